@@ -1,0 +1,668 @@
+// SPDX-License-Identifier: (GPL-2.0 WITH Linux-syscall-note) OR MIT
+
+//! The ABI of `/dev/rust_ulp` in Rust, for the kernel module and for user space.
+//!
+//! This file mirrors `rust_ulp.h`, which says what every field means; the module's build compares
+//! every size and offset of the two (`rust_ulp/bindings`), and the host tests have a C compiler
+//! do the same. It touches no library, so that both sides, and the host tests, can compile it.
+//!
+//! Whoever includes this file defines the macro `abi_check!` before: it is called once for each
+//! struct as `abi_check!(RustName, c_name, field field ...)`.
+
+#![allow(missing_docs)]
+
+/// A value whose bytes are all zero.
+pub trait Zero {
+    /// That value.
+    const ZERO: Self;
+}
+
+macro_rules! impl_zero {
+    ($($t:ty)*) => { $(impl Zero for $t { const ZERO: Self = 0; })* };
+}
+impl_zero!(u8 u16 u32 u64 i32);
+
+impl<T: Zero, const N: usize> Zero for [T; N] {
+    const ZERO: Self = [T::ZERO; N];
+}
+
+/// Defines structs of the ABI: `repr(C)`, without padding, with the value zero as default.
+macro_rules! abi {
+    ($(
+        $(#[$meta:meta])*
+        struct $name:ident = $c:ident {
+            $($(#[$fmeta:meta])* $field:ident: $ty:ty,)*
+        }
+    )*) => { $(
+        $(#[$meta])*
+        #[doc = concat!("C struct: `", stringify!($c), "`.")]
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name {
+            $($(#[$fmeta])* pub $field: $ty,)*
+        }
+
+        impl Zero for $name {
+            const ZERO: Self = Self { $($field: <$ty as Zero>::ZERO,)* };
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self::ZERO
+            }
+        }
+
+        impl $name {
+            /// The struct's size as the ABI carries it.
+            pub const SIZE: u32 = ::core::mem::size_of::<$name>() as u32;
+            /// Name of the struct in C.
+            pub const C_NAME: &'static str = stringify!($c);
+            /// Name, offset and size of every field.
+            pub const LAYOUT: &'static [(&'static str, usize, usize)] = &[
+                $((
+                    stringify!($field),
+                    ::core::mem::offset_of!($name, $field),
+                    ::core::mem::size_of::<$ty>(),
+                ),)*
+            ];
+        }
+
+        // No padding: what is written to the other side holds no byte that was not set.
+        const _: () = assert!(
+            ::core::mem::size_of::<$name>() == 0 $(+ ::core::mem::size_of::<$ty>())*
+        );
+
+        abi_check!($name, $c, $($field)*);
+    )* };
+}
+
+/// `_IO(IOC_MAGIC, nr)`: the commands carry no size, their structs do.
+const fn io(nr: u32) -> u32 {
+    (IOC_MAGIC << 8) | nr
+}
+
+pub const ABI_VERSION: u32 = 1;
+pub const DEVICE_PATH: &str = "/dev/rust_ulp";
+pub const IOC_MAGIC: u32 = 0xBF;
+pub const IOC_QUERY: u32 = io(0x00);
+pub const IOC_DEVICE_LIST: u32 = io(0x01);
+pub const IOC_ATTACH: u32 = io(0x02);
+pub const IOC_DEVICE_QUERY: u32 = io(0x03);
+pub const IOC_PORT_QUERY: u32 = io(0x04);
+pub const IOC_GID_QUERY: u32 = io(0x05);
+pub const IOC_PKEY_QUERY: u32 = io(0x06);
+pub const IOC_PD_CREATE: u32 = io(0x10);
+pub const IOC_CQ_CREATE: u32 = io(0x11);
+pub const IOC_QP_CREATE: u32 = io(0x12);
+pub const IOC_QP_MODIFY: u32 = io(0x13);
+pub const IOC_QP_QUERY: u32 = io(0x14);
+pub const IOC_BUFFER_CREATE: u32 = io(0x15);
+pub const IOC_GRANT_CREATE: u32 = io(0x16);
+pub const IOC_DESTROY: u32 = io(0x1f);
+pub const IOC_SUBMIT: u32 = io(0x20);
+/// as IB_DEVICE_NAME_MAX, NUL included
+pub const NAME_MAX: usize = 64;
+pub const TIMEOUT_MAX_NS: u64 = 3_600_000_000_000;
+/// SUBMIT
+pub const FEATURE_CALL: u64 = 1 << 0;
+/// GRANT_CREATE
+pub const FEATURE_GRANTS: u64 = 1 << 1;
+/// what ATTACH without a name takes
+pub const DEVICE_DEFAULT: u32 = 1 << 0;
+/// a GID's netdev is in the opener's network namespace
+pub const DEVICE_LOCAL_NET: u32 = 1 << 1;
+/// buffers and grants can be made
+pub const CAP_FAST_REG: u64 = 1 << 0;
+pub const CAP_SRQ: u64 = 1 << 1;
+/// a software device: no DMA
+pub const CAP_VIRT_DMA: u64 = 1 << 2;
+pub const QPT_RC: u32 = 2;
+pub const QPT_UC: u32 = 3;
+pub const QPT_UD: u32 = 4;
+pub const LINK_UNSPECIFIED: u32 = 0;
+pub const LINK_INFINIBAND: u32 = 1;
+pub const LINK_ETHERNET: u32 = 2;
+pub const GID_IB: u32 = 0;
+pub const GID_ROCE_V1: u32 = 1;
+pub const GID_ROCE_V2: u32 = 2;
+/// ::ffff:a.b.c.d
+pub const GID_IPV4: u32 = 1 << 0;
+/// fe80::/10
+pub const GID_LINK_LOCAL: u32 = 1 << 1;
+/// its netdev is in the opener's network namespace
+pub const GID_LOCAL_NET: u32 = 1 << 2;
+/// what ATTACH names
+pub const GID_PREFERRED: u32 = 1 << 3;
+/// as the module's parameter says
+pub const DELIVER_DEFAULT: u32 = 0;
+/// a kernel worker
+pub const DELIVER_WORKQUEUE: u32 = 1;
+/// the softirq of the CPU that saw the completion
+pub const DELIVER_SOFTIRQ: u32 = 2;
+/// only the caller of SUBMIT on this queue
+pub const DELIVER_CALLER: u32 = 3;
+pub const CQ_ENTRIES_OFFSET: usize = 4096;
+/// dropped completions did not fit
+pub const CQ_OVERFLOW: u32 = 1 << 0;
+/// the device is gone: nothing more will come
+pub const CQ_DEAD: u32 = 1 << 1;
+/// the device reported an error of the queue itself
+pub const CQ_ERROR: u32 = 1 << 2;
+pub const WC_SEND: u8 = 0;
+pub const WC_RDMA_WRITE: u8 = 1;
+pub const WC_RDMA_READ: u8 = 2;
+pub const WC_COMP_SWAP: u8 = 3;
+pub const WC_FETCH_ADD: u8 = 4;
+pub const WC_LOCAL_INV: u8 = 6;
+pub const WC_RECV: u8 = 128;
+pub const WC_RECV_RDMA_WITH_IMM: u8 = 129;
+/// 40 bytes of GRH stand before the data (UD)
+pub const WC_GRH: u8 = 1 << 0;
+/// imm_data is immediate data
+pub const WC_WITH_IMM: u8 = 1 << 1;
+/// imm_data is the invalidated rkey
+pub const WC_WITH_INVALIDATE: u8 = 1 << 2;
+/// every send request makes a completion
+pub const QP_SIG_ALL: u32 = 1 << 0;
+pub const QP_STATE: u32 = 1 << 0;
+pub const QP_CUR_STATE: u32 = 1 << 1;
+pub const QP_EN_SQD_ASYNC_NOTIFY: u32 = 1 << 2;
+pub const QP_ACCESS_FLAGS: u32 = 1 << 3;
+pub const QP_PKEY_INDEX: u32 = 1 << 4;
+pub const QP_PORT: u32 = 1 << 5;
+pub const QP_QKEY: u32 = 1 << 6;
+pub const QP_AV: u32 = 1 << 7;
+pub const QP_PATH_MTU: u32 = 1 << 8;
+pub const QP_TIMEOUT: u32 = 1 << 9;
+pub const QP_RETRY_CNT: u32 = 1 << 10;
+pub const QP_RNR_RETRY: u32 = 1 << 11;
+pub const QP_RQ_PSN: u32 = 1 << 12;
+pub const QP_MAX_QP_RD_ATOMIC: u32 = 1 << 13;
+pub const QP_MIN_RNR_TIMER: u32 = 1 << 15;
+pub const QP_SQ_PSN: u32 = 1 << 16;
+pub const QP_MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
+pub const QP_DEST_QPN: u32 = 1 << 20;
+pub const QPS_RESET: u8 = 0;
+pub const QPS_INIT: u8 = 1;
+pub const QPS_RTR: u8 = 2;
+pub const QPS_RTS: u8 = 3;
+pub const QPS_SQD: u8 = 4;
+pub const QPS_SQE: u8 = 5;
+pub const QPS_ERR: u8 = 6;
+pub const ACCESS_LOCAL_WRITE: u32 = 1 << 0;
+pub const ACCESS_REMOTE_WRITE: u32 = 1 << 1;
+pub const ACCESS_REMOTE_READ: u32 = 1 << 2;
+pub const ACCESS_REMOTE_ATOMIC: u32 = 1 << 3;
+pub const NODE_ANY: i32 = -1;
+pub const WR_RDMA_WRITE: u8 = 0;
+pub const WR_RDMA_WRITE_WITH_IMM: u8 = 1;
+pub const WR_SEND: u8 = 2;
+pub const WR_SEND_WITH_IMM: u8 = 3;
+pub const WR_RDMA_READ: u8 = 4;
+pub const WR_ATOMIC_CMP_AND_SWP: u8 = 5;
+pub const WR_ATOMIC_FETCH_AND_ADD: u8 = 6;
+pub const WR_SEND_WITH_INV: u8 = 9;
+pub const WR_RECV: u8 = 128;
+/// after the reads and atomics before it
+pub const SEND_FENCE: u16 = 1 << 0;
+/// makes a completion when it succeeds
+pub const SEND_SIGNALED: u16 = 1 << 1;
+pub const SEND_SOLICITED: u16 = 1 << 2;
+/// the data is taken when SUBMIT is called
+pub const SEND_INLINE: u16 = 1 << 3;
+
+abi! {
+    struct Query = rust_ulp_query {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// out: ABI_VERSION of the module
+        abi_version: u32,
+        /// out: handles per open file
+        max_objects: u32,
+        /// out: FEATURE_*
+        features: u64,
+        /// out: bytes per buffer, before the device's limit
+        max_buffer: u64,
+        /// out: nr_wrs of one SUBMIT
+        max_batch: u32,
+        /// out: entries of one completion queue
+        max_cq_entries: u32,
+        /// out: work requests per send or receive queue
+        max_queue_depth: u32,
+        /// out: elements per work request
+        max_sge: u32,
+        /// out: inline bytes per work request
+        max_inline: u32,
+        pad: u32,
+    }
+    struct DeviceEntry = rust_ulp_device_entry {
+        /// NUL-terminated
+        name: [u8; NAME_MAX],
+        node_guid: [u8; 8],
+        /// as shown by `rdma dev`
+        index: u32,
+        /// DEVICE_*
+        flags: u32,
+        phys_ports: u32,
+        pad: u32,
+    }
+    struct DeviceList = rust_ulp_device_list {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: address of an array of rust_ulp_device_entry
+        entries: u64,
+        /// in: sizeof one entry as the caller knows it
+        entry_size: u32,
+        /// in: entries in that array
+        capacity: u32,
+        /// out: devices there are, may exceed capacity
+        count: u32,
+        pad: u32,
+    }
+    struct Attach = rust_ulp_attach {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: the device, or empty for the default; out: its name
+        name: [u8; NAME_MAX],
+        /// out: as shown by `rdma dev`
+        index: u32,
+        /// out
+        phys_ports: u32,
+        /// out: the port whose GID is preferred
+        port: u32,
+        /// out: the preferred GID: RoCE v2 with an IPv4 address of a netdev in the opener's network namespace before others; ~0 if none
+        gid_index: u32,
+    }
+    struct DeviceQuery = rust_ulp_device_query {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        name: [u8; NAME_MAX],
+        /// NUL-terminated
+        fw_ver: [u8; 32],
+        node_guid: [u8; 8],
+        sys_image_guid: [u8; 8],
+        /// bytes under one key
+        max_mr_size: u64,
+        /// bit n: pages of 2^n bytes can be registered
+        page_size_cap: u64,
+        /// CAP_*
+        caps: u64,
+        /// bit n: WR_ opcode n works on RC here
+        rc_send_ops: u64,
+        uc_send_ops: u64,
+        ud_send_ops: u64,
+        vendor_id: u32,
+        vendor_part_id: u32,
+        hw_ver: u32,
+        phys_ports: u32,
+        max_qp: u32,
+        max_qp_wr: u32,
+        max_send_sge: u32,
+        max_recv_sge: u32,
+        max_cq: u32,
+        max_cqe: u32,
+        max_mr: u32,
+        max_pd: u32,
+        /// responder resources per queue pair
+        max_qp_rd_atom: u32,
+        /// outstanding reads and atomics per queue pair
+        max_qp_init_rd_atom: u32,
+        max_srq: u32,
+        max_srq_wr: u32,
+        /// pages under one key
+        max_fast_reg_pages: u32,
+        num_comp_vectors: u32,
+        /// 4.096 us * 2^n
+        local_ca_ack_delay: u32,
+        pad: u32,
+    }
+    struct PortQuery = rust_ulp_port_query {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: from 1
+        port: u32,
+        /// enum ib_port_state: 1 down, 2 init, 3 armed, 4 active, 5 active defer
+        state: u32,
+        /// enum ib_port_phys_state
+        phys_state: u32,
+        /// bytes
+        max_mtu: u32,
+        /// bytes
+        active_mtu: u32,
+        /// LINK_*
+        link_layer: u32,
+        lid: u32,
+        sm_lid: u32,
+        lmc: u32,
+        sm_sl: u32,
+        /// bytes
+        max_msg_sz: u32,
+        gid_tbl_len: u32,
+        pkey_tbl_len: u32,
+        /// enum ib_port_width
+        active_width: u32,
+        /// enum ib_port_speed
+        active_speed: u32,
+        port_cap_flags: u32,
+        bad_pkey_cntr: u32,
+        qkey_viol_cntr: u32,
+        /// of the netdev when it is in the opener's network namespace, else 0
+        ifindex: u32,
+        pad: u32,
+    }
+    struct GidEntry = rust_ulp_gid_entry {
+        gid: [u8; 16],
+        index: u32,
+        /// when LOCAL_NET, else 0
+        ifindex: u32,
+        /// GID_IB and so on
+        gid_type: u32,
+        flags: u32,
+        /// when LOCAL_NET, else empty
+        ifname: [u8; 16],
+    }
+    struct GidQuery = rust_ulp_gid_query {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: address of an array of rust_ulp_gid_entry
+        entries: u64,
+        /// in
+        entry_size: u32,
+        /// in: entries in that array
+        capacity: u32,
+        /// in: from 1
+        port: u32,
+        /// out: entries in use, may exceed capacity
+        count: u32,
+    }
+    struct PkeyQuery = rust_ulp_pkey_query {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in
+        port: u32,
+        /// in
+        index: u32,
+        /// out
+        pkey: u32,
+        pad: u32,
+    }
+    struct PdCreate = rust_ulp_pd_create {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// out
+        handle: u32,
+        pad: u32,
+    }
+    struct CqCreate = rust_ulp_cq_create {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: at least; out: what there are, a power of two
+        entries: u32,
+        /// in: DELIVER_*; out: what was chosen
+        delivery: u32,
+        /// in: below num_comp_vectors
+        comp_vector: u32,
+        /// out
+        handle: u32,
+        /// out: of the ring
+        mmap_offset: u64,
+        /// out: bytes to map there
+        mmap_size: u64,
+    }
+    struct CqRing = rust_ulp_cq_ring {
+        /// the consumer's
+        head: u32,
+        pad0: [u32; 15],
+        /// the kernel's from here on
+        tail: u32,
+        /// CQ_*
+        flags: u32,
+        dropped: u32,
+        entries: u32,
+        entry_size: u32,
+        /// CQ_ENTRIES_OFFSET
+        entries_offset: u32,
+        pad1: [u32; 10],
+    }
+    struct Cqe = rust_ulp_cqe {
+        /// of the request
+        user_data: u64,
+        /// handle
+        qp: u32,
+        qp_num: u32,
+        /// enum ib_wc_status: 0 is success
+        status: u16,
+        /// WC_*, valid for failed requests too
+        opcode: u8,
+        /// WC_GRH and so on
+        flags: u8,
+        vendor_err: u32,
+        /// of a receive, read or atomic that succeeded, else 0
+        byte_len: u32,
+        imm_data: u32,
+        /// UD receives
+        src_qp: u32,
+        /// UD receives
+        pkey_index: u16,
+        /// UD receives on InfiniBand
+        slid: u16,
+        sl: u8,
+        dlid_path_bits: u8,
+        port: u8,
+        pad: u8,
+        reserved: [u32; 5],
+    }
+    struct QpCreate = rust_ulp_qp_create {
+        size: u32,
+        /// in: QP_SIG_ALL
+        flags: u32,
+        /// in: handle
+        pd: u32,
+        /// in: handle
+        send_cq: u32,
+        /// in: handle, may equal send_cq
+        recv_cq: u32,
+        /// in: handle or 0
+        srq: u32,
+        /// in: QPT_*
+        qp_type: u32,
+        /// in and out, as the others of this group
+        max_send_wr: u32,
+        max_recv_wr: u32,
+        max_send_sge: u32,
+        max_recv_sge: u32,
+        /// bytes
+        max_inline: u32,
+        /// out
+        handle: u32,
+        /// out
+        qp_num: u32,
+    }
+    struct AhAttr = rust_ulp_ah_attr {
+        dgid: [u8; 16],
+        flow_label: u32,
+        sgid_index: u8,
+        /// 0: the route's
+        hop_limit: u8,
+        traffic_class: u8,
+        sl: u8,
+        /// InfiniBand
+        dlid: u16,
+        port_num: u8,
+        /// 1: the GRH part is used; always on RoCE
+        is_global: u8,
+        static_rate: u8,
+        src_path_bits: u8,
+        /// in: 0, the kernel resolves it; out: what it is
+        dmac: [u8; 6],
+    }
+    struct QpAttr = rust_ulp_qp_attr {
+        qkey: u32,
+        /// 24 bits
+        rq_psn: u32,
+        /// 24 bits
+        sq_psn: u32,
+        /// 24 bits
+        dest_qp_num: u32,
+        /// ACCESS_REMOTE_*
+        access_flags: u32,
+        pkey_index: u16,
+        /// QPS_*
+        qp_state: u8,
+        cur_qp_state: u8,
+        /// enum ib_mtu: 1 256, 2 512, 3 1024, 4 2048, 5 4096 bytes
+        path_mtu: u8,
+        port_num: u8,
+        /// 4.096 us * 2^n, 0 is for ever; 5 bits
+        timeout: u8,
+        /// 0 to 7
+        retry_cnt: u8,
+        /// 0 to 6, 7 is for ever
+        rnr_retry: u8,
+        /// IBA table 45: 1 is 0.01 ms, 12 is 0.64 ms, 0 is 655.36 ms; 5 bits
+        min_rnr_timer: u8,
+        max_rd_atomic: u8,
+        max_dest_rd_atomic: u8,
+        en_sqd_async_notify: u8,
+        /// out
+        sq_draining: u8,
+        pad: [u8; 2],
+        ah: AhAttr,
+    }
+    struct QpModify = rust_ulp_qp_modify {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: handle
+        qp: u32,
+        /// in: QP_*, which of attr count
+        attr_mask: u32,
+        /// in; out: ah.dmac and ah.hop_limit as resolved
+        attr: QpAttr,
+    }
+    struct QpQuery = rust_ulp_qp_query {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: handle
+        qp: u32,
+        qp_num: u32,
+        qp_type: u32,
+        max_send_wr: u32,
+        max_recv_wr: u32,
+        max_send_sge: u32,
+        max_recv_sge: u32,
+        max_inline: u32,
+        sends_in_flight: u32,
+        recvs_in_flight: u32,
+        /// out
+        attr: QpAttr,
+    }
+    struct BufferCreate = rust_ulp_buffer_create {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: handle
+        pd: u32,
+        /// in: NUMA node or NODE_ANY; out: of the first page
+        node: i32,
+        /// in: bytes; out: rounded up to whole pages
+        length: u64,
+        /// in: 0 to choose, or 4096, or 2097152; out: bytes contiguous
+        page_size: u32,
+        /// out
+        handle: u32,
+        /// out
+        mmap_offset: u64,
+    }
+    struct GrantCreate = rust_ulp_grant_create {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: handle
+        buffer: u32,
+        /// in: ACCESS_REMOTE_*, at least one
+        access: u32,
+        /// in: first byte
+        offset: u64,
+        /// in: bytes, at least 1
+        length: u64,
+        /// out: the remote address of that first byte
+        addr: u64,
+        /// out
+        rkey: u32,
+        /// out: destroying it revokes the key
+        handle: u32,
+    }
+    struct Destroy = rust_ulp_destroy {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: of any type; EBUSY while other objects need it
+        handle: u32,
+        pad: u32,
+    }
+    struct Sge = rust_ulp_sge {
+        /// handle
+        buffer: u32,
+        /// bytes
+        length: u32,
+        /// bytes into the buffer
+        offset: u64,
+    }
+    struct Wr = rust_ulp_wr {
+        /// comes back in the completion
+        user_data: u64,
+        /// handle
+        qp: u32,
+        /// WR_*
+        opcode: u8,
+        /// 0, 1: sge; more: sge.offset is the address of an array of rust_ulp_sge, sge.buffer and sge.length are 0
+        num_sge: u8,
+        /// SEND_*
+        flags: u16,
+        remote_addr: u64,
+        rkey: u32,
+        /// immediate data, or the rkey to invalidate
+        imm_data: u32,
+        sge: Sge,
+        /// atomics: compare or add; UD: ah | qpn << 32
+        arg0: u64,
+        /// atomics: swap; UD: qkey
+        arg1: u64,
+    }
+    struct Submit = rust_ulp_submit {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: address of an array of rust_ulp_wr
+        wrs: u64,
+        /// in: may be 0
+        nr_wrs: u32,
+        /// in: sizeof one entry as the caller knows it
+        wr_size: u32,
+        /// in: handle, or 0 not to wait
+        cq: u32,
+        /// in: 0 to entries of the queue
+        min_complete: u32,
+        /// in: 0 does not sleep, at most TIMEOUT_MAX_NS
+        timeout_ns: u64,
+        /// out, valid when the command fails too
+        posted: u32,
+        /// out, valid when the command fails
+        bad_index: u32,
+        /// out: unread completions in the ring of cq
+        completed: u32,
+        /// out
+        wait_error: i32,
+    }
+}

@@ -1,0 +1,571 @@
+/* SPDX-License-Identifier: ((GPL-2.0 WITH Linux-syscall-note) OR MIT) */
+/*
+ * The ABI of /dev/rust_ulp.
+ *
+ * Rules that hold for every command:
+ *
+ *  - A command is _IO(RUST_ULP_IOC_MAGIC, nr). Its argument points at a struct
+ *    whose first member, @size, is sizeof that struct as the caller knows it.
+ *    A larger struct than the kernel knows is accepted when the bytes beyond
+ *    are zero (else E2BIG); a smaller one than the first version of that
+ *    struct is EINVAL. Bytes the caller does not know read as zero and are not
+ *    written back.
+ *  - @flags bits that are not defined, and padding (@pad, @reserved) that is
+ *    not zero, are EINVAL.
+ *  - Objects are named by handles: non-zero, at most 31 bits, valid in the open
+ *    file that made them and nowhere else.
+ *  - A command that fails has changed nothing.
+ *  - All numbers are in host order, except GIDs and GUIDs, which are bytes in
+ *    network order.
+ *  - The layout is the same for 32-bit and 64-bit callers.
+ *
+ * What an errno means, for every command:
+ *
+ *  E2BIG       bytes beyond what the kernel knows are not zero; more elements or
+ *              requests than allowed
+ *  EAGAIN      a queue is full: reap and try again
+ *  EALREADY    the file is attached already
+ *  EBADF       no such handle in this file (never made, destroyed, another file's)
+ *  EBADFD      the handle is of another type
+ *  EBUSY       another object needs this one
+ *  EFAULT      an address that cannot be read or written
+ *  EINVAL      a size, flag, padding, name or enumerator that is not defined
+ *  EMFILE      the file has as many objects as it may have
+ *  EMSGSIZE    more bytes than a message, or inline data, may have
+ *  ENODEV      the device was removed; nothing but close() is left to do
+ *  ENOENT      no such device, port, GID or P_Key, or none that this file may use
+ *  ENOMEM      no memory, or over a limit on memory
+ *  ENOTCONN    the queue pair is not yet in a state that takes this request
+ *  ENOTTY      no such command
+ *  ENXIO       the file is not attached to a device yet
+ *  EOPNOTSUPP  this device, or this type of queue pair, does not do that
+ *  EPROTO      the queue pair's state table does not allow that transition, or not
+ *              with those attributes
+ *  ERANGE      a number outside what the object or the device has room for
+ *  EXDEV       objects of different protection domains
+ *
+ * EHOSTUNREACH, ENETUNREACH, ETIMEDOUT and the like from QP_MODIFY are the
+ * route's; what else a driver returns is passed on.
+ */
+#ifndef _UAPI_RUST_ULP_H
+#define _UAPI_RUST_ULP_H
+
+#include <linux/types.h>
+#include <linux/ioctl.h>
+
+#define RUST_ULP_ABI_VERSION	1
+#define RUST_ULP_DEVICE_PATH	"/dev/rust_ulp"
+
+#define RUST_ULP_IOC_MAGIC	0xBF
+
+#define RUST_ULP_IOC_QUERY		_IO(RUST_ULP_IOC_MAGIC, 0x00)
+#define RUST_ULP_IOC_DEVICE_LIST	_IO(RUST_ULP_IOC_MAGIC, 0x01)
+#define RUST_ULP_IOC_ATTACH		_IO(RUST_ULP_IOC_MAGIC, 0x02)
+#define RUST_ULP_IOC_DEVICE_QUERY	_IO(RUST_ULP_IOC_MAGIC, 0x03)
+#define RUST_ULP_IOC_PORT_QUERY		_IO(RUST_ULP_IOC_MAGIC, 0x04)
+#define RUST_ULP_IOC_GID_QUERY		_IO(RUST_ULP_IOC_MAGIC, 0x05)
+#define RUST_ULP_IOC_PKEY_QUERY		_IO(RUST_ULP_IOC_MAGIC, 0x06)
+#define RUST_ULP_IOC_PD_CREATE		_IO(RUST_ULP_IOC_MAGIC, 0x10)
+#define RUST_ULP_IOC_CQ_CREATE		_IO(RUST_ULP_IOC_MAGIC, 0x11)
+#define RUST_ULP_IOC_QP_CREATE		_IO(RUST_ULP_IOC_MAGIC, 0x12)
+#define RUST_ULP_IOC_QP_MODIFY		_IO(RUST_ULP_IOC_MAGIC, 0x13)
+#define RUST_ULP_IOC_QP_QUERY		_IO(RUST_ULP_IOC_MAGIC, 0x14)
+#define RUST_ULP_IOC_BUFFER_CREATE	_IO(RUST_ULP_IOC_MAGIC, 0x15)
+#define RUST_ULP_IOC_GRANT_CREATE	_IO(RUST_ULP_IOC_MAGIC, 0x16)
+/* 0x17 to 0x1e: address handles and shared receive queues */
+#define RUST_ULP_IOC_DESTROY		_IO(RUST_ULP_IOC_MAGIC, 0x1f)
+#define RUST_ULP_IOC_SUBMIT		_IO(RUST_ULP_IOC_MAGIC, 0x20)
+/* 0x21 to 0x2f: cancel and other data-path commands */
+/* 0x30 to 0x4f: connections */
+
+#define RUST_ULP_NAME_MAX	64	/* as IB_DEVICE_NAME_MAX, NUL included */
+
+/* The largest @timeout_ns: one hour. Every wait has a deadline. */
+#define RUST_ULP_TIMEOUT_MAX_NS	3600000000000ULL
+
+/* ---- QUERY: what this module is ---------------------------------------- */
+
+/* @features */
+#define RUST_ULP_FEATURE_CALL		(1ULL << 0)	/* SUBMIT */
+#define RUST_ULP_FEATURE_GRANTS		(1ULL << 1)	/* GRANT_CREATE */
+
+struct rust_ulp_query {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 abi_version;	/* out: RUST_ULP_ABI_VERSION of the module */
+	__u32 max_objects;	/* out: handles per open file */
+	__aligned_u64 features;	/* out: RUST_ULP_FEATURE_* */
+	__aligned_u64 max_buffer; /* out: bytes per buffer, before the device's limit */
+	__u32 max_batch;	/* out: @nr_wrs of one SUBMIT */
+	__u32 max_cq_entries;	/* out: @entries of one completion queue */
+	__u32 max_queue_depth;	/* out: work requests per send or receive queue */
+	__u32 max_sge;		/* out: elements per work request */
+	__u32 max_inline;	/* out: inline bytes per work request */
+	__u32 pad;
+};
+
+/* ---- DEVICE_LIST: the devices this file may attach to ------------------- */
+
+/* rust_ulp_device_entry.flags */
+#define RUST_ULP_DEVICE_DEFAULT		(1U << 0)	/* what ATTACH without a name takes */
+#define RUST_ULP_DEVICE_LOCAL_NET	(1U << 1)	/* a GID's netdev is in the opener's network namespace */
+
+struct rust_ulp_device_entry {
+	__u8 name[RUST_ULP_NAME_MAX];	/* NUL-terminated */
+	__u8 node_guid[8];
+	__u32 index;		/* as shown by `rdma dev` */
+	__u32 flags;		/* RUST_ULP_DEVICE_* */
+	__u32 phys_ports;
+	__u32 pad;
+};
+
+struct rust_ulp_device_list {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__aligned_u64 entries;	/* in: address of an array of rust_ulp_device_entry */
+	__u32 entry_size;	/* in: sizeof one entry as the caller knows it */
+	__u32 capacity;		/* in: entries in that array */
+	__u32 count;		/* out: devices there are, may exceed @capacity */
+	__u32 pad;
+};
+
+/* ---- ATTACH: bind this open file to one device, once -------------------- */
+
+struct rust_ulp_attach {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u8 name[RUST_ULP_NAME_MAX];	/* in: the device, or empty for the default; out: its name */
+	__u32 index;		/* out: as shown by `rdma dev` */
+	__u32 phys_ports;	/* out */
+	__u32 port;		/* out: the port whose GID is preferred */
+	__u32 gid_index;	/* out: the preferred GID: RoCE v2 with an IPv4 address of a netdev in
+				 * the opener's network namespace before others; ~0 if none */
+};
+
+/* ---- DEVICE_QUERY -------------------------------------------------------- */
+
+/* @caps */
+#define RUST_ULP_CAP_FAST_REG		(1ULL << 0)	/* buffers and grants can be made */
+#define RUST_ULP_CAP_SRQ		(1ULL << 1)
+#define RUST_ULP_CAP_VIRT_DMA		(1ULL << 2)	/* a software device: no DMA */
+
+/* Index into @send_ops; the value of rust_ulp_qp_create.qp_type */
+#define RUST_ULP_QPT_RC		2
+#define RUST_ULP_QPT_UC		3
+#define RUST_ULP_QPT_UD		4
+
+struct rust_ulp_device_query {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u8 name[RUST_ULP_NAME_MAX];
+	__u8 fw_ver[32];	/* NUL-terminated */
+	__u8 node_guid[8];
+	__u8 sys_image_guid[8];
+	__aligned_u64 max_mr_size;	/* bytes under one key */
+	__aligned_u64 page_size_cap;	/* bit n: pages of 2^n bytes can be registered */
+	__aligned_u64 caps;		/* RUST_ULP_CAP_* */
+	__aligned_u64 rc_send_ops;	/* bit n: RUST_ULP_WR_ opcode n works on RC here */
+	__aligned_u64 uc_send_ops;
+	__aligned_u64 ud_send_ops;
+	__u32 vendor_id;
+	__u32 vendor_part_id;
+	__u32 hw_ver;
+	__u32 phys_ports;
+	__u32 max_qp;
+	__u32 max_qp_wr;
+	__u32 max_send_sge;
+	__u32 max_recv_sge;
+	__u32 max_cq;
+	__u32 max_cqe;
+	__u32 max_mr;
+	__u32 max_pd;
+	__u32 max_qp_rd_atom;		/* responder resources per queue pair */
+	__u32 max_qp_init_rd_atom;	/* outstanding reads and atomics per queue pair */
+	__u32 max_srq;
+	__u32 max_srq_wr;
+	__u32 max_fast_reg_pages;	/* pages under one key */
+	__u32 num_comp_vectors;
+	__u32 local_ca_ack_delay;	/* 4.096 us * 2^n */
+	__u32 pad;
+};
+
+/* ---- PORT_QUERY, GID_QUERY, PKEY_QUERY ------------------------------------ */
+
+#define RUST_ULP_LINK_UNSPECIFIED	0
+#define RUST_ULP_LINK_INFINIBAND	1
+#define RUST_ULP_LINK_ETHERNET		2
+
+struct rust_ulp_port_query {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 port;		/* in: from 1 */
+	__u32 state;		/* enum ib_port_state: 1 down, 2 init, 3 armed, 4 active, 5 active defer */
+	__u32 phys_state;	/* enum ib_port_phys_state */
+	__u32 max_mtu;		/* bytes */
+	__u32 active_mtu;	/* bytes */
+	__u32 link_layer;	/* RUST_ULP_LINK_* */
+	__u32 lid;
+	__u32 sm_lid;
+	__u32 lmc;
+	__u32 sm_sl;
+	__u32 max_msg_sz;	/* bytes */
+	__u32 gid_tbl_len;
+	__u32 pkey_tbl_len;
+	__u32 active_width;	/* enum ib_port_width */
+	__u32 active_speed;	/* enum ib_port_speed */
+	__u32 port_cap_flags;
+	__u32 bad_pkey_cntr;
+	__u32 qkey_viol_cntr;
+	__u32 ifindex;		/* of the netdev when it is in the opener's network namespace, else 0 */
+	__u32 pad;
+};
+
+/* rust_ulp_gid_entry.gid_type */
+#define RUST_ULP_GID_IB		0
+#define RUST_ULP_GID_ROCE_V1	1
+#define RUST_ULP_GID_ROCE_V2	2
+
+/* rust_ulp_gid_entry.flags */
+#define RUST_ULP_GID_IPV4	(1U << 0)	/* ::ffff:a.b.c.d */
+#define RUST_ULP_GID_LINK_LOCAL	(1U << 1)	/* fe80::/10 */
+#define RUST_ULP_GID_LOCAL_NET	(1U << 2)	/* its netdev is in the opener's network namespace */
+#define RUST_ULP_GID_PREFERRED	(1U << 3)	/* what ATTACH names */
+
+struct rust_ulp_gid_entry {
+	__u8 gid[16];
+	__u32 index;
+	__u32 ifindex;		/* when LOCAL_NET, else 0 */
+	__u32 gid_type;		/* RUST_ULP_GID_IB and so on */
+	__u32 flags;
+	__u8 ifname[16];	/* when LOCAL_NET, else empty */
+};
+
+struct rust_ulp_gid_query {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__aligned_u64 entries;	/* in: address of an array of rust_ulp_gid_entry */
+	__u32 entry_size;	/* in */
+	__u32 capacity;		/* in: entries in that array */
+	__u32 port;		/* in: from 1 */
+	__u32 count;		/* out: entries in use, may exceed @capacity */
+};
+
+struct rust_ulp_pkey_query {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 port;		/* in */
+	__u32 index;		/* in */
+	__u32 pkey;		/* out */
+	__u32 pad;
+};
+
+/* ---- Objects ----------------------------------------------------------- */
+
+struct rust_ulp_pd_create {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 handle;		/* out */
+	__u32 pad;
+};
+
+/* rust_ulp_cq_create.delivery: who moves completions from the device into the ring */
+#define RUST_ULP_DELIVER_DEFAULT	0	/* as the module's parameter says */
+#define RUST_ULP_DELIVER_WORKQUEUE	1	/* a kernel worker */
+#define RUST_ULP_DELIVER_SOFTIRQ	2	/* the softirq of the CPU that saw the completion */
+#define RUST_ULP_DELIVER_CALLER		3	/* only the caller of SUBMIT on this queue */
+
+struct rust_ulp_cq_create {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 entries;		/* in: at least; out: what there are, a power of two */
+	__u32 delivery;		/* in: RUST_ULP_DELIVER_*; out: what was chosen */
+	__u32 comp_vector;	/* in: below num_comp_vectors */
+	__u32 handle;		/* out */
+	__aligned_u64 mmap_offset;	/* out: of the ring */
+	__aligned_u64 mmap_size;	/* out: bytes to map there */
+};
+
+/*
+ * The ring of a completion queue, at its mmap_offset. The kernel owns all of it
+ * but @head, keeps its own copy of what it owns and reads nothing back.
+ *
+ * Consumer: tail = load_acquire(@tail); while (head != tail) { copy
+ * entry[head & (entries - 1)]; head++; } store_release(@head, head).
+ * Both indices run freely over 2^32.
+ */
+#define RUST_ULP_CQ_ENTRIES_OFFSET	4096
+
+/* rust_ulp_cq_ring.flags */
+#define RUST_ULP_CQ_OVERFLOW	(1U << 0)	/* @dropped completions did not fit */
+#define RUST_ULP_CQ_DEAD	(1U << 1)	/* the device is gone: nothing more will come */
+#define RUST_ULP_CQ_ERROR	(1U << 2)	/* the device reported an error of the queue itself */
+
+struct rust_ulp_cq_ring {
+	__u32 head;		/* the consumer's */
+	__u32 pad0[15];
+	__u32 tail;		/* the kernel's from here on */
+	__u32 flags;		/* RUST_ULP_CQ_* */
+	__u32 dropped;
+	__u32 entries;
+	__u32 entry_size;
+	__u32 entries_offset;	/* RUST_ULP_CQ_ENTRIES_OFFSET */
+	__u32 pad1[10];
+};
+
+/* rust_ulp_cqe.opcode: as enum ib_wc_opcode */
+#define RUST_ULP_WC_SEND		0
+#define RUST_ULP_WC_RDMA_WRITE		1
+#define RUST_ULP_WC_RDMA_READ		2
+#define RUST_ULP_WC_COMP_SWAP		3
+#define RUST_ULP_WC_FETCH_ADD		4
+#define RUST_ULP_WC_LOCAL_INV		6
+#define RUST_ULP_WC_RECV		128
+#define RUST_ULP_WC_RECV_RDMA_WITH_IMM	129
+
+/* rust_ulp_cqe.flags */
+#define RUST_ULP_WC_GRH			(1U << 0)	/* 40 bytes of GRH stand before the data (UD) */
+#define RUST_ULP_WC_WITH_IMM		(1U << 1)	/* @imm_data is immediate data */
+#define RUST_ULP_WC_WITH_INVALIDATE	(1U << 2)	/* @imm_data is the invalidated rkey */
+
+struct rust_ulp_cqe {
+	__aligned_u64 user_data;	/* of the request */
+	__u32 qp;		/* handle */
+	__u32 qp_num;
+	__u16 status;		/* enum ib_wc_status: 0 is success */
+	__u8 opcode;		/* RUST_ULP_WC_*, valid for failed requests too */
+	__u8 flags;		/* RUST_ULP_WC_GRH and so on */
+	__u32 vendor_err;
+	__u32 byte_len;		/* of a receive, read or atomic that succeeded, else 0 */
+	__u32 imm_data;
+	__u32 src_qp;		/* UD receives */
+	__u16 pkey_index;	/* UD receives */
+	__u16 slid;		/* UD receives on InfiniBand */
+	__u8 sl;
+	__u8 dlid_path_bits;
+	__u8 port;
+	__u8 pad;
+	__u32 reserved[5];
+};
+
+#define RUST_ULP_QP_SIG_ALL	(1U << 0)	/* every send request makes a completion */
+
+struct rust_ulp_qp_create {
+	__u32 size;
+	__u32 flags;		/* in: RUST_ULP_QP_SIG_ALL */
+	__u32 pd;		/* in: handle */
+	__u32 send_cq;		/* in: handle */
+	__u32 recv_cq;		/* in: handle, may equal @send_cq */
+	__u32 srq;		/* in: handle or 0 */
+	__u32 qp_type;		/* in: RUST_ULP_QPT_* */
+	__u32 max_send_wr;	/* in and out, as the others of this group */
+	__u32 max_recv_wr;
+	__u32 max_send_sge;
+	__u32 max_recv_sge;
+	__u32 max_inline;	/* bytes */
+	__u32 handle;		/* out */
+	__u32 qp_num;		/* out */
+};
+
+struct rust_ulp_ah_attr {
+	__u8 dgid[16];
+	__u32 flow_label;
+	__u8 sgid_index;
+	__u8 hop_limit;		/* 0: the route's */
+	__u8 traffic_class;
+	__u8 sl;
+	__u16 dlid;		/* InfiniBand */
+	__u8 port_num;
+	__u8 is_global;		/* 1: the GRH part is used; always on RoCE */
+	__u8 static_rate;
+	__u8 src_path_bits;
+	__u8 dmac[6];		/* in: 0, the kernel resolves it; out: what it is */
+};
+
+/* rust_ulp_qp_attr: @attr_mask, as enum ib_qp_attr_mask */
+#define RUST_ULP_QP_STATE		(1U << 0)
+#define RUST_ULP_QP_CUR_STATE		(1U << 1)
+#define RUST_ULP_QP_EN_SQD_ASYNC_NOTIFY	(1U << 2)
+#define RUST_ULP_QP_ACCESS_FLAGS	(1U << 3)
+#define RUST_ULP_QP_PKEY_INDEX		(1U << 4)
+#define RUST_ULP_QP_PORT		(1U << 5)
+#define RUST_ULP_QP_QKEY		(1U << 6)
+#define RUST_ULP_QP_AV			(1U << 7)
+#define RUST_ULP_QP_PATH_MTU		(1U << 8)
+#define RUST_ULP_QP_TIMEOUT		(1U << 9)
+#define RUST_ULP_QP_RETRY_CNT		(1U << 10)
+#define RUST_ULP_QP_RNR_RETRY		(1U << 11)
+#define RUST_ULP_QP_RQ_PSN		(1U << 12)
+#define RUST_ULP_QP_MAX_QP_RD_ATOMIC	(1U << 13)
+#define RUST_ULP_QP_MIN_RNR_TIMER	(1U << 15)
+#define RUST_ULP_QP_SQ_PSN		(1U << 16)
+#define RUST_ULP_QP_MAX_DEST_RD_ATOMIC	(1U << 17)
+#define RUST_ULP_QP_DEST_QPN		(1U << 20)
+
+/* @qp_state, as enum ib_qp_state */
+#define RUST_ULP_QPS_RESET	0
+#define RUST_ULP_QPS_INIT	1
+#define RUST_ULP_QPS_RTR	2
+#define RUST_ULP_QPS_RTS	3
+#define RUST_ULP_QPS_SQD	4
+#define RUST_ULP_QPS_SQE	5
+#define RUST_ULP_QPS_ERR	6
+
+/* Rights: of a grant, and of a queue pair towards its peer. As enum ib_access_flags. */
+#define RUST_ULP_ACCESS_LOCAL_WRITE	(1U << 0)
+#define RUST_ULP_ACCESS_REMOTE_WRITE	(1U << 1)
+#define RUST_ULP_ACCESS_REMOTE_READ	(1U << 2)
+#define RUST_ULP_ACCESS_REMOTE_ATOMIC	(1U << 3)
+
+struct rust_ulp_qp_attr {
+	__u32 qkey;
+	__u32 rq_psn;		/* 24 bits */
+	__u32 sq_psn;		/* 24 bits */
+	__u32 dest_qp_num;	/* 24 bits */
+	__u32 access_flags;	/* RUST_ULP_ACCESS_REMOTE_* */
+	__u16 pkey_index;
+	__u8 qp_state;		/* RUST_ULP_QPS_* */
+	__u8 cur_qp_state;
+	__u8 path_mtu;		/* enum ib_mtu: 1 256, 2 512, 3 1024, 4 2048, 5 4096 bytes */
+	__u8 port_num;
+	__u8 timeout;		/* 4.096 us * 2^n, 0 is for ever; 5 bits */
+	__u8 retry_cnt;		/* 0 to 7 */
+	__u8 rnr_retry;		/* 0 to 6, 7 is for ever */
+	__u8 min_rnr_timer;	/* IBA table 45: 1 is 0.01 ms, 12 is 0.64 ms, 0 is 655.36 ms; 5 bits */
+	__u8 max_rd_atomic;
+	__u8 max_dest_rd_atomic;
+	__u8 en_sqd_async_notify;
+	__u8 sq_draining;	/* out */
+	__u8 pad[2];
+	struct rust_ulp_ah_attr ah;
+};
+
+struct rust_ulp_qp_modify {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 qp;		/* in: handle */
+	__u32 attr_mask;	/* in: RUST_ULP_QP_*, which of @attr count */
+	struct rust_ulp_qp_attr attr;	/* in; out: @ah.dmac and @ah.hop_limit as resolved */
+};
+
+struct rust_ulp_qp_query {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 qp;		/* in: handle */
+	__u32 qp_num;
+	__u32 qp_type;
+	__u32 max_send_wr;
+	__u32 max_recv_wr;
+	__u32 max_send_sge;
+	__u32 max_recv_sge;
+	__u32 max_inline;
+	__u32 sends_in_flight;
+	__u32 recvs_in_flight;
+	struct rust_ulp_qp_attr attr;	/* out */
+};
+
+/* rust_ulp_buffer_create.node */
+#define RUST_ULP_NODE_ANY	(-1)
+
+struct rust_ulp_buffer_create {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 pd;		/* in: handle */
+	__s32 node;		/* in: NUMA node or RUST_ULP_NODE_ANY; out: of the first page */
+	__aligned_u64 length;	/* in: bytes; out: rounded up to whole pages */
+	__u32 page_size;	/* in: 0 to choose, or 4096, or 2097152; out: bytes contiguous */
+	__u32 handle;		/* out */
+	__aligned_u64 mmap_offset;	/* out */
+};
+
+struct rust_ulp_grant_create {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 buffer;		/* in: handle */
+	__u32 access;		/* in: RUST_ULP_ACCESS_REMOTE_*, at least one */
+	__aligned_u64 offset;	/* in: first byte */
+	__aligned_u64 length;	/* in: bytes, at least 1 */
+	__aligned_u64 addr;	/* out: the remote address of that first byte */
+	__u32 rkey;		/* out */
+	__u32 handle;		/* out: destroying it revokes the key */
+};
+
+struct rust_ulp_destroy {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 handle;		/* in: of any type; EBUSY while other objects need it */
+	__u32 pad;
+};
+
+/* ---- SUBMIT -------------------------------------------------------------- */
+
+/* rust_ulp_wr.opcode: as enum ib_wr_opcode */
+#define RUST_ULP_WR_RDMA_WRITE			0
+#define RUST_ULP_WR_RDMA_WRITE_WITH_IMM		1
+#define RUST_ULP_WR_SEND			2
+#define RUST_ULP_WR_SEND_WITH_IMM		3
+#define RUST_ULP_WR_RDMA_READ			4
+#define RUST_ULP_WR_ATOMIC_CMP_AND_SWP		5
+#define RUST_ULP_WR_ATOMIC_FETCH_AND_ADD	6
+#define RUST_ULP_WR_SEND_WITH_INV		9
+#define RUST_ULP_WR_RECV			128
+
+/* rust_ulp_wr.flags */
+#define RUST_ULP_SEND_FENCE	(1U << 0)	/* after the reads and atomics before it */
+#define RUST_ULP_SEND_SIGNALED	(1U << 1)	/* makes a completion when it succeeds */
+#define RUST_ULP_SEND_SOLICITED	(1U << 2)
+#define RUST_ULP_SEND_INLINE	(1U << 3)	/* the data is taken when SUBMIT is called */
+
+/* A piece of local memory. @buffer 0, allowed with INLINE: @offset is an address. */
+struct rust_ulp_sge {
+	__u32 buffer;		/* handle */
+	__u32 length;		/* bytes */
+	__aligned_u64 offset;	/* bytes into the buffer */
+};
+
+struct rust_ulp_wr {
+	__aligned_u64 user_data;	/* comes back in the completion */
+	__u32 qp;		/* handle */
+	__u8 opcode;		/* RUST_ULP_WR_* */
+	__u8 num_sge;		/* 0, 1: @sge; more: @sge.offset is the address of an array of
+				 * rust_ulp_sge, @sge.buffer and @sge.length are 0 */
+	__u16 flags;		/* RUST_ULP_SEND_* */
+	__aligned_u64 remote_addr;
+	__u32 rkey;
+	__u32 imm_data;		/* immediate data, or the rkey to invalidate */
+	struct rust_ulp_sge sge;
+	__aligned_u64 arg0;	/* atomics: compare or add; UD: ah | qpn << 32 */
+	__aligned_u64 arg1;	/* atomics: swap; UD: qkey */
+};
+
+/*
+ * Posts @nr_wrs requests, then waits until @min_complete completions are unread
+ * in the ring of @cq.
+ *
+ * All requests are checked before the first is posted: when one is refused, the
+ * command fails with its errno, @bad_index says which, and none was posted. Only
+ * the device itself can refuse in the middle; then @posted is less than @nr_wrs,
+ * the command fails with the device's errno, and @bad_index equals @posted.
+ * Requests for one queue pair are posted in the order of the array.
+ *
+ * EAGAIN: a queue, or the completion queue that must have room for every request
+ * in flight, is full. Reap and try again.
+ *
+ * The wait does not fail the command: @wait_error is 0, -ETIME or -EINTR, and
+ * what was posted stays posted. ENODEV when the device is removed meanwhile.
+ */
+struct rust_ulp_submit {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__aligned_u64 wrs;	/* in: address of an array of rust_ulp_wr */
+	__u32 nr_wrs;		/* in: may be 0 */
+	__u32 wr_size;		/* in: sizeof one entry as the caller knows it */
+	__u32 cq;		/* in: handle, or 0 not to wait */
+	__u32 min_complete;	/* in: 0 to @entries of the queue */
+	__aligned_u64 timeout_ns;	/* in: 0 does not sleep, at most RUST_ULP_TIMEOUT_MAX_NS */
+	__u32 posted;		/* out, valid when the command fails too */
+	__u32 bad_index;	/* out, valid when the command fails */
+	__u32 completed;	/* out: unread completions in the ring of @cq */
+	__s32 wait_error;	/* out */
+};
+
+#endif /* _UAPI_RUST_ULP_H */
