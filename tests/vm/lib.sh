@@ -1,0 +1,175 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# What the suites share. Sourced, never run.
+#
+# A suite prints `ok NAME` or `not ok NAME - why` per test and ends with
+# `finish`, whose status is 0 only when all passed. It leaves the guest as it
+# found it: module out, hosts down, its processes ended.
+
+set -u
+export LC_ALL=C PYTHONDONTWRITEBYTECODE=1
+
+ulp=${ULP:-/ulp}
+vm=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+module=$ulp/rust_ulp.ko
+dev=/dev/rust_ulp
+scratch=$(mktemp -d)
+passed=0 failed=0
+started=()
+
+ok() { passed=$((passed + 1)) && printf 'ok %s\n' "$1"; }
+
+# not_ok NAME WHY...
+not_ok() {
+	local name=$1
+	shift
+	failed=$((failed + 1))
+	printf 'not ok %s - %s\n' "$name" "$(printf '%s' "${*:-failed}" | tr '\n' ' ' | cut -c1-600)"
+}
+
+# check NAME CMD...: passes when CMD does; the end of its output is the reason.
+check() {
+	local name=$1 out rc=0
+	shift
+	out=$("$@" 2>&1) || rc=$?
+	if [ $rc = 0 ]; then
+		ok "$name"
+	else
+		not_ok "$name" "status $rc: $(tail -n 5 <<<"$out")"
+		return 1
+	fi
+}
+
+# equal NAME GOT WANT
+equal() {
+	if [ "$2" = "$3" ]; then ok "$1"; else not_ok "$1" "got '$2', want '$3'" && false; fi
+}
+
+# relay NAME CMD...: CMD prints `ok` and `not ok` lines of its own; all its
+# output is passed through and its tests are counted as tests of this suite.
+# Silence and a bad status without a `not ok` are failures too.
+relay() {
+	local name=$1 rc=0 good bad
+	shift
+	"$@" >"$scratch/relay" 2>&1 || rc=$?
+	cat "$scratch/relay"
+	good=$(grep -c '^ok ' "$scratch/relay")
+	bad=$(grep -c '^not ok ' "$scratch/relay")
+	passed=$((passed + good)) failed=$((failed + bad))
+	if [ $rc != 0 ] && [ "$bad" = 0 ]; then
+		not_ok "$name" "status $rc after $good tests: $(tail -n 3 "$scratch/relay")"
+	elif [ "$good$bad" = 00 ]; then
+		not_ok "$name" "it ran no test"
+	elif [ $rc = 0 ] && [ "$bad" != 0 ]; then
+		not_ok "$name" "status 0 with $bad failed tests"
+	fi
+}
+
+# in_host h1 CMD...
+in_host() { ip netns exec "$@"; }
+
+# py CODE: Python with all of ulp.py imported.
+py() { PYTHONPATH=$vm timeout "${py_seconds:-60}" python3 -c "from ulp import *
+$1"; }
+
+# start NAME CMD...: runs CMD in the background, its output in $scratch/NAME.
+# Its process is $last, and is killed at the end if it is still there.
+start() {
+	local name=$1
+	shift
+	"$@" >"$scratch/$name" 2>&1 &
+	last=$!
+	started+=("$last")
+}
+
+# until_true SECONDS CMD...: tries CMD until it succeeds.
+until_true() {
+	local end=$((SECONDS + $1))
+	shift
+	until "$@"; do
+		((SECONDS < end)) || return 1
+		sleep 0.1
+	done
+}
+
+# --- the module ---------------------------------------------------------------
+
+# load_module [PARAM=VALUE...]: what it depends on first, as insmod does not.
+load_module() {
+	local depends
+	depends=$(modinfo -F depends "$module" | tr , ' ')
+	# shellcheck disable=SC2086
+	[ -z "$depends" ] || modprobe -a $depends || return
+	timeout 20 insmod "$module" "$@" && [ -c "$dev" ]
+}
+
+is_loaded() { [ -d /sys/module/rust_ulp ]; }
+
+unload_module() { timeout 20 rmmod rust_ulp; }
+
+# References to the module, as /proc/modules counts them.
+module_refs() { awk '$1 == "rust_ulp" { print $3 }' /proc/modules; }
+
+# What the module owns of verbs objects, one a line: kernel-owned objects carry
+# the name of their module. Nothing, when all is released.
+our_objects() {
+	local kind
+	for kind in qp cq pd mr; do
+		rdma resource show $kind | grep -E '\bcomm \[?rust_ulp\]?' | sed "s/^/$kind: /"
+	done
+}
+
+# --- the kernel's log ----------------------------------------------------------
+
+# What any kernel may say that means trouble, and lines of ours that are allowed:
+# those of the loader about a module that is not signed, and the one hello.
+trouble='BUG|WARNING|Oops|Call Trace|general protection|unable to handle|KASAN|UBSAN|lockdep|possible (circular|recursive)|refcount_t|use-after-free|hung task|blocked for more than|soft lockup|RCU.*stall|rcu:.*stall|kernel panic|Kernel panic|list_(add|del) corruption|Bad page|bad page|scheduling while atomic|sleeping function'
+allowed='rust_ulp: (loading out-of-tree module taints kernel|module verification failed)'
+
+# log_mark: from here on. log_since: what came after, without the times.
+log_mark() {
+	log_id=mark-$$-$RANDOM$RANDOM
+	echo "tests: $log_id" >/dev/kmsg
+}
+log_since() { dmesg | sed "1,/tests: $log_id/d; s/^\[[^]]*\] *//"; }
+
+# log_quiet NAME: no trouble since the mark, and not a word of ours.
+log_quiet() {
+	local bad
+	bad=$(log_since | grep -E "$trouble|rust_ulp" | grep -vE "$allowed" | head -n 5)
+	if [ -z "$bad" ]; then ok "$1"; else not_ok "$1" "the kernel's log says: $bad" && false; fi
+}
+
+# nothing_left NAME: no object of ours, no reference to the module but $2 (0).
+nothing_left() {
+	local left
+	left=$(our_objects)
+	if [ -n "$left" ]; then
+		not_ok "$1" "left behind: $(head -n 4 <<<"$left")" && false
+	elif is_loaded && [ "$(module_refs)" != "${2:-0}" ]; then
+		not_ok "$1" "the module has $(module_refs) references, not ${2:-0}" && false
+	else
+		ok "$1"
+	fi
+}
+
+# --- the end -----------------------------------------------------------------
+
+clean_up() {
+	local pid
+	for pid in "${started[@]}"; do
+		kill -KILL "$pid" 2>/dev/null && wait "$pid" 2>/dev/null
+	done
+	two-hosts down >/dev/null 2>&1
+	is_loaded && unload_module
+	rm -rf "$scratch"
+}
+trap clean_up EXIT
+trap 'exit 1' INT TERM HUP
+
+finish() {
+	printf '%s: %d passed, %d failed\n' "${0##*/}" $passed $failed
+	[ $failed = 0 ] && [ $passed -gt 0 ]
+	exit
+}

@@ -1,0 +1,350 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""What happens to open files when the device, or the process, goes away.
+
+    lifetime.py idle|waiter|flight|peer|load|netdev|mapping|kill
+
+Expects the module and two hosts; `rxe1`, `rxe2` or a netdev may be gone when it
+returns. Prints `ok` and `not ok` lines.
+"""
+import ctypes
+import errno
+import json
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import ulp
+from ulp import N, Cq, End, File, error_of, pair
+
+ROUNDS = int(os.environ.get("ULP_ROUNDS", "50"))
+DEADLINE = 5  # seconds that a removal may take
+LONG = 3600 * 10**9  # a wait that only the removal ends
+SIZE = 1 << 16
+
+
+def remove(r, device):
+    got = subprocess.run(["timeout", str(DEADLINE), "rdma", "link", "del", device],
+                         capture_output=True, text=True, check=False)
+    r.check(f"rdma link del {device} returns within {DEADLINE} s", got.returncode == 0,
+            f"status {got.returncode} {got.stderr}")
+
+
+def in_background(function, *args):
+    """A thread whose result, or errno's name, is `.result` once it has ended."""
+    def body():
+        try:
+            thread.result = function(*args)
+        except OSError as e:
+            thread.result = errno.errorcode.get(e.errno, str(e))
+        except Exception as e:
+            thread.result = repr(e)
+    thread = threading.Thread(target=body, daemon=True)
+    thread.result = "not ended"
+    thread.start()
+    return thread
+
+
+def ended(thread, seconds=DEADLINE):
+    thread.join(seconds)
+    return thread.result
+
+
+def blocked(threads):
+    """Waits until each of the threads sleeps in a system call."""
+    for thread in threads:
+        for _ in range(100):
+            with open(f"/proc/self/task/{thread.native_id}/stat") as f:
+                if f.read().rsplit(")", 1)[1].split()[0] == "S" and thread.result == "not ended":
+                    break
+            time.sleep(0.05)
+        else:
+            raise TimeoutError(f"a waiter does not wait: {thread.result}")
+    time.sleep(0.1)
+
+
+def events(file, milliseconds):
+    p = select.poll()
+    p.register(file.fd, select.POLLIN)
+    return p.poll(milliseconds)
+
+
+def hung_up(file):
+    got = events(file, 0)
+    return bool(got and got[0][1] & select.POLLHUP)
+
+
+def husk(r, what, end):
+    """Every command of the file is ENODEV, poll hangs up, what was mapped stays."""
+    f, b, q = end.file, end.buffer, end.qp
+    calls = {
+        "QUERY": {}, "DEVICE_QUERY": {}, "ATTACH": {}, "PD_CREATE": {},
+        "DEVICE_LIST": {}, "PORT_QUERY": {"port": 1}, "GID_QUERY": {"port": 1}, "PKEY_QUERY": {"port": 1},
+        "CQ_CREATE": {"entries": 4},
+        "QP_CREATE": {"pd": end.pd, "send_cq": end.cq.handle, "recv_cq": end.cq.handle, "qp_type": N["QPT_RC"],
+                      "max_send_wr": 1, "max_recv_wr": 1, "max_send_sge": 1, "max_recv_sge": 1},
+        "QP_QUERY": {"qp": q.handle},
+        "QP_MODIFY": {"qp": q.handle, "attr_mask": N["QP_STATE"], "attr": ulp.S["qp_attr"](qp_state=N["QPS_ERR"])},
+        "BUFFER_CREATE": {"pd": end.pd, "node": N["NODE_ANY"], "length": 4096},
+        "GRANT_CREATE": {"buffer": b.handle, "access": N["ACCESS_REMOTE_WRITE"], "length": 64},
+        "DESTROY": {"handle": q.handle},
+        "SUBMIT": {"wr_size": ctypes.sizeof(ulp.S["wr"]), "cq": end.cq.handle},
+    }
+    missing = {n[4:] for n in N if n.startswith("IOC_")} - set(calls) - {"MAGIC"}
+    r.equal(f"{what}: every command of the header is tried", sorted(missing), [])
+    got = {name: error_of(f.call, name, **fields) for name, fields in calls.items()}
+    got["SUBMIT of a write"] = error_of(f.submit, [q.wr("RDMA_WRITE", b, 0, 8)])
+    r.equal(f"{what}: every call is ENODEV", {k: v for k, v in got.items() if v != "ENODEV"}, {})
+    r.equal(f"{what}: mmap is ENODEV", error_of(f.map, 4096, 0), "ENODEV")
+    r.check(f"{what}: poll says POLLHUP", hung_up(f), f"{events(f, 0)}")
+    r.check(f"{what}: the completion ring says that it is dead", end.cq.ring.flags & N["CQ_DEAD"],
+            f"flags {end.cq.ring.flags:#x}")
+
+
+def ours(kind):
+    got = subprocess.run(["rdma", "-j", "resource", "show", kind], capture_output=True, text=True,
+                         check=True, timeout=30).stdout
+    return [o for o in json.loads(got or "[]") if "rust_ulp" in str(o.get("comm"))]
+
+
+def left_over():
+    return {k: len(o) for k in ("qp", "cq", "pd", "mr") if (o := ours(k))}
+
+
+def test_idle(r):
+    a, b = pair()
+    bare, unattached = File("h1", "rxe1"), File("h1")
+    r.check("the open files own queue pairs, completion queues, domains and keys",
+            set(left_over()) == {"qp", "cq", "pd", "mr"}, left_over())
+    a.buffer.map[:] = ulp.pattern(7, SIZE)
+    a.file.submit([a.write(b, SIZE)])
+    a.cq.wait(1)
+    remove(r, "rxe1")
+    husk(r, "idle file", a)
+    r.check("mapped pages stay as they were", a.buffer.map[:] == ulp.pattern(7, SIZE), "they differ")
+    a.buffer.map[:5] = b"still"
+    r.check("a file without objects hangs up too", hung_up(bare), "no POLLHUP")
+    r.equal("a file without objects is a husk too", error_of(bare.pd), "ENODEV")
+    r.equal("a file that was never attached lists what is left",
+            [ulp.text(d.name) for d in unattached.devices()], ["rxe2"])
+    r.equal("the file on the other device lives on", error_of(b.file.call, "QP_QUERY", qp=b.qp.handle), "none")
+    r.check("... and does not hang up", not hung_up(b.file), "POLLHUP")
+    r.check("... and the peer's last write is there", b.buffer.map[:] == ulp.pattern(7, SIZE), "it differs")
+    a.file.close()
+    r.check("mapped pages outlive the close of a husk", a.buffer.map[:5] == b"still", "they differ")
+
+
+def test_waiter(r):
+    a, _ = pair()
+    second = Cq(a.file, 16)
+    other = File("h2", "rxe2")
+    sleepers = [in_background(lambda cq=cq: a.file.submit(cq=cq.handle, min_complete=1, timeout_ns=LONG))
+                for cq in (a.cq, a.cq, second)]
+    poller = in_background(events, a.file, 600000)
+    bystander = in_background(events, other, 600000)
+    blocked(sleepers + [poller, bystander])
+    remove(r, "rxe1")
+    for i, sleeper in enumerate(sleepers):
+        r.equal(f"blocked waiter {i} gets ENODEV", ended(sleeper), "ENODEV")
+    got = ended(poller)
+    r.check("a blocked poll returns POLLHUP", isinstance(got, list) and got and got[0][1] & select.POLLHUP, got)
+    r.equal("who polls a file of the other device sleeps on", bystander.result, "not ended")
+    husk(r, "file with waiters", a)
+
+
+def test_flight(r):
+    a, b = pair(length=SIZE, depth=128)
+    wrs = [a.write(b, SIZE, user_data=i) for i in range(100)]
+    r.equal("100 writes are posted", a.file.submit(wrs).posted, 100)
+    remove(r, "rxe1")
+    got = a.cq.reap()
+    r.equal("the completions that came are in order and once each", [c.user_data for c in got], list(range(len(got))))
+    r.equal("they succeeded or were flushed", [c.status for c in got if c.status not in (0, 5)], [])
+    husk(r, "file with requests in flight", a)
+
+
+def test_peer(r):
+    """The device of the other end: here the requests fail one by one, and the file lives."""
+    a, b = pair(length=SIZE, depth=128)
+    a.file.submit([a.write(b, SIZE, user_data=i) for i in range(100)])
+    remove(r, "rxe2")
+    got = a.cq.wait(100)
+    r.equal("each of 100 requests completes once, in order", [c.user_data for c in got], list(range(100)))
+    states = [c.status for c in got]
+    good = states.index(next((s for s in states if s), 0)) if any(states) else 100
+    r.equal("success, then one error, then flushes",
+            states, [0] * good + ([12] + [5] * (99 - good) if good < 100 else []))
+    r.equal("the queue pair is in error, its file alive",
+            a.file.call("QP_QUERY", qp=a.qp.handle).attr.qp_state, N["QPS_ERR"] if good < 100 else N["QPS_RTS"])
+    r.check("the file of the living device does not hang up", not hung_up(a.file), "POLLHUP")
+    husk(r, "the peer's file", b)
+
+
+def test_load(r):
+    """Removal against threads that post, wait, make and destroy without a pause."""
+    def post(end, peer):
+        while True:
+            end.file.submit([end.write(peer, SIZE) for _ in range(16)])
+            end.cq.wait(16)
+
+    def churn(file):
+        while True:
+            pd = file.pd()
+            buffer = file.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=8192).handle
+            cq = file.call("CQ_CREATE", entries=4).handle
+            for handle in (cq, buffer, pd):
+                file.destroy(handle)
+
+    def knock(host_name):
+        while True:
+            file = File(host_name)
+            try:
+                file.attach("rxe1")
+                file.pd()
+            finally:
+                file.close()
+
+    for i in range(max(2, ROUNDS // 10)):
+        a, b = pair()
+        workers = [in_background(post, a, b), in_background(post, b, a), in_background(churn, a.file),
+                   in_background(churn, File("h1", "rxe1")), in_background(knock, "h1")]
+        time.sleep(0.2 + 0.05 * i)
+        running = [w.result for w in workers]
+        remove(r, "rxe1")
+        got = [ended(w, 20) for w in (workers[0], workers[2], workers[3])]
+        r.equal(f"round {i}: every worker on the removed device ends with ENODEV", (running, got),
+                (["not ended"] * 5, ["ENODEV"] * 3))
+        r.check(f"round {i}: who keeps opening gets ENOENT or ENODEV", ended(workers[4]) in ("ENOENT", "ENODEV"),
+                workers[4].result)
+        b.file.submit([])  # the other device answers
+        b.qp.modify("STATE", qp_state=N["QPS_ERR"])
+        ended(workers[1], 20)
+        for file in (a.file, b.file):
+            file.close()
+        subprocess.run("ip netns exec h1 rdma link add rxe1 type rxe netdev w1".split(), check=True, timeout=20)
+        for _ in range(100):
+            try:
+                ulp.gid_of("rxe1")
+                break
+            except LookupError:
+                time.sleep(0.1)
+
+
+def test_netdev(r):
+    """The netdev under the device goes, and the device with it."""
+    a, _ = pair()
+    sleeper = in_background(lambda: a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=LONG))
+    blocked([sleeper])
+    subprocess.run("ip -n h1 link del w1".split(), check=True, timeout=DEADLINE)
+    r.equal("a waiter gets ENODEV when the netdev is deleted", ended(sleeper, 10), "ENODEV")
+    husk(r, "file whose netdev is gone", a)
+
+
+def test_mapping(r):
+    """Mappings hold the module, forks do not get them, and pages outlive the close."""
+    def refs():
+        with open("/proc/modules") as f:
+            return next(int(line.split()[2]) for line in f if line.startswith("rust_ulp "))
+
+    def remove_module():
+        libc = ulp.libc
+        return "none" if libc.delete_module(b"rust_ulp", os.O_NONBLOCK) == 0 else errno.errorcode[ctypes.get_errno()]
+
+    a, b = pair()
+    for end, seed in ((a, 1), (b, 2)):
+        end.buffer.map[:] = ulp.pattern(seed, SIZE)
+    child = os.fork()
+    if child == 0:
+        ctypes.string_at(ctypes.addressof(ctypes.c_char.from_buffer(a.buffer.map)), 1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    r.equal("a forked child does not have the mapping", status & 0x7F, signal.SIGSEGV)
+    r.equal("two open files are two references", refs(), 2)
+    a.file.submit([a.write(b, SIZE, user_data=i) for i in range(20)])
+    a.file.close()
+    b.file.close()
+    r.check("a mapping alone keeps the module", refs() > 0, f"{refs()} references")
+    r.equal("rmmod with nothing but a mapping", remove_module(), "EBUSY")
+    r.equal("what stays mapped after close is readable", a.buffer.map[:] == ulp.pattern(1, SIZE), True)
+    for end in (a, b):
+        end.buffer.map.close()
+        del end.cq.ring, end.cq.slots
+        end.cq.map.close()
+    r.equal("no reference after the last munmap", refs(), 0)
+
+
+def test_kill(r):
+    """kill -9 of both ends in the middle of a transfer."""
+    def body(host_name, device, wire, up):
+        end = End(host_name, device, length=SIZE, depth=64)
+        mine = [end.qp.num, end.psn, bytes(end.file.gid().gid).hex(), end.grant.addr, end.grant.rkey]
+        wire.sendall(json.dumps(mine).encode().ljust(256))
+        qpn, psn, gid, addr, rkey = json.loads(wire.recv(256, socket.MSG_WAITALL))
+        end.qp.connect(qpn, bytes.fromhex(gid), psn, end.psn)
+        wire.sendall(b"x")  # nobody sends before both are up
+        wire.recv(1)
+        wrs = [end.qp.wr("RDMA_WRITE", end.buffer, 0, SIZE, remote_addr=addr, rkey=rkey) for _ in range(32)]
+        end.file.submit(wrs)
+        os.write(up, b"x")
+        while True:
+            end.cq.wait(16)
+            end.file.submit(wrs[:16])
+
+    seed = int(os.environ.get("ULP_SEED", "1"))
+    rng = random.Random(seed)
+    for i in range(ROUNDS):
+        wires, (ready, up) = socket.socketpair(), os.pipe()
+        children = []
+        for n in (0, 1):
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    wires[1 - n].close()
+                    body(f"h{n + 1}", f"rxe{n + 1}", wires[n], up)
+                except BaseException as e:
+                    print(f"# end {n + 1} of round {i}: {e!r}", flush=True)
+                os._exit(1)
+            children.append(pid)
+        os.close(up)
+        for wire in wires:
+            wire.close()
+        running = 0
+        while running < 2 and select.select([ready], [], [], 30)[0] and os.read(ready, 1):
+            running += 1
+        os.close(ready)
+        objects = left_over()
+        time.sleep(rng.uniform(0, 0.05))
+        rng.shuffle(children)
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+        ends = [os.waitpid(pid, 0)[1] for pid in children]
+        until = time.monotonic() + DEADLINE
+        while (left := left_over()) and time.monotonic() < until:
+            time.sleep(0.1)
+        if (running, ends, left) != (2, [9, 9], {}) or objects.get("qp") != 2:
+            r.check(f"kill -9 of both ends, round {i}", False,
+                    f"{running} of 2 were running with {objects}, ended with {ends}, left {left} (ULP_SEED={seed})")
+            return
+    r.check(f"kill -9 of both ends in mid-transfer, {ROUNDS} times, leaves nothing", True)
+
+
+def main():
+    test = globals().get("test_" + (sys.argv[1] if len(sys.argv) == 2 else ""))
+    if test is None:
+        print(__doc__.split("\n\n")[1].strip(), file=sys.stderr)
+        sys.exit(2)
+    report = ulp.Report()
+    report.run(sys.argv[1], test)
+    sys.stdout.flush()
+    os._exit(report.status())  # threads that still hang must not hold us
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: GPL-2.0
+"""/dev/rust_ulp from Python, straight from the C header.
+
+The header is read at run time, so these tests hold the module against the same
+text that its users compile. Nothing here is shared with the Rust crate: when
+both are wrong about the ABI, they are wrong in the same header only.
+
+One process can be both hosts: File(host="h1") opens the device inside that
+network namespace, and a file keeps the namespace of its opener.
+"""
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+import re
+import struct
+
+CTYPES = {
+    "__u8": ctypes.c_uint8, "__u16": ctypes.c_uint16, "__u32": ctypes.c_uint32,
+    "__s32": ctypes.c_int32, "__u64": ctypes.c_uint64, "__aligned_u64": ctypes.c_uint64,
+}
+
+
+def read_header(path):
+    """The numbers and the structs of the header, by the name without its prefix."""
+    with open(path) as f:
+        text = re.sub(r"/\*.*?\*/", " ", f.read(), flags=re.S)
+    names = {}
+    for name, value in re.findall(r"^#define\s+(RUST_ULP_\w+)[ \t]+(\S.*?)[ \t]*$", text, re.M):
+        value = re.sub(r"\b(\d+|0x[0-9A-Fa-f]+)U?L*\b", r"\1", value)
+        value = re.sub(r"\bRUST_ULP_", "", value)
+        names[name[len("RUST_ULP_"):]] = eval(  # the project's own header
+            value, {"__builtins__": {}, "_IO": lambda magic, nr: magic << 8 | nr}, names)
+    structs = {}
+    for name, body in re.findall(r"^struct\s+rust_ulp_(\w+)\s*\{(.*?)^\};", text, re.M | re.S):
+        fields = []
+        for member in filter(None, (m.strip() for m in body.split(";"))):
+            kind, field, count = re.fullmatch(
+                r"(?:struct rust_ulp_)?(\w+)\s+(\w+)(?:\[(\w+)\])?", member).groups()
+            kind = CTYPES.get(kind) or structs[kind]
+            if count:
+                kind *= int(count) if count.isdigit() else names["" + count.removeprefix("RUST_ULP_")]
+            fields.append((field, kind))
+        structs[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
+    return names, structs
+
+
+here = os.path.dirname(os.path.abspath(__file__))
+N, S = read_header(os.path.join(here, "rust_ulp.h"))
+DEVICE = "/dev/rust_ulp"
+libc = ctypes.CDLL(None, use_errno=True)
+
+STATUS = {0: "success", 1: "local length", 2: "local QP operation", 4: "local protection",
+          5: "flushed", 9: "remote invalid request", 10: "remote access", 11: "remote operation",
+          12: "retries exceeded", 13: "receiver not ready, retries exceeded"}
+
+
+@contextlib.contextmanager
+def host(name):
+    """Runs the block in the network namespace `name`; None: where we are."""
+    if name is None:
+        yield
+        return
+    with open("/proc/thread-self/ns/net") as before, open("/run/netns/" + name) as there:
+        os.setns(there.fileno(), os.CLONE_NEWNET)
+        try:
+            yield
+        finally:
+            os.setns(before.fileno(), os.CLONE_NEWNET)
+
+
+def text(array):
+    return bytes(array).split(b"\0")[0].decode()
+
+
+def ioctl(fd, cmd, arg):
+    """The system call as it is: no retry, no copy of the argument."""
+    if libc.ioctl(fd, ctypes.c_ulong(cmd), arg) < 0:
+        e = ctypes.get_errno()
+        raise OSError(e, os.strerror(e))
+
+
+def gid_of(name):
+    """The index and the text of the device's RoCE v2 GID with an IPv4 address."""
+    base = f"/sys/class/infiniband/{name}/ports/1"
+    for index in range(16):
+        try:
+            with open(f"{base}/gids/{index}") as f:
+                gid = f.read().strip()
+            with open(f"{base}/gid_attrs/types/{index}") as f:
+                kind = f.read().strip()
+        except OSError:
+            continue
+        if kind == "RoCE v2" and gid.startswith("0000:0000:0000:0000:0000:ffff:"):
+            return index, gid
+    raise LookupError(f"{name} has no RoCE v2 GID with an IPv4 address")
+
+
+class File:
+    """An open file of the device, and its commands."""
+
+    def __init__(self, host_name=None, attach=None):
+        with host(host_name):
+            self.fd = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
+        if attach is not None:
+            self.attach(attach)
+
+    def close(self):
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def call(self, command, name=None, /, **fields):
+        """Issues the command with its struct filled from `fields`; returns the struct."""
+        arg = S[name or command.lower()](**{"size": 0} | fields)
+        arg.size = arg.size or ctypes.sizeof(arg)
+        ioctl(self.fd, N["IOC_" + command], ctypes.byref(arg))
+        return arg
+
+    def entries(self, command, entry, **fields):
+        kind = S[entry]
+        array = (kind * 64)()
+        got = self.call(command, entries=ctypes.addressof(array), capacity=64,
+                        entry_size=ctypes.sizeof(kind), **fields)
+        return list(array[:got.count])
+
+    def devices(self):
+        return self.entries("DEVICE_LIST", "device_entry")
+
+    def attach(self, name=""):
+        arg = S["attach"](size=ctypes.sizeof(S["attach"]))
+        ctypes.memmove(arg.name, name.encode(), len(name))
+        ioctl(self.fd, N["IOC_ATTACH"], ctypes.byref(arg))
+        self.name, self.port, self.gid_index = text(arg.name), arg.port, arg.gid_index
+        return arg
+
+    def gid(self):
+        return next(e for e in self.entries("GID_QUERY", "gid_entry", port=self.port)
+                    if e.index == self.gid_index)
+
+    def pd(self):
+        return self.call("PD_CREATE").handle
+
+    def destroy(self, handle):
+        self.call("DESTROY", handle=handle)
+
+    def grant(self, buffer, access=None, offset=0, length=None):
+        if access is None:
+            access = N["ACCESS_REMOTE_WRITE"]
+        return self.call("GRANT_CREATE", buffer=buffer.handle, access=access, offset=offset,
+                         length=length or buffer.length)
+
+    def submit(self, wrs=(), cq=0, min_complete=0, timeout_ns=0):
+        array = (S["wr"] * max(1, len(wrs)))(*wrs)
+        return self.call("SUBMIT", wrs=ctypes.addressof(array), nr_wrs=len(wrs),
+                         wr_size=ctypes.sizeof(S["wr"]), cq=cq, min_complete=min_complete,
+                         timeout_ns=timeout_ns)
+
+    def map(self, length, offset):
+        return mmap.mmap(self.fd, length, flags=mmap.MAP_SHARED, offset=offset, trackfd=False)
+
+
+class Cq:
+    def __init__(self, file, entries=256, delivery=0):
+        self.file = file
+        got = file.call("CQ_CREATE", entries=entries, delivery=delivery)
+        self.handle, self.entries = got.handle, got.entries
+        self.map = file.map(got.mmap_size, got.mmap_offset)
+        self.ring = S["cq_ring"].from_buffer(self.map)
+        self.slots = (S["cqe"] * got.entries).from_buffer(self.map, N["CQ_ENTRIES_OFFSET"])
+
+    def reap(self):
+        """Copies of the completions that are there."""
+        out, head = [], self.ring.head
+        while head != self.ring.tail:
+            out.append(S["cqe"].from_buffer_copy(self.slots[head & (self.entries - 1)]))
+            head = (head + 1) & 0xFFFFFFFF
+        self.ring.head = head
+        return out
+
+    def wait(self, count, seconds=20):
+        """Sleeps until `count` completions were reaped, and returns them."""
+        out = self.reap()
+        while len(out) < count:
+            got = self.file.submit(cq=self.handle, min_complete=min(count - len(out), self.entries),
+                                   timeout_ns=seconds * 10**9)
+            more = self.reap()
+            if got.wait_error and not more:
+                raise OSError(-got.wait_error, f"{len(out)} of {count} completions came")
+            out += more
+        return out
+
+
+class Buffer:
+    def __init__(self, file, pd, length, page_size=0):
+        got = file.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=length, page_size=page_size)
+        self.handle, self.length = got.handle, got.length
+        self.map = file.map(got.length, got.mmap_offset)
+
+
+class Qp:
+    def __init__(self, file, pd, cq, depth=128, recv_cq=None):
+        self.file, self.cq = file, cq
+        got = file.call("QP_CREATE", pd=pd, send_cq=cq.handle, recv_cq=(recv_cq or cq).handle,
+                        qp_type=N["QPT_RC"], max_send_wr=depth, max_recv_wr=depth,
+                        max_send_sge=1, max_recv_sge=1)
+        self.handle, self.num = got.handle, got.qp_num
+
+    def modify(self, mask, **fields):
+        ah = fields.pop("ah", None)
+        attr = S["qp_attr"](**fields)
+        if ah:
+            attr.ah = ah
+        bits = 0
+        for name in mask.split():
+            bits |= N["QP_" + name]
+        return self.file.call("QP_MODIFY", qp=self.handle, attr_mask=bits, attr=attr)
+
+    def connect(self, dest_qp_num, dgid, rq_psn, sq_psn, mtu=5, timeout=14, retry_cnt=7):
+        """INIT, RTR, RTS towards the peer whose GID is the 16 bytes `dgid`."""
+        f = self.file
+        self.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=f.port,
+                    access_flags=N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"])
+        ah = S["ah_attr"](sgid_index=f.gid_index, port_num=f.port, is_global=1, hop_limit=64)
+        ctypes.memmove(ah.dgid, bytes(dgid), 16)
+        self.modify("STATE AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER",
+                    qp_state=N["QPS_RTR"], path_mtu=mtu, dest_qp_num=dest_qp_num, rq_psn=rq_psn,
+                    max_dest_rd_atomic=1, min_rnr_timer=12, ah=ah)
+        self.modify("STATE TIMEOUT RETRY_CNT RNR_RETRY SQ_PSN MAX_QP_RD_ATOMIC",
+                    qp_state=N["QPS_RTS"], timeout=timeout, retry_cnt=retry_cnt, rnr_retry=7,
+                    sq_psn=sq_psn, max_rd_atomic=1)
+
+    def wr(self, op, buffer=None, offset=0, length=0, **fields):
+        """One request over `length` bytes of `buffer`, signalled unless flags say otherwise."""
+        wr = S["wr"](qp=self.handle, opcode=N["WR_" + op], **fields)
+        if op != "RECV" and "flags" not in fields:
+            wr.flags = N["SEND_SIGNALED"]
+        if buffer is not None:
+            wr.num_sge = 1
+            wr.sge = S["sge"](buffer=buffer.handle, length=length, offset=offset)
+        return wr
+
+
+class End:
+    """One end of a connection with all it needs: attached file, PD, CQ, QP, a granted buffer."""
+
+    def __init__(self, host_name=None, device="", length=1 << 16, depth=128, access=None, entries=256):
+        self.file = File(host_name, device)
+        self.pd = self.file.pd()
+        self.cq = Cq(self.file, entries)
+        self.buffer = Buffer(self.file, self.pd, length)
+        self.grant = self.file.grant(self.buffer, access)
+        self.qp = Qp(self.file, self.pd, self.cq, depth)
+        self.psn = self.qp.num * 4099 & 0xFFFFFF
+
+    def connect(self, peer, **more):
+        self.qp.connect(peer.qp.num, peer.file.gid().gid, peer.psn, self.psn, **more)
+
+    def write(self, peer, length, offset=0, remote_offset=0, **fields):
+        return self.qp.wr("RDMA_WRITE", self.buffer, offset, length,
+                          remote_addr=peer.grant.addr + remote_offset, rkey=peer.grant.rkey, **fields)
+
+
+def pair(length=1 << 16, **more):
+    """Two connected ends, on h1 and h2."""
+    a, b = End("h1", length=length, **more), End("h2", length=length, **more)
+    a.connect(b)
+    b.connect(a)
+    return a, b
+
+
+def error_of(function, *args, **kwargs):
+    """The name of the errno that the call fails with; "none" when it does not."""
+    try:
+        function(*args, **kwargs)
+    except OSError as e:
+        return errno.errorcode.get(e.errno, str(e.errno))
+    return "none"
+
+
+class Report:
+    """Prints `ok` and `not ok` lines; its status is for sys.exit."""
+
+    def __init__(self):
+        self.bad = self.good = 0
+
+    def check(self, name, condition, why=""):
+        if condition:
+            self.good += 1
+            print(f"ok {name}", flush=True)
+        else:
+            self.bad += 1
+            print(f"not ok {name} - {why}", flush=True)
+        return condition
+
+    def equal(self, name, got, want):
+        return self.check(name, got == want, f"got {got!r}, want {want!r}")
+
+    def run(self, name, function, *args):
+        """Calls a test that makes checks of its own; what it raises is a failure."""
+        try:
+            return function(self, *args)
+        except Exception as e:  # a test that breaks off is a failed test, the others go on
+            where = e.__traceback__
+            while where.tb_next:
+                where = where.tb_next
+            self.check(name, False, f"{type(e).__name__}: {e} (line {where.tb_lineno}"
+                                    f" of {os.path.basename(where.tb_frame.f_code.co_filename)})")
+            return None
+
+    def status(self):
+        return 0 if self.good and not self.bad else 1
+
+
+def pattern(seed, length):
+    """Bytes that differ at every word and with every seed."""
+    words = (length + 7) // 8
+    if words <= 8192:
+        return b"".join(struct.pack("<Q", (i * 0x9E3779B97F4A7C15 + seed * 0xBF58476D1CE4E5B9 + 1)
+                                    & 0xFFFFFFFFFFFFFFFF) for i in range(words))[:length]
+    block, out = pattern(seed, 65536), bytearray()
+    for i in range((length + 65535) // 65536):
+        out += struct.pack("<Q", i << 32 | seed) + block[8:]
+    return bytes(out[:length])
