@@ -1,0 +1,169 @@
+# shellcheck shell=bash disable=SC2034
+# SPDX-License-Identifier: GPL-2.0
+#
+# What the lab's scripts share. Sourced, never run.
+#
+# The cache holds one directory per product. Each is built under $cache/tmp,
+# gets a .stamp with the hash of what it was made from, and is renamed into
+# place, so a product either is complete or is not there.
+
+repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+cache=${RUST_ULP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rust_ulp}
+
+# The kernel that everything is tried against first. When the archive has moved
+# on, the lab takes the one that trixie-backports' linux-image-amd64 names.
+suite=trixie
+pinned_kver=7.2.12+deb13-amd64
+
+say() { printf '%s\n' "$*" >&2; }
+die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
+
+# usage_error WORDS: what was wrong, then how it goes; exits 2.
+usage_error() {
+	printf '%s: %s\n' "${0##*/}" "$*" >&2
+	usage >&2
+	exit 2
+}
+
+# need_value OPTION COUNT: an option at the end of the line lacks its value.
+need_value() { [ "$2" -ge 2 ] || usage_error "$1 needs a value"; }
+
+is_number() { [[ $1 =~ ^[1-9][0-9]{0,6}$ ]]; }
+is_kver() { [[ $1 =~ ^[0-9]+\.[0-9]+[A-Za-z0-9.+~-]*$ ]]; }
+
+# phase WORDS: one line about what a running step does now.
+phase() { printf '  %4ds  %s\n' $((SECONDS - step_start)) "$*" >&"${phase_fd:-2}"; }
+
+# lock NAME [-s]: waits for the lock, at most an hour; held until the shell
+# that took it ends, and by what it runs.
+lock() {
+	local fd
+	mkdir -p "$cache/lock"
+	exec {fd}>>"$cache/lock/$1"
+	flock -n ${2:+"$2"} "$fd" && return
+	say "waiting for another run of the lab ($1)"
+	flock -w 3600 ${2:+"$2"} "$fd" || die "$1 is still being built after an hour; see $cache/log"
+}
+
+# with_root CMD: root's rights over the cache: plain, or in a user namespace
+# where root is the caller.
+with_root() {
+	if [ "$(id -u)" = 0 ]; then
+		"$@"
+	else
+		unshare --user --map-root-user --map-auto --mount "$@"
+	fi
+}
+
+remove() { [ ! -e "$1" ] || with_root rm -rf --one-file-system "$1"; }
+
+fresh() { [ "$(cat "$1/.stamp" 2>/dev/null)" = "$2" ]; }
+
+# step NAME LIMIT WORDS INPUTS FUNCTION [ARG...]: makes $cache/NAME by calling
+# FUNCTION with an empty directory and ARG, unless what is there was made from
+# the same inputs. LIMIT is the longest it may take, in seconds.
+step() {
+	local name=$1 limit=$2 words=$3 inputs=$4 fn=$5
+	shift 5
+	local dest=$cache/$name flat=${name//\//_} key new log pid rc=0 told=0
+	key=$(printf '%s\n' "$inputs" "$(declare -f "$fn")" | sha256sum | cut -c1-16)
+	fresh "$dest" "$key" && return
+	(
+		lock "$flat"
+		fresh "$dest" "$key" && exit 0
+		new=$cache/tmp/$flat log=$cache/log/$flat.log
+		mkdir -p "$cache/tmp" "$cache/log" "$(dirname "$dest")"
+		remove "$new"
+		remove "$new.old"
+		mkdir "$new"
+		say "$words (log: $log)"
+		step_start=$SECONDS
+		exec {phase_fd}>&2
+		set -m
+		("$fn" "$new" "$@") >"$log" 2>&1 </dev/null &
+		pid=$!
+		set +m
+		# shellcheck disable=SC2064
+		trap "kill -TERM -- -$pid 2>/dev/null; wait $pid; exit 130" INT TERM HUP
+		while kill -0 $pid 2>/dev/null; do
+			sleep 0.5
+			if ((SECONDS - step_start > limit)); then
+				kill -TERM -- -$pid
+				wait $pid || :
+				rm -rf "${new:?}/.failed"
+				die "$name: not done after $limit seconds, given up; see $log"
+			fi
+			if ((SECONDS - step_start >= told + 30)); then
+				told=$((SECONDS - step_start))
+				phase "... $(tail -n 1 "$log" | tr -d '\r' | cut -c1-90)"
+			fi
+		done
+		wait $pid || rc=$?
+		trap - INT TERM HUP
+		if [ $rc != 0 ]; then
+			tail -n 20 "$log" | sed 's/^/  | /' >&2
+			remove "$new"
+			die "$name failed (status $rc); the whole log is $log"
+		fi
+		echo "$key" >"$new/.stamp"
+		[ ! -e "$dest" ] || mv -T "$dest" "$new.old"
+		mv -T "$new" "$dest"
+		remove "$new.old"
+		phase "done"
+	)
+}
+
+# in_root ROOT [SOURCE:TARGET...] -- CMD...: runs CMD in the root with the
+# directories bound. The mounts live in a namespace of their own and vanish
+# with the command. $root_env, an array of NAME=VALUE, is all its environment.
+root_env=()
+root_cwd=/
+root_user=0:0
+in_root() {
+	local ca=${CARGO_HTTP_CAINFO:-${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}}
+	local flags=(--mount)
+	[ "$(id -u)" = 0 ] || flags+=(--user --map-root-user --map-auto)
+	unshare "${flags[@]}" bash -eu -c "$(declare -f enter_root); enter_root \"\$@\"" lab \
+		"$ca" "$root_cwd" "$root_user" "${#root_env[@]}" "${root_env[@]}" "$@"
+}
+
+# In the new namespace: mounts, then the command in place of the shell.
+enter_root() {
+	local ca=$1 cwd=$2 user=$3 n=$4 root d
+	local envs=("${@:5:n}")
+	shift $((4 + n))
+	root=$1
+	shift
+	for d in proc sys dev; do
+		mount --rbind "/$d" "$root/$d"
+	done
+	mount -t tmpfs -o mode=1777 tmp "$root/tmp"
+	touch "$root/etc/resolv.conf" 2>/dev/null || :
+	[ ! -e /etc/resolv.conf ] || mount --bind "$(readlink -f /etc/resolv.conf)" "$root/etc/resolv.conf"
+	[ ! -e /etc/hosts ] || mount --bind /etc/hosts "$root/etc/hosts"
+	if [ -f "$ca" ] && [ -f "$root/etc/ssl/certs/ca-certificates.crt" ]; then
+		mount --bind "$ca" "$root/etc/ssl/certs/ca-certificates.crt"
+	fi
+	while [ "$1" != -- ]; do
+		mkdir -p "$root${1#*:}"
+		mount --bind "${1%%:*}" "$root${1#*:}"
+		shift
+	done
+	shift
+	# shellcheck disable=SC2016
+	exec chroot --userspec="$user" --groups= "$root" env -i "${envs[@]}" \
+		sh -c 'cd "$1" && shift && exec "$@"' sh "$cwd" "$@"
+}
+
+# What is told to be the kernel when nobody names one.
+default_kver() {
+	local want got
+	if [ -n "${KVER:-}" ]; then
+		is_kver "$KVER" || usage_error "KVER=$KVER is no kernel version"
+		echo "$KVER"
+	elif read -r want got 2>/dev/null <"$cache/kernel/default" && [ "$want" = "$pinned_kver" ]; then
+		echo "$got"
+	else
+		echo "$pinned_kver"
+	fi
+}
