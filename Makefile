@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-2.0
+#
+# The commands of the project; the work is done by scripts/. (The kernel's build
+# of the module reads Kbuild, not this.)
+
+# KVER: which kernel of the lab; KDIR: a prepared kernel tree instead of it.
+export KVER KDIR
+
+.DEFAULT_GOAL := all
+.PHONY: all module userspace lab run test bench shell check help clean lab-clean
+
+all: module userspace
+
+module:
+	@scripts/build module
+
+userspace:
+	@scripts/build userspace
+
+lab:
+	@scripts/lab all
+
+run:
+	@scripts/run
+
+test:
+	@scripts/test
+
+bench: all
+	@scripts/bench
+
+shell: all
+	@scripts/vm shell -- bash -lc 'two-hosts up; modprobe -a $$(modinfo -F depends /ulp/rust_ulp.ko | tr , " "); insmod /ulp/rust_ulp.ko; exec bash -i'
+
+check:
+	@scripts/check
+
+help:
+	@echo 'usage: make [TARGET] [KVER=version] [KDIR=directory]'
+	@echo '  all (default)  module and userspace'
+	@echo '  module         build/KVER/rust_ulp.ko, for the kernel of the lab or the tree KDIR'
+	@echo '  userspace      build/user/release: the tools and examples'
+	@echo '  lab            what the VM needs, from packages, cached outside the tree'
+	@echo '  run            boots the VM and lets an RDMA Write cross between two hosts'
+	@echo '  test           all tests that need no special kernel'
+	@echo '  bench          compares with libibverbs and perftest'
+	@echo '  shell          the VM with two hosts and the module loaded'
+	@echo '  check          formatting and lints'
+	@echo '  clean          removes build/'
+	@echo '  lab-clean      removes the cache of the lab'
+
+clean:
+	@rm -rf build
+
+lab-clean:
+	@scripts/lab clean
+
+.DEFAULT:
+	@echo 'make: no such target: $@' >&2
+	@$(MAKE) -s --no-print-directory help >&2
+	@exit 2
