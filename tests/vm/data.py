@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""What crosses between h1 and h2 through the module's ABI: contents, order, counts.
+
+    data.py writes|large|order|overlap|receive|full|wait
+
+Expects the module and two hosts. Prints `ok` and `not ok` lines.
+"""
+import ctypes
+import errno
+import os
+import random
+import select
+import signal
+import sys
+import threading
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import ulp
+from ulp import N, Cq, End, error_of, pair, pattern
+
+COUNT = int(os.environ.get("ULP_WRITES", "10000"))
+MTU = 4096
+MIB = 1 << 20
+
+
+def one_write(r, a, b, length, where=0, seed=1):
+    data = pattern(seed, length)
+    a.buffer.map[:length] = data
+    fill = bytes([0xC3]) * 64
+    b.buffer.map[where + length:where + length + 64] = fill
+    a.file.submit([a.write(b, length, remote_offset=where, user_data=length)])
+    done = a.cq.wait(1)[0]
+    r.equal(f"a write of {length} bytes at {where} arrives, and no byte more",
+            (done.status, done.user_data, done.opcode, done.qp_num, done.qp,
+             b.buffer.map[where:where + length] == data, b.buffer.map[where + length:where + length + 64] == fill),
+            (0, length, N["WC_RDMA_WRITE"], a.qp.num, a.qp.handle, True, True))
+
+
+def test_writes(r):
+    a, b = pair(length=2 * MIB)
+    r.equal("new buffers are zero", (any(a.buffer.map[:]), any(b.buffer.map[:])), (False, False))
+    for i, (length, where) in enumerate([(1, 0), (8, 8), (1023, 1), (1024, 0), (MTU, 0), (MTU + 1, 4095),
+                                         (MTU + 1, 0), (2 * MTU - 1, 3), (65536, 61), (MIB, 0), (MIB, 4093)]):
+        one_write(r, a, b, length, where, i)
+    one_write(r, b, a, 5000, 17, 99)
+    a.file.submit([a.qp.wr("RDMA_WRITE", remote_addr=b.grant.addr, rkey=b.grant.rkey)])
+    r.equal("a write of no bytes completes", [c.status for c in a.cq.wait(1)], [0])
+    b.buffer.map[:8] = bytes(8)
+    local = (ctypes.c_char * 8)(*b"inline!!")
+    wr = a.qp.wr("RDMA_WRITE", remote_addr=b.grant.addr, rkey=b.grant.rkey,
+                 flags=N["SEND_INLINE"] | N["SEND_SIGNALED"], num_sge=1,
+                 sge=ulp.S["sge"](buffer=0, length=8, offset=ctypes.addressof(local)))
+    most = a.file.call("QP_QUERY", qp=a.qp.handle).max_inline
+    if most >= 8:
+        a.file.submit([wr])
+        ctypes.memset(local, 0, 8)
+        r.equal("inline data from any address", (a.cq.wait(1)[0].status, b.buffer.map[:8]), (0, b"inline!!"))
+    else:
+        r.equal("inline data beyond the queue pair's limit", error_of(a.file.submit, [wr]), "EMSGSIZE")
+
+
+def test_large(r):
+    a, b = pair(length=64 * MIB + 4096)
+    one_write(r, a, b, 64 * MIB, 0, 5)
+
+
+def test_order(r):
+    """Every write puts its number into the same eight bytes; nobody may see them go back."""
+    a, b = pair(length=max(65536, 8 * COUNT), depth=128)
+    for i in range(COUNT):
+        a.buffer.map[8 * i:8 * i + 8] = (i + 1).to_bytes(8, "little")
+    cell = ctypes.c_uint64.from_buffer(b.buffer.map)
+    seen, back, stop = [0], [], threading.Event()
+
+    def watch():
+        while not stop.is_set():
+            now = cell.value
+            if now < seen[0]:
+                back.append((seen[0], now))
+            seen[0] = now
+    sys.setswitchinterval(0.0005)
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    done, posted, early = [], 0, []
+    while len(done) < COUNT:
+        n = min(64, COUNT - posted, 128 - (posted - len(done)))
+        if n > 0:
+            a.file.submit([a.write(b, 8, offset=8 * i, user_data=i) for i in range(posted, posted + n)])
+            posted += n
+        got = a.cq.wait(1)
+        done += got
+        if cell.value < len(done):
+            early.append((len(done), cell.value))
+    stop.set()
+    watcher.join(10)
+    r.equal(f"{COUNT} writes complete once each, in order", [c.user_data for c in done], list(range(COUNT)))
+    r.equal("with success", {c.status for c in done}, {0})
+    r.equal("no earlier write lands after a later one", back, [])
+    r.equal("what completed has landed", early, [])
+    r.equal("the last write wins", cell.value, COUNT)
+
+
+def test_overlap(r):
+    """Overlapping writes of every size, one in eight signalled, against a model."""
+    rng = random.Random(11)
+    size = 16384
+    a, b = pair(length=size, depth=128)
+    a.buffer.map[:] = pattern(3, size)
+    source, model = a.buffer.map[:], bytearray(size)
+    for batch in range(20):
+        wrs = []
+        for i in range(64):
+            length = rng.choice((1, 7, 64, 1000, 4096, 4097, 9000))
+            at, to = rng.randrange(size - length), rng.randrange(size - length)
+            model[to:to + length] = source[at:at + length]
+            wrs.append(a.write(b, length, offset=at, remote_offset=to, user_data=batch * 64 + i,
+                               flags=N["SEND_SIGNALED"] if i % 8 == 7 else 0))
+        a.file.submit(wrs)
+        got = a.cq.wait(8)
+        want = [batch * 64 + i for i in range(7, 64, 8)]
+        if [(c.user_data, c.status) for c in got] != [(w, 0) for w in want]:
+            r.equal(f"completions of batch {batch}", [(c.user_data, c.status) for c in got], [(w, 0) for w in want])
+            return
+    r.check("1280 overlapping writes land in the order of the requests", b.buffer.map[:] == bytes(model), "they differ")
+    r.equal("only signalled writes complete", [c.user_data for c in a.cq.reap()], [])
+
+
+def test_receive(r):
+    a, b = pair()
+    b.file.submit([b.qp.wr("RECV", b.buffer, 8192 * i, 5000, user_data=70 + i) for i in range(4)])
+    a.buffer.map[:] = pattern(8, a.buffer.length)
+    sent = a.buffer.map
+    a.file.submit([
+        a.write(b, 300, remote_offset=60000, user_data=1),
+        a.qp.wr("RDMA_WRITE_WITH_IMM", a.buffer, 10, 300, remote_addr=b.grant.addr + 50000, rkey=b.grant.rkey,
+                imm_data=0xDEADBEEF, user_data=2),
+        a.qp.wr("SEND", a.buffer, 20, 5000, user_data=3),
+        a.qp.wr("SEND_WITH_IMM", a.buffer, 30, 1, imm_data=5, user_data=4),
+        a.qp.wr("SEND", user_data=5),
+    ])
+    r.equal("writes and sends complete in order",
+            [(c.user_data, c.status, c.opcode) for c in a.cq.wait(5)],
+            [(1, 0, 1), (2, 0, 1), (3, 0, 0), (4, 0, 0), (5, 0, 0)])
+    imm = N["WC_WITH_IMM"]
+    r.equal("write with immediate, sends and an empty send complete a receive each, in order",
+            [(c.user_data, c.status, c.opcode, c.byte_len, c.flags & imm, c.imm_data if c.flags & imm else 0)
+             for c in b.cq.wait(4)],
+            [(70, 0, 129, 300, imm, 0xDEADBEEF), (71, 0, 128, 5000, 0, 0), (72, 0, 128, 1, imm, 5), (73, 0, 128, 0, 0, 0)])
+    r.check("the data of the write with immediate is in place", b.buffer.map[50000:50300] == sent[10:310], "it differs")
+    r.check("the data of the send is in the second receive's buffer", b.buffer.map[8192:13192] == sent[20:5020], "it differs")
+    r.equal("one byte in the third", b.buffer.map[16384:16386], sent[30:31] + b"\0")
+    b.file.submit([b.qp.wr("RECV", b.buffer, 0, 100, user_data=80)])
+    a.file.submit([a.qp.wr("SEND", a.buffer, 0, 101, user_data=6)])
+    r.check("a send that is too long for the receive fails at the sender", a.cq.wait(1)[0].status != 0, "it succeeded")
+    got = b.cq.wait(1)[0]
+    r.equal("and at the receiver, with a length error or what its driver makes of it",
+            (got.user_data, got.status != 0, b.buffer.map[100]), (80, True, 0))
+
+
+def test_full(r):
+    """A queue that is full says so, and posts nothing of the call that did not fit."""
+    a, b = pair(depth=16, entries=64)
+    depth = a.file.call("QP_QUERY", qp=a.qp.handle).max_send_wr
+    wrs = [a.write(b, 4096, user_data=i) for i in range(depth + 1)]
+    r.equal("one request more than the queue holds, in one call", error_of(a.file.submit, wrs), "EAGAIN")
+    r.equal("nothing of it was posted", a.cq.reap(), [])
+    small = Cq(a.file, 2)
+    q = ulp.Qp(a.file, a.pd, small, depth=16)
+    q.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=a.file.port)
+    receives = [q.wr("RECV", a.buffer, 0, 64, user_data=i) for i in range(small.entries + 1)]
+    r.equal("more requests than the completion ring can hold", error_of(a.file.submit, receives), "EAGAIN")
+    a.file.submit(receives[:small.entries])
+    r.equal("a full ring of promises takes no more", error_of(a.file.submit, receives[:1]), "EAGAIN")
+    q.modify("STATE", qp_state=N["QPS_ERR"])
+    r.equal("receives of a queue pair in error are flushed, each once",
+            [(c.user_data, c.status) for c in small.wait(small.entries)], [(i, 5) for i in range(small.entries)])
+
+
+def test_wait(r):
+    a, b = pair()
+    got = a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=10**6)
+    r.equal("a wait for nothing ends with ETIME", (-got.wait_error, got.completed), (errno.ETIME, 0))
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    got = a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=60 * 10**9)
+    r.equal("a signal ends a wait with EINTR", -got.wait_error, errno.EINTR)
+    p = select.poll()
+    p.register(a.file.fd, select.POLLIN)
+    r.equal("poll with no completion", p.poll(0), [])
+    got = a.file.submit([a.write(b, 64, user_data=i) for i in range(3)], cq=a.cq.handle, min_complete=3,
+                        timeout_ns=20 * 10**9)
+    r.equal("post and wait in one call", (got.posted, got.wait_error, got.completed), (3, 0, 3))
+    r.equal("poll with completions unread", [e & select.POLLIN for _, e in p.poll(0)], [select.POLLIN])
+    r.equal("they are there", [c.user_data for c in a.cq.reap()], [0, 1, 2])
+    r.equal("poll after they were read", p.poll(0), [])
+    a.file.submit([a.write(b, 64)])
+    r.equal("a sleeping poll wakes", [e & select.POLLIN for _, e in p.poll(20000)], [select.POLLIN])
+    a.cq.reap()
+    end = End("h1")
+    r.equal("a write before the queue pair is connected", error_of(end.file.submit, [end.write(b, 8)]), "ENOTCONN")
+
+
+def main():
+    test = globals().get("test_" + (sys.argv[1] if len(sys.argv) == 2 else ""))
+    if test is None:
+        print(__doc__.split("\n\n")[1].strip(), file=sys.stderr)
+        sys.exit(2)
+    report = ulp.Report()
+    report.run(sys.argv[1], test)
+    sys.stdout.flush()
+    os._exit(report.status())
+
+
+if __name__ == "__main__":
+    main()

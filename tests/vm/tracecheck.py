@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""What the module shows of itself.
+
+    tracecheck.py events|removal|graph|dyndbg|fdinfo
+
+Expects the module and two hosts. Prints `ok` and `not ok` lines.
+"""
+import os
+import re
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import tracing
+import ulp
+from ulp import pair
+
+WRITES = 10
+EVENTS = {"open", "release", "object_create", "object_destroy", "submit", "post", "completion", "deliver",
+          "device_add", "device_remove"}
+CONTROL = "/proc/dynamic_debug/control"
+
+
+def in_child(function):
+    """Runs the function in a process of its own, whose files and mappings end with it."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            function()
+            os._exit(0)
+        except BaseException as e:
+            print(f"# {type(e).__name__}: {e}", flush=True)
+        os._exit(1)
+    if os.waitpid(pid, 0)[1]:
+        raise RuntimeError("the traced program failed")
+
+
+def some_writes():
+    a, b = pair()
+    a.file.submit([a.write(b, 100 + i, user_data=0xFEED00 + i) for i in range(WRITES)],
+                  cq=a.cq.handle, min_complete=WRITES, timeout_ns=20 * 10**9)
+    got = a.cq.reap()
+    assert [c.status for c in got] == [0] * WRITES, [c.status for c in got]
+
+
+def log_lines():
+    out = subprocess.run(["dmesg"], capture_output=True, text=True, check=True, timeout=30).stdout
+    return [re.sub(r"^\[[^]]*\] *", "", line) for line in out.splitlines() if "rust_ulp" in line]
+
+
+def test_events(r):
+    base = f"{tracing.ROOT}/events/rust_ulp"
+    there = {n.removeprefix("rust_ulp_") for n in os.listdir(base) if os.path.isdir(f"{base}/{n}")}
+    r.equal("there is a tracepoint for every step", sorted(EVENTS - there), [])
+    pointers = []
+    for name in os.listdir(base):
+        if os.path.isdir(f"{base}/{name}"):
+            with open(f"{base}/{name}/format") as f:
+                pointers += [f"{name}: {line.strip()}" for line in f if "*" in line.split(";")[0] and "field:" in line]
+    r.equal("no event has a pointer in it", pointers, [])
+
+    with tracing.Trace() as trace:
+        in_child(some_writes)
+    events = trace.events()
+    count = {name: sum(e["event"] == name for e in events) for name in EVENTS}
+    r.equal("two files opened, two released", (count["open"], count["release"]), (2, 2))
+    made = sorted(e["words"][0] for e in events if e["event"] == "object_create")
+    r.equal("every object made is told", made, sorted(["pd", "cq", "qp", "buffer", "grant"] * 2))
+
+    def names(event):
+        return sorted((e["file"], e["words"][0], e["handle"], e["number"]) for e in events if e["event"] == event)
+    r.equal("every object destroyed is told, by the same names, when a process just ends",
+            names("object_destroy"), names("object_create"))
+    opened = {e["file"] for e in events if e["event"] == "open"}
+    r.equal("the events name files that were opened",
+            {e["file"] for e in events if "file" in e} - opened, set())
+    tags = [0xFEED00 + i for i in range(WRITES)]
+    r.equal("one submit of all", [e["nr_wrs"] for e in events if e["event"] == "submit" and e["nr_wrs"]], [WRITES])
+    posted = [e for e in events if e["event"] == "post" and e.get("user_data") in tags]
+    r.equal("each request is posted once, in order, with its length",
+            [(e["user_data"], e["length"], e["words"]) for e in posted],
+            [(t, 100 + i, ["RDMA_WRITE"]) for i, t in enumerate(tags)])
+    done = [e for e in events if e["event"] == "completion" and e.get("user_data") in tags]
+    r.equal("each completes once, in order, with success",
+            [(e["user_data"], e["status"], e["words"]) for e in done], [(t, 0, ["RDMA_WRITE"]) for t in tags])
+    r.equal("on the queue pair it was posted to", {e["qpn"] for e in done}, {e["qpn"] for e in posted})
+    told = [e for e in events if e["event"] == "deliver" and e.get("user_data") in tags]
+    r.equal("each is delivered once, in order", [e["user_data"] for e in told], tags)
+    r.check("post comes before completion, completion before delivery",
+            all(p["time"] <= c["time"] <= d["time"] for p, c, d in zip(posted, done, told, strict=True)),
+            "they do not")
+
+    with tracing.Trace() as trace:
+        pass
+    in_child(some_writes)
+    r.equal("switched off, nothing is recorded", trace.events(), [])
+
+
+def test_removal(r):
+    def files_and_removal():
+        ends = pair()
+        subprocess.run(["timeout", "5", "rdma", "link", "del", "rxe1"], check=True)
+        ends[0].file.close()
+
+    with tracing.Trace() as trace:
+        in_child(files_and_removal)
+    events = trace.events()
+    r.equal("the removal of the device is told once", sum(e["event"] == "device_remove" for e in events), 1)
+    removal = next((i for i, e in enumerate(events) if e["event"] == "device_remove"), len(events))
+    gone = [e["words"][0] for e in events[removal:] if e["event"] == "object_destroy"]
+    r.equal("what it takes along is told after it", sorted(gone[:5]), sorted(["pd", "cq", "qp", "buffer", "grant"]))
+
+
+def nested(text, outer, inner):
+    """In a function_graph record: is a call of `inner` inside one of `outer`?"""
+    depth = None
+    for line in text.splitlines():
+        m = re.match(r"^[^|]*\|(\s*)(\S.*)$", line)
+        if not m:
+            continue
+        indent, what = len(m[1]), m[2]
+        if depth is not None and indent <= depth:
+            depth = None
+        if depth is not None and re.match(rf"{inner}(\.\w+)*(?: \[\w+\])?\(\)", what):
+            return True
+        if re.match(rf"{outer}(\.\w+)*(?: \[\w+\])?\(\) \{{", what):
+            depth = indent
+    return False
+
+
+def test_graph(r):
+    back = tracing.traceable(["ib_cq_poll_work", "ib_poll_handler", "ib_process_cq_direct"])
+    doors = ["rust_ulp_ioctl", "rust_ulp_open", "rust_ulp_release", "rust_ulp_mmap", "rust_ulp_poll",
+             "rust_ulp_post_send", "rust_ulp_post_recv", "rust_ulp_completion"]
+    r.equal("the tracer knows every door of the module", sorted(set(doors) - set(tracing.traceable(doors))), [])
+    with tracing.Trace("function_graph", graph=["rust_ulp_ioctl", *back]) as trace:
+        in_child(some_writes)
+    for outer, inner in (("rust_ulp_ioctl", "rust_ulp_post_send"), ("rust_ulp_post_send", "rxe_post_send"),
+                         ("rust_ulp_ioctl", "rxe_post_send")):
+        r.check(f"function_graph: {inner} is called inside {outer}", nested(trace.text, outer, inner), "it is not")
+    r.check("function_graph: the completion comes back to rust_ulp_completion inside the core's polling",
+            any(nested(trace.text, outer, "rust_ulp_completion") for outer in [*back, "rust_ulp_ioctl"]), "it does not")
+
+
+def sites():
+    """The module's lines of the control file: their flags by file and line."""
+    out = {}
+    with open(CONTROL) as f:
+        for line in f:
+            m = re.match(r"(\S+):(\d+) \[rust_ulp\](\S+) =(\S+) ", line)
+            if m:
+                out[m[1], int(m[2])] = m[4]
+    return out
+
+
+def control(query):
+    with open(CONTROL, "w") as f:
+        f.write(query)
+
+
+def test_dyndbg(r):
+    at = sites()
+    r.check("there are dynamic_debug sites", at, "none")
+    r.equal("they are off", {k: v for k, v in at.items() if v != "_"}, {})
+    r.equal("each is in a file of the module", [f for f, _ in at if not re.search(r"rust_ulp/.*\.(rs|c)$", f)], [])
+    before = len(log_lines())
+    in_child(some_writes)
+    r.equal("off means silent", log_lines()[before:], [])
+    control("module rust_ulp +p")
+    r.equal("+p sets them all", set(sites().values()), {"p"})
+    in_child(some_writes)
+    time.sleep(0.1)
+    loud = log_lines()[before:]
+    r.check("+p makes them speak", loud, "nothing in the log")
+    r.equal("no kernel address in what they say", [s for s in loud if re.search(r"\bf{4,}[0-9a-f]{8,}\b", s)], [])
+    control("module rust_ulp +pfl")
+    before = len(log_lines())
+    in_child(some_writes)
+    time.sleep(0.1)
+    r.check("+fl names function and line", any(re.search(r"rust_ulp\S*:\d+: ", s) for s in log_lines()[before:]),
+            log_lines()[before:][:2])
+    control("module rust_ulp -pfl")
+    r.equal("-pfl takes it all back", set(sites().values()), {"_"})
+    before = len(log_lines())
+    in_child(some_writes)
+    r.equal("and they are silent again", log_lines()[before:], [])
+    (file, line), *_ = at
+    control(f"file {file} line {line} +p")
+    r.equal("a single site can be chosen", [k for k, v in sites().items() if v == "p"], [(file, line)])
+    control("module rust_ulp -p")
+
+
+def fdinfo(file):
+    with open(f"/proc/self/fdinfo/{file.fd}") as f:
+        lines = f.read().splitlines()
+    return dict(re.match(r"([^:]+):\s*(.*)", line).groups() for line in lines)
+
+
+def test_fdinfo(r):
+    generic = {"pos", "flags", "mnt_id", "ino"}
+    file = ulp.File("h1")
+    before = {k: v for k, v in fdinfo(file).items() if k not in generic}
+    r.check("a fresh file's fdinfo has lines of ours", before, "none")
+    a, b = pair()
+    empty = {k: v for k, v in fdinfo(a.file).items() if k not in generic}
+    r.check("an attached file's fdinfo names its device", "rxe1" in " ".join(empty.values()), empty)
+    a.file.submit([a.write(b, 64) for _ in range(5)], cq=a.cq.handle, min_complete=5, timeout_ns=20 * 10**9)
+    a.cq.reap()
+    full = {k: v for k, v in fdinfo(a.file).items() if k not in generic}
+    r.check("it changes with the work done", full != empty, f"{full}")
+    r.equal("no kernel address in it", [v for v in full.values() if re.search(r"\bf{4,}[0-9a-f]{8,}\b", v)], [])
+    for line in sorted(full.items()):
+        print("# fdinfo: %s: %s" % line)
+
+
+def main():
+    test = globals().get("test_" + (sys.argv[1] if len(sys.argv) == 2 else ""))
+    if test is None:
+        print(__doc__.split("\n\n")[1].strip(), file=sys.stderr)
+        sys.exit(2)
+    report = ulp.Report()
+    report.run(sys.argv[1], test)
+    sys.exit(report.status())
+
+
+if __name__ == "__main__":
+    main()
