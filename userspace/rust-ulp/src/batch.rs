@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Posting: many requests by one call.
+
+use crate::abi;
+use crate::buffer::Buffer;
+use crate::cq::{Cq, Deadline};
+use crate::device::{lock, Device, DeviceInner};
+use crate::error::{Error, Result};
+use crate::qp::{Qp, Transport};
+use crate::sys::{self, Command};
+use crate::wr::{Local, Post, Request, RequestFor};
+use nix::errno::Errno;
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// More elements than this need a batch.
+const STACK_SGES: usize = 32;
+
+/// What an error of SUBMIT means.
+fn submit_error(errno: Errno) -> Error {
+    match errno {
+        Errno::EAGAIN => Error::QueueFull,
+        Errno::ENOTCONN => Error::NotConnected,
+        errno => Error::sys(abi::Submit::NAME, errno),
+    }
+}
+
+/// Posts one request, without allocating.
+pub(crate) fn post_one(qp: u32, device: &DeviceInner, request: &Request<'_>) -> Result<()> {
+    let mut wr = request.encode(qp, device)?;
+    let mut sges = [abi::Sge::default(); STACK_SGES];
+    if let Local::Many(slices) = &request.local {
+        if slices.len() > 1 {
+            let Some(sges) = sges.get_mut(..slices.len()) else {
+                return Err(Error::TooMany {
+                    what: "elements",
+                    count: slices.len() as u64,
+                    max: STACK_SGES as u64,
+                });
+            };
+            for (to, slice) in sges.iter_mut().zip(*slices) {
+                *to = slice.sge();
+            }
+            wr.sge.offset = sys::address_of(sges);
+        }
+    }
+    let mut arg: abi::Submit = Command::new();
+    device.file().submit(&[wr], &mut arg).map_err(submit_error)
+}
+
+/// The requests of a batch as the ABI has them. Kept from one batch to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Storage {
+    wrs: Vec<abi::Wr>,
+    /// Elements of requests with several; until the batch is submitted, `wr.sge.offset` is an index.
+    sges: Vec<abi::Sge>,
+    /// What the requests refer to.
+    keep: Vec<Buffer>,
+}
+
+/// A batch of one queue pair or of many, for requests that borrow for `'a`.
+#[derive(Debug)]
+struct Core<'a> {
+    device: &'a Arc<DeviceInner>,
+    home: &'a Mutex<Option<Storage>>,
+    storage: Storage,
+    /// Inline bytes are read when the batch is submitted.
+    bytes: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Core<'a> {
+    fn new(device: &'a Arc<DeviceInner>, home: &'a Mutex<Option<Storage>>) -> Self {
+        let storage = lock(home).take().unwrap_or_default();
+        Self {
+            device,
+            home,
+            storage,
+            bytes: PhantomData,
+        }
+    }
+
+    fn push(&mut self, qp: u32, request: Request<'a>) -> Result<()> {
+        let max = self.device.limits().max_batch;
+        let Storage { wrs, sges, keep } = &mut self.storage;
+        if wrs.len() >= max as usize {
+            return Err(Error::TooMany {
+                what: "requests",
+                count: u64::from(max).saturating_add(1),
+                max: max.into(),
+            });
+        }
+        let mut wr = request.encode(qp, self.device)?;
+        if wr.num_sge > 1 {
+            wr.sge.offset = sges.len() as u64;
+            sges.extend(request.local.slices().iter().map(|slice| slice.sge()));
+        }
+        match request.local {
+            Local::One(slice) => keep.push(slice.into_buffer()),
+            Local::Many(slices) => keep.extend(slices.iter().map(|slice| slice.buffer().clone())),
+            Local::None | Local::Bytes(_) => {}
+        }
+        wrs.push(wr);
+        Ok(())
+    }
+
+    fn len(&self) -> usize {
+        self.storage.wrs.len()
+    }
+
+    /// Posts everything; with `wait`, sleeps until so many completions are there.
+    fn submit(mut self, wait: Option<(&Cq, u32, Duration)>) -> Result<usize> {
+        let Storage { wrs, sges, .. } = &mut self.storage;
+        for wr in wrs.iter_mut().filter(|wr| wr.num_sge > 1) {
+            // An index that `push` made: the elements are there.
+            let index = usize::try_from(wr.sge.offset).unwrap_or(usize::MAX);
+            wr.sge.offset = sys::address_of(sges.get(index..).unwrap_or_default());
+        }
+        let mut arg: abi::Submit = Command::new();
+        let mut deadline = None;
+        if let Some((cq, min, timeout)) = wait {
+            let until = Deadline::after(timeout);
+            arg.cq = cq.handle();
+            arg.min_complete = min;
+            arg.timeout_ns = until.left_ns();
+            deadline = Some((cq, min, until));
+        }
+        let result = self.device.file().submit(wrs, &mut arg);
+        result.map_err(|errno| Error::Batch {
+            index: arg.bad_index,
+            posted: arg.posted,
+            source: Box::new(submit_error(errno)),
+        })?;
+        if let Some((cq, min, deadline)) = deadline {
+            if arg.completed < min {
+                cq.wait_until(min, &deadline)?;
+            }
+        }
+        Ok(wrs.len())
+    }
+}
+
+impl Drop for Core<'_> {
+    fn drop(&mut self) {
+        let mut storage = std::mem::take(&mut self.storage);
+        storage.wrs.clear();
+        storage.sges.clear();
+        storage.keep.clear();
+        *lock(self.home) = Some(storage);
+    }
+}
+
+/// Requests for one queue pair, to be posted by one call. Made by [`Qp::batch`].
+///
+/// Nothing is posted before [`Self::submit`]; dropping the batch forgets it.
+#[derive(Debug)]
+#[must_use = "nothing is posted before `submit`"]
+pub struct QpBatch<'a, T: Transport> {
+    qp: &'a Qp<T>,
+    core: Core<'a>,
+}
+
+impl<'a, T: Transport> QpBatch<'a, T> {
+    pub(crate) fn new(qp: &'a Qp<T>) -> Self {
+        Self {
+            qp,
+            core: Core::new(qp.device_inner(), qp.storage()),
+        }
+    }
+
+    /// Adds a request. They are posted in the order in which they were added.
+    ///
+    /// # Errors
+    ///
+    /// Those of a request that can be told before it is posted: [`Error::Range`], [`Error::Access`],
+    /// [`Error::Misaligned`], [`Error::TooMany`]. The batch is then as it was.
+    pub fn push(&mut self, request: impl Post<'a, T>) -> Result<()> {
+        self.core.push(self.qp.handle(), request.into())
+    }
+
+    /// Requests in it.
+    pub fn len(&self) -> usize {
+        self.core.len()
+    }
+
+    /// Whether there are none in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Posts all of it, and returns how many there were.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Batch`] with what a request was refused for. Nothing was posted then, unless the device
+    /// itself refused in the middle; the error says how many were.
+    pub fn submit(self) -> Result<usize> {
+        self.core.submit(None)
+    }
+
+    /// Posts all of it, then sleeps until `min` completions can be taken from the queue pair's send
+    /// queue, all by one call. Returns how many were posted.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::submit`]; [`Error::Timeout`] if there are fewer completions within `timeout`: then
+    /// everything was posted.
+    pub fn submit_and_wait(self, min: u32, timeout: Duration) -> Result<usize> {
+        self.core.submit(Some((self.qp.send_cq(), min, timeout)))
+    }
+}
+
+/// Requests for any queue pairs of a device, to be posted by one call. Made by [`Device::batch`].
+///
+/// Nothing is posted before [`Self::submit`]; dropping the batch forgets it.
+#[derive(Debug)]
+#[must_use = "nothing is posted before `submit`"]
+pub struct DeviceBatch<'a> {
+    core: Core<'a>,
+}
+
+impl<'a> DeviceBatch<'a> {
+    pub(crate) fn new(device: &'a Device) -> Self {
+        let inner = device.inner();
+        Self {
+            core: Core::new(inner, &inner.storage),
+        }
+    }
+
+    /// Adds a request for a queue pair: `batch.push(&qp, Write::new(src, dst))`. Those for one queue pair
+    /// are posted in the order in which they were added.
+    ///
+    /// # Errors
+    ///
+    /// As [`QpBatch::push`]; [`Error::Sys`] with `EBADF` for a queue pair of another `Device`.
+    pub fn push<Q, R: RequestFor<'a, Q>>(&mut self, qp: Q, request: R) -> Result<()> {
+        let target = R::target(&qp);
+        let handle = target.handle;
+        if !Arc::ptr_eq(target.device, self.core.device) {
+            return Err(Error::Sys {
+                call: abi::Submit::NAME,
+                errno: libc::EBADF,
+            });
+        }
+        self.core.push(handle, request.into())
+    }
+
+    /// Requests in it.
+    pub fn len(&self) -> usize {
+        self.core.len()
+    }
+
+    /// Whether there are none in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Posts all of it, and returns how many there were.
+    ///
+    /// # Errors
+    ///
+    /// As [`QpBatch::submit`].
+    pub fn submit(self) -> Result<usize> {
+        self.core.submit(None)
+    }
+
+    /// Posts all of it, then sleeps until `min` completions can be taken from `cq`, all by one call.
+    /// Returns how many were posted.
+    ///
+    /// # Errors
+    ///
+    /// As [`QpBatch::submit_and_wait`].
+    pub fn submit_and_wait(self, cq: &Cq, min: u32, timeout: Duration) -> Result<usize> {
+        self.core.submit(Some((cq, min, timeout)))
+    }
+}

@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What can go wrong, in words that say what to do next.
+
+use crate::cq::{Opcode, Status};
+use crate::qp::{Gid, QpState};
+use crate::Access;
+use nix::errno::Errno;
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// The result of everything in this crate that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong. The text says what happened and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device file cannot be opened.
+    #[error("cannot open {path}: {source}; {}", open_hint(.source))]
+    Open {
+        /// The path that was tried.
+        path: String,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+
+    /// Module and crate speak different versions of the ABI.
+    #[error(
+        "the module speaks ABI version {kernel}, this program {library}; \
+         build both from the same tree, and reload the module"
+    )]
+    Abi {
+        /// The module's version.
+        kernel: u32,
+        /// This crate's version.
+        library: u32,
+    },
+
+    /// The module, the device or the type of queue pair does not do that (`EOPNOTSUPP`).
+    #[error("{what} is not supported here; Device::info() says what this device does")]
+    Unsupported {
+        /// What was asked for.
+        what: &'static str,
+    },
+
+    /// No device by that name, or none at all, that this process may use (`ENOENT`).
+    #[error(
+        "no RDMA device {}that this process may use; `rdma link` shows what there is, \
+         `rdma link add rxe0 type rxe netdev NETDEV` makes one", named(.name)
+    )]
+    NoDevice {
+        /// The name that was asked for, empty for the default device.
+        name: String,
+    },
+
+    /// The port has no GID by which a peer could reach it.
+    #[error(
+        "port {port} has no usable GID ({tried}); give its network interface an IPv4 address \
+         and bring it up, or choose a GID with QpBuilder::gid()"
+    )]
+    NoUsableGid {
+        /// The port, from 1.
+        port: u32,
+        /// What its table has, in words.
+        tried: String,
+    },
+
+    /// The queue pair's state table does not allow that (`EPROTO`).
+    #[error(
+        "a queue pair does not go from {current:?} to {next:?} with these attributes; \
+         RC wants Reset, Init, Rtr, Rts in this order, each with the attributes that QpAttr lists"
+    )]
+    InvalidTransition {
+        /// The state that it is in.
+        current: QpState,
+        /// The state that was asked for.
+        next: QpState,
+    },
+
+    /// The queue pair is not in a state that takes this request (`ENOTCONN`).
+    #[error(
+        "the queue pair is not connected, or in error after an earlier request failed; \
+         reap its completions for the cause, then make a new one"
+    )]
+    NotConnected,
+
+    /// A range outside of what there is.
+    #[error("{what}: {len} bytes at {offset} do not fit into {capacity}; pass a smaller range")]
+    Range {
+        /// What was addressed.
+        what: &'static str,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Bytes that there are.
+        capacity: u64,
+    },
+
+    /// An address that is not a multiple of the size of what is there.
+    #[error("offset {offset} is not a multiple of {align}, which this access needs")]
+    Misaligned {
+        /// The offset or address.
+        offset: u64,
+        /// What it has to be a multiple of.
+        align: u64,
+    },
+
+    /// The peer's grant lacks a right that the operation needs.
+    #[error("the operation needs {needed:?}, the peer granted {granted:?}; have it grant more")]
+    Access {
+        /// What the operation needs.
+        needed: Access,
+        /// What the peer granted.
+        granted: Access,
+    },
+
+    /// More elements, requests or bytes than one call, request or message takes.
+    #[error("{count} {what} are more than the {max} that one request or call takes; split it")]
+    TooMany {
+        /// What there is too much of.
+        what: &'static str,
+        /// How many there are.
+        count: u64,
+        /// How many there may be.
+        max: u64,
+    },
+
+    /// A queue is full and nothing was posted (`EAGAIN`): reap completions and try again.
+    #[error(
+        "the queue pair's queue, or the completion queue that must have room for every request \
+         in flight, is full; nothing was posted: reap completions and post again"
+    )]
+    QueueFull,
+
+    /// Requests of a batch were refused.
+    #[error("request {index} of the batch: {source} ({posted} requests were posted)")]
+    Batch {
+        /// Position in the batch of the request that was refused.
+        index: u32,
+        /// How many were posted: 0 unless the device itself refused in the middle.
+        posted: u32,
+        /// Why.
+        source: Box<Error>,
+    },
+
+    /// Completions did not fit into the completion queue and are lost.
+    #[error(
+        "{dropped} completions were lost because the completion queue was full; \
+         tear its queue pairs down and make a larger one"
+    )]
+    CqOverflow {
+        /// How many are lost, modulo 2^32.
+        dropped: u32,
+    },
+
+    /// The device reported that the completion queue itself failed.
+    #[error(
+        "the device reported an error of the completion queue; destroy it and its queue pairs"
+    )]
+    CqFailed,
+
+    /// The memory of the completion ring makes no sense: something in this process wrote over it.
+    #[error("the completion ring was overwritten by something in this process; make a new one")]
+    CqCorrupt,
+
+    /// Another object needs this one (`EBUSY`).
+    #[error("{what}: another object still needs this one; drop that one first")]
+    Busy {
+        /// The command.
+        what: &'static str,
+    },
+
+    /// The deadline passed.
+    #[error(
+        "{what}: nothing within {after:?}; what was posted stays posted, wait again or drop it"
+    )]
+    Timeout {
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        after: Duration,
+    },
+
+    /// A request completed with an error.
+    #[error(transparent)]
+    Completion(#[from] CompletionError),
+
+    /// A TCP operation of the exchange failed.
+    #[error(
+        "{what} {}: {source}; check that the peer runs, its address, and firewalls", at(.peer)
+    )]
+    Tcp {
+        /// What was done.
+        what: &'static str,
+        /// The peer, when known.
+        peer: Option<SocketAddr>,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+
+    /// The peer sent something that is no message of the exchange.
+    #[error(
+        "the peer does not speak this exchange: {0}; is it a rust_ulp program of this version?"
+    )]
+    Wire(#[from] crate::wire::WireError),
+
+    /// The peer, or this side, refused the connection.
+    #[error("the peer refused the connection: {0}")]
+    Refused(crate::wire::Refusal),
+
+    /// The device was removed (`ENODEV`): drop everything of it, and open another.
+    #[error("the RDMA device was removed; drop all of its objects and open a device again")]
+    DeviceGone,
+
+    /// A system call failed otherwise.
+    #[error("{call}: {} ({}); {}", errno_name(*.errno), errno_text(*.errno), errno_hint(*.errno))]
+    Sys {
+        /// The call: the name of a command of the device, or `mmap` and the like.
+        call: &'static str,
+        /// Its error number.
+        errno: i32,
+    },
+}
+
+impl Error {
+    /// Whether the same call may work when it is repeated later with nothing else changed: a full
+    /// queue, a time-out, memory that is short, a peer that is not there yet.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::QueueFull | Self::Timeout { .. } | Self::Busy { .. } => true,
+            Self::Batch { posted, source, .. } => *posted == 0 && source.is_retryable(),
+            Self::Tcp { source, .. } => matches!(
+                source.kind(),
+                std::io::ErrorKind::ConnectionRefused
+                    | std::io::ErrorKind::ConnectionReset
+                    | std::io::ErrorKind::TimedOut
+                    | std::io::ErrorKind::WouldBlock
+                    | std::io::ErrorKind::Interrupted
+            ),
+            Self::Sys { errno, .. } => [libc::ENOMEM, libc::EINTR].contains(errno),
+            Self::Open { source, .. } => source.kind() == std::io::ErrorKind::Interrupted,
+            _ => false,
+        }
+    }
+
+    /// Whether a queue was full: reap completions, then post again. Nothing is wrong.
+    pub fn is_backpressure(&self) -> bool {
+        match self {
+            Self::QueueFull => true,
+            Self::Batch { posted, source, .. } => *posted == 0 && source.is_backpressure(),
+            _ => false,
+        }
+    }
+
+    /// The error number that the system gave, where one did.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Open { source, .. } | Self::Tcp { source, .. } => source.raw_os_error(),
+            Self::Unsupported { .. } => Some(libc::EOPNOTSUPP),
+            Self::NoDevice { .. } => Some(libc::ENOENT),
+            Self::InvalidTransition { .. } => Some(libc::EPROTO),
+            Self::NotConnected => Some(libc::ENOTCONN),
+            Self::QueueFull => Some(libc::EAGAIN),
+            Self::Busy { .. } => Some(libc::EBUSY),
+            Self::Timeout { .. } => Some(libc::ETIME),
+            Self::DeviceGone => Some(libc::ENODEV),
+            Self::Batch { source, .. } => source.errno(),
+            Self::Sys { errno, .. } => Some(*errno),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn sys(call: &'static str, errno: Errno) -> Self {
+        match errno {
+            Errno::ENODEV => Self::DeviceGone,
+            Errno::EBUSY => Self::Busy { what: call },
+            Errno::EOPNOTSUPP => Self::Unsupported { what: call },
+            errno => Self::Sys {
+                call,
+                errno: errno as i32,
+            },
+        }
+    }
+}
+
+impl From<Error> for std::io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            Error::Open { source, .. } | Error::Tcp { source, .. } => source.kind(),
+            Error::QueueFull => std::io::ErrorKind::WouldBlock,
+            Error::Timeout { .. } => std::io::ErrorKind::TimedOut,
+            Error::NotConnected => std::io::ErrorKind::NotConnected,
+            Error::NoDevice { .. } | Error::DeviceGone => std::io::ErrorKind::NotFound,
+            Error::Range { .. } | Error::Misaligned { .. } | Error::TooMany { .. } => {
+                std::io::ErrorKind::InvalidInput
+            }
+            Error::Unsupported { .. } => std::io::ErrorKind::Unsupported,
+            _ => std::io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}
+
+/// A request that completed with an error, with both ends where they are known.
+///
+/// Header struct: `rust_ulp_cqe`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", Explained(self))]
+#[non_exhaustive]
+pub struct CompletionError {
+    /// The request's number, as given to it with `wr_id`.
+    pub wr_id: u64,
+    /// What the request was.
+    pub opcode: Opcode,
+    /// What happened to it.
+    pub status: Status,
+    /// The driver's own code; 0 on software devices.
+    pub vendor_err: u32,
+    /// Number of this side's queue pair.
+    pub qp_num: u32,
+    /// The other side: its queue pair's number and its GID, when this crate made the connection and
+    /// the queue pair still exists.
+    pub peer: Option<(u32, Gid)>,
+}
+
+struct Explained<'a>(&'a CompletionError);
+
+impl fmt::Display for Explained<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let e = self.0;
+        write!(
+            f,
+            "{:?} request {} on queue pair {:#x}",
+            e.opcode, e.wr_id, e.qp_num
+        )?;
+        if let Some((qpn, gid)) = &e.peer {
+            write!(f, " to queue pair {qpn:#x} at {gid}")?;
+        }
+        write!(f, ": {} (status {}", e.status.name(), e.status.code())?;
+        if e.vendor_err != 0 {
+            write!(f, ", vendor code {:#x}", e.vendor_err)?;
+        }
+        write!(f, "): {}", e.status.explanation())
+    }
+}
+
+fn open_hint(source: &std::io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::ENOENT) => "load the module: insmod rust_ulp.ko",
+        Some(libc::EACCES | libc::EPERM) => {
+            "run as root, or install the udev rule and join the group rdma"
+        }
+        Some(libc::EMFILE | libc::ENFILE) => "close files or raise the limit (ulimit -n)",
+        _ => "see dmesg",
+    }
+}
+
+fn named(name: &str) -> String {
+    if name.is_empty() {
+        String::new()
+    } else {
+        format!("named {name:?} ")
+    }
+}
+
+fn at(peer: &Option<SocketAddr>) -> String {
+    match peer {
+        Some(peer) => peer.to_string(),
+        None => String::new(),
+    }
+}
+
+fn errno_name(errno: i32) -> String {
+    match Errno::from_raw(errno) {
+        Errno::UnknownErrno => format!("error {errno}"),
+        known => format!("{known:?}"),
+    }
+}
+
+fn errno_text(errno: i32) -> &'static str {
+    Errno::from_raw(errno).desc()
+}
+
+/// What an error number means, as the header has it.
+fn errno_hint(errno: i32) -> &'static str {
+    match errno {
+        libc::E2BIG => {
+            "more elements or requests than allowed, or the module is older than this program"
+        }
+        libc::EALREADY => "the file is attached already",
+        libc::EBADF => "the object was destroyed, or belongs to another Device",
+        libc::EBADFD => "the object is of another type",
+        libc::EFAULT => "an address that cannot be read or written",
+        libc::EINVAL => "the module does not know such a size, flag, name or number",
+        libc::EMFILE => "this Device has as many objects as it may have: drop some",
+        libc::EMSGSIZE => "more bytes than a message, or inline data, may have: split it",
+        libc::ENOENT => "no such port, GID or P_Key that this process may use",
+        libc::ENOMEM => "no memory, or over a limit on memory: see ulimit -l",
+        libc::ENOTTY => "the module is older than this program, or this is another device",
+        libc::ENXIO => "the file is not attached to a device",
+        libc::ERANGE => "a number outside of what the object or the device has room for",
+        libc::EXDEV => "the objects are of different protection domains",
+        libc::EHOSTUNREACH | libc::ENETUNREACH => {
+            "no route to the peer's GID: check addresses and the GID's network interface"
+        }
+        libc::ETIMEDOUT => "the peer's address was not resolved: is its host up?",
+        libc::EACCES | libc::EPERM => "not allowed: check ownership and limits",
+        _ => "the driver's own error",
+    }
+}

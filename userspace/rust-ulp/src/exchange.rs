@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Connecting by exchanged parameters over TCP. [`crate::wire`] has the messages.
+//!
+//! TCP carries nothing but the parameters, unprotected: whoever can reach the port can connect, and
+//! whoever can listen learns the keys. Use it where the network is trusted.
+
+use crate::buffer::{Grant, RemoteSlice};
+use crate::cq::Deadline;
+use crate::error::{Error, Result};
+use crate::qp::{Endpoint, PreparedQp, Qp, Rc, Transport};
+use crate::wire::{Header, Hello, Message, Refusal, WireError, HEADER_LEN, MAX_BODY, MAX_GRANTS};
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// How long an exchange may take, from the connection to the point where both sides are ready, unless
+/// said otherwise.
+pub const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long [`PreparedQp::accept_tcp`] waits for somebody to connect.
+pub const ACCEPT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The other side of a connection made by this module.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Peer {
+    /// Its TCP address.
+    pub addr: SocketAddr,
+    /// Its end of the connection.
+    pub endpoint: Endpoint,
+    /// What it granted, with the rights, in the order in which it did.
+    pub grants: Vec<RemoteSlice>,
+}
+
+impl Peer {
+    /// The peer's grant number `index`, from 0.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Range`] if it granted fewer.
+    pub fn grant(&self, index: usize) -> Result<RemoteSlice> {
+        self.grants.get(index).copied().ok_or(Error::Range {
+            what: "grants of the peer",
+            offset: index as u64,
+            len: 1,
+            capacity: self.grants.len() as u64,
+        })
+    }
+}
+
+fn tcp(what: &'static str, peer: Option<SocketAddr>) -> impl Fn(std::io::Error) -> Error {
+    move |source| Error::Tcp { what, peer, source }
+}
+
+/// A TCP connection on which everything has to be done by one deadline.
+struct Stream {
+    tcp: TcpStream,
+    peer: SocketAddr,
+    deadline: Deadline,
+}
+
+impl Stream {
+    fn new(tcp: TcpStream, peer: SocketAddr, deadline: Deadline) -> Result<Self> {
+        // Each message is waited for.
+        tcp.set_nodelay(true)
+            .map_err(self::tcp("setting up", Some(peer)))?;
+        Ok(Self {
+            tcp,
+            peer,
+            deadline,
+        })
+    }
+
+    fn left(&self, what: &'static str) -> Result<Duration> {
+        match self.deadline.left() {
+            Duration::ZERO => Err(self.deadline.timeout(what)),
+            left => Ok(left),
+        }
+    }
+
+    fn failed(&self, what: &'static str, source: std::io::Error) -> Error {
+        match source.kind() {
+            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
+                self.deadline.timeout(what)
+            }
+            _ => tcp(what, Some(self.peer))(source),
+        }
+    }
+
+    fn send(&mut self, message: &Message) -> Result<()> {
+        const WHAT: &str = "sending to the peer";
+        let bytes = message.encode();
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            let left = self.left(WHAT)?;
+            let result = self
+                .tcp
+                .set_write_timeout(Some(left))
+                .and_then(|()| self.tcp.write(rest));
+            match result {
+                Ok(n) => rest = rest.get(n..).unwrap_or_default(),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed(WHAT, error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, mut buffer: &mut [u8]) -> Result<()> {
+        const WHAT: &str = "waiting for the peer's message";
+        while !buffer.is_empty() {
+            let left = self.left(WHAT)?;
+            let result = self
+                .tcp
+                .set_read_timeout(Some(left))
+                .and_then(|()| self.tcp.read(buffer));
+            match result {
+                Ok(0) => {
+                    let eof = std::io::ErrorKind::UnexpectedEof.into();
+                    return Err(self.failed(WHAT, eof));
+                }
+                Ok(n) => buffer = std::mem::take(&mut buffer).get_mut(n..).unwrap_or_default(),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failed(WHAT, error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<Message> {
+        let mut header = [0; HEADER_LEN];
+        self.fill(&mut header)?;
+        let header = Header::decode(&header)?;
+        let mut body = [0; MAX_BODY];
+        // The header was checked: it fits.
+        let body = body.get_mut(..header.body_len()).unwrap_or_default();
+        self.fill(body)?;
+        Ok(header.decode_body(body)?)
+    }
+
+    fn receive_hello(&mut self) -> Result<Hello> {
+        match self.receive() {
+            Ok(Message::Hello(hello)) => Ok(hello),
+            Ok(Message::Refusal(reason)) => Err(Error::Refused(reason)),
+            Ok(Message::Ready) => Err(WireError::OutOfTurn.into()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn receive_ready(&mut self) -> Result<()> {
+        match self.receive()? {
+            Message::Ready => Ok(()),
+            Message::Refusal(reason) => Err(Error::Refused(reason)),
+            Message::Hello(_) => Err(WireError::OutOfTurn.into()),
+        }
+    }
+
+    /// Tells the peer, as far as it listens, that it came to nothing, and why here.
+    fn refuse<T>(&mut self, reason: Refusal, error: Error) -> Result<T> {
+        let _ = self.send(&Message::Refusal(reason));
+        Err(error)
+    }
+}
+
+fn hello(local: Endpoint, grants: &[&Grant]) -> Result<Message> {
+    if grants.len() > MAX_GRANTS {
+        return Err(Error::TooMany {
+            what: "grants",
+            count: grants.len() as u64,
+            max: MAX_GRANTS as u64,
+        });
+    }
+    Ok(Message::Hello(Hello {
+        transport: Rc::QP_TYPE as u8,
+        endpoint: local,
+        grants: grants.iter().map(|grant| grant.remote()).collect(),
+    }))
+}
+
+fn peer(addr: SocketAddr, hello: &Hello) -> Peer {
+    Peer {
+        addr,
+        endpoint: hello.endpoint,
+        grants: hello.grants.clone(),
+    }
+}
+
+/// How [`PreparedQp::connect_tcp_with`] connects.
+#[derive(Clone, Copy, Debug)]
+pub struct TcpOptions {
+    timeout: Duration,
+    retry_refused: bool,
+}
+
+impl Default for TcpOptions {
+    fn default() -> Self {
+        Self {
+            timeout: EXCHANGE_TIMEOUT,
+            retry_refused: false,
+        }
+    }
+}
+
+impl TcpOptions {
+    /// How long everything together may take; [`EXCHANGE_TIMEOUT`] unless said.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// While nobody listens there, try again until the time is over, rather than fail at once.
+    pub fn retry_refused(mut self) -> Self {
+        self.retry_refused = true;
+        self
+    }
+}
+
+fn resolve(addr: impl ToSocketAddrs) -> Result<Vec<SocketAddr>> {
+    let addrs: Vec<_> = addr
+        .to_socket_addrs()
+        .map_err(tcp("resolving the address", None))?
+        .collect();
+    if addrs.is_empty() {
+        let none = std::io::ErrorKind::AddrNotAvailable.into();
+        return Err(tcp("resolving the address", None)(none));
+    }
+    Ok(addrs)
+}
+
+/// Connects to the first address that takes it.
+fn dial(addr: impl ToSocketAddrs, options: &TcpOptions) -> Result<Stream> {
+    const WHAT: &str = "connecting to";
+    let deadline = Deadline::after(options.timeout);
+    let addrs = resolve(addr)?;
+    loop {
+        let mut last = None;
+        for addr in &addrs {
+            let left = deadline.left();
+            if left.is_zero() {
+                break;
+            }
+            match TcpStream::connect_timeout(addr, left) {
+                Ok(tcp) => return Stream::new(tcp, *addr, deadline),
+                Err(error) => last = Some((*addr, error)),
+            }
+        }
+        match last {
+            None => return Err(deadline.timeout(WHAT)),
+            Some((_, error))
+                if options.retry_refused
+                    && error.kind() == std::io::ErrorKind::ConnectionRefused =>
+            {
+                std::thread::sleep(Duration::from_millis(50).min(deadline.left()));
+            }
+            Some((_, error)) if error.kind() == std::io::ErrorKind::TimedOut => {
+                return Err(deadline.timeout(WHAT));
+            }
+            Some((addr, error)) => return Err(tcp(WHAT, Some(addr))(error)),
+        }
+    }
+}
+
+impl PreparedQp<Rc> {
+    /// Connects to a peer that accepts at `addr` ([`Self::accept_tcp`], [`Listener`]), telling it of
+    /// `grants`. When this returns, both sides can send.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Tcp`] if nobody listens there or the connection breaks, [`Error::Timeout`] if it takes
+    /// longer than [`EXCHANGE_TIMEOUT`], [`Error::Wire`] if the peer is another kind of program,
+    /// [`Error::Refused`] if it does not want to; as [`Self::connect`]. The queue pair is gone then.
+    pub fn connect_tcp(
+        self,
+        addr: impl ToSocketAddrs,
+        grants: &[&Grant],
+    ) -> Result<(Qp<Rc>, Peer)> {
+        self.connect_tcp_with(addr, grants, TcpOptions::default())
+    }
+
+    /// The same as [`Self::connect_tcp`], with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::connect_tcp`].
+    pub fn connect_tcp_with(
+        self,
+        addr: impl ToSocketAddrs,
+        grants: &[&Grant],
+        options: TcpOptions,
+    ) -> Result<(Qp<Rc>, Peer)> {
+        let hello = hello(self.endpoint(), grants)?;
+        let mut stream = dial(addr, &options)?;
+        stream.send(&hello)?;
+        let theirs = stream.receive_hello()?;
+        if u32::from(theirs.transport) != Rc::QP_TYPE {
+            return stream.refuse(Refusal::Transport, Error::Refused(Refusal::Transport));
+        }
+        let qp = match self.connect(theirs.endpoint) {
+            Ok(qp) => qp,
+            Err(error) => return stream.refuse(Refusal::Setup, error),
+        };
+        stream.send(&Message::Ready)?;
+        stream.receive_ready()?;
+        Ok((qp, peer(stream.peer, &theirs)))
+    }
+
+    /// Waits at `addr` for one peer that connects, tells it of `grants`, and connects. When this
+    /// returns, both sides can send. [`Listener`] serves many peers.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`] if nobody comes within [`ACCEPT_TIMEOUT`]; as [`Listener::bind`] and
+    /// [`Incoming::accept`].
+    pub fn accept_tcp(self, addr: impl ToSocketAddrs, grants: &[&Grant]) -> Result<(Qp<Rc>, Peer)> {
+        Listener::bind(addr)?
+            .accept(ACCEPT_TIMEOUT)?
+            .accept(self, grants)
+    }
+}
+
+/// Takes connections of many peers.
+#[derive(Debug)]
+pub struct Listener {
+    tcp: TcpListener,
+}
+
+impl Listener {
+    /// Listens at `addr`. Port 0 takes any that is free; [`Self::local_addr`] tells which.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Tcp`].
+    pub fn bind(addr: impl ToSocketAddrs) -> Result<Self> {
+        let addrs = resolve(addr)?;
+        let failed = tcp("listening at", addrs.first().copied());
+        let listener = TcpListener::bind(addrs.as_slice()).map_err(&failed)?;
+        // Somebody who is gone again before it is accepted is not to be waited for.
+        listener.set_nonblocking(true).map_err(&failed)?;
+        Ok(Self { tcp: listener })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Tcp`].
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        self.tcp
+            .local_addr()
+            .map_err(tcp("asking for the address", None))
+    }
+
+    /// Waits for somebody who connects. What they have to say is not waited for here: a slow peer
+    /// delays nobody if [`Incoming::accept`] is called on a thread of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`], [`Error::Tcp`].
+    pub fn accept(&self, timeout: Duration) -> Result<Incoming> {
+        const WHAT: &str = "waiting for a peer to connect";
+        let deadline = Deadline::after(timeout);
+        loop {
+            match self.tcp.accept() {
+                Ok((tcp, addr)) => {
+                    tcp.set_nonblocking(false)
+                        .map_err(self::tcp("setting up", Some(addr)))?;
+                    return Ok(Incoming { tcp, addr });
+                }
+                Err(error) => match error.kind() {
+                    std::io::ErrorKind::WouldBlock
+                    | std::io::ErrorKind::Interrupted
+                    | std::io::ErrorKind::ConnectionAborted => {}
+                    _ => return Err(tcp(WHAT, None)(error)),
+                },
+            }
+            let left = deadline.left();
+            if left.is_zero() {
+                return Err(deadline.timeout(WHAT));
+            }
+            // Rounded up, so that it does not turn into a busy loop at the end.
+            let ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX - 1) + 1;
+            let mut fds = [PollFd::new(self.tcp.as_fd(), PollFlags::POLLIN)];
+            match poll(
+                &mut fds,
+                PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX),
+            ) {
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(errno) => return Err(Error::sys("poll", errno)),
+            }
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.tcp.as_fd()
+    }
+}
+
+/// Somebody who connected to a [`Listener`]. Dropping it hangs up.
+#[derive(Debug)]
+#[must_use = "the peer waits: accept or refuse"]
+pub struct Incoming {
+    tcp: TcpStream,
+    addr: SocketAddr,
+}
+
+impl Incoming {
+    /// Where it came from.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Connects `qp` to it, telling it of `grants`. When this returns, both sides can send.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`] if it takes longer than [`EXCHANGE_TIMEOUT`], [`Error::Wire`] if the peer is
+    /// another kind of program, [`Error::Refused`] if the two do not fit; [`Error::Tcp`]; as
+    /// [`PreparedQp::connect`]. The queue pair is gone then, and the peer was told.
+    pub fn accept(self, qp: PreparedQp<Rc>, grants: &[&Grant]) -> Result<(Qp<Rc>, Peer)> {
+        self.accept_within(qp, grants, EXCHANGE_TIMEOUT)
+    }
+
+    /// The same as [`Self::accept`], with another time limit.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::accept`].
+    pub fn accept_within(
+        self,
+        qp: PreparedQp<Rc>,
+        grants: &[&Grant],
+        timeout: Duration,
+    ) -> Result<(Qp<Rc>, Peer)> {
+        let hello = hello(qp.endpoint(), grants)?;
+        let mut stream = Stream::new(self.tcp, self.addr, Deadline::after(timeout))?;
+        let theirs = match stream.receive_hello() {
+            Ok(theirs) => theirs,
+            Err(error @ Error::Wire(_)) => return stream.refuse(Refusal::Protocol, error),
+            Err(error) => return Err(error),
+        };
+        if u32::from(theirs.transport) != Rc::QP_TYPE {
+            return stream.refuse(Refusal::Transport, Error::Refused(Refusal::Transport));
+        }
+        if let Err(error) = qp.ready_to_receive(&theirs.endpoint) {
+            return stream.refuse(Refusal::Setup, error);
+        }
+        stream.send(&hello)?;
+        stream.receive_ready()?;
+        let qp = match qp.ready_to_send(theirs.endpoint) {
+            Ok(qp) => qp,
+            Err(error) => return stream.refuse(Refusal::Setup, error),
+        };
+        stream.send(&Message::Ready)?;
+        Ok((qp, peer(self.addr, &theirs)))
+    }
+
+    /// Tells it that there will be no connection.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Tcp`], [`Error::Timeout`]: then it was not told, but hung up on.
+    pub fn refuse(self, reason: Refusal) -> Result<()> {
+        let deadline = Deadline::after(Duration::from_secs(1));
+        let mut stream = Stream::new(self.tcp, self.addr, deadline)?;
+        // What it has to say is read first: data that nobody read would turn the end of the connection
+        // into a reset, which can overtake the refusal.
+        let _ = stream.receive_hello();
+        stream.send(&Message::Refusal(reason))
+    }
+}

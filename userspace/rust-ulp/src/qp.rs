@@ -1,0 +1,1122 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Queue pairs, from the builder to the connection.
+
+use crate::abi;
+use crate::batch::{post_one, QpBatch, Storage};
+use crate::buffer::Access;
+use crate::cq::Cq;
+use crate::device::{Device, DeviceInner, Object, Pd};
+use crate::error::{Error, Result};
+use crate::sys::{self, Command};
+use crate::wr::{sealed, Post, Recv};
+use nix::errno::Errno;
+use std::fmt;
+use std::marker::PhantomData;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::{Arc, Mutex};
+
+/// How a queue pair talks to its peers: [`Rc`], [`Uc`] or [`Ud`].
+pub trait Transport: sealed::Sealed + fmt::Debug + 'static {
+    /// `RUST_ULP_QPT_*`.
+    #[doc(hidden)]
+    const QP_TYPE: u32;
+}
+
+macro_rules! transports {
+    ($($(#[$meta:meta])* $name:ident = $value:ident;)*) => { $(
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug)]
+        pub enum $name {}
+
+        impl sealed::Sealed for $name {}
+
+        impl Transport for $name {
+            const QP_TYPE: u32 = abi::$value;
+        }
+    )* };
+}
+
+transports! {
+    /// Reliable connection: one peer; everything arrives once and in order, or the queue pair fails.
+    Rc = QPT_RC;
+    /// Unreliable connection: one peer; what is lost is lost. For later: it can be named, not yet used.
+    Uc = QPT_UC;
+    /// Unreliable datagram: any peers, one packet each. For later: it can be named, not yet used.
+    Ud = QPT_UD;
+}
+
+/// The address of a port, 16 bytes in network order. IPv4 addresses are `::ffff:a.b.c.d`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// The IPv4 address that it stands for, if it stands for one.
+    pub fn ipv4(&self) -> Option<Ipv4Addr> {
+        Ipv6Addr::from(self.0).to_ipv4_mapped()
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Ipv6Addr::from(self.0), f)
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<Ipv6Addr> for Gid {
+    fn from(addr: Ipv6Addr) -> Self {
+        Self(addr.octets())
+    }
+}
+
+impl From<Ipv4Addr> for Gid {
+    fn from(addr: Ipv4Addr) -> Self {
+        addr.to_ipv6_mapped().into()
+    }
+}
+
+impl std::str::FromStr for Gid {
+    type Err = std::net::AddrParseError;
+
+    fn from_str(s: &str) -> std::result::Result<Self, Self::Err> {
+        s.parse::<Ipv6Addr>().map(Self::from)
+    }
+}
+
+/// Bytes of payload per packet.
+///
+/// Header: `rust_ulp_qp_attr.path_mtu`, which is `enum ib_mtu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Mtu {
+    /// 256 bytes.
+    B256 = 1,
+    /// 512 bytes.
+    B512 = 2,
+    /// 1,024 bytes.
+    B1024 = 3,
+    /// 2,048 bytes.
+    B2048 = 4,
+    /// 4,096 bytes.
+    B4096 = 5,
+}
+
+impl Mtu {
+    /// The MTU with this number on the wire, if there is one.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::B256,
+            2 => Self::B512,
+            3 => Self::B1024,
+            4 => Self::B2048,
+            5 => Self::B4096,
+            _ => return None,
+        })
+    }
+
+    /// The largest MTU of at most so many bytes, but at least 256.
+    pub fn at_most(bytes: u32) -> Self {
+        match bytes {
+            4096.. => Self::B4096,
+            2048.. => Self::B2048,
+            1024.. => Self::B1024,
+            512.. => Self::B512,
+            _ => Self::B256,
+        }
+    }
+
+    /// Bytes.
+    pub fn bytes(self) -> u32 {
+        128 << (self as u8)
+    }
+}
+
+/// What a queue pair is in.
+///
+/// Header: `RUST_ULP_QPS_*`, which is `enum ib_qp_state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum QpState {
+    /// Just made; takes nothing.
+    Reset,
+    /// Takes receives.
+    Init,
+    /// Ready to receive.
+    Rtr,
+    /// Ready to send as well.
+    Rts,
+    /// Sends what it has and takes no more.
+    Sqd,
+    /// A send has failed on an unreliable queue pair.
+    Sqe,
+    /// A request has failed; everything is flushed.
+    Err,
+    /// A number that this crate does not know.
+    Other(u8),
+}
+
+impl QpState {
+    /// The state with this number.
+    pub fn from_code(code: u8) -> Self {
+        match code {
+            abi::QPS_RESET => Self::Reset,
+            abi::QPS_INIT => Self::Init,
+            abi::QPS_RTR => Self::Rtr,
+            abi::QPS_RTS => Self::Rts,
+            abi::QPS_SQD => Self::Sqd,
+            abi::QPS_SQE => Self::Sqe,
+            abi::QPS_ERR => Self::Err,
+            code => Self::Other(code),
+        }
+    }
+
+    /// Its number.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Reset => abi::QPS_RESET,
+            Self::Init => abi::QPS_INIT,
+            Self::Rtr => abi::QPS_RTR,
+            Self::Rts => abi::QPS_RTS,
+            Self::Sqd => abi::QPS_SQD,
+            Self::Sqe => abi::QPS_SQE,
+            Self::Err => abi::QPS_ERR,
+            Self::Other(code) => code,
+        }
+    }
+}
+
+/// Attributes for [`PreparedQp::modify`] and [`Qp::modify`]: those that are set are given to the kernel.
+///
+/// What each transition of an RC queue pair needs:
+///
+/// | to | attributes |
+/// |---|---|
+/// | Init | `pkey_index`, `port`, `access` |
+/// | Rtr | `path`, `path_mtu`, `dest_qp_num`, `rq_psn`, `max_dest_rd_atomic`, `min_rnr_timer` |
+/// | Rts | `timeout`, `retry_cnt`, `rnr_retry`, `sq_psn`, `max_rd_atomic` |
+/// | Err, Reset | none |
+///
+/// Header struct: `rust_ulp_qp_attr`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "attributes do nothing before they are given to `modify`"]
+pub struct QpAttr {
+    attr: abi::QpAttr,
+    mask: u32,
+}
+
+macro_rules! attributes {
+    ($($(#[$meta:meta])* $name:ident($ty:ty) = $mask:ident, |$attr:ident, $value:ident| $set:expr;)*) => {
+        impl QpAttr { $(
+            $(#[$meta])*
+            pub fn $name(mut self, $value: $ty) -> Self {
+                let $attr = &mut self.attr;
+                $set;
+                self.mask |= abi::$mask;
+                self
+            }
+        )* }
+    };
+}
+
+attributes! {
+    /// Only if it is in this state now.
+    current_state(QpState) = QP_CUR_STATE, |attr, state| attr.cur_qp_state = state.code();
+    /// What the peer may do to memory that is granted.
+    access(Access) = QP_ACCESS_FLAGS, |attr, access| attr.access_flags = access.bits();
+    /// Index into the port's P_Key table.
+    pkey_index(u16) = QP_PKEY_INDEX, |attr, index| attr.pkey_index = index;
+    /// The port, from 1.
+    port(u8) = QP_PORT, |attr, port| attr.port_num = port;
+    /// The Q_Key of datagrams.
+    qkey(u32) = QP_QKEY, |attr, qkey| attr.qkey = qkey;
+    /// The way to the peer.
+    path(Path) = QP_AV, |attr, path| attr.ah = path.to_abi();
+    /// Bytes per packet.
+    path_mtu(Mtu) = QP_PATH_MTU, |attr, mtu| attr.path_mtu = mtu as u8;
+    /// How long to wait for an acknowledgement: 4.096 us * 2^n, 1 to 31 (14 is 67 ms); 0 is for ever.
+    timeout(u8) = QP_TIMEOUT, |attr, timeout| attr.timeout = timeout;
+    /// How often to repeat what was not acknowledged: 0 to 7.
+    retry_cnt(u8) = QP_RETRY_CNT, |attr, count| attr.retry_cnt = count;
+    /// How often to repeat what found no receive: 0 to 6; 7 is for ever.
+    rnr_retry(u8) = QP_RNR_RETRY, |attr, count| attr.rnr_retry = count;
+    /// Number of the first packet to be received: 24 bits.
+    rq_psn(u32) = QP_RQ_PSN, |attr, psn| attr.rq_psn = psn;
+    /// Reads and atomics under way at a time.
+    max_rd_atomic(u8) = QP_MAX_QP_RD_ATOMIC, |attr, count| attr.max_rd_atomic = count;
+    /// What a peer that found no receive is told to wait: 1 is 0.01 ms, 12 is 0.64 ms, 20 is 10.24 ms, 31 is
+    /// 491.52 ms, 0 is 655.36 ms (InfiniBand specification, table 45).
+    min_rnr_timer(u8) = QP_MIN_RNR_TIMER, |attr, timer| attr.min_rnr_timer = timer;
+    /// Number of the first packet to be sent: 24 bits.
+    sq_psn(u32) = QP_SQ_PSN, |attr, psn| attr.sq_psn = psn;
+    /// Reads and atomics of the peer answered at a time.
+    max_dest_rd_atomic(u8) = QP_MAX_DEST_RD_ATOMIC, |attr, count| attr.max_dest_rd_atomic = count;
+    /// Number of the peer's queue pair: 24 bits.
+    dest_qp_num(u32) = QP_DEST_QPN, |attr, number| attr.dest_qp_num = number;
+    /// Whether to raise an event when the send queue is drained (state Sqd).
+    sqd_event(bool) = QP_EN_SQD_ASYNC_NOTIFY, |attr, on| attr.en_sqd_async_notify = on.into();
+}
+
+impl Default for QpAttr {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl QpAttr {
+    /// No attributes.
+    pub fn new() -> Self {
+        Self {
+            attr: abi::QpAttr::default(),
+            mask: 0,
+        }
+    }
+
+    /// The state to go to, and no other attribute yet.
+    pub fn to(state: QpState) -> Self {
+        let mut attr = Self::new();
+        attr.attr.qp_state = state.code();
+        attr.mask = abi::QP_STATE;
+        attr
+    }
+
+    fn next(&self) -> Option<QpState> {
+        (self.mask & abi::QP_STATE != 0).then(|| QpState::from_code(self.attr.qp_state))
+    }
+}
+
+/// The way to a peer.
+///
+/// Header struct: `rust_ulp_ah_attr`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Path {
+    /// The peer's GID.
+    pub gid: Gid,
+    /// Index of the GID to send from.
+    pub gid_index: u8,
+    /// The port to send from, from 1.
+    pub port: u8,
+    /// Routers that may be passed; 0: as the route says.
+    pub hop_limit: u8,
+    /// DSCP in the upper six bits, ECN in the lower two.
+    pub traffic_class: u8,
+    /// 20 bits; selects among equal routes.
+    pub flow_label: u32,
+    /// Service level: 0 to 15, and with RoCE 0 to 7.
+    pub sl: u8,
+    /// The peer's LID; InfiniBand only.
+    pub lid: u16,
+}
+
+impl Path {
+    /// The way to `gid` from the GID at `gid_index` of `port`, everything else as the route says.
+    pub fn new(gid: Gid, port: u8, gid_index: u8) -> Self {
+        Self {
+            gid,
+            gid_index,
+            port,
+            hop_limit: 0,
+            traffic_class: 0,
+            flow_label: 0,
+            sl: 0,
+            lid: 0,
+        }
+    }
+
+    fn to_abi(self) -> abi::AhAttr {
+        abi::AhAttr {
+            dgid: self.gid.0,
+            flow_label: self.flow_label,
+            sgid_index: self.gid_index,
+            hop_limit: self.hop_limit,
+            traffic_class: self.traffic_class,
+            sl: self.sl,
+            dlid: self.lid,
+            port_num: self.port,
+            is_global: 1,
+            ..abi::AhAttr::default()
+        }
+    }
+
+    fn from_abi(ah: &abi::AhAttr) -> Self {
+        Self {
+            gid: Gid(ah.dgid),
+            gid_index: ah.sgid_index,
+            port: ah.port_num,
+            hop_limit: ah.hop_limit,
+            traffic_class: ah.traffic_class,
+            flow_label: ah.flow_label,
+            sl: ah.sl,
+            lid: ah.dlid,
+        }
+    }
+}
+
+/// What a queue pair has room for, as the device granted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QpCaps {
+    /// Send requests in flight.
+    pub max_send_wr: u32,
+    /// Receive requests in flight.
+    pub max_recv_wr: u32,
+    /// Elements per send request.
+    pub max_send_sge: u32,
+    /// Elements per receive request.
+    pub max_recv_sge: u32,
+    /// Inline bytes per send request.
+    pub max_inline: u32,
+}
+
+/// What the kernel says of a queue pair.
+///
+/// Header struct: `rust_ulp_qp_query`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QpInfo {
+    /// Its number.
+    pub qp_num: u32,
+    /// What it is in.
+    pub state: QpState,
+    /// What it has room for.
+    pub caps: QpCaps,
+    /// Send requests not yet completed.
+    pub sends_in_flight: u32,
+    /// Receive requests not yet completed.
+    pub recvs_in_flight: u32,
+    /// What the peer may do.
+    pub access: Access,
+    /// Number of the peer's queue pair.
+    pub dest_qp_num: u32,
+    /// The way to the peer.
+    pub path: Path,
+    /// Bytes per packet, once it is connected.
+    pub path_mtu: Option<Mtu>,
+    /// First packet expected, 24 bits.
+    pub rq_psn: u32,
+    /// First packet sent, 24 bits.
+    pub sq_psn: u32,
+    /// Wait for an acknowledgement: 4.096 us * 2^n; 0 is for ever.
+    pub timeout: u8,
+    /// Repeats of what was not acknowledged.
+    pub retry_cnt: u8,
+    /// Repeats of what found no receive; 7 is for ever.
+    pub rnr_retry: u8,
+    /// What a peer that found no receive is told to wait, encoded as in [`QpAttr::min_rnr_timer`].
+    pub min_rnr_timer: u8,
+    /// Reads and atomics under way at a time.
+    pub max_rd_atomic: u8,
+    /// Reads and atomics of the peer answered at a time.
+    pub max_dest_rd_atomic: u8,
+    /// Index into the port's P_Key table.
+    pub pkey_index: u16,
+    /// The port.
+    pub port: u8,
+    /// Whether a queue pair in [`QpState::Sqd`] still has sends to finish.
+    pub sq_draining: bool,
+}
+
+/// One end of a connection: what the other end needs to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Endpoint {
+    /// Number of the queue pair: 24 bits.
+    pub qp_num: u32,
+    /// Number of the first packet that it sends: 24 bits.
+    pub psn: u32,
+    /// Its GID.
+    pub gid: Gid,
+    /// Its LID; InfiniBand only, else 0.
+    pub lid: u16,
+    /// The largest MTU that it can do.
+    pub mtu: Mtu,
+    /// Reads and atomics that it answers at a time.
+    pub responder: u8,
+    /// Reads and atomics that it has under way at a time.
+    pub initiator: u8,
+}
+
+impl Endpoint {
+    /// An end that does one read or atomic at a time.
+    pub fn new(qp_num: u32, psn: u32, gid: Gid, mtu: Mtu) -> Self {
+        Self {
+            qp_num,
+            psn,
+            gid,
+            lid: 0,
+            mtu,
+            responder: 1,
+            initiator: 1,
+        }
+    }
+
+    /// The same with other numbers of reads and atomics at a time.
+    pub fn rd_atomic(mut self, responder: u8, initiator: u8) -> Self {
+        self.responder = responder;
+        self.initiator = initiator;
+        self
+    }
+
+    /// The same with a LID, for InfiniBand.
+    pub fn lid(mut self, lid: u16) -> Self {
+        self.lid = lid;
+        self
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "queue pair {:#x} at {}", self.qp_num, self.gid)
+    }
+}
+
+/// How a queue pair is to be; from [`Pd::create_qp`].
+///
+/// Header struct: `rust_ulp_qp_create`, and of `rust_ulp_qp_attr` what concerns this side.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is made before `build`"]
+pub struct QpBuilder<T: Transport> {
+    pd: Pd,
+    send_cq: Cq,
+    recv_cq: Cq,
+    caps: QpCaps,
+    signal_all: bool,
+    access: Option<Access>,
+    gid: Option<(u8, u8)>,
+    params: Params,
+    transport: PhantomData<fn() -> T>,
+}
+
+/// What is used when the connection is made.
+#[derive(Clone, Copy, Debug)]
+struct Params {
+    pkey_index: u16,
+    mtu: Option<Mtu>,
+    timeout: u8,
+    retry_cnt: u8,
+    rnr_retry: u8,
+    min_rnr_timer: u8,
+    rd_atomic: u8,
+    hop_limit: u8,
+    traffic_class: u8,
+    flow_label: u32,
+    sl: u8,
+}
+
+impl<T: Transport> QpBuilder<T> {
+    pub(crate) fn new(pd: &Pd, cq: &Cq) -> Self {
+        let info = pd.device().info();
+        let limits = pd.device().limits();
+        let depth = 128.min(info.max_qp_wr).min(limits.max_queue_depth);
+        Self {
+            pd: pd.clone(),
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            caps: QpCaps {
+                max_send_wr: depth,
+                max_recv_wr: depth,
+                max_send_sge: 4.min(info.max_send_sge).min(limits.max_sge),
+                max_recv_sge: 4.min(info.max_recv_sge).min(limits.max_sge),
+                max_inline: 64.min(limits.max_inline),
+            },
+            signal_all: false,
+            access: None,
+            gid: None,
+            params: Params {
+                pkey_index: 0,
+                mtu: None,
+                timeout: 14,
+                retry_cnt: 7,
+                rnr_retry: 6,
+                min_rnr_timer: 20,
+                rd_atomic: 16,
+                hop_limit: 0,
+                traffic_class: 0,
+                flow_label: 0,
+                sl: 0,
+            },
+            transport: PhantomData,
+        }
+    }
+
+    /// A queue of its own for the completions of receives.
+    pub fn recv_cq(mut self, cq: &Cq) -> Self {
+        self.recv_cq = cq.clone();
+        self
+    }
+
+    /// Send requests in flight; 128 unless said, as far as the device goes.
+    pub fn max_send_wr(mut self, n: u32) -> Self {
+        self.caps.max_send_wr = n;
+        self
+    }
+
+    /// Receive requests in flight; 128 unless said, as far as the device goes.
+    pub fn max_recv_wr(mut self, n: u32) -> Self {
+        self.caps.max_recv_wr = n;
+        self
+    }
+
+    /// Elements per send and per receive request; 4 and 4 unless said.
+    pub fn max_sge(mut self, send: u32, recv: u32) -> Self {
+        self.caps.max_send_sge = send;
+        self.caps.max_recv_sge = recv;
+        self
+    }
+
+    /// Inline bytes per send request; 64 unless said.
+    pub fn max_inline(mut self, bytes: u32) -> Self {
+        self.caps.max_inline = bytes;
+        self
+    }
+
+    /// Every send request makes a completion, whatever it says itself.
+    ///
+    /// Header: `RUST_ULP_QP_SIG_ALL`.
+    pub fn signal_all(mut self) -> Self {
+        self.signal_all = true;
+        self
+    }
+
+    /// What the peer may do to memory that is granted to it; everything that the device can, unless
+    /// said.
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = Some(access);
+        self
+    }
+
+    /// Port and GID index to use, instead of those that [`Device::chosen`] names.
+    pub fn gid(mut self, port: u8, gid_index: u8) -> Self {
+        self.gid = Some((port, gid_index));
+        self
+    }
+
+    /// Index into the port's P_Key table; 0 unless said.
+    pub fn pkey_index(mut self, index: u16) -> Self {
+        self.params.pkey_index = index;
+        self
+    }
+
+    /// The largest MTU to use; the port's unless said. The connection gets the smaller one of both ends.
+    pub fn mtu(mut self, mtu: Mtu) -> Self {
+        self.params.mtu = Some(mtu);
+        self
+    }
+
+    /// How long to wait for an acknowledgement: 4.096 us * 2^n, 1 to 31; 14 (67 ms) unless said. 0 is for
+    /// ever.
+    pub fn timeout(mut self, exponent: u8) -> Self {
+        self.params.timeout = exponent;
+        self
+    }
+
+    /// How often to repeat what was not acknowledged: 0 to 7; 7 unless said.
+    pub fn retry_cnt(mut self, count: u8) -> Self {
+        self.params.retry_cnt = count;
+        self
+    }
+
+    /// How often to repeat what found no receive: 0 to 6, 6 unless said; 7 is for ever, and hides a peer
+    /// that forgot to post.
+    pub fn rnr_retry(mut self, count: u8) -> Self {
+        self.params.rnr_retry = count;
+        self
+    }
+
+    /// What a peer that found no receive is told to wait, encoded as in [`QpAttr::min_rnr_timer`]; 20
+    /// (10.24 ms) unless said.
+    pub fn min_rnr_timer(mut self, timer: u8) -> Self {
+        self.params.min_rnr_timer = timer;
+        self
+    }
+
+    /// Reads and atomics at a time, in each direction; 16 unless said, as far as both ends go.
+    pub fn rd_atomic(mut self, count: u8) -> Self {
+        self.params.rd_atomic = count;
+        self
+    }
+
+    /// Routers that may be passed; 0, unless said, is what the route says.
+    pub fn hop_limit(mut self, hops: u8) -> Self {
+        self.params.hop_limit = hops;
+        self
+    }
+
+    /// DSCP in the upper six bits, ECN in the lower two; 0 unless said.
+    pub fn traffic_class(mut self, class: u8) -> Self {
+        self.params.traffic_class = class;
+        self
+    }
+
+    /// Selects among equal routes: 20 bits; 0 unless said.
+    pub fn flow_label(mut self, label: u32) -> Self {
+        self.params.flow_label = label;
+        self
+    }
+
+    /// Service level (with RoCE the priority): 0 to 7; 0 unless said.
+    pub fn sl(mut self, sl: u8) -> Self {
+        self.params.sl = sl;
+        self
+    }
+
+    /// Makes the queue pair, in the state Reset.
+    fn create(self) -> Result<(Inner, Self)> {
+        let device = self.pd.device();
+        let mut arg = abi::QpCreate {
+            flags: if self.signal_all { abi::QP_SIG_ALL } else { 0 },
+            pd: self.pd.handle(),
+            send_cq: self.send_cq.handle(),
+            recv_cq: self.recv_cq.handle(),
+            qp_type: T::QP_TYPE,
+            max_send_wr: self.caps.max_send_wr,
+            max_recv_wr: self.caps.max_recv_wr,
+            max_send_sge: self.caps.max_send_sge,
+            max_recv_sge: self.caps.max_recv_sge,
+            max_inline: self.caps.max_inline,
+            ..Command::new()
+        };
+        device.call(&mut arg)?;
+        let inner = Inner {
+            object: Object::new(device, arg.handle),
+            qp_num: arg.qp_num,
+            caps: QpCaps {
+                max_send_wr: arg.max_send_wr,
+                max_recv_wr: arg.max_recv_wr,
+                max_send_sge: arg.max_send_sge,
+                max_recv_sge: arg.max_recv_sge,
+                max_inline: arg.max_inline,
+            },
+            device: device.clone(),
+            send_cq: self.send_cq.clone(),
+            _recv_cq: self.recv_cq.clone(),
+            pd: self.pd.clone(),
+            storage: Mutex::new(None),
+        };
+        Ok((inner, self))
+    }
+
+    /// Makes the queue pair and takes it to the state Init, in which receives can be posted.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoUsableGid`] if no GID was given and the device has none to choose;
+    /// [`Error::Unsupported`] if the device does not do this type, [`Error::Sys`] with `ERANGE` for more
+    /// than the device has room for, `EXDEV` for completion queues of another device, `EMFILE`, `ENOMEM`.
+    pub fn build(self) -> Result<PreparedQp<T>> {
+        let device = Device::from_inner(self.pd.device());
+        let (port, gid_index, gid) = match self.gid {
+            None => {
+                let chosen = device.chosen()?;
+                (chosen.port, chosen.gid_index, chosen.gid)
+            }
+            Some((port, index)) => {
+                let gids = device.gids(port.into())?;
+                let entry = gids.iter().find(|entry| entry.index == index.into());
+                let entry = entry.ok_or_else(|| Error::NoUsableGid {
+                    port: port.into(),
+                    tried: format!("index {index} is empty"),
+                })?;
+                (port.into(), entry.index, entry.gid)
+            }
+        };
+        let narrow = |what, n: u32| {
+            u8::try_from(n).map_err(|_| Error::Range {
+                what,
+                offset: n.into(),
+                len: 0,
+                capacity: u8::MAX.into(),
+            })
+        };
+        let (port, gid_index) = (narrow("port", port)?, narrow("GID index", gid_index)?);
+        let about_port = device.port(port.into())?;
+        let (inner, this) = self.create()?;
+        let info = device.info();
+        let atomics = info.supports::<T>(abi::WR_ATOMIC_CMP_AND_SWP);
+        let everything = if atomics {
+            Access::all()
+        } else {
+            Access::REMOTE_WRITE | Access::REMOTE_READ
+        };
+        let at_most = |n: u32| {
+            u8::try_from(n)
+                .unwrap_or(u8::MAX)
+                .min(this.params.rd_atomic)
+        };
+        let port_mtu = Mtu::at_most(about_port.active_mtu);
+        let qp = PreparedQp {
+            local: Endpoint {
+                qp_num: inner.qp_num,
+                psn: sys::random_u32().map_err(|errno| Error::sys("getrandom", errno))? & 0xff_ffff,
+                gid,
+                lid: about_port.lid,
+                mtu: this.params.mtu.unwrap_or(port_mtu).min(port_mtu),
+                responder: at_most(info.max_responder),
+                initiator: at_most(info.max_initiator),
+            },
+            inner,
+            port,
+            gid_index,
+            params: this.params,
+            transport: PhantomData,
+        };
+        let init = QpAttr::to(QpState::Init)
+            .pkey_index(this.params.pkey_index)
+            .port(port);
+        qp.modify(if T::QP_TYPE == abi::QPT_UD {
+            init.qkey(0)
+        } else {
+            init.access(this.access.unwrap_or(everything))
+        })?;
+        Ok(qp)
+    }
+}
+
+// Dropped in this order: the peer's entry, the object, the queues, the domain.
+#[derive(Debug)]
+struct Inner {
+    object: Object,
+    qp_num: u32,
+    caps: QpCaps,
+    device: Arc<DeviceInner>,
+    send_cq: Cq,
+    _recv_cq: Cq,
+    pd: Pd,
+    /// Memory for the next batch.
+    storage: Mutex<Option<Storage>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.device.set_peer(self.object.handle(), None);
+    }
+}
+
+impl Inner {
+    fn modify(&self, attr: QpAttr) -> Result<Path> {
+        let mut arg = abi::QpModify {
+            qp: self.object.handle(),
+            attr_mask: attr.mask,
+            attr: attr.attr,
+            ..Command::new()
+        };
+        match self.device.file().call(&mut arg) {
+            Ok(()) => Ok(Path::from_abi(&arg.attr.ah)),
+            Err(Errno::EPROTO) => {
+                let current = self.query()?.state;
+                Err(Error::InvalidTransition {
+                    current,
+                    next: attr.next().unwrap_or(current),
+                })
+            }
+            Err(errno) => Err(Error::sys(abi::QpModify::NAME, errno)),
+        }
+    }
+
+    fn query(&self) -> Result<QpInfo> {
+        let mut arg = abi::QpQuery {
+            qp: self.object.handle(),
+            ..Command::new()
+        };
+        self.device.call(&mut arg)?;
+        let attr = &arg.attr;
+        Ok(QpInfo {
+            qp_num: arg.qp_num,
+            state: QpState::from_code(attr.qp_state),
+            caps: QpCaps {
+                max_send_wr: arg.max_send_wr,
+                max_recv_wr: arg.max_recv_wr,
+                max_send_sge: arg.max_send_sge,
+                max_recv_sge: arg.max_recv_sge,
+                max_inline: arg.max_inline,
+            },
+            sends_in_flight: arg.sends_in_flight,
+            recvs_in_flight: arg.recvs_in_flight,
+            access: Access::from_bits_truncate(attr.access_flags),
+            dest_qp_num: attr.dest_qp_num,
+            path: Path::from_abi(&attr.ah),
+            path_mtu: Mtu::from_code(attr.path_mtu),
+            rq_psn: attr.rq_psn,
+            sq_psn: attr.sq_psn,
+            timeout: attr.timeout,
+            retry_cnt: attr.retry_cnt,
+            rnr_retry: attr.rnr_retry,
+            min_rnr_timer: attr.min_rnr_timer,
+            max_rd_atomic: attr.max_rd_atomic,
+            max_dest_rd_atomic: attr.max_dest_rd_atomic,
+            pkey_index: attr.pkey_index,
+            port: attr.port_num,
+            sq_draining: attr.sq_draining != 0,
+        })
+    }
+}
+
+/// A queue pair that is not yet connected (state Init): receives can be posted, so that they are there
+/// before the peer sends.
+///
+/// Connecting turns it into a [`Qp`]. It is not to be cloned: nothing is left of it then.
+#[derive(Debug)]
+#[must_use = "a queue pair does nothing before it is connected"]
+pub struct PreparedQp<T: Transport> {
+    inner: Inner,
+    local: Endpoint,
+    port: u8,
+    gid_index: u8,
+    params: Params,
+    transport: PhantomData<fn() -> T>,
+}
+
+impl<T: Transport> PreparedQp<T> {
+    /// Posts a receive.
+    ///
+    /// # Errors
+    ///
+    /// As [`Qp::post`].
+    pub fn post_recv(&self, recv: Recv<'_>) -> Result<()> {
+        post_one(self.handle(), &self.inner.device, &recv.into())
+    }
+
+    /// Its number: 24 bits.
+    pub fn qp_num(&self) -> u32 {
+        self.inner.qp_num
+    }
+
+    /// What it has room for.
+    pub fn caps(&self) -> &QpCaps {
+        &self.inner.caps
+    }
+
+    /// This end, as the other end needs to know it. The first packet's number is random.
+    pub fn endpoint(&self) -> Endpoint {
+        self.local
+    }
+
+    /// Sets attributes, as [`Qp::modify`]. One who goes on to the state Rts by this way calls
+    /// [`Self::into_connected`] afterwards.
+    ///
+    /// # Errors
+    ///
+    /// As [`Qp::modify`].
+    pub fn modify(&self, attr: QpAttr) -> Result<Path> {
+        self.inner.modify(attr)
+    }
+
+    /// What the kernel says of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceGone`].
+    pub fn query(&self) -> Result<QpInfo> {
+        self.inner.query()
+    }
+
+    /// Takes a queue pair that [`Self::modify`] brought to the state Rts as connected.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidTransition`] if it is in another state.
+    pub fn into_connected(self) -> Result<Qp<T>> {
+        let info = self.inner.query()?;
+        if info.state != QpState::Rts {
+            return Err(Error::InvalidTransition {
+                current: info.state,
+                next: QpState::Rts,
+            });
+        }
+        let mtu = info.path_mtu.unwrap_or(self.local.mtu);
+        let peer = Endpoint::new(info.dest_qp_num, info.rq_psn, info.path.gid, mtu);
+        Ok(self.into_qp(peer))
+    }
+
+    fn into_qp(self, peer: Endpoint) -> Qp<T> {
+        let inner = &self.inner;
+        inner.device.set_peer(inner.object.handle(), Some(peer));
+        Qp {
+            inner: Arc::new(self.inner),
+            local: self.local,
+            peer,
+            transport: PhantomData,
+        }
+    }
+
+    pub(crate) fn handle(&self) -> u32 {
+        self.inner.object.handle()
+    }
+
+    pub(crate) fn device_inner(&self) -> &Arc<DeviceInner> {
+        &self.inner.device
+    }
+}
+
+impl PreparedQp<Rc> {
+    /// Takes it to the state Rtr, towards `peer`: it receives from now on.
+    pub(crate) fn ready_to_receive(&self, peer: &Endpoint) -> Result<()> {
+        let params = &self.params;
+        let path = Path {
+            hop_limit: params.hop_limit,
+            traffic_class: params.traffic_class,
+            flow_label: params.flow_label,
+            sl: params.sl,
+            lid: peer.lid,
+            ..Path::new(peer.gid, self.port, self.gid_index)
+        };
+        self.modify(
+            QpAttr::to(QpState::Rtr)
+                .path(path)
+                .path_mtu(self.local.mtu.min(peer.mtu))
+                .dest_qp_num(peer.qp_num)
+                .rq_psn(peer.psn)
+                .max_dest_rd_atomic(self.local.responder.min(peer.initiator))
+                .min_rnr_timer(params.min_rnr_timer),
+        )?;
+        Ok(())
+    }
+
+    /// Takes it from the state Rtr to Rts: it can send from now on.
+    pub(crate) fn ready_to_send(self, peer: Endpoint) -> Result<Qp<Rc>> {
+        let params = &self.params;
+        self.modify(
+            QpAttr::to(QpState::Rts)
+                .timeout(params.timeout)
+                .retry_cnt(params.retry_cnt)
+                .rnr_retry(params.rnr_retry)
+                .sq_psn(self.local.psn)
+                .max_rd_atomic(self.local.initiator.min(peer.responder)),
+        )?;
+        Ok(self.into_qp(peer))
+    }
+
+    /// Connects to an end that the caller knows, by whatever way. The other end has to do the same
+    /// with [`Self::endpoint`] of this one, and nobody may send before both have.
+    ///
+    /// The MTU is the smaller one of both ends.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Sys`] with `EHOSTUNREACH`, `ENETUNREACH` or `ETIMEDOUT` if there is no way to the peer's
+    /// GID, or `ERANGE` for numbers that are too large; [`Error::DeviceGone`].
+    pub fn connect(self, peer: Endpoint) -> Result<Qp<Rc>> {
+        self.ready_to_receive(&peer)?;
+        self.ready_to_send(peer)
+    }
+}
+
+/// A connected queue pair (state Rts): requests can be posted to it.
+///
+/// Cheap to clone; destroyed when the last clone is gone, with whatever is in flight on it. It keeps its
+/// completion queues and its protection domain.
+#[derive(Debug)]
+pub struct Qp<T: Transport> {
+    inner: Arc<Inner>,
+    local: Endpoint,
+    peer: Endpoint,
+    transport: PhantomData<fn() -> T>,
+}
+
+impl<T: Transport> Clone for Qp<T> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            transport: PhantomData,
+            ..*self
+        }
+    }
+}
+
+impl<T: Transport> Qp<T> {
+    /// Posts a request: it is under way when this returns, and reports its end to the completion queue.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::QueueFull`] if there is no room: reap and try again. [`Error::Range`],
+    /// [`Error::Misaligned`], [`Error::Access`] or [`Error::TooMany`] for a request that cannot work,
+    /// [`Error::NotConnected`] after an earlier one failed, [`Error::Sys`] with `EMSGSIZE` for too many
+    /// bytes or `EXDEV` for a buffer of another domain, [`Error::DeviceGone`]. Nothing was posted then.
+    pub fn post<'a>(&self, request: impl Post<'a, T>) -> Result<()> {
+        post_one(self.handle(), &self.inner.device, &request.into())
+    }
+
+    /// Posts a receive; the same as [`Self::post`] with it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::post`].
+    pub fn post_recv(&self, recv: Recv<'_>) -> Result<()> {
+        self.post(recv)
+    }
+
+    /// An empty batch of requests, to be posted by one call.
+    pub fn batch(&self) -> QpBatch<'_, T> {
+        QpBatch::new(self)
+    }
+
+    /// Its number: 24 bits.
+    pub fn qp_num(&self) -> u32 {
+        self.inner.qp_num
+    }
+
+    /// What it has room for.
+    pub fn caps(&self) -> &QpCaps {
+        &self.inner.caps
+    }
+
+    /// This end of the connection.
+    pub fn local(&self) -> &Endpoint {
+        &self.local
+    }
+
+    /// The other end of the connection.
+    pub fn peer(&self) -> &Endpoint {
+        &self.peer
+    }
+
+    /// Its protection domain.
+    pub fn pd(&self) -> &Pd {
+        &self.inner.pd
+    }
+
+    /// The queue in which sends report their end.
+    pub fn send_cq(&self) -> &Cq {
+        &self.inner.send_cq
+    }
+
+    /// Sets attributes, and returns the path as the kernel resolved it.
+    ///
+    /// Header: `RUST_ULP_IOC_QP_MODIFY`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidTransition`] if the state table does not allow it; [`Error::Sys`] with `ERANGE` for
+    /// numbers that are too large, `EHOSTUNREACH`, `ENETUNREACH` or `ETIMEDOUT` if there is no way to the
+    /// peer; [`Error::DeviceGone`].
+    pub fn modify(&self, attr: QpAttr) -> Result<Path> {
+        self.inner.modify(attr)
+    }
+
+    /// What the kernel says of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceGone`].
+    pub fn query(&self) -> Result<QpInfo> {
+        self.inner.query()
+    }
+
+    pub(crate) fn handle(&self) -> u32 {
+        self.inner.object.handle()
+    }
+
+    pub(crate) fn device_inner(&self) -> &Arc<DeviceInner> {
+        &self.inner.device
+    }
+
+    pub(crate) fn storage(&self) -> &Mutex<Option<Storage>> {
+        &self.inner.storage
+    }
+}

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! System calls and shared memory: the only module of the crate with `unsafe`.
+//!
+//! What it hands out is safe to use in any way:
+//!
+//! - A [`File`] takes commands as structs of the ABI. The kernel checks what they say, and writes only
+//!   to the struct itself and to the arrays that are passed as slices.
+//! - A [`Mapping`] is shared memory as a slice of `AtomicU64`, and all access to it in this process has
+//!   that one size and alignment: nobody gets a reference to bytes that a device or another process can
+//!   change, and no two accesses of different sizes race.
+//! - A [`RingMap`] is the mapping of a completion ring: its header as `AtomicU32`, its entries as words
+//!   that are copied out.
+
+use crate::abi;
+use crate::ring::SharedIndex;
+use nix::errno::Errno;
+use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
+use std::fs::OpenOptions;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A struct that is the argument of one command.
+pub(crate) trait Command: Copy {
+    /// Name of the command, for messages.
+    const NAME: &'static str;
+
+    /// A struct that is zero but for its size.
+    fn new() -> Self;
+
+    /// Issues the command.
+    ///
+    /// # Safety
+    ///
+    /// `arg` points at a valid struct that nobody else accesses, and wherever an address in it names
+    /// memory that this command writes to, that memory is the caller's to be written, as far as the
+    /// struct says that it goes.
+    unsafe fn issue(fd: RawFd, arg: *mut Self) -> nix::Result<libc::c_int>;
+}
+
+macro_rules! commands {
+    ($($raw:ident $ty:ident $nr:ident $name:literal;)*) => { $(
+        mod $raw {
+            nix::ioctl_readwrite_bad!(issue, crate::abi::$nr, crate::abi::$ty);
+        }
+
+        impl Command for abi::$ty {
+            const NAME: &'static str = $name;
+
+            fn new() -> Self {
+                Self { size: Self::SIZE, ..Self::default() }
+            }
+
+            unsafe fn issue(fd: RawFd, arg: *mut Self) -> nix::Result<libc::c_int> {
+                // SAFETY: Every command takes a pointer to its struct, whose size is in it. The rest
+                // is what the caller promised.
+                unsafe { $raw::issue(fd, arg) }
+            }
+        }
+    )* };
+}
+
+commands! {
+    query Query IOC_QUERY "QUERY";
+    device_list DeviceList IOC_DEVICE_LIST "DEVICE_LIST";
+    attach Attach IOC_ATTACH "ATTACH";
+    device_query DeviceQuery IOC_DEVICE_QUERY "DEVICE_QUERY";
+    port_query PortQuery IOC_PORT_QUERY "PORT_QUERY";
+    gid_query GidQuery IOC_GID_QUERY "GID_QUERY";
+    pkey_query PkeyQuery IOC_PKEY_QUERY "PKEY_QUERY";
+    pd_create PdCreate IOC_PD_CREATE "PD_CREATE";
+    cq_create CqCreate IOC_CQ_CREATE "CQ_CREATE";
+    qp_create QpCreate IOC_QP_CREATE "QP_CREATE";
+    qp_modify QpModify IOC_QP_MODIFY "QP_MODIFY";
+    qp_query QpQuery IOC_QP_QUERY "QP_QUERY";
+    buffer_create BufferCreate IOC_BUFFER_CREATE "BUFFER_CREATE";
+    grant_create GrantCreate IOC_GRANT_CREATE "GRANT_CREATE";
+    destroy Destroy IOC_DESTROY "DESTROY";
+    submit Submit IOC_SUBMIT "SUBMIT";
+}
+
+/// Commands that write to nothing but their own struct.
+pub(crate) trait Plain: Command {}
+
+macro_rules! plain {
+    ($($ty:ident)*) => { $(impl Plain for abi::$ty {})* };
+}
+plain!(Query Attach DeviceQuery PortQuery PkeyQuery PdCreate CqCreate QpCreate QpModify QpQuery
+    BufferCreate GrantCreate Destroy);
+
+/// An open `/dev/rust_ulp`.
+#[derive(Debug)]
+pub(crate) struct File {
+    fd: OwnedFd,
+    #[cfg(test)]
+    fake: Option<std::sync::Arc<crate::fake::Kernel>>,
+}
+
+impl File {
+    pub(crate) fn open(path: &str) -> std::io::Result<Self> {
+        // The standard library sets O_CLOEXEC.
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        Ok(Self {
+            fd: file.into(),
+            #[cfg(test)]
+            fake: None,
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn fake(fake: std::sync::Arc<crate::fake::Kernel>, fd: OwnedFd) -> Self {
+        Self {
+            fd,
+            fake: Some(fake),
+        }
+    }
+
+    /// Issues a command. One that a signal interrupts has changed nothing, and is issued again.
+    ///
+    /// # Safety
+    ///
+    /// As [`Command::issue`], with respect to the addresses in `arg`.
+    unsafe fn issue<C: Command>(&self, arg: &mut C) -> Result<(), Errno> {
+        loop {
+            #[cfg(test)]
+            if let Some(fake) = &self.fake {
+                // SAFETY: What the caller promised.
+                return unsafe { fake.issue(C::NAME, std::ptr::from_mut(arg).cast()) };
+            }
+            // SAFETY: A unique reference is such a pointer; the rest is the caller's promise.
+            match unsafe { C::issue(self.fd.as_raw_fd(), arg) } {
+                Ok(_) => return Ok(()),
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    /// Issues a command that writes to nothing but `arg`.
+    pub(crate) fn call<C: Plain>(&self, arg: &mut C) -> Result<(), Errno> {
+        // SAFETY: There are no addresses in a `Plain` command.
+        unsafe { self.issue(arg) }
+    }
+
+    /// Fills `entries` with devices and returns how many there are, which may be more.
+    pub(crate) fn device_list(&self, entries: &mut [abi::DeviceEntry]) -> Result<u32, Errno> {
+        let mut arg = abi::DeviceList {
+            entries: entries.as_mut_ptr().expose_provenance() as u64,
+            entry_size: abi::DeviceEntry::SIZE,
+            capacity: u32::try_from(entries.len()).unwrap_or(u32::MAX),
+            ..abi::DeviceList::new()
+        };
+        // SAFETY: `entries` is a unique reference to at least `capacity` entries of `entry_size`, plain
+        // data for which any bytes are valid.
+        unsafe { self.issue(&mut arg) }?;
+        Ok(arg.count)
+    }
+
+    /// Fills `entries` with GIDs of `port` and returns how many there are, which may be more.
+    pub(crate) fn gid_query(&self, port: u32, entries: &mut [abi::GidEntry]) -> Result<u32, Errno> {
+        let mut arg = abi::GidQuery {
+            entries: entries.as_mut_ptr().expose_provenance() as u64,
+            entry_size: abi::GidEntry::SIZE,
+            capacity: u32::try_from(entries.len()).unwrap_or(u32::MAX),
+            port,
+            ..abi::GidQuery::new()
+        };
+        // SAFETY: As in `device_list`.
+        unsafe { self.issue(&mut arg) }?;
+        Ok(arg.count)
+    }
+
+    /// Posts `wrs` and waits as `arg` says; `arg` is written back in every case.
+    ///
+    /// Addresses within `wrs` are only read from: a wrong one is an `EFAULT`, or a request with other
+    /// bytes of this process in it. [`crate::wr`] sees to it that they are right.
+    pub(crate) fn submit(&self, wrs: &[abi::Wr], arg: &mut abi::Submit) -> Result<(), Errno> {
+        arg.wrs = if wrs.is_empty() {
+            0
+        } else {
+            wrs.as_ptr().expose_provenance() as u64
+        };
+        arg.nr_wrs = u32::try_from(wrs.len()).map_err(|_| Errno::E2BIG)?;
+        arg.wr_size = abi::Wr::SIZE;
+        // SAFETY: SUBMIT writes to its own struct alone; what else it has addresses of, it reads.
+        unsafe { self.issue(arg) }
+    }
+}
+
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The address of memory that a request reads while it is submitted.
+pub(crate) fn address_of<T>(slice: &[T]) -> u64 {
+    slice.as_ptr().expose_provenance() as u64
+}
+
+/// Memory of the device file, shared with the kernel, devices and whoever they let write to it.
+///
+/// # Invariants
+///
+/// `base` is the address of a mapping of `len` bytes, readable and writable, which nothing unmaps
+/// before this is dropped. It is aligned to a page, and `len` is a multiple of 8.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<libc::c_void>,
+    len: usize,
+}
+
+// SAFETY: A mapping belongs to the process, not to a thread.
+unsafe impl Send for Mapping {}
+// SAFETY: All access through a shared reference is atomic.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes, rounded up to whole words, at `offset`.
+    pub(crate) fn new(file: &File, offset: u64, len: u64) -> Result<Self, Errno> {
+        let len = usize::try_from(len)
+            .ok()
+            .and_then(|len| len.checked_next_multiple_of(8))
+            .and_then(NonZeroUsize::new)
+            .ok_or(Errno::EOVERFLOW)?;
+        let offset = libc::off_t::try_from(offset).map_err(|_| Errno::EOVERFLOW)?;
+        // SAFETY: A new mapping at an address that the kernel chooses touches no memory of ours.
+        let base = unsafe {
+            mmap(
+                None,
+                len,
+                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+                MapFlags::MAP_SHARED,
+                file,
+                offset,
+            )
+        }?;
+        // INVARIANT: mmap() returned a mapping of this length; pages are aligned.
+        Ok(Self {
+            base,
+            len: len.get(),
+        })
+    }
+
+    /// The memory as words.
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: By the type invariants this is `len / 8` aligned words that stay mapped as long as
+        // `self` is borrowed. Any bytes are a valid AtomicU64, which may change behind a shared
+        // reference. The kernel's and the devices' accesses are outside of this program; those of this
+        // program all go through this slice and have this size, or through a `RingMap`, which keeps
+        // its header (u32) and its entries (u64) apart.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len / 8) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants it is ours, and all borrows of it have ended. A failure would
+        // leave it mapped, which harms nobody.
+        let _ = unsafe { munmap(self.base, self.len) };
+    }
+}
+
+/// An index of a completion ring.
+pub(crate) struct Index<'a>(&'a AtomicU32);
+
+impl SharedIndex for Index<'_> {
+    fn load_acquire(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn store_release(&self, value: u32) {
+        self.0.store(value, Ordering::Release);
+    }
+}
+
+/// The mapping of a completion ring.
+///
+/// # Invariants
+///
+/// The mapping is longer than the ring's header.
+#[derive(Debug)]
+pub(crate) struct RingMap {
+    map: Mapping,
+}
+
+const _: () = assert!(
+    size_of::<abi::CqRing>() <= abi::CQ_ENTRIES_OFFSET
+        && size_of::<abi::Cqe>() == 64
+        && abi::CQ_ENTRIES_OFFSET % 8 == 0
+);
+
+impl RingMap {
+    /// Maps a ring of `entries` entries.
+    pub(crate) fn new(file: &File, offset: u64, len: u64, entries: u32) -> Result<Self, Errno> {
+        let need = u64::from(entries)
+            .saturating_mul(u64::from(abi::Cqe::SIZE))
+            .saturating_add(abi::CQ_ENTRIES_OFFSET as u64);
+        if len < need {
+            return Err(Errno::EPROTO);
+        }
+        // INVARIANT: `need` is more than the header.
+        Ok(Self {
+            map: Mapping::new(file, offset, len)?,
+        })
+    }
+
+    fn header(&self, offset: usize) -> &AtomicU32 {
+        debug_assert!(offset % 4 == 0 && offset < size_of::<abi::CqRing>());
+        // SAFETY: `offset` is one of the four below: within the header, which by the type invariants is
+        // within the mapping, and aligned. All accesses of this program to the header are of this
+        // size. It stays mapped as long as `self` is borrowed.
+        unsafe { AtomicU32::from_ptr(self.map.base.as_ptr().cast::<u8>().add(offset).cast()) }
+    }
+
+    pub(crate) fn head(&self) -> Index<'_> {
+        Index(self.header(std::mem::offset_of!(abi::CqRing, head)))
+    }
+
+    pub(crate) fn tail(&self) -> Index<'_> {
+        Index(self.header(std::mem::offset_of!(abi::CqRing, tail)))
+    }
+
+    pub(crate) fn flags(&self) -> u32 {
+        self.header(std::mem::offset_of!(abi::CqRing, flags))
+            .load(Ordering::Acquire)
+    }
+
+    pub(crate) fn dropped(&self) -> u32 {
+        self.header(std::mem::offset_of!(abi::CqRing, dropped))
+            .load(Ordering::Relaxed)
+    }
+
+    /// Copies the entry at `slot` out, or [`None`] when the ring has no such entry.
+    pub(crate) fn entry(&self, slot: u32) -> Option<abi::Cqe> {
+        const WORDS: usize = size_of::<abi::Cqe>() / 8;
+        let first = usize::try_from(slot)
+            .ok()?
+            .checked_mul(WORDS)?
+            .checked_add(abi::CQ_ENTRIES_OFFSET / 8)?;
+        let words = self.map.words().get(first..)?.first_chunk::<WORDS>()?;
+        let copy: [u64; WORDS] = std::array::from_fn(|i| match words.get(i) {
+            Some(word) => word.load(Ordering::Relaxed),
+            None => 0,
+        });
+        // SAFETY: Both are 64 bytes without padding, and any bytes are a valid `Cqe`.
+        Some(unsafe { std::mem::transmute::<[u64; WORDS], abi::Cqe>(copy) })
+    }
+}
+
+/// A number that a peer cannot guess.
+pub(crate) fn random_u32() -> Result<u32, Errno> {
+    let mut bytes = [0u8; 4];
+    // SAFETY: The buffer is ours and as long as said. Requests of up to 256 bytes are never cut short.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if usize::try_from(got) == Ok(bytes.len()) {
+        Ok(u32::from_ne_bytes(bytes))
+    } else {
+        Err(Errno::last())
+    }
+}

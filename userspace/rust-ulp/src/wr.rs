@@ -1,0 +1,483 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Requests, as builders: mandatory parts in the constructor, the rest as setters.
+
+use crate::abi;
+use crate::buffer::{Access, LocalSlice, RemoteSlice};
+use crate::device::DeviceInner;
+use crate::error::{Error, Result};
+use crate::qp::{PreparedQp, Qp, Rc, Transport};
+use crate::sys;
+use std::sync::Arc;
+
+/// Where a request's data is.
+#[derive(Clone, Debug)]
+pub(crate) enum Local<'a> {
+    None,
+    One(LocalSlice),
+    Many(&'a [LocalSlice]),
+    Bytes(&'a [u8]),
+}
+
+impl Local<'_> {
+    pub(crate) fn slices(&self) -> &[LocalSlice] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(many) => many,
+            Self::None | Self::Bytes(_) => &[],
+        }
+    }
+
+    fn len(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            // No overflow: a slice lies in memory, and there are at most 255 of them, as checked.
+            _ => self
+                .slices()
+                .iter()
+                .fold(0, |sum, slice| sum.saturating_add(slice.len() as u64)),
+        }
+    }
+}
+
+/// A request of any type, ready to be posted: what the builders become.
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing before it is posted"]
+pub struct Request<'a> {
+    wr: abi::Wr,
+    pub(crate) local: Local<'a>,
+    remote: Option<RemoteSlice>,
+    needed: Access,
+}
+
+impl<'a> Request<'a> {
+    fn new(opcode: u8, local: Local<'a>) -> Self {
+        Self {
+            wr: abi::Wr {
+                opcode,
+                flags: abi::SEND_SIGNALED,
+                ..abi::Wr::default()
+            },
+            local,
+            remote: None,
+            needed: Access::empty(),
+        }
+    }
+
+    fn remote(mut self, remote: RemoteSlice, needed: Access) -> Self {
+        self.wr.remote_addr = remote.addr();
+        self.wr.rkey = remote.rkey();
+        self.remote = Some(remote);
+        self.needed = needed;
+        self
+    }
+
+    fn flag(&mut self, flag: u16, on: bool) {
+        if on {
+            self.wr.flags |= flag;
+        } else {
+            self.wr.flags &= !flag;
+        }
+    }
+
+    /// The request as the ABI has it, checked as far as this side can. With several elements,
+    /// `wr.sge.offset` is left for the caller to fill in.
+    pub(crate) fn encode(&self, qp: u32, device: &DeviceInner) -> Result<abi::Wr> {
+        let mut wr = self.wr;
+        wr.qp = qp;
+        let max_sge = device.limits().max_sge.min(u8::MAX.into()) as usize;
+        let slices = self.local.slices();
+        if slices.len() > max_sge {
+            return Err(Error::TooMany {
+                what: "elements",
+                count: slices.len() as u64,
+                max: max_sge as u64,
+            });
+        }
+        let len = self.local.len();
+        if len > u32::MAX.into() {
+            return Err(Error::TooMany {
+                what: "bytes",
+                count: len,
+                max: u32::MAX.into(),
+            });
+        }
+        if let Some(remote) = &self.remote {
+            self.check_remote(remote, len)?;
+        }
+        match &self.local {
+            Local::None => {}
+            Local::Bytes(bytes) => {
+                wr.flags |= abi::SEND_INLINE;
+                if !bytes.is_empty() {
+                    wr.num_sge = 1;
+                    wr.sge = abi::Sge {
+                        buffer: 0,
+                        length: len as u32,
+                        offset: sys::address_of(bytes),
+                    };
+                }
+            }
+            Local::One(slice) => {
+                wr.num_sge = 1;
+                wr.sge = slice.sge();
+            }
+            Local::Many([slice]) => {
+                wr.num_sge = 1;
+                wr.sge = slice.sge();
+            }
+            Local::Many(slices) => wr.num_sge = slices.len() as u8,
+        }
+        Ok(wr)
+    }
+
+    fn check_remote(&self, remote: &RemoteSlice, len: u64) -> Result<()> {
+        if let Some(granted) = remote.access() {
+            if !granted.contains(self.needed) {
+                return Err(Error::Access {
+                    needed: self.needed,
+                    granted,
+                });
+            }
+        }
+        let atomic = self.needed == Access::REMOTE_ATOMIC;
+        if len > remote.len() || (atomic && len != 8) {
+            return Err(Error::Range {
+                what: if atomic {
+                    "result of an atomic operation, which has 8 bytes"
+                } else {
+                    "remote memory"
+                },
+                offset: remote.addr(),
+                len,
+                capacity: if atomic { 8 } else { remote.len() },
+            });
+        }
+        if atomic && remote.addr() % 8 != 0 {
+            return Err(Error::Misaligned {
+                offset: remote.addr(),
+                align: 8,
+            });
+        }
+        Ok(())
+    }
+}
+
+pub(crate) mod sealed {
+    /// Nobody else implements the traits that have this one above them.
+    pub trait Sealed {}
+}
+
+/// What a connected queue pair of transport `T` can post. The builders of this crate are that.
+pub trait Post<'a, T: Transport>: Into<Request<'a>> + sealed::Sealed {}
+
+/// A queue pair with a request that it takes, for [`DeviceBatch`](crate::DeviceBatch): a [`Qp`] with
+/// whatever it can post, a [`PreparedQp`] with a [`Recv`].
+pub trait RequestFor<'a, Q>: Into<Request<'a>> + sealed::Sealed {
+    /// The queue pair's handle, and its device.
+    #[doc(hidden)]
+    fn target(qp: &Q) -> Target<'_>;
+}
+
+/// A queue pair as a batch needs it.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Target<'q> {
+    pub(crate) handle: u32,
+    pub(crate) device: &'q Arc<DeviceInner>,
+}
+
+impl<'a, T: Transport, R: Post<'a, T>> RequestFor<'a, &Qp<T>> for R {
+    fn target<'q>(qp: &'q &Qp<T>) -> Target<'q> {
+        Target {
+            handle: qp.handle(),
+            device: qp.device_inner(),
+        }
+    }
+}
+
+impl<'a, T: Transport> RequestFor<'a, &PreparedQp<T>> for Recv<'a> {
+    fn target<'q>(qp: &'q &PreparedQp<T>) -> Target<'q> {
+        Target {
+            handle: qp.handle(),
+            device: qp.device_inner(),
+        }
+    }
+}
+
+macro_rules! common {
+    ($name:ident) => {
+        impl<'a> $name<'a> {
+            /// A number of the caller's, which comes back in the completion; 0 unless said.
+            pub fn wr_id(mut self, wr_id: u64) -> Self {
+                self.request.wr.user_data = wr_id;
+                self
+            }
+        }
+
+        impl<'a> From<$name<'a>> for Request<'a> {
+            fn from(op: $name<'a>) -> Self {
+                op.request
+            }
+        }
+
+        impl sealed::Sealed for $name<'_> {}
+    };
+}
+
+macro_rules! send_side {
+    ($name:ident) => {
+        common!($name);
+
+        impl<'a> $name<'a> {
+            /// Whether it makes a completion when it succeeds; true unless said. It makes one when it
+            /// fails in any case. A queue pair whose requests are all unsignaled fills up: the slots of
+            /// unsignaled requests are free again when a later signaled one completes.
+            ///
+            /// Header: `RUST_ULP_SEND_SIGNALED`.
+            pub fn signaled(mut self, signaled: bool) -> Self {
+                self.request.flag(abi::SEND_SIGNALED, signaled);
+                self
+            }
+
+            /// Starts only after the reads and atomics posted before it are done.
+            ///
+            /// Header: `RUST_ULP_SEND_FENCE`.
+            pub fn fenced(mut self) -> Self {
+                self.request.flag(abi::SEND_FENCE, true);
+                self
+            }
+        }
+    };
+}
+
+macro_rules! solicited {
+    ($name:ident) => {
+        impl<'a> $name<'a> {
+            /// Wakes a peer that waits for solicited completions only.
+            ///
+            /// Header: `RUST_ULP_SEND_SOLICITED`.
+            pub fn solicited(mut self) -> Self {
+                self.request.flag(abi::SEND_SOLICITED, true);
+                self
+            }
+
+            /// Takes the data while it is posted, so that the memory can be changed at once. At most
+            /// [`QpCaps::max_inline`](crate::QpCaps::max_inline) bytes.
+            ///
+            /// Header: `RUST_ULP_SEND_INLINE`.
+            pub fn inline(mut self) -> Self {
+                self.request.flag(abi::SEND_INLINE, true);
+                self
+            }
+        }
+    };
+}
+
+/// An RDMA Write: local bytes go into the peer's memory, without the peer's program taking part.
+///
+/// Needs [`Access::REMOTE_WRITE`]. Header: `rust_ulp_wr` with `RUST_ULP_WR_RDMA_WRITE` or
+/// `RUST_ULP_WR_RDMA_WRITE_WITH_IMM`.
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing before it is posted"]
+pub struct Write<'a> {
+    request: Request<'a>,
+}
+
+impl<'a> Write<'a> {
+    fn with(local: Local<'a>, dst: RemoteSlice) -> Self {
+        Self {
+            request: Request::new(abi::WR_RDMA_WRITE, local).remote(dst, Access::REMOTE_WRITE),
+        }
+    }
+
+    /// Writes `src` to the start of `dst`, which may be longer.
+    pub fn new(src: LocalSlice, dst: RemoteSlice) -> Self {
+        Self::with(Local::One(src), dst)
+    }
+
+    /// Writes several pieces, one after the other, to the start of `dst`.
+    pub fn gather(src: &'a [LocalSlice], dst: RemoteSlice) -> Self {
+        Self::with(Local::Many(src), dst)
+    }
+
+    /// Writes bytes that are taken while the request is posted: no buffer is needed. At most
+    /// [`QpCaps::max_inline`](crate::QpCaps::max_inline) of them.
+    pub fn inline_bytes(src: &'a [u8], dst: RemoteSlice) -> Self {
+        Self::with(Local::Bytes(src), dst)
+    }
+
+    /// Also completes a receive of the peer's, which gets this number (in host order on both sides).
+    pub fn imm(mut self, imm: u32) -> Self {
+        self.request.wr.opcode = abi::WR_RDMA_WRITE_WITH_IMM;
+        self.request.wr.imm_data = imm;
+        self
+    }
+}
+
+send_side!(Write);
+solicited!(Write);
+impl<'a> Post<'a, Rc> for Write<'a> {}
+
+/// An RDMA Read: bytes of the peer's memory come here, without the peer's program taking part.
+///
+/// Needs [`Access::REMOTE_READ`]. Header: `rust_ulp_wr` with `RUST_ULP_WR_RDMA_READ`.
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing before it is posted"]
+pub struct Read<'a> {
+    request: Request<'a>,
+}
+
+impl<'a> Read<'a> {
+    fn with(src: RemoteSlice, local: Local<'a>) -> Self {
+        Self {
+            request: Request::new(abi::WR_RDMA_READ, local).remote(src, Access::REMOTE_READ),
+        }
+    }
+
+    /// Fills `dst` from the start of `src`, which may be longer.
+    pub fn new(src: RemoteSlice, dst: LocalSlice) -> Self {
+        Self::with(src, Local::One(dst))
+    }
+
+    /// Fills several pieces, one after the other, from the start of `src`.
+    pub fn scatter(src: RemoteSlice, dst: &'a [LocalSlice]) -> Self {
+        Self::with(src, Local::Many(dst))
+    }
+}
+
+send_side!(Read);
+impl<'a> Post<'a, Rc> for Read<'a> {}
+
+/// A send: the message goes into the receive that the peer posted first.
+///
+/// Header: `rust_ulp_wr` with `RUST_ULP_WR_SEND` or `RUST_ULP_WR_SEND_WITH_IMM`.
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing before it is posted"]
+pub struct Send<'a> {
+    request: Request<'a>,
+}
+
+impl<'a> Send<'a> {
+    fn with(local: Local<'a>) -> Self {
+        Self {
+            request: Request::new(abi::WR_SEND, local),
+        }
+    }
+
+    /// Sends `src`.
+    pub fn new(src: LocalSlice) -> Self {
+        Self::with(Local::One(src))
+    }
+
+    /// Sends several pieces as one message.
+    pub fn gather(src: &'a [LocalSlice]) -> Self {
+        Self::with(Local::Many(src))
+    }
+
+    /// Sends bytes that are taken while the request is posted: no buffer is needed. At most
+    /// [`QpCaps::max_inline`](crate::QpCaps::max_inline) of them.
+    pub fn inline_bytes(src: &'a [u8]) -> Self {
+        Self::with(Local::Bytes(src))
+    }
+
+    /// Sends a message of no bytes.
+    pub fn empty() -> Self {
+        Self::with(Local::None)
+    }
+
+    /// The peer's completion gets this number (in host order on both sides).
+    pub fn imm(mut self, imm: u32) -> Self {
+        self.request.wr.opcode = abi::WR_SEND_WITH_IMM;
+        self.request.wr.imm_data = imm;
+        self
+    }
+}
+
+send_side!(Send);
+solicited!(Send);
+impl<'a> Post<'a, Rc> for Send<'a> {}
+
+/// A compare-and-swap of 8 aligned bytes of the peer's memory.
+///
+/// Needs [`Access::REMOTE_ATOMIC`]. Header: `rust_ulp_wr` with `RUST_ULP_WR_ATOMIC_CMP_AND_SWP`.
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing before it is posted"]
+pub struct CompareSwap<'a> {
+    request: Request<'a>,
+}
+
+impl CompareSwap<'_> {
+    /// Puts `swap` at the start of `target` if `compare` is there; what was there before comes to
+    /// `result`, which has 8 bytes.
+    pub fn new(target: RemoteSlice, compare: u64, swap: u64, result: LocalSlice) -> Self {
+        let local = Local::One(result);
+        let mut request =
+            Request::new(abi::WR_ATOMIC_CMP_AND_SWP, local).remote(target, Access::REMOTE_ATOMIC);
+        request.wr.arg0 = compare;
+        request.wr.arg1 = swap;
+        Self { request }
+    }
+}
+
+send_side!(CompareSwap);
+impl<'a> Post<'a, Rc> for CompareSwap<'a> {}
+
+/// An addition to 8 aligned bytes of the peer's memory.
+///
+/// Needs [`Access::REMOTE_ATOMIC`]. Header: `rust_ulp_wr` with `RUST_ULP_WR_ATOMIC_FETCH_AND_ADD`.
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing before it is posted"]
+pub struct FetchAdd<'a> {
+    request: Request<'a>,
+}
+
+impl FetchAdd<'_> {
+    /// Adds `add` to the number at the start of `target`; what was there before comes to `result`,
+    /// which has 8 bytes.
+    pub fn new(target: RemoteSlice, add: u64, result: LocalSlice) -> Self {
+        let local = Local::One(result);
+        let mut request =
+            Request::new(abi::WR_ATOMIC_FETCH_AND_ADD, local).remote(target, Access::REMOTE_ATOMIC);
+        request.wr.arg0 = add;
+        Self { request }
+    }
+}
+
+send_side!(FetchAdd);
+impl<'a> Post<'a, Rc> for FetchAdd<'a> {}
+
+/// A receive: room for a message of the peer's, or for the notice of a write with immediate data.
+///
+/// Header: `rust_ulp_wr` with `RUST_ULP_WR_RECV`.
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing before it is posted"]
+pub struct Recv<'a> {
+    request: Request<'a>,
+}
+
+impl<'a> Recv<'a> {
+    fn with(local: Local<'a>) -> Self {
+        let mut request = Request::new(abi::WR_RECV, local);
+        request.wr.flags = 0;
+        Self { request }
+    }
+
+    /// Receives into `dst`.
+    pub fn new(dst: LocalSlice) -> Self {
+        Self::with(Local::One(dst))
+    }
+
+    /// Receives into several pieces, one after the other.
+    pub fn scatter(dst: &'a [LocalSlice]) -> Self {
+        Self::with(Local::Many(dst))
+    }
+
+    /// Receives a message of no bytes, or the notice of a write with immediate data.
+    pub fn empty() -> Self {
+        Self::with(Local::None)
+    }
+}
+
+common!(Recv);
+impl<'a, T: Transport> Post<'a, T> for Recv<'a> {}
