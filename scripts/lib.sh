@@ -8,6 +8,8 @@
 # place, so a product either is complete or is not there.
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+# An ordinary user lacks where chroot and modinfo are.
+PATH=$PATH:/usr/sbin:/sbin
 cache=${RUST_ULP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rust_ulp}
 
 # The kernel that everything is tried against first. When the archive has moved
