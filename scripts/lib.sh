@@ -47,11 +47,11 @@ lock() {
 	flock -w 3600 ${2:+"$2"} "$fd" || die "$1 is still being built after an hour; see $cache/log"
 }
 
-# with_root CMD: root's rights over the cache: plain, or in a user namespace
-# where root is the caller.
+# with_root CMD: root's rights over the cache, for an ordinary user in a user
+# namespace where root is the caller. What CMD mounts vanishes with it.
 with_root() {
 	if [ "$(id -u)" = 0 ]; then
-		"$@"
+		unshare --mount "$@"
 	else
 		unshare --user --map-root-user --map-auto --mount "$@"
 	fi
