@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * See helpers.h.
+ */
+#include <linux/nsproxy.h>
+#include <linux/sched.h>
+#include <linux/sched/signal.h>
+#include <rdma/ib_cache.h>
+#include <rdma/ib_addr.h>
+
+#include "helpers.h"
+
+/* The caller has a reference, or is in a client's callback: the count is not zero. */
+void rust_ulp_h_device_get(struct ib_device *dev)
+{
+	WARN_ON_ONCE(!ib_device_try_get(dev));
+}
+
+void rust_ulp_h_device_describe(struct ib_device *dev, struct rust_ulp_h_device *out)
+{
+	const struct ib_device_attr *attrs = &dev->attrs;
+
+	*out = (struct rust_ulp_h_device) {
+		.max_mr_size = attrs->max_mr_size,
+		.page_size_cap = attrs->page_size_cap,
+		.device_cap_flags = attrs->device_cap_flags,
+		.kernel_cap_flags = attrs->kernel_cap_flags,
+		.index = dev->index,
+		.phys_ports = dev->phys_port_cnt,
+		.num_comp_vectors = dev->num_comp_vectors,
+		.vendor_id = attrs->vendor_id,
+		.vendor_part_id = attrs->vendor_part_id,
+		.hw_ver = attrs->hw_ver,
+		.max_qp = attrs->max_qp,
+		.max_qp_wr = attrs->max_qp_wr,
+		.max_send_sge = attrs->max_send_sge,
+		.max_recv_sge = attrs->max_recv_sge,
+		.max_sge_rd = attrs->max_sge_rd,
+		.max_cq = attrs->max_cq,
+		.max_cqe = attrs->max_cqe,
+		.max_mr = attrs->max_mr,
+		.max_pd = attrs->max_pd,
+		.max_qp_rd_atom = attrs->max_qp_rd_atom,
+		.max_qp_init_rd_atom = attrs->max_qp_init_rd_atom,
+		.max_srq = attrs->max_srq,
+		.max_srq_wr = attrs->max_srq_wr,
+		.max_fast_reg_pages = attrs->max_fast_reg_page_list_len,
+		.local_ca_ack_delay = attrs->local_ca_ack_delay,
+		.atomic_cap = attrs->atomic_cap,
+		.numa_node = ibdev_to_node(dev),
+		.virt_dma = ib_uses_virt_dma(dev),
+	};
+	memcpy(out->node_guid, &dev->node_guid, sizeof(out->node_guid));
+	memcpy(out->sys_image_guid, &attrs->sys_image_guid, sizeof(out->sys_image_guid));
+}
+
+/* The device may be renamed meanwhile: the copy is NUL-terminated, whatever it says. */
+void rust_ulp_h_device_name(struct ib_device *dev, char *out, size_t len)
+{
+	strscpy_pad(out, dev_name(&dev->dev), len);
+}
+
+const char *rust_ulp_h_device_driver(struct ib_device *dev)
+{
+	return dev->ops.owner ? module_name(dev->ops.owner) : "";
+}
+
+int rust_ulp_h_gid(struct ib_device *dev, u32 port, u32 index, struct net *net,
+		   struct rust_ulp_h_gid *out)
+{
+	const struct ib_gid_attr *attr = rdma_get_gid_attr(dev, port, index);
+	struct net_device *ndev;
+
+	if (IS_ERR(attr))
+		return PTR_ERR(attr);
+
+	memset(out, 0, sizeof(*out));
+	memcpy(out->gid, attr->gid.raw, sizeof(out->gid));
+	out->gid_type = attr->gid_type;
+	rcu_read_lock();
+	ndev = rdma_read_gid_attr_ndev_rcu(attr);
+	if (!IS_ERR(ndev) && net_eq(dev_net(ndev), net)) {
+		out->local_net = true;
+		out->ifindex = ndev->ifindex;
+		strscpy_pad(out->ifname, ndev->name, sizeof(out->ifname));
+	}
+	rcu_read_unlock();
+	rdma_put_gid_attr(attr);
+	return 0;
+}
+
+u32 rust_ulp_h_port_ifindex(struct ib_device *dev, u32 port, struct net *net)
+{
+	struct net_device *ndev = ib_device_get_netdev(dev, port);
+	u32 ifindex = 0;
+
+	if (!ndev)
+		return 0;
+	if (net_eq(dev_net(ndev), net))
+		ifindex = ndev->ifindex;
+	dev_put(ndev);
+	return ifindex;
+}
+
+struct ib_pd *rust_ulp_h_alloc_pd(struct ib_device *dev)
+{
+	return ib_alloc_pd(dev, 0);
+}
+
+void rust_ulp_h_dealloc_pd(struct ib_pd *pd)
+{
+	ib_dealloc_pd(pd);
+}
+
+u32 rust_ulp_h_pd_local_dma_lkey(struct ib_pd *pd)
+{
+	return pd->local_dma_lkey;
+}
+
+/* ib_alloc_cq() takes no event handler; without one a driver's CQ_ERR is lost. */
+struct ib_cq *rust_ulp_h_alloc_cq(struct ib_device *dev, void *context, int nr_cqe,
+				  int comp_vector, enum ib_poll_context poll_ctx,
+				  void (*event)(struct ib_event *event, void *context))
+{
+	struct ib_cq *cq = ib_alloc_cq(dev, context, nr_cqe, comp_vector, poll_ctx);
+
+	if (!IS_ERR(cq))
+		cq->event_handler = event;
+	return cq;
+}
+
+struct ib_qp *rust_ulp_h_create_qp(struct ib_pd *pd, struct ib_qp_init_attr *init)
+{
+	return ib_create_qp(pd, init);
+}
+
+int rust_ulp_h_destroy_qp(struct ib_qp *qp)
+{
+	return ib_destroy_qp(qp);
+}
+
+u32 rust_ulp_h_qp_num(struct ib_qp *qp)
+{
+	return qp->qp_num;
+}
+
+int rust_ulp_h_dereg_mr(struct ib_mr *mr)
+{
+	return ib_dereg_mr(mr);
+}
+
+/* As ib_map_mr_sg_zbva() does: after ib_map_mr_sg(), before the REG_MR request is posted. */
+void rust_ulp_h_mr_set_iova(struct ib_mr *mr, u64 iova)
+{
+	mr->iova = iova;
+}
+
+u32 rust_ulp_h_mr_lkey(struct ib_mr *mr)
+{
+	return mr->lkey;
+}
+
+u32 rust_ulp_h_mr_rkey(struct ib_mr *mr)
+{
+	return mr->rkey;
+}
+
+void rust_ulp_h_mr_next_key(struct ib_mr *mr)
+{
+	ib_update_fast_reg_key(mr, ib_inc_rkey(mr->rkey));
+}
+
+int rust_ulp_h_sg_alloc(struct sg_table *table, unsigned int nents)
+{
+	return sg_alloc_table(table, nents, GFP_KERNEL_ACCOUNT);
+}
+
+void rust_ulp_h_sg_set(struct scatterlist *sg, struct page *page, unsigned int len,
+		       unsigned int offset)
+{
+	sg_set_page(sg, page, len, offset);
+}
+
+struct scatterlist *rust_ulp_h_sg_next(struct scatterlist *sg)
+{
+	return sg_next(sg);
+}
+
+int rust_ulp_h_dma_map(struct ib_device *dev, struct sg_table *sgt)
+{
+	return ib_dma_map_sgtable_attrs(dev, sgt, DMA_BIDIRECTIONAL, 0);
+}
+
+void rust_ulp_h_dma_unmap(struct ib_device *dev, struct sg_table *sgt)
+{
+	ib_dma_unmap_sgtable_attrs(dev, sgt, DMA_BIDIRECTIONAL, 0);
+}
+
+void rust_ulp_h_ah_attr_set(struct ib_device *dev, struct rdma_ah_attr *attr, u32 port,
+			    const u8 dgid[16], u32 flow_label, u8 sgid_index, u8 hop_limit,
+			    u8 traffic_class, bool grh, u8 sl, u16 dlid, u8 src_path_bits,
+			    u8 static_rate)
+{
+	union ib_gid gid;
+
+	memset(attr, 0, sizeof(*attr));
+	memcpy(gid.raw, dgid, sizeof(gid.raw));
+	attr->type = rdma_ah_find_type(dev, port);
+	rdma_ah_set_port_num(attr, port);
+	rdma_ah_set_sl(attr, sl);
+	rdma_ah_set_static_rate(attr, static_rate);
+	if (attr->type == RDMA_AH_ATTR_TYPE_IB) {
+		rdma_ah_set_dlid(attr, dlid);
+		rdma_ah_set_path_bits(attr, src_path_bits);
+	}
+	if (grh)
+		rdma_ah_set_grh(attr, &gid, flow_label, sgid_index, hop_limit, traffic_class);
+}
+
+void rust_ulp_h_ah_attr_set_dmac(struct rdma_ah_attr *attr, const u8 dmac[6])
+{
+	if (attr->type == RDMA_AH_ATTR_TYPE_ROCE)
+		memcpy(attr->roce.dmac, dmac, 6);
+}
+
+void rust_ulp_h_ah_attr_get_dmac(const struct rdma_ah_attr *attr, u8 dmac[6])
+{
+	memset(dmac, 0, 6);
+	if (attr->type == RDMA_AH_ATTR_TYPE_ROCE)
+		memcpy(dmac, attr->roce.dmac, 6);
+}
+
+u8 rust_ulp_h_ah_attr_hop_limit(const struct rdma_ah_attr *attr)
+{
+	return attr->grh.hop_limit;
+}
+
+void rust_ulp_h_ah_attr_get(const struct rdma_ah_attr *attr, u32 *port, u8 dgid[16],
+			    u32 *flow_label, u8 *sgid_index, u8 *hop_limit, u8 *traffic_class,
+			    bool *grh, u8 *sl, u16 *dlid, u8 *src_path_bits, u8 *static_rate)
+{
+	*port = rdma_ah_get_port_num(attr);
+	memcpy(dgid, attr->grh.dgid.raw, 16);
+	*flow_label = attr->grh.flow_label;
+	*sgid_index = attr->grh.sgid_index;
+	*hop_limit = attr->grh.hop_limit;
+	*traffic_class = attr->grh.traffic_class;
+	*grh = rdma_ah_get_ah_flags(attr) & IB_AH_GRH;
+	*sl = rdma_ah_get_sl(attr);
+	*dlid = rdma_ah_get_dlid(attr);
+	*src_path_bits = rdma_ah_get_path_bits(attr);
+	*static_rate = rdma_ah_get_static_rate(attr);
+}
+
+void rust_ulp_h_destroy_ah(struct ib_ah *ah)
+{
+	rdma_destroy_ah(ah, RDMA_DESTROY_AH_SLEEPABLE);
+}
+
+/* The link-layer address behind a GID of this device: the way from a device to itself. */
+int rust_ulp_h_own_dmac(struct ib_device *dev, u32 port, u32 index, u8 dmac[6])
+{
+	const struct ib_gid_attr *attr = rdma_get_gid_attr(dev, port, index);
+	u8 smac[ETH_ALEN] = {};
+	int err;
+
+	if (IS_ERR(attr))
+		return PTR_ERR(attr);
+	err = rdma_read_gid_l2_fields(attr, NULL, smac);
+	rdma_put_gid_attr(attr);
+	memcpy(dmac, smac, 6);
+	return err;
+}
+
+struct net *rust_ulp_h_current_net(void)
+{
+	return get_net(current->nsproxy->net_ns);
+}
+
+void rust_ulp_h_put_net(struct net *net)
+{
+	put_net(net);
+}
+
+int rust_ulp_h_percpu_ref_init(struct percpu_ref *ref, percpu_ref_func_t *release)
+{
+	return percpu_ref_init(ref, release, 0, GFP_KERNEL);
+}
+
+bool rust_ulp_h_percpu_ref_tryget_live(struct percpu_ref *ref)
+{
+	return percpu_ref_tryget_live(ref);
+}
+
+void rust_ulp_h_percpu_ref_put(struct percpu_ref *ref)
+{
+	percpu_ref_put(ref);
+}
+
+void rust_ulp_h_percpu_ref_kill(struct percpu_ref *ref)
+{
+	percpu_ref_kill(ref);
+}
+
+void rust_ulp_h_percpu_ref_exit(struct percpu_ref *ref)
+{
+	percpu_ref_exit(ref);
+}
+
+void rust_ulp_h_spin_lock_bh(spinlock_t *lock)
+{
+	spin_lock_bh(lock);
+}
+
+int rust_ulp_h_spin_trylock_bh(spinlock_t *lock)
+{
+	return spin_trylock_bh(lock);
+}
+
+void rust_ulp_h_spin_unlock_bh(spinlock_t *lock)
+{
+	spin_unlock_bh(lock);
+}
+
+struct page *rust_ulp_h_alloc_pages(int node, unsigned int order, bool may_fail_quietly)
+{
+	gfp_t gfp = GFP_KERNEL_ACCOUNT | __GFP_ZERO;
+
+	if (order)
+		gfp |= __GFP_COMP;
+	if (may_fail_quietly)
+		gfp |= __GFP_NOWARN | __GFP_NORETRY;
+	return alloc_pages_node(node, gfp, order);
+}
+
+/* Drops the allocation's reference; mappings of a page hold their own. */
+void rust_ulp_h_free_pages(struct page *page, unsigned int order)
+{
+	__free_pages(page, order);
+}
+
+void *rust_ulp_h_page_address(struct page *page)
+{
+	return page_address(page);
+}
+
+int rust_ulp_h_page_nid(struct page *page)
+{
+	return page_to_nid(page);
+}
+
+int rust_ulp_h_map_pages(struct vm_area_struct *vma, unsigned long addr, struct page *first,
+			 unsigned long num)
+{
+	struct page *pages[16];
+
+	while (num) {
+		unsigned long batch = min(num, ARRAY_SIZE(pages)), left = batch, i;
+		int err;
+
+		for (i = 0; i < batch; i++)
+			pages[i] = first + i;
+		err = vm_insert_pages(vma, addr, pages, &left);
+		if (err)
+			return err;
+		first += batch;
+		addr += batch << PAGE_SHIFT;
+		num -= batch;
+	}
+	return 0;
+}
+
+bool rust_ulp_h_vma_is_shared(const struct vm_area_struct *vma)
+{
+	return vma->vm_flags & VM_SHARED;
+}
+
+bool rust_ulp_h_node_online(int node)
+{
+	return node >= 0 && node < MAX_NUMNODES && node_online(node);
+}
+
+void rust_ulp_h_relax(void)
+{
+	cpu_relax();
+	cond_resched();
+}

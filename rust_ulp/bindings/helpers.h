@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * C for what Rust cannot call or must not know: static inlines, macros, and structs whose layout
+ * differs between kernels. Nothing here decides anything.
+ */
+#ifndef _RUST_ULP_HELPERS_H
+#define _RUST_ULP_HELPERS_H
+
+#include <linux/fs.h>
+#include <linux/mm.h>
+#include <linux/percpu-refcount.h>
+#include <linux/scatterlist.h>
+#include <linux/spinlock.h>
+#include <net/net_namespace.h>
+#include <rdma/ib_verbs.h>
+
+/* What of struct ib_device and its attributes is read, in types that do not change. */
+struct rust_ulp_h_device {
+	u64 max_mr_size;
+	u64 page_size_cap;
+	u64 device_cap_flags;
+	u64 kernel_cap_flags;
+	u8 node_guid[8];
+	u8 sys_image_guid[8];
+	u32 index;
+	u32 phys_ports;
+	u32 num_comp_vectors;
+	u32 vendor_id;
+	u32 vendor_part_id;
+	u32 hw_ver;
+	u32 max_qp;
+	u32 max_qp_wr;
+	u32 max_send_sge;
+	u32 max_recv_sge;
+	u32 max_sge_rd;
+	u32 max_cq;
+	u32 max_cqe;
+	u32 max_mr;
+	u32 max_pd;
+	u32 max_qp_rd_atom;
+	u32 max_qp_init_rd_atom;
+	u32 max_srq;
+	u32 max_srq_wr;
+	u32 max_fast_reg_pages;
+	u32 local_ca_ack_delay;
+	u32 atomic_cap;
+	s32 numa_node;
+	bool virt_dma;
+};
+
+struct rust_ulp_h_gid {
+	u8 gid[16];
+	u32 gid_type;		/* enum ib_gid_type */
+	u32 ifindex;		/* 0 when there is none, or not in the namespace asked for */
+	char ifname[16];
+	bool local_net;		/* its netdev is in the namespace asked for */
+};
+
+void rust_ulp_h_device_get(struct ib_device *dev);
+void rust_ulp_h_device_describe(struct ib_device *dev, struct rust_ulp_h_device *out);
+void rust_ulp_h_device_name(struct ib_device *dev, char *out, size_t len);
+const char *rust_ulp_h_device_driver(struct ib_device *dev);
+int rust_ulp_h_gid(struct ib_device *dev, u32 port, u32 index, struct net *net,
+		   struct rust_ulp_h_gid *out);
+u32 rust_ulp_h_port_ifindex(struct ib_device *dev, u32 port, struct net *net);
+
+struct ib_pd *rust_ulp_h_alloc_pd(struct ib_device *dev);
+void rust_ulp_h_dealloc_pd(struct ib_pd *pd);
+u32 rust_ulp_h_pd_local_dma_lkey(struct ib_pd *pd);
+
+struct ib_cq *rust_ulp_h_alloc_cq(struct ib_device *dev, void *context, int nr_cqe,
+				  int comp_vector, enum ib_poll_context poll_ctx,
+				  void (*event)(struct ib_event *event, void *context));
+
+struct ib_qp *rust_ulp_h_create_qp(struct ib_pd *pd, struct ib_qp_init_attr *init);
+int rust_ulp_h_destroy_qp(struct ib_qp *qp);
+u32 rust_ulp_h_qp_num(struct ib_qp *qp);
+
+int rust_ulp_h_dereg_mr(struct ib_mr *mr);
+void rust_ulp_h_mr_set_iova(struct ib_mr *mr, u64 iova);
+u32 rust_ulp_h_mr_lkey(struct ib_mr *mr);
+u32 rust_ulp_h_mr_rkey(struct ib_mr *mr);
+void rust_ulp_h_mr_next_key(struct ib_mr *mr);
+
+int rust_ulp_h_sg_alloc(struct sg_table *table, unsigned int nents);
+void rust_ulp_h_sg_set(struct scatterlist *sg, struct page *page, unsigned int len,
+		       unsigned int offset);
+struct scatterlist *rust_ulp_h_sg_next(struct scatterlist *sg);
+int rust_ulp_h_dma_map(struct ib_device *dev, struct sg_table *sgt);
+void rust_ulp_h_dma_unmap(struct ib_device *dev, struct sg_table *sgt);
+
+void rust_ulp_h_ah_attr_set(struct ib_device *dev, struct rdma_ah_attr *attr, u32 port,
+			    const u8 dgid[16], u32 flow_label, u8 sgid_index, u8 hop_limit,
+			    u8 traffic_class, bool grh, u8 sl, u16 dlid, u8 src_path_bits,
+			    u8 static_rate);
+void rust_ulp_h_ah_attr_set_dmac(struct rdma_ah_attr *attr, const u8 dmac[6]);
+void rust_ulp_h_ah_attr_get_dmac(const struct rdma_ah_attr *attr, u8 dmac[6]);
+u8 rust_ulp_h_ah_attr_hop_limit(const struct rdma_ah_attr *attr);
+void rust_ulp_h_ah_attr_get(const struct rdma_ah_attr *attr, u32 *port, u8 dgid[16],
+			    u32 *flow_label, u8 *sgid_index, u8 *hop_limit, u8 *traffic_class,
+			    bool *grh, u8 *sl, u16 *dlid, u8 *src_path_bits, u8 *static_rate);
+void rust_ulp_h_destroy_ah(struct ib_ah *ah);
+int rust_ulp_h_own_dmac(struct ib_device *dev, u32 port, u32 index, u8 dmac[6]);
+
+struct net *rust_ulp_h_current_net(void);
+void rust_ulp_h_put_net(struct net *net);
+
+int rust_ulp_h_percpu_ref_init(struct percpu_ref *ref, percpu_ref_func_t *release);
+bool rust_ulp_h_percpu_ref_tryget_live(struct percpu_ref *ref);
+void rust_ulp_h_percpu_ref_put(struct percpu_ref *ref);
+void rust_ulp_h_percpu_ref_kill(struct percpu_ref *ref);
+void rust_ulp_h_percpu_ref_exit(struct percpu_ref *ref);
+
+void rust_ulp_h_spin_lock_bh(spinlock_t *lock);
+int rust_ulp_h_spin_trylock_bh(spinlock_t *lock);
+void rust_ulp_h_spin_unlock_bh(spinlock_t *lock);
+
+struct page *rust_ulp_h_alloc_pages(int node, unsigned int order, bool may_fail_quietly);
+void rust_ulp_h_free_pages(struct page *page, unsigned int order);
+void *rust_ulp_h_page_address(struct page *page);
+int rust_ulp_h_page_nid(struct page *page);
+int rust_ulp_h_map_pages(struct vm_area_struct *vma, unsigned long addr, struct page *first,
+			 unsigned long num);
+bool rust_ulp_h_vma_is_shared(const struct vm_area_struct *vma);
+bool rust_ulp_h_node_online(int node);
+void rust_ulp_h_relax(void);
+
+/* In entry.c: seen by the function tracers. */
+struct rust_ulp_cqe_hook {
+	struct ib_cqe cqe;
+	void (*done)(struct ib_cq *cq, struct ib_wc *wc);
+};
+
+void rust_ulp_completion(struct ib_cq *cq, struct ib_wc *wc);
+int rust_ulp_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
+		       const struct ib_send_wr **bad_wr);
+int rust_ulp_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
+		       const struct ib_recv_wr **bad_wr);
+
+int rust_ulp_chardev_register(void);
+void rust_ulp_chardev_unregister(void);
+
+#endif /* _RUST_ULP_HELPERS_H */

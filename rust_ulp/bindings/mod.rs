@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What bindgen makes of `bindings_helper.h`, and nothing else.
+//!
+//! May be used by `rdma/` and `sys/` only.
+
+#![allow(
+    clippy::all,
+    missing_docs,
+    non_camel_case_types,
+    non_upper_case_globals,
+    non_snake_case,
+    improper_ctypes,
+    unreachable_pub,
+    unsafe_op_in_unsafe_fn,
+    dead_code,
+    unused_imports
+)]
+
+use kernel::{
+    bindings::{
+        completion,
+        lock_class_key,
+        net,
+        page,
+        percpu_ref,
+        poll_table_struct,
+        refcount_t,
+        scatterlist,
+        seq_file,
+        sg_table,
+        spinlock_t,
+        vm_area_struct, //
+    },
+    ffi, //
+};
+
+/// Declares C structs that are only ever used behind a pointer.
+macro_rules! incomplete {
+    ($($name:ident)*) => { $(
+        #[repr(C)]
+        pub struct $name {
+            _data: (),
+            _marker: ::core::marker::PhantomData<(*mut u8, ::core::marker::PhantomPinned)>,
+        }
+    )* };
+}
+
+incomplete! {
+    ib_device ib_pd ib_cq ib_qp ib_mr ib_ah ib_srq ib_xrcd
+    ib_rwq_ind_table ib_gid_attr ib_client_nl_info ib_udata ib_wq ib_ucontext net_device sockaddr
+}
+
+include!(env!("RUST_ULP_BINDINGS"));

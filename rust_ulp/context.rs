@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! An open file.
+//!
+//! Owns the table of objects, and knows the network namespace of its opener. What it does to a
+//! device it does inside the device's gate.
+
+use crate::{
+    cq::FileEvents,
+    device::{
+        self,
+        Alive,
+        Device,
+        Registry, //
+    },
+    handle::{
+        Object,
+        Table, //
+    },
+    ioctl,
+    logic::handle::Kind,
+    module_parameters,
+    submit::Scratch,
+    sys::{
+        chardev::{
+            chardev,
+            events,
+            Area,
+            FileOperations, //
+        },
+        dyndbg::ulp_debug,
+        errno::{
+            ealready,
+            ebadfd, //
+        },
+        net::NetNs,
+        trace, //
+    },
+    uapi::abi, //
+};
+use kernel::{
+    fs::File,
+    new_mutex,
+    prelude::*,
+    seq_file::SeqFile,
+    seq_print,
+    str::{
+        BStr,
+        CStr, //
+    },
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        poll::PollTable,
+        Arc,
+        ArcBorrow,
+        Mutex,
+        SetOnce, //
+    }, //
+};
+
+/// An open file.
+#[pin_data]
+pub(crate) struct Context {
+    /// Serial number, for traces.
+    id: u32,
+    registry: Arc<Registry>,
+    net: NetNs,
+    /// The device that the file is attached to; set once.
+    device: SetOnce<Arc<Device>>,
+    #[pin]
+    table: Mutex<Table>,
+    events: Arc<FileEvents>,
+    /// Room for one batch, lent to whoever submits.
+    #[pin]
+    scratch: Mutex<Option<KBox<Scratch>>>,
+}
+
+chardev!(Context);
+
+impl Context {
+    /// Its serial number.
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The namespace of its opener.
+    pub(crate) fn net(&self) -> &NetNs {
+        &self.net
+    }
+
+    /// All devices.
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The table of its objects. Hold its lock over no copy from or to user space, and no wait.
+    pub(crate) fn table(&self) -> &Mutex<Table> {
+        &self.table
+    }
+
+    /// Those who poll it.
+    pub(crate) fn events(&self) -> &Arc<FileEvents> {
+        &self.events
+    }
+
+    /// The device it is attached to; [`ENXIO`] when to none.
+    pub(crate) fn device(&self) -> Result<&Arc<Device>> {
+        self.device.as_ref().ok_or(ENXIO)
+    }
+
+    /// Goes into its device's gate. [`ENXIO`], [`ENODEV`].
+    pub(crate) fn enter(&self) -> Result<Alive<'_>> {
+        self.device()?.enter()
+    }
+
+    /// Attaches it to the device called `name`, or the best one when that is empty. Sleeps.
+    ///
+    /// [`ENOENT`] when there is none, [`ealready`] when it is attached.
+    pub(crate) fn attach(this: ArcBorrow<'_, Self>, name: &CStr) -> Result {
+        if this.device.as_ref().is_some() {
+            return Err(ealready());
+        }
+        let device = this.registry.find(&this.net, name)?;
+        // A device that goes meanwhile is one that is not there.
+        let alive = device.enter().map_err(|_| ENOENT)?;
+        device.attach(&alive, this.into())?;
+        if !this.device.populate(device.clone()) {
+            device.detach(&alive, &this);
+            return Err(ealready());
+        }
+        ulp_debug!("file {}: attached to device {}\n", this.id, device.index());
+        Ok(())
+    }
+
+    /// Puts `object` into the table, not yet to be found; returns its handle.
+    pub(crate) fn insert(&self, object: Object) -> Result<u32> {
+        let (kind, number) = (object.kind(), object.number());
+        let handle = self.table.lock().insert(object)?;
+        trace::object_create(self.id, kind as u32, handle, number);
+        Ok(handle)
+    }
+
+    /// Takes out what `handle` names, and drops it. Sleeps.
+    pub(crate) fn destroy(&self, _alive: &Alive<'_>, handle: u32, published: bool) -> Result {
+        let object = self.table.lock().remove(handle, published)?;
+        let kind = object.kind();
+        trace::object_destroy(self.id, kind as u32, handle, object.number());
+        drop(object);
+        if kind == Kind::Buffer {
+            self.purge()?;
+        }
+        Ok(())
+    }
+
+    /// Lets go of memory that only requests which are done still refer to. Sleeps.
+    fn purge(&self) -> Result {
+        let mut qps = KVVec::new();
+        let table = self.table.lock();
+        for (_, object) in table.iter() {
+            if let Object::Qp(qp) = object {
+                qps.push(qp.clone(), GFP_KERNEL)?;
+            }
+        }
+        drop(table);
+        for qp in qps.iter() {
+            qp.qp().purge();
+        }
+        Ok(())
+    }
+
+    /// Destroys everything, users before what they use. Sleeps.
+    ///
+    /// Nobody may be able to make anything any more: the gate is closed and empty, or the file is
+    /// released.
+    fn tear_down(&self) {
+        for kind in Kind::TEARDOWN {
+            loop {
+                let Some((handle, object)) = self.table.lock().take_any(kind) else {
+                    break;
+                };
+                trace::object_destroy(self.id, kind as u32, handle, object.number());
+                if let Object::Cq(cq) = &object {
+                    cq.ring().kill();
+                }
+                drop(object);
+            }
+        }
+    }
+
+    /// Wakes those who wait inside the gate: the device goes.
+    pub(crate) fn shoo(&self) {
+        for (_, object) in self.table.lock().iter() {
+            if let Object::Cq(cq) = object {
+                cq.ring().kill();
+            }
+        }
+        self.events.wait.notify_all();
+    }
+
+    /// Makes a husk of it: the device's gate is closed, and nobody is inside. Sleeps.
+    pub(crate) fn bury(&self) {
+        self.tear_down();
+        self.events.wait.notify_all();
+    }
+
+    /// Lends the room for a batch, or makes some.
+    pub(crate) fn take_scratch(&self) -> Result<KBox<Scratch>> {
+        if let Some(scratch) = self.scratch.lock().take() {
+            return Ok(scratch);
+        }
+        Ok(KBox::new(Scratch::new(), GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// Takes the room back.
+    pub(crate) fn give_scratch(&self, scratch: KBox<Scratch>) {
+        let old = self.scratch.lock().replace(scratch);
+        drop(old);
+    }
+}
+
+impl FileOperations for Context {
+    type Shared = Registry;
+
+    fn open(registry: &Arc<Registry>) -> Result<Arc<Self>> {
+        static SERIAL: Atomic<i32> = Atomic::new(1);
+        let id = SERIAL.fetch_add(1, Relaxed) as u32;
+        let net = NetNs::current().ok_or(EINVAL)?;
+        let events = Arc::pin_init(FileEvents::new(), GFP_KERNEL_ACCOUNT)?;
+        let this = Arc::pin_init(
+            pin_init!(Self {
+                id,
+                registry: registry.clone(),
+                net,
+                device: SetOnce::new(),
+                table <- new_mutex!(
+                    Table::new(*module_parameters::max_objects.value()),
+                    "rust_ulp::Context::table"
+                ),
+                events,
+                scratch <- new_mutex!(None, "rust_ulp::Context::scratch"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        trace::open(id);
+        Ok(this)
+    }
+
+    fn release(this: Arc<Self>) {
+        trace::release(this.id);
+        if let Ok(device) = this.device() {
+            // With the gate closed it is the device's removal that tears everything down.
+            if let Ok(alive) = device.enter() {
+                this.tear_down();
+                device.detach(&alive, &this);
+            }
+        }
+        ulp_debug!("file {}: released\n", this.id);
+    }
+
+    fn ioctl(this: ArcBorrow<'_, Self>, cmd: u32, arg: usize) -> Result<isize> {
+        ioctl::dispatch(this, cmd, arg)?;
+        Ok(0)
+    }
+
+    fn mmap(this: ArcBorrow<'_, Self>, area: &Area<'_>, offset: u64) -> Result {
+        let _alive = this.enter()?;
+        let handle = u32::try_from(offset >> 32).map_err(|_| EBADF)?;
+        let at = (offset & 0xffff_ffff) as usize;
+        let table = this.table.lock();
+        let object = table.get(handle)?.clone();
+        drop(table);
+        match &object {
+            Object::Cq(cq) => cq.ring().pages().map(area, at),
+            Object::Buffer(buffer) => buffer.pages().map(area, at),
+            _ => Err(ebadfd()),
+        }
+    }
+
+    fn poll(this: ArcBorrow<'_, Self>, file: &File, table: PollTable<'_>) -> u32 {
+        table.register_wait(file, &this.events.wait);
+        let Ok(device) = this.device() else {
+            return events::ERR;
+        };
+        if device.is_gone() {
+            return events::HUP | events::ERR | events::IN;
+        }
+        let mut ready = 0;
+        for (_, object) in this.table.lock().iter() {
+            if let Object::Cq(cq) = object {
+                if cq.ring().is_ready() {
+                    ready = events::IN;
+                    break;
+                }
+            }
+        }
+        ready
+    }
+
+    fn show_fdinfo(this: ArcBorrow<'_, Self>, m: &SeqFile) {
+        seq_print!(m, "rust_ulp-file:\t{}\n", this.id);
+        let Ok(device) = this.device() else {
+            seq_print!(m, "rust_ulp-device:\tnone\n");
+            return;
+        };
+        let Ok(alive) = device.enter() else {
+            seq_print!(m, "rust_ulp-device:\tgone\n");
+            return;
+        };
+        let name = alive.device().name();
+        seq_print!(m, "rust_ulp-device:\t{}\n", BStr::from_bytes(device::name_of(&name)));
+        for (handle, object) in this.table.lock().iter() {
+            match object {
+                Object::Pd(_) => seq_print!(m, "rust_ulp-pd:\t{:#x}\n", handle),
+                Object::Cq(cq) => {
+                    let (unread, reserved) = cq.ring().usage();
+                    seq_print!(
+                        m,
+                        "rust_ulp-cq:\t{:#x} entries {} unread {} reserved {} delivery {}\n",
+                        handle,
+                        cq.ring().entries(),
+                        unread,
+                        reserved,
+                        match cq.delivery() {
+                            abi::DELIVER_SOFTIRQ => "softirq",
+                            abi::DELIVER_CALLER => "caller",
+                            _ => "workqueue",
+                        }
+                    );
+                }
+                Object::Qp(qp) => {
+                    let (sends, recvs) = qp.qp().in_flight();
+                    seq_print!(
+                        m,
+                        "rust_ulp-qp:\t{:#x} qpn {} {:?} {:?} sends {} recvs {}\n",
+                        handle,
+                        qp.number(),
+                        qp.qp().qp_type(),
+                        qp.qp().state(),
+                        sends,
+                        recvs
+                    );
+                }
+                Object::Buffer(buffer) => seq_print!(
+                    m,
+                    "rust_ulp-buffer:\t{:#x} bytes {} chunk {} node {}\n",
+                    handle,
+                    buffer.length(),
+                    buffer.pages().chunk_size(),
+                    buffer.pages().node()
+                ),
+                Object::Grant(grant) => seq_print!(
+                    m,
+                    "rust_ulp-grant:\t{:#x} addr {:#x} bytes {} access {:#x}\n",
+                    handle,
+                    grant.mr().addr(),
+                    grant.mr().length(),
+                    grant.access()
+                ),
+            }
+        }
+    }
+}

@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Completion queues: the ring that user space reads, and those who wait for it.
+//!
+//! Every request reserves room in the ring of its completion queue before it is posted, so no
+//! completion is ever without a place, however user space treats the ring. [`Ring::push`] and
+//! [`Ring::release`] run in the context of the queue's polling, a softirq at worst; the rest in
+//! process context.
+
+use crate::{
+    handle::{
+        Needed,
+        Users, //
+    },
+    rdma::{
+        self,
+        event::Event, //
+    },
+    sys::{
+        errno::etime,
+        lock::{
+            new_spinlock_bh,
+            SpinLockBh, //
+        },
+        pages::{
+            Pages,
+            PAGE_SIZE, //
+        },
+        trace, //
+    },
+    uapi::{
+        abi,
+        ring::{
+            Producer,
+            SharedIndex, //
+        }, //
+    }, //
+};
+use kernel::{
+    new_condvar,
+    new_poll_condvar,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        poll::PollCondVar,
+        Arc,
+        CondVar,
+        CondVarTimeoutResult, //
+    },
+    time::{
+        msecs_to_jiffies,
+        Instant,
+        Monotonic, //
+    }, //
+};
+
+/// Most entries of a ring: as many as fit into the largest chunk of pages beside the header.
+pub(crate) const MAX_ENTRIES: u32 = 1 << 15;
+
+/// Those who `poll` a file.
+#[pin_data]
+pub(crate) struct FileEvents {
+    /// Woken whenever something may have become ready.
+    #[pin]
+    pub(crate) wait: PollCondVar,
+}
+
+impl FileEvents {
+    /// Nobody yet.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            wait <- new_poll_condvar!("rust_ulp::FileEvents::wait"),
+        })
+    }
+}
+
+/// An index of a ring, in its shared page.
+struct Index<'a> {
+    pages: &'a Pages,
+    offset: usize,
+}
+
+impl SharedIndex for Index<'_> {
+    fn load_acquire(&self) -> u32 {
+        // The offset is inside the first page, and aligned.
+        self.pages.load_acquire(self.offset).unwrap_or(0)
+    }
+
+    fn store_release(&self, value: u32) {
+        let _ = self.pages.store_release(self.offset, value);
+    }
+}
+
+/// What of a ring is under its lock.
+struct State {
+    producer: Producer,
+    /// Entries kept free for requests that are under way.
+    reserved: u32,
+    /// The fewest unread entries that somebody waits for; `u32::MAX` when nobody does.
+    wake_at: u32,
+    dropped: u32,
+    flags: u32,
+}
+
+/// A ring of completions.
+#[pin_data]
+pub(crate) struct Ring {
+    handle: Atomic<u32>,
+    pages: Pages,
+    #[pin]
+    state: SpinLockBh<State>,
+    #[pin]
+    waiters: CondVar,
+    /// Events of the device's queue, seen in any context.
+    failed: Atomic<u32>,
+    file: Arc<FileEvents>,
+}
+
+impl rdma::cq::Handler for Ring {
+    fn event(&self, _event: Event) {
+        // Interrupts may be off: take no lock, the next one who looks will see it.
+        self.failed.store(1, Relaxed);
+        self.waiters.notify_all();
+        self.file.wait.notify_all();
+    }
+}
+
+impl Ring {
+    const HEAD: usize = core::mem::offset_of!(abi::CqRing, head);
+    const TAIL: usize = core::mem::offset_of!(abi::CqRing, tail);
+    const FLAGS: usize = core::mem::offset_of!(abi::CqRing, flags);
+    const DROPPED: usize = core::mem::offset_of!(abi::CqRing, dropped);
+
+    /// A ring of `entries` entries, a power of two of at most [`MAX_ENTRIES`]. Sleeps.
+    pub(crate) fn new(entries: u32, node: Option<i32>, file: Arc<FileEvents>) -> Result<Arc<Self>> {
+        let bytes = core::mem::size_of::<abi::Cqe>()
+            .checked_mul(entries as usize)
+            .and_then(|bytes| bytes.checked_add(abi::CQ_ENTRIES_OFFSET))
+            .ok_or(ERANGE)?;
+        let pages = Pages::new(bytes, 0, node, false)?;
+        let header = abi::CqRing {
+            entries,
+            entry_size: abi::Cqe::SIZE,
+            entries_offset: abi::CQ_ENTRIES_OFFSET as u32,
+            ..Default::default()
+        };
+        pages.write(0, &header)?;
+        let state = State {
+            producer: Producer::new(entries),
+            reserved: 0,
+            wake_at: u32::MAX,
+            dropped: 0,
+            flags: 0,
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                handle: Atomic::new(0),
+                pages,
+                state <- new_spinlock_bh!(state, "rust_ulp::Ring::state"),
+                waiters <- new_condvar!("rust_ulp::Ring::waiters"),
+                failed: Atomic::new(0),
+                file,
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// The pages, for mapping.
+    pub(crate) fn pages(&self) -> &Pages {
+        &self.pages
+    }
+
+    /// Tells the ring its handle, for traces.
+    pub(crate) fn set_handle(&self, handle: u32) {
+        self.handle.store(handle, Relaxed);
+    }
+
+    fn head(&self) -> Index<'_> {
+        Index { pages: &self.pages, offset: Self::HEAD }
+    }
+
+    fn tail(&self) -> Index<'_> {
+        Index { pages: &self.pages, offset: Self::TAIL }
+    }
+
+    /// Keeps an entry free for a request. [`EAGAIN`] when all are read-ahead or taken.
+    pub(crate) fn reserve(&self) -> Result {
+        let mut state = self.state.lock();
+        let unread = state.producer.refresh(&self.head());
+        if unread.saturating_add(state.reserved) >= state.producer.entries() {
+            return Err(EAGAIN);
+        }
+        state.reserved = state.reserved.saturating_add(1);
+        Ok(())
+    }
+
+    /// Gives back what [`Self::reserve`] took: the request makes no completion.
+    pub(crate) fn release(&self) {
+        let mut state = self.state.lock();
+        state.reserved = state.reserved.saturating_sub(1);
+    }
+
+    /// Puts `cqe` into the entry that its request reserved, and wakes those who wait for it.
+    pub(crate) fn push(&self, cqe: &abi::Cqe) {
+        let mut state = self.state.lock();
+        state.reserved = state.reserved.saturating_sub(1);
+        let Some(slot) = state.producer.slot() else {
+            // Not reached while every request reserves; but never silent.
+            state.dropped = state.dropped.saturating_add(1);
+            let _ = self.pages.store_release(Self::DROPPED, state.dropped);
+            self.set_flags(&mut state, abi::CQ_OVERFLOW);
+            return;
+        };
+        let offset = (slot as usize)
+            .saturating_mul(core::mem::size_of::<abi::Cqe>())
+            .saturating_add(abi::CQ_ENTRIES_OFFSET);
+        let _ = self.pages.write(offset, cqe);
+        state.producer.publish(&self.tail());
+        let unread = state.producer.refresh(&self.head());
+        let wake = unread >= state.wake_at;
+        if wake {
+            state.wake_at = u32::MAX;
+        }
+        let tail = state.producer.tail();
+        drop(state);
+
+        trace::deliver(self.handle.load(Relaxed), cqe.user_data, tail, unread, wake);
+        if wake {
+            self.waiters.notify_all();
+        }
+        self.file.wait.notify_all();
+    }
+
+    fn set_flags(&self, state: &mut State, flags: u32) {
+        state.flags |= flags;
+        let _ = self.pages.store_release(Self::FLAGS, state.flags);
+    }
+
+    /// Says that nothing more will come, and wakes everybody.
+    pub(crate) fn kill(&self) {
+        self.set_flags(&mut self.state.lock(), abi::CQ_DEAD);
+        self.waiters.notify_all();
+        self.file.wait.notify_all();
+    }
+
+    /// How many entries user space has not read.
+    pub(crate) fn unread(&self) -> u32 {
+        let mut state = self.state.lock();
+        self.note_failure(&mut state);
+        state.producer.refresh(&self.head())
+    }
+
+    /// Whether `poll` should say that there is something.
+    pub(crate) fn is_ready(&self) -> bool {
+        let mut state = self.state.lock();
+        self.note_failure(&mut state);
+        state.producer.refresh(&self.head()) > 0 || state.flags != 0
+    }
+
+    fn note_failure(&self, state: &mut State) {
+        if self.failed.load(Relaxed) != 0 && state.flags & abi::CQ_ERROR == 0 {
+            self.set_flags(state, abi::CQ_ERROR);
+        }
+    }
+
+    /// Length of the ring.
+    pub(crate) fn entries(&self) -> u32 {
+        self.state.lock().producer.entries()
+    }
+
+    /// Entries unread, and kept free for requests under way.
+    pub(crate) fn usage(&self) -> (u32, u32) {
+        let mut state = self.state.lock();
+        (state.producer.refresh(&self.head()), state.reserved)
+    }
+
+    /// Waits until `min` entries are unread. Sleeps.
+    ///
+    /// [`etime`] when that takes more than `timeout_ns`, [`EINTR`] when a signal comes, [`ENODEV`]
+    /// when the ring is dead, [`EIO`] when the device's queue has failed.
+    pub(crate) fn wait(&self, min: u32, timeout_ns: u64) -> Result {
+        let start = Instant::<Monotonic>::now();
+        let mut state = self.state.lock();
+        loop {
+            self.note_failure(&mut state);
+            if state.flags & abi::CQ_DEAD != 0 {
+                return Err(ENODEV);
+            }
+            if state.producer.refresh(&self.head()) >= min {
+                return Ok(());
+            }
+            if state.flags & abi::CQ_ERROR != 0 {
+                return Err(EIO);
+            }
+            let elapsed = u64::try_from(start.elapsed().as_nanos()).unwrap_or(0);
+            let left = timeout_ns.saturating_sub(elapsed);
+            if left == 0 {
+                return Err(etime());
+            }
+            let millis = u32::try_from(left.div_ceil(1_000_000)).unwrap_or(u32::MAX / 2);
+            // Whoever is woken, by whatever, looks again and sets this again.
+            state.wake_at = state.wake_at.min(min);
+            let jiffies = msecs_to_jiffies(millis).max(1);
+            if let CondVarTimeoutResult::Signal { .. } =
+                self.waiters.wait_interruptible_timeout(&mut state, jiffies)
+            {
+                return Err(EINTR);
+            }
+        }
+    }
+}
+
+/// A completion queue of a file.
+pub(crate) struct CqObject {
+    // Before the ring: the device's queue goes first.
+    cq: Arc<rdma::cq::Cq>,
+    ring: Arc<Ring>,
+    delivery: u32,
+    users: Users,
+}
+
+impl CqObject {
+    /// Makes a completion queue of `entries` entries, a power of two. Sleeps.
+    pub(crate) fn new(
+        device: &rdma::device::Device,
+        entries: u32,
+        delivery: u32,
+        vector: u32,
+        file: Arc<FileEvents>,
+    ) -> Result<Arc<Self>> {
+        let poll_context = match delivery {
+            abi::DELIVER_WORKQUEUE => rdma::cq::PollContext::Workqueue,
+            abi::DELIVER_SOFTIRQ => rdma::cq::PollContext::SoftIrq,
+            abi::DELIVER_CALLER => rdma::cq::PollContext::Direct,
+            _ => return Err(EINVAL),
+        };
+        let ring = Ring::new(entries, None, file)?;
+        let cq = rdma::cq::Cq::new(
+            device,
+            entries.saturating_add(rdma::qp::CQ_RESERVE),
+            vector,
+            poll_context,
+            ring.clone(),
+        )?;
+        Ok(Arc::new(
+            Self { cq, ring, delivery, users: Users::new() },
+            GFP_KERNEL_ACCOUNT,
+        )?)
+    }
+
+    /// The device's queue.
+    pub(crate) fn cq(&self) -> &Arc<rdma::cq::Cq> {
+        &self.cq
+    }
+
+    /// The ring.
+    pub(crate) fn ring(&self) -> &Arc<Ring> {
+        &self.ring
+    }
+
+    /// `DELIVER_*`.
+    pub(crate) fn delivery(&self) -> u32 {
+        self.delivery
+    }
+
+    /// Bytes to map.
+    pub(crate) fn mmap_size(&self) -> u64 {
+        self.ring.pages().len() as u64
+    }
+
+    /// Waits as [`Ring::wait`] does; when only callers move completions, moves them. Sleeps.
+    pub(crate) fn wait(&self, min: u32, timeout_ns: u64) -> Result {
+        if self.delivery != abi::DELIVER_CALLER {
+            return self.ring.wait(min, timeout_ns);
+        }
+        let start = Instant::<Monotonic>::now();
+        loop {
+            let done = self.cq.process(256);
+            match self.ring.wait(min, 0) {
+                Err(err) if err == etime() => (),
+                result => return result,
+            }
+            let elapsed = u64::try_from(start.elapsed().as_nanos()).unwrap_or(0);
+            if elapsed >= timeout_ns {
+                return Err(etime());
+            }
+            if kernel::current!().signal_pending() {
+                return Err(EINTR);
+            }
+            if done == 0 {
+                crate::sys::relax();
+            }
+        }
+    }
+}
+
+impl Needed for CqObject {
+    fn users(&self) -> &Users {
+        &self.users
+    }
+}
+
+/// The offset at which user space maps the object that `handle` names.
+pub(crate) const fn mmap_offset(handle: u32) -> u64 {
+    (handle as u64) << 32
+}
+
+const _: () = assert!(abi::CQ_ENTRIES_OFFSET == PAGE_SIZE);
+const _: () = assert!(core::mem::size_of::<abi::Cqe>() == 64);

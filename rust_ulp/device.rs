@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Devices: which there are, which files are attached to them, and how they go.
+//!
+//! Owns the gate of each device. Runs in process context.
+//!
+//! A device goes like this. `remove` takes it off the list, so that no file finds it any more, and
+//! closes its gate: calls from now on are ENODEV, waiters are woken and leave. When nobody is
+//! inside, everything that the attached files had made is destroyed, and `remove` returns. The
+//! files are husks from then on.
+
+use crate::{
+    context::Context,
+    rdma::{
+        self,
+        client::Slot,
+        gid::{
+            Gid,
+            GidType, //
+        }, //
+    },
+    sys::{
+        dyndbg::ulp_debug,
+        gate::{
+            Gate,
+            Pass, //
+        },
+        net::NetNs,
+        trace, //
+    },
+    uapi::abi, //
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    str::CStr,
+    sync::{
+        aref::ARef,
+        Arc,
+        ArcBorrow,
+        Mutex, //
+    }, //
+};
+
+/// All devices.
+#[pin_data]
+pub(crate) struct Registry {
+    #[pin]
+    devices: Mutex<KVec<Arc<Device>>>,
+}
+
+/// What can be used while the gate is open.
+pub(crate) struct Live {
+    device: ARef<rdma::device::Device>,
+    /// What the device can do.
+    pub(crate) attributes: rdma::device::Attributes,
+    /// Opcodes that work, for RC, UC and UD.
+    pub(crate) send_ops: [u64; 3],
+}
+
+impl Live {
+    /// The device.
+    pub(crate) fn device(&self) -> &rdma::device::Device {
+        &self.device
+    }
+
+    /// Opcodes of send requests that work on queue pairs of `qp_type` here.
+    pub(crate) fn send_ops(&self, qp_type: rdma::qp::QpType) -> u64 {
+        let [rc, uc, ud] = self.send_ops;
+        match qp_type {
+            rdma::qp::QpType::Rc => rc,
+            rdma::qp::QpType::Uc => uc,
+            rdma::qp::QpType::Ud => ud,
+        }
+    }
+}
+
+/// Leave to use a device.
+pub(crate) type Alive<'a> = Pass<'a, Live>;
+
+/// One device.
+#[pin_data]
+pub(crate) struct Device {
+    index: u32,
+    #[pin]
+    gate: Gate<Live>,
+    /// The files attached.
+    #[pin]
+    contexts: Mutex<KVec<Arc<Context>>>,
+}
+
+/// Why a GID was preferred, best last.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Foreign,
+    Other,
+    LinkLocal,
+    V2,
+    V2Ipv4,
+}
+
+/// A port and a GID index that are a good choice.
+#[derive(Clone, Copy)]
+pub(crate) struct Choice {
+    rank: Rank,
+    /// Port.
+    pub(crate) port: u32,
+    /// Index of the GID.
+    pub(crate) gid_index: u32,
+}
+
+fn rank(gid: &Gid) -> Rank {
+    match gid.gid_type {
+        GidType::Ib => Rank::V2,
+        _ if !gid.local_net => Rank::Foreign,
+        GidType::RoceV2 if gid.is_ipv4() => Rank::V2Ipv4,
+        _ if gid.is_link_local() => Rank::LinkLocal,
+        GidType::RoceV2 => Rank::V2,
+        GidType::RoceV1 => Rank::Other,
+    }
+}
+
+/// The GID of `device` to use from `net`: RoCE v2 with an IPv4 address of a netdev in that
+/// namespace before one with an IPv6 address, that before link-local ones, those before RoCE v1
+/// and those before any of another namespace. Ports that are not active come last. Sleeps.
+pub(crate) fn choose(device: &rdma::device::Device, net: &NetNs) -> Option<Choice> {
+    let mut best: Option<(bool, Choice)> = None;
+    for number in 1..=device.attributes().phys_ports {
+        let Ok(port) = device.port(number) else {
+            continue;
+        };
+        // IB_PORT_ACTIVE
+        let active = port.state() == 4;
+        for index in 0..port.gid_tbl_len() {
+            let Ok(gid) = device.gid(number, index, net) else {
+                continue;
+            };
+            let choice = Choice { rank: rank(&gid), port: number, gid_index: index };
+            let better = match &best {
+                None => true,
+                Some((was_active, was)) => (active, choice.rank) > (*was_active, was.rank),
+            };
+            if better {
+                best = Some((active, choice));
+            }
+        }
+    }
+    best.map(|(_, choice)| choice)
+}
+
+impl Choice {
+    /// Whether its netdev is in the namespace that was asked for, or it needs none.
+    pub(crate) fn is_local(&self) -> bool {
+        self.rank != Rank::Foreign
+    }
+}
+
+/// Opcodes that a device and its driver carry out for kernel users, as read in their source; what
+/// would misbehave is left out. See the document on devices.
+fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attributes) -> [u64; 3] {
+    const fn ops(list: &[u8]) -> u64 {
+        let mut bits = 0;
+        let mut rest = list;
+        while let [first, tail @ ..] = rest {
+            bits |= 1u64 << (*first & 63);
+            rest = tail;
+        }
+        bits
+    }
+    const UD: u64 = ops(&[abi::WR_SEND, abi::WR_SEND_WITH_IMM]);
+    const UC: u64 = UD | ops(&[abi::WR_RDMA_WRITE, abi::WR_RDMA_WRITE_WITH_IMM]);
+    const RC: u64 = UC | ops(&[abi::WR_RDMA_READ]);
+    const ATOMICS: u64 = ops(&[abi::WR_ATOMIC_CMP_AND_SWP, abi::WR_ATOMIC_FETCH_AND_ADD]);
+
+    let mut rc = RC;
+    if attributes.atomic_cap != 0 {
+        rc |= ATOMICS;
+    }
+    if device.is_driven_by(c"rdma_rxe") {
+        // Its opcode table has these for RC, and UD is tested with them; ATOMIC_WRITE, FLUSH and
+        // BIND_MW are in the table too, but their fields are not copied for kernel users.
+        rc |= ops(&[abi::WR_SEND_WITH_INV]);
+    }
+    [rc, UC, UD]
+}
+
+impl Registry {
+    /// An empty registry.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            devices <- new_mutex!(KVec::new(), "rust_ulp::Registry::devices"),
+        })
+    }
+
+    /// Calls `f` for each device that processes in `net` may use. Sleeps.
+    pub(crate) fn for_each(&self, net: &NetNs, mut f: impl FnMut(&Device, &Live)) {
+        for device in self.devices.lock().iter() {
+            let Ok(live) = device.gate.enter() else {
+                continue;
+            };
+            if live.device.is_accessible_from(net) {
+                f(device, &live);
+            }
+        }
+    }
+
+    /// The device of that name that processes in `net` may use, or with an empty name the one that
+    /// has the best GID for them. Sleeps.
+    ///
+    /// [`ENOENT`] when there is none.
+    pub(crate) fn find(&self, net: &NetNs, name: &CStr) -> Result<Arc<Device>> {
+        let mut best: Option<(Choice, Arc<Device>)> = None;
+        for device in self.devices.lock().iter() {
+            let Ok(live) = device.gate.enter() else {
+                continue;
+            };
+            if !live.device.is_accessible_from(net) {
+                continue;
+            }
+            if !name.is_empty() {
+                if name_of(&live.device.name()) == name.to_bytes() {
+                    return Ok(device.clone());
+                }
+                continue;
+            }
+            if let Some(choice) = choose(&live.device, net).filter(Choice::is_local) {
+                if best.as_ref().is_none_or(|(was, _)| choice.rank > was.rank) {
+                    best = Some((choice, device.clone()));
+                }
+            }
+        }
+        best.map(|(_, device)| device).ok_or(ENOENT)
+    }
+}
+
+/// The part of `name` before its NUL.
+pub(crate) fn name_of(name: &[u8]) -> &[u8] {
+    name.split(|&byte| byte == 0).next().unwrap_or(name)
+}
+
+impl Device {
+    /// The number by which `rdma dev` shows it.
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Goes in: while the result lives, the device stays. [`ENODEV`] when it is going.
+    pub(crate) fn enter(&self) -> Result<Alive<'_>> {
+        self.gate.enter()
+    }
+
+    /// Whether it is gone, or going.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gate.is_closed()
+    }
+
+    /// Notes that `context` makes objects here. Sleeps.
+    pub(crate) fn attach(&self, _alive: &Alive<'_>, context: Arc<Context>) -> Result {
+        Ok(self.contexts.lock().push(context, GFP_KERNEL)?)
+    }
+
+    /// Forgets `context`, which has made its last object.
+    pub(crate) fn detach(&self, _alive: &Alive<'_>, context: &Context) {
+        let mut found = None;
+        let mut contexts = self.contexts.lock();
+        for (index, other) in contexts.iter().enumerate() {
+            if core::ptr::eq(&**other, context) {
+                found = Some(index);
+                break;
+            }
+        }
+        let context = found.and_then(|index| contexts.remove(index).ok());
+        drop(contexts);
+        drop(context);
+    }
+}
+
+impl rdma::client::Client for Registry {
+    type Data = Device;
+
+    const NAME: &'static CStr = c"rust_ulp";
+
+    fn slot() -> &'static Slot<Self> {
+        static SLOT: Slot<Registry> = Slot::new();
+        &SLOT
+    }
+
+    fn add(&self, device: &rdma::device::Device) -> Result<Arc<Device>> {
+        let attributes = device.attributes();
+        let index = attributes.index;
+        let live = Live {
+            send_ops: capabilities(device, &attributes),
+            attributes,
+            device: device.into(),
+        };
+        let data = Arc::pin_init(
+            try_pin_init!(Device {
+                index,
+                gate <- Gate::new(live),
+                contexts <- new_mutex!(KVec::new(), "rust_ulp::Device::contexts"),
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        self.devices.lock().push(data.clone(), GFP_KERNEL)?;
+        trace::device_add(index);
+        ulp_debug!("device {}: added\n", index);
+        Ok(data)
+    }
+
+    fn remove(&self, _device: &rdma::device::Device, data: Arc<Device>) {
+        trace::device_remove(data.index);
+        self.devices.lock().retain(|other| !Arc::ptr_eq(other, &data));
+        let live = data.gate.close(|| {
+            for context in data.contexts.lock().iter() {
+                context.shoo();
+            }
+        });
+        let contexts = core::mem::take(&mut *data.contexts.lock());
+        let count = contexts.len();
+        for context in contexts.iter() {
+            context.bury();
+        }
+        drop(contexts);
+        // The last reference to the device.
+        drop(live);
+        trace::device_removed(data.index);
+        ulp_debug!("device {}: removed, {} files are husks\n", data.index, count);
+    }
+
+    fn rename(&self, device: &rdma::device::Device, data: ArcBorrow<'_, Device>) {
+        let name = device.name();
+        ulp_debug!(
+            "device {}: now called {}\n",
+            data.index,
+            kernel::str::BStr::from_bytes(name_of(&name))
+        );
+    }
+}

@@ -1,0 +1,533 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Control commands: from a struct of the caller to an object, and back.
+//!
+//! Every command reads its struct once, checks all of it, goes into the device's gate, acts, leaves
+//! the gate, and writes the struct back. An object that was made is not to be found before its
+//! handle was written; when that fails, it is destroyed again.
+
+use crate::{
+    buffer::{
+        BufferObject,
+        GrantObject, //
+    },
+    context::Context,
+    cq::{
+        self,
+        mmap_offset,
+        CqObject, //
+    },
+    device::Live,
+    handle::Object,
+    module_parameters,
+    pd::PdObject,
+    qp::QpObject,
+    query,
+    rdma::{
+        self,
+        ah::AddressVector,
+        qp::{
+            mask,
+            QpType,
+            State, //
+        }, //
+    },
+    submit,
+    sys::{
+        dyndbg::ulp_debug,
+        errno::{
+            eopnotsupp,
+            eproto, //
+        },
+        pages,
+        trace,
+        user::{
+            Arg,
+            Plain, //
+        }, //
+    },
+    uapi::abi, //
+};
+use kernel::{
+    prelude::*,
+    sync::ArcBorrow, //
+};
+
+/// Most requests in one queue.
+pub(crate) const MAX_QUEUE_DEPTH: u32 = 1 << 14;
+/// Most elements of a request.
+pub(crate) const MAX_SGE: u32 = 16;
+/// Most inline bytes of a request.
+pub(crate) const MAX_INLINE: u32 = 512;
+
+/// Runs command `cmd`. Sleeps. [`ENOTTY`] for what is no command.
+pub(crate) fn dispatch(this: ArcBorrow<'_, Context>, cmd: u32, arg: usize) -> Result {
+    // Whatever it is, a husk has one answer; but what is no command is that on a husk too.
+    match cmd {
+        abi::IOC_QUERY => query::module(this, arg),
+        abi::IOC_DEVICE_LIST => query::devices(this, arg),
+        abi::IOC_ATTACH => query::attach(this, arg),
+        abi::IOC_DEVICE_QUERY => query::device(this, arg),
+        abi::IOC_PORT_QUERY => query::port(this, arg),
+        abi::IOC_GID_QUERY => query::gids(this, arg),
+        abi::IOC_PKEY_QUERY => query::pkey(this, arg),
+        abi::IOC_PD_CREATE => pd_create(this, arg),
+        abi::IOC_CQ_CREATE => cq_create(this, arg),
+        abi::IOC_QP_CREATE => qp_create(this, arg),
+        abi::IOC_QP_MODIFY => qp_modify(this, arg),
+        abi::IOC_QP_QUERY => qp_query(this, arg),
+        abi::IOC_BUFFER_CREATE => buffer_create(this, arg),
+        abi::IOC_GRANT_CREATE => grant_create(this, arg),
+        abi::IOC_DESTROY => destroy(this, arg),
+        abi::IOC_SUBMIT => submit::submit(this, arg),
+        _ => Err(ENOTTY),
+    }
+}
+
+/// Makes an object: `make` checks the struct, makes the object, and fills in everything but the
+/// handle, which `set` puts into struct and object.
+fn create<T: Plain>(
+    this: ArcBorrow<'_, Context>,
+    arg: &mut Arg<T>,
+    make: impl FnOnce(&Context, &Live, &mut T) -> Result<Object>,
+    set: impl FnOnce(&mut T, &Object, u32),
+) -> Result {
+    let alive = this.enter()?;
+    let object = make(&this, &alive, &mut arg.value)?;
+    let kept = object.clone();
+    let handle = this.insert(object)?;
+    set(&mut arg.value, &kept, handle);
+    // Not ours to hold outside the gate: if the device goes meanwhile, the table gives it up.
+    drop(kept);
+    drop(alive);
+
+    let written = arg.write();
+    let alive = this.enter()?;
+    match written {
+        Ok(()) => this.table().lock().publish(handle),
+        Err(err) => {
+            // Nobody knows the handle, so nobody can need the object.
+            this.destroy(&alive, handle, false)?;
+            Err(err)
+        }
+    }
+}
+
+fn pd_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::PdCreate>::read(arg, abi::PdCreate::SIZE)?;
+    if arg.value.flags != 0 || arg.value.pad != 0 {
+        return Err(EINVAL);
+    }
+    create(
+        this,
+        &mut arg,
+        |_, live, _| Ok(Object::Pd(PdObject::new(rdma::pd::Pd::new(live.device())?)?)),
+        |value, _, handle| value.handle = handle,
+    )
+}
+
+fn cq_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::CqCreate>::read(arg, abi::CqCreate::SIZE)?;
+    if arg.value.flags != 0 {
+        return Err(EINVAL);
+    }
+    create(
+        this,
+        &mut arg,
+        |context, live, value| {
+            let delivery = match value.delivery {
+                abi::DELIVER_DEFAULT => match *module_parameters::delivery.value() {
+                    abi::DELIVER_SOFTIRQ => abi::DELIVER_SOFTIRQ,
+                    _ => abi::DELIVER_WORKQUEUE,
+                },
+                delivery @ abi::DELIVER_WORKQUEUE..=abi::DELIVER_CALLER => delivery,
+                _ => return Err(EINVAL),
+            };
+            let room = live.attributes.max_cqe.saturating_sub(rdma::qp::CQ_RESERVE);
+            let entries = value.entries.checked_next_power_of_two().ok_or(ERANGE)?;
+            if value.entries == 0 || entries > cq::MAX_ENTRIES.min(room) {
+                return Err(ERANGE);
+            }
+            if value.comp_vector >= live.attributes.num_comp_vectors {
+                return Err(ERANGE);
+            }
+            let object = CqObject::new(
+                live.device(),
+                entries,
+                delivery,
+                value.comp_vector,
+                context.events().clone(),
+            )?;
+            value.entries = entries;
+            value.delivery = delivery;
+            value.mmap_size = object.mmap_size();
+            Ok(Object::Cq(object))
+        },
+        |value, object, handle| {
+            if let Object::Cq(cq) = object {
+                cq.ring().set_handle(handle);
+            }
+            value.handle = handle;
+            value.mmap_offset = mmap_offset(handle);
+        },
+    )
+}
+
+fn qp_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::QpCreate>::read(arg, abi::QpCreate::SIZE)?;
+    if arg.value.flags & !abi::QP_SIG_ALL != 0 {
+        return Err(EINVAL);
+    }
+    create(
+        this,
+        &mut arg,
+        |context, live, value| {
+            let qp_type = match value.qp_type {
+                abi::QPT_RC => QpType::Rc,
+                abi::QPT_UC | abi::QPT_UD => return Err(eopnotsupp()),
+                _ => return Err(EINVAL),
+            };
+            if value.srq != 0 {
+                return Err(eopnotsupp());
+            }
+            let attributes = &live.attributes;
+            // One more each is needed for draining.
+            let depth = MAX_QUEUE_DEPTH.min(attributes.max_qp_wr.saturating_sub(1));
+            if value.max_send_wr > depth
+                || value.max_recv_wr > depth
+                || value.max_send_sge > MAX_SGE.min(attributes.max_send_sge)
+                || value.max_recv_sge > MAX_SGE.min(attributes.max_recv_sge)
+                || value.max_inline > MAX_INLINE
+            {
+                return Err(ERANGE);
+            }
+            let capacity = rdma::qp::Capacity {
+                max_send_wr: value.max_send_wr.max(1),
+                max_recv_wr: value.max_recv_wr.max(1),
+                max_send_sge: value.max_send_sge.max(1),
+                max_recv_sge: value.max_recv_sge.max(1),
+                max_inline: value.max_inline,
+            };
+            let table = context.table().lock();
+            let pd = table.need_pd(value.pd)?;
+            let send_cq = table.need_cq(value.send_cq)?;
+            let recv_cq = table.need_cq(value.recv_cq)?;
+            drop(table);
+            let object = QpObject::new(
+                pd,
+                send_cq,
+                recv_cq,
+                qp_type,
+                capacity,
+                value.flags & abi::QP_SIG_ALL != 0,
+            )?;
+            value.max_send_wr = capacity.max_send_wr;
+            value.max_recv_wr = capacity.max_recv_wr;
+            value.max_send_sge = capacity.max_send_sge;
+            value.max_recv_sge = capacity.max_recv_sge;
+            value.qp_num = object.number();
+            Ok(Object::Qp(object))
+        },
+        |value, object, handle| {
+            if let Object::Qp(qp) = object {
+                qp.set_handle(handle);
+            }
+            value.handle = handle;
+        },
+    )
+}
+
+/// The attributes that a command may change.
+const MODIFIABLE: u32 = abi::QP_STATE
+    | abi::QP_CUR_STATE
+    | abi::QP_EN_SQD_ASYNC_NOTIFY
+    | abi::QP_ACCESS_FLAGS
+    | abi::QP_PKEY_INDEX
+    | abi::QP_PORT
+    | abi::QP_QKEY
+    | abi::QP_AV
+    | abi::QP_PATH_MTU
+    | abi::QP_TIMEOUT
+    | abi::QP_RETRY_CNT
+    | abi::QP_RNR_RETRY
+    | abi::QP_RQ_PSN
+    | abi::QP_MAX_QP_RD_ATOMIC
+    | abi::QP_MIN_RNR_TIMER
+    | abi::QP_SQ_PSN
+    | abi::QP_MAX_DEST_RD_ATOMIC
+    | abi::QP_DEST_QPN;
+
+/// Checks the attributes that count, one by one.
+fn check_attributes(live: &Live, value: &abi::QpModify) -> Result {
+    let (attr, given) = (&value.attr, |bit: u32| value.attr_mask & bit != 0);
+    if value.flags != 0 || value.attr_mask & !MODIFIABLE != 0 || attr.pad != [0; 2] {
+        return Err(EINVAL);
+    }
+    const REMOTE: u32 =
+        abi::ACCESS_REMOTE_WRITE | abi::ACCESS_REMOTE_READ | abi::ACCESS_REMOTE_ATOMIC;
+    if given(abi::QP_STATE) && State::from_raw(attr.qp_state.into()).is_none()
+        || given(abi::QP_CUR_STATE) && State::from_raw(attr.cur_qp_state.into()).is_none()
+        || given(abi::QP_ACCESS_FLAGS) && attr.access_flags & !REMOTE != 0
+        || given(abi::QP_PATH_MTU) && !(1..=5).contains(&attr.path_mtu)
+        || given(abi::QP_AV) && attr.ah.is_global > 1
+        || given(abi::QP_EN_SQD_ASYNC_NOTIFY) && attr.en_sqd_async_notify > 1
+    {
+        return Err(EINVAL);
+    }
+    const BITS_24: u32 = 0xff_ffff;
+    let attributes = &live.attributes;
+    if given(abi::QP_RQ_PSN) && attr.rq_psn > BITS_24
+        || given(abi::QP_SQ_PSN) && attr.sq_psn > BITS_24
+        || given(abi::QP_DEST_QPN) && attr.dest_qp_num > BITS_24
+        || given(abi::QP_TIMEOUT) && attr.timeout > 31
+        || given(abi::QP_RETRY_CNT) && attr.retry_cnt > 7
+        || given(abi::QP_RNR_RETRY) && attr.rnr_retry > 7
+        || given(abi::QP_MIN_RNR_TIMER) && attr.min_rnr_timer > 31
+        || given(abi::QP_MAX_QP_RD_ATOMIC)
+            && u32::from(attr.max_rd_atomic) > attributes.max_qp_init_rd_atom
+        || given(abi::QP_MAX_DEST_RD_ATOMIC)
+            && u32::from(attr.max_dest_rd_atomic) > attributes.max_qp_rd_atom
+        || given(abi::QP_AV) && attr.ah.flow_label > 0xf_ffff
+    {
+        return Err(ERANGE);
+    }
+    if given(abi::QP_PORT) && !port_exists(live, attr.port_num)
+        || given(abi::QP_AV) && !port_exists(live, attr.ah.port_num)
+    {
+        return Err(ENOENT);
+    }
+    if given(abi::QP_PATH_MTU) {
+        // The path may be narrower than the port, never wider.
+        let port = if given(abi::QP_AV) { attr.ah.port_num } else { 1 };
+        if u32::from(attr.path_mtu) > live.device().port(port.into())?.active_mtu() {
+            return Err(ERANGE);
+        }
+    }
+    if given(abi::QP_PKEY_INDEX) && given(abi::QP_PORT) {
+        live.device().pkey(attr.port_num.into(), attr.pkey_index.into())?;
+    }
+    Ok(())
+}
+
+fn port_exists(live: &Live, port: u8) -> bool {
+    port != 0 && u32::from(port) <= live.attributes.phys_ports
+}
+
+fn qp_modify(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::QpModify>::read(arg, abi::QpModify::SIZE)?;
+    // A struct that cannot be written is found out before anything changes.
+    arg.write()?;
+    let alive = this.enter()?;
+    let qp = this.table().lock().qp(arg.value.qp)?.clone();
+    check_attributes(&alive, &arg.value)?;
+
+    let value = &mut arg.value;
+    let attr = &value.attr;
+    let mut av = AddressVector {
+        dgid: attr.ah.dgid,
+        flow_label: attr.ah.flow_label,
+        sgid_index: attr.ah.sgid_index,
+        hop_limit: attr.ah.hop_limit,
+        traffic_class: attr.ah.traffic_class,
+        sl: attr.ah.sl,
+        dlid: attr.ah.dlid,
+        port: attr.ah.port_num.into(),
+        grh: attr.ah.is_global != 0,
+        static_rate: attr.ah.static_rate,
+        src_path_bits: attr.ah.src_path_bits,
+        dmac: attr.ah.dmac,
+    };
+    let from = qp.qp().state();
+    let to = if value.attr_mask & abi::QP_STATE != 0 {
+        State::from_raw(attr.qp_state.into()).ok_or(EINVAL)?
+    } else {
+        from
+    };
+    if value.attr_mask & abi::QP_AV != 0 {
+        if from == State::Reset || from == State::Err {
+            // The address would be resolved for nothing.
+            return Err(eproto());
+        }
+        let port = alive.device().port(av.port)?;
+        if av.grh && u32::from(av.sgid_index) >= port.gid_tbl_len() {
+            return Err(ENOENT);
+        }
+        if port.link_layer == rdma::device::LinkLayer::Ethernet {
+            if !av.grh {
+                return Err(EINVAL);
+            }
+            alive.device().gid(av.port, av.sgid_index.into(), this.net())?;
+            if av.dmac == [0; 6] {
+                av = av.resolve(qp.pd().pd())?;
+            }
+        }
+    }
+    let attributes = rdma::qp::Attributes {
+        qp_state: to as u32,
+        cur_qp_state: attr.cur_qp_state.into(),
+        path_mtu: attr.path_mtu.into(),
+        qkey: attr.qkey,
+        rq_psn: attr.rq_psn,
+        sq_psn: attr.sq_psn,
+        dest_qp_num: attr.dest_qp_num,
+        access_flags: attr.access_flags,
+        av,
+        pkey_index: attr.pkey_index,
+        en_sqd_async_notify: attr.en_sqd_async_notify != 0,
+        sq_draining: false,
+        max_rd_atomic: attr.max_rd_atomic,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        min_rnr_timer: attr.min_rnr_timer,
+        port: attr.port_num.into(),
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+    };
+    let result = qp.qp().modify(&attributes, value.attr_mask);
+    trace::qp_modify(
+        qp.number(),
+        from as u32,
+        to as u32,
+        result.err().map_or(0, |err| err.to_errno()),
+    );
+    ulp_debug!("qp {}: {:?} -> {:?}: {:?}\n", qp.number(), from, to, result);
+    result?;
+    if value.attr_mask & mask::AV != 0 {
+        value.attr.ah.dmac = av.dmac;
+        value.attr.ah.hop_limit = av.hop_limit;
+    }
+    drop(qp);
+    drop(alive);
+    arg.write()
+}
+
+fn qp_query(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::QpQuery>::read(arg, abi::QpQuery::SIZE)?;
+    if arg.value.flags != 0 {
+        return Err(EINVAL);
+    }
+    let alive = this.enter()?;
+    let qp = this.table().lock().qp(arg.value.qp)?.clone();
+    let attr = qp.qp().query()?;
+    let (sends, recvs) = qp.qp().in_flight();
+    let capacity = qp.qp().capacity();
+    arg.value = abi::QpQuery {
+        size: arg.value.size,
+        flags: 0,
+        qp: arg.value.qp,
+        qp_num: qp.number(),
+        qp_type: match qp.qp().qp_type() {
+            QpType::Rc => abi::QPT_RC,
+            QpType::Uc => abi::QPT_UC,
+            QpType::Ud => abi::QPT_UD,
+        },
+        max_send_wr: capacity.max_send_wr,
+        max_recv_wr: capacity.max_recv_wr,
+        max_send_sge: capacity.max_send_sge,
+        max_recv_sge: capacity.max_recv_sge,
+        max_inline: capacity.max_inline,
+        sends_in_flight: sends,
+        recvs_in_flight: recvs,
+        attr: abi::QpAttr {
+            qkey: attr.qkey,
+            rq_psn: attr.rq_psn,
+            sq_psn: attr.sq_psn,
+            dest_qp_num: attr.dest_qp_num,
+            access_flags: attr.access_flags,
+            pkey_index: attr.pkey_index,
+            qp_state: attr.qp_state as u8,
+            cur_qp_state: attr.cur_qp_state as u8,
+            path_mtu: attr.path_mtu as u8,
+            port_num: attr.port as u8,
+            timeout: attr.timeout,
+            retry_cnt: attr.retry_cnt,
+            rnr_retry: attr.rnr_retry,
+            min_rnr_timer: attr.min_rnr_timer,
+            max_rd_atomic: attr.max_rd_atomic,
+            max_dest_rd_atomic: attr.max_dest_rd_atomic,
+            en_sqd_async_notify: attr.en_sqd_async_notify.into(),
+            sq_draining: attr.sq_draining.into(),
+            pad: [0; 2],
+            ah: abi::AhAttr {
+                dgid: attr.av.dgid,
+                flow_label: attr.av.flow_label,
+                sgid_index: attr.av.sgid_index,
+                hop_limit: attr.av.hop_limit,
+                traffic_class: attr.av.traffic_class,
+                sl: attr.av.sl,
+                dlid: attr.av.dlid,
+                port_num: attr.av.port as u8,
+                is_global: attr.av.grh.into(),
+                static_rate: attr.av.static_rate,
+                src_path_bits: attr.av.src_path_bits,
+                dmac: attr.av.dmac,
+            },
+        },
+    };
+    drop(qp);
+    drop(alive);
+    arg.write()
+}
+
+fn buffer_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::BufferCreate>::read(arg, abi::BufferCreate::SIZE)?;
+    if arg.value.flags != 0 {
+        return Err(EINVAL);
+    }
+    create(
+        this,
+        &mut arg,
+        |context, _, value| {
+            let node = match value.node {
+                abi::NODE_ANY => None,
+                node if pages::node_is_online(node) => Some(node),
+                _ => return Err(ERANGE),
+            };
+            let pd = context.table().lock().need_pd(value.pd)?;
+            let object =
+                BufferObject::new(pd, context.net(), value.length, value.page_size, node)?;
+            value.length = object.length();
+            value.page_size = object.pages().chunk_size() as u32;
+            value.node = object.pages().node();
+            Ok(Object::Buffer(object))
+        },
+        |value, _, handle| {
+            value.handle = handle;
+            value.mmap_offset = mmap_offset(handle);
+        },
+    )
+}
+
+fn grant_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::GrantCreate>::read(arg, abi::GrantCreate::SIZE)?;
+    if arg.value.flags != 0 {
+        return Err(EINVAL);
+    }
+    create(
+        this,
+        &mut arg,
+        |context, _, value| {
+            let buffer = context.table().lock().need_buffer(value.buffer)?;
+            let object = GrantObject::new(
+                buffer,
+                context.net(),
+                value.offset,
+                value.length,
+                value.access,
+            )?;
+            value.addr = object.mr().addr();
+            value.rkey = object.mr().rkey();
+            Ok(Object::Grant(object))
+        },
+        |value, _, handle| value.handle = handle,
+    )
+}
+
+fn destroy(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let arg = Arg::<abi::Destroy>::read(arg, abi::Destroy::SIZE)?;
+    if arg.value.flags != 0 || arg.value.pad != 0 {
+        return Err(EINVAL);
+    }
+    let alive = this.enter()?;
+    this.destroy(&alive, arg.value.handle, true)
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! An RDMA upper-layer protocol: verbs for processes, by `/dev/rust_ulp`.
+//!
+//! # Rooms
+//!
+//! One direction of knowledge: this crate's own modules use `rdma`, that uses `sys`, that uses
+//! `bindings`. The way of a request:
+//!
+//! ```text
+//! user space: ioctl SUBMIT
+//!   sys/entry.c     rust_ulp_ioctl, the door
+//!   ioctl           copies the struct, picks the command
+//!   submit          copies the requests, decodes them (logic/decode), resolves handles (handle),
+//!                   chains them per queue pair, posts, waits
+//!   rdma/qp         slots and chains
+//!   sys/entry.c     rust_ulp_post_send, the door out; then the driver
+//!
+//!   driver, core    poll the completion queue
+//!   sys/entry.c     rust_ulp_completion
+//!   rdma/qp         finds the request
+//!   qp              makes the entry
+//!   cq              puts it into the ring that user space reads, wakes who waits
+//! ```
+//!
+//! # Lock order
+//!
+//! Top to bottom; nothing above is taken while something below is held.
+//!
+//! | lock | what it protects | taken in |
+//! |---|---|---|
+//! | `devices_rwsem`, `clients_rwsem` (RDMA core) | devices and clients | `add`, `remove` |
+//! | `Registry::devices` | the list of devices | process |
+//! | `Device::gate` | not a lock: who is inside keeps the device from going | process, may sleep inside |
+//! | `mmap_lock` (kernel) | an address space; taken by copies from and to user space, so no lock below is held over one | process |
+//! | `Device::contexts` | the files attached to a device | process |
+//! | `Context::table` | handles | process |
+//! | `PdObject::registrar` | making the registrar | process |
+//! | `rdma::Registrar::turn`, `rdma::Qp::modifying`, `rdma::Cq::draining`, `rdma::Cq::polling` | one at a time, in this order | process |
+//! | `rdma::Queue::lists` | slots of a queue | process, softirq; held over the driver's `post_send` |
+//! | `Ring::state` | a completion ring | process, softirq |
+//! | wait queues (kernel) | waiters | any |
+//!
+//! # Contexts
+//!
+//! | entry | context | rules |
+//! |---|---|---|
+//! | `open`, `ioctl`, `fdinfo` | process | may sleep; nothing held over copies from and to user space |
+//! | `mmap` | process, `mmap_lock` held | takes the gate and the table, copies nothing |
+//! | `poll` | process | takes the table |
+//! | `release` | process, perhaps exiting: no `current->files`, no `current->nsproxy` | tears down, drains |
+//! | `Client::add`, `remove` | process | `remove` is bounded: waits only for those inside the gate, who are woken |
+//! | completion handlers | process (workqueue, caller) or softirq, as the completion queue was made | must not sleep |
+//! | queue pair and completion queue events | any, interrupts off, under the driver's locks | only store flags |
+
+#![crate_name = "rust_ulp"]
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+mod bindings;
+#[macro_use]
+mod sys;
+mod rdma;
+mod uapi;
+
+mod logic;
+
+mod buffer;
+mod context;
+mod cq;
+mod device;
+mod handle;
+mod ioctl;
+mod pd;
+mod qp;
+mod query;
+mod submit;
+
+module! {
+    type: RustUlp,
+    name: "rust_ulp",
+    authors: ["The rust_ulp maintainers"],
+    description: "RDMA verbs for processes, in Rust",
+    license: "GPL",
+    params: {
+        max_objects: u32 {
+            default: 1024,
+            description: "Objects that one open file may have, at most 65536",
+        },
+        delivery: u32 {
+            default: 1,
+            description: "Who moves completions by default: 1 workqueue, 2 softirq",
+        },
+    },
+}
+
+/// The loaded module. Fields are dropped in this order: first nobody opens the device any more,
+/// then the RDMA core takes all devices away, then what they shared goes.
+struct RustUlp {
+    _chardev: sys::chardev::Registration<device::Registry>,
+    _client: Pin<KBox<rdma::client::Registration<device::Registry>>>,
+}
+
+impl kernel::Module for RustUlp {
+    fn init(_module: &'static ThisModule) -> Result<Self> {
+        let registry = Arc::pin_init(device::Registry::new(), GFP_KERNEL)?;
+        let client = KBox::pin_init(
+            rdma::client::Registration::new(registry.clone()),
+            GFP_KERNEL,
+        )?;
+        Ok(Self {
+            _chardev: context::register(registry)?,
+            _client: client,
+        })
+    }
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Queue pairs of a file: from a completion to an entry of a ring.
+//!
+//! The handler runs in the context of the completion queue's polling, a softirq at worst.
+
+use crate::{
+    cq::{
+        CqObject,
+        Ring, //
+    },
+    handle::Need,
+    pd::PdObject,
+    rdma::{
+        self,
+        event::Event,
+        qp::{
+            Handler,
+            Qp,
+            Side, //
+        },
+        wr::WorkCompletion, //
+    },
+    sys::trace,
+    uapi::abi, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
+};
+
+/// What is kept with each request.
+pub(crate) struct Request {
+    /// The caller's.
+    pub(crate) user_data: u64,
+    /// `WR_*`.
+    pub(crate) opcode: u8,
+    /// Bytes.
+    pub(crate) length: u32,
+}
+
+/// The owner of a queue pair.
+pub(crate) struct Completions {
+    handle: Atomic<u32>,
+    number: Atomic<u32>,
+    send_ring: Arc<Ring>,
+    recv_ring: Arc<Ring>,
+}
+
+impl Completions {
+    fn ring(&self, opcode: u8) -> &Ring {
+        if opcode == abi::WR_RECV {
+            &self.recv_ring
+        } else {
+            &self.send_ring
+        }
+    }
+}
+
+/// The completion's opcode of a request, `WC_*`.
+const fn wc_opcode(opcode: u8) -> u8 {
+    match opcode {
+        abi::WR_RDMA_WRITE | abi::WR_RDMA_WRITE_WITH_IMM => abi::WC_RDMA_WRITE,
+        abi::WR_RDMA_READ => abi::WC_RDMA_READ,
+        abi::WR_ATOMIC_CMP_AND_SWP => abi::WC_COMP_SWAP,
+        abi::WR_ATOMIC_FETCH_AND_ADD => abi::WC_FETCH_ADD,
+        abi::WR_RECV => abi::WC_RECV,
+        _ => abi::WC_SEND,
+    }
+}
+
+impl Handler for Completions {
+    type Request = Request;
+
+    fn complete(&self, side: Side, request: &Request, wc: &WorkCompletion) {
+        let number = self.number.load(Relaxed);
+        let mut cqe = abi::Cqe {
+            user_data: request.user_data,
+            qp: self.handle.load(Relaxed),
+            qp_num: number,
+            status: wc.status as u16,
+            opcode: wc_opcode(request.opcode),
+            vendor_err: wc.vendor_err,
+            ..Default::default()
+        };
+        if wc.is_success() {
+            match side {
+                Side::Send => {
+                    // Drivers need not say how much a read or an atomic brought.
+                    if matches!(
+                        cqe.opcode,
+                        abi::WC_RDMA_READ | abi::WC_COMP_SWAP | abi::WC_FETCH_ADD
+                    ) {
+                        cqe.byte_len = request.length;
+                    }
+                }
+                Side::Recv => {
+                    if wc.opcode == u32::from(abi::WC_RECV_RDMA_WITH_IMM) {
+                        cqe.opcode = abi::WC_RECV_RDMA_WITH_IMM;
+                    }
+                    cqe.byte_len = wc.byte_len;
+                    if let Some(imm) = wc.imm {
+                        cqe.flags |= abi::WC_WITH_IMM;
+                        cqe.imm_data = imm;
+                    }
+                    if let Some(rkey) = wc.invalidated {
+                        cqe.flags |= abi::WC_WITH_INVALIDATE;
+                        cqe.imm_data = rkey;
+                    }
+                    if wc.grh {
+                        cqe.flags |= abi::WC_GRH;
+                    }
+                    cqe.src_qp = wc.src_qp;
+                    cqe.pkey_index = wc.pkey_index;
+                    cqe.slid = wc.slid as u16;
+                    cqe.sl = wc.sl;
+                    cqe.dlid_path_bits = wc.dlid_path_bits;
+                    cqe.port = wc.port as u8;
+                }
+            }
+        }
+        trace::completion(
+            number,
+            request.user_data,
+            cqe.opcode.into(),
+            wc.status,
+            cqe.byte_len,
+        );
+        self.ring(request.opcode).push(&cqe);
+    }
+
+    fn retire(&self, request: &Request) {
+        self.ring(request.opcode).release();
+    }
+
+    fn cancel(&self, request: &Request) {
+        self.ring(request.opcode).release();
+    }
+
+    fn event(&self, _event: Event) {}
+}
+
+/// A queue pair of a file.
+pub(crate) struct QpObject {
+    // Before what it needs: the device's queue pair goes first.
+    qp: Arc<Qp<Completions>>,
+    pd: Need<PdObject>,
+    send_cq: Need<CqObject>,
+    recv_cq: Need<CqObject>,
+    sig_all: bool,
+}
+
+impl QpObject {
+    /// Makes a queue pair. Sleeps.
+    pub(crate) fn new(
+        pd: Need<PdObject>,
+        send_cq: Need<CqObject>,
+        recv_cq: Need<CqObject>,
+        qp_type: rdma::qp::QpType,
+        capacity: rdma::qp::Capacity,
+        sig_all: bool,
+    ) -> Result<Arc<Self>> {
+        let handler = Completions {
+            handle: Atomic::new(0),
+            number: Atomic::new(0),
+            send_ring: send_cq.ring().clone(),
+            recv_ring: recv_cq.ring().clone(),
+        };
+        let qp = Qp::new(
+            pd.pd().clone(),
+            send_cq.cq().clone(),
+            recv_cq.cq().clone(),
+            qp_type,
+            capacity,
+            handler,
+        )?;
+        qp.handler().number.store(qp.number(), Relaxed);
+        Ok(Arc::new(Self { qp, pd, send_cq, recv_cq, sig_all }, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// The device's queue pair.
+    pub(crate) fn qp(&self) -> &Arc<Qp<Completions>> {
+        &self.qp
+    }
+
+    /// Its number.
+    pub(crate) fn number(&self) -> u32 {
+        self.qp.number()
+    }
+
+    /// Its protection domain.
+    pub(crate) fn pd(&self) -> &PdObject {
+        &self.pd
+    }
+
+    /// Whether every send request makes a completion.
+    pub(crate) fn sig_all(&self) -> bool {
+        self.sig_all
+    }
+
+    /// The ring where requests with that opcode complete.
+    pub(crate) fn ring(&self, opcode: u8) -> &Ring {
+        self.qp.handler().ring(opcode)
+    }
+
+    /// Where its requests complete.
+    pub(crate) fn cqs(&self) -> (&CqObject, &CqObject) {
+        (&self.send_cq, &self.recv_cq)
+    }
+
+    /// Tells it its handle, for completions.
+    pub(crate) fn set_handle(&self, handle: u32) {
+        self.qp.handler().handle.store(handle, Relaxed);
+    }
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Address vectors: the way to a peer.
+
+use super::{
+    device::Device,
+    pd::Pd, //
+};
+use crate::bindings;
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    prelude::*, //
+};
+
+/// `struct rdma_ah_attr`.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct AddressVector {
+    /// GID of the peer.
+    pub(crate) dgid: [u8; 16],
+    /// 20 bits.
+    pub(crate) flow_label: u32,
+    /// Index of our GID.
+    pub(crate) sgid_index: u8,
+    /// 0 leaves it to the route.
+    pub(crate) hop_limit: u8,
+    /// The upper six bits are the DSCP.
+    pub(crate) traffic_class: u8,
+    /// Service level.
+    pub(crate) sl: u8,
+    /// LID of the peer, on InfiniBand.
+    pub(crate) dlid: u16,
+    /// Our port.
+    pub(crate) port: u32,
+    /// Whether the fields of the GRH count. Always on RoCE.
+    pub(crate) grh: bool,
+    /// Rate limit, `enum ib_rate`.
+    pub(crate) static_rate: u8,
+    /// Low bits of our LID, on InfiniBand.
+    pub(crate) src_path_bits: u8,
+    /// Link-layer address of the peer, on RoCE.
+    pub(crate) dmac: [u8; 6],
+}
+
+impl AddressVector {
+    pub(super) fn to_raw(self, device: &Device) -> bindings::rdma_ah_attr {
+        let mut raw = bindings::rdma_ah_attr::default();
+        // SAFETY: All pointers are valid, the GID and the address have the lengths expected.
+        unsafe {
+            bindings::rust_ulp_h_ah_attr_set(
+                device.as_raw(),
+                &mut raw,
+                self.port,
+                self.dgid.as_ptr(),
+                self.flow_label,
+                self.sgid_index,
+                self.hop_limit,
+                self.traffic_class,
+                self.grh,
+                self.sl,
+                self.dlid,
+                self.src_path_bits,
+                self.static_rate,
+            );
+            bindings::rust_ulp_h_ah_attr_set_dmac(&mut raw, self.dmac.as_ptr());
+        }
+        raw
+    }
+
+    pub(super) fn from_raw(raw: &bindings::rdma_ah_attr) -> Self {
+        let mut av = Self::default();
+        // SAFETY: All pointers are valid, the GID and the address have the lengths expected.
+        unsafe {
+            bindings::rust_ulp_h_ah_attr_get(
+                raw,
+                &mut av.port,
+                av.dgid.as_mut_ptr(),
+                &mut av.flow_label,
+                &mut av.sgid_index,
+                &mut av.hop_limit,
+                &mut av.traffic_class,
+                &mut av.grh,
+                &mut av.sl,
+                &mut av.dlid,
+                &mut av.src_path_bits,
+                &mut av.static_rate,
+            );
+            bindings::rust_ulp_h_ah_attr_get_dmac(raw, av.dmac.as_mut_ptr());
+        }
+        av
+    }
+
+    /// Finds the link-layer address of the peer, and the hop limit when that is 0.
+    ///
+    /// Kernel users have to bring a resolved address to `ib_modify_qp()`, and the resolver is not
+    /// exported. `rdma_create_user_ah()` is: it resolves the attributes in place, so an address
+    /// handle is made and destroyed for it. Sleeps, up to some seconds while ARP or neighbour
+    /// discovery is under way. Fails as the route does: [`EHOSTUNREACH`], `ENETUNREACH`,
+    /// [`ETIMEDOUT`]; [`EINVAL`] for a GID index that is not in use.
+    pub(crate) fn resolve(self, pd: &Pd) -> Result<Self> {
+        let mut raw = self.to_raw(pd.device());
+        // SAFETY: The domain is valid, and so are the attributes; no user data is passed.
+        let ah = from_err_ptr(unsafe {
+            bindings::rdma_create_user_ah(pd.as_raw(), &mut raw, core::ptr::null_mut())
+        })?;
+        // SAFETY: Just made, and ours.
+        unsafe { bindings::rust_ulp_h_destroy_ah(ah) };
+        Ok(Self::from_raw(&raw))
+    }
+
+    /// The way from `device` to itself.
+    pub(super) fn to_self(device: &Device, port: u32, index: u32, dgid: [u8; 16]) -> Result<Self> {
+        let mut av = Self {
+            dgid,
+            sgid_index: u8::try_from(index).map_err(|_| ERANGE)?,
+            hop_limit: 64,
+            port,
+            grh: true,
+            ..Self::default()
+        };
+        // SAFETY: The device is registered; the core checks port and index.
+        to_result(unsafe {
+            bindings::rust_ulp_h_own_dmac(device.as_raw(), port, index, av.dmac.as_mut_ptr())
+        })?;
+        Ok(av)
+    }
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Completion queues.
+//!
+//! Made by `ib_alloc_cq()`: the core polls them and calls the `done()` of each request, in the
+//! context that [`PollContext`] names.
+
+use super::{
+    device::Device,
+    event::Event, //
+};
+use crate::bindings;
+use core::ptr::NonNull;
+use kernel::{
+    error::from_err_ptr,
+    ffi::{
+        c_int,
+        c_void, //
+    },
+    new_mutex,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        Arc,
+        Mutex, //
+    }, //
+};
+
+/// Who polls a completion queue: `enum ib_poll_context`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PollContext {
+    /// Whoever calls [`Cq::process`]: completions are handled in its context.
+    Direct,
+    /// A softirq: completion handlers do not sleep.
+    SoftIrq,
+    /// A worker of the core: completion handlers run in process context.
+    Workqueue,
+}
+
+/// What a completion queue tells its owner.
+pub(crate) trait Handler: Send + Sync + 'static {
+    /// The queue overflowed or failed: [`Event::CqErr`]. Any context, must not sleep.
+    fn event(&self, event: Event);
+}
+
+/// `struct ib_cq`.
+///
+/// # Invariants
+///
+/// - `ptr` is a completion queue of `device`, owned.
+/// - `context` came out of `Arc::into_raw` and is given back by `drop_context`.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Cq {
+    ptr: NonNull<bindings::ib_cq>,
+    poll_context: PollContext,
+    device: ARef<Device>,
+    context: *const c_void,
+    drop_context: unsafe fn(*const c_void),
+    /// Serialises those who poll directly: completions are handled in order, and whoever holds it
+    /// knows that no handler runs.
+    #[pin]
+    polling: Mutex<()>,
+    /// Held while a queue that completes here is drained: there is room for one such request.
+    #[pin]
+    draining: Mutex<()>,
+}
+
+// SAFETY: The core and the drivers lock what they change; the context is a `Handler`.
+unsafe impl Send for Cq {}
+// SAFETY: As above.
+unsafe impl Sync for Cq {}
+
+impl Cq {
+    /// Allocates a completion queue for `entries` completions. Sleeps.
+    ///
+    /// `vector` is below the device's number of completion vectors. [`EINVAL`] when the device
+    /// does not take one or the other.
+    pub(crate) fn new<H: Handler>(
+        device: &Device,
+        entries: u32,
+        vector: u32,
+        poll_context: PollContext,
+        handler: Arc<H>,
+    ) -> Result<Arc<Self>> {
+        let entries = c_int::try_from(entries).map_err(|_| EINVAL)?;
+        let vector = c_int::try_from(vector).map_err(|_| EINVAL)?;
+        if entries == 0 {
+            return Err(EINVAL);
+        }
+        let raw_context = match poll_context {
+            PollContext::Direct => bindings::IB_POLL_DIRECT,
+            PollContext::SoftIrq => bindings::IB_POLL_SOFTIRQ,
+            PollContext::Workqueue => bindings::IB_POLL_WORKQUEUE,
+        };
+        let context = Arc::into_raw(handler).cast::<c_void>();
+        let init = || {
+            // SAFETY: The device is registered; the context is valid until the queue is gone, and
+            // `event` takes it for what it is.
+            from_err_ptr(unsafe {
+                bindings::rust_ulp_h_alloc_cq(
+                    device.as_raw(),
+                    context.cast_mut(),
+                    entries,
+                    vector,
+                    raw_context,
+                    Some(Self::event::<H>),
+                )
+            })
+            .and_then(|ptr| NonNull::new(ptr).ok_or(ENOMEM))
+        };
+        let ptr = match init() {
+            Ok(ptr) => ptr,
+            Err(err) => {
+                // SAFETY: It came out of `Arc::into_raw` above and is not used any more.
+                unsafe { Self::drop_context::<H>(context) };
+                return Err(err);
+            }
+        };
+        let free = kernel::types::ScopeGuard::new(|| {
+            // SAFETY: The queue is ours and unused, and the context goes after it.
+            unsafe {
+                bindings::ib_free_cq(ptr.as_ptr());
+                Self::drop_context::<H>(context);
+            }
+        });
+        // INVARIANT: `ptr` was just allocated, `context` came out of `Arc::into_raw`.
+        let cq = Arc::pin_init(
+            try_pin_init!(Self {
+                ptr,
+                poll_context,
+                device: device.into(),
+                context,
+                drop_context: Self::drop_context::<H>,
+                polling <- new_mutex!((), "rdma::Cq::polling"),
+                draining <- new_mutex!((), "rdma::Cq::draining"),
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        free.dismiss();
+        Ok(cq)
+    }
+
+    /// # Safety
+    ///
+    /// `context` came out of `Arc::<H>::into_raw`, and is not used any more.
+    unsafe fn drop_context<H: Handler>(context: *const c_void) {
+        // SAFETY: By the requirement.
+        drop(unsafe { Arc::from_raw(context.cast::<H>()) });
+    }
+
+    unsafe extern "C" fn event<H: Handler>(event: *mut bindings::ib_event, context: *mut c_void) {
+        // SAFETY: The driver passes the queue's context, which outlives the queue, and an event
+        // that is valid during the call.
+        let (handler, event) = unsafe { (&*context.cast::<H>(), &*event) };
+        handler.event(Event::new(event));
+    }
+
+    /// The C pointer.
+    pub(super) fn as_raw(&self) -> *mut bindings::ib_cq {
+        self.ptr.as_ptr()
+    }
+
+    /// The device.
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Who polls it.
+    pub(crate) fn poll_context(&self) -> PollContext {
+        self.poll_context
+    }
+
+    /// Handles at most `budget` completions in the caller's context; returns how many it were.
+    ///
+    /// Does nothing unless the queue is [`PollContext::Direct`]. Sleeps.
+    pub(crate) fn process(&self, budget: u16) -> u32 {
+        if self.poll_context != PollContext::Direct {
+            return 0;
+        }
+        let _polling = self.polling.lock();
+        // SAFETY: The queue is valid and polled directly, by nobody else at this time but the
+        // core's own draining.
+        let done = unsafe { bindings::ib_process_cq_direct(self.as_raw(), budget.into()) };
+        u32::try_from(done).unwrap_or(0)
+    }
+
+    /// Runs `drain`, which may complete one request more than there is room for otherwise.
+    pub(super) fn with_reserve(&self, drain: impl FnOnce()) {
+        let _draining = self.draining.lock();
+        drain();
+    }
+
+    /// Waits until no caller of [`Self::process`] is inside.
+    pub(super) fn synchronize(&self) {
+        drop(self.polling.lock());
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Cq {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: Owned, and the queue pairs that use it held references to this value. The core
+        // waits for its own polling of it.
+        unsafe { bindings::ib_free_cq(self.ptr.as_ptr()) };
+        // SAFETY: By the type invariant, and nothing can use it now that the queue is gone.
+        unsafe { (self.drop_context)(self.context) };
+    }
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Devices.
+
+use crate::{
+    bindings,
+    sys::net::NetNs, //
+};
+use core::ptr::NonNull;
+use kernel::{
+    error::to_result,
+    prelude::*,
+    sync::aref::AlwaysRefCounted,
+    types::Opaque, //
+};
+
+/// Longest device name, NUL included: `IB_DEVICE_NAME_MAX`.
+pub(crate) const NAME_MAX: usize = 64;
+
+/// What a device can do and how many of each it has: `struct ib_device_attr` and what stands beside
+/// it, in types that are the same for all kernels.
+pub(crate) use bindings::rust_ulp_h_device as Attributes;
+
+/// `struct ib_device`.
+///
+/// # Invariants
+///
+/// Always a registered device with a reference count above zero.
+#[repr(transparent)]
+pub(crate) struct Device(Opaque<bindings::ib_device>);
+
+// SAFETY: The RDMA core's functions that are called here lock what they change.
+unsafe impl Send for Device {}
+// SAFETY: As above.
+unsafe impl Sync for Device {}
+
+// SAFETY: `ib_device_try_get` and `ib_device_put` count references; while one is held, the device
+// stays, for unregistering it waits until all are given back.
+unsafe impl AlwaysRefCounted for Device {
+    fn inc_ref(&self) {
+        // SAFETY: By the type invariant the count is above zero.
+        unsafe { bindings::rust_ulp_h_device_get(self.as_raw()) };
+    }
+
+    unsafe fn dec_ref(obj: NonNull<Self>) {
+        // SAFETY: The caller gives up a reference.
+        unsafe { bindings::ib_device_put(obj.as_ptr().cast()) };
+    }
+}
+
+/// State of a port: `struct ib_port_attr`.
+pub(crate) struct Port {
+    attr: bindings::ib_port_attr,
+    /// Link layer.
+    pub(crate) link_layer: LinkLayer,
+}
+
+/// Link layer of a port: `enum rdma_link_layer`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LinkLayer {
+    /// Unknown to this code.
+    Unspecified,
+    /// InfiniBand.
+    InfiniBand,
+    /// Ethernet: RoCE or iWARP.
+    Ethernet,
+}
+
+/// Bytes of a path MTU given as `enum ib_mtu`; 0 for none of them.
+pub(crate) const fn mtu_bytes(mtu: u32) -> u32 {
+    match mtu {
+        bindings::IB_MTU_256 => 256,
+        bindings::IB_MTU_512 => 512,
+        bindings::IB_MTU_1024 => 1024,
+        bindings::IB_MTU_2048 => 2048,
+        bindings::IB_MTU_4096 => 4096,
+        _ => 0,
+    }
+}
+
+impl Port {
+    /// `enum ib_port_state`.
+    pub(crate) fn state(&self) -> u32 {
+        self.attr.state
+    }
+    /// `enum ib_port_phys_state`.
+    pub(crate) fn phys_state(&self) -> u32 {
+        self.attr.phys_state.into()
+    }
+    /// `enum ib_mtu`: the largest that the port can have.
+    pub(crate) fn max_mtu(&self) -> u32 {
+        self.attr.max_mtu
+    }
+    /// `enum ib_mtu`: what it has now.
+    pub(crate) fn active_mtu(&self) -> u32 {
+        self.attr.active_mtu
+    }
+    /// Local identifier, on InfiniBand.
+    pub(crate) fn lid(&self) -> u32 {
+        self.attr.lid
+    }
+    /// Local identifier of the subnet manager.
+    pub(crate) fn sm_lid(&self) -> u32 {
+        self.attr.sm_lid
+    }
+    /// Mask of the local identifier.
+    pub(crate) fn lmc(&self) -> u32 {
+        self.attr.lmc.into()
+    }
+    /// Service level of the subnet manager.
+    pub(crate) fn sm_sl(&self) -> u32 {
+        self.attr.sm_sl.into()
+    }
+    /// Longest message in bytes.
+    pub(crate) fn max_msg_sz(&self) -> u32 {
+        self.attr.max_msg_sz
+    }
+    /// Entries of the GID table, used or not.
+    pub(crate) fn gid_tbl_len(&self) -> u32 {
+        u32::try_from(self.attr.gid_tbl_len).unwrap_or(0)
+    }
+    /// Entries of the P_Key table.
+    pub(crate) fn pkey_tbl_len(&self) -> u32 {
+        self.attr.pkey_tbl_len.into()
+    }
+    /// `enum ib_port_width`.
+    pub(crate) fn active_width(&self) -> u32 {
+        self.attr.active_width.into()
+    }
+    /// `enum ib_port_speed`.
+    pub(crate) fn active_speed(&self) -> u32 {
+        self.attr.active_speed.into()
+    }
+    /// Capability flags.
+    pub(crate) fn port_cap_flags(&self) -> u32 {
+        self.attr.port_cap_flags
+    }
+    /// Packets with a bad P_Key.
+    pub(crate) fn bad_pkey_cntr(&self) -> u32 {
+        self.attr.bad_pkey_cntr
+    }
+    /// Packets with a bad Q_Key.
+    pub(crate) fn qkey_viol_cntr(&self) -> u32 {
+        self.attr.qkey_viol_cntr
+    }
+}
+
+impl Device {
+    /// A reference to a device.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` is a registered device with a reference count above zero, during `'a`.
+    pub(crate) unsafe fn from_raw<'a>(ptr: *mut bindings::ib_device) -> &'a Self {
+        // SAFETY: By the requirement; the type is transparent.
+        unsafe { &*ptr.cast() }
+    }
+
+    /// The C pointer.
+    pub(crate) fn as_raw(&self) -> *mut bindings::ib_device {
+        self.0.get()
+    }
+
+    /// What the device can do. Does not sleep.
+    pub(crate) fn attributes(&self) -> Attributes {
+        let mut out = Attributes::default();
+        // SAFETY: Both pointers are valid.
+        unsafe { bindings::rust_ulp_h_device_describe(self.as_raw(), &mut out) };
+        out
+    }
+
+    /// Copies the name, NUL-terminated and padded. It may change at any time.
+    pub(crate) fn name(&self) -> [u8; NAME_MAX] {
+        let mut name = [0; NAME_MAX];
+        // SAFETY: The buffer has the length that is passed.
+        unsafe {
+            bindings::rust_ulp_h_device_name(self.as_raw(), name.as_mut_ptr().cast(), NAME_MAX)
+        };
+        name
+    }
+
+    /// Version of the firmware, NUL-terminated: at most `IB_FW_VERSION_NAME_MAX` bytes.
+    pub(crate) fn firmware(&self) -> [u8; 32] {
+        let mut text = [0; 32];
+        // SAFETY: The core writes at most 32 bytes, NUL included.
+        unsafe { bindings::ib_get_device_fw_str(self.as_raw(), text.as_mut_ptr().cast()) };
+        text
+    }
+
+    /// Whether the module of that name drives the device.
+    pub(crate) fn is_driven_by(&self, module: &CStr) -> bool {
+        // SAFETY: The driver cannot go away while the device is there, and its name with it.
+        let name = unsafe { bindings::rust_ulp_h_device_driver(self.as_raw()) };
+        // SAFETY: The helper returns a NUL-terminated string.
+        (unsafe { CStr::from_char_ptr(name) }) == module
+    }
+
+    /// Whether processes in `net` may use the device.
+    pub(crate) fn is_accessible_from(&self, net: &NetNs) -> bool {
+        // SAFETY: Both pointers are valid.
+        unsafe { bindings::rdma_dev_access_netns(self.as_raw(), net.as_ptr()) }
+    }
+
+    /// State of port `port`, from 1. Sleeps.
+    ///
+    /// [`ENOENT`] when there is no such port.
+    pub(crate) fn port(&self, port: u32) -> Result<Port> {
+        if port == 0 || port > self.attributes().phys_ports {
+            return Err(ENOENT);
+        }
+        let mut attr = bindings::ib_port_attr::default();
+        // SAFETY: The device is registered, and the port exists.
+        to_result(unsafe { bindings::ib_query_port(self.as_raw(), port, &mut attr) })?;
+        // SAFETY: As above.
+        let link_layer = match unsafe { bindings::rdma_port_get_link_layer(self.as_raw(), port) } {
+            bindings::IB_LINK_LAYER_INFINIBAND => LinkLayer::InfiniBand,
+            bindings::IB_LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
+            _ => LinkLayer::Unspecified,
+        };
+        Ok(Port { attr, link_layer })
+    }
+
+    /// Index of the netdev of port `port` when that is in `net`, else 0. Sleeps.
+    pub(crate) fn port_ifindex(&self, port: u32, net: &NetNs) -> u32 {
+        // SAFETY: Both pointers are valid; the core checks the port.
+        unsafe { bindings::rust_ulp_h_port_ifindex(self.as_raw(), port, net.as_ptr()) }
+    }
+
+    /// Entry `index` of the P_Key table of port `port`. Sleeps.
+    ///
+    /// [`ENOENT`] when there is no such port or entry.
+    pub(crate) fn pkey(&self, port: u32, index: u32) -> Result<u16> {
+        if index >= self.port(port)?.pkey_tbl_len() {
+            return Err(ENOENT);
+        }
+        let mut pkey = 0;
+        // SAFETY: The device is registered, port and index exist.
+        to_result(unsafe {
+            bindings::ib_query_pkey(self.as_raw(), port, index as u16, &mut pkey)
+        })?;
+        Ok(pkey)
+    }
+}

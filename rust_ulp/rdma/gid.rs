@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! GIDs: the addresses of a port.
+//!
+//! C header: [`include/rdma/ib_cache.h`](srctree/include/rdma/ib_cache.h)
+
+use super::device::Device;
+use crate::{
+    bindings,
+    sys::net::NetNs, //
+};
+use kernel::{
+    error::to_result,
+    prelude::*, //
+};
+
+/// Type of a GID: `enum ib_gid_type`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GidType {
+    /// InfiniBand.
+    Ib,
+    /// RoCE v1: Ethernet frames.
+    RoceV1,
+    /// RoCE v2: UDP.
+    RoceV2,
+}
+
+/// An entry of a GID table.
+pub(crate) struct Gid {
+    /// The address, in network order.
+    pub(crate) raw: [u8; 16],
+    /// Its place in the table.
+    pub(crate) index: u32,
+    /// Its type.
+    pub(crate) gid_type: GidType,
+    /// Whether its netdev is in the namespace that was asked for.
+    pub(crate) local_net: bool,
+    /// Index of that netdev, when `local_net`.
+    pub(crate) ifindex: u32,
+    /// Name of that netdev, NUL-terminated, when `local_net`.
+    pub(crate) ifname: [u8; 16],
+}
+
+impl Gid {
+    /// Whether it holds an IPv4 address: `::ffff:a.b.c.d`.
+    pub(crate) fn is_ipv4(&self) -> bool {
+        matches!(self.raw, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ..])
+    }
+
+    /// Whether it is a link-local IPv6 address: `fe80::/10`.
+    pub(crate) fn is_link_local(&self) -> bool {
+        matches!(self.raw, [0xfe, second, ..] if second & 0xc0 == 0x80)
+    }
+}
+
+impl Device {
+    /// Entry `index` of the GID table of port `port`, seen from `net`. Does not sleep.
+    ///
+    /// [`ENOENT`] when it is not in use.
+    pub(crate) fn gid(&self, port: u32, index: u32, net: &NetNs) -> Result<Gid> {
+        let mut out = bindings::rust_ulp_h_gid::default();
+        // SAFETY: All pointers are valid; the core checks port and index.
+        to_result(unsafe {
+            bindings::rust_ulp_h_gid(self.as_raw(), port, index, net.as_ptr(), &mut out)
+        })
+        .map_err(|_| ENOENT)?;
+        Ok(Gid {
+            raw: out.gid,
+            index,
+            gid_type: match out.gid_type {
+                bindings::IB_GID_TYPE_ROCE_UDP_ENCAP => GidType::RoceV2,
+                bindings::IB_GID_TYPE_ROCE => GidType::RoceV1,
+                _ => GidType::Ib,
+            },
+            local_net: out.local_net,
+            ifindex: out.ifindex,
+            ifname: out.ifname.map(|c| c as u8),
+        })
+    }
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! InfiniBand verbs.
+//!
+//! Safe abstractions over the kernel's RDMA core, for upper-layer protocols: clients that come and
+//! go with devices, protection domains, completion queues, queue pairs, memory regions made by fast
+//! registration. They know nothing of the protocol that uses them.
+//!
+//! # Lifetime
+//!
+//! Every object holds references to what it was made from: a queue pair to its protection domain
+//! and completion queues, those to the device. A device does not go away before its references are
+//! given back; so a client whose [`client::Client::remove`] returns without having dropped its
+//! objects hangs the removal, but nothing is ever used after it is gone.
+//!
+//! # Contexts
+//!
+//! | what | may sleep | called with |
+//! |---|---|---|
+//! | [`client::Client::add`], `remove`, `rename` | yes | `add` under the core's `devices_rwsem` |
+//! | making and dropping any object | yes | nothing held |
+//! | [`qp::Chain::push`] | no | |
+//! | [`qp::Chain::post`] | no | takes the queue's lock, under it the driver's |
+//! | [`qp::Handler::complete`], `retire` | as [`cq::PollContext`] says | nothing held |
+//! | [`qp::Handler::cancel`] | as its caller may | nothing held |
+//! | [`qp::Handler::event`], [`cq::Handler::event`] | no: rxe calls under its locks, interrupts off | driver's locks |
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+pub(crate) mod ah;
+pub(crate) mod client;
+pub(crate) mod cq;
+pub(crate) mod device;
+pub(crate) mod event;
+pub(crate) mod gid;
+pub(crate) mod mr;
+pub(crate) mod pd;
+pub(crate) mod qp;
+pub(crate) mod wr;

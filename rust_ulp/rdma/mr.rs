@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory regions, made by fast registration.
+//!
+//! `ib_alloc_mr()`, `ib_map_mr_sg()`, then a REG_MR request on a queue pair of the same protection
+//! domain. For those requests a [`Registrar`] keeps a reliable queue pair of its own, connected to
+//! itself, so that memory can be registered before any other queue pair exists, and without a
+//! request in the queues of anyone else.
+//!
+//! Addresses in a region are offsets into the pages that it covers: the device and the peer see
+//! no address of the kernel.
+
+use super::{
+    ah::AddressVector,
+    cq::{
+        self,
+        Cq,
+        PollContext, //
+    },
+    device::{
+        Device,
+        LinkLayer, //
+    },
+    event::Event,
+    pd::Pd,
+    qp::{
+        self,
+        mask,
+        Attributes,
+        Capacity,
+        Chain,
+        Qp,
+        QpType,
+        Side,
+        State, //
+    },
+    wr::WorkCompletion, //
+};
+use crate::{
+    bindings,
+    sys::{
+        errno::{
+            eaddrnotavail,
+            eopnotsupp, //
+        },
+        net::NetNs,
+        pages::Pages, //
+    }, //
+};
+use core::ptr::NonNull;
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    ffi::c_uint,
+    new_mutex,
+    pr_warn_once,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::{
+            Acquire,
+            Atomic,
+            Release, //
+        },
+        Arc,
+        Completion,
+        Mutex, //
+    },
+    types::Opaque, //
+};
+
+/// Rights to a memory region: `enum ib_access_flags`.
+pub(crate) mod access {
+    use crate::bindings;
+    /// Requests of our own may write into it.
+    pub(crate) const LOCAL_WRITE: u32 = bindings::IB_ACCESS_LOCAL_WRITE;
+    /// A peer may write into it.
+    pub(crate) const REMOTE_WRITE: u32 = bindings::IB_ACCESS_REMOTE_WRITE;
+    /// A peer may read it.
+    pub(crate) const REMOTE_READ: u32 = bindings::IB_ACCESS_REMOTE_READ;
+    /// A peer may carry out atomics in it.
+    pub(crate) const REMOTE_ATOMIC: u32 = bindings::IB_ACCESS_REMOTE_ATOMIC;
+}
+
+/// Somebody who waits for a request of a [`Registrar`].
+#[pin_data]
+struct Waiter {
+    #[pin]
+    done: Completion,
+    status: Atomic<u32>,
+}
+
+/// The owner of a registrar's queue pair.
+struct Requests;
+
+impl qp::Handler for Requests {
+    type Request = Arc<Waiter>;
+
+    fn complete(&self, _side: Side, request: &Arc<Waiter>, wc: &WorkCompletion) {
+        request.status.store(wc.status, Release);
+        request.done.complete_all();
+    }
+
+    fn retire(&self, request: &Arc<Waiter>) {
+        // Every request is signalled: this is not reached, and would be a success.
+        request.status.store(bindings::IB_WC_SUCCESS, Release);
+        request.done.complete_all();
+    }
+
+    fn cancel(&self, request: &Arc<Waiter>) {
+        request.done.complete_all();
+    }
+
+    fn event(&self, _event: Event) {}
+}
+
+impl cq::Handler for Requests {
+    fn event(&self, _event: Event) {}
+}
+
+/// Registers memory in a protection domain.
+#[pin_data]
+pub(crate) struct Registrar {
+    qp: Arc<Qp<Requests>>,
+    port: u32,
+    path: Path,
+    /// One request at a time.
+    #[pin]
+    turn: Mutex<()>,
+}
+
+/// How a device reaches itself.
+struct Path {
+    av: AddressVector,
+    mtu: u32,
+}
+
+impl Registrar {
+    /// Makes a registrar for `pd`. Sleeps.
+    ///
+    /// [`eopnotsupp`] when the device has no fast registration, [`eaddrnotavail`] when none of its
+    /// ports has an address yet.
+    pub(crate) fn new(pd: Arc<Pd>, net: &NetNs) -> Result<Arc<Self>> {
+        let attributes = pd.device().attributes();
+        if attributes.max_fast_reg_pages == 0 {
+            return Err(eopnotsupp());
+        }
+        let (port, path) = Self::find_path(pd.device(), net)?;
+        let handler = Arc::new(Requests, GFP_KERNEL)?;
+        let capacity = Capacity {
+            max_send_wr: 2,
+            max_send_sge: 1,
+            ..Capacity::default()
+        };
+        let entries = capacity.max_send_wr.saturating_add(qp::CQ_RESERVE);
+        let cq = Cq::new(pd.device(), entries, 0, PollContext::Workqueue, handler)?;
+        let qp = Qp::new(pd, cq.clone(), cq, QpType::Rc, capacity, Requests)?;
+        let this = Arc::pin_init(
+            try_pin_init!(Self {
+                qp,
+                port,
+                path,
+                turn <- new_mutex!((), "rdma::Registrar::turn"),
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        this.connect()?;
+        Ok(this)
+    }
+
+    /// A port with an address, and the way from it to itself.
+    fn find_path(device: &Device, net: &NetNs) -> Result<(u32, Path)> {
+        for number in 1..=device.attributes().phys_ports {
+            let port = device.port(number)?;
+            let mtu = port.active_mtu();
+            for index in 0..port.gid_tbl_len().min(256) {
+                let Ok(gid) = device.gid(number, index, net) else {
+                    continue;
+                };
+                let mut av = AddressVector::to_self(device, number, index, gid.raw)?;
+                if port.link_layer == LinkLayer::InfiniBand {
+                    av.dlid = port.lid() as u16;
+                }
+                return Ok((number, Path { av, mtu }));
+            }
+        }
+        Err(eaddrnotavail())
+    }
+
+    /// Brings the queue pair from RESET to RTS, connected to itself.
+    fn connect(&self) -> Result {
+        let attributes = Attributes {
+            port: self.port,
+            av: self.path.av,
+            path_mtu: self.path.mtu,
+            dest_qp_num: self.qp.number(),
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            ..Attributes::default()
+        };
+        let to = |state: State| Attributes { qp_state: state as u32, ..attributes };
+        self.qp.modify(
+            &to(State::Init),
+            mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS,
+        )?;
+        self.qp.modify(
+            &to(State::Rtr),
+            mask::STATE
+                | mask::AV
+                | mask::PATH_MTU
+                | mask::DEST_QPN
+                | mask::RQ_PSN
+                | mask::MAX_DEST_RD_ATOMIC
+                | mask::MIN_RNR_TIMER,
+        )?;
+        self.qp.modify(
+            &to(State::Rts),
+            mask::STATE
+                | mask::TIMEOUT
+                | mask::RETRY_CNT
+                | mask::RNR_RETRY
+                | mask::SQ_PSN
+                | mask::MAX_QP_RD_ATOMIC,
+        )
+    }
+
+    /// The protection domain's device.
+    fn pd(&self) -> &Arc<Pd> {
+        self.qp.pd()
+    }
+
+    /// Posts one request and waits for it. Sleeps, for as long as the device takes: a local
+    /// operation needs no peer, and is flushed when the queue pair fails.
+    fn run(
+        &self,
+        push: impl FnOnce(&mut Chain<Requests>, Arc<Waiter>) -> Result,
+    ) -> Result {
+        let waiter = Arc::pin_init(
+            pin_init!(Waiter {
+                done <- Completion::new(),
+                status: Atomic::new(bindings::IB_WC_GENERAL_ERR),
+            }),
+            GFP_KERNEL,
+        )?;
+        let _turn = self.turn.lock();
+        let mut chain = Chain::new(self.qp.clone(), Side::Send);
+        push(&mut chain, waiter.clone())?;
+        let (_, result) = chain.post(|_| ());
+        result?;
+        waiter.done.wait_for_completion();
+        if waiter.status.load(Acquire) == bindings::IB_WC_SUCCESS {
+            return Ok(());
+        }
+        // The queue pair failed with the request: take it back to RTS for the next one.
+        let reset = Attributes {
+            qp_state: State::Reset as u32,
+            ..Attributes::default()
+        };
+        self.qp.modify(&reset, mask::STATE)?;
+        self.connect()?;
+        Err(EIO)
+    }
+}
+
+/// Pages as a device sees them.
+///
+/// # Invariants
+///
+/// `table` is initialised and mapped for `device`; its pages are those of `_pages`.
+struct Mapping {
+    table: Opaque<kernel::bindings::sg_table>,
+    device: ARef<Device>,
+    _pages: Arc<Pages>,
+}
+
+// SAFETY: The table is not changed while it is mapped, and mapping goes through the core.
+unsafe impl Send for Mapping {}
+// SAFETY: As above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `length` bytes at `offset` of `pages` for both directions. Sleeps.
+    fn new(device: &Device, pages: Arc<Pages>, offset: usize, length: usize) -> Result<KBox<Self>> {
+        let chunk = pages.chunk_size();
+        let end = offset.checked_add(length).ok_or(ERANGE)?;
+        if length == 0 || end > pages.len() {
+            return Err(ERANGE);
+        }
+        let first = offset / chunk.max(1);
+        let count = end.div_ceil(chunk.max(1)).saturating_sub(first);
+        let table = Opaque::<kernel::bindings::sg_table>::zeroed();
+        // SAFETY: `table` is memory for a table.
+        to_result(unsafe {
+            bindings::rust_ulp_h_sg_alloc(
+                table.get(),
+                c_uint::try_from(count).map_err(|_| ERANGE)?,
+            )
+        })?;
+        let free = kernel::types::ScopeGuard::new_with_data(table, |table| {
+            // SAFETY: Allocated above, and not mapped.
+            unsafe { kernel::bindings::sg_free_table(table.get()) };
+        });
+
+        // SAFETY: The table was allocated, with `count` entries.
+        let mut sg = unsafe { (*free.get()).sgl };
+        let (mut at, mut index) = (offset, first);
+        while at < end {
+            let page = pages.chunks().get(index).ok_or(ERANGE)?;
+            let within = at & chunk.wrapping_sub(1);
+            let bytes = chunk.saturating_sub(within).min(end.saturating_sub(at));
+            // SAFETY: `sg` is an entry of the table, and the bytes lie in the chunk.
+            unsafe {
+                bindings::rust_ulp_h_sg_set(
+                    sg,
+                    page.as_ptr(),
+                    bytes as c_uint,
+                    within as c_uint,
+                );
+                sg = bindings::rust_ulp_h_sg_next(sg);
+            }
+            at = at.saturating_add(bytes);
+            index = index.saturating_add(1);
+        }
+        let mapping = KBox::new_uninit(GFP_KERNEL)?;
+        // SAFETY: The device is registered, the table complete.
+        to_result(unsafe { bindings::rust_ulp_h_dma_map(device.as_raw(), free.get()) })?;
+        // INVARIANT: Initialised and mapped. The table holds no pointer to itself: it may move.
+        Ok(KBox::write(
+            mapping,
+            Self {
+                table: free.dismiss(),
+                device: device.into(),
+                _pages: pages,
+            },
+        ))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant; the region that used it is gone.
+        unsafe {
+            bindings::rust_ulp_h_dma_unmap(self.device.as_raw(), self.table.get());
+            kernel::bindings::sg_free_table(self.table.get());
+        }
+    }
+}
+
+/// A memory region: `struct ib_mr`, registered.
+///
+/// Dropping it invalidates its keys and returns when no access is under way any more: what a peer
+/// sends after that does not land. That sleeps.
+///
+/// # Invariants
+///
+/// - `ptr` is a memory region of the registrar's protection domain, owned.
+/// - While `registered`, it covers `length` bytes from the address `addr` on, those of `_mapping`.
+pub(crate) struct Mr {
+    ptr: NonNull<bindings::ib_mr>,
+    registered: bool,
+    addr: u64,
+    length: u64,
+    registrar: Arc<Registrar>,
+    _mapping: KBox<Mapping>,
+}
+
+// SAFETY: The core and the drivers lock what they change.
+unsafe impl Send for Mr {}
+// SAFETY: As above.
+unsafe impl Sync for Mr {}
+
+impl Mr {
+    /// Registers `length` bytes at `offset` of `pages` with the rights `access`. Sleeps.
+    ///
+    /// They get the addresses from `offset` on. [`ERANGE`] when that is more than the device puts
+    /// under one key, see [`max_bytes`].
+    pub(crate) fn register(
+        registrar: Arc<Registrar>,
+        pages: Arc<Pages>,
+        offset: usize,
+        length: usize,
+        access: u32,
+    ) -> Result<Arc<Self>> {
+        let chunk = pages.chunk_size();
+        let pd = registrar.pd().clone();
+        let mapping = Mapping::new(pd.device(), pages, offset, length)?;
+        let within = offset & chunk.wrapping_sub(1);
+        let count = within.saturating_add(length).div_ceil(chunk.max(1));
+        let count = u32::try_from(count).map_err(|_| ERANGE)?;
+        if count > pd.device().attributes().max_fast_reg_pages {
+            return Err(ERANGE);
+        }
+        // SAFETY: The domain is valid.
+        let ptr = from_err_ptr(unsafe {
+            bindings::ib_alloc_mr(pd.as_raw(), bindings::IB_MR_TYPE_MEM_REG, count)
+        })?;
+        // INVARIANT: Just allocated, and not registered.
+        let mut mr = Self {
+            ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
+            registered: false,
+            addr: offset as u64,
+            length: length as u64,
+            registrar,
+            _mapping: mapping,
+        };
+        // SAFETY: The table is mapped, by its type invariant.
+        let (sgl, nents) = unsafe {
+            let table = &*mr._mapping.table.get();
+            (table.sgl, table.nents)
+        };
+        // SAFETY: The region is valid and not registered, the list is mapped.
+        let mapped = unsafe {
+            bindings::ib_map_mr_sg(
+                mr.ptr.as_ptr(),
+                sgl,
+                nents as _,
+                core::ptr::null_mut(),
+                chunk as _,
+            )
+        };
+        to_result(mapped.min(0))?;
+        if u32::try_from(mapped) != Ok(nents) {
+            return Err(ERANGE);
+        }
+        // SAFETY: The region is valid, mapped and not registered. Offset and DMA address agree in
+        // their lower bits, since chunks are aligned to their size in both.
+        unsafe {
+            bindings::rust_ulp_h_mr_next_key(mr.ptr.as_ptr());
+            bindings::rust_ulp_h_mr_set_iova(mr.ptr.as_ptr(), mr.addr);
+        }
+        let (raw, key) = (mr.ptr.as_ptr(), mr.rkey());
+        mr.registrar.clone().run(|chain, waiter| {
+            // SAFETY: The region is mapped, and `run` returns when the request is done.
+            unsafe { chain.push_register(raw, key, access, waiter) }
+        })?;
+        // INVARIANT: The device has it now.
+        mr.registered = true;
+        Ok(Arc::new(mr, GFP_KERNEL)?)
+    }
+
+    /// Address of the first byte.
+    pub(crate) fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Bytes.
+    pub(crate) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// The key for requests of our own.
+    pub(super) fn lkey(&self) -> u32 {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::rust_ulp_h_mr_lkey(self.ptr.as_ptr()) }
+    }
+
+    /// The key for requests of a peer.
+    pub(crate) fn rkey(&self) -> u32 {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::rust_ulp_h_mr_rkey(self.ptr.as_ptr()) }
+    }
+
+    /// The protection domain.
+    pub(crate) fn pd(&self) -> &Arc<Pd> {
+        self.registrar.pd()
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        if self.registered {
+            // When it cannot be invalidated, deregistering does all the same, for good.
+            let key = self.rkey();
+            let _ = self.registrar.run(|chain, waiter| chain.push_invalidate(key, waiter));
+        }
+        // SAFETY: Owned. The driver waits for accesses that are under way.
+        let err = unsafe { bindings::rust_ulp_h_dereg_mr(self.ptr.as_ptr()) };
+        if err != 0 {
+            pr_warn_once!("a driver refused to deregister memory: {}\n", err);
+        }
+    }
+}
+
+/// How many bytes `device` puts under one key, when they are in chunks of `chunk` bytes.
+pub(crate) fn max_bytes(device: &Device, chunk: usize) -> u64 {
+    let attributes = device.attributes();
+    u64::from(attributes.max_fast_reg_pages)
+        .saturating_mul(chunk as u64)
+        .min(attributes.max_mr_size)
+}

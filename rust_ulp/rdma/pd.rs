@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Protection domains.
+
+use super::device::Device;
+use crate::bindings;
+use core::ptr::NonNull;
+use kernel::{
+    error::from_err_ptr,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        Arc, //
+    }, //
+};
+
+/// `struct ib_pd`: what its queue pairs may touch are its memory regions.
+///
+/// Never has a remote key of its own (`IB_PD_UNSAFE_GLOBAL_RKEY`).
+///
+/// # Invariants
+///
+/// `ptr` is a protection domain of `device`, owned.
+pub(crate) struct Pd {
+    ptr: NonNull<bindings::ib_pd>,
+    device: ARef<Device>,
+}
+
+// SAFETY: The core and the drivers lock what they change.
+unsafe impl Send for Pd {}
+// SAFETY: As above.
+unsafe impl Sync for Pd {}
+
+impl Pd {
+    /// Allocates a protection domain on `device`. Sleeps.
+    pub(crate) fn new(device: &Device) -> Result<Arc<Self>> {
+        // SAFETY: The device is registered.
+        let ptr = from_err_ptr(unsafe { bindings::rust_ulp_h_alloc_pd(device.as_raw()) })?;
+        // INVARIANT: Just allocated; dropped with the value also when there is no memory for it.
+        let pd = Self { ptr: NonNull::new(ptr).ok_or(ENOMEM)?, device: device.into() };
+        Ok(Arc::new(pd, GFP_KERNEL)?)
+    }
+
+    /// The C pointer.
+    pub(super) fn as_raw(&self) -> *mut bindings::ib_pd {
+        self.ptr.as_ptr()
+    }
+
+    /// The device.
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        // SAFETY: Owned, and whatever was made of it held a reference to this value.
+        unsafe { bindings::rust_ulp_h_dealloc_pd(self.ptr.as_ptr()) };
+    }
+}

@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! SUBMIT: many requests, then a wait.
+//!
+//! Three steps. First, outside the gate, everything is copied from user space, once, and what can
+//! be said without looking anything up is said. Then, inside, handles are resolved and each request
+//! is put into a slot of its queue pair; requests that follow each other for the same queue form a
+//! chain. A request that is refused drops all chains: none was posted. Last, the chains are posted
+//! in order. Process context; nothing is allocated once the room for a batch is there.
+
+use crate::{
+    context::Context,
+    handle::Table,
+    logic::decode::{
+        decode,
+        Elements,
+        Limits,
+        Op, //
+    },
+    qp::{
+        Completions,
+        QpObject,
+        Request, //
+    },
+    rdma::{
+        qp::{
+            Chain,
+            Side,
+            State, //
+        },
+        wr::{
+            Flags,
+            Local,
+            Operation,
+            Tail, //
+        }, //
+    },
+    sys::{
+        errno::{
+            enotconn,
+            eopnotsupp,
+            etime, //
+        },
+        trace,
+        user::{
+            read_array,
+            read_bytes,
+            Arg, //
+        }, //
+    },
+    uapi::abi, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+
+/// Most requests of one call.
+pub(crate) const MAX_BATCH: u32 = 1024;
+
+/// Longest message: IBA 9.4.1.
+const MAX_MESSAGE: u64 = 1 << 31;
+
+/// Room for a batch that is kept with a file when it is not larger than this, in requests.
+const KEEP: usize = 256;
+
+const LIMITS: Limits = Limits {
+    max_sge: crate::ioctl::MAX_SGE,
+    max_inline: crate::ioctl::MAX_INLINE,
+};
+
+/// A request that was copied from user space.
+struct Staged {
+    request: crate::logic::decode::Request,
+    /// Its elements in [`Scratch::sges`].
+    first_sge: usize,
+    num_sge: usize,
+    /// Its inline data in [`Scratch::inline`], when that came from user memory.
+    inline_at: usize,
+    inline_len: usize,
+}
+
+/// Room for one batch.
+pub(crate) struct Scratch {
+    wrs: KVVec<abi::Wr>,
+    staged: KVVec<Staged>,
+    sges: KVVec<abi::Sge>,
+    inline: KVVec<u8>,
+    chains: KVVec<Chain<Completions>>,
+}
+
+impl Scratch {
+    /// No room yet: it grows to what is needed.
+    pub(crate) fn new() -> Self {
+        Self {
+            wrs: KVVec::new(),
+            staged: KVVec::new(),
+            sges: KVVec::new(),
+            inline: KVVec::new(),
+            chains: KVVec::new(),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.chains.clear();
+        self.wrs.clear();
+        self.staged.clear();
+        self.sges.clear();
+        self.inline.clear();
+    }
+}
+
+/// What went wrong, and with which request.
+struct Bad {
+    index: u32,
+    error: Error,
+}
+
+/// The command.
+pub(crate) fn submit(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::Submit>::read(arg, abi::Submit::SIZE)?;
+    let value = &mut arg.value;
+    if value.flags != 0 || value.timeout_ns > abi::TIMEOUT_MAX_NS {
+        return Err(EINVAL);
+    }
+    if value.cq == 0 && (value.min_complete != 0 || value.timeout_ns != 0) {
+        return Err(EINVAL);
+    }
+    if value.nr_wrs > MAX_BATCH {
+        return Err(E2BIG);
+    }
+    if value.nr_wrs > 0 && value.wr_size < abi::Wr::SIZE {
+        return Err(EINVAL);
+    }
+    value.posted = 0;
+    value.bad_index = 0;
+    value.completed = 0;
+    value.wait_error = 0;
+    // A struct that cannot be written is found out before anything is posted.
+    arg.write()?;
+
+    let mut scratch = this.take_scratch()?;
+    let result = run(&this, &mut arg.value, &mut scratch);
+    if scratch.staged.capacity() <= KEEP {
+        this.give_scratch(scratch);
+    }
+    match result {
+        Ok(()) => arg.write(),
+        Err(err) => {
+            // What the caller learns from it is the error; the struct is a help.
+            let _ = arg.write();
+            Err(err)
+        }
+    }
+}
+
+fn run(this: &Context, value: &mut abi::Submit, scratch: &mut Scratch) -> Result {
+    // Also empties it when the last call was cut short.
+    scratch.clear();
+    let staged = stage(value, scratch).map_err(|bad| {
+        value.bad_index = bad.index;
+        bad.error
+    });
+    // A husk says so, whatever else is wrong.
+    let alive = this.enter()?;
+    staged?;
+    trace::submit(this.id(), value.nr_wrs, value.cq, value.min_complete);
+
+    let table = this.table().lock();
+    let cq = match value.cq {
+        0 => None,
+        handle => Some(table.cq(handle)?.clone()),
+    };
+    if cq.as_ref().is_some_and(|cq| value.min_complete > cq.ring().entries()) {
+        return Err(ERANGE);
+    }
+    let resolved = resolve(&table, &alive, scratch);
+    drop(table);
+    if let Err(bad) = resolved {
+        // Cancels what was put into slots.
+        scratch.chains.clear();
+        value.bad_index = bad.index;
+        return Err(bad.error);
+    }
+
+    let mut result = Ok(());
+    for chain in scratch.chains.drain_all() {
+        if result.is_err() {
+            // Cancelled, when it is dropped.
+            continue;
+        }
+        let number = chain.qp().number();
+        let (posted, outcome) = chain.post(|request| {
+            trace::post(number, request.user_data, request.opcode.into(), request.length);
+        });
+        value.posted = value.posted.saturating_add(posted);
+        result = outcome;
+    }
+    if result.is_err() {
+        value.bad_index = value.posted;
+        return result;
+    }
+
+    if let Some(cq) = cq {
+        let outcome = cq.wait(value.min_complete, value.timeout_ns);
+        value.completed = cq.ring().unread();
+        trace::wait(
+            this.id(),
+            value.cq,
+            value.completed,
+            outcome.err().map_or(0, |err| err.to_errno()),
+        );
+        match outcome {
+            Ok(()) => (),
+            Err(err) if err == etime() || err == EINTR || err == EIO => {
+                value.wait_error = err.to_errno();
+            }
+            Err(err) => return Err(err),
+        }
+    }
+    Ok(())
+}
+
+/// Copies all requests and what they point to. Sleeps.
+fn stage(value: &abi::Submit, scratch: &mut Scratch) -> Result<(), Bad> {
+    let at = |index: u32| move |error: Error| Bad { index, error };
+    let count = value.nr_wrs as usize;
+    if count == 0 {
+        return Ok(());
+    }
+    let memory = |_: kernel::alloc::AllocError| Bad { index: 0, error: ENOMEM };
+    scratch
+        .wrs
+        .resize(count, abi::Wr::default(), GFP_KERNEL_ACCOUNT)
+        .map_err(memory)?;
+    scratch.staged.reserve(count, GFP_KERNEL_ACCOUNT).map_err(memory)?;
+    read_array(value.wrs, value.wr_size, &mut scratch.wrs).map_err(at(0))?;
+
+    let Scratch { wrs, staged, sges, inline, .. } = scratch;
+    for (index, wr) in wrs.iter().enumerate() {
+        let index = index as u32;
+        let fail = at(index);
+        let request = decode(wr, LIMITS)
+            .map_err(|refusal| fail(Error::from_errno(refusal.errno().wrapping_neg())))?;
+        let first_sge = sges.len();
+        let mut num_sge = 0;
+        match request.elements {
+            Elements::None => (),
+            Elements::One(sge) => {
+                sges.push(sge, GFP_KERNEL_ACCOUNT).map_err(memory)?;
+                num_sge = 1;
+            }
+            Elements::Array { addr, count } => {
+                num_sge = count as usize;
+                let total = first_sge.saturating_add(num_sge);
+                sges.resize(total, abi::Sge::default(), GFP_KERNEL_ACCOUNT).map_err(memory)?;
+                let part = sges.get_mut(first_sge..total).ok_or_else(|| fail(EINVAL))?;
+                read_array(addr, abi::Sge::SIZE, part).map_err(&fail)?;
+            }
+        }
+        let list = sges.get(first_sge..).unwrap_or(&[]);
+        let length: u64 = list.iter().map(|sge| u64::from(sge.length)).fold(0, u64::saturating_add);
+        if length > MAX_MESSAGE {
+            return Err(fail(EMSGSIZE));
+        }
+
+        let inline_at = inline.len();
+        let mut inline_len = 0;
+        if request.inline {
+            if length > LIMITS.max_inline.into() {
+                return Err(fail(EMSGSIZE));
+            }
+            // Elements in user memory; those in buffers are read when these are found.
+            let user = list.iter().filter(|sge| sge.buffer == 0).count();
+            if user != 0 && user != list.len() {
+                return Err(fail(EINVAL));
+            }
+            if user != 0 {
+                inline_len = length as usize;
+                let total = inline_at.saturating_add(inline_len);
+                inline.resize(total, 0, GFP_KERNEL_ACCOUNT).map_err(memory)?;
+                let mut to = inline_at;
+                for sge in list {
+                    let end = to.saturating_add(sge.length as usize);
+                    let part = inline.get_mut(to..end).ok_or_else(|| fail(EINVAL))?;
+                    read_bytes(sge.offset, part).map_err(&fail)?;
+                    to = end;
+                }
+            }
+        }
+        staged
+            .push(
+                Staged { request, first_sge, num_sge, inline_at, inline_len },
+                GFP_KERNEL_ACCOUNT,
+            )
+            .map_err(memory)?;
+    }
+    Ok(())
+}
+
+/// Puts every request into a slot of its queue.
+fn resolve(table: &Table, live: &crate::device::Live, scratch: &mut Scratch) -> Result<(), Bad> {
+    let Scratch { staged, sges, inline, chains, .. } = scratch;
+    let mut last: Option<(u32, Arc<QpObject>)> = None;
+    for (index, staged) in staged.iter().enumerate() {
+        let fail = |error: Error| Bad { index: index as u32, error };
+        let handle = staged.request.qp;
+        let qp = match &last {
+            Some((was, qp)) if *was == handle => qp.clone(),
+            _ => table.qp(handle).map_err(fail)?.clone(),
+        };
+        last = Some((handle, qp.clone()));
+        let sges = sges
+            .get(staged.first_sge..staged.first_sge.saturating_add(staged.num_sge))
+            .unwrap_or(&[]);
+        let data = inline
+            .get(staged.inline_at..staged.inline_at.saturating_add(staged.inline_len))
+            .unwrap_or(&[]);
+        push(table, live, &qp, &staged.request, sges, data, chains).map_err(fail)?;
+    }
+    Ok(())
+}
+
+/// Puts one request into a slot, at the end of the last chain or of a new one.
+fn push(
+    table: &Table,
+    live: &crate::device::Live,
+    qp: &QpObject,
+    request: &crate::logic::decode::Request,
+    sges: &[abi::Sge],
+    user_inline: &[u8],
+    chains: &mut KVVec<Chain<Completions>>,
+) -> Result {
+    let side = if request.op == Op::Recv { Side::Recv } else { Side::Send };
+    let capacity = qp.qp().capacity();
+    let (max_sge, needed) = match side {
+        Side::Send => (capacity.max_send_sge, State::Rts),
+        Side::Recv => (capacity.max_recv_sge, State::Init),
+    };
+    if side == Side::Send && live.send_ops(qp.qp().qp_type()) & (1 << (request.opcode & 63)) == 0 {
+        return Err(eopnotsupp());
+    }
+    if qp.qp().state() < needed {
+        return Err(enotconn());
+    }
+    if !request.inline && sges.len() > max_sge as usize {
+        return Err(E2BIG);
+    }
+
+    // All elements are checked before the first is used.
+    let mut length = 0u32;
+    for sge in sges {
+        length = length.checked_add(sge.length).ok_or(EMSGSIZE)?;
+        if request.inline && sge.buffer == 0 {
+            continue;
+        }
+        let buffer = table.buffer(sge.buffer)?;
+        if !core::ptr::eq(buffer.pd(), qp.pd()) {
+            return Err(EXDEV);
+        }
+        let end = sge.offset.checked_add(sge.length.into()).ok_or(ERANGE)?;
+        if end > buffer.length() {
+            return Err(ERANGE);
+        }
+    }
+    let mut inline = [0u8; crate::ioctl::MAX_INLINE as usize];
+    let mut inline_data = None;
+    if request.inline {
+        if length > capacity.max_inline {
+            return Err(EMSGSIZE);
+        }
+        let data = inline.get_mut(..length as usize).ok_or(EMSGSIZE)?;
+        if user_inline.len() == data.len() {
+            data.copy_from_slice(user_inline);
+        } else {
+            let mut rest = &mut *data;
+            for sge in sges {
+                let (part, tail) = rest
+                    .split_at_mut_checked(sge.length as usize)
+                    .ok_or(EMSGSIZE)?;
+                let offset = usize::try_from(sge.offset).map_err(|_| ERANGE)?;
+                table.buffer(sge.buffer)?.pages().read(offset, part)?;
+                rest = tail;
+            }
+        }
+        inline_data = Some(&*data);
+    }
+
+    if !chains.last().is_some_and(|chain| {
+        Arc::ptr_eq(chain.qp(), qp.qp()) && chain.side() == side
+    }) {
+        chains.push(Chain::new(qp.qp().clone(), side), GFP_KERNEL_ACCOUNT)?;
+    }
+    let chain = chains.last_mut().ok_or(ENOMEM)?;
+
+    qp.ring(request.opcode).reserve()?;
+    // From here on the queue pair gives the place in the ring back.
+    let kept = Request { user_data: request.user_data, opcode: request.opcode, length };
+    let locals = sges
+        .iter()
+        .filter(|sge| sge.length > 0)
+        .filter_map(|sge| {
+            let mr = table.buffer(sge.buffer).ok()?.mr().clone();
+            Local::new(mr, sge.offset, sge.length).ok()
+        });
+    let operation = match request.op {
+        Op::Recv => return chain.push_recv(locals, kept),
+        Op::Write { remote_addr, rkey, imm } => Operation::Write { remote_addr, rkey, imm },
+        Op::Read { remote_addr, rkey } => Operation::Read { remote_addr, rkey },
+        Op::Send { imm, invalidate } => Operation::Send(match (imm, invalidate) {
+            (_, Some(rkey)) => Tail::Invalidate(rkey),
+            (Some(imm), None) => Tail::Imm(imm),
+            (None, None) => Tail::None,
+        }),
+        Op::CompareSwap { remote_addr, rkey, compare, swap } => {
+            Operation::CompareSwap { remote_addr, rkey, compare, swap }
+        }
+        Op::FetchAdd { remote_addr, rkey, add } => Operation::FetchAdd { remote_addr, rkey, add },
+    };
+    let flags = Flags {
+        fence: request.fence,
+        signaled: request.signaled || qp.sig_all(),
+        solicited: request.solicited,
+    };
+    chain.push(&operation, flags, locals, inline_data, kept)
+}

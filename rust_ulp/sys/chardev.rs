@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The character device.
+//!
+//! The kernel crate's `MiscDevice` sets no owner in 7.2, so that a module could be unloaded under
+//! an open file, and it has no `poll`. So the `file_operations` are our own: they stand in
+//! `entry.c`, where the function tracers see them, and call the functions that [`chardev!`]
+//! defines for the one type that implements [`FileOperations`].
+//!
+//! C header: [`include/linux/miscdevice.h`](srctree/include/linux/miscdevice.h)
+
+use crate::bindings;
+use core::cell::UnsafeCell;
+use kernel::{
+    error::to_result,
+    fs::File,
+    mm::virt::VmaNew,
+    prelude::*,
+    seq_file::SeqFile,
+    sync::{
+        poll::PollTable,
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+
+/// Events that `poll` returns, as in `include/uapi/linux/eventpoll.h`.
+pub(crate) mod events {
+    /// There is something to read.
+    pub(crate) const IN: u32 = kernel::bindings::POLLIN | kernel::bindings::POLLRDNORM;
+    /// An error.
+    pub(crate) const ERR: u32 = kernel::bindings::POLLERR;
+    /// The other side is gone.
+    pub(crate) const HUP: u32 = kernel::bindings::POLLHUP;
+}
+
+/// An open file of the device.
+pub(crate) trait FileOperations: Send + Sync + Sized + 'static {
+    /// What all open files have in common.
+    type Shared: Send + Sync + 'static;
+
+    /// The device was opened. Process context, may sleep.
+    fn open(shared: &Arc<Self::Shared>) -> Result<Arc<Self>>;
+
+    /// The last reference to the file is gone: no other method runs on it now or later. Process
+    /// context, may sleep; the current task may be one that has already given up its own files.
+    fn release(this: Arc<Self>);
+
+    /// `ioctl(fd, cmd, arg)`. Process context, may sleep.
+    fn ioctl(this: ArcBorrow<'_, Self>, cmd: u32, arg: usize) -> Result<isize>;
+
+    /// `mmap(.., fd, offset)`: `offset` in bytes. Called with the `mmap_lock` of the process held
+    /// for writing.
+    fn mmap(this: ArcBorrow<'_, Self>, area: &Area<'_>, offset: u64) -> Result;
+
+    /// `poll`: registers with `table`, then returns [`events`]. May be called in a loop by anyone.
+    fn poll(this: ArcBorrow<'_, Self>, file: &File, table: PollTable<'_>) -> u32;
+
+    /// `/proc/PID/fdinfo/FD`. Process context, may sleep.
+    fn show_fdinfo(this: ArcBorrow<'_, Self>, m: &SeqFile);
+}
+
+/// A part of an address space that is being mapped.
+pub(crate) struct Area<'a> {
+    vma: &'a VmaNew,
+}
+
+impl<'a> Area<'a> {
+    /// Wraps `vma`.
+    pub(crate) fn new(vma: &'a VmaNew) -> Self {
+        Self { vma }
+    }
+
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.vma.end().wrapping_sub(self.vma.start())
+    }
+
+    /// Whether it is `MAP_SHARED`.
+    pub(crate) fn is_shared(&self) -> bool {
+        // SAFETY: The area is valid while `self` is.
+        unsafe { bindings::rust_ulp_h_vma_is_shared(self.vma.as_ptr()) }
+    }
+
+    /// The kernel crate's view of it.
+    pub(crate) fn vma(&self) -> &VmaNew {
+        self.vma
+    }
+}
+
+/// Where the function that opens a file finds what all files share.
+pub(crate) struct Slot<T>(UnsafeCell<Option<Arc<T>>>);
+
+// SAFETY: Only written while the device does not exist, see `Registration`; read while it does.
+unsafe impl<T: Send + Sync> Sync for Slot<T> {}
+
+impl<T: Send + Sync> Slot<T> {
+    /// An empty slot.
+    pub(crate) const fn new() -> Self {
+        Self(UnsafeCell::new(None))
+    }
+
+    /// What all files share.
+    ///
+    /// # Safety
+    ///
+    /// Called by `open` of the device only, with the result not used after it returns.
+    pub(crate) unsafe fn get(&self) -> Option<&Arc<T>> {
+        // SAFETY: `misc_open` runs under `misc_mtx`, as `misc_register` and `misc_deregister` do:
+        // the device exists while `open` runs, and the slot is not written then.
+        unsafe { (*self.0.get()).as_ref() }
+    }
+}
+
+/// The device, there while this value is.
+pub(crate) struct Registration<T: Send + Sync + 'static> {
+    slot: &'static Slot<T>,
+}
+
+impl<T: Send + Sync + 'static> Registration<T> {
+    /// Makes the device appear.
+    ///
+    /// # Safety
+    ///
+    /// At most one registration exists, and `slot` is the one that `open` looks into.
+    pub(crate) unsafe fn new(slot: &'static Slot<T>, shared: Arc<T>) -> Result<Self> {
+        // SAFETY: There is no device yet, so nobody reads the slot.
+        unsafe { *slot.0.get() = Some(shared) };
+        // SAFETY: The `miscdevice` of `entry.c` is not registered, as no registration exists.
+        if let Err(err) = to_result(unsafe { bindings::rust_ulp_chardev_register() }) {
+            // SAFETY: There is still no device.
+            unsafe { *slot.0.get() = None };
+            return Err(err);
+        }
+        Ok(Self { slot })
+    }
+}
+
+impl<T: Send + Sync + 'static> Drop for Registration<T> {
+    fn drop(&mut self) {
+        // SAFETY: It is registered, by `new`. After this call nobody opens the device any more;
+        // files that are open keep the module loaded, since the operations have an owner.
+        unsafe { bindings::rust_ulp_chardev_unregister() };
+        // SAFETY: The device is gone, so nobody reads the slot.
+        unsafe { *self.slot.0.get() = None };
+    }
+}
+
+/// Defines what `entry.c` calls, for one type that implements [`FileOperations`], and a function
+/// `register(shared) -> Result<Device>` that makes the device appear.
+macro_rules! chardev {
+    ($file:ty) => {
+        mod chardev_glue {
+            use super::*;
+            use ::kernel::{
+                bindings,
+                ffi::{c_int, c_long, c_uint, c_ulong},
+                fs::File,
+                mm::virt::VmaNew,
+                seq_file::SeqFile,
+                sync::{atomic::{AtomicFlag, Full}, poll::PollTable, Arc, ArcBorrow},
+                types::ForeignOwnable,
+            };
+            use $crate::sys::chardev::{Area, FileOperations, Registration, Slot};
+
+            static SHARED: Slot<<$file as FileOperations>::Shared> = Slot::new();
+
+            /// Makes the device appear; it is there while the result is. Once per module load,
+            /// else [`EBUSY`].
+            pub(crate) fn register(
+                shared: Arc<<$file as FileOperations>::Shared>,
+            ) -> Result<Registration<<$file as FileOperations>::Shared>> {
+                static DONE: AtomicFlag = AtomicFlag::new(false);
+                if DONE.xchg(true, Full) {
+                    return Err(EBUSY);
+                }
+                // SAFETY: The first registration and the last; the slot is the one read below.
+                unsafe { Registration::new(&SHARED, shared) }
+            }
+
+            /// # Safety
+            ///
+            /// `file` is a valid file whose `private_data` was set by `rust_ulp_rs_open`, and which
+            /// is not released before `'a` ends.
+            unsafe fn this<'a>(file: *mut bindings::file) -> ArcBorrow<'a, $file> {
+                // SAFETY: By the safety requirements.
+                unsafe { Arc::<$file>::borrow((*file).private_data) }
+            }
+
+            #[no_mangle]
+            unsafe extern "C" fn rust_ulp_rs_open(file: *mut bindings::file) -> c_int {
+                // SAFETY: This is `open`, and the reference ends with it.
+                let Some(shared) = (unsafe { SHARED.get() }) else {
+                    return ENODEV.to_errno();
+                };
+                match <$file as FileOperations>::open(shared) {
+                    Ok(this) => {
+                        // SAFETY: `file` is being opened: its private data is ours.
+                        unsafe { (*file).private_data = this.into_foreign() };
+                        0
+                    }
+                    Err(err) => err.to_errno(),
+                }
+            }
+
+            #[no_mangle]
+            unsafe extern "C" fn rust_ulp_rs_release(file: *mut bindings::file) {
+                // SAFETY: Set by `rust_ulp_rs_open`, and a file is released once, when nothing
+                // else uses it.
+                let this = unsafe { Arc::<$file>::from_foreign((*file).private_data) };
+                <$file as FileOperations>::release(this);
+            }
+
+            #[no_mangle]
+            unsafe extern "C" fn rust_ulp_rs_ioctl(
+                file: *mut bindings::file,
+                cmd: c_uint,
+                arg: c_ulong,
+            ) -> c_long {
+                // SAFETY: The file is open, and stays so during the call.
+                let this = unsafe { this(file) };
+                match <$file as FileOperations>::ioctl(this, cmd, arg) {
+                    Ok(value) => value as c_long,
+                    Err(err) => err.to_errno() as c_long,
+                }
+            }
+
+            #[no_mangle]
+            unsafe extern "C" fn rust_ulp_rs_mmap(
+                file: *mut bindings::file,
+                vma: *mut bindings::vm_area_struct,
+            ) -> c_int {
+                // SAFETY: The file is open, and stays so during the call.
+                let this = unsafe { this(file) };
+                // SAFETY: `mmap` is called for an area that is being set up.
+                let (area, pgoff) = unsafe { (VmaNew::from_raw(vma), (*vma).vm_pgoff) };
+                let result = (pgoff as u64)
+                    .checked_mul($crate::sys::pages::PAGE_SIZE as u64)
+                    .ok_or(EOVERFLOW)
+                    .and_then(|offset| {
+                        <$file as FileOperations>::mmap(this, &Area::new(area), offset)
+                    });
+                match result {
+                    Ok(()) => 0,
+                    Err(err) => err.to_errno(),
+                }
+            }
+
+            #[no_mangle]
+            unsafe extern "C" fn rust_ulp_rs_poll(
+                file: *mut bindings::file,
+                table: *mut bindings::poll_table,
+            ) -> u32 {
+                // SAFETY: The file is open, and stays so during the call.
+                let this = unsafe { this(file) };
+                // SAFETY: As above; nobody holds the position lock of a file of ours by `fdget_pos`
+                // without it being counted: nothing here reads or moves a position.
+                let file = unsafe { File::from_raw_file(file) };
+                // SAFETY: `poll` gets a table that is null or valid during the call.
+                let table = unsafe { PollTable::from_raw(table) };
+                <$file as FileOperations>::poll(this, file, table)
+            }
+
+            #[no_mangle]
+            unsafe extern "C" fn rust_ulp_rs_show_fdinfo(
+                m: *mut bindings::seq_file,
+                file: *mut bindings::file,
+            ) {
+                // SAFETY: The file is open, and stays so during the call.
+                let this = unsafe { this(file) };
+                // SAFETY: `show_fdinfo` gets a file that is valid during the call.
+                let m = unsafe { SeqFile::from_raw(m) };
+                <$file as FileOperations>::show_fdinfo(this, m);
+            }
+
+            // The functions have the types that `entry.h` declares.
+            const _: unsafe extern "C" fn(*mut bindings::file, c_uint, c_ulong) -> c_long =
+                rust_ulp_rs_ioctl;
+        }
+        pub(crate) use chardev_glue::register;
+    };
+}
+pub(crate) use chardev;

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Debug messages that `dynamic_debug` knows.
+//!
+//! The kernel crate's `pr_debug!` is compiled out unless debug assertions are on, and has no entry
+//! in `/proc/dynamic_debug/control`. [`ulp_debug!`] has: silent until asked for, by file, line,
+//! function (here: the Rust module) or format, at run time or by the parameter `dyndbg=`.
+//!
+//! How: the module loader takes the section `__dyndbg` for an array of `struct _ddebug`. Each site
+//! puts one there, asks the static key in it whether to print, a jump that the kernel patches, and
+//! prints by `__dynamic_pr_debug()`.
+//!
+//! C header: [`include/linux/dynamic_debug.h`](srctree/include/linux/dynamic_debug.h)
+
+use core::cell::UnsafeCell;
+use kernel::bindings;
+
+/// `struct _ddebug`, with the union around its key flattened to the variant that is used.
+///
+/// # Invariants
+///
+/// The strings are NUL-terminated and live for ever.
+#[repr(C, align(8))]
+pub(crate) struct Site {
+    modname: *const u8,
+    function: *const u8,
+    filename: *const u8,
+    format: *const u8,
+    /// Line in bits 0 to 17, class in 18 to 23, flags from 24 on; the kernel changes the flags.
+    bits: UnsafeCell<u32>,
+    /// Public for the macro, which needs its offset and type. The kernel changes it as well; Rust
+    /// makes no reference to it, and the cell above keeps the whole site out of read-only memory.
+    pub(crate) key: bindings::static_key_false,
+}
+
+// SAFETY: The kernel changes flags and key under locks of its own and reads them as atomics; Rust
+// does not touch them at all.
+unsafe impl Sync for Site {}
+
+const _: () = {
+    assert!(core::mem::size_of::<Site>() == core::mem::size_of::<bindings::_ddebug>());
+    assert!(core::mem::offset_of!(Site, key) == core::mem::offset_of!(bindings::_ddebug, key));
+    assert!(core::mem::offset_of!(Site, format) == core::mem::offset_of!(bindings::_ddebug, format));
+};
+
+impl Site {
+    /// A site that does not print. Each string ends with a NUL; only the macro calls this.
+    pub(crate) const fn new(
+        modname: &'static str,
+        function: &'static str,
+        filename: &'static str,
+        format: &'static str,
+        line: u32,
+    ) -> Self {
+        assert!(ends_with_nul(modname) && ends_with_nul(function));
+        assert!(ends_with_nul(filename) && ends_with_nul(format));
+        // INVARIANT: Just checked.
+        Self {
+            modname: modname.as_ptr(),
+            function: function.as_ptr(),
+            filename: filename.as_ptr(),
+            format: format.as_ptr(),
+            // Class 63 is _DPRINTK_CLASS_DFLT.
+            bits: UnsafeCell::new((line & 0x3_ffff) | (63 << 18)),
+            // SAFETY: All zero is a static key that is false and has no sites of its own yet.
+            key: unsafe { core::mem::zeroed() },
+        }
+    }
+
+    /// Prints `args` as the flags of this site say. Any context.
+    pub(crate) fn print(&'static self, args: kernel::fmt::Arguments<'_>) {
+        // SAFETY: `self` lies in the section `__dyndbg`, so it is the descriptor that the kernel
+        // takes it for; `%pA` takes a pointer to `Arguments`.
+        unsafe {
+            bindings::__dynamic_pr_debug(
+                core::ptr::from_ref(self).cast_mut().cast(),
+                c"%pA".as_ptr().cast(),
+                core::ptr::from_ref(&args).cast::<kernel::ffi::c_void>(),
+            )
+        };
+    }
+}
+
+const fn ends_with_nul(s: &str) -> bool {
+    matches!(s.as_bytes(), [.., 0])
+}
+
+/// Prints a line by `dynamic_debug`. Costs a patched jump when it is off. Any context.
+///
+/// ```ignore
+/// ulp_debug!("qp {}: {} -> {}\n", qp_num, from, to);
+/// ```
+macro_rules! ulp_debug {
+    ($format:tt $($args:tt)*) => {{
+        #[cfg(CONFIG_DYNAMIC_DEBUG)]
+        {
+            #[used]
+            #[link_section = "__dyndbg"]
+            static SITE: $crate::sys::dyndbg::Site = $crate::sys::dyndbg::Site::new(
+                concat!("rust_ulp", "\0"),
+                concat!(module_path!(), "\0"),
+                concat!(file!(), "\0"),
+                concat!($format, "\0"),
+                line!(),
+            );
+            // SAFETY: `SITE.key` is a static key, which the kernel finds through the section.
+            let on = unsafe {
+                ::kernel::jump_label::static_branch_unlikely!(
+                    SITE,
+                    $crate::sys::dyndbg::Site,
+                    key
+                )
+            };
+            if on {
+                SITE.print(::kernel::prelude::fmt!($format $($args)*));
+            }
+        }
+    }};
+}
+pub(crate) use ulp_debug;

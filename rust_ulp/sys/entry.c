@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The doors between the kernel and the module's Rust.
+ *
+ * rustc emits no fentry, so the function tracers do not see Rust functions. Each way into the
+ * module and each way out to a driver therefore passes through a function of this file, which they
+ * do see. None of them does anything but call on.
+ */
+#include <linux/compat.h>
+#include <linux/fs.h>
+#include <linux/miscdevice.h>
+#include <linux/module.h>
+#include <linux/poll.h>
+#include <rdma/ib_verbs.h>
+
+#include "helpers.h"
+#include "entry.h"
+
+static int rust_ulp_open(struct inode *inode, struct file *file)
+{
+	return rust_ulp_rs_open(file);
+}
+
+static int rust_ulp_release(struct inode *inode, struct file *file)
+{
+	rust_ulp_rs_release(file);
+	return 0;
+}
+
+static long rust_ulp_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
+{
+	return rust_ulp_rs_ioctl(file, cmd, arg);
+}
+
+static int rust_ulp_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	return rust_ulp_rs_mmap(file, vma);
+}
+
+static __poll_t rust_ulp_poll(struct file *file, poll_table *table)
+{
+	return (__force __poll_t)rust_ulp_rs_poll(file, table);
+}
+
+static void rust_ulp_show_fdinfo(struct seq_file *m, struct file *file)
+{
+	rust_ulp_rs_show_fdinfo(m, file);
+}
+
+static const struct file_operations rust_ulp_fops = {
+	.owner = THIS_MODULE,
+	.open = rust_ulp_open,
+	.release = rust_ulp_release,
+	.unlocked_ioctl = rust_ulp_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
+	.mmap = rust_ulp_mmap,
+	.poll = rust_ulp_poll,
+	.show_fdinfo = rust_ulp_show_fdinfo,
+	.llseek = noop_llseek,
+};
+
+static struct miscdevice rust_ulp_misc = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = "rust_ulp",
+	.mode = 0600,
+	.fops = &rust_ulp_fops,
+};
+
+int rust_ulp_chardev_register(void)
+{
+	return misc_register(&rust_ulp_misc);
+}
+
+void rust_ulp_chardev_unregister(void)
+{
+	misc_deregister(&rust_ulp_misc);
+}
+
+/* The done() of every request: finds the Rust function that belongs to the request. */
+void rust_ulp_completion(struct ib_cq *cq, struct ib_wc *wc)
+{
+	container_of(wc->wr_cqe, struct rust_ulp_cqe_hook, cqe)->done(cq, wc);
+}
+
+noinline int rust_ulp_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
+				const struct ib_send_wr **bad_wr)
+{
+	return ib_post_send(qp, wr, bad_wr);
+}
+
+noinline int rust_ulp_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
+				const struct ib_recv_wr **bad_wr)
+{
+	return ib_post_recv(qp, wr, bad_wr);
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What entry.c calls in Rust; defined by the macro `chardev!` in chardev.rs.
+ */
+#ifndef _RUST_ULP_ENTRY_H
+#define _RUST_ULP_ENTRY_H
+
+#include <linux/fs.h>
+#include <linux/mm_types.h>
+#include <linux/poll.h>
+#include <linux/seq_file.h>
+
+int rust_ulp_rs_open(struct file *file);
+void rust_ulp_rs_release(struct file *file);
+long rust_ulp_rs_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
+int rust_ulp_rs_mmap(struct file *file, struct vm_area_struct *vma);
+u32 rust_ulp_rs_poll(struct file *file, poll_table *table);
+void rust_ulp_rs_show_fdinfo(struct seq_file *m, struct file *file);
+
+#endif /* _RUST_ULP_ENTRY_H */

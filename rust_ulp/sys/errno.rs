@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Error codes that the kernel crate does not name in every kernel.
+//!
+//! C header: [`include/uapi/asm-generic/errno.h`](srctree/include/uapi/asm-generic/errno.h)
+
+use kernel::{
+    bindings,
+    error::Error, //
+};
+
+macro_rules! errnos {
+    ($($(#[$meta:meta])* $name:ident = $value:ident;)*) => { $(
+        $(#[$meta])*
+        pub(crate) fn $name() -> Error {
+            // The codes are small constants: negating them cannot overflow.
+            Error::from_errno((bindings::$value as kernel::ffi::c_int).wrapping_neg())
+        }
+    )* };
+}
+
+errnos! {
+    /// Operation already in progress.
+    ealready = EALREADY;
+    /// Cannot assign the requested address.
+    eaddrnotavail = EADDRNOTAVAIL;
+    /// Handle of another type.
+    ebadfd = EBADFD;
+    /// The endpoint is not connected.
+    enotconn = ENOTCONN;
+    /// Not supported.
+    eopnotsupp = EOPNOTSUPP;
+    /// Protocol error.
+    eproto = EPROTO;
+    /// Timer expired.
+    etime = ETIME;
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A gate around something that can be taken away.
+//!
+//! Whoever wants to use the value enters the gate and holds a [`Pass`] meanwhile, across sleeps if
+//! need be. Closing the gate lets nobody in any more, waits until the last pass is given back, and
+//! hands the value out. It is the kernel crate's `Revocable` for those who sleep, by the percpu
+//! counter that the block layer and others freeze their queues with.
+//!
+//! C header: [`include/linux/percpu-refcount.h`](srctree/include/linux/percpu-refcount.h)
+
+use crate::bindings;
+use core::{
+    cell::UnsafeCell,
+    ops::Deref, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            AtomicFlag,
+            Full,
+            Relaxed, //
+        },
+        Completion, //
+    },
+    types::Opaque, //
+};
+
+/// A value that can be used until the gate around it closes.
+///
+/// # Invariants
+///
+/// - `refs` is initialised, and its first reference is dropped by [`Gate::close`] alone.
+/// - `value` is [`Some`] while a pass exists or can still be had.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Gate<T: Send + Sync> {
+    #[pin]
+    refs: Opaque<kernel::bindings::percpu_ref>,
+    #[pin]
+    drained: Completion,
+    closed: AtomicFlag,
+    value: UnsafeCell<Option<T>>,
+}
+
+// SAFETY: A gate hands out `&T` to any thread and gives `T` to the one that closes it.
+unsafe impl<T: Send + Sync> Send for Gate<T> {}
+// SAFETY: As above.
+unsafe impl<T: Send + Sync> Sync for Gate<T> {}
+
+/// Leave to use the value behind a [`Gate`], which stays open meanwhile.
+///
+/// # Invariants
+///
+/// Owns a reference of `gate.refs`.
+pub(crate) struct Pass<'a, T: Send + Sync> {
+    gate: &'a Gate<T>,
+}
+
+impl<T: Send + Sync> Gate<T> {
+    /// A gate, open, around `value`.
+    pub(crate) fn new(value: T) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            refs <- Opaque::try_ffi_init(|slot| {
+                // SAFETY: `slot` is memory for a `percpu_ref`, and `Self::release` is a function
+                // that the counter may call in any context.
+                kernel::error::to_result(unsafe {
+                    bindings::rust_ulp_h_percpu_ref_init(slot, Some(Self::release))
+                })
+            }),
+            drained <- Completion::new(),
+            closed: AtomicFlag::new(false),
+            // INVARIANT: Some, and the gate is open.
+            value: UnsafeCell::new(Some(value)),
+        }? Error)
+    }
+
+    /// Called when the last reference is gone, in any context.
+    unsafe extern "C" fn release(refs: *mut kernel::bindings::percpu_ref) {
+        // SAFETY: `refs` is the field of a gate, which outlives its counter.
+        let gate = unsafe { &*kernel::container_of!(Opaque::cast_from(refs), Self, refs) };
+        gate.drained.complete_all();
+    }
+
+    /// Goes in, unless the gate is closed: then [`ENODEV`].
+    ///
+    /// Does not sleep.
+    pub(crate) fn enter(&self) -> Result<Pass<'_, T>> {
+        // SAFETY: By the type invariant the counter is initialised.
+        if unsafe { bindings::rust_ulp_h_percpu_ref_tryget_live(self.refs.get()) } {
+            // INVARIANT: The reference that was just taken.
+            Ok(Pass { gate: self })
+        } else {
+            Err(ENODEV)
+        }
+    }
+
+    /// Whether the gate is closed, or about to be.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Relaxed)
+    }
+
+    /// Closes the gate: nobody comes in any more.
+    ///
+    /// Then calls `shoo`, which must make those inside leave soon, waits until they have left, and
+    /// returns the value; [`None`] when the gate was closed before. Sleeps.
+    pub(crate) fn close(&self, shoo: impl FnOnce()) -> Option<T> {
+        if self.closed.xchg(true, Full) {
+            return None;
+        }
+        // SAFETY: The counter is initialised, and the flag lets one caller come here, once.
+        unsafe { bindings::rust_ulp_h_percpu_ref_kill(self.refs.get()) };
+        shoo();
+        self.drained.wait_for_completion();
+        // SAFETY: No reference is left and none can be had any more, so nobody else looks at the
+        // value, now or later.
+        unsafe { (*self.value.get()).take() }
+    }
+}
+
+impl<T: Send + Sync> Deref for Pass<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: The value is only taken when no pass exists, and until then only read.
+        match unsafe { &*self.gate.value.get() } {
+            Some(value) => value,
+            // SAFETY: By the invariants of `Gate` and `Pass` the value is there.
+            None => unsafe { core::hint::unreachable_unchecked() },
+        }
+    }
+}
+
+impl<T: Send + Sync> Drop for Pass<'_, T> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant the reference is ours to give back.
+        unsafe { bindings::rust_ulp_h_percpu_ref_put(self.gate.refs.get()) };
+    }
+}
+
+#[pinned_drop]
+impl<T: Send + Sync> PinnedDrop for Gate<T> {
+    fn drop(self: Pin<&mut Self>) {
+        drop(self.close(|| ()));
+        // SAFETY: The counter is initialised, dead, and nobody can reach it any more.
+        unsafe { bindings::rust_ulp_h_percpu_ref_exit(self.refs.get()) };
+    }
+}

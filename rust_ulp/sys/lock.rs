@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A spinlock that keeps softirqs out.
+//!
+//! Completion queues may be polled in a softirq, and requests are posted by processes: whatever
+//! both touch is under this lock.
+//!
+//! C header: [`include/linux/spinlock.h`](srctree/include/linux/spinlock.h)
+
+use crate::bindings;
+use kernel::{
+    ffi::c_char,
+    sync::lock::{
+        spinlock::SpinLockBackend,
+        Backend,
+        Guard,
+        Lock, //
+    }, //
+};
+
+/// `spin_lock_bh()` and `spin_unlock_bh()`.
+pub(crate) struct SpinLockBhBackend;
+
+/// A `spinlock_t` that is always taken with softirqs disabled.
+///
+/// May be taken in process context and in softirqs, not with interrupts disabled.
+pub(crate) type SpinLockBh<T> = Lock<T, SpinLockBhBackend>;
+
+/// What [`SpinLockBh::lock`] returns.
+pub(crate) type SpinLockBhGuard<'a, T> = Guard<'a, T, SpinLockBhBackend>;
+
+// SAFETY: The kernel's `spinlock_t` ensures mutual exclusion, and `relock` is the default one, which
+// locks in the same way.
+unsafe impl Backend for SpinLockBhBackend {
+    type State = kernel::bindings::spinlock_t;
+    type GuardState = ();
+
+    #[inline]
+    unsafe fn init(
+        ptr: *mut Self::State,
+        name: *const c_char,
+        key: *mut kernel::bindings::lock_class_key,
+    ) {
+        // SAFETY: The same requirements.
+        unsafe { SpinLockBackend::init(ptr, name, key) }
+    }
+
+    #[inline]
+    unsafe fn lock(ptr: *mut Self::State) -> Self::GuardState {
+        // SAFETY: The caller ensures that `ptr` was initialised.
+        unsafe { bindings::rust_ulp_h_spin_lock_bh(ptr) }
+    }
+
+    #[inline]
+    unsafe fn try_lock(ptr: *mut Self::State) -> Option<Self::GuardState> {
+        // SAFETY: The caller ensures that `ptr` was initialised.
+        (unsafe { bindings::rust_ulp_h_spin_trylock_bh(ptr) } != 0).then_some(())
+    }
+
+    #[inline]
+    unsafe fn unlock(ptr: *mut Self::State, _guard_state: &Self::GuardState) {
+        // SAFETY: The caller owns the lock.
+        unsafe { bindings::rust_ulp_h_spin_unlock_bh(ptr) }
+    }
+
+    #[inline]
+    unsafe fn assert_is_held(ptr: *mut Self::State) {
+        // SAFETY: The same requirements.
+        unsafe { SpinLockBackend::assert_is_held(ptr) }
+    }
+}
+
+/// Creates a [`SpinLockBh`] initialiser with the given name and a newly-created lock class.
+macro_rules! new_spinlock_bh {
+    ($inner:expr $(, $name:literal)? $(,)?) => {
+        $crate::sys::lock::SpinLockBh::new(
+            $inner,
+            ::kernel::optional_name!($($name)?),
+            ::kernel::static_lock_class!(),
+        )
+    };
+}
+pub(crate) use new_spinlock_bh;

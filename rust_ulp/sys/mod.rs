@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a character device of verbs needs and the kernel crate does not have.
+//!
+//! Knows nothing of RDMA and nothing of this module's objects. Together with `rdma/` and
+//! `bindings/` it is the only place where `unsafe` is written.
+
+pub(crate) mod chardev;
+pub(crate) mod dyndbg;
+pub(crate) mod errno;
+pub(crate) mod gate;
+pub(crate) mod lock;
+pub(crate) mod net;
+pub(crate) mod pages;
+pub(crate) mod trace;
+#[macro_use]
+pub(crate) mod user;
+
+/// Lets others run, when they want to, in a loop that waits for something. Process context.
+pub(crate) fn relax() {
+    // SAFETY: Takes nothing, and may be called wherever sleeping is allowed.
+    unsafe { crate::bindings::rust_ulp_h_relax() };
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Pages that kernel, user space and devices share.
+//!
+//! They are allocated in chunks of the same size, zeroed, charged to the memory cgroup of the
+//! caller. A mapping holds references to the pages, so they outlive this value for as long as they
+//! are mapped.
+//!
+//! User space and devices write to these pages at any time: no reference to their content is ever
+//! made here, only volatile and atomic accesses by raw pointer.
+//!
+//! C header: [`include/linux/gfp.h`](srctree/include/linux/gfp.h)
+
+use crate::{
+    bindings,
+    sys::chardev::Area, //
+};
+use core::ptr::NonNull;
+use kernel::{
+    error::to_result,
+    prelude::*,
+    sync::atomic::{
+        ordering::{
+            Acquire,
+            Release, //
+        },
+        Atomic, //
+    },
+    transmute::AsBytes, //
+};
+
+pub(crate) use kernel::page::{PAGE_SHIFT, PAGE_SIZE};
+
+/// Shared pages.
+///
+/// # Invariants
+///
+/// - Every element of `chunks` is an allocation of `2^order` pages that this value owns, with an
+///   address in the kernel's linear mapping.
+/// - `len` is `chunks.len() << (PAGE_SHIFT + order)`.
+pub(crate) struct Pages {
+    chunks: KVVec<NonNull<kernel::bindings::page>>,
+    order: u32,
+    len: usize,
+}
+
+// SAFETY: The pages are owned, and their content is only accessed as something that others change.
+unsafe impl Send for Pages {}
+// SAFETY: As above.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    /// Allocates at least `len` bytes in chunks of `2^order` pages. Sleeps.
+    ///
+    /// `node` is the NUMA node to prefer. With `try_only` no effort is made to free memory for it.
+    /// [`ENOMEM`] when there is not enough, [`EINVAL`] when `len` is zero, [`EINTR`] when the
+    /// process is being killed meanwhile.
+    pub(crate) fn new(len: usize, order: u32, node: Option<i32>, try_only: bool) -> Result<Self> {
+        let chunk = PAGE_SIZE.checked_shl(order).ok_or(EINVAL)?;
+        let count = len.div_ceil(chunk);
+        if len == 0 {
+            return Err(EINVAL);
+        }
+        let mut pages = Self {
+            chunks: KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?,
+            order,
+            // INVARIANT: No chunks yet.
+            len: 0,
+        };
+        for _ in 0..count {
+            // SAFETY: Any node and order may be asked for; a bad node is taken as no preference by
+            // the caller, who checks it.
+            let page = unsafe {
+                bindings::rust_ulp_h_alloc_pages(node.unwrap_or(-1), order, try_only)
+            };
+            let page = NonNull::new(page).ok_or(ENOMEM)?;
+            // INVARIANT: The capacity is there, and the length follows.
+            if pages.chunks.push(page, GFP_KERNEL_ACCOUNT).is_err() {
+                // SAFETY: Just allocated, and nobody knows of it.
+                unsafe { bindings::rust_ulp_h_free_pages(page.as_ptr(), order) };
+                return Err(ENOMEM);
+            }
+            pages.len = pages.len.wrapping_add(chunk);
+            if kernel::current!().signal_pending() {
+                return Err(EINTR);
+            }
+        }
+        Ok(pages)
+    }
+
+    /// Bytes in all.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of one chunk, a power of two.
+    pub(crate) fn chunk_size(&self) -> usize {
+        1usize << self.chunk_shift()
+    }
+
+    fn chunk_shift(&self) -> u32 {
+        // Both are small: the page allocator knows no order above 10.
+        (PAGE_SHIFT as u32).wrapping_add(self.order) & 63
+    }
+
+    /// NUMA node of the first page.
+    pub(crate) fn node(&self) -> i32 {
+        match self.chunks.first() {
+            // SAFETY: By the type invariant it is a page.
+            Some(page) => unsafe { bindings::rust_ulp_h_page_nid(page.as_ptr()) },
+            None => -1,
+        }
+    }
+
+    /// The first page of each chunk, for DMA.
+    pub(crate) fn chunks(&self) -> &[NonNull<kernel::bindings::page>] {
+        &self.chunks
+    }
+
+    /// Maps `area.len()` bytes from `offset`, a multiple of the page size, on.
+    ///
+    /// [`EINVAL`] when that is not inside, or the area is private; [`EPERM`] when it is executable.
+    pub(crate) fn map(&self, area: &Area<'_>, offset: usize) -> Result {
+        let end = offset.checked_add(area.len()).ok_or(EINVAL)?;
+        if end > self.len || offset & (PAGE_SIZE - 1) != 0 || !area.is_shared() {
+            return Err(EINVAL);
+        }
+        let vma = area.vma();
+        vma.try_clear_mayexec().map_err(|_| EPERM)?;
+        vma.set_dontcopy();
+        vma.set_dontexpand();
+        vma.set_mixedmap();
+
+        let shift = self.chunk_shift();
+        let (mut at, mut addr) = (offset, vma.start());
+        while at < end {
+            let within = at & self.chunk_size().wrapping_sub(1);
+            let bytes = self.chunk_size().wrapping_sub(within).min(end.wrapping_sub(at));
+            let first = self.chunks.get(at >> shift).ok_or(EINVAL)?;
+            // SAFETY: `at` is below `len`, so the chunk is ours and has the pages from `within`
+            // for `bytes` on; pages of a chunk follow each other in the memory map. The area is
+            // being set up, has room for them at `addr`, and may mix pages.
+            to_result(unsafe {
+                bindings::rust_ulp_h_map_pages(
+                    vma.as_ptr(),
+                    addr,
+                    first.as_ptr().wrapping_add(within >> PAGE_SHIFT),
+                    bytes >> PAGE_SHIFT,
+                )
+            })?;
+            at = at.wrapping_add(bytes);
+            addr = addr.wrapping_add(bytes);
+        }
+        Ok(())
+    }
+
+    /// The kernel's address of the `len` bytes at `offset`, which must not cross a chunk.
+    fn address(&self, offset: usize, len: usize) -> Result<NonNull<u8>> {
+        let within = offset & self.chunk_size().wrapping_sub(1);
+        if len > self.chunk_size().wrapping_sub(within) {
+            return Err(ERANGE);
+        }
+        let chunk = self.chunks.get(offset >> self.chunk_shift()).ok_or(ERANGE)?;
+        // SAFETY: By the type invariant it is a page with an address.
+        let base = unsafe { bindings::rust_ulp_h_page_address(chunk.as_ptr()) }.cast::<u8>();
+        NonNull::new(base.wrapping_add(within)).ok_or(EFAULT)
+    }
+
+    /// Writes `value` at `offset`, a multiple of 8 like its size; not atomic as a whole.
+    ///
+    /// [`ERANGE`] when it is not inside one chunk. Any context.
+    pub(crate) fn write<T: AsBytes>(&self, offset: usize, value: &T) -> Result {
+        let bytes = value.as_bytes();
+        if (offset | bytes.len()) & 7 != 0 {
+            return Err(EINVAL);
+        }
+        let mut to = self.address(offset, bytes.len())?.as_ptr().cast::<u64>();
+        for word in bytes.chunks_exact(8) {
+            let mut part = [0u8; 8];
+            part.copy_from_slice(word);
+            // SAFETY: Inside the chunk, by the check in `address`, and aligned, by the one above.
+            unsafe { to.write_volatile(u64::from_ne_bytes(part)) };
+            to = to.wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    /// Copies `buf.len()` bytes at `offset` out, whatever others write there meanwhile. Any context.
+    pub(crate) fn read(&self, offset: usize, buf: &mut [u8]) -> Result {
+        let mut at = offset;
+        for byte in buf {
+            let from = self.address(at, 1)?;
+            // SAFETY: One byte inside the chunk.
+            *byte = unsafe { from.as_ptr().read_volatile() };
+            at = at.wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    /// The 32-bit word at `offset` as an atomic.
+    fn atomic(&self, offset: usize) -> Result<&Atomic<u32>> {
+        if offset & 3 != 0 {
+            return Err(EINVAL);
+        }
+        let ptr = self.address(offset, 4)?.as_ptr().cast::<u32>();
+        // SAFETY: Aligned and inside a chunk that lives as long as `self`; the kernel accesses
+        // this word through this function only, and what user space does is not Rust's to order.
+        Ok(unsafe { Atomic::from_ptr(ptr) })
+    }
+
+    /// Loads the 32-bit word at `offset` with acquire ordering. Any context.
+    pub(crate) fn load_acquire(&self, offset: usize) -> Result<u32> {
+        Ok(self.atomic(offset)?.load(Acquire))
+    }
+
+    /// Stores the 32-bit word at `offset` with release ordering. Any context.
+    pub(crate) fn store_release(&self, offset: usize, value: u32) -> Result {
+        self.atomic(offset)?.store(value, Release);
+        Ok(())
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        for page in self.chunks.iter() {
+            // SAFETY: By the type invariant the allocation is ours. Mappings hold references of
+            // their own to the pages.
+            unsafe { bindings::rust_ulp_h_free_pages(page.as_ptr(), self.order) };
+        }
+    }
+}
+
+/// Whether `node` is a NUMA node that is online.
+pub(crate) fn node_is_online(node: i32) -> bool {
+    // SAFETY: Any number may be asked for.
+    unsafe { bindings::rust_ulp_h_node_online(node) }
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Tracepoints: `events/rust_ulp/` in tracefs.
+//!
+//! `ulp_trace.h` defines them. Each function here costs a jump that the kernel patches while
+//! its event is off. The kernel crate's `declare_trace!` looks for the tracepoint among the
+//! kernel's own bindings, so an out-of-tree module needs this one.
+//!
+//! All of them may be called in any context.
+//!
+//! C header: [`include/linux/tracepoint.h`](srctree/include/linux/tracepoint.h)
+
+/// Declares safe functions that fire the tracepoints of `ulp_trace.h`.
+macro_rules! tracepoints {
+    ($(
+        $(#[$meta:meta])*
+        $event:ident as $name:ident($($arg:ident: $ty:ty),* $(,)?);
+    )*) => { ::kernel::macros::paste! {
+        #[allow(improper_ctypes)]
+        extern "C" {
+            $(
+                static [<__tracepoint_ $event>]: ::kernel::bindings::tracepoint;
+                fn [<rust_do_trace_ $event>]($($arg: $ty),*);
+            )*
+        }
+        $(
+            $(#[$meta])*
+            #[inline(always)]
+            pub(crate) fn $name($($arg: $ty),*) {
+                #[cfg(CONFIG_TRACEPOINTS)]
+                {
+                    // SAFETY: The tracepoint is defined by `ulp_trace.c`, with its key.
+                    let on = unsafe {
+                        ::kernel::jump_label::static_branch_unlikely!(
+                            [<__tracepoint_ $event>],
+                            ::kernel::bindings::tracepoint,
+                            key
+                        )
+                    };
+                    if on {
+                        // SAFETY: All arguments are plain values.
+                        unsafe { [<rust_do_trace_ $event>]($($arg),*) };
+                    }
+                }
+            }
+        )*
+    } };
+}
+
+tracepoints! {
+    /// A file was opened and got a serial number.
+    rust_ulp_open as open(file: u32);
+    /// A file is released.
+    rust_ulp_release as release(file: u32);
+    /// A device appeared.
+    rust_ulp_device_add as device_add(index: u32);
+    /// A device is going: its gate closes.
+    rust_ulp_device_remove as device_remove(index: u32);
+    /// Everything of ours on a device is gone.
+    rust_ulp_device_removed as device_removed(index: u32);
+    /// An object was made; `number` is a queue pair's number.
+    rust_ulp_object_create as object_create(file: u32, kind: u32, handle: u32, number: u32);
+    /// An object was destroyed.
+    rust_ulp_object_destroy as object_destroy(file: u32, kind: u32, handle: u32, number: u32);
+    /// A queue pair was asked to change its state.
+    rust_ulp_qp_modify as qp_modify(qp_num: u32, from: u32, to: u32, error: i32);
+    /// A SUBMIT was decoded.
+    rust_ulp_submit as submit(file: u32, nr_wrs: u32, cq: u32, min_complete: u32);
+    /// A request is about to be handed to the driver.
+    rust_ulp_post as post(qp_num: u32, user_data: u64, opcode: u32, length: u32);
+    /// The driver completed a request.
+    rust_ulp_completion as completion(
+        qp_num: u32, user_data: u64, opcode: u32, status: u32, byte_len: u32,
+    );
+    /// A completion was put into the ring that user space reads.
+    rust_ulp_deliver as deliver(cq: u32, user_data: u64, tail: u32, unread: u32, woke: bool);
+    /// A waiter goes on.
+    rust_ulp_wait as wait(file: u32, cq: u32, unread: u32, error: i32);
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Tracepoints: events/rust_ulp/ in tracefs. trace.rs wraps them.
+ *
+ * An object is named as user space names it, by its handle; a queue pair by its number too, which
+ * `rdma resource` and the wire show. No event carries an address of the kernel.
+ *
+ * This file must not be called trace_events.h: <trace/define_trace.h> includes it by a path that is
+ * searched in its own folder first, where the kernel has a file of that name that includes itself
+ * without end.
+ */
+#undef TRACE_SYSTEM
+#define TRACE_SYSTEM rust_ulp
+
+#if !defined(_RUST_ULP_TRACE_H) || defined(TRACE_HEADER_MULTI_READ)
+#define _RUST_ULP_TRACE_H
+
+#include <linux/tracepoint.h>
+
+#define show_ulp_kind(kind)				\
+	__print_symbolic(kind,				\
+		{ 1, "pd" },				\
+		{ 2, "cq" },				\
+		{ 3, "qp" },				\
+		{ 4, "buffer" },			\
+		{ 5, "grant" })
+
+#define show_ulp_opcode(opcode)				\
+	__print_symbolic(opcode,			\
+		{ 0, "RDMA_WRITE" },			\
+		{ 1, "RDMA_WRITE_WITH_IMM" },		\
+		{ 2, "SEND" },				\
+		{ 3, "SEND_WITH_IMM" },			\
+		{ 4, "RDMA_READ" },			\
+		{ 5, "ATOMIC_CMP_AND_SWP" },		\
+		{ 6, "ATOMIC_FETCH_AND_ADD" },		\
+		{ 9, "SEND_WITH_INV" },			\
+		{ 128, "RECV" })
+
+#define show_ulp_wc_opcode(opcode)			\
+	__print_symbolic(opcode,			\
+		{ 0, "SEND" },				\
+		{ 1, "RDMA_WRITE" },			\
+		{ 2, "RDMA_READ" },			\
+		{ 3, "COMP_SWAP" },			\
+		{ 4, "FETCH_ADD" },			\
+		{ 6, "LOCAL_INV" },			\
+		{ 128, "RECV" },			\
+		{ 129, "RECV_RDMA_WITH_IMM" })
+
+DECLARE_EVENT_CLASS(rust_ulp_file,
+	TP_PROTO(u32 file),
+	TP_ARGS(file),
+	TP_STRUCT__entry(
+		__field(u32, file)
+	),
+	TP_fast_assign(
+		__entry->file = file;
+	),
+	TP_printk("file=%u", __entry->file)
+);
+
+/* An open file got the serial number by which the events below name it. */
+DEFINE_EVENT(rust_ulp_file, rust_ulp_open,
+	TP_PROTO(u32 file), TP_ARGS(file));
+DEFINE_EVENT(rust_ulp_file, rust_ulp_release,
+	TP_PROTO(u32 file), TP_ARGS(file));
+
+DECLARE_EVENT_CLASS(rust_ulp_device,
+	TP_PROTO(u32 index),
+	TP_ARGS(index),
+	TP_STRUCT__entry(
+		__field(u32, index)
+	),
+	TP_fast_assign(
+		__entry->index = index;
+	),
+	TP_printk("ibdev=%u", __entry->index)
+);
+
+DEFINE_EVENT(rust_ulp_device, rust_ulp_device_add,
+	TP_PROTO(u32 index), TP_ARGS(index));
+/* The gate closes: from here on every call on the device is ENODEV. */
+DEFINE_EVENT(rust_ulp_device, rust_ulp_device_remove,
+	TP_PROTO(u32 index), TP_ARGS(index));
+/* Everything of ours on the device is gone. */
+DEFINE_EVENT(rust_ulp_device, rust_ulp_device_removed,
+	TP_PROTO(u32 index), TP_ARGS(index));
+
+DECLARE_EVENT_CLASS(rust_ulp_object,
+	TP_PROTO(u32 file, u32 kind, u32 handle, u32 number),
+	TP_ARGS(file, kind, handle, number),
+	TP_STRUCT__entry(
+		__field(u32, file)
+		__field(u32, kind)
+		__field(u32, handle)
+		__field(u32, number)
+	),
+	TP_fast_assign(
+		__entry->file = file;
+		__entry->kind = kind;
+		__entry->handle = handle;
+		__entry->number = number;
+	),
+	TP_printk("file=%u %s handle=0x%x number=%u", __entry->file,
+		  show_ulp_kind(__entry->kind), __entry->handle, __entry->number)
+);
+
+/* @number: of a queue pair its number, else 0. */
+DEFINE_EVENT(rust_ulp_object, rust_ulp_object_create,
+	TP_PROTO(u32 file, u32 kind, u32 handle, u32 number),
+	TP_ARGS(file, kind, handle, number));
+DEFINE_EVENT(rust_ulp_object, rust_ulp_object_destroy,
+	TP_PROTO(u32 file, u32 kind, u32 handle, u32 number),
+	TP_ARGS(file, kind, handle, number));
+
+TRACE_EVENT(rust_ulp_qp_modify,
+	TP_PROTO(u32 qp_num, u32 from, u32 to, int error),
+	TP_ARGS(qp_num, from, to, error),
+	TP_STRUCT__entry(
+		__field(u32, qp_num)
+		__field(u32, from)
+		__field(u32, to)
+		__field(int, error)
+	),
+	TP_fast_assign(
+		__entry->qp_num = qp_num;
+		__entry->from = from;
+		__entry->to = to;
+		__entry->error = error;
+	),
+#define show_ulp_qps(state)				\
+	__print_symbolic(state,				\
+		{ 0, "RESET" }, { 1, "INIT" }, { 2, "RTR" }, { 3, "RTS" },	\
+		{ 4, "SQD" }, { 5, "SQE" }, { 6, "ERR" })
+	TP_printk("qpn=%u %s -> %s error=%d", __entry->qp_num, show_ulp_qps(__entry->from),
+		  show_ulp_qps(__entry->to), __entry->error)
+);
+
+/* A SUBMIT was decoded. */
+TRACE_EVENT(rust_ulp_submit,
+	TP_PROTO(u32 file, u32 nr_wrs, u32 cq, u32 min_complete),
+	TP_ARGS(file, nr_wrs, cq, min_complete),
+	TP_STRUCT__entry(
+		__field(u32, file)
+		__field(u32, nr_wrs)
+		__field(u32, cq)
+		__field(u32, min_complete)
+	),
+	TP_fast_assign(
+		__entry->file = file;
+		__entry->nr_wrs = nr_wrs;
+		__entry->cq = cq;
+		__entry->min_complete = min_complete;
+	),
+	TP_printk("file=%u nr_wrs=%u cq=0x%x min_complete=%u", __entry->file,
+		  __entry->nr_wrs, __entry->cq, __entry->min_complete)
+);
+
+/* A request is about to be handed to the driver. */
+TRACE_EVENT(rust_ulp_post,
+	TP_PROTO(u32 qp_num, u64 user_data, u32 opcode, u32 length),
+	TP_ARGS(qp_num, user_data, opcode, length),
+	TP_STRUCT__entry(
+		__field(u64, user_data)
+		__field(u32, qp_num)
+		__field(u32, opcode)
+		__field(u32, length)
+	),
+	TP_fast_assign(
+		__entry->user_data = user_data;
+		__entry->qp_num = qp_num;
+		__entry->opcode = opcode;
+		__entry->length = length;
+	),
+	TP_printk("qpn=%u user_data=0x%llx %s length=%u", __entry->qp_num,
+		  __entry->user_data, show_ulp_opcode(__entry->opcode), __entry->length)
+);
+
+/* The driver says that a request is done. */
+TRACE_EVENT(rust_ulp_completion,
+	TP_PROTO(u32 qp_num, u64 user_data, u32 opcode, u32 status, u32 byte_len),
+	TP_ARGS(qp_num, user_data, opcode, status, byte_len),
+	TP_STRUCT__entry(
+		__field(u64, user_data)
+		__field(u32, qp_num)
+		__field(u32, opcode)
+		__field(u32, status)
+		__field(u32, byte_len)
+	),
+	TP_fast_assign(
+		__entry->user_data = user_data;
+		__entry->qp_num = qp_num;
+		__entry->opcode = opcode;
+		__entry->status = status;
+		__entry->byte_len = byte_len;
+	),
+	TP_printk("qpn=%u user_data=0x%llx %s status=%u byte_len=%u", __entry->qp_num,
+		  __entry->user_data, show_ulp_wc_opcode(__entry->opcode), __entry->status,
+		  __entry->byte_len)
+);
+
+/* The completion stands in the ring that user space reads. */
+TRACE_EVENT(rust_ulp_deliver,
+	TP_PROTO(u32 cq, u64 user_data, u32 tail, u32 unread, bool woke),
+	TP_ARGS(cq, user_data, tail, unread, woke),
+	TP_STRUCT__entry(
+		__field(u64, user_data)
+		__field(u32, cq)
+		__field(u32, tail)
+		__field(u32, unread)
+		__field(bool, woke)
+	),
+	TP_fast_assign(
+		__entry->user_data = user_data;
+		__entry->cq = cq;
+		__entry->tail = tail;
+		__entry->unread = unread;
+		__entry->woke = woke;
+	),
+	TP_printk("cq=0x%x user_data=0x%llx tail=%u unread=%u woke=%d", __entry->cq,
+		  __entry->user_data, __entry->tail, __entry->unread, __entry->woke)
+);
+
+/* A waiter goes on: @error is 0, or what @wait_error says. */
+TRACE_EVENT(rust_ulp_wait,
+	TP_PROTO(u32 file, u32 cq, u32 unread, int error),
+	TP_ARGS(file, cq, unread, error),
+	TP_STRUCT__entry(
+		__field(u32, file)
+		__field(u32, cq)
+		__field(u32, unread)
+		__field(int, error)
+	),
+	TP_fast_assign(
+		__entry->file = file;
+		__entry->cq = cq;
+		__entry->unread = unread;
+		__entry->error = error;
+	),
+	TP_printk("file=%u cq=0x%x unread=%u error=%d", __entry->file, __entry->cq,
+		  __entry->unread, __entry->error)
+);
+
+#endif /* _RUST_ULP_TRACE_H */
+
+#undef TRACE_INCLUDE_PATH
+#define TRACE_INCLUDE_PATH .
+#undef TRACE_INCLUDE_FILE
+#define TRACE_INCLUDE_FILE ulp_trace
+#include <trace/define_trace.h>

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Structs that cross the border to user space.
+//!
+//! Each begins with its own size, so that either side may know a longer version than the other:
+//! the semantics of `copy_struct_from_user()`.
+//!
+//! C header: [`include/linux/uaccess.h`](srctree/include/linux/uaccess.h)
+
+use kernel::{
+    prelude::*,
+    transmute::{
+        AsBytes,
+        FromBytes, //
+    },
+    uaccess::{
+        UserPtr,
+        UserSlice, //
+    }, //
+};
+
+/// A struct of the ABI.
+///
+/// Implemented by [`abi_check!`](crate::abi_check), for types without padding of which every bit
+/// pattern is a value.
+pub(crate) trait Plain: FromBytes + AsBytes + Copy + Default {}
+
+/// Called by `uapi/abi.rs` for each of its structs.
+///
+/// Compares size and offsets with what bindgen found in the C header, and implements [`Plain`].
+macro_rules! abi_check {
+    ($name:ident, $c:ident, $($field:ident)*) => {
+        const _: () = {
+            assert!(
+                ::core::mem::size_of::<$name>()
+                    == ::core::mem::size_of::<$crate::bindings::$c>(),
+                "a struct of the ABI has another size in C"
+            );
+            $(assert!(
+                ::core::mem::offset_of!($name, $field)
+                    == ::core::mem::offset_of!($crate::bindings::$c, $field),
+                "a field of the ABI has another offset in C"
+            );)*
+        };
+        // SAFETY: The fields are integers, arrays of them, and structs of this kind: `Zero` is
+        // implemented for nothing else. So every bit pattern is a value.
+        unsafe impl ::kernel::transmute::FromBytes for $name {}
+        // SAFETY: `abi!` asserts that there is no padding; for the rest see above.
+        unsafe impl ::kernel::transmute::AsBytes for $name {}
+        impl $crate::sys::user::Plain for $name {}
+    };
+}
+/// The longest struct that is looked at, in bytes: one page, as `copy_struct_from_user()` has it.
+const MAX_SIZE: usize = 4096;
+
+/// A struct that was read from user space and may be written back there.
+pub(crate) struct Arg<T> {
+    ptr: UserPtr,
+    /// Bytes that both sides know.
+    known: usize,
+    /// The struct itself.
+    pub(crate) value: T,
+}
+
+impl<T: Plain> Arg<T> {
+    /// Reads the struct at `ptr`, once. Sleeps.
+    ///
+    /// `min` is the size of its first version: less is [`EINVAL`]. More than `T` has is fine when
+    /// it is zero, else [`E2BIG`]. [`EFAULT`] when it cannot be read.
+    pub(crate) fn read(ptr: usize, min: u32) -> Result<Self> {
+        let ptr = UserPtr::from_addr(ptr);
+        let mut word = [0u8; 4];
+        UserSlice::new(ptr, 4).reader().read_slice(&mut word)?;
+        let size = u32::from_ne_bytes(word);
+        if size < min {
+            return Err(EINVAL);
+        }
+        let size = size as usize;
+        if size > MAX_SIZE {
+            return Err(E2BIG);
+        }
+
+        let mut value = T::default();
+        let bytes = value.as_bytes_mut();
+        let known = size.min(bytes.len());
+        let mut reader = UserSlice::new(ptr, size).reader();
+        reader.read_slice(bytes.get_mut(..known).ok_or(EINVAL)?)?;
+        // The size that was checked, not what stands there by now.
+        bytes.get_mut(..4).ok_or(EINVAL)?.copy_from_slice(&word);
+
+        let mut rest = [0u8; 64];
+        while !reader.is_empty() {
+            let len = reader.len().min(rest.len());
+            let part = rest.get_mut(..len).ok_or(EINVAL)?;
+            reader.read_slice(part)?;
+            if part.iter().any(|&byte| byte != 0) {
+                return Err(E2BIG);
+            }
+        }
+        Ok(Self { ptr, known, value })
+    }
+
+    /// Writes the struct back, as much of it as the caller knows. Sleeps.
+    pub(crate) fn write(&self) -> Result {
+        let bytes = self.value.as_bytes();
+        UserSlice::new(self.ptr, self.known)
+            .writer()
+            .write_slice(bytes.get(..self.known).ok_or(EINVAL)?)
+    }
+}
+
+/// Reads `values.len()` entries of `stride` bytes each into `values`. Sleeps.
+///
+/// An entry that is longer than `T` must be zero beyond it, else [`E2BIG`].
+pub(crate) fn read_array<T: Plain>(ptr: u64, stride: u32, values: &mut [T]) -> Result {
+    let ptr = UserPtr::from_addr(usize::try_from(ptr).map_err(|_| EFAULT)?);
+    let (stride, size) = (stride as usize, core::mem::size_of::<T>());
+    if stride < size {
+        return Err(EINVAL);
+    }
+    let len = stride.checked_mul(values.len()).ok_or(EINVAL)?;
+    let mut reader = UserSlice::new(ptr, len).reader();
+    for value in values {
+        reader.read_slice(value.as_bytes_mut())?;
+        let mut left = stride.saturating_sub(size);
+        while left > 0 {
+            let mut rest = [0u8; 64];
+            let now = left.min(rest.len());
+            let part = rest.get_mut(..now).ok_or(EINVAL)?;
+            reader.read_slice(part)?;
+            if part.iter().any(|&byte| byte != 0) {
+                return Err(E2BIG);
+            }
+            left = left.saturating_sub(now);
+        }
+    }
+    Ok(())
+}
+
+/// Writes entry number `index` of an array of entries of `stride` bytes. Sleeps.
+///
+/// What the caller's entry has beyond `T` is set to zero, what it lacks is not written.
+pub(crate) fn write_entry<T: Plain>(ptr: u64, stride: u32, index: usize, value: &T) -> Result {
+    let stride = stride as usize;
+    let offset = stride.checked_mul(index).ok_or(EFAULT)?;
+    let ptr = usize::try_from(ptr)
+        .ok()
+        .and_then(|ptr| ptr.checked_add(offset))
+        .ok_or(EFAULT)?;
+    let bytes = value.as_bytes();
+    let known = stride.min(bytes.len());
+    let mut writer = UserSlice::new(UserPtr::from_addr(ptr), stride).writer();
+    writer.write_slice(bytes.get(..known).ok_or(EINVAL)?)?;
+    let zeros = [0u8; 64];
+    while !writer.is_empty() {
+        let now = writer.len().min(zeros.len());
+        writer.write_slice(zeros.get(..now).ok_or(EINVAL)?)?;
+    }
+    Ok(())
+}
+
+/// Reads `buf.len()` bytes at `ptr`. Sleeps.
+pub(crate) fn read_bytes(ptr: u64, buf: &mut [u8]) -> Result {
+    let ptr = usize::try_from(ptr).map_err(|_| EFAULT)?;
+    UserSlice::new(UserPtr::from_addr(ptr), buf.len())
+        .reader()
+        .read_slice(buf)
+}
