@@ -101,9 +101,20 @@ impl BufferObject {
             }
         }
         let pages = Arc::new(result?, GFP_KERNEL_ACCOUNT)?;
-        let mr = Mr::register(registrar, pages.clone(), 0, pages.len(), access::LOCAL_WRITE)?;
+        let mr = Mr::register(
+            registrar,
+            pages.clone(),
+            0,
+            pages.len(),
+            access::LOCAL_WRITE,
+        )?;
         Ok(Arc::new(
-            Self { mr, pages, pd, users: Users::new() },
+            Self {
+                mr,
+                pages,
+                pd,
+                users: Users::new(),
+            },
             GFP_KERNEL_ACCOUNT,
         )?)
     }
@@ -165,10 +176,16 @@ impl GrantObject {
         }
         let mut raw = 0;
         for (right, bits) in [
-            (abi::ACCESS_REMOTE_WRITE, access::REMOTE_WRITE | access::LOCAL_WRITE),
+            (
+                abi::ACCESS_REMOTE_WRITE,
+                access::REMOTE_WRITE | access::LOCAL_WRITE,
+            ),
             (abi::ACCESS_REMOTE_READ, access::REMOTE_READ),
             // Atomics write, which the verbs want to see said.
-            (abi::ACCESS_REMOTE_ATOMIC, access::REMOTE_ATOMIC | access::LOCAL_WRITE),
+            (
+                abi::ACCESS_REMOTE_ATOMIC,
+                access::REMOTE_ATOMIC | access::LOCAL_WRITE,
+            ),
         ] {
             if rights & right != 0 {
                 raw |= bits;
@@ -182,7 +199,11 @@ impl GrantObject {
             raw,
         )?;
         Ok(Arc::new(
-            Self { mr, _buffer: buffer, access: rights },
+            Self {
+                mr,
+                _buffer: buffer,
+                access: rights,
+            },
             GFP_KERNEL_ACCOUNT,
         )?)
     }

@@ -44,10 +44,7 @@ use kernel::{
     prelude::*,
     seq_file::SeqFile,
     seq_print,
-    str::{
-        BStr,
-        CStr, //
-    },
+    str::BStr,
     sync::{
         atomic::{
             Atomic,
@@ -119,7 +116,7 @@ impl Context {
     /// Attaches it to the device called `name`, or the best one when that is empty. Sleeps.
     ///
     /// [`ENOENT`] when there is none, [`ealready`] when it is attached.
-    pub(crate) fn attach(this: ArcBorrow<'_, Self>, name: &CStr) -> Result {
+    pub(crate) fn attach(this: ArcBorrow<'_, Self>, name: &[u8]) -> Result {
         if this.device.as_ref().is_some() {
             return Err(ealready());
         }
@@ -310,7 +307,11 @@ impl FileOperations for Context {
             return;
         };
         let name = alive.device().name();
-        seq_print!(m, "rust_ulp-device:\t{}\n", BStr::from_bytes(device::name_of(&name)));
+        seq_print!(
+            m,
+            "rust_ulp-device:\t{}\n",
+            BStr::from_bytes(device::name_of(&name))
+        );
         for (handle, object) in this.table.lock().iter() {
             match object {
                 Object::Pd(_) => seq_print!(m, "rust_ulp-pd:\t{:#x}\n", handle),

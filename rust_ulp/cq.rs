@@ -179,11 +179,17 @@ impl Ring {
     }
 
     fn head(&self) -> Index<'_> {
-        Index { pages: &self.pages, offset: Self::HEAD }
+        Index {
+            pages: &self.pages,
+            offset: Self::HEAD,
+        }
     }
 
     fn tail(&self) -> Index<'_> {
-        Index { pages: &self.pages, offset: Self::TAIL }
+        Index {
+            pages: &self.pages,
+            offset: Self::TAIL,
+        }
     }
 
     /// Keeps an entry free for a request. [`EAGAIN`] when all are read-ahead or taken.
@@ -346,7 +352,12 @@ impl CqObject {
             ring.clone(),
         )?;
         Ok(Arc::new(
-            Self { cq, ring, delivery, users: Users::new() },
+            Self {
+                cq,
+                ring,
+                delivery,
+                users: Users::new(),
+            },
             GFP_KERNEL_ACCOUNT,
         )?)
     }

@@ -11,6 +11,7 @@
 
 use crate::{
     context::Context,
+    logic::numbered,
     rdma::{
         self,
         client::Slot,
@@ -33,7 +34,6 @@ use crate::{
 use kernel::{
     new_mutex,
     prelude::*,
-    str::CStr,
     sync::{
         aref::ARef,
         Arc,
@@ -135,7 +135,11 @@ pub(crate) fn choose(device: &rdma::device::Device, net: &NetNs) -> Option<Choic
             let Ok(gid) = device.gid(number, index, net) else {
                 continue;
             };
-            let choice = Choice { rank: rank(&gid), port: number, gid_index: index };
+            let choice = Choice {
+                rank: rank(&gid),
+                port: number,
+                gid_index: index,
+            };
             let better = match &best {
                 None => true,
                 Some((was_active, was)) => (active, choice.rank) > (*was_active, was.rank),
@@ -208,7 +212,7 @@ impl Registry {
     /// has the best GID for them. Sleeps.
     ///
     /// [`ENOENT`] when there is none.
-    pub(crate) fn find(&self, net: &NetNs, name: &CStr) -> Result<Arc<Device>> {
+    pub(crate) fn find(&self, net: &NetNs, name: &[u8]) -> Result<Arc<Device>> {
         let mut best: Option<(Choice, Arc<Device>)> = None;
         for device in self.devices.lock().iter() {
             let Ok(live) = device.gate.enter() else {
@@ -218,7 +222,7 @@ impl Registry {
                 continue;
             }
             if !name.is_empty() {
-                if name_of(&live.device.name()) == name.to_bytes() {
+                if name_of(&live.device.name()) == name {
                     return Ok(device.clone());
                 }
                 continue;
@@ -235,7 +239,8 @@ impl Registry {
 
 /// The part of `name` before its NUL.
 pub(crate) fn name_of(name: &[u8]) -> &[u8] {
-    name.split(|&byte| byte == 0).next().unwrap_or(name)
+    let end = name.iter().position(|&byte| byte == 0);
+    end.and_then(|end| name.get(..end)).unwrap_or(name)
 }
 
 impl Device {
@@ -263,13 +268,13 @@ impl Device {
     pub(crate) fn detach(&self, _alive: &Alive<'_>, context: &Context) {
         let mut found = None;
         let mut contexts = self.contexts.lock();
-        for (index, other) in contexts.iter().enumerate() {
+        for (index, other) in numbered(contexts.iter()) {
             if core::ptr::eq(&**other, context) {
                 found = Some(index);
                 break;
             }
         }
-        let context = found.and_then(|index| contexts.remove(index).ok());
+        let context = found.and_then(|index| contexts.remove(index as usize).ok());
         drop(contexts);
         drop(context);
     }
@@ -309,7 +314,9 @@ impl rdma::client::Client for Registry {
 
     fn remove(&self, _device: &rdma::device::Device, data: Arc<Device>) {
         trace::device_remove(data.index);
-        self.devices.lock().retain(|other| !Arc::ptr_eq(other, &data));
+        self.devices
+            .lock()
+            .retain(|other| !Arc::ptr_eq(other, &data));
         let live = data.gate.close(|| {
             for context in data.contexts.lock().iter() {
                 context.shoo();
@@ -324,7 +331,11 @@ impl rdma::client::Client for Registry {
         // The last reference to the device.
         drop(live);
         trace::device_removed(data.index);
-        ulp_debug!("device {}: removed, {} files are husks\n", data.index, count);
+        ulp_debug!(
+            "device {}: removed, {} files are husks\n",
+            data.index,
+            count
+        );
     }
 
     fn rename(&self, device: &rdma::device::Device, data: ArcBorrow<'_, Device>) {

@@ -12,10 +12,13 @@ use crate::{
         GrantObject, //
     },
     cq::CqObject,
-    logic::handle::{
-        Handle,
-        Kind,
-        MAX_OBJECTS, //
+    logic::{
+        handle::{
+            Handle,
+            Kind,
+            MAX_OBJECTS, //
+        },
+        numbered, //
     },
     pd::PdObject,
     qp::QpObject,
@@ -57,11 +60,6 @@ impl<T: Needed> Need<T> {
         // The table's lock orders this against `Table::remove`.
         object.users().0.add(1, Relaxed);
         Self(object)
-    }
-
-    /// The object.
-    pub(crate) fn arc(&self) -> &Arc<T> {
-        &self.0
     }
 }
 
@@ -182,13 +180,26 @@ impl Table {
             index
         } else {
             let index = u16::try_from(self.entries.len()).map_err(|_| EMFILE)?;
-            let entry = Entry { generation: 0, next: 0, object: Some(object), published: false };
+            let entry = Entry {
+                generation: 0,
+                next: 0,
+                object: Some(object),
+                published: false,
+            };
             self.entries.push(entry, GFP_KERNEL_ACCOUNT)?;
             index
         };
         self.used = self.used.saturating_add(1);
-        let generation = self.entries.get(usize::from(index)).map_or(0, |entry| entry.generation);
-        Ok(Handle { kind, index, generation }.to_raw())
+        let generation = self
+            .entries
+            .get(usize::from(index))
+            .map_or(0, |entry| entry.generation);
+        Ok(Handle {
+            kind,
+            index,
+            generation,
+        }
+        .to_raw())
     }
 
     fn entry(&self, handle: Handle) -> Result<&Entry> {
@@ -209,7 +220,10 @@ impl Table {
     pub(crate) fn publish(&mut self, handle: u32) -> Result {
         let handle = Handle::from_raw(handle).ok_or(ENODEV)?;
         self.entry(handle).map_err(|_| ENODEV)?;
-        let entry = self.entries.get_mut(usize::from(handle.index)).ok_or(ENODEV)?;
+        let entry = self
+            .entries
+            .get_mut(usize::from(handle.index))
+            .ok_or(ENODEV)?;
         entry.published = true;
         Ok(())
     }
@@ -258,7 +272,11 @@ impl Table {
         if entry.published != published {
             return Err(EBADF);
         }
-        if entry.object.as_ref().is_some_and(|object| object.users() > 0) {
+        if entry
+            .object
+            .as_ref()
+            .is_some_and(|object| object.users() > 0)
+        {
             return Err(EBUSY);
         }
         self.take(handle.index).ok_or(EBADF)
@@ -282,21 +300,21 @@ impl Table {
 
     /// Takes out some object of that kind, published or not.
     pub(crate) fn take_any(&mut self, kind: Kind) -> Option<(u32, Object)> {
-        let index = self.entries.iter().position(|entry| {
-            entry.object.as_ref().is_some_and(|object| object.kind() == kind)
-        })?;
-        let index = u16::try_from(index).ok()?;
-        let generation = self.entries.get(usize::from(index))?.generation;
-        let handle = Handle { kind, index, generation }.to_raw();
+        let (handle, _) = self.iter().find(|(_, object)| object.kind() == kind)?;
+        let index = Handle::from_raw(handle)?.index;
         Some((handle, self.take(index)?))
     }
 
     /// All objects with their handles.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Object)> {
-        self.entries.iter().enumerate().filter_map(|(index, entry)| {
+        numbered(self.entries.iter()).filter_map(|(index, entry)| {
             let object = entry.object.as_ref()?;
             let index = u16::try_from(index).ok()?;
-            let handle = Handle { kind: object.kind(), index, generation: entry.generation };
+            let handle = Handle {
+                kind: object.kind(),
+                index,
+                generation: entry.generation,
+            };
             Some((handle.to_raw(), object))
         })
     }

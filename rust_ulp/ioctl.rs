@@ -121,7 +121,11 @@ fn pd_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     create(
         this,
         &mut arg,
-        |_, live, _| Ok(Object::Pd(PdObject::new(rdma::pd::Pd::new(live.device())?)?)),
+        |_, live, _| {
+            Ok(Object::Pd(PdObject::new(rdma::pd::Pd::new(
+                live.device(),
+            )?)?))
+        },
         |value, _, handle| value.handle = handle,
     )
 }
@@ -298,13 +302,18 @@ fn check_attributes(live: &Live, value: &abi::QpModify) -> Result {
     }
     if given(abi::QP_PATH_MTU) {
         // The path may be narrower than the port, never wider.
-        let port = if given(abi::QP_AV) { attr.ah.port_num } else { 1 };
+        let port = if given(abi::QP_AV) {
+            attr.ah.port_num
+        } else {
+            1
+        };
         if u32::from(attr.path_mtu) > live.device().port(port.into())?.active_mtu() {
             return Err(ERANGE);
         }
     }
     if given(abi::QP_PKEY_INDEX) && given(abi::QP_PORT) {
-        live.device().pkey(attr.port_num.into(), attr.pkey_index.into())?;
+        live.device()
+            .pkey(attr.port_num.into(), attr.pkey_index.into())?;
     }
     Ok(())
 }
@@ -356,7 +365,9 @@ fn qp_modify(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
             if !av.grh {
                 return Err(EINVAL);
             }
-            alive.device().gid(av.port, av.sgid_index.into(), this.net())?;
+            alive
+                .device()
+                .gid(av.port, av.sgid_index.into(), this.net())?;
             if av.dmac == [0; 6] {
                 av = av.resolve(qp.pd().pd())?;
             }
@@ -484,8 +495,7 @@ fn buffer_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
                 _ => return Err(ERANGE),
             };
             let pd = context.table().lock().need_pd(value.pd)?;
-            let object =
-                BufferObject::new(pd, context.net(), value.length, value.page_size, node)?;
+            let object = BufferObject::new(pd, context.net(), value.length, value.page_size, node)?;
             value.length = object.length();
             value.page_size = object.pages().chunk_size() as u32;
             value.node = object.pages().node();

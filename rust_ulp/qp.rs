@@ -151,8 +151,8 @@ pub(crate) struct QpObject {
     // Before what it needs: the device's queue pair goes first.
     qp: Arc<Qp<Completions>>,
     pd: Need<PdObject>,
-    send_cq: Need<CqObject>,
-    recv_cq: Need<CqObject>,
+    _send_cq: Need<CqObject>,
+    _recv_cq: Need<CqObject>,
     sig_all: bool,
 }
 
@@ -181,7 +181,16 @@ impl QpObject {
             handler,
         )?;
         qp.handler().number.store(qp.number(), Relaxed);
-        Ok(Arc::new(Self { qp, pd, send_cq, recv_cq, sig_all }, GFP_KERNEL_ACCOUNT)?)
+        Ok(Arc::new(
+            Self {
+                qp,
+                pd,
+                _send_cq: send_cq,
+                _recv_cq: recv_cq,
+                sig_all,
+            },
+            GFP_KERNEL_ACCOUNT,
+        )?)
     }
 
     /// The device's queue pair.
@@ -207,11 +216,6 @@ impl QpObject {
     /// The ring where requests with that opcode complete.
     pub(crate) fn ring(&self, opcode: u8) -> &Ring {
         self.qp.handler().ring(opcode)
-    }
-
-    /// Where its requests complete.
-    pub(crate) fn cqs(&self) -> (&CqObject, &CqObject) {
-        (&self.send_cq, &self.recv_cq)
     }
 
     /// Tells it its handle, for completions.

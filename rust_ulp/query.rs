@@ -10,9 +10,11 @@ use crate::{
     cq,
     device::{
         choose,
+        name_of,
         Choice, //
     },
     ioctl,
+    logic::numbered,
     module_parameters,
     rdma::{
         device::{
@@ -30,7 +32,6 @@ use crate::{
 };
 use kernel::{
     prelude::*,
-    str::CStr,
     sync::ArcBorrow, //
 };
 
@@ -65,7 +66,11 @@ pub(crate) fn devices(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     let mut entries = KVec::new();
     let mut result = Ok(());
     // The name of the default one; there may be none.
-    let default = this.registry().find(this.net(), c"").ok().map(|device| device.index());
+    let default = this
+        .registry()
+        .find(this.net(), b"")
+        .ok()
+        .map(|device| device.index());
     this.registry().for_each(this.net(), |device, live| {
         let mut flags = 0;
         if default == Some(device.index()) {
@@ -91,8 +96,8 @@ pub(crate) fn devices(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     if value.capacity > 0 && value.entry_size < abi::DeviceEntry::SIZE {
         return Err(EINVAL);
     }
-    for (index, entry) in entries.iter().enumerate().take(value.capacity as usize) {
-        write_entry(value.entries, value.entry_size, index, entry)?;
+    for (index, entry) in numbered(entries.iter()).take(value.capacity as usize) {
+        write_entry(value.entries, value.entry_size, index as usize, entry)?;
     }
     value.count = entries.len() as u32;
     arg.write()
@@ -104,10 +109,12 @@ pub(crate) fn attach(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         return Err(EINVAL);
     }
     let name = arg.value.name;
-    let name = CStr::from_bytes_until_nul(&name).map_err(|_| EINVAL)?;
+    if name.last() != Some(&0) {
+        return Err(EINVAL);
+    }
     // A struct that cannot be written is found out before anything changes.
     arg.write()?;
-    Context::attach(this, name)?;
+    Context::attach(this, name_of(&name))?;
 
     let alive = this.enter()?;
     let choice = choose(alive.device(), this.net());
@@ -266,8 +273,8 @@ pub(crate) fn gids(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     if value.capacity > 0 && value.entry_size < abi::GidEntry::SIZE {
         return Err(EINVAL);
     }
-    for (index, entry) in entries.iter().enumerate().take(value.capacity as usize) {
-        write_entry(value.entries, value.entry_size, index, entry)?;
+    for (index, entry) in numbered(entries.iter()).take(value.capacity as usize) {
+        write_entry(value.entries, value.entry_size, index as usize, entry)?;
     }
     value.count = entries.len() as u32;
     arg.write()

@@ -11,11 +11,14 @@
 use crate::{
     context::Context,
     handle::Table,
-    logic::decode::{
-        decode,
-        Elements,
-        Limits,
-        Op, //
+    logic::{
+        decode::{
+            decode,
+            Elements,
+            Limits,
+            Op, //
+        },
+        numbered, //
     },
     qp::{
         Completions,
@@ -174,7 +177,10 @@ fn run(this: &Context, value: &mut abi::Submit, scratch: &mut Scratch) -> Result
         0 => None,
         handle => Some(table.cq(handle)?.clone()),
     };
-    if cq.as_ref().is_some_and(|cq| value.min_complete > cq.ring().entries()) {
+    if cq
+        .as_ref()
+        .is_some_and(|cq| value.min_complete > cq.ring().entries())
+    {
         return Err(ERANGE);
     }
     let resolved = resolve(&table, &alive, scratch);
@@ -194,7 +200,12 @@ fn run(this: &Context, value: &mut abi::Submit, scratch: &mut Scratch) -> Result
         }
         let number = chain.qp().number();
         let (posted, outcome) = chain.post(|request| {
-            trace::post(number, request.user_data, request.opcode.into(), request.length);
+            trace::post(
+                number,
+                request.user_data,
+                request.opcode.into(),
+                request.length,
+            );
         });
         value.posted = value.posted.saturating_add(posted);
         result = outcome;
@@ -231,17 +242,28 @@ fn stage(value: &abi::Submit, scratch: &mut Scratch) -> Result<(), Bad> {
     if count == 0 {
         return Ok(());
     }
-    let memory = |_: kernel::alloc::AllocError| Bad { index: 0, error: ENOMEM };
+    let memory = |_: kernel::alloc::AllocError| Bad {
+        index: 0,
+        error: ENOMEM,
+    };
     scratch
         .wrs
         .resize(count, abi::Wr::default(), GFP_KERNEL_ACCOUNT)
         .map_err(memory)?;
-    scratch.staged.reserve(count, GFP_KERNEL_ACCOUNT).map_err(memory)?;
+    scratch
+        .staged
+        .reserve(count, GFP_KERNEL_ACCOUNT)
+        .map_err(memory)?;
     read_array(value.wrs, value.wr_size, &mut scratch.wrs).map_err(at(0))?;
 
-    let Scratch { wrs, staged, sges, inline, .. } = scratch;
-    for (index, wr) in wrs.iter().enumerate() {
-        let index = index as u32;
+    let Scratch {
+        wrs,
+        staged,
+        sges,
+        inline,
+        ..
+    } = scratch;
+    for (index, wr) in numbered(wrs.iter()) {
         let fail = at(index);
         let request = decode(wr, LIMITS)
             .map_err(|refusal| fail(Error::from_errno(refusal.errno().wrapping_neg())))?;
@@ -256,13 +278,17 @@ fn stage(value: &abi::Submit, scratch: &mut Scratch) -> Result<(), Bad> {
             Elements::Array { addr, count } => {
                 num_sge = count as usize;
                 let total = first_sge.saturating_add(num_sge);
-                sges.resize(total, abi::Sge::default(), GFP_KERNEL_ACCOUNT).map_err(memory)?;
+                sges.resize(total, abi::Sge::default(), GFP_KERNEL_ACCOUNT)
+                    .map_err(memory)?;
                 let part = sges.get_mut(first_sge..total).ok_or_else(|| fail(EINVAL))?;
                 read_array(addr, abi::Sge::SIZE, part).map_err(&fail)?;
             }
         }
         let list = sges.get(first_sge..).unwrap_or(&[]);
-        let length: u64 = list.iter().map(|sge| u64::from(sge.length)).fold(0, u64::saturating_add);
+        let length: u64 = list
+            .iter()
+            .map(|sge| u64::from(sge.length))
+            .fold(0, u64::saturating_add);
         if length > MAX_MESSAGE {
             return Err(fail(EMSGSIZE));
         }
@@ -274,14 +300,16 @@ fn stage(value: &abi::Submit, scratch: &mut Scratch) -> Result<(), Bad> {
                 return Err(fail(EMSGSIZE));
             }
             // Elements in user memory; those in buffers are read when these are found.
-            let user = list.iter().filter(|sge| sge.buffer == 0).count();
-            if user != 0 && user != list.len() {
+            let user = list.iter().any(|sge| sge.buffer == 0);
+            if user && list.iter().any(|sge| sge.buffer != 0) {
                 return Err(fail(EINVAL));
             }
-            if user != 0 {
+            if user {
                 inline_len = length as usize;
                 let total = inline_at.saturating_add(inline_len);
-                inline.resize(total, 0, GFP_KERNEL_ACCOUNT).map_err(memory)?;
+                inline
+                    .resize(total, 0, GFP_KERNEL_ACCOUNT)
+                    .map_err(memory)?;
                 let mut to = inline_at;
                 for sge in list {
                     let end = to.saturating_add(sge.length as usize);
@@ -293,7 +321,13 @@ fn stage(value: &abi::Submit, scratch: &mut Scratch) -> Result<(), Bad> {
         }
         staged
             .push(
-                Staged { request, first_sge, num_sge, inline_at, inline_len },
+                Staged {
+                    request,
+                    first_sge,
+                    num_sge,
+                    inline_at,
+                    inline_len,
+                },
                 GFP_KERNEL_ACCOUNT,
             )
             .map_err(memory)?;
@@ -303,10 +337,16 @@ fn stage(value: &abi::Submit, scratch: &mut Scratch) -> Result<(), Bad> {
 
 /// Puts every request into a slot of its queue.
 fn resolve(table: &Table, live: &crate::device::Live, scratch: &mut Scratch) -> Result<(), Bad> {
-    let Scratch { staged, sges, inline, chains, .. } = scratch;
+    let Scratch {
+        staged,
+        sges,
+        inline,
+        chains,
+        ..
+    } = scratch;
     let mut last: Option<(u32, Arc<QpObject>)> = None;
-    for (index, staged) in staged.iter().enumerate() {
-        let fail = |error: Error| Bad { index: index as u32, error };
+    for (index, staged) in numbered(staged.iter()) {
+        let fail = |error: Error| Bad { index, error };
         let handle = staged.request.qp;
         let qp = match &last {
             Some((was, qp)) if *was == handle => qp.clone(),
@@ -334,7 +374,11 @@ fn push(
     user_inline: &[u8],
     chains: &mut KVVec<Chain<Completions>>,
 ) -> Result {
-    let side = if request.op == Op::Recv { Side::Recv } else { Side::Send };
+    let side = if request.op == Op::Recv {
+        Side::Recv
+    } else {
+        Side::Send
+    };
     let capacity = qp.qp().capacity();
     let (max_sge, needed) = match side {
         Side::Send => (capacity.max_send_sge, State::Rts),
@@ -389,36 +433,62 @@ fn push(
         inline_data = Some(&*data);
     }
 
-    if !chains.last().is_some_and(|chain| {
-        Arc::ptr_eq(chain.qp(), qp.qp()) && chain.side() == side
-    }) {
+    if !chains
+        .last()
+        .is_some_and(|chain| Arc::ptr_eq(chain.qp(), qp.qp()) && chain.side() == side)
+    {
         chains.push(Chain::new(qp.qp().clone(), side), GFP_KERNEL_ACCOUNT)?;
     }
     let chain = chains.last_mut().ok_or(ENOMEM)?;
 
     qp.ring(request.opcode).reserve()?;
     // From here on the queue pair gives the place in the ring back.
-    let kept = Request { user_data: request.user_data, opcode: request.opcode, length };
-    let locals = sges
-        .iter()
-        .filter(|sge| sge.length > 0)
-        .filter_map(|sge| {
-            let mr = table.buffer(sge.buffer).ok()?.mr().clone();
-            Local::new(mr, sge.offset, sge.length).ok()
-        });
+    let kept = Request {
+        user_data: request.user_data,
+        opcode: request.opcode,
+        length,
+    };
+    let locals = sges.iter().filter(|sge| sge.length > 0).filter_map(|sge| {
+        let mr = table.buffer(sge.buffer).ok()?.mr().clone();
+        Local::new(mr, sge.offset, sge.length).ok()
+    });
     let operation = match request.op {
         Op::Recv => return chain.push_recv(locals, kept),
-        Op::Write { remote_addr, rkey, imm } => Operation::Write { remote_addr, rkey, imm },
+        Op::Write {
+            remote_addr,
+            rkey,
+            imm,
+        } => Operation::Write {
+            remote_addr,
+            rkey,
+            imm,
+        },
         Op::Read { remote_addr, rkey } => Operation::Read { remote_addr, rkey },
         Op::Send { imm, invalidate } => Operation::Send(match (imm, invalidate) {
             (_, Some(rkey)) => Tail::Invalidate(rkey),
             (Some(imm), None) => Tail::Imm(imm),
             (None, None) => Tail::None,
         }),
-        Op::CompareSwap { remote_addr, rkey, compare, swap } => {
-            Operation::CompareSwap { remote_addr, rkey, compare, swap }
-        }
-        Op::FetchAdd { remote_addr, rkey, add } => Operation::FetchAdd { remote_addr, rkey, add },
+        Op::CompareSwap {
+            remote_addr,
+            rkey,
+            compare,
+            swap,
+        } => Operation::CompareSwap {
+            remote_addr,
+            rkey,
+            compare,
+            swap,
+        },
+        Op::FetchAdd {
+            remote_addr,
+            rkey,
+            add,
+        } => Operation::FetchAdd {
+            remote_addr,
+            rkey,
+            add,
+        },
     };
     let flags = Flags {
         fence: request.fence,

@@ -23,10 +23,10 @@ impl Refusal {
     /// The errno, positive.
     pub const fn errno(self) -> i32 {
         match self {
-            Self::Invalid => 22,         // EINVAL
-            Self::Unsupported => 95,     // EOPNOTSUPP
-            Self::TooManyElements => 7,  // E2BIG
-            Self::TooLong => 90,         // EMSGSIZE
+            Self::Invalid => 22,        // EINVAL
+            Self::Unsupported => 95,    // EOPNOTSUPP
+            Self::TooManyElements => 7, // E2BIG
+            Self::TooLong => 90,        // EMSGSIZE
         }
     }
 }
@@ -43,11 +43,30 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub, missing_docs)]
 pub enum Op {
-    Write { remote_addr: u64, rkey: u32, imm: Option<u32> },
-    Read { remote_addr: u64, rkey: u32 },
-    Send { imm: Option<u32>, invalidate: Option<u32> },
-    CompareSwap { remote_addr: u64, rkey: u32, compare: u64, swap: u64 },
-    FetchAdd { remote_addr: u64, rkey: u32, add: u64 },
+    Write {
+        remote_addr: u64,
+        rkey: u32,
+        imm: Option<u32>,
+    },
+    Read {
+        remote_addr: u64,
+        rkey: u32,
+    },
+    Send {
+        imm: Option<u32>,
+        invalidate: Option<u32>,
+    },
+    CompareSwap {
+        remote_addr: u64,
+        rkey: u32,
+        compare: u64,
+        swap: u64,
+    },
+    FetchAdd {
+        remote_addr: u64,
+        rkey: u32,
+        add: u64,
+    },
     Recv,
 }
 
@@ -58,7 +77,10 @@ pub enum Elements {
     None,
     One(abi::Sge),
     /// An array of `count` elements at this address of user space.
-    Array { addr: u64, count: u32 },
+    Array {
+        addr: u64,
+        count: u32,
+    },
 }
 
 /// A request, decoded.
@@ -91,14 +113,22 @@ pub fn decode(wr: &abi::Wr, limits: Limits) -> Result<Request, Refusal> {
     // What the opcode allows: flags, and which fields may be other than zero.
     let (op, flags, remote, imm, args) = match wr.opcode {
         abi::WR_RDMA_WRITE => (
-            Op::Write { remote_addr, rkey, imm: None },
+            Op::Write {
+                remote_addr,
+                rkey,
+                imm: None,
+            },
             ANY | abi::SEND_INLINE,
             true,
             false,
             0,
         ),
         abi::WR_RDMA_WRITE_WITH_IMM => (
-            Op::Write { remote_addr, rkey, imm: Some(wr.imm_data) },
+            Op::Write {
+                remote_addr,
+                rkey,
+                imm: Some(wr.imm_data),
+            },
             ANY | abi::SEND_INLINE | abi::SEND_SOLICITED,
             true,
             true,
@@ -106,35 +136,53 @@ pub fn decode(wr: &abi::Wr, limits: Limits) -> Result<Request, Refusal> {
         ),
         abi::WR_RDMA_READ => (Op::Read { remote_addr, rkey }, ANY, true, false, 0),
         abi::WR_SEND => (
-            Op::Send { imm: None, invalidate: None },
+            Op::Send {
+                imm: None,
+                invalidate: None,
+            },
             ANY | abi::SEND_INLINE | abi::SEND_SOLICITED,
             false,
             false,
             0,
         ),
         abi::WR_SEND_WITH_IMM => (
-            Op::Send { imm: Some(wr.imm_data), invalidate: None },
+            Op::Send {
+                imm: Some(wr.imm_data),
+                invalidate: None,
+            },
             ANY | abi::SEND_INLINE | abi::SEND_SOLICITED,
             false,
             true,
             0,
         ),
         abi::WR_SEND_WITH_INV => (
-            Op::Send { imm: None, invalidate: Some(wr.imm_data) },
+            Op::Send {
+                imm: None,
+                invalidate: Some(wr.imm_data),
+            },
             ANY | abi::SEND_INLINE | abi::SEND_SOLICITED,
             false,
             true,
             0,
         ),
         abi::WR_ATOMIC_CMP_AND_SWP => (
-            Op::CompareSwap { remote_addr, rkey, compare: wr.arg0, swap: wr.arg1 },
+            Op::CompareSwap {
+                remote_addr,
+                rkey,
+                compare: wr.arg0,
+                swap: wr.arg1,
+            },
             ANY,
             true,
             false,
             2,
         ),
         abi::WR_ATOMIC_FETCH_AND_ADD => (
-            Op::FetchAdd { remote_addr, rkey, add: wr.arg0 },
+            Op::FetchAdd {
+                remote_addr,
+                rkey,
+                add: wr.arg0,
+            },
             ANY,
             true,
             false,
@@ -158,13 +206,22 @@ pub fn decode(wr: &abi::Wr, limits: Limits) -> Result<Request, Refusal> {
         return Err(Refusal::TooManyElements);
     }
     let elements = match count {
-        0 if wr.sge != (abi::Sge { buffer: 0, length: 0, offset: 0 }) => {
+        0 if wr.sge
+            != (abi::Sge {
+                buffer: 0,
+                length: 0,
+                offset: 0,
+            }) =>
+        {
             return Err(Refusal::Invalid);
         }
         0 => Elements::None,
         1 => Elements::One(wr.sge),
         _ if wr.sge.buffer != 0 || wr.sge.length != 0 => return Err(Refusal::Invalid),
-        _ => Elements::Array { addr: wr.sge.offset, count },
+        _ => Elements::Array {
+            addr: wr.sge.offset,
+            count,
+        },
     };
 
     match op {

@@ -7,3 +7,12 @@
 
 pub(crate) mod decode;
 pub(crate) mod handle;
+
+/// Numbers what `iter` yields from 0 on; wraps where `enumerate` would panic.
+pub(crate) fn numbered<T>(iter: impl Iterator<Item = T>) -> impl Iterator<Item = (u32, T)> {
+    iter.scan(0u32, |next, item| {
+        let number = *next;
+        *next = next.wrapping_add(1);
+        Some((number, item))
+    })
+}

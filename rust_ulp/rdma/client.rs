@@ -144,9 +144,7 @@ impl<T: Client> Registration<T> {
         match client.add(unsafe { Device::from_raw(device) }) {
             Ok(data) => {
                 // SAFETY: `add` was called for this device on behalf of this client.
-                unsafe {
-                    bindings::ib_set_client_data(device, raw.as_ptr(), data.into_foreign())
-                };
+                unsafe { bindings::ib_set_client_data(device, raw.as_ptr(), data.into_foreign()) };
                 0
             }
             Err(err) => err.to_errno(),

@@ -29,8 +29,6 @@ pub(crate) enum GidType {
 pub(crate) struct Gid {
     /// The address, in network order.
     pub(crate) raw: [u8; 16],
-    /// Its place in the table.
-    pub(crate) index: u32,
     /// Its type.
     pub(crate) gid_type: GidType,
     /// Whether its netdev is in the namespace that was asked for.
@@ -66,7 +64,6 @@ impl Device {
         .map_err(|_| ENOENT)?;
         Ok(Gid {
             raw: out.gid,
-            index,
             gid_type: match out.gid_type {
                 bindings::IB_GID_TYPE_ROCE_UDP_ENCAP => GidType::RoceV2,
                 bindings::IB_GID_TYPE_ROCE => GidType::RoceV1,

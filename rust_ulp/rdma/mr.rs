@@ -202,7 +202,10 @@ impl Registrar {
             min_rnr_timer: 12,
             ..Attributes::default()
         };
-        let to = |state: State| Attributes { qp_state: state as u32, ..attributes };
+        let to = |state: State| Attributes {
+            qp_state: state as u32,
+            ..attributes
+        };
         self.qp.modify(
             &to(State::Init),
             mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS,
@@ -235,10 +238,7 @@ impl Registrar {
 
     /// Posts one request and waits for it. Sleeps, for as long as the device takes: a local
     /// operation needs no peer, and is flushed when the queue pair fails.
-    fn run(
-        &self,
-        push: impl FnOnce(&mut Chain<Requests>, Arc<Waiter>) -> Result,
-    ) -> Result {
+    fn run(&self, push: impl FnOnce(&mut Chain<Requests>, Arc<Waiter>) -> Result) -> Result {
         let waiter = Arc::pin_init(
             pin_init!(Waiter {
                 done <- Completion::new(),
@@ -287,18 +287,11 @@ impl Mapping {
     fn new(device: &Device, pages: Arc<Pages>, offset: usize, length: usize) -> Result<KBox<Self>> {
         let chunk = pages.chunk_size();
         let end = offset.checked_add(length).ok_or(ERANGE)?;
-        if length == 0 || end > pages.len() {
-            return Err(ERANGE);
-        }
-        let first = offset / chunk.max(1);
-        let count = end.div_ceil(chunk.max(1)).saturating_sub(first);
+        let (first, count) = pages.chunks_of(offset, length)?;
         let table = Opaque::<kernel::bindings::sg_table>::zeroed();
         // SAFETY: `table` is memory for a table.
         to_result(unsafe {
-            bindings::rust_ulp_h_sg_alloc(
-                table.get(),
-                c_uint::try_from(count).map_err(|_| ERANGE)?,
-            )
+            bindings::rust_ulp_h_sg_alloc(table.get(), c_uint::try_from(count).map_err(|_| ERANGE)?)
         })?;
         let free = kernel::types::ScopeGuard::new_with_data(table, |table| {
             // SAFETY: Allocated above, and not mapped.
@@ -314,12 +307,7 @@ impl Mapping {
             let bytes = chunk.saturating_sub(within).min(end.saturating_sub(at));
             // SAFETY: `sg` is an entry of the table, and the bytes lie in the chunk.
             unsafe {
-                bindings::rust_ulp_h_sg_set(
-                    sg,
-                    page.as_ptr(),
-                    bytes as c_uint,
-                    within as c_uint,
-                );
+                bindings::rust_ulp_h_sg_set(sg, page.as_ptr(), bytes as c_uint, within as c_uint);
                 sg = bindings::rust_ulp_h_sg_next(sg);
             }
             at = at.saturating_add(bytes);
@@ -386,10 +374,9 @@ impl Mr {
         access: u32,
     ) -> Result<Arc<Self>> {
         let chunk = pages.chunk_size();
+        let (_, count) = pages.chunks_of(offset, length)?;
         let pd = registrar.pd().clone();
         let mapping = Mapping::new(pd.device(), pages, offset, length)?;
-        let within = offset & chunk.wrapping_sub(1);
-        let count = within.saturating_add(length).div_ceil(chunk.max(1));
         let count = u32::try_from(count).map_err(|_| ERANGE)?;
         if count > pd.device().attributes().max_fast_reg_pages {
             return Err(ERANGE);
@@ -463,11 +450,6 @@ impl Mr {
         // SAFETY: By the type invariant.
         unsafe { bindings::rust_ulp_h_mr_rkey(self.ptr.as_ptr()) }
     }
-
-    /// The protection domain.
-    pub(crate) fn pd(&self) -> &Arc<Pd> {
-        self.registrar.pd()
-    }
 }
 
 impl Drop for Mr {
@@ -475,7 +457,9 @@ impl Drop for Mr {
         if self.registered {
             // When it cannot be invalidated, deregistering does all the same, for good.
             let key = self.rkey();
-            let _ = self.registrar.run(|chain, waiter| chain.push_invalidate(key, waiter));
+            let _ = self
+                .registrar
+                .run(|chain, waiter| chain.push_invalidate(key, waiter));
         }
         // SAFETY: Owned. The driver waits for accesses that are under way.
         let err = unsafe { bindings::rust_ulp_h_dereg_mr(self.ptr.as_ptr()) };

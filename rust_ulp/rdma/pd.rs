@@ -37,7 +37,10 @@ impl Pd {
         // SAFETY: The device is registered.
         let ptr = from_err_ptr(unsafe { bindings::rust_ulp_h_alloc_pd(device.as_raw()) })?;
         // INVARIANT: Just allocated; dropped with the value also when there is no memory for it.
-        let pd = Self { ptr: NonNull::new(ptr).ok_or(ENOMEM)?, device: device.into() };
+        let pd = Self {
+            ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
+            device: device.into(),
+        };
         Ok(Arc::new(pd, GFP_KERNEL)?)
     }
 

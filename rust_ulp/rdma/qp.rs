@@ -380,7 +380,9 @@ impl<R: Send> Queue<R> {
             let next = index.wrapping_add(1);
             let slot = Slot {
                 hook: bindings::rust_ulp_cqe_hook {
-                    cqe: bindings::ib_cqe { done: Some(bindings::rust_ulp_completion) },
+                    cqe: bindings::ib_cqe {
+                        done: Some(bindings::rust_ulp_completion),
+                    },
                     done: Some(done),
                 },
                 qp,
@@ -388,7 +390,9 @@ impl<R: Send> Queue<R> {
                 index,
                 content: UnsafeCell::new(Content {
                     next: if next < depth { next } else { NONE },
-                    wr: Wr { send: Default::default() },
+                    wr: Wr {
+                        send: Default::default(),
+                    },
                     signaled: false,
                     request: None,
                 }),
@@ -436,7 +440,9 @@ impl<R: Send> Queue<R> {
     #[allow(clippy::mut_from_ref)]
     unsafe fn content(&self, index: u32) -> Option<&mut Content<R>> {
         // SAFETY: By the requirement the reference is the only one.
-        self.slots.get(index as usize).map(|slot| unsafe { &mut *slot.content.get() })
+        self.slots
+            .get(index as usize)
+            .map(|slot| unsafe { &mut *slot.content.get() })
     }
 
     /// The parts of `locals` and `sges` that belong to slot `index`.
@@ -737,11 +743,14 @@ impl<H: Handler> Qp<H> {
     pub(crate) fn modify(&self, attributes: &Attributes, mask: u32) -> Result {
         let _modifying = self.modifying.lock();
         let from = self.state.load(Relaxed);
-        let to = if mask & mask::STATE != 0 { attributes.qp_state } else { from };
-        // SAFETY: Pure function of its arguments.
-        let is_ok = unsafe {
-            bindings::ib_modify_qp_is_ok(from, to, self.qp_type.to_raw(), mask as _)
+        let to = if mask & mask::STATE != 0 {
+            attributes.qp_state
+        } else {
+            from
         };
+        // SAFETY: Pure function of its arguments.
+        let is_ok =
+            unsafe { bindings::ib_modify_qp_is_ok(from, to, self.qp_type.to_raw(), mask as _) };
         if !is_ok {
             return Err(eproto());
         }
@@ -750,9 +759,8 @@ impl<H: Handler> Qp<H> {
         }
         let mut raw = attributes.to_raw(self.pd.device(), mask);
         // SAFETY: The queue pair and the attributes are valid.
-        let result = to_result(unsafe {
-            bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, mask as _)
-        });
+        let result =
+            to_result(unsafe { bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, mask as _) });
         if result.is_ok() {
             self.state.store(to, Release);
         }
@@ -799,9 +807,11 @@ impl<H: Handler> Qp<H> {
         // SAFETY: The queue pair is valid; nobody posts, since both queues are closed; each has
         // room for one more request, and the completion queues, made by `ib_alloc_cq`, for one
         // more completion.
-        self.send_cq.with_reserve(|| unsafe { bindings::ib_drain_sq(self.ptr.as_ptr()) });
+        self.send_cq
+            .with_reserve(|| unsafe { bindings::ib_drain_sq(self.ptr.as_ptr()) });
         // SAFETY: As above.
-        self.recv_cq.with_reserve(|| unsafe { bindings::ib_drain_rq(self.ptr.as_ptr()) });
+        self.recv_cq
+            .with_reserve(|| unsafe { bindings::ib_drain_rq(self.ptr.as_ptr()) });
         self.state.store(bindings::IB_QPS_ERR, Release);
         for cq in [&self.send_cq, &self.recv_cq] {
             if cq.poll_context() == PollContext::Direct {
@@ -865,7 +875,13 @@ impl<H: Handler> Chain<H> {
     /// An empty chain.
     pub(crate) fn new(qp: Arc<Qp<H>>, side: Side) -> Self {
         // INVARIANT: It owns nothing.
-        Self { qp, side, first: NONE, last: NONE, count: 0 }
+        Self {
+            qp,
+            side,
+            first: NONE,
+            last: NONE,
+            count: 0,
+        }
     }
 
     /// The queue pair.
@@ -876,11 +892,6 @@ impl<H: Handler> Chain<H> {
     /// Which queue.
     pub(crate) fn side(&self) -> Side {
         self.side
-    }
-
-    /// How many requests.
-    pub(crate) fn len(&self) -> u32 {
-        self.count
     }
 
     /// Appends a send request that reads or writes `locals`.
@@ -901,25 +912,54 @@ impl<H: Handler> Chain<H> {
             let mut wr = bindings::ib_send_wr {
                 sg_list: list,
                 num_sge: count as i32,
-                send_flags: (if flags.fence { bindings::IB_SEND_FENCE } else { 0 })
-                    | (if flags.signaled { bindings::IB_SEND_SIGNALED } else { 0 })
-                    | (if flags.solicited { bindings::IB_SEND_SOLICITED } else { 0 })
-                    | (if inline.is_some() { bindings::IB_SEND_INLINE } else { 0 }),
+                send_flags: (if flags.fence {
+                    bindings::IB_SEND_FENCE
+                } else {
+                    0
+                }) | (if flags.signaled {
+                    bindings::IB_SEND_SIGNALED
+                } else {
+                    0
+                }) | (if flags.solicited {
+                    bindings::IB_SEND_SOLICITED
+                } else {
+                    0
+                }) | (if inline.is_some() {
+                    bindings::IB_SEND_INLINE
+                } else {
+                    0
+                }),
                 ..Default::default()
             };
             wr.__bindgen_anon_1.wr_cqe = core::ptr::from_ref(&slot.hook.cqe).cast_mut();
             match *operation {
-                Operation::Write { remote_addr, rkey, imm } => {
+                Operation::Write {
+                    remote_addr,
+                    rkey,
+                    imm,
+                } => {
                     wr.opcode = bindings::IB_WR_RDMA_WRITE;
                     if let Some(imm) = imm {
                         wr.opcode = bindings::IB_WR_RDMA_WRITE_WITH_IMM;
                         wr.ex.imm_data = imm.to_be();
                     }
-                    Wr { rdma: bindings::ib_rdma_wr { wr, remote_addr, rkey } }
+                    Wr {
+                        rdma: bindings::ib_rdma_wr {
+                            wr,
+                            remote_addr,
+                            rkey,
+                        },
+                    }
                 }
                 Operation::Read { remote_addr, rkey } => {
                     wr.opcode = bindings::IB_WR_RDMA_READ;
-                    Wr { rdma: bindings::ib_rdma_wr { wr, remote_addr, rkey } }
+                    Wr {
+                        rdma: bindings::ib_rdma_wr {
+                            wr,
+                            remote_addr,
+                            rkey,
+                        },
+                    }
                 }
                 Operation::Send(tail) => {
                     wr.opcode = match tail {
@@ -935,7 +975,12 @@ impl<H: Handler> Chain<H> {
                     };
                     Wr { send: wr }
                 }
-                Operation::CompareSwap { remote_addr, rkey, compare, swap } => {
+                Operation::CompareSwap {
+                    remote_addr,
+                    rkey,
+                    compare,
+                    swap,
+                } => {
                     wr.opcode = bindings::IB_WR_ATOMIC_CMP_AND_SWP;
                     Wr {
                         atomic: bindings::ib_atomic_wr {
@@ -948,7 +993,11 @@ impl<H: Handler> Chain<H> {
                         },
                     }
                 }
-                Operation::FetchAdd { remote_addr, rkey, add } => {
+                Operation::FetchAdd {
+                    remote_addr,
+                    rkey,
+                    add,
+                } => {
                     wr.opcode = bindings::IB_WR_ATOMIC_FETCH_AND_ADD;
                     Wr {
                         atomic: bindings::ib_atomic_wr {
@@ -1009,7 +1058,14 @@ impl<H: Handler> Chain<H> {
                 ..Default::default()
             };
             wr.__bindgen_anon_1.wr_cqe = core::ptr::from_ref(&slot.hook.cqe).cast_mut();
-            Wr { reg: bindings::ib_reg_wr { wr, mr, key, access: access as i32 } }
+            Wr {
+                reg: bindings::ib_reg_wr {
+                    wr,
+                    mr,
+                    key,
+                    access: access as i32,
+                },
+            }
         })
     }
 
@@ -1228,7 +1284,11 @@ impl<H: Handler> Chain<H> {
         // SAFETY: The slots are still in the list, and the lock is held: those that the device
         // took cannot complete before it is released.
         while let Some(content) = unsafe { queue.content(at) } {
-            if core::ptr::from_mut(&mut content.wr).cast::<c_void>().cast_const() == bad {
+            if core::ptr::from_mut(&mut content.wr)
+                .cast::<c_void>()
+                .cast_const()
+                == bad
+            {
                 break;
             }
             taken = taken.wrapping_add(1);
@@ -1241,7 +1301,9 @@ impl<H: Handler> Chain<H> {
             Some(last) => last.next = NONE,
             None => lists.first = NONE,
         }
-        lists.posted = lists.posted.saturating_sub(self.count.saturating_sub(taken));
+        lists.posted = lists
+            .posted
+            .saturating_sub(self.count.saturating_sub(taken));
         drop(lists);
         // INVARIANT: What is left of the list is ours.
         self.first = at;

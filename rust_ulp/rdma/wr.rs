@@ -98,16 +98,6 @@ impl Local {
         Ok(Self { mr, offset, length })
     }
 
-    /// Bytes.
-    pub(crate) fn length(&self) -> u32 {
-        self.length
-    }
-
-    /// The memory region.
-    pub(crate) fn mr(&self) -> &Arc<Mr> {
-        &self.mr
-    }
-
     pub(super) fn to_raw(&self) -> bindings::ib_sge {
         bindings::ib_sge {
             // Cannot wrap: the region lies at these addresses.

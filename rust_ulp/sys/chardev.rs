@@ -158,7 +158,11 @@ macro_rules! chardev {
                 fs::File,
                 mm::virt::VmaNew,
                 seq_file::SeqFile,
-                sync::{atomic::{AtomicFlag, Full}, poll::PollTable, Arc, ArcBorrow},
+                sync::{
+                    atomic::{AtomicFlag, Full},
+                    poll::PollTable,
+                    Arc, ArcBorrow,
+                },
                 types::ForeignOwnable,
             };
             use $crate::sys::chardev::{Area, FileOperations, Registration, Slot};

@@ -40,7 +40,9 @@ unsafe impl Sync for Site {}
 const _: () = {
     assert!(core::mem::size_of::<Site>() == core::mem::size_of::<bindings::_ddebug>());
     assert!(core::mem::offset_of!(Site, key) == core::mem::offset_of!(bindings::_ddebug, key));
-    assert!(core::mem::offset_of!(Site, format) == core::mem::offset_of!(bindings::_ddebug, format));
+    assert!(
+        core::mem::offset_of!(Site, format) == core::mem::offset_of!(bindings::_ddebug, format)
+    );
 };
 
 impl Site {

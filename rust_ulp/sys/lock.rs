@@ -13,7 +13,6 @@ use kernel::{
     sync::lock::{
         spinlock::SpinLockBackend,
         Backend,
-        Guard,
         Lock, //
     }, //
 };
@@ -25,9 +24,6 @@ pub(crate) struct SpinLockBhBackend;
 ///
 /// May be taken in process context and in softirqs, not with interrupts disabled.
 pub(crate) type SpinLockBh<T> = Lock<T, SpinLockBhBackend>;
-
-/// What [`SpinLockBh::lock`] returns.
-pub(crate) type SpinLockBhGuard<'a, T> = Guard<'a, T, SpinLockBhBackend>;
 
 // SAFETY: The kernel's `spinlock_t` ensures mutual exclusion, and `relock` is the default one, which
 // locks in the same way.

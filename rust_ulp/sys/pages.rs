@@ -31,10 +31,14 @@ use kernel::{
 
 pub(crate) use kernel::page::{PAGE_SHIFT, PAGE_SIZE};
 
+/// The largest chunk that the page allocator has: `2^10` pages.
+const MAX_ORDER: u32 = 10;
+
 /// Shared pages.
 ///
 /// # Invariants
 ///
+/// - `order` is at most [`MAX_ORDER`].
 /// - Every element of `chunks` is an allocation of `2^order` pages that this value owns, with an
 ///   address in the kernel's linear mapping.
 /// - `len` is `chunks.len() << (PAGE_SHIFT + order)`.
@@ -56,11 +60,12 @@ impl Pages {
     /// [`ENOMEM`] when there is not enough, [`EINVAL`] when `len` is zero, [`EINTR`] when the
     /// process is being killed meanwhile.
     pub(crate) fn new(len: usize, order: u32, node: Option<i32>, try_only: bool) -> Result<Self> {
-        let chunk = PAGE_SIZE.checked_shl(order).ok_or(EINVAL)?;
-        let count = len.div_ceil(chunk);
-        if len == 0 {
+        if len == 0 || order > MAX_ORDER {
             return Err(EINVAL);
         }
+        let shift = (PAGE_SHIFT as u32).wrapping_add(order);
+        let chunk = 1usize << (shift & 63);
+        let count = len.checked_add(chunk.wrapping_sub(1)).ok_or(ENOMEM)? >> (shift & 63);
         let mut pages = Self {
             chunks: KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?,
             order,
@@ -70,9 +75,8 @@ impl Pages {
         for _ in 0..count {
             // SAFETY: Any node and order may be asked for; a bad node is taken as no preference by
             // the caller, who checks it.
-            let page = unsafe {
-                bindings::rust_ulp_h_alloc_pages(node.unwrap_or(-1), order, try_only)
-            };
+            let page =
+                unsafe { bindings::rust_ulp_h_alloc_pages(node.unwrap_or(-1), order, try_only) };
             let page = NonNull::new(page).ok_or(ENOMEM)?;
             // INVARIANT: The capacity is there, and the length follows.
             if pages.chunks.push(page, GFP_KERNEL_ACCOUNT).is_err() {
@@ -99,8 +103,21 @@ impl Pages {
     }
 
     fn chunk_shift(&self) -> u32 {
-        // Both are small: the page allocator knows no order above 10.
+        // By the type invariant far below 64.
         (PAGE_SHIFT as u32).wrapping_add(self.order) & 63
+    }
+
+    /// The chunks that `length` bytes at `offset` lie in: the first one, and how many.
+    ///
+    /// [`ERANGE`] when there are no bytes, or not all inside.
+    pub(crate) fn chunks_of(&self, offset: usize, length: usize) -> Result<(usize, usize)> {
+        let end = offset.checked_add(length).ok_or(ERANGE)?;
+        if length == 0 || end > self.len {
+            return Err(ERANGE);
+        }
+        let first = offset >> self.chunk_shift();
+        let last = end.wrapping_sub(1) >> self.chunk_shift();
+        Ok((first, last.wrapping_sub(first).wrapping_add(1)))
     }
 
     /// NUMA node of the first page.
@@ -135,7 +152,10 @@ impl Pages {
         let (mut at, mut addr) = (offset, vma.start());
         while at < end {
             let within = at & self.chunk_size().wrapping_sub(1);
-            let bytes = self.chunk_size().wrapping_sub(within).min(end.wrapping_sub(at));
+            let bytes = self
+                .chunk_size()
+                .wrapping_sub(within)
+                .min(end.wrapping_sub(at));
             let first = self.chunks.get(at >> shift).ok_or(EINVAL)?;
             // SAFETY: `at` is below `len`, so the chunk is ours and has the pages from `within`
             // for `bytes` on; pages of a chunk follow each other in the memory map. The area is
@@ -160,7 +180,10 @@ impl Pages {
         if len > self.chunk_size().wrapping_sub(within) {
             return Err(ERANGE);
         }
-        let chunk = self.chunks.get(offset >> self.chunk_shift()).ok_or(ERANGE)?;
+        let chunk = self
+            .chunks
+            .get(offset >> self.chunk_shift())
+            .ok_or(ERANGE)?;
         // SAFETY: By the type invariant it is a page with an address.
         let base = unsafe { bindings::rust_ulp_h_page_address(chunk.as_ptr()) }.cast::<u8>();
         NonNull::new(base.wrapping_add(within)).ok_or(EFAULT)
