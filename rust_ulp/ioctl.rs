@@ -60,28 +60,36 @@ pub(crate) const MAX_SGE: u32 = 16;
 /// Most inline bytes of a request.
 pub(crate) const MAX_INLINE: u32 = 512;
 
+/// A command.
+type Command = fn(ArcBorrow<'_, Context>, usize) -> Result;
+
 /// Runs command `cmd`. Sleeps. [`ENOTTY`] for what is no command.
 pub(crate) fn dispatch(this: ArcBorrow<'_, Context>, cmd: u32, arg: usize) -> Result {
-    // Whatever it is, a husk has one answer; but what is no command is that on a husk too.
-    match cmd {
-        abi::IOC_QUERY => query::module(this, arg),
-        abi::IOC_DEVICE_LIST => query::devices(this, arg),
-        abi::IOC_ATTACH => query::attach(this, arg),
-        abi::IOC_DEVICE_QUERY => query::device(this, arg),
-        abi::IOC_PORT_QUERY => query::port(this, arg),
-        abi::IOC_GID_QUERY => query::gids(this, arg),
-        abi::IOC_PKEY_QUERY => query::pkey(this, arg),
-        abi::IOC_PD_CREATE => pd_create(this, arg),
-        abi::IOC_CQ_CREATE => cq_create(this, arg),
-        abi::IOC_QP_CREATE => qp_create(this, arg),
-        abi::IOC_QP_MODIFY => qp_modify(this, arg),
-        abi::IOC_QP_QUERY => qp_query(this, arg),
-        abi::IOC_BUFFER_CREATE => buffer_create(this, arg),
-        abi::IOC_GRANT_CREATE => grant_create(this, arg),
-        abi::IOC_DESTROY => destroy(this, arg),
-        abi::IOC_SUBMIT => submit::submit(this, arg),
-        _ => Err(ENOTTY),
+    let command: Command = match cmd {
+        abi::IOC_QUERY => query::module,
+        abi::IOC_DEVICE_LIST => query::devices,
+        abi::IOC_ATTACH => query::attach,
+        abi::IOC_DEVICE_QUERY => query::device,
+        abi::IOC_PORT_QUERY => query::port,
+        abi::IOC_GID_QUERY => query::gids,
+        abi::IOC_PKEY_QUERY => query::pkey,
+        abi::IOC_PD_CREATE => pd_create,
+        abi::IOC_CQ_CREATE => cq_create,
+        abi::IOC_QP_CREATE => qp_create,
+        abi::IOC_QP_MODIFY => qp_modify,
+        abi::IOC_QP_QUERY => qp_query,
+        abi::IOC_BUFFER_CREATE => buffer_create,
+        abi::IOC_GRANT_CREATE => grant_create,
+        abi::IOC_DESTROY => destroy,
+        abi::IOC_SUBMIT => submit::submit,
+        _ => return Err(ENOTTY),
+    };
+    // A husk has one answer to all of them. The gate decides for those that use the device; this
+    // is for the rest.
+    if this.device().is_ok_and(|device| device.is_gone()) {
+        return Err(ENODEV);
     }
+    command(this, arg)
 }
 
 /// Makes an object: `make` checks the struct, makes the object, and fills in everything but the
