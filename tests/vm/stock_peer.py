@@ -92,7 +92,7 @@ class Stock:
                   "write_imm": self.e.IBV_WR_RDMA_WRITE_WITH_IMM,
                   "send": self.e.IBV_WR_SEND, "send_imm": self.e.IBV_WR_SEND_WITH_IMM}[op]
         wr = SendWR(opcode=opcode, num_sge=1, sg=sg, wr_id=1)
-        if addr:
+        if op in ("write", "write_imm", "read"):
             wr.set_wr_rdma(rkey, addr)
         if imm is not None:
             wr.imm_data = socket.htonl(imm)
@@ -279,7 +279,8 @@ def main():
     length = int(sys.argv[5]) if len(sys.argv) > 5 else 1 << 16
     report = ulp.Report()
     report.run(f"{kind} {role}: the conversation", converse, kind, role, address, device, length)
-    sys.exit(report.status())
+    sys.stdout.flush()
+    os._exit(report.status())  # libibverbs does not survive what Python tears down in its own order
 
 
 if __name__ == "__main__":

@@ -262,11 +262,16 @@ class End:
                           remote_addr=peer.grant.addr + remote_offset, rkey=peer.grant.rkey, **fields)
 
 
-def pair(length=1 << 16, **more):
-    """Two connected ends, on h1 and h2."""
+# A sender notices that its peer is gone, after 7 tries of 0.27 s each. With rxe a
+# retry count of 7 stands for ever, as it does for the receiver's readiness.
+FINITE = {"retry_cnt": 6, "timeout": 16}
+
+
+def pair(length=1 << 16, connect=None, **more):
+    """Two connected ends, on h1 and h2; `connect` is for Qp.connect."""
     a, b = End("h1", length=length, **more), End("h2", length=length, **more)
-    a.connect(b)
-    b.connect(a)
+    a.connect(b, **connect or {})
+    b.connect(a, **connect or {})
     return a, b
 
 
