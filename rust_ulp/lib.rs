@@ -106,6 +106,14 @@ struct RustUlp {
 
 impl kernel::Module for RustUlp {
     fn init(_module: &'static ThisModule) -> Result<Self> {
+        let objects = 1..=logic::handle::MAX_OBJECTS;
+        let delivery = uapi::abi::DELIVER_WORKQUEUE..=uapi::abi::DELIVER_SOFTIRQ;
+        if !objects.contains(module_parameters::max_objects.value())
+            || !delivery.contains(module_parameters::delivery.value())
+        {
+            pr_err!("max_objects must be 1 to 65536, delivery 1 or 2\n");
+            return Err(EINVAL);
+        }
         let registry = Arc::pin_init(device::Registry::new(), GFP_KERNEL)?;
         let client = KBox::pin_init(
             rdma::client::Registration::new(registry.clone()),

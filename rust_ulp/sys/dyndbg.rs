@@ -76,7 +76,7 @@ impl Site {
         unsafe {
             bindings::__dynamic_pr_debug(
                 core::ptr::from_ref(self).cast_mut().cast(),
-                c"%pA".as_ptr().cast(),
+                c"rust_ulp: %pA".as_ptr().cast(),
                 core::ptr::from_ref(&args).cast::<kernel::ffi::c_void>(),
             )
         };
@@ -102,7 +102,7 @@ macro_rules! ulp_debug {
                 concat!("rust_ulp", "\0"),
                 concat!(module_path!(), "\0"),
                 concat!(file!(), "\0"),
-                concat!($format, "\0"),
+                concat!("rust_ulp: ", $format, "\0"),
                 line!(),
             );
             // SAFETY: `SITE.key` is a static key, which the kernel finds through the section.
