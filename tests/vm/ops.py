@@ -1,0 +1,315 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Every operation and option of a reliable queue pair, between h1 and h2.
+
+    ops.py read|atomics|elements|inline|silent|delivery|many|domains|flight|reset
+
+Expects the module and two hosts. Prints `ok` and `not ok` lines.
+"""
+import ctypes
+import os
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import ulp
+from ulp import N, S, Buffer, Cq, Qp, error_of, pair, pattern
+
+ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | N["ACCESS_REMOTE_ATOMIC"]
+
+
+def rights(end):
+    """Lets the peer of `end` do everything."""
+    end.qp.modify("ACCESS_FLAGS", access_flags=ALL)
+
+
+def test_read(r):
+    a, b = pair(length=1 << 20, access=ALL)
+    b.buffer.map[:] = pattern(4, 1 << 20)
+    for length, there, here in ((1, 0, 0), (8, 8, 4096), (4097, 4095, 1), (300000, 77, 5), (1 << 20, 0, 0)):
+        a.buffer.map[:] = bytes(1 << 20)
+        a.file.submit([a.qp.wr("RDMA_READ", a.buffer, here, length, remote_addr=b.grant.addr + there,
+                               rkey=b.grant.rkey, user_data=length)])
+        done = a.cq.wait(1)[0]
+        r.equal(f"a read of {length} bytes brings them, and says how many",
+                (done.status, done.user_data, done.opcode, done.byte_len,
+                 a.buffer.map[here:here + length] == b.buffer.map[there:there + length]),
+                (0, length, N["WC_RDMA_READ"], length, True))
+    a.buffer.map[:16] = pattern(9, 16)
+    want = a.buffer.map[:16]
+    a.file.submit([a.write(b, 16, user_data=1),
+                   a.qp.wr("RDMA_READ", a.buffer, 4096, 16, remote_addr=b.grant.addr, rkey=b.grant.rkey, user_data=2,
+                           flags=N["SEND_SIGNALED"]),
+                   a.qp.wr("RDMA_WRITE", a.buffer, 4096, 16, remote_addr=b.grant.addr + 8192, rkey=b.grant.rkey,
+                           user_data=3, flags=N["SEND_SIGNALED"] | N["SEND_FENCE"])])
+    r.equal("a write, a read of it and a fenced write of what was read, in one call",
+            ([(c.user_data, c.status) for c in a.cq.wait(3)], b.buffer.map[8192:8208]), ([(1, 0), (2, 0), (3, 0)], want))
+
+
+def test_atomics(r):
+    a, b = pair(access=ALL)
+    rights(b)
+    word = ctypes.c_uint64.from_buffer(b.buffer.map, 64)
+    back = ctypes.c_uint64.from_buffer(a.buffer.map, 128)
+
+    def atomic(op, **fields):
+        a.file.submit([a.qp.wr(op, a.buffer, 128, 8, remote_addr=b.grant.addr + 64, rkey=b.grant.rkey, **fields)])
+        done = a.cq.wait(1)[0]
+        return done.status, done.opcode, done.byte_len, back.value, word.value
+    add, swap = N["WC_FETCH_ADD"], N["WC_COMP_SWAP"]
+    word.value = 2**64 - 3
+    r.equal("fetch-and-add wraps and returns what was there",
+            atomic("ATOMIC_FETCH_AND_ADD", arg0=5), (0, add, 8, 2**64 - 3, 2))
+    r.equal("compare-and-swap that matches", atomic("ATOMIC_CMP_AND_SWP", arg0=2, arg1=99), (0, swap, 8, 2, 99))
+    r.equal("compare-and-swap that does not", atomic("ATOMIC_CMP_AND_SWP", arg0=2, arg1=7), (0, swap, 8, 99, 99))
+    bad = a.qp.wr("ATOMIC_FETCH_AND_ADD", a.buffer, 128, 8, remote_addr=b.grant.addr + 65, rkey=b.grant.rkey, arg0=1)
+    r.equal("an atomic on an unaligned address", error_of(a.file.submit, [bad]), "EINVAL")
+    bad = a.qp.wr("ATOMIC_FETCH_AND_ADD", a.buffer, 128, 4, remote_addr=b.grant.addr + 64, rkey=b.grant.rkey, arg0=1)
+    r.equal("an atomic that returns four bytes", error_of(a.file.submit, [bad]), "EINVAL")
+    r.equal("neither changed the word", word.value, 99)
+    posts = [a.qp.wr("ATOMIC_FETCH_AND_ADD", a.buffer, 1024 + 8 * i, 8, remote_addr=b.grant.addr + 64,
+                     rkey=b.grant.rkey, arg0=1, user_data=i) for i in range(100)]
+    a.file.submit(posts)
+    r.equal("a hundred at once, each once", ([c.user_data for c in a.cq.wait(100)], word.value), (list(range(100)), 199))
+    r.equal("and each saw another value",
+            [ctypes.c_uint64.from_buffer(a.buffer.map, 1024 + 8 * i).value for i in range(100)], list(range(99, 199)))
+
+
+def elements(end, *parts):
+    """The address of an array of elements, and the array, to be kept."""
+    array = (S["sge"] * len(parts))(*[S["sge"](buffer=end.buffer.handle, length=n, offset=at) for at, n in parts])
+    return ctypes.addressof(array), array
+
+
+def qp_like(end, **more):
+    got = end.file.call("QP_CREATE", pd=end.pd, send_cq=end.cq.handle, recv_cq=end.cq.handle,
+                        **{"qp_type": N["QPT_RC"], "max_send_wr": 32, "max_recv_wr": 32, "max_send_sge": 4,
+                           "max_recv_sge": 4} | more)
+    end.qp.handle, end.qp.num = got.handle, got.qp_num
+    end.psn = got.qp_num * 4099 & 0xFFFFFF
+
+
+def connected(**more):
+    """Two ends whose queue pairs have `more`."""
+    a, b = ulp.End("h1", access=ALL), ulp.End("h2", access=ALL)
+    for end in (a, b):
+        end.file.destroy(end.qp.handle)
+        qp_like(end, **more)
+    a.connect(b)
+    b.connect(a)
+    return a, b
+
+
+def test_elements(r):
+    a, b = connected()
+    a.buffer.map[:] = pattern(6, a.buffer.length)
+    at, keep = elements(a, (10, 100), (4096, 5000), (0, 0), (60000, 7))
+    want = a.buffer.map[10:110] + a.buffer.map[4096:9096] + a.buffer.map[60000:60007]
+    wr = a.qp.wr("RDMA_WRITE", remote_addr=b.grant.addr + 3, rkey=b.grant.rkey, num_sge=4, sge=S["sge"](offset=at))
+    a.file.submit([wr])
+    r.equal("four elements, one of them empty, are gathered in order",
+            (a.cq.wait(1)[0].status, b.buffer.map[3:3 + len(want)] == want), (0, True))
+    at, keep2 = elements(b, (20000, 1), (30000, 4999), (40000, 107))
+    b.file.submit([b.qp.wr("RECV", num_sge=3, sge=S["sge"](offset=at), user_data=5)])
+    at, keep = elements(a, (10, 100), (4096, 5000), (60000, 7))
+    a.file.submit([a.qp.wr("SEND", num_sge=3, sge=S["sge"](offset=at))])
+    got = b.cq.wait(1)[0]
+    r.equal("and scattered",
+            (got.status, got.byte_len, b.buffer.map[20000:20001] + b.buffer.map[30000:34999] + b.buffer.map[40000:40107] == want),
+            (0, 5107, True))
+    a.cq.wait(1)
+    at, keep = elements(a, *[(0, 1)] * 5)
+    bad = a.qp.wr("SEND", num_sge=5, sge=S["sge"](offset=at))
+    r.equal("one element more than the queue pair has", error_of(a.file.submit, [bad]), "E2BIG")
+    bad = a.qp.wr("SEND", num_sge=255, sge=S["sge"](offset=at))
+    r.equal("255 elements", error_of(a.file.submit, [bad]), "E2BIG")
+    at, keep = elements(a, (0, 8), (65536 - 4, 8))
+    bad = a.qp.wr("SEND", num_sge=2, sge=S["sge"](offset=at))
+    r.equal("the second of two reaches beyond its buffer", error_of(a.file.submit, [bad]), "ERANGE")
+    bad = a.qp.wr("SEND", num_sge=2, sge=S["sge"](offset=8))
+    r.equal("elements at an address that cannot be read", error_of(a.file.submit, [bad]), "EFAULT")
+    r.equal("nothing was posted of all that", a.cq.reap(), [])
+
+
+def test_inline(r):
+    a, b = connected(max_inline=64)
+    flags = N["SEND_INLINE"] | N["SEND_SIGNALED"]
+    a.buffer.map[:] = pattern(2, a.buffer.length)
+    want = a.buffer.map[100:164]
+    wr = a.qp.wr("RDMA_WRITE", a.buffer, 100, 64, remote_addr=b.grant.addr, rkey=b.grant.rkey, flags=flags)
+    a.file.submit([wr])
+    a.buffer.map[100:164] = bytes(64)
+    r.equal("inline data is taken from a buffer when it is posted", (a.cq.wait(1)[0].status, b.buffer.map[:64]), (0, want))
+    at, keep = elements(a, (1000, 10), (2000, 20))
+    want = a.buffer.map[1000:1010] + a.buffer.map[2000:2020]
+    a.file.submit([a.qp.wr("RDMA_WRITE", remote_addr=b.grant.addr + 500, rkey=b.grant.rkey, flags=flags, num_sge=2,
+                           sge=S["sge"](offset=at))])
+    r.equal("from two pieces of it", (a.cq.wait(1)[0].status, b.buffer.map[500:530]), (0, want))
+    local = ctypes.create_string_buffer(b"from anywhere", 64)
+    wr = a.qp.wr("RDMA_WRITE", remote_addr=b.grant.addr + 700, rkey=b.grant.rkey, flags=flags, num_sge=1,
+                 sge=S["sge"](length=13, offset=ctypes.addressof(local)))
+    a.file.submit([wr])
+    local.raw = bytes(64)
+    r.equal("from any memory of the process", (a.cq.wait(1)[0].status, b.buffer.map[700:713]), (0, b"from anywhere"))
+    wr.sge.length = 65
+    r.equal("one byte more than the queue pair takes inline", error_of(a.file.submit, [wr]), "EMSGSIZE")
+    wr.sge.length, wr.sge.offset = 8, 16
+    r.equal("inline data at an address that cannot be read", error_of(a.file.submit, [wr]), "EFAULT")
+    bad = a.qp.wr("RDMA_READ", a.buffer, 0, 8, remote_addr=b.grant.addr, rkey=b.grant.rkey, flags=flags)
+    r.equal("a read cannot be inline", error_of(a.file.submit, [bad]), "EINVAL")
+
+
+def test_silent(r):
+    """Unsignalled requests without end: their slots come back without a completion."""
+    a, b = pair(depth=16, access=ALL)
+    posted = full = 0
+    while posted < 1000 and full < 100000:
+        wr = a.write(b, 8, offset=8 * (posted % 1000), remote_offset=8 * (posted % 1000), flags=0)
+        if error_of(a.file.submit, [wr]) == "none":
+            posted += 1
+        else:
+            full += 1
+    r.equal("a thousand unsignalled writes through a queue of 16", posted, 1000)
+    a.file.submit([a.write(b, 8, user_data=77)]) if error_of(a.file.submit, []) == "none" else None
+    r.equal("and the one that is signalled makes the only completion", [c.user_data for c in a.cq.wait(1)], [77])
+    bad = a.write(b, 8, flags=0, user_data=5)
+    bad.rkey ^= 0x55
+    a.file.submit([bad])
+    got = a.cq.wait(1)[0]
+    r.equal("an unsignalled write that fails makes one too", (got.user_data, got.status), (5, 10))
+    c, d = connected(flags=N["QP_SIG_ALL"])
+    c.file.submit([c.write(d, 8, flags=0, user_data=i) for i in range(3)])
+    r.equal("with SIG_ALL each makes one", [x.user_data for x in c.cq.wait(3)], [0, 1, 2])
+
+
+def test_delivery(r):
+    for kind in ("WORKQUEUE", "SOFTIRQ", "CALLER"):
+        a, b = ulp.End("h1"), ulp.End("h2")
+        a.file.destroy(a.qp.handle)
+        a.cq = Cq(a.file, 256, N["DELIVER_" + kind])
+        a.qp = Qp(a.file, a.pd, a.cq)
+        a.psn = a.qp.num * 4099 & 0xFFFFFF
+        a.connect(b)
+        b.connect(a)
+        for batch in range(20):
+            a.file.submit([a.write(b, 100 + i, user_data=100 * batch + i) for i in range(50)])
+            got = a.cq.wait(50)
+            want = [(100 * batch + i, 0) for i in range(50)]
+            if [(c.user_data, c.status) for c in got] != want:
+                r.equal(f"{kind}: batch {batch}", [(c.user_data, c.status) for c in got], want)
+                break
+        else:
+            r.check(f"{kind}: a thousand writes complete in order", True)
+        a.file.submit([a.qp.wr("RECV", a.buffer, 0, 8, user_data=i) for i in range(100)])
+        a.file.destroy(a.qp.handle)
+        r.equal(f"{kind}: receives of a queue pair that is destroyed are flushed",
+                [(c.user_data, c.status) for c in a.cq.wait(100)], [(i, 5) for i in range(100)])
+
+
+def test_many(r):
+    """One call over several queue pairs, in turns."""
+    a, b = pair()
+    others = []
+    for _ in range(7):
+        qa, qb = Qp(a.file, a.pd, a.cq), Qp(b.file, b.pd, b.cq)
+        psn_a, psn_b = qa.num, qb.num
+        qa.connect(qb.num, b.file.gid().gid, psn_b, psn_a)
+        qb.connect(qa.num, a.file.gid().gid, psn_a, psn_b)
+        others.append(qa)
+    qps = [a.qp, *others]
+    a.buffer.map[:] = pattern(1, a.buffer.length)
+    wrs = [qps[i % 8].wr("RDMA_WRITE", a.buffer, 64 * i, 64, remote_addr=b.grant.addr + 64 * i, rkey=b.grant.rkey,
+                         user_data=i) for i in range(200)]
+    got = a.file.submit(wrs, cq=a.cq.handle, min_complete=200, timeout_ns=20 * 10**9)
+    done = a.cq.reap()
+    r.equal("200 writes over 8 queue pairs in one call", (got.posted, got.completed, len(done)), (200, 200, 200))
+    r.equal("each completes once, in order on its queue pair",
+            [[c.user_data for c in done if c.qp == q.handle] for q in qps],
+            [list(range(k, 200, 8)) for k in range(8)])
+    r.check("the data is in place", b.buffer.map[:12800] == a.buffer.map[:12800], "it differs")
+    bad = list(wrs)
+    bad[150] = a.qp.wr("RDMA_WRITE", a.buffer, 65536, 1, remote_addr=b.grant.addr, rkey=b.grant.rkey)
+    b.buffer.map[:] = bytes(b.buffer.length)
+    r.equal("one bad request among 200", error_of(a.file.submit, bad), "ERANGE")
+    r.equal("none was posted", (a.cq.reap(), any(b.buffer.map[:])), ([], False))
+
+
+def test_domains(r):
+    a, b = pair()
+    pd = a.file.pd()
+    foreign = Buffer(a.file, pd, 4096)
+    wr = a.qp.wr("RDMA_WRITE", foreign, 0, 8, remote_addr=b.grant.addr, rkey=b.grant.rkey)
+    r.equal("a buffer of another protection domain", error_of(a.file.submit, [wr]), "EXDEV")
+    r.equal("a domain with a buffer", error_of(a.file.destroy, pd), "EBUSY")
+    r.equal("a buffer with a grant", error_of(a.file.destroy, a.buffer.handle), "EBUSY")
+    r.equal("a completion queue with a queue pair", error_of(a.file.destroy, a.cq.handle), "EBUSY")
+    a.file.destroy(foreign.handle)
+    a.file.destroy(pd)
+    for handle in (a.qp.handle, a.grant.handle, a.buffer.handle, a.cq.handle, a.pd):
+        a.file.destroy(handle)
+    r.equal("and all of it in order", error_of(a.file.destroy, a.pd), "EBADF")
+
+
+def regions():
+    out = subprocess.run(["rdma", "resource", "show", "mr"], capture_output=True, text=True, check=True, timeout=20).stdout
+    return sum("rust_ulp" in line for line in out.splitlines())
+
+
+def test_flight(r):
+    """A buffer is destroyed while the device reads it."""
+    a, b = pair(length=8 << 20)
+    a.buffer.map[:] = pattern(12, 8 << 20)
+    want = a.buffer.map[:]
+    spare = Buffer(a.file, a.pd, 8 << 20)
+    spare.map[:] = want
+    before = regions()
+    a.file.submit([a.qp.wr("RDMA_WRITE", spare, 0, 8 << 20, remote_addr=b.grant.addr, rkey=b.grant.rkey, user_data=1)])
+    r.equal("a buffer with a request under way can be destroyed", error_of(a.file.destroy, spare.handle), "none")
+    again = a.qp.wr("RDMA_WRITE", spare, 0, 8, remote_addr=b.grant.addr, rkey=b.grant.rkey)
+    r.equal("its handle is gone", error_of(a.file.submit, [again]), "EBADF")
+    r.equal("the request ends well all the same", [(c.user_data, c.status) for c in a.cq.wait(1)], [(1, 0)])
+    r.check("with the right bytes", b.buffer.map[:] == want, "they differ")
+    r.check("the mapping stays", spare.map[:] == want, "it changed")
+    other = Buffer(a.file, a.pd, 4096)
+    a.file.destroy(other.handle)
+    r.equal("the region goes when the next buffer does", regions(), before - 1)
+    for _ in range(200):
+        a.file.destroy(a.file.grant(a.buffer, ALL, 100, 1000).handle)
+    r.equal("two hundred grants come and go", regions(), before - 1)
+
+
+def test_reset(r):
+    """ERR and RESET at any time: every request completes, and the queue pair works again."""
+    a, b = pair()
+    for turn in range(5):
+        a.file.submit([a.qp.wr("RECV", a.buffer, 0, 8, user_data=i) for i in range(20)])
+        a.file.submit([a.write(b, 4096, user_data=100 + i) for i in range(100)])
+        a.qp.modify("STATE", qp_state=N["QPS_ERR" if turn % 2 else "QPS_RESET"])
+        got = a.cq.wait(120)
+        r.equal(f"turn {turn}: each request completes once, in order",
+                ([c.user_data for c in got if c.opcode == N["WC_RECV"]],
+                 [c.user_data for c in got if c.opcode == N["WC_RDMA_WRITE"]],
+                 {c.status for c in got} <= {0, 5}),
+                (list(range(20)), list(range(100, 200)), True))
+        a.qp.modify("STATE", qp_state=N["QPS_RESET"])
+        b.qp.modify("STATE", qp_state=N["QPS_RESET"])
+        a.connect(b)
+        b.connect(a)
+    a.buffer.map[:8] = b"resumed!"
+    a.file.submit([a.write(b, 8)])
+    r.equal("and it works again", (a.cq.wait(1)[0].status, b.buffer.map[:8]), (0, b"resumed!"))
+
+
+def main():
+    test = globals().get("test_" + (sys.argv[1] if len(sys.argv) == 2 else ""))
+    if test is None:
+        print(__doc__.split("\n\n")[1].strip(), file=sys.stderr)
+        sys.exit(2)
+    report = ulp.Report()
+    report.run(sys.argv[1], test)
+    sys.stdout.flush()
+    os._exit(report.status())
+
+
+if __name__ == "__main__":
+    main()
