@@ -70,6 +70,8 @@ step() {
 	local dest=$cache/$name flat=${name//\//_} key new log pid rc=0 told=0
 	key=$(printf '%s\n' "$inputs" "$(declare -f "$fn")" | sha256sum | cut -c1-16)
 	fresh "$dest" "$key" && return
+	# Only asked whether it is there?
+	[ -z "${step_query:-}" ] || return 1
 	(
 		lock "$flat"
 		fresh "$dest" "$key" && exit 0
@@ -169,3 +171,6 @@ default_kver() {
 		echo "$pinned_kver"
 	fi
 }
+
+# The debug kernel is made from the source of the stock one and named after it.
+debug_kver() { echo "${1%-*}-debug"; }
