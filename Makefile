@@ -7,7 +7,7 @@
 export KVER KDIR
 
 .DEFAULT_GOAL := all
-.PHONY: all module userspace lab run test bench shell check help clean lab-clean
+.PHONY: all module userspace lab run test test-debug bench shell check help clean lab-clean
 
 all: module userspace
 
@@ -26,6 +26,9 @@ run:
 test:
 	@scripts/test
 
+test-debug:
+	@scripts/test --kernel debug
+
 bench: all
 	@scripts/bench
 
@@ -43,6 +46,7 @@ help:
 	@echo '  lab            what the VM needs, from packages, cached outside the tree'
 	@echo '  run            boots the VM and lets an RDMA Write cross between two hosts'
 	@echo '  test           all tests that need no special kernel'
+	@echo '  test-debug     the suites of the VM on a kernel with KASAN, lockdep, kmemleak, ...'
 	@echo '  bench          compares with libibverbs and perftest'
 	@echo '  shell          the VM with two hosts and the module loaded'
 	@echo '  check          formatting and lints'
