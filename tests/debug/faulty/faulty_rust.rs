@@ -44,6 +44,7 @@ fn out_of_bounds() -> Result {
     let p = block()?;
     // SAFETY: There is none, that is the bug.
     unsafe { ptr::write_volatile(p.cast::<u8>().wrapping_add(64), 1) }; // bug: out_of_bounds
+
     // SAFETY: From `into_raw`.
     drop(unsafe { KBox::from_raw(p) });
     Ok(())
