@@ -421,3 +421,102 @@ pub(crate) const fn mmap_offset(handle: u32) -> u64 {
 
 const _: () = assert!(abi::CQ_ENTRIES_OFFSET == PAGE_SIZE);
 const _: () = assert!(core::mem::size_of::<abi::Cqe>() == 64);
+
+#[kunit_tests(rust_ulp_ring)]
+mod tests {
+    use super::*;
+
+    fn ring(entries: u32) -> Result<Arc<Ring>> {
+        let file = Arc::pin_init(FileEvents::new(), GFP_KERNEL)?;
+        Ring::new(entries, None, file)
+    }
+
+    fn cqe(user_data: u64) -> abi::Cqe {
+        abi::Cqe {
+            user_data,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn has_room_for_what_is_reserved() -> Result {
+        let ring = ring(4)?;
+        for _ in 0..4 {
+            ring.reserve()?;
+        }
+        assert_eq!(ring.reserve().err(), Some(EAGAIN));
+        // A request that makes no completion gives its place back, one that makes one does not.
+        ring.release();
+        ring.reserve()?;
+        ring.push(&cqe(1));
+        assert_eq!(ring.usage(), (1, 3));
+        assert_eq!(ring.reserve().err(), Some(EAGAIN));
+        // Nor does the consumer before it has read.
+        ring.pages.store_release(Ring::HEAD, 1)?;
+        ring.reserve()?;
+        Ok(())
+    }
+
+    #[test]
+    fn believes_no_nonsense_of_the_consumer() -> Result {
+        let ring = ring(4)?;
+        for head in [1, 5, 0x8000_0000, u32::MAX] {
+            ring.pages.store_release(Ring::HEAD, head)?;
+            assert_eq!(ring.unread(), 0);
+        }
+        for _ in 0..4 {
+            ring.reserve()?;
+            ring.push(&cqe(2));
+        }
+        assert_eq!(ring.unread(), 4);
+        ring.pages.store_release(Ring::HEAD, 2)?;
+        assert_eq!(ring.unread(), 2);
+        // Back again, and beyond the end.
+        for head in [0, 1, 5, u32::MAX] {
+            ring.pages.store_release(Ring::HEAD, head)?;
+            assert_eq!(ring.unread(), 2);
+        }
+        // What the consumer writes over the kernel's fields changes nothing.
+        ring.pages.store_release(Ring::TAIL, 77)?;
+        assert_eq!(ring.unread(), 2);
+        Ok(())
+    }
+
+    #[test]
+    fn reports_what_does_not_fit() -> Result {
+        let ring = ring(1)?;
+        ring.push(&cqe(1));
+        ring.push(&cqe(2));
+        assert_eq!(ring.unread(), 1);
+        assert_eq!(ring.pages.load_acquire(Ring::FLAGS)?, abi::CQ_OVERFLOW);
+        assert_eq!(ring.pages.load_acquire(Ring::DROPPED)?, 1);
+        Ok(())
+    }
+
+    #[test]
+    fn waits_for_what_is_there_and_no_longer_than_told() -> Result {
+        let ring = ring(4)?;
+        assert_eq!(ring.wait(0, 0), Ok(()));
+        assert_eq!(ring.wait(1, 0).err(), Some(etime()));
+        assert_eq!(ring.wait(1, 2_000_000).err(), Some(etime()));
+        ring.reserve()?;
+        ring.push(&cqe(3));
+        assert_eq!(ring.wait(1, 0), Ok(()));
+        assert_eq!(ring.wait(2, 0).err(), Some(etime()));
+        Ok(())
+    }
+
+    #[test]
+    fn dies_and_fails_for_good() -> Result {
+        let failed = ring(2)?;
+        rdma::cq::Handler::event(&*failed, Event::CqErr);
+        assert!(failed.is_ready());
+        assert_eq!(failed.wait(1, 0).err(), Some(EIO));
+        let dead = ring(2)?;
+        dead.kill();
+        assert!(dead.is_ready());
+        assert_eq!(dead.wait(0, 0).err(), Some(ENODEV));
+        assert_eq!(dead.pages.load_acquire(Ring::FLAGS)?, abi::CQ_DEAD);
+        Ok(())
+    }
+}

@@ -281,7 +281,7 @@ fn stage(value: &abi::Submit, scratch: &mut Scratch) -> Result<(), Bad> {
                 sges.resize(total, abi::Sge::default(), GFP_KERNEL_ACCOUNT)
                     .map_err(memory)?;
                 let part = sges.get_mut(first_sge..total).ok_or_else(|| fail(EINVAL))?;
-                read_array(addr, abi::Sge::SIZE, part).map_err(&fail)?;
+                read_array(addr, abi::Sge::SIZE, part).map_err(fail)?;
             }
         }
         let list = sges.get(first_sge..).unwrap_or(&[]);
@@ -314,7 +314,7 @@ fn stage(value: &abi::Submit, scratch: &mut Scratch) -> Result<(), Bad> {
                 for sge in list {
                     let end = to.saturating_add(sge.length as usize);
                     let part = inline.get_mut(to..end).ok_or_else(|| fail(EINVAL))?;
-                    read_bytes(sge.offset, part).map_err(&fail)?;
+                    read_bytes(sge.offset, part).map_err(fail)?;
                     to = end;
                 }
             }

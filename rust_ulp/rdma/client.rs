@@ -135,6 +135,9 @@ impl<T: Client> Registration<T> {
         unsafe { (*T::slot().client.get()).as_ref() }
     }
 
+    /// # Safety
+    ///
+    /// Called by the RDMA core, for the registered client of this type.
     unsafe extern "C" fn add(device: *mut bindings::ib_device) -> c_int {
         // SAFETY: This is a callback.
         let Some((client, raw)) = (unsafe { Self::client() }) else {
@@ -151,6 +154,9 @@ impl<T: Client> Registration<T> {
         }
     }
 
+    /// # Safety
+    ///
+    /// Called by the RDMA core, for the registered client of this type.
     unsafe extern "C" fn remove(device: *mut bindings::ib_device, data: *mut c_void) {
         if data.is_null() {
             return;
@@ -164,6 +170,9 @@ impl<T: Client> Registration<T> {
         }
     }
 
+    /// # Safety
+    ///
+    /// Called by the RDMA core, for the registered client of this type.
     unsafe extern "C" fn rename(device: *mut bindings::ib_device, data: *mut c_void) {
         if data.is_null() {
             return;

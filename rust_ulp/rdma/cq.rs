@@ -148,6 +148,9 @@ impl Cq {
         drop(unsafe { Arc::from_raw(context.cast::<H>()) });
     }
 
+    /// # Safety
+    ///
+    /// Called by the driver, with the context of a queue that was made for an `H`.
     unsafe extern "C" fn event<H: Handler>(event: *mut bindings::ib_event, context: *mut c_void) {
         // SAFETY: The driver passes the queue's context, which outlives the queue, and an event
         // that is valid during the call.

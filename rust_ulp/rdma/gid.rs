@@ -71,7 +71,7 @@ impl Device {
             },
             local_net: out.local_net,
             ifindex: out.ifindex,
-            ifname: out.ifname.map(|c| c as u8),
+            ifname: out.ifname,
         })
     }
 }

@@ -404,9 +404,9 @@ impl Mr {
             bindings::ib_map_mr_sg(
                 mr.ptr.as_ptr(),
                 sgl,
-                nents as _,
+                i32::try_from(nents).map_err(|_| ERANGE)?,
                 core::ptr::null_mut(),
-                chunk as _,
+                u32::try_from(chunk).map_err(|_| ERANGE)?,
             )
         };
         to_result(mapped.min(0))?;

@@ -439,9 +439,9 @@ impl<R: Send> Queue<R> {
     /// The caller owns the slot, and makes no other reference to its content meanwhile.
     #[allow(clippy::mut_from_ref)]
     unsafe fn content(&self, index: u32) -> Option<&mut Content<R>> {
-        // SAFETY: By the requirement the reference is the only one.
         self.slots
             .get(index as usize)
+            // SAFETY: By the requirement the reference is the only one.
             .map(|slot| unsafe { &mut *slot.content.get() })
     }
 
@@ -649,6 +649,9 @@ impl<H: Handler> Qp<H> {
         }
     }
 
+    /// # Safety
+    ///
+    /// Called by the driver, with the context of a queue pair like this.
     unsafe extern "C" fn event(event: *mut bindings::ib_event, context: *mut c_void) {
         // SAFETY: The context is the queue pair, which outlives its events, see `new`.
         let (this, event) = unsafe { (&*context.cast::<Self>(), &*event) };
@@ -656,6 +659,10 @@ impl<H: Handler> Qp<H> {
     }
 
     /// Called by `rust_ulp_completion` for each completion of a request of a queue pair like this.
+    ///
+    /// # Safety
+    ///
+    /// `wc` is the completion of such a request, which completes for the first time.
     unsafe extern "C" fn done(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
         // SAFETY: The core passes a completion that is valid during the call. Its `wr_cqe` is the
         // first field of the slot of a request that was posted and did not complete before; the
@@ -749,8 +756,7 @@ impl<H: Handler> Qp<H> {
             from
         };
         // SAFETY: Pure function of its arguments.
-        let is_ok =
-            unsafe { bindings::ib_modify_qp_is_ok(from, to, self.qp_type.to_raw(), mask as _) };
+        let is_ok = unsafe { bindings::ib_modify_qp_is_ok(from, to, self.qp_type.to_raw(), mask) };
         if !is_ok {
             return Err(eproto());
         }
@@ -758,9 +764,9 @@ impl<H: Handler> Qp<H> {
             self.drain();
         }
         let mut raw = attributes.to_raw(self.pd.device(), mask);
-        // SAFETY: The queue pair and the attributes are valid.
         let result =
-            to_result(unsafe { bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, mask as _) });
+            // SAFETY: The queue pair and the attributes are valid.
+            to_result(unsafe { bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, mask as i32) });
         if result.is_ok() {
             self.state.store(to, Release);
         }
@@ -791,7 +797,7 @@ impl<H: Handler> Qp<H> {
             | mask::DEST_QPN;
         // SAFETY: All pointers are valid.
         to_result(unsafe {
-            bindings::ib_query_qp(self.ptr.as_ptr(), &mut raw, all as _, &mut init)
+            bindings::ib_query_qp(self.ptr.as_ptr(), &mut raw, all as i32, &mut init)
         })?;
         Ok(Attributes::from_raw(&raw))
     }
@@ -804,14 +810,15 @@ impl<H: Handler> Qp<H> {
         if self.in_flight() == (0, 0) {
             return;
         }
+        let qp = self.ptr.as_ptr();
         // SAFETY: The queue pair is valid; nobody posts, since both queues are closed; each has
         // room for one more request, and the completion queues, made by `ib_alloc_cq`, for one
         // more completion.
-        self.send_cq
-            .with_reserve(|| unsafe { bindings::ib_drain_sq(self.ptr.as_ptr()) });
+        let drain_sq = || unsafe { bindings::ib_drain_sq(qp) };
+        self.send_cq.with_reserve(drain_sq);
         // SAFETY: As above.
-        self.recv_cq
-            .with_reserve(|| unsafe { bindings::ib_drain_rq(self.ptr.as_ptr()) });
+        let drain_rq = || unsafe { bindings::ib_drain_rq(qp) };
+        self.recv_cq.with_reserve(drain_rq);
         self.state.store(bindings::IB_QPS_ERR, Release);
         for cq in [&self.send_cq, &self.recv_cq] {
             if cq.poll_context() == PollContext::Direct {

@@ -191,6 +191,9 @@ macro_rules! chardev {
                 unsafe { Arc::<$file>::borrow((*file).private_data) }
             }
 
+            /// # Safety
+            ///
+            /// Called by `entry.c`, for a file of this device.
             #[no_mangle]
             unsafe extern "C" fn rust_ulp_rs_open(file: *mut bindings::file) -> c_int {
                 // SAFETY: This is `open`, and the reference ends with it.
@@ -207,6 +210,9 @@ macro_rules! chardev {
                 }
             }
 
+            /// # Safety
+            ///
+            /// Called by `entry.c`, for a file of this device.
             #[no_mangle]
             unsafe extern "C" fn rust_ulp_rs_release(file: *mut bindings::file) {
                 // SAFETY: Set by `rust_ulp_rs_open`, and a file is released once, when nothing
@@ -215,6 +221,9 @@ macro_rules! chardev {
                 <$file as FileOperations>::release(this);
             }
 
+            /// # Safety
+            ///
+            /// Called by `entry.c`, for a file of this device.
             #[no_mangle]
             unsafe extern "C" fn rust_ulp_rs_ioctl(
                 file: *mut bindings::file,
@@ -229,6 +238,9 @@ macro_rules! chardev {
                 }
             }
 
+            /// # Safety
+            ///
+            /// Called by `entry.c`, for a file of this device.
             #[no_mangle]
             unsafe extern "C" fn rust_ulp_rs_mmap(
                 file: *mut bindings::file,
@@ -250,6 +262,9 @@ macro_rules! chardev {
                 }
             }
 
+            /// # Safety
+            ///
+            /// Called by `entry.c`, for a file of this device.
             #[no_mangle]
             unsafe extern "C" fn rust_ulp_rs_poll(
                 file: *mut bindings::file,
@@ -265,6 +280,9 @@ macro_rules! chardev {
                 <$file as FileOperations>::poll(this, file, table)
             }
 
+            /// # Safety
+            ///
+            /// Called by `entry.c`, for a file of this device.
             #[no_mangle]
             unsafe extern "C" fn rust_ulp_rs_show_fdinfo(
                 m: *mut bindings::seq_file,

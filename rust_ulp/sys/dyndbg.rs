@@ -13,7 +13,10 @@
 //! C header: [`include/linux/dynamic_debug.h`](srctree/include/linux/dynamic_debug.h)
 
 use core::cell::UnsafeCell;
-use kernel::bindings;
+use kernel::{
+    bindings,
+    str::CStrExt as _, //
+};
 
 /// `struct _ddebug`, with the union around its key flattened to the variant that is used.
 ///
@@ -76,7 +79,7 @@ impl Site {
         unsafe {
             bindings::__dynamic_pr_debug(
                 core::ptr::from_ref(self).cast_mut().cast(),
-                c"rust_ulp: %pA".as_ptr().cast(),
+                c"rust_ulp: %pA".as_char_ptr(),
                 core::ptr::from_ref(&args).cast::<kernel::ffi::c_void>(),
             )
         };

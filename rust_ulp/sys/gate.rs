@@ -76,6 +76,10 @@ impl<T: Send + Sync> Gate<T> {
     }
 
     /// Called when the last reference is gone, in any context.
+    ///
+    /// # Safety
+    ///
+    /// `refs` is the counter of a gate.
     unsafe extern "C" fn release(refs: *mut kernel::bindings::percpu_ref) {
         // SAFETY: `refs` is the field of a gate, which outlives its counter.
         let gate = unsafe { &*kernel::container_of!(Opaque::cast_from(refs), Self, refs) };
@@ -144,5 +148,44 @@ impl<T: Send + Sync> PinnedDrop for Gate<T> {
         drop(self.close(|| ()));
         // SAFETY: The counter is initialised, dead, and nobody can reach it any more.
         unsafe { bindings::rust_ulp_h_percpu_ref_exit(self.refs.get()) };
+    }
+}
+
+#[kunit_tests(rust_ulp_gate)]
+mod tests {
+    use super::*;
+    use kernel::sync::Arc;
+
+    #[test]
+    fn lets_in_until_closed() -> Result {
+        let gate = Arc::pin_init(Gate::new(7u32), GFP_KERNEL)?;
+        assert!(!gate.is_closed());
+        assert_eq!(*gate.enter()?, 7);
+        {
+            let first = gate.enter()?;
+            let second = gate.enter()?;
+            assert_eq!(*first + *second, 14);
+        }
+        assert_eq!(gate.close(|| ()), Some(7));
+        assert!(gate.is_closed());
+        assert_eq!(gate.enter().err(), Some(ENODEV));
+        Ok(())
+    }
+
+    #[test]
+    fn closes_once_and_tells_those_inside() -> Result {
+        let gate = Arc::pin_init(Gate::new(1u32), GFP_KERNEL)?;
+        let mut told = 0;
+        assert_eq!(gate.close(|| told += 1), Some(1));
+        assert_eq!(gate.close(|| told += 1), None);
+        assert_eq!(told, 1);
+        Ok(())
+    }
+
+    #[test]
+    fn goes_open() -> Result {
+        let gate = Arc::pin_init(Gate::new(KBox::new(1u8, GFP_KERNEL)?), GFP_KERNEL);
+        drop(gate?);
+        Ok(())
     }
 }

@@ -258,3 +258,64 @@ pub(crate) fn node_is_online(node: i32) -> bool {
     // SAFETY: Any number may be asked for.
     unsafe { bindings::rust_ulp_h_node_online(node) }
 }
+
+#[kunit_tests(rust_ulp_pages)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn are_zeroed_and_rounded_up() -> Result {
+        for order in [0, 3, 9] {
+            let pages = Pages::new(5000, order, None, false)?;
+            assert_eq!(pages.len() % pages.chunk_size(), 0);
+            assert!(pages.len() >= 5000);
+            let mut buf = [1u8; 64];
+            pages.read(4990, &mut buf)?;
+            assert_eq!(buf, [0; 64]);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn refuse_what_is_outside() -> Result {
+        let pages = Pages::new(2 * PAGE_SIZE, 0, None, false)?;
+        assert_eq!(Pages::new(0, 0, None, false).err(), Some(EINVAL));
+        assert_eq!(Pages::new(1, 11, None, false).err(), Some(EINVAL));
+        // Not across two chunks, not beyond the last, not at an odd place.
+        assert_eq!(pages.write(PAGE_SIZE - 8, &[1u64, 2]).err(), Some(ERANGE));
+        assert_eq!(pages.write(2 * PAGE_SIZE, &1u64).err(), Some(ERANGE));
+        assert_eq!(pages.write(4, &1u64).err(), Some(EINVAL));
+        assert_eq!(pages.write(usize::MAX - 7, &1u64).err(), Some(ERANGE));
+        assert_eq!(pages.load_acquire(2 * PAGE_SIZE).err(), Some(ERANGE));
+        assert_eq!(pages.load_acquire(2).err(), Some(EINVAL));
+        assert_eq!(
+            pages.read(2 * PAGE_SIZE - 1, &mut [0; 2]).err(),
+            Some(ERANGE)
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn keep_what_is_written() -> Result {
+        let pages = Pages::new(3 * PAGE_SIZE, 0, None, false)?;
+        pages.write(PAGE_SIZE + 16, &[0x0123_4567_89ab_cdefu64, 42])?;
+        assert_eq!(pages.load_acquire(PAGE_SIZE + 24)?, 42);
+        pages.store_release(PAGE_SIZE + 24, 43)?;
+        let mut buf = [0; 8];
+        pages.read(PAGE_SIZE + 24, &mut buf)?;
+        assert_eq!(u64::from_ne_bytes(buf), 43);
+        Ok(())
+    }
+
+    #[test]
+    fn know_which_chunks_a_range_has() -> Result {
+        let pages = Pages::new(4 * PAGE_SIZE, 0, None, false)?;
+        assert_eq!(pages.chunks_of(0, 1)?, (0, 1));
+        assert_eq!(pages.chunks_of(PAGE_SIZE - 1, 2)?, (0, 2));
+        assert_eq!(pages.chunks_of(PAGE_SIZE, 3 * PAGE_SIZE)?, (1, 3));
+        assert_eq!(pages.chunks_of(0, 0).err(), Some(ERANGE));
+        assert_eq!(pages.chunks_of(1, 4 * PAGE_SIZE).err(), Some(ERANGE));
+        assert_eq!(pages.chunks_of(usize::MAX, 2).err(), Some(ERANGE));
+        Ok(())
+    }
+}
