@@ -28,6 +28,7 @@ use crate::{
             Area,
             FileOperations, //
         },
+        compat::Parameter as _,
         dyndbg::ulp_debug,
         errno::{
             ealready,
@@ -147,7 +148,8 @@ impl Context {
         trace::object_destroy(self.id, kind as u32, handle, object.number());
         drop(object);
         if kind == Kind::Buffer {
-            self.purge()?;
+            // What this cannot do for want of memory, the next use of the slots does.
+            let _ = self.purge();
         }
         Ok(())
     }
@@ -233,7 +235,7 @@ impl FileOperations for Context {
                 net,
                 device: SetOnce::new(),
                 table <- new_mutex!(
-                    Table::new(*module_parameters::max_objects.value()),
+                    Table::new(module_parameters::max_objects.value().get()),
                     "rust_ulp::Context::table"
                 ),
                 events,

@@ -34,6 +34,7 @@ use crate::{
     },
     submit,
     sys::{
+        compat::Parameter as _,
         dyndbg::ulp_debug,
         errno::{
             eopnotsupp,
@@ -148,7 +149,7 @@ fn cq_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         &mut arg,
         |context, live, value| {
             let delivery = match value.delivery {
-                abi::DELIVER_DEFAULT => match *module_parameters::delivery.value() {
+                abi::DELIVER_DEFAULT => match module_parameters::delivery.value().get() {
                     abi::DELIVER_SOFTIRQ => abi::DELIVER_SOFTIRQ,
                     _ => abi::DELIVER_WORKQUEUE,
                 },

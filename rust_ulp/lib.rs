@@ -60,6 +60,8 @@ use kernel::{
     sync::Arc, //
 };
 
+use sys::compat::Parameter as _;
+
 mod bindings;
 #[macro_use]
 mod sys;
@@ -108,8 +110,8 @@ impl kernel::Module for RustUlp {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         let objects = 1..=logic::handle::MAX_OBJECTS;
         let delivery = uapi::abi::DELIVER_WORKQUEUE..=uapi::abi::DELIVER_SOFTIRQ;
-        if !objects.contains(module_parameters::max_objects.value())
-            || !delivery.contains(module_parameters::delivery.value())
+        if !objects.contains(&module_parameters::max_objects.value().get())
+            || !delivery.contains(&module_parameters::delivery.value().get())
         {
             pr_err!("max_objects must be 1 to 65536, delivery 1 or 2\n");
             return Err(EINVAL);

@@ -24,9 +24,12 @@ use crate::{
         gid::GidType, //
     },
     submit,
-    sys::user::{
-        write_entry,
-        Arg, //
+    sys::{
+        compat::Parameter as _,
+        user::{
+            write_entry,
+            Arg, //
+        }, //
     },
     uapi::abi, //
 };
@@ -44,7 +47,9 @@ pub(crate) fn module(_this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         size: arg.value.size,
         flags: 0,
         abi_version: abi::ABI_VERSION,
-        max_objects: (*module_parameters::max_objects.value())
+        max_objects: module_parameters::max_objects
+            .value()
+            .get()
             .min(crate::logic::handle::MAX_OBJECTS),
         features: abi::FEATURE_CALL | abi::FEATURE_GRANTS,
         max_buffer: buffer::MAX_LENGTH,

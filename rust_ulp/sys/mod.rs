@@ -6,6 +6,7 @@
 //! `bindings/` it is the only place where `unsafe` is written.
 
 pub(crate) mod chardev;
+pub(crate) mod compat;
 pub(crate) mod dyndbg;
 pub(crate) mod errno;
 pub(crate) mod gate;
