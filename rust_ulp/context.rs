@@ -289,9 +289,9 @@ impl FileOperations for Context {
         let mut ready = 0;
         for (_, object) in this.table.lock().iter() {
             if let Object::Cq(cq) = object {
-                if cq.ring().is_ready() {
+                // All of them: each has to know that it is polled.
+                if cq.ring().poll() {
                     ready = events::IN;
-                    break;
                 }
             }
         }

@@ -101,6 +101,8 @@ struct State {
     reserved: u32,
     /// The fewest unread entries that somebody waits for; `u32::MAX` when nobody does.
     wake_at: u32,
+    /// Somebody polls the file, and was not woken since.
+    polled: bool,
     dropped: u32,
     flags: u32,
 }
@@ -152,6 +154,7 @@ impl Ring {
             producer: Producer::new(entries),
             reserved: 0,
             wake_at: u32::MAX,
+            polled: false,
             dropped: 0,
             flags: 0,
         };
@@ -230,6 +233,7 @@ impl Ring {
         if wake {
             state.wake_at = u32::MAX;
         }
+        let polled = core::mem::replace(&mut state.polled, false);
         let tail = state.producer.tail();
         drop(state);
 
@@ -237,7 +241,9 @@ impl Ring {
         if wake {
             self.waiters.notify_all();
         }
-        self.file.wait.notify_all();
+        if polled {
+            self.file.wait.notify_all();
+        }
     }
 
     fn set_flags(&self, state: &mut State, flags: u32) {
@@ -259,9 +265,13 @@ impl Ring {
         state.producer.refresh(&self.head())
     }
 
-    /// Whether `poll` should say that there is something.
-    pub(crate) fn is_ready(&self) -> bool {
+    /// Whether `poll` should say that there is something; if not, the next completion wakes those
+    /// who have registered with the file's [`FileEvents`] before this call.
+    ///
+    /// Both happen under the ring's lock, as [`Self::push`] does: no wake-up is lost between them.
+    pub(crate) fn poll(&self) -> bool {
         let mut state = self.state.lock();
+        state.polled = true;
         self.note_failure(&mut state);
         state.producer.refresh(&self.head()) > 0 || state.flags != 0
     }
@@ -510,11 +520,11 @@ mod tests {
     fn dies_and_fails_for_good() -> Result {
         let failed = ring(2)?;
         rdma::cq::Handler::event(&*failed, Event::CqErr);
-        assert!(failed.is_ready());
+        assert!(failed.poll());
         assert_eq!(failed.wait(1, 0).err(), Some(EIO));
         let dead = ring(2)?;
         dead.kill();
-        assert!(dead.is_ready());
+        assert!(dead.poll());
         assert_eq!(dead.wait(0, 0).err(), Some(ENODEV));
         assert_eq!(dead.pages.load_acquire(Ring::FLAGS)?, abi::CQ_DEAD);
         Ok(())

@@ -36,6 +36,7 @@ use kernel::{
 };
 
 /// What is kept with each request.
+#[derive(Clone, Copy)]
 pub(crate) struct Request {
     /// The caller's.
     pub(crate) user_data: u64,

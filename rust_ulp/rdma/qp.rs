@@ -9,9 +9,9 @@
 //!
 //! Each request that is pushed ends in exactly one call of its [`Handler`]: `complete`, `retire`
 //! for one that was not signalled and succeeded, or `cancel` when it never reached the device. The
-//! request stays in its slot after that, until the slot is used again, [`Qp::purge`] is called, or
-//! the queue pair goes: completions may be handled in a softirq, where the destructors of what it
-//! holds could not run.
+//! memory regions that it refers to stay in its slot after that, until the slot is used again,
+//! [`Qp::purge`] is called, or the queue pair goes: completions may be handled in a softirq, where
+//! a region could not be deregistered.
 
 use super::{
     ah::AddressVector,
@@ -270,8 +270,9 @@ pub(crate) enum Side {
 ///
 /// Completions of one queue are handled one after the other, in the order of posting.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// What the owner keeps with a request. Its destructor may sleep.
-    type Request: Send + 'static;
+    /// What the owner keeps with a request. A copy of it goes to the methods below, and is dropped
+    /// there: its destructor must not sleep.
+    type Request: Send + Clone + 'static;
 
     /// A request is done. In the context of the queue's [`PollContext`]; in a softirq it must not
     /// sleep. No lock is held.
@@ -694,21 +695,21 @@ impl<H: Handler> Qp<H> {
                 lists.last = NONE;
             }
             lists.posted = lists.posted.saturating_sub(1);
+            let (request, signaled) = (content.request.clone(), content.signaled);
+            // SAFETY: The slot was just taken off its list, and is not used after this.
+            unsafe { queue.put(&mut lists, first) };
             drop(lists);
 
-            // The slot is in no list: it is ours until it is put back.
             let done = first == index;
-            if let Some(request) = &content.request {
+            if let Some(request) = &request {
                 // One before the one that completed made no completion, so it succeeded; and one
                 // that succeeded and was only signalled to free the queue is not reported.
-                if done && (content.signaled || !wc.is_success()) {
+                if done && (signaled || !wc.is_success()) {
                     self.handler.complete(side, request, wc);
                 } else {
                     self.handler.retire(request);
                 }
             }
-            // SAFETY: Ours, and not used after this.
-            unsafe { queue.put(&mut queue.lists.lock(), first) };
             if done {
                 return;
             }
