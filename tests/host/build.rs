@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Takes out of the sources what the tests cannot name: the list of the ABI's constants and
+//! structs, and the functions of the completion ring in `rust_ulp/cq.rs`, whose file needs a kernel.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+fn main() {
+    let root = PathBuf::from(env("CARGO_MANIFEST_DIR")).join("../../rust_ulp");
+    let out = PathBuf::from(env("OUT_DIR"));
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rustc-env=HOST_RUSTC={}", env("RUSTC"));
+    write(
+        &out.join("abi_lists.rs"),
+        &abi(&read(&root.join("uapi/abi.rs"))),
+    );
+    let ring = ring(&read(&root.join("cq.rs")));
+    write(&out.join("cq_ring.rs"), &ring);
+    for (variant, line, instead) in [
+        (
+            "without_threshold",
+            "state.wake_at = state.wake_at.min(min);",
+            "",
+        ),
+        (
+            "without_minimum",
+            "state.wake_at = state.wake_at.min(min);",
+            "state.wake_at = min;",
+        ),
+        ("without_wakeup", "self.waiters.notify_all();", ""),
+        (
+            "without_lock",
+            "state.wake_at = state.wake_at.min(min);",
+            "drop(state); state = self.state.lock(); state.wake_at = state.wake_at.min(min);",
+        ),
+        ("without_polled", "state.polled = true;", ""),
+    ] {
+        assert!(
+            ring.contains(line),
+            "cq.rs has no '{line}': the variants have to follow"
+        );
+        write(
+            &out.join(format!("{variant}.rs")),
+            &ring.replace(line, instead),
+        );
+    }
+}
+
+fn env(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("Cargo sets {name}"))
+}
+
+fn read(path: &Path) -> String {
+    println!("cargo:rerun-if-changed={}", path.display());
+    std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn write(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+}
+
+/// `NUMBERS`: every constant by name, with its value. `STRUCTS`: every struct with its layout and
+/// the types of its fields as they are written.
+fn abi(text: &str) -> String {
+    let mut numbers = String::new();
+    let mut structs = String::new();
+    let mut inside = false;
+    for line in text.lines().map(str::trim) {
+        if let Some((name, ty)) = line
+            .strip_prefix("pub const ")
+            .and_then(|rest| rest.split_once(": "))
+        {
+            if !ty.starts_with('&')
+                && name
+                    .chars()
+                    .all(|c| c.is_ascii_uppercase() || c == '_' || c.is_ascii_digit())
+                && name != "SIZE"
+            {
+                writeln!(numbers, "({name:?}, abi::{name} as i128),").unwrap();
+            }
+        } else if let Some((name, _)) = line
+            .strip_prefix("struct ")
+            .and_then(|rest| rest.split_once(" = rust_ulp_"))
+        {
+            inside = true;
+            writeln!(
+                structs,
+                "Struct {{ c_name: abi::{name}::C_NAME, size: abi::{name}::SIZE, \
+                 layout: abi::{name}::LAYOUT, types: &["
+            )
+            .unwrap();
+        } else if inside && line == "}" {
+            inside = false;
+            writeln!(structs, "] }},").unwrap();
+        } else if inside && !line.starts_with("//") {
+            let (_, ty) = line.split_once(": ").expect("a field has a type");
+            writeln!(structs, "{:?},", ty.trim_end_matches(',')).unwrap();
+        }
+    }
+    format!(
+        "pub const NUMBERS: &[(&str, i128)] = &[{numbers}];\n\
+         pub const STRUCTS: &[Struct] = &[{structs}];\n"
+    )
+}
+
+/// The ring as `cq.rs` has it, but for what makes and maps it.
+fn ring(text: &str) -> String {
+    let mut out = String::new();
+    for start in [
+        "struct Index<'a> {",
+        "impl SharedIndex for Index<'_> {",
+        "struct State {",
+    ] {
+        out.push_str(&item(text, start));
+    }
+    out.push_str("fn new_state(entries: u32) -> State {\n");
+    out.push_str(&part(text, "        let state = State {", "        };"));
+    out.push_str("state\n}\n");
+    out.push_str("impl Ring {\n");
+    out.push_str(&part(text, "    fn event(&self, _event: Event) {", "    }"));
+    out.push_str("}\n");
+    let mut ring = item(text, "impl Ring {");
+    for (start, end) in [
+        ("    pub(crate) fn new(", "    }"),
+        ("    pub(crate) fn pages(", "    }"),
+    ] {
+        ring = ring.replace(&part(&ring, start, end), "");
+    }
+    // A comment in front of nothing is an error.
+    let mut lines: Vec<&str> = ring.lines().collect();
+    lines.retain(|line| !line.trim_start().starts_with("///"));
+    out.push_str(&lines.join("\n"));
+    out
+}
+
+/// An item, from the line that begins with `start` to its brace.
+fn item(text: &str, start: &str) -> String {
+    part(text, start, "}")
+}
+
+/// The lines from the one that begins with `start` to the first that is `end`.
+fn part(text: &str, start: &str, end: &str) -> String {
+    let lines = text.lines().skip_while(|line| !line.starts_with(start));
+    let mut out = String::new();
+    for line in lines {
+        writeln!(out, "{line}").unwrap();
+        if line == end {
+            return out;
+        }
+    }
+    panic!("cq.rs has no '{start}': the model in tests/host has to follow");
+}

@@ -1,0 +1,536 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The ring of a completion queue with those who wait for it, in every order of events (loom).
+//!
+//! `build.rs` takes the code out of `rust_ulp/cq.rs` as it stands. What it stands on is here in a
+//! form that loom knows: the lock, the condition variables, the shared page.
+
+use crate::uapi::abi;
+use crate::uapi::ring::{Consumer, Producer, SharedIndex};
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::sync::Arc;
+use loom::thread;
+
+/// Errors of the kernel, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Errno(i32);
+
+const EIO: Errno = Errno(5);
+const EINTR: Errno = Errno(4);
+const EAGAIN: Errno = Errno(11);
+const ENODEV: Errno = Errno(19);
+
+fn etime() -> Errno {
+    Errno(62)
+}
+
+type Result<T = (), E = Errno> = std::result::Result<T, E>;
+
+/// `kernel::sync::atomic`.
+struct Atomic<T>(AtomicU32, std::marker::PhantomData<T>);
+struct Relaxed;
+
+impl<T> Atomic<T> {
+    fn new(value: u32) -> Self {
+        Self(AtomicU32::new(value), std::marker::PhantomData)
+    }
+
+    fn load(&self, _: Relaxed) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn store(&self, value: u32, _: Relaxed) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+}
+
+/// `sys::lock`: a lock whose guard can be lent to a condition variable.
+struct SpinLockBh<T>(loom::sync::Mutex<T>);
+
+struct Guard<'a, T> {
+    lock: &'a loom::sync::Mutex<T>,
+    inner: Option<loom::sync::MutexGuard<'a, T>>,
+}
+
+impl<T> SpinLockBh<T> {
+    fn lock(&self) -> Guard<'_, T> {
+        Guard {
+            lock: &self.0,
+            inner: Some(self.0.lock().unwrap()),
+        }
+    }
+}
+
+impl<T> std::ops::Deref for Guard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.inner.as_ref().unwrap()
+    }
+}
+
+impl<T> std::ops::DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.inner.as_mut().unwrap()
+    }
+}
+
+/// `kernel::sync::CondVar`: a wait queue with a lock of its own, as the kernel has it. Nobody's time
+/// is ever up, and no signal comes: who is not woken sleeps for ever, and loom reports that.
+struct CondVar {
+    /// How often everybody was woken.
+    wakeups: loom::sync::Mutex<u32>,
+    woken: loom::sync::Condvar,
+}
+
+#[allow(dead_code)]
+enum CondVarTimeoutResult {
+    Woken { jiffies: u64 },
+    Signal { jiffies: u64 },
+}
+
+impl CondVar {
+    fn new() -> Self {
+        Self {
+            wakeups: loom::sync::Mutex::new(0),
+            woken: loom::sync::Condvar::new(),
+        }
+    }
+
+    fn notify_all(&self) {
+        *self.wakeups.lock().unwrap() += 1;
+        self.woken.notify_all();
+    }
+
+    /// Puts the caller into the queue: it is woken by whoever wakes from now on.
+    fn prepare(&self) -> u32 {
+        *self.wakeups.lock().unwrap()
+    }
+
+    /// Sleeps, unless somebody woke the caller since it was put into the queue.
+    fn sleep(&self, prepared: u32) {
+        let mut wakeups = self.wakeups.lock().unwrap();
+        while *wakeups == prepared {
+            wakeups = self.woken.wait(wakeups).unwrap();
+        }
+    }
+
+    fn wait_interruptible_timeout<T>(
+        &self,
+        guard: &mut Guard<'_, T>,
+        jiffies: u64,
+    ) -> CondVarTimeoutResult {
+        let prepared = self.prepare();
+        guard.inner = None;
+        self.sleep(prepared);
+        guard.inner = Some(guard.lock.lock().unwrap());
+        CondVarTimeoutResult::Woken { jiffies }
+    }
+}
+
+fn msecs_to_jiffies(millis: u32) -> u64 {
+    millis.into()
+}
+
+/// `kernel::time`: stands still.
+struct Instant<C>(std::marker::PhantomData<C>);
+struct Monotonic;
+struct Delta;
+
+impl<C> Instant<C> {
+    fn now() -> Self {
+        Self(std::marker::PhantomData)
+    }
+
+    fn elapsed(&self) -> Delta {
+        Delta
+    }
+}
+
+impl Delta {
+    fn as_nanos(&self) -> i64 {
+        0
+    }
+}
+
+mod trace {
+    pub fn deliver(_handle: u32, _user_data: u64, _tail: u32, _unread: u32, _wake: bool) {}
+}
+
+enum Event {
+    CqErr,
+}
+
+const FOR_EVER: u64 = u64::MAX;
+const ENTRIES: usize = 4;
+
+/// Where the words of the header stand.
+const WORDS: [usize; 4] = [
+    std::mem::offset_of!(abi::CqRing, head),
+    std::mem::offset_of!(abi::CqRing, tail),
+    std::mem::offset_of!(abi::CqRing, flags),
+    std::mem::offset_of!(abi::CqRing, dropped),
+];
+
+/// The shared memory of the ring.
+struct Pages {
+    words: [AtomicU32; 4],
+    entries: [UnsafeCell<u64>; ENTRIES],
+}
+
+// SAFETY: Loom checks every access to the cells.
+unsafe impl Sync for Pages {}
+// SAFETY: As above.
+unsafe impl Send for Pages {}
+
+impl Pages {
+    fn new() -> Self {
+        Self {
+            words: std::array::from_fn(|_| AtomicU32::new(0)),
+            entries: std::array::from_fn(|_| UnsafeCell::new(0)),
+        }
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        &self.words[WORDS.iter().position(|at| *at == offset).unwrap()]
+    }
+
+    fn load_acquire(&self, offset: usize) -> Result<u32> {
+        Ok(self.word(offset).load(Ordering::Acquire))
+    }
+
+    fn store_release(&self, offset: usize, value: u32) -> Result {
+        self.word(offset).store(value, Ordering::Release);
+        Ok(())
+    }
+
+    fn write(&self, offset: usize, cqe: &abi::Cqe) -> Result {
+        let slot = (offset - abi::CQ_ENTRIES_OFFSET) / abi::Cqe::SIZE as usize;
+        // SAFETY: Checked by loom.
+        self.entries[slot].with_mut(|entry| unsafe { *entry = cqe.user_data });
+        Ok(())
+    }
+
+    fn read(&self, slot: u32) -> u64 {
+        // SAFETY: Checked by loom.
+        self.entries[slot as usize].with(|entry| unsafe { *entry })
+    }
+}
+
+/// What `poll` and `epoll` sleep on.
+struct FileEvents {
+    wait: CondVar,
+}
+
+fn check(scenario: impl Fn() + Send + Sync + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(scenario);
+}
+
+/// The ring of `cq.rs`, or a variant of it, with what is done to it.
+macro_rules! model {
+    ($name:ident) => {
+        #[allow(dead_code)]
+        mod $name {
+            use super::*;
+
+            pub struct Ring {
+                handle: Atomic<u32>,
+                pages: Pages,
+                state: SpinLockBh<State>,
+                waiters: CondVar,
+                failed: Atomic<u32>,
+                file: Arc<FileEvents>,
+            }
+
+            include!(concat!(env!("OUT_DIR"), "/", stringify!($name), ".rs"));
+
+            fn ring(entries: u32) -> Arc<Ring> {
+                let file = Arc::new(FileEvents {
+                    wait: CondVar::new(),
+                });
+                ring_of(entries, file)
+            }
+
+            fn ring_of(entries: u32, file: Arc<FileEvents>) -> Arc<Ring> {
+                Arc::new(Ring {
+                    handle: Atomic::new(0),
+                    pages: Pages::new(),
+                    state: SpinLockBh(loom::sync::Mutex::new(new_state(entries))),
+                    waiters: CondVar::new(),
+                    failed: Atomic::new(0),
+                    file,
+                })
+            }
+
+            /// The device: completes requests `1..=count`, each when there is room for it.
+            fn device(ring: &Arc<Ring>, count: u64) -> thread::JoinHandle<()> {
+                let ring = ring.clone();
+                thread::spawn(move || {
+                    for user_data in 1..=count {
+                        while let Err(errno) = ring.reserve() {
+                            assert_eq!(errno, EAGAIN);
+                            thread::yield_now();
+                        }
+                        ring.push(&abi::Cqe {
+                            user_data,
+                            ..Default::default()
+                        });
+                    }
+                })
+            }
+
+            /// Takes what is there; each comes once, in order, whole.
+            fn drain(ring: &Ring, consumer: &mut Consumer, next: &mut u64) {
+                consumer.refresh(&ring.tail()).unwrap();
+                while let Some(slot) = consumer.slot() {
+                    assert_eq!(ring.pages.read(slot), *next);
+                    *next += 1;
+                    consumer.advance();
+                }
+                consumer.release(&ring.head());
+            }
+
+            /// One who waits and takes until it has all.
+            pub fn waits_and_takes(entries: u32, count: u64) {
+                check(move || {
+                    let ring = ring(entries);
+                    let device = device(&ring, count);
+                    let (mut consumer, mut next) = (Consumer::new(entries).unwrap(), 1);
+                    while next <= count {
+                        assert_eq!(ring.wait(1, FOR_EVER), Ok(()));
+                        drain(&ring, &mut consumer, &mut next);
+                    }
+                    device.join().unwrap();
+                    assert_eq!(ring.usage(), (0, 0));
+                    assert_eq!(ring.pages.load_acquire(Ring::DROPPED), Ok(0));
+                });
+            }
+
+            /// One who waits for two, beside one who waits for the first and then sees to the second.
+            pub fn waits_for_more_than_another() {
+                check(|| {
+                    let ring = ring(2);
+                    let device = device(&ring, 1);
+                    let other = {
+                        let ring = ring.clone();
+                        thread::spawn(move || assert_eq!(ring.wait(2, FOR_EVER), Ok(())))
+                    };
+                    assert_eq!(ring.wait(1, FOR_EVER), Ok(()));
+                    ring.push(&abi::Cqe::default());
+                    other.join().unwrap();
+                    device.join().unwrap();
+                    assert_eq!(ring.unread(), 2);
+                });
+            }
+
+            /// One who polls the file and takes until it has all.
+            pub fn polls_and_takes(count: u64) {
+                check(move || {
+                    let ring = ring(2);
+                    let device = device(&ring, count);
+                    let (mut consumer, mut next) = (Consumer::new(2).unwrap(), 1);
+                    while next <= count {
+                        let prepared = ring.file.wait.prepare();
+                        if ring.poll() {
+                            drain(&ring, &mut consumer, &mut next);
+                        } else {
+                            ring.file.wait.sleep(prepared);
+                        }
+                    }
+                    device.join().unwrap();
+                });
+            }
+
+            /// One who polled the file, as `epoll` does, before the ring was made.
+            pub fn polled_before_it_was_made() {
+                check(|| {
+                    let file = Arc::new(FileEvents {
+                        wait: CondVar::new(),
+                    });
+                    let prepared = file.wait.prepare();
+                    let ring = ring_of(2, file.clone());
+                    let device = device(&ring, 1);
+                    file.wait.sleep(prepared);
+                    assert!(ring.poll());
+                    device.join().unwrap();
+                });
+            }
+
+            /// The device goes while somebody waits.
+            pub fn is_killed() {
+                check(|| {
+                    let ring = ring(2);
+                    let remover = {
+                        let ring = ring.clone();
+                        thread::spawn(move || ring.kill())
+                    };
+                    assert_eq!(ring.wait(1, FOR_EVER), Err(ENODEV));
+                    remover.join().unwrap();
+                    assert!(ring.poll());
+                });
+            }
+
+            /// The device's queue fails while somebody waits.
+            pub fn fails() {
+                check(|| {
+                    let ring = ring(2);
+                    let device = {
+                        let ring = ring.clone();
+                        thread::spawn(move || ring.event(Event::CqErr))
+                    };
+                    assert_eq!(ring.wait(1, FOR_EVER), Err(EIO));
+                    device.join().unwrap();
+                });
+            }
+
+            /// The device's queue fails while somebody polls.
+            pub fn fails_while_polled() {
+                check(|| {
+                    let ring = ring(2);
+                    let device = {
+                        let ring = ring.clone();
+                        thread::spawn(move || ring.event(Event::CqErr))
+                    };
+                    let prepared = ring.file.wait.prepare();
+                    if !ring.poll() {
+                        ring.file.wait.sleep(prepared);
+                        assert!(ring.poll());
+                    }
+                    device.join().unwrap();
+                });
+            }
+        }
+    };
+}
+
+model!(cq_ring);
+// Each lacks one thing: the tests that it breaks show that they test it.
+model!(without_threshold);
+model!(without_polled);
+model!(without_wakeup);
+model!(without_minimum);
+model!(without_lock);
+
+const SCENARIOS: [(&str, fn()); 13] = [
+    ("waits", || cq_ring::waits_and_takes(2, 3)),
+    ("waits 1", || cq_ring::waits_and_takes(1, 2)),
+    ("thresholds", cq_ring::waits_for_more_than_another),
+    ("polls", || cq_ring::polls_and_takes(3)),
+    ("polled before", cq_ring::polled_before_it_was_made),
+    ("killed", cq_ring::is_killed),
+    ("fails", cq_ring::fails),
+    ("fails polled", cq_ring::fails_while_polled),
+    ("without threshold", || {
+        without_threshold::waits_and_takes(2, 2)
+    }),
+    ("without wakeup", || without_wakeup::waits_and_takes(2, 2)),
+    (
+        "without minimum",
+        without_minimum::waits_for_more_than_another,
+    ),
+    ("without polled", || without_polled::polls_and_takes(2)),
+    ("without lock", || without_lock::waits_and_takes(2, 2)),
+];
+
+const SCENARIO: &str = "RUST_ULP_SCENARIO";
+
+/// Runs a scenario in a process of its own: somebody who sleeps for ever ends it by an abort.
+fn run(name: &str) -> std::result::Result<(), String> {
+    assert!(SCENARIOS.iter().any(|(known, _)| *known == name), "{name}");
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "cq_model::scenario", "--nocapture"])
+        .env(SCENARIO, name)
+        .env("RUST_BACKTRACE", "0")
+        .output()
+        .unwrap();
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
+
+/// Nothing by itself: [`run`] calls it.
+#[test]
+fn scenario() {
+    if let Ok(name) = std::env::var(SCENARIO) {
+        let (_, scenario) = SCENARIOS.iter().find(|(known, _)| *known == name).unwrap();
+        scenario();
+    }
+}
+
+fn passes(name: &str) {
+    if let Err(why) = run(name) {
+        panic!("{name}: {why}");
+    }
+}
+
+/// Somebody sleeps for ever.
+fn hangs(name: &str) {
+    let why = run(name).unwrap_err();
+    assert!(why.contains("deadlock; threads"), "{name}: {why}");
+}
+
+#[test]
+fn a_waiter_gets_all() {
+    passes("waits");
+    passes("waits 1");
+}
+
+#[test]
+fn a_threshold_does_not_hide_another() {
+    passes("thresholds");
+}
+
+#[test]
+fn a_poller_gets_all() {
+    passes("polls");
+}
+
+#[test]
+fn a_poller_hears_of_rings_made_later() {
+    passes("polled before");
+}
+
+#[test]
+fn removal_ends_a_wait() {
+    passes("killed");
+}
+
+#[test]
+fn failure_ends_a_wait() {
+    passes("fails");
+}
+
+#[test]
+fn failure_wakes_a_poller() {
+    passes("fails polled");
+}
+
+#[test]
+fn the_threshold_is_needed() {
+    hangs("without threshold");
+}
+
+#[test]
+fn the_wakeup_is_needed() {
+    hangs("without wakeup");
+}
+
+#[test]
+fn the_smallest_threshold_counts() {
+    hangs("without minimum");
+}
+
+#[test]
+fn the_mark_of_a_poller_is_needed() {
+    hangs("without polled");
+}
+
+/// A threshold that is set after the lock was given up comes too late.
+#[test]
+fn the_lock_is_needed() {
+    hangs("without lock");
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Handles, from all sides.
+
+use crate::logic::handle::{Handle, Kind, MAX_OBJECTS};
+use proptest::prelude::*;
+use std::collections::HashSet;
+
+fn kind() -> impl Strategy<Value = Kind> {
+    prop::sample::select(Kind::TEARDOWN.to_vec())
+}
+
+proptest! {
+    #[test]
+    fn there_and_back(kind in kind(), index: u16, generation in 0u16..2047) {
+        let handle = Handle { kind, index, generation };
+        let raw = handle.to_raw();
+        prop_assert!(raw != 0 && raw >> 31 == 0);
+        prop_assert_eq!(Handle::from_raw(raw), Some(handle));
+    }
+
+    #[test]
+    fn back_and_there(raw: u32) {
+        match Handle::from_raw(raw) {
+            Some(handle) => {
+                prop_assert_eq!(handle.to_raw(), raw);
+                prop_assert!(u32::from(handle.index) < MAX_OBJECTS);
+            }
+            None => prop_assert!(raw >> 31 != 0 || !(1..=5).contains(&(raw >> 27))),
+        }
+    }
+
+    #[test]
+    fn a_generation_too_large_touches_no_other_field(kind in kind(), index: u16, generation: u16) {
+        let raw = Handle { kind, index, generation }.to_raw();
+        let back = Handle::from_raw(raw).unwrap();
+        prop_assert_eq!((back.kind, back.index), (kind, index));
+        prop_assert!(Handle::next_generation(generation) < 2047);
+    }
+}
+
+#[test]
+fn generations_come_round_after_2047() {
+    let mut seen = HashSet::new();
+    let mut generation = 0;
+    while seen.insert(generation) {
+        let handle = Handle {
+            kind: Kind::Qp,
+            index: 0,
+            generation,
+        };
+        assert_eq!(Handle::from_raw(handle.to_raw()), Some(handle));
+        generation = Handle::next_generation(generation);
+    }
+    assert_eq!((seen.len(), generation), (2047, 0));
+}
+
+#[test]
+fn no_kind_is_another() {
+    let raws: HashSet<u32> = Kind::TEARDOWN
+        .iter()
+        .map(|&kind| {
+            Handle {
+                kind,
+                index: 7,
+                generation: 7,
+            }
+            .to_raw()
+        })
+        .collect();
+    assert_eq!(raws.len(), 5);
+    assert_eq!(Handle::from_raw(0), None);
+    assert_eq!(Handle::from_raw(u32::MAX), None);
+    assert_eq!(MAX_OBJECTS, u32::from(u16::MAX) + 1);
+    // Users go before what they use.
+    let place = |kind| Kind::TEARDOWN.iter().position(|k| *k == kind).unwrap();
+    assert!(place(Kind::Qp) < place(Kind::Cq) && place(Kind::Qp) < place(Kind::Pd));
+    assert!(place(Kind::Grant) < place(Kind::Buffer) && place(Kind::Buffer) < place(Kind::Pd));
+}
+
+#[test]
+fn numbering() {
+    let got: Vec<_> = crate::logic::numbered(["a", "b", "c"].into_iter()).collect();
+    assert_eq!(got, [(0, "a"), (1, "b"), (2, "c")]);
+}
