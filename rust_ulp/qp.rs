@@ -21,7 +21,10 @@ use crate::{
         },
         wr::WorkCompletion, //
     },
-    sys::trace,
+    sys::{
+        dyndbg::ulp_debug,
+        trace, //
+    },
     uapi::abi, //
 };
 use kernel::{
@@ -132,6 +135,14 @@ impl Handler for Completions {
             cqe.opcode.into(),
             wc.status,
             cqe.byte_len,
+        );
+        ulp_debug!(
+            "qp {}: done user_data {:#x} opcode {} status {} bytes {}\n",
+            number,
+            request.user_data,
+            cqe.opcode,
+            wc.status,
+            cqe.byte_len
         );
         self.ring(request.opcode).push(&cqe);
     }

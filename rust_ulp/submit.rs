@@ -39,6 +39,7 @@ use crate::{
         }, //
     },
     sys::{
+        dyndbg::ulp_debug,
         errno::{
             enotconn,
             eopnotsupp,
@@ -205,6 +206,13 @@ fn run(this: &Context, value: &mut abi::Submit, scratch: &mut Scratch) -> Result
                 request.user_data,
                 request.opcode.into(),
                 request.length,
+            );
+            ulp_debug!(
+                "qp {}: post user_data {:#x} opcode {} length {}\n",
+                number,
+                request.user_data,
+                request.opcode,
+                request.length
             );
         });
         value.posted = value.posted.saturating_add(posted);

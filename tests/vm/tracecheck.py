@@ -114,19 +114,19 @@ def test_removal(r):
 
 
 def nested(text, outer, inner):
-    """In a function_graph record: is a call of `inner` inside one of `outer`?"""
-    depth = None
+    """In a function_graph record: does a task call `inner` inside of `outer`?"""
+    depth = {}
     for line in text.splitlines():
-        m = re.match(r"^[^|]*\|(\s*)(\S.*)$", line)
+        m = re.match(r"^\s*\d+\)\s*(\S.*-\d+)\s*\|[^|]*\|(\s*)(\S.*)$", line)
         if not m:
             continue
-        indent, what = len(m[1]), m[2]
-        if depth is not None and indent <= depth:
-            depth = None
-        if depth is not None and re.match(rf"{inner}(\.\w+)*(?: \[\w+\])?\(\)", what):
+        task, indent, what = m[1], len(m[2]), m[3]
+        if task in depth and indent <= depth[task]:
+            del depth[task]
+        if task in depth and re.match(rf"{inner}(\.\w+)*(?: \[\w+\])?\(\)", what):
             return True
         if re.match(rf"{outer}(\.\w+)*(?: \[\w+\])?\(\) \{{", what):
-            depth = indent
+            depth[task] = indent
     return False
 
 

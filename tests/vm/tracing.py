@@ -70,6 +70,9 @@ class Trace:
         if self.graph:
             write("set_graph_function", "\n".join(self.graph) + "\n")
         write("current_tracer", self.tracer)
+        if self.tracer == "function_graph":
+            # Tasks take turns on a CPU: a line without its task cannot be told apart.
+            write("options/funcgraph-proc", "1")
         write("events/rust_ulp/enable", "1")
         write("tracing_on", "1")
         return self
