@@ -1,8 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What the tests in the VM run: cases against `/dev/rust_ulp` as it stands in `rust_ulp.h`.
+//!
+//! `abi` makes every command wrong in every way, by system calls of its own; `rights` and
+//! `write-sizes` go through the crate. Each case is a line, `ok NAME` or `not ok NAME - WHY`.
 
-fn main() -> std::process::ExitCode {
-    eprintln!("usage: ulp-test abi|rights|write-sizes");
-    std::process::ExitCode::from(2)
+mod cases;
+mod file;
+mod report;
+mod sys;
+
+use report::Report;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let mut report = Report::default();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["abi"] => cases::run(&mut report),
+        _ => {
+            eprintln!("usage: ulp-test abi|rights|write-sizes");
+            return ExitCode::from(2);
+        }
+    }
+    report.status()
 }

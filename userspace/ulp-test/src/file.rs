@@ -1,0 +1,576 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! An open file and its commands, with what every refusal has to keep to.
+
+use crate::report::{because, check, equal, Outcome};
+use crate::sys::{abi, bytes, value, Area, Fd, Mapping, Place, Plain, PAGE};
+use nix::errno::Errno;
+use std::mem::offset_of;
+use std::time::{Duration, Instant};
+
+/// A struct that is the argument of one command.
+pub trait Command: Plain + Default {
+    /// Number of the command.
+    const NR: u32;
+    /// Name of the command.
+    const NAME: &'static str;
+
+    /// Zero but for its size.
+    fn new() -> Self;
+}
+
+macro_rules! commands {
+    ($($ty:ident $nr:ident $name:literal;)*) => { $(
+        impl Command for abi::$ty {
+            const NR: u32 = abi::$nr;
+            const NAME: &'static str = $name;
+
+            fn new() -> Self {
+                Self { size: Self::SIZE, ..Self::default() }
+            }
+        }
+    )* };
+}
+
+commands! {
+    Query IOC_QUERY "QUERY";
+    DeviceList IOC_DEVICE_LIST "DEVICE_LIST";
+    Attach IOC_ATTACH "ATTACH";
+    DeviceQuery IOC_DEVICE_QUERY "DEVICE_QUERY";
+    PortQuery IOC_PORT_QUERY "PORT_QUERY";
+    GidQuery IOC_GID_QUERY "GID_QUERY";
+    PkeyQuery IOC_PKEY_QUERY "PKEY_QUERY";
+    PdCreate IOC_PD_CREATE "PD_CREATE";
+    CqCreate IOC_CQ_CREATE "CQ_CREATE";
+    QpCreate IOC_QP_CREATE "QP_CREATE";
+    QpModify IOC_QP_MODIFY "QP_MODIFY";
+    QpQuery IOC_QP_QUERY "QP_QUERY";
+    BufferCreate IOC_BUFFER_CREATE "BUFFER_CREATE";
+    GrantCreate IOC_GRANT_CREATE "GRANT_CREATE";
+    Destroy IOC_DESTROY "DESTROY";
+    Submit IOC_SUBMIT "SUBMIT";
+}
+
+/// All rights of a peer.
+pub const REMOTE: u32 =
+    abi::ACCESS_REMOTE_WRITE | abi::ACCESS_REMOTE_READ | abi::ACCESS_REMOTE_ATOMIC;
+
+/// What a transition from RESET to INIT needs.
+pub const INIT: u32 = abi::QP_STATE | abi::QP_PKEY_INDEX | abi::QP_PORT | abi::QP_ACCESS_FLAGS;
+/// What a transition from INIT to RTR needs.
+pub const RTR: u32 = abi::QP_STATE
+    | abi::QP_AV
+    | abi::QP_PATH_MTU
+    | abi::QP_DEST_QPN
+    | abi::QP_RQ_PSN
+    | abi::QP_MAX_DEST_RD_ATOMIC
+    | abi::QP_MIN_RNR_TIMER;
+/// What a transition from RTR to RTS needs.
+pub const RTS: u32 = abi::QP_STATE
+    | abi::QP_TIMEOUT
+    | abi::QP_RETRY_CNT
+    | abi::QP_RNR_RETRY
+    | abi::QP_SQ_PSN
+    | abi::QP_MAX_QP_RD_ATOMIC;
+
+/// An open file.
+#[derive(Debug)]
+pub struct File {
+    fd: Fd,
+    area: Area,
+    /// The port that ATTACH named.
+    pub port: u32,
+    /// The GID index that ATTACH named.
+    pub gid_index: u32,
+    /// That GID.
+    pub gid: [u8; 16],
+}
+
+impl File {
+    /// Opens the device's file.
+    pub fn open() -> Outcome<Self> {
+        Ok(Self {
+            fd: Fd::open().map_err(because("opening the device"))?,
+            area: Area::new(4).map_err(because("mapping memory"))?,
+            port: 0,
+            gid_index: 0,
+            gid: [0; 16],
+        })
+    }
+
+    /// Opens it, and attaches it to the default device.
+    pub fn attached() -> Outcome<Self> {
+        let mut file = Self::open()?;
+        let got = file.accepted(&abi::Attach::new())?;
+        (file.port, file.gid_index) = (got.port, got.gid_index);
+        let gids = file.gids()?;
+        let gid = gids.iter().find(|gid| gid.index == file.gid_index);
+        file.gid = gid.ok_or("the GID that ATTACH names is not listed")?.gid;
+        Ok(file)
+    }
+
+    /// The file itself.
+    pub fn fd(&self) -> &Fd {
+        &self.fd
+    }
+
+    /// All GIDs of the port.
+    pub fn gids(&self) -> Outcome<Vec<abi::GidEntry>> {
+        let got = self.accepted(&abi::GidQuery {
+            entries: self.area.at(2 * PAGE),
+            entry_size: abi::GidEntry::SIZE,
+            capacity: 16,
+            port: self.port,
+            ..abi::GidQuery::new()
+        })?;
+        let size = size_of::<abi::GidEntry>();
+        Ok((0..got.count.min(16) as usize)
+            .map(|i| value(&self.area.get(2 * PAGE + i * size, size)))
+            .collect())
+    }
+
+    /// Issues a command; what it wrote back comes with the result.
+    pub fn call<C: Command>(&self, arg: &C) -> (Result<(), Errno>, C) {
+        self.area.put(0, &bytes(arg));
+        let result = self.fd.ioctl(C::NR, Place::In(&self.area, 0));
+        (result, value(&self.area.get(0, size_of::<C>())))
+    }
+
+    /// Issues a command that has to succeed.
+    pub fn accepted<C: Command>(&self, arg: &C) -> Outcome<C> {
+        match self.call(arg) {
+            (Ok(()), out) => Ok(out),
+            (Err(errno), _) => Err(format!("{} is {errno:?}", C::NAME)),
+        }
+    }
+
+    /// What `/proc/self/fdinfo` says of the file: a line for each object.
+    pub fn objects(&self) -> Outcome<Vec<String>> {
+        let path = format!("/proc/self/fdinfo/{}", self.fd.number());
+        let text = std::fs::read_to_string(path).map_err(because("reading fdinfo"))?;
+        let ours = text.lines().filter(|line| line.starts_with("rust_ulp-"));
+        Ok(ours.map(str::to_owned).collect())
+    }
+
+    /// How many objects of a kind there are; every kind: `""`.
+    pub fn count(&self, kind: &str) -> Outcome<usize> {
+        const NOT: [&str; 2] = ["file", "device"];
+        let lines = self.objects()?;
+        Ok(lines
+            .iter()
+            .filter_map(|line| line.strip_prefix("rust_ulp-")?.split_once(':'))
+            .filter(|(is, _)| !NOT.contains(is) && (kind.is_empty() || *is == kind))
+            .count())
+    }
+
+    /// The handles of all objects, as fdinfo shows them.
+    pub fn handles(&self) -> Outcome<Vec<u32>> {
+        let lines = self.objects()?;
+        Ok(lines
+            .iter()
+            .filter_map(|line| line.split_once(":\t0x"))
+            .filter_map(|(_, rest)| u32::from_str_radix(rest.split(' ').next()?, 16).ok())
+            .collect())
+    }
+
+    /// Issues a command that has to fail like that, and to change nothing.
+    pub fn refuse(&self, cmd: u32, place: Place<'_>, want: Errno) -> Outcome {
+        let before = self.objects()?;
+        let got = self.fd.ioctl(cmd, place);
+        let after = self.objects()?;
+        match got {
+            Err(errno) if errno == want => equal("objects after a refusal", after, before),
+            Err(errno) => Err(format!("{errno:?}, want {want:?}")),
+            Ok(()) => Err(format!("it was accepted, want {want:?}")),
+        }
+    }
+
+    /// The same for a struct.
+    pub fn refused<C: Command>(&self, arg: &C, want: Errno) -> Outcome {
+        self.area.put(0, &bytes(arg));
+        self.refuse(C::NR, Place::In(&self.area, 0), want)
+    }
+
+    // --- objects --------------------------------------------------------------
+
+    /// A protection domain.
+    pub fn pd(&self) -> Outcome<u32> {
+        Ok(self.accepted(&abi::PdCreate::new())?.handle)
+    }
+
+    /// A completion queue.
+    pub fn cq(&self, entries: u32) -> Outcome<abi::CqCreate> {
+        self.accepted(&abi::CqCreate {
+            entries,
+            ..abi::CqCreate::new()
+        })
+    }
+
+    /// What makes a queue pair.
+    pub fn qp_args(pd: u32, cq: u32) -> abi::QpCreate {
+        abi::QpCreate {
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            qp_type: abi::QPT_RC,
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline: 64,
+            ..abi::QpCreate::new()
+        }
+    }
+
+    /// A queue pair, in RESET.
+    pub fn qp(&self, pd: u32, cq: u32) -> Outcome<abi::QpCreate> {
+        self.accepted(&Self::qp_args(pd, cq))
+    }
+
+    /// A buffer.
+    pub fn buffer(&self, pd: u32, length: u64) -> Outcome<abi::BufferCreate> {
+        self.accepted(&abi::BufferCreate {
+            pd,
+            length,
+            node: abi::NODE_ANY,
+            ..abi::BufferCreate::new()
+        })
+    }
+
+    /// What grants all of a page.
+    pub fn grant_args(buffer: u32) -> abi::GrantCreate {
+        abi::GrantCreate {
+            buffer,
+            access: REMOTE,
+            length: PAGE as u64,
+            ..abi::GrantCreate::new()
+        }
+    }
+
+    /// A grant of a page.
+    pub fn grant(&self, buffer: u32) -> Outcome<abi::GrantCreate> {
+        self.accepted(&Self::grant_args(buffer))
+    }
+
+    /// Destroys.
+    pub fn destroy(&self, handle: u32) -> Outcome {
+        let arg = abi::Destroy {
+            handle,
+            ..abi::Destroy::new()
+        };
+        self.accepted(&arg).map(drop)
+    }
+
+    /// Destroys what cannot be destroyed.
+    pub fn keeps(&self, handle: u32, want: Errno) -> Outcome {
+        let arg = abi::Destroy {
+            handle,
+            ..abi::Destroy::new()
+        };
+        self.refused(&arg, want)
+    }
+
+    // --- queue pairs ------------------------------------------------------------
+
+    /// Every attribute as it should be, for a peer with that number on the same device.
+    pub fn attributes(&self, dest_qp_num: u32) -> abi::QpAttr {
+        let mut ah = abi::AhAttr {
+            dgid: self.gid,
+            sgid_index: self.gid_index as u8,
+            port_num: self.port as u8,
+            is_global: 1,
+            ..abi::AhAttr::default()
+        };
+        ah.hop_limit = 64;
+        abi::QpAttr {
+            dest_qp_num,
+            access_flags: REMOTE,
+            path_mtu: 3,
+            port_num: self.port as u8,
+            timeout: 14,
+            retry_cnt: 6,
+            rnr_retry: 6,
+            min_rnr_timer: 12,
+            max_rd_atomic: 1,
+            max_dest_rd_atomic: 1,
+            ah,
+            ..abi::QpAttr::default()
+        }
+    }
+
+    /// What takes `qp` to that state, with what the way there from the state before needs.
+    pub fn modify_args(&self, qp: u32, state: u8, dest_qp_num: u32) -> abi::QpModify {
+        let attr_mask = match state {
+            abi::QPS_INIT => INIT,
+            abi::QPS_RTR => RTR,
+            abi::QPS_RTS => RTS,
+            _ => abi::QP_STATE,
+        };
+        let mut attr = self.attributes(dest_qp_num);
+        attr.qp_state = state;
+        abi::QpModify {
+            qp,
+            attr_mask,
+            attr,
+            ..abi::QpModify::new()
+        }
+    }
+
+    /// Takes `qp` through all states up to RTS, or up to `state`, from RESET.
+    pub fn bring(&self, qp: u32, state: u8, dest_qp_num: u32) -> Outcome {
+        let way: &[u8] = match state {
+            abi::QPS_RESET => &[],
+            abi::QPS_INIT => &[1],
+            abi::QPS_RTR => &[1, 2],
+            abi::QPS_RTS => &[1, 2, 3],
+            abi::QPS_SQD => &[1, 2, 3, 4],
+            _ => &[abi::QPS_INIT, abi::QPS_ERR],
+        };
+        for step in way {
+            self.accepted(&self.modify_args(qp, *step, dest_qp_num))?;
+        }
+        if state == abi::QPS_SQD {
+            let end = Instant::now() + Duration::from_secs(5);
+            while self.query(qp)?.attr.sq_draining != 0 {
+                check("it still drains after 5 s", Instant::now() < end)?;
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is said of a queue pair.
+    pub fn query(&self, qp: u32) -> Outcome<abi::QpQuery> {
+        self.accepted(&abi::QpQuery {
+            qp,
+            ..abi::QpQuery::new()
+        })
+    }
+
+    // --- requests -----------------------------------------------------------------
+
+    /// Issues SUBMIT with `wrs`; `arg` has the rest.
+    pub fn submit(
+        &self,
+        wrs: &[abi::Wr],
+        arg: abi::Submit,
+    ) -> Outcome<(Result<(), Errno>, abi::Submit)> {
+        let area = array(wrs)?;
+        Ok(self.call(&abi::Submit {
+            wrs: area.at(0),
+            nr_wrs: wrs.len() as u32,
+            wr_size: abi::Wr::SIZE,
+            ..arg
+        }))
+    }
+
+    /// Posts `wrs`, which has to succeed.
+    pub fn post(&self, wrs: &[abi::Wr]) -> Outcome {
+        let (result, out) = self.submit(wrs, abi::Submit::new())?;
+        result.map_err(|errno| format!("SUBMIT is {errno:?}, bad_index {}", out.bad_index))?;
+        equal("posted", out.posted, wrs.len() as u32)
+    }
+
+    /// Posts `wrs`, which has to fail like that because of the one at `index`, and posts none.
+    pub fn not_posted(&self, wrs: &[abi::Wr], want: Errno, index: u32) -> Outcome {
+        let before = self.objects()?;
+        let arg = abi::Submit {
+            posted: 77,
+            bad_index: 77,
+            ..abi::Submit::new()
+        };
+        let (result, out) = self.submit(wrs, arg)?;
+        equal("result", result, Err(want))?;
+        equal("posted, bad_index", (out.posted, out.bad_index), (0, index))?;
+        equal("objects after a refusal", self.objects()?, before)
+    }
+}
+
+/// Memory with an array in it.
+pub fn array<T: Plain>(items: &[T]) -> Outcome<Area> {
+    let len = size_of_val(items).div_ceil(PAGE).max(1);
+    let area = Area::new(len).map_err(because("mapping memory"))?;
+    for (i, item) in items.iter().enumerate() {
+        area.put(i * size_of::<T>(), &bytes(item));
+    }
+    Ok(area)
+}
+
+/// A completion queue's ring.
+#[derive(Debug)]
+pub struct Ring {
+    map: Mapping,
+    entries: u32,
+}
+
+impl Ring {
+    /// Maps it.
+    pub fn new(file: &File, cq: &abi::CqCreate) -> Outcome<Self> {
+        let map = file.fd.share(cq.mmap_offset, cq.mmap_size);
+        Ok(Self {
+            map: map.map_err(because("mapping a ring"))?,
+            entries: cq.entries,
+        })
+    }
+
+    /// Takes all completions that are there.
+    pub fn reap(&self) -> Vec<abi::Cqe> {
+        let tail = self.map.load(offset_of!(abi::CqRing, tail));
+        let mut head = self.map.load(offset_of!(abi::CqRing, head));
+        let mut out = Vec::new();
+        let size = size_of::<abi::Cqe>();
+        while head != tail {
+            let slot = (head & (self.entries - 1)) as usize;
+            out.push(value(
+                &self.map.get(abi::CQ_ENTRIES_OFFSET + slot * size, size),
+            ));
+            head = head.wrapping_add(1);
+        }
+        self.map.store(offset_of!(abi::CqRing, head), head);
+        out
+    }
+
+    /// Waits for `count` completions, and takes them.
+    pub fn wait(&self, file: &File, cq: u32, count: usize) -> Outcome<Vec<abi::Cqe>> {
+        let mut out = self.reap();
+        while out.len() < count {
+            let arg = abi::Submit {
+                cq,
+                min_complete: (count - out.len()) as u32,
+                timeout_ns: 10_000_000_000,
+                ..abi::Submit::new()
+            };
+            let (result, got) = file.submit(&[], arg)?;
+            result.map_err(|errno| format!("waiting is {errno:?}"))?;
+            let more = self.reap();
+            if more.is_empty() && got.wait_error != 0 {
+                return Err(format!("{} of {count} completions came", out.len()));
+            }
+            out.extend(more);
+        }
+        Ok(out)
+    }
+}
+
+/// An attached file with an object of every kind.
+#[derive(Debug)]
+pub struct Set {
+    /// The file.
+    pub file: File,
+    /// A protection domain.
+    pub pd: u32,
+    /// A completion queue.
+    pub cq: abi::CqCreate,
+    /// A queue pair in INIT.
+    pub idle: abi::QpCreate,
+    /// A queue pair in RTS, connected to `b`.
+    pub a: abi::QpCreate,
+    /// A queue pair in RTS, connected to `a`.
+    pub b: abi::QpCreate,
+    /// A buffer of four pages.
+    pub buffer: abi::BufferCreate,
+    /// A grant of all of it, with all rights.
+    pub grant: abi::GrantCreate,
+    /// The buffer's bytes.
+    pub memory: Mapping,
+    /// The ring of `cq`.
+    pub ring: Ring,
+}
+
+/// Bytes of the buffer of a [`Set`].
+pub const BUFFER: u64 = 4 * PAGE as u64;
+
+impl Set {
+    /// Makes one.
+    pub fn new() -> Outcome<Self> {
+        let file = File::attached()?;
+        let pd = file.pd()?;
+        let cq = file.cq(256)?;
+        let (idle, a) = (file.qp(pd, cq.handle)?, file.qp(pd, cq.handle)?);
+        let b = file.qp(pd, cq.handle)?;
+        let buffer = file.buffer(pd, BUFFER)?;
+        let grant = file.accepted(&abi::GrantCreate {
+            length: BUFFER,
+            ..File::grant_args(buffer.handle)
+        })?;
+        file.bring(idle.handle, abi::QPS_INIT, 0)?;
+        file.bring(a.handle, abi::QPS_RTS, b.qp_num)?;
+        file.bring(b.handle, abi::QPS_RTS, a.qp_num)?;
+        let memory = file.fd.share(buffer.mmap_offset, buffer.length);
+        let memory = memory.map_err(because("mapping the buffer"))?;
+        let ring = Ring::new(&file, &cq)?;
+        Ok(Self {
+            file,
+            pd,
+            cq,
+            idle,
+            a,
+            b,
+            buffer,
+            grant,
+            memory,
+            ring,
+        })
+    }
+
+    /// `length` bytes at `offset` of the buffer.
+    pub fn sge(&self, offset: u64, length: u32) -> abi::Sge {
+        abi::Sge {
+            buffer: self.buffer.handle,
+            length,
+            offset,
+        }
+    }
+
+    /// A receive of 64 bytes on the queue pair in INIT.
+    pub fn recv(&self) -> abi::Wr {
+        abi::Wr {
+            qp: self.idle.handle,
+            opcode: abi::WR_RECV,
+            num_sge: 1,
+            sge: self.sge(0, 64),
+            ..abi::Wr::default()
+        }
+    }
+
+    /// A write of the first 64 bytes of the buffer to its second page, from `a` to `b`.
+    pub fn write(&self) -> abi::Wr {
+        abi::Wr {
+            qp: self.a.handle,
+            opcode: abi::WR_RDMA_WRITE,
+            flags: abi::SEND_SIGNALED,
+            num_sge: 1,
+            remote_addr: self.grant.addr + PAGE as u64,
+            rkey: self.grant.rkey,
+            sge: self.sge(0, 64),
+            ..abi::Wr::default()
+        }
+    }
+
+    /// Waits for `count` completions, and takes them.
+    pub fn wait(&self, count: usize) -> Outcome<Vec<abi::Cqe>> {
+        self.ring.wait(&self.file, self.cq.handle, count)
+    }
+
+    /// A write crosses, whatever was done before.
+    pub fn works(&self, seed: u8) -> Outcome {
+        let data: Vec<u8> = (0..64)
+            .map(|i| seed.wrapping_mul(31).wrapping_add(i))
+            .collect();
+        self.memory.put(0, &data);
+        self.memory.put(PAGE, &[!seed; 80]);
+        self.file.post(&[abi::Wr {
+            user_data: 4711,
+            ..self.write()
+        }])?;
+        let done = self.wait(1)?;
+        let got: Vec<_> = done.iter().map(|c| (c.user_data, c.status, c.qp)).collect();
+        equal("completions", got, vec![(4711, 0, self.a.handle)])?;
+        equal("data", self.memory.get(PAGE, 64), data)?;
+        equal(
+            "bytes behind it",
+            self.memory.get(PAGE + 64, 16),
+            vec![!seed; 16],
+        )
+    }
+}

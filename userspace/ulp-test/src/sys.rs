@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! System calls with arguments that no library would pass: the only module with `unsafe`.
+//!
+//! Whatever the kernel is made to write to is an [`Area`] or a [`Mapping`], memory of its own that
+//! nobody has references into. The addresses that a command carries inside its struct are numbers
+//! here: they come from [`Area::at`], or from [`Wild`], where nothing is ever mapped.
+
+use nix::errno::Errno;
+use nix::sys::mman::{mmap, mmap_anonymous, mprotect, munmap, MapFlags, ProtFlags};
+use std::fs::OpenOptions;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+
+/// A struct of the ABI.
+///
+/// # Safety
+///
+/// It has no padding, and any bytes are a value of it.
+pub unsafe trait Plain: Copy {}
+
+// SAFETY: Any four bytes are one.
+unsafe impl Plain for u32 {}
+
+macro_rules! abi_check {
+    ($name:ident, $c:ident, $($field:ident)*) => {
+        // SAFETY: `abi!` makes structs of integers only, and asserts that they have no padding.
+        unsafe impl $crate::sys::Plain for $name {}
+    };
+}
+
+/// The ABI.
+#[path = "../../../rust_ulp/uapi/abi.rs"]
+#[allow(dead_code)]
+pub mod abi;
+
+/// The bytes of a struct.
+pub fn bytes<T: Plain>(value: &T) -> Vec<u8> {
+    // SAFETY: The struct is that long and, being `Plain`, initialised everywhere.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }.to_vec()
+}
+
+/// The struct of these bytes. Panics when there are too few.
+pub fn value<T: Plain>(bytes: &[u8]) -> T {
+    assert!(bytes.len() >= size_of::<T>(), "too few bytes of a struct");
+    // SAFETY: There are enough bytes, and any are a value of a `Plain` type.
+    unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
+}
+
+/// Addresses at which nothing is mapped.
+#[derive(Clone, Copy, Debug)]
+pub enum Wild {
+    /// No address.
+    Null,
+    /// Below what any process may map.
+    Unmapped,
+    /// The kernel's direct mapping of all memory.
+    Kernel,
+    /// No address in any address space with 48 bits.
+    NonCanonical,
+    /// The last one that there is.
+    Last,
+}
+
+impl Wild {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Null,
+        Self::Unmapped,
+        Self::Kernel,
+        Self::NonCanonical,
+        Self::Last,
+    ];
+
+    /// The number.
+    pub const fn address(self) -> u64 {
+        match self {
+            Self::Null => 0,
+            Self::Unmapped => 0x1000,
+            Self::Kernel => 0xffff_8880_0010_0000,
+            Self::NonCanonical => 0x8000_0000_0000,
+            Self::Last => u64::MAX,
+        }
+    }
+}
+
+/// Where the argument of a command is.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// In memory.
+    In(&'a Area, usize),
+    /// Nowhere.
+    Wild(Wild),
+}
+
+/// Pages for arguments, followed by one that cannot be accessed.
+///
+/// # Invariants
+///
+/// `base` is the address of `len` bytes of anonymous memory, readable, and of a page that is
+/// neither readable nor writable; nothing unmaps them before this is dropped.
+#[derive(Debug)]
+pub struct Area {
+    base: NonNull<libc::c_void>,
+    len: usize,
+    writable: bool,
+}
+
+fn pages(count: usize) -> NonZeroUsize {
+    NonZeroUsize::new(count * PAGE).unwrap_or(NonZeroUsize::MIN)
+}
+
+impl Area {
+    /// `count` pages, zeroed.
+    pub fn new(count: usize) -> Result<Self, Errno> {
+        let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: A new mapping, wherever the kernel likes.
+        let base = unsafe { mmap_anonymous(None, pages(count + 1), prot, MapFlags::MAP_PRIVATE) }?;
+        let area = Self {
+            base,
+            len: count * PAGE,
+            writable: true,
+        };
+        // SAFETY: The last page of that mapping, into which nobody has a reference.
+        unsafe { mprotect(area.base.byte_add(area.len), PAGE, ProtFlags::PROT_NONE) }?;
+        Ok(area)
+    }
+
+    /// The same pages, which from now on can only be read.
+    pub fn read_only(mut self) -> Result<Self, Errno> {
+        // SAFETY: The pages of this mapping, into which nobody has a reference.
+        unsafe { mprotect(self.base, self.len, ProtFlags::PROT_READ) }?;
+        self.writable = false;
+        Ok(self)
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The address of the byte at `offset`, for a command. May be the one behind the end.
+    pub fn at(&self, offset: usize) -> u64 {
+        self.base.as_ptr().expose_provenance() as u64 + offset as u64
+    }
+
+    /// Writes as much of `bytes` at `offset` as has room there. Panics when it cannot be written.
+    pub fn put(&self, offset: usize, bytes: &[u8]) {
+        assert!(self.writable && offset <= self.len, "no place to write to");
+        let len = bytes.len().min(self.len - offset);
+        // SAFETY: Inside, writable, and nobody has a reference to it.
+        unsafe {
+            let to = self.base.as_ptr().cast::<u8>().add(offset);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, len);
+        }
+    }
+
+    /// Reads `len` bytes at `offset`. Panics when there are not so many.
+    pub fn get(&self, offset: usize, len: usize) -> Vec<u8> {
+        assert!(offset + len <= self.len, "nothing to read there");
+        let mut out = vec![0; len];
+        // SAFETY: Inside, and the vector has that length.
+        unsafe {
+            let from = self.base.as_ptr().cast::<u8>().add(offset);
+            std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), len);
+        }
+        out
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant it is ours. A failure would leave it mapped.
+        let _ = unsafe { munmap(self.base, self.len + PAGE) };
+    }
+}
+
+/// An open `/dev/rust_ulp`.
+#[derive(Debug)]
+pub struct Fd(OwnedFd);
+
+impl Fd {
+    /// Opens it.
+    pub fn open() -> std::io::Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(abi::DEVICE_PATH)?;
+        Ok(Self(file.into()))
+    }
+
+    /// Its number.
+    pub fn number(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+
+    /// Issues the command as it stands, once.
+    pub fn ioctl(&self, cmd: u32, place: Place<'_>) -> Result<(), Errno> {
+        let address = match place {
+            Place::In(area, offset) => area.at(offset),
+            Place::Wild(wild) => wild.address(),
+        };
+        // SAFETY: The kernel reads and writes at the address and at those that stand there: see the
+        // head of this module.
+        let status = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::c_ulong::from(cmd), address) };
+        Errno::result(status).map(drop)
+    }
+
+    /// Maps `len` bytes at `offset`.
+    pub fn map(
+        &self,
+        offset: u64,
+        len: usize,
+        prot: ProtFlags,
+        flags: MapFlags,
+    ) -> Result<Mapping, Errno> {
+        let bytes = NonZeroUsize::new(len).ok_or(Errno::EINVAL)?;
+        // SAFETY: A new mapping, wherever the kernel likes.
+        let base = unsafe { mmap(None, bytes, prot, flags, &self.0, offset as libc::off_t) }?;
+        Ok(Mapping { base, len })
+    }
+
+    /// Maps `len` bytes at `offset` the usual way.
+    pub fn share(&self, offset: u64, len: u64) -> Result<Mapping, Errno> {
+        let len = usize::try_from(len).map_err(|_| Errno::EOVERFLOW)?;
+        let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        self.map(offset, len, prot, MapFlags::MAP_SHARED)
+    }
+}
+
+impl AsFd for Fd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Memory of the device's file.
+///
+/// # Invariants
+///
+/// `base` is the address of a mapping of `len` bytes, which nothing unmaps before this is dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<libc::c_void>,
+    len: usize,
+}
+
+impl Mapping {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Copies `len` bytes at `offset` out. Panics when there are not so many.
+    pub fn get(&self, offset: usize, len: usize) -> Vec<u8> {
+        assert!(offset + len <= self.len, "nothing to read there");
+        (offset..offset + len)
+            // SAFETY: Inside the mapping; what a device writes meanwhile is one byte or another.
+            .map(|at| unsafe { self.base.as_ptr().cast::<u8>().add(at).read_volatile() })
+            .collect()
+    }
+
+    /// Copies `bytes` to `offset`. Panics when there is no room.
+    pub fn put(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.len, "no place to write to");
+        for (at, byte) in (offset..).zip(bytes) {
+            // SAFETY: Inside the mapping, into which nobody has a reference.
+            unsafe {
+                self.base
+                    .as_ptr()
+                    .cast::<u8>()
+                    .add(at)
+                    .write_volatile(*byte)
+            };
+        }
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset % 4 == 0 && offset + 4 <= self.len, "no word there");
+        // SAFETY: Inside the mapping, aligned, and mapped for as long as `self` is borrowed.
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().cast::<u8>().add(offset).cast()) }
+    }
+
+    /// Loads the word at `offset`.
+    pub fn load(&self, offset: usize) -> u32 {
+        self.word(offset).load(Ordering::Acquire)
+    }
+
+    /// Stores the word at `offset`.
+    pub fn store(&self, offset: usize, value: u32) {
+        self.word(offset).store(value, Ordering::Release);
+    }
+
+    /// Asks for other rights, and takes them back when that worked.
+    pub fn try_protect(&self, prot: ProtFlags) -> Result<(), Errno> {
+        // SAFETY: Into our mapping nobody has a reference.
+        unsafe { mprotect(self.base, self.len, prot) }?;
+        let usual = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: As above.
+        unsafe { mprotect(self.base, self.len, usual) }
+    }
+
+    /// Asks for one page more.
+    pub fn try_grow(&mut self) -> Result<(), Errno> {
+        // SAFETY: The mapping is ours, and may move: nobody has a reference into it.
+        let base = unsafe {
+            libc::mremap(
+                self.base.as_ptr(),
+                self.len,
+                self.len + PAGE,
+                libc::MREMAP_MAYMOVE,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        // INVARIANT: That is where the mapping is now.
+        self.base = NonNull::new(base).ok_or(Errno::EFAULT)?;
+        self.len += PAGE;
+        Ok(())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant it is ours. A failure would leave it mapped.
+        let _ = unsafe { munmap(self.base, self.len) };
+    }
+}
+
+/// Takes this thread into the network namespace of that open file.
+pub fn enter_net(namespace: &impl AsFd) -> Result<(), Errno> {
+    // SAFETY: The call takes no address.
+    let status = unsafe { libc::setns(namespace.as_fd().as_raw_fd(), libc::CLONE_NEWNET) };
+    Errno::result(status).map(drop)
+}
