@@ -7,7 +7,10 @@
 
 mod cases;
 mod file;
+mod hosts;
 mod report;
+mod rights;
+mod sizes;
 mod sys;
 
 use report::Report;
@@ -18,6 +21,8 @@ fn main() -> ExitCode {
     let mut report = Report::default();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["abi"] => cases::run(&mut report),
+        ["rights"] => rights::run(&mut report),
+        ["write-sizes"] => sizes::run(&mut report),
         _ => {
             eprintln!("usage: ulp-test abi|rights|write-sizes");
             return ExitCode::from(2);

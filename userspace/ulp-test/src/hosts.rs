@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Two ends to write between, through the crate.
+
+use crate::report::{because, Outcome};
+use crate::sys::enter_net;
+use rust_ulp::{Access, Cq, Device, Pd, Qp, QpBuilder, Rc};
+use std::fs::File;
+
+/// An open device with a domain and a completion queue.
+pub struct Host {
+    /// The device.
+    pub dev: Device,
+    /// Its domain.
+    pub pd: Pd,
+    /// Its completion queue.
+    pub cq: Cq,
+}
+
+/// Opens the default device, or the first there is when none is of this network namespace.
+fn open() -> Outcome<Device> {
+    let error = match Device::open_default() {
+        Ok(dev) => return Ok(dev),
+        Err(error) => error,
+    };
+    let list = Device::list().map_err(because("listing devices"))?;
+    let first = list.first().ok_or(error.to_string())?;
+    Device::open(&first.name).map_err(because(&first.name))
+}
+
+/// Opens the device of the network namespace called `name`; the file stays there, this thread not.
+fn open_in(name: &str) -> Outcome<Device> {
+    let here = File::open("/proc/thread-self/ns/net").map_err(because("this namespace"))?;
+    let there = File::open(format!("/run/netns/{name}")).map_err(because(name))?;
+    enter_net(&there).map_err(because(name))?;
+    let dev = open();
+    enter_net(&here).map_err(because("coming back"))?;
+    dev
+}
+
+impl Host {
+    fn new(dev: Device) -> rust_ulp::Result<Self> {
+        let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(256)?);
+        Ok(Self { dev, pd, cq })
+    }
+
+    /// Two of them: on h1 and h2 where `two-hosts` has made these, else on one device.
+    pub fn two() -> Outcome<[Self; 2]> {
+        let make = |name: &str| {
+            let dev = if std::path::Path::new("/run/netns/h2").exists() {
+                open_in(name)?
+            } else {
+                open()?
+            };
+            Self::new(dev).map_err(because(name))
+        };
+        Ok([make("h1")?, make("h2")?])
+    }
+
+    /// How its queue pairs are. Not with 7 repeats: that is for ever on Soft-RoCE.
+    pub fn qp(&self) -> QpBuilder<Rc> {
+        self.pd.create_qp::<Rc>(&self.cq).retry_cnt(6)
+    }
+}
+
+/// Two queue pairs, connected to each other; the second one allows its peer `access`.
+pub fn connect(a: &Host, b: &Host, access: Option<Access>) -> rust_ulp::Result<[Qp<Rc>; 2]> {
+    let first = a.qp().build()?;
+    let second = match access {
+        Some(access) => b.qp().access(access).build()?,
+        None => b.qp().build()?,
+    };
+    let (to, from) = (second.endpoint(), first.endpoint());
+    Ok([first.connect(to)?, second.connect(from)?])
+}
+
+/// Bytes that differ with the seed and from place to place.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        // xorshift64*
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        out.extend(state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
+    }
+    out.truncate(len);
+    out
+}

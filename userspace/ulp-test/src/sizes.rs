@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `ulp-test write-sizes`: writes of every size arrive, between two ends that met over TCP.
+
+use crate::hosts::{pattern, Host};
+use crate::report::{because, check, equal, Outcome, Report};
+use rust_ulp::{Access, Buffer, Grant, Listener, Opcode, Qp, Rc, Recv, RemoteSlice, Write};
+use std::time::Duration;
+
+const WAIT: Duration = Duration::from_secs(60);
+const MIB: usize = 1 << 20;
+/// Bytes of both buffers: the largest write, at an odd place, with room around it.
+const SIZE: usize = 64 * MIB + 8192;
+
+struct Ends {
+    here: Host,
+    there: Host,
+    from: Qp<Rc>,
+    to: Qp<Rc>,
+    local: Buffer,
+    remote: Buffer,
+    _grant: Grant,
+    /// The grant as the exchange brought it.
+    target: RemoteSlice,
+}
+
+fn ends() -> Outcome<Ends> {
+    let [here, there] = Host::two()?;
+    let meet = || -> rust_ulp::Result<_> {
+        let (local, remote) = (here.pd.alloc_buffer(SIZE)?, there.pd.alloc_buffer(SIZE)?);
+        let grant = remote.grant(.., Access::REMOTE_WRITE)?;
+        let listener = Listener::bind("127.0.0.1:0")?;
+        let addr = listener.local_addr()?;
+        let (first, second) = (here.qp().build()?, there.qp().build()?);
+        let (from, to) = std::thread::scope(|scope| {
+            let accept = scope.spawn(|| listener.accept(WAIT)?.accept(second, &[&grant]));
+            let from = first.connect_tcp(addr, &[]);
+            (from, accept.join())
+        });
+        let (from, peer) = from?;
+        Ok((local, remote, peer.grant(0)?, grant, from, to))
+    };
+    let (local, remote, target, grant, from, to) = meet().map_err(because("meeting"))?;
+    let to = to.map_err(|_| "the accepting thread panicked")?;
+    let (to, _) = to.map_err(because("accepting"))?;
+    Ok(Ends {
+        here,
+        there,
+        from,
+        to,
+        local,
+        remote,
+        _grant: grant,
+        target,
+    })
+}
+
+impl Ends {
+    /// `len` bytes cross to offset `at`, and no byte around them changes.
+    fn cross(&self, len: usize, at: usize, imm: Option<u32>) -> Outcome {
+        let data = pattern((len + at) as u64, len);
+        let margin = at.saturating_sub(64)..(at + len + 64).min(SIZE);
+        let run = || -> rust_ulp::Result<_> {
+            self.local.write_at(0, &data)?;
+            self.remote.fill(margin.clone(), 0xc3)?;
+            let dst = self.target.slice(at as u64..(at + len) as u64)?;
+            let write = Write::new(self.local.slice(..len)?, dst).wr_id(len as u64);
+            match imm {
+                Some(imm) => {
+                    self.to.post(Recv::empty().wr_id(9))?;
+                    self.from.post(write.imm(imm))?;
+                }
+                None => self.from.post(write)?,
+            }
+            let sent = self.here.cq.wait(WAIT)?.ok()?;
+            let got = match imm {
+                Some(_) => Some(self.there.cq.wait(WAIT)?.ok()?),
+                None => None,
+            };
+            Ok((sent, got, self.remote.to_vec(margin.clone())?))
+        };
+        let (sent, got, now) = run().map_err(because("writing"))?;
+        equal(
+            "completion",
+            (sent.wr_id, sent.opcode),
+            (len as u64, Opcode::Write),
+        )?;
+        if let Some(got) = got {
+            equal(
+                "receive",
+                (got.wr_id, got.opcode, got.imm, got.byte_len as usize),
+                (9, Opcode::RecvWriteImm, imm, len),
+            )?;
+        }
+        let (before, rest) = now.split_at(at - margin.start);
+        let (written, behind) = rest.split_at(len);
+        if written != data {
+            let first = written.iter().zip(&data).position(|(a, b)| a != b);
+            return Err(format!("byte {first:?} of {len} differs"));
+        }
+        let is_untouched = |part: &[u8]| part.iter().all(|byte| *byte == 0xc3);
+        check("bytes before it changed", is_untouched(before))?;
+        check("bytes behind it changed", is_untouched(behind))?;
+        let none = self.here.cq.poll().map_err(because("polling"))?;
+        check("a completion too many", none.is_none())
+    }
+}
+
+/// All cases.
+pub fn run(r: &mut Report) {
+    let Some(ends) = r.need("two ends that meet over TCP", ends) else {
+        return;
+    };
+    let mtu = ends.from.local().mtu.min(ends.from.peer().mtu).bytes() as usize;
+    println!(
+        "# {} writes to {}, MTU {mtu}",
+        ends.here.dev, ends.there.dev
+    );
+    let sizes = [1, 8, 1023, mtu, mtu + 1, 2 * mtu - 1, MIB, 64 * MIB];
+    for (i, len) in sizes.into_iter().enumerate() {
+        for at in [0, 4093 + i] {
+            r.case(format!("a write of {len} bytes to {at}"), || {
+                ends.cross(len, at, None)
+            });
+        }
+    }
+    for (len, imm) in [(0, 0), (1, u32::MAX), (mtu + 1, 0xdead_beef), (MIB, 1)] {
+        r.case(
+            format!("a write of {len} bytes with immediate data"),
+            || ends.cross(len, 4096, Some(imm)),
+        );
+    }
+}
