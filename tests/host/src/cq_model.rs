@@ -232,7 +232,7 @@ fn check(scenario: impl Fn() + Send + Sync + 'static) {
 /// The ring of `cq.rs`, or a variant of it, with what is done to it.
 macro_rules! model {
     ($name:ident) => {
-        #[allow(dead_code)]
+        #[allow(dead_code, clippy::all)]
         mod $name {
             use super::*;
 

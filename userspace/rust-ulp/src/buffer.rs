@@ -764,7 +764,7 @@ impl RemoteSlice {
     pub fn from_bytes(bytes: &[u8; Self::WIRE_LEN]) -> Result<Self> {
         let number = |range: std::ops::Range<usize>| {
             let bytes = bytes.get(range).unwrap_or_default();
-            bytes.iter().fold(0, |n, b| n << 8 | u64::from(*b))
+            bytes.iter().fold(0, |n, b| (n << 8) | u64::from(*b))
         };
         Self::new(number(0..8), number(8..16), number(16..20) as u32)
     }

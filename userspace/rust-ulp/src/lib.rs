@@ -32,6 +32,8 @@ mod fake;
 mod qp;
 #[allow(unsafe_code)]
 mod sys;
+#[cfg(test)]
+mod tests;
 pub mod wire;
 mod wr;
 

@@ -23,7 +23,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A struct that is the argument of one command.
-pub(crate) trait Command: Copy {
+pub(crate) trait Command: Copy + 'static {
     /// Name of the command, for messages.
     const NAME: &'static str;
 
@@ -124,18 +124,26 @@ impl File {
     /// As [`Command::issue`], with respect to the addresses in `arg`.
     unsafe fn issue<C: Command>(&self, arg: &mut C) -> Result<(), Errno> {
         loop {
-            #[cfg(test)]
-            if let Some(fake) = &self.fake {
-                // SAFETY: What the caller promised.
-                return unsafe { fake.issue(C::NAME, std::ptr::from_mut(arg).cast()) };
-            }
-            // SAFETY: A unique reference is such a pointer; the rest is the caller's promise.
-            match unsafe { C::issue(self.fd.as_raw_fd(), arg) } {
-                Ok(_) => return Ok(()),
+            // SAFETY: What the caller promised.
+            match unsafe { self.issue_once(arg) } {
                 Err(Errno::EINTR) => continue,
-                Err(errno) => return Err(errno),
+                result => return result,
             }
         }
+    }
+
+    /// Issues a command.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::issue`].
+    unsafe fn issue_once<C: Command>(&self, arg: &mut C) -> Result<(), Errno> {
+        #[cfg(test)]
+        if let Some(fake) = &self.fake {
+            return fake.command(C::NAME, arg);
+        }
+        // SAFETY: A unique reference is such a pointer; the rest is the caller's promise.
+        unsafe { C::issue(self.fd.as_raw_fd(), arg) }.map(drop)
     }
 
     /// Issues a command that writes to nothing but `arg`.
@@ -359,5 +367,70 @@ pub(crate) fn random_u32() -> Result<u32, Errno> {
         Ok(u32::from_ne_bytes(bytes))
     } else {
         Err(Errno::last())
+    }
+}
+
+/// Counts what the tests allocate.
+#[cfg(test)]
+pub(crate) mod counting {
+    use std::alloc::{GlobalAlloc, Layout, System};
+    use std::cell::Cell;
+
+    thread_local! {
+        static COUNT: Cell<u64> = const { Cell::new(0) };
+        static PAUSED: Cell<bool> = const { Cell::new(false) };
+    }
+
+    struct Counting;
+
+    fn count() {
+        // A thread that ends has no counter any more.
+        let _ = PAUSED.try_with(|paused| {
+            if !paused.get() {
+                let _ = COUNT.try_with(|count| count.set(count.get() + 1));
+            }
+        });
+    }
+
+    // SAFETY: It is the system's allocator; the counter does not allocate.
+    unsafe impl GlobalAlloc for Counting {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            count();
+            // SAFETY: What the caller promised.
+            unsafe { System.alloc(layout) }
+        }
+
+        unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+            count();
+            // SAFETY: What the caller promised.
+            unsafe { System.alloc_zeroed(layout) }
+        }
+
+        unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+            count();
+            // SAFETY: What the caller promised.
+            unsafe { System.realloc(ptr, layout, size) }
+        }
+
+        unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+            // SAFETY: What the caller promised.
+            unsafe { System.dealloc(ptr, layout) }
+        }
+    }
+
+    #[global_allocator]
+    static ALLOCATOR: Counting = Counting;
+
+    /// How often this thread has allocated.
+    pub(crate) fn allocations() -> u64 {
+        COUNT.with(Cell::get)
+    }
+
+    /// What `f` allocates is not counted.
+    pub(crate) fn uncounted<T>(f: impl FnOnce() -> T) -> T {
+        let before = PAUSED.with(|paused| paused.replace(true));
+        let result = f();
+        PAUSED.with(|paused| paused.set(before));
+        result
     }
 }

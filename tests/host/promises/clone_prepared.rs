@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Nobody keeps a copy of a queue pair from before it was connected.
+//@ error E0599: no method named `clone` found for struct `PreparedQp`
+
+use rust_ulp::*;
+
+pub fn promise(prepared: PreparedQp<Rc>, peer: Endpoint) -> Result<()> {
+    let _ = prepared.clone(); //~ BAD
+    let qp = prepared.connect(peer)?;
+    drop(qp.clone());
+    Ok(())
+}

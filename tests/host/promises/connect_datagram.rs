@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A datagram queue pair is connected to nobody.
+//@ error E0599: no method named `connect` found for struct `PreparedQp<Ud>`
+
+use rust_ulp::*;
+
+pub fn promise(pd: &Pd, cq: &Cq, peer: Endpoint) -> Result<()> {
+    let qp = pd.create_qp::<Rc>(cq).build()?;
+    qp.connect(peer)?;
+    let qp = pd.create_qp::<Ud>(cq).build()?;
+    qp.connect(peer)?; //~ BAD
+    drop(qp);
+    Ok(())
+}

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Nor by way of TCP.
+//@ error E0599: no method named `connect_tcp` found for struct `PreparedQp<Ud>`
+
+use rust_ulp::*;
+
+pub fn promise(rc: PreparedQp<Rc>, ud: PreparedQp<Ud>) -> Result<()> {
+    rc.connect_tcp("192.0.2.1:1", &[])?;
+    ud.connect_tcp("192.0.2.1:1", &[])?; //~ BAD
+    drop(ud);
+    Ok(())
+}

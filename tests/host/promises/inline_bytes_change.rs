@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Nor do they change between.
+//@ error E0506: cannot assign to `bytes[_]` because it is borrowed
+
+use rust_ulp::*;
+
+pub fn promise(qp: &Qp<Rc>) -> Result<u8> {
+    let mut bytes = [1, 2, 3];
+    let mut batch = qp.batch();
+    batch.push(Send::inline_bytes(&bytes))?;
+    bytes[0] = 9; //~ BAD
+    batch.submit()?;
+    bytes[0] = 8;
+    Ok(bytes[0])
+}

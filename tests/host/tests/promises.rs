@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What must not compile.
+//!
+//! Each file of `promises/` has lines marked `//~ BAD`, and says which error they are. Without these
+//! lines it compiles; with them it does not, for that reason and in one of those lines. The code of
+//! the error and a part of its text are compared, not all that a compiler has to say: that changes
+//! from one version to the next.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What the crate was compiled to, for `rustc --extern`.
+struct Library {
+    deps: PathBuf,
+    rlib: PathBuf,
+}
+
+impl Library {
+    /// The newest one beside this program that works with this compiler.
+    fn find() -> Self {
+        let exe = std::env::current_exe().unwrap();
+        let deps = exe.parent().unwrap().to_owned();
+        let mut found: Vec<_> = std::fs::read_dir(&deps)
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .filter(|entry| {
+                let name = entry.file_name();
+                let name = name.to_string_lossy();
+                name.starts_with("librust_ulp-") && name.ends_with(".rlib")
+            })
+            .map(|entry| (entry.metadata().unwrap().modified().unwrap(), entry.path()))
+            .collect();
+        found.sort();
+        let mut why = String::from("there is none");
+        for (_, rlib) in found.into_iter().rev() {
+            let library = Self {
+                deps: deps.clone(),
+                rlib,
+            };
+            match library.compile("control", "pub use rust_ulp::Device;\n") {
+                Ok(()) => return library,
+                Err(error) => why = error,
+            }
+        }
+        panic!("no librust_ulp-*.rlib in {} works: {why}", deps.display());
+    }
+
+    /// Compiles a library; what the compiler says, as JSON, if it does not like it.
+    fn compile(&self, name: &str, text: &str) -> Result<(), String> {
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("promises");
+        std::fs::create_dir_all(&dir).unwrap();
+        let file = dir.join(format!("{name}.rs"));
+        std::fs::write(&file, text).unwrap();
+        let output = Command::new(env!("HOST_RUSTC"))
+            .args([
+                "--edition=2021",
+                "--crate-type=lib",
+                "--emit=metadata",
+                "--error-format=json",
+            ])
+            .arg(format!("--crate-name={name}"))
+            .arg(format!("--out-dir={}", dir.display()))
+            .arg(format!("-Ldependency={}", self.deps.display()))
+            .arg(format!("--extern=rust_ulp={}", self.rlib.display()))
+            .arg(&file)
+            .output()
+            .unwrap_or_else(|e| panic!("{}: {e}", env!("HOST_RUSTC")));
+        match output.status.success() {
+            true => Ok(()),
+            // Whether a type is called by its path depends on the version, and on who else has one.
+            false => Err(String::from_utf8_lossy(&output.stderr).replace("rust_ulp::", "")),
+        }
+    }
+}
+
+/// The messages themselves, without what comes with them.
+fn summary(messages: &str) -> String {
+    let texts = messages.lines().filter_map(|line| {
+        line.split_once("\"message\":\"")?
+            .1
+            .split_once("\",\"code\"")
+    });
+    texts.map(|(text, _)| format!("\n    {text}")).collect()
+}
+
+/// What comes after `"key":` in a line of JSON, as far as it is a string or a number.
+fn value<'a>(json: &'a str, key: &str) -> Option<&'a str> {
+    let rest = json.split_once(&format!("\"{key}\":"))?.1;
+    let end = rest.find([',', '}', ']'])?;
+    Some(rest[..end].trim_matches('"'))
+}
+
+/// Whether this message is the error that the file announces, in one of the lines.
+fn is_expected(message: &str, code: &str, says: &str, bad: &[usize]) -> bool {
+    if !message.contains("\"level\":\"error\"")
+        || !message.contains(&format!("\"code\":{{\"code\":\"{code}\""))
+    {
+        return false;
+    }
+    // The spans that matter are primary ones, and have the line before that mark.
+    let in_bad_line = message
+        .split("\"byte_end\":")
+        .filter(|span| span.contains("\"is_primary\":true"))
+        .filter_map(|span| value(span, "line_start")?.parse().ok())
+        .any(|line: usize| bad.contains(&line));
+    in_bad_line && message.contains(&says.replace('"', "\\\""))
+}
+
+/// The text without its bad lines.
+fn good(text: &str) -> String {
+    text.lines()
+        .map(|line| {
+            if line.ends_with("//~ BAD") {
+                "\n"
+            } else {
+                line
+            }
+        })
+        .flat_map(|line| [line, "\n"])
+        .collect()
+}
+
+/// What is wrong with the promise in `path`, if something is.
+fn check(library: &Library, path: &Path) -> Result<(), String> {
+    let name = path.file_stem().unwrap().to_str().unwrap();
+    let text = std::fs::read_to_string(path).unwrap();
+    let (code, says) = text
+        .lines()
+        .find_map(|line| line.strip_prefix("//@ error ")?.split_once(": "))
+        .ok_or("it announces no error")?;
+    let bad: Vec<usize> = (1..)
+        .zip(text.lines())
+        .filter(|(_, line)| line.ends_with("//~ BAD"))
+        .map(|(number, _)| number)
+        .collect();
+    if bad.is_empty() {
+        return Err("it has no bad line".into());
+    }
+    let Err(messages) = library.compile(name, &text) else {
+        return Err("it compiles".into());
+    };
+    if messages
+        .lines()
+        .any(|message| is_expected(message, code, says, &bad))
+    {
+        return Ok(());
+    }
+    let got = summary(&messages);
+    Err(format!(
+        "not {code} with {says:?} in lines {bad:?}, but{got}"
+    ))
+}
+
+#[test]
+fn what_cannot_work_does_not_compile() {
+    let library = Library::find();
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("promises");
+    let mut files: Vec<_> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    assert!(files.len() >= 30, "only {} promises", files.len());
+    // Without the bad lines, all of them together.
+    let mut all = String::new();
+    for file in &files {
+        let name = file.file_stem().unwrap().to_str().unwrap();
+        let text = good(&std::fs::read_to_string(file).unwrap());
+        all.push_str(&format!("pub mod {name} {{\n{text}}}\n"));
+    }
+    if let Err(why) = library.compile("all_good", &all) {
+        panic!("without their bad lines: {}", summary(&why));
+    }
+    let mut broken = String::new();
+    for file in &files {
+        if let Err(why) = check(&library, file) {
+            broken.push_str(&format!("{}: {why}\n", file.display()));
+        }
+    }
+    assert!(broken.is_empty(), "{broken}");
+}
+
+/// The comparison itself: another error, another line or none are noticed.
+#[test]
+fn a_broken_promise_is_noticed() {
+    let library = Library::find();
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let outcome = |name: &str, text: &str| {
+        let file = dir.join(format!("{name}.rs"));
+        std::fs::write(&file, text).unwrap();
+        check(&library, &file).unwrap_err()
+    };
+    let head = "//@ error E0308: mismatched types\npub fn f() -> u8 {\n";
+    let kept = outcome("kept", &format!("{head}let x = 1; //~ BAD\n1\n}}\n"));
+    assert_eq!(kept, "it compiles");
+    let other = outcome("other", &format!("{head}let x = y; //~ BAD\n1\n}}\n"));
+    assert!(other.starts_with("not E0308"), "{other}");
+    let spelled = head.replace("mismatched", "other");
+    let text = outcome("text", &format!("{spelled}return \"\"; //~ BAD\n1\n}}\n"));
+    assert!(text.starts_with("not E0308"), "{text}");
+    let elsewhere = outcome("elsewhere", "//@ error E0308: mismatched types\ntype T = u8;\ntype T = u16; //~ BAD\nfn f() -> T { 1u8 }\n");
+    assert!(elsewhere.starts_with("not E0308"), "{elsewhere}");
+}

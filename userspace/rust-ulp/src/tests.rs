@@ -1,0 +1,1430 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The crate from the outside, on the kernel of `fake.rs`.
+
+use crate::fake::Kernel;
+use crate::sys::counting::allocations;
+use crate::{
+    abi, Access, Buffer, CompareSwap, Completion, Cq, Device, Endpoint, Error, FetchAdd, Gid,
+    Listener, Mtu, Opcode, Path, PreparedQp, Qp, QpAttr, QpState, Rc, Read, Recv, RemoteSlice,
+    Send, Status, TcpOptions, Ud, Write,
+};
+use nix::errno::Errno;
+use proptest::prelude::*;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(5);
+const NOW: Duration = Duration::from_millis(5);
+
+/// Two queue pairs that are connected with each other, on one device.
+struct Pair {
+    kernel: Arc<Kernel>,
+    device: Device,
+    cq: Cq,
+    a: Qp<Rc>,
+    b: Qp<Rc>,
+    mem: Buffer,
+}
+
+fn pair_of(cq_entries: u32) -> Pair {
+    let kernel = Kernel::new();
+    let device = kernel.device();
+    let (pd, cq) = (
+        device.alloc_pd().unwrap(),
+        device.create_cq(cq_entries).unwrap(),
+    );
+    let build = || pd.create_qp::<Rc>(&cq).build().unwrap();
+    let (a, b) = (build(), build());
+    let (at_a, at_b) = (a.endpoint(), b.endpoint());
+    Pair {
+        a: a.connect(at_b).unwrap(),
+        b: b.connect(at_a).unwrap(),
+        mem: pd.alloc_buffer(8192).unwrap(),
+        kernel,
+        device,
+        cq,
+    }
+}
+
+fn pair() -> Pair {
+    pair_of(64)
+}
+
+fn drain(cq: &Cq) -> Vec<Completion> {
+    let mut all = Vec::new();
+    while let Some(completion) = cq.poll().unwrap() {
+        all.push(completion);
+    }
+    all
+}
+
+#[test]
+fn everything_crosses_threads() {
+    fn check<T: std::marker::Send + Sync + 'static>() {}
+    check::<Device>();
+    check::<Cq>();
+    check::<Qp<Rc>>();
+    check::<PreparedQp<Rc>>();
+    check::<Buffer>();
+    check::<crate::Grant>();
+    check::<crate::LocalSlice>();
+    check::<Error>();
+    check::<Listener>();
+}
+
+// --- data ---------------------------------------------------------------------------------------------
+
+#[test]
+fn a_write_with_immediate_data() {
+    let p = pair();
+    p.mem.write_at(3, b"hello").unwrap();
+    let grant = p.mem.grant(4096.., Access::REMOTE_WRITE).unwrap();
+    p.b.post_recv(Recv::empty().wr_id(9)).unwrap();
+    let src = p.mem.slice(3..8).unwrap();
+    p.a.post(Write::new(src, grant.remote()).imm(0x1234_5678).wr_id(7))
+        .unwrap();
+    let theirs = p.cq.wait(SOON).unwrap().ok().unwrap();
+    assert!(theirs.is_of(&p.b) && !theirs.is_of(&p.a));
+    assert_eq!(theirs.opcode, Opcode::RecvWriteImm);
+    assert_eq!(
+        (theirs.wr_id, theirs.byte_len, theirs.imm),
+        (9, 5, Some(0x1234_5678))
+    );
+    let ours = p.cq.wait(SOON).unwrap().ok().unwrap();
+    assert!(ours.is_of(&p.a));
+    assert_eq!(
+        (ours.wr_id, ours.opcode, ours.imm),
+        (7, Opcode::Write, None)
+    );
+    assert_eq!(p.mem.to_vec(4096..4101).unwrap(), b"hello");
+    assert!(p.cq.poll().unwrap().is_none());
+}
+
+#[test]
+fn each_kind_of_request() {
+    let p = pair();
+    let all = Access::all();
+    let grant = p.mem.grant(.., all).unwrap();
+    let remote = |range: std::ops::Range<u64>| grant.remote().slice(range).unwrap();
+    let local = |range: std::ops::Range<usize>| p.mem.slice(range).unwrap();
+    p.mem.write_at(0, b"0123456789abcdef").unwrap();
+
+    let pieces = [local(0..2), local(10..13), local(15..16)];
+    p.a.post(Write::gather(&pieces, remote(64..128))).unwrap();
+    assert_eq!(p.mem.to_vec(64..70).unwrap(), b"01abcf");
+    p.a.post(Write::inline_bytes(b"inline", remote(80..86)))
+        .unwrap();
+    assert_eq!(p.mem.to_vec(80..86).unwrap(), b"inline");
+    p.a.post(Read::new(remote(0..16), local(128..144))).unwrap();
+    assert_eq!(p.mem.to_vec(128..144).unwrap(), b"0123456789abcdef");
+    let pieces = [local(200..204), local(300..301)];
+    p.a.post(Read::scatter(remote(0..16), &pieces)).unwrap();
+    assert_eq!(p.mem.to_vec(200..204).unwrap(), b"0123");
+    assert_eq!(p.mem.to_vec(300..302).unwrap(), b"4\0");
+
+    let into = [local(400..402), local(500..600)];
+    p.b.post_recv(Recv::scatter(&into).wr_id(1)).unwrap();
+    p.a.post(Send::new(local(0..4)).imm(5)).unwrap();
+    assert_eq!(p.mem.to_vec(400..402).unwrap(), b"01");
+    assert_eq!(p.mem.to_vec(500..502).unwrap(), b"23");
+    p.b.post(Recv::new(local(700..710))).unwrap();
+    p.a.post(Send::inline_bytes(b"xyz").solicited().fenced())
+        .unwrap();
+    assert_eq!(p.mem.to_vec(700..703).unwrap(), b"xyz");
+    p.b.post_recv(Recv::empty()).unwrap();
+    p.a.post(Send::empty()).unwrap();
+
+    p.mem.store_u64(1024, 40, Ordering::Release).unwrap();
+    p.a.post(FetchAdd::new(remote(1024..1032), 2, local(1032..1040)))
+        .unwrap();
+    p.a.post(CompareSwap::new(
+        remote(1024..1032),
+        42,
+        7,
+        local(1040..1048),
+    ))
+    .unwrap();
+    let word = |at| p.mem.load_u64(at, Ordering::Acquire).unwrap();
+    assert_eq!((word(1024), word(1032), word(1040)), (7, 40, 42));
+
+    let done = drain(&p.cq);
+    assert!(done.iter().all(|c| c.status == Status::Success));
+    let count = |opcode| done.iter().filter(|c| c.opcode == opcode).count();
+    assert_eq!((count(Opcode::Write), count(Opcode::Read)), (2, 2));
+    assert_eq!((count(Opcode::Send), count(Opcode::Recv)), (3, 3));
+    assert_eq!(
+        (count(Opcode::FetchAdd), count(Opcode::CompareSwap)),
+        (1, 1)
+    );
+}
+
+#[test]
+fn unsignaled_requests_are_silent_and_failures_are_not() {
+    let p = pair();
+    let grant = p.mem.grant(0..64, Access::REMOTE_WRITE).unwrap();
+    let src = p.mem.slice(0..8).unwrap();
+    p.a.post(Write::new(src.clone(), grant.remote()).signaled(false))
+        .unwrap();
+    assert!(p.cq.poll().unwrap().is_none());
+
+    // A key that nobody made: the peer is named in the error.
+    let wrong = RemoteSlice::new(1 << 40, 8, 0xbad).unwrap();
+    p.a.post(Write::new(src.clone(), wrong).signaled(false).wr_id(3))
+        .unwrap();
+    let failed = p.cq.wait(SOON).unwrap();
+    let Err(Error::Completion(error)) = failed.ok() else {
+        panic!("{failed}");
+    };
+    assert_eq!((error.wr_id, error.opcode), (3, Opcode::Write));
+    assert_eq!(
+        (error.status, error.vendor_err),
+        (Status::RemoteAccess, 0x2a)
+    );
+    assert_eq!(error.qp_num, p.a.qp_num());
+    assert_eq!(error.peer, Some((p.b.qp_num(), p.b.local().gid)));
+    let text = error.to_string();
+    for part in [
+        "Write request 3",
+        "::ffff:10.9.0.1",
+        "status 10",
+        "vendor code 0x2a",
+        "rkey",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    // And from now on it takes nothing.
+    let error = p.a.post(Write::new(src, grant.remote())).unwrap_err();
+    assert!(matches!(error, Error::NotConnected), "{error}");
+    assert_eq!(p.a.query().unwrap().state, QpState::Err);
+}
+
+#[test]
+fn requests_that_cannot_work_are_refused_here() {
+    let p = pair();
+    let grant = p.mem.grant(0..16, Access::REMOTE_READ).unwrap();
+    let local = |range: std::ops::Range<usize>| p.mem.slice(range).unwrap();
+    p.kernel.log();
+    let error =
+        p.a.post(Write::new(local(0..8), grant.remote()))
+            .unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Access {
+                needed: Access::REMOTE_WRITE,
+                granted: Access::REMOTE_READ
+            }
+        ),
+        "{error}"
+    );
+    let error =
+        p.a.post(Read::new(grant.remote(), local(0..17)))
+            .unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Range {
+                len: 17,
+                capacity: 16,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let odd = RemoteSlice::new(0x1004, 8, 1).unwrap();
+    let error = p.a.post(FetchAdd::new(odd, 1, local(0..8))).unwrap_err();
+    assert!(
+        matches!(error, Error::Misaligned { align: 8, .. }),
+        "{error}"
+    );
+    let even = RemoteSlice::new(0x1000, 64, 1).unwrap();
+    let error = p.a.post(FetchAdd::new(even, 1, local(0..16))).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Range {
+                len: 16,
+                capacity: 8,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let many = vec![local(0..1); 17];
+    let error = p.a.post(Send::gather(&many)).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::TooMany {
+                what: "elements",
+                count: 17,
+                max: 16
+            }
+        ),
+        "{error}"
+    );
+    assert!(
+        p.kernel.log().is_empty(),
+        "nothing of that went to the kernel"
+    );
+}
+
+// --- batches ------------------------------------------------------------------------------------------
+
+#[test]
+fn a_batch_is_one_call() {
+    let p = pair();
+    let grant = p.mem.grant(4096.., Access::REMOTE_WRITE).unwrap();
+    p.mem.write_at(0, b"abcdefgh").unwrap();
+    let pieces = [p.mem.slice(0..2).unwrap(), p.mem.slice(6..8).unwrap()];
+    p.kernel.log();
+    let mut batch = p.a.batch();
+    assert!(batch.is_empty());
+    for i in 0..4 {
+        let dst = grant.remote().slice(i * 16..).unwrap();
+        batch.push(Write::gather(&pieces, dst).wr_id(i)).unwrap();
+    }
+    batch
+        .push(Write::inline_bytes(b"zz", grant.remote().slice(100..).unwrap()).wr_id(4))
+        .unwrap();
+    assert_eq!(batch.len(), 5);
+    assert_eq!(batch.submit_and_wait(5, SOON).unwrap(), 5);
+    assert_eq!(p.kernel.log(), ["SUBMIT"]);
+    let order: Vec<u64> = drain(&p.cq).iter().map(|c| c.wr_id).collect();
+    assert_eq!(order, [0, 1, 2, 3, 4]);
+    for i in 0..4 {
+        assert_eq!(p.mem.to_vec(4096 + i * 16..4100 + i * 16).unwrap(), b"abgh");
+    }
+    assert_eq!(p.mem.to_vec(4196..4198).unwrap(), b"zz");
+}
+
+#[test]
+fn a_batch_over_queue_pairs() {
+    let p = pair();
+    let mut batch = p.device.batch();
+    batch.push(&p.b, Recv::empty().wr_id(1)).unwrap();
+    batch.push(&p.a, Send::empty().wr_id(2)).unwrap();
+    assert_eq!(batch.submit_and_wait(&p.cq, 2, SOON).unwrap(), 2);
+    assert_eq!(drain(&p.cq).len(), 2);
+    let recvs = [(&p.a, Recv::empty()), (&p.b, Recv::empty())];
+    assert_eq!(p.device.submit(recvs).unwrap(), 2);
+
+    let other = p.kernel.device();
+    let mut batch = other.batch();
+    let error = batch.push(&p.a, Send::empty()).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EBADF), "{error}");
+    assert!(batch.is_empty());
+}
+
+#[test]
+fn what_a_batch_says_when_it_is_refused() {
+    let p = pair();
+    let mut batch = p.a.batch();
+    for _ in 0..64 {
+        batch.push(Recv::empty()).unwrap();
+    }
+    let error = batch.push(Recv::empty()).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::TooMany {
+                what: "requests",
+                count: 65,
+                max: 64
+            }
+        ),
+        "{error}"
+    );
+    drop(batch);
+
+    let p = pair_of(2);
+    let mut batch = p.a.batch();
+    for _ in 0..3 {
+        batch.push(Recv::empty()).unwrap();
+    }
+    let error = batch.submit().unwrap_err();
+    let Error::Batch {
+        index: 2,
+        posted: 2,
+        source,
+    } = &error
+    else {
+        panic!("{error}");
+    };
+    assert!(matches!(**source, Error::QueueFull));
+    assert!(
+        !error.is_backpressure() && !error.is_retryable(),
+        "some were posted"
+    );
+    assert_eq!(error.errno(), Some(libc::EAGAIN));
+
+    let error = p.a.post_recv(Recv::empty()).unwrap_err();
+    assert!(matches!(error, Error::QueueFull));
+    assert!(error.is_backpressure() && error.is_retryable());
+    let mut batch = p.a.batch();
+    batch.push(Recv::empty()).unwrap();
+    let error = batch.submit().unwrap_err();
+    assert!(
+        error.is_backpressure() && error.is_retryable(),
+        "nothing was posted"
+    );
+}
+
+#[test]
+fn a_batch_that_waits_says_when_the_time_is_up() {
+    let p = pair();
+    let mut batch = p.a.batch();
+    batch.push(Recv::empty()).unwrap();
+    let error = batch.submit_and_wait(1, NOW).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+}
+
+#[test]
+fn a_batch_keeps_its_memory() {
+    let p = pair();
+    let pd = p.a.pd().clone();
+    let grant = p.mem.grant(.., Access::REMOTE_WRITE).unwrap();
+    let mut batch = p.a.batch();
+    let buffer = pd.alloc_buffer(16).unwrap();
+    buffer.write_at(0, b"still here").unwrap();
+    batch
+        .push(Write::new(buffer.slice(..10).unwrap(), grant.remote()))
+        .unwrap();
+    drop(buffer);
+    batch.submit().unwrap();
+    assert_eq!(p.mem.to_vec(..10).unwrap(), b"still here");
+}
+
+// --- nothing is allocated ---------------------------------------------------------------------------------
+
+#[test]
+fn posting_and_reaping_allocate_nothing() {
+    let p = pair();
+    let grant = p.mem.grant(.., Access::all()).unwrap();
+    let pieces: [_; 4] = std::array::from_fn(|i| p.mem.slice(i * 8..i * 8 + 8).unwrap());
+    let one = &pieces[0];
+    let dst = grant.remote().slice(4096..4608).unwrap();
+    let mut out = [Completion::EMPTY; 16];
+    let round = |out: &mut [Completion]| {
+        p.a.post(Write::new(one.clone(), dst)).unwrap();
+        p.a.post(Write::gather(&pieces, dst)).unwrap();
+        p.a.post(Write::inline_bytes(b"12345678", dst)).unwrap();
+        p.a.post(Read::new(dst, one.clone())).unwrap();
+        p.a.post(FetchAdd::new(dst, 1, one.clone())).unwrap();
+        p.b.post_recv(Recv::scatter(&pieces)).unwrap();
+        p.a.post(Send::new(one.clone()).imm(1)).unwrap();
+        assert_eq!(p.cq.wait_for(7, SOON).unwrap(), 7);
+        assert_eq!(p.cq.poll_into(out).unwrap(), 7);
+        assert!(out.iter().all(|completion| completion.ok().is_ok()));
+
+        let mut batch = p.a.batch();
+        for i in 0..4 {
+            batch.push(Write::new(one.clone(), dst).wr_id(i)).unwrap();
+        }
+        batch.push(Write::gather(&pieces, dst)).unwrap();
+        batch.submit_and_wait(5, SOON).unwrap();
+        let mut batch = p.device.batch();
+        batch.push(&p.b, Recv::new(one.clone())).unwrap();
+        batch.push(&p.a, Send::inline_bytes(b"x")).unwrap();
+        batch.submit_and_wait(&p.cq, 7, SOON).unwrap();
+        for _ in 0..7 {
+            let _ = p.cq.wait(SOON).unwrap().ok().unwrap();
+        }
+        assert!(p.cq.poll().unwrap().is_none());
+        let mut bytes = [0; 100];
+        p.mem.read_at(3, &mut bytes).unwrap();
+        p.mem.write_at(5, &bytes).unwrap();
+    };
+    // The first round may make room that the others find.
+    round(&mut out);
+    let before = allocations();
+    for _ in 0..100 {
+        round(&mut out);
+    }
+    assert_eq!(allocations() - before, 0);
+    // The counter counts.
+    drop(p.mem.to_vec(..).unwrap());
+    assert_eq!(allocations() - before, 1);
+}
+
+// --- completion queues ------------------------------------------------------------------------------------
+
+#[test]
+fn reaping_makes_no_system_call() {
+    let p = pair();
+    for _ in 0..3 {
+        p.kernel.complete(abi::Cqe::default());
+    }
+    p.kernel.log();
+    let mut out = [Completion::EMPTY; 2];
+    assert_eq!(p.cq.poll_into(&mut out).unwrap(), 2);
+    assert!(p.cq.wait(SOON).is_ok());
+    assert!(p.cq.poll().unwrap().is_none());
+    assert_eq!(p.cq.poll_into(&mut []).unwrap(), 0);
+    assert!(p.kernel.log().is_empty());
+}
+
+#[test]
+fn waiting_ends() {
+    let p = pair();
+    let error = p.cq.wait(NOW).unwrap_err();
+    assert!(
+        matches!(error, Error::Timeout { after: NOW, .. }),
+        "{error}"
+    );
+    assert!(error.is_retryable());
+    p.kernel.complete(abi::Cqe::default());
+    let error = p.cq.wait_for(2, NOW).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert_eq!(p.cq.wait_for(1, SOON).unwrap(), 1);
+    let error = p.cq.wait_for(65, SOON).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Range {
+                len: 65,
+                capacity: 64,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(p.cq.wait(Duration::MAX).is_ok());
+    // A signal whose handler returns ends nothing.
+    p.kernel.refuse("SUBMIT", Errno::EINTR);
+    assert!(matches!(p.cq.wait(NOW), Err(Error::Timeout { .. })));
+    p.kernel.refuse("SUBMIT", Errno::ENODEV);
+    assert!(matches!(p.cq.wait(SOON), Err(Error::DeviceGone)));
+}
+
+#[test]
+fn another_thread_is_waited_for() {
+    let p = pair();
+    let (cq, kernel) = (p.cq.clone(), p.kernel.clone());
+    let waiter = std::thread::spawn(move || cq.wait(SOON).unwrap().wr_id);
+    std::thread::sleep(NOW);
+    kernel.complete(abi::Cqe {
+        user_data: 77,
+        ..Default::default()
+    });
+    assert_eq!(waiter.join().unwrap(), 77);
+}
+
+#[test]
+fn a_ring_that_makes_no_sense_is_corrupt() {
+    for tail in [65, 1 << 31, u32::MAX] {
+        let p = pair();
+        p.kernel.set_tail(tail);
+        assert!(matches!(p.cq.poll(), Err(Error::CqCorrupt)));
+        assert!(matches!(p.cq.wait(SOON), Err(Error::CqCorrupt)));
+        assert!(matches!(p.cq.wait_for(1, SOON), Err(Error::CqCorrupt)));
+    }
+}
+
+#[test]
+fn what_came_before_the_end_is_taken_first() {
+    for (flags, what) in [
+        (abi::CQ_OVERFLOW, "5 completions were lost"),
+        (abi::CQ_ERROR, "the device reported an error"),
+        (abi::CQ_DEAD, "the RDMA device was removed"),
+        (abi::CQ_DEAD | abi::CQ_OVERFLOW, "5 completions were lost"),
+    ] {
+        let p = pair();
+        p.kernel.complete(abi::Cqe {
+            user_data: 1,
+            ..Default::default()
+        });
+        p.kernel.set_flags(flags, 5);
+        assert_eq!(p.cq.wait(SOON).unwrap().wr_id, 1);
+        let error = p.cq.poll().unwrap_err();
+        assert!(error.to_string().contains(what), "{error}");
+        assert!(p.cq.wait(SOON).is_err());
+        assert!(p.cq.wait_for(1, SOON).is_err());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn completions_decode(
+        ids: (u64, u32, u32),
+        status in prop_oneof![Just(0u16), 0u16..30, any::<u16>()],
+        opcode: u8,
+        flags: u8,
+        rest: (u32, u32, u32, u32),
+    ) {
+        let p = pair();
+        let (user_data, qp, qp_num) = ids;
+        let (vendor_err, byte_len, imm_data, src_qp) = rest;
+        p.kernel.complete(abi::Cqe {
+            user_data, qp, qp_num, status, opcode, flags, vendor_err, byte_len, imm_data, src_qp,
+            ..Default::default()
+        });
+        let got = p.cq.poll().unwrap().unwrap();
+        prop_assert_eq!((got.wr_id, got.qp_num, got.byte_len), (user_data, qp_num, byte_len));
+        prop_assert_eq!((got.status.code(), got.vendor_err), (status, vendor_err));
+        prop_assert_eq!(got.imm, (flags & abi::WC_WITH_IMM != 0).then_some(imm_data));
+        prop_assert!(got.to_string().contains(&user_data.to_string()));
+        match got.ok() {
+            Ok(_) => prop_assert_eq!(status, 0),
+            Err(error) => {
+                prop_assert!(status != 0);
+                prop_assert!(error.to_string().contains(&status.to_string()));
+            }
+        }
+    }
+}
+
+#[test]
+fn opcodes_have_their_names() {
+    let p = pair();
+    for (code, opcode) in [
+        (abi::WC_SEND, Opcode::Send),
+        (abi::WC_RDMA_WRITE, Opcode::Write),
+        (abi::WC_RDMA_READ, Opcode::Read),
+        (abi::WC_COMP_SWAP, Opcode::CompareSwap),
+        (abi::WC_FETCH_ADD, Opcode::FetchAdd),
+        (abi::WC_LOCAL_INV, Opcode::LocalInvalidate),
+        (abi::WC_RECV, Opcode::Recv),
+        (abi::WC_RECV_RDMA_WITH_IMM, Opcode::RecvWriteImm),
+        (99, Opcode::Other(99)),
+    ] {
+        p.kernel.complete(abi::Cqe {
+            opcode: code,
+            ..Default::default()
+        });
+        assert_eq!(p.cq.poll().unwrap().unwrap().opcode, opcode);
+    }
+}
+
+#[test]
+fn a_ring_goes_round() {
+    let p = pair_of(4);
+    for id in 0..1000 {
+        p.kernel.complete(abi::Cqe {
+            user_data: id,
+            ..Default::default()
+        });
+        assert_eq!(p.cq.poll().unwrap().unwrap().wr_id, id);
+    }
+}
+
+// --- buffers ------------------------------------------------------------------------------------------
+
+#[test]
+fn accesses_stay_within_and_are_aligned() {
+    let p = pair();
+    let mem = p.a.pd().alloc_buffer(13).unwrap();
+    assert_eq!(
+        (mem.len(), mem.is_empty(), mem.page_size()),
+        (13, false, 4096)
+    );
+    // The mapping is longer than that, which is nobody's business.
+    let far = usize::MAX;
+    for (offset, len) in [(13, 1), (14, 0), (0, 14), (far, 1), (1, far), (far, far)] {
+        let len = len.min(64);
+        let error = mem.read_at(offset, &mut vec![0; len]).unwrap_err();
+        assert!(
+            matches!(error, Error::Range { capacity: 13, .. }),
+            "{error}"
+        );
+        assert!(mem.write_at(offset, &vec![0; len]).is_err());
+        assert!(mem.copy_from(0, &mem, offset, len).is_err());
+        assert!(mem.copy_from(offset, &mem, 0, len).is_err());
+        assert!(mem
+            .slice(offset..offset.saturating_add(len).max(14))
+            .is_err());
+        assert!(mem
+            .fill(offset..offset.saturating_add(len).max(14), 1)
+            .is_err());
+    }
+    assert!(mem.copy_from(0, &mem, 0, usize::MAX).is_err());
+    mem.read_at(13, &mut []).unwrap();
+    let relaxed = Ordering::Relaxed;
+    assert!(mem.load_u8(12, relaxed).is_ok() && mem.load_u8(13, relaxed).is_err());
+    assert!(mem.load_u16(10, relaxed).is_ok() && mem.load_u32(8, relaxed).is_ok());
+    // Bytes 8 to 15 are a word, but not all of it is the buffer's.
+    assert!(matches!(mem.load_u64(8, relaxed), Err(Error::Range { .. })));
+    assert!(matches!(
+        mem.store_u64(8, 1, relaxed),
+        Err(Error::Range { .. })
+    ));
+    assert!(matches!(
+        mem.compare_exchange_u64(8, 0, 1, relaxed),
+        Err(Error::Range { .. })
+    ));
+    for offset in 1..5 {
+        assert!(matches!(
+            mem.load_u64(offset, relaxed),
+            Err(Error::Misaligned { align: 8, .. })
+        ));
+        assert!(matches!(
+            mem.store_u64(offset, 1, relaxed),
+            Err(Error::Misaligned { .. })
+        ));
+        assert!(matches!(
+            mem.compare_exchange_u64(offset, 0, 1, relaxed),
+            Err(Error::Misaligned { .. })
+        ));
+        assert_eq!(mem.load_u32(offset, relaxed).is_ok(), offset % 4 == 0);
+        assert_eq!(mem.load_u16(offset, relaxed).is_ok(), offset % 2 == 0);
+    }
+    assert!(mem.load_u64(far - 7, relaxed).is_err());
+    assert_eq!(
+        mem.to_vec(..).unwrap(),
+        [0; 13],
+        "what was refused has changed nothing"
+    );
+}
+
+#[test]
+fn numbers_are_where_the_bytes_are() {
+    let p = pair();
+    let bytes: Vec<u8> = (1..=16).collect();
+    p.mem.write_at(0, &bytes).unwrap();
+    let all = [
+        Ordering::Relaxed,
+        Ordering::Acquire,
+        Ordering::Release,
+        Ordering::AcqRel,
+        Ordering::SeqCst,
+    ];
+    for order in all {
+        for (at, byte) in bytes.iter().enumerate() {
+            assert_eq!(p.mem.load_u8(at, order).unwrap(), *byte);
+        }
+        for at in (0..16).step_by(2) {
+            let want = u16::from_ne_bytes(bytes[at..at + 2].try_into().unwrap());
+            assert_eq!(p.mem.load_u16(at, order).unwrap(), want);
+        }
+        for at in (0..16).step_by(4) {
+            let want = u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+            assert_eq!(p.mem.load_u32(at, order).unwrap(), want);
+        }
+        p.mem.store_u64(64, 5, order).unwrap();
+        assert_eq!(p.mem.compare_exchange_u64(64, 6, 7, order).unwrap(), 5);
+        assert_eq!(p.mem.compare_exchange_u64(64, 5, 7, order).unwrap(), 5);
+        assert_eq!(p.mem.load_u64(64, order).unwrap(), 7);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Write(usize, Vec<u8>),
+    Fill(usize, usize, u8),
+    Copy(usize, usize, usize),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let at = || 0usize..4000;
+    prop_oneof![
+        (at(), prop::collection::vec(any::<u8>(), 0..64))
+            .prop_map(|(at, bytes)| Change::Write(at, bytes)),
+        (at(), at(), any::<u8>()).prop_map(|(at, len, value)| Change::Fill(at, len, value)),
+        (at(), at(), at()).prop_map(|(to, from, len)| Change::Copy(to, from, len)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_buffer_is_a_vector(changes in prop::collection::vec(change(), 1..20)) {
+        const LEN: usize = 4001;
+        let p = pair();
+        let mem = p.a.pd().alloc_buffer(LEN).unwrap();
+        let mut plain = vec![0u8; LEN];
+        for change in changes {
+            let (fits, done) = match change {
+                Change::Write(at, bytes) => {
+                    let fits = at + bytes.len() <= LEN;
+                    if fits {
+                        plain[at..at + bytes.len()].copy_from_slice(&bytes);
+                    }
+                    (fits, mem.write_at(at, &bytes))
+                }
+                Change::Fill(at, len, value) => {
+                    let fits = at + len <= LEN;
+                    if fits {
+                        plain[at..at + len].fill(value);
+                    }
+                    (fits, mem.fill(at..at + len, value))
+                }
+                Change::Copy(to, from, len) => {
+                    let fits = to + len <= LEN && from + len <= LEN;
+                    if fits {
+                        plain.copy_within(from..from + len, to);
+                    }
+                    (fits, mem.copy_from(to, &mem, from, len))
+                }
+            };
+            prop_assert_eq!(done.is_ok(), fits);
+            prop_assert_eq!(&mem.to_vec(..).unwrap(), &plain);
+        }
+    }
+
+    #[test]
+    fn parts_of_parts(ranges in prop::collection::vec((0usize..100, 0usize..100), 1..6)) {
+        let p = pair();
+        let grant = p.mem.grant(0..100, Access::REMOTE_READ).unwrap();
+        let (mut local, mut remote) = (p.mem.slice(0..100).unwrap(), grant.remote());
+        let (mut start, mut len) = (0, 100);
+        for (from, to) in ranges {
+            let (l, r) = (local.slice(from..to), remote.slice(from as u64..to as u64));
+            let fits = from <= to && to <= len;
+            prop_assert_eq!((l.is_ok(), r.is_ok()), (fits, fits));
+            if let (Ok(l), Ok(r)) = (l, r) {
+                (start, len) = (start + from, to - from);
+                prop_assert_eq!((l.offset(), l.len(), l.is_empty()), (start, len, len == 0));
+                prop_assert_eq!(r.addr(), grant.remote().addr() + start as u64);
+                prop_assert_eq!((r.len(), r.rkey()), (len as u64, grant.remote().rkey()));
+                // A part has the rights of the whole.
+                prop_assert_eq!(r.access(), Some(Access::REMOTE_READ));
+                (local, remote) = (l, r);
+            }
+        }
+    }
+}
+
+// --- lives --------------------------------------------------------------------------------------------
+
+#[test]
+fn everything_goes_whatever_the_order() {
+    let p = pair();
+    let grant = p.mem.grant(.., Access::REMOTE_READ).unwrap();
+    let slice = p.mem.slice(..).unwrap();
+    let kernel = p.kernel.clone();
+    assert_eq!(kernel.objects(), 6);
+    // The domain, the queue and the device go first, as far as their owner is concerned.
+    let Pair {
+        device,
+        cq,
+        a,
+        b,
+        mem,
+        ..
+    } = p;
+    drop((device, cq));
+    drop(mem);
+    let (other, pd) = (a.clone(), a.pd().clone());
+    drop((a, b));
+    assert_eq!(kernel.objects(), 5);
+    drop(other);
+    drop(grant);
+    assert_eq!(kernel.objects(), 2);
+    drop(pd);
+    slice.buffer().write_at(0, b"x").unwrap();
+    drop(slice);
+    assert_eq!(kernel.objects(), 0);
+}
+
+#[test]
+fn a_grant_dies_once() {
+    let p = pair();
+    let grant = p.mem.grant(.., Access::REMOTE_WRITE).unwrap();
+    let clone = grant.clone();
+    let before = p.kernel.objects();
+    grant.revoke().unwrap();
+    assert_eq!(p.kernel.objects(), before - 1);
+    p.kernel.log();
+    assert_eq!(clone.revoke().unwrap_err().errno(), Some(libc::EBADF));
+    drop((grant, clone));
+    assert!(p.kernel.log().is_empty());
+
+    // Revoking may fail and be tried again.
+    let grant = p.mem.grant(.., Access::REMOTE_WRITE).unwrap();
+    p.kernel.refuse("DESTROY", Errno::EBUSY);
+    assert!(matches!(
+        grant.revoke(),
+        Err(Error::Busy { what: "DESTROY" })
+    ));
+    grant.revoke().unwrap();
+}
+
+#[test]
+fn half_made_things_go_again() {
+    let kernel = Kernel::new();
+    let device = kernel.device();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(1).unwrap());
+    kernel.refuse("QP_MODIFY", Errno::ERANGE);
+    let error = pd.create_qp::<Rc>(&cq).build().unwrap_err();
+    assert_eq!(error.errno(), Some(libc::ERANGE));
+    assert_eq!(kernel.objects(), 2);
+    kernel.refuse("QP_CREATE", Errno::EOPNOTSUPP);
+    let error = pd.create_qp::<Ud>(&cq).build().unwrap_err();
+    assert!(matches!(error, Error::Unsupported { what: "QP_CREATE" }));
+    assert_eq!(device.create_cq(0).unwrap_err().errno(), Some(libc::ERANGE));
+    assert_eq!(pd.alloc_buffer(0).unwrap_err().errno(), Some(libc::EINVAL));
+    assert_eq!(kernel.objects(), 2);
+    assert_eq!(
+        kernel
+            .log()
+            .iter()
+            .filter(|name| **name == "DESTROY")
+            .count(),
+        1
+    );
+}
+
+// --- devices and queue pairs ------------------------------------------------------------------------------
+
+#[test]
+fn devices_are_found_and_explained() {
+    let kernel = Kernel::new();
+    let device = Device::attach(kernel.file(), "fake0").unwrap();
+    let chosen = device.chosen().unwrap();
+    assert_eq!((chosen.port, chosen.gid_index), (1, 1));
+    for part in [
+        "RoCE v2",
+        "an IPv4 address of eth0",
+        "rather than index 0",
+        "link-local",
+    ] {
+        assert!(chosen.reason.contains(part), "{chosen}");
+    }
+    assert!(device
+        .to_string()
+        .starts_with("fake0, port 1, GID index 1, ::ffff:10.9.0.1: "));
+    assert_eq!(device.gids(1).unwrap().len(), 2);
+    assert_eq!(device.gids(2).unwrap_err().errno(), Some(libc::ENOENT));
+    assert_eq!(device.port(2).unwrap_err().errno(), Some(libc::ENOENT));
+    assert_eq!(device.pkey(1, 0).unwrap(), 0xffff);
+    assert!(device.info().supports::<Rc>(abi::WR_RDMA_WRITE));
+    assert!(!device.info().supports::<Rc>(200) && !device.info().supports::<Ud>(0));
+
+    // More than the first question has room for.
+    let mut entries = vec![abi::DeviceEntry::default(); 20];
+    assert_eq!(kernel.file().device_list(&mut entries[..16]).unwrap(), 20);
+    assert_eq!(kernel.file().device_list(&mut entries).unwrap(), 20);
+    assert_eq!(&entries[19].name[..7], b"fake19\0");
+
+    for name in ["fake1", &"x".repeat(64), "a\0b"] {
+        let error = Device::attach(kernel.file(), name).unwrap_err();
+        assert!(matches!(error, Error::NoDevice { .. }), "{error}");
+    }
+    assert!(matches!(Device::open(""), Err(Error::NoDevice { .. })));
+    kernel.upgrade();
+    let error = Device::attach(kernel.file(), "").unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Abi {
+                kernel: 2,
+                library: 1
+            }
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_connection_is_what_both_ends_can() {
+    let kernel = Kernel::new();
+    let device = kernel.device();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(8).unwrap());
+    let qp = pd
+        .create_qp::<Rc>(&cq)
+        .mtu(Mtu::B4096)
+        .timeout(3)
+        .retry_cnt(2)
+        .rnr_retry(1)
+        .min_rnr_timer(9)
+        .access(Access::REMOTE_READ)
+        .traffic_class(0x60)
+        .flow_label(0xabcde)
+        .hop_limit(7)
+        .sl(5)
+        .pkey_index(0)
+        .gid(1, 0)
+        .build()
+        .unwrap();
+    let end = qp.endpoint();
+    // The port does 1,024 bytes, the device 12 reads at a time.
+    assert_eq!(
+        (end.mtu, end.responder, end.initiator),
+        (Mtu::B1024, 16, 12)
+    );
+    assert!(end.psn < 1 << 24);
+    let peer = Endpoint::new(0x77, 0x1234, Gid([9; 16]), Mtu::B512).rd_atomic(3, 200);
+    let qp = qp.connect(peer).unwrap();
+    let info = qp.query().unwrap();
+    assert_eq!((info.state, info.path_mtu), (QpState::Rts, Some(Mtu::B512)));
+    assert_eq!((info.max_rd_atomic, info.max_dest_rd_atomic), (3, 16));
+    assert_eq!(
+        (info.rq_psn, info.sq_psn, info.dest_qp_num),
+        (0x1234, end.psn, 0x77)
+    );
+    assert_eq!((info.timeout, info.retry_cnt, info.rnr_retry), (3, 2, 1));
+    assert_eq!((info.min_rnr_timer, info.access), (9, Access::REMOTE_READ));
+    let path = info.path;
+    assert_eq!((path.gid, path.gid_index, path.port), (Gid([9; 16]), 0, 1));
+    assert_eq!(
+        (path.traffic_class, path.flow_label, path.hop_limit, path.sl),
+        (0x60, 0xabcde, 7, 5)
+    );
+    assert_eq!((qp.peer(), *qp.local()), (&peer, end));
+}
+
+#[test]
+fn states_in_their_order_or_an_explanation() {
+    let kernel = Kernel::new();
+    let device = kernel.device();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(8).unwrap());
+    let qp = pd.create_qp::<Rc>(&cq).build().unwrap();
+    qp.post_recv(Recv::empty()).unwrap();
+    assert_eq!(qp.query().unwrap().recvs_in_flight, 1);
+    let error = qp.modify(QpAttr::to(QpState::Rts)).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::InvalidTransition {
+                current: QpState::Init,
+                next: QpState::Rts
+            }
+        ),
+        "{error}"
+    );
+    let error = qp.into_connected().unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::InvalidTransition {
+                current: QpState::Init,
+                ..
+            }
+        ),
+        "{error}"
+    );
+
+    // By hand, with one's own way to the peer.
+    let qp = pd.create_qp::<Rc>(&cq).build().unwrap();
+    let attr = QpAttr::to(QpState::Rtr)
+        .path(Path::new(Gid([3; 16]), 1, 1))
+        .path_mtu(Mtu::B256)
+        .dest_qp_num(5)
+        .rq_psn(6)
+        .max_dest_rd_atomic(1)
+        .min_rnr_timer(12);
+    qp.modify(attr).unwrap();
+    let attr = QpAttr::to(QpState::Rts)
+        .timeout(14)
+        .retry_cnt(7)
+        .rnr_retry(7)
+        .sq_psn(8);
+    assert!(qp.modify(attr).is_err(), "an attribute is missing");
+    qp.modify(attr.max_rd_atomic(1)).unwrap();
+    let qp = qp.into_connected().unwrap();
+    assert_eq!(
+        (qp.peer().qp_num, qp.peer().gid, qp.peer().mtu),
+        (5, Gid([3; 16]), Mtu::B256)
+    );
+    kernel.refuse("QP_MODIFY", Errno::EHOSTUNREACH);
+    let error = qp.modify(QpAttr::to(QpState::Err)).unwrap_err();
+    assert!(
+        error.to_string().contains("no route to the peer's GID"),
+        "{error}"
+    );
+}
+
+#[test]
+fn names_and_numbers() {
+    for code in 0..=255 {
+        assert_eq!(QpState::from_code(code).code(), code);
+        if let Some(mtu) = Mtu::from_code(code) {
+            assert_eq!((mtu as u8, Mtu::at_most(mtu.bytes())), (code, mtu));
+        }
+    }
+    assert_eq!((Mtu::B256.bytes(), Mtu::B4096.bytes()), (256, 4096));
+    assert_eq!(
+        (Mtu::at_most(0), Mtu::at_most(1500), Mtu::at_most(u32::MAX)),
+        (Mtu::B256, Mtu::B1024, Mtu::B4096)
+    );
+    let gid: Gid = "::ffff:10.9.0.2".parse().unwrap();
+    assert_eq!(gid.ipv4(), Some([10, 9, 0, 2].into()));
+    assert_eq!(gid, Gid::from(std::net::Ipv4Addr::new(10, 9, 0, 2)));
+    assert_eq!(Gid::default().ipv4(), None);
+    assert_eq!(
+        crate::Guid([1, 2, 3, 4, 5, 6, 7, 0xff]).to_string(),
+        "0102:0304:0506:07ff"
+    );
+}
+
+// --- the exchange ---------------------------------------------------------------------------------------
+
+/// A queue pair on a kernel, with a grant of 64 bytes.
+fn end(kernel: &Arc<Kernel>) -> (PreparedQp<Rc>, crate::Grant, Cq) {
+    let device = kernel.device();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(8).unwrap());
+    let grant = pd
+        .alloc_buffer(64)
+        .unwrap()
+        .grant(.., Access::REMOTE_WRITE)
+        .unwrap();
+    (pd.create_qp::<Rc>(&cq).build().unwrap(), grant, cq)
+}
+
+#[test]
+fn two_programs_meet() {
+    let kernel = Kernel::new();
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (theirs, grant, their_cq) = end(&kernel);
+    theirs.post_recv(Recv::empty().wr_id(1)).unwrap();
+    let memory = grant.buffer().clone();
+    let peer = std::thread::spawn(move || {
+        let incoming = listener.accept(SOON).unwrap();
+        let (qp, about) = incoming.accept(theirs, &[&grant]).unwrap();
+        (qp, about, grant)
+    });
+    let (ours, _, cq) = end(&kernel);
+    let (qp, about) = ours.connect_tcp(addr, &[]).unwrap();
+    let (their_qp, about_us, _grant) = peer.join().unwrap();
+    assert_eq!(
+        (about.addr, about.endpoint, about.grants.len()),
+        (addr, *their_qp.local(), 1)
+    );
+    assert_eq!((about_us.endpoint, about_us.grants.len()), (*qp.local(), 0));
+    let dst = about.grant(0).unwrap();
+    assert_eq!(dst.access(), Some(Access::REMOTE_WRITE));
+    assert!(matches!(about.grant(1), Err(Error::Range { .. })));
+    qp.post(Write::inline_bytes(b"across", dst).imm(1)).unwrap();
+    let _ = cq.wait(SOON).unwrap().ok().unwrap();
+    assert_eq!(their_cq.wait(SOON).unwrap().ok().unwrap().wr_id, 1);
+    assert_eq!(memory.to_vec(..6).unwrap(), b"across");
+}
+
+/// What `connect_tcp` says to a peer that answers so, and then hangs up.
+fn connects_to(answer: &'static [u8]) -> Error {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let peer = std::thread::spawn(move || {
+        let (mut tcp, _) = listener.accept().unwrap();
+        // The hello without a grant, so that closing does not become a reset.
+        tcp.read_exact(&mut [0; 44]).unwrap();
+        tcp.write_all(answer).unwrap();
+    });
+    let kernel = Kernel::new();
+    let (qp, ..) = end(&kernel);
+    let error = qp.connect_tcp(addr, &[]).unwrap_err();
+    peer.join().unwrap();
+    // Nothing is left of the queue pair.
+    assert!(kernel.log().iter().any(|name| *name == "DESTROY"));
+    error
+}
+
+#[test]
+fn peers_that_speak_something_else() {
+    let error = connects_to(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    assert!(
+        matches!(error, Error::Wire(crate::wire::WireError::Magic)),
+        "{error}"
+    );
+    let error = connects_to(b"RULP\0\x02\0\x01\0\0\0\x20");
+    assert!(
+        matches!(error, Error::Wire(crate::wire::WireError::Version(2))),
+        "{error}"
+    );
+    let error = connects_to(b"RULP\0\x01\0\x01\xff\xff\xff\xff");
+    assert!(
+        matches!(error, Error::Wire(crate::wire::WireError::Length(u32::MAX))),
+        "{error}"
+    );
+    let error = connects_to(b"RULP\0\x01\0\x03\0\0\0\0");
+    assert!(
+        matches!(error, Error::Wire(crate::wire::WireError::OutOfTurn)),
+        "{error}"
+    );
+    let error = connects_to(b"RULP\0\x01\0\x02\0\0\0\x04\0\x04\0\0");
+    assert!(
+        matches!(error, Error::Refused(crate::wire::Refusal::Busy)),
+        "{error}"
+    );
+    for cut in [b"" as &[u8], b"RULP", b"RULP\0\x01\0\x01\0\0\0\x20\x02\x03"] {
+        let error = connects_to(cut);
+        assert!(matches!(error, Error::Tcp { .. }), "{error}");
+    }
+}
+
+/// What `accept` says to a peer that says so.
+fn accepts(what: &[u8], timeout: Duration) -> (Error, Vec<u8>) {
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let mut tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    tcp.write_all(what).unwrap();
+    let kernel = Kernel::new();
+    let (qp, grant, _) = end(&kernel);
+    let incoming = listener.accept(SOON).unwrap();
+    let error = incoming.accept_within(qp, &[&grant], timeout).unwrap_err();
+    let mut answer = Vec::new();
+    let _ = tcp.read_to_end(&mut answer);
+    (error, answer)
+}
+
+#[test]
+fn strangers_are_told_and_silent_ones_are_not_waited_for() {
+    let refusal = |reason: u8| {
+        let mut bytes = b"RULP\0\x01\0\x02\0\0\0\x04\0".to_vec();
+        bytes.extend([reason, 0, 0]);
+        bytes
+    };
+    let (error, answer) = accepts(b"GET / HTTP/1", SOON);
+    assert!(matches!(error, Error::Wire(_)), "{error}");
+    assert_eq!(answer, refusal(5));
+    let (error, answer) = accepts(b"RULP\0\x01", NOW);
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert_eq!(answer, []);
+    // A datagram queue pair.
+    let mut hello = b"RULP\0\x01\0\x01\0\0\0\x20\x04\x03\x01\x01".to_vec();
+    hello.extend([0; 28]);
+    let (error, answer) = accepts(&hello, SOON);
+    assert!(
+        matches!(error, Error::Refused(crate::wire::Refusal::Transport)),
+        "{error}"
+    );
+    assert_eq!(answer, refusal(2));
+}
+
+#[test]
+fn refusing_and_nobody_there() {
+    let kernel = Kernel::new();
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    assert!(matches!(listener.accept(NOW), Err(Error::Timeout { .. })));
+    let refuser = std::thread::spawn(move || {
+        let incoming = listener.accept(SOON).unwrap();
+        incoming.refuse(crate::wire::Refusal::Declined).unwrap();
+    });
+    let (qp, grant, _) = end(&kernel);
+    let error = qp.connect_tcp(addr, &[&grant]).unwrap_err();
+    assert!(
+        matches!(error, Error::Refused(crate::wire::Refusal::Declined)),
+        "{error}"
+    );
+    refuser.join().unwrap();
+
+    // Now nobody listens there.
+    let (qp, ..) = end(&kernel);
+    let error = qp.connect_tcp(addr, &[]).unwrap_err();
+    assert!(matches!(error, Error::Tcp { peer: Some(_), .. }), "{error}");
+    assert!(error.is_retryable());
+    let (qp, ..) = end(&kernel);
+    let options = TcpOptions::default().timeout(NOW).retry_refused();
+    let error = qp.connect_tcp_with(addr, &[], options).unwrap_err();
+    assert!(
+        matches!(error, Error::Timeout { .. } | Error::Tcp { .. }),
+        "{error}"
+    );
+    let (qp, grant, _) = end(&kernel);
+    let error = qp.connect_tcp(addr, &[&grant; 65]).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::TooMany {
+                what: "grants",
+                count: 65,
+                max: 64
+            }
+        ),
+        "{error}"
+    );
+}
+
+// --- errors -----------------------------------------------------------------------------------------------
+
+/// Each says what happened and what to do.
+#[test]
+fn errors_say_what_to_do() {
+    let open = |errno| Error::Open {
+        path: "/dev/rust_ulp".into(),
+        source: std::io::Error::from_raw_os_error(errno),
+    };
+    let all: Vec<(Error, &[&str])> = vec![
+        (open(libc::ENOENT), &["/dev/rust_ulp", "insmod rust_ulp.ko"]),
+        (open(libc::EACCES), &["run as root", "group rdma"]),
+        (open(libc::EMFILE), &["ulimit -n"]),
+        (open(libc::EIO), &["dmesg"]),
+        (
+            Error::Abi {
+                kernel: 2,
+                library: 1,
+            },
+            &["version 2", "this program 1", "same tree"],
+        ),
+        (
+            Error::Unsupported { what: "QP_CREATE" },
+            &["QP_CREATE", "Device::info()"],
+        ),
+        (
+            Error::NoDevice { name: "x".into() },
+            &["named \"x\"", "rdma link add"],
+        ),
+        (
+            Error::NoDevice { name: "".into() },
+            &["no RDMA device that", "rdma link"],
+        ),
+        (
+            Error::NoUsableGid {
+                port: 1,
+                tried: "none".into(),
+            },
+            &["port 1", "IPv4", "QpBuilder::gid()"],
+        ),
+        (
+            Error::InvalidTransition {
+                current: QpState::Init,
+                next: QpState::Rts,
+            },
+            &["Init", "Rts", "QpAttr"],
+        ),
+        (
+            Error::NotConnected,
+            &["reap its completions", "make a new one"],
+        ),
+        (
+            Error::Range {
+                what: "x",
+                offset: 1,
+                len: 2,
+                capacity: 3,
+            },
+            &["x: 2 bytes at 1", "into 3", "smaller"],
+        ),
+        (
+            Error::Misaligned {
+                offset: 4,
+                align: 8,
+            },
+            &["offset 4", "multiple of 8"],
+        ),
+        (
+            Error::Access {
+                needed: Access::REMOTE_WRITE,
+                granted: Access::empty(),
+            },
+            &["REMOTE_WRITE", "grant more"],
+        ),
+        (
+            Error::TooMany {
+                what: "elements",
+                count: 9,
+                max: 8,
+            },
+            &["9 elements", "8", "split it"],
+        ),
+        (
+            Error::QueueFull,
+            &["nothing was posted", "reap completions"],
+        ),
+        (
+            Error::Batch {
+                index: 3,
+                posted: 0,
+                source: Box::new(Error::QueueFull),
+            },
+            &["request 3", "reap completions", "0 requests were posted"],
+        ),
+        (
+            Error::CqOverflow { dropped: 4 },
+            &["4 completions", "larger one"],
+        ),
+        (Error::CqFailed, &["destroy it"]),
+        (Error::CqCorrupt, &["overwritten", "new one"]),
+        (
+            Error::Busy { what: "DESTROY" },
+            &["DESTROY", "drop that one first"],
+        ),
+        (
+            Error::Timeout {
+                what: "waiting",
+                after: NOW,
+            },
+            &["waiting", "5ms", "wait again"],
+        ),
+        (
+            Error::Tcp {
+                what: "connecting to",
+                peer: None,
+                source: std::io::ErrorKind::NotFound.into(),
+            },
+            &["connecting to", "check that the peer runs"],
+        ),
+        (
+            Error::Wire(crate::wire::WireError::Magic),
+            &["magic", "rust_ulp program of this version"],
+        ),
+        (
+            Error::Refused(crate::wire::Refusal::Busy),
+            &["refused", "try later"],
+        ),
+        (Error::DeviceGone, &["drop all", "open a device again"]),
+        (
+            Error::Sys {
+                call: "QP_CREATE",
+                errno: libc::EXDEV,
+            },
+            &["QP_CREATE", "EXDEV", "protection domains"],
+        ),
+        (
+            Error::Sys {
+                call: "MMAP",
+                errno: 4000,
+            },
+            &["error 4000", "driver's own"],
+        ),
+    ];
+    for (error, parts) in all {
+        let text = error.to_string();
+        for part in parts {
+            assert!(text.contains(part), "{part:?} is not in {text:?}");
+        }
+        assert!(!text.contains("  ") && !text.contains('\n'), "{text:?}");
+        let io = std::io::Error::from(error);
+        assert_eq!(io.to_string(), text);
+    }
+}
+
+/// Every errno of the header has words here.
+#[test]
+fn errnos_of_the_header_are_explained() {
+    let header = include_str!("../../../rust_ulp/uapi/rust_ulp.h");
+    let mut known = 0;
+    for line in header.lines() {
+        let Some(name) = line
+            .strip_prefix(" *  E")
+            .and_then(|rest| rest.split_once("  "))
+        else {
+            continue;
+        };
+        let name = format!("E{}", name.0);
+        let errno = (1..200).find(|n| format!("{:?}", Errno::from_raw(*n)) == name);
+        let Some(errno) = errno else {
+            panic!("what is {name}?");
+        };
+        known += 1;
+        let error = match Errno::from_raw(errno) {
+            // These have their own variants where they come from.
+            Errno::EAGAIN | Errno::ENOTCONN | Errno::EPROTO => continue,
+            errno => Error::sys("SUBMIT", errno),
+        };
+        let text = error.to_string();
+        assert!(!text.contains("the driver's own error"), "{name}: {text}");
+    }
+    assert!(known > 15, "{known}");
+}
+
+#[test]
+fn statuses_are_explained() {
+    for code in 1..=21 {
+        let status = Status::from_code(code);
+        assert!(!matches!(status, Status::Other(_)), "{code}");
+        assert!(
+            !status.name().is_empty() && status.explanation().len() > 20,
+            "{status:?}"
+        );
+    }
+    assert!(matches!(Status::from_code(22), Status::Other(22)));
+}
