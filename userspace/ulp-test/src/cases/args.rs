@@ -15,6 +15,9 @@ enum On {
     Set,
 }
 
+/// An argument, and where to issue it.
+type Call = (On, Vec<u8>);
+
 /// A command with an argument that works.
 struct Probe {
     name: &'static str,
@@ -31,7 +34,7 @@ struct Probe {
     /// Whether it needs a device.
     attached: bool,
     /// The argument, with what has to be there for it.
-    make: fn(&Set) -> Outcome<(On, Vec<u8>)>,
+    make: fn(&Set) -> Outcome<Call>,
 }
 
 fn padding(layout: &[(&str, usize, usize)], at: usize) -> Vec<Range<usize>> {
@@ -59,7 +62,7 @@ macro_rules! probe {
     };
 }
 
-fn on_set<C: Command>(arg: &C) -> Outcome<(On, Vec<u8>)> {
+fn on_set<C: Command>(arg: &C) -> Outcome<Call> {
     Ok((On::Set, bytes(arg)))
 }
 
@@ -345,7 +348,7 @@ fn unknown_numbers(file: &File) -> Outcome {
     // Were it one, its struct would be too small.
     for magic in [0xbe, 0xbf, 0xc0] {
         for nr in 0..=0xff {
-            let cmd = magic << 8 | nr;
+            let cmd = (magic << 8) | nr;
             if !known.contains(&cmd) {
                 file.refuse(cmd, Place::In(&area, 0), Errno::ENOTTY)
                     .map_err(because(&format!("{cmd:#x}")))?;
@@ -366,7 +369,7 @@ fn other_encodings(set: &Set) -> Outcome {
                 2 << 30,
                 3 << 30,
                 (probe.size as u32) << 16,
-                3 << 30 | (probe.size as u32) << 16,
+                (3 << 30) | ((probe.size as u32) << 16),
                 1 << 16,
             ] {
                 file.refuse(probe.nr | bits, Place::In(&area, 0), Errno::ENOTTY)

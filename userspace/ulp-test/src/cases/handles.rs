@@ -245,7 +245,7 @@ impl Field {
             for bit in 0..32 {
                 let handle = there ^ (1 << bit);
                 // Where 0 means none, it is no handle.
-                if !known.contains(&handle) && !(handle == 0 && self.optional) {
+                if !known.contains(&handle) && (handle != 0 || !self.optional) {
                     self.no_such(set, handle)?;
                 }
             }

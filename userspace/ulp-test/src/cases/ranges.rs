@@ -512,7 +512,7 @@ fn grants(r: &mut Report, set: &Set) {
             .map_err(because("none"))?;
         for bit in 0..32 {
             if REMOTE & (1 << bit) == 0 {
-                let args = [1 << bit, REMOTE | 1 << bit].map(|access| abi::GrantCreate {
+                let args = [1 << bit, REMOTE | (1 << bit)].map(|access| abi::GrantCreate {
                     access,
                     ..with(0, 1)
                 });
