@@ -189,7 +189,7 @@ def test_wait(r):
     p.register(a.file.fd, select.POLLIN)
     r.equal("poll with no completion", p.poll(0), [])
     got = a.file.submit([a.write(b, 64, user_data=i) for i in range(3)], cq=a.cq.handle, min_complete=3,
-                        timeout_ns=20 * 10**9)
+                        timeout_ns=20 * ulp.PATIENCE * 10**9)
     r.equal("post and wait in one call", (got.posted, got.wait_error, got.completed), (3, 0, 3))
     r.equal("poll with completions unread", [e & select.POLLIN for _, e in p.poll(0)], [select.POLLIN])
     r.equal("they are there", [c.user_data for c in a.cq.reap()], [0, 1, 2])

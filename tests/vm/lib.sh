@@ -17,6 +17,15 @@ dev=/dev/rust_ulp
 scratch=$(mktemp -d)
 passed=0 failed=0
 started=()
+# The debug kernel takes its time: every deadline is longer there.
+patience=${ULP_DEBUG:+6}
+patience=${patience:-1}
+
+# timeout SECONDS CMD...: timeout(1), with that patience.
+timeout() {
+	if [[ $1 =~ ^[0-9]+$ ]]; then set -- $(($1 * patience)) "${@:2}"; fi
+	command timeout "$@"
+}
 
 ok() { passed=$((passed + 1)) && printf 'ok %s\n' "$1"; }
 
@@ -67,7 +76,12 @@ relay() {
 }
 
 # in_host h1 CMD...
-in_host() { ip netns exec "$@"; }
+in_host() {
+	if [[ ${2:-} = timeout && ${3:-} =~ ^[0-9]+$ ]]; then
+		set -- "$1" timeout $(($3 * patience)) "${@:4}"
+	fi
+	ip netns exec "$@"
+}
 
 # py CODE: Python with all of ulp.py imported.
 py() { PYTHONPATH=$vm timeout "${py_seconds:-60}" python3 -c "from ulp import *
@@ -85,7 +99,7 @@ start() {
 
 # until_true SECONDS CMD...: tries CMD until it succeeds.
 until_true() {
-	local end=$((SECONDS + $1))
+	local end=$((SECONDS + $1 * patience))
 	shift
 	until "$@"; do
 		((SECONDS < end)) || return 1

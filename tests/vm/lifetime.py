@@ -25,7 +25,7 @@ import ulp
 from ulp import FINITE, N, Cq, End, File, error_of, pair
 
 ROUNDS = int(os.environ.get("ULP_ROUNDS", "50"))
-DEADLINE = 5  # seconds that a removal may take
+DEADLINE = 5 * ulp.PATIENCE  # seconds that a removal may take
 LONG = 3600 * 10**9  # a wait that only the removal ends
 SIZE = 1 << 16
 
@@ -111,7 +111,7 @@ def husk(r, what, end):
 
 def ours(kind):
     got = subprocess.run(["rdma", "-j", "resource", "show", kind], capture_output=True, text=True,
-                         check=True, timeout=30).stdout
+                         check=True, timeout=30 * ulp.PATIENCE).stdout
     return [o for o in json.loads(got or "[]") if "rust_ulp" in str(o.get("comm"))]
 
 
@@ -228,7 +228,7 @@ def test_load(r):
         r.equal(f"round {i}: the peer's writes fail", ended(workers[1], 20), "failed")
         for file in (a.file, b.file):
             file.close()
-        subprocess.run("ip netns exec h1 rdma link add rxe1 type rxe netdev w1".split(), check=True, timeout=20)
+        subprocess.run("ip netns exec h1 rdma link add rxe1 type rxe netdev w1".split(), check=True, timeout=20 * ulp.PATIENCE)
         for _ in range(100):
             try:
                 ulp.gid_of("rxe1")

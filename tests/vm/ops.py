@@ -221,7 +221,7 @@ def test_many(r):
     a.buffer.map[:] = pattern(1, a.buffer.length)
     wrs = [qps[i % 8].wr("RDMA_WRITE", a.buffer, 64 * i, 64, remote_addr=b.grant.addr + 64 * i, rkey=b.grant.rkey,
                          user_data=i) for i in range(200)]
-    got = a.file.submit(wrs, cq=a.cq.handle, min_complete=200, timeout_ns=20 * 10**9)
+    got = a.file.submit(wrs, cq=a.cq.handle, min_complete=200, timeout_ns=20 * ulp.PATIENCE * 10**9)
     done = a.cq.reap()
     r.equal("200 writes over 8 queue pairs in one call", (got.posted, got.completed, len(done)), (200, 200, 200))
     r.equal("each completes once, in order on its queue pair",
@@ -252,7 +252,7 @@ def test_domains(r):
 
 
 def regions():
-    out = subprocess.run(["rdma", "resource", "show", "mr"], capture_output=True, text=True, check=True, timeout=20).stdout
+    out = subprocess.run(["rdma", "resource", "show", "mr"], capture_output=True, text=True, check=True, timeout=20 * ulp.PATIENCE).stdout
     return sum("rust_ulp" in line for line in out.splitlines())
 
 

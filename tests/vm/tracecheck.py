@@ -40,13 +40,13 @@ def in_child(function):
 def some_writes():
     a, b = pair()
     a.file.submit([a.write(b, 100 + i, user_data=0xFEED00 + i) for i in range(WRITES)],
-                  cq=a.cq.handle, min_complete=WRITES, timeout_ns=20 * 10**9)
+                  cq=a.cq.handle, min_complete=WRITES, timeout_ns=20 * ulp.PATIENCE * 10**9)
     got = a.cq.reap()
     assert [c.status for c in got] == [0] * WRITES, [c.status for c in got]
 
 
 def log_lines():
-    out = subprocess.run(["dmesg"], capture_output=True, text=True, check=True, timeout=30).stdout
+    out = subprocess.run(["dmesg"], capture_output=True, text=True, check=True, timeout=30 * ulp.PATIENCE).stdout
     return [re.sub(r"^\[[^]]*\] *", "", line) for line in out.splitlines()]
 
 
@@ -202,7 +202,7 @@ def fdinfo(file):
 def test_fdinfo(r):
     r.equal("fdinfo of a file that is not attached says so", dict(fdinfo(ulp.File("h1")))["device"], "none")
     a, b = pair()
-    a.file.submit([a.write(b, 64) for _ in range(5)], cq=a.cq.handle, min_complete=5, timeout_ns=20 * 10**9)
+    a.file.submit([a.write(b, 64) for _ in range(5)], cq=a.cq.handle, min_complete=5, timeout_ns=20 * ulp.PATIENCE * 10**9)
     lines = fdinfo(a.file)
     for line in lines:
         print("# fdinfo: %s: %s" % line)
