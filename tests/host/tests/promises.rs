@@ -81,7 +81,8 @@ fn summary(messages: &str) -> String {
             .1
             .split_once("\",\"code\"")
     });
-    texts.map(|(text, _)| format!("\n    {text}")).collect()
+    let texts: Vec<&str> = texts.map(|(text, _)| text).collect();
+    format!("\n    {}", texts.join("\n    "))
 }
 
 /// What comes after `"key":` in a line of JSON, as far as it is a string or a number.
