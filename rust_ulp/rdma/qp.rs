@@ -640,7 +640,10 @@ impl<H: Handler> Qp<H> {
 
     /// Requests in the send and in the receive queue.
     pub(crate) fn in_flight(&self) -> (u32, u32) {
-        (self.send.lists.lock().posted, self.recv.lists.lock().posted)
+        // Not in one expression: it would hold the first lock while it takes the second.
+        let sends = self.send.lists.lock().posted;
+        let recvs = self.recv.lists.lock().posted;
+        (sends, recvs)
     }
 
     fn queue(&self, side: Side) -> &Queue<H::Request> {
