@@ -146,8 +146,11 @@ impl Rights {
     /// `op` fails at the peer like that, in words too, and changes no byte on either side.
     fn refused(&self, op: Op, to: RemoteSlice, how: &[Status], access: Option<Access>) -> Outcome {
         let run = || -> rust_ulp::Result<_> {
-            let before = (self.remote.to_vec(..)?, self.local.to_vec(..)?);
             let [qp, peer] = connect(&self.here, &self.there, access)?;
+            // Bytes that were never written: a write that lands changes something.
+            let fresh = pattern((1 << 32) | u64::from(qp.qp_num()), SIZE);
+            self.local.write_at(0, &fresh)?;
+            let before = (self.remote.to_vec(..)?, fresh);
             self.post(&qp, op, bare(to)?)?;
             let done = self.here.cq.wait(WAIT)?;
             let after = (self.remote.to_vec(..)?, self.local.to_vec(..)?);

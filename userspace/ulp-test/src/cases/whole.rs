@@ -211,3 +211,11 @@ pub fn run(r: &mut Report) {
         || dismantle(set),
     );
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn layouts() {
+        assert_eq!(super::layouts(), Ok(()));
+    }
+}
