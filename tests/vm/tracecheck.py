@@ -118,7 +118,8 @@ def nested(text, outer, inner):
     depth = {}
     for line in text.splitlines():
         m = re.match(r"^\s*\d+\)\s*(\S.*-\d+)\s*\|[^|]*\|(\s*)(\S.*)$", line)
-        if not m:
+        # Events stand where they like, and so does the clock where it is not the TSC.
+        if not m or m[3].startswith(("/*", "read_hpet")):
             continue
         task, indent, what = m[1], len(m[2]), m[3]
         if task in depth and indent <= depth[task]:
