@@ -241,7 +241,7 @@ attributes! {
     path_mtu(Mtu) = QP_PATH_MTU, |attr, mtu| attr.path_mtu = mtu as u8;
     /// How long to wait for an acknowledgement: 4.096 us * 2^n, 1 to 31 (14 is 67 ms); 0 is for ever.
     timeout(u8) = QP_TIMEOUT, |attr, timeout| attr.timeout = timeout;
-    /// How often to repeat what was not acknowledged: 0 to 7.
+    /// How often to repeat what was not acknowledged: 0 to 7, which rxe takes for ever.
     retry_cnt(u8) = QP_RETRY_CNT, |attr, count| attr.retry_cnt = count;
     /// How often to repeat what found no receive: 0 to 6; 7 is for ever.
     rnr_retry(u8) = QP_RNR_RETRY, |attr, count| attr.rnr_retry = count;
@@ -532,7 +532,7 @@ impl<T: Transport> QpBuilder<T> {
                 pkey_index: 0,
                 mtu: None,
                 timeout: 14,
-                retry_cnt: 7,
+                retry_cnt: 6,
                 rnr_retry: 6,
                 min_rnr_timer: 20,
                 rd_atomic: 16,
@@ -616,7 +616,8 @@ impl<T: Transport> QpBuilder<T> {
         self
     }
 
-    /// How often to repeat what was not acknowledged: 0 to 7; 7 unless said.
+    /// How often to repeat what was not acknowledged: 0 to 7; 6 unless said, since rxe takes 7 for ever
+    /// and would never tell of a peer that vanished.
     pub fn retry_cnt(mut self, count: u8) -> Self {
         self.params.retry_cnt = count;
         self
