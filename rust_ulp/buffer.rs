@@ -61,7 +61,7 @@ impl BufferObject {
         node: Option<i32>,
     ) -> Result<Arc<Self>> {
         if length == 0 {
-            return Err(EINVAL);
+            return Err(ERANGE);
         }
         let registrar = pd.registrar(net)?;
         let device = pd.pd().device();

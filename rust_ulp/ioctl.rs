@@ -356,6 +356,11 @@ fn qp_modify(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         dmac: attr.ah.dmac,
     };
     let from = qp.qp().state();
+    if value.attr_mask & abi::QP_CUR_STATE != 0
+        && State::from_raw(attr.cur_qp_state.into()) != Some(from)
+    {
+        return Err(eproto());
+    }
     let to = if value.attr_mask & abi::QP_STATE != 0 {
         State::from_raw(attr.qp_state.into()).ok_or(EINVAL)?
     } else {
@@ -423,7 +428,7 @@ fn qp_modify(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
 
 fn qp_query(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     let mut arg = Arg::<abi::QpQuery>::read(arg, abi::QpQuery::SIZE)?;
-    if arg.value.flags != 0 {
+    if arg.value.flags != 0 || arg.value.attr.pad != [0; 2] {
         return Err(EINVAL);
     }
     let alive = this.enter()?;

@@ -5,7 +5,7 @@
 //! # Rooms
 //!
 //! One direction of knowledge: this crate's own modules use `rdma`, that uses `sys`, that uses
-//! `bindings`. The way of a request:
+//! `bindings`; `logic` uses nothing, and all may use it. The way of a request:
 //!
 //! ```text
 //! user space: ioctl SUBMIT

@@ -262,7 +262,8 @@ fn stage(value: &abi::Submit, scratch: &mut Scratch) -> Result<(), Bad> {
         .staged
         .reserve(count, GFP_KERNEL_ACCOUNT)
         .map_err(memory)?;
-    read_array(value.wrs, value.wr_size, &mut scratch.wrs).map_err(at(0))?;
+    read_array(value.wrs, value.wr_size, &mut scratch.wrs)
+        .map_err(|(index, error)| Bad { index, error })?;
 
     let Scratch {
         wrs,
@@ -289,7 +290,7 @@ fn stage(value: &abi::Submit, scratch: &mut Scratch) -> Result<(), Bad> {
                 sges.resize(total, abi::Sge::default(), GFP_KERNEL_ACCOUNT)
                     .map_err(memory)?;
                 let part = sges.get_mut(first_sge..total).ok_or_else(|| fail(EINVAL))?;
-                read_array(addr, abi::Sge::SIZE, part).map_err(fail)?;
+                read_array(addr, abi::Sge::SIZE, part).map_err(|(_, error)| fail(error))?;
             }
         }
         let list = sges.get(first_sge..).unwrap_or(&[]);

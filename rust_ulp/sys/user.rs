@@ -7,6 +7,7 @@
 //!
 //! C header: [`include/linux/uaccess.h`](srctree/include/linux/uaccess.h)
 
+use crate::logic::numbered;
 use kernel::{
     prelude::*,
     transmute::{
@@ -15,7 +16,8 @@ use kernel::{
     },
     uaccess::{
         UserPtr,
-        UserSlice, //
+        UserSlice,
+        UserSliceReader, //
     }, //
 };
 
@@ -111,28 +113,38 @@ impl<T: Plain> Arg<T> {
 
 /// Reads `values.len()` entries of `stride` bytes each into `values`. Sleeps.
 ///
-/// An entry that is longer than `T` must be zero beyond it, else [`E2BIG`].
-pub(crate) fn read_array<T: Plain>(ptr: u64, stride: u32, values: &mut [T]) -> Result {
-    let ptr = UserPtr::from_addr(usize::try_from(ptr).map_err(|_| EFAULT)?);
+/// An entry that is longer than `T` must be zero beyond it, else [`E2BIG`]. An error comes with the
+/// number of the entry that it is about.
+pub(crate) fn read_array<T: Plain>(
+    ptr: u64,
+    stride: u32,
+    values: &mut [T],
+) -> Result<(), (u32, Error)> {
+    let ptr = usize::try_from(ptr).map_err(|_| (0, EFAULT))?;
     let (stride, size) = (stride as usize, core::mem::size_of::<T>());
     if stride < size {
-        return Err(EINVAL);
+        return Err((0, EINVAL));
     }
-    let len = stride.checked_mul(values.len()).ok_or(EINVAL)?;
-    let mut reader = UserSlice::new(ptr, len).reader();
-    for value in values {
-        reader.read_slice(value.as_bytes_mut())?;
-        let mut left = stride.saturating_sub(size);
-        while left > 0 {
-            let mut rest = [0u8; 64];
-            let now = left.min(rest.len());
-            let part = rest.get_mut(..now).ok_or(EINVAL)?;
-            reader.read_slice(part)?;
-            if part.iter().any(|&byte| byte != 0) {
-                return Err(E2BIG);
-            }
-            left = left.saturating_sub(now);
+    let len = stride.checked_mul(values.len()).ok_or((0, EINVAL))?;
+    let mut reader = UserSlice::new(UserPtr::from_addr(ptr), len).reader();
+    for (index, value) in numbered(values.iter_mut()) {
+        read_entry(&mut reader, stride, value).map_err(|err| (index, err))?;
+    }
+    Ok(())
+}
+
+fn read_entry<T: Plain>(reader: &mut UserSliceReader, stride: usize, value: &mut T) -> Result {
+    reader.read_slice(value.as_bytes_mut())?;
+    let mut left = stride.saturating_sub(core::mem::size_of::<T>());
+    while left > 0 {
+        let mut rest = [0u8; 64];
+        let now = left.min(rest.len());
+        let part = rest.get_mut(..now).ok_or(EINVAL)?;
+        reader.read_slice(part)?;
+        if part.iter().any(|&byte| byte != 0) {
+            return Err(E2BIG);
         }
+        left = left.saturating_sub(now);
     }
     Ok(())
 }

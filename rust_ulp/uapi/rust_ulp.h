@@ -8,8 +8,8 @@
  *    whose first member, @size, is sizeof that struct as the caller knows it.
  *    A larger struct than the kernel knows is accepted when the bytes beyond
  *    are zero (else E2BIG); a smaller one than the first version of that
- *    struct is EINVAL. Bytes the caller does not know read as zero and are not
- *    written back.
+ *    struct is EINVAL, more than a page E2BIG. Bytes the caller does not know read
+ *    as zero and are not written back.
  *  - @flags bits that are not defined, and padding (@pad, @reserved) that is
  *    not zero, are EINVAL.
  *  - Objects are named by handles: non-zero, at most 31 bits, valid in the open
@@ -550,8 +550,9 @@ struct rust_ulp_wr {
  * EAGAIN: a queue, or the completion queue that must have room for every request
  * in flight, is full. Reap and try again.
  *
- * The wait does not fail the command: @wait_error is 0, -ETIME or -EINTR, and
- * what was posted stays posted. ENODEV when the device is removed meanwhile.
+ * The wait does not fail the command: @wait_error is 0, -ETIME, -EINTR, or -EIO
+ * when the device's own completion queue has failed (RUST_ULP_CQ_ERROR), and what
+ * was posted stays posted. ENODEV when the device is removed meanwhile.
  */
 struct rust_ulp_submit {
 	__u32 size;

@@ -139,7 +139,9 @@ our_objects() {
 # What any kernel may say that means trouble, and lines of ours that are allowed:
 # those of the loader about a module that is not signed, and the one hello.
 trouble='BUG|WARNING|Oops|Call Trace|general protection|unable to handle|KASAN|UBSAN|lockdep|possible (circular|recursive)|refcount_t|use-after-free|hung task|blocked for more than|soft lockup|RCU.*stall|rcu:.*stall|kernel panic|Kernel panic|list_(add|del) corruption|Bad page|bad page|scheduling while atomic|sleeping function'
+# What the loader says of any module like this, and what KUnit says of its suites where it runs.
 allowed='rust_ulp: (loading out-of-tree module taints kernel|module verification failed)'
+allowed+='|# (Subtest: )?rust_ulp_|(not )?ok [0-9]+ rust_ulp_|# module: rust_ulp'
 
 # log_mark: from here on. log_since: what came after, without the times.
 log_mark() {
