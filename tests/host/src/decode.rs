@@ -308,6 +308,51 @@ fn refusals_have_the_errnos_of_the_header() {
 }
 
 #[test]
+fn limits_are_where_they_are_said_to_be() {
+    let inline = |length| abi::Wr {
+        opcode: abi::WR_SEND,
+        flags: abi::SEND_INLINE,
+        num_sge: 1,
+        sge: abi::Sge {
+            buffer: 0,
+            length,
+            offset: 1,
+        },
+        ..abi::Wr::default()
+    };
+    assert!(decode(&inline(256), LIMITS).is_ok());
+    assert_eq!(decode(&inline(257), LIMITS), Err(Refusal::TooLong));
+    let many = |num_sge| abi::Wr {
+        opcode: abi::WR_SEND,
+        num_sge,
+        ..abi::Wr::default()
+    };
+    assert!(decode(&many(16), LIMITS).is_ok());
+    assert_eq!(decode(&many(17), LIMITS), Err(Refusal::TooManyElements));
+    for opcode in [abi::WR_ATOMIC_CMP_AND_SWP, abi::WR_ATOMIC_FETCH_AND_ADD] {
+        for remote_addr in 0..64 {
+            for length in 0..17 {
+                let wr = abi::Wr {
+                    opcode,
+                    remote_addr,
+                    num_sge: 1,
+                    sge: abi::Sge {
+                        buffer: 1,
+                        length,
+                        offset: 0,
+                    },
+                    ..abi::Wr::default()
+                };
+                assert_eq!(
+                    decode(&wr, LIMITS).is_ok(),
+                    remote_addr % 8 == 0 && length == 8
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn each_class_of_refusal() {
     let good = abi::Wr {
         opcode: abi::WR_SEND,

@@ -280,13 +280,15 @@ fn a_batch_is_one_call() {
     let p = pair();
     let grant = p.mem.grant(4096.., Access::REMOTE_WRITE).unwrap();
     p.mem.write_at(0, b"abcdefgh").unwrap();
-    let pieces = [p.mem.slice(0..2).unwrap(), p.mem.slice(6..8).unwrap()];
+    let piece = |range: std::ops::Range<usize>| p.mem.slice(range).unwrap();
+    let pieces: [_; 4] = std::array::from_fn(|i| [piece(i..i + 2), piece(6..8)]);
     p.kernel.log();
     let mut batch = p.a.batch();
     assert!(batch.is_empty());
     for i in 0..4 {
         let dst = grant.remote().slice(i * 16..).unwrap();
-        batch.push(Write::gather(&pieces, dst).wr_id(i)).unwrap();
+        let pieces = &pieces[i as usize];
+        batch.push(Write::gather(pieces, dst).wr_id(i)).unwrap();
     }
     batch
         .push(Write::inline_bytes(b"zz", grant.remote().slice(100..).unwrap()).wr_id(4))
@@ -297,7 +299,10 @@ fn a_batch_is_one_call() {
     let order: Vec<u64> = drain(&p.cq).iter().map(|c| c.wr_id).collect();
     assert_eq!(order, [0, 1, 2, 3, 4]);
     for i in 0..4 {
-        assert_eq!(p.mem.to_vec(4096 + i * 16..4100 + i * 16).unwrap(), b"abgh");
+        assert_eq!(
+            p.mem.to_vec(4096 + i * 16..4100 + i * 16).unwrap(),
+            [&b"abcdefgh"[i..i + 2], b"gh"].concat()
+        );
     }
     assert_eq!(p.mem.to_vec(4196..4198).unwrap(), b"zz");
 }
@@ -545,6 +550,43 @@ fn what_came_before_the_end_is_taken_first() {
         assert!(p.cq.wait(SOON).is_err());
         assert!(p.cq.wait_for(1, SOON).is_err());
     }
+}
+
+/// The same while both happen: a completion, then the end, while somebody looks.
+#[test]
+fn what_comes_with_the_end_is_taken_first() {
+    let p = pair();
+    let (go, rounds) = std::sync::mpsc::channel();
+    let kernel = p.kernel.clone();
+    let device = std::thread::spawn(move || {
+        for id in rounds {
+            kernel.complete(abi::Cqe {
+                user_data: id,
+                ..Default::default()
+            });
+            kernel.set_flags(abi::CQ_DEAD, 0);
+        }
+    });
+    for id in 0..3000u64 {
+        p.kernel.set_flags(0, 0);
+        go.send(id).unwrap();
+        let mut taken = false;
+        loop {
+            match p.cq.poll() {
+                Ok(None) => {}
+                Ok(Some(completion)) => {
+                    assert_eq!(completion.wr_id, id);
+                    taken = true;
+                }
+                Err(error) => {
+                    assert!(matches!(error, Error::DeviceGone) && taken, "{error}");
+                    break;
+                }
+            }
+        }
+    }
+    drop(go);
+    device.join().unwrap();
 }
 
 proptest! {

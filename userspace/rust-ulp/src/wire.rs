@@ -412,6 +412,29 @@ mod tests {
     }
 
     #[test]
+    fn the_number_of_grants_is_that_of_the_bytes() {
+        let grant = RemoteSlice::new(1, 2, 3)
+            .unwrap()
+            .with_access(Access::all());
+        let endpoint = Endpoint::new(1, 2, Gid([3; 16]), Mtu::B256);
+        let hello = Message::Hello(Hello {
+            transport: 2,
+            endpoint,
+            grants: vec![grant; 2],
+        });
+        let bytes = hello.encode();
+        assert_eq!(decode(&bytes), Ok(hello));
+        for count in [0, 1, 3, 64, 65, u16::MAX] {
+            let mut bytes = bytes.clone();
+            bytes[HEADER_LEN + 30..HEADER_LEN + 32].copy_from_slice(&count.to_be_bytes());
+            assert!(
+                matches!(decode(&bytes), Err(WireError::Field(_))),
+                "{count}"
+            );
+        }
+    }
+
+    #[test]
     fn the_bytes_are_those_of_the_table() {
         let hello = Message::Hello(Hello {
             transport: 2,
