@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Only what is sent can be taken along at once.
-//@ error E0599: no method named `inline` found for struct `Read`
+//@ error E0599: no method named `inline` found for struct `Read
 
 use rust_ulp::*;
 

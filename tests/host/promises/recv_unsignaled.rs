@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! A receive always makes a completion.
-//@ error E0599: no method named `signaled` found for struct `Recv`
+//@ error E0599: no method named `signaled` found for struct `Recv
 
 use rust_ulp::*;
 
