@@ -1155,7 +1155,7 @@ fn connects_to(answer: &'static [u8]) -> Error {
     let error = qp.connect_tcp(addr, &[]).unwrap_err();
     peer.join().unwrap();
     // Nothing is left of the queue pair.
-    assert!(kernel.log().iter().any(|name| *name == "DESTROY"));
+    assert!(kernel.log().contains(&"DESTROY"));
     error
 }
 
