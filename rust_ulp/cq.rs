@@ -154,7 +154,8 @@ impl Ring {
             producer: Producer::new(entries),
             reserved: 0,
             wake_at: u32::MAX,
-            polled: false,
+            // Those who polled the file before this ring was made have not registered with it.
+            polled: true,
             dropped: 0,
             flags: 0,
         };
@@ -316,7 +317,11 @@ impl Ring {
             if left == 0 {
                 return Err(etime());
             }
-            let millis = u32::try_from(left.div_ceil(1_000_000)).unwrap_or(u32::MAX / 2);
+            // In slices: the device's failure is noted without the lock, so it may fall between the
+            // look above and the sleep below, and wake nobody.
+            let millis = u32::try_from(left.div_ceil(1_000_000))
+                .unwrap_or(u32::MAX / 2)
+                .min(1000);
             // Whoever is woken, by whatever, looks again and sets this again.
             state.wake_at = state.wake_at.min(min);
             let jiffies = msecs_to_jiffies(millis).max(1);
