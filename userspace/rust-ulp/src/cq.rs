@@ -559,6 +559,10 @@ impl Cq {
             Ok(()) => {}
             Err(errno) => return Err(Error::sys("SUBMIT (waiting)", errno)),
         }
+        // Here before the time is over, with less than was waited for: nothing more will come.
+        if arg.wait_error == -libc::EIO {
+            return Err(Error::CqFailed);
+        }
         // What arrived at the last moment counts.
         if arg.completed < n && deadline.left().is_zero() {
             return Err(deadline.timeout("waiting for completions"));

@@ -464,6 +464,10 @@ impl Kernel {
             if arg.completed >= arg.min_complete {
                 return Ok(());
             }
+            if Index(&self.memory, cq.at + FLAGS).load_acquire() & abi::CQ_ERROR != 0 {
+                arg.wait_error = -(Errno::EIO as i32);
+                return Ok(());
+            }
             drop(state);
             if Instant::now() >= end {
                 arg.wait_error = -(Errno::ETIME as i32);

@@ -56,9 +56,50 @@
 //! }
 //! ```
 //!
-//! All handles are cheap to clone, may be sent to other threads, and keep what they need; the order in
-//! which they are dropped does not matter. There is no reference to memory that a peer can change: a
-//! [`Buffer`] copies bytes in and out.
+//! # Thread safety
+//!
+//! Every type is `Send` and `Sync`. Posting to one [`Qp`] from several threads is allowed: each call is
+//! posted as a whole, in the order in which the kernel takes them. Clones of a [`Cq`] share one ring:
+//! several threads may reap it, and each completion goes to one of them. A [`Buffer`] may be read and
+//! written by several threads and by peers at the same time; what that gives is said there.
+//!
+//! # Resource cleanup
+//!
+//! [`Device`], [`Pd`], [`Cq`], [`Buffer`], [`Grant`] and [`Qp`] are counted references without lifetimes. What is
+//! made keeps what it was made of, so the order in which they are dropped does not matter; the last
+//! reference destroys the kernel's object, and the last of a device closes its file, with which the
+//! kernel frees whatever is left. Dropping, forgetting or giving up waiting for anything while requests
+//! are in flight is harmless: the kernel keeps the memory until the device is done with it.
+//!
+//! When a device is removed, waits end and every call says [`Error::DeviceGone`]; buffers stay readable.
+//! A forked child does not inherit the mappings of buffers and rings and must not use these types.
+//!
+//! # Safety
+//!
+//! There is no `unsafe` to write and no way to a reference to memory that a peer or a device can
+//! change: a [`Buffer`] copies bytes in and out, and loads and stores numbers, by atomic accesses of one
+//! size. Memory is freed by the kernel, not by a `Drop` that can be forgotten. A [`RemoteSlice`] is a number
+//! that one believes: the peer's device checks it. What is in a ring is checked before it is used. All
+//! system calls and shared memory are in one private module.
+//!
+//! # What there is
+//!
+//! | | |
+//! |---|---|
+//! | transports | [`Rc`]; [`Uc`] and [`Ud`] can be named, and are for later |
+//! | operations | [`Write`] and [`Send`] with or without immediate data, [`Read`], [`CompareSwap`], [`FetchAdd`], [`Recv`]; several elements, inline, fenced, solicited, unsignaled |
+//! | posting | [`Qp::post`]; [`Qp::batch`] and, over many queue pairs, [`Device::batch`]: one system call, which can also wait |
+//! | completions | [`Cq::poll`] and [`Cq::poll_into`] without a system call, [`Cq::wait`] with a deadline, the file of a [`Device`] for `poll` and `epoll` |
+//! | connecting | [`PreparedQp::connect_tcp`], [`Listener`]; [`PreparedQp::connect`] with an [`Endpoint`] that came another way; [`PreparedQp::modify`] step by step |
+//! | memory | [`Buffer`] of 4 KiB or 2 MiB pages on a chosen NUMA node; [`Grant`] of a part, with rights, revocable |
+//!
+//! Posting and reaping allocate nothing, once a batch of that size was posted before.
+//!
+//! # Errors
+//!
+//! Each [`Error`] says what happened and what to do. [`Error::is_backpressure`] tells a full queue, after
+//! which one reaps and posts again, from what is wrong; [`Error::is_retryable`] tells what may work later.
+//! A request that failed is a [`CompletionError`] with both ends and a decoded [`Status`].
 
 #[path = "../../../rust_ulp/uapi/ring.rs"]
 #[allow(dead_code)] // the producer's half

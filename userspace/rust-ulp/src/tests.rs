@@ -552,6 +552,23 @@ fn what_came_before_the_end_is_taken_first() {
     }
 }
 
+/// Nobody waits, asleep or spinning, for completions that a failed queue will not bring.
+#[test]
+fn a_failed_queue_is_not_waited_for() {
+    let p = pair();
+    p.kernel.complete(abi::Cqe::default());
+    p.kernel.set_flags(abi::CQ_ERROR, 0);
+    p.kernel.log(); // takes what was said so far
+    assert!(matches!(p.cq.wait_for(2, NOW), Err(Error::CqFailed)));
+    assert_eq!(p.kernel.log().len(), 1);
+    let batch = p.a.batch();
+    let error = batch.submit_and_wait(2, NOW).unwrap_err();
+    assert!(matches!(error, Error::CqFailed), "{error}");
+    // What is there can still be taken.
+    assert_eq!(p.cq.wait_for(1, SOON).unwrap(), 1);
+    assert!(p.cq.wait(SOON).is_ok());
+}
+
 /// The same while both happen: a completion, then the end, while somebody looks.
 #[test]
 fn what_comes_with_the_end_is_taken_first() {
