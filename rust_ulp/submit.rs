@@ -82,7 +82,7 @@ struct Staged {
     /// Its elements in [`Scratch::sges`].
     first_sge: usize,
     num_sge: usize,
-    /// Its inline data in [`Scratch::inline`], when that came from user memory.
+    /// Its inline data in [`Scratch::inline`], or room for that when it comes from buffers.
     inline_at: usize,
     inline_len: usize,
 }
@@ -313,12 +313,12 @@ fn stage(value: &abi::Submit, scratch: &mut Scratch) -> Result<(), Bad> {
             if user && list.iter().any(|sge| sge.buffer != 0) {
                 return Err(fail(EINVAL));
             }
+            inline_len = length as usize;
+            let total = inline_at.saturating_add(inline_len);
+            inline
+                .resize(total, 0, GFP_KERNEL_ACCOUNT)
+                .map_err(memory)?;
             if user {
-                inline_len = length as usize;
-                let total = inline_at.saturating_add(inline_len);
-                inline
-                    .resize(total, 0, GFP_KERNEL_ACCOUNT)
-                    .map_err(memory)?;
                 let mut to = inline_at;
                 for sge in list {
                     let end = to.saturating_add(sge.length as usize);
@@ -353,22 +353,22 @@ fn resolve(table: &Table, live: &crate::device::Live, scratch: &mut Scratch) -> 
         chains,
         ..
     } = scratch;
-    let mut last: Option<(u32, Arc<QpObject>)> = None;
+    let mut last: Option<(u32, &QpObject)> = None;
     for (index, staged) in numbered(staged.iter()) {
         let fail = |error: Error| Bad { index, error };
         let handle = staged.request.qp;
-        let qp = match &last {
-            Some((was, qp)) if *was == handle => qp.clone(),
-            _ => table.qp(handle).map_err(fail)?.clone(),
+        let qp = match last {
+            Some((was, qp)) if was == handle => qp,
+            _ => table.qp(handle).map_err(fail)?,
         };
-        last = Some((handle, qp.clone()));
+        last = Some((handle, qp));
         let sges = sges
             .get(staged.first_sge..staged.first_sge.saturating_add(staged.num_sge))
             .unwrap_or(&[]);
         let data = inline
-            .get(staged.inline_at..staged.inline_at.saturating_add(staged.inline_len))
-            .unwrap_or(&[]);
-        push(table, live, &qp, &staged.request, sges, data, chains).map_err(fail)?;
+            .get_mut(staged.inline_at..staged.inline_at.saturating_add(staged.inline_len))
+            .unwrap_or(&mut []);
+        push(table, live, qp, &staged.request, sges, data, chains).map_err(fail)?;
     }
     Ok(())
 }
@@ -380,7 +380,7 @@ fn push(
     qp: &QpObject,
     request: &crate::logic::decode::Request,
     sges: &[abi::Sge],
-    user_inline: &[u8],
+    inline: &mut [u8],
     chains: &mut KVVec<Chain<Completions>>,
 ) -> Result {
     let side = if request.op == Op::Recv {
@@ -419,27 +419,20 @@ fn push(
             return Err(ERANGE);
         }
     }
-    let mut inline = [0u8; crate::ioctl::MAX_INLINE as usize];
-    let mut inline_data = None;
     if request.inline {
         if length > capacity.max_inline {
             return Err(EMSGSIZE);
         }
-        let data = inline.get_mut(..length as usize).ok_or(EMSGSIZE)?;
-        if user_inline.len() == data.len() {
-            data.copy_from_slice(user_inline);
-        } else {
-            let mut rest = &mut *data;
-            for sge in sges {
-                let (part, tail) = rest
-                    .split_at_mut_checked(sge.length as usize)
-                    .ok_or(EMSGSIZE)?;
-                let offset = usize::try_from(sge.offset).map_err(|_| ERANGE)?;
-                table.buffer(sge.buffer)?.pages().read(offset, part)?;
-                rest = tail;
-            }
+        // What is in user memory was copied with the request.
+        let mut rest = &mut *inline;
+        for sge in sges.iter().filter(|sge| sge.buffer != 0) {
+            let (part, tail) = rest
+                .split_at_mut_checked(sge.length as usize)
+                .ok_or(EMSGSIZE)?;
+            let offset = usize::try_from(sge.offset).map_err(|_| ERANGE)?;
+            table.buffer(sge.buffer)?.pages().read(offset, part)?;
+            rest = tail;
         }
-        inline_data = Some(&*data);
     }
 
     if !chains
@@ -504,5 +497,6 @@ fn push(
         signaled: request.signaled || qp.sig_all(),
         solicited: request.solicited,
     };
-    chain.push(&operation, flags, locals, inline_data, kept)
+    let inline = request.inline.then_some(&*inline);
+    chain.push(&operation, flags, locals, inline, kept)
 }

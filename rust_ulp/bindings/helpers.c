@@ -383,5 +383,13 @@ bool rust_ulp_h_node_online(int node)
 void rust_ulp_h_relax(void)
 {
 	cpu_relax();
-	cond_resched();
+	/*
+	 * Under lazy preemption cond_resched() does nothing, and who was woken by
+	 * another CPU has the lazy flag set only: without a look at it, a worker
+	 * that must run here to end the wait runs at the next tick.
+	 */
+	if (test_thread_flag(TIF_NEED_RESCHED_LAZY))
+		schedule();
+	else
+		cond_resched();
 }

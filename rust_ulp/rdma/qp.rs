@@ -918,7 +918,6 @@ impl<H: Handler> Chain<H> {
         inline: Option<&[u8]>,
         request: H::Request,
     ) -> Result {
-        let qp = self.qp.clone();
         let fill = |slot: &Slot<H::Request>, list: *mut bindings::ib_sge, count: u32| {
             let mut wr = bindings::ib_send_wr {
                 sg_list: list,
@@ -1023,7 +1022,7 @@ impl<H: Handler> Chain<H> {
             }
         };
         if self.side != Side::Send {
-            qp.handler.cancel(&request);
+            self.qp.handler.cancel(&request);
             return Err(EINVAL);
         }
         self.push_slot(locals, inline, flags.signaled, request, fill)
@@ -1102,13 +1101,12 @@ impl<H: Handler> Chain<H> {
         request: H::Request,
         fill: impl FnOnce(&Slot<H::Request>, *mut bindings::ib_sge, u32) -> Wr,
     ) -> Result {
-        let qp = self.qp.clone();
-        let queue = qp.queue(self.side);
+        let (qp, queue) = (&self.qp, self.qp.queue(self.side));
         let Some(index) = queue.take() else {
             qp.handler.cancel(&request);
             return Err(EAGAIN);
         };
-        let result = self.fill_slot(queue, index, locals, inline, signaled, fill);
+        let result = Self::fill_slot(queue, index, locals, inline, signaled, fill);
         // SAFETY: The slot was taken above and is in no list.
         let content = unsafe { queue.content(index) };
         match (result, content) {
@@ -1136,7 +1134,6 @@ impl<H: Handler> Chain<H> {
 
     /// Makes slot `index`, which the caller owns, hold a request.
     fn fill_slot(
-        &self,
         queue: &Queue<H::Request>,
         index: u32,
         locals: impl Iterator<Item = Local>,
@@ -1203,8 +1200,7 @@ impl<H: Handler> Chain<H> {
     /// that one and those after it are cancelled. [`enotconn`] when the queue pair is not in a
     /// state that takes them, with nothing posted. Does not sleep, but for cancelling.
     pub(crate) fn post(mut self, mut before: impl FnMut(&H::Request)) -> (u32, Result) {
-        let qp = self.qp.clone();
-        let queue = qp.queue(self.side);
+        let (qp, queue) = (&self.qp, self.qp.queue(self.side));
         if self.count == 0 {
             return (0, Ok(()));
         }
