@@ -125,30 +125,25 @@ fn rank(gid: &Gid) -> Rank {
 /// and those before any of another namespace. Ports that are not active come last. Sleeps.
 pub(crate) fn choose(device: &rdma::device::Device, net: &NetNs) -> Option<Choice> {
     let mut best: Option<(bool, Choice)> = None;
-    for number in 1..=device.attributes().phys_ports {
-        let Ok(port) = device.port(number) else {
-            continue;
+    device.for_each_gid(|port, index| {
+        let Ok(gid) = device.gid(port, index, net) else {
+            return;
         };
         // IB_PORT_ACTIVE
-        let active = port.state() == 4;
-        for index in 0..port.gid_tbl_len() {
-            let Ok(gid) = device.gid(number, index, net) else {
-                continue;
-            };
-            let choice = Choice {
-                rank: rank(&gid),
-                port: number,
-                gid_index: index,
-            };
-            let better = match &best {
-                None => true,
-                Some((was_active, was)) => (active, choice.rank) > (*was_active, was.rank),
-            };
-            if better {
-                best = Some((active, choice));
-            }
+        let active = device.port(port).is_ok_and(|port| port.state() == 4);
+        let choice = Choice {
+            rank: rank(&gid),
+            port,
+            gid_index: index,
+        };
+        let better = match &best {
+            None => true,
+            Some((was_active, was)) => (active, choice.rank) > (*was_active, was.rank),
+        };
+        if better {
+            best = Some((active, choice));
         }
-    }
+    });
     best.map(|(_, choice)| choice)
 }
 

@@ -236,14 +236,18 @@ pub(crate) fn gids(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     }
     let alive = this.enter()?;
     let number = arg.value.port;
-    let port = alive.device().port(number)?;
+    alive.device().port(number)?;
     let preferred = choose(alive.device(), this.net())
         .filter(|choice| choice.port == number)
         .map(|choice| choice.gid_index);
     let mut entries = KVec::new();
-    for index in 0..port.gid_tbl_len() {
+    let mut result = Ok(());
+    alive.device().for_each_gid(|port, index| {
+        if port != number {
+            return;
+        }
         let Ok(gid) = alive.device().gid(number, index, this.net()) else {
-            continue;
+            return;
         };
         let mut flags = 0;
         if gid.is_ipv4() {
@@ -270,9 +274,12 @@ pub(crate) fn gids(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
             flags,
             ifname: gid.ifname,
         };
-        entries.push(entry, GFP_KERNEL)?;
-    }
+        if result.is_ok() {
+            result = entries.push(entry, GFP_KERNEL);
+        }
+    });
     drop(alive);
+    result?;
 
     let value = &mut arg.value;
     if value.capacity > 0 && value.entry_size < abi::GidEntry::SIZE {

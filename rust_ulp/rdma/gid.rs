@@ -52,6 +52,45 @@ impl Gid {
 }
 
 impl Device {
+    /// Calls `each` with port and index of every GID table's entry that is in use. Sleeps.
+    ///
+    /// The tables are read in one pass; asking for each index takes a table's lock each time, and a
+    /// table may have a thousand entries of which a few are in use. Without memory for that, `each`
+    /// is called for all indices there are.
+    pub(crate) fn for_each_gid(&self, mut each: impl FnMut(u32, u32)) {
+        let tables = || {
+            (1..=self.attributes().phys_ports).map(|port| {
+                let length = self.port(port).map_or(0, |port| port.gid_tbl_len());
+                (port, length)
+            })
+        };
+        let total = tables().fold(0usize, |total, (_, length)| {
+            total.saturating_add(length as usize)
+        });
+        // Usually enough; then all of it.
+        for room in [total.min(64), total] {
+            let mut entries = KVVec::new();
+            let empty = bindings::ib_uverbs_gid_entry::default();
+            if entries.resize(room, empty, GFP_KERNEL).is_err() {
+                break;
+            }
+            let count =
+                // SAFETY: The device is valid, and there is room for that many entries.
+                unsafe { bindings::rdma_query_gid_table(self.as_raw(), entries.as_mut_ptr(), room) };
+            if let Ok(count) = usize::try_from(count) {
+                for entry in entries.iter().take(count) {
+                    each(entry.port_num, entry.gid_index);
+                }
+                return;
+            }
+        }
+        for (port, length) in tables() {
+            for index in 0..length {
+                each(port, index);
+            }
+        }
+    }
+
     /// Entry `index` of the GID table of port `port`, seen from `net`. Does not sleep.
     ///
     /// [`ENOENT`] when it is not in use.
