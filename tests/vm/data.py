@@ -22,6 +22,7 @@ from ulp import N, Cq, End, error_of, pair, pattern
 COUNT = int(os.environ.get("ULP_WRITES", "10000"))
 MTU = 4096
 MIB = 1 << 20
+LARGE = int(os.environ.get("ULP_LARGE", "64")) * MIB
 
 
 def one_write(r, a, b, length, where=0, seed=1):
@@ -61,8 +62,8 @@ def test_writes(r):
 
 
 def test_large(r):
-    a, b = pair(length=64 * MIB + 4096)
-    one_write(r, a, b, 64 * MIB, 0, 5)
+    a, b = pair(length=LARGE + 4096)
+    one_write(r, a, b, LARGE, 0, 5)
 
 
 def test_order(r):

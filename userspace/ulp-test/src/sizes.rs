@@ -9,8 +9,16 @@ use std::time::Duration;
 
 const WAIT: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
+/// Bytes of the largest write: ULP_LARGE MiB.
+fn large() -> usize {
+    let mib = std::env::var("ULP_LARGE").ok().and_then(|n| n.parse().ok());
+    mib.map_or(64, |n: usize| n.clamp(1, 1000)) * MIB
+}
+
 /// Bytes of both buffers: the largest write, at an odd place, with room around it.
-const SIZE: usize = 64 * MIB + 8192;
+fn size() -> usize {
+    large() + 8192
+}
 
 struct Ends {
     here: Host,
@@ -27,7 +35,7 @@ struct Ends {
 fn ends() -> Outcome<Ends> {
     let [here, there] = Host::two()?;
     let meet = || -> rust_ulp::Result<_> {
-        let (local, remote) = (here.pd.alloc_buffer(SIZE)?, there.pd.alloc_buffer(SIZE)?);
+        let (local, remote) = (here.pd.alloc_buffer(size())?, there.pd.alloc_buffer(size())?);
         let grant = remote.grant(.., Access::REMOTE_WRITE)?;
         let listener = Listener::bind("127.0.0.1:0")?;
         let addr = listener.local_addr()?;
@@ -59,7 +67,7 @@ impl Ends {
     /// `len` bytes cross to offset `at`, and no byte around them changes.
     fn cross(&self, len: usize, at: usize, imm: Option<u32>) -> Outcome {
         let data = pattern((len + at) as u64, len);
-        let margin = at.saturating_sub(64)..(at + len + 64).min(SIZE);
+        let margin = at.saturating_sub(64)..(at + len + 64).min(size());
         let run = || -> rust_ulp::Result<_> {
             self.local.write_at(0, &data)?;
             self.remote.fill(margin.clone(), 0xc3)?;
@@ -116,7 +124,7 @@ pub fn run(r: &mut Report) {
         "# {} writes to {}, MTU {mtu}",
         ends.here.dev, ends.there.dev
     );
-    let sizes = [1, 8, 1023, mtu, mtu + 1, 2 * mtu - 1, MIB, 64 * MIB];
+    let sizes = [1, 8, 1023, mtu, mtu + 1, 2 * mtu - 1, MIB, large()];
     for (i, len) in sizes.into_iter().enumerate() {
         for at in [0, 4093 + i] {
             r.case(format!("a write of {len} bytes to {at}"), || {
