@@ -11,6 +11,7 @@
 
 use crate::{
     context::Context,
+    events::Listeners,
     logic::numbered,
     rdma::{
         self,
@@ -52,6 +53,8 @@ pub(crate) struct Registry {
 /// What can be used while the gate is open.
 pub(crate) struct Live {
     device: ARef<rdma::device::Device>,
+    /// Tells the attached files of the device's events.
+    _events: Pin<KBox<rdma::event::Registration<Listeners>>>,
     /// What the device can do.
     pub(crate) attributes: rdma::device::Attributes,
     /// Opcodes that work, for RC, UC and UD.
@@ -87,6 +90,7 @@ pub(crate) struct Device {
     /// The files attached.
     #[pin]
     contexts: Mutex<KVec<Arc<Context>>>,
+    listeners: Arc<Listeners>,
 }
 
 /// Why a GID was preferred, best last.
@@ -261,11 +265,18 @@ impl Device {
 
     /// Notes that `context` makes objects here. Sleeps.
     pub(crate) fn attach(&self, _alive: &Alive<'_>, context: Arc<Context>) -> Result {
-        Ok(self.contexts.lock().push(context, GFP_KERNEL)?)
+        let events = context.events().clone();
+        self.listeners.add(events.clone())?;
+        self.contexts
+            .lock()
+            .push(context, GFP_KERNEL)
+            .inspect_err(|_| self.listeners.remove(&events))?;
+        Ok(())
     }
 
     /// Forgets `context`, which has made its last object.
     pub(crate) fn detach(&self, _alive: &Alive<'_>, context: &Context) {
+        self.listeners.remove(context.events());
         let mut found = None;
         let mut contexts = self.contexts.lock();
         for (index, other) in numbered(contexts.iter()) {
@@ -293,7 +304,12 @@ impl rdma::client::Client for Registry {
     fn add(&self, device: &rdma::device::Device) -> Result<Arc<Device>> {
         let attributes = device.attributes();
         let index = attributes.index;
+        let listeners = Listeners::new()?;
         let live = Live {
+            _events: KBox::pin_init(
+                rdma::event::Registration::new(device, listeners.clone()),
+                GFP_KERNEL,
+            )?,
             send_ops: capabilities(device, &attributes),
             attributes,
             device: device.into(),
@@ -303,6 +319,7 @@ impl rdma::client::Client for Registry {
                 index,
                 gate <- Gate::new(live),
                 contexts <- new_mutex!(KVec::new(), "rust_ulp::Device::contexts"),
+                listeners,
             }? Error),
             GFP_KERNEL,
         )?;
@@ -345,5 +362,6 @@ impl rdma::client::Client for Registry {
             data.index,
             kernel::str::BStr::from_bytes(name_of(&name))
         );
+        data.listeners.tell(abi::EVENT_DEVICE_RENAMED, 0);
     }
 }

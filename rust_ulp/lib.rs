@@ -70,15 +70,18 @@ mod uapi;
 
 mod logic;
 
+mod ah;
 mod buffer;
 mod context;
 mod cq;
 mod device;
+mod events;
 mod handle;
 mod ioctl;
 mod pd;
 mod qp;
 mod query;
+mod srq;
 mod submit;
 
 module! {

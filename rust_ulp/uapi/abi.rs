@@ -691,6 +691,7 @@ abi! {
         handle: u32,
         /// in; out: dmac and hop_limit as resolved
         attr: AhAttr,
+        pad: u32,
     }
     struct SrqCreate = rust_ulp_srq_create {
         size: u32,
@@ -907,6 +908,7 @@ abi! {
         backlog: u32,
         /// of a listener: requests beyond backlog
         rejected: u32,
+        pad: u32,
     }
     struct Sge = rust_ulp_sge {
         /// handle

@@ -510,6 +510,7 @@ struct rust_ulp_ah_create {
 	__u32 pd;		/* in: handle */
 	__u32 handle;		/* out */
 	struct rust_ulp_ah_attr attr;	/* in; out: @dmac and @hop_limit as resolved */
+	__u32 pad;
 };
 
 /*
@@ -752,6 +753,7 @@ struct rust_ulp_conn_query {
 	__u32 waiting;		/* of a listener: requests not taken */
 	__u32 backlog;		/* of a listener */
 	__u32 rejected;		/* of a listener: requests beyond @backlog */
+	__u32 pad;
 };
 
 /* ---- SUBMIT -------------------------------------------------------------- */
