@@ -163,8 +163,20 @@ impl Choice {
     }
 }
 
-/// Opcodes that a device and its driver carry out for kernel users, as read in their source; what
-/// would misbehave is left out. See the document on devices.
+/// Opcodes that a device and its driver carry out for kernel users, for RC, UC and UD. What would
+/// misbehave is left out: a request with it is refused, and so is a queue pair of a type that has
+/// none.
+///
+/// | operation | left out because |
+/// |---|---|
+/// | `ATOMIC_WRITE`, `FLUSH` | rxe: `init_send_wr()` in `rxe_verbs.c` copies neither address, nor key, nor type, so the peer gets those of the request that had the place in the ring before |
+/// | `BIND_MW` | rxe: as above; and the kernel has no memory windows |
+/// | `RDMA_READ_WITH_INV`, `LOCAL_INV`, `REG_MR` | they change keys: those are the module's, see `rdma/mr.rs` |
+/// | `SEND_WITH_INV` but on RC | the standard has it for RC alone; rxe's `rxe_opcode.c` has it for UC too |
+/// | `SEND_WITH_INV` but on rxe | nobody has looked |
+/// | atomics where the device says `IB_ATOMIC_NONE` | |
+/// | masked atomics, TSO | rxe: no entry in `rxe_opcode.c` |
+/// | all of UC and UD on iWARP | it has neither, and refuses them when they are made |
 fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attributes) -> [u64; 3] {
     const fn ops(list: &[u8]) -> u64 {
         let mut bits = 0;
@@ -185,9 +197,10 @@ fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attrib
         rc |= ATOMICS;
     }
     if device.is_driven_by(c"rdma_rxe") {
-        // Its opcode table has these for RC, and UD is tested with them; ATOMIC_WRITE, FLUSH and
-        // BIND_MW are in the table too, but their fields are not copied for kernel users.
         rc |= ops(&[abi::WR_SEND_WITH_INV]);
+    }
+    if device.is_iwarp() {
+        return [rc, 0, 0];
     }
     [rc, UC, UD]
 }

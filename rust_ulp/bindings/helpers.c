@@ -67,6 +67,11 @@ const char *rust_ulp_h_device_driver(struct ib_device *dev)
 	return dev->ops.owner ? module_name(dev->ops.owner) : "";
 }
 
+bool rust_ulp_h_device_is_iwarp(struct ib_device *dev)
+{
+	return rdma_protocol_iwarp(dev, rdma_start_port(dev));
+}
+
 int rust_ulp_h_gid(struct ib_device *dev, u32 port, u32 index, struct net *net,
 		   struct rust_ulp_h_gid *out)
 {

@@ -31,14 +31,16 @@
  *  EFAULT      an address that cannot be read or written
  *  EINVAL      a size, flag, padding, name or enumerator that is not defined
  *  EMFILE      the file has as many objects as it may have
- *  EMSGSIZE    more bytes than a message, or inline data, may have
+ *  EMSGSIZE    more bytes than a message, a datagram or inline data may have
  *  ENODEV      the device was removed; nothing but close() is left to do
  *  ENOENT      no such device, port, GID or P_Key, or none that this file may use
  *  ENOMEM      no memory, or over a limit on memory
  *  ENOTCONN    the queue pair is not yet in a state that takes this request
  *  ENOTTY      no such command
  *  ENXIO       the file is not attached to a device yet
- *  EOPNOTSUPP  this device, or this type of queue pair, does not do that
+ *  EOPNOTSUPP  this device, or this type of queue pair, does not do that; RECV to a
+ *              queue pair that has a shared receive queue
+ *  EPERM       a queue key whose highest bit is set needs CAP_NET_RAW
  *  EPROTO      the queue pair's state table does not allow that transition, or not
  *              with those attributes
  *  ERANGE      a number outside what the object or the device has room for
@@ -372,9 +374,9 @@ struct rust_ulp_qp_create {
 	__u32 srq;		/* in: handle or 0 */
 	__u32 qp_type;		/* in: RUST_ULP_QPT_* */
 	__u32 max_send_wr;	/* in and out, as the others of this group */
-	__u32 max_recv_wr;
+	__u32 max_recv_wr;	/* out: 0 with @srq */
 	__u32 max_send_sge;
-	__u32 max_recv_sge;
+	__u32 max_recv_sge;	/* out: 0 with @srq */
 	__u32 max_inline;	/* bytes */
 	__u32 handle;		/* out */
 	__u32 qp_num;		/* out */
@@ -503,7 +505,10 @@ struct rust_ulp_grant_create {
 	__u32 handle;		/* out: destroying it revokes the key */
 };
 
-/* The address of a datagram's receiver. It may be destroyed while requests that name it are under way. */
+/*
+ * The address of a datagram's receiver. It may be destroyed while requests that name it are under way.
+ * A datagram that is longer than the MTU which the port had when its address was made is EMSGSIZE.
+ */
 struct rust_ulp_ah_create {
 	__u32 size;
 	__u32 flags;		/* in: 0 */
@@ -517,7 +522,12 @@ struct rust_ulp_ah_create {
  * A queue of receive requests that queue pairs share. Its requests are posted by
  * SUBMIT, with this handle where a queue pair's would stand, and complete in @cq,
  * with the handle of the queue pair that used them. Queue pairs that use it have
- * @cq as their @recv_cq, or QP_CREATE says EXDEV.
+ * @cq as their @recv_cq and are of the same @pd, or QP_CREATE says EXDEV.
+ *
+ * A queue pair that ends in the middle of a message keeps the request that it had
+ * begun to fill. It completes as flushed, with this queue's handle where a queue
+ * pair's would stand, when a later one has completed and something is done with
+ * the queue; at the latest when it is destroyed, as do all that are left.
  */
 struct rust_ulp_srq_create {
 	__u32 size;
@@ -561,8 +571,9 @@ struct rust_ulp_destroy {
 /*
  * read() on an attached file gives whole records of this form, as many as there are
  * and fit. It waits for the first one, unless O_NONBLOCK is set: then EAGAIN.
- * EINVAL when not one record fits. When the device is gone, the last record is
- * RUST_ULP_EVENT_DEVICE_REMOVED, and after it read() says ENODEV.
+ * EINVAL when not one record fits, ENXIO before ATTACH. When the device is gone, the
+ * last record is RUST_ULP_EVENT_DEVICE_REMOVED, and after it read() says ENODEV. An
+ * object that a record names may have been destroyed since.
  *
  * poll(): POLLPRI while there are records; POLLIN while a completion can be taken.
  *
@@ -588,7 +599,7 @@ struct rust_ulp_destroy {
 #define RUST_ULP_EVENT_SM_CHANGE	13
 #define RUST_ULP_EVENT_SRQ_ERR		14	/* @handle: the shared receive queue */
 #define RUST_ULP_EVENT_SRQ_LIMIT	15
-#define RUST_ULP_EVENT_LAST_WQE_REACHED	16	/* a queue pair in ERR takes no more from its SRQ */
+#define RUST_ULP_EVENT_LAST_WQE_REACHED	16	/* a queue pair in ERR takes no more from its SRQ; once */
 #define RUST_ULP_EVENT_CLIENT_REREGISTER 17
 #define RUST_ULP_EVENT_GID_CHANGE	18
 
@@ -794,7 +805,7 @@ struct rust_ulp_wr {
 	__u32 imm_data;		/* immediate data, or the rkey to invalidate */
 	struct rust_ulp_sge sge;
 	__aligned_u64 arg0;	/* atomics: compare or add; UD: handle of the address | qp_num << 32 */
-	__aligned_u64 arg1;	/* atomics: swap; UD: qkey */
+	__aligned_u64 arg1;	/* atomics: swap; UD: qkey, the queue pair's own if bit 31 is set */
 };
 
 /*
