@@ -368,7 +368,11 @@ fn resolve(table: &Table, live: &crate::device::Live, scratch: &mut Scratch) -> 
             Some((was, queue)) if was == handle => queue,
             _ => match table.get(handle).map_err(fail)? {
                 Object::Qp(qp) => Queue::Pair(qp.clone()),
-                Object::Srq(srq) => Queue::Shared(srq.clone()),
+                Object::Srq(srq) => {
+                    // There may be more room than there seems to be.
+                    srq.srq().reclaim();
+                    Queue::Shared(srq.clone())
+                }
                 _ => return Err(fail(ebadfd())),
             },
         };

@@ -22,6 +22,8 @@
 //! | making and dropping any object | yes | nothing held |
 //! | [`chain::Chain::push`] | yes: drops what its slot still held | |
 //! | [`chain::Chain::post`] | no | takes the queue's lock, under it the driver's |
+//! | [`srq::Srq::reclaim`] | yes | nothing held that a handler takes |
+//! | [`event::Handler::event`] | yes | the core's `event_handler_rwsem`, perhaps `rtnl_lock` |
 //! | [`qp::Handler::complete`], `retire` | as [`cq::PollContext`] says | nothing held |
 //! | [`qp::Handler::cancel`] | as its caller may | nothing held |
 //! | [`qp::Handler::event`], [`cq::Handler::event`] | no: rxe calls under its locks, interrupts off | driver's locks |

@@ -707,6 +707,7 @@ impl<H: Handler> Qp<H> {
                     pr_warn_once!("a driver did not say that a queue pair took its last request\n");
                 }
                 shared.srq().synchronize();
+                shared.srq().suspect();
             }
         }
         if sent || received || self.shared.is_some() {

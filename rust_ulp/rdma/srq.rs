@@ -105,6 +105,7 @@ impl<H: Handler> Drop for Membership<H> {
             .marks
             .lock()
             .retain(|other| !Arc::ptr_eq(other, &self.mark));
+        self.srq.suspect();
         self.srq.reclaim();
     }
 }
@@ -128,6 +129,9 @@ pub(crate) struct Srq<H: Handler> {
     queue: Queue<H::Request>,
     /// The highest number of a request that has completed.
     newest: Atomic<u64>,
+    /// The highest number of a request that a queue pair may have had when it ended; 0 when all of
+    /// them are accounted for.
+    suspect: Atomic<u64>,
     /// Of the queue pairs that use it.
     #[pin]
     marks: Mutex<KVec<Arc<Mark>>>,
@@ -174,6 +178,7 @@ impl<H: Handler> Srq<H> {
                     0,
                 )?,
                 newest: Atomic::new(0),
+                suspect: Atomic::new(0),
                 marks <- new_mutex!(KVec::new(), "rdma::Srq::marks"),
                 handler,
                 ptr: {
@@ -374,10 +379,17 @@ impl<H: Handler> Srq<H> {
         self.cq.with_reserve(drain);
     }
 
+    /// Notes that a queue pair ends, or was reset: it may have taken any request that is posted.
+    pub(super) fn suspect(&self) {
+        let number = self.queue.lists.lock().number;
+        self.suspect.store(number, Relaxed);
+    }
+
     /// Completes, as flushed, what queue pairs have taken that are gone; how, the description of
-    /// this module says. Sleeps.
+    /// this module says. Does nothing while there can be none. Sleeps.
     pub(crate) fn reclaim(&self) {
-        if !self.in_order {
+        let suspect = self.suspect.load(Relaxed);
+        if !self.in_order || suspect == 0 {
             return;
         }
         // Also keeps others from doing the same.
@@ -392,11 +404,15 @@ impl<H: Handler> Srq<H> {
             let number = unsafe { self.queue.content(first) }.map(|content| content.number);
             drop(lists);
             // The oldest stands first.
-            if number.is_none_or(|number| number > passed) {
-                return;
+            match number {
+                Some(number) if number <= passed => self.flush(first),
+                Some(number) if number <= suspect => return,
+                _ => break,
             }
-            self.flush(first);
         }
+        // One that joined the list meanwhile is newer than those that were looked for; a queue
+        // pair that ended meanwhile waits for its turn, and looks once more.
+        let _ = self.suspect.cmpxchg(suspect, 0, Relaxed);
     }
 
     fn flush(&self, index: u32) {

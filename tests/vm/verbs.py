@@ -734,6 +734,25 @@ def test_sqd(r):
         a.file.submit([request(99)])
         r.equal(f"{kind}: and after RESET it works again", [(c.user_data, c.status) for c in a.cq.wait(1)], [(99, 0)])
 
+        # Once its ring has wrapped, rxe may take a queue for one that still drains: it looks at the state of a
+        # request that is long done (req_check_sq_drain_done() in rxe_req.c), and lets it go to ERR only.
+        for _ in range(3):
+            a.file.submit([request(i) for i in range(100)])
+            a.cq.wait(100)
+        a.qp.modify("STATE", qp_state=N["QPS_SQD"])
+        said = error_of(a.qp.modify, "STATE", qp_state=N["QPS_RTS"])
+        r.check(f"{kind}: back from SQD after many requests, or refused by the driver", said in ("none", "EINVAL"), said)
+        a.qp.modify("STATE", qp_state=N["QPS_ERR"])
+        a.qp.modify("STATE", qp_state=N["QPS_RESET"])
+        if kind == "UD":
+            a.qp.start(QKEY)
+        else:
+            b.qp.modify("STATE", qp_state=N["QPS_RESET"])
+            a.connect(b)
+            b.connect(a)
+        a.file.submit([request(98)])
+        r.equal(f"{kind}: by ERR and RESET there is always a way back", [(c.user_data, c.status) for c in a.cq.wait(1)], [(98, 0)])
+
 
 def test_gone(r):
     """The device goes, under shared receive queues, datagrams and readers."""
