@@ -48,6 +48,7 @@
 //! | `Listeners::files` | the files that hear of a device's events | process |
 //! | `Context::table` | handles | process |
 //! | `PdObject::registrar` | making the registrar | process |
+//! | `rdma::Qp::address` | an address that draining needs | process |
 //! | `rdma::Srq::marks` | the queue pairs of a shared receive queue | process |
 //! | `rdma::Registrar::turn`, `rdma::Qp::modifying`, `rdma::Cq::draining`, `rdma::Cq::polling` | one at a time, in this order | process |
 //! | `rdma::Queue::lists` | slots of a queue | process, softirq; held over the driver's `post_send` |

@@ -60,8 +60,7 @@ use kernel::{
             Release, //
         },
         Arc,
-        Mutex,
-        SetOnce, //
+        Mutex, //
     }, //
 };
 
@@ -306,8 +305,11 @@ pub(crate) struct Qp<H: Handler> {
     handler: H,
     /// Its queue key, on UD.
     qkey: Atomic<u32>,
-    /// The first address that it sent to: of a datagram queue pair, whose draining needs one.
-    address: SetOnce<Arc<Ah>>,
+    /// The first address that it was to send to: of a datagram queue pair, whose draining needs one.
+    #[pin]
+    address: Mutex<Option<Arc<Ah>>>,
+    /// That there is one.
+    addressed: AtomicFlag,
     /// That it took its last request from there was reported, or is not to be.
     finished: AtomicFlag,
     /// Where its receives come from, when not from its own queue, and how far it has come there.
@@ -403,7 +405,8 @@ impl<H: Handler> Qp<H> {
                 )?,
                 handler,
                 qkey: Atomic::new(0),
-                address: SetOnce::new(),
+                address <- new_mutex!(None, "rdma::Qp::address"),
+                addressed: AtomicFlag::new(false),
                 finished: AtomicFlag::new(false),
                 shared,
                 qp_type,
@@ -487,12 +490,13 @@ impl<H: Handler> Qp<H> {
         self.shared.as_ref().map(Membership::mark)
     }
 
-    /// Whether a send request to `ah` fits this type of queue pair; keeps the first address.
+    /// Whether a send request to `ah` fits this type of queue pair; keeps the first address. Sleeps.
     pub(super) fn note_address(&self, ah: Option<&Arc<Ah>>) -> bool {
         match ah {
             Some(ah) if self.qp_type == QpType::Ud => {
-                if self.address.as_ref().is_none() {
-                    self.address.populate(ah.clone());
+                if !self.addressed.load(Acquire) {
+                    self.address.lock().get_or_insert_with(|| ah.clone());
+                    self.addressed.store(true, Release);
                 }
                 true
             }
@@ -674,43 +678,46 @@ impl<H: Handler> Qp<H> {
         });
         let [sent, received] = used;
         let qp = self.ptr.as_ptr();
+        // Nobody posts, since both queues are closed; each has room for one more request, and the
+        // completion queues, made by `ib_alloc_cq`, for one more completion.
         if sent {
-            // SAFETY: The queue pair is valid; nobody posts, since both queues are closed; the send
-            // queue has room for one more request, and the completion queue, made by
-            // `ib_alloc_cq`, for one more completion.
-            let drain_sq = || match self.address.as_ref() {
+            let address = self.address.lock().clone();
+            let drain_sq = || match &address {
                 // The core drains with an RDMA write, which is none of a datagram's operations.
                 Some(ah) => {
                     self.fail();
-                    // SAFETY: As said, and the address is one of the same domain.
+                    // SAFETY: The queue pair is valid and in ERR, the address one of its domain;
+                    // for room see above.
                     let err = unsafe { bindings::rust_ulp_h_drain_ud_sq(qp, ah.as_raw()) };
                     if err != 0 {
                         pr_warn_once!("a driver refused the last datagram: {}\n", err);
                     }
                 }
-                // SAFETY: As said.
+                // SAFETY: The queue pair is valid; for room see above.
                 None => unsafe { bindings::ib_drain_sq(qp) },
             };
             self.send_cq.with_reserve(drain_sq);
         }
         if received {
-            // SAFETY: As for the send queue.
+            // SAFETY: The queue pair is valid; for room see above.
             let drain_rq = || unsafe { bindings::ib_drain_rq(qp) };
             self.recv_cq.with_reserve(drain_rq);
         }
-        if let Some(shared) = &self.shared {
-            // Without ever having been in a state to receive it has taken nothing.
-            if self.state() != State::Reset {
-                self.fail();
-                // SAFETY: The queue pair is valid, has a shared receive queue and was moved to ERR.
-                if !unsafe { bindings::rust_ulp_h_wait_last_wqe(qp) } {
-                    pr_warn_once!("a driver did not say that a queue pair took its last request\n");
-                }
-                shared.srq().synchronize();
-                shared.srq().suspect();
+        // One that was never in a state to receive has taken nothing.
+        let shared = self
+            .shared
+            .as_ref()
+            .filter(|_| self.state() != State::Reset);
+        if let Some(shared) = shared {
+            self.fail();
+            // SAFETY: The queue pair is valid, has a shared receive queue and was moved to ERR.
+            if !unsafe { bindings::rust_ulp_h_wait_last_wqe(qp) } {
+                pr_warn_once!("a driver did not say that a queue pair took its last request\n");
             }
+            shared.srq().synchronize();
+            shared.srq().suspect();
         }
-        if sent || received || self.shared.is_some() {
+        if sent || received || shared.is_some() {
             self.state.store(bindings::IB_QPS_ERR, Release);
         }
     }
