@@ -6,13 +6,13 @@
 //! device it does inside the device's gate.
 
 use crate::{
-    cq::FileEvents,
     device::{
         self,
         Alive,
         Device,
         Registry, //
     },
+    events::FileEvents,
     handle::{
         Object,
         Table, //
@@ -56,7 +56,9 @@ use kernel::{
         ArcBorrow,
         Mutex,
         SetOnce, //
-    }, //
+    },
+    transmute::AsBytes,
+    uaccess::UserSliceWriter, //
 };
 
 /// An open file.
@@ -99,7 +101,7 @@ impl Context {
         &self.table
     }
 
-    /// Those who poll it.
+    /// Its events, and those who poll it.
     pub(crate) fn events(&self) -> &Arc<FileEvents> {
         &self.events
     }
@@ -147,7 +149,7 @@ impl Context {
         let kind = object.kind();
         trace::object_destroy(self.id, kind as u32, handle, object.number());
         drop(object);
-        if kind == Kind::Buffer {
+        if matches!(kind, Kind::Buffer | Kind::Ah) {
             // What this cannot do for want of memory, the next use of the slots does.
             let _ = self.purge();
         }
@@ -156,16 +158,20 @@ impl Context {
 
     /// Lets go of memory that only requests which are done still refer to. Sleeps.
     fn purge(&self) -> Result {
-        let mut qps = KVVec::new();
+        let mut queues = KVVec::new();
         let table = self.table.lock();
         for (_, object) in table.iter() {
-            if let Object::Qp(qp) = object {
-                qps.push(qp.clone(), GFP_KERNEL)?;
+            if matches!(object, Object::Qp(_) | Object::Srq(_)) {
+                queues.push(object.clone(), GFP_KERNEL)?;
             }
         }
         drop(table);
-        for qp in qps.iter() {
-            qp.qp().purge();
+        for object in queues.iter() {
+            match object {
+                Object::Qp(qp) => qp.qp().purge(),
+                Object::Srq(srq) => srq.srq().purge(),
+                _ => (),
+            }
         }
         Ok(())
     }
@@ -202,7 +208,7 @@ impl Context {
     /// Makes a husk of it: the device's gate is closed, and nobody is inside. Sleeps.
     pub(crate) fn bury(&self) {
         self.tear_down();
-        self.events.wait.notify_all();
+        self.events.end();
     }
 
     /// Lends the room for a batch, or makes some.
@@ -227,7 +233,7 @@ impl FileOperations for Context {
         static SERIAL: Atomic<i32> = Atomic::new(1);
         let id = SERIAL.fetch_add(1, Relaxed) as u32;
         let net = NetNs::current().ok_or(EINVAL)?;
-        let events = Arc::pin_init(FileEvents::new(), GFP_KERNEL_ACCOUNT)?;
+        let events = FileEvents::new(id)?;
         let this = Arc::pin_init(
             pin_init!(Self {
                 id,
@@ -264,6 +270,34 @@ impl FileOperations for Context {
         Ok(0)
     }
 
+    fn read(this: ArcBorrow<'_, Self>, block: bool, mut to: UserSliceWriter) -> Result<usize> {
+        let room = to.len();
+        let size = core::mem::size_of::<abi::Event>();
+        this.device()?;
+        if room < size {
+            return Err(EINVAL);
+        }
+        let mut block = block;
+        while to.len() >= size {
+            let before = to.len();
+            let event = match this.events.take(block) {
+                Ok(event) => event,
+                Err(err) if before == room => return Err(err),
+                Err(_) => break,
+            };
+            if let Err(err) = to.write_slice(event.as_bytes()) {
+                this.events.put_back(event);
+                return match room.saturating_sub(before) {
+                    0 => Err(err),
+                    done => Ok(done),
+                };
+            }
+            // The first one is worth waiting for.
+            block = false;
+        }
+        Ok(room.saturating_sub(to.len()))
+    }
+
     fn mmap(this: ArcBorrow<'_, Self>, area: &Area<'_>, offset: u64) -> Result {
         let _alive = this.enter()?;
         let handle = u32::try_from(offset >> 32).map_err(|_| EBADF)?;
@@ -283,15 +317,19 @@ impl FileOperations for Context {
         let Ok(device) = this.device() else {
             return events::ERR;
         };
+        let mut ready = if this.events.is_ready() {
+            events::PRI
+        } else {
+            0
+        };
         if device.is_gone() {
-            return events::HUP | events::ERR | events::IN;
+            return ready | events::HUP | events::ERR | events::IN;
         }
-        let mut ready = 0;
         for (_, object) in this.table.lock().iter() {
             if let Object::Cq(cq) = object {
                 // All of them: each has to know that it is polled.
                 if cq.ring().poll() {
-                    ready = events::IN;
+                    ready |= events::IN;
                 }
             }
         }
@@ -353,6 +391,14 @@ impl FileOperations for Context {
                     buffer.length(),
                     buffer.pages().chunk_size(),
                     buffer.pages().node()
+                ),
+                Object::Ah(_) => seq_print!(m, "rust_ulp-ah:\t{:#x}\n", handle),
+                Object::Srq(srq) => seq_print!(
+                    m,
+                    "rust_ulp-srq:\t{:#x} entries {} recvs {}\n",
+                    handle,
+                    srq.srq().max_wr(),
+                    srq.srq().in_flight()
                 ),
                 Object::Grant(grant) => seq_print!(
                     m,

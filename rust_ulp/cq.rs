@@ -8,6 +8,7 @@
 //! process context.
 
 use crate::{
+    events::FileEvents,
     handle::{
         Needed,
         Users, //
@@ -38,14 +39,12 @@ use crate::{
 };
 use kernel::{
     new_condvar,
-    new_poll_condvar,
     prelude::*,
     sync::{
         atomic::{
             Atomic,
             Relaxed, //
         },
-        poll::PollCondVar,
         Arc,
         CondVar,
         CondVarTimeoutResult, //
@@ -59,23 +58,6 @@ use kernel::{
 
 /// Most entries of a ring: as many as fit into the largest chunk of pages beside the header.
 pub(crate) const MAX_ENTRIES: u32 = 1 << 15;
-
-/// Those who `poll` a file.
-#[pin_data]
-pub(crate) struct FileEvents {
-    /// Woken whenever something may have become ready.
-    #[pin]
-    pub(crate) wait: PollCondVar,
-}
-
-impl FileEvents {
-    /// Nobody yet.
-    pub(crate) fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
-            wait <- new_poll_condvar!("rust_ulp::FileEvents::wait"),
-        })
-    }
-}
 
 /// An index of a ring, in its shared page.
 struct Index<'a> {
@@ -122,11 +104,12 @@ pub(crate) struct Ring {
 }
 
 impl rdma::cq::Handler for Ring {
-    fn event(&self, _event: Event) {
-        // Interrupts may be off: take no lock, the next one who looks will see it.
+    fn event(&self, event: Event) {
+        // Interrupts may be off: take no lock of the ring, the next one who looks will see it.
         self.failed.store(1, Relaxed);
         self.waiters.notify_all();
-        self.file.wait.notify_all();
+        self.file
+            .raise(event.number(), self.handle.load(Relaxed), 0);
     }
 }
 
@@ -177,7 +160,12 @@ impl Ring {
         &self.pages
     }
 
-    /// Tells the ring its handle, for traces.
+    /// The file's events.
+    pub(crate) fn file(&self) -> &Arc<FileEvents> {
+        &self.file
+    }
+
+    /// Tells the ring its handle, for traces and events.
     pub(crate) fn set_handle(&self, handle: u32) {
         self.handle.store(handle, Relaxed);
     }
@@ -442,8 +430,7 @@ mod tests {
     use super::*;
 
     fn ring(entries: u32) -> Result<Arc<Ring>> {
-        let file = Arc::pin_init(FileEvents::new(), GFP_KERNEL)?;
-        Ring::new(entries, None, file)
+        Ring::new(entries, None, FileEvents::new(0)?)
     }
 
     fn cqe(user_data: u64) -> abi::Cqe {

@@ -11,6 +11,7 @@
 
 use crate::{
     context::Context,
+    events::Listeners,
     logic::numbered,
     rdma::{
         self,
@@ -52,6 +53,8 @@ pub(crate) struct Registry {
 /// What can be used while the gate is open.
 pub(crate) struct Live {
     device: ARef<rdma::device::Device>,
+    /// Tells the attached files of the device's events.
+    _events: Pin<KBox<rdma::event::Registration<Listeners>>>,
     /// What the device can do.
     pub(crate) attributes: rdma::device::Attributes,
     /// Opcodes that work, for RC, UC and UD.
@@ -87,6 +90,7 @@ pub(crate) struct Device {
     /// The files attached.
     #[pin]
     contexts: Mutex<KVec<Arc<Context>>>,
+    listeners: Arc<Listeners>,
 }
 
 /// Why a GID was preferred, best last.
@@ -154,8 +158,20 @@ impl Choice {
     }
 }
 
-/// Opcodes that a device and its driver carry out for kernel users, as read in their source; what
-/// would misbehave is left out. See the document on devices.
+/// Opcodes that a device and its driver carry out for kernel users, for RC, UC and UD. What would
+/// misbehave is left out: a request with it is refused, and so is a queue pair of a type that has
+/// none.
+///
+/// | operation | left out because |
+/// |---|---|
+/// | `ATOMIC_WRITE`, `FLUSH` | rxe: `init_send_wr()` in `rxe_verbs.c` copies neither address, nor key, nor type, so the peer gets those of the request that had the place in the ring before |
+/// | `BIND_MW` | rxe: as above; and the kernel has no memory windows |
+/// | `RDMA_READ_WITH_INV`, `LOCAL_INV`, `REG_MR` | they change keys: those are the module's, see `rdma/mr.rs` |
+/// | `SEND_WITH_INV` but on RC | the standard has it for RC alone; rxe's `rxe_opcode.c` has it for UC too |
+/// | `SEND_WITH_INV` but on rxe | nobody has looked |
+/// | atomics where the device says `IB_ATOMIC_NONE` | |
+/// | masked atomics, TSO | rxe: no entry in `rxe_opcode.c` |
+/// | all of UC and UD on iWARP | it has neither, and refuses them when they are made |
 fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attributes) -> [u64; 3] {
     const fn ops(list: &[u8]) -> u64 {
         let mut bits = 0;
@@ -176,9 +192,10 @@ fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attrib
         rc |= ATOMICS;
     }
     if device.is_driven_by(c"rdma_rxe") {
-        // Its opcode table has these for RC, and UD is tested with them; ATOMIC_WRITE, FLUSH and
-        // BIND_MW are in the table too, but their fields are not copied for kernel users.
         rc |= ops(&[abi::WR_SEND_WITH_INV]);
+    }
+    if device.is_iwarp() {
+        return [rc, 0, 0];
     }
     [rc, UC, UD]
 }
@@ -256,11 +273,18 @@ impl Device {
 
     /// Notes that `context` makes objects here. Sleeps.
     pub(crate) fn attach(&self, _alive: &Alive<'_>, context: Arc<Context>) -> Result {
-        Ok(self.contexts.lock().push(context, GFP_KERNEL)?)
+        let events = context.events().clone();
+        self.listeners.add(events.clone())?;
+        self.contexts
+            .lock()
+            .push(context, GFP_KERNEL)
+            .inspect_err(|_| self.listeners.remove(&events))?;
+        Ok(())
     }
 
     /// Forgets `context`, which has made its last object.
     pub(crate) fn detach(&self, _alive: &Alive<'_>, context: &Context) {
+        self.listeners.remove(context.events());
         let mut found = None;
         let mut contexts = self.contexts.lock();
         for (index, other) in numbered(contexts.iter()) {
@@ -288,7 +312,12 @@ impl rdma::client::Client for Registry {
     fn add(&self, device: &rdma::device::Device) -> Result<Arc<Device>> {
         let attributes = device.attributes();
         let index = attributes.index;
+        let listeners = Listeners::new()?;
         let live = Live {
+            _events: KBox::pin_init(
+                rdma::event::Registration::new(device, listeners.clone()),
+                GFP_KERNEL,
+            )?,
             send_ops: capabilities(device, &attributes),
             attributes,
             device: device.into(),
@@ -298,6 +327,7 @@ impl rdma::client::Client for Registry {
                 index,
                 gate <- Gate::new(live),
                 contexts <- new_mutex!(KVec::new(), "rust_ulp::Device::contexts"),
+                listeners,
             }? Error),
             GFP_KERNEL,
         )?;
@@ -340,5 +370,6 @@ impl rdma::client::Client for Registry {
             data.index,
             kernel::str::BStr::from_bytes(name_of(&name))
         );
+        data.listeners.tell(abi::EVENT_DEVICE_RENAMED, 0);
     }
 }

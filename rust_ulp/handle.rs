@@ -7,6 +7,7 @@
 //! holds a reference to it, and may use it for as long as the device's gate lets it.
 
 use crate::{
+    ah::AhObject,
     buffer::{
         BufferObject,
         GrantObject, //
@@ -22,6 +23,7 @@ use crate::{
     },
     pd::PdObject,
     qp::QpObject,
+    srq::SrqObject,
     sys::errno::ebadfd, //
 };
 use core::ops::Deref;
@@ -85,6 +87,8 @@ pub(crate) enum Object {
     Qp(Arc<QpObject>),
     Buffer(Arc<BufferObject>),
     Grant(Arc<GrantObject>),
+    Ah(Arc<AhObject>),
+    Srq(Arc<SrqObject>),
 }
 
 impl Object {
@@ -96,6 +100,8 @@ impl Object {
             Self::Qp(_) => Kind::Qp,
             Self::Buffer(_) => Kind::Buffer,
             Self::Grant(_) => Kind::Grant,
+            Self::Ah(_) => Kind::Ah,
+            Self::Srq(_) => Kind::Srq,
         }
     }
 
@@ -104,7 +110,8 @@ impl Object {
             Self::Pd(object) => object.users().0.load(Relaxed),
             Self::Cq(object) => object.users().0.load(Relaxed),
             Self::Buffer(object) => object.users().0.load(Relaxed),
-            Self::Qp(_) | Self::Grant(_) => 0,
+            Self::Srq(object) => object.users().0.load(Relaxed),
+            Self::Qp(_) | Self::Grant(_) | Self::Ah(_) => 0,
         }
     }
 
@@ -246,6 +253,10 @@ impl Table {
         qp: Qp(QpObject);
         /// A buffer. [`EBADF`], [`ebadfd`].
         buffer: Buffer(BufferObject);
+        /// An address. [`EBADF`], [`ebadfd`].
+        ah: Ah(AhObject);
+        /// A shared receive queue. [`EBADF`], [`ebadfd`].
+        srq: Srq(SrqObject);
     }
 
     /// A protection domain that a new object will need.
@@ -261,6 +272,11 @@ impl Table {
     /// A buffer that a new object will need.
     pub(crate) fn need_buffer(&self, handle: u32) -> Result<Need<BufferObject>> {
         Ok(Need::new(self.buffer(handle)?.clone()))
+    }
+
+    /// A shared receive queue that a new object will need.
+    pub(crate) fn need_srq(&self, handle: u32) -> Result<Need<SrqObject>> {
+        Ok(Need::new(self.srq(handle)?.clone()))
     }
 
     /// Takes out what `handle` names. [`EBUSY`] while others need it.

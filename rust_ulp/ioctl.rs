@@ -7,6 +7,7 @@
 //! handle was written; when that fails, it is destroyed again.
 
 use crate::{
+    ah::AhObject,
     buffer::{
         BufferObject,
         GrantObject, //
@@ -32,6 +33,7 @@ use crate::{
             State, //
         }, //
     },
+    srq::SrqObject,
     submit,
     sys::{
         compat::Parameter as _,
@@ -81,6 +83,10 @@ pub(crate) fn dispatch(this: ArcBorrow<'_, Context>, cmd: u32, arg: usize) -> Re
         abi::IOC_QP_QUERY => qp_query,
         abi::IOC_BUFFER_CREATE => buffer_create,
         abi::IOC_GRANT_CREATE => grant_create,
+        abi::IOC_AH_CREATE => ah_create,
+        abi::IOC_SRQ_CREATE => srq_create,
+        abi::IOC_SRQ_MODIFY => srq_modify,
+        abi::IOC_SRQ_QUERY => srq_query,
         abi::IOC_DESTROY => destroy,
         abi::IOC_SUBMIT => submit::submit,
         _ => return Err(ENOTTY),
@@ -197,10 +203,11 @@ fn qp_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         |context, live, value| {
             let qp_type = match value.qp_type {
                 abi::QPT_RC => QpType::Rc,
-                abi::QPT_UC | abi::QPT_UD => return Err(eopnotsupp()),
+                abi::QPT_UC => QpType::Uc,
+                abi::QPT_UD => QpType::Ud,
                 _ => return Err(EINVAL),
             };
-            if value.srq != 0 {
+            if live.send_ops(qp_type) == 0 {
                 return Err(eopnotsupp());
             }
             let attributes = &live.attributes;
@@ -214,22 +221,32 @@ fn qp_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
             {
                 return Err(ERANGE);
             }
-            let capacity = rdma::qp::Capacity {
-                max_send_wr: value.max_send_wr.max(1),
-                max_recv_wr: value.max_recv_wr.max(1),
-                max_send_sge: value.max_send_sge.max(1),
-                max_recv_sge: value.max_recv_sge.max(1),
-                max_inline: value.max_inline,
-            };
             let table = context.table().lock();
             let pd = table.need_pd(value.pd)?;
             let send_cq = table.need_cq(value.send_cq)?;
             let recv_cq = table.need_cq(value.recv_cq)?;
+            let srq = match value.srq {
+                0 => None,
+                handle => Some(table.need_srq(handle)?),
+            };
             drop(table);
+            // Those that come from a shared queue have no place in this one.
+            let (max_recv_wr, max_recv_sge) = match &srq {
+                None => (value.max_recv_wr.max(1), value.max_recv_sge.max(1)),
+                Some(_) => (0, 0),
+            };
+            let capacity = rdma::qp::Capacity {
+                max_send_wr: value.max_send_wr.max(1),
+                max_recv_wr,
+                max_send_sge: value.max_send_sge.max(1),
+                max_recv_sge,
+                max_inline: value.max_inline,
+            };
             let object = QpObject::new(
                 pd,
                 send_cq,
                 recv_cq,
+                srq,
                 qp_type,
                 capacity,
                 value.flags & abi::QP_SIG_ALL != 0,
@@ -331,6 +348,48 @@ fn port_exists(live: &Live, port: u8) -> bool {
     port != 0 && u32::from(port) <= live.attributes.phys_ports
 }
 
+fn address_vector(ah: &abi::AhAttr) -> AddressVector {
+    AddressVector {
+        dgid: ah.dgid,
+        flow_label: ah.flow_label,
+        sgid_index: ah.sgid_index,
+        hop_limit: ah.hop_limit,
+        traffic_class: ah.traffic_class,
+        sl: ah.sl,
+        dlid: ah.dlid,
+        port: ah.port_num.into(),
+        grh: ah.is_global != 0,
+        static_rate: ah.static_rate,
+        src_path_bits: ah.src_path_bits,
+        dmac: ah.dmac,
+    }
+}
+
+/// Checks that our end of `av` is there. Sleeps.
+///
+/// [`ENOENT`] for a GID index that is not in use, [`EINVAL`] for an address without a GRH on
+/// Ethernet.
+fn check_address(context: &Context, live: &Live, av: &AddressVector) -> Result {
+    let port = live.device().port(av.port)?;
+    if av.grh && u32::from(av.sgid_index) >= port.gid_tbl_len() {
+        return Err(ENOENT);
+    }
+    if port.link_layer == rdma::device::LinkLayer::Ethernet {
+        if !av.grh {
+            return Err(EINVAL);
+        }
+        live.device()
+            .gid(av.port, av.sgid_index.into(), context.net())?;
+    }
+    Ok(())
+}
+
+/// Whether `av` lacks a link-layer address that its port needs. Sleeps.
+fn needs_resolving(live: &Live, av: &AddressVector) -> Result<bool> {
+    let port = live.device().port(av.port)?;
+    Ok(port.link_layer == rdma::device::LinkLayer::Ethernet && av.dmac == [0; 6])
+}
+
 fn qp_modify(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     let mut arg = Arg::<abi::QpModify>::read(arg, abi::QpModify::SIZE)?;
     // A struct that cannot be written is found out before anything changes.
@@ -341,20 +400,7 @@ fn qp_modify(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
 
     let value = &mut arg.value;
     let attr = &value.attr;
-    let mut av = AddressVector {
-        dgid: attr.ah.dgid,
-        flow_label: attr.ah.flow_label,
-        sgid_index: attr.ah.sgid_index,
-        hop_limit: attr.ah.hop_limit,
-        traffic_class: attr.ah.traffic_class,
-        sl: attr.ah.sl,
-        dlid: attr.ah.dlid,
-        port: attr.ah.port_num.into(),
-        grh: attr.ah.is_global != 0,
-        static_rate: attr.ah.static_rate,
-        src_path_bits: attr.ah.src_path_bits,
-        dmac: attr.ah.dmac,
-    };
+    let mut av = address_vector(&attr.ah);
     let from = qp.qp().state();
     if value.attr_mask & abi::QP_CUR_STATE != 0
         && State::from_raw(attr.cur_qp_state.into()) != Some(from)
@@ -371,21 +417,16 @@ fn qp_modify(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
             // The address would be resolved for nothing.
             return Err(eproto());
         }
-        let port = alive.device().port(av.port)?;
-        if av.grh && u32::from(av.sgid_index) >= port.gid_tbl_len() {
-            return Err(ENOENT);
+        check_address(&this, &alive, &av)?;
+        if needs_resolving(&alive, &av)? {
+            av = av.resolve(qp.pd().pd())?;
         }
-        if port.link_layer == rdma::device::LinkLayer::Ethernet {
-            if !av.grh {
-                return Err(EINVAL);
-            }
-            alive
-                .device()
-                .gid(av.port, av.sgid_index.into(), this.net())?;
-            if av.dmac == [0; 6] {
-                av = av.resolve(qp.pd().pd())?;
-            }
-        }
+    }
+    if value.attr_mask & abi::QP_QKEY != 0
+        && attr.qkey & rdma::qp::CONTROLLED_QKEY != 0
+        && !rdma::qp::may_control_qkeys()
+    {
+        return Err(EPERM);
     }
     let attributes = rdma::qp::Attributes {
         qp_state: to as u32,
@@ -545,6 +586,113 @@ fn grant_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         },
         |value, _, handle| value.handle = handle,
     )
+}
+
+fn ah_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::AhCreate>::read(arg, abi::AhCreate::SIZE)?;
+    if arg.value.flags != 0 || arg.value.pad != 0 || arg.value.attr.is_global > 1 {
+        return Err(EINVAL);
+    }
+    create(
+        this,
+        &mut arg,
+        |context, live, value| {
+            if live.send_ops(QpType::Ud) == 0 {
+                return Err(eopnotsupp());
+            }
+            if value.attr.flow_label > 0xf_ffff {
+                return Err(ERANGE);
+            }
+            if !port_exists(live, value.attr.port_num) {
+                return Err(ENOENT);
+            }
+            let pd = context.table().lock().need_pd(value.pd)?;
+            let av = address_vector(&value.attr);
+            check_address(context, live, &av)?;
+            let (object, av) = AhObject::new(pd, &av)?;
+            value.attr.dmac = av.dmac;
+            value.attr.hop_limit = av.hop_limit;
+            Ok(Object::Ah(object))
+        },
+        |value, _, handle| value.handle = handle,
+    )
+}
+
+fn srq_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::SrqCreate>::read(arg, abi::SrqCreate::SIZE)?;
+    if arg.value.flags != 0 {
+        return Err(EINVAL);
+    }
+    create(
+        this,
+        &mut arg,
+        |context, live, value| {
+            let attributes = &live.attributes;
+            if attributes.max_srq == 0 {
+                return Err(eopnotsupp());
+            }
+            if value.max_wr > MAX_QUEUE_DEPTH.min(attributes.max_srq_wr)
+                || value.max_sge > MAX_SGE.min(attributes.max_srq_sge)
+                || value.limit > value.max_wr
+            {
+                return Err(ERANGE);
+            }
+            let (max_wr, max_sge) = (value.max_wr.max(1), value.max_sge.max(1));
+            let table = context.table().lock();
+            let pd = table.need_pd(value.pd)?;
+            let cq = table.need_cq(value.cq)?;
+            drop(table);
+            let object = SrqObject::new(pd, cq, max_wr, max_sge)?;
+            if value.limit != 0 {
+                object.srq().set_limit(value.limit)?;
+            }
+            value.max_wr = max_wr;
+            value.max_sge = max_sge;
+            Ok(Object::Srq(object))
+        },
+        |value, object, handle| {
+            if let Object::Srq(srq) = object {
+                srq.set_handle(handle);
+            }
+            value.handle = handle;
+        },
+    )
+}
+
+fn srq_modify(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let arg = Arg::<abi::SrqModify>::read(arg, abi::SrqModify::SIZE)?;
+    if arg.value.flags != 0 {
+        return Err(EINVAL);
+    }
+    let _alive = this.enter()?;
+    let srq = this.table().lock().srq(arg.value.srq)?.clone();
+    if arg.value.limit > srq.srq().max_wr() {
+        return Err(ERANGE);
+    }
+    srq.srq().set_limit(arg.value.limit)
+}
+
+fn srq_query(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::SrqQuery>::read(arg, abi::SrqQuery::SIZE)?;
+    if arg.value.flags != 0 || arg.value.pad != 0 {
+        return Err(EINVAL);
+    }
+    let alive = this.enter()?;
+    let srq = this.table().lock().srq(arg.value.srq)?.clone();
+    srq.srq().reclaim();
+    arg.value = abi::SrqQuery {
+        size: arg.value.size,
+        flags: 0,
+        srq: arg.value.srq,
+        max_wr: srq.srq().max_wr(),
+        max_sge: srq.srq().max_sge(),
+        limit: srq.srq().limit()?,
+        recvs_in_flight: srq.srq().in_flight(),
+        pad: 0,
+    };
+    drop(srq);
+    drop(alive);
+    arg.write()
 }
 
 fn destroy(this: ArcBorrow<'_, Context>, arg: usize) -> Result {

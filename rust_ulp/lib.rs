@@ -12,15 +12,25 @@
 //!   sys/entry.c     rust_ulp_ioctl, the door
 //!   ioctl           copies the struct, picks the command
 //!   submit          copies the requests, decodes them (logic/decode), resolves handles (handle),
-//!                   chains them per queue pair, posts, waits
-//!   rdma/qp         slots and chains
+//!                   chains them per queue, posts, waits
+//!   rdma/chain      puts them into slots (rdma/queue) and links them
 //!   sys/entry.c     rust_ulp_post_send, the door out; then the driver
 //!
 //!   driver, core    poll the completion queue
 //!   sys/entry.c     rust_ulp_completion
-//!   rdma/qp         finds the request
+//!   rdma/qp, srq    find the request
 //!   qp              makes the entry
 //!   cq              puts it into the ring that user space reads, wakes who waits
+//! ```
+//!
+//! And of an event:
+//!
+//! ```text
+//!   driver, core    something happened to a queue, a port or the device
+//!   rdma/event, qp, srq, cq
+//!   qp, cq, device  know whose it is
+//!   events          keeps a record (logic/events) for each file that it concerns, wakes who waits
+//!   sys/entry.c     rust_ulp_read; context
 //! ```
 //!
 //! # Lock order
@@ -34,11 +44,16 @@
 //! | `Device::gate` | not a lock: who is inside keeps the device from going | process, may sleep inside |
 //! | `mmap_lock` (kernel) | an address space; taken by copies from and to user space, so no lock below is held over one | process |
 //! | `Device::contexts` | the files attached to a device | process |
+//! | `rtnl_lock` (kernel) | netdevs; held by the core's GID workers, and taken by `ib_query_port()` | process |
+//! | `Listeners::files` | the files that hear of a device's events | process |
 //! | `Context::table` | handles | process |
 //! | `PdObject::registrar` | making the registrar | process |
+//! | `rdma::Qp::address` | an address that draining needs | process |
+//! | `rdma::Srq::marks` | the queue pairs of a shared receive queue | process |
 //! | `rdma::Registrar::turn`, `rdma::Qp::modifying`, `rdma::Cq::draining`, `rdma::Cq::polling` | one at a time, in this order | process |
 //! | `rdma::Queue::lists` | slots of a queue | process, softirq; held over the driver's `post_send` |
 //! | `Ring::state` | a completion ring | process, softirq |
+//! | `FileEvents::log` | records of events | any, interrupts off; under drivers' locks |
 //! | wait queues (kernel) | waiters | any |
 //!
 //! # Contexts
@@ -48,10 +63,12 @@
 //! | `open`, `ioctl`, `fdinfo` | process | may sleep; nothing held over copies from and to user space |
 //! | `mmap` | process, `mmap_lock` held | takes the gate and the table, copies nothing |
 //! | `poll` | process | takes the table |
+//! | `read` | process | sleeps outside the gate, until a signal, a record or the device's end |
 //! | `release` | process, perhaps exiting: no `current->files`, no `current->nsproxy` | tears down, drains |
 //! | `Client::add`, `remove` | process | `remove` is bounded: waits only for those inside the gate, who are woken |
 //! | completion handlers | process (workqueue, caller) or softirq, as the completion queue was made | must not sleep |
-//! | queue pair and completion queue events | any, interrupts off, under the driver's locks | only store flags |
+//! | events of queue pairs, shared receive queues and completion queues | any, interrupts off, under the driver's locks | store flags and records, wake |
+//! | events of ports and devices | process (a worker of the core, perhaps with `rtnl_lock`) | take `Listeners::files` |
 
 #![crate_name = "rust_ulp"]
 
@@ -70,15 +87,18 @@ mod uapi;
 
 mod logic;
 
+mod ah;
 mod buffer;
 mod context;
 mod cq;
 mod device;
+mod events;
 mod handle;
 mod ioctl;
 mod pd;
 mod qp;
 mod query;
+mod srq;
 mod submit;
 
 module! {

@@ -17,10 +17,12 @@ use crate::{
         qp::{
             Handler,
             Qp,
-            Side, //
+            QpType, //
         },
+        queue::Side,
         wr::WorkCompletion, //
     },
+    srq::SrqObject,
     sys::{
         dyndbg::ulp_debug,
         trace, //
@@ -49,16 +51,35 @@ pub(crate) struct Request {
     pub(crate) length: u32,
 }
 
-/// The owner of a queue pair.
+/// The owner of a queue pair, or of a shared receive queue.
 pub(crate) struct Completions {
     handle: Atomic<u32>,
     number: Atomic<u32>,
     send_ring: Arc<Ring>,
     recv_ring: Arc<Ring>,
+    /// Whether a GRH stands before what is received.
+    datagrams: bool,
 }
 
 impl Completions {
-    fn ring(&self, opcode: u8) -> &Ring {
+    /// Of a shared receive queue, which completes in `ring` what no queue pair does.
+    pub(crate) fn of_shared_queue(ring: Arc<Ring>) -> Self {
+        Self {
+            handle: Atomic::new(0),
+            number: Atomic::new(0),
+            send_ring: ring.clone(),
+            recv_ring: ring,
+            datagrams: false,
+        }
+    }
+
+    /// Tells it its handle, for completions and events.
+    pub(crate) fn set_handle(&self, handle: u32) {
+        self.handle.store(handle, Relaxed);
+    }
+
+    /// Where requests with that opcode complete.
+    pub(crate) fn ring(&self, opcode: u8) -> &Ring {
         if opcode == abi::WR_RECV {
             &self.recv_ring
         } else {
@@ -117,7 +138,8 @@ impl Handler for Completions {
                         cqe.flags |= abi::WC_WITH_INVALIDATE;
                         cqe.imm_data = rkey;
                     }
-                    if wc.grh {
+                    // Drivers say so for every packet that had one on the wire, as with RoCE.
+                    if wc.grh && self.datagrams {
                         cqe.flags |= abi::WC_GRH;
                     }
                     cqe.src_qp = wc.src_qp;
@@ -155,7 +177,10 @@ impl Handler for Completions {
         self.ring(request.opcode).release();
     }
 
-    fn event(&self, _event: Event) {}
+    fn event(&self, event: Event) {
+        let handle = self.handle.load(Relaxed);
+        self.recv_ring.file().raise(event.number(), handle, 0);
+    }
 }
 
 /// A queue pair of a file.
@@ -165,29 +190,40 @@ pub(crate) struct QpObject {
     pd: Need<PdObject>,
     _send_cq: Need<CqObject>,
     _recv_cq: Need<CqObject>,
+    srq: Option<Need<SrqObject>>,
     sig_all: bool,
 }
 
 impl QpObject {
     /// Makes a queue pair. Sleeps.
+    ///
+    /// [`EXDEV`] when `srq` is of another domain, or completes elsewhere than in `recv_cq`.
     pub(crate) fn new(
         pd: Need<PdObject>,
         send_cq: Need<CqObject>,
         recv_cq: Need<CqObject>,
-        qp_type: rdma::qp::QpType,
+        srq: Option<Need<SrqObject>>,
+        qp_type: QpType,
         capacity: rdma::qp::Capacity,
         sig_all: bool,
     ) -> Result<Arc<Self>> {
+        if srq.as_ref().is_some_and(|srq| {
+            !core::ptr::eq(srq.pd(), &*pd) || !core::ptr::eq(srq.cq(), &*recv_cq)
+        }) {
+            return Err(EXDEV);
+        }
         let handler = Completions {
             handle: Atomic::new(0),
             number: Atomic::new(0),
             send_ring: send_cq.ring().clone(),
             recv_ring: recv_cq.ring().clone(),
+            datagrams: qp_type == QpType::Ud,
         };
         let qp = Qp::new(
             pd.pd().clone(),
             send_cq.cq().clone(),
             recv_cq.cq().clone(),
+            srq.as_ref().map(|srq| srq.srq().clone()),
             qp_type,
             capacity,
             handler,
@@ -199,6 +235,7 @@ impl QpObject {
                 pd,
                 _send_cq: send_cq,
                 _recv_cq: recv_cq,
+                srq,
                 sig_all,
             },
             GFP_KERNEL_ACCOUNT,
@@ -220,18 +257,18 @@ impl QpObject {
         &self.pd
     }
 
+    /// Whether its receives come from a shared queue.
+    pub(crate) fn has_srq(&self) -> bool {
+        self.srq.is_some()
+    }
+
     /// Whether every send request makes a completion.
     pub(crate) fn sig_all(&self) -> bool {
         self.sig_all
     }
 
-    /// The ring where requests with that opcode complete.
-    pub(crate) fn ring(&self, opcode: u8) -> &Ring {
-        self.qp.handler().ring(opcode)
-    }
-
     /// Tells it its handle, for completions.
     pub(crate) fn set_handle(&self, handle: u32) {
-        self.qp.handler().handle.store(handle, Relaxed);
+        self.qp.handler().set_handle(handle);
     }
 }

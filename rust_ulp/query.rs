@@ -51,7 +51,11 @@ pub(crate) fn module(_this: ArcBorrow<'_, Context>, arg: usize) -> Result {
             .value()
             .get()
             .min(crate::logic::handle::MAX_OBJECTS),
-        features: abi::FEATURE_CALL | abi::FEATURE_GRANTS,
+        features: abi::FEATURE_CALL
+            | abi::FEATURE_GRANTS
+            | abi::FEATURE_DATAGRAM
+            | abi::FEATURE_SRQ
+            | abi::FEATURE_EVENTS,
         max_buffer: buffer::MAX_LENGTH,
         max_batch: submit::MAX_BATCH,
         max_cq_entries: cq::MAX_ENTRIES,

@@ -10,27 +10,32 @@
 
 use crate::{
     context::Context,
-    handle::Table,
+    handle::{
+        Object,
+        Table, //
+    },
     logic::{
         decode::{
             decode,
             Elements,
             Limits,
-            Op, //
+            Op,
+            Receiver, //
         },
         numbered, //
     },
+    pd::PdObject,
     qp::{
         Completions,
         QpObject,
         Request, //
     },
     rdma::{
-        qp::{
+        chain::{
             Chain,
-            Side,
-            State, //
+            Target, //
         },
+        qp::QpType,
         wr::{
             Flags,
             Local,
@@ -38,9 +43,11 @@ use crate::{
             Tail, //
         }, //
     },
+    srq::SrqObject,
     sys::{
         dyndbg::ulp_debug,
         errno::{
+            ebadfd,
             enotconn,
             eopnotsupp,
             etime, //
@@ -56,10 +63,7 @@ use crate::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        Arc,
-        ArcBorrow, //
-    }, //
+    sync::ArcBorrow, //
 };
 
 /// Most requests of one call.
@@ -199,7 +203,7 @@ fn run(this: &Context, value: &mut abi::Submit, scratch: &mut Scratch) -> Result
             // Cancelled, when it is dropped.
             continue;
         }
-        let number = chain.qp().number();
+        let number = chain.target().number();
         let (posted, outcome) = chain.post(|request| {
             trace::post(
                 number,
@@ -353,50 +357,159 @@ fn resolve(table: &Table, live: &crate::device::Live, scratch: &mut Scratch) -> 
         chains,
         ..
     } = scratch;
-    let mut last: Option<(u32, &QpObject)> = None;
+    let mut last: Option<(u32, Queue<'_>)> = None;
     for (index, staged) in numbered(staged.iter()) {
         let fail = |error: Error| Bad { index, error };
         let handle = staged.request.qp;
-        let qp = match last {
-            Some((was, qp)) if was == handle => qp,
-            _ => table.qp(handle).map_err(fail)?,
+        let queue = match last {
+            Some((was, queue)) if was == handle => queue,
+            _ => match table.get(handle).map_err(fail)? {
+                Object::Qp(qp) => Queue::Pair(qp),
+                Object::Srq(srq) => {
+                    // There may be more room than there seems to be.
+                    srq.srq().reclaim();
+                    Queue::Shared(srq)
+                }
+                _ => return Err(fail(ebadfd())),
+            },
         };
-        last = Some((handle, qp));
         let sges = sges
             .get(staged.first_sge..staged.first_sge.saturating_add(staged.num_sge))
             .unwrap_or(&[]);
         let data = inline
             .get_mut(staged.inline_at..staged.inline_at.saturating_add(staged.inline_len))
             .unwrap_or(&mut []);
-        push(table, live, qp, &staged.request, sges, data, chains).map_err(fail)?;
+        push(table, live, &queue, &staged.request, sges, data, chains).map_err(fail)?;
+        last = Some((handle, queue));
     }
     Ok(())
+}
+
+/// What a request's handle may name.
+#[derive(Clone, Copy)]
+enum Queue<'a> {
+    Pair(&'a QpObject),
+    Shared(&'a SrqObject),
+}
+
+impl Queue<'_> {
+    /// Where a request with `op` goes, and how many elements it may have there.
+    ///
+    /// [`ebadfd`] for a send request to a shared receive queue, [`eopnotsupp`] for a receive request
+    /// to a queue pair that has one, and for what the device or the type does not do.
+    fn target(
+        &self,
+        live: &crate::device::Live,
+        request: &crate::logic::decode::Request,
+    ) -> Result<(Target<Completions>, u32)> {
+        match self {
+            Self::Shared(_) if request.op != Op::Recv => Err(ebadfd()),
+            Self::Shared(srq) => Ok((Target::Shared(srq.srq().clone()), srq.srq().max_sge())),
+            Self::Pair(qp) if request.op == Op::Recv => {
+                if qp.has_srq() {
+                    return Err(eopnotsupp());
+                }
+                let max_sge = qp.qp().capacity().max_recv_sge;
+                Ok((Target::Recv(qp.qp().clone()), max_sge))
+            }
+            Self::Pair(qp) => {
+                if live.send_ops(qp.qp().qp_type()) & (1 << (request.opcode & 63)) == 0 {
+                    return Err(eopnotsupp());
+                }
+                let max_sge = qp.qp().capacity().max_send_sge;
+                Ok((Target::Send(qp.qp().clone()), max_sge))
+            }
+        }
+    }
+
+    fn pd(&self) -> &PdObject {
+        match self {
+            Self::Pair(qp) => qp.pd(),
+            Self::Shared(srq) => srq.pd(),
+        }
+    }
+
+    fn handler(&self) -> &Completions {
+        match self {
+            Self::Pair(qp) => qp.qp().handler(),
+            Self::Shared(srq) => srq.srq().handler(),
+        }
+    }
+
+    /// Bytes of inline data that a request may have.
+    fn max_inline(&self) -> u32 {
+        match self {
+            Self::Pair(qp) => qp.qp().capacity().max_inline,
+            Self::Shared(_) => 0,
+        }
+    }
+
+    /// Whether every send request makes a completion.
+    fn sig_all(&self) -> bool {
+        match self {
+            Self::Pair(qp) => qp.sig_all(),
+            Self::Shared(_) => false,
+        }
+    }
+}
+
+/// What a send of `length` bytes is on its queue pair: a datagram or not.
+///
+/// [`EINVAL`] when a connection's send names a receiver, [`EXDEV`] for an address of another domain,
+/// [`ERANGE`] for a number of more than 24 bits, [`EMSGSIZE`] for more than goes into a packet.
+fn send(
+    table: &Table,
+    queue: &Queue<'_>,
+    imm: Option<u32>,
+    invalidate: Option<u32>,
+    to: Option<Receiver>,
+    length: u32,
+) -> Result<Operation> {
+    let Queue::Pair(qp) = queue else {
+        return Err(ebadfd());
+    };
+    if qp.qp().qp_type() != QpType::Ud {
+        if to.is_some() {
+            return Err(EINVAL);
+        }
+        return Ok(Operation::Send(match (imm, invalidate) {
+            (_, Some(rkey)) => Tail::Invalidate(rkey),
+            (Some(imm), None) => Tail::Imm(imm),
+            (None, None) => Tail::None,
+        }));
+    }
+    let to = to.ok_or(EBADF)?;
+    let ah = table.ah(to.ah)?;
+    if !core::ptr::eq(ah.pd(), qp.pd()) {
+        return Err(EXDEV);
+    }
+    if to.qp_num > 0xff_ffff {
+        return Err(ERANGE);
+    }
+    // Devices drop what is longer and call it a success: C10-93.1.1, rxe_requester().
+    if length > ah.ah().max_datagram() {
+        return Err(EMSGSIZE);
+    }
+    Ok(Operation::Datagram {
+        ah: ah.ah().clone(),
+        qp_num: to.qp_num,
+        qkey: qp.qp().qkey_for(to.qkey),
+        imm,
+    })
 }
 
 /// Puts one request into a slot, at the end of the last chain or of a new one.
 fn push(
     table: &Table,
     live: &crate::device::Live,
-    qp: &QpObject,
+    queue: &Queue<'_>,
     request: &crate::logic::decode::Request,
     sges: &[abi::Sge],
     inline: &mut [u8],
     chains: &mut KVVec<Chain<Completions>>,
 ) -> Result {
-    let side = if request.op == Op::Recv {
-        Side::Recv
-    } else {
-        Side::Send
-    };
-    let capacity = qp.qp().capacity();
-    let (max_sge, needed) = match side {
-        Side::Send => (capacity.max_send_sge, State::Rts),
-        Side::Recv => (capacity.max_recv_sge, State::Init),
-    };
-    if side == Side::Send && live.send_ops(qp.qp().qp_type()) & (1 << (request.opcode & 63)) == 0 {
-        return Err(eopnotsupp());
-    }
-    if qp.qp().state() < needed {
+    let (target, max_sge) = queue.target(live, request)?;
+    if !target.is_ready() {
         return Err(enotconn());
     }
     if !request.inline && sges.len() > max_sge as usize {
@@ -411,7 +524,7 @@ fn push(
             continue;
         }
         let buffer = table.buffer(sge.buffer)?;
-        if !core::ptr::eq(buffer.pd(), qp.pd()) {
+        if !core::ptr::eq(buffer.pd(), queue.pd()) {
             return Err(EXDEV);
         }
         let end = sge.offset.checked_add(sge.length.into()).ok_or(ERANGE)?;
@@ -420,7 +533,7 @@ fn push(
         }
     }
     if request.inline {
-        if length > capacity.max_inline {
+        if length > queue.max_inline() {
             return Err(EMSGSIZE);
         }
         // What is in user memory was copied with the request.
@@ -435,16 +548,52 @@ fn push(
         }
     }
 
-    if !chains
-        .last()
-        .is_some_and(|chain| Arc::ptr_eq(chain.qp(), qp.qp()) && chain.side() == side)
-    {
-        chains.push(Chain::new(qp.qp().clone(), side), GFP_KERNEL_ACCOUNT)?;
+    let operation = match request.op {
+        Op::Recv => None,
+        Op::Write {
+            remote_addr,
+            rkey,
+            imm,
+        } => Some(Operation::Write {
+            remote_addr,
+            rkey,
+            imm,
+        }),
+        Op::Read { remote_addr, rkey } => Some(Operation::Read { remote_addr, rkey }),
+        Op::Send {
+            imm,
+            invalidate,
+            to,
+        } => Some(send(table, queue, imm, invalidate, to, length)?),
+        Op::CompareSwap {
+            remote_addr,
+            rkey,
+            compare,
+            swap,
+        } => Some(Operation::CompareSwap {
+            remote_addr,
+            rkey,
+            compare,
+            swap,
+        }),
+        Op::FetchAdd {
+            remote_addr,
+            rkey,
+            add,
+        } => Some(Operation::FetchAdd {
+            remote_addr,
+            rkey,
+            add,
+        }),
+    };
+
+    if !chains.last().is_some_and(|chain| *chain.target() == target) {
+        chains.push(Chain::new(target), GFP_KERNEL_ACCOUNT)?;
     }
     let chain = chains.last_mut().ok_or(ENOMEM)?;
 
-    qp.ring(request.opcode).reserve()?;
-    // From here on the queue pair gives the place in the ring back.
+    queue.handler().ring(request.opcode).reserve()?;
+    // From here on the queue gives the place in the ring back.
     let kept = Request {
         user_data: request.user_data,
         opcode: request.opcode,
@@ -454,47 +603,12 @@ fn push(
         let mr = table.buffer(sge.buffer).ok()?.mr().clone();
         Local::new(mr, sge.offset, sge.length).ok()
     });
-    let operation = match request.op {
-        Op::Recv => return chain.push_recv(locals, kept),
-        Op::Write {
-            remote_addr,
-            rkey,
-            imm,
-        } => Operation::Write {
-            remote_addr,
-            rkey,
-            imm,
-        },
-        Op::Read { remote_addr, rkey } => Operation::Read { remote_addr, rkey },
-        Op::Send { imm, invalidate } => Operation::Send(match (imm, invalidate) {
-            (_, Some(rkey)) => Tail::Invalidate(rkey),
-            (Some(imm), None) => Tail::Imm(imm),
-            (None, None) => Tail::None,
-        }),
-        Op::CompareSwap {
-            remote_addr,
-            rkey,
-            compare,
-            swap,
-        } => Operation::CompareSwap {
-            remote_addr,
-            rkey,
-            compare,
-            swap,
-        },
-        Op::FetchAdd {
-            remote_addr,
-            rkey,
-            add,
-        } => Operation::FetchAdd {
-            remote_addr,
-            rkey,
-            add,
-        },
+    let Some(operation) = operation else {
+        return chain.push_recv(locals, kept);
     };
     let flags = Flags {
         fence: request.fence,
-        signaled: request.signaled || qp.sig_all(),
+        signaled: request.signaled || queue.sig_all(),
         solicited: request.solicited,
     };
     let inline = request.inline.then_some(&*inline);

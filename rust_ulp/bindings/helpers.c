@@ -2,11 +2,12 @@
 /*
  * See helpers.h.
  */
+#include <linux/capability.h>
 #include <linux/nsproxy.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
-#include <rdma/ib_cache.h>
 #include <rdma/ib_addr.h>
+#include <rdma/ib_cache.h>
 
 #include "helpers.h"
 
@@ -44,6 +45,7 @@ void rust_ulp_h_device_describe(struct ib_device *dev, struct rust_ulp_h_device 
 		.max_qp_init_rd_atom = attrs->max_qp_init_rd_atom,
 		.max_srq = attrs->max_srq,
 		.max_srq_wr = attrs->max_srq_wr,
+		.max_srq_sge = attrs->max_srq_sge,
 		.max_fast_reg_pages = attrs->max_fast_reg_page_list_len,
 		.local_ca_ack_delay = attrs->local_ca_ack_delay,
 		.atomic_cap = attrs->atomic_cap,
@@ -63,6 +65,11 @@ void rust_ulp_h_device_name(struct ib_device *dev, char *out, size_t len)
 const char *rust_ulp_h_device_driver(struct ib_device *dev)
 {
 	return dev->ops.owner ? module_name(dev->ops.owner) : "";
+}
+
+bool rust_ulp_h_device_is_iwarp(struct ib_device *dev)
+{
+	return rdma_protocol_iwarp(dev, rdma_start_port(dev));
 }
 
 int rust_ulp_h_gid(struct ib_device *dev, u32 port, u32 index, struct net *net,
@@ -100,6 +107,14 @@ u32 rust_ulp_h_port_ifindex(struct ib_device *dev, u32 port, struct net *net)
 		ifindex = ndev->ifindex;
 	dev_put(ndev);
 	return ifindex;
+}
+
+void rust_ulp_h_register_events(struct ib_event_handler *handler, struct ib_device *dev,
+				void (*event)(struct ib_event_handler *handler,
+					      struct ib_event *event))
+{
+	INIT_IB_EVENT_HANDLER(handler, dev, event);
+	ib_register_event_handler(handler);
 }
 
 struct ib_pd *rust_ulp_h_alloc_pd(struct ib_device *dev)
@@ -142,6 +157,86 @@ int rust_ulp_h_destroy_qp(struct ib_qp *qp)
 u32 rust_ulp_h_qp_num(struct ib_qp *qp)
 {
 	return qp->qp_num;
+}
+
+bool rust_ulp_h_may_control_qkeys(void)
+{
+	return capable(CAP_NET_RAW);
+}
+
+void *rust_ulp_h_qp_context(struct ib_qp *qp)
+{
+	return qp->qp_context;
+}
+
+struct rust_ulp_drain_cqe {
+	struct ib_cqe cqe;
+	struct completion done;
+};
+
+static void rust_ulp_drain_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	complete(&container_of(wc->wr_cqe, struct rust_ulp_drain_cqe, cqe)->done);
+}
+
+/*
+ * What ib_drain_sq() does, for a queue pair of datagrams in ERR: the core's posts an RDMA write,
+ * which is no operation of theirs.
+ */
+int rust_ulp_h_drain_ud_sq(struct ib_qp *qp, struct ib_ah *ah)
+{
+	struct rust_ulp_drain_cqe drain = { .cqe.done = rust_ulp_drain_done };
+	struct ib_ud_wr wr = {
+		.wr = {
+			.wr_cqe = &drain.cqe,
+			.opcode = IB_WR_SEND,
+			.send_flags = IB_SEND_SIGNALED,
+		},
+		.ah = ah,
+	};
+	const struct ib_send_wr *bad;
+	int err;
+
+	init_completion(&drain.done);
+	err = ib_post_send(qp, &wr.wr, &bad);
+	if (err)
+		return err;
+	if (qp->send_cq->poll_ctx == IB_POLL_DIRECT)
+		while (!wait_for_completion_timeout(&drain.done, HZ / 10))
+			ib_process_cq_direct(qp->send_cq, -1);
+	else
+		wait_for_completion(&drain.done);
+	return 0;
+}
+
+/* As long as __ib_drain_srq() waits. */
+bool rust_ulp_h_wait_last_wqe(struct ib_qp *qp)
+{
+	return wait_for_completion_timeout(&qp->srq_completion, 60 * HZ);
+}
+
+void rust_ulp_h_forget_last_wqe(struct ib_qp *qp)
+{
+	reinit_completion(&qp->srq_completion);
+}
+
+struct ib_srq *rust_ulp_h_create_srq(struct ib_pd *pd,
+				     void (*event)(struct ib_event *event, void *context),
+				     void *context, u32 max_wr, u32 max_sge)
+{
+	struct ib_srq_init_attr init = {
+		.event_handler = event,
+		.srq_context = context,
+		.attr = { .max_wr = max_wr, .max_sge = max_sge },
+		.srq_type = IB_SRQT_BASIC,
+	};
+
+	return ib_create_srq(pd, &init);
+}
+
+int rust_ulp_h_destroy_srq(struct ib_srq *srq)
+{
+	return ib_destroy_srq_user(srq, NULL);
 }
 
 int rust_ulp_h_dereg_mr(struct ib_mr *mr)
@@ -252,6 +347,35 @@ void rust_ulp_h_ah_attr_get(const struct rdma_ah_attr *attr, u32 *port, u8 dgid[
 	*static_rate = rdma_ah_get_static_rate(attr);
 }
 
+struct ib_ah *rust_ulp_h_create_ah(struct ib_pd *pd, struct rdma_ah_attr *attr)
+{
+	return rdma_create_ah(pd, attr, RDMA_CREATE_AH_SLEEPABLE);
+}
+
+/* MTU of the netdev behind an address handle; 0 when there is none. */
+u32 rust_ulp_h_ah_netdev_mtu(struct ib_ah *ah)
+{
+	struct net_device *ndev;
+	u32 mtu = 0;
+
+	if (!ah->sgid_attr)
+		return 0;
+	rcu_read_lock();
+	ndev = rdma_read_gid_attr_ndev_rcu(ah->sgid_attr);
+	if (!IS_ERR(ndev))
+		mtu = READ_ONCE(ndev->mtu);
+	rcu_read_unlock();
+	return mtu;
+}
+
+/* Bytes of the IB MTU that fits a netdev's MTU. */
+u32 rust_ulp_h_iboe_mtu(u32 mtu)
+{
+	enum ib_mtu fits = iboe_get_mtu(min_t(u32, mtu, INT_MAX));
+
+	return fits ? ib_mtu_enum_to_int(fits) : 0;
+}
+
 void rust_ulp_h_destroy_ah(struct ib_ah *ah)
 {
 	rdma_destroy_ah(ah, RDMA_DESTROY_AH_SLEEPABLE);
@@ -320,6 +444,24 @@ int rust_ulp_h_spin_trylock_bh(spinlock_t *lock)
 void rust_ulp_h_spin_unlock_bh(spinlock_t *lock)
 {
 	spin_unlock_bh(lock);
+}
+
+unsigned long rust_ulp_h_spin_lock_irqsave(spinlock_t *lock)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(lock, flags);
+	return flags;
+}
+
+bool rust_ulp_h_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags)
+{
+	return spin_trylock_irqsave(lock, *flags);
+}
+
+void rust_ulp_h_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
+{
+	spin_unlock_irqrestore(lock, flags);
 }
 
 struct page *rust_ulp_h_alloc_pages(int node, unsigned int order, bool may_fail_quietly)

@@ -41,6 +41,7 @@ struct rust_ulp_h_device {
 	u32 max_qp_init_rd_atom;
 	u32 max_srq;
 	u32 max_srq_wr;
+	u32 max_srq_sge;
 	u32 max_fast_reg_pages;
 	u32 local_ca_ack_delay;
 	u32 atomic_cap;
@@ -60,9 +61,13 @@ void rust_ulp_h_device_get(struct ib_device *dev);
 void rust_ulp_h_device_describe(struct ib_device *dev, struct rust_ulp_h_device *out);
 void rust_ulp_h_device_name(struct ib_device *dev, char *out, size_t len);
 const char *rust_ulp_h_device_driver(struct ib_device *dev);
+bool rust_ulp_h_device_is_iwarp(struct ib_device *dev);
 int rust_ulp_h_gid(struct ib_device *dev, u32 port, u32 index, struct net *net,
 		   struct rust_ulp_h_gid *out);
 u32 rust_ulp_h_port_ifindex(struct ib_device *dev, u32 port, struct net *net);
+void rust_ulp_h_register_events(struct ib_event_handler *handler, struct ib_device *dev,
+				void (*event)(struct ib_event_handler *handler,
+					      struct ib_event *event));
 
 struct ib_pd *rust_ulp_h_alloc_pd(struct ib_device *dev);
 void rust_ulp_h_dealloc_pd(struct ib_pd *pd);
@@ -75,6 +80,16 @@ struct ib_cq *rust_ulp_h_alloc_cq(struct ib_device *dev, void *context, int nr_c
 struct ib_qp *rust_ulp_h_create_qp(struct ib_pd *pd, struct ib_qp_init_attr *init);
 int rust_ulp_h_destroy_qp(struct ib_qp *qp);
 u32 rust_ulp_h_qp_num(struct ib_qp *qp);
+bool rust_ulp_h_may_control_qkeys(void);
+void *rust_ulp_h_qp_context(struct ib_qp *qp);
+int rust_ulp_h_drain_ud_sq(struct ib_qp *qp, struct ib_ah *ah);
+bool rust_ulp_h_wait_last_wqe(struct ib_qp *qp);
+void rust_ulp_h_forget_last_wqe(struct ib_qp *qp);
+
+struct ib_srq *rust_ulp_h_create_srq(struct ib_pd *pd,
+				     void (*event)(struct ib_event *event, void *context),
+				     void *context, u32 max_wr, u32 max_sge);
+int rust_ulp_h_destroy_srq(struct ib_srq *srq);
 
 int rust_ulp_h_dereg_mr(struct ib_mr *mr);
 void rust_ulp_h_mr_set_iova(struct ib_mr *mr, u64 iova);
@@ -99,7 +114,10 @@ u8 rust_ulp_h_ah_attr_hop_limit(const struct rdma_ah_attr *attr);
 void rust_ulp_h_ah_attr_get(const struct rdma_ah_attr *attr, u32 *port, u8 dgid[16],
 			    u32 *flow_label, u8 *sgid_index, u8 *hop_limit, u8 *traffic_class,
 			    bool *grh, u8 *sl, u16 *dlid, u8 *src_path_bits, u8 *static_rate);
+struct ib_ah *rust_ulp_h_create_ah(struct ib_pd *pd, struct rdma_ah_attr *attr);
 void rust_ulp_h_destroy_ah(struct ib_ah *ah);
+u32 rust_ulp_h_ah_netdev_mtu(struct ib_ah *ah);
+u32 rust_ulp_h_iboe_mtu(u32 mtu);
 int rust_ulp_h_own_dmac(struct ib_device *dev, u32 port, u32 index, u8 dmac[6]);
 
 struct net *rust_ulp_h_current_net(void);
@@ -114,6 +132,9 @@ void rust_ulp_h_percpu_ref_exit(struct percpu_ref *ref);
 void rust_ulp_h_spin_lock_bh(spinlock_t *lock);
 int rust_ulp_h_spin_trylock_bh(spinlock_t *lock);
 void rust_ulp_h_spin_unlock_bh(spinlock_t *lock);
+unsigned long rust_ulp_h_spin_lock_irqsave(spinlock_t *lock);
+bool rust_ulp_h_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags);
+void rust_ulp_h_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags);
 
 struct page *rust_ulp_h_alloc_pages(int node, unsigned int order, bool may_fail_quietly);
 void rust_ulp_h_free_pages(struct page *page, unsigned int order);
@@ -136,6 +157,8 @@ int rust_ulp_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 		       const struct ib_send_wr **bad_wr);
 int rust_ulp_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
 		       const struct ib_recv_wr **bad_wr);
+int rust_ulp_post_srq_recv(struct ib_srq *srq, const struct ib_recv_wr *wr,
+			   const struct ib_recv_wr **bad_wr);
 
 int rust_ulp_chardev_register(void);
 void rust_ulp_chardev_unregister(void);

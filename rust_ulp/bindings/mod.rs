@@ -25,6 +25,7 @@
 use kernel::{
     bindings::{
         completion,
+        list_head,
         lock_class_key,
         net,
         page,

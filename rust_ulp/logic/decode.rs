@@ -39,7 +39,37 @@ pub struct Limits {
     pub max_inline: u32,
 }
 
-/// What a request is to do, with the fields that its opcode has.
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(unreachable_pub)]
+pub struct Receiver {
+    /// Handle of the address.
+    pub ah: u32,
+    /// Number of the queue pair.
+    pub qp_num: u32,
+    /// Its queue key.
+    pub qkey: u32,
+}
+
+impl Receiver {
+    /// What the arguments of a send say; [`None`] when they say nothing, as on a connection.
+    const fn new(arg0: u64, arg1: u64) -> Result<Option<Self>, Refusal> {
+        if arg1 >> 32 != 0 {
+            return Err(Refusal::Invalid);
+        }
+        if arg0 == 0 && arg1 == 0 {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            ah: arg0 as u32,
+            qp_num: (arg0 >> 32) as u32,
+            qkey: arg1 as u32,
+        }))
+    }
+}
+
+/// What a request is to do, with the fields that its opcode has. A send has a receiver where its
+/// arguments are not zero: whether it must, the type of the queue pair says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub, missing_docs)]
 pub enum Op {
@@ -55,6 +85,7 @@ pub enum Op {
     Send {
         imm: Option<u32>,
         invalidate: Option<u32>,
+        to: Option<Receiver>,
     },
     CompareSwap {
         remote_addr: u64,
@@ -135,30 +166,26 @@ pub fn decode(wr: &abi::Wr, limits: Limits) -> Result<Request, Refusal> {
             0,
         ),
         abi::WR_RDMA_READ => (Op::Read { remote_addr, rkey }, ANY, true, false, 0),
-        abi::WR_SEND => (
-            Op::Send {
-                imm: None,
-                invalidate: None,
-            },
-            ANY | abi::SEND_INLINE | abi::SEND_SOLICITED,
-            false,
-            false,
-            0,
-        ),
-        abi::WR_SEND_WITH_IMM => (
-            Op::Send {
-                imm: Some(wr.imm_data),
-                invalidate: None,
-            },
-            ANY | abi::SEND_INLINE | abi::SEND_SOLICITED,
-            false,
-            true,
-            0,
-        ),
+        abi::WR_SEND | abi::WR_SEND_WITH_IMM => {
+            let with_imm = wr.opcode == abi::WR_SEND_WITH_IMM;
+            let to = Receiver::new(wr.arg0, wr.arg1)?;
+            (
+                Op::Send {
+                    imm: if with_imm { Some(wr.imm_data) } else { None },
+                    invalidate: None,
+                    to,
+                },
+                ANY | abi::SEND_INLINE | abi::SEND_SOLICITED,
+                false,
+                with_imm,
+                2,
+            )
+        }
         abi::WR_SEND_WITH_INV => (
             Op::Send {
                 imm: None,
                 invalidate: Some(wr.imm_data),
+                to: None,
             },
             ANY | abi::SEND_INLINE | abi::SEND_SOLICITED,
             false,

@@ -6,6 +6,7 @@
 //! too.
 
 pub(crate) mod decode;
+pub(crate) mod events;
 pub(crate) mod handle;
 
 /// Numbers what `iter` yields from 0 on; wraps where `enumerate` would panic.

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Address vectors: the way to a peer.
+//! Address vectors and handles: the way to a peer.
 
 use super::{
     device::Device,
     pd::Pd, //
 };
 use crate::bindings;
+use core::ptr::NonNull;
 use kernel::{
     error::{
         from_err_ptr,
         to_result, //
     },
-    prelude::*, //
+    prelude::*,
+    sync::Arc, //
 };
 
 /// `struct rdma_ah_attr`.
@@ -125,5 +127,81 @@ impl AddressVector {
             bindings::rust_ulp_h_own_dmac(device.as_raw(), port, index, av.dmac.as_mut_ptr())
         })?;
         Ok(av)
+    }
+}
+
+/// `struct ib_ah`: where a datagram goes.
+///
+/// rxe looks it up by its index when it makes the packet, so it must stay until the request is
+/// done: each request holds a reference.
+///
+/// # Invariants
+///
+/// `ptr` is an address handle of `_pd`, owned.
+pub(crate) struct Ah {
+    ptr: NonNull<bindings::ib_ah>,
+    /// Most bytes of a datagram, and the MTU that its netdev had when that was found out.
+    mtu: u32,
+    netdev_mtu: u32,
+    _pd: Arc<Pd>,
+}
+
+// SAFETY: Address handles are not changed.
+unsafe impl Send for Ah {}
+// SAFETY: As above.
+unsafe impl Sync for Ah {}
+
+impl Ah {
+    /// Makes an address handle for `av` in `pd`, and says what the address vector has become: the
+    /// link-layer address is resolved when it is 0 on RoCE, and the hop limit with it. Sleeps; how
+    /// long, and errors, as [`AddressVector::resolve`] has them.
+    pub(crate) fn new(pd: Arc<Pd>, av: &AddressVector) -> Result<(Arc<Self>, AddressVector)> {
+        let port = pd.device().port(av.port)?;
+        let mut raw = av.to_raw(pd.device());
+        let resolve = port.link_layer == super::device::LinkLayer::Ethernet && av.dmac == [0; 6];
+        // SAFETY: The domain and the attributes are valid; no user data is passed.
+        let ptr = from_err_ptr(unsafe {
+            if resolve {
+                bindings::rdma_create_user_ah(pd.as_raw(), &mut raw, core::ptr::null_mut())
+            } else {
+                bindings::rust_ulp_h_create_ah(pd.as_raw(), &mut raw)
+            }
+        })?;
+        // INVARIANT: Just made; destroyed with the value also when there is no memory for it.
+        let ah = Self {
+            ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
+            mtu: super::device::mtu_bytes(port.active_mtu()),
+            // SAFETY: Just made.
+            netdev_mtu: unsafe { bindings::rust_ulp_h_ah_netdev_mtu(ptr) },
+            _pd: pd,
+        };
+        Ok((
+            Arc::new(ah, GFP_KERNEL_ACCOUNT)?,
+            AddressVector::from_raw(&raw),
+        ))
+    }
+
+    /// The C pointer.
+    pub(super) fn as_raw(&self) -> *mut bindings::ib_ah {
+        self.ptr.as_ptr()
+    }
+
+    /// Most bytes that a datagram may have: the MTU that the port had when this was made, or what a
+    /// netdev that became narrower since then has room for. Does not sleep.
+    pub(crate) fn max_datagram(&self) -> u32 {
+        // SAFETY: By the type invariant.
+        let now = unsafe { bindings::rust_ulp_h_ah_netdev_mtu(self.as_raw()) };
+        if now >= self.netdev_mtu {
+            return self.mtu;
+        }
+        // SAFETY: A function of its argument.
+        self.mtu.min(unsafe { bindings::rust_ulp_h_iboe_mtu(now) })
+    }
+}
+
+impl Drop for Ah {
+    fn drop(&mut self) {
+        // SAFETY: Owned, and no request refers to it any more.
+        unsafe { bindings::rust_ulp_h_destroy_ah(self.ptr.as_ptr()) };
     }
 }

@@ -176,21 +176,19 @@ impl Cq {
             return 0;
         }
         let _polling = self.polling.lock();
-        // SAFETY: The queue is valid and polled directly, by nobody else at this time but the
-        // core's own draining.
+        // SAFETY: The queue is valid and polled directly, by nobody else at this time.
         let done = unsafe { bindings::ib_process_cq_direct(self.as_raw(), budget.into()) };
         u32::try_from(done).unwrap_or(0)
     }
 
     /// Runs `drain`, which may complete one request more than there is room for otherwise.
+    ///
+    /// It polls a [`PollContext::Direct`] queue, as the core's draining does; nobody else does so
+    /// meanwhile, nor is in the middle of handling what it has polled before. Sleeps.
     pub(super) fn with_reserve(&self, drain: impl FnOnce()) {
         let _draining = self.draining.lock();
+        let _polling = (self.poll_context == PollContext::Direct).then(|| self.polling.lock());
         drain();
-    }
-
-    /// Waits until no caller of [`Self::process`] is inside.
-    pub(super) fn synchronize(&self) {
-        drop(self.polling.lock());
     }
 }
 

@@ -195,6 +195,12 @@ impl Device {
         (unsafe { CStr::from_char_ptr(name) }) == module
     }
 
+    /// Whether it speaks iWARP.
+    pub(crate) fn is_iwarp(&self) -> bool {
+        // SAFETY: The device is registered.
+        unsafe { bindings::rust_ulp_h_device_is_iwarp(self.as_raw()) }
+    }
+
     /// Whether processes in `net` may use the device.
     pub(crate) fn is_accessible_from(&self, net: &NetNs) -> bool {
         // SAFETY: Both pointers are valid.

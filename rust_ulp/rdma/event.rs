@@ -2,7 +2,16 @@
 
 //! Asynchronous events.
 
+use super::device::Device;
 use crate::bindings;
+use kernel::{
+    prelude::*,
+    sync::{
+        aref::ARef,
+        Arc, //
+    },
+    types::Opaque, //
+};
 
 /// What happened: `enum ib_event_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +30,10 @@ pub(crate) enum Event {
     SqDrained,
     /// A queue pair of a shared receive queue will take no more from it.
     QpLastWqeReached,
+    /// Fewer requests than its limit are left in a shared receive queue.
+    SrqLimit,
+    /// A shared receive queue failed.
+    SrqErr,
     /// Any other, as its number.
     Other(u32),
 }
@@ -36,7 +49,104 @@ impl Event {
             bindings::IB_EVENT_COMM_EST => Self::CommEst,
             bindings::IB_EVENT_SQ_DRAINED => Self::SqDrained,
             bindings::IB_EVENT_QP_LAST_WQE_REACHED => Self::QpLastWqeReached,
+            bindings::IB_EVENT_SRQ_LIMIT_REACHED => Self::SrqLimit,
+            bindings::IB_EVENT_SRQ_ERR => Self::SrqErr,
             other => Self::Other(other),
         }
+    }
+
+    /// Its number: `enum ib_event_type`.
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Self::CqErr => bindings::IB_EVENT_CQ_ERR,
+            Self::QpFatal => bindings::IB_EVENT_QP_FATAL,
+            Self::QpReqErr => bindings::IB_EVENT_QP_REQ_ERR,
+            Self::QpAccessErr => bindings::IB_EVENT_QP_ACCESS_ERR,
+            Self::CommEst => bindings::IB_EVENT_COMM_EST,
+            Self::SqDrained => bindings::IB_EVENT_SQ_DRAINED,
+            Self::QpLastWqeReached => bindings::IB_EVENT_QP_LAST_WQE_REACHED,
+            Self::SrqLimit => bindings::IB_EVENT_SRQ_LIMIT_REACHED,
+            Self::SrqErr => bindings::IB_EVENT_SRQ_ERR,
+            Self::Other(number) => number,
+        }
+    }
+}
+
+/// Who is told of the events of a device and its ports.
+pub(crate) trait Handler: Send + Sync + 'static {
+    /// Something happened; `port` is 0 when it is not about one. Process context, may sleep; the
+    /// core may hold `rtnl_lock`.
+    fn event(&self, event: Event, port: u32);
+}
+
+/// A handler is registered while this exists.
+///
+/// # Invariants
+///
+/// `raw` is registered with `_device`.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Registration<H: Handler> {
+    #[pin]
+    raw: Opaque<bindings::ib_event_handler>,
+    handler: Arc<H>,
+    _device: ARef<Device>,
+}
+
+// SAFETY: The core locks what it changes; the handler is `Send` and `Sync`.
+unsafe impl<H: Handler> Send for Registration<H> {}
+// SAFETY: As above.
+unsafe impl<H: Handler> Sync for Registration<H> {}
+
+impl<H: Handler> Registration<H> {
+    /// Registers `handler` with `device`. Sleeps.
+    pub(crate) fn new(device: &Device, handler: Arc<H>) -> impl PinInit<Self, Error> + use<'_, H> {
+        try_pin_init!(Self {
+            handler,
+            _device: device.into(),
+            // The last one: what the callback looks at is there.
+            raw <- Opaque::ffi_init(move |slot: *mut bindings::ib_event_handler| {
+                // SAFETY: `slot` is memory for a handler, pinned from here on; it stays until it is
+                // unregistered in `drop`.
+                unsafe {
+                    bindings::rust_ulp_h_register_events(slot, device.as_raw(), Some(Self::event))
+                }
+            }),
+        }? Error)
+    }
+
+    /// # Safety
+    ///
+    /// Called by the RDMA core, for a registered handler of this type.
+    unsafe extern "C" fn event(
+        raw: *mut bindings::ib_event_handler,
+        event: *mut bindings::ib_event,
+    ) {
+        // SAFETY: By the requirement; unregistering waits for callbacks.
+        let this = unsafe { &*kernel::container_of!(Opaque::cast_from(raw), Self, raw) };
+        // SAFETY: The core passes an event that is valid during the call.
+        let raw = unsafe { &*event };
+        let event = Event::new(raw);
+        let port = match raw.event {
+            bindings::IB_EVENT_PORT_ACTIVE
+            | bindings::IB_EVENT_PORT_ERR
+            | bindings::IB_EVENT_LID_CHANGE
+            | bindings::IB_EVENT_PKEY_CHANGE
+            | bindings::IB_EVENT_SM_CHANGE
+            | bindings::IB_EVENT_CLIENT_REREGISTER
+            | bindings::IB_EVENT_GID_CHANGE => {
+                // SAFETY: Events of these types are about a port.
+                unsafe { raw.element.port_num }
+            }
+            _ => 0,
+        };
+        this.handler.event(event, port);
+    }
+}
+
+#[pinned_drop]
+impl<H: Handler> PinnedDrop for Registration<H> {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: Registered, by the type invariant. Waits for callbacks.
+        unsafe { bindings::ib_unregister_event_handler(self.raw.get()) };
     }
 }

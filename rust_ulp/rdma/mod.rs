@@ -3,8 +3,9 @@
 //! InfiniBand verbs.
 //!
 //! Safe abstractions over the kernel's RDMA core, for upper-layer protocols: clients that come and
-//! go with devices, protection domains, completion queues, queue pairs, memory regions made by fast
-//! registration. They know nothing of the protocol that uses them.
+//! go with devices, protection domains, completion queues, queue pairs, shared receive queues,
+//! address handles, memory regions made by fast registration, events. They know nothing of the
+//! protocol that uses them.
 //!
 //! # Lifetime
 //!
@@ -19,8 +20,10 @@
 //! |---|---|---|
 //! | [`client::Client::add`], `remove`, `rename` | yes | `add` under the core's `devices_rwsem` |
 //! | making and dropping any object | yes | nothing held |
-//! | [`qp::Chain::push`] | no | |
-//! | [`qp::Chain::post`] | no | takes the queue's lock, under it the driver's |
+//! | [`chain::Chain::push`] | yes: drops what its slot still held | |
+//! | [`chain::Chain::post`] | no | takes the queue's lock, under it the driver's |
+//! | [`srq::Srq::reclaim`] | yes | nothing held that a handler takes |
+//! | [`event::Handler::event`] | yes | the core's `event_handler_rwsem`, perhaps `rtnl_lock` |
 //! | [`qp::Handler::complete`], `retire` | as [`cq::PollContext`] says | nothing held |
 //! | [`qp::Handler::cancel`] | as its caller may | nothing held |
 //! | [`qp::Handler::event`], [`cq::Handler::event`] | no: rxe calls under its locks, interrupts off | driver's locks |
@@ -31,6 +34,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod ah;
+pub(crate) mod chain;
 pub(crate) mod client;
 pub(crate) mod cq;
 pub(crate) mod device;
@@ -39,4 +43,6 @@ pub(crate) mod gid;
 pub(crate) mod mr;
 pub(crate) mod pd;
 pub(crate) mod qp;
+pub(crate) mod queue;
+pub(crate) mod srq;
 pub(crate) mod wr;

@@ -12,6 +12,10 @@
 
 use super::{
     ah::AddressVector,
+    chain::{
+        Chain,
+        Target, //
+    },
     cq::{
         self,
         Cq,
@@ -28,12 +32,11 @@ use super::{
         mask,
         Attributes,
         Capacity,
-        Chain,
         Qp,
         QpType,
-        Side,
         State, //
     },
+    queue::Side,
     wr::WorkCompletion, //
 };
 use crate::{
@@ -156,7 +159,7 @@ impl Registrar {
         };
         let entries = capacity.max_send_wr.saturating_add(qp::CQ_RESERVE);
         let cq = Cq::new(pd.device(), entries, 0, PollContext::Workqueue, handler)?;
-        let qp = Qp::new(pd, cq.clone(), cq, QpType::Rc, capacity, Requests)?;
+        let qp = Qp::new(pd, cq.clone(), cq, None, QpType::Rc, capacity, Requests)?;
         let this = Arc::pin_init(
             try_pin_init!(Self {
                 qp,
@@ -247,7 +250,7 @@ impl Registrar {
             GFP_KERNEL,
         )?;
         let _turn = self.turn.lock();
-        let mut chain = Chain::new(self.qp.clone(), Side::Send);
+        let mut chain = Chain::new(Target::Send(self.qp.clone()));
         push(&mut chain, waiter.clone())?;
         let (_, result) = chain.post(|_| ());
         result?;

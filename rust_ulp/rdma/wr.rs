@@ -2,7 +2,10 @@
 
 //! Work requests and their completions.
 
-use super::mr::Mr;
+use super::{
+    ah::Ah,
+    mr::Mr, //
+};
 use crate::bindings;
 use kernel::{
     prelude::*,
@@ -10,7 +13,7 @@ use kernel::{
 };
 
 /// Operations of a send queue.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) enum Operation {
     /// `IB_WR_RDMA_WRITE`, with immediate data `IB_WR_RDMA_WRITE_WITH_IMM`.
     Write {
@@ -30,6 +33,17 @@ pub(crate) enum Operation {
     },
     /// `IB_WR_SEND`, `IB_WR_SEND_WITH_IMM` or `IB_WR_SEND_WITH_INV`.
     Send(Tail),
+    /// The same of a datagram, without a key.
+    Datagram {
+        /// The way to the receiver; kept until the slot of the request is used again.
+        ah: Arc<Ah>,
+        /// The receiver's number; 24 bits.
+        qp_num: u32,
+        /// The receiver's queue key.
+        qkey: u32,
+        /// Immediate data, in host order.
+        imm: Option<u32>,
+    },
     /// `IB_WR_ATOMIC_CMP_AND_SWP`.
     CompareSwap {
         /// Address in the peer's memory region, a multiple of 8.

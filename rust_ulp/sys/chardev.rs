@@ -21,13 +21,16 @@ use kernel::{
         poll::PollTable,
         Arc,
         ArcBorrow, //
-    }, //
+    },
+    uaccess::UserSliceWriter, //
 };
 
 /// Events that `poll` returns, as in `include/uapi/linux/eventpoll.h`.
 pub(crate) mod events {
     /// There is something to read.
     pub(crate) const IN: u32 = kernel::bindings::POLLIN | kernel::bindings::POLLRDNORM;
+    /// There is something out of the ordinary.
+    pub(crate) const PRI: u32 = kernel::bindings::POLLPRI;
     /// An error.
     pub(crate) const ERR: u32 = kernel::bindings::POLLERR;
     /// The other side is gone.
@@ -48,6 +51,10 @@ pub(crate) trait FileOperations: Send + Sync + Sized + 'static {
 
     /// `ioctl(fd, cmd, arg)`. Process context, may sleep.
     fn ioctl(this: ArcBorrow<'_, Self>, cmd: u32, arg: usize) -> Result<isize>;
+
+    /// `read(fd, ..)`: as many bytes as were put into `to`. `block` tells whether `O_NONBLOCK` is
+    /// not set. Process context, may sleep.
+    fn read(this: ArcBorrow<'_, Self>, block: bool, to: UserSliceWriter) -> Result<usize>;
 
     /// `mmap(.., fd, offset)`: `offset` in bytes. Called with the `mmap_lock` of the process held
     /// for writing.
@@ -154,8 +161,8 @@ macro_rules! chardev {
             use super::*;
             use ::kernel::{
                 bindings,
-                ffi::{c_int, c_long, c_uint, c_ulong},
-                fs::File,
+                ffi::{c_char, c_int, c_long, c_uint, c_ulong},
+                fs::{file::flags, File},
                 mm::virt::VmaNew,
                 seq_file::SeqFile,
                 sync::{
@@ -164,6 +171,7 @@ macro_rules! chardev {
                     Arc, ArcBorrow,
                 },
                 types::ForeignOwnable,
+                uaccess::{UserPtr, UserSlice},
             };
             use $crate::sys::chardev::{Area, FileOperations, Registration, Slot};
 
@@ -235,6 +243,26 @@ macro_rules! chardev {
                 match <$file as FileOperations>::ioctl(this, cmd, arg) {
                     Ok(value) => value as c_long,
                     Err(err) => err.to_errno() as c_long,
+                }
+            }
+
+            /// # Safety
+            ///
+            /// Called by `entry.c`, for a file of this device.
+            #[no_mangle]
+            unsafe extern "C" fn rust_ulp_rs_read(
+                file: *mut bindings::file,
+                buf: *mut c_char,
+                count: usize,
+            ) -> isize {
+                // SAFETY: The file is open, and stays so during the call.
+                let this = unsafe { this(file) };
+                // SAFETY: As above; the file is a stream, which has no position to lock.
+                let block = unsafe { File::from_raw_file(file) }.flags() & flags::O_NONBLOCK == 0;
+                let to = UserSlice::new(UserPtr::from_ptr(buf.cast()), count).writer();
+                match <$file as FileOperations>::read(this, block, to) {
+                    Ok(done) => isize::try_from(done).unwrap_or(isize::MAX),
+                    Err(err) => err.to_errno() as isize,
                 }
             }
 

@@ -18,7 +18,10 @@
 
 static int rust_ulp_open(struct inode *inode, struct file *file)
 {
-	return rust_ulp_rs_open(file);
+	int err = rust_ulp_rs_open(file);
+
+	/* No position: whoever waits in read() holds no lock that others wait for. */
+	return err ? err : stream_open(inode, file);
 }
 
 static int rust_ulp_release(struct inode *inode, struct file *file)
@@ -30,6 +33,11 @@ static int rust_ulp_release(struct inode *inode, struct file *file)
 static long rust_ulp_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 {
 	return rust_ulp_rs_ioctl(file, cmd, arg);
+}
+
+static ssize_t rust_ulp_read(struct file *file, char __user *buf, size_t count, loff_t *pos)
+{
+	return rust_ulp_rs_read(file, buf, count);
 }
 
 static int rust_ulp_mmap(struct file *file, struct vm_area_struct *vma)
@@ -51,12 +59,12 @@ static const struct file_operations rust_ulp_fops = {
 	.owner = THIS_MODULE,
 	.open = rust_ulp_open,
 	.release = rust_ulp_release,
+	.read = rust_ulp_read,
 	.unlocked_ioctl = rust_ulp_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
 	.mmap = rust_ulp_mmap,
 	.poll = rust_ulp_poll,
 	.show_fdinfo = rust_ulp_show_fdinfo,
-	.llseek = noop_llseek,
 };
 
 static struct miscdevice rust_ulp_misc = {
@@ -92,4 +100,10 @@ noinline int rust_ulp_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
 				const struct ib_recv_wr **bad_wr)
 {
 	return ib_post_recv(qp, wr, bad_wr);
+}
+
+noinline int rust_ulp_post_srq_recv(struct ib_srq *srq, const struct ib_recv_wr *wr,
+				    const struct ib_recv_wr **bad_wr)
+{
+	return ib_post_srq_recv(srq, wr, bad_wr);
 }

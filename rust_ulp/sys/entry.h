@@ -13,6 +13,7 @@
 int rust_ulp_rs_open(struct file *file);
 void rust_ulp_rs_release(struct file *file);
 long rust_ulp_rs_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
+ssize_t rust_ulp_rs_read(struct file *file, char __user *buf, size_t count);
 int rust_ulp_rs_mmap(struct file *file, struct vm_area_struct *vma);
 u32 rust_ulp_rs_poll(struct file *file, poll_table *table);
 void rust_ulp_rs_show_fdinfo(struct seq_file *m, struct file *file);

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A spinlock that keeps softirqs out.
+//! Spinlocks that keep softirqs out, or all interrupts.
 //!
 //! Completion queues may be polled in a softirq, and requests are posted by processes: whatever
-//! both touch is under this lock.
+//! both touch is under a [`SpinLockBh`]. Drivers raise events with interrupts off: what they touch
+//! is under a [`SpinLockIrq`].
 //!
 //! C header: [`include/linux/spinlock.h`](srctree/include/linux/spinlock.h)
 
 use crate::bindings;
 use kernel::{
-    ffi::c_char,
+    ffi::{
+        c_char,
+        c_ulong, //
+    },
     sync::lock::{
         spinlock::SpinLockBackend,
         Backend,
@@ -77,3 +81,64 @@ macro_rules! new_spinlock_bh {
     };
 }
 pub(crate) use new_spinlock_bh;
+
+/// `spin_lock_irqsave()` and `spin_unlock_irqrestore()`.
+pub(crate) struct SpinLockIrqBackend;
+
+/// A `spinlock_t` that is always taken with interrupts disabled. Any context.
+pub(crate) type SpinLockIrq<T> = Lock<T, SpinLockIrqBackend>;
+
+// SAFETY: The kernel's `spinlock_t` ensures mutual exclusion. The default `relock` locks anew and
+// keeps the flags of that.
+unsafe impl Backend for SpinLockIrqBackend {
+    type State = kernel::bindings::spinlock_t;
+    type GuardState = c_ulong;
+
+    #[inline]
+    unsafe fn init(
+        ptr: *mut Self::State,
+        name: *const c_char,
+        key: *mut kernel::bindings::lock_class_key,
+    ) {
+        // SAFETY: The same requirements.
+        unsafe { SpinLockBackend::init(ptr, name, key) }
+    }
+
+    #[inline]
+    unsafe fn lock(ptr: *mut Self::State) -> Self::GuardState {
+        // SAFETY: The caller ensures that `ptr` was initialised.
+        unsafe { bindings::rust_ulp_h_spin_lock_irqsave(ptr) }
+    }
+
+    #[inline]
+    unsafe fn try_lock(ptr: *mut Self::State) -> Option<Self::GuardState> {
+        let mut flags = 0;
+        // SAFETY: The caller ensures that `ptr` was initialised.
+        let locked = unsafe { bindings::rust_ulp_h_spin_trylock_irqsave(ptr, &mut flags) };
+        locked.then_some(flags)
+    }
+
+    #[inline]
+    unsafe fn unlock(ptr: *mut Self::State, flags: &Self::GuardState) {
+        // SAFETY: The caller owns the lock, and the flags are those of taking it.
+        unsafe { bindings::rust_ulp_h_spin_unlock_irqrestore(ptr, *flags) }
+    }
+
+    #[inline]
+    unsafe fn assert_is_held(ptr: *mut Self::State) {
+        // SAFETY: The same requirements.
+        unsafe { SpinLockBackend::assert_is_held(ptr) }
+    }
+}
+
+/// Creates a [`SpinLockIrq`] initialiser with the given name and a newly-created lock class.
+macro_rules! new_spinlock_irq {
+    ($inner:expr $(, $name:literal)? $(,)?) => {
+        $crate::sys::lock::SpinLockIrq::new(
+            $inner,
+            ::kernel::optional_name!($($name)?),
+            ::kernel::static_lock_class!(),
+        )
+    };
+}
+pub(crate) use new_spinlock_irq;

@@ -22,3 +22,10 @@ pub(crate) fn relax() {
     // SAFETY: Takes nothing, and may be called wherever sleeping is allowed.
     unsafe { crate::bindings::rust_ulp_h_relax() };
 }
+
+/// `CLOCK_MONOTONIC`, in nanoseconds. Any context but NMI.
+pub(crate) fn now_ns() -> u64 {
+    // SAFETY: May be called outside of NMIs.
+    let now = unsafe { kernel::bindings::ktime_get() };
+    u64::try_from(now).unwrap_or(0)
+}

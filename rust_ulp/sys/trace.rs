@@ -74,6 +74,8 @@ tracepoints! {
     );
     /// A completion was put into the ring that user space reads.
     rust_ulp_deliver as deliver(cq: u32, user_data: u64, tail: u32, unread: u32, woke: bool);
+    /// Something happened: a record is made for the file.
+    rust_ulp_event as event(file: u32, event: u32, handle: u32, port: u32, info: u32);
     /// A waiter goes on.
     rust_ulp_wait as wait(file: u32, cq: u32, unread: u32, error: i32);
 }

@@ -23,7 +23,9 @@
 		{ 2, "cq" },				\
 		{ 3, "qp" },				\
 		{ 4, "buffer" },			\
-		{ 5, "grant" })
+		{ 5, "grant" },				\
+		{ 6, "ah" },				\
+		{ 7, "srq" })
 
 #define show_ulp_opcode(opcode)				\
 	__print_symbolic(opcode,			\
@@ -47,6 +49,30 @@
 		{ 6, "LOCAL_INV" },			\
 		{ 128, "RECV" },			\
 		{ 129, "RECV_RDMA_WITH_IMM" })
+
+#define show_ulp_event(event)				\
+	__print_symbolic(event,				\
+		{ 0, "CQ_ERR" },			\
+		{ 1, "QP_FATAL" },			\
+		{ 2, "QP_REQ_ERR" },			\
+		{ 3, "QP_ACCESS_ERR" },			\
+		{ 4, "COMM_EST" },			\
+		{ 5, "SQ_DRAINED" },			\
+		{ 6, "PATH_MIG" },			\
+		{ 7, "PATH_MIG_ERR" },			\
+		{ 8, "DEVICE_FATAL" },			\
+		{ 9, "PORT_ACTIVE" },			\
+		{ 10, "PORT_ERR" },			\
+		{ 11, "LID_CHANGE" },			\
+		{ 12, "PKEY_CHANGE" },			\
+		{ 13, "SM_CHANGE" },			\
+		{ 14, "SRQ_ERR" },			\
+		{ 15, "SRQ_LIMIT" },			\
+		{ 16, "LAST_WQE_REACHED" },		\
+		{ 17, "CLIENT_REREGISTER" },		\
+		{ 18, "GID_CHANGE" },			\
+		{ 256, "DEVICE_REMOVED" },		\
+		{ 257, "DEVICE_RENAMED" })
 
 DECLARE_EVENT_CLASS(rust_ulp_file,
 	TP_PROTO(u32 file),
@@ -220,6 +246,29 @@ TRACE_EVENT(rust_ulp_deliver,
 	),
 	TP_printk("cq=0x%x user_data=0x%llx tail=%u unread=%u woke=%d", __entry->cq,
 		  __entry->user_data, __entry->tail, __entry->unread, __entry->woke)
+);
+
+/* A record of an event is made for those who read the file. */
+TRACE_EVENT(rust_ulp_event,
+	TP_PROTO(u32 file, u32 event, u32 handle, u32 port, u32 info),
+	TP_ARGS(file, event, handle, port, info),
+	TP_STRUCT__entry(
+		__field(u32, file)
+		__field(u32, event)
+		__field(u32, handle)
+		__field(u32, port)
+		__field(u32, info)
+	),
+	TP_fast_assign(
+		__entry->file = file;
+		__entry->event = event;
+		__entry->handle = handle;
+		__entry->port = port;
+		__entry->info = info;
+	),
+	TP_printk("file=%u %s handle=0x%x port=%u info=%u", __entry->file,
+		  show_ulp_event(__entry->event), __entry->handle, __entry->port,
+		  __entry->info)
 );
 
 /* A waiter goes on: @error is 0, or what @wait_error says. */

@@ -98,8 +98,19 @@ pub const IOC_QP_MODIFY: u32 = io(0x13);
 pub const IOC_QP_QUERY: u32 = io(0x14);
 pub const IOC_BUFFER_CREATE: u32 = io(0x15);
 pub const IOC_GRANT_CREATE: u32 = io(0x16);
+pub const IOC_AH_CREATE: u32 = io(0x17);
+pub const IOC_SRQ_CREATE: u32 = io(0x18);
+pub const IOC_SRQ_MODIFY: u32 = io(0x19);
+pub const IOC_SRQ_QUERY: u32 = io(0x1a);
 pub const IOC_DESTROY: u32 = io(0x1f);
 pub const IOC_SUBMIT: u32 = io(0x20);
+pub const IOC_LISTEN: u32 = io(0x30);
+pub const IOC_GET_REQUEST: u32 = io(0x31);
+pub const IOC_ACCEPT: u32 = io(0x32);
+pub const IOC_REJECT: u32 = io(0x33);
+pub const IOC_CONNECT: u32 = io(0x34);
+pub const IOC_DISCONNECT: u32 = io(0x35);
+pub const IOC_CONN_QUERY: u32 = io(0x36);
 /// as IB_DEVICE_NAME_MAX, NUL included
 pub const NAME_MAX: usize = 64;
 pub const TIMEOUT_MAX_NS: u64 = 3_600_000_000_000;
@@ -107,6 +118,14 @@ pub const TIMEOUT_MAX_NS: u64 = 3_600_000_000_000;
 pub const FEATURE_CALL: u64 = 1 << 0;
 /// GRANT_CREATE
 pub const FEATURE_GRANTS: u64 = 1 << 1;
+/// SRQ_CREATE
+pub const FEATURE_SRQ: u64 = 1 << 2;
+/// AH_CREATE, and queue pairs of type UD
+pub const FEATURE_DATAGRAM: u64 = 1 << 3;
+/// read() gives events
+pub const FEATURE_EVENTS: u64 = 1 << 4;
+/// LISTEN, CONNECT and so on
+pub const FEATURE_CM: u64 = 1 << 5;
 /// what ATTACH without a name takes
 pub const DEVICE_DEFAULT: u32 = 1 << 0;
 /// a GID's netdev is in the opener's network namespace
@@ -210,6 +229,65 @@ pub const SEND_SIGNALED: u16 = 1 << 1;
 pub const SEND_SOLICITED: u16 = 1 << 2;
 /// the data is taken when SUBMIT is called
 pub const SEND_INLINE: u16 = 1 << 3;
+/// records that a file keeps
+pub const EVENTS_MAX: usize = 256;
+/// handle: the completion queue
+pub const EVENT_CQ_ERR: u32 = 0;
+/// handle: the queue pair; also for 2 to 7 and 16
+pub const EVENT_QP_FATAL: u32 = 1;
+pub const EVENT_QP_REQ_ERR: u32 = 2;
+pub const EVENT_QP_ACCESS_ERR: u32 = 3;
+/// a packet came before RTS
+pub const EVENT_COMM_EST: u32 = 4;
+pub const EVENT_SQ_DRAINED: u32 = 5;
+pub const EVENT_PATH_MIG: u32 = 6;
+pub const EVENT_PATH_MIG_ERR: u32 = 7;
+pub const EVENT_DEVICE_FATAL: u32 = 8;
+/// port; also for 10 to 13, 17 and 18
+pub const EVENT_PORT_ACTIVE: u32 = 9;
+pub const EVENT_PORT_ERR: u32 = 10;
+pub const EVENT_LID_CHANGE: u32 = 11;
+pub const EVENT_PKEY_CHANGE: u32 = 12;
+pub const EVENT_SM_CHANGE: u32 = 13;
+/// handle: the shared receive queue
+pub const EVENT_SRQ_ERR: u32 = 14;
+pub const EVENT_SRQ_LIMIT: u32 = 15;
+/// a queue pair in ERR takes no more from its SRQ
+pub const EVENT_LAST_WQE_REACHED: u32 = 16;
+pub const EVENT_CLIENT_REREGISTER: u32 = 17;
+pub const EVENT_GID_CHANGE: u32 = 18;
+pub const EVENT_DEVICE_REMOVED: u32 = 256;
+pub const EVENT_DEVICE_RENAMED: u32 = 257;
+/// info: how many records did not fit
+pub const EVENT_LOST: u32 = 258;
+/// handle: the listener; info: requests waiting
+pub const EVENT_CONNECT_REQUEST: u32 = 272;
+/// handle: the connection; the peer has ended it
+pub const EVENT_DISCONNECTED: u32 = 273;
+/// handle: the connection; late packets are gone
+pub const EVENT_TIMEWAIT_EXIT: u32 = 274;
+/// handle: the connection or listener; its address moved
+pub const EVENT_ADDR_CHANGE: u32 = 275;
+/// handle: the connection; the peer does not answer
+pub const EVENT_UNREACHABLE: u32 = 276;
+/// of CONNECT
+pub const CM_REQ_PRIVATE_MAX: usize = 56;
+/// of ACCEPT
+pub const CM_REP_PRIVATE_MAX: usize = 196;
+/// of REJECT
+pub const CM_REJ_PRIVATE_MAX: usize = 148;
+/// room for any, with what the other side pads
+pub const CM_PRIVATE_MAX: usize = 224;
+pub const CONN_TRAFFIC_CLASS: u32 = 1 << 0;
+/// end-to-end, where the device has it
+pub const CONN_FLOW_CONTROL: u32 = 1 << 1;
+pub const CONN_LISTENING: u32 = 1;
+/// a request that waits for ACCEPT or REJECT
+pub const CONN_REQUESTED: u32 = 2;
+pub const CONN_ESTABLISHED: u32 = 3;
+pub const CONN_DISCONNECTED: u32 = 4;
+/// and late packets are gone
+pub const CONN_TIMEWAIT_OVER: u32 = 5;
 
 abi! {
     struct Query = rust_ulp_query {
@@ -603,12 +681,233 @@ abi! {
         /// out: destroying it revokes the key
         handle: u32,
     }
+    struct AhCreate = rust_ulp_ah_create {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: handle
+        pd: u32,
+        /// out
+        handle: u32,
+        /// in; out: dmac and hop_limit as resolved
+        attr: AhAttr,
+        pad: u32,
+    }
+    struct SrqCreate = rust_ulp_srq_create {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: handle
+        pd: u32,
+        /// in: handle
+        cq: u32,
+        /// in and out
+        max_wr: u32,
+        /// in and out
+        max_sge: u32,
+        /// in: as SRQ_MODIFY sets it, 0 for none
+        limit: u32,
+        /// out
+        handle: u32,
+    }
+    struct SrqModify = rust_ulp_srq_modify {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: handle
+        srq: u32,
+        /// in: 0 disarms, at most max_wr
+        limit: u32,
+    }
+    struct SrqQuery = rust_ulp_srq_query {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: handle
+        srq: u32,
+        max_wr: u32,
+        max_sge: u32,
+        /// 0 when disarmed, or when its event was raised
+        limit: u32,
+        /// posted, and not completed
+        recvs_in_flight: u32,
+        pad: u32,
+    }
     struct Destroy = rust_ulp_destroy {
         size: u32,
         /// in: 0
         flags: u32,
         /// in: of any type; EBUSY while other objects need it
         handle: u32,
+        pad: u32,
+    }
+    struct Event = rust_ulp_event {
+        /// EVENT_*
+        event: u32,
+        /// of the object, or 0
+        handle: u32,
+        /// or 0
+        port: u32,
+        info: u32,
+        /// CLOCK_MONOTONIC
+        time_ns: u64,
+        reserved: u64,
+    }
+    struct Addr = rust_ulp_addr {
+        /// AF_INET 2, AF_INET6 10; 0 where an address may be left out
+        family: u16,
+        /// host order
+        port: u16,
+        /// interface of an IPv6 link-local address, else 0
+        scope_id: u32,
+        /// network order; IPv4 in the first four bytes, then zeros
+        addr: [u8; 16],
+    }
+    struct ConnParam = rust_ulp_conn_param {
+        /// reads and atomics answered at a time
+        responder_resources: u8,
+        /// reads and atomics outstanding
+        initiator_depth: u8,
+        /// 0 to 7
+        retry_cnt: u8,
+        /// 0 to 7
+        rnr_retry: u8,
+        /// as in rust_ulp_qp_attr
+        min_rnr_timer: u8,
+        /// 0: the manager's choice; else 4.096 us * 2^n
+        ack_timeout: u8,
+        /// type of service; what the route has when flags lacks TRAFFIC_CLASS
+        traffic_class: u8,
+        /// 0: the route's; else at most that, enum ib_mtu
+        path_mtu: u8,
+        /// ACCESS_REMOTE_*: what the peer may do with this queue pair
+        access_flags: u32,
+        /// CONN_*
+        flags: u32,
+    }
+    struct Listen = rust_ulp_listen {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: an all-zero address is any; out: the port, when that was 0
+        addr: Addr,
+        /// in: requests kept waiting, 1 to 1024; more are rejected
+        backlog: u32,
+        /// out
+        handle: u32,
+    }
+    struct GetRequest = rust_ulp_get_request {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: handle
+        listener: u32,
+        /// out: of the request; ACCEPT makes it a connection, destroying it rejects
+        handle: u32,
+        /// in: 0 does not sleep; ETIME
+        timeout_ns: u64,
+        /// out
+        peer: Addr,
+        /// out
+        local: Addr,
+        /// out: what the peer asks for, as seen from here
+        param: ConnParam,
+        /// out
+        peer_qp_num: u32,
+        /// out: bytes; the manager pads with zeros
+        private_len: u32,
+        /// out
+        private_data: [u8; CM_PRIVATE_MAX],
+    }
+    struct Accept = rust_ulp_accept {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: handle; the connection's from now on
+        request: u32,
+        /// in: handle
+        qp: u32,
+        /// in: until the peer has answered; ETIMEDOUT
+        timeout_ns: u64,
+        /// in; out: what was agreed
+        param: ConnParam,
+        pad: u32,
+        /// in: bytes, at most CM_REP_PRIVATE_MAX
+        private_len: u32,
+        /// in
+        private_data: [u8; CM_PRIVATE_MAX],
+    }
+    struct Reject = rust_ulp_reject {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: handle; is gone afterwards
+        request: u32,
+        /// in: bytes, at most CM_REJ_PRIVATE_MAX
+        private_len: u32,
+        /// in
+        private_data: [u8; CM_PRIVATE_MAX],
+    }
+    struct Connect = rust_ulp_connect {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: handle
+        qp: u32,
+        /// out: of the connection
+        handle: u32,
+        /// in: for all of it; ETIMEDOUT
+        timeout_ns: u64,
+        /// in
+        dst: Addr,
+        /// in: family 0 for the route's; out: what was used
+        src: Addr,
+        /// in; out: what was agreed
+        param: ConnParam,
+        /// in: bytes, at most CM_REQ_PRIVATE_MAX; out: of the peer's answer
+        private_len: u32,
+        /// out
+        peer_qp_num: u32,
+        /// out, valid when the command fails too: 0, or IBA 12.6.7.2; 28 is the peer's REJECT
+        reject_reason: u32,
+        /// out: microseconds until the address was resolved,
+        resolve_us: u32,
+        /// ... the route,
+        route_us: u32,
+        /// ... and the peer had answered
+        connect_us: u32,
+        /// in; out, valid when the command fails too: the peer's
+        private_data: [u8; CM_PRIVATE_MAX],
+    }
+    struct Disconnect = rust_ulp_disconnect {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: handle; its queue pair goes to ERR and flushes
+        conn: u32,
+        pad: u32,
+    }
+    struct ConnQuery = rust_ulp_conn_query {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: handle of a connection, request or listener
+        conn: u32,
+        /// CONN_*
+        state: u32,
+        local: Addr,
+        peer: Addr,
+        /// as agreed
+        param: ConnParam,
+        /// handle, or 0
+        qp: u32,
+        peer_qp_num: u32,
+        /// of a listener: requests not taken
+        waiting: u32,
+        /// of a listener
+        backlog: u32,
+        /// of a listener: requests beyond backlog
+        rejected: u32,
         pad: u32,
     }
     struct Sge = rust_ulp_sge {
@@ -622,7 +921,7 @@ abi! {
     struct Wr = rust_ulp_wr {
         /// comes back in the completion
         user_data: u64,
-        /// handle
+        /// handle; of a shared receive queue, with RECV
         qp: u32,
         /// WR_*
         opcode: u8,
@@ -635,7 +934,7 @@ abi! {
         /// immediate data, or the rkey to invalidate
         imm_data: u32,
         sge: Sge,
-        /// atomics: compare or add; UD: ah | qpn << 32
+        /// atomics: compare or add; UD: handle of the address | qp_num << 32
         arg0: u64,
         /// atomics: swap; UD: qkey
         arg1: u64,

@@ -31,18 +31,20 @@
  *  EFAULT      an address that cannot be read or written
  *  EINVAL      a size, flag, padding, name or enumerator that is not defined
  *  EMFILE      the file has as many objects as it may have
- *  EMSGSIZE    more bytes than a message, or inline data, may have
+ *  EMSGSIZE    more bytes than a message, a datagram or inline data may have
  *  ENODEV      the device was removed; nothing but close() is left to do
  *  ENOENT      no such device, port, GID or P_Key, or none that this file may use
  *  ENOMEM      no memory, or over a limit on memory
  *  ENOTCONN    the queue pair is not yet in a state that takes this request
  *  ENOTTY      no such command
  *  ENXIO       the file is not attached to a device yet
- *  EOPNOTSUPP  this device, or this type of queue pair, does not do that
+ *  EOPNOTSUPP  this device, or this type of queue pair, does not do that; RECV to a
+ *              queue pair that has a shared receive queue
+ *  EPERM       a queue key whose highest bit is set needs CAP_NET_RAW
  *  EPROTO      the queue pair's state table does not allow that transition, or not
  *              with those attributes
  *  ERANGE      a number outside what the object or the device has room for
- *  EXDEV       objects of different protection domains
+ *  EXDEV       objects of different protection domains, or that do not belong together
  *
  * EHOSTUNREACH, ENETUNREACH, ETIMEDOUT and the like from QP_MODIFY are the
  * route's; what else a driver returns is passed on.
@@ -72,11 +74,21 @@
 #define RUST_ULP_IOC_QP_QUERY		_IO(RUST_ULP_IOC_MAGIC, 0x14)
 #define RUST_ULP_IOC_BUFFER_CREATE	_IO(RUST_ULP_IOC_MAGIC, 0x15)
 #define RUST_ULP_IOC_GRANT_CREATE	_IO(RUST_ULP_IOC_MAGIC, 0x16)
-/* 0x17 to 0x1e: address handles and shared receive queues */
+#define RUST_ULP_IOC_AH_CREATE		_IO(RUST_ULP_IOC_MAGIC, 0x17)
+#define RUST_ULP_IOC_SRQ_CREATE		_IO(RUST_ULP_IOC_MAGIC, 0x18)
+#define RUST_ULP_IOC_SRQ_MODIFY		_IO(RUST_ULP_IOC_MAGIC, 0x19)
+#define RUST_ULP_IOC_SRQ_QUERY		_IO(RUST_ULP_IOC_MAGIC, 0x1a)
 #define RUST_ULP_IOC_DESTROY		_IO(RUST_ULP_IOC_MAGIC, 0x1f)
 #define RUST_ULP_IOC_SUBMIT		_IO(RUST_ULP_IOC_MAGIC, 0x20)
 /* 0x21 to 0x2f: cancel and other data-path commands */
-/* 0x30 to 0x4f: connections */
+#define RUST_ULP_IOC_LISTEN		_IO(RUST_ULP_IOC_MAGIC, 0x30)
+#define RUST_ULP_IOC_GET_REQUEST	_IO(RUST_ULP_IOC_MAGIC, 0x31)
+#define RUST_ULP_IOC_ACCEPT		_IO(RUST_ULP_IOC_MAGIC, 0x32)
+#define RUST_ULP_IOC_REJECT		_IO(RUST_ULP_IOC_MAGIC, 0x33)
+#define RUST_ULP_IOC_CONNECT		_IO(RUST_ULP_IOC_MAGIC, 0x34)
+#define RUST_ULP_IOC_DISCONNECT		_IO(RUST_ULP_IOC_MAGIC, 0x35)
+#define RUST_ULP_IOC_CONN_QUERY		_IO(RUST_ULP_IOC_MAGIC, 0x36)
+/* 0x37 to 0x4f: other commands of connections */
 
 #define RUST_ULP_NAME_MAX	64	/* as IB_DEVICE_NAME_MAX, NUL included */
 
@@ -88,6 +100,10 @@
 /* @features */
 #define RUST_ULP_FEATURE_CALL		(1ULL << 0)	/* SUBMIT */
 #define RUST_ULP_FEATURE_GRANTS		(1ULL << 1)	/* GRANT_CREATE */
+#define RUST_ULP_FEATURE_SRQ		(1ULL << 2)	/* SRQ_CREATE */
+#define RUST_ULP_FEATURE_DATAGRAM	(1ULL << 3)	/* AH_CREATE, and queue pairs of type UD */
+#define RUST_ULP_FEATURE_EVENTS		(1ULL << 4)	/* read() gives events */
+#define RUST_ULP_FEATURE_CM		(1ULL << 5)	/* LISTEN, CONNECT and so on */
 
 struct rust_ulp_query {
 	__u32 size;
@@ -358,9 +374,9 @@ struct rust_ulp_qp_create {
 	__u32 srq;		/* in: handle or 0 */
 	__u32 qp_type;		/* in: RUST_ULP_QPT_* */
 	__u32 max_send_wr;	/* in and out, as the others of this group */
-	__u32 max_recv_wr;
+	__u32 max_recv_wr;	/* out: 0 with @srq */
 	__u32 max_send_sge;
-	__u32 max_recv_sge;
+	__u32 max_recv_sge;	/* out: 0 with @srq */
 	__u32 max_inline;	/* bytes */
 	__u32 handle;		/* out */
 	__u32 qp_num;		/* out */
@@ -489,10 +505,265 @@ struct rust_ulp_grant_create {
 	__u32 handle;		/* out: destroying it revokes the key */
 };
 
+/*
+ * The address of a datagram's receiver. It may be destroyed while requests that name it are under way.
+ * A datagram that is longer than the MTU which the port had when its address was made is EMSGSIZE.
+ */
+struct rust_ulp_ah_create {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 pd;		/* in: handle */
+	__u32 handle;		/* out */
+	struct rust_ulp_ah_attr attr;	/* in; out: @dmac and @hop_limit as resolved */
+	__u32 pad;
+};
+
+/*
+ * A queue of receive requests that queue pairs share. Its requests are posted by
+ * SUBMIT, with this handle where a queue pair's would stand, and complete in @cq,
+ * with the handle of the queue pair that used them. Queue pairs that use it have
+ * @cq as their @recv_cq and are of the same @pd, or QP_CREATE says EXDEV.
+ *
+ * A queue pair that ends in the middle of a message keeps the request that it had
+ * begun to fill. It completes as flushed, with this queue's handle where a queue
+ * pair's would stand, when a later one has completed and something is done with
+ * the queue; at the latest when it is destroyed, as do all that are left.
+ */
+struct rust_ulp_srq_create {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 pd;		/* in: handle */
+	__u32 cq;		/* in: handle */
+	__u32 max_wr;		/* in and out */
+	__u32 max_sge;		/* in and out */
+	__u32 limit;		/* in: as SRQ_MODIFY sets it, 0 for none */
+	__u32 handle;		/* out */
+};
+
+/* Arms the limit: RUST_ULP_EVENT_SRQ_LIMIT, once, when fewer than @limit requests are left. */
+struct rust_ulp_srq_modify {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 srq;		/* in: handle */
+	__u32 limit;		/* in: 0 disarms, at most @max_wr */
+};
+
+struct rust_ulp_srq_query {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 srq;		/* in: handle */
+	__u32 max_wr;
+	__u32 max_sge;
+	__u32 limit;		/* 0 when disarmed, or when its event was raised */
+	__u32 recvs_in_flight;	/* posted, and not completed */
+	__u32 pad;
+};
+
 struct rust_ulp_destroy {
 	__u32 size;
 	__u32 flags;		/* in: 0 */
 	__u32 handle;		/* in: of any type; EBUSY while other objects need it */
+	__u32 pad;
+};
+
+/* ---- Events -------------------------------------------------------------- */
+
+/*
+ * read() on an attached file gives whole records of this form, as many as there are
+ * and fit. It waits for the first one, unless O_NONBLOCK is set: then EAGAIN.
+ * EINVAL when not one record fits, ENXIO before ATTACH. When the device is gone, the
+ * last record is RUST_ULP_EVENT_DEVICE_REMOVED, and after it read() says ENODEV. An
+ * object that a record names may have been destroyed since.
+ *
+ * poll(): POLLPRI while there are records; POLLIN while a completion can be taken.
+ *
+ * A file keeps RUST_ULP_EVENTS_MAX records. What happens beyond is counted, and
+ * reported by one RUST_ULP_EVENT_LOST when there is room again.
+ */
+#define RUST_ULP_EVENTS_MAX	256
+
+/* @event below 256: as enum ib_event_type */
+#define RUST_ULP_EVENT_CQ_ERR		0	/* @handle: the completion queue */
+#define RUST_ULP_EVENT_QP_FATAL		1	/* @handle: the queue pair; also for 2 to 7 and 16 */
+#define RUST_ULP_EVENT_QP_REQ_ERR	2
+#define RUST_ULP_EVENT_QP_ACCESS_ERR	3
+#define RUST_ULP_EVENT_COMM_EST		4	/* a packet came before RTS */
+#define RUST_ULP_EVENT_SQ_DRAINED	5
+#define RUST_ULP_EVENT_PATH_MIG		6
+#define RUST_ULP_EVENT_PATH_MIG_ERR	7
+#define RUST_ULP_EVENT_DEVICE_FATAL	8
+#define RUST_ULP_EVENT_PORT_ACTIVE	9	/* @port; also for 10 to 13, 17 and 18 */
+#define RUST_ULP_EVENT_PORT_ERR		10
+#define RUST_ULP_EVENT_LID_CHANGE	11
+#define RUST_ULP_EVENT_PKEY_CHANGE	12
+#define RUST_ULP_EVENT_SM_CHANGE	13
+#define RUST_ULP_EVENT_SRQ_ERR		14	/* @handle: the shared receive queue */
+#define RUST_ULP_EVENT_SRQ_LIMIT	15
+#define RUST_ULP_EVENT_LAST_WQE_REACHED	16	/* a queue pair in ERR takes no more from its SRQ; once */
+#define RUST_ULP_EVENT_CLIENT_REREGISTER 17
+#define RUST_ULP_EVENT_GID_CHANGE	18
+
+/* @event of this module */
+#define RUST_ULP_EVENT_DEVICE_REMOVED	256
+#define RUST_ULP_EVENT_DEVICE_RENAMED	257
+#define RUST_ULP_EVENT_LOST		258	/* @info: how many records did not fit */
+#define RUST_ULP_EVENT_CONNECT_REQUEST	272	/* @handle: the listener; @info: requests waiting */
+#define RUST_ULP_EVENT_DISCONNECTED	273	/* @handle: the connection; the peer has ended it */
+#define RUST_ULP_EVENT_TIMEWAIT_EXIT	274	/* @handle: the connection; late packets are gone */
+#define RUST_ULP_EVENT_ADDR_CHANGE	275	/* @handle: the connection or listener; its address moved */
+#define RUST_ULP_EVENT_UNREACHABLE	276	/* @handle: the connection; the peer does not answer */
+
+struct rust_ulp_event {
+	__u32 event;		/* RUST_ULP_EVENT_* */
+	__u32 handle;		/* of the object, or 0 */
+	__u32 port;		/* or 0 */
+	__u32 info;
+	__aligned_u64 time_ns;	/* CLOCK_MONOTONIC */
+	__aligned_u64 reserved;
+};
+
+/* ---- Connections by the RDMA connection manager ---------------------------- */
+
+/*
+ * Addresses are those of the opener's network namespace. The port space is that of
+ * RDMA_PS_TCP; queue pairs are RC.
+ *
+ * EADDRINUSE     LISTEN: the port is taken
+ * EADDRNOTAVAIL  no device has that local address
+ * ECONNREFUSED   CONNECT: the peer rejected; @reject_reason and the private data say why
+ * ECONNRESET     ACCEPT: the requester went away
+ * EHOSTUNREACH, ENETUNREACH  no route, or nobody answers for that address
+ * EINTR          a signal came: what was begun is undone
+ * EISCONN        the queue pair, or the request, has a connection already
+ * ENOTCONN       the connection has ended
+ * ETIMEDOUT      the deadline, or the manager's own, has passed: what was begun is undone
+ * EXDEV          the route to the peer, or the request, belongs to another device than the file's
+ */
+
+/* As struct sockaddr_in and sockaddr_in6 say it, in one form. */
+struct rust_ulp_addr {
+	__u16 family;		/* AF_INET 2, AF_INET6 10; 0 where an address may be left out */
+	__u16 port;		/* host order */
+	__u32 scope_id;		/* interface of an IPv6 link-local address, else 0 */
+	__u8 addr[16];		/* network order; IPv4 in the first four bytes, then zeros */
+};
+
+/* Most bytes of private data, each way. */
+#define RUST_ULP_CM_REQ_PRIVATE_MAX	56	/* of CONNECT */
+#define RUST_ULP_CM_REP_PRIVATE_MAX	196	/* of ACCEPT */
+#define RUST_ULP_CM_REJ_PRIVATE_MAX	148	/* of REJECT */
+#define RUST_ULP_CM_PRIVATE_MAX		224	/* room for any, with what the other side pads */
+
+/* Parameters of a connection: what one asks for, and what one got. */
+struct rust_ulp_conn_param {
+	__u8 responder_resources;	/* reads and atomics answered at a time */
+	__u8 initiator_depth;		/* reads and atomics outstanding */
+	__u8 retry_cnt;		/* 0 to 7 */
+	__u8 rnr_retry;		/* 0 to 7 */
+	__u8 min_rnr_timer;	/* as in rust_ulp_qp_attr */
+	__u8 ack_timeout;	/* 0: the manager's choice; else 4.096 us * 2^n */
+	__u8 traffic_class;	/* type of service; what the route has when @flags lacks TRAFFIC_CLASS */
+	__u8 path_mtu;		/* 0: the route's; else at most that, enum ib_mtu */
+	__u32 access_flags;	/* RUST_ULP_ACCESS_REMOTE_*: what the peer may do with this queue pair */
+	__u32 flags;		/* RUST_ULP_CONN_* */
+};
+
+#define RUST_ULP_CONN_TRAFFIC_CLASS	(1U << 0)
+#define RUST_ULP_CONN_FLOW_CONTROL	(1U << 1)	/* end-to-end, where the device has it */
+
+struct rust_ulp_listen {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	struct rust_ulp_addr addr;	/* in: an all-zero address is any; out: the port, when that was 0 */
+	__u32 backlog;		/* in: requests kept waiting, 1 to 1024; more are rejected */
+	__u32 handle;		/* out */
+};
+
+/* Takes the oldest request of a listener. */
+struct rust_ulp_get_request {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 listener;		/* in: handle */
+	__u32 handle;		/* out: of the request; ACCEPT makes it a connection, destroying it rejects */
+	__aligned_u64 timeout_ns;	/* in: 0 does not sleep; ETIME */
+	struct rust_ulp_addr peer;	/* out */
+	struct rust_ulp_addr local;	/* out */
+	struct rust_ulp_conn_param param;	/* out: what the peer asks for, as seen from here */
+	__u32 peer_qp_num;	/* out */
+	__u32 private_len;	/* out: bytes; the manager pads with zeros */
+	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];	/* out */
+};
+
+/*
+ * ACCEPT and CONNECT take a queue pair in RESET and leave it in RTS, or fail and leave it in RESET.
+ * Receives can be posted before: the queue pair may be in INIT as well, and is left
+ * there, with its receives, when the command fails.
+ */
+struct rust_ulp_accept {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 request;		/* in: handle; the connection's from now on */
+	__u32 qp;		/* in: handle */
+	__aligned_u64 timeout_ns;	/* in: until the peer has answered; ETIMEDOUT */
+	struct rust_ulp_conn_param param;	/* in; out: what was agreed */
+	__u32 pad;
+	__u32 private_len;	/* in: bytes, at most RUST_ULP_CM_REP_PRIVATE_MAX */
+	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];	/* in */
+};
+
+struct rust_ulp_reject {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 request;		/* in: handle; is gone afterwards */
+	__u32 private_len;	/* in: bytes, at most RUST_ULP_CM_REJ_PRIVATE_MAX */
+	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];	/* in */
+};
+
+struct rust_ulp_connect {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 qp;		/* in: handle */
+	__u32 handle;		/* out: of the connection */
+	__aligned_u64 timeout_ns;	/* in: for all of it; ETIMEDOUT */
+	struct rust_ulp_addr dst;	/* in */
+	struct rust_ulp_addr src;	/* in: @family 0 for the route's; out: what was used */
+	struct rust_ulp_conn_param param;	/* in; out: what was agreed */
+	__u32 private_len;	/* in: bytes, at most RUST_ULP_CM_REQ_PRIVATE_MAX; out: of the peer's answer */
+	__u32 peer_qp_num;	/* out */
+	__u32 reject_reason;	/* out, valid when the command fails too: 0, or IBA 12.6.7.2; 28 is the peer's REJECT */
+	__u32 resolve_us;	/* out: microseconds until the address was resolved, */
+	__u32 route_us;		/* ... the route, */
+	__u32 connect_us;	/* ... and the peer had answered */
+	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];	/* in; out, valid when the command fails too: the peer's */
+};
+
+struct rust_ulp_disconnect {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 conn;		/* in: handle; its queue pair goes to ERR and flushes */
+	__u32 pad;
+};
+
+/* rust_ulp_conn_query.state */
+#define RUST_ULP_CONN_LISTENING		1
+#define RUST_ULP_CONN_REQUESTED		2	/* a request that waits for ACCEPT or REJECT */
+#define RUST_ULP_CONN_ESTABLISHED	3
+#define RUST_ULP_CONN_DISCONNECTED	4
+#define RUST_ULP_CONN_TIMEWAIT_OVER	5	/* and late packets are gone */
+
+struct rust_ulp_conn_query {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 conn;		/* in: handle of a connection, request or listener */
+	__u32 state;		/* RUST_ULP_CONN_* */
+	struct rust_ulp_addr local;
+	struct rust_ulp_addr peer;
+	struct rust_ulp_conn_param param;	/* as agreed */
+	__u32 qp;		/* handle, or 0 */
+	__u32 peer_qp_num;
+	__u32 waiting;		/* of a listener: requests not taken */
+	__u32 backlog;		/* of a listener */
+	__u32 rejected;		/* of a listener: requests beyond @backlog */
 	__u32 pad;
 };
 
@@ -524,7 +795,7 @@ struct rust_ulp_sge {
 
 struct rust_ulp_wr {
 	__aligned_u64 user_data;	/* comes back in the completion */
-	__u32 qp;		/* handle */
+	__u32 qp;		/* handle; of a shared receive queue, with RECV */
 	__u8 opcode;		/* RUST_ULP_WR_* */
 	__u8 num_sge;		/* 0, 1: @sge; more: @sge.offset is the address of an array of
 				 * rust_ulp_sge, @sge.buffer and @sge.length are 0 */
@@ -533,8 +804,8 @@ struct rust_ulp_wr {
 	__u32 rkey;
 	__u32 imm_data;		/* immediate data, or the rkey to invalidate */
 	struct rust_ulp_sge sge;
-	__aligned_u64 arg0;	/* atomics: compare or add; UD: ah | qpn << 32 */
-	__aligned_u64 arg1;	/* atomics: swap; UD: qkey */
+	__aligned_u64 arg0;	/* atomics: compare or add; UD: handle of the address | qp_num << 32 */
+	__aligned_u64 arg1;	/* atomics: swap; UD: qkey, the queue pair's own if bit 31 is set */
 };
 
 /*

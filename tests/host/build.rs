@@ -118,7 +118,7 @@ fn ring(text: &str) -> String {
     out.push_str(&part(text, "        let state = State {", "        };"));
     out.push_str("state\n}\n");
     out.push_str("impl Ring {\n");
-    out.push_str(&part(text, "    fn event(&self, _event: Event) {", "    }"));
+    out.push_str(&part(text, "    fn event(&self, event: Event) {", "    }"));
     out.push_str("}\n");
     let mut ring = item(text, "impl Ring {");
     for (start, end) in [

@@ -129,7 +129,7 @@ module_refs() { awk '$1 == "rust_ulp" { print $3 }' /proc/modules; }
 # the name of their module. Nothing, when all is released.
 our_objects() {
 	local kind
-	for kind in qp cq pd mr; do
+	for kind in qp cq pd mr srq; do
 		rdma resource show $kind | grep -E '\bcomm \[?rust_ulp\]?' | sed "s/^/$kind: /"
 	done
 }

@@ -19,7 +19,7 @@ from ulp import pair
 
 WRITES = 10
 EVENTS = {"open", "release", "object_create", "object_destroy", "submit", "post", "completion", "deliver",
-          "device_add", "device_remove"}
+          "device_add", "device_remove", "event"}
 CONTROL = "/proc/dynamic_debug/control"
 
 

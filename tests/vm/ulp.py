@@ -146,6 +146,12 @@ class File:
     def pd(self):
         return self.call("PD_CREATE").handle
 
+    def ah(self, pd, dgid, **more):
+        """An address: of the host with the GID `dgid`, 16 bytes."""
+        attr = S["ah_attr"](**{"sgid_index": self.gid_index, "port_num": self.port, "is_global": 1} | more)
+        ctypes.memmove(attr.dgid, bytes(dgid), 16)
+        return self.call("AH_CREATE", pd=pd, attr=attr)
+
     def destroy(self, handle):
         self.call("DESTROY", handle=handle)
 
@@ -160,6 +166,19 @@ class File:
         return self.call("SUBMIT", wrs=ctypes.addressof(array), nr_wrs=len(wrs),
                          wr_size=ctypes.sizeof(S["wr"]), cq=cq, min_complete=min_complete,
                          timeout_ns=timeout_ns)
+
+    def events(self):
+        """The records that are there, as (event, handle, port, info)."""
+        out = []
+        os.set_blocking(self.fd, False)
+        try:
+            while data := os.read(self.fd, 64 * ctypes.sizeof(S["event"])):
+                array = (S["event"] * (len(data) // ctypes.sizeof(S["event"]))).from_buffer_copy(data)
+                out += [(e.event, e.handle, e.port, e.info) for e in array]
+        except BlockingIOError:
+            return out
+        finally:
+            os.set_blocking(self.fd, True)
 
     def map(self, length, offset):
         return mmap.mmap(self.fd, length, flags=mmap.MAP_SHARED, offset=offset, trackfd=False)
@@ -203,12 +222,35 @@ class Buffer:
         self.map = file.map(got.length, got.mmap_offset)
 
 
-class Qp:
-    def __init__(self, file, pd, cq, depth=128, recv_cq=None):
+class Srq:
+    """A shared receive queue."""
+
+    def __init__(self, file, pd, cq, max_wr=64, max_sge=1, limit=0):
         self.file, self.cq = file, cq
+        got = file.call("SRQ_CREATE", pd=pd, cq=cq.handle, max_wr=max_wr, max_sge=max_sge, limit=limit)
+        self.handle, self.max_wr, self.max_sge = got.handle, got.max_wr, got.max_sge
+
+    def query(self):
+        return self.file.call("SRQ_QUERY", srq=self.handle)
+
+    def limit(self, limit):
+        self.file.call("SRQ_MODIFY", srq=self.handle, limit=limit)
+
+    def recv(self, buffer=None, offset=0, length=0, **fields):
+        """A receive request over `length` bytes of `buffer`."""
+        wr = S["wr"](qp=self.handle, opcode=N["WR_RECV"], **fields)
+        if buffer is not None:
+            wr.num_sge = 1
+            wr.sge = S["sge"](buffer=buffer.handle, length=length, offset=offset)
+        return wr
+
+
+class Qp:
+    def __init__(self, file, pd, cq, depth=128, recv_cq=None, kind="RC", srq=0):
+        self.file, self.cq, self.kind = file, cq, kind
         got = file.call("QP_CREATE", pd=pd, send_cq=cq.handle, recv_cq=(recv_cq or cq).handle,
-                        qp_type=N["QPT_RC"], max_send_wr=depth, max_recv_wr=depth,
-                        max_send_sge=1, max_recv_sge=1)
+                        qp_type=N["QPT_" + kind], max_send_wr=depth, max_recv_wr=depth,
+                        max_send_sge=1, max_recv_sge=1, srq=srq)
         self.handle, self.num = got.handle, got.qp_num
 
     def modify(self, mask, **fields):
@@ -228,12 +270,23 @@ class Qp:
                     access_flags=N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"])
         ah = S["ah_attr"](sgid_index=f.gid_index, port_num=f.port, is_global=1, hop_limit=64)
         ctypes.memmove(ah.dgid, bytes(dgid), 16)
-        self.modify("STATE AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER",
+        reliable = self.kind == "RC"
+        self.modify("STATE AV PATH_MTU DEST_QPN RQ_PSN" + reliable * " MAX_DEST_RD_ATOMIC MIN_RNR_TIMER",
                     qp_state=N["QPS_RTR"], path_mtu=mtu, dest_qp_num=dest_qp_num, rq_psn=rq_psn,
                     max_dest_rd_atomic=1, min_rnr_timer=12, ah=ah)
-        self.modify("STATE TIMEOUT RETRY_CNT RNR_RETRY SQ_PSN MAX_QP_RD_ATOMIC",
+        self.modify("STATE SQ_PSN" + reliable * " TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC",
                     qp_state=N["QPS_RTS"], timeout=timeout, retry_cnt=retry_cnt, rnr_retry=7,
                     sq_psn=sq_psn, max_rd_atomic=1)
+
+    def start(self, qkey, sq_psn=0):
+        """INIT, RTR, RTS, of a queue pair of datagrams."""
+        self.modify("STATE PKEY_INDEX PORT QKEY", qp_state=N["QPS_INIT"], port_num=self.file.port, qkey=qkey)
+        self.modify("STATE", qp_state=N["QPS_RTR"])
+        self.modify("STATE SQ_PSN", qp_state=N["QPS_RTS"], sq_psn=sq_psn)
+
+    def datagram(self, ah, peer, qkey, *args, op="SEND", **fields):
+        """A request as wr() makes it, to the queue pair numbered `peer` by way of `ah`."""
+        return self.wr(op, *args, arg0=ah | peer << 32, arg1=qkey, **fields)
 
     def wr(self, op, buffer=None, offset=0, length=0, **fields):
         """One request over `length` bytes of `buffer`, signalled unless flags say otherwise."""
@@ -249,13 +302,14 @@ class Qp:
 class End:
     """One end of a connection with all it needs: attached file, PD, CQ, QP, a granted buffer."""
 
-    def __init__(self, host_name=None, device="", length=1 << 16, depth=128, access=None, entries=256):
+    def __init__(self, host_name=None, device="", length=1 << 16, depth=128, access=None, entries=256,
+                 kind="RC"):
         self.file = File(host_name, device)
         self.pd = self.file.pd()
         self.cq = Cq(self.file, entries)
         self.buffer = Buffer(self.file, self.pd, length)
         self.grant = self.file.grant(self.buffer, access)
-        self.qp = Qp(self.file, self.pd, self.cq, depth)
+        self.qp = Qp(self.file, self.pd, self.cq, depth, kind=kind)
         self.psn = self.qp.num * 4099 & 0xFFFFFF
 
     def connect(self, peer, **more):

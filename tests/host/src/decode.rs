@@ -47,8 +47,16 @@ fn encode(request: &Request) -> abi::Wr {
             (wr.remote_addr, wr.rkey) = (remote_addr, rkey);
             abi::WR_RDMA_READ
         }
-        Op::Send { imm, invalidate } => {
+        Op::Send {
+            imm,
+            invalidate,
+            to,
+        } => {
             wr.imm_data = imm.or(invalidate).unwrap_or(0);
+            if let Some(to) = to {
+                wr.arg0 = u64::from(to.ah) | (u64::from(to.qp_num) << 32);
+                wr.arg1 = to.qkey.into();
+            }
             match (imm, invalidate) {
                 (None, None) => abi::WR_SEND,
                 (Some(_), None) => abi::WR_SEND_WITH_IMM,
@@ -183,8 +191,9 @@ fn allowed(opcode: u8) -> Option<(u16, bool, bool, u32)> {
     Some(match opcode {
         0 => (any | abi::SEND_INLINE, true, false, 0),
         1 => (data, true, true, 0),
-        2 => (data, false, false, 0),
-        3 | 9 => (data, false, true, 0),
+        2 => (data, false, false, 2),
+        3 => (data, false, true, 2),
+        9 => (data, false, true, 0),
         4 => (any, true, false, 0),
         5 => (any, true, false, 2),
         6 => (any, true, false, 1),
@@ -202,13 +211,14 @@ fn expected(wr: &abi::Wr, limits: Limits) -> Vec<Refusal> {
         }];
     };
     let mut wrong = Vec::new();
-    let atomic = args > 0;
+    let atomic = [abi::WR_ATOMIC_CMP_AND_SWP, abi::WR_ATOMIC_FETCH_AND_ADD].contains(&wr.opcode);
     let no_sge = wr.sge.buffer == 0 && wr.sge.length == 0;
     let invalid = wr.flags & !flags != 0
         || !remote && (wr.remote_addr != 0 || wr.rkey != 0)
         || !imm && wr.imm_data != 0
         || args < 1 && wr.arg0 != 0
         || args < 2 && wr.arg1 != 0
+        || args == 2 && !atomic && wr.arg1 >> 32 != 0
         || wr.num_sge == 0 && (!no_sge || wr.sge.offset != 0)
         || wr.num_sge > 1 && !no_sge
         || atomic && (wr.num_sge != 1 || wr.sge.length != 8 || wr.remote_addr % 8 != 0);
@@ -376,7 +386,7 @@ fn each_class_of_refusal() {
     assert_eq!(refusal(|wr| wr.flags = 1 << 4), 22);
     assert_eq!(refusal(|wr| wr.rkey = 1), 22);
     assert_eq!(refusal(|wr| wr.imm_data = 1), 22);
-    assert_eq!(refusal(|wr| wr.arg1 = 1), 22);
+    assert_eq!(refusal(|wr| wr.arg1 = 1 << 32), 22);
     assert_eq!(refusal(|wr| wr.num_sge = 0), 22);
     assert_eq!(refusal(|wr| wr.num_sge = 2), 22);
     assert_eq!(

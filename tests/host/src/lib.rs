@@ -18,6 +18,7 @@ mod logic;
 
 mod cq_model;
 mod decode;
+mod events;
 mod handle;
 mod layout;
 mod ring;

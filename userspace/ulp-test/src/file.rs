@@ -47,6 +47,10 @@ commands! {
     QpQuery IOC_QP_QUERY "QP_QUERY";
     BufferCreate IOC_BUFFER_CREATE "BUFFER_CREATE";
     GrantCreate IOC_GRANT_CREATE "GRANT_CREATE";
+    AhCreate IOC_AH_CREATE "AH_CREATE";
+    SrqCreate IOC_SRQ_CREATE "SRQ_CREATE";
+    SrqModify IOC_SRQ_MODIFY "SRQ_MODIFY";
+    SrqQuery IOC_SRQ_QUERY "SRQ_QUERY";
     Destroy IOC_DESTROY "DESTROY";
     Submit IOC_SUBMIT "SUBMIT";
 }
@@ -250,6 +254,36 @@ impl File {
     /// A grant of a page.
     pub fn grant(&self, buffer: u32) -> Outcome<abi::GrantCreate> {
         self.accepted(&Self::grant_args(buffer))
+    }
+
+    /// What makes an address, our own.
+    pub fn ah_args(&self, pd: u32) -> abi::AhCreate {
+        abi::AhCreate {
+            pd,
+            attr: self.attributes(0).ah,
+            ..abi::AhCreate::new()
+        }
+    }
+
+    /// An address.
+    pub fn ah(&self, pd: u32) -> Outcome<abi::AhCreate> {
+        self.accepted(&self.ah_args(pd))
+    }
+
+    /// What makes a shared receive queue.
+    pub fn srq_args(pd: u32, cq: u32) -> abi::SrqCreate {
+        abi::SrqCreate {
+            pd,
+            cq,
+            max_wr: 16,
+            max_sge: 2,
+            ..abi::SrqCreate::new()
+        }
+    }
+
+    /// A shared receive queue.
+    pub fn srq(&self, pd: u32, cq: u32) -> Outcome<abi::SrqCreate> {
+        self.accepted(&Self::srq_args(pd, cq))
     }
 
     /// Destroys.
@@ -471,6 +505,10 @@ pub struct Set {
     pub buffer: abi::BufferCreate,
     /// A grant of all of it, with all rights.
     pub grant: abi::GrantCreate,
+    /// An address.
+    pub ah: abi::AhCreate,
+    /// A shared receive queue, which nothing uses.
+    pub srq: abi::SrqCreate,
     /// The buffer's bytes.
     pub memory: Mapping,
     /// The ring of `cq`.
@@ -496,6 +534,7 @@ impl Set {
         file.bring(idle.handle, abi::QPS_INIT, 0)?;
         file.bring(a.handle, abi::QPS_RTS, b.qp_num)?;
         file.bring(b.handle, abi::QPS_RTS, a.qp_num)?;
+        let (ah, srq) = (file.ah(pd)?, file.srq(pd, cq.handle)?);
         let memory = file.fd.share(buffer.mmap_offset, buffer.length);
         let memory = memory.map_err(because("mapping the buffer"))?;
         let ring = Ring::new(&file, &cq)?;
@@ -508,6 +547,8 @@ impl Set {
             b,
             buffer,
             grant,
+            ah,
+            srq,
             memory,
             ring,
         })

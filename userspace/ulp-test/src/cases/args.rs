@@ -146,6 +146,29 @@ fn probes() -> Vec<Probe> {
             )))
         },
         Probe {
+            handle: Some(offset_of!(abi::AhCreate, handle)),
+            ..probe!(AhCreate, |set| on_set(&set.file.ah_args(set.pd)))
+        },
+        Probe {
+            handle: Some(offset_of!(abi::SrqCreate, handle)),
+            ..probe!(SrqCreate, |set| on_set(&File::srq_args(
+                set.pd,
+                set.cq.handle
+            )))
+        },
+        Probe {
+            writes: false,
+            ..probe!(SrqModify, |set| on_set(&abi::SrqModify {
+                srq: set.srq.handle,
+                limit: 3,
+                ..abi::SrqModify::new()
+            }))
+        },
+        probe!(SrqQuery, |set| on_set(&abi::SrqQuery {
+            srq: set.srq.handle,
+            ..abi::SrqQuery::new()
+        })),
+        Probe {
             writes: false,
             ..probe!(Destroy, |set| on_set(&abi::Destroy {
                 handle: set.file.pd()?,

@@ -15,9 +15,19 @@ enum Kind {
     Qp,
     Buffer,
     Grant,
+    Ah,
+    Srq,
 }
 
-const KINDS: [Kind; 5] = [Kind::Pd, Kind::Cq, Kind::Qp, Kind::Buffer, Kind::Grant];
+const KINDS: [Kind; 7] = [
+    Kind::Pd,
+    Kind::Cq,
+    Kind::Qp,
+    Kind::Buffer,
+    Kind::Grant,
+    Kind::Ah,
+    Kind::Srq,
+];
 
 impl Kind {
     /// A handle of that kind in `set`.
@@ -28,6 +38,8 @@ impl Kind {
             Self::Qp => set.idle.handle,
             Self::Buffer => set.buffer.handle,
             Self::Grant => set.grant.handle,
+            Self::Ah => set.ah.handle,
+            Self::Srq => set.srq.handle,
         }
     }
 
@@ -40,6 +52,8 @@ impl Kind {
             Self::Qp => file.qp(set.pd, set.cq.handle)?.handle,
             Self::Buffer => file.buffer(set.pd, 1)?.handle,
             Self::Grant => file.grant(set.buffer.handle)?.handle,
+            Self::Ah => file.ah(set.pd)?.handle,
+            Self::Srq => file.srq(set.pd, set.cq.handle)?.handle,
         })
     }
 }
@@ -116,6 +130,61 @@ const FIELDS: &[Field] = &[
             let arg = abi::QpQuery {
                 qp: handle,
                 ..abi::QpQuery::new()
+            };
+            set.file.refused(&arg, want)
+        },
+    },
+    Field {
+        name: "QP_CREATE.srq",
+        kind: Some(Kind::Srq),
+        optional: true,
+        refused: |set, handle, want| {
+            let mut arg = File::qp_args(set.pd, set.cq.handle);
+            arg.srq = handle;
+            set.file.refused(&arg, want)
+        },
+    },
+    Field {
+        name: "AH_CREATE.pd",
+        kind: Some(Kind::Pd),
+        optional: false,
+        refused: |set, handle, want| set.file.refused(&set.file.ah_args(handle), want),
+    },
+    Field {
+        name: "SRQ_CREATE.pd",
+        kind: Some(Kind::Pd),
+        optional: false,
+        refused: |set, handle, want| {
+            set.file
+                .refused(&File::srq_args(handle, set.cq.handle), want)
+        },
+    },
+    Field {
+        name: "SRQ_CREATE.cq",
+        kind: Some(Kind::Cq),
+        optional: false,
+        refused: |set, handle, want| set.file.refused(&File::srq_args(set.pd, handle), want),
+    },
+    Field {
+        name: "SRQ_MODIFY.srq",
+        kind: Some(Kind::Srq),
+        optional: false,
+        refused: |set, handle, want| {
+            let arg = abi::SrqModify {
+                srq: handle,
+                ..abi::SrqModify::new()
+            };
+            set.file.refused(&arg, want)
+        },
+    },
+    Field {
+        name: "SRQ_QUERY.srq",
+        kind: Some(Kind::Srq),
+        optional: false,
+        refused: |set, handle, want| {
+            let arg = abi::SrqQuery {
+                srq: handle,
+                ..abi::SrqQuery::new()
             };
             set.file.refused(&arg, want)
         },
@@ -261,6 +330,9 @@ impl Field {
             return Ok(());
         };
         for kind in KINDS.into_iter().filter(|kind| *kind != right) {
+            if kind == Kind::Srq && self.name == "wr.qp of a receive" {
+                continue; // takes receives as well
+            }
             (self.refused)(set, kind.of(set), Errno::EBADFD)
                 .map_err(because(&format!("{kind:?}")))?;
         }
@@ -308,6 +380,8 @@ fn foreign(set: &Set) -> Outcome<Set> {
     far.idle = far.file.qp(far.pd, far.cq.handle)?;
     far.buffer = far.file.buffer(far.pd, 1)?;
     far.grant = far.file.grant(far.buffer.handle)?;
+    far.ah = far.file.ah(far.pd)?;
+    far.srq = far.file.srq(far.pd, far.cq.handle)?;
     let known = set.file.handles()?;
     let strange = KINDS.iter().all(|kind| !known.contains(&kind.of(&far)));
     check("two files have the same handles", strange)?;
@@ -331,6 +405,23 @@ fn busy(set: &Set) -> Outcome {
             .map_err(because(&format!("the {what} of a queue pair")))?;
     }
     file.destroy(qp)?;
+    let srq = file.srq(pd, recv)?.handle;
+    arg.srq = srq;
+    let qp = file.accepted(&arg)?.handle;
+    for (what, handle) in [("queue", srq), ("domain", pd), ("completions", recv)] {
+        file.keeps(handle, Errno::EBUSY)
+            .map_err(because(&format!("the shared {what} of a queue pair")))?;
+    }
+    file.destroy(qp)?;
+    for (what, handle) in [("domain", pd), ("completions", recv)] {
+        file.keeps(handle, Errno::EBUSY)
+            .map_err(because(&format!("the {what} of a shared queue")))?;
+    }
+    file.destroy(srq)?;
+    let ah = file.ah(pd)?.handle;
+    file.keeps(pd, Errno::EBUSY)
+        .map_err(because("the domain of an address"))?;
+    file.destroy(ah)?;
     let buffer = file.buffer(pd, 1)?.handle;
     let (one, two) = (file.grant(buffer)?.handle, file.grant(buffer)?.handle);
     file.keeps(buffer, Errno::EBUSY)
@@ -410,12 +501,12 @@ pub fn run(r: &mut Report) {
     });
     r.case("DESTROY: what others need", || busy(&set));
     r.case("all these handles changed nothing", || {
-        equal("objects", set.file.count("")?, 7)?;
+        equal("objects", set.file.count("")?, 9)?;
         if let Some(far) = &far {
             equal(
                 "objects of the other file",
                 far.file.count("")?,
-                7 + 201 + 4,
+                9 + 201 + 6,
             )?;
         }
         Ok(())

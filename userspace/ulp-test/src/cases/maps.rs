@@ -155,7 +155,7 @@ pub fn run(r: &mut Report) {
         },
     );
     r.case("all these mappings left nothing", || {
-        equal("objects", file.count("")?, 7)
+        equal("objects", file.count("")?, 9)
     });
     r.case("the queue pairs still work after bad mappings", || {
         set.works(7)

@@ -383,7 +383,7 @@ pub fn run(r: &mut Report) {
     masks(r, &set);
     attributes(r, &set);
     r.case("all these attributes changed nothing", || {
-        equal("objects", set.file.count("")?, 7)
+        equal("objects", set.file.count("")?, 9)
     });
     r.case("the queue pairs still work after bad attributes", || {
         set.works(4)

@@ -600,7 +600,7 @@ pub fn run(r: &mut Report) {
         )
     });
     r.case("all these requests left nothing", || {
-        equal("objects", set.file.count("")?, 7)
+        equal("objects", set.file.count("")?, 9)
     });
     r.case("the queue pairs still work after bad requests", || {
         set.works(6)

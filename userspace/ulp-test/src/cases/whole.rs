@@ -47,6 +47,7 @@ fn layout32() -> Outcome<Layout> {
             let (field, count) = match field.trim_end_matches(']').split_once('[') {
                 None => (field, 1),
                 Some((field, "RUST_ULP_NAME_MAX")) => (field, abi::NAME_MAX),
+                Some((field, "RUST_ULP_CM_PRIVATE_MAX")) => (field, abi::CM_PRIVATE_MAX),
                 Some((field, count)) => (field, count.parse().map_err(because(member))?),
             };
             let (size, alignment) = match kind {
@@ -93,7 +94,8 @@ fn layouts() -> Outcome {
     }
     each!(Query DeviceEntry DeviceList Attach DeviceQuery PortQuery GidEntry GidQuery PkeyQuery
         PdCreate CqCreate CqRing Cqe QpCreate AhAttr QpAttr QpModify QpQuery BufferCreate
-        GrantCreate Destroy Sge Wr Submit);
+        GrantCreate AhCreate SrqCreate SrqModify SrqQuery Destroy Event Addr ConnParam Listen
+        GetRequest Accept Reject Connect Disconnect ConnQuery Sge Wr Submit);
     equal("structs of the header", there.len(), seen)
 }
 
@@ -136,7 +138,7 @@ fn full(set: &Set) -> Outcome {
     for handle in made {
         file.destroy(handle)?;
     }
-    equal("objects", file.count("")?, 7)
+    equal("objects", file.count("")?, 9)
 }
 
 /// A write to where nothing is: the device refuses it, and nothing is written.
@@ -160,6 +162,8 @@ fn dismantle(set: Set) -> Outcome {
         set.idle.handle,
         set.a.handle,
         set.b.handle,
+        set.srq.handle,
+        set.ah.handle,
         set.grant.handle,
         set.buffer.handle,
         set.cq.handle,
@@ -187,6 +191,8 @@ pub fn run(r: &mut Report) {
             set.b.handle,
             set.buffer.handle,
             set.grant.handle,
+            set.ah.handle,
+            set.srq.handle,
         ];
         there.sort_unstable();
         want.sort_unstable();

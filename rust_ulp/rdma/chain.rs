@@ -1,0 +1,619 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Chains: requests that are put together outside of any lock, and posted in one go.
+
+use super::{
+    ah::Ah,
+    qp::{
+        Handler,
+        Qp,
+        State, //
+    },
+    queue::{
+        Queue,
+        Side,
+        Slot,
+        Wr,
+        NONE, //
+    },
+    srq::Srq,
+    wr::{
+        Flags,
+        Local,
+        Operation,
+        Tail, //
+    }, //
+};
+use crate::{
+    bindings,
+    sys::errno::enotconn, //
+};
+use kernel::{
+    error::to_result,
+    ffi::{
+        c_int,
+        c_void, //
+    },
+    prelude::*,
+    sync::Arc, //
+};
+
+/// Where requests go.
+pub(crate) enum Target<H: Handler> {
+    /// The send queue of a queue pair.
+    Send(Arc<Qp<H>>),
+    /// The receive queue of a queue pair.
+    Recv(Arc<Qp<H>>),
+    /// A shared receive queue.
+    Shared(Arc<Srq<H>>),
+}
+
+impl<H: Handler> PartialEq for Target<H> {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Send(a), Self::Send(b)) | (Self::Recv(a), Self::Recv(b)) => Arc::ptr_eq(a, b),
+            (Self::Shared(a), Self::Shared(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+}
+
+impl<H: Handler> Target<H> {
+    fn queue(&self) -> &Queue<H::Request> {
+        match self {
+            Self::Send(qp) => qp.queue(Side::Send),
+            Self::Recv(qp) => qp.queue(Side::Recv),
+            Self::Shared(srq) => srq.queue(),
+        }
+    }
+
+    fn handler(&self) -> &H {
+        match self {
+            Self::Send(qp) | Self::Recv(qp) => qp.handler(),
+            Self::Shared(srq) => srq.handler(),
+        }
+    }
+
+    /// The number of the queue pair; 0 for a shared receive queue.
+    pub(crate) fn number(&self) -> u32 {
+        match self {
+            Self::Send(qp) | Self::Recv(qp) => qp.number(),
+            Self::Shared(_) => 0,
+        }
+    }
+
+    /// Which side of a queue pair it is.
+    pub(crate) fn side(&self) -> Side {
+        match self {
+            Self::Send(_) => Side::Send,
+            Self::Recv(_) | Self::Shared(_) => Side::Recv,
+        }
+    }
+
+    /// Whether it is in a state that takes requests.
+    pub(crate) fn is_ready(&self) -> bool {
+        match self {
+            Self::Send(qp) => qp.state() >= State::Rts,
+            Self::Recv(qp) => qp.state() >= State::Init,
+            Self::Shared(_) => true,
+        }
+    }
+
+    /// Hands the requests that begin with `first` to the device.
+    ///
+    /// # Safety
+    ///
+    /// They are requests of that kind, linked, the last one ends the list; they, their elements and
+    /// their inline data stay as they are until the call returns. Each has a `wr_cqe` and a place
+    /// in the completion queue. `bad` is valid.
+    unsafe fn post(&self, first: *mut Wr, bad: *mut *const c_void) -> c_int {
+        // SAFETY: The queue pairs and queues are valid; for the rest see the requirements.
+        unsafe {
+            match self {
+                Self::Send(qp) => {
+                    bindings::rust_ulp_post_send(qp.as_raw(), first.cast(), bad.cast())
+                }
+                Self::Recv(qp) => {
+                    bindings::rust_ulp_post_recv(qp.as_raw(), first.cast(), bad.cast())
+                }
+                Self::Shared(srq) => {
+                    bindings::rust_ulp_post_srq_recv(srq.as_raw(), first.cast(), bad.cast())
+                }
+            }
+        }
+    }
+}
+
+/// Requests for one queue, in order, not yet posted.
+///
+/// Dropping it cancels them.
+///
+/// # Invariants
+///
+/// Owns the slots of the list from `first` to `last`, which has `count` of them.
+pub(crate) struct Chain<H: Handler> {
+    target: Target<H>,
+    first: u32,
+    last: u32,
+    count: u32,
+}
+
+impl<H: Handler> Chain<H> {
+    /// An empty chain.
+    pub(crate) fn new(target: Target<H>) -> Self {
+        // INVARIANT: It owns nothing.
+        Self {
+            target,
+            first: NONE,
+            last: NONE,
+            count: 0,
+        }
+    }
+
+    /// Where it goes.
+    pub(crate) fn target(&self) -> &Target<H> {
+        &self.target
+    }
+
+    /// Appends a send request that reads or writes `locals`.
+    ///
+    /// `inline` is data that is taken now, instead of `locals`. [`EAGAIN`] when the queue is full,
+    /// [`E2BIG`] for too many `locals`, [`EMSGSIZE`] for too much inline data; then `cancel` was
+    /// called for `request`. May sleep.
+    pub(crate) fn push(
+        &mut self,
+        operation: &Operation,
+        flags: Flags,
+        locals: impl Iterator<Item = Local>,
+        inline: Option<&[u8]>,
+        request: H::Request,
+    ) -> Result {
+        let fill = |slot: &Slot<H::Request>, list: *mut bindings::ib_sge, count: u32| {
+            let mut wr = bindings::ib_send_wr {
+                sg_list: list,
+                num_sge: count as i32,
+                send_flags: (if flags.fence {
+                    bindings::IB_SEND_FENCE
+                } else {
+                    0
+                }) | (if flags.signaled {
+                    bindings::IB_SEND_SIGNALED
+                } else {
+                    0
+                }) | (if flags.solicited {
+                    bindings::IB_SEND_SOLICITED
+                } else {
+                    0
+                }) | (if inline.is_some() {
+                    bindings::IB_SEND_INLINE
+                } else {
+                    0
+                }),
+                ..Default::default()
+            };
+            wr.__bindgen_anon_1.wr_cqe = core::ptr::from_ref(&slot.hook.cqe).cast_mut();
+            match *operation {
+                Operation::Write {
+                    remote_addr,
+                    rkey,
+                    imm,
+                } => {
+                    wr.opcode = bindings::IB_WR_RDMA_WRITE;
+                    if let Some(imm) = imm {
+                        wr.opcode = bindings::IB_WR_RDMA_WRITE_WITH_IMM;
+                        wr.ex.imm_data = imm.to_be();
+                    }
+                    Wr {
+                        rdma: bindings::ib_rdma_wr {
+                            wr,
+                            remote_addr,
+                            rkey,
+                        },
+                    }
+                }
+                Operation::Read { remote_addr, rkey } => {
+                    wr.opcode = bindings::IB_WR_RDMA_READ;
+                    Wr {
+                        rdma: bindings::ib_rdma_wr {
+                            wr,
+                            remote_addr,
+                            rkey,
+                        },
+                    }
+                }
+                Operation::Send(tail) => {
+                    wr.opcode = match tail {
+                        Tail::None => bindings::IB_WR_SEND,
+                        Tail::Imm(imm) => {
+                            wr.ex.imm_data = imm.to_be();
+                            bindings::IB_WR_SEND_WITH_IMM
+                        }
+                        Tail::Invalidate(rkey) => {
+                            wr.ex.invalidate_rkey = rkey;
+                            bindings::IB_WR_SEND_WITH_INV
+                        }
+                    };
+                    Wr { send: wr }
+                }
+                Operation::Datagram {
+                    ref ah,
+                    qp_num,
+                    qkey,
+                    imm,
+                } => {
+                    wr.opcode = bindings::IB_WR_SEND;
+                    if let Some(imm) = imm {
+                        wr.opcode = bindings::IB_WR_SEND_WITH_IMM;
+                        wr.ex.imm_data = imm.to_be();
+                    }
+                    Wr {
+                        ud: bindings::ib_ud_wr {
+                            wr,
+                            ah: ah.as_raw(),
+                            remote_qpn: qp_num,
+                            remote_qkey: qkey,
+                            ..Default::default()
+                        },
+                    }
+                }
+                Operation::CompareSwap {
+                    remote_addr,
+                    rkey,
+                    compare,
+                    swap,
+                } => {
+                    wr.opcode = bindings::IB_WR_ATOMIC_CMP_AND_SWP;
+                    Wr {
+                        atomic: bindings::ib_atomic_wr {
+                            wr,
+                            remote_addr,
+                            compare_add: compare,
+                            swap,
+                            rkey,
+                            ..Default::default()
+                        },
+                    }
+                }
+                Operation::FetchAdd {
+                    remote_addr,
+                    rkey,
+                    add,
+                } => {
+                    wr.opcode = bindings::IB_WR_ATOMIC_FETCH_AND_ADD;
+                    Wr {
+                        atomic: bindings::ib_atomic_wr {
+                            wr,
+                            remote_addr,
+                            compare_add: add,
+                            rkey,
+                            ..Default::default()
+                        },
+                    }
+                }
+            }
+        };
+        let ah = match operation {
+            Operation::Datagram { ah, .. } => Some(ah),
+            _ => None,
+        };
+        // A datagram needs its address, and other requests have no use for one.
+        let fits = match &self.target {
+            Target::Send(qp) => qp.note_address(ah),
+            Target::Recv(_) | Target::Shared(_) => false,
+        };
+        if !fits {
+            self.target.handler().cancel(&request);
+            return Err(EINVAL);
+        }
+        self.push_slot(locals, inline, flags.signaled, ah.cloned(), request, fill)
+    }
+
+    /// Appends a receive request that fills `locals`. Errors as for [`Self::push`]. May sleep.
+    pub(crate) fn push_recv(
+        &mut self,
+        locals: impl Iterator<Item = Local>,
+        request: H::Request,
+    ) -> Result {
+        if self.target.side() != Side::Recv {
+            self.target.handler().cancel(&request);
+            return Err(EINVAL);
+        }
+        self.push_slot(locals, None, true, None, request, |slot, list, count| {
+            let mut wr = bindings::ib_recv_wr {
+                sg_list: list,
+                num_sge: count as i32,
+                ..Default::default()
+            };
+            wr.__bindgen_anon_1.wr_cqe = core::ptr::from_ref(&slot.hook.cqe).cast_mut();
+            Wr { recv: wr }
+        })
+    }
+
+    /// Appends a request that registers `mr`, which the request must hold. May sleep.
+    ///
+    /// # Safety
+    ///
+    /// `mr` is mapped, and lives until the request is done.
+    pub(super) unsafe fn push_register(
+        &mut self,
+        mr: *mut bindings::ib_mr,
+        key: u32,
+        access: u32,
+        request: H::Request,
+    ) -> Result {
+        let none = core::iter::empty();
+        self.push_slot(none, None, true, None, request, |slot, _, _| {
+            let mut wr = bindings::ib_send_wr {
+                opcode: bindings::IB_WR_REG_MR,
+                send_flags: bindings::IB_SEND_SIGNALED,
+                ..Default::default()
+            };
+            wr.__bindgen_anon_1.wr_cqe = core::ptr::from_ref(&slot.hook.cqe).cast_mut();
+            Wr {
+                reg: bindings::ib_reg_wr {
+                    wr,
+                    mr,
+                    key,
+                    access: access as i32,
+                },
+            }
+        })
+    }
+
+    /// Appends a request that invalidates the key `rkey`. May sleep.
+    pub(super) fn push_invalidate(&mut self, rkey: u32, request: H::Request) -> Result {
+        let none = core::iter::empty();
+        self.push_slot(none, None, true, None, request, |slot, _, _| {
+            let mut wr = bindings::ib_send_wr {
+                opcode: bindings::IB_WR_LOCAL_INV,
+                send_flags: bindings::IB_SEND_SIGNALED,
+                ..Default::default()
+            };
+            wr.__bindgen_anon_1.wr_cqe = core::ptr::from_ref(&slot.hook.cqe).cast_mut();
+            wr.ex.invalidate_rkey = rkey;
+            Wr { send: wr }
+        })
+    }
+
+    fn push_slot(
+        &mut self,
+        locals: impl Iterator<Item = Local>,
+        inline: Option<&[u8]>,
+        signaled: bool,
+        ah: Option<Arc<Ah>>,
+        request: H::Request,
+        fill: impl FnOnce(&Slot<H::Request>, *mut bindings::ib_sge, u32) -> Wr,
+    ) -> Result {
+        let (target, queue) = (&self.target, self.target.queue());
+        let Some(index) = queue.take() else {
+            target.handler().cancel(&request);
+            return Err(EAGAIN);
+        };
+        let result = Self::fill_slot(queue, index, locals, inline, signaled, fill);
+        // SAFETY: The slot was taken above and is in no list.
+        let content = unsafe { queue.content(index) };
+        match (result, content) {
+            (Ok(()), Some(content)) => {
+                content.request = Some(request);
+                content.ah = ah;
+                content.next = NONE;
+                // SAFETY: By the type invariant the chain owns its last slot.
+                match unsafe { queue.content(self.last) } {
+                    Some(last) => last.next = index,
+                    None => self.first = index,
+                }
+                // INVARIANT: The slot is at the end of the list.
+                self.last = index;
+                self.count = self.count.wrapping_add(1);
+                Ok(())
+            }
+            (result, _) => {
+                target.handler().cancel(&request);
+                // SAFETY: The slot was taken above and is not used after this.
+                unsafe { queue.put(&mut queue.lists.lock(), index) };
+                result
+            }
+        }
+    }
+
+    /// Makes slot `index`, which the caller owns, hold a request.
+    fn fill_slot(
+        queue: &Queue<H::Request>,
+        index: u32,
+        locals: impl Iterator<Item = Local>,
+        inline: Option<&[u8]>,
+        signaled: bool,
+        fill: impl FnOnce(&Slot<H::Request>, *mut bindings::ib_sge, u32) -> Wr,
+    ) -> Result {
+        // SAFETY: The caller owns the slot.
+        unsafe { queue.clear(index) };
+        let slot = queue.slots.get(index as usize).ok_or(EINVAL)?;
+        let list = queue
+            .pieces(index)
+            .next()
+            .map_or(core::ptr::null_mut(), |(_, sge)| sge.get());
+        let mut count = 0u32;
+        let mut pieces = queue.pieces(index);
+        if let Some(data) = inline {
+            let start = (index as usize).saturating_mul(queue.max_inline as usize);
+            let room = queue
+                .inline
+                .get(start..start.saturating_add(queue.max_inline as usize))
+                .unwrap_or(&[]);
+            if data.len() > room.len() {
+                return Err(EMSGSIZE);
+            }
+            for (to, from) in room.iter().zip(data) {
+                // SAFETY: The caller owns the slot and its part of the array.
+                unsafe { *to.get() = *from };
+            }
+            if let Some(first) = room.first().filter(|_| !data.is_empty()) {
+                let (_, sge) = pieces.next().ok_or(E2BIG)?;
+                let raw = bindings::ib_sge {
+                    // Drivers take the address of inline data for one of the kernel.
+                    addr: first.get() as u64,
+                    length: data.len() as u32,
+                    lkey: 0,
+                };
+                // SAFETY: The caller owns the slot and its part of the array.
+                unsafe { *sge.get() = raw };
+                count = 1;
+            }
+        } else {
+            for local in locals {
+                let (keep, sge) = pieces.next().ok_or(E2BIG)?;
+                // SAFETY: The caller owns the slot and its parts of the arrays.
+                unsafe {
+                    *sge.get() = local.to_raw();
+                    *keep.get() = Some(local);
+                }
+                count = count.wrapping_add(1);
+            }
+        }
+        let wr = fill(slot, list, count);
+        // SAFETY: The caller owns the slot.
+        let content = unsafe { queue.content(index) }.ok_or(EINVAL)?;
+        content.wr = wr;
+        content.signaled = signaled;
+        Ok(())
+    }
+
+    /// Posts the chain; `before` is called for each request, in order, before the device has any.
+    ///
+    /// Returns how many the device took, and the error with which it refused the next one: then
+    /// that one and those after it are cancelled. [`enotconn`] when the queue pair is not in a
+    /// state that takes them, with nothing posted. Does not sleep, but for cancelling.
+    pub(crate) fn post(mut self, mut before: impl FnMut(&H::Request)) -> (u32, Result) {
+        let (target, queue) = (&self.target, self.target.queue());
+        if self.count == 0 {
+            return (0, Ok(()));
+        }
+        let mut lists = queue.lists.lock();
+        if lists.closed || !target.is_ready() {
+            drop(lists);
+            return (0, Err(enotconn()));
+        }
+
+        // Link the requests, and see to it that the queue cannot fill up with silent ones.
+        let half = (queue.depth() / 2).max(1);
+        let (mut at, mut before_it) = (self.first, lists.last);
+        // SAFETY: By the type invariant the chain owns the slots of its list.
+        while let Some(content) = unsafe { queue.content(at) } {
+            if let Some(request) = &content.request {
+                before(request);
+            }
+            let next = content.next;
+            lists.number = lists.number.wrapping_add(1);
+            content.number = lists.number;
+            content.prev = before_it;
+            before_it = at;
+            // SAFETY: As above; `next` is another slot than `at`.
+            let next_wr = match unsafe { queue.content(next) } {
+                Some(next) => core::ptr::from_mut(&mut next.wr),
+                None => core::ptr::null_mut(),
+            };
+            match target.side() {
+                Side::Recv => {
+                    // A receive queue's slots hold receive requests.
+                    content.wr.recv.next = next_wr.cast();
+                }
+                Side::Send => {
+                    lists.silent = lists.silent.wrapping_add(1);
+                    let force = lists.silent >= half;
+                    if content.signaled || force {
+                        lists.silent = 0;
+                    }
+                    // Every kind of send request begins with the general part.
+                    content.wr.send.next = next_wr.cast();
+                    if force {
+                        // SAFETY: As said, the general part is there.
+                        unsafe { content.wr.send.send_flags |= bindings::IB_SEND_SIGNALED };
+                    }
+                }
+            }
+            at = next;
+        }
+
+        // Under the lock, so that the list of posted slots is in the order of posting.
+        let tail_before = lists.last;
+        // SAFETY: The chain owns its first slot.
+        let first_wr = match unsafe { queue.content(self.first) } {
+            Some(content) => core::ptr::from_mut(&mut content.wr),
+            None => core::ptr::null_mut(),
+        };
+        // SAFETY: The list is not empty, so its last slot is posted, and the lock is held.
+        match unsafe { queue.content(lists.last) } {
+            Some(last) => last.next = self.first,
+            None => lists.first = self.first,
+        }
+        lists.last = self.last;
+        lists.posted = lists.posted.wrapping_add(self.count);
+
+        // A driver that refuses all of it may leave this alone.
+        let mut bad: *const c_void = first_wr.cast_const().cast();
+        let bad_out: *mut *const c_void = &mut bad;
+        // SAFETY: The requests are linked, the last one ends the list; they, their elements and
+        // their inline data live in slots that nobody touches until the call returns. Each has a
+        // `wr_cqe` and a place in the completion queue.
+        let err = unsafe { target.post(first_wr, bad_out) };
+        lists.used = true;
+        if err == 0 {
+            // INVARIANT: The slots are the queue's now.
+            let count = core::mem::replace(&mut self.count, 0);
+            return (count, Ok(()));
+        }
+
+        // The device took those before `bad`: cut the list there and take the rest back.
+        let mut taken = 0u32;
+        let mut last_taken = tail_before;
+        let mut at = self.first;
+        // SAFETY: The slots are still in the list, and the lock is held: those that the device
+        // took cannot complete before it is released.
+        while let Some(content) = unsafe { queue.content(at) } {
+            if core::ptr::from_mut(&mut content.wr)
+                .cast::<c_void>()
+                .cast_const()
+                == bad
+            {
+                break;
+            }
+            taken = taken.wrapping_add(1);
+            last_taken = at;
+            at = content.next;
+        }
+        lists.last = last_taken;
+        // SAFETY: As above.
+        match unsafe { queue.content(last_taken) } {
+            Some(last) => last.next = NONE,
+            None => lists.first = NONE,
+        }
+        lists.posted = lists
+            .posted
+            .saturating_sub(self.count.saturating_sub(taken));
+        drop(lists);
+        // INVARIANT: What is left of the list is ours.
+        self.first = at;
+        self.count = self.count.saturating_sub(taken);
+        (taken, to_result(err))
+    }
+}
+
+impl<H: Handler> Drop for Chain<H> {
+    fn drop(&mut self) {
+        let (target, queue) = (&self.target, self.target.queue());
+        while self.count > 0 {
+            self.count = self.count.wrapping_sub(1);
+            let index = self.first;
+            // SAFETY: By the type invariant the chain owns the slot.
+            let Some(content) = (unsafe { queue.content(index) }) else {
+                return;
+            };
+            self.first = content.next;
+            if let Some(request) = &content.request {
+                target.handler().cancel(request);
+            }
+            // SAFETY: The slot is not used after this.
+            unsafe { queue.put(&mut queue.lists.lock(), index) };
+        }
+    }
+}

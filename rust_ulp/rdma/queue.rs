@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Queues: the slots in which requests live while a device may touch them.
+//!
+//! A queue is one side of a queue pair, or a shared receive queue. See [`super::qp`] for what
+//! becomes of a request.
+
+use super::{
+    ah::Ah,
+    wr::Local, //
+};
+use crate::{
+    bindings,
+    sys::lock::{
+        new_spinlock_bh,
+        SpinLockBh, //
+    }, //
+};
+use core::cell::UnsafeCell;
+use kernel::{
+    ffi::c_void,
+    prelude::*,
+    sync::Arc, //
+};
+
+/// Which queue of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// The send queue.
+    Send,
+    /// The receive queue, the pair's own or a shared one.
+    Recv,
+}
+
+/// No slot.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// The request as the driver takes it: one of them, all beginning with the general part.
+pub(super) union Wr {
+    pub(super) send: bindings::ib_send_wr,
+    pub(super) rdma: bindings::ib_rdma_wr,
+    pub(super) atomic: bindings::ib_atomic_wr,
+    pub(super) ud: bindings::ib_ud_wr,
+    pub(super) reg: bindings::ib_reg_wr,
+    pub(super) recv: bindings::ib_recv_wr,
+}
+
+/// What is in a slot. Belongs to whoever owns the slot: see [`Slot`].
+pub(super) struct Content<R> {
+    /// The next slot of the list that this one is in.
+    pub(super) next: u32,
+    /// The one before it, in the list of posted ones.
+    pub(super) prev: u32,
+    /// Its number in the order of posting, from 1 on; 0 when it is not posted.
+    pub(super) number: u64,
+    pub(super) wr: Wr,
+    /// Whether the owner wants to hear of it when it succeeds.
+    pub(super) signaled: bool,
+    pub(super) request: Option<R>,
+    /// Where it goes, when that is not the queue pair's one peer.
+    pub(super) ah: Option<Arc<Ah>>,
+}
+
+/// Room for one request.
+///
+/// # Invariants
+///
+/// - `hook` is never changed once the owner of the queue exists.
+/// - `content`, and the parts of the queue's arrays that belong to the slot, are accessed by one
+///   owner at a time: the queue, under its lock, for a slot in the list of free ones or in the
+///   list of posted ones; a chain for a slot in it.
+#[repr(C)]
+pub(super) struct Slot<R> {
+    pub(super) hook: bindings::rust_ulp_cqe_hook,
+    /// The queue pair or shared receive queue, for `hook`.
+    pub(super) owner: *const c_void,
+    pub(super) side: Side,
+    pub(super) index: u32,
+    content: UnsafeCell<Content<R>>,
+}
+
+/// The lists that every slot of a queue is in, except for those in chains.
+pub(super) struct Lists {
+    /// Free slots: a stack.
+    pub(super) free: u32,
+    /// Posted slots: a queue, in the order of posting.
+    pub(super) first: u32,
+    pub(super) last: u32,
+    pub(super) posted: u32,
+    /// The number of the request posted last.
+    pub(super) number: u64,
+    /// Requests posted since the last one that makes a completion.
+    pub(super) silent: u32,
+    /// Nothing can be posted: the queue is being drained.
+    pub(super) closed: bool,
+    /// Something was posted since the queue was drained.
+    pub(super) used: bool,
+}
+
+/// A queue of requests.
+#[pin_data]
+pub(super) struct Queue<R: Send> {
+    #[pin]
+    pub(super) lists: SpinLockBh<Lists>,
+    pub(super) slots: KVVec<Slot<R>>,
+    /// `max_sge` for each slot.
+    sges: KVVec<UnsafeCell<bindings::ib_sge>>,
+    /// What `sges` point into.
+    locals: KVVec<UnsafeCell<Option<Local>>>,
+    /// `max_inline` for each slot.
+    pub(super) inline: KVVec<UnsafeCell<u8>>,
+    max_sge: u32,
+    pub(super) max_inline: u32,
+}
+
+// SAFETY: Slots and their parts have one owner at a time, see `Slot`; the requests are `Send`.
+unsafe impl<R: Send> Send for Queue<R> {}
+// SAFETY: As above.
+unsafe impl<R: Send> Sync for Queue<R> {}
+
+impl<R: Send> Queue<R> {
+    /// Slots `0..depth`, whose completions `done` gets; `owner` is for it.
+    pub(super) fn new(
+        side: Side,
+        owner: *const c_void,
+        done: unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings::ib_wc),
+        depth: u32,
+        max_sge: u32,
+        max_inline: u32,
+    ) -> Result<impl PinInit<Self>> {
+        let count = depth as usize;
+        let total_sge = count.checked_mul(max_sge as usize).ok_or(ERANGE)?;
+        let total_inline = count.checked_mul(max_inline as usize).ok_or(ERANGE)?;
+        let mut slots = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
+        for index in 0..depth {
+            let next = index.wrapping_add(1);
+            let slot = Slot {
+                hook: bindings::rust_ulp_cqe_hook {
+                    cqe: bindings::ib_cqe {
+                        done: Some(bindings::rust_ulp_completion),
+                    },
+                    done: Some(done),
+                },
+                owner,
+                side,
+                index,
+                content: UnsafeCell::new(Content {
+                    next: if next < depth { next } else { NONE },
+                    prev: NONE,
+                    number: 0,
+                    wr: Wr {
+                        send: Default::default(),
+                    },
+                    signaled: false,
+                    request: None,
+                    ah: None,
+                }),
+            };
+            slots.push(slot, GFP_KERNEL_ACCOUNT)?;
+        }
+        let mut sges = KVVec::with_capacity(total_sge, GFP_KERNEL_ACCOUNT)?;
+        let mut locals = KVVec::with_capacity(total_sge, GFP_KERNEL_ACCOUNT)?;
+        for _ in 0..total_sge {
+            sges.push(UnsafeCell::new(Default::default()), GFP_KERNEL_ACCOUNT)?;
+            locals.push(UnsafeCell::new(None), GFP_KERNEL_ACCOUNT)?;
+        }
+        let mut inline = KVVec::with_capacity(total_inline, GFP_KERNEL_ACCOUNT)?;
+        for _ in 0..total_inline {
+            inline.push(UnsafeCell::new(0), GFP_KERNEL_ACCOUNT)?;
+        }
+        let lists = Lists {
+            free: if depth > 0 { 0 } else { NONE },
+            first: NONE,
+            last: NONE,
+            posted: 0,
+            number: 0,
+            silent: 0,
+            closed: false,
+            used: false,
+        };
+        Ok(pin_init!(Self {
+            lists <- new_spinlock_bh!(lists, "rdma::Queue::lists"),
+            slots,
+            sges,
+            locals,
+            inline,
+            max_sge,
+            max_inline,
+        }))
+    }
+
+    pub(super) fn depth(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Content of slot `index`.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the slot, and makes no other reference to its content meanwhile.
+    #[allow(clippy::mut_from_ref)]
+    pub(super) unsafe fn content(&self, index: u32) -> Option<&mut Content<R>> {
+        self.slots
+            .get(index as usize)
+            // SAFETY: By the requirement the reference is the only one.
+            .map(|slot| unsafe { &mut *slot.content.get() })
+    }
+
+    /// The parts of `locals` and `sges` that belong to slot `index`.
+    pub(super) fn pieces(
+        &self,
+        index: u32,
+    ) -> impl Iterator<Item = (&UnsafeCell<Option<Local>>, &UnsafeCell<bindings::ib_sge>)> {
+        let start = (index as usize).saturating_mul(self.max_sge as usize);
+        let end = start.saturating_add(self.max_sge as usize);
+        let locals = self.locals.get(start..end).unwrap_or(&[]);
+        let sges = self.sges.get(start..end).unwrap_or(&[]);
+        locals.iter().zip(sges)
+    }
+
+    /// Drops what slot `index` still holds of its last request. Sleeps.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the slot.
+    pub(super) unsafe fn clear(&self, index: u32) {
+        // SAFETY: By the requirement.
+        if let Some(content) = unsafe { self.content(index) } {
+            content.request = None;
+            content.ah = None;
+        }
+        for (local, _) in self.pieces(index) {
+            // SAFETY: By the requirement the caller owns the slot's parts too.
+            unsafe { *local.get() = None };
+        }
+    }
+
+    /// Takes a free slot.
+    pub(super) fn take(&self) -> Option<u32> {
+        let mut lists = self.lists.lock();
+        let index = lists.free;
+        // SAFETY: The slot is in the list of free ones, and the lock is held.
+        lists.free = unsafe { self.content(index) }?.next;
+        Some(index)
+    }
+
+    /// Gives slot `index` back.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the slot, and does so no longer.
+    pub(super) unsafe fn put(&self, lists: &mut Lists, index: u32) {
+        // SAFETY: By the requirement.
+        if let Some(content) = unsafe { self.content(index) } {
+            content.next = lists.free;
+            content.number = 0;
+            lists.free = index;
+        }
+    }
+
+    /// Takes slot `index` out of the list of posted ones.
+    ///
+    /// # Safety
+    ///
+    /// The slot is in that list. The caller owns it from then on.
+    pub(super) unsafe fn unlink(&self, lists: &mut Lists, index: u32) {
+        // SAFETY: The slot is in the list, and the lock is held.
+        let Some((prev, next)) = (unsafe { self.content(index) }).map(|it| (it.prev, it.next))
+        else {
+            return;
+        };
+        // SAFETY: As above: neighbours in the list are in the list.
+        match unsafe { self.content(prev) } {
+            Some(before) => before.next = next,
+            None => lists.first = next,
+        }
+        // SAFETY: As above.
+        match unsafe { self.content(next) } {
+            Some(after) => after.prev = prev,
+            None => lists.last = prev,
+        }
+        lists.posted = lists.posted.saturating_sub(1);
+    }
+
+    /// Drops what free slots still hold of their last requests. Sleeps.
+    pub(super) fn purge(&self) {
+        let mut kept = NONE;
+        while let Some(index) = self.take() {
+            // SAFETY: It was just taken.
+            unsafe { self.clear(index) };
+            // SAFETY: As above; the link is ours while we own the slot.
+            if let Some(content) = unsafe { self.content(index) } {
+                content.next = kept;
+            }
+            kept = index;
+        }
+        let mut lists = self.lists.lock();
+        while kept != NONE {
+            let index = kept;
+            // SAFETY: These are the slots that were taken above.
+            kept = match unsafe { self.content(index) } {
+                Some(content) => content.next,
+                None => NONE,
+            };
+            // SAFETY: Ours, and not used after this.
+            unsafe { self.put(&mut lists, index) };
+        }
+    }
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Shared receive queues of a file.
+//!
+//! Their completions are those of the queue pairs that use them, see [`crate::qp`].
+
+use crate::{
+    cq::CqObject,
+    handle::{
+        Need,
+        Needed,
+        Users, //
+    },
+    pd::PdObject,
+    qp::Completions,
+    rdma::srq::Srq, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// A shared receive queue of a file.
+pub(crate) struct SrqObject {
+    // Before what it needs: the device's queue goes first.
+    srq: Arc<Srq<Completions>>,
+    pd: Need<PdObject>,
+    cq: Need<CqObject>,
+    users: Users,
+}
+
+impl SrqObject {
+    /// Makes a shared receive queue for `max_wr` requests of `max_sge` elements. Sleeps.
+    pub(crate) fn new(
+        pd: Need<PdObject>,
+        cq: Need<CqObject>,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<Arc<Self>> {
+        let handler = Completions::of_shared_queue(cq.ring().clone());
+        let srq = Srq::new(pd.pd().clone(), cq.cq().clone(), max_wr, max_sge, handler)?;
+        Ok(Arc::new(
+            Self {
+                srq,
+                pd,
+                cq,
+                users: Users::new(),
+            },
+            GFP_KERNEL_ACCOUNT,
+        )?)
+    }
+
+    /// The device's queue.
+    pub(crate) fn srq(&self) -> &Arc<Srq<Completions>> {
+        &self.srq
+    }
+
+    /// Its protection domain.
+    pub(crate) fn pd(&self) -> &PdObject {
+        &self.pd
+    }
+
+    /// Where its requests complete.
+    pub(crate) fn cq(&self) -> &CqObject {
+        &self.cq
+    }
+
+    /// Tells it its handle, for completions and events.
+    pub(crate) fn set_handle(&self, handle: u32) {
+        self.srq.handler().set_handle(handle);
+    }
+}
+
+impl Needed for SrqObject {
+    fn users(&self) -> &Users {
+        &self.users
+    }
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The order of a file's events, against a list without end.
+
+use crate::logic::events::{Queue, PLACES};
+use crate::uapi::abi;
+use proptest::prelude::*;
+
+fn record(info: u32) -> abi::Event {
+    abi::Event {
+        event: abi::EVENT_GID_CHANGE,
+        info,
+        time_ns: u64::from(info),
+        ..abi::Event::default()
+    }
+}
+
+struct Log {
+    queue: Queue,
+    places: Vec<abi::Event>,
+}
+
+impl Log {
+    fn new() -> Self {
+        Self {
+            queue: Queue::new(),
+            places: vec![abi::Event::default(); PLACES as usize],
+        }
+    }
+
+    fn push(&mut self, info: u32) {
+        self.queue.push(&mut self.places, record(info));
+    }
+
+    fn pop(&mut self) -> Option<abi::Event> {
+        self.queue.pop(&mut self.places)
+    }
+}
+
+proptest! {
+    /// What is read is what happened, in order, each once; what is missing is counted where it is.
+    #[test]
+    fn nothing_is_lost_uncounted(turns in prop::collection::vec((0u32..400, 0u32..400), 1..12)) {
+        let mut log = Log::new();
+        let (mut made, mut next) = (0u32, 0u32);
+        let check = |log: &mut Log, next: &mut u32| {
+            let got = log.pop();
+            match got {
+                Some(e) if e.event == abi::EVENT_LOST => {
+                    assert!(e.info > 0);
+                    *next += e.info;
+                    assert_eq!(e.time_ns, u64::from(*next - 1));
+                }
+                Some(e) => {
+                    assert_eq!(e, record(*next));
+                    *next += 1;
+                }
+                None => {}
+            }
+            got.is_some()
+        };
+        for (pushes, pops) in turns {
+            for _ in 0..pushes {
+                log.push(made);
+                made += 1;
+            }
+            for _ in 0..pops {
+                check(&mut log, &mut next);
+            }
+        }
+        log.queue.end(abi::Event { event: abi::EVENT_DEVICE_REMOVED, ..abi::Event::default() });
+        log.push(12345);
+        while log.queue.is_ready() && next < made {
+            prop_assert!(check(&mut log, &mut next));
+        }
+        prop_assert_eq!(next, made);
+        prop_assert!(log.queue.is_ready() && !log.queue.is_over());
+        prop_assert_eq!(log.pop().map(|e| e.event), Some(abi::EVENT_DEVICE_REMOVED));
+        prop_assert!(log.queue.is_over());
+        prop_assert_eq!(log.pop(), None);
+    }
+}
+
+#[test]
+fn the_oldest_are_kept_and_the_rest_is_counted_once() {
+    let mut log = Log::new();
+    let max = abi::EVENTS_MAX as u32;
+    for info in 0..max + 10 {
+        log.push(info);
+    }
+    assert_eq!(log.pop(), Some(record(0)));
+    // The record of the loss has its place: no room again.
+    log.push(77);
+    for info in 1..max {
+        assert_eq!(log.pop(), Some(record(info)));
+    }
+    let lost = log.pop().unwrap();
+    assert_eq!(
+        (lost.event, lost.info, lost.time_ns),
+        (abi::EVENT_LOST, 10, u64::from(max) + 9)
+    );
+    let lost = log.pop().unwrap();
+    assert_eq!((lost.event, lost.info), (abi::EVENT_LOST, 1));
+    assert_eq!(log.pop(), None);
+}
+
+#[test]
+fn what_is_put_back_comes_first() {
+    let mut log = Log::new();
+    for info in 0..abi::EVENTS_MAX as u32 {
+        log.push(info);
+    }
+    for _ in 0..3 {
+        let event = log.pop().unwrap();
+        log.push(1000);
+        log.queue.unpop(&mut log.places, event);
+        assert!(log.queue.is_ready());
+    }
+    for info in 0..abi::EVENTS_MAX as u32 {
+        assert_eq!(log.pop(), Some(record(info)));
+    }
+    // The last one, too.
+    let mut log = Log::new();
+    log.queue.end(record(5));
+    let last = log.pop().unwrap();
+    assert!(log.queue.is_over());
+    log.queue.unpop(&mut log.places, last);
+    assert!(!log.queue.is_over());
+    assert_eq!(log.pop(), Some(record(5)));
+    assert!(log.queue.is_over());
+}
