@@ -268,6 +268,13 @@ def test_ud_refused(r):
     rc, _ = pair()
     r.equal("a connection's send names nobody", error_of(rc.file.submit, [rc.qp.wr("SEND", arg0=1)]), "EINVAL")
 
+    ip("h1", "link", "set", "w1", "mtu", "1500")
+    r.equal("when the netdev becomes narrower, so does what is taken",
+            [error_of(a.file.submit, [send(length=n)]) for n in (1025, 1024)], ["EMSGSIZE", "none"])
+    ip("h1", "link", "set", "w1", "mtu", "4200")
+    r.equal("and wide again", error_of(a.file.submit, [send(length=4096)]), "none")
+    r.equal("both are sent", [c.status for c in a.cq.wait(2)], [0, 0])
+
     gid = b.file.gid().gid
     for what, more, want in (("a port that is not there", {"port_num": 2}, "ENOENT"), ("port 0", {"port_num": 0}, "ENOENT"),
                              ("a GID that is not in use", {"sgid_index": 200}, "ENOENT"),
