@@ -512,6 +512,8 @@ mod tests {
     fn dies_and_fails_for_good() -> Result {
         let failed = ring(2)?;
         rdma::cq::Handler::event(&*failed, Event::CqErr);
+        assert_eq!(failed.file().take(false)?.event, abi::EVENT_CQ_ERR);
+        assert_eq!(failed.file().take(false).err(), Some(EAGAIN));
         assert!(failed.poll());
         assert_eq!(failed.wait(1, 0).err(), Some(EIO));
         let dead = ring(2)?;

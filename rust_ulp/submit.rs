@@ -63,7 +63,10 @@ use crate::{
 };
 use kernel::{
     prelude::*,
-    sync::ArcBorrow, //
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
 };
 
 /// Most requests of one call.
@@ -357,21 +360,13 @@ fn resolve(table: &Table, live: &crate::device::Live, scratch: &mut Scratch) -> 
         chains,
         ..
     } = scratch;
-    let mut last: Option<(u32, Queue<'_>)> = None;
+    let mut last: Option<(u32, Queue)> = None;
     for (index, staged) in numbered(staged.iter()) {
         let fail = |error: Error| Bad { index, error };
         let handle = staged.request.qp;
-        let queue = match last {
+        let queue = match last.take() {
             Some((was, queue)) if was == handle => queue,
-            _ => match table.get(handle).map_err(fail)? {
-                Object::Qp(qp) => Queue::Pair(qp),
-                Object::Srq(srq) => {
-                    // There may be more room than there seems to be.
-                    srq.srq().reclaim();
-                    Queue::Shared(srq)
-                }
-                _ => return Err(fail(ebadfd())),
-            },
+            _ => table.get(handle).and_then(Queue::new).map_err(fail)?,
         };
         let sges = sges
             .get(staged.first_sge..staged.first_sge.saturating_add(staged.num_sge))
@@ -386,14 +381,43 @@ fn resolve(table: &Table, live: &crate::device::Live, scratch: &mut Scratch) -> 
 }
 
 /// What a request's handle may name.
-#[derive(Clone, Copy)]
-enum Queue<'a> {
-    Pair(&'a QpObject),
-    Shared(&'a SrqObject),
+enum Named {
+    Pair(Arc<QpObject>),
+    Shared(Arc<SrqObject>),
 }
 
-impl Queue<'_> {
-    /// Where a request with `op` goes, and how many elements it may have there.
+/// What a request's handle names, and where its requests go.
+struct Queue {
+    named: Named,
+    /// Send requests; a shared receive queue has none.
+    send: Option<Target<Completions>>,
+    /// Receive requests; a queue pair that has a shared receive queue has none.
+    recv: Option<Target<Completions>>,
+}
+
+impl Queue {
+    /// [`ebadfd`] when `object` takes no requests. Sleeps.
+    fn new(object: &Object) -> Result<Self> {
+        match object {
+            Object::Qp(qp) => Ok(Self {
+                send: Some(Target::Send(qp.qp().clone())),
+                recv: (!qp.has_srq()).then(|| Target::Recv(qp.qp().clone())),
+                named: Named::Pair(qp.clone()),
+            }),
+            Object::Srq(srq) => {
+                // There may be more room than there seems to be.
+                srq.srq().reclaim();
+                Ok(Self {
+                    send: None,
+                    recv: Some(Target::Shared(srq.srq().clone())),
+                    named: Named::Shared(srq.clone()),
+                })
+            }
+            _ => Err(ebadfd()),
+        }
+    }
+
+    /// Where a request goes, and how many elements it may have there.
     ///
     /// [`ebadfd`] for a send request to a shared receive queue, [`eopnotsupp`] for a receive request
     /// to a queue pair that has one, and for what the device or the type does not do.
@@ -401,54 +425,53 @@ impl Queue<'_> {
         &self,
         live: &crate::device::Live,
         request: &crate::logic::decode::Request,
-    ) -> Result<(Target<Completions>, u32)> {
-        match self {
-            Self::Shared(_) if request.op != Op::Recv => Err(ebadfd()),
-            Self::Shared(srq) => Ok((Target::Shared(srq.srq().clone()), srq.srq().max_sge())),
-            Self::Pair(qp) if request.op == Op::Recv => {
-                if qp.has_srq() {
-                    return Err(eopnotsupp());
-                }
-                let max_sge = qp.qp().capacity().max_recv_sge;
-                Ok((Target::Recv(qp.qp().clone()), max_sge))
-            }
-            Self::Pair(qp) => {
+    ) -> Result<(&Target<Completions>, u32)> {
+        let is_recv = request.op == Op::Recv;
+        let max_sge = match &self.named {
+            Named::Shared(srq) => srq.srq().max_sge(),
+            Named::Pair(qp) if is_recv => qp.qp().capacity().max_recv_sge,
+            Named::Pair(qp) => {
                 if live.send_ops(qp.qp().qp_type()) & (1 << (request.opcode & 63)) == 0 {
                     return Err(eopnotsupp());
                 }
-                let max_sge = qp.qp().capacity().max_send_sge;
-                Ok((Target::Send(qp.qp().clone()), max_sge))
+                qp.qp().capacity().max_send_sge
             }
-        }
+        };
+        let target = if is_recv {
+            self.recv.as_ref().ok_or_else(eopnotsupp)?
+        } else {
+            self.send.as_ref().ok_or_else(ebadfd)?
+        };
+        Ok((target, max_sge))
     }
 
     fn pd(&self) -> &PdObject {
-        match self {
-            Self::Pair(qp) => qp.pd(),
-            Self::Shared(srq) => srq.pd(),
+        match &self.named {
+            Named::Pair(qp) => qp.pd(),
+            Named::Shared(srq) => srq.pd(),
         }
     }
 
     fn handler(&self) -> &Completions {
-        match self {
-            Self::Pair(qp) => qp.qp().handler(),
-            Self::Shared(srq) => srq.srq().handler(),
+        match &self.named {
+            Named::Pair(qp) => qp.qp().handler(),
+            Named::Shared(srq) => srq.srq().handler(),
         }
     }
 
     /// Bytes of inline data that a request may have.
     fn max_inline(&self) -> u32 {
-        match self {
-            Self::Pair(qp) => qp.qp().capacity().max_inline,
-            Self::Shared(_) => 0,
+        match &self.named {
+            Named::Pair(qp) => qp.qp().capacity().max_inline,
+            Named::Shared(_) => 0,
         }
     }
 
     /// Whether every send request makes a completion.
     fn sig_all(&self) -> bool {
-        match self {
-            Self::Pair(qp) => qp.sig_all(),
-            Self::Shared(_) => false,
+        match &self.named {
+            Named::Pair(qp) => qp.sig_all(),
+            Named::Shared(_) => false,
         }
     }
 }
@@ -459,13 +482,13 @@ impl Queue<'_> {
 /// [`ERANGE`] for a number of more than 24 bits, [`EMSGSIZE`] for more than goes into a packet.
 fn send(
     table: &Table,
-    queue: &Queue<'_>,
+    queue: &Queue,
     imm: Option<u32>,
     invalidate: Option<u32>,
     to: Option<Receiver>,
     length: u32,
 ) -> Result<Operation> {
-    let Queue::Pair(qp) = queue else {
+    let Named::Pair(qp) = &queue.named else {
         return Err(ebadfd());
     };
     if qp.qp().qp_type() != QpType::Ud {
@@ -502,7 +525,7 @@ fn send(
 fn push(
     table: &Table,
     live: &crate::device::Live,
-    queue: &Queue<'_>,
+    queue: &Queue,
     request: &crate::logic::decode::Request,
     sges: &[abi::Sge],
     inline: &mut [u8],
@@ -587,8 +610,8 @@ fn push(
         }),
     };
 
-    if !chains.last().is_some_and(|chain| *chain.target() == target) {
-        chains.push(Chain::new(target), GFP_KERNEL_ACCOUNT)?;
+    if !chains.last().is_some_and(|chain| chain.target() == target) {
+        chains.push(Chain::new(target.clone()), GFP_KERNEL_ACCOUNT)?;
     }
     let chain = chains.last_mut().ok_or(ENOMEM)?;
 

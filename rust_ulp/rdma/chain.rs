@@ -48,6 +48,16 @@ pub(crate) enum Target<H: Handler> {
     Shared(Arc<Srq<H>>),
 }
 
+impl<H: Handler> Clone for Target<H> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Send(qp) => Self::Send(qp.clone()),
+            Self::Recv(qp) => Self::Recv(qp.clone()),
+            Self::Shared(srq) => Self::Shared(srq.clone()),
+        }
+    }
+}
+
 impl<H: Handler> PartialEq for Target<H> {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -158,7 +168,8 @@ impl<H: Handler> Chain<H> {
     /// Appends a send request that reads or writes `locals`.
     ///
     /// `inline` is data that is taken now, instead of `locals`. [`EAGAIN`] when the queue is full,
-    /// [`E2BIG`] for too many `locals`, [`EMSGSIZE`] for too much inline data; then `cancel` was
+    /// [`E2BIG`] for too many `locals`, [`EMSGSIZE`] for too much inline data, [`EINVAL`] when it is
+    /// a datagram and the queue pair's type is another, or the other way round; then `cancel` was
     /// called for `request`. May sleep.
     pub(crate) fn push(
         &mut self,
@@ -503,8 +514,7 @@ impl<H: Handler> Chain<H> {
                 before(request);
             }
             let next = content.next;
-            lists.number = lists.number.wrapping_add(1);
-            content.number = lists.number;
+            queue.set_number(&mut lists, at);
             content.prev = before_it;
             before_it = at;
             // SAFETY: As above; `next` is another slot than `at`.
@@ -590,6 +600,12 @@ impl<H: Handler> Chain<H> {
         lists.posted = lists
             .posted
             .saturating_sub(self.count.saturating_sub(taken));
+        let mut rest = at;
+        // SAFETY: These slots the device did not take; they are in no list but the chain's.
+        while let Some(content) = unsafe { queue.content(rest) } {
+            queue.clear_number(&mut lists, rest);
+            rest = content.next;
+        }
         drop(lists);
         // INVARIANT: What is left of the list is ours.
         self.first = at;

@@ -20,7 +20,13 @@ use core::cell::UnsafeCell;
 use kernel::{
     ffi::c_void,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
 };
 
 /// Which queue of a pair.
@@ -51,8 +57,6 @@ pub(super) struct Content<R> {
     pub(super) next: u32,
     /// The one before it, in the list of posted ones.
     pub(super) prev: u32,
-    /// Its number in the order of posting, from 1 on; 0 when it is not posted.
-    pub(super) number: u64,
     pub(super) wr: Wr,
     /// Whether the owner wants to hear of it when it succeeds.
     pub(super) signaled: bool,
@@ -76,6 +80,9 @@ pub(super) struct Slot<R> {
     pub(super) owner: *const c_void,
     pub(super) side: Side,
     pub(super) index: u32,
+    /// Its number in the order of posting, from 1 on, while it is in the list of posted ones; else
+    /// 0. Changed under the queue's lock.
+    number: Atomic<u64>,
     content: UnsafeCell<Content<R>>,
 }
 
@@ -144,10 +151,10 @@ impl<R: Send> Queue<R> {
                 owner,
                 side,
                 index,
+                number: Atomic::new(0),
                 content: UnsafeCell::new(Content {
                     next: if next < depth { next } else { NONE },
                     prev: NONE,
-                    number: 0,
                     wr: Wr {
                         send: Default::default(),
                     },
@@ -253,8 +260,29 @@ impl<R: Send> Queue<R> {
         // SAFETY: By the requirement.
         if let Some(content) = unsafe { self.content(index) } {
             content.next = lists.free;
-            content.number = 0;
             lists.free = index;
+        }
+    }
+
+    /// The number of the request in slot `index`; 0 when it is not posted.
+    pub(super) fn number(&self, index: u32) -> u64 {
+        self.slots
+            .get(index as usize)
+            .map_or(0, |slot| slot.number.load(Relaxed))
+    }
+
+    /// Gives the request in slot `index` the next number: it is about to be posted.
+    pub(super) fn set_number(&self, lists: &mut Lists, index: u32) {
+        lists.number = lists.number.wrapping_add(1);
+        if let Some(slot) = self.slots.get(index as usize) {
+            slot.number.store(lists.number, Relaxed);
+        }
+    }
+
+    /// Takes the number of slot `index`, which is not posted any more, or was not after all.
+    pub(super) fn clear_number(&self, _lists: &mut Lists, index: u32) {
+        if let Some(slot) = self.slots.get(index as usize) {
+            slot.number.store(0, Relaxed);
         }
     }
 
@@ -280,6 +308,7 @@ impl<R: Send> Queue<R> {
             None => lists.last = prev,
         }
         lists.posted = lists.posted.saturating_sub(1);
+        self.clear_number(lists, index);
     }
 
     /// Drops what free slots still hold of their last requests. Sleeps.

@@ -355,13 +355,12 @@ impl<H: Handler> Srq<H> {
     /// Frees slot `index`, when it is posted; its request and number.
     fn take_back(&self, index: u32) -> Option<(H::Request, u64)> {
         let mut lists = self.queue.lists.lock();
-        // SAFETY: A slot that has a number is in the list of posted ones, and the lock is held; the
-        // number of one that is not was set to 0 before it was given up.
-        let content = unsafe { self.queue.content(index) }?;
-        let number = content.number;
+        let number = self.queue.number(index);
         if number == 0 {
             return None;
         }
+        // SAFETY: A slot that has a number is in the list of posted ones, and the lock is held.
+        let content = unsafe { self.queue.content(index) }?;
         let request = content.request.clone();
         // SAFETY: The slot is in the list, and is not used after this.
         unsafe {
@@ -400,13 +399,13 @@ impl<H: Handler> Srq<H> {
         loop {
             let lists = self.queue.lists.lock();
             let first = lists.first;
-            // SAFETY: The slot is in the list of posted ones, and the lock is held.
-            let number = unsafe { self.queue.content(first) }.map(|content| content.number);
+            let number = self.queue.number(first);
             drop(lists);
             // The oldest stands first.
             match number {
-                Some(number) if number <= passed => self.flush(first),
-                Some(number) if number <= suspect => return,
+                0 => break,
+                number if number <= passed => self.flush(first),
+                number if number <= suspect => return,
                 _ => break,
             }
         }

@@ -27,12 +27,13 @@ GRH = 40
 RECEIVES = 64
 
 
-def content(size, connecting, turn):
+def content(kind, size, connecting, turn):
     """What is sent: the stock end's bytes when that sends first, else our own.
 
-    The first byte of each page is zero, which their option -c looks at.
+    The first byte of each page is zero, which their option -c looks at. The buffer of
+    ibv_srq_pingpong begins as zeros.
     """
-    data = bytearray(ulp.pattern(turn, size) if connecting else b"\x7b" * size)
+    data = bytearray(ulp.pattern(turn, size) if connecting else bytes(size) if kind == "srq" else b"\x7b" * size)
     for at in range(0, size, 4096):
         data[at] = 0
     return bytes(data)
@@ -125,7 +126,7 @@ def play(report, kind, role, address, device, turns, size):
     wrong = []
     if connecting:
         for qp in end.qps:
-            end.file.submit([end.send(qp, content(size, True, 0))])
+            end.file.submit([end.send(qp, content(kind, size, True, 0))])
             waits[qp.handle] = {"send", "recv"}
     until = time.monotonic() + SECONDS * ulp.PATIENCE
     while sent < turns or received < turns:
@@ -139,18 +140,18 @@ def play(report, kind, role, address, device, turns, size):
                 # Many queue pairs share the stock end's one buffer: there all turns are alike.
                 turn = 0 if end.srq else received
                 data = end.buffer.map[at + end.head:at + end.head + size]
-                if (c.byte_len, data) != (size + end.head, content(size, connecting, turn)):
-                    wrong.append(received)
+                if (c.byte_len, data) != (size + end.head, content(kind, size, connecting, turn)):
+                    wrong.append((received, c.byte_len, data[:4].hex(), len(set(data))))
                 received += 1
                 end.file.submit([end.receive(c.user_data)])
             else:
                 sent += 1
             waits[c.qp].discard("recv" if c.opcode == ulp.N["WC_RECV"] else "send")
             if not waits[c.qp] and sent < turns:
-                end.file.submit([end.send(by_handle[c.qp], content(size, connecting, 0 if end.srq else received))])
+                end.file.submit([end.send(by_handle[c.qp], content(kind, size, connecting, 0 if end.srq else received))])
                 waits[c.qp] = {"send", "recv"}
     report.equal(f"{kind} {role}: {turns} messages of {size} bytes each way, with the bytes they should have",
-                 (received >= turns, sent >= turns, wrong), (True, True, []))
+                 (received >= turns, sent >= turns, wrong[:4]), (True, True, []))
     report.equal(f"{kind} {role}: on {len(end.qps)} queue pairs, all in RTS",
                  {end.file.call("QP_QUERY", qp=qp.handle).attr.qp_state for qp in end.qps}, {ulp.N["QPS_RTS"]})
     stream.close()

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Queue pairs that are not reliable, and what goes with them, between h1 and h2.
 
-    verbs.py uc|states|loss|ud|ud_refused|ud_flight|srq|srq_end|srq_taken|events|sqd|gone
+    verbs.py uc|states|loss|ud|ud_refused|ud_flight|srq|srq_end|srq_taken|sqd|churn|events|gone
 
 Expects the module and two hosts. Prints `ok` and `not ok` lines.
 """
@@ -268,6 +268,13 @@ def test_ud_refused(r):
     rc, _ = pair()
     r.equal("a connection's send names nobody", error_of(rc.file.submit, [rc.qp.wr("SEND", arg0=1)]), "EINVAL")
 
+    ip("h1", "link", "set", "w1", "mtu", "1500")
+    r.equal("when the netdev becomes narrower, so does what is taken",
+            [error_of(a.file.submit, [send(length=n)]) for n in (1025, 1024)], ["EMSGSIZE", "none"])
+    ip("h1", "link", "set", "w1", "mtu", "4200")
+    r.equal("and wide again", error_of(a.file.submit, [send(length=4096)]), "none")
+    r.equal("both are sent", [c.status for c in a.cq.wait(2)], [0, 0])
+
     gid = b.file.gid().gid
     for what, more, want in (("a port that is not there", {"port_num": 2}, "ENOENT"), ("port 0", {"port_num": 0}, "ENOENT"),
                              ("a GID that is not in use", {"sgid_index": 200}, "ENOENT"),
@@ -483,6 +490,8 @@ def test_srq_end(r):
         events = p.file.events()
     r.equal("a queue pair in ERR says that it takes no more, once", events, [(N["EVENT_LAST_WQE_REACHED"], p.qps[0].handle, 0, 0)])
     p.qps[0].modify("STATE", qp_state=N["QPS_ERR"])
+    time.sleep(0.2)  # rxe says it again, now
+    r.equal("asked once more, it says nothing more", p.file.events(), [])
     r.equal("it takes no receive with it", (p.cq.reap(), p.srq.query().recvs_in_flight), ([], 100))
     for turn in range(3):
         for i in (1, 2):
@@ -500,7 +509,7 @@ def test_srq_end(r):
     events = []
     while not events and time.monotonic() < until:
         events = p.file.events()
-    r.equal("and in ERR once more, it says so once more", events[-1:], [(N["EVENT_LAST_WQE_REACHED"], p.qps[0].handle, 0, 0)])
+    r.equal("and in ERR once more, it says so once more", events, [(N["EVENT_LAST_WQE_REACHED"], p.qps[0].handle, 0, 0)])
 
     # In the middle of traffic, in each way of delivery.
     for delivery in ("WORKQUEUE", "SOFTIRQ", "CALLER"):
@@ -752,6 +761,74 @@ def test_sqd(r):
             b.connect(a)
         a.file.submit([request(98)])
         r.equal(f"{kind}: by ERR and RESET there is always a way back", [(c.user_data, c.status) for c in a.cq.wait(1)], [(98, 0)])
+
+
+def test_churn(r):
+    """Addresses, queue pairs and receives come and go at the same time, each in a thread of its own."""
+    rounds = 10 if os.environ.get("ULP_DEBUG") else 30
+    p, (a, b) = Pool(1, max_wr=128), datagrams()
+    posted, completed, failures, stop = [], [], [], threading.Event()
+
+    def thread(function):
+        def run():
+            try:
+                function()
+            except Exception as e:  # shown below
+                failures.append(f"{function.__name__}: {type(e).__name__}: {e}")
+        return threading.Thread(target=run)
+
+    def addresses():
+        for turn in range(rounds):
+            ah = a.file.ah(a.pd, b.file.gid().gid).handle
+            a.file.submit([a.qp.datagram(ah, b.qp.num, QKEY, a.buffer, 0, 512, user_data=i) for i in range(16)])
+            a.file.destroy(ah)
+            got = [c.user_data for c in a.cq.wait(16)]
+            if got != list(range(16)):
+                raise ValueError(f"turn {turn}: {got}")
+
+    def queue_pairs():
+        for turn in range(rounds):
+            i = p.add()
+            p.far.submit([p.peers[i].wr("SEND_WITH_IMM", p.far_buffer, 0, 3000, imm_data=i) for _ in range(4)])
+            if turn % 3 == 0:
+                p.qps[i].modify("STATE", qp_state=N["QPS_RESET"])
+            if turn % 2:
+                p.far_cq.reap()
+            p.file.destroy(p.qps[i].handle)
+            p.far.destroy(p.peers[i].handle)
+
+    def receives():
+        number = 0
+        while not stop.is_set():
+            completed.extend(p.cq.reap())
+            try:
+                p.file.submit([p.srq.recv(p.buffer, 0, 4096, user_data=number)])
+                posted.append(number)
+                number += 1
+            except BlockingIOError:  # EAGAIN: it is full
+                time.sleep(0.005)
+
+    def happenings():
+        while not stop.is_set():
+            os.read(p.file.fd, 4096) if ready(p.file) & select.POLLPRI else time.sleep(0.005)
+            ready(a.file)
+
+    workers, others = [thread(f) for f in (addresses, queue_pairs)], [thread(f) for f in (receives, happenings)]
+    for t in workers + others:
+        t.start()
+    for t in workers:
+        t.join(100 * ulp.PATIENCE)
+    stop.set()
+    for t in others:
+        t.join(10 * ulp.PATIENCE)
+    r.equal("all of them came to their end", (failures, any(t.is_alive() for t in workers + others)), ([], False))
+    p.file.destroy(p.qps[0].handle)
+    p.file.destroy(p.srq.handle)
+    completed.extend(p.cq.reap())
+    r.check(f"queue pairs took some of the {len(posted)} receives", sum(c.status == 0 for c in completed) >= 1, "none")
+    r.equal("each receive completed, and once", sorted(c.user_data for c in completed), posted)
+    usage = [line for end in (p, a) for line in open(f"/proc/self/fdinfo/{end.file.fd}") if line.startswith("rust_ulp-cq")]
+    r.check("no place in a ring is lost", all("reserved 0" in line for line in usage), f"{usage}")
 
 
 def test_gone(r):
