@@ -626,10 +626,11 @@ impl Connection {
             rnr_retry_count: param.rnr_retry,
             qp_num: qp.number(),
         };
-        let result = self
-            .id
-            .lock()
-            .accept(&parameters, private_data)
+        // Not held while waiting: the handler takes it.
+        let id = self.id.lock();
+        let answered = id.accept(&parameters, private_data);
+        drop(id);
+        let result = answered
             // The manager knows before its handler does that the requester has gone.
             .map_err(|err| if err == EINVAL { econnreset() } else { err })
             .and_then(|()| self.pass(Stage::Accepting, deadline));
