@@ -808,6 +808,135 @@ def test_removal_under_load(r):
         x.file.close()
 
 
+class Talker(End):
+    """An end that exchanges messages of one length."""
+
+    def __init__(self, host_name, device, length, count=32):
+        super().__init__(host_name, device, access=ACCESS)
+        self.size, self.kept = length, []
+        self.qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=1, access_flags=ACCESS)
+        self.file.submit([self.qp.wr("RECV", self.buffer, 256 * i, length, user_data=i) for i in range(count)])
+
+    def done(self, receive):
+        """The oldest completion of that side."""
+        while True:
+            for i, cqe in enumerate(self.kept):
+                if (cqe.opcode == N["WC_RECV"]) == receive:
+                    return self.kept.pop(i)
+            for cqe in self.cq.wait(1):
+                if cqe.status:
+                    raise OSError(errno.EIO, ulp.STATUS.get(cqe.status, str(cqe.status)))
+                self.kept.append(cqe)
+
+    def recv(self):
+        cqe = self.done(True)
+        return bytes(self.buffer.map[256 * cqe.user_data:256 * cqe.user_data + cqe.byte_len])
+
+    def post(self, op, offset, length, **fields):
+        self.file.submit([self.qp.wr(op, self.buffer, offset, length, **fields)])
+        self.done(False)
+
+    def send(self, data):
+        self.buffer.map[16384:16384 + len(data)] = data
+        self.post("SEND", 16384, len(data))
+
+
+def stock(host, *command):
+    return subprocess.Popen(["ip", "netns", "exec", host, "timeout", str(30 * PATIENCE), *command],
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def ended(r, name, process):
+    out = process.communicate(timeout=40 * PATIENCE)[0]
+    r.check(name, process.returncode == 0, f"status {process.returncode}: {out[-300:]}")
+    return out
+
+
+def connect_patiently(end, where, port, **more):
+    """Until the stock program listens."""
+    for _ in range(100 * PATIENCE):
+        try:
+            return connect(end, where, port, **more)
+        except Refused as e:
+            if e.reason != 8:
+                raise
+            time.sleep(0.1)
+    raise TimeoutError("the stock program does not listen")
+
+
+def accept_stock(r, name, length, *command):
+    """A stock client on h2 connects to ours; the process and our end, connected."""
+    talker = Talker("h1", "rxe1", length)
+    got = listen(talker.file)
+    process = stock("h2", *(word.format(port=got.addr.port) for word in command))
+    request = get_request(talker.file, got.handle, 20)
+    p = request.param
+    accept(talker, request.handle, responder_resources=p.responder_resources, initiator_depth=p.initiator_depth)
+    r.check(f"{name} connects", True)
+    return process, talker
+
+
+def test_rping(r):
+    process, talker = accept_stock(r, "rping", 16, "rping", "-c", "-a", "10.9.0.1", "-p", "{port}", "-C", "3", "-V", "-v")
+    for i in range(3):
+        where, rkey, size = struct.unpack("!QII", talker.recv())
+        talker.post("RDMA_READ", 8192, size, remote_addr=where, rkey=rkey)
+        r.check(f"ping {i} has its text", talker.buffer.map[8192:8204].startswith(b"rdma-ping-%d" % i),
+                talker.buffer.map[8192:8204])
+        talker.send(bytes(16))
+        where, rkey, size = struct.unpack("!QII", talker.recv())
+        talker.post("RDMA_WRITE", 8192, size, remote_addr=where, rkey=rkey)
+        talker.send(bytes(16))
+    ended(r, "rping has got back what it sent", process)
+
+    process = stock("h1", "rping", "-s", "-a", "10.9.0.1", "-p", "7175", "-C", "3")
+    talker = Talker("h2", "rxe2", 16)
+    got = connect_patiently(talker, "10.9.0.1", 7175)
+    for i in range(3):
+        ping = b"rdma-ping-%d: ours" % i + bytes(46)
+        talker.buffer.map[8192:8192 + len(ping)] = ping
+        talker.send(struct.pack("!QII", talker.grant.addr + 8192, talker.grant.rkey, len(ping)))
+        talker.recv()
+        talker.send(struct.pack("!QII", talker.grant.addr + 12288, talker.grant.rkey, len(ping)))
+        talker.recv()
+        r.equal(f"rping's server echoes ping {i}", talker.buffer.map[12288:12288 + len(ping)], ping)
+    talker.file.call("DISCONNECT", conn=got.handle)
+    r.check("rping's server ends", process.wait(20 * PATIENCE) is not None)
+
+
+def test_rdma_client(r):
+    process, talker = accept_stock(r, "rdma_client", 16, "rdma_client", "-s", "10.9.0.1", "-p", "{port}")
+    r.equal("its message has 16 bytes", len(talker.recv()), 16)
+    talker.send(bytes(16))
+    ended(r, "rdma_client is content", process)
+
+    process = stock("h1", "rdma_server", "-p", "7176")
+    talker = Talker("h2", "rxe2", 16)
+    connect_patiently(talker, "10.9.0.1", 7176)
+    talker.send(b"sixteen bytes at")
+    r.equal("rdma_server's answer has 16 bytes", len(talker.recv()), 16)
+    ended(r, "rdma_server is content", process)
+
+
+def test_cmatose(r):
+    process, talker = accept_stock(r, "ucmatose", 100, "ucmatose", "-s", "10.9.0.1", "-p", "{port}")
+    for i in range(10):
+        talker.send(bytes([i]) * 100)
+    r.equal("ten messages of a hundred bytes came", [len(talker.recv()) for _ in range(10)], [100] * 10)
+    ended(r, "ucmatose is content", process)
+
+    process = stock("h1", "ucmatose", "-p", "7177")
+    talker = Talker("h2", "rxe2", 100)
+    got = connect_patiently(talker, "10.9.0.1", 7177)
+    r.equal("ten messages came from its server", [len(talker.recv()) for _ in range(10)], [100] * 10)
+    for i in range(10):
+        talker.send(bytes([i]) * 100)
+    r.check("its server ends the connection",
+            until(lambda: query(talker.file, got.handle).state >= N["CONN_DISCONNECTED"], 20))
+    talker.file.destroy(got.handle)
+    ended(r, "ucmatose's server is content", process)
+
+
 TESTS = {name[5:]: f for name, f in list(globals().items()) if name.startswith("test_")}
 
 if __name__ == "__main__":
