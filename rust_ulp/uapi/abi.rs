@@ -907,6 +907,7 @@ abi! {
         backlog: u32,
         /// of a listener: requests beyond backlog
         rejected: u32,
+        pad: u32,
     }
     struct Sge = rust_ulp_sge {
         /// handle

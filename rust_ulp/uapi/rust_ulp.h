@@ -760,6 +760,7 @@ struct rust_ulp_conn_query {
 	__u32 waiting;		/* of a listener: requests not taken */
 	__u32 backlog;		/* of a listener */
 	__u32 rejected;		/* of a listener: requests beyond @backlog */
+	__u32 pad;
 };
 
 /* ---- SUBMIT -------------------------------------------------------------- */

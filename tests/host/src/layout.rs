@@ -238,6 +238,9 @@ fn commands_begin_with_size_and_flags() {
         "cqe",
         "ah_attr",
         "qp_attr",
+        "event",
+        "addr",
+        "conn_param",
         "sge",
         "wr",
     ];
