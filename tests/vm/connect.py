@@ -767,39 +767,100 @@ def test_removal(r):
         x.file.close()
 
 
+def serve_all(server, listener, qp):
+    """Accepts and disconnects, until the device or the listener goes."""
+    file = server.file
+    while True:
+        request = get_request(file, listener, 30).handle
+        try:
+            file.call("ACCEPT", request=request, qp=qp.handle, timeout_ns=5 * SECOND, param=param())
+            error_of(file.call, "DISCONNECT", conn=request)  # unless the peer was faster
+            file.destroy(request)
+        except OSError as e:
+            if e.errno not in (errno.ECONNRESET, errno.ETIMEDOUT):
+                raise
+        reset(server, qp)
+
+
+def reset(bare, qp):
+    if bare.file.call("QP_QUERY", qp=qp.handle).attr.qp_state:
+        bare.file.call("QP_MODIFY", qp=qp.handle, attr_mask=N["QP_STATE"], attr=S["qp_attr"]())
+
+
+def ask_always(bare, port):
+    """Connects and disconnects, until it is not refused but fails; how often it went well."""
+    count = 0
+    while True:
+        try:
+            handle = connect(bare, "10.9.0.1", port, seconds=2).handle
+            bare.file.destroy(handle)
+            count += 1
+        except Refused as e:
+            if e.errno not in (errno.ECONNREFUSED, errno.ECONNRESET):
+                return count
+        reset(bare, bare.qp)
+
+
+def aside(function, *args):
+    """A process that runs the call; its number."""
+    pid = os.fork()
+    if not pid:
+        try:
+            function(*args)
+        finally:
+            os._exit(1)
+    return pid
+
+
+def test_killed(r):
+    """Clients, and then servers, that are killed at any step."""
+    server = Bare("h1", "rxe1", 4)
+    got = listen(server.file, backlog=64)
+    threads = [Thread(serve_all, server, got.handle, qp) for qp in server.qps]
+    for i in range(40):
+        pid = aside(lambda: ask_always(Bare("h2", "rxe2"), got.addr.port))
+        time.sleep((40 + 7 * i % 50) / 1000)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    bare = Bare("h2", "rxe2")
+    handle = connect_patiently(bare, "10.9.0.1", got.addr.port).handle
+    r.check("the server lives when its clients are killed", handle != 0)
+    server.file.destroy(got.handle)
+    r.equal("its threads end with the listener", {t.name() for t in threads}, {"EBADF"})
+    server.file.close()
+    bare.file.destroy(handle)
+    reset(bare, bare.qp)
+
+    def one_server(port):
+        alone = Bare("h1", "rxe1")
+        serve_all(alone, listen(alone.file, port=port).handle, alone.qp)
+    results = set()
+    for i in range(20):
+        pid = aside(one_server, got.addr.port)
+        end = time.monotonic() + (60 + 7 * i % 50) / 1000
+        killer = threading.Timer(max(0, end - time.monotonic()), os.kill, (pid, signal.SIGKILL))
+        killer.start()
+        for _ in range(6):
+            try:
+                bare.file.destroy(connect(bare, "10.9.0.1", got.addr.port, seconds=5).handle)
+                results.add("none")
+            except Refused as e:
+                results.add(errno.errorcode[e.errno])
+            reset(bare, bare.qp)
+        killer.join()
+        os.waitpid(pid, 0)
+    r.check("a client is connected or refused when servers are killed", results <= {"none", "ECONNREFUSED"}, results)
+    r.equal("then nobody listens", error_of(connect, bare, "10.9.0.1", got.addr.port), "ECONNREFUSED")
+    bare.file.close()
+
+
 def test_removal_under_load(r):
     """Clients that connect and disconnect all the time, while rxe1 goes."""
     server = Bare("h1", "rxe1", 8)
     got = listen(server.file, backlog=64)
-
-    def serve(qp):
-        while True:
-            request = get_request(server.file, got.handle, 30).handle
-            try:
-                server.file.call("ACCEPT", request=request, qp=qp.handle, timeout_ns=5 * SECOND, param=param())
-                error_of(server.file.call, "DISCONNECT", conn=request)  # unless the peer was faster
-                server.file.destroy(request)
-            except OSError as e:
-                if e.errno not in (errno.ECONNRESET, errno.ETIMEDOUT):
-                    raise
-            if server.file.call("QP_QUERY", qp=qp.handle).attr.qp_state:
-                server.file.call("QP_MODIFY", qp=qp.handle, attr_mask=N["QP_STATE"], attr=S["qp_attr"]())
-
-    def ask(bare):
-        count = 0
-        while True:
-            try:
-                handle = connect(bare, "10.9.0.1", got.addr.port, seconds=2).handle
-                bare.file.destroy(handle)
-                count += 1
-            except Refused as e:
-                if e.errno not in (errno.ECONNREFUSED, errno.ECONNRESET):
-                    return count
-            if bare.file.call("QP_QUERY", qp=bare.qp.handle).attr.qp_state:
-                bare.file.call("QP_MODIFY", qp=bare.qp.handle, attr_mask=N["QP_STATE"], attr=S["qp_attr"]())
-    servers = [Thread(serve, qp) for qp in server.qps]
+    servers = [Thread(serve_all, server, got.handle, qp) for qp in server.qps]
     clients = [Bare("h2", "rxe2") for _ in range(8)]
-    threads = [Thread(ask, bare) for bare in clients]
+    threads = [Thread(ask_always, bare, got.addr.port) for bare in clients]
     time.sleep(2 * PATIENCE)
     del_link(r, "rxe1")
     r.equal("those who serve are told", [t.name(10) for t in servers], ["ENODEV"] * len(servers))
