@@ -12,7 +12,9 @@ use crate::{
         BufferObject,
         GrantObject, //
     },
+    connection::Connection,
     cq::CqObject,
+    listener::Listener,
     logic::{
         handle::{
             Handle,
@@ -89,6 +91,8 @@ pub(crate) enum Object {
     Grant(Arc<GrantObject>),
     Ah(Arc<AhObject>),
     Srq(Arc<SrqObject>),
+    Listener(Arc<Listener>),
+    Connection(Arc<Connection>),
 }
 
 impl Object {
@@ -102,6 +106,8 @@ impl Object {
             Self::Grant(_) => Kind::Grant,
             Self::Ah(_) => Kind::Ah,
             Self::Srq(_) => Kind::Srq,
+            Self::Listener(_) => Kind::Listener,
+            Self::Connection(_) => Kind::Connection,
         }
     }
 
@@ -110,8 +116,19 @@ impl Object {
             Self::Pd(object) => object.users().0.load(Relaxed),
             Self::Cq(object) => object.users().0.load(Relaxed),
             Self::Buffer(object) => object.users().0.load(Relaxed),
+            Self::Qp(object) => object.users().0.load(Relaxed),
             Self::Srq(object) => object.users().0.load(Relaxed),
-            Self::Qp(_) | Self::Grant(_) | Self::Ah(_) => 0,
+            Self::Grant(_) | Self::Ah(_) | Self::Listener(_) | Self::Connection(_) => 0,
+        }
+    }
+
+    /// Makes those who wait inside it leave, with `err`.
+    pub(crate) fn shoo(&self, err: Error) {
+        match self {
+            Self::Cq(cq) => cq.ring().kill(),
+            Self::Listener(listener) => listener.close(err),
+            Self::Connection(connection) => connection.close(err),
+            _ => (),
         }
     }
 
@@ -257,6 +274,10 @@ impl Table {
         ah: Ah(AhObject);
         /// A shared receive queue. [`EBADF`], [`ebadfd`].
         srq: Srq(SrqObject);
+        /// A listener. [`EBADF`], [`ebadfd`].
+        listener: Listener(Listener);
+        /// A connection, or a request for one. [`EBADF`], [`ebadfd`].
+        connection: Connection(Connection);
     }
 
     /// A protection domain that a new object will need.
@@ -267,6 +288,11 @@ impl Table {
     /// A completion queue that a new object will need.
     pub(crate) fn need_cq(&self, handle: u32) -> Result<Need<CqObject>> {
         Ok(Need::new(self.cq(handle)?.clone()))
+    }
+
+    /// A queue pair that a new object will need.
+    pub(crate) fn need_qp(&self, handle: u32) -> Result<Need<QpObject>> {
+        Ok(Need::new(self.qp(handle)?.clone()))
     }
 
     /// A buffer that a new object will need.

@@ -33,6 +33,10 @@
 //!   sys/entry.c     rust_ulp_read; context
 //! ```
 //!
+//! And of a connection: `connect` has the commands, `listener` and `connection` the objects that
+//! they make, `rdma/cm` the manager's identifiers, whose events come in through
+//! `rust_ulp_cm_event` of sys/entry.c.
+//!
 //! # Lock order
 //!
 //! Top to bottom; nothing above is taken while something below is held.
@@ -47,6 +51,9 @@
 //! | `rtnl_lock` (kernel) | netdevs; held by the core's GID workers, and taken by `ib_query_port()` | process |
 //! | `Listeners::files` | the files that hear of a device's events | process |
 //! | `Context::table` | handles | process |
+//! | handler mutex of an identifier (connection manager); a listener's before that of its request | what happens to the identifier | process; held over `cm::Handler` and `cm::Listener`. Dropping an identifier takes it, so nothing below is held over that |
+//! | `Backlog::waiting` | the requests of a listener | process |
+//! | `Connection::progress` | how far a connection is; held over the move of its queue pair to ERR | process |
 //! | `PdObject::registrar` | making the registrar | process |
 //! | `rdma::Qp::address` | an address that draining needs | process |
 //! | `rdma::Srq::marks` | the queue pairs of a shared receive queue | process |
@@ -66,6 +73,7 @@
 //! | `read` | process | sleeps outside the gate, until a signal, a record or the device's end |
 //! | `release` | process, perhaps exiting: no `current->files`, no `current->nsproxy` | tears down, drains |
 //! | `Client::add`, `remove` | process | `remove` is bounded: waits only for those inside the gate, who are woken |
+//! | connection manager's handlers | process (the manager's workqueues), handler mutex held | may sleep, wait for nobody, do not look at the gate; drop no identifier |
 //! | completion handlers | process (workqueue, caller) or softirq, as the completion queue was made | must not sleep |
 //! | events of queue pairs, shared receive queues and completion queues | any, interrupts off, under the driver's locks | store flags and records, wake |
 //! | events of ports and devices | process (a worker of the core, perhaps with `rtnl_lock`) | take `Listeners::files` |
@@ -89,12 +97,15 @@ mod logic;
 
 mod ah;
 mod buffer;
+mod connect;
+mod connection;
 mod context;
 mod cq;
 mod device;
 mod events;
 mod handle;
 mod ioctl;
+mod listener;
 mod pd;
 mod qp;
 mod query;

@@ -19,12 +19,16 @@ pub enum Kind {
     Grant = 5,
     Ah = 6,
     Srq = 7,
+    Listener = 8,
+    Connection = 9,
 }
 
 impl Kind {
     /// All of them, in the order in which they can be destroyed: users before what they use.
     #[allow(unreachable_pub)]
-    pub const TEARDOWN: [Self; 7] = [
+    pub const TEARDOWN: [Self; 9] = [
+        Self::Listener,
+        Self::Connection,
         Self::Qp,
         Self::Srq,
         Self::Ah,
@@ -43,6 +47,8 @@ impl Kind {
             5 => Self::Grant,
             6 => Self::Ah,
             7 => Self::Srq,
+            8 => Self::Listener,
+            9 => Self::Connection,
             _ => return None,
         })
     }

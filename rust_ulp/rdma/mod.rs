@@ -4,8 +4,8 @@
 //!
 //! Safe abstractions over the kernel's RDMA core, for upper-layer protocols: clients that come and
 //! go with devices, protection domains, completion queues, queue pairs, shared receive queues,
-//! address handles, memory regions made by fast registration, events. They know nothing of the
-//! protocol that uses them.
+//! address handles, memory regions made by fast registration, events, connections. They know nothing
+//! of the protocol that uses them.
 //!
 //! # Lifetime
 //!
@@ -26,6 +26,7 @@
 //! | [`event::Handler::event`] | yes | the core's `event_handler_rwsem`, perhaps `rtnl_lock` |
 //! | [`qp::Handler::complete`], `retire` | as [`cq::PollContext`] says | nothing held |
 //! | [`qp::Handler::cancel`] | as its caller may | nothing held |
+//! | [`cm::Handler::event`], [`cm::Listener::request`] | yes | the identifier's handler mutex; of a request, its listener's too |
 //! | [`qp::Handler::event`], [`cq::Handler::event`] | no: rxe calls under its locks, interrupts off | driver's locks |
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
@@ -36,6 +37,7 @@
 pub(crate) mod ah;
 pub(crate) mod chain;
 pub(crate) mod client;
+pub(crate) mod cm;
 pub(crate) mod cq;
 pub(crate) mod device;
 pub(crate) mod event;

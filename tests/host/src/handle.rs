@@ -26,7 +26,7 @@ proptest! {
                 prop_assert_eq!(handle.to_raw(), raw);
                 prop_assert!(u32::from(handle.index) < MAX_OBJECTS);
             }
-            None => prop_assert!(raw >> 31 != 0 || !(1..=7).contains(&(raw >> 27))),
+            None => prop_assert!(raw >> 31 != 0 || !(1..=9).contains(&(raw >> 27))),
         }
     }
 
@@ -68,7 +68,7 @@ fn no_kind_is_another() {
             .to_raw()
         })
         .collect();
-    assert_eq!(raws.len(), 7);
+    assert_eq!(raws.len(), Kind::TEARDOWN.len());
     assert_eq!(Handle::from_raw(0), None);
     assert_eq!(Handle::from_raw(u32::MAX), None);
     assert_eq!(MAX_OBJECTS, u32::from(u16::MAX) + 1);
@@ -77,6 +77,7 @@ fn no_kind_is_another() {
     assert!(place(Kind::Qp) < place(Kind::Cq) && place(Kind::Qp) < place(Kind::Pd));
     assert!(place(Kind::Qp) < place(Kind::Srq) && place(Kind::Srq) < place(Kind::Cq));
     assert!(place(Kind::Srq) < place(Kind::Pd) && place(Kind::Ah) < place(Kind::Pd));
+    assert!(place(Kind::Listener) < place(Kind::Qp) && place(Kind::Connection) < place(Kind::Qp));
     assert!(place(Kind::Grant) < place(Kind::Buffer) && place(Kind::Buffer) < place(Kind::Pd));
 }
 
