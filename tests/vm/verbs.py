@@ -844,9 +844,8 @@ def test_gone(r):
     reader = threading.Thread(target=lambda: got.append(os.read(idle.fd, 4096)))
     reader.start()
     for name in ("rxe1", "rxe2"):
-        began = time.monotonic()
-        subprocess.run(["rdma", "link", "del", name], check=True, timeout=60 * ulp.PATIENCE)
-        r.check(f"{name} goes at once", time.monotonic() - began < 10 * ulp.PATIENCE, "it took long")
+        subprocess.run(["rdma", "link", "del", name], check=True, timeout=20 * ulp.PATIENCE)
+        r.check(f"{name} goes", not os.path.exists(f"/sys/class/infiniband/{name}"), "it is there")
     reader.join(10 * ulp.PATIENCE)
     removed = N["EVENT_DEVICE_REMOVED"]
     r.equal("who waits for events hears of it", [e.event for e in (ulp.S["event"] * (len(got[0]) // 32)).from_buffer_copy(got[0])][-1:]
