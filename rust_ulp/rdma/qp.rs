@@ -97,7 +97,8 @@ pub(crate) enum State {
     Rtr = bindings::IB_QPS_RTR,
     /// Ready to send.
     Rts = bindings::IB_QPS_RTS,
-    /// The send queue drains.
+    /// The send queue drains. What is posted now begins in RTS; with rxe, when the next request is
+    /// posted there: `rxe_qp_from_attr()` wakes nobody on the way back.
     Sqd = bindings::IB_QPS_SQD,
     /// The send queue failed (unreliable transports).
     Sqe = bindings::IB_QPS_SQE,
