@@ -547,7 +547,7 @@ def test_srq_taken(r):
     for how in ("destroyed", "reset"):
         p = Pool(2, "UC", length=1 << 18)
         p.post(8, 1 << 15)
-        with netem("h1", "w1", "rate", "400kbit"):
+        with netem("h1", "w1", "rate", f"{400 // ulp.PATIENCE}kbit"):
             p.send(0, pattern(1, 1 << 15), imm=1)
             time.sleep(0.25 * ulp.PATIENCE)
             if how == "destroyed":
