@@ -78,7 +78,8 @@ impl FileEvents {
         )
     }
 
-    /// Notes that `event`, one of `EVENT_*`, happened to the object that `handle` names. Any context.
+    /// Notes that `event`, one of `EVENT_*`, happened to the object that `handle` names. Any
+    /// context.
     pub(crate) fn raise(&self, event: u32, handle: u32, info: u32) {
         self.push(abi::Event {
             event,
@@ -88,8 +89,8 @@ impl FileEvents {
         });
     }
 
-    /// Notes that `event`, one of `EVENT_*`, happened to the device, or to its port `port` when that
-    /// is not 0. Any context.
+    /// Notes that `event`, one of `EVENT_*`, happened to the device, or to its port `port` when
+    /// that is not 0. Any context.
     fn raise_on_port(&self, event: u32, port: u32) {
         self.push(abi::Event {
             event,
@@ -145,8 +146,8 @@ impl FileEvents {
         self.wait.notify_all();
     }
 
-    /// Whether there is a record. Those who have registered with [`Self::wait`] before this call are
-    /// woken by the next one.
+    /// Whether there is a record. Those who have registered with [`Self::wait`] before this call
+    /// are woken by the next one.
     pub(crate) fn is_ready(&self) -> bool {
         self.log.lock().queue.is_ready()
     }

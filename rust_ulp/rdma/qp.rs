@@ -97,7 +97,8 @@ pub(crate) enum State {
     Rtr = bindings::IB_QPS_RTR,
     /// Ready to send.
     Rts = bindings::IB_QPS_RTS,
-    /// The send queue drains.
+    /// The send queue drains. What is posted now begins in RTS; with rxe, when the next request is
+    /// posted there: `rxe_qp_from_attr()` wakes nobody on the way back.
     Sqd = bindings::IB_QPS_SQD,
     /// The send queue failed (unreliable transports).
     Sqe = bindings::IB_QPS_SQE,
@@ -266,7 +267,8 @@ pub(crate) trait Handler: Send + Sync + 'static {
     /// a softirq it must not sleep. No lock is held.
     ///
     /// For a request of a shared receive queue it is called on the owner of the queue pair that
-    /// used it; on that of the shared receive queue when that queue pair is gone.
+    /// used it; on that of the shared receive queue when that queue pair is gone, in process
+    /// context and with the list of its queue pairs locked.
     fn complete(&self, side: Side, request: &Self::Request, wc: &WorkCompletion);
 
     /// A request that was not signalled succeeded. Context as for `complete`.
@@ -276,7 +278,8 @@ pub(crate) trait Handler: Send + Sync + 'static {
     /// [`Chain::post`](super::chain::Chain::post) is in.
     fn cancel(&self, request: &Self::Request);
 
-    /// Something happened to the queue pair, or to the shared receive queue. Any context, interrupts may be off: must not sleep.
+    /// Something happened to the queue pair, or to the shared receive queue. Any context, interrupts
+    /// may be off: must not sleep.
     fn event(&self, event: Event);
 }
 
@@ -310,10 +313,10 @@ pub(crate) struct Qp<H: Handler> {
     address: Mutex<Option<Arc<Ah>>>,
     /// That there is one.
     addressed: AtomicFlag,
-    /// That it took its last request from there was reported, or is not to be.
-    finished: AtomicFlag,
     /// Where its receives come from, when not from its own queue, and how far it has come there.
     shared: Option<Membership<H>>,
+    /// That it takes no more from there was reported, or is not to be.
+    finished: AtomicFlag,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
     pd: Arc<Pd>,

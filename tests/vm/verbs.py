@@ -547,7 +547,7 @@ def test_srq_taken(r):
     for how in ("destroyed", "reset"):
         p = Pool(2, "UC", length=1 << 18)
         p.post(8, 1 << 15)
-        with netem("h1", "w1", "rate", "400kbit"):
+        with netem("h1", "w1", "rate", f"{400 // ulp.PATIENCE}kbit"):
             p.send(0, pattern(1, 1 << 15), imm=1)
             time.sleep(0.25 * ulp.PATIENCE)
             if how == "destroyed":
@@ -844,9 +844,8 @@ def test_gone(r):
     reader = threading.Thread(target=lambda: got.append(os.read(idle.fd, 4096)))
     reader.start()
     for name in ("rxe1", "rxe2"):
-        began = time.monotonic()
-        subprocess.run(["rdma", "link", "del", name], check=True, timeout=60 * ulp.PATIENCE)
-        r.check(f"{name} goes at once", time.monotonic() - began < 10 * ulp.PATIENCE, "it took long")
+        subprocess.run(["rdma", "link", "del", name], check=True, timeout=20 * ulp.PATIENCE)
+        r.check(f"{name} goes", not os.path.exists(f"/sys/class/infiniband/{name}"), "it is there")
     reader.join(10 * ulp.PATIENCE)
     removed = N["EVENT_DEVICE_REMOVED"]
     r.equal("who waits for events hears of it", [e.event for e in (ulp.S["event"] * (len(got[0]) // 32)).from_buffer_copy(got[0])][-1:]
