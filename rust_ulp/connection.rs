@@ -551,7 +551,9 @@ impl Connection {
         let mut agreed = *param;
         for state in [State::Init, State::Rtr, State::Rts] {
             // What is not known is of alternate paths, which are not asked for.
-            let (mut attributes, mask) = self.id.lock().qp_attributes(state)?;
+            let known = self.id.lock().qp_attributes(state);
+            // The manager knows before its handler does that the peer has gone.
+            let (mut attributes, mask) = known.map_err(|_| econnreset())?;
             match state {
                 State::Init => attributes.access_flags = param.access_flags,
                 State::Rtr => {
@@ -638,11 +640,16 @@ impl Connection {
             Err(err) => {
                 self.take_back(qp, from);
                 let mut progress = self.shared.progress.lock();
-                progress.stage = Stage::Requested;
+                let spent = err == econnreset();
+                progress.stage = if spent {
+                    Stage::Ended
+                } else {
+                    Stage::Requested
+                };
                 let claim = progress.qp.take();
                 drop(progress);
                 drop(claim);
-                return Err(err);
+                return if spent { Ok(Err(err)) } else { Err(err) };
             }
         };
         self.shared.progress.lock().param = agreed;
@@ -660,7 +667,7 @@ impl Connection {
         let answered = id.accept(&parameters, private_data);
         drop(id);
         let result = answered
-            // The manager knows before its handler does that the requester has gone.
+            // What it says when the requester has gone.
             .map_err(|err| if err == EINVAL { econnreset() } else { err })
             .and_then(|()| self.pass(Stage::Accepting, deadline));
         let Err(err) = result else {

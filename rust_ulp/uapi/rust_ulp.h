@@ -632,7 +632,7 @@ struct rust_ulp_event {
  * EADDRINUSE     LISTEN: the port is taken
  * EADDRNOTAVAIL  no device has that local address
  * ECONNREFUSED   CONNECT: the peer rejected; @reject_reason and the private data say why
- * ECONNRESET     ACCEPT: the requester went away
+ * ECONNRESET     ACCEPT, CONNECT: the other side went away in the middle
  * EHOSTUNREACH, ENETUNREACH  no route, or nobody answers for that address
  * EINTR          a signal came: what was begun is undone
  * EISCONN        the queue pair, or the request, has a connection already
