@@ -15,12 +15,15 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
 from ulp import N, S, Cq, End, File, error_of
 
-PORT = 7471
+# Of fork() with threads: the children need none of their locks.
+warnings.simplefilter("ignore", DeprecationWarning)
+
 SECOND = 10**9
 PATIENCE = ulp.PATIENCE
 FLUSHED = 5
@@ -817,7 +820,7 @@ def test_killed(r):
     server = Bare("h1", "rxe1", 4)
     got = listen(server.file, backlog=64)
     threads = [Thread(serve_all, server, got.handle, qp) for qp in server.qps]
-    for i in range(40):
+    for i in range(25):
         pid = aside(lambda: ask_always(Bare("h2", "rxe2"), got.addr.port))
         time.sleep((40 + 7 * i % 50) / 1000)
         os.kill(pid, signal.SIGKILL)
@@ -835,7 +838,7 @@ def test_killed(r):
         alone = Bare("h1", "rxe1")
         serve_all(alone, listen(alone.file, port=port).handle, alone.qp)
     results = set()
-    for i in range(20):
+    for i in range(12):
         pid = aside(one_server, got.addr.port)
         end = time.monotonic() + (60 + 7 * i % 50) / 1000
         killer = threading.Timer(max(0, end - time.monotonic()), os.kill, (pid, signal.SIGKILL))
@@ -849,7 +852,7 @@ def test_killed(r):
             reset(bare, bare.qp)
         killer.join()
         os.waitpid(pid, 0)
-    r.check("a client is connected or refused when servers are killed", results <= {"none", "ECONNREFUSED"}, results)
+    r.check("a client is connected or refused when servers are killed", results <= {"none", "ECONNREFUSED", "ECONNRESET"}, results)
     r.equal("then nobody listens", error_of(connect, bare, "10.9.0.1", got.addr.port), "ECONNREFUSED")
     bare.file.close()
 
