@@ -528,7 +528,7 @@ impl Buffer {
     /// # Errors
     ///
     /// [`Error::Range`] if the part is not within the buffer, [`Error::Unsupported`] if the device
-    /// cannot, [`Error::Sys`] with `EINVAL` for no rights or an empty part, `ENOMEM` over a limit.
+    /// cannot, [`Error::Sys`] with `ERANGE` for an empty part, `EINVAL` for no rights, `ENOMEM` over a limit.
     pub fn grant(&self, range: impl RangeBounds<usize>, access: Access) -> Result<Grant> {
         let (offset, len) = self.local(widen(range))?;
         let mut arg = abi::GrantCreate {

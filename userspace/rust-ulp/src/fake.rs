@@ -391,10 +391,10 @@ impl Kernel {
             };
             GrantCreate => |arg| {
                 let (at, len) = state.buffer(arg.buffer)?;
-                if arg.length == 0 || arg.access == 0 || arg.access & !0xe != 0 {
+                if arg.access == 0 || arg.access & !0xe != 0 {
                     return Err(Errno::EINVAL);
                 }
-                if arg.offset + arg.length > len {
+                if arg.length == 0 || arg.offset + arg.length > len {
                     return Err(Errno::ERANGE);
                 }
                 let (buffer, access) = (arg.buffer, arg.access);

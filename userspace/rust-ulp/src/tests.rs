@@ -895,6 +895,12 @@ fn a_grant_dies_once() {
     drop((grant, clone));
     assert!(p.kernel.log().is_empty());
 
+    // None of nothing, and none without rights.
+    let error = p.mem.grant(8..8, Access::REMOTE_READ).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::ERANGE), "{error}");
+    let error = p.mem.grant(.., Access::empty()).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EINVAL), "{error}");
+
     // Revoking may fail and be tried again.
     let grant = p.mem.grant(.., Access::REMOTE_WRITE).unwrap();
     p.kernel.refuse("DESTROY", Errno::EBUSY);
