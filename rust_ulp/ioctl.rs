@@ -197,9 +197,13 @@ fn qp_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         |context, live, value| {
             let qp_type = match value.qp_type {
                 abi::QPT_RC => QpType::Rc,
-                abi::QPT_UC | abi::QPT_UD => return Err(eopnotsupp()),
+                abi::QPT_UC => QpType::Uc,
+                abi::QPT_UD => return Err(eopnotsupp()),
                 _ => return Err(EINVAL),
             };
+            if live.send_ops(qp_type) == 0 {
+                return Err(eopnotsupp());
+            }
             if value.srq != 0 {
                 return Err(eopnotsupp());
             }

@@ -55,6 +55,8 @@ pub(crate) struct Completions {
     number: Atomic<u32>,
     send_ring: Arc<Ring>,
     recv_ring: Arc<Ring>,
+    /// Whether a GRH stands before what is received.
+    datagrams: bool,
 }
 
 impl Completions {
@@ -117,7 +119,8 @@ impl Handler for Completions {
                         cqe.flags |= abi::WC_WITH_INVALIDATE;
                         cqe.imm_data = rkey;
                     }
-                    if wc.grh {
+                    // Drivers say so for every packet that had one on the wire, as with RoCE.
+                    if wc.grh && self.datagrams {
                         cqe.flags |= abi::WC_GRH;
                     }
                     cqe.src_qp = wc.src_qp;
@@ -183,6 +186,7 @@ impl QpObject {
             number: Atomic::new(0),
             send_ring: send_cq.ring().clone(),
             recv_ring: recv_cq.ring().clone(),
+            datagrams: qp_type == rdma::qp::QpType::Ud,
         };
         let qp = Qp::new(
             pd.pd().clone(),

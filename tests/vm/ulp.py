@@ -204,10 +204,10 @@ class Buffer:
 
 
 class Qp:
-    def __init__(self, file, pd, cq, depth=128, recv_cq=None):
-        self.file, self.cq = file, cq
+    def __init__(self, file, pd, cq, depth=128, recv_cq=None, kind="RC"):
+        self.file, self.cq, self.kind = file, cq, kind
         got = file.call("QP_CREATE", pd=pd, send_cq=cq.handle, recv_cq=(recv_cq or cq).handle,
-                        qp_type=N["QPT_RC"], max_send_wr=depth, max_recv_wr=depth,
+                        qp_type=N["QPT_" + kind], max_send_wr=depth, max_recv_wr=depth,
                         max_send_sge=1, max_recv_sge=1)
         self.handle, self.num = got.handle, got.qp_num
 
@@ -228,10 +228,11 @@ class Qp:
                     access_flags=N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"])
         ah = S["ah_attr"](sgid_index=f.gid_index, port_num=f.port, is_global=1, hop_limit=64)
         ctypes.memmove(ah.dgid, bytes(dgid), 16)
-        self.modify("STATE AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER",
+        reliable = self.kind == "RC"
+        self.modify("STATE AV PATH_MTU DEST_QPN RQ_PSN" + reliable * " MAX_DEST_RD_ATOMIC MIN_RNR_TIMER",
                     qp_state=N["QPS_RTR"], path_mtu=mtu, dest_qp_num=dest_qp_num, rq_psn=rq_psn,
                     max_dest_rd_atomic=1, min_rnr_timer=12, ah=ah)
-        self.modify("STATE TIMEOUT RETRY_CNT RNR_RETRY SQ_PSN MAX_QP_RD_ATOMIC",
+        self.modify("STATE SQ_PSN" + reliable * " TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC",
                     qp_state=N["QPS_RTS"], timeout=timeout, retry_cnt=retry_cnt, rnr_retry=7,
                     sq_psn=sq_psn, max_rd_atomic=1)
 
@@ -249,13 +250,14 @@ class Qp:
 class End:
     """One end of a connection with all it needs: attached file, PD, CQ, QP, a granted buffer."""
 
-    def __init__(self, host_name=None, device="", length=1 << 16, depth=128, access=None, entries=256):
+    def __init__(self, host_name=None, device="", length=1 << 16, depth=128, access=None, entries=256,
+                 kind="RC"):
         self.file = File(host_name, device)
         self.pd = self.file.pd()
         self.cq = Cq(self.file, entries)
         self.buffer = Buffer(self.file, self.pd, length)
         self.grant = self.file.grant(self.buffer, access)
-        self.qp = Qp(self.file, self.pd, self.cq, depth)
+        self.qp = Qp(self.file, self.pd, self.cq, depth, kind=kind)
         self.psn = self.qp.num * 4099 & 0xFFFFFF
 
     def connect(self, peer, **more):

@@ -240,6 +240,9 @@ fn commands_begin_with_size_and_flags() {
         "qp_attr",
         "sge",
         "wr",
+        "event",
+        "addr",
+        "conn_param",
     ];
     for s in STRUCTS {
         if objects.contains(&&s.c_name["rust_ulp_".len()..]) {
