@@ -3,7 +3,7 @@
 //! Memory that devices read and write.
 
 use crate::abi;
-use crate::device::{Object, Pd};
+use crate::device::{DeviceInner, Object, Pd};
 use crate::error::{Error, Result};
 use crate::sys::Mapping;
 use std::fmt;
@@ -644,6 +644,21 @@ impl LocalSlice {
             offset: self.offset + offset as usize,
             len: len as usize,
         })
+    }
+
+    /// Copies its bytes out into a new vector.
+    ///
+    /// # Errors
+    ///
+    /// None: it lies within its buffer.
+    pub fn to_vec(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.len];
+        self.buffer.read_at(self.offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    pub(crate) fn device(&self) -> &Arc<DeviceInner> {
+        self.buffer.inner.pd.device()
     }
 
     pub(crate) fn into_buffer(self) -> Buffer {

@@ -237,6 +237,11 @@ pub struct Completion {
     pub qp_num: u32,
     qp: u32,
     peer: Option<(u32, Gid)>,
+    pub(crate) flags: u8,
+    pub(crate) sl: u8,
+    pub(crate) slid: u16,
+    pub(crate) pkey_index: u16,
+    pub(crate) src_qp: u32,
 }
 
 impl Completion {
@@ -251,6 +256,11 @@ impl Completion {
         qp_num: 0,
         qp: 0,
         peer: None,
+        flags: 0,
+        sl: 0,
+        slid: 0,
+        pkey_index: 0,
+        src_qp: 0,
     };
 
     fn new(cqe: &abi::Cqe, device: &DeviceInner) -> Self {
@@ -266,6 +276,11 @@ impl Completion {
             qp: cqe.qp,
             // Only failures are explained: the others do not pay for it.
             peer: if failed { device.peer_of(cqe.qp) } else { None },
+            flags: cqe.flags,
+            sl: cqe.sl,
+            slid: cqe.slid,
+            pkey_index: cqe.pkey_index,
+            src_qp: cqe.src_qp,
         }
     }
 
@@ -572,6 +587,10 @@ impl Cq {
 
     pub(crate) fn handle(&self) -> u32 {
         self.inner.object.handle()
+    }
+
+    pub(crate) fn device_inner(&self) -> &Arc<DeviceInner> {
+        &self.inner.device
     }
 }
 

@@ -105,15 +105,20 @@
 #[allow(dead_code)] // the producer's half
 mod ring;
 
+mod ah;
 mod batch;
 mod buffer;
+pub mod cm;
 mod cq;
 mod device;
 mod error;
+mod events;
 mod exchange;
 #[cfg(test)]
 mod fake;
+mod params;
 mod qp;
+mod srq;
 #[allow(unsafe_code)]
 mod sys;
 #[cfg(test)]
@@ -130,6 +135,7 @@ macro_rules! abi_check {
 #[allow(dead_code)]
 mod abi;
 
+pub use ah::{AddressHandle, Datagram, Destination, Grh};
 pub use batch::{DeviceBatch, QpBatch};
 pub use buffer::{Access, Buffer, BufferBuilder, Grant, LocalSlice, PageSize, RemoteSlice};
 pub use cq::{Completion, Cq, CqOptions, Delivery, Opcode, Status};
@@ -138,11 +144,14 @@ pub use device::{
     PortInfo, PortState,
 };
 pub use error::{CompletionError, Error, Result};
+pub use events::{Event, EventKind, EventSource, Events};
 pub use exchange::{Incoming, Listener, Peer, TcpOptions, ACCEPT_TIMEOUT, EXCHANGE_TIMEOUT};
+pub use params::{AckTimeout, Retries, RnrRetries, RnrTimer, TrafficClass};
 pub use qp::{
-    Endpoint, Gid, Mtu, Path, PreparedQp, Qp, QpAttr, QpBuilder, QpCaps, QpInfo, QpState, Rc,
-    Transport, Uc, Ud,
+    Connected, Endpoint, Gid, Mtu, Path, PreparedQp, Qp, QpAttr, QpBuilder, QpCaps, QpInfo,
+    QpState, Rc, Transport, Uc, Ud,
 };
+pub use srq::{Srq, SrqBuilder, SrqInfo};
 #[doc(hidden)]
 pub use wr::Target;
-pub use wr::{CompareSwap, FetchAdd, Post, Read, Recv, Request, RequestFor, Send, Write};
+pub use wr::{CompareSwap, FetchAdd, Post, Read, Recv, Request, RequestFor, Send, SendTo, Write};
