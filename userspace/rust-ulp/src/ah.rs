@@ -104,7 +104,7 @@ impl Destination {
     /// As requests carry it.
     pub(crate) fn to_abi(&self) -> Result<(u64, u64)> {
         let qp_num = bits_24("the number of a queue pair", self.qp_num)?;
-        let name = u64::from(self.ah.handle()) | u64::from(qp_num) << 32;
+        let name = u64::from(self.ah.handle()) | (u64::from(qp_num) << 32);
         Ok((name, self.qkey.into()))
     }
 }
@@ -157,7 +157,7 @@ impl Grh {
         Self {
             src: Gid(src),
             dst: Gid(dst),
-            traffic_class: TrafficClass(a << 4 | b >> 4),
+            traffic_class: TrafficClass((a << 4) | (b >> 4)),
             flow_label: u32::from_be_bytes([0, b & 0xf, c, d]),
             hop_limit,
             payload_len: u16::from_be_bytes([len0, len1]),

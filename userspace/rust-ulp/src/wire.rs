@@ -333,7 +333,7 @@ impl PrivateData {
         let count = u8::try_from(self.grants.len()).unwrap_or(u8::MAX).min(15);
         let len = u8::try_from(self.data.len()).unwrap_or(u8::MAX);
         let mut out = Self::MAGIC.to_vec();
-        out.extend([Self::VERSION << 4 | count, len]);
+        out.extend([(Self::VERSION << 4) | count, len]);
         encode_grants(self.grants.iter(), &mut out);
         out.extend(&self.data);
         out
