@@ -496,9 +496,11 @@ static void sender(const char *where, const char *message)
 
 	memcpy(end.memory, message, length);
 	write.qp = end.qp;
-	write.num_sge = length ? 1 : 0;
-	write.sge.buffer = end.buffer;
-	write.sge.length = (uint32_t)length;
+	if (length) {
+		write.num_sge = 1;
+		write.sge.buffer = end.buffer;
+		write.sge.length = (uint32_t)length;
+	}
 	write.remote_addr = (uint64_t)ntohl(grant.addr[0]) << 32 | ntohl(grant.addr[1]);
 	write.rkey = ntohl(grant.rkey);
 	post(&end, &write);

@@ -44,6 +44,10 @@ struct State {
     events: VecDeque<abi::Event>,
     /// The device was removed.
     gone: bool,
+    /// The port's, if it is not active.
+    port_state: Option<u32>,
+    /// The second GID is another one.
+    moved: bool,
 }
 
 #[derive(Debug)]
@@ -301,6 +305,12 @@ impl Kernel {
         lock(&self.state).events.push_back(event);
     }
 
+    /// The port goes down, and has another address when it comes back.
+    pub(crate) fn disturb(&self) {
+        let mut state = lock(&self.state);
+        (state.port_state, state.moved) = (Some(1), true);
+    }
+
     /// The device goes.
     pub(crate) fn remove(&self) {
         let mut state = lock(&self.state);
@@ -429,7 +439,8 @@ impl Kernel {
                 if arg.port != 1 {
                     return Err(Errno::ENOENT);
                 }
-                (arg.state, arg.max_mtu, arg.active_mtu) = (4, 4096, 1024);
+                (arg.max_mtu, arg.active_mtu) = (4096, 1024);
+                arg.state = state.port_state.unwrap_or(4);
                 arg.link_layer = abi::LINK_ETHERNET;
                 Ok(())
             };
@@ -441,6 +452,7 @@ impl Kernel {
                 arg.count = 2;
                 for (i, gid) in gids().iter().enumerate().take(arg.capacity as usize) {
                     let mut bytes = gid.gid.to_vec();
+                    bytes[15] += u8::from(i == 1 && state.moved);
                     for n in [gid.index, gid.ifindex, gid.gid_type, gid.flags] {
                         bytes.extend(n.to_ne_bytes());
                     }

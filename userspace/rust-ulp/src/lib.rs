@@ -65,7 +65,7 @@
 //!
 //! # Resource cleanup
 //!
-//! [`Device`], [`Pd`], [`Cq`], [`Buffer`], [`Grant`] and [`Qp`] are counted references without lifetimes. What is
+//! [`Device`], [`Pd`], [`Cq`], [`Buffer`], [`Grant`], [`Qp`] and the like are counted references without lifetimes. What is
 //! made keeps what it was made of, so the order in which they are dropped does not matter; the last
 //! reference destroys the kernel's object, and the last of a device closes its file, with which the
 //! kernel frees whatever is left. Dropping, forgetting or giving up waiting for anything while requests
@@ -86,11 +86,14 @@
 //!
 //! | | |
 //! |---|---|
-//! | transports | [`Rc`]; [`Uc`] and [`Ud`] can be named, and are for later |
+//! | transports | [`Rc`] and [`Uc`] with one peer, [`Ud`] with any |
 //! | operations | [`Write`] and [`Send`] with or without immediate data, [`Read`], [`CompareSwap`], [`FetchAdd`], [`Recv`]; several elements, inline, fenced, solicited, unsignaled |
+//! | datagrams | [`SendTo`] a [`Destination`] behind an [`AddressHandle`]; [`Qp::received`] finds payload and sender, [`Qp::reply_to`] the way back |
 //! | posting | [`Qp::post`]; [`Qp::batch`] and, over many queue pairs, [`Device::batch`]: one system call, which can also wait |
+//! | receiving | [`Recv`] per queue pair, or an [`Srq`] that many share |
 //! | completions | [`Cq::poll`] and [`Cq::poll_into`] without a system call, [`Cq::wait`] with a deadline, the file of a [`Device`] for `poll` and `epoll` |
-//! | connecting | [`PreparedQp::connect_tcp`], [`Listener`]; [`PreparedQp::connect`] with an [`Endpoint`] that came another way; [`PreparedQp::modify`] step by step |
+//! | connecting | [`PreparedQp::connect_cm`], [`cm::Listener`] by the RDMA connection manager; [`PreparedQp::connect_tcp`], [`Listener`] over TCP; [`PreparedQp::connect`] with an [`Endpoint`] that came another way; [`PreparedQp::modify`] step by step |
+//! | events | [`Device::events`]: ports, queues, connections, removal |
 //! | memory | [`Buffer`] of 4 KiB or 2 MiB pages on a chosen NUMA node; [`Grant`] of a part, with rights, revocable |
 //!
 //! Posting and reaping allocate nothing, once a batch of that size was posted before.
@@ -99,7 +102,8 @@
 //!
 //! Each [`Error`] says what happened and what to do. [`Error::is_backpressure`] tells a full queue, after
 //! which one reaps and posts again, from what is wrong; [`Error::is_retryable`] tells what may work later.
-//! A request that failed is a [`CompletionError`] with both ends and a decoded [`Status`].
+//! A request that failed is a [`CompletionError`] with both ends and a decoded [`Status`]; [`Qp::diagnose`] looks
+//! for what is wrong at this end, and tells the possible causes with their cures.
 
 #[path = "../../../rust_ulp/uapi/ring.rs"]
 #[allow(dead_code)] // the producer's half
@@ -111,6 +115,7 @@ mod buffer;
 pub mod cm;
 mod cq;
 mod device;
+mod diagnosis;
 mod error;
 mod events;
 mod exchange;
@@ -143,6 +148,7 @@ pub use device::{
     Chosen, Device, DeviceEntry, DeviceInfo, GidEntry, GidType, Guid, Limits, LinkLayer, Pd,
     PortInfo, PortState,
 };
+pub use diagnosis::{Advice, Cause, Diagnosis};
 pub use error::{CompletionError, Error, Result};
 pub use events::{Event, EventKind, EventSource, Events};
 pub use exchange::{Incoming, Listener, Peer, TcpOptions, ACCEPT_TIMEOUT, EXCHANGE_TIMEOUT};

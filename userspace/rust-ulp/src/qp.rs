@@ -1276,6 +1276,11 @@ impl<T: Transport> Qp<T> {
         &self.inner.device
     }
 
+    /// The other end, if there is one.
+    pub(crate) fn end(&self) -> Option<&Endpoint> {
+        T::end(&self.peer)
+    }
+
     pub(crate) fn storage(&self) -> &Mutex<Option<Storage>> {
         &self.inner.storage
     }

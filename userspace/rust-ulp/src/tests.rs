@@ -2249,3 +2249,96 @@ fn the_manager_is_told_how_the_queue_pair_was_built() {
         (Access::REMOTE_READ, true)
     );
 }
+
+// --- diagnoses ----------------------------------------------------------------------------------------------
+
+/// The classic ones are told apart, and each says what to do.
+#[test]
+fn failures_are_diagnosed() {
+    let fail = |p: &Pair, status: u16| {
+        let mut cqe = abi::Cqe {
+            user_data: 5,
+            status,
+            ..Default::default()
+        };
+        (cqe.qp, cqe.qp_num) = (p.a.handle(), p.a.qp_num());
+        p.kernel.complete(cqe);
+        match p.cq.wait(SOON).unwrap().ok() {
+            Err(Error::Completion(error)) => p.a.diagnose(&error).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut symptoms = Vec::new();
+    for (status, parts) in [
+        (
+            12,
+            &[
+                "retry exceeded",
+                "a wrong GID",
+                "4791",
+                "PFC",
+                "rq_psn",
+                "after 6 repeats, each after 67.108864ms",
+            ][..],
+        ),
+        (13, &["no receive", "PreparedQp", "gave up after 6 repeats"]),
+        (
+            10,
+            &["refused the access", "revoked", "RemoteSlice::slice()"],
+        ),
+        (4, &["own memory", "protection domain"]),
+        (1, &["40 bytes more", "max_msg_size"]),
+        (5, &["earlier request failed"]),
+        (21, &["the driver gave no reason"]),
+    ] {
+        let p = pair();
+        let diagnosis = fail(&p, status);
+        assert_eq!(diagnosis.peer, Some(*p.a.peer()));
+        assert!(diagnosis.findings.is_empty(), "{diagnosis}");
+        let text = diagnosis.to_string();
+        for part in parts {
+            assert!(text.contains(part), "{part:?} is not in {text}");
+        }
+        let ends = [
+            format!("this end: {}, Rts", p.a.local()),
+            format!("as it was connected: {}", p.b.local()),
+        ];
+        assert!(ends.iter().all(|end| text.contains(end)), "{text}");
+        symptoms.push(text.lines().nth(1).unwrap().to_owned());
+    }
+    symptoms.sort();
+    symptoms.dedup();
+    assert_eq!(symptoms.len(), 7);
+
+    // What is wrong here is found before anything is guessed.
+    let p = pair();
+    p.kernel.disturb();
+    let diagnosis = fail(&p, 12);
+    assert_eq!(diagnosis.findings.len(), 2, "{diagnosis}");
+    let text = diagnosis.to_string();
+    for part in [
+        "found: port 1 is Down",
+        "found: GID index 1, from which it sends, is ::ffff:10.9.0.2 now",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(text.find("found:") < text.find("cause 1:"), "{text}");
+}
+
+#[test]
+fn advice_names_what_there_is() {
+    for code in 0..=22 {
+        let Some(advice) = Status::from_code(code).advice() else {
+            continue;
+        };
+        assert!(!advice.symptom.is_empty() && !advice.causes.is_empty());
+        for cause in advice.causes {
+            let text = [cause.what, cause.cure].concat();
+            assert!(!text.contains("  ") && !text.contains('\n'), "{text:?}");
+            assert!(!cause.what.ends_with('.') && !cause.cure.ends_with('.'));
+        }
+    }
+    for code in [1, 4, 5, 9, 10, 12, 13] {
+        assert!(Status::from_code(code).advice().is_some(), "{code}");
+    }
+}
