@@ -18,6 +18,7 @@ use crate::{
         Table, //
     },
     ioctl,
+    listener::Arrivals,
     logic::handle::Kind,
     module_parameters,
     submit::Scratch,
@@ -71,6 +72,7 @@ pub(crate) struct Context {
     #[pin]
     table: Mutex<Table>,
     events: Arc<FileEvents>,
+    arrivals: Arc<Arrivals>,
     /// Room for one batch, lent to whoever submits.
     #[pin]
     scratch: Mutex<Option<KBox<Scratch>>>,
@@ -102,6 +104,11 @@ impl Context {
     /// Those who poll it.
     pub(crate) fn events(&self) -> &Arc<FileEvents> {
         &self.events
+    }
+
+    /// The requests for connections that wait.
+    pub(crate) fn arrivals(&self) -> &Arc<Arrivals> {
+        &self.arrivals
     }
 
     /// The device it is attached to; [`ENXIO`] when to none.
@@ -146,12 +153,23 @@ impl Context {
         let object = self.table.lock().remove(handle, published)?;
         let kind = object.kind();
         trace::object_destroy(self.id, kind as u32, handle, object.number());
+        if kind != Kind::Cq {
+            // Those who wait for it hold it, and nothing else would wake them.
+            object.shoo(EBADF);
+        }
         drop(object);
         if kind == Kind::Buffer {
             // What this cannot do for want of memory, the next use of the slots does.
             let _ = self.purge();
         }
         Ok(())
+    }
+
+    /// Takes out what `handle` names, which was not published, for another use. Sleeps.
+    pub(crate) fn withdraw(&self, _alive: &Alive<'_>, handle: u32) -> Result<Object> {
+        let object = self.table.lock().remove(handle, false)?;
+        trace::object_destroy(self.id, object.kind() as u32, handle, object.number());
+        Ok(object)
     }
 
     /// Lets go of memory that only requests which are done still refer to. Sleeps.
@@ -181,9 +199,7 @@ impl Context {
                     break;
                 };
                 trace::object_destroy(self.id, kind as u32, handle, object.number());
-                if let Object::Cq(cq) = &object {
-                    cq.ring().kill();
-                }
+                object.shoo(ENODEV);
                 drop(object);
             }
         }
@@ -192,9 +208,7 @@ impl Context {
     /// Wakes those who wait inside the gate: the device goes.
     pub(crate) fn shoo(&self) {
         for (_, object) in self.table.lock().iter() {
-            if let Object::Cq(cq) = object {
-                cq.ring().kill();
-            }
+            object.shoo(ENODEV);
         }
         self.events.wait.notify_all();
     }
@@ -228,6 +242,8 @@ impl FileOperations for Context {
         let id = SERIAL.fetch_add(1, Relaxed) as u32;
         let net = NetNs::current().ok_or(EINVAL)?;
         let events = Arc::pin_init(FileEvents::new(), GFP_KERNEL_ACCOUNT)?;
+        let max_objects = module_parameters::max_objects.value().get();
+        let arrivals = Arc::new(Arrivals::new(max_objects), GFP_KERNEL_ACCOUNT)?;
         let this = Arc::pin_init(
             pin_init!(Self {
                 id,
@@ -235,10 +251,11 @@ impl FileOperations for Context {
                 net,
                 device: SetOnce::new(),
                 table <- new_mutex!(
-                    Table::new(module_parameters::max_objects.value().get()),
+                    Table::new(max_objects),
                     "rust_ulp::Context::table"
                 ),
                 events,
+                arrivals,
                 scratch <- new_mutex!(None, "rust_ulp::Context::scratch"),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -354,6 +371,31 @@ impl FileOperations for Context {
                     buffer.pages().chunk_size(),
                     buffer.pages().node()
                 ),
+                Object::Listener(listener) => {
+                    let (waiting, rejected) = listener.backlog().usage();
+                    seq_print!(
+                        m,
+                        "rust_ulp-listener:\t{:#x} backlog {} waiting {} rejected {}\n",
+                        handle,
+                        listener.backlog().limit(),
+                        waiting,
+                        rejected
+                    )
+                }
+                Object::Connection(connection) => {
+                    let (state, qp) = connection.state();
+                    seq_print!(
+                        m,
+                        "rust_ulp-connection:\t{:#x} qp {:#x} {}\n",
+                        handle,
+                        qp,
+                        match state {
+                            abi::CONN_REQUESTED => "requested",
+                            abi::CONN_ESTABLISHED => "established",
+                            _ => "ended",
+                        }
+                    )
+                }
                 Object::Grant(grant) => seq_print!(
                     m,
                     "rust_ulp-grant:\t{:#x} addr {:#x} bytes {} access {:#x}\n",

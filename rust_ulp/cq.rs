@@ -17,6 +17,7 @@ use crate::{
         event::Event, //
     },
     sys::{
+        dyndbg::ulp_debug,
         errno::etime,
         lock::{
             new_spinlock_bh,
@@ -74,6 +75,12 @@ impl FileEvents {
         pin_init!(Self {
             wait <- new_poll_condvar!("rust_ulp::FileEvents::wait"),
         })
+    }
+
+    /// Notes that `event`, one of `EVENT_*`, happened to the object that `handle` names. Any context.
+    pub(crate) fn raise(&self, event: u32, handle: u32, info: u32) {
+        ulp_debug!("event {}: handle {:#x} info {}\n", event, handle, info);
+        self.wait.notify_all();
     }
 }
 

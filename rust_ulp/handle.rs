@@ -11,7 +11,9 @@ use crate::{
         BufferObject,
         GrantObject, //
     },
+    connection::Connection,
     cq::CqObject,
+    listener::Listener,
     logic::{
         handle::{
             Handle,
@@ -85,6 +87,8 @@ pub(crate) enum Object {
     Qp(Arc<QpObject>),
     Buffer(Arc<BufferObject>),
     Grant(Arc<GrantObject>),
+    Listener(Arc<Listener>),
+    Connection(Arc<Connection>),
 }
 
 impl Object {
@@ -96,6 +100,8 @@ impl Object {
             Self::Qp(_) => Kind::Qp,
             Self::Buffer(_) => Kind::Buffer,
             Self::Grant(_) => Kind::Grant,
+            Self::Listener(_) => Kind::Listener,
+            Self::Connection(_) => Kind::Connection,
         }
     }
 
@@ -104,7 +110,18 @@ impl Object {
             Self::Pd(object) => object.users().0.load(Relaxed),
             Self::Cq(object) => object.users().0.load(Relaxed),
             Self::Buffer(object) => object.users().0.load(Relaxed),
-            Self::Qp(_) | Self::Grant(_) => 0,
+            Self::Qp(object) => object.users().0.load(Relaxed),
+            Self::Grant(_) | Self::Listener(_) | Self::Connection(_) => 0,
+        }
+    }
+
+    /// Makes those who wait inside it leave, with `err`.
+    pub(crate) fn shoo(&self, err: Error) {
+        match self {
+            Self::Cq(cq) => cq.ring().kill(),
+            Self::Listener(listener) => listener.close(err),
+            Self::Connection(connection) => connection.close(err),
+            _ => (),
         }
     }
 
@@ -246,6 +263,10 @@ impl Table {
         qp: Qp(QpObject);
         /// A buffer. [`EBADF`], [`ebadfd`].
         buffer: Buffer(BufferObject);
+        /// A listener. [`EBADF`], [`ebadfd`].
+        listener: Listener(Listener);
+        /// A connection, or a request for one. [`EBADF`], [`ebadfd`].
+        connection: Connection(Connection);
     }
 
     /// A protection domain that a new object will need.
@@ -256,6 +277,11 @@ impl Table {
     /// A completion queue that a new object will need.
     pub(crate) fn need_cq(&self, handle: u32) -> Result<Need<CqObject>> {
         Ok(Need::new(self.cq(handle)?.clone()))
+    }
+
+    /// A queue pair that a new object will need.
+    pub(crate) fn need_qp(&self, handle: u32) -> Result<Need<QpObject>> {
+        Ok(Need::new(self.qp(handle)?.clone()))
     }
 
     /// A buffer that a new object will need.

@@ -11,6 +11,7 @@ use crate::{
         BufferObject,
         GrantObject, //
     },
+    connect,
     context::Context,
     cq::{
         self,
@@ -35,13 +36,11 @@ use crate::{
     submit,
     sys::{
         compat::Parameter as _,
-        dyndbg::ulp_debug,
         errno::{
             eopnotsupp,
             eproto, //
         },
         pages,
-        trace,
         user::{
             Arg,
             Plain, //
@@ -83,6 +82,13 @@ pub(crate) fn dispatch(this: ArcBorrow<'_, Context>, cmd: u32, arg: usize) -> Re
         abi::IOC_GRANT_CREATE => grant_create,
         abi::IOC_DESTROY => destroy,
         abi::IOC_SUBMIT => submit::submit,
+        abi::IOC_LISTEN => connect::listen,
+        abi::IOC_GET_REQUEST => connect::get_request,
+        abi::IOC_ACCEPT => connect::accept,
+        abi::IOC_REJECT => connect::reject,
+        abi::IOC_CONNECT => connect::connect,
+        abi::IOC_DISCONNECT => connect::disconnect,
+        abi::IOC_CONN_QUERY => connect::query,
         _ => return Err(ENOTTY),
     };
     // A husk has one answer to all of them. The gate decides for those that use the device; this
@@ -109,7 +115,12 @@ fn create<T: Plain>(
     // Not ours to hold outside the gate: if the device goes meanwhile, the table gives it up.
     drop(kept);
     drop(alive);
+    publish(this, arg, handle)
+}
 
+/// Writes the struct back, and lets `handle`, which is in it, be found; if that fails, destroys the
+/// object. Not to be called inside the gate.
+pub(crate) fn publish<T: Plain>(this: ArcBorrow<'_, Context>, arg: &Arg<T>, handle: u32) -> Result {
     let written = arg.write();
     let alive = this.enter()?;
     match written {
@@ -412,15 +423,7 @@ fn qp_modify(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
     };
-    let result = qp.qp().modify(&attributes, value.attr_mask);
-    trace::qp_modify(
-        qp.number(),
-        from as u32,
-        to as u32,
-        result.err().map_or(0, |err| err.to_errno()),
-    );
-    ulp_debug!("qp {}: {:?} -> {:?}: {:?}\n", qp.number(), from, to, result);
-    result?;
+    qp.modify(&attributes, value.attr_mask)?;
     if value.attr_mask & mask::AV != 0 {
         value.attr.ah.dmac = av.dmac;
         value.attr.ah.hop_limit = av.hop_limit;

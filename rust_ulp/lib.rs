@@ -23,6 +23,10 @@
 //!   cq              puts it into the ring that user space reads, wakes who waits
 //! ```
 //!
+//! And of a connection: `connect` has the commands, `listener` and `connection` the objects that
+//! they make, `rdma/cm` the manager's identifiers, whose events come in through
+//! `rust_ulp_cm_event` of sys/entry.c.
+//!
 //! # Lock order
 //!
 //! Top to bottom; nothing above is taken while something below is held.
@@ -35,6 +39,9 @@
 //! | `mmap_lock` (kernel) | an address space; taken by copies from and to user space, so no lock below is held over one | process |
 //! | `Device::contexts` | the files attached to a device | process |
 //! | `Context::table` | handles | process |
+//! | handler mutex of an identifier (connection manager); a listener's before that of its request | what happens to the identifier | process; held over `cm::Handler` and `cm::Listener`. Dropping an identifier takes it, so nothing below is held over that |
+//! | `Backlog::waiting` | the requests of a listener | process |
+//! | `Connection::progress` | how far a connection is; held over the move of its queue pair to ERR | process |
 //! | `PdObject::registrar` | making the registrar | process |
 //! | `rdma::Registrar::turn`, `rdma::Qp::modifying`, `rdma::Cq::draining`, `rdma::Cq::polling` | one at a time, in this order | process |
 //! | `rdma::Queue::lists` | slots of a queue | process, softirq; held over the driver's `post_send` |
@@ -50,6 +57,7 @@
 //! | `poll` | process | takes the table |
 //! | `release` | process, perhaps exiting: no `current->files`, no `current->nsproxy` | tears down, drains |
 //! | `Client::add`, `remove` | process | `remove` is bounded: waits only for those inside the gate, who are woken |
+//! | connection manager's handlers | process (the manager's workqueues), handler mutex held | may sleep, wait for nobody, do not look at the gate; drop no identifier |
 //! | completion handlers | process (workqueue, caller) or softirq, as the completion queue was made | must not sleep |
 //! | queue pair and completion queue events | any, interrupts off, under the driver's locks | only store flags |
 
@@ -71,11 +79,14 @@ mod uapi;
 mod logic;
 
 mod buffer;
+mod connect;
+mod connection;
 mod context;
 mod cq;
 mod device;
 mod handle;
 mod ioctl;
+mod listener;
 mod pd;
 mod qp;
 mod query;

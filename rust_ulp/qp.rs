@@ -9,29 +9,40 @@ use crate::{
         CqObject,
         Ring, //
     },
-    handle::Need,
+    handle::{
+        Need,
+        Needed,
+        Users, //
+    },
     pd::PdObject,
     rdma::{
         self,
         event::Event,
         qp::{
+            mask,
+            Attributes,
             Handler,
             Qp,
-            Side, //
+            Side,
+            State, //
         },
         wr::WorkCompletion, //
     },
     sys::{
         dyndbg::ulp_debug,
+        errno::eisconn,
         trace, //
     },
     uapi::abi, //
 };
+use core::ops::Deref;
 use kernel::{
     prelude::*,
     sync::{
         atomic::{
             Atomic,
+            AtomicFlag,
+            Full,
             Relaxed, //
         },
         Arc, //
@@ -169,6 +180,9 @@ pub(crate) struct QpObject {
     _send_cq: Need<CqObject>,
     _recv_cq: Need<CqObject>,
     sig_all: bool,
+    /// A connection has it: see [`Claim`].
+    claimed: AtomicFlag,
+    users: Users,
 }
 
 impl QpObject {
@@ -204,6 +218,8 @@ impl QpObject {
                 _send_cq: send_cq,
                 _recv_cq: recv_cq,
                 sig_all,
+                claimed: AtomicFlag::new(false),
+                users: Users::new(),
             },
             GFP_KERNEL_ACCOUNT,
         )?)
@@ -237,5 +253,77 @@ impl QpObject {
     /// Tells it its handle, for completions.
     pub(crate) fn set_handle(&self, handle: u32) {
         self.qp.handler().handle.store(handle, Relaxed);
+    }
+
+    /// Its handle.
+    pub(crate) fn handle(&self) -> u32 {
+        self.qp.handler().handle.load(Relaxed)
+    }
+
+    /// Changes attributes as [`Qp::modify`] does, and says so. Sleeps.
+    pub(crate) fn modify(&self, attributes: &Attributes, mask: u32) -> Result {
+        let from = self.qp.state();
+        let to = if mask & mask::STATE != 0 {
+            State::from_raw(attributes.qp_state).ok_or(EINVAL)?
+        } else {
+            from
+        };
+        let result = self.qp.modify(attributes, mask);
+        trace::qp_modify(
+            self.number(),
+            from as u32,
+            to as u32,
+            result.err().map_or(0, |err| err.to_errno()),
+        );
+        ulp_debug!(
+            "qp {}: {:?} -> {:?}: {:?}\n",
+            self.number(),
+            from,
+            to,
+            result
+        );
+        result
+    }
+
+    /// Changes nothing but the state. Sleeps.
+    pub(crate) fn move_to(&self, state: State) -> Result {
+        let attributes = Attributes {
+            qp_state: state as u32,
+            ..Default::default()
+        };
+        self.modify(&attributes, mask::STATE)
+    }
+}
+
+impl Needed for QpObject {
+    fn users(&self) -> &Users {
+        &self.users
+    }
+}
+
+/// The right of one connection to a queue pair.
+pub(crate) struct Claim(Need<QpObject>);
+
+impl Claim {
+    /// Claims `qp`. [`eisconn`] when another connection has it.
+    pub(crate) fn new(qp: Need<QpObject>) -> Result<Self> {
+        if qp.claimed.xchg(true, Full) {
+            return Err(eisconn());
+        }
+        Ok(Self(qp))
+    }
+}
+
+impl Deref for Claim {
+    type Target = QpObject;
+
+    fn deref(&self) -> &QpObject {
+        &self.0
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.0.claimed.store(false, Relaxed);
     }
 }

@@ -51,7 +51,7 @@ pub(crate) fn module(_this: ArcBorrow<'_, Context>, arg: usize) -> Result {
             .value()
             .get()
             .min(crate::logic::handle::MAX_OBJECTS),
-        features: abi::FEATURE_CALL | abi::FEATURE_GRANTS,
+        features: abi::FEATURE_CALL | abi::FEATURE_GRANTS | abi::FEATURE_CM,
         max_buffer: buffer::MAX_LENGTH,
         max_batch: submit::MAX_BATCH,
         max_cq_entries: cq::MAX_ENTRIES,

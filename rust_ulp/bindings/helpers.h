@@ -13,6 +13,7 @@
 #include <linux/spinlock.h>
 #include <net/net_namespace.h>
 #include <rdma/ib_verbs.h>
+#include <rdma/rdma_cm.h>
 
 /* What of struct ib_device and its attributes is read, in types that do not change. */
 struct rust_ulp_h_device {
@@ -54,6 +55,33 @@ struct rust_ulp_h_gid {
 	u32 ifindex;		/* 0 when there is none, or not in the namespace asked for */
 	char ifname[16];
 	bool local_net;		/* its netdev is in the namespace asked for */
+};
+
+/* What struct sockaddr_in and sockaddr_in6 say. */
+struct rust_ulp_h_addr {
+	u16 family;		/* AF_INET, AF_INET6 */
+	u16 port;		/* host order */
+	u32 scope_id;
+	u8 addr[16];		/* network order; IPv4 in the first four bytes */
+};
+
+/* What the context of an identifier of the connection manager points at. */
+struct rust_ulp_cm_hook {
+	int (*event)(struct rdma_cm_id *id, struct rdma_cm_event *event);
+};
+
+/* What of struct rdma_cm_event is read. */
+struct rust_ulp_h_cm_event {
+	const void *private_data;	/* of the peer; lives as long as the event */
+	u32 event;		/* enum rdma_cm_event_type */
+	s32 status;
+	u32 qp_num;
+	u8 private_data_len;
+	u8 responder_resources;
+	u8 initiator_depth;
+	u8 flow_control;
+	u8 retry_count;
+	u8 rnr_retry_count;
 };
 
 void rust_ulp_h_device_get(struct ib_device *dev);
@@ -102,6 +130,19 @@ void rust_ulp_h_ah_attr_get(const struct rdma_ah_attr *attr, u32 *port, u8 dgid[
 void rust_ulp_h_destroy_ah(struct ib_ah *ah);
 int rust_ulp_h_own_dmac(struct ib_device *dev, u32 port, u32 index, u8 dmac[6]);
 
+struct rdma_cm_id *rust_ulp_h_cm_create(struct net *net, struct rust_ulp_cm_hook *hook);
+struct rust_ulp_cm_hook *rust_ulp_h_cm_hook(struct rdma_cm_id *id);
+void rust_ulp_h_cm_set_hook(struct rdma_cm_id *id, struct rust_ulp_cm_hook *hook);
+int rust_ulp_h_cm_bind(struct rdma_cm_id *id, const struct rust_ulp_h_addr *addr);
+int rust_ulp_h_cm_resolve_addr(struct rdma_cm_id *id, const struct rust_ulp_h_addr *src,
+			       const struct rust_ulp_h_addr *dst, unsigned long timeout_ms);
+void rust_ulp_h_cm_addrs(struct rdma_cm_id *id, struct rust_ulp_h_addr *local,
+			 struct rust_ulp_h_addr *peer);
+bool rust_ulp_h_cm_device_index(struct rdma_cm_id *id, u32 *index);
+bool rust_ulp_h_cm_path(struct rdma_cm_id *id, u8 *mtu, u8 *traffic_class);
+void rust_ulp_h_cm_limit_mtu(struct rdma_cm_id *id, u8 mtu);
+void rust_ulp_h_cm_event_read(const struct rdma_cm_event *event, struct rust_ulp_h_cm_event *out);
+
 struct net *rust_ulp_h_current_net(void);
 void rust_ulp_h_put_net(struct net *net);
 
@@ -136,6 +177,8 @@ int rust_ulp_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 		       const struct ib_send_wr **bad_wr);
 int rust_ulp_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
 		       const struct ib_recv_wr **bad_wr);
+
+int rust_ulp_cm_event(struct rdma_cm_id *id, struct rdma_cm_event *event);
 
 int rust_ulp_chardev_register(void);
 void rust_ulp_chardev_unregister(void);

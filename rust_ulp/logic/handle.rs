@@ -17,12 +17,22 @@ pub enum Kind {
     Qp = 3,
     Buffer = 4,
     Grant = 5,
+    Listener = 8,
+    Connection = 9,
 }
 
 impl Kind {
     /// All of them, in the order in which they can be destroyed: users before what they use.
     #[allow(unreachable_pub)]
-    pub const TEARDOWN: [Self; 5] = [Self::Qp, Self::Grant, Self::Buffer, Self::Cq, Self::Pd];
+    pub const TEARDOWN: [Self; 7] = [
+        Self::Listener,
+        Self::Connection,
+        Self::Qp,
+        Self::Grant,
+        Self::Buffer,
+        Self::Cq,
+        Self::Pd,
+    ];
 
     const fn from_raw(raw: u32) -> Option<Self> {
         Some(match raw {
@@ -31,6 +41,8 @@ impl Kind {
             3 => Self::Qp,
             4 => Self::Buffer,
             5 => Self::Grant,
+            8 => Self::Listener,
+            9 => Self::Connection,
             _ => return None,
         })
     }

@@ -4,7 +4,7 @@
 //!
 //! Safe abstractions over the kernel's RDMA core, for upper-layer protocols: clients that come and
 //! go with devices, protection domains, completion queues, queue pairs, memory regions made by fast
-//! registration. They know nothing of the protocol that uses them.
+//! registration, connections. They know nothing of the protocol that uses them.
 //!
 //! # Lifetime
 //!
@@ -23,6 +23,7 @@
 //! | [`qp::Chain::post`] | no | takes the queue's lock, under it the driver's |
 //! | [`qp::Handler::complete`], `retire` | as [`cq::PollContext`] says | nothing held |
 //! | [`qp::Handler::cancel`] | as its caller may | nothing held |
+//! | [`cm::Handler::event`], [`cm::Listener::request`] | yes | the identifier's handler mutex; of a request, its listener's too |
 //! | [`qp::Handler::event`], [`cq::Handler::event`] | no: rxe calls under its locks, interrupts off | driver's locks |
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
@@ -32,6 +33,7 @@
 
 pub(crate) mod ah;
 pub(crate) mod client;
+pub(crate) mod cm;
 pub(crate) mod cq;
 pub(crate) mod device;
 pub(crate) mod event;

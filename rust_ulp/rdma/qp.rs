@@ -217,7 +217,7 @@ impl Attributes {
         }
     }
 
-    fn from_raw(raw: &bindings::ib_qp_attr) -> Self {
+    pub(super) fn from_raw(raw: &bindings::ib_qp_attr) -> Self {
         Self {
             qp_state: raw.qp_state,
             cur_qp_state: raw.cur_qp_state,

@@ -12,6 +12,7 @@
 #include <linux/module.h>
 #include <linux/poll.h>
 #include <rdma/ib_verbs.h>
+#include <rdma/rdma_cm.h>
 
 #include "helpers.h"
 #include "entry.h"
@@ -92,4 +93,12 @@ noinline int rust_ulp_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
 				const struct ib_recv_wr **bad_wr)
 {
 	return ib_post_recv(qp, wr, bad_wr);
+}
+
+/* The handler of every identifier: finds the Rust function that belongs to it. */
+int rust_ulp_cm_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
+{
+	struct rust_ulp_cm_hook *hook = id->context;
+
+	return hook->event(id, event);
 }

@@ -22,10 +22,20 @@ macro_rules! errnos {
 errnos! {
     /// Operation already in progress.
     ealready = EALREADY;
+    /// Address in use.
+    eaddrinuse = EADDRINUSE;
     /// Cannot assign the requested address.
     eaddrnotavail = EADDRNOTAVAIL;
     /// Handle of another type.
     ebadfd = EBADFD;
+    /// Connection refused.
+    econnrefused = ECONNREFUSED;
+    /// Connection reset by the peer.
+    econnreset = ECONNRESET;
+    /// No route to the host.
+    ehostunreach = EHOSTUNREACH;
+    /// The endpoint is connected.
+    eisconn = EISCONN;
     /// The endpoint is not connected.
     enotconn = ENOTCONN;
     /// Not supported.

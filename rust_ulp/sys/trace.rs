@@ -76,4 +76,16 @@ tracepoints! {
     rust_ulp_deliver as deliver(cq: u32, user_data: u64, tail: u32, unread: u32, woke: bool);
     /// A waiter goes on.
     rust_ulp_wait as wait(file: u32, cq: u32, unread: u32, error: i32);
+    /// The connection manager tells of an object; `event` is `enum rdma_cm_event_type`.
+    rust_ulp_cm_event as cm_event(handle: u32, event: u32, status: i32);
+    /// A listener got a request, which waits, or was turned away.
+    rust_ulp_request as request(listener: u32, peer_qp_num: u32, waiting: u32, error: i32);
+    /// A CONNECT is done.
+    rust_ulp_connect as connect(
+        handle: u32, qp_num: u32, resolve_us: u32, route_us: u32, connect_us: u32, error: i32,
+    );
+    /// An ACCEPT is done.
+    rust_ulp_accept as accept(handle: u32, qp_num: u32, error: i32);
+    /// A connection has ended.
+    rust_ulp_disconnect as disconnect(handle: u32, by_peer: bool);
 }

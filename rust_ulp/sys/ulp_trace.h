@@ -23,7 +23,9 @@
 		{ 2, "cq" },				\
 		{ 3, "qp" },				\
 		{ 4, "buffer" },			\
-		{ 5, "grant" })
+		{ 5, "grant" },				\
+		{ 8, "listener" },			\
+		{ 9, "connection" })
 
 #define show_ulp_opcode(opcode)				\
 	__print_symbolic(opcode,			\
@@ -240,6 +242,116 @@ TRACE_EVENT(rust_ulp_wait,
 	),
 	TP_printk("file=%u cq=0x%x unread=%u error=%d", __entry->file, __entry->cq,
 		  __entry->unread, __entry->error)
+);
+
+/* The connection manager tells of @handle: of a request that was not taken yet, 0. */
+TRACE_EVENT(rust_ulp_cm_event,
+	TP_PROTO(u32 handle, u32 event, int status),
+	TP_ARGS(handle, event, status),
+	TP_STRUCT__entry(
+		__field(u32, handle)
+		__field(u32, event)
+		__field(int, status)
+	),
+	TP_fast_assign(
+		__entry->handle = handle;
+		__entry->event = event;
+		__entry->status = status;
+	),
+	TP_printk("handle=0x%x %s status=%d", __entry->handle,
+		  __print_symbolic(__entry->event,
+			{ 0, "ADDR_RESOLVED" },
+			{ 1, "ADDR_ERROR" },
+			{ 2, "ROUTE_RESOLVED" },
+			{ 3, "ROUTE_ERROR" },
+			{ 4, "CONNECT_REQUEST" },
+			{ 5, "CONNECT_RESPONSE" },
+			{ 6, "CONNECT_ERROR" },
+			{ 7, "UNREACHABLE" },
+			{ 8, "REJECTED" },
+			{ 9, "ESTABLISHED" },
+			{ 10, "DISCONNECTED" },
+			{ 11, "DEVICE_REMOVAL" },
+			{ 14, "ADDR_CHANGE" },
+			{ 15, "TIMEWAIT_EXIT" }), __entry->status)
+);
+
+/* A listener got a request: it waits, or was turned away with @error. */
+TRACE_EVENT(rust_ulp_request,
+	TP_PROTO(u32 listener, u32 peer_qp_num, u32 waiting, int error),
+	TP_ARGS(listener, peer_qp_num, waiting, error),
+	TP_STRUCT__entry(
+		__field(u32, listener)
+		__field(u32, peer_qp_num)
+		__field(u32, waiting)
+		__field(int, error)
+	),
+	TP_fast_assign(
+		__entry->listener = listener;
+		__entry->peer_qp_num = peer_qp_num;
+		__entry->waiting = waiting;
+		__entry->error = error;
+	),
+	TP_printk("listener=0x%x peer_qpn=%u waiting=%u error=%d", __entry->listener,
+		  __entry->peer_qp_num, __entry->waiting, __entry->error)
+);
+
+/* CONNECT is done: how long it took until the address, the route and the peer's answer were there. */
+TRACE_EVENT(rust_ulp_connect,
+	TP_PROTO(u32 handle, u32 qp_num, u32 resolve_us, u32 route_us, u32 connect_us, int error),
+	TP_ARGS(handle, qp_num, resolve_us, route_us, connect_us, error),
+	TP_STRUCT__entry(
+		__field(u32, handle)
+		__field(u32, qp_num)
+		__field(u32, resolve_us)
+		__field(u32, route_us)
+		__field(u32, connect_us)
+		__field(int, error)
+	),
+	TP_fast_assign(
+		__entry->handle = handle;
+		__entry->qp_num = qp_num;
+		__entry->resolve_us = resolve_us;
+		__entry->route_us = route_us;
+		__entry->connect_us = connect_us;
+		__entry->error = error;
+	),
+	TP_printk("handle=0x%x qpn=%u resolve_us=%u route_us=%u connect_us=%u error=%d",
+		  __entry->handle, __entry->qp_num, __entry->resolve_us, __entry->route_us,
+		  __entry->connect_us, __entry->error)
+);
+
+/* ACCEPT is done. */
+TRACE_EVENT(rust_ulp_accept,
+	TP_PROTO(u32 handle, u32 qp_num, int error),
+	TP_ARGS(handle, qp_num, error),
+	TP_STRUCT__entry(
+		__field(u32, handle)
+		__field(u32, qp_num)
+		__field(int, error)
+	),
+	TP_fast_assign(
+		__entry->handle = handle;
+		__entry->qp_num = qp_num;
+		__entry->error = error;
+	),
+	TP_printk("handle=0x%x qpn=%u error=%d", __entry->handle, __entry->qp_num,
+		  __entry->error)
+);
+
+/* A connection has ended: by the peer, or by this side. */
+TRACE_EVENT(rust_ulp_disconnect,
+	TP_PROTO(u32 handle, bool by_peer),
+	TP_ARGS(handle, by_peer),
+	TP_STRUCT__entry(
+		__field(u32, handle)
+		__field(bool, by_peer)
+	),
+	TP_fast_assign(
+		__entry->handle = handle;
+		__entry->by_peer = by_peer;
+	),
+	TP_printk("handle=0x%x by_peer=%d", __entry->handle, __entry->by_peer)
 );
 
 #endif /* _RUST_ULP_TRACE_H */

@@ -1,0 +1,726 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Connections of a file.
+//!
+//! Owns the manager's identifier of each, and knows how far it has come. A connection begins with
+//! CONNECT, or as a request that a listener got and ACCEPT takes. The commands run in the caller's
+//! context and take one step after the other; the handler runs in process context with the manager's
+//! handler mutex held, notes what happened, wakes the command that waits, and moves the queue pair to
+//! ERR when the peer has ended the connection.
+//!
+//! The queue pair leaves its state only when the peer has answered (CONNECT) or is about to be
+//! answered (ACCEPT). In RTS it takes data before the manager's last message has arrived, so nothing
+//! has to be done about a packet that comes first.
+
+use crate::{
+    cq::FileEvents,
+    qp::{
+        Claim,
+        QpObject, //
+    },
+    rdma::{
+        cm,
+        qp::{
+            mask,
+            State, //
+        }, //
+    },
+    sys::{
+        dyndbg::ulp_debug,
+        errno::{
+            eaddrnotavail,
+            econnrefused,
+            econnreset,
+            ehostunreach,
+            eisconn,
+            enotconn, //
+        },
+        net::NetNs,
+        trace, //
+    },
+    uapi::abi, //
+};
+use core::net::SocketAddr;
+use kernel::{
+    new_condvar,
+    new_mutex,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        lock::{
+            Backend,
+            Guard, //
+        },
+        Arc,
+        CondVar,
+        CondVarTimeoutResult,
+        Mutex, //
+    },
+    time::{
+        msecs_to_jiffies,
+        Instant,
+        Monotonic, //
+    }, //
+};
+
+/// How long to look for a link-layer address at most: neighbours are asked three times, a second
+/// apart.
+const ADDRESS_MILLIS: u32 = 4000;
+
+/// Until when a command waits.
+pub(crate) struct Deadline {
+    start: Instant<Monotonic>,
+    timeout_ns: u64,
+}
+
+impl Deadline {
+    /// In `timeout_ns`.
+    pub(crate) fn new(timeout_ns: u64) -> Self {
+        Self {
+            start: Instant::now(),
+            timeout_ns,
+        }
+    }
+
+    fn left_ns(&self) -> u64 {
+        let elapsed = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(0);
+        self.timeout_ns.saturating_sub(elapsed)
+    }
+
+    /// Milliseconds left, rounded up; [`ETIMEDOUT`] when there are none.
+    fn millis(&self) -> Result<u32> {
+        match self.left_ns().div_ceil(1_000_000) {
+            0 => Err(ETIMEDOUT),
+            millis => Ok(u32::try_from(millis).unwrap_or(u32::MAX / 2)),
+        }
+    }
+
+    /// Microseconds since the start.
+    fn micros(&self) -> u32 {
+        let elapsed = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(0);
+        u32::try_from(elapsed / 1000).unwrap_or(u32::MAX)
+    }
+
+    /// Sleeps until `changed` is notified, or for no reason. [`EINTR`] when a signal comes,
+    /// `false` when the time is over.
+    pub(crate) fn wait<T, B: Backend>(
+        &self,
+        changed: &CondVar,
+        guard: &mut Guard<'_, T, B>,
+    ) -> Result<bool> {
+        let Ok(millis) = self.millis() else {
+            return Ok(false);
+        };
+        let jiffies = msecs_to_jiffies(millis).max(1);
+        match changed.wait_interruptible_timeout(guard, jiffies) {
+            CondVarTimeoutResult::Signal { .. } => Err(EINTR),
+            _ => Ok(true),
+        }
+    }
+}
+
+/// How far a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// CONNECT has begun.
+    Begun,
+    /// The peer's address is resolved,
+    AddressKnown,
+    /// the route,
+    RouteKnown,
+    /// and the peer has accepted.
+    Answered,
+    /// A request that nobody has answered.
+    Requested,
+    /// ACCEPT is at it.
+    Accepting,
+    /// Both ends know.
+    Established,
+    /// It was established, or a request that was answered in vain.
+    Ended,
+    /// And late packets are gone.
+    Over,
+}
+
+/// Private data of the peer.
+#[derive(Clone, Copy)]
+pub(crate) struct Private {
+    pub(crate) len: u32,
+    pub(crate) data: [u8; abi::CM_PRIVATE_MAX],
+}
+
+impl Private {
+    fn new(data: &[u8]) -> Self {
+        let mut this = Self {
+            len: 0,
+            data: [0; abi::CM_PRIVATE_MAX],
+        };
+        for (to, from) in this.data.iter_mut().zip(data) {
+            *to = *from;
+            this.len = this.len.wrapping_add(1);
+        }
+        this
+    }
+}
+
+struct Progress {
+    stage: Stage,
+    /// Why it goes no further.
+    failure: Option<Error>,
+    /// Why those who wait have to leave.
+    closed: Option<Error>,
+    reject_reason: u32,
+    /// What the peer said last.
+    peer: cm::Parameters,
+    private: Private,
+    /// What the peer asks for, or what was agreed.
+    param: abi::ConnParam,
+    addresses: (Option<SocketAddr>, Option<SocketAddr>),
+    qp: Option<Claim>,
+}
+
+impl Progress {
+    fn fail(&mut self, err: Error) {
+        self.failure.get_or_insert(err);
+    }
+}
+
+/// What the handler and the commands of a connection share.
+#[pin_data]
+pub(crate) struct Shared {
+    handle: Atomic<u32>,
+    #[pin]
+    progress: Mutex<Progress>,
+    #[pin]
+    changed: CondVar,
+    file: Arc<FileEvents>,
+}
+
+impl Shared {
+    fn new(stage: Stage, file: Arc<FileEvents>) -> Result<Arc<Self>> {
+        let progress = Progress {
+            stage,
+            failure: None,
+            closed: None,
+            reject_reason: 0,
+            peer: cm::Parameters::default(),
+            private: Private::new(&[]),
+            param: abi::ConnParam::default(),
+            addresses: (None, None),
+            qp: None,
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                handle: Atomic::new(0),
+                progress <- new_mutex!(progress, "rust_ulp::Connection::progress"),
+                changed <- new_condvar!("rust_ulp::Connection::changed"),
+                file,
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Of a request that has just arrived.
+    pub(crate) fn requested(request: &cm::Request<'_>, file: Arc<FileEvents>) -> Result<Arc<Self>> {
+        let this = Self::new(Stage::Requested, file)?;
+        let message = request.message();
+        let parameters = message.parameters;
+        let mut progress = this.progress.lock();
+        progress.peer = parameters;
+        progress.private = Private::new(message.private_data);
+        progress.addresses = request.id().addresses();
+        progress.param = abi::ConnParam {
+            responder_resources: parameters.responder_resources,
+            initiator_depth: parameters.initiator_depth,
+            retry_cnt: parameters.retry_count,
+            rnr_retry: parameters.rnr_retry_count,
+            ..Default::default()
+        };
+        if parameters.flow_control {
+            progress.param.flags |= abi::CONN_FLOW_CONTROL;
+        }
+        if let Some(path) = request.id().path() {
+            progress.param.path_mtu = path.mtu;
+            progress.param.traffic_class = path.traffic_class;
+        }
+        drop(progress);
+        Ok(this)
+    }
+
+    /// Notes that an established connection has ended: its requests are flushed. Sleeps.
+    fn end(&self, progress: &mut Progress, by_peer: bool) {
+        progress.stage = Stage::Ended;
+        let handle = self.handle.load(Relaxed);
+        trace::disconnect(handle, by_peer);
+        ulp_debug!("connection {:#x}: ended, by peer {}\n", handle, by_peer);
+        if let Some(qp) = &progress.qp {
+            if (State::Rtr..=State::Sqe).contains(&qp.qp().state()) {
+                // When the driver refuses, the queue pair is as bad as it can be.
+                let _ = qp.move_to(State::Err);
+            }
+        }
+    }
+}
+
+impl cm::Handler for Shared {
+    fn event(&self, id: &cm::Locked<'_>, event: &cm::Event<'_>) {
+        let handle = self.handle.load(Relaxed);
+        trace::cm_event(handle, event.number(), event.status());
+        let mut progress = self.progress.lock();
+        let mut raised = None;
+        match (event, progress.stage) {
+            (cm::Event::AddressResolved, Stage::Begun) => progress.stage = Stage::AddressKnown,
+            (cm::Event::RouteResolved, Stage::AddressKnown) => progress.stage = Stage::RouteKnown,
+            (cm::Event::Response(message), Stage::RouteKnown) => {
+                progress.peer = message.parameters;
+                progress.private = Private::new(message.private_data);
+                progress.stage = Stage::Answered;
+            }
+            (cm::Event::Established, Stage::Accepting) => progress.stage = Stage::Established,
+            (
+                cm::Event::Disconnected | cm::Event::Rejected { .. },
+                Stage::Established, //
+            ) => {
+                self.end(&mut progress, true);
+                // Fails when it was no request to disconnect: then it needs no answer.
+                let _ = id.disconnect();
+                raised = Some(abi::EVENT_DISCONNECTED);
+            }
+            (
+                cm::Event::Disconnected | cm::Event::Rejected { .. },
+                Stage::Requested | Stage::Accepting,
+            ) => progress.fail(econnreset()),
+            (cm::Event::Rejected { .. }, Stage::Ended | Stage::Over) => (),
+            (
+                cm::Event::Rejected {
+                    reason,
+                    private_data,
+                },
+                _,
+            ) => {
+                progress.reject_reason = *reason;
+                progress.private = Private::new(private_data);
+                progress.fail(econnrefused());
+            }
+            (
+                cm::Event::AddressError(err)
+                | cm::Event::RouteError(err)
+                | cm::Event::ConnectError(err),
+                _,
+            ) => progress.fail(*err),
+            (cm::Event::Unreachable(_), Stage::Established) => {
+                raised = Some(abi::EVENT_UNREACHABLE);
+            }
+            (cm::Event::Unreachable(_), _) => progress.fail(ETIMEDOUT),
+            (cm::Event::TimewaitExit, Stage::Ended) => {
+                progress.stage = Stage::Over;
+                raised = Some(abi::EVENT_TIMEWAIT_EXIT);
+            }
+            (cm::Event::AddressChange, _) => raised = Some(abi::EVENT_ADDR_CHANGE),
+            // Of another device than the file's, for of that this module hears first, and drops all
+            // identifiers: a route that is not wanted, and that CONNECT gives up when it wakes.
+            (cm::Event::DeviceRemoval, _) => progress.fail(ehostunreach()),
+            _ => (),
+        }
+        drop(progress);
+        self.changed.notify_all();
+        if let Some(event) = raised.filter(|_| handle != 0) {
+            self.file.raise(event, handle, 0);
+        }
+    }
+}
+
+/// What CONNECT asks for.
+pub(crate) struct Wanted<'a> {
+    pub(crate) dst: SocketAddr,
+    pub(crate) src: Option<SocketAddr>,
+    pub(crate) param: abi::ConnParam,
+    pub(crate) private_data: &'a [u8],
+    /// The number of the file's device.
+    pub(crate) device: u32,
+}
+
+/// Microseconds from the start of CONNECT.
+#[derive(Default)]
+pub(crate) struct Times {
+    pub(crate) resolve: u32,
+    pub(crate) route: u32,
+    pub(crate) connect: u32,
+}
+
+/// What the peer said, and what was agreed.
+pub(crate) struct Outcome {
+    pub(crate) param: abi::ConnParam,
+    pub(crate) peer_qp_num: u32,
+    pub(crate) reject_reason: u32,
+    pub(crate) private: Private,
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) peer: Option<SocketAddr>,
+}
+
+/// A connection of a file, or a request for one.
+pub(crate) struct Connection {
+    // Before what its handler uses.
+    id: cm::Owned<Shared>,
+    shared: Arc<Shared>,
+}
+
+impl Connection {
+    /// For a connection to be made by [`Self::connect`] with the queue pair of `claim`. Sleeps.
+    pub(crate) fn new(net: &NetNs, claim: Claim, file: Arc<FileEvents>) -> Result<Arc<Self>> {
+        let shared = Shared::new(Stage::Begun, file)?;
+        shared.progress.lock().qp = Some(claim);
+        let id = cm::Owned::connection(net, shared.clone())?;
+        Ok(Arc::new(Self { id, shared }, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// Of a request: its identifier, of which `shared` hears.
+    pub(crate) fn of_request(id: cm::Owned<Shared>, shared: Arc<Shared>) -> Self {
+        Self { id, shared }
+    }
+
+    /// Tells it its handle, for events.
+    pub(crate) fn set_handle(&self, handle: u32) {
+        self.shared.handle.store(handle, Relaxed);
+    }
+
+    /// Makes those who wait for it leave, with `err`.
+    pub(crate) fn close(&self, err: Error) {
+        self.shared.progress.lock().closed.get_or_insert(err);
+        self.shared.changed.notify_all();
+    }
+
+    /// Whether it is a request whose sender has gone.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.shared.progress.lock().failure.is_some()
+    }
+
+    /// Waits until it has left stage `from`. Sleeps.
+    fn pass(&self, from: Stage, deadline: &Deadline) -> Result {
+        let mut progress = self.shared.progress.lock();
+        loop {
+            if let Some(err) = progress.closed.or(progress.failure) {
+                return Err(err);
+            }
+            if progress.stage != from {
+                return Ok(());
+            }
+            if !deadline.wait(&self.shared.changed, &mut progress)? {
+                return Err(ETIMEDOUT);
+            }
+        }
+    }
+
+    /// Connects `qp`, in RESET or INIT, which this connection has claimed. Sleeps.
+    ///
+    /// When it fails, the queue pair is in the state that it was in, unless it had to go back to
+    /// RESET from beyond INIT; and the connection is to be dropped.
+    pub(crate) fn connect(
+        &self,
+        qp: &QpObject,
+        wanted: &Wanted<'_>,
+        deadline: &Deadline,
+        times: &mut Times,
+    ) -> Result {
+        let param = &wanted.param;
+        if param.flags & abi::CONN_TRAFFIC_CLASS != 0 {
+            self.id.set_traffic_class(param.traffic_class);
+        }
+        self.set_timers(param)?;
+
+        let millis = deadline.millis()?.min(ADDRESS_MILLIS);
+        self.id
+            .resolve_address(wanted.src, wanted.dst, millis)
+            .and_then(|()| self.pass(Stage::Begun, deadline))
+            .map_err(|err| match err {
+                // The address is not one of a device. A device that goes has closed the gate.
+                err if err == ENODEV && !self.is_closed() => eaddrnotavail(),
+                err if err == ETIMEDOUT && deadline.left_ns() > 0 => ehostunreach(),
+                err => err,
+            })?;
+        times.resolve = deadline.micros();
+        if self.id.device_index() != Some(wanted.device) {
+            return Err(EXDEV);
+        }
+
+        self.id
+            .resolve_route(deadline.millis()?)
+            .and_then(|()| self.pass(Stage::AddressKnown, deadline))
+            .map_err(|err| match err {
+                err if err == ENODEV && !self.is_closed() => ehostunreach(),
+                err => err,
+            })?;
+        times.route = deadline.micros();
+
+        let id = self.id.lock();
+        if param.path_mtu != 0 {
+            id.limit_mtu(param.path_mtu);
+        }
+        let parameters = cm::Parameters {
+            responder_resources: param.responder_resources,
+            initiator_depth: param.initiator_depth,
+            flow_control: param.flags & abi::CONN_FLOW_CONTROL != 0,
+            retry_count: param.retry_cnt,
+            rnr_retry_count: param.rnr_retry,
+            qp_num: qp.number(),
+        };
+        id.connect(&parameters, wanted.private_data)?;
+        drop(id);
+        self.pass(Stage::RouteKnown, deadline)?;
+        times.connect = deadline.micros();
+
+        let from = qp.qp().state();
+        let result = self.bring_up(qp, param).and_then(|agreed| {
+            let id = self.id.lock();
+            let mut progress = self.shared.progress.lock();
+            // The peer may have gone since.
+            if let Some(err) = progress.closed.or(progress.failure) {
+                return Err(err);
+            }
+            progress.param = agreed;
+            progress.addresses = id.addresses();
+            drop(progress);
+            id.establish()?;
+            self.shared.progress.lock().stage = Stage::Established;
+            Ok(())
+        });
+        if result.is_err() {
+            self.take_back(qp, from);
+        }
+        result
+    }
+
+    fn is_closed(&self) -> bool {
+        self.shared.progress.lock().closed.is_some()
+    }
+
+    fn set_timers(&self, param: &abi::ConnParam) -> Result {
+        if param.ack_timeout != 0 {
+            self.id.set_ack_timeout(param.ack_timeout)?;
+        }
+        self.id.set_min_rnr_timer(param.min_rnr_timer)
+    }
+
+    /// Brings `qp` to RTS by what the manager knows and `param` asks for; returns what came of it.
+    /// Sleeps.
+    fn bring_up(&self, qp: &QpObject, param: &abi::ConnParam) -> Result<abi::ConnParam> {
+        const KNOWN: u32 = mask::STATE
+            | mask::ACCESS_FLAGS
+            | mask::PKEY_INDEX
+            | mask::PORT
+            | mask::AV
+            | mask::PATH_MTU
+            | mask::TIMEOUT
+            | mask::RETRY_CNT
+            | mask::RNR_RETRY
+            | mask::RQ_PSN
+            | mask::MAX_QP_RD_ATOMIC
+            | mask::MIN_RNR_TIMER
+            | mask::SQ_PSN
+            | mask::MAX_DEST_RD_ATOMIC
+            | mask::DEST_QPN;
+        let mut agreed = *param;
+        for state in [State::Init, State::Rtr, State::Rts] {
+            // What is not known is of alternate paths, which are not asked for.
+            let (mut attributes, mask) = self.id.lock().qp_attributes(state)?;
+            match state {
+                State::Init => attributes.access_flags = param.access_flags,
+                State::Rtr => {
+                    if param.path_mtu != 0 {
+                        attributes.path_mtu = attributes.path_mtu.min(param.path_mtu.into());
+                    }
+                    if param.flags & abi::CONN_TRAFFIC_CLASS != 0 {
+                        attributes.av.traffic_class = param.traffic_class;
+                    }
+                    // A peer may promise more than it was asked for, and the device can do.
+                    attributes.max_dest_rd_atomic =
+                        attributes.max_dest_rd_atomic.min(param.responder_resources);
+                    agreed.responder_resources = attributes.max_dest_rd_atomic;
+                    agreed.path_mtu = attributes.path_mtu as u8;
+                    agreed.traffic_class = attributes.av.traffic_class;
+                    agreed.min_rnr_timer = attributes.min_rnr_timer;
+                }
+                _ => {
+                    attributes.max_rd_atomic = attributes.max_rd_atomic.min(param.initiator_depth);
+                    agreed.initiator_depth = attributes.max_rd_atomic;
+                    agreed.retry_cnt = attributes.retry_cnt;
+                    agreed.rnr_retry = attributes.rnr_retry;
+                    agreed.ack_timeout = attributes.timeout;
+                }
+            }
+            qp.modify(&attributes, mask & KNOWN)?;
+        }
+        Ok(agreed)
+    }
+
+    /// Undoes [`Self::bring_up`]. Sleeps.
+    fn take_back(&self, qp: &QpObject, from: State) {
+        if qp.qp().state() != from {
+            // When the driver refuses, the queue pair is as bad as it can be.
+            let _ = qp.move_to(State::Reset);
+        }
+    }
+
+    /// Accepts the request with the queue pair of `claim`, which is `qp`, in RESET or INIT. Sleeps.
+    ///
+    /// [`eisconn`] when it is a connection already, or becomes one, [`enotconn`] when it was one,
+    /// [`econnreset`] when the peer has gone. When it fails after the peer was answered, the request
+    /// is spent.
+    pub(crate) fn accept(
+        &self,
+        claim: Claim,
+        qp: &QpObject,
+        param: &abi::ConnParam,
+        private_data: &[u8],
+        deadline: &Deadline,
+    ) -> Result {
+        let mut progress = self.shared.progress.lock();
+        match progress.stage {
+            Stage::Requested => (),
+            Stage::Accepting | Stage::Established => return Err(eisconn()),
+            _ => return Err(enotconn()),
+        }
+        if let Some(err) = progress.closed.or(progress.failure) {
+            return Err(err);
+        }
+        if param.path_mtu != 0 && param.path_mtu < progress.param.path_mtu {
+            // The peer would not hear of it, and send longer packets.
+            return Err(ERANGE);
+        }
+        let asked = progress.param;
+        progress.stage = Stage::Accepting;
+        progress.qp = Some(claim);
+        drop(progress);
+
+        let from = qp.qp().state();
+        let param = abi::ConnParam {
+            responder_resources: param.responder_resources.min(asked.responder_resources),
+            initiator_depth: param.initiator_depth.min(asked.initiator_depth),
+            ..*param
+        };
+        let result = self
+            .set_timers(&param)
+            .and_then(|()| self.bring_up(qp, &param));
+        let agreed = match result {
+            Ok(agreed) => agreed,
+            Err(err) => {
+                self.take_back(qp, from);
+                let mut progress = self.shared.progress.lock();
+                progress.stage = Stage::Requested;
+                let claim = progress.qp.take();
+                drop(progress);
+                drop(claim);
+                return Err(err);
+            }
+        };
+        self.shared.progress.lock().param = agreed;
+
+        let parameters = cm::Parameters {
+            responder_resources: agreed.responder_resources,
+            initiator_depth: agreed.initiator_depth,
+            flow_control: param.flags & abi::CONN_FLOW_CONTROL != 0,
+            retry_count: 0,
+            rnr_retry_count: param.rnr_retry,
+            qp_num: qp.number(),
+        };
+        // Not held while waiting: the handler takes it.
+        let id = self.id.lock();
+        let answered = id.accept(&parameters, private_data);
+        drop(id);
+        let result = answered
+            // The manager knows before its handler does that the requester has gone.
+            .map_err(|err| if err == EINVAL { econnreset() } else { err })
+            .and_then(|()| self.pass(Stage::Accepting, deadline));
+        let Err(err) = result else {
+            return Ok(());
+        };
+        let id = self.id.lock();
+        let mut progress = self.shared.progress.lock();
+        if progress.stage == Stage::Established && progress.closed.is_none() {
+            // At the last moment.
+            return Ok(());
+        }
+        progress.stage = Stage::Ended;
+        let claim = progress.qp.take();
+        drop(progress);
+        let reason = if err == ETIMEDOUT {
+            cm::REJECT_TIMEOUT
+        } else {
+            cm::REJECT_CONSUMER
+        };
+        // Fails when the manager has rejected it, or the peer has gone.
+        let _ = id.reject(reason, &[]);
+        drop(id);
+        self.take_back(qp, from);
+        drop(claim);
+        Err(err)
+    }
+
+    /// Rejects the request. Sleeps. Errors as of [`Self::accept`].
+    pub(crate) fn reject(&self, private_data: &[u8]) -> Result {
+        let id = self.id.lock();
+        let mut progress = self.shared.progress.lock();
+        match progress.stage {
+            Stage::Requested => progress.stage = Stage::Ended,
+            Stage::Accepting | Stage::Established => return Err(eisconn()),
+            _ => return Err(enotconn()),
+        }
+        drop(progress);
+        // Fails when the peer has gone already.
+        let _ = id.reject(cm::REJECT_CONSUMER, private_data);
+        Ok(())
+    }
+
+    /// Ends the connection; its queue pair goes to ERR. Sleeps. [`enotconn`].
+    pub(crate) fn disconnect(&self) -> Result {
+        let id = self.id.lock();
+        let mut progress = self.shared.progress.lock();
+        if progress.stage != Stage::Established {
+            return Err(enotconn());
+        }
+        self.shared.end(&mut progress, false);
+        drop(progress);
+        // Fails when the peer was faster.
+        let _ = id.disconnect();
+        Ok(())
+    }
+
+    /// What came of it.
+    pub(crate) fn outcome(&self) -> Outcome {
+        let progress = self.shared.progress.lock();
+        let (local, peer) = progress.addresses;
+        Outcome {
+            param: progress.param,
+            peer_qp_num: progress.peer.qp_num,
+            reject_reason: progress.reject_reason,
+            private: progress.private,
+            local,
+            peer,
+        }
+    }
+
+    /// `CONN_*`, and the handle of its queue pair or 0.
+    pub(crate) fn state(&self) -> (u32, u32) {
+        let progress = self.shared.progress.lock();
+        let state = match progress.stage {
+            Stage::Established => abi::CONN_ESTABLISHED,
+            Stage::Ended => abi::CONN_DISCONNECTED,
+            Stage::Over => abi::CONN_TIMEWAIT_OVER,
+            _ => abi::CONN_REQUESTED,
+        };
+        (state, progress.qp.as_ref().map_or(0, |qp| qp.handle()))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // The manager tells the peer when the identifier goes.
+        let mut progress = self.shared.progress.lock();
+        if progress.stage == Stage::Established {
+            self.shared.end(&mut progress, false);
+        }
+    }
+}

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Listeners of a file: where requests for connections arrive, and wait.
+//!
+//! Requests are admitted by the manager's handler, in process context with its handler mutexes held,
+//! and taken by GET_REQUEST. What is admitted has its place from then on, so that it need not be
+//! dropped there.
+
+use crate::{
+    connection::{
+        Connection,
+        Deadline,
+        Shared, //
+    },
+    cq::FileEvents,
+    rdma::cm,
+    sys::{
+        dyndbg::ulp_debug,
+        errno::{
+            eaddrinuse,
+            eaddrnotavail,
+            etime, //
+        },
+        net::NetNs,
+        trace, //
+    },
+    uapi::abi, //
+};
+use core::net::SocketAddr;
+use kernel::{
+    new_condvar,
+    new_mutex,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        CondVar,
+        Mutex,
+        UniqueArc, //
+    }, //
+};
+
+/// Most requests that a listener keeps waiting.
+pub(crate) const MAX_BACKLOG: u32 = 1024;
+
+/// The requests that wait at all listeners of a file: no more than the file may have objects.
+pub(crate) struct Arrivals {
+    count: Atomic<i32>,
+    limit: i32,
+}
+
+impl Arrivals {
+    /// At most `limit`.
+    pub(crate) fn new(limit: u32) -> Self {
+        Self {
+            count: Atomic::new(0),
+            limit: i32::try_from(limit).unwrap_or(i32::MAX),
+        }
+    }
+
+    fn enter(&self) -> Result {
+        if self.count.fetch_add(1, Relaxed) >= self.limit {
+            self.leave();
+            return Err(EAGAIN);
+        }
+        Ok(())
+    }
+
+    fn leave(&self) {
+        self.count.add(-1, Relaxed);
+    }
+}
+
+/// Requests in the order of their arrival: a ring.
+struct Waiting {
+    places: KVVec<Option<Arc<Connection>>>,
+    first: usize,
+    len: usize,
+    /// Places kept free for requests that may be put back.
+    taken: usize,
+    rejected: u32,
+    /// Why nobody is admitted any more.
+    closed: Option<Error>,
+}
+
+impl Waiting {
+    fn place(&mut self, offset: usize) -> Option<&mut Option<Arc<Connection>>> {
+        let at = self.first.saturating_add(offset);
+        let at = at.checked_sub(self.places.len()).unwrap_or(at);
+        self.places.get_mut(at)
+    }
+
+    /// The place behind the last one; [`None`] when all are in use.
+    fn free(&mut self) -> Option<&mut Option<Arc<Connection>>> {
+        if self.len.saturating_add(self.taken) >= self.places.len() {
+            return None;
+        }
+        self.place(self.len)
+    }
+
+    fn pop(&mut self) -> Option<Arc<Connection>> {
+        if self.len == 0 {
+            return None;
+        }
+        let connection = self.place(0)?.take();
+        let next = self.first.saturating_add(1);
+        self.first = if next < self.places.len() { next } else { 0 };
+        self.len = self.len.saturating_sub(1);
+        connection
+    }
+
+    /// Puts `connection` before all others. There must be a free place.
+    fn put_back(&mut self, connection: Arc<Connection>) {
+        let last = self.places.len().saturating_sub(1);
+        self.first = self.first.checked_sub(1).unwrap_or(last);
+        self.len = self.len.saturating_add(1);
+        if let Some(place) = self.place(0) {
+            *place = Some(connection);
+        }
+    }
+}
+
+/// What the handler and the commands of a listener share.
+#[pin_data]
+pub(crate) struct Backlog {
+    handle: Atomic<u32>,
+    /// The number of the file's device.
+    device: u32,
+    #[pin]
+    waiting: Mutex<Waiting>,
+    #[pin]
+    arrived: CondVar,
+    arrivals: Arc<Arrivals>,
+    file: Arc<FileEvents>,
+}
+
+impl Backlog {
+    /// How many it holds at most.
+    pub(crate) fn limit(&self) -> u32 {
+        self.waiting.lock().places.len() as u32
+    }
+
+    /// How many wait, and how many were turned away.
+    pub(crate) fn usage(&self) -> (u32, u32) {
+        let waiting = self.waiting.lock();
+        (waiting.len as u32, waiting.rejected)
+    }
+
+    /// Takes the oldest request whose sender is still there. Sleeps.
+    ///
+    /// To be followed by [`Self::put_back`] or [`Self::forget`]. [`etime`] when there is none in
+    /// time, [`EINTR`], and what the listener was closed with.
+    pub(crate) fn take(&self, deadline: &Deadline) -> Result<Arc<Connection>> {
+        let mut waiting = self.waiting.lock();
+        loop {
+            if let Some(err) = waiting.closed {
+                return Err(err);
+            }
+            let Some(connection) = waiting.pop() else {
+                if !deadline.wait(&self.arrived, &mut waiting)? {
+                    return Err(etime());
+                }
+                continue;
+            };
+            if !connection.is_dead() {
+                waiting.taken = waiting.taken.saturating_add(1);
+                return Ok(connection);
+            }
+            drop(waiting);
+            self.arrivals.leave();
+            drop(connection);
+            waiting = self.waiting.lock();
+        }
+    }
+
+    /// Puts back what was taken; when the listener is closed, drops it. Sleeps.
+    pub(crate) fn put_back(&self, connection: Arc<Connection>) {
+        let mut waiting = self.waiting.lock();
+        waiting.taken = waiting.taken.saturating_sub(1);
+        if waiting.closed.is_some() {
+            drop(waiting);
+            self.arrivals.leave();
+            return;
+        }
+        waiting.put_back(connection);
+        drop(waiting);
+        self.arrived.notify_all();
+    }
+
+    /// What was taken is not put back.
+    pub(crate) fn forget(&self) {
+        let mut waiting = self.waiting.lock();
+        waiting.taken = waiting.taken.saturating_sub(1);
+        drop(waiting);
+        self.arrivals.leave();
+    }
+
+    /// Admits the request, and leaves nothing in its place. [`EAGAIN`] when there is no room.
+    fn admit(&self, arrived: &mut Option<cm::Request<'_>>) -> Result {
+        let request = arrived.as_ref().ok_or(EINVAL)?;
+        let shared = Shared::requested(request, self.file.clone())?;
+        let prepared = cm::Prepared::new(shared.clone())?;
+        let room = UniqueArc::new_uninit(GFP_KERNEL)?;
+        self.arrivals.enter()?;
+        let mut waiting = self.waiting.lock();
+        let place = match waiting.closed {
+            None => waiting.free(),
+            Some(_) => None,
+        };
+        let Some(place) = place else {
+            drop(waiting);
+            self.arrivals.leave();
+            return Err(EAGAIN);
+        };
+        let Some(request) = arrived.take() else {
+            return Err(EINVAL);
+        };
+        let connection = Connection::of_request(request.keep(prepared), shared);
+        *place = Some(room.write(connection).into());
+        waiting.len = waiting.len.saturating_add(1);
+        Ok(())
+    }
+}
+
+impl cm::Listener for Backlog {
+    fn request(&self, request: cm::Request<'_>) {
+        let handle = self.handle.load(Relaxed);
+        let peer = request.message().parameters.qp_num;
+        let id = request.id();
+        if id.id().device_index() != Some(self.device) {
+            // A listener on any address hears of those of all devices.
+            trace::request(handle, peer, 0, EXDEV.to_errno());
+            let _ = id.reject(cm::REJECT_NO_LISTENER, &[]);
+            return;
+        }
+        let mut request = Some(request);
+        let result = self.admit(&mut request);
+        if let Some(request) = &request {
+            let _ = request.id().reject(cm::REJECT_NO_RESOURCES, &[]);
+        }
+        let mut waiting = self.waiting.lock();
+        if result.is_err() {
+            waiting.rejected = waiting.rejected.saturating_add(1);
+        }
+        let count = waiting.len as u32;
+        drop(waiting);
+        trace::request(
+            handle,
+            peer,
+            count,
+            result.err().map_or(0, |err| err.to_errno()),
+        );
+        ulp_debug!(
+            "listener {:#x}: request of qp {}: {:?}\n",
+            handle,
+            peer,
+            result
+        );
+        if result.is_ok() {
+            self.arrived.notify_all();
+            self.file.raise(abi::EVENT_CONNECT_REQUEST, handle, count);
+        }
+    }
+
+    fn event(&self, event: &cm::Event<'_>) {
+        let handle = self.handle.load(Relaxed);
+        trace::cm_event(handle, event.number(), event.status());
+        if matches!(event, cm::Event::AddressChange) && handle != 0 {
+            self.file.raise(abi::EVENT_ADDR_CHANGE, handle, 0);
+        }
+    }
+}
+
+/// A listener of a file.
+pub(crate) struct Listener {
+    id: cm::Owned<Backlog>,
+    backlog: Arc<Backlog>,
+    addr: SocketAddr,
+}
+
+impl Listener {
+    /// Binds a listener to `addr`. Requests arrive after [`Self::listen`]. Sleeps.
+    ///
+    /// [`eaddrinuse`] when the port is taken, [`eaddrnotavail`] when no device has the address,
+    /// [`EXDEV`] when another one than `device` has it.
+    pub(crate) fn new(
+        net: &NetNs,
+        addr: SocketAddr,
+        backlog: u32,
+        device: u32,
+        arrivals: Arc<Arrivals>,
+        file: Arc<FileEvents>,
+    ) -> Result<Arc<Self>> {
+        let wildcard = addr.ip().is_unspecified();
+        if !wildcard && cm::is_wildcard(addr.ip()) {
+            // The manager would take it for any address.
+            return Err(eaddrnotavail());
+        }
+        let mut places = KVVec::with_capacity(backlog as usize, GFP_KERNEL_ACCOUNT)?;
+        for _ in 0..backlog {
+            places.push(None, GFP_KERNEL_ACCOUNT)?;
+        }
+        let waiting = Waiting {
+            places,
+            first: 0,
+            len: 0,
+            taken: 0,
+            rejected: 0,
+            closed: None,
+        };
+        let backlog = Arc::pin_init(
+            pin_init!(Backlog {
+                handle: Atomic::new(0),
+                device,
+                waiting <- new_mutex!(waiting, "rust_ulp::Backlog::waiting"),
+                arrived <- new_condvar!("rust_ulp::Backlog::arrived"),
+                arrivals,
+                file,
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        let id = match cm::Owned::listener(net, addr, backlog.clone()) {
+            Ok(id) => id,
+            Err(err) if err == ENODEV || err == eaddrnotavail() || err == EBUSY => {
+                // One errno for an address that no device has, and for a port that a listener on
+                // any address has. With another port, only the former stays.
+                let any_port = SocketAddr::new(addr.ip(), 0);
+                let is_there = wildcard
+                    || addr.port() != 0
+                        && cm::Owned::listener(net, any_port, backlog.clone()).is_ok();
+                return Err(if is_there {
+                    eaddrinuse()
+                } else {
+                    eaddrnotavail()
+                });
+            }
+            Err(err) => return Err(err),
+        };
+        if !wildcard && id.device_index() != Some(device) {
+            return Err(EXDEV);
+        }
+        let addr = id.lock().addresses().0.unwrap_or(addr);
+        Ok(Arc::new(Self { id, backlog, addr }, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// Lets requests arrive. Sleeps.
+    pub(crate) fn listen(&self) -> Result {
+        self.id.listen(self.backlog.limit())
+    }
+
+    /// Tells it its handle, for events.
+    pub(crate) fn set_handle(&self, handle: u32) {
+        self.backlog.handle.store(handle, Relaxed);
+    }
+
+    /// The requests that wait. It may be held outside of the gate.
+    pub(crate) fn backlog(&self) -> &Arc<Backlog> {
+        &self.backlog
+    }
+
+    /// Where it listens.
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Admits nobody any more, and makes those who wait for requests leave, with `err`.
+    pub(crate) fn close(&self, err: Error) {
+        self.backlog.waiting.lock().closed.get_or_insert(err);
+        self.backlog.arrived.notify_all();
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.close(EBADF);
+        loop {
+            let connection = self.backlog.waiting.lock().pop();
+            let Some(connection) = connection else {
+                break;
+            };
+            self.backlog.arrivals.leave();
+            // Rejects it. The lock is not held.
+            drop(connection);
+        }
+    }
+}

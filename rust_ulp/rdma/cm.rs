@@ -1,0 +1,737 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Connections, by the RDMA connection manager.
+//!
+//! An identifier stands for a connection, for one that is being made, or for a place where requests
+//! arrive. Whoever makes it says who is to hear of it. The manager has a mutex for each identifier,
+//! its handler mutex, and holds it while it calls the [`Handler`] or [`Listener`]: so their calls
+//! come one at a time, and what changes the identifier is only to be had with the mutex held, as
+//! [`Locked`]. The identifiers here own no queue pair: its owner moves it through its states, by
+//! what [`Locked::qp_attributes`] says.
+//!
+//! An identifier that is dropped waits for its handler. So it must not be dropped by the handler,
+//! nor with a lock held that the handler takes.
+//!
+//! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
+
+use super::qp::{
+    Attributes,
+    State, //
+};
+use crate::{
+    bindings,
+    sys::{
+        errno::econnrefused,
+        net::NetNs, //
+    }, //
+};
+use core::{
+    cell::Cell,
+    marker::PhantomData,
+    net::{
+        IpAddr,
+        SocketAddr,
+        SocketAddrV4,
+        SocketAddrV6, //
+    },
+    ops::Deref,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    ffi::{
+        c_int,
+        c_ulong, //
+    },
+    prelude::*,
+    sync::Arc,
+    types::Opaque, //
+};
+
+const AF_INET: u16 = 2;
+const AF_INET6: u16 = 10;
+
+fn to_raw(addr: &SocketAddr) -> bindings::rust_ulp_h_addr {
+    let mut raw = bindings::rust_ulp_h_addr {
+        port: addr.port(),
+        ..Default::default()
+    };
+    match addr {
+        SocketAddr::V4(v4) => {
+            raw.family = AF_INET;
+            for (to, from) in raw.addr.iter_mut().zip(v4.ip().octets()) {
+                *to = from;
+            }
+        }
+        SocketAddr::V6(v6) => {
+            raw.family = AF_INET6;
+            raw.addr = v6.ip().octets();
+            raw.scope_id = v6.scope_id();
+        }
+    }
+    raw
+}
+
+fn from_raw(raw: &bindings::rust_ulp_h_addr) -> Option<SocketAddr> {
+    match raw.family {
+        AF_INET => {
+            let [a, b, c, d, ..] = raw.addr;
+            Some(SocketAddrV4::new([a, b, c, d].into(), raw.port).into())
+        }
+        AF_INET6 => Some(SocketAddrV6::new(raw.addr.into(), raw.port, 0, raw.scope_id).into()),
+        _ => None,
+    }
+}
+
+/// Whether the manager takes `ip` for any address, or for none: unspecified ones, those of the
+/// network zero, and loopback.
+pub(crate) fn is_wildcard(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(v4) => matches!(v4.octets(), [0 | 127, ..]),
+        IpAddr::V6(v6) => v6.is_unspecified() || v6.is_loopback(),
+    }
+}
+
+/// What a request or an answer says: `struct rdma_conn_param`, without its private data.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Parameters {
+    /// Reads and atomics that the sender of this answers at a time; in an event, those of the peer
+    /// that the receiver is to answer.
+    pub(crate) responder_resources: u8,
+    /// Reads and atomics that the sender of this has outstanding; in an event as above.
+    pub(crate) initiator_depth: u8,
+    /// End-to-end flow control.
+    pub(crate) flow_control: bool,
+    /// 0 to 7, for both ends; only in a request.
+    pub(crate) retry_count: u8,
+    /// 0 to 7, for the end that receives this.
+    pub(crate) rnr_retry_count: u8,
+    /// Number of the sender's queue pair.
+    pub(crate) qp_num: u32,
+}
+
+impl Parameters {
+    fn to_raw(self, private_data: &[u8]) -> Result<bindings::rdma_conn_param> {
+        Ok(bindings::rdma_conn_param {
+            private_data: private_data.as_ptr().cast(),
+            private_data_len: u8::try_from(private_data.len()).map_err(|_| EINVAL)?,
+            responder_resources: self.responder_resources,
+            initiator_depth: self.initiator_depth,
+            flow_control: self.flow_control.into(),
+            retry_count: self.retry_count,
+            rnr_retry_count: self.rnr_retry_count,
+            qp_num: self.qp_num,
+            ..Default::default()
+        })
+    }
+}
+
+/// What the peer says, in a request or an answer.
+pub(crate) struct Message<'a> {
+    /// As seen from here.
+    pub(crate) parameters: Parameters,
+    /// The peer's private data, padded with zeros by the manager.
+    pub(crate) private_data: &'a [u8],
+}
+
+/// What happened to a connection: `enum rdma_cm_event_type`.
+pub(crate) enum Event<'a> {
+    /// The address is resolved, and a device chosen.
+    AddressResolved,
+    /// It cannot be resolved.
+    AddressError(Error),
+    /// The route is known.
+    RouteResolved,
+    /// There is none.
+    RouteError(Error),
+    /// The peer accepts: the queue pair can go to RTS, then [`Locked::establish`] is due.
+    Response(Message<'a>),
+    /// Connecting failed.
+    ConnectError(Error),
+    /// The peer does not answer; or its link-layer address has changed.
+    Unreachable(Error),
+    /// The peer rejects.
+    Rejected {
+        /// IBA 12.6.7.2.
+        reason: u32,
+        /// What the peer's consumer says, when it was that who rejected.
+        private_data: &'a [u8],
+    },
+    /// The peer knows that it is connected.
+    Established,
+    /// The connection has ended; [`Locked::disconnect`] answers the peer.
+    Disconnected,
+    /// The device goes: the identifier must be dropped soon.
+    DeviceRemoval,
+    /// The address has moved to another device.
+    AddressChange,
+    /// Packets that were under way have died out.
+    TimewaitExit,
+    /// Any other, as its number.
+    Other(u32),
+}
+
+impl Event<'_> {
+    /// `enum rdma_cm_event_type`.
+    pub(crate) fn number(&self) -> u32 {
+        match self {
+            Self::AddressResolved => bindings::RDMA_CM_EVENT_ADDR_RESOLVED,
+            Self::AddressError(_) => bindings::RDMA_CM_EVENT_ADDR_ERROR,
+            Self::RouteResolved => bindings::RDMA_CM_EVENT_ROUTE_RESOLVED,
+            Self::RouteError(_) => bindings::RDMA_CM_EVENT_ROUTE_ERROR,
+            Self::Response(_) => bindings::RDMA_CM_EVENT_CONNECT_RESPONSE,
+            Self::ConnectError(_) => bindings::RDMA_CM_EVENT_CONNECT_ERROR,
+            Self::Unreachable(_) => bindings::RDMA_CM_EVENT_UNREACHABLE,
+            Self::Rejected { .. } => bindings::RDMA_CM_EVENT_REJECTED,
+            Self::Established => bindings::RDMA_CM_EVENT_ESTABLISHED,
+            Self::Disconnected => bindings::RDMA_CM_EVENT_DISCONNECTED,
+            Self::DeviceRemoval => bindings::RDMA_CM_EVENT_DEVICE_REMOVAL,
+            Self::AddressChange => bindings::RDMA_CM_EVENT_ADDR_CHANGE,
+            Self::TimewaitExit => bindings::RDMA_CM_EVENT_TIMEWAIT_EXIT,
+            Self::Other(other) => *other,
+        }
+    }
+
+    /// The errno, or why the peer rejects; else 0.
+    pub(crate) fn status(&self) -> i32 {
+        match self {
+            Self::AddressError(err)
+            | Self::RouteError(err)
+            | Self::ConnectError(err)
+            | Self::Unreachable(err) => err.to_errno(),
+            Self::Rejected { reason, .. } => *reason as i32,
+            _ => 0,
+        }
+    }
+}
+
+/// The consumer's own reason to reject.
+pub(crate) const REJECT_CONSUMER: u8 = bindings::IB_CM_REJ_CONSUMER_DEFINED as u8;
+/// No room.
+pub(crate) const REJECT_NO_RESOURCES: u8 = bindings::IB_CM_REJ_NO_RESOURCES as u8;
+/// Nobody listens.
+pub(crate) const REJECT_NO_LISTENER: u8 = bindings::IB_CM_REJ_INVALID_SERVICE_ID as u8;
+/// Too late.
+pub(crate) const REJECT_TIMEOUT: u8 = bindings::IB_CM_REJ_TIMEOUT as u8;
+
+/// An error of the manager, which is not always an errno.
+fn error_of(status: i32) -> Error {
+    match status {
+        -4095..=-1 => Error::from_errno(status),
+        _ => EIO,
+    }
+}
+
+/// An event as C has it, read.
+struct RawEvent<'a> {
+    raw: bindings::rust_ulp_h_cm_event,
+    _event: PhantomData<&'a bindings::rdma_cm_event>,
+}
+
+impl<'a> RawEvent<'a> {
+    /// # Safety
+    ///
+    /// `event` is valid during `'a`.
+    unsafe fn new(event: *mut bindings::rdma_cm_event) -> Self {
+        let mut raw = bindings::rust_ulp_h_cm_event::default();
+        // SAFETY: By the requirement.
+        unsafe { bindings::rust_ulp_h_cm_event_read(event, &mut raw) };
+        Self {
+            raw,
+            _event: PhantomData,
+        }
+    }
+
+    fn message(&self) -> Message<'a> {
+        let len = usize::from(self.raw.private_data_len);
+        let private_data: &[u8] = if self.raw.private_data.is_null() || len == 0 {
+            &[]
+        } else {
+            // SAFETY: The manager says how long the data is, in its copy of the peer's message,
+            // which lives as long as the event and is written by nobody.
+            unsafe { core::slice::from_raw_parts(self.raw.private_data.cast(), len) }
+        };
+        Message {
+            parameters: Parameters {
+                responder_resources: self.raw.responder_resources,
+                initiator_depth: self.raw.initiator_depth,
+                flow_control: self.raw.flow_control != 0,
+                retry_count: self.raw.retry_count,
+                rnr_retry_count: self.raw.rnr_retry_count,
+                qp_num: self.raw.qp_num,
+            },
+            private_data,
+        }
+    }
+
+    fn event(&self) -> Event<'a> {
+        let error = error_of(self.raw.status);
+        match self.raw.event {
+            bindings::RDMA_CM_EVENT_ADDR_RESOLVED => Event::AddressResolved,
+            bindings::RDMA_CM_EVENT_ADDR_ERROR => Event::AddressError(error),
+            bindings::RDMA_CM_EVENT_ROUTE_RESOLVED => Event::RouteResolved,
+            bindings::RDMA_CM_EVENT_ROUTE_ERROR => Event::RouteError(error),
+            bindings::RDMA_CM_EVENT_CONNECT_RESPONSE => Event::Response(self.message()),
+            bindings::RDMA_CM_EVENT_CONNECT_ERROR => Event::ConnectError(error),
+            bindings::RDMA_CM_EVENT_UNREACHABLE => Event::Unreachable(error),
+            bindings::RDMA_CM_EVENT_REJECTED => {
+                let reason = u32::try_from(self.raw.status).unwrap_or(0);
+                Event::Rejected {
+                    reason,
+                    private_data: if reason == u32::from(REJECT_CONSUMER) {
+                        self.message().private_data
+                    } else {
+                        &[]
+                    },
+                }
+            }
+            bindings::RDMA_CM_EVENT_ESTABLISHED => Event::Established,
+            bindings::RDMA_CM_EVENT_DISCONNECTED => Event::Disconnected,
+            bindings::RDMA_CM_EVENT_DEVICE_REMOVAL => Event::DeviceRemoval,
+            bindings::RDMA_CM_EVENT_ADDR_CHANGE => Event::AddressChange,
+            bindings::RDMA_CM_EVENT_TIMEWAIT_EXIT => Event::TimewaitExit,
+            other => Event::Other(other),
+        }
+    }
+}
+
+/// `struct rdma_cm_id`.
+///
+/// # Invariants
+///
+/// Always an identifier that exists.
+#[repr(transparent)]
+pub(crate) struct Id(Opaque<bindings::rdma_cm_id>);
+
+// SAFETY: The manager locks what it changes; what it leaves to its callers is in `Locked`.
+unsafe impl Send for Id {}
+// SAFETY: As above.
+unsafe impl Sync for Id {}
+
+impl Id {
+    /// # Safety
+    ///
+    /// `ptr` is an identifier that exists during `'a`.
+    unsafe fn from_raw<'a>(ptr: *mut bindings::rdma_cm_id) -> &'a Self {
+        // SAFETY: By the requirement; the type is transparent.
+        unsafe { &*ptr.cast() }
+    }
+
+    fn as_raw(&self) -> *mut bindings::rdma_cm_id {
+        self.0.get()
+    }
+
+    /// Takes the handler mutex. Sleeps. Not to be called by its handler.
+    pub(crate) fn lock(&self) -> Guard<'_> {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::rdma_lock_handler(self.as_raw()) };
+        Guard(Locked(self))
+    }
+
+    /// The number of the device that it was bound to, as `rdma dev` shows it.
+    ///
+    /// Does not change once the address is resolved, or bound and not a wildcard.
+    pub(crate) fn device_index(&self) -> Option<u32> {
+        let mut index = 0;
+        // SAFETY: By the type invariant. The device stays while the identifier is bound to it.
+        unsafe { bindings::rust_ulp_h_cm_device_index(self.as_raw(), &mut index) }.then_some(index)
+    }
+}
+
+/// An [`Id`] whose handler mutex is held.
+pub(crate) struct Locked<'a>(&'a Id);
+
+/// Holds the handler mutex of an [`Id`].
+pub(crate) struct Guard<'a>(Locked<'a>);
+
+impl<'a> Deref for Guard<'a> {
+    type Target = Locked<'a>;
+
+    fn deref(&self) -> &Locked<'a> {
+        &self.0
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        // SAFETY: Taken by `Id::lock`, on this thread.
+        unsafe { bindings::rdma_unlock_handler(self.0 .0.as_raw()) };
+    }
+}
+
+/// A path as the manager knows it.
+#[derive(Clone, Copy)]
+pub(crate) struct Path {
+    /// `enum ib_mtu`.
+    pub(crate) mtu: u8,
+    /// The upper six bits are the DSCP.
+    pub(crate) traffic_class: u8,
+}
+
+impl Locked<'_> {
+    fn as_raw(&self) -> *mut bindings::rdma_cm_id {
+        self.0.as_raw()
+    }
+
+    /// The identifier.
+    pub(crate) fn id(&self) -> &Id {
+        self.0
+    }
+
+    /// Its own address and the peer's, as far as they are known.
+    pub(crate) fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
+        let mut local = bindings::rust_ulp_h_addr::default();
+        let mut peer = bindings::rust_ulp_h_addr::default();
+        // SAFETY: All pointers are valid.
+        unsafe { bindings::rust_ulp_h_cm_addrs(self.as_raw(), &mut local, &mut peer) };
+        (from_raw(&local), from_raw(&peer))
+    }
+
+    /// The path, once the route is known.
+    pub(crate) fn path(&self) -> Option<Path> {
+        let mut path = Path {
+            mtu: 0,
+            traffic_class: 0,
+        };
+        // SAFETY: All pointers are valid. The path changes only while the route is being resolved,
+        // which is announced with the handler mutex held.
+        unsafe {
+            bindings::rust_ulp_h_cm_path(self.as_raw(), &mut path.mtu, &mut path.traffic_class)
+        }
+        .then_some(path)
+    }
+
+    /// Lowers the path's MTU, `enum ib_mtu`. Before [`Self::connect`], which tells the peer.
+    pub(crate) fn limit_mtu(&self, mtu: u8) {
+        // SAFETY: By the type invariant of `Id`.
+        unsafe { bindings::rust_ulp_h_cm_limit_mtu(self.as_raw(), mtu) };
+    }
+
+    /// What the queue pair has to be given on its way to `state`, one of INIT, RTR and RTS, and
+    /// which of it counts. [`EINVAL`] when it is too early or too late for that.
+    pub(crate) fn qp_attributes(&self, state: State) -> Result<(Attributes, u32)> {
+        // The manager looks at the device.
+        self.0.device_index().ok_or(EINVAL)?;
+        let mut raw = bindings::ib_qp_attr {
+            qp_state: state as u32,
+            ..Default::default()
+        };
+        let mut mask = 0;
+        // SAFETY: All pointers are valid, and there is a device.
+        to_result(unsafe { bindings::rdma_init_qp_attr(self.as_raw(), &mut raw, &mut mask) })?;
+        Ok((Attributes::from_raw(&raw), mask as u32))
+    }
+
+    /// Asks the peer for a connection. Private data: at most 56 bytes, else [`EINVAL`].
+    pub(crate) fn connect(&self, parameters: &Parameters, private_data: &[u8]) -> Result {
+        let mut raw = parameters.to_raw(private_data)?;
+        // SAFETY: The parameters and what they point at are valid, and copied by the manager; it
+        // checks the identifier's state.
+        to_result(unsafe { bindings::rdma_connect_locked(self.as_raw(), &mut raw) })
+    }
+
+    /// Accepts a request. Private data: at most 196 bytes, else [`EINVAL`]. When it fails, the
+    /// manager has rejected the request.
+    pub(crate) fn accept(&self, parameters: &Parameters, private_data: &[u8]) -> Result {
+        let mut raw = parameters.to_raw(private_data)?;
+        // SAFETY: As above, and the handler mutex is held.
+        to_result(unsafe { bindings::rdma_accept(self.as_raw(), &mut raw) })
+    }
+
+    /// Tells the peer that its answer has arrived. When it fails, the manager has rejected it.
+    pub(crate) fn establish(&self) -> Result {
+        // SAFETY: The handler mutex is held; without parameters it is an answer that is accepted.
+        to_result(unsafe { bindings::rdma_accept(self.as_raw(), core::ptr::null_mut()) })
+    }
+
+    /// Rejects a request or an answer. Private data: at most 148 bytes, else [`EINVAL`]. Fails when
+    /// there is nothing to reject any more.
+    pub(crate) fn reject(&self, reason: u8, private_data: &[u8]) -> Result {
+        let len = u8::try_from(private_data.len()).map_err(|_| EINVAL)?;
+        // SAFETY: The data is valid, and copied by the manager, which checks the state.
+        to_result(unsafe {
+            bindings::rdma_reject(self.as_raw(), private_data.as_ptr().cast(), len, reason)
+        })
+    }
+
+    /// Ends the connection, or answers a peer who did. Fails when there is nothing to end.
+    pub(crate) fn disconnect(&self) -> Result {
+        // SAFETY: By the type invariant of `Id`; the manager checks the state.
+        to_result(unsafe { bindings::rdma_disconnect(self.as_raw()) })
+    }
+}
+
+/// Who hears of a connection.
+pub(crate) trait Handler: Send + Sync + 'static {
+    /// Something happened. Process context, the handler mutex is held: may sleep, but not for long;
+    /// must not drop the identifier.
+    fn event(&self, id: &Locked<'_>, event: &Event<'_>);
+}
+
+/// Who hears of requests.
+pub(crate) trait Listener: Send + Sync + 'static {
+    /// A request arrived, and is destroyed if it is not kept. Context as for [`Handler::event`]; for
+    /// a listener on all devices, perhaps several at a time. Must drop neither the listener's
+    /// identifier nor that of the request.
+    fn request(&self, request: Request<'_>);
+
+    /// Something happened to the listener. Context as above.
+    fn event(&self, event: &Event<'_>);
+}
+
+/// What the context of an identifier points at.
+#[repr(C)]
+struct Hook<T> {
+    hook: bindings::rust_ulp_cm_hook,
+    owner: Arc<T>,
+}
+
+/// An identifier that is owned.
+///
+/// # Invariants
+///
+/// - `ptr` is an identifier, owned.
+/// - Its context is `hook`, owned, whose function goes with `T`.
+pub(crate) struct Owned<T> {
+    ptr: NonNull<bindings::rdma_cm_id>,
+    hook: NonNull<Hook<T>>,
+}
+
+// SAFETY: What is owned is `Send` and `Sync`.
+unsafe impl<T: Send + Sync> Send for Owned<T> {}
+// SAFETY: As above.
+unsafe impl<T: Send + Sync> Sync for Owned<T> {}
+
+/// Room for what an [`Owned`] needs beside the identifier.
+pub(crate) struct Prepared<H>(KBox<Hook<H>>);
+
+impl<H: Handler> Prepared<H> {
+    /// For an identifier of which `owner` is to hear. May sleep.
+    pub(crate) fn new(owner: Arc<H>) -> Result<Self> {
+        let hook = Hook {
+            hook: bindings::rust_ulp_cm_hook {
+                event: Some(Owned::<H>::handle),
+            },
+            owner,
+        };
+        Ok(Self(KBox::new(hook, GFP_KERNEL)?))
+    }
+}
+
+impl<T> Owned<T> {
+    fn new(net: &NetNs, hook: KBox<Hook<T>>) -> Result<Self> {
+        let hook = NonNull::from(KBox::leak(hook));
+        // SAFETY: The namespace is valid, and the hook lives until the identifier is destroyed.
+        let ptr = from_err_ptr(unsafe {
+            bindings::rust_ulp_h_cm_create(net.as_ptr(), hook.as_ptr().cast())
+        });
+        match ptr.and_then(|ptr| NonNull::new(ptr).ok_or(ENOMEM)) {
+            // INVARIANT: Just made, with that context.
+            Ok(ptr) => Ok(Self { ptr, hook }),
+            Err(err) => {
+                // SAFETY: Leaked above, and nobody else has it.
+                drop(unsafe { KBox::from_raw(hook.as_ptr()) });
+                Err(err)
+            }
+        }
+    }
+
+    /// The owner that the context of `id` points at.
+    ///
+    /// # Safety
+    ///
+    /// `id` is the identifier of an [`Owned<T>`], or of a request that it got and nobody has kept,
+    /// and the handler mutex is held, during `'a`.
+    unsafe fn owner<'a>(id: *mut bindings::rdma_cm_id) -> &'a T {
+        // SAFETY: By the type invariant the context is a hook, which is freed only after the
+        // identifier was destroyed, and that waits for the mutex.
+        let hook = unsafe { &*bindings::rust_ulp_h_cm_hook(id).cast::<Hook<T>>() };
+        &hook.owner
+    }
+}
+
+impl<T> Deref for Owned<T> {
+    type Target = Id;
+
+    fn deref(&self) -> &Id {
+        // SAFETY: By the type invariant.
+        unsafe { Id::from_raw(self.ptr.as_ptr()) }
+    }
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        // SAFETY: Owned. Waits for the handler, after which the context is not used any more.
+        unsafe { bindings::rdma_destroy_id(self.ptr.as_ptr()) };
+        // SAFETY: By the type invariant it is ours, and nobody uses it now.
+        drop(unsafe { KBox::from_raw(self.hook.as_ptr()) });
+    }
+}
+
+impl<H: Handler> Owned<H> {
+    /// An identifier for a connection to be made, of which `owner` hears. Reliable connections
+    /// in the port space of TCP, in the namespace `net`. Sleeps.
+    pub(crate) fn connection(net: &NetNs, owner: Arc<H>) -> Result<Self> {
+        Self::new(net, Prepared::new(owner)?.0)
+    }
+
+    /// # Safety
+    ///
+    /// Called by the manager with the handler mutex held, for an identifier like this.
+    unsafe extern "C" fn handle(
+        id: *mut bindings::rdma_cm_id,
+        event: *mut bindings::rdma_cm_event,
+    ) -> c_int {
+        // SAFETY: By the requirements; the event is valid during the call.
+        let (owner, id, event) =
+            unsafe { (Self::owner(id), Id::from_raw(id), RawEvent::new(event)) };
+        owner.event(&Locked(id), &event.event());
+        0
+    }
+
+    /// Traffic class of what is resolved from here on. Sleeps.
+    pub(crate) fn set_traffic_class(&self, class: u8) {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::rdma_set_service_type(self.as_raw(), class.into()) };
+    }
+
+    /// How long to wait for an acknowledgement: 4.096 us * 2^`timeout`. Before the route is
+    /// resolved, or a request accepted. Sleeps.
+    pub(crate) fn set_ack_timeout(&self, timeout: u8) -> Result {
+        // SAFETY: By the type invariant.
+        to_result(unsafe { bindings::rdma_set_ack_timeout(self.as_raw(), timeout) })
+    }
+
+    /// `enum ib_rnr_timeout`, at most 31. Before the queue pair goes to RTR. Sleeps.
+    pub(crate) fn set_min_rnr_timer(&self, timer: u8) -> Result {
+        // SAFETY: By the type invariant; its type is RC.
+        to_result(unsafe { bindings::rdma_set_min_rnr_timer(self.as_raw(), timer) })
+    }
+
+    /// Starts to look for the link-layer address of `dst`, from `src` or where the route begins,
+    /// for at most `millis`. Ends in [`Event::AddressResolved`] or [`Event::AddressError`]. Sleeps.
+    pub(crate) fn resolve_address(
+        &self,
+        src: Option<SocketAddr>,
+        dst: SocketAddr,
+        millis: u32,
+    ) -> Result {
+        let src = src.map(|src| to_raw(&src));
+        let src = src.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        // SAFETY: All pointers are valid, or null where that is allowed.
+        to_result(unsafe {
+            bindings::rust_ulp_h_cm_resolve_addr(
+                self.as_raw(),
+                src,
+                &to_raw(&dst),
+                millis as c_ulong,
+            )
+        })
+    }
+
+    /// Starts to look for the route, for at most `millis`. Ends in [`Event::RouteResolved`] or
+    /// [`Event::RouteError`]. Sleeps.
+    pub(crate) fn resolve_route(&self, millis: u32) -> Result {
+        // The manager looks at the device.
+        self.device_index().ok_or(EINVAL)?;
+        // SAFETY: By the type invariant; the manager checks the state.
+        to_result(unsafe { bindings::rdma_resolve_route(self.as_raw(), millis as c_ulong) })
+    }
+}
+
+impl<L: Listener> Owned<L> {
+    /// An identifier bound to `addr`, in the namespace `net`; an unspecified address is any, port 0
+    /// one that the manager chooses. Sleeps.
+    ///
+    /// `EADDRNOTAVAIL` when a listener on any address has the port, `EADDRINUSE` when one on the
+    /// same address has it; [`ENODEV`], `EADDRNOTAVAIL` when no device has the address; [`EACCES`]
+    /// for a port below 1024 without `CAP_NET_BIND_SERVICE`.
+    pub(crate) fn listener(net: &NetNs, addr: SocketAddr, owner: Arc<L>) -> Result<Self> {
+        let hook = Hook {
+            hook: bindings::rust_ulp_cm_hook {
+                event: Some(Self::arrived),
+            },
+            owner,
+        };
+        let this = Self::new(net, KBox::new(hook, GFP_KERNEL)?)?;
+        // SAFETY: Both pointers are valid.
+        to_result(unsafe { bindings::rust_ulp_h_cm_bind(this.as_raw(), &to_raw(&addr)) })?;
+        Ok(this)
+    }
+
+    /// Lets requests arrive. Sleeps.
+    pub(crate) fn listen(&self, backlog: u32) -> Result {
+        let backlog = c_int::try_from(backlog).map_err(|_| ERANGE)?;
+        // SAFETY: By the type invariant, and it is bound.
+        to_result(unsafe { bindings::rdma_listen(self.as_raw(), backlog) })
+    }
+
+    /// # Safety
+    ///
+    /// Called by the manager with the handler mutex held, for an identifier like this or for that
+    /// of a request, which begins with the context of its listener.
+    unsafe extern "C" fn arrived(
+        id: *mut bindings::rdma_cm_id,
+        event: *mut bindings::rdma_cm_event,
+    ) -> c_int {
+        // SAFETY: By the requirements; the mutex of the listener is held too.
+        let (owner, id, event) =
+            unsafe { (Self::owner(id), Id::from_raw(id), RawEvent::new(event)) };
+        if event.raw.event != bindings::RDMA_CM_EVENT_CONNECT_REQUEST {
+            owner.event(&event.event());
+            return 0;
+        }
+        let kept = Cell::new(false);
+        owner.request(Request {
+            id: Locked(id),
+            message: event.message(),
+            kept: &kept,
+        });
+        if kept.get() {
+            0
+        } else {
+            // Makes the manager destroy the identifier, and reject what was not rejected.
+            econnrefused().to_errno()
+        }
+    }
+}
+
+/// A request that has just arrived.
+pub(crate) struct Request<'a> {
+    id: Locked<'a>,
+    message: Message<'a>,
+    kept: &'a Cell<bool>,
+}
+
+impl Request<'_> {
+    /// Its identifier.
+    pub(crate) fn id(&self) -> &Locked<'_> {
+        &self.id
+    }
+
+    /// What the peer says.
+    pub(crate) fn message(&self) -> &Message<'_> {
+        &self.message
+    }
+
+    /// Keeps it: from now on the owner that is in `prepared` hears of it.
+    ///
+    /// The result must not be dropped before [`Listener::request`] returns.
+    pub(crate) fn keep<H: Handler>(self, prepared: Prepared<H>) -> Owned<H> {
+        let hook = NonNull::from(KBox::leak(prepared.0));
+        let ptr = self.id.as_raw();
+        // SAFETY: The handler mutex is held, so nobody uses the context. The hook lives until the
+        // identifier is destroyed.
+        unsafe { bindings::rust_ulp_h_cm_set_hook(ptr, hook.as_ptr().cast()) };
+        self.kept.set(true);
+        // INVARIANT: The manager leaves the identifier to who keeps it; its context is the hook.
+        Owned {
+            // SAFETY: The identifier exists, so this is not null.
+            ptr: unsafe { NonNull::new_unchecked(ptr) },
+            hook,
+        }
+    }
+}
