@@ -295,7 +295,7 @@ mod tests {
         bytes[20..].copy_from_slice(&header);
         let sum: u32 = header
             .chunks(2)
-            .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]))
+            .map(|pair| (u32::from(pair[0]) << 8) | u32::from(pair[1]))
             .sum();
         let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
         bytes[30..32].copy_from_slice(&sum.to_be_bytes());

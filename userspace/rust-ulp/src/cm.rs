@@ -371,7 +371,6 @@ impl fmt::Display for Rejection {
 
 /// A connection that did not come about. The queue pair is as it was, with the receives that were posted to
 /// it: it can be tried with again.
-#[derive(Debug)]
 pub struct ConnectError {
     error: Error,
     qp: Box<PreparedQp<Rc>>,
@@ -394,6 +393,13 @@ impl ConnectError {
     /// The queue pair, to try again.
     pub fn into_qp(self) -> PreparedQp<Rc> {
         *self.qp
+    }
+}
+
+/// The error alone: there is much to a queue pair.
+impl fmt::Debug for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ConnectError").field(&self.error).finish()
     }
 }
 
