@@ -77,9 +77,9 @@ impl BufferBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Sys`] with `EINVAL` for a length of 0 or a node that does not exist, `ERANGE` for more
-    /// than [`Limits::max_buffer`](crate::Limits::max_buffer), `ENOMEM` over a limit on memory, `EMFILE`
-    /// with too many objects.
+    /// [`Error::Sys`] with `ERANGE` for a length of 0 or more than
+    /// [`Limits::max_buffer`](crate::Limits::max_buffer), or a node that there is not, `ENOMEM` over a limit on
+    /// memory, `EMFILE` with too many objects.
     pub fn alloc(self) -> Result<Buffer> {
         let mut arg = abi::BufferCreate {
             pd: self.pd.handle(),

@@ -597,7 +597,7 @@ impl Listener {
     /// # Errors
     ///
     /// [`Error::Sys`] with `EADDRINUSE` if the port is taken, `EADDRNOTAVAIL` if no device has that address,
-    /// `EXDEV` if another device has it, `ERANGE` or `EINVAL` for another backlog; [`Error::DeviceGone`].
+    /// `EXDEV` if another device has it, `ERANGE` for another backlog; [`Error::DeviceGone`].
     pub fn bind(device: &Device, addr: SocketAddr, backlog: u32) -> Result<Self> {
         let mut arg = abi::Listen {
             addr: to_abi(&addr),
@@ -727,8 +727,9 @@ impl Request {
     /// # Errors
     ///
     /// With [`Error::Timeout`] if the peer does not answer in time, [`Error::Sys`] with `ECONNRESET` if it went
-    /// away, [`Error::TooMany`] for too much private data, [`Error::Sys`] with `EXDEV` if the request came over
-    /// another device than that of `qp`, [`Error::DeviceGone`]. The peer is rejected then.
+    /// away, `EXDEV` if it came over another device than that of `qp`, `ERANGE` if `qp` was built with a smaller MTU
+    /// than the peer has asked for; [`Error::TooMany`] for too much private data; [`Error::DeviceGone`]. The peer is
+    /// rejected then.
     pub fn accept(
         self,
         qp: PreparedQp<Rc>,

@@ -514,7 +514,7 @@ impl Kernel {
             BufferCreate => |arg| {
                 state.pd(arg.pd)?;
                 if arg.length == 0 {
-                    return Err(Errno::EINVAL);
+                    return Err(Errno::ERANGE);
                 }
                 arg.length = arg.length.next_multiple_of(PAGE);
                 (arg.page_size, arg.node) = (PAGE as u32, 0);
@@ -576,7 +576,7 @@ impl Kernel {
             };
             Listen => |arg| {
                 if !(1..=1024).contains(&arg.backlog) {
-                    return Err(Errno::EINVAL);
+                    return Err(Errno::ERANGE);
                 }
                 if arg.addr.port == 0 {
                     arg.addr.port = 5000 + state.next as u16;

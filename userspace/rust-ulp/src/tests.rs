@@ -934,7 +934,7 @@ fn half_made_things_go_again() {
     let error = pd.create_qp::<Ud>(&cq).build().unwrap_err();
     assert!(matches!(error, Error::Unsupported { what: "QP_CREATE" }));
     assert_eq!(device.create_cq(0).unwrap_err().errno(), Some(libc::ERANGE));
-    assert_eq!(pd.alloc_buffer(0).unwrap_err().errno(), Some(libc::EINVAL));
+    assert_eq!(pd.alloc_buffer(0).unwrap_err().errno(), Some(libc::ERANGE));
     assert_eq!(kernel.objects(), 2);
     assert_eq!(
         kernel
@@ -2165,6 +2165,8 @@ fn listeners_wait_and_count() {
     ));
     let error = cm::Listener::bind(&theirs.device, listener.local_addr(), 1).unwrap_err();
     assert!(error.to_string().contains("EADDRINUSE"), "{error}");
+    let none = cm::Listener::bind(&theirs.device, "0.0.0.0:0".parse().unwrap(), 0);
+    assert_eq!(none.unwrap_err().errno(), Some(libc::ERANGE));
 
     let addr = listener.local_addr();
     let hasty = cm::ConnectOptions::new().timeout(NOW);
