@@ -606,8 +606,6 @@ impl Kernel {
                     (attr.qp_state, attr.dest_qp_num, attr.path_mtu) = (abi::QPS_RTS, number, 3);
                     (attr.ah.dgid, attr.ah.sgid_index) = (gids()[1].gid, 1);
                 }
-                let depth = state.conn(theirs)?.param.initiator_depth;
-                arg.param.responder_resources = arg.param.responder_resources.min(depth);
                 let ours = state.conn(arg.request)?;
                 (ours.state, ours.qp, ours.param) = (abi::CONN_ESTABLISHED, arg.qp, arg.param);
                 let conn = state.conn(theirs)?;

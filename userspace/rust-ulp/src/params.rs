@@ -288,6 +288,17 @@ mod tests {
     }
 
     #[test]
+    fn a_time_of_the_table_is_itself() {
+        for n in 0..32 {
+            let (ack, rnr) = (AckTimeout(n), RnrTimer(n));
+            assert_eq!(RnrTimer::at_least(rnr.duration()), rnr);
+            if let Some(time) = ack.duration() {
+                assert_eq!(AckTimeout::at_least(time), ack);
+            }
+        }
+    }
+
+    #[test]
     fn ranges_end_where_the_fields_do() {
         assert!(AckTimeout::new(31).is_ok() && AckTimeout::new(32).is_err());
         assert!(RnrTimer::new(31).is_ok() && RnrTimer::new(32).is_err());

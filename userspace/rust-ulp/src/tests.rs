@@ -1085,8 +1085,9 @@ fn states_in_their_order_or_an_explanation() {
         "{error}"
     );
 
-    // By hand, with one's own way to the peer.
-    let qp = pd.create_qp::<Rc>(&cq).build().unwrap();
+    // By hand, with one's own way to the peer, and another GID than it was built with.
+    let qp = pd.create_qp::<Rc>(&cq).gid(1, 0).build().unwrap();
+    assert_eq!(qp.endpoint().gid, "fe80::1".parse().unwrap());
     let attr = QpAttr::to(QpState::Rtr)
         .path(Path::new(Gid([3; 16]), 1, 1))
         .path_mtu(Mtu::B256)
@@ -1107,6 +1108,8 @@ fn states_in_their_order_or_an_explanation() {
         (qp.peer().qp_num, qp.peer().gid, qp.peer().mtu),
         (5, Gid([3; 16]), Mtu::B256)
     );
+    assert_eq!(qp.local().psn, 8);
+    assert_eq!(qp.local().gid, "::ffff:10.9.0.1".parse().unwrap());
     kernel.refuse("QP_MODIFY", Errno::EHOSTUNREACH);
     let error = qp.modify(QpAttr::to(QpState::Err)).unwrap_err();
     assert!(
@@ -1657,6 +1660,39 @@ fn a_datagram_and_its_answer() {
     assert_eq!(got.payload.to_vec().unwrap(), b"whother");
 }
 
+/// The answer comes from the GID that was asked.
+#[test]
+fn an_answer_to_another_gid() {
+    let d = datagrams();
+    let room = d.mem.slice(0..64).unwrap();
+    let mut header = [0; Grh::LEN];
+    header[0] = 0x60;
+    header[8..24].copy_from_slice(&[0xaa; 16]);
+    let came_to = |d: &Datagrams, gid: &str| {
+        let gid: Gid = gid.parse().unwrap();
+        let mut header = header;
+        header[24..].copy_from_slice(&gid.0);
+        d.mem.write_at(0, &header).unwrap();
+        let mut cqe = abi::Cqe {
+            opcode: abi::WC_RECV,
+            flags: abi::WC_GRH,
+            byte_len: 40,
+            src_qp: 77,
+            ..Default::default()
+        };
+        cqe.qp = d.b.handle();
+        d.kernel.complete(cqe);
+        let got = d.b.received(&d.cq.wait(SOON).unwrap(), &room).unwrap();
+        let to = d.b.reply_to(&got).unwrap();
+        assert_eq!((to.qp_num(), to.ah().path().gid), (77, Gid([0xaa; 16])));
+        to.ah().path().gid_index
+    };
+    assert_eq!(came_to(&d, "fe80::1"), 0);
+    assert_eq!(came_to(&d, "::ffff:10.9.0.1"), 1);
+    // Of a group, nobody can answer for the group.
+    assert_eq!(came_to(&d, "ff0e::1"), 1);
+}
+
 #[test]
 fn what_is_no_datagram_of_ours() {
     let d = datagrams();
@@ -2042,7 +2078,8 @@ fn two_programs_meet_by_the_manager() {
     let addr = listener.local_addr();
     assert!(addr.port() != 0);
     let grant = theirs.mem.grant(.., Access::REMOTE_WRITE).unwrap();
-    let prepared = theirs.qp();
+    let prepared = theirs.mem.pd().create_qp::<Rc>(&theirs.cq);
+    let prepared = prepared.rd_atomic(9).build().unwrap();
     prepared.post_recv(Recv::empty().wr_id(1)).unwrap();
     let peer = std::thread::spawn({
         let listener = listener.clone();
@@ -2063,6 +2100,8 @@ fn two_programs_meet_by_the_manager() {
     assert_eq!(qp.peer().qp_num, their_connection.qp().qp_num());
     assert_eq!(connection.peer_addr(), addr);
     assert_eq!(connection.params().initiator, 5);
+    let agreed = their_connection.params();
+    assert_eq!((agreed.initiator, agreed.responder), (5, 5));
     assert!(connection.timings().is_some() && their_connection.timings().is_none());
     assert_eq!(connection.private().message().unwrap().data, b"welcome");
     let dst = connection.private().grant(0).unwrap();
@@ -2107,11 +2146,14 @@ fn a_rejection_says_why_and_leaves_the_queue_pair() {
     let addr = listener.local_addr();
     let prepared = ours.qp();
     prepared.post_recv(Recv::empty().wr_id(7)).unwrap();
+    let rejected_by = kernel.clone();
     let rejecter = std::thread::spawn({
         let listener = listener.clone();
         move || {
             let request = listener.next_request(SOON).unwrap();
+            rejected_by.log();
             request.reject(b"not today").unwrap();
+            assert!(!rejected_by.log().contains(&"DESTROY"));
             // One that is dropped is rejected, too.
             drop(listener.next_request(SOON).unwrap());
         }
