@@ -103,8 +103,16 @@ advice! {
         "more reads and atomics under way than the peer answers" =>
             "take QpBuilder::rd_atomic() of what the peer's Endpoint::responder says";
     ];
-    RemoteOperation: "the peer's device failed while it carried the request out", [
+    RemoteOperation: "the peer's device could not carry the request out: the network is fine", [
+        "the peer's receive is too small for the message, which Soft-RoCE says so" =>
+            "the peer posts larger ones, or this end sends less";
         "the peer's queue pair or completion queue has failed" => "look at the peer's completions, events and log";
+    ];
+    LocalQpOperation: "this end's device could not carry the request out", [
+        "what came is longer than the receive that took it, which Soft-RoCE says so" =>
+            "post receives as large as the peer's longest message";
+        "the request does not go with the queue pair's type, state or limits" =>
+            "see Qp::query(), Qp::caps() and DeviceInfo::supports()";
     ];
     LocalAccess: "a peer's request was refused the memory of a receive here", [
         "the receive's memory cannot be written by the device" => "receive into a Buffer";
