@@ -62,8 +62,8 @@ impl AddressHandle {
 
     /// A queue pair at that host, by its number (24 bits), and the Q_Key that it takes.
     ///
-    /// With the highest bit of `qkey` set, the sending queue pair's own Q_Key is used instead (InfiniBand
-    /// specification, 10.2.5).
+    /// With the highest bit of `qkey` set, the specification has the sending queue pair's own Q_Key used
+    /// instead.
     pub fn queue_pair(&self, qp_num: u32, qkey: u32) -> Destination {
         Destination {
             ah: self.clone(),

@@ -104,12 +104,12 @@ advice! {
             "take QpBuilder::rd_atomic() of what the peer's Endpoint::responder says";
     ];
     RemoteOperation: "the peer's device could not carry the request out: the network is fine", [
-        "the peer's receive is too small for the message, which Soft-RoCE says so" =>
+        "the peer's receive is too small for the message: Soft-RoCE answers so" =>
             "the peer posts larger ones, or this end sends less";
         "the peer's queue pair or completion queue has failed" => "look at the peer's completions, events and log";
     ];
     LocalQpOperation: "this end's device could not carry the request out", [
-        "what came is longer than the receive that took it, which Soft-RoCE says so" =>
+        "what came is longer than the receive that took it: Soft-RoCE says it so" =>
             "post receives as large as the peer's longest message";
         "the request does not go with the queue pair's type, state or limits" =>
             "see Qp::query(), Qp::caps() and DeviceInfo::supports()";

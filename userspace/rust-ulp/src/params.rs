@@ -35,7 +35,7 @@ pub(crate) fn bits_24(what: &'static str, value: u32) -> Result<u32> {
 /// | 10 | 4.19 ms | | 18 | 1.07 s |
 /// | 14 (default) | 67.1 ms | | 20 | 4.29 s |
 ///
-/// Header: `rust_ulp_qp_attr.timeout`. Specification: IBA 9.9.4.2.1.
+/// Header: `rust_ulp_qp_attr.timeout`. Specification: Local ACK Timeout of the queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AckTimeout(u8);
 
@@ -96,7 +96,7 @@ impl fmt::Debug for AckTimeout {
 ///
 /// rxe takes 7 as for ever, with which a peer that vanished is never noticed; other devices take it as seven.
 ///
-/// Header: `rust_ulp_qp_attr.retry_cnt`. Specification: IBA 9.9.4.2.1.
+/// Header: `rust_ulp_qp_attr.retry_cnt`. Specification: Retry Count of the queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Retries(u8);
 
@@ -127,7 +127,7 @@ impl Retries {
 ///
 /// Between two tries it waits as long as the peer's [`RnrTimer`] says.
 ///
-/// Header: `rust_ulp_qp_attr.rnr_retry`. Specification: IBA 9.7.5.2.8.
+/// Header: `rust_ulp_qp_attr.rnr_retry`. Specification: RNR Retry Count of the queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RnrRetries(u8);
 

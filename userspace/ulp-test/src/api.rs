@@ -556,7 +556,7 @@ fn diagnoses(r: &mut Report, a: &Host, b: &Host) {
             let mem = b.pd.alloc_buffer(64)?;
             second.post_recv(Recv::new(mem.slice(..4)?))?;
             first.post(Send::inline_bytes(b"longer than that"))?;
-            // IBA 9.7.5.2.8 has the responder answer with an invalid request; Soft-RoCE does otherwise.
+            // The specification has the responder answer with an invalid request; Soft-RoCE does otherwise.
             let answers = [Status::RemoteInvalidRequest, Status::RemoteOperation];
             let own = [Status::LocalLength, Status::LocalQpOperation];
             let parts = ["receive is too small for the message"];
