@@ -233,6 +233,8 @@ pub struct Completion {
     pub byte_len: u32,
     /// Immediate data, in host order, where the peer sent some.
     pub imm: Option<u32>,
+    /// The key of this side's grant that the peer took away with its message.
+    pub invalidated: Option<u32>,
     /// Number of the queue pair that it was posted to.
     pub qp_num: u32,
     qp: u32,
@@ -253,6 +255,7 @@ impl Completion {
         vendor_err: 0,
         byte_len: 0,
         imm: None,
+        invalidated: None,
         qp_num: 0,
         qp: 0,
         peer: None,
@@ -272,6 +275,7 @@ impl Completion {
             vendor_err: cqe.vendor_err,
             byte_len: cqe.byte_len,
             imm: (cqe.flags & abi::WC_WITH_IMM != 0).then_some(cqe.imm_data),
+            invalidated: (cqe.flags & abi::WC_WITH_INVALIDATE != 0).then_some(cqe.imm_data),
             qp_num: cqe.qp_num,
             qp: cqe.qp,
             // Only failures are explained: the others do not pay for it.

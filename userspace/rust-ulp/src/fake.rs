@@ -982,6 +982,13 @@ impl Kernel {
                 atomic(&|old| old.wrapping_add(wr.arg0), &mut cqe)
             }
             abi::WR_SEND | abi::WR_SEND_WITH_IMM => Some(()),
+            abi::WR_SEND_WITH_INV => match state.objects.get_mut(&(wr.imm_data >> 8)) {
+                Some(Object::Grant { access, .. }) => {
+                    *access = 0;
+                    Some(())
+                }
+                _ => None,
+            },
             _ => return Err(Errno::EINVAL),
         };
         if done.is_none() && !unreliable {
@@ -994,7 +1001,8 @@ impl Kernel {
             wr.opcode,
             abi::WR_RDMA_WRITE_WITH_IMM | abi::WR_SEND_WITH_IMM
         );
-        if done.is_some() && (imm || wr.opcode == abi::WR_SEND) {
+        let sent = matches!(wr.opcode, abi::WR_SEND | abi::WR_SEND_WITH_INV);
+        if done.is_some() && (imm || sent) {
             taken = peer.and_then(|peer| state.take(peer));
             if taken.is_none() && !unreliable {
                 cqe.status = 13;
@@ -1006,6 +1014,9 @@ impl Kernel {
                 flags: if imm { abi::WC_WITH_IMM } else { 0 },
                 ..abi::Cqe::default()
             };
+            if wr.opcode == abi::WR_SEND_WITH_INV {
+                theirs.flags |= abi::WC_WITH_INVALIDATE;
+            }
             let mut message = data.clone();
             if create.qp_type == abi::QPT_UD {
                 theirs.flags |= abi::WC_GRH;

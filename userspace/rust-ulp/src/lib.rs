@@ -87,7 +87,7 @@
 //! | | |
 //! |---|---|
 //! | transports | [`Rc`] and [`Uc`] with one peer, [`Ud`] with any |
-//! | operations | [`Write`] and [`Send`] with or without immediate data, [`Read`], [`CompareSwap`], [`FetchAdd`], [`Recv`]; several elements, inline, fenced, solicited, unsignaled |
+//! | operations | [`Write`] and [`Send`] with or without immediate data, [`SendInvalidate`], [`Read`], [`CompareSwap`], [`FetchAdd`], [`Recv`]; several elements, inline, fenced, solicited, unsignaled |
 //! | datagrams | [`SendTo`] a [`Destination`] behind an [`AddressHandle`]; [`Qp::received`] finds payload and sender, [`Qp::reply_to`] the way back |
 //! | posting | [`Qp::post`]; [`Qp::batch`] and, over many queue pairs, [`Device::batch`]: one system call, which can also wait |
 //! | receiving | [`Recv`] per queue pair, or an [`Srq`] that many share |
@@ -160,4 +160,7 @@ pub use qp::{
 pub use srq::{Srq, SrqBuilder, SrqInfo};
 #[doc(hidden)]
 pub use wr::Target;
-pub use wr::{CompareSwap, FetchAdd, Post, Read, Recv, Request, RequestFor, Send, SendTo, Write};
+pub use wr::{
+    CompareSwap, FetchAdd, Post, Read, Recv, Request, RequestFor, Send, SendInvalidate, SendTo,
+    Write,
+};

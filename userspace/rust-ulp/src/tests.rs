@@ -173,6 +173,25 @@ fn each_kind_of_request() {
 }
 
 #[test]
+fn a_message_that_takes_a_grant_away() {
+    let p = pair();
+    let grant = p.mem.grant(0..64, Access::REMOTE_WRITE).unwrap();
+    let key = grant.remote();
+    p.a.post(Write::inline_bytes(b"once", key)).unwrap();
+    p.b.post_recv(Recv::empty().wr_id(1)).unwrap();
+    p.a.post(Send::empty().imm(9).invalidate(key).wr_id(2))
+        .unwrap();
+    let done = drain(&p.cq);
+    assert!(done.iter().all(|c| c.status == Status::Success));
+    assert_eq!((done[1].wr_id, done[1].imm), (1, None));
+    assert_eq!(done[1].invalidated, Some(key.rkey()));
+    assert_eq!((done[2].wr_id, done[2].invalidated), (2, None));
+    p.a.post(Write::inline_bytes(b"twice", key)).unwrap();
+    assert_eq!(p.cq.wait(SOON).unwrap().status, Status::RemoteAccess);
+    assert_eq!(p.mem.to_vec(0..5).unwrap(), b"once\0");
+}
+
+#[test]
 fn unsignaled_requests_are_silent_and_failures_are_not() {
     let p = pair();
     let grant = p.mem.grant(0..64, Access::REMOTE_WRITE).unwrap();

@@ -436,6 +436,32 @@ solicited!(Send);
 impl<'a> Post<'a, Rc> for Send<'a> {}
 impl<'a> Post<'a, Uc> for Send<'a> {}
 
+impl<'a> Send<'a> {
+    /// Also takes a grant of the peer's away: when the message has arrived, the key of `grant` opens nothing any
+    /// more, and the peer is told which one it was ([`Completion::invalidated`](crate::Completion::invalidated)).
+    /// Not on every device: [`DeviceInfo::supports`](crate::DeviceInfo::supports) has it as opcode 9.
+    pub fn invalidate(self, grant: RemoteSlice) -> SendInvalidate<'a> {
+        let mut request = self.request;
+        request.wr.opcode = abi::WR_SEND_WITH_INV;
+        request.wr.imm_data = grant.rkey();
+        SendInvalidate { request }
+    }
+}
+
+/// A send that takes a grant of the peer's away. Made by [`Send::invalidate`]; it carries no immediate data.
+///
+/// Header: `rust_ulp_wr` with `RUST_ULP_WR_SEND_WITH_INV`.
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing before it is posted"]
+pub struct SendInvalidate<'a> {
+    request: Request<'a>,
+}
+
+send_side!(SendInvalidate);
+fenced!(SendInvalidate);
+solicited!(SendInvalidate);
+impl<'a> Post<'a, Rc> for SendInvalidate<'a> {}
+
 /// A datagram: the message goes into the first receive of the queue pair that it is for, behind 40 bytes for
 /// the network header, if that has a receive and takes the Q_Key. At most [`Endpoint::mtu`](crate::Endpoint)
 /// bytes. Its completion says that it left, not that it arrived.

@@ -56,6 +56,7 @@ pub fn run(r: &mut Report) {
         return;
     };
     unreliable(r, &a, &b);
+    invalidating(r, &a, &b);
     for (feature, name, part) in [
         (
             abi::FEATURE_DATAGRAM,
@@ -125,6 +126,37 @@ fn unreliable(r: &mut Report, a: &Host, b: &Host) {
             )
         })
         .and_then(|()| equal("the peer's state", after, rust_ulp::QpState::Rts)))
+    });
+}
+
+// --- messages that take grants away ----------------------------------------------------------------------------
+
+fn invalidating(r: &mut Report, a: &Host, b: &Host) {
+    if !b.dev.info().supports::<Rc>(abi::WR_SEND_WITH_INV) {
+        println!("ok sends that take a grant away # SKIP the device has none");
+        return;
+    }
+    case(r, "RC: a send takes a grant away, and no other", || {
+        let [first, second] = connect(a, b, None)?;
+        let mem = b.pd.alloc_buffer(8192)?;
+        let gone = mem.grant(..4096, Access::REMOTE_WRITE)?;
+        let kept = mem.grant(4096.., Access::REMOTE_WRITE)?;
+        second.post_recv(Recv::empty())?;
+        first.post(Write::inline_bytes(b"once", gone.remote()))?;
+        first.post(Send::empty().invalidate(gone.remote()))?;
+        let told = next(&b.cq, Opcode::Recv)?.invalidated;
+        first.post(Write::inline_bytes(b"kept", kept.remote()))?;
+        for _ in 0..3 {
+            let _ = a.cq.wait(WAIT)?.ok()?;
+        }
+        first.post(Write::inline_bytes(b"twice", gone.remote()))?;
+        let refused = failure(&a.cq).map(|error| error.status);
+        let bytes = (mem.to_vec(..5)?, mem.to_vec(4096..4100)?);
+        // The kernel's own revoke has nothing against a key that is dead already.
+        gone.revoke()?;
+        Ok(equal("told", told, Some(gone.remote().rkey()))
+            .and_then(|()| equal("then", refused, Ok(Status::RemoteAccess)))
+            .and_then(|()| equal("bytes", (&bytes.0[..], &bytes.1[..]), (b"once\0", b"kept"))))
     });
 }
 
