@@ -271,7 +271,8 @@ pub(crate) fn accept(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     check_limits(&alive, &value.param)?;
     let connection = this.table().lock().connection(value.request)?.clone();
     let (qp, claim) = claim(&this, value.qp)?;
-    let result = connection.accept(claim, &qp, &value.param, private, &deadline);
+    let accepted = connection.accept(claim, &qp, &value.param, private, &deadline);
+    let result = accepted.and_then(|result| result);
     trace::accept(
         value.request,
         qp.number(),
@@ -283,10 +284,16 @@ pub(crate) fn accept(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         qp.number(),
         result
     );
-    result?;
-    arg.value.param = connection.outcome().param;
+    let param = connection.outcome().param;
     drop(qp);
     drop(connection);
+    if let Ok(Err(err)) = accepted {
+        // Spent. Somebody else may have destroyed it meanwhile.
+        let _ = this.destroy(&alive, value.request, true);
+        return Err(err);
+    }
+    accepted??;
+    arg.value.param = param;
     drop(alive);
     arg.write()
 }

@@ -69,6 +69,8 @@ use kernel::{
 /// How long to look for a link-layer address at most: neighbours are asked three times, a second
 /// apart.
 const ADDRESS_MILLIS: u32 = 4000;
+/// How long the first look takes at most; the next ones twice as long as that before.
+const FIRST_LOOK_MILLIS: u32 = 10;
 
 /// Until when a command waits.
 pub(crate) struct Deadline {
@@ -431,10 +433,7 @@ impl Connection {
         }
         self.set_timers(param)?;
 
-        let millis = deadline.millis()?.min(ADDRESS_MILLIS);
-        self.id
-            .resolve_address(wanted.src, wanted.dst, millis)
-            .and_then(|()| self.pass(Stage::Begun, deadline))
+        self.resolve_address(wanted, deadline)
             .map_err(|err| match err {
                 // The address is not one of a device. A device that goes has closed the gate.
                 err if err == ENODEV && !self.is_closed() => eaddrnotavail(),
@@ -491,6 +490,33 @@ impl Connection {
             self.take_back(qp, from);
         }
         result
+    }
+
+    /// Finds the link-layer address of the peer. Sleeps.
+    ///
+    /// The resolver (`rdma_resolve_ip()`) looks at the neighbour, and then puts its request where
+    /// the neighbour's answer is noticed. An answer that comes between the two is only found when the
+    /// time is over: so there is more than one look, and the first one is short.
+    fn resolve_address(&self, wanted: &Wanted<'_>, deadline: &Deadline) -> Result {
+        let mut millis = FIRST_LOOK_MILLIS;
+        let mut spent = 0u32;
+        loop {
+            let now = millis.min(deadline.millis()?);
+            let result = self
+                .id
+                .resolve_address(wanted.src, wanted.dst, now)
+                .and_then(|()| self.pass(Stage::Begun, deadline));
+            spent = spent.saturating_add(now);
+            if result != Err(ETIMEDOUT) || spent >= ADDRESS_MILLIS {
+                return result;
+            }
+            let mut progress = self.shared.progress.lock();
+            if progress.failure == Some(ETIMEDOUT) {
+                progress.failure = None;
+            }
+            drop(progress);
+            millis = millis.saturating_mul(2);
+        }
     }
 
     fn is_closed(&self) -> bool {
@@ -566,9 +592,9 @@ impl Connection {
 
     /// Accepts the request with the queue pair of `claim`, which is `qp`, in RESET or INIT. Sleeps.
     ///
-    /// [`eisconn`] when it is a connection already, or becomes one, [`enotconn`] when it was one,
-    /// [`econnreset`] when the peer has gone. When it fails after the peer was answered, the request
-    /// is spent.
+    /// The outer error: nothing has changed; [`eisconn`] when it is a connection already, or becomes
+    /// one, [`enotconn`] when it was one. The inner error: the request is spent, and to be dropped,
+    /// which rejects it; [`econnreset`] when the peer has gone.
     pub(crate) fn accept(
         &self,
         claim: Claim,
@@ -576,15 +602,18 @@ impl Connection {
         param: &abi::ConnParam,
         private_data: &[u8],
         deadline: &Deadline,
-    ) -> Result {
+    ) -> Result<Result> {
         let mut progress = self.shared.progress.lock();
         match progress.stage {
             Stage::Requested => (),
             Stage::Accepting | Stage::Established => return Err(eisconn()),
             _ => return Err(enotconn()),
         }
-        if let Some(err) = progress.closed.or(progress.failure) {
+        if let Some(err) = progress.closed {
             return Err(err);
+        }
+        if let Some(err) = progress.failure {
+            return Ok(Err(err));
         }
         if param.path_mtu != 0 && param.path_mtu < progress.param.path_mtu {
             // The peer would not hear of it, and send longer packets.
@@ -635,31 +664,24 @@ impl Connection {
             .map_err(|err| if err == EINVAL { econnreset() } else { err })
             .and_then(|()| self.pass(Stage::Accepting, deadline));
         let Err(err) = result else {
-            return Ok(());
+            return Ok(Ok(()));
         };
-        let id = self.id.lock();
         let mut progress = self.shared.progress.lock();
         if progress.stage == Stage::Established && progress.closed.is_none() {
             // At the last moment.
-            return Ok(());
+            return Ok(Ok(()));
         }
+        // Not rejected here: the manager would go on to send its answer, and wait for that when the
+        // identifier is dropped, which stops it.
         progress.stage = Stage::Ended;
         let claim = progress.qp.take();
         drop(progress);
-        let reason = if err == ETIMEDOUT {
-            cm::REJECT_TIMEOUT
-        } else {
-            cm::REJECT_CONSUMER
-        };
-        // Fails when the manager has rejected it, or the peer has gone.
-        let _ = id.reject(reason, &[]);
-        drop(id);
         self.take_back(qp, from);
         drop(claim);
-        Err(err)
+        Ok(Err(err))
     }
 
-    /// Rejects the request. Sleeps. Errors as of [`Self::accept`].
+    /// Rejects the request. Sleeps. [`eisconn`], [`enotconn`].
     pub(crate) fn reject(&self, private_data: &[u8]) -> Result {
         let id = self.id.lock();
         let mut progress = self.shared.progress.lock();

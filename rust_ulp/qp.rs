@@ -43,7 +43,8 @@ use kernel::{
             Atomic,
             AtomicFlag,
             Full,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         Arc, //
     }, //
@@ -324,6 +325,6 @@ impl Deref for Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.0.claimed.store(false, Relaxed);
+        self.0.claimed.store(false, Release);
     }
 }

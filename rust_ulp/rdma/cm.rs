@@ -214,8 +214,6 @@ pub(crate) const REJECT_CONSUMER: u8 = bindings::IB_CM_REJ_CONSUMER_DEFINED as u
 pub(crate) const REJECT_NO_RESOURCES: u8 = bindings::IB_CM_REJ_NO_RESOURCES as u8;
 /// Nobody listens.
 pub(crate) const REJECT_NO_LISTENER: u8 = bindings::IB_CM_REJ_INVALID_SERVICE_ID as u8;
-/// Too late.
-pub(crate) const REJECT_TIMEOUT: u8 = bindings::IB_CM_REJ_TIMEOUT as u8;
 
 /// An error of the manager, which is not always an errno.
 fn error_of(status: i32) -> Error {
@@ -449,6 +447,9 @@ impl Locked<'_> {
 
     /// Rejects a request or an answer. Private data: at most 148 bytes, else [`EINVAL`]. Fails when
     /// there is nothing to reject any more.
+    ///
+    /// Not for a request that was accepted and is not yet established: the manager would go on to
+    /// send its answer, and dropping the identifier would wait for that.
     pub(crate) fn reject(&self, reason: u8, private_data: &[u8]) -> Result {
         let len = u8::try_from(private_data.len()).map_err(|_| EINVAL)?;
         // SAFETY: The data is valid, and copied by the manager, which checks the state.

@@ -767,9 +767,9 @@ abi! {
         responder_resources: u8,
         /// reads and atomics outstanding
         initiator_depth: u8,
-        /// 0 to 7
+        /// 0 to 7; the requester's holds for both ends
         retry_cnt: u8,
-        /// 0 to 7
+        /// 0 to 7; in: for the peer to use, out: for this side, from the peer
         rnr_retry: u8,
         /// as in rust_ulp_qp_attr
         min_rnr_timer: u8,
@@ -777,7 +777,7 @@ abi! {
         ack_timeout: u8,
         /// type of service; what the route has when flags lacks TRAFFIC_CLASS
         traffic_class: u8,
-        /// 0: the route's; else at most that, enum ib_mtu
+        /// 0: the route's; else at most that, enum ib_mtu; ACCEPT cannot lower it
         path_mtu: u8,
         /// ACCESS_REMOTE_*: what the peer may do with this queue pair
         access_flags: u32,
@@ -907,6 +907,7 @@ abi! {
         backlog: u32,
         /// of a listener: requests beyond backlog
         rejected: u32,
+        pad: u32,
     }
     struct Sge = rust_ulp_sge {
         /// handle

@@ -616,6 +616,7 @@ struct rust_ulp_event {
  * Addresses are those of the opener's network namespace. The port space is that of
  * RDMA_PS_TCP; queue pairs are RC.
  *
+ * EACCES         LISTEN, CONNECT: a local port below 1024 needs CAP_NET_BIND_SERVICE
  * EADDRINUSE     LISTEN: the port is taken
  * EADDRNOTAVAIL  no device has that local address
  * ECONNREFUSED   CONNECT: the peer rejected; @reject_reason and the private data say why
@@ -646,12 +647,12 @@ struct rust_ulp_addr {
 struct rust_ulp_conn_param {
 	__u8 responder_resources;	/* reads and atomics answered at a time */
 	__u8 initiator_depth;		/* reads and atomics outstanding */
-	__u8 retry_cnt;		/* 0 to 7 */
-	__u8 rnr_retry;		/* 0 to 7 */
+	__u8 retry_cnt;		/* 0 to 7; the requester's holds for both ends */
+	__u8 rnr_retry;		/* 0 to 7; in: for the peer to use, out: for this side, from the peer */
 	__u8 min_rnr_timer;	/* as in rust_ulp_qp_attr */
 	__u8 ack_timeout;	/* 0: the manager's choice; else 4.096 us * 2^n */
 	__u8 traffic_class;	/* type of service; what the route has when @flags lacks TRAFFIC_CLASS */
-	__u8 path_mtu;		/* 0: the route's; else at most that, enum ib_mtu */
+	__u8 path_mtu;		/* 0: the route's; else at most that, enum ib_mtu; ACCEPT cannot lower it */
 	__u32 access_flags;	/* RUST_ULP_ACCESS_REMOTE_*: what the peer may do with this queue pair */
 	__u32 flags;		/* RUST_ULP_CONN_* */
 };
@@ -685,7 +686,14 @@ struct rust_ulp_get_request {
 /*
  * ACCEPT and CONNECT take a queue pair in RESET and leave it in RTS, or fail and leave it in RESET.
  * Receives can be posted before: the queue pair may be in INIT as well, and is left
- * there, with its receives, when the command fails.
+ * there, with its receives, when the command fails. But not when the two ends have
+ * answered each other already: then the queue pair is in RESET, and its receives are flushed.
+ *
+ * When ACCEPT has to give up a request, its handle is gone, as after REJECT: with
+ * ECONNRESET, ETIMEDOUT, EINTR, and what the connection manager itself returns. After any
+ * other error the request is as it was.
+ *
+ * A connection needs its queue pair until its own handle is destroyed, which disconnects.
  */
 struct rust_ulp_accept {
 	__u32 size;
@@ -752,6 +760,7 @@ struct rust_ulp_conn_query {
 	__u32 waiting;		/* of a listener: requests not taken */
 	__u32 backlog;		/* of a listener */
 	__u32 rejected;		/* of a listener: requests beyond @backlog */
+	__u32 pad;
 };
 
 /* ---- SUBMIT -------------------------------------------------------------- */

@@ -155,6 +155,18 @@ class Server:
         self.end.file.close()
 
 
+class Bare:
+    """A file with queue pairs and no mapping: closing it releases it."""
+
+    def __init__(self, host_name, device, count=1):
+        self.file = File(host_name, device)
+        pd = self.file.pd()
+        cq = self.file.call("CQ_CREATE", entries=16 * count).handle
+        self.qps = [self.file.call("QP_CREATE", pd=pd, send_cq=cq, recv_cq=cq, qp_type=N["QPT_RC"], max_send_wr=1,
+                                   max_recv_wr=1, max_send_sge=1, max_recv_sge=1) for _ in range(count)]
+        self.qp = self.qps[0]
+
+
 def client(**more):
     return End("h2", "rxe2", access=ACCESS, **more)
 
@@ -216,6 +228,776 @@ def test_write(r):
     r.equal("nor rejected", error_of(reject, server.end.file, request.handle), "EISCONN")
     server.close()
     c.file.close()
+
+
+def test_reject(r):
+    server, c = Server(), client()
+    thread = Thread(connect, c, "10.9.0.1", server.port)
+    request = server.request()
+    reject(server.end.file, request.handle, b"not today")
+    r.equal("CONNECT of a rejected request", thread.name(), "ECONNREFUSED")
+    r.equal("the reason is the consumer's, and the private data is the peer's",
+            (thread.error.reason, thread.error.data[:9], len(thread.error.data)), (28, b"not today", 148))
+    r.equal("the queue pair is in RESET", qp_state(c), N["QPS_RESET"])
+    r.equal("the request is gone", error_of(query, server.end.file, request.handle), "EBADF")
+
+    thread = Thread(connect, c, "10.9.0.1", server.port)
+    server.end.file.destroy(server.request().handle)
+    r.equal("destroying a request rejects it", (thread.name(), thread.error.reason), ("ECONNREFUSED", 28))
+
+    c.qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=1,
+                access_flags=ACCESS)
+    c.file.submit([c.qp.wr("RECV", c.buffer, 0, 64, user_data=9)])
+    thread = Thread(connect, c, "10.9.0.1", server.port)
+    reject(server.end.file, server.request().handle)
+    thread.name()
+    info = c.file.call("QP_QUERY", qp=c.qp.handle)
+    r.equal("a queue pair in INIT stays there, with its receives",
+            (info.attr.qp_state, info.recvs_in_flight), (N["QPS_INIT"], 1))
+    meet(server, c)
+    server.end.file.submit([server.end.qp.wr("SEND", server.end.buffer, 0, 8)])
+    done = c.cq.wait(1)[0]
+    r.equal("and connected, takes a message with it", (done.user_data, done.status, done.byte_len), (9, 0, 8))
+    bare = Bare("h1", "rxe1")
+    got = listen(bare.file)
+    thread = Thread(connect, client(), "10.9.0.1", got.addr.port)
+    r.check("a request waits", until(lambda: query(bare.file, got.handle).waiting == 1))
+    bare.file.close()
+    server.close()
+    r.equal("closing the listener's file rejects what waits", (thread.name(), thread.error.reason),
+            ("ECONNREFUSED", 28))
+    c.file.close()
+
+
+def test_inputs(r):
+    server, c = Server(), client()
+    f, qp, pd = c.file, c.qp.handle, c.pd
+    good = {"addr": addr("0.0.0.0"), "backlog": 1}
+    any4, peer = addr("0.0.0.0"), addr("10.9.0.1", server.port)
+    odd = addr("10.9.0.1", 1)
+    odd.addr[4] = 1
+    family = addr("10.9.0.1", 1)
+    family.family = 3
+    for name, fields, want in (
+            ("a flag", {"flags": 1}, "EINVAL"), ("no address", {"addr": addr()}, "EINVAL"),
+            ("an unknown family", {"addr": family}, "EINVAL"),
+            ("bytes behind an IPv4 address", {"addr": odd}, "EINVAL"),
+            ("a link for an IPv4 address", {"addr": addr("10.9.0.2", 0, 1)}, "EINVAL"),
+            ("a link-local address without a link", {"addr": addr("fe80::1")}, "EINVAL"),
+            ("a link for another IPv6 address", {"addr": addr("fd09::2", 0, 2)}, "EINVAL"),
+            ("no backlog", {"backlog": 0}, "ERANGE"), ("too large a backlog", {"backlog": 1025}, "ERANGE"),
+            ("an address that nobody has", {"addr": addr("10.9.0.9")}, "EADDRNOTAVAIL"),
+            ("the peer's address", {"addr": addr("10.9.0.1")}, "EADDRNOTAVAIL"),
+            ("a loopback address", {"addr": addr("127.0.0.1")}, "EADDRNOTAVAIL"),
+            ("an address of network zero", {"addr": addr("0.0.0.1")}, "EADDRNOTAVAIL")):
+        r.equal(f"LISTEN, {name}", error_of(f.call, "LISTEN", **good | fields), want)
+
+    good = {"qp": qp, "dst": peer, "timeout_ns": SECOND, "param": param()}
+    for name, fields, want in (
+            ("a flag", {"flags": 1}, "EINVAL"), ("too long a time", {"timeout_ns": 3601 * SECOND}, "EINVAL"),
+            ("no time", {"timeout_ns": 0}, "ETIMEDOUT"),
+            ("no address", {"dst": addr()}, "EINVAL"), ("any address", {"dst": addr("0.0.0.0", 1)}, "EINVAL"),
+            ("no port", {"dst": addr("10.9.0.1")}, "EINVAL"), ("an unknown family", {"dst": family}, "EINVAL"),
+            ("a source of another family", {"src": addr("fd09::2")}, "EINVAL"),
+            ("a loopback address", {"dst": addr("127.0.0.1", 1)}, "EHOSTUNREACH"),
+            ("no queue pair", {"qp": 0}, "EBADF"), ("a PD for a queue pair", {"qp": pd}, "EBADFD"),
+            ("too much private data", {"private_len": 57}, "EMSGSIZE"),
+            ("an unknown flag of the parameters", {"param": param(flags=4)}, "EINVAL"),
+            ("local rights", {"param": param(access_flags=1)}, "EINVAL"),
+            ("a path MTU of 6", {"param": param(path_mtu=6)}, "EINVAL"),
+            ("8 retries", {"param": param(retry_cnt=8)}, "ERANGE"),
+            ("8 retries of the receiver", {"param": param(rnr_retry=8)}, "ERANGE"),
+            ("an RNR timer of 32", {"param": param(min_rnr_timer=32)}, "ERANGE"),
+            ("a time-out of 32", {"param": param(ack_timeout=32)}, "ERANGE"),
+            ("more responder resources than the device has", {"param": param(responder_resources=255)}, "ERANGE"),
+            ("more outstanding reads than the device has", {"param": param(initiator_depth=255)}, "ERANGE")):
+        r.equal(f"CONNECT, {name}", error_of(f.call, "CONNECT", **good | fields), want)
+
+    g, h = server.end.file, server.listener
+    for name, fields, want in (
+            ("a flag", {"flags": 1}, "EINVAL"), ("too long a time", {"timeout_ns": 3601 * SECOND}, "EINVAL"),
+            ("no listener", {"listener": 0}, "EBADF"), ("a PD", {"listener": server.end.pd}, "EBADFD"),
+            ("nothing there, no time", {}, "ETIME"), ("nothing there", {"timeout_ns": SECOND // 10}, "ETIME")):
+        r.equal(f"GET_REQUEST, {name}", error_of(g.call, "GET_REQUEST", **{"listener": h} | fields), want)
+
+    thread = Thread(connect, c, "10.9.0.1", server.port, seconds=30)
+    request = server.request().handle
+    good = {"request": request, "qp": server.end.qp.handle, "timeout_ns": SECOND, "param": param()}
+    for name, fields, want in (
+            ("a flag", {"flags": 1}, "EINVAL"), ("padding", {"pad": 1}, "EINVAL"),
+            ("too long a time", {"timeout_ns": 3601 * SECOND}, "EINVAL"),
+            ("no request", {"request": 0}, "EBADF"), ("the listener", {"request": h}, "EBADFD"),
+            ("no queue pair", {"qp": 0}, "EBADF"), ("the request for a queue pair", {"qp": request}, "EBADFD"),
+            ("too much private data", {"private_len": 197}, "EMSGSIZE"),
+            ("a smaller path MTU", {"param": param(path_mtu=1)}, "ERANGE"),
+            ("an unknown flag of the parameters", {"param": param(flags=8)}, "EINVAL"),
+            ("more responder resources than the device has", {"param": param(responder_resources=255)}, "ERANGE")):
+        r.equal(f"ACCEPT, {name}", error_of(g.call, "ACCEPT", **good | fields), want)
+    for name, fields, want in (("a flag", {"flags": 1}, "EINVAL"), ("no request", {"request": 0}, "EBADF"),
+                               ("too much private data", {"private_len": 149}, "EMSGSIZE")):
+        r.equal(f"REJECT, {name}", error_of(g.call, "REJECT", **{"request": request} | fields), want)
+    r.equal("DISCONNECT of a request", error_of(g.call, "DISCONNECT", conn=request), "ENOTCONN")
+    r.equal("DISCONNECT of a listener", error_of(g.call, "DISCONNECT", conn=h), "EBADFD")
+    r.equal("DISCONNECT, padding", error_of(g.call, "DISCONNECT", conn=request, pad=1), "EINVAL")
+    r.equal("CONN_QUERY of a queue pair", error_of(query, g, server.end.qp.handle), "EBADFD")
+    r.equal("CONN_QUERY of a request", query(g, request).state, N["CONN_REQUESTED"])
+    accept(server.end, request)
+    r.equal("after all that, the request is accepted", thread.name(), "none")
+    c2 = client()
+    c2.qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=1)
+    c2.qp.modify("STATE", qp_state=N["QPS_ERR"])
+    r.equal("CONNECT with a queue pair in ERR", error_of(connect, c2, "10.9.0.1", server.port), "EPROTO")
+    f2 = File("h2")
+    r.equal("LISTEN of a file without a device", error_of(listen, f2), "ENXIO")
+    for x in (server.end.file, f, c2.file, f2):
+        x.close()
+
+
+def test_refused(r):
+    server, c = Server(), client()
+    thread = Thread(connect, c, "10.9.0.1", server.port + 1 if server.port < 65535 else 1025)
+    r.equal("nobody listens", (thread.name(), thread.error.reason), ("ECONNREFUSED", 8))
+    r.equal("no route", error_of(connect, c, "192.0.2.1", 7), "ENETUNREACH")
+    r.equal("a source that is not ours", error_of(connect, c, "10.9.0.1", server.port, src=addr("10.9.0.7")),
+            "EADDRNOTAVAIL")
+    thread = Thread(connect, c, "10.9.0.77", 7)
+    r.equal("nobody has the address", thread.name(), "EHOSTUNREACH")
+    r.equal("the queue pair is in RESET", qp_state(c), N["QPS_RESET"])
+    f, port = server.end.file, server.port
+    r.equal("LISTEN, any address, a port that is taken", error_of(listen, f, port=port), "EADDRINUSE")
+    r.equal("LISTEN, an address, a port that is taken on any", error_of(listen, f, "10.9.0.1", port), "EADDRINUSE")
+    one = listen(f, "10.9.0.1")
+    r.equal("LISTEN, an address and a port that are taken", error_of(listen, f, "10.9.0.1", one.addr.port),
+            "EADDRINUSE")
+    other = listen(f, "fd09::1", one.addr.port)
+    r.equal("the port of another address is free", other.addr.port, one.addr.port)
+    f.destroy(one.handle)
+    again = listen(f, "10.9.0.1", one.addr.port)
+    r.equal("a port is free when its listener is gone", again.addr.port, one.addr.port)
+
+    # The file's device is the peer's, its namespace is not.
+    odd = End("h2", "rxe1")
+    r.equal("a route by another device", error_of(connect, odd, "10.9.0.1", port), "EXDEV")
+    r.equal("an address of another device", error_of(listen, odd.file, "10.9.0.2"), "EXDEV")
+    there = listen(odd.file)
+    a = End("h1", "rxe1")
+    thread = Thread(connect, a, "10.9.0.2", there.addr.port)
+    r.equal("a request of another device is for nobody", (thread.name(), thread.error.reason), ("ECONNREFUSED", 8))
+    q = query(odd.file, there.handle)
+    r.equal("and is not counted", (q.waiting, q.rejected), (0, 0))
+    for x in (server.end.file, c.file, odd.file, a.file):
+        x.close()
+
+
+def test_backlog(r):
+    server = Server(backlog=2)
+    clients = [client() for _ in range(4)]
+    threads = [Thread(connect, c, "10.9.0.1", server.port, seconds=30) for c in clients[:2]]
+    f, h = server.end.file, server.listener
+    r.check("two requests wait", until(lambda: query(f, h).waiting == 2))
+    late = [Thread(connect, c, "10.9.0.1", server.port, seconds=30) for c in clients[2:]]
+    r.equal("those beyond the backlog are rejected", [(t.name(), t.error.reason) for t in late],
+            [("ECONNREFUSED", 3)] * 2)
+    q = query(f, h)
+    r.equal("and counted", (q.waiting, q.backlog, q.rejected), (2, 2, 2))
+    first = server.request()
+    r.check("the oldest is taken first", first.peer_qp_num in [c.qp.num for c in clients[:2]])
+    again = Thread(connect, clients[2], "10.9.0.1", server.port, seconds=30)
+    r.check("there is room again", until(lambda: query(f, h).waiting == 2))
+    accept(server.end, first.handle)
+    reject(f, server.request().handle)
+    last = server.request()
+    r.equal("the last comes last", last.peer_qp_num, clients[2].qp.num)
+    reject(f, last.handle)
+    r.equal("one is connected, two are rejected", sorted(t.name() for t in threads + [again]),
+            ["ECONNREFUSED", "ECONNREFUSED", "none"])
+    bad = S["get_request"](size=ulp.ctypes.sizeof(S["get_request"]), listener=h)
+    thread = Thread(connect, clients[3], "10.9.0.1", server.port, seconds=30)
+    until(lambda: query(f, h).waiting == 1)
+    r.equal("a struct that cannot be written takes no request",
+            (error_of(ulp.ioctl, f.fd, N["IOC_GET_REQUEST"], read_only(bad)), query(f, h).waiting), ("EFAULT", 1))
+    reject(f, server.request().handle)
+    thread.name()
+    for x in [server.end] + clients:
+        x.file.close()
+
+
+def read_only(struct_):
+    """The address of a copy that cannot be written."""
+    import mmap
+    area = mmap.mmap(-1, 4096)
+    area[:ulp.ctypes.sizeof(struct_)] = bytes(struct_)
+    where = ulp.ctypes.addressof(ulp.ctypes.c_char.from_buffer(area))
+    ulp.libc.mprotect(ulp.ctypes.c_void_p(where), 4096, 1)
+    read_only.keep = area
+    return ulp.ctypes.c_void_p(where)
+
+
+@ulp.contextlib.contextmanager
+def alarm(seconds=0.3):
+    """A signal comes in `seconds`."""
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, seconds * PATIENCE)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def test_waits(r):
+    server, c = Server(), client()
+    f, h = server.end.file, server.listener
+    r.equal("CONNECT that nobody answers", error_of(connect, c, "10.9.0.1", server.port, seconds=0.5), "ETIMEDOUT")
+    r.equal("leaves the queue pair in RESET", qp_state(c), N["QPS_RESET"])
+    time.sleep(0.3 * PATIENCE)  # its farewell is on the way
+    r.equal("GET_REQUEST passes over a requester that has gone", error_of(get_request, f, h, 0.2), "ETIME")
+    with alarm():
+        r.equal("a signal during CONNECT", error_of(connect, c, "10.9.0.1", server.port), "EINTR")
+    r.equal("leaves the queue pair in RESET too", qp_state(c), N["QPS_RESET"])
+    with alarm():
+        r.equal("a signal while the address is resolved", error_of(connect, c, "10.9.0.78", 7), "EINTR")
+    with alarm():
+        r.equal("a signal during GET_REQUEST", error_of(get_request, f, h), "EINTR")
+    thread = Thread(get_request, f, h, 30)
+    time.sleep(0.2)
+    f.destroy(h)
+    r.equal("GET_REQUEST of a listener that is destroyed", thread.name(), "EBADF")
+    r.equal("and from now on nobody listens", error_of(connect, c, "10.9.0.1", server.port), "ECONNREFUSED")
+    server.close()
+    c.file.close()
+
+
+@ulp.contextlib.contextmanager
+def deaf(host):
+    """What comes to the host by RoCE is lost meanwhile."""
+    def nft(command):
+        subprocess.run(["ip", "netns", "exec", host, "nft", command], check=True)
+    nft("add table inet deaf; add chain inet deaf in { type filter hook input priority 0; };"
+        " add rule inet deaf in udp dport 4791 drop")
+    try:
+        yield
+    finally:
+        nft("delete table inet deaf")
+
+
+def test_gone(r):
+    server, c = Server(), client()
+    thread = Thread(connect, c, "10.9.0.1", server.port, seconds=1)
+    request = server.request().handle
+    r.equal("the requester gives up", thread.name(), "ETIMEDOUT")
+    r.equal("ACCEPT of its request, which is gone then", (error_of(accept, server.end, request),
+            error_of(query, server.end.file, request)), ("ECONNRESET", "EBADF"))
+    r.equal("the queue pair is in RESET", qp_state(server.end), N["QPS_RESET"])
+
+    thread = Thread(connect, c, "10.9.0.1", server.port, seconds=1)
+    request = server.request().handle
+    with deaf("h1"):
+        thread.name()  # its rejection is lost
+    server.end.qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=1, access_flags=ACCESS)
+    server.end.file.submit([server.end.qp.wr("RECV", server.end.buffer, 0, 64, user_data=5)])
+    got = error_of(accept, server.end, request, seconds=1.5)
+    r.check("ACCEPT of a request whose sender went silently", got in ("ETIMEDOUT", "ECONNRESET"), got)
+    r.equal("the queue pair is in RESET", qp_state(server.end), N["QPS_RESET"])
+    r.equal("its receives are flushed", [(d.user_data, d.status) for d in server.end.cq.wait(1)], [(5, FLUSHED)])
+    r.equal("the request is gone", error_of(query, server.end.file, request), "EBADF")
+
+    thread = Thread(connect, c, "10.9.0.1", server.port, seconds=30)
+    request = server.request().handle
+    with deaf("h1"):
+        with alarm():
+            r.equal("a signal during ACCEPT, when the last message is lost", error_of(accept, server.end, request), "EINTR")
+    r.equal("the queue pair is in RESET again", qp_state(server.end), N["QPS_RESET"])
+    got = thread.name()
+    r.check("the requester was connected, or refused", got in ("none", "ECONNREFUSED"), got)
+    if got == "none":
+        r.check("and then disconnected", until(lambda: query(c.file, thread.result.handle).state >= N["CONN_DISCONNECTED"]))
+        c.file.destroy(thread.result.handle)
+    c.qp.modify("STATE", qp_state=N["QPS_RESET"])
+
+    thread = Thread(connect, c, "10.9.0.1", server.port, seconds=30)
+    request = server.request().handle
+    with deaf("h2"):
+        late = Thread(accept, server.end, request, seconds=30)
+        time.sleep(1)  # the answer is lost, and sent again
+    r.equal("an answer that was lost is sent again", (late.name(), thread.name()), ("none", "none"))
+    r.equal("and the connection works", write_to(c, grant_of(server.end), b"late").status, 0)
+    server.close()
+    c.file.close()
+
+
+def test_ended(r):
+    server, c = Server(), client()
+    got, request, _ = meet(server, c)
+    for i in range(3):
+        c.file.submit([c.qp.wr("RECV", c.buffer, 64 * i, 64, user_data=i)])
+    server.end.file.submit([server.end.qp.wr("RECV", server.end.buffer, 0, 64, user_data=8)])
+    server.end.file.call("DISCONNECT", conn=request.handle)
+    r.equal("the peer's requests are flushed, in order", [(d.user_data, d.status) for d in c.cq.wait(3)],
+            [(i, FLUSHED) for i in range(3)])
+    r.equal("our own too", [(d.user_data, d.status) for d in server.end.cq.wait(1)], [(8, FLUSHED)])
+    r.equal("both queue pairs are in ERR", (qp_state(c), qp_state(server.end)), (N["QPS_ERR"],) * 2)
+    r.check("both ends know", query(c.file, got.handle).state >= N["CONN_DISCONNECTED"]
+            and query(server.end.file, request.handle).state >= N["CONN_DISCONNECTED"])
+    r.equal("DISCONNECT of what has ended", (error_of(c.file.call, "DISCONNECT", conn=got.handle),
+            error_of(server.end.file.call, "DISCONNECT", conn=request.handle)), ("ENOTCONN",) * 2)
+    r.check("late packets are gone, in time", until(lambda: query(server.end.file, request.handle).state ==
+            N["CONN_TIMEWAIT_OVER"], 20))
+    c.file.destroy(got.handle)
+    server.end.file.destroy(request.handle)
+    for how in ("destroying a connection", "closing its file", "killing its process"):
+        if how == "destroying a connection":
+            c.qp.modify("STATE", qp_state=N["QPS_RESET"])
+            server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+            got, request, _ = meet(server, c)
+            r.equal("the same queue pairs are connected again",
+                    (write_to(c, bytes(got.private_data), b"again").status, server.end.buffer.map[4096:4101]),
+                    (0, b"again"))
+            c.file.destroy(got.handle)
+        elif how == "closing its file":
+            server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+            bare = Bare("h2", "rxe2")
+            thread = Thread(connect, bare, "10.9.0.1", server.port)
+            request = server.request()
+            accept(server.end, request.handle)
+            thread.end()
+            bare.file.close()
+        else:
+            server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+            pid = os.fork()
+            if not pid:
+                try:
+                    connect(client(), "10.9.0.1", server.port)
+                    signal.pause()
+                finally:
+                    os._exit(1)
+            request = server.request()
+            accept(server.end, request.handle)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        r.check(f"{how} disconnects the peer",
+                until(lambda: query(server.end.file, request.handle).state >= N["CONN_DISCONNECTED"])
+                and qp_state(server.end) == N["QPS_ERR"])
+        server.end.file.destroy(request.handle)
+    server.close()
+
+
+def link_local(host, dev):
+    with ulp.host(host):
+        got = subprocess.run(["ip", "-6", "-o", "addr", "show", "dev", dev, "scope", "link"],
+                             capture_output=True, text=True, check=True).stdout
+        return got.split("inet6 ")[1].split("/")[0], __import__("socket").if_nametoindex(dev)
+
+
+def test_addresses(r):
+    near, near_scope = link_local("h1", "w1")
+    far, far_scope = link_local("h2", "w2")
+    for name, where, here, scopes in (("IPv4", "10.9.0.1", "10.9.0.2", (0, 0)), ("IPv6", "fd09::1", "fd09::2", (0, 0)),
+                                      ("link-local", near, far, (near_scope, far_scope))):
+        for bound in (where, "::" if ":" in where else "0.0.0.0"):
+            server = Server(bound, scope=scopes[0] if bound == where else 0)
+            c = client()
+            src = addr(here, 0, scopes[1])
+            got, request, _ = meet(server, c, where, scope=scopes[1], src=src)
+            r.equal(f"{name}, a listener on {'the' if bound == where else 'any'} address",
+                    (text_of(got.src), text_of(request.peer), text_of(request.local), request.peer.scope_id,
+                     got.src.scope_id), (here, here, where, scopes[0], scopes[1]))
+            r.equal(f"{name}, a write arrives", (write_to(c, bytes(got.private_data), b"to you").status,
+                    server.end.buffer.map[4096:4102]), (0, b"to you"))
+            q = query(c.file, got.handle)
+            r.equal(f"{name}, CONN_QUERY", (text_of(q.local), text_of(q.peer), q.peer.port), (here, where, server.port))
+            server.close()
+            c.file.close()
+
+
+def test_params(r):
+    server, c = Server(), client()
+    asked = {"responder_resources": 2, "initiator_depth": 8, "retry_cnt": 5, "rnr_retry": 2, "min_rnr_timer": 20,
+             "ack_timeout": 17, "path_mtu": 3, "traffic_class": 0x68, "flags": N["CONN_TRAFFIC_CLASS"]}
+    thread = Thread(connect, c, "10.9.0.1", server.port, **asked)
+    request = server.request()
+    p = request.param
+    r.equal("the request shows what is asked for, from the other side",
+            (p.responder_resources, p.initiator_depth, p.retry_cnt, p.rnr_retry, p.path_mtu, p.traffic_class),
+            (8, 2, 5, 2, 3, 0x68))
+    accepted = accept(server.end, request.handle, responder_resources=4, initiator_depth=5, rnr_retry=4,
+                      min_rnr_timer=11, ack_timeout=15)
+    p = accepted.param
+    r.equal("ACCEPT says what was agreed",
+            (p.responder_resources, p.initiator_depth, p.retry_cnt, p.rnr_retry, p.min_rnr_timer, p.ack_timeout,
+             p.traffic_class, p.path_mtu, p.access_flags), (4, 2, 5, 2, 11, 15, 0x68, 3, ACCESS))
+    p = thread.end().param
+    r.equal("CONNECT too",
+            (p.responder_resources, p.initiator_depth, p.retry_cnt, p.rnr_retry, p.min_rnr_timer, p.ack_timeout,
+             p.traffic_class, p.path_mtu, p.access_flags), (2, 4, 5, 4, 20, 17, 0x68, 3, ACCESS))
+    for name, end, want in (("connecting", c, (2, 4, 5, 4, 20, 17, 0x68, 3)),
+                            ("accepting", server.end, (4, 2, 5, 2, 11, 15, 0x68, 3))):
+        a = end.file.call("QP_QUERY", qp=end.qp.handle).attr
+        r.equal(f"the queue pair of the {name} side has it",
+                (a.max_dest_rd_atomic, a.max_rd_atomic, a.retry_cnt, a.rnr_retry, a.min_rnr_timer, a.timeout,
+                 a.ah.traffic_class, a.path_mtu), want)
+    r.equal("CONN_QUERY says so", bytes(query(c.file, thread.result.handle).param), bytes(thread.result.param))
+    server.end.buffer.map[:8192] = ulp.pattern(3, 8192)
+    where, rkey = server.end.grant.addr, server.end.grant.rkey
+    c.file.submit([c.qp.wr("RDMA_READ", c.buffer, 0, 8192, remote_addr=where, rkey=rkey)])
+    r.equal("a read of many packets", (c.cq.wait(1)[0].status, bytes(c.buffer.map[:8192])), (0, ulp.pattern(3, 8192)))
+    server.close()
+    c.file.close()
+    server, c = Server(), client()
+    thread = Thread(connect, c, "10.9.0.1", server.port, access_flags=N["ACCESS_REMOTE_READ"])
+    accept(server.end, server.request().handle)
+    thread.end()
+    r.equal("a right that was not given is not there", write_to(server.end, grant_of(c), b"no").status, 9)
+    server.close()
+    c.file.close()
+
+
+def crowd_client(port, count, pipe):
+    """Connects `count` queue pairs, says so, and disconnects half of them when told to end."""
+    bare = Bare("h2", "rxe2", count)
+    handles = []
+    for qp in bare.qps:
+        bare.qp = qp
+        handles.append(connect(bare, "10.9.0.1", port, seconds=60).handle)
+    os.write(pipe, b"x")
+    signal.sigwait([signal.SIGTERM])
+    for handle in handles[::2]:
+        bare.file.call("DISCONNECT", conn=handle)
+
+
+def test_crowd(r):
+    rounds, processes, each, acceptors = 5, 10, 20, 4
+    for _ in range(rounds):
+        server = Bare("h1", "rxe1", processes * each)
+        file = server.file
+        got = listen(file, backlog=256)
+        accepted, errors = [], []
+
+        def serve(qps):
+            try:
+                for qp in qps:
+                    request = get_request(file, got.handle, 30).handle
+                    file.call("ACCEPT", request=request, qp=qp.handle, timeout_ns=60 * SECOND, param=param())
+                    accepted.append((request, qp.handle))
+            except OSError as e:
+                errors.append(e)
+        reader, writer = os.pipe()
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        children = []
+        for _ in range(processes):
+            pid = os.fork()
+            if not pid:
+                status = 1
+                try:
+                    os.close(file.fd)
+                    crowd_client(got.addr.port, each, writer)
+                    status = 0
+                except OSError as e:
+                    print("#", e, flush=True)
+                finally:
+                    os._exit(status)
+            children.append(pid)
+        os.close(writer)
+        threads = [Thread(serve, server.qps[i::acceptors]) for i in range(acceptors)]
+        ready = 0
+        while ready < processes and (chunk := os.read(reader, 64)):
+            ready += len(chunk)
+        for thread in threads:
+            thread.end(60)
+        ok = r.equal("all connect", (ready, len(accepted), errors), (processes, processes * each, []))
+        for i, pid in enumerate(children):
+            os.kill(pid, signal.SIGKILL if i % 2 else signal.SIGTERM)
+        status = [os.waitpid(pid, 0)[1] for pid in children]
+        r.equal("half are killed, half end", status, [0, signal.SIGKILL] * (processes // 2))
+        r.check("every peer sees the end", ok and until(lambda: all(
+            query(file, handle).state >= N["CONN_DISCONNECTED"] for handle, _ in accepted), 20))
+        r.equal("every queue pair is in ERR", {file.call("QP_QUERY", qp=qp).attr.qp_state for _, qp in accepted},
+                {N["QPS_ERR"]})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        os.close(reader)
+        if ok:
+            for handle, qp in accepted[::2]:
+                file.destroy(handle)
+                file.destroy(qp)
+        file.close()
+        left = subprocess.run(["rdma", "resource", "show", "cm_id"], capture_output=True, text=True, check=True)
+        r.equal("nothing is left", [line for line in left.stdout.splitlines() if "rust_ulp" in line], [])
+
+
+def del_link(r, device):
+    got = subprocess.run(["timeout", str(5 * PATIENCE), "rdma", "link", "del", device],
+                         capture_output=True, text=True, check=False)
+    r.check(f"rdma link del {device} returns", got.returncode == 0, f"status {got.returncode} {got.stderr}")
+
+
+def test_removal(r):
+    """Everything at once on rxe2, then it goes; then rxe1."""
+    server, c = Server(), client()
+    got, request, _ = meet(server, c)
+    f = c.file
+    here = listen(f)
+    waiting = [client() for _ in range(3)]
+    unanswered = Thread(connect, waiting[0], "10.9.0.1", server.port, seconds=60)
+    unresolved = Thread(connect, waiting[1], "10.9.0.99", 7, seconds=60)
+    for_request = Thread(get_request, f, here.handle, 60)
+    other = Bare("h1", "rxe1", 2)
+    stuck = Thread(connect, other, "10.9.0.2", listen(waiting[2].file).addr.port, seconds=3)  # waits in a backlog
+    second = listen(waiting[2].file, "10.9.0.2")
+    other.qp = other.qps[1]
+    late = Thread(connect, other, "10.9.0.2", second.addr.port, seconds=60)
+    taken = get_request(waiting[2].file, second.handle).handle
+    with deaf("h2"):
+        half_open = Thread(accept, waiting[2], taken, seconds=60)
+        late.end()
+        time.sleep(0.2)
+        del_link(r, "rxe2")
+    for name, thread in (("CONNECT that nobody answered", unanswered), ("CONNECT without an address", unresolved),
+                         ("GET_REQUEST", for_request)):
+        r.equal(f"{name} ends", thread.name(5), "ENODEV")
+    r.check("ACCEPT ends", half_open.name(5) in ("ENODEV", "none"))
+    r.equal("commands on a connection", error_of(query, f, got.handle), "ENODEV")
+    r.check("the peer of the established one sees the end",
+            until(lambda: query(server.end.file, request.handle).state >= N["CONN_DISCONNECTED"], 20)
+            and qp_state(server.end) == N["QPS_ERR"])
+    r.check("a request in a backlog is rejected, or times out", stuck.name() in ("ECONNREFUSED", "ETIMEDOUT"))
+    for_request = Thread(get_request, server.end.file, server.listener, 60)
+    time.sleep(0.1)
+    del_link(r, "rxe1")
+    r.equal("GET_REQUEST of the other side ends too", for_request.name(5), "ENODEV")
+    for x in [server.end, c, other] + waiting:
+        x.file.close()
+
+
+def serve_all(server, listener, qp):
+    """Accepts and disconnects, until the device or the listener goes."""
+    file = server.file
+    while True:
+        request = get_request(file, listener, 30).handle
+        try:
+            file.call("ACCEPT", request=request, qp=qp.handle, timeout_ns=5 * SECOND, param=param())
+            error_of(file.call, "DISCONNECT", conn=request)  # unless the peer was faster
+            file.destroy(request)
+        except OSError as e:
+            if e.errno not in (errno.ECONNRESET, errno.ETIMEDOUT):
+                raise
+        reset(server, qp)
+
+
+def reset(bare, qp):
+    if bare.file.call("QP_QUERY", qp=qp.handle).attr.qp_state:
+        bare.file.call("QP_MODIFY", qp=qp.handle, attr_mask=N["QP_STATE"], attr=S["qp_attr"]())
+
+
+def ask_always(bare, port):
+    """Connects and disconnects, until it is not refused but fails; how often it went well."""
+    count = 0
+    while True:
+        try:
+            handle = connect(bare, "10.9.0.1", port, seconds=2).handle
+            bare.file.destroy(handle)
+            count += 1
+        except Refused as e:
+            if e.errno not in (errno.ECONNREFUSED, errno.ECONNRESET):
+                return count
+        reset(bare, bare.qp)
+
+
+def aside(function, *args):
+    """A process that runs the call; its number."""
+    pid = os.fork()
+    if not pid:
+        try:
+            function(*args)
+        finally:
+            os._exit(1)
+    return pid
+
+
+def test_killed(r):
+    """Clients, and then servers, that are killed at any step."""
+    server = Bare("h1", "rxe1", 4)
+    got = listen(server.file, backlog=64)
+    threads = [Thread(serve_all, server, got.handle, qp) for qp in server.qps]
+    for i in range(40):
+        pid = aside(lambda: ask_always(Bare("h2", "rxe2"), got.addr.port))
+        time.sleep((40 + 7 * i % 50) / 1000)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    bare = Bare("h2", "rxe2")
+    handle = connect_patiently(bare, "10.9.0.1", got.addr.port).handle
+    r.check("the server lives when its clients are killed", handle != 0)
+    server.file.destroy(got.handle)
+    r.equal("its threads end with the listener", {t.name() for t in threads}, {"EBADF"})
+    server.file.close()
+    bare.file.destroy(handle)
+    reset(bare, bare.qp)
+
+    def one_server(port):
+        alone = Bare("h1", "rxe1")
+        serve_all(alone, listen(alone.file, port=port).handle, alone.qp)
+    results = set()
+    for i in range(20):
+        pid = aside(one_server, got.addr.port)
+        end = time.monotonic() + (60 + 7 * i % 50) / 1000
+        killer = threading.Timer(max(0, end - time.monotonic()), os.kill, (pid, signal.SIGKILL))
+        killer.start()
+        for _ in range(6):
+            try:
+                bare.file.destroy(connect(bare, "10.9.0.1", got.addr.port, seconds=5).handle)
+                results.add("none")
+            except Refused as e:
+                results.add(errno.errorcode[e.errno])
+            reset(bare, bare.qp)
+        killer.join()
+        os.waitpid(pid, 0)
+    r.check("a client is connected or refused when servers are killed", results <= {"none", "ECONNREFUSED"}, results)
+    r.equal("then nobody listens", error_of(connect, bare, "10.9.0.1", got.addr.port), "ECONNREFUSED")
+    bare.file.close()
+
+
+def test_removal_under_load(r):
+    """Clients that connect and disconnect all the time, while rxe1 goes."""
+    server = Bare("h1", "rxe1", 8)
+    got = listen(server.file, backlog=64)
+    servers = [Thread(serve_all, server, got.handle, qp) for qp in server.qps]
+    clients = [Bare("h2", "rxe2") for _ in range(8)]
+    threads = [Thread(ask_always, bare, got.addr.port) for bare in clients]
+    time.sleep(2 * PATIENCE)
+    del_link(r, "rxe1")
+    r.equal("those who serve are told", [t.name(10) for t in servers], ["ENODEV"] * len(servers))
+    counts = [t.end(20) for t in threads]
+    r.check("until then they had connected", sum(counts) > 0, counts)
+    for x in [server] + clients:
+        x.file.close()
+
+
+class Talker(End):
+    """An end that exchanges messages of one length."""
+
+    def __init__(self, host_name, device, length, count=32):
+        super().__init__(host_name, device, access=ACCESS)
+        self.size, self.kept = length, []
+        self.qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=1, access_flags=ACCESS)
+        self.file.submit([self.qp.wr("RECV", self.buffer, 256 * i, length, user_data=i) for i in range(count)])
+
+    def done(self, receive):
+        """The oldest completion of that side."""
+        while True:
+            for i, cqe in enumerate(self.kept):
+                if (cqe.opcode == N["WC_RECV"]) == receive:
+                    return self.kept.pop(i)
+            for cqe in self.cq.wait(1):
+                if cqe.status:
+                    raise OSError(errno.EIO, ulp.STATUS.get(cqe.status, str(cqe.status)))
+                self.kept.append(cqe)
+
+    def recv(self):
+        cqe = self.done(True)
+        return bytes(self.buffer.map[256 * cqe.user_data:256 * cqe.user_data + cqe.byte_len])
+
+    def post(self, op, offset, length, **fields):
+        self.file.submit([self.qp.wr(op, self.buffer, offset, length, **fields)])
+        self.done(False)
+
+    def send(self, data):
+        self.buffer.map[16384:16384 + len(data)] = data
+        self.post("SEND", 16384, len(data))
+
+
+def stock(host, *command):
+    return subprocess.Popen(["ip", "netns", "exec", host, "timeout", str(30 * PATIENCE), *command],
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def ended(r, name, process):
+    out = process.communicate(timeout=40 * PATIENCE)[0]
+    r.check(name, process.returncode == 0, f"status {process.returncode}: {out[-300:]}")
+    return out
+
+
+def connect_patiently(end, where, port, **more):
+    """Until the stock program listens."""
+    for _ in range(100 * PATIENCE):
+        try:
+            return connect(end, where, port, **more)
+        except Refused as e:
+            if e.reason != 8:
+                raise
+            time.sleep(0.1)
+    raise TimeoutError("the stock program does not listen")
+
+
+def accept_stock(r, name, length, *command):
+    """A stock client on h2 connects to ours; the process, our end, and the connection."""
+    talker = Talker("h1", "rxe1", length)
+    got = listen(talker.file)
+    process = stock("h2", *(word.format(port=got.addr.port) for word in command))
+    request = get_request(talker.file, got.handle, 20)
+    p = request.param
+    accept(talker, request.handle, responder_resources=p.responder_resources, initiator_depth=p.initiator_depth)
+    r.check(f"{name} connects", True)
+    return process, talker, request.handle
+
+
+def test_rping(r):
+    process, talker, _ = accept_stock(r, "rping", 16, "rping", "-c", "-a", "10.9.0.1", "-p", "{port}", "-C", "3", "-V", "-v")
+    for i in range(3):
+        where, rkey, size = struct.unpack("!QII", talker.recv())
+        talker.post("RDMA_READ", 8192, size, remote_addr=where, rkey=rkey)
+        r.check(f"ping {i} has its text", talker.buffer.map[8192:8204].startswith(b"rdma-ping-%d" % i),
+                talker.buffer.map[8192:8204])
+        talker.send(bytes(16))
+        where, rkey, size = struct.unpack("!QII", talker.recv())
+        talker.post("RDMA_WRITE", 8192, size, remote_addr=where, rkey=rkey)
+        talker.send(bytes(16))
+    ended(r, "rping has got back what it sent", process)
+
+    process = stock("h1", "rping", "-s", "-a", "10.9.0.1", "-p", "7175", "-C", "3")
+    talker = Talker("h2", "rxe2", 16)
+    got = connect_patiently(talker, "10.9.0.1", 7175)
+    for i in range(3):
+        ping = b"rdma-ping-%d: ours" % i + bytes(46)
+        talker.buffer.map[8192:8192 + len(ping)] = ping
+        talker.send(struct.pack("!QII", talker.grant.addr + 8192, talker.grant.rkey, len(ping)))
+        talker.recv()
+        talker.send(struct.pack("!QII", talker.grant.addr + 12288, talker.grant.rkey, len(ping)))
+        talker.recv()
+        r.equal(f"rping's server echoes ping {i}", talker.buffer.map[12288:12288 + len(ping)], ping)
+    talker.file.call("DISCONNECT", conn=got.handle)
+    r.check("rping's server ends", process.wait(20 * PATIENCE) is not None)
+
+
+def test_rdma_client(r):
+    process, talker, _ = accept_stock(r, "rdma_client", 16, "rdma_client", "-s", "10.9.0.1", "-p", "{port}")
+    r.equal("its message has 16 bytes", len(talker.recv()), 16)
+    talker.send(bytes(16))
+    ended(r, "rdma_client is content", process)
+
+    process = stock("h1", "rdma_server", "-p", "7176")
+    talker = Talker("h2", "rxe2", 16)
+    connect_patiently(talker, "10.9.0.1", 7176)
+    talker.send(b"sixteen bytes at")
+    r.equal("rdma_server's answer has 16 bytes", len(talker.recv()), 16)
+    ended(r, "rdma_server is content", process)
+
+
+def test_cmatose(r):
+    process, talker, handle = accept_stock(r, "ucmatose", 100, "ucmatose", "-s", "10.9.0.1", "-p", "{port}")
+    for i in range(10):
+        talker.send(bytes([i]) * 100)
+    r.equal("ten messages of a hundred bytes came", [len(talker.recv()) for _ in range(10)], [100] * 10)
+    talker.file.call("DISCONNECT", conn=handle)
+    ended(r, "ucmatose is content", process)
+
+    process = stock("h1", "ucmatose", "-p", "7177")
+    talker = Talker("h2", "rxe2", 100)
+    got = connect_patiently(talker, "10.9.0.1", 7177)
+    r.equal("ten messages came from its server", [len(talker.recv()) for _ in range(10)], [100] * 10)
+    for i in range(10):
+        talker.send(bytes([i]) * 100)
+    r.check("its server ends the connection",
+            until(lambda: query(talker.file, got.handle).state >= N["CONN_DISCONNECTED"], 20))
+    talker.file.destroy(got.handle)
+    ended(r, "ucmatose's server is content", process)
 
 
 TESTS = {name[5:]: f for name, f in list(globals().items()) if name.startswith("test_")}

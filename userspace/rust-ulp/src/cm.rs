@@ -44,7 +44,7 @@ use crate::cq::Deadline;
 use crate::device::{Device, DeviceInner, Object};
 use crate::error::{Error, Result};
 use crate::params::{AckTimeout, Retries, RnrRetries, TrafficClass};
-use crate::qp::{Mtu, PreparedQp, Qp, Rc};
+use crate::qp::{Mtu, PreparedQp, Qp, QpState, Rc};
 use crate::sys::{Command, Plain};
 use crate::wire;
 use nix::errno::Errno;
@@ -370,13 +370,23 @@ impl fmt::Display for Rejection {
 }
 
 /// A connection that did not come about. The queue pair is as it was, with the receives that were posted to
-/// it: it can be tried with again.
+/// it: it can be tried with again. Only when the two ends had answered each other already, its receives are
+/// flushed, and have to be posted anew.
 pub struct ConnectError {
     error: Error,
     qp: Box<PreparedQp<Rc>>,
 }
 
 impl ConnectError {
+    fn new(error: Error, qp: PreparedQp<Rc>) -> Self {
+        // What that fails for, whoever tries again with it is told as well.
+        let _ = qp.restore();
+        Self {
+            error,
+            qp: Box::new(qp),
+        }
+    }
+
     /// What went wrong.
     pub fn error(&self) -> &Error {
         &self.error
@@ -422,6 +432,9 @@ impl From<ConnectError> for Error {
 }
 
 /// What both sides agreed on, or what one asks for.
+///
+/// The requester's retries hold for both ends. How often an end repeats what found no receive, the other end
+/// says: [`QpBuilder::rnr_retry`](crate::QpBuilder::rnr_retry) is what it tells its peer to do here.
 ///
 /// Header struct: `rust_ulp_conn_param`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -552,17 +565,18 @@ fn query(device: &DeviceInner, handle: u32) -> Result<abi::ConnQuery> {
     Ok(arg)
 }
 
-/// Issues a command that waits, with what is left of the time, until no signal interrupts it. One that fails has
-/// changed nothing but its struct, so each time it is made anew.
+/// Issues a command that waits, with what is left of the time, until no signal interrupts it, or `again` does not
+/// let it. One that fails may have written to its struct, so each time it is made anew.
 fn wait<C: Command + Plain>(
     device: &DeviceInner,
     deadline: &Deadline,
     mut command: impl FnMut(u64) -> C,
+    again: impl Fn() -> bool,
 ) -> (C, Result<(), Errno>) {
     loop {
         let mut arg = command(deadline.left_ns());
         match device.file().call_once(&mut arg) {
-            Err(Errno::EINTR) => {}
+            Err(Errno::EINTR) if again() => {}
             result => return (arg, result),
         }
     }
@@ -596,7 +610,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`Error::Sys`] with `EADDRINUSE` if the port is taken, `EADDRNOTAVAIL` if no device has that address,
+    /// [`Error::Sys`] with `EADDRINUSE` if the port is taken, `EACCES` if it is below 1,024 and for the privileged, `EADDRNOTAVAIL` if no device has that address,
     /// `EXDEV` if another device has it, `ERANGE` for another backlog; [`Error::DeviceGone`].
     pub fn bind(device: &Device, addr: SocketAddr, backlog: u32) -> Result<Self> {
         let mut arg = abi::Listen {
@@ -631,11 +645,16 @@ impl Listener {
         let device = &self.inner.device;
         let deadline = Deadline::after(timeout);
         loop {
-            let (arg, result) = wait(device, &deadline, |timeout_ns| abi::GetRequest {
-                listener: self.handle(),
-                timeout_ns,
-                ..Command::new()
-            });
+            let (arg, result) = wait(
+                device,
+                &deadline,
+                |timeout_ns| abi::GetRequest {
+                    listener: self.handle(),
+                    timeout_ns,
+                    ..Command::new()
+                },
+                || true,
+            );
             match result {
                 Ok(()) => return Ok(Request::new(device, &arg)),
                 Err(Errno::ETIME) if deadline.left().is_zero() => {
@@ -727,7 +746,7 @@ impl Request {
     /// # Errors
     ///
     /// With [`Error::Timeout`] if the peer does not answer in time, [`Error::Sys`] with `ECONNRESET` if it went
-    /// away, `EXDEV` if it came over another device than that of `qp`, `ERANGE` if `qp` was built with a smaller MTU
+    /// away, `EINTR` if a signal came, `EXDEV` if it came over another device than that of `qp`, `ERANGE` if `qp` was built with a smaller MTU
     /// than the peer has asked for; [`Error::TooMany`] for too much private data; [`Error::DeviceGone`]. The peer is
     /// rejected then.
     pub fn accept(
@@ -735,10 +754,7 @@ impl Request {
         qp: PreparedQp<Rc>,
         options: &AcceptOptions,
     ) -> Result<Connection, ConnectError> {
-        let fail = |error, qp| ConnectError {
-            error,
-            qp: Box::new(qp),
-        };
+        let fail = ConnectError::new;
         let (private_data, private_len) = match options.saying.encode(abi::CM_REP_PRIVATE_MAX) {
             Ok(said) => said,
             Err(error) => return Err(fail(error, qp)),
@@ -753,21 +769,31 @@ impl Request {
         param.responder_resources = param.responder_resources.min(asked.responder_resources);
         param.initiator_depth = param.initiator_depth.min(asked.initiator_depth);
         let deadline = Deadline::after(options.timeout);
-        let (arg, result) = wait(&self.device, &deadline, |timeout_ns| abi::Accept {
-            request: self.object.handle(),
-            qp: qp.handle(),
-            timeout_ns,
-            param,
-            private_len,
-            private_data,
-            ..Command::new()
-        });
-        match result {
-            Ok(()) => {}
-            Err(Errno::ETIMEDOUT) if deadline.left().is_zero() => {
-                return Err(fail(deadline.timeout("accepting a connection"), qp));
+        let (arg, result) = wait(
+            &self.device,
+            &deadline,
+            |timeout_ns| abi::Accept {
+                request: self.object.handle(),
+                qp: qp.handle(),
+                timeout_ns,
+                param,
+                private_len,
+                private_data,
+                ..Command::new()
+            },
+            || false,
+        );
+        if let Err(errno) = result {
+            // The request has been given up, and its handle is gone.
+            if [Errno::ECONNRESET, Errno::ETIMEDOUT, Errno::EINTR].contains(&errno) {
+                self.object.is_gone();
             }
-            Err(errno) => return Err(fail(Error::sys(abi::Accept::NAME, errno), qp)),
+            let error = if errno == Errno::ETIMEDOUT && deadline.left().is_zero() {
+                deadline.timeout("accepting a connection")
+            } else {
+                Error::sys(abi::Accept::NAME, errno)
+            };
+            return Err(fail(error, qp));
         }
         Connection::new(
             self.object,
@@ -846,26 +872,29 @@ impl PreparedQp<Rc> {
         options: &ConnectOptions,
     ) -> Result<Connection, ConnectError> {
         let qp = self;
-        let fail = |error, qp| ConnectError {
-            error,
-            qp: Box::new(qp),
-        };
+        let fail = ConnectError::new;
         let (private_data, private_len) = match options.saying.encode(abi::CM_REQ_PRIVATE_MAX) {
             Ok(said) => said,
             Err(error) => return Err(fail(error, qp)),
         };
         let device = qp.device_inner();
         let deadline = Deadline::after(options.timeout);
-        let (arg, result) = wait(device, &deadline, |timeout_ns| abi::Connect {
-            qp: qp.handle(),
-            timeout_ns,
-            dst: to_abi(&addr),
-            src: options.source.as_ref().map(to_abi).unwrap_or_default(),
-            param: param(&qp, options.flow_control),
-            private_len,
-            private_data,
-            ..Command::new()
-        });
+        let (arg, result) = wait(
+            device,
+            &deadline,
+            |timeout_ns| abi::Connect {
+                qp: qp.handle(),
+                timeout_ns,
+                dst: to_abi(&addr),
+                src: options.source.as_ref().map(to_abi).unwrap_or_default(),
+                param: param(&qp, options.flow_control),
+                private_len,
+                private_data,
+                ..Command::new()
+            },
+            // With receives that were flushed it is another queue pair than it was.
+            || matches!(qp.query(), Ok(info) if info.state == QpState::Init),
+        );
         let private = Private::new(&arg.private_data, arg.private_len);
         match result {
             Ok(()) => {}
@@ -940,7 +969,7 @@ impl Connection {
             Err((error, qp)) => {
                 // Before the queue pair, which it needs.
                 drop(object);
-                return Err(ConnectError { error, qp });
+                return Err(ConnectError::new(error, *qp));
             }
         };
         Ok(Self {

@@ -468,7 +468,9 @@ fn errno_hint(errno: i32) -> &'static str {
         libc::ECONNRESET => "the peer went away before it was connected: take the next request",
         libc::EISCONN => "the queue pair, or the request, has a connection already: make a new one",
         libc::ENOTCONN => "the connection has ended: make a new one",
-        libc::EACCES | libc::EPERM => "not allowed: check ownership and limits",
+        libc::EACCES | libc::EPERM => {
+            "not allowed: check ownership and limits; ports below 1024 are for the privileged"
+        }
         _ => "the driver's own error",
     }
 }

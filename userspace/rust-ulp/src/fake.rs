@@ -48,6 +48,8 @@ struct State {
     port_state: Option<u32>,
     /// The second GID is another one.
     moved: bool,
+    /// A signal comes while a request is accepted.
+    interrupt: bool,
 }
 
 #[derive(Debug)]
@@ -303,6 +305,11 @@ impl Kernel {
     /// Something happens.
     pub(crate) fn happen(&self, event: abi::Event) {
         lock(&self.state).events.push_back(event);
+    }
+
+    /// A signal comes while the next request is accepted.
+    pub(crate) fn interrupt(&self) {
+        lock(&self.state).interrupt = true;
     }
 
     /// The port goes down, and has another address when it comes back.
@@ -598,6 +605,10 @@ impl Kernel {
                 if state.conn(theirs).is_err() {
                     state.objects.remove(&arg.request);
                     return Err(Errno::ECONNRESET);
+                }
+                if std::mem::take(&mut state.interrupt) {
+                    state.reject(arg.request, 28, &[])?;
+                    return Err(Errno::EINTR);
                 }
                 let their_qp = state.conn(theirs)?.qp;
                 let numbers = [state.qp(arg.qp)?.arg.qp_num, state.qp(their_qp)?.arg.qp_num];

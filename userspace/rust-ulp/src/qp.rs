@@ -795,14 +795,7 @@ impl<T: Transport> QpBuilder<T> {
             inner,
             transport: PhantomData,
         };
-        let init = QpAttr::to(QpState::Init)
-            .pkey_index(params.pkey_index)
-            .port(port);
-        qp.modify(if T::QP_TYPE == abi::QPT_UD {
-            init.qkey(params.qkey)
-        } else {
-            init.access(access)
-        })?;
+        qp.initialize()?;
         Ok(qp)
     }
 }
@@ -836,7 +829,8 @@ impl QpBuilder<Rc> {
         self
     }
 
-    /// How often to repeat what found no receive; 6 unless said. For ever hides a peer that forgot to post.
+    /// How often to repeat what found no receive; 6 unless said. For ever hides a peer that forgot to post. Over
+    /// the connection manager, this is what the peer is told to do, and the peer says what this end does.
     pub fn rnr_retry(mut self, count: RnrRetries) -> Self {
         self.params.rnr_retry = count;
         self
@@ -992,6 +986,28 @@ impl<T: Transport> PreparedQp<T> {
     /// As [`Qp::post`].
     pub fn post_recv(&self, recv: Recv<'_>) -> Result<()> {
         post_one(&self.target(), &recv.into())
+    }
+
+    /// Takes it from the state Reset to Init.
+    fn initialize(&self) -> Result<()> {
+        let (inner, params) = (&self.inner, &self.inner.params);
+        let init = QpAttr::to(QpState::Init)
+            .pkey_index(params.pkey_index)
+            .port(inner.port);
+        self.modify(if T::QP_TYPE == abi::QPT_UD {
+            init.qkey(params.qkey)
+        } else {
+            init.access(inner.access)
+        })?;
+        Ok(())
+    }
+
+    /// Takes it to the state Init again if somebody took it to Reset.
+    pub(crate) fn restore(&self) -> Result<()> {
+        match self.query()?.state {
+            QpState::Reset => self.initialize(),
+            _ => Ok(()),
+        }
     }
 
     /// Its number: 24 bits.

@@ -2273,6 +2273,52 @@ fn listeners_wait_and_count() {
     assert_eq!(kernel.objects(), left - 1);
 }
 
+/// A signal undoes a connection: it is begun anew where nothing is lost by that, else the caller is told.
+#[test]
+fn signals_while_connecting() {
+    let kernel = Kernel::new();
+    let (ours, theirs) = (host(&kernel), host(&kernel));
+    let listener = theirs.listen();
+    let addr = listener.local_addr();
+    let hasty = cm::ConnectOptions::new().timeout(NOW);
+    kernel.log();
+    kernel.refuse("CONNECT", Errno::EINTR);
+    let error = ours.qp().connect_cm(addr, &hasty).unwrap_err();
+    assert!(matches!(error.error(), Error::Timeout { .. }), "{error}");
+    let tries = |kernel: &Kernel| kernel.log().iter().filter(|n| **n == "CONNECT").count();
+    assert_eq!(tries(&kernel), 2);
+    drop(listener.next_request(SOON).unwrap());
+
+    // Its receives are flushed.
+    let qp = error.into_qp();
+    qp.modify(QpAttr::to(QpState::Reset)).unwrap();
+    kernel.refuse("CONNECT", Errno::EINTR);
+    let error = qp.connect_cm(addr, &hasty).unwrap_err();
+    assert_eq!(error.error().errno(), Some(libc::EINTR), "{error}");
+    assert!(error.error().is_retryable());
+    assert_eq!(tries(&kernel), 1);
+    let qp = error.into_qp();
+    assert_eq!(qp.query().unwrap().state, QpState::Init);
+    qp.post_recv(Recv::empty()).unwrap();
+
+    // A request that was given up is gone.
+    let connecter = std::thread::spawn(move || {
+        let options = cm::ConnectOptions::new().timeout(SOON);
+        qp.connect_cm(addr, &options)
+            .unwrap_err()
+            .rejection()
+            .is_some()
+    });
+    let request = listener.next_request(SOON).unwrap();
+    kernel.interrupt();
+    kernel.log();
+    let error = request.accept(theirs.qp(), &cm::AcceptOptions::new());
+    assert_eq!(error.unwrap_err().error().errno(), Some(libc::EINTR));
+    let log = kernel.log();
+    assert_eq!(log.iter().filter(|n| **n == "ACCEPT").count(), 1);
+    assert!(connecter.join().unwrap());
+}
+
 #[test]
 fn the_manager_is_told_how_the_queue_pair_was_built() {
     let kernel = Kernel::new();
