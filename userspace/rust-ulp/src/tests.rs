@@ -2304,19 +2304,18 @@ fn signals_while_connecting() {
     // A request that was given up is gone.
     let connecter = std::thread::spawn(move || {
         let options = cm::ConnectOptions::new().timeout(SOON);
-        qp.connect_cm(addr, &options)
-            .unwrap_err()
-            .rejection()
-            .is_some()
+        qp.connect_cm(addr, &options).unwrap_err()
     });
     let request = listener.next_request(SOON).unwrap();
     kernel.interrupt();
     kernel.log();
     let error = request.accept(theirs.qp(), &cm::AcceptOptions::new());
-    assert_eq!(error.unwrap_err().error().errno(), Some(libc::EINTR));
+    let error = error.unwrap_err();
     let log = kernel.log();
+    assert_eq!(error.error().errno(), Some(libc::EINTR));
     assert_eq!(log.iter().filter(|n| **n == "ACCEPT").count(), 1);
-    assert!(connecter.join().unwrap());
+    assert!(!log.contains(&"DESTROY"), "{log:?}");
+    assert!(connecter.join().unwrap().rejection().is_some());
 }
 
 #[test]
