@@ -50,12 +50,8 @@ fn answer() -> Result<()> {
     println!("{} {}", qp.local().gid, qp.qp_num());
     let got = receive(&qp, &cq, &buf, 60)?;
     let from = qp.reply_to(&got)?;
-    let text = got.payload.to_vec()?;
-    println!(
-        "{} says {:?}",
-        from.ah().path().gid,
-        String::from_utf8_lossy(&text)
-    );
+    let (who, text) = (from.ah().path().gid, got.payload.to_vec()?);
+    println!("{who} says {:?}", String::from_utf8_lossy(&text));
     qp.post(SendTo::inline_bytes(b"hello to you", &from))?;
     let _ = cq.wait(Duration::from_secs(5))?.ok()?; // it has left; whether it arrives, nobody says
     Ok(())

@@ -863,7 +863,8 @@ impl PreparedQp<Rc> {
     /// # Errors
     ///
     /// With [`Error::Rejected`] if the peer, or its manager, does not want it; [`Error::Timeout`];
-    /// [`Error::Sys`] with `EHOSTUNREACH` or `ENETUNREACH` if there is no way, `ETIMEDOUT` if nobody answers,
+    /// [`Error::Sys`] with `EHOSTUNREACH` or `ENETUNREACH` if there is no way, `ETIMEDOUT` if nobody answers, `ECONNRESET` if the peer
+    /// went away in the middle,
     /// `EADDRNOTAVAIL` for a source address of no device, `EXDEV` if the route is that of another device;
     /// [`Error::TooMany`] for too much private data; [`Error::DeviceGone`]. The queue pair can be tried again.
     pub fn connect_cm(

@@ -465,7 +465,7 @@ fn errno_hint(errno: i32) -> &'static str {
             "no RDMA device has that local address: see `rdma link` and `ip addr`"
         }
         libc::ECONNREFUSED => "the peer rejected the connection",
-        libc::ECONNRESET => "the peer went away before it was connected: take the next request",
+        libc::ECONNRESET => "the peer went away in the middle: try again, or take the next request",
         libc::EISCONN => "the queue pair, or the request, has a connection already: make a new one",
         libc::ENOTCONN => "the connection has ended: make a new one",
         libc::EACCES | libc::EPERM => {
