@@ -229,8 +229,8 @@ impl Qp<Ud> {
     ///
     /// # Errors
     ///
-    /// [`Error::Completion`] if it failed. [`Error::NotADatagram`] if it is no receive of this queue pair, or
-    /// does not fit to `into`.
+    /// [`Error::Completion`] if it failed. [`Error::NotADatagram`] if it is no receive of this queue
+    /// pair, or does not fit to `into`.
     pub fn received(&self, done: &Completion, into: &LocalSlice) -> Result<Datagram> {
         let done = (*done).ok()?;
         let total = done.byte_len as usize;

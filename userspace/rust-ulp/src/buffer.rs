@@ -78,8 +78,8 @@ impl BufferBuilder {
     /// # Errors
     ///
     /// [`Error::Sys`] with `ERANGE` for a length of 0 or more than
-    /// [`Limits::max_buffer`](crate::Limits::max_buffer), or a node that there is not, `ENOMEM` over a limit on
-    /// memory, `EMFILE` with too many objects.
+    /// [`Limits::max_buffer`](crate::Limits::max_buffer), or a node that there is not, `ENOMEM` over a
+    /// limit on memory, `EMFILE` with too many objects.
     pub fn alloc(self) -> Result<Buffer> {
         let mut arg = abi::BufferCreate {
             pd: self.pd.handle(),
@@ -528,7 +528,8 @@ impl Buffer {
     /// # Errors
     ///
     /// [`Error::Range`] if the part is not within the buffer, [`Error::Unsupported`] if the device
-    /// cannot, [`Error::Sys`] with `ERANGE` for an empty part, `EINVAL` for no rights, `ENOMEM` over a limit.
+    /// cannot, [`Error::Sys`] with `ERANGE` for an empty part, `EINVAL` for no rights, `ENOMEM` over a
+    /// limit.
     pub fn grant(&self, range: impl RangeBounds<usize>, access: Access) -> Result<Grant> {
         let (offset, len) = self.local(widen(range))?;
         let mut arg = abi::GrantCreate {

@@ -934,14 +934,14 @@ impl Pd {
         SrqBuilder::new(self, cq)
     }
 
-    /// A way on which datagrams of this domain's queue pairs can go. [`Qp::address`](crate::Qp::address) and
-    /// [`Qp::reply_to`](crate::Qp::reply_to) know most of it already.
+    /// A way on which datagrams of this domain's queue pairs can go. [`Qp::address`](crate::Qp::address)
+    /// and [`Qp::reply_to`](crate::Qp::reply_to) know most of it already.
     ///
     /// # Errors
     ///
-    /// [`Error::Sys`] with `EHOSTUNREACH`, `ENETUNREACH` or `ETIMEDOUT` if there is no way to the GID, `ENOENT` for
-    /// a port or GID index that there is not, `ERANGE` for numbers that are too large, `EMFILE`;
-    /// [`Error::Unsupported`] if the device has no datagrams, [`Error::DeviceGone`].
+    /// [`Error::Sys`] with `EHOSTUNREACH`, `ENETUNREACH` or `ETIMEDOUT` if there is no way to the GID,
+    /// `ENOENT` for a port or GID index that there is not, `ERANGE` for numbers that are too large,
+    /// `EMFILE`; [`Error::Unsupported`] if the device has no datagrams, [`Error::DeviceGone`].
     pub fn create_ah(&self, path: Path) -> Result<AddressHandle> {
         AddressHandle::create(self, path)
     }

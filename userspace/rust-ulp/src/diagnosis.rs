@@ -128,7 +128,8 @@ advice! {
     ];
 }
 
-/// Why a request failed, as far as this end can see; from [`Qp::diagnose`]. Its text has a line for each thing.
+/// Why a request failed, as far as this end can see; from [`Qp::diagnose`]. Its text has a line for each
+/// thing.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Diagnosis {
@@ -149,7 +150,8 @@ pub struct Diagnosis {
 }
 
 impl<T: Transport> Qp<T> {
-    /// Looks at this end of a failed request: what is wrong here is found, the rest is told as possible causes.
+    /// Looks at this end of a failed request: what is wrong here is found, the rest is told as possible
+    /// causes.
     ///
     /// # Errors
     ///

@@ -65,20 +65,21 @@
 //!
 //! # Resource cleanup
 //!
-//! [`Device`], [`Pd`], [`Cq`], [`Buffer`], [`Grant`], [`Qp`] and the like are counted references without lifetimes. What is
-//! made keeps what it was made of, so the order in which they are dropped does not matter; the last
-//! reference destroys the kernel's object, and the last of a device closes its file, with which the
-//! kernel frees whatever is left. Dropping, forgetting or giving up waiting for anything while requests
-//! are in flight is harmless: the kernel keeps the memory until the device is done with it.
+//! [`Device`], [`Pd`], [`Cq`], [`Buffer`], [`Grant`], [`Qp`] and the like are counted references without
+//! lifetimes. What is made keeps what it was made of, so the order in which they are dropped does not
+//! matter; the last reference destroys the kernel's object, and the last of a device closes its file,
+//! with which the kernel frees whatever is left. Dropping, forgetting or giving up waiting for anything
+//! while requests are in flight is harmless: the kernel keeps the memory until the device is done with
+//! it.
 //!
 //! When a device is removed, waits end and every call says [`Error::DeviceGone`]; buffers stay readable.
 //! A forked child does not inherit the mappings of buffers and rings and must not use these types.
 //!
 //! # Safety
 //!
-//! There is no `unsafe` to write and no way to a reference to memory that a peer or a device can
-//! change: a [`Buffer`] copies bytes in and out, and loads and stores numbers, by atomic accesses of one
-//! size. Memory is freed by the kernel, not by a `Drop` that can be forgotten. A [`RemoteSlice`] is a number
+//! There is no `unsafe` to write and no way to a reference to memory that a peer or a device can change:
+//! a [`Buffer`] copies bytes in and out, and loads and stores numbers, by atomic accesses of one size.
+//! Memory is freed by the kernel, not by a `Drop` that can be forgotten. A [`RemoteSlice`] is a number
 //! that one believes: the peer's device checks it. What is in a ring is checked before it is used. All
 //! system calls and shared memory are in one private module.
 //!
@@ -100,10 +101,10 @@
 //!
 //! # Errors
 //!
-//! Each [`Error`] says what happened and what to do. [`Error::is_backpressure`] tells a full queue, after
-//! which one reaps and posts again, from what is wrong; [`Error::is_retryable`] tells what may work later.
-//! A request that failed is a [`CompletionError`] with both ends and a decoded [`Status`]; [`Qp::diagnose`] looks
-//! for what is wrong at this end, and tells the possible causes with their cures.
+//! Each [`Error`] says what happened and what to do. [`Error::is_backpressure`] tells a full queue,
+//! after which one reaps and posts again, from what is wrong; [`Error::is_retryable`] tells what may
+//! work later. A request that failed is a [`CompletionError`] with both ends and a decoded [`Status`];
+//! [`Qp::diagnose`] looks for what is wrong at this end, and tells the possible causes with their cures.
 
 #[path = "../../../rust_ulp/uapi/ring.rs"]
 #[allow(dead_code)] // the producer's half

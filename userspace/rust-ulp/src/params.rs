@@ -26,8 +26,8 @@ pub(crate) fn bits_24(what: &'static str, value: u32) -> Result<u32> {
 /// How long a reliable queue pair waits for an acknowledgement before it repeats a request: 4.096 us * 2^n,
 /// with n from 1 to 31 (8 us to 2.4 hours), or for ever.
 ///
-/// A device may take up to four times as long. With [`Retries`] of `r`, a peer that vanished is noticed after
-/// about `r + 1` times this.
+/// A device may take up to four times as long. With [`Retries`] of `r`, a peer that vanished is noticed
+/// after about `r + 1` times this.
 ///
 /// | n | time | | n | time |
 /// |---|---|---|---|---|
@@ -94,7 +94,8 @@ impl fmt::Debug for AckTimeout {
 
 /// How often a reliable queue pair repeats what was not acknowledged: 0 to 7.
 ///
-/// rxe takes 7 as for ever, with which a peer that vanished is never noticed; other devices take it as seven.
+/// rxe takes 7 as for ever, with which a peer that vanished is never noticed; other devices take it as
+/// seven.
 ///
 /// Header: `rust_ulp_qp_attr.retry_cnt`. Specification: Retry Count of the queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -80,8 +80,8 @@ transports! {
     Uc = QPT_UC, false;
 }
 
-/// Unreliable datagram: any peers, sends of one packet each, at most [`Endpoint::mtu`] bytes. What is lost is
-/// lost.
+/// Unreliable datagram: any peers, sends of one packet each, at most [`Endpoint::mtu`] bytes. What is
+/// lost is lost.
 #[derive(Clone, Copy, Debug)]
 pub enum Ud {}
 
@@ -829,8 +829,9 @@ impl QpBuilder<Rc> {
         self
     }
 
-    /// How often to repeat what found no receive; 6 unless said. For ever hides a peer that forgot to post. Over
-    /// the connection manager, this is what the peer is told to do, and the peer says what this end does.
+    /// How often to repeat what found no receive; 6 unless said. For ever hides a peer that forgot to
+    /// post. Over the connection manager, this is what the peer is told to do, and the peer says what
+    /// this end does.
     pub fn rnr_retry(mut self, count: RnrRetries) -> Self {
         self.params.rnr_retry = count;
         self
@@ -850,8 +851,8 @@ impl QpBuilder<Rc> {
 }
 
 impl QpBuilder<Ud> {
-    /// The Q_Key that a datagram has to carry to be received: [`Ud::DEFAULT_QKEY`] unless said. Those with the
-    /// highest bit set are for the privileged.
+    /// The Q_Key that a datagram has to carry to be received: [`Ud::DEFAULT_QKEY`] unless said. Those
+    /// with the highest bit set are for the privileged.
     pub fn qkey(mut self, qkey: u32) -> Self {
         self.params.qkey = qkey;
         self
@@ -1205,10 +1206,10 @@ impl<T: Transport> Qp<T> {
     ///
     /// [`Error::QueueFull`] if there is no room: reap and try again. [`Error::Range`],
     /// [`Error::Misaligned`], [`Error::Access`], [`Error::TooMany`] or [`Error::DatagramTooLong`] for a
-    /// request that cannot work, [`Error::SharedReceives`] for a receive on a queue pair that has a shared
-    /// receive queue, [`Error::NotConnected`] after an earlier one failed, [`Error::Sys`] with `EMSGSIZE` for
-    /// too many bytes, `EXDEV` for a buffer of another domain or `EBADF` for one of another [`Device`],
-    /// [`Error::DeviceGone`]. Nothing was posted then.
+    /// request that cannot work, [`Error::SharedReceives`] for a receive on a queue pair that has a
+    /// shared receive queue, [`Error::NotConnected`] after an earlier one failed, [`Error::Sys`] with
+    /// `EMSGSIZE` for too many bytes, `EXDEV` for a buffer of another domain or `EBADF` for one of
+    /// another [`Device`], [`Error::DeviceGone`]. Nothing was posted then.
     pub fn post<'a>(&self, request: impl Post<'a, T>) -> Result<()> {
         post_one(&self.target(), &request.into())
     }

@@ -58,8 +58,9 @@ impl SrqBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device has none, [`Error::Sys`](crate::Error::Sys) with `ERANGE` for more than the device
-    /// has room for, `EXDEV` for a completion queue of another device, `EMFILE`, `ENOMEM`;
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device has none,
+    /// [`Error::Sys`](crate::Error::Sys) with `ERANGE` for more than the device has room for, `EXDEV`
+    /// for a completion queue of another device, `EMFILE`, `ENOMEM`;
     /// [`Error::DeviceGone`](crate::Error::DeviceGone).
     pub fn build(self) -> Result<Srq> {
         let mut arg = abi::SrqCreate {
@@ -96,8 +97,8 @@ struct Inner {
     max_sge: u32,
 }
 
-/// A queue of receives that queue pairs share ([`QpBuilder::srq`](crate::QpBuilder::srq)): each message that comes
-/// for one of them takes the first. Its completion names the queue pair
+/// A queue of receives that queue pairs share ([`QpBuilder::srq`](crate::QpBuilder::srq)): each message
+/// that comes for one of them takes the first. Its completion names the queue pair
 /// ([`Completion::is_of`](crate::Completion::is_of)).
 ///
 /// Cheap to clone; destroyed when the last clone and the last queue pair on it is gone.
@@ -148,14 +149,15 @@ impl Srq {
         batch.submit()
     }
 
-    /// Asks for one [`EventKind::SrqLimit`](crate::EventKind::SrqLimit) when fewer than `n` receives are left; 0
-    /// asks for none. After the event, it has to be asked for again.
+    /// Asks for one [`EventKind::SrqLimit`](crate::EventKind::SrqLimit) when fewer than `n` receives are
+    /// left; 0 asks for none. After the event, it has to be asked for again.
     ///
     /// Header struct: `rust_ulp_srq_modify`.
     ///
     /// # Errors
     ///
-    /// [`Error::Sys`](crate::Error::Sys) with `ERANGE` for more than [`Self::max_wr`]; [`Error::DeviceGone`](crate::Error::DeviceGone).
+    /// [`Error::Sys`](crate::Error::Sys) with `ERANGE` for more than [`Self::max_wr`];
+    /// [`Error::DeviceGone`](crate::Error::DeviceGone).
     pub fn arm_limit(&self, n: u32) -> Result<()> {
         let mut arg = abi::SrqModify {
             srq: self.handle(),

@@ -437,9 +437,10 @@ impl<'a> Post<'a, Rc> for Send<'a> {}
 impl<'a> Post<'a, Uc> for Send<'a> {}
 
 impl<'a> Send<'a> {
-    /// Also takes a grant of the peer's away: when the message has arrived, the key of `grant` opens nothing any
-    /// more, and the peer is told which one it was ([`Completion::invalidated`](crate::Completion::invalidated)).
-    /// Not on every device: [`DeviceInfo::supports`](crate::DeviceInfo::supports) has it as opcode 9.
+    /// Also takes a grant of the peer's away: when the message has arrived, the key of `grant` opens
+    /// nothing any more, and the peer is told which one it was
+    /// ([`Completion::invalidated`](crate::Completion::invalidated)). Not on every device:
+    /// [`DeviceInfo::supports`](crate::DeviceInfo::supports) has it as opcode 9.
     pub fn invalidate(self, grant: RemoteSlice) -> SendInvalidate<'a> {
         let mut request = self.request;
         request.wr.opcode = abi::WR_SEND_WITH_INV;
@@ -448,7 +449,8 @@ impl<'a> Send<'a> {
     }
 }
 
-/// A send that takes a grant of the peer's away. Made by [`Send::invalidate`]; it carries no immediate data.
+/// A send that takes a grant of the peer's away. Made by [`Send::invalidate`]; it carries no immediate
+/// data.
 ///
 /// Header: `rust_ulp_wr` with `RUST_ULP_WR_SEND_WITH_INV`.
 #[derive(Clone, Debug)]
@@ -462,9 +464,9 @@ fenced!(SendInvalidate);
 solicited!(SendInvalidate);
 impl<'a> Post<'a, Rc> for SendInvalidate<'a> {}
 
-/// A datagram: the message goes into the first receive of the queue pair that it is for, behind 40 bytes for
-/// the network header, if that has a receive and takes the Q_Key. At most [`Endpoint::mtu`](crate::Endpoint)
-/// bytes. Its completion says that it left, not that it arrived.
+/// A datagram: the message goes into the first receive of the queue pair that it is for, behind 40 bytes
+/// for the network header, if that has a receive and takes the Q_Key. At most
+/// [`Endpoint::mtu`](crate::Endpoint) bytes. Its completion says that it left, not that it arrived.
 ///
 /// Header: `rust_ulp_wr` with `RUST_ULP_WR_SEND` or `RUST_ULP_WR_SEND_WITH_IMM`, `arg0` and `arg1`.
 #[derive(Clone, Debug)]
