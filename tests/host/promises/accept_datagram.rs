@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! A peer that connects is given a connected queue pair.
-//@ error E0308: expected `PreparedQp<Rc>`, found `PreparedQp<Ud>`
+//@ error E0277: Connected` is not satisfied
 
 use rust_ulp::*;
 

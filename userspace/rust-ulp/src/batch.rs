@@ -3,13 +3,14 @@
 //! Posting: many requests by one call.
 
 use crate::abi;
+use crate::ah::AddressHandle;
 use crate::buffer::Buffer;
 use crate::cq::{Cq, Deadline};
 use crate::device::{lock, Device, DeviceInner};
 use crate::error::{Error, Result};
 use crate::qp::{Qp, Transport};
 use crate::sys::{self, Command};
-use crate::wr::{Local, Post, Request, RequestFor};
+use crate::wr::{Local, Post, Request, RequestFor, Target};
 use nix::errno::Errno;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
@@ -28,8 +29,8 @@ fn submit_error(errno: Errno) -> Error {
 }
 
 /// Posts one request, without allocating.
-pub(crate) fn post_one(qp: u32, device: &DeviceInner, request: &Request<'_>) -> Result<()> {
-    let mut wr = request.encode(qp, device)?;
+pub(crate) fn post_one(target: &Target<'_>, request: &Request<'_>) -> Result<()> {
+    let mut wr = request.encode(target)?;
     let mut sges = [abi::Sge::default(); STACK_SGES];
     if let Local::Many(slices) = &request.local {
         if slices.len() > 1 {
@@ -47,7 +48,8 @@ pub(crate) fn post_one(qp: u32, device: &DeviceInner, request: &Request<'_>) -> 
         }
     }
     let mut arg: abi::Submit = Command::new();
-    device.file().submit(&[wr], &mut arg).map_err(submit_error)
+    let file = target.device.file();
+    file.submit(&[wr], &mut arg).map_err(submit_error)
 }
 
 /// The requests of a batch as the ABI has them. Kept from one batch to the next.
@@ -58,6 +60,7 @@ pub(crate) struct Storage {
     sges: Vec<abi::Sge>,
     /// What the requests refer to.
     keep: Vec<Buffer>,
+    addresses: Vec<AddressHandle>,
 }
 
 /// A batch of one queue pair or of many, for requests that borrow for `'a`.
@@ -81,9 +84,14 @@ impl<'a> Core<'a> {
         }
     }
 
-    fn push(&mut self, qp: u32, request: Request<'a>) -> Result<()> {
+    fn push(&mut self, target: &Target<'_>, request: Request<'a>) -> Result<()> {
         let max = self.device.limits().max_batch;
-        let Storage { wrs, sges, keep } = &mut self.storage;
+        let Storage {
+            wrs,
+            sges,
+            keep,
+            addresses,
+        } = &mut self.storage;
         if wrs.len() >= max as usize {
             return Err(Error::TooMany {
                 what: "requests",
@@ -91,7 +99,7 @@ impl<'a> Core<'a> {
                 max: max.into(),
             });
         }
-        let mut wr = request.encode(qp, self.device)?;
+        let mut wr = request.encode(target)?;
         if wr.num_sge > 1 {
             wr.sge.offset = sges.len() as u64;
             sges.extend(request.local.slices().iter().map(|slice| slice.sge()));
@@ -101,6 +109,7 @@ impl<'a> Core<'a> {
             Local::Many(slices) => keep.extend(slices.iter().map(|slice| slice.buffer().clone())),
             Local::None | Local::Bytes(_) => {}
         }
+        addresses.extend(request.to.map(|to| to.ah));
         wrs.push(wr);
         Ok(())
     }
@@ -147,6 +156,7 @@ impl Drop for Core<'_> {
         storage.wrs.clear();
         storage.sges.clear();
         storage.keep.clear();
+        storage.addresses.clear();
         *lock(self.home) = Some(storage);
     }
 }
@@ -174,9 +184,9 @@ impl<'a, T: Transport> QpBatch<'a, T> {
     /// # Errors
     ///
     /// Those of a request that can be told before it is posted: [`Error::Range`], [`Error::Access`],
-    /// [`Error::Misaligned`], [`Error::TooMany`]. The batch is then as it was.
+    /// [`Error::Misaligned`], [`Error::TooMany`] and the like. The batch is then as it was.
     pub fn push(&mut self, request: impl Post<'a, T>) -> Result<()> {
-        self.core.push(self.qp.handle(), request.into())
+        self.core.push(&self.qp.target(), request.into())
     }
 
     /// Requests in it.
@@ -236,14 +246,13 @@ impl<'a> DeviceBatch<'a> {
     /// As [`QpBatch::push`]; [`Error::Sys`] with `EBADF` for a queue pair of another `Device`.
     pub fn push<Q, R: RequestFor<'a, Q>>(&mut self, qp: Q, request: R) -> Result<()> {
         let target = R::target(&qp);
-        let handle = target.handle;
         if !Arc::ptr_eq(target.device, self.core.device) {
             return Err(Error::Sys {
                 call: abi::Submit::NAME,
                 errno: libc::EBADF,
             });
         }
-        self.core.push(handle, request.into())
+        self.core.push(&target, request.into())
     }
 
     /// Requests in it.

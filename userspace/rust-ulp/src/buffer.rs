@@ -3,7 +3,7 @@
 //! Memory that devices read and write.
 
 use crate::abi;
-use crate::device::{Object, Pd};
+use crate::device::{DeviceInner, Object, Pd};
 use crate::error::{Error, Result};
 use crate::sys::Mapping;
 use std::fmt;
@@ -77,9 +77,9 @@ impl BufferBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Sys`] with `EINVAL` for a length of 0 or a node that does not exist, `ERANGE` for more
-    /// than [`Limits::max_buffer`](crate::Limits::max_buffer), `ENOMEM` over a limit on memory, `EMFILE`
-    /// with too many objects.
+    /// [`Error::Sys`] with `ERANGE` for a length of 0 or more than
+    /// [`Limits::max_buffer`](crate::Limits::max_buffer), or a node that there is not, `ENOMEM` over a
+    /// limit on memory, `EMFILE` with too many objects.
     pub fn alloc(self) -> Result<Buffer> {
         let mut arg = abi::BufferCreate {
             pd: self.pd.handle(),
@@ -528,7 +528,8 @@ impl Buffer {
     /// # Errors
     ///
     /// [`Error::Range`] if the part is not within the buffer, [`Error::Unsupported`] if the device
-    /// cannot, [`Error::Sys`] with `EINVAL` for no rights or an empty part, `ENOMEM` over a limit.
+    /// cannot, [`Error::Sys`] with `ERANGE` for an empty part, `EINVAL` for no rights, `ENOMEM` over a
+    /// limit.
     pub fn grant(&self, range: impl RangeBounds<usize>, access: Access) -> Result<Grant> {
         let (offset, len) = self.local(widen(range))?;
         let mut arg = abi::GrantCreate {
@@ -644,6 +645,21 @@ impl LocalSlice {
             offset: self.offset + offset as usize,
             len: len as usize,
         })
+    }
+
+    /// Copies its bytes out into a new vector.
+    ///
+    /// # Errors
+    ///
+    /// None: it lies within its buffer.
+    pub fn to_vec(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.len];
+        self.buffer.read_at(self.offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    pub(crate) fn device(&self) -> &Arc<DeviceInner> {
+        self.buffer.inner.pd.device()
     }
 
     pub(crate) fn into_buffer(self) -> Buffer {

@@ -233,10 +233,17 @@ pub struct Completion {
     pub byte_len: u32,
     /// Immediate data, in host order, where the peer sent some.
     pub imm: Option<u32>,
+    /// The key of this side's grant that the peer took away with its message.
+    pub invalidated: Option<u32>,
     /// Number of the queue pair that it was posted to.
     pub qp_num: u32,
     qp: u32,
     peer: Option<(u32, Gid)>,
+    pub(crate) flags: u8,
+    pub(crate) sl: u8,
+    pub(crate) slid: u16,
+    pub(crate) pkey_index: u16,
+    pub(crate) src_qp: u32,
 }
 
 impl Completion {
@@ -248,9 +255,15 @@ impl Completion {
         vendor_err: 0,
         byte_len: 0,
         imm: None,
+        invalidated: None,
         qp_num: 0,
         qp: 0,
         peer: None,
+        flags: 0,
+        sl: 0,
+        slid: 0,
+        pkey_index: 0,
+        src_qp: 0,
     };
 
     fn new(cqe: &abi::Cqe, device: &DeviceInner) -> Self {
@@ -262,10 +275,16 @@ impl Completion {
             vendor_err: cqe.vendor_err,
             byte_len: cqe.byte_len,
             imm: (cqe.flags & abi::WC_WITH_IMM != 0).then_some(cqe.imm_data),
+            invalidated: (cqe.flags & abi::WC_WITH_INVALIDATE != 0).then_some(cqe.imm_data),
             qp_num: cqe.qp_num,
             qp: cqe.qp,
             // Only failures are explained: the others do not pay for it.
             peer: if failed { device.peer_of(cqe.qp) } else { None },
+            flags: cqe.flags,
+            sl: cqe.sl,
+            slid: cqe.slid,
+            pkey_index: cqe.pkey_index,
+            src_qp: cqe.src_qp,
         }
     }
 
@@ -572,6 +591,10 @@ impl Cq {
 
     pub(crate) fn handle(&self) -> u32 {
         self.inner.object.handle()
+    }
+
+    pub(crate) fn device_inner(&self) -> &Arc<DeviceInner> {
+        &self.inner.device
     }
 }
 

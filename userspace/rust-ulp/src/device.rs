@@ -3,11 +3,14 @@
 //! Devices: opening, asking, and what lives on them.
 
 use crate::abi;
+use crate::ah::AddressHandle;
 use crate::batch::{DeviceBatch, Storage};
 use crate::buffer::{Buffer, BufferBuilder};
 use crate::cq::{Cq, CqOptions};
 use crate::error::{Error, Result};
-use crate::qp::{Endpoint, Gid, QpBuilder, Transport};
+use crate::events::Events;
+use crate::qp::{Endpoint, Gid, Path, QpBuilder, Transport};
+use crate::srq::SrqBuilder;
 use crate::sys::{Command, File, Plain};
 use std::collections::HashMap;
 use std::fmt;
@@ -430,6 +433,11 @@ impl Object {
         self.handle
     }
 
+    /// Notes that the kernel has destroyed it.
+    pub(crate) fn is_gone(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+
     /// Destroys it now. The second time, this is the `EBADF` that the kernel would say.
     pub(crate) fn destroy(&self) -> Result<()> {
         let mut arg = abi::Destroy {
@@ -464,7 +472,8 @@ impl Drop for Object {
 /// Cheap to clone; the file is closed when the last clone and the last object is gone.
 ///
 /// [`AsFd`] gives the file for `poll`, `epoll` and the like: it is readable while any completion queue of
-/// this device has completions that were not reaped, and hung up when the device was removed.
+/// this device has completions that were not reaped, has priority data (`POLLPRI`) while there are
+/// [`Events`], and is hung up when the device was removed.
 #[derive(Clone, Debug)]
 pub struct Device {
     inner: Arc<DeviceInner>,
@@ -732,6 +741,18 @@ impl Device {
         Cq::create(&self.inner, entries, options)
     }
 
+    /// What happens on it: ports, queues, connections, its removal.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the module has no events.
+    pub fn events(&self) -> Result<Events> {
+        if self.inner.features & abi::FEATURE_EVENTS == 0 {
+            return Err(Error::Unsupported { what: "events" });
+        }
+        Ok(Events::new(&self.inner))
+    }
+
     /// An empty batch of requests for any of this device's queue pairs, to be posted by one call.
     pub fn batch(&self) -> DeviceBatch<'_> {
         DeviceBatch::new(self)
@@ -906,6 +927,23 @@ impl Pd {
     /// A buffer of `len` bytes, with page size and NUMA node to be chosen.
     pub fn buffer(&self, len: usize) -> BufferBuilder {
         BufferBuilder::new(self.clone(), len)
+    }
+
+    /// A shared receive queue of this domain, whose receives complete in `cq`.
+    pub fn create_srq(&self, cq: &Cq) -> SrqBuilder {
+        SrqBuilder::new(self, cq)
+    }
+
+    /// A way on which datagrams of this domain's queue pairs can go. [`Qp::address`](crate::Qp::address)
+    /// and [`Qp::reply_to`](crate::Qp::reply_to) know most of it already.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Sys`] with `EHOSTUNREACH`, `ENETUNREACH` or `ETIMEDOUT` if there is no way to the GID,
+    /// `ENOENT` for a port or GID index that there is not, `ERANGE` for numbers that are too large,
+    /// `EMFILE`; [`Error::Unsupported`] if the device has no datagrams, [`Error::DeviceGone`].
+    pub fn create_ah(&self, path: Path) -> Result<AddressHandle> {
+        AddressHandle::create(self, path)
     }
 
     /// A queue pair of type `T` in this domain, whose completions go to `cq`.

@@ -99,6 +99,42 @@ pub enum Error {
         capacity: u64,
     },
 
+    /// A number that is larger than what it stands for can be.
+    #[error("{what} is {value}, and may be {max} at most")]
+    Value {
+        /// What it stands for.
+        what: &'static str,
+        /// The number.
+        value: u64,
+        /// The largest that there is.
+        max: u64,
+    },
+
+    /// A datagram that does not fit into one packet.
+    #[error(
+        "a datagram of {len} bytes does not fit into one packet of {mtu}, which is this port's MTU, and \
+         datagrams are not split; send at most {mtu} bytes at a time, or use a connection"
+    )]
+    DatagramTooLong {
+        /// Bytes that it has.
+        len: u64,
+        /// Bytes that fit: the port's active MTU.
+        mtu: u32,
+    },
+
+    /// A completion is not that of a datagram received into this slice.
+    #[error(
+        "this completion is no datagram that came into this slice; pass the completion of a receive of \
+         this queue pair, and the slice that it was posted with"
+    )]
+    NotADatagram,
+
+    /// A receive for a queue pair that takes its receives from a shared receive queue.
+    #[error(
+        "the queue pair takes its receives from a shared receive queue; post them to that one"
+    )]
+    SharedReceives,
+
     /// An address that is not a multiple of the size of what is there.
     #[error("offset {offset} is not a multiple of {align}, which this access needs")]
     Misaligned {
@@ -211,6 +247,10 @@ pub enum Error {
     #[error("the peer refused the connection: {0}")]
     Refused(crate::wire::Refusal),
 
+    /// The peer, or its connection manager, rejected the connection.
+    #[error("{0}")]
+    Rejected(Box<crate::cm::Rejection>),
+
     /// The device was removed (`ENODEV`): drop everything of it, and open another.
     #[error("the RDMA device was removed; drop all of its objects and open a device again")]
     DeviceGone,
@@ -240,7 +280,13 @@ impl Error {
                     | std::io::ErrorKind::WouldBlock
                     | std::io::ErrorKind::Interrupted
             ),
-            Self::Sys { errno, .. } => [libc::ENOMEM, libc::EINTR].contains(errno),
+            Self::Sys { errno, .. } => [libc::ENOMEM, libc::EINTR, libc::ETIMEDOUT].contains(errno),
+            // Nobody listens yet, or has room.
+            Self::Rejected(rejection) => {
+                use crate::cm::RejectReason::*;
+                let reason = rejection.reason;
+                matches!(reason, NoQp | NoResources | Timeout | NoListener | Stale)
+            }
             Self::Open { source, .. } => source.kind() == std::io::ErrorKind::Interrupted,
             _ => false,
         }
@@ -267,6 +313,7 @@ impl Error {
             Self::Busy { .. } => Some(libc::EBUSY),
             Self::Timeout { .. } => Some(libc::ETIME),
             Self::DeviceGone => Some(libc::ENODEV),
+            Self::Rejected(_) => Some(libc::ECONNREFUSED),
             Self::Batch { source, .. } => source.errno(),
             Self::Sys { errno, .. } => Some(*errno),
             _ => None,
@@ -293,10 +340,15 @@ impl From<Error> for std::io::Error {
             Error::QueueFull => std::io::ErrorKind::WouldBlock,
             Error::Timeout { .. } => std::io::ErrorKind::TimedOut,
             Error::NotConnected => std::io::ErrorKind::NotConnected,
+            Error::Rejected(_) => std::io::ErrorKind::ConnectionRefused,
             Error::NoDevice { .. } | Error::DeviceGone => std::io::ErrorKind::NotFound,
-            Error::Range { .. } | Error::Misaligned { .. } | Error::TooMany { .. } => {
-                std::io::ErrorKind::InvalidInput
-            }
+            Error::Range { .. }
+            | Error::Value { .. }
+            | Error::Misaligned { .. }
+            | Error::TooMany { .. }
+            | Error::DatagramTooLong { .. }
+            | Error::NotADatagram
+            | Error::SharedReceives => std::io::ErrorKind::InvalidInput,
             Error::Unsupported { .. } => std::io::ErrorKind::Unsupported,
             _ => std::io::ErrorKind::Other,
         };
@@ -394,6 +446,7 @@ fn errno_hint(errno: i32) -> &'static str {
         libc::EBADF => "the object was destroyed, or belongs to another Device",
         libc::EBADFD => "the object is of another type",
         libc::EFAULT => "an address that cannot be read or written",
+        libc::EINTR => "a signal came: try again",
         libc::EINVAL => "the module does not know such a size, flag, name or number",
         libc::EMFILE => "this Device has as many objects as it may have: drop some",
         libc::EMSGSIZE => "more bytes than a message, or inline data, may have: split it",
@@ -406,8 +459,18 @@ fn errno_hint(errno: i32) -> &'static str {
         libc::EHOSTUNREACH | libc::ENETUNREACH => {
             "no route to the peer's GID: check addresses and the GID's network interface"
         }
-        libc::ETIMEDOUT => "the peer's address was not resolved: is its host up?",
-        libc::EACCES | libc::EPERM => "not allowed: check ownership and limits",
+        libc::ETIMEDOUT => "the peer does not answer: is its host up, and its address right?",
+        libc::EADDRINUSE => "somebody listens at that port already: take another, or 0 for any",
+        libc::EADDRNOTAVAIL => {
+            "no RDMA device has that local address: see `rdma link` and `ip addr`"
+        }
+        libc::ECONNREFUSED => "the peer rejected the connection",
+        libc::ECONNRESET => "the peer went away in the middle: try again, or take the next request",
+        libc::EISCONN => "the queue pair, or the request, has a connection already: make a new one",
+        libc::ENOTCONN => "the connection has ended: make a new one",
+        libc::EACCES | libc::EPERM => {
+            "not allowed: check ownership and limits; ports below 1024 are for the privileged"
+        }
         _ => "the driver's own error",
     }
 }

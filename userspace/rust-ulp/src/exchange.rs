@@ -8,9 +8,10 @@
 use crate::buffer::{Grant, RemoteSlice};
 use crate::cq::Deadline;
 use crate::error::{Error, Result};
-use crate::qp::{Endpoint, PreparedQp, Qp, Rc, Transport};
+use crate::qp::{Connected, Endpoint, PreparedQp, Qp, Transport};
+use crate::sys;
 use crate::wire::{Header, Hello, Message, Refusal, WireError, HEADER_LEN, MAX_BODY, MAX_GRANTS};
-use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::poll::PollFlags;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
@@ -165,7 +166,7 @@ impl Stream {
     }
 }
 
-fn hello(local: Endpoint, grants: &[&Grant]) -> Result<Message> {
+fn hello<T: Transport>(local: Endpoint, grants: &[&Grant]) -> Result<Message> {
     if grants.len() > MAX_GRANTS {
         return Err(Error::TooMany {
             what: "grants",
@@ -174,7 +175,7 @@ fn hello(local: Endpoint, grants: &[&Grant]) -> Result<Message> {
         });
     }
     Ok(Message::Hello(Hello {
-        transport: Rc::QP_TYPE as u8,
+        transport: T::QP_TYPE as u8,
         endpoint: local,
         grants: grants.iter().map(|grant| grant.remote()).collect(),
     }))
@@ -263,7 +264,7 @@ fn dial(addr: impl ToSocketAddrs, options: &TcpOptions) -> Result<Stream> {
     }
 }
 
-impl PreparedQp<Rc> {
+impl<T: Connected> PreparedQp<T> {
     /// Connects to a peer that accepts at `addr` ([`Self::accept_tcp`], [`Listener`]), telling it of
     /// `grants`. When this returns, both sides can send.
     ///
@@ -272,11 +273,7 @@ impl PreparedQp<Rc> {
     /// [`Error::Tcp`] if nobody listens there or the connection breaks, [`Error::Timeout`] if it takes
     /// longer than [`EXCHANGE_TIMEOUT`], [`Error::Wire`] if the peer is another kind of program,
     /// [`Error::Refused`] if it does not want to; as [`Self::connect`]. The queue pair is gone then.
-    pub fn connect_tcp(
-        self,
-        addr: impl ToSocketAddrs,
-        grants: &[&Grant],
-    ) -> Result<(Qp<Rc>, Peer)> {
+    pub fn connect_tcp(self, addr: impl ToSocketAddrs, grants: &[&Grant]) -> Result<(Qp<T>, Peer)> {
         self.connect_tcp_with(addr, grants, TcpOptions::default())
     }
 
@@ -290,12 +287,12 @@ impl PreparedQp<Rc> {
         addr: impl ToSocketAddrs,
         grants: &[&Grant],
         options: TcpOptions,
-    ) -> Result<(Qp<Rc>, Peer)> {
-        let hello = hello(self.endpoint(), grants)?;
+    ) -> Result<(Qp<T>, Peer)> {
+        let hello = hello::<T>(self.endpoint(), grants)?;
         let mut stream = dial(addr, &options)?;
         stream.send(&hello)?;
         let theirs = stream.receive_hello()?;
-        if u32::from(theirs.transport) != Rc::QP_TYPE {
+        if u32::from(theirs.transport) != T::QP_TYPE {
             return stream.refuse(Refusal::Transport, Error::Refused(Refusal::Transport));
         }
         let qp = match self.connect(theirs.endpoint) {
@@ -314,7 +311,7 @@ impl PreparedQp<Rc> {
     ///
     /// [`Error::Timeout`] if nobody comes within [`ACCEPT_TIMEOUT`]; as [`Listener::bind`] and
     /// [`Incoming::accept`].
-    pub fn accept_tcp(self, addr: impl ToSocketAddrs, grants: &[&Grant]) -> Result<(Qp<Rc>, Peer)> {
+    pub fn accept_tcp(self, addr: impl ToSocketAddrs, grants: &[&Grant]) -> Result<(Qp<T>, Peer)> {
         Listener::bind(addr)?
             .accept(ACCEPT_TIMEOUT)?
             .accept(self, grants)
@@ -380,16 +377,8 @@ impl Listener {
             if left.is_zero() {
                 return Err(deadline.timeout(WHAT));
             }
-            // Rounded up, so that it does not turn into a busy loop at the end.
-            let ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX - 1) + 1;
-            let mut fds = [PollFd::new(self.tcp.as_fd(), PollFlags::POLLIN)];
-            match poll(
-                &mut fds,
-                PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX),
-            ) {
-                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-                Err(errno) => return Err(Error::sys("poll", errno)),
-            }
+            let waited = sys::wait_for(self.tcp.as_fd(), PollFlags::POLLIN, left);
+            waited.map_err(|errno| Error::sys("poll", errno))?;
         }
     }
 }
@@ -421,7 +410,11 @@ impl Incoming {
     /// [`Error::Timeout`] if it takes longer than [`EXCHANGE_TIMEOUT`], [`Error::Wire`] if the peer is
     /// another kind of program, [`Error::Refused`] if the two do not fit; [`Error::Tcp`]; as
     /// [`PreparedQp::connect`]. The queue pair is gone then, and the peer was told.
-    pub fn accept(self, qp: PreparedQp<Rc>, grants: &[&Grant]) -> Result<(Qp<Rc>, Peer)> {
+    pub fn accept<T: Connected>(
+        self,
+        qp: PreparedQp<T>,
+        grants: &[&Grant],
+    ) -> Result<(Qp<T>, Peer)> {
         self.accept_within(qp, grants, EXCHANGE_TIMEOUT)
     }
 
@@ -430,20 +423,20 @@ impl Incoming {
     /// # Errors
     ///
     /// As [`Self::accept`].
-    pub fn accept_within(
+    pub fn accept_within<T: Connected>(
         self,
-        qp: PreparedQp<Rc>,
+        qp: PreparedQp<T>,
         grants: &[&Grant],
         timeout: Duration,
-    ) -> Result<(Qp<Rc>, Peer)> {
-        let hello = hello(qp.endpoint(), grants)?;
+    ) -> Result<(Qp<T>, Peer)> {
+        let hello = hello::<T>(qp.endpoint(), grants)?;
         let mut stream = Stream::new(self.tcp, self.addr, Deadline::after(timeout))?;
         let theirs = match stream.receive_hello() {
             Ok(theirs) => theirs,
             Err(error @ Error::Wire(_)) => return stream.refuse(Refusal::Protocol, error),
             Err(error) => return Err(error),
         };
-        if u32::from(theirs.transport) != Rc::QP_TYPE {
+        if u32::from(theirs.transport) != T::QP_TYPE {
             return stream.refuse(Refusal::Transport, Error::Refused(Refusal::Transport));
         }
         if let Err(error) = qp.ready_to_receive(&theirs.endpoint) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! A kernel for unit tests, in this process: enough of `/dev/rust_ulp` to connect queue pairs of one
-//! kernel with each other, and to carry their requests out at once.
+//! kernel with each other, by parameters or by the connection manager, and to carry their requests out at
+//! once.
 //!
 //! It is as strict as the real one where the crate has to keep rules: sizes, flags, handles, the order of
 //! states, room in the rings. Memory is a memfd, of which buffers and rings are parts; what requests point
@@ -40,6 +41,15 @@ struct State {
     log: Vec<&'static str>,
     /// By how much the ABI's version is ahead.
     newer: u32,
+    events: VecDeque<abi::Event>,
+    /// The device was removed.
+    gone: bool,
+    /// The port's, if it is not active.
+    port_state: Option<u32>,
+    /// The second GID is another one.
+    moved: bool,
+    /// A signal comes while a request is accepted.
+    interrupt: bool,
 }
 
 #[derive(Debug)]
@@ -47,6 +57,18 @@ enum Object {
     Pd,
     Cq(Cq),
     Qp(Box<Qp>),
+    Ah {
+        pd: u32,
+        attr: abi::AhAttr,
+    },
+    Srq(Srq),
+    Listener {
+        addr: abi::Addr,
+        backlog: u32,
+        rejected: u32,
+        requests: VecDeque<u32>,
+    },
+    Conn(Box<Conn>),
     Buffer {
         at: u64,
         len: u64,
@@ -67,11 +89,54 @@ struct Cq {
     reserved: u32,
 }
 
+type Recvs = VecDeque<(abi::Wr, Vec<abi::Sge>)>;
+
 #[derive(Debug)]
 struct Qp {
     arg: abi::QpCreate,
     attr: abi::QpAttr,
-    recvs: VecDeque<(abi::Wr, Vec<abi::Sge>)>,
+    recvs: Recvs,
+}
+
+#[derive(Debug)]
+struct Srq {
+    arg: abi::SrqCreate,
+    limit: u32,
+    recvs: Recvs,
+}
+
+/// A request or a connection.
+#[derive(Debug)]
+struct Conn {
+    /// `CONN_*`, or 0 for one whose peer still waits.
+    state: u32,
+    local: abi::Addr,
+    peer: abi::Addr,
+    param: abi::ConnParam,
+    qp: u32,
+    peer_qp_num: u32,
+    /// The handle at the other side.
+    other: u32,
+    /// What the other side said.
+    private: Vec<u8>,
+    reject_reason: u32,
+}
+
+/// An address of this kernel.
+fn at_port(port: u16) -> abi::Addr {
+    let mut addr = abi::Addr {
+        family: 2,
+        port,
+        ..abi::Addr::default()
+    };
+    addr.addr[..4].copy_from_slice(&[10, 9, 0, 1]);
+    addr
+}
+
+fn private(bytes: &[u8]) -> [u8; abi::CM_PRIVATE_MAX] {
+    let mut all = [0; abi::CM_PRIVATE_MAX];
+    all[..bytes.len()].copy_from_slice(bytes);
+    all
 }
 
 /// An index of a ring.
@@ -164,6 +229,16 @@ fn gids() -> [abi::GidEntry; 2] {
     ]
 }
 
+/// What stands before a datagram that came here: IPv4, from the second GID to itself.
+fn grh() -> Vec<u8> {
+    let mut bytes = vec![0; 40];
+    bytes[20] = 0x45;
+    bytes[28] = 64;
+    bytes[32..36].copy_from_slice(&gids()[1].gid[12..]);
+    bytes[36..40].copy_from_slice(&gids()[1].gid[12..]);
+    bytes
+}
+
 impl Kernel {
     pub(crate) fn new() -> Arc<Self> {
         let memory = nix::sys::memfd::memfd_create(c"fake", nix::sys::memfd::MFdFlags::MFD_CLOEXEC);
@@ -227,6 +302,54 @@ impl Kernel {
         self.scribble(0, DROPPED, dropped);
     }
 
+    /// Something happens.
+    pub(crate) fn happen(&self, event: abi::Event) {
+        lock(&self.state).events.push_back(event);
+    }
+
+    /// A signal comes while the next request is accepted.
+    pub(crate) fn interrupt(&self) {
+        lock(&self.state).interrupt = true;
+    }
+
+    /// The port goes down, and has another address when it comes back.
+    pub(crate) fn disturb(&self) {
+        let mut state = lock(&self.state);
+        (state.port_state, state.moved) = (Some(1), true);
+    }
+
+    /// The device goes.
+    pub(crate) fn remove(&self) {
+        let mut state = lock(&self.state);
+        state.gone = true;
+        state.happen(abi::EVENT_DEVICE_REMOVED, 0, 0);
+    }
+
+    pub(crate) fn read_events(&self, out: &mut [abi::Event]) -> Result<usize, Errno> {
+        let mut state = lock(&self.state);
+        let n = state.events.len().min(out.len());
+        for (to, from) in out.iter_mut().zip(state.events.drain(..n)) {
+            *to = from;
+        }
+        match (n, state.gone) {
+            (0, true) => Err(Errno::ENODEV),
+            (0, false) => Err(Errno::EAGAIN),
+            (n, _) => Ok(n),
+        }
+    }
+
+    pub(crate) fn wait_event(&self, timeout: Duration) {
+        let end = Instant::now() + timeout;
+        while Instant::now() < end {
+            let state = lock(&self.state);
+            if !state.events.is_empty() || state.gone {
+                return;
+            }
+            drop(state);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Completes something that nobody asked for, on the ring number 0.
     pub(crate) fn complete(&self, cqe: abi::Cqe) {
         let mut state = lock(&self.state);
@@ -255,6 +378,14 @@ impl Kernel {
                 drop(state);
                 return self.submit(arg);
             }
+            if let Some(arg) = arg.downcast_mut::<abi::GetRequest>() {
+                drop(state);
+                return self.get_request(arg);
+            }
+            if let Some(arg) = arg.downcast_mut::<abi::Connect>() {
+                drop(state);
+                return self.connect(arg);
+            }
             self.control(&mut state, arg)
         })
     }
@@ -272,7 +403,7 @@ impl Kernel {
             Query => |arg| {
                 arg.abi_version = abi::ABI_VERSION + state.newer;
                 arg.max_objects = 1 << 16;
-                arg.features = abi::FEATURE_CALL | abi::FEATURE_GRANTS;
+                arg.features = 0x3f;
                 arg.max_buffer = 1 << 26;
                 (arg.max_batch, arg.max_cq_entries) = (64, 1 << 15);
                 (arg.max_queue_depth, arg.max_sge, arg.max_inline) = (4096, 16, 256);
@@ -303,6 +434,8 @@ impl Kernel {
             DeviceQuery => |arg| {
                 arg.name = name("fake0");
                 arg.rc_send_ops = 0b10_0111_1111;
+                (arg.uc_send_ops, arg.ud_send_ops) = (0b1111, 0b1100);
+                (arg.max_srq, arg.max_srq_wr) = (16, 1024);
                 (arg.phys_ports, arg.num_comp_vectors) = (1, 1);
                 (arg.max_qp_wr, arg.max_send_sge, arg.max_recv_sge) = (1024, 8, 8);
                 (arg.max_qp_rd_atom, arg.max_qp_init_rd_atom) = (128, 12);
@@ -313,7 +446,8 @@ impl Kernel {
                 if arg.port != 1 {
                     return Err(Errno::ENOENT);
                 }
-                (arg.state, arg.max_mtu, arg.active_mtu) = (4, 4096, 1024);
+                (arg.max_mtu, arg.active_mtu) = (4096, 1024);
+                arg.state = state.port_state.unwrap_or(4);
                 arg.link_layer = abi::LINK_ETHERNET;
                 Ok(())
             };
@@ -325,6 +459,7 @@ impl Kernel {
                 arg.count = 2;
                 for (i, gid) in gids().iter().enumerate().take(arg.capacity as usize) {
                     let mut bytes = gid.gid.to_vec();
+                    bytes[15] += u8::from(i == 1 && state.moved);
                     for n in [gid.index, gid.ifindex, gid.gid_type, gid.flags] {
                         bytes.extend(n.to_ne_bytes());
                     }
@@ -363,6 +498,12 @@ impl Kernel {
                 if arg.max_send_wr > 1024 || arg.max_recv_wr > 1024 {
                     return Err(Errno::ERANGE);
                 }
+                if arg.srq != 0 {
+                    if state.srq(arg.srq)?.arg.cq != arg.recv_cq {
+                        return Err(Errno::EXDEV);
+                    }
+                    assert_eq!(arg.max_recv_wr, 0);
+                }
                 arg.qp_num = state.next + 0x100;
                 let (attr, recvs) = (abi::QpAttr::default(), VecDeque::new());
                 arg.handle = state.add(Object::Qp(Box::new(Qp { arg: *arg, attr, recvs })));
@@ -380,7 +521,7 @@ impl Kernel {
             BufferCreate => |arg| {
                 state.pd(arg.pd)?;
                 if arg.length == 0 {
-                    return Err(Errno::EINVAL);
+                    return Err(Errno::ERANGE);
                 }
                 arg.length = arg.length.next_multiple_of(PAGE);
                 (arg.page_size, arg.node) = (PAGE as u32, 0);
@@ -391,10 +532,10 @@ impl Kernel {
             };
             GrantCreate => |arg| {
                 let (at, len) = state.buffer(arg.buffer)?;
-                if arg.length == 0 || arg.access == 0 || arg.access & !0xe != 0 {
+                if arg.access == 0 || arg.access & !0xe != 0 {
                     return Err(Errno::EINVAL);
                 }
-                if arg.offset + arg.length > len {
+                if arg.length == 0 || arg.offset + arg.length > len {
                     return Err(Errno::ERANGE);
                 }
                 let (buffer, access) = (arg.buffer, arg.access);
@@ -403,10 +544,124 @@ impl Kernel {
                 (arg.addr, arg.rkey) = (ADDRESS + at, arg.handle << 8);
                 Ok(())
             };
+            AhCreate => |arg| {
+                state.pd(arg.pd)?;
+                if arg.attr.port_num != 1 || arg.attr.sgid_index > 1 {
+                    return Err(Errno::ENOENT);
+                }
+                if arg.attr.dgid == [0; 16] {
+                    return Err(Errno::EHOSTUNREACH);
+                }
+                arg.attr.hop_limit = arg.attr.hop_limit.max(64);
+                let (pd, attr) = (arg.pd, arg.attr);
+                arg.handle = state.add(Object::Ah { pd, attr });
+                Ok(())
+            };
+            SrqCreate => |arg| {
+                state.pd(arg.pd)?;
+                state.cq(arg.cq)?;
+                if arg.max_wr > 1024 || arg.max_sge > 8 || arg.limit > arg.max_wr {
+                    return Err(Errno::ERANGE);
+                }
+                let recvs = VecDeque::new();
+                arg.handle = state.add(Object::Srq(Srq { arg: *arg, limit: arg.limit, recvs }));
+                Ok(())
+            };
+            SrqModify => |arg| {
+                let srq = state.srq(arg.srq)?;
+                if arg.limit > srq.arg.max_wr {
+                    return Err(Errno::ERANGE);
+                }
+                srq.limit = arg.limit;
+                Ok(())
+            };
+            SrqQuery => |arg| {
+                let srq = state.srq(arg.srq)?;
+                (arg.max_wr, arg.max_sge) = (srq.arg.max_wr, srq.arg.max_sge);
+                (arg.limit, arg.recvs_in_flight) = (srq.limit, srq.recvs.len() as u32);
+                Ok(())
+            };
+            Listen => |arg| {
+                if !(1..=1024).contains(&arg.backlog) {
+                    return Err(Errno::ERANGE);
+                }
+                if arg.addr.port == 0 {
+                    arg.addr.port = 5000 + state.next as u16;
+                }
+                if state.listener(arg.addr.port).is_some() {
+                    return Err(Errno::EADDRINUSE);
+                }
+                let (addr, backlog, requests) = (arg.addr, arg.backlog, VecDeque::new());
+                arg.handle = state.add(Object::Listener { addr, backlog, rejected: 0, requests });
+                Ok(())
+            };
+            Accept => |arg| {
+                assert!(arg.private_len as usize <= abi::CM_REP_PRIVATE_MAX);
+                let bytes = arg.private_data[..arg.private_len as usize].to_vec();
+                let theirs = state.conn(arg.request)?.other;
+                if state.conn(arg.request)?.state != abi::CONN_REQUESTED {
+                    return Err(Errno::EISCONN);
+                }
+                if state.conn(theirs).is_err() {
+                    state.objects.remove(&arg.request);
+                    return Err(Errno::ECONNRESET);
+                }
+                if std::mem::take(&mut state.interrupt) {
+                    state.reject(arg.request, 28, &[])?;
+                    return Err(Errno::EINTR);
+                }
+                let their_qp = state.conn(theirs)?.qp;
+                let numbers = [state.qp(arg.qp)?.arg.qp_num, state.qp(their_qp)?.arg.qp_num];
+                for (qp, number) in [(arg.qp, numbers[1]), (their_qp, numbers[0])] {
+                    let attr = &mut state.qp(qp)?.attr;
+                    (attr.qp_state, attr.dest_qp_num, attr.path_mtu) = (abi::QPS_RTS, number, 3);
+                    (attr.ah.dgid, attr.ah.sgid_index) = (gids()[1].gid, 1);
+                }
+                let ours = state.conn(arg.request)?;
+                (ours.state, ours.qp, ours.param) = (abi::CONN_ESTABLISHED, arg.qp, arg.param);
+                let conn = state.conn(theirs)?;
+                (conn.state, conn.private) = (abi::CONN_ESTABLISHED, bytes);
+                conn.param.initiator_depth = arg.param.responder_resources;
+                conn.peer_qp_num = numbers[0];
+                Ok(())
+            };
+            Reject => |arg| {
+                assert!(arg.private_len as usize <= abi::CM_REJ_PRIVATE_MAX);
+                state.reject(arg.request, 28, &arg.private_data[..arg.private_len as usize])
+            };
+            Disconnect => |arg| state.disconnect(arg.conn);
+            ConnQuery => |arg| {
+                if let Some(Object::Listener { addr, backlog, rejected, requests }) =
+                    state.objects.get(&arg.conn)
+                {
+                    (arg.state, arg.local) = (abi::CONN_LISTENING, *addr);
+                    (arg.backlog, arg.rejected) = (*backlog, *rejected);
+                    arg.waiting = requests.len() as u32;
+                    return Ok(());
+                }
+                let conn = state.conn(arg.conn)?;
+                (arg.state, arg.local, arg.peer) = (conn.state, conn.local, conn.peer);
+                (arg.param, arg.qp, arg.peer_qp_num) = (conn.param, conn.qp, conn.peer_qp_num);
+                Ok(())
+            };
             Destroy => |arg| {
+                if let Some(Object::Conn(conn)) = state.objects.get(&arg.handle) {
+                    match conn.state {
+                        abi::CONN_REQUESTED => return state.reject(arg.handle, 28, &[]),
+                        abi::CONN_ESTABLISHED => state.disconnect(arg.handle)?,
+                        _ => {}
+                    }
+                }
                 let needed = state.objects.values().any(|object| match object {
-                    Object::Pd | Object::Cq(_) => false,
-                    Object::Qp(qp) => [qp.arg.pd, qp.arg.send_cq, qp.arg.recv_cq].contains(&arg.handle),
+                    Object::Pd | Object::Cq(_) | Object::Listener { .. } => false,
+                    Object::Qp(qp) => {
+                        let arg_of = &qp.arg;
+                        let needs = [arg_of.pd, arg_of.send_cq, arg_of.recv_cq, arg_of.srq];
+                        needs.contains(&arg.handle)
+                    }
+                    Object::Ah { pd, .. } => *pd == arg.handle,
+                    Object::Srq(srq) => [srq.arg.pd, srq.arg.cq].contains(&arg.handle),
+                    Object::Conn(conn) => conn.qp == arg.handle,
                     Object::Buffer { pd, .. } => *pd == arg.handle,
                     Object::Grant { buffer, .. } => *buffer == arg.handle,
                 });
@@ -417,6 +672,118 @@ impl Kernel {
             };
         }
         Err(Errno::ENOTTY)
+    }
+
+    fn get_request(&self, arg: &mut abi::GetRequest) -> Result<(), Errno> {
+        assert_eq!(arg.size, abi::GetRequest::SIZE);
+        let end = Instant::now() + Duration::from_nanos(arg.timeout_ns);
+        loop {
+            let mut state = lock(&self.state);
+            match state.objects.get_mut(&arg.listener) {
+                Some(Object::Listener { requests, .. }) => {
+                    if let Some(handle) = requests.pop_front() {
+                        let conn = state.conn(handle)?;
+                        (arg.handle, arg.peer, arg.local) = (handle, conn.peer, conn.local);
+                        (arg.param, arg.peer_qp_num) = (conn.param, conn.peer_qp_num);
+                        // The manager pads.
+                        arg.private_len = abi::CM_REQ_PRIVATE_MAX as u32;
+                        arg.private_data = private(&conn.private);
+                        return Ok(());
+                    }
+                }
+                Some(_) => return Err(Errno::EBADFD),
+                None => return Err(Errno::EBADF),
+            }
+            drop(state);
+            if Instant::now() >= end {
+                return Err(Errno::ETIME);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn connect(&self, arg: &mut abi::Connect) -> Result<(), Errno> {
+        assert_eq!(arg.size, abi::Connect::SIZE);
+        assert!(arg.private_len as usize <= abi::CM_REQ_PRIVATE_MAX);
+        let end = Instant::now() + Duration::from_nanos(arg.timeout_ns);
+        let mut state = lock(&self.state);
+        if state.qp(arg.qp)?.attr.qp_state != abi::QPS_INIT {
+            return Err(Errno::EISCONN);
+        }
+        arg.src = at_port(40000);
+        let bytes = arg.private_data[..arg.private_len as usize].to_vec();
+        let number = state.qp(arg.qp)?.arg.qp_num;
+        let Some(listener) = state.listener(arg.dst.port) else {
+            (arg.private_len, arg.reject_reason) = (0, 8);
+            return Err(Errno::ECONNREFUSED);
+        };
+        if let Some(Object::Listener {
+            backlog,
+            rejected,
+            requests,
+            ..
+        }) = state.objects.get_mut(&listener)
+        {
+            if requests.len() as u32 >= *backlog {
+                *rejected += 1;
+                (arg.private_len, arg.reject_reason) = (0, 28);
+                return Err(Errno::ECONNREFUSED);
+            }
+        }
+        let ours = state.next + 1;
+        let conn = |state, other, qp, local, peer, peer_qp_num| Conn {
+            state,
+            local,
+            peer,
+            param: arg.param,
+            qp,
+            peer_qp_num,
+            other,
+            private: bytes.clone(),
+            reject_reason: 0,
+        };
+        let (to, from) = (arg.dst, arg.src);
+        state.add(Object::Conn(Box::new(conn(
+            0,
+            ours + 1,
+            arg.qp,
+            from,
+            to,
+            0,
+        ))));
+        let request = conn(abi::CONN_REQUESTED, ours, 0, to, from, number);
+        state.add(Object::Conn(Box::new(request)));
+        let mut waiting = 0;
+        if let Some(Object::Listener { requests, .. }) = state.objects.get_mut(&listener) {
+            requests.push_back(ours + 1);
+            waiting = requests.len() as u32;
+        }
+        state.happen(abi::EVENT_CONNECT_REQUEST, listener, waiting);
+        drop(state);
+        loop {
+            let mut state = lock(&self.state);
+            let conn = state.conn(ours)?;
+            (arg.reject_reason, arg.param) = (conn.reject_reason, conn.param);
+            if conn.state != 0 || conn.reject_reason != 0 {
+                arg.private_data = private(&conn.private);
+                arg.private_len = conn.private.len() as u32;
+            }
+            if conn.reject_reason != 0 {
+                state.objects.remove(&ours);
+                return Err(Errno::ECONNREFUSED);
+            }
+            if conn.state != 0 {
+                (arg.handle, arg.peer_qp_num) = (ours, conn.peer_qp_num);
+                (arg.resolve_us, arg.route_us, arg.connect_us) = (1, 2, 3);
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                state.objects.remove(&ours);
+                return Err(Errno::ETIMEDOUT);
+            }
+            drop(state);
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn allocate(&self, state: &mut State, len: u64) -> u64 {
@@ -542,19 +909,49 @@ impl Kernel {
 
     fn post(&self, state: &mut State, wr: abi::Wr) -> Result<(), Errno> {
         let sges = self.elements(&wr)?;
+        let recv = wr.opcode == abi::WR_RECV;
+        if let (true, Ok(srq)) = (recv, state.srq(wr.qp)) {
+            if srq.recvs.len() as u32 >= srq.arg.max_wr {
+                return Err(Errno::EAGAIN);
+            }
+            let cq = srq.arg.cq;
+            self.reserve(state, cq)?;
+            state.srq(wr.qp)?.recvs.push_back((wr, sges));
+            return Ok(());
+        }
         let qp = state.qp(wr.qp)?;
         let (create, qp_state) = (qp.arg, qp.attr.qp_state);
-        let recv = wr.opcode == abi::WR_RECV;
         let needed = if recv { abi::QPS_INIT } else { abi::QPS_RTS };
         if qp_state < needed || qp_state == abi::QPS_ERR {
             return Err(Errno::ENOTCONN);
         }
-        self.reserve(state, if recv { create.recv_cq } else { create.send_cq })?;
         if recv {
+            assert_eq!(create.srq, 0, "the crate refuses these");
+            self.reserve(state, create.recv_cq)?;
             state.qp(wr.qp)?.recvs.push_back((wr, sges));
             return Ok(());
         }
         let data = self.gather(state, &sges)?;
+        let unreliable = create.qp_type != abi::QPT_RC;
+        let peer = match create.qp_type {
+            abi::QPT_UD => {
+                if data.len() > 1024 {
+                    return Err(Errno::EMSGSIZE);
+                }
+                let ah = match state.objects.get(&(wr.arg0 as u32)) {
+                    Some(Object::Ah { attr, .. }) => *attr,
+                    Some(_) => return Err(Errno::EBADFD),
+                    None => return Err(Errno::EBADF),
+                };
+                let number = (wr.arg0 >> 32) as u32;
+                state.with_number(number).filter(|qp| {
+                    let qkey = state.qp(*qp).map(|qp| qp.attr.qkey);
+                    gids().iter().any(|gid| gid.gid == ah.dgid) && qkey == Ok(wr.arg1 as u32)
+                })
+            }
+            _ => state.peer(wr.qp),
+        };
+        self.reserve(state, create.send_cq)?;
         let mut cqe = abi::Cqe {
             user_data: wr.user_data,
             qp: wr.qp,
@@ -596,29 +993,50 @@ impl Kernel {
                 atomic(&|old| old.wrapping_add(wr.arg0), &mut cqe)
             }
             abi::WR_SEND | abi::WR_SEND_WITH_IMM => Some(()),
+            abi::WR_SEND_WITH_INV => match state.objects.get_mut(&(wr.imm_data >> 8)) {
+                Some(Object::Grant { access, .. }) => {
+                    *access = 0;
+                    Some(())
+                }
+                _ => None,
+            },
             _ => return Err(Errno::EINVAL),
         };
-        if done.is_none() {
+        if done.is_none() && !unreliable {
             // Remote access error; the queue pair is in error from now on.
             (cqe.status, cqe.byte_len, cqe.vendor_err) = (10, 0, 0x2a);
             state.qp(wr.qp)?.attr.qp_state = abi::QPS_ERR;
         }
-        let peer = state.peer(wr.qp);
         let mut taken = None;
         let imm = matches!(
             wr.opcode,
             abi::WR_RDMA_WRITE_WITH_IMM | abi::WR_SEND_WITH_IMM
         );
-        if done.is_some() && (imm || wr.opcode == abi::WR_SEND) {
-            taken = peer.and_then(|peer| state.qp(peer).ok()?.recvs.pop_front());
-            if taken.is_none() {
+        let sent = matches!(wr.opcode, abi::WR_SEND | abi::WR_SEND_WITH_INV);
+        if done.is_some() && (imm || sent) {
+            taken = peer.and_then(|peer| state.take(peer));
+            if taken.is_none() && !unreliable {
                 cqe.status = 13;
             }
         }
         if let (Some((recv, sges)), Some(peer)) = (taken, peer) {
             let written = wr.opcode == abi::WR_RDMA_WRITE_WITH_IMM;
+            let mut theirs = abi::Cqe {
+                flags: if imm { abi::WC_WITH_IMM } else { 0 },
+                ..abi::Cqe::default()
+            };
+            if wr.opcode == abi::WR_SEND_WITH_INV {
+                theirs.flags |= abi::WC_WITH_INVALIDATE;
+            }
+            let mut message = data.clone();
+            if create.qp_type == abi::QPT_UD {
+                theirs.flags |= abi::WC_GRH;
+                theirs.src_qp = create.qp_num;
+                message = grh();
+                message.extend(&data);
+            }
             if !written {
-                self.scatter(state, &sges, &data)?;
+                self.scatter(state, &sges, &message)?;
             }
             let arg = state.qp(peer)?.arg;
             let theirs = abi::Cqe {
@@ -630,10 +1048,9 @@ impl Kernel {
                 } else {
                     abi::WC_RECV
                 },
-                flags: if imm { abi::WC_WITH_IMM } else { 0 },
                 imm_data: wr.imm_data,
-                byte_len: data.len() as u32,
-                ..abi::Cqe::default()
+                byte_len: message.len() as u32,
+                ..theirs
             };
             self.push(state, arg.recv_cq, &theirs);
         }
@@ -706,6 +1123,89 @@ impl State {
         }
     }
 
+    fn srq(&mut self, handle: u32) -> Result<&mut Srq, Errno> {
+        match self.objects.get_mut(&handle) {
+            Some(Object::Srq(srq)) => Ok(srq),
+            Some(_) => Err(Errno::EBADFD),
+            None => Err(Errno::EBADF),
+        }
+    }
+
+    fn conn(&mut self, handle: u32) -> Result<&mut Conn, Errno> {
+        match self.objects.get_mut(&handle) {
+            Some(Object::Conn(conn)) => Ok(conn),
+            Some(_) => Err(Errno::EBADFD),
+            None => Err(Errno::EBADF),
+        }
+    }
+
+    fn listener(&self, at: u16) -> Option<u32> {
+        self.objects
+            .iter()
+            .find_map(|(handle, object)| match object {
+                Object::Listener { addr, .. } if addr.port == at => Some(*handle),
+                _ => None,
+            })
+    }
+
+    fn happen(&mut self, event: u32, handle: u32, info: u32) {
+        self.events.push_back(abi::Event {
+            event,
+            handle,
+            info,
+            ..abi::Event::default()
+        });
+    }
+
+    /// Ends a request, and tells the other side.
+    fn reject(&mut self, request: u32, reason: u32, bytes: &[u8]) -> Result<(), Errno> {
+        let other = self.conn(request)?.other;
+        self.objects.remove(&request);
+        if let Ok(other) = self.conn(other) {
+            (other.reject_reason, other.private) = (reason, bytes.to_vec());
+        }
+        Ok(())
+    }
+
+    fn disconnect(&mut self, handle: u32) -> Result<(), Errno> {
+        if self.conn(handle)?.state != abi::CONN_ESTABLISHED {
+            return Err(Errno::ENOTCONN);
+        }
+        let other = self.conn(handle)?.other;
+        for end in [handle, other] {
+            let Ok(conn) = self.conn(end) else { continue };
+            conn.state = abi::CONN_DISCONNECTED;
+            let qp = conn.qp;
+            self.qp(qp)?.attr.qp_state = abi::QPS_ERR;
+        }
+        self.happen(abi::EVENT_DISCONNECTED, other, 0);
+        Ok(())
+    }
+
+    /// The first receive of a queue pair, or of its shared queue.
+    fn take(&mut self, qp: u32) -> Option<(abi::Wr, Vec<abi::Sge>)> {
+        let handle = self.qp(qp).ok()?.arg.srq;
+        if handle == 0 {
+            return self.qp(qp).ok()?.recvs.pop_front();
+        }
+        let srq = self.srq(handle).ok()?;
+        let taken = srq.recvs.pop_front();
+        if (srq.recvs.len() as u32) < srq.limit {
+            srq.limit = 0;
+            self.happen(abi::EVENT_SRQ_LIMIT, handle, 0);
+        }
+        taken
+    }
+
+    fn with_number(&self, number: u32) -> Option<u32> {
+        self.objects
+            .iter()
+            .find_map(|(handle, object)| match object {
+                Object::Qp(qp) if qp.arg.qp_num == number => Some(*handle),
+                _ => None,
+            })
+    }
+
     fn buffer(&self, handle: u32) -> Result<(u64, u64), Errno> {
         match self.objects.get(&handle) {
             Some(Object::Buffer { at, len, .. }) => Ok((*at, *len)),
@@ -719,18 +1219,15 @@ impl State {
         let Some(Object::Qp(qp)) = self.objects.get(&handle) else {
             return None;
         };
-        self.objects
-            .iter()
-            .find_map(|(handle, object)| match object {
-                Object::Qp(other) if other.arg.qp_num == qp.attr.dest_qp_num => Some(*handle),
-                _ => None,
-            })
+        self.with_number(qp.attr.dest_qp_num)
     }
 }
 
 impl Qp {
     fn modify(&mut self, arg: &mut abi::QpModify) -> Result<(), Errno> {
         let (mask, new) = (arg.attr_mask, &arg.attr);
+        let reliable = self.arg.qp_type == abi::QPT_RC;
+        let datagrams = self.arg.qp_type == abi::QPT_UD;
         let needed = match (self.attr.qp_state, new.qp_state) {
             _ if mask & abi::QP_STATE == 0 => 0,
             (_, abi::QPS_ERR | abi::QPS_RESET) => abi::QP_STATE,
@@ -740,6 +1237,11 @@ impl Qp {
                     _ => abi::QP_ACCESS_FLAGS,
                 };
                 abi::QP_STATE | abi::QP_PKEY_INDEX | abi::QP_PORT | who
+            }
+            (abi::QPS_INIT, abi::QPS_RTR) if datagrams => abi::QP_STATE,
+            (abi::QPS_RTR, abi::QPS_RTS) if !reliable => abi::QP_STATE | abi::QP_SQ_PSN,
+            (abi::QPS_INIT, abi::QPS_RTR) if !reliable => {
+                abi::QP_STATE | abi::QP_AV | abi::QP_PATH_MTU | abi::QP_DEST_QPN | abi::QP_RQ_PSN
             }
             (abi::QPS_INIT, abi::QPS_RTR) => {
                 abi::QP_STATE
@@ -760,7 +1262,13 @@ impl Qp {
             }
             _ => return Err(Errno::EPROTO),
         };
-        if mask & needed != needed {
+        let only_reliable = abi::QP_TIMEOUT
+            | abi::QP_RETRY_CNT
+            | abi::QP_RNR_RETRY
+            | abi::QP_MIN_RNR_TIMER
+            | abi::QP_MAX_QP_RD_ATOMIC
+            | abi::QP_MAX_DEST_RD_ATOMIC;
+        if mask & needed != needed || (!reliable && mask & only_reliable != 0) {
             return Err(Errno::EPROTO);
         }
         macro_rules! set {

@@ -65,20 +65,21 @@
 //!
 //! # Resource cleanup
 //!
-//! [`Device`], [`Pd`], [`Cq`], [`Buffer`], [`Grant`] and [`Qp`] are counted references without lifetimes. What is
-//! made keeps what it was made of, so the order in which they are dropped does not matter; the last
-//! reference destroys the kernel's object, and the last of a device closes its file, with which the
-//! kernel frees whatever is left. Dropping, forgetting or giving up waiting for anything while requests
-//! are in flight is harmless: the kernel keeps the memory until the device is done with it.
+//! [`Device`], [`Pd`], [`Cq`], [`Buffer`], [`Grant`], [`Qp`] and the like are counted references without
+//! lifetimes. What is made keeps what it was made of, so the order in which they are dropped does not
+//! matter; the last reference destroys the kernel's object, and the last of a device closes its file,
+//! with which the kernel frees whatever is left. Dropping, forgetting or giving up waiting for anything
+//! while requests are in flight is harmless: the kernel keeps the memory until the device is done with
+//! it.
 //!
 //! When a device is removed, waits end and every call says [`Error::DeviceGone`]; buffers stay readable.
 //! A forked child does not inherit the mappings of buffers and rings and must not use these types.
 //!
 //! # Safety
 //!
-//! There is no `unsafe` to write and no way to a reference to memory that a peer or a device can
-//! change: a [`Buffer`] copies bytes in and out, and loads and stores numbers, by atomic accesses of one
-//! size. Memory is freed by the kernel, not by a `Drop` that can be forgotten. A [`RemoteSlice`] is a number
+//! There is no `unsafe` to write and no way to a reference to memory that a peer or a device can change:
+//! a [`Buffer`] copies bytes in and out, and loads and stores numbers, by atomic accesses of one size.
+//! Memory is freed by the kernel, not by a `Drop` that can be forgotten. A [`RemoteSlice`] is a number
 //! that one believes: the peer's device checks it. What is in a ring is checked before it is used. All
 //! system calls and shared memory are in one private module.
 //!
@@ -86,34 +87,44 @@
 //!
 //! | | |
 //! |---|---|
-//! | transports | [`Rc`]; [`Uc`] and [`Ud`] can be named, and are for later |
-//! | operations | [`Write`] and [`Send`] with or without immediate data, [`Read`], [`CompareSwap`], [`FetchAdd`], [`Recv`]; several elements, inline, fenced, solicited, unsignaled |
+//! | transports | [`Rc`] and [`Uc`] with one peer, [`Ud`] with any |
+//! | operations | [`Write`] and [`Send`] with or without immediate data, [`SendInvalidate`], [`Read`], [`CompareSwap`], [`FetchAdd`], [`Recv`]; several elements, inline, fenced, solicited, unsignaled |
+//! | datagrams | [`SendTo`] a [`Destination`] behind an [`AddressHandle`]; [`Qp::received`] finds payload and sender, [`Qp::reply_to`] the way back |
 //! | posting | [`Qp::post`]; [`Qp::batch`] and, over many queue pairs, [`Device::batch`]: one system call, which can also wait |
+//! | receiving | [`Recv`] per queue pair, or an [`Srq`] that many share |
 //! | completions | [`Cq::poll`] and [`Cq::poll_into`] without a system call, [`Cq::wait`] with a deadline, the file of a [`Device`] for `poll` and `epoll` |
-//! | connecting | [`PreparedQp::connect_tcp`], [`Listener`]; [`PreparedQp::connect`] with an [`Endpoint`] that came another way; [`PreparedQp::modify`] step by step |
+//! | connecting | [`PreparedQp::connect_cm`], [`cm::Listener`] by the RDMA connection manager; [`PreparedQp::connect_tcp`], [`Listener`] over TCP; [`PreparedQp::connect`] with an [`Endpoint`] that came another way; [`PreparedQp::modify`] step by step |
+//! | events | [`Device::events`]: ports, queues, connections, removal |
 //! | memory | [`Buffer`] of 4 KiB or 2 MiB pages on a chosen NUMA node; [`Grant`] of a part, with rights, revocable |
 //!
 //! Posting and reaping allocate nothing, once a batch of that size was posted before.
 //!
 //! # Errors
 //!
-//! Each [`Error`] says what happened and what to do. [`Error::is_backpressure`] tells a full queue, after
-//! which one reaps and posts again, from what is wrong; [`Error::is_retryable`] tells what may work later.
-//! A request that failed is a [`CompletionError`] with both ends and a decoded [`Status`].
+//! Each [`Error`] says what happened and what to do. [`Error::is_backpressure`] tells a full queue,
+//! after which one reaps and posts again, from what is wrong; [`Error::is_retryable`] tells what may
+//! work later. A request that failed is a [`CompletionError`] with both ends and a decoded [`Status`];
+//! [`Qp::diagnose`] looks for what is wrong at this end, and tells the possible causes with their cures.
 
 #[path = "../../../rust_ulp/uapi/ring.rs"]
 #[allow(dead_code)] // the producer's half
 mod ring;
 
+mod ah;
 mod batch;
 mod buffer;
+pub mod cm;
 mod cq;
 mod device;
+mod diagnosis;
 mod error;
+mod events;
 mod exchange;
 #[cfg(test)]
 mod fake;
+mod params;
 mod qp;
+mod srq;
 #[allow(unsafe_code)]
 mod sys;
 #[cfg(test)]
@@ -130,6 +141,7 @@ macro_rules! abi_check {
 #[allow(dead_code)]
 mod abi;
 
+pub use ah::{AddressHandle, Datagram, Destination, Grh};
 pub use batch::{DeviceBatch, QpBatch};
 pub use buffer::{Access, Buffer, BufferBuilder, Grant, LocalSlice, PageSize, RemoteSlice};
 pub use cq::{Completion, Cq, CqOptions, Delivery, Opcode, Status};
@@ -137,12 +149,19 @@ pub use device::{
     Chosen, Device, DeviceEntry, DeviceInfo, GidEntry, GidType, Guid, Limits, LinkLayer, Pd,
     PortInfo, PortState,
 };
+pub use diagnosis::{Advice, Cause, Diagnosis};
 pub use error::{CompletionError, Error, Result};
+pub use events::{Event, EventKind, EventSource, Events};
 pub use exchange::{Incoming, Listener, Peer, TcpOptions, ACCEPT_TIMEOUT, EXCHANGE_TIMEOUT};
+pub use params::{AckTimeout, Retries, RnrRetries, RnrTimer, TrafficClass};
 pub use qp::{
-    Endpoint, Gid, Mtu, Path, PreparedQp, Qp, QpAttr, QpBuilder, QpCaps, QpInfo, QpState, Rc,
-    Transport, Uc, Ud,
+    Connected, Endpoint, Gid, Mtu, Path, PreparedQp, Qp, QpAttr, QpBuilder, QpCaps, QpInfo,
+    QpState, Rc, Transport, Uc, Ud,
 };
+pub use srq::{Srq, SrqBuilder, SrqInfo};
 #[doc(hidden)]
 pub use wr::Target;
-pub use wr::{CompareSwap, FetchAdd, Post, Read, Recv, Request, RequestFor, Send, Write};
+pub use wr::{
+    CompareSwap, FetchAdd, Post, Read, Recv, Request, RequestFor, Send, SendInvalidate, SendTo,
+    Write,
+};

@@ -8,8 +8,10 @@ use crate::buffer::Access;
 use crate::cq::Cq;
 use crate::device::{Device, DeviceInner, Object, Pd};
 use crate::error::{Error, Result};
+use crate::params::{at_most, bits_24, AckTimeout, Retries, RnrRetries, RnrTimer, TrafficClass};
+use crate::srq::Srq;
 use crate::sys::{self, Command};
-use crate::wr::{sealed, Post, Recv};
+use crate::wr::{sealed, Post, Recv, Target};
 use nix::errno::Errno;
 use std::fmt;
 use std::marker::PhantomData;
@@ -21,10 +23,29 @@ pub trait Transport: sealed::Sealed + fmt::Debug + 'static {
     /// `RUST_ULP_QPT_*`.
     #[doc(hidden)]
     const QP_TYPE: u32;
+
+    /// What a queue pair knows of the other end.
+    #[doc(hidden)]
+    type Peer: Copy + fmt::Debug + std::marker::Send + Sync + 'static;
+
+    /// The other end, as the kernel knows it.
+    #[doc(hidden)]
+    fn peer(info: &QpInfo, mtu: Mtu) -> Self::Peer;
+
+    /// The other end, if it is one.
+    #[doc(hidden)]
+    fn end(peer: &Self::Peer) -> Option<&Endpoint>;
+}
+
+/// A transport with one peer: [`Rc`] or [`Uc`].
+pub trait Connected: Transport<Peer = Endpoint> {
+    /// Whether the peer acknowledges what arrives.
+    #[doc(hidden)]
+    const RELIABLE: bool;
 }
 
 macro_rules! transports {
-    ($($(#[$meta:meta])* $name:ident = $value:ident;)*) => { $(
+    ($($(#[$meta:meta])* $name:ident = $value:ident, $reliable:literal;)*) => { $(
         $(#[$meta])*
         #[derive(Clone, Copy, Debug)]
         pub enum $name {}
@@ -33,17 +54,53 @@ macro_rules! transports {
 
         impl Transport for $name {
             const QP_TYPE: u32 = abi::$value;
+            type Peer = Endpoint;
+
+            fn peer(info: &QpInfo, mtu: Mtu) -> Endpoint {
+                let mtu = info.path_mtu.unwrap_or(mtu);
+                Endpoint::new(info.dest_qp_num, info.rq_psn, info.path.gid, mtu)
+            }
+
+            fn end(peer: &Endpoint) -> Option<&Endpoint> {
+                Some(peer)
+            }
+        }
+
+        impl Connected for $name {
+            const RELIABLE: bool = $reliable;
         }
     )* };
 }
 
 transports! {
     /// Reliable connection: one peer; everything arrives once and in order, or the queue pair fails.
-    Rc = QPT_RC;
-    /// Unreliable connection: one peer; what is lost is lost. For later: it can be named, not yet used.
-    Uc = QPT_UC;
-    /// Unreliable datagram: any peers, one packet each. For later: it can be named, not yet used.
-    Ud = QPT_UD;
+    Rc = QPT_RC, true;
+    /// Unreliable connection: one peer. Sends and writes only; a message that loses a packet is lost whole,
+    /// and nobody is told: its sender's completion says that it left.
+    Uc = QPT_UC, false;
+}
+
+/// Unreliable datagram: any peers, sends of one packet each, at most [`Endpoint::mtu`] bytes. What is
+/// lost is lost.
+#[derive(Clone, Copy, Debug)]
+pub enum Ud {}
+
+impl Ud {
+    /// The Q_Key of queue pairs that are not given one; the one of `ibv_ud_pingpong`, too.
+    pub const DEFAULT_QKEY: u32 = 0x1111_1111;
+}
+
+impl sealed::Sealed for Ud {}
+
+impl Transport for Ud {
+    const QP_TYPE: u32 = abi::QPT_UD;
+    type Peer = ();
+
+    fn peer(_info: &QpInfo, _mtu: Mtu) {}
+
+    fn end(_peer: &()) -> Option<&Endpoint> {
+        None
+    }
 }
 
 /// The address of a port, 16 bytes in network order. IPv4 addresses are `::ffff:a.b.c.d`.
@@ -193,14 +250,14 @@ impl QpState {
 
 /// Attributes for [`PreparedQp::modify`] and [`Qp::modify`]: those that are set are given to the kernel.
 ///
-/// What each transition of an RC queue pair needs:
+/// What each transition needs:
 ///
-/// | to | attributes |
-/// |---|---|
-/// | Init | `pkey_index`, `port`, `access` |
-/// | Rtr | `path`, `path_mtu`, `dest_qp_num`, `rq_psn`, `max_dest_rd_atomic`, `min_rnr_timer` |
-/// | Rts | `timeout`, `retry_cnt`, `rnr_retry`, `sq_psn`, `max_rd_atomic` |
-/// | Err, Reset | none |
+/// | to | RC | UC | UD |
+/// |---|---|---|---|
+/// | Init | `pkey_index`, `port`, `access` | the same | `pkey_index`, `port`, `qkey` |
+/// | Rtr | `path`, `path_mtu`, `dest_qp_num`, `rq_psn`, `max_dest_rd_atomic`, `min_rnr_timer` | `path`, `path_mtu`, `dest_qp_num`, `rq_psn` | none |
+/// | Rts | `timeout`, `retry_cnt`, `rnr_retry`, `sq_psn`, `max_rd_atomic` | `sq_psn` | `sq_psn` |
+/// | Sqd, Err, Reset | none | none | none |
 ///
 /// Header struct: `rust_ulp_qp_attr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,19 +296,18 @@ attributes! {
     path(Path) = QP_AV, |attr, path| attr.ah = path.to_abi();
     /// Bytes per packet.
     path_mtu(Mtu) = QP_PATH_MTU, |attr, mtu| attr.path_mtu = mtu as u8;
-    /// How long to wait for an acknowledgement: 4.096 us * 2^n, 1 to 31 (14 is 67 ms); 0 is for ever.
-    timeout(u8) = QP_TIMEOUT, |attr, timeout| attr.timeout = timeout;
-    /// How often to repeat what was not acknowledged: 0 to 7, which rxe takes for ever.
-    retry_cnt(u8) = QP_RETRY_CNT, |attr, count| attr.retry_cnt = count;
-    /// How often to repeat what found no receive: 0 to 6; 7 is for ever.
-    rnr_retry(u8) = QP_RNR_RETRY, |attr, count| attr.rnr_retry = count;
+    /// How long to wait for an acknowledgement.
+    timeout(AckTimeout) = QP_TIMEOUT, |attr, timeout| attr.timeout = timeout.code();
+    /// How often to repeat what was not acknowledged.
+    retry_cnt(Retries) = QP_RETRY_CNT, |attr, count| attr.retry_cnt = count.count();
+    /// How often to repeat what found no receive.
+    rnr_retry(RnrRetries) = QP_RNR_RETRY, |attr, count| attr.rnr_retry = count.code();
     /// Number of the first packet to be received: 24 bits.
     rq_psn(u32) = QP_RQ_PSN, |attr, psn| attr.rq_psn = psn;
     /// Reads and atomics under way at a time.
     max_rd_atomic(u8) = QP_MAX_QP_RD_ATOMIC, |attr, count| attr.max_rd_atomic = count;
-    /// What a peer that found no receive is told to wait: 1 is 0.01 ms, 12 is 0.64 ms, 20 is 10.24 ms, 31 is
-    /// 491.52 ms, 0 is 655.36 ms (InfiniBand specification, table 45).
-    min_rnr_timer(u8) = QP_MIN_RNR_TIMER, |attr, timer| attr.min_rnr_timer = timer;
+    /// What a peer that found no receive is told to wait.
+    min_rnr_timer(RnrTimer) = QP_MIN_RNR_TIMER, |attr, timer| attr.min_rnr_timer = timer.code();
     /// Number of the first packet to be sent: 24 bits.
     sq_psn(u32) = QP_SQ_PSN, |attr, psn| attr.sq_psn = psn;
     /// Reads and atomics of the peer answered at a time.
@@ -304,14 +360,16 @@ pub struct Path {
     pub port: u8,
     /// Routers that may be passed; 0: as the route says.
     pub hop_limit: u8,
-    /// DSCP in the upper six bits, ECN in the lower two.
-    pub traffic_class: u8,
+    /// DSCP and ECN.
+    pub traffic_class: TrafficClass,
     /// 20 bits; selects among equal routes.
     pub flow_label: u32,
     /// Service level: 0 to 15, and with RoCE 0 to 7.
     pub sl: u8,
     /// The peer's LID; InfiniBand only.
     pub lid: u16,
+    /// Whether GIDs and hop limit count; always with RoCE, and on InfiniBand between subnets.
+    pub is_global: bool,
 }
 
 impl Path {
@@ -322,38 +380,40 @@ impl Path {
             gid_index,
             port,
             hop_limit: 0,
-            traffic_class: 0,
+            traffic_class: TrafficClass::default(),
             flow_label: 0,
             sl: 0,
             lid: 0,
+            is_global: true,
         }
     }
 
-    fn to_abi(self) -> abi::AhAttr {
+    pub(crate) fn to_abi(self) -> abi::AhAttr {
         abi::AhAttr {
             dgid: self.gid.0,
             flow_label: self.flow_label,
             sgid_index: self.gid_index,
             hop_limit: self.hop_limit,
-            traffic_class: self.traffic_class,
+            traffic_class: self.traffic_class.0,
             sl: self.sl,
             dlid: self.lid,
             port_num: self.port,
-            is_global: 1,
+            is_global: self.is_global.into(),
             ..abi::AhAttr::default()
         }
     }
 
-    fn from_abi(ah: &abi::AhAttr) -> Self {
+    pub(crate) fn from_abi(ah: &abi::AhAttr) -> Self {
         Self {
             gid: Gid(ah.dgid),
             gid_index: ah.sgid_index,
             port: ah.port_num,
             hop_limit: ah.hop_limit,
-            traffic_class: ah.traffic_class,
+            traffic_class: TrafficClass(ah.traffic_class),
             flow_label: ah.flow_label,
             sl: ah.sl,
             lid: ah.dlid,
+            is_global: ah.is_global != 0,
         }
     }
 }
@@ -402,14 +462,14 @@ pub struct QpInfo {
     pub rq_psn: u32,
     /// First packet sent, 24 bits.
     pub sq_psn: u32,
-    /// Wait for an acknowledgement: 4.096 us * 2^n; 0 is for ever.
-    pub timeout: u8,
+    /// Wait for an acknowledgement; RC only, as the others down to [`Self::max_dest_rd_atomic`].
+    pub timeout: AckTimeout,
     /// Repeats of what was not acknowledged.
-    pub retry_cnt: u8,
-    /// Repeats of what found no receive; 7 is for ever.
-    pub rnr_retry: u8,
-    /// What a peer that found no receive is told to wait, encoded as in [`QpAttr::min_rnr_timer`].
-    pub min_rnr_timer: u8,
+    pub retry_cnt: Retries,
+    /// Repeats of what found no receive.
+    pub rnr_retry: RnrRetries,
+    /// What a peer that found no receive is told to wait.
+    pub min_rnr_timer: RnrTimer,
     /// Reads and atomics under way at a time.
     pub max_rd_atomic: u8,
     /// Reads and atomics of the peer answered at a time.
@@ -420,6 +480,8 @@ pub struct QpInfo {
     pub port: u8,
     /// Whether a queue pair in [`QpState::Sqd`] still has sends to finish.
     pub sq_draining: bool,
+    /// The Q_Key that it takes; UD only.
+    pub qkey: u32,
 }
 
 /// One end of a connection: what the other end needs to know.
@@ -486,6 +548,7 @@ pub struct QpBuilder<T: Transport> {
     send_cq: Cq,
     recv_cq: Cq,
     caps: QpCaps,
+    srq: Option<Srq>,
     signal_all: bool,
     access: Option<Access>,
     gid: Option<(u8, u8)>,
@@ -495,18 +558,19 @@ pub struct QpBuilder<T: Transport> {
 
 /// What is used when the connection is made.
 #[derive(Clone, Copy, Debug)]
-struct Params {
-    pkey_index: u16,
-    mtu: Option<Mtu>,
-    timeout: u8,
-    retry_cnt: u8,
-    rnr_retry: u8,
-    min_rnr_timer: u8,
-    rd_atomic: u8,
-    hop_limit: u8,
-    traffic_class: u8,
-    flow_label: u32,
-    sl: u8,
+pub(crate) struct Params {
+    pub(crate) pkey_index: u16,
+    pub(crate) mtu: Option<Mtu>,
+    pub(crate) timeout: AckTimeout,
+    pub(crate) retry_cnt: Retries,
+    pub(crate) rnr_retry: RnrRetries,
+    pub(crate) min_rnr_timer: RnrTimer,
+    pub(crate) rd_atomic: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) traffic_class: Option<TrafficClass>,
+    pub(crate) flow_label: u32,
+    pub(crate) sl: u8,
+    pub(crate) qkey: u32,
 }
 
 impl<T: Transport> QpBuilder<T> {
@@ -525,21 +589,23 @@ impl<T: Transport> QpBuilder<T> {
                 max_recv_sge: 4.min(info.max_recv_sge).min(limits.max_sge),
                 max_inline: 64.min(limits.max_inline),
             },
+            srq: None,
             signal_all: false,
             access: None,
             gid: None,
             params: Params {
                 pkey_index: 0,
                 mtu: None,
-                timeout: 14,
-                retry_cnt: 6,
-                rnr_retry: 6,
-                min_rnr_timer: 20,
+                timeout: AckTimeout::DEFAULT,
+                retry_cnt: Retries::DEFAULT,
+                rnr_retry: RnrRetries::DEFAULT,
+                min_rnr_timer: RnrTimer::DEFAULT,
                 rd_atomic: 16,
                 hop_limit: 0,
-                traffic_class: 0,
+                traffic_class: None,
                 flow_label: 0,
                 sl: 0,
+                qkey: Ud::DEFAULT_QKEY,
             },
             transport: PhantomData,
         }
@@ -548,6 +614,16 @@ impl<T: Transport> QpBuilder<T> {
     /// A queue of its own for the completions of receives.
     pub fn recv_cq(mut self, cq: &Cq) -> Self {
         self.recv_cq = cq.clone();
+        self
+    }
+
+    /// Takes its receives from `srq`, whose completion queue becomes that of its receives. It takes none of
+    /// its own then.
+    pub fn srq(mut self, srq: &Srq) -> Self {
+        self.recv_cq = srq.cq().clone();
+        self.caps.max_recv_wr = 0;
+        self.caps.max_recv_sge = 0;
+        self.srq = Some(srq.clone());
         self
     }
 
@@ -584,13 +660,6 @@ impl<T: Transport> QpBuilder<T> {
         self
     }
 
-    /// What the peer may do to memory that is granted to it; everything that the device can, unless
-    /// said.
-    pub fn access(mut self, access: Access) -> Self {
-        self.access = Some(access);
-        self
-    }
-
     /// Port and GID index to use, instead of those that [`Device::chosen`] names.
     pub fn gid(mut self, port: u8, gid_index: u8) -> Self {
         self.gid = Some((port, gid_index));
@@ -603,55 +672,15 @@ impl<T: Transport> QpBuilder<T> {
         self
     }
 
-    /// The largest MTU to use; the port's unless said. The connection gets the smaller one of both ends.
-    pub fn mtu(mut self, mtu: Mtu) -> Self {
-        self.params.mtu = Some(mtu);
-        self
-    }
-
-    /// How long to wait for an acknowledgement: 4.096 us * 2^n, 1 to 31; 14 (67 ms) unless said. 0 is for
-    /// ever.
-    pub fn timeout(mut self, exponent: u8) -> Self {
-        self.params.timeout = exponent;
-        self
-    }
-
-    /// How often to repeat what was not acknowledged: 0 to 7; 6 unless said, since rxe takes 7 for ever
-    /// and would never tell of a peer that vanished.
-    pub fn retry_cnt(mut self, count: u8) -> Self {
-        self.params.retry_cnt = count;
-        self
-    }
-
-    /// How often to repeat what found no receive: 0 to 6, 6 unless said; 7 is for ever, and hides a peer
-    /// that forgot to post.
-    pub fn rnr_retry(mut self, count: u8) -> Self {
-        self.params.rnr_retry = count;
-        self
-    }
-
-    /// What a peer that found no receive is told to wait, encoded as in [`QpAttr::min_rnr_timer`]; 20
-    /// (10.24 ms) unless said.
-    pub fn min_rnr_timer(mut self, timer: u8) -> Self {
-        self.params.min_rnr_timer = timer;
-        self
-    }
-
-    /// Reads and atomics at a time, in each direction; 16 unless said, as far as both ends go.
-    pub fn rd_atomic(mut self, count: u8) -> Self {
-        self.params.rd_atomic = count;
-        self
-    }
-
     /// Routers that may be passed; 0, unless said, is what the route says.
     pub fn hop_limit(mut self, hops: u8) -> Self {
         self.params.hop_limit = hops;
         self
     }
 
-    /// DSCP in the upper six bits, ECN in the lower two; 0 unless said.
-    pub fn traffic_class(mut self, class: u8) -> Self {
-        self.params.traffic_class = class;
+    /// DSCP and ECN; 0 unless said, and over the connection manager what the route has.
+    pub fn traffic_class(mut self, class: TrafficClass) -> Self {
+        self.params.traffic_class = Some(class);
         self
     }
 
@@ -661,20 +690,21 @@ impl<T: Transport> QpBuilder<T> {
         self
     }
 
-    /// Service level (with RoCE the priority): 0 to 7; 0 unless said.
+    /// Service level (with RoCE the priority): 0 to 7, on InfiniBand to 15; 0 unless said.
     pub fn sl(mut self, sl: u8) -> Self {
         self.params.sl = sl;
         self
     }
 
     /// Makes the queue pair, in the state Reset.
-    fn create(self) -> Result<(Inner, Self)> {
+    fn create(&self, port: u8, gid_index: u8, access: Access) -> Result<Inner> {
         let device = self.pd.device();
         let mut arg = abi::QpCreate {
             flags: if self.signal_all { abi::QP_SIG_ALL } else { 0 },
             pd: self.pd.handle(),
             send_cq: self.send_cq.handle(),
             recv_cq: self.recv_cq.handle(),
+            srq: self.srq.as_ref().map_or(0, Srq::handle),
             qp_type: T::QP_TYPE,
             max_send_wr: self.caps.max_send_wr,
             max_recv_wr: self.caps.max_recv_wr,
@@ -684,7 +714,7 @@ impl<T: Transport> QpBuilder<T> {
             ..Command::new()
         };
         device.call(&mut arg)?;
-        let inner = Inner {
+        Ok(Inner {
             object: Object::new(device, arg.handle),
             qp_num: arg.qp_num,
             caps: QpCaps {
@@ -696,11 +726,15 @@ impl<T: Transport> QpBuilder<T> {
             },
             device: device.clone(),
             send_cq: self.send_cq.clone(),
-            _recv_cq: self.recv_cq.clone(),
+            recv_cq: self.recv_cq.clone(),
+            srq: self.srq.clone(),
             pd: self.pd.clone(),
+            port,
+            gid_index,
+            params: self.params,
+            access,
             storage: Mutex::new(None),
-        };
-        Ok((inner, self))
+        })
     }
 
     /// Makes the queue pair and takes it to the state Init, in which receives can be posted.
@@ -727,29 +761,26 @@ impl<T: Transport> QpBuilder<T> {
                 (port.into(), entry.index, entry.gid)
             }
         };
-        let narrow = |what, n: u32| {
-            u8::try_from(n).map_err(|_| Error::Range {
-                what,
-                offset: n.into(),
-                len: 0,
-                capacity: u8::MAX.into(),
-            })
-        };
-        let (port, gid_index) = (narrow("port", port)?, narrow("GID index", gid_index)?);
+        let narrow = |what, n: u32| at_most(what, n, u8::MAX.into()).map(|n| n as u8);
+        let (port, gid_index) = (narrow("a port", port)?, narrow("a GID index", gid_index)?);
+        at_most("a service level", self.params.sl, 15)?;
+        at_most("a flow label", self.params.flow_label, 0xf_ffff)?;
         let about_port = device.port(port.into())?;
-        let (inner, this) = self.create()?;
         let info = device.info();
-        let atomics = info.supports::<T>(abi::WR_ATOMIC_CMP_AND_SWP);
-        let everything = if atomics {
-            Access::all()
-        } else {
-            Access::REMOTE_WRITE | Access::REMOTE_READ
-        };
-        let at_most = |n: u32| {
-            u8::try_from(n)
-                .unwrap_or(u8::MAX)
-                .min(this.params.rd_atomic)
-        };
+        let supported = [
+            (abi::WR_RDMA_WRITE, Access::REMOTE_WRITE),
+            (abi::WR_RDMA_READ, Access::REMOTE_READ),
+            (abi::WR_ATOMIC_CMP_AND_SWP, Access::REMOTE_ATOMIC),
+        ];
+        let supported = supported
+            .into_iter()
+            .filter(|(op, _)| info.supports::<T>(*op));
+        let access = self
+            .access
+            .unwrap_or(supported.map(|(_, right)| right).collect());
+        let inner = self.create(port, gid_index, access)?;
+        let params = &self.params;
+        let up_to = |n: u32| u8::try_from(n).unwrap_or(u8::MAX).min(params.rd_atomic);
         let port_mtu = Mtu::at_most(about_port.active_mtu);
         let qp = PreparedQp {
             local: Endpoint {
@@ -757,25 +788,74 @@ impl<T: Transport> QpBuilder<T> {
                 psn: sys::random_u32().map_err(|errno| Error::sys("getrandom", errno))? & 0xff_ffff,
                 gid,
                 lid: about_port.lid,
-                mtu: this.params.mtu.unwrap_or(port_mtu).min(port_mtu),
-                responder: at_most(info.max_responder),
-                initiator: at_most(info.max_initiator),
+                mtu: params.mtu.unwrap_or(port_mtu).min(port_mtu),
+                responder: up_to(info.max_responder),
+                initiator: up_to(info.max_initiator),
             },
             inner,
-            port,
-            gid_index,
-            params: this.params,
             transport: PhantomData,
         };
-        let init = QpAttr::to(QpState::Init)
-            .pkey_index(this.params.pkey_index)
-            .port(port);
-        qp.modify(if T::QP_TYPE == abi::QPT_UD {
-            init.qkey(0)
-        } else {
-            init.access(this.access.unwrap_or(everything))
-        })?;
+        qp.initialize()?;
         Ok(qp)
+    }
+}
+
+impl<T: Connected> QpBuilder<T> {
+    /// What the peer may do to memory that is granted to it; everything that the device can, unless
+    /// said.
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = Some(access);
+        self
+    }
+
+    /// The largest MTU to use; the port's unless said. The connection gets the smaller one of both ends.
+    pub fn mtu(mut self, mtu: Mtu) -> Self {
+        self.params.mtu = Some(mtu);
+        self
+    }
+}
+
+impl QpBuilder<Rc> {
+    /// How long to wait for an acknowledgement; [`AckTimeout::DEFAULT`] (67 ms) unless said.
+    pub fn timeout(mut self, timeout: AckTimeout) -> Self {
+        self.params.timeout = timeout;
+        self
+    }
+
+    /// How often to repeat what was not acknowledged; 6 unless said, since rxe takes 7 for ever and would
+    /// never tell of a peer that vanished.
+    pub fn retry_cnt(mut self, count: Retries) -> Self {
+        self.params.retry_cnt = count;
+        self
+    }
+
+    /// How often to repeat what found no receive; 6 unless said. For ever hides a peer that forgot to
+    /// post. Over the connection manager, this is what the peer is told to do, and the peer says what
+    /// this end does.
+    pub fn rnr_retry(mut self, count: RnrRetries) -> Self {
+        self.params.rnr_retry = count;
+        self
+    }
+
+    /// What a peer that found no receive is told to wait; [`RnrTimer::DEFAULT`] (10.24 ms) unless said.
+    pub fn min_rnr_timer(mut self, timer: RnrTimer) -> Self {
+        self.params.min_rnr_timer = timer;
+        self
+    }
+
+    /// Reads and atomics at a time, in each direction; 16 unless said, as far as both ends go.
+    pub fn rd_atomic(mut self, count: u8) -> Self {
+        self.params.rd_atomic = count;
+        self
+    }
+}
+
+impl QpBuilder<Ud> {
+    /// The Q_Key that a datagram has to carry to be received: [`Ud::DEFAULT_QKEY`] unless said. Those
+    /// with the highest bit set are for the privileged.
+    pub fn qkey(mut self, qkey: u32) -> Self {
+        self.params.qkey = qkey;
+        self
     }
 }
 
@@ -787,8 +867,14 @@ struct Inner {
     caps: QpCaps,
     device: Arc<DeviceInner>,
     send_cq: Cq,
-    _recv_cq: Cq,
+    recv_cq: Cq,
+    srq: Option<Srq>,
     pd: Pd,
+    port: u8,
+    gid_index: u8,
+    params: Params,
+    /// What the peer may do.
+    access: Access,
     /// Memory for the next batch.
     storage: Mutex<Option<Storage>>,
 }
@@ -800,6 +886,28 @@ impl Drop for Inner {
 }
 
 impl Inner {
+    /// Where requests go; datagrams have at most `mtu` bytes.
+    fn target(&self, mtu: Option<Mtu>) -> Target<'_> {
+        Target {
+            handle: self.object.handle(),
+            device: &self.device,
+            mtu: mtu.map(Mtu::bytes),
+            takes_receives: self.srq.is_none(),
+        }
+    }
+
+    fn path_to(&self, gid: Gid, lid: u16) -> Path {
+        let params = &self.params;
+        Path {
+            hop_limit: params.hop_limit,
+            traffic_class: params.traffic_class.unwrap_or_default(),
+            flow_label: params.flow_label,
+            sl: params.sl,
+            lid,
+            ..Path::new(gid, self.port, self.gid_index)
+        }
+    }
+
     fn modify(&self, attr: QpAttr) -> Result<Path> {
         let mut arg = abi::QpModify {
             qp: self.object.handle(),
@@ -845,15 +953,16 @@ impl Inner {
             path_mtu: Mtu::from_code(attr.path_mtu),
             rq_psn: attr.rq_psn,
             sq_psn: attr.sq_psn,
-            timeout: attr.timeout,
-            retry_cnt: attr.retry_cnt,
-            rnr_retry: attr.rnr_retry,
-            min_rnr_timer: attr.min_rnr_timer,
+            timeout: AckTimeout::from_abi(attr.timeout),
+            retry_cnt: Retries::from_abi(attr.retry_cnt),
+            rnr_retry: RnrRetries::from_abi(attr.rnr_retry),
+            min_rnr_timer: RnrTimer::from_abi(attr.min_rnr_timer),
             max_rd_atomic: attr.max_rd_atomic,
             max_dest_rd_atomic: attr.max_dest_rd_atomic,
             pkey_index: attr.pkey_index,
             port: attr.port_num,
             sq_draining: attr.sq_draining != 0,
+            qkey: attr.qkey,
         })
     }
 }
@@ -867,9 +976,6 @@ impl Inner {
 pub struct PreparedQp<T: Transport> {
     inner: Inner,
     local: Endpoint,
-    port: u8,
-    gid_index: u8,
-    params: Params,
     transport: PhantomData<fn() -> T>,
 }
 
@@ -880,7 +986,29 @@ impl<T: Transport> PreparedQp<T> {
     ///
     /// As [`Qp::post`].
     pub fn post_recv(&self, recv: Recv<'_>) -> Result<()> {
-        post_one(self.handle(), &self.inner.device, &recv.into())
+        post_one(&self.target(), &recv.into())
+    }
+
+    /// Takes it from the state Reset to Init.
+    fn initialize(&self) -> Result<()> {
+        let (inner, params) = (&self.inner, &self.inner.params);
+        let init = QpAttr::to(QpState::Init)
+            .pkey_index(params.pkey_index)
+            .port(inner.port);
+        self.modify(if T::QP_TYPE == abi::QPT_UD {
+            init.qkey(params.qkey)
+        } else {
+            init.access(inner.access)
+        })?;
+        Ok(())
+    }
+
+    /// Takes it to the state Init again if somebody took it to Reset.
+    pub(crate) fn restore(&self) -> Result<()> {
+        match self.query()?.state {
+            QpState::Reset => self.initialize(),
+            _ => Ok(()),
+        }
     }
 
     /// Its number: 24 bits.
@@ -923,6 +1051,19 @@ impl<T: Transport> PreparedQp<T> {
     ///
     /// [`Error::InvalidTransition`] if it is in another state.
     pub fn into_connected(self) -> Result<Qp<T>> {
+        self.take_connected().map_err(|(error, _qp)| error)
+    }
+
+    /// The same as [`Self::into_connected`], with the queue pair if it fails.
+    pub(crate) fn take_connected(mut self) -> Result<Qp<T>, (Error, Box<Self>)> {
+        match self.look_at_connection() {
+            Ok(peer) => Ok(self.into_qp(peer)),
+            Err(error) => Err((error, Box::new(self))),
+        }
+    }
+
+    /// Takes over what others did to it: where it starts, and where its peer is.
+    fn look_at_connection(&mut self) -> Result<T::Peer> {
         let info = self.inner.query()?;
         if info.state != QpState::Rts {
             return Err(Error::InvalidTransition {
@@ -930,14 +1071,22 @@ impl<T: Transport> PreparedQp<T> {
                 next: QpState::Rts,
             });
         }
-        let mtu = info.path_mtu.unwrap_or(self.local.mtu);
-        let peer = Endpoint::new(info.dest_qp_num, info.rq_psn, info.path.gid, mtu);
-        Ok(self.into_qp(peer))
+        let (port, index) = (info.path.port, info.path.gid_index);
+        let known = (port, index) == (self.inner.port, self.inner.gid_index);
+        if T::QP_TYPE != abi::QPT_UD && !known && port != 0 {
+            let gids = Device::from_inner(&self.inner.device).gids(port.into())?;
+            if let Some(entry) = gids.iter().find(|entry| entry.index == index.into()) {
+                self.local.gid = entry.gid;
+            }
+        }
+        self.local.psn = info.sq_psn;
+        Ok(T::peer(&info, self.local.mtu))
     }
 
-    fn into_qp(self, peer: Endpoint) -> Qp<T> {
+    fn into_qp(self, peer: T::Peer) -> Qp<T> {
         let inner = &self.inner;
-        inner.device.set_peer(inner.object.handle(), Some(peer));
+        let end = T::end(&peer).copied();
+        inner.device.set_peer(inner.object.handle(), end);
         Qp {
             inner: Arc::new(self.inner),
             local: self.local,
@@ -953,43 +1102,50 @@ impl<T: Transport> PreparedQp<T> {
     pub(crate) fn device_inner(&self) -> &Arc<DeviceInner> {
         &self.inner.device
     }
+
+    pub(crate) fn target(&self) -> Target<'_> {
+        self.inner.target(None)
+    }
+
+    pub(crate) fn params(&self) -> &Params {
+        &self.inner.params
+    }
+
+    /// What the peer may do.
+    pub(crate) fn access(&self) -> Access {
+        self.inner.access
+    }
 }
 
-impl PreparedQp<Rc> {
+impl<T: Connected> PreparedQp<T> {
     /// Takes it to the state Rtr, towards `peer`: it receives from now on.
     pub(crate) fn ready_to_receive(&self, peer: &Endpoint) -> Result<()> {
-        let params = &self.params;
-        let path = Path {
-            hop_limit: params.hop_limit,
-            traffic_class: params.traffic_class,
-            flow_label: params.flow_label,
-            sl: params.sl,
-            lid: peer.lid,
-            ..Path::new(peer.gid, self.port, self.gid_index)
-        };
-        self.modify(
-            QpAttr::to(QpState::Rtr)
-                .path(path)
-                .path_mtu(self.local.mtu.min(peer.mtu))
-                .dest_qp_num(peer.qp_num)
-                .rq_psn(peer.psn)
-                .max_dest_rd_atomic(self.local.responder.min(peer.initiator))
-                .min_rnr_timer(params.min_rnr_timer),
-        )?;
+        let attr = QpAttr::to(QpState::Rtr)
+            .path(self.inner.path_to(peer.gid, peer.lid))
+            .path_mtu(self.local.mtu.min(peer.mtu))
+            .dest_qp_num(bits_24("the number of a queue pair", peer.qp_num)?)
+            .rq_psn(bits_24("the number of a packet", peer.psn)?);
+        self.modify(if T::RELIABLE {
+            attr.max_dest_rd_atomic(self.local.responder.min(peer.initiator))
+                .min_rnr_timer(self.inner.params.min_rnr_timer)
+        } else {
+            attr
+        })?;
         Ok(())
     }
 
     /// Takes it from the state Rtr to Rts: it can send from now on.
-    pub(crate) fn ready_to_send(self, peer: Endpoint) -> Result<Qp<Rc>> {
-        let params = &self.params;
-        self.modify(
-            QpAttr::to(QpState::Rts)
-                .timeout(params.timeout)
+    pub(crate) fn ready_to_send(self, peer: Endpoint) -> Result<Qp<T>> {
+        let params = &self.inner.params;
+        let attr = QpAttr::to(QpState::Rts).sq_psn(self.local.psn);
+        self.modify(if T::RELIABLE {
+            attr.timeout(params.timeout)
                 .retry_cnt(params.retry_cnt)
                 .rnr_retry(params.rnr_retry)
-                .sq_psn(self.local.psn)
-                .max_rd_atomic(self.local.initiator.min(peer.responder)),
-        )?;
+                .max_rd_atomic(self.local.initiator.min(peer.responder))
+        } else {
+            attr
+        })?;
         Ok(self.into_qp(peer))
     }
 
@@ -1001,14 +1157,27 @@ impl PreparedQp<Rc> {
     /// # Errors
     ///
     /// [`Error::Sys`] with `EHOSTUNREACH`, `ENETUNREACH` or `ETIMEDOUT` if there is no way to the peer's
-    /// GID, or `ERANGE` for numbers that are too large; [`Error::DeviceGone`].
-    pub fn connect(self, peer: Endpoint) -> Result<Qp<Rc>> {
+    /// GID; [`Error::Value`] for numbers that are too large; [`Error::DeviceGone`].
+    pub fn connect(self, peer: Endpoint) -> Result<Qp<T>> {
         self.ready_to_receive(&peer)?;
         self.ready_to_send(peer)
     }
 }
 
-/// A connected queue pair (state Rts): requests can be posted to it.
+impl PreparedQp<Ud> {
+    /// Takes it to the state Rts: it sends to and receives from anybody who knows its number and Q_Key.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceGone`].
+    pub fn ready(self) -> Result<Qp<Ud>> {
+        self.modify(QpAttr::to(QpState::Rtr))?;
+        self.modify(QpAttr::to(QpState::Rts).sq_psn(self.local.psn))?;
+        Ok(self.into_qp(()))
+    }
+}
+
+/// A queue pair that is connected, or ready (state Rts): requests can be posted to it.
 ///
 /// Cheap to clone; destroyed when the last clone is gone, with whatever is in flight on it. It keeps its
 /// completion queues and its protection domain.
@@ -1016,7 +1185,7 @@ impl PreparedQp<Rc> {
 pub struct Qp<T: Transport> {
     inner: Arc<Inner>,
     local: Endpoint,
-    peer: Endpoint,
+    peer: T::Peer,
     transport: PhantomData<fn() -> T>,
 }
 
@@ -1036,11 +1205,13 @@ impl<T: Transport> Qp<T> {
     /// # Errors
     ///
     /// [`Error::QueueFull`] if there is no room: reap and try again. [`Error::Range`],
-    /// [`Error::Misaligned`], [`Error::Access`] or [`Error::TooMany`] for a request that cannot work,
-    /// [`Error::NotConnected`] after an earlier one failed, [`Error::Sys`] with `EMSGSIZE` for too many
-    /// bytes or `EXDEV` for a buffer of another domain, [`Error::DeviceGone`]. Nothing was posted then.
+    /// [`Error::Misaligned`], [`Error::Access`], [`Error::TooMany`] or [`Error::DatagramTooLong`] for a
+    /// request that cannot work, [`Error::SharedReceives`] for a receive on a queue pair that has a
+    /// shared receive queue, [`Error::NotConnected`] after an earlier one failed, [`Error::Sys`] with
+    /// `EMSGSIZE` for too many bytes, `EXDEV` for a buffer of another domain or `EBADF` for one of
+    /// another [`Device`], [`Error::DeviceGone`]. Nothing was posted then.
     pub fn post<'a>(&self, request: impl Post<'a, T>) -> Result<()> {
-        post_one(self.handle(), &self.inner.device, &request.into())
+        post_one(&self.target(), &request.into())
     }
 
     /// Posts a receive; the same as [`Self::post`] with it.
@@ -1067,14 +1238,9 @@ impl<T: Transport> Qp<T> {
         &self.inner.caps
     }
 
-    /// This end of the connection.
+    /// This end.
     pub fn local(&self) -> &Endpoint {
         &self.local
-    }
-
-    /// The other end of the connection.
-    pub fn peer(&self) -> &Endpoint {
-        &self.peer
     }
 
     /// Its protection domain.
@@ -1085,6 +1251,16 @@ impl<T: Transport> Qp<T> {
     /// The queue in which sends report their end.
     pub fn send_cq(&self) -> &Cq {
         &self.inner.send_cq
+    }
+
+    /// The queue in which receives report their end.
+    pub fn recv_cq(&self) -> &Cq {
+        &self.inner.recv_cq
+    }
+
+    /// The shared receive queue from which it takes its receives, if there is one.
+    pub fn srq(&self) -> Option<&Srq> {
+        self.inner.srq.as_ref()
     }
 
     /// Sets attributes, and returns the path as the kernel resolved it.
@@ -1117,7 +1293,35 @@ impl<T: Transport> Qp<T> {
         &self.inner.device
     }
 
+    /// The other end, if there is one.
+    pub(crate) fn end(&self) -> Option<&Endpoint> {
+        T::end(&self.peer)
+    }
+
     pub(crate) fn storage(&self) -> &Mutex<Option<Storage>> {
         &self.inner.storage
+    }
+
+    pub(crate) fn target(&self) -> Target<'_> {
+        let datagrams = T::QP_TYPE == abi::QPT_UD;
+        self.inner.target(datagrams.then_some(self.local.mtu))
+    }
+}
+
+impl<T: Connected> Qp<T> {
+    /// The other end of the connection.
+    pub fn peer(&self) -> &Endpoint {
+        &self.peer
+    }
+}
+
+impl Qp<Ud> {
+    /// The Q_Key that a datagram has to carry to be received, as the queue pair was built.
+    pub fn qkey(&self) -> u32 {
+        self.inner.params.qkey
+    }
+
+    pub(crate) fn path_to(&self, gid: Gid, lid: u16) -> Path {
+        self.inner.path_to(gid, lid)
     }
 }

@@ -15,12 +15,15 @@
 use crate::abi;
 use crate::ring::SharedIndex;
 use nix::errno::Errno;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
 use std::fs::OpenOptions;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// A struct that is the argument of one command.
 pub(crate) trait Command: Copy + 'static {
@@ -77,6 +80,17 @@ commands! {
     qp_query QpQuery IOC_QP_QUERY "QP_QUERY";
     buffer_create BufferCreate IOC_BUFFER_CREATE "BUFFER_CREATE";
     grant_create GrantCreate IOC_GRANT_CREATE "GRANT_CREATE";
+    ah_create AhCreate IOC_AH_CREATE "AH_CREATE";
+    srq_create SrqCreate IOC_SRQ_CREATE "SRQ_CREATE";
+    srq_modify SrqModify IOC_SRQ_MODIFY "SRQ_MODIFY";
+    srq_query SrqQuery IOC_SRQ_QUERY "SRQ_QUERY";
+    listen Listen IOC_LISTEN "LISTEN";
+    get_request GetRequest IOC_GET_REQUEST "GET_REQUEST";
+    accept Accept IOC_ACCEPT "ACCEPT";
+    reject Reject IOC_REJECT "REJECT";
+    connect Connect IOC_CONNECT "CONNECT";
+    disconnect Disconnect IOC_DISCONNECT "DISCONNECT";
+    conn_query ConnQuery IOC_CONN_QUERY "CONN_QUERY";
     destroy Destroy IOC_DESTROY "DESTROY";
     submit Submit IOC_SUBMIT "SUBMIT";
 }
@@ -88,7 +102,8 @@ macro_rules! plain {
     ($($ty:ident)*) => { $(impl Plain for abi::$ty {})* };
 }
 plain!(Query Attach DeviceQuery PortQuery PkeyQuery PdCreate CqCreate QpCreate QpModify QpQuery
-    BufferCreate GrantCreate Destroy);
+    BufferCreate GrantCreate AhCreate SrqCreate SrqModify SrqQuery Listen GetRequest Accept Reject
+    Connect Disconnect ConnQuery Destroy);
 
 /// An open `/dev/rust_ulp`.
 #[derive(Debug)]
@@ -100,8 +115,11 @@ pub(crate) struct File {
 
 impl File {
     pub(crate) fn open(path: &str) -> std::io::Result<Self> {
-        // The standard library sets O_CLOEXEC.
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        // The standard library sets O_CLOEXEC. O_NONBLOCK is about reading events: who wants to wait for
+        // them, polls.
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
         Ok(Self {
             fd: file.into(),
             #[cfg(test)]
@@ -152,6 +170,42 @@ impl File {
         unsafe { self.issue(arg) }
     }
 
+    /// Issues a command that writes to nothing but `arg`, and leaves it to the caller to do so again when a
+    /// signal interrupts it.
+    pub(crate) fn call_once<C: Plain>(&self, arg: &mut C) -> Result<(), Errno> {
+        // SAFETY: There are no addresses in a `Plain` command.
+        unsafe { self.issue_once(arg) }
+    }
+
+    /// Reads as many events as there are and fit into `events`, and returns how many. Does not sleep.
+    pub(crate) fn read_events(&self, events: &mut [abi::Event]) -> Result<usize, Errno> {
+        #[cfg(test)]
+        if let Some(fake) = &self.fake {
+            return fake.read_events(events);
+        }
+        loop {
+            let len = size_of_val(events);
+            // SAFETY: `events` is a unique reference to so many bytes of plain data, for which any bytes
+            // are valid.
+            let got = unsafe { libc::read(self.fd.as_raw_fd(), events.as_mut_ptr().cast(), len) };
+            match usize::try_from(got) {
+                Ok(bytes) => return Ok(bytes / size_of::<abi::Event>()),
+                Err(_) if Errno::last() == Errno::EINTR => {}
+                Err(_) => return Err(Errno::last()),
+            }
+        }
+    }
+
+    /// Sleeps until there may be an event, the device is gone, or the time is over.
+    pub(crate) fn wait_event(&self, timeout: Duration) -> Result<(), Errno> {
+        #[cfg(test)]
+        if let Some(fake) = &self.fake {
+            fake.wait_event(timeout);
+            return Ok(());
+        }
+        wait_for(self.as_fd(), PollFlags::POLLPRI, timeout)
+    }
+
     /// Fills `entries` with devices and returns how many there are, which may be more.
     pub(crate) fn device_list(&self, entries: &mut [abi::DeviceEntry]) -> Result<u32, Errno> {
         let mut arg = abi::DeviceList {
@@ -200,6 +254,17 @@ impl File {
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// Sleeps until `fd` is ready for `flags`, a signal comes, or the time is over.
+pub(crate) fn wait_for(fd: BorrowedFd<'_>, flags: PollFlags, left: Duration) -> Result<(), Errno> {
+    // Rounded up, so that it does not turn into a busy loop at the end.
+    let ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX - 1) + 1;
+    let timeout = PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX);
+    match poll(&mut [PollFd::new(fd, flags)], timeout) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(errno) => Err(errno),
     }
 }
 

@@ -28,9 +28,25 @@
 //!
 //! Refusal: 2 bytes reason, 2 bytes zero. Ready has no body.
 //!
-//! The one who connects says hello; the other one takes its queue pair to Rtr and says hello or refuses; the
-//! first takes its own to Rts and says ready; the other one takes its own to Rts and says ready. So each
-//! knows that the peer can receive before it sends.
+//! The one who connects says hello; the other one takes its queue pair to Rtr and says hello or refuses;
+//! the first takes its own to Rts and says ready; the other one takes its own to Rts and says ready. So
+//! each knows that the peer can receive before it sends.
+
+//!
+//! # By the connection manager
+//!
+//! There the manager connects, and what is said goes in the private data of its messages, as
+//! [`PrivateData`]; zeros may follow:
+//!
+//! | offset | bytes | what |
+//! |---|---|---|
+//! | 0 | 2 | magic, `RU` |
+//! | 2 | 1 | version, 1 (upper 4 bits), and number of grants (lower 4 bits) |
+//! | 3 | 1 | bytes of data |
+//! | 4 | 24 each | grants, as above |
+//! | behind | | data, whose meaning is the programs' |
+//!
+//! A request has room for two grants, or one and 28 bytes of data; an acceptance for eight.
 
 use crate::abi;
 use crate::buffer::{Access, RemoteSlice};
@@ -237,13 +253,7 @@ fn hello(input: &mut Input<'_>) -> Result<Hello, WireError> {
     if count > MAX_GRANTS {
         return Err(WireError::Field("number of grants"));
     }
-    let mut grants = Vec::with_capacity(count);
-    for _ in 0..count {
-        let slice = RemoteSlice::from_bytes(&input.take()?);
-        let slice = slice.map_err(|_| WireError::Field("grant"))?;
-        let access = Access::from_bits(input.u32()?).ok_or(WireError::Field("rights"))?;
-        grants.push(slice.with_access(access));
-    }
+    let grants = input.grants(count)?;
     Ok(Hello {
         transport,
         endpoint: Endpoint {
@@ -292,12 +302,70 @@ fn encode_hello(hello: &Hello) -> Vec<u8> {
     body.extend(end.gid.0);
     body.extend(end.lid.to_be_bytes());
     body.extend((grants.len() as u16).to_be_bytes());
+    encode_grants(grants, &mut body);
+    body
+}
+
+fn encode_grants<'a>(grants: impl Iterator<Item = &'a RemoteSlice>, out: &mut Vec<u8>) {
     for grant in grants {
         let access = grant.access().unwrap_or(Access::empty());
-        body.extend(grant.to_bytes());
-        body.extend(access.bits().to_be_bytes());
+        out.extend(grant.to_bytes());
+        out.extend(access.bits().to_be_bytes());
     }
-    body
+}
+
+/// What goes along with a request, acceptance or rejection of the connection manager.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PrivateData {
+    /// What the sender grants, with the rights; at most 15.
+    pub grants: Vec<RemoteSlice>,
+    /// What else it says; at most 255 bytes.
+    pub data: Vec<u8>,
+}
+
+impl PrivateData {
+    const MAGIC: [u8; 2] = *b"RU";
+    const VERSION: u8 = 1;
+
+    /// The bytes. Grants beyond 15 and bytes beyond 255 make it longer than anything can carry, and are
+    /// an error there.
+    pub fn encode(&self) -> Vec<u8> {
+        let count = u8::try_from(self.grants.len()).unwrap_or(u8::MAX).min(15);
+        let len = u8::try_from(self.data.len()).unwrap_or(u8::MAX);
+        let mut out = Self::MAGIC.to_vec();
+        out.extend([(Self::VERSION << 4) | count, len]);
+        encode_grants(self.grants.iter(), &mut out);
+        out.extend(&self.data);
+        out
+    }
+
+    /// Reads the bytes, behind which there may be zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut input = Input(bytes);
+        if input.take::<2>()? != Self::MAGIC {
+            return Err(WireError::Magic);
+        }
+        let [first, len] = input.take()?;
+        if first >> 4 != Self::VERSION {
+            return Err(WireError::Version((first >> 4).into()));
+        }
+        let grants = input.grants((first & 15).into())?;
+        let (data, rest) = input
+            .0
+            .split_at_checked(len.into())
+            .ok_or(WireError::Field("length"))?;
+        if rest.iter().any(|byte| *byte != 0) {
+            return Err(WireError::Field("padding"));
+        }
+        Ok(Self {
+            grants,
+            data: data.to_vec(),
+        })
+    }
 }
 
 /// Bytes that are taken from the front.
@@ -319,6 +387,17 @@ impl Input<'_> {
 
     fn u32(&mut self) -> Result<u32, WireError> {
         Ok(u32::from_be_bytes(self.take()?))
+    }
+
+    fn grants(&mut self, count: usize) -> Result<Vec<RemoteSlice>, WireError> {
+        let mut grants = Vec::with_capacity(count);
+        for _ in 0..count {
+            let slice = RemoteSlice::from_bytes(&self.take()?);
+            let slice = slice.map_err(|_| WireError::Field("grant"))?;
+            let access = Access::from_bits(self.u32()?).ok_or(WireError::Field("rights"))?;
+            grants.push(slice.with_access(access));
+        }
+        Ok(grants)
     }
 
     fn u24(&mut self, what: &'static str) -> Result<u32, WireError> {
@@ -409,6 +488,55 @@ mod tests {
             let bytes = message.encode();
             prop_assert!(decode(&bytes[..at.index(bytes.len())]).is_err());
         }
+    }
+
+    proptest! {
+        #[test]
+        fn private_data_comes_back(
+            grants in prop::collection::vec(grant(), 0..=15),
+            data in prop::collection::vec(any::<u8>(), 0..=255),
+            zeros in 0usize..64,
+            cut: prop::sample::Index,
+        ) {
+            let said = PrivateData { grants, data };
+            let bytes = said.encode();
+            let mut padded = bytes.clone();
+            padded.resize(bytes.len() + zeros, 0);
+            prop_assert_eq!(PrivateData::decode(&padded), Ok(said));
+            padded.push(1);
+            prop_assert!(PrivateData::decode(&padded).is_err());
+            prop_assert!(PrivateData::decode(&bytes[..cut.index(bytes.len())]).is_err());
+        }
+
+        #[test]
+        fn any_private_data_is_something_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..224)) {
+            let mut ours = b"RU".to_vec();
+            ours.extend(&bytes);
+            let _ = (PrivateData::decode(&bytes), PrivateData::decode(&ours));
+        }
+    }
+
+    #[test]
+    fn private_data_fits_where_it_goes() {
+        let grant = RemoteSlice::new(0x1000, 0x2000, 0x3000)
+            .unwrap()
+            .with_access(Access::REMOTE_WRITE);
+        let said = |grants, data: &[u8]| PrivateData {
+            grants: vec![grant; grants],
+            data: data.to_vec(),
+        };
+        assert!(said(2, b"four").encode().len() == abi::CM_REQ_PRIVATE_MAX);
+        assert_eq!(said(1, &[0; 28]).encode().len(), abi::CM_REQ_PRIVATE_MAX);
+        assert_eq!(said(8, b"").encode().len(), abi::CM_REP_PRIVATE_MAX);
+        // Too much of it is never taken for less.
+        assert!(said(16, b"").encode().len() > abi::CM_PRIVATE_MAX);
+        assert!(said(0, &[0; 256]).encode().len() > abi::CM_PRIVATE_MAX);
+        let mut want =
+            b"RU\x11\x02\0\0\0\0\0\0\x10\0\0\0\0\0\0\0\x20\0\0\0\x30\0\0\0\0\x02hi".to_vec();
+        assert_eq!(said(1, b"hi").encode(), want);
+        want[2] = 0x21;
+        assert_eq!(PrivateData::decode(&want), Err(WireError::Version(2)));
+        assert_eq!(PrivateData::decode(&[0; 56]), Err(WireError::Magic));
     }
 
     #[test]

@@ -3,10 +3,12 @@
 //! Requests, as builders: mandatory parts in the constructor, the rest as setters.
 
 use crate::abi;
+use crate::ah::Destination;
 use crate::buffer::{Access, LocalSlice, RemoteSlice};
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
-use crate::qp::{PreparedQp, Qp, Rc, Transport};
+use crate::qp::{PreparedQp, Qp, Rc, Transport, Uc, Ud};
+use crate::srq::Srq;
 use crate::sys;
 use std::sync::Arc;
 
@@ -48,6 +50,7 @@ pub struct Request<'a> {
     pub(crate) local: Local<'a>,
     remote: Option<RemoteSlice>,
     needed: Access,
+    pub(crate) to: Option<Destination>,
 }
 
 impl<'a> Request<'a> {
@@ -61,6 +64,7 @@ impl<'a> Request<'a> {
             local,
             remote: None,
             needed: Access::empty(),
+            to: None,
         }
     }
 
@@ -82,10 +86,10 @@ impl<'a> Request<'a> {
 
     /// The request as the ABI has it, checked as far as this side can. With several elements,
     /// `wr.sge.offset` is left for the caller to fill in.
-    pub(crate) fn encode(&self, qp: u32, device: &DeviceInner) -> Result<abi::Wr> {
+    pub(crate) fn encode(&self, target: &Target<'_>) -> Result<abi::Wr> {
         let mut wr = self.wr;
-        wr.qp = qp;
-        let max_sge = device.limits().max_sge.min(u8::MAX.into()) as usize;
+        wr.qp = target.handle;
+        let max_sge = target.device.limits().max_sge.min(u8::MAX.into()) as usize;
         let slices = self.local.slices();
         if slices.len() > max_sge {
             return Err(Error::TooMany {
@@ -102,8 +106,28 @@ impl<'a> Request<'a> {
                 max: u32::MAX.into(),
             });
         }
+        if wr.opcode == abi::WR_RECV && !target.takes_receives {
+            return Err(Error::SharedReceives);
+        }
+        // The same number may name another object there.
+        let foreign = |device| !Arc::ptr_eq(device, target.device);
+        let to = self.to.as_ref();
+        if slices.iter().any(|slice| foreign(slice.device()))
+            || to.is_some_and(|to| foreign(to.ah().pd().device()))
+        {
+            return Err(Error::Sys {
+                call: <abi::Submit as sys::Command>::NAME,
+                errno: libc::EBADF,
+            });
+        }
         if let Some(remote) = &self.remote {
             self.check_remote(remote, len)?;
+        }
+        if let Some(to) = to {
+            if let Some(mtu) = target.mtu.filter(|mtu| len > u64::from(*mtu)) {
+                return Err(Error::DatagramTooLong { len, mtu });
+            }
+            (wr.arg0, wr.arg1) = to.to_abi()?;
         }
         match &self.local {
             Local::None => {}
@@ -171,37 +195,40 @@ pub(crate) mod sealed {
 /// What a connected queue pair of transport `T` can post. The builders of this crate are that.
 pub trait Post<'a, T: Transport>: Into<Request<'a>> + sealed::Sealed {}
 
-/// A queue pair with a request that it takes, for [`DeviceBatch`](crate::DeviceBatch): a [`Qp`] with
-/// whatever it can post, a [`PreparedQp`] with a [`Recv`].
+/// A queue with a request that it takes, for [`DeviceBatch`](crate::DeviceBatch): a [`Qp`] with whatever it
+/// can post, a [`PreparedQp`] or a [`Srq`] with a [`Recv`].
 pub trait RequestFor<'a, Q>: Into<Request<'a>> + sealed::Sealed {
-    /// The queue pair's handle, and its device.
+    /// Where it goes.
     #[doc(hidden)]
-    fn target(qp: &Q) -> Target<'_>;
+    fn target(queue: &Q) -> Target<'_>;
 }
 
-/// A queue pair as a batch needs it.
+/// A queue, as posting needs it.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Target<'q> {
     pub(crate) handle: u32,
     pub(crate) device: &'q Arc<DeviceInner>,
+    /// Most bytes of a datagram.
+    pub(crate) mtu: Option<u32>,
+    pub(crate) takes_receives: bool,
 }
 
 impl<'a, T: Transport, R: Post<'a, T>> RequestFor<'a, &Qp<T>> for R {
     fn target<'q>(qp: &'q &Qp<T>) -> Target<'q> {
-        Target {
-            handle: qp.handle(),
-            device: qp.device_inner(),
-        }
+        qp.target()
     }
 }
 
 impl<'a, T: Transport> RequestFor<'a, &PreparedQp<T>> for Recv<'a> {
     fn target<'q>(qp: &'q &PreparedQp<T>) -> Target<'q> {
-        Target {
-            handle: qp.handle(),
-            device: qp.device_inner(),
-        }
+        qp.target()
+    }
+}
+
+impl<'a> RequestFor<'a, &Srq> for Recv<'a> {
+    fn target<'q>(srq: &'q &Srq) -> Target<'q> {
+        srq.target()
     }
 }
 
@@ -239,7 +266,13 @@ macro_rules! send_side {
                 self.request.flag(abi::SEND_SIGNALED, signaled);
                 self
             }
+        }
+    };
+}
 
+macro_rules! fenced {
+    ($name:ident) => {
+        impl<'a> $name<'a> {
             /// Starts only after the reads and atomics posted before it are done.
             ///
             /// Header: `RUST_ULP_SEND_FENCE`.
@@ -316,8 +349,10 @@ impl<'a> Write<'a> {
 }
 
 send_side!(Write);
+fenced!(Write);
 solicited!(Write);
 impl<'a> Post<'a, Rc> for Write<'a> {}
+impl<'a> Post<'a, Uc> for Write<'a> {}
 
 /// An RDMA Read: bytes of the peer's memory come here, without the peer's program taking part.
 ///
@@ -347,6 +382,7 @@ impl<'a> Read<'a> {
 }
 
 send_side!(Read);
+fenced!(Read);
 impl<'a> Post<'a, Rc> for Read<'a> {}
 
 /// A send: the message goes into the receive that the peer posted first.
@@ -395,8 +431,89 @@ impl<'a> Send<'a> {
 }
 
 send_side!(Send);
+fenced!(Send);
 solicited!(Send);
 impl<'a> Post<'a, Rc> for Send<'a> {}
+impl<'a> Post<'a, Uc> for Send<'a> {}
+
+impl<'a> Send<'a> {
+    /// Also takes a grant of the peer's away: when the message has arrived, the key of `grant` opens
+    /// nothing any more, and the peer is told which one it was
+    /// ([`Completion::invalidated`](crate::Completion::invalidated)). Not on every device:
+    /// [`DeviceInfo::supports`](crate::DeviceInfo::supports) has it as opcode 9.
+    pub fn invalidate(self, grant: RemoteSlice) -> SendInvalidate<'a> {
+        let mut request = self.request;
+        request.wr.opcode = abi::WR_SEND_WITH_INV;
+        request.wr.imm_data = grant.rkey();
+        SendInvalidate { request }
+    }
+}
+
+/// A send that takes a grant of the peer's away. Made by [`Send::invalidate`]; it carries no immediate
+/// data.
+///
+/// Header: `rust_ulp_wr` with `RUST_ULP_WR_SEND_WITH_INV`.
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing before it is posted"]
+pub struct SendInvalidate<'a> {
+    request: Request<'a>,
+}
+
+send_side!(SendInvalidate);
+fenced!(SendInvalidate);
+solicited!(SendInvalidate);
+impl<'a> Post<'a, Rc> for SendInvalidate<'a> {}
+
+/// A datagram: the message goes into the first receive of the queue pair that it is for, behind 40 bytes
+/// for the network header, if that has a receive and takes the Q_Key. At most
+/// [`Endpoint::mtu`](crate::Endpoint) bytes. Its completion says that it left, not that it arrived.
+///
+/// Header: `rust_ulp_wr` with `RUST_ULP_WR_SEND` or `RUST_ULP_WR_SEND_WITH_IMM`, `arg0` and `arg1`.
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing before it is posted"]
+pub struct SendTo<'a> {
+    request: Request<'a>,
+}
+
+impl<'a> SendTo<'a> {
+    fn with(local: Local<'a>, to: &Destination) -> Self {
+        let mut request = Request::new(abi::WR_SEND, local);
+        request.to = Some(to.clone());
+        Self { request }
+    }
+
+    /// Sends `src` to `to`.
+    pub fn new(src: LocalSlice, to: &Destination) -> Self {
+        Self::with(Local::One(src), to)
+    }
+
+    /// Sends several pieces as one datagram.
+    pub fn gather(src: &'a [LocalSlice], to: &Destination) -> Self {
+        Self::with(Local::Many(src), to)
+    }
+
+    /// Sends bytes that are taken while the request is posted: no buffer is needed. At most
+    /// [`QpCaps::max_inline`](crate::QpCaps::max_inline) of them.
+    pub fn inline_bytes(src: &'a [u8], to: &Destination) -> Self {
+        Self::with(Local::Bytes(src), to)
+    }
+
+    /// Sends a datagram of no bytes.
+    pub fn empty(to: &Destination) -> Self {
+        Self::with(Local::None, to)
+    }
+
+    /// The receiver's completion gets this number (in host order on both sides).
+    pub fn imm(mut self, imm: u32) -> Self {
+        self.request.wr.opcode = abi::WR_SEND_WITH_IMM;
+        self.request.wr.imm_data = imm;
+        self
+    }
+}
+
+send_side!(SendTo);
+solicited!(SendTo);
+impl<'a> Post<'a, Ud> for SendTo<'a> {}
 
 /// A compare-and-swap of 8 aligned bytes of the peer's memory.
 ///
@@ -421,6 +538,7 @@ impl CompareSwap<'_> {
 }
 
 send_side!(CompareSwap);
+fenced!(CompareSwap);
 impl<'a> Post<'a, Rc> for CompareSwap<'a> {}
 
 /// An addition to 8 aligned bytes of the peer's memory.
@@ -445,6 +563,7 @@ impl FetchAdd<'_> {
 }
 
 send_side!(FetchAdd);
+fenced!(FetchAdd);
 impl<'a> Post<'a, Rc> for FetchAdd<'a> {}
 
 /// A receive: room for a message of the peer's, or for the notice of a write with immediate data.

@@ -4,8 +4,8 @@
 //! `ib_send_lat -e` and `ib_send_bw -e`, over the crate. `tests/bench/run` runs both.
 
 use rust_ulp::{
-    Access, Buffer, Cq, CqOptions, Delivery, Device, Grant, Peer, Qp, Rc, Recv, RemoteSlice, Send,
-    Write,
+    Access, Buffer, Cq, CqOptions, Delivery, Device, Grant, Peer, Qp, Rc, Recv, RemoteSlice,
+    RnrTimer, Send, Write,
 };
 use std::error::Error;
 use std::process::ExitCode;
@@ -139,7 +139,7 @@ impl End {
             .recv_cq(&recv_cq)
             .max_send_wr(u32::try_from(o.depth + 1)?)
             .max_recv_wr(u32::try_from(receives + 1)?)
-            .min_rnr_timer(12)
+            .min_rnr_timer(RnrTimer::new(12)?)
             .build()?;
         let inbox = buffer.slice(..o.size)?;
         for _ in 0..receives {

@@ -1,10 +1,10 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Two ends to write between, through the crate.
 
 use crate::report::{because, Outcome};
 use crate::sys::enter_net;
-use rust_ulp::{Access, Cq, Device, Pd, Qp, QpBuilder, Rc};
+use rust_ulp::{Access, Cq, Device, Pd, Qp, QpBuilder, Rc, Retries};
 use std::fs::File;
 
 /// An open device with a domain and a completion queue.
@@ -59,7 +59,9 @@ impl Host {
 
     /// How its queue pairs are. Not with 7 repeats: that is for ever on Soft-RoCE.
     pub fn qp(&self) -> QpBuilder<Rc> {
-        self.pd.create_qp::<Rc>(&self.cq).retry_cnt(6)
+        self.pd
+            .create_qp::<Rc>(&self.cq)
+            .retry_cnt(Retries::DEFAULT)
     }
 }
 

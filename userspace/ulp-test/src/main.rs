@@ -1,10 +1,11 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! What the tests in the VM run: cases against `/dev/rust_ulp` as it stands in `rust_ulp.h`.
 //!
-//! `abi` makes every command wrong in every way, by system calls of its own; `rights` and
+//! `abi` makes every command wrong in every way, by system calls of its own; `api`, `rights` and
 //! `write-sizes` go through the crate. Each case is a line, `ok NAME` or `not ok NAME - WHY`.
 
+mod api;
 mod cases;
 mod file;
 mod hosts;
@@ -21,10 +22,11 @@ fn main() -> ExitCode {
     let mut report = Report::default();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["abi"] => cases::run(&mut report),
+        ["api"] => api::run(&mut report),
         ["rights"] => rights::run(&mut report),
         ["write-sizes"] => sizes::run(&mut report),
         _ => {
-            eprintln!("usage: ulp-test abi|rights|write-sizes");
+            eprintln!("usage: ulp-test abi|api|rights|write-sizes");
             return ExitCode::from(2);
         }
     }

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! The lines that a suite counts: `ok NAME`, or `not ok NAME - WHY`.
 

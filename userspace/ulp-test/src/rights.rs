@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! `ulp-test rights`: what a peer may not do, it cannot do.
 //!

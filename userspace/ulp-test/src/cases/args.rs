@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! What holds for every command: numbers, sizes, flags, padding, addresses, and before ATTACH.
 

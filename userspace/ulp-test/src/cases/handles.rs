@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Handles, in every field that takes one: none, never made, stale, another file's, another type's.
 

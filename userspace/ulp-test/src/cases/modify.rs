@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! QP_MODIFY: which transitions there are, what they need, and the range of each attribute.
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Numbers outside of what there is, in everything but QP_MODIFY and SUBMIT.
 

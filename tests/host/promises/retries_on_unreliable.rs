@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What is not acknowledged is not repeated.
+//@ error E0599: no method named `retry_cnt` found for struct `QpBuilder<Uc>`
+
+use rust_ulp::*;
+
+pub fn promise(pd: &Pd, cq: &Cq) -> Result<()> {
+    pd.create_qp::<Rc>(cq).retry_cnt(Retries::DEFAULT).build()?;
+    let uc = pd.create_qp::<Uc>(cq);
+    let uc = uc.retry_cnt(Retries::DEFAULT); //~ BAD
+    uc.build()?;
+    Ok(())
+}

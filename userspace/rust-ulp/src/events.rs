@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What happens on a device while nobody asks.
+
+use crate::abi;
+use crate::cm;
+use crate::cq::{Cq, Deadline};
+use crate::device::DeviceInner;
+use crate::error::{Error, Result};
+use crate::qp::{PreparedQp, Qp, Transport};
+use crate::srq::Srq;
+use crate::wr::sealed;
+use nix::errno::Errno;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What happened.
+///
+/// Header: `RUST_ULP_EVENT_*`; those below 256 are `enum ib_event_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EventKind {
+    /// A completion queue has failed: nothing more comes of it.
+    CqError,
+    /// A queue pair has failed.
+    QpFatal,
+    /// A peer sent a request that makes no sense; the queue pair is in error.
+    QpRequestError,
+    /// A peer accessed memory that it may not; the queue pair is in error.
+    QpAccessError,
+    /// A packet came for a queue pair that cannot send yet: the other end is ready.
+    CommunicationEstablished,
+    /// A queue pair in [`QpState::Sqd`](crate::QpState::Sqd) has sent what it had.
+    SqDrained,
+    /// A queue pair uses its other path now.
+    PathMigrated,
+    /// A queue pair could not change to its other path.
+    PathMigrationFailed,
+    /// The device has failed.
+    DeviceFatal,
+    /// A port carries traffic.
+    PortActive {
+        /// Its number, from 1.
+        port: u32,
+    },
+    /// A port carries no traffic any more.
+    PortError {
+        /// Its number, from 1.
+        port: u32,
+    },
+    /// A port has another LID.
+    LidChange {
+        /// Its number, from 1.
+        port: u32,
+    },
+    /// A port has other P_Keys.
+    PkeyChange {
+        /// Its number, from 1.
+        port: u32,
+    },
+    /// A port has another subnet manager.
+    SmChange {
+        /// Its number, from 1.
+        port: u32,
+    },
+    /// A shared receive queue has failed.
+    SrqError,
+    /// A shared receive queue has fewer receives than its limit, which is disarmed now.
+    SrqLimit,
+    /// A queue pair in error takes nothing more from its shared receive queue.
+    LastWqeReached,
+    /// The subnet manager wants its clients to register again.
+    ClientReregister {
+        /// The port, from 1.
+        port: u32,
+    },
+    /// A port has other GIDs: addresses have come or gone.
+    GidChange {
+        /// Its number, from 1.
+        port: u32,
+    },
+    /// The device was removed. This is the last event; after it there is [`Error::DeviceGone`].
+    DeviceRemoved,
+    /// The device has another name.
+    DeviceRenamed,
+    /// Events were lost because nobody read them.
+    Lost {
+        /// How many.
+        count: u32,
+    },
+    /// Somebody wants to connect to a [`cm::Listener`].
+    ConnectRequest {
+        /// Requests that wait.
+        waiting: u32,
+    },
+    /// The peer has ended a [`cm::Connection`].
+    Disconnected,
+    /// Late packets of a [`cm::Connection`] are gone.
+    TimewaitExit,
+    /// The address of a [`cm::Connection`] or [`cm::Listener`] has moved to another device or host.
+    AddressChange,
+    /// The peer of a [`cm::Connection`] does not answer.
+    Unreachable,
+    /// A number that this crate does not know.
+    Other {
+        /// The number.
+        code: u32,
+        /// The port that it names, or 0.
+        port: u32,
+        /// What else it says.
+        info: u32,
+    },
+}
+
+impl EventKind {
+    fn from_abi(event: &abi::Event) -> Self {
+        let (port, info) = (event.port, event.info);
+        match event.event {
+            abi::EVENT_CQ_ERR => Self::CqError,
+            abi::EVENT_QP_FATAL => Self::QpFatal,
+            abi::EVENT_QP_REQ_ERR => Self::QpRequestError,
+            abi::EVENT_QP_ACCESS_ERR => Self::QpAccessError,
+            abi::EVENT_COMM_EST => Self::CommunicationEstablished,
+            abi::EVENT_SQ_DRAINED => Self::SqDrained,
+            abi::EVENT_PATH_MIG => Self::PathMigrated,
+            abi::EVENT_PATH_MIG_ERR => Self::PathMigrationFailed,
+            abi::EVENT_DEVICE_FATAL => Self::DeviceFatal,
+            abi::EVENT_PORT_ACTIVE => Self::PortActive { port },
+            abi::EVENT_PORT_ERR => Self::PortError { port },
+            abi::EVENT_LID_CHANGE => Self::LidChange { port },
+            abi::EVENT_PKEY_CHANGE => Self::PkeyChange { port },
+            abi::EVENT_SM_CHANGE => Self::SmChange { port },
+            abi::EVENT_SRQ_ERR => Self::SrqError,
+            abi::EVENT_SRQ_LIMIT => Self::SrqLimit,
+            abi::EVENT_LAST_WQE_REACHED => Self::LastWqeReached,
+            abi::EVENT_CLIENT_REREGISTER => Self::ClientReregister { port },
+            abi::EVENT_GID_CHANGE => Self::GidChange { port },
+            abi::EVENT_DEVICE_REMOVED => Self::DeviceRemoved,
+            abi::EVENT_DEVICE_RENAMED => Self::DeviceRenamed,
+            abi::EVENT_LOST => Self::Lost { count: info },
+            abi::EVENT_CONNECT_REQUEST => Self::ConnectRequest { waiting: info },
+            abi::EVENT_DISCONNECTED => Self::Disconnected,
+            abi::EVENT_TIMEWAIT_EXIT => Self::TimewaitExit,
+            abi::EVENT_ADDR_CHANGE => Self::AddressChange,
+            abi::EVENT_UNREACHABLE => Self::Unreachable,
+            code => Self::Other { code, port, info },
+        }
+    }
+}
+
+/// What events can be about: queue pairs, completion and shared receive queues, listeners and connections.
+pub trait EventSource: sealed::Sealed {
+    /// Its handle, and the address of its device's state.
+    #[doc(hidden)]
+    fn source(&self) -> (u32, usize);
+}
+
+macro_rules! sources {
+    ($([$($generic:tt)*] $ty:ty;)*) => { $(
+        impl<$($generic)*> sealed::Sealed for $ty {}
+
+        impl<$($generic)*> EventSource for $ty {
+            fn source(&self) -> (u32, usize) {
+                (self.handle(), Arc::as_ptr(self.device_inner()).addr())
+            }
+        }
+    )* };
+}
+
+sources! {
+    [] Cq;
+    [] Srq;
+    [T: Transport] Qp<T>;
+    [T: Transport] PreparedQp<T>;
+    [] cm::Listener;
+    [] cm::Connection;
+}
+
+/// Something that happened on a device; from [`Events`].
+///
+/// Header struct: `rust_ulp_event`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Event {
+    /// What it was.
+    pub kind: EventKind,
+    /// When it was, on `CLOCK_MONOTONIC`.
+    pub time: Duration,
+    handle: u32,
+    /// Address of the device's state, to tell handles of different devices apart.
+    device: usize,
+}
+
+impl Event {
+    fn new(event: &abi::Event, device: &Arc<DeviceInner>) -> Self {
+        Self {
+            kind: EventKind::from_abi(event),
+            time: Duration::from_nanos(event.time_ns),
+            handle: event.handle,
+            device: Arc::as_ptr(device).addr(),
+        }
+    }
+
+    /// Whether it is about this object.
+    pub fn is_about(&self, object: &impl EventSource) -> bool {
+        (self.handle, self.device) == object.source()
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Event")
+            .field("kind", &self.kind)
+            .field("time", &self.time)
+            .field("handle", &self.handle)
+            .finish()
+    }
+}
+
+/// The events of a [`Device`](crate::Device); from [`Device::events`](crate::Device::events).
+///
+/// A device keeps 256 events; what happens beyond is counted, and told as [`EventKind::Lost`]. Several
+/// threads may read: each event goes to one of them. All of a device's `Events`, clones or not, read the
+/// same stream.
+///
+/// [`AsFd`] gives the device's file, on which events are `POLLPRI` (`EPOLLPRI`); `POLLIN` there is about
+/// completions.
+#[derive(Clone, Debug)]
+pub struct Events {
+    device: Arc<DeviceInner>,
+}
+
+impl Events {
+    pub(crate) fn new(device: &Arc<DeviceInner>) -> Self {
+        Self {
+            device: device.clone(),
+        }
+    }
+
+    /// Takes the oldest event, if there is one. Does not sleep.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceGone`] after [`EventKind::DeviceRemoved`] was taken.
+    pub fn next_event(&self) -> Result<Option<Event>> {
+        let mut one = [abi::Event::default()];
+        match self.device.file().read_events(&mut one) {
+            Ok(0) | Err(Errno::EAGAIN) => Ok(None),
+            Ok(_) => {
+                let [event] = one;
+                Ok(Some(Event::new(&event, &self.device)))
+            }
+            Err(errno) => Err(Error::sys("read() of events", errno)),
+        }
+    }
+
+    /// Takes the oldest event, sleeping until there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`] if there is none within `timeout`; as [`Self::next_event`].
+    pub fn wait(&self, timeout: Duration) -> Result<Event> {
+        let deadline = Deadline::after(timeout);
+        loop {
+            if let Some(event) = self.next_event()? {
+                return Ok(event);
+            }
+            // Another thread may take what this one is woken for: then it waits again.
+            let left = deadline.left();
+            if left.is_zero() {
+                return Err(deadline.timeout("waiting for an event"));
+            }
+            let waited = self.device.file().wait_event(left);
+            waited.map_err(|errno| Error::sys("poll", errno))?;
+        }
+    }
+}
+
+impl AsFd for Events {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device.file().as_fd()
+    }
+}

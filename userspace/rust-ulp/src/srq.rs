@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Shared receive queues.
+
+use crate::abi;
+use crate::batch::post_one;
+use crate::cq::Cq;
+use crate::device::{Device, DeviceInner, Object, Pd};
+use crate::error::Result;
+use crate::sys::Command;
+use crate::wr::{Recv, Target};
+use std::sync::Arc;
+
+/// How a shared receive queue is made; from [`Pd::create_srq`].
+///
+/// Header struct: `rust_ulp_srq_create`.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is made before `build`"]
+pub struct SrqBuilder {
+    pd: Pd,
+    cq: Cq,
+    max_wr: u32,
+    max_sge: u32,
+    limit: u32,
+}
+
+impl SrqBuilder {
+    pub(crate) fn new(pd: &Pd, cq: &Cq) -> Self {
+        let (info, limits) = (pd.device().info(), pd.device().limits());
+        Self {
+            pd: pd.clone(),
+            cq: cq.clone(),
+            max_wr: 128.min(info.max_srq_wr).min(limits.max_queue_depth),
+            max_sge: 4.min(info.max_recv_sge).min(limits.max_sge),
+            limit: 0,
+        }
+    }
+
+    /// Receives in flight; 128 unless said, as far as the device goes.
+    pub fn max_wr(mut self, n: u32) -> Self {
+        self.max_wr = n;
+        self
+    }
+
+    /// Elements per receive; 4 unless said.
+    pub fn max_sge(mut self, n: u32) -> Self {
+        self.max_sge = n;
+        self
+    }
+
+    /// Arms the limit as [`Srq::arm_limit`] does; 0, unless said, does not.
+    pub fn limit(mut self, n: u32) -> Self {
+        self.limit = n;
+        self
+    }
+
+    /// Makes the queue.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device has none,
+    /// [`Error::Sys`](crate::Error::Sys) with `ERANGE` for more than the device has room for, `EXDEV`
+    /// for a completion queue of another device, `EMFILE`, `ENOMEM`;
+    /// [`Error::DeviceGone`](crate::Error::DeviceGone).
+    pub fn build(self) -> Result<Srq> {
+        let mut arg = abi::SrqCreate {
+            pd: self.pd.handle(),
+            cq: self.cq.handle(),
+            max_wr: self.max_wr,
+            max_sge: self.max_sge,
+            limit: self.limit,
+            ..Command::new()
+        };
+        let device = self.pd.device();
+        device.call(&mut arg)?;
+        Ok(Srq {
+            inner: Arc::new(Inner {
+                object: Object::new(device, arg.handle),
+                device: device.clone(),
+                cq: self.cq,
+                pd: self.pd,
+                max_wr: arg.max_wr,
+                max_sge: arg.max_sge,
+            }),
+        })
+    }
+}
+
+// Dropped in this order: the object, its completion queue, its protection domain.
+#[derive(Debug)]
+struct Inner {
+    object: Object,
+    device: Arc<DeviceInner>,
+    cq: Cq,
+    pd: Pd,
+    max_wr: u32,
+    max_sge: u32,
+}
+
+/// A queue of receives that queue pairs share ([`QpBuilder::srq`](crate::QpBuilder::srq)): each message
+/// that comes for one of them takes the first. Its completion names the queue pair
+/// ([`Completion::is_of`](crate::Completion::is_of)).
+///
+/// Cheap to clone; destroyed when the last clone and the last queue pair on it is gone.
+#[derive(Clone, Debug)]
+pub struct Srq {
+    inner: Arc<Inner>,
+}
+
+/// What the kernel says of a shared receive queue.
+///
+/// Header struct: `rust_ulp_srq_query`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SrqInfo {
+    /// Receives that it has room for.
+    pub max_wr: u32,
+    /// Elements per receive.
+    pub max_sge: u32,
+    /// The limit that is armed; [`None`] when there is none, or when its event was raised.
+    pub limit: Option<u32>,
+    /// Receives posted and not completed.
+    pub recvs_in_flight: u32,
+}
+
+impl Srq {
+    /// Posts a receive.
+    ///
+    /// # Errors
+    ///
+    /// As [`Qp::post`](crate::Qp::post).
+    pub fn post_recv(&self, recv: Recv<'_>) -> Result<()> {
+        post_one(&self.target(), &recv.into())
+    }
+
+    /// Posts receives by one call, in this order. Returns how many there were.
+    ///
+    /// [`Device::batch`] takes them together with requests of queue pairs.
+    ///
+    /// # Errors
+    ///
+    /// As [`DeviceBatch::submit`](crate::DeviceBatch::submit).
+    pub fn post_recvs<'a>(&'a self, recvs: impl IntoIterator<Item = Recv<'a>>) -> Result<usize> {
+        let device = Device::from_inner(&self.inner.device);
+        let mut batch = device.batch();
+        for recv in recvs {
+            batch.push(self, recv)?;
+        }
+        batch.submit()
+    }
+
+    /// Asks for one [`EventKind::SrqLimit`](crate::EventKind::SrqLimit) when fewer than `n` receives are
+    /// left; 0 asks for none. After the event, it has to be asked for again.
+    ///
+    /// Header struct: `rust_ulp_srq_modify`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Sys`](crate::Error::Sys) with `ERANGE` for more than [`Self::max_wr`];
+    /// [`Error::DeviceGone`](crate::Error::DeviceGone).
+    pub fn arm_limit(&self, n: u32) -> Result<()> {
+        let mut arg = abi::SrqModify {
+            srq: self.handle(),
+            limit: n,
+            ..Command::new()
+        };
+        self.inner.device.call(&mut arg)
+    }
+
+    /// What the kernel says of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceGone`](crate::Error::DeviceGone).
+    pub fn query(&self) -> Result<SrqInfo> {
+        let mut arg = abi::SrqQuery {
+            srq: self.handle(),
+            ..Command::new()
+        };
+        self.inner.device.call(&mut arg)?;
+        Ok(SrqInfo {
+            max_wr: arg.max_wr,
+            max_sge: arg.max_sge,
+            limit: (arg.limit != 0).then_some(arg.limit),
+            recvs_in_flight: arg.recvs_in_flight,
+        })
+    }
+
+    /// Receives that it has room for, as the device granted it.
+    pub fn max_wr(&self) -> u32 {
+        self.inner.max_wr
+    }
+
+    /// Elements per receive, as the device granted it.
+    pub fn max_sge(&self) -> u32 {
+        self.inner.max_sge
+    }
+
+    /// The queue in which its receives report their end.
+    pub fn cq(&self) -> &Cq {
+        &self.inner.cq
+    }
+
+    /// Its protection domain.
+    pub fn pd(&self) -> &Pd {
+        &self.inner.pd
+    }
+
+    pub(crate) fn handle(&self) -> u32 {
+        self.inner.object.handle()
+    }
+
+    pub(crate) fn device_inner(&self) -> &Arc<DeviceInner> {
+        &self.inner.device
+    }
+
+    pub(crate) fn target(&self) -> Target<'_> {
+        Target {
+            handle: self.handle(),
+            device: &self.inner.device,
+            mtu: None,
+            takes_receives: true,
+        }
+    }
+}

@@ -1,0 +1,602 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `ulp-test api`: each transport, shared receives, events, the connection manager and diagnoses, through
+//! the crate, against a real device.
+
+use crate::hosts::{connect, pattern, Host};
+use crate::report::{because, check, equal, Outcome, Report};
+use crate::sys::abi;
+use rust_ulp::{
+    cm, Access, AckTimeout, Completion, CompletionError, Cq, Endpoint, Error, EventKind, Grh,
+    Opcode, Qp, Rc, Recv, RemoteSlice, Retries, RnrRetries, RnrTimer, Send, SendTo, Status,
+    TrafficClass, Uc, Ud, Write,
+};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+const WAIT: Duration = Duration::from_secs(20);
+const SHORT: Duration = Duration::from_millis(300);
+
+type R<T = ()> = rust_ulp::Result<T>;
+
+/// A case whose calls of the crate are all to succeed.
+fn case(r: &mut Report, name: &str, run: impl FnOnce() -> R<Outcome>) {
+    r.case(name, || run().map_err(because("a call"))?);
+}
+
+/// The next good completion with that opcode; what is not of that kind is passed over.
+fn next(cq: &Cq, opcode: Opcode) -> R<Completion> {
+    loop {
+        let done = cq.wait(WAIT)?.ok()?;
+        if done.opcode == opcode {
+            return Ok(done);
+        }
+    }
+}
+
+/// The same for those who need no more than that it came.
+fn pass(cq: &Cq, opcode: Opcode) -> R {
+    next(cq, opcode).map(drop)
+}
+
+/// The first failure on `qp`; what is left of others is passed over.
+fn failure(qp: &Qp<Rc>, cq: &Cq) -> Outcome<CompletionError> {
+    loop {
+        let done = cq.wait(WAIT).map_err(because("waiting"))?;
+        match done.ok() {
+            Ok(_) => {}
+            Err(_) if !done.is_of(qp) => {}
+            Err(Error::Completion(error)) => return Ok(error),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+/// All of it. Wants `two-hosts`, or a default device.
+pub fn run(r: &mut Report) {
+    let Some([a, b]) = r.need("two ends", Host::two) else {
+        return;
+    };
+    unreliable(r, &a, &b);
+    invalidating(r, &a, &b);
+    for (feature, name, part) in [
+        (
+            abi::FEATURE_DATAGRAM,
+            "datagrams",
+            datagrams as fn(&mut Report, &Host, &Host),
+        ),
+        (abi::FEATURE_SRQ, "shared receives", shared),
+        (abi::FEATURE_EVENTS, "events", events),
+        (abi::FEATURE_CM, "the connection manager", manager),
+    ] {
+        if a.dev.features() & feature != 0 {
+            part(r, &a, &b);
+        } else {
+            println!("ok {name} # SKIP the module does not say that it has them");
+        }
+    }
+    diagnoses(r, &a, &b);
+}
+
+// --- unreliable connections ---------------------------------------------------------------------------------
+
+fn unreliable(r: &mut Report, a: &Host, b: &Host) {
+    case(r, "UC: writes and sends arrive whole and in order", || {
+        const LEN: usize = 10_000; // several packets
+        let (src, dst) = (a.pd.alloc_buffer(LEN)?, b.pd.alloc_buffer(2 * LEN)?);
+        let grant = dst.grant(..LEN, Access::REMOTE_WRITE)?;
+        let (first, second) = (
+            a.pd.create_qp::<Uc>(&a.cq).build()?,
+            b.pd.create_qp::<Uc>(&b.cq).build()?,
+        );
+        for i in 0..2 {
+            second.post_recv(Recv::new(dst.slice(LEN..)?).wr_id(i))?;
+        }
+        let (to, from) = (second.endpoint(), first.endpoint());
+        let (second, first) = (second.connect(from)?, first.connect(to)?);
+        let data = pattern(3, LEN);
+        src.write_at(0, &data)?;
+        first.post(Write::new(src.slice(..)?, grant.remote()).imm(7).wr_id(1))?;
+        first.post(Send::new(src.slice(5..)?).wr_id(2))?;
+        let (one, two) = (b.cq.wait(WAIT)?.ok()?, b.cq.wait(WAIT)?.ok()?);
+        let kinds = [
+            (one.opcode, one.wr_id, one.imm),
+            (two.opcode, two.wr_id, two.imm),
+        ];
+        for _ in 0..2 {
+            let _ = a.cq.wait(WAIT)?.ok()?;
+        }
+        let got = (dst.to_vec(..LEN)?, dst.to_vec(LEN..2 * LEN - 5)?);
+        let info = first.query()?;
+        // Nobody is told that there is no receive.
+        first.post(Send::empty())?;
+        let _ = a.cq.wait(WAIT)?.ok()?;
+        let after = second.query()?.state;
+        Ok(equal(
+            "completions",
+            kinds,
+            [(Opcode::RecvWriteImm, 0, Some(7)), (Opcode::Recv, 1, None)],
+        )
+        .and_then(|()| check("what was written", got.0 == data))
+        .and_then(|()| check("what was sent", got.1 == data[5..]))
+        .and_then(|()| equal("its peer", info.dest_qp_num, second.qp_num()))
+        .and_then(|()| {
+            equal(
+                "what it lets its peer do",
+                info.access,
+                Access::REMOTE_WRITE,
+            )
+        })
+        .and_then(|()| equal("the peer's state", after, rust_ulp::QpState::Rts)))
+    });
+}
+
+// --- messages that take grants away ----------------------------------------------------------------------------
+
+fn invalidating(r: &mut Report, a: &Host, b: &Host) {
+    if !b.dev.info().supports::<Rc>(abi::WR_SEND_WITH_INV) {
+        println!("ok sends that take a grant away # SKIP the device has none");
+        return;
+    }
+    case(r, "RC: a send takes a grant away, and no other", || {
+        let [first, second] = connect(a, b, None)?;
+        let mem = b.pd.alloc_buffer(8192)?;
+        let gone = mem.grant(..4096, Access::REMOTE_WRITE)?;
+        let kept = mem.grant(4096.., Access::REMOTE_WRITE)?;
+        second.post_recv(Recv::empty())?;
+        first.post(Write::inline_bytes(b"once", gone.remote()))?;
+        first.post(Send::empty().invalidate(gone.remote()))?;
+        let told = next(&b.cq, Opcode::Recv)?.invalidated;
+        first.post(Write::inline_bytes(b"kept", kept.remote()))?;
+        for _ in 0..3 {
+            let _ = a.cq.wait(WAIT)?.ok()?;
+        }
+        first.post(Write::inline_bytes(b"twice", gone.remote()))?;
+        let refused = failure(&first, &a.cq).map(|error| error.status);
+        let bytes = (mem.to_vec(..5)?, mem.to_vec(4096..4100)?);
+        // The kernel's own revoke has nothing against a key that is dead already.
+        gone.revoke()?;
+        Ok(equal("told", told, Some(gone.remote().rkey()))
+            .and_then(|()| equal("then", refused, Ok(Status::RemoteAccess)))
+            .and_then(|()| equal("bytes", (&bytes.0[..], &bytes.1[..]), (b"once\0", b"kept"))))
+    });
+}
+
+// --- datagrams ----------------------------------------------------------------------------------------------
+
+fn datagrams(r: &mut Report, a: &Host, b: &Host) {
+    for (name, ipv4) in [("IPv4", true), ("IPv6", false)] {
+        case(
+            r,
+            &format!("UD over {name}: a datagram and its answer"),
+            || {
+                let open = |host: &Host| -> R<Qp<Ud>> {
+                    let chosen = host.dev.chosen()?;
+                    let gids = host.dev.gids(chosen.port)?;
+                    let gid = gids
+                        .iter()
+                        .find(|gid| gid.is_ipv4 == ipv4 && !gid.is_link_local);
+                    let index = gid.map_or(chosen.gid_index, |gid| gid.index);
+                    let qp = host
+                        .pd
+                        .create_qp::<Ud>(&host.cq)
+                        .gid(chosen.port as u8, index as u8);
+                    qp.traffic_class(TrafficClass(0x20)).build()?.ready()
+                };
+                let (asker, answerer) = (open(a)?, open(b)?);
+                let mtu = asker.local().mtu.bytes() as usize;
+                let (mem_a, mem_b) = (a.pd.alloc_buffer(8192)?, b.pd.alloc_buffer(8192)?);
+                let (room_a, room_b) = (mem_a.slice(..4096)?, mem_b.slice(..Grh::LEN + mtu)?);
+                answerer.post_recv(Recv::new(room_b.clone()).wr_id(1))?;
+                asker.post_recv(Recv::new(room_a.clone()).wr_id(2))?;
+                let data = pattern(4, mtu);
+                mem_a.write_at(4096, &data)?;
+                let ah = asker.address(answerer.local())?;
+                // Whoever has another Q_Key does not take it; nobody is told.
+                let stranger = ah.queue_pair(answerer.qp_num(), 0x1234);
+                asker.post(SendTo::inline_bytes(b"lost", &stranger))?;
+                pass(&a.cq, Opcode::Send)?;
+                let to = ah.queue_pair(answerer.qp_num(), answerer.qkey());
+                let whole = mem_a.slice(4096..4096 + mtu)?;
+                asker.post(SendTo::new(whole, &to).imm(0xfeed))?;
+                let got = answerer.received(&next(&b.cq, Opcode::Recv)?, &room_b)?;
+                let back = answerer.reply_to(&got)?;
+                answerer.post(SendTo::inline_bytes(b"thanks", &back))?;
+                let answer = asker.received(&next(&a.cq, Opcode::Recv)?, &room_a)?;
+                let too_long = mem_a.slice(4096 - 1..4096 + mtu)?;
+                let refused = asker.post(SendTo::new(too_long, &to));
+                let payload = got.payload.to_vec()?;
+                let said = answer.payload.to_vec()?;
+                let ends = |grh: Option<Grh>| grh.map(|grh| (grh.src, grh.dst));
+                let (at_a, at_b) = (asker.local().gid, answerer.local().gid);
+                Ok(check("the bytes", payload == data)
+                    .and_then(|()| equal("who sent it", got.src_qp, asker.qp_num()))
+                    .and_then(|()| equal("immediate data", got.imm, Some(0xfeed)))
+                    .and_then(|()| equal("its header", ends(got.grh), Some((at_a, at_b))))
+                    .and_then(|()| {
+                        let class = got.grh.map(|grh| grh.traffic_class.0);
+                        equal("its traffic class", class, Some(0x20))
+                    })
+                    .and_then(|()| equal("the answer", &said[..], b"thanks"))
+                    .and_then(|()| equal("its header", ends(answer.grh), Some((at_b, at_a))))
+                    .and_then(|()| {
+                        let named = matches!(refused, Err(Error::DatagramTooLong { .. }));
+                        check("a datagram that is too long is refused", named)
+                    }))
+            },
+        );
+    }
+    case(
+        r,
+        "UD: addresses may go while datagrams are under way",
+        || {
+            let (from, to) = (
+                a.pd.create_qp::<Ud>(&a.cq).build()?.ready()?,
+                b.pd.create_qp::<Ud>(&b.cq).build()?.ready()?,
+            );
+            let mem = b.pd.alloc_buffer(4096)?;
+            for i in 0..32 {
+                to.post_recv(Recv::new(mem.slice(..128)?).wr_id(i))?;
+            }
+            for _ in 0..32 {
+                let ah = from.address(to.local())?;
+                from.post(SendTo::inline_bytes(
+                    b"x",
+                    &ah.queue_pair(to.qp_num(), to.qkey()),
+                ))?;
+            }
+            for _ in 0..32 {
+                pass(&a.cq, Opcode::Send)?;
+            }
+            let mut order = Vec::new();
+            for _ in 0..32 {
+                order.push(next(&b.cq, Opcode::Recv)?.wr_id);
+            }
+            Ok(equal("completions", order, (0..32).collect()))
+        },
+    );
+}
+
+// --- shared receives ------------------------------------------------------------------------------------------
+
+fn shared(r: &mut Report, a: &Host, b: &Host) {
+    case(r, "SRQ: two connections share receives", || {
+        let srq = b.pd.create_srq(&b.cq).max_wr(16).max_sge(1).build()?;
+        let mem = b.pd.alloc_buffer(4096)?;
+        let pair = || -> R<(Qp<Rc>, Qp<Rc>)> {
+            let first = a.qp().build()?;
+            let second = b.qp().srq(&srq).build()?;
+            let (to, from) = (second.endpoint(), first.endpoint());
+            let second = second.connect(from)?;
+            Ok((first.connect(to)?, second))
+        };
+        let ((a1, b1), (a2, b2)) = (pair()?, pair()?);
+        let rooms = (0..8).map(|i| mem.slice(i * 64..i * 64 + 64));
+        let rooms = rooms.collect::<R<Vec<_>>>()?;
+        let recvs = rooms
+            .iter()
+            .zip(0..)
+            .map(|(room, i)| Recv::new(room.clone()).wr_id(i));
+        srq.post_recvs(recvs)?;
+        let before = srq.query()?;
+        let mut seen = Vec::new();
+        for i in 0..8u8 {
+            let (from, to) = if i % 3 == 0 { (&a1, &b1) } else { (&a2, &b2) };
+            from.post(Send::inline_bytes(&[i; 5]))?;
+            let done = next(&b.cq, Opcode::Recv)?;
+            pass(&a.cq, Opcode::Send)?;
+            let bytes = mem.to_vec(usize::from(i) * 64..usize::from(i) * 64 + 5)?;
+            seen.push((done.wr_id, done.is_of(to), bytes == [i; 5]));
+        }
+        let refused = b1.post_recv(Recv::empty());
+        Ok(equal("posted", before.recvs_in_flight, 8)
+            .and_then(|()| {
+                equal(
+                    "who got what",
+                    seen,
+                    (0..8).map(|i| (i, true, true)).collect(),
+                )
+            })
+            .and_then(|()| {
+                check(
+                    "its own receive",
+                    matches!(refused, Err(Error::SharedReceives)),
+                )
+            }))
+    });
+}
+
+// --- events -----------------------------------------------------------------------------------------------------
+
+fn events(r: &mut Report, a: &Host, b: &Host) {
+    case(
+        r,
+        "events: the limit of a shared receive queue, once",
+        || {
+            let srq = b.pd.create_srq(&b.cq).max_wr(16).limit(2).build()?;
+            let events = b.dev.events()?;
+            while events.next_event()?.is_some() {}
+            let first = a.qp().build()?;
+            let second = b.qp().srq(&srq).build()?;
+            let (to, from) = (second.endpoint(), first.endpoint());
+            let (_second, first) = (second.connect(from)?, first.connect(to)?);
+            srq.post_recvs((0..4).map(|i| Recv::empty().wr_id(i)))?;
+            for _ in 0..2 {
+                first.post(Send::empty())?;
+                pass(&b.cq, Opcode::Recv)?;
+                pass(&a.cq, Opcode::Send)?;
+            }
+            let early = events.next_event()?;
+            first.post(Send::empty())?;
+            let event = events.wait(WAIT)?;
+            pass(&b.cq, Opcode::Recv)?;
+            pass(&a.cq, Opcode::Send)?;
+            let info = srq.query()?;
+            first.post(Send::empty())?;
+            pass(&b.cq, Opcode::Recv)?;
+            pass(&a.cq, Opcode::Send)?;
+            let late = events.wait(SHORT);
+            Ok(equal("before", early, None)
+                .and_then(|()| equal("then", event.kind, EventKind::SrqLimit))
+                .and_then(|()| check("it is about the queue", event.is_about(&srq)))
+                .and_then(|()| equal("disarmed", info.limit, None))
+                .and_then(|()| check("once", matches!(late, Err(Error::Timeout { .. })))))
+        },
+    );
+    case(r, "events: each goes to one of several readers", || {
+        let srq = b.pd.create_srq(&b.cq).max_wr(16).build()?;
+        let events = b.dev.events()?;
+        let readers: Vec<_> = (0..3)
+            .map(|_| {
+                let events = events.clone();
+                std::thread::spawn(move || events.wait(Duration::from_secs(2)).is_ok())
+            })
+            .collect();
+        let first = a.qp().build()?;
+        let second = b.qp().srq(&srq).build()?;
+        let (to, from) = (second.endpoint(), first.endpoint());
+        let (_second, first) = (second.connect(from)?, first.connect(to)?);
+        srq.post_recvs((0..2).map(|i| Recv::empty().wr_id(i)))?;
+        srq.arm_limit(2)?;
+        first.post(Send::empty())?;
+        pass(&b.cq, Opcode::Recv)?;
+        pass(&a.cq, Opcode::Send)?;
+        let told = readers.into_iter().filter_map(|reader| reader.join().ok());
+        Ok(equal(
+            "readers who were told",
+            told.filter(|told| *told).count(),
+            1,
+        ))
+    });
+}
+
+// --- the connection manager -------------------------------------------------------------------------------------
+
+fn address(host: &Host, port: u16) -> Outcome<SocketAddr> {
+    let gid = host.dev.chosen().map_err(because("its GID"))?.gid;
+    let ip = gid.ipv4().ok_or("the chosen GID is no IPv4 address")?;
+    Ok(SocketAddr::new(ip.into(), port))
+}
+
+fn manager(r: &mut Report, a: &Host, b: &Host) {
+    let Some(any) = r.need("an address", || address(b, 0)) else {
+        return;
+    };
+    case(
+        r,
+        "CM: a grant comes with the acceptance, a write goes",
+        || {
+            let listener = cm::Listener::bind(&b.dev, any, 4)?;
+            let addr = listener.local_addr();
+            let mem = b.pd.alloc_buffer(4096)?;
+            let grant = mem.grant(.., Access::REMOTE_WRITE)?;
+            let theirs = b.qp().build()?;
+            theirs.post_recv(Recv::empty().wr_id(9))?;
+            let mut qp = a
+                .qp()
+                .mtu(rust_ulp::Mtu::B512)
+                .timeout(AckTimeout::at_least(SHORT));
+            qp = qp.rd_atomic(3).rnr_retry(RnrRetries::new(2)?);
+            let ours = qp.traffic_class(TrafficClass::from_dscp(10)?).build()?;
+            let (theirs, ours) = std::thread::scope(|scope| {
+                let acceptor = scope.spawn(|| -> R<_> {
+                    let request = listener.next_request(WAIT)?;
+                    let asked = (request.params(), request.private().message()?.data);
+                    let options = cm::AcceptOptions::new().grant(&grant).data(b"welcome");
+                    Ok((request.accept(theirs, &options)?, asked))
+                });
+                let options = cm::ConnectOptions::new().data(b"me").timeout(WAIT);
+                let ours = ours.connect_cm(addr, &options);
+                (acceptor.join(), ours)
+            });
+            let ours = ours?;
+            let (theirs, (asked, said)) = theirs.map_err(|_| Error::NotConnected)??;
+            let dst = ours.private().grant(0)?;
+            ours.qp()
+                .post(Write::inline_bytes(b"by the manager", dst).imm(1))?;
+            let came = next(&b.cq, Opcode::RecvWriteImm)?;
+            pass(&a.cq, Opcode::Write)?;
+            let got = mem.to_vec(..14)?;
+            let info = ours.qp().query()?;
+            let state = ours.query()?.state;
+            let ends = (*ours.qp().local(), *theirs.qp().peer());
+            let welcome = ours.private().message()?.data;
+            let told = theirs.qp().query()?.rnr_retry.count();
+            theirs.disconnect()?;
+            let gone = loop {
+                // The word takes its time.
+                let state = ours.query()?.state;
+                if state != cm::State::Established {
+                    break state;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            };
+            Ok(equal("what came", (came.wr_id, came.byte_len), (9, 14))
+                .and_then(|()| equal("the bytes", &got[..], b"by the manager"))
+                .and_then(|()| {
+                    equal(
+                        "what was said",
+                        (&said[..], &welcome[..]),
+                        (b"me", b"welcome"),
+                    )
+                })
+                .and_then(|()| equal("asked for", (asked.responder, asked.initiator), (3, 3)))
+                .and_then(|()| equal("MTU", info.path_mtu, Some(rust_ulp::Mtu::B512)))
+                .and_then(|()| equal("RNR retries of the peer", told, Some(2)))
+                .and_then(|()| equal("traffic class", info.path.traffic_class.dscp(), 10))
+                .and_then(|()| equal("state", state, cm::State::Established))
+                .and_then(|()| equal("number", ends.0.qp_num, ends.1.qp_num))
+                .and_then(|()| equal("first packet", ends.0.psn, ends.1.psn))
+                .and_then(|()| check("it has ended", gone != cm::State::Established)))
+        },
+    );
+    case(
+        r,
+        "CM: a rejection says why and leaves the queue pair",
+        || {
+            let listener = cm::Listener::bind(&b.dev, any, 4)?;
+            let addr = listener.local_addr();
+            let ours = a.qp().build()?;
+            ours.post_recv(Recv::empty())?;
+            let (rejected, refused) = std::thread::scope(|scope| {
+                let rejecter = scope.spawn(|| listener.next_request(WAIT)?.reject(b"not today"));
+                let refused = ours.connect_cm(addr, &cm::ConnectOptions::new().timeout(WAIT));
+                (rejecter.join(), refused)
+            });
+            rejected.map_err(|_| Error::NotConnected)??;
+            let Err(error) = refused else {
+                return Ok(Err("it connected".to_owned()));
+            };
+            let rejection = error.rejection().cloned();
+            drop(listener);
+            let ours = error.into_qp();
+            let left = ours.query()?;
+            let nobody = ours.connect_cm(addr, &cm::ConnectOptions::new().timeout(WAIT));
+            let nobody = nobody.err().and_then(|error| error.rejection().cloned());
+            Ok(match rejection {
+                Some(rejection) => equal("why", rejection.reason, cm::RejectReason::Program)
+                    .and_then(|()| {
+                        check("words", rejection.private.raw().starts_with(b"not today"))
+                    }),
+                None => Err("it was no rejection".to_owned()),
+            }
+            .and_then(|()| equal("its receives", left.recvs_in_flight, 1))
+            .and_then(|()| {
+                let reason = nobody.map(|rejection| rejection.reason);
+                equal("nobody listens", reason, Some(cm::RejectReason::NoListener))
+            }))
+        },
+    );
+    case(
+        r,
+        "CM: the time limit ends a request that nobody takes",
+        || {
+            let listener = cm::Listener::bind(&b.dev, any, 4)?;
+            let options = cm::ConnectOptions::new().timeout(SHORT);
+            let ours = a.qp().build()?.connect_cm(listener.local_addr(), &options);
+            let empty = cm::Listener::bind(&b.dev, any, 1)?.next_request(SHORT);
+            let taken = cm::Listener::bind(&b.dev, listener.local_addr(), 1);
+            Ok(match ours {
+                Err(error) => check("a time-out", matches!(error.error(), Error::Timeout { .. })),
+                Ok(_) => Err("it connected".to_owned()),
+            }
+            .and_then(|()| check("no request", matches!(empty, Err(Error::Timeout { .. }))))
+            .and_then(|()| {
+                let errno = taken.err().and_then(|error| error.errno());
+                equal("the port is taken", errno, Some(libc::EADDRINUSE))
+            }))
+        },
+    );
+}
+
+// --- diagnoses ----------------------------------------------------------------------------------------------------
+
+/// Makes a request fail, and looks for what the diagnosis says.
+fn diagnosed(qp: &Qp<Rc>, cq: &Cq, statuses: &[Status], parts: &[&str]) -> Outcome {
+    let error = failure(qp, cq)?;
+    let diagnosis = qp.diagnose(&error).map_err(because("diagnosing"))?;
+    let text = diagnosis.to_string();
+    let known = statuses.contains(&error.status);
+    check(format!("status {:?}", error.status), known)?;
+    equal("findings", &diagnosis.findings[..], &[])?;
+    equal(
+        "its own state",
+        diagnosis.info.state,
+        rust_ulp::QpState::Err,
+    )?;
+    for part in parts {
+        check(format!("{part:?} is not in {text}"), text.contains(part))?;
+    }
+    Ok(())
+}
+
+fn diagnoses(r: &mut Report, a: &Host, b: &Host) {
+    let impatient = || -> R<_> {
+        let qp = a
+            .qp()
+            .timeout(AckTimeout::at_least(Duration::from_millis(8)));
+        Ok(qp.retry_cnt(Retries::new(1)?))
+    };
+    case(r, "diagnosis: receiver not ready", || {
+        let first = a.qp().rnr_retry(RnrRetries::new(1)?).build()?;
+        let second = b
+            .qp()
+            .min_rnr_timer(RnrTimer::at_least(SHORT / 100))
+            .build()?;
+        let (to, from) = (second.endpoint(), first.endpoint());
+        let (_second, first) = (second.connect(from)?, first.connect(to)?);
+        first.post(Send::empty())?;
+        let parts = ["no receive posted", "gave up after 1 repeats"];
+        Ok(diagnosed(
+            &first,
+            &a.cq,
+            &[Status::RnrRetryExceeded],
+            &parts,
+        ))
+    });
+    case(r, "diagnosis: nobody is there", || {
+        let first = impatient()?.build()?;
+        let away = b.qp().build()?.endpoint(); // and it is gone
+        let first = first.connect(away)?;
+        first.post(Send::empty())?;
+        let parts = ["queue pair is gone", "after 1 repeats, each after 8"];
+        Ok(diagnosed(&first, &a.cq, &[Status::RetryExceeded], &parts))
+    });
+    case(r, "diagnosis: the ends disagree on packet numbers", || {
+        let (first, second) = (impatient()?.build()?, b.qp().build()?);
+        let (to, from) = (second.endpoint(), first.endpoint());
+        // What comes is ahead of what is expected. Behind, Soft-RoCE takes it for a repeat, and
+        // acknowledges what it is not: then nothing ever fails.
+        let psn = from.psn.wrapping_sub(0x40_0000) & 0xff_ffff;
+        let wrong = Endpoint::new(from.qp_num, psn, from.gid, from.mtu).rd_atomic(1, 1);
+        let (_second, first) = (second.connect(wrong)?, first.connect(to)?);
+        first.post(Send::empty())?;
+        let parts = ["disagree on packet numbers"];
+        Ok(diagnosed(&first, &a.cq, &[Status::RetryExceeded], &parts))
+    });
+    case(r, "diagnosis: no such remote memory", || {
+        let [first, _second] = connect(a, b, None)?;
+        first.post(Write::inline_bytes(
+            b"x",
+            RemoteSlice::new(0, 8, 0xbad_bad)?,
+        ))?;
+        let parts = ["refused the access", "revoked"];
+        Ok(diagnosed(&first, &a.cq, &[Status::RemoteAccess], &parts))
+    });
+    case(
+        r,
+        "diagnosis: a receive that is too small, at both ends",
+        || {
+            let [first, second] = connect(a, b, None)?;
+            let mem = b.pd.alloc_buffer(64)?;
+            second.post_recv(Recv::new(mem.slice(..4)?))?;
+            first.post(Send::inline_bytes(b"longer than that"))?;
+            // The specification has the responder answer with an invalid request; Soft-RoCE does otherwise.
+            let answers = [Status::RemoteInvalidRequest, Status::RemoteOperation];
+            let own = [Status::LocalLength, Status::LocalQpOperation];
+            let parts = ["receive is too small for the message"];
+            Ok(diagnosed(&first, &a.cq, &answers, &parts)
+                .and_then(|()| diagnosed(&second, &b.cq, &own, &["longer than the receive"])))
+        },
+    );
+}
