@@ -35,7 +35,10 @@ struct Ends {
 fn ends() -> Outcome<Ends> {
     let [here, there] = Host::two()?;
     let meet = || -> rust_ulp::Result<_> {
-        let (local, remote) = (here.pd.alloc_buffer(size())?, there.pd.alloc_buffer(size())?);
+        let (local, remote) = (
+            here.pd.alloc_buffer(size())?,
+            there.pd.alloc_buffer(size())?,
+        );
         let grant = remote.grant(.., Access::REMOTE_WRITE)?;
         let listener = Listener::bind("127.0.0.1:0")?;
         let addr = listener.local_addr()?;
