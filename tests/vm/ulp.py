@@ -263,7 +263,7 @@ class Qp:
             bits |= N["QP_" + name]
         return self.file.call("QP_MODIFY", qp=self.handle, attr_mask=bits, attr=attr)
 
-    def connect(self, dest_qp_num, dgid, rq_psn, sq_psn, mtu=5, timeout=14, retry_cnt=7):
+    def connect(self, dest_qp_num, dgid, rq_psn, sq_psn, mtu=5, timeout=14, retry_cnt=7, rnr_retry=7):
         """INIT, RTR, RTS towards the peer whose GID is the 16 bytes `dgid`."""
         f = self.file
         self.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=f.port,
@@ -275,7 +275,7 @@ class Qp:
                     qp_state=N["QPS_RTR"], path_mtu=mtu, dest_qp_num=dest_qp_num, rq_psn=rq_psn,
                     max_dest_rd_atomic=1, min_rnr_timer=12, ah=ah)
         self.modify("STATE SQ_PSN" + reliable * " TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC",
-                    qp_state=N["QPS_RTS"], timeout=timeout, retry_cnt=retry_cnt, rnr_retry=7,
+                    qp_state=N["QPS_RTS"], timeout=timeout, retry_cnt=retry_cnt, rnr_retry=rnr_retry,
                     sq_psn=sq_psn, max_rd_atomic=1)
 
     def start(self, qkey, sq_psn=0):

@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Reliable connections between h1 and h2 over a line that is not.
+
+    loss.py mixed|rnr|cut|drain
+
+Expects the module and two hosts. Prints `ok` and `not ok` lines.
+"""
+import contextlib
+import os
+import random
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import ulp
+from ulp import N, pair
+
+COUNT = int(os.environ.get("ULP_MIXED", "20000"))
+SEED = int(os.environ.get("ULP_SEED", "1"))
+ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | N["ACCESS_REMOTE_ATOMIC"]
+MTU = 4096
+#: Requests under way together, each with a place of its own at both ends.
+BATCH, PLACE = 32, 1 << 17
+FLUSHED, RETRY_EXCEEDED, RNR_EXCEEDED = 5, 12, 13
+
+
+@contextlib.contextmanager
+def line(*what):
+    """Both ways between the hosts go through netem while the block runs."""
+    ends = [["ip", "netns", "exec", f"h{i}", "tc", "qdisc"] for i in (1, 2)]
+    for i, tc in enumerate(ends, 1):
+        subprocess.run([*tc, "add", "dev", f"w{i}", "root", "netem", *what], check=True, timeout=20 * ulp.PATIENCE)
+    try:
+        yield
+    finally:
+        for i, tc in enumerate(ends, 1):
+            subprocess.run([*tc, "del", "dev", f"w{i}", "root"], check=True, timeout=20 * ulp.PATIENCE)
+
+
+def dropped():
+    """How many packets the lines have lost, doubled or not."""
+    total = 0
+    for i in (1, 2):
+        said = subprocess.run(["ip", "netns", "exec", f"h{i}", "tc", "-s", "qdisc", "show", "dev", f"w{i}"],
+                              capture_output=True, text=True, check=True, timeout=20 * ulp.PATIENCE).stdout
+        total += int(said.split("dropped ")[1].split(",")[0])
+    return total
+
+
+def connected(**more):
+    """Two ends whose queue pairs let the peer do everything, and give up after `retry_cnt` tries."""
+    a, b = (ulp.End(f"h{i}", length=BATCH * PLACE, access=ALL, depth=2 * BATCH, entries=1024) for i in (1, 2))
+    for end, peer in ((a, b), (b, a)):
+        end.connect(peer, **more)
+        end.qp.modify("ACCESS_FLAGS", access_flags=ALL)
+    return a, b
+
+
+def size(dice):
+    """Mostly small, now and then at the borders of a packet or a page, now and then long."""
+    return dice.choice((dice.randrange(1, 256), dice.randrange(1, 256), MTU + dice.randrange(-2, 3),
+                        dice.randrange(1, 3) * MTU + dice.randrange(-1, 2), dice.randrange(256, 8192), dice.randrange(8192, 65536)))
+
+
+def test_mixed(r):
+    """Writes, reads, sends and atomics of random sizes at random places: what each did, and nothing beside."""
+    dice = random.Random(SEED)
+    pool = dice.randbytes(1 << 20)
+    a, b = connected(timeout=12)
+    wrong, done, lost = [], 0, 0
+    kinds = dict.fromkeys(("RDMA_WRITE", "RDMA_READ", "SEND", "ATOMIC_FETCH_AND_ADD", "ATOMIC_CMP_AND_SWP"), 0)
+    with line("delay", "200us", "100us", "loss", "1%", "duplicate", "1%", "reorder", "5%", "50%"):
+        while done < COUNT:
+            n = min(BATCH, COUNT - done)
+            wrs, receives, expected = [], [], []
+            for i in range(n):
+                kind = dice.choice(tuple(kinds))
+                kinds[kind] += 1
+                here, there = (i * PLACE + 64 + dice.randrange(0, PLACE // 2 - 128) for _ in range(2))
+                if kind.startswith("ATOMIC"):
+                    there &= ~7
+                    length, old, add = 8, dice.randrange(1 << 64), dice.randrange(1 << 64)
+                    matches = dice.random() < 0.5
+                    b.buffer.map[there:there + 8] = old.to_bytes(8, "little")
+                    compare = old if matches else old ^ 1
+                    more = {"arg0": add} if "ADD" in kind else {"arg0": compare, "arg1": add}
+                    new = (old + add) % (1 << 64) if "ADD" in kind else add if matches else old
+                    expected += [(a, here, old.to_bytes(8, "little")), (b, there, new.to_bytes(8, "little"))]
+                else:
+                    length, more = min(size(dice), PLACE // 2 - 128), {}
+                    at = dice.randrange(len(pool) - length)
+                    data = pool[at:at + length]
+                    source, where, target, to = (b, there, a, here) if kind == "RDMA_READ" else (a, here, b, there)
+                    source.buffer.map[where:where + length] = data
+                    # What stands before and behind it stays as it is.
+                    edge = pool[at:at + 16]
+                    target.buffer.map[to - 16:to] = edge
+                    target.buffer.map[to + length:to + length + 16] = edge
+                    expected.append((target, to - 16, edge + data + edge))
+                if kind == "SEND":
+                    receives.append(b.qp.wr("RECV", b.buffer, there, length, user_data=done + i))
+                else:
+                    more |= {"remote_addr": b.grant.addr + there, "rkey": b.grant.rkey}
+                wrs.append(a.qp.wr(kind, a.buffer, here, length, user_data=done + i, **more))
+            if receives:
+                b.file.submit(receives)
+            a.file.submit(wrs)
+            got = [(c.user_data, c.status) for c in a.cq.wait(n, seconds=60)]
+            if got != [(done + i, 0) for i in range(n)]:
+                wrong.append(f"completions {got}")
+            got = [(c.user_data, c.status, c.byte_len) for c in b.cq.wait(len(receives))]
+            if got != [(wr.user_data, 0, wr.sge.length) for wr in receives]:
+                wrong.append(f"receives {got}")
+            wrong += [f"request {done}.. bytes at {at} of {'a' if end is a else 'b'}" for end, at, data in expected
+                      if end.buffer.map[at:at + len(data)] != data]
+            done += n
+            if wrong:
+                break
+        lost = dropped()
+    r.equal(f"{COUNT} requests ({', '.join(f'{n} {k}' for k, n in kinds.items())}): every byte is right", wrong, [])
+    r.check("though packets were lost", lost > COUNT // 200, f"{lost} were")
+    r.equal("and nothing came twice", (a.cq.reap(), b.cq.reap()), ([], []))
+
+
+def test_rnr(r):
+    """A peer that has no receive, for a sender that tries so many times."""
+    a, b = connected()
+    a.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    b.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    for end, peer in ((a, b), (b, a)):
+        end.connect(peer, rnr_retry=2)
+    a.file.submit([a.qp.wr("SEND", a.buffer, 0, 8, user_data=i) for i in range(3)])
+    r.equal("a send without a receive fails with RNR_RETRY_EXC, what is behind it is flushed",
+            [(c.user_data, c.status) for c in a.cq.wait(3)], [(0, RNR_EXCEEDED), (1, FLUSHED), (2, FLUSHED)])
+    r.equal("the peer has not noticed", b.file.call("QP_QUERY", qp=b.qp.handle).attr.qp_state, N["QPS_RTS"])
+    for end in (a, b):
+        end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    for end, peer in ((a, b), (b, a)):
+        end.connect(peer)
+    b.file.submit([b.qp.wr("RECV", b.buffer, 0, 8, user_data=7)])
+    a.buffer.map[:8] = b"8 bytes!"
+    a.file.submit([a.qp.wr("SEND", a.buffer, 0, 8, user_data=8)])
+    r.equal("connected anew it goes on", ([(c.user_data, c.status) for c in a.cq.wait(1)], [(c.user_data, c.status) for c in b.cq.wait(1)],
+                                          b.buffer.map[:8]), ([(8, 0)], [(7, 0)], b"8 bytes!"))
+
+
+def test_cut(r):
+    """The line is cut: the request fails in the end; healed before that, it succeeds."""
+    a, b = connected(timeout=12, retry_cnt=3)
+    with line("loss", "100%"):
+        a.file.submit([a.write(b, 3 * MTU, user_data=i) for i in range(4)])
+        got = [(c.user_data, c.status) for c in a.cq.wait(4)]
+    r.equal("a peer that is gone: RETRY_EXC for the first, the rest is flushed", got, [(0, RETRY_EXCEEDED)] + [(i, FLUSHED) for i in (1, 2, 3)])
+    r.equal("the queue pair is in ERR", a.file.call("QP_QUERY", qp=a.qp.handle).attr.qp_state, N["QPS_ERR"])
+    a, b = connected(timeout=14, retry_cnt=7)
+    a.buffer.map[:MTU] = os.urandom(MTU)
+    with line("loss", "100%"):
+        a.file.submit([a.write(b, MTU, user_data=1)])
+        r.equal("while it is cut nothing completes", a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=300 * 10**6).completed, 0)
+    r.equal("healed, it completes", [(c.user_data, c.status) for c in a.cq.wait(1)], [(1, 0)])
+    r.check("and the bytes are there", a.buffer.map[:MTU] == b.buffer.map[:MTU], "they differ")
+
+
+def test_drain(r):
+    """A thousand requests queued to a peer that is gone: each completes once, and nothing hangs."""
+    a, b = (ulp.End(f"h{i}", depth=1000, entries=2048) for i in (1, 2))
+    for end, peer in ((a, b), (b, a)):
+        end.connect(peer, timeout=14, retry_cnt=7)
+    with line("loss", "100%"):
+        a.file.submit([a.write(b, 64, user_data=i) for i in range(1000)])
+        a.qp.modify("STATE", qp_state=N["QPS_ERR"])
+        got = [(c.user_data, c.status) for c in a.cq.wait(1000)]
+        r.equal("ERR flushes all of them, in order", got, [(i, FLUSHED) for i in range(1000)])
+        a.qp.modify("STATE", qp_state=N["QPS_RESET"])
+        a.connect(b, timeout=14, retry_cnt=7)
+        a.file.submit([a.write(b, 64, user_data=i) for i in range(1000)])
+        a.qp.modify("STATE", qp_state=N["QPS_RESET"])
+        got = [(c.user_data, c.status) for c in a.cq.wait(1000)]
+        r.equal("so does RESET", got, [(i, FLUSHED) for i in range(1000)])
+        a.connect(b, timeout=14, retry_cnt=7)
+        a.file.submit([a.write(b, 64, user_data=i) for i in range(1000)])
+        a.file.destroy(a.qp.handle)
+        got = [(c.user_data, c.status) for c in a.cq.wait(1000)]
+        r.equal("and DESTROY", got, [(i, FLUSHED) for i in range(1000)])
+    r.equal("none completes twice", a.cq.reap(), [])
+
+
+def main():
+    test = globals().get("test_" + (sys.argv[1] if len(sys.argv) == 2 else ""))
+    if test is None:
+        print(__doc__.split("\n\n")[1].strip(), file=sys.stderr)
+        sys.exit(2)
+    report = ulp.Report()
+    report.run(sys.argv[1], test)
+    sys.stdout.flush()
+    os._exit(report.status())
+
+
+if __name__ == "__main__":
+    main()
