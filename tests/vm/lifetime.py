@@ -97,12 +97,13 @@ def husk(r, what, end):
         "GRANT_CREATE": {"buffer": b.handle, "access": N["ACCESS_REMOTE_WRITE"], "length": 64},
         "AH_CREATE": {"pd": end.pd}, "SRQ_CREATE": {"pd": end.pd, "cq": end.cq.handle, "max_wr": 1, "max_sge": 1},
         "SRQ_MODIFY": {"srq": q.handle}, "SRQ_QUERY": {"srq": q.handle},
+        "LISTEN": {"backlog": 1}, "GET_REQUEST": {"listener": q.handle}, "ACCEPT": {"request": q.handle, "qp": q.handle},
+        "REJECT": {"request": q.handle}, "CONNECT": {"qp": q.handle}, "DISCONNECT": {"conn": q.handle},
+        "CONN_QUERY": {"conn": q.handle},
         "DESTROY": {"handle": q.handle},
         "SUBMIT": {"wr_size": ctypes.sizeof(ulp.S["wr"]), "cq": end.cq.handle},
     }
     missing = {n[4:] for n in N if n.startswith("IOC_")} - set(calls) - {"MAGIC"}
-    if not ulp.File().call("QUERY").features & N["FEATURE_CM"]:
-        missing -= {"LISTEN", "GET_REQUEST", "ACCEPT", "REJECT", "CONNECT", "DISCONNECT", "CONN_QUERY"}
     r.equal(f"{what}: every command of the header is tried", sorted(missing), [])
     got = {name: error_of(f.call, name, **fields) for name, fields in calls.items()}
     got["SUBMIT of a write"] = error_of(f.submit, [q.wr("RDMA_WRITE", b, 0, 8)])
