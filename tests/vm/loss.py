@@ -64,15 +64,28 @@ def size(dice):
 
 
 def test_mixed(r):
-    """Writes, reads, sends and atomics of random sizes at random places: what each did, and nothing beside."""
+    """Random requests over a line that loses and doubles packets, and over one that reorders them too.
+
+    No atomics where packets are reordered: when a response comes late, rxe's completer may already be past it
+    (a NAK of what is behind it counts as its acknowledgement), and then completes the request without the value
+    that the response brings (check_psn() in rxe_comp.c: COMPST_COMP_ACK for the last packet of a request). Where
+    nearly every packet is reordered (netem with jitter) it loses its way with other requests as well, and warns.
+    """
+    mixed(r, ("loss", "1%", "duplicate", "1%"), "RDMA_WRITE RDMA_READ SEND ATOMIC_FETCH_AND_ADD ATOMIC_CMP_AND_SWP")
+    mixed(r, ("delay", "200us", "loss", "1%", "duplicate", "1%", "reorder", "5%", "50%"), "RDMA_WRITE RDMA_READ SEND")
+
+
+def mixed(r, how, what):
+    """Half of COUNT requests of random sizes at random places: what each did, and nothing beside."""
+    count = COUNT // 2
     dice = random.Random(SEED)
     pool = dice.randbytes(1 << 20)
     a, b = connected(timeout=12)
     wrong, done, lost = [], 0, 0
-    kinds = dict.fromkeys(("RDMA_WRITE", "RDMA_READ", "SEND", "ATOMIC_FETCH_AND_ADD", "ATOMIC_CMP_AND_SWP"), 0)
-    with line("delay", "200us", "100us", "loss", "1%", "duplicate", "1%", "reorder", "5%", "50%"):
-        while done < COUNT:
-            n = min(BATCH, COUNT - done)
+    kinds = dict.fromkeys(what.split(), 0)
+    with line(*how):
+        while done < count:
+            n = min(BATCH, count - done)
             wrs, receives, expected = [], [], []
             for i in range(n):
                 kind = dice.choice(tuple(kinds))
@@ -112,14 +125,18 @@ def test_mixed(r):
             got = [(c.user_data, c.status, c.byte_len) for c in b.cq.wait(len(receives))]
             if got != [(wr.user_data, 0, wr.sge.length) for wr in receives]:
                 wrong.append(f"receives {got}")
-            wrong += [f"request {done}.. bytes at {at} of {'a' if end is a else 'b'}" for end, at, data in expected
-                      if end.buffer.map[at:at + len(data)] != data]
+            for end, at, data in expected:
+                now = end.buffer.map[at:at + len(data)]
+                if now != data:
+                    differ = [i for i, (x, y) in enumerate(zip(now, data)) if x != y]
+                    wrong.append(f"{wrs[at // PLACE].opcode} request {done + at // PLACE}: {len(differ)} of {len(data)} bytes at {at} of"
+                                 f" {'a' if end is a else 'b'} differ, {differ[0]} to {differ[-1]}")
             done += n
             if wrong:
                 break
         lost = dropped()
-    r.equal(f"{COUNT} requests ({', '.join(f'{n} {k}' for k, n in kinds.items())}): every byte is right", wrong, [])
-    r.check("though packets were lost", lost > COUNT // 200, f"{lost} were")
+    r.equal(f"{' '.join(how)}: {count} requests ({', '.join(f'{n} {k}' for k, n in kinds.items())}): every byte is right", wrong, [])
+    r.check("though packets were lost", lost > count // 200, f"{lost} were, seed {SEED}")
     r.equal("and nothing came twice", (a.cq.reap(), b.cq.reap()), ([], []))
 
 

@@ -386,6 +386,10 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
         r,
         "CM: a grant comes with the acceptance, a write goes",
         || {
+            // What was left in the shared receive queues above was flushed when they went.
+            while let Some(completion) = b.cq.poll()? {
+                let _ = completion.ok();
+            }
             let listener = cm::Listener::bind(&b.dev, any, 4)?;
             let addr = listener.local_addr();
             let mem = b.pd.alloc_buffer(4096)?;
