@@ -790,7 +790,9 @@ def test_churn(r):
         for turn in range(rounds):
             i = p.add()
             p.far.submit([p.peers[i].wr("SEND_WITH_IMM", p.far_buffer, 0, 3000, imm_data=i) for _ in range(4)])
-            if turn % 3 == 0:
+            if turn == 0:
+                p.far_cq.wait(4)  # one that is not interrupted, however slow the others are
+            elif turn % 3 == 0:
                 p.qps[i].modify("STATE", qp_state=N["QPS_RESET"])
             if turn % 2:
                 p.far_cq.reap()
