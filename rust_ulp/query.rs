@@ -40,7 +40,7 @@ use kernel::{
 
 pub(crate) fn module(_this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     let mut arg = Arg::<abi::Query>::read(arg, abi::Query::SIZE)?;
-    if arg.value.flags != 0 || arg.value.pad != 0 {
+    if arg.value.flags != 0 {
         return Err(EINVAL);
     }
     arg.value = abi::Query {
@@ -63,7 +63,7 @@ pub(crate) fn module(_this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         max_queue_depth: ioctl::MAX_QUEUE_DEPTH,
         max_sge: ioctl::MAX_SGE,
         max_inline: ioctl::MAX_INLINE,
-        pad: 0,
+        max_entries: u32::MAX,
     };
     arg.write()
 }

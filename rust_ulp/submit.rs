@@ -143,7 +143,7 @@ pub(crate) fn submit(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     if value.nr_wrs > MAX_BATCH {
         return Err(E2BIG);
     }
-    if value.nr_wrs > 0 && value.wr_size < abi::Wr::SIZE {
+    if value.nr_wrs > 0 && value.wr_size < abi::WR_SIZE_V1 {
         return Err(EINVAL);
     }
     value.posted = 0;
@@ -269,7 +269,7 @@ fn stage(value: &abi::Submit, scratch: &mut Scratch) -> Result<(), Bad> {
         .staged
         .reserve(count, GFP_KERNEL_ACCOUNT)
         .map_err(memory)?;
-    read_array(value.wrs, value.wr_size, &mut scratch.wrs)
+    read_array(value.wrs, value.wr_size, abi::WR_SIZE_V1, &mut scratch.wrs)
         .map_err(|(index, error)| Bad { index, error })?;
 
     let Scratch {
@@ -297,7 +297,8 @@ fn stage(value: &abi::Submit, scratch: &mut Scratch) -> Result<(), Bad> {
                 sges.resize(total, abi::Sge::default(), GFP_KERNEL_ACCOUNT)
                     .map_err(memory)?;
                 let part = sges.get_mut(first_sge..total).ok_or_else(|| fail(EINVAL))?;
-                read_array(addr, abi::Sge::SIZE, part).map_err(|(_, error)| fail(error))?;
+                read_array(addr, abi::Sge::SIZE, abi::Sge::SIZE, part)
+                    .map_err(|(_, error)| fail(error))?;
             }
         }
         let list = sges.get(first_sge..).unwrap_or(&[]);

@@ -220,6 +220,8 @@ pub fn decode(wr: &abi::Wr, limits: Limits) -> Result<Request, Refusal> {
         _ => return Err(Refusal::Invalid),
     };
     if wr.flags & !flags != 0
+        || wr.timeout_ns != 0
+        || wr.reserved != 0
         || (!remote && (remote_addr != 0 || rkey != 0))
         || (!imm && wr.imm_data != 0)
         || (args < 1 && wr.arg0 != 0)

@@ -111,20 +111,22 @@ impl<T: Plain> Arg<T> {
     }
 }
 
-/// Reads `values.len()` entries of `stride` bytes each into `values`. Sleeps.
+/// Reads `values.len()` entries of `stride` bytes each into `values`, which are zero. Sleeps.
 ///
-/// An entry that is longer than `T` must be zero beyond it, else [`E2BIG`]. An error comes with the
-/// number of the entry that it is about.
+/// `min` is the size of an entry's first version: less is [`EINVAL`]. An entry that is longer than
+/// `T` must be zero beyond it, else [`E2BIG`]. An error comes with the number of the entry that it is
+/// about.
 pub(crate) fn read_array<T: Plain>(
     ptr: u64,
     stride: u32,
+    min: u32,
     values: &mut [T],
 ) -> Result<(), (u32, Error)> {
     let ptr = usize::try_from(ptr).map_err(|_| (0, EFAULT))?;
-    let (stride, size) = (stride as usize, core::mem::size_of::<T>());
-    if stride < size {
+    if stride < min {
         return Err((0, EINVAL));
     }
+    let stride = stride as usize;
     let len = stride.checked_mul(values.len()).ok_or((0, EINVAL))?;
     let mut reader = UserSlice::new(UserPtr::from_addr(ptr), len).reader();
     for (index, value) in numbered(values.iter_mut()) {
@@ -134,8 +136,9 @@ pub(crate) fn read_array<T: Plain>(
 }
 
 fn read_entry<T: Plain>(reader: &mut UserSliceReader, stride: usize, value: &mut T) -> Result {
-    reader.read_slice(value.as_bytes_mut())?;
-    let mut left = stride.saturating_sub(core::mem::size_of::<T>());
+    let known = stride.min(core::mem::size_of::<T>());
+    reader.read_slice(value.as_bytes_mut().get_mut(..known).ok_or(EINVAL)?)?;
+    let mut left = stride.saturating_sub(known);
     while left > 0 {
         let mut rest = [0u8; 64];
         let now = left.min(rest.len());

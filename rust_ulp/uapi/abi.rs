@@ -104,6 +104,8 @@ pub const IOC_SRQ_MODIFY: u32 = io(0x19);
 pub const IOC_SRQ_QUERY: u32 = io(0x1a);
 pub const IOC_DESTROY: u32 = io(0x1f);
 pub const IOC_SUBMIT: u32 = io(0x20);
+pub const IOC_CANCEL: u32 = io(0x21);
+pub const IOC_CQ_EVENTFD: u32 = io(0x22);
 pub const IOC_LISTEN: u32 = io(0x30);
 pub const IOC_GET_REQUEST: u32 = io(0x31);
 pub const IOC_ACCEPT: u32 = io(0x32);
@@ -111,6 +113,11 @@ pub const IOC_REJECT: u32 = io(0x33);
 pub const IOC_CONNECT: u32 = io(0x34);
 pub const IOC_DISCONNECT: u32 = io(0x35);
 pub const IOC_CONN_QUERY: u32 = io(0x36);
+pub const IOC_BUFFER_REGISTER: u32 = io(0x40);
+pub const IOC_BUFFER_IMPORT: u32 = io(0x41);
+pub const IOC_BUFFER_QUERY: u32 = io(0x42);
+pub const IOC_GRANT_ROTATE: u32 = io(0x43);
+pub const IOC_GRANT_QUERY: u32 = io(0x44);
 /// as IB_DEVICE_NAME_MAX, NUL included
 pub const NAME_MAX: usize = 64;
 pub const TIMEOUT_MAX_NS: u64 = 3_600_000_000_000;
@@ -126,6 +133,16 @@ pub const FEATURE_DATAGRAM: u64 = 1 << 3;
 pub const FEATURE_EVENTS: u64 = 1 << 4;
 /// LISTEN, CONNECT and so on
 pub const FEATURE_CM: u64 = 1 << 5;
+/// CANCEL, and deadlines of requests
+pub const FEATURE_CANCEL: u64 = 1 << 6;
+/// CQ_EVENTFD
+pub const FEATURE_EVENTFD: u64 = 1 << 7;
+/// URING_*
+pub const FEATURE_URING: u64 = 1 << 8;
+/// BUFFER_REGISTER
+pub const FEATURE_USER_MEMORY: u64 = 1 << 9;
+/// BUFFER_IMPORT
+pub const FEATURE_DMABUF: u64 = 1 << 10;
 /// what ATTACH without a name takes
 pub const DEVICE_DEFAULT: u32 = 1 << 0;
 /// a GID's netdev is in the opener's network namespace
@@ -181,6 +198,10 @@ pub const WC_GRH: u8 = 1 << 0;
 pub const WC_WITH_IMM: u8 = 1 << 1;
 /// imm_data is the invalidated rkey
 pub const WC_WITH_INVALIDATE: u8 = 1 << 2;
+/// its deadline has passed
+pub const WC_STATUS_TIMEOUT: u16 = 256;
+/// CANCEL named it
+pub const WC_STATUS_CANCELED: u16 = 257;
 /// every send request makes a completion
 pub const QP_SIG_ALL: u32 = 1 << 0;
 pub const QP_STATE: u32 = 1 << 0;
@@ -212,6 +233,23 @@ pub const ACCESS_LOCAL_WRITE: u32 = 1 << 0;
 pub const ACCESS_REMOTE_WRITE: u32 = 1 << 1;
 pub const ACCESS_REMOTE_READ: u32 = 1 << 2;
 pub const ACCESS_REMOTE_ATOMIC: u32 = 1 << 3;
+/// requests and peers only read it
+pub const BUFFER_READ_ONLY: u32 = 1 << 0;
+/// BUFFER_CREATE
+pub const BUFFER_PAGES: u32 = 1;
+/// BUFFER_REGISTER
+pub const BUFFER_USER: u32 = 2;
+/// BUFFER_IMPORT
+pub const BUFFER_DMABUF: u32 = 3;
+/// ends when it was used; needs qp
+pub const GRANT_ONE_SHOT: u32 = 1 << 0;
+/// as much as goes under one key: length says how much
+pub const GRANT_PARTIAL: u32 = 1 << 1;
+pub const GRANT_ACTIVE: u32 = 1;
+/// ONE_SHOT: used up
+pub const GRANT_USED: u32 = 2;
+/// its queue pair has ended
+pub const GRANT_EXPIRED: u32 = 3;
 pub const NODE_ANY: i32 = -1;
 pub const WR_RDMA_WRITE: u8 = 0;
 pub const WR_RDMA_WRITE_WITH_IMM: u8 = 1;
@@ -229,6 +267,22 @@ pub const SEND_SIGNALED: u16 = 1 << 1;
 pub const SEND_SOLICITED: u16 = 1 << 2;
 /// the data is taken when SUBMIT is called
 pub const SEND_INLINE: u16 = 1 << 3;
+/// size of the first version of [`Wr`]
+pub const WR_SIZE_V1: u32 = 64;
+/// whatever its user_data; that is 0 then
+pub const CANCEL_ALL: u32 = 1 << 0;
+/// one request; needs IORING_SETUP_SQE128: the 80 bytes are a [`Wr`]
+pub const URING_REQUEST: u32 = io(0x80);
+/// requests in memory: [`UringBatch`]
+pub const URING_BATCH: u32 = io(0x81);
+/// as CANCEL: [`UringCancel`]; res is how many
+pub const URING_CANCEL: u32 = io(0x82);
+/// completions of a queue as a stream: [`UringStream`]
+pub const URING_STREAM: u32 = io(0x83);
+/// res of a request that completed with status n is this minus n
+pub const URING_FAILED: i32 = -1024;
+/// requests make entries in completion rings, too, as by SUBMIT
+pub const URING_RING: u32 = 1 << 0;
 /// records that a file keeps
 pub const EVENTS_MAX: usize = 256;
 /// handle: the completion queue
@@ -260,6 +314,8 @@ pub const EVENT_DEVICE_REMOVED: u32 = 256;
 pub const EVENT_DEVICE_RENAMED: u32 = 257;
 /// info: how many records did not fit
 pub const EVENT_LOST: u32 = 258;
+/// handle: the grant; info: GRANT_USED or EXPIRED
+pub const EVENT_GRANT_ENDED: u32 = 259;
 /// handle: the listener; info: requests waiting
 pub const EVENT_CONNECT_REQUEST: u32 = 272;
 /// handle: the connection; the peer has ended it
@@ -312,7 +368,8 @@ abi! {
         max_sge: u32,
         /// out: inline bytes per work request
         max_inline: u32,
-        pad: u32,
+        /// out: entries of all queues of one open file together
+        max_entries: u32,
     }
     struct DeviceEntry = rust_ulp_device_entry {
         /// NUL-terminated
@@ -661,10 +718,78 @@ abi! {
         handle: u32,
         /// out
         mmap_offset: u64,
+        /// out: bytes under one key of the device
+        key_bytes: u64,
+        /// out: how many of them there are
+        keys: u32,
+        pad: u32,
+    }
+    struct BufferRegister = rust_ulp_buffer_register {
+        size: u32,
+        /// in: BUFFER_READ_ONLY
+        flags: u32,
+        /// in: handle
+        pd: u32,
+        /// out
+        handle: u32,
+        /// in: of the first byte, aligned or not
+        addr: u64,
+        /// in: bytes
+        length: u64,
+        /// out; the first key may have less
+        key_bytes: u64,
+        /// out
+        keys: u32,
+        /// out: bytes that were found contiguous
+        page_size: u32,
+    }
+    struct BufferImport = rust_ulp_buffer_import {
+        size: u32,
+        /// in: BUFFER_READ_ONLY
+        flags: u32,
+        /// in: handle
+        pd: u32,
+        /// in: of the dma-buf
+        fd: i32,
+        /// in: first byte, a multiple of the page size
+        offset: u64,
+        /// in: bytes; 0: all from offset on; out
+        length: u64,
+        /// out
+        key_bytes: u64,
+        /// out
+        keys: u32,
+        /// out
+        page_size: u32,
+        /// out
+        handle: u32,
+        pad: u32,
+    }
+    struct BufferQuery = rust_ulp_buffer_query {
+        size: u32,
+        /// in: 0; out: BUFFER_READ_ONLY
+        flags: u32,
+        /// in: handle
+        buffer: u32,
+        /// BUFFER_PAGES and so on
+        kind: u32,
+        /// bytes
+        length: u64,
+        /// bytes that count against RLIMIT_MEMLOCK
+        charged: u64,
+        /// 0 when it cannot be mapped
+        mmap_offset: u64,
+        key_bytes: u64,
+        keys: u32,
+        page_size: u32,
+        /// NUMA node of the first page
+        node: i32,
+        /// that there are of it
+        grants: u32,
     }
     struct GrantCreate = rust_ulp_grant_create {
         size: u32,
-        /// in: 0
+        /// in: GRANT_*
         flags: u32,
         /// in: handle
         buffer: u32,
@@ -680,6 +805,39 @@ abi! {
         rkey: u32,
         /// out: destroying it revokes the key
         handle: u32,
+        /// in: handle or 0
+        qp: u32,
+        pad: u32,
+    }
+    struct GrantRotate = rust_ulp_grant_rotate {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: handle
+        grant: u32,
+        /// out
+        rkey: u32,
+        /// out
+        addr: u64,
+    }
+    struct GrantQuery = rust_ulp_grant_query {
+        size: u32,
+        /// in: 0; out: GRANT_ONE_SHOT
+        flags: u32,
+        /// in: handle
+        grant: u32,
+        /// GRANT_ACTIVE and so on
+        state: u32,
+        /// handle
+        buffer: u32,
+        /// handle or 0
+        qp: u32,
+        offset: u64,
+        length: u64,
+        addr: u64,
+        /// 0 when it has ended
+        rkey: u32,
+        access: u32,
     }
     struct AhCreate = rust_ulp_ah_create {
         size: u32,
@@ -938,6 +1096,9 @@ abi! {
         arg0: u64,
         /// atomics: swap; UD: qkey
         arg1: u64,
+        /// 0, or how long from the post on it may take
+        timeout_ns: u64,
+        reserved: u64,
     }
     struct Submit = rust_ulp_submit {
         size: u32,
@@ -963,5 +1124,48 @@ abi! {
         completed: u32,
         /// out
         wait_error: i32,
+    }
+    struct Cancel = rust_ulp_cancel {
+        size: u32,
+        /// in: CANCEL_*
+        flags: u32,
+        /// in: handle
+        queue: u32,
+        /// out: how many
+        canceled: u32,
+        /// in
+        user_data: u64,
+    }
+    struct CqEventfd = rust_ulp_cq_eventfd {
+        size: u32,
+        /// in: 0
+        flags: u32,
+        /// in: handle
+        cq: u32,
+        /// in; -1 takes it away
+        fd: i32,
+    }
+    struct UringBatch = rust_ulp_uring_batch {
+        /// address of an array of rust_ulp_wr
+        wrs: u64,
+        /// from 1
+        nr_wrs: u16,
+        wr_size: u16,
+        /// URING_RING
+        flags: u32,
+    }
+    struct UringCancel = rust_ulp_uring_cancel {
+        user_data: u64,
+        /// handle
+        queue: u32,
+        /// CANCEL_*
+        flags: u32,
+    }
+    struct UringStream = rust_ulp_uring_stream {
+        /// handle
+        cq: u32,
+        /// 0
+        flags: u32,
+        reserved: u64,
     }
 }

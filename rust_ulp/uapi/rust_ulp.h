@@ -28,6 +28,7 @@
  *  EBADF       no such handle in this file (never made, destroyed, another file's)
  *  EBADFD      the handle is of another type
  *  EBUSY       another object needs this one
+ *  EDQUOT      over a limit: of queue entries per open file, or of the rdma cgroup
  *  EFAULT      an address that cannot be read or written
  *  EINVAL      a size, flag, padding, name or enumerator that is not defined
  *  EMFILE      the file has as many objects as it may have
@@ -80,7 +81,9 @@
 #define RUST_ULP_IOC_SRQ_QUERY		_IO(RUST_ULP_IOC_MAGIC, 0x1a)
 #define RUST_ULP_IOC_DESTROY		_IO(RUST_ULP_IOC_MAGIC, 0x1f)
 #define RUST_ULP_IOC_SUBMIT		_IO(RUST_ULP_IOC_MAGIC, 0x20)
-/* 0x21 to 0x2f: cancel and other data-path commands */
+#define RUST_ULP_IOC_CANCEL		_IO(RUST_ULP_IOC_MAGIC, 0x21)
+#define RUST_ULP_IOC_CQ_EVENTFD		_IO(RUST_ULP_IOC_MAGIC, 0x22)
+/* 0x23 to 0x2f: other data-path commands */
 #define RUST_ULP_IOC_LISTEN		_IO(RUST_ULP_IOC_MAGIC, 0x30)
 #define RUST_ULP_IOC_GET_REQUEST	_IO(RUST_ULP_IOC_MAGIC, 0x31)
 #define RUST_ULP_IOC_ACCEPT		_IO(RUST_ULP_IOC_MAGIC, 0x32)
@@ -88,7 +91,13 @@
 #define RUST_ULP_IOC_CONNECT		_IO(RUST_ULP_IOC_MAGIC, 0x34)
 #define RUST_ULP_IOC_DISCONNECT		_IO(RUST_ULP_IOC_MAGIC, 0x35)
 #define RUST_ULP_IOC_CONN_QUERY		_IO(RUST_ULP_IOC_MAGIC, 0x36)
-/* 0x37 to 0x4f: other commands of connections */
+/* 0x37 to 0x3f: other commands of connections */
+#define RUST_ULP_IOC_BUFFER_REGISTER	_IO(RUST_ULP_IOC_MAGIC, 0x40)
+#define RUST_ULP_IOC_BUFFER_IMPORT	_IO(RUST_ULP_IOC_MAGIC, 0x41)
+#define RUST_ULP_IOC_BUFFER_QUERY	_IO(RUST_ULP_IOC_MAGIC, 0x42)
+#define RUST_ULP_IOC_GRANT_ROTATE	_IO(RUST_ULP_IOC_MAGIC, 0x43)
+#define RUST_ULP_IOC_GRANT_QUERY	_IO(RUST_ULP_IOC_MAGIC, 0x44)
+/* 0x45 to 0x4f: other commands of memory; 0x80 to 0x8f: RUST_ULP_URING_* */
 
 #define RUST_ULP_NAME_MAX	64	/* as IB_DEVICE_NAME_MAX, NUL included */
 
@@ -104,6 +113,11 @@
 #define RUST_ULP_FEATURE_DATAGRAM	(1ULL << 3)	/* AH_CREATE, and queue pairs of type UD */
 #define RUST_ULP_FEATURE_EVENTS		(1ULL << 4)	/* read() gives events */
 #define RUST_ULP_FEATURE_CM		(1ULL << 5)	/* LISTEN, CONNECT and so on */
+#define RUST_ULP_FEATURE_CANCEL		(1ULL << 6)	/* CANCEL, and deadlines of requests */
+#define RUST_ULP_FEATURE_EVENTFD	(1ULL << 7)	/* CQ_EVENTFD */
+#define RUST_ULP_FEATURE_URING		(1ULL << 8)	/* RUST_ULP_URING_* */
+#define RUST_ULP_FEATURE_USER_MEMORY	(1ULL << 9)	/* BUFFER_REGISTER */
+#define RUST_ULP_FEATURE_DMABUF		(1ULL << 10)	/* BUFFER_IMPORT */
 
 struct rust_ulp_query {
 	__u32 size;
@@ -117,7 +131,7 @@ struct rust_ulp_query {
 	__u32 max_queue_depth;	/* out: work requests per send or receive queue */
 	__u32 max_sge;		/* out: elements per work request */
 	__u32 max_inline;	/* out: inline bytes per work request */
-	__u32 pad;
+	__u32 max_entries;	/* out: entries of all queues of one open file together */
 };
 
 /* ---- DEVICE_LIST: the devices this file may attach to ------------------- */
@@ -338,6 +352,15 @@ struct rust_ulp_cq_ring {
 #define RUST_ULP_WC_RECV		128
 #define RUST_ULP_WC_RECV_RDMA_WITH_IMM	129
 
+/*
+ * rust_ulp_cqe.status beyond enum ib_wc_status: the request is over for its caller, not
+ * for the device. Its data may still arrive at the peer, or in the buffers that it
+ * names; a receive may still take a message, which is lost then. Its place in the
+ * queue is free again when the device is done with it.
+ */
+#define RUST_ULP_WC_STATUS_TIMEOUT	256	/* its deadline has passed */
+#define RUST_ULP_WC_STATUS_CANCELED	257	/* CANCEL named it */
+
 /* rust_ulp_cqe.flags */
 #define RUST_ULP_WC_GRH			(1U << 0)	/* 40 bytes of GRH stand before the data (UD) */
 #define RUST_ULP_WC_WITH_IMM		(1U << 1)	/* @imm_data is immediate data */
@@ -347,7 +370,7 @@ struct rust_ulp_cqe {
 	__aligned_u64 user_data;	/* of the request */
 	__u32 qp;		/* handle */
 	__u32 qp_num;
-	__u16 status;		/* enum ib_wc_status: 0 is success */
+	__u16 status;		/* enum ib_wc_status: 0 is success; or RUST_ULP_WC_STATUS_* */
 	__u8 opcode;		/* RUST_ULP_WC_*, valid for failed requests too */
 	__u8 flags;		/* RUST_ULP_WC_GRH and so on */
 	__u32 vendor_err;
@@ -491,18 +514,138 @@ struct rust_ulp_buffer_create {
 	__u32 page_size;	/* in: 0 to choose, or 4096, or 2097152; out: bytes contiguous */
 	__u32 handle;		/* out */
 	__aligned_u64 mmap_offset;	/* out */
+	__aligned_u64 key_bytes;	/* out: bytes under one key of the device */
+	__u32 keys;		/* out: how many of them there are */
+	__u32 pad;
 };
+
+/*
+ * A device puts no more than so many pages under one key, so a buffer may have several,
+ * each for @key_bytes of it. An element of a request may lie across the border of two,
+ * and counts as two then. One that the queue pair has no room for is E2BIG; every queue pair
+ * has room for one element that does, whatever @max_send_sge and @max_recv_sge it asked for,
+ * where the device has two elements.
+ */
+
+/* rust_ulp_buffer_register.flags */
+#define RUST_ULP_BUFFER_READ_ONLY	(1U << 0)	/* requests and peers only read it */
+
+/*
+ * Registers memory of the caller where it is, pinned until the buffer is destroyed, and
+ * charged to RLIMIT_MEMLOCK. It has no mmap offset. After fork() it stays that of the parent;
+ * the child has a copy. What is unmapped meanwhile stays pinned, and is not the caller's any more.
+ *
+ * EFAULT for what is not mapped, or not writable and not READ_ONLY; EOPNOTSUPP for what cannot
+ * be pinned for long (files on most filesystems, device memory).
+ */
+struct rust_ulp_buffer_register {
+	__u32 size;
+	__u32 flags;		/* in: RUST_ULP_BUFFER_READ_ONLY */
+	__u32 pd;		/* in: handle */
+	__u32 handle;		/* out */
+	__aligned_u64 addr;	/* in: of the first byte, aligned or not */
+	__aligned_u64 length;	/* in: bytes */
+	__aligned_u64 key_bytes;	/* out; the first key may have less */
+	__u32 keys;		/* out */
+	__u32 page_size;	/* out: bytes that were found contiguous */
+};
+
+/*
+ * Registers a dma-buf. On a software device (RUST_ULP_CAP_VIRT_DMA) it must be system memory
+ * that its exporter can map into the kernel, else EOPNOTSUPP. It has no mmap offset.
+ */
+struct rust_ulp_buffer_import {
+	__u32 size;
+	__u32 flags;		/* in: RUST_ULP_BUFFER_READ_ONLY */
+	__u32 pd;		/* in: handle */
+	__s32 fd;		/* in: of the dma-buf; EBADF, EINVAL for another file */
+	__aligned_u64 offset;	/* in: first byte, a multiple of the page size */
+	__aligned_u64 length;	/* in: bytes; 0: all from @offset on; out */
+	__aligned_u64 key_bytes;	/* out */
+	__u32 keys;		/* out */
+	__u32 page_size;	/* out */
+	__u32 handle;		/* out */
+	__u32 pad;
+};
+
+/* rust_ulp_buffer_query.kind */
+#define RUST_ULP_BUFFER_PAGES	1	/* BUFFER_CREATE */
+#define RUST_ULP_BUFFER_USER	2	/* BUFFER_REGISTER */
+#define RUST_ULP_BUFFER_DMABUF	3	/* BUFFER_IMPORT */
+
+struct rust_ulp_buffer_query {
+	__u32 size;
+	__u32 flags;		/* in: 0; out: RUST_ULP_BUFFER_READ_ONLY */
+	__u32 buffer;		/* in: handle */
+	__u32 kind;		/* RUST_ULP_BUFFER_PAGES and so on */
+	__aligned_u64 length;	/* bytes */
+	__aligned_u64 charged;	/* bytes that count against RLIMIT_MEMLOCK */
+	__aligned_u64 mmap_offset;	/* 0 when it cannot be mapped */
+	__aligned_u64 key_bytes;
+	__u32 keys;
+	__u32 page_size;
+	__s32 node;		/* NUMA node of the first page */
+	__u32 grants;		/* that there are of it */
+};
+
+/* rust_ulp_grant_create.flags */
+#define RUST_ULP_GRANT_ONE_SHOT	(1U << 0)	/* ends when it was used, see below; needs @qp */
+#define RUST_ULP_GRANT_PARTIAL	(1U << 1)	/* as much as goes under one key: @length says how much */
+
+/*
+ * One key opens one range, which may lie across keys of its buffer but is no larger
+ * than the device puts under one: else ERANGE, or with PARTIAL less is granted.
+ *
+ * A grant with @qp ends with it: when that queue pair goes to ERR or RESET, by command, by its
+ * connection's end or by an error, or is destroyed. One with ONE_SHOT ends, besides, when a
+ * receive of @qp completes that invalidated the key (SEND_WITH_INV), or that came with
+ * immediate data equal to it (RDMA_WRITE_WITH_IMM). When nothing can land any more,
+ * RUST_ULP_EVENT_GRANT_ENDED says so; the handle stays until it is destroyed.
+ */
 
 struct rust_ulp_grant_create {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
+	__u32 flags;		/* in: RUST_ULP_GRANT_ONE_SHOT, RUST_ULP_GRANT_PARTIAL */
 	__u32 buffer;		/* in: handle */
 	__u32 access;		/* in: RUST_ULP_ACCESS_REMOTE_*, at least one */
 	__aligned_u64 offset;	/* in: first byte */
-	__aligned_u64 length;	/* in: bytes, at least 1 */
+	__aligned_u64 length;	/* in: bytes, at least 1; out with PARTIAL */
 	__aligned_u64 addr;	/* out: the remote address of that first byte */
 	__u32 rkey;		/* out */
 	__u32 handle;		/* out: destroying it revokes the key */
+	__u32 qp;		/* in: handle or 0 */
+	__u32 pad;
+};
+
+/*
+ * Gives a grant a new key for the same range. When it returns the old one is dead, as
+ * after DESTROY. When it fails, the old one lives. ENOTCONN when the grant has ended.
+ */
+struct rust_ulp_grant_rotate {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 grant;		/* in: handle */
+	__u32 rkey;		/* out */
+	__aligned_u64 addr;	/* out */
+};
+
+/* rust_ulp_grant_query.state */
+#define RUST_ULP_GRANT_ACTIVE	1
+#define RUST_ULP_GRANT_USED	2	/* ONE_SHOT: used up */
+#define RUST_ULP_GRANT_EXPIRED	3	/* its queue pair has ended */
+
+struct rust_ulp_grant_query {
+	__u32 size;
+	__u32 flags;		/* in: 0; out: RUST_ULP_GRANT_ONE_SHOT */
+	__u32 grant;		/* in: handle */
+	__u32 state;		/* RUST_ULP_GRANT_ACTIVE and so on */
+	__u32 buffer;		/* handle */
+	__u32 qp;		/* handle or 0 */
+	__aligned_u64 offset;
+	__aligned_u64 length;
+	__aligned_u64 addr;
+	__u32 rkey;		/* 0 when it has ended */
+	__u32 access;
 };
 
 /*
@@ -607,6 +750,7 @@ struct rust_ulp_destroy {
 #define RUST_ULP_EVENT_DEVICE_REMOVED	256
 #define RUST_ULP_EVENT_DEVICE_RENAMED	257
 #define RUST_ULP_EVENT_LOST		258	/* @info: how many records did not fit */
+#define RUST_ULP_EVENT_GRANT_ENDED	259	/* @handle: the grant; @info: RUST_ULP_GRANT_USED or EXPIRED */
 #define RUST_ULP_EVENT_CONNECT_REQUEST	272	/* @handle: the listener; @info: requests waiting */
 #define RUST_ULP_EVENT_DISCONNECTED	273	/* @handle: the connection; the peer has ended it */
 #define RUST_ULP_EVENT_TIMEWAIT_EXIT	274	/* @handle: the connection; late packets are gone */
@@ -814,7 +958,13 @@ struct rust_ulp_wr {
 	struct rust_ulp_sge sge;
 	__aligned_u64 arg0;	/* atomics: compare or add; UD: handle of the address | qp_num << 32 */
 	__aligned_u64 arg1;	/* atomics: swap; UD: qkey, the queue pair's own if bit 31 is set */
+	/* The first version ends here: RUST_ULP_WR_SIZE_V1. */
+	__aligned_u64 timeout_ns;	/* 0, or how long from the post on it may take: else
+				 * RUST_ULP_WC_STATUS_TIMEOUT */
+	__aligned_u64 reserved;
 };
+
+#define RUST_ULP_WR_SIZE_V1	64
 
 /*
  * Posts @nr_wrs requests, then waits until @min_complete completions are unread
@@ -846,6 +996,101 @@ struct rust_ulp_submit {
 	__u32 bad_index;	/* out, valid when the command fails */
 	__u32 completed;	/* out: unread completions in the ring of @cq */
 	__s32 wait_error;	/* out */
+};
+
+/*
+ * Completes requests in flight with RUST_ULP_WC_STATUS_CANCELED: those of a queue pair or
+ * shared receive queue whose @user_data is that, or all of them. What has completed
+ * already is not touched; @canceled may be 0.
+ */
+#define RUST_ULP_CANCEL_ALL	(1U << 0)	/* whatever its @user_data; that is 0 then */
+
+struct rust_ulp_cancel {
+	__u32 size;
+	__u32 flags;		/* in: RUST_ULP_CANCEL_* */
+	__u32 queue;		/* in: handle */
+	__u32 canceled;		/* out: how many */
+	__aligned_u64 user_data;	/* in */
+};
+
+/*
+ * Has an eventfd signalled for each completion that goes into the ring of @cq, and when the
+ * device goes. A queue has one: EBUSY for another; -1 takes it away.
+ */
+struct rust_ulp_cq_eventfd {
+	__u32 size;
+	__u32 flags;		/* in: 0 */
+	__u32 cq;		/* in: handle */
+	__s32 fd;		/* in; EBADF, EINVAL when it is no eventfd */
+};
+
+/* ---- io_uring ------------------------------------------------------------ */
+
+/*
+ * The same requests by IORING_OP_URING_CMD on the same file; cmd_op is one of these. What is
+ * asked for stands in the entry's command bytes, as the structs below. Pads are
+ * zero, as everywhere.
+ *
+ * The completion's res:
+ *   0 or more   success: the bytes of a receive, read or atomic, else 0
+ *   -errno      refused as SUBMIT would have: nothing was posted
+ *   below RUST_ULP_URING_FAILED   it completed with a status other than success
+ * All that are negative end a chain of linked entries. With IORING_SETUP_CQE32 the first of the
+ * two further words says, of a request: @imm_data, and in the upper half @opcode | @flags << 8 of
+ * what its rust_ulp_cqe would be.
+ *
+ * Such requests take no room in a completion ring, and make no entry there, but for
+ * RUST_ULP_URING_RING. An entry that is not signaled is as good as one that is.
+ *
+ * IORING_OP_ASYNC_CANCEL does not reach them, and IORING_OP_LINK_TIMEOUT neither: that is what
+ * RUST_ULP_URING_CANCEL and @timeout_ns are for. When the ring or the process ends, they are canceled.
+ */
+
+/* One request. Needs IORING_SETUP_SQE128: the 80 bytes are a struct rust_ulp_wr. */
+#define RUST_ULP_URING_REQUEST	_IO(RUST_ULP_IOC_MAGIC, 0x80)
+/* Requests in memory: struct rust_ulp_uring_batch. */
+#define RUST_ULP_URING_BATCH	_IO(RUST_ULP_IOC_MAGIC, 0x81)
+/* As CANCEL: struct rust_ulp_uring_cancel; res is how many. */
+#define RUST_ULP_URING_CANCEL	_IO(RUST_ULP_IOC_MAGIC, 0x82)
+/* Completions of a queue as a stream: struct rust_ulp_uring_stream. */
+#define RUST_ULP_URING_STREAM	_IO(RUST_ULP_IOC_MAGIC, 0x83)
+
+/* res of a request that completed with that enum ib_wc_status, or RUST_ULP_WC_STATUS_* */
+#define RUST_ULP_URING_FAILED		(-1024)
+#define RUST_ULP_URING_RES(status)	(RUST_ULP_URING_FAILED - (int)(status))
+
+/* rust_ulp_uring_batch.flags */
+#define RUST_ULP_URING_RING	(1U << 0)	/* requests make entries in completion rings, too, as by SUBMIT */
+
+/*
+ * The requests are posted as SUBMIT does, all or none. The entry completes when all of
+ * them have, with their number, or with the status of the one that failed first; the first further
+ * word is its index then. A batch of one completes as that request.
+ */
+struct rust_ulp_uring_batch {
+	__aligned_u64 wrs;	/* address of an array of rust_ulp_wr */
+	__u16 nr_wrs;		/* from 1 */
+	__u16 wr_size;
+	__u32 flags;		/* RUST_ULP_URING_RING */
+};
+
+struct rust_ulp_uring_cancel {
+	__aligned_u64 user_data;
+	__u32 queue;		/* handle */
+	__u32 flags;		/* RUST_ULP_CANCEL_* */
+};
+
+/*
+ * Multishot (IORING_URING_CMD_MULTISHOT), with a group of provided buffers: completions in the ring
+ * of @cq are copied into them, whole struct rust_ulp_cqe, as many as there are and fit; res
+ * is bytes. The kernel is the ring's reader from the first time on, and does not look at its head any
+ * more. Ends with -ENOBUFS when there is no buffer, and can be begun again: no completion is
+ * lost. One at a time: EBUSY. -ENODEV when the device is gone.
+ */
+struct rust_ulp_uring_stream {
+	__u32 cq;		/* handle */
+	__u32 flags;		/* 0 */
+	__aligned_u64 reserved;
 };
 
 #endif /* _UAPI_RUST_ULP_H */

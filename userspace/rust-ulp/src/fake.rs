@@ -807,7 +807,7 @@ impl Kernel {
     }
 
     fn submit(&self, arg: &mut abi::Submit) -> Result<(), Errno> {
-        assert_eq!((arg.size, arg.wr_size.max(64)), (abi::Submit::SIZE, 64));
+        assert_eq!((arg.size, arg.wr_size), (abi::Submit::SIZE, abi::Wr::SIZE));
         let mut state = lock(&self.state);
         let bytes = self.peek(arg.wrs, arg.nr_wrs as usize * abi::Wr::SIZE as usize)?;
         let mut fields = Fields(&bytes);

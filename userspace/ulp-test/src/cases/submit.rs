@@ -66,7 +66,7 @@ fn calls(r: &mut Report, set: &Set) {
         file.not_posted(&wrs[..most as usize], Errno::EAGAIN, 64)
     });
     r.case("SUBMIT: wr_size too small", || {
-        for size in [0, 1, 4, 8, abi::Wr::SIZE - 1] {
+        for size in [0, 1, 4, 8, abi::WR_SIZE_V1 - 1] {
             bad_call(set, Errno::EINVAL, |arg| arg.wr_size = size)
                 .map_err(because(&format!("size {size}")))?;
         }
