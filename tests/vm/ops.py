@@ -101,6 +101,28 @@ def connected(**more):
     return a, b
 
 
+def test_empty(r):
+    """Messages of no bytes, by no element and by an empty one."""
+    a, b = pair(access=ALL)
+    before = pattern(9, len(b.buffer.map[:]))
+    b.buffer.map[:] = before
+    a.buffer.map[:] = bytes(len(before))
+    for what, element in (("no element", {}), ("an empty one", {"buffer": a.buffer.handle})):
+        for op, receives in (("RDMA_WRITE", 0), ("RDMA_READ", 0), ("SEND", 1), ("RDMA_WRITE_WITH_IMM", 1)):
+            far = {} if op == "SEND" else {"remote_addr": b.grant.addr, "rkey": b.grant.rkey}
+            if receives:
+                b.file.submit([b.qp.wr("RECV", user_data=3)])
+            wr = a.qp.wr(op, user_data=4, imm_data=77 if receives and far else 0, **far)
+            if element:
+                wr.num_sge, wr.sge.buffer = 1, a.buffer.handle
+            a.file.submit([wr])
+            got = a.cq.wait(1)[0]
+            there = [(c.user_data, c.status, c.byte_len, c.imm_data) for c in (b.cq.wait(1) if receives else [])]
+            r.equal(f"{op} of no bytes, {what}", ((got.user_data, got.status, got.byte_len), there),
+                    ((4, 0, 0), [(3, 0, 0, 77 if far else 0)] * receives))
+    r.equal("none of them moved a byte", (b.buffer.map[:] == before, any(a.buffer.map[:])), (True, False))
+
+
 def test_elements(r):
     a, b = connected()
     a.buffer.map[:] = pattern(6, a.buffer.length)
