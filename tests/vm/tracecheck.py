@@ -101,7 +101,7 @@ def test_events(r):
 def test_removal(r):
     def files_and_removal():
         ends = pair()
-        subprocess.run(["timeout", "5", "rdma", "link", "del", "rxe1"], check=True)
+        subprocess.run(["timeout", str(5 * ulp.PATIENCE), "rdma", "link", "del", "rxe1"], check=True)
         ends[0].file.close()
 
     with tracing.Trace() as trace:
@@ -222,7 +222,7 @@ def test_fdinfo(r):
     r.equal("no kernel address in it", [v for _, v in lines if re.search(r"\bf{4,}[0-9a-f]{8,}\b", v)], [])
     a.file.destroy(a.grant.handle)
     r.check("what was destroyed is gone from it", "grant" not in dict(fdinfo(a.file)), fdinfo(a.file))
-    subprocess.run(["timeout", "5", "rdma", "link", "del", "rxe1"], check=True)
+    subprocess.run(["timeout", str(5 * ulp.PATIENCE), "rdma", "link", "del", "rxe1"], check=True)
     r.equal("a husk's fdinfo says so", dict(fdinfo(a.file))["device"], "gone")
 
 
