@@ -28,6 +28,7 @@ use crate::{
     bindings,
     sys::errno::enotconn, //
 };
+use core::cell::UnsafeCell;
 use kernel::{
     error::to_result,
     ffi::{
@@ -48,17 +49,25 @@ pub(crate) enum Target<H: Handler> {
     Shared(Arc<Srq<H>>),
 }
 
-impl<H: Handler> Clone for Target<H> {
+/// A [`Target`] that is borrowed.
+pub(crate) enum TargetRef<'a, H: Handler> {
+    /// The send queue of a queue pair.
+    Send(&'a Arc<Qp<H>>),
+    /// The receive queue of a queue pair.
+    Recv(&'a Arc<Qp<H>>),
+    /// A shared receive queue.
+    Shared(&'a Arc<Srq<H>>),
+}
+
+impl<H: Handler> Clone for TargetRef<'_, H> {
     fn clone(&self) -> Self {
-        match self {
-            Self::Send(qp) => Self::Send(qp.clone()),
-            Self::Recv(qp) => Self::Recv(qp.clone()),
-            Self::Shared(srq) => Self::Shared(srq.clone()),
-        }
+        *self
     }
 }
 
-impl<H: Handler> PartialEq for Target<H> {
+impl<H: Handler> Copy for TargetRef<'_, H> {}
+
+impl<H: Handler> PartialEq for TargetRef<'_, H> {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Send(a), Self::Send(b)) | (Self::Recv(a), Self::Recv(b)) => Arc::ptr_eq(a, b),
@@ -69,43 +78,12 @@ impl<H: Handler> PartialEq for Target<H> {
 }
 
 impl<H: Handler> Target<H> {
-    fn queue(&self) -> &Queue<H::Request> {
+    /// The same, borrowed.
+    pub(crate) fn as_ref(&self) -> TargetRef<'_, H> {
         match self {
-            Self::Send(qp) => qp.queue(Side::Send),
-            Self::Recv(qp) => qp.queue(Side::Recv),
-            Self::Shared(srq) => srq.queue(),
-        }
-    }
-
-    fn handler(&self) -> &H {
-        match self {
-            Self::Send(qp) | Self::Recv(qp) => qp.handler(),
-            Self::Shared(srq) => srq.handler(),
-        }
-    }
-
-    /// The number of the queue pair; 0 for a shared receive queue.
-    pub(crate) fn number(&self) -> u32 {
-        match self {
-            Self::Send(qp) | Self::Recv(qp) => qp.number(),
-            Self::Shared(_) => 0,
-        }
-    }
-
-    /// Which side of a queue pair it is.
-    pub(crate) fn side(&self) -> Side {
-        match self {
-            Self::Send(_) => Side::Send,
-            Self::Recv(_) | Self::Shared(_) => Side::Recv,
-        }
-    }
-
-    /// Whether it is in a state that takes requests.
-    pub(crate) fn is_ready(&self) -> bool {
-        match self {
-            Self::Send(qp) => qp.state() >= State::Rts,
-            Self::Recv(qp) => qp.state() >= State::Init,
-            Self::Shared(_) => true,
+            Self::Send(qp) => TargetRef::Send(qp),
+            Self::Recv(qp) => TargetRef::Recv(qp),
+            Self::Shared(srq) => TargetRef::Shared(srq),
         }
     }
 
@@ -132,6 +110,65 @@ impl<H: Handler> Target<H> {
             }
         }
     }
+}
+
+impl<'a, H: Handler> TargetRef<'a, H> {
+    /// A reference of one's own.
+    pub(crate) fn to_owned(self) -> Target<H> {
+        match self {
+            Self::Send(qp) => Target::Send(qp.clone()),
+            Self::Recv(qp) => Target::Recv(qp.clone()),
+            Self::Shared(srq) => Target::Shared(srq.clone()),
+        }
+    }
+
+    fn queue(self) -> &'a Queue<H::Request> {
+        match self {
+            Self::Send(qp) => qp.queue(Side::Send),
+            Self::Recv(qp) => qp.queue(Side::Recv),
+            Self::Shared(srq) => srq.queue(),
+        }
+    }
+
+    fn handler(self) -> &'a H {
+        match self {
+            Self::Send(qp) | Self::Recv(qp) => qp.handler(),
+            Self::Shared(srq) => srq.handler(),
+        }
+    }
+
+    /// The number of the queue pair; 0 for a shared receive queue.
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Self::Send(qp) | Self::Recv(qp) => qp.number(),
+            Self::Shared(_) => 0,
+        }
+    }
+
+    /// Which side of a queue pair it is.
+    pub(crate) fn side(self) -> Side {
+        match self {
+            Self::Send(_) => Side::Send,
+            Self::Recv(_) | Self::Shared(_) => Side::Recv,
+        }
+    }
+
+    /// Whether it is in a state that takes requests.
+    pub(crate) fn is_ready(self) -> bool {
+        match self {
+            Self::Send(qp) => qp.state() >= State::Rts,
+            Self::Recv(qp) => qp.state() >= State::Init,
+            Self::Shared(_) => true,
+        }
+    }
+}
+
+/// Data that goes with a request.
+pub(crate) struct Inline<'a> {
+    /// Bytes.
+    pub(crate) length: usize,
+    /// Puts them where it is told, that many; called once. What it fails with, pushing fails with.
+    pub(crate) copy: &'a mut dyn FnMut(&mut [u8]) -> Result,
 }
 
 /// Requests for one queue, in order, not yet posted.
@@ -161,13 +198,13 @@ impl<H: Handler> Chain<H> {
     }
 
     /// Where it goes.
-    pub(crate) fn target(&self) -> &Target<H> {
-        &self.target
+    pub(crate) fn target(&self) -> TargetRef<'_, H> {
+        self.target.as_ref()
     }
 
     /// Appends a send request that reads or writes `locals`.
     ///
-    /// `inline` is data that is taken now, instead of `locals`. [`EAGAIN`] when the queue is full,
+    /// `inline` is data that goes into the slot now, instead of `locals`. [`EAGAIN`] when the queue is full,
     /// [`E2BIG`] for too many `locals`, [`EMSGSIZE`] for too much inline data, [`EINVAL`] when it is
     /// a datagram and the queue pair's type is another, or the other way round; then `cancel` was
     /// called for `request`. May sleep.
@@ -176,9 +213,10 @@ impl<H: Handler> Chain<H> {
         operation: &Operation,
         flags: Flags,
         locals: impl Iterator<Item = Local>,
-        inline: Option<&[u8]>,
+        inline: Option<Inline<'_>>,
         request: H::Request,
     ) -> Result {
+        let is_inline = inline.is_some();
         let fill = |slot: &Slot<H::Request>, list: *mut bindings::ib_sge, count: u32| {
             let mut wr = bindings::ib_send_wr {
                 sg_list: list,
@@ -195,7 +233,7 @@ impl<H: Handler> Chain<H> {
                     bindings::IB_SEND_SOLICITED
                 } else {
                     0
-                }) | (if inline.is_some() {
+                }) | (if is_inline {
                     bindings::IB_SEND_INLINE
                 } else {
                     0
@@ -313,7 +351,7 @@ impl<H: Handler> Chain<H> {
             Target::Recv(_) | Target::Shared(_) => false,
         };
         if !fits {
-            self.target.handler().cancel(&request);
+            self.target().handler().cancel(&request);
             return Err(EINVAL);
         }
         self.push_slot(locals, inline, flags.signaled, ah.cloned(), request, fill)
@@ -325,8 +363,8 @@ impl<H: Handler> Chain<H> {
         locals: impl Iterator<Item = Local>,
         request: H::Request,
     ) -> Result {
-        if self.target.side() != Side::Recv {
-            self.target.handler().cancel(&request);
+        if self.target().side() != Side::Recv {
+            self.target().handler().cancel(&request);
             return Err(EINVAL);
         }
         self.push_slot(locals, None, true, None, request, |slot, list, count| {
@@ -389,13 +427,14 @@ impl<H: Handler> Chain<H> {
     fn push_slot(
         &mut self,
         locals: impl Iterator<Item = Local>,
-        inline: Option<&[u8]>,
+        inline: Option<Inline<'_>>,
         signaled: bool,
         ah: Option<Arc<Ah>>,
         request: H::Request,
         fill: impl FnOnce(&Slot<H::Request>, *mut bindings::ib_sge, u32) -> Wr,
     ) -> Result {
-        let (target, queue) = (&self.target, self.target.queue());
+        let target = self.target.as_ref();
+        let queue = target.queue();
         let Some(index) = queue.take() else {
             target.handler().cancel(&request);
             return Err(EAGAIN);
@@ -432,7 +471,7 @@ impl<H: Handler> Chain<H> {
         queue: &Queue<H::Request>,
         index: u32,
         locals: impl Iterator<Item = Local>,
-        inline: Option<&[u8]>,
+        inline: Option<Inline<'_>>,
         signaled: bool,
         fill: impl FnOnce(&Slot<H::Request>, *mut bindings::ib_sge, u32) -> Wr,
     ) -> Result {
@@ -451,19 +490,17 @@ impl<H: Handler> Chain<H> {
                 .inline
                 .get(start..start.saturating_add(queue.max_inline as usize))
                 .unwrap_or(&[]);
-            if data.len() > room.len() {
-                return Err(EMSGSIZE);
-            }
-            for (to, from) in room.iter().zip(data) {
-                // SAFETY: The caller owns the slot and its part of the array.
-                unsafe { *to.get() = *from };
-            }
-            if let Some(first) = room.first().filter(|_| !data.is_empty()) {
+            let room = room.get(..data.length).ok_or(EMSGSIZE)?;
+            let first = UnsafeCell::raw_get(room.as_ptr());
+            // SAFETY: The caller owns the slot and its part of the array: this is the only
+            // reference to these bytes, which are initialised.
+            (data.copy)(unsafe { core::slice::from_raw_parts_mut(first, room.len()) })?;
+            if !room.is_empty() {
                 let (_, sge) = pieces.next().ok_or(E2BIG)?;
                 let raw = bindings::ib_sge {
                     // Drivers take the address of inline data for one of the kernel.
-                    addr: first.get() as u64,
-                    length: data.len() as u32,
+                    addr: first as u64,
+                    length: room.len() as u32,
                     lkey: 0,
                 };
                 // SAFETY: The caller owns the slot and its part of the array.
@@ -495,7 +532,8 @@ impl<H: Handler> Chain<H> {
     /// that one and those after it are cancelled. [`enotconn`] when the queue pair is not in a
     /// state that takes them, with nothing posted. Does not sleep, but for cancelling.
     pub(crate) fn post(mut self, mut before: impl FnMut(&H::Request)) -> (u32, Result) {
-        let (target, queue) = (&self.target, self.target.queue());
+        let target = self.target.as_ref();
+        let queue = target.queue();
         if self.count == 0 {
             return (0, Ok(()));
         }
@@ -565,7 +603,7 @@ impl<H: Handler> Chain<H> {
         // SAFETY: The requests are linked, the last one ends the list; they, their elements and
         // their inline data live in slots that nobody touches until the call returns. Each has a
         // `wr_cqe` and a place in the completion queue.
-        let err = unsafe { target.post(first_wr, bad_out) };
+        let err = unsafe { self.target.post(first_wr, bad_out) };
         lists.used = true;
         if err == 0 {
             // INVARIANT: The slots are the queue's now.
@@ -616,7 +654,8 @@ impl<H: Handler> Chain<H> {
 
 impl<H: Handler> Drop for Chain<H> {
     fn drop(&mut self) {
-        let (target, queue) = (&self.target, self.target.queue());
+        let target = self.target.as_ref();
+        let queue = target.queue();
         while self.count > 0 {
             self.count = self.count.wrapping_sub(1);
             let index = self.first;
