@@ -4,8 +4,8 @@
 //!
 //! Every request reserves room in the ring of its completion queue before it is posted, so no
 //! completion is ever without a place, however user space treats the ring. [`Ring::push`] and
-//! [`Ring::release`] run in the context of the queue's polling, a softirq at worst; the rest in
-//! process context.
+//! [`Ring::release`] run in the context of the queue's polling, a softirq at worst, and so do
+//! [`Ring::push_early`] and [`Ring::leave`]; the rest in process context.
 
 use crate::{
     events::FileEvents,
@@ -81,6 +81,9 @@ struct State {
     producer: Producer,
     /// Entries kept free for requests that are under way.
     reserved: u32,
+    /// Requests that the device has, and that have no entry kept free. Together with the others they
+    /// are no more than there are entries: the device's own queue has room for so many.
+    others: u32,
     /// The fewest unread entries that somebody waits for; `u32::MAX` when nobody does.
     wake_at: u32,
     /// Somebody polls the file, and was not woken since.
@@ -136,6 +139,7 @@ impl Ring {
         let state = State {
             producer: Producer::new(entries),
             reserved: 0,
+            others: 0,
             wake_at: u32::MAX,
             // Those who polled the file before this ring was made have not registered with it.
             polled: true,
@@ -184,11 +188,12 @@ impl Ring {
         }
     }
 
-    /// Keeps an entry free for a request. [`EAGAIN`] when all are read-ahead or taken.
+    /// Keeps an entry free for a request. [`EAGAIN`] when all are read-ahead or taken, or the
+    /// device has as many requests as there are entries.
     pub(crate) fn reserve(&self) -> Result {
         let mut state = self.state.lock();
-        let unread = state.producer.refresh(&self.head());
-        if unread.saturating_add(state.reserved) >= state.producer.entries() {
+        let taken = state.producer.refresh(&self.head()).max(state.others);
+        if taken.saturating_add(state.reserved) >= state.producer.entries() {
             return Err(EAGAIN);
         }
         state.reserved = state.reserved.saturating_add(1);
@@ -203,8 +208,24 @@ impl Ring {
 
     /// Puts `cqe` into the entry that its request reserved, and wakes those who wait for it.
     pub(crate) fn push(&self, cqe: &abi::Cqe) {
+        self.put(cqe, 0);
+    }
+
+    /// The same, of a request that the device still has, until [`Self::leave`].
+    pub(crate) fn push_early(&self, cqe: &abi::Cqe) {
+        self.put(cqe, 1);
+    }
+
+    /// The device is done with a request that had no entry kept free.
+    pub(crate) fn leave(&self) {
+        let mut state = self.state.lock();
+        state.others = state.others.saturating_sub(1);
+    }
+
+    fn put(&self, cqe: &abi::Cqe, others: u32) {
         let mut state = self.state.lock();
         state.reserved = state.reserved.saturating_sub(1);
+        state.others = state.others.saturating_add(others);
         let Some(slot) = state.producer.slot() else {
             // Not reached while every request reserves; but never silent.
             state.dropped = state.dropped.saturating_add(1);
@@ -456,6 +477,23 @@ mod tests {
         // Nor does the consumer before it has read.
         ring.pages.store_release(Ring::HEAD, 1)?;
         ring.reserve()?;
+        Ok(())
+    }
+
+    #[test]
+    fn has_no_more_at_the_device_than_there_are_entries() -> Result {
+        let ring = ring(2)?;
+        for _ in 0..2 {
+            ring.reserve()?;
+            ring.push_early(&cqe(1));
+        }
+        // Read or not, the device has two.
+        ring.pages.store_release(Ring::HEAD, 2)?;
+        assert_eq!(ring.usage(), (0, 0));
+        assert_eq!(ring.reserve().err(), Some(EAGAIN));
+        ring.leave();
+        ring.reserve()?;
+        assert_eq!(ring.reserve().err(), Some(EAGAIN));
         Ok(())
     }
 

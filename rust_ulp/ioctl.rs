@@ -88,6 +88,7 @@ pub(crate) fn dispatch(this: ArcBorrow<'_, Context>, cmd: u32, arg: usize) -> Re
         abi::IOC_SRQ_QUERY => srq_query,
         abi::IOC_DESTROY => destroy,
         abi::IOC_SUBMIT => submit::submit,
+        abi::IOC_CANCEL => submit::cancel,
         abi::IOC_LISTEN => connect::listen,
         abi::IOC_GET_REQUEST => connect::get_request,
         abi::IOC_ACCEPT => connect::accept,

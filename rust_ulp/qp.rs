@@ -20,11 +20,13 @@ use crate::{
         event::Event,
         qp::{
             mask,
+            Abandoned,
             Attributes,
             Handler,
             Qp,
             QpType,
-            State, //
+            State,
+            Ticket, //
         },
         queue::Side,
         wr::WorkCompletion, //
@@ -53,7 +55,6 @@ use kernel::{
 };
 
 /// What is kept with each request.
-#[derive(Clone, Copy)]
 pub(crate) struct Request {
     /// The caller's.
     pub(crate) user_data: u64,
@@ -61,6 +62,18 @@ pub(crate) struct Request {
     pub(crate) opcode: u8,
     /// Bytes.
     pub(crate) length: u32,
+    /// How long it may take; 0 for as long as it takes.
+    pub(crate) timeout_ns: u64,
+}
+
+impl Ticket for Request {
+    fn detach(&mut self) -> Self {
+        Self { ..*self }
+    }
+
+    fn timeout_ns(&self) -> u64 {
+        self.timeout_ns
+    }
 }
 
 /// The owner of a queue pair, or of a shared receive queue.
@@ -98,6 +111,36 @@ impl Completions {
             &self.send_ring
         }
     }
+
+    /// What every completion of `request` says.
+    fn cqe(&self, request: &Request) -> abi::Cqe {
+        abi::Cqe {
+            user_data: request.user_data,
+            qp: self.handle.load(Relaxed),
+            qp_num: self.number.load(Relaxed),
+            opcode: wc_opcode(request.opcode),
+            ..Default::default()
+        }
+    }
+
+    /// Tells those who trace.
+    fn note(cqe: &abi::Cqe) {
+        trace::completion(
+            cqe.qp_num,
+            cqe.user_data,
+            cqe.opcode.into(),
+            cqe.status.into(),
+            cqe.byte_len,
+        );
+        ulp_debug!(
+            "qp {}: done user_data {:#x} opcode {} status {} bytes {}\n",
+            cqe.qp_num,
+            cqe.user_data,
+            cqe.opcode,
+            cqe.status,
+            cqe.byte_len
+        );
+    }
 }
 
 /// The completion's opcode of a request, `WC_*`.
@@ -115,16 +158,11 @@ const fn wc_opcode(opcode: u8) -> u8 {
 impl Handler for Completions {
     type Request = Request;
 
-    fn complete(&self, side: Side, request: &Request, wc: &WorkCompletion) {
-        let number = self.number.load(Relaxed);
+    fn complete(&self, side: Side, request: Request, wc: &WorkCompletion) {
         let mut cqe = abi::Cqe {
-            user_data: request.user_data,
-            qp: self.handle.load(Relaxed),
-            qp_num: number,
             status: wc.status as u16,
-            opcode: wc_opcode(request.opcode),
             vendor_err: wc.vendor_err,
-            ..Default::default()
+            ..self.cqe(&request)
         };
         if wc.is_success() {
             match side {
@@ -163,29 +201,45 @@ impl Handler for Completions {
                 }
             }
         }
-        trace::completion(
-            number,
-            request.user_data,
-            cqe.opcode.into(),
-            wc.status,
-            cqe.byte_len,
-        );
-        ulp_debug!(
-            "qp {}: done user_data {:#x} opcode {} status {} bytes {}\n",
-            number,
-            request.user_data,
-            cqe.opcode,
-            wc.status,
-            cqe.byte_len
-        );
+        Self::note(&cqe);
         self.ring(request.opcode).push(&cqe);
     }
 
-    fn retire(&self, request: &Request) {
+    fn retire(&self, request: Request) {
         self.ring(request.opcode).release();
     }
 
-    fn cancel(&self, request: &Request) {
+    fn abandon(&self, request: Request, why: Abandoned) {
+        let cqe = abi::Cqe {
+            status: match why {
+                Abandoned::Timeout => abi::WC_STATUS_TIMEOUT,
+                Abandoned::Canceled => abi::WC_STATUS_CANCELED,
+            },
+            ..self.cqe(&request)
+        };
+        Self::note(&cqe);
+        self.ring(request.opcode).push_early(&cqe);
+    }
+
+    fn late(&self, request: Request, wc: &WorkCompletion) {
+        let number = self.number.load(Relaxed);
+        trace::late(
+            number,
+            request.user_data,
+            wc_opcode(request.opcode).into(),
+            wc.status,
+        );
+        ulp_debug!(
+            "qp {}: late user_data {:#x} opcode {} status {}\n",
+            number,
+            request.user_data,
+            wc_opcode(request.opcode),
+            wc.status
+        );
+        self.ring(request.opcode).leave();
+    }
+
+    fn cancel(&self, request: Request) {
         self.ring(request.opcode).release();
     }
 

@@ -94,6 +94,44 @@ struct Staged {
     inline_len: usize,
 }
 
+/// The command that cancels requests.
+pub(crate) fn cancel(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::Cancel>::read(arg, abi::Cancel::SIZE)?;
+    let value = &mut arg.value;
+    value.canceled = 0;
+    // A struct that cannot be written is found out before anything is canceled.
+    arg.write()?;
+    let value = &mut arg.value;
+    value.canceled = abandon(&this, value.queue, value.user_data, value.flags)?;
+    arg.write()
+}
+
+/// Cancels the requests of the queue called `handle` that have `user_data`, or all of them.
+///
+/// Returns how many it were. [`EINVAL`], [`EBADF`], [`ebadfd`].
+pub(crate) fn abandon(this: &Context, handle: u32, user_data: u64, flags: u32) -> Result<u32> {
+    let _alive = this.enter()?;
+    let all = flags == abi::CANCEL_ALL;
+    if flags & !abi::CANCEL_ALL != 0 || (all && user_data != 0) {
+        return Err(EINVAL);
+    }
+    let which = |request: &Request| all || request.user_data == user_data;
+    let object = this.table().lock().get(handle)?.clone();
+    let canceled = match &object {
+        Object::Qp(qp) => qp.qp().abandon(which),
+        Object::Srq(srq) => srq.srq().abandon(which),
+        _ => return Err(ebadfd()),
+    };
+    trace::cancel(this.id(), handle, user_data, canceled);
+    ulp_debug!(
+        "file {}: canceled {} of queue {:#x}\n",
+        this.id(),
+        canceled,
+        handle
+    );
+    Ok(canceled)
+}
+
 /// Room for one batch.
 pub(crate) struct Scratch {
     wrs: KVVec<abi::Wr>,
@@ -618,6 +656,7 @@ fn push(
         user_data: request.user_data,
         opcode: request.opcode,
         length,
+        timeout_ns: request.timeout_ns,
     };
     let locals = sges.iter().filter(|sge| sge.length > 0).filter_map(|sge| {
         let mr = table.buffer(sge.buffer).ok()?.mr().clone();

@@ -670,3 +670,30 @@ void rust_ulp_h_relax(void)
 	else
 		cond_resched();
 }
+
+static enum hrtimer_restart rust_ulp_h_timer_expired(struct hrtimer *hrtimer)
+{
+	struct rust_ulp_timer *timer = container_of(hrtimer, struct rust_ulp_timer, timer);
+
+	timer->expired(timer->context);
+	return HRTIMER_NORESTART;
+}
+
+void rust_ulp_h_timer_init(struct rust_ulp_timer *timer, void (*expired)(const void *context),
+			   const void *context)
+{
+	timer->expired = expired;
+	timer->context = context;
+	hrtimer_setup(&timer->timer, rust_ulp_h_timer_expired, CLOCK_MONOTONIC,
+		      HRTIMER_MODE_ABS_SOFT);
+}
+
+void rust_ulp_h_timer_start(struct rust_ulp_timer *timer, u64 at_ns)
+{
+	hrtimer_start(&timer->timer, ns_to_ktime(at_ns), HRTIMER_MODE_ABS_SOFT);
+}
+
+void rust_ulp_h_timer_cancel(struct rust_ulp_timer *timer)
+{
+	hrtimer_cancel(&timer->timer);
+}

@@ -7,6 +7,7 @@
 #define _RUST_ULP_HELPERS_H
 
 #include <linux/fs.h>
+#include <linux/hrtimer.h>
 #include <linux/mm.h>
 #include <linux/percpu-refcount.h>
 #include <linux/scatterlist.h>
@@ -69,6 +70,13 @@ struct rust_ulp_h_addr {
 /* What the context of an identifier of the connection manager points at. */
 struct rust_ulp_cm_hook {
 	int (*event)(struct rdma_cm_id *id, struct rdma_cm_event *event);
+};
+
+/* A timer that calls @expired in a softirq. */
+struct rust_ulp_timer {
+	struct hrtimer timer;
+	void (*expired)(const void *context);
+	const void *context;
 };
 
 /* What of struct rdma_cm_event is read. */
@@ -186,6 +194,11 @@ int rust_ulp_h_map_pages(struct vm_area_struct *vma, unsigned long addr, struct 
 bool rust_ulp_h_vma_is_shared(const struct vm_area_struct *vma);
 bool rust_ulp_h_node_online(int node);
 void rust_ulp_h_relax(void);
+
+void rust_ulp_h_timer_init(struct rust_ulp_timer *timer, void (*expired)(const void *context),
+			   const void *context);
+void rust_ulp_h_timer_start(struct rust_ulp_timer *timer, u64 at_ns);
+void rust_ulp_h_timer_cancel(struct rust_ulp_timer *timer);
 
 /* In entry.c: seen by the function tracers. */
 struct rust_ulp_cqe_hook {

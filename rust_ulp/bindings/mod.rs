@@ -25,6 +25,7 @@
 use kernel::{
     bindings::{
         completion,
+        hrtimer,
         list_head,
         lock_class_key,
         net,

@@ -7,7 +7,8 @@ use super::{
     qp::{
         Handler,
         Qp,
-        State, //
+        State,
+        Ticket, //
     },
     queue::{
         Queue,
@@ -183,6 +184,8 @@ pub(crate) struct Chain<H: Handler> {
     first: u32,
     last: u32,
     count: u32,
+    /// Whether some have a deadline.
+    timed: bool,
 }
 
 impl<H: Handler> Chain<H> {
@@ -194,6 +197,7 @@ impl<H: Handler> Chain<H> {
             first: NONE,
             last: NONE,
             count: 0,
+            timed: false,
         }
     }
 
@@ -351,7 +355,7 @@ impl<H: Handler> Chain<H> {
             Target::Recv(_) | Target::Shared(_) => false,
         };
         if !fits {
-            self.target().handler().cancel(&request);
+            self.target().handler().cancel(request);
             return Err(EINVAL);
         }
         self.push_slot(locals, inline, flags.signaled, ah.cloned(), request, fill)
@@ -364,7 +368,7 @@ impl<H: Handler> Chain<H> {
         request: H::Request,
     ) -> Result {
         if self.target().side() != Side::Recv {
-            self.target().handler().cancel(&request);
+            self.target().handler().cancel(request);
             return Err(EINVAL);
         }
         self.push_slot(locals, None, true, None, request, |slot, list, count| {
@@ -436,7 +440,7 @@ impl<H: Handler> Chain<H> {
         let target = self.target.as_ref();
         let queue = target.queue();
         let Some(index) = queue.take() else {
-            target.handler().cancel(&request);
+            target.handler().cancel(request);
             return Err(EAGAIN);
         };
         let result = Self::fill_slot(queue, index, locals, inline, signaled, fill);
@@ -444,6 +448,8 @@ impl<H: Handler> Chain<H> {
         let content = unsafe { queue.content(index) };
         match (result, content) {
             (Ok(()), Some(content)) => {
+                request.placed(index);
+                self.timed |= request.timeout_ns() != 0;
                 content.request = Some(request);
                 content.ah = ah;
                 content.next = NONE;
@@ -458,7 +464,7 @@ impl<H: Handler> Chain<H> {
                 Ok(())
             }
             (result, _) => {
-                target.handler().cancel(&request);
+                target.handler().cancel(request);
                 // SAFETY: The slot was taken above and is not used after this.
                 unsafe { queue.put(&mut queue.lists.lock(), index) };
                 result
@@ -523,6 +529,8 @@ impl<H: Handler> Chain<H> {
         let content = unsafe { queue.content(index) }.ok_or(EINVAL)?;
         content.wr = wr;
         content.signaled = signaled;
+        content.abandoned = false;
+        content.deadline = 0;
         Ok(())
     }
 
@@ -546,10 +554,17 @@ impl<H: Handler> Chain<H> {
         // Link the requests, and see to it that the queue cannot fill up with silent ones.
         let half = (queue.depth() / 2).max(1);
         let (mut at, mut before_it) = (self.first, lists.last);
+        let mut earliest = u64::MAX;
         // SAFETY: By the type invariant the chain owns the slots of its list.
         while let Some(content) = unsafe { queue.content(at) } {
             if let Some(request) = &content.request {
                 before(request);
+                if self.timed {
+                    content.deadline = Queue::<H::Request>::deadline(request.timeout_ns());
+                    if content.deadline != 0 {
+                        earliest = earliest.min(content.deadline);
+                    }
+                }
             }
             let next = content.next;
             queue.set_number(&mut lists, at);
@@ -567,7 +582,8 @@ impl<H: Handler> Chain<H> {
                 }
                 Side::Send => {
                     lists.silent = lists.silent.wrapping_add(1);
-                    let force = lists.silent >= half;
+                    // A request with a deadline says when it is done.
+                    let force = lists.silent >= half || content.deadline != 0;
                     if content.signaled || force {
                         lists.silent = 0;
                     }
@@ -605,6 +621,7 @@ impl<H: Handler> Chain<H> {
         // `wr_cqe` and a place in the completion queue.
         let err = unsafe { self.target.post(first_wr, bad_out) };
         lists.used = true;
+        queue.watch(&mut lists, earliest);
         if err == 0 {
             // INVARIANT: The slots are the queue's now.
             let count = core::mem::replace(&mut self.count, 0);
@@ -664,8 +681,8 @@ impl<H: Handler> Drop for Chain<H> {
                 return;
             };
             self.first = content.next;
-            if let Some(request) = &content.request {
-                target.handler().cancel(request);
+            if let Some(request) = &mut content.request {
+                target.handler().cancel(request.detach());
             }
             // SAFETY: The slot is not used after this.
             unsafe { queue.put(&mut queue.lists.lock(), index) };

@@ -13,6 +13,7 @@ pub(crate) mod gate;
 pub(crate) mod lock;
 pub(crate) mod net;
 pub(crate) mod pages;
+pub(crate) mod timer;
 pub(crate) mod trace;
 #[macro_use]
 pub(crate) mod user;

@@ -72,6 +72,10 @@ tracepoints! {
     rust_ulp_completion as completion(
         qp_num: u32, user_data: u64, opcode: u32, status: u32, byte_len: u32,
     );
+    /// The driver completed a request that was over before: canceled, or past its deadline.
+    rust_ulp_late as late(qp_num: u32, user_data: u64, opcode: u32, status: u32);
+    /// Requests of a queue were canceled.
+    rust_ulp_cancel as cancel(file: u32, queue: u32, user_data: u64, canceled: u32);
     /// A completion was put into the ring that user space reads.
     rust_ulp_deliver as deliver(cq: u32, user_data: u64, tail: u32, unread: u32, woke: bool);
     /// Something happened: a record is made for the file.

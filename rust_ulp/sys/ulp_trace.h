@@ -228,6 +228,46 @@ TRACE_EVENT(rust_ulp_completion,
 		  __entry->byte_len)
 );
 
+/* The driver completed a request that was over before: canceled, or past its deadline. */
+TRACE_EVENT(rust_ulp_late,
+	TP_PROTO(u32 qp_num, u64 user_data, u32 opcode, u32 status),
+	TP_ARGS(qp_num, user_data, opcode, status),
+	TP_STRUCT__entry(
+		__field(u64, user_data)
+		__field(u32, qp_num)
+		__field(u32, opcode)
+		__field(u32, status)
+	),
+	TP_fast_assign(
+		__entry->user_data = user_data;
+		__entry->qp_num = qp_num;
+		__entry->opcode = opcode;
+		__entry->status = status;
+	),
+	TP_printk("qpn=%u user_data=0x%llx opcode=%u status=%u", __entry->qp_num,
+		  __entry->user_data, __entry->opcode, __entry->status)
+);
+
+/* Requests of a queue were canceled. */
+TRACE_EVENT(rust_ulp_cancel,
+	TP_PROTO(u32 file, u32 queue, u64 user_data, u32 canceled),
+	TP_ARGS(file, queue, user_data, canceled),
+	TP_STRUCT__entry(
+		__field(u64, user_data)
+		__field(u32, file)
+		__field(u32, queue)
+		__field(u32, canceled)
+	),
+	TP_fast_assign(
+		__entry->user_data = user_data;
+		__entry->file = file;
+		__entry->queue = queue;
+		__entry->canceled = canceled;
+	),
+	TP_printk("file=%u queue=0x%x user_data=0x%llx canceled=%u", __entry->file,
+		  __entry->queue, __entry->user_data, __entry->canceled)
+);
+
 /* The completion stands in the ring that user space reads. */
 TRACE_EVENT(rust_ulp_deliver,
 	TP_PROTO(u32 cq, u64 user_data, u32 tail, u32 unread, bool woke),
