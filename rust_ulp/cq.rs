@@ -19,6 +19,7 @@ use crate::{
     },
     sys::{
         errno::etime,
+        eventfd::EventFd,
         lock::{
             new_spinlock_bh,
             SpinLockBh, //
@@ -90,6 +91,16 @@ struct State {
     polled: bool,
     dropped: u32,
     flags: u32,
+    /// Counts what is put into the ring.
+    eventfd: Option<EventFd>,
+}
+
+impl State {
+    fn signal(&self) {
+        if let Some(eventfd) = &self.eventfd {
+            eventfd.signal();
+        }
+    }
 }
 
 /// A ring of completions.
@@ -145,6 +156,7 @@ impl Ring {
             polled: true,
             dropped: 0,
             flags: 0,
+            eventfd: None,
         };
         Arc::pin_init(
             pin_init!(Self {
@@ -231,6 +243,7 @@ impl Ring {
             state.dropped = state.dropped.saturating_add(1);
             let _ = self.pages.store_release(Self::DROPPED, state.dropped);
             self.set_flags(&mut state, abi::CQ_OVERFLOW);
+            state.signal();
             return;
         };
         let offset = (slot as usize)
@@ -238,6 +251,7 @@ impl Ring {
             .saturating_add(abi::CQ_ENTRIES_OFFSET);
         let _ = self.pages.write(offset, cqe);
         state.producer.publish(&self.tail());
+        state.signal();
         let unread = state.producer.refresh(&self.head());
         let wake = unread >= state.wake_at;
         if wake {
@@ -263,9 +277,26 @@ impl Ring {
 
     /// Says that nothing more will come, and wakes everybody.
     pub(crate) fn kill(&self) {
-        self.set_flags(&mut self.state.lock(), abi::CQ_DEAD);
+        let mut state = self.state.lock();
+        self.set_flags(&mut state, abi::CQ_DEAD);
+        state.signal();
+        drop(state);
         self.waiters.notify_all();
         self.file.wait.notify_all();
+    }
+
+    /// Has `eventfd` count what is put into the ring from now on, and the ring's end; [`None`] takes
+    /// it away. [`EBUSY`] when there is one.
+    pub(crate) fn set_eventfd(&self, eventfd: Option<EventFd>) -> Result {
+        let mut state = self.state.lock();
+        if eventfd.is_some() && state.eventfd.is_some() {
+            drop(state);
+            return Err(EBUSY);
+        }
+        let old = core::mem::replace(&mut state.eventfd, eventfd);
+        drop(state);
+        drop(old);
+        Ok(())
     }
 
     /// How many entries user space has not read.

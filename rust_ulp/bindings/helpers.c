@@ -671,6 +671,11 @@ void rust_ulp_h_relax(void)
 		cond_resched();
 }
 
+void rust_ulp_h_eventfd_signal(struct eventfd_ctx *ctx)
+{
+	eventfd_signal(ctx);
+}
+
 static enum hrtimer_restart rust_ulp_h_timer_expired(struct hrtimer *hrtimer)
 {
 	struct rust_ulp_timer *timer = container_of(hrtimer, struct rust_ulp_timer, timer);

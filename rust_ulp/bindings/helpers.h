@@ -6,6 +6,7 @@
 #ifndef _RUST_ULP_HELPERS_H
 #define _RUST_ULP_HELPERS_H
 
+#include <linux/eventfd.h>
 #include <linux/fs.h>
 #include <linux/hrtimer.h>
 #include <linux/mm.h>
@@ -194,6 +195,8 @@ int rust_ulp_h_map_pages(struct vm_area_struct *vma, unsigned long addr, struct 
 bool rust_ulp_h_vma_is_shared(const struct vm_area_struct *vma);
 bool rust_ulp_h_node_online(int node);
 void rust_ulp_h_relax(void);
+
+void rust_ulp_h_eventfd_signal(struct eventfd_ctx *ctx);
 
 void rust_ulp_h_timer_init(struct rust_ulp_timer *timer, void (*expired)(const void *context),
 			   const void *context);

@@ -25,6 +25,7 @@
 use kernel::{
     bindings::{
         completion,
+        eventfd_ctx,
         hrtimer,
         list_head,
         lock_class_key,

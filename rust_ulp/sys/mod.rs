@@ -9,6 +9,7 @@ pub(crate) mod chardev;
 pub(crate) mod compat;
 pub(crate) mod dyndbg;
 pub(crate) mod errno;
+pub(crate) mod eventfd;
 pub(crate) mod gate;
 pub(crate) mod lock;
 pub(crate) mod net;
