@@ -18,7 +18,11 @@ use crate::{
         event::Event, //
     },
     sys::{
-        errno::etime,
+        errno::{
+            ecanceled,
+            enobufs,
+            etime, //
+        },
         eventfd::EventFd,
         lock::{
             new_spinlock_bh,
@@ -28,7 +32,11 @@ use crate::{
             Pages,
             PAGE_SIZE, //
         },
-        trace, //
+        trace,
+        uring::{
+            Source,
+            Stream, //
+        }, //
     },
     uapi::{
         abi,
@@ -54,7 +62,9 @@ use kernel::{
         msecs_to_jiffies,
         Instant,
         Monotonic, //
-    }, //
+    },
+    transmute::AsBytes,
+    uaccess::UserSliceWriter, //
 };
 
 /// Most entries of a ring: as many as fit into the largest chunk of pages beside the header.
@@ -93,12 +103,41 @@ struct State {
     flags: u32,
     /// Counts what is put into the ring.
     eventfd: Option<EventFd>,
+    /// Whoever reads the ring in place of user space.
+    stream: Option<Streaming>,
+    /// There was one: the consumer's index is ours.
+    streamed: bool,
+    /// The queue was destroyed: nothing more will come.
+    gone: bool,
+}
+
+/// A stream that takes what is put into a ring.
+struct Streaming {
+    stream: Stream,
+    /// It was woken, and has not looked since.
+    woken: bool,
+    /// It is to end, whatever there is.
+    canceled: bool,
+    /// Entries that it has copied, and that have not arrived.
+    copied: u32,
 }
 
 impl State {
-    fn signal(&self) {
+    /// Tells those of an entry, or of the end, who hear of each.
+    fn signal(&mut self) {
         if let Some(eventfd) = &self.eventfd {
             eventfd.signal();
+        }
+        if let Some(streaming) = &mut self.stream {
+            streaming.wake();
+        }
+    }
+}
+
+impl Streaming {
+    fn wake(&mut self) {
+        if !core::mem::replace(&mut self.woken, true) {
+            self.stream.wake();
         }
     }
 }
@@ -124,6 +163,88 @@ impl rdma::cq::Handler for Ring {
         self.waiters.notify_all();
         self.file
             .raise(event.number(), self.handle.load(Relaxed), 0);
+    }
+}
+
+impl Source for Ring {
+    fn begin(&self, stream: Stream) -> Result {
+        let mut state = self.state.lock();
+        if state.stream.is_some() {
+            return Err(EBUSY);
+        }
+        // What user space has read up to now is not streamed.
+        self.look(&mut state);
+        state.streamed = true;
+        let mut streaming = Streaming {
+            stream,
+            woken: false,
+            canceled: false,
+            copied: 0,
+        };
+        if state.producer.unread() > 0 || state.flags & abi::CQ_DEAD != 0 || state.gone {
+            streaming.wake();
+        }
+        state.stream = Some(streaming);
+        Ok(())
+    }
+
+    fn poll(&self) -> Result<bool> {
+        let mut state = self.state.lock();
+        let (unread, gone) = (state.producer.unread(), state.gone);
+        let dead = state.flags & abi::CQ_DEAD != 0;
+        let streaming = state.stream.as_mut().ok_or(EBADF)?;
+        let end = if streaming.canceled {
+            ecanceled()
+        } else if unread > 0 {
+            return Ok(true);
+        } else if dead {
+            ENODEV
+        } else if gone {
+            EBADF
+        } else {
+            streaming.woken = false;
+            return Ok(false);
+        };
+        state.stream = None;
+        Err(end)
+    }
+
+    fn copy(&self, mut to: UserSliceWriter) -> Result<usize> {
+        let size = core::mem::size_of::<abi::Cqe>();
+        let room = u32::try_from(to.len() / size).unwrap_or(u32::MAX);
+        let state = self.state.lock();
+        let (first, entries) = (state.producer.oldest(), state.producer.entries());
+        let count = state.producer.unread().min(room);
+        drop(state);
+        if count == 0 {
+            return Err(enobufs());
+        }
+        // They are not written over before they are taken back.
+        for index in 0..count {
+            let mut cqe = abi::Cqe::default();
+            let slot = first.wrapping_add(index) & entries.wrapping_sub(1);
+            self.pages.read(Self::offset(slot), cqe.as_bytes_mut())?;
+            to.write_slice(cqe.as_bytes())?;
+        }
+        if let Some(streaming) = &mut self.state.lock().stream {
+            streaming.copied = count;
+        }
+        Ok((count as usize).saturating_mul(size))
+    }
+
+    fn copied(&self) {
+        let mut state = self.state.lock();
+        let count = match &mut state.stream {
+            Some(streaming) => core::mem::take(&mut streaming.copied),
+            None => 0,
+        };
+        state.producer.take_back(count);
+        drop(state);
+        trace::stream(self.handle.load(Relaxed), count);
+    }
+
+    fn end(&self) {
+        self.state.lock().stream = None;
     }
 }
 
@@ -157,6 +278,9 @@ impl Ring {
             dropped: 0,
             flags: 0,
             eventfd: None,
+            stream: None,
+            streamed: false,
+            gone: false,
         };
         Arc::pin_init(
             pin_init!(Self {
@@ -186,6 +310,13 @@ impl Ring {
         self.handle.store(handle, Relaxed);
     }
 
+    /// Where the entry at position `slot` begins.
+    const fn offset(slot: u32) -> usize {
+        (slot as usize)
+            .saturating_mul(core::mem::size_of::<abi::Cqe>())
+            .saturating_add(abi::CQ_ENTRIES_OFFSET)
+    }
+
     fn head(&self) -> Index<'_> {
         Index {
             pages: &self.pages,
@@ -200,11 +331,51 @@ impl Ring {
         }
     }
 
+    /// Entries that were not read.
+    fn look(&self, state: &mut State) -> u32 {
+        if state.streamed {
+            state.producer.unread()
+        } else {
+            state.producer.refresh(&self.head())
+        }
+    }
+
+    /// Lets a request in that needs no entry; [`Self::leave`] when the device is done with it.
+    /// [`EAGAIN`] when the device has as many as there are entries.
+    pub(crate) fn admit(&self) -> Result {
+        let mut state = self.state.lock();
+        if state.others.saturating_add(state.reserved) >= state.producer.entries() {
+            return Err(EAGAIN);
+        }
+        state.others = state.others.saturating_add(1);
+        Ok(())
+    }
+
+    /// Ends the stream that `which` names.
+    pub(crate) fn cancel_stream(&self, which: impl FnOnce(&Stream) -> bool) {
+        let mut state = self.state.lock();
+        if let Some(streaming) = &mut state.stream {
+            if which(&streaming.stream) {
+                streaming.canceled = true;
+                streaming.wake();
+            }
+        }
+    }
+
+    /// Says that nobody is left who completes here.
+    fn close(&self) {
+        let mut state = self.state.lock();
+        state.gone = true;
+        if let Some(streaming) = &mut state.stream {
+            streaming.wake();
+        }
+    }
+
     /// Keeps an entry free for a request. [`EAGAIN`] when all are read-ahead or taken, or the
     /// device has as many requests as there are entries.
     pub(crate) fn reserve(&self) -> Result {
         let mut state = self.state.lock();
-        let taken = state.producer.refresh(&self.head()).max(state.others);
+        let taken = self.look(&mut state).max(state.others);
         if taken.saturating_add(state.reserved) >= state.producer.entries() {
             return Err(EAGAIN);
         }
@@ -246,13 +417,10 @@ impl Ring {
             state.signal();
             return;
         };
-        let offset = (slot as usize)
-            .saturating_mul(core::mem::size_of::<abi::Cqe>())
-            .saturating_add(abi::CQ_ENTRIES_OFFSET);
-        let _ = self.pages.write(offset, cqe);
+        let _ = self.pages.write(Self::offset(slot), cqe);
         state.producer.publish(&self.tail());
         state.signal();
-        let unread = state.producer.refresh(&self.head());
+        let unread = self.look(&mut state);
         let wake = unread >= state.wake_at;
         if wake {
             state.wake_at = u32::MAX;
@@ -303,7 +471,7 @@ impl Ring {
     pub(crate) fn unread(&self) -> u32 {
         let mut state = self.state.lock();
         self.note_failure(&mut state);
-        state.producer.refresh(&self.head())
+        self.look(&mut state)
     }
 
     /// Whether `poll` should say that there is something; if not, the next completion wakes those
@@ -314,7 +482,7 @@ impl Ring {
         let mut state = self.state.lock();
         state.polled = true;
         self.note_failure(&mut state);
-        state.producer.refresh(&self.head()) > 0 || state.flags != 0
+        self.look(&mut state) > 0 || state.flags != 0
     }
 
     fn note_failure(&self, state: &mut State) {
@@ -331,7 +499,7 @@ impl Ring {
     /// Entries unread, and kept free for requests under way.
     pub(crate) fn usage(&self) -> (u32, u32) {
         let mut state = self.state.lock();
-        (state.producer.refresh(&self.head()), state.reserved)
+        (self.look(&mut state), state.reserved)
     }
 
     /// Waits until `min` entries are unread. Sleeps.
@@ -346,7 +514,7 @@ impl Ring {
             if state.flags & abi::CQ_DEAD != 0 {
                 return Err(ENODEV);
             }
-            if state.producer.refresh(&self.head()) >= min {
+            if self.look(&mut state) >= min {
                 return Ok(());
             }
             if state.flags & abi::CQ_ERROR != 0 {
@@ -460,6 +628,12 @@ impl CqObject {
                 crate::sys::relax();
             }
         }
+    }
+}
+
+impl Drop for CqObject {
+    fn drop(&mut self) {
+        self.ring.close();
     }
 }
 

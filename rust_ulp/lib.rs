@@ -111,6 +111,7 @@ mod qp;
 mod query;
 mod srq;
 mod submit;
+mod uring;
 
 module! {
     type: RustUlp,

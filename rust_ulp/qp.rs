@@ -35,7 +35,8 @@ use crate::{
     sys::{
         dyndbg::ulp_debug,
         errno::eisconn,
-        trace, //
+        trace,
+        uring::Share, //
     },
     uapi::abi, //
 };
@@ -64,11 +65,26 @@ pub(crate) struct Request {
     pub(crate) length: u32,
     /// How long it may take; 0 for as long as it takes.
     pub(crate) timeout_ns: u64,
+    /// The command of io_uring that hears of it.
+    pub(crate) share: Option<Share>,
+    /// Whether it has a place in the completion ring.
+    pub(crate) in_ring: bool,
+    /// Whether it makes an entry there when it succeeds.
+    pub(crate) signaled: bool,
 }
 
 impl Ticket for Request {
     fn detach(&mut self) -> Self {
-        Self { ..*self }
+        Self {
+            share: self.share.take(),
+            ..*self
+        }
+    }
+
+    fn placed(&self, index: u32) {
+        if let Some(share) = &self.share {
+            share.placed(index);
+        }
     }
 
     fn timeout_ns(&self) -> u64 {
@@ -123,6 +139,29 @@ impl Completions {
         }
     }
 
+    /// Tells the command of io_uring that `request` is part of.
+    fn finish(request: &mut Request, cqe: &abi::Cqe) {
+        let Some(share) = request.share.take() else {
+            return;
+        };
+        let res = match cqe.status {
+            0 => i32::try_from(cqe.byte_len).unwrap_or(i32::MAX),
+            status => abi::URING_FAILED.saturating_sub(status.into()),
+        };
+        let high = u32::from(cqe.opcode) | u32::from(cqe.flags) << 8;
+        share.finish(res, u64::from(cqe.imm_data) | u64::from(high) << 32);
+    }
+
+    /// Gives up the place of `request`, which makes no entry.
+    fn give_up(&self, request: &Request) {
+        let ring = self.ring(request.opcode);
+        if request.in_ring {
+            ring.release();
+        } else {
+            ring.leave();
+        }
+    }
+
     /// Tells those who trace.
     fn note(cqe: &abi::Cqe) {
         trace::completion(
@@ -158,7 +197,7 @@ const fn wc_opcode(opcode: u8) -> u8 {
 impl Handler for Completions {
     type Request = Request;
 
-    fn complete(&self, side: Side, request: Request, wc: &WorkCompletion) {
+    fn complete(&self, side: Side, mut request: Request, wc: &WorkCompletion) {
         let mut cqe = abi::Cqe {
             status: wc.status as u16,
             vendor_err: wc.vendor_err,
@@ -202,14 +241,20 @@ impl Handler for Completions {
             }
         }
         Self::note(&cqe);
-        self.ring(request.opcode).push(&cqe);
+        Self::finish(&mut request, &cqe);
+        if request.in_ring && (request.signaled || !wc.is_success()) {
+            self.ring(request.opcode).push(&cqe);
+        } else {
+            self.give_up(&request);
+        }
     }
 
     fn retire(&self, request: Request) {
-        self.ring(request.opcode).release();
+        // What io_uring is to hear of is signalled.
+        self.give_up(&request);
     }
 
-    fn abandon(&self, request: Request, why: Abandoned) {
+    fn abandon(&self, mut request: Request, why: Abandoned) {
         let cqe = abi::Cqe {
             status: match why {
                 Abandoned::Timeout => abi::WC_STATUS_TIMEOUT,
@@ -218,7 +263,10 @@ impl Handler for Completions {
             ..self.cqe(&request)
         };
         Self::note(&cqe);
-        self.ring(request.opcode).push_early(&cqe);
+        Self::finish(&mut request, &cqe);
+        if request.in_ring {
+            self.ring(request.opcode).push_early(&cqe);
+        }
     }
 
     fn late(&self, request: Request, wc: &WorkCompletion) {
@@ -240,7 +288,8 @@ impl Handler for Completions {
     }
 
     fn cancel(&self, request: Request) {
-        self.ring(request.opcode).release();
+        // Its share goes with it: whoever has begun the command knows why.
+        self.give_up(&request);
     }
 
     fn event(&self, event: Event) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! SUBMIT: many requests, then a wait.
+//! SUBMIT: many requests, then a wait; and CANCEL.
 //!
 //! Three steps, each a method of [`Scratch`]. First, outside the gate, everything is copied from
 //! user space, once, and what can be said without looking anything up is said. Then, inside, handles
 //! are resolved and each request is put into a slot of its queue pair; requests that follow each
 //! other for the same queue form a chain. A request that is refused drops all chains: none was
 //! posted. Last, the chains are posted in order. Process context; nothing is allocated once the room
-//! for a batch is there.
+//! for a batch is there. The commands of io_uring take the same steps, see [`crate::uring`].
 
 use crate::{
     context::Context,
@@ -56,6 +56,7 @@ use crate::{
             etime, //
         },
         trace,
+        uring::Begun,
         user::{
             read_array,
             read_bytes,
@@ -162,6 +163,18 @@ impl Scratch {
     }
 }
 
+/// Where a batch comes from, and what it refers to.
+pub(crate) struct Place<'a> {
+    /// Has what its handles name.
+    pub(crate) table: &'a Table,
+    /// The device.
+    pub(crate) live: &'a Live,
+    /// The command of io_uring that hears of its requests.
+    pub(crate) command: Option<&'a Begun>,
+    /// Whether they make entries in completion rings.
+    pub(crate) in_ring: bool,
+}
+
 /// What went wrong, and with which request.
 pub(crate) struct Bad {
     /// The request.
@@ -195,9 +208,7 @@ pub(crate) fn submit(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
 
     let mut scratch = this.take_scratch()?;
     let result = run(&this, &mut arg.value, &mut scratch);
-    if scratch.staged.capacity() <= KEEP {
-        this.give_scratch(scratch);
-    }
+    give_back(&this, scratch);
     match result {
         Ok(()) => arg.write(),
         Err(err) => {
@@ -205,6 +216,13 @@ pub(crate) fn submit(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
             let _ = arg.write();
             Err(err)
         }
+    }
+}
+
+/// Gives the room for a batch back, unless it has grown beyond what is worth keeping.
+pub(crate) fn give_back(this: &Context, scratch: KBox<Scratch>) {
+    if scratch.staged.capacity() <= KEEP {
+        this.give_scratch(scratch);
     }
 }
 
@@ -231,7 +249,13 @@ fn run(this: &Context, value: &mut abi::Submit, scratch: &mut Scratch) -> Result
     {
         return Err(ERANGE);
     }
-    let resolved = scratch.resolve(&table, &alive);
+    let place = Place {
+        table: &table,
+        live: &alive,
+        command: None,
+        in_ring: true,
+    };
+    let resolved = scratch.resolve(&place);
     drop(table);
     if let Err(bad) = resolved {
         scratch.cancel();
@@ -278,6 +302,18 @@ impl Scratch {
                 .map_err(|(index, error)| Bad { index, error })?;
         }
         self.decode()
+    }
+
+    /// Takes one request that was copied, and copies what it points to. Sleeps.
+    pub(crate) fn stage_one(&mut self, wr: abi::Wr) -> Result {
+        self.clear();
+        self.wrs.push(wr, GFP_KERNEL_ACCOUNT)?;
+        self.decode().map_err(|bad| bad.error)
+    }
+
+    /// What the first request names; 0 when there is none.
+    pub(crate) fn first_queue(&self) -> u32 {
+        self.staged.first().map_or(0, |staged| staged.request.qp)
     }
 
     fn no_memory(_: kernel::alloc::AllocError) -> Bad {
@@ -378,7 +414,7 @@ impl Scratch {
     /// Puts every request into a slot of its queue. Sleeps.
     ///
     /// When one is refused, those before it are in their slots still: [`Self::cancel`].
-    pub(crate) fn resolve(&mut self, table: &Table, live: &Live) -> Result<(), Bad> {
+    pub(crate) fn resolve(&mut self, place: &Place<'_>) -> Result<(), Bad> {
         let Self {
             staged,
             sges,
@@ -392,7 +428,7 @@ impl Scratch {
             let handle = staged.request.qp;
             let queue = match last {
                 Some((was, queue)) if was == handle => queue,
-                _ => Queue::find(table, handle).map_err(fail)?,
+                _ => Queue::find(place.table, handle).map_err(fail)?,
             };
             last = Some((handle, queue));
             let sges = sges
@@ -401,7 +437,13 @@ impl Scratch {
             let data = inline
                 .get(staged.inline_at..staged.inline_at.saturating_add(staged.inline_len))
                 .unwrap_or(&[]);
-            push(table, live, queue, &staged.request, sges, data, chains).map_err(fail)?;
+            let part = Part {
+                index,
+                request: &staged.request,
+                sges,
+                inline: data,
+            };
+            push(place, queue, part, chains).map_err(fail)?;
         }
         Ok(())
     }
@@ -568,16 +610,30 @@ fn send(
     })
 }
 
+/// One request of a batch.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    index: u32,
+    request: &'a crate::logic::decode::Request,
+    sges: &'a [abi::Sge],
+    /// Its inline data, when that comes from user memory.
+    inline: &'a [u8],
+}
+
 /// Puts one request into a slot, at the end of the last chain or of a new one.
 fn push(
-    table: &Table,
-    live: &Live,
+    place: &Place<'_>,
     queue: Queue<'_>,
-    request: &crate::logic::decode::Request,
-    sges: &[abi::Sge],
-    inline: &[u8],
+    part: Part<'_>,
     chains: &mut KVVec<Chain<Completions>>,
 ) -> Result {
+    let &Place { table, live, .. } = place;
+    let Part {
+        index,
+        request,
+        sges,
+        inline,
+    } = part;
     let (target, max_sge) = queue.target(live, request)?;
     if !target.is_ready() {
         return Err(enotconn());
@@ -650,13 +706,22 @@ fn push(
     }
     let chain = chains.last_mut().ok_or(ENOMEM)?;
 
-    queue.handler().ring(request.opcode).reserve()?;
-    // From here on the queue gives the place in the ring back.
+    let ring = queue.handler().ring(request.opcode);
+    if place.in_ring {
+        ring.reserve()?;
+    } else {
+        ring.admit()?;
+    }
+    // From here on the queue gives that back.
+    let signaled = request.signaled || queue.sig_all() || request.op == Op::Recv;
     let kept = Request {
         user_data: request.user_data,
         opcode: request.opcode,
         length,
         timeout_ns: request.timeout_ns,
+        share: place.command.map(|command| command.share(index)),
+        in_ring: place.in_ring,
+        signaled,
     };
     let locals = sges.iter().filter(|sge| sge.length > 0).filter_map(|sge| {
         let mr = table.buffer(sge.buffer).ok()?.mr().clone();
@@ -667,7 +732,8 @@ fn push(
     };
     let flags = Flags {
         fence: request.fence,
-        signaled: request.signaled || queue.sig_all(),
+        // Who has asked by io_uring hears of all.
+        signaled: signaled || place.command.is_some(),
         solicited: request.solicited,
     };
     // What is in user memory was copied with the request.

@@ -27,6 +27,7 @@ use kernel::{
         completion,
         eventfd_ctx,
         hrtimer,
+        io_uring_cmd,
         list_head,
         lock_class_key,
         net,

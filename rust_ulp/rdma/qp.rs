@@ -663,6 +663,13 @@ impl<H: Handler> Qp<H> {
         sends.saturating_add(recvs)
     }
 
+    /// The same for what is in slot `slot` of one of them.
+    pub(crate) fn abandon_slot(&self, slot: u32, which: impl Fn(&H::Request) -> bool) -> bool {
+        let canceled = |request| self.handler.abandon(request, Abandoned::Canceled);
+        self.send.abandon_slot(slot, &which, canceled)
+            || self.recv.abandon_slot(slot, &which, canceled)
+    }
+
     /// Drops what free slots still hold of their last requests. Sleeps.
     pub(crate) fn purge(&self) {
         self.send.purge();

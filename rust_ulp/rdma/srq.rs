@@ -416,6 +416,12 @@ impl<H: Handler> Srq<H> {
         self.queue.abandon(which, tell)
     }
 
+    /// The same for what is in slot `slot`.
+    pub(crate) fn abandon_slot(&self, slot: u32, which: impl Fn(&H::Request) -> bool) -> bool {
+        let tell = |request| self.handler.abandon(request, Abandoned::Canceled);
+        self.queue.abandon_slot(slot, which, tell)
+    }
+
     /// Waits until all completions that stand in the completion queue are handled. Sleeps.
     pub(super) fn synchronize(&self) {
         // SAFETY: By the type invariant the queue pair is in ERR and nobody posts to it; it has

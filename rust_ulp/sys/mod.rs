@@ -16,6 +16,7 @@ pub(crate) mod net;
 pub(crate) mod pages;
 pub(crate) mod timer;
 pub(crate) mod trace;
+pub(crate) mod uring;
 #[macro_use]
 pub(crate) mod user;
 

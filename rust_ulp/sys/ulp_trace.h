@@ -290,6 +290,58 @@ TRACE_EVENT(rust_ulp_deliver,
 		  __entry->user_data, __entry->tail, __entry->unread, __entry->woke)
 );
 
+/* Completions went out of the ring as a stream. */
+TRACE_EVENT(rust_ulp_stream,
+	TP_PROTO(u32 cq, u32 count),
+	TP_ARGS(cq, count),
+	TP_STRUCT__entry(
+		__field(u32, cq)
+		__field(u32, count)
+	),
+	TP_fast_assign(
+		__entry->cq = cq;
+		__entry->count = count;
+	),
+	TP_printk("cq=0x%x count=%u", __entry->cq, __entry->count)
+);
+
+/* A command of io_uring is issued, with @count requests, the first for @queue. */
+TRACE_EVENT(rust_ulp_uring,
+	TP_PROTO(u32 file, u32 op, u32 queue, u32 count),
+	TP_ARGS(file, op, queue, count),
+	TP_STRUCT__entry(
+		__field(u32, file)
+		__field(u32, op)
+		__field(u32, queue)
+		__field(u32, count)
+	),
+	TP_fast_assign(
+		__entry->file = file;
+		__entry->op = op;
+		__entry->queue = queue;
+		__entry->count = count;
+	),
+	TP_printk("file=%u op=0x%x queue=0x%x count=%u", __entry->file, __entry->op,
+		  __entry->queue, __entry->count)
+);
+
+/* io_uring asks for a command to end; @found requests of it were under way. */
+TRACE_EVENT(rust_ulp_uring_cancel,
+	TP_PROTO(u32 file, u32 queue, u32 found),
+	TP_ARGS(file, queue, found),
+	TP_STRUCT__entry(
+		__field(u32, file)
+		__field(u32, queue)
+		__field(u32, found)
+	),
+	TP_fast_assign(
+		__entry->file = file;
+		__entry->queue = queue;
+		__entry->found = found;
+	),
+	TP_printk("file=%u queue=0x%x found=%u", __entry->file, __entry->queue, __entry->found)
+);
+
 /* A record of an event is made for those who read the file. */
 TRACE_EVENT(rust_ulp_event,
 	TP_PROTO(u32 file, u32 event, u32 handle, u32 port, u32 info),
