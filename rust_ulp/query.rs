@@ -56,7 +56,10 @@ pub(crate) fn module(_this: ArcBorrow<'_, Context>, arg: usize) -> Result {
             | abi::FEATURE_DATAGRAM
             | abi::FEATURE_SRQ
             | abi::FEATURE_EVENTS
-            | abi::FEATURE_CM,
+            | abi::FEATURE_CM
+            | abi::FEATURE_CANCEL
+            | abi::FEATURE_EVENTFD
+            | abi::FEATURE_URING,
         max_buffer: buffer::MAX_LENGTH,
         max_batch: submit::MAX_BATCH,
         max_cq_entries: cq::MAX_ENTRIES,

@@ -9,11 +9,14 @@ pub(crate) mod chardev;
 pub(crate) mod compat;
 pub(crate) mod dyndbg;
 pub(crate) mod errno;
+pub(crate) mod eventfd;
 pub(crate) mod gate;
 pub(crate) mod lock;
 pub(crate) mod net;
 pub(crate) mod pages;
+pub(crate) mod timer;
 pub(crate) mod trace;
+pub(crate) mod uring;
 #[macro_use]
 pub(crate) mod user;
 

@@ -102,6 +102,7 @@ def husk(r, what, end):
         "CONN_QUERY": {"conn": q.handle},
         "DESTROY": {"handle": q.handle},
         "SUBMIT": {"wr_size": ctypes.sizeof(ulp.S["wr"]), "cq": end.cq.handle},
+        "CANCEL": {"queue": q.handle}, "CQ_EVENTFD": {"cq": end.cq.handle, "fd": -1},
     }
     missing = {n[4:] for n in N if n.startswith("IOC_")} - set(calls) - {"MAGIC"}
     r.equal(f"{what}: every command of the header is tried", sorted(missing), [])
