@@ -24,6 +24,7 @@ use crate::{
             SpinLockBh, //
         },
         pages::{
+            Effort,
             Pages,
             PAGE_SIZE, //
         },
@@ -125,7 +126,7 @@ impl Ring {
             .checked_mul(entries as usize)
             .and_then(|bytes| bytes.checked_add(abi::CQ_ENTRIES_OFFSET))
             .ok_or(ERANGE)?;
-        let pages = Pages::new(bytes, 0, node, false)?;
+        let pages = Pages::new(bytes, 0, node, Effort::Reclaim)?;
         let header = abi::CqRing {
             entries,
             entry_size: abi::Cqe::SIZE,

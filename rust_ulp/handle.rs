@@ -8,12 +8,10 @@
 
 use crate::{
     ah::AhObject,
-    buffer::{
-        BufferObject,
-        GrantObject, //
-    },
+    buffer::BufferObject,
     connection::Connection,
     cq::CqObject,
+    grant::GrantObject,
     listener::Listener,
     logic::{
         handle::{

@@ -8,10 +8,7 @@
 
 use crate::{
     ah::AhObject,
-    buffer::{
-        BufferObject,
-        GrantObject, //
-    },
+    buffer::BufferObject,
     connect,
     context::Context,
     cq::{
@@ -20,6 +17,7 @@ use crate::{
         CqObject, //
     },
     device::Live,
+    grant::GrantObject,
     handle::Object,
     module_parameters,
     pd::PdObject,
@@ -479,7 +477,7 @@ fn qp_query(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     let qp = this.table().lock().qp(arg.value.qp)?.clone();
     let attr = qp.qp().query()?;
     let (sends, recvs) = qp.qp().in_flight();
-    let capacity = qp.qp().capacity();
+    let capacity = qp.capacity();
     arg.value = abi::QpQuery {
         size: arg.value.size,
         flags: 0,
@@ -540,7 +538,7 @@ fn qp_query(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
 
 fn buffer_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     let mut arg = Arg::<abi::BufferCreate>::read(arg, abi::BufferCreate::SIZE)?;
-    if arg.value.flags != 0 {
+    if arg.value.flags != 0 || arg.value.pad != 0 {
         return Err(EINVAL);
     }
     create(
@@ -557,6 +555,8 @@ fn buffer_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
             value.length = object.length();
             value.page_size = object.pages().chunk_size() as u32;
             value.node = object.pages().node();
+            value.key_bytes = object.key_bytes();
+            value.keys = object.keys();
             Ok(Object::Buffer(object))
         },
         |value, _, handle| {
@@ -688,7 +688,7 @@ fn srq_query(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         flags: 0,
         srq: arg.value.srq,
         max_wr: srq.srq().max_wr(),
-        max_sge: srq.srq().max_sge(),
+        max_sge: srq.max_sge(),
         limit: srq.srq().limit()?,
         recvs_in_flight: srq.srq().in_flight(),
         pad: 0,

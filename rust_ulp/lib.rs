@@ -103,6 +103,7 @@ mod context;
 mod cq;
 mod device;
 mod events;
+mod grant;
 mod handle;
 mod ioctl;
 mod listener;

@@ -195,6 +195,12 @@ impl Handler for Completions {
     }
 }
 
+/// Elements of a request where `asked` were asked for: one more, for an element that lies across
+/// the keys of its buffer, where the device has it.
+pub(crate) fn one_more(asked: u32, max: u32) -> u32 {
+    asked.saturating_add(1).min(max).max(asked)
+}
+
 /// A queue pair of a file.
 pub(crate) struct QpObject {
     // Before what it needs: the device's queue pair goes first.
@@ -203,6 +209,8 @@ pub(crate) struct QpObject {
     _send_cq: Need<CqObject>,
     _recv_cq: Need<CqObject>,
     srq: Option<Need<SrqObject>>,
+    /// As the caller wants it; the device's has room for elements that are cut up.
+    capacity: rdma::qp::Capacity,
     sig_all: bool,
     /// A connection has it: see [`Claim`].
     claimed: AtomicFlag,
@@ -234,13 +242,22 @@ impl QpObject {
             recv_ring: recv_cq.ring().clone(),
             datagrams: qp_type == QpType::Ud,
         };
+        let attributes = pd.pd().device().attributes();
+        let real = rdma::qp::Capacity {
+            max_send_sge: one_more(capacity.max_send_sge, attributes.max_send_sge),
+            max_recv_sge: match capacity.max_recv_sge {
+                0 => 0,
+                asked => one_more(asked, attributes.max_recv_sge),
+            },
+            ..capacity
+        };
         let qp = Qp::new(
             pd.pd().clone(),
             send_cq.cq().clone(),
             recv_cq.cq().clone(),
             srq.as_ref().map(|srq| srq.srq().clone()),
             qp_type,
-            capacity,
+            real,
             handler,
         )?;
         qp.handler().number.store(qp.number(), Relaxed);
@@ -251,6 +268,7 @@ impl QpObject {
                 _send_cq: send_cq,
                 _recv_cq: recv_cq,
                 srq,
+                capacity,
                 sig_all,
                 claimed: AtomicFlag::new(false),
                 users: Users::new(),
@@ -262,6 +280,11 @@ impl QpObject {
     /// The device's queue pair.
     pub(crate) fn qp(&self) -> &Arc<Qp<Completions>> {
         &self.qp
+    }
+
+    /// The sizes that it was asked to have.
+    pub(crate) fn capacity(&self) -> rdma::qp::Capacity {
+        self.capacity
     }
 
     /// Its number.

@@ -12,7 +12,10 @@ use crate::{
         Users, //
     },
     pd::PdObject,
-    qp::Completions,
+    qp::{
+        one_more,
+        Completions, //
+    },
     rdma::srq::Srq, //
 };
 use kernel::{
@@ -26,6 +29,8 @@ pub(crate) struct SrqObject {
     srq: Arc<Srq<Completions>>,
     pd: Need<PdObject>,
     cq: Need<CqObject>,
+    /// As the caller wants it; the device's has room for elements that are cut up.
+    max_sge: u32,
     users: Users,
 }
 
@@ -38,12 +43,14 @@ impl SrqObject {
         max_sge: u32,
     ) -> Result<Arc<Self>> {
         let handler = Completions::of_shared_queue(cq.ring().clone());
-        let srq = Srq::new(pd.pd().clone(), cq.cq().clone(), max_wr, max_sge, handler)?;
+        let room = one_more(max_sge, pd.pd().device().attributes().max_srq_sge);
+        let srq = Srq::new(pd.pd().clone(), cq.cq().clone(), max_wr, room, handler)?;
         Ok(Arc::new(
             Self {
                 srq,
                 pd,
                 cq,
+                max_sge,
                 users: Users::new(),
             },
             GFP_KERNEL_ACCOUNT,
@@ -53,6 +60,11 @@ impl SrqObject {
     /// The device's queue.
     pub(crate) fn srq(&self) -> &Arc<Srq<Completions>> {
         &self.srq
+    }
+
+    /// Elements that a request may have.
+    pub(crate) fn max_sge(&self) -> u32 {
+        self.max_sge
     }
 
     /// Its protection domain.

@@ -38,7 +38,6 @@ use crate::{
         qp::QpType,
         wr::{
             Flags,
-            Local,
             Operation,
             Tail, //
         }, //
@@ -418,7 +417,8 @@ impl Queue {
         }
     }
 
-    /// Where a request goes, and how many elements it may have there.
+    /// Where a request goes, and how many elements it may have there: of the caller, and in all
+    /// when they are cut up.
     ///
     /// [`ebadfd`] for a send request to a shared receive queue, [`eopnotsupp`] for a receive request
     /// to a queue pair that has one, and for what the device or the type does not do.
@@ -426,16 +426,18 @@ impl Queue {
         &self,
         live: &crate::device::Live,
         request: &crate::logic::decode::Request,
-    ) -> Result<(&Target<Completions>, u32)> {
+    ) -> Result<(&Target<Completions>, u32, u32)> {
         let is_recv = request.op == Op::Recv;
-        let max_sge = match &self.named {
-            Named::Shared(srq) => srq.srq().max_sge(),
-            Named::Pair(qp) if is_recv => qp.qp().capacity().max_recv_sge,
+        let (max_sge, room) = match &self.named {
+            Named::Shared(srq) => (srq.max_sge(), srq.srq().max_sge()),
+            Named::Pair(qp) if is_recv => {
+                (qp.capacity().max_recv_sge, qp.qp().capacity().max_recv_sge)
+            }
             Named::Pair(qp) => {
                 if live.send_ops(qp.qp().qp_type()) & (1 << (request.opcode & 63)) == 0 {
                     return Err(eopnotsupp());
                 }
-                qp.qp().capacity().max_send_sge
+                (qp.capacity().max_send_sge, qp.qp().capacity().max_send_sge)
             }
         };
         let target = if is_recv {
@@ -443,7 +445,7 @@ impl Queue {
         } else {
             self.send.as_ref().ok_or_else(ebadfd)?
         };
-        Ok((target, max_sge))
+        Ok((target, max_sge, room))
     }
 
     fn pd(&self) -> &PdObject {
@@ -532,7 +534,7 @@ fn push(
     inline: &mut [u8],
     chains: &mut KVVec<Chain<Completions>>,
 ) -> Result {
-    let (target, max_sge) = queue.target(live, request)?;
+    let (target, max_sge, room) = queue.target(live, request)?;
     if !target.is_ready() {
         return Err(enotconn());
     }
@@ -542,6 +544,7 @@ fn push(
 
     // All elements are checked before the first is used.
     let mut length = 0u32;
+    let mut pieces = 0u64;
     for sge in sges {
         length = length.checked_add(sge.length).ok_or(EMSGSIZE)?;
         if request.inline && sge.buffer == 0 {
@@ -555,6 +558,10 @@ fn push(
         if end > buffer.length() {
             return Err(ERANGE);
         }
+        pieces = pieces.saturating_add(buffer.pieces(sge.offset, sge.length));
+    }
+    if !request.inline && pieces > room.into() {
+        return Err(E2BIG);
     }
     if request.inline {
         if length > queue.max_inline() {
@@ -623,10 +630,18 @@ fn push(
         opcode: request.opcode,
         length,
     };
-    let locals = sges.iter().filter(|sge| sge.length > 0).filter_map(|sge| {
-        let mr = table.buffer(sge.buffer).ok()?.mr().clone();
-        Local::new(mr, sge.offset, sge.length).ok()
-    });
+    let locals = sges
+        .iter()
+        .filter(|sge| sge.length > 0)
+        .filter_map(|sge| {
+            Some(
+                table
+                    .buffer(sge.buffer)
+                    .ok()?
+                    .locals(sge.offset, sge.length),
+            )
+        })
+        .flatten();
     let Some(operation) = operation else {
         return chain.push_recv(locals, kept);
     };

@@ -599,14 +599,14 @@ void rust_ulp_h_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
 	spin_unlock_irqrestore(lock, flags);
 }
 
-struct page *rust_ulp_h_alloc_pages(int node, unsigned int order, bool may_fail_quietly)
+/* Fails rather than have the OOM killer look for somebody, of the cgroup or of the machine. */
+struct page *rust_ulp_h_alloc_pages(int node, unsigned int order, bool quick)
 {
-	gfp_t gfp = GFP_KERNEL_ACCOUNT | __GFP_ZERO;
+	gfp_t gfp = GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN;
 
 	if (order)
 		gfp |= __GFP_COMP;
-	if (may_fail_quietly)
-		gfp |= __GFP_NOWARN | __GFP_NORETRY;
+	gfp |= quick ? __GFP_NORETRY : __GFP_RETRY_MAYFAIL;
 	return alloc_pages_node(node, gfp, order);
 }
 

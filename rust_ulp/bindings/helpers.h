@@ -177,7 +177,7 @@ unsigned long rust_ulp_h_spin_lock_irqsave(spinlock_t *lock);
 bool rust_ulp_h_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags);
 void rust_ulp_h_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags);
 
-struct page *rust_ulp_h_alloc_pages(int node, unsigned int order, bool may_fail_quietly);
+struct page *rust_ulp_h_alloc_pages(int node, unsigned int order, bool quick);
 void rust_ulp_h_free_pages(struct page *page, unsigned int order);
 void *rust_ulp_h_page_address(struct page *page);
 int rust_ulp_h_page_nid(struct page *page);

@@ -511,7 +511,8 @@ struct rust_ulp_buffer_create {
 	__u32 pd;		/* in: handle */
 	__s32 node;		/* in: NUMA node or RUST_ULP_NODE_ANY; out: of the first page */
 	__aligned_u64 length;	/* in: bytes; out: rounded up to whole pages */
-	__u32 page_size;	/* in: 0 to choose, or 4096, or 2097152; out: bytes contiguous */
+	__u32 page_size;	/* in: 0 to choose, or 4096, or 2097152; out: bytes contiguous, which
+				 * may be any power of two between when it was 0 */
 	__u32 handle;		/* out */
 	__aligned_u64 mmap_offset;	/* out */
 	__aligned_u64 key_bytes;	/* out: bytes under one key of the device */
@@ -521,9 +522,9 @@ struct rust_ulp_buffer_create {
 
 /*
  * A device puts no more than so many pages under one key, so a buffer may have several,
- * each for @key_bytes of it. An element of a request may lie across the border of two,
- * and counts as two then. One that the queue pair has no room for is E2BIG; every queue pair
- * has room for one element that does, whatever @max_send_sge and @max_recv_sge it asked for,
+ * each for @key_bytes of it. An element of a request may lie across their borders, and
+ * counts as one for each key then. One that the queue pair has no room for is E2BIG; every queue pair
+ * has room for one element that lies across one border, whatever @max_send_sge and @max_recv_sge it asked for,
  * where the device has two elements.
  */
 

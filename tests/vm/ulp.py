@@ -218,7 +218,8 @@ class Cq:
 class Buffer:
     def __init__(self, file, pd, length, page_size=0):
         got = file.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=length, page_size=page_size)
-        self.handle, self.length = got.handle, got.length
+        self.handle, self.length, self.page_size = got.handle, got.length, got.page_size
+        self.keys, self.key_bytes = got.keys, got.key_bytes
         self.map = file.map(got.length, got.mmap_offset)
 
 
