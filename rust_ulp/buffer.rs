@@ -178,6 +178,14 @@ impl BufferObject {
         self.keys.len() as u32
     }
 
+    /// Bytes from `offset` on that go under one key.
+    pub(crate) fn most_from(&self, offset: u64) -> u64 {
+        // As with the buffer's own keys: whole chunks, and what is left of the first.
+        let chunk = self.pages.chunk_size() as u64;
+        let within = offset.saturating_add(self.pages.lead() as u64) & chunk.wrapping_sub(1);
+        self.key_bytes.saturating_sub(within)
+    }
+
     /// What requests of the owner name for the `length` bytes at `offset`: a piece for each key that
     /// they lie under. None for what is not inside.
     pub(crate) fn locals(&self, offset: u64, length: u32) -> impl Iterator<Item = Local> + '_ {

@@ -159,6 +159,10 @@ impl Context {
             // Those who wait for it hold it, and nothing else would wake them.
             object.shoo(EBADF);
         }
+        if let Object::Grant(grant) = &object {
+            // Another command may hold it: its key dies now all the same.
+            grant.end();
+        }
         drop(object);
         if matches!(kind, Kind::Buffer | Kind::Ah) {
             // What this cannot do for want of memory, the next use of the slots does.
@@ -403,11 +407,12 @@ impl FileOperations for Context {
                 }
                 Object::Buffer(buffer) => seq_print!(
                     m,
-                    "rust_ulp-buffer:\t{:#x} bytes {} chunk {} node {}\n",
+                    "rust_ulp-buffer:\t{:#x} bytes {} chunk {} node {} keys {}\n",
                     handle,
                     buffer.length(),
                     buffer.pages().chunk_size(),
-                    buffer.pages().node()
+                    buffer.pages().node(),
+                    buffer.keys()
                 ),
                 Object::Ah(_) => seq_print!(m, "rust_ulp-ah:\t{:#x}\n", handle),
                 Object::Srq(srq) => seq_print!(
@@ -446,9 +451,9 @@ impl FileOperations for Context {
                     m,
                     "rust_ulp-grant:\t{:#x} addr {:#x} bytes {} access {:#x}\n",
                     handle,
-                    grant.mr().addr(),
-                    grant.mr().length(),
-                    grant.access()
+                    grant.addr(),
+                    grant.terms().length,
+                    grant.terms().access
                 ),
             }
         }

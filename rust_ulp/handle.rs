@@ -46,6 +46,11 @@ impl Users {
     pub(crate) const fn new() -> Self {
         Self(Atomic::new(0))
     }
+
+    /// How many there are now.
+    pub(crate) fn count(&self) -> u32 {
+        u32::try_from(self.0.load(Relaxed)).unwrap_or(0)
+    }
 }
 
 /// An object that others may need.
@@ -268,6 +273,8 @@ impl Table {
         qp: Qp(QpObject);
         /// A buffer. [`EBADF`], [`ebadfd`].
         buffer: Buffer(BufferObject);
+        /// A grant. [`EBADF`], [`ebadfd`].
+        grant: Grant(GrantObject);
         /// An address. [`EBADF`], [`ebadfd`].
         ah: Ah(AhObject);
         /// A shared receive queue. [`EBADF`], [`ebadfd`].

@@ -17,7 +17,11 @@ use crate::{
         CqObject, //
     },
     device::Live,
-    grant::GrantObject,
+    grant::{
+        self,
+        GrantObject,
+        Terms, //
+    },
     handle::Object,
     module_parameters,
     pd::PdObject,
@@ -80,6 +84,9 @@ pub(crate) fn dispatch(this: ArcBorrow<'_, Context>, cmd: u32, arg: usize) -> Re
         abi::IOC_QP_QUERY => qp_query,
         abi::IOC_BUFFER_CREATE => buffer_create,
         abi::IOC_GRANT_CREATE => grant_create,
+        abi::IOC_BUFFER_QUERY => buffer_query,
+        abi::IOC_GRANT_ROTATE => grant_rotate,
+        abi::IOC_GRANT_QUERY => grant_query,
         abi::IOC_AH_CREATE => ah_create,
         abi::IOC_SRQ_CREATE => srq_create,
         abi::IOC_SRQ_MODIFY => srq_modify,
@@ -259,6 +266,7 @@ fn qp_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
                 qp_type,
                 capacity,
                 value.flags & abi::QP_SIG_ALL != 0,
+                context.device()?.clone(),
             )?;
             value.max_send_wr = capacity.max_send_wr;
             value.max_recv_wr = capacity.max_recv_wr;
@@ -476,6 +484,10 @@ fn qp_query(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     let alive = this.enter()?;
     let qp = this.table().lock().qp(arg.value.qp)?.clone();
     let attr = qp.qp().query()?;
+    if State::from_raw(attr.qp_state) == Some(State::Err) {
+        // A driver that said so to nobody else.
+        qp.qp().handler().end_grants();
+    }
     let (sends, recvs) = qp.qp().in_flight();
     let capacity = qp.capacity();
     arg.value = abi::QpQuery {
@@ -566,29 +578,126 @@ fn buffer_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     )
 }
 
+fn buffer_query(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::BufferQuery>::read(arg, abi::BufferQuery::SIZE)?;
+    if arg.value.flags != 0 {
+        return Err(EINVAL);
+    }
+    let alive = this.enter()?;
+    let buffer = this.table().lock().buffer(arg.value.buffer)?.clone();
+    arg.value = abi::BufferQuery {
+        size: arg.value.size,
+        flags: 0,
+        buffer: arg.value.buffer,
+        kind: abi::BUFFER_PAGES,
+        length: buffer.length(),
+        charged: 0,
+        mmap_offset: mmap_offset(arg.value.buffer),
+        key_bytes: buffer.key_bytes(),
+        keys: buffer.keys(),
+        page_size: buffer.pages().chunk_size() as u32,
+        node: buffer.pages().node(),
+        grants: grant::count_of(&buffer),
+    };
+    drop(buffer);
+    drop(alive);
+    arg.write()
+}
+
 fn grant_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     let mut arg = Arg::<abi::GrantCreate>::read(arg, abi::GrantCreate::SIZE)?;
-    if arg.value.flags != 0 {
+    let flags = arg.value.flags;
+    if flags & !(abi::GRANT_ONE_SHOT | abi::GRANT_PARTIAL) != 0
+        || arg.value.pad != 0
+        || flags & abi::GRANT_ONE_SHOT != 0 && arg.value.qp == 0
+    {
         return Err(EINVAL);
     }
     create(
         this,
         &mut arg,
         |context, _, value| {
-            let buffer = context.table().lock().need_buffer(value.buffer)?;
-            let object = GrantObject::new(
-                buffer,
-                context.net(),
-                value.offset,
-                value.length,
-                value.access,
-            )?;
-            value.addr = object.mr().addr();
-            value.rkey = object.mr().rkey();
+            let table = context.table().lock();
+            let buffer = table.need_buffer(value.buffer)?;
+            let qp = match value.qp {
+                0 => None,
+                handle => Some(table.qp(handle)?.clone()),
+            };
+            drop(table);
+            if qp
+                .as_ref()
+                .is_some_and(|qp| !core::ptr::eq(qp.pd(), buffer.pd()))
+            {
+                return Err(EXDEV);
+            }
+            let terms = Terms {
+                offset: value.offset,
+                length: value.length,
+                access: value.access,
+                flags: value.flags,
+                buffer: value.buffer,
+                qp: value.qp,
+            };
+            let bonds = qp.and_then(|qp| qp.bonds());
+            let object = GrantObject::new(buffer, context.net(), bonds, terms)?;
+            // It may have ended by now.
+            let (addr, rkey) = object.key().unwrap_or((object.addr(), 0));
+            value.addr = addr;
+            value.rkey = rkey;
+            value.length = object.terms().length;
             Ok(Object::Grant(object))
         },
-        |value, _, handle| value.handle = handle,
+        |value, object, handle| {
+            if let Object::Grant(grant) = object {
+                grant.set_handle(handle);
+            }
+            value.handle = handle;
+        },
     )
+}
+
+fn grant_rotate(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::GrantRotate>::read(arg, abi::GrantRotate::SIZE)?;
+    if arg.value.flags != 0 {
+        return Err(EINVAL);
+    }
+    // A struct that cannot be written is found out before anything changes.
+    arg.write()?;
+    let alive = this.enter()?;
+    let grant = this.table().lock().grant(arg.value.grant)?.clone();
+    let (addr, rkey) = grant.rotate(this.net())?;
+    arg.value.addr = addr;
+    arg.value.rkey = rkey;
+    drop(grant);
+    drop(alive);
+    arg.write()
+}
+
+fn grant_query(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::GrantQuery>::read(arg, abi::GrantQuery::SIZE)?;
+    if arg.value.flags != 0 {
+        return Err(EINVAL);
+    }
+    let alive = this.enter()?;
+    let grant = this.table().lock().grant(arg.value.grant)?.clone();
+    let terms = grant.terms();
+    let state = grant.state();
+    arg.value = abi::GrantQuery {
+        size: arg.value.size,
+        flags: terms.flags & abi::GRANT_ONE_SHOT,
+        grant: arg.value.grant,
+        state,
+        buffer: terms.buffer,
+        qp: terms.qp,
+        offset: terms.offset,
+        length: terms.length,
+        addr: grant.addr(),
+        rkey: grant.key().map_or(0, |(_, rkey)| rkey),
+        access: terms.access,
+    };
+    drop(grant);
+    drop(alive);
+    arg.write()
 }
 
 fn ah_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {

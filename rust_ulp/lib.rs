@@ -54,11 +54,14 @@
 //! | handler mutex of an identifier (connection manager); a listener's before that of its request | what happens to the identifier | process; held over `cm::Handler` and `cm::Listener`. Dropping an identifier takes it, so nothing below is held over that |
 //! | `Backlog::waiting` | the requests of a listener | process |
 //! | `Connection::progress` | how far a connection is; held over the move of its queue pair to ERR | process |
+//! | `Bonds::growing` | room for the grants of a queue pair | process |
+//! | `Lease::mr` | the key of a grant; held while it dies, and while another is made | process |
 //! | `PdObject::registrar` | making the registrar | process |
 //! | `rdma::Qp::address` | an address that draining needs | process |
 //! | `rdma::Srq::marks` | the queue pairs of a shared receive queue | process |
 //! | `rdma::Registrar::turn`, `rdma::Qp::modifying`, `rdma::Cq::draining`, `rdma::Cq::polling` | one at a time, in this order | process |
 //! | `rdma::Queue::lists` | slots of a queue | process, softirq; held over the driver's `post_send` |
+//! | `Bonds::leases` | the grants of a queue pair | process, softirq |
 //! | `Ring::state` | a completion ring | process, softirq |
 //! | `FileEvents::log` | records of events | any, interrupts off; under drivers' locks |
 //! | wait queues (kernel) | waiters | any |
@@ -74,6 +77,7 @@
 //! | `release` | process, perhaps exiting: no `current->files`, no `current->nsproxy` | tears down, drains |
 //! | `Client::add`, `remove` | process | `remove` is bounded: waits only for those inside the gate, who are woken |
 //! | connection manager's handlers | process (the manager's workqueues), handler mutex held | may sleep, wait for nobody, do not look at the gate; drop no identifier |
+//! | work that ends grants | process (our workqueue) | inside the gate, which it leaves when the device goes |
 //! | completion handlers | process (workqueue, caller) or softirq, as the completion queue was made | must not sleep |
 //! | events of queue pairs, shared receive queues and completion queues | any, interrupts off, under the driver's locks | store flags and records, wake |
 //! | events of ports and devices | process (a worker of the core, perhaps with `rtnl_lock`) | take `Listeners::files` |
@@ -132,10 +136,12 @@ module! {
 }
 
 /// The loaded module. Fields are dropped in this order: first nobody opens the device any more,
-/// then the RDMA core takes all devices away, then what they shared goes.
+/// then the RDMA core takes all devices away, then work that was still to be done ends, then what
+/// they shared goes.
 struct RustUlp {
     _chardev: sys::chardev::Registration<device::Registry>,
     _client: Pin<KBox<rdma::client::Registration<device::Registry>>>,
+    _drain: sys::workqueue::Drain,
 }
 
 impl kernel::Module for RustUlp {
@@ -148,7 +154,8 @@ impl kernel::Module for RustUlp {
             pr_err!("max_objects must be 1 to 65536, delivery 1 or 2\n");
             return Err(EINVAL);
         }
-        let registry = Arc::pin_init(device::Registry::new(), GFP_KERNEL)?;
+        let workqueue = sys::workqueue::Workqueue::new()?;
+        let registry = Arc::pin_init(device::Registry::new(workqueue.clone()), GFP_KERNEL)?;
         let client = KBox::pin_init(
             rdma::client::Registration::new(registry.clone()),
             GFP_KERNEL,
@@ -156,6 +163,7 @@ impl kernel::Module for RustUlp {
         Ok(Self {
             _chardev: context::register(registry)?,
             _client: client,
+            _drain: sys::workqueue::Drain(workqueue),
         })
     }
 }

@@ -9,6 +9,8 @@ use crate::{
         CqObject,
         Ring, //
     },
+    device::Device,
+    grant::Bonds,
     handle::{
         Need,
         Needed,
@@ -71,6 +73,10 @@ pub(crate) struct Completions {
     recv_ring: Arc<Ring>,
     /// Whether a GRH stands before what is received.
     datagrams: bool,
+    /// The grants that end with the queue pair; a shared receive queue has none.
+    bonds: Option<Arc<Bonds>>,
+    /// Whether a request that fails takes the queue pair to ERR in any case.
+    reliable: bool,
 }
 
 impl Completions {
@@ -82,12 +88,45 @@ impl Completions {
             send_ring: ring.clone(),
             recv_ring: ring,
             datagrams: false,
+            bonds: None,
+            reliable: false,
         }
     }
 
     /// Tells it its handle, for completions and events.
     pub(crate) fn set_handle(&self, handle: u32) {
         self.handle.store(handle, Relaxed);
+    }
+
+    /// The queue pair has gone to ERR or RESET: its grants end. Any context.
+    pub(crate) fn end_grants(&self) {
+        if let Some(bonds) = &self.bonds {
+            bonds.end_all();
+        }
+    }
+
+    /// Looks for signs of what ends grants in a completion.
+    fn note(&self, side: Side, wc: &WorkCompletion) {
+        let Some(bonds) = &self.bonds else {
+            return;
+        };
+        if !wc.is_success() {
+            // Sends that fail take an unreliable queue pair to SQE only.
+            if self.reliable || side == Side::Recv {
+                bonds.end_all();
+            }
+            return;
+        }
+        if side == Side::Recv {
+            if let Some(rkey) = wc.invalidated {
+                bonds.used(rkey);
+            }
+            if let Some(imm) = wc.imm {
+                if wc.opcode == u32::from(abi::WC_RECV_RDMA_WITH_IMM) {
+                    bonds.used(imm);
+                }
+            }
+        }
     }
 
     /// Where requests with that opcode complete.
@@ -116,6 +155,7 @@ impl Handler for Completions {
     type Request = Request;
 
     fn complete(&self, side: Side, request: &Request, wc: &WorkCompletion) {
+        self.note(side, wc);
         let number = self.number.load(Relaxed);
         let mut cqe = abi::Cqe {
             user_data: request.user_data,
@@ -190,6 +230,12 @@ impl Handler for Completions {
     }
 
     fn event(&self, event: Event) {
+        if matches!(
+            event,
+            Event::QpFatal | Event::QpReqErr | Event::QpAccessErr | Event::QpLastWqeReached
+        ) {
+            self.end_grants();
+        }
         let handle = self.handle.load(Relaxed);
         self.recv_ring.file().raise(event.number(), handle, 0);
     }
@@ -229,6 +275,7 @@ impl QpObject {
         qp_type: QpType,
         capacity: rdma::qp::Capacity,
         sig_all: bool,
+        device: Arc<Device>,
     ) -> Result<Arc<Self>> {
         if srq.as_ref().is_some_and(|srq| {
             !core::ptr::eq(srq.pd(), &*pd) || !core::ptr::eq(srq.cq(), &*recv_cq)
@@ -241,6 +288,8 @@ impl QpObject {
             send_ring: send_cq.ring().clone(),
             recv_ring: recv_cq.ring().clone(),
             datagrams: qp_type == QpType::Ud,
+            bonds: Some(Bonds::new(recv_cq.ring().file().clone(), device)?),
+            reliable: qp_type == QpType::Rc,
         };
         let attributes = pd.pd().device().attributes();
         let real = rdma::qp::Capacity {
@@ -287,6 +336,11 @@ impl QpObject {
         self.capacity
     }
 
+    /// The grants that end with it.
+    pub(crate) fn bonds(&self) -> Option<Arc<Bonds>> {
+        self.qp.handler().bonds.clone()
+    }
+
     /// Its number.
     pub(crate) fn number(&self) -> u32 {
         self.qp.number()
@@ -326,6 +380,9 @@ impl QpObject {
             from
         };
         let result = self.qp.modify(attributes, mask);
+        if result.is_ok() && mask & mask::STATE != 0 && matches!(to, State::Reset | State::Err) {
+            self.qp.handler().end_grants();
+        }
         trace::qp_modify(
             self.number(),
             from as u32,
@@ -349,6 +406,12 @@ impl QpObject {
             ..Default::default()
         };
         self.modify(&attributes, mask::STATE)
+    }
+}
+
+impl Drop for QpObject {
+    fn drop(&mut self) {
+        self.qp.handler().end_grants();
     }
 }
 

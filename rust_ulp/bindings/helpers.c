@@ -599,6 +599,16 @@ void rust_ulp_h_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
 	spin_unlock_irqrestore(lock, flags);
 }
 
+struct workqueue_struct *rust_ulp_h_alloc_workqueue(void)
+{
+	return alloc_workqueue("rust_ulp", WQ_UNBOUND, 0);
+}
+
+void rust_ulp_h_flush_workqueue(struct workqueue_struct *wq)
+{
+	flush_workqueue(wq);
+}
+
 /* Fails rather than have the OOM killer look for somebody, of the cgroup or of the machine. */
 struct page *rust_ulp_h_alloc_pages(int node, unsigned int order, bool quick)
 {

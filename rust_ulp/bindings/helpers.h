@@ -11,6 +11,7 @@
 #include <linux/percpu-refcount.h>
 #include <linux/scatterlist.h>
 #include <linux/spinlock.h>
+#include <linux/workqueue.h>
 #include <net/net_namespace.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_cm.h>
@@ -176,6 +177,9 @@ void rust_ulp_h_spin_unlock_bh(spinlock_t *lock);
 unsigned long rust_ulp_h_spin_lock_irqsave(spinlock_t *lock);
 bool rust_ulp_h_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags);
 void rust_ulp_h_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags);
+
+struct workqueue_struct *rust_ulp_h_alloc_workqueue(void);
+void rust_ulp_h_flush_workqueue(struct workqueue_struct *wq);
 
 struct page *rust_ulp_h_alloc_pages(int node, unsigned int order, bool quick);
 void rust_ulp_h_free_pages(struct page *page, unsigned int order);

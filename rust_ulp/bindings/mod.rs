@@ -36,7 +36,8 @@ use kernel::{
         seq_file,
         sg_table,
         spinlock_t,
-        vm_area_struct, //
+        vm_area_struct,
+        workqueue_struct, //
     },
     ffi, //
 };

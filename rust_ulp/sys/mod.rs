@@ -14,6 +14,7 @@ pub(crate) mod lock;
 pub(crate) mod net;
 pub(crate) mod pages;
 pub(crate) mod trace;
+pub(crate) mod workqueue;
 #[macro_use]
 pub(crate) mod user;
 

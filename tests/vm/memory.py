@@ -2,13 +2,16 @@
 # SPDX-License-Identifier: GPL-2.0
 """Memory: buffers and their keys, grants, between h1 and h2.
 
-    memory.py keys
+    memory.py keys|grants|once|expiry|revoke|ends
 
 Expects the module and two hosts. Prints `ok` and `not ok` lines.
 """
 import ctypes
 import os
+import subprocess
 import sys
+import threading
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
@@ -122,6 +125,257 @@ def test_keys(r):
     b.file.submit([b.qp.wr("RECV", b.buffer, 0, 1000)])
     a.file.submit([a.qp.wr("SEND", big, 511 * KEY - 500, 1000)])
     r.equal("and its owner", (done(a), done(b), b.buffer.map[:1000]), ([0], [0], pattern(2, 1000)))
+
+
+def query(file, grant):
+    return file.call("GRANT_QUERY", grant=grant.handle)
+
+
+def test_grants(r):
+    a, b = joined()
+    target = Buffer(a.file, a.pd, 4 << 20, PAGE)
+    grant = a.file.grant(target, ALL, offset=100, length=5000)
+    got = query(a.file, grant)
+    r.equal("what a grant is", (got.state, got.flags, got.buffer, got.qp, got.offset, got.length, got.addr, got.rkey, got.access),
+            (N["GRANT_ACTIVE"], 0, target.handle, 0, 100, 5000, grant.addr, grant.rkey, ALL))
+    got = a.file.call("BUFFER_QUERY", buffer=target.handle)
+    r.equal("what its buffer is", (got.kind, got.length, got.keys, got.key_bytes, got.page_size, got.grants, got.flags),
+            (N["BUFFER_PAGES"], 4 << 20, 2, KEY, PAGE, 1, 0))
+    part = {"buffer": target.handle, "access": ALL, "flags": N["GRANT_PARTIAL"]}
+    for at, want, length in ((0, 4 << 20, KEY), (1, 4 << 20 - 1, KEY - 1), (PAGE - 1, 3 << 20, KEY - PAGE + 1), (10, 20, 20)):
+        got = a.file.call("GRANT_CREATE", offset=at, length=min(want, (4 << 20) - at), **part)
+        r.equal(f"as much as goes under one key from {at} on", (got.length, got.addr), (length, at))
+        last = got.addr + got.length - 8
+        b.buffer.map[:8] = at.to_bytes(4, "little") * 2
+        b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 8, remote_addr=last, rkey=got.rkey)])
+        r.equal("... which a peer reaches to the last byte", (done(b), target.map[last:last + 8]), ([0], b.buffer.map[:8]))
+        a.file.destroy(got.handle)
+    r.equal("a part of what is not inside", error_of(a.file.call, "GRANT_CREATE", offset=4 << 20, length=1, **part), "ERANGE")
+    for flags, qp in ((N["GRANT_ONE_SHOT"], 0), (4, 0), (1 << 31, a.qp.handle)):
+        r.equal(f"flags {flags:#x} with queue pair {qp:#x}",
+                error_of(a.file.call, "GRANT_CREATE", buffer=target.handle, access=ALL, length=8, flags=flags, qp=qp), "EINVAL")
+    other = ulp.Qp(a.file, a.file.pd(), a.cq)
+    r.equal("a queue pair of another domain", error_of(a.file.call, "GRANT_CREATE", buffer=target.handle, access=ALL, length=8,
+                                                       qp=other.handle), "EXDEV")
+    r.equal("a queue pair that is none", error_of(a.file.call, "GRANT_CREATE", buffer=target.handle, access=ALL, length=8,
+                                                  qp=target.handle), "EBADFD")
+
+    def write(rkey):
+        b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 64, remote_addr=grant.addr, rkey=rkey)])
+        return done(b)
+    b.buffer.map[:64] = pattern(4, 64)
+    fresh = a.file.call("GRANT_ROTATE", grant=grant.handle)
+    r.check("another key, the same address", fresh.rkey != grant.rkey and fresh.addr == grant.addr, f"{fresh.rkey:#x}")
+    r.equal("which opens the same range", (write(fresh.rkey), target.map[100:164]), ([0], pattern(4, 64)))
+    b.buffer.map[:64] = bytes(64)
+    r.equal("the old one opens nothing", (write(grant.rkey), target.map[100:164]), ([10], pattern(4, 64)))
+    r.equal("the grant has the new one", query(a.file, grant).rkey, fresh.rkey)
+    r.equal("to rotate what is no grant", error_of(a.file.call, "GRANT_ROTATE", grant=target.handle), "EBADFD")
+    keys = {a.file.call("GRANT_ROTATE", grant=grant.handle).rkey for _ in range(50)}
+    r.equal("fifty times", len(keys) > 40, True)
+    a.file.destroy(grant.handle)
+    r.equal("to rotate what was destroyed", error_of(a.file.call, "GRANT_ROTATE", grant=grant.handle), "EBADF")
+    r.equal("no grant is left", a.file.call("BUFFER_QUERY", buffer=target.handle).grants, 0)
+
+
+def endings(file, count, seconds=20):
+    """The grants that have ended, and why, when so many events have come or it takes too long."""
+    out, until = [], time.monotonic() + seconds * ulp.PATIENCE
+    while len(out) < count and time.monotonic() < until:
+        out += [(h, info) for e, h, _, info in file.events() if e == N["EVENT_GRANT_ENDED"]]
+        time.sleep(0.01)
+    return sorted(out)
+
+
+def bound(end, flags=0, buffer=None, **more):
+    """A grant that ends with the queue pair."""
+    return end.file.call("GRANT_CREATE", **{"buffer": (buffer or end.buffer).handle, "access": ALL, "length": 4096,
+                                            "qp": end.qp.handle, "flags": flags} | more)
+
+
+def test_once(r):
+    a, b = joined()
+    once = N["GRANT_ONE_SHOT"]
+    a.file.submit([a.qp.wr("RECV", a.buffer, 32768, 64) for _ in range(8)])
+
+    def send(op, imm, rkey=0, **fields):
+        b.file.submit([b.qp.wr(op, b.buffer, 0, 64, imm_data=imm, rkey=rkey, **fields)])
+        return done(b) + done(a)
+    for op, fields in (("RDMA_WRITE_WITH_IMM", True), ("SEND_WITH_INV", False)):
+        g, other, many = bound(a, once), bound(a, once), bound(a)
+        r.equal(f"{op}: a one-shot grant says so", query(a.file, g).flags, once)
+        b.buffer.map[:64] = pattern(g.rkey & 255, 64)
+        a.buffer.map[:64] = bytes(64)
+        got = send(op, g.rkey, g.rkey, remote_addr=g.addr) if fields else send(op, g.rkey)
+        r.equal(f"{op}: it ends when it was used", (got, endings(a.file, 1)), ([0, 0], [(g.handle, N["GRANT_USED"])]))
+        r.equal(f"{op}: and says that", (query(a.file, g).state, query(a.file, g).rkey), (N["GRANT_USED"], 0))
+        r.equal(f"{op}: others do not", (query(a.file, other).state, query(a.file, many).state), (1, 1))
+        r.equal(f"{op}: it has no other key", error_of(a.file.call, "GRANT_ROTATE", grant=g.handle), "ENOTCONN")
+        if fields:
+            r.equal("what was written is there", a.buffer.map[:64], b.buffer.map[:64])
+            got = send(op, many.rkey, many.rkey, remote_addr=many.addr)
+            r.equal("a grant for many uses outlives them", (got, endings(a.file, 1, 0.2), query(a.file, many).state), ([0, 0], [], 1))
+            got = send("SEND_WITH_IMM", other.rkey)
+            r.equal("immediate data of a send is no use", (got, query(a.file, other).state), ([0, 0], 1))
+            fresh = a.file.call("GRANT_ROTATE", grant=other.handle)
+            got = send(op, fresh.rkey, fresh.rkey, remote_addr=fresh.addr)
+            r.equal("a key that was rotated is good for one use", (got, endings(a.file, 1)), ([0, 0], [(other.handle, 2)]))
+        b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 64, remote_addr=g.addr, rkey=g.rkey)])
+        r.equal(f"{op}: and its key is dead", done(b), [10])
+        for grant in (g, other, many):
+            a.file.destroy(grant.handle)
+        for end in (a, b):
+            end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+            end.cq.reap()
+        a.connect(b)
+        b.connect(a)
+        endings(a.file, 1, 0.1)
+        a.file.submit([a.qp.wr("RECV", a.buffer, 32768, 64) for _ in range(8)])
+
+
+def test_expiry(r):
+    expired = N["GRANT_EXPIRED"]
+
+    def fresh():
+        a, b = joined()
+        return a, b, [bound(a) for _ in range(20)], a.file.grant(a.buffer, ALL)
+
+    def check(name, a, grants, free):
+        got = endings(a.file, len(grants))
+        r.equal(f"{name}: its grants end, each once", got, sorted((g.handle, expired) for g in grants))
+        r.equal(f"{name}: and say so", {(query(a.file, g).state, query(a.file, g).rkey) for g in grants}, {(expired, 0)})
+        r.equal(f"{name}: others do not", query(a.file, free).state, N["GRANT_ACTIVE"])
+        r.equal(f"{name}: their handles can be destroyed", {error_of(a.file.destroy, g.handle) for g in grants}, {"none"})
+        a.file.close()
+    for name, state in (("ERR", "QPS_ERR"), ("RESET", "QPS_RESET")):
+        a, _, grants, free = fresh()
+        a.qp.modify("STATE", qp_state=N[state])
+        late = bound(a)
+        check(f"to {name} by command", a, grants, free) if query(a.file, late).state == 1 else r.check("a later one", False)
+    a, _, grants, free = fresh()
+    a.file.destroy(a.qp.handle)
+    check("destroyed", a, grants, free)
+    a, b, grants, free = fresh()
+    a.file.submit([a.qp.wr("RECV", a.buffer, 0, 64) for _ in range(4)])
+    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 64, remote_addr=0, rkey=grants[0].rkey ^ 0xff00)])
+    r.equal("a peer without a key", done(b), [10])
+    check("to ERR by what a peer did", a, grants, free)
+    a, b, grants, free = fresh()
+    b.file.close()
+    a.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    b = End("h2")
+    a.connect(b, **ulp.FINITE)
+    a.file.submit([a.write(b, 64)])
+    r.equal("a peer that does not answer", done(a), [12])
+    check("to ERR by a send that failed", a, grants, free)
+
+
+def test_revoke(r):
+    """A peer that writes without a pause, over many packets each, while its key dies a hundred times."""
+    size, rounds = 1 << 16, int(os.environ.get("ULP_ROUNDS", "100"))
+    a, b = joined(length=2 * size, entries=512)
+    b.buffer.map[:] = pattern(7, 2 * size)
+    grant = a.file.grant(a.buffer, ALL, length=size)
+    rkey, statuses, late, still = grant.rkey, set(), 0, 0
+
+    def storm(rkey, out):
+        posted = 0
+        while True:
+            wrs = [b.qp.wr("RDMA_WRITE", b.buffer, (posted + i) % 97 * 64, size, remote_addr=grant.addr, rkey=rkey)
+                   for i in range(4)]
+            try:
+                b.file.submit(wrs)
+            except OSError as e:
+                out.append(e)
+                return
+            posted += 4
+            got = b.cq.wait(4, 60)
+            if any(c.status for c in got):
+                out += [c.status for c in got if c.status]
+                return
+    for i in range(rounds):
+        before, out = a.buffer.map[:64], []
+        writer = threading.Thread(target=storm, args=(rkey, out))
+        writer.start()
+        until = time.monotonic() + 20 * ulp.PATIENCE
+        while a.buffer.map[:64] == before and time.monotonic() < until:
+            time.sleep(0.0005)
+        still += a.buffer.map[:64] == before
+        if i % 2:
+            rkey = a.file.call("GRANT_ROTATE", grant=grant.handle).rkey
+        else:
+            a.file.destroy(grant.handle)
+        then = a.buffer.map[:size]
+        writer.join(30 * ulp.PATIENCE)
+        late += a.buffer.map[:size] != then
+        statuses |= {out[0] if out else "none"}
+        if i % 2 == 0:
+            grant = a.file.grant(a.buffer, ALL, length=size)
+            rkey = grant.rkey
+        for end in (a, b):
+            end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+            end.cq.reap()
+        a.connect(b)
+        b.connect(a)
+    r.equal(f"{rounds} times a peer was writing", still, 0)
+    r.equal(f"{rounds} times nothing landed after the key was dead", late, 0)
+    r.equal("and it got an access error, each time", statuses, {10})
+    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, size, remote_addr=grant.addr, rkey=rkey)])
+    r.equal("the last key works", (done(b), a.buffer.map[:size] == b.buffer.map[:size]), ([0], True))
+
+
+def test_ends(r):
+    """Grants that end while they are destroyed, their file is closed, their device removed."""
+    a, b = joined()
+
+    def at_once(*functions):
+        got = {}
+        def body(f):
+            got[f] = error_of(f)
+        threads = [threading.Thread(target=body, args=(f,)) for f in functions]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(30 * ulp.PATIENCE)
+        return [got.get(f, "hangs") for f in functions]
+    seen = set()
+    for _ in range(10):
+        grants = [bound(a) for _ in range(16)]
+        def destroy():
+            for g in grants:
+                a.file.destroy(g.handle)
+        seen |= {tuple(at_once(destroy, lambda: a.qp.modify("STATE", qp_state=N["QPS_RESET"])))}
+    r.equal("destroyed while their queue pair ends", seen, {("none", "none")})
+    r.equal("the buffer has one left, of another kind", a.file.call("BUFFER_QUERY", buffer=a.buffer.handle).grants, 1)
+    a.file.events()
+    seen = set()
+    for _ in range(10):
+        grants = [bound(a) for _ in range(8)]
+        def rotate():
+            for g in grants:
+                a.file.call("GRANT_ROTATE", grant=g.handle)
+        seen |= {at_once(rotate, lambda: a.qp.modify("STATE", qp_state=N["QPS_RESET"]))[1]}
+        got = endings(a.file, 8)
+        if len(got) != 8:
+            seen |= {f"{len(got)} ended"}
+        for g in grants:
+            a.file.destroy(g.handle)
+    r.equal("rotated while their queue pair ends", seen, {"none"})
+    for _ in range(5):
+        c = End("h1", access=ALL)
+        for _ in range(32):
+            bound(c)
+        c.qp.modify("STATE", qp_state=N["QPS_RESET"])
+        c.file.close()
+    c, d = End("h1", access=ALL), End("h1", access=ALL)
+    for _ in range(64):
+        bound(c)
+        bound(d)
+    c.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    d.file.destroy(d.qp.handle)
+    got = subprocess.run("timeout 10 rdma link del rxe1".split(), capture_output=True, text=True, check=False)
+    r.equal("the device goes while grants end", (got.returncode, got.stderr), (0, ""))
+    r.equal("their file is a husk", error_of(query, c.file, c.grant), "ENODEV")
 
 
 def main():
