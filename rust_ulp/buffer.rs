@@ -33,7 +33,8 @@ use crate::{
             PAGE_SHIFT,
             PAGE_SIZE, //
         }, //
-    }, //
+    },
+    uapi::abi, //
 };
 use kernel::{
     prelude::*,
@@ -57,8 +58,50 @@ pub(crate) struct BufferObject {
     keys: KVVec<Arc<Mr>>,
     key_bytes: u64,
     pages: Arc<Pages>,
+    /// `BUFFER_PAGES` and so on.
+    kind: u32,
+    /// Nothing may write to it.
+    read_only: bool,
     pd: Need<PdObject>,
     users: Users,
+}
+
+/// Bytes that the user has, as a length of a buffer. [`ERANGE`] for none, and beyond
+/// [`MAX_LENGTH`].
+fn checked_length(length: u64) -> Result<usize> {
+    if length == 0 || length > MAX_LENGTH {
+        return Err(ERANGE);
+    }
+    usize::try_from(length).map_err(|_| ERANGE)
+}
+
+/// Pins the `length` bytes at `addr` of the current process for requests of a device that registers
+/// pages of the sizes `sizes`; see [`Pages::pin`]. Sleeps, for as long as user space likes: not to be
+/// called inside the gate.
+pub(crate) fn pin(addr: u64, length: u64, read_only: bool, sizes: u64) -> Result<Pages> {
+    let len = checked_length(length)?;
+    let addr = usize::try_from(addr).map_err(|_| EFAULT)?;
+    Pages::pin(addr, len, !read_only, sizes, LARGE_ORDER)
+}
+
+/// Imports from a dma-buf for requests of a device that registers pages of the sizes `sizes`; see
+/// [`Pages::import`]. Sleeps, for as long as the exporter likes: not to be called inside the gate.
+pub(crate) fn import(
+    fd: i32,
+    offset: u64,
+    length: u64,
+    read_only: bool,
+    sizes: u64,
+) -> Result<Pages> {
+    Pages::import(
+        fd,
+        offset,
+        length,
+        MAX_LENGTH,
+        !read_only,
+        sizes,
+        LARGE_ORDER,
+    )
 }
 
 /// Allocates `length` bytes for requests of `device`. Sleeps.
@@ -71,9 +114,7 @@ pub(crate) struct BufferObject {
 /// all under one key; there is an effort for those. Then still smaller ones are taken, and more keys,
 /// in the end 4 KiB: that fails only when there is no memory.
 fn allocate(device: &Device, length: u64, page_size: u32, node: Option<i32>) -> Result<Pages> {
-    if length == 0 || length > MAX_LENGTH {
-        return Err(ERANGE);
-    }
+    let len = checked_length(length)?;
     let chunk = |order: u32| PAGE_SIZE << (order & 15);
     let rounded = |order: u32| {
         let chunk = chunk(order) as u64;
@@ -90,7 +131,6 @@ fn allocate(device: &Device, length: u64, page_size: u32, node: Option<i32>) -> 
         0 => (0, good),
         _ => return Err(EINVAL),
     };
-    let len = usize::try_from(length).map_err(|_| ERANGE)?;
     let mut result = Err(ERANGE);
     for order in (smallest..=largest).rev() {
         if mr::max_bytes(device, chunk(order)) == 0 {
@@ -102,7 +142,7 @@ fn allocate(device: &Device, length: u64, page_size: u32, node: Option<i32>) -> 
         } else {
             Effort::None
         };
-        result = Pages::new(len, order, node, effort);
+        result = Pages::new(len, order, node, effort, true);
         if !matches!(&result, Err(err) if *err == ENOMEM) {
             break;
         }
@@ -120,13 +160,20 @@ impl BufferObject {
         node: Option<i32>,
     ) -> Result<Arc<Self>> {
         let pages = allocate(pd.pd().device(), length, page_size, node)?;
-        Self::register(pd, net, pages, access::LOCAL_WRITE)
+        Self::register(pd, net, pages, abi::BUFFER_PAGES, false)
     }
 
     /// Registers `pages` for requests of the owner, with as many keys as that takes. Sleeps.
     ///
     /// [`EINTR`] when a signal comes meanwhile.
-    fn register(pd: Need<PdObject>, net: &NetNs, pages: Pages, access: u32) -> Result<Arc<Self>> {
+    pub(crate) fn register(
+        pd: Need<PdObject>,
+        net: &NetNs,
+        pages: Pages,
+        kind: u32,
+        read_only: bool,
+    ) -> Result<Arc<Self>> {
+        let access = if read_only { 0 } else { access::LOCAL_WRITE };
         let registrar = pd.registrar(net)?;
         let pages = Arc::new(pages, GFP_KERNEL_ACCOUNT)?;
         let key_bytes = mr::max_bytes(pd.pd().device(), pages.chunk_size());
@@ -156,6 +203,8 @@ impl BufferObject {
                 keys,
                 key_bytes,
                 pages,
+                kind,
+                read_only,
                 pd,
                 users: Users::new(),
             },
@@ -166,6 +215,16 @@ impl BufferObject {
     /// The pages.
     pub(crate) fn pages(&self) -> &Arc<Pages> {
         &self.pages
+    }
+
+    /// What it was made of: `BUFFER_PAGES` and so on.
+    pub(crate) fn kind(&self) -> u32 {
+        self.kind
+    }
+
+    /// Whether neither requests nor peers may write to it.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     /// Positions under one key.

@@ -337,7 +337,8 @@ pub(crate) struct GrantObject {
 impl GrantObject {
     /// Grants what `terms` say, which it makes smaller where they allow that. Sleeps.
     ///
-    /// `access` are `ACCESS_REMOTE_*`, at least one, else [`EINVAL`]. [`ERANGE`] when the range is
+    /// `access` are `ACCESS_REMOTE_*`, at least one, else [`EINVAL`]. [`EACCES`] when they write and
+    /// the buffer is read-only. [`ERANGE`] when the range is
     /// empty, not inside, or more than goes under one key.
     pub(crate) fn new(
         buffer: Need<BufferObject>,
@@ -349,6 +350,9 @@ impl GrantObject {
             abi::ACCESS_REMOTE_WRITE | abi::ACCESS_REMOTE_READ | abi::ACCESS_REMOTE_ATOMIC;
         if terms.access == 0 || terms.access & !REMOTE != 0 {
             return Err(EINVAL);
+        }
+        if buffer.is_read_only() && terms.access & !abi::ACCESS_REMOTE_READ != 0 {
+            return Err(EACCES);
         }
         let end = terms.offset.checked_add(terms.length).ok_or(ERANGE)?;
         if terms.length == 0 || end > buffer.length() {

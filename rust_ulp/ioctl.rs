@@ -8,7 +8,10 @@
 
 use crate::{
     ah::AhObject,
-    buffer::BufferObject,
+    buffer::{
+        self,
+        BufferObject, //
+    },
     connect,
     context::Context,
     cq::{
@@ -84,6 +87,8 @@ pub(crate) fn dispatch(this: ArcBorrow<'_, Context>, cmd: u32, arg: usize) -> Re
         abi::IOC_QP_QUERY => qp_query,
         abi::IOC_BUFFER_CREATE => buffer_create,
         abi::IOC_GRANT_CREATE => grant_create,
+        abi::IOC_BUFFER_REGISTER => buffer_register,
+        abi::IOC_BUFFER_IMPORT => buffer_import,
         abi::IOC_BUFFER_QUERY => buffer_query,
         abi::IOC_GRANT_ROTATE => grant_rotate,
         abi::IOC_GRANT_QUERY => grant_query,
@@ -192,6 +197,7 @@ fn cq_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
                 delivery,
                 value.comp_vector,
                 context.events().clone(),
+                context.quota().take(entries)?,
             )?;
             value.entries = entries;
             value.delivery = delivery;
@@ -258,6 +264,8 @@ fn qp_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
                 max_recv_sge,
                 max_inline: value.max_inline,
             };
+            let entries = capacity.max_send_wr.saturating_add(max_recv_wr);
+            let share = context.quota().take(entries)?;
             let object = QpObject::new(
                 pd,
                 send_cq,
@@ -267,6 +275,7 @@ fn qp_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
                 capacity,
                 value.flags & abi::QP_SIG_ALL != 0,
                 context.device()?.clone(),
+                share,
             )?;
             value.max_send_wr = capacity.max_send_wr;
             value.max_recv_wr = capacity.max_recv_wr;
@@ -578,6 +587,69 @@ fn buffer_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     )
 }
 
+fn buffer_register(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::BufferRegister>::read(arg, abi::BufferRegister::SIZE)?;
+    let read_only = arg.value.flags & abi::BUFFER_READ_ONLY != 0;
+    if arg.value.flags & !abi::BUFFER_READ_ONLY != 0 {
+        return Err(EINVAL);
+    }
+    let alive = this.enter()?;
+    let sizes = alive.attributes.page_size_cap;
+    this.table().lock().pd(arg.value.pd)?;
+    drop(alive);
+    // Outside the gate: the caller decides how long its page faults take.
+    let pages = buffer::pin(arg.value.addr, arg.value.length, read_only, sizes)?;
+    create(
+        this,
+        &mut arg,
+        |context, _, value| {
+            let pd = context.table().lock().need_pd(value.pd)?;
+            let kind = abi::BUFFER_USER;
+            let object = BufferObject::register(pd, context.net(), pages, kind, read_only)?;
+            value.key_bytes = object.key_bytes();
+            value.keys = object.keys();
+            value.page_size = object.pages().chunk_size() as u32;
+            Ok(Object::Buffer(object))
+        },
+        |value, _, handle| value.handle = handle,
+    )
+}
+
+fn buffer_import(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::BufferImport>::read(arg, abi::BufferImport::SIZE)?;
+    let read_only = arg.value.flags & abi::BUFFER_READ_ONLY != 0;
+    if arg.value.flags & !abi::BUFFER_READ_ONLY != 0 || arg.value.pad != 0 {
+        return Err(EINVAL);
+    }
+    let alive = this.enter()?;
+    let sizes = alive.attributes.page_size_cap;
+    // What does DMA needs the exporter's addresses for that.
+    let is_software = alive.attributes.virt_dma;
+    this.table().lock().pd(arg.value.pd)?;
+    drop(alive);
+    if !is_software {
+        return Err(eopnotsupp());
+    }
+    let value = &arg.value;
+    // Outside the gate: the exporter decides how long it takes.
+    let pages = buffer::import(value.fd, value.offset, value.length, read_only, sizes)?;
+    create(
+        this,
+        &mut arg,
+        |context, _, value| {
+            let pd = context.table().lock().need_pd(value.pd)?;
+            let kind = abi::BUFFER_DMABUF;
+            let object = BufferObject::register(pd, context.net(), pages, kind, read_only)?;
+            value.length = object.length();
+            value.key_bytes = object.key_bytes();
+            value.keys = object.keys();
+            value.page_size = object.pages().chunk_size() as u32;
+            Ok(Object::Buffer(object))
+        },
+        |value, _, handle| value.handle = handle,
+    )
+}
+
 fn buffer_query(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     let mut arg = Arg::<abi::BufferQuery>::read(arg, abi::BufferQuery::SIZE)?;
     if arg.value.flags != 0 {
@@ -587,12 +659,20 @@ fn buffer_query(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     let buffer = this.table().lock().buffer(arg.value.buffer)?.clone();
     arg.value = abi::BufferQuery {
         size: arg.value.size,
-        flags: 0,
+        flags: if buffer.is_read_only() {
+            abi::BUFFER_READ_ONLY
+        } else {
+            0
+        },
         buffer: arg.value.buffer,
-        kind: abi::BUFFER_PAGES,
+        kind: buffer.kind(),
         length: buffer.length(),
-        charged: 0,
-        mmap_offset: mmap_offset(arg.value.buffer),
+        charged: buffer.pages().charged(),
+        mmap_offset: if buffer.pages().can_be_mapped() {
+            mmap_offset(arg.value.buffer)
+        } else {
+            0
+        },
         key_bytes: buffer.key_bytes(),
         keys: buffer.keys(),
         page_size: buffer.pages().chunk_size() as u32,
@@ -754,7 +834,8 @@ fn srq_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
             let pd = table.need_pd(value.pd)?;
             let cq = table.need_cq(value.cq)?;
             drop(table);
-            let object = SrqObject::new(pd, cq, max_wr, max_sge)?;
+            let share = context.quota().take(max_wr)?;
+            let object = SrqObject::new(pd, cq, max_wr, max_sge, share)?;
             if value.limit != 0 {
                 object.srq().set_limit(value.limit)?;
             }

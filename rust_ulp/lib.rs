@@ -114,6 +114,7 @@ mod listener;
 mod pd;
 mod qp;
 mod query;
+mod quota;
 mod srq;
 mod submit;
 
@@ -123,10 +124,15 @@ module! {
     authors: ["The rust_ulp maintainers"],
     description: "RDMA verbs for processes, in Rust",
     license: "GPL",
+    imports_ns: ["DMA_BUF"],
     params: {
         max_objects: u32 {
             default: 1024,
             description: "Objects that one open file may have, at most 65536",
+        },
+        max_entries: u32 {
+            default: 1 << 18,
+            description: "Entries that all queues of one open file may have together",
         },
         delivery: u32 {
             default: 1,

@@ -17,6 +17,7 @@ use crate::{
         Users, //
     },
     pd::PdObject,
+    quota::Share,
     rdma::{
         self,
         event::Event,
@@ -261,6 +262,7 @@ pub(crate) struct QpObject {
     /// A connection has it: see [`Claim`].
     claimed: AtomicFlag,
     users: Users,
+    _share: Share,
 }
 
 impl QpObject {
@@ -276,6 +278,7 @@ impl QpObject {
         capacity: rdma::qp::Capacity,
         sig_all: bool,
         device: Arc<Device>,
+        share: Share,
     ) -> Result<Arc<Self>> {
         if srq.as_ref().is_some_and(|srq| {
             !core::ptr::eq(srq.pd(), &*pd) || !core::ptr::eq(srq.cq(), &*recv_cq)
@@ -321,6 +324,7 @@ impl QpObject {
                 sig_all,
                 claimed: AtomicFlag::new(false),
                 users: Users::new(),
+                _share: share,
             },
             GFP_KERNEL_ACCOUNT,
         )?)

@@ -16,6 +16,7 @@ use crate::{
         one_more,
         Completions, //
     },
+    quota::Share,
     rdma::srq::Srq, //
 };
 use kernel::{
@@ -32,6 +33,7 @@ pub(crate) struct SrqObject {
     /// As the caller wants it; the device's has room for elements that are cut up.
     max_sge: u32,
     users: Users,
+    _share: Share,
 }
 
 impl SrqObject {
@@ -41,6 +43,7 @@ impl SrqObject {
         cq: Need<CqObject>,
         max_wr: u32,
         max_sge: u32,
+        share: Share,
     ) -> Result<Arc<Self>> {
         let handler = Completions::of_shared_queue(cq.ring().clone());
         let room = one_more(max_sge, pd.pd().device().attributes().max_srq_sge);
@@ -52,6 +55,7 @@ impl SrqObject {
                 cq,
                 max_sge,
                 users: Users::new(),
+                _share: share,
             },
             GFP_KERNEL_ACCOUNT,
         )?)

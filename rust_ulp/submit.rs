@@ -545,6 +545,10 @@ fn push(
     // All elements are checked before the first is used.
     let mut length = 0u32;
     let mut pieces = 0u64;
+    let writes = matches!(
+        request.op,
+        Op::Recv | Op::Read { .. } | Op::CompareSwap { .. } | Op::FetchAdd { .. }
+    );
     for sge in sges {
         length = length.checked_add(sge.length).ok_or(EMSGSIZE)?;
         if request.inline && sge.buffer == 0 {
@@ -557,6 +561,9 @@ fn push(
         let end = sge.offset.checked_add(sge.length.into()).ok_or(ERANGE)?;
         if end > buffer.length() {
             return Err(ERANGE);
+        }
+        if writes && buffer.is_read_only() {
+            return Err(EACCES);
         }
         pieces = pieces.saturating_add(buffer.pieces(sge.offset, sge.length));
     }

@@ -27,6 +27,7 @@ use kernel::{
         completion,
         list_head,
         lock_class_key,
+        mm_struct,
         net,
         page,
         percpu_ref,
@@ -56,7 +57,7 @@ macro_rules! incomplete {
 incomplete! {
     ib_device ib_pd ib_cq ib_qp ib_mr ib_ah ib_srq ib_xrcd
     ib_rwq_ind_table ib_gid_attr ib_client_nl_info ib_udata ib_wq ib_ucontext net_device sockaddr
-    rdma_cm_id rdma_cm_event
+    rdma_cm_id rdma_cm_event rdma_cgroup
 }
 
 include!(env!("RUST_ULP_BINDINGS"));

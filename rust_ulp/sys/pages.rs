@@ -11,10 +11,13 @@
 //!
 //! C header: [`include/linux/gfp.h`](srctree/include/linux/gfp.h)
 
-use crate::{
-    bindings,
-    sys::chardev::Area, //
+use super::{
+    chardev::Area,
+    charge::Locked,
+    dmabuf::DmaBuf,
+    pinned, //
 };
+use crate::bindings;
 use core::ptr::NonNull;
 use kernel::{
     error::to_result,
@@ -55,17 +58,22 @@ pub(crate) enum Effort {
 /// - The pages with those bytes are held by `backing`, and have addresses in the kernel's linear
 ///   mapping.
 pub(crate) struct Pages {
-    chunks: KVVec<NonNull<kernel::bindings::page>>,
-    order: u32,
-    lead: usize,
-    len: usize,
-    backing: Backing,
+    pub(super) chunks: KVVec<NonNull<kernel::bindings::page>>,
+    pub(super) order: u32,
+    pub(super) lead: usize,
+    pub(super) len: usize,
+    pub(super) backing: Backing,
+    pub(super) charge: Option<Locked>,
 }
 
 /// What holds the pages.
-enum Backing {
+pub(super) enum Backing {
     /// Each chunk is an allocation, owned.
     Allocated,
+    /// The pages are pinned, and may be written to.
+    Pinned { write: bool },
+    /// The pages are another driver's.
+    DmaBuf { _buf: DmaBuf },
 }
 
 // SAFETY: The pages are owned, and their content is only accessed as something that others change.
@@ -74,17 +82,29 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// Allocates at least `len` bytes in chunks of `2^order` pages. Sleeps.
+    /// Allocates at least `len` bytes in chunks of `2^order` pages, for which the current process
+    /// pays if `charge` says so. Sleeps.
     ///
     /// `node` is the NUMA node to prefer. [`ENOMEM`] when there is not enough, or not in such
-    /// chunks, [`EINVAL`] when `len` is zero, [`EINTR`] when a signal comes meanwhile.
-    pub(crate) fn new(len: usize, order: u32, node: Option<i32>, effort: Effort) -> Result<Self> {
+    /// chunks, or it may not have as much; [`EINVAL`] when `len` is zero, [`EINTR`] when a signal comes meanwhile.
+    pub(crate) fn new(
+        len: usize,
+        order: u32,
+        node: Option<i32>,
+        effort: Effort,
+        charge: bool,
+    ) -> Result<Self> {
         if len == 0 || order > MAX_ORDER {
             return Err(EINVAL);
         }
         let shift = (PAGE_SHIFT as u32).wrapping_add(order);
         let chunk = 1usize << (shift & 63);
         let count = len.checked_add(chunk.wrapping_sub(1)).ok_or(ENOMEM)? >> (shift & 63);
+        let charge = if charge {
+            Some(Locked::charge(count << (order & 63))?)
+        } else {
+            None
+        };
         let mut pages = Self {
             chunks: KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?,
             order,
@@ -92,6 +112,7 @@ impl Pages {
             // INVARIANT: No chunks yet.
             len: 0,
             backing: Backing::Allocated,
+            charge,
         };
         let quick = effort == Effort::None;
         for _ in 0..count {
@@ -117,6 +138,16 @@ impl Pages {
     /// Bytes in all.
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Bytes that a process pays for.
+    pub(crate) fn charged(&self) -> u64 {
+        self.charge.as_ref().map_or(0, |charge| charge.bytes())
+    }
+
+    /// Whether they can be mapped.
+    pub(crate) fn can_be_mapped(&self) -> bool {
+        matches!(self.backing, Backing::Allocated)
     }
 
     /// Bytes of one chunk, a power of two.
@@ -185,10 +216,14 @@ impl Pages {
 
     /// Maps `area.len()` bytes from `offset`, a multiple of the page size, on.
     ///
-    /// [`EINVAL`] when that is not inside, or the area is private; [`EPERM`] when it is executable.
+    /// [`EINVAL`] when that is not inside, the area is private, or the pages are not allocated ones; [`EPERM`] when it is executable.
     pub(crate) fn map(&self, area: &Area<'_>, offset: usize) -> Result {
         let end = offset.checked_add(area.len()).ok_or(EINVAL)?;
-        if end > self.len || offset & (PAGE_SIZE - 1) != 0 || !area.is_shared() {
+        if !self.can_be_mapped()
+            || end > self.len
+            || offset & (PAGE_SIZE - 1) != 0
+            || !area.is_shared()
+        {
             return Err(EINVAL);
         }
         let vma = area.vma();
@@ -290,6 +325,8 @@ impl Drop for Pages {
                     unsafe { bindings::rust_ulp_h_free_pages(page.as_ptr(), self.order) };
                 }
             }
+            Backing::Pinned { write } => pinned::unpin(self, write),
+            Backing::DmaBuf { .. } => (),
         }
     }
 }
@@ -307,7 +344,7 @@ mod tests {
     #[test]
     fn are_zeroed_and_rounded_up() -> Result {
         for order in [0, 3, 9] {
-            let pages = Pages::new(5000, order, None, Effort::Reclaim)?;
+            let pages = Pages::new(5000, order, None, Effort::Reclaim, false)?;
             assert_eq!(pages.len() % pages.chunk_size(), 0);
             assert!(pages.len() >= 5000);
             let mut buf = [1u8; 64];
@@ -319,9 +356,15 @@ mod tests {
 
     #[test]
     fn refuse_what_is_outside() -> Result {
-        let pages = Pages::new(2 * PAGE_SIZE, 0, None, Effort::Reclaim)?;
-        assert_eq!(Pages::new(0, 0, None, Effort::None).err(), Some(EINVAL));
-        assert_eq!(Pages::new(1, 11, None, Effort::None).err(), Some(EINVAL));
+        let pages = Pages::new(2 * PAGE_SIZE, 0, None, Effort::Reclaim, false)?;
+        assert_eq!(
+            Pages::new(0, 0, None, Effort::None, false).err(),
+            Some(EINVAL)
+        );
+        assert_eq!(
+            Pages::new(1, 11, None, Effort::None, false).err(),
+            Some(EINVAL)
+        );
         // Not across two chunks, not beyond the last, not at an odd place.
         assert_eq!(pages.write(PAGE_SIZE - 8, &[1u64, 2]).err(), Some(ERANGE));
         assert_eq!(pages.write(2 * PAGE_SIZE, &1u64).err(), Some(ERANGE));
@@ -338,7 +381,7 @@ mod tests {
 
     #[test]
     fn keep_what_is_written() -> Result {
-        let pages = Pages::new(3 * PAGE_SIZE, 0, None, Effort::Reclaim)?;
+        let pages = Pages::new(3 * PAGE_SIZE, 0, None, Effort::Reclaim, false)?;
         pages.write(PAGE_SIZE + 16, &[0x0123_4567_89ab_cdefu64, 42])?;
         assert_eq!(pages.load_acquire(PAGE_SIZE + 24)?, 42);
         pages.store_release(PAGE_SIZE + 24, 43)?;
@@ -350,7 +393,7 @@ mod tests {
 
     #[test]
     fn know_which_chunks_a_range_has() -> Result {
-        let pages = Pages::new(4 * PAGE_SIZE, 0, None, Effort::Reclaim)?;
+        let pages = Pages::new(4 * PAGE_SIZE, 0, None, Effort::Reclaim, false)?;
         assert_eq!(pages.chunks_of(0, 1)?, 1);
         assert_eq!(pages.chunks_of(PAGE_SIZE - 1, 2)?, 2);
         assert_eq!(pages.chunks_of(PAGE_SIZE, 3 * PAGE_SIZE)?, 3);

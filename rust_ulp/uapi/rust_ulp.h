@@ -23,6 +23,7 @@
  *
  *  E2BIG       bytes beyond what the kernel knows are not zero; more elements or
  *              requests than allowed
+ *  EACCES      a buffer that is READ_ONLY would be written
  *  EAGAIN      a queue is full: reap and try again
  *  EALREADY    the file is attached already
  *  EBADF       no such handle in this file (never made, destroyed, another file's)
@@ -552,8 +553,9 @@ struct rust_ulp_buffer_register {
 };
 
 /*
- * Registers a dma-buf. On a software device (RUST_ULP_CAP_VIRT_DMA) it must be system memory
- * that its exporter can map into the kernel, else EOPNOTSUPP. It has no mmap offset.
+ * Registers a dma-buf, on a software device (RUST_ULP_CAP_VIRT_DMA); EOPNOTSUPP on others. It must
+ * be system memory that its exporter can map into the kernel, else EOPNOTSUPP. It has no mmap
+ * offset. EACCES when it is not open for writing, without READ_ONLY.
  */
 struct rust_ulp_buffer_import {
 	__u32 size;

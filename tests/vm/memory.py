@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: GPL-2.0
 """Memory: buffers and their keys, grants, between h1 and h2.
 
-    memory.py keys|grants|once|expiry|revoke|ends
+    memory.py keys|grants|once|expiry|revoke|ends|user|import|fork|fallback
 
 Expects the module and two hosts. Prints `ok` and `not ok` lines.
 """
 import ctypes
+import fcntl
+import mmap
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -15,7 +18,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
-from ulp import N, S, Buffer, End, Srq, error_of, pair, pattern
+from ulp import N, S, Buffer, End, Srq, UserBuffer, address_of, error_of, pair, pattern
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | N["ACCESS_REMOTE_ATOMIC"]
 PAGE = 4096
@@ -376,6 +379,258 @@ def test_ends(r):
     got = subprocess.run("timeout 10 rdma link del rxe1".split(), capture_output=True, text=True, check=False)
     r.equal("the device goes while grants end", (got.returncode, got.stderr), (0, ""))
     r.equal("their file is a husk", error_of(query, c.file, c.grant), "ENODEV")
+
+
+def memory(length, advice=mmap.MADV_NOHUGEPAGE, **more):
+    """Anonymous memory, in the smallest pages unless told otherwise."""
+    out = mmap.mmap(-1, length, **({"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} | more))
+    out.madvise(advice)
+    return out
+
+
+def status_of(key, pid="self"):
+    """A line of /proc/PID/status in bytes."""
+    with open(f"/proc/{pid}/status") as f:
+        return next(int(line.split()[1]) << 10 for line in f if line.startswith(key + ":"))
+
+
+def test_user(r):
+    a, b = joined()
+    pinned = status_of("VmPin")
+    for at, length in ((0, 4096), (1, 1), (4095, 2), (123, 3 << 20), (4096 * 3 + 77, KEY + 5)):
+        own = memory(4 << 20)
+        own[:] = pattern(at & 63, 4 << 20)
+        model = bytearray(own[:])
+        buffer = UserBuffer(a.file, a.pd, own, at, length)
+        got = a.file.call("BUFFER_QUERY", buffer=buffer.handle)
+        first = (address_of(own) + at) % buffer.page_size
+        pages = (at + length + 4095) // 4096 - at // 4096
+        r.equal(f"{length} bytes at {at}: what it is",
+                (got.kind, got.length, got.keys, got.mmap_offset, got.charged, status_of("VmPin") - pinned, got.flags),
+                (N["BUFFER_USER"], length, (first + length - 1) // buffer.key_bytes + 1, 0, pages << 12, pages << 12, 0))
+        n = min(length, 40000)
+        a.file.submit([a.qp.wr("RDMA_WRITE", buffer, length - n, n, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
+        r.equal(f"{length} bytes at {at}: its end is written to the peer", (done(a), b.buffer.map[:n] == own[at + length - n:at + length]),
+                ([0], True))
+        grant = a.file.grant(buffer, ALL, offset=0, length=min(length, 1 << 20))
+        b.buffer.map[:n] = pattern(99, n)
+        b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, n, remote_addr=grant.addr, rkey=grant.rkey)])
+        model[at:at + n] = pattern(99, n)
+        r.equal(f"{length} bytes at {at}: the peer writes its begin, and nothing beside it", (done(b), own[:] == model), ([0], True))
+        r.equal(f"{length} bytes at {at}: it cannot be mapped", error_of(a.file.map, 4096, buffer.handle << 32), "EINVAL")
+        a.file.destroy(grant.handle)
+        a.file.destroy(buffer.handle)
+        r.equal(f"{length} bytes at {at}: unpinned", status_of("VmPin"), pinned)
+    raw = memory(32 << 20, mmap.MADV_HUGEPAGE)
+    huge = -address_of(raw) % LARGE
+    raw[huge:huge + (16 << 20)] = bytes(16 << 20)
+    with open("/proc/self/smaps_rollup") as f:
+        thp = next(int(line.split()[1]) for line in f if line.startswith("AnonHugePages"))
+    buffer = UserBuffer(a.file, a.pd, raw, huge + 5, (16 << 20) - 5)
+    r.check("16 MiB in large pages need one key", thp >= 16 << 10 and (buffer.page_size, buffer.keys) == (LARGE, 1),
+            f"{thp} KiB, {buffer.page_size}, {buffer.keys}")
+    a.file.destroy(buffer.handle)
+
+    start = address_of(memory(4096))
+    own = memory(1 << 20)
+    own[:] = pattern(5, 1 << 20)
+    base = address_of(own)
+    only = mmap.mmap(-1, 8192, prot=mmap.PROT_READ)
+
+    def refused(addr, length, flags=0, **more):
+        return error_of(a.file.call, "BUFFER_REGISTER", **({"pd": a.pd, "addr": addr, "length": length, "flags": flags} | more))
+    read_only = N["BUFFER_READ_ONLY"]
+    hole = memory(3 * 4096)
+    hole[:] = bytes(3 * 4096)
+    gap = address_of(hole) + 4096
+    r.equal("a hole is made", ulp.libc.munmap(ctypes.c_void_p(gap), ctypes.c_size_t(4096)), 0)
+    for name, args, want in (
+            ("no bytes", (base, 0), "ERANGE"), ("more than a buffer has", (base, (1 << 30) + 1), "ERANGE"),
+            ("beyond all", (base, 2**64 - 1), "ERANGE"), ("an address of the kernel", (2**64 - 8192, 4096), "EFAULT"),
+            ("around the end", (2**64 - 4096, 8192), "EFAULT"), ("nothing", (0, 4096), "EFAULT"),
+            ("a hole", (gap - 4096, 3 * 4096), "EFAULT"), ("what may only be read", (address_of(only), 8192), "EFAULT"),
+            ("unknown flags", (base, 4096, 2), "EINVAL")):
+        r.equal(f"to register {name}", refused(*args), want)
+    r.equal("in what is no domain", refused(base, 4096, pd=a.qp.handle), "EBADFD")
+    with open("/proc/self/maps") as f:
+        vvar = [int(line.split("-")[0], 16) for line in f if "[vvar" in line]
+    r.equal("to register what is no memory", {refused(v, 4096, read_only) for v in vvar}, {"EOPNOTSUPP"})
+    r.equal("nothing of that is pinned", status_of("VmPin"), pinned)
+    buffer = UserBuffer(a.file, a.pd, only, flags=read_only)
+    r.equal("read-only: it says so", a.file.call("BUFFER_QUERY", buffer=buffer.handle).flags, read_only)
+    a.file.submit([a.qp.wr("RDMA_WRITE", buffer, 0, 8192, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
+    r.equal("read-only: it is read", (done(a), b.buffer.map[:8192] == bytes(8192)), ([0], True))
+    writes = [a.qp.wr(op, buffer, 0, 8, remote_addr=b.grant.addr, rkey=b.grant.rkey)
+              for op in ("RECV", "RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD")]
+    for wr in writes:
+        if wr.opcode == N["WR_RECV"]:
+            wr.remote_addr = wr.rkey = 0
+    r.equal("read-only: it is not written", {error_of(a.file.submit, [wr]) for wr in writes}, {"EACCES"})
+    for right in ("WRITE", "ATOMIC"):
+        r.equal(f"read-only: no grant to {right}", error_of(a.file.grant, buffer, N["ACCESS_REMOTE_" + right]), "EACCES")
+    a.file.grant(buffer, N["ACCESS_REMOTE_READ"])
+
+    # What becomes of the memory meanwhile is the caller's business, and does not harm.
+    own = memory(1 << 20)
+    own[:] = pattern(5, 1 << 20)
+    buffer = UserBuffer(a.file, a.pd, own)
+    grant = a.file.grant(buffer, ALL)
+    del start
+    own.close()
+    b.buffer.map[:] = pattern(6, b.buffer.length)
+    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 65536, remote_addr=grant.addr, rkey=grant.rkey),
+                   b.qp.wr("RDMA_READ", b.buffer, 0, 4096, remote_addr=grant.addr + (1 << 19), rkey=grant.rkey)])
+    r.equal("what was unmapped is still there for a peer", (done(b, 2), b.buffer.map[:4096]), ([0, 0], pattern(5, 1 << 20)[1 << 19:(1 << 19) + 4096]))
+    r.equal("and pinned", a.file.call("BUFFER_QUERY", buffer=buffer.handle).charged, 1 << 20)
+    own = memory(1 << 20)
+    own[:] = pattern(5, 1 << 20)
+    buffer = UserBuffer(a.file, a.pd, own)
+    grant = a.file.grant(buffer, ALL)
+    own.resize(2 << 20)  # mremap
+    b.buffer.map[:] = pattern(9, b.buffer.length)
+    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 65536, remote_addr=grant.addr, rkey=grant.rkey)])
+    r.equal("what was moved is where it was moved to", (done(b), own[:65536] == pattern(9, 65536)), ([0], True))
+    a.close()
+    b.close()
+    r.equal("nothing is pinned at the end", status_of("VmPin"), 0)
+
+
+def dmabuf(length, flags=0):
+    """A dma-buf of a memfd, and that memfd mapped; None when the kernel has none."""
+    if not os.path.exists("/dev/udmabuf"):
+        return None
+    fd = os.memfd_create("ulp", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, length)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    with open("/dev/udmabuf", "rb") as dev:
+        buf = fcntl.ioctl(dev, 0x40187542, struct.pack("IIQQ", fd, 1, 0, length))
+    memory = mmap.mmap(fd, length)
+    os.close(fd)
+    return buf, memory
+
+
+def test_import(r):
+    a, b = joined()
+
+    def imported(fd, **more):
+        return a.file.call("BUFFER_IMPORT", **({"pd": a.pd, "fd": fd} | more))
+    got = dmabuf(3 << 20)
+    if got is None:
+        r.check("a dma-buf # SKIP this kernel has no /dev/udmabuf", True)
+    else:
+        fd, memory_of = got
+        memory_of[:] = pattern(3, 3 << 20)
+        buffer = imported(fd)
+        q = a.file.call("BUFFER_QUERY", buffer=buffer.handle)
+        r.equal("what it is", (q.kind, q.length, q.mmap_offset, q.charged, q.keys, buffer.length, q.flags),
+                (N["BUFFER_DMABUF"], 3 << 20, 0, 0, buffer.keys, 3 << 20, 0))
+        r.equal("it cannot be mapped by us", error_of(a.file.map, 4096, buffer.handle << 32), "EINVAL")
+        at = min(KEY, 3 << 20) - 1000
+        a.file.submit([a.qp.wr("RDMA_WRITE", buffer, at, 5000, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
+        r.equal("it is written to a peer", (done(a), b.buffer.map[:5000] == memory_of[at:at + 5000]), ([0], True))
+        part = imported(fd, offset=1 << 20, length=8000)
+        grant = a.file.grant(part, ALL)
+        r.equal("a part of it", (part.length, grant.length), (8000, 8000))
+        b.buffer.map[:8000] = pattern(77, 8000)
+        before = memory_of[:]
+        b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 8000, remote_addr=grant.addr, rkey=grant.rkey)])
+        r.equal("which a peer writes, and nothing beside it",
+                (done(b), memory_of[:] == before[:1 << 20] + pattern(77, 8000) + before[(1 << 20) + 8000:]), ([0], True))
+        for name, fields, want in (
+                ("an offset that is no page", {"offset": 100}, "EINVAL"), ("more than there is", {"length": (3 << 20) + 1}, "ERANGE"),
+                ("what is behind it", {"offset": 3 << 20}, "ERANGE"), ("far behind it", {"offset": 1 << 63}, "ERANGE"),
+                ("around the end", {"offset": 4096, "length": 2**64 - 4096}, "ERANGE"), ("unknown flags", {"flags": 2}, "EINVAL"),
+                ("padding", {"pad": 1}, "EINVAL"), ("no domain", {"pd": a.qp.handle}, "EBADFD")):
+            r.equal(f"to import {name}", error_of(imported, fd, **fields), want)
+        only = imported(fd, flags=N["BUFFER_READ_ONLY"])
+        r.equal("read-only: no grant to write", error_of(a.file.grant, only, N["ACCESS_REMOTE_WRITE"]), "EACCES")
+        os.close(fd)
+        memory_of.close()
+        b.file.submit([b.qp.wr("RDMA_READ", b.buffer, 0, 100, remote_addr=grant.addr, rkey=grant.rkey)])
+        r.equal("it stays when its descriptor is closed", (done(b), b.buffer.map[:100]), ([0], pattern(77, 8000)[:100]))
+    heap = "/dev/dma_heap/system"
+    if os.path.exists(heap):
+        with open(heap, "rb") as dev:
+            arg = fcntl.ioctl(dev, 0xC0184800, struct.pack("QIIQ", 4 << 20, 0, os.O_RDWR | os.O_CLOEXEC, 0))
+        fd = struct.unpack("QIIQ", arg)[1]
+        buffer = imported(fd)
+        shown = mmap.mmap(fd, 4 << 20)
+        shown[:] = pattern(4, 4 << 20)
+        a.file.submit([a.qp.wr("RDMA_WRITE", buffer, 1000, 65536, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
+        r.equal("one of the system's heap", (done(a), b.buffer.map[:] == shown[1000:66536]), ([0], True))
+        r.equal("in the chunks that it has", buffer.page_size >= 65536, True)
+        os.close(fd)
+    r.equal("to import what is nothing", error_of(imported, 999), "EBADF")
+    r.equal("to import another file", error_of(imported, a.file.fd), "EINVAL")
+
+
+def test_fork(r):
+    a, b = joined()
+    own = memory(1 << 20)
+    own[:] = pattern(5, 1 << 20)
+    buffer = UserBuffer(a.file, a.pd, own)
+    grant = a.file.grant(buffer, ALL)
+    go, come, was = os.pipe(), os.pipe(), own[:8192]
+    child = os.fork()
+    if child == 0:
+        os.close(go[1])
+        ok = own[:4096] == was[:4096]
+        own[:4096] = pattern(1, 4096)  # its own copy
+        os.write(come[1], b"y" if ok else b"n")
+        os.read(go[0], 1)
+        ok = own[:4096] == pattern(1, 4096) and own[4096:8192] == was[4096:]
+        os._exit(0 if ok else 1)
+    os.close(come[1])
+    r.equal("a child has a copy", os.read(come[0], 1), b"y")
+    r.equal("which is not the parent's", own[:4096] == was[:4096], True)
+    own[100000:100064] = pattern(3, 64)
+    a.file.submit([a.qp.wr("RDMA_WRITE", buffer, 100000, 64, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
+    r.equal("the parent's writes go out", (done(a), b.buffer.map[:64]), ([0], pattern(3, 64)))
+    b.buffer.map[:8192] = pattern(8, 8192)
+    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 8192, remote_addr=grant.addr, rkey=grant.rkey)])
+    r.equal("what a peer writes comes to the parent", (done(b), own[:8192] == pattern(8, 8192)), ([0], True))
+    os.write(go[1], b"x")
+    r.equal("and not to the child", os.waitpid(child, 0)[1], 0)
+    r.equal("the parent pays", (status_of("VmPin") > 0, a.file.call("BUFFER_QUERY", buffer=buffer.handle).charged), (True, 1 << 20))
+
+    # exec: the address space that pays goes on, unseen, until the file is closed.
+    for last in ("os.execv('/bin/true', ['true'])", "os._exit(0)", "os.kill(os.getpid(), 9)", "f.close(), os.execv('/bin/true', ['true'])"):
+        code = f"""if True:
+            import mmap, os, sys
+            sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})
+            from ulp import *
+            f = File('h1', '')
+            b = UserBuffer(f, f.pd(), mmap.mmap(-1, 1 << 20))
+            Buffer(f, f.pd(), 1 << 16)
+            os.write(1, b'there')
+            {last}
+        """
+        got = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=60 * ulp.PATIENCE)
+        r.equal(f"a process that registered, then {last}", (got.stdout, got.returncode in (0, -9)), (b"there", True))
+
+
+def test_fallback(r):
+    """Without large pages to be had, a buffer has small ones, and more keys."""
+    a, _ = joined()
+    free = next(int(line.split()[1]) << 10 for line in open("/proc/meminfo") if line.startswith("MemAvailable"))
+    size = (free - (600 << 20)) & -LARGE
+    own = memory(size)
+    step = LARGE // 2
+    own.madvise(23)  # MADV_POPULATE_WRITE
+    keep = [UserBuffer(a.file, a.pd, own, at, PAGE) for at in range(0, size, step)]
+    own.madvise(mmap.MADV_DONTNEED)
+    with open("/proc/sys/vm/drop_caches", "w") as f:
+        f.write("3")
+    with open("/proc/buddyinfo") as f:
+        print("#", f.read().replace("\n", "\n# "))
+    buffers = [Buffer(a.file, a.pd, 256 << 20)]
+    while buffers[-1].page_size == LARGE and len(buffers) < 16:
+        buffers.append(Buffer(a.file, a.pd, 256 << 20))
+    got = buffers[-1]
+    r.check(f"with {len(keep)} pinned pages, a buffer of 256 MiB has smaller pages", got.page_size < LARGE,
+            f"{got.page_size} {len(buffers)}")
+    r.equal("and as many keys as they need", got.keys, max(1, (256 << 20) // (512 * got.page_size)))
+    r.equal("of that size", got.key_bytes, 512 * got.page_size)
 
 
 def main():
