@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Buffers and grants.
+//! Buffers.
 //!
 //! A buffer is pages that the module allocates and user space maps, registered for requests of its
-//! owner. A grant is a key by which a peer may use a range of a buffer. Both run in process context.
+//! owner. Process context.
+//!
+//! A device puts no more than so many pages under one key. A buffer has as many keys as it needs,
+//! each for [`BufferObject::key_bytes`] of its positions, see [`Pages`]; an element of a request is
+//! cut where the next key begins.
 
 use crate::{
     handle::{
@@ -12,14 +16,19 @@ use crate::{
         Users, //
     },
     pd::PdObject,
-    rdma::mr::{
-        self,
-        access,
-        Mr, //
+    rdma::{
+        device::Device,
+        mr::{
+            self,
+            access,
+            Mr, //
+        },
+        wr::Local, //
     },
     sys::{
         net::NetNs,
         pages::{
+            Effort,
             Pages,
             PAGE_SHIFT,
             PAGE_SIZE, //
@@ -39,20 +48,110 @@ pub(crate) const MAX_LENGTH: u64 = 1 << 30;
 const LARGE_ORDER: u32 = 21 - PAGE_SHIFT as u32;
 
 /// A buffer of a file.
+///
+/// # Invariants
+///
+/// `keys` cover the positions of `pages`: number `n` those of them from `n * key_bytes` on that are
+/// below `(n + 1) * key_bytes`.
 pub(crate) struct BufferObject {
     // Before the pages: the device is done with them first.
-    mr: Arc<Mr>,
+    keys: KVVec<Arc<Mr>>,
+    key_bytes: u64,
     pages: Arc<Pages>,
+    /// `BUFFER_PAGES` and so on.
+    kind: u32,
+    /// Nothing may write to it.
+    read_only: bool,
     pd: Need<PdObject>,
     users: Users,
 }
 
+/// Bytes that the user has, as a length of a buffer. [`ERANGE`] for none, and beyond
+/// [`MAX_LENGTH`].
+fn checked_length(length: u64) -> Result<usize> {
+    if length == 0 || length > MAX_LENGTH {
+        return Err(ERANGE);
+    }
+    usize::try_from(length).map_err(|_| ERANGE)
+}
+
+/// Pins the `length` bytes at `addr` of the current process for requests of a device that registers
+/// pages of the sizes `sizes`; see [`Pages::pin`]. Sleeps, for as long as user space likes: not to be
+/// called inside the gate.
+pub(crate) fn pin(addr: u64, length: u64, read_only: bool, sizes: u64) -> Result<Pages> {
+    let len = checked_length(length)?;
+    let addr = usize::try_from(addr).map_err(|_| EFAULT)?;
+    Pages::pin(addr, len, !read_only, sizes, LARGE_ORDER)
+}
+
+/// Imports from a dma-buf for requests of a device that registers pages of the sizes `sizes`; see
+/// [`Pages::import`]. Sleeps, for as long as the exporter likes: not to be called inside the gate.
+pub(crate) fn import(
+    fd: i32,
+    offset: u64,
+    length: u64,
+    read_only: bool,
+    sizes: u64,
+) -> Result<Pages> {
+    Pages::import(
+        fd,
+        offset,
+        length,
+        MAX_LENGTH,
+        !read_only,
+        sizes,
+        LARGE_ORDER,
+    )
+}
+
+/// Allocates `length` bytes for requests of `device`. Sleeps.
+///
+/// `page_size` is 4 KiB, or 2 MiB, or 0 for a good choice: [`EINVAL`]; [`ERANGE`] for a size that
+/// the device does not register, and for a `length` beyond [`MAX_LENGTH`].
+///
+/// A good choice is the largest chunk, up to 2 MiB, that wastes no more than an eighth. What
+/// cannot be had at once is tried in smaller chunks, down to the smallest of which the device puts
+/// all under one key; there is an effort for those. Then still smaller ones are taken, and more keys,
+/// in the end 4 KiB: that fails only when there is no memory.
+fn allocate(device: &Device, length: u64, page_size: u32, node: Option<i32>) -> Result<Pages> {
+    let len = checked_length(length)?;
+    let chunk = |order: u32| PAGE_SIZE << (order & 15);
+    let rounded = |order: u32| {
+        let chunk = chunk(order) as u64;
+        length.div_ceil(chunk).saturating_mul(chunk)
+    };
+    let one_key = |order: u32| rounded(order) <= mr::max_bytes(device, chunk(order));
+    let good = (0..=LARGE_ORDER)
+        .rev()
+        .find(|&order| rounded(order).saturating_sub(length) <= length / 8)
+        .unwrap_or(0);
+    let (smallest, largest) = match page_size {
+        4096 => (0, 0),
+        0x20_0000 => (LARGE_ORDER, LARGE_ORDER),
+        0 => (0, good),
+        _ => return Err(EINVAL),
+    };
+    let mut result = Err(ERANGE);
+    for order in (smallest..=largest).rev() {
+        if mr::max_bytes(device, chunk(order)) == 0 {
+            continue;
+        }
+        let last_of_one = one_key(order) && !one_key(order.saturating_sub(1));
+        let effort = if order == smallest || last_of_one {
+            Effort::Reclaim
+        } else {
+            Effort::None
+        };
+        result = Pages::new(len, order, node, effort, true);
+        if !matches!(&result, Err(err) if *err == ENOMEM) {
+            break;
+        }
+    }
+    result
+}
+
 impl BufferObject {
-    /// Makes a buffer of at least `length` bytes. Sleeps.
-    ///
-    /// `page_size` is 0 for a good choice, or 4 KiB, or 2 MiB. A choice that the device cannot put
-    /// under one key is [`ERANGE`]. Without a given size, large buffers get chunks of up to 2 MiB:
-    /// the largest that waste little and can be had, of which the device can take so many.
+    /// Makes a buffer of at least `length` bytes; see [`allocate`]. Sleeps.
     pub(crate) fn new(
         pd: Need<PdObject>,
         net: &NetNs,
@@ -60,58 +159,52 @@ impl BufferObject {
         page_size: u32,
         node: Option<i32>,
     ) -> Result<Arc<Self>> {
-        if length == 0 {
-            return Err(ERANGE);
-        }
+        let pages = allocate(pd.pd().device(), length, page_size, node)?;
+        Self::register(pd, net, pages, abi::BUFFER_PAGES, false)
+    }
+
+    /// Registers `pages` for requests of the owner, with as many keys as that takes. Sleeps.
+    ///
+    /// [`EINTR`] when a signal comes meanwhile.
+    pub(crate) fn register(
+        pd: Need<PdObject>,
+        net: &NetNs,
+        pages: Pages,
+        kind: u32,
+        read_only: bool,
+    ) -> Result<Arc<Self>> {
+        let access = if read_only { 0 } else { access::LOCAL_WRITE };
         let registrar = pd.registrar(net)?;
-        let device = pd.pd().device();
-        let rounded = |order: u32| {
-            let chunk = (PAGE_SIZE << (order & 15)) as u64;
-            length.div_ceil(chunk).saturating_mul(chunk)
-        };
-        let fits = |order: u32| {
-            let chunk = PAGE_SIZE << (order & 15);
-            rounded(order) <= mr::max_bytes(device, chunk).min(MAX_LENGTH)
-        };
-        // The largest chunks that waste no more than an eighth.
-        let good = (0..=LARGE_ORDER)
-            .rev()
-            .find(|&order| rounded(order).saturating_sub(length) <= length / 8)
-            .unwrap_or(0);
-        let orders: (u32, u32) = match page_size {
-            4096 => (0, 0),
-            0x20_0000 => (LARGE_ORDER, LARGE_ORDER),
-            0 => (0, good),
-            _ => return Err(EINVAL),
-        };
-        let (smallest, largest) = orders;
-        let len = usize::try_from(length).map_err(|_| ERANGE)?;
-        let mut result = Err(ERANGE);
-        let mut order = largest;
-        loop {
-            if !fits(order) {
-                break;
-            }
-            // The last that is tried may make an effort.
-            let last = order == smallest || !fits(order.saturating_sub(1));
-            result = Pages::new(len, order, node, !last);
-            match &result {
-                Err(err) if *err == ENOMEM && !last => order = order.saturating_sub(1),
-                _ => break,
+        let pages = Arc::new(pages, GFP_KERNEL_ACCOUNT)?;
+        let key_bytes = mr::max_bytes(pd.pd().device(), pages.chunk_size());
+        let mut keys = KVVec::new();
+        let mut at = 0usize;
+        while at < pages.len() {
+            // The first key begins where the pages do, and has less.
+            let position = pages.lead().saturating_add(at) as u64;
+            let room = position
+                .checked_rem(key_bytes)
+                .and_then(|within| key_bytes.checked_sub(within))
+                .ok_or(ERANGE)?;
+            let bytes = pages
+                .len()
+                .saturating_sub(at)
+                .min(usize::try_from(room).unwrap_or(usize::MAX));
+            let mr = Mr::register(registrar.clone(), pages.clone(), at, bytes, access)?;
+            keys.push(mr, GFP_KERNEL_ACCOUNT)?;
+            at = at.saturating_add(bytes);
+            if kernel::current!().signal_pending() {
+                return Err(EINTR);
             }
         }
-        let pages = Arc::new(result?, GFP_KERNEL_ACCOUNT)?;
-        let mr = Mr::register(
-            registrar,
-            pages.clone(),
-            0,
-            pages.len(),
-            access::LOCAL_WRITE,
-        )?;
+        // INVARIANT: Each key ended where the next begins, at a multiple of `key_bytes`.
         Ok(Arc::new(
             Self {
-                mr,
+                keys,
+                key_bytes,
                 pages,
+                kind,
+                read_only,
                 pd,
                 users: Users::new(),
             },
@@ -124,9 +217,61 @@ impl BufferObject {
         &self.pages
     }
 
-    /// The registration for requests of the owner.
-    pub(crate) fn mr(&self) -> &Arc<Mr> {
-        &self.mr
+    /// What it was made of: `BUFFER_PAGES` and so on.
+    pub(crate) fn kind(&self) -> u32 {
+        self.kind
+    }
+
+    /// Whether neither requests nor peers may write to it.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Positions under one key.
+    pub(crate) fn key_bytes(&self) -> u64 {
+        self.key_bytes
+    }
+
+    /// How many keys there are.
+    pub(crate) fn keys(&self) -> u32 {
+        self.keys.len() as u32
+    }
+
+    /// Bytes from `offset` on that go under one key.
+    pub(crate) fn most_from(&self, offset: u64) -> u64 {
+        // As with the buffer's own keys: whole chunks, and what is left of the first.
+        let chunk = self.pages.chunk_size() as u64;
+        let within = offset.saturating_add(self.pages.lead() as u64) & chunk.wrapping_sub(1);
+        self.key_bytes.saturating_sub(within)
+    }
+
+    /// What requests of the owner name for the `length` bytes at `offset`: a piece for each key that
+    /// they lie under. None for what is not inside.
+    pub(crate) fn locals(&self, offset: u64, length: u32) -> impl Iterator<Item = Local> + '_ {
+        let mut at = offset.saturating_add(self.pages.lead() as u64);
+        let end = at.saturating_add(length.into());
+        core::iter::from_fn(move || {
+            let mr = self
+                .keys
+                .get(usize::try_from(at.checked_div(self.key_bytes)?).ok()?)?;
+            let next = mr.addr().saturating_add(mr.length()).min(end);
+            let bytes = u32::try_from(next.checked_sub(at)?).ok()?;
+            let local = Local::new(mr.clone(), at.checked_sub(mr.addr())?, bytes).ok()?;
+            at = next;
+            Some(local)
+        })
+    }
+
+    /// How many pieces [`Self::locals`] gives.
+    pub(crate) fn pieces(&self, offset: u64, length: u32) -> u64 {
+        let first = offset.saturating_add(self.pages.lead() as u64);
+        let Some(last) = u64::from(length).checked_sub(1) else {
+            return 0;
+        };
+        let key = |at: u64| at.checked_div(self.key_bytes).unwrap_or(0);
+        key(first.saturating_add(last))
+            .saturating_sub(key(first))
+            .saturating_add(1)
     }
 
     /// The protection domain.
@@ -143,78 +288,5 @@ impl BufferObject {
 impl Needed for BufferObject {
     fn users(&self) -> &Users {
         &self.users
-    }
-}
-
-/// A grant of a file: while it lives, its key opens its range.
-pub(crate) struct GrantObject {
-    mr: Arc<Mr>,
-    _buffer: Need<BufferObject>,
-    access: u32,
-}
-
-impl GrantObject {
-    /// Grants `length` bytes at `offset` of `buffer`. Sleeps.
-    ///
-    /// `rights` are `ACCESS_REMOTE_*`, at least one, else [`EINVAL`]. [`ERANGE`] when the range is
-    /// empty or not inside.
-    pub(crate) fn new(
-        buffer: Need<BufferObject>,
-        net: &NetNs,
-        offset: u64,
-        length: u64,
-        rights: u32,
-    ) -> Result<Arc<Self>> {
-        const REMOTE: u32 =
-            abi::ACCESS_REMOTE_WRITE | abi::ACCESS_REMOTE_READ | abi::ACCESS_REMOTE_ATOMIC;
-        if rights == 0 || rights & !REMOTE != 0 {
-            return Err(EINVAL);
-        }
-        let end = offset.checked_add(length).ok_or(ERANGE)?;
-        if length == 0 || end > buffer.length() {
-            return Err(ERANGE);
-        }
-        let mut raw = 0;
-        for (right, bits) in [
-            (
-                abi::ACCESS_REMOTE_WRITE,
-                access::REMOTE_WRITE | access::LOCAL_WRITE,
-            ),
-            (abi::ACCESS_REMOTE_READ, access::REMOTE_READ),
-            // Atomics write, which the verbs want to see said.
-            (
-                abi::ACCESS_REMOTE_ATOMIC,
-                access::REMOTE_ATOMIC | access::LOCAL_WRITE,
-            ),
-        ] {
-            if rights & right != 0 {
-                raw |= bits;
-            }
-        }
-        let mr = Mr::register(
-            buffer.pd().registrar(net)?,
-            buffer.pages().clone(),
-            usize::try_from(offset).map_err(|_| ERANGE)?,
-            usize::try_from(length).map_err(|_| ERANGE)?,
-            raw,
-        )?;
-        Ok(Arc::new(
-            Self {
-                mr,
-                _buffer: buffer,
-                access: rights,
-            },
-            GFP_KERNEL_ACCOUNT,
-        )?)
-    }
-
-    /// The registration.
-    pub(crate) fn mr(&self) -> &Mr {
-        &self.mr
-    }
-
-    /// Its rights, `ACCESS_REMOTE_*`.
-    pub(crate) fn access(&self) -> u32 {
-        self.access
     }
 }

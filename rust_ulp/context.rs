@@ -21,6 +21,11 @@ use crate::{
     listener::Arrivals,
     logic::handle::Kind,
     module_parameters,
+    quota::Quota,
+    rdma::cgroup::{
+        Charge,
+        Resource, //
+    },
     submit::Scratch,
     sys::{
         chardev::{
@@ -83,6 +88,10 @@ pub(crate) struct Context {
     /// Room for batches, lent to those who submit at a time.
     #[pin]
     scratch: Mutex<[Option<KBox<Scratch>>; 4]>,
+    quota: Arc<Quota>,
+    /// That it is attached, as the rdma cgroup of who did that counts it.
+    #[pin]
+    attached: Mutex<Option<Charge>>,
 }
 
 chardev!(Context);
@@ -118,6 +127,11 @@ impl Context {
         &self.arrivals
     }
 
+    /// What its queues may have.
+    pub(crate) fn quota(&self) -> &Arc<Quota> {
+        &self.quota
+    }
+
     /// The device it is attached to; [`ENXIO`] when to none.
     pub(crate) fn device(&self) -> Result<&Arc<Device>> {
         self.device.as_ref().ok_or(ENXIO)
@@ -138,19 +152,25 @@ impl Context {
         let device = this.registry.find(&this.net, name)?;
         // A device that goes meanwhile is one that is not there.
         let alive = device.enter().map_err(|_| ENOENT)?;
+        let charge = Charge::new(alive.device(), Resource::Handle)?;
         device.attach(&alive, this.into())?;
         if !this.device.populate(device.clone()) {
             device.detach(&alive, &this);
             return Err(ealready());
         }
+        *this.attached.lock() = Some(charge);
         ulp_debug!("file {}: attached to device {}\n", this.id, device.index());
         Ok(())
     }
 
-    /// Puts `object` into the table, not yet to be found; returns its handle.
+    /// Puts `object` into the table, not yet to be found; returns its handle. Sleeps.
+    ///
+    /// [`EMFILE`] when the table is full, [`edquot`](crate::sys::errno::edquot) when the rdma cgroup
+    /// allows no more.
     pub(crate) fn insert(&self, object: Object) -> Result<u32> {
         let (kind, number) = (object.kind(), object.number());
-        let handle = self.table.lock().insert(object)?;
+        let charge = Charge::new(self.enter()?.device(), Resource::Object)?;
+        let handle = self.table.lock().insert(object, charge)?;
         trace::object_create(self.id, kind as u32, handle, number);
         Ok(handle)
     }
@@ -163,6 +183,10 @@ impl Context {
         if kind != Kind::Cq {
             // Those who wait for it hold it, and nothing else would wake them.
             object.shoo(EBADF);
+        }
+        if let Object::Grant(grant) = &object {
+            // Another command may hold it: its key dies now all the same.
+            grant.end();
         }
         drop(object);
         if matches!(kind, Kind::Buffer | Kind::Ah) {
@@ -227,6 +251,7 @@ impl Context {
     /// Makes a husk of it: the device's gate is closed, and nobody is inside. Sleeps.
     pub(crate) fn bury(&self) {
         self.tear_down();
+        drop(self.attached.lock().take());
         self.events.end();
     }
 
@@ -259,6 +284,7 @@ impl FileOperations for Context {
         let net = NetNs::current().ok_or(EINVAL)?;
         let events = FileEvents::new(id)?;
         let max_objects = module_parameters::max_objects.value().get();
+        let quota = Quota::new(module_parameters::max_entries.value().get())?;
         let arrivals = Arc::new(Arrivals::new(max_objects), GFP_KERNEL_ACCOUNT)?;
         let this = Arc::pin_init(
             pin_init!(Self {
@@ -273,6 +299,8 @@ impl FileOperations for Context {
                 events,
                 arrivals,
                 scratch <- new_mutex!([const { None }; 4], "rust_ulp::Context::scratch"),
+                quota,
+                attached <- new_mutex!(None, "rust_ulp::Context::attached"),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -286,6 +314,7 @@ impl FileOperations for Context {
             // With the gate closed it is the device's removal that tears everything down.
             if let Ok(alive) = device.enter() {
                 this.tear_down();
+                drop(this.attached.lock().take());
                 device.detach(&alive, &this);
             }
         }
@@ -383,6 +412,8 @@ impl FileOperations for Context {
             "rust_ulp-device:\t{}\n",
             BStr::from_bytes(device::name_of(&name))
         );
+        let (used, limit) = this.quota.usage();
+        seq_print!(m, "rust_ulp-entries:\t{} of {}\n", used, limit);
         for (handle, object) in this.table.lock().iter() {
             match object {
                 Object::Pd(_) => seq_print!(m, "rust_ulp-pd:\t{:#x}\n", handle),
@@ -417,11 +448,13 @@ impl FileOperations for Context {
                 }
                 Object::Buffer(buffer) => seq_print!(
                     m,
-                    "rust_ulp-buffer:\t{:#x} bytes {} chunk {} node {}\n",
+                    "rust_ulp-buffer:\t{:#x} bytes {} chunk {} node {} keys {} charged {}\n",
                     handle,
                     buffer.length(),
                     buffer.pages().chunk_size(),
-                    buffer.pages().node()
+                    buffer.pages().node(),
+                    buffer.keys(),
+                    buffer.pages().charged()
                 ),
                 Object::Ah(_) => seq_print!(m, "rust_ulp-ah:\t{:#x}\n", handle),
                 Object::Srq(srq) => seq_print!(
@@ -460,9 +493,9 @@ impl FileOperations for Context {
                     m,
                     "rust_ulp-grant:\t{:#x} addr {:#x} bytes {} access {:#x}\n",
                     handle,
-                    grant.mr().addr(),
-                    grant.mr().length(),
-                    grant.access()
+                    grant.addr(),
+                    grant.terms().length,
+                    grant.terms().access
                 ),
             }
         }

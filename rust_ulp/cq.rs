@@ -13,6 +13,7 @@ use crate::{
         Needed,
         Users, //
     },
+    quota::Share,
     rdma::{
         self,
         event::Event, //
@@ -29,6 +30,7 @@ use crate::{
             SpinLockBh, //
         },
         pages::{
+            Effort,
             Pages,
             PAGE_SIZE, //
         },
@@ -260,7 +262,7 @@ impl Ring {
             .checked_mul(entries as usize)
             .and_then(|bytes| bytes.checked_add(abi::CQ_ENTRIES_OFFSET))
             .ok_or(ERANGE)?;
-        let pages = Pages::new(bytes, 0, node, false)?;
+        let pages = Pages::new(bytes, 0, node, Effort::Reclaim, false)?;
         let header = abi::CqRing {
             entries,
             entry_size: abi::Cqe::SIZE,
@@ -549,6 +551,7 @@ pub(crate) struct CqObject {
     ring: Arc<Ring>,
     delivery: u32,
     users: Users,
+    _share: Share,
 }
 
 impl CqObject {
@@ -559,6 +562,7 @@ impl CqObject {
         delivery: u32,
         vector: u32,
         file: Arc<FileEvents>,
+        share: Share,
     ) -> Result<Arc<Self>> {
         let poll_context = match delivery {
             abi::DELIVER_WORKQUEUE => rdma::cq::PollContext::Workqueue,
@@ -580,6 +584,7 @@ impl CqObject {
                 ring,
                 delivery,
                 users: Users::new(),
+                _share: share,
             },
             GFP_KERNEL_ACCOUNT,
         )?)

@@ -28,7 +28,8 @@ use crate::{
             Pass, //
         },
         net::NetNs,
-        trace, //
+        trace,
+        workqueue::Workqueue, //
     },
     uapi::abi, //
 };
@@ -48,6 +49,7 @@ use kernel::{
 pub(crate) struct Registry {
     #[pin]
     devices: Mutex<KVec<Arc<Device>>>,
+    workqueue: Arc<Workqueue>,
 }
 
 /// What can be used while the gate is open.
@@ -91,6 +93,7 @@ pub(crate) struct Device {
     #[pin]
     contexts: Mutex<KVec<Arc<Context>>>,
     listeners: Arc<Listeners>,
+    workqueue: Arc<Workqueue>,
 }
 
 /// Why a GID was preferred, best last.
@@ -201,9 +204,10 @@ fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attrib
 }
 
 impl Registry {
-    /// An empty registry.
-    pub(crate) fn new() -> impl PinInit<Self> {
+    /// An empty registry, whose devices have their work done by `workqueue`.
+    pub(crate) fn new(workqueue: Arc<Workqueue>) -> impl PinInit<Self> {
         pin_init!(Self {
+            workqueue,
             devices <- new_mutex!(KVec::new(), "rust_ulp::Registry::devices"),
         })
     }
@@ -259,6 +263,11 @@ impl Device {
     /// The number by which `rdma dev` shows it.
     pub(crate) fn index(&self) -> u32 {
         self.index
+    }
+
+    /// Where work on it is done.
+    pub(crate) fn workqueue(&self) -> &Workqueue {
+        &self.workqueue
     }
 
     /// Goes in: while the result lives, the device stays. [`ENODEV`] when it is going.
@@ -328,6 +337,7 @@ impl rdma::client::Client for Registry {
                 gate <- Gate::new(live),
                 contexts <- new_mutex!(KVec::new(), "rust_ulp::Device::contexts"),
                 listeners,
+                workqueue: self.workqueue.clone(),
             }? Error),
             GFP_KERNEL,
         )?;

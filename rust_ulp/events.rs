@@ -59,6 +59,11 @@ pub(crate) struct FileEvents {
 }
 
 impl FileEvents {
+    /// Serial number of the file.
+    pub(crate) fn file(&self) -> u32 {
+        self.file
+    }
+
     /// No records, and nobody waits. Sleeps.
     pub(crate) fn new(file: u32) -> Result<Arc<Self>> {
         let mut places = KVVec::new();

@@ -8,12 +8,10 @@
 
 use crate::{
     ah::AhObject,
-    buffer::{
-        BufferObject,
-        GrantObject, //
-    },
+    buffer::BufferObject,
     connection::Connection,
     cq::CqObject,
+    grant::GrantObject,
     listener::Listener,
     logic::{
         handle::{
@@ -25,6 +23,7 @@ use crate::{
     },
     pd::PdObject,
     qp::QpObject,
+    rdma::cgroup::Charge,
     srq::SrqObject,
     sys::errno::ebadfd, //
 };
@@ -47,6 +46,11 @@ impl Users {
     /// None yet.
     pub(crate) const fn new() -> Self {
         Self(Atomic::new(0))
+    }
+
+    /// How many there are now.
+    pub(crate) fn count(&self) -> u32 {
+        u32::try_from(self.0.load(Relaxed)).unwrap_or(0)
     }
 }
 
@@ -146,6 +150,8 @@ struct Entry {
     /// The next free entry, when this one is.
     next: u16,
     object: Option<Object>,
+    /// What the rdma cgroup counts for it.
+    charge: Option<Charge>,
     /// Whether user space knows the handle already.
     published: bool,
 }
@@ -186,10 +192,10 @@ impl Table {
         }
     }
 
-    /// Adds `object` and returns its handle, which finds nothing until it is published.
+    /// Adds `object`, with what is counted for it, and returns its handle, which finds nothing until it is published.
     ///
     /// [`EMFILE`] when the table is full. May sleep.
-    pub(crate) fn insert(&mut self, object: Object) -> Result<u32> {
+    pub(crate) fn insert(&mut self, object: Object, charge: Charge) -> Result<u32> {
         if self.used >= self.limit {
             return Err(EMFILE);
         }
@@ -200,6 +206,7 @@ impl Table {
             self.first_free = entry.next;
             self.free = self.free.saturating_sub(1);
             entry.object = Some(object);
+            entry.charge = Some(charge);
             entry.published = false;
             index
         } else {
@@ -208,6 +215,7 @@ impl Table {
                 generation: 0,
                 next: 0,
                 object: Some(object),
+                charge: Some(charge),
                 published: false,
             };
             self.entries.push(entry, GFP_KERNEL_ACCOUNT)?;
@@ -270,6 +278,8 @@ impl Table {
         qp: Qp(QpObject);
         /// A buffer. [`EBADF`], [`ebadfd`].
         buffer: Buffer(BufferObject);
+        /// A grant. [`EBADF`], [`ebadfd`].
+        grant: Grant(GrantObject);
         /// An address. [`EBADF`], [`ebadfd`].
         ah: Ah(AhObject);
         /// A shared receive queue. [`EBADF`], [`ebadfd`].
@@ -327,6 +337,7 @@ impl Table {
     fn take(&mut self, index: u16) -> Option<Object> {
         let entry = self.entries.get_mut(usize::from(index))?;
         let object = entry.object.take()?;
+        entry.charge = None;
         entry.generation = Handle::next_generation(entry.generation);
         entry.published = false;
         if self.free == 0 {

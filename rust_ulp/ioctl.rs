@@ -9,8 +9,8 @@
 use crate::{
     ah::AhObject,
     buffer::{
-        BufferObject,
-        GrantObject, //
+        self,
+        BufferObject, //
     },
     connect,
     context::Context,
@@ -20,6 +20,11 @@ use crate::{
         CqObject, //
     },
     device::Live,
+    grant::{
+        self,
+        GrantObject,
+        Terms, //
+    },
     handle::Object,
     module_parameters,
     pd::PdObject,
@@ -83,6 +88,11 @@ pub(crate) fn dispatch(this: ArcBorrow<'_, Context>, cmd: u32, arg: usize) -> Re
         abi::IOC_QP_QUERY => qp_query,
         abi::IOC_BUFFER_CREATE => buffer_create,
         abi::IOC_GRANT_CREATE => grant_create,
+        abi::IOC_BUFFER_REGISTER => buffer_register,
+        abi::IOC_BUFFER_IMPORT => buffer_import,
+        abi::IOC_BUFFER_QUERY => buffer_query,
+        abi::IOC_GRANT_ROTATE => grant_rotate,
+        abi::IOC_GRANT_QUERY => grant_query,
         abi::IOC_AH_CREATE => ah_create,
         abi::IOC_SRQ_CREATE => srq_create,
         abi::IOC_SRQ_MODIFY => srq_modify,
@@ -190,6 +200,7 @@ fn cq_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
                 delivery,
                 value.comp_vector,
                 context.events().clone(),
+                context.quota().take(entries)?,
             )?;
             value.entries = entries;
             value.delivery = delivery;
@@ -270,6 +281,8 @@ fn qp_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
                 max_recv_sge,
                 max_inline: value.max_inline,
             };
+            let entries = capacity.max_send_wr.saturating_add(max_recv_wr);
+            let share = context.quota().take(entries)?;
             let object = QpObject::new(
                 pd,
                 send_cq,
@@ -278,6 +291,8 @@ fn qp_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
                 qp_type,
                 capacity,
                 value.flags & abi::QP_SIG_ALL != 0,
+                context.device()?.clone(),
+                share,
             )?;
             value.max_send_wr = capacity.max_send_wr;
             value.max_recv_wr = capacity.max_recv_wr;
@@ -495,8 +510,12 @@ fn qp_query(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     let alive = this.enter()?;
     let qp = this.table().lock().qp(arg.value.qp)?.clone();
     let attr = qp.qp().query()?;
+    if State::from_raw(attr.qp_state) == Some(State::Err) {
+        // A driver that said so to nobody else.
+        qp.qp().handler().end_grants();
+    }
     let (sends, recvs) = qp.qp().in_flight();
-    let capacity = qp.qp().capacity();
+    let capacity = qp.capacity();
     arg.value = abi::QpQuery {
         size: arg.value.size,
         flags: 0,
@@ -557,7 +576,7 @@ fn qp_query(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
 
 fn buffer_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     let mut arg = Arg::<abi::BufferCreate>::read(arg, abi::BufferCreate::SIZE)?;
-    if arg.value.flags != 0 {
+    if arg.value.flags != 0 || arg.value.pad != 0 {
         return Err(EINVAL);
     }
     create(
@@ -574,6 +593,8 @@ fn buffer_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
             value.length = object.length();
             value.page_size = object.pages().chunk_size() as u32;
             value.node = object.pages().node();
+            value.key_bytes = object.key_bytes();
+            value.keys = object.keys();
             Ok(Object::Buffer(object))
         },
         |value, _, handle| {
@@ -583,29 +604,197 @@ fn buffer_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     )
 }
 
+fn buffer_register(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::BufferRegister>::read(arg, abi::BufferRegister::SIZE)?;
+    let read_only = arg.value.flags & abi::BUFFER_READ_ONLY != 0;
+    if arg.value.flags & !abi::BUFFER_READ_ONLY != 0 {
+        return Err(EINVAL);
+    }
+    let alive = this.enter()?;
+    let sizes = alive.attributes.page_size_cap;
+    this.table().lock().pd(arg.value.pd)?;
+    drop(alive);
+    // Outside the gate: the caller decides how long its page faults take.
+    let pages = buffer::pin(arg.value.addr, arg.value.length, read_only, sizes)?;
+    create(
+        this,
+        &mut arg,
+        |context, _, value| {
+            let pd = context.table().lock().need_pd(value.pd)?;
+            let kind = abi::BUFFER_USER;
+            let object = BufferObject::register(pd, context.net(), pages, kind, read_only)?;
+            value.key_bytes = object.key_bytes();
+            value.keys = object.keys();
+            value.page_size = object.pages().chunk_size() as u32;
+            Ok(Object::Buffer(object))
+        },
+        |value, _, handle| value.handle = handle,
+    )
+}
+
+fn buffer_import(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::BufferImport>::read(arg, abi::BufferImport::SIZE)?;
+    let read_only = arg.value.flags & abi::BUFFER_READ_ONLY != 0;
+    if arg.value.flags & !abi::BUFFER_READ_ONLY != 0 || arg.value.pad != 0 {
+        return Err(EINVAL);
+    }
+    let alive = this.enter()?;
+    let sizes = alive.attributes.page_size_cap;
+    // What does DMA needs the exporter's addresses for that.
+    let is_software = alive.attributes.virt_dma;
+    this.table().lock().pd(arg.value.pd)?;
+    drop(alive);
+    if !is_software {
+        return Err(eopnotsupp());
+    }
+    let value = &arg.value;
+    // Outside the gate: the exporter decides how long it takes.
+    let pages = buffer::import(value.fd, value.offset, value.length, read_only, sizes)?;
+    create(
+        this,
+        &mut arg,
+        |context, _, value| {
+            let pd = context.table().lock().need_pd(value.pd)?;
+            let kind = abi::BUFFER_DMABUF;
+            let object = BufferObject::register(pd, context.net(), pages, kind, read_only)?;
+            value.length = object.length();
+            value.key_bytes = object.key_bytes();
+            value.keys = object.keys();
+            value.page_size = object.pages().chunk_size() as u32;
+            Ok(Object::Buffer(object))
+        },
+        |value, _, handle| value.handle = handle,
+    )
+}
+
+fn buffer_query(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::BufferQuery>::read(arg, abi::BufferQuery::SIZE)?;
+    if arg.value.flags != 0 {
+        return Err(EINVAL);
+    }
+    let alive = this.enter()?;
+    let buffer = this.table().lock().buffer(arg.value.buffer)?.clone();
+    arg.value = abi::BufferQuery {
+        size: arg.value.size,
+        flags: if buffer.is_read_only() {
+            abi::BUFFER_READ_ONLY
+        } else {
+            0
+        },
+        buffer: arg.value.buffer,
+        kind: buffer.kind(),
+        length: buffer.length(),
+        charged: buffer.pages().charged(),
+        mmap_offset: if buffer.pages().can_be_mapped() {
+            mmap_offset(arg.value.buffer)
+        } else {
+            0
+        },
+        key_bytes: buffer.key_bytes(),
+        keys: buffer.keys(),
+        page_size: buffer.pages().chunk_size() as u32,
+        node: buffer.pages().node(),
+        grants: grant::count_of(&buffer),
+    };
+    drop(buffer);
+    drop(alive);
+    arg.write()
+}
+
 fn grant_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     let mut arg = Arg::<abi::GrantCreate>::read(arg, abi::GrantCreate::SIZE)?;
-    if arg.value.flags != 0 {
+    let flags = arg.value.flags;
+    if flags & !(abi::GRANT_ONE_SHOT | abi::GRANT_PARTIAL) != 0
+        || arg.value.pad != 0
+        || flags & abi::GRANT_ONE_SHOT != 0 && arg.value.qp == 0
+    {
         return Err(EINVAL);
     }
     create(
         this,
         &mut arg,
         |context, _, value| {
-            let buffer = context.table().lock().need_buffer(value.buffer)?;
-            let object = GrantObject::new(
-                buffer,
-                context.net(),
-                value.offset,
-                value.length,
-                value.access,
-            )?;
-            value.addr = object.mr().addr();
-            value.rkey = object.mr().rkey();
+            let table = context.table().lock();
+            let buffer = table.need_buffer(value.buffer)?;
+            let qp = match value.qp {
+                0 => None,
+                handle => Some(table.qp(handle)?.clone()),
+            };
+            drop(table);
+            if qp
+                .as_ref()
+                .is_some_and(|qp| !core::ptr::eq(qp.pd(), buffer.pd()))
+            {
+                return Err(EXDEV);
+            }
+            let terms = Terms {
+                offset: value.offset,
+                length: value.length,
+                access: value.access,
+                flags: value.flags,
+                buffer: value.buffer,
+                qp: value.qp,
+            };
+            let bonds = qp.and_then(|qp| qp.bonds());
+            let object = GrantObject::new(buffer, context.net(), bonds, terms)?;
+            // It may have ended by now.
+            let (addr, rkey) = object.key().unwrap_or((object.addr(), 0));
+            value.addr = addr;
+            value.rkey = rkey;
+            value.length = object.terms().length;
             Ok(Object::Grant(object))
         },
-        |value, _, handle| value.handle = handle,
+        |value, object, handle| {
+            if let Object::Grant(grant) = object {
+                grant.set_handle(handle);
+            }
+            value.handle = handle;
+        },
     )
+}
+
+fn grant_rotate(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::GrantRotate>::read(arg, abi::GrantRotate::SIZE)?;
+    if arg.value.flags != 0 {
+        return Err(EINVAL);
+    }
+    // A struct that cannot be written is found out before anything changes.
+    arg.write()?;
+    let alive = this.enter()?;
+    let grant = this.table().lock().grant(arg.value.grant)?.clone();
+    let (addr, rkey) = grant.rotate(this.net())?;
+    arg.value.addr = addr;
+    arg.value.rkey = rkey;
+    drop(grant);
+    drop(alive);
+    arg.write()
+}
+
+fn grant_query(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::GrantQuery>::read(arg, abi::GrantQuery::SIZE)?;
+    if arg.value.flags != 0 {
+        return Err(EINVAL);
+    }
+    let alive = this.enter()?;
+    let grant = this.table().lock().grant(arg.value.grant)?.clone();
+    let terms = grant.terms();
+    let state = grant.state();
+    arg.value = abi::GrantQuery {
+        size: arg.value.size,
+        flags: terms.flags & abi::GRANT_ONE_SHOT,
+        grant: arg.value.grant,
+        state,
+        buffer: terms.buffer,
+        qp: terms.qp,
+        offset: terms.offset,
+        length: terms.length,
+        addr: grant.addr(),
+        rkey: grant.key().map_or(0, |(_, rkey)| rkey),
+        access: terms.access,
+    };
+    drop(grant);
+    drop(alive);
+    arg.write()
 }
 
 fn ah_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
@@ -662,7 +851,8 @@ fn srq_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
             let pd = table.need_pd(value.pd)?;
             let cq = table.need_cq(value.cq)?;
             drop(table);
-            let object = SrqObject::new(pd, cq, max_wr, max_sge)?;
+            let share = context.quota().take(max_wr)?;
+            let object = SrqObject::new(pd, cq, max_wr, max_sge, share)?;
             if value.limit != 0 {
                 object.srq().set_limit(value.limit)?;
             }
@@ -705,7 +895,7 @@ fn srq_query(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         flags: 0,
         srq: arg.value.srq,
         max_wr: srq.srq().max_wr(),
-        max_sge: srq.srq().max_sge(),
+        max_sge: srq.max_sge(),
         limit: srq.srq().limit()?,
         recvs_in_flight: srq.srq().in_flight(),
         pad: 0,

@@ -62,11 +62,14 @@
 //! | handler mutex of an identifier (connection manager); a listener's before that of its request | what happens to the identifier | process; held over `cm::Handler` and `cm::Listener`. Dropping an identifier takes it, so nothing below is held over that |
 //! | `Backlog::waiting` | the requests of a listener | process |
 //! | `Connection::progress` | how far a connection is; held over the move of its queue pair to ERR | process |
+//! | `Bonds::growing` | room for the grants of a queue pair | process |
+//! | `Lease::mr` | the key of a grant; held while it dies, and while another is made | process |
 //! | `PdObject::registrar` | making the registrar | process |
 //! | `rdma::Qp::address` | an address that draining needs | process |
 //! | `rdma::Srq::marks` | the queue pairs of a shared receive queue | process |
 //! | `rdma::Registrar::turn`, `rdma::Qp::modifying`, `rdma::Cq::draining`, `rdma::Cq::polling` | one at a time, in this order | process |
 //! | `rdma::Queue::lists` | slots of a queue | process, softirq; held over the driver's `post_send`, and over `Handler::abandon` |
+//! | `Bonds::leases` | the grants of a queue pair | process, softirq |
 //! | `Ring::state` | a completion ring | process, softirq; held over waking its stream and its eventfd |
 //! | `FileEvents::log` | records of events | any, interrupts off; under drivers' locks |
 //! | wait queues (kernel) | waiters | any |
@@ -85,6 +88,7 @@
 //! | `Client::add`, `remove` | process | `remove` is bounded: waits only for those inside the gate, who are woken |
 //! | connection manager's handlers | process (the manager's workqueues), handler mutex held | may sleep, wait for nobody, do not look at the gate; drop no identifier |
 //! | deadlines (`rdma::Queue::timer`) | softirq | take the queue's lock, tell its owner |
+//! | work that ends grants | process (our workqueue) | inside the gate, which it leaves when the device goes |
 //! | completion handlers | process (workqueue, caller) or softirq, as the completion queue was made | must not sleep |
 //! | events of queue pairs, shared receive queues and completion queues | any, interrupts off, under the driver's locks | store flags and records, wake |
 //! | events of ports and devices | process (a worker of the core, perhaps with `rtnl_lock`) | take `Listeners::files` |
@@ -114,12 +118,14 @@ mod context;
 mod cq;
 mod device;
 mod events;
+mod grant;
 mod handle;
 mod ioctl;
 mod listener;
 mod pd;
 mod qp;
 mod query;
+mod quota;
 mod srq;
 mod submit;
 mod uring;
@@ -130,10 +136,15 @@ module! {
     authors: ["The rust_ulp maintainers"],
     description: "RDMA verbs for processes, in Rust",
     license: "GPL",
+    imports_ns: ["DMA_BUF"],
     params: {
         max_objects: u32 {
             default: 1024,
             description: "Objects that one open file may have, at most 65536",
+        },
+        max_entries: u32 {
+            default: 1 << 18,
+            description: "Entries that all queues of one open file may have together",
         },
         delivery: u32 {
             default: 1,
@@ -143,10 +154,12 @@ module! {
 }
 
 /// The loaded module. Fields are dropped in this order: first nobody opens the device any more,
-/// then the RDMA core takes all devices away, then what they shared goes.
+/// then the RDMA core takes all devices away, then work that was still to be done ends, then what
+/// they shared goes.
 struct RustUlp {
     _chardev: sys::chardev::Registration<device::Registry>,
     _client: Pin<KBox<rdma::client::Registration<device::Registry>>>,
+    _drain: sys::workqueue::Drain,
 }
 
 impl kernel::Module for RustUlp {
@@ -159,7 +172,8 @@ impl kernel::Module for RustUlp {
             pr_err!("max_objects must be 1 to 65536, delivery 1 or 2\n");
             return Err(EINVAL);
         }
-        let registry = Arc::pin_init(device::Registry::new(), GFP_KERNEL)?;
+        let workqueue = sys::workqueue::Workqueue::new()?;
+        let registry = Arc::pin_init(device::Registry::new(workqueue.clone()), GFP_KERNEL)?;
         let client = KBox::pin_init(
             rdma::client::Registration::new(registry.clone()),
             GFP_KERNEL,
@@ -167,6 +181,7 @@ impl kernel::Module for RustUlp {
         Ok(Self {
             _chardev: context::register(registry)?,
             _client: client,
+            _drain: sys::workqueue::Drain(workqueue),
         })
     }
 }

@@ -9,12 +9,15 @@ use crate::{
         CqObject,
         Ring, //
     },
+    device::Device,
+    grant::Bonds,
     handle::{
         Need,
         Needed,
         Users, //
     },
     pd::PdObject,
+    quota,
     rdma::{
         self,
         event::Event,
@@ -100,6 +103,10 @@ pub(crate) struct Completions {
     recv_ring: Arc<Ring>,
     /// Whether a GRH stands before what is received.
     datagrams: bool,
+    /// The grants that end with the queue pair; a shared receive queue has none.
+    bonds: Option<Arc<Bonds>>,
+    /// Whether a request that fails takes the queue pair to ERR in any case.
+    reliable: bool,
 }
 
 impl Completions {
@@ -111,12 +118,45 @@ impl Completions {
             send_ring: ring.clone(),
             recv_ring: ring,
             datagrams: false,
+            bonds: None,
+            reliable: false,
         }
     }
 
     /// Tells it its handle, for completions and events.
     pub(crate) fn set_handle(&self, handle: u32) {
         self.handle.store(handle, Relaxed);
+    }
+
+    /// The queue pair has gone to ERR or RESET: its grants end. Any context.
+    pub(crate) fn end_grants(&self) {
+        if let Some(bonds) = &self.bonds {
+            bonds.end_all();
+        }
+    }
+
+    /// Looks for signs of what ends grants in a completion.
+    fn look_for_ends(&self, side: Side, wc: &WorkCompletion) {
+        let Some(bonds) = &self.bonds else {
+            return;
+        };
+        if !wc.is_success() {
+            // Sends that fail take an unreliable queue pair to SQE only.
+            if self.reliable || side == Side::Recv {
+                bonds.end_all();
+            }
+            return;
+        }
+        if side == Side::Recv {
+            if let Some(rkey) = wc.invalidated {
+                bonds.used(rkey);
+            }
+            if let Some(imm) = wc.imm {
+                if wc.opcode == u32::from(abi::WC_RECV_RDMA_WITH_IMM) {
+                    bonds.used(imm);
+                }
+            }
+        }
     }
 
     /// Where requests with that opcode complete.
@@ -198,6 +238,7 @@ impl Handler for Completions {
     type Request = Request;
 
     fn complete(&self, side: Side, mut request: Request, wc: &WorkCompletion) {
+        self.look_for_ends(side, wc);
         let mut cqe = abi::Cqe {
             status: wc.status as u16,
             vendor_err: wc.vendor_err,
@@ -270,6 +311,12 @@ impl Handler for Completions {
     }
 
     fn late(&self, request: Request, wc: &WorkCompletion) {
+        let side = if request.opcode == abi::WR_RECV {
+            Side::Recv
+        } else {
+            Side::Send
+        };
+        self.look_for_ends(side, wc);
         let number = self.number.load(Relaxed);
         trace::late(
             number,
@@ -293,9 +340,21 @@ impl Handler for Completions {
     }
 
     fn event(&self, event: Event) {
+        if matches!(
+            event,
+            Event::QpFatal | Event::QpReqErr | Event::QpAccessErr | Event::QpLastWqeReached
+        ) {
+            self.end_grants();
+        }
         let handle = self.handle.load(Relaxed);
         self.recv_ring.file().raise(event.number(), handle, 0);
     }
+}
+
+/// Elements of a request where `asked` were asked for: one more, for an element that lies across
+/// the keys of its buffer, where the device has it.
+pub(crate) fn one_more(asked: u32, max: u32) -> u32 {
+    asked.saturating_add(1).min(max).max(asked)
 }
 
 /// A queue pair of a file.
@@ -306,10 +365,13 @@ pub(crate) struct QpObject {
     _send_cq: Need<CqObject>,
     _recv_cq: Need<CqObject>,
     srq: Option<Need<SrqObject>>,
+    /// As the caller wants it; the device's has room for elements that are cut up.
+    capacity: rdma::qp::Capacity,
     sig_all: bool,
     /// A connection has it: see [`Claim`].
     claimed: AtomicFlag,
     users: Users,
+    _share: quota::Share,
 }
 
 impl QpObject {
@@ -324,6 +386,8 @@ impl QpObject {
         qp_type: QpType,
         capacity: rdma::qp::Capacity,
         sig_all: bool,
+        device: Arc<Device>,
+        share: quota::Share,
     ) -> Result<Arc<Self>> {
         if srq.as_ref().is_some_and(|srq| {
             !core::ptr::eq(srq.pd(), &*pd) || !core::ptr::eq(srq.cq(), &*recv_cq)
@@ -336,6 +400,17 @@ impl QpObject {
             send_ring: send_cq.ring().clone(),
             recv_ring: recv_cq.ring().clone(),
             datagrams: qp_type == QpType::Ud,
+            bonds: Some(Bonds::new(recv_cq.ring().file().clone(), device)?),
+            reliable: qp_type == QpType::Rc,
+        };
+        let attributes = pd.pd().device().attributes();
+        let real = rdma::qp::Capacity {
+            max_send_sge: one_more(capacity.max_send_sge, attributes.max_send_sge),
+            max_recv_sge: match capacity.max_recv_sge {
+                0 => 0,
+                asked => one_more(asked, attributes.max_recv_sge),
+            },
+            ..capacity
         };
         let qp = Qp::new(
             pd.pd().clone(),
@@ -343,7 +418,7 @@ impl QpObject {
             recv_cq.cq().clone(),
             srq.as_ref().map(|srq| srq.srq().clone()),
             qp_type,
-            capacity,
+            real,
             handler,
         )?;
         qp.handler().number.store(qp.number(), Relaxed);
@@ -354,9 +429,11 @@ impl QpObject {
                 _send_cq: send_cq,
                 _recv_cq: recv_cq,
                 srq,
+                capacity,
                 sig_all,
                 claimed: AtomicFlag::new(false),
                 users: Users::new(),
+                _share: share,
             },
             GFP_KERNEL_ACCOUNT,
         )?)
@@ -365,6 +442,16 @@ impl QpObject {
     /// The device's queue pair.
     pub(crate) fn qp(&self) -> &Arc<Qp<Completions>> {
         &self.qp
+    }
+
+    /// The sizes that it was asked to have.
+    pub(crate) fn capacity(&self) -> rdma::qp::Capacity {
+        self.capacity
+    }
+
+    /// The grants that end with it.
+    pub(crate) fn bonds(&self) -> Option<Arc<Bonds>> {
+        self.qp.handler().bonds.clone()
     }
 
     /// Its number.
@@ -406,6 +493,9 @@ impl QpObject {
             from
         };
         let result = self.qp.modify(attributes, mask);
+        if result.is_ok() && mask & mask::STATE != 0 && matches!(to, State::Reset | State::Err) {
+            self.qp.handler().end_grants();
+        }
         trace::qp_modify(
             self.number(),
             from as u32,
@@ -429,6 +519,12 @@ impl QpObject {
             ..Default::default()
         };
         self.modify(&attributes, mask::STATE)
+    }
+}
+
+impl Drop for QpObject {
+    fn drop(&mut self) {
+        self.qp.handler().end_grants();
     }
 }
 

@@ -38,7 +38,7 @@ use kernel::{
     sync::ArcBorrow, //
 };
 
-pub(crate) fn module(_this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+pub(crate) fn module(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     let mut arg = Arg::<abi::Query>::read(arg, abi::Query::SIZE)?;
     if arg.value.flags != 0 {
         return Err(EINVAL);
@@ -59,14 +59,16 @@ pub(crate) fn module(_this: ArcBorrow<'_, Context>, arg: usize) -> Result {
             | abi::FEATURE_CM
             | abi::FEATURE_CANCEL
             | abi::FEATURE_EVENTFD
-            | abi::FEATURE_URING,
+            | abi::FEATURE_URING
+            | abi::FEATURE_USER_MEMORY
+            | abi::FEATURE_DMABUF,
         max_buffer: buffer::MAX_LENGTH,
         max_batch: submit::MAX_BATCH,
         max_cq_entries: cq::MAX_ENTRIES,
         max_queue_depth: ioctl::MAX_QUEUE_DEPTH,
         max_sge: ioctl::MAX_SGE,
         max_inline: ioctl::MAX_INLINE,
-        max_entries: u32::MAX,
+        max_entries: this.quota().usage().1,
     };
     arg.write()
 }

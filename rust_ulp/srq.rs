@@ -12,7 +12,11 @@ use crate::{
         Users, //
     },
     pd::PdObject,
-    qp::Completions,
+    qp::{
+        one_more,
+        Completions, //
+    },
+    quota::Share,
     rdma::srq::Srq, //
 };
 use kernel::{
@@ -26,7 +30,10 @@ pub(crate) struct SrqObject {
     srq: Arc<Srq<Completions>>,
     pd: Need<PdObject>,
     cq: Need<CqObject>,
+    /// As the caller wants it; the device's has room for elements that are cut up.
+    max_sge: u32,
     users: Users,
+    _share: Share,
 }
 
 impl SrqObject {
@@ -36,15 +43,19 @@ impl SrqObject {
         cq: Need<CqObject>,
         max_wr: u32,
         max_sge: u32,
+        share: Share,
     ) -> Result<Arc<Self>> {
         let handler = Completions::of_shared_queue(cq.ring().clone());
-        let srq = Srq::new(pd.pd().clone(), cq.cq().clone(), max_wr, max_sge, handler)?;
+        let room = one_more(max_sge, pd.pd().device().attributes().max_srq_sge);
+        let srq = Srq::new(pd.pd().clone(), cq.cq().clone(), max_wr, room, handler)?;
         Ok(Arc::new(
             Self {
                 srq,
                 pd,
                 cq,
+                max_sge,
                 users: Users::new(),
+                _share: share,
             },
             GFP_KERNEL_ACCOUNT,
         )?)
@@ -53,6 +64,11 @@ impl SrqObject {
     /// The device's queue.
     pub(crate) fn srq(&self) -> &Arc<Srq<Completions>> {
         &self.srq
+    }
+
+    /// Elements that a request may have.
+    pub(crate) fn max_sge(&self) -> u32 {
+        self.max_sge
     }
 
     /// Its protection domain.

@@ -41,7 +41,6 @@ use crate::{
         qp::QpType,
         wr::{
             Flags,
-            Local,
             Operation,
             Tail, //
         }, //
@@ -506,7 +505,8 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// Where a request goes, and how many elements it may have there.
+    /// Where a request goes, and how many elements it may have there: of the caller, and in all
+    /// when they are cut up.
     ///
     /// [`ebadfd`] for a send request to a shared receive queue, [`eopnotsupp`] for a receive request
     /// to a queue pair that has one, and for what the device or the type does not do.
@@ -514,22 +514,34 @@ impl<'a> Queue<'a> {
         self,
         live: &Live,
         request: &crate::logic::decode::Request,
-    ) -> Result<(TargetRef<'a, Completions>, u32)> {
+    ) -> Result<(TargetRef<'a, Completions>, u32, u32)> {
         let is_recv = request.op == Op::Recv;
         match self {
             Self::Shared(_) if !is_recv => Err(ebadfd()),
-            Self::Shared(srq) => Ok((TargetRef::Shared(srq.srq()), srq.srq().max_sge())),
+            Self::Shared(srq) => Ok((
+                TargetRef::Shared(srq.srq()),
+                srq.max_sge(),
+                srq.srq().max_sge(),
+            )),
             Self::Pair(qp) if is_recv => {
                 if qp.has_srq() {
                     return Err(eopnotsupp());
                 }
-                Ok((TargetRef::Recv(qp.qp()), qp.qp().capacity().max_recv_sge))
+                Ok((
+                    TargetRef::Recv(qp.qp()),
+                    qp.capacity().max_recv_sge,
+                    qp.qp().capacity().max_recv_sge,
+                ))
             }
             Self::Pair(qp) => {
                 if live.send_ops(qp.qp().qp_type()) & (1 << (request.opcode & 63)) == 0 {
                     return Err(eopnotsupp());
                 }
-                Ok((TargetRef::Send(qp.qp()), qp.qp().capacity().max_send_sge))
+                Ok((
+                    TargetRef::Send(qp.qp()),
+                    qp.capacity().max_send_sge,
+                    qp.qp().capacity().max_send_sge,
+                ))
             }
         }
     }
@@ -634,7 +646,7 @@ fn push(
         sges,
         inline,
     } = part;
-    let (target, max_sge) = queue.target(live, request)?;
+    let (target, max_sge, room) = queue.target(live, request)?;
     if !target.is_ready() {
         return Err(enotconn());
     }
@@ -644,6 +656,11 @@ fn push(
 
     // All elements are checked before the first is used.
     let mut length = 0u32;
+    let mut pieces = 0u64;
+    let writes = matches!(
+        request.op,
+        Op::Recv | Op::Read { .. } | Op::CompareSwap { .. } | Op::FetchAdd { .. }
+    );
     for sge in sges {
         length = length.checked_add(sge.length).ok_or(EMSGSIZE)?;
         if request.inline && sge.buffer == 0 {
@@ -657,6 +674,13 @@ fn push(
         if end > buffer.length() {
             return Err(ERANGE);
         }
+        if writes && buffer.is_read_only() {
+            return Err(EACCES);
+        }
+        pieces = pieces.saturating_add(buffer.pieces(sge.offset, sge.length));
+    }
+    if !request.inline && pieces > room.into() {
+        return Err(E2BIG);
     }
     if request.inline && length > queue.max_inline() {
         return Err(EMSGSIZE);
@@ -723,10 +747,18 @@ fn push(
         in_ring: place.in_ring,
         signaled,
     };
-    let locals = sges.iter().filter(|sge| sge.length > 0).filter_map(|sge| {
-        let mr = table.buffer(sge.buffer).ok()?.mr().clone();
-        Local::new(mr, sge.offset, sge.length).ok()
-    });
+    let locals = sges
+        .iter()
+        .filter(|sge| sge.length > 0)
+        .filter_map(|sge| {
+            Some(
+                table
+                    .buffer(sge.buffer)
+                    .ok()?
+                    .locals(sge.offset, sge.length),
+            )
+        })
+        .flatten();
     let Some(operation) = operation else {
         return chain.push_recv(locals, kept);
     };

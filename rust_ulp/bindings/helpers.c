@@ -2,11 +2,16 @@
 /*
  * See helpers.h.
  */
+#include <linux/backing-dev.h>
 #include <linux/capability.h>
+#include <linux/dma-buf.h>
 #include <linux/in6.h>
+#include <linux/iosys-map.h>
 #include <linux/nsproxy.h>
 #include <linux/sched.h>
+#include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
+#include <linux/vmalloc.h>
 #include <net/ipv6.h>
 #include <rdma/ib_addr.h>
 #include <rdma/ib_cache.h>
@@ -117,6 +122,24 @@ void rust_ulp_h_register_events(struct ib_event_handler *handler, struct ib_devi
 {
 	INIT_IB_EVENT_HANDLER(handler, dev, event);
 	ib_register_event_handler(handler);
+}
+
+int rust_ulp_h_rdmacg_charge(struct ib_device *dev, bool object, struct rdma_cgroup **cg)
+{
+#ifdef CONFIG_CGROUP_RDMA
+	return rdmacg_try_charge(cg, &dev->cg_device, object ? RDMACG_RESOURCE_HCA_OBJECT :
+							       RDMACG_RESOURCE_HCA_HANDLE);
+#else
+	return 0;
+#endif
+}
+
+void rust_ulp_h_rdmacg_uncharge(struct ib_device *dev, bool object, struct rdma_cgroup *cg)
+{
+#ifdef CONFIG_CGROUP_RDMA
+	rdmacg_uncharge(cg, &dev->cg_device, object ? RDMACG_RESOURCE_HCA_OBJECT :
+						      RDMACG_RESOURCE_HCA_HANDLE);
+#endif
 }
 
 struct ib_pd *rust_ulp_h_alloc_pd(struct ib_device *dev)
@@ -599,14 +622,144 @@ void rust_ulp_h_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
 	spin_unlock_irqrestore(lock, flags);
 }
 
-struct page *rust_ulp_h_alloc_pages(int node, unsigned int order, bool may_fail_quietly)
+/* As ib_umem_get_va() does. The caller owns a reference to what is returned. */
+struct mm_struct *rust_ulp_h_charge_pinned(unsigned long pages)
 {
-	gfp_t gfp = GFP_KERNEL_ACCOUNT | __GFP_ZERO;
+	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
+	struct mm_struct *mm = current->mm;
+
+	if (!mm)
+		return ERR_PTR(-ENOMEM);
+	if (atomic64_add_return(pages, &mm->pinned_vm) > limit && !capable(CAP_IPC_LOCK)) {
+		atomic64_sub(pages, &mm->pinned_vm);
+		return ERR_PTR(-ENOMEM);
+	}
+	mmgrab(mm);
+	return mm;
+}
+
+void rust_ulp_h_uncharge_pinned(struct mm_struct *mm, unsigned long pages)
+{
+	atomic64_sub(pages, &mm->pinned_vm);
+	mmdrop(mm);
+}
+
+int rust_ulp_h_pin_user_pages(unsigned long start, int num, bool write, struct page **pages)
+{
+	return pin_user_pages_fast(start, num, FOLL_LONGTERM | (write ? FOLL_WRITE : 0), pages);
+}
+
+/*
+ * Pinning says EFAULT for what is not mapped, and for what is, and cannot be pinned for long:
+ * device memory, and files that are written back, whose filesystem has to hear of every write.
+ */
+int rust_ulp_h_why_not_pinned(unsigned long addr, bool write, int err)
+{
+	struct mm_struct *mm = current->mm;
+	struct vm_area_struct *vma;
+
+	if (err != -EFAULT)
+		return err;
+	if (mmap_read_lock_killable(mm))
+		return -EINTR;
+	vma = vma_lookup(mm, addr);
+	if (vma && (vma->vm_flags & (write ? VM_WRITE : VM_READ))) {
+		if (vma->vm_flags & (VM_IO | VM_PFNMAP))
+			err = -EOPNOTSUPP;
+		else if (write && (vma->vm_flags & VM_SHARED) && vma->vm_file &&
+			 mapping_can_writeback(vma->vm_file->f_mapping))
+			err = -EOPNOTSUPP;
+	}
+	mmap_read_unlock(mm);
+	return err;
+}
+
+void rust_ulp_h_unpin_range(struct page *page, unsigned long num, bool dirty)
+{
+	unpin_user_page_range_dirty_lock(page, num, dirty);
+}
+
+unsigned long rust_ulp_h_page_to_pfn(struct page *page)
+{
+	return page_to_pfn(page);
+}
+
+int rust_ulp_h_dmabuf_open(int fd, bool write, struct rust_ulp_h_dmabuf *out)
+{
+	struct dma_buf *buf = dma_buf_get(fd);
+	struct iosys_map map;
+	int err;
+
+	if (IS_ERR(buf))
+		return PTR_ERR(buf);
+	err = -EACCES;
+	if (write && !(buf->file->f_mode & FMODE_WRITE))
+		goto put;
+	err = -EOPNOTSUPP;
+	/* A mapping that fails is a bug of the exporter's to the core, which warns. */
+	if (!buf->ops->vmap)
+		goto put;
+	err = dma_buf_vmap_unlocked(buf, &map);
+	if (err)
+		goto put;
+	err = -EOPNOTSUPP;
+	if (map.is_iomem) {
+		dma_buf_vunmap_unlocked(buf, &map);
+		goto put;
+	}
+	out->buf = buf;
+	out->vaddr = map.vaddr;
+	out->size = buf->size;
+	return 0;
+
+put:
+	dma_buf_put(buf);
+	return err;
+}
+
+void rust_ulp_h_dmabuf_close(struct rust_ulp_h_dmabuf *buf)
+{
+	struct iosys_map map = IOSYS_MAP_INIT_VADDR(buf->vaddr);
+
+	if (!buf->buf)
+		return;
+	dma_buf_vunmap_unlocked(buf->buf, &map);
+	dma_buf_put(buf->buf);
+}
+
+/* NULL for what is no system memory. */
+struct page *rust_ulp_h_dmabuf_page(const struct rust_ulp_h_dmabuf *buf, size_t offset)
+{
+	void *addr = buf->vaddr + offset;
+	struct page *page;
+
+	if (is_vmalloc_addr(addr))
+		page = vmalloc_to_page(addr);
+	else
+		page = virt_addr_valid(addr) ? virt_to_page(addr) : NULL;
+	if (!page || PageReserved(page) || is_zone_device_page(page))
+		return NULL;
+	return page;
+}
+
+struct workqueue_struct *rust_ulp_h_alloc_workqueue(void)
+{
+	return alloc_workqueue("rust_ulp", WQ_UNBOUND, 0);
+}
+
+void rust_ulp_h_flush_workqueue(struct workqueue_struct *wq)
+{
+	flush_workqueue(wq);
+}
+
+/* Fails rather than have the OOM killer look for somebody, of the cgroup or of the machine. */
+struct page *rust_ulp_h_alloc_pages(int node, unsigned int order, bool quick)
+{
+	gfp_t gfp = GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN;
 
 	if (order)
 		gfp |= __GFP_COMP;
-	if (may_fail_quietly)
-		gfp |= __GFP_NOWARN | __GFP_NORETRY;
+	gfp |= quick ? __GFP_NORETRY : __GFP_RETRY_MAYFAIL;
 	return alloc_pages_node(node, gfp, order);
 }
 

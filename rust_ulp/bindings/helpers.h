@@ -6,6 +6,7 @@
 #ifndef _RUST_ULP_HELPERS_H
 #define _RUST_ULP_HELPERS_H
 
+#include <linux/cgroup_rdma.h>
 #include <linux/eventfd.h>
 #include <linux/fs.h>
 #include <linux/hrtimer.h>
@@ -14,6 +15,7 @@
 #include <linux/percpu-refcount.h>
 #include <linux/scatterlist.h>
 #include <linux/spinlock.h>
+#include <linux/workqueue.h>
 #include <net/net_namespace.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_cm.h>
@@ -59,6 +61,13 @@ struct rust_ulp_h_gid {
 	u32 ifindex;		/* 0 when there is none, or not in the namespace asked for */
 	char ifname[16];
 	bool local_net;		/* its netdev is in the namespace asked for */
+};
+
+/* A dma-buf that is mapped. */
+struct rust_ulp_h_dmabuf {
+	void *buf;		/* struct dma_buf */
+	void *vaddr;
+	size_t size;
 };
 
 /* What struct sockaddr_in and sockaddr_in6 say. */
@@ -126,6 +135,9 @@ u32 rust_ulp_h_port_ifindex(struct ib_device *dev, u32 port, struct net *net);
 void rust_ulp_h_register_events(struct ib_event_handler *handler, struct ib_device *dev,
 				void (*event)(struct ib_event_handler *handler,
 					      struct ib_event *event));
+
+int rust_ulp_h_rdmacg_charge(struct ib_device *dev, bool object, struct rdma_cgroup **cg);
+void rust_ulp_h_rdmacg_uncharge(struct ib_device *dev, bool object, struct rdma_cgroup *cg);
 
 struct ib_pd *rust_ulp_h_alloc_pd(struct ib_device *dev);
 void rust_ulp_h_dealloc_pd(struct ib_pd *pd);
@@ -207,7 +219,21 @@ unsigned long rust_ulp_h_spin_lock_irqsave(spinlock_t *lock);
 bool rust_ulp_h_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags);
 void rust_ulp_h_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags);
 
-struct page *rust_ulp_h_alloc_pages(int node, unsigned int order, bool may_fail_quietly);
+struct mm_struct *rust_ulp_h_charge_pinned(unsigned long pages);
+void rust_ulp_h_uncharge_pinned(struct mm_struct *mm, unsigned long pages);
+int rust_ulp_h_pin_user_pages(unsigned long start, int num, bool write, struct page **pages);
+int rust_ulp_h_why_not_pinned(unsigned long addr, bool write, int err);
+void rust_ulp_h_unpin_range(struct page *page, unsigned long num, bool dirty);
+unsigned long rust_ulp_h_page_to_pfn(struct page *page);
+
+int rust_ulp_h_dmabuf_open(int fd, bool write, struct rust_ulp_h_dmabuf *out);
+void rust_ulp_h_dmabuf_close(struct rust_ulp_h_dmabuf *buf);
+struct page *rust_ulp_h_dmabuf_page(const struct rust_ulp_h_dmabuf *buf, size_t offset);
+
+struct workqueue_struct *rust_ulp_h_alloc_workqueue(void);
+void rust_ulp_h_flush_workqueue(struct workqueue_struct *wq);
+
+struct page *rust_ulp_h_alloc_pages(int node, unsigned int order, bool quick);
 void rust_ulp_h_free_pages(struct page *page, unsigned int order);
 void *rust_ulp_h_page_address(struct page *page);
 int rust_ulp_h_page_nid(struct page *page);

@@ -30,6 +30,7 @@ use kernel::{
         io_uring_cmd,
         list_head,
         lock_class_key,
+        mm_struct,
         net,
         page,
         percpu_ref,
@@ -39,7 +40,8 @@ use kernel::{
         seq_file,
         sg_table,
         spinlock_t,
-        vm_area_struct, //
+        vm_area_struct,
+        workqueue_struct, //
     },
     ffi, //
 };
@@ -58,7 +60,7 @@ macro_rules! incomplete {
 incomplete! {
     ib_device ib_pd ib_cq ib_qp ib_mr ib_ah ib_srq ib_xrcd
     ib_rwq_ind_table ib_gid_attr ib_client_nl_info ib_udata ib_wq ib_ucontext net_device sockaddr
-    rdma_cm_id rdma_cm_event
+    rdma_cm_id rdma_cm_event rdma_cgroup
 }
 
 include!(env!("RUST_ULP_BINDINGS"));

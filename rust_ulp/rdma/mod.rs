@@ -35,6 +35,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod ah;
+pub(crate) mod cgroup;
 pub(crate) mod chain;
 pub(crate) mod client;
 pub(crate) mod cm;

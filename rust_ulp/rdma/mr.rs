@@ -7,7 +7,7 @@
 //! itself, so that memory can be registered before any other queue pair exists, and without a
 //! request in the queues of anyone else.
 //!
-//! Addresses in a region are offsets into the pages that it covers: the device and the peer see
+//! Addresses in a region are positions in the pages that it covers: the device and the peer see
 //! no address of the kernel.
 
 use super::{
@@ -301,9 +301,7 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `length` bytes at `offset` of `pages` for both directions. Sleeps.
     fn new(device: &Device, pages: Arc<Pages>, offset: usize, length: usize) -> Result<KBox<Self>> {
-        let chunk = pages.chunk_size();
-        let end = offset.checked_add(length).ok_or(ERANGE)?;
-        let (first, count) = pages.chunks_of(offset, length)?;
+        let count = pages.chunks_of(offset, length)?;
         let table = Opaque::<kernel::bindings::sg_table>::zeroed();
         // SAFETY: `table` is memory for a table.
         to_result(unsafe {
@@ -316,18 +314,13 @@ impl Mapping {
 
         // SAFETY: The table was allocated, with `count` entries.
         let mut sg = unsafe { (*free.get()).sgl };
-        let (mut at, mut index) = (offset, first);
-        while at < end {
-            let page = pages.chunks().get(index).ok_or(ERANGE)?;
-            let within = at & chunk.wrapping_sub(1);
-            let bytes = chunk.saturating_sub(within).min(end.saturating_sub(at));
-            // SAFETY: `sg` is an entry of the table, and the bytes lie in the chunk.
+        for (page, within, bytes) in pages.extents(offset, length) {
+            // SAFETY: `sg` is an entry of the table, which has one for each chunk, and the bytes
+            // follow each other from there on.
             unsafe {
                 bindings::rust_ulp_h_sg_set(sg, page.as_ptr(), bytes as c_uint, within as c_uint);
                 sg = bindings::rust_ulp_h_sg_next(sg);
             }
-            at = at.saturating_add(bytes);
-            index = index.saturating_add(1);
         }
         let mapping = KBox::new_uninit(GFP_KERNEL)?;
         // SAFETY: The device is registered, the table complete.
@@ -380,7 +373,7 @@ unsafe impl Sync for Mr {}
 impl Mr {
     /// Registers `length` bytes at `offset` of `pages` with the rights `access`. Sleeps.
     ///
-    /// They get the addresses from `offset` on. [`ERANGE`] when that is more than the device puts
+    /// They get their positions as addresses. [`ERANGE`] when that is more than the device puts
     /// under one key, see [`max_bytes`].
     pub(crate) fn register(
         registrar: Arc<Registrar>,
@@ -390,7 +383,8 @@ impl Mr {
         access: u32,
     ) -> Result<Arc<Self>> {
         let chunk = pages.chunk_size();
-        let (_, count) = pages.chunks_of(offset, length)?;
+        let count = pages.chunks_of(offset, length)?;
+        let addr = pages.lead().saturating_add(offset) as u64;
         let pd = registrar.pd().clone();
         let mapping = Mapping::new(pd.device(), pages, offset, length)?;
         let count = u32::try_from(count).map_err(|_| ERANGE)?;
@@ -405,7 +399,7 @@ impl Mr {
         let mut mr = Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
             registered: false,
-            addr: offset as u64,
+            addr,
             length: length as u64,
             registrar,
             _mapping: mapping,
@@ -485,10 +479,15 @@ impl Drop for Mr {
     }
 }
 
-/// How many bytes `device` puts under one key, when they are in chunks of `chunk` bytes.
+/// How many bytes `device` puts under one key, when they are in chunks of `chunk` bytes and begin
+/// with one; a multiple of `chunk`, 0 when it has no pages of that size.
 pub(crate) fn max_bytes(device: &Device, chunk: usize) -> u64 {
     let attributes = device.attributes();
-    u64::from(attributes.max_fast_reg_pages)
+    if attributes.page_size_cap & chunk as u64 == 0 {
+        return 0;
+    }
+    let bytes = u64::from(attributes.max_fast_reg_pages)
         .saturating_mul(chunk as u64)
-        .min(attributes.max_mr_size)
+        .min(attributes.max_mr_size);
+    bytes & !(chunk as u64).wrapping_sub(1)
 }

@@ -34,6 +34,8 @@ errnos! {
     econnrefused = ECONNREFUSED;
     /// Connection reset by the peer.
     econnreset = ECONNRESET;
+    /// Over a quota.
+    edquot = EDQUOT;
     /// No route to the host.
     ehostunreach = EHOSTUNREACH;
     /// The endpoint is connected.

@@ -6,7 +6,9 @@
 //! `bindings/` it is the only place where `unsafe` is written.
 
 pub(crate) mod chardev;
+pub(crate) mod charge;
 pub(crate) mod compat;
+mod dmabuf;
 pub(crate) mod dyndbg;
 pub(crate) mod errno;
 pub(crate) mod eventfd;
@@ -14,9 +16,11 @@ pub(crate) mod gate;
 pub(crate) mod lock;
 pub(crate) mod net;
 pub(crate) mod pages;
+mod pinned;
 pub(crate) mod timer;
 pub(crate) mod trace;
 pub(crate) mod uring;
+pub(crate) mod workqueue;
 #[macro_use]
 pub(crate) mod user;
 

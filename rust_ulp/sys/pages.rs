@@ -2,19 +2,22 @@
 
 //! Pages that kernel, user space and devices share.
 //!
-//! They are allocated in chunks of the same size, zeroed, charged to the memory cgroup of the
-//! caller. A mapping holds references to the pages, so they outlive this value for as long as they
-//! are mapped.
+//! They are in chunks of the same size. Allocated ones are zeroed, and charged to the memory cgroup
+//! of the caller; a mapping holds references to the pages, so they outlive this value for as long as
+//! they are mapped.
 //!
 //! User space and devices write to these pages at any time: no reference to their content is ever
 //! made here, only volatile and atomic accesses by raw pointer.
 //!
 //! C header: [`include/linux/gfp.h`](srctree/include/linux/gfp.h)
 
-use crate::{
-    bindings,
-    sys::chardev::Area, //
+use super::{
+    chardev::Area,
+    charge::Locked,
+    dmabuf::DmaBuf,
+    pinned, //
 };
+use crate::bindings;
 use core::ptr::NonNull;
 use kernel::{
     error::to_result,
@@ -34,18 +37,43 @@ pub(crate) use kernel::page::{PAGE_SHIFT, PAGE_SIZE};
 /// The largest chunk that the page allocator has: `2^10` pages.
 const MAX_ORDER: u32 = 10;
 
+/// What an allocation does when there is no memory at once. It kills nobody for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// Fails.
+    None,
+    /// Frees memory, and moves what is in use together.
+    Reclaim,
+}
+
 /// Shared pages.
+///
+/// A position is an offset plus `lead`: chunks begin at multiples of their size.
 ///
 /// # Invariants
 ///
-/// - `order` is at most [`MAX_ORDER`].
-/// - Every element of `chunks` is an allocation of `2^order` pages that this value owns, with an
-///   address in the kernel's linear mapping.
-/// - `len` is `chunks.len() << (PAGE_SHIFT + order)`.
+/// - `order` is at most [`MAX_ORDER`], `lead` is less than a chunk has bytes.
+/// - The `len` bytes from position `lead` on lie in the chunks: those at position `p` in number
+///   `p >> (PAGE_SHIFT + order)` of `chunks`, whose `2^order` pages follow each other.
+/// - The pages with those bytes are held by `backing`, and have addresses in the kernel's linear
+///   mapping.
 pub(crate) struct Pages {
-    chunks: KVVec<NonNull<kernel::bindings::page>>,
-    order: u32,
-    len: usize,
+    pub(super) chunks: KVVec<NonNull<kernel::bindings::page>>,
+    pub(super) order: u32,
+    pub(super) lead: usize,
+    pub(super) len: usize,
+    pub(super) backing: Backing,
+    pub(super) charge: Option<Locked>,
+}
+
+/// What holds the pages.
+pub(super) enum Backing {
+    /// Each chunk is an allocation, owned.
+    Allocated,
+    /// The pages are pinned, and may be written to.
+    Pinned { write: bool },
+    /// The pages are another driver's.
+    DmaBuf { _buf: DmaBuf },
 }
 
 // SAFETY: The pages are owned, and their content is only accessed as something that others change.
@@ -54,29 +82,44 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// Allocates at least `len` bytes in chunks of `2^order` pages. Sleeps.
+    /// Allocates at least `len` bytes in chunks of `2^order` pages, for which the current process
+    /// pays if `charge` says so. Sleeps.
     ///
-    /// `node` is the NUMA node to prefer. With `try_only` no effort is made to free memory for it.
-    /// [`ENOMEM`] when there is not enough, [`EINVAL`] when `len` is zero, [`EINTR`] when the
-    /// process is being killed meanwhile.
-    pub(crate) fn new(len: usize, order: u32, node: Option<i32>, try_only: bool) -> Result<Self> {
+    /// `node` is the NUMA node to prefer. [`ENOMEM`] when there is not enough, or not in such
+    /// chunks, or it may not have as much; [`EINVAL`] when `len` is zero, [`EINTR`] when a signal comes meanwhile.
+    pub(crate) fn new(
+        len: usize,
+        order: u32,
+        node: Option<i32>,
+        effort: Effort,
+        charge: bool,
+    ) -> Result<Self> {
         if len == 0 || order > MAX_ORDER {
             return Err(EINVAL);
         }
         let shift = (PAGE_SHIFT as u32).wrapping_add(order);
         let chunk = 1usize << (shift & 63);
         let count = len.checked_add(chunk.wrapping_sub(1)).ok_or(ENOMEM)? >> (shift & 63);
+        let charge = if charge {
+            Some(Locked::charge(count << (order & 63))?)
+        } else {
+            None
+        };
         let mut pages = Self {
             chunks: KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?,
             order,
+            lead: 0,
             // INVARIANT: No chunks yet.
             len: 0,
+            backing: Backing::Allocated,
+            charge,
         };
+        let quick = effort == Effort::None;
         for _ in 0..count {
             // SAFETY: Any node and order may be asked for; a bad node is taken as no preference by
             // the caller, who checks it.
             let page =
-                unsafe { bindings::rust_ulp_h_alloc_pages(node.unwrap_or(-1), order, try_only) };
+                unsafe { bindings::rust_ulp_h_alloc_pages(node.unwrap_or(-1), order, quick) };
             let page = NonNull::new(page).ok_or(ENOMEM)?;
             // INVARIANT: The capacity is there, and the length follows.
             if pages.chunks.push(page, GFP_KERNEL_ACCOUNT).is_err() {
@@ -97,6 +140,16 @@ impl Pages {
         self.len
     }
 
+    /// Bytes that a process pays for.
+    pub(crate) fn charged(&self) -> u64 {
+        self.charge.as_ref().map_or(0, |charge| charge.bytes())
+    }
+
+    /// Whether they can be mapped.
+    pub(crate) fn can_be_mapped(&self) -> bool {
+        matches!(self.backing, Backing::Allocated)
+    }
+
     /// Bytes of one chunk, a power of two.
     pub(crate) fn chunk_size(&self) -> usize {
         1usize << self.chunk_shift()
@@ -107,39 +160,70 @@ impl Pages {
         (PAGE_SHIFT as u32).wrapping_add(self.order) & 63
     }
 
-    /// The chunks that `length` bytes at `offset` lie in: the first one, and how many.
+    /// Position of the first byte: how far it is from the beginning of its chunk.
+    pub(crate) fn lead(&self) -> usize {
+        self.lead
+    }
+
+    /// In how many chunks the `length` bytes at `offset` lie.
     ///
     /// [`ERANGE`] when there are no bytes, or not all inside.
-    pub(crate) fn chunks_of(&self, offset: usize, length: usize) -> Result<(usize, usize)> {
+    pub(crate) fn chunks_of(&self, offset: usize, length: usize) -> Result<usize> {
         let end = offset.checked_add(length).ok_or(ERANGE)?;
         if length == 0 || end > self.len {
             return Err(ERANGE);
         }
-        let first = offset >> self.chunk_shift();
-        let last = end.wrapping_sub(1) >> self.chunk_shift();
-        Ok((first, last.wrapping_sub(first).wrapping_add(1)))
+        let first = self.lead.wrapping_add(offset) >> self.chunk_shift();
+        let last = self.lead.wrapping_add(end).wrapping_sub(1) >> self.chunk_shift();
+        Ok(last.wrapping_sub(first).wrapping_add(1))
+    }
+
+    /// The `length` bytes at `offset`, chunk by chunk: the page that a part begins in, where it
+    /// does, and its bytes. Ends early where they are not inside.
+    pub(crate) fn extents(
+        &self,
+        offset: usize,
+        length: usize,
+    ) -> impl Iterator<Item = (NonNull<kernel::bindings::page>, usize, usize)> + '_ {
+        let mut at = self.lead.saturating_add(offset);
+        let end = at
+            .saturating_add(length)
+            .min(self.lead.saturating_add(self.len));
+        core::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let within = at & self.chunk_size().wrapping_sub(1);
+            let bytes = self
+                .chunk_size()
+                .saturating_sub(within)
+                .min(end.saturating_sub(at));
+            let first = self.chunks.get(at >> self.chunk_shift())?;
+            at = at.saturating_add(bytes);
+            let page = first.as_ptr().wrapping_add(within >> PAGE_SHIFT);
+            Some((NonNull::new(page)?, within & (PAGE_SIZE - 1), bytes))
+        })
     }
 
     /// NUMA node of the first page.
     pub(crate) fn node(&self) -> i32 {
-        match self.chunks.first() {
+        match self.extents(0, 1).next() {
             // SAFETY: By the type invariant it is a page.
-            Some(page) => unsafe { bindings::rust_ulp_h_page_nid(page.as_ptr()) },
+            Some((page, _, _)) => unsafe { bindings::rust_ulp_h_page_nid(page.as_ptr()) },
             None => -1,
         }
     }
 
-    /// The first page of each chunk, for DMA.
-    pub(crate) fn chunks(&self) -> &[NonNull<kernel::bindings::page>] {
-        &self.chunks
-    }
-
     /// Maps `area.len()` bytes from `offset`, a multiple of the page size, on.
     ///
-    /// [`EINVAL`] when that is not inside, or the area is private; [`EPERM`] when it is executable.
+    /// [`EINVAL`] when that is not inside, the area is private, or the pages are not allocated ones; [`EPERM`] when it is executable.
     pub(crate) fn map(&self, area: &Area<'_>, offset: usize) -> Result {
         let end = offset.checked_add(area.len()).ok_or(EINVAL)?;
-        if end > self.len || offset & (PAGE_SIZE - 1) != 0 || !area.is_shared() {
+        if !self.can_be_mapped()
+            || end > self.len
+            || offset & (PAGE_SIZE - 1) != 0
+            || !area.is_shared()
+        {
             return Err(EINVAL);
         }
         let vma = area.vma();
@@ -148,27 +232,19 @@ impl Pages {
         vma.set_dontexpand();
         vma.set_mixedmap();
 
-        let shift = self.chunk_shift();
-        let (mut at, mut addr) = (offset, vma.start());
-        while at < end {
-            let within = at & self.chunk_size().wrapping_sub(1);
-            let bytes = self
-                .chunk_size()
-                .wrapping_sub(within)
-                .min(end.wrapping_sub(at));
-            let first = self.chunks.get(at >> shift).ok_or(EINVAL)?;
-            // SAFETY: `at` is below `len`, so the chunk is ours and has the pages from `within`
-            // for `bytes` on; pages of a chunk follow each other in the memory map. The area is
-            // being set up, has room for them at `addr`, and may mix pages.
+        let mut addr = vma.start();
+        for (page, _, bytes) in self.extents(offset, area.len()) {
+            // SAFETY: The bytes are ours, and whole pages, since chunks are and `offset` is; pages
+            // of a chunk follow each other in the memory map. The area is being set up, has room
+            // for them at `addr`, and may mix pages.
             to_result(unsafe {
                 bindings::rust_ulp_h_map_pages(
                     vma.as_ptr(),
                     addr,
-                    first.as_ptr().wrapping_add(within >> PAGE_SHIFT),
+                    page.as_ptr(),
                     bytes >> PAGE_SHIFT,
                 )
             })?;
-            at = at.wrapping_add(bytes);
             addr = addr.wrapping_add(bytes);
         }
         Ok(())
@@ -176,16 +252,12 @@ impl Pages {
 
     /// The kernel's address of the `len` bytes at `offset`, which must not cross a chunk.
     fn address(&self, offset: usize, len: usize) -> Result<NonNull<u8>> {
-        let within = offset & self.chunk_size().wrapping_sub(1);
-        if len > self.chunk_size().wrapping_sub(within) {
+        let (page, within, bytes) = self.extents(offset, len).next().ok_or(ERANGE)?;
+        if bytes < len {
             return Err(ERANGE);
         }
-        let chunk = self
-            .chunks
-            .get(offset >> self.chunk_shift())
-            .ok_or(ERANGE)?;
         // SAFETY: By the type invariant it is a page with an address.
-        let base = unsafe { bindings::rust_ulp_h_page_address(chunk.as_ptr()) }.cast::<u8>();
+        let base = unsafe { bindings::rust_ulp_h_page_address(page.as_ptr()) }.cast::<u8>();
         NonNull::new(base.wrapping_add(within)).ok_or(EFAULT)
     }
 
@@ -245,10 +317,16 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        for page in self.chunks.iter() {
-            // SAFETY: By the type invariant the allocation is ours. Mappings hold references of
-            // their own to the pages.
-            unsafe { bindings::rust_ulp_h_free_pages(page.as_ptr(), self.order) };
+        match self.backing {
+            Backing::Allocated => {
+                for page in self.chunks.iter() {
+                    // SAFETY: The allocation is ours. Mappings hold references of their own to the
+                    // pages.
+                    unsafe { bindings::rust_ulp_h_free_pages(page.as_ptr(), self.order) };
+                }
+            }
+            Backing::Pinned { write } => pinned::unpin(self, write),
+            Backing::DmaBuf { .. } => (),
         }
     }
 }
@@ -266,7 +344,7 @@ mod tests {
     #[test]
     fn are_zeroed_and_rounded_up() -> Result {
         for order in [0, 3, 9] {
-            let pages = Pages::new(5000, order, None, false)?;
+            let pages = Pages::new(5000, order, None, Effort::Reclaim, false)?;
             assert_eq!(pages.len() % pages.chunk_size(), 0);
             assert!(pages.len() >= 5000);
             let mut buf = [1u8; 64];
@@ -278,9 +356,15 @@ mod tests {
 
     #[test]
     fn refuse_what_is_outside() -> Result {
-        let pages = Pages::new(2 * PAGE_SIZE, 0, None, false)?;
-        assert_eq!(Pages::new(0, 0, None, false).err(), Some(EINVAL));
-        assert_eq!(Pages::new(1, 11, None, false).err(), Some(EINVAL));
+        let pages = Pages::new(2 * PAGE_SIZE, 0, None, Effort::Reclaim, false)?;
+        assert_eq!(
+            Pages::new(0, 0, None, Effort::None, false).err(),
+            Some(EINVAL)
+        );
+        assert_eq!(
+            Pages::new(1, 11, None, Effort::None, false).err(),
+            Some(EINVAL)
+        );
         // Not across two chunks, not beyond the last, not at an odd place.
         assert_eq!(pages.write(PAGE_SIZE - 8, &[1u64, 2]).err(), Some(ERANGE));
         assert_eq!(pages.write(2 * PAGE_SIZE, &1u64).err(), Some(ERANGE));
@@ -297,7 +381,7 @@ mod tests {
 
     #[test]
     fn keep_what_is_written() -> Result {
-        let pages = Pages::new(3 * PAGE_SIZE, 0, None, false)?;
+        let pages = Pages::new(3 * PAGE_SIZE, 0, None, Effort::Reclaim, false)?;
         pages.write(PAGE_SIZE + 16, &[0x0123_4567_89ab_cdefu64, 42])?;
         assert_eq!(pages.load_acquire(PAGE_SIZE + 24)?, 42);
         pages.store_release(PAGE_SIZE + 24, 43)?;
@@ -309,10 +393,10 @@ mod tests {
 
     #[test]
     fn know_which_chunks_a_range_has() -> Result {
-        let pages = Pages::new(4 * PAGE_SIZE, 0, None, false)?;
-        assert_eq!(pages.chunks_of(0, 1)?, (0, 1));
-        assert_eq!(pages.chunks_of(PAGE_SIZE - 1, 2)?, (0, 2));
-        assert_eq!(pages.chunks_of(PAGE_SIZE, 3 * PAGE_SIZE)?, (1, 3));
+        let pages = Pages::new(4 * PAGE_SIZE, 0, None, Effort::Reclaim, false)?;
+        assert_eq!(pages.chunks_of(0, 1)?, 1);
+        assert_eq!(pages.chunks_of(PAGE_SIZE - 1, 2)?, 2);
+        assert_eq!(pages.chunks_of(PAGE_SIZE, 3 * PAGE_SIZE)?, 3);
         assert_eq!(pages.chunks_of(0, 0).err(), Some(ERANGE));
         assert_eq!(pages.chunks_of(1, 4 * PAGE_SIZE).err(), Some(ERANGE));
         assert_eq!(pages.chunks_of(usize::MAX, 2).err(), Some(ERANGE));

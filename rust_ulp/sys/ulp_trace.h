@@ -480,6 +480,47 @@ TRACE_EVENT(rust_ulp_accept,
 		  __entry->error)
 );
 
+/* A grant has ended: nothing lands by its key any more. */
+TRACE_EVENT(rust_ulp_grant_end,
+	TP_PROTO(u32 file, u32 handle, u32 rkey, u32 reason),
+	TP_ARGS(file, handle, rkey, reason),
+	TP_STRUCT__entry(
+		__field(u32, file)
+		__field(u32, handle)
+		__field(u32, rkey)
+		__field(u32, reason)
+	),
+	TP_fast_assign(
+		__entry->file = file;
+		__entry->handle = handle;
+		__entry->rkey = rkey;
+		__entry->reason = reason;
+	),
+	TP_printk("file=%u handle=0x%x rkey=0x%x %s", __entry->file, __entry->handle,
+		  __entry->rkey,
+		  __print_symbolic(__entry->reason, { 2, "used" }, { 3, "expired" }))
+);
+
+/* A grant has another key, and the old one is dead; or it kept that. */
+TRACE_EVENT(rust_ulp_grant_rotate,
+	TP_PROTO(u32 handle, u32 old, u32 rkey, int error),
+	TP_ARGS(handle, old, rkey, error),
+	TP_STRUCT__entry(
+		__field(u32, handle)
+		__field(u32, old)
+		__field(u32, rkey)
+		__field(int, error)
+	),
+	TP_fast_assign(
+		__entry->handle = handle;
+		__entry->old = old;
+		__entry->rkey = rkey;
+		__entry->error = error;
+	),
+	TP_printk("handle=0x%x old=0x%x rkey=0x%x error=%d", __entry->handle, __entry->old,
+		  __entry->rkey, __entry->error)
+);
+
 /* A connection has ended: by the peer, or by this side. */
 TRACE_EVENT(rust_ulp_disconnect,
 	TP_PROTO(u32 handle, bool by_peer),

@@ -23,6 +23,7 @@
  *
  *  E2BIG       bytes beyond what the kernel knows are not zero; more elements or
  *              requests than allowed
+ *  EACCES      a buffer that is READ_ONLY would be written
  *  EAGAIN      a queue is full: reap and try again
  *  EALREADY    the file is attached already
  *  EBADF       no such handle in this file (never made, destroyed, another file's)
@@ -511,7 +512,8 @@ struct rust_ulp_buffer_create {
 	__u32 pd;		/* in: handle */
 	__s32 node;		/* in: NUMA node or RUST_ULP_NODE_ANY; out: of the first page */
 	__aligned_u64 length;	/* in: bytes; out: rounded up to whole pages */
-	__u32 page_size;	/* in: 0 to choose, or 4096, or 2097152; out: bytes contiguous */
+	__u32 page_size;	/* in: 0 to choose, or 4096, or 2097152; out: bytes contiguous, which
+				 * may be any power of two between when it was 0 */
 	__u32 handle;		/* out */
 	__aligned_u64 mmap_offset;	/* out */
 	__aligned_u64 key_bytes;	/* out: bytes under one key of the device */
@@ -521,9 +523,9 @@ struct rust_ulp_buffer_create {
 
 /*
  * A device puts no more than so many pages under one key, so a buffer may have several,
- * each for @key_bytes of it. An element of a request may lie across the border of two,
- * and counts as two then. One that the queue pair has no room for is E2BIG; every queue pair
- * has room for one element that does, whatever @max_send_sge and @max_recv_sge it asked for,
+ * each for @key_bytes of it. An element of a request may lie across their borders, and
+ * counts as one for each key then. One that the queue pair has no room for is E2BIG; every queue pair
+ * has room for one element that lies across one border, whatever @max_send_sge and @max_recv_sge it asked for,
  * where the device has two elements.
  */
 
@@ -551,8 +553,9 @@ struct rust_ulp_buffer_register {
 };
 
 /*
- * Registers a dma-buf. On a software device (RUST_ULP_CAP_VIRT_DMA) it must be system memory
- * that its exporter can map into the kernel, else EOPNOTSUPP. It has no mmap offset.
+ * Registers a dma-buf, on a software device (RUST_ULP_CAP_VIRT_DMA); EOPNOTSUPP on others. It must
+ * be system memory that its exporter can map into the kernel, else EOPNOTSUPP. It has no mmap
+ * offset. EACCES when it is not open for writing, without READ_ONLY.
  */
 struct rust_ulp_buffer_import {
 	__u32 size;

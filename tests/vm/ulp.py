@@ -218,8 +218,33 @@ class Cq:
 class Buffer:
     def __init__(self, file, pd, length, page_size=0):
         got = file.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=length, page_size=page_size)
-        self.handle, self.length = got.handle, got.length
+        self.handle, self.length, self.page_size = got.handle, got.length, got.page_size
+        self.keys, self.key_bytes = got.keys, got.key_bytes
         self.map = file.map(got.length, got.mmap_offset)
+
+
+class UserBuffer:
+    """Memory of the process, registered where it is: `length` bytes from `at` on in `memory`, an mmap."""
+
+    def __init__(self, file, pd, memory, at=0, length=None, flags=0):
+        self.memory, self.at = memory, at
+        start = address_of(memory)
+        self.length = len(memory) - at if length is None else length
+        got = file.call("BUFFER_REGISTER", pd=pd, addr=start + at, length=self.length, flags=flags)
+        self.handle, self.keys, self.key_bytes, self.page_size = got.handle, got.keys, got.key_bytes, got.page_size
+
+
+def address_of(memory):
+    """Where an mmap is, writable or not."""
+    class View(ctypes.Structure):
+        _fields_ = [(n, ctypes.c_void_p) for n in "buf obj len itemsize".split()] + [("rest", ctypes.c_char * 64)]
+    view = View()
+    if ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(memory), ctypes.byref(view), 0):
+        raise BufferError
+    try:
+        return view.buf
+    finally:
+        ctypes.pythonapi.PyBuffer_Release(ctypes.byref(view))
 
 
 class Srq:
@@ -312,6 +337,13 @@ class End:
         self.qp = Qp(self.file, self.pd, self.cq, depth, kind=kind)
         self.psn = self.qp.num * 4099 & 0xFFFFFF
 
+    def close(self):
+        """Closes the file and its mappings, each of which would keep it open."""
+        self.file.close()
+        self.buffer.map.close()
+        del self.cq.ring, self.cq.slots
+        self.cq.map.close()
+
     def connect(self, peer, **more):
         self.qp.connect(peer.qp.num, peer.file.gid().gid, peer.psn, self.psn, **more)
 
@@ -338,7 +370,7 @@ def error_of(function, *args, **kwargs):
     try:
         function(*args, **kwargs)
     except OSError as e:
-        return errno.errorcode.get(e.errno, str(e.errno))
+        return "EOPNOTSUPP" if e.errno == errno.EOPNOTSUPP else errno.errorcode.get(e.errno, str(e.errno))
     return "none"
 
 

@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""The limits of a process and of an open file.
+
+    limits.py memlock|entries|rdma|memcg
+
+Expects the module with max_entries=1000 max_objects=64, and two hosts. Prints `ok` and `not ok`
+lines.
+"""
+import mmap
+import os
+import resource
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import ulp
+from ulp import N, S, Buffer, Cq, File, Qp, Srq, UserBuffer, error_of
+
+PAGE = 4096
+MEBI = 1 << 20
+
+
+def pinned():
+    with open("/proc/self/status") as f:
+        return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmPin:"))
+
+
+def fdinfo(file, key):
+    with open(f"/proc/self/fdinfo/{file.fd}") as f:
+        return [line.split(":", 1)[1].strip() for line in f if line.startswith(f"rust_ulp-{key}:")]
+
+
+def test_memlock(r):
+    file = File("h1", "")
+    pd = file.pd()
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (MEBI, MEBI))
+    buffer = Buffer(file, pd, 2 * MEBI, PAGE)
+    r.equal("who may lock memory has no limit, and is counted",
+            (pinned(), file.call("BUFFER_QUERY", buffer=buffer.handle).charged), (2 * MEBI, 2 * MEBI))
+    r.check("fdinfo shows it", fdinfo(file, "buffer")[0].endswith(f"charged {2 * MEBI}"), fdinfo(file, "buffer"))
+    buffer.map.close()
+    file.destroy(buffer.handle)
+    r.equal("it is given back", pinned(), 0)
+    os.setresuid(65534, 65534, 65534)
+
+    def create(length, page_size=PAGE):
+        return file.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=length, page_size=page_size).handle
+    own = mmap.mmap(-1, 4 * MEBI, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for _ in range(3):
+        r.equal("a page more than the limit", error_of(create, MEBI + 1), "ENOMEM")
+        r.equal("... of any size", error_of(create, 4 * MEBI, 0), "ENOMEM")
+        r.equal("... in place", error_of(UserBuffer, file, pd, own, 0, MEBI + 1), "ENOMEM")
+        r.equal("... by where it begins", error_of(UserBuffer, file, pd, own, 1, MEBI), "ENOMEM")
+        r.equal("nothing is counted for it", pinned(), 0)
+        half = create(MEBI // 2)
+        user = UserBuffer(file, pd, own, PAGE, MEBI // 2)
+        r.equal("the limit itself, half of it in place", pinned(), MEBI)
+        r.equal("one page more", (error_of(create, 1), error_of(UserBuffer, file, pd, own, 0, 1)), ("ENOMEM", "ENOMEM"))
+        file.destroy(user.handle)
+        r.equal("as much as was given back", error_of(lambda: file.destroy(create(MEBI // 2))), "none")
+        file.destroy(half)
+        r.equal("all of it is", pinned(), 0)
+    create(MEBI // 2)
+    file.close()
+    r.equal("nothing is counted for a file that was closed", pinned(), 0)
+
+
+def test_entries(r):
+    file = File("h1", "")
+    pd = file.pd()
+    r.equal("the limit is shown", file.call("QUERY").max_entries, 1000)
+    cq = Cq(file, 512)
+    qp = Qp(file, pd, cq, depth=128)
+    r.equal("and what is used of it", fdinfo(file, "entries"), ["768 of 1000"])
+
+    def refused():
+        return [error_of(f) for f in (lambda: Cq(file, 256), lambda: Qp(file, pd, cq, depth=117),
+                                      lambda: Srq(file, pd, cq, max_wr=233))]
+    for _ in range(3):
+        r.equal("more than that", refused(), ["EDQUOT"] * 3)
+        srq = Srq(file, pd, cq, max_wr=232)
+        r.equal("all of it", (fdinfo(file, "entries"), refused()), (["1000 of 1000"], ["EDQUOT"] * 3))
+        file.destroy(srq.handle)
+        more = Cq(file, 128)
+        file.destroy(more.handle)
+    r.equal("another file has as much", error_of(lambda: Cq(File("h1", ""), 512)), "none")
+    file.destroy(qp.handle)
+    r.equal("what was destroyed is free again", fdinfo(file, "entries"), ["512 of 1000"])
+    handles = []
+    def fill():
+        while True:
+            handles.append(file.pd())
+    r.equal("more objects than a file may have", (error_of(fill), len(handles)), ("EMFILE", 62))
+    file.destroy(handles.pop())
+    r.equal("one was given back", error_of(file.pd), "none")
+
+
+ROOT = "/run/ulp-cgroup"
+
+
+def cgroup(name, controllers):
+    os.makedirs(ROOT, exist_ok=True)
+    if not os.path.exists(f"{ROOT}/cgroup.procs"):
+        subprocess.run(["mount", "-t", "cgroup2", "none", ROOT], check=True)
+    write("cgroup.subtree_control", " ".join("+" + c for c in controllers), "")
+    os.makedirs(f"{ROOT}/{name}", exist_ok=True)
+
+
+def write(key, value, name):
+    with open(f"{ROOT}/{name}/{key}", "w") as f:
+        f.write(value)
+
+
+def read(key, name):
+    with open(f"{ROOT}/{name}/{key}") as f:
+        return f.read().split("\n")[:-1]
+
+
+def test_rdma(r):
+    cgroup("rdma", ["rdma"])
+
+    def current():
+        return {line.split()[0]: tuple(int(p.split("=")[1]) for p in line.split()[1:]) for line in read("rdma.current", "rdma")}
+    write("rdma.max", "rxe1 hca_handle=2 hca_object=4", "rdma")
+    before = File("h1", "rxe1")
+    before.pd()
+    write("cgroup.procs", "0", "rdma")
+    file, second = File("h1", "rxe1"), File("h1", "rxe1")
+    r.equal("attached files are counted", current()["rxe1"], (2, 0))
+    third = File("h1")
+    r.equal("one more than the limit", error_of(third.attach, "rxe1"), "EDQUOT")
+    r.equal("is not attached", error_of(third.pd), "ENXIO")
+    pd, cq = file.pd(), Cq(file, 16)
+    buffer = second.call("BUFFER_CREATE", pd=second.pd(), node=N["NODE_ANY"], length=4096)
+    r.equal("objects are counted", current()["rxe1"], (2, 4))
+    got = [error_of(f) for f in (file.pd, lambda: Cq(file, 16), lambda: Qp(file, pd, cq, depth=4),
+                                 lambda: Srq(file, pd, cq), lambda: Buffer(file, pd, 4096), lambda: second.grant(buffer),
+                                 lambda: file.call("LISTEN", backlog=1, addr=S["addr"](family=2)))]
+    r.equal("none of any kind goes beyond the limit", got, ["EDQUOT"] * 7)
+    r.equal("nor is it counted", current()["rxe1"], (2, 4))
+    file.destroy(cq.handle)
+    grant = second.grant(buffer)
+    r.equal("one was given back, and another made", current()["rxe1"], (2, 4))
+    second.destroy(grant.handle)
+    second.close()
+    r.equal("a file that was closed has nothing", current()["rxe1"], (1, 1))
+    r.equal("and another can be attached", error_of(third.attach, "rxe1"), "none")
+    r.equal("who attached before pays no more than before", error_of(before.pd), "none")
+    r.equal("objects are counted where they are made", current()["rxe1"], (2, 2))
+    child = os.fork()
+    if child == 0:
+        file.pd()
+        os.kill(os.getpid(), 9)
+    os.waitpid(child, 0)
+    r.equal("what a child made is there when it was killed", current()["rxe1"], (2, 3))
+    r.equal("the device goes", subprocess.run("timeout 10 rdma link del rxe1".split(), check=False).returncode, 0)
+    r.equal("and what was counted with it", current().get("rxe1"), None)
+    write("cgroup.procs", "0", "")
+    for f in (file, third, before):
+        f.close()
+    os.rmdir(f"{ROOT}/rdma")
+    subprocess.run("ip netns exec h1 rdma link add rxe1 type rxe netdev w1".split(), check=True)
+
+
+def test_memcg(r):
+    cgroup("memory", ["memory"])
+    write("memory.max", str(64 * MEBI), "memory")
+    if os.path.exists(f"{ROOT}/memory/memory.swap.max"):
+        write("memory.swap.max", "0", "memory")
+    write("cgroup.procs", "0", "memory")
+    file = File("h2", "")
+    pd = file.pd()
+    base = int(read("memory.current", "memory")[0])
+    for size in (0, PAGE, 2 * MEBI):
+        r.equal(f"more than the cgroup has, in pages of {size}",
+                error_of(file.call, "BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=128 * MEBI, page_size=size), "ENOMEM")
+        buffer = Buffer(file, pd, 16 * MEBI, size)
+        now = int(read("memory.current", "memory")[0])
+        r.check(f"as much as it has, in pages of {size}", now - base >= 15 * MEBI, f"{now - base} more")
+        buffer.map.close()
+        file.destroy(buffer.handle)
+    events = dict(line.split() for line in read("memory.events", "memory"))
+    r.equal("nobody was killed for it", events["oom_kill"], "0")
+    file.close()
+    write("cgroup.procs", "0", "")
+
+
+def main():
+    test = globals().get("test_" + (sys.argv[1] if len(sys.argv) == 2 else ""))
+    if test is None:
+        print(__doc__.split("\n\n")[1].strip(), file=sys.stderr)
+        sys.exit(2)
+    report = ulp.Report()
+    report.run(sys.argv[1], test)
+    sys.stdout.flush()
+    os._exit(report.status())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,648 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Memory: buffers and their keys, grants, between h1 and h2.
+
+    memory.py keys|grants|once|expiry|revoke|ends|user|import|fork|fallback
+
+Expects the module and two hosts. Prints `ok` and `not ok` lines.
+"""
+import ctypes
+import fcntl
+import mmap
+import os
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import ulp
+from ulp import N, S, Buffer, End, Srq, UserBuffer, address_of, error_of, pair, pattern
+
+ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | N["ACCESS_REMOTE_ATOMIC"]
+PAGE = 4096
+LARGE = 2 << 20
+KEY = 512 * PAGE  # what rxe puts under one key, in pages of that size
+
+
+def joined(sges=1, length=1 << 16, **more):
+    """Two connected ends whose requests may have `sges` elements."""
+    a, b = End("h1", length=length, access=ALL, **more), End("h2", length=length, access=ALL, **more)
+    for end in (a, b):
+        end.file.destroy(end.qp.handle)
+        got = end.file.call("QP_CREATE", pd=end.pd, send_cq=end.cq.handle, recv_cq=end.cq.handle, qp_type=N["QPT_RC"],
+                            max_send_wr=64, max_recv_wr=64, max_send_sge=sges, max_recv_sge=sges)
+        end.qp.handle, end.qp.num, end.psn = got.handle, got.qp_num, got.qp_num * 4099 & 0xFFFFFF
+    a.connect(b)
+    b.connect(a)
+    return a, b
+
+
+def done(end, count=1):
+    """The statuses of that many completions."""
+    return [c.status for c in end.cq.wait(count)]
+
+
+def test_keys(r):
+    a, b = joined()
+    small = Buffer(a.file, a.pd, 5 << 20, PAGE)
+    r.equal("5 MiB in pages of 4 KiB have three keys",
+            (small.keys, small.key_bytes, small.page_size, small.length), (3, KEY, PAGE, 5 << 20))
+    there = Buffer(b.file, b.pd, 5 << 20, PAGE)
+    small.map[:] = pattern(3, 5 << 20)
+    # Each end's element lies across a border, not at the same place.
+    grant = b.file.grant(there, ALL, offset=KEY - 70000, length=200000)
+    r.equal("a grant lies across them, with the addresses of its offsets", grant.addr, KEY - 70000)
+    a.file.submit([a.qp.wr("RDMA_WRITE", small, 2 * KEY - 33333, 150001, remote_addr=grant.addr + 5, rkey=grant.rkey)])
+    r.equal("a write from one side of a border to the other, across one at the peer",
+            (done(a), there.map[KEY - 69995:KEY + 80006] == small.map[2 * KEY - 33333:2 * KEY + 116668],
+             there.map[KEY - 69996], there.map[KEY + 80006]), ([0], True, 0, 0))
+    a.file.submit([a.qp.wr("RDMA_READ", small, KEY - 1, 8192, remote_addr=grant.addr + 1000, rkey=grant.rkey)])
+    r.equal("a read of what lies there, across a border",
+            (done(a), small.map[KEY - 1:KEY + 8191] == there.map[KEY - 69000:KEY - 60808]), ([0], True))
+    b.file.submit([b.qp.wr("RECV", there, 2 * KEY - 5000, 10000)])
+    a.file.submit([a.qp.wr("SEND", small, KEY - 4000, 9999)])
+    r.equal("a send and its receive", (done(b), done(a), there.map[2 * KEY - 5000:2 * KEY + 4999] ==
+                                       small.map[KEY - 4000:KEY + 5999], there.map[2 * KEY + 4999]), ([0], [0], True, 0))
+    word = ctypes.c_uint64.from_buffer(there.map, KEY + 8)
+    word.value = 0x1122334455667788
+    b.qp.modify("ACCESS_FLAGS", access_flags=ALL)
+    a.file.submit([a.qp.wr("ATOMIC_FETCH_AND_ADD", small, KEY - 4, 8, remote_addr=KEY + 8, rkey=grant.rkey, arg0=1)])
+    r.equal("what an atomic returns, half under each key",
+            (done(a), small.map[KEY - 4:KEY + 4], word.value),
+            ([0], (0x1122334455667788).to_bytes(8, "little"), 0x1122334455667789))
+    twice = [a.qp.wr("RDMA_WRITE", small, 0, n, remote_addr=grant.addr, rkey=grant.rkey) for n in (64, 2 * KEY + 1)]
+    r.equal("an element under three keys is one too many", error_of(a.file.submit, twice), "E2BIG")
+    got = a.file.call("QP_QUERY", qp=a.qp.handle)
+    r.equal("a queue pair has as many elements as it was asked to have", (got.max_send_sge, got.max_recv_sge), (1, 1))
+    keep = (S["sge"] * 2)(S["sge"](buffer=small.handle, length=8), S["sge"](buffer=small.handle, length=8))
+    two = a.qp.wr("RDMA_WRITE", remote_addr=grant.addr, rkey=grant.rkey, num_sge=2,
+                  sge=S["sge"](offset=ctypes.addressof(keep)))
+    r.equal("and no more of the caller's", error_of(a.file.submit, [two]), "E2BIG")
+    r.equal("neither posted anything", a.cq.reap(), [])
+    r.equal("a range of more than a key", error_of(b.file.grant, there, length=KEY + 1), "ERANGE")
+    r.equal("... or that lies in one page more", error_of(b.file.grant, there, offset=1, length=KEY), "ERANGE")
+
+    c, d = joined(sges=3)
+    wide, target = Buffer(c.file, c.pd, 7 << 20, PAGE), Buffer(d.file, d.pd, 8 << 20)
+    grant = d.file.grant(target)
+    wide.map[:] = pattern(8, 7 << 20)
+    c.file.submit([c.qp.wr("RDMA_WRITE", wide, 100, 3 * KEY - 50, remote_addr=1, rkey=grant.rkey)])
+    r.equal("with room for four, an element lies under four",
+            (done(c), target.map[1:3 * KEY - 49] == wide.map[100:3 * KEY + 50]), ([0], True))
+
+    e, f = End("h1", access=ALL), End("h2", access=ALL)
+    srq, shared = Srq(f.file, f.pd, f.cq, max_sge=1), Buffer(f.file, f.pd, 2 * KEY, PAGE)
+    f.file.destroy(f.qp.handle)
+    f.qp = ulp.Qp(f.file, f.pd, f.cq, srq=srq.handle)
+    f.psn = f.qp.num * 4099 & 0xFFFFFF
+    e.connect(f)
+    f.connect(e)
+    r.equal("a shared receive queue has what it was asked for, too", srq.query().max_sge, 1)
+    f.file.submit([srq.recv(shared, KEY - 100, 300)])
+    e.buffer.map[:300] = pattern(5, 300)
+    e.file.submit([e.qp.wr("SEND", e.buffer, 0, 300)])
+    r.equal("a receive of a shared queue, across a border", (done(f), shared.map[KEY - 100:KEY + 200]), ([0], pattern(5, 300)))
+
+    for end in (a, b, c, d, e, f):
+        end.file.close()
+    a, b = pair()
+    most = a.file.call("QUERY").max_buffer
+    big = Buffer(a.file, a.pd, most)
+    r.equal("the largest buffer has one key, of large pages", (most, big.keys, big.key_bytes, big.page_size),
+            (1 << 30, 1, 1 << 30, LARGE))
+    grant = a.file.grant(big)
+    r.equal("and one grant opens all of it", (grant.addr, grant.length), (0, most))
+    a.file.close()
+    big.map.close()
+    a, b = pair()
+    big = Buffer(a.file, a.pd, most, PAGE)
+    r.equal("or 512, of small ones", (big.keys, big.key_bytes, big.page_size), (512, KEY, PAGE))
+    grant = a.file.grant(big, offset=most - KEY, length=KEY)
+    b.buffer.map[:] = pattern(1, b.buffer.length)
+    at = most - KEY // 2 - 77
+    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, b.buffer.length, remote_addr=at, rkey=grant.rkey)])
+    r.equal("and a peer reaches the last of them", (done(b), big.map[at:at + b.buffer.length] == b.buffer.map[:]), ([0], True))
+    big.map[511 * KEY - 500:511 * KEY + 500] = pattern(2, 1000)
+    b.file.submit([b.qp.wr("RECV", b.buffer, 0, 1000)])
+    a.file.submit([a.qp.wr("SEND", big, 511 * KEY - 500, 1000)])
+    r.equal("and its owner", (done(a), done(b), b.buffer.map[:1000]), ([0], [0], pattern(2, 1000)))
+
+
+def query(file, grant):
+    return file.call("GRANT_QUERY", grant=grant.handle)
+
+
+def test_grants(r):
+    a, b = joined()
+    target = Buffer(a.file, a.pd, 4 << 20, PAGE)
+    grant = a.file.grant(target, ALL, offset=100, length=5000)
+    got = query(a.file, grant)
+    r.equal("what a grant is", (got.state, got.flags, got.buffer, got.qp, got.offset, got.length, got.addr, got.rkey, got.access),
+            (N["GRANT_ACTIVE"], 0, target.handle, 0, 100, 5000, grant.addr, grant.rkey, ALL))
+    got = a.file.call("BUFFER_QUERY", buffer=target.handle)
+    r.equal("what its buffer is", (got.kind, got.length, got.keys, got.key_bytes, got.page_size, got.grants, got.flags),
+            (N["BUFFER_PAGES"], 4 << 20, 2, KEY, PAGE, 1, 0))
+    part = {"buffer": target.handle, "access": ALL, "flags": N["GRANT_PARTIAL"]}
+    for at, want, length in ((0, 4 << 20, KEY), (1, 4 << 20 - 1, KEY - 1), (PAGE - 1, 3 << 20, KEY - PAGE + 1), (10, 20, 20)):
+        got = a.file.call("GRANT_CREATE", offset=at, length=min(want, (4 << 20) - at), **part)
+        r.equal(f"as much as goes under one key from {at} on", (got.length, got.addr), (length, at))
+        last = got.addr + got.length - 8
+        b.buffer.map[:8] = at.to_bytes(4, "little") * 2
+        b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 8, remote_addr=last, rkey=got.rkey)])
+        r.equal("... which a peer reaches to the last byte", (done(b), target.map[last:last + 8]), ([0], b.buffer.map[:8]))
+        a.file.destroy(got.handle)
+    r.equal("a part of what is not inside", error_of(a.file.call, "GRANT_CREATE", offset=4 << 20, length=1, **part), "ERANGE")
+    for flags, qp in ((N["GRANT_ONE_SHOT"], 0), (4, 0), (1 << 31, a.qp.handle)):
+        r.equal(f"flags {flags:#x} with queue pair {qp:#x}",
+                error_of(a.file.call, "GRANT_CREATE", buffer=target.handle, access=ALL, length=8, flags=flags, qp=qp), "EINVAL")
+    other = ulp.Qp(a.file, a.file.pd(), a.cq)
+    r.equal("a queue pair of another domain", error_of(a.file.call, "GRANT_CREATE", buffer=target.handle, access=ALL, length=8,
+                                                       qp=other.handle), "EXDEV")
+    r.equal("a queue pair that is none", error_of(a.file.call, "GRANT_CREATE", buffer=target.handle, access=ALL, length=8,
+                                                  qp=target.handle), "EBADFD")
+
+    def write(rkey):
+        b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 64, remote_addr=grant.addr, rkey=rkey)])
+        return done(b)
+    b.buffer.map[:64] = pattern(4, 64)
+    fresh = a.file.call("GRANT_ROTATE", grant=grant.handle)
+    r.check("another key, the same address", fresh.rkey != grant.rkey and fresh.addr == grant.addr, f"{fresh.rkey:#x}")
+    r.equal("which opens the same range", (write(fresh.rkey), target.map[100:164]), ([0], pattern(4, 64)))
+    b.buffer.map[:64] = bytes(64)
+    r.equal("the old one opens nothing", (write(grant.rkey), target.map[100:164]), ([10], pattern(4, 64)))
+    r.equal("the grant has the new one", query(a.file, grant).rkey, fresh.rkey)
+    r.equal("to rotate what is no grant", error_of(a.file.call, "GRANT_ROTATE", grant=target.handle), "EBADFD")
+    keys = {a.file.call("GRANT_ROTATE", grant=grant.handle).rkey for _ in range(50)}
+    r.equal("fifty times", len(keys) > 40, True)
+    a.file.destroy(grant.handle)
+    r.equal("to rotate what was destroyed", error_of(a.file.call, "GRANT_ROTATE", grant=grant.handle), "EBADF")
+    r.equal("no grant is left", a.file.call("BUFFER_QUERY", buffer=target.handle).grants, 0)
+
+
+def endings(file, count, seconds=20):
+    """The grants that have ended, and why, when so many events have come or it takes too long."""
+    out, until = [], time.monotonic() + seconds * ulp.PATIENCE
+    while len(out) < count and time.monotonic() < until:
+        out += [(h, info) for e, h, _, info in file.events() if e == N["EVENT_GRANT_ENDED"]]
+        time.sleep(0.01)
+    return sorted(out)
+
+
+def bound(end, flags=0, buffer=None, **more):
+    """A grant that ends with the queue pair."""
+    return end.file.call("GRANT_CREATE", **{"buffer": (buffer or end.buffer).handle, "access": ALL, "length": 4096,
+                                            "qp": end.qp.handle, "flags": flags} | more)
+
+
+def test_once(r):
+    a, b = joined()
+    once = N["GRANT_ONE_SHOT"]
+    a.file.submit([a.qp.wr("RECV", a.buffer, 32768, 64) for _ in range(8)])
+
+    def send(op, imm, rkey=0, **fields):
+        b.file.submit([b.qp.wr(op, b.buffer, 0, 64, imm_data=imm, rkey=rkey, **fields)])
+        return done(b) + done(a)
+    for op, fields in (("RDMA_WRITE_WITH_IMM", True), ("SEND_WITH_INV", False)):
+        g, other, many = bound(a, once), bound(a, once), bound(a)
+        r.equal(f"{op}: a one-shot grant says so", query(a.file, g).flags, once)
+        b.buffer.map[:64] = pattern(g.rkey & 255, 64)
+        a.buffer.map[:64] = bytes(64)
+        got = send(op, g.rkey, g.rkey, remote_addr=g.addr) if fields else send(op, g.rkey)
+        r.equal(f"{op}: it ends when it was used", (got, endings(a.file, 1)), ([0, 0], [(g.handle, N["GRANT_USED"])]))
+        r.equal(f"{op}: and says that", (query(a.file, g).state, query(a.file, g).rkey), (N["GRANT_USED"], 0))
+        r.equal(f"{op}: others do not", (query(a.file, other).state, query(a.file, many).state), (1, 1))
+        r.equal(f"{op}: it has no other key", error_of(a.file.call, "GRANT_ROTATE", grant=g.handle), "ENOTCONN")
+        if fields:
+            r.equal("what was written is there", a.buffer.map[:64], b.buffer.map[:64])
+            got = send(op, many.rkey, many.rkey, remote_addr=many.addr)
+            r.equal("a grant for many uses outlives them", (got, endings(a.file, 1, 0.2), query(a.file, many).state), ([0, 0], [], 1))
+            got = send("SEND_WITH_IMM", other.rkey)
+            r.equal("immediate data of a send is no use", (got, query(a.file, other).state), ([0, 0], 1))
+            fresh = a.file.call("GRANT_ROTATE", grant=other.handle)
+            got = send(op, fresh.rkey, fresh.rkey, remote_addr=fresh.addr)
+            r.equal("a key that was rotated is good for one use", (got, endings(a.file, 1)), ([0, 0], [(other.handle, 2)]))
+        b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 64, remote_addr=g.addr, rkey=g.rkey)])
+        r.equal(f"{op}: and its key is dead", done(b), [10])
+        for grant in (g, other, many):
+            a.file.destroy(grant.handle)
+        for end in (a, b):
+            end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+            end.cq.reap()
+        a.connect(b)
+        b.connect(a)
+        endings(a.file, 1, 0.1)
+        a.file.submit([a.qp.wr("RECV", a.buffer, 32768, 64) for _ in range(8)])
+
+
+def test_expiry(r):
+    expired = N["GRANT_EXPIRED"]
+
+    def fresh():
+        a, b = joined()
+        return a, b, [bound(a) for _ in range(20)], a.file.grant(a.buffer, ALL)
+
+    def check(name, a, grants, free):
+        got = endings(a.file, len(grants))
+        r.equal(f"{name}: its grants end, each once", got, sorted((g.handle, expired) for g in grants))
+        r.equal(f"{name}: and say so", {(query(a.file, g).state, query(a.file, g).rkey) for g in grants}, {(expired, 0)})
+        r.equal(f"{name}: others do not", query(a.file, free).state, N["GRANT_ACTIVE"])
+        r.equal(f"{name}: their handles can be destroyed", {error_of(a.file.destroy, g.handle) for g in grants}, {"none"})
+        a.file.close()
+    for name, state in (("ERR", "QPS_ERR"), ("RESET", "QPS_RESET")):
+        a, _, grants, free = fresh()
+        a.qp.modify("STATE", qp_state=N[state])
+        late = bound(a)
+        check(f"to {name} by command", a, grants, free) if query(a.file, late).state == 1 else r.check("a later one", False)
+    a, _, grants, free = fresh()
+    a.file.destroy(a.qp.handle)
+    check("destroyed", a, grants, free)
+    a, b, grants, free = fresh()
+    a.file.submit([a.qp.wr("RECV", a.buffer, 0, 64) for _ in range(4)])
+    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 64, remote_addr=0, rkey=grants[0].rkey ^ 0xff00)])
+    r.equal("a peer without a key", done(b), [10])
+    check("to ERR by what a peer did", a, grants, free)
+    a, b, grants, free = fresh()
+    b.file.close()
+    a.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    b = End("h2")
+    a.connect(b, **ulp.FINITE)
+    a.file.submit([a.write(b, 64)])
+    r.equal("a peer that does not answer", done(a), [12])
+    check("to ERR by a send that failed", a, grants, free)
+
+
+def test_revoke(r):
+    """A peer that writes without a pause, over many packets each, while its key dies a hundred times."""
+    size, rounds = 1 << 16, int(os.environ.get("ULP_ROUNDS", "100"))
+    a, b = joined(length=2 * size, entries=512)
+    b.buffer.map[:] = pattern(7, 2 * size)
+    grant = a.file.grant(a.buffer, ALL, length=size)
+    rkey, statuses, late, still = grant.rkey, set(), 0, 0
+
+    def storm(rkey, out):
+        posted = 0
+        while True:
+            wrs = [b.qp.wr("RDMA_WRITE", b.buffer, (posted + i) % 97 * 64, size, remote_addr=grant.addr, rkey=rkey)
+                   for i in range(4)]
+            try:
+                b.file.submit(wrs)
+            except OSError as e:
+                out.append(e)
+                return
+            posted += 4
+            got = b.cq.wait(4, 60)
+            if any(c.status for c in got):
+                out += [c.status for c in got if c.status]
+                return
+    for i in range(rounds):
+        before, out = a.buffer.map[:64], []
+        writer = threading.Thread(target=storm, args=(rkey, out))
+        writer.start()
+        until = time.monotonic() + 20 * ulp.PATIENCE
+        while a.buffer.map[:64] == before and time.monotonic() < until:
+            time.sleep(0.0005)
+        still += a.buffer.map[:64] == before
+        if i % 2:
+            rkey = a.file.call("GRANT_ROTATE", grant=grant.handle).rkey
+        else:
+            a.file.destroy(grant.handle)
+        then = a.buffer.map[:size]
+        writer.join(30 * ulp.PATIENCE)
+        late += a.buffer.map[:size] != then
+        statuses |= {out[0] if out else "none"}
+        if i % 2 == 0:
+            grant = a.file.grant(a.buffer, ALL, length=size)
+            rkey = grant.rkey
+        for end in (a, b):
+            end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+            end.cq.reap()
+        a.connect(b)
+        b.connect(a)
+    r.equal(f"{rounds} times a peer was writing", still, 0)
+    r.equal(f"{rounds} times nothing landed after the key was dead", late, 0)
+    r.equal("and it got an access error, each time", statuses, {10})
+    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, size, remote_addr=grant.addr, rkey=rkey)])
+    r.equal("the last key works", (done(b), a.buffer.map[:size] == b.buffer.map[:size]), ([0], True))
+
+
+def test_ends(r):
+    """Grants that end while they are destroyed, their file is closed, their device removed."""
+    a, b = joined()
+
+    def at_once(*functions):
+        got = {}
+        def body(f):
+            got[f] = error_of(f)
+        threads = [threading.Thread(target=body, args=(f,)) for f in functions]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(30 * ulp.PATIENCE)
+        return [got.get(f, "hangs") for f in functions]
+    seen = set()
+    for _ in range(10):
+        grants = [bound(a) for _ in range(16)]
+        def destroy():
+            for g in grants:
+                a.file.destroy(g.handle)
+        seen |= {tuple(at_once(destroy, lambda: a.qp.modify("STATE", qp_state=N["QPS_RESET"])))}
+    r.equal("destroyed while their queue pair ends", seen, {("none", "none")})
+    r.equal("the buffer has one left, of another kind", a.file.call("BUFFER_QUERY", buffer=a.buffer.handle).grants, 1)
+    a.file.events()
+    seen = set()
+    for _ in range(10):
+        grants = [bound(a) for _ in range(8)]
+        def rotate():
+            for g in grants:
+                a.file.call("GRANT_ROTATE", grant=g.handle)
+        seen |= {at_once(rotate, lambda: a.qp.modify("STATE", qp_state=N["QPS_RESET"]))[1]}
+        got = endings(a.file, 8)
+        if len(got) != 8:
+            seen |= {f"{len(got)} ended"}
+        for g in grants:
+            a.file.destroy(g.handle)
+    r.equal("rotated while their queue pair ends", seen, {"none"})
+    for _ in range(5):
+        c = End("h1", access=ALL)
+        for _ in range(32):
+            bound(c)
+        c.qp.modify("STATE", qp_state=N["QPS_RESET"])
+        c.file.close()
+    c, d = End("h1", access=ALL), End("h1", access=ALL)
+    for _ in range(64):
+        bound(c)
+        bound(d)
+    c.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    d.file.destroy(d.qp.handle)
+    got = subprocess.run("timeout 10 rdma link del rxe1".split(), capture_output=True, text=True, check=False)
+    r.equal("the device goes while grants end", (got.returncode, got.stderr), (0, ""))
+    r.equal("their file is a husk", error_of(query, c.file, c.grant), "ENODEV")
+
+
+def memory(length, advice=mmap.MADV_NOHUGEPAGE, **more):
+    """Anonymous memory, in the smallest pages unless told otherwise."""
+    out = mmap.mmap(-1, length, **({"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} | more))
+    out.madvise(advice)
+    return out
+
+
+def status_of(key, pid="self"):
+    """A line of /proc/PID/status in bytes."""
+    with open(f"/proc/{pid}/status") as f:
+        return next(int(line.split()[1]) << 10 for line in f if line.startswith(key + ":"))
+
+
+def test_user(r):
+    a, b = joined()
+    pinned = status_of("VmPin")
+    for at, length in ((0, 4096), (1, 1), (4095, 2), (123, 3 << 20), (4096 * 3 + 77, KEY + 5)):
+        own = memory(4 << 20)
+        own[:] = pattern(at & 63, 4 << 20)
+        model = bytearray(own[:])
+        buffer = UserBuffer(a.file, a.pd, own, at, length)
+        got = a.file.call("BUFFER_QUERY", buffer=buffer.handle)
+        first = (address_of(own) + at) % buffer.page_size
+        pages = (at + length + 4095) // 4096 - at // 4096
+        r.equal(f"{length} bytes at {at}: what it is",
+                (got.kind, got.length, got.keys, got.mmap_offset, got.charged, status_of("VmPin") - pinned, got.flags),
+                (N["BUFFER_USER"], length, (first + length - 1) // buffer.key_bytes + 1, 0, pages << 12, pages << 12, 0))
+        n = min(length, 40000)
+        a.file.submit([a.qp.wr("RDMA_WRITE", buffer, length - n, n, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
+        r.equal(f"{length} bytes at {at}: its end is written to the peer", (done(a), b.buffer.map[:n] == own[at + length - n:at + length]),
+                ([0], True))
+        grant = a.file.grant(buffer, ALL, offset=0, length=min(length, 1 << 20))
+        b.buffer.map[:n] = pattern(99, n)
+        b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, n, remote_addr=grant.addr, rkey=grant.rkey)])
+        model[at:at + n] = pattern(99, n)
+        r.equal(f"{length} bytes at {at}: the peer writes its begin, and nothing beside it", (done(b), own[:] == model), ([0], True))
+        r.equal(f"{length} bytes at {at}: it cannot be mapped", error_of(a.file.map, 4096, buffer.handle << 32), "EINVAL")
+        a.file.destroy(grant.handle)
+        a.file.destroy(buffer.handle)
+        r.equal(f"{length} bytes at {at}: unpinned", status_of("VmPin"), pinned)
+    raw = memory(32 << 20, mmap.MADV_HUGEPAGE)
+    huge = -address_of(raw) % LARGE
+    raw[huge:huge + (16 << 20)] = bytes(16 << 20)
+    with open("/proc/self/smaps_rollup") as f:
+        thp = next(int(line.split()[1]) for line in f if line.startswith("AnonHugePages"))
+    buffer = UserBuffer(a.file, a.pd, raw, huge + 5, (16 << 20) - 5)
+    r.check("16 MiB in large pages need one key", thp >= 16 << 10 and (buffer.page_size, buffer.keys) == (LARGE, 1),
+            f"{thp} KiB, {buffer.page_size}, {buffer.keys}")
+    a.file.destroy(buffer.handle)
+
+    start = address_of(memory(4096))
+    own = memory(1 << 20)
+    own[:] = pattern(5, 1 << 20)
+    base = address_of(own)
+    only = mmap.mmap(-1, 8192, prot=mmap.PROT_READ)
+
+    def refused(addr, length, flags=0, **more):
+        return error_of(a.file.call, "BUFFER_REGISTER", **({"pd": a.pd, "addr": addr, "length": length, "flags": flags} | more))
+    read_only = N["BUFFER_READ_ONLY"]
+    hole = memory(3 * 4096)
+    hole[:] = bytes(3 * 4096)
+    gap = address_of(hole) + 4096
+    r.equal("a hole is made", ulp.libc.munmap(ctypes.c_void_p(gap), ctypes.c_size_t(4096)), 0)
+    for name, args, want in (
+            ("no bytes", (base, 0), "ERANGE"), ("more than a buffer has", (base, (1 << 30) + 1), "ERANGE"),
+            ("beyond all", (base, 2**64 - 1), "ERANGE"), ("an address of the kernel", (2**64 - 8192, 4096), "EFAULT"),
+            ("around the end", (2**64 - 4096, 8192), "EFAULT"), ("nothing", (0, 4096), "EFAULT"),
+            ("a hole", (gap - 4096, 3 * 4096), "EFAULT"), ("what may only be read", (address_of(only), 8192), "EFAULT"),
+            ("unknown flags", (base, 4096, 2), "EINVAL")):
+        r.equal(f"to register {name}", refused(*args), want)
+    r.equal("in what is no domain", refused(base, 4096, pd=a.qp.handle), "EBADFD")
+    with open("/proc/self/maps") as f:
+        vvar = [int(line.split("-")[0], 16) for line in f if "[vvar" in line]
+    r.equal("to register what is no memory", {refused(v, 4096, read_only) for v in vvar}, {"EOPNOTSUPP"})
+    r.equal("nothing of that is pinned", status_of("VmPin"), pinned)
+    buffer = UserBuffer(a.file, a.pd, only, flags=read_only)
+    r.equal("read-only: it says so", a.file.call("BUFFER_QUERY", buffer=buffer.handle).flags, read_only)
+    a.file.submit([a.qp.wr("RDMA_WRITE", buffer, 0, 8192, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
+    r.equal("read-only: it is read", (done(a), b.buffer.map[:8192] == bytes(8192)), ([0], True))
+    writes = [a.qp.wr(op, buffer, 0, 8, remote_addr=b.grant.addr, rkey=b.grant.rkey)
+              for op in ("RECV", "RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD")]
+    for wr in writes:
+        if wr.opcode == N["WR_RECV"]:
+            wr.remote_addr = wr.rkey = 0
+    r.equal("read-only: it is not written", {error_of(a.file.submit, [wr]) for wr in writes}, {"EACCES"})
+    for right in ("WRITE", "ATOMIC"):
+        r.equal(f"read-only: no grant to {right}", error_of(a.file.grant, buffer, N["ACCESS_REMOTE_" + right]), "EACCES")
+    a.file.grant(buffer, N["ACCESS_REMOTE_READ"])
+
+    # What becomes of the memory meanwhile is the caller's business, and does not harm.
+    own = memory(1 << 20)
+    own[:] = pattern(5, 1 << 20)
+    buffer = UserBuffer(a.file, a.pd, own)
+    grant = a.file.grant(buffer, ALL)
+    del start
+    own.close()
+    b.buffer.map[:] = pattern(6, b.buffer.length)
+    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 65536, remote_addr=grant.addr, rkey=grant.rkey),
+                   b.qp.wr("RDMA_READ", b.buffer, 0, 4096, remote_addr=grant.addr + (1 << 19), rkey=grant.rkey)])
+    r.equal("what was unmapped is still there for a peer", (done(b, 2), b.buffer.map[:4096]), ([0, 0], pattern(5, 1 << 20)[1 << 19:(1 << 19) + 4096]))
+    r.equal("and pinned", a.file.call("BUFFER_QUERY", buffer=buffer.handle).charged, 1 << 20)
+    own = memory(1 << 20)
+    own[:] = pattern(5, 1 << 20)
+    buffer = UserBuffer(a.file, a.pd, own)
+    grant = a.file.grant(buffer, ALL)
+    own.resize(2 << 20)  # mremap
+    b.buffer.map[:] = pattern(9, b.buffer.length)
+    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 65536, remote_addr=grant.addr, rkey=grant.rkey)])
+    r.equal("what was moved is where it was moved to", (done(b), own[:65536] == pattern(9, 65536)), ([0], True))
+    a.close()
+    b.close()
+    r.equal("nothing is pinned at the end", status_of("VmPin"), 0)
+
+
+def dmabuf(length, flags=0):
+    """A dma-buf of a memfd, and that memfd mapped; None when the kernel has none."""
+    if not os.path.exists("/dev/udmabuf"):
+        return None
+    fd = os.memfd_create("ulp", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, length)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    with open("/dev/udmabuf", "rb") as dev:
+        buf = fcntl.ioctl(dev, 0x40187542, struct.pack("IIQQ", fd, 1, 0, length))
+    memory = mmap.mmap(fd, length)
+    os.close(fd)
+    return buf, memory
+
+
+def test_import(r):
+    a, b = joined()
+
+    def imported(fd, **more):
+        return a.file.call("BUFFER_IMPORT", **({"pd": a.pd, "fd": fd} | more))
+    got = dmabuf(3 << 20)
+    if got is None:
+        r.check("a dma-buf # SKIP this kernel has no /dev/udmabuf", True)
+    else:
+        fd, memory_of = got
+        memory_of[:] = pattern(3, 3 << 20)
+        buffer = imported(fd)
+        q = a.file.call("BUFFER_QUERY", buffer=buffer.handle)
+        r.equal("what it is", (q.kind, q.length, q.mmap_offset, q.charged, q.keys, buffer.length, q.flags),
+                (N["BUFFER_DMABUF"], 3 << 20, 0, 0, buffer.keys, 3 << 20, 0))
+        r.equal("it cannot be mapped by us", error_of(a.file.map, 4096, buffer.handle << 32), "EINVAL")
+        at = min(KEY, 3 << 20) - 1000
+        a.file.submit([a.qp.wr("RDMA_WRITE", buffer, at, 5000, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
+        r.equal("it is written to a peer", (done(a), b.buffer.map[:5000] == memory_of[at:at + 5000]), ([0], True))
+        part = imported(fd, offset=1 << 20, length=8000)
+        grant = a.file.grant(part, ALL)
+        r.equal("a part of it", (part.length, grant.length), (8000, 8000))
+        b.buffer.map[:8000] = pattern(77, 8000)
+        before = memory_of[:]
+        b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 8000, remote_addr=grant.addr, rkey=grant.rkey)])
+        r.equal("which a peer writes, and nothing beside it",
+                (done(b), memory_of[:] == before[:1 << 20] + pattern(77, 8000) + before[(1 << 20) + 8000:]), ([0], True))
+        for name, fields, want in (
+                ("an offset that is no page", {"offset": 100}, "EINVAL"), ("more than there is", {"length": (3 << 20) + 1}, "ERANGE"),
+                ("what is behind it", {"offset": 3 << 20}, "ERANGE"), ("far behind it", {"offset": 1 << 63}, "ERANGE"),
+                ("around the end", {"offset": 4096, "length": 2**64 - 4096}, "ERANGE"), ("unknown flags", {"flags": 2}, "EINVAL"),
+                ("padding", {"pad": 1}, "EINVAL"), ("no domain", {"pd": a.qp.handle}, "EBADFD")):
+            r.equal(f"to import {name}", error_of(imported, fd, **fields), want)
+        only = imported(fd, flags=N["BUFFER_READ_ONLY"])
+        r.equal("read-only: no grant to write", error_of(a.file.grant, only, N["ACCESS_REMOTE_WRITE"]), "EACCES")
+        os.close(fd)
+        memory_of.close()
+        b.file.submit([b.qp.wr("RDMA_READ", b.buffer, 0, 100, remote_addr=grant.addr, rkey=grant.rkey)])
+        r.equal("it stays when its descriptor is closed", (done(b), b.buffer.map[:100]), ([0], pattern(77, 8000)[:100]))
+    heap = "/dev/dma_heap/system"
+    if os.path.exists(heap):
+        with open(heap, "rb") as dev:
+            arg = fcntl.ioctl(dev, 0xC0184800, struct.pack("QIIQ", 4 << 20, 0, os.O_RDWR | os.O_CLOEXEC, 0))
+        fd = struct.unpack("QIIQ", arg)[1]
+        buffer = imported(fd)
+        shown = mmap.mmap(fd, 4 << 20)
+        shown[:] = pattern(4, 4 << 20)
+        a.file.submit([a.qp.wr("RDMA_WRITE", buffer, 1000, 65536, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
+        r.equal("one of the system's heap", (done(a), b.buffer.map[:] == shown[1000:66536]), ([0], True))
+        r.equal("in the chunks that it has", buffer.page_size >= 65536, True)
+        os.close(fd)
+    r.equal("to import what is nothing", error_of(imported, 999), "EBADF")
+    r.equal("to import another file", error_of(imported, a.file.fd), "EINVAL")
+
+
+def test_fork(r):
+    a, b = joined()
+    own = memory(1 << 20)
+    own[:] = pattern(5, 1 << 20)
+    buffer = UserBuffer(a.file, a.pd, own)
+    grant = a.file.grant(buffer, ALL)
+    go, come, was = os.pipe(), os.pipe(), own[:8192]
+    child = os.fork()
+    if child == 0:
+        os.close(go[1])
+        ok = own[:4096] == was[:4096]
+        own[:4096] = pattern(1, 4096)  # its own copy
+        os.write(come[1], b"y" if ok else b"n")
+        os.read(go[0], 1)
+        ok = own[:4096] == pattern(1, 4096) and own[4096:8192] == was[4096:]
+        os._exit(0 if ok else 1)
+    os.close(come[1])
+    r.equal("a child has a copy", os.read(come[0], 1), b"y")
+    r.equal("which is not the parent's", own[:4096] == was[:4096], True)
+    own[100000:100064] = pattern(3, 64)
+    a.file.submit([a.qp.wr("RDMA_WRITE", buffer, 100000, 64, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
+    r.equal("the parent's writes go out", (done(a), b.buffer.map[:64]), ([0], pattern(3, 64)))
+    b.buffer.map[:8192] = pattern(8, 8192)
+    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 8192, remote_addr=grant.addr, rkey=grant.rkey)])
+    r.equal("what a peer writes comes to the parent", (done(b), own[:8192] == pattern(8, 8192)), ([0], True))
+    os.write(go[1], b"x")
+    r.equal("and not to the child", os.waitpid(child, 0)[1], 0)
+    r.equal("the parent pays", (status_of("VmPin") > 0, a.file.call("BUFFER_QUERY", buffer=buffer.handle).charged), (True, 1 << 20))
+
+    # exec: the address space that pays goes on, unseen, until the file is closed.
+    for last in ("os.execv('/bin/true', ['true'])", "os._exit(0)", "os.kill(os.getpid(), 9)", "f.close(), os.execv('/bin/true', ['true'])"):
+        code = f"""if True:
+            import mmap, os, sys
+            sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})
+            from ulp import *
+            f = File('h1', '')
+            b = UserBuffer(f, f.pd(), mmap.mmap(-1, 1 << 20))
+            Buffer(f, f.pd(), 1 << 16)
+            os.write(1, b'there')
+            {last}
+        """
+        got = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=60 * ulp.PATIENCE)
+        r.equal(f"a process that registered, then {last}", (got.stdout, got.returncode in (0, -9)), (b"there", True))
+
+
+def test_fallback(r):
+    """Without large pages to be had, a buffer has small ones, and more keys."""
+    a, _ = joined()
+    free = next(int(line.split()[1]) << 10 for line in open("/proc/meminfo") if line.startswith("MemAvailable"))
+    size = (free - (600 << 20)) & -LARGE
+    own = memory(size)
+    step = LARGE // 2
+    own.madvise(23)  # MADV_POPULATE_WRITE
+    keep = [UserBuffer(a.file, a.pd, own, at, PAGE) for at in range(0, size, step)]
+    own.madvise(mmap.MADV_DONTNEED)
+    with open("/proc/sys/vm/drop_caches", "w") as f:
+        f.write("3")
+    with open("/proc/buddyinfo") as f:
+        print("#", f.read().replace("\n", "\n# "))
+    buffers = [Buffer(a.file, a.pd, 256 << 20)]
+    while buffers[-1].page_size == LARGE and len(buffers) < 16:
+        buffers.append(Buffer(a.file, a.pd, 256 << 20))
+    got = buffers[-1]
+    r.check(f"with {len(keep)} pinned pages, a buffer of 256 MiB has smaller pages", got.page_size < LARGE,
+            f"{got.page_size} {len(buffers)}")
+    r.equal("and as many keys as they need", got.keys, max(1, (256 << 20) // (512 * got.page_size)))
+    r.equal("of that size", got.key_bytes, 512 * got.page_size)
+
+
+def main():
+    test = globals().get("test_" + (sys.argv[1] if len(sys.argv) == 2 else ""))
+    if test is None:
+        print(__doc__.split("\n\n")[1].strip(), file=sys.stderr)
+        sys.exit(2)
+    report = ulp.Report()
+    report.run(sys.argv[1], test)
+    sys.stdout.flush()
+    os._exit(report.status())
+
+
+if __name__ == "__main__":
+    main()
