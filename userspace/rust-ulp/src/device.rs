@@ -9,12 +9,13 @@ use crate::buffer::{Buffer, BufferBuilder};
 use crate::cq::{Cq, CqOptions};
 use crate::error::{Error, Result};
 use crate::events::Events;
+use crate::memory::{DmabufBuilder, UserMemoryBuilder};
 use crate::qp::{Endpoint, Gid, Path, QpBuilder, Transport};
 use crate::srq::SrqBuilder;
 use crate::sys::{Command, File, Plain};
 use std::collections::HashMap;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -85,6 +86,8 @@ pub struct Limits {
     pub max_sge: u32,
     /// Inline bytes per request.
     pub max_inline: u32,
+    /// Entries of all queues of one [`Device`] together.
+    pub max_entries: u32,
 }
 
 /// A device that can be opened; from [`Device::list`].
@@ -393,6 +396,14 @@ impl DeviceInner {
         &self.limits
     }
 
+    /// Refuses what the module does not offer: `RUST_ULP_FEATURE_*`.
+    pub(crate) fn needs(&self, feature: u64, what: &'static str) -> Result<()> {
+        if self.features & feature == 0 {
+            return Err(Error::Unsupported { what });
+        }
+        Ok(())
+    }
+
     pub(crate) fn peer_of(&self, qp: u32) -> Option<(u32, Gid)> {
         let peers = lock(&self.peers);
         peers.get(&qp).map(|end| (end.qp_num, end.gid))
@@ -579,6 +590,7 @@ impl Device {
                     max_queue_depth: query.max_queue_depth,
                     max_sge: query.max_sge,
                     max_inline: query.max_inline,
+                    max_entries: query.max_entries,
                 },
                 features: query.features,
                 info: info(&dev),
@@ -747,9 +759,7 @@ impl Device {
     ///
     /// [`Error::Unsupported`] if the module has no events.
     pub fn events(&self) -> Result<Events> {
-        if self.inner.features & abi::FEATURE_EVENTS == 0 {
-            return Err(Error::Unsupported { what: "events" });
-        }
+        self.inner.needs(abi::FEATURE_EVENTS, "events")?;
         Ok(Events::new(&self.inner))
     }
 
@@ -927,6 +937,16 @@ impl Pd {
     /// A buffer of `len` bytes, with page size and NUMA node to be chosen.
     pub fn buffer(&self, len: usize) -> BufferBuilder {
         BufferBuilder::new(self.clone(), len)
+    }
+
+    /// Memory of `len` bytes that belongs to this process, registered where it is.
+    pub fn user_memory(&self, len: usize) -> UserMemoryBuilder {
+        UserMemoryBuilder::new(self.clone(), len)
+    }
+
+    /// A dma-buf, to be used as a buffer: memory of another driver or process.
+    pub fn dmabuf(&self, fd: OwnedFd) -> DmabufBuilder {
+        DmabufBuilder::new(self.clone(), fd)
     }
 
     /// A shared receive queue of this domain, whose receives complete in `cq`.

@@ -86,6 +86,20 @@ pub enum Error {
     )]
     NotConnected,
 
+    /// The memory of a buffer is not mapped into this process.
+    #[error(
+        "the memory is not mapped into this process, only the device reaches it; \
+         map a dma-buf with DmabufBuilder::map()"
+    )]
+    NotMapped,
+
+    /// A grant has ended: its queue pair has, or it was used.
+    #[error(
+        "the grant has ended, with its queue pair or because it was used; Grant::query() says which; \
+         make a new one"
+    )]
+    GrantEnded,
+
     /// A range outside of what there is.
     #[error("{what}: {len} bytes at {offset} do not fit into {capacity}; pass a smaller range")]
     Range {
@@ -308,7 +322,7 @@ impl Error {
             Self::Unsupported { .. } => Some(libc::EOPNOTSUPP),
             Self::NoDevice { .. } => Some(libc::ENOENT),
             Self::InvalidTransition { .. } => Some(libc::EPROTO),
-            Self::NotConnected => Some(libc::ENOTCONN),
+            Self::NotConnected | Self::GrantEnded => Some(libc::ENOTCONN),
             Self::QueueFull => Some(libc::EAGAIN),
             Self::Busy { .. } => Some(libc::EBUSY),
             Self::Timeout { .. } => Some(libc::ETIME),
@@ -445,6 +459,7 @@ fn errno_hint(errno: i32) -> &'static str {
         libc::EALREADY => "the file is attached already",
         libc::EBADF => "the object was destroyed, or belongs to another Device",
         libc::EBADFD => "the object is of another type",
+        libc::EDQUOT => "over a limit of queue entries per open file, or of the rdma cgroup",
         libc::EFAULT => "an address that cannot be read or written",
         libc::EINTR => "a signal came: try again",
         libc::EINVAL => "the module does not know such a size, flag, name or number",

@@ -22,11 +22,13 @@ use std::time::{Duration, Instant};
 /// What the address of offset 0 of the memory is to peers.
 const ADDRESS: u64 = 0x7000_0000_0000;
 const PAGE: u64 = 4096;
+/// 512 pages.
+const KEY_BYTES: u64 = 2 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Kernel {
     /// The memory of all buffers and rings.
-    memory: std::fs::File,
+    memory: Arc<std::fs::File>,
     /// This process.
     process: std::fs::File,
     state: Mutex<State>,
@@ -50,6 +52,26 @@ struct State {
     moved: bool,
     /// A signal comes while a request is accepted.
     interrupt: bool,
+    /// Bytes under one key, if not [`KEY_BYTES`].
+    key_bytes: Option<u64>,
+}
+
+/// Where the first byte of something is.
+#[derive(Clone, Debug)]
+enum Place {
+    /// In a file: that of all buffers and rings, or a dma-buf.
+    File(Arc<std::fs::File>, u64),
+    /// In this process.
+    Process(u64),
+}
+
+impl Place {
+    fn plus(&self, offset: u64) -> Self {
+        match self {
+            Self::File(file, at) => Self::File(file.clone(), at + offset),
+            Self::Process(at) => Self::Process(at + offset),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -69,17 +91,25 @@ enum Object {
         requests: VecDeque<u32>,
     },
     Conn(Box<Conn>),
-    Buffer {
-        at: u64,
-        len: u64,
-        pd: u32,
-    },
-    Grant {
-        buffer: u32,
-        access: u32,
-        at: u64,
-        len: u64,
-    },
+    Buffer(Memory),
+    Grant(Grant),
+}
+
+#[derive(Debug)]
+struct Memory {
+    place: Place,
+    len: u64,
+    pd: u32,
+    kind: u32,
+    flags: u32,
+}
+
+#[derive(Debug)]
+struct Grant {
+    arg: abi::GrantCreate,
+    place: Place,
+    state: u32,
+    rkey: u32,
 }
 
 #[derive(Debug)]
@@ -185,7 +215,8 @@ impl Fields<'_> {
         }
     }
 
-    fn wr(&mut self) -> abi::Wr {
+    fn wr(&mut self, size: u32) -> abi::Wr {
+        let long = size == abi::Wr::SIZE;
         abi::Wr {
             user_data: self.u64(),
             qp: self.u32(),
@@ -198,6 +229,8 @@ impl Fields<'_> {
             sge: self.sge(),
             arg0: self.u64(),
             arg1: self.u64(),
+            timeout_ns: if long { self.u64() } else { 0 },
+            reserved: if long { self.u64() } else { 0 },
         }
     }
 }
@@ -247,7 +280,7 @@ impl Kernel {
             .write(true)
             .open("/proc/self/mem");
         Arc::new(Self {
-            memory: memory.unwrap().into(),
+            memory: Arc::new(memory.unwrap().into()),
             process: process.unwrap(),
             state: Mutex::default(),
         })
@@ -316,6 +349,11 @@ impl Kernel {
     pub(crate) fn disturb(&self) {
         let mut state = lock(&self.state);
         (state.port_state, state.moved) = (Some(1), true);
+    }
+
+    /// From now on the device puts so many bytes under one key.
+    pub(crate) fn set_key_bytes(&self, bytes: u64) {
+        lock(&self.state).key_bytes = Some(bytes);
     }
 
     /// The device goes.
@@ -403,7 +441,8 @@ impl Kernel {
             Query => |arg| {
                 arg.abi_version = abi::ABI_VERSION + state.newer;
                 arg.max_objects = 1 << 16;
-                arg.features = 0x3f;
+                arg.features = 0x6ff;
+                arg.max_entries = 1 << 16;
                 arg.max_buffer = 1 << 26;
                 (arg.max_batch, arg.max_cq_entries) = (64, 1 << 15);
                 (arg.max_queue_depth, arg.max_sge, arg.max_inline) = (4096, 16, 256);
@@ -509,7 +548,14 @@ impl Kernel {
                 arg.handle = state.add(Object::Qp(Box::new(Qp { arg: *arg, attr, recvs })));
                 Ok(())
             };
-            QpModify => |arg| state.qp(arg.qp)?.modify(arg);
+            QpModify => |arg| {
+                state.qp(arg.qp)?.modify(arg)?;
+                let over = [abi::QPS_ERR, abi::QPS_RESET].contains(&arg.attr.qp_state);
+                if over && arg.attr_mask & abi::QP_STATE != 0 {
+                    state.expire(arg.qp);
+                }
+                Ok(())
+            };
             QpQuery => |arg| {
                 let qp = state.qp(arg.qp)?;
                 (arg.qp_num, arg.qp_type, arg.attr) = (qp.arg.qp_num, qp.arg.qp_type, qp.attr);
@@ -526,22 +572,104 @@ impl Kernel {
                 arg.length = arg.length.next_multiple_of(PAGE);
                 (arg.page_size, arg.node) = (PAGE as u32, 0);
                 arg.mmap_offset = self.allocate(state, arg.length);
-                let (at, len, pd) = (arg.mmap_offset, arg.length, arg.pd);
-                arg.handle = state.add(Object::Buffer { at, len, pd });
+                let place = Place::File(self.memory.clone(), arg.mmap_offset);
+                arg.handle = state.memory(place, arg.length, arg.pd, abi::BUFFER_PAGES, 0);
+                (arg.key_bytes, arg.keys) = state.keys(arg.length);
+                Ok(())
+            };
+            BufferRegister => |arg| {
+                state.pd(arg.pd)?;
+                assert_eq!(arg.flags & !abi::BUFFER_READ_ONLY, 0);
+                if arg.length == 0 {
+                    return Err(Errno::ERANGE);
+                }
+                self.peek(arg.addr, arg.length as usize)?;
+                let place = Place::Process(arg.addr);
+                arg.handle = state.memory(place, arg.length, arg.pd, abi::BUFFER_USER, arg.flags);
+                (arg.key_bytes, arg.keys) = state.keys(arg.length);
+                arg.page_size = PAGE as u32;
+                Ok(())
+            };
+            BufferImport => |arg| {
+                state.pd(arg.pd)?;
+                assert_eq!(arg.flags & !abi::BUFFER_READ_ONLY, 0);
+                // A memfd of this process plays the dma-buf.
+                let path = format!("/proc/self/fd/{}", arg.fd);
+                let name = std::fs::read_link(&path).map_err(|_| Errno::EBADF)?;
+                if !name.to_string_lossy().contains("memfd:dmabuf") || arg.offset % PAGE != 0 {
+                    return Err(Errno::EINVAL);
+                }
+                let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+                let there = file.metadata().unwrap().len();
+                if arg.length == 0 {
+                    arg.length = there.saturating_sub(arg.offset);
+                }
+                if arg.length == 0 || arg.offset + arg.length > there {
+                    return Err(Errno::ERANGE);
+                }
+                let place = Place::File(Arc::new(file), arg.offset);
+                arg.handle = state.memory(place, arg.length, arg.pd, abi::BUFFER_DMABUF, arg.flags);
+                (arg.key_bytes, arg.keys) = state.keys(arg.length);
+                arg.page_size = PAGE as u32;
+                Ok(())
+            };
+            BufferQuery => |arg| {
+                let grants = state.objects.values().filter(|object| match object {
+                    Object::Grant(grant) => grant.arg.buffer == arg.buffer,
+                    _ => false,
+                });
+                arg.grants = grants.count() as u32;
+                let memory = state.buffer(arg.buffer)?;
+                (arg.kind, arg.flags, arg.length) = (memory.kind, memory.flags, memory.len);
+                arg.charged = memory.len.next_multiple_of(PAGE);
+                (arg.page_size, arg.node) = (PAGE as u32, 0);
+                (arg.key_bytes, arg.keys) = state.keys(arg.length);
                 Ok(())
             };
             GrantCreate => |arg| {
-                let (at, len) = state.buffer(arg.buffer)?;
+                let memory = state.buffer(arg.buffer)?;
+                let (place, len) = (memory.place.plus(arg.offset), memory.len);
                 if arg.access == 0 || arg.access & !0xe != 0 {
+                    return Err(Errno::EINVAL);
+                }
+                if arg.qp != 0 {
+                    state.qp(arg.qp)?;
+                } else if arg.flags & abi::GRANT_ONE_SHOT != 0 {
                     return Err(Errno::EINVAL);
                 }
                 if arg.length == 0 || arg.offset + arg.length > len {
                     return Err(Errno::ERANGE);
                 }
-                let (buffer, access) = (arg.buffer, arg.access);
-                let (at, len) = (at + arg.offset, arg.length);
-                arg.handle = state.add(Object::Grant { buffer, access, at, len });
-                (arg.addr, arg.rkey) = (ADDRESS + at, arg.handle << 8);
+                let most = state.keys(len).0;
+                if arg.flags & abi::GRANT_PARTIAL != 0 {
+                    arg.length = arg.length.min(most);
+                } else if arg.length > most {
+                    return Err(Errno::ERANGE);
+                }
+                arg.addr = ADDRESS + u64::from(state.next) * (1 << 32) + arg.offset;
+                arg.rkey = (state.next + 1) << 8;
+                let (state_of, rkey) = (abi::GRANT_ACTIVE, arg.rkey);
+                let grant = Grant { arg: *arg, place, state: state_of, rkey };
+                arg.handle = state.add(Object::Grant(grant));
+                Ok(())
+            };
+            GrantRotate => |arg| {
+                let grant = state.grant(arg.grant)?;
+                if grant.state != abi::GRANT_ACTIVE {
+                    return Err(Errno::ENOTCONN);
+                }
+                grant.rkey += 1;
+                (arg.rkey, arg.addr) = (grant.rkey, grant.arg.addr);
+                Ok(())
+            };
+            GrantQuery => |arg| {
+                let grant = state.grant(arg.grant)?;
+                let of = &grant.arg;
+                let active = grant.state == abi::GRANT_ACTIVE;
+                (arg.state, arg.flags) = (grant.state, of.flags & abi::GRANT_ONE_SHOT);
+                (arg.buffer, arg.qp, arg.offset) = (of.buffer, of.qp, of.offset);
+                (arg.length, arg.addr, arg.access) = (of.length, of.addr, of.access);
+                arg.rkey = if active { grant.rkey } else { 0 };
                 Ok(())
             };
             AhCreate => |arg| {
@@ -662,12 +790,13 @@ impl Kernel {
                     Object::Ah { pd, .. } => *pd == arg.handle,
                     Object::Srq(srq) => [srq.arg.pd, srq.arg.cq].contains(&arg.handle),
                     Object::Conn(conn) => conn.qp == arg.handle,
-                    Object::Buffer { pd, .. } => *pd == arg.handle,
-                    Object::Grant { buffer, .. } => *buffer == arg.handle,
+                    Object::Buffer(memory) => memory.pd == arg.handle,
+                    Object::Grant(grant) => grant.arg.buffer == arg.handle,
                 });
                 if needed {
                     return Err(Errno::EBUSY);
                 }
+                state.expire(arg.handle);
                 state.objects.remove(&arg.handle).map(drop).ok_or(Errno::EBADF)
             };
         }
@@ -807,12 +936,13 @@ impl Kernel {
     }
 
     fn submit(&self, arg: &mut abi::Submit) -> Result<(), Errno> {
-        assert_eq!((arg.size, arg.wr_size), (abi::Submit::SIZE, abi::Wr::SIZE));
+        assert_eq!(arg.size, abi::Submit::SIZE);
+        assert!([abi::Wr::SIZE, abi::WR_SIZE_V1].contains(&arg.wr_size));
         let mut state = lock(&self.state);
-        let bytes = self.peek(arg.wrs, arg.nr_wrs as usize * abi::Wr::SIZE as usize)?;
+        let bytes = self.peek(arg.wrs, arg.nr_wrs as usize * arg.wr_size as usize)?;
         let mut fields = Fields(&bytes);
         for index in 0..arg.nr_wrs {
-            if let Err(errno) = self.post(&mut state, fields.wr()) {
+            if let Err(errno) = self.post(&mut state, fields.wr(arg.wr_size)) {
                 // The real one checks all before it posts the first; here tests do without.
                 (arg.bad_index, arg.posted) = (index, index);
                 return Err(errno);
@@ -864,24 +994,20 @@ impl Kernel {
                 data.extend(self.peek(sge.offset, sge.length as usize)?);
                 continue;
             }
-            let (at, len) = state.buffer(sge.buffer)?;
-            if sge.offset + u64::from(sge.length) > len {
+            let memory = state.buffer(sge.buffer)?;
+            if sge.offset + u64::from(sge.length) > memory.len {
                 return Err(Errno::ERANGE);
             }
-            let mut bytes = vec![0; sge.length as usize];
-            self.memory
-                .read_exact_at(&mut bytes, at + sge.offset)
-                .unwrap();
-            data.extend(bytes);
+            data.extend(self.read(&memory.place.plus(sge.offset), sge.length as usize));
         }
         Ok(data)
     }
 
     fn scatter(&self, state: &State, sges: &[abi::Sge], mut data: &[u8]) -> Result<(), Errno> {
         for sge in sges {
-            let (at, _) = state.buffer(sge.buffer)?;
+            let memory = state.buffer(sge.buffer)?;
             let (head, tail) = data.split_at(data.len().min(sge.length as usize));
-            self.memory.write_all_at(head, at + sge.offset).unwrap();
+            self.write(&memory.place.plus(sge.offset), head);
             data = tail;
         }
         if data.is_empty() {
@@ -891,17 +1017,32 @@ impl Kernel {
         }
     }
 
+    fn read(&self, place: &Place, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        match place {
+            Place::File(file, at) => file.read_exact_at(&mut bytes, *at).unwrap(),
+            Place::Process(at) => bytes = self.peek(*at, len).unwrap(),
+        }
+        bytes
+    }
+
+    fn write(&self, place: &Place, bytes: &[u8]) {
+        match place {
+            Place::File(file, at) => file.write_all_at(bytes, *at).unwrap(),
+            Place::Process(at) => self.poke(*at, bytes).unwrap(),
+        }
+    }
+
     /// Where `len` bytes of the peer stand, if it granted them.
-    fn remote(&self, state: &State, wr: &abi::Wr, len: u64, needed: u32) -> Option<u64> {
+    fn remote(&self, state: &State, wr: &abi::Wr, len: u64, needed: u32) -> Option<Place> {
         match state.objects.get(&(wr.rkey >> 8)) {
-            Some(Object::Grant {
-                access,
-                at,
-                len: granted,
-                ..
-            }) if access & needed != 0 => {
-                let from = wr.remote_addr.checked_sub(ADDRESS + at)?;
-                (from.checked_add(len)? <= *granted).then_some(at + from)
+            Some(Object::Grant(grant))
+                if grant.state == abi::GRANT_ACTIVE
+                    && grant.rkey == wr.rkey
+                    && grant.arg.access & needed != 0 =>
+            {
+                let from = wr.remote_addr.checked_sub(grant.arg.addr)?;
+                (from.checked_add(len)? <= grant.arg.length).then(|| grant.place.plus(from))
             }
             _ => None,
         }
@@ -960,10 +1101,8 @@ impl Kernel {
         };
         let atomic = |f: &dyn Fn(u64) -> u64, cqe: &mut abi::Cqe| {
             let at = self.remote(state, &wr, 8, abi::ACCESS_REMOTE_ATOMIC)?;
-            let mut old = [0; 8];
-            self.memory.read_exact_at(&mut old, at).unwrap();
-            let new = f(u64::from_ne_bytes(old)).to_ne_bytes();
-            self.memory.write_all_at(&new, at).unwrap();
+            let old: [u8; 8] = self.read(&at, 8).try_into().unwrap();
+            self.write(&at, &f(u64::from_ne_bytes(old)).to_ne_bytes());
             self.scatter(state, &sges, &old).ok()?;
             cqe.byte_len = 8;
             Some(())
@@ -973,14 +1112,13 @@ impl Kernel {
             abi::WR_RDMA_WRITE | abi::WR_RDMA_WRITE_WITH_IMM => {
                 cqe.opcode = abi::WC_RDMA_WRITE;
                 self.remote(state, &wr, len, abi::ACCESS_REMOTE_WRITE)
-                    .map(|at| self.memory.write_all_at(&data, at).unwrap())
+                    .map(|at| self.write(&at, &data))
             }
             abi::WR_RDMA_READ => {
                 (cqe.opcode, cqe.byte_len) = (abi::WC_RDMA_READ, data.len() as u32);
                 self.remote(state, &wr, len, abi::ACCESS_REMOTE_READ)
                     .map(|at| {
-                        let mut bytes = vec![0; data.len()];
-                        self.memory.read_exact_at(&mut bytes, at).unwrap();
+                        let bytes = self.read(&at, data.len());
                         self.scatter(state, &sges, &bytes).unwrap();
                     })
             }
@@ -994,9 +1132,13 @@ impl Kernel {
             }
             abi::WR_SEND | abi::WR_SEND_WITH_IMM => Some(()),
             abi::WR_SEND_WITH_INV => match state.objects.get_mut(&(wr.imm_data >> 8)) {
-                Some(Object::Grant { access, .. }) => {
-                    *access = 0;
-                    Some(())
+                Some(Object::Grant(grant)) if grant.rkey == wr.imm_data => {
+                    if grant.arg.qp != 0 && Some(grant.arg.qp) != peer {
+                        None
+                    } else {
+                        grant.arg.access = 0;
+                        Some(())
+                    }
                 }
                 _ => None,
             },
@@ -1006,6 +1148,7 @@ impl Kernel {
             // Remote access error; the queue pair is in error from now on.
             (cqe.status, cqe.byte_len, cqe.vendor_err) = (10, 0, 0x2a);
             state.qp(wr.qp)?.attr.qp_state = abi::QPS_ERR;
+            state.expire(wr.qp);
         }
         let mut taken = None;
         let imm = matches!(
@@ -1053,6 +1196,9 @@ impl Kernel {
                 ..theirs
             };
             self.push(state, arg.recv_cq, &theirs);
+            if written || wr.opcode == abi::WR_SEND_WITH_INV {
+                state.used(peer, wr.imm_data);
+            }
         }
         let all = create.flags & abi::QP_SIG_ALL != 0;
         if cqe.status != 0 || all || wr.flags & abi::SEND_SIGNALED != 0 {
@@ -1177,6 +1323,7 @@ impl State {
             conn.state = abi::CONN_DISCONNECTED;
             let qp = conn.qp;
             self.qp(qp)?.attr.qp_state = abi::QPS_ERR;
+            self.expire(qp);
         }
         self.happen(abi::EVENT_DISCONNECTED, other, 0);
         Ok(())
@@ -1206,12 +1353,64 @@ impl State {
             })
     }
 
-    fn buffer(&self, handle: u32) -> Result<(u64, u64), Errno> {
+    fn memory(&mut self, place: Place, len: u64, pd: u32, kind: u32, flags: u32) -> u32 {
+        self.add(Object::Buffer(Memory {
+            place,
+            len,
+            pd,
+            kind,
+            flags,
+        }))
+    }
+
+    fn buffer(&self, handle: u32) -> Result<&Memory, Errno> {
         match self.objects.get(&handle) {
-            Some(Object::Buffer { at, len, .. }) => Ok((*at, *len)),
+            Some(Object::Buffer(memory)) => Ok(memory),
             Some(_) => Err(Errno::EBADFD),
             None => Err(Errno::EBADF),
         }
+    }
+
+    fn grant(&mut self, handle: u32) -> Result<&mut Grant, Errno> {
+        match self.objects.get_mut(&handle) {
+            Some(Object::Grant(grant)) => Ok(grant),
+            Some(_) => Err(Errno::EBADFD),
+            None => Err(Errno::EBADF),
+        }
+    }
+
+    /// Bytes under one key, and how many keys so many bytes take.
+    fn keys(&self, len: u64) -> (u64, u32) {
+        let most = self.key_bytes.unwrap_or(KEY_BYTES);
+        (most, len.div_ceil(most) as u32)
+    }
+
+    /// Ends the grants that `which` names.
+    fn end_grants(&mut self, how: u32, which: impl Fn(&Grant) -> bool) {
+        let mut ended = Vec::new();
+        for (handle, object) in &mut self.objects {
+            if let Object::Grant(grant) = object {
+                if grant.state == abi::GRANT_ACTIVE && which(grant) {
+                    grant.state = how;
+                    ended.push(*handle);
+                }
+            }
+        }
+        for handle in ended {
+            self.happen(abi::EVENT_GRANT_ENDED, handle, how);
+        }
+    }
+
+    /// A queue pair has ended.
+    fn expire(&mut self, qp: u32) {
+        self.end_grants(abi::GRANT_EXPIRED, |grant| grant.arg.qp == qp);
+    }
+
+    /// A receive of `qp` named that key.
+    fn used(&mut self, qp: u32, rkey: u32) {
+        self.end_grants(abi::GRANT_USED, |grant| {
+            grant.arg.qp == qp && grant.rkey == rkey && grant.arg.flags & abi::GRANT_ONE_SHOT != 0
+        });
     }
 
     /// The handle of the queue pair that this one is connected to.

@@ -95,7 +95,7 @@
 //! | completions | [`Cq::poll`] and [`Cq::poll_into`] without a system call, [`Cq::wait`] with a deadline, the file of a [`Device`] for `poll` and `epoll` |
 //! | connecting | [`PreparedQp::connect_cm`], [`cm::Listener`] by the RDMA connection manager; [`PreparedQp::connect_tcp`], [`Listener`] over TCP; [`PreparedQp::connect`] with an [`Endpoint`] that came another way; [`PreparedQp::modify`] step by step |
 //! | events | [`Device::events`]: ports, queues, connections, removal |
-//! | memory | [`Buffer`] of 4 KiB or 2 MiB pages on a chosen NUMA node; [`Grant`] of a part, with rights, revocable |
+//! | memory | [`Buffer`] of 4 KiB or 2 MiB pages on a chosen NUMA node, of this process's own memory, or of a dma-buf; [`Grant`] of a part, with rights, revocable, with keys that change, for one peer or one use |
 //!
 //! Posting and reaping allocate nothing, once a batch of that size was posted before.
 //!
@@ -122,6 +122,8 @@ mod events;
 mod exchange;
 #[cfg(test)]
 mod fake;
+mod grant;
+mod memory;
 mod params;
 mod qp;
 mod srq;
@@ -143,7 +145,7 @@ mod abi;
 
 pub use ah::{AddressHandle, Datagram, Destination, Grh};
 pub use batch::{DeviceBatch, QpBatch};
-pub use buffer::{Access, Buffer, BufferBuilder, Grant, LocalSlice, PageSize, RemoteSlice};
+pub use buffer::{Access, Buffer, BufferBuilder, LocalSlice, PageSize, RemoteSlice};
 pub use cq::{Completion, Cq, CqOptions, Delivery, Opcode, Status};
 pub use device::{
     Chosen, Device, DeviceEntry, DeviceInfo, GidEntry, GidType, Guid, Limits, LinkLayer, Pd,
@@ -153,6 +155,8 @@ pub use diagnosis::{Advice, Cause, Diagnosis};
 pub use error::{CompletionError, Error, Result};
 pub use events::{Event, EventKind, EventSource, Events};
 pub use exchange::{Incoming, Listener, Peer, TcpOptions, ACCEPT_TIMEOUT, EXCHANGE_TIMEOUT};
+pub use grant::{Grant, GrantFor, GrantInfo, GrantOptions, GrantState};
+pub use memory::{BufferInfo, BufferKind, DmabufBuilder, UserMemoryBuilder};
 pub use params::{AckTimeout, Retries, RnrRetries, RnrTimer, TrafficClass};
 pub use qp::{
     Connected, Endpoint, Gid, Mtu, Path, PreparedQp, Qp, QpAttr, QpBuilder, QpCaps, QpInfo,

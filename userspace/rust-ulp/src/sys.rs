@@ -16,7 +16,7 @@ use crate::abi;
 use crate::ring::SharedIndex;
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
+use nix::sys::mman::{madvise, mmap, mmap_anonymous, munmap, MapFlags, MmapAdvise, ProtFlags};
 use std::fs::OpenOptions;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -79,7 +79,12 @@ commands! {
     qp_modify QpModify IOC_QP_MODIFY "QP_MODIFY";
     qp_query QpQuery IOC_QP_QUERY "QP_QUERY";
     buffer_create BufferCreate IOC_BUFFER_CREATE "BUFFER_CREATE";
+    buffer_register BufferRegister IOC_BUFFER_REGISTER "BUFFER_REGISTER";
+    buffer_import BufferImport IOC_BUFFER_IMPORT "BUFFER_IMPORT";
+    buffer_query BufferQuery IOC_BUFFER_QUERY "BUFFER_QUERY";
     grant_create GrantCreate IOC_GRANT_CREATE "GRANT_CREATE";
+    grant_rotate GrantRotate IOC_GRANT_ROTATE "GRANT_ROTATE";
+    grant_query GrantQuery IOC_GRANT_QUERY "GRANT_QUERY";
     ah_create AhCreate IOC_AH_CREATE "AH_CREATE";
     srq_create SrqCreate IOC_SRQ_CREATE "SRQ_CREATE";
     srq_modify SrqModify IOC_SRQ_MODIFY "SRQ_MODIFY";
@@ -102,7 +107,7 @@ macro_rules! plain {
     ($($ty:ident)*) => { $(impl Plain for abi::$ty {})* };
 }
 plain!(Query Attach DeviceQuery PortQuery PkeyQuery PdCreate CqCreate QpCreate QpModify QpQuery
-    BufferCreate GrantCreate AhCreate SrqCreate SrqModify SrqQuery Listen GetRequest Accept Reject
+    BufferCreate BufferImport BufferQuery GrantCreate GrantRotate GrantQuery AhCreate SrqCreate SrqModify SrqQuery Listen GetRequest Accept Reject
     Connect Disconnect ConnQuery Destroy);
 
 /// An open `/dev/rust_ulp`.
@@ -234,6 +239,22 @@ impl File {
         Ok(arg.count)
     }
 
+    /// Registers the first `arg.length` bytes of `map`, whose address it fills in.
+    pub(crate) fn register(
+        &self,
+        map: &Mapping,
+        arg: &mut abi::BufferRegister,
+    ) -> Result<(), Errno> {
+        if arg.length > map.len as u64 {
+            return Err(Errno::EFAULT);
+        }
+        arg.addr = map.base.as_ptr().expose_provenance() as u64;
+        // SAFETY: The command itself writes to its own struct. What devices write there from now on, they
+        // write to a mapping that is ours, of which nobody has a reference but to atomics; and the kernel
+        // keeps its pages for them when it is unmapped.
+        unsafe { self.issue(arg) }
+    }
+
     /// Posts `wrs` and waits as `arg` says; `arg` is written back in every case.
     ///
     /// Addresses within `wrs` are only read from: a wrong one is an `EFAULT`, or a request with other
@@ -273,7 +294,8 @@ pub(crate) fn address_of<T>(slice: &[T]) -> u64 {
     slice.as_ptr().expose_provenance() as u64
 }
 
-/// Memory of the device file, shared with the kernel, devices and whoever they let write to it.
+/// Memory that is shared with the kernel, devices and whoever they let write to it: of the device file or
+/// of a dma-buf, or anonymous to be registered.
 ///
 /// # Invariants
 ///
@@ -290,14 +312,19 @@ unsafe impl Send for Mapping {}
 // SAFETY: All access through a shared reference is atomic.
 unsafe impl Sync for Mapping {}
 
+/// A length as mmap() has it, rounded up.
+fn whole(len: u64, multiple: usize) -> Result<NonZeroUsize, Errno> {
+    usize::try_from(len)
+        .ok()
+        .and_then(|len| len.checked_next_multiple_of(multiple))
+        .and_then(NonZeroUsize::new)
+        .ok_or(Errno::EOVERFLOW)
+}
+
 impl Mapping {
-    /// Maps `len` bytes, rounded up to whole words, at `offset`.
-    pub(crate) fn new(file: &File, offset: u64, len: u64) -> Result<Self, Errno> {
-        let len = usize::try_from(len)
-            .ok()
-            .and_then(|len| len.checked_next_multiple_of(8))
-            .and_then(NonZeroUsize::new)
-            .ok_or(Errno::EOVERFLOW)?;
+    /// Maps `len` bytes of `file`, rounded up to whole words, at `offset`.
+    pub(crate) fn new(file: &impl AsFd, offset: u64, len: u64) -> Result<Self, Errno> {
+        let len = whole(len, 8)?;
         let offset = libc::off_t::try_from(offset).map_err(|_| Errno::EOVERFLOW)?;
         // SAFETY: A new mapping at an address that the kernel chooses touches no memory of ours.
         let base = unsafe {
@@ -315,6 +342,28 @@ impl Mapping {
             base,
             len: len.get(),
         })
+    }
+
+    /// Maps `len` bytes of zeros that belong to this process alone, rounded up to whole pages of 4 KiB, or
+    /// of 2 MiB with `huge`, of which the kernel is asked to make them. A forked child does not get them.
+    pub(crate) fn anonymous(len: u64, huge: bool) -> Result<Self, Errno> {
+        let len = whole(len, if huge { 2 << 20 } else { 4096 })?;
+        let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: A new mapping at an address that the kernel chooses touches no memory of ours.
+        let base = unsafe { mmap_anonymous(None, len, prot, MapFlags::MAP_PRIVATE) }?;
+        // INVARIANT: mmap() returned a mapping of this length; pages are aligned.
+        let map = Self {
+            base,
+            len: len.get(),
+        };
+        // SAFETY: It is all ours, and what is advised leaves its contents as they are.
+        unsafe { madvise(map.base, map.len, MmapAdvise::MADV_DONTFORK) }?;
+        if huge {
+            // A kernel without huge pages says no, and small ones do.
+            // SAFETY: As before.
+            let _ = unsafe { madvise(map.base, map.len, MmapAdvise::MADV_HUGEPAGE) };
+        }
+        Ok(map)
     }
 
     /// The memory as words.

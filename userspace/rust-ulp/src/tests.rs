@@ -18,6 +18,8 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
+mod memory;
+
 const SOON: Duration = Duration::from_secs(5);
 const NOW: Duration = Duration::from_millis(5);
 
@@ -2057,7 +2059,7 @@ fn events_of_the_header_are_named() {
         assert!(!matches!(kind, EventKind::Other { .. }), "{rest}");
         known += 1;
     }
-    assert_eq!(known, 27);
+    assert_eq!(known, 28);
 }
 
 // --- the connection manager ---------------------------------------------------------------------------------
