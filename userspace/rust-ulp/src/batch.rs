@@ -4,10 +4,11 @@
 
 use crate::abi;
 use crate::ah::AddressHandle;
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, LocalSlice};
 use crate::cq::{Cq, Deadline};
 use crate::device::{lock, Device, DeviceInner};
 use crate::error::{Error, Result};
+use crate::pool::{Piece, PieceError};
 use crate::qp::{Qp, Transport};
 use crate::sys::{self, Command};
 use crate::wr::{Local, Post, Request, RequestFor, Target};
@@ -61,6 +62,8 @@ pub(crate) struct Storage {
     /// What the requests refer to.
     keep: Vec<Buffer>,
     addresses: Vec<AddressHandle>,
+    /// Pieces of pools, each with the index of its request.
+    pieces: Vec<(u32, Piece)>,
 }
 
 /// A batch of one queue pair or of many, for requests that borrow for `'a`.
@@ -91,6 +94,7 @@ impl<'a> Core<'a> {
             sges,
             keep,
             addresses,
+            ..
         } = &mut self.storage;
         if wrs.len() >= max as usize {
             return Err(Error::TooMany {
@@ -114,13 +118,35 @@ impl<'a> Core<'a> {
         Ok(())
     }
 
+    /// As [`Self::push`], for a request that names `piece`.
+    fn push_piece(
+        &mut self,
+        target: &Target<'_>,
+        piece: Piece,
+        request: Result<Request<'a>>,
+    ) -> Result<(), PieceError> {
+        // Less than there may be in one call.
+        let index = self.len() as u32;
+        let pushed = request.and_then(|request| {
+            let wr_id = piece.fly(target.life);
+            self.push(target, request.tracked(wr_id))
+        });
+        match pushed {
+            Ok(()) => self.storage.pieces.push((index, piece)),
+            Err(error) => return Err(piece.refused(error)),
+        }
+        Ok(())
+    }
+
     fn len(&self) -> usize {
         self.storage.wrs.len()
     }
 
     /// Posts everything; with `wait`, sleeps until so many completions are there.
     fn submit(mut self, wait: Option<(&Cq, u32, Duration)>) -> Result<usize> {
-        let Storage { wrs, sges, .. } = &mut self.storage;
+        let Storage {
+            wrs, sges, pieces, ..
+        } = &mut self.storage;
         for wr in wrs.iter_mut().filter(|wr| wr.num_sge > 1) {
             // An index that `push` made: the elements are there.
             let index = usize::try_from(wr.sge.offset).unwrap_or(usize::MAX);
@@ -136,6 +162,12 @@ impl<'a> Core<'a> {
             deadline = Some((cq, min, until));
         }
         let result = self.device.file().submit(wrs, &mut arg);
+        for (index, piece) in pieces.drain(..) {
+            // What was not posted is free again.
+            if result.is_ok() || index < arg.posted {
+                piece.gone();
+            }
+        }
         result.map_err(|errno| Error::Batch {
             index: arg.bad_index,
             posted: arg.posted,
@@ -157,6 +189,7 @@ impl Drop for Core<'_> {
         storage.sges.clear();
         storage.keep.clear();
         storage.addresses.clear();
+        storage.pieces.clear();
         *lock(self.home) = Some(storage);
     }
 }
@@ -187,6 +220,20 @@ impl<'a, T: Transport> QpBatch<'a, T> {
     /// [`Error::Misaligned`], [`Error::TooMany`] and the like. The batch is then as it was.
     pub fn push(&mut self, request: impl Post<'a, T>) -> Result<()> {
         self.core.push(&self.qp.target(), request.into())
+    }
+
+    /// Adds the request that `request` makes of a piece of a [`Pool`](crate::Pool), as [`Piece::post`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::push`], with the piece.
+    pub fn push_piece<R: Post<'a, T>>(
+        &mut self,
+        piece: Piece,
+        request: impl FnOnce(LocalSlice) -> Result<R>,
+    ) -> Result<(), PieceError> {
+        let request = request(piece.local()).map(Into::into);
+        self.core.push_piece(&self.qp.target(), piece, request)
     }
 
     /// Requests in it.
@@ -246,13 +293,37 @@ impl<'a> DeviceBatch<'a> {
     /// As [`QpBatch::push`]; [`Error::Sys`] with `EBADF` for a queue pair of another `Device`.
     pub fn push<Q, R: RequestFor<'a, Q>>(&mut self, qp: Q, request: R) -> Result<()> {
         let target = R::target(&qp);
-        if !Arc::ptr_eq(target.device, self.core.device) {
-            return Err(Error::Sys {
-                call: abi::Submit::NAME,
-                errno: libc::EBADF,
-            });
-        }
+        self.check(&target)?;
         self.core.push(&target, request.into())
+    }
+
+    /// Adds the request that `request` makes of a piece of a [`Pool`](crate::Pool), as [`Piece::post`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::push`], with the piece.
+    pub fn push_piece<Q, R: RequestFor<'a, Q>>(
+        &mut self,
+        qp: Q,
+        piece: Piece,
+        request: impl FnOnce(LocalSlice) -> Result<R>,
+    ) -> Result<(), PieceError> {
+        let target = R::target(&qp);
+        if let Err(error) = self.check(&target) {
+            return Err(piece.refused(error));
+        }
+        let request = request(piece.local()).map(Into::into);
+        self.core.push_piece(&target, piece, request)
+    }
+
+    fn check(&self, target: &Target<'_>) -> Result<()> {
+        if Arc::ptr_eq(target.device, self.core.device) {
+            return Ok(());
+        }
+        Err(Error::Sys {
+            call: abi::Submit::NAME,
+            errno: libc::EBADF,
+        })
     }
 
     /// Requests in it.

@@ -635,6 +635,16 @@ impl LocalSlice {
         Ok(bytes)
     }
 
+    /// A part that the caller knows to be within it.
+    pub(crate) fn part(&self, offset: usize, len: usize) -> Self {
+        debug_assert!(offset + len <= self.len);
+        Self {
+            buffer: self.buffer.clone(),
+            offset: self.offset + offset,
+            len,
+        }
+    }
+
     pub(crate) fn device(&self) -> &Arc<DeviceInner> {
         self.buffer.device()
     }

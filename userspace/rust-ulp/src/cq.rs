@@ -58,7 +58,7 @@ macro_rules! statuses {
     ($($(#[$meta:meta])* $variant:ident = $code:literal, $name:literal, $explanation:literal;)*) => {
         /// How a request ended.
         ///
-        /// Header: `rust_ulp_cqe.status`, which is `enum ib_wc_status`.
+        /// Header: `rust_ulp_cqe.status`: `enum ib_wc_status`, or `RUST_ULP_WC_STATUS_*`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Status {
@@ -169,6 +169,23 @@ statuses! {
     ResponseTimeout = 20, "response timeout", "the peer did not answer in time";
     /// Something else.
     General = 21, "general error", "the driver gave no reason: see its vendor code";
+    /// Its deadline has passed.
+    TimedOut = 256, "timed out",
+        "the deadline of the request has passed, and nobody waits for it any more; but the device is not done \
+         with it: its data may still arrive, here or at the peer, so leave its memory alone while the queue \
+         pair lives. Wait longer, or make a new queue pair";
+    /// It was given up.
+    Canceled = 257, "canceled",
+        "the request was canceled, and nobody waits for it any more; but the device is not done with it: its \
+         data may still arrive, here or at the peer, so leave its memory alone while the queue pair lives";
+}
+
+impl Status {
+    /// Whether the device may still be at work on a request that ended so: see [`Self::TimedOut`] and
+    /// [`Self::Canceled`].
+    pub fn is_unfinished(self) -> bool {
+        matches!(self, Self::TimedOut | Self::Canceled)
+    }
 }
 
 /// What a completed request was. Valid for failed requests too.

@@ -427,6 +427,8 @@ impl DeviceInner {
 pub(crate) struct Object {
     handle: u32,
     gone: AtomicBool,
+    /// Gone when the kernel has let go of it, and of what was in flight on it.
+    life: Arc<()>,
     // Dropped after the body of `drop`: the device outlives its objects.
     device: Arc<DeviceInner>,
 }
@@ -436,12 +438,17 @@ impl Object {
         Self {
             handle,
             gone: AtomicBool::new(false),
+            life: Arc::new(()),
             device: device.clone(),
         }
     }
 
     pub(crate) fn handle(&self) -> u32 {
         self.handle
+    }
+
+    pub(crate) fn life(&self) -> &Arc<()> {
+        &self.life
     }
 
     /// Notes that the kernel has destroyed it.
@@ -473,7 +480,9 @@ impl Drop for Object {
     fn drop(&mut self) {
         // An error leaves nothing to do: the device is gone, or it was destroyed before. What is left
         // goes when the file is closed.
-        let _ = self.destroy();
+        if let Err(Error::Busy { .. }) = self.destroy() {
+            std::mem::forget(self.life.clone());
+        }
     }
 }
 

@@ -100,6 +100,13 @@ pub enum Error {
     )]
     GrantEnded,
 
+    /// The peer does not keep to the rules of a [`stream`](crate::stream).
+    #[error("the peer breaks the rules of the stream: {what}; close it, and trust nothing of it")]
+    Stream {
+        /// What it did.
+        what: &'static str,
+    },
+
     /// A range outside of what there is.
     #[error("{what}: {len} bytes at {offset} do not fit into {capacity}; pass a smaller range")]
     Range {

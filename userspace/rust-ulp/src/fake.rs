@@ -52,6 +52,8 @@ struct State {
     moved: bool,
     /// A signal comes while a request is accepted.
     interrupt: bool,
+    /// Requests that the next SUBMIT posts before the device refuses.
+    stumble: Option<u32>,
     /// Bytes under one key, if not [`KEY_BYTES`].
     key_bytes: Option<u64>,
 }
@@ -349,6 +351,11 @@ impl Kernel {
     pub(crate) fn disturb(&self) {
         let mut state = lock(&self.state);
         (state.port_state, state.moved) = (Some(1), true);
+    }
+
+    /// The device refuses the request after so many of the next SUBMIT.
+    pub(crate) fn stumble(&self, after: u32) {
+        lock(&self.state).stumble = Some(after);
     }
 
     /// From now on the device puts so many bytes under one key.
@@ -941,7 +948,12 @@ impl Kernel {
         let mut state = lock(&self.state);
         let bytes = self.peek(arg.wrs, arg.nr_wrs as usize * arg.wr_size as usize)?;
         let mut fields = Fields(&bytes);
+        let stumble = state.stumble.take().unwrap_or(u32::MAX);
         for index in 0..arg.nr_wrs {
+            if index == stumble {
+                (arg.bad_index, arg.posted) = (index, index);
+                return Err(Errno::EIO);
+            }
             if let Err(errno) = self.post(&mut state, fields.wr(arg.wr_size)) {
                 // The real one checks all before it posts the first; here tests do without.
                 (arg.bad_index, arg.posted) = (index, index);

@@ -96,6 +96,7 @@
 //! | connecting | [`PreparedQp::connect_cm`], [`cm::Listener`] by the RDMA connection manager; [`PreparedQp::connect_tcp`], [`Listener`] over TCP; [`PreparedQp::connect`] with an [`Endpoint`] that came another way; [`PreparedQp::modify`] step by step |
 //! | events | [`Device::events`]: ports, queues, connections, removal |
 //! | memory | [`Buffer`] of 4 KiB or 2 MiB pages on a chosen NUMA node, of this process's own memory, or of a dma-buf; [`Grant`] of a part, with rights, revocable, with keys that change, for one peer or one use |
+//! | | [`Pool`] of pieces that come back when their request has completed; [`stream`] of bytes through a ring of the peer's |
 //!
 //! Posting and reaping allocate nothing, once a batch of that size was posted before.
 //!
@@ -125,8 +126,10 @@ mod fake;
 mod grant;
 mod memory;
 mod params;
+mod pool;
 mod qp;
 mod srq;
+pub mod stream;
 #[allow(unsafe_code)]
 mod sys;
 #[cfg(test)]
@@ -158,6 +161,7 @@ pub use exchange::{Incoming, Listener, Peer, TcpOptions, ACCEPT_TIMEOUT, EXCHANG
 pub use grant::{Grant, GrantFor, GrantInfo, GrantOptions, GrantState};
 pub use memory::{BufferInfo, BufferKind, DmabufBuilder, UserMemoryBuilder};
 pub use params::{AckTimeout, Retries, RnrRetries, RnrTimer, TrafficClass};
+pub use pool::{Piece, PieceError, Pool};
 pub use qp::{
     Connected, Endpoint, Gid, Mtu, Path, PreparedQp, Qp, QpAttr, QpBuilder, QpCaps, QpInfo,
     QpState, Rc, Transport, Uc, Ud,

@@ -890,6 +890,7 @@ impl Inner {
     fn target(&self, mtu: Option<Mtu>) -> Target<'_> {
         Target {
             handle: self.object.handle(),
+            life: self.object.life(),
             device: &self.device,
             mtu: mtu.map(Mtu::bytes),
             takes_receives: self.srq.is_none(),
@@ -1019,6 +1020,21 @@ impl<T: Transport> PreparedQp<T> {
     /// What it has room for.
     pub fn caps(&self) -> &QpCaps {
         &self.inner.caps
+    }
+
+    /// Its protection domain.
+    pub fn pd(&self) -> &Pd {
+        &self.inner.pd
+    }
+
+    /// The queue in which sends report their end.
+    pub fn send_cq(&self) -> &Cq {
+        &self.inner.send_cq
+    }
+
+    /// The queue in which receives report their end.
+    pub fn recv_cq(&self) -> &Cq {
+        &self.inner.recv_cq
     }
 
     /// This end, as the other end needs to know it. The first packet's number is random.

@@ -217,6 +217,7 @@ impl Srq {
     pub(crate) fn target(&self) -> Target<'_> {
         Target {
             handle: self.handle(),
+            life: self.inner.object.life(),
             device: &self.inner.device,
             mtu: None,
             takes_receives: true,

@@ -19,6 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 mod memory;
+mod pool;
+mod stream;
 
 const SOON: Duration = Duration::from_secs(5);
 const NOW: Duration = Duration::from_millis(5);

@@ -76,6 +76,15 @@ impl<'a> Request<'a> {
         self
     }
 
+    /// Its completion is waited for, by this number.
+    pub(crate) fn tracked(mut self, wr_id: u64) -> Self {
+        self.wr.user_data = wr_id;
+        if self.wr.opcode != abi::WR_RECV {
+            self.flag(abi::SEND_SIGNALED, true);
+        }
+        self
+    }
+
     fn flag(&mut self, flag: u16, on: bool) {
         if on {
             self.wr.flags |= flag;
@@ -208,6 +217,8 @@ pub trait RequestFor<'a, Q>: Into<Request<'a>> + sealed::Sealed {
 #[derive(Debug)]
 pub struct Target<'q> {
     pub(crate) handle: u32,
+    /// Gone with the queue.
+    pub(crate) life: &'q Arc<()>,
     pub(crate) device: &'q Arc<DeviceInner>,
     /// Most bytes of a datagram.
     pub(crate) mtu: Option<u32>,
