@@ -10,6 +10,7 @@ use crate::cq::{Cq, CqOptions};
 use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::memory::{DmabufBuilder, UserMemoryBuilder};
+use crate::multi::MultiQueueBuilder;
 use crate::qp::{Endpoint, Gid, Path, QpBuilder, Transport};
 use crate::srq::SrqBuilder;
 use crate::sys::{Command, File, Plain};
@@ -760,6 +761,11 @@ impl Device {
     /// As [`Self::create_cq`].
     pub fn create_cq_with(&self, entries: u32, options: CqOptions) -> Result<Cq> {
         Cq::create(&self.inner, entries, options)
+    }
+
+    /// Queue pairs with a completion thread each, one for each processor unless said otherwise.
+    pub fn multi_queue(&self) -> MultiQueueBuilder {
+        MultiQueueBuilder::new(self.clone())
     }
 
     /// What happens on it: ports, queues, connections, its removal.

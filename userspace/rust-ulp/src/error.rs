@@ -100,6 +100,13 @@ pub enum Error {
     )]
     GrantEnded,
 
+    /// The thread that takes completions has ended.
+    #[error(
+        "the completion thread has ended: it was stopped, or its queue or device failed, which was told \
+         once; make a new one"
+    )]
+    Stopped,
+
     /// The peer does not keep to the rules of a [`stream`](crate::stream).
     #[error("the peer breaks the rules of the stream: {what}; close it, and trust nothing of it")]
     Stream {

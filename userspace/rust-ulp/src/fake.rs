@@ -52,6 +52,8 @@ struct State {
     moved: bool,
     /// A signal comes while a request is accepted.
     interrupt: bool,
+    /// Nothing is flushed.
+    held_back: bool,
     /// Requests that the next SUBMIT posts before the device refuses.
     stumble: Option<u32>,
     /// Bytes under one key, if not [`KEY_BYTES`].
@@ -333,8 +335,17 @@ impl Kernel {
     }
 
     pub(crate) fn set_flags(&self, flags: u32, dropped: u32) {
-        self.scribble(0, FLAGS, flags);
-        self.scribble(0, DROPPED, dropped);
+        self.set_flags_of(0, flags, dropped);
+    }
+
+    pub(crate) fn set_flags_of(&self, n: usize, flags: u32, dropped: u32) {
+        self.scribble(n, DROPPED, dropped);
+        self.scribble(n, FLAGS, flags);
+    }
+
+    /// From now on nothing is flushed.
+    pub(crate) fn hold_back(&self) {
+        lock(&self.state).held_back = true;
     }
 
     /// Something happens.
@@ -560,6 +571,7 @@ impl Kernel {
                 let over = [abi::QPS_ERR, abi::QPS_RESET].contains(&arg.attr.qp_state);
                 if over && arg.attr_mask & abi::QP_STATE != 0 {
                     state.expire(arg.qp);
+                    self.flush(state, arg.qp);
                 }
                 Ok(())
             };
@@ -1219,6 +1231,30 @@ impl Kernel {
             state.cq(create.send_cq)?.reserved -= 1;
         }
         Ok(())
+    }
+
+    /// The receives of a queue pair come to nothing; in the state Reset without a word.
+    fn flush(&self, state: &mut State, qp: u32) {
+        if state.held_back {
+            return;
+        }
+        let of = state.qp(qp).unwrap();
+        let (arg, silent) = (of.arg, of.attr.qp_state == abi::QPS_RESET);
+        for (wr, _) in std::mem::take(&mut of.recvs) {
+            let cqe = abi::Cqe {
+                user_data: wr.user_data,
+                qp,
+                qp_num: arg.qp_num,
+                opcode: abi::WC_RECV,
+                status: 5,
+                ..abi::Cqe::default()
+            };
+            if silent {
+                state.cq(arg.recv_cq).unwrap().reserved -= 1;
+            } else {
+                self.push(state, arg.recv_cq, &cqe);
+            }
+        }
     }
 
     fn reserve(&self, state: &mut State, cq: u32) -> Result<(), Errno> {

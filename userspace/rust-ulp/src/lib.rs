@@ -92,7 +92,7 @@
 //! | datagrams | [`SendTo`] a [`Destination`] behind an [`AddressHandle`]; [`Qp::received`] finds payload and sender, [`Qp::reply_to`] the way back |
 //! | posting | [`Qp::post`]; [`Qp::batch`] and, over many queue pairs, [`Device::batch`]: one system call, which can also wait |
 //! | receiving | [`Recv`] per queue pair, or an [`Srq`] that many share |
-//! | completions | [`Cq::poll`] and [`Cq::poll_into`] without a system call, [`Cq::wait`] with a deadline, the file of a [`Device`] for `poll` and `epoll` |
+//! | completions | [`Cq::poll`] and [`Cq::poll_into`] without a system call, [`Cq::wait`] with a deadline, the file of a [`Device`] for `poll` and `epoll`; [`MultiQueue`], a queue pair and a completion thread for each processor |
 //! | connecting | [`PreparedQp::connect_cm`], [`cm::Listener`] by the RDMA connection manager; [`PreparedQp::connect_tcp`], [`Listener`] over TCP; [`PreparedQp::connect`] with an [`Endpoint`] that came another way; [`PreparedQp::modify`] step by step |
 //! | events | [`Device::events`]: ports, queues, connections, removal |
 //! | memory | [`Buffer`] of 4 KiB or 2 MiB pages on a chosen NUMA node, of this process's own memory, or of a dma-buf; [`Grant`] of a part, with rights, revocable, with keys that change, for one peer or one use |
@@ -125,6 +125,7 @@ mod exchange;
 mod fake;
 mod grant;
 mod memory;
+mod multi;
 mod params;
 mod pool;
 mod qp;
@@ -160,6 +161,7 @@ pub use events::{Event, EventKind, EventSource, Events};
 pub use exchange::{Incoming, Listener, Peer, TcpOptions, ACCEPT_TIMEOUT, EXCHANGE_TIMEOUT};
 pub use grant::{Grant, GrantFor, GrantInfo, GrantOptions, GrantState};
 pub use memory::{BufferInfo, BufferKind, DmabufBuilder, UserMemoryBuilder};
+pub use multi::{Completions, Lane, MultiQueue, MultiQueueBuilder};
 pub use params::{AckTimeout, Retries, RnrRetries, RnrTimer, TrafficClass};
 pub use pool::{Piece, PieceError, Pool};
 pub use qp::{

@@ -207,7 +207,7 @@ impl Pool {
 /// The number of the request for a piece in that state.
 fn wr_id(tag: u64, index: u32, flying: u32) -> u64 {
     let round = u64::from(flying >> 1) & ((1 << ROUND_BITS) - 1);
-    (tag << INDEX_BITS | u64::from(index)) << ROUND_BITS | round
+    (((tag << INDEX_BITS) | u64::from(index)) << ROUND_BITS) | round
 }
 
 /// A piece of a [`Pool`]: one's own until it is posted or dropped.

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 mod memory;
+mod multi;
 mod pool;
 mod stream;
 
