@@ -10,7 +10,7 @@ use crate::device::{lock, Device, DeviceInner};
 use crate::error::{Error, Result};
 use crate::pool::{Piece, PieceError};
 use crate::qp::{Qp, Transport};
-use crate::sys::{self, Command};
+use crate::sys::{self, Command, ShortWr};
 use crate::wr::{Local, Post, Request, RequestFor, Target};
 use nix::errno::Errno;
 use std::marker::PhantomData;
@@ -50,13 +50,34 @@ pub(crate) fn post_one(target: &Target<'_>, request: &Request<'_>) -> Result<()>
     }
     let mut arg: abi::Submit = Command::new();
     let file = target.device.file();
-    file.submit(&[wr], &mut arg).map_err(submit_error)
+    let posted = match wr.timeout_ns {
+        0 => file.submit(&[ShortWr::from(&wr)], &mut arg),
+        _ => file.submit(&[wr], &mut arg),
+    };
+    posted.map_err(submit_error)
+}
+
+/// Has the kernel complete requests of `queue`: those with that number, or all.
+pub(crate) fn cancel(device: &DeviceInner, queue: u32, wr_id: Option<u64>) -> Result<u32> {
+    device.needs(abi::FEATURE_CANCEL, "canceling requests")?;
+    let mut arg = abi::Cancel {
+        flags: if wr_id.is_none() { abi::CANCEL_ALL } else { 0 },
+        queue,
+        user_data: wr_id.unwrap_or(0),
+        ..Command::new()
+    };
+    device.call(&mut arg)?;
+    Ok(arg.canceled)
 }
 
 /// The requests of a batch as the ABI has them. Kept from one batch to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Storage {
-    wrs: Vec<abi::Wr>,
+    wrs: Vec<ShortWr>,
+    /// Deadlines, each with the index of its request, in order.
+    timeouts: Vec<(usize, u64)>,
+    /// The requests with their deadlines, if there are any.
+    long: Vec<abi::Wr>,
     /// Elements of requests with several; until the batch is submitted, `wr.sge.offset` is an index.
     sges: Vec<abi::Sge>,
     /// What the requests refer to.
@@ -91,6 +112,7 @@ impl<'a> Core<'a> {
         let max = self.device.limits().max_batch;
         let Storage {
             wrs,
+            timeouts,
             sges,
             keep,
             addresses,
@@ -114,7 +136,10 @@ impl<'a> Core<'a> {
             Local::None | Local::Bytes(_) => {}
         }
         addresses.extend(request.to.map(|to| to.ah));
-        wrs.push(wr);
+        if wr.timeout_ns != 0 {
+            timeouts.push((wrs.len(), wr.timeout_ns));
+        }
+        wrs.push((&wr).into());
         Ok(())
     }
 
@@ -145,7 +170,12 @@ impl<'a> Core<'a> {
     /// Posts everything; with `wait`, sleeps until so many completions are there.
     fn submit(mut self, wait: Option<(&Cq, u32, Duration)>) -> Result<usize> {
         let Storage {
-            wrs, sges, pieces, ..
+            wrs,
+            timeouts,
+            long,
+            sges,
+            pieces,
+            ..
         } = &mut self.storage;
         for wr in wrs.iter_mut().filter(|wr| wr.num_sge > 1) {
             // An index that `push` made: the elements are there.
@@ -161,7 +191,18 @@ impl<'a> Core<'a> {
             arg.timeout_ns = until.left_ns();
             deadline = Some((cq, min, until));
         }
-        let result = self.device.file().submit(wrs, &mut arg);
+        let file = self.device.file();
+        let result = if timeouts.is_empty() {
+            file.submit(wrs, &mut arg)
+        } else {
+            long.extend(wrs.iter().map(|wr| wr.long(0)));
+            for (index, timeout_ns) in timeouts.iter() {
+                if let Some(wr) = long.get_mut(*index) {
+                    wr.timeout_ns = *timeout_ns;
+                }
+            }
+            file.submit(long, &mut arg)
+        };
         for (index, piece) in pieces.drain(..) {
             // What was not posted is free again.
             if result.is_ok() || index < arg.posted {
@@ -186,6 +227,8 @@ impl Drop for Core<'_> {
     fn drop(&mut self) {
         let mut storage = std::mem::take(&mut self.storage);
         storage.wrs.clear();
+        storage.timeouts.clear();
+        storage.long.clear();
         storage.sges.clear();
         storage.keep.clear();
         storage.addresses.clear();

@@ -11,10 +11,11 @@
 use crate::abi;
 use crate::device::{lock, Device};
 use crate::ring::{Producer, SharedIndex};
-use crate::sys::{counting, File};
+use crate::sys::{counting, look_up, File};
 use nix::errno::Errno;
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
+use std::io::Write as _;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -54,6 +55,10 @@ struct State {
     interrupt: bool,
     /// Nothing is flushed.
     held_back: bool,
+    /// Of the entries of each SUBMIT that posts.
+    lengths: Vec<u32>,
+    /// What is new is not there.
+    old: bool,
     /// Requests that the next SUBMIT posts before the device refuses.
     stumble: Option<u32>,
     /// Bytes under one key, if not [`KEY_BYTES`].
@@ -121,9 +126,43 @@ struct Cq {
     at: u64,
     producer: Producer,
     reserved: u32,
+    eventfd: Option<std::fs::File>,
 }
 
-type Recvs = VecDeque<(abi::Wr, Vec<abi::Sge>)>;
+type Recvs = VecDeque<Recv>;
+
+#[derive(Debug)]
+struct Recv {
+    wr: abi::Wr,
+    sges: Vec<abi::Sge>,
+    end: Option<Instant>,
+    /// It has timed out or was canceled, and takes a message all the same.
+    over: bool,
+}
+
+impl Recv {
+    fn new(wr: abi::Wr, sges: Vec<abi::Sge>) -> Self {
+        let timeout = (wr.timeout_ns != 0).then(|| Duration::from_nanos(wr.timeout_ns));
+        Self {
+            wr,
+            sges,
+            end: timeout.map(|timeout| Instant::now() + timeout),
+            over: false,
+        }
+    }
+
+    /// What it says when it has come to nothing.
+    fn failed(&self, queue: u32, qp_num: u32, status: u16) -> abi::Cqe {
+        abi::Cqe {
+            user_data: self.wr.user_data,
+            qp: queue,
+            qp_num,
+            opcode: abi::WC_RECV,
+            status,
+            ..abi::Cqe::default()
+        }
+    }
+}
 
 #[derive(Debug)]
 struct Qp {
@@ -343,6 +382,16 @@ impl Kernel {
         self.scribble(n, FLAGS, flags);
     }
 
+    /// How long the entries were since the last look.
+    pub(crate) fn lengths(&self) -> Vec<u32> {
+        std::mem::take(&mut lock(&self.state).lengths)
+    }
+
+    /// From now on this is a module without what is optional.
+    pub(crate) fn forget_features(&self) {
+        lock(&self.state).old = true;
+    }
+
     /// From now on nothing is flushed.
     pub(crate) fn hold_back(&self) {
         lock(&self.state).held_back = true;
@@ -378,6 +427,15 @@ impl Kernel {
     pub(crate) fn remove(&self) {
         let mut state = lock(&self.state);
         state.gone = true;
+        for object in state.objects.values_mut() {
+            if let Object::Cq(cq) = object {
+                let at = cq.at + FLAGS;
+                self.memory
+                    .write_all_at(&abi::CQ_DEAD.to_ne_bytes(), at)
+                    .unwrap();
+                cq.signal();
+            }
+        }
         state.happen(abi::EVENT_DEVICE_REMOVED, 0, 0);
     }
 
@@ -459,7 +517,7 @@ impl Kernel {
             Query => |arg| {
                 arg.abi_version = abi::ABI_VERSION + state.newer;
                 arg.max_objects = 1 << 16;
-                arg.features = 0x6ff;
+                arg.features = if state.old { 0 } else { 0x6ff };
                 arg.max_entries = 1 << 16;
                 arg.max_buffer = 1 << 26;
                 (arg.max_batch, arg.max_cq_entries) = (64, 1 << 15);
@@ -545,6 +603,7 @@ impl Kernel {
                     at: arg.mmap_offset,
                     producer: Producer::new(arg.entries),
                     reserved: 0,
+                    eventfd: None,
                 }));
                 Ok(())
             };
@@ -702,6 +761,34 @@ impl Kernel {
                 arg.attr.hop_limit = arg.attr.hop_limit.max(64);
                 let (pd, attr) = (arg.pd, arg.attr);
                 arg.handle = state.add(Object::Ah { pd, attr });
+                Ok(())
+            };
+            Cancel => |arg| {
+                if arg.flags & !abi::CANCEL_ALL != 0 || (arg.flags != 0 && arg.user_data != 0) {
+                    return Err(Errno::EINVAL);
+                }
+                let (all, wr_id) = (arg.flags != 0, arg.user_data);
+                let which = |recv: &Recv| all || recv.wr.user_data == wr_id;
+                let status = abi::WC_STATUS_CANCELED;
+                arg.canceled = self.give_up(state, arg.queue, status, which)?;
+                Ok(())
+            };
+            CqEventfd => |arg| {
+                let cq = state.cq(arg.cq)?;
+                if arg.fd == -1 {
+                    cq.eventfd = None;
+                    return Ok(());
+                }
+                if cq.eventfd.is_some() {
+                    return Err(Errno::EBUSY);
+                }
+                let fd = look_up(arg.fd)?;
+                let path = format!("/proc/self/fd/{}", arg.fd);
+                let name = std::fs::read_link(path).unwrap();
+                if name.to_str() != Some("anon_inode:[eventfd]") {
+                    return Err(Errno::EINVAL);
+                }
+                cq.eventfd = Some(fd.into());
                 Ok(())
             };
             SrqCreate => |arg| {
@@ -960,6 +1047,9 @@ impl Kernel {
         let mut state = lock(&self.state);
         let bytes = self.peek(arg.wrs, arg.nr_wrs as usize * arg.wr_size as usize)?;
         let mut fields = Fields(&bytes);
+        if arg.nr_wrs != 0 {
+            state.lengths.push(arg.wr_size);
+        }
         let stumble = state.stumble.take().unwrap_or(u32::MAX);
         for index in 0..arg.nr_wrs {
             if index == stumble {
@@ -980,6 +1070,7 @@ impl Kernel {
         let end = Instant::now() + Duration::from_nanos(arg.timeout_ns);
         loop {
             let mut state = lock(&self.state);
+            self.tick(&mut state);
             let cq = state.cq(arg.cq)?;
             arg.completed = cq.producer.refresh(&Index(&self.memory, cq.at + HEAD));
             if arg.completed >= arg.min_complete {
@@ -1081,7 +1172,7 @@ impl Kernel {
             }
             let cq = srq.arg.cq;
             self.reserve(state, cq)?;
-            state.srq(wr.qp)?.recvs.push_back((wr, sges));
+            state.srq(wr.qp)?.recvs.push_back(Recv::new(wr, sges));
             return Ok(());
         }
         let qp = state.qp(wr.qp)?;
@@ -1093,7 +1184,7 @@ impl Kernel {
         if recv {
             assert_eq!(create.srq, 0, "the crate refuses these");
             self.reserve(state, create.recv_cq)?;
-            state.qp(wr.qp)?.recvs.push_back((wr, sges));
+            state.qp(wr.qp)?.recvs.push_back(Recv::new(wr, sges));
             return Ok(());
         }
         let data = self.gather(state, &sges)?;
@@ -1186,7 +1277,9 @@ impl Kernel {
                 cqe.status = 13;
             }
         }
-        if let (Some((recv, sges)), Some(peer)) = (taken, peer) {
+        // What takes it was given up: it is lost.
+        let taken = taken.filter(|recv| !recv.over);
+        if let (Some(recv), Some(peer)) = (taken, peer) {
             let written = wr.opcode == abi::WR_RDMA_WRITE_WITH_IMM;
             let mut theirs = abi::Cqe {
                 flags: if imm { abi::WC_WITH_IMM } else { 0 },
@@ -1203,11 +1296,11 @@ impl Kernel {
                 message.extend(&data);
             }
             if !written {
-                self.scatter(state, &sges, &message)?;
+                self.scatter(state, &recv.sges, &message)?;
             }
             let arg = state.qp(peer)?.arg;
             let theirs = abi::Cqe {
-                user_data: recv.user_data,
+                user_data: recv.wr.user_data,
                 qp: peer,
                 qp_num: arg.qp_num,
                 opcode: if written {
@@ -1240,20 +1333,54 @@ impl Kernel {
         }
         let of = state.qp(qp).unwrap();
         let (arg, silent) = (of.arg, of.attr.qp_state == abi::QPS_RESET);
-        for (wr, _) in std::mem::take(&mut of.recvs) {
-            let cqe = abi::Cqe {
-                user_data: wr.user_data,
-                qp,
-                qp_num: arg.qp_num,
-                opcode: abi::WC_RECV,
-                status: 5,
-                ..abi::Cqe::default()
-            };
+        for recv in std::mem::take(&mut of.recvs) {
+            if recv.over {
+                continue;
+            }
             if silent {
                 state.cq(arg.recv_cq).unwrap().reserved -= 1;
             } else {
-                self.push(state, arg.recv_cq, &cqe);
+                self.push(state, arg.recv_cq, &recv.failed(qp, arg.qp_num, 5));
             }
+        }
+    }
+
+    /// Gives up the receives of a queue that `which` names, and says how many there were.
+    fn give_up(
+        &self,
+        state: &mut State,
+        queue: u32,
+        status: u16,
+        which: impl Fn(&Recv) -> bool,
+    ) -> Result<u32, Errno> {
+        let (recvs, cq, qp_num) = match state.objects.get_mut(&queue) {
+            Some(Object::Qp(qp)) => (&mut qp.recvs, qp.arg.recv_cq, qp.arg.qp_num),
+            Some(Object::Srq(srq)) => (&mut srq.recvs, srq.arg.cq, 0),
+            Some(_) => return Err(Errno::EBADFD),
+            None => return Err(Errno::EBADF),
+        };
+        let mut told = Vec::new();
+        for recv in recvs.iter_mut().filter(|recv| !recv.over && which(recv)) {
+            recv.over = true;
+            told.push(recv.failed(queue, qp_num, status));
+        }
+        for cqe in &told {
+            self.push(state, cq, cqe);
+        }
+        Ok(told.len() as u32)
+    }
+
+    /// Time passes.
+    fn tick(&self, state: &mut State) {
+        let queues = state.objects.iter().filter_map(|(handle, object)| {
+            let queue = matches!(object, Object::Qp(_) | Object::Srq(_));
+            queue.then_some(*handle)
+        });
+        let now = Instant::now();
+        for queue in queues.collect::<Vec<_>>() {
+            let late = |recv: &Recv| recv.end.is_some_and(|end| end <= now);
+            self.give_up(state, queue, abi::WC_STATUS_TIMEOUT, late)
+                .unwrap();
         }
     }
 
@@ -1283,6 +1410,15 @@ impl Kernel {
         let at = cq.at + PAGE + slot * u64::from(abi::Cqe::SIZE);
         self.memory.write_all_at(&bytes, at).unwrap();
         cq.producer.publish(&Index(&self.memory, cq.at + TAIL));
+        cq.signal();
+    }
+}
+
+impl Cq {
+    fn signal(&mut self) {
+        if let Some(eventfd) = &mut self.eventfd {
+            eventfd.write_all(&1u64.to_ne_bytes()).unwrap();
+        }
     }
 }
 
@@ -1378,7 +1514,7 @@ impl State {
     }
 
     /// The first receive of a queue pair, or of its shared queue.
-    fn take(&mut self, qp: u32) -> Option<(abi::Wr, Vec<abi::Sge>)> {
+    fn take(&mut self, qp: u32) -> Option<Recv> {
         let handle = self.qp(qp).ok()?.arg.srq;
         if handle == 0 {
             return self.qp(qp).ok()?.recvs.pop_front();

@@ -90,9 +90,9 @@
 //! | transports | [`Rc`] and [`Uc`] with one peer, [`Ud`] with any |
 //! | operations | [`Write`] and [`Send`] with or without immediate data, [`SendInvalidate`], [`Read`], [`CompareSwap`], [`FetchAdd`], [`Recv`]; several elements, inline, fenced, solicited, unsignaled |
 //! | datagrams | [`SendTo`] a [`Destination`] behind an [`AddressHandle`]; [`Qp::received`] finds payload and sender, [`Qp::reply_to`] the way back |
-//! | posting | [`Qp::post`]; [`Qp::batch`] and, over many queue pairs, [`Device::batch`]: one system call, which can also wait |
+//! | posting | [`Qp::post`]; deadlines on every request ([`Send::timeout`]), [`Qp::cancel`]; [`Qp::batch`] and, over many queue pairs, [`Device::batch`]: one system call, which can also wait |
 //! | receiving | [`Recv`] per queue pair, or an [`Srq`] that many share |
-//! | completions | [`Cq::poll`] and [`Cq::poll_into`] without a system call, [`Cq::wait`] with a deadline, the file of a [`Device`] for `poll` and `epoll`; [`MultiQueue`], a queue pair and a completion thread for each processor |
+//! | completions | [`Cq::poll`] and [`Cq::poll_into`] without a system call, [`Cq::wait`] with a deadline, [`Cq::eventfd`] or the file of a [`Device`] for `poll` and `epoll`; [`MultiQueue`], a queue pair and a completion thread for each processor |
 //! | connecting | [`PreparedQp::connect_cm`], [`cm::Listener`] by the RDMA connection manager; [`PreparedQp::connect_tcp`], [`Listener`] over TCP; [`PreparedQp::connect`] with an [`Endpoint`] that came another way; [`PreparedQp::modify`] step by step |
 //! | events | [`Device::events`]: ports, queues, connections, removal |
 //! | memory | [`Buffer`] of 4 KiB or 2 MiB pages on a chosen NUMA node, of this process's own memory, or of a dma-buf; [`Grant`] of a part, with rights, revocable, with keys that change, for one peer or one use |
@@ -150,7 +150,7 @@ mod abi;
 pub use ah::{AddressHandle, Datagram, Destination, Grh};
 pub use batch::{DeviceBatch, QpBatch};
 pub use buffer::{Access, Buffer, BufferBuilder, LocalSlice, PageSize, RemoteSlice};
-pub use cq::{Completion, Cq, CqOptions, Delivery, Opcode, Status};
+pub use cq::{Completion, Cq, CqEventFd, CqOptions, Delivery, Opcode, Status};
 pub use device::{
     Chosen, Device, DeviceEntry, DeviceInfo, GidEntry, GidType, Guid, Limits, LinkLayer, Pd,
     PortInfo, PortState,

@@ -3,7 +3,7 @@
 //! Queue pairs, from the builder to the connection.
 
 use crate::abi;
-use crate::batch::{post_one, QpBatch, Storage};
+use crate::batch::{cancel, post_one, QpBatch, Storage};
 use crate::buffer::Access;
 use crate::cq::Cq;
 use crate::device::{Device, DeviceInner, Object, Pd};
@@ -990,6 +990,28 @@ impl<T: Transport> PreparedQp<T> {
         post_one(&self.target(), &recv.into())
     }
 
+    /// Completes the requests in flight whose number is `wr_id` as
+    /// [`Status::Canceled`](crate::Status::Canceled), and returns how many there were. What has completed
+    /// already stays as it is, and the queue goes on. The device is not done with what was canceled: see there.
+    ///
+    /// Header struct: `rust_ulp_cancel`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the module does not cancel, [`Error::DeviceGone`].
+    pub fn cancel(&self, wr_id: u64) -> Result<u32> {
+        cancel(&self.inner.device, self.handle(), Some(wr_id))
+    }
+
+    /// As [`Self::cancel`], for all requests in flight.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::cancel`].
+    pub fn cancel_all(&self) -> Result<u32> {
+        cancel(&self.inner.device, self.handle(), None)
+    }
+
     /// Takes it from the state Reset to Init.
     fn initialize(&self) -> Result<()> {
         let (inner, params) = (&self.inner, &self.inner.params);
@@ -1237,6 +1259,28 @@ impl<T: Transport> Qp<T> {
     /// As [`Self::post`].
     pub fn post_recv(&self, recv: Recv<'_>) -> Result<()> {
         self.post(recv)
+    }
+
+    /// Completes the requests in flight whose number is `wr_id` as
+    /// [`Status::Canceled`](crate::Status::Canceled), and returns how many there were. What has completed
+    /// already stays as it is, and the queue goes on. The device is not done with what was canceled: see there.
+    ///
+    /// Header struct: `rust_ulp_cancel`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the module does not cancel, [`Error::DeviceGone`].
+    pub fn cancel(&self, wr_id: u64) -> Result<u32> {
+        cancel(&self.inner.device, self.handle(), Some(wr_id))
+    }
+
+    /// As [`Self::cancel`], for all requests in flight.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::cancel`].
+    pub fn cancel_all(&self) -> Result<u32> {
+        cancel(&self.inner.device, self.handle(), None)
     }
 
     /// An empty batch of requests, to be posted by one call.

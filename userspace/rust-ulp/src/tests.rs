@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
+mod cancel;
 mod memory;
 mod multi;
 mod pool;
@@ -1530,7 +1531,7 @@ fn errnos_of_the_header_are_explained() {
 
 #[test]
 fn statuses_are_explained() {
-    for code in 1..=21 {
+    for code in (1..=21).chain([256, 257]) {
         let status = Status::from_code(code);
         assert!(!matches!(status, Status::Other(_)), "{code}");
         assert!(
@@ -1539,6 +1540,7 @@ fn statuses_are_explained() {
         );
     }
     assert!(matches!(Status::from_code(22), Status::Other(22)));
+    assert!(matches!(Status::from_code(258), Status::Other(258)));
 }
 
 // --- unreliable connections -------------------------------------------------------------------------------
