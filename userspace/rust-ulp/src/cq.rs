@@ -11,8 +11,6 @@ use crate::sys::{Command, RingMap, ShortWr};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::fmt;
-#[cfg(feature = "tokio")]
-use std::os::fd::RawFd;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -686,13 +684,6 @@ impl CqEventFd {
 impl AsFd for CqEventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
-    }
-}
-
-#[cfg(feature = "tokio")]
-impl AsRawFd for CqEventFd {
-    fn as_raw_fd(&self) -> RawFd {
-        self.fd.as_fd().as_raw_fd()
     }
 }
 

@@ -100,6 +100,13 @@
 //!
 //! Posting and reaping allocate nothing, once a batch of that size was posted before.
 //!
+//! # Features
+//!
+//! None is on unless asked for.
+//!
+//! - `tokio`: `AsyncCq` and `AsyncEvents`, which tasks wait for.
+//! - `io-uring`: `uring`, which posts requests by io_uring, without a system call for each.
+//!
 //! # Errors
 //!
 //! Each [`Error`] says what happened and what to do. [`Error::is_backpressure`] tells a full queue,
@@ -112,6 +119,8 @@
 mod ring;
 
 mod ah;
+#[cfg(feature = "tokio")]
+mod asynchronous;
 mod batch;
 mod buffer;
 pub mod cm;
@@ -148,6 +157,8 @@ macro_rules! abi_check {
 mod abi;
 
 pub use ah::{AddressHandle, Datagram, Destination, Grh};
+#[cfg(feature = "tokio")]
+pub use asynchronous::{AsyncCq, AsyncEvents};
 pub use batch::{DeviceBatch, QpBatch};
 pub use buffer::{Access, Buffer, BufferBuilder, LocalSlice, PageSize, RemoteSlice};
 pub use cq::{Completion, Cq, CqEventFd, CqOptions, Delivery, Opcode, Status};

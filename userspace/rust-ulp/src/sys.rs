@@ -336,6 +336,22 @@ pub(crate) fn wait_for(fd: BorrowedFd<'_>, flags: PollFlags, left: Duration) -> 
     }
 }
 
+/// A file of which a task of tokio waits for `interest`, by a descriptor of its own.
+///
+/// # Panics
+///
+/// Outside of a runtime of tokio that has I/O enabled.
+#[cfg(feature = "tokio")]
+pub(crate) fn async_fd(
+    file: &impl AsFd,
+    interest: tokio::io::Interest,
+) -> std::io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
+    let fd = file.as_fd().try_clone_to_owned()?;
+    // SAFETY: An `OwnedFd` is one open descriptor for as long as it lives, and the `AsyncFd` owns it.
+    let fd = unsafe { tokio::io::unix::AsyncFd::register_with_interest(fd, interest) };
+    Ok(fd?)
+}
+
 /// The address of memory that a request reads while it is submitted.
 pub(crate) fn address_of<T>(slice: &[T]) -> u64 {
     slice.as_ptr().expose_provenance() as u64
