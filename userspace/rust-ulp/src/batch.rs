@@ -11,6 +11,8 @@ use crate::error::{Error, Result};
 use crate::pool::{Piece, PieceError};
 use crate::qp::{Qp, Transport};
 use crate::sys::{self, Command, ShortWr};
+#[cfg(feature = "io-uring")]
+use crate::uring::Ring;
 use crate::wr::{Local, Post, Request, RequestFor, Target};
 use nix::errno::Errno;
 use std::marker::PhantomData;
@@ -21,7 +23,7 @@ use std::time::Duration;
 const STACK_SGES: usize = 32;
 
 /// What an error of SUBMIT means.
-fn submit_error(errno: Errno) -> Error {
+pub(crate) fn submit_error(errno: Errno) -> Error {
     match errno {
         Errno::EAGAIN => Error::QueueFull,
         Errno::ENOTCONN => Error::NotConnected,
@@ -78,13 +80,76 @@ pub(crate) struct Storage {
     timeouts: Vec<(usize, u64)>,
     /// The requests with their deadlines, if there are any.
     long: Vec<abi::Wr>,
-    /// Elements of requests with several; until the batch is submitted, `wr.sge.offset` is an index.
+    /// Elements of requests with several; until the batch is submitted, `wr.sge.offset` is an index into
+    /// these, or into the bytes.
     sges: Vec<abi::Sge>,
+    /// Bytes of inline requests.
+    bytes: Vec<u8>,
     /// What the requests refer to.
     keep: Vec<Buffer>,
     addresses: Vec<AddressHandle>,
     /// Pieces of pools, each with the index of its request.
     pieces: Vec<(u32, Piece)>,
+}
+
+/// The requests with their deadlines.
+fn lengthen(wrs: &[ShortWr], timeouts: &[(usize, u64)], long: &mut Vec<abi::Wr>) {
+    long.extend(wrs.iter().map(|wr| wr.long(0)));
+    for (index, timeout_ns) in timeouts {
+        if let Some(wr) = long.get_mut(*index) {
+            wr.timeout_ns = *timeout_ns;
+        }
+    }
+}
+
+impl Storage {
+    /// Makes the requests point at their elements and inline bytes, which stand in here.
+    fn point(&mut self) {
+        for wr in &mut self.wrs {
+            // An index that `push` made: what it is of is there.
+            let index = usize::try_from(wr.sge.offset).unwrap_or(usize::MAX);
+            if wr.num_sge > 1 {
+                wr.sge.offset = sys::address_of(self.sges.get(index..).unwrap_or_default());
+            } else if wr.num_sge == 1 && wr.sge.buffer == 0 {
+                wr.sge.offset = sys::address_of(self.bytes.get(index..).unwrap_or_default());
+            }
+        }
+    }
+
+    #[cfg(feature = "io-uring")]
+    pub(crate) fn len(&self) -> usize {
+        self.wrs.len()
+    }
+
+    /// As the command of a batch, whose requests stay where they are.
+    #[cfg(feature = "io-uring")]
+    pub(crate) fn command(&mut self) -> abi::UringBatch {
+        self.point();
+        let (wrs, wr_size) = if self.timeouts.is_empty() {
+            (sys::address_of(&self.wrs), abi::WR_SIZE_V1)
+        } else {
+            lengthen(&self.wrs, &self.timeouts, &mut self.long);
+            (sys::address_of(&self.long), abi::Wr::SIZE)
+        };
+        abi::UringBatch {
+            wrs,
+            // At most what goes into one call; and the sizes are small.
+            nr_wrs: self.wrs.len() as u16,
+            wr_size: wr_size as u16,
+            flags: 0,
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.wrs.clear();
+        self.timeouts.clear();
+        self.long.clear();
+        self.sges.clear();
+        self.bytes.clear();
+        self.keep.clear();
+        self.addresses.clear();
+        self.pieces.clear();
+    }
 }
 
 /// A batch of one queue pair or of many, for requests that borrow for `'a`.
@@ -93,8 +158,8 @@ struct Core<'a> {
     device: &'a Arc<DeviceInner>,
     home: &'a Mutex<Option<Storage>>,
     storage: Storage,
-    /// Inline bytes are read when the batch is submitted.
-    bytes: PhantomData<&'a [u8]>,
+    /// What requests borrow, they borrow for as long as there is the batch.
+    requests: PhantomData<Request<'a>>,
 }
 
 impl<'a> Core<'a> {
@@ -104,7 +169,7 @@ impl<'a> Core<'a> {
             device,
             home,
             storage,
-            bytes: PhantomData,
+            requests: PhantomData,
         }
     }
 
@@ -114,6 +179,7 @@ impl<'a> Core<'a> {
             wrs,
             timeouts,
             sges,
+            bytes,
             keep,
             addresses,
             ..
@@ -133,7 +199,13 @@ impl<'a> Core<'a> {
         match request.local {
             Local::One(slice) => keep.push(slice.into_buffer()),
             Local::Many(slices) => keep.extend(slices.iter().map(|slice| slice.buffer().clone())),
-            Local::None | Local::Bytes(_) => {}
+            Local::Bytes(inline) => {
+                if wr.num_sge == 1 {
+                    wr.sge.offset = bytes.len() as u64;
+                    bytes.extend_from_slice(inline);
+                }
+            }
+            Local::None => {}
         }
         addresses.extend(request.to.map(|to| to.ah));
         if wr.timeout_ns != 0 {
@@ -167,21 +239,27 @@ impl<'a> Core<'a> {
         self.storage.wrs.len()
     }
 
+    /// Has a ring of io_uring post everything: see [`DeviceBatch::submit_by`].
+    #[cfg(feature = "io-uring")]
+    fn submit_by(mut self, ring: &mut Ring, wr_id: u64) -> Result<()> {
+        if !self.storage.pieces.is_empty() {
+            return Err(Error::Unsupported {
+                what: "a piece of a pool in a batch by io_uring",
+            });
+        }
+        ring.push_batch(self.device, &mut self.storage, wr_id)
+    }
+
     /// Posts everything; with `wait`, sleeps until so many completions are there.
     fn submit(mut self, wait: Option<(&Cq, u32, Duration)>) -> Result<usize> {
+        self.storage.point();
         let Storage {
             wrs,
             timeouts,
             long,
-            sges,
             pieces,
             ..
         } = &mut self.storage;
-        for wr in wrs.iter_mut().filter(|wr| wr.num_sge > 1) {
-            // An index that `push` made: the elements are there.
-            let index = usize::try_from(wr.sge.offset).unwrap_or(usize::MAX);
-            wr.sge.offset = sys::address_of(sges.get(index..).unwrap_or_default());
-        }
         let mut arg: abi::Submit = Command::new();
         let mut deadline = None;
         if let Some((cq, min, timeout)) = wait {
@@ -195,12 +273,7 @@ impl<'a> Core<'a> {
         let result = if timeouts.is_empty() {
             file.submit(wrs, &mut arg)
         } else {
-            long.extend(wrs.iter().map(|wr| wr.long(0)));
-            for (index, timeout_ns) in timeouts.iter() {
-                if let Some(wr) = long.get_mut(*index) {
-                    wr.timeout_ns = *timeout_ns;
-                }
-            }
+            lengthen(wrs, timeouts, long);
             file.submit(long, &mut arg)
         };
         for (index, piece) in pieces.drain(..) {
@@ -226,13 +299,7 @@ impl<'a> Core<'a> {
 impl Drop for Core<'_> {
     fn drop(&mut self) {
         let mut storage = std::mem::take(&mut self.storage);
-        storage.wrs.clear();
-        storage.timeouts.clear();
-        storage.long.clear();
-        storage.sges.clear();
-        storage.keep.clear();
-        storage.addresses.clear();
-        storage.pieces.clear();
+        storage.clear();
         *lock(self.home) = Some(storage);
     }
 }
@@ -357,6 +424,18 @@ impl<'a> DeviceBatch<'a> {
         }
         let request = request(piece.local()).map(Into::into);
         self.core.push_piece(&target, piece, request)
+    }
+
+    /// Has a ring of io_uring post all of it when that is submitted, as one entry, which completes when all
+    /// of it has: `wr_id` is its number. Nothing is posted when one of the requests is refused.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ring::push`](crate::uring::Ring::push); [`Error::TooMany`] for a batch of no requests, or of more
+    /// than 65,535, [`Error::Unsupported`] if a piece of a [`Pool`](crate::Pool) is in it.
+    #[cfg(feature = "io-uring")]
+    pub fn submit_by(self, ring: &mut Ring, wr_id: u64) -> Result<()> {
+        self.core.submit_by(ring, wr_id)
     }
 
     fn check(&self, target: &Target<'_>) -> Result<()> {

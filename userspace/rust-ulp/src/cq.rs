@@ -286,7 +286,7 @@ impl Completion {
         src_qp: 0,
     };
 
-    fn new(cqe: &abi::Cqe, device: &DeviceInner) -> Self {
+    pub(crate) fn new(cqe: &abi::Cqe, device: &DeviceInner) -> Self {
         let failed = cqe.status != 0;
         Self {
             wr_id: cqe.user_data,

@@ -517,7 +517,7 @@ impl Kernel {
             Query => |arg| {
                 arg.abi_version = abi::ABI_VERSION + state.newer;
                 arg.max_objects = 1 << 16;
-                arg.features = if state.old { 0 } else { 0x6ff };
+                arg.features = if state.old { 0 } else { 0x7ff };
                 arg.max_entries = 1 << 16;
                 arg.max_buffer = 1 << 26;
                 (arg.max_batch, arg.max_cq_entries) = (64, 1 << 15);

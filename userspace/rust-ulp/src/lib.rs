@@ -144,6 +144,8 @@ pub mod stream;
 mod sys;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "io-uring")]
+pub mod uring;
 pub mod wire;
 mod wr;
 

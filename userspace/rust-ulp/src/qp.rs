@@ -890,6 +890,7 @@ impl Inner {
     fn target(&self, mtu: Option<Mtu>) -> Target<'_> {
         Target {
             handle: self.object.handle(),
+            qp_num: self.qp_num,
             life: self.object.life(),
             device: &self.device,
             mtu: mtu.map(Mtu::bytes),

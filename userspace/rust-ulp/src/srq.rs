@@ -240,6 +240,7 @@ impl Srq {
     pub(crate) fn target(&self) -> Target<'_> {
         Target {
             handle: self.handle(),
+            qp_num: 0,
             life: self.inner.object.life(),
             device: &self.inner.device,
             mtu: None,

@@ -352,6 +352,139 @@ pub(crate) fn async_fd(
     Ok(fd?)
 }
 
+/// A ring of io_uring with entries of 128 bytes and completions of 32, for commands of device files.
+#[cfg(feature = "io-uring")]
+pub(crate) struct Uring {
+    ring: io_uring::IoUring<io_uring::squeue::Entry128, io_uring::cqueue::Entry32>,
+    /// Entries that go into the ring together.
+    staged: Vec<io_uring::squeue::Entry128>,
+}
+
+/// What a completion of a [`Uring`] says.
+#[cfg(feature = "io-uring")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UringCqe {
+    pub(crate) user_data: u64,
+    pub(crate) res: i32,
+    pub(crate) extra: u64,
+}
+
+#[cfg(feature = "io-uring")]
+impl Uring {
+    /// Sets a ring up, with a thread of the kernel's that takes the entries if `idle_ms` says how long it
+    /// looks for them before it sleeps.
+    pub(crate) fn new(entries: u32, idle_ms: Option<u32>) -> std::io::Result<Self> {
+        let mut builder = io_uring::IoUring::builder();
+        if let Some(idle_ms) = idle_ms {
+            builder.setup_sqpoll(idle_ms);
+        }
+        builder.dontfork();
+        let ring = builder.build(entries)?;
+        let staged = Vec::with_capacity(ring.params().sq_entries() as usize);
+        Ok(Self { ring, staged })
+    }
+
+    /// Entries that go into the ring together at most.
+    pub(crate) fn entries(&self) -> u32 {
+        self.ring.params().sq_entries()
+    }
+
+    pub(crate) fn staged(&self) -> usize {
+        self.staged.len()
+    }
+
+    /// Adds a command to what goes into the ring next. There is room for [`Self::entries`].
+    pub(crate) fn stage(&mut self, file: RawFd, op: u32, cmd: [u8; 80], user_data: u64) {
+        let entry = io_uring::opcode::UringCmd80::new(io_uring::types::Fd(file), op).cmd(cmd);
+        self.staged.push(entry.build().user_data(user_data));
+    }
+
+    /// Takes back what was added and is not in the ring yet: the numbers.
+    pub(crate) fn discard(&mut self) -> impl Iterator<Item = u64> + '_ {
+        self.staged.drain(..).map(|entry| entry.get_user_data())
+    }
+
+    /// The next command starts only when the last one that was added has succeeded.
+    pub(crate) fn link(&mut self) {
+        if let Some(last) = self.staged.pop() {
+            self.staged
+                .push(last.flags(io_uring::squeue::Flags::IO_LINK));
+        }
+    }
+
+    /// Puts what was added into the ring, and has the kernel take it if it does not do so by itself. False
+    /// when there is no room: then it is still to be put there.
+    pub(crate) fn submit(&mut self) -> std::io::Result<bool> {
+        if !self.staged.is_empty() {
+            let mut queue = self.ring.submission();
+            // SAFETY: What a command of /dev/rust_ulp has addresses of, the kernel reads and does not write,
+            // and copies: a wrong one is an EFAULT, or a request with other bytes of this process in it.
+            // Where the data is, it names by handles of the kernel's. `crate::uring` keeps what is read.
+            if unsafe { queue.push_multiple(&self.staged) }.is_err() {
+                return Ok(false);
+            }
+            drop(queue);
+            self.staged.clear();
+        }
+        loop {
+            match self.ring.submit() {
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                result => return result.map(|_| true),
+            }
+        }
+    }
+
+    /// Sleeps until there is a completion, a signal comes, or the time is over.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> std::io::Result<()> {
+        let timeout = io_uring::types::Timespec::from(timeout);
+        let args = io_uring::types::SubmitArgs::new().timespec(&timeout);
+        match self.ring.submitter().submit_with_args(1, &args) {
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ETIME | libc::EINTR) => Ok(()),
+                _ => Err(error),
+            },
+            Ok(_) => Ok(()),
+        }
+    }
+
+    /// Takes the oldest completion, if there is one.
+    pub(crate) fn next(&mut self) -> Option<UringCqe> {
+        let entry = self.ring.completion().next()?;
+        let [extra, _] = *entry.big_cqe();
+        Some(UringCqe {
+            user_data: entry.user_data(),
+            res: entry.result(),
+            extra,
+        })
+    }
+}
+
+#[cfg(feature = "io-uring")]
+impl AsFd for Uring {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ring.as_fd()
+    }
+}
+
+/// A request as the bytes of a command.
+#[cfg(feature = "io-uring")]
+pub(crate) fn request_bytes(wr: &abi::Wr) -> [u8; 80] {
+    // SAFETY: Both are 80 bytes, and a `Wr` has no padding.
+    unsafe { std::mem::transmute::<abi::Wr, [u8; 80]>(*wr) }
+}
+
+/// A batch as the bytes of a command.
+#[cfg(feature = "io-uring")]
+pub(crate) fn batch_bytes(batch: &abi::UringBatch) -> [u8; 80] {
+    let mut bytes = [0; 80];
+    // SAFETY: Both are 16 bytes, and a `UringBatch` has no padding.
+    let head = unsafe { std::mem::transmute::<abi::UringBatch, [u8; 16]>(*batch) };
+    for (to, from) in bytes.iter_mut().zip(head) {
+        *to = from;
+    }
+    bytes
+}
+
 /// The address of memory that a request reads while it is submitted.
 pub(crate) fn address_of<T>(slice: &[T]) -> u64 {
     slice.as_ptr().expose_provenance() as u64

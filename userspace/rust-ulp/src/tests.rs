@@ -25,6 +25,8 @@ mod memory;
 mod multi;
 mod pool;
 mod stream;
+#[cfg(feature = "io-uring")]
+mod uring;
 
 const SOON: Duration = Duration::from_secs(5);
 const NOW: Duration = Duration::from_millis(5);

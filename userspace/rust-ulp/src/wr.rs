@@ -231,6 +231,8 @@ pub trait RequestFor<'a, Q>: Into<Request<'a>> + sealed::Sealed {
 #[derive(Debug)]
 pub struct Target<'q> {
     pub(crate) handle: u32,
+    /// 0 where it is none of one queue pair.
+    pub(crate) qp_num: u32,
     /// Gone with the queue.
     pub(crate) life: &'q Arc<()>,
     pub(crate) device: &'q Arc<DeviceInner>,
