@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 type Builder = io_uring::Builder<Entry128, cqueue::Entry32>;
+type Setup = fn(&mut Builder);
 
 const CANCELED: i32 = -(Errno::ECANCELED as i32);
 const FLUSHED: u16 = 5;
@@ -1094,7 +1095,7 @@ fn off() -> Outcome {
 
 /// Runs all cases that need nothing but a device.
 pub fn suite(report: &mut Report) {
-    let kinds: [(&str, fn(&mut Builder)); 4] = [
+    let kinds: [(&str, Setup); 4] = [
         ("a plain ring", |_| ()),
         ("one that defers its work", |builder| {
             builder.setup_single_issuer().setup_defer_taskrun();
