@@ -478,6 +478,9 @@ impl Canceling<'_> {
     }
 }
 
+/// How many buffers a stream fills before it lets others have their turn.
+const TURNS: u32 = 64;
+
 /// What a stream is fed from.
 pub(crate) trait Source: Send + Sync + 'static {
     /// Keeps `stream`, and wakes it when there is something, which may be now. Fails when it has
@@ -537,7 +540,14 @@ impl Stream {
         // SAFETY: It came out of `Arc::into_raw` in `Entry::stream`, and is given back below only.
         let source = unsafe { kernel::sync::ArcBorrow::from_raw(context) };
         let group = pdu.kind().load(Relaxed) & kind::COUNT;
+        let mut turns = 0..TURNS;
         let error = loop {
+            if turns.next().is_none() {
+                // Others have work for the task, too. It stays woken.
+                // SAFETY: The command has not completed, and is in no list of task work.
+                unsafe { bindings::rust_ulp_h_uring_stream(cmd) };
+                return;
+            }
             match source.poll() {
                 Ok(false) => return,
                 Err(error) => break error.to_errno(),

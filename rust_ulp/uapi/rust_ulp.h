@@ -979,9 +979,10 @@ struct rust_ulp_wr {
  * EAGAIN: a queue, or the completion queue that must have room for every request
  * in flight, is full. Reap and try again.
  *
- * The wait does not fail the command: @wait_error is 0, -ETIME, -EINTR, also when an io_uring
- * of the task has something for it, or -EIO when the device's own completion queue has failed (RUST_ULP_CQ_ERROR), and what
- * was posted stays posted. ENODEV when the device is removed meanwhile.
+ * The wait does not fail the command: @wait_error is 0, -ETIME, -EINTR (also when an
+ * io_uring of the task has something for it), or -EIO when the device's own completion
+ * queue has failed (RUST_ULP_CQ_ERROR), and what was posted stays posted. ENODEV when the
+ * device is removed meanwhile.
  */
 struct rust_ulp_submit {
 	__u32 size;
