@@ -914,3 +914,8 @@ void rust_ulp_h_timer_cancel(struct rust_ulp_timer *timer)
 {
 	hrtimer_cancel(&timer->timer);
 }
+
+bool rust_ulp_h_is_killed(void)
+{
+	return fatal_signal_pending(current);
+}

@@ -242,6 +242,7 @@ int rust_ulp_h_map_pages(struct vm_area_struct *vma, unsigned long addr, struct 
 bool rust_ulp_h_vma_is_shared(const struct vm_area_struct *vma);
 bool rust_ulp_h_node_online(int node);
 void rust_ulp_h_relax(void);
+bool rust_ulp_h_is_killed(void);
 
 struct rust_ulp_uring *rust_ulp_h_uring_pdu(struct io_uring_cmd *cmd);
 u32 rust_ulp_h_uring_op(const struct io_uring_cmd *cmd);

@@ -30,6 +30,13 @@ pub(crate) fn relax() {
     unsafe { crate::bindings::rust_ulp_h_relax() };
 }
 
+/// Whether the current task is being killed. Not whether a signal is pending: that io_uring has work
+/// for the task looks like one, and a command that gives up for it would fail for no reason.
+pub(crate) fn is_killed() -> bool {
+    // SAFETY: Looks at the current task.
+    unsafe { crate::bindings::rust_ulp_h_is_killed() }
+}
+
 /// `CLOCK_MONOTONIC`, in nanoseconds. Any context but NMI.
 pub(crate) fn now_ns() -> u64 {
     // SAFETY: May be called outside of NMIs.

@@ -194,6 +194,16 @@ impl<'a> Pdu<'a> {
         }
     }
 
+    /// Has the task complete the command: the last share is gone. Any context.
+    fn complete(self) {
+        let (res, extra) = self.result();
+        // Nobody but the task work looks at it from here on.
+        self.outcome().store(u64::from(res as u32), Relaxed);
+        self.extra().store(extra, Relaxed);
+        // SAFETY: By the type invariant the command has not completed.
+        unsafe { bindings::rust_ulp_h_uring_complete(self.cmd.as_ptr()) };
+    }
+
     fn is_big(self) -> bool {
         self.kind().load(Relaxed) & kind::BIG != 0
     }
@@ -317,14 +327,19 @@ impl Entry<'_> {
         self.mark();
         // INVARIANT: The share that `init` counted is this one's.
         let begun = Begun(pdu);
-        if let Err((index, error)) = f(&begun) {
+        let result = f(&begun);
+        if let Err((index, error)) = result {
             pdu.note(index, error.to_errno(), u64::from(index));
         }
-        if !pdu.put() {
-            return Reply(QUEUED);
+        if pdu.put() {
+            if result.is_err() {
+                let ((res, extra), big) = (pdu.result(), pdu.is_big());
+                return self.done(res, extra, big);
+            }
+            // Not now: those before it may have their task work to come.
+            pdu.complete();
         }
-        let ((res, extra), big) = (pdu.result(), pdu.is_big());
-        self.done(res, extra, big)
+        Reply(QUEUED)
     }
 
     /// Begins it as a stream of what a source has: see [`Stream`]. May sleep; to be called with no
@@ -421,15 +436,9 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         let pdu = Pdu::of(self.cmd);
-        if !pdu.put() {
-            return;
+        if pdu.put() {
+            pdu.complete();
         }
-        let (res, extra) = pdu.result();
-        // No share is left, so nobody but the task work looks at it from here on.
-        pdu.outcome().store(u64::from(res as u32), Relaxed);
-        pdu.extra().store(extra, Relaxed);
-        // SAFETY: The command was begun and has not completed: the last share does that.
-        unsafe { bindings::rust_ulp_h_uring_complete(self.cmd.as_ptr()) };
     }
 }
 
@@ -468,6 +477,9 @@ impl Canceling<'_> {
         self.0.cmd == stream.0
     }
 }
+
+/// How many buffers a stream fills before it lets others have their turn.
+const TURNS: u32 = 64;
 
 /// What a stream is fed from.
 pub(crate) trait Source: Send + Sync + 'static {
@@ -528,7 +540,14 @@ impl Stream {
         // SAFETY: It came out of `Arc::into_raw` in `Entry::stream`, and is given back below only.
         let source = unsafe { kernel::sync::ArcBorrow::from_raw(context) };
         let group = pdu.kind().load(Relaxed) & kind::COUNT;
+        let mut turns = 0..TURNS;
         let error = loop {
+            if turns.next().is_none() {
+                // Others have work for the task, too. It stays woken.
+                // SAFETY: The command has not completed, and is in no list of task work.
+                unsafe { bindings::rust_ulp_h_uring_stream(cmd) };
+                return;
+            }
             match source.poll() {
                 Ok(false) => return,
                 Err(error) => break error.to_errno(),

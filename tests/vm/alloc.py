@@ -26,9 +26,12 @@ def main():
     tracing.write("buffer_size_kb", "32768")
     tracing.write("trace", "")
     tracing.write("tracing_on", "1")
-    env = {**os.environ, "ULP_MARKER": os.path.join(tracing.ROOT, "trace_marker")}
-    task = subprocess.Popen([program, "uring", how], env=env, stdout=subprocess.PIPE, text=True)
-    said = task.communicate(timeout=25)[0]
+    # In a network namespace of its own the program has another /sys.
+    with open(os.path.join(tracing.ROOT, "trace_marker"), "wb", buffering=0) as marker:
+        env = {**os.environ, "ULP_MARKER": f"/proc/self/fd/{marker.fileno()}"}
+        task = subprocess.Popen(["ip", "netns", "exec", "h1", program, "uring", how], env=env,
+                                pass_fds=[marker.fileno()], stdout=subprocess.PIPE, text=True)
+        said = task.communicate(timeout=25 * ulp.PATIENCE)[0]
     tracing.write("tracing_on", "0")
     text = tracing.read("trace")
     for event in EVENTS:

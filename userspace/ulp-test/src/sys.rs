@@ -175,34 +175,55 @@ impl Area {
     }
 }
 
-/// An [`Area`] that a thread writes over while the kernel reads it.
+/// Memory that a thread writes over while the kernel reads it.
+///
+/// # Invariants
+///
+/// `base` is the address of `len` bytes, writable, mapped for as long as `'a`.
 #[derive(Debug)]
-pub struct Racing<'a>(&'a Area);
+pub struct Racing<'a> {
+    base: NonNull<libc::c_void>,
+    len: usize,
+    _memory: std::marker::PhantomData<&'a mut ()>,
+}
 
 // SAFETY: Bytes are written as atomics; nobody else but the kernel accesses them meanwhile, since
-// whoever has made this lends the area to it.
+// whoever has made this lends the memory to it.
 unsafe impl Sync for Racing<'_> {}
+// SAFETY: As above.
+unsafe impl Send for Racing<'_> {}
 
 impl<'a> Racing<'a> {
     /// Borrows the area, alone.
     pub fn new(area: &'a mut Area) -> Self {
-        Self(area)
+        assert!(area.writable, "no place to write to");
+        Self {
+            base: area.base,
+            len: area.len,
+            _memory: std::marker::PhantomData,
+        }
+    }
+
+    /// Borrows a mapping, alone.
+    pub fn of(map: &'a mut Mapping) -> Self {
+        Self {
+            base: map.base,
+            len: map.len,
+            _memory: std::marker::PhantomData,
+        }
     }
 
     /// The address, as [`Area::at`].
     pub fn at(&self, offset: usize) -> u64 {
-        self.0.at(offset)
+        self.base.as_ptr().expose_provenance() as u64 + offset as u64
     }
 
     /// Writes `bytes` at `offset`. Panics when there is no room.
     pub fn put(&self, offset: usize, bytes: &[u8]) {
-        assert!(
-            self.0.writable && offset + bytes.len() <= self.0.len,
-            "no place to write to"
-        );
+        assert!(offset + bytes.len() <= self.len, "no place to write to");
         for (at, byte) in (offset..).zip(bytes) {
             // SAFETY: Inside, writable, and accessed in this way only.
-            let to = unsafe { AtomicU8::from_ptr(self.0.base.as_ptr().cast::<u8>().add(at)) };
+            let to = unsafe { AtomicU8::from_ptr(self.base.as_ptr().cast::<u8>().add(at)) };
             to.store(*byte, Ordering::Relaxed);
         }
     }
@@ -419,6 +440,18 @@ impl Uring {
             .collect()
     }
 
+    /// Maps the memory of its `entries` entries once more.
+    pub fn map_entries(&self, entries: usize) -> Result<Mapping, Errno> {
+        let len = entries * size_of::<squeue::Entry128>();
+        let bytes = NonZeroUsize::new(len).ok_or(Errno::EINVAL)?;
+        let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: The ring is open.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.0.as_raw_fd()) };
+        // SAFETY: A new mapping, wherever the kernel likes.
+        let base = unsafe { mmap(None, bytes, prot, MapFlags::MAP_SHARED, fd, OFF_SQES) }?;
+        Ok(Mapping { base, len })
+    }
+
     /// Has the file be number `index` of the ring.
     pub fn register(&self, files: &[i32]) -> std::io::Result<()> {
         self.0.submitter().register_files(files)
@@ -465,6 +498,9 @@ impl SmallUring {
             .ok_or_else(|| std::io::Error::other("no completion"))
     }
 }
+
+/// `IORING_OFF_SQES`.
+const OFF_SQES: libc::off_t = 0x1000_0000;
 
 /// Makes an entry of a command complete many times, into buffers of `group`.
 pub fn multishot(entry: &mut squeue::Entry128, group: u16) {

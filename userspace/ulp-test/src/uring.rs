@@ -11,9 +11,12 @@ use crate::sys::{abi, bytes, multishot, value, Area, Racing, SmallUring, Uring, 
 use io_uring::squeue::{Entry128, Flags};
 use io_uring::{cqueue, opcode, types};
 use nix::errno::Errno;
-use std::io::{BufRead, Write};
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+type Builder = io_uring::Builder<Entry128, cqueue::Entry32>;
+type Setup = fn(&mut Builder);
 
 const CANCELED: i32 = -(Errno::ECANCELED as i32);
 const FLUSHED: u16 = 5;
@@ -150,7 +153,7 @@ fn drained(set: &Set, qp: u32) -> Outcome {
 
 /// The upper half of the first further word.
 fn word(opcode: u8, flags: u8, imm: u32) -> u64 {
-    u64::from(imm) | u64::from(u32::from(opcode) | u32::from(flags) << 8) << 32
+    u64::from(imm) | (u64::from(opcode) << 32) | (u64::from(flags) << 40)
 }
 
 // --- one request ------------------------------------------------------------------
@@ -769,6 +772,106 @@ fn streams() -> Outcome {
 
 // --- hostile --------------------------------------------------------------------------------
 
+/// What may become of a request that nobody knows.
+const DOCUMENTED: [Errno; 12] = [
+    Errno::EINVAL,
+    Errno::EBADF,
+    Errno::EBADFD,
+    Errno::ENOTCONN,
+    Errno::E2BIG,
+    Errno::EFAULT,
+    Errno::EMSGSIZE,
+    Errno::ERANGE,
+    Errno::EXDEV,
+    Errno::EOPNOTSUPP,
+    Errno::EAGAIN,
+    Errno::EPERM,
+];
+
+/// Whether that may be the result of one.
+fn documented(res: i32) -> bool {
+    res >= 0
+        || (failed(abi::WC_STATUS_CANCELED)..=failed(1)).contains(&res)
+        || DOCUMENTED.iter().any(|errno| res == refused(*errno))
+}
+
+/// The next number of a sequence, which looks random.
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// A thread writes over the entries of an io_uring, and over a completion ring.
+fn hostile_rings(sqpoll: bool) -> Outcome {
+    const ENTRIES: usize = 8;
+    let (set, other) = (Set::new()?, Set::new()?);
+    let mut ring = Uring::new(ENTRIES as u32, |builder| {
+        if sqpoll {
+            builder.setup_sqpoll(100);
+        }
+    })
+    .map_err(because("making a ring"))?;
+    let entries = ring.map_entries(ENTRIES);
+    let mut entries = entries.map_err(because("mapping the entries"))?;
+    let completions = set.file.fd().share(set.cq.mmap_offset, set.cq.mmap_size);
+    let mut completions = completions.map_err(because("mapping the ring"))?;
+    let (entries, completions) = (Racing::of(&mut entries), Racing::of(&mut completions));
+    let stop = AtomicBool::new(false);
+    let result = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut state = 88172645463325252u64;
+            while !stop.load(Ordering::Relaxed) {
+                let dice = next(&mut state);
+                if dice & 3 == 0 {
+                    let word = (dice >> 32) as u32 & 0x8000_03ff;
+                    let at = (dice >> 8) as usize % 32 * 4;
+                    completions.put(at, &word.to_ne_bytes());
+                } else {
+                    // Only what is ours to read: the command of an entry.
+                    let at = (dice >> 8) as usize % ENTRIES * 128 + 48;
+                    entries.put(at + (dice >> 16) as usize % 80, &[(dice >> 40) as u8]);
+                }
+                std::hint::spin_loop();
+            }
+        });
+        let result: Outcome = (|| {
+            for round in 0..1500u64 {
+                while !ring.push(&request(&set, round, set.write())) {
+                    ring.submit().map_err(because("submitting"))?;
+                }
+                ring.submit().map_err(because("submitting"))?;
+                for (_, res, ..) in ring.reap() {
+                    check(format!("res {res}"), documented(res))?;
+                }
+                let (got, out) = set.file.submit(
+                    &[set.write()],
+                    abi::Submit {
+                        cq: set.cq.handle,
+                        min_complete: 1,
+                        timeout_ns: 1000,
+                        ..<abi::Submit as crate::file::Command>::new()
+                    },
+                )?;
+                if let Err(errno) = got {
+                    check(format!("{errno:?}"), DOCUMENTED.contains(&errno))?;
+                }
+                let error = Errno::from_raw(-out.wait_error);
+                check(
+                    format!("the wait is {error:?}"),
+                    out.wait_error == 0 || error == Errno::ETIME,
+                )?;
+            }
+            Ok(())
+        })();
+        stop.store(true, Ordering::Relaxed);
+        result
+    });
+    result?;
+    other.works(4)
+}
+
 /// A thread writes over the requests of a batch while the kernel takes them.
 fn hostile() -> Outcome {
     let (set, mut ring) = (Set::new()?, ring()?);
@@ -778,11 +881,9 @@ fn hostile() -> Outcome {
     let area = Racing::new(&mut area);
     let result = std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut state = 88172645463325252u64;
+            let mut seed = 88172645463325252u64;
             while !stop.load(Ordering::Relaxed) {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
+                let state = next(&mut seed);
                 let at = (state % (32 * 80)) as usize;
                 if state & 0x700 == 0 {
                     area.put(at / 80 * 80, &good);
@@ -792,20 +893,6 @@ fn hostile() -> Outcome {
             }
         });
         let result: Outcome = (|| {
-            let allowed = [
-                Errno::EINVAL,
-                Errno::EBADF,
-                Errno::EBADFD,
-                Errno::ENOTCONN,
-                Errno::E2BIG,
-                Errno::EFAULT,
-                Errno::EMSGSIZE,
-                Errno::ERANGE,
-                Errno::EXDEV,
-                Errno::EOPNOTSUPP,
-                Errno::EAGAIN,
-                Errno::EPERM,
-            ];
             for round in 0..400u64 {
                 let by_call = round % 4 == 3;
                 if by_call {
@@ -816,7 +903,7 @@ fn hostile() -> Outcome {
                         ..<abi::Submit as crate::file::Command>::new()
                     });
                     if let Err(errno) = got {
-                        check(format!("{errno:?}"), allowed.contains(&errno))?;
+                        check(format!("{errno:?}"), DOCUMENTED.contains(&errno))?;
                     }
                     set.ring.reap();
                 } else {
@@ -826,10 +913,7 @@ fn hostile() -> Outcome {
                     )?;
                     ring.submit().map_err(because("submitting"))?;
                     for (_, res, ..) in ring.reap() {
-                        let fine = res >= 0
-                            || (failed(258)..=failed(1)).contains(&res)
-                            || allowed.iter().any(|errno| res == refused(*errno));
-                        check(format!("res {res}"), fine)?;
+                        check(format!("res {res}"), documented(res))?;
                     }
                 }
                 for qp in [set.a, set.b] {
@@ -864,7 +948,8 @@ fn hostile() -> Outcome {
 
 // --- what the suite runs -------------------------------------------------------------------
 
-/// Has all kinds of requests under way, and waits for a line of input; then says how each ended.
+/// Has all kinds of requests under way, and waits until there is a file of the name in `ULP_GO`;
+/// then says how each ended.
 fn hold(report: &mut Report, sqpoll: bool) -> Outcome {
     let set = Set::new()?;
     let mut ring = Uring::new(256, |builder| {
@@ -890,11 +975,12 @@ fn hold(report: &mut Report, sqpoll: bool) -> Outcome {
     }
     println!("holding");
     std::io::stdout().flush().map_err(because("writing"))?;
-    let mut line = String::new();
-    std::io::stdin()
-        .lock()
-        .read_line(&mut line)
-        .map_err(because("reading"))?;
+    let go = std::env::var_os("ULP_GO").ok_or("no ULP_GO")?;
+    let end = Instant::now() + Duration::from_secs(60);
+    while !std::path::Path::new(&go).exists() {
+        check("nobody says go", Instant::now() < end)?;
+        std::thread::sleep(Duration::from_millis(10));
+    }
     report.case("each completes once, flushed", || {
         let mut done = run(&mut ring, &[], 20)?;
         done.sort_unstable();
@@ -1009,7 +1095,7 @@ fn off() -> Outcome {
 
 /// Runs all cases that need nothing but a device.
 pub fn suite(report: &mut Report) {
-    let kinds: [(&str, fn(&mut io_uring::Builder<Entry128, cqueue::Entry32>)); 4] = [
+    let kinds: [(&str, Setup); 4] = [
         ("a plain ring", |_| ()),
         ("one that defers its work", |builder| {
             builder.setup_single_issuer().setup_defer_taskrun();
@@ -1038,6 +1124,10 @@ pub fn suite(report: &mut Report) {
     report.case("uring: objects that go", destroyed);
     report.case("uring: a stream of completions", streams);
     report.case("uring: requests that change meanwhile", hostile);
+    for sqpoll in [false, true] {
+        let name = format!("uring: rings that change meanwhile, polled: {sqpoll}");
+        report.case(name, || hostile_rings(sqpoll));
+    }
 }
 
 /// Runs what the suite does something to meanwhile.
