@@ -28,7 +28,10 @@ use crate::{
     handle::Object,
     module_parameters,
     pd::PdObject,
-    qp::QpObject,
+    qp::{
+        QpObject,
+        Queues, //
+    },
     query,
     rdma::{
         self,
@@ -285,9 +288,11 @@ fn qp_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
             let share = context.quota().take(entries)?;
             let object = QpObject::new(
                 pd,
-                send_cq,
-                recv_cq,
-                srq,
+                Queues {
+                    send_cq,
+                    recv_cq,
+                    srq,
+                },
                 qp_type,
                 capacity,
                 value.flags & abi::QP_SIG_ALL != 0,

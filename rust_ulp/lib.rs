@@ -40,6 +40,10 @@
 //!   sys/entry.c     rust_ulp_read; context
 //! ```
 //!
+//! And of memory: `buffer` has what requests of the owner name, `grant` what a peer may use, `rdma/mr`
+//! makes the keys of both; the pages are those of `sys/pages`, which come from the page allocator, or
+//! by `sys/pinned` from a process, or by `sys/dmabuf` from another driver.
+//!
 //! And of a connection: `connect` has the commands, `listener` and `connection` the objects that
 //! they make, `rdma/cm` the manager's identifiers, whose events come in through
 //! `rust_ulp_cm_event` of sys/entry.c.
@@ -59,6 +63,7 @@
 //! | `rtnl_lock` (kernel) | netdevs; held by the core's GID workers, and taken by `ib_query_port()` | process |
 //! | `Listeners::files` | the files that hear of a device's events | process |
 //! | `Context::table` | handles | process |
+//! | `rdmacg_mutex` (kernel) | what the rdma cgroup counts | process |
 //! | handler mutex of an identifier (connection manager); a listener's before that of its request | what happens to the identifier | process; held over `cm::Handler` and `cm::Listener`. Dropping an identifier takes it, so nothing below is held over that |
 //! | `Backlog::waiting` | the requests of a listener | process |
 //! | `Connection::progress` | how far a connection is; held over the move of its queue pair to ERR | process |
@@ -168,8 +173,9 @@ impl kernel::Module for RustUlp {
         let delivery = uapi::abi::DELIVER_WORKQUEUE..=uapi::abi::DELIVER_SOFTIRQ;
         if !objects.contains(&module_parameters::max_objects.value().get())
             || !delivery.contains(&module_parameters::delivery.value().get())
+            || module_parameters::max_entries.value().get() == 0
         {
-            pr_err!("max_objects must be 1 to 65536, delivery 1 or 2\n");
+            pr_err!("max_objects must be 1 to 65536, max_entries at least 1, delivery 1 or 2\n");
             return Err(EINVAL);
         }
         let workqueue = sys::workqueue::Workqueue::new()?;

@@ -357,6 +357,16 @@ pub(crate) fn one_more(asked: u32, max: u32) -> u32 {
     asked.saturating_add(1).min(max).max(asked)
 }
 
+/// The queues that a queue pair uses.
+pub(crate) struct Queues {
+    /// Where its sends complete.
+    pub(crate) send_cq: Need<CqObject>,
+    /// Where its receives complete.
+    pub(crate) recv_cq: Need<CqObject>,
+    /// Where its receives come from, when not from its own queue.
+    pub(crate) srq: Option<Need<SrqObject>>,
+}
+
 /// A queue pair of a file.
 pub(crate) struct QpObject {
     // Before what it needs: the device's queue pair goes first.
@@ -380,15 +390,18 @@ impl QpObject {
     /// [`EXDEV`] when `srq` is of another domain, or completes elsewhere than in `recv_cq`.
     pub(crate) fn new(
         pd: Need<PdObject>,
-        send_cq: Need<CqObject>,
-        recv_cq: Need<CqObject>,
-        srq: Option<Need<SrqObject>>,
+        queues: Queues,
         qp_type: QpType,
         capacity: rdma::qp::Capacity,
         sig_all: bool,
         device: Arc<Device>,
         share: quota::Share,
     ) -> Result<Arc<Self>> {
+        let Queues {
+            send_cq,
+            recv_cq,
+            srq,
+        } = queues;
         if srq.as_ref().is_some_and(|srq| {
             !core::ptr::eq(srq.pd(), &*pd) || !core::ptr::eq(srq.cq(), &*recv_cq)
         }) {

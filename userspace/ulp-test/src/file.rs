@@ -46,7 +46,12 @@ commands! {
     QpModify IOC_QP_MODIFY "QP_MODIFY";
     QpQuery IOC_QP_QUERY "QP_QUERY";
     BufferCreate IOC_BUFFER_CREATE "BUFFER_CREATE";
+    BufferRegister IOC_BUFFER_REGISTER "BUFFER_REGISTER";
+    BufferImport IOC_BUFFER_IMPORT "BUFFER_IMPORT";
+    BufferQuery IOC_BUFFER_QUERY "BUFFER_QUERY";
     GrantCreate IOC_GRANT_CREATE "GRANT_CREATE";
+    GrantRotate IOC_GRANT_ROTATE "GRANT_ROTATE";
+    GrantQuery IOC_GRANT_QUERY "GRANT_QUERY";
     AhCreate IOC_AH_CREATE "AH_CREATE";
     SrqCreate IOC_SRQ_CREATE "SRQ_CREATE";
     SrqModify IOC_SRQ_MODIFY "SRQ_MODIFY";
@@ -160,7 +165,7 @@ impl File {
 
     /// How many objects of a kind there are; every kind: `""`.
     pub fn count(&self, kind: &str) -> Outcome<usize> {
-        const NOT: [&str; 2] = ["file", "device"];
+        const NOT: [&str; 3] = ["file", "device", "entries"];
         let lines = self.objects()?;
         Ok(lines
             .iter()
@@ -256,6 +261,17 @@ impl File {
     /// A grant of a page.
     pub fn grant(&self, buffer: u32) -> Outcome<abi::GrantCreate> {
         self.accepted(&Self::grant_args(buffer))
+    }
+
+    /// What registers a page of our memory, which is never freed.
+    pub fn register_args(pd: u32) -> abi::BufferRegister {
+        let memory: &'static mut [u8] = vec![0; 2 * PAGE].leak();
+        abi::BufferRegister {
+            pd,
+            addr: memory.as_ptr() as u64,
+            length: PAGE as u64,
+            ..abi::BufferRegister::new()
+        }
     }
 
     /// What makes an address, our own.

@@ -140,6 +140,29 @@ fn probes() -> Vec<Probe> {
             }))
         },
         Probe {
+            flags: abi::BUFFER_READ_ONLY,
+            handle: Some(offset_of!(abi::BufferRegister, handle)),
+            ..probe!(BufferRegister, |set| on_set(&File::register_args(set.pd)))
+        },
+        probe!(BufferQuery, |set| on_set(&abi::BufferQuery {
+            buffer: set.buffer.handle,
+            ..abi::BufferQuery::new()
+        })),
+        probe!(GrantRotate, |_| {
+            let file = Box::new(File::attached()?);
+            let buffer = file.buffer(file.pd()?, PAGE as u64)?;
+            let arg = abi::GrantRotate {
+                grant: file.grant(buffer.handle)?.handle,
+                ..abi::GrantRotate::new()
+            };
+            Ok((On::New(file), bytes(&arg)))
+        }),
+        probe!(GrantQuery, |set| on_set(&abi::GrantQuery {
+            grant: set.grant.handle,
+            ..abi::GrantQuery::new()
+        })),
+        Probe {
+            flags: abi::GRANT_ONE_SHOT | abi::GRANT_PARTIAL,
             handle: Some(offset_of!(abi::GrantCreate, handle)),
             ..probe!(GrantCreate, |set| on_set(&File::grant_args(
                 set.buffer.handle

@@ -210,6 +210,73 @@ const FIELDS: &[Field] = &[
         refused: |set, handle, want| set.file.refused(&File::grant_args(handle), want),
     },
     Field {
+        name: "GRANT_CREATE.qp",
+        kind: Some(Kind::Qp),
+        optional: true,
+        refused: |set, handle, want| {
+            let arg = abi::GrantCreate {
+                qp: handle,
+                ..File::grant_args(set.buffer.handle)
+            };
+            set.file.refused(&arg, want)
+        },
+    },
+    Field {
+        name: "GRANT_ROTATE.grant",
+        kind: Some(Kind::Grant),
+        optional: false,
+        refused: |set, handle, want| {
+            let arg = abi::GrantRotate {
+                grant: handle,
+                ..abi::GrantRotate::new()
+            };
+            set.file.refused(&arg, want)
+        },
+    },
+    Field {
+        name: "GRANT_QUERY.grant",
+        kind: Some(Kind::Grant),
+        optional: false,
+        refused: |set, handle, want| {
+            let arg = abi::GrantQuery {
+                grant: handle,
+                ..abi::GrantQuery::new()
+            };
+            set.file.refused(&arg, want)
+        },
+    },
+    Field {
+        name: "BUFFER_REGISTER.pd",
+        kind: Some(Kind::Pd),
+        optional: false,
+        refused: |set, handle, want| set.file.refused(&File::register_args(handle), want),
+    },
+    Field {
+        name: "BUFFER_IMPORT.pd",
+        kind: Some(Kind::Pd),
+        optional: false,
+        refused: |set, handle, want| {
+            let arg = abi::BufferImport {
+                pd: handle,
+                fd: -1,
+                ..abi::BufferImport::new()
+            };
+            set.file.refused(&arg, want)
+        },
+    },
+    Field {
+        name: "BUFFER_QUERY.buffer",
+        kind: Some(Kind::Buffer),
+        optional: false,
+        refused: |set, handle, want| {
+            let arg = abi::BufferQuery {
+                buffer: handle,
+                ..abi::BufferQuery::new()
+            };
+            set.file.refused(&arg, want)
+        },
+    },
+    Field {
         name: "DESTROY.handle",
         kind: None,
         optional: false,

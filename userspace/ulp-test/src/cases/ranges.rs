@@ -465,6 +465,59 @@ fn buffers(r: &mut Report, set: &Set) {
     });
 }
 
+fn registered(r: &mut Report, set: &Set) {
+    let file = &set.file;
+    let right = File::register_args(set.pd);
+    let with = |addr: u64, length: u64| abi::BufferRegister {
+        addr,
+        length,
+        ..right
+    };
+    r.case("BUFFER_REGISTER: length", || {
+        let most = file.accepted(&abi::Query::new())?.max_buffer;
+        let lengths = [0, most + 1, 1 << 40, 1 << 63, u64::MAX];
+        all(
+            file,
+            Errno::ERANGE,
+            &lengths.map(|length| with(right.addr, length)),
+        )
+    });
+    r.case("BUFFER_REGISTER: addresses", || {
+        for wild in Wild::ALL {
+            file.refused(&with(wild.address(), 64), Errno::EFAULT)
+                .map_err(because(&format!("{wild:?}")))?;
+        }
+        let area = Area::new(1).map_err(because("mapping memory"))?;
+        let end = area.at(area.len());
+        let args = [
+            with(end - 1, 2),
+            with(end, 1),
+            with(area.at(0), area.len() as u64 + 1),
+        ];
+        all(file, Errno::EFAULT, &args)?;
+        let area = area.read_only().map_err(because("protecting memory"))?;
+        file.refused(&with(area.at(0), 64), Errno::EFAULT)?;
+        let read_only = abi::BufferRegister {
+            flags: abi::BUFFER_READ_ONLY,
+            ..with(area.at(0), 64)
+        };
+        file.destroy(file.accepted(&read_only)?.handle)
+    });
+    r.case("BUFFER_IMPORT: no dma-buf", || {
+        let with = |fd: i32| abi::BufferImport {
+            pd: set.pd,
+            fd,
+            ..abi::BufferImport::new()
+        };
+        all(
+            file,
+            Errno::EBADF,
+            &[-1, 1 << 20, i32::MIN, i32::MAX].map(with),
+        )?;
+        file.refused(&with(file.fd().number()), Errno::EINVAL)
+    });
+}
+
 fn grants(r: &mut Report, set: &Set) {
     let file = &set.file;
     let with = |offset: u64, length: u64| abi::GrantCreate {
@@ -534,6 +587,18 @@ fn grants(r: &mut Report, set: &Set) {
             Ok(())
         },
     );
+    r.case("GRANT_CREATE: a single use of a queue pair", || {
+        let once = abi::GrantCreate {
+            flags: abi::GRANT_ONE_SHOT,
+            ..with(0, 1)
+        };
+        file.refused(&once, Errno::EINVAL)?;
+        let once = abi::GrantCreate {
+            qp: set.idle.handle,
+            ..once
+        };
+        file.destroy(file.accepted(&once)?.handle)
+    });
     r.case("GRANT_CREATE: keys differ", || {
         let made: Outcome<Vec<_>> = (0..32).map(|_| file.grant(set.buffer.handle)).collect();
         let made = made?;
@@ -557,6 +622,7 @@ pub fn run(r: &mut Report) {
     completion_queues(r, &set);
     queue_pairs(r, &set);
     buffers(r, &set);
+    registered(r, &set);
     grants(r, &set);
     r.case("all these numbers changed nothing", || {
         equal("objects", set.file.count("")?, 9)

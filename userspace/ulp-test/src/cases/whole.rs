@@ -94,7 +94,8 @@ fn layouts() -> Outcome {
     }
     each!(Query DeviceEntry DeviceList Attach DeviceQuery PortQuery GidEntry GidQuery PkeyQuery
         PdCreate CqCreate CqRing Cqe QpCreate AhAttr QpAttr QpModify QpQuery BufferCreate
-        GrantCreate AhCreate SrqCreate SrqModify SrqQuery Destroy Event Addr ConnParam Listen
+        BufferRegister BufferImport BufferQuery GrantCreate GrantRotate GrantQuery
+        AhCreate SrqCreate SrqModify SrqQuery Destroy Event Addr ConnParam Listen
         GetRequest Accept Reject Connect Disconnect ConnQuery Sge Wr Submit
         Cancel CqEventfd UringBatch UringCancel UringStream);
     equal("structs of the header", there.len(), seen)
@@ -129,6 +130,7 @@ fn full(set: &Set) -> Outcome {
         ..abi::BufferCreate::new()
     };
     file.refused(&buffer, Errno::EMFILE)?;
+    file.refused(&File::register_args(set.pd), Errno::EMFILE)?;
     file.refused(&File::grant_args(set.buffer.handle), Errno::EMFILE)?;
     set.works(8).map_err(because("with a full table"))?;
     let last = made.pop().ok_or("no object was made")?;

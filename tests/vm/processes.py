@@ -1,0 +1,275 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Processes, devices and network namespaces.
+
+    processes.py processes|devices|passed|child|shared|exclusive
+
+Expects the module and two hosts, for `exclusive` in namespaces whose devices are their own. Prints
+`ok` and `not ok` lines.
+"""
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import ulp
+from ulp import N, S, Buffer, Cq, End, File, error_of, pattern
+
+MEBI = 1 << 20
+
+
+class Child:
+    """A process that runs `body` with one end of a socket; the other end is here."""
+
+    def __init__(self, body):
+        self.wire, wire = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                self.wire.close()
+                body(wire)
+                os._exit(0)
+            except BaseException as e:
+                print(f"# child: {e!r}", flush=True)
+                os._exit(1)
+        wire.close()
+        self.wire.settimeout(20 * ulp.PATIENCE)
+
+    def tell(self, *what):
+        self.wire.send(json.dumps(what).encode())
+
+    def hear(self):
+        return json.loads(self.wire.recv(4096) or b'"it is gone"')
+
+    def end(self):
+        with contextlib.suppress(OSError):
+            self.wire.send(b"[]")
+        return os.waitpid(self.pid, 0)[1]
+
+
+def say(wire, *what):
+    wire.send(json.dumps(what).encode())
+
+
+def listen(wire):
+    return json.loads(wire.recv(4096))
+
+
+def pinned():
+    with open("/proc/self/status") as f:
+        return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmPin:"))
+
+
+def connect(end, gid, qpn, psn):
+    end.qp.connect(qpn, gid, psn, end.psn)
+
+
+def test_processes(r):
+    """Two processes on one device write to each other; one of them is killed."""
+    def body(wire):
+        end = End("h1", "rxe1")
+        say(wire, end.qp.num, end.psn, end.grant.addr, end.grant.rkey, end.qp.handle)
+        qpn, psn, addr, rkey, seed = listen(wire)
+        connect(end, end.file.gid().gid, qpn, psn)
+        say(wire, "ready")
+        listen(wire)
+        end.buffer.map[:4096] = pattern(seed, 4096)
+        end.file.submit([end.qp.wr("RDMA_WRITE", end.buffer, 0, 4096, remote_addr=addr + 8192, rkey=rkey)])
+        status = end.cq.wait(1)[0].status
+        say(wire, status)
+        listen(wire)
+        say(wire, end.buffer.map[8192:12288] == pattern(3 - seed, 4096))
+        while listen(wire):
+            say(wire, error_of(end.file.submit, [end.qp.wr("RDMA_WRITE", end.buffer, 0, 8, remote_addr=addr, rkey=rkey)]))
+    a, b = Child(body), Child(body)
+    one, two = a.hear(), b.hear()
+    r.equal("both have the same handles, for their own objects", (one[4] == two[4], one[0] != two[0]), (True, True))
+    a.tell(*two[:4], 1)
+    b.tell(*one[:4], 2)
+    r.equal("both are connected", (a.hear(), b.hear()), (["ready"], ["ready"]))
+    for c in (a, b):
+        c.tell("go")
+    r.equal("both write", (a.hear(), b.hear()), ([0], [0]))
+    for c in (a, b):
+        c.tell("look")
+    r.equal("and see what the other wrote", (a.hear(), b.hear()), ([True], [True]))
+    os.kill(b.pid, signal.SIGKILL)
+    r.equal("one is killed", b.end(), signal.SIGKILL)
+    a.tell("more")
+    r.equal("the other goes on", a.hear(), ["none"])
+    r.equal("until it ends", a.end(), 0)
+
+
+def test_devices(r):
+    """One process on two devices: nothing of one can be used with the other."""
+    a, b = End("h1", "rxe1"), End("h2", "rxe2")
+    a.connect(b)
+    b.connect(a)
+    for end, seed in ((a, 1), (b, 2)):
+        end.buffer.map[:4096] = pattern(seed, 4096)
+    a.file.submit([a.write(b, 4096, remote_offset=4096)])
+    b.file.submit([b.write(a, 4096, remote_offset=4096)])
+    r.equal("each writes to the other", ([c.status for c in a.cq.wait(1) + b.cq.wait(1)], a.buffer.map[4096:8192], b.buffer.map[4096:8192]),
+            ([0, 0], pattern(2, 4096), pattern(1, 4096)))
+    more = [b.file.pd() for _ in range(8)]
+    got = [error_of(a.file.destroy, more[-1]), error_of(a.file.grant, Only(more[-1])),
+           error_of(a.file.call, "CQ_CREATE", "cq_create", entries=4, comp_vector=99)]
+    r.equal("a handle of the other file's names nothing", got[:2], ["EBADF", "EBADF"])
+    wr = a.write(b, 8)
+    wr.sge.buffer = more[-1]
+    r.equal("nor in a request", error_of(a.file.submit, [wr]), "EBADF")
+    names = [ulp.text(e.file.call("DEVICE_QUERY").name) for e in (a, b)]
+    r.equal("each file has its device", names, ["rxe1", "rxe2"])
+
+
+class Only:
+    """A handle, as File.grant() wants it."""
+    def __init__(self, handle):
+        self.handle, self.length = handle, 8
+
+
+def test_passed(r):
+    """A descriptor that is sent to another process: of the device, and of what the file has."""
+    def body(wire):
+        data, fds, *_ = socket.recv_fds(wire, 4096, 1)
+        at, length, cq, qp, addr, rkey, buffer = json.loads(data)
+        file = File.__new__(File)
+        file.fd = fds[0]
+        with ulp.host("h2"):
+            names = [ulp.text(d.name) for d in file.devices() if d.flags & N["DEVICE_LOCAL_NET"]]
+            say(wire, names)
+        shown = file.map(length, at)
+        seen = shown[:4096] == pattern(6, 4096)
+        wr = S["wr"](qp=qp, opcode=N["WR_RDMA_WRITE"], flags=N["SEND_SIGNALED"], remote_addr=addr, rkey=rkey, num_sge=1,
+                     sge=S["sge"](buffer=buffer, length=4096))
+        got = file.submit([wr], cq=cq, min_complete=1, timeout_ns=20 * 10**9)
+        say(wire, seen, got.posted, got.completed)
+        pd = file.pd()
+        file.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=MEBI, page_size=4096)
+        say(wire, pinned())
+        listen(wire)
+        shown.close()
+        os.close(file.fd)
+        say(wire, pinned())
+        listen(wire)
+    child = Child(body)
+    a, b = End("h1"), End("h2")
+    a.connect(b)
+    b.connect(a)
+    a.buffer.map[:4096] = pattern(6, 4096)
+    mine = pinned()
+    at = a.file.call("BUFFER_QUERY", buffer=a.buffer.handle).mmap_offset
+    what = json.dumps([at, a.buffer.length, a.cq.handle, a.qp.handle, b.grant.addr, b.grant.rkey, a.buffer.handle]).encode()
+    socket.send_fds(child.wire, [what], [a.file.fd])
+    r.equal("the namespace is that of who opened it", child.hear(), [["rxe1"]])
+    r.equal("who got it maps its buffers, posts and waits", child.hear(), [True, 1, 1])
+    r.equal("what was written is there", (b.buffer.map[:4096], a.cq.reap()[0].status), (pattern(6, 4096), 0))
+    r.equal("who makes a buffer pays for it", (child.hear(), pinned()), ([MEBI], mine))
+    child.tell("close")
+    r.equal("for as long as it lives", child.hear(), [MEBI])
+    a.close()
+    b.close()
+    time.sleep(0.1)
+    r.equal("the last one closes it", (pinned(), child.end()), (0, 0))
+
+
+def test_child(r):
+    """A child has the file, and not its mappings; its parent is killed."""
+    up, wire = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def parent(wire):
+        a, b = End("h1"), End("h2")
+        a.connect(b)
+        b.connect(a)
+        a.buffer.map[:4096] = pattern(2, 4096)
+        if os.fork():
+            listen(wire)
+            os.kill(os.getpid(), signal.SIGKILL)
+        shown = a.file.map(a.buffer.length, a.file.call("BUFFER_QUERY", buffer=a.buffer.handle).mmap_offset)
+        ring = a.file.map(4096, a.cq.handle << 32)
+        same = shown[:4096] == pattern(2, 4096)
+
+        def write(fill):
+            shown[:64] = bytes([fill]) * 64
+            got = a.file.submit([a.write(b, 64)], cq=a.cq.handle, min_complete=fill, timeout_ns=20 * 10**9)
+            there = b.file.map(b.buffer.length, b.buffer.handle << 32)
+            return [got.posted, got.completed, there[:64] == bytes([fill]) * 64]
+        up.send(json.dumps([same] + write(1)).encode())
+        say(up, "kill")
+        up.recv(10)
+        up.send(json.dumps(write(2) + [error_of(a.file.pd), len(ring)]).encode())
+        up.recv(10)
+        os._exit(0)
+    top = Child(parent)
+    wire.settimeout(20 * ulp.PATIENCE)
+    r.equal("a child maps, posts and waits by its parent's file", json.loads(wire.recv(4096)), [True, 1, 1, True])
+    wire.recv(4096)
+    top.tell("die")
+    r.equal("its parent is killed", os.waitpid(top.pid, 0)[1], signal.SIGKILL)
+    wire.send(b"go")
+    r.equal("the file, and all that is in it, is the child's", json.loads(wire.recv(4096)), [1, 2, True, "none", 4096])
+    wire.send(b"end")
+    time.sleep(0.5)
+
+
+def test_shared(r):
+    """Devices are shared: one of another namespace can be used, and is not preferred."""
+    file = File("h1")
+    local = {ulp.text(d.name): bool(d.flags & N["DEVICE_LOCAL_NET"]) for d in file.devices()}
+    r.equal("both are listed, with whose they are", local, {"rxe1": True, "rxe2": False})
+    got = file.attach("")
+    r.equal("the default one is our own", ulp.text(got.name), "rxe1")
+    other = File("h1")
+    got = other.attach("rxe2")
+    gids = other.entries("GID_QUERY", "gid_entry", port=1)
+    r.equal("the other's interfaces are not shown", {(g.ifindex, ulp.text(g.ifname), g.flags & N["GID_LOCAL_NET"]) for g in gids},
+            {(0, "", 0)})
+    pd = other.pd()
+    buffer = Buffer(other, pd, 4096)
+    cq = Cq(other, 4)
+    r.equal("memory is registered there", error_of(other.grant, buffer), "none")
+    r.check("and queues are made", error_of(lambda: ulp.Qp(other, pd, cq)) == "none", "no queue pair")
+
+
+def test_exclusive(r):
+    """Devices of a namespace are nobody else's."""
+    def settled(host):
+        for _ in range(100):
+            file = File(host)
+            if any(d.flags & N["DEVICE_LOCAL_NET"] for d in file.devices()):
+                return file
+            file.close()
+            time.sleep(0.1)
+        raise TimeoutError(f"{host} has no device with an address")
+    for host, mine, other in (("h1", "rxe1", "rxe2"), ("h2", "rxe2", "rxe1")):
+        file = settled(host)
+        r.equal(f"{host}: its own is listed alone", [ulp.text(d.name) for d in file.devices()], [mine])
+        r.equal(f"{host}: the other cannot be named", error_of(file.attach, other), "ENOENT")
+        r.equal(f"{host}: the default one is its own", ulp.text(file.attach("").name), mine)
+        r.equal(f"{host}: and memory is registered", error_of(lambda: Buffer(file, file.pd(), 4096)), "none")
+        file.close()
+    bare = File()
+    r.equal("in a namespace without a device there is none", ([*bare.devices()], error_of(bare.attach, "")), ([], "ENOENT"))
+    r.equal("nor by name", (error_of(bare.attach, "rxe1"), error_of(bare.attach, "rxe2")), ("ENOENT", "ENOENT"))
+    with ulp.host("h2"):
+        file = File("h1")
+        r.equal("what counts is who opens the file", ulp.text(file.attach("").name), "rxe1")
+
+
+def main():
+    test = globals().get("test_" + (sys.argv[1] if len(sys.argv) == 2 else ""))
+    if test is None:
+        print(__doc__.split("\n\n")[1].strip(), file=sys.stderr)
+        sys.exit(2)
+    report = ulp.Report()
+    report.run(sys.argv[1], test)
+    sys.stdout.flush()
+    os._exit(report.status())
+
+
+if __name__ == "__main__":
+    main()
