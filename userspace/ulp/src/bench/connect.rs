@@ -48,7 +48,7 @@ pub fn run(
         other => bail!("the server said {other:?}"),
     };
     let target = Target {
-        addr: SocketAddr::new(peer.ip(), port),
+        addr: SocketAddr::new(peer.ip().to_canonical(), port),
         end,
     };
     progress.begin(config, BYTES as u32);
@@ -192,7 +192,7 @@ pub fn serve(
     let pd = device.alloc_pd()?;
     let buffer = pd.alloc_buffer(4096)?;
     let grant = buffer.grant(.., Access::REMOTE_WRITE)?;
-    let listener = Listener::bind(&device, SocketAddr::new(local.ip(), 0), 16)?;
+    let listener = Listener::bind(&device, SocketAddr::new(local.ip().to_canonical(), 0), 16)?;
     let remote = grant.remote();
     wire.send(&Message::Listening {
         port: listener.local_addr().port(),
@@ -206,17 +206,27 @@ pub fn serve(
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let accepting = scope.spawn(|| accept(&device, &pd, &listener, &over, config.timeout()));
-        let result = (|| loop {
-            match wire.receive()? {
-                Message::Alive => {}
-                Message::Bye => return Ok(()),
-                other => bail!("the client said {other:?}"),
+        let result = (|| {
+            let (mut silent, tick) = (Duration::ZERO, Duration::from_millis(100));
+            while !accepting.is_finished() {
+                match wire.receive_within(tick)? {
+                    None => silent += tick,
+                    Some(Message::Alive) => silent = Duration::ZERO,
+                    Some(Message::Bye) => return Ok(()),
+                    Some(other) => bail!("the client said {other:?}"),
+                }
+                ensure!(
+                    silent < config.timeout(),
+                    "the client said nothing for {silent:?}"
+                );
+                ensure!(!stop.load(Ordering::Relaxed), "interrupted");
             }
-            ensure!(!stop.load(Ordering::Relaxed), "interrupted");
+            Ok(())
         })();
         over.store(true, Ordering::Relaxed);
         match accepting.join() {
-            Ok(accepted) => result.and(accepted),
+            // Why it accepts no more is the reason of whatever else went wrong.
+            Ok(accepted) => accepted.and(result),
             Err(_) => bail!("a thread of the server panicked"),
         }
     })
@@ -248,8 +258,12 @@ fn accept(
             Some(qp) => qp,
             None => prepare()?,
         };
-        let connection = request.accept(qp, &options);
-        connections.push_back(connection.map_err(|e| anyhow::anyhow!("accepting: {}", e.error()))?);
+        match request.accept(qp, &options) {
+            Ok(connection) => connections.push_back(connection),
+            // The client had written and hung up before accept() looked what had become of it.
+            Err(error) if matches!(error.error(), rust_ulp::Error::InvalidTransition { .. }) => {}
+            Err(error) => bail!("accepting: {}", error.error()),
+        }
         next = Some(prepare()?);
         // The client has one connection at a time.
         if connections.len() > 2 {

@@ -14,7 +14,7 @@ pub struct Machine {
     pub cpus: usize,
     /// Whether it runs under a hypervisor or an emulator.
     pub virtual_machine: bool,
-    /// Version and `srcversion` of the module, where it is loaded.
+    /// The build of the module, where it is loaded.
     pub module: Option<String>,
     /// Version of this program.
     pub tool: String,
@@ -28,6 +28,20 @@ fn line(path: &str) -> Option<String> {
     Some(text.lines().next()?.trim().to_owned()).filter(|s| !s.is_empty())
 }
 
+/// What the kernel says of the module: its version where it has one, else its build id.
+fn module() -> Option<String> {
+    const DIR: &str = "/sys/module/rust_ulp";
+    if !fs::exists(DIR).unwrap_or(false) {
+        return None;
+    }
+    // An ELF note: a header of 12 bytes, the name "GNU", and the id.
+    let note = fs::read(format!("{DIR}/notes/.note.gnu.build-id")).unwrap_or_default();
+    let id: String = note.iter().skip(16).map(|b| format!("{b:02x}")).collect();
+    let id = (!id.is_empty()).then(|| format!("build id {id}"));
+    let version = line(&format!("{DIR}/version"));
+    Some(version.or(id).unwrap_or_else(|| "loaded".to_owned()))
+}
+
 impl Machine {
     pub fn here() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -35,10 +49,6 @@ impl Machine {
             let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
             Some(line.split_once(':')?.1.trim().to_owned())
         };
-        let module = ["version", "srcversion"]
-            .iter()
-            .filter_map(|what| line(&format!("/sys/module/rust_ulp/{what}")))
-            .collect::<Vec<_>>();
         let uname = nix::sys::utsname::uname().ok();
         let text = |s: &std::ffi::OsStr| s.to_string_lossy().into_owned();
         Self {
@@ -54,7 +64,7 @@ impl Machine {
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             virtual_machine: field("flags")
                 .is_some_and(|f| f.split(' ').any(|f| f == "hypervisor")),
-            module: (!module.is_empty()).then(|| module.join(", ")),
+            module: module(),
             tool: env!("CARGO_PKG_VERSION").to_owned(),
             clocksource: line("/sys/devices/system/clocksource/clocksource0/current_clocksource")
                 .unwrap_or_default(),
