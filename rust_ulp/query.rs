@@ -25,7 +25,10 @@ use crate::{
     },
     submit,
     sys::{
-        compat::Parameter as _,
+        compat::{
+            Parameter as _,
+            HAS_URING, //
+        },
         user::{
             write_entry,
             Arg, //
@@ -68,6 +71,9 @@ pub(crate) fn module(_this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         max_inline: ioctl::MAX_INLINE,
         max_entries: u32::MAX,
     };
+    if !HAS_URING {
+        arg.value.features &= !abi::FEATURE_URING;
+    }
     arg.write()
 }
 
