@@ -206,11 +206,18 @@ fn measure_all<'a, E: End>(
     };
     std::thread::scope(|scope| {
         for (thread, end) in ends.iter_mut().enumerate() {
-            let (sender, barrier) = (sender.clone(), &barrier);
-            scope.spawn(move || {
+            let (sender, failed, barrier) = (sender.clone(), sender.clone(), &barrier);
+            // The name is what tracers tell it from the others by.
+            let named = std::thread::Builder::new().name("measure".to_owned());
+            let spawned = named.spawn_scoped(scope, move || {
                 barrier.wait();
                 let _ = sender.send((thread, loops::measure(&task(thread), end)));
             });
+            if let Err(error) = spawned {
+                // The others would wait for it.
+                barrier.wait();
+                let _ = failed.send((thread, Err(error.into())));
+            }
         }
         drop(sender);
         let mut left = count;
