@@ -25,7 +25,10 @@ use crate::{
     },
     submit,
     sys::{
-        compat::Parameter as _,
+        compat::{
+            Parameter as _,
+            HAS_URING, //
+        },
         user::{
             write_entry,
             Arg, //
@@ -70,6 +73,9 @@ pub(crate) fn module(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         max_inline: ioctl::MAX_INLINE,
         max_entries: this.quota().usage().1,
     };
+    if !HAS_URING {
+        arg.value.features &= !abi::FEATURE_URING;
+    }
     arg.write()
 }
 

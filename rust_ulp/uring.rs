@@ -52,9 +52,11 @@ pub(crate) fn call(this: ArcBorrow<'_, Context>, call: Call<'_>) -> Reply {
 
 fn issue(this: &Context, entry: Entry<'_>) -> Reply {
     let op = entry.op();
-    // A husk says so, whatever else is wrong.
-    if let Err(error) = this.enter() {
-        return entry.refuse(error);
+    // A husk says so, whatever else is wrong. The gate decides, when it comes to that.
+    match this.device() {
+        Ok(device) if device.is_gone() => return entry.refuse(ENODEV),
+        Ok(_) => (),
+        Err(error) => return entry.refuse(error),
     }
     let done = match op {
         abi::URING_REQUEST => request(this, &entry),

@@ -675,6 +675,66 @@ fn ring_exit() -> Outcome {
     drained(&set, set.b.handle)
 }
 
+/// Completion, deadline, cancel and the reset of the queue pair, all at the same time: each request
+/// completes once.
+fn races() -> Outcome {
+    const COUNT: u64 = 24;
+    let (set, mut ring) = (Set::new()?, ring()?);
+    let stop = AtomicBool::new(false);
+    let cancels = [set.a.handle, set.b.handle].map(|qp| cancel(&set, 0, qp, 0, abi::CANCEL_ALL));
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| -> Outcome {
+            let mut ring = self::ring()?;
+            while !stop.load(Ordering::Relaxed) {
+                let done = run(&mut ring, &cancels, 2)?;
+                check(format!("{done:?}"), done.iter().all(|it| it.1 >= 0))?;
+                std::thread::sleep(Duration::from_micros(700));
+            }
+            Ok(())
+        });
+        let mut seed = 88172645463325252u64;
+        let result: Outcome = (|| {
+            for round in 0..150 {
+                let entries: Vec<_> = (0..COUNT)
+                    .map(|i| {
+                        let timeout_ns = [0, 1, 1_000_000][next(&mut seed) as usize % 3];
+                        let wr = if i % 2 == 0 { recv(&set) } else { send(&set) };
+                        request(&set, i, abi::Wr { timeout_ns, ..wr })
+                    })
+                    .collect();
+                for entry in &entries {
+                    check("no room", ring.push(entry))?;
+                }
+                ring.submit().map_err(because("submitting"))?;
+                if round % 8 == 7 {
+                    for (qp, peer) in [(set.a, set.b), (set.b, set.a)] {
+                        let reset = set.file.modify_args(qp.handle, abi::QPS_RESET, 0);
+                        set.file.accepted(&reset)?;
+                        set.file.bring(qp.handle, abi::QPS_RTS, peer.qp_num)?;
+                    }
+                }
+                let mut done = run(&mut ring, &[], COUNT as usize)?;
+                done.sort_unstable();
+                let numbers: Vec<_> = done.iter().map(|it| it.0).collect();
+                equal(format!("round {round}"), numbers, (0..COUNT).collect())?;
+                for (_, res) in done {
+                    check(format!("res {res}"), documented(res))?;
+                }
+            }
+            equal("more", ring.reap().len(), 0)
+        })();
+        stop.store(true, Ordering::Relaxed);
+        let other = other.join().unwrap_or_else(|_| Err("a panic".to_owned()));
+        result.and(other)
+    })?;
+    for qp in [set.a, set.b] {
+        set.file
+            .accepted(&set.file.modify_args(qp.handle, abi::QPS_RESET, 0))?;
+        equal("with the device", in_flight(&set, qp.handle)?, (0, 0))?;
+    }
+    equal("more", ring.reap().len(), 0)
+}
+
 /// A queue pair goes, and the completion queue of a stream.
 fn destroyed() -> Outcome {
     let (set, mut ring) = (Set::new()?, ring()?);
@@ -1119,6 +1179,7 @@ pub fn suite(report: &mut Report) {
     report.case("uring: batches", batches);
     report.case("uring: cancel and deadlines", cancels);
     report.case("uring: linked entries", links);
+    report.case("uring: ends that race", races);
     report.case("uring: several rings and files", several);
     report.case("uring: a ring that goes", ring_exit);
     report.case("uring: objects that go", destroyed);

@@ -16,7 +16,7 @@ use anyhow::{bail, ensure, Context, Result};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, RecvTimeoutError};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How often the server hears that the client is alive, and the progress bar moves.
@@ -194,7 +194,8 @@ fn measure_all<'a, E: End>(
     progress: &Progress,
 ) -> (Vec<Measured>, Option<anyhow::Error>) {
     let (sender, results) = channel();
-    let barrier = Barrier::new(ends.len());
+    // Whoever is through it is let go with the others.
+    let gate = Mutex::new(());
     let count = ends.len();
     let mut all = Vec::new();
     let mut failure: Option<anyhow::Error> = None;
@@ -205,13 +206,20 @@ fn measure_all<'a, E: End>(
         }
     };
     std::thread::scope(|scope| {
+        let closed = gate.lock();
         for (thread, end) in ends.iter_mut().enumerate() {
-            let (sender, barrier) = (sender.clone(), &barrier);
-            scope.spawn(move || {
-                barrier.wait();
+            let (sender, failed, gate) = (sender.clone(), sender.clone(), &gate);
+            // The name is what tracers tell it from the others by.
+            let named = std::thread::Builder::new().name("measure".to_owned());
+            let spawned = named.spawn_scoped(scope, move || {
+                drop(gate.lock());
                 let _ = sender.send((thread, loops::measure(&task(thread), end)));
             });
+            if let Err(error) = spawned {
+                let _ = failed.send((thread, Err(error.into())));
+            }
         }
+        drop(closed);
         drop(sender);
         let mut left = count;
         while left != 0 {

@@ -261,7 +261,9 @@ fn accept(
         match request.accept(qp, &options) {
             Ok(connection) => connections.push_back(connection),
             // The client had written and hung up before accept() looked what had become of it.
-            Err(error) if matches!(error.error(), rust_ulp::Error::InvalidTransition { .. }) => {}
+            Err(error)
+                if matches!(error.error(), rust_ulp::Error::InvalidTransition { .. })
+                    || error.error().errno() == Some(libc::ECONNRESET) => {}
             Err(error) => bail!("accepting: {}", error.error()),
         }
         next = Some(prepare()?);

@@ -94,7 +94,7 @@ pub enum From {
 /// The word number `word` of a message.
 fn pattern(task: &Task<'_>, from: From, qp: u64, number: u64, word: u64) -> u64 {
     // splitmix64 over where it is.
-    let mut z = (from as u64) << 63 ^ task.thread << 56 ^ qp << 44;
+    let mut z = ((from as u64) << 63) ^ (task.thread << 56) ^ (qp << 44);
     z = (z ^ number)
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
         .wrapping_add(word + 1);
@@ -828,7 +828,7 @@ impl<'a> Flow<'a> {
                 }
                 let mut op = request(task, qp as u64, *posted);
                 op.signaled = i == share;
-                op.id = (qp as u64) << 32 | share;
+                op.id = ((qp as u64) << 32) | share;
                 self.ops.push(op);
                 *posted += 1;
             }

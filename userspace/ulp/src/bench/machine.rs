@@ -3,6 +3,7 @@
 //! Where it was measured.
 
 use serde::{Deserialize, Serialize};
+use std::fmt::Write;
 use std::fs;
 
 /// A machine, as it is written down with the results.
@@ -36,7 +37,10 @@ fn module() -> Option<String> {
     }
     // An ELF note: a header of 12 bytes, the name "GNU", and the id.
     let note = fs::read(format!("{DIR}/notes/.note.gnu.build-id")).unwrap_or_default();
-    let id: String = note.iter().skip(16).map(|b| format!("{b:02x}")).collect();
+    let mut id = String::new();
+    for byte in note.iter().skip(16) {
+        let _ = write!(id, "{byte:02x}");
+    }
     let id = (!id.is_empty()).then(|| format!("build id {id}"));
     let version = line(&format!("{DIR}/version"));
     Some(version.or(id).unwrap_or_else(|| "loaded".to_owned()))

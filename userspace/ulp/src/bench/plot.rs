@@ -17,6 +17,9 @@ struct Curve {
     points: Vec<(f64, f64)>,
 }
 
+/// The points of each line.
+type Named = BTreeMap<String, Vec<(f64, f64)>>;
+
 const COLORS: [RGBColor; 8] = [
     RGBColor(0x1f, 0x77, 0xb4),
     RGBColor(0xd6, 0x27, 0x28),
@@ -31,8 +34,8 @@ const COLORS: [RGBColor; 8] = [
 /// Reads reports, and writes what pictures they make; the files that were written.
 pub fn run(files: &[PathBuf], out: &Path) -> Result<Vec<PathBuf>> {
     let mut latencies: BTreeMap<String, Vec<Curve>> = BTreeMap::new();
-    // Title, then curve, then points.
-    let mut flows: BTreeMap<(String, bool), BTreeMap<String, Vec<(f64, f64)>>> = BTreeMap::new();
+    // Test, and whether bytes or messages are counted.
+    let mut flows: BTreeMap<(String, bool), Named> = BTreeMap::new();
     for file in files {
         for report in read(file)? {
             for row in &report.rows {
