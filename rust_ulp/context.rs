@@ -43,7 +43,8 @@ use crate::{
         net::NetNs,
         trace,
         uring::{
-            Call,
+            Canceling,
+            Entry,
             Reply, //
         }, //
     },
@@ -354,8 +355,12 @@ impl FileOperations for Context {
         Ok(room.saturating_sub(to.len()))
     }
 
-    fn uring_cmd(this: ArcBorrow<'_, Self>, call: Call<'_>) -> Reply {
-        uring::call(this, call)
+    fn uring_issue(this: ArcBorrow<'_, Self>, entry: Entry<'_>) -> Reply {
+        uring::issue(&this, entry)
+    }
+
+    fn uring_cancel(this: ArcBorrow<'_, Self>, command: Canceling<'_>) {
+        uring::cancel(&this, &command);
     }
 
     fn mmap(this: ArcBorrow<'_, Self>, area: &Area<'_>, offset: u64) -> Result {

@@ -377,9 +377,15 @@ impl Ring {
     /// device has as many requests as there are entries.
     pub(crate) fn reserve(&self) -> Result {
         let mut state = self.state.lock();
-        let taken = self.look(&mut state).max(state.others);
-        if taken.saturating_add(state.reserved) >= state.producer.entries() {
-            return Err(EAGAIN);
+        let full = |state: &State, unread: u32| {
+            unread.max(state.others).saturating_add(state.reserved) >= state.producer.entries()
+        };
+        // What was unread at the last look may have been read since, and no more.
+        if full(&state, state.producer.unread()) {
+            let unread = self.look(&mut state);
+            if full(&state, unread) {
+                return Err(EAGAIN);
+            }
         }
         state.reserved = state.reserved.saturating_add(1);
         Ok(())

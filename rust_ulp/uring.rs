@@ -26,7 +26,6 @@ use crate::{
         dyndbg::ulp_debug,
         trace,
         uring::{
-            Call,
             Canceling,
             Entry,
             Reply, //
@@ -34,23 +33,10 @@ use crate::{
     },
     uapi::abi, //
 };
-use kernel::{
-    prelude::*,
-    sync::ArcBorrow, //
-};
+use kernel::prelude::*;
 
-/// What io_uring calls for.
-pub(crate) fn call(this: ArcBorrow<'_, Context>, call: Call<'_>) -> Reply {
-    match call {
-        Call::Issue(entry) => issue(&this, entry),
-        Call::Cancel(command) => {
-            cancel(&this, &command);
-            Reply::NONE
-        }
-    }
-}
-
-fn issue(this: &Context, entry: Entry<'_>) -> Reply {
+/// A command is issued.
+pub(crate) fn issue(this: &Context, entry: Entry<'_>) -> Reply {
     let op = entry.op();
     // A husk says so, whatever else is wrong. The gate decides, when it comes to that.
     match this.device() {
@@ -61,7 +47,7 @@ fn issue(this: &Context, entry: Entry<'_>) -> Reply {
     let done = match op {
         abi::URING_REQUEST => request(this, &entry),
         abi::URING_BATCH => batch(this, &entry),
-        abi::URING_CANCEL => Ok(Step::Answer(cancel_requests(this, &entry))),
+        abi::URING_CANCEL => cancel_requests(this, &entry).map(Step::Answer),
         abi::URING_STREAM => return stream(this, entry),
         _ => Err(ENOTTY),
     };
@@ -71,15 +57,15 @@ fn issue(this: &Context, entry: Entry<'_>) -> Reply {
             count,
             in_ring,
         }) => begin(this, entry, scratch, count, in_ring),
-        Ok(Step::Answer(Ok(number))) => entry.answer(number),
-        Ok(Step::Answer(Err(error))) | Err(error) => entry.refuse(error),
+        Ok(Step::Answer(number)) => entry.answer(number),
+        Err(error) => entry.refuse(error),
     }
 }
 
 /// How a command goes on.
 enum Step {
-    /// It is done.
-    Answer(Result<u32>),
+    /// It is done, with that result.
+    Answer(u32),
     /// These requests are posted.
     Post {
         scratch: KBox<Scratch>,
@@ -193,7 +179,7 @@ fn stream(this: &Context, entry: Entry<'_>) -> Reply {
 /// Has `command` end: its ring or its task does.
 ///
 /// What is not found has completed, is about to, or is not posted yet: then io_uring asks again.
-fn cancel(this: &Context, command: &Canceling<'_>) {
+pub(crate) fn cancel(this: &Context, command: &Canceling<'_>) {
     // When the device goes, that ends all of them.
     let Ok(_alive) = this.enter() else {
         return;

@@ -10,7 +10,8 @@
 //! C header: [`include/linux/miscdevice.h`](srctree/include/linux/miscdevice.h)
 
 use super::uring::{
-    Call,
+    Canceling,
+    Entry,
     Reply, //
 };
 use crate::bindings;
@@ -60,9 +61,12 @@ pub(crate) trait FileOperations: Send + Sync + Sized + 'static {
     /// not set. Process context, may sleep.
     fn read(this: ArcBorrow<'_, Self>, block: bool, to: UserSliceWriter) -> Result<usize>;
 
-    /// A command of io_uring. Process context, may sleep; the lock of its ring may be held, and with
-    /// [`Call::Cancel`] is.
-    fn uring_cmd(this: ArcBorrow<'_, Self>, call: Call<'_>) -> Reply;
+    /// A command of io_uring is issued. Process context, may sleep; the lock of its ring may be held.
+    fn uring_issue(this: ArcBorrow<'_, Self>, entry: Entry<'_>) -> Reply;
+
+    /// A command that was begun is to end, soon: its ring or its task does. Asked again until it has
+    /// completed. Process context, may sleep; the lock of its ring is held.
+    fn uring_cancel(this: ArcBorrow<'_, Self>, command: Canceling<'_>);
 
     /// `mmap(.., fd, offset)`: `offset` in bytes. Called with the `mmap_lock` of the process held
     /// for writing.
@@ -289,10 +293,16 @@ macro_rules! chardev {
                 // SAFETY: The command holds the file, which stays open during the call.
                 let this = unsafe { this(file) };
                 // SAFETY: By the requirement; it is used during the call only.
-                let Some(call) = (unsafe { Call::new(cmd, flags) }) else {
-                    return EINVAL.to_errno();
-                };
-                <$file as FileOperations>::uring_cmd(this, call).raw()
+                match unsafe { Call::new(cmd, flags) } {
+                    Some(Call::Issue(entry)) => {
+                        <$file as FileOperations>::uring_issue(this, entry).raw()
+                    }
+                    Some(Call::Cancel(command)) => {
+                        <$file as FileOperations>::uring_cancel(this, command);
+                        0
+                    }
+                    None => EINVAL.to_errno(),
+                }
             }
 
             /// # Safety

@@ -73,8 +73,9 @@ impl Call<'_> {
     pub(crate) unsafe fn new(cmd: *mut io_uring_cmd, flags: c_uint) -> Option<Self> {
         let cmd = NonNull::new(cmd)?;
         if flags & bindings::IO_URING_F_CANCEL as c_uint != 0 {
-            // INVARIANT: io_uring cancels what is marked, and that was begun.
-            return Some(Self::Cancel(Canceling(Pdu::of(cmd))));
+            // SAFETY: io_uring cancels what is marked, which was begun, and completes nothing
+            // meanwhile.
+            return Some(Self::Cancel(Canceling(unsafe { Pdu::of(cmd) })));
         }
         // INVARIANT: It is issued, and nobody else knows it.
         Some(Self::Issue(Entry {
@@ -85,13 +86,15 @@ impl Call<'_> {
     }
 }
 
-/// What `uring_cmd` returns.
+/// What `uring_cmd` returns for a command that was issued: that it has completed, or will.
+///
+/// # Invariants
+///
+/// Came out of an [`Entry`].
+#[must_use]
 pub(crate) struct Reply(c_int);
 
 impl Reply {
-    /// When there is nothing to say.
-    pub(crate) const NONE: Self = Self(0);
-
     /// The number.
     pub(crate) fn raw(&self) -> c_int {
         self.0
@@ -120,7 +123,12 @@ mod kind {
 }
 
 impl<'a> Pdu<'a> {
-    fn of(cmd: NonNull<io_uring_cmd>) -> Self {
+    /// # Safety
+    ///
+    /// `cmd` does not complete before `'a` ends; it was begun, or [`Entry::init`] initialises its
+    /// `pdu` before anything is read.
+    unsafe fn of(cmd: NonNull<io_uring_cmd>) -> Self {
+        // INVARIANT: By the requirement.
         Self {
             cmd,
             _cmd: core::marker::PhantomData,
@@ -255,6 +263,7 @@ impl Entry<'_> {
 
     /// Completes it with `res`, which is not negative.
     pub(crate) fn answer(self, res: u32) -> Reply {
+        // INVARIANT: As the three below: of this entry, which is used up.
         Reply(c_int::try_from(res).unwrap_or(c_int::MAX))
     }
 
@@ -282,7 +291,9 @@ impl Entry<'_> {
         } else {
             0
         };
-        let pdu = Pdu::of(self.cmd);
+        // SAFETY: By the type invariant it has not completed; those who get this use it as long as
+        // they know that.
+        let pdu = unsafe { Pdu::of(self.cmd) };
         // SAFETY: The command is ours alone until it is marked.
         unsafe {
             *pdu.raw() = bindings::rust_ulp_uring {
@@ -424,18 +435,25 @@ unsafe impl Sync for Share {}
 impl Share {
     /// Says that this part is in slot `slot` of its queue, for [`Canceling::slot`].
     pub(crate) fn placed(&self, slot: u32) {
-        Pdu::of(self.cmd).slot().store(slot, Relaxed);
+        self.pdu().slot().store(slot, Relaxed);
     }
 
     /// Says what became of this part. Any context.
     pub(crate) fn finish(self, res: i32, extra: u64) {
-        Pdu::of(self.cmd).note(self.index, res, extra);
+        self.pdu().note(self.index, res, extra);
+    }
+
+    fn pdu(&self) -> Pdu<'_> {
+        // SAFETY: By the type invariant the command was begun, and does not complete before this
+        // share is gone.
+        unsafe { Pdu::of(self.cmd) }
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let pdu = Pdu::of(self.cmd);
+        let pdu = self.pdu();
+        // The last one completes the command, and then alone knows it.
         if pdu.put() {
             pdu.complete();
         }
@@ -533,7 +551,8 @@ impl Stream {
         let Some(ptr) = NonNull::new(cmd) else {
             return;
         };
-        let pdu = Pdu::of(ptr);
+        // SAFETY: By the requirement; it completes at the end of this function at the earliest.
+        let pdu = unsafe { Pdu::of(ptr) };
         let feed = pdu.raw().cast::<bindings::rust_ulp_uring_feed>();
         // SAFETY: `Entry::stream` has put it there.
         let context = unsafe { (*feed).source }.cast::<S>();
