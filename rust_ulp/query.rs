@@ -25,7 +25,10 @@ use crate::{
     },
     submit,
     sys::{
-        compat::Parameter as _,
+        compat::{
+            Parameter as _,
+            HAS_URING, //
+        },
         user::{
             write_entry,
             Arg, //
@@ -57,6 +60,9 @@ pub(crate) fn module(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
             | abi::FEATURE_SRQ
             | abi::FEATURE_EVENTS
             | abi::FEATURE_CM
+            | abi::FEATURE_CANCEL
+            | abi::FEATURE_EVENTFD
+            | abi::FEATURE_URING
             | abi::FEATURE_USER_MEMORY
             | abi::FEATURE_DMABUF,
         max_buffer: buffer::MAX_LENGTH,
@@ -67,6 +73,9 @@ pub(crate) fn module(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         max_inline: ioctl::MAX_INLINE,
         max_entries: this.quota().usage().1,
     };
+    if !HAS_URING {
+        arg.value.features &= !abi::FEATURE_URING;
+    }
     arg.write()
 }
 

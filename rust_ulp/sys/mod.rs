@@ -11,12 +11,15 @@ pub(crate) mod compat;
 mod dmabuf;
 pub(crate) mod dyndbg;
 pub(crate) mod errno;
+pub(crate) mod eventfd;
 pub(crate) mod gate;
 pub(crate) mod lock;
 pub(crate) mod net;
 pub(crate) mod pages;
 mod pinned;
+pub(crate) mod timer;
 pub(crate) mod trace;
+pub(crate) mod uring;
 pub(crate) mod workqueue;
 #[macro_use]
 pub(crate) mod user;
@@ -25,6 +28,13 @@ pub(crate) mod user;
 pub(crate) fn relax() {
     // SAFETY: Takes nothing, and may be called wherever sleeping is allowed.
     unsafe { crate::bindings::rust_ulp_h_relax() };
+}
+
+/// Whether the current task is being killed. Not whether a signal is pending: that io_uring has work
+/// for the task looks like one, and a command that gives up for it would fail for no reason.
+pub(crate) fn is_killed() -> bool {
+    // SAFETY: Looks at the current task.
+    unsafe { crate::bindings::rust_ulp_h_is_killed() }
 }
 
 /// `CLOCK_MONOTONIC`, in nanoseconds. Any context but NMI.

@@ -591,6 +591,29 @@ def link_local(host, dev):
         return got.split("inet6 ")[1].split("/")[0], __import__("socket").if_nametoindex(dev)
 
 
+def test_moved(r):
+    """The peer's address has another link-layer address: the connection's events say so."""
+    server, c = Server(), client()
+    got, request, _ = meet(server, c)
+    c.file.events()
+    ip = ["ip", "-n", "h2", "neigh"]
+    # Another neighbour that moves is not this one's business.
+    for neighbour in ("10.9.0.77", "10.9.0.1"):
+        subprocess.run([*ip, "replace", neighbour, "lladdr", "02:00:00:00:00:77", "dev", "w2", "nud", "permanent"],
+                       check=True, timeout=10 * ulp.PATIENCE)
+    try:
+        seen = []
+        r.check("a peer whose address moves is an event",
+                until(lambda: seen.extend(c.file.events()) or N["EVENT_UNREACHABLE"] in [e[0] for e in seen]), seen)
+        r.equal("of that connection, once", [e for e in seen if e[0] == N["EVENT_UNREACHABLE"]],
+                [(N["EVENT_UNREACHABLE"], got.handle, 0, 0)])
+        r.equal("it is not ended by that", query(c.file, got.handle).state, N["CONN_ESTABLISHED"])
+    finally:
+        for neighbour in ("10.9.0.77", "10.9.0.1"):
+            subprocess.run([*ip, "del", neighbour, "dev", "w2"], check=True, timeout=10 * ulp.PATIENCE)
+    r.equal("when the peer is where it was, it goes on", write_to(c, bytes(got.private_data), b"there").status, 0)
+
+
 def test_addresses(r):
     near, near_scope = link_local("h1", "w1")
     far, far_scope = link_local("h2", "w2")

@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: GPL-2.0
 """Every operation and option of a reliable queue pair, between h1 and h2.
 
-    ops.py read|atomics|elements|inline|silent|delivery|many|domains|flight|reset
+    ops.py read|atomics|elements|inline|silent|delivery|many|domains|flight|reset|eventfd
 
 Expects the module and two hosts. Prints `ok` and `not ok` lines.
 """
 import ctypes
 import os
+import select
 import subprocess
 import sys
 import time
@@ -99,6 +100,28 @@ def connected(**more):
     a.connect(b)
     b.connect(a)
     return a, b
+
+
+def test_empty(r):
+    """Messages of no bytes, by no element and by an empty one."""
+    a, b = pair(access=ALL)
+    before = pattern(9, len(b.buffer.map[:]))
+    b.buffer.map[:] = before
+    a.buffer.map[:] = bytes(len(before))
+    for what, element in (("no element", {}), ("an empty one", {"buffer": a.buffer.handle})):
+        for op, receives in (("RDMA_WRITE", 0), ("RDMA_READ", 0), ("SEND", 1), ("RDMA_WRITE_WITH_IMM", 1)):
+            far = {} if op == "SEND" else {"remote_addr": b.grant.addr, "rkey": b.grant.rkey}
+            if receives:
+                b.file.submit([b.qp.wr("RECV", user_data=3)])
+            wr = a.qp.wr(op, user_data=4, imm_data=77 if receives and far else 0, **far)
+            if element:
+                wr.num_sge, wr.sge.buffer = 1, a.buffer.handle
+            a.file.submit([wr])
+            got = a.cq.wait(1)[0]
+            there = [(c.user_data, c.status, c.byte_len, c.imm_data) for c in (b.cq.wait(1) if receives else [])]
+            r.equal(f"{op} of no bytes, {what}", ((got.user_data, got.status, got.byte_len), there),
+                    ((4, 0, 0), [(3, 0, 0, 77 if far else 0)] * receives))
+    r.equal("none of them moved a byte", (b.buffer.map[:] == before, any(a.buffer.map[:])), (True, False))
 
 
 def test_elements(r):
@@ -299,6 +322,47 @@ def test_reset(r):
     a.buffer.map[:8] = b"resumed!"
     a.file.submit([a.write(b, 8)])
     r.equal("and it works again", (a.cq.wait(1)[0].status, b.buffer.map[:8]), (0, b"resumed!"))
+
+
+def test_eventfd(r):
+    a, b = pair()
+    counter = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def bind(fd, cq=a.cq.handle):
+        return error_of(a.file.call, "CQ_EVENTFD", cq=cq, fd=fd)
+
+    def counted():
+        try:
+            return os.eventfd_read(counter)
+        except BlockingIOError:
+            return 0
+    a.file.submit([a.write(b, 8)])
+    a.cq.wait(1)
+    r.equal("an eventfd is taken", (bind(counter), counted()), ("none", 0))
+    r.equal("a second one is not", bind(counter), "EBUSY")
+    a.file.submit([a.write(b, 8, user_data=i) for i in range(100)])
+    r.equal("it counts each completion", (len(a.cq.wait(100)), counted()), (100, 100))
+    a.file.submit([a.write(b, 8, flags=0), a.write(b, 8)])
+    r.equal("not those that make none", (len(a.cq.wait(1)), counted()), (1, 1))
+    poll = select.epoll()
+    poll.register(counter, select.EPOLLIN)
+    a.file.submit([a.write(b, 8)])
+    r.equal("who sleeps on it is woken", poll.poll(20 * ulp.PATIENCE), [(counter, select.EPOLLIN)])
+    a.cq.wait(1)
+    r.equal("it is taken away, and once more", (bind(-1), bind(-1), counted()), ("none", "none", 1))
+    a.file.submit([a.write(b, 8)])
+    r.equal("and counts no more", (len(a.cq.wait(1)), counted()), (1, 0))
+    r.equal("what is no file", bind(1000), "EBADF")
+    r.equal("what is no eventfd", bind(a.file.fd), "EINVAL")
+    r.equal("what is no completion queue", (bind(counter, a.qp.handle), bind(counter, 0)), ("EBADFD", "EBADF"))
+    r.equal("unknown flags", error_of(a.file.call, "CQ_EVENTFD", cq=a.cq.handle, fd=-1, flags=1), "EINVAL")
+    bind(counter)
+    os.close(poll.fileno())
+    a.file.submit([a.qp.wr("RECV", a.buffer, 0, 8, user_data=i) for i in range(5)])
+    a.file.destroy(a.qp.handle)
+    r.equal("flushes are counted too", (len(a.cq.wait(5)), counted()), (5, 5))
+    a.file.destroy(a.cq.handle)
+    r.equal("with the queue it goes", counted(), 0)
 
 
 def main():

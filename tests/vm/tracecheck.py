@@ -19,7 +19,7 @@ from ulp import pair
 
 WRITES = 10
 EVENTS = {"open", "release", "object_create", "object_destroy", "submit", "post", "completion", "deliver",
-          "device_add", "device_remove", "event"}
+          "device_add", "device_remove", "event", "cancel", "late", "uring", "uring_cancel", "stream"}
 CONTROL = "/proc/dynamic_debug/control"
 
 
@@ -101,7 +101,7 @@ def test_events(r):
 def test_removal(r):
     def files_and_removal():
         ends = pair()
-        subprocess.run(["timeout", "5", "rdma", "link", "del", "rxe1"], check=True)
+        subprocess.run(["timeout", str(5 * ulp.PATIENCE), "rdma", "link", "del", "rxe1"], check=True)
         ends[0].file.close()
 
     with tracing.Trace() as trace:
@@ -134,6 +134,7 @@ def nested(text, outer, inner):
 def test_graph(r):
     back = tracing.traceable(["ib_cq_poll_work", "ib_poll_handler", "ib_process_cq_direct"])
     doors = ["rust_ulp_ioctl", "rust_ulp_open", "rust_ulp_release", "rust_ulp_mmap", "rust_ulp_poll",
+             "rust_ulp_uring_cmd", "rust_ulp_uring_done", "rust_ulp_uring_run",
              "rust_ulp_post_send", "rust_ulp_post_recv", "rust_ulp_completion"]
     r.equal("the tracer knows every door of the module", sorted(set(doors) - set(tracing.traceable(doors))), [])
     with tracing.Trace("function_graph", graph=["rust_ulp_ioctl", *back]) as trace:
@@ -222,7 +223,7 @@ def test_fdinfo(r):
     r.equal("no kernel address in it", [v for _, v in lines if re.search(r"\bf{4,}[0-9a-f]{8,}\b", v)], [])
     a.file.destroy(a.grant.handle)
     r.check("what was destroyed is gone from it", "grant" not in dict(fdinfo(a.file)), fdinfo(a.file))
-    subprocess.run(["timeout", "5", "rdma", "link", "del", "rxe1"], check=True)
+    subprocess.run(["timeout", str(5 * ulp.PATIENCE), "rdma", "link", "del", "rxe1"], check=True)
     r.equal("a husk's fdinfo says so", dict(fdinfo(a.file))["device"], "gone")
 
 

@@ -22,7 +22,7 @@ from ulp import N, error_of, pair, pattern
 
 INVALID = {"READ": "RDMA_READ", "compare-and-swap": "ATOMIC_CMP_AND_SWP",
            "fetch-and-add": "ATOMIC_FETCH_AND_ADD", "send with invalidate": "SEND_WITH_INV"}
-UNSUPPORTED = "ENOTSUP"  # Python's name for EOPNOTSUPP
+UNSUPPORTED = "EOPNOTSUPP"
 
 
 def ops_of(*names):

@@ -4,12 +4,15 @@
 
 use crate::abi;
 use crate::ah::AddressHandle;
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, LocalSlice};
 use crate::cq::{Cq, Deadline};
 use crate::device::{lock, Device, DeviceInner};
 use crate::error::{Error, Result};
+use crate::pool::{Piece, PieceError};
 use crate::qp::{Qp, Transport};
-use crate::sys::{self, Command};
+use crate::sys::{self, Command, ShortWr};
+#[cfg(feature = "io-uring")]
+use crate::uring::Ring;
 use crate::wr::{Local, Post, Request, RequestFor, Target};
 use nix::errno::Errno;
 use std::marker::PhantomData;
@@ -20,7 +23,7 @@ use std::time::Duration;
 const STACK_SGES: usize = 32;
 
 /// What an error of SUBMIT means.
-fn submit_error(errno: Errno) -> Error {
+pub(crate) fn submit_error(errno: Errno) -> Error {
     match errno {
         Errno::EAGAIN => Error::QueueFull,
         Errno::ENOTCONN => Error::NotConnected,
@@ -49,18 +52,104 @@ pub(crate) fn post_one(target: &Target<'_>, request: &Request<'_>) -> Result<()>
     }
     let mut arg: abi::Submit = Command::new();
     let file = target.device.file();
-    file.submit(&[wr], &mut arg).map_err(submit_error)
+    let posted = match wr.timeout_ns {
+        0 => file.submit(&[ShortWr::from(&wr)], &mut arg),
+        _ => file.submit(&[wr], &mut arg),
+    };
+    posted.map_err(submit_error)
+}
+
+/// Has the kernel complete requests of `queue`: those with that number, or all.
+pub(crate) fn cancel(device: &DeviceInner, queue: u32, wr_id: Option<u64>) -> Result<u32> {
+    device.needs(abi::FEATURE_CANCEL, "canceling requests")?;
+    let mut arg = abi::Cancel {
+        flags: if wr_id.is_none() { abi::CANCEL_ALL } else { 0 },
+        queue,
+        user_data: wr_id.unwrap_or(0),
+        ..Command::new()
+    };
+    device.call(&mut arg)?;
+    Ok(arg.canceled)
 }
 
 /// The requests of a batch as the ABI has them. Kept from one batch to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Storage {
-    wrs: Vec<abi::Wr>,
-    /// Elements of requests with several; until the batch is submitted, `wr.sge.offset` is an index.
+    wrs: Vec<ShortWr>,
+    /// Deadlines, each with the index of its request, in order.
+    timeouts: Vec<(usize, u64)>,
+    /// The requests with their deadlines, if there are any.
+    long: Vec<abi::Wr>,
+    /// Elements of requests with several; until the batch is submitted, `wr.sge.offset` is an index into
+    /// these, or into the bytes.
     sges: Vec<abi::Sge>,
+    /// Bytes of inline requests.
+    bytes: Vec<u8>,
     /// What the requests refer to.
     keep: Vec<Buffer>,
     addresses: Vec<AddressHandle>,
+    /// Pieces of pools, each with the index of its request.
+    pieces: Vec<(u32, Piece)>,
+}
+
+/// The requests with their deadlines.
+fn lengthen(wrs: &[ShortWr], timeouts: &[(usize, u64)], long: &mut Vec<abi::Wr>) {
+    long.extend(wrs.iter().map(|wr| wr.long(0)));
+    for (index, timeout_ns) in timeouts {
+        if let Some(wr) = long.get_mut(*index) {
+            wr.timeout_ns = *timeout_ns;
+        }
+    }
+}
+
+impl Storage {
+    /// Makes the requests point at their elements and inline bytes, which stand in here.
+    fn point(&mut self) {
+        for wr in &mut self.wrs {
+            // An index that `push` made: what it is of is there.
+            let index = usize::try_from(wr.sge.offset).unwrap_or(usize::MAX);
+            if wr.num_sge > 1 {
+                wr.sge.offset = sys::address_of(self.sges.get(index..).unwrap_or_default());
+            } else if wr.num_sge == 1 && wr.sge.buffer == 0 {
+                wr.sge.offset = sys::address_of(self.bytes.get(index..).unwrap_or_default());
+            }
+        }
+    }
+
+    #[cfg(feature = "io-uring")]
+    pub(crate) fn len(&self) -> usize {
+        self.wrs.len()
+    }
+
+    /// As the command of a batch, whose requests stay where they are.
+    #[cfg(feature = "io-uring")]
+    pub(crate) fn command(&mut self) -> abi::UringBatch {
+        self.point();
+        let (wrs, wr_size) = if self.timeouts.is_empty() {
+            (sys::address_of(&self.wrs), abi::WR_SIZE_V1)
+        } else {
+            lengthen(&self.wrs, &self.timeouts, &mut self.long);
+            (sys::address_of(&self.long), abi::Wr::SIZE)
+        };
+        abi::UringBatch {
+            wrs,
+            // At most what goes into one call; and the sizes are small.
+            nr_wrs: self.wrs.len() as u16,
+            wr_size: wr_size as u16,
+            flags: 0,
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.wrs.clear();
+        self.timeouts.clear();
+        self.long.clear();
+        self.sges.clear();
+        self.bytes.clear();
+        self.keep.clear();
+        self.addresses.clear();
+        self.pieces.clear();
+    }
 }
 
 /// A batch of one queue pair or of many, for requests that borrow for `'a`.
@@ -69,8 +158,8 @@ struct Core<'a> {
     device: &'a Arc<DeviceInner>,
     home: &'a Mutex<Option<Storage>>,
     storage: Storage,
-    /// Inline bytes are read when the batch is submitted.
-    bytes: PhantomData<&'a [u8]>,
+    /// What requests borrow, they borrow for as long as there is the batch.
+    requests: PhantomData<Request<'a>>,
 }
 
 impl<'a> Core<'a> {
@@ -80,7 +169,7 @@ impl<'a> Core<'a> {
             device,
             home,
             storage,
-            bytes: PhantomData,
+            requests: PhantomData,
         }
     }
 
@@ -88,9 +177,12 @@ impl<'a> Core<'a> {
         let max = self.device.limits().max_batch;
         let Storage {
             wrs,
+            timeouts,
             sges,
+            bytes,
             keep,
             addresses,
+            ..
         } = &mut self.storage;
         if wrs.len() >= max as usize {
             return Err(Error::TooMany {
@@ -107,10 +199,39 @@ impl<'a> Core<'a> {
         match request.local {
             Local::One(slice) => keep.push(slice.into_buffer()),
             Local::Many(slices) => keep.extend(slices.iter().map(|slice| slice.buffer().clone())),
-            Local::None | Local::Bytes(_) => {}
+            Local::Bytes(inline) => {
+                if wr.num_sge == 1 {
+                    wr.sge.offset = bytes.len() as u64;
+                    bytes.extend_from_slice(inline);
+                }
+            }
+            Local::None => {}
         }
         addresses.extend(request.to.map(|to| to.ah));
-        wrs.push(wr);
+        if wr.timeout_ns != 0 {
+            timeouts.push((wrs.len(), wr.timeout_ns));
+        }
+        wrs.push((&wr).into());
+        Ok(())
+    }
+
+    /// As [`Self::push`], for a request that names `piece`.
+    fn push_piece(
+        &mut self,
+        target: &Target<'_>,
+        piece: Piece,
+        request: Result<Request<'a>>,
+    ) -> Result<(), PieceError> {
+        // Less than there may be in one call.
+        let index = self.len() as u32;
+        let pushed = request.and_then(|request| {
+            let wr_id = piece.fly(target.life);
+            self.push(target, request.tracked(wr_id))
+        });
+        match pushed {
+            Ok(()) => self.storage.pieces.push((index, piece)),
+            Err(error) => return Err(piece.refused(error)),
+        }
         Ok(())
     }
 
@@ -118,14 +239,27 @@ impl<'a> Core<'a> {
         self.storage.wrs.len()
     }
 
+    /// Has a ring of io_uring post everything: see [`DeviceBatch::submit_by`].
+    #[cfg(feature = "io-uring")]
+    fn submit_by(mut self, ring: &mut Ring, wr_id: u64) -> Result<()> {
+        if !self.storage.pieces.is_empty() {
+            return Err(Error::Unsupported {
+                what: "a piece of a pool in a batch by io_uring",
+            });
+        }
+        ring.push_batch(self.device, &mut self.storage, wr_id)
+    }
+
     /// Posts everything; with `wait`, sleeps until so many completions are there.
     fn submit(mut self, wait: Option<(&Cq, u32, Duration)>) -> Result<usize> {
-        let Storage { wrs, sges, .. } = &mut self.storage;
-        for wr in wrs.iter_mut().filter(|wr| wr.num_sge > 1) {
-            // An index that `push` made: the elements are there.
-            let index = usize::try_from(wr.sge.offset).unwrap_or(usize::MAX);
-            wr.sge.offset = sys::address_of(sges.get(index..).unwrap_or_default());
-        }
+        self.storage.point();
+        let Storage {
+            wrs,
+            timeouts,
+            long,
+            pieces,
+            ..
+        } = &mut self.storage;
         let mut arg: abi::Submit = Command::new();
         let mut deadline = None;
         if let Some((cq, min, timeout)) = wait {
@@ -135,7 +269,19 @@ impl<'a> Core<'a> {
             arg.timeout_ns = until.left_ns();
             deadline = Some((cq, min, until));
         }
-        let result = self.device.file().submit(wrs, &mut arg);
+        let file = self.device.file();
+        let result = if timeouts.is_empty() {
+            file.submit(wrs, &mut arg)
+        } else {
+            lengthen(wrs, timeouts, long);
+            file.submit(long, &mut arg)
+        };
+        for (index, piece) in pieces.drain(..) {
+            // What was not posted is free again.
+            if result.is_ok() || index < arg.posted {
+                piece.gone();
+            }
+        }
         result.map_err(|errno| Error::Batch {
             index: arg.bad_index,
             posted: arg.posted,
@@ -153,10 +299,7 @@ impl<'a> Core<'a> {
 impl Drop for Core<'_> {
     fn drop(&mut self) {
         let mut storage = std::mem::take(&mut self.storage);
-        storage.wrs.clear();
-        storage.sges.clear();
-        storage.keep.clear();
-        storage.addresses.clear();
+        storage.clear();
         *lock(self.home) = Some(storage);
     }
 }
@@ -187,6 +330,20 @@ impl<'a, T: Transport> QpBatch<'a, T> {
     /// [`Error::Misaligned`], [`Error::TooMany`] and the like. The batch is then as it was.
     pub fn push(&mut self, request: impl Post<'a, T>) -> Result<()> {
         self.core.push(&self.qp.target(), request.into())
+    }
+
+    /// Adds the request that `request` makes of a piece of a [`Pool`](crate::Pool), as [`Piece::post`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::push`], with the piece.
+    pub fn push_piece<R: Post<'a, T>>(
+        &mut self,
+        piece: Piece,
+        request: impl FnOnce(LocalSlice) -> Result<R>,
+    ) -> Result<(), PieceError> {
+        let request = request(piece.local()).map(Into::into);
+        self.core.push_piece(&self.qp.target(), piece, request)
     }
 
     /// Requests in it.
@@ -246,13 +403,49 @@ impl<'a> DeviceBatch<'a> {
     /// As [`QpBatch::push`]; [`Error::Sys`] with `EBADF` for a queue pair of another `Device`.
     pub fn push<Q, R: RequestFor<'a, Q>>(&mut self, qp: Q, request: R) -> Result<()> {
         let target = R::target(&qp);
-        if !Arc::ptr_eq(target.device, self.core.device) {
-            return Err(Error::Sys {
-                call: abi::Submit::NAME,
-                errno: libc::EBADF,
-            });
-        }
+        self.check(&target)?;
         self.core.push(&target, request.into())
+    }
+
+    /// Adds the request that `request` makes of a piece of a [`Pool`](crate::Pool), as [`Piece::post`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::push`], with the piece.
+    pub fn push_piece<Q, R: RequestFor<'a, Q>>(
+        &mut self,
+        qp: Q,
+        piece: Piece,
+        request: impl FnOnce(LocalSlice) -> Result<R>,
+    ) -> Result<(), PieceError> {
+        let target = R::target(&qp);
+        if let Err(error) = self.check(&target) {
+            return Err(piece.refused(error));
+        }
+        let request = request(piece.local()).map(Into::into);
+        self.core.push_piece(&target, piece, request)
+    }
+
+    /// Has a ring of io_uring post all of it when that is submitted, as one entry, which completes when all
+    /// of it has: `wr_id` is its number. Nothing is posted when one of the requests is refused.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ring::push`](crate::uring::Ring::push); [`Error::TooMany`] for a batch of no requests, or of more
+    /// than 65,535, [`Error::Unsupported`] if a piece of a [`Pool`](crate::Pool) is in it.
+    #[cfg(feature = "io-uring")]
+    pub fn submit_by(self, ring: &mut Ring, wr_id: u64) -> Result<()> {
+        self.core.submit_by(ring, wr_id)
+    }
+
+    fn check(&self, target: &Target<'_>) -> Result<()> {
+        if Arc::ptr_eq(target.device, self.core.device) {
+            return Ok(());
+        }
+        Err(Error::Sys {
+            call: abi::Submit::NAME,
+            errno: libc::EBADF,
+        })
     }
 
     /// Requests in it.

@@ -5,6 +5,9 @@
 use crate::abi;
 use crate::device::{DeviceInner, Object, Pd};
 use crate::error::{Error, Result};
+#[cfg(doc)]
+use crate::grant::Grant;
+use crate::memory::BufferInfo;
 use crate::sys::Mapping;
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
@@ -97,31 +100,35 @@ impl BufferBuilder {
         let object = Object::new(device, arg.handle);
         let map = Mapping::new(device.file(), arg.mmap_offset, arg.length)
             .map_err(|errno| Error::sys("mmap of a buffer", errno))?;
-        Ok(Buffer {
-            inner: Arc::new(Inner {
-                map,
-                object,
-                pd: self.pd,
-                len: self.len,
-                page_size: arg.page_size,
-                node: arg.node,
-            }),
-        })
+        Ok(Buffer::new(Parts {
+            map: Some(map),
+            object,
+            pd: self.pd,
+            len: self.len,
+            page_size: arg.page_size,
+            node: Some(arg.node),
+            key_bytes: arg.key_bytes,
+            keys: arg.keys,
+        }))
     }
 }
 
-// Dropped in this order: the mapping, the object, its protection domain.
+/// What a buffer is made of. Dropped in this order: the object, the mapping, the protection domain.
 #[derive(Debug)]
-struct Inner {
-    map: Mapping,
-    object: Object,
-    pd: Pd,
-    len: usize,
-    page_size: u32,
-    node: i32,
+pub(crate) struct Parts {
+    pub(crate) object: Object,
+    /// None: this process cannot reach it.
+    pub(crate) map: Option<Mapping>,
+    pub(crate) pd: Pd,
+    pub(crate) len: usize,
+    pub(crate) page_size: u32,
+    pub(crate) node: Option<i32>,
+    pub(crate) key_bytes: u64,
+    pub(crate) keys: u32,
 }
 
-/// Memory that the kernel allocated for the device, mapped into this process.
+/// Memory for the device, mapped into this process: allocated by the kernel ([`Pd::buffer`]), of this process
+/// itself ([`Pd::user_memory`]), or another driver's ([`Pd::dmabuf`]).
 ///
 /// A peer to whom a [`Grant`] of it was given can change it at any time, and so can the device while a
 /// receive or read is under way. There is therefore no way to get a slice of it. What there is, copies
@@ -135,9 +142,12 @@ struct Inner {
 /// Cheap to clone; the memory is freed when the last clone, slice and grant is gone *and* the device is
 /// done with it. Dropping it with requests in flight is harmless. A forked child does not inherit the
 /// mapping: it must not touch the buffer.
+///
+/// A device puts no more than [`Self::key_bytes`] under one key, so a large buffer has several. Requests of
+/// this side do not notice; a [`Grant`] is of one key, and [`Self::grant_all`] makes as many as it takes.
 #[derive(Clone, Debug)]
 pub struct Buffer {
-    inner: Arc<Inner>,
+    inner: Arc<Parts>,
 }
 
 fn range_error(offset: u64, len: u64, capacity: u64) -> Error {
@@ -187,7 +197,7 @@ fn checked(range: (Bound<u64>, Bound<u64>), what: &'static str, cap: u64) -> Res
     })
 }
 
-fn widen(range: impl RangeBounds<usize>) -> (Bound<u64>, Bound<u64>) {
+pub(crate) fn widen(range: impl RangeBounds<usize>) -> (Bound<u64>, Bound<u64>) {
     let bound = |bound: Bound<&usize>| match bound {
         Bound::Included(n) => Bound::Included(*n as u64),
         Bound::Excluded(n) => Bound::Excluded(*n as u64),
@@ -272,6 +282,12 @@ pub(crate) fn copy_in(words: &[AtomicU64], offset: usize, mut src: &[u8]) {
 }
 
 impl Buffer {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self {
+            inner: Arc::new(parts),
+        }
+    }
+
     /// Bytes that were asked for.
     pub fn len(&self) -> usize {
         self.inner.len
@@ -282,14 +298,25 @@ impl Buffer {
         self.inner.len == 0
     }
 
-    /// Bytes of its pages: 4,096 or 2,097,152.
+    /// Bytes of its pages, or those that were found contiguous: 4,096 or 2,097,152.
     pub fn page_size(&self) -> u32 {
         self.inner.page_size
     }
 
-    /// NUMA node of its first page.
-    pub fn node(&self) -> i32 {
+    /// NUMA node of its first page, if the kernel allocated it. [`Self::query`] tells of any.
+    pub fn node(&self) -> Option<i32> {
         self.inner.node
+    }
+
+    /// Bytes that one key of the device opens at most. The first key of memory that is not aligned to them
+    /// has less.
+    pub fn key_bytes(&self) -> u64 {
+        self.inner.key_bytes
+    }
+
+    /// Keys of the device that it takes.
+    pub fn keys(&self) -> u32 {
+        self.inner.keys
     }
 
     /// Its protection domain.
@@ -297,11 +324,21 @@ impl Buffer {
         &self.inner.pd
     }
 
-    fn words(&self) -> &[AtomicU64] {
-        self.inner.map.words()
+    /// Whether this process can read and write it: not where a dma-buf was not mapped.
+    pub fn is_mapped(&self) -> bool {
+        self.inner.map.is_some()
     }
 
+    /// None of them if it is not mapped.
+    fn words(&self) -> &[AtomicU64] {
+        self.inner.map.as_ref().map_or(&[], Mapping::words)
+    }
+
+    /// Whether this process may access these bytes.
     fn check(&self, offset: usize, len: usize) -> Result<()> {
+        if self.inner.map.is_none() {
+            return Err(Error::NotMapped);
+        }
         match offset.checked_add(len) {
             Some(end) if end <= self.inner.len => Ok(()),
             _ => Err(range_error(
@@ -316,7 +353,8 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// [`Error::Range`] if they are not all within the buffer; then `dst` is as it was.
+    /// [`Error::Range`] if they are not all within the buffer; then `dst` is as it was. This and everything
+    /// that follows is [`Error::NotMapped`] if the buffer is not mapped.
     pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<()> {
         self.check(offset, dst.len())?;
         copy_out(self.words(), offset, dst);
@@ -330,6 +368,7 @@ impl Buffer {
     /// [`Error::Range`] if it is not within the buffer.
     pub fn to_vec(&self, range: impl RangeBounds<usize>) -> Result<Vec<u8>> {
         let (offset, len) = self.local(widen(range))?;
+        self.check(offset, len)?;
         let mut bytes = vec![0; len];
         copy_out(self.words(), offset, &mut bytes);
         Ok(bytes)
@@ -353,6 +392,7 @@ impl Buffer {
     /// [`Error::Range`] if it is not within the buffer.
     pub fn fill(&self, range: impl RangeBounds<usize>, value: u8) -> Result<()> {
         let (offset, len) = self.local(widen(range))?;
+        self.check(offset, len)?;
         let pattern = [value; 8];
         for (word, first, n) in pieces(self.words(), offset, len) {
             if n == 8 {
@@ -400,7 +440,7 @@ impl Buffer {
         Ok(())
     }
 
-    fn local(&self, range: (Bound<u64>, Bound<u64>)) -> Result<(usize, usize)> {
+    pub(crate) fn local(&self, range: (Bound<u64>, Bound<u64>)) -> Result<(usize, usize)> {
         let (offset, len) = checked(range, "range of a buffer", self.inner.len as u64)?;
         // Both are at most `len`, which is a usize.
         Ok((offset as usize, len as usize))
@@ -520,84 +560,21 @@ impl Buffer {
         })
     }
 
-    /// Lets whoever learns the key access a part of the buffer with the rights in `access`, until the
-    /// grant is dropped.
-    ///
-    /// Header struct: `rust_ulp_grant_create`.
+    /// What the kernel says of it.
     ///
     /// # Errors
     ///
-    /// [`Error::Range`] if the part is not within the buffer, [`Error::Unsupported`] if the device
-    /// cannot, [`Error::Sys`] with `ERANGE` for an empty part, `EINVAL` for no rights, `ENOMEM` over a
-    /// limit.
-    pub fn grant(&self, range: impl RangeBounds<usize>, access: Access) -> Result<Grant> {
-        let (offset, len) = self.local(widen(range))?;
-        let mut arg = abi::GrantCreate {
-            buffer: self.handle(),
-            access: access.bits(),
-            offset: offset as u64,
-            length: len as u64,
-            ..crate::sys::Command::new()
-        };
-        let device = self.inner.pd.device();
-        device.call(&mut arg)?;
-        Ok(Grant {
-            inner: Arc::new(GrantInner {
-                object: Object::new(device, arg.handle),
-                buffer: self.clone(),
-                remote: RemoteSlice {
-                    addr: arg.addr,
-                    len: len as u64,
-                    rkey: arg.rkey,
-                    access: Some(access),
-                },
-            }),
-        })
+    /// [`Error::DeviceGone`].
+    pub fn query(&self) -> Result<BufferInfo> {
+        BufferInfo::query(self)
     }
 
     pub(crate) fn handle(&self) -> u32 {
         self.inner.object.handle()
     }
-}
 
-#[derive(Debug)]
-struct GrantInner {
-    object: Object,
-    buffer: Buffer,
-    remote: RemoteSlice,
-}
-
-/// A key by which peers access a part of a [`Buffer`].
-///
-/// Cheap to clone; the key dies with the last clone, or by [`Self::revoke`]. It keeps its buffer.
-#[derive(Clone, Debug)]
-pub struct Grant {
-    inner: Arc<GrantInner>,
-}
-
-impl Grant {
-    /// What a peer needs to know.
-    pub fn remote(&self) -> RemoteSlice {
-        self.inner.remote
-    }
-
-    /// The rights that it gives.
-    pub fn access(&self) -> Access {
-        self.inner.remote.access.unwrap_or(Access::empty())
-    }
-
-    /// The buffer that it is of.
-    pub fn buffer(&self) -> &Buffer {
-        &self.inner.buffer
-    }
-
-    /// Kills the key, for all clones. After this returns `Ok`, nothing that uses it lands any more.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::DeviceGone`], or [`Error::Sys`] with `EBADF` if it was revoked before.
-    pub fn revoke(&self) -> Result<()> {
-        self.inner.object.destroy()
+    pub(crate) fn device(&self) -> &Arc<DeviceInner> {
+        self.inner.pd.device()
     }
 }
 
@@ -651,15 +628,25 @@ impl LocalSlice {
     ///
     /// # Errors
     ///
-    /// None: it lies within its buffer.
+    /// [`Error::NotMapped`] if its buffer is not mapped.
     pub fn to_vec(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.len];
         self.buffer.read_at(self.offset, &mut bytes)?;
         Ok(bytes)
     }
 
+    /// A part that the caller knows to be within it.
+    pub(crate) fn part(&self, offset: usize, len: usize) -> Self {
+        debug_assert!(offset + len <= self.len);
+        Self {
+            buffer: self.buffer.clone(),
+            offset: self.offset + offset,
+            len,
+        }
+    }
+
     pub(crate) fn device(&self) -> &Arc<DeviceInner> {
-        self.buffer.inner.pd.device()
+        self.buffer.device()
     }
 
     pub(crate) fn into_buffer(self) -> Buffer {

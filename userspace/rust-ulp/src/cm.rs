@@ -39,10 +39,11 @@
 //! ```
 
 use crate::abi;
-use crate::buffer::{Access, Grant, RemoteSlice};
+use crate::buffer::{Access, RemoteSlice};
 use crate::cq::Deadline;
 use crate::device::{Device, DeviceInner, Object};
 use crate::error::{Error, Result};
+use crate::grant::Grant;
 use crate::params::{AckTimeout, Retries, RnrRetries, TrafficClass};
 use crate::qp::{Mtu, PreparedQp, Qp, QpState, Rc};
 use crate::sys::{Command, Plain};

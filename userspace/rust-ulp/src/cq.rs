@@ -7,8 +7,11 @@ use crate::device::{lock, DeviceInner, Object};
 use crate::error::{CompletionError, Error, Result};
 use crate::qp::{Gid, Qp, Transport};
 use crate::ring::{Consumer, Corrupt};
-use crate::sys::{Command, RingMap};
+use crate::sys::{Command, RingMap, ShortWr};
+use nix::errno::Errno;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -58,7 +61,7 @@ macro_rules! statuses {
     ($($(#[$meta:meta])* $variant:ident = $code:literal, $name:literal, $explanation:literal;)*) => {
         /// How a request ended.
         ///
-        /// Header: `rust_ulp_cqe.status`, which is `enum ib_wc_status`.
+        /// Header: `rust_ulp_cqe.status`: `enum ib_wc_status`, or `RUST_ULP_WC_STATUS_*`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Status {
@@ -169,6 +172,23 @@ statuses! {
     ResponseTimeout = 20, "response timeout", "the peer did not answer in time";
     /// Something else.
     General = 21, "general error", "the driver gave no reason: see its vendor code";
+    /// Its deadline has passed.
+    TimedOut = 256, "timed out",
+        "the deadline of the request has passed, and nobody waits for it any more; but the device is not done \
+         with it: its data may still arrive, here or at the peer, so leave its memory alone while the queue \
+         pair lives. Wait longer, or make a new queue pair";
+    /// It was given up.
+    Canceled = 257, "canceled",
+        "the request was canceled, and nobody waits for it any more; but the device is not done with it: its \
+         data may still arrive, here or at the peer, so leave its memory alone while the queue pair lives";
+}
+
+impl Status {
+    /// Whether the device may still be at work on a request that ended so: see [`Self::TimedOut`] and
+    /// [`Self::Canceled`].
+    pub fn is_unfinished(self) -> bool {
+        matches!(self, Self::TimedOut | Self::Canceled)
+    }
 }
 
 /// What a completed request was. Valid for failed requests too.
@@ -266,7 +286,7 @@ impl Completion {
         src_qp: 0,
     };
 
-    fn new(cqe: &abi::Cqe, device: &DeviceInner) -> Self {
+    pub(crate) fn new(cqe: &abi::Cqe, device: &DeviceInner) -> Self {
         let failed = cqe.status != 0;
         Self {
             wr_id: cqe.user_data,
@@ -565,6 +585,35 @@ impl Cq {
         }
     }
 
+    /// A file that becomes readable when a completion arrives, for `poll`, `epoll` and the like. A queue has
+    /// one at a time. With [`Delivery::Caller`] nothing arrives by itself.
+    ///
+    /// What arrived before is not counted: look at the queue first, and only then at the file.
+    ///
+    /// Header struct: `rust_ulp_cq_eventfd`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] if the queue has one already; [`Error::Unsupported`] if the module has none;
+    /// [`Error::Sys`] with `EMFILE` without room for a descriptor; [`Error::DeviceGone`].
+    pub fn eventfd(&self) -> Result<CqEventFd> {
+        let device = &self.inner.device;
+        device.needs(abi::FEATURE_EVENTFD, "an eventfd of a completion queue")?;
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let fd = EventFd::from_value_and_flags(0, flags);
+        let fd = fd.map_err(|errno| Error::sys("eventfd", errno))?;
+        let mut arg = abi::CqEventfd {
+            cq: self.handle(),
+            fd: fd.as_fd().as_raw_fd(),
+            ..Command::new()
+        };
+        device.call(&mut arg)?;
+        Ok(CqEventFd {
+            fd,
+            cq: self.clone(),
+        })
+    }
+
     /// Sleeps until the kernel sees `n` completions that were not taken.
     fn sleep(&self, n: u32, deadline: &Deadline) -> Result<()> {
         let mut arg = abi::Submit {
@@ -574,7 +623,7 @@ impl Cq {
             ..Command::new()
         };
         let device = &self.inner.device;
-        match device.file().submit(&[], &mut arg) {
+        match device.file().submit::<ShortWr>(&[], &mut arg) {
             Ok(()) => {}
             Err(errno) => return Err(Error::sys("SUBMIT (waiting)", errno)),
         }
@@ -595,6 +644,58 @@ impl Cq {
 
     pub(crate) fn device_inner(&self) -> &Arc<DeviceInner> {
         &self.inner.device
+    }
+}
+
+/// A file that becomes readable when a completion arrives in a queue, and when the device is removed; from
+/// [`Cq::eventfd`].
+///
+/// It stays readable until [`Self::take`]. The order that loses nothing: wait for the file, take, then poll
+/// the queue until it is empty. It keeps its queue.
+#[derive(Debug)]
+pub struct CqEventFd {
+    fd: EventFd,
+    cq: Cq,
+}
+
+impl CqEventFd {
+    /// How many completions have arrived since the last time. Does not sleep.
+    ///
+    /// # Errors
+    ///
+    /// None that is known.
+    pub fn take(&self) -> Result<u64> {
+        loop {
+            match self.fd.read() {
+                Ok(n) => return Ok(n),
+                Err(Errno::EAGAIN) => return Ok(0),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(Error::sys("read of an eventfd", errno)),
+            }
+        }
+    }
+
+    /// Its queue.
+    pub fn cq(&self) -> &Cq {
+        &self.cq
+    }
+}
+
+impl AsFd for CqEventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for CqEventFd {
+    fn drop(&mut self) {
+        let mut arg = abi::CqEventfd {
+            cq: self.cq.handle(),
+            fd: -1,
+            ..Command::new()
+        };
+        // An error leaves nothing to do: the device is gone.
+        let _ = self.cq.inner.device.call(&mut arg);
     }
 }
 

@@ -9,12 +9,14 @@ use crate::buffer::{Buffer, BufferBuilder};
 use crate::cq::{Cq, CqOptions};
 use crate::error::{Error, Result};
 use crate::events::Events;
+use crate::memory::{DmabufBuilder, UserMemoryBuilder};
+use crate::multi::MultiQueueBuilder;
 use crate::qp::{Endpoint, Gid, Path, QpBuilder, Transport};
 use crate::srq::SrqBuilder;
 use crate::sys::{Command, File, Plain};
 use std::collections::HashMap;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -85,6 +87,8 @@ pub struct Limits {
     pub max_sge: u32,
     /// Inline bytes per request.
     pub max_inline: u32,
+    /// Entries of all queues of one [`Device`] together.
+    pub max_entries: u32,
 }
 
 /// A device that can be opened; from [`Device::list`].
@@ -393,6 +397,14 @@ impl DeviceInner {
         &self.limits
     }
 
+    /// Refuses what the module does not offer: `RUST_ULP_FEATURE_*`.
+    pub(crate) fn needs(&self, feature: u64, what: &'static str) -> Result<()> {
+        if self.features & feature == 0 {
+            return Err(Error::Unsupported { what });
+        }
+        Ok(())
+    }
+
     pub(crate) fn peer_of(&self, qp: u32) -> Option<(u32, Gid)> {
         let peers = lock(&self.peers);
         peers.get(&qp).map(|end| (end.qp_num, end.gid))
@@ -416,6 +428,8 @@ impl DeviceInner {
 pub(crate) struct Object {
     handle: u32,
     gone: AtomicBool,
+    /// Gone when the kernel has let go of it, and of what was in flight on it.
+    life: Arc<()>,
     // Dropped after the body of `drop`: the device outlives its objects.
     device: Arc<DeviceInner>,
 }
@@ -425,12 +439,17 @@ impl Object {
         Self {
             handle,
             gone: AtomicBool::new(false),
+            life: Arc::new(()),
             device: device.clone(),
         }
     }
 
     pub(crate) fn handle(&self) -> u32 {
         self.handle
+    }
+
+    pub(crate) fn life(&self) -> &Arc<()> {
+        &self.life
     }
 
     /// Notes that the kernel has destroyed it.
@@ -462,7 +481,9 @@ impl Drop for Object {
     fn drop(&mut self) {
         // An error leaves nothing to do: the device is gone, or it was destroyed before. What is left
         // goes when the file is closed.
-        let _ = self.destroy();
+        if let Err(Error::Busy { .. }) = self.destroy() {
+            std::mem::forget(self.life.clone());
+        }
     }
 }
 
@@ -579,6 +600,7 @@ impl Device {
                     max_queue_depth: query.max_queue_depth,
                     max_sge: query.max_sge,
                     max_inline: query.max_inline,
+                    max_entries: query.max_entries,
                 },
                 features: query.features,
                 info: info(&dev),
@@ -741,15 +763,18 @@ impl Device {
         Cq::create(&self.inner, entries, options)
     }
 
+    /// Queue pairs with a completion thread each, one for each processor unless said otherwise.
+    pub fn multi_queue(&self) -> MultiQueueBuilder {
+        MultiQueueBuilder::new(self.clone())
+    }
+
     /// What happens on it: ports, queues, connections, its removal.
     ///
     /// # Errors
     ///
     /// [`Error::Unsupported`] if the module has no events.
     pub fn events(&self) -> Result<Events> {
-        if self.inner.features & abi::FEATURE_EVENTS == 0 {
-            return Err(Error::Unsupported { what: "events" });
-        }
+        self.inner.needs(abi::FEATURE_EVENTS, "events")?;
         Ok(Events::new(&self.inner))
     }
 
@@ -927,6 +952,16 @@ impl Pd {
     /// A buffer of `len` bytes, with page size and NUMA node to be chosen.
     pub fn buffer(&self, len: usize) -> BufferBuilder {
         BufferBuilder::new(self.clone(), len)
+    }
+
+    /// Memory of `len` bytes that belongs to this process, registered where it is.
+    pub fn user_memory(&self, len: usize) -> UserMemoryBuilder {
+        UserMemoryBuilder::new(self.clone(), len)
+    }
+
+    /// A dma-buf, to be used as a buffer: memory of another driver or process.
+    pub fn dmabuf(&self, fd: OwnedFd) -> DmabufBuilder {
+        DmabufBuilder::new(self.clone(), fd)
     }
 
     /// A shared receive queue of this domain, whose receives complete in `cq`.

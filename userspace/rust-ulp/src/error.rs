@@ -86,6 +86,44 @@ pub enum Error {
     )]
     NotConnected,
 
+    /// The memory of a buffer is not mapped into this process.
+    #[error(
+        "the memory is not mapped into this process, only the device reaches it; \
+         map a dma-buf with DmabufBuilder::map()"
+    )]
+    NotMapped,
+
+    /// A grant has ended: its queue pair has, or it was used.
+    #[error(
+        "the grant has ended, with its queue pair or because it was used; Grant::query() says which; \
+         make a new one"
+    )]
+    GrantEnded,
+
+    /// io_uring cannot be used here.
+    #[error(
+        "io_uring cannot be used here: {source}; {}. Qp::post() and batches work without it",
+        uring_hint(.source)
+    )]
+    NoUring {
+        /// The system's reason.
+        source: std::io::Error,
+    },
+
+    /// The thread that takes completions has ended.
+    #[error(
+        "the completion thread has ended: it was stopped, or its queue or device failed, which was told \
+         once; make a new one"
+    )]
+    Stopped,
+
+    /// The peer does not keep to the rules of a [`stream`](crate::stream).
+    #[error("the peer breaks the rules of the stream: {what}; close it, and trust nothing of it")]
+    Stream {
+        /// What it did.
+        what: &'static str,
+    },
+
     /// A range outside of what there is.
     #[error("{what}: {len} bytes at {offset} do not fit into {capacity}; pass a smaller range")]
     Range {
@@ -304,11 +342,13 @@ impl Error {
     /// The error number that the system gave, where one did.
     pub fn errno(&self) -> Option<i32> {
         match self {
-            Self::Open { source, .. } | Self::Tcp { source, .. } => source.raw_os_error(),
+            Self::Open { source, .. } | Self::Tcp { source, .. } | Self::NoUring { source } => {
+                source.raw_os_error()
+            }
             Self::Unsupported { .. } => Some(libc::EOPNOTSUPP),
             Self::NoDevice { .. } => Some(libc::ENOENT),
             Self::InvalidTransition { .. } => Some(libc::EPROTO),
-            Self::NotConnected => Some(libc::ENOTCONN),
+            Self::NotConnected | Self::GrantEnded => Some(libc::ENOTCONN),
             Self::QueueFull => Some(libc::EAGAIN),
             Self::Busy { .. } => Some(libc::EBUSY),
             Self::Timeout { .. } => Some(libc::ETIME),
@@ -336,7 +376,9 @@ impl Error {
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
-            Error::Open { source, .. } | Error::Tcp { source, .. } => source.kind(),
+            Error::Open { source, .. } | Error::Tcp { source, .. } | Error::NoUring { source } => {
+                source.kind()
+            }
             Error::QueueFull => std::io::ErrorKind::WouldBlock,
             Error::Timeout { .. } => std::io::ErrorKind::TimedOut,
             Error::NotConnected => std::io::ErrorKind::NotConnected,
@@ -410,6 +452,18 @@ fn open_hint(source: &std::io::Error) -> &'static str {
     }
 }
 
+fn uring_hint(source: &std::io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            "it is disabled: see sysctl kernel.io_uring_disabled and kernel.io_uring_group, or a container's \
+             seccomp filter"
+        }
+        Some(libc::ENOSYS) => "the kernel has none, or a container's seccomp filter hides it",
+        Some(libc::ENOMEM) => "no memory, or over a limit: see ulimit -l",
+        _ => "see io_uring_setup(2)",
+    }
+}
+
 fn named(name: &str) -> String {
     if name.is_empty() {
         String::new()
@@ -445,6 +499,8 @@ fn errno_hint(errno: i32) -> &'static str {
         libc::EALREADY => "the file is attached already",
         libc::EBADF => "the object was destroyed, or belongs to another Device",
         libc::EBADFD => "the object is of another type",
+        libc::ECANCELED => "an earlier request of its chain did not succeed, or the ring ended",
+        libc::EDQUOT => "over a limit of queue entries per open file, or of the rdma cgroup",
         libc::EFAULT => "an address that cannot be read or written",
         libc::EINTR => "a signal came: try again",
         libc::EINVAL => "the module does not know such a size, flag, name or number",

@@ -7,6 +7,7 @@ use crate::cm;
 use crate::cq::{Cq, Deadline};
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
+use crate::grant::{Grant, GrantState};
 use crate::qp::{PreparedQp, Qp, Transport};
 use crate::srq::Srq;
 use crate::wr::sealed;
@@ -90,6 +91,11 @@ pub enum EventKind {
         /// How many.
         count: u32,
     },
+    /// A [`Grant`] has ended, and nothing lands by it any more.
+    GrantEnded {
+        /// Why: [`GrantState::Used`] or [`GrantState::Expired`].
+        state: GrantState,
+    },
     /// Somebody wants to connect to a [`cm::Listener`].
     ConnectRequest {
         /// Requests that wait.
@@ -140,6 +146,9 @@ impl EventKind {
             abi::EVENT_DEVICE_REMOVED => Self::DeviceRemoved,
             abi::EVENT_DEVICE_RENAMED => Self::DeviceRenamed,
             abi::EVENT_LOST => Self::Lost { count: info },
+            abi::EVENT_GRANT_ENDED => Self::GrantEnded {
+                state: GrantState::from_code(info),
+            },
             abi::EVENT_CONNECT_REQUEST => Self::ConnectRequest { waiting: info },
             abi::EVENT_DISCONNECTED => Self::Disconnected,
             abi::EVENT_TIMEWAIT_EXIT => Self::TimewaitExit,
@@ -150,7 +159,8 @@ impl EventKind {
     }
 }
 
-/// What events can be about: queue pairs, completion and shared receive queues, listeners and connections.
+/// What events can be about: queue pairs, completion and shared receive queues, grants, listeners and
+/// connections.
 pub trait EventSource: sealed::Sealed {
     /// Its handle, and the address of its device's state.
     #[doc(hidden)]
@@ -172,6 +182,7 @@ macro_rules! sources {
 sources! {
     [] Cq;
     [] Srq;
+    [] Grant;
     [T: Transport] Qp<T>;
     [T: Transport] PreparedQp<T>;
     [] cm::Listener;

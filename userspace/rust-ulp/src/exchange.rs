@@ -5,9 +5,10 @@
 //! TCP carries nothing but the parameters, unprotected: whoever can reach the port can connect, and
 //! whoever can listen learns the keys. Use it where the network is trusted.
 
-use crate::buffer::{Grant, RemoteSlice};
+use crate::buffer::RemoteSlice;
 use crate::cq::Deadline;
 use crate::error::{Error, Result};
+use crate::grant::Grant;
 use crate::qp::{Connected, Endpoint, PreparedQp, Qp, Transport};
 use crate::sys;
 use crate::wire::{Header, Hello, Message, Refusal, WireError, HEADER_LEN, MAX_BODY, MAX_GRANTS};

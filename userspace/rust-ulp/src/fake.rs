@@ -11,10 +11,11 @@
 use crate::abi;
 use crate::device::{lock, Device};
 use crate::ring::{Producer, SharedIndex};
-use crate::sys::{counting, File};
+use crate::sys::{counting, look_up, File};
 use nix::errno::Errno;
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
+use std::io::Write as _;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -22,11 +23,13 @@ use std::time::{Duration, Instant};
 /// What the address of offset 0 of the memory is to peers.
 const ADDRESS: u64 = 0x7000_0000_0000;
 const PAGE: u64 = 4096;
+/// 512 pages.
+const KEY_BYTES: u64 = 2 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Kernel {
     /// The memory of all buffers and rings.
-    memory: std::fs::File,
+    memory: Arc<std::fs::File>,
     /// This process.
     process: std::fs::File,
     state: Mutex<State>,
@@ -50,6 +53,34 @@ struct State {
     moved: bool,
     /// A signal comes while a request is accepted.
     interrupt: bool,
+    /// Nothing is flushed.
+    held_back: bool,
+    /// Of the entries of each SUBMIT that posts.
+    lengths: Vec<u32>,
+    /// What is new is not there.
+    old: bool,
+    /// Requests that the next SUBMIT posts before the device refuses.
+    stumble: Option<u32>,
+    /// Bytes under one key, if not [`KEY_BYTES`].
+    key_bytes: Option<u64>,
+}
+
+/// Where the first byte of something is.
+#[derive(Clone, Debug)]
+enum Place {
+    /// In a file: that of all buffers and rings, or a dma-buf.
+    File(Arc<std::fs::File>, u64),
+    /// In this process.
+    Process(u64),
+}
+
+impl Place {
+    fn plus(&self, offset: u64) -> Self {
+        match self {
+            Self::File(file, at) => Self::File(file.clone(), at + offset),
+            Self::Process(at) => Self::Process(at + offset),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -69,17 +100,25 @@ enum Object {
         requests: VecDeque<u32>,
     },
     Conn(Box<Conn>),
-    Buffer {
-        at: u64,
-        len: u64,
-        pd: u32,
-    },
-    Grant {
-        buffer: u32,
-        access: u32,
-        at: u64,
-        len: u64,
-    },
+    Buffer(Memory),
+    Grant(Grant),
+}
+
+#[derive(Debug)]
+struct Memory {
+    place: Place,
+    len: u64,
+    pd: u32,
+    kind: u32,
+    flags: u32,
+}
+
+#[derive(Debug)]
+struct Grant {
+    arg: abi::GrantCreate,
+    place: Place,
+    state: u32,
+    rkey: u32,
 }
 
 #[derive(Debug)]
@@ -87,9 +126,43 @@ struct Cq {
     at: u64,
     producer: Producer,
     reserved: u32,
+    eventfd: Option<std::fs::File>,
 }
 
-type Recvs = VecDeque<(abi::Wr, Vec<abi::Sge>)>;
+type Recvs = VecDeque<Recv>;
+
+#[derive(Debug)]
+struct Recv {
+    wr: abi::Wr,
+    sges: Vec<abi::Sge>,
+    end: Option<Instant>,
+    /// It has timed out or was canceled, and takes a message all the same.
+    over: bool,
+}
+
+impl Recv {
+    fn new(wr: abi::Wr, sges: Vec<abi::Sge>) -> Self {
+        let timeout = (wr.timeout_ns != 0).then(|| Duration::from_nanos(wr.timeout_ns));
+        Self {
+            wr,
+            sges,
+            end: timeout.map(|timeout| Instant::now() + timeout),
+            over: false,
+        }
+    }
+
+    /// What it says when it has come to nothing.
+    fn failed(&self, queue: u32, qp_num: u32, status: u16) -> abi::Cqe {
+        abi::Cqe {
+            user_data: self.wr.user_data,
+            qp: queue,
+            qp_num,
+            opcode: abi::WC_RECV,
+            status,
+            ..abi::Cqe::default()
+        }
+    }
+}
 
 #[derive(Debug)]
 struct Qp {
@@ -185,7 +258,8 @@ impl Fields<'_> {
         }
     }
 
-    fn wr(&mut self) -> abi::Wr {
+    fn wr(&mut self, size: u32) -> abi::Wr {
+        let long = size == abi::Wr::SIZE;
         abi::Wr {
             user_data: self.u64(),
             qp: self.u32(),
@@ -198,6 +272,8 @@ impl Fields<'_> {
             sge: self.sge(),
             arg0: self.u64(),
             arg1: self.u64(),
+            timeout_ns: if long { self.u64() } else { 0 },
+            reserved: if long { self.u64() } else { 0 },
         }
     }
 }
@@ -247,7 +323,7 @@ impl Kernel {
             .write(true)
             .open("/proc/self/mem");
         Arc::new(Self {
-            memory: memory.unwrap().into(),
+            memory: Arc::new(memory.unwrap().into()),
             process: process.unwrap(),
             state: Mutex::default(),
         })
@@ -298,8 +374,27 @@ impl Kernel {
     }
 
     pub(crate) fn set_flags(&self, flags: u32, dropped: u32) {
-        self.scribble(0, FLAGS, flags);
-        self.scribble(0, DROPPED, dropped);
+        self.set_flags_of(0, flags, dropped);
+    }
+
+    pub(crate) fn set_flags_of(&self, n: usize, flags: u32, dropped: u32) {
+        self.scribble(n, DROPPED, dropped);
+        self.scribble(n, FLAGS, flags);
+    }
+
+    /// How long the entries were since the last look.
+    pub(crate) fn lengths(&self) -> Vec<u32> {
+        std::mem::take(&mut lock(&self.state).lengths)
+    }
+
+    /// From now on this is a module without what is optional.
+    pub(crate) fn forget_features(&self) {
+        lock(&self.state).old = true;
+    }
+
+    /// From now on nothing is flushed.
+    pub(crate) fn hold_back(&self) {
+        lock(&self.state).held_back = true;
     }
 
     /// Something happens.
@@ -318,10 +413,29 @@ impl Kernel {
         (state.port_state, state.moved) = (Some(1), true);
     }
 
+    /// The device refuses the request after so many of the next SUBMIT.
+    pub(crate) fn stumble(&self, after: u32) {
+        lock(&self.state).stumble = Some(after);
+    }
+
+    /// From now on the device puts so many bytes under one key.
+    pub(crate) fn set_key_bytes(&self, bytes: u64) {
+        lock(&self.state).key_bytes = Some(bytes);
+    }
+
     /// The device goes.
     pub(crate) fn remove(&self) {
         let mut state = lock(&self.state);
         state.gone = true;
+        for object in state.objects.values_mut() {
+            if let Object::Cq(cq) = object {
+                let at = cq.at + FLAGS;
+                self.memory
+                    .write_all_at(&abi::CQ_DEAD.to_ne_bytes(), at)
+                    .unwrap();
+                cq.signal();
+            }
+        }
         state.happen(abi::EVENT_DEVICE_REMOVED, 0, 0);
     }
 
@@ -403,7 +517,8 @@ impl Kernel {
             Query => |arg| {
                 arg.abi_version = abi::ABI_VERSION + state.newer;
                 arg.max_objects = 1 << 16;
-                arg.features = 0x3f;
+                arg.features = if state.old { 0 } else { 0x7ff };
+                arg.max_entries = 1 << 16;
                 arg.max_buffer = 1 << 26;
                 (arg.max_batch, arg.max_cq_entries) = (64, 1 << 15);
                 (arg.max_queue_depth, arg.max_sge, arg.max_inline) = (4096, 16, 256);
@@ -488,6 +603,7 @@ impl Kernel {
                     at: arg.mmap_offset,
                     producer: Producer::new(arg.entries),
                     reserved: 0,
+                    eventfd: None,
                 }));
                 Ok(())
             };
@@ -509,7 +625,15 @@ impl Kernel {
                 arg.handle = state.add(Object::Qp(Box::new(Qp { arg: *arg, attr, recvs })));
                 Ok(())
             };
-            QpModify => |arg| state.qp(arg.qp)?.modify(arg);
+            QpModify => |arg| {
+                state.qp(arg.qp)?.modify(arg)?;
+                let over = [abi::QPS_ERR, abi::QPS_RESET].contains(&arg.attr.qp_state);
+                if over && arg.attr_mask & abi::QP_STATE != 0 {
+                    state.expire(arg.qp);
+                    self.flush(state, arg.qp);
+                }
+                Ok(())
+            };
             QpQuery => |arg| {
                 let qp = state.qp(arg.qp)?;
                 (arg.qp_num, arg.qp_type, arg.attr) = (qp.arg.qp_num, qp.arg.qp_type, qp.attr);
@@ -526,22 +650,104 @@ impl Kernel {
                 arg.length = arg.length.next_multiple_of(PAGE);
                 (arg.page_size, arg.node) = (PAGE as u32, 0);
                 arg.mmap_offset = self.allocate(state, arg.length);
-                let (at, len, pd) = (arg.mmap_offset, arg.length, arg.pd);
-                arg.handle = state.add(Object::Buffer { at, len, pd });
+                let place = Place::File(self.memory.clone(), arg.mmap_offset);
+                arg.handle = state.memory(place, arg.length, arg.pd, abi::BUFFER_PAGES, 0);
+                (arg.key_bytes, arg.keys) = state.keys(arg.length);
+                Ok(())
+            };
+            BufferRegister => |arg| {
+                state.pd(arg.pd)?;
+                assert_eq!(arg.flags & !abi::BUFFER_READ_ONLY, 0);
+                if arg.length == 0 {
+                    return Err(Errno::ERANGE);
+                }
+                self.peek(arg.addr, arg.length as usize)?;
+                let place = Place::Process(arg.addr);
+                arg.handle = state.memory(place, arg.length, arg.pd, abi::BUFFER_USER, arg.flags);
+                (arg.key_bytes, arg.keys) = state.keys(arg.length);
+                arg.page_size = PAGE as u32;
+                Ok(())
+            };
+            BufferImport => |arg| {
+                state.pd(arg.pd)?;
+                assert_eq!(arg.flags & !abi::BUFFER_READ_ONLY, 0);
+                // A memfd of this process plays the dma-buf.
+                let path = format!("/proc/self/fd/{}", arg.fd);
+                let name = std::fs::read_link(&path).map_err(|_| Errno::EBADF)?;
+                if !name.to_string_lossy().contains("memfd:dmabuf") || arg.offset % PAGE != 0 {
+                    return Err(Errno::EINVAL);
+                }
+                let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+                let there = file.metadata().unwrap().len();
+                if arg.length == 0 {
+                    arg.length = there.saturating_sub(arg.offset);
+                }
+                if arg.length == 0 || arg.offset + arg.length > there {
+                    return Err(Errno::ERANGE);
+                }
+                let place = Place::File(Arc::new(file), arg.offset);
+                arg.handle = state.memory(place, arg.length, arg.pd, abi::BUFFER_DMABUF, arg.flags);
+                (arg.key_bytes, arg.keys) = state.keys(arg.length);
+                arg.page_size = PAGE as u32;
+                Ok(())
+            };
+            BufferQuery => |arg| {
+                let grants = state.objects.values().filter(|object| match object {
+                    Object::Grant(grant) => grant.arg.buffer == arg.buffer,
+                    _ => false,
+                });
+                arg.grants = grants.count() as u32;
+                let memory = state.buffer(arg.buffer)?;
+                (arg.kind, arg.flags, arg.length) = (memory.kind, memory.flags, memory.len);
+                arg.charged = memory.len.next_multiple_of(PAGE);
+                (arg.page_size, arg.node) = (PAGE as u32, 0);
+                (arg.key_bytes, arg.keys) = state.keys(arg.length);
                 Ok(())
             };
             GrantCreate => |arg| {
-                let (at, len) = state.buffer(arg.buffer)?;
+                let memory = state.buffer(arg.buffer)?;
+                let (place, len) = (memory.place.plus(arg.offset), memory.len);
                 if arg.access == 0 || arg.access & !0xe != 0 {
+                    return Err(Errno::EINVAL);
+                }
+                if arg.qp != 0 {
+                    state.qp(arg.qp)?;
+                } else if arg.flags & abi::GRANT_ONE_SHOT != 0 {
                     return Err(Errno::EINVAL);
                 }
                 if arg.length == 0 || arg.offset + arg.length > len {
                     return Err(Errno::ERANGE);
                 }
-                let (buffer, access) = (arg.buffer, arg.access);
-                let (at, len) = (at + arg.offset, arg.length);
-                arg.handle = state.add(Object::Grant { buffer, access, at, len });
-                (arg.addr, arg.rkey) = (ADDRESS + at, arg.handle << 8);
+                let most = state.keys(len).0;
+                if arg.flags & abi::GRANT_PARTIAL != 0 {
+                    arg.length = arg.length.min(most);
+                } else if arg.length > most {
+                    return Err(Errno::ERANGE);
+                }
+                arg.addr = ADDRESS + u64::from(state.next) * (1 << 32) + arg.offset;
+                arg.rkey = (state.next + 1) << 8;
+                let (state_of, rkey) = (abi::GRANT_ACTIVE, arg.rkey);
+                let grant = Grant { arg: *arg, place, state: state_of, rkey };
+                arg.handle = state.add(Object::Grant(grant));
+                Ok(())
+            };
+            GrantRotate => |arg| {
+                let grant = state.grant(arg.grant)?;
+                if grant.state != abi::GRANT_ACTIVE {
+                    return Err(Errno::ENOTCONN);
+                }
+                grant.rkey += 1;
+                (arg.rkey, arg.addr) = (grant.rkey, grant.arg.addr);
+                Ok(())
+            };
+            GrantQuery => |arg| {
+                let grant = state.grant(arg.grant)?;
+                let of = &grant.arg;
+                let active = grant.state == abi::GRANT_ACTIVE;
+                (arg.state, arg.flags) = (grant.state, of.flags & abi::GRANT_ONE_SHOT);
+                (arg.buffer, arg.qp, arg.offset) = (of.buffer, of.qp, of.offset);
+                (arg.length, arg.addr, arg.access) = (of.length, of.addr, of.access);
+                arg.rkey = if active { grant.rkey } else { 0 };
                 Ok(())
             };
             AhCreate => |arg| {
@@ -555,6 +761,34 @@ impl Kernel {
                 arg.attr.hop_limit = arg.attr.hop_limit.max(64);
                 let (pd, attr) = (arg.pd, arg.attr);
                 arg.handle = state.add(Object::Ah { pd, attr });
+                Ok(())
+            };
+            Cancel => |arg| {
+                if arg.flags & !abi::CANCEL_ALL != 0 || (arg.flags != 0 && arg.user_data != 0) {
+                    return Err(Errno::EINVAL);
+                }
+                let (all, wr_id) = (arg.flags != 0, arg.user_data);
+                let which = |recv: &Recv| all || recv.wr.user_data == wr_id;
+                let status = abi::WC_STATUS_CANCELED;
+                arg.canceled = self.give_up(state, arg.queue, status, which)?;
+                Ok(())
+            };
+            CqEventfd => |arg| {
+                let cq = state.cq(arg.cq)?;
+                if arg.fd == -1 {
+                    cq.eventfd = None;
+                    return Ok(());
+                }
+                if cq.eventfd.is_some() {
+                    return Err(Errno::EBUSY);
+                }
+                let fd = look_up(arg.fd)?;
+                let path = format!("/proc/self/fd/{}", arg.fd);
+                let name = std::fs::read_link(path).unwrap();
+                if name.to_str() != Some("anon_inode:[eventfd]") {
+                    return Err(Errno::EINVAL);
+                }
+                cq.eventfd = Some(fd.into());
                 Ok(())
             };
             SrqCreate => |arg| {
@@ -662,12 +896,13 @@ impl Kernel {
                     Object::Ah { pd, .. } => *pd == arg.handle,
                     Object::Srq(srq) => [srq.arg.pd, srq.arg.cq].contains(&arg.handle),
                     Object::Conn(conn) => conn.qp == arg.handle,
-                    Object::Buffer { pd, .. } => *pd == arg.handle,
-                    Object::Grant { buffer, .. } => *buffer == arg.handle,
+                    Object::Buffer(memory) => memory.pd == arg.handle,
+                    Object::Grant(grant) => grant.arg.buffer == arg.handle,
                 });
                 if needed {
                     return Err(Errno::EBUSY);
                 }
+                state.expire(arg.handle);
                 state.objects.remove(&arg.handle).map(drop).ok_or(Errno::EBADF)
             };
         }
@@ -807,12 +1042,21 @@ impl Kernel {
     }
 
     fn submit(&self, arg: &mut abi::Submit) -> Result<(), Errno> {
-        assert_eq!((arg.size, arg.wr_size), (abi::Submit::SIZE, abi::Wr::SIZE));
+        assert_eq!(arg.size, abi::Submit::SIZE);
+        assert!([abi::Wr::SIZE, abi::WR_SIZE_V1].contains(&arg.wr_size));
         let mut state = lock(&self.state);
-        let bytes = self.peek(arg.wrs, arg.nr_wrs as usize * abi::Wr::SIZE as usize)?;
+        let bytes = self.peek(arg.wrs, arg.nr_wrs as usize * arg.wr_size as usize)?;
         let mut fields = Fields(&bytes);
+        if arg.nr_wrs != 0 {
+            state.lengths.push(arg.wr_size);
+        }
+        let stumble = state.stumble.take().unwrap_or(u32::MAX);
         for index in 0..arg.nr_wrs {
-            if let Err(errno) = self.post(&mut state, fields.wr()) {
+            if index == stumble {
+                (arg.bad_index, arg.posted) = (index, index);
+                return Err(Errno::EIO);
+            }
+            if let Err(errno) = self.post(&mut state, fields.wr(arg.wr_size)) {
                 // The real one checks all before it posts the first; here tests do without.
                 (arg.bad_index, arg.posted) = (index, index);
                 return Err(errno);
@@ -826,6 +1070,7 @@ impl Kernel {
         let end = Instant::now() + Duration::from_nanos(arg.timeout_ns);
         loop {
             let mut state = lock(&self.state);
+            self.tick(&mut state);
             let cq = state.cq(arg.cq)?;
             arg.completed = cq.producer.refresh(&Index(&self.memory, cq.at + HEAD));
             if arg.completed >= arg.min_complete {
@@ -864,24 +1109,20 @@ impl Kernel {
                 data.extend(self.peek(sge.offset, sge.length as usize)?);
                 continue;
             }
-            let (at, len) = state.buffer(sge.buffer)?;
-            if sge.offset + u64::from(sge.length) > len {
+            let memory = state.buffer(sge.buffer)?;
+            if sge.offset + u64::from(sge.length) > memory.len {
                 return Err(Errno::ERANGE);
             }
-            let mut bytes = vec![0; sge.length as usize];
-            self.memory
-                .read_exact_at(&mut bytes, at + sge.offset)
-                .unwrap();
-            data.extend(bytes);
+            data.extend(self.read(&memory.place.plus(sge.offset), sge.length as usize));
         }
         Ok(data)
     }
 
     fn scatter(&self, state: &State, sges: &[abi::Sge], mut data: &[u8]) -> Result<(), Errno> {
         for sge in sges {
-            let (at, _) = state.buffer(sge.buffer)?;
+            let memory = state.buffer(sge.buffer)?;
             let (head, tail) = data.split_at(data.len().min(sge.length as usize));
-            self.memory.write_all_at(head, at + sge.offset).unwrap();
+            self.write(&memory.place.plus(sge.offset), head);
             data = tail;
         }
         if data.is_empty() {
@@ -891,17 +1132,32 @@ impl Kernel {
         }
     }
 
+    fn read(&self, place: &Place, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        match place {
+            Place::File(file, at) => file.read_exact_at(&mut bytes, *at).unwrap(),
+            Place::Process(at) => bytes = self.peek(*at, len).unwrap(),
+        }
+        bytes
+    }
+
+    fn write(&self, place: &Place, bytes: &[u8]) {
+        match place {
+            Place::File(file, at) => file.write_all_at(bytes, *at).unwrap(),
+            Place::Process(at) => self.poke(*at, bytes).unwrap(),
+        }
+    }
+
     /// Where `len` bytes of the peer stand, if it granted them.
-    fn remote(&self, state: &State, wr: &abi::Wr, len: u64, needed: u32) -> Option<u64> {
+    fn remote(&self, state: &State, wr: &abi::Wr, len: u64, needed: u32) -> Option<Place> {
         match state.objects.get(&(wr.rkey >> 8)) {
-            Some(Object::Grant {
-                access,
-                at,
-                len: granted,
-                ..
-            }) if access & needed != 0 => {
-                let from = wr.remote_addr.checked_sub(ADDRESS + at)?;
-                (from.checked_add(len)? <= *granted).then_some(at + from)
+            Some(Object::Grant(grant))
+                if grant.state == abi::GRANT_ACTIVE
+                    && grant.rkey == wr.rkey
+                    && grant.arg.access & needed != 0 =>
+            {
+                let from = wr.remote_addr.checked_sub(grant.arg.addr)?;
+                (from.checked_add(len)? <= grant.arg.length).then(|| grant.place.plus(from))
             }
             _ => None,
         }
@@ -916,7 +1172,7 @@ impl Kernel {
             }
             let cq = srq.arg.cq;
             self.reserve(state, cq)?;
-            state.srq(wr.qp)?.recvs.push_back((wr, sges));
+            state.srq(wr.qp)?.recvs.push_back(Recv::new(wr, sges));
             return Ok(());
         }
         let qp = state.qp(wr.qp)?;
@@ -928,7 +1184,7 @@ impl Kernel {
         if recv {
             assert_eq!(create.srq, 0, "the crate refuses these");
             self.reserve(state, create.recv_cq)?;
-            state.qp(wr.qp)?.recvs.push_back((wr, sges));
+            state.qp(wr.qp)?.recvs.push_back(Recv::new(wr, sges));
             return Ok(());
         }
         let data = self.gather(state, &sges)?;
@@ -960,10 +1216,8 @@ impl Kernel {
         };
         let atomic = |f: &dyn Fn(u64) -> u64, cqe: &mut abi::Cqe| {
             let at = self.remote(state, &wr, 8, abi::ACCESS_REMOTE_ATOMIC)?;
-            let mut old = [0; 8];
-            self.memory.read_exact_at(&mut old, at).unwrap();
-            let new = f(u64::from_ne_bytes(old)).to_ne_bytes();
-            self.memory.write_all_at(&new, at).unwrap();
+            let old: [u8; 8] = self.read(&at, 8).try_into().unwrap();
+            self.write(&at, &f(u64::from_ne_bytes(old)).to_ne_bytes());
             self.scatter(state, &sges, &old).ok()?;
             cqe.byte_len = 8;
             Some(())
@@ -973,14 +1227,13 @@ impl Kernel {
             abi::WR_RDMA_WRITE | abi::WR_RDMA_WRITE_WITH_IMM => {
                 cqe.opcode = abi::WC_RDMA_WRITE;
                 self.remote(state, &wr, len, abi::ACCESS_REMOTE_WRITE)
-                    .map(|at| self.memory.write_all_at(&data, at).unwrap())
+                    .map(|at| self.write(&at, &data))
             }
             abi::WR_RDMA_READ => {
                 (cqe.opcode, cqe.byte_len) = (abi::WC_RDMA_READ, data.len() as u32);
                 self.remote(state, &wr, len, abi::ACCESS_REMOTE_READ)
                     .map(|at| {
-                        let mut bytes = vec![0; data.len()];
-                        self.memory.read_exact_at(&mut bytes, at).unwrap();
+                        let bytes = self.read(&at, data.len());
                         self.scatter(state, &sges, &bytes).unwrap();
                     })
             }
@@ -994,9 +1247,13 @@ impl Kernel {
             }
             abi::WR_SEND | abi::WR_SEND_WITH_IMM => Some(()),
             abi::WR_SEND_WITH_INV => match state.objects.get_mut(&(wr.imm_data >> 8)) {
-                Some(Object::Grant { access, .. }) => {
-                    *access = 0;
-                    Some(())
+                Some(Object::Grant(grant)) if grant.rkey == wr.imm_data => {
+                    if grant.arg.qp != 0 && Some(grant.arg.qp) != peer {
+                        None
+                    } else {
+                        grant.arg.access = 0;
+                        Some(())
+                    }
                 }
                 _ => None,
             },
@@ -1006,6 +1263,7 @@ impl Kernel {
             // Remote access error; the queue pair is in error from now on.
             (cqe.status, cqe.byte_len, cqe.vendor_err) = (10, 0, 0x2a);
             state.qp(wr.qp)?.attr.qp_state = abi::QPS_ERR;
+            state.expire(wr.qp);
         }
         let mut taken = None;
         let imm = matches!(
@@ -1019,7 +1277,9 @@ impl Kernel {
                 cqe.status = 13;
             }
         }
-        if let (Some((recv, sges)), Some(peer)) = (taken, peer) {
+        // What takes it was given up: it is lost.
+        let taken = taken.filter(|recv| !recv.over);
+        if let (Some(recv), Some(peer)) = (taken, peer) {
             let written = wr.opcode == abi::WR_RDMA_WRITE_WITH_IMM;
             let mut theirs = abi::Cqe {
                 flags: if imm { abi::WC_WITH_IMM } else { 0 },
@@ -1036,11 +1296,11 @@ impl Kernel {
                 message.extend(&data);
             }
             if !written {
-                self.scatter(state, &sges, &message)?;
+                self.scatter(state, &recv.sges, &message)?;
             }
             let arg = state.qp(peer)?.arg;
             let theirs = abi::Cqe {
-                user_data: recv.user_data,
+                user_data: recv.wr.user_data,
                 qp: peer,
                 qp_num: arg.qp_num,
                 opcode: if written {
@@ -1053,6 +1313,9 @@ impl Kernel {
                 ..theirs
             };
             self.push(state, arg.recv_cq, &theirs);
+            if written || wr.opcode == abi::WR_SEND_WITH_INV {
+                state.used(peer, wr.imm_data);
+            }
         }
         let all = create.flags & abi::QP_SIG_ALL != 0;
         if cqe.status != 0 || all || wr.flags & abi::SEND_SIGNALED != 0 {
@@ -1061,6 +1324,64 @@ impl Kernel {
             state.cq(create.send_cq)?.reserved -= 1;
         }
         Ok(())
+    }
+
+    /// The receives of a queue pair come to nothing; in the state Reset without a word.
+    fn flush(&self, state: &mut State, qp: u32) {
+        if state.held_back {
+            return;
+        }
+        let of = state.qp(qp).unwrap();
+        let (arg, silent) = (of.arg, of.attr.qp_state == abi::QPS_RESET);
+        for recv in std::mem::take(&mut of.recvs) {
+            if recv.over {
+                continue;
+            }
+            if silent {
+                state.cq(arg.recv_cq).unwrap().reserved -= 1;
+            } else {
+                self.push(state, arg.recv_cq, &recv.failed(qp, arg.qp_num, 5));
+            }
+        }
+    }
+
+    /// Gives up the receives of a queue that `which` names, and says how many there were.
+    fn give_up(
+        &self,
+        state: &mut State,
+        queue: u32,
+        status: u16,
+        which: impl Fn(&Recv) -> bool,
+    ) -> Result<u32, Errno> {
+        let (recvs, cq, qp_num) = match state.objects.get_mut(&queue) {
+            Some(Object::Qp(qp)) => (&mut qp.recvs, qp.arg.recv_cq, qp.arg.qp_num),
+            Some(Object::Srq(srq)) => (&mut srq.recvs, srq.arg.cq, 0),
+            Some(_) => return Err(Errno::EBADFD),
+            None => return Err(Errno::EBADF),
+        };
+        let mut told = Vec::new();
+        for recv in recvs.iter_mut().filter(|recv| !recv.over && which(recv)) {
+            recv.over = true;
+            told.push(recv.failed(queue, qp_num, status));
+        }
+        for cqe in &told {
+            self.push(state, cq, cqe);
+        }
+        Ok(told.len() as u32)
+    }
+
+    /// Time passes.
+    fn tick(&self, state: &mut State) {
+        let queues = state.objects.iter().filter_map(|(handle, object)| {
+            let queue = matches!(object, Object::Qp(_) | Object::Srq(_));
+            queue.then_some(*handle)
+        });
+        let now = Instant::now();
+        for queue in queues.collect::<Vec<_>>() {
+            let late = |recv: &Recv| recv.end.is_some_and(|end| end <= now);
+            self.give_up(state, queue, abi::WC_STATUS_TIMEOUT, late)
+                .unwrap();
+        }
     }
 
     fn reserve(&self, state: &mut State, cq: u32) -> Result<(), Errno> {
@@ -1089,6 +1410,15 @@ impl Kernel {
         let at = cq.at + PAGE + slot * u64::from(abi::Cqe::SIZE);
         self.memory.write_all_at(&bytes, at).unwrap();
         cq.producer.publish(&Index(&self.memory, cq.at + TAIL));
+        cq.signal();
+    }
+}
+
+impl Cq {
+    fn signal(&mut self) {
+        if let Some(eventfd) = &mut self.eventfd {
+            eventfd.write_all(&1u64.to_ne_bytes()).unwrap();
+        }
     }
 }
 
@@ -1177,13 +1507,14 @@ impl State {
             conn.state = abi::CONN_DISCONNECTED;
             let qp = conn.qp;
             self.qp(qp)?.attr.qp_state = abi::QPS_ERR;
+            self.expire(qp);
         }
         self.happen(abi::EVENT_DISCONNECTED, other, 0);
         Ok(())
     }
 
     /// The first receive of a queue pair, or of its shared queue.
-    fn take(&mut self, qp: u32) -> Option<(abi::Wr, Vec<abi::Sge>)> {
+    fn take(&mut self, qp: u32) -> Option<Recv> {
         let handle = self.qp(qp).ok()?.arg.srq;
         if handle == 0 {
             return self.qp(qp).ok()?.recvs.pop_front();
@@ -1206,12 +1537,64 @@ impl State {
             })
     }
 
-    fn buffer(&self, handle: u32) -> Result<(u64, u64), Errno> {
+    fn memory(&mut self, place: Place, len: u64, pd: u32, kind: u32, flags: u32) -> u32 {
+        self.add(Object::Buffer(Memory {
+            place,
+            len,
+            pd,
+            kind,
+            flags,
+        }))
+    }
+
+    fn buffer(&self, handle: u32) -> Result<&Memory, Errno> {
         match self.objects.get(&handle) {
-            Some(Object::Buffer { at, len, .. }) => Ok((*at, *len)),
+            Some(Object::Buffer(memory)) => Ok(memory),
             Some(_) => Err(Errno::EBADFD),
             None => Err(Errno::EBADF),
         }
+    }
+
+    fn grant(&mut self, handle: u32) -> Result<&mut Grant, Errno> {
+        match self.objects.get_mut(&handle) {
+            Some(Object::Grant(grant)) => Ok(grant),
+            Some(_) => Err(Errno::EBADFD),
+            None => Err(Errno::EBADF),
+        }
+    }
+
+    /// Bytes under one key, and how many keys so many bytes take.
+    fn keys(&self, len: u64) -> (u64, u32) {
+        let most = self.key_bytes.unwrap_or(KEY_BYTES);
+        (most, len.div_ceil(most) as u32)
+    }
+
+    /// Ends the grants that `which` names.
+    fn end_grants(&mut self, how: u32, which: impl Fn(&Grant) -> bool) {
+        let mut ended = Vec::new();
+        for (handle, object) in &mut self.objects {
+            if let Object::Grant(grant) = object {
+                if grant.state == abi::GRANT_ACTIVE && which(grant) {
+                    grant.state = how;
+                    ended.push(*handle);
+                }
+            }
+        }
+        for handle in ended {
+            self.happen(abi::EVENT_GRANT_ENDED, handle, how);
+        }
+    }
+
+    /// A queue pair has ended.
+    fn expire(&mut self, qp: u32) {
+        self.end_grants(abi::GRANT_EXPIRED, |grant| grant.arg.qp == qp);
+    }
+
+    /// A receive of `qp` named that key.
+    fn used(&mut self, qp: u32, rkey: u32) {
+        self.end_grants(abi::GRANT_USED, |grant| {
+            grant.arg.qp == qp && grant.rkey == rkey && grant.arg.flags & abi::GRANT_ONE_SHOT != 0
+        });
     }
 
     /// The handle of the queue pair that this one is connected to.

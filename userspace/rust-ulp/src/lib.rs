@@ -90,14 +90,22 @@
 //! | transports | [`Rc`] and [`Uc`] with one peer, [`Ud`] with any |
 //! | operations | [`Write`] and [`Send`] with or without immediate data, [`SendInvalidate`], [`Read`], [`CompareSwap`], [`FetchAdd`], [`Recv`]; several elements, inline, fenced, solicited, unsignaled |
 //! | datagrams | [`SendTo`] a [`Destination`] behind an [`AddressHandle`]; [`Qp::received`] finds payload and sender, [`Qp::reply_to`] the way back |
-//! | posting | [`Qp::post`]; [`Qp::batch`] and, over many queue pairs, [`Device::batch`]: one system call, which can also wait |
+//! | posting | [`Qp::post`]; deadlines on every request ([`Send::timeout`]), [`Qp::cancel`]; [`Qp::batch`] and, over many queue pairs, [`Device::batch`]: one system call, which can also wait |
 //! | receiving | [`Recv`] per queue pair, or an [`Srq`] that many share |
-//! | completions | [`Cq::poll`] and [`Cq::poll_into`] without a system call, [`Cq::wait`] with a deadline, the file of a [`Device`] for `poll` and `epoll` |
+//! | completions | [`Cq::poll`] and [`Cq::poll_into`] without a system call, [`Cq::wait`] with a deadline, [`Cq::eventfd`] or the file of a [`Device`] for `poll` and `epoll`; [`MultiQueue`], a queue pair and a completion thread for each processor |
 //! | connecting | [`PreparedQp::connect_cm`], [`cm::Listener`] by the RDMA connection manager; [`PreparedQp::connect_tcp`], [`Listener`] over TCP; [`PreparedQp::connect`] with an [`Endpoint`] that came another way; [`PreparedQp::modify`] step by step |
 //! | events | [`Device::events`]: ports, queues, connections, removal |
-//! | memory | [`Buffer`] of 4 KiB or 2 MiB pages on a chosen NUMA node; [`Grant`] of a part, with rights, revocable |
+//! | memory | [`Buffer`] of 4 KiB or 2 MiB pages on a chosen NUMA node, of this process's own memory, or of a dma-buf; [`Grant`] of a part, with rights, revocable, with keys that change, for one peer or one use |
+//! | | [`Pool`] of pieces that come back when their request has completed; [`stream`] of bytes through a ring of the peer's |
 //!
 //! Posting and reaping allocate nothing, once a batch of that size was posted before.
+//!
+//! # Features
+//!
+//! None is on unless asked for.
+//!
+//! - `tokio`: `AsyncCq` and `AsyncEvents`, which tasks wait for.
+//! - `io-uring`: `uring`, which posts requests by io_uring, without a system call for each.
 //!
 //! # Errors
 //!
@@ -111,6 +119,8 @@
 mod ring;
 
 mod ah;
+#[cfg(feature = "tokio")]
+mod asynchronous;
 mod batch;
 mod buffer;
 pub mod cm;
@@ -122,13 +132,20 @@ mod events;
 mod exchange;
 #[cfg(test)]
 mod fake;
+mod grant;
+mod memory;
+mod multi;
 mod params;
+mod pool;
 mod qp;
 mod srq;
+pub mod stream;
 #[allow(unsafe_code)]
 mod sys;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "io-uring")]
+pub mod uring;
 pub mod wire;
 mod wr;
 
@@ -142,9 +159,11 @@ macro_rules! abi_check {
 mod abi;
 
 pub use ah::{AddressHandle, Datagram, Destination, Grh};
+#[cfg(feature = "tokio")]
+pub use asynchronous::{AsyncCq, AsyncEvents};
 pub use batch::{DeviceBatch, QpBatch};
-pub use buffer::{Access, Buffer, BufferBuilder, Grant, LocalSlice, PageSize, RemoteSlice};
-pub use cq::{Completion, Cq, CqOptions, Delivery, Opcode, Status};
+pub use buffer::{Access, Buffer, BufferBuilder, LocalSlice, PageSize, RemoteSlice};
+pub use cq::{Completion, Cq, CqEventFd, CqOptions, Delivery, Opcode, Status};
 pub use device::{
     Chosen, Device, DeviceEntry, DeviceInfo, GidEntry, GidType, Guid, Limits, LinkLayer, Pd,
     PortInfo, PortState,
@@ -153,7 +172,11 @@ pub use diagnosis::{Advice, Cause, Diagnosis};
 pub use error::{CompletionError, Error, Result};
 pub use events::{Event, EventKind, EventSource, Events};
 pub use exchange::{Incoming, Listener, Peer, TcpOptions, ACCEPT_TIMEOUT, EXCHANGE_TIMEOUT};
+pub use grant::{Grant, GrantFor, GrantInfo, GrantOptions, GrantState};
+pub use memory::{BufferInfo, BufferKind, DmabufBuilder, UserMemoryBuilder};
+pub use multi::{Completions, Lane, MultiQueue, MultiQueueBuilder};
 pub use params::{AckTimeout, Retries, RnrRetries, RnrTimer, TrafficClass};
+pub use pool::{Piece, PieceError, Pool};
 pub use qp::{
     Connected, Endpoint, Gid, Mtu, Path, PreparedQp, Qp, QpAttr, QpBuilder, QpCaps, QpInfo,
     QpState, Rc, Transport, Uc, Ud,

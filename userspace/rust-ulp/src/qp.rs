@@ -3,7 +3,7 @@
 //! Queue pairs, from the builder to the connection.
 
 use crate::abi;
-use crate::batch::{post_one, QpBatch, Storage};
+use crate::batch::{cancel, post_one, QpBatch, Storage};
 use crate::buffer::Access;
 use crate::cq::Cq;
 use crate::device::{Device, DeviceInner, Object, Pd};
@@ -890,6 +890,8 @@ impl Inner {
     fn target(&self, mtu: Option<Mtu>) -> Target<'_> {
         Target {
             handle: self.object.handle(),
+            qp_num: self.qp_num,
+            life: self.object.life(),
             device: &self.device,
             mtu: mtu.map(Mtu::bytes),
             takes_receives: self.srq.is_none(),
@@ -989,6 +991,28 @@ impl<T: Transport> PreparedQp<T> {
         post_one(&self.target(), &recv.into())
     }
 
+    /// Completes the requests in flight whose number is `wr_id` as
+    /// [`Status::Canceled`](crate::Status::Canceled), and returns how many there were. What has completed
+    /// already stays as it is, and the queue goes on. The device is not done with what was canceled: see there.
+    ///
+    /// Header struct: `rust_ulp_cancel`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the module does not cancel, [`Error::DeviceGone`].
+    pub fn cancel(&self, wr_id: u64) -> Result<u32> {
+        cancel(&self.inner.device, self.handle(), Some(wr_id))
+    }
+
+    /// As [`Self::cancel`], for all requests in flight.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::cancel`].
+    pub fn cancel_all(&self) -> Result<u32> {
+        cancel(&self.inner.device, self.handle(), None)
+    }
+
     /// Takes it from the state Reset to Init.
     fn initialize(&self) -> Result<()> {
         let (inner, params) = (&self.inner, &self.inner.params);
@@ -1019,6 +1043,21 @@ impl<T: Transport> PreparedQp<T> {
     /// What it has room for.
     pub fn caps(&self) -> &QpCaps {
         &self.inner.caps
+    }
+
+    /// Its protection domain.
+    pub fn pd(&self) -> &Pd {
+        &self.inner.pd
+    }
+
+    /// The queue in which sends report their end.
+    pub fn send_cq(&self) -> &Cq {
+        &self.inner.send_cq
+    }
+
+    /// The queue in which receives report their end.
+    pub fn recv_cq(&self) -> &Cq {
+        &self.inner.recv_cq
     }
 
     /// This end, as the other end needs to know it. The first packet's number is random.
@@ -1221,6 +1260,28 @@ impl<T: Transport> Qp<T> {
     /// As [`Self::post`].
     pub fn post_recv(&self, recv: Recv<'_>) -> Result<()> {
         self.post(recv)
+    }
+
+    /// Completes the requests in flight whose number is `wr_id` as
+    /// [`Status::Canceled`](crate::Status::Canceled), and returns how many there were. What has completed
+    /// already stays as it is, and the queue goes on. The device is not done with what was canceled: see there.
+    ///
+    /// Header struct: `rust_ulp_cancel`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the module does not cancel, [`Error::DeviceGone`].
+    pub fn cancel(&self, wr_id: u64) -> Result<u32> {
+        cancel(&self.inner.device, self.handle(), Some(wr_id))
+    }
+
+    /// As [`Self::cancel`], for all requests in flight.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::cancel`].
+    pub fn cancel_all(&self) -> Result<u32> {
+        cancel(&self.inner.device, self.handle(), None)
     }
 
     /// An empty batch of requests, to be posted by one call.

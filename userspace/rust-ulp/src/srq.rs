@@ -3,7 +3,7 @@
 //! Shared receive queues.
 
 use crate::abi;
-use crate::batch::post_one;
+use crate::batch::{cancel, post_one};
 use crate::cq::Cq;
 use crate::device::{Device, DeviceInner, Object, Pd};
 use crate::error::Result;
@@ -149,6 +149,29 @@ impl Srq {
         batch.submit()
     }
 
+    /// Completes the requests in flight whose number is `wr_id` as
+    /// [`Status::Canceled`](crate::Status::Canceled), and returns how many there were. What has completed
+    /// already stays as it is, and the queue goes on. The device is not done with what was canceled: see there.
+    ///
+    /// Header struct: `rust_ulp_cancel`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the module does not cancel,
+    /// [`Error::DeviceGone`](crate::Error::DeviceGone).
+    pub fn cancel(&self, wr_id: u64) -> Result<u32> {
+        cancel(&self.inner.device, self.handle(), Some(wr_id))
+    }
+
+    /// As [`Self::cancel`], for all requests in flight.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::cancel`].
+    pub fn cancel_all(&self) -> Result<u32> {
+        cancel(&self.inner.device, self.handle(), None)
+    }
+
     /// Asks for one [`EventKind::SrqLimit`](crate::EventKind::SrqLimit) when fewer than `n` receives are
     /// left; 0 asks for none. After the event, it has to be asked for again.
     ///
@@ -217,6 +240,8 @@ impl Srq {
     pub(crate) fn target(&self) -> Target<'_> {
         Target {
             handle: self.handle(),
+            qp_num: 0,
+            life: self.inner.object.life(),
             device: &self.inner.device,
             mtu: None,
             takes_receives: true,

@@ -16,7 +16,7 @@ use crate::abi;
 use crate::ring::SharedIndex;
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
+use nix::sys::mman::{madvise, mmap, mmap_anonymous, munmap, MapFlags, MmapAdvise, ProtFlags};
 use std::fs::OpenOptions;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -79,7 +79,12 @@ commands! {
     qp_modify QpModify IOC_QP_MODIFY "QP_MODIFY";
     qp_query QpQuery IOC_QP_QUERY "QP_QUERY";
     buffer_create BufferCreate IOC_BUFFER_CREATE "BUFFER_CREATE";
+    buffer_register BufferRegister IOC_BUFFER_REGISTER "BUFFER_REGISTER";
+    buffer_import BufferImport IOC_BUFFER_IMPORT "BUFFER_IMPORT";
+    buffer_query BufferQuery IOC_BUFFER_QUERY "BUFFER_QUERY";
     grant_create GrantCreate IOC_GRANT_CREATE "GRANT_CREATE";
+    grant_rotate GrantRotate IOC_GRANT_ROTATE "GRANT_ROTATE";
+    grant_query GrantQuery IOC_GRANT_QUERY "GRANT_QUERY";
     ah_create AhCreate IOC_AH_CREATE "AH_CREATE";
     srq_create SrqCreate IOC_SRQ_CREATE "SRQ_CREATE";
     srq_modify SrqModify IOC_SRQ_MODIFY "SRQ_MODIFY";
@@ -93,6 +98,52 @@ commands! {
     conn_query ConnQuery IOC_CONN_QUERY "CONN_QUERY";
     destroy Destroy IOC_DESTROY "DESTROY";
     submit Submit IOC_SUBMIT "SUBMIT";
+    cancel Cancel IOC_CANCEL "CANCEL";
+    cq_eventfd CqEventfd IOC_CQ_EVENTFD "CQ_EVENTFD";
+}
+
+/// An entry of SUBMIT, in one of its versions.
+pub(crate) trait Entry {
+    const SIZE: u32;
+}
+
+impl Entry for abi::Wr {
+    const SIZE: u32 = abi::Wr::SIZE;
+}
+
+macro_rules! short {
+    ($($field:ident: $ty:ty),*) => {
+        /// The first version of [`abi::Wr`], which requests without a deadline are posted by.
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) struct ShortWr { $(pub(crate) $field: $ty),* }
+
+        $(const _: () = assert!(
+            std::mem::offset_of!(ShortWr, $field) == std::mem::offset_of!(abi::Wr, $field)
+        );)*
+
+        impl From<&abi::Wr> for ShortWr {
+            fn from(wr: &abi::Wr) -> Self {
+                Self { $($field: wr.$field),* }
+            }
+        }
+
+        impl ShortWr {
+            /// The same with a deadline, or 0.
+            pub(crate) fn long(&self, timeout_ns: u64) -> abi::Wr {
+                abi::Wr { timeout_ns, $($field: self.$field,)* ..abi::Wr::default() }
+            }
+        }
+    };
+}
+
+short!(user_data: u64, qp: u32, opcode: u8, num_sge: u8, flags: u16, remote_addr: u64, rkey: u32,
+    imm_data: u32, sge: abi::Sge, arg0: u64, arg1: u64);
+
+const _: () = assert!(size_of::<ShortWr>() == abi::WR_SIZE_V1 as usize);
+
+impl Entry for ShortWr {
+    const SIZE: u32 = abi::WR_SIZE_V1;
 }
 
 /// Commands that write to nothing but their own struct.
@@ -102,8 +153,8 @@ macro_rules! plain {
     ($($ty:ident)*) => { $(impl Plain for abi::$ty {})* };
 }
 plain!(Query Attach DeviceQuery PortQuery PkeyQuery PdCreate CqCreate QpCreate QpModify QpQuery
-    BufferCreate GrantCreate AhCreate SrqCreate SrqModify SrqQuery Listen GetRequest Accept Reject
-    Connect Disconnect ConnQuery Destroy);
+    BufferCreate BufferImport BufferQuery GrantCreate GrantRotate GrantQuery AhCreate SrqCreate SrqModify SrqQuery Listen GetRequest Accept Reject
+    Connect Disconnect ConnQuery Destroy Cancel CqEventfd);
 
 /// An open `/dev/rust_ulp`.
 #[derive(Debug)]
@@ -234,18 +285,35 @@ impl File {
         Ok(arg.count)
     }
 
-    /// Posts `wrs` and waits as `arg` says; `arg` is written back in every case.
+    /// Registers the first `arg.length` bytes of `map`, whose address it fills in.
+    pub(crate) fn register(
+        &self,
+        map: &Mapping,
+        arg: &mut abi::BufferRegister,
+    ) -> Result<(), Errno> {
+        if arg.length > map.len as u64 {
+            return Err(Errno::EFAULT);
+        }
+        arg.addr = map.base.as_ptr().expose_provenance() as u64;
+        // SAFETY: The command itself writes to its own struct. What devices write there from now on, they
+        // write to a mapping that is ours, of which nobody has a reference but to atomics; and the kernel
+        // keeps its pages for them when it is unmapped.
+        unsafe { self.issue(arg) }
+    }
+
+    /// Posts `wrs` and waits as `arg` says; `arg` is written back in every case. Entries are as long as
+    /// their version.
     ///
     /// Addresses within `wrs` are only read from: a wrong one is an `EFAULT`, or a request with other
     /// bytes of this process in it. [`crate::wr`] sees to it that they are right.
-    pub(crate) fn submit(&self, wrs: &[abi::Wr], arg: &mut abi::Submit) -> Result<(), Errno> {
+    pub(crate) fn submit<E: Entry>(&self, wrs: &[E], arg: &mut abi::Submit) -> Result<(), Errno> {
         arg.wrs = if wrs.is_empty() {
             0
         } else {
             wrs.as_ptr().expose_provenance() as u64
         };
         arg.nr_wrs = u32::try_from(wrs.len()).map_err(|_| Errno::E2BIG)?;
-        arg.wr_size = abi::Wr::SIZE;
+        arg.wr_size = E::SIZE;
         // SAFETY: SUBMIT writes to its own struct alone; what else it has addresses of, it reads.
         unsafe { self.issue(arg) }
     }
@@ -268,12 +336,162 @@ pub(crate) fn wait_for(fd: BorrowedFd<'_>, flags: PollFlags, left: Duration) -> 
     }
 }
 
+/// A file of which a task of tokio waits for `interest`, by a descriptor of its own.
+///
+/// # Panics
+///
+/// Outside of a runtime of tokio that has I/O enabled.
+#[cfg(feature = "tokio")]
+pub(crate) fn async_fd(
+    file: &impl AsFd,
+    interest: tokio::io::Interest,
+) -> std::io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
+    let fd = file.as_fd().try_clone_to_owned()?;
+    // SAFETY: An `OwnedFd` is one open descriptor for as long as it lives, and the `AsyncFd` owns it.
+    let fd = unsafe { tokio::io::unix::AsyncFd::register_with_interest(fd, interest) };
+    Ok(fd?)
+}
+
+/// A ring of io_uring with entries of 128 bytes and completions of 32, for commands of device files.
+#[cfg(feature = "io-uring")]
+pub(crate) struct Uring {
+    ring: io_uring::IoUring<io_uring::squeue::Entry128, io_uring::cqueue::Entry32>,
+    /// Entries that go into the ring together.
+    staged: Vec<io_uring::squeue::Entry128>,
+}
+
+/// What a completion of a [`Uring`] says.
+#[cfg(feature = "io-uring")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UringCqe {
+    pub(crate) user_data: u64,
+    pub(crate) res: i32,
+    pub(crate) extra: u64,
+}
+
+#[cfg(feature = "io-uring")]
+impl Uring {
+    /// Sets a ring up, with a thread of the kernel's that takes the entries if `idle_ms` says how long it
+    /// looks for them before it sleeps.
+    pub(crate) fn new(entries: u32, idle_ms: Option<u32>) -> std::io::Result<Self> {
+        let mut builder = io_uring::IoUring::builder();
+        if let Some(idle_ms) = idle_ms {
+            builder.setup_sqpoll(idle_ms);
+        }
+        builder.dontfork();
+        let ring = builder.build(entries)?;
+        let staged = Vec::with_capacity(ring.params().sq_entries() as usize);
+        Ok(Self { ring, staged })
+    }
+
+    /// Entries that go into the ring together at most.
+    pub(crate) fn entries(&self) -> u32 {
+        self.ring.params().sq_entries()
+    }
+
+    pub(crate) fn staged(&self) -> usize {
+        self.staged.len()
+    }
+
+    /// Adds a command to what goes into the ring next. There is room for [`Self::entries`].
+    pub(crate) fn stage(&mut self, file: RawFd, op: u32, cmd: [u8; 80], user_data: u64) {
+        let entry = io_uring::opcode::UringCmd80::new(io_uring::types::Fd(file), op).cmd(cmd);
+        self.staged.push(entry.build().user_data(user_data));
+    }
+
+    /// Takes back what was added and is not in the ring yet: the numbers.
+    pub(crate) fn discard(&mut self) -> impl Iterator<Item = u64> + '_ {
+        self.staged.drain(..).map(|entry| entry.get_user_data())
+    }
+
+    /// The next command starts only when the last one that was added has succeeded.
+    pub(crate) fn link(&mut self) {
+        if let Some(last) = self.staged.pop() {
+            self.staged
+                .push(last.flags(io_uring::squeue::Flags::IO_LINK));
+        }
+    }
+
+    /// Puts what was added into the ring, and has the kernel take it if it does not do so by itself. False
+    /// when there is no room: then it is still to be put there.
+    pub(crate) fn submit(&mut self) -> std::io::Result<bool> {
+        if !self.staged.is_empty() {
+            let mut queue = self.ring.submission();
+            // SAFETY: What a command of /dev/rust_ulp has addresses of, the kernel reads and does not write,
+            // and copies: a wrong one is an EFAULT, or a request with other bytes of this process in it.
+            // Where the data is, it names by handles of the kernel's. `crate::uring` keeps what is read.
+            if unsafe { queue.push_multiple(&self.staged) }.is_err() {
+                return Ok(false);
+            }
+            drop(queue);
+            self.staged.clear();
+        }
+        loop {
+            match self.ring.submit() {
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                result => return result.map(|_| true),
+            }
+        }
+    }
+
+    /// Sleeps until there is a completion, a signal comes, or the time is over.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> std::io::Result<()> {
+        let timeout = io_uring::types::Timespec::from(timeout);
+        let args = io_uring::types::SubmitArgs::new().timespec(&timeout);
+        match self.ring.submitter().submit_with_args(1, &args) {
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ETIME | libc::EINTR) => Ok(()),
+                _ => Err(error),
+            },
+            Ok(_) => Ok(()),
+        }
+    }
+
+    /// Takes the oldest completion, if there is one.
+    pub(crate) fn next(&mut self) -> Option<UringCqe> {
+        let entry = self.ring.completion().next()?;
+        let [extra, _] = *entry.big_cqe();
+        Some(UringCqe {
+            user_data: entry.user_data(),
+            res: entry.result(),
+            extra,
+        })
+    }
+}
+
+#[cfg(feature = "io-uring")]
+impl AsFd for Uring {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ring.as_fd()
+    }
+}
+
+/// A request as the bytes of a command.
+#[cfg(feature = "io-uring")]
+pub(crate) fn request_bytes(wr: &abi::Wr) -> [u8; 80] {
+    // SAFETY: Both are 80 bytes, and a `Wr` has no padding.
+    unsafe { std::mem::transmute::<abi::Wr, [u8; 80]>(*wr) }
+}
+
+/// A batch as the bytes of a command.
+#[cfg(feature = "io-uring")]
+pub(crate) fn batch_bytes(batch: &abi::UringBatch) -> [u8; 80] {
+    let mut bytes = [0; 80];
+    // SAFETY: Both are 16 bytes, and a `UringBatch` has no padding.
+    let head = unsafe { std::mem::transmute::<abi::UringBatch, [u8; 16]>(*batch) };
+    for (to, from) in bytes.iter_mut().zip(head) {
+        *to = from;
+    }
+    bytes
+}
+
 /// The address of memory that a request reads while it is submitted.
 pub(crate) fn address_of<T>(slice: &[T]) -> u64 {
     slice.as_ptr().expose_provenance() as u64
 }
 
-/// Memory of the device file, shared with the kernel, devices and whoever they let write to it.
+/// Memory that is shared with the kernel, devices and whoever they let write to it: of the device file or
+/// of a dma-buf, or anonymous to be registered.
 ///
 /// # Invariants
 ///
@@ -290,14 +508,19 @@ unsafe impl Send for Mapping {}
 // SAFETY: All access through a shared reference is atomic.
 unsafe impl Sync for Mapping {}
 
+/// A length as mmap() has it, rounded up.
+fn whole(len: u64, multiple: usize) -> Result<NonZeroUsize, Errno> {
+    usize::try_from(len)
+        .ok()
+        .and_then(|len| len.checked_next_multiple_of(multiple))
+        .and_then(NonZeroUsize::new)
+        .ok_or(Errno::EOVERFLOW)
+}
+
 impl Mapping {
-    /// Maps `len` bytes, rounded up to whole words, at `offset`.
-    pub(crate) fn new(file: &File, offset: u64, len: u64) -> Result<Self, Errno> {
-        let len = usize::try_from(len)
-            .ok()
-            .and_then(|len| len.checked_next_multiple_of(8))
-            .and_then(NonZeroUsize::new)
-            .ok_or(Errno::EOVERFLOW)?;
+    /// Maps `len` bytes of `file`, rounded up to whole words, at `offset`.
+    pub(crate) fn new(file: &impl AsFd, offset: u64, len: u64) -> Result<Self, Errno> {
+        let len = whole(len, 8)?;
         let offset = libc::off_t::try_from(offset).map_err(|_| Errno::EOVERFLOW)?;
         // SAFETY: A new mapping at an address that the kernel chooses touches no memory of ours.
         let base = unsafe {
@@ -315,6 +538,28 @@ impl Mapping {
             base,
             len: len.get(),
         })
+    }
+
+    /// Maps `len` bytes of zeros that belong to this process alone, rounded up to whole pages of 4 KiB, or
+    /// of 2 MiB with `huge`, of which the kernel is asked to make them. A forked child does not get them.
+    pub(crate) fn anonymous(len: u64, huge: bool) -> Result<Self, Errno> {
+        let len = whole(len, if huge { 2 << 20 } else { 4096 })?;
+        let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: A new mapping at an address that the kernel chooses touches no memory of ours.
+        let base = unsafe { mmap_anonymous(None, len, prot, MapFlags::MAP_PRIVATE) }?;
+        // INVARIANT: mmap() returned a mapping of this length; pages are aligned.
+        let map = Self {
+            base,
+            len: len.get(),
+        };
+        // SAFETY: It is all ours, and what is advised leaves its contents as they are.
+        unsafe { madvise(map.base, map.len, MmapAdvise::MADV_DONTFORK) }?;
+        if huge {
+            // A kernel without huge pages says no, and small ones do.
+            // SAFETY: As before.
+            let _ = unsafe { madvise(map.base, map.len, MmapAdvise::MADV_HUGEPAGE) };
+        }
+        Ok(map)
     }
 
     /// The memory as words.
@@ -433,6 +678,17 @@ pub(crate) fn random_u32() -> Result<u32, Errno> {
     } else {
         Err(Errno::last())
     }
+}
+
+/// The file behind a descriptor of this process, for the fake kernel.
+#[cfg(test)]
+pub(crate) fn look_up(fd: RawFd) -> Result<OwnedFd, Errno> {
+    if fd < 0 {
+        return Err(Errno::EBADF);
+    }
+    // SAFETY: Whoever passed the descriptor has it open over the call.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
+    fd.map_err(|_| Errno::EBADF)
 }
 
 /// Counts what the tests allocate.

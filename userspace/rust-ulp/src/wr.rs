@@ -11,6 +11,7 @@ use crate::qp::{PreparedQp, Qp, Rc, Transport, Uc, Ud};
 use crate::srq::Srq;
 use crate::sys;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Where a request's data is.
 #[derive(Clone, Debug)]
@@ -76,6 +77,21 @@ impl<'a> Request<'a> {
         self
     }
 
+    /// Its completion is waited for, by this number.
+    pub(crate) fn tracked(mut self, wr_id: u64) -> Self {
+        self.wr.user_data = wr_id;
+        if self.wr.opcode != abi::WR_RECV {
+            self.flag(abi::SEND_SIGNALED, true);
+        }
+        self
+    }
+
+    fn timeout(&mut self, timeout: Duration) {
+        // 0 is none at all.
+        let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        self.wr.timeout_ns = ns.max(1);
+    }
+
     fn flag(&mut self, flag: u16, on: bool) {
         if on {
             self.wr.flags |= flag;
@@ -104,6 +120,13 @@ impl<'a> Request<'a> {
                 what: "bytes",
                 count: len,
                 max: u32::MAX.into(),
+            });
+        }
+        if wr.timeout_ns > abi::TIMEOUT_MAX_NS {
+            return Err(Error::Value {
+                what: "a deadline in nanoseconds",
+                value: wr.timeout_ns,
+                max: abi::TIMEOUT_MAX_NS,
             });
         }
         if wr.opcode == abi::WR_RECV && !target.takes_receives {
@@ -208,6 +231,10 @@ pub trait RequestFor<'a, Q>: Into<Request<'a>> + sealed::Sealed {
 #[derive(Debug)]
 pub struct Target<'q> {
     pub(crate) handle: u32,
+    /// 0 where it is none of one queue pair.
+    pub(crate) qp_num: u32,
+    /// Gone with the queue.
+    pub(crate) life: &'q Arc<()>,
     pub(crate) device: &'q Arc<DeviceInner>,
     /// Most bytes of a datagram.
     pub(crate) mtu: Option<u32>,
@@ -238,6 +265,16 @@ macro_rules! common {
             /// A number of the caller's, which comes back in the completion; 0 unless said.
             pub fn wr_id(mut self, wr_id: u64) -> Self {
                 self.request.wr.user_data = wr_id;
+                self
+            }
+
+            /// How long it may take from when it is posted on: from a nanosecond to an hour; for ever unless
+            /// said. Afterwards it completes as [`Status::TimedOut`](crate::Status::TimedOut), which says
+            /// nothing of the queue pair: that goes on, and the device is not done with the request.
+            ///
+            /// Header: `rust_ulp_wr.timeout_ns`.
+            pub fn timeout(mut self, timeout: Duration) -> Self {
+                self.request.timeout(timeout);
                 self
             }
         }

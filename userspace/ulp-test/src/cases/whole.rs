@@ -94,8 +94,10 @@ fn layouts() -> Outcome {
     }
     each!(Query DeviceEntry DeviceList Attach DeviceQuery PortQuery GidEntry GidQuery PkeyQuery
         PdCreate CqCreate CqRing Cqe QpCreate AhAttr QpAttr QpModify QpQuery BufferCreate
-        BufferRegister BufferImport BufferQuery GrantCreate GrantRotate GrantQuery AhCreate SrqCreate SrqModify SrqQuery Destroy Event Addr ConnParam Listen
-        GetRequest Accept Reject Connect Disconnect ConnQuery Sge Wr Submit);
+        BufferRegister BufferImport BufferQuery GrantCreate GrantRotate GrantQuery
+        AhCreate SrqCreate SrqModify SrqQuery Destroy Event Addr ConnParam Listen
+        GetRequest Accept Reject Connect Disconnect ConnQuery Sge Wr Submit
+        Cancel CqEventfd UringBatch UringCancel UringStream);
     equal("structs of the header", there.len(), seen)
 }
 

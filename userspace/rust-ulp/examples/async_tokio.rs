@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Tasks of tokio that wait for completions and for events, with time-outs. Needs the feature `tokio`.
+//!
+//!     async_tokio listen 0.0.0.0:18515
+//!     async_tokio 10.9.0.2:18515 "hello"
+
+use rust_ulp::{AsyncCq, AsyncEvents, Device, EventKind, Opcode, Rc, Recv, Send};
+use std::time::Duration;
+use tokio::time::timeout;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+const LONG: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(20);
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let result = match runtime {
+        Err(error) => Err(error.into()),
+        Ok(tokio) => match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            ["listen", addr] => tokio.block_on(run(addr, None)),
+            [addr, message] => tokio.block_on(run(addr, Some(message.as_bytes()))),
+            _ => Err("usage: async_tokio listen ADDR:PORT | async_tokio ADDR:PORT MESSAGE".into()),
+        },
+    };
+    if let Err(error) = result {
+        eprintln!("async_tokio: {error}");
+        std::process::exit(1)
+    }
+}
+
+/// Says something, or says what it was told.
+async fn run(addr: &str, message: Option<&[u8]>) -> Result<()> {
+    let dev = Device::open_default()?;
+    let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
+    let buf = pd.alloc_buffer(4096)?;
+    let srq = pd.create_srq(&cq).max_wr(4).limit(1).build()?;
+    let qp = pd.create_qp::<Rc>(&cq).srq(&srq).build()?;
+    srq.post_recv(Recv::new(buf.slice(..)?))?;
+    let mut events = AsyncEvents::new(&dev)?;
+    let mut done = AsyncCq::new(&cq)?;
+    // A wait that is given up has taken nothing.
+    let nothing = timeout(SHORT, done.wait()).await;
+    println!("nothing came: {}", nothing.is_err());
+    let (qp, _) = match message {
+        None => qp.accept_tcp(addr, &[])?,
+        Some(_) => qp.connect_tcp(addr, &[])?,
+    };
+    if let Some(message) = message {
+        qp.post(Send::inline_bytes(message))?;
+    }
+    let got = loop {
+        let done = timeout(LONG, done.wait()).await??.ok()?;
+        if done.opcode == Opcode::Recv {
+            break buf.slice(..done.byte_len as usize)?;
+        }
+    };
+    println!("it says {:?}", String::from_utf8_lossy(&got.to_vec()?));
+    if message.is_none() {
+        qp.post(Send::new(got))?;
+        let _ = timeout(LONG, done.wait()).await??.ok()?;
+    }
+    // The last receive is gone, of which an event tells.
+    while timeout(LONG, events.next_event()).await??.kind != EventKind::SrqLimit {}
+    println!("no receives are left");
+    Ok(())
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! A queue pair and a completion thread for each processor, and a worker that posts to each.
+//!
+//!     multi_queue listen 0.0.0.0:18515 4        # lanes; the other end has as many
+//!     multi_queue 10.9.0.2:18515 4
+
+use rust_ulp::{Access, Device, Error, Lane, Listener, Rc, RemoteSlice, Result, Write};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(30);
+const WRITES: u64 = 500;
+const DEPTH: u64 = 16;
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let result = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["listen", addr, lanes] => listen(addr, lanes.parse().unwrap_or(1)),
+        [addr, lanes] => connect(addr, lanes.parse().unwrap_or(1)),
+        _ => panic!("usage: multi_queue listen ADDR:PORT LANES | multi_queue ADDR:PORT LANES"),
+    };
+    if let Err(error) = result {
+        eprintln!("multi_queue: {error}");
+        std::process::exit(1)
+    }
+}
+
+/// Is written to: 8 bytes for each lane.
+fn listen(addr: &str, lanes: usize) -> Result<()> {
+    let dev = Device::open_default()?;
+    let (pd, listener) = (dev.alloc_pd()?, Listener::bind(addr)?);
+    let buf = pd.alloc_buffer(8 * lanes)?;
+    let mut grants = Vec::new();
+    let multi = dev.multi_queue().lanes(lanes).build(|i, cq| {
+        let grant = buf.grant(8 * i..8 * i + 8, Access::REMOTE_WRITE)?;
+        let qp = pd.create_qp::<Rc>(cq).build()?;
+        let (qp, _) = listener.accept(LONG)?.accept(qp, &[&grant])?;
+        grants.push(grant);
+        Ok(qp)
+    })?;
+    let end = Instant::now() + LONG;
+    for i in 0..lanes {
+        while buf.load_u64(8 * i, Ordering::Acquire)? != WRITES {
+            assert!(Instant::now() < end, "lane {i} is late");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    println!("{lanes} lanes, each written to {WRITES} times");
+    multi.stop(LONG).map(drop)
+}
+
+fn connect(addr: &str, lanes: usize) -> Result<()> {
+    let dev = Device::open_default()?;
+    let pd = dev.alloc_pd()?;
+    let mut to = Vec::new();
+    let multi = dev.multi_queue().lanes(lanes).pinned().build(|_, cq| {
+        let (qp, peer) = pd.create_qp::<Rc>(cq).build()?.connect_tcp(addr, &[])?;
+        to.push(peer.grant(0)?);
+        Ok(qp)
+    })?;
+    std::thread::scope(|scope| {
+        let lanes = multi.lanes().iter().zip(&to);
+        let workers = lanes.map(|(lane, to)| scope.spawn(|| work(lane, *to)));
+        let mut workers = workers.collect::<Vec<_>>().into_iter();
+        workers.try_for_each(|worker| worker.join().unwrap_or(Err(Error::Stopped)))
+    })?;
+    let cpus: Vec<_> = multi.lanes().iter().filter_map(|lane| lane.cpu()).collect();
+    println!("{lanes} lanes on processors {cpus:?}");
+    multi.stop(LONG).map(drop)
+}
+
+/// Writes numbers, with some under way at a time.
+fn work(lane: &Lane<Rc>, to: RemoteSlice) -> Result<()> {
+    let done = || lane.completions().wait(LONG)?.ok().map(drop);
+    for i in 1..=WRITES {
+        lane.qp().post(Write::inline_bytes(&i.to_ne_bytes(), to))?;
+        if i >= DEPTH {
+            done()?;
+        }
+    }
+    (1..DEPTH).try_for_each(|_| done())
+}

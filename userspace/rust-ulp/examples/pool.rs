@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Messages from and into pieces of a pool: each piece is one's own, or its request's.
+//!
+//!     pool listen 0.0.0.0:18515
+//!     pool 10.9.0.2:18515 1000        # so many messages
+
+use rust_ulp::{Device, Opcode, Pool, Rc, Recv, Send};
+use std::time::Duration;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+const LONG: Duration = Duration::from_secs(30);
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let result = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["listen", addr] => listen(addr),
+        [addr, count] => connect(addr, count),
+        _ => Err("usage: pool listen ADDR:PORT | pool ADDR:PORT COUNT".into()),
+    };
+    if let Err(error) = result {
+        eprintln!("pool: {error}");
+        std::process::exit(1)
+    }
+}
+
+fn listen(addr: &str) -> Result<()> {
+    let dev = Device::open_default()?;
+    let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(64)?);
+    let buf = pd.alloc_buffer(32 * 1024)?;
+    let pool = Pool::new(buf.slice(..)?, 1024)?;
+    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    while let Some(piece) = pool.take() {
+        piece.post(&qp, |memory| Ok(Recv::new(memory)))?;
+    }
+    let (qp, _) = qp.accept_tcp(addr, &[])?;
+    for expected in 0u64.. {
+        let done = cq.wait(LONG)?.ok()?;
+        let piece = pool.complete(&done).ok_or("no piece of the pool")?;
+        let mut number = [0; 8];
+        piece.read_at(0, &mut number)?;
+        if done.byte_len == 0 {
+            println!("{expected} messages, in order");
+            return Ok(());
+        }
+        if u64::from_le_bytes(number) != expected {
+            return Err(format!("not message {expected}").into());
+        }
+        // It is ours again: for the next one.
+        piece.post(&qp, |memory| Ok(Recv::new(memory)))?;
+    }
+    Ok(())
+}
+
+fn connect(addr: &str, count: &str) -> Result<()> {
+    let count: u64 = count.parse()?;
+    let dev = Device::open_default()?;
+    let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(64)?);
+    let pool = Pool::new(pd.alloc_buffer(8 * 1024)?.slice(..)?, 1024)?;
+    let (qp, _) = pd.create_qp::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
+    for number in 0..=count {
+        // None is free: wait for one.
+        let piece = match pool.take() {
+            Some(piece) => piece,
+            None => (pool.complete(&cq.wait(LONG)?.ok()?)).ok_or("no piece of the pool")?,
+        };
+        piece.write_at(0, &number.to_le_bytes())?;
+        let len = if number == count { 0 } else { 1024 };
+        piece.post(&qp, |memory| Ok(Send::new(memory.slice(..len)?)))?;
+    }
+    while pool.available() < pool.len() {
+        let done = cq.wait(LONG)?.ok()?;
+        assert_eq!(done.opcode, Opcode::Send);
+        drop(pool.complete(&done));
+    }
+    println!("{count} messages from {} pieces", pool.len());
+    Ok(())
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Standard input of one host to standard output of another, through a ring of the receiver's memory.
+//!
+//!     stream listen 0.0.0.0:18515 > copy
+//!     stream 10.9.0.2:18515 < file
+
+use rust_ulp::stream::{PreparedReceiver, PreparedSender, ENTRIES};
+use rust_ulp::{Device, Rc};
+use std::io::{stdin, stdout, Read, Write};
+use std::time::Duration;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+const LONG: Duration = Duration::from_secs(30);
+const RING: usize = 64 * 1024;
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let result = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["listen", addr] => listen(addr),
+        [addr] => connect(addr),
+        _ => Err("usage: stream listen ADDR:PORT | stream ADDR:PORT".into()),
+    };
+    if let Err(error) = result {
+        eprintln!("stream: {error}");
+        std::process::exit(1)
+    }
+}
+
+fn listen(addr: &str) -> Result<()> {
+    let dev = Device::open_default()?;
+    let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(ENTRIES)?);
+    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    let ring = PreparedReceiver::new(&qp, RING)?;
+    let (qp, _) = qp.accept_tcp(addr, &[ring.grant()])?;
+    let mut receiver = ring.start(qp)?;
+    let mut bytes = [0; 8192];
+    while let n @ 1.. = receiver.recv(&mut bytes, LONG)? {
+        stdout().write_all(&bytes[..n])?;
+    }
+    stdout().flush()?;
+    Ok(())
+}
+
+fn connect(addr: &str) -> Result<()> {
+    let dev = Device::open_default()?;
+    let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(ENTRIES)?);
+    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    let sender = PreparedSender::new(&qp, RING)?;
+    let (qp, peer) = qp.connect_tcp(addr, &[])?;
+    let mut sender = sender.start(qp, peer.grant(0)?)?;
+    let mut bytes = [0; 8192];
+    while let n @ 1.. = stdin().read(&mut bytes)? {
+        sender.send(&bytes[..n], LONG)?;
+    }
+    sender.finish(LONG)?;
+    Ok(())
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Memory of this process, registered where it is, open to one peer for one use.
+//!
+//!     user_memory listen 0.0.0.0:18515
+//!     user_memory 10.9.0.2:18515 "hello"
+
+use rust_ulp::{Access, Device, EventKind, GrantOptions, Rc, Recv, Send, Write};
+use std::time::Duration;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+const LEN: usize = 8 << 20;
+const LONG: Duration = Duration::from_secs(30);
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let result = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["listen", addr] => listen(addr),
+        [addr, message] => connect(addr, message.as_bytes()),
+        _ => Err("usage: user_memory listen ADDR:PORT | user_memory ADDR:PORT MESSAGE".into()),
+    };
+    if let Err(error) = result {
+        eprintln!("user_memory: {error}");
+        std::process::exit(1)
+    }
+}
+
+fn listen(addr: &str) -> Result<()> {
+    let dev = Device::open_default()?;
+    let (pd, cq, events) = (dev.alloc_pd()?, dev.create_cq(16)?, dev.events()?);
+    let buf = pd.user_memory(LEN).huge_pages().alloc()?;
+    let info = buf.query()?;
+    println!(
+        "{:?} memory: {} bytes in pieces of {}, {} keys, {} bytes charged",
+        info.kind, info.len, info.page_size, info.keys, info.charged
+    );
+    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    qp.post_recv(Recv::empty())?;
+    // The last bytes of it, for this peer and once.
+    let once = GrantOptions::new().one_shot(&qp);
+    let grant = buf.grant_with(LEN - 4096.., Access::REMOTE_WRITE, once)?;
+    let (_qp, _) = qp.accept_tcp(addr, &[&grant])?;
+    let done = cq.wait(LONG)?.ok()?;
+    let len = done.imm.ok_or("it did not say how much it wrote")? as usize;
+    let ended = loop {
+        match events.wait(LONG)? {
+            event if !event.is_about(&grant) => {}
+            event => break event.kind,
+        }
+    };
+    match ended {
+        EventKind::GrantEnded { state } => println!("the grant has ended: {state:?}"),
+        other => return Err(format!("{other:?} came instead").into()),
+    }
+    let text = buf.to_vec(LEN - 4096..)?;
+    let text = text.get(..len).ok_or("it wrote more than that")?;
+    println!("it wrote {:?}", String::from_utf8_lossy(text));
+    Ok(())
+}
+
+fn connect(addr: &str, message: &[u8]) -> Result<()> {
+    let dev = Device::open_default()?;
+    let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
+    let src = pd.user_memory(4096).alloc()?;
+    src.write_at(0, message)?;
+    let (qp, peer) = pd.create_qp::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
+    let grant = peer.grant(0)?;
+    qp.post(Write::new(src.slice(..message.len())?, grant).signaled(false))?;
+    qp.post(Send::empty().imm(message.len() as u32))?;
+    println!("{}", cq.wait(LONG)?.ok()?);
+    Ok(())
+}

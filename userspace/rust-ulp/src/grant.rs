@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Keys by which peers access memory.
+
+use crate::abi;
+use crate::buffer::{widen, Access, Buffer, RemoteSlice};
+use crate::device::{lock, Object};
+use crate::error::{Error, Result};
+use crate::qp::{Connected, PreparedQp, Qp};
+use crate::sys::Command;
+use crate::wr::sealed;
+use nix::errno::Errno;
+use std::ops::RangeBounds;
+use std::sync::{Arc, Mutex};
+
+/// A queue pair that a [`Grant`] can be bound to: with one peer, connected or not yet.
+pub trait GrantFor: sealed::Sealed {
+    #[doc(hidden)]
+    fn bound(&self) -> (u32, usize);
+}
+
+impl<T: Connected> GrantFor for Qp<T> {
+    fn bound(&self) -> (u32, usize) {
+        (self.handle(), Arc::as_ptr(self.device_inner()).addr())
+    }
+}
+
+impl<T: Connected> GrantFor for PreparedQp<T> {
+    fn bound(&self) -> (u32, usize) {
+        (self.handle(), Arc::as_ptr(self.device_inner()).addr())
+    }
+}
+
+/// How a [`Grant`] is made, for [`Buffer::grant_with`].
+///
+/// Header: `rust_ulp_grant_create.flags`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GrantOptions {
+    flags: u32,
+    /// Handle, and address of its device's state.
+    qp: Option<(u32, usize)>,
+}
+
+impl GrantOptions {
+    /// Any peer, until it is dropped.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Ends with this queue pair: when that is in error, reset or gone.
+    pub fn bound_to(mut self, qp: &impl GrantFor) -> Self {
+        self.qp = Some(qp.bound());
+        self
+    }
+
+    /// As [`Self::bound_to`], and also ends when the peer says that it has used it: by a send that takes it
+    /// away ([`Send::invalidate`](crate::Send::invalidate)), or by a write whose immediate data is the key.
+    /// [`EventKind::GrantEnded`](crate::EventKind::GrantEnded) says when nothing lands any more.
+    ///
+    /// Header: `RUST_ULP_GRANT_ONE_SHOT`.
+    pub fn one_shot(mut self, qp: &impl GrantFor) -> Self {
+        self.flags |= abi::GRANT_ONE_SHOT;
+        self.bound_to(qp)
+    }
+
+    /// Where not all of the range goes under one key, as much of it as does: [`Grant::remote`] says how
+    /// much.
+    ///
+    /// Header: `RUST_ULP_GRANT_PARTIAL`.
+    pub fn partial(mut self) -> Self {
+        self.flags |= abi::GRANT_PARTIAL;
+        self
+    }
+}
+
+impl Buffer {
+    /// Lets whoever learns the key access a part of the buffer with the rights in `access`, until the
+    /// grant is dropped.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::grant_with`].
+    pub fn grant(&self, range: impl RangeBounds<usize>, access: Access) -> Result<Grant> {
+        self.grant_with(range, access, GrantOptions::new())
+    }
+
+    /// The same as [`Self::grant`], with options.
+    ///
+    /// Header struct: `rust_ulp_grant_create`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Range`] if the part is not within the buffer, [`Error::Unsupported`] if the device
+    /// cannot, [`Error::Sys`] with `ERANGE` for an empty part or one that does not go under one key
+    /// ([`GrantOptions::partial`], [`Self::grant_all`]), `EINVAL` for no rights, `EBADF` for a queue pair of
+    /// another device, `ENOMEM` over a limit.
+    pub fn grant_with(
+        &self,
+        range: impl RangeBounds<usize>,
+        access: Access,
+        options: GrantOptions,
+    ) -> Result<Grant> {
+        let (offset, len) = self.local(widen(range))?;
+        let device = self.device();
+        if options
+            .qp
+            .is_some_and(|(_, of)| of != Arc::as_ptr(device).addr())
+        {
+            return Err(Error::sys(abi::GrantCreate::NAME, Errno::EBADF));
+        }
+        let mut arg = abi::GrantCreate {
+            flags: options.flags,
+            buffer: self.handle(),
+            access: access.bits(),
+            offset: offset as u64,
+            length: len as u64,
+            qp: options.qp.map_or(0, |(handle, _)| handle),
+            ..Command::new()
+        };
+        device.call(&mut arg)?;
+        let object = Object::new(device, arg.handle);
+        let remote = RemoteSlice::new(arg.addr, arg.length, arg.rkey)?;
+        Ok(Grant {
+            inner: Arc::new(Inner {
+                object,
+                buffer: self.clone(),
+                offset,
+                access,
+                remote: Mutex::new(remote.with_access(access)),
+            }),
+        })
+    }
+
+    /// Grants a part of the buffer by as many keys as it takes, in order.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::grant_with`]. Nothing is granted then.
+    pub fn grant_all(
+        &self,
+        range: impl RangeBounds<usize>,
+        access: Access,
+        options: GrantOptions,
+    ) -> Result<Vec<Grant>> {
+        let (mut offset, len) = self.local(widen(range))?;
+        // Within the buffer: no overflow.
+        let end = offset + len;
+        let mut grants = Vec::new();
+        loop {
+            let grant = self.grant_with(offset..end, access, options.partial())?;
+            let got = usize::try_from(grant.remote().len()).unwrap_or(usize::MAX);
+            grants.push(grant);
+            offset = offset.saturating_add(got.max(1));
+            if offset >= end {
+                return Ok(grants);
+            }
+        }
+    }
+}
+
+// Dropped in this order: the key, the buffer.
+#[derive(Debug)]
+struct Inner {
+    object: Object,
+    buffer: Buffer,
+    offset: usize,
+    access: Access,
+    /// The key changes when it is rotated.
+    remote: Mutex<RemoteSlice>,
+}
+
+/// Whether a [`Grant`] opens anything.
+///
+/// Header: `RUST_ULP_GRANT_ACTIVE` and so on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum GrantState {
+    /// It does.
+    Active,
+    /// It was for one use, and was used.
+    Used,
+    /// Its queue pair has ended.
+    Expired,
+    /// A number that this crate does not know.
+    Other(u32),
+}
+
+impl GrantState {
+    pub(crate) fn from_code(code: u32) -> Self {
+        match code {
+            abi::GRANT_ACTIVE => Self::Active,
+            abi::GRANT_USED => Self::Used,
+            abi::GRANT_EXPIRED => Self::Expired,
+            n => Self::Other(n),
+        }
+    }
+}
+
+/// What the kernel says of a [`Grant`].
+///
+/// Header struct: `rust_ulp_grant_query`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GrantInfo {
+    /// Whether it opens anything.
+    pub state: GrantState,
+    /// First byte of the buffer that it opens.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The rights that it gives.
+    pub access: Access,
+    /// Its key; [`None`] when it has ended.
+    pub rkey: Option<u32>,
+    /// Whether it ends when it was used.
+    pub one_shot: bool,
+    /// Whether it ends with a queue pair.
+    pub bound: bool,
+}
+
+/// A key by which peers access a part of a [`Buffer`].
+///
+/// Cheap to clone; the key dies with the last clone, or by [`Self::revoke`], and with [`GrantOptions`] before.
+/// It keeps its buffer, but not the queue pair that it is bound to.
+#[derive(Clone, Debug)]
+pub struct Grant {
+    inner: Arc<Inner>,
+}
+
+impl Grant {
+    /// What a peer needs to know.
+    pub fn remote(&self) -> RemoteSlice {
+        *lock(&self.inner.remote)
+    }
+
+    /// The rights that it gives.
+    pub fn access(&self) -> Access {
+        self.inner.access
+    }
+
+    /// The buffer that it is of.
+    pub fn buffer(&self) -> &Buffer {
+        &self.inner.buffer
+    }
+
+    /// First byte of the buffer that it opens.
+    pub fn offset(&self) -> usize {
+        self.inner.offset
+    }
+
+    /// Gives it another key, for all clones, and returns what peers need to know from now on. After this
+    /// returns `Ok`, nothing that uses the old one lands any more; after an error the old one is as it was.
+    ///
+    /// Header struct: `rust_ulp_grant_rotate`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::GrantEnded`] if it has; [`Error::Sys`] with `EBADF` if it was revoked; [`Error::DeviceGone`].
+    pub fn rotate(&self) -> Result<RemoteSlice> {
+        let mut arg = abi::GrantRotate {
+            grant: self.handle(),
+            ..Command::new()
+        };
+        // Held over the call: the last key that was made is the one that is remembered.
+        let mut remote = lock(&self.inner.remote);
+        let device = self.inner.buffer.device();
+        device.file().call(&mut arg).map_err(|errno| match errno {
+            Errno::ENOTCONN => Error::GrantEnded,
+            errno => Error::sys(abi::GrantRotate::NAME, errno),
+        })?;
+        *remote = RemoteSlice::new(arg.addr, remote.len(), arg.rkey)?.with_access(self.access());
+        Ok(*remote)
+    }
+
+    /// What the kernel says of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Sys`] with `EBADF` if it was revoked; [`Error::DeviceGone`].
+    pub fn query(&self) -> Result<GrantInfo> {
+        let mut arg = abi::GrantQuery {
+            grant: self.handle(),
+            ..Command::new()
+        };
+        self.inner.buffer.device().call(&mut arg)?;
+        Ok(GrantInfo {
+            state: GrantState::from_code(arg.state),
+            offset: arg.offset,
+            len: arg.length,
+            access: Access::from_bits_truncate(arg.access),
+            rkey: (arg.rkey != 0).then_some(arg.rkey),
+            one_shot: arg.flags & abi::GRANT_ONE_SHOT != 0,
+            bound: arg.qp != 0,
+        })
+    }
+
+    /// Kills the key, for all clones. After this returns `Ok`, nothing that uses it lands any more.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceGone`], or [`Error::Sys`] with `EBADF` if it was revoked before.
+    pub fn revoke(&self) -> Result<()> {
+        self.inner.object.destroy()
+    }
+
+    pub(crate) fn handle(&self) -> u32 {
+        self.inner.object.handle()
+    }
+
+    pub(crate) fn device_inner(&self) -> &Arc<crate::device::DeviceInner> {
+        self.inner.buffer.device()
+    }
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Buffers of memory that is not the module's: this process's own, and dma-bufs.
+
+use crate::abi;
+use crate::buffer::{Buffer, Parts};
+use crate::device::{Object, Pd};
+use crate::error::{Error, Result};
+use crate::sys::{Command, Mapping};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+/// How memory of this process becomes a [`Buffer`]; from [`Pd::user_memory`].
+///
+/// The memory is made here, and nothing else in this process has it: a slice of somebody else's could not
+/// be registered soundly, since peers change what is registered. It is pinned, and charged to
+/// `RLIMIT_MEMLOCK`, until the buffer is dropped and the device is done with it.
+///
+/// Header struct: `rust_ulp_buffer_register`.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is registered before `alloc`"]
+pub struct UserMemoryBuilder {
+    pd: Pd,
+    len: usize,
+    huge: bool,
+    read_only: bool,
+}
+
+impl UserMemoryBuilder {
+    pub(crate) fn new(pd: Pd, len: usize) -> Self {
+        Self {
+            pd,
+            len,
+            huge: false,
+            read_only: false,
+        }
+    }
+
+    /// Asks for pages of 2 MiB, of which many more go under one key. What came of it:
+    /// [`Buffer::page_size`].
+    pub fn huge_pages(mut self) -> Self {
+        self.huge = true;
+        self
+    }
+
+    /// Requests and peers only read it; this process can write to it.
+    ///
+    /// Header: `RUST_ULP_BUFFER_READ_ONLY`.
+    pub fn read_only(mut self) -> Self {
+        self.read_only = true;
+        self
+    }
+
+    /// Maps the memory, zeroed, and registers it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the module or the device does not register such memory; [`Error::Sys`] with
+    /// `EOVERFLOW` or `ERANGE` for a length of 0 or more than there can be, `ENOMEM` without memory or over
+    /// a limit (`ulimit -l`), `EMFILE` with too many objects; [`Error::DeviceGone`].
+    pub fn alloc(self) -> Result<Buffer> {
+        let device = self.pd.device();
+        device.needs(abi::FEATURE_USER_MEMORY, "user memory")?;
+        let map = Mapping::anonymous(self.len as u64, self.huge)
+            .map_err(|errno| Error::sys("mmap of memory", errno))?;
+        let mut arg = abi::BufferRegister {
+            flags: flags(self.read_only),
+            pd: self.pd.handle(),
+            length: self.len as u64,
+            ..Command::new()
+        };
+        let registered = device.file().register(&map, &mut arg);
+        registered.map_err(|errno| Error::sys(abi::BufferRegister::NAME, errno))?;
+        Ok(Buffer::new(Parts {
+            object: Object::new(device, arg.handle),
+            map: Some(map),
+            pd: self.pd,
+            len: self.len,
+            page_size: arg.page_size,
+            node: None,
+            key_bytes: arg.key_bytes,
+            keys: arg.keys,
+        }))
+    }
+}
+
+fn flags(read_only: bool) -> u32 {
+    if read_only {
+        abi::BUFFER_READ_ONLY
+    } else {
+        0
+    }
+}
+
+/// How a dma-buf becomes a [`Buffer`]; from [`Pd::dmabuf`].
+///
+/// On a software device it has to be system memory, as that of `/dev/udmabuf` or of a DMA heap.
+///
+/// Header struct: `rust_ulp_buffer_import`.
+#[derive(Debug)]
+#[must_use = "nothing is imported before `import`"]
+pub struct DmabufBuilder {
+    pd: Pd,
+    fd: OwnedFd,
+    offset: u64,
+    len: u64,
+    read_only: bool,
+    map: bool,
+}
+
+impl DmabufBuilder {
+    pub(crate) fn new(pd: Pd, fd: OwnedFd) -> Self {
+        Self {
+            pd,
+            fd,
+            offset: 0,
+            len: 0,
+            read_only: false,
+            map: false,
+        }
+    }
+
+    /// A part of it: from `offset`, a multiple of the page size, `len` bytes, or all with 0.
+    pub fn part(mut self, offset: u64, len: u64) -> Self {
+        self.offset = offset;
+        self.len = len;
+        self
+    }
+
+    /// Requests and peers only read it.
+    ///
+    /// Header: `RUST_ULP_BUFFER_READ_ONLY`.
+    pub fn read_only(mut self) -> Self {
+        self.read_only = true;
+        self
+    }
+
+    /// Maps it into this process too, for those whose memory can be, so that the buffer can be read and
+    /// written here. Its exporter's caches are not synchronized: this is for memory that is coherent, as
+    /// system memory is on most machines.
+    pub fn map(mut self) -> Self {
+        self.map = true;
+        self
+    }
+
+    /// Registers it. The descriptor is not needed any more and is closed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the module has no dma-bufs, or for memory that the device cannot reach;
+    /// [`Error::Sys`] with `EINVAL` for a file that is no dma-buf, or an offset that is not aligned, `ERANGE`
+    /// for a part that it does not have, `ENOMEM`, `EMFILE`, and with [`Self::map`] what the exporter says
+    /// to mmap(); [`Error::DeviceGone`].
+    pub fn import(self) -> Result<Buffer> {
+        let device = self.pd.device();
+        device.needs(abi::FEATURE_DMABUF, "dma-buf")?;
+        let mut arg = abi::BufferImport {
+            flags: flags(self.read_only),
+            pd: self.pd.handle(),
+            fd: self.fd.as_raw_fd(),
+            offset: self.offset,
+            length: self.len,
+            ..Command::new()
+        };
+        device.call(&mut arg)?;
+        let object = Object::new(device, arg.handle);
+        let map = self
+            .map
+            .then(|| Mapping::new(&self.fd.as_fd(), self.offset, arg.length))
+            .transpose()
+            .map_err(|errno| Error::sys("mmap of a dma-buf", errno))?;
+        let overflow = |_| Error::sys(abi::BufferImport::NAME, nix::errno::Errno::EOVERFLOW);
+        Ok(Buffer::new(Parts {
+            object,
+            map,
+            pd: self.pd,
+            len: usize::try_from(arg.length).map_err(overflow)?,
+            page_size: arg.page_size,
+            node: None,
+            key_bytes: arg.key_bytes,
+            keys: arg.keys,
+        }))
+    }
+}
+
+/// Whose memory a [`Buffer`] is.
+///
+/// Header: `rust_ulp_buffer_query.kind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BufferKind {
+    /// The module's.
+    Pages,
+    /// This process's.
+    User,
+    /// Another driver's.
+    Dmabuf,
+    /// A number that this crate does not know.
+    Other(u32),
+}
+
+/// What the kernel says of a [`Buffer`].
+///
+/// Header struct: `rust_ulp_buffer_query`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BufferInfo {
+    /// Whose memory it is.
+    pub kind: BufferKind,
+    /// Bytes.
+    pub len: u64,
+    /// Bytes that count against `RLIMIT_MEMLOCK`.
+    pub charged: u64,
+    /// Bytes under one key, at most.
+    pub key_bytes: u64,
+    /// How many keys it takes.
+    pub keys: u32,
+    /// Bytes of its pages, or those that were found contiguous.
+    pub page_size: u32,
+    /// NUMA node of its first page.
+    pub node: i32,
+    /// Grants that there are of it.
+    pub grants: u32,
+    /// Whether requests and peers only read it.
+    pub read_only: bool,
+}
+
+impl BufferInfo {
+    pub(crate) fn query(buffer: &Buffer) -> Result<Self> {
+        let mut arg = abi::BufferQuery {
+            buffer: buffer.handle(),
+            ..Command::new()
+        };
+        buffer.device().call(&mut arg)?;
+        Ok(Self {
+            kind: match arg.kind {
+                abi::BUFFER_PAGES => BufferKind::Pages,
+                abi::BUFFER_USER => BufferKind::User,
+                abi::BUFFER_DMABUF => BufferKind::Dmabuf,
+                n => BufferKind::Other(n),
+            },
+            len: arg.length,
+            charged: arg.charged,
+            key_bytes: arg.key_bytes,
+            keys: arg.keys,
+            page_size: arg.page_size,
+            node: arg.node,
+            grants: arg.grants,
+            read_only: arg.flags & abi::BUFFER_READ_ONLY != 0,
+        })
+    }
+}

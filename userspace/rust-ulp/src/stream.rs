@@ -1,0 +1,700 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! A stream of bytes in one direction, through a ring of the receiver's memory.
+//!
+//! The sender puts bytes into the receiver's ring by RDMA Write, as far as there is room: the receiver's
+//! processor takes no part in it, and nothing is sent that has no place. The last write of a chunk carries
+//! its length as immediate data, which tells the receiver that it is there, and wakes it if it sleeps. When a
+//! chunk was taken, the receiver gives its room back by an empty message with the same number: the credit.
+//! Head and tail are counts that each end keeps to itself; what the other end says is checked.
+//!
+//! Each end needs a queue pair of its own, with one completion queue for both directions that nobody else
+//! uses, of [`ENTRIES`] entries. The ends may be connected in any way; the receiver's grant is what the sender has to
+//! get:
+//!
+//! ```no_run
+//! use rust_ulp::{stream, Device, Rc, Result};
+//! use std::time::Duration;
+//! # const WAIT: Duration = Duration::from_secs(5);
+//!
+//! fn receiver(addr: &str) -> Result<Vec<u8>> {
+//!     let dev = Device::open_default()?;
+//!     let cq = dev.create_cq(stream::ENTRIES)?;
+//!     let qp = dev.alloc_pd()?.create_qp::<Rc>(&cq).build()?;
+//!     let ring = stream::PreparedReceiver::new(&qp, 1 << 20)?;
+//!     let (qp, _peer) = qp.accept_tcp(addr, &[ring.grant()])?;
+//!     let mut receiver = ring.start(qp)?;
+//!     let (mut all, mut some) = (Vec::new(), [0; 4096]);
+//!     while let n @ 1.. = receiver.recv(&mut some, WAIT)? {
+//!         all.extend_from_slice(some.get(..n).unwrap_or_default());
+//!     }
+//!     Ok(all)
+//! }
+//!
+//! fn sender(addr: &str) -> Result<()> {
+//!     let dev = Device::open_default()?;
+//!     let cq = dev.create_cq(stream::ENTRIES)?;
+//!     let qp = dev.alloc_pd()?.create_qp::<Rc>(&cq).build()?;
+//!     let sender = stream::PreparedSender::new(&qp, 1 << 20)?;
+//!     let (qp, peer) = qp.connect_tcp(addr, &[])?;
+//!     let mut sender = sender.start(qp, peer.grant(0)?)?;
+//!     sender.send(b"hello", WAIT)?;
+//!     sender.finish(WAIT)
+//! }
+//! ```
+//!
+//! Dropping either end in the middle is harmless: the queue pair goes with it, and the other end's next
+//! call fails.
+
+use crate::buffer::{Access, Buffer, RemoteSlice};
+use crate::cq::{Deadline, Opcode};
+use crate::error::{Error, Result};
+use crate::grant::Grant;
+use crate::qp::{PreparedQp, Qp, Rc};
+use crate::wr::{Recv, Send, Write};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Chunks under way at most. It is part of what the ends agree on.
+const CHUNKS: u32 = 32;
+
+/// Requests that a chunk takes at most: it may wrap around in either ring.
+const WRITES: u32 = 3;
+
+/// Entries that an end needs in its completion queue.
+pub const ENTRIES: u32 = CHUNKS * (WRITES + 1);
+
+/// What was sent and what came back, as counts of bytes.
+#[derive(Debug)]
+struct Credit {
+    /// Bytes that may be under way.
+    capacity: u64,
+    /// Bytes that were sent, ever.
+    sent: u64,
+    /// Bytes that were taken, ever.
+    taken: u64,
+    /// Lengths of the chunks between the two.
+    chunks: VecDeque<u32>,
+}
+
+impl Credit {
+    fn new(capacity: u64) -> Self {
+        Self {
+            capacity,
+            sent: 0,
+            taken: 0,
+            chunks: VecDeque::with_capacity(CHUNKS as usize),
+        }
+    }
+
+    /// Bytes that the next chunk may have: a quarter of the ring, so that the other end can work on one while
+    /// the next one comes.
+    fn room(&self) -> u64 {
+        let left = self.capacity - (self.sent - self.taken);
+        left.min(self.capacity.div_ceil(4)).min(u32::MAX.into())
+    }
+
+    /// Whether one more chunk can be told.
+    fn has_chunk(&self) -> bool {
+        self.chunks.len() < CHUNKS as usize
+    }
+
+    fn send(&mut self, len: u32) {
+        self.sent += u64::from(len);
+        self.chunks.push_back(len);
+    }
+
+    /// The oldest chunk was taken, says the receiver.
+    fn give_back(&mut self, len: u32) -> Result<()> {
+        if self.chunks.front() != Some(&len) {
+            return Err(Error::Stream {
+                what: "it gives room back that it was not sent",
+            });
+        }
+        self.chunks.pop_front();
+        self.taken += u64::from(len);
+        Ok(())
+    }
+}
+
+/// What arrived and what was taken of it.
+#[derive(Debug)]
+struct Arrived {
+    capacity: u64,
+    /// Bytes that arrived, ever.
+    arrived: u64,
+    /// Bytes that were taken, ever.
+    taken: u64,
+    /// What is left of each chunk between the two, and its length.
+    chunks: VecDeque<(u32, u32)>,
+    /// The end was told.
+    ended: bool,
+}
+
+impl Arrived {
+    fn new(capacity: u64) -> Self {
+        Self {
+            capacity,
+            arrived: 0,
+            taken: 0,
+            chunks: VecDeque::with_capacity(CHUNKS as usize),
+            ended: false,
+        }
+    }
+
+    fn ready(&self) -> u64 {
+        self.arrived - self.taken
+    }
+
+    /// A chunk is there, says the sender; one of no bytes is the end.
+    fn arrive(&mut self, len: u32) -> Result<()> {
+        if self.ended || self.chunks.len() >= CHUNKS as usize {
+            return Err(Error::Stream {
+                what: "it sends more chunks than it may",
+            });
+        }
+        if u64::from(len) > self.capacity - self.ready() {
+            return Err(Error::Stream {
+                what: "it sends more than there is room for",
+            });
+        }
+        self.arrived += u64::from(len);
+        self.ended = len == 0;
+        self.chunks.push_back((len, len));
+        Ok(())
+    }
+
+    /// Takes `n` bytes that are ready.
+    fn take(&mut self, mut n: u64) {
+        self.taken += n;
+        for (left, _) in &mut self.chunks {
+            let part = n.min(u64::from(*left));
+            // At most what is left.
+            *left -= part as u32;
+            n -= part;
+        }
+    }
+
+    /// The oldest chunk if nothing is left of it: its room can be given back.
+    fn finished(&self) -> Option<u32> {
+        match self.chunks.front() {
+            Some((0, len)) => Some(*len),
+            _ => None,
+        }
+    }
+
+    fn given_back(&mut self) {
+        self.chunks.pop_front();
+    }
+}
+
+/// The pieces of `len` bytes from count `at` on, in rings of `one` and `two` bytes: where each starts in
+/// either, and its length.
+fn pieces(at: u64, len: u64, one: u64, two: u64) -> impl Iterator<Item = (u64, u64, u64)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let (first, second) = ((at + done) % one, (at + done) % two);
+        let n = (len - done).min(one - first).min(two - second);
+        done += n;
+        (n != 0).then_some((first, second, n))
+    })
+}
+
+/// One end's queue pair.
+#[derive(Debug)]
+struct End {
+    qp: Qp<Rc>,
+    /// Signaled sends that have not completed.
+    unfinished: u32,
+}
+
+/// Posts the receives that tell of chunks or credits.
+fn prepare(qp: &PreparedQp<Rc>) -> Result<()> {
+    let (caps, cq) = (qp.caps(), qp.send_cq());
+    if cq.handle() != qp.recv_cq().handle() {
+        return Err(Error::Unsupported {
+            what: "a stream over two completion queues",
+        });
+    }
+    for (what, need, have) in [
+        ("sends of a stream", CHUNKS * WRITES, caps.max_send_wr),
+        ("receives of a stream", CHUNKS, caps.max_recv_wr),
+        ("completions of a stream", ENTRIES, cq.entries()),
+    ] {
+        if need > have {
+            return Err(Error::Range {
+                what,
+                offset: 0,
+                len: need.into(),
+                capacity: have.into(),
+            });
+        }
+    }
+    for _ in 0..CHUNKS {
+        qp.post_recv(Recv::empty())?;
+    }
+    Ok(())
+}
+
+/// The number of a queue pair tells whether it is the one that was prepared.
+fn same(prepared: u32, qp: Qp<Rc>) -> Result<End> {
+    if prepared != qp.qp_num() {
+        return Err(Error::Sys {
+            call: "start of a stream",
+            errno: libc::EBADF,
+        });
+    }
+    Ok(End { qp, unfinished: 0 })
+}
+
+impl End {
+    /// What the other end has told, if it has. Sleeps for one completion until the deadline, if there is one.
+    fn told(&mut self, mut deadline: Option<&Deadline>) -> Result<Option<(Opcode, u32)>> {
+        loop {
+            let cq = self.qp.send_cq();
+            let done = match (cq.poll()?, deadline.take()) {
+                (Some(done), _) => done,
+                (None, None) => return Ok(None),
+                (None, Some(deadline)) => match cq.wait(deadline.left()) {
+                    Err(Error::Timeout { .. }) => {
+                        return Err(deadline.timeout("waiting for the other end of a stream"));
+                    }
+                    done => done?,
+                },
+            };
+            if !done.is_of(&self.qp) {
+                return Err(Error::Stream {
+                    what: "its completion queue is not this end's alone",
+                });
+            }
+            let done = done.ok()?;
+            match (done.opcode, done.imm) {
+                (Opcode::Send | Opcode::Write, _) => {
+                    self.unfinished = self.unfinished.saturating_sub(1);
+                }
+                (opcode, Some(imm)) => {
+                    // Before the other end knows that this one was used.
+                    self.qp.post_recv(Recv::empty())?;
+                    return Ok(Some((opcode, imm)));
+                }
+                _ => {
+                    return Err(Error::Stream {
+                        what: "it sends what is no part of one",
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// The sender, before its queue pair is connected.
+#[derive(Debug)]
+#[must_use = "start it when the queue pair is connected"]
+pub struct PreparedSender {
+    qp_num: u32,
+    staging: Buffer,
+}
+
+impl PreparedSender {
+    /// Makes a sender of a queue pair that was not used yet, with memory of its own for `len` bytes, which are
+    /// there until the receiver has them: as much as the receiver's ring is best.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Range`] if the queue pair or its completion queues have less room than a stream needs; as
+    /// [`BufferBuilder::alloc`](crate::BufferBuilder::alloc).
+    pub fn new(qp: &PreparedQp<Rc>, len: usize) -> Result<Self> {
+        let staging = qp.pd().alloc_buffer(len)?;
+        prepare(qp)?;
+        Ok(Self {
+            qp_num: qp.qp_num(),
+            staging,
+        })
+    }
+
+    /// Starts to send, when the queue pair is connected, into the receiver's `ring`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Sys`] with `EBADF` for another queue pair, [`Error::Range`] for a ring of no bytes,
+    /// [`Error::Access`] for one that may not be written to.
+    pub fn start(self, qp: Qp<Rc>, ring: RemoteSlice) -> Result<Sender> {
+        let end = same(self.qp_num, qp)?;
+        let granted = ring.access().unwrap_or(Access::REMOTE_WRITE);
+        if !granted.contains(Access::REMOTE_WRITE) {
+            return Err(Error::Access {
+                needed: Access::REMOTE_WRITE,
+                granted,
+            });
+        }
+        if ring.is_empty() {
+            return Err(Error::Range {
+                what: "a ring",
+                offset: ring.addr(),
+                len: 1,
+                capacity: 0,
+            });
+        }
+        let credit = Credit::new(ring.len().min(self.staging.len() as u64));
+        Ok(Sender {
+            end,
+            staging: self.staging,
+            ring,
+            credit,
+            ended: false,
+        })
+    }
+}
+
+/// The end of a stream that sends.
+#[derive(Debug)]
+pub struct Sender {
+    end: End,
+    staging: Buffer,
+    ring: RemoteSlice,
+    credit: Credit,
+    ended: bool,
+}
+
+impl Sender {
+    /// Sends as many of the bytes as there is room for now, and returns how many; 0 is back-pressure: the
+    /// receiver has to take something first. Does not sleep.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Completion`] when the connection has failed, [`Error::Stream`] when the receiver breaks the
+    /// rules, [`Error::NotConnected`] after either and after [`Self::finish`].
+    pub fn try_send(&mut self, bytes: &[u8]) -> Result<usize> {
+        if self.ended {
+            return Err(Error::NotConnected);
+        }
+        self.reap(None)?;
+        let mut sent = 0;
+        while let Some(rest) = bytes.get(sent..).filter(|rest| !rest.is_empty()) {
+            let n = self.credit.room().min(rest.len() as u64);
+            let Some(chunk) = usize::try_from(n).ok().and_then(|n| rest.get(..n)) else {
+                break;
+            };
+            if chunk.is_empty() || !self.may_post() {
+                break;
+            }
+            self.send_chunk(chunk)?;
+            sent += chunk.len();
+        }
+        Ok(sent)
+    }
+
+    /// Sends all of the bytes, sleeping where there is no room.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::try_send`]; [`Error::Timeout`] when that takes longer than `timeout`: then some of it may
+    /// have been sent.
+    pub fn send(&mut self, bytes: &[u8], timeout: Duration) -> Result<()> {
+        let deadline = Deadline::after(timeout);
+        let mut sent = 0;
+        loop {
+            let rest = bytes.get(sent..).unwrap_or_default();
+            if rest.is_empty() {
+                return Ok(());
+            }
+            match self.try_send(rest)? {
+                0 => self.reap(Some(&deadline))?,
+                n => sent += n,
+            }
+        }
+    }
+
+    /// Says that this is the end, and waits until the receiver has taken everything.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`].
+    pub fn finish(&mut self, timeout: Duration) -> Result<()> {
+        let deadline = Deadline::after(timeout);
+        while !self.ended {
+            if self.may_post() {
+                self.end.qp.post(Send::empty().imm(0))?;
+                self.end.unfinished += 1;
+                self.credit.send(0);
+                self.ended = true;
+            } else {
+                self.reap(Some(&deadline))?;
+            }
+        }
+        while !self.credit.chunks.is_empty() {
+            self.reap(Some(&deadline))?;
+        }
+        Ok(())
+    }
+
+    /// Bytes that were sent and not yet taken, as far as is known here.
+    pub fn in_flight(&self) -> u64 {
+        self.credit.sent - self.credit.taken
+    }
+
+    /// Bytes that can be in flight.
+    pub fn capacity(&self) -> u64 {
+        self.credit.capacity
+    }
+
+    /// Its queue pair.
+    pub fn qp(&self) -> &Qp<Rc> {
+        &self.end.qp
+    }
+
+    fn may_post(&self) -> bool {
+        self.credit.has_chunk() && self.end.unfinished < CHUNKS
+    }
+
+    fn send_chunk(&mut self, chunk: &[u8]) -> Result<()> {
+        let (own, theirs) = (self.staging.len() as u64, self.ring.len());
+        let len = chunk.len() as u64;
+        let mut batch = self.end.qp.batch();
+        let mut done = 0;
+        for (from, to, n) in pieces(self.credit.sent, len, own, theirs) {
+            // All are at most the length of the staging buffer, a usize.
+            let (from, n) = (from as usize, n as usize);
+            let part = chunk.get(done..).and_then(|rest| rest.get(..n));
+            self.staging.write_at(from, part.unwrap_or_default())?;
+            done += n;
+            let src = self.staging.slice(from..from + n)?;
+            let write = Write::new(src, self.ring.slice(to..)?);
+            // The last one tells.
+            batch.push(if done == chunk.len() {
+                write.imm(len as u32)
+            } else {
+                write.signaled(false)
+            })?;
+        }
+        batch.submit()?;
+        self.end.unfinished += 1;
+        self.credit.send(len as u32);
+        Ok(())
+    }
+
+    /// Takes credits; sleeps for one until the deadline, if there is one.
+    fn reap(&mut self, mut deadline: Option<&Deadline>) -> Result<()> {
+        while let Some((opcode, len)) = self.end.told(deadline.take())? {
+            if opcode != Opcode::Recv {
+                return Err(Error::Stream {
+                    what: "it writes where it only receives",
+                });
+            }
+            self.credit.give_back(len)?;
+        }
+        Ok(())
+    }
+}
+
+/// The receiver, before its queue pair is connected.
+#[derive(Debug)]
+#[must_use = "start it when the queue pair is connected"]
+pub struct PreparedReceiver {
+    qp_num: u32,
+    ring: Buffer,
+    grant: Grant,
+}
+
+impl PreparedReceiver {
+    /// Makes a receiver of a queue pair that was not used yet, with a ring of `len` bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`PreparedSender::new`], and as [`Buffer::grant`].
+    pub fn new(qp: &PreparedQp<Rc>, len: usize) -> Result<Self> {
+        let ring = qp.pd().alloc_buffer(len)?;
+        let grant = ring.grant(.., Access::REMOTE_WRITE)?;
+        prepare(qp)?;
+        Ok(Self {
+            qp_num: qp.qp_num(),
+            ring,
+            grant,
+        })
+    }
+
+    /// The ring, as the sender has to know it.
+    pub fn grant(&self) -> &Grant {
+        &self.grant
+    }
+
+    /// Starts to receive, when the queue pair is connected.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Sys`] with `EBADF` for another queue pair.
+    pub fn start(self, qp: Qp<Rc>) -> Result<Receiver> {
+        let end = same(self.qp_num, qp)?;
+        let arrived = Arrived::new(self.ring.len() as u64);
+        Ok(Receiver {
+            end,
+            ring: self.ring,
+            _grant: self.grant,
+            arrived,
+        })
+    }
+}
+
+/// The end of a stream that receives.
+#[derive(Debug)]
+pub struct Receiver {
+    end: End,
+    ring: Buffer,
+    _grant: Grant,
+    arrived: Arrived,
+}
+
+impl Receiver {
+    /// Takes as many bytes as there are and fit into `out`, and returns how many, or [`None`] when none have
+    /// arrived; 0 is the end of the stream, or an `out` of no bytes. Does not sleep.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sender::try_send`].
+    pub fn try_recv(&mut self, out: &mut [u8]) -> Result<Option<usize>> {
+        self.reap(None)?;
+        self.take(out)
+    }
+
+    /// Takes as many bytes as there are and fit into `out`, sleeping until there is one, and returns how many;
+    /// 0 is the end of the stream, or an `out` of no bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sender::try_send`]; [`Error::Timeout`] if there is none within `timeout`.
+    pub fn recv(&mut self, out: &mut [u8], timeout: Duration) -> Result<usize> {
+        let deadline = Deadline::after(timeout);
+        loop {
+            if let Some(n) = self.try_recv(out)? {
+                return Ok(n);
+            }
+            self.reap(Some(&deadline))?;
+        }
+    }
+
+    /// Bytes that have arrived and were not taken, as far as is known here.
+    pub fn ready(&self) -> u64 {
+        self.arrived.ready()
+    }
+
+    /// Its queue pair.
+    pub fn qp(&self) -> &Qp<Rc> {
+        &self.end.qp
+    }
+
+    fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>> {
+        let ready = self.arrived.ready();
+        let n = ready.min(out.len() as u64);
+        if n == 0 && !out.is_empty() && !self.arrived.ended {
+            return Ok(None);
+        }
+        let len = self.ring.len() as u64;
+        let mut done = 0;
+        for (from, _, n) in pieces(self.arrived.taken, n, len, len) {
+            // Both are at most the length of the ring, a usize.
+            let (from, n) = (from as usize, n as usize);
+            if let Some(part) = out.get_mut(done..).and_then(|rest| rest.get_mut(..n)) {
+                self.ring.read_at(from, part)?;
+            }
+            done += n;
+        }
+        self.arrived.take(n);
+        self.give_back()?;
+        Ok(Some(done))
+    }
+
+    /// Gives the room of what was taken back, as far as it can be told now.
+    fn give_back(&mut self) -> Result<()> {
+        while let Some(len) = self.arrived.finished() {
+            if self.end.unfinished >= CHUNKS * WRITES {
+                break; // the next call does
+            }
+            self.end.qp.post(Send::empty().imm(len))?;
+            self.end.unfinished += 1;
+            self.arrived.given_back();
+        }
+        Ok(())
+    }
+
+    /// Takes notice of chunks; sleeps for one until the deadline, if there is one.
+    fn reap(&mut self, mut deadline: Option<&Deadline>) -> Result<()> {
+        while let Some((opcode, len)) = self.end.told(deadline.take())? {
+            // Data comes by writes, the end by a message.
+            if (opcode == Opcode::Recv) != (len == 0) {
+                return Err(Error::Stream {
+                    what: "it sends what is no part of one",
+                });
+            }
+            self.arrived.arrive(len)?;
+        }
+        self.give_back()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn pieces_are_all_of_it(at in 0u64..1 << 40, len in 0u64..300, one in 1u64..200, two in 1u64..200) {
+            let mut count = at;
+            for (first, second, n) in pieces(at, len, one, two) {
+                prop_assert_eq!((first, second), (count % one, count % two));
+                prop_assert!(n > 0 && first + n <= one && second + n <= two);
+                count += n;
+            }
+            prop_assert_eq!(count, at + len);
+        }
+
+        // Whatever is told, counts stay within the ring.
+        #[test]
+        fn what_is_told_is_checked(
+            capacity in 1u64..1000,
+            told in prop::collection::vec((0u32..300, 0u64..300), 0..80),
+        ) {
+            let mut arrived = Arrived::new(capacity);
+            for (len, take) in told {
+                let fits = u64::from(len) <= capacity - arrived.ready()
+                    && arrived.chunks.len() < CHUNKS as usize
+                    && !arrived.ended;
+                prop_assert_eq!(arrived.arrive(len).is_ok(), fits);
+                prop_assert!(arrived.ready() <= capacity);
+                arrived.take(take.min(arrived.ready()));
+                while arrived.finished().is_some() {
+                    arrived.given_back();
+                }
+                let left: u64 = arrived.chunks.iter().map(|(left, _)| u64::from(*left)).sum();
+                prop_assert_eq!(left, arrived.ready());
+            }
+        }
+
+        // Two ends that keep to the rules agree, and no other credit is taken.
+        #[test]
+        fn ends_agree(
+            capacity in 1u64..1000,
+            steps in prop::collection::vec((1u64..300, 0u64..300, 0u32..300), 0..80),
+        ) {
+            let (mut arrived, mut credit) = (Arrived::new(capacity), Credit::new(capacity));
+            for (send, take, wrong) in steps {
+                let n = credit.room().min(send) as u32;
+                if n != 0 && credit.has_chunk() {
+                    credit.send(n);
+                    arrived.arrive(n).unwrap();
+                }
+                arrived.take(take.min(arrived.ready()));
+                if credit.chunks.front() != Some(&wrong) {
+                    prop_assert!(credit.give_back(wrong).is_err());
+                }
+                while let Some(len) = arrived.finished() {
+                    arrived.given_back();
+                    credit.give_back(len).unwrap();
+                }
+                prop_assert!(credit.sent - credit.taken >= arrived.ready());
+                prop_assert!(credit.room() <= capacity - arrived.ready());
+                prop_assert!(!credit.chunks.is_empty() || credit.room() != 0, "it would hang");
+            }
+        }
+    }
+}

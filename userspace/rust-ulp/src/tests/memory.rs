@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Memory of every origin, and the keys to it.
+
+use super::*;
+use crate::{BufferKind, Grant, GrantOptions, GrantState};
+use nix::sys::memfd::{memfd_create, MFdFlags};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+
+/// Something that the fake kernel takes for a dma-buf.
+fn dmabuf(len: u64) -> File {
+    let file = File::from(memfd_create(c"dmabuf", MFdFlags::MFD_CLOEXEC).unwrap());
+    file.set_len(len).unwrap();
+    file
+}
+
+/// Everything that a buffer is for, in both directions.
+fn works(p: &Pair, mem: &Buffer) {
+    let grant = mem.grant(.., Access::all()).unwrap();
+    p.mem.write_at(0, b"to and fro").unwrap();
+    p.a.post(Write::new(
+        p.mem.slice(..10).unwrap(),
+        grant.remote().slice(77..).unwrap(),
+    ))
+    .unwrap();
+    assert_eq!(mem.to_vec(77..87).unwrap(), b"to and fro");
+    let into = p.mem.grant(.., Access::REMOTE_WRITE).unwrap();
+    p.a.post(Write::new(
+        mem.slice(77..87).unwrap(),
+        into.remote().slice(512..).unwrap(),
+    ))
+    .unwrap();
+    assert_eq!(p.mem.to_vec(512..522).unwrap(), b"to and fro");
+    mem.store_u64(256, 40, Ordering::Release).unwrap();
+    let word = grant.remote().slice(256..264).unwrap();
+    p.a.post(FetchAdd::new(word, 2, p.mem.slice(..8).unwrap()))
+        .unwrap();
+    assert_eq!(mem.load_u64(256, Ordering::Acquire).unwrap(), 42);
+    assert_eq!(drain(&p.cq).iter().filter(|c| c.ok().is_ok()).count(), 3);
+}
+
+#[test]
+fn memory_of_this_process() {
+    let p = pair();
+    let mem = p.a.pd().user_memory(5000).alloc().unwrap();
+    assert_eq!((mem.len(), mem.keys(), mem.node()), (5000, 1, None));
+    works(&p, &mem);
+    // Its last byte is not that of a page.
+    mem.write_at(4999, b"x").unwrap();
+    let error = mem.write_at(5000, b"x").unwrap_err();
+    assert!(
+        matches!(error, Error::Range { capacity: 5000, .. }),
+        "{error}"
+    );
+    let info = mem.query().unwrap();
+    assert_eq!((info.kind, info.len), (BufferKind::User, 5000));
+    assert_eq!((info.charged, info.read_only), (8192, false));
+
+    let huge = p.a.pd().user_memory(1 << 20).huge_pages().read_only();
+    let huge = huge.alloc().unwrap();
+    assert!(huge.query().unwrap().read_only);
+    huge.write_at(0, b"mine").unwrap();
+    works(&p, &huge);
+}
+
+#[test]
+fn memory_of_this_process_that_cannot_be() {
+    let p = pair();
+    let pd = p.a.pd();
+    let before = p.kernel.objects();
+    let error = pd.user_memory(0).alloc().unwrap_err();
+    assert!(matches!(error, Error::Sys { .. }), "{error}");
+    let error = pd.user_memory(usize::MAX).alloc().unwrap_err();
+    assert!(matches!(error, Error::Sys { .. }), "{error}");
+    for (errno, word) in [
+        (Errno::ENOMEM, "ulimit -l"),
+        (Errno::EOPNOTSUPP, "BUFFER_REGISTER"),
+        (Errno::EMFILE, "as many objects"),
+    ] {
+        p.kernel.refuse("BUFFER_REGISTER", errno);
+        let error = pd.user_memory(4096).alloc().unwrap_err();
+        assert!(error.to_string().contains(word), "{error}");
+    }
+    assert_eq!(p.kernel.objects(), before);
+}
+
+#[test]
+fn dmabufs_mapped_and_not() {
+    let p = pair();
+    let pd = p.a.pd();
+    let file = dmabuf(4 * 4096);
+    let fd = || OwnedFd::from(file.try_clone().unwrap());
+    let mapped = pd.dmabuf(fd()).map().import().unwrap();
+    assert_eq!((mapped.len(), mapped.is_mapped()), (4 * 4096, true));
+    works(&p, &mapped);
+    // A part of it, and only the device reaches it.
+    let part = pd.dmabuf(fd()).part(4096, 100).import().unwrap();
+    assert_eq!((part.len(), part.is_mapped()), (100, false));
+    assert_eq!(part.query().unwrap().kind, BufferKind::Dmabuf);
+    let grant = part.grant(.., Access::REMOTE_WRITE).unwrap();
+    p.a.post(Write::inline_bytes(b"there", grant.remote()))
+        .unwrap();
+    let mut bytes = [0; 5];
+    file.read_exact_at(&mut bytes, 4096).unwrap();
+    assert_eq!(&bytes, b"there");
+    p.a.post(Write::new(part.slice(..5).unwrap(), grant.remote()))
+        .unwrap();
+    for error in [
+        part.read_at(0, &mut bytes).unwrap_err(),
+        part.write_at(0, b"").unwrap_err(),
+        part.to_vec(..).unwrap_err(),
+        part.fill(.., 1).unwrap_err(),
+        part.copy_from(0, &mapped, 0, 1).unwrap_err(),
+        mapped.copy_from(0, &part, 0, 1).unwrap_err(),
+        part.load_u8(0, Ordering::Relaxed).unwrap_err(),
+        part.store_u64(0, 1, Ordering::Relaxed).unwrap_err(),
+        part.compare_exchange_u64(0, 1, 2, Ordering::SeqCst)
+            .unwrap_err(),
+        part.slice(..1).unwrap().to_vec().unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::NotMapped), "{error}");
+    }
+
+    let refused = |builder: crate::DmabufBuilder| builder.import().unwrap_err().errno();
+    assert_eq!(refused(pd.dmabuf(fd()).part(1, 0)), Some(libc::EINVAL));
+    assert_eq!(
+        refused(pd.dmabuf(fd()).part(0, 5 * 4096)),
+        Some(libc::ERANGE)
+    );
+    let none = OwnedFd::from(File::open("/dev/null").unwrap());
+    assert_eq!(refused(pd.dmabuf(none)), Some(libc::EINVAL));
+    // One that cannot be mapped leaves nothing behind.
+    let before = p.kernel.objects();
+    let sealed = File::open(format!(
+        "/proc/self/fd/{}",
+        std::os::fd::AsRawFd::as_raw_fd(&file)
+    ));
+    assert_eq!(
+        refused(pd.dmabuf(sealed.unwrap().into()).map()),
+        Some(libc::EACCES)
+    );
+    assert_eq!(p.kernel.objects(), before);
+}
+
+#[test]
+fn memory_goes_whatever_is_under_way() {
+    let p = pair();
+    let before = p.kernel.objects();
+    let mem = p.a.pd().user_memory(4096).alloc().unwrap();
+    p.b.post_recv(Recv::new(mem.slice(..).unwrap())).unwrap();
+    std::mem::forget(mem.slice(..8).unwrap());
+    drop(mem); // a slice was forgotten: it is only leaked
+    let mem = p.a.pd().user_memory(4096).alloc().unwrap();
+    let grant = mem.grant(.., Access::REMOTE_WRITE).unwrap();
+    drop(mem);
+    grant.buffer().write_at(0, b"kept").unwrap();
+    p.kernel.log();
+    drop(grant);
+    assert_eq!(p.kernel.log(), ["DESTROY", "DESTROY"]);
+    assert_eq!(p.kernel.objects(), before + 1);
+}
+
+// --- several keys -----------------------------------------------------------------------------------------
+
+#[test]
+fn a_buffer_of_several_keys() {
+    let p = pair();
+    p.kernel.set_key_bytes(8192);
+    let mem = p.a.pd().alloc_buffer(20_000).unwrap();
+    assert_eq!((mem.key_bytes(), mem.keys()), (8192, 3));
+    let error = mem.grant(.., Access::REMOTE_WRITE).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::ERANGE), "{error}");
+    let some = GrantOptions::new().partial();
+    let some = mem.grant_with(100.., Access::REMOTE_WRITE, some).unwrap();
+    assert_eq!((some.offset(), some.remote().len()), (100, 8192));
+
+    let all = mem
+        .grant_all(1.., Access::REMOTE_WRITE, GrantOptions::new())
+        .unwrap();
+    let parts: Vec<_> = all
+        .iter()
+        .map(|grant| (grant.offset(), grant.remote().len()))
+        .collect();
+    assert_eq!(parts, [(1, 8192), (8193, 8192), (16385, 3615)]);
+    for (i, grant) in all.iter().enumerate() {
+        let last = grant.remote().slice(grant.remote().len() - 1..).unwrap();
+        p.a.post(Write::inline_bytes(&[i as u8 + 1], last)).unwrap();
+    }
+    let last = [8192, 16384, 19999].map(|at| mem.load_u8(at, Ordering::Acquire).unwrap());
+    assert_eq!(last, [1, 2, 3]);
+    assert_eq!(mem.query().unwrap().grants, 4);
+    drop(all);
+    assert_eq!(mem.query().unwrap().grants, 1);
+    // When one of them fails there are none.
+    let error = mem
+        .grant_all(5..5, Access::REMOTE_READ, GrantOptions::new())
+        .unwrap_err();
+    assert_eq!(error.errno(), Some(libc::ERANGE), "{error}");
+}
+
+// --- grants -----------------------------------------------------------------------------------------------
+
+fn write(p: &Pair, key: RemoteSlice) -> Status {
+    p.a.post(Write::inline_bytes(b"x", key)).unwrap();
+    loop {
+        let done = p.cq.wait(SOON).unwrap();
+        if done.opcode == Opcode::Write {
+            return done.status;
+        }
+    }
+}
+
+#[test]
+fn a_key_that_changes() {
+    let p = pair();
+    let grant = p.mem.grant(64..128, Access::REMOTE_WRITE).unwrap();
+    let (clone, old) = (grant.clone(), grant.remote());
+    let new = grant.rotate().unwrap();
+    assert_eq!((new.len(), new.access()), (64, Some(Access::REMOTE_WRITE)));
+    assert_ne!(new.rkey(), old.rkey());
+    assert_eq!(clone.remote(), new);
+    let info = clone.query().unwrap();
+    assert_eq!(
+        (info.state, info.rkey),
+        (GrantState::Active, Some(new.rkey()))
+    );
+    assert_eq!((info.offset, info.len), (64, 64));
+    assert_eq!((info.one_shot, info.bound), (false, false));
+    assert_eq!(write(&p, new), Status::Success);
+    p.kernel.refuse("GRANT_ROTATE", Errno::ENOMEM);
+    assert_eq!(grant.rotate().unwrap_err().errno(), Some(libc::ENOMEM));
+    assert_eq!(grant.remote(), new, "as it was");
+    assert_eq!(write(&p, new), Status::Success);
+    assert_eq!(write(&p, old), Status::RemoteAccess);
+    grant.revoke().unwrap();
+    assert_eq!(clone.rotate().unwrap_err().errno(), Some(libc::EBADF));
+    assert_eq!(clone.query().unwrap_err().errno(), Some(libc::EBADF));
+}
+
+/// The grant ends, the event says so, and nothing else happened.
+fn ended(p: &Pair, grant: &Grant, state: GrantState) {
+    let event = p.device.events().unwrap().wait(SOON).unwrap();
+    assert_eq!(event.kind, EventKind::GrantEnded { state });
+    assert!(event.is_about(grant) && !event.is_about(&p.a));
+    assert!(p.device.events().unwrap().next_event().unwrap().is_none());
+    let info = grant.query().unwrap();
+    assert_eq!((info.state, info.rkey), (state, None));
+    let error = grant.rotate().unwrap_err();
+    assert!(matches!(error, Error::GrantEnded), "{error}");
+    assert!(error.to_string().contains("make a new one"), "{error}");
+}
+
+#[test]
+fn a_grant_for_one_use() {
+    let p = pair();
+    let once = |flags: GrantOptions| p.mem.grant_with(..64, Access::REMOTE_WRITE, flags).unwrap();
+    let grant = once(GrantOptions::new().one_shot(&p.b));
+    let other = once(GrantOptions::new().bound_to(&p.b));
+    assert!(grant.query().unwrap().one_shot && other.query().unwrap().bound);
+    assert_eq!(write(&p, grant.remote()), Status::Success);
+    // By a send that takes it away.
+    p.b.post_recv(Recv::empty()).unwrap();
+    p.a.post(Send::empty().invalidate(grant.remote())).unwrap();
+    ended(&p, &grant, GrantState::Used);
+    // By immediate data that is the key.
+    let grant = once(GrantOptions::new().one_shot(&p.b));
+    let key = grant.remote();
+    p.b.post_recv(Recv::empty()).unwrap();
+    p.a.post(Write::inline_bytes(b"done", key).imm(key.rkey()))
+        .unwrap();
+    ended(&p, &grant, GrantState::Used);
+    assert_eq!(other.query().unwrap().state, GrantState::Active);
+    assert_eq!(drain(&p.cq).len(), 4);
+    assert_eq!(write(&p, key), Status::RemoteAccess);
+}
+
+#[test]
+fn grants_end_with_their_queue_pair() {
+    let p = pair();
+    let bound = GrantOptions::new().bound_to(&p.b);
+    let grant = p.mem.grant_with(.., Access::REMOTE_READ, bound).unwrap();
+    p.b.modify(QpAttr::to(QpState::Err)).unwrap();
+    ended(&p, &grant, GrantState::Expired);
+    // One that is not connected yet, and is dropped.
+    let prepared = p.b.pd().create_qp::<Rc>(&p.cq).build().unwrap();
+    let bound = GrantOptions::new().bound_to(&prepared);
+    let grant = p.mem.grant_with(.., Access::REMOTE_READ, bound).unwrap();
+    drop(prepared);
+    ended(&p, &grant, GrantState::Expired);
+    // Dropped first, it has no event.
+    let bound = GrantOptions::new().bound_to(&p.a);
+    drop(p.mem.grant_with(.., Access::REMOTE_READ, bound).unwrap());
+    p.a.modify(QpAttr::to(QpState::Err)).unwrap();
+    assert!(p.device.events().unwrap().next_event().unwrap().is_none());
+    // Another device's.
+    let other = pair();
+    let bound = GrantOptions::new().bound_to(&other.a);
+    let error = p
+        .mem
+        .grant_with(.., Access::REMOTE_READ, bound)
+        .unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EBADF), "{error}");
+}

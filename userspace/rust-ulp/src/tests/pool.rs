@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Pieces that are handed out and come back.
+
+use super::*;
+use crate::{Piece, Pool};
+use std::collections::HashSet;
+
+fn pool(p: &Pair, pieces: usize) -> Pool {
+    let mem = p.a.pd().alloc_buffer(pieces * 64 + 63).unwrap();
+    Pool::new(mem.slice(..).unwrap(), 64).unwrap()
+}
+
+fn take(pool: &Pool) -> Piece {
+    pool.take().unwrap()
+}
+
+fn send(piece: Piece, qp: &Qp<Rc>) {
+    piece.post(qp, |memory| Ok(Send::new(memory))).unwrap();
+}
+
+#[test]
+fn pieces_stay_within() {
+    let p = pair();
+    let mem = p.mem.slice(100..1000).unwrap();
+    for (len, ok) in [(0, false), (900, true), (901, false)] {
+        assert_eq!(Pool::new(mem.clone(), len).is_ok(), ok, "{len}");
+    }
+    let pool = Pool::new(mem, 400).unwrap();
+    assert_eq!(
+        (pool.len(), pool.piece_len(), pool.available()),
+        (2, 400, 2)
+    );
+    let (one, two) = (take(&pool), take(&pool));
+    assert!(pool.take().is_none());
+    assert_eq!((one.offset(), two.offset()), (100, 500));
+    two.write_at(395, b"12345").unwrap();
+    assert_eq!(p.mem.to_vec(895..900).unwrap(), b"12345");
+    let error = two.write_at(396, b"12345").unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Range {
+                offset: 396,
+                capacity: 400,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let mut byte = [0];
+    assert!(one.read_at(400, &mut byte).is_err());
+    assert!(one.read_at(usize::MAX, &mut byte).is_err());
+    drop(one);
+    assert_eq!(take(&pool).offset(), 100);
+    // The pieces keep the pool, and that the memory.
+    drop((pool, p.mem));
+    two.read_at(395, &mut byte).unwrap();
+    assert_eq!(&byte, b"1");
+}
+
+#[test]
+fn a_piece_comes_back_with_its_completion() {
+    let p = pair();
+    let pool = pool(&p, 2);
+    let piece = take(&pool);
+    piece.write_at(0, b"hello").unwrap();
+    // A receive has its piece as long as nothing came.
+    take(&pool)
+        .post(&p.b, |memory| Ok(Recv::new(memory).wr_id(77)))
+        .unwrap();
+    piece
+        .post(&p.a, |memory| {
+            Ok(Send::new(memory.slice(..5)?).signaled(false).wr_id(78))
+        })
+        .unwrap();
+    assert!(pool.take().is_none());
+    let (theirs, ours) = (p.cq.wait(SOON).unwrap(), p.cq.wait(SOON).unwrap());
+    assert!(pool.take().is_none());
+    let got = pool.complete(&theirs).unwrap();
+    let mut bytes = [0; 5];
+    got.read_at(0, &mut bytes).unwrap();
+    assert_eq!((&bytes, theirs.byte_len), (b"hello", 5));
+    let sent = pool.complete(&ours).unwrap();
+    assert_ne!(got.offset(), sent.offset());
+    // Once each.
+    assert!(pool.complete(&theirs).is_none() && pool.complete(&ours).is_none());
+    drop((got, sent));
+    assert_eq!(pool.available(), 2);
+    assert!(pool.complete(&theirs).is_none() && pool.complete(&ours).is_none());
+    assert_eq!(pool.available(), 2);
+}
+
+#[test]
+fn a_piece_that_is_not_posted() {
+    let p = pair();
+    let pool = pool(&p, 1);
+    p.kernel.refuse("SUBMIT", Errno::EAGAIN);
+    let refused = take(&pool)
+        .post(&p.a, |memory| Ok(Send::new(memory)))
+        .unwrap_err();
+    assert!(refused.error().is_backpressure());
+    let piece = refused.into_piece();
+    let refused = piece
+        .post(&p.a, |memory| Ok(Send::new(memory.slice(65..)?)))
+        .unwrap_err();
+    assert!(matches!(refused.error(), Error::Range { .. }));
+    assert_eq!(pool.available(), 0);
+    assert!(matches!(Error::from(refused), Error::Range { .. }));
+    assert_eq!(pool.available(), 1);
+    // And it still works.
+    p.b.post_recv(Recv::new(p.mem.slice(..64).unwrap()))
+        .unwrap();
+    send(take(&pool), &p.a);
+    assert_eq!(
+        drain(&p.cq).iter().filter_map(|c| pool.complete(c)).count(),
+        1
+    );
+}
+
+#[test]
+fn completions_of_others_are_not_taken() {
+    let p = pair();
+    let (one, other) = (pool(&p, 1), pool(&p, 1));
+    send(take(&one), &p.a); // not ready: it fails, and completes
+    let failed = p.cq.wait(SOON).unwrap();
+    assert_eq!(failed.status, Status::RnrRetryExceeded);
+    assert!(other.complete(&failed).is_none());
+    let forged = |wr_id| {
+        let mut forged = failed;
+        forged.wr_id = wr_id;
+        forged
+    };
+    for wr_id in [0, 1, failed.wr_id + 1, failed.wr_id - 1, u64::MAX] {
+        assert!(one.complete(&forged(wr_id)).is_none(), "{wr_id:#x}");
+    }
+    assert!(one.complete(&failed).is_some());
+    // The same number later is another request's.
+    send(take(&one), &p.a);
+    assert!(one.complete(&failed).is_none());
+    let second = p.cq.wait(SOON).unwrap();
+    assert_ne!(second.wr_id, failed.wr_id);
+    assert!(one.complete(&second).is_some());
+}
+
+#[test]
+fn pieces_of_what_has_no_completion_come_back() {
+    let p = pair();
+    let pool = pool(&p, 3);
+    for _ in 0..3 {
+        take(&pool)
+            .post(&p.b, |memory| Ok(Recv::new(memory)))
+            .unwrap();
+    }
+    assert_eq!(pool.reclaim(), 0);
+    // Timed out or canceled is not done.
+    p.a.post(Send::empty()).unwrap();
+    let done = drain(&p.cq);
+    let theirs = done.iter().find(|c| c.opcode == Opcode::Recv).unwrap();
+    for status in [Status::TimedOut, Status::Canceled] {
+        let mut unfinished = *theirs;
+        unfinished.status = status;
+        assert!(pool.complete(&unfinished).is_none());
+    }
+    assert!(pool.take().is_none());
+    let clone = p.b.clone();
+    drop(p.b);
+    assert!(pool.take().is_none());
+    drop(clone);
+    assert_eq!(take(&pool).len(), 64);
+    assert_eq!(pool.available(), 3);
+    assert_eq!(pool.reclaim(), 0);
+}
+
+#[test]
+fn a_queue_pair_that_the_kernel_keeps_keeps_its_pieces() {
+    let p = pair();
+    let pool = pool(&p, 1);
+    take(&pool)
+        .post(&p.b, |memory| Ok(Recv::new(memory)))
+        .unwrap();
+    p.kernel.refuse("DESTROY", Errno::EBUSY);
+    drop(p.b);
+    assert_eq!(pool.reclaim(), 0);
+    assert!(pool.take().is_none());
+}
+
+#[test]
+fn pieces_in_batches() {
+    let p = pair();
+    let pool = pool(&p, 4);
+    let mut batch = p.device.batch();
+    for _ in 0..2 {
+        batch
+            .push_piece(&p.b, take(&pool), |memory| Ok(Recv::new(memory)))
+            .unwrap();
+    }
+    batch.submit().unwrap();
+    let mut batch = p.a.batch();
+    batch
+        .push_piece(take(&pool), |memory| Ok(Send::new(memory)))
+        .unwrap();
+    let refused = batch
+        .push_piece(take(&pool), |memory| Ok(Send::new(memory.slice(65..)?)))
+        .unwrap_err();
+    assert!(matches!(refused.error(), Error::Range { .. }));
+    drop(refused);
+    assert_eq!(pool.available(), 1);
+    // Nothing was posted.
+    drop(batch);
+    assert_eq!(pool.available(), 2);
+    p.kernel.refuse("SUBMIT", Errno::EAGAIN);
+    let mut batch = p.a.batch();
+    batch
+        .push_piece(take(&pool), |memory| Ok(Send::new(memory)))
+        .unwrap();
+    assert!(batch.submit().unwrap_err().is_backpressure());
+    assert_eq!(pool.available(), 2);
+    // One of two was, when the device refuses in the middle.
+    let mut batch = p.a.batch();
+    for qp in [&p.a, &p.b] {
+        let _ = qp;
+        batch
+            .push_piece(take(&pool), |memory| Ok(Send::new(memory)))
+            .unwrap();
+    }
+    p.kernel.stumble(1);
+    let error = batch.submit().unwrap_err();
+    assert!(matches!(error, Error::Batch { posted: 1, .. }), "{error}");
+    assert_eq!(pool.available(), 1);
+    let back = drain(&p.cq).iter().filter_map(|c| pool.complete(c)).count();
+    assert_eq!((back, pool.available()), (2, 3));
+
+    let other = pair();
+    let mut batch = other.device.batch();
+    let refused = batch.push_piece(&p.a, take(&pool), |memory| Ok(Send::new(memory)));
+    assert_eq!(refused.unwrap_err().error().errno(), Some(libc::EBADF));
+}
+
+#[test]
+fn pieces_allocate_nothing() {
+    let p = pair();
+    let pool = pool(&p, 4);
+    let round = || {
+        take(&pool)
+            .post(&p.b, |memory| Ok(Recv::new(memory)))
+            .unwrap();
+        send(take(&pool), &p.a);
+        let mut batch = p.device.batch();
+        batch
+            .push_piece(&p.b, take(&pool), |memory| Ok(Recv::new(memory)))
+            .unwrap();
+        batch
+            .push_piece(&p.a, take(&pool), |memory| Ok(Send::new(memory)))
+            .unwrap();
+        batch.submit().unwrap();
+        while let Some(done) = p.cq.poll().unwrap() {
+            assert!(pool.complete(&done).is_some());
+        }
+        assert_eq!(pool.available(), 4);
+    };
+    round();
+    let before = allocations();
+    (0..100).for_each(|_| round());
+    assert_eq!(allocations() - before, 0);
+}
+
+#[test]
+fn many_threads_take_and_return() {
+    let p = pair();
+    let pool = pool(&p, 7);
+    let taken: Vec<_> = (0..7)
+        .map(|_| std::sync::atomic::AtomicBool::new(false))
+        .collect();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..2000 {
+                    let Some(piece) = pool.take() else { continue };
+                    let one = &taken[piece.offset() / 64];
+                    assert!(!one.swap(true, Ordering::AcqRel), "two have it");
+                    one.store(false, Ordering::Release);
+                }
+            });
+        }
+    });
+    assert_eq!(pool.available(), 7);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Take,
+    Drop(prop::sample::Index),
+    Recv(prop::sample::Index),
+    Send,
+    Reap,
+}
+
+proptest! {
+    // Each piece is at one place, whatever is done: with us, in flight, or free.
+    #[test]
+    fn pieces_are_where_they_are(steps in prop::collection::vec(
+        prop_oneof![
+            3 => Just(Step::Take),
+            1 => any::<prop::sample::Index>().prop_map(Step::Drop),
+            2 => any::<prop::sample::Index>().prop_map(Step::Recv),
+            1 => Just(Step::Send),
+            1 => Just(Step::Reap),
+        ],
+        1..60,
+    )) {
+        let p = pair();
+        let pool = pool(&p, 5);
+        let (mut ours, mut posted, mut landed) = (Vec::new(), 0, 0);
+        for step in steps {
+            match step {
+                Step::Take => ours.extend(pool.take()),
+                Step::Drop(at) if !ours.is_empty() => drop(ours.remove(at.index(ours.len()))),
+                Step::Recv(at) if !ours.is_empty() => {
+                    let piece: Piece = ours.remove(at.index(ours.len()));
+                    piece.post(&p.b, |memory| Ok(Recv::new(memory))).unwrap();
+                    posted += 1;
+                }
+                Step::Send if posted > landed => {
+                    p.a.post(Send::empty().signaled(false)).unwrap();
+                    landed += 1;
+                }
+                Step::Reap => {
+                    for done in drain(&p.cq) {
+                        ours.extend(pool.complete(&done));
+                        posted -= 1;
+                        landed -= 1;
+                    }
+                }
+                _ => {}
+            }
+            let places: HashSet<_> = ours.iter().map(Piece::offset).collect();
+            prop_assert_eq!(places.len(), ours.len());
+            prop_assert_eq!(pool.available() + ours.len() + posted, 5);
+        }
+    }
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! A stream through a ring of the receiver's.
+
+use super::*;
+use crate::stream::{PreparedReceiver, PreparedSender, Receiver, Sender, ENTRIES};
+
+struct Ends {
+    kernel: Arc<Kernel>,
+    sender: Sender,
+    receiver: Receiver,
+}
+
+fn prepared(kernel: &Arc<Kernel>) -> PreparedQp<Rc> {
+    let device = kernel.device();
+    let cq = device.create_cq(ENTRIES).unwrap();
+    let pd = device.alloc_pd().unwrap();
+    pd.create_qp::<Rc>(&cq).build().unwrap()
+}
+
+fn ends(staging: usize, ring: usize) -> Ends {
+    let kernel = Kernel::new();
+    let (a, b) = (prepared(&kernel), prepared(&kernel));
+    let sender = PreparedSender::new(&a, staging).unwrap();
+    let receiver = PreparedReceiver::new(&b, ring).unwrap();
+    let (at_a, at_b) = (a.endpoint(), b.endpoint());
+    let remote = receiver.grant().remote();
+    Ends {
+        kernel,
+        sender: sender.start(a.connect(at_b).unwrap(), remote).unwrap(),
+        receiver: receiver.start(b.connect(at_a).unwrap()).unwrap(),
+    }
+}
+
+#[test]
+fn bytes_go_through_and_end() {
+    let mut e = ends(64, 64);
+    assert_eq!(e.receiver.try_recv(&mut [0; 8]).unwrap(), None);
+    e.sender.send(b"hello, ring", SOON).unwrap();
+    let mut out = [0; 5];
+    assert_eq!(e.receiver.recv(&mut out, SOON).unwrap(), 5);
+    assert_eq!((&out, e.receiver.ready()), (b"hello", 6));
+    assert_eq!(e.receiver.recv(&mut [], SOON).unwrap(), 0);
+    assert_eq!(e.sender.in_flight(), 11);
+    // Nobody takes the rest: the end cannot be told to have come.
+    let error = e.sender.finish(NOW).unwrap_err();
+    assert!(
+        matches!(error, Error::Timeout { after: NOW, .. }),
+        "{error}"
+    );
+    let error = e.sender.send(b"more", SOON).unwrap_err();
+    assert!(matches!(error, Error::NotConnected), "{error}");
+    let mut out = [0; 16];
+    assert_eq!(e.receiver.recv(&mut out, SOON).unwrap(), 6);
+    assert_eq!(&out[..6], b", ring");
+    for _ in 0..2 {
+        assert_eq!(e.receiver.recv(&mut out, SOON).unwrap(), 0);
+    }
+    e.sender.finish(SOON).unwrap();
+    assert_eq!(e.sender.in_flight(), 0);
+}
+
+#[test]
+fn back_pressure_is_no_error() {
+    let mut e = ends(100, 64);
+    assert_eq!(e.sender.capacity(), 64);
+    let data: Vec<u8> = (0..100).collect();
+    assert_eq!(e.sender.try_send(&data).unwrap(), 64);
+    assert_eq!(e.sender.try_send(&data).unwrap(), 0);
+    let error = e.sender.send(&data, NOW).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    // A quarter is given back as a whole.
+    let mut out = [0; 64];
+    assert_eq!(e.receiver.try_recv(&mut out[..15]).unwrap(), Some(15));
+    assert_eq!(e.sender.try_send(&data[64..]).unwrap(), 0);
+    assert_eq!(e.receiver.try_recv(&mut out[15..16]).unwrap(), Some(1));
+    assert_eq!(e.sender.try_send(&data[64..]).unwrap(), 16);
+    assert_eq!(e.receiver.try_recv(&mut out[16..]).unwrap(), Some(48));
+    assert_eq!(out, data[..64]);
+    // Many small ones: their number is what is limited.
+    let mut e = ends(4096, 4096);
+    let sent = (0..100).map_while(|i| (e.sender.try_send(&[i]).unwrap() == 1).then_some(i));
+    assert_eq!(sent.count(), 32);
+    let mut out = [0; 64];
+    assert_eq!(e.receiver.try_recv(&mut out).unwrap(), Some(32));
+    assert_eq!(e.sender.try_send(&[1]).unwrap(), 1);
+}
+
+#[test]
+fn a_sleeper_is_woken_at_either_end() {
+    let mut e = ends(32, 32);
+    let data: Vec<u8> = (0..3000u32).map(|n| n as u8 ^ (n >> 8) as u8).collect();
+    let got = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            e.sender.send(&data, SOON).unwrap();
+            e.sender.finish(SOON).unwrap();
+        });
+        let (mut all, mut some) = (Vec::<u8>::new(), [0; 100]);
+        while let n @ 1.. = e.receiver.recv(&mut some, SOON).unwrap() {
+            all.extend(&some[..n]);
+        }
+        sender.join().unwrap();
+        all
+    });
+    assert!(got == data);
+}
+
+#[test]
+fn a_stream_allocates_nothing() {
+    let mut e = ends(1000, 700);
+    let mut out = [0; 300];
+    let mut round = |e: &mut Ends| {
+        assert_eq!(e.sender.try_send(&[7; 300]).unwrap(), 300);
+        assert_eq!(e.receiver.try_recv(&mut out).unwrap(), Some(300));
+    };
+    round(&mut e);
+    let before = allocations();
+    (0..50).for_each(|_| round(&mut e));
+    assert_eq!(allocations() - before, 0);
+}
+
+#[test]
+fn ends_that_cannot_be() {
+    let kernel = Kernel::new();
+    let device = kernel.device();
+    let pd = device.alloc_pd().unwrap();
+    let (cq, small) = (
+        device.create_cq(ENTRIES).unwrap(),
+        device.create_cq(ENTRIES / 2).unwrap(),
+    );
+    let build = |builder: crate::QpBuilder<Rc>| builder.build().unwrap();
+    let before = kernel.objects();
+    for (qp, what) in [
+        (build(pd.create_qp(&small)), "completions"),
+        (build(pd.create_qp(&cq).max_send_wr(16)), "sends"),
+        (build(pd.create_qp(&cq).max_recv_wr(16)), "receives"),
+        (
+            build(pd.create_qp(&cq).recv_cq(&small)),
+            "two completion queues",
+        ),
+    ] {
+        let error = PreparedReceiver::new(&qp, 64).unwrap_err();
+        assert!(error.to_string().contains(what), "{error}");
+        assert!(PreparedSender::new(&qp, 64).is_err());
+    }
+    assert_eq!(kernel.objects(), before);
+    // Another queue pair than was prepared; a ring that is none.
+    let (a, b) = (prepared(&kernel), prepared(&kernel));
+    let (at_a, at_b) = (a.endpoint(), b.endpoint());
+    let sender = || PreparedSender::new(&a, 64).unwrap();
+    let (one, two) = (sender(), sender());
+    let wrong = PreparedReceiver::new(&b, 64).unwrap();
+    let a = a.connect(at_b).unwrap();
+    assert_eq!(
+        wrong.start(a.clone()).unwrap_err().errno(),
+        Some(libc::EBADF)
+    );
+    let none = RemoteSlice::new(1, 0, 1).unwrap();
+    assert!(matches!(
+        one.start(a.clone(), none),
+        Err(Error::Range { .. })
+    ));
+    let buffer = b.pd().alloc_buffer(64).unwrap();
+    let read = buffer.grant(.., Access::REMOTE_READ).unwrap();
+    let b = b.connect(at_a).unwrap();
+    assert!(matches!(
+        two.start(a, read.remote()),
+        Err(Error::Access { .. })
+    ));
+    drop(b);
+}
+
+/// A peer that does as it likes, the key that it has, and a receiver.
+fn hostile() -> (Qp<Rc>, RemoteSlice, Receiver) {
+    let kernel = Kernel::new();
+    let (a, b) = (prepared(&kernel), prepared(&kernel));
+    let (at_a, at_b) = (a.endpoint(), b.endpoint());
+    let receiver = PreparedReceiver::new(&b, 64).unwrap();
+    let ring = receiver.grant().remote();
+    let receiver = receiver.start(b.connect(at_a).unwrap()).unwrap();
+    (a.connect(at_b).unwrap(), ring, receiver)
+}
+
+#[test]
+fn peers_that_break_the_rules_are_told_off() {
+    let told = |what: &str, lie: &dyn Fn(&Qp<Rc>, RemoteSlice)| {
+        let (peer, ring, mut receiver) = hostile();
+        lie(&peer, ring);
+        let error = receiver.recv(&mut [0; 8], SOON).unwrap_err();
+        assert!(matches!(error, Error::Stream { .. }), "{error}");
+        assert!(error.to_string().contains(what), "{error}");
+    };
+    for imm in [65, u32::MAX] {
+        told("more than there is room for", &|peer, ring| {
+            peer.post(Write::inline_bytes(b"x", ring).imm(imm)).unwrap();
+        });
+    }
+    told("no part of one", &|peer, _| {
+        peer.post(Send::empty()).unwrap();
+    });
+    // A message where data belongs, data where the end belongs, and what comes after the end.
+    told("no part of one", &|peer, _| {
+        peer.post(Send::empty().imm(5)).unwrap();
+    });
+    told("no part of one", &|peer, ring| {
+        peer.post(Write::inline_bytes(b"x", ring).imm(0)).unwrap();
+    });
+    told("more chunks", &|peer, _| {
+        peer.post(Send::empty().imm(0)).unwrap();
+        peer.post(Send::empty().imm(0)).unwrap();
+    });
+
+    // Credit that nobody gave.
+    let mut e = ends(64, 64);
+    e.sender.send(b"abc", SOON).unwrap();
+    e.receiver.qp().post(Send::empty().imm(4)).unwrap();
+    let error = e.sender.send(b"d", SOON).unwrap_err();
+    assert!(error.to_string().contains("gives room back"), "{error}");
+    // And somebody else's completion.
+    let mut e = ends(64, 64);
+    e.kernel.complete(abi::Cqe::default());
+    let error = e.sender.send(b"d", SOON).unwrap_err();
+    assert!(
+        error.to_string().contains("not this end's alone"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_end_that_goes() {
+    let mut e = ends(64, 64);
+    e.sender.send(b"abc", SOON).unwrap();
+    drop(e.receiver);
+    // The fake's receiver is gone, and so is its key.
+    let failed = (0..2)
+        .map(|_| e.sender.send(b"d", SOON))
+        .find_map(Result::err);
+    assert!(matches!(
+        failed,
+        Some(Error::Completion(_) | Error::NotConnected)
+    ));
+    let mut e = ends(64, 64);
+    drop(e.sender);
+    assert_eq!(e.receiver.try_recv(&mut [0; 8]).unwrap(), None);
+    let error = e.receiver.recv(&mut [0; 8], NOW).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    // What comes out is what went in, whatever the sizes.
+    #[test]
+    fn it_is_a_queue(
+        staging in 1usize..80,
+        ring in 1usize..80,
+        steps in prop::collection::vec((any::<bool>(), 0usize..120), 1..60),
+    ) {
+        let mut e = ends(staging, ring);
+        let (mut sent, mut got) = (Vec::<u8>::new(), Vec::<u8>::new());
+        let mut next = 0u8;
+        for (send, n) in steps {
+            if send {
+                let bytes: Vec<u8> = (0..n).map(|i| next.wrapping_add(i as u8)).collect();
+                let count = e.sender.try_send(&bytes).unwrap();
+                next = next.wrapping_add(count as u8);
+                sent.extend(&bytes[..count]);
+            } else {
+                let mut out = vec![0; n];
+                let count = e.receiver.try_recv(&mut out).unwrap().unwrap_or(0);
+                got.extend(&out[..count]);
+            }
+            let under_way = sent.len() - got.len();
+            prop_assert!(under_way <= staging.min(ring));
+            prop_assert!(e.sender.in_flight() >= under_way as u64);
+            prop_assert_eq!(&got[..], &sent[..got.len()]);
+        }
+        let mut rest = vec![0; 200];
+        let count = e.receiver.try_recv(&mut rest).unwrap().unwrap_or(0);
+        got.extend(&rest[..count]);
+        prop_assert_eq!(got, sent);
+    }
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What of a ring can be told without a kernel that has the commands: `ulp-test` and the example see the rest.
+
+use super::*;
+use crate::uring::Ring;
+use crate::Pool;
+
+/// A ring, unless this machine has none: then the error says so.
+fn ring() -> Option<Ring> {
+    match Ring::builder().entries(4).build() {
+        Ok(ring) => Some(ring),
+        Err(error) => {
+            assert!(matches!(error, Error::NoUring { .. }), "{error}");
+            assert!(error.to_string().contains("Qp::post()"), "{error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    for (errno, words) in [
+        (libc::EPERM, "kernel.io_uring_disabled"),
+        (libc::ENOSYS, "seccomp"),
+        (libc::ENOMEM, "ulimit -l"),
+    ] {
+        let source = std::io::Error::from_raw_os_error(errno);
+        let error = Error::NoUring { source };
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!(error.errno(), Some(errno));
+    }
+}
+
+#[test]
+fn requests_that_were_not_submitted_go() {
+    let Some(mut ring) = ring() else { return };
+    let p = pair();
+    let grant = p.mem.grant(..8, Access::REMOTE_WRITE).unwrap();
+    let pool = Pool::new(p.mem.slice(..).unwrap(), 4096).unwrap();
+    let mem = p.a.pd().alloc_buffer(64).unwrap();
+    let before = p.kernel.objects();
+    let pieces = [mem.slice(..4).unwrap(), mem.slice(8..12).unwrap()];
+    ring.push(&p.a, Write::gather(&pieces, grant.remote()))
+        .unwrap();
+    ring.link();
+    ring.push_piece(&p.b, pool.take().unwrap(), |memory| Ok(Recv::new(memory)))
+        .unwrap();
+    let refused = ring
+        .push_piece(&p.b, pool.take().unwrap(), |memory| {
+            Ok(Recv::new(memory.slice(5000..)?))
+        })
+        .unwrap_err();
+    assert!(matches!(refused.error(), Error::Range { .. }));
+    drop(refused);
+    // What cannot work is refused here, and takes no room.
+    let error = ring
+        .push(&p.a, Write::inline_bytes(&[0; 9], grant.remote()))
+        .unwrap_err();
+    assert!(matches!(error, Error::Range { .. }), "{error}");
+    let mut batch = p.device.batch();
+    batch.push(&p.a, Send::inline_bytes(b"kept")).unwrap();
+    batch.push(&p.b, Recv::empty().timeout(SOON)).unwrap();
+    batch.submit_by(&mut ring, 9).unwrap();
+    let error = p.device.batch().submit_by(&mut ring, 9).unwrap_err();
+    assert!(matches!(error, Error::TooMany { count: 0, .. }), "{error}");
+    let mut batch = p.device.batch();
+    batch
+        .push_piece(&p.b, pool.take().unwrap(), |memory| Ok(Recv::new(memory)))
+        .unwrap();
+    let error = batch.submit_by(&mut ring, 9).unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    ring.push(&p.b, Recv::empty()).unwrap();
+    assert_eq!(ring.in_flight(), 4);
+    let error = ring.push(&p.b, Recv::empty()).unwrap_err();
+    assert!(error.is_backpressure(), "{error}");
+    assert_eq!(pool.available(), 1);
+    assert!(ring.poll().unwrap().is_none());
+    let error = ring.wait(NOW).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    // The ring keeps what they refer to.
+    drop((pieces, mem));
+    assert_eq!(p.kernel.objects(), before);
+    drop(ring);
+    assert_eq!(p.kernel.objects(), before - 1);
+    assert_eq!(pool.available(), 2);
+}
+
+#[test]
+fn a_file_that_is_no_device_refuses() {
+    let Some(mut ring) = ring() else { return };
+    let p = pair(); // its file is a memfd
+    let pool = Pool::new(p.mem.slice(..).unwrap(), 4096).unwrap();
+    ring.push(&p.a, Send::inline_bytes(b"x").wr_id(7)).unwrap();
+    ring.push_piece(&p.b, pool.take().unwrap(), |memory| Ok(Recv::new(memory)))
+        .unwrap();
+    assert_eq!(ring.submit().unwrap(), 2);
+    for _ in 0..2 {
+        let done = ring.wait(SOON).unwrap();
+        let error = done.result.unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    }
+    assert_eq!((ring.in_flight(), pool.available()), (0, 2));
+    assert_eq!(ring.submit().unwrap(), 0);
+
+    kernel_without(&mut ring);
+}
+
+fn kernel_without(ring: &mut Ring) {
+    let kernel = Kernel::new();
+    kernel.forget_features();
+    let device = kernel.device();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(4).unwrap());
+    let qp = pd.create_qp::<Rc>(&cq).build().unwrap();
+    let error = ring.push(&qp, Recv::empty()).unwrap_err();
+    assert!(matches!(error, Error::Unsupported { what: "io_uring" }));
+}

@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The same requests by io_uring: posted and reaped without a system call for each, and with
+//! [`RingBuilder::kernel_thread`] without any. Needs the feature `io-uring`.
+//!
+//! ```no_run
+//! use rust_ulp::{uring::Ring, LocalSlice, Qp, Rc, RemoteSlice, Result, Send, Write};
+//! use std::time::Duration;
+//!
+//! fn write_then_tell(qp: &Qp<Rc>, from: LocalSlice, to: RemoteSlice) -> Result<()> {
+//!     let mut ring = Ring::builder().entries(64).build()?;
+//!     ring.push(qp, Write::new(from, to).wr_id(1))?;
+//!     ring.link(); // what follows starts only if that succeeded
+//!     ring.push(qp, Send::inline_bytes(b"it is there").wr_id(2))?;
+//!     ring.submit()?;
+//!     for _ in 0..2 {
+//!         let done = ring.wait(Duration::from_secs(5))?;
+//!         println!("{}: {}", done.wr_id, done.result?.ok()?);
+//!     }
+//!     Ok(())
+//! }
+//! ```
+//!
+//! Requests of a ring report to it and not to the completion queues of their queue pairs, in which they take
+//! no room. One ring serves any queue pairs of any devices, and a queue pair can be used by rings and by
+//! [`Qp::post`](crate::Qp::post) at the same time; their order is that in which the kernel takes them.
+//!
+//! What a request refers to is kept until it has completed: its buffers, its device, and what it has several
+//! elements or inline bytes of, which the ring copies. A ring may be dropped or forgotten with requests in
+//! flight: the kernel cancels them, or completes them without telling.
+
+use crate::abi;
+use crate::ah::AddressHandle;
+use crate::batch::Storage;
+use crate::buffer::{Buffer, LocalSlice};
+use crate::cq::{Completion, Deadline};
+use crate::device::DeviceInner;
+use crate::error::{Error, Result};
+use crate::pool::{Piece, PieceError};
+use crate::sys::{self, Uring};
+use crate::wr::{Local, Request, RequestFor, Target};
+use nix::errno::Errno;
+use std::fmt;
+use std::mem::take;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a [`Ring`] is made.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is made before `build`"]
+pub struct RingBuilder {
+    entries: u32,
+    idle: Option<Duration>,
+}
+
+impl RingBuilder {
+    /// Entries that can be added between two submits: a power of two, 128 unless said. Twice as many can be
+    /// in flight.
+    pub fn entries(mut self, n: u32) -> Self {
+        self.entries = n;
+        self
+    }
+
+    /// A thread of the kernel's takes what is submitted, so that no system call is needed; it costs a processor
+    /// while there is work, and sleeps after `idle` without.
+    ///
+    /// `IORING_SETUP_SQPOLL`.
+    pub fn kernel_thread(mut self, idle: Duration) -> Self {
+        self.idle = Some(idle);
+        self
+    }
+
+    /// Makes the ring.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoUring`] where there is no io_uring, or it is disabled.
+    pub fn build(self) -> Result<Ring> {
+        let idle = self.idle.map(|idle| {
+            let ms = u32::try_from(idle.as_millis()).unwrap_or(u32::MAX);
+            ms.max(1) // 0 is the kernel's choice
+        });
+        let uring = Uring::new(self.entries, idle).map_err(|source| Error::NoUring { source })?;
+        // Completions never wait for room.
+        let slots = uring.entries().saturating_mul(2);
+        Ok(Ring {
+            uring,
+            slots: (0..slots).map(|_| Slot::default()).collect(),
+            free: (0..slots).rev().collect(),
+        })
+    }
+}
+
+/// What an entry refers to, until it has completed.
+#[derive(Debug, Default)]
+struct Slot {
+    wr_id: u64,
+    queue: u32,
+    qp_num: u32,
+    device: Option<Arc<DeviceInner>>,
+    piece: Option<Piece>,
+    /// Of a batch.
+    count: Option<u32>,
+    keep: Vec<Buffer>,
+    to: Option<AddressHandle>,
+    memory: Memory,
+}
+
+/// What the kernel reads after the entry was submitted.
+#[derive(Debug, Default)]
+struct Memory {
+    sges: Vec<abi::Sge>,
+    bytes: Vec<u8>,
+    batch: Storage,
+}
+
+/// A request, or a batch, that is over.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Finished {
+    /// Its number.
+    pub wr_id: u64,
+    /// How a request ended: [`Completion::ok`] tells. Of a batch that succeeded, a completion of nothing but
+    /// that number; of one that did not, [`Error::Batch`] with the first request that failed, while all of
+    /// it was posted. [`Error::Sys`] and the like as of [`Qp::post`](crate::Qp::post) when nothing was
+    /// posted, with `ECANCELED` when that was because one before it in its chain failed.
+    pub result: Result<Completion>,
+}
+
+/// An io_uring for requests of this crate.
+///
+/// [`AsFd`] gives its file, which is readable while there are completions.
+pub struct Ring {
+    // Goes first: then nobody takes entries any more.
+    uring: Uring,
+    slots: Box<[Slot]>,
+    free: Vec<u32>,
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring")
+            .field("entries", &self.uring.entries())
+            .field("in_flight", &self.in_flight())
+            .finish()
+    }
+}
+
+impl Ring {
+    /// How a ring is to be.
+    pub fn builder() -> RingBuilder {
+        RingBuilder {
+            entries: 128,
+            idle: None,
+        }
+    }
+
+    /// Adds a request to what [`Self::submit`] submits next.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::QueueFull`] if there is no room: submit and reap. Those of a request that can be told before
+    /// it is posted, as of [`QpBatch::push`](crate::QpBatch::push); [`Error::Unsupported`] if the module has
+    /// no io_uring.
+    pub fn push<'a, Q, R: RequestFor<'a, Q>>(&mut self, queue: Q, request: R) -> Result<()> {
+        let target = R::target(&queue);
+        self.push_request(&target, request.into(), None)
+            .map_err(|(error, _)| error)
+    }
+
+    /// Adds the request that `request` makes of a piece of a [`Pool`](crate::Pool), as [`Piece::post`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::push`], with the piece.
+    pub fn push_piece<'a, Q, R: RequestFor<'a, Q>>(
+        &mut self,
+        queue: Q,
+        piece: Piece,
+        request: impl FnOnce(LocalSlice) -> Result<R>,
+    ) -> Result<(), PieceError> {
+        let target = R::target(&queue);
+        let request: Request<'a> = match request(piece.local()) {
+            Ok(request) => request.into(),
+            Err(error) => return Err(piece.refused(error)),
+        };
+        let request = request.tracked(piece.fly(target.life));
+        match self.push_request(&target, request, Some(piece)) {
+            Ok(()) => Ok(()),
+            // It comes back: it was given.
+            Err((error, Some(piece))) => Err(piece.refused(error)),
+            Err((_, None)) => Ok(()),
+        }
+    }
+
+    fn push_request(
+        &mut self,
+        target: &Target<'_>,
+        request: Request<'_>,
+        piece: Option<Piece>,
+    ) -> Result<(), (Error, Option<Piece>)> {
+        let device = target.device;
+        let prepared = request.encode(target).and_then(|wr| {
+            device.needs(abi::FEATURE_URING, "io_uring")?;
+            Ok((wr, self.room()?))
+        });
+        let (mut wr, index) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => return Err((error, piece)),
+        };
+        let Some(slot) = self.slots.get_mut(index as usize) else {
+            return Err((Error::QueueFull, piece)); // there is one for each index
+        };
+        match request.local {
+            Local::None => {}
+            Local::Bytes(bytes) => {
+                slot.memory.bytes.extend_from_slice(bytes);
+                if wr.num_sge == 1 {
+                    wr.sge.offset = sys::address_of(&slot.memory.bytes);
+                }
+            }
+            Local::One(slice) => slot.keep.push(slice.into_buffer()),
+            Local::Many(slices) => {
+                slot.keep
+                    .extend(slices.iter().map(|slice| slice.buffer().clone()));
+                if wr.num_sge > 1 {
+                    slot.memory.sges.extend(slices.iter().map(LocalSlice::sge));
+                    wr.sge.offset = sys::address_of(&slot.memory.sges);
+                }
+            }
+        }
+        slot.wr_id = wr.user_data;
+        (slot.queue, slot.qp_num) = (target.handle, target.qp_num);
+        slot.to = request.to.map(|to| to.ah);
+        slot.piece = piece;
+        slot.device = Some(device.clone());
+        let file = device.file().as_fd().as_raw_fd();
+        let bytes = sys::request_bytes(&wr);
+        self.uring
+            .stage(file, abi::URING_REQUEST, bytes, index.into());
+        self.free.pop();
+        Ok(())
+    }
+
+    /// Adds a batch, whose memory it takes.
+    pub(crate) fn push_batch(
+        &mut self,
+        device: &Arc<DeviceInner>,
+        storage: &mut Storage,
+        wr_id: u64,
+    ) -> Result<()> {
+        device.needs(abi::FEATURE_URING, "io_uring")?;
+        let count = storage.len();
+        if !(1..=usize::from(u16::MAX)).contains(&count) {
+            return Err(Error::TooMany {
+                what: "requests",
+                count: count as u64,
+                max: u16::MAX.into(),
+            });
+        }
+        let index = self.room()?;
+        let Some(slot) = self.slots.get_mut(index as usize) else {
+            return Err(Error::QueueFull); // there is one for each index
+        };
+        // The memory of the one before goes back in exchange.
+        std::mem::swap(&mut slot.memory.batch, storage);
+        let command = slot.memory.batch.command();
+        (slot.wr_id, slot.queue, slot.qp_num) = (wr_id, 0, 0);
+        slot.count = Some(u32::from(command.nr_wrs));
+        slot.device = Some(device.clone());
+        let file = device.file().as_fd().as_raw_fd();
+        let bytes = sys::batch_bytes(&command);
+        self.uring
+            .stage(file, abi::URING_BATCH, bytes, index.into());
+        self.free.pop();
+        Ok(())
+    }
+
+    /// The slot for the next entry, which is the last of those that are free.
+    fn room(&self) -> Result<u32> {
+        if self.uring.staged() >= self.uring.entries() as usize {
+            return Err(Error::QueueFull);
+        }
+        self.free.last().copied().ok_or(Error::QueueFull)
+    }
+
+    /// What is added next starts only when what was added last has succeeded; else it ends with `ECANCELED`.
+    /// A chain is submitted as a whole: it ends with [`Self::submit`].
+    pub fn link(&mut self) {
+        self.uring.link();
+    }
+
+    /// Submits what was added, and returns how many entries that were.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::QueueFull`] if the kernel's thread has not yet taken what was submitted before: reap, and do it
+    /// again; [`Error::Sys`].
+    pub fn submit(&mut self) -> Result<usize> {
+        let count = self.uring.staged();
+        match self.uring.submit() {
+            Ok(true) => {}
+            Ok(false) => return Err(Error::QueueFull),
+            Err(error) => return Err(failed(&error)),
+        }
+        Ok(count)
+    }
+
+    /// Takes the oldest completion, if there is one. Makes no system call.
+    ///
+    /// # Errors
+    ///
+    /// None that is known.
+    pub fn poll(&mut self) -> Result<Option<Finished>> {
+        let Some(cqe) = self.uring.next() else {
+            return Ok(None);
+        };
+        let index = u32::try_from(cqe.user_data).unwrap_or(u32::MAX);
+        let Some(slot) = self.slots.get_mut(index as usize) else {
+            return Ok(None); // none has such a number
+        };
+        let finished = slot.finish(cqe.res, cqe.extra);
+        self.free.push(index);
+        Ok(Some(finished))
+    }
+
+    /// Takes the oldest completion, sleeping until there is one. What was added and not submitted stays so.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`] if there is none within `timeout`; [`Error::Sys`].
+    pub fn wait(&mut self, timeout: Duration) -> Result<Finished> {
+        let deadline = Deadline::after(timeout);
+        loop {
+            if let Some(finished) = self.poll()? {
+                return Ok(finished);
+            }
+            let left = deadline.left();
+            if left.is_zero() {
+                return Err(deadline.timeout("waiting for completions of a ring"));
+            }
+            let longest = Duration::from_nanos(abi::TIMEOUT_MAX_NS);
+            self.uring
+                .wait(left.min(longest))
+                .map_err(|error| failed(&error))?;
+        }
+    }
+
+    /// Entries that were added and have not completed.
+    pub fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
+
+impl AsFd for Ring {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.uring.as_fd()
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        for index in self.uring.discard() {
+            let slot = usize::try_from(index).ok();
+            if let Some(slot) = slot.and_then(|index| self.slots.get_mut(index)) {
+                // Its piece, too, was not posted.
+                *slot = Slot::default();
+            }
+        }
+        // The kernel may still be about to read what is in flight, from memory that nobody must have then:
+        // it stays where it is.
+        for slot in self.slots.iter_mut().filter(|slot| slot.device.is_some()) {
+            std::mem::forget(take(&mut slot.memory));
+            if let Some(piece) = slot.piece.take() {
+                piece.gone();
+            }
+        }
+    }
+}
+
+fn failed(error: &std::io::Error) -> Error {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    Error::sys("io_uring_enter", errno.unwrap_or(Errno::EIO))
+}
+
+impl Slot {
+    /// What the completion says, which also frees the slot.
+    fn finish(&mut self, res: i32, extra: u64) -> Finished {
+        let wr_id = self.wr_id;
+        let result = match self.device.take() {
+            Some(device) => self.outcome(res, extra, &device),
+            None => Err(Error::Stopped), // it was not in flight
+        };
+        if let Some(piece) = self.piece.take() {
+            match &result {
+                // The completion has it.
+                Ok(_) => piece.gone(),
+                // It was not posted.
+                Err(_) => drop(piece),
+            }
+        }
+        self.keep.clear();
+        self.to = None;
+        self.count = None;
+        self.memory.sges.clear();
+        self.memory.bytes.clear();
+        self.memory.batch.clear();
+        Finished { wr_id, result }
+    }
+
+    fn outcome(&self, res: i32, extra: u64, device: &DeviceInner) -> Result<Completion> {
+        let status = match res {
+            0.. => 0,
+            res if res < abi::URING_FAILED => {
+                u16::try_from(abi::URING_FAILED.wrapping_sub(res)).unwrap_or(u16::MAX)
+            }
+            res => return Err(refused(res)),
+        };
+        // Two numbers in one.
+        let (low, high) = (extra as u32, (extra >> 32) as u32);
+        let cqe = abi::Cqe {
+            user_data: self.wr_id,
+            qp: self.queue,
+            qp_num: self.qp_num,
+            status,
+            ..abi::Cqe::default()
+        };
+        let Some(count) = self.count else {
+            let [opcode, flags, ..] = high.to_le_bytes();
+            let cqe = abi::Cqe {
+                opcode,
+                flags,
+                imm_data: low,
+                byte_len: u32::try_from(res).unwrap_or(0),
+                ..cqe
+            };
+            return Ok(Completion::new(&cqe, device));
+        };
+        let done = Completion::new(&cqe, device);
+        done.ok().map_err(|source| Error::Batch {
+            index: low,
+            posted: count,
+            source: Box::new(source),
+        })
+    }
+}
+
+/// Why nothing was posted.
+fn refused(res: i32) -> Error {
+    crate::batch::submit_error(Errno::from_raw(res.wrapping_neg()))
+}

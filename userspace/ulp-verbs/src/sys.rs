@@ -1,0 +1,756 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The calls into libibverbs: with [`cm`] the only module of the crate with `unsafe`.
+//!
+//! Objects of libibverbs may be used from any thread, and each type here destroys what it made. They
+//! hold what they were made of, so that nothing is destroyed before what depends on it.
+
+use crate::{Done, Error, GidEntry, Kind, Peer, Port, Request, Result};
+use nix::sys::mman::{madvise, mmap_anonymous, munmap, MapFlags, MmapAdvise, ProtFlags};
+use rdma_mummy_sys as ib;
+use std::ffi::CStr;
+use std::mem::zeroed;
+use std::num::NonZeroUsize;
+use std::ptr::{null_mut, NonNull};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+
+pub mod cm;
+
+/// Takes a pointer that a call returned.
+fn made<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>> {
+    NonNull::new(ptr).ok_or_else(|| Error::last(call))
+}
+
+/// Takes an error number that a call returned.
+fn check(call: &'static str, ret: i32) -> Result<()> {
+    match ret {
+        0 => Ok(()),
+        -1 => Err(Error::last(call)),
+        errno => Err(Error::new(call, errno.abs())),
+    }
+}
+
+/// The devices that there are. Frees the list when dropped.
+struct List {
+    list: NonNull<*mut ib::ibv_device>,
+    len: usize,
+}
+
+impl List {
+    fn new() -> Result<Self> {
+        let mut len = 0;
+        // SAFETY: The argument is a place for an int; the list is freed once, in drop().
+        let list = unsafe { ib::ibv_get_device_list(&mut len) };
+        Ok(Self {
+            list: made("ibv_get_device_list", list)?,
+            len: usize::try_from(len).unwrap_or(0),
+        })
+    }
+
+    fn devices(&self) -> &[*mut ib::ibv_device] {
+        // SAFETY: The list has so many elements until it is freed, which is in drop().
+        unsafe { std::slice::from_raw_parts(self.list.as_ptr(), self.len) }
+    }
+
+    fn name(device: *mut ib::ibv_device) -> String {
+        // SAFETY: The device is one of the list, which outlives the call; its name is a C string in it.
+        let name = unsafe { ib::ibv_get_device_name(device) };
+        if name.is_null() {
+            return String::new();
+        }
+        // SAFETY: As above.
+        let name = unsafe { CStr::from_ptr(name) };
+        name.to_string_lossy().into_owned()
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: It is what ibv_get_device_list() returned, and freed once. Opened devices have their
+        // own reference.
+        unsafe { ib::ibv_free_device_list(self.list.as_ptr()) };
+    }
+}
+
+/// Names of the devices of this machine.
+pub fn device_names() -> Result<Vec<String>> {
+    let list = List::new()?;
+    Ok(list.devices().iter().map(|d| List::name(*d)).collect())
+}
+
+/// An open device with a protection domain.
+///
+/// # Invariants
+///
+/// Both are what libibverbs returned, and are closed in drop().
+#[derive(Debug)]
+pub struct Context {
+    context: NonNull<ib::ibv_context>,
+    pd: NonNull<ib::ibv_pd>,
+}
+
+// SAFETY: libibverbs is thread safe, and its objects belong to no thread.
+unsafe impl Send for Context {}
+// SAFETY: As above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// Opens the device of this name.
+    pub fn open(name: &str) -> Result<Arc<Self>> {
+        let list = List::new()?;
+        let device = list.devices().iter().find(|d| List::name(**d) == name);
+        let device = *device.ok_or(Error::new("ibv_open_device", libc::ENODEV))?;
+        // SAFETY: The device is one of the list, which is still there.
+        let context = made("ibv_open_device", unsafe { ib::ibv_open_device(device) })?;
+        // SAFETY: The context was just opened.
+        let pd = unsafe { ib::ibv_alloc_pd(context.as_ptr()) };
+        match made("ibv_alloc_pd", pd) {
+            // INVARIANT: As returned.
+            Ok(pd) => Ok(Arc::new(Self { context, pd })),
+            Err(error) => {
+                // SAFETY: It was just opened, and nothing was made of it.
+                unsafe { ib::ibv_close_device(context.as_ptr()) };
+                Err(error)
+            }
+        }
+    }
+
+    /// Asks about a port, from 1.
+    pub fn port(&self, port: u8) -> Result<Port> {
+        // SAFETY: Plain numbers, for which zero is a value.
+        let mut attr: ib::ibv_port_attr = unsafe { zeroed() };
+        // SAFETY: By the type invariants the context is open; `attr` is ours to be written.
+        let ret = unsafe { ib::ibv_query_port(self.context.as_ptr(), port, &mut attr) };
+        check("ibv_query_port", ret)?;
+        Ok(Port {
+            mtu: u8::try_from(attr.active_mtu).unwrap_or(1),
+            lid: attr.lid,
+            active: attr.state == ib::ibv_port_state::IBV_PORT_ACTIVE,
+            ethernet: attr.link_layer == 2,
+            gids: u32::try_from(attr.gid_tbl_len).unwrap_or(0),
+        })
+    }
+
+    /// Asks for an entry of a port's GID table.
+    pub fn gid(&self, port: u8, index: u32) -> Result<GidEntry> {
+        // SAFETY: Plain numbers, for which zero is a value.
+        let mut entry: ib::ibv_gid_entry = unsafe { zeroed() };
+        let context = self.context.as_ptr();
+        // SAFETY: By the type invariants the context is open; `entry` is ours to be written.
+        let ret = unsafe { ib::ibv_query_gid_ex(context, port.into(), index, &mut entry, 0) };
+        check("ibv_query_gid_ex", ret)?;
+        Ok(GidEntry {
+            // SAFETY: All bytes of the union are plain, and were written.
+            gid: unsafe { entry.gid.raw },
+            // IBV_GID_TYPE_ROCE_V2
+            roce_v2: entry.gid_type == 2,
+        })
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants both are open; what was made of them holds a reference to
+        // `self`, so nothing is left of it. If one fails, the object stays until the process ends.
+        unsafe {
+            ib::ibv_dealloc_pd(self.pd.as_ptr());
+            ib::ibv_close_device(self.context.as_ptr());
+        }
+    }
+}
+
+/// Pages, not inherited by a child.
+///
+/// # Invariants
+///
+/// A private mapping of `len` bytes, a multiple of 8.
+#[derive(Debug)]
+struct Pages {
+    base: NonNull<libc::c_void>,
+    len: usize,
+}
+
+impl Pages {
+    fn new(len: usize) -> Result<Self> {
+        let failed = |call| move |errno| Error::new(call, errno as i32);
+        let size = len.checked_next_multiple_of(4096);
+        let size = size.and_then(NonZeroUsize::new);
+        let size = size.ok_or(Error::new("mmap", libc::EINVAL))?;
+        // SAFETY: A new mapping at an address that the kernel chooses touches no memory of ours.
+        let base = unsafe {
+            mmap_anonymous(
+                None,
+                size,
+                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+                MapFlags::MAP_PRIVATE | MapFlags::MAP_POPULATE,
+            )
+        };
+        // INVARIANT: mmap() returned a mapping of this length.
+        let pages = Self {
+            base: base.map_err(failed("mmap"))?,
+            len: size.get(),
+        };
+        // SAFETY: The range is the mapping; a child has no use for it.
+        unsafe { madvise(pages.base, pages.len, MmapAdvise::MADV_DONTFORK) }
+            .map_err(failed("madvise"))?;
+        Ok(pages)
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants the mapping is ours; what borrows from it has ended.
+        let _ = unsafe { munmap(self.base, self.len) };
+    }
+}
+
+/// Registers pages for whatever a peer may do.
+fn register(context: &Context, pages: &Pages) -> Result<NonNull<ib::ibv_mr>> {
+    let access = ib::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
+        | ib::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
+        | ib::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
+        | ib::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+    let (pd, base, len) = (context.pd.as_ptr(), pages.base.as_ptr(), pages.len);
+    // SAFETY: The domain is open; the pages are mapped, and stay so until the region is gone: both users
+    // drop the region first. They are accessed by atomics only, as a device may write them at any time.
+    made("ibv_reg_mr", unsafe {
+        ib::ibv_reg_mr(pd, base, len, access as i32)
+    })
+}
+
+/// Registered memory that a peer may read, write and do atomics on.
+///
+/// There is no way to a reference to its bytes: they are copied in and out, by words.
+#[derive(Debug)]
+pub struct Memory {
+    mr: NonNull<ib::ibv_mr>,
+    pages: Pages,
+    len: usize,
+    context: Arc<Context>,
+}
+
+// SAFETY: A mapping and its registration belong to the process; all access is atomic.
+unsafe impl Send for Memory {}
+// SAFETY: As above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Allocates and registers `len` bytes, zeroed.
+    pub fn new(context: &Arc<Context>, len: usize) -> Result<Arc<Self>> {
+        let pages = Pages::new(len)?;
+        Ok(Arc::new(Self {
+            mr: register(context, &pages)?,
+            pages,
+            len,
+            context: context.clone(),
+        }))
+    }
+
+    /// The memory as words. What devices and peers write is outside of this program; this program
+    /// accesses it by this slice alone, and libibverbs copies inline data out of it.
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: The mapping has so many aligned words, and stays while `self` is borrowed. Any bytes are
+        // an AtomicU64, which may change behind a shared reference.
+        unsafe { std::slice::from_raw_parts(self.pages.base.as_ptr().cast(), self.len / 8) }
+    }
+
+    /// Its first byte, in this process's terms, which are the peer's as well.
+    pub fn addr(&self) -> u64 {
+        self.pages.base.as_ptr() as u64
+    }
+
+    /// The key for peers.
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: The region is registered as long as `self` is there.
+        unsafe { self.mr.as_ref() }.rkey
+    }
+
+    fn lkey(&self) -> u32 {
+        // SAFETY: The region is registered as long as `self` is there.
+        unsafe { self.mr.as_ref() }.lkey
+    }
+
+    /// Address of `len` bytes at `offset`.
+    fn range(&self, offset: usize, len: u32) -> Result<u64> {
+        let end = offset.checked_add(len as usize);
+        if end.is_none_or(|end| end > self.len) {
+            return Err(Error::new("posting beyond the memory", libc::EFAULT));
+        }
+        Ok(self.addr() + offset as u64)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: Registered in new(), and no queue pair is left that uses it: each holds a reference.
+        let ret = unsafe { ib::ibv_dereg_mr(self.mr.as_ptr()) };
+        if ret != 0 {
+            // Still the device's to access: the pages stay.
+            let pages = Pages {
+                base: self.pages.base,
+                len: 0,
+            };
+            std::mem::forget(std::mem::replace(&mut self.pages, pages));
+            self.pages.len = 0;
+        }
+        let _ = &self.context;
+    }
+}
+
+/// Pages for measuring how long a registration takes.
+#[derive(Debug)]
+pub struct RegisteredOnce {
+    mr: Option<NonNull<ib::ibv_mr>>,
+    pages: Pages,
+    context: Arc<Context>,
+}
+
+impl RegisteredOnce {
+    /// Allocates `len` bytes, zeroed, present, and not registered.
+    pub fn new(context: &Arc<Context>, len: usize) -> Result<Self> {
+        Ok(Self {
+            mr: None,
+            pages: Pages::new(len)?,
+            context: context.clone(),
+        })
+    }
+
+    /// `ibv_reg_mr`. They are deregistered first if they are registered.
+    pub fn register(&mut self) -> Result<()> {
+        self.deregister()?;
+        self.mr = Some(register(&self.context, &self.pages)?);
+        Ok(())
+    }
+
+    /// `ibv_dereg_mr`, if they are registered.
+    pub fn deregister(&mut self) -> Result<()> {
+        let Some(mr) = self.mr.take() else {
+            return Ok(());
+        };
+        // SAFETY: Registered in register(), taken out, and no queue pair ever used it.
+        check("ibv_dereg_mr", unsafe { ib::ibv_dereg_mr(mr.as_ptr()) })
+    }
+}
+
+impl Drop for RegisteredOnce {
+    fn drop(&mut self) {
+        let _ = self.deregister();
+    }
+}
+
+/// A number by which a queue pair's completion queues are told apart.
+pub type CqId = usize;
+
+/// A completion queue with a channel of its own.
+///
+/// # Invariants
+///
+/// Both are what libibverbs returned, and are destroyed in drop().
+#[derive(Debug)]
+pub struct VerbsCq {
+    cq: NonNull<ib::ibv_cq>,
+    channel: NonNull<ib::ibv_comp_channel>,
+    /// Events taken and not acknowledged; all are before it is destroyed.
+    events: AtomicU32,
+    context: Arc<Context>,
+}
+
+// SAFETY: libibverbs is thread safe, and its objects belong to no thread.
+unsafe impl Send for VerbsCq {}
+// SAFETY: As above.
+unsafe impl Sync for VerbsCq {}
+
+/// Events are acknowledged in such numbers, as each costs a lock.
+const ACK_BATCH: u32 = 64;
+
+impl VerbsCq {
+    /// Makes one with room for `entries`.
+    pub fn new(context: &Arc<Context>, entries: u32) -> Result<Arc<Self>> {
+        let raw = context.context.as_ptr();
+        // SAFETY: The context is open.
+        let channel = made("ibv_create_comp_channel", unsafe {
+            ib::ibv_create_comp_channel(raw)
+        })?;
+        let entries = i32::try_from(entries).unwrap_or(i32::MAX);
+        // SAFETY: The context is open, and the channel was just made of it.
+        let cq = unsafe { ib::ibv_create_cq(raw, entries, null_mut(), channel.as_ptr(), 0) };
+        match made("ibv_create_cq", cq) {
+            // INVARIANT: As returned.
+            Ok(cq) => Ok(Arc::new(Self {
+                cq,
+                channel,
+                events: AtomicU32::new(0),
+                context: context.clone(),
+            })),
+            Err(error) => {
+                // SAFETY: Just made, and not used.
+                unsafe { ib::ibv_destroy_comp_channel(channel.as_ptr()) };
+                Err(error)
+            }
+        }
+    }
+
+    /// `ibv_poll_cq`: appends what there is, at most `max` at a time, and returns how many.
+    pub fn poll(&self, max: usize, mut done: impl FnMut(Done)) -> Result<usize> {
+        const N: usize = 32;
+        // SAFETY: Plain numbers and a union of them, for which zero is a value.
+        let mut wcs: [ib::ibv_wc; N] = unsafe { zeroed() };
+        let n = max.min(N) as i32;
+        // SAFETY: The queue exists by the type invariants; there is room for N.
+        let n = unsafe { ib::ibv_poll_cq(self.cq.as_ptr(), n, wcs.as_mut_ptr()) };
+        let n = usize::try_from(n).map_err(|_| Error::new("ibv_poll_cq", libc::EIO))?;
+        for wc in wcs.iter().take(n) {
+            let with_imm = wc.wc_flags & ib::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+            // SAFETY: Both members of the union are a u32.
+            let imm = unsafe { wc.imm_data_invalidated_rkey_union.imm_data };
+            done(Done {
+                wr_id: wc.wr_id,
+                status: wc.status,
+                imm: with_imm.then_some(u32::from_be(imm)),
+                byte_len: wc.byte_len,
+            });
+        }
+        Ok(n)
+    }
+
+    /// `ibv_req_notify_cq`: the next completion makes an event.
+    pub fn arm(&self) -> Result<()> {
+        // SAFETY: The queue exists by the type invariants.
+        let ret = unsafe { ib::ibv_req_notify_cq(self.cq.as_ptr(), 0) };
+        check("ibv_req_notify_cq", ret)
+    }
+
+    /// `ibv_get_cq_event`: sleeps until there is an event. Takes as long as it takes; one who wants to
+    /// end it lets a queue pair fail ([`QueuePair::fail`]).
+    pub fn wait_event(&self) -> Result<()> {
+        let (mut cq, mut context) = (null_mut(), null_mut());
+        // SAFETY: The channel exists by the type invariants; the others are places for pointers.
+        let ret = unsafe { ib::ibv_get_cq_event(self.channel.as_ptr(), &mut cq, &mut context) };
+        if ret != 0 {
+            return Err(Error::last("ibv_get_cq_event"));
+        }
+        if self.events.fetch_add(1, Ordering::Relaxed) + 1 >= ACK_BATCH {
+            self.acknowledge();
+        }
+        Ok(())
+    }
+
+    fn acknowledge(&self) {
+        let n = self.events.swap(0, Ordering::Relaxed);
+        // SAFETY: The queue exists, it is the only one of its channel, and so many events were taken.
+        unsafe { ib::ibv_ack_cq_events(self.cq.as_ptr(), n) };
+    }
+}
+
+impl Drop for VerbsCq {
+    fn drop(&mut self) {
+        self.acknowledge();
+        // SAFETY: By the type invariants both are there; queue pairs on it hold a reference, so there is
+        // none. If one fails, the object stays until the process ends.
+        unsafe {
+            ib::ibv_destroy_cq(self.cq.as_ptr());
+            ib::ibv_destroy_comp_channel(self.channel.as_ptr());
+        }
+        let _ = &self.context;
+    }
+}
+
+/// Memory for a list of requests, kept from one posting to the next.
+#[derive(Default)]
+pub struct Requests {
+    sends: Vec<ib::ibv_send_wr>,
+    recvs: Vec<ib::ibv_recv_wr>,
+    sges: Vec<ib::ibv_sge>,
+}
+
+impl std::fmt::Debug for Requests {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Requests").finish_non_exhaustive()
+    }
+}
+
+// SAFETY: Outside of a call nothing in it is used as a pointer.
+unsafe impl Send for Requests {}
+
+/// A reliable connection's queue pair.
+///
+/// # Invariants
+///
+/// It is what libibverbs returned, and is destroyed in drop().
+#[derive(Debug)]
+pub struct QueuePair {
+    qp: NonNull<ib::ibv_qp>,
+    qp_num: u32,
+    memory: Arc<Memory>,
+    _send_cq: Arc<VerbsCq>,
+    _recv_cq: Arc<VerbsCq>,
+}
+
+// SAFETY: libibverbs is thread safe, and its objects belong to no thread.
+unsafe impl Send for QueuePair {}
+// SAFETY: As above.
+unsafe impl Sync for QueuePair {}
+
+fn mask(flags: &[ib::ibv_qp_attr_mask]) -> i32 {
+    flags.iter().fold(0, |sum, flag| sum | flag.0) as i32
+}
+
+impl QueuePair {
+    /// Makes one with room for so many sends and receives and bytes of inline data, in the state Reset.
+    pub fn new(
+        memory: &Arc<Memory>,
+        send_cq: &Arc<VerbsCq>,
+        recv_cq: &Arc<VerbsCq>,
+        (sends, recvs, inline): (u32, u32, u32),
+    ) -> Result<Self> {
+        // SAFETY: Plain numbers and pointers, for which zero is a value.
+        let mut init: ib::ibv_qp_init_attr = unsafe { zeroed() };
+        init.send_cq = send_cq.cq.as_ptr();
+        init.recv_cq = recv_cq.cq.as_ptr();
+        init.cap.max_send_wr = sends;
+        init.cap.max_recv_wr = recvs;
+        init.cap.max_send_sge = 1;
+        init.cap.max_recv_sge = 1;
+        init.cap.max_inline_data = inline;
+        init.qp_type = ib::ibv_qp_type::IBV_QPT_RC;
+        let pd = memory.context.pd.as_ptr();
+        // SAFETY: Domain and queues exist, and are kept as long as the queue pair.
+        let qp = made("ibv_create_qp", unsafe { ib::ibv_create_qp(pd, &mut init) })?;
+        // INVARIANT: As returned.
+        Ok(Self {
+            qp,
+            // SAFETY: The queue pair was just made.
+            qp_num: unsafe { qp.as_ref() }.qp_num,
+            memory: memory.clone(),
+            _send_cq: send_cq.clone(),
+            _recv_cq: recv_cq.clone(),
+        })
+    }
+
+    /// Its number.
+    pub fn qp_num(&self) -> u32 {
+        self.qp_num
+    }
+
+    fn modify(&self, attr: &mut ib::ibv_qp_attr, mask: i32) -> Result<()> {
+        // SAFETY: The queue pair exists by the type invariants, and `attr` is valid.
+        let ret = unsafe { ib::ibv_modify_qp(self.qp.as_ptr(), attr, mask) };
+        check("ibv_modify_qp", ret)
+    }
+
+    fn attr() -> ib::ibv_qp_attr {
+        // SAFETY: Plain numbers and unions of them, for which zero is a value.
+        unsafe { zeroed() }
+    }
+
+    /// To the state Init, on a port: it takes receives.
+    pub fn init(&self, port: u8) -> Result<()> {
+        use ib::ibv_qp_attr_mask as m;
+        let mut attr = Self::attr();
+        attr.qp_state = ib::ibv_qp_state::IBV_QPS_INIT;
+        attr.port_num = port;
+        attr.qp_access_flags = ib::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
+            | ib::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
+            | ib::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+        let mask = [
+            m::IBV_QP_STATE,
+            m::IBV_QP_PKEY_INDEX,
+            m::IBV_QP_PORT,
+            m::IBV_QP_ACCESS_FLAGS,
+        ];
+        self.modify(&mut attr, self::mask(&mask))
+    }
+
+    /// From Init to the state Rts, with `psn` as the number of its own first packet.
+    pub fn connect(&self, port: u8, gid_index: u8, psn: u32, peer: &Peer) -> Result<()> {
+        use ib::ibv_qp_attr_mask as m;
+        let mut attr = Self::attr();
+        attr.qp_state = ib::ibv_qp_state::IBV_QPS_RTR;
+        attr.path_mtu = peer.mtu.into();
+        attr.dest_qp_num = peer.qp_num;
+        attr.rq_psn = peer.psn;
+        attr.max_dest_rd_atomic = peer.initiator;
+        attr.min_rnr_timer = 12; // 640 us
+        attr.ah_attr.is_global = u8::from(peer.gid != [0; 16]);
+        attr.ah_attr.grh.dgid = ib::ibv_gid { raw: peer.gid };
+        attr.ah_attr.grh.sgid_index = gid_index;
+        attr.ah_attr.grh.hop_limit = 64;
+        attr.ah_attr.dlid = peer.lid;
+        attr.ah_attr.port_num = port;
+        let mask = [
+            m::IBV_QP_STATE,
+            m::IBV_QP_AV,
+            m::IBV_QP_PATH_MTU,
+            m::IBV_QP_DEST_QPN,
+            m::IBV_QP_RQ_PSN,
+            m::IBV_QP_MAX_DEST_RD_ATOMIC,
+            m::IBV_QP_MIN_RNR_TIMER,
+        ];
+        self.modify(&mut attr, self::mask(&mask))?;
+        let mut attr = Self::attr();
+        attr.qp_state = ib::ibv_qp_state::IBV_QPS_RTS;
+        attr.timeout = 14;
+        attr.retry_cnt = 7;
+        attr.rnr_retry = 7;
+        attr.sq_psn = psn;
+        attr.max_rd_atomic = peer.responder;
+        let mask = [
+            m::IBV_QP_STATE,
+            m::IBV_QP_TIMEOUT,
+            m::IBV_QP_RETRY_CNT,
+            m::IBV_QP_RNR_RETRY,
+            m::IBV_QP_SQ_PSN,
+            m::IBV_QP_MAX_QP_RD_ATOMIC,
+        ];
+        self.modify(&mut attr, self::mask(&mask))
+    }
+
+    /// To the state Err: everything posted completes, with an error, and whoever sleeps on its queues
+    /// wakes up.
+    pub fn fail(&self) -> Result<()> {
+        let mut attr = Self::attr();
+        attr.qp_state = ib::ibv_qp_state::IBV_QPS_ERR;
+        self.modify(&mut attr, mask(&[ib::ibv_qp_attr_mask::IBV_QP_STATE]))
+    }
+
+    fn sge(&self, offset: usize, len: u32) -> Result<ib::ibv_sge> {
+        Ok(ib::ibv_sge {
+            addr: self.memory.range(offset, len)?,
+            length: len,
+            lkey: self.memory.lkey(),
+        })
+    }
+
+    /// `ibv_post_send` of a list.
+    pub fn post(&self, room: &mut Requests, list: impl Iterator<Item = Request>) -> Result<()> {
+        room.sends.clear();
+        room.sges.clear();
+        for request in list {
+            room.sges.push(self.sge(request.offset, request.len)?);
+            room.sends.push(send_wr(&request));
+        }
+        let sges = room.sges.as_mut_ptr();
+        let mut next = null_mut();
+        // Nothing is pushed any more: pointers into the two vectors hold until the end.
+        for (i, wr) in room.sends.iter_mut().enumerate().rev() {
+            // SAFETY: There is an element for each request.
+            wr.sg_list = unsafe { sges.add(i) };
+            wr.next = next;
+            next = wr;
+        }
+        if next.is_null() {
+            return Ok(());
+        }
+        let mut bad = null_mut();
+        // SAFETY: The queue pair exists. `next` heads a list of valid requests, of which each has one
+        // element that lies in `self.memory`, which is registered and kept until the queue pair is
+        // destroyed. Inline data is read from there during the call.
+        let ret = unsafe { ib::ibv_post_send(self.qp.as_ptr(), next, &mut bad) };
+        check("ibv_post_send", ret)
+    }
+
+    /// `ibv_post_recv` of a list: number, offset and length of each.
+    pub fn post_recv(
+        &self,
+        room: &mut Requests,
+        list: impl Iterator<Item = (u64, usize, u32)>,
+    ) -> Result<()> {
+        room.recvs.clear();
+        room.sges.clear();
+        for (wr_id, offset, len) in list {
+            room.sges.push(self.sge(offset, len)?);
+            room.recvs.push(ib::ibv_recv_wr {
+                wr_id,
+                next: null_mut(),
+                sg_list: null_mut(),
+                num_sge: 1,
+            });
+        }
+        let sges = room.sges.as_mut_ptr();
+        let mut next = null_mut();
+        // Nothing is pushed any more: pointers into the two vectors hold until the end.
+        for (i, wr) in room.recvs.iter_mut().enumerate().rev() {
+            // SAFETY: There is an element for each request.
+            wr.sg_list = unsafe { sges.add(i) };
+            wr.next = next;
+            next = wr;
+        }
+        if next.is_null() {
+            return Ok(());
+        }
+        let mut bad = null_mut();
+        // SAFETY: As in post(): the device may write to that memory until the queue pair is destroyed,
+        // and this program reads it by atomics only.
+        let ret = unsafe { ib::ibv_post_recv(self.qp.as_ptr(), next, &mut bad) };
+        check("ibv_post_recv", ret)
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: It exists by the type invariants, and is destroyed once.
+        if unsafe { ib::ibv_destroy_qp(self.qp.as_ptr()) } != 0 {
+            // It is still there, and may still use the memory: that stays as well.
+            std::mem::forget(self.memory.clone());
+        }
+    }
+}
+
+/// The request as libibverbs has it, without its element and its successor.
+fn send_wr(request: &Request) -> ib::ibv_send_wr {
+    use ib::ibv_wr_opcode as op;
+    // SAFETY: Numbers, pointers and unions of them, for which zero is a value.
+    let mut wr: ib::ibv_send_wr = unsafe { zeroed() };
+    wr.wr_id = request.wr_id;
+    wr.num_sge = 1;
+    if request.signaled {
+        wr.send_flags |= ib::ibv_send_flags::IBV_SEND_SIGNALED.0;
+    }
+    if request.inline {
+        wr.send_flags |= ib::ibv_send_flags::IBV_SEND_INLINE.0;
+    }
+    let mut with_imm = |imm: Option<u32>, without, with| match imm {
+        None => without,
+        Some(imm) => {
+            wr.imm_data_invalidated_rkey_union = ib::imm_data_invalidated_rkey_union_t {
+                imm_data: imm.to_be(),
+            };
+            with
+        }
+    };
+    let opcode = match request.kind {
+        Kind::Write { imm, .. } => {
+            with_imm(imm, op::IBV_WR_RDMA_WRITE, op::IBV_WR_RDMA_WRITE_WITH_IMM)
+        }
+        Kind::Send { imm } => with_imm(imm, op::IBV_WR_SEND, op::IBV_WR_SEND_WITH_IMM),
+        Kind::Read { .. } => op::IBV_WR_RDMA_READ,
+        Kind::FetchAdd { .. } => op::IBV_WR_ATOMIC_FETCH_AND_ADD,
+        Kind::CmpSwap { .. } => op::IBV_WR_ATOMIC_CMP_AND_SWP,
+    };
+    wr.opcode = opcode;
+    let atomic = |(remote_addr, rkey), compare_add, swap| ib::wr_t {
+        atomic: ib::atomic_t {
+            remote_addr,
+            compare_add,
+            swap,
+            rkey,
+        },
+    };
+    match request.kind {
+        Kind::Write { remote, .. } | Kind::Read { remote } => {
+            let (remote_addr, rkey) = remote;
+            wr.wr = ib::wr_t {
+                rdma: ib::rdma_t { remote_addr, rkey },
+            };
+        }
+        Kind::FetchAdd { remote, add } => wr.wr = atomic(remote, add, 0),
+        Kind::CmpSwap {
+            remote,
+            compare,
+            swap,
+        } => wr.wr = atomic(remote, compare, swap),
+        Kind::Send { .. } => {}
+    }
+    wr
+}

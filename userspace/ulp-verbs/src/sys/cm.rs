@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! librdmacm's way to a connection, step by step.
+
+use super::{check, made, Memory, QueuePair, VerbsCq};
+use crate::{Error, Kind, Request, Result};
+use rdma_mummy_sys as ib;
+use std::mem::zeroed;
+use std::net::SocketAddr;
+use std::ptr::{null_mut, NonNull};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where events of connections arrive.
+///
+/// # Invariants
+///
+/// It is what librdmacm returned, and is destroyed in drop().
+#[derive(Debug)]
+pub struct Channel {
+    channel: NonNull<ib::rdma_event_channel>,
+}
+
+// SAFETY: librdmacm is thread safe, and its objects belong to no thread.
+unsafe impl Send for Channel {}
+// SAFETY: As above.
+unsafe impl Sync for Channel {}
+
+impl Channel {
+    /// Makes one.
+    pub fn new() -> Result<Arc<Self>> {
+        // SAFETY: It takes nothing.
+        let channel = unsafe { ib::rdma_create_event_channel() };
+        // INVARIANT: As returned.
+        Ok(Arc::new(Self {
+            channel: made("rdma_create_event_channel", channel)?,
+        }))
+    }
+
+    /// Takes the next event, which has to be `want`, and acknowledges it.
+    fn expect(&self, want: u32, call: &'static str, timeout: Duration) -> Result<()> {
+        let mut fd = libc::pollfd {
+            // SAFETY: The channel exists by the type invariants.
+            fd: unsafe { self.channel.as_ref() }.fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: One descriptor, ours to be written.
+        match unsafe { libc::poll(&mut fd, 1, ms) } {
+            0 => return Err(Error::new(call, libc::ETIMEDOUT)),
+            n if n < 0 => return Err(Error::last(call)),
+            _ => {}
+        }
+        let mut event = null_mut();
+        // SAFETY: The channel exists; `event` is a place for a pointer.
+        let ret = unsafe { ib::rdma_get_cm_event(self.channel.as_ptr(), &mut event) };
+        check("rdma_get_cm_event", ret)?;
+        let event = made("rdma_get_cm_event", event)?;
+        // SAFETY: The event is there until it is acknowledged.
+        let (got, status) = unsafe { (event.as_ref().event, event.as_ref().status) };
+        // SAFETY: Taken above, acknowledged once.
+        check("rdma_ack_cm_event", unsafe {
+            ib::rdma_ack_cm_event(event.as_ptr())
+        })?;
+        if got == want {
+            return Ok(());
+        }
+        let refused = ib::rdma_cm_event_type::RDMA_CM_EVENT_REJECTED;
+        Err(match (got, status) {
+            (got, _) if got == refused => Error::new(call, libc::ECONNREFUSED),
+            (_, status) if status < 0 => Error::new(call, -status),
+            _ => Error::new(call, libc::EPROTO),
+        })
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: It exists by the type invariants; identifiers hold a reference, so there is none.
+        unsafe { ib::rdma_destroy_event_channel(self.channel.as_ptr()) };
+    }
+}
+
+/// A connection on its way: an identifier of librdmacm, and its queue pair once it has one.
+///
+/// # Invariants
+///
+/// It is what librdmacm returned, and is destroyed in drop(), after its queue pair.
+#[derive(Debug)]
+pub struct Id {
+    id: NonNull<ib::rdma_cm_id>,
+    qp: Option<QueuePair>,
+    channel: Arc<Channel>,
+}
+
+// SAFETY: librdmacm is thread safe, and its objects belong to no thread.
+unsafe impl Send for Id {}
+
+impl Id {
+    /// `rdma_create_id`.
+    pub fn new(channel: &Arc<Channel>) -> Result<Self> {
+        let mut id = null_mut();
+        let (raw, tcp) = (channel.channel.as_ptr(), ib::rdma_port_space::RDMA_PS_TCP);
+        // SAFETY: The channel exists, and is kept as long as the identifier.
+        let ret = unsafe { ib::rdma_create_id(raw, &mut id, null_mut(), tcp) };
+        check("rdma_create_id", ret)?;
+        // INVARIANT: As returned.
+        Ok(Self {
+            id: made("rdma_create_id", id)?,
+            qp: None,
+            channel: channel.clone(),
+        })
+    }
+
+    /// `rdma_resolve_addr`, and its event.
+    pub fn resolve_addr(&self, addr: SocketAddr, timeout: Duration) -> Result<()> {
+        // SAFETY: Plain numbers, for which zero is a value.
+        let mut storage: libc::sockaddr_storage = unsafe { zeroed() };
+        match addr {
+            SocketAddr::V4(v4) => {
+                let sin = libc::sockaddr_in {
+                    sin_family: libc::AF_INET as u16,
+                    sin_port: v4.port().to_be(),
+                    sin_addr: libc::in_addr {
+                        s_addr: u32::from_ne_bytes(v4.ip().octets()),
+                    },
+                    sin_zero: [0; 8],
+                };
+                // SAFETY: The storage is large enough and aligned for any address.
+                unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(sin) };
+            }
+            SocketAddr::V6(v6) => {
+                let sin6 = libc::sockaddr_in6 {
+                    sin6_family: libc::AF_INET6 as u16,
+                    sin6_port: v6.port().to_be(),
+                    sin6_flowinfo: 0,
+                    sin6_addr: libc::in6_addr {
+                        s6_addr: v6.ip().octets(),
+                    },
+                    sin6_scope_id: v6.scope_id(),
+                };
+                // SAFETY: As above.
+                unsafe { (&raw mut storage).cast::<libc::sockaddr_in6>().write(sin6) };
+            }
+        }
+        let ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+        let dst = (&raw mut storage).cast();
+        // SAFETY: The identifier exists by the type invariants; the address is a valid one and is copied.
+        let ret = unsafe { ib::rdma_resolve_addr(self.id.as_ptr(), null_mut(), dst, ms) };
+        check("rdma_resolve_addr", ret)?;
+        let want = ib::rdma_cm_event_type::RDMA_CM_EVENT_ADDR_RESOLVED;
+        self.channel.expect(want, "rdma_resolve_addr", timeout)
+    }
+
+    /// `rdma_resolve_route`, and its event.
+    pub fn resolve_route(&self, timeout: Duration) -> Result<()> {
+        let ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: The identifier exists by the type invariants.
+        let ret = unsafe { ib::rdma_resolve_route(self.id.as_ptr(), ms) };
+        check("rdma_resolve_route", ret)?;
+        let want = ib::rdma_cm_event_type::RDMA_CM_EVENT_ROUTE_RESOLVED;
+        self.channel.expect(want, "rdma_resolve_route", timeout)
+    }
+
+    /// Makes the queue pair that [`Self::connect`] connects, of the context of `memory`, which has to be of
+    /// the device that the address was resolved to.
+    pub fn create_qp(&mut self, memory: &Arc<Memory>, cq: &Arc<VerbsCq>) -> Result<()> {
+        let qp = QueuePair::new(memory, cq, cq, (4, 4, 0))?;
+        self.modify(&qp, ib::ibv_qp_state::IBV_QPS_INIT)?;
+        self.qp = Some(qp);
+        Ok(())
+    }
+
+    /// Takes the queue pair to a state with the attributes that librdmacm has for it.
+    fn modify(&self, qp: &QueuePair, state: ib::ibv_qp_state::Type) -> Result<()> {
+        let mut attr = QueuePair::attr();
+        attr.qp_state = state;
+        let mut mask = 0;
+        // SAFETY: The identifier exists; both are ours to be written.
+        let ret = unsafe { ib::rdma_init_qp_attr(self.id.as_ptr(), &mut attr, &mut mask) };
+        check("rdma_init_qp_attr", ret)?;
+        qp.modify(&mut attr, mask)
+    }
+
+    /// `rdma_connect`, and its events, up to a queue pair in the state Rts.
+    pub fn connect(&self, timeout: Duration) -> Result<()> {
+        use ib::rdma_cm_event_type as event;
+        let qp = self.qp.as_ref();
+        let qp = qp.ok_or(Error::new("rdma_connect", libc::ENOTCONN))?;
+        // SAFETY: Plain numbers and a pointer, for which zero is a value.
+        let mut param: ib::rdma_conn_param = unsafe { zeroed() };
+        param.responder_resources = 1;
+        param.initiator_depth = 1;
+        param.retry_count = 6;
+        param.rnr_retry_count = 6;
+        param.qp_num = qp.qp_num();
+        // SAFETY: The identifier exists; the parameters are copied.
+        let ret = unsafe { ib::rdma_connect(self.id.as_ptr(), &mut param) };
+        check("rdma_connect", ret)?;
+        // The queue pair is the caller's: so are its states, and the last word of the handshake.
+        let response = event::RDMA_CM_EVENT_CONNECT_RESPONSE;
+        self.channel.expect(response, "rdma_connect", timeout)?;
+        self.modify(qp, ib::ibv_qp_state::IBV_QPS_RTR)?;
+        self.modify(qp, ib::ibv_qp_state::IBV_QPS_RTS)?;
+        // SAFETY: The identifier exists, and has a response.
+        check("rdma_establish", unsafe {
+            ib::rdma_establish(self.id.as_ptr())
+        })
+    }
+
+    /// Posts a signaled write of the first `len` bytes of its memory.
+    pub fn write(&self, remote: (u64, u32), len: u32) -> Result<()> {
+        let qp = self.qp.as_ref();
+        let qp = qp.ok_or(Error::new("ibv_post_send", libc::ENOTCONN))?;
+        let request = Request {
+            kind: Kind::Write { remote, imm: None },
+            wr_id: 0,
+            offset: 0,
+            len,
+            signaled: true,
+            inline: false,
+        };
+        qp.post(&mut super::Requests::default(), std::iter::once(request))
+    }
+
+    /// `rdma_disconnect`, and its event.
+    pub fn disconnect(&self, timeout: Duration) -> Result<()> {
+        // SAFETY: The identifier exists by the type invariants.
+        let ret = unsafe { ib::rdma_disconnect(self.id.as_ptr()) };
+        check("rdma_disconnect", ret)?;
+        if let Some(qp) = &self.qp {
+            qp.fail()?;
+        }
+        let want = ib::rdma_cm_event_type::RDMA_CM_EVENT_DISCONNECTED;
+        self.channel.expect(want, "rdma_disconnect", timeout)
+    }
+}
+
+impl Drop for Id {
+    fn drop(&mut self) {
+        drop(self.qp.take());
+        // SAFETY: It exists by the type invariants, all its events were acknowledged, and its queue pair
+        // is gone.
+        unsafe { ib::rdma_destroy_id(self.id.as_ptr()) };
+    }
+}

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The side that measures.
+
+use super::call::CallEnd;
+use super::config::{Amount, Backend, Config, Layout, Metric, Test, VERSION};
+use super::end::{Aborted, Control, DeviceOptions, End, Plan};
+use super::loops::{self, Measured, Task};
+use super::machine::Machine;
+use super::progress::Progress;
+use super::stats::{Latencies, Row, Throughput};
+use super::verbs::VerbsEnd;
+use super::wire::{Message, Wire, MAGIC};
+use super::{connect, register};
+use anyhow::{bail, ensure, Context, Result};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{channel, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How often the server hears that the client is alive, and the progress bar moves.
+const TICK: Duration = Duration::from_millis(200);
+
+/// What came out.
+pub struct Outcome {
+    pub rows: Vec<Row>,
+    pub server: Option<Machine>,
+    /// Why there are no more rows.
+    pub error: Option<anyhow::Error>,
+}
+
+/// Runs the whole measurement; rows that were finished before something failed are not lost.
+pub fn run(
+    config: &Config,
+    device: &DeviceOptions,
+    host: &str,
+    stop: &Arc<AtomicBool>,
+    progress: &Progress,
+) -> Outcome {
+    let mut outcome = Outcome {
+        rows: Vec::new(),
+        server: None,
+        error: None,
+    };
+    let result = if config.test == Test::Register {
+        register::run(config, device, stop, progress, &mut outcome.rows)
+    } else {
+        with_server(config, device, host, stop, progress, &mut outcome)
+    };
+    outcome.error = result.err();
+    outcome
+}
+
+fn dial(host: &str, config: &Config) -> Result<TcpStream> {
+    let addrs = host.to_socket_addrs();
+    let addrs: Vec<_> = addrs
+        .with_context(|| format!("{host}: no such host"))?
+        .collect();
+    let mut last = None;
+    for addr in &addrs {
+        match TcpStream::connect_timeout(addr, config.timeout().min(Duration::from_secs(10))) {
+            Ok(tcp) => return Ok(tcp),
+            Err(error) => last = Some(error),
+        }
+    }
+    match last {
+        Some(error) => Err(error).with_context(|| {
+            format!(
+                "nobody answers at {host}: start `ulp bench serve` there, or name its port with -p"
+            )
+        }),
+        None => bail!("{host}: no such host"),
+    }
+}
+
+fn with_server(
+    config: &Config,
+    device: &DeviceOptions,
+    host: &str,
+    stop: &Arc<AtomicBool>,
+    progress: &Progress,
+    outcome: &mut Outcome,
+) -> Result<()> {
+    let mut wire = Wire::new(dial(host, config)?, config.timeout())?;
+    wire.send(&Message::Hello {
+        magic: MAGIC.to_owned(),
+        version: VERSION,
+        config: Box::new(config.clone()),
+    })?;
+    match wire.receive()? {
+        Message::Welcome { version, machine } => {
+            ensure!(
+                version == VERSION,
+                "the server speaks version {version}, this is {VERSION}"
+            );
+            outcome.server = Some(*machine);
+        }
+        other => bail!("the server said {other:?}"),
+    }
+    if config.test == Test::Connect {
+        return connect::run(config, device, &mut wire, stop, progress, &mut outcome.rows);
+    }
+    for size in &config.sizes {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let row = match config.backend {
+            Backend::Call => row::<CallEnd>(config, device, *size, &mut wire, stop, progress),
+            Backend::Verbs => row::<VerbsEnd>(config, device, *size, &mut wire, stop, progress),
+        };
+        match row {
+            Ok(row) => outcome.rows.push(row),
+            Err(error) => {
+                let why = format!("{error:#}");
+                let _ = wire.send(&Message::Failed { why });
+                return Err(error);
+            }
+        }
+    }
+    let _ = wire.send(&Message::Bye);
+    Ok(())
+}
+
+/// One size.
+fn row<E: End>(
+    config: &Config,
+    device: &DeviceOptions,
+    size: u32,
+    wire: &mut Wire,
+    stop: &Arc<AtomicBool>,
+    progress: &Progress,
+) -> Result<Row> {
+    let control = Control::new(stop, config.timeout());
+    let layout = Layout::new(config, size);
+    let plan = Plan {
+        device,
+        config,
+        layout,
+        control: &control,
+    };
+    let task = |thread: usize| Task {
+        config,
+        layout,
+        control: &control,
+        thread: thread as u64,
+    };
+    let mut ends = Vec::new();
+    for thread in 0..config.threads as usize {
+        let mut end = E::new(&plan)?;
+        loops::prepare(&task(thread), &mut end, false)?;
+        ends.push(end);
+    }
+    wire.send(&Message::Row {
+        size,
+        ends: ends.iter().map(End::address).collect(),
+    })?;
+    let theirs = match wire.receive()? {
+        Message::Ready { ends } => ends,
+        other => bail!("the server said {other:?}"),
+    };
+    ensure!(
+        theirs.len() == ends.len(),
+        "the server has {} ends",
+        theirs.len()
+    );
+    for (end, peer) in ends.iter_mut().zip(&theirs) {
+        peer.check(config.qps, layout.bytes())?;
+        end.connect(peer)?;
+    }
+    progress.begin(config, size);
+    let (all, failure) = measure_all(&mut ends, &task, &control, wire, progress);
+    progress.end();
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    wire.send(&Message::Finish {
+        sent: all.iter().map(|m| m.sent.clone()).collect(),
+    })?;
+    let theirs = match wire.receive()? {
+        Message::Done { verified } => verified,
+        other => bail!("the server said {other:?}"),
+    };
+    sum_up(config, size, &all, theirs, control.stopped())
+}
+
+/// Runs the threads, and meanwhile listens to the server. What they measured, and the first failure
+/// that is a reason.
+fn measure_all<'a, E: End>(
+    ends: &mut [E],
+    task: &(dyn Fn(usize) -> Task<'a> + Sync),
+    control: &Control,
+    wire: &mut Wire,
+    progress: &Progress,
+) -> (Vec<Measured>, Option<anyhow::Error>) {
+    let (sender, results) = channel();
+    // Whoever is through it is let go with the others.
+    let gate = Mutex::new(());
+    let count = ends.len();
+    let mut all = Vec::new();
+    let mut failure: Option<anyhow::Error> = None;
+    let mut fail = |error: anyhow::Error| {
+        control.abort.store(true, Ordering::Relaxed);
+        if failure.as_ref().is_none_or(|e| e.is::<Aborted>()) {
+            failure = Some(error);
+        }
+    };
+    std::thread::scope(|scope| {
+        let closed = gate.lock();
+        for (thread, end) in ends.iter_mut().enumerate() {
+            let (sender, failed, gate) = (sender.clone(), sender.clone(), &gate);
+            // The name is what tracers tell it from the others by.
+            let named = std::thread::Builder::new().name("measure".to_owned());
+            let spawned = named.spawn_scoped(scope, move || {
+                drop(gate.lock());
+                let _ = sender.send((thread, loops::measure(&task(thread), end)));
+            });
+            if let Err(error) = spawned {
+                let _ = failed.send((thread, Err(error.into())));
+            }
+        }
+        drop(closed);
+        drop(sender);
+        let mut left = count;
+        while left != 0 {
+            match results.recv_timeout(TICK) {
+                Ok((thread, result)) => {
+                    left -= 1;
+                    match result {
+                        Ok(measured) => all.push((thread, measured)),
+                        Err(error) => fail(error),
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    fail(anyhow::anyhow!("a thread of the measurement ended early"));
+                    break;
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    progress.show(control.progress.load(Ordering::Relaxed));
+                    let said = wire
+                        .send(&Message::Alive)
+                        .and_then(|()| wire.receive_within(Duration::from_millis(1)));
+                    match said {
+                        Ok(None) => {}
+                        Ok(Some(other)) => fail(anyhow::anyhow!("the server said {other:?}")),
+                        Err(error) => fail(error),
+                    }
+                }
+            }
+        }
+    });
+    // A failure of a request may only be what the server's failure looks like from here.
+    if failure.is_some() {
+        if let Err(error) = wire.receive_within(TICK) {
+            if format!("{error:#}").contains("the peer failed") {
+                failure = Some(error);
+            }
+        }
+    }
+    all.sort_by_key(|(thread, _)| *thread);
+    (
+        all.into_iter().map(|(_, measured)| measured).collect(),
+        failure,
+    )
+}
+
+fn sum_up(
+    config: &Config,
+    size: u32,
+    all: &[Measured],
+    theirs: u64,
+    interrupted: bool,
+) -> Result<Row> {
+    let messages: u64 = all.iter().map(|m| m.messages).sum();
+    let elapsed = all.iter().map(|m| m.elapsed).max().unwrap_or_default();
+    let mut latencies = Latencies::new()?;
+    for measured in all {
+        if let Some(some) = &measured.latencies {
+            latencies.merge(some)?;
+        }
+    }
+    let mine: u64 = all.iter().map(|m| m.verified).sum();
+    let per_s = messages as f64 / elapsed.as_secs_f64().max(1e-9);
+    let peak: f64 = all.iter().map(|m| m.peak).sum();
+    let mib = |messages: f64| messages * f64::from(size) / f64::from(1 << 20);
+    let flow = config.metric != Metric::Latency;
+    Ok(Row {
+        test: config.test,
+        metric: config.metric,
+        backend: config.backend,
+        mode: config.mode,
+        step: None,
+        size,
+        iterations: messages,
+        elapsed_ns: elapsed.as_nanos() as u64,
+        verified: config.verify.then_some(mine + theirs),
+        interrupted,
+        latency_ns: latencies.sum_up(),
+        throughput: flow.then_some(Throughput {
+            peak_mib_s: mib(peak),
+            avg_mib_s: mib(per_s),
+            msg_rate_mpps: per_s / 1e6,
+            messages_per_s: per_s,
+        }),
+    })
+}
+
+/// Counts rounds of something that is done again and again.
+pub struct Rounds {
+    amount: Amount,
+    warmup: u64,
+    i: u64,
+    began: Option<Instant>,
+}
+
+impl Rounds {
+    pub fn new(config: &Config) -> Self {
+        Self {
+            amount: config.amount,
+            warmup: config.warmup,
+            i: 0,
+            began: None,
+        }
+    }
+
+    /// Whether there is another round; and whether it counts.
+    pub fn next(&mut self, stop: &AtomicBool) -> Option<bool> {
+        let counts = self.i >= self.warmup;
+        if counts && self.began.is_none() {
+            self.began = Some(Instant::now());
+        }
+        let over = match self.amount {
+            Amount::Iterations(n) => self.i >= n.saturating_add(self.warmup),
+            Amount::Millis(ms) => self
+                .began
+                .is_some_and(|began| began.elapsed() >= Duration::from_millis(ms)),
+        };
+        if over || stop.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.i += 1;
+        Some(counts)
+    }
+}
+
+/// The rows of something that has steps.
+pub struct Steps {
+    names: &'static [&'static str],
+    latencies: Vec<Latencies>,
+    began: Instant,
+    count: u64,
+}
+
+impl Steps {
+    pub fn new(names: &'static [&'static str]) -> Result<Self> {
+        Ok(Self {
+            names,
+            latencies: names
+                .iter()
+                .map(|_| Latencies::new())
+                .collect::<Result<_>>()?,
+            began: Instant::now(),
+            count: 0,
+        })
+    }
+
+    pub fn record(&mut self, times: &[Duration]) {
+        self.count += 1;
+        for (latencies, time) in self.latencies.iter_mut().zip(times) {
+            latencies.record(*time);
+        }
+    }
+
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub fn rows(&self, config: &Config, size: u32, interrupted: bool, rows: &mut Vec<Row>) {
+        for (name, latencies) in self.names.iter().zip(&self.latencies) {
+            rows.push(Row {
+                test: config.test,
+                metric: Metric::Latency,
+                backend: config.backend,
+                mode: config.mode,
+                step: Some((*name).to_owned()),
+                size,
+                iterations: self.count,
+                elapsed_ns: self.began.elapsed().as_nanos() as u64,
+                verified: None,
+                interrupted,
+                latency_ns: latencies.sum_up(),
+                throughput: None,
+            });
+        }
+    }
+}

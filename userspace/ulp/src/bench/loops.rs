@@ -1,0 +1,1028 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What is measured: the loops, over any back end.
+//!
+//! | | client | server | one number |
+//! |---|---|---|---|
+//! | write latency, polling | writes, spins on the last byte of its own buffer | the same | half a round trip |
+//! | write latency, by events | writes with immediate data, waits for a receive | the same | half a round trip |
+//! | send latency | sends, waits for a receive | the same | half a round trip |
+//! | read and atomic latency | posts one, waits for its completion | nothing | post to completion |
+//! | bandwidth, rate | posts lists, the last of each queue pair signaled | receives sends | messages by time |
+//!
+//! A round trip is from posting one message to posting the next. The peer needs no count: the client's
+//! last message says that it is the last. With verification each message has contents of its own, and
+//! the time that this takes is in the numbers.
+
+use super::config::{Amount, Config, Layout, Metric, Mode, Test};
+use super::end::{Control, Done, End, Kind, Op, Queue};
+use super::stats::Latencies;
+use anyhow::{bail, ensure, Result};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// The last byte of the last written message; others have 1 to 254.
+const LAST_MARK: u8 = 255;
+/// Immediate data of the last message.
+const LAST_IMM: u32 = 1;
+
+/// What one thread works with.
+#[derive(Clone, Copy, Debug)]
+pub struct Task<'a> {
+    pub config: &'a Config,
+    pub layout: Layout,
+    pub control: &'a Control,
+    /// From 0, the same at both ends.
+    pub thread: u64,
+}
+
+/// What one thread of the client measured.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    pub latencies: Option<Latencies>,
+    pub messages: u64,
+    pub elapsed: Duration,
+    /// Messages per second in the best tenth.
+    pub peak: f64,
+    /// Messages on each queue pair, the warm-up's included.
+    pub sent: Vec<u64>,
+    /// Of them, those that this side verified.
+    pub verified: u64,
+}
+
+/// When it is enough.
+struct Limit {
+    amount: Amount,
+    warmup: u64,
+    began: Option<Instant>,
+}
+
+impl Limit {
+    fn new(config: &Config) -> Self {
+        Self {
+            amount: config.amount,
+            warmup: config.warmup,
+            began: None,
+        }
+    }
+
+    /// Whether message number `i`, posted at `now`, is the last.
+    fn is_last(&mut self, i: u64, now: Instant, control: &Control) -> bool {
+        if control.stopped() {
+            return true;
+        }
+        match self.amount {
+            Amount::Iterations(n) => i + 1 >= n.saturating_add(self.warmup),
+            Amount::Millis(ms) => {
+                if i < self.warmup {
+                    return false;
+                }
+                let began = *self.began.get_or_insert(now);
+                now.duration_since(began) >= Duration::from_millis(ms)
+            }
+        }
+    }
+}
+
+/// Which of two directions: a message has other contents in each.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum From {
+    Client,
+    Server,
+}
+
+/// The word number `word` of a message.
+fn pattern(task: &Task<'_>, from: From, qp: u64, number: u64, word: u64) -> u64 {
+    // splitmix64 over where it is.
+    let mut z = ((from as u64) << 63) ^ (task.thread << 56) ^ (qp << 44);
+    z = (z ^ number)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .wrapping_add(word + 1);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The contents of a message.
+fn contents(task: &Task<'_>, from: From, qp: u64, number: u64, bytes: &mut [u8]) {
+    for (word, chunk) in bytes.chunks_mut(8).enumerate() {
+        let value = pattern(task, from, qp, number, word as u64).to_le_bytes();
+        for (to, from) in chunk.iter_mut().zip(value) {
+            *to = from;
+        }
+    }
+}
+
+/// Contents on their way in and out.
+struct Scratch {
+    want: Vec<u8>,
+    got: Vec<u8>,
+}
+
+impl Scratch {
+    fn new(task: &Task<'_>) -> Self {
+        let size = if task.config.verify {
+            task.layout.size as usize
+        } else {
+            0
+        };
+        Self {
+            want: vec![0; size],
+            got: vec![0; size],
+        }
+    }
+
+    /// Puts a message where it is sent from.
+    fn fill<E: End>(
+        &mut self,
+        task: &Task<'_>,
+        end: &E,
+        from: From,
+        (qp, number): (u64, u64),
+        at: u64,
+    ) -> Result<()> {
+        contents(task, from, qp, number, &mut self.want);
+        end.write(at, &self.want)
+    }
+
+    /// Looks at one that arrived, but for its last `but` bytes.
+    fn verify<E: End>(
+        &mut self,
+        task: &Task<'_>,
+        end: &E,
+        from: From,
+        (qp, number): (u64, u64),
+        at: u64,
+        but: usize,
+    ) -> Result<()> {
+        contents(task, from, qp, number, &mut self.want);
+        end.read(at, &mut self.got)?;
+        let len = self.want.len().saturating_sub(but);
+        let pairs = self.want.iter().zip(&self.got).take(len);
+        if let Some(bad) = pairs.clone().position(|(want, got)| want != got) {
+            let wrong = pairs.filter(|(want, got)| want != got).count();
+            bail!(
+                "message {number} on queue pair {qp} of thread {} arrived wrong: {wrong} of {len} bytes, \
+                 the first at {bad}",
+                task.thread
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Task<'_> {
+    fn inline(&self) -> bool {
+        self.layout.size <= self.config.inline
+    }
+
+    fn event(&self) -> bool {
+        self.config.mode == Mode::Event
+    }
+
+    fn is_latency(&self) -> bool {
+        self.config.metric == Metric::Latency
+    }
+
+    /// Whether both sides exchange messages by receives.
+    fn by_receives(&self) -> bool {
+        match self.config.test {
+            Test::Send => true,
+            Test::Write => self.is_latency() && self.event(),
+            _ => false,
+        }
+    }
+
+    fn progress(&self, messages: u64) {
+        self.control.progress.fetch_add(messages, Ordering::Relaxed);
+    }
+}
+
+/// Before the ends are connected: posts receives, puts in place what is read.
+pub fn prepare<E: End>(task: &Task<'_>, end: &mut E, server: bool) -> Result<()> {
+    let layout = &task.layout;
+    if task.by_receives() && (server || task.is_latency()) {
+        let receives = if task.is_latency() {
+            2
+        } else {
+            layout.rx_depth(task.config)
+        };
+        for qp in 0..task.config.qps.into() {
+            for number in 0..receives {
+                end.post(&[receive(task, qp, number)])?;
+            }
+        }
+    }
+    if server && task.config.verify && task.config.test == Test::Read {
+        let mut scratch = Scratch::new(task);
+        for qp in 0..task.config.qps.into() {
+            for slot in 0..layout.slots {
+                scratch.fill(task, end, From::Server, (qp, slot), layout.outbox(qp, slot))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn receive(task: &Task<'_>, qp: u64, number: u64) -> Op {
+    let at = task.layout.inbox(qp, number);
+    let mut op = Op::new(Kind::Recv, qp, at, 0, task.layout.size);
+    op.id = qp;
+    op
+}
+
+/// The server's part while the client measures; returns how many messages were verified.
+pub fn serve<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
+    match task.config.test {
+        Test::Write if task.is_latency() && !task.event() => write_pong(task, end),
+        Test::Write | Test::Send if task.is_latency() => message_pong(task, end),
+        Test::Send => receiver(task, end),
+        _ => Ok(0),
+    }
+}
+
+/// The server's part afterwards: looks at what has been written; returns how many were verified.
+pub fn inspect<E: End>(task: &Task<'_>, end: &E, sent: &[u64]) -> Result<u64> {
+    let config = task.config;
+    ensure!(
+        sent.len() == config.qps as usize,
+        "the client counts {} queue pairs",
+        sent.len()
+    );
+    if !config.verify || task.is_latency() && !config.test.is_atomic() {
+        return Ok(0);
+    }
+    let mut verified = 0;
+    let mut scratch = Scratch::new(task);
+    for (qp, sent) in (0_u64..).zip(sent) {
+        match config.test {
+            Test::Write => {
+                for number in sent.saturating_sub(task.layout.slots)..*sent {
+                    let at = task.layout.inbox(qp, number);
+                    scratch.verify(task, end, From::Client, (qp, number), at, 0)?;
+                    verified += 1;
+                }
+            }
+            Test::FetchAdd | Test::CmpSwap => {
+                let mut word = [0; 8];
+                end.read(task.layout.inbox(qp, 0), &mut word)?;
+                let value = u64::from_ne_bytes(word);
+                ensure!(
+                    value == *sent,
+                    "after {sent} atomic operations the number is {value}"
+                );
+                verified += 1;
+            }
+            _ => {}
+        }
+    }
+    Ok(verified)
+}
+
+/// The client's part.
+pub fn measure<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
+    if !task.is_latency() {
+        return Flow::new(task).run(end);
+    }
+    match task.config.test {
+        Test::Write if !task.event() => write_ping(task, end),
+        Test::Write | Test::Send => message_ping(task, end),
+        _ => one_by_one(task, end),
+    }
+}
+
+/// The mark of message number `i` that is not the last.
+fn mark(i: u64) -> u8 {
+    (i % 254) as u8 + 1
+}
+
+/// A side's own requests on their way, of those that are posted one by one.
+struct Outstanding {
+    signaled: u64,
+    every: u64,
+    depth: u64,
+    done: Vec<Done>,
+}
+
+impl Outstanding {
+    fn new(config: &Config) -> Self {
+        Self {
+            signaled: 0,
+            every: config.cq_mod.into(),
+            depth: config.depth.into(),
+            done: Vec::with_capacity(64),
+        }
+    }
+
+    /// Whether the next one, number `i`, is signaled; counts it.
+    fn next(&mut self, i: u64, last: bool) -> bool {
+        let signaled = (i + 1) % self.every == 0 || last;
+        self.signaled += u64::from(signaled);
+        signaled
+    }
+
+    /// Takes what is done.
+    fn reap<E: End>(&mut self, end: &mut E) -> Result<()> {
+        if self.signaled != 0 {
+            self.done.clear();
+            self.signaled -= end.reap(Queue::Send, &mut self.done)? as u64;
+        }
+        Ok(())
+    }
+
+    /// Waits until the next `every` requests fit, or until all is done.
+    fn make_room<E: End>(&mut self, task: &Task<'_>, end: &mut E, all: bool) -> Result<()> {
+        loop {
+            self.reap(end)?;
+            let full = (self.signaled + 1) * self.every > self.depth;
+            if !(self.signaled != 0 && (all || full)) {
+                return Ok(());
+            }
+            if task.event() {
+                end.post_and_wait(&[], Queue::Send, 1)?;
+            } else {
+                task.control.spin("the end of what was posted", || {
+                    self.done.clear();
+                    let n = end.reap(Queue::Send, &mut self.done)? as u64;
+                    self.signaled -= n;
+                    Ok(n != 0)
+                })?;
+            }
+        }
+    }
+}
+
+/// Writes, and spins until the peer has written back. One slot is enough.
+fn write_ping<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
+    let mut latencies = Latencies::new()?;
+    let mut limit = Limit::new(task.config);
+    let began = Instant::now();
+    let mut posted = began;
+    let mut i = 0;
+    let mut side = WriteSide::new(task, From::Client);
+    loop {
+        let last = limit.is_last(i, posted, task.control);
+        let mark = if last { LAST_MARK } else { mark(i) };
+        side.write(task, end, i, mark)?;
+        side.arrival(task, end, i, |got| got == mark)?;
+        side.outstanding.make_room(task, end, false)?;
+        let now = Instant::now();
+        if i >= task.config.warmup {
+            latencies.record(now.duration_since(posted) / 2);
+        }
+        posted = now;
+        i += 1;
+        if i % 64 == 0 {
+            task.progress(64);
+        }
+        if last {
+            break;
+        }
+    }
+    side.outstanding.make_room(task, end, true)?;
+    Ok(of_latencies(task, latencies, i, began.elapsed()))
+}
+
+fn write_pong<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
+    let mut side = WriteSide::new(task, From::Server);
+    for i in 0.. {
+        let want = mark(i);
+        let got = side.arrival(task, end, i, |got| got == want || got == LAST_MARK)?;
+        side.write(task, end, i, got)?;
+        side.outstanding.make_room(task, end, false)?;
+        if got == LAST_MARK {
+            side.outstanding.make_room(task, end, true)?;
+            return Ok(side.verified);
+        }
+    }
+    Ok(0)
+}
+
+/// One side of an exchange of writes.
+struct WriteSide {
+    from: From,
+    to: From,
+    scratch: Scratch,
+    outstanding: Outstanding,
+    verified: u64,
+}
+
+impl WriteSide {
+    fn new(task: &Task<'_>, from: From) -> Self {
+        Self {
+            from,
+            to: if from == From::Client {
+                From::Server
+            } else {
+                From::Client
+            },
+            scratch: Scratch::new(task),
+            outstanding: Outstanding::new(task.config),
+            verified: 0,
+        }
+    }
+
+    fn write<E: End>(&mut self, task: &Task<'_>, end: &mut E, i: u64, mark: u8) -> Result<()> {
+        let layout = &task.layout;
+        let (inbox, outbox) = (layout.inbox(0, 0), layout.outbox(0, 0));
+        if task.config.verify {
+            self.scratch.fill(task, end, self.from, (0, i), outbox)?;
+        }
+        end.store(outbox + u64::from(layout.size) - 1, mark)?;
+        let mut op = Op::new(Kind::Write, 0, outbox, inbox, layout.size);
+        op.inline = task.inline();
+        op.signaled = self.outstanding.next(i, mark == LAST_MARK);
+        end.post(&[op])
+    }
+
+    /// Spins until the peer's message is there; its mark.
+    fn arrival<E: End>(
+        &mut self,
+        task: &Task<'_>,
+        end: &mut E,
+        i: u64,
+        expected: impl Fn(u8) -> bool,
+    ) -> Result<u8> {
+        let inbox = task.layout.inbox(0, 0);
+        let at = inbox + u64::from(task.layout.size) - 1;
+        let mut got = 0;
+        task.control.spin("the peer's message", || {
+            got = end.load(at)?;
+            Ok(expected(got))
+        })?;
+        if task.config.verify {
+            self.scratch.verify(task, end, self.to, (0, i), inbox, 1)?;
+            self.verified += 1;
+        }
+        Ok(got)
+    }
+}
+
+/// One side of an exchange of messages that a receive takes: sends, or writes with immediate data.
+struct MessageSide {
+    from: From,
+    to: From,
+    scratch: Scratch,
+    outstanding: Outstanding,
+    done: Vec<Done>,
+    verified: u64,
+}
+
+impl MessageSide {
+    fn new(task: &Task<'_>, from: From) -> Self {
+        Self {
+            from,
+            to: if from == From::Client {
+                From::Server
+            } else {
+                From::Client
+            },
+            scratch: Scratch::new(task),
+            outstanding: Outstanding::new(task.config),
+            done: Vec::with_capacity(64),
+            verified: 0,
+        }
+    }
+
+    /// Message number `i`, and the receive for the one after the next.
+    fn ops<E: End>(&mut self, task: &Task<'_>, end: &E, i: u64, last: bool) -> Result<[Op; 2]> {
+        let layout = &task.layout;
+        let (inbox, outbox) = (layout.inbox(0, i), layout.outbox(0, i));
+        if task.config.verify {
+            self.scratch.fill(task, end, self.from, (0, i), outbox)?;
+        }
+        let is_write = task.config.test == Test::Write;
+        let kind = if is_write { Kind::Write } else { Kind::Send };
+        let mut op = Op::new(kind, 0, outbox, inbox, layout.size);
+        op.inline = task.inline();
+        op.signaled = self.outstanding.next(i, last);
+        op.imm = match (last, is_write) {
+            (true, _) => Some(LAST_IMM),
+            (false, true) => Some(0),
+            (false, false) => None,
+        };
+        Ok([receive(task, 0, i + 2), op])
+    }
+
+    /// Waits for the peer's message number `i`, after posting `ops`; whether it is the last.
+    fn exchange<E: End>(
+        &mut self,
+        task: &Task<'_>,
+        end: &mut E,
+        i: u64,
+        ops: &[Op],
+    ) -> Result<bool> {
+        self.done.clear();
+        if task.event() {
+            end.post_and_wait(ops, Queue::Recv, 1)?;
+            while end.reap(Queue::Recv, &mut self.done)? == 0 {
+                end.post_and_wait(&[], Queue::Recv, 1)?;
+            }
+        } else {
+            if !ops.is_empty() {
+                end.post(ops)?;
+            }
+            let done = &mut self.done;
+            task.control.spin("the peer's message", || {
+                Ok(end.reap(Queue::Recv, done)? != 0)
+            })?;
+        }
+        let [done] = self.done.as_slice() else {
+            bail!("{} messages where one was due", self.done.len());
+        };
+        if task.config.verify {
+            let at = task.layout.inbox(0, i);
+            self.scratch.verify(task, end, self.to, (0, i), at, 0)?;
+            self.verified += 1;
+        }
+        Ok(done.imm == Some(LAST_IMM))
+    }
+}
+
+fn message_ping<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
+    let mut latencies = Latencies::new()?;
+    let mut limit = Limit::new(task.config);
+    let began = Instant::now();
+    let mut posted = began;
+    let mut i = 0;
+    let mut side = MessageSide::new(task, From::Client);
+    loop {
+        let last = limit.is_last(i, posted, task.control);
+        let ops = side.ops(task, end, i, last)?;
+        side.exchange(task, end, i, &ops)?;
+        side.outstanding.make_room(task, end, false)?;
+        let now = Instant::now();
+        if i >= task.config.warmup {
+            latencies.record(now.duration_since(posted) / 2);
+        }
+        posted = now;
+        i += 1;
+        if i % 64 == 0 {
+            task.progress(64);
+        }
+        if last {
+            break;
+        }
+    }
+    side.outstanding.make_room(task, end, true)?;
+    Ok(of_latencies(task, latencies, i, began.elapsed()))
+}
+
+fn message_pong<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
+    let mut side = MessageSide::new(task, From::Server);
+    let mut last = side.exchange(task, end, 0, &[])?;
+    for i in 0.. {
+        let ops = side.ops(task, end, i, last)?;
+        if last {
+            end.post(&ops)?;
+            side.outstanding.make_room(task, end, true)?;
+            return Ok(side.verified);
+        }
+        // One call: the answer, and the sleep for the next message.
+        last = side.exchange(task, end, i + 1, &ops)?;
+        side.outstanding.make_room(task, end, false)?;
+    }
+    Ok(0)
+}
+
+fn of_latencies(
+    task: &Task<'_>,
+    latencies: Latencies,
+    messages: u64,
+    elapsed: Duration,
+) -> Measured {
+    Measured {
+        latencies: Some(latencies),
+        messages: messages.saturating_sub(task.config.warmup),
+        elapsed,
+        peak: 0.0,
+        sent: vec![messages],
+        // Every answer was looked at.
+        verified: if task.config.verify { messages } else { 0 },
+    }
+}
+
+/// The request number `number` of a queue pair, as reads and writes and atomics go.
+fn request(task: &Task<'_>, qp: u64, number: u64) -> Op {
+    let layout = &task.layout;
+    let (inbox, outbox) = (layout.inbox(qp, number), layout.outbox(qp, number));
+    let size = layout.size;
+    match task.config.test {
+        Test::Read => Op::new(Kind::Read, qp, inbox, outbox, size),
+        Test::Send => Op::new(Kind::Send, qp, outbox, 0, size),
+        Test::FetchAdd | Test::CmpSwap => {
+            // Results have slots, what they are of is one number per queue pair.
+            let add = task.config.test == Test::FetchAdd;
+            let kind = if add { Kind::FetchAdd } else { Kind::CmpSwap };
+            let mut op = Op::new(kind, qp, inbox, layout.inbox(qp, 0), 8);
+            op.args = if add { (1, 0) } else { (number, number + 1) };
+            op
+        }
+        _ => {
+            let mut op = Op::new(Kind::Write, qp, outbox, inbox, size);
+            op.inline = task.inline();
+            op
+        }
+    }
+}
+
+/// Before a request is posted, where contents count.
+fn dress<E: End>(
+    task: &Task<'_>,
+    end: &E,
+    scratch: &mut Scratch,
+    qp: u64,
+    number: u64,
+) -> Result<()> {
+    let layout = &task.layout;
+    match task.config.test {
+        Test::Write | Test::Send => {
+            let at = layout.outbox(qp, number);
+            scratch.fill(task, end, From::Client, (qp, number), at)
+        }
+        // What was there before is not to be taken for what is read.
+        _ => scratch.fill(
+            task,
+            end,
+            From::Client,
+            (qp, number),
+            layout.inbox(qp, number),
+        ),
+    }
+}
+
+/// After it is done; whether there was something to look at.
+fn look<E: End>(
+    task: &Task<'_>,
+    end: &E,
+    scratch: &mut Scratch,
+    qp: u64,
+    number: u64,
+) -> Result<bool> {
+    let at = task.layout.inbox(qp, number);
+    match task.config.test {
+        Test::Read => {
+            let slot = number % task.layout.slots;
+            scratch.verify(task, end, From::Server, (qp, slot), at, 0)?;
+            Ok(true)
+        }
+        Test::FetchAdd | Test::CmpSwap => {
+            let mut word = [0; 8];
+            end.read(at, &mut word)?;
+            let value = u64::from_ne_bytes(word);
+            ensure!(value == number, "atomic operation {number} found {value}");
+            Ok(true)
+        }
+        _ => Ok(false),
+    }
+}
+
+/// Posts one, waits for its completion.
+fn one_by_one<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
+    let mut latencies = Latencies::new()?;
+    let mut limit = Limit::new(task.config);
+    let mut scratch = Scratch::new(task);
+    let mut done = Vec::with_capacity(64);
+    let began = Instant::now();
+    let mut i = 0;
+    let mut verified = 0;
+    loop {
+        let op = request(task, 0, i);
+        if task.config.verify {
+            dress(task, end, &mut scratch, 0, i)?;
+        }
+        let posted = Instant::now();
+        let last = limit.is_last(i, posted, task.control);
+        done.clear();
+        if task.event() {
+            end.post_and_wait(&[op], Queue::Send, 1)?;
+            while end.reap(Queue::Send, &mut done)? == 0 {
+                end.post_and_wait(&[], Queue::Send, 1)?;
+            }
+        } else {
+            end.post(&[op])?;
+            let done = &mut done;
+            task.control
+                .spin("the completion", || Ok(end.reap(Queue::Send, done)? != 0))?;
+        }
+        let took = posted.elapsed();
+        if i >= task.config.warmup {
+            latencies.record(took);
+        }
+        if task.config.verify && look(task, end, &mut scratch, 0, i)? {
+            verified += 1;
+        }
+        i += 1;
+        if i % 64 == 0 {
+            task.progress(64);
+        }
+        if last {
+            break;
+        }
+    }
+    let mut measured = of_latencies(task, latencies, i, began.elapsed());
+    measured.verified = verified;
+    Ok(measured)
+}
+
+/// Many in flight.
+struct Flow<'a> {
+    task: &'a Task<'a>,
+    depth: u64,
+    /// Per queue pair: posted, in flight, done.
+    posted: Vec<u64>,
+    flying: Vec<u64>,
+    done: Vec<u64>,
+    /// The queue pair whose turn it is.
+    turn: usize,
+    /// Signaled requests in flight.
+    signals: u64,
+    ops: Vec<Op>,
+    reaped: Vec<Done>,
+    scratch: Scratch,
+    verified: u64,
+}
+
+/// The best part of a run.
+struct Peak {
+    slice: u64,
+    time: Duration,
+    began: Instant,
+    messages: u64,
+    best: f64,
+}
+
+impl Peak {
+    fn new(amount: Amount, list: u64, began: Instant) -> Self {
+        let (slice, time) = match amount {
+            Amount::Iterations(n) => ((n / 10).max(list).max(1), Duration::ZERO),
+            Amount::Millis(ms) => (list.max(1), Duration::from_millis(ms) / 10),
+        };
+        Self {
+            slice,
+            time,
+            began,
+            messages: 0,
+            best: 0.0,
+        }
+    }
+
+    fn add(&mut self, messages: u64) {
+        self.messages += messages;
+        if self.messages >= self.slice {
+            let now = Instant::now();
+            let took = now.duration_since(self.began);
+            if took >= self.time && !took.is_zero() {
+                self.best = self.best.max(self.messages as f64 / took.as_secs_f64());
+                (self.began, self.messages) = (now, 0);
+            }
+        }
+    }
+}
+
+impl<'a> Flow<'a> {
+    fn new(task: &'a Task<'a>) -> Self {
+        let qps = task.config.qps as usize;
+        Self {
+            task,
+            depth: task.layout.depth(task.config),
+            posted: vec![0; qps],
+            flying: vec![0; qps],
+            done: vec![0; qps],
+            turn: 0,
+            signals: 0,
+            ops: Vec::with_capacity(task.config.list as usize),
+            reaped: Vec::with_capacity(256),
+            scratch: Scratch::new(task),
+            verified: 0,
+        }
+    }
+
+    /// How a list of `n` is shared out: queue pair and number of requests, beginning with the one whose
+    /// turn it is.
+    fn shares(&self, n: u64) -> impl Iterator<Item = (usize, u64)> + use<> {
+        let (qps, turn) = (self.flying.len(), self.turn);
+        let (each, more) = (n / qps as u64, n % qps as u64);
+        (0..qps)
+            .map(move |i| ((turn + i) % qps, each + u64::from((i as u64) < more)))
+            .filter(|(_, share)| *share != 0)
+    }
+
+    fn fits(&self, n: u64) -> bool {
+        self.shares(n)
+            .all(|(qp, share)| self.flying.get(qp).is_some_and(|f| f + share <= self.depth))
+    }
+
+    /// Makes the requests of a list of `n`.
+    fn fill<E: End>(&mut self, end: &E, n: u64) -> Result<()> {
+        let task = self.task;
+        self.ops.clear();
+        for (qp, share) in self.shares(n) {
+            let (Some(posted), Some(flying)) = (self.posted.get_mut(qp), self.flying.get_mut(qp))
+            else {
+                continue;
+            };
+            for i in 1..=share {
+                if task.config.verify {
+                    dress(task, end, &mut self.scratch, qp as u64, *posted)?;
+                }
+                let mut op = request(task, qp as u64, *posted);
+                op.signaled = i == share;
+                op.id = ((qp as u64) << 32) | share;
+                self.ops.push(op);
+                *posted += 1;
+            }
+            *flying += share;
+            self.signals += 1;
+        }
+        let qps = self.flying.len();
+        self.turn = (self.turn + (n as usize % qps)) % qps;
+        Ok(())
+    }
+
+    /// Takes what is done; how many messages these were.
+    fn reap<E: End>(&mut self, end: &mut E) -> Result<u64> {
+        self.reaped.clear();
+        end.reap(Queue::Send, &mut self.reaped)?;
+        let mut messages = 0;
+        for done in &self.reaped {
+            let (qp, share) = ((done.id >> 32) as usize, done.id & 0xffff_ffff);
+            let (Some(flying), Some(count)) = (self.flying.get_mut(qp), self.done.get_mut(qp))
+            else {
+                bail!("a completion of no queue pair");
+            };
+            ensure!(*flying >= share, "more completions than requests");
+            *flying -= share;
+            self.signals -= 1;
+            if self.task.config.verify {
+                for number in *count..*count + share {
+                    let (task, scratch) = (self.task, &mut self.scratch);
+                    self.verified += u64::from(look(task, end, scratch, qp as u64, number)?);
+                }
+            }
+            *count += share;
+            messages += share;
+        }
+        self.task.progress(messages);
+        Ok(messages)
+    }
+
+    /// Sleeps or looks until there is something to reap; in one call with what `fill` made, if `post`.
+    fn wait<E: End>(&mut self, end: &mut E, post: bool, min: u64) -> Result<u64> {
+        if self.task.event() {
+            let ops = if post { self.ops.as_slice() } else { &[] };
+            let min = min.clamp(1, self.signals.max(1)) as u32;
+            end.post_and_wait(ops, Queue::Send, min)?;
+            return self.reap(end);
+        }
+        if post {
+            end.post(&self.ops)?;
+        }
+        let mut messages = 0;
+        let control = self.task.control;
+        control.spin("a completion", || {
+            messages = self.reap(end)?;
+            Ok(messages != 0)
+        })?;
+        Ok(messages)
+    }
+
+    /// Posts lists until it is enough, and waits for the end of all.
+    fn phase<E: End>(&mut self, end: &mut E, amount: Amount, peak: &mut Peak) -> Result<u64> {
+        let began = Instant::now();
+        let list = u64::from(self.task.config.list).min(self.depth * self.flying.len() as u64);
+        // Completions that a list makes.
+        let each = self.shares(list).count() as u64;
+        let mut total = 0;
+        loop {
+            let n = match amount {
+                _ if self.task.control.stopped() => 0,
+                Amount::Iterations(all) => list.min(all - total),
+                Amount::Millis(ms) if began.elapsed() < Duration::from_millis(ms) => list,
+                Amount::Millis(_) => 0,
+            };
+            if n == 0 {
+                break;
+            }
+            while !self.fits(n) {
+                let done = self.wait(end, false, each)?;
+                peak.add(done);
+            }
+            self.fill(end, n)?;
+            total += n;
+            let done = if self.task.event() && !self.fits(list) {
+                self.wait(end, true, each)?
+            } else {
+                end.post(&self.ops)?;
+                self.reap(end)?
+            };
+            peak.add(done);
+        }
+        while self.signals != 0 {
+            let done = self.wait(end, false, self.signals)?;
+            peak.add(done);
+        }
+        Ok(total)
+    }
+
+    fn run<E: End>(mut self, end: &mut E) -> Result<Measured> {
+        let config = self.task.config;
+        let mut peak = Peak::new(config.amount, config.list.into(), Instant::now());
+        if config.warmup != 0 {
+            self.phase(end, Amount::Iterations(config.warmup), &mut peak)?;
+        }
+        let began = Instant::now();
+        peak = Peak::new(config.amount, config.list.into(), began);
+        let messages = self.phase(end, config.amount, &mut peak)?;
+        let elapsed = began.elapsed();
+        if config.test == Test::Send {
+            self.farewell(end)?;
+        }
+        let average = messages as f64 / elapsed.as_secs_f64().max(1e-9);
+        Ok(Measured {
+            latencies: None,
+            messages,
+            elapsed,
+            peak: peak.best.max(average),
+            sent: self.posted,
+            verified: self.verified,
+        })
+    }
+
+    /// Tells the receiver of each queue pair that this was all.
+    fn farewell<E: End>(&mut self, end: &mut E) -> Result<()> {
+        for qp in 0..self.flying.len() {
+            let number = self.posted.get(qp).copied().unwrap_or(0);
+            let mut op = request(self.task, qp as u64, number);
+            op.imm = Some(LAST_IMM);
+            op.id = (qp as u64) << 32;
+            self.signals += 1;
+            end.post(&[op])?;
+        }
+        while self.signals != 0 {
+            if self.task.event() {
+                let n = self.signals as u32;
+                end.post_and_wait(&[], Queue::Send, n)?;
+            }
+            self.reap(end)?;
+            self.task.control.check()?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes sends until each queue pair had its last.
+fn receiver<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
+    let qps = task.config.qps as usize;
+    let mut received = vec![0_u64; qps];
+    let mut left = qps;
+    let mut verified = 0;
+    let mut scratch = Scratch::new(task);
+    let mut done = Vec::with_capacity(256);
+    let mut again = Vec::with_capacity(256);
+    let rx_depth = task.layout.rx_depth(task.config);
+    // Where it is known how many are to come, one wakes up for a whole list.
+    let total = task.config.messages();
+    let mut so_far = 0;
+    while left != 0 {
+        let list = u64::from(task.config.list).min(rx_depth);
+        let min = match total {
+            Some(total) if so_far + list <= total => list,
+            _ => 1,
+        };
+        done.clear();
+        if task.event() {
+            let min = min.clamp(1, rx_depth.div_ceil(2)) as u32;
+            end.post_and_wait(&again, Queue::Recv, min)?;
+        } else if !again.is_empty() {
+            end.post(&again)?;
+        }
+        again.clear();
+        if task.event() {
+            end.reap(Queue::Recv, &mut done)?;
+        } else {
+            let done = &mut done;
+            task.control.spin("the peer's messages", || {
+                Ok(end.reap(Queue::Recv, done)? != 0)
+            })?;
+        }
+        for one in &done {
+            let Some(number) = received.get_mut(one.id as usize) else {
+                bail!("a completion of no queue pair");
+            };
+            if one.imm == Some(LAST_IMM) {
+                left -= 1;
+                continue;
+            }
+            if task.config.verify {
+                let at = task.layout.inbox(one.id, *number);
+                scratch.verify(task, end, From::Client, (one.id, *number), at, 0)?;
+                verified += 1;
+            }
+            again.push(receive(task, one.id, *number + rx_depth));
+            *number += 1;
+            so_far += 1;
+        }
+    }
+    Ok(verified)
+}

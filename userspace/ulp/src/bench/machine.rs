@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Where it was measured.
+
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+use std::fs;
+
+/// A machine, as it is written down with the results.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    pub host: String,
+    pub kernel: String,
+    pub cpu: String,
+    pub cpus: usize,
+    /// Whether it runs under a hypervisor or an emulator.
+    pub virtual_machine: bool,
+    /// The build of the module, where it is loaded.
+    pub module: Option<String>,
+    /// Version of this program.
+    pub tool: String,
+    /// What the clock of the kernel is.
+    pub clocksource: String,
+}
+
+/// The first line of a file, or nothing.
+fn line(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.lines().next()?.trim().to_owned()).filter(|s| !s.is_empty())
+}
+
+/// What the kernel says of the module: its version where it has one, else its build id.
+fn module() -> Option<String> {
+    const DIR: &str = "/sys/module/rust_ulp";
+    if !fs::exists(DIR).unwrap_or(false) {
+        return None;
+    }
+    // An ELF note: a header of 12 bytes, the name "GNU", and the id.
+    let note = fs::read(format!("{DIR}/notes/.note.gnu.build-id")).unwrap_or_default();
+    let mut id = String::new();
+    for byte in note.iter().skip(16) {
+        let _ = write!(id, "{byte:02x}");
+    }
+    let id = (!id.is_empty()).then(|| format!("build id {id}"));
+    let version = line(&format!("{DIR}/version"));
+    Some(version.or(id).unwrap_or_else(|| "loaded".to_owned()))
+}
+
+impl Machine {
+    pub fn here() -> Self {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let field = |name: &str| {
+            let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        };
+        let uname = nix::sys::utsname::uname().ok();
+        let text = |s: &std::ffi::OsStr| s.to_string_lossy().into_owned();
+        Self {
+            host: uname
+                .as_ref()
+                .map(|u| text(u.nodename()))
+                .unwrap_or_default(),
+            kernel: uname
+                .as_ref()
+                .map(|u| text(u.release()))
+                .unwrap_or_default(),
+            cpu: field("model name").unwrap_or_default(),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            virtual_machine: field("flags")
+                .is_some_and(|f| f.split(' ').any(|f| f == "hypervisor")),
+            module: module(),
+            tool: env!("CARGO_PKG_VERSION").to_owned(),
+            clocksource: line("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+                .unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What it takes to make memory reachable for peers, and to take that back. Needs no server.
+//!
+//! /dev/rust_ulp allocates the memory (allocate, map), grants it, revokes the grant, and frees it;
+//! libibverbs maps anonymous pages that are present, registers, deregisters and unmaps them.
+
+use super::call;
+use super::client::{Rounds, Steps};
+use super::config::{Backend, Config};
+use super::end::DeviceOptions;
+use super::progress::Progress;
+use super::stats::Row;
+use super::verbs;
+use anyhow::Result;
+use rust_ulp::Access;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use ulp_verbs::RegisteredOnce;
+
+const STEPS: &[&str] = &["allocate", "register", "deregister", "free", "total"];
+
+pub fn run(
+    config: &Config,
+    device: &DeviceOptions,
+    stop: &Arc<AtomicBool>,
+    progress: &Progress,
+    rows: &mut Vec<Row>,
+) -> Result<()> {
+    match config.backend {
+        Backend::Call => {
+            let (device, _) = call::open(device)?;
+            let pd = device.alloc_pd()?;
+            let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+            sizes(config, stop, progress, rows, |size| {
+                let mut times = Times::begin();
+                let buffer = pd.alloc_buffer(size)?;
+                times.step();
+                let grant = buffer.grant(.., access)?;
+                times.step();
+                grant.revoke()?;
+                drop(grant);
+                times.step();
+                drop(buffer);
+                Ok(times.end())
+            })
+        }
+        Backend::Verbs => {
+            let context = verbs::open(device)?.context;
+            sizes(config, stop, progress, rows, |size| {
+                let mut times = Times::begin();
+                let mut memory = RegisteredOnce::new(&context, size)?;
+                times.step();
+                memory.register()?;
+                times.step();
+                memory.deregister()?;
+                times.step();
+                drop(memory);
+                Ok(times.end())
+            })
+        }
+    }
+}
+
+struct Times {
+    start: Instant,
+    last: Instant,
+    times: Vec<Duration>,
+}
+
+impl Times {
+    fn begin() -> Self {
+        let times = Vec::with_capacity(STEPS.len());
+        let start = Instant::now();
+        Self {
+            start,
+            last: start,
+            times,
+        }
+    }
+
+    fn step(&mut self) {
+        let now = Instant::now();
+        self.times.push(now.duration_since(self.last));
+        self.last = now;
+    }
+
+    fn end(mut self) -> Vec<Duration> {
+        self.step();
+        self.times.push(self.last.duration_since(self.start));
+        self.times
+    }
+}
+
+fn sizes(
+    config: &Config,
+    stop: &Arc<AtomicBool>,
+    progress: &Progress,
+    rows: &mut Vec<Row>,
+    mut one: impl FnMut(usize) -> Result<Vec<Duration>>,
+) -> Result<()> {
+    for size in &config.sizes {
+        let mut steps = Steps::new(STEPS)?;
+        let mut rounds = Rounds::new(config);
+        progress.begin(config, *size);
+        while let Some(counts) = rounds.next(stop) {
+            let times = one(*size as usize)?;
+            if counts {
+                steps.record(&times);
+            }
+            if steps.count() % 64 == 0 {
+                progress.show(steps.count());
+            }
+        }
+        progress.end();
+        if steps.count() != 0 {
+            steps.rows(config, *size, stop.load(Ordering::Relaxed), rows);
+        }
+    }
+    Ok(())
+}

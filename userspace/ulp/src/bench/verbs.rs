@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! libibverbs: a list per queue pair by `ibv_post_send`, sleeping by `ibv_get_cq_event`.
+
+use super::end::{Aborted, Control, DeviceOptions, Done, End, Kind, Op, Plan, Queue};
+use super::wire::{EndAddress, QpAddress};
+use anyhow::{bail, ensure, Context as _, Result};
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use ulp_verbs::{Context, Memory, Peer, QueuePair, Request, Requests, VerbsCq};
+
+/// A device with the port and GID that queue pairs use.
+pub struct Chosen {
+    pub context: Arc<Context>,
+    pub port: u8,
+    gid_index: u8,
+    gid: [u8; 16],
+    lid: u16,
+    mtu: u8,
+}
+
+/// Addresses of this machine, in this network namespace.
+fn own_addresses() -> Vec<Ipv6Addr> {
+    let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    all.filter_map(|interface| {
+        let addr = interface.address?;
+        match addr.as_sockaddr_in() {
+            Some(v4) => Some(v4.ip().to_ipv6_mapped()),
+            None => Some(addr.as_sockaddr_in6()?.ip()),
+        }
+    })
+    .collect()
+}
+
+/// The best entry of a GID table for this network namespace, as the module would choose: RoCE v2 of an
+/// address that is its own, IPv4 rather than IPv6, link-local last.
+fn best_gid(context: &Context, port: u8, gids: u32) -> Option<(u8, [u8; 16])> {
+    let own = own_addresses();
+    let rank = |gid: [u8; 16]| {
+        let ip = Ipv6Addr::from(gid);
+        match (ip.to_canonical(), ip.segments()) {
+            _ if !own.contains(&ip) => None,
+            (IpAddr::V4(_), _) => Some(0),
+            (_, [0xfe80, ..]) => Some(2),
+            _ => Some(1),
+        }
+    };
+    (0..gids.min(256))
+        .filter_map(|index| {
+            let entry = context.gid(port, index).ok().filter(|e| e.roce_v2)?;
+            Some((rank(entry.gid)?, u8::try_from(index).ok()?, entry.gid))
+        })
+        .min_by_key(|(rank, index, _)| (*rank, *index))
+        .map(|(_, index, gid)| (index, gid))
+}
+
+/// Opens a device: the one that is named, or the first that has a port which can be used.
+pub fn open(options: &DeviceOptions) -> Result<Chosen> {
+    let names = match &options.name {
+        Some(name) => vec![name.clone()],
+        None => ulp_verbs::device_names()?,
+    };
+    let mut tried = Vec::new();
+    for name in &names {
+        match open_named(name, options) {
+            Ok(chosen) => return Ok(chosen),
+            Err(error) => tried.push(format!("{name}: {error:#}")),
+        }
+    }
+    match tried.is_empty() {
+        true => {
+            bail!("libibverbs sees no device: load its driver (rdma link add ... type rxe ...)")
+        }
+        false => bail!("no device that libibverbs can use: {}", tried.join("; ")),
+    }
+}
+
+fn open_named(name: &str, options: &DeviceOptions) -> Result<Chosen> {
+    let context = Context::open(name)?;
+    let port = options.port.unwrap_or(1);
+    let attr = context.port(port)?;
+    ensure!(attr.active, "port {port} is down");
+    let (gid_index, gid) = match options.gid_index {
+        Some(index) => (index, context.gid(port, index.into())?.gid),
+        None if attr.ethernet => best_gid(&context, port, attr.gids)
+            .context("no RoCE v2 GID of an address of this network namespace")?,
+        None => (0, [0; 16]),
+    };
+    Ok(Chosen {
+        context,
+        port,
+        gid_index,
+        gid,
+        lid: attr.lid,
+        mtu: attr.mtu,
+    })
+}
+
+/// `enum ibv_mtu` of so many bytes, and back.
+fn mtu_code(bytes: u32) -> u8 {
+    (1..=5)
+        .rev()
+        .find(|code| mtu_bytes(*code) <= bytes)
+        .unwrap_or(1)
+}
+
+fn mtu_bytes(code: u8) -> u32 {
+    128 << code.clamp(1, 5)
+}
+
+/// Reads and atomics at a time: what the crate takes as well.
+const RD_ATOMIC: u8 = 16;
+
+/// Ends sleeps in libibverbs, which have no deadline, by letting the queue pairs fail: a thread that
+/// looks at the run ten times a second.
+struct Guard {
+    /// When this end went to sleep, in ms since `began`, plus 1; 0 while it is awake.
+    asleep: Arc<AtomicU64>,
+    overdue: Arc<AtomicBool>,
+    began: Instant,
+    /// Dropped: the thread ends.
+    end: Option<Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Guard {
+    fn new(qps: Arc<Vec<QueuePair>>, control: Arc<Control>) -> Self {
+        let (end, ended) = channel();
+        let (asleep, overdue) = (
+            Arc::new(AtomicU64::new(0)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let began = Instant::now();
+        let theirs = (asleep.clone(), overdue.clone());
+        let thread = std::thread::spawn(move || {
+            let (asleep, overdue) = theirs;
+            let mut last = (0, Instant::now());
+            while ended.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout) {
+                let since = asleep.load(Ordering::Relaxed);
+                if since != last.0 {
+                    last = (since, Instant::now());
+                }
+                let late = since != 0 && last.1.elapsed() > control.timeout;
+                if late || control.abort.load(Ordering::Relaxed) {
+                    overdue.store(late, Ordering::Relaxed);
+                    for qp in qps.iter() {
+                        let _ = qp.fail();
+                    }
+                    if late {
+                        return;
+                    }
+                }
+            }
+        });
+        Self {
+            asleep,
+            overdue,
+            began,
+            end: Some(end),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+pub struct VerbsEnd {
+    guard: Guard,
+    qps: Arc<Vec<QueuePair>>,
+    psns: Vec<u32>,
+    chosen: Chosen,
+    memory: Arc<Memory>,
+    send_cq: Arc<VerbsCq>,
+    recv_cq: Arc<VerbsCq>,
+    /// Polled and not yet reaped.
+    sent: VecDeque<ulp_verbs::Done>,
+    received: VecDeque<ulp_verbs::Done>,
+    room: Requests,
+    remote: Option<(u64, u64, u32)>,
+    control: Arc<Control>,
+}
+
+fn random_psn() -> u32 {
+    RandomState::new().build_hasher().finish() as u32 & 0xff_ffff
+}
+
+impl VerbsEnd {
+    fn request(op: &Op, remote: Option<(u64, u64, u32)>) -> Result<Request> {
+        let target = || -> Result<(u64, u32)> {
+            let (addr, len, rkey) = remote.context("not connected")?;
+            let end = op.remote.checked_add(op.len.into());
+            ensure!(
+                end.is_some_and(|end| end <= len),
+                "beyond the peer's buffer"
+            );
+            Ok((addr + op.remote, rkey))
+        };
+        use ulp_verbs::Kind as V;
+        Ok(Request {
+            kind: match op.kind {
+                Kind::Write => V::Write {
+                    remote: target()?,
+                    imm: op.imm,
+                },
+                Kind::Read => V::Read { remote: target()? },
+                Kind::Send => V::Send { imm: op.imm },
+                Kind::FetchAdd => V::FetchAdd {
+                    remote: target()?,
+                    add: op.args.0,
+                },
+                Kind::CmpSwap => V::CmpSwap {
+                    remote: target()?,
+                    compare: op.args.0,
+                    swap: op.args.1,
+                },
+                Kind::Recv => bail!("a receive among sends"),
+            },
+            wr_id: op.id,
+            offset: usize::try_from(op.local)?,
+            len: op.len,
+            signaled: op.signaled,
+            inline: op.inline,
+        })
+    }
+
+    /// Polls once; how many there are to reap then.
+    fn poll(&mut self, queue: Queue) -> Result<usize> {
+        let (cq, done) = match queue {
+            Queue::Send => (&self.send_cq, &mut self.sent),
+            Queue::Recv => (&self.recv_cq, &mut self.received),
+        };
+        while cq.poll(32, |d| done.push_back(d))? == 32 {}
+        Ok(done.len())
+    }
+
+    fn wait(&mut self, queue: Queue) -> Result<()> {
+        while self.poll(queue)? == 0 {
+            let cq = match queue {
+                Queue::Send => self.send_cq.clone(),
+                Queue::Recv => self.recv_cq.clone(),
+            };
+            cq.arm()?;
+            // What came before it was armed makes no event.
+            if self.poll(queue)? != 0 {
+                return Ok(());
+            }
+            self.control.check()?;
+            let now = self.guard.began.elapsed().as_millis() as u64 + 1;
+            self.guard.asleep.store(now, Ordering::Relaxed);
+            cq.wait_event()?;
+            self.guard.asleep.store(0, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+impl End for VerbsEnd {
+    fn new(plan: &Plan<'_>) -> Result<Self> {
+        let config = plan.config;
+        let chosen = open(plan.device)?;
+        let memory = Memory::new(&chosen.context, usize::try_from(plan.layout.bytes())?)?;
+        let (sends, recvs) = (config.depth + 2, config.rx_depth + 2);
+        let queue = |per_qp: u32| VerbsCq::new(&chosen.context, per_qp.saturating_mul(config.qps));
+        let (send_cq, recv_cq) = (queue(sends)?, queue(recvs)?);
+        let mut qps = Vec::new();
+        for _ in 0..config.qps {
+            let qp = QueuePair::new(&memory, &send_cq, &recv_cq, (sends, recvs, config.inline))?;
+            qp.init(chosen.port)?;
+            qps.push(qp);
+        }
+        let qps = Arc::new(qps);
+        Ok(Self {
+            guard: Guard::new(qps.clone(), plan.control.clone()),
+            psns: qps.iter().map(|_| random_psn()).collect(),
+            qps,
+            chosen,
+            memory,
+            send_cq,
+            recv_cq,
+            sent: VecDeque::with_capacity(1024),
+            received: VecDeque::with_capacity(1024),
+            room: Requests::default(),
+            remote: None,
+            control: plan.control.clone(),
+        })
+    }
+
+    fn address(&self) -> EndAddress {
+        EndAddress {
+            qps: self
+                .qps
+                .iter()
+                .zip(&self.psns)
+                .map(|(qp, psn)| QpAddress {
+                    qp_num: qp.qp_num(),
+                    psn: *psn,
+                    gid: self.chosen.gid,
+                    lid: self.chosen.lid,
+                    mtu: mtu_bytes(self.chosen.mtu),
+                    rd_atomic: (RD_ATOMIC, RD_ATOMIC),
+                })
+                .collect(),
+            addr: self.memory.addr(),
+            len: self.memory.words().len() as u64 * 8,
+            rkey: self.memory.rkey(),
+        }
+    }
+
+    fn connect(&mut self, peer: &EndAddress) -> Result<()> {
+        ensure!(
+            peer.qps.len() == self.qps.len(),
+            "the peer has another number of queue pairs"
+        );
+        let chosen = &self.chosen;
+        for ((qp, psn), peer) in self.qps.iter().zip(&self.psns).zip(&peer.qps) {
+            let peer = Peer {
+                qp_num: peer.qp_num,
+                psn: peer.psn,
+                gid: peer.gid,
+                lid: peer.lid,
+                mtu: mtu_code(peer.mtu).min(chosen.mtu),
+                responder: peer.rd_atomic.0.min(RD_ATOMIC),
+                initiator: peer.rd_atomic.1.min(RD_ATOMIC),
+            };
+            qp.connect(chosen.port, chosen.gid_index, *psn, &peer)?;
+        }
+        self.remote = Some((peer.addr, peer.len, peer.rkey));
+        Ok(())
+    }
+
+    fn post(&mut self, ops: &[Op]) -> Result<()> {
+        let same =
+            |a: &Op, b: &Op| a.qp == b.qp && (a.kind == Kind::Recv) == (b.kind == Kind::Recv);
+        for list in ops.chunk_by(same) {
+            let Some(first) = list.first() else { continue };
+            let qp = self
+                .qps
+                .get(first.qp as usize)
+                .context("no such queue pair")?;
+            if first.kind == Kind::Recv {
+                let recvs = list.iter().map(|op| (op.id, op.local as usize, op.len));
+                qp.post_recv(&mut self.room, recvs)?;
+                continue;
+            }
+            let remote = self.remote;
+            let mut bad = None;
+            let sends = list.iter().map_while(|op| match Self::request(op, remote) {
+                Ok(request) => Some(request),
+                Err(error) => {
+                    bad = Some(error);
+                    None
+                }
+            });
+            qp.post(&mut self.room, sends)?;
+            if let Some(error) = bad {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn post_and_wait(&mut self, ops: &[Op], queue: Queue, _min: u32) -> Result<()> {
+        self.post(ops)?;
+        self.wait(queue)
+    }
+
+    fn reap(&mut self, queue: Queue, done: &mut Vec<Done>) -> Result<usize> {
+        let n = self.poll(queue)?;
+        if n == 0 {
+            return Ok(0);
+        }
+        let ready = match queue {
+            Queue::Send => &mut self.sent,
+            Queue::Recv => &mut self.received,
+        };
+        for d in ready.drain(..) {
+            if d.status != 0 {
+                if self.guard.overdue.load(Ordering::Relaxed) {
+                    bail!("no completion for {:?}", self.control.timeout);
+                }
+                if self.control.abort.load(Ordering::Relaxed) {
+                    bail!(Aborted);
+                }
+                bail!(
+                    "a request failed: {} (status {})",
+                    ulp_verbs::status_text(d.status),
+                    d.status
+                );
+            }
+            done.push(Done {
+                id: d.wr_id,
+                imm: d.imm,
+            });
+        }
+        Ok(n)
+    }
+
+    fn load(&self, offset: u64) -> Result<u8> {
+        let word = self.memory.words().get(offset as usize / 8);
+        let word = word
+            .context("beyond the buffer")?
+            .load(Ordering::Acquire)
+            .to_ne_bytes();
+        Ok(word.get(offset as usize % 8).copied().unwrap_or(0))
+    }
+
+    fn store(&self, offset: u64, byte: u8) -> Result<()> {
+        self.write(offset, &[byte])
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let mut at = offset;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (word, first, n) = self.piece(at, rest.len())?;
+            let word = word.load(Ordering::Relaxed).to_ne_bytes();
+            let (head, tail) = std::mem::take(&mut rest).split_at_mut(n);
+            for (to, from) in head.iter_mut().zip(word.iter().skip(first)) {
+                *to = *from;
+            }
+            at += n as u64;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let mut at = offset;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (word, first, n) = self.piece(at, rest.len())?;
+            let (head, tail) = rest.split_at(n);
+            // The other bytes of the word are left to whoever writes them.
+            let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, |old| {
+                let mut new = old.to_ne_bytes();
+                for (to, from) in new.iter_mut().skip(first).zip(head) {
+                    *to = *from;
+                }
+                Some(u64::from_ne_bytes(new))
+            });
+            at += n as u64;
+            rest = tail;
+        }
+        Ok(())
+    }
+}
+
+impl VerbsEnd {
+    /// The word with the byte at an offset, which byte of it that is, and how many of `len` are in it.
+    fn piece(&self, offset: u64, len: usize) -> Result<(&AtomicU64, usize, usize)> {
+        let word = self.memory.words().get(offset as usize / 8);
+        let first = offset as usize % 8;
+        Ok((
+            word.context("beyond the buffer")?,
+            first,
+            len.min(8 - first),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mtus_have_numbers() {
+        for (code, bytes) in [(1, 256), (2, 512), (3, 1024), (4, 2048), (5, 4096)] {
+            assert_eq!((mtu_code(bytes), mtu_bytes(code)), (code, bytes));
+        }
+        assert_eq!(mtu_code(1500), 3);
+        assert_eq!(mtu_code(0), 1);
+    }
+}

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What client and server say to each other over TCP.
+//!
+//! A message is its length (4 bytes, network order) and so many bytes of JSON. Lengths are checked before
+//! anything is read, numbers before anything is done. Like the crate's own exchange it is unprotected:
+//! use it where the network is trusted.
+
+use super::config::Config;
+use super::machine::Machine;
+use anyhow::{bail, ensure, Context, Result};
+use serde::{Deserialize, Serialize};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// What a client says first.
+pub const MAGIC: &str = "ulp bench";
+/// Longest message.
+const MAX_LEN: usize = 1 << 20;
+
+/// A queue pair, as the other side needs to know it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QpAddress {
+    pub qp_num: u32,
+    pub psn: u32,
+    pub gid: [u8; 16],
+    pub lid: u16,
+    /// Bytes.
+    pub mtu: u32,
+    /// Reads and atomics that it answers, and has under way, at a time.
+    pub rd_atomic: (u8, u8),
+}
+
+/// One thread's end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EndAddress {
+    pub qps: Vec<QpAddress>,
+    /// Its buffer, in its own terms.
+    pub addr: u64,
+    pub len: u64,
+    pub rkey: u32,
+}
+
+impl EndAddress {
+    /// Whether it can be what the other side has for such a configuration.
+    pub fn check(&self, qps: u32, bytes: u64) -> Result<()> {
+        ensure!(
+            self.qps.len() == qps as usize,
+            "the peer has {} queue pairs, not {qps}",
+            self.qps.len()
+        );
+        ensure!(
+            self.len >= bytes && self.addr.checked_add(self.len).is_some(),
+            "the peer's buffer has {} bytes at {:#x}, not {bytes}",
+            self.len,
+            self.addr
+        );
+        for qp in &self.qps {
+            ensure!(
+                qp.qp_num < 1 << 24 && qp.psn < 1 << 24 && (256..=4096).contains(&qp.mtu),
+                "the peer's queue pair makes no sense: {qp:?}"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// What there is to say.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Message {
+    /// Client: what is to be measured.
+    Hello {
+        magic: String,
+        version: u32,
+        config: Box<Config>,
+    },
+    /// Server: it will be.
+    Welcome { version: u32, machine: Box<Machine> },
+    /// Client: the next row, with its ends, one for each thread. They take receives already.
+    Row { size: u32, ends: Vec<EndAddress> },
+    /// Server: its own ends, connected.
+    Ready { ends: Vec<EndAddress> },
+    /// Server: where connections are taken, in place of `Ready`.
+    Listening { port: u16, end: EndAddress },
+    /// Client: still at it.
+    Alive,
+    /// Client: so many messages were sent on each queue pair of each thread.
+    Finish { sent: Vec<Vec<u64>> },
+    /// Server: and so many of them were verified.
+    Done { verified: u64 },
+    /// Either: it came to nothing.
+    Failed { why: String },
+    /// Client: that was all.
+    Bye,
+}
+
+/// The connection. Everything has a deadline.
+#[derive(Debug)]
+pub struct Wire {
+    tcp: TcpStream,
+    timeout: Duration,
+}
+
+impl Wire {
+    pub fn new(tcp: TcpStream, timeout: Duration) -> Result<Self> {
+        tcp.set_nodelay(true)?;
+        Ok(Self { tcp, timeout })
+    }
+
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    pub fn peer_addr(&self) -> Result<SocketAddr> {
+        Ok(self.tcp.peer_addr()?)
+    }
+
+    pub fn send(&mut self, message: &Message) -> Result<()> {
+        let body = serde_json::to_vec(message)?;
+        ensure!(body.len() <= MAX_LEN, "a message of {} bytes", body.len());
+        let mut bytes = (body.len() as u32).to_be_bytes().to_vec();
+        bytes.extend(body);
+        self.tcp.set_write_timeout(Some(self.timeout))?;
+        self.tcp.write_all(&bytes).context("sending to the peer")
+    }
+
+    fn fill(&mut self, buffer: &mut [u8], until: Instant) -> Result<()> {
+        let mut done = 0;
+        while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            let left = until.saturating_duration_since(Instant::now());
+            ensure!(
+                !left.is_zero(),
+                "the peer said nothing for {:?}",
+                self.timeout
+            );
+            self.tcp.set_read_timeout(Some(left))?;
+            match self.tcp.read(rest) {
+                Ok(0) => bail!("the peer hung up"),
+                Ok(n) => done += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&e.kind()) => {}
+                Err(e) => return Err(e).context("waiting for the peer"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the next message; [`Message::Failed`] becomes an error.
+    pub fn receive(&mut self) -> Result<Message> {
+        let until = Instant::now() + self.timeout;
+        let mut len = [0; 4];
+        self.fill(&mut len, until)?;
+        let len = u32::from_be_bytes(len) as usize;
+        ensure!(
+            len <= MAX_LEN,
+            "the peer is another kind of program: a message of {len} bytes"
+        );
+        let mut body = vec![0; len];
+        self.fill(&mut body, until)?;
+        match serde_json::from_slice(&body).context("the peer is another kind of program")? {
+            Message::Failed { why } => bail!("the peer failed: {why}"),
+            message => Ok(message),
+        }
+    }
+
+    /// Takes the next message if one begins within `time`.
+    pub fn receive_within(&mut self, time: Duration) -> Result<Option<Message>> {
+        self.tcp.set_read_timeout(Some(time))?;
+        match self.tcp.peek(&mut [0]) {
+            Err(e)
+                if [
+                    ErrorKind::WouldBlock,
+                    ErrorKind::TimedOut,
+                    ErrorKind::Interrupted,
+                ]
+                .contains(&e.kind()) =>
+            {
+                Ok(None)
+            }
+            Err(e) => Err(e).context("waiting for the peer"),
+            Ok(_) => self.receive().map(Some),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::net::TcpListener;
+
+    fn pair() -> (Wire, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let here = listener.accept().unwrap().0;
+        (Wire::new(here, Duration::from_millis(200)).unwrap(), there)
+    }
+
+    #[test]
+    fn messages_come_out_as_they_went_in() {
+        let (mut wire, there) = pair();
+        let mut other = Wire::new(there, Duration::from_secs(1)).unwrap();
+        let hello = Message::Hello {
+            magic: MAGIC.into(),
+            version: 1,
+            config: Box::new(crate::bench::config::tests::config()),
+        };
+        for message in [
+            hello,
+            Message::Alive,
+            Message::Finish {
+                sent: vec![vec![7]],
+            },
+        ] {
+            other.send(&message).unwrap();
+            assert_eq!(wire.receive().unwrap(), message);
+        }
+        other.send(&Message::Failed { why: "x".into() }).unwrap();
+        assert!(wire.receive().is_err());
+        assert!(wire
+            .receive_within(Duration::from_millis(10))
+            .unwrap()
+            .is_none());
+    }
+
+    #[test]
+    fn lengths_are_checked_and_silence_ends() {
+        let (mut wire, mut there) = pair();
+        there.write_all(&u32::MAX.to_be_bytes()).unwrap();
+        assert!(wire
+            .receive()
+            .unwrap_err()
+            .to_string()
+            .contains("another kind"));
+        let (mut wire, mut there) = pair();
+        there.write_all(&[0, 0, 0, 9, b'"']).unwrap();
+        assert!(wire
+            .receive()
+            .unwrap_err()
+            .to_string()
+            .contains("said nothing"));
+        let (mut wire, there) = pair();
+        drop(there);
+        assert!(wire.receive().unwrap_err().to_string().contains("hung up"));
+    }
+
+    #[test]
+    fn an_end_that_makes_no_sense_is_refused() {
+        let qp = QpAddress {
+            qp_num: 1,
+            psn: 2,
+            gid: [0; 16],
+            lid: 0,
+            mtu: 1024,
+            rd_atomic: (1, 1),
+        };
+        let good = EndAddress {
+            qps: vec![qp.clone()],
+            addr: 4096,
+            len: 128,
+            rkey: 1,
+        };
+        good.check(1, 128).unwrap();
+        assert!(good.check(2, 128).is_err());
+        assert!(good.check(1, 129).is_err());
+        let far = EndAddress {
+            addr: u64::MAX,
+            ..good.clone()
+        };
+        assert!(far.check(1, 128).is_err());
+        for bad in [
+            QpAddress {
+                qp_num: 1 << 24,
+                ..qp.clone()
+            },
+            QpAddress {
+                psn: 1 << 24,
+                ..qp.clone()
+            },
+            QpAddress {
+                mtu: 0,
+                ..qp.clone()
+            },
+        ] {
+            let end = EndAddress {
+                qps: vec![bad],
+                ..good.clone()
+            };
+            assert!(end.check(1, 128).is_err());
+        }
+    }
+
+    proptest! {
+        /// Whatever bytes arrive: an answer, never a panic.
+        #[test]
+        fn any_bytes_are_taken(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let (mut wire, mut there) = pair();
+            there.write_all(&(bytes.len() as u32).to_be_bytes()).unwrap();
+            there.write_all(&bytes).unwrap();
+            let _ = wire.receive();
+        }
+    }
+}
