@@ -15,6 +15,7 @@ use crate::{
         Needed,
         Users, //
     },
+    logic::chunks::Plan,
     pd::PdObject,
     rdma::{
         device::Device,
@@ -30,8 +31,7 @@ use crate::{
         pages::{
             Effort,
             Pages,
-            PAGE_SHIFT,
-            PAGE_SIZE, //
+            PAGE_SHIFT, //
         }, //
     },
     uapi::abi, //
@@ -109,35 +109,14 @@ pub(crate) fn import(
 /// `page_size` is 4 KiB, or 2 MiB, or 0 for a good choice: [`EINVAL`]; [`ERANGE`] for a size that
 /// the device does not register, and for a `length` beyond [`MAX_LENGTH`].
 ///
-/// A good choice is the largest chunk, up to 2 MiB, that wastes no more than an eighth. What
-/// cannot be had at once is tried in smaller chunks, down to the smallest of which the device puts
-/// all under one key; there is an effort for those. Then still smaller ones are taken, and more keys,
-/// in the end 4 KiB: that fails only when there is no memory.
+/// A good choice is one that [`Plan`] makes: large chunks, if they can be had, so that one key does.
+/// It fails only when there is no memory.
 fn allocate(device: &Device, length: u64, page_size: u32, node: Option<i32>) -> Result<Pages> {
     let len = checked_length(length)?;
-    let chunk = |order: u32| PAGE_SIZE << (order & 15);
-    let rounded = |order: u32| {
-        let chunk = chunk(order) as u64;
-        length.div_ceil(chunk).saturating_mul(chunk)
-    };
-    let one_key = |order: u32| rounded(order) <= mr::max_bytes(device, chunk(order));
-    let good = (0..=LARGE_ORDER)
-        .rev()
-        .find(|&order| rounded(order).saturating_sub(length) <= length / 8)
-        .unwrap_or(0);
-    let (smallest, largest) = match page_size {
-        4096 => (0, 0),
-        0x20_0000 => (LARGE_ORDER, LARGE_ORDER),
-        0 => (0, good),
-        _ => return Err(EINVAL),
-    };
+    let plan = Plan::new(length, page_size).ok_or(EINVAL)?;
     let mut result = Err(ERANGE);
-    for order in (smallest..=largest).rev() {
-        if mr::max_bytes(device, chunk(order)) == 0 {
-            continue;
-        }
-        let last_of_one = one_key(order) && !one_key(order.saturating_sub(1));
-        let effort = if order == smallest || last_of_one {
+    for (order, effort) in plan.attempts(|chunk| mr::max_bytes(device, chunk)) {
+        let effort = if effort {
             Effort::Reclaim
         } else {
             Effort::None
@@ -176,7 +155,7 @@ impl BufferObject {
         let access = if read_only { 0 } else { access::LOCAL_WRITE };
         let registrar = pd.registrar(net)?;
         let pages = Arc::new(pages, GFP_KERNEL_ACCOUNT)?;
-        let key_bytes = mr::max_bytes(pd.pd().device(), pages.chunk_size());
+        let key_bytes = mr::max_bytes(pd.pd().device(), pages.chunk_size() as u64);
         let mut keys = KVVec::new();
         let mut at = 0usize;
         while at < pages.len() {

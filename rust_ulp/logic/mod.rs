@@ -5,6 +5,7 @@
 //! These files touch no kernel API, allocate nothing and cannot panic; the host tests compile them
 //! too.
 
+pub(crate) mod chunks;
 pub(crate) mod decode;
 pub(crate) mod events;
 pub(crate) mod handle;

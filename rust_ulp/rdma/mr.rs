@@ -481,13 +481,13 @@ impl Drop for Mr {
 
 /// How many bytes `device` puts under one key, when they are in chunks of `chunk` bytes and begin
 /// with one; a multiple of `chunk`, 0 when it has no pages of that size.
-pub(crate) fn max_bytes(device: &Device, chunk: usize) -> u64 {
+pub(crate) fn max_bytes(device: &Device, chunk: u64) -> u64 {
     let attributes = device.attributes();
-    if attributes.page_size_cap & chunk as u64 == 0 {
+    if attributes.page_size_cap & chunk == 0 {
         return 0;
     }
     let bytes = u64::from(attributes.max_fast_reg_pages)
-        .saturating_mul(chunk as u64)
+        .saturating_mul(chunk)
         .min(attributes.max_mr_size);
-    bytes & !(chunk as u64).wrapping_sub(1)
+    bytes & !chunk.wrapping_sub(1)
 }

@@ -16,9 +16,12 @@ use super::{
         PAGE_SHIFT,
         PAGE_SIZE, //
     },
-    pinned::common_order, //
+    pinned::frames, //
 };
-use crate::bindings;
+use crate::{
+    bindings,
+    logic::chunks, //
+};
 use core::ptr::NonNull;
 use kernel::{
     error::to_result,
@@ -89,7 +92,7 @@ impl Pages {
             let _ = pages.push_within_capacity(page);
         }
 
-        let order = common_order(&pages, 0, sizes, max);
+        let order = chunks::common_order(frames(&pages), 0, sizes, max);
         let step = 1usize << (order & 31);
         let mut chunks = KVVec::with_capacity(count.div_ceil(step), GFP_KERNEL_ACCOUNT)?;
         let mut at = 0usize;
@@ -97,7 +100,7 @@ impl Pages {
             let _ = chunks.push_within_capacity(*page);
             at = at.saturating_add(step);
         }
-        // INVARIANT: Chunk by chunk, the pages follow each other, by `common_order`.
+        // INVARIANT: Chunk by chunk, the pages follow each other.
         Ok(Self {
             chunks,
             order,

@@ -13,7 +13,10 @@ use super::{
         PAGE_SIZE, //
     }, //
 };
-use crate::bindings;
+use crate::{
+    bindings,
+    logic::chunks, //
+};
 use core::ptr::NonNull;
 use kernel::{
     error::to_result,
@@ -39,39 +42,13 @@ impl Drop for Pinned {
     }
 }
 
-/// The number of a page in memory.
-fn frame(page: NonNull<kernel::bindings::page>) -> usize {
-    // SAFETY: The callers hold it.
-    unsafe { bindings::rust_ulp_h_page_to_pfn(page.as_ptr()) }
-}
-
-/// For pages that are held: the largest order, of those that `sizes` has the bit of the bytes of, in which pages of the
-/// virtual page number `number` on lie in memory: every chunk that begins at a multiple of its size
-/// is in one piece, and begins at a multiple there.
-pub(super) fn common_order(
+/// The numbers in memory of pages that are held.
+pub(super) fn frames(
     pages: &[NonNull<kernel::bindings::page>],
-    number: usize,
-    sizes: u64,
-    max: u32,
-) -> u32 {
-    // Where both numbers differ, and where a piece ends: chunks are no larger than the lowest bit.
-    let mut bits = 0usize;
-    let mut last = None;
-    let mut number = number;
-    for page in pages {
-        let frame = frame(*page);
-        bits |= frame ^ number;
-        if last.is_some_and(|last: usize| last.wrapping_add(1) != frame) {
-            bits |= number;
-        }
-        last = Some(frame);
-        number = number.wrapping_add(1);
-    }
-    let mut order = bits.trailing_zeros().min(max);
-    while order > 0 && sizes & (PAGE_SIZE as u64) << (order & 31) == 0 {
-        order = order.wrapping_sub(1);
-    }
-    order
+) -> impl Iterator<Item = usize> + '_ {
+    // SAFETY: Pure arithmetic on a page that is there.
+    let number = |page: &NonNull<_>| unsafe { bindings::rust_ulp_h_page_to_pfn(page.as_ptr()) };
+    pages.iter().map(number)
 }
 
 impl Pages {
@@ -79,7 +56,7 @@ impl Pages {
     /// `write` says so, and has it pay for them. Sleeps, and faults pages in: not to be called with
     /// anything held that others wait for.
     ///
-    /// Chunks are as large as memory has them, up to `2^max` pages, of the sizes whose bit is set in
+    /// Chunks are as large as memory has them ([`chunks::common_order`]), up to `2^max` pages, of the sizes whose bit is set in
     /// `sizes`.
     ///
     /// [`EFAULT`] for what is not mapped, or not for that; [`EOPNOTSUPP`](super::errno::eopnotsupp)
@@ -117,7 +94,7 @@ impl Pages {
             }
         }
 
-        let order = common_order(&pinned.0, start >> PAGE_SHIFT, sizes, max);
+        let order = chunks::common_order(frames(&pinned.0), start >> PAGE_SHIFT, sizes, max);
         let chunk = PAGE_SIZE << (order & 31);
         let lead = addr & chunk.wrapping_sub(1);
         let in_chunk = (lead >> PAGE_SHIFT) as isize;
@@ -136,7 +113,7 @@ impl Pages {
         }
         // What was pinned is the chunks' from here on.
         pinned.0.clear();
-        // INVARIANT: Chunk by chunk, the pages follow each other, by `common_order`.
+        // INVARIANT: Chunk by chunk, the pages follow each other.
         Ok(Self {
             chunks,
             order,

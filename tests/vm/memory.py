@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Memory: buffers and their keys, grants, between h1 and h2.
 
-    memory.py keys|grants|once|expiry|revoke|ends|user|import|fork|fallback
+    memory.py keys|grants|once|expiry|revoke|ends|user|import|fork
 
 Expects the module and two hosts. Prints `ok` and `not ok` lines.
 """
@@ -607,33 +607,6 @@ def test_fork(r):
         """
         got = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=60 * ulp.PATIENCE)
         r.equal(f"a process that registered, then {last}", (got.stdout, got.returncode in (0, -9)), (b"there", True))
-
-
-def test_fallback(r):
-    """Without large pages to be had, a buffer has small ones, and more keys."""
-    a, _ = joined()
-
-    def free():
-        return next(int(line.split()[1]) << 10 for line in open("/proc/meminfo") if line.startswith("MemAvailable"))
-
-    def create(length, page_size=0):
-        return a.file.call("BUFFER_CREATE", pd=a.pd, node=N["NODE_ANY"], length=length, page_size=page_size)
-    # Most of the memory is taken; of what is left, every second MiB keeps a page that cannot be moved.
-    while (more := free() - (450 << 20)) > LARGE:
-        create(min(more, 1 << 30), LARGE)
-    size = free() - (150 << 20) & -LARGE
-    own = memory(size)
-    own.madvise(23)  # MADV_POPULATE_WRITE
-    keep = [UserBuffer(a.file, a.pd, own, at, PAGE) for at in range(0, size, LARGE // 2)]
-    own.madvise(mmap.MADV_DONTNEED)
-    made = [create(32 << 20)]
-    while made[-1].page_size == LARGE and len(made) < 8:
-        made.append(create(32 << 20))
-    got = made[-1]
-    r.check(f"with {len(keep)} pinned pages, a buffer of 32 MiB has smaller pages", got.page_size < LARGE,
-            f"{got.page_size}, {len(made)} buffers")
-    key = 512 * got.page_size
-    r.equal("and as many keys as they need", (got.keys, got.key_bytes), (max(1, (32 << 20) // key), key))
 
 
 def main():

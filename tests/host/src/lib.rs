@@ -16,6 +16,7 @@ mod uapi;
 #[allow(dead_code)]
 mod logic;
 
+mod chunks;
 mod cq_model;
 mod decode;
 mod events;
