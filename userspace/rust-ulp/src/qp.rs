@@ -994,6 +994,7 @@ impl<T: Transport> PreparedQp<T> {
     /// Completes the requests in flight whose number is `wr_id` as
     /// [`Status::Canceled`](crate::Status::Canceled), and returns how many there were. What has completed
     /// already stays as it is, and the queue goes on. The device is not done with what was canceled: see there.
+    /// An unsignaled send counts as in flight until a later one has completed.
     ///
     /// Header struct: `rust_ulp_cancel`.
     ///
@@ -1265,6 +1266,7 @@ impl<T: Transport> Qp<T> {
     /// Completes the requests in flight whose number is `wr_id` as
     /// [`Status::Canceled`](crate::Status::Canceled), and returns how many there were. What has completed
     /// already stays as it is, and the queue goes on. The device is not done with what was canceled: see there.
+    /// An unsignaled send counts as in flight until a later one has completed.
     ///
     /// Header struct: `rust_ulp_cancel`.
     ///
