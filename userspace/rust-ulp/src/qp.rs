@@ -890,6 +890,7 @@ impl Inner {
     fn target(&self, mtu: Option<Mtu>) -> Target<'_> {
         Target {
             handle: self.object.handle(),
+            #[cfg(feature = "io-uring")]
             qp_num: self.qp_num,
             life: self.object.life(),
             device: &self.device,

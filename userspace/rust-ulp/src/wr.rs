@@ -232,6 +232,7 @@ pub trait RequestFor<'a, Q>: Into<Request<'a>> + sealed::Sealed {
 pub struct Target<'q> {
     pub(crate) handle: u32,
     /// 0 where it is none of one queue pair.
+    #[cfg(feature = "io-uring")]
     pub(crate) qp_num: u32,
     /// Gone with the queue.
     pub(crate) life: &'q Arc<()>,
