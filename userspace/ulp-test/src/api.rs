@@ -518,8 +518,18 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
 
 // --- deadlines, cancel, eventfds --------------------------------------------------------------------------------
 
+/// The same with a completion queue of its own, which nothing of what was before reports to.
+fn fresh(host: &Host) -> R<Host> {
+    Ok(Host {
+        dev: host.dev.clone(),
+        pd: host.pd.clone(),
+        cq: host.dev.create_cq(256)?,
+    })
+}
+
 fn unfinished(r: &mut Report, a: &Host, b: &Host) {
     case(r, "a receive times out, and the queue pair goes on", || {
+        let (a, b) = (&fresh(a)?, &fresh(b)?);
         let [first, second] = connect(a, b, None)?;
         second.post_recv(Recv::empty().wr_id(1).timeout(SHORT / 10))?;
         let late = b.cq.wait(WAIT)?;
@@ -537,6 +547,7 @@ fn unfinished(r: &mut Report, a: &Host, b: &Host) {
         )
     });
     case(r, "canceling by number and all, of each queue", || {
+        let (a, b) = (&fresh(a)?, &fresh(b)?);
         let [_first, second] = connect(a, b, None)?;
         for wr_id in [5, 6, 5, 7] {
             second.post_recv(Recv::empty().wr_id(wr_id))?;
@@ -580,6 +591,7 @@ fn unfinished(r: &mut Report, a: &Host, b: &Host) {
 
 fn files(r: &mut Report, a: &Host, b: &Host) {
     case(r, "a file counts the completions of its queue", || {
+        let (a, b) = (&fresh(a)?, &fresh(b)?);
         let [first, second] = connect(a, b, None)?;
         let file = b.cq.eventfd()?;
         let busy = b.cq.eventfd();
@@ -604,6 +616,7 @@ fn files(r: &mut Report, a: &Host, b: &Host) {
 
 fn memory(r: &mut Report, a: &Host, b: &Host) {
     case(r, "memory of this process at both ends, unaligned", || {
+        let (a, b) = (&fresh(a)?, &fresh(b)?);
         const LEN: usize = 3 << 20;
         let [first, _second] = connect(a, b, None)?;
         let (src, dst) = (
@@ -627,6 +640,7 @@ fn memory(r: &mut Report, a: &Host, b: &Host) {
             .and_then(|()| check("read-only", of_src.read_only && !of_dst.read_only)))
     });
     case(r, "a key that was rotated opens nothing any more", || {
+        let (a, b) = (&fresh(a)?, &fresh(b)?);
         let [first, _second] = connect(a, b, None)?;
         let mem = b.pd.alloc_buffer(4096)?;
         let grant = mem.grant(..64, Access::REMOTE_WRITE)?;
@@ -643,6 +657,7 @@ fn memory(r: &mut Report, a: &Host, b: &Host) {
             .and_then(|()| check("bytes", bytes == b"new")))
     });
     case(r, "grants end by use and with their queue pair", || {
+        let (a, b) = (&fresh(a)?, &fresh(b)?);
         let [first, second] = connect(a, b, None)?;
         let events = b.dev.events()?;
         while events.next_event()?.is_some() {}
