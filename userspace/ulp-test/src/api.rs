@@ -570,6 +570,7 @@ fn unfinished(r: &mut Report, a: &Host, b: &Host) {
         r,
         "pieces in flight come back with their queue pair",
         || {
+            let (a, b) = (&fresh(a)?, &fresh(b)?);
             let [_first, second] = connect(a, b, None)?;
             let pool = Pool::new(b.pd.alloc_buffer(4096)?.slice(..)?, 1024)?;
             while let Some(piece) = pool.take() {
