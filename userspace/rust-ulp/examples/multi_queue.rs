@@ -5,7 +5,7 @@
 //!     multi_queue listen 0.0.0.0:18515 4        # lanes; the other end has as many
 //!     multi_queue 10.9.0.2:18515 4
 
-use rust_ulp::{Access, Device, Error, Lane, Listener, Rc, RemoteSlice, Result, Write};
+use rust_ulp::{Access, Device, Lane, Listener, Rc, RemoteSlice, Result, Write};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,8 @@ const DEPTH: u64 = 16;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let result = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["listen", addr, lanes] => listen(addr, lanes.parse().unwrap_or(1)),
+    let result = match &args[..] {
+        [listener, addr, lanes] if listener == "listen" => listen(addr, lanes.parse().unwrap_or(1)),
         [addr, lanes] => connect(addr, lanes.parse().unwrap_or(1)),
         _ => panic!("usage: multi_queue listen ADDR:PORT LANES | multi_queue ADDR:PORT LANES"),
     };
@@ -31,13 +31,10 @@ fn listen(addr: &str, lanes: usize) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, listener) = (dev.alloc_pd()?, Listener::bind(addr)?);
     let buf = pd.alloc_buffer(8 * lanes)?;
-    let mut grants = Vec::new();
-    let multi = dev.multi_queue().lanes(lanes).build(|i, cq| {
-        let grant = buf.grant(8 * i..8 * i + 8, Access::REMOTE_WRITE)?;
+    let grant = buf.grant(.., Access::REMOTE_WRITE)?;
+    let multi = dev.multi_queue().lanes(lanes).build(|_, cq| {
         let qp = pd.create_qp::<Rc>(cq).build()?;
-        let (qp, _) = listener.accept(LONG)?.accept(qp, &[&grant])?;
-        grants.push(grant);
-        Ok(qp)
+        Ok(listener.accept(LONG)?.accept(qp, &[&grant])?.0)
     })?;
     let end = Instant::now() + LONG;
     for i in 0..lanes {
@@ -54,18 +51,17 @@ fn connect(addr: &str, lanes: usize) -> Result<()> {
     let dev = Device::open_default()?;
     let pd = dev.alloc_pd()?;
     let mut to = Vec::new();
-    let multi = dev.multi_queue().lanes(lanes).pinned().build(|_, cq| {
+    let multi = dev.multi_queue().lanes(lanes).pinned().build(|i, cq| {
         let (qp, peer) = pd.create_qp::<Rc>(cq).build()?.connect_tcp(addr, &[])?;
-        to.push(peer.grant(0)?);
+        to.push(peer.grant(0)?.slice(8 * i as u64..)?);
         Ok(qp)
     })?;
     std::thread::scope(|scope| {
-        let lanes = multi.lanes().iter().zip(&to);
-        let workers = lanes.map(|(lane, to)| scope.spawn(|| work(lane, *to)));
-        let mut workers = workers.collect::<Vec<_>>().into_iter();
-        workers.try_for_each(|worker| worker.join().unwrap_or(Err(Error::Stopped)))
-    })?;
-    let cpus: Vec<_> = multi.lanes().iter().filter_map(|lane| lane.cpu()).collect();
+        for (lane, to) in multi.lanes().iter().zip(&to) {
+            scope.spawn(|| work(lane, *to).unwrap());
+        }
+    });
+    let cpus: Vec<_> = multi.lanes().iter().flat_map(Lane::cpu).collect();
     println!("{lanes} lanes on processors {cpus:?}");
     multi.stop(LONG).map(drop)
 }

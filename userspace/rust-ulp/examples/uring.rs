@@ -33,11 +33,12 @@ fn listen(addr: &str) -> Result<()> {
     let grant = buf.grant(..2048, Access::REMOTE_WRITE)?;
     let qp = pd.create_qp::<Rc>(&cq).build()?;
     qp.post_recv(Recv::empty())?; // reports to the completion queue, as ever
-    let (qp, _) = qp.accept_tcp(addr, &[&grant])?;
+    let (_qp, _) = qp.accept_tcp(addr, &[&grant])?;
     let told = cq.wait(LONG)?.ok()?;
     let text = buf.to_vec(..told.imm.unwrap_or(0) as usize)?;
     println!("it wrote {:?}", String::from_utf8_lossy(&text));
     // A receive that nothing comes for ends at its deadline.
+    let qp = pd.create_qp::<Rc>(&cq).build()?;
     let mut ring = Ring::builder().entries(8).build()?;
     ring.push(&qp, Recv::empty().timeout(Duration::from_millis(50)))?;
     ring.submit()?;

@@ -5,7 +5,7 @@
 //!     user_memory listen 0.0.0.0:18515
 //!     user_memory 10.9.0.2:18515 "hello"
 
-use rust_ulp::{Access, Device, EventKind, GrantOptions, Rc, Recv, Send, Write};
+use rust_ulp::{Access, Device, EventKind, GrantOptions, Rc, Recv, Write};
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -41,7 +41,6 @@ fn listen(addr: &str) -> Result<()> {
     let grant = buf.grant_with(LEN - 4096.., Access::REMOTE_WRITE, once)?;
     let (_qp, _) = qp.accept_tcp(addr, &[&grant])?;
     let done = cq.wait(LONG)?.ok()?;
-    let len = done.imm.ok_or("it did not say how much it wrote")? as usize;
     let ended = loop {
         match events.wait(LONG)? {
             event if !event.is_about(&grant) => {}
@@ -52,9 +51,8 @@ fn listen(addr: &str) -> Result<()> {
         EventKind::GrantEnded { state } => println!("the grant has ended: {state:?}"),
         other => return Err(format!("{other:?} came instead").into()),
     }
-    let text = buf.to_vec(LEN - 4096..)?;
-    let text = text.get(..len).ok_or("it wrote more than that")?;
-    println!("it wrote {:?}", String::from_utf8_lossy(text));
+    let text = buf.to_vec(LEN - 4096..LEN - 4096 + done.byte_len as usize)?;
+    println!("it wrote {:?}", String::from_utf8_lossy(&text));
     Ok(())
 }
 
@@ -65,8 +63,9 @@ fn connect(addr: &str, message: &[u8]) -> Result<()> {
     src.write_at(0, message)?;
     let (qp, peer) = pd.create_qp::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
     let grant = peer.grant(0)?;
-    qp.post(Write::new(src.slice(..message.len())?, grant).signaled(false))?;
-    qp.post(Send::empty().imm(message.len() as u32))?;
+    // Its key as immediate data says that it was used.
+    let write = Write::new(src.slice(..message.len())?, grant);
+    qp.post(write.imm(grant.rkey()))?;
     println!("{}", cq.wait(LONG)?.ok()?);
     Ok(())
 }

@@ -298,7 +298,7 @@ impl Buffer {
         self.inner.len == 0
     }
 
-    /// Bytes of its pages, or those that were found contiguous: 4,096 or 2,097,152.
+    /// Bytes of its pages, or those that were found contiguous: a power of two from 4,096 to 2,097,152.
     pub fn page_size(&self) -> u32 {
         self.inner.page_size
     }

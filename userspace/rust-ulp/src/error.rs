@@ -525,7 +525,8 @@ fn errno_hint(errno: i32) -> &'static str {
         libc::EISCONN => "the queue pair, or the request, has a connection already: make a new one",
         libc::ENOTCONN => "the connection has ended: make a new one",
         libc::EACCES | libc::EPERM => {
-            "not allowed: check ownership and limits; ports below 1024 are for the privileged"
+            "not allowed: check ownership and limits, and whether memory is read-only; ports below 1024 are \
+             for the privileged"
         }
         _ => "the driver's own error",
     }

@@ -93,7 +93,7 @@ fn flags(read_only: bool) -> u32 {
 
 /// How a dma-buf becomes a [`Buffer`]; from [`Pd::dmabuf`].
 ///
-/// On a software device it has to be system memory, as that of `/dev/udmabuf` or of a DMA heap.
+/// For software devices, and memory of the system such as that of `/dev/udmabuf` or of a DMA heap.
 ///
 /// Header struct: `rust_ulp_buffer_import`.
 #[derive(Debug)]
@@ -148,7 +148,8 @@ impl DmabufBuilder {
     ///
     /// [`Error::Unsupported`] if the module has no dma-bufs, or for memory that the device cannot reach;
     /// [`Error::Sys`] with `EINVAL` for a file that is no dma-buf, or an offset that is not aligned, `ERANGE`
-    /// for a part that it does not have, `ENOMEM`, `EMFILE`, and with [`Self::map`] what the exporter says
+    /// for a part that it does not have, `EACCES` for one that is not open for writing without
+    /// [`Self::read_only`], `ENOMEM`, `EMFILE`, and with [`Self::map`] what the exporter says
     /// to mmap(); [`Error::DeviceGone`].
     pub fn import(self) -> Result<Buffer> {
         let device = self.pd.device();
@@ -214,7 +215,7 @@ pub struct BufferInfo {
     pub key_bytes: u64,
     /// How many keys it takes.
     pub keys: u32,
-    /// Bytes of its pages, or those that were found contiguous.
+    /// Bytes of its pages, or those that were found contiguous: a power of two.
     pub page_size: u32,
     /// NUMA node of its first page.
     pub node: i32,

@@ -890,6 +890,7 @@ impl Inner {
     fn target(&self, mtu: Option<Mtu>) -> Target<'_> {
         Target {
             handle: self.object.handle(),
+            #[cfg(feature = "io-uring")]
             qp_num: self.qp_num,
             life: self.object.life(),
             device: &self.device,
@@ -994,6 +995,7 @@ impl<T: Transport> PreparedQp<T> {
     /// Completes the requests in flight whose number is `wr_id` as
     /// [`Status::Canceled`](crate::Status::Canceled), and returns how many there were. What has completed
     /// already stays as it is, and the queue goes on. The device is not done with what was canceled: see there.
+    /// An unsignaled send counts as in flight until a later one has completed.
     ///
     /// Header struct: `rust_ulp_cancel`.
     ///
@@ -1265,6 +1267,7 @@ impl<T: Transport> Qp<T> {
     /// Completes the requests in flight whose number is `wr_id` as
     /// [`Status::Canceled`](crate::Status::Canceled), and returns how many there were. What has completed
     /// already stays as it is, and the queue goes on. The device is not done with what was canceled: see there.
+    /// An unsignaled send counts as in flight until a later one has completed.
     ///
     /// Header struct: `rust_ulp_cancel`.
     ///

@@ -240,6 +240,7 @@ impl Srq {
     pub(crate) fn target(&self) -> Target<'_> {
         Target {
             handle: self.handle(),
+            #[cfg(feature = "io-uring")]
             qp_num: 0,
             life: self.inner.object.life(),
             device: &self.inner.device,

@@ -43,8 +43,8 @@
 //! }
 //! ```
 //!
-//! Dropping either end in the middle is harmless: the queue pair goes with it, and the other end's next
-//! call fails.
+//! Dropping either end in the middle is harmless: the queue pair goes with it. The other end is told when it
+//! sends; one that only waits waits for its time-out.
 
 use crate::buffer::{Access, Buffer, RemoteSlice};
 use crate::cq::{Deadline, Opcode};
@@ -248,6 +248,11 @@ fn same(prepared: u32, qp: Qp<Rc>) -> Result<End> {
 }
 
 impl End {
+    /// Waits until what was posted has arrived, or has come to nothing.
+    fn finish(&mut self, deadline: &Deadline) {
+        while self.unfinished != 0 && self.told(Some(deadline)).is_ok() {}
+    }
+
     /// What the other end has told, if it has. Sleeps for one completion until the deadline, if there is one.
     fn told(&mut self, mut deadline: Option<&Deadline>) -> Result<Option<(Opcode, u32)>> {
         loop {
@@ -546,7 +551,8 @@ pub struct Receiver {
 
 impl Receiver {
     /// Takes as many bytes as there are and fit into `out`, and returns how many, or [`None`] when none have
-    /// arrived; 0 is the end of the stream, or an `out` of no bytes. Does not sleep.
+    /// arrived; 0 is the end of the stream, or an `out` of no bytes. Does not sleep: who drops the receiver at
+    /// the end calls [`Self::recv`] once more, so that the sender gets to know.
     ///
     /// # Errors
     ///
@@ -566,6 +572,10 @@ impl Receiver {
         let deadline = Deadline::after(timeout);
         loop {
             if let Some(n) = self.try_recv(out)? {
+                if n == 0 && self.arrived.ended {
+                    // Who sees the end may drop this at once: what was given back is to arrive before.
+                    self.end.finish(&deadline);
+                }
                 return Ok(n);
             }
             self.reap(Some(&deadline))?;

@@ -94,6 +94,20 @@ fn everything_crosses_threads() {
     check::<cm::Request>();
     check::<cm::Connection>();
     check::<cm::ConnectError>();
+    check::<crate::Pool>();
+    check::<crate::Piece>();
+    check::<crate::PieceError>();
+    check::<crate::stream::Sender>();
+    check::<crate::stream::Receiver>();
+    check::<crate::MultiQueue<Ud>>();
+    check::<crate::Completions>();
+    check::<crate::CqEventFd>();
+    #[cfg(feature = "tokio")]
+    check::<crate::AsyncCq>();
+    #[cfg(feature = "tokio")]
+    check::<crate::AsyncEvents>();
+    #[cfg(feature = "io-uring")]
+    check::<crate::uring::Ring>();
 }
 
 // --- data ---------------------------------------------------------------------------------------------

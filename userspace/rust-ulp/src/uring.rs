@@ -21,8 +21,8 @@
 //! }
 //! ```
 //!
-//! Requests of a ring report to it and not to the completion queues of their queue pairs, in which they take
-//! no room. One ring serves any queue pairs of any devices, and a queue pair can be used by rings and by
+//! Requests of a ring report to it and not to the completion queues of their queue pairs; but these have no
+//! more requests in flight than they have entries, however they came. One ring serves any queue pairs of any devices, and a queue pair can be used by rings and by
 //! [`Qp::post`](crate::Qp::post) at the same time; their order is that in which the kernel takes them.
 //!
 //! What a request refers to is kept until it has completed: its buffers, its device, and what it has several

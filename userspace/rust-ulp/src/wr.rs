@@ -232,6 +232,7 @@ pub trait RequestFor<'a, Q>: Into<Request<'a>> + sealed::Sealed {
 pub struct Target<'q> {
     pub(crate) handle: u32,
     /// 0 where it is none of one queue pair.
+    #[cfg(feature = "io-uring")]
     pub(crate) qp_num: u32,
     /// Gone with the queue.
     pub(crate) life: &'q Arc<()>,
@@ -268,8 +269,8 @@ macro_rules! common {
                 self
             }
 
-            /// How long it may take from when it is posted on: from a nanosecond to an hour; for ever unless
-            /// said. Afterwards it completes as [`Status::TimedOut`](crate::Status::TimedOut), which says
+            /// How long it may take from when it is posted on: up to an hour, counted in units of about a
+            /// millisecond; for ever unless said. Afterwards it completes as [`Status::TimedOut`](crate::Status::TimedOut), which says
             /// nothing of the queue pair: that goes on, and the device is not done with the request.
             ///
             /// Header: `rust_ulp_wr.timeout_ns`.

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `ulp-test api`: each transport, shared receives, events, the connection manager and diagnoses, through
-//! the crate, against a real device.
+//! `ulp-test api`: each transport, shared receives, events, the connection manager, deadlines, memory, grants
+//! and diagnoses, through the crate, against a real device.
 
 use crate::hosts::{connect, pattern, Host};
 use crate::report::{because, check, equal, Outcome, Report};
 use crate::sys::abi;
 use rust_ulp::{
-    cm, Access, AckTimeout, Completion, CompletionError, Cq, Endpoint, Error, EventKind, Grh,
-    Opcode, Qp, Rc, Recv, RemoteSlice, Retries, RnrRetries, RnrTimer, Send, SendTo, Status,
-    TrafficClass, Uc, Ud, Write,
+    cm, Access, AckTimeout, BufferKind, Completion, CompletionError, Cq, Endpoint, Error,
+    EventKind, Grant, GrantOptions, GrantState, Grh, Opcode, Pool, Qp, QpAttr, Rc, Recv,
+    RemoteSlice, Retries, RnrRetries, RnrTimer, Send, SendTo, Status, TrafficClass, Uc, Ud, Write,
 };
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -68,6 +68,9 @@ pub fn run(r: &mut Report) {
         (abi::FEATURE_SRQ, "shared receives", shared),
         (abi::FEATURE_EVENTS, "events", events),
         (abi::FEATURE_CM, "the connection manager", manager),
+        (abi::FEATURE_CANCEL, "deadlines and cancel", unfinished),
+        (abi::FEATURE_EVENTFD, "files of completion queues", files),
+        (abi::FEATURE_USER_MEMORY, "memory and grants", memory),
     ] {
         if a.dev.features() & feature != 0 {
             part(r, &a, &b);
@@ -511,6 +514,182 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
             }))
         },
     );
+}
+
+// --- deadlines, cancel, eventfds --------------------------------------------------------------------------------
+
+/// The same with a completion queue of its own, which nothing of what was before reports to.
+fn fresh(host: &Host) -> R<Host> {
+    Ok(Host {
+        dev: host.dev.clone(),
+        pd: host.pd.clone(),
+        cq: host.dev.create_cq(256)?,
+    })
+}
+
+fn unfinished(r: &mut Report, a: &Host, b: &Host) {
+    case(r, "a receive times out, and the queue pair goes on", || {
+        let (a, b) = (&fresh(a)?, &fresh(b)?);
+        let [first, second] = connect(a, b, None)?;
+        second.post_recv(Recv::empty().wr_id(1).timeout(SHORT / 10))?;
+        let late = b.cq.wait(WAIT)?;
+        // The device has it still: the first message is lost to it.
+        second.post_recv(Recv::empty().wr_id(2))?;
+        for _ in 0..2 {
+            first.post(Send::empty().timeout(WAIT))?;
+            pass(&a.cq, Opcode::Send)?;
+        }
+        let done = next(&b.cq, Opcode::Recv)?;
+        Ok(
+            equal("first", (late.wr_id, late.status), (1, Status::TimedOut))
+                .and_then(|()| check("it is unfinished", late.status.is_unfinished()))
+                .and_then(|()| equal("then", done.wr_id, 2)),
+        )
+    });
+    case(r, "canceling by number and all, of each queue", || {
+        let (a, b) = (&fresh(a)?, &fresh(b)?);
+        let [_first, second] = connect(a, b, None)?;
+        for wr_id in [5, 6, 5, 7] {
+            second.post_recv(Recv::empty().wr_id(wr_id))?;
+        }
+        let counts = [second.cancel(5)?, second.cancel(5)?, second.cancel_all()?];
+        let srq = b.pd.create_srq(&b.cq).max_wr(8).build()?;
+        srq.post_recvs((0..3).map(|i| Recv::empty().wr_id(i)))?;
+        let shared = [srq.cancel(1)?, srq.cancel_all()?];
+        let mut told = Vec::new();
+        for _ in 0..7 {
+            let done = b.cq.wait(WAIT)?;
+            told.push((done.wr_id, done.status == Status::Canceled));
+        }
+        let order = [5, 5, 6, 7, 1, 0, 2].map(|wr_id| (wr_id, true));
+        Ok(equal("how many", counts, [2, 0, 2])
+            .and_then(|()| equal("of the shared ones", shared, [1, 2]))
+            .and_then(|()| equal("completions", &told[..], &order[..])))
+    });
+    case(
+        r,
+        "pieces in flight come back with their queue pair",
+        || {
+            let (a, b) = (&fresh(a)?, &fresh(b)?);
+            let [_first, second] = connect(a, b, None)?;
+            let pool = Pool::new(b.pd.alloc_buffer(4096)?.slice(..)?, 1024)?;
+            while let Some(piece) = pool.take() {
+                piece.post(&second, |memory| Ok(Recv::new(memory)))?;
+            }
+            second.cancel_all()?;
+            let mut back = 0;
+            for _ in 0..pool.len() {
+                back += usize::from(pool.complete(&b.cq.wait(WAIT)?).is_some());
+            }
+            let before = pool.reclaim();
+            drop(second);
+            Ok(equal("by completions", back, 0)
+                .and_then(|()| equal("before it goes", before, 0))
+                .and_then(|()| equal("after", pool.reclaim(), pool.len())))
+        },
+    );
+}
+
+fn files(r: &mut Report, a: &Host, b: &Host) {
+    case(r, "a file counts the completions of its queue", || {
+        let (a, b) = (&fresh(a)?, &fresh(b)?);
+        let [first, second] = connect(a, b, None)?;
+        let file = b.cq.eventfd()?;
+        let busy = b.cq.eventfd();
+        for i in 0..3 {
+            second.post_recv(Recv::empty().wr_id(i))?;
+            first.post(Send::empty())?;
+            pass(&a.cq, Opcode::Send)?;
+        }
+        for _ in 0..3 {
+            pass(&b.cq, Opcode::Recv)?;
+        }
+        let counts = (file.take()?, file.take()?);
+        drop(file);
+        let again = b.cq.eventfd();
+        Ok(equal("completions", counts, (3, 0))
+            .and_then(|()| check("one at a time", matches!(busy, Err(Error::Busy { .. }))))
+            .and_then(|()| check("and then another", again.is_ok())))
+    });
+}
+
+// --- memory and grants ------------------------------------------------------------------------------------------
+
+fn memory(r: &mut Report, a: &Host, b: &Host) {
+    case(r, "memory of this process at both ends, unaligned", || {
+        let (a, b) = (&fresh(a)?, &fresh(b)?);
+        const LEN: usize = 3 << 20;
+        let [first, _second] = connect(a, b, None)?;
+        let (src, dst) = (
+            a.pd.user_memory(LEN).read_only().alloc()?,
+            b.pd.user_memory(LEN).huge_pages().alloc()?,
+        );
+        let data = pattern(9, LEN);
+        src.write_at(0, &data)?;
+        let grants = dst.grant_all(.., Access::all(), GrantOptions::new())?;
+        for grant in &grants {
+            let (from, len) = (grant.offset(), grant.remote().len() as usize);
+            first.post(Write::new(src.slice(from..from + len)?, grant.remote()))?;
+            let _ = a.cq.wait(WAIT)?.ok()?;
+        }
+        let (of_src, of_dst) = (src.query()?, dst.query()?);
+        let same = dst.to_vec(..)? == data;
+        Ok(check("the bytes", same)
+            .and_then(|()| equal("whose", of_dst.kind, BufferKind::User))
+            .and_then(|()| equal("grants", of_dst.grants as usize, grants.len()))
+            .and_then(|()| check("charged", of_dst.charged >= LEN as u64))
+            .and_then(|()| check("read-only", of_src.read_only && !of_dst.read_only)))
+    });
+    case(r, "a key that was rotated opens nothing any more", || {
+        let (a, b) = (&fresh(a)?, &fresh(b)?);
+        let [first, _second] = connect(a, b, None)?;
+        let mem = b.pd.alloc_buffer(4096)?;
+        let grant = mem.grant(..64, Access::REMOTE_WRITE)?;
+        let old = grant.remote();
+        let new = grant.rotate()?;
+        first.post(Write::inline_bytes(b"new", new))?;
+        let _ = a.cq.wait(WAIT)?.ok()?;
+        first.post(Write::inline_bytes(b"old", old))?;
+        let refused = failure(&first, &a.cq).map(|error| error.status);
+        let bytes = mem.to_vec(..3)?;
+        Ok(check("another key", old.rkey() != new.rkey())
+            .and_then(|()| equal("its length", new.len(), 64))
+            .and_then(|()| equal("then", refused, Ok(Status::RemoteAccess)))
+            .and_then(|()| check("bytes", bytes == b"new")))
+    });
+    case(r, "grants end by use and with their queue pair", || {
+        let (a, b) = (&fresh(a)?, &fresh(b)?);
+        let [first, second] = connect(a, b, None)?;
+        let events = b.dev.events()?;
+        while events.next_event()?.is_some() {}
+        let mem = b.pd.alloc_buffer(4096)?;
+        let write = Access::REMOTE_WRITE;
+        let once = mem.grant_with(..64, write, GrantOptions::new().one_shot(&second))?;
+        let bound = mem.grant_with(64..128, write, GrantOptions::new().bound_to(&second))?;
+        let key = once.remote();
+        second.post_recv(Recv::empty())?;
+        first.post(Write::inline_bytes(b"used", key).imm(key.rkey()))?;
+        pass(&b.cq, Opcode::RecvWriteImm)?;
+        let _ = a.cq.wait(WAIT)?.ok()?;
+        let of = |grant: &Grant| -> R<_> {
+            loop {
+                let event = events.wait(WAIT)?;
+                if let EventKind::GrantEnded { state } = event.kind {
+                    return Ok((state, event.is_about(grant)));
+                }
+            }
+        };
+        let used = of(&once)?;
+        let still = bound.query()?.state;
+        second.modify(QpAttr::to(rust_ulp::QpState::Err))?;
+        let expired = of(&bound)?;
+        let rotated = bound.rotate();
+        let ended = matches!(rotated, Err(Error::GrantEnded));
+        Ok(equal("used", used, (GrantState::Used, true))
+            .and_then(|()| equal("the other", still, GrantState::Active))
+            .and_then(|()| equal("expired", expired, (GrantState::Expired, true)))
+            .and_then(|()| check("it is not rotated", ended)))
+    });
 }
 
 // --- diagnoses ----------------------------------------------------------------------------------------------------

@@ -28,6 +28,26 @@ fn a_receive_that_nothing_comes_for() {
 }
 
 #[test]
+fn deadlines_in_a_batch_are_their_requests_own() {
+    let p = pair();
+    let mut batch = p.b.batch();
+    for i in 0..4 {
+        let recv = Recv::empty().wr_id(i);
+        let late = i % 2 == 1;
+        batch
+            .push(if late { recv.timeout(SHORT) } else { recv })
+            .unwrap();
+    }
+    batch.submit_and_wait(2, SOON).unwrap();
+    let late: Vec<_> = drain(&p.cq)
+        .iter()
+        .map(|done| (done.wr_id, done.status))
+        .collect();
+    assert_eq!(late, [(1, Status::TimedOut), (3, Status::TimedOut)]);
+    assert!(matches!(p.cq.wait(SHORT), Err(Error::Timeout { .. })));
+}
+
+#[test]
 fn every_request_can_have_a_deadline() {
     let p = pair();
     let grant = p.mem.grant(4096.., Access::all()).unwrap();

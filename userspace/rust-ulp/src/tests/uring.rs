@@ -115,3 +115,33 @@ fn kernel_without(ring: &mut Ring) {
     let error = ring.push(&qp, Recv::empty()).unwrap_err();
     assert!(matches!(error, Error::Unsupported { what: "io_uring" }));
 }
+
+#[test]
+fn a_ring_allocates_nothing() {
+    let Some(mut ring) = ring() else { return };
+    let p = pair();
+    let grant = p.mem.grant(.., Access::all()).unwrap();
+    let pieces = [p.mem.slice(..4).unwrap(), p.mem.slice(8..12).unwrap()];
+    let pool = Pool::new(p.mem.slice(..).unwrap(), 4096).unwrap();
+    let mut round = || {
+        ring.push(&p.a, Write::gather(&pieces, grant.remote()))
+            .unwrap();
+        ring.push(&p.a, Send::inline_bytes(b"x")).unwrap();
+        ring.push_piece(&p.b, pool.take().unwrap(), |memory| Ok(Recv::new(memory)))
+            .unwrap();
+        let mut batch = p.device.batch();
+        batch.push(&p.a, Send::inline_bytes(b"kept")).unwrap();
+        batch.push(&p.b, Recv::empty().timeout(SOON)).unwrap();
+        batch.submit_by(&mut ring, 9).unwrap();
+        ring.submit().unwrap();
+        for _ in 0..4 {
+            // Not a device: each is refused.
+            assert!(ring.wait(SOON).unwrap().result.is_err());
+        }
+    };
+    // Each slot of the ring may make room for itself.
+    (0..16).for_each(|_| round());
+    let before = allocations();
+    (0..100).for_each(|_| round());
+    assert_eq!(allocations() - before, 0);
+}
