@@ -36,9 +36,14 @@ use crate::{
             ebadfd, //
         },
         net::NetNs,
-        trace, //
+        trace,
+        uring::{
+            Call,
+            Reply, //
+        }, //
     },
-    uapi::abi, //
+    uapi::abi,
+    uring, //
 };
 use kernel::{
     fs::File,
@@ -75,9 +80,9 @@ pub(crate) struct Context {
     table: Mutex<Table>,
     events: Arc<FileEvents>,
     arrivals: Arc<Arrivals>,
-    /// Room for one batch, lent to whoever submits.
+    /// Room for batches, lent to those who submit at a time.
     #[pin]
-    scratch: Mutex<Option<KBox<Scratch>>>,
+    scratch: Mutex<[Option<KBox<Scratch>>; 4]>,
 }
 
 chardev!(Context);
@@ -227,7 +232,8 @@ impl Context {
 
     /// Lends the room for a batch, or makes some.
     pub(crate) fn take_scratch(&self) -> Result<KBox<Scratch>> {
-        if let Some(scratch) = self.scratch.lock().take() {
+        let kept = self.scratch.lock().iter_mut().find_map(Option::take);
+        if let Some(scratch) = kept {
             return Ok(scratch);
         }
         Ok(KBox::new(Scratch::new(), GFP_KERNEL_ACCOUNT)?)
@@ -235,8 +241,12 @@ impl Context {
 
     /// Takes the room back.
     pub(crate) fn give_scratch(&self, scratch: KBox<Scratch>) {
-        let old = self.scratch.lock().replace(scratch);
-        drop(old);
+        let mut scratch = Some(scratch);
+        if let Some(place) = self.scratch.lock().iter_mut().find(|it| it.is_none()) {
+            core::mem::swap(place, &mut scratch);
+        }
+        // More than are kept go.
+        drop(scratch);
     }
 }
 
@@ -262,7 +272,7 @@ impl FileOperations for Context {
                 ),
                 events,
                 arrivals,
-                scratch <- new_mutex!(None, "rust_ulp::Context::scratch"),
+                scratch <- new_mutex!([const { None }; 4], "rust_ulp::Context::scratch"),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -313,6 +323,10 @@ impl FileOperations for Context {
             block = false;
         }
         Ok(room.saturating_sub(to.len()))
+    }
+
+    fn uring_cmd(this: ArcBorrow<'_, Self>, call: Call<'_>) -> Reply {
+        uring::call(this, call)
     }
 
     fn mmap(this: ArcBorrow<'_, Self>, area: &Area<'_>, offset: u64) -> Result {

@@ -4,8 +4,8 @@
 //!
 //! Every request reserves room in the ring of its completion queue before it is posted, so no
 //! completion is ever without a place, however user space treats the ring. [`Ring::push`] and
-//! [`Ring::release`] run in the context of the queue's polling, a softirq at worst; the rest in
-//! process context.
+//! [`Ring::release`] run in the context of the queue's polling, a softirq at worst, and so do
+//! [`Ring::push_early`] and [`Ring::leave`]; the rest in process context.
 
 use crate::{
     events::FileEvents,
@@ -18,7 +18,12 @@ use crate::{
         event::Event, //
     },
     sys::{
-        errno::etime,
+        errno::{
+            ecanceled,
+            enobufs,
+            etime, //
+        },
+        eventfd::EventFd,
         lock::{
             new_spinlock_bh,
             SpinLockBh, //
@@ -27,7 +32,11 @@ use crate::{
             Pages,
             PAGE_SIZE, //
         },
-        trace, //
+        trace,
+        uring::{
+            Source,
+            Stream, //
+        }, //
     },
     uapi::{
         abi,
@@ -53,7 +62,9 @@ use kernel::{
         msecs_to_jiffies,
         Instant,
         Monotonic, //
-    }, //
+    },
+    transmute::AsBytes,
+    uaccess::UserSliceWriter, //
 };
 
 /// Most entries of a ring: as many as fit into the largest chunk of pages beside the header.
@@ -81,12 +92,54 @@ struct State {
     producer: Producer,
     /// Entries kept free for requests that are under way.
     reserved: u32,
+    /// Requests that the device has, and that have no entry kept free. Together with the others they
+    /// are no more than there are entries: the device's own queue has room for so many.
+    others: u32,
     /// The fewest unread entries that somebody waits for; `u32::MAX` when nobody does.
     wake_at: u32,
     /// Somebody polls the file, and was not woken since.
     polled: bool,
     dropped: u32,
     flags: u32,
+    /// Counts what is put into the ring.
+    eventfd: Option<EventFd>,
+    /// Whoever reads the ring in place of user space.
+    stream: Option<Streaming>,
+    /// There was one: the consumer's index is ours.
+    streamed: bool,
+    /// The queue was destroyed: nothing more will come.
+    gone: bool,
+}
+
+/// A stream that takes what is put into a ring.
+struct Streaming {
+    stream: Stream,
+    /// It was woken, and has not looked since.
+    woken: bool,
+    /// It is to end, whatever there is.
+    canceled: bool,
+    /// Entries that it has copied, and that have not arrived.
+    copied: u32,
+}
+
+impl State {
+    /// Tells those of an entry, or of the end, who hear of each.
+    fn signal(&mut self) {
+        if let Some(eventfd) = &self.eventfd {
+            eventfd.signal();
+        }
+        if let Some(streaming) = &mut self.stream {
+            streaming.wake();
+        }
+    }
+}
+
+impl Streaming {
+    fn wake(&mut self) {
+        if !core::mem::replace(&mut self.woken, true) {
+            self.stream.wake();
+        }
+    }
 }
 
 /// A ring of completions.
@@ -113,6 +166,88 @@ impl rdma::cq::Handler for Ring {
     }
 }
 
+impl Source for Ring {
+    fn begin(&self, stream: Stream) -> Result {
+        let mut state = self.state.lock();
+        if state.stream.is_some() {
+            return Err(EBUSY);
+        }
+        // What user space has read up to now is not streamed.
+        self.look(&mut state);
+        state.streamed = true;
+        let mut streaming = Streaming {
+            stream,
+            woken: false,
+            canceled: false,
+            copied: 0,
+        };
+        if state.producer.unread() > 0 || state.flags & abi::CQ_DEAD != 0 || state.gone {
+            streaming.wake();
+        }
+        state.stream = Some(streaming);
+        Ok(())
+    }
+
+    fn poll(&self) -> Result<bool> {
+        let mut state = self.state.lock();
+        let (unread, gone) = (state.producer.unread(), state.gone);
+        let dead = state.flags & abi::CQ_DEAD != 0;
+        let streaming = state.stream.as_mut().ok_or(EBADF)?;
+        let end = if streaming.canceled {
+            ecanceled()
+        } else if unread > 0 {
+            return Ok(true);
+        } else if dead {
+            ENODEV
+        } else if gone {
+            EBADF
+        } else {
+            streaming.woken = false;
+            return Ok(false);
+        };
+        state.stream = None;
+        Err(end)
+    }
+
+    fn copy(&self, mut to: UserSliceWriter) -> Result<usize> {
+        let size = core::mem::size_of::<abi::Cqe>();
+        let room = u32::try_from(to.len() / size).unwrap_or(u32::MAX);
+        let state = self.state.lock();
+        let (first, entries) = (state.producer.oldest(), state.producer.entries());
+        let count = state.producer.unread().min(room);
+        drop(state);
+        if count == 0 {
+            return Err(enobufs());
+        }
+        // They are not written over before they are taken back.
+        for index in 0..count {
+            let mut cqe = abi::Cqe::default();
+            let slot = first.wrapping_add(index) & entries.wrapping_sub(1);
+            self.pages.read(Self::offset(slot), cqe.as_bytes_mut())?;
+            to.write_slice(cqe.as_bytes())?;
+        }
+        if let Some(streaming) = &mut self.state.lock().stream {
+            streaming.copied = count;
+        }
+        Ok((count as usize).saturating_mul(size))
+    }
+
+    fn copied(&self) {
+        let mut state = self.state.lock();
+        let count = match &mut state.stream {
+            Some(streaming) => core::mem::take(&mut streaming.copied),
+            None => 0,
+        };
+        state.producer.take_back(count);
+        drop(state);
+        trace::stream(self.handle.load(Relaxed), count);
+    }
+
+    fn end(&self) {
+        self.state.lock().stream = None;
+    }
+}
+
 impl Ring {
     const HEAD: usize = core::mem::offset_of!(abi::CqRing, head);
     const TAIL: usize = core::mem::offset_of!(abi::CqRing, tail);
@@ -136,11 +271,16 @@ impl Ring {
         let state = State {
             producer: Producer::new(entries),
             reserved: 0,
+            others: 0,
             wake_at: u32::MAX,
             // Those who polled the file before this ring was made have not registered with it.
             polled: true,
             dropped: 0,
             flags: 0,
+            eventfd: None,
+            stream: None,
+            streamed: false,
+            gone: false,
         };
         Arc::pin_init(
             pin_init!(Self {
@@ -170,6 +310,13 @@ impl Ring {
         self.handle.store(handle, Relaxed);
     }
 
+    /// Where the entry at position `slot` begins.
+    const fn offset(slot: u32) -> usize {
+        (slot as usize)
+            .saturating_mul(core::mem::size_of::<abi::Cqe>())
+            .saturating_add(abi::CQ_ENTRIES_OFFSET)
+    }
+
     fn head(&self) -> Index<'_> {
         Index {
             pages: &self.pages,
@@ -184,11 +331,52 @@ impl Ring {
         }
     }
 
-    /// Keeps an entry free for a request. [`EAGAIN`] when all are read-ahead or taken.
+    /// Entries that were not read.
+    fn look(&self, state: &mut State) -> u32 {
+        if state.streamed {
+            state.producer.unread()
+        } else {
+            state.producer.refresh(&self.head())
+        }
+    }
+
+    /// Lets a request in that needs no entry; [`Self::leave`] when the device is done with it.
+    /// [`EAGAIN`] when the device has as many as there are entries.
+    pub(crate) fn admit(&self) -> Result {
+        let mut state = self.state.lock();
+        if state.others.saturating_add(state.reserved) >= state.producer.entries() {
+            return Err(EAGAIN);
+        }
+        state.others = state.others.saturating_add(1);
+        Ok(())
+    }
+
+    /// Ends the stream that `which` names.
+    pub(crate) fn cancel_stream(&self, which: impl FnOnce(&Stream) -> bool) {
+        let mut state = self.state.lock();
+        if let Some(streaming) = &mut state.stream {
+            if which(&streaming.stream) {
+                streaming.canceled = true;
+                streaming.wake();
+            }
+        }
+    }
+
+    /// Says that nobody is left who completes here.
+    fn close(&self) {
+        let mut state = self.state.lock();
+        state.gone = true;
+        if let Some(streaming) = &mut state.stream {
+            streaming.wake();
+        }
+    }
+
+    /// Keeps an entry free for a request. [`EAGAIN`] when all are read-ahead or taken, or the
+    /// device has as many requests as there are entries.
     pub(crate) fn reserve(&self) -> Result {
         let mut state = self.state.lock();
-        let unread = state.producer.refresh(&self.head());
-        if unread.saturating_add(state.reserved) >= state.producer.entries() {
+        let taken = self.look(&mut state).max(state.others);
+        if taken.saturating_add(state.reserved) >= state.producer.entries() {
             return Err(EAGAIN);
         }
         state.reserved = state.reserved.saturating_add(1);
@@ -203,21 +391,36 @@ impl Ring {
 
     /// Puts `cqe` into the entry that its request reserved, and wakes those who wait for it.
     pub(crate) fn push(&self, cqe: &abi::Cqe) {
+        self.put(cqe, 0);
+    }
+
+    /// The same, of a request that the device still has, until [`Self::leave`].
+    pub(crate) fn push_early(&self, cqe: &abi::Cqe) {
+        self.put(cqe, 1);
+    }
+
+    /// The device is done with a request that had no entry kept free.
+    pub(crate) fn leave(&self) {
+        let mut state = self.state.lock();
+        state.others = state.others.saturating_sub(1);
+    }
+
+    fn put(&self, cqe: &abi::Cqe, others: u32) {
         let mut state = self.state.lock();
         state.reserved = state.reserved.saturating_sub(1);
+        state.others = state.others.saturating_add(others);
         let Some(slot) = state.producer.slot() else {
             // Not reached while every request reserves; but never silent.
             state.dropped = state.dropped.saturating_add(1);
             let _ = self.pages.store_release(Self::DROPPED, state.dropped);
             self.set_flags(&mut state, abi::CQ_OVERFLOW);
+            state.signal();
             return;
         };
-        let offset = (slot as usize)
-            .saturating_mul(core::mem::size_of::<abi::Cqe>())
-            .saturating_add(abi::CQ_ENTRIES_OFFSET);
-        let _ = self.pages.write(offset, cqe);
+        let _ = self.pages.write(Self::offset(slot), cqe);
         state.producer.publish(&self.tail());
-        let unread = state.producer.refresh(&self.head());
+        state.signal();
+        let unread = self.look(&mut state);
         let wake = unread >= state.wake_at;
         if wake {
             state.wake_at = u32::MAX;
@@ -242,16 +445,33 @@ impl Ring {
 
     /// Says that nothing more will come, and wakes everybody.
     pub(crate) fn kill(&self) {
-        self.set_flags(&mut self.state.lock(), abi::CQ_DEAD);
+        let mut state = self.state.lock();
+        self.set_flags(&mut state, abi::CQ_DEAD);
+        state.signal();
+        drop(state);
         self.waiters.notify_all();
         self.file.wait.notify_all();
+    }
+
+    /// Has `eventfd` count what is put into the ring from now on, and the ring's end; [`None`] takes
+    /// it away. [`EBUSY`] when there is one.
+    pub(crate) fn set_eventfd(&self, eventfd: Option<EventFd>) -> Result {
+        let mut state = self.state.lock();
+        if eventfd.is_some() && state.eventfd.is_some() {
+            drop(state);
+            return Err(EBUSY);
+        }
+        let old = core::mem::replace(&mut state.eventfd, eventfd);
+        drop(state);
+        drop(old);
+        Ok(())
     }
 
     /// How many entries user space has not read.
     pub(crate) fn unread(&self) -> u32 {
         let mut state = self.state.lock();
         self.note_failure(&mut state);
-        state.producer.refresh(&self.head())
+        self.look(&mut state)
     }
 
     /// Whether `poll` should say that there is something; if not, the next completion wakes those
@@ -262,7 +482,7 @@ impl Ring {
         let mut state = self.state.lock();
         state.polled = true;
         self.note_failure(&mut state);
-        state.producer.refresh(&self.head()) > 0 || state.flags != 0
+        self.look(&mut state) > 0 || state.flags != 0
     }
 
     fn note_failure(&self, state: &mut State) {
@@ -279,7 +499,7 @@ impl Ring {
     /// Entries unread, and kept free for requests under way.
     pub(crate) fn usage(&self) -> (u32, u32) {
         let mut state = self.state.lock();
-        (state.producer.refresh(&self.head()), state.reserved)
+        (self.look(&mut state), state.reserved)
     }
 
     /// Waits until `min` entries are unread. Sleeps.
@@ -294,7 +514,7 @@ impl Ring {
             if state.flags & abi::CQ_DEAD != 0 {
                 return Err(ENODEV);
             }
-            if state.producer.refresh(&self.head()) >= min {
+            if self.look(&mut state) >= min {
                 return Ok(());
             }
             if state.flags & abi::CQ_ERROR != 0 {
@@ -411,6 +631,12 @@ impl CqObject {
     }
 }
 
+impl Drop for CqObject {
+    fn drop(&mut self) {
+        self.ring.close();
+    }
+}
+
 impl Needed for CqObject {
     fn users(&self) -> &Users {
         &self.users
@@ -456,6 +682,23 @@ mod tests {
         // Nor does the consumer before it has read.
         ring.pages.store_release(Ring::HEAD, 1)?;
         ring.reserve()?;
+        Ok(())
+    }
+
+    #[test]
+    fn has_no_more_at_the_device_than_there_are_entries() -> Result {
+        let ring = ring(2)?;
+        for _ in 0..2 {
+            ring.reserve()?;
+            ring.push_early(&cqe(1));
+        }
+        // Read or not, the device has two.
+        ring.pages.store_release(Ring::HEAD, 2)?;
+        assert_eq!(ring.usage(), (0, 0));
+        assert_eq!(ring.reserve().err(), Some(EAGAIN));
+        ring.leave();
+        ring.reserve()?;
+        assert_eq!(ring.reserve().err(), Some(EAGAIN));
         Ok(())
     }
 

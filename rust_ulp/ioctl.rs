@@ -42,6 +42,7 @@ use crate::{
             eopnotsupp,
             eproto, //
         },
+        eventfd::EventFd,
         pages,
         user::{
             Arg,
@@ -88,6 +89,8 @@ pub(crate) fn dispatch(this: ArcBorrow<'_, Context>, cmd: u32, arg: usize) -> Re
         abi::IOC_SRQ_QUERY => srq_query,
         abi::IOC_DESTROY => destroy,
         abi::IOC_SUBMIT => submit::submit,
+        abi::IOC_CANCEL => submit::cancel,
+        abi::IOC_CQ_EVENTFD => cq_eventfd,
         abi::IOC_LISTEN => connect::listen,
         abi::IOC_GET_REQUEST => connect::get_request,
         abi::IOC_ACCEPT => connect::accept,
@@ -201,6 +204,20 @@ fn cq_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
             value.mmap_offset = mmap_offset(handle);
         },
     )
+}
+
+fn cq_eventfd(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let value = Arg::<abi::CqEventfd>::read(arg, abi::CqEventfd::SIZE)?.value;
+    let _alive = this.enter()?;
+    if value.flags != 0 {
+        return Err(EINVAL);
+    }
+    let cq = this.table().lock().cq(value.cq)?.clone();
+    let eventfd = match value.fd {
+        -1 => None,
+        fd => Some(EventFd::get(fd)?),
+    };
+    cq.ring().set_eventfd(eventfd)
 }
 
 fn qp_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {

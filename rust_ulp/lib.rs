@@ -23,6 +23,13 @@
 //!   cq              puts it into the ring that user space reads, wakes who waits
 //! ```
 //!
+//! By io_uring the way in is `IORING_OP_URING_CMD`, `rust_ulp_uring_cmd`, `uring`, and then the
+//! steps of `submit`; on the way back `qp` tells the command (`sys/uring`), which the task
+//! completes in `rust_ulp_uring_done` of sys/entry.c. Completions as a stream go from `cq` through
+//! `rust_ulp_uring_run`. A request that is over before the device is done with it, by `CANCEL`, its
+//! deadline, or the end of its ring or task, takes the way back from `rdma/queue`, by `rdma/qp` or
+//! `srq`; what the driver says of it later ends in `qp`.
+//!
 //! And of an event:
 //!
 //! ```text
@@ -44,6 +51,7 @@
 //! | lock | what it protects | taken in |
 //! |---|---|---|
 //! | `devices_rwsem`, `clients_rwsem` (RDMA core) | devices and clients | `add`, `remove` |
+//! | `uring_lock` (kernel) | a ring of io_uring; held over commands. A command may wait for user memory with it, so nobody waits for it who is inside the gate | `uring_cmd`, its task work |
 //! | `Registry::devices` | the list of devices | process |
 //! | `Device::gate` | not a lock: who is inside keeps the device from going | process, may sleep inside |
 //! | `mmap_lock` (kernel) | an address space; taken by copies from and to user space, so no lock below is held over one | process |
@@ -58,8 +66,8 @@
 //! | `rdma::Qp::address` | an address that draining needs | process |
 //! | `rdma::Srq::marks` | the queue pairs of a shared receive queue | process |
 //! | `rdma::Registrar::turn`, `rdma::Qp::modifying`, `rdma::Cq::draining`, `rdma::Cq::polling` | one at a time, in this order | process |
-//! | `rdma::Queue::lists` | slots of a queue | process, softirq; held over the driver's `post_send` |
-//! | `Ring::state` | a completion ring | process, softirq |
+//! | `rdma::Queue::lists` | slots of a queue | process, softirq; held over the driver's `post_send`, and over `Handler::abandon` |
+//! | `Ring::state` | a completion ring | process, softirq; held over waking its stream and its eventfd |
 //! | `FileEvents::log` | records of events | any, interrupts off; under drivers' locks |
 //! | wait queues (kernel) | waiters | any |
 //!
@@ -68,12 +76,15 @@
 //! | entry | context | rules |
 //! |---|---|---|
 //! | `open`, `ioctl`, `fdinfo` | process | may sleep; nothing held over copies from and to user space |
+//! | `uring_cmd` | process: a task, a worker of io_uring or its polling thread; `uring_lock` perhaps held, with `IO_URING_F_CANCEL` always (then any kernel thread) | copies from user space before it enters the gate; completes a command it has begun only when all shares are gone |
+//! | task work of io_uring | the task that submitted, `uring_lock` held; a kernel thread when the task is gone | holds no object of a device: nobody waits for it |
 //! | `mmap` | process, `mmap_lock` held | takes the gate and the table, copies nothing |
 //! | `poll` | process | takes the table |
 //! | `read` | process | sleeps outside the gate, until a signal, a record or the device's end |
 //! | `release` | process, perhaps exiting: no `current->files`, no `current->nsproxy` | tears down, drains |
 //! | `Client::add`, `remove` | process | `remove` is bounded: waits only for those inside the gate, who are woken |
 //! | connection manager's handlers | process (the manager's workqueues), handler mutex held | may sleep, wait for nobody, do not look at the gate; drop no identifier |
+//! | deadlines (`rdma::Queue::timer`) | softirq | take the queue's lock, tell its owner |
 //! | completion handlers | process (workqueue, caller) or softirq, as the completion queue was made | must not sleep |
 //! | events of queue pairs, shared receive queues and completion queues | any, interrupts off, under the driver's locks | store flags and records, wake |
 //! | events of ports and devices | process (a worker of the core, perhaps with `rtnl_lock`) | take `Listeners::files` |
@@ -111,6 +122,7 @@ mod qp;
 mod query;
 mod srq;
 mod submit;
+mod uring;
 
 module! {
     type: RustUlp,

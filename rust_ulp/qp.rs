@@ -20,11 +20,13 @@ use crate::{
         event::Event,
         qp::{
             mask,
+            Abandoned,
             Attributes,
             Handler,
             Qp,
             QpType,
-            State, //
+            State,
+            Ticket, //
         },
         queue::Side,
         wr::WorkCompletion, //
@@ -33,7 +35,8 @@ use crate::{
     sys::{
         dyndbg::ulp_debug,
         errno::eisconn,
-        trace, //
+        trace,
+        uring::Share, //
     },
     uapi::abi, //
 };
@@ -53,7 +56,6 @@ use kernel::{
 };
 
 /// What is kept with each request.
-#[derive(Clone, Copy)]
 pub(crate) struct Request {
     /// The caller's.
     pub(crate) user_data: u64,
@@ -61,6 +63,33 @@ pub(crate) struct Request {
     pub(crate) opcode: u8,
     /// Bytes.
     pub(crate) length: u32,
+    /// How long it may take; 0 for as long as it takes.
+    pub(crate) timeout_ns: u64,
+    /// The command of io_uring that hears of it.
+    pub(crate) share: Option<Share>,
+    /// Whether it has a place in the completion ring.
+    pub(crate) in_ring: bool,
+    /// Whether it makes an entry there when it succeeds.
+    pub(crate) signaled: bool,
+}
+
+impl Ticket for Request {
+    fn detach(&mut self) -> Self {
+        Self {
+            share: self.share.take(),
+            ..*self
+        }
+    }
+
+    fn placed(&self, index: u32) {
+        if let Some(share) = &self.share {
+            share.placed(index);
+        }
+    }
+
+    fn timeout_ns(&self) -> u64 {
+        self.timeout_ns
+    }
 }
 
 /// The owner of a queue pair, or of a shared receive queue.
@@ -98,6 +127,59 @@ impl Completions {
             &self.send_ring
         }
     }
+
+    /// What every completion of `request` says.
+    fn cqe(&self, request: &Request) -> abi::Cqe {
+        abi::Cqe {
+            user_data: request.user_data,
+            qp: self.handle.load(Relaxed),
+            qp_num: self.number.load(Relaxed),
+            opcode: wc_opcode(request.opcode),
+            ..Default::default()
+        }
+    }
+
+    /// Tells the command of io_uring that `request` is part of.
+    fn finish(request: &mut Request, cqe: &abi::Cqe) {
+        let Some(share) = request.share.take() else {
+            return;
+        };
+        let res = match cqe.status {
+            0 => i32::try_from(cqe.byte_len).unwrap_or(i32::MAX),
+            status => abi::URING_FAILED.saturating_sub(status.into()),
+        };
+        let high = u32::from(cqe.opcode) | u32::from(cqe.flags) << 8;
+        share.finish(res, u64::from(cqe.imm_data) | u64::from(high) << 32);
+    }
+
+    /// Gives up the place of `request`, which makes no entry.
+    fn give_up(&self, request: &Request) {
+        let ring = self.ring(request.opcode);
+        if request.in_ring {
+            ring.release();
+        } else {
+            ring.leave();
+        }
+    }
+
+    /// Tells those who trace.
+    fn note(cqe: &abi::Cqe) {
+        trace::completion(
+            cqe.qp_num,
+            cqe.user_data,
+            cqe.opcode.into(),
+            cqe.status.into(),
+            cqe.byte_len,
+        );
+        ulp_debug!(
+            "qp {}: done user_data {:#x} opcode {} status {} bytes {}\n",
+            cqe.qp_num,
+            cqe.user_data,
+            cqe.opcode,
+            cqe.status,
+            cqe.byte_len
+        );
+    }
 }
 
 /// The completion's opcode of a request, `WC_*`.
@@ -115,16 +197,11 @@ const fn wc_opcode(opcode: u8) -> u8 {
 impl Handler for Completions {
     type Request = Request;
 
-    fn complete(&self, side: Side, request: &Request, wc: &WorkCompletion) {
-        let number = self.number.load(Relaxed);
+    fn complete(&self, side: Side, mut request: Request, wc: &WorkCompletion) {
         let mut cqe = abi::Cqe {
-            user_data: request.user_data,
-            qp: self.handle.load(Relaxed),
-            qp_num: number,
             status: wc.status as u16,
-            opcode: wc_opcode(request.opcode),
             vendor_err: wc.vendor_err,
-            ..Default::default()
+            ..self.cqe(&request)
         };
         if wc.is_success() {
             match side {
@@ -163,30 +240,56 @@ impl Handler for Completions {
                 }
             }
         }
-        trace::completion(
+        Self::note(&cqe);
+        Self::finish(&mut request, &cqe);
+        if request.in_ring && (request.signaled || !wc.is_success()) {
+            self.ring(request.opcode).push(&cqe);
+        } else {
+            self.give_up(&request);
+        }
+    }
+
+    fn retire(&self, request: Request) {
+        // What io_uring is to hear of is signalled.
+        self.give_up(&request);
+    }
+
+    fn abandon(&self, mut request: Request, why: Abandoned) {
+        let cqe = abi::Cqe {
+            status: match why {
+                Abandoned::Timeout => abi::WC_STATUS_TIMEOUT,
+                Abandoned::Canceled => abi::WC_STATUS_CANCELED,
+            },
+            ..self.cqe(&request)
+        };
+        Self::note(&cqe);
+        Self::finish(&mut request, &cqe);
+        if request.in_ring {
+            self.ring(request.opcode).push_early(&cqe);
+        }
+    }
+
+    fn late(&self, request: Request, wc: &WorkCompletion) {
+        let number = self.number.load(Relaxed);
+        trace::late(
             number,
             request.user_data,
-            cqe.opcode.into(),
+            wc_opcode(request.opcode).into(),
             wc.status,
-            cqe.byte_len,
         );
         ulp_debug!(
-            "qp {}: done user_data {:#x} opcode {} status {} bytes {}\n",
+            "qp {}: late user_data {:#x} opcode {} status {}\n",
             number,
             request.user_data,
-            cqe.opcode,
-            wc.status,
-            cqe.byte_len
+            wc_opcode(request.opcode),
+            wc.status
         );
-        self.ring(request.opcode).push(&cqe);
+        self.ring(request.opcode).leave();
     }
 
-    fn retire(&self, request: &Request) {
-        self.ring(request.opcode).release();
-    }
-
-    fn cancel(&self, request: &Request) {
-        self.ring(request.opcode).release();
+    fn cancel(&self, request: Request) {
+        // Its share goes with it: whoever has begun the command knows why.
+        self.give_up(&request);
     }
 
     fn event(&self, event: Event) {

@@ -25,7 +25,10 @@ use crate::{
     },
     submit,
     sys::{
-        compat::Parameter as _,
+        compat::{
+            Parameter as _,
+            HAS_URING, //
+        },
         user::{
             write_entry,
             Arg, //
@@ -56,7 +59,10 @@ pub(crate) fn module(_this: ArcBorrow<'_, Context>, arg: usize) -> Result {
             | abi::FEATURE_DATAGRAM
             | abi::FEATURE_SRQ
             | abi::FEATURE_EVENTS
-            | abi::FEATURE_CM,
+            | abi::FEATURE_CM
+            | abi::FEATURE_CANCEL
+            | abi::FEATURE_EVENTFD
+            | abi::FEATURE_URING,
         max_buffer: buffer::MAX_LENGTH,
         max_batch: submit::MAX_BATCH,
         max_cq_entries: cq::MAX_ENTRIES,
@@ -65,6 +71,9 @@ pub(crate) fn module(_this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         max_inline: ioctl::MAX_INLINE,
         max_entries: u32::MAX,
     };
+    if !HAS_URING {
+        arg.value.features &= !abi::FEATURE_URING;
+    }
     arg.write()
 }
 

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! SUBMIT: many requests, then a wait.
+//! SUBMIT: many requests, then a wait; and CANCEL.
 //!
-//! Three steps. First, outside the gate, everything is copied from user space, once, and what can
-//! be said without looking anything up is said. Then, inside, handles are resolved and each request
-//! is put into a slot of its queue pair; requests that follow each other for the same queue form a
-//! chain. A request that is refused drops all chains: none was posted. Last, the chains are posted
-//! in order. Process context; nothing is allocated once the room for a batch is there.
+//! Three steps, each a method of [`Scratch`]. First, outside the gate, everything is copied from
+//! user space, once, and what can be said without looking anything up is said. Then, inside, handles
+//! are resolved and each request is put into a slot of its queue pair; requests that follow each
+//! other for the same queue form a chain. A request that is refused drops all chains: none was
+//! posted. Last, the chains are posted in order. Process context; nothing is allocated once the room
+//! for a batch is there. The commands of io_uring take the same steps, see [`crate::uring`].
 
 use crate::{
     context::Context,
+    device::Live,
     handle::{
         Object,
         Table, //
@@ -33,7 +35,8 @@ use crate::{
     rdma::{
         chain::{
             Chain,
-            Target, //
+            Inline,
+            TargetRef, //
         },
         qp::QpType,
         wr::{
@@ -53,6 +56,7 @@ use crate::{
             etime, //
         },
         trace,
+        uring::Begun,
         user::{
             read_array,
             read_bytes,
@@ -63,10 +67,7 @@ use crate::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        Arc,
-        ArcBorrow, //
-    }, //
+    sync::ArcBorrow, //
 };
 
 /// Most requests of one call.
@@ -89,9 +90,47 @@ struct Staged {
     /// Its elements in [`Scratch::sges`].
     first_sge: usize,
     num_sge: usize,
-    /// Its inline data in [`Scratch::inline`], or room for that when it comes from buffers.
+    /// Its inline data in [`Scratch::inline`], when that comes from user memory.
     inline_at: usize,
     inline_len: usize,
+}
+
+/// The command that cancels requests.
+pub(crate) fn cancel(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
+    let mut arg = Arg::<abi::Cancel>::read(arg, abi::Cancel::SIZE)?;
+    let value = &mut arg.value;
+    value.canceled = 0;
+    // A struct that cannot be written is found out before anything is canceled.
+    arg.write()?;
+    let value = &mut arg.value;
+    value.canceled = abandon(&this, value.queue, value.user_data, value.flags)?;
+    arg.write()
+}
+
+/// Cancels the requests of the queue called `handle` that have `user_data`, or all of them.
+///
+/// Returns how many it were. [`EINVAL`], [`EBADF`], [`ebadfd`].
+pub(crate) fn abandon(this: &Context, handle: u32, user_data: u64, flags: u32) -> Result<u32> {
+    let _alive = this.enter()?;
+    let all = flags == abi::CANCEL_ALL;
+    if flags & !abi::CANCEL_ALL != 0 || (all && user_data != 0) {
+        return Err(EINVAL);
+    }
+    let which = |request: &Request| all || request.user_data == user_data;
+    let object = this.table().lock().get(handle)?.clone();
+    let canceled = match &object {
+        Object::Qp(qp) => qp.qp().abandon(which),
+        Object::Srq(srq) => srq.srq().abandon(which),
+        _ => return Err(ebadfd()),
+    };
+    trace::cancel(this.id(), handle, user_data, canceled);
+    ulp_debug!(
+        "file {}: canceled {} of queue {:#x}\n",
+        this.id(),
+        canceled,
+        handle
+    );
+    Ok(canceled)
 }
 
 /// Room for one batch.
@@ -124,10 +163,24 @@ impl Scratch {
     }
 }
 
+/// Where a batch comes from, and what it refers to.
+pub(crate) struct Place<'a> {
+    /// Has what its handles name.
+    pub(crate) table: &'a Table,
+    /// The device.
+    pub(crate) live: &'a Live,
+    /// The command of io_uring that hears of its requests.
+    pub(crate) command: Option<&'a Begun>,
+    /// Whether they make entries in completion rings.
+    pub(crate) in_ring: bool,
+}
+
 /// What went wrong, and with which request.
-struct Bad {
-    index: u32,
-    error: Error,
+pub(crate) struct Bad {
+    /// The request.
+    pub(crate) index: u32,
+    /// What.
+    pub(crate) error: Error,
 }
 
 /// The command.
@@ -155,9 +208,7 @@ pub(crate) fn submit(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
 
     let mut scratch = this.take_scratch()?;
     let result = run(&this, &mut arg.value, &mut scratch);
-    if scratch.staged.capacity() <= KEEP {
-        this.give_scratch(scratch);
-    }
+    give_back(&this, scratch);
     match result {
         Ok(()) => arg.write(),
         Err(err) => {
@@ -168,13 +219,20 @@ pub(crate) fn submit(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     }
 }
 
+/// Gives the room for a batch back, unless it has grown beyond what is worth keeping.
+pub(crate) fn give_back(this: &Context, scratch: KBox<Scratch>) {
+    if scratch.staged.capacity() <= KEEP {
+        this.give_scratch(scratch);
+    }
+}
+
 fn run(this: &Context, value: &mut abi::Submit, scratch: &mut Scratch) -> Result {
-    // Also empties it when the last call was cut short.
-    scratch.clear();
-    let staged = stage(value, scratch).map_err(|bad| {
-        value.bad_index = bad.index;
-        bad.error
-    });
+    let staged = scratch
+        .stage(value.wrs, value.nr_wrs, value.wr_size)
+        .map_err(|bad| {
+            value.bad_index = bad.index;
+            bad.error
+        });
     // A husk says so, whatever else is wrong.
     let alive = this.enter()?;
     staged?;
@@ -191,40 +249,21 @@ fn run(this: &Context, value: &mut abi::Submit, scratch: &mut Scratch) -> Result
     {
         return Err(ERANGE);
     }
-    let resolved = resolve(&table, &alive, scratch);
+    let place = Place {
+        table: &table,
+        live: &alive,
+        command: None,
+        in_ring: true,
+    };
+    let resolved = scratch.resolve(&place);
     drop(table);
     if let Err(bad) = resolved {
-        // Cancels what was put into slots.
-        scratch.chains.clear();
+        scratch.cancel();
         value.bad_index = bad.index;
         return Err(bad.error);
     }
-
-    let mut result = Ok(());
-    for chain in scratch.chains.drain_all() {
-        if result.is_err() {
-            // Cancelled, when it is dropped.
-            continue;
-        }
-        let number = chain.target().number();
-        let (posted, outcome) = chain.post(|request| {
-            trace::post(
-                number,
-                request.user_data,
-                request.opcode.into(),
-                request.length,
-            );
-            ulp_debug!(
-                "qp {}: post user_data {:#x} opcode {} length {}\n",
-                number,
-                request.user_data,
-                request.opcode,
-                request.length
-            );
-        });
-        value.posted = value.posted.saturating_add(posted);
-        result = outcome;
-    }
+    let (posted, result) = scratch.post();
+    value.posted = posted;
     if result.is_err() {
         value.bad_index = value.posted;
         return result;
@@ -250,169 +289,218 @@ fn run(this: &Context, value: &mut abi::Submit, scratch: &mut Scratch) -> Result
     Ok(())
 }
 
-/// Copies all requests and what they point to. Sleeps.
-fn stage(value: &abi::Submit, scratch: &mut Scratch) -> Result<(), Bad> {
-    let at = |index: u32| move |error: Error| Bad { index, error };
-    let count = value.nr_wrs as usize;
-    if count == 0 {
-        return Ok(());
+impl Scratch {
+    /// Copies `count` requests of `size` bytes each at `addr`, and what they point to. Sleeps.
+    pub(crate) fn stage(&mut self, addr: u64, count: u32, size: u32) -> Result<(), Bad> {
+        // Also empties it when the last batch was cut short.
+        self.clear();
+        self.wrs
+            .resize(count as usize, abi::Wr::default(), GFP_KERNEL_ACCOUNT)
+            .map_err(Self::no_memory)?;
+        if count > 0 {
+            read_array(addr, size, abi::WR_SIZE_V1, &mut self.wrs)
+                .map_err(|(index, error)| Bad { index, error })?;
+        }
+        self.decode()
     }
-    let memory = |_: kernel::alloc::AllocError| Bad {
-        index: 0,
-        error: ENOMEM,
-    };
-    scratch
-        .wrs
-        .resize(count, abi::Wr::default(), GFP_KERNEL_ACCOUNT)
-        .map_err(memory)?;
-    scratch
-        .staged
-        .reserve(count, GFP_KERNEL_ACCOUNT)
-        .map_err(memory)?;
-    read_array(value.wrs, value.wr_size, abi::WR_SIZE_V1, &mut scratch.wrs)
-        .map_err(|(index, error)| Bad { index, error })?;
 
-    let Scratch {
-        wrs,
-        staged,
-        sges,
-        inline,
-        ..
-    } = scratch;
-    for (index, wr) in numbered(wrs.iter()) {
-        let fail = at(index);
-        let request = decode(wr, LIMITS)
-            .map_err(|refusal| fail(Error::from_errno(refusal.errno().wrapping_neg())))?;
-        let first_sge = sges.len();
-        let mut num_sge = 0;
-        match request.elements {
-            Elements::None => (),
-            Elements::One(sge) => {
-                sges.push(sge, GFP_KERNEL_ACCOUNT).map_err(memory)?;
-                num_sge = 1;
-            }
-            Elements::Array { addr, count } => {
-                num_sge = count as usize;
-                let total = first_sge.saturating_add(num_sge);
-                sges.resize(total, abi::Sge::default(), GFP_KERNEL_ACCOUNT)
-                    .map_err(memory)?;
-                let part = sges.get_mut(first_sge..total).ok_or_else(|| fail(EINVAL))?;
-                read_array(addr, abi::Sge::SIZE, abi::Sge::SIZE, part)
-                    .map_err(|(_, error)| fail(error))?;
-            }
-        }
-        let list = sges.get(first_sge..).unwrap_or(&[]);
-        let length: u64 = list
-            .iter()
-            .map(|sge| u64::from(sge.length))
-            .fold(0, u64::saturating_add);
-        if length > MAX_MESSAGE {
-            return Err(fail(EMSGSIZE));
-        }
+    /// Takes one request that was copied, and copies what it points to. Sleeps.
+    pub(crate) fn stage_one(&mut self, wr: abi::Wr) -> Result {
+        self.clear();
+        self.wrs.push(wr, GFP_KERNEL_ACCOUNT)?;
+        self.decode().map_err(|bad| bad.error)
+    }
 
-        let inline_at = inline.len();
-        let mut inline_len = 0;
-        if request.inline {
-            if length > LIMITS.max_inline.into() {
-                return Err(fail(EMSGSIZE));
-            }
-            // Elements in user memory; those in buffers are read when these are found.
-            let user = list.iter().any(|sge| sge.buffer == 0);
-            if user && list.iter().any(|sge| sge.buffer != 0) {
-                return Err(fail(EINVAL));
-            }
-            inline_len = length as usize;
-            let total = inline_at.saturating_add(inline_len);
-            inline
-                .resize(total, 0, GFP_KERNEL_ACCOUNT)
-                .map_err(memory)?;
-            if user {
-                let mut to = inline_at;
-                for sge in list {
-                    let end = to.saturating_add(sge.length as usize);
-                    let part = inline.get_mut(to..end).ok_or_else(|| fail(EINVAL))?;
-                    read_bytes(sge.offset, part).map_err(fail)?;
-                    to = end;
+    /// What the first request names; 0 when there is none.
+    pub(crate) fn first_queue(&self) -> u32 {
+        self.staged.first().map_or(0, |staged| staged.request.qp)
+    }
+
+    fn no_memory(_: kernel::alloc::AllocError) -> Bad {
+        Bad {
+            index: 0,
+            error: ENOMEM,
+        }
+    }
+
+    /// Looks at what was copied, and copies what that points to. Sleeps.
+    fn decode(&mut self) -> Result<(), Bad> {
+        let at = |index: u32| move |error: Error| Bad { index, error };
+        let memory = Self::no_memory;
+        self.staged
+            .reserve(self.wrs.len(), GFP_KERNEL_ACCOUNT)
+            .map_err(memory)?;
+
+        let Scratch {
+            wrs,
+            staged,
+            sges,
+            inline,
+            ..
+        } = self;
+        for (index, wr) in numbered(wrs.iter()) {
+            let fail = at(index);
+            let request = decode(wr, LIMITS)
+                .map_err(|refusal| fail(Error::from_errno(refusal.errno().wrapping_neg())))?;
+            let first_sge = sges.len();
+            let mut num_sge = 0;
+            match request.elements {
+                Elements::None => (),
+                Elements::One(sge) => {
+                    sges.push(sge, GFP_KERNEL_ACCOUNT).map_err(memory)?;
+                    num_sge = 1;
+                }
+                Elements::Array { addr, count } => {
+                    num_sge = count as usize;
+                    let total = first_sge.saturating_add(num_sge);
+                    sges.resize(total, abi::Sge::default(), GFP_KERNEL_ACCOUNT)
+                        .map_err(memory)?;
+                    let part = sges.get_mut(first_sge..total).ok_or_else(|| fail(EINVAL))?;
+                    read_array(addr, abi::Sge::SIZE, abi::Sge::SIZE, part)
+                        .map_err(|(_, error)| fail(error))?;
                 }
             }
+            let list = sges.get(first_sge..).unwrap_or(&[]);
+            let length: u64 = list
+                .iter()
+                .map(|sge| u64::from(sge.length))
+                .fold(0, u64::saturating_add);
+            if length > MAX_MESSAGE {
+                return Err(fail(EMSGSIZE));
+            }
+
+            let inline_at = inline.len();
+            let mut inline_len = 0;
+            if request.inline {
+                if length > LIMITS.max_inline.into() {
+                    return Err(fail(EMSGSIZE));
+                }
+                // Elements in user memory; those in buffers are read when these are found.
+                let user = list.iter().any(|sge| sge.buffer == 0);
+                if user && list.iter().any(|sge| sge.buffer != 0) {
+                    return Err(fail(EINVAL));
+                }
+                if user {
+                    inline_len = length as usize;
+                    let total = inline_at.saturating_add(inline_len);
+                    inline
+                        .resize(total, 0, GFP_KERNEL_ACCOUNT)
+                        .map_err(memory)?;
+                    let mut to = inline_at;
+                    for sge in list {
+                        let end = to.saturating_add(sge.length as usize);
+                        let part = inline.get_mut(to..end).ok_or_else(|| fail(EINVAL))?;
+                        read_bytes(sge.offset, part).map_err(fail)?;
+                        to = end;
+                    }
+                }
+            }
+            staged
+                .push(
+                    Staged {
+                        request,
+                        first_sge,
+                        num_sge,
+                        inline_at,
+                        inline_len,
+                    },
+                    GFP_KERNEL_ACCOUNT,
+                )
+                .map_err(memory)?;
         }
-        staged
-            .push(
-                Staged {
-                    request,
-                    first_sge,
-                    num_sge,
-                    inline_at,
-                    inline_len,
-                },
-                GFP_KERNEL_ACCOUNT,
-            )
-            .map_err(memory)?;
+        Ok(())
     }
-    Ok(())
-}
 
-/// Puts every request into a slot of its queue.
-fn resolve(table: &Table, live: &crate::device::Live, scratch: &mut Scratch) -> Result<(), Bad> {
-    let Scratch {
-        staged,
-        sges,
-        inline,
-        chains,
-        ..
-    } = scratch;
-    let mut last: Option<(u32, Queue)> = None;
-    for (index, staged) in numbered(staged.iter()) {
-        let fail = |error: Error| Bad { index, error };
-        let handle = staged.request.qp;
-        let queue = match last.take() {
-            Some((was, queue)) if was == handle => queue,
-            _ => table.get(handle).and_then(Queue::new).map_err(fail)?,
-        };
-        let sges = sges
-            .get(staged.first_sge..staged.first_sge.saturating_add(staged.num_sge))
-            .unwrap_or(&[]);
-        let data = inline
-            .get_mut(staged.inline_at..staged.inline_at.saturating_add(staged.inline_len))
-            .unwrap_or(&mut []);
-        push(table, live, &queue, &staged.request, sges, data, chains).map_err(fail)?;
-        last = Some((handle, queue));
+    /// Puts every request into a slot of its queue. Sleeps.
+    ///
+    /// When one is refused, those before it are in their slots still: [`Self::cancel`].
+    pub(crate) fn resolve(&mut self, place: &Place<'_>) -> Result<(), Bad> {
+        let Self {
+            staged,
+            sges,
+            inline,
+            chains,
+            ..
+        } = self;
+        let mut last: Option<(u32, Queue<'_>)> = None;
+        for (index, staged) in numbered(staged.iter()) {
+            let fail = |error: Error| Bad { index, error };
+            let handle = staged.request.qp;
+            let queue = match last {
+                Some((was, queue)) if was == handle => queue,
+                _ => Queue::find(place.table, handle).map_err(fail)?,
+            };
+            last = Some((handle, queue));
+            let sges = sges
+                .get(staged.first_sge..staged.first_sge.saturating_add(staged.num_sge))
+                .unwrap_or(&[]);
+            let data = inline
+                .get(staged.inline_at..staged.inline_at.saturating_add(staged.inline_len))
+                .unwrap_or(&[]);
+            let part = Part {
+                index,
+                request: &staged.request,
+                sges,
+                inline: data,
+            };
+            push(place, queue, part, chains).map_err(fail)?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// Takes back what was put into slots and not posted. Sleeps.
+    pub(crate) fn cancel(&mut self) {
+        self.chains.clear();
+    }
+
+    /// Posts what was put into slots, in order: how many the devices took, and the error with which
+    /// one refused the next. Those after that are taken back. Sleeps only for that.
+    pub(crate) fn post(&mut self) -> (u32, Result) {
+        let (mut total, mut result) = (0u32, Ok(()));
+        for chain in self.chains.drain_all() {
+            if result.is_err() {
+                // Cancelled, when it is dropped.
+                continue;
+            }
+            let number = chain.target().number();
+            let (posted, outcome) = chain.post(|request| {
+                trace::post(
+                    number,
+                    request.user_data,
+                    request.opcode.into(),
+                    request.length,
+                );
+                ulp_debug!(
+                    "qp {}: post user_data {:#x} opcode {} length {}\n",
+                    number,
+                    request.user_data,
+                    request.opcode,
+                    request.length
+                );
+            });
+            total = total.saturating_add(posted);
+            result = outcome;
+        }
+        (total, result)
+    }
 }
 
-/// What a request's handle may name.
-enum Named {
-    Pair(Arc<QpObject>),
-    Shared(Arc<SrqObject>),
+/// What a request's handle names.
+#[derive(Clone, Copy)]
+enum Queue<'a> {
+    Pair(&'a QpObject),
+    Shared(&'a SrqObject),
 }
 
-/// What a request's handle names, and where its requests go.
-struct Queue {
-    named: Named,
-    /// Send requests; a shared receive queue has none.
-    send: Option<Target<Completions>>,
-    /// Receive requests; a queue pair that has a shared receive queue has none.
-    recv: Option<Target<Completions>>,
-}
-
-impl Queue {
-    /// [`ebadfd`] when `object` takes no requests. Sleeps.
-    fn new(object: &Object) -> Result<Self> {
-        match object {
-            Object::Qp(qp) => Ok(Self {
-                send: Some(Target::Send(qp.qp().clone())),
-                recv: (!qp.has_srq()).then(|| Target::Recv(qp.qp().clone())),
-                named: Named::Pair(qp.clone()),
-            }),
+impl<'a> Queue<'a> {
+    /// [`EBADF`], [`ebadfd`] when it takes no requests. Sleeps.
+    fn find(table: &'a Table, handle: u32) -> Result<Self> {
+        match table.get(handle)? {
+            Object::Qp(qp) => Ok(Self::Pair(qp)),
             Object::Srq(srq) => {
                 // There may be more room than there seems to be.
                 srq.srq().reclaim();
-                Ok(Self {
-                    send: None,
-                    recv: Some(Target::Shared(srq.srq().clone())),
-                    named: Named::Shared(srq.clone()),
-                })
+                Ok(Self::Shared(srq))
             }
             _ => Err(ebadfd()),
         }
@@ -423,56 +511,56 @@ impl Queue {
     /// [`ebadfd`] for a send request to a shared receive queue, [`eopnotsupp`] for a receive request
     /// to a queue pair that has one, and for what the device or the type does not do.
     fn target(
-        &self,
-        live: &crate::device::Live,
+        self,
+        live: &Live,
         request: &crate::logic::decode::Request,
-    ) -> Result<(&Target<Completions>, u32)> {
+    ) -> Result<(TargetRef<'a, Completions>, u32)> {
         let is_recv = request.op == Op::Recv;
-        let max_sge = match &self.named {
-            Named::Shared(srq) => srq.srq().max_sge(),
-            Named::Pair(qp) if is_recv => qp.qp().capacity().max_recv_sge,
-            Named::Pair(qp) => {
+        match self {
+            Self::Shared(_) if !is_recv => Err(ebadfd()),
+            Self::Shared(srq) => Ok((TargetRef::Shared(srq.srq()), srq.srq().max_sge())),
+            Self::Pair(qp) if is_recv => {
+                if qp.has_srq() {
+                    return Err(eopnotsupp());
+                }
+                Ok((TargetRef::Recv(qp.qp()), qp.qp().capacity().max_recv_sge))
+            }
+            Self::Pair(qp) => {
                 if live.send_ops(qp.qp().qp_type()) & (1 << (request.opcode & 63)) == 0 {
                     return Err(eopnotsupp());
                 }
-                qp.qp().capacity().max_send_sge
+                Ok((TargetRef::Send(qp.qp()), qp.qp().capacity().max_send_sge))
             }
-        };
-        let target = if is_recv {
-            self.recv.as_ref().ok_or_else(eopnotsupp)?
-        } else {
-            self.send.as_ref().ok_or_else(ebadfd)?
-        };
-        Ok((target, max_sge))
-    }
-
-    fn pd(&self) -> &PdObject {
-        match &self.named {
-            Named::Pair(qp) => qp.pd(),
-            Named::Shared(srq) => srq.pd(),
         }
     }
 
-    fn handler(&self) -> &Completions {
-        match &self.named {
-            Named::Pair(qp) => qp.qp().handler(),
-            Named::Shared(srq) => srq.srq().handler(),
+    fn pd(self) -> &'a PdObject {
+        match self {
+            Self::Pair(qp) => qp.pd(),
+            Self::Shared(srq) => srq.pd(),
+        }
+    }
+
+    fn handler(self) -> &'a Completions {
+        match self {
+            Self::Pair(qp) => qp.qp().handler(),
+            Self::Shared(srq) => srq.srq().handler(),
         }
     }
 
     /// Bytes of inline data that a request may have.
-    fn max_inline(&self) -> u32 {
-        match &self.named {
-            Named::Pair(qp) => qp.qp().capacity().max_inline,
-            Named::Shared(_) => 0,
+    fn max_inline(self) -> u32 {
+        match self {
+            Self::Pair(qp) => qp.qp().capacity().max_inline,
+            Self::Shared(_) => 0,
         }
     }
 
     /// Whether every send request makes a completion.
-    fn sig_all(&self) -> bool {
-        match &self.named {
-            Named::Pair(qp) => qp.sig_all(),
-            Named::Shared(_) => false,
+    fn sig_all(self) -> bool {
+        match self {
+            Self::Pair(qp) => qp.sig_all(),
+            Self::Shared(_) => false,
         }
     }
 }
@@ -483,13 +571,13 @@ impl Queue {
 /// [`ERANGE`] for a number of more than 24 bits, [`EMSGSIZE`] for more than goes into a packet.
 fn send(
     table: &Table,
-    queue: &Queue,
+    queue: Queue<'_>,
     imm: Option<u32>,
     invalidate: Option<u32>,
     to: Option<Receiver>,
     length: u32,
 ) -> Result<Operation> {
-    let Named::Pair(qp) = &queue.named else {
+    let Queue::Pair(qp) = queue else {
         return Err(ebadfd());
     };
     if qp.qp().qp_type() != QpType::Ud {
@@ -522,16 +610,30 @@ fn send(
     })
 }
 
+/// One request of a batch.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    index: u32,
+    request: &'a crate::logic::decode::Request,
+    sges: &'a [abi::Sge],
+    /// Its inline data, when that comes from user memory.
+    inline: &'a [u8],
+}
+
 /// Puts one request into a slot, at the end of the last chain or of a new one.
 fn push(
-    table: &Table,
-    live: &crate::device::Live,
-    queue: &Queue,
-    request: &crate::logic::decode::Request,
-    sges: &[abi::Sge],
-    inline: &mut [u8],
+    place: &Place<'_>,
+    queue: Queue<'_>,
+    part: Part<'_>,
     chains: &mut KVVec<Chain<Completions>>,
 ) -> Result {
+    let &Place { table, live, .. } = place;
+    let Part {
+        index,
+        request,
+        sges,
+        inline,
+    } = part;
     let (target, max_sge) = queue.target(live, request)?;
     if !target.is_ready() {
         return Err(enotconn());
@@ -556,20 +658,8 @@ fn push(
             return Err(ERANGE);
         }
     }
-    if request.inline {
-        if length > queue.max_inline() {
-            return Err(EMSGSIZE);
-        }
-        // What is in user memory was copied with the request.
-        let mut rest = &mut *inline;
-        for sge in sges.iter().filter(|sge| sge.buffer != 0) {
-            let (part, tail) = rest
-                .split_at_mut_checked(sge.length as usize)
-                .ok_or(EMSGSIZE)?;
-            let offset = usize::try_from(sge.offset).map_err(|_| ERANGE)?;
-            table.buffer(sge.buffer)?.pages().read(offset, part)?;
-            rest = tail;
-        }
+    if request.inline && length > queue.max_inline() {
+        return Err(EMSGSIZE);
     }
 
     let operation = match request.op {
@@ -612,16 +702,26 @@ fn push(
     };
 
     if !chains.last().is_some_and(|chain| chain.target() == target) {
-        chains.push(Chain::new(target.clone()), GFP_KERNEL_ACCOUNT)?;
+        chains.push(Chain::new(target.to_owned()), GFP_KERNEL_ACCOUNT)?;
     }
     let chain = chains.last_mut().ok_or(ENOMEM)?;
 
-    queue.handler().ring(request.opcode).reserve()?;
-    // From here on the queue gives the place in the ring back.
+    let ring = queue.handler().ring(request.opcode);
+    if place.in_ring {
+        ring.reserve()?;
+    } else {
+        ring.admit()?;
+    }
+    // From here on the queue gives that back.
+    let signaled = request.signaled || queue.sig_all() || request.op == Op::Recv;
     let kept = Request {
         user_data: request.user_data,
         opcode: request.opcode,
         length,
+        timeout_ns: request.timeout_ns,
+        share: place.command.map(|command| command.share(index)),
+        in_ring: place.in_ring,
+        signaled,
     };
     let locals = sges.iter().filter(|sge| sge.length > 0).filter_map(|sge| {
         let mr = table.buffer(sge.buffer).ok()?.mr().clone();
@@ -632,9 +732,30 @@ fn push(
     };
     let flags = Flags {
         fence: request.fence,
-        signaled: request.signaled || queue.sig_all(),
+        // Who has asked by io_uring hears of all.
+        signaled: signaled || place.command.is_some(),
         solicited: request.solicited,
     };
-    let inline = request.inline.then_some(&*inline);
+    // What is in user memory was copied with the request.
+    let mut copy = |slot: &mut [u8]| {
+        if slot.len() == inline.len() {
+            slot.copy_from_slice(inline);
+            return Ok(());
+        }
+        let mut rest = slot;
+        for sge in sges {
+            let (part, tail) = rest
+                .split_at_mut_checked(sge.length as usize)
+                .ok_or(EMSGSIZE)?;
+            let offset = usize::try_from(sge.offset).map_err(|_| ERANGE)?;
+            table.buffer(sge.buffer)?.pages().read(offset, part)?;
+            rest = tail;
+        }
+        Ok(())
+    };
+    let inline = request.inline.then_some(Inline {
+        length: length as usize,
+        copy: &mut copy,
+    });
     chain.push(&operation, flags, locals, inline, kept)
 }

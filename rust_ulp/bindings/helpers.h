@@ -6,7 +6,10 @@
 #ifndef _RUST_ULP_HELPERS_H
 #define _RUST_ULP_HELPERS_H
 
+#include <linux/eventfd.h>
 #include <linux/fs.h>
+#include <linux/hrtimer.h>
+#include <linux/io_uring/cmd.h>
 #include <linux/mm.h>
 #include <linux/percpu-refcount.h>
 #include <linux/scatterlist.h>
@@ -69,6 +72,33 @@ struct rust_ulp_h_addr {
 /* What the context of an identifier of the connection manager points at. */
 struct rust_ulp_cm_hook {
 	int (*event)(struct rdma_cm_id *id, struct rdma_cm_event *event);
+};
+
+/* What is kept with a command of io_uring, see uring.rs. */
+struct rust_ulp_uring {
+	u32 shares;
+	u32 queue;
+	u32 slot;
+	u32 kind;
+	u64 outcome;
+	u64 extra;
+};
+
+/* In @kind: the completion has room for 32 bytes. */
+#define RUST_ULP_URING_BIG	(1U << 16)
+
+/* The same, of a stream. */
+struct rust_ulp_uring_feed {
+	u32 pad[4];
+	const void *source;
+	void (*run)(struct io_uring_cmd *cmd, bool ended);
+};
+
+/* A timer that calls @expired in a softirq. */
+struct rust_ulp_timer {
+	struct hrtimer timer;
+	void (*expired)(const void *context);
+	const void *context;
 };
 
 /* What of struct rdma_cm_event is read. */
@@ -186,6 +216,25 @@ int rust_ulp_h_map_pages(struct vm_area_struct *vma, unsigned long addr, struct 
 bool rust_ulp_h_vma_is_shared(const struct vm_area_struct *vma);
 bool rust_ulp_h_node_online(int node);
 void rust_ulp_h_relax(void);
+bool rust_ulp_h_is_killed(void);
+
+struct rust_ulp_uring *rust_ulp_h_uring_pdu(struct io_uring_cmd *cmd);
+u32 rust_ulp_h_uring_op(const struct io_uring_cmd *cmd);
+int rust_ulp_h_uring_group(const struct io_uring_cmd *cmd);
+void rust_ulp_h_uring_copy(const struct io_uring_cmd *cmd, void *to, size_t len);
+void rust_ulp_h_uring_mark(struct io_uring_cmd *cmd, unsigned int issue_flags);
+void rust_ulp_h_uring_done(struct io_uring_cmd *cmd, s32 res, u64 extra, unsigned int issue_flags,
+			   bool big);
+int rust_ulp_h_uring_post(struct io_uring_cmd *cmd, unsigned int group,
+			  ssize_t (*fill)(void *source, void *to, size_t len), void *source);
+void rust_ulp_h_uring_end(struct io_uring_cmd *cmd, s32 res, bool big);
+
+void rust_ulp_h_eventfd_signal(struct eventfd_ctx *ctx);
+
+void rust_ulp_h_timer_init(struct rust_ulp_timer *timer, void (*expired)(const void *context),
+			   const void *context);
+void rust_ulp_h_timer_start(struct rust_ulp_timer *timer, u64 at_ns);
+void rust_ulp_h_timer_cancel(struct rust_ulp_timer *timer);
 
 /* In entry.c: seen by the function tracers. */
 struct rust_ulp_cqe_hook {
@@ -202,6 +251,9 @@ int rust_ulp_post_srq_recv(struct ib_srq *srq, const struct ib_recv_wr *wr,
 			   const struct ib_recv_wr **bad_wr);
 
 int rust_ulp_cm_event(struct rdma_cm_id *id, struct rdma_cm_event *event);
+
+void rust_ulp_h_uring_complete(struct io_uring_cmd *cmd);
+void rust_ulp_h_uring_stream(struct io_uring_cmd *cmd);
 
 int rust_ulp_chardev_register(void);
 void rust_ulp_chardev_unregister(void);

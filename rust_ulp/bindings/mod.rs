@@ -25,6 +25,9 @@
 use kernel::{
     bindings::{
         completion,
+        eventfd_ctx,
+        hrtimer,
+        io_uring_cmd,
         list_head,
         lock_class_key,
         net,

@@ -127,6 +127,8 @@ pub struct Request {
     pub fence: bool,
     pub solicited: bool,
     pub inline: bool,
+    /// 0, or how long it may take.
+    pub timeout_ns: u64,
 }
 
 /// Opcodes of a send queue that the ABI numbers and no queue pair here carries out: LOCAL_INV,
@@ -220,7 +222,7 @@ pub fn decode(wr: &abi::Wr, limits: Limits) -> Result<Request, Refusal> {
         _ => return Err(Refusal::Invalid),
     };
     if wr.flags & !flags != 0
-        || wr.timeout_ns != 0
+        || wr.timeout_ns > abi::TIMEOUT_MAX_NS
         || wr.reserved != 0
         || (!remote && (remote_addr != 0 || rkey != 0))
         || (!imm && wr.imm_data != 0)
@@ -278,5 +280,6 @@ pub fn decode(wr: &abi::Wr, limits: Limits) -> Result<Request, Refusal> {
         fence: wr.flags & abi::SEND_FENCE != 0,
         solicited: wr.flags & abi::SEND_SOLICITED != 0,
         inline,
+        timeout_ns: wr.timeout_ns,
     })
 }

@@ -7,7 +7,8 @@ use super::{
     qp::{
         Handler,
         Qp,
-        State, //
+        State,
+        Ticket, //
     },
     queue::{
         Queue,
@@ -28,6 +29,7 @@ use crate::{
     bindings,
     sys::errno::enotconn, //
 };
+use core::cell::UnsafeCell;
 use kernel::{
     error::to_result,
     ffi::{
@@ -48,17 +50,25 @@ pub(crate) enum Target<H: Handler> {
     Shared(Arc<Srq<H>>),
 }
 
-impl<H: Handler> Clone for Target<H> {
+/// A [`Target`] that is borrowed.
+pub(crate) enum TargetRef<'a, H: Handler> {
+    /// The send queue of a queue pair.
+    Send(&'a Arc<Qp<H>>),
+    /// The receive queue of a queue pair.
+    Recv(&'a Arc<Qp<H>>),
+    /// A shared receive queue.
+    Shared(&'a Arc<Srq<H>>),
+}
+
+impl<H: Handler> Clone for TargetRef<'_, H> {
     fn clone(&self) -> Self {
-        match self {
-            Self::Send(qp) => Self::Send(qp.clone()),
-            Self::Recv(qp) => Self::Recv(qp.clone()),
-            Self::Shared(srq) => Self::Shared(srq.clone()),
-        }
+        *self
     }
 }
 
-impl<H: Handler> PartialEq for Target<H> {
+impl<H: Handler> Copy for TargetRef<'_, H> {}
+
+impl<H: Handler> PartialEq for TargetRef<'_, H> {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Send(a), Self::Send(b)) | (Self::Recv(a), Self::Recv(b)) => Arc::ptr_eq(a, b),
@@ -69,43 +79,12 @@ impl<H: Handler> PartialEq for Target<H> {
 }
 
 impl<H: Handler> Target<H> {
-    fn queue(&self) -> &Queue<H::Request> {
+    /// The same, borrowed.
+    pub(crate) fn as_ref(&self) -> TargetRef<'_, H> {
         match self {
-            Self::Send(qp) => qp.queue(Side::Send),
-            Self::Recv(qp) => qp.queue(Side::Recv),
-            Self::Shared(srq) => srq.queue(),
-        }
-    }
-
-    fn handler(&self) -> &H {
-        match self {
-            Self::Send(qp) | Self::Recv(qp) => qp.handler(),
-            Self::Shared(srq) => srq.handler(),
-        }
-    }
-
-    /// The number of the queue pair; 0 for a shared receive queue.
-    pub(crate) fn number(&self) -> u32 {
-        match self {
-            Self::Send(qp) | Self::Recv(qp) => qp.number(),
-            Self::Shared(_) => 0,
-        }
-    }
-
-    /// Which side of a queue pair it is.
-    pub(crate) fn side(&self) -> Side {
-        match self {
-            Self::Send(_) => Side::Send,
-            Self::Recv(_) | Self::Shared(_) => Side::Recv,
-        }
-    }
-
-    /// Whether it is in a state that takes requests.
-    pub(crate) fn is_ready(&self) -> bool {
-        match self {
-            Self::Send(qp) => qp.state() >= State::Rts,
-            Self::Recv(qp) => qp.state() >= State::Init,
-            Self::Shared(_) => true,
+            Self::Send(qp) => TargetRef::Send(qp),
+            Self::Recv(qp) => TargetRef::Recv(qp),
+            Self::Shared(srq) => TargetRef::Shared(srq),
         }
     }
 
@@ -134,6 +113,65 @@ impl<H: Handler> Target<H> {
     }
 }
 
+impl<'a, H: Handler> TargetRef<'a, H> {
+    /// A reference of one's own.
+    pub(crate) fn to_owned(self) -> Target<H> {
+        match self {
+            Self::Send(qp) => Target::Send(qp.clone()),
+            Self::Recv(qp) => Target::Recv(qp.clone()),
+            Self::Shared(srq) => Target::Shared(srq.clone()),
+        }
+    }
+
+    fn queue(self) -> &'a Queue<H::Request> {
+        match self {
+            Self::Send(qp) => qp.queue(Side::Send),
+            Self::Recv(qp) => qp.queue(Side::Recv),
+            Self::Shared(srq) => srq.queue(),
+        }
+    }
+
+    fn handler(self) -> &'a H {
+        match self {
+            Self::Send(qp) | Self::Recv(qp) => qp.handler(),
+            Self::Shared(srq) => srq.handler(),
+        }
+    }
+
+    /// The number of the queue pair; 0 for a shared receive queue.
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Self::Send(qp) | Self::Recv(qp) => qp.number(),
+            Self::Shared(_) => 0,
+        }
+    }
+
+    /// Which side of a queue pair it is.
+    pub(crate) fn side(self) -> Side {
+        match self {
+            Self::Send(_) => Side::Send,
+            Self::Recv(_) | Self::Shared(_) => Side::Recv,
+        }
+    }
+
+    /// Whether it is in a state that takes requests.
+    pub(crate) fn is_ready(self) -> bool {
+        match self {
+            Self::Send(qp) => qp.state() >= State::Rts,
+            Self::Recv(qp) => qp.state() >= State::Init,
+            Self::Shared(_) => true,
+        }
+    }
+}
+
+/// Data that goes with a request.
+pub(crate) struct Inline<'a> {
+    /// Bytes.
+    pub(crate) length: usize,
+    /// Puts them where it is told, that many; called once. What it fails with, pushing fails with.
+    pub(crate) copy: &'a mut dyn FnMut(&mut [u8]) -> Result,
+}
+
 /// Requests for one queue, in order, not yet posted.
 ///
 /// Dropping it cancels them.
@@ -146,6 +184,8 @@ pub(crate) struct Chain<H: Handler> {
     first: u32,
     last: u32,
     count: u32,
+    /// Whether some have a deadline.
+    timed: bool,
 }
 
 impl<H: Handler> Chain<H> {
@@ -157,17 +197,18 @@ impl<H: Handler> Chain<H> {
             first: NONE,
             last: NONE,
             count: 0,
+            timed: false,
         }
     }
 
     /// Where it goes.
-    pub(crate) fn target(&self) -> &Target<H> {
-        &self.target
+    pub(crate) fn target(&self) -> TargetRef<'_, H> {
+        self.target.as_ref()
     }
 
     /// Appends a send request that reads or writes `locals`.
     ///
-    /// `inline` is data that is taken now, instead of `locals`. [`EAGAIN`] when the queue is full,
+    /// `inline` is data that goes into the slot now, instead of `locals`. [`EAGAIN`] when the queue is full,
     /// [`E2BIG`] for too many `locals`, [`EMSGSIZE`] for too much inline data, [`EINVAL`] when it is
     /// a datagram and the queue pair's type is another, or the other way round; then `cancel` was
     /// called for `request`. May sleep.
@@ -176,9 +217,10 @@ impl<H: Handler> Chain<H> {
         operation: &Operation,
         flags: Flags,
         locals: impl Iterator<Item = Local>,
-        inline: Option<&[u8]>,
+        inline: Option<Inline<'_>>,
         request: H::Request,
     ) -> Result {
+        let is_inline = inline.is_some();
         let fill = |slot: &Slot<H::Request>, list: *mut bindings::ib_sge, count: u32| {
             let mut wr = bindings::ib_send_wr {
                 sg_list: list,
@@ -195,7 +237,7 @@ impl<H: Handler> Chain<H> {
                     bindings::IB_SEND_SOLICITED
                 } else {
                     0
-                }) | (if inline.is_some() {
+                }) | (if is_inline {
                     bindings::IB_SEND_INLINE
                 } else {
                     0
@@ -313,7 +355,7 @@ impl<H: Handler> Chain<H> {
             Target::Recv(_) | Target::Shared(_) => false,
         };
         if !fits {
-            self.target.handler().cancel(&request);
+            self.target().handler().cancel(request);
             return Err(EINVAL);
         }
         self.push_slot(locals, inline, flags.signaled, ah.cloned(), request, fill)
@@ -325,8 +367,8 @@ impl<H: Handler> Chain<H> {
         locals: impl Iterator<Item = Local>,
         request: H::Request,
     ) -> Result {
-        if self.target.side() != Side::Recv {
-            self.target.handler().cancel(&request);
+        if self.target().side() != Side::Recv {
+            self.target().handler().cancel(request);
             return Err(EINVAL);
         }
         self.push_slot(locals, None, true, None, request, |slot, list, count| {
@@ -389,15 +431,16 @@ impl<H: Handler> Chain<H> {
     fn push_slot(
         &mut self,
         locals: impl Iterator<Item = Local>,
-        inline: Option<&[u8]>,
+        inline: Option<Inline<'_>>,
         signaled: bool,
         ah: Option<Arc<Ah>>,
         request: H::Request,
         fill: impl FnOnce(&Slot<H::Request>, *mut bindings::ib_sge, u32) -> Wr,
     ) -> Result {
-        let (target, queue) = (&self.target, self.target.queue());
+        let target = self.target.as_ref();
+        let queue = target.queue();
         let Some(index) = queue.take() else {
-            target.handler().cancel(&request);
+            target.handler().cancel(request);
             return Err(EAGAIN);
         };
         let result = Self::fill_slot(queue, index, locals, inline, signaled, fill);
@@ -405,6 +448,8 @@ impl<H: Handler> Chain<H> {
         let content = unsafe { queue.content(index) };
         match (result, content) {
             (Ok(()), Some(content)) => {
+                request.placed(index);
+                self.timed |= request.timeout_ns() != 0;
                 content.request = Some(request);
                 content.ah = ah;
                 content.next = NONE;
@@ -419,7 +464,7 @@ impl<H: Handler> Chain<H> {
                 Ok(())
             }
             (result, _) => {
-                target.handler().cancel(&request);
+                target.handler().cancel(request);
                 // SAFETY: The slot was taken above and is not used after this.
                 unsafe { queue.put(&mut queue.lists.lock(), index) };
                 result
@@ -432,7 +477,7 @@ impl<H: Handler> Chain<H> {
         queue: &Queue<H::Request>,
         index: u32,
         locals: impl Iterator<Item = Local>,
-        inline: Option<&[u8]>,
+        inline: Option<Inline<'_>>,
         signaled: bool,
         fill: impl FnOnce(&Slot<H::Request>, *mut bindings::ib_sge, u32) -> Wr,
     ) -> Result {
@@ -451,19 +496,17 @@ impl<H: Handler> Chain<H> {
                 .inline
                 .get(start..start.saturating_add(queue.max_inline as usize))
                 .unwrap_or(&[]);
-            if data.len() > room.len() {
-                return Err(EMSGSIZE);
-            }
-            for (to, from) in room.iter().zip(data) {
-                // SAFETY: The caller owns the slot and its part of the array.
-                unsafe { *to.get() = *from };
-            }
-            if let Some(first) = room.first().filter(|_| !data.is_empty()) {
+            let room = room.get(..data.length).ok_or(EMSGSIZE)?;
+            let first = UnsafeCell::raw_get(room.as_ptr());
+            // SAFETY: The caller owns the slot and its part of the array: this is the only
+            // reference to these bytes, which are initialised.
+            (data.copy)(unsafe { core::slice::from_raw_parts_mut(first, room.len()) })?;
+            if !room.is_empty() {
                 let (_, sge) = pieces.next().ok_or(E2BIG)?;
                 let raw = bindings::ib_sge {
                     // Drivers take the address of inline data for one of the kernel.
-                    addr: first.get() as u64,
-                    length: data.len() as u32,
+                    addr: first as u64,
+                    length: room.len() as u32,
                     lkey: 0,
                 };
                 // SAFETY: The caller owns the slot and its part of the array.
@@ -486,6 +529,8 @@ impl<H: Handler> Chain<H> {
         let content = unsafe { queue.content(index) }.ok_or(EINVAL)?;
         content.wr = wr;
         content.signaled = signaled;
+        content.abandoned = false;
+        content.deadline = 0;
         Ok(())
     }
 
@@ -495,7 +540,8 @@ impl<H: Handler> Chain<H> {
     /// that one and those after it are cancelled. [`enotconn`] when the queue pair is not in a
     /// state that takes them, with nothing posted. Does not sleep, but for cancelling.
     pub(crate) fn post(mut self, mut before: impl FnMut(&H::Request)) -> (u32, Result) {
-        let (target, queue) = (&self.target, self.target.queue());
+        let target = self.target.as_ref();
+        let queue = target.queue();
         if self.count == 0 {
             return (0, Ok(()));
         }
@@ -508,10 +554,17 @@ impl<H: Handler> Chain<H> {
         // Link the requests, and see to it that the queue cannot fill up with silent ones.
         let half = (queue.depth() / 2).max(1);
         let (mut at, mut before_it) = (self.first, lists.last);
+        let mut earliest = u64::MAX;
         // SAFETY: By the type invariant the chain owns the slots of its list.
         while let Some(content) = unsafe { queue.content(at) } {
             if let Some(request) = &content.request {
                 before(request);
+                if self.timed {
+                    content.deadline = Queue::<H::Request>::deadline(request.timeout_ns());
+                    if content.deadline != 0 {
+                        earliest = earliest.min(content.deadline);
+                    }
+                }
             }
             let next = content.next;
             queue.set_number(&mut lists, at);
@@ -529,7 +582,8 @@ impl<H: Handler> Chain<H> {
                 }
                 Side::Send => {
                     lists.silent = lists.silent.wrapping_add(1);
-                    let force = lists.silent >= half;
+                    // A request with a deadline says when it is done.
+                    let force = lists.silent >= half || content.deadline != 0;
                     if content.signaled || force {
                         lists.silent = 0;
                     }
@@ -565,8 +619,9 @@ impl<H: Handler> Chain<H> {
         // SAFETY: The requests are linked, the last one ends the list; they, their elements and
         // their inline data live in slots that nobody touches until the call returns. Each has a
         // `wr_cqe` and a place in the completion queue.
-        let err = unsafe { target.post(first_wr, bad_out) };
+        let err = unsafe { self.target.post(first_wr, bad_out) };
         lists.used = true;
+        queue.watch(&mut lists, earliest);
         if err == 0 {
             // INVARIANT: The slots are the queue's now.
             let count = core::mem::replace(&mut self.count, 0);
@@ -616,7 +671,8 @@ impl<H: Handler> Chain<H> {
 
 impl<H: Handler> Drop for Chain<H> {
     fn drop(&mut self) {
-        let (target, queue) = (&self.target, self.target.queue());
+        let target = self.target.as_ref();
+        let queue = target.queue();
         while self.count > 0 {
             self.count = self.count.wrapping_sub(1);
             let index = self.first;
@@ -625,8 +681,8 @@ impl<H: Handler> Drop for Chain<H> {
                 return;
             };
             self.first = content.next;
-            if let Some(request) = &content.request {
-                target.handler().cancel(request);
+            if let Some(request) = &mut content.request {
+                target.handler().cancel(request.detach());
             }
             // SAFETY: The slot is not used after this.
             unsafe { queue.put(&mut queue.lists.lock(), index) };

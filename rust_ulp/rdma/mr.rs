@@ -98,21 +98,34 @@ struct Waiter {
 /// The owner of a registrar's queue pair.
 struct Requests;
 
+impl qp::Ticket for Arc<Waiter> {
+    fn detach(&mut self) -> Self {
+        self.clone()
+    }
+}
+
 impl qp::Handler for Requests {
     type Request = Arc<Waiter>;
 
-    fn complete(&self, _side: Side, request: &Arc<Waiter>, wc: &WorkCompletion) {
+    fn complete(&self, _side: Side, request: Arc<Waiter>, wc: &WorkCompletion) {
         request.status.store(wc.status, Release);
         request.done.complete_all();
     }
 
-    fn retire(&self, request: &Arc<Waiter>) {
+    fn retire(&self, request: Arc<Waiter>) {
         // Every request is signalled: this is not reached, and would be a success.
         request.status.store(bindings::IB_WC_SUCCESS, Release);
         request.done.complete_all();
     }
 
-    fn cancel(&self, request: &Arc<Waiter>) {
+    fn abandon(&self, request: Arc<Waiter>, _why: qp::Abandoned) {
+        // Nobody gives up a request of a registrar.
+        request.done.complete_all();
+    }
+
+    fn late(&self, _request: Arc<Waiter>, _wc: &WorkCompletion) {}
+
+    fn cancel(&self, request: Arc<Waiter>) {
         request.done.complete_all();
     }
 

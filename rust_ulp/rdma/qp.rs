@@ -9,7 +9,9 @@
 //! touch it.
 //!
 //! Each request that is pushed ends in exactly one call of its [`Handler`]: `complete`, `retire`
-//! for one that was not signalled and succeeded, or `cancel` when it never reached the device. The
+//! for one that was not signalled and succeeded, `cancel` when it never reached the device, or
+//! `abandon` when its owner does not want to wait for the device any longer. What the device says
+//! of one that was abandoned is swallowed, and ends in a call of `late`. The
 //! memory regions and the address that it refers to stay in its slot after that, until the slot is
 //! used again, [`Qp::purge`] is called, or the queue pair goes: completions may be handled in a
 //! softirq, where a region could not be deregistered nor an address destroyed.
@@ -24,6 +26,7 @@ use super::{
     event::Event,
     pd::Pd,
     queue::{
+        Calls,
         Queue,
         Side,
         Slot,
@@ -255,13 +258,39 @@ pub(crate) struct Capacity {
     pub(crate) max_inline: u32,
 }
 
+/// What the owner of a queue keeps with a request.
+///
+/// It stays in the request's slot until that is used again; what is to be told of the request goes
+/// out of it before. Its destructor may sleep, that of what [`Self::detach`] returns must not.
+pub(crate) trait Ticket: Send + Sized + 'static {
+    /// Takes out what the owner is told with. Called once for the one end of the request, and once
+    /// more when that was `abandon`. Any context, must not sleep.
+    fn detach(&mut self) -> Self;
+
+    /// How long it may take, from the post on; 0 for as long as it takes.
+    fn timeout_ns(&self) -> u64 {
+        0
+    }
+
+    /// It was put into slot `index` of its queue.
+    fn placed(&self, _index: u32) {}
+}
+
+/// Why nobody waits for a request any longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Abandoned {
+    /// Its deadline has passed.
+    Timeout,
+    /// Its owner said so.
+    Canceled,
+}
+
 /// The owner of a queue pair, or of a shared receive queue.
 ///
 /// Completions of one queue are handled one after the other, in the order of posting.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// What the owner keeps with a request. A copy of it goes to the methods below, and is dropped
-    /// there: its destructor must not sleep.
-    type Request: Send + Clone + 'static;
+    /// What the owner keeps with a request. What it detaches goes to the methods below.
+    type Request: Ticket;
 
     /// A request is done. In the context of the queue's [`PollContext`](super::cq::PollContext); in
     /// a softirq it must not sleep. No lock is held.
@@ -269,14 +298,21 @@ pub(crate) trait Handler: Send + Sync + 'static {
     /// For a request of a shared receive queue it is called on the owner of the queue pair that
     /// used it; on that of the shared receive queue when that queue pair is gone, in process
     /// context and with the list of its queue pairs locked.
-    fn complete(&self, side: Side, request: &Self::Request, wc: &WorkCompletion);
+    fn complete(&self, side: Side, request: Self::Request, wc: &WorkCompletion);
 
     /// A request that was not signalled succeeded. Context as for `complete`.
-    fn retire(&self, request: &Self::Request);
+    fn retire(&self, request: Self::Request);
+
+    /// A request is over for its owner, not for the device. In a softirq, or process context, with
+    /// the queue's lock held: must not sleep, nor call the queue.
+    fn abandon(&self, request: Self::Request, why: Abandoned);
+
+    /// The device is done with a request that was abandoned. Context as for `complete`.
+    fn late(&self, request: Self::Request, wc: &WorkCompletion);
 
     /// A request was not posted. Process context, or whatever the caller of
     /// [`Chain::post`](super::chain::Chain::post) is in.
-    fn cancel(&self, request: &Self::Request);
+    fn cancel(&self, request: Self::Request);
 
     /// Something happened to the queue pair, or to the shared receive queue. Any context, interrupts
     /// may be off: must not sleep.
@@ -390,22 +426,29 @@ impl<H: Handler> Qp<H> {
         Arc::pin_init(
             try_pin_init!(&this in Self {
                 modifying <- new_mutex!((), "rdma::Qp::modifying"),
-                send <- Queue::new(
-                    Side::Send,
-                    this.as_ptr().cast(),
-                    Self::done,
-                    capacity.max_send_wr,
-                    capacity.max_send_sge,
-                    capacity.max_inline,
-                )?,
-                recv <- Queue::new(
-                    Side::Recv,
-                    this.as_ptr().cast(),
-                    Self::done,
-                    capacity.max_recv_wr,
-                    capacity.max_recv_sge,
-                    0,
-                )?,
+                // SAFETY: The functions take a value like this, which is complete when something is
+                // posted, and stops the queue's timer before it goes.
+                send <- unsafe {
+                    Queue::new(
+                        Side::Send,
+                        this.as_ptr().cast(),
+                        Calls { done: Self::done, expired: Self::send_expired },
+                        capacity.max_send_wr,
+                        capacity.max_send_sge,
+                        capacity.max_inline,
+                    )
+                }?,
+                // SAFETY: As above.
+                recv <- unsafe {
+                    Queue::new(
+                        Side::Recv,
+                        this.as_ptr().cast(),
+                        Calls { done: Self::done, expired: Self::recv_expired },
+                        capacity.max_recv_wr,
+                        capacity.max_recv_sge,
+                        0,
+                    )
+                }?,
                 handler,
                 qkey: Atomic::new(0),
                 address <- new_mutex!(None, "rdma::Qp::address"),
@@ -560,7 +603,8 @@ impl<H: Handler> Qp<H> {
                 pr_warn_once!("a driver completed a request twice\n");
                 return;
             };
-            let (request, signaled) = (content.request.clone(), content.signaled);
+            let request = content.request.as_mut().map(Ticket::detach);
+            let (signaled, abandoned) = (content.signaled, content.abandoned);
             // SAFETY: The slot is in the list, and is not used after this.
             unsafe {
                 queue.unlink(&mut lists, first);
@@ -569,10 +613,12 @@ impl<H: Handler> Qp<H> {
             drop(lists);
 
             let done = first == index;
-            if let Some(request) = &request {
+            if let Some(request) = request {
                 // One before the one that completed made no completion, so it succeeded; and one
                 // that succeeded and was only signalled to free the queue is not reported.
-                if done && (signaled || !wc.is_success()) {
+                if abandoned {
+                    self.handler.late(request, wc);
+                } else if done && (signaled || !wc.is_success()) {
                     self.handler.complete(side, request, wc);
                 } else {
                     self.handler.retire(request);
@@ -582,6 +628,46 @@ impl<H: Handler> Qp<H> {
                 return;
             }
         }
+    }
+
+    /// Called in a softirq.
+    ///
+    /// # Safety
+    ///
+    /// `this` is a queue pair like this.
+    unsafe extern "C" fn send_expired(this: *const c_void) {
+        // SAFETY: By the requirement.
+        unsafe { &*this.cast::<Self>() }.expired(Side::Send);
+    }
+
+    /// Called in a softirq.
+    ///
+    /// # Safety
+    ///
+    /// `this` is a queue pair like this.
+    unsafe extern "C" fn recv_expired(this: *const c_void) {
+        // SAFETY: By the requirement.
+        unsafe { &*this.cast::<Self>() }.expired(Side::Recv);
+    }
+
+    fn expired(&self, side: Side) {
+        self.queue(side)
+            .expire(|request| self.handler.abandon(request, Abandoned::Timeout));
+    }
+
+    /// Gives up the requests that `which` names, of both queues, and returns how many it were.
+    pub(crate) fn abandon(&self, which: impl Fn(&H::Request) -> bool) -> u32 {
+        let canceled = |request| self.handler.abandon(request, Abandoned::Canceled);
+        let sends = self.send.abandon(&which, canceled);
+        let recvs = self.recv.abandon(&which, canceled);
+        sends.saturating_add(recvs)
+    }
+
+    /// The same for what is in slot `slot` of one of them.
+    pub(crate) fn abandon_slot(&self, slot: u32, which: impl Fn(&H::Request) -> bool) -> bool {
+        let canceled = |request| self.handler.abandon(request, Abandoned::Canceled);
+        self.send.abandon_slot(slot, &which, canceled)
+            || self.recv.abandon_slot(slot, &which, canceled)
     }
 
     /// Drops what free slots still hold of their last requests. Sleeps.
@@ -764,7 +850,9 @@ impl<H: Handler> PinnedDrop for Qp<H> {
         if err != 0 {
             pr_warn_once!("a driver refused to destroy a queue pair: {}\n", err);
         }
-        self.flush(Side::Send);
-        self.flush(Side::Recv);
+        for side in [Side::Send, Side::Recv] {
+            self.flush(side);
+            self.queue(side).stop();
+        }
     }
 }

@@ -7,13 +7,18 @@
 
 use super::{
     ah::Ah,
+    qp::Ticket,
     wr::Local, //
 };
 use crate::{
     bindings,
-    sys::lock::{
-        new_spinlock_bh,
-        SpinLockBh, //
+    sys::{
+        lock::{
+            new_spinlock_bh,
+            SpinLockBh, //
+        },
+        now_ns,
+        timer::Timer, //
     }, //
 };
 use core::cell::UnsafeCell;
@@ -60,6 +65,10 @@ pub(super) struct Content<R> {
     pub(super) wr: Wr,
     /// Whether the owner wants to hear of it when it succeeds.
     pub(super) signaled: bool,
+    /// Whether the owner has heard the last of it already, while the device has it.
+    pub(super) abandoned: bool,
+    /// When that is to happen, of [`now_ns`]; 0 is never.
+    pub(super) deadline: u64,
     pub(super) request: Option<R>,
     /// Where it goes, when that is not the queue pair's one peer.
     pub(super) ah: Option<Arc<Ah>>,
@@ -102,11 +111,28 @@ pub(super) struct Lists {
     pub(super) closed: bool,
     /// Something was posted since the queue was drained.
     pub(super) used: bool,
+    /// When the timer is due, [`u64::MAX`] when it is not running: no deadline is before that.
+    pub(super) due: u64,
 }
+
+/// The functions that a queue calls, with its owner.
+pub(super) struct Calls {
+    /// For each completion.
+    pub(super) done: unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings::ib_wc),
+    /// When a deadline has passed: for [`Queue::expire`].
+    pub(super) expired: unsafe extern "C" fn(*const c_void),
+}
+
+/// Deadlines are met to a multiple of this, in ns, later than they say: however many there are, a
+/// queue looks through its requests no more often than that.
+const DEADLINE_STEP: u64 = 1 << 20;
 
 /// A queue of requests.
 #[pin_data]
-pub(super) struct Queue<R: Send> {
+pub(super) struct Queue<R: Ticket> {
+    /// Due when the first deadline of a posted request has passed, or before.
+    #[pin]
+    timer: Timer,
     #[pin]
     pub(super) lists: SpinLockBh<Lists>,
     pub(super) slots: KVVec<Slot<R>>,
@@ -121,16 +147,21 @@ pub(super) struct Queue<R: Send> {
 }
 
 // SAFETY: Slots and their parts have one owner at a time, see `Slot`; the requests are `Send`.
-unsafe impl<R: Send> Send for Queue<R> {}
+unsafe impl<R: Ticket> Send for Queue<R> {}
 // SAFETY: As above.
-unsafe impl<R: Send> Sync for Queue<R> {}
+unsafe impl<R: Ticket> Sync for Queue<R> {}
 
-impl<R: Send> Queue<R> {
-    /// Slots `0..depth`, whose completions `done` gets; `owner` is for it.
-    pub(super) fn new(
+impl<R: Ticket> Queue<R> {
+    /// Slots `0..depth`, of which `calls` hears; `owner` is for these.
+    ///
+    /// # Safety
+    ///
+    /// They may be called for `owner` from the first post on; `expired` until [`Self::stop`] was
+    /// called with nothing posted, or the queue is gone.
+    pub(super) unsafe fn new(
         side: Side,
         owner: *const c_void,
-        done: unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings::ib_wc),
+        calls: Calls,
         depth: u32,
         max_sge: u32,
         max_inline: u32,
@@ -146,7 +177,7 @@ impl<R: Send> Queue<R> {
                     cqe: bindings::ib_cqe {
                         done: Some(bindings::rust_ulp_completion),
                     },
-                    done: Some(done),
+                    done: Some(calls.done),
                 },
                 owner,
                 side,
@@ -159,6 +190,8 @@ impl<R: Send> Queue<R> {
                         send: Default::default(),
                     },
                     signaled: false,
+                    abandoned: false,
+                    deadline: 0,
                     request: None,
                     ah: None,
                 }),
@@ -184,8 +217,12 @@ impl<R: Send> Queue<R> {
             silent: 0,
             closed: false,
             used: false,
+            due: u64::MAX,
         };
+        // SAFETY: By the requirement; the timer is only started when something is posted.
+        let timer = unsafe { Timer::new(calls.expired, owner) };
         Ok(pin_init!(Self {
+            timer <- timer,
             lists <- new_spinlock_bh!(lists, "rdma::Queue::lists"),
             slots,
             sges,
@@ -309,6 +346,109 @@ impl<R: Send> Queue<R> {
         }
         lists.posted = lists.posted.saturating_sub(1);
         self.clear_number(lists, index);
+    }
+
+    /// The deadline of a request that is posted now, which may take `timeout_ns`; 0 for none.
+    pub(super) fn deadline(timeout_ns: u64) -> u64 {
+        match timeout_ns {
+            0 => 0,
+            _ => now_ns()
+                .saturating_add(timeout_ns)
+                .checked_next_multiple_of(DEADLINE_STEP)
+                .unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Sees to it that [`Self::expire`] is called when `deadline` has passed.
+    pub(super) fn watch(&self, lists: &mut Lists, deadline: u64) {
+        if deadline < lists.due {
+            lists.due = deadline;
+            self.timer.start(deadline);
+        }
+    }
+
+    /// Stops the timer. Process context; nothing may be posted.
+    pub(super) fn stop(&self) {
+        self.timer.cancel();
+    }
+
+    /// Gives up the posted requests that `which` names: `tell` gets what was kept with each, oldest
+    /// first, under the lock. Their slots stay posted until the device is done with them. Returns
+    /// how many it were.
+    pub(super) fn abandon(&self, which: impl Fn(&R) -> bool, tell: impl FnMut(R)) -> u32 {
+        self.abandon_locked(
+            &mut self.lists.lock(),
+            |content| content.request.as_ref().is_some_and(&which),
+            tell,
+        )
+    }
+
+    /// The same for slot `index` alone, if it is posted.
+    pub(super) fn abandon_slot(
+        &self,
+        index: u32,
+        which: impl Fn(&R) -> bool,
+        tell: impl FnOnce(R),
+    ) -> bool {
+        let _lists = self.lists.lock();
+        if self.number(index) == 0 {
+            return false;
+        }
+        // SAFETY: A slot that has a number is in the list of posted ones, and the lock is held.
+        let Some(content) = (unsafe { self.content(index) }) else {
+            return false;
+        };
+        if content.abandoned || !content.request.as_ref().is_some_and(which) {
+            return false;
+        }
+        content.abandoned = true;
+        content.request.as_mut().map(Ticket::detach).map(tell);
+        true
+    }
+
+    /// The same for those whose deadline has passed. In a softirq, or process context.
+    pub(super) fn expire(&self, tell: impl FnMut(R)) {
+        let mut lists = self.lists.lock();
+        let now = now_ns();
+        let mut next = u64::MAX;
+        self.abandon_locked(
+            &mut lists,
+            |content| match content.deadline {
+                0 => false,
+                deadline if deadline <= now => true,
+                deadline => {
+                    next = next.min(deadline);
+                    false
+                }
+            },
+            tell,
+        );
+        lists.due = u64::MAX;
+        if next != u64::MAX {
+            self.watch(&mut lists, next);
+        }
+    }
+
+    fn abandon_locked(
+        &self,
+        lists: &mut Lists,
+        mut which: impl FnMut(&Content<R>) -> bool,
+        mut tell: impl FnMut(R),
+    ) -> u32 {
+        let (mut at, mut count) = (lists.first, 0u32);
+        // SAFETY: The slot is in the list of posted ones, and the lock is held.
+        while let Some(content) = unsafe { self.content(at) } {
+            at = content.next;
+            if content.abandoned || !which(content) {
+                continue;
+            }
+            content.abandoned = true;
+            if let Some(request) = content.request.as_mut() {
+                count = count.saturating_add(1);
+                tell(request.detach());
+            }
+        }
+        count
     }
 
     /// Drops what free slots still hold of their last requests. Sleeps.

@@ -25,10 +25,13 @@ use super::{
     pd::Pd,
     qp::{
         mask,
+        Abandoned,
         Handler,
-        Qp, //
+        Qp,
+        Ticket, //
     },
     queue::{
+        Calls,
         Queue,
         Side,
         Slot,
@@ -68,6 +71,13 @@ impl Mark {
     fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
+}
+
+/// A request that was in a slot.
+struct Taken<R> {
+    request: R,
+    number: u64,
+    abandoned: bool,
 }
 
 /// That a queue pair uses a shared receive queue.
@@ -169,14 +179,18 @@ impl<H: Handler> Srq<H> {
             try_pin_init!(&this in Self {
                 marker,
                 in_order,
-                queue <- Queue::new(
-                    Side::Recv,
-                    this.as_ptr().cast(),
-                    Self::done,
-                    max_wr,
-                    max_sge,
-                    0,
-                )?,
+                // SAFETY: The functions take a value like this, which is complete when something is
+                // posted, and stops the queue's timer before it goes.
+                queue <- unsafe {
+                    Queue::new(
+                        Side::Recv,
+                        this.as_ptr().cast(),
+                        Calls { done: Self::done, expired: Self::expired },
+                        max_wr,
+                        max_sge,
+                        0,
+                    )
+                }?,
                 newest: Atomic::new(0),
                 suspect: Atomic::new(0),
                 marks <- new_mutex!(KVec::new(), "rdma::Srq::marks"),
@@ -338,7 +352,12 @@ impl<H: Handler> Srq<H> {
     }
 
     fn completed(&self, index: u32, qp: &Qp<H>, wc: &WorkCompletion) {
-        let Some((request, number)) = self.take_back(index) else {
+        let Some(Taken {
+            request,
+            number,
+            abandoned,
+        }) = self.take_back(index)
+        else {
             pr_warn_once!("a driver completed a shared request twice\n");
             return;
         };
@@ -349,11 +368,15 @@ impl<H: Handler> Srq<H> {
         if let Some(mark) = qp.mark() {
             mark.set(number);
         }
-        qp.handler().complete(Side::Recv, &request, wc);
+        if abandoned {
+            self.handler.late(request, wc);
+        } else {
+            qp.handler().complete(Side::Recv, request, wc);
+        }
     }
 
-    /// Frees slot `index`, when it is posted; its request and number.
-    fn take_back(&self, index: u32) -> Option<(H::Request, u64)> {
+    /// Frees slot `index`, when it is posted.
+    fn take_back(&self, index: u32) -> Option<Taken<H::Request>> {
         let mut lists = self.queue.lists.lock();
         let number = self.queue.number(index);
         if number == 0 {
@@ -361,13 +384,42 @@ impl<H: Handler> Srq<H> {
         }
         // SAFETY: A slot that has a number is in the list of posted ones, and the lock is held.
         let content = unsafe { self.queue.content(index) }?;
-        let request = content.request.clone();
+        let request = content.request.as_mut().map(Ticket::detach);
+        let abandoned = content.abandoned;
         // SAFETY: The slot is in the list, and is not used after this.
         unsafe {
             self.queue.unlink(&mut lists, index);
             self.queue.put(&mut lists, index);
         }
-        Some((request?, number))
+        Some(Taken {
+            request: request?,
+            number,
+            abandoned,
+        })
+    }
+
+    /// Called in a softirq.
+    ///
+    /// # Safety
+    ///
+    /// `this` is a queue like this.
+    unsafe extern "C" fn expired(this: *const c_void) {
+        // SAFETY: By the requirement.
+        let this = unsafe { &*this.cast::<Self>() };
+        let tell = |request| this.handler.abandon(request, Abandoned::Timeout);
+        this.queue.expire(tell);
+    }
+
+    /// Gives up the requests that `which` names, and returns how many it were.
+    pub(crate) fn abandon(&self, which: impl Fn(&H::Request) -> bool) -> u32 {
+        let tell = |request| self.handler.abandon(request, Abandoned::Canceled);
+        self.queue.abandon(which, tell)
+    }
+
+    /// The same for what is in slot `slot`.
+    pub(crate) fn abandon_slot(&self, slot: u32, which: impl Fn(&H::Request) -> bool) -> bool {
+        let tell = |request| self.handler.abandon(request, Abandoned::Canceled);
+        self.queue.abandon_slot(slot, which, tell)
     }
 
     /// Waits until all completions that stand in the completion queue are handled. Sleeps.
@@ -415,9 +467,11 @@ impl<H: Handler> Srq<H> {
     }
 
     fn flush(&self, index: u32) {
-        if let Some((request, _)) = self.take_back(index) {
-            self.handler
-                .complete(Side::Recv, &request, &WorkCompletion::FLUSHED);
+        let wc = &WorkCompletion::FLUSHED;
+        match self.take_back(index) {
+            Some(taken) if taken.abandoned => self.handler.late(taken.request, wc),
+            Some(taken) => self.handler.complete(Side::Recv, taken.request, wc),
+            None => (),
         }
     }
 
@@ -446,9 +500,10 @@ impl<H: Handler> PinnedDrop for Srq<H> {
         loop {
             let first = self.queue.lists.lock().first;
             if first == NONE {
-                return;
+                break;
             }
             self.flush(first);
         }
+        self.queue.stop();
     }
 }

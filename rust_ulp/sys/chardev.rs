@@ -9,6 +9,10 @@
 //!
 //! C header: [`include/linux/miscdevice.h`](srctree/include/linux/miscdevice.h)
 
+use super::uring::{
+    Call,
+    Reply, //
+};
 use crate::bindings;
 use core::cell::UnsafeCell;
 use kernel::{
@@ -55,6 +59,10 @@ pub(crate) trait FileOperations: Send + Sync + Sized + 'static {
     /// `read(fd, ..)`: as many bytes as were put into `to`. `block` tells whether `O_NONBLOCK` is
     /// not set. Process context, may sleep.
     fn read(this: ArcBorrow<'_, Self>, block: bool, to: UserSliceWriter) -> Result<usize>;
+
+    /// A command of io_uring. Process context, may sleep; the lock of its ring may be held, and with
+    /// [`Call::Cancel`] is.
+    fn uring_cmd(this: ArcBorrow<'_, Self>, call: Call<'_>) -> Reply;
 
     /// `mmap(.., fd, offset)`: `offset` in bytes. Called with the `mmap_lock` of the process held
     /// for writing.
@@ -173,7 +181,10 @@ macro_rules! chardev {
                 types::ForeignOwnable,
                 uaccess::{UserPtr, UserSlice},
             };
-            use $crate::sys::chardev::{Area, FileOperations, Registration, Slot};
+            use $crate::sys::{
+                chardev::{Area, FileOperations, Registration, Slot},
+                uring::Call,
+            };
 
             static SHARED: Slot<<$file as FileOperations>::Shared> = Slot::new();
 
@@ -264,6 +275,24 @@ macro_rules! chardev {
                     Ok(done) => isize::try_from(done).unwrap_or(isize::MAX),
                     Err(err) => err.to_errno() as isize,
                 }
+            }
+
+            /// # Safety
+            ///
+            /// Called by `entry.c`, for a file of this device, with the arguments of `uring_cmd`.
+            #[no_mangle]
+            unsafe extern "C" fn rust_ulp_rs_uring_cmd(
+                file: *mut bindings::file,
+                cmd: *mut bindings::io_uring_cmd,
+                flags: c_uint,
+            ) -> c_int {
+                // SAFETY: The command holds the file, which stays open during the call.
+                let this = unsafe { this(file) };
+                // SAFETY: By the requirement; it is used during the call only.
+                let Some(call) = (unsafe { Call::new(cmd, flags) }) else {
+                    return EINVAL.to_errno();
+                };
+                <$file as FileOperations>::uring_cmd(this, call).raw()
             }
 
             /// # Safety

@@ -8,6 +8,7 @@
  */
 #include <linux/compat.h>
 #include <linux/fs.h>
+#include <linux/io_uring/cmd.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
 #include <linux/poll.h>
@@ -41,6 +42,11 @@ static ssize_t rust_ulp_read(struct file *file, char __user *buf, size_t count, 
 	return rust_ulp_rs_read(file, buf, count);
 }
 
+static int rust_ulp_uring_cmd(struct io_uring_cmd *cmd, unsigned int issue_flags)
+{
+	return rust_ulp_rs_uring_cmd(cmd->file, cmd, issue_flags);
+}
+
 static int rust_ulp_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	return rust_ulp_rs_mmap(file, vma);
@@ -63,6 +69,7 @@ static const struct file_operations rust_ulp_fops = {
 	.read = rust_ulp_read,
 	.unlocked_ioctl = rust_ulp_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
+	.uring_cmd = rust_ulp_uring_cmd,
 	.mmap = rust_ulp_mmap,
 	.poll = rust_ulp_poll,
 	.show_fdinfo = rust_ulp_show_fdinfo,
@@ -83,6 +90,34 @@ int rust_ulp_chardev_register(void)
 void rust_ulp_chardev_unregister(void)
 {
 	misc_deregister(&rust_ulp_misc);
+}
+
+static void rust_ulp_uring_done(struct io_tw_req tw_req, io_tw_token_t tw)
+{
+	struct io_uring_cmd *cmd = io_uring_cmd_from_tw(tw_req);
+	struct rust_ulp_uring *it = io_uring_cmd_to_pdu(cmd, struct rust_ulp_uring);
+
+	rust_ulp_h_uring_done(cmd, (s32)it->outcome, it->extra, IO_URING_CMD_TASK_WORK_ISSUE_FLAGS,
+			      it->kind & RUST_ULP_URING_BIG);
+}
+
+/* Has the task complete a command of io_uring that all is known of. */
+void rust_ulp_h_uring_complete(struct io_uring_cmd *cmd)
+{
+	io_uring_cmd_do_in_task_lazy(cmd, rust_ulp_uring_done);
+}
+
+static void rust_ulp_uring_run(struct io_tw_req tw_req, io_tw_token_t tw)
+{
+	struct io_uring_cmd *cmd = io_uring_cmd_from_tw(tw_req);
+
+	io_uring_cmd_to_pdu(cmd, struct rust_ulp_uring_feed)->run(cmd, tw.cancel);
+}
+
+/* Has the task look after a stream. */
+void rust_ulp_h_uring_stream(struct io_uring_cmd *cmd)
+{
+	io_uring_cmd_complete_in_task(cmd, rust_ulp_uring_run);
 }
 
 /* The done() of every request: finds the Rust function that belongs to the request. */

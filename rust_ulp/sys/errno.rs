@@ -28,6 +28,8 @@ errnos! {
     eaddrnotavail = EADDRNOTAVAIL;
     /// Handle of another type.
     ebadfd = EBADFD;
+    /// Canceled.
+    ecanceled = ECANCELED;
     /// Connection refused.
     econnrefused = ECONNREFUSED;
     /// Connection reset by the peer.
@@ -36,6 +38,8 @@ errnos! {
     ehostunreach = EHOSTUNREACH;
     /// The endpoint is connected.
     eisconn = EISCONN;
+    /// No buffer space.
+    enobufs = ENOBUFS;
     /// The endpoint is not connected.
     enotconn = ENOTCONN;
     /// Not supported.

@@ -9,11 +9,14 @@ pub(crate) mod chardev;
 pub(crate) mod compat;
 pub(crate) mod dyndbg;
 pub(crate) mod errno;
+pub(crate) mod eventfd;
 pub(crate) mod gate;
 pub(crate) mod lock;
 pub(crate) mod net;
 pub(crate) mod pages;
+pub(crate) mod timer;
 pub(crate) mod trace;
+pub(crate) mod uring;
 #[macro_use]
 pub(crate) mod user;
 
@@ -21,6 +24,13 @@ pub(crate) mod user;
 pub(crate) fn relax() {
     // SAFETY: Takes nothing, and may be called wherever sleeping is allowed.
     unsafe { crate::bindings::rust_ulp_h_relax() };
+}
+
+/// Whether the current task is being killed. Not whether a signal is pending: that io_uring has work
+/// for the task looks like one, and a command that gives up for it would fail for no reason.
+pub(crate) fn is_killed() -> bool {
+    // SAFETY: Looks at the current task.
+    unsafe { crate::bindings::rust_ulp_h_is_killed() }
 }
 
 /// `CLOCK_MONOTONIC`, in nanoseconds. Any context but NMI.

@@ -85,7 +85,7 @@ impl Pages {
                 return Err(ENOMEM);
             }
             pages.len = pages.len.wrapping_add(chunk);
-            if kernel::current!().signal_pending() {
+            if super::is_killed() {
                 return Err(EINTR);
             }
         }

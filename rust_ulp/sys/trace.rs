@@ -72,8 +72,18 @@ tracepoints! {
     rust_ulp_completion as completion(
         qp_num: u32, user_data: u64, opcode: u32, status: u32, byte_len: u32,
     );
+    /// The driver completed a request that was over before: canceled, or past its deadline.
+    rust_ulp_late as late(qp_num: u32, user_data: u64, opcode: u32, status: u32);
+    /// Requests of a queue were canceled.
+    rust_ulp_cancel as cancel(file: u32, queue: u32, user_data: u64, canceled: u32);
     /// A completion was put into the ring that user space reads.
     rust_ulp_deliver as deliver(cq: u32, user_data: u64, tail: u32, unread: u32, woke: bool);
+    /// Completions went out of the ring as a stream.
+    rust_ulp_stream as stream(cq: u32, count: u32);
+    /// A command of io_uring is issued.
+    rust_ulp_uring as uring(file: u32, op: u32, queue: u32, count: u32);
+    /// io_uring asks for a command to end.
+    rust_ulp_uring_cancel as uring_cancel(file: u32, queue: u32, found: u32);
     /// Something happened: a record is made for the file.
     rust_ulp_event as event(file: u32, event: u32, handle: u32, port: u32, info: u32);
     /// A waiter goes on.

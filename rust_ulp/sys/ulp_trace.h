@@ -228,6 +228,46 @@ TRACE_EVENT(rust_ulp_completion,
 		  __entry->byte_len)
 );
 
+/* The driver completed a request that was over before: canceled, or past its deadline. */
+TRACE_EVENT(rust_ulp_late,
+	TP_PROTO(u32 qp_num, u64 user_data, u32 opcode, u32 status),
+	TP_ARGS(qp_num, user_data, opcode, status),
+	TP_STRUCT__entry(
+		__field(u64, user_data)
+		__field(u32, qp_num)
+		__field(u32, opcode)
+		__field(u32, status)
+	),
+	TP_fast_assign(
+		__entry->user_data = user_data;
+		__entry->qp_num = qp_num;
+		__entry->opcode = opcode;
+		__entry->status = status;
+	),
+	TP_printk("qpn=%u user_data=0x%llx opcode=%u status=%u", __entry->qp_num,
+		  __entry->user_data, __entry->opcode, __entry->status)
+);
+
+/* Requests of a queue were canceled. */
+TRACE_EVENT(rust_ulp_cancel,
+	TP_PROTO(u32 file, u32 queue, u64 user_data, u32 canceled),
+	TP_ARGS(file, queue, user_data, canceled),
+	TP_STRUCT__entry(
+		__field(u64, user_data)
+		__field(u32, file)
+		__field(u32, queue)
+		__field(u32, canceled)
+	),
+	TP_fast_assign(
+		__entry->user_data = user_data;
+		__entry->file = file;
+		__entry->queue = queue;
+		__entry->canceled = canceled;
+	),
+	TP_printk("file=%u queue=0x%x user_data=0x%llx canceled=%u", __entry->file,
+		  __entry->queue, __entry->user_data, __entry->canceled)
+);
+
 /* The completion stands in the ring that user space reads. */
 TRACE_EVENT(rust_ulp_deliver,
 	TP_PROTO(u32 cq, u64 user_data, u32 tail, u32 unread, bool woke),
@@ -248,6 +288,58 @@ TRACE_EVENT(rust_ulp_deliver,
 	),
 	TP_printk("cq=0x%x user_data=0x%llx tail=%u unread=%u woke=%d", __entry->cq,
 		  __entry->user_data, __entry->tail, __entry->unread, __entry->woke)
+);
+
+/* Completions went out of the ring as a stream. */
+TRACE_EVENT(rust_ulp_stream,
+	TP_PROTO(u32 cq, u32 count),
+	TP_ARGS(cq, count),
+	TP_STRUCT__entry(
+		__field(u32, cq)
+		__field(u32, count)
+	),
+	TP_fast_assign(
+		__entry->cq = cq;
+		__entry->count = count;
+	),
+	TP_printk("cq=0x%x count=%u", __entry->cq, __entry->count)
+);
+
+/* A command of io_uring is issued, with @count requests, the first for @queue. */
+TRACE_EVENT(rust_ulp_uring,
+	TP_PROTO(u32 file, u32 op, u32 queue, u32 count),
+	TP_ARGS(file, op, queue, count),
+	TP_STRUCT__entry(
+		__field(u32, file)
+		__field(u32, op)
+		__field(u32, queue)
+		__field(u32, count)
+	),
+	TP_fast_assign(
+		__entry->file = file;
+		__entry->op = op;
+		__entry->queue = queue;
+		__entry->count = count;
+	),
+	TP_printk("file=%u op=0x%x queue=0x%x count=%u", __entry->file, __entry->op,
+		  __entry->queue, __entry->count)
+);
+
+/* io_uring asks for a command to end; @found requests of it were under way. */
+TRACE_EVENT(rust_ulp_uring_cancel,
+	TP_PROTO(u32 file, u32 queue, u32 found),
+	TP_ARGS(file, queue, found),
+	TP_STRUCT__entry(
+		__field(u32, file)
+		__field(u32, queue)
+		__field(u32, found)
+	),
+	TP_fast_assign(
+		__entry->file = file;
+		__entry->queue = queue;
+		__entry->found = found;
+	),
+	TP_printk("file=%u queue=0x%x found=%u", __entry->file, __entry->queue, __entry->found)
 );
 
 /* A record of an event is made for those who read the file. */

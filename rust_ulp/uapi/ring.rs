@@ -89,6 +89,19 @@ impl Producer {
         Some(self.tail & self.entries.wrapping_sub(1))
     }
 
+    /// Position of the oldest entry that was not given back, for a producer that reads its ring itself.
+    pub const fn oldest(&self) -> u32 {
+        self.head & self.entries.wrapping_sub(1)
+    }
+
+    /// Takes back the `count` oldest entries, or as many as there are, in place of a consumer.
+    pub fn take_back(&mut self, count: u32) {
+        let unread = self.unread();
+        let count = if count < unread { count } else { unread };
+        // INVARIANT: `unread` can only shrink.
+        self.head = self.head.wrapping_add(count);
+    }
+
     /// Hands the entry at [`Self::slot`] to the consumer. Does nothing when the ring is full.
     pub fn publish(&mut self, tail: &impl SharedIndex) {
         if self.unread() >= self.entries {

@@ -959,8 +959,8 @@ struct rust_ulp_wr {
 	__aligned_u64 arg0;	/* atomics: compare or add; UD: handle of the address | qp_num << 32 */
 	__aligned_u64 arg1;	/* atomics: swap; UD: qkey, the queue pair's own if bit 31 is set */
 	/* The first version ends here: RUST_ULP_WR_SIZE_V1. */
-	__aligned_u64 timeout_ns;	/* 0, or how long from the post on it may take: else
-				 * RUST_ULP_WC_STATUS_TIMEOUT */
+	__aligned_u64 timeout_ns;	/* 0, or how long from the post on it may take, rounded up to 2^20 ns: else
+				 * RUST_ULP_WC_STATUS_TIMEOUT; at most RUST_ULP_TIMEOUT_MAX_NS */
 	__aligned_u64 reserved;
 };
 
@@ -979,9 +979,10 @@ struct rust_ulp_wr {
  * EAGAIN: a queue, or the completion queue that must have room for every request
  * in flight, is full. Reap and try again.
  *
- * The wait does not fail the command: @wait_error is 0, -ETIME, -EINTR, or -EIO
- * when the device's own completion queue has failed (RUST_ULP_CQ_ERROR), and what
- * was posted stays posted. ENODEV when the device is removed meanwhile.
+ * The wait does not fail the command: @wait_error is 0, -ETIME, -EINTR (also when an
+ * io_uring of the task has something for it), or -EIO when the device's own completion
+ * queue has failed (RUST_ULP_CQ_ERROR), and what was posted stays posted. ENODEV when the
+ * device is removed meanwhile.
  */
 struct rust_ulp_submit {
 	__u32 size;
@@ -1001,7 +1002,8 @@ struct rust_ulp_submit {
 /*
  * Completes requests in flight with RUST_ULP_WC_STATUS_CANCELED: those of a queue pair or
  * shared receive queue whose @user_data is that, or all of them. What has completed
- * already is not touched; @canceled may be 0.
+ * already is not touched; @canceled may be 0. A send request that is not signaled, and has no
+ * deadline, counts as in flight until a later one has completed.
  */
 #define RUST_ULP_CANCEL_ALL	(1U << 0)	/* whatever its @user_data; that is 0 then */
 
@@ -1040,7 +1042,8 @@ struct rust_ulp_cq_eventfd {
  * what its rust_ulp_cqe would be.
  *
  * Such requests take no room in a completion ring, and make no entry there, but for
- * RUST_ULP_URING_RING. An entry that is not signaled is as good as one that is.
+ * RUST_ULP_URING_RING; yet a completion queue has no more requests in flight than @entries,
+ * however they came. An entry that is not signaled is as good as one that is.
  *
  * IORING_OP_ASYNC_CANCEL does not reach them, and IORING_OP_LINK_TIMEOUT neither: that is what
  * RUST_ULP_URING_CANCEL and @timeout_ns are for. When the ring or the process ends, they are canceled.
@@ -1085,7 +1088,7 @@ struct rust_ulp_uring_cancel {
  * of @cq are copied into them, whole struct rust_ulp_cqe, as many as there are and fit; res
  * is bytes. The kernel is the ring's reader from the first time on, and does not look at its head any
  * more. Ends with -ENOBUFS when there is no buffer, and can be begun again: no completion is
- * lost. One at a time: EBUSY. -ENODEV when the device is gone.
+ * lost. One at a time: EBUSY. -ENODEV when the device is gone, -EBADF when the queue was destroyed.
  */
 struct rust_ulp_uring_stream {
 	__u32 cq;		/* handle */

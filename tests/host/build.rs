@@ -35,6 +35,8 @@ fn main() {
             "drop(state); state = self.state.lock(); state.wake_at = state.wake_at.min(min);",
         ),
         ("without_polled", "state.polled = true;", ""),
+        ("without_woken", "streaming.woken = false;", ""),
+        ("without_signal", "        state.signal();\n", ""),
     ] {
         assert!(
             ring.contains(line),
@@ -111,6 +113,9 @@ fn ring(text: &str) -> String {
         "struct Index<'a> {",
         "impl SharedIndex for Index<'_> {",
         "struct State {",
+        "struct Streaming {",
+        "impl State {",
+        "impl Streaming {",
     ] {
         out.push_str(&item(text, start));
     }
@@ -120,6 +125,10 @@ fn ring(text: &str) -> String {
     out.push_str("impl Ring {\n");
     out.push_str(&part(text, "    fn event(&self, event: Event) {", "    }"));
     out.push_str("}\n");
+    // Without what copies to user space.
+    let source = item(text, "impl Source for Ring {");
+    let copy = part(&source, "    fn copy(", "    }");
+    out.push_str(&source.replace(&copy, ""));
     let mut ring = item(text, "impl Ring {");
     for (start, end) in [
         ("    pub(crate) fn new(", "    }"),

@@ -102,6 +102,7 @@ def husk(r, what, end):
         "CONN_QUERY": {"conn": q.handle},
         "DESTROY": {"handle": q.handle},
         "SUBMIT": {"wr_size": ctypes.sizeof(ulp.S["wr"]), "cq": end.cq.handle},
+        "CANCEL": {"queue": q.handle}, "CQ_EVENTFD": {"cq": end.cq.handle, "fd": -1},
     }
     missing = {n[4:] for n in N if n.startswith("IOC_")} - set(calls) - {"MAGIC"}
     r.equal(f"{what}: every command of the header is tried", sorted(missing), [])
@@ -154,6 +155,8 @@ def test_waiter(r):
     sleepers = [in_background(lambda cq=cq: a.file.submit(cq=cq.handle, min_complete=1, timeout_ns=LONG))
                 for cq in (a.cq, a.cq, second)]
     poller = in_background(events, a.file, 600000)
+    counter = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    a.file.call("CQ_EVENTFD", cq=second.handle, fd=counter)
     bystander = in_background(events, other, 600000)
     blocked(sleepers + [poller, bystander])
     remove(r, "rxe1")
@@ -163,6 +166,7 @@ def test_waiter(r):
     r.check("a blocked poll returns POLLHUP", isinstance(got, list) and got and got[0][1] & select.POLLHUP, got)
     r.equal("who polls a file of the other device sleeps on", bystander.result, "not ended")
     husk(r, "file with waiters", a)
+    r.check("an eventfd is told", os.eventfd_read(counter), "it is not")
 
 
 def test_flight(r):

@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: GPL-2.0
 """Every operation and option of a reliable queue pair, between h1 and h2.
 
-    ops.py read|atomics|elements|inline|silent|delivery|many|domains|flight|reset
+    ops.py read|atomics|elements|inline|silent|delivery|many|domains|flight|reset|eventfd
 
 Expects the module and two hosts. Prints `ok` and `not ok` lines.
 """
 import ctypes
 import os
+import select
 import subprocess
 import sys
 import time
@@ -299,6 +300,47 @@ def test_reset(r):
     a.buffer.map[:8] = b"resumed!"
     a.file.submit([a.write(b, 8)])
     r.equal("and it works again", (a.cq.wait(1)[0].status, b.buffer.map[:8]), (0, b"resumed!"))
+
+
+def test_eventfd(r):
+    a, b = pair()
+    counter = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def bind(fd, cq=a.cq.handle):
+        return error_of(a.file.call, "CQ_EVENTFD", cq=cq, fd=fd)
+
+    def counted():
+        try:
+            return os.eventfd_read(counter)
+        except BlockingIOError:
+            return 0
+    a.file.submit([a.write(b, 8)])
+    a.cq.wait(1)
+    r.equal("an eventfd is taken", (bind(counter), counted()), ("none", 0))
+    r.equal("a second one is not", bind(counter), "EBUSY")
+    a.file.submit([a.write(b, 8, user_data=i) for i in range(100)])
+    r.equal("it counts each completion", (len(a.cq.wait(100)), counted()), (100, 100))
+    a.file.submit([a.write(b, 8, flags=0), a.write(b, 8)])
+    r.equal("not those that make none", (len(a.cq.wait(1)), counted()), (1, 1))
+    poll = select.epoll()
+    poll.register(counter, select.EPOLLIN)
+    a.file.submit([a.write(b, 8)])
+    r.equal("who sleeps on it is woken", poll.poll(20 * ulp.PATIENCE), [(counter, select.EPOLLIN)])
+    a.cq.wait(1)
+    r.equal("it is taken away, and once more", (bind(-1), bind(-1), counted()), ("none", "none", 1))
+    a.file.submit([a.write(b, 8)])
+    r.equal("and counts no more", (len(a.cq.wait(1)), counted()), (1, 0))
+    r.equal("what is no file", bind(1000), "EBADF")
+    r.equal("what is no eventfd", bind(a.file.fd), "EINVAL")
+    r.equal("what is no completion queue", (bind(counter, a.qp.handle), bind(counter, 0)), ("EBADFD", "EBADF"))
+    r.equal("unknown flags", error_of(a.file.call, "CQ_EVENTFD", cq=a.cq.handle, fd=-1, flags=1), "EINVAL")
+    bind(counter)
+    os.close(poll.fileno())
+    a.file.submit([a.qp.wr("RECV", a.buffer, 0, 8, user_data=i) for i in range(5)])
+    a.file.destroy(a.qp.handle)
+    r.equal("flushes are counted too", (len(a.cq.wait(5)), counted()), (5, 5))
+    a.file.destroy(a.cq.handle)
+    r.equal("with the queue it goes", counted(), 0)
 
 
 def main():

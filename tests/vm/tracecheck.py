@@ -19,7 +19,7 @@ from ulp import pair
 
 WRITES = 10
 EVENTS = {"open", "release", "object_create", "object_destroy", "submit", "post", "completion", "deliver",
-          "device_add", "device_remove", "event"}
+          "device_add", "device_remove", "event", "cancel", "late", "uring", "uring_cancel", "stream"}
 CONTROL = "/proc/dynamic_debug/control"
 
 
@@ -134,6 +134,7 @@ def nested(text, outer, inner):
 def test_graph(r):
     back = tracing.traceable(["ib_cq_poll_work", "ib_poll_handler", "ib_process_cq_direct"])
     doors = ["rust_ulp_ioctl", "rust_ulp_open", "rust_ulp_release", "rust_ulp_mmap", "rust_ulp_poll",
+             "rust_ulp_uring_cmd", "rust_ulp_uring_done", "rust_ulp_uring_run",
              "rust_ulp_post_send", "rust_ulp_post_recv", "rust_ulp_completion"]
     r.equal("the tracer knows every door of the module", sorted(set(doors) - set(tracing.traceable(doors))), [])
     with tracing.Trace("function_graph", graph=["rust_ulp_ioctl", *back]) as trace:

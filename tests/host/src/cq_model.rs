@@ -20,6 +20,14 @@ const EIO: Errno = Errno(5);
 const EINTR: Errno = Errno(4);
 const EAGAIN: Errno = Errno(11);
 const ENODEV: Errno = Errno(19);
+const EBADF: Errno = Errno(9);
+const EBUSY: Errno = Errno(16);
+
+type Error = Errno;
+
+fn ecanceled() -> Errno {
+    Errno(125)
+}
 
 fn etime() -> Errno {
     Errno(62)
@@ -167,6 +175,55 @@ impl Delta {
 
 mod trace {
     pub fn deliver(_handle: u32, _user_data: u64, _tail: u32, _unread: u32, _wake: bool) {}
+    pub fn stream(_handle: u32, _count: u32) {}
+}
+
+/// `sys::eventfd`.
+struct EventFd;
+
+impl EventFd {
+    fn signal(&self) {}
+}
+
+/// `sys::uring`: task work that is queued once, and runs in a thread of its own.
+struct Stream(Arc<Task>);
+
+struct Task {
+    queued: loom::sync::Mutex<bool>,
+    added: loom::sync::Condvar,
+}
+
+impl Task {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            queued: loom::sync::Mutex::new(false),
+            added: loom::sync::Condvar::new(),
+        })
+    }
+
+    /// Sleeps until there is work, and takes it.
+    fn take(&self) {
+        let mut queued = self.queued.lock().unwrap();
+        while !*queued {
+            queued = self.added.wait(queued).unwrap();
+        }
+        *queued = false;
+    }
+}
+
+impl Stream {
+    fn wake(&self) {
+        let before = std::mem::replace(&mut *self.0.queued.lock().unwrap(), true);
+        assert!(!before, "task work was queued twice");
+        self.0.added.notify_all();
+    }
+}
+
+trait Source {
+    fn begin(&self, stream: Stream) -> Result;
+    fn poll(&self) -> Result<bool>;
+    fn copied(&self);
+    fn end(&self);
 }
 
 enum Event {
@@ -383,6 +440,90 @@ macro_rules! model {
                 });
             }
 
+            /// Has the stream look at the ring until it ends: with what.
+            fn streams(ring: &Ring, task: &Task, next: &mut u64) -> Errno {
+                loop {
+                    task.take();
+                    loop {
+                        match ring.poll_stream() {
+                            Err(errno) => return errno,
+                            Ok(false) => break,
+                            Ok(true) => (),
+                        }
+                        let (first, count) = {
+                            let state = ring.state.lock();
+                            (state.producer.oldest(), state.producer.unread())
+                        };
+                        for i in 0..count {
+                            let entries = ring.entries();
+                            assert_eq!(
+                                ring.pages.read(first.wrapping_add(i) & (entries - 1)),
+                                *next
+                            );
+                            *next += 1;
+                        }
+                        if let Some(streaming) = &mut ring.state.lock().stream {
+                            streaming.copied = count;
+                        }
+                        ring.copied();
+                    }
+                }
+            }
+
+            impl Ring {
+                fn poll_stream(&self) -> Result<bool> {
+                    Source::poll(self)
+                }
+            }
+
+            /// A stream that takes all, until the device goes.
+            pub fn is_streamed(count: u64) {
+                check(move || {
+                    let ring = ring(2);
+                    let task = Task::new();
+                    let device = {
+                        let ring = ring.clone();
+                        thread::spawn(move || {
+                            for user_data in 1..=count {
+                                while ring.reserve().is_err() {
+                                    thread::yield_now();
+                                }
+                                ring.push(&abi::Cqe {
+                                    user_data,
+                                    ..Default::default()
+                                });
+                            }
+                            ring.kill();
+                        })
+                    };
+                    assert_eq!(ring.begin(Stream(task.clone())), Ok(()));
+                    let mut next = 1;
+                    assert_eq!(streams(&ring, &task, &mut next), ENODEV);
+                    assert_eq!(next, count + 1);
+                    device.join().unwrap();
+                });
+            }
+
+            /// A stream that is canceled while something comes.
+            pub fn is_streamed_no_more() {
+                check(|| {
+                    let ring = ring(2);
+                    let task = Task::new();
+                    assert_eq!(ring.begin(Stream(task.clone())), Ok(()));
+                    let device = device(&ring, 1);
+                    let other = {
+                        let ring = ring.clone();
+                        thread::spawn(move || ring.cancel_stream(|_| true))
+                    };
+                    let mut next = 1;
+                    assert_eq!(streams(&ring, &task, &mut next), ecanceled());
+                    device.join().unwrap();
+                    other.join().unwrap();
+                    // What it has not taken is there for the next one.
+                    assert_eq!(u64::from(ring.unread()), 2 - next);
+                });
+            }
+
             /// The device goes while somebody waits.
             pub fn is_killed() {
                 check(|| {
@@ -441,14 +582,20 @@ model!(without_polled);
 model!(without_wakeup);
 model!(without_minimum);
 model!(without_lock);
+model!(without_woken);
+model!(without_signal);
 
-const SCENARIOS: [(&str, fn()); 13] = [
+const SCENARIOS: [(&str, fn()); 17] = [
     ("waits", || cq_ring::waits_and_takes(2, 3)),
     ("waits 1", || cq_ring::waits_and_takes(1, 2)),
     ("thresholds", cq_ring::waits_for_more_than_another),
     ("polls", || cq_ring::polls_and_takes(3)),
     ("polled before", cq_ring::polled_before_it_was_made),
     ("killed", cq_ring::is_killed),
+    ("streamed", || cq_ring::is_streamed(2)),
+    ("stream canceled", cq_ring::is_streamed_no_more),
+    ("without woken", || without_woken::is_streamed(2)),
+    ("without signal", || without_signal::is_streamed(2)),
     ("fails", cq_ring::fails),
     ("fails polled", cq_ring::fails_while_polled),
     ("without threshold", || {
@@ -530,6 +677,18 @@ fn a_poller_hears_of_rings_made_later() {
 #[test]
 fn removal_ends_a_wait() {
     passes("killed");
+}
+
+#[test]
+fn a_stream_gets_all() {
+    passes("streamed");
+    hangs("without woken");
+    hangs("without signal");
+}
+
+#[test]
+fn a_stream_that_is_canceled_ends() {
+    passes("stream canceled");
 }
 
 #[test]

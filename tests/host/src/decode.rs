@@ -29,6 +29,7 @@ fn encode(request: &Request) -> abi::Wr {
         user_data: request.user_data,
         qp: request.qp,
         opcode: request.opcode,
+        timeout_ns: request.timeout_ns,
         ..abi::Wr::default()
     };
     let opcode = match request.op {
@@ -115,7 +116,7 @@ fn anything() -> impl Strategy<Value = abi::Wr> {
         any::<(u64, u32, u8, u8, u16)>(),
         any::<(u64, u32, u32)>(),
         any::<(u32, u32, u64)>(),
-        any::<(u64, u64)>(),
+        any::<(u64, u64, u64, u64)>(),
     )
         .prop_map(
             |((user_data, qp, opcode, num_sge, flags), remote, sge, args)| abi::Wr {
@@ -134,6 +135,8 @@ fn anything() -> impl Strategy<Value = abi::Wr> {
                 },
                 arg0: args.0,
                 arg1: args.1,
+                timeout_ns: args.2,
+                reserved: args.3,
             },
         )
 }
@@ -149,6 +152,13 @@ fn plausible() -> impl Strategy<Value = abi::Wr> {
         1 => (any::<u32>(), 0u32..600, any::<u64>()),
         1 => (Just(0), Just(0), any::<u64>()),
     ];
+    let most = abi::TIMEOUT_MAX_NS;
+    let timeout = prop_oneof![
+        4 => Just(0u64),
+        4 => 1..=most,
+        1 => most..most + 2,
+        1 => any::<u64>(),
+    ];
     let addr =
         prop_oneof![1 => Just(0u64), 1 => any::<u64>().prop_map(|a| a & !7), 1 => any::<u64>()];
     (
@@ -161,9 +171,10 @@ fn plausible() -> impl Strategy<Value = abi::Wr> {
         (addr, or_zero32(), or_zero32()),
         sge,
         (or_zero(), or_zero()),
+        (timeout, prop_oneof![9 => Just(0u64), 1 => any::<u64>()]),
     )
         .prop_map(
-            |((user_data, qp), (opcode, num_sge, flags), remote, sge, args)| abi::Wr {
+            |((user_data, qp), (opcode, num_sge, flags), remote, sge, args, rest)| abi::Wr {
                 user_data,
                 qp,
                 opcode,
@@ -179,6 +190,8 @@ fn plausible() -> impl Strategy<Value = abi::Wr> {
                 },
                 arg0: args.0,
                 arg1: args.1,
+                timeout_ns: rest.0,
+                reserved: rest.1,
             },
         )
 }
@@ -214,6 +227,8 @@ fn expected(wr: &abi::Wr, limits: Limits) -> Vec<Refusal> {
     let atomic = [abi::WR_ATOMIC_CMP_AND_SWP, abi::WR_ATOMIC_FETCH_AND_ADD].contains(&wr.opcode);
     let no_sge = wr.sge.buffer == 0 && wr.sge.length == 0;
     let invalid = wr.flags & !flags != 0
+        || wr.timeout_ns > abi::TIMEOUT_MAX_NS
+        || wr.reserved != 0
         || !remote && (wr.remote_addr != 0 || wr.rkey != 0)
         || !imm && wr.imm_data != 0
         || args < 1 && wr.arg0 != 0
@@ -266,7 +281,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_beyond_what_an_opcode_has(wr in plausible(), bit in 0u32..512) {
+    fn bytes_beyond_what_an_opcode_has(wr in plausible(), bit in 0u32..640) {
         // Each bit of a request that is in order says something, or must not be set: no two
         // requests mean the same.
         if let Ok(request) = decode(&wr, LIMITS) {
@@ -294,7 +309,9 @@ fn flip(wr: &abi::Wr, bit: u32) -> abi::Wr {
         4 => wr.sge.length ^= 1 << (by - 32),
         5 => wr.sge.offset ^= 1 << by,
         6 => wr.arg0 ^= 1 << by,
-        _ => wr.arg1 ^= 1 << by,
+        7 => wr.arg1 ^= 1 << by,
+        8 => wr.timeout_ns ^= 1 << by,
+        _ => wr.reserved ^= 1 << by,
     }
     wr
 }

@@ -208,6 +208,8 @@ fn rust_has_all_of_the_header() {
         .lines()
         .filter_map(|line| line.strip_prefix("#define RUST_ULP_"))
         .filter_map(|rest| rest.split_whitespace().next())
+        // What takes an argument is no number.
+        .filter(|name| !name.contains('('))
         .collect();
     let mut known: BTreeSet<&str> = NUMBERS.iter().map(|(name, _)| *name).collect();
     assert!(
@@ -243,9 +245,10 @@ fn commands_begin_with_size_and_flags() {
         "conn_param",
         "sge",
         "wr",
-        "event",
-        "addr",
-        "conn_param",
+        // What goes into an entry of io_uring.
+        "uring_batch",
+        "uring_cancel",
+        "uring_stream",
     ];
     for s in STRUCTS {
         if objects.contains(&&s.c_name["rust_ulp_".len()..]) {

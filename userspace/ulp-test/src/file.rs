@@ -53,6 +53,8 @@ commands! {
     SrqQuery IOC_SRQ_QUERY "SRQ_QUERY";
     Destroy IOC_DESTROY "DESTROY";
     Submit IOC_SUBMIT "SUBMIT";
+    Cancel IOC_CANCEL "CANCEL";
+    CqEventfd IOC_CQ_EVENTFD "CQ_EVENTFD";
 }
 
 /// All rights of a peer.

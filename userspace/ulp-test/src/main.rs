@@ -2,8 +2,8 @@
 
 //! What the tests in the VM run: cases against `/dev/rust_ulp` as it stands in `rust_ulp.h`.
 //!
-//! `abi` makes every command wrong in every way, by system calls of its own; `api`, `rights` and
-//! `write-sizes` go through the crate. Each case is a line, `ok NAME` or `not ok NAME - WHY`.
+//! `abi` makes every command wrong in every way, by system calls of its own, and `uring` issues
+//! requests by io_uring; `api`, `rights` and `write-sizes` go through the crate. Each case is a line, `ok NAME` or `not ok NAME - WHY`.
 
 mod api;
 mod cases;
@@ -13,6 +13,7 @@ mod report;
 mod rights;
 mod sizes;
 mod sys;
+mod uring;
 
 use report::Report;
 use std::process::ExitCode;
@@ -25,8 +26,10 @@ fn main() -> ExitCode {
         ["api"] => api::run(&mut report),
         ["rights"] => rights::run(&mut report),
         ["write-sizes"] => sizes::run(&mut report),
+        ["uring"] => uring::suite(&mut report),
+        ["uring", what] => uring::part(&mut report, what),
         _ => {
-            eprintln!("usage: ulp-test abi|api|rights|write-sizes");
+            eprintln!("usage: ulp-test abi|api|rights|write-sizes|uring [PART]");
             return ExitCode::from(2);
         }
     }

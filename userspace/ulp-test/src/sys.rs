@@ -6,13 +6,15 @@
 //! nobody has references into. The addresses that a command carries inside its struct are numbers
 //! here: they come from [`Area::at`], or from [`Wild`], where nothing is ever mapped.
 
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{cqueue, opcode, squeue, IoUring};
 use nix::errno::Errno;
 use nix::sys::mman::{mmap, mmap_anonymous, mprotect, munmap, MapFlags, ProtFlags};
 use std::fs::OpenOptions;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
@@ -170,6 +172,60 @@ impl Area {
             std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), len);
         }
         out
+    }
+}
+
+/// Memory that a thread writes over while the kernel reads it.
+///
+/// # Invariants
+///
+/// `base` is the address of `len` bytes, writable, mapped for as long as `'a`.
+#[derive(Debug)]
+pub struct Racing<'a> {
+    base: NonNull<libc::c_void>,
+    len: usize,
+    _memory: std::marker::PhantomData<&'a mut ()>,
+}
+
+// SAFETY: Bytes are written as atomics; nobody else but the kernel accesses them meanwhile, since
+// whoever has made this lends the memory to it.
+unsafe impl Sync for Racing<'_> {}
+// SAFETY: As above.
+unsafe impl Send for Racing<'_> {}
+
+impl<'a> Racing<'a> {
+    /// Borrows the area, alone.
+    pub fn new(area: &'a mut Area) -> Self {
+        assert!(area.writable, "no place to write to");
+        Self {
+            base: area.base,
+            len: area.len,
+            _memory: std::marker::PhantomData,
+        }
+    }
+
+    /// Borrows a mapping, alone.
+    pub fn of(map: &'a mut Mapping) -> Self {
+        Self {
+            base: map.base,
+            len: map.len,
+            _memory: std::marker::PhantomData,
+        }
+    }
+
+    /// The address, as [`Area::at`].
+    pub fn at(&self, offset: usize) -> u64 {
+        self.base.as_ptr().expose_provenance() as u64 + offset as u64
+    }
+
+    /// Writes `bytes` at `offset`. Panics when there is no room.
+    pub fn put(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.len, "no place to write to");
+        for (at, byte) in (offset..).zip(bytes) {
+            // SAFETY: Inside, writable, and accessed in this way only.
+            let to = unsafe { AtomicU8::from_ptr(self.base.as_ptr().cast::<u8>().add(at)) };
+            to.store(*byte, Ordering::Relaxed);
+        }
     }
 }
 
@@ -339,3 +395,124 @@ pub fn enter_net(namespace: &impl AsFd) -> Result<(), Errno> {
     let status = unsafe { libc::setns(namespace.as_fd().as_raw_fd(), libc::CLONE_NEWNET) };
     Errno::result(status).map(drop)
 }
+
+/// An io_uring with large entries on both sides.
+///
+/// What its entries point at is, as everywhere here, memory into which nobody has references:
+/// [`Area::at`]. It must outlive the ring, or what was asked for there.
+#[allow(missing_debug_implementations)]
+pub struct Uring(IoUring<squeue::Entry128, cqueue::Entry32>);
+
+impl Uring {
+    /// Makes one of `entries` entries, as `set` says.
+    pub fn new(
+        entries: u32,
+        set: impl FnOnce(&mut io_uring::Builder<squeue::Entry128, cqueue::Entry32>),
+    ) -> std::io::Result<Self> {
+        let mut builder = IoUring::builder();
+        set(&mut builder);
+        builder.build(entries).map(Self)
+    }
+
+    /// Puts an entry into the ring; false when there is no room.
+    pub fn push(&mut self, entry: &squeue::Entry128) -> bool {
+        // SAFETY: See the type: what the entry points at is nobody's.
+        unsafe { self.0.submission().push(entry) }.is_ok()
+    }
+
+    /// Submits, and waits until `want` completions are there, or some seconds have passed.
+    pub fn enter(&self, want: usize) -> std::io::Result<usize> {
+        let patience = Timespec::new().sec(10);
+        let args = SubmitArgs::new().timespec(&patience);
+        self.0.submitter().submit_with_args(want, &args)
+    }
+
+    /// Submits, as far as the kernel does not do that itself.
+    pub fn submit(&self) -> std::io::Result<usize> {
+        self.0.submit()
+    }
+
+    /// Takes the completions that are there: the number of each, its result, flags, and the first
+    /// further word.
+    pub fn reap(&mut self) -> Vec<(u64, i32, u32, u64)> {
+        let done = self.0.completion();
+        done.map(|c| (c.user_data(), c.result(), c.flags(), c.big_cqe()[0]))
+            .collect()
+    }
+
+    /// Maps the memory of its `entries` entries once more.
+    pub fn map_entries(&self, entries: usize) -> Result<Mapping, Errno> {
+        let len = entries * size_of::<squeue::Entry128>();
+        let bytes = NonZeroUsize::new(len).ok_or(Errno::EINVAL)?;
+        let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: The ring is open.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.0.as_raw_fd()) };
+        // SAFETY: A new mapping, wherever the kernel likes.
+        let base = unsafe { mmap(None, bytes, prot, MapFlags::MAP_SHARED, fd, OFF_SQES) }?;
+        Ok(Mapping { base, len })
+    }
+
+    /// Has the file be number `index` of the ring.
+    pub fn register(&self, files: &[i32]) -> std::io::Result<()> {
+        self.0.submitter().register_files(files)
+    }
+
+    /// Gives the kernel `count` buffers of `len` bytes each, from `offset` of `area` on, as `group`.
+    pub fn provide(
+        &mut self,
+        area: &Area,
+        offset: usize,
+        len: usize,
+        count: u16,
+        group: u16,
+    ) -> bool {
+        assert!(
+            offset + len * usize::from(count) <= area.len(),
+            "no room for buffers"
+        );
+        let at = area.at(offset) as usize as *mut u8;
+        let entry = opcode::ProvideBuffers::new(at, len as i32, count, group, 0).build();
+        self.push(&entry.user_data(u64::MAX).into())
+    }
+}
+
+/// An io_uring with the usual entries.
+#[allow(missing_debug_implementations)]
+pub struct SmallUring(IoUring);
+
+impl SmallUring {
+    /// Makes one.
+    pub fn new(entries: u32) -> std::io::Result<Self> {
+        IoUring::new(entries).map(Self)
+    }
+
+    /// Submits an entry, and waits for one completion: its result.
+    pub fn run(&mut self, entry: &squeue::Entry) -> std::io::Result<i32> {
+        // SAFETY: See [`Uring`].
+        unsafe { self.0.submission().push(entry) }.map_err(std::io::Error::other)?;
+        let patience = Timespec::new().sec(10);
+        let args = SubmitArgs::new().timespec(&patience);
+        self.0.submitter().submit_with_args(1, &args)?;
+        let done = self.0.completion().next();
+        done.map(|c| c.result())
+            .ok_or_else(|| std::io::Error::other("no completion"))
+    }
+}
+
+/// `IORING_OFF_SQES`.
+const OFF_SQES: libc::off_t = 0x1000_0000;
+
+/// Makes an entry of a command complete many times, into buffers of `group`.
+pub fn multishot(entry: &mut squeue::Entry128, group: u16) {
+    const FLAGS: usize = 1;
+    const COMMAND_FLAGS: usize = 28;
+    const GROUP: usize = 40;
+    let bytes = std::ptr::from_mut(entry).cast::<[u8; 128]>();
+    // SAFETY: An entry is those 128 bytes, all of which may be anything.
+    let bytes = unsafe { &mut *bytes };
+    bytes[FLAGS] |= 1 << 5;
+    bytes[COMMAND_FLAGS..COMMAND_FLAGS + 4].copy_from_slice(&2u32.to_ne_bytes());
+    bytes[GROUP..GROUP + 2].copy_from_slice(&group.to_ne_bytes());
+}
+
+const _: () = assert!(size_of::<squeue::Entry128>() == 128);

@@ -179,6 +179,22 @@ fn probes() -> Vec<Probe> {
             cq: set.cq.handle,
             ..abi::Submit::new()
         })),
+        Probe {
+            flags: abi::CANCEL_ALL,
+            ..probe!(Cancel, |set| on_set(&abi::Cancel {
+                queue: set.a.handle,
+                user_data: 1 << 63,
+                ..abi::Cancel::new()
+            }))
+        },
+        Probe {
+            writes: false,
+            ..probe!(CqEventfd, |set| on_set(&abi::CqEventfd {
+                cq: set.cq.handle,
+                fd: -1,
+                ..abi::CqEventfd::new()
+            }))
+        },
     ]
 }
 

@@ -234,6 +234,35 @@ const FIELDS: &[Field] = &[
         },
     },
     Field {
+        name: "CANCEL.queue",
+        kind: Some(Kind::Qp),
+        optional: false,
+        refused: |set, handle, want| {
+            // It names both.
+            if handle == set.srq.handle {
+                return equal("a shared receive queue", want, Errno::EBADFD);
+            }
+            let arg = abi::Cancel {
+                queue: handle,
+                ..abi::Cancel::new()
+            };
+            set.file.refused(&arg, want)
+        },
+    },
+    Field {
+        name: "CQ_EVENTFD.cq",
+        kind: Some(Kind::Cq),
+        optional: false,
+        refused: |set, handle, want| {
+            let arg = abi::CqEventfd {
+                cq: handle,
+                fd: -1,
+                ..abi::CqEventfd::new()
+            };
+            set.file.refused(&arg, want)
+        },
+    },
+    Field {
         name: "wr.qp of a receive",
         kind: Some(Kind::Qp),
         optional: false,

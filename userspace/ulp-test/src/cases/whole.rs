@@ -95,7 +95,8 @@ fn layouts() -> Outcome {
     each!(Query DeviceEntry DeviceList Attach DeviceQuery PortQuery GidEntry GidQuery PkeyQuery
         PdCreate CqCreate CqRing Cqe QpCreate AhAttr QpAttr QpModify QpQuery BufferCreate
         GrantCreate AhCreate SrqCreate SrqModify SrqQuery Destroy Event Addr ConnParam Listen
-        GetRequest Accept Reject Connect Disconnect ConnQuery Sge Wr Submit);
+        GetRequest Accept Reject Connect Disconnect ConnQuery Sge Wr Submit
+        Cancel CqEventfd UringBatch UringCancel UringStream);
     equal("structs of the header", there.len(), seen)
 }
 

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Counters that user space waits for.
+//!
+//! C header: [`include/linux/eventfd.h`](srctree/include/linux/eventfd.h)
+
+use crate::bindings;
+use core::ptr::NonNull;
+use kernel::{
+    bindings::eventfd_ctx,
+    error::from_err_ptr,
+    prelude::*, //
+};
+
+/// The counter behind an eventfd.
+///
+/// # Invariants
+///
+/// Owns a reference of the context.
+pub(crate) struct EventFd(NonNull<eventfd_ctx>);
+
+// SAFETY: The kernel counts references, and locks the counter.
+unsafe impl Send for EventFd {}
+// SAFETY: As above.
+unsafe impl Sync for EventFd {}
+
+impl EventFd {
+    /// The counter that `fd` of the current process names. Process context.
+    ///
+    /// [`EBADF`], [`EINVAL`] when it is no eventfd.
+    pub(crate) fn get(fd: i32) -> Result<Self> {
+        // SAFETY: Looks `fd` up in the current process.
+        let ptr = from_err_ptr(unsafe { kernel::bindings::eventfd_ctx_fdget(fd) })?;
+        // INVARIANT: The reference that was just taken.
+        Ok(Self(NonNull::new(ptr).ok_or(EBADF)?))
+    }
+
+    /// Adds one. Any context.
+    pub(crate) fn signal(&self) {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::rust_ulp_h_eventfd_signal(self.0.as_ptr()) };
+    }
+}
+
+impl Drop for EventFd {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant.
+        unsafe { kernel::bindings::eventfd_ctx_put(self.0.as_ptr()) };
+    }
+}

@@ -1,0 +1,596 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Commands that come by io_uring: `IORING_OP_URING_CMD`.
+//!
+//! A command that is issued is either answered at once ([`Entry::answer`], [`Entry::refuse`]), or
+//! begun ([`Entry::begin`]): then [`Share`]s of it go out to those who will have something to say
+//! of it, and it completes once, when the last one is gone, whatever they did. What is known of it
+//! meanwhile stands in the 32 bytes that io_uring keeps with a command, so nothing is allocated.
+//!
+//! A command that was begun is marked cancelable before the first share goes out: when its ring or
+//! its task ends, io_uring asks for it ([`Canceling`]), again and again until it has completed. An
+//! answer to that is to drop its shares.
+//!
+//! Completion goes through task work of the task that submitted it, which may be stopped: nobody
+//! may wait for it, and it holds nothing but the command.
+//!
+//! C header: [`include/linux/io_uring/cmd.h`](srctree/include/linux/io_uring/cmd.h)
+
+use super::user::Plain;
+use crate::bindings;
+use core::{
+    mem::size_of,
+    ptr::NonNull, //
+};
+use kernel::{
+    bindings::io_uring_cmd,
+    ffi::{
+        c_int,
+        c_uint,
+        c_void, //
+    },
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Full,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    uaccess::{
+        UserPtr,
+        UserSlice,
+        UserSliceWriter, //
+    }, //
+};
+
+/// Bytes of a command in an entry of 64 bytes.
+const SMALL: usize = 16;
+/// The same, of one of 128 bytes.
+const LARGE: usize = 80;
+
+/// What `uring_cmd` returns for a command that completes otherwise.
+const QUEUED: c_int = (kernel::bindings::EIOCBQUEUED as c_int).wrapping_neg();
+
+/// `res` of a command that nothing was said of.
+const CANCELED: i32 = (kernel::bindings::ECANCELED as i32).wrapping_neg();
+
+/// What io_uring calls for.
+pub(crate) enum Call<'a> {
+    /// A command is issued.
+    Issue(Entry<'a>),
+    /// A command that was begun is to end: its ring or its task does.
+    Cancel(Canceling<'a>),
+}
+
+impl Call<'_> {
+    /// Wraps what io_uring passes.
+    ///
+    /// # Safety
+    ///
+    /// `cmd` and `flags` are the arguments of a call of `uring_cmd`, which returns after `'a` ends.
+    pub(crate) unsafe fn new(cmd: *mut io_uring_cmd, flags: c_uint) -> Option<Self> {
+        let cmd = NonNull::new(cmd)?;
+        if flags & bindings::IO_URING_F_CANCEL as c_uint != 0 {
+            // INVARIANT: io_uring cancels what is marked, and that was begun.
+            return Some(Self::Cancel(Canceling(Pdu::of(cmd))));
+        }
+        // INVARIANT: It is issued, and nobody else knows it.
+        Some(Self::Issue(Entry {
+            cmd,
+            flags,
+            _call: core::marker::PhantomData,
+        }))
+    }
+}
+
+/// What `uring_cmd` returns.
+pub(crate) struct Reply(c_int);
+
+impl Reply {
+    /// When there is nothing to say.
+    pub(crate) const NONE: Self = Self(0);
+
+    /// The number.
+    pub(crate) fn raw(&self) -> c_int {
+        self.0
+    }
+}
+
+/// What is kept with a command that was begun. All of it is atomic: shares are anywhere.
+///
+/// # Invariants
+///
+/// `cmd` has not completed, and its `pdu` is initialised.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Pdu<'a> {
+    cmd: NonNull<io_uring_cmd>,
+    _cmd: core::marker::PhantomData<&'a ()>,
+}
+
+/// `rust_ulp_uring.kind`: the number of shares to come, and
+mod kind {
+    /// The completion has room for 32 bytes.
+    pub(super) const BIG: u32 = crate::bindings::RUST_ULP_URING_BIG;
+    /// A [`Stream`](super::Stream).
+    pub(super) const STREAM: u32 = 1 << 17;
+    /// Those that come from the number of shares.
+    pub(super) const COUNT: u32 = 0xffff;
+}
+
+impl<'a> Pdu<'a> {
+    fn of(cmd: NonNull<io_uring_cmd>) -> Self {
+        Self {
+            cmd,
+            _cmd: core::marker::PhantomData,
+        }
+    }
+
+    fn raw(self) -> *mut bindings::rust_ulp_uring {
+        // SAFETY: The command is valid; a pointer into it is made.
+        unsafe { bindings::rust_ulp_h_uring_pdu(self.cmd.as_ptr()) }
+    }
+
+    fn shares(self) -> &'a Atomic<u32> {
+        // SAFETY: By the type invariant valid and initialised, and accessed as an atomic only.
+        unsafe { Atomic::from_ptr(&raw mut (*self.raw()).shares) }
+    }
+
+    fn queue(self) -> &'a Atomic<u32> {
+        // SAFETY: As above.
+        unsafe { Atomic::from_ptr(&raw mut (*self.raw()).queue) }
+    }
+
+    fn slot(self) -> &'a Atomic<u32> {
+        // SAFETY: As above.
+        unsafe { Atomic::from_ptr(&raw mut (*self.raw()).slot) }
+    }
+
+    fn kind(self) -> &'a Atomic<u32> {
+        // SAFETY: As above.
+        unsafe { Atomic::from_ptr(&raw mut (*self.raw()).kind) }
+    }
+
+    fn outcome(self) -> &'a Atomic<u64> {
+        // SAFETY: As above.
+        unsafe { Atomic::from_ptr(&raw mut (*self.raw()).outcome) }
+    }
+
+    fn extra(self) -> &'a Atomic<u64> {
+        // SAFETY: As above.
+        unsafe { Atomic::from_ptr(&raw mut (*self.raw()).extra) }
+    }
+
+    fn count(self) -> u32 {
+        self.kind().load(Relaxed) & kind::COUNT
+    }
+
+    /// Notes what became of the part numbered `index`.
+    fn note(self, index: u32, res: i32, extra: u64) {
+        if self.count() == 1 {
+            self.outcome().store(u64::from(res as u32), Relaxed);
+            self.extra().store(extra, Relaxed);
+        } else if res < 0 {
+            // The first one counts.
+            let outcome = u64::from(res as u32) | u64::from(index) << 32;
+            let _ = self.outcome().cmpxchg(0, outcome, Full);
+        }
+    }
+
+    /// Gives back a share; whether it was the last one, after which the caller completes.
+    fn put(self) -> bool {
+        // Orders what was noted before the completion.
+        self.shares().fetch_sub(1, Full) == 1
+    }
+
+    /// The completion's `res`, and the first further word.
+    fn result(self) -> (i32, u64) {
+        let outcome = self.outcome().load(Relaxed);
+        match (self.count(), outcome as u32 as i32) {
+            (1, res) => (res, self.extra().load(Relaxed)),
+            (count, 0) => (count as i32, 0),
+            (_, res) => (res, outcome >> 32),
+        }
+    }
+
+    /// Has the task complete the command: the last share is gone. Any context.
+    fn complete(self) {
+        let (res, extra) = self.result();
+        // Nobody but the task work looks at it from here on.
+        self.outcome().store(u64::from(res as u32), Relaxed);
+        self.extra().store(extra, Relaxed);
+        // SAFETY: By the type invariant the command has not completed.
+        unsafe { bindings::rust_ulp_h_uring_complete(self.cmd.as_ptr()) };
+    }
+
+    fn is_big(self) -> bool {
+        self.kind().load(Relaxed) & kind::BIG != 0
+    }
+}
+
+/// A command that is being issued.
+///
+/// # Invariants
+///
+/// `cmd` is a command that is being issued with `flags`, and nobody else knows it.
+pub(crate) struct Entry<'a> {
+    cmd: NonNull<io_uring_cmd>,
+    flags: c_uint,
+    _call: core::marker::PhantomData<&'a ()>,
+}
+
+impl Entry<'_> {
+    /// What it is: `cmd_op`.
+    pub(crate) fn op(&self) -> u32 {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::rust_ulp_h_uring_op(self.cmd.as_ptr()) }
+    }
+
+    /// Copies the struct that stands in the entry, once: user space may write over it.
+    ///
+    /// [`EINVAL`] when it does not fit into the entries of this ring.
+    pub(crate) fn read<T: Plain>(&self) -> Result<T> {
+        let room = if self.flags & bindings::IO_URING_F_SQE128 as c_uint != 0 {
+            LARGE
+        } else {
+            SMALL
+        };
+        if size_of::<T>() > room {
+            return Err(EINVAL);
+        }
+        let mut value = T::default();
+        let bytes = value.as_bytes_mut();
+        // SAFETY: The entry has that many bytes; the copy is as long as the value, whose bytes may
+        // have any value.
+        unsafe {
+            bindings::rust_ulp_h_uring_copy(
+                self.cmd.as_ptr(),
+                bytes.as_mut_ptr().cast(),
+                bytes.len(),
+            )
+        };
+        Ok(value)
+    }
+
+    /// Completes it with `res`, which is not negative.
+    pub(crate) fn answer(self, res: u32) -> Reply {
+        Reply(c_int::try_from(res).unwrap_or(c_int::MAX))
+    }
+
+    /// Completes it with an error.
+    pub(crate) fn refuse(self, error: Error) -> Reply {
+        if error != EAGAIN {
+            return Reply(error.to_errno());
+        }
+        // io_uring would try that one again, from a worker, and out of order.
+        self.done(error.to_errno(), 0, false)
+    }
+
+    /// Completes it.
+    fn done(self, res: i32, extra: u64, big: bool) -> Reply {
+        // SAFETY: By the type invariant it has not completed; these are the flags of the call.
+        unsafe {
+            bindings::rust_ulp_h_uring_done(self.cmd.as_ptr(), res, extra, self.flags, big);
+        }
+        Reply(QUEUED)
+    }
+
+    fn init(&self, kind: u32, queue: u32) -> Pdu<'static> {
+        let big = if self.flags & bindings::IO_URING_F_CQE32 as c_uint != 0 {
+            kind::BIG
+        } else {
+            0
+        };
+        let pdu = Pdu::of(self.cmd);
+        // SAFETY: The command is ours alone until it is marked.
+        unsafe {
+            *pdu.raw() = bindings::rust_ulp_uring {
+                shares: 1,
+                queue,
+                slot: u32::MAX,
+                kind: kind | big,
+                ..Default::default()
+            }
+        };
+        pdu
+    }
+
+    /// Marks it cancelable. May sleep, on the lock of the ring.
+    fn mark(&self) {
+        // SAFETY: By the type invariant; these are the flags of the call.
+        unsafe { bindings::rust_ulp_h_uring_mark(self.cmd.as_ptr(), self.flags) };
+    }
+
+    /// Begins it: `f` makes shares of it, at most `count`, which is 1 to 65535.
+    ///
+    /// It completes when `f` has returned and all shares are gone: one of one part with what was said
+    /// of that, else [`ECANCELED`]; one of several with their number, or with what failed first.
+    /// When `f` fails, with the number of the part that it is about, that counts like a part that
+    /// fails. `queue` is kept for [`Canceling::queue`]. May sleep; to be called with no lock held.
+    ///
+    /// [`ECANCELED`]: CANCELED
+    pub(crate) fn begin(
+        self,
+        count: u16,
+        queue: u32,
+        f: impl FnOnce(&Begun) -> Result<(), (u32, Error)>,
+    ) -> Reply {
+        let outcome = if count == 1 {
+            u64::from(CANCELED as u32)
+        } else {
+            0
+        };
+        let pdu = self.init(u32::from(count), queue);
+        pdu.outcome().store(outcome, Relaxed);
+        pdu.extra().store(0, Relaxed);
+        self.mark();
+        // INVARIANT: The share that `init` counted is this one's.
+        let begun = Begun(pdu);
+        let result = f(&begun);
+        if let Err((index, error)) = result {
+            pdu.note(index, error.to_errno(), u64::from(index));
+        }
+        if pdu.put() {
+            if result.is_err() {
+                let ((res, extra), big) = (pdu.result(), pdu.is_big());
+                return self.done(res, extra, big);
+            }
+            // Not now: those before it may have their task work to come.
+            pdu.complete();
+        }
+        Reply(QUEUED)
+    }
+
+    /// Begins it as a stream of what a source has: see [`Stream`]. May sleep; to be called with no
+    /// lock held.
+    ///
+    /// `find` finds the source, and something that is kept until the stream has begun. `queue` is
+    /// kept for [`Canceling::queue`]. [`EINVAL`] unless the command was submitted as a multishot with
+    /// a group of buffers.
+    pub(crate) fn stream<S: Source, G>(
+        self,
+        queue: u32,
+        find: impl FnOnce() -> Result<(Arc<S>, G)>,
+    ) -> Reply {
+        // SAFETY: By the type invariant.
+        let group = unsafe { bindings::rust_ulp_h_uring_group(self.cmd.as_ptr()) };
+        let Ok(group) = u16::try_from(group) else {
+            return self.refuse(EINVAL);
+        };
+        let pdu = self.init(kind::STREAM | u32::from(group), queue);
+        self.mark();
+        let (source, guard) = match find() {
+            Ok(found) => found,
+            Err(error) => return self.done(error.to_errno(), 0, pdu.is_big()),
+        };
+        let kept = source.clone();
+        let context = Arc::into_raw(source);
+        let feed = pdu.raw().cast::<bindings::rust_ulp_uring_feed>();
+        // SAFETY: The struct fits, and nobody looks at this part of it before the stream is woken.
+        unsafe {
+            (*feed).source = context.cast();
+            (*feed).run = Some(Stream::run::<S>);
+        }
+        // INVARIANT: Initialised, and its only handle.
+        let begun = kept.begin(Stream(self.cmd));
+        drop(guard);
+        match begun {
+            Ok(()) => Reply(QUEUED),
+            Err(error) => {
+                // SAFETY: It came out of `into_raw` above, and nobody else has it: the stream was
+                // not kept, so nobody wakes it.
+                drop(unsafe { Arc::from_raw(context) });
+                self.done(error.to_errno(), 0, pdu.is_big())
+            }
+        }
+    }
+}
+
+/// A command that was begun, while it is issued.
+///
+/// # Invariants
+///
+/// Owns a share.
+pub(crate) struct Begun(Pdu<'static>);
+
+impl Begun {
+    /// A share, for the part numbered `index`.
+    pub(crate) fn share(&self, index: u32) -> Share {
+        self.0.shares().fetch_add(1, Relaxed);
+        // INVARIANT: It was just counted.
+        Share {
+            cmd: self.0.cmd,
+            index,
+        }
+    }
+}
+
+/// A part of a command that has not completed; when the last one is gone, it does.
+///
+/// # Invariants
+///
+/// `cmd` was begun, and counts this share.
+pub(crate) struct Share {
+    cmd: NonNull<io_uring_cmd>,
+    index: u32,
+}
+
+// SAFETY: What is accessed through it is atomic, and io_uring takes completions in any context.
+unsafe impl Send for Share {}
+// SAFETY: As above.
+unsafe impl Sync for Share {}
+
+impl Share {
+    /// Says that this part is in slot `slot` of its queue, for [`Canceling::slot`].
+    pub(crate) fn placed(&self, slot: u32) {
+        Pdu::of(self.cmd).slot().store(slot, Relaxed);
+    }
+
+    /// Says what became of this part. Any context.
+    pub(crate) fn finish(self, res: i32, extra: u64) {
+        Pdu::of(self.cmd).note(self.index, res, extra);
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let pdu = Pdu::of(self.cmd);
+        if pdu.put() {
+            pdu.complete();
+        }
+    }
+}
+
+/// A command that was begun, and is to end. Its ring's lock is held.
+pub(crate) struct Canceling<'a>(Pdu<'a>);
+
+impl Canceling<'_> {
+    /// What [`Entry::begin`] or [`Entry::stream`] was given.
+    pub(crate) fn queue(&self) -> u32 {
+        self.0.queue().load(Relaxed)
+    }
+
+    /// Where its one part was put; [`None`] when it has several, or none yet.
+    pub(crate) fn slot(&self) -> Option<u32> {
+        let slot = self.0.slot().load(Relaxed);
+        (self.0.count() == 1 && slot != u32::MAX).then_some(slot)
+    }
+
+    /// Whether it has one part only.
+    pub(crate) fn is_single(&self) -> bool {
+        self.0.count() == 1
+    }
+
+    /// Whether it is a stream.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.0.kind().load(Relaxed) & kind::STREAM != 0
+    }
+
+    /// Whether `share` is one of it.
+    pub(crate) fn has(&self, share: &Share) -> bool {
+        self.0.cmd == share.cmd
+    }
+
+    /// Whether it is `stream`.
+    pub(crate) fn is(&self, stream: &Stream) -> bool {
+        self.0.cmd == stream.0
+    }
+}
+
+/// How many buffers a stream fills before it lets others have their turn.
+const TURNS: u32 = 64;
+
+/// What a stream is fed from.
+pub(crate) trait Source: Send + Sync + 'static {
+    /// Keeps `stream`, and wakes it when there is something, which may be now. Fails when it has
+    /// another one.
+    fn begin(&self, stream: Stream) -> Result;
+
+    /// Whether there is something for the stream; an error when it ends, and was forgotten. When there
+    /// is neither, the next thing that comes wakes it.
+    fn poll(&self) -> Result<bool>;
+
+    /// Copies out what there is, as much as fits. Process context, may sleep.
+    fn copy(&self, to: UserSliceWriter) -> Result<usize>;
+
+    /// What was copied last has arrived.
+    fn copied(&self);
+
+    /// The stream ends: forget it.
+    fn end(&self);
+}
+
+/// The one handle of a command that completes many times, into buffers that user space provides.
+///
+/// # Invariants
+///
+/// The command was begun as a stream, and completes for the last time in [`Self::run`], after
+/// [`Source::end`] or an error of [`Source::poll`].
+pub(crate) struct Stream(NonNull<io_uring_cmd>);
+
+// SAFETY: As for `Share`.
+unsafe impl Send for Stream {}
+// SAFETY: As above.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    /// Has the source polled, soon, in task context. Any context.
+    ///
+    /// Not again before [`Source::poll`] was called, and not after it has failed: the source keeps
+    /// count, under its lock.
+    pub(crate) fn wake(&self) {
+        // SAFETY: By the type invariant the command has not completed.
+        unsafe { bindings::rust_ulp_h_uring_stream(self.0.as_ptr()) };
+    }
+
+    /// Called by task work: with `ended` when the task is not there any more.
+    ///
+    /// # Safety
+    ///
+    /// `cmd` is a stream of an `S` that was woken.
+    unsafe extern "C" fn run<S: Source>(cmd: *mut io_uring_cmd, ended: bool) {
+        let Some(ptr) = NonNull::new(cmd) else {
+            return;
+        };
+        let pdu = Pdu::of(ptr);
+        let feed = pdu.raw().cast::<bindings::rust_ulp_uring_feed>();
+        // SAFETY: `Entry::stream` has put it there.
+        let context = unsafe { (*feed).source }.cast::<S>();
+        // SAFETY: It came out of `Arc::into_raw` in `Entry::stream`, and is given back below only.
+        let source = unsafe { kernel::sync::ArcBorrow::from_raw(context) };
+        let group = pdu.kind().load(Relaxed) & kind::COUNT;
+        let mut turns = 0..TURNS;
+        let error = loop {
+            if turns.next().is_none() {
+                // Others have work for the task, too. It stays woken.
+                // SAFETY: The command has not completed, and is in no list of task work.
+                unsafe { bindings::rust_ulp_h_uring_stream(cmd) };
+                return;
+            }
+            match source.poll() {
+                Ok(false) => return,
+                Err(error) => break error.to_errno(),
+                Ok(true) if ended => {
+                    source.end();
+                    break CANCELED;
+                }
+                Ok(true) => (),
+            }
+            let source = core::ptr::from_ref(&*source).cast_mut().cast::<c_void>();
+            // SAFETY: Task work of that command; `fill` takes the source for what it is.
+            let err = unsafe {
+                bindings::rust_ulp_h_uring_post(cmd, group, Some(Self::fill::<S>), source)
+            };
+            // SAFETY: As above: it is the source.
+            let source = unsafe { &*source.cast::<S>() };
+            if err < 0 {
+                source.end();
+                break err;
+            }
+            source.copied();
+        };
+        let big = pdu.is_big();
+        // SAFETY: The source has forgotten the stream, so this is the last use of the reference.
+        drop(unsafe { Arc::from_raw(context) });
+        // SAFETY: Task work of that command, which has not completed.
+        unsafe { bindings::rust_ulp_h_uring_end(cmd, error, big) };
+    }
+
+    /// # Safety
+    ///
+    /// `source` is an `S`, `to` is memory of the current process, or not.
+    unsafe extern "C" fn fill<S: Source>(
+        source: *mut c_void,
+        to: *mut c_void,
+        len: usize,
+    ) -> isize {
+        // SAFETY: By the requirement.
+        let source = unsafe { &*source.cast::<S>() };
+        let to = UserSlice::new(UserPtr::from_ptr(to.cast()), len).writer();
+        match source.copy(to) {
+            Ok(done) => isize::try_from(done).unwrap_or(isize::MAX),
+            Err(error) => error.to_errno() as isize,
+        }
+    }
+}

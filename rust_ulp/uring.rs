@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests by io_uring.
+//!
+//! A command carries one request, or points at several. It is taken apart as SUBMIT does it
+//! ([`crate::submit`]), and each request keeps a share of the command in its slot; the command
+//! completes when all of them have. Nothing is allocated for it, and nothing that waits for its
+//! task holds an object of the device.
+//!
+//! Process context: a task that submits, a worker of io_uring, or its polling thread. The lock of
+//! the ring may be held, so that lock comes before the device's gate, and nobody who is inside the
+//! gate may want it. Nothing here waits for anything but short locks and user memory: no command has
+//! to be tried again by a worker, which would take it out of its order.
+
+use crate::{
+    context::Context,
+    handle::Object,
+    qp::Request,
+    submit::{
+        self,
+        Place,
+        Scratch,
+        MAX_BATCH, //
+    },
+    sys::{
+        dyndbg::ulp_debug,
+        trace,
+        uring::{
+            Call,
+            Canceling,
+            Entry,
+            Reply, //
+        }, //
+    },
+    uapi::abi, //
+};
+use kernel::{
+    prelude::*,
+    sync::ArcBorrow, //
+};
+
+/// What io_uring calls for.
+pub(crate) fn call(this: ArcBorrow<'_, Context>, call: Call<'_>) -> Reply {
+    match call {
+        Call::Issue(entry) => issue(&this, entry),
+        Call::Cancel(command) => {
+            cancel(&this, &command);
+            Reply::NONE
+        }
+    }
+}
+
+fn issue(this: &Context, entry: Entry<'_>) -> Reply {
+    let op = entry.op();
+    // A husk says so, whatever else is wrong. The gate decides, when it comes to that.
+    match this.device() {
+        Ok(device) if device.is_gone() => return entry.refuse(ENODEV),
+        Ok(_) => (),
+        Err(error) => return entry.refuse(error),
+    }
+    let done = match op {
+        abi::URING_REQUEST => request(this, &entry),
+        abi::URING_BATCH => batch(this, &entry),
+        abi::URING_CANCEL => Ok(Step::Answer(cancel_requests(this, &entry))),
+        abi::URING_STREAM => return stream(this, entry),
+        _ => Err(ENOTTY),
+    };
+    match done {
+        Ok(Step::Post {
+            scratch,
+            count,
+            in_ring,
+        }) => begin(this, entry, scratch, count, in_ring),
+        Ok(Step::Answer(Ok(number))) => entry.answer(number),
+        Ok(Step::Answer(Err(error))) | Err(error) => entry.refuse(error),
+    }
+}
+
+/// How a command goes on.
+enum Step {
+    /// It is done.
+    Answer(Result<u32>),
+    /// These requests are posted.
+    Post {
+        scratch: KBox<Scratch>,
+        count: u16,
+        in_ring: bool,
+    },
+}
+
+/// Stages what `stage` takes.
+fn staged(
+    this: &Context,
+    count: u16,
+    in_ring: bool,
+    stage: impl FnOnce(&mut Scratch) -> Result,
+) -> Result<Step> {
+    let mut scratch = this.take_scratch()?;
+    match stage(&mut scratch) {
+        Ok(()) => Ok(Step::Post {
+            scratch,
+            count,
+            in_ring,
+        }),
+        Err(error) => {
+            submit::give_back(this, scratch);
+            Err(error)
+        }
+    }
+}
+
+fn request(this: &Context, entry: &Entry<'_>) -> Result<Step> {
+    let wr: abi::Wr = entry.read()?;
+    staged(this, 1, false, |scratch| scratch.stage_one(wr))
+}
+
+fn batch(this: &Context, entry: &Entry<'_>) -> Result<Step> {
+    let value: abi::UringBatch = entry.read()?;
+    if value.flags & !abi::URING_RING != 0 || value.nr_wrs == 0 {
+        return Err(EINVAL);
+    }
+    if u32::from(value.nr_wrs) > MAX_BATCH {
+        return Err(E2BIG);
+    }
+    let in_ring = value.flags & abi::URING_RING != 0;
+    staged(this, value.nr_wrs, in_ring, |scratch| {
+        scratch
+            .stage(value.wrs, value.nr_wrs.into(), value.wr_size.into())
+            .map_err(|bad| bad.error)
+    })
+}
+
+/// Posts what was staged, all or none.
+fn begin(
+    this: &Context,
+    entry: Entry<'_>,
+    mut scratch: KBox<Scratch>,
+    count: u16,
+    in_ring: bool,
+) -> Reply {
+    let queue = scratch.first_queue();
+    trace::uring(this.id(), entry.op(), queue, count.into());
+    ulp_debug!(
+        "file {}: io_uring: {} requests, queue {:#x}\n",
+        this.id(),
+        count,
+        queue
+    );
+    let reply = entry.begin(count, queue, |command| {
+        let alive = this.enter().map_err(|error| (0, error))?;
+        let table = this.table().lock();
+        let resolved = scratch.resolve(&Place {
+            table: &table,
+            live: &alive,
+            command: Some(command),
+            in_ring,
+        });
+        drop(table);
+        if let Err(bad) = resolved {
+            scratch.cancel();
+            return Err((bad.index, bad.error));
+        }
+        let (posted, result) = scratch.post();
+        result.map_err(|error| (posted, error))
+    });
+    submit::give_back(this, scratch);
+    reply
+}
+
+/// As the command CANCEL.
+fn cancel_requests(this: &Context, entry: &Entry<'_>) -> Result<u32> {
+    let value: abi::UringCancel = entry.read()?;
+    submit::abandon(this, value.queue, value.user_data, value.flags)
+}
+
+/// Begins to copy completions out of a ring.
+fn stream(this: &Context, entry: Entry<'_>) -> Reply {
+    let value = match entry.read::<abi::UringStream>() {
+        Ok(value) if value.flags == 0 && value.reserved == 0 => value,
+        Ok(_) => return entry.refuse(EINVAL),
+        Err(error) => return entry.refuse(error),
+    };
+    trace::uring(this.id(), entry.op(), value.cq, 0);
+    ulp_debug!("file {}: io_uring: stream of {:#x}\n", this.id(), value.cq);
+    entry.stream(value.cq, || {
+        let alive = this.enter()?;
+        let cq = this.table().lock().cq(value.cq)?.clone();
+        // The queue before the gate: should it go meanwhile, it ends the stream.
+        Ok((cq.ring().clone(), (cq, alive)))
+    })
+}
+
+/// Has `command` end: its ring or its task does.
+///
+/// What is not found has completed, is about to, or is not posted yet: then io_uring asks again.
+fn cancel(this: &Context, command: &Canceling<'_>) {
+    // When the device goes, that ends all of them.
+    let Ok(_alive) = this.enter() else {
+        return;
+    };
+    let table = this.table().lock();
+    if command.is_stream() {
+        if let Ok(cq) = table.cq(command.queue()) {
+            cq.ring().cancel_stream(|stream| command.is(stream));
+        }
+        return;
+    }
+    let which = |request: &Request| {
+        let share = request.share.as_ref();
+        share.is_some_and(|share| command.has(share))
+    };
+    let found = if command.is_single() {
+        let found = match (table.get(command.queue()), command.slot()) {
+            (Ok(Object::Qp(qp)), Some(slot)) => qp.qp().abandon_slot(slot, which),
+            (Ok(Object::Srq(srq)), Some(slot)) => srq.srq().abandon_slot(slot, which),
+            _ => false,
+        };
+        found.into()
+    } else {
+        table
+            .iter()
+            .map(|(_, object)| match object {
+                Object::Qp(qp) => qp.qp().abandon(which),
+                Object::Srq(srq) => srq.srq().abandon(which),
+                _ => 0,
+            })
+            .fold(0, u32::saturating_add)
+    };
+    drop(table);
+    trace::uring_cancel(this.id(), command.queue(), found);
+}

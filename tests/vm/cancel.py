@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Requests that are over for their caller before they are for the device, between h1 and h2.
+
+    cancel.py deadline|cancel|room|receive|shared|gone|reset|killed
+
+Expects the module and two hosts. Prints `ok` and `not ok` lines.
+"""
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import ulp
+from ulp import N, S, Cq, End, Qp, Srq, error_of, pair, pattern
+
+TIMEOUT, CANCELED, FLUSHED, RETRY_EXCEEDED = N["WC_STATUS_TIMEOUT"], N["WC_STATUS_CANCELED"], 5, 12
+MS = 10**6
+#: Much later than anything that happens here.
+LATER = 600 * 10**9
+#: Nobody takes a message for now, and the sender does not give up.
+PATIENT = {"retry_cnt": 7, "rnr_retry": 7}
+
+
+def flight(end):
+    """Requests of `end` that the device has: sends, receives."""
+    got = end.file.call("QP_QUERY", qp=end.qp.handle)
+    return got.sends_in_flight, got.recvs_in_flight
+
+
+def drained(end, sends=0, recvs=0):
+    """Waits until the device has no more than that."""
+    until = time.monotonic() + 30 * ulp.PATIENCE
+    while flight(end) != (sends, recvs) and time.monotonic() < until:
+        time.sleep(0.01)
+    return flight(end)
+
+
+def said(entries):
+    return [(c.user_data, c.status) for c in entries]
+
+
+def cancel(end, user_data=0, flags=0, queue=None):
+    return end.file.call("CANCEL", queue=queue or end.qp.handle, user_data=user_data, flags=flags).canceled
+
+
+def send(end, number, length=8, **fields):
+    return end.qp.wr("SEND", end.buffer, 8 * number, length, user_data=number, **fields)
+
+
+def recv(end, number, **fields):
+    return end.qp.wr("RECV", end.buffer, 4096 + 64 * number, 64, user_data=number, **fields)
+
+
+def test_deadline(r):
+    a, b = pair(connect=PATIENT)
+    a.buffer.map[:4096] = pattern(1, 4096)
+    a.file.submit([send(a, 1, timeout_ns=20 * MS)])
+    done = a.cq.wait(1)[0]
+    r.equal("a send that nobody receives times out",
+            (done.user_data, done.status, done.opcode, done.qp, done.qp_num, done.byte_len),
+            (1, TIMEOUT, N["WC_SEND"], a.qp.handle, a.qp.num, 0))
+    r.equal("and is still with the device", flight(a), (1, 0))
+    b.file.submit([recv(b, 7), recv(b, 8)])
+    r.equal("it arrives late", (said(b.cq.wait(1)), b.buffer.map[4096 + 448:4096 + 456]), ([(7, 0)], a.buffer.map[8:16]))
+    r.equal("then the device is done with it", drained(a), (0, 0))
+    r.equal("of which nobody hears", said(a.cq.reap()), [])
+    a.file.submit([send(a, 2, timeout_ns=LATER)])
+    r.equal("one that is in time succeeds", (said(a.cq.wait(1)), said(b.cq.wait(1))), ([(2, 0)], [(8, 0)]))
+
+    a.file.submit([send(a, i, timeout_ns=i * MS if i % 3 else 0) for i in range(1, 64)])
+    want = [i for i in range(1, 64) if i % 3]
+    r.equal("of 63 each that has a deadline meets it, in the order of the deadlines",
+            said(a.cq.wait(len(want))), [(i, TIMEOUT) for i in want])
+    r.equal("the others wait", (flight(a), said(a.cq.reap())), ((63, 0), []))
+    b.file.submit([recv(b, i) for i in range(1, 64)])
+    r.equal("and succeed, in order", said(a.cq.wait(21)), [(i, 0) for i in range(3, 64, 3)])
+    r.equal("all 63 messages come, each once, in order", said(b.cq.wait(63)), [(i, 0) for i in range(1, 64)])
+    r.equal("nothing is left", (drained(a), said(a.cq.reap()), flight(b)), ((0, 0), [], (0, 0)))
+
+    a.file.submit([send(a, 1, flags=0, timeout_ns=LATER), send(a, 2, flags=0, timeout_ns=20 * MS)])
+    r.equal("a silent request that times out is heard of", said(a.cq.wait(1)), [(2, TIMEOUT)])
+    b.file.submit([recv(b, 1), recv(b, 2)])
+    r.equal("and one that succeeds is not", (said(b.cq.wait(2)), drained(a), said(a.cq.reap())),
+            ([(1, 0), (2, 0)], (0, 0), []))
+
+    wr = send(a, 1, timeout_ns=N["TIMEOUT_MAX_NS"] + 1)
+    r.equal("more than an hour", error_of(a.file.submit, [wr]), "EINVAL")
+    first = bytes(send(a, 3))[:N["WR_SIZE_V1"]]
+    array = (ctypes.c_char * len(first)).from_buffer_copy(first)
+    a.file.call("SUBMIT", wrs=ctypes.addressof(array), nr_wrs=1, wr_size=N["WR_SIZE_V1"])
+    b.file.submit([recv(b, 3)])
+    r.equal("a request of the first version has no deadline", (said(a.cq.wait(1)), said(b.cq.wait(1))), ([(3, 0)], [(3, 0)]))
+
+
+def test_cancel(r):
+    a, b = pair(connect=PATIENT)
+    r.equal("nothing to cancel", (cancel(a, 5), cancel(a, flags=N["CANCEL_ALL"])), (0, 0))
+    a.file.submit([send(a, i % 4) for i in range(16)])
+    r.equal("those with that number", cancel(a, 2), 4)
+    r.equal("are told", said(a.cq.wait(4)), [(2, CANCELED)] * 4)
+    r.equal("not twice", (cancel(a, 2), said(a.cq.reap())), (0, []))
+    r.equal("all that are left", cancel(a, flags=N["CANCEL_ALL"]), 12)
+    r.equal("are told in order", said(a.cq.wait(12)), [(i % 4, CANCELED) for i in range(16) if i % 4 != 2])
+    r.equal("the device has all of them", flight(a), (16, 0))
+    b.file.submit([recv(b, i) for i in range(17)])
+    r.equal("and delivers them", said(b.cq.wait(16)), [(i, 0) for i in range(16)])
+    r.equal("late, and silently", (drained(a), said(a.cq.reap())), ((0, 0), []))
+    a.file.submit([send(a, 3)])
+    r.equal("the next one succeeds", (said(a.cq.wait(1)), said(b.cq.wait(1))), ([(3, 0)], [(16, 0)]))
+    r.equal("what is done cannot be canceled", cancel(a, 3), 0)
+
+    def refused(**fields):
+        return error_of(a.file.call, "CANCEL", **{"queue": a.qp.handle} | fields)
+    r.equal("unknown flags", refused(flags=2), "EINVAL")
+    r.equal("all, and a number", refused(flags=N["CANCEL_ALL"], user_data=1), "EINVAL")
+    r.equal("no handle", refused(queue=0), "EBADF")
+    r.equal("another file's handle", refused(queue=0x7FFFFFFF), "EBADF")
+    r.equal("a completion queue", refused(queue=a.cq.handle), "EBADFD")
+
+
+def test_room(r):
+    """What the device still has takes its place in both queues."""
+    a, b = (End(f"h{i}", entries=8, depth=4) for i in (1, 2))
+    for end, peer in ((a, b), (b, a)):
+        end.connect(peer, **PATIENT)
+    a.file.submit([send(a, i) for i in range(4)])
+    r.equal("four are canceled", (cancel(a, flags=N["CANCEL_ALL"]), len(a.cq.wait(4))), (4, 4))
+    r.equal("their places in the queue pair are taken", error_of(a.file.submit, [send(a, 4)]), "EAGAIN")
+    other = End("h1", entries=8, depth=8)
+    other.qp = Qp(a.file, a.pd, a.cq, 8)
+    other.file, other.cq, other.psn, other.buffer = a.file, a.cq, 77, a.buffer
+    peer = End("h2", depth=8)
+    other.connect(peer, **PATIENT)
+    peer.connect(other, **PATIENT)
+    a.file.submit([send(other, i) for i in range(4)])
+    r.equal("and those in the completion queue", error_of(a.file.submit, [send(other, 4)]), "EAGAIN")
+    b.file.submit([recv(b, i) for i in range(4)])
+    r.equal("until the device is done", (drained(a), len(b.cq.wait(4))), ((0, 0), 4))
+    a.file.submit([send(other, 4), send(other, 5), send(other, 6)])
+    a.file.submit([send(a, 9)])
+    r.equal("then there is room, and no more", error_of(a.file.submit, [send(a, 10)]), "EAGAIN")
+    peer.file.submit([recv(peer, i) for i in range(7)])
+    b.file.submit([recv(b, 1)])
+    r.equal("all of which succeed", sorted(said(a.cq.wait(8))), [(i, 0) for i in (0, 1, 2, 3, 4, 5, 6, 9)])
+
+
+def test_receive(r):
+    a, b = pair(connect=PATIENT)
+    b.file.submit([recv(b, 1, timeout_ns=20 * MS), recv(b, 2), recv(b, 3, timeout_ns=LATER), recv(b, 4)])
+    done = b.cq.wait(1)[0]
+    r.equal("a receive times out", (done.user_data, done.status, done.opcode), (1, TIMEOUT, N["WC_RECV"]))
+    r.equal("another is canceled", (cancel(b, 2), said(b.cq.wait(1))), (1, [(2, CANCELED)]))
+    r.equal("the device has all four", flight(b), (0, 4))
+    for i in range(1, 5):
+        a.file.submit([send(a, i)])
+    r.equal("the first two messages are lost, the next two are not",
+            (said(a.cq.wait(4)), said(b.cq.wait(2))), ([(i, 0) for i in range(1, 5)], [(3, 0), (4, 0)]))
+    r.equal("and nothing else is said", (drained(b), said(b.cq.reap())), ((0, 0), []))
+
+
+def test_shared(r):
+    a, b = End("h1"), End("h2")
+    srq = Srq(b.file, b.pd, b.cq)
+    b.file.destroy(b.qp.handle)
+    b.qp = Qp(b.file, b.pd, b.cq, srq=srq.handle)
+    for end, peer in ((a, b), (b, a)):
+        end.connect(peer, **PATIENT)
+
+    def take(number, **fields):
+        return srq.recv(b.buffer, 64 * number, 64, user_data=number, **fields)
+    b.file.submit([take(1, timeout_ns=20 * MS), take(2), take(3), take(4, timeout_ns=LATER)])
+    done = b.cq.wait(1)[0]
+    r.equal("a shared receive times out, with the queue's handle",
+            (done.user_data, done.status, done.opcode, done.qp), (1, TIMEOUT, N["WC_RECV"], srq.handle))
+    r.equal("another is canceled", (cancel(b, 3, queue=srq.handle), said(b.cq.wait(1))), (1, [(3, CANCELED)]))
+    r.equal("not by the queue pair's handle", cancel(b, flags=N["CANCEL_ALL"]), 0)
+    r.equal("the device has all four", srq.query().recvs_in_flight, 4)
+    for i in range(1, 5):
+        a.file.submit([send(a, i)])
+    r.equal("messages that take these are lost", (said(a.cq.wait(4)), said(b.cq.wait(2))),
+            ([(i, 0) for i in range(1, 5)], [(2, 0), (4, 0)]))
+    r.equal("nothing is left", (srq.query().recvs_in_flight, said(b.cq.reap())), (0, []))
+    b.file.submit([take(5, timeout_ns=20 * MS), take(6)])
+    r.equal("one more times out", said(b.cq.wait(1)), [(5, TIMEOUT)])
+    b.file.destroy(b.qp.handle)
+    b.file.destroy(srq.handle)
+    r.equal("when the queue goes, only the other is flushed", said(b.cq.reap()), [(6, FLUSHED)])
+
+
+def test_gone(r):
+    """The peer vanishes: its line is cut."""
+    a, b = pair(connect={"retry_cnt": 5, "timeout": 14})
+    subprocess.run(["ip", "netns", "exec", "h2", "tc", "qdisc", "add", "dev", "w2", "root", "netem", "loss", "100%"], check=True)
+    try:
+        a.file.submit([a.write(b, 8, user_data=1, timeout_ns=20 * MS), a.write(b, 8, user_data=2),
+                       a.write(b, 8, user_data=3, timeout_ns=20 * MS), a.write(b, 8, user_data=4)])
+        r.equal("those with a deadline time out", said(a.cq.wait(2)), [(1, TIMEOUT), (3, TIMEOUT)])
+        r.equal("the device goes on", flight(a), (4, 0))
+        r.equal("when it gives up, the others are flushed, and nothing is said twice",
+                (said(a.cq.wait(2, 60)), drained(a), said(a.cq.reap())), ([(2, FLUSHED), (4, FLUSHED)], (0, 0), []))
+    finally:
+        subprocess.run(["ip", "netns", "exec", "h2", "tc", "qdisc", "del", "dev", "w2", "root"], check=True)
+
+
+def test_reset(r):
+    for how in ("reset", "error", "destroy"):
+        a, b = pair(connect=PATIENT)
+        a.file.submit([send(a, i, timeout_ns=(20 * MS, LATER, 0)[i % 3]) for i in range(6)])
+        a.file.submit([recv(a, 10, timeout_ns=20 * MS), recv(a, 11, timeout_ns=LATER)])
+        r.equal(f"{how}: three time out", sorted(said(a.cq.wait(3))), [(0, TIMEOUT), (3, TIMEOUT), (10, TIMEOUT)])
+        r.equal(f"{how}: one is canceled", (cancel(a, 1), said(a.cq.wait(1))), (1, [(1, CANCELED)]))
+        if how == "destroy":
+            a.file.destroy(a.qp.handle)
+        else:
+            a.qp.modify("STATE", qp_state=N["QPS_" + {"reset": "RESET", "error": "ERR"}[how]])
+        r.equal(f"{how}: the others are flushed, once",
+                sorted(said(a.cq.wait(4))), [(2, FLUSHED), (4, FLUSHED), (5, FLUSHED), (11, FLUSHED)])
+        if how == "reset":
+            r.equal("reset: nothing is with the device", flight(a), (0, 0))
+            a.connect(b, **PATIENT)
+            a.file.submit([recv(a, 12)])
+            r.equal("reset: the next one is told as ever", (cancel(a, 12), said(a.cq.wait(1))), (1, [(12, CANCELED)]))
+        r.equal(f"{how}: and nothing more", said(a.cq.reap()), [])
+
+
+def test_killed(r):
+    """A process dies while deadlines are under way, and before they pass."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        a, b = pair(connect=PATIENT)
+        a.file.submit([send(a, i, timeout_ns=(i + 1) * 10 * MS) for i in range(100)])
+        b.file.submit([recv(b, i, timeout_ns=LATER) for i in range(64)])
+        cancel(a, 50)
+        os.write(writing, b"x")
+        time.sleep(600)
+        os._exit(1)
+    r.equal("a process with deadlines", os.read(reading, 1), b"x")
+    os.kill(child, signal.SIGKILL)
+    r.equal("dies of it", os.WTERMSIG(os.waitpid(child, 0)[1]), signal.SIGKILL)
+
+
+def main():
+    r = ulp.Report()
+    r.run(sys.argv[1], globals()["test_" + sys.argv[1]])
+    sys.exit(r.status())
+
+
+if __name__ == "__main__":
+    main()
