@@ -107,7 +107,7 @@ def run(name, want, *arguments, rows=1):
 def everything():
     tests = {"write": ["write"], "read": ["read"], "send": ["send"],
              "fetch-add": ["atomic"], "cmp-swap": ["atomic", "--op", "cmp-swap"]}
-    for backend in ("call", "verbs"):
+    for backend in ("call", "uring", "verbs"):
         for test, words in tests.items():
             atomic = test in ("fetch-add", "cmp-swap")
             # Bandwidth and rate are one loop: each test has one of them, writes both.
@@ -134,6 +134,10 @@ def everything():
 
 
 def mixed():
+    run("io_uring with a thread of the kernel's", {"verified": 440}, "write", "rate", SERVER, "-n", "400", "--warmup",
+        "40", "--verify", "-b", "uring", "--sqpoll", "-l", "32")
+    run("io_uring at one end, verbs at the other", {"verified": 88}, "send", "lat", SERVER, "-e", "-n", "40", "--warmup",
+        "4", "--verify", "-b", "uring", "--peer-backend", "verbs")
     run("call at one end, verbs at the other", {"verified": 88}, "send", "lat", SERVER, "-e", "-n", "40", "--warmup",
         "4", "--verify", "-b", "call", "--peer-backend", "verbs")
     run("verbs at one end, call at the other", {"verified": 88}, "write", "lat", SERVER, "-e", "-n", "40", "--warmup",
@@ -174,6 +178,7 @@ def refusals():
             "no queue pairs": ["write", "bw", SERVER, "-q", "0"],
             "latency on two": ["write", "lat", SERVER, "-q", "2"],
             "an atomic of 16 bytes": ["atomic", "lat", SERVER, "-s", "16"],
+            "connections by io_uring": ["connect", SERVER, "-b", "uring"],
             "an unknown back end": ["write", "lat", SERVER, "-b", "pigeon"],
             "a plot of nothing": ["plot"]}.items():
         got = bench(*arguments)
@@ -252,7 +257,7 @@ def hostile():
 
 
 def interrupted():
-    for backend, words in (("call", ["send", "lat"]), ("verbs", ["send", "lat"]), ("call", ["write", "rate"])):
+    for backend, words in (("call", ["send", "lat"]), ("verbs", ["send", "lat"]), ("uring", ["write", "rate"])):
         name = f"Ctrl-C: {' '.join(words)} by {backend}"
         process = subprocess.Popen(in_host("h2", ULP, "bench", *words, SERVER, "-e", "-n", "100000000", "--warmup",
                                            "0", "-b", backend, "--format", "json"),

@@ -77,6 +77,8 @@ impl std::fmt::Display for Metric {
 pub enum Backend {
     /// /dev/rust_ulp, by one system call for many requests.
     Call,
+    /// /dev/rust_ulp, by io_uring.
+    Uring,
     /// libibverbs.
     Verbs,
 }
@@ -85,6 +87,7 @@ impl std::fmt::Display for Backend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(match self {
             Self::Call => "call",
+            Self::Uring => "uring",
             Self::Verbs => "verbs",
         })
     }
@@ -154,6 +157,8 @@ pub struct Config {
     pub peer_backend: Backend,
     pub mode: Mode,
     pub delivery: Delivery,
+    /// A thread of the kernel's submits what goes by io_uring, at both ends.
+    pub sqpoll: bool,
     /// Bytes per message; a row each.
     pub sizes: Vec<u32>,
     pub amount: Amount,
@@ -230,6 +235,9 @@ impl Config {
         range("queue pairs (-q) times depth (-t, -r)", entries, 1, 65_536)?;
         if self.metric == Metric::Latency && self.qps != 1 && self.list_test() {
             bail!("latency is measured on one queue pair (-q) per thread");
+        }
+        if !self.list_test() && self.backend == Backend::Uring {
+            bail!("connections and registrations do not go by io_uring");
         }
         if self.test.is_atomic() && self.sizes != [8] {
             bail!("an atomic operation has 8 bytes");
@@ -349,6 +357,7 @@ pub mod tests {
             peer_backend: Backend::Verbs,
             mode: Mode::Event,
             delivery: Delivery::Default,
+            sqpoll: false,
             sizes: vec![8, 64],
             amount: Amount::Iterations(100),
             warmup: 10,
