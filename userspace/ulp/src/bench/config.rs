@@ -143,6 +143,8 @@ const MAX_MEMORY: u64 = 64 << 20;
 const MAX_ALL_MEMORY: u64 = 512 << 20;
 /// Bytes of slots of one end, where each message has its own.
 const SLOT_MEMORY: u64 = 16 << 20;
+/// Entries of a ring of io_uring; twice as many can be in flight.
+pub const RING_ENTRIES: u32 = 16_384;
 /// Alignment of slots.
 const ALIGN: u64 = 64;
 
@@ -233,6 +235,12 @@ impl Config {
         // Queues of completions are per thread.
         let entries = u64::from(self.qps) * u64::from(self.depth.max(self.rx_depth));
         range("queue pairs (-q) times depth (-t, -r)", entries, 1, 65_536)?;
+        if [self.backend, self.peer_backend].contains(&Backend::Uring) {
+            // Each receive is an entry of the ring.
+            let entries = u64::from(self.qps) * u64::from(self.depth + self.rx_depth);
+            let what = "by io_uring, queue pairs (-q) times depths (-t and -r)";
+            range(what, entries, 1, 2 * u64::from(RING_ENTRIES))?;
+        }
         if self.metric == Metric::Latency && self.qps != 1 && self.list_test() {
             bail!("latency is measured on one queue pair (-q) per thread");
         }
@@ -410,6 +418,8 @@ pub mod tests {
             |c| c.metric = Metric::Latency,
             |c| (c.qps, c.depth) = (256, 8192),
             |c| (c.qps, c.sizes) = (16, vec![MAX_SIZE]),
+            |c| (c.peer_backend, c.qps, c.rx_depth) = (Backend::Uring, 8, 8192),
+            |c| (c.test, c.backend) = (Test::Connect, Backend::Uring),
         ];
         for (i, spoil) in spoil.iter().enumerate() {
             let mut config = config();

@@ -9,6 +9,7 @@
 //! kernel's submits, and polling makes no system call at all.
 
 use super::call::CallEnd;
+use super::config::RING_ENTRIES;
 use super::end::{Control, Done, End, Kind, Op, Plan, Queue};
 use super::wire::EndAddress;
 use anyhow::{bail, Context, Result};
@@ -177,7 +178,7 @@ impl End for UringEnd {
         let config = plan.config;
         // Every receive is an entry of its own; sends are lists, or are posted one by one.
         let most = (config.rx_depth + config.depth).saturating_mul(config.qps);
-        let entries = most.clamp(128, 16_384).next_power_of_two();
+        let entries = most.clamp(128, RING_ENTRIES).next_power_of_two();
         let mut builder = Ring::builder().entries(entries);
         if config.sqpoll {
             builder = builder.kernel_thread(IDLE);
