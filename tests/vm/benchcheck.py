@@ -136,8 +136,8 @@ def everything():
 def mixed():
     run("io_uring with a thread of the kernel's", {"verified": 440}, "write", "rate", SERVER, "-n", "400", "--warmup",
         "40", "--verify", "-b", "uring", "--sqpoll", "-l", "32")
-    run("io_uring at one end, verbs at the other", {"verified": 88}, "send", "lat", SERVER, "-e", "-n", "40", "--warmup",
-        "4", "--verify", "-b", "uring", "--peer-backend", "verbs")
+    run("io_uring at one end, verbs at the other", {"verified": 88}, "send", "lat", SERVER, "-e", "-n", "40",
+        "--warmup", "4", "--verify", "-b", "uring", "--peer-backend", "verbs")
     run("call at one end, verbs at the other", {"verified": 88}, "send", "lat", SERVER, "-e", "-n", "40", "--warmup",
         "4", "--verify", "-b", "call", "--peer-backend", "verbs")
     run("verbs at one end, call at the other", {"verified": 88}, "write", "lat", SERVER, "-e", "-n", "40", "--warmup",
