@@ -19,9 +19,7 @@ use std::fmt;
 #[allow(unsafe_code)]
 mod sys;
 
-pub use sys::{
-    cm, device_names, Context, CqId, Memory, QueuePair, RegisteredOnce, Requests, VerbsCq,
-};
+pub use sys::{cm, device_names, Context, Memory, QueuePair, RegisteredOnce, Requests, VerbsCq};
 
 /// A call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

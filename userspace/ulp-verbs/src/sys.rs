@@ -164,7 +164,7 @@ impl Drop for Context {
 ///
 /// # Invariants
 ///
-/// A private mapping of `len` bytes, a multiple of 8.
+/// A private mapping of `len` bytes, a multiple of 8; of none, if it is to outlive this.
 #[derive(Debug)]
 struct Pages {
     base: NonNull<libc::c_void>,
@@ -200,8 +200,10 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: By the type invariants the mapping is ours; what borrows from it has ended.
-        let _ = unsafe { munmap(self.base, self.len) };
+        if self.len != 0 {
+            // SAFETY: By the type invariants the mapping is ours; what borrows from it has ended.
+            let _ = unsafe { munmap(self.base, self.len) };
+        }
     }
 }
 
@@ -227,7 +229,7 @@ pub struct Memory {
     mr: NonNull<ib::ibv_mr>,
     pages: Pages,
     len: usize,
-    context: Arc<Context>,
+    domain: Arc<Context>,
 }
 
 // SAFETY: A mapping and its registration belong to the process; all access is atomic.
@@ -243,7 +245,7 @@ impl Memory {
             mr: register(context, &pages)?,
             pages,
             len,
-            context: context.clone(),
+            domain: context.clone(),
         }))
     }
 
@@ -286,15 +288,9 @@ impl Drop for Memory {
         // SAFETY: Registered in new(), and no queue pair is left that uses it: each holds a reference.
         let ret = unsafe { ib::ibv_dereg_mr(self.mr.as_ptr()) };
         if ret != 0 {
-            // Still the device's to access: the pages stay.
-            let pages = Pages {
-                base: self.pages.base,
-                len: 0,
-            };
-            std::mem::forget(std::mem::replace(&mut self.pages, pages));
+            // Still the device's to access: the pages stay mapped.
             self.pages.len = 0;
         }
-        let _ = &self.context;
     }
 }
 
@@ -339,9 +335,6 @@ impl Drop for RegisteredOnce {
     }
 }
 
-/// A number by which a queue pair's completion queues are told apart.
-pub type CqId = usize;
-
 /// A completion queue with a channel of its own.
 ///
 /// # Invariants
@@ -353,7 +346,7 @@ pub struct VerbsCq {
     channel: NonNull<ib::ibv_comp_channel>,
     /// Events taken and not acknowledged; all are before it is destroyed.
     events: AtomicU32,
-    context: Arc<Context>,
+    _context: Arc<Context>,
 }
 
 // SAFETY: libibverbs is thread safe, and its objects belong to no thread.
@@ -381,7 +374,7 @@ impl VerbsCq {
                 cq,
                 channel,
                 events: AtomicU32::new(0),
-                context: context.clone(),
+                _context: context.clone(),
             })),
             Err(error) => {
                 // SAFETY: Just made, and not used.
@@ -452,7 +445,6 @@ impl Drop for VerbsCq {
             ib::ibv_destroy_cq(self.cq.as_ptr());
             ib::ibv_destroy_comp_channel(self.channel.as_ptr());
         }
-        let _ = &self.context;
     }
 }
 
@@ -514,7 +506,7 @@ impl QueuePair {
         init.cap.max_recv_sge = 1;
         init.cap.max_inline_data = inline;
         init.qp_type = ib::ibv_qp_type::IBV_QPT_RC;
-        let pd = memory.context.pd.as_ptr();
+        let pd = memory.domain.pd.as_ptr();
         // SAFETY: Domain and queues exist, and are kept as long as the queue pair.
         let qp = made("ibv_create_qp", unsafe { ib::ibv_create_qp(pd, &mut init) })?;
         // INVARIANT: As returned.

@@ -7,9 +7,10 @@ use super::end::{Control, DeviceOptions, Done, End, Kind, Op, Plan, Queue};
 use super::wire::{EndAddress, QpAddress};
 use anyhow::{ensure, Context, Result};
 use rust_ulp as ulp;
+use rust_ulp::uring::Ring;
 use rust_ulp::{
     Access, Buffer, Completion, Cq, CqOptions, Device, DeviceBatch, Endpoint, Gid, Grant, Mtu,
-    PreparedQp, Qp, Rc, RemoteSlice, RnrRetries, RnrTimer,
+    Post, PreparedQp, Qp, Rc, RemoteSlice, RnrRetries, RnrTimer,
 };
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -50,6 +51,23 @@ pub fn open(options: &DeviceOptions) -> Result<(Device, Option<(u8, u8)>)> {
     Ok((device, gid))
 }
 
+/// What takes requests.
+trait Sink<'a> {
+    fn push<R: Post<'a, Rc>>(&mut self, qp: &Qp<Rc>, request: R) -> ulp::Result<()>;
+}
+
+impl<'a> Sink<'a> for DeviceBatch<'a> {
+    fn push<R: Post<'a, Rc>>(&mut self, qp: &Qp<Rc>, request: R) -> ulp::Result<()> {
+        DeviceBatch::push(self, qp, request)
+    }
+}
+
+impl<'a> Sink<'a> for Ring {
+    fn push<R: Post<'a, Rc>>(&mut self, qp: &Qp<Rc>, request: R) -> ulp::Result<()> {
+        Ring::push(self, qp, request)
+    }
+}
+
 impl CallEnd {
     fn cq(&self, queue: Queue) -> &Cq {
         match queue {
@@ -58,7 +76,8 @@ impl CallEnd {
         }
     }
 
-    fn push<'a>(&'a self, batch: &mut DeviceBatch<'a>, op: &Op) -> Result<()> {
+    /// Makes the request of `op`, and gives it to a batch or a ring.
+    fn push<'a>(&'a self, sink: &mut impl Sink<'a>, op: &Op) -> Result<()> {
         let qp = self.qps.get(op.qp as usize).context("no such queue pair")?;
         let (local, len) = (op.local as usize, op.len as usize);
         let slice = self.buffer.slice(local..local.saturating_add(len))?;
@@ -75,7 +94,7 @@ impl CallEnd {
                 if op.inline {
                     write = write.inline();
                 }
-                batch.push(qp, write.signaled(op.signaled))
+                sink.push(qp, write.signaled(op.signaled))
             }
             Kind::Send => {
                 let mut send = ulp::Send::new(slice).wr_id(op.id);
@@ -85,27 +104,44 @@ impl CallEnd {
                 if op.inline {
                     send = send.inline();
                 }
-                batch.push(qp, send.signaled(op.signaled))
+                sink.push(qp, send.signaled(op.signaled))
             }
             Kind::Read => {
                 let read = ulp::Read::new(remote()?, slice).wr_id(op.id);
-                batch.push(qp, read.signaled(op.signaled))
+                sink.push(qp, read.signaled(op.signaled))
             }
             Kind::FetchAdd => {
                 let add = ulp::FetchAdd::new(remote()?, op.args.0, slice).wr_id(op.id);
-                batch.push(qp, add.signaled(op.signaled))
+                sink.push(qp, add.signaled(op.signaled))
             }
             Kind::CmpSwap => {
                 let (compare, swap) = op.args;
                 let swap = ulp::CompareSwap::new(remote()?, compare, swap, slice).wr_id(op.id);
-                batch.push(qp, swap.signaled(op.signaled))
+                sink.push(qp, swap.signaled(op.signaled))
             }
-            Kind::Recv => batch.push(qp, ulp::Recv::new(slice).wr_id(op.id)),
+            Kind::Recv => sink.push(qp, ulp::Recv::new(slice).wr_id(op.id)),
         }?;
         Ok(())
     }
 
-    fn batch(&self, ops: &[Op]) -> Result<DeviceBatch<'_>> {
+    /// Adds one request to a ring; before it is connected, it can only be a receive.
+    pub fn push_by(&self, ring: &mut Ring, op: &Op) -> Result<()> {
+        if self.qps.is_empty() {
+            let qp = self.prepared.get(op.qp as usize);
+            let local = op.local as usize;
+            let slice = self
+                .buffer
+                .slice(local..local.saturating_add(op.len as usize))?;
+            ring.push(
+                qp.context("no such queue pair")?,
+                ulp::Recv::new(slice).wr_id(op.id),
+            )?;
+            return Ok(());
+        }
+        self.push(ring, op)
+    }
+
+    pub fn batch(&self, ops: &[Op]) -> Result<DeviceBatch<'_>> {
         let mut batch = self.device.batch();
         for op in ops {
             self.push(&mut batch, op)?;

@@ -9,6 +9,7 @@ use super::loops::{self, Measured, Task};
 use super::machine::Machine;
 use super::progress::Progress;
 use super::stats::{Latencies, Row, Throughput};
+use super::uring::UringEnd;
 use super::verbs::VerbsEnd;
 use super::wire::{Message, Wire, MAGIC};
 use super::{connect, register};
@@ -107,6 +108,7 @@ fn with_server(
         }
         let row = match config.backend {
             Backend::Call => row::<CallEnd>(config, device, *size, &mut wire, stop, progress),
+            Backend::Uring => row::<UringEnd>(config, device, *size, &mut wire, stop, progress),
             Backend::Verbs => row::<VerbsEnd>(config, device, *size, &mut wire, stop, progress),
         };
         match row {

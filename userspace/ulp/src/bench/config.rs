@@ -77,6 +77,8 @@ impl std::fmt::Display for Metric {
 pub enum Backend {
     /// /dev/rust_ulp, by one system call for many requests.
     Call,
+    /// /dev/rust_ulp, by io_uring.
+    Uring,
     /// libibverbs.
     Verbs,
 }
@@ -85,6 +87,7 @@ impl std::fmt::Display for Backend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(match self {
             Self::Call => "call",
+            Self::Uring => "uring",
             Self::Verbs => "verbs",
         })
     }
@@ -140,6 +143,8 @@ const MAX_MEMORY: u64 = 64 << 20;
 const MAX_ALL_MEMORY: u64 = 512 << 20;
 /// Bytes of slots of one end, where each message has its own.
 const SLOT_MEMORY: u64 = 16 << 20;
+/// Entries of a ring of io_uring; twice as many can be in flight.
+pub const RING_ENTRIES: u32 = 16_384;
 /// Alignment of slots.
 const ALIGN: u64 = 64;
 
@@ -154,6 +159,8 @@ pub struct Config {
     pub peer_backend: Backend,
     pub mode: Mode,
     pub delivery: Delivery,
+    /// A thread of the kernel's submits what goes by io_uring, at both ends.
+    pub sqpoll: bool,
     /// Bytes per message; a row each.
     pub sizes: Vec<u32>,
     pub amount: Amount,
@@ -228,8 +235,17 @@ impl Config {
         // Queues of completions are per thread.
         let entries = u64::from(self.qps) * u64::from(self.depth.max(self.rx_depth));
         range("queue pairs (-q) times depth (-t, -r)", entries, 1, 65_536)?;
+        if [self.backend, self.peer_backend].contains(&Backend::Uring) {
+            // Each receive is an entry of the ring.
+            let entries = u64::from(self.qps) * u64::from(self.depth + self.rx_depth);
+            let what = "by io_uring, queue pairs (-q) times depths (-t and -r)";
+            range(what, entries, 1, 2 * u64::from(RING_ENTRIES))?;
+        }
         if self.metric == Metric::Latency && self.qps != 1 && self.list_test() {
             bail!("latency is measured on one queue pair (-q) per thread");
+        }
+        if !self.list_test() && self.backend == Backend::Uring {
+            bail!("connections and registrations do not go by io_uring");
         }
         if self.test.is_atomic() && self.sizes != [8] {
             bail!("an atomic operation has 8 bytes");
@@ -349,6 +365,7 @@ pub mod tests {
             peer_backend: Backend::Verbs,
             mode: Mode::Event,
             delivery: Delivery::Default,
+            sqpoll: false,
             sizes: vec![8, 64],
             amount: Amount::Iterations(100),
             warmup: 10,
@@ -401,6 +418,8 @@ pub mod tests {
             |c| c.metric = Metric::Latency,
             |c| (c.qps, c.depth) = (256, 8192),
             |c| (c.qps, c.sizes) = (16, vec![MAX_SIZE]),
+            |c| (c.peer_backend, c.qps, c.rx_depth) = (Backend::Uring, 8, 8192),
+            |c| (c.test, c.backend) = (Test::Connect, Backend::Uring),
         ];
         for (i, spoil) in spoil.iter().enumerate() {
             let mut config = config();

@@ -56,7 +56,8 @@ pub fn run(
     let mut rounds = Rounds::new(config);
     let result = (|| -> Result<()> {
         let mut one: Box<dyn FnMut() -> Result<[Duration; 5]>> = match config.backend {
-            Backend::Call => Box::new(ours(device, target, config.timeout())?),
+            // Config::check() leaves io_uring out.
+            Backend::Call | Backend::Uring => Box::new(ours(device, target, config.timeout())?),
             Backend::Verbs => Box::new(theirs(device, target, config.timeout())?),
         };
         let mut said = Instant::now();

@@ -158,8 +158,7 @@ pub struct Plan<'a> {
     pub control: &'a Arc<Control>,
 }
 
-/// One end. The three back ends are [`super::call::CallEnd`] and [`super::verbs::VerbsEnd`], and what
-/// comes.
+/// One end: [`super::call::CallEnd`], [`super::uring::UringEnd`], [`super::verbs::VerbsEnd`].
 pub trait End: Send + Sized {
     /// Makes everything up to queue pairs that take receives.
     fn new(plan: &Plan<'_>) -> Result<Self>;

@@ -84,15 +84,15 @@ impl Limit {
     }
 }
 
-/// Which of two directions: a message has other contents in each.
+/// Who sends: a message has other contents in each direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum From {
+pub enum Origin {
     Client,
     Server,
 }
 
 /// The word number `word` of a message.
-fn pattern(task: &Task<'_>, from: From, qp: u64, number: u64, word: u64) -> u64 {
+fn pattern(task: &Task<'_>, from: Origin, qp: u64, number: u64, word: u64) -> u64 {
     // splitmix64 over where it is.
     let mut z = ((from as u64) << 63) ^ (task.thread << 56) ^ (qp << 44);
     z = (z ^ number)
@@ -104,7 +104,7 @@ fn pattern(task: &Task<'_>, from: From, qp: u64, number: u64, word: u64) -> u64 
 }
 
 /// The contents of a message.
-fn contents(task: &Task<'_>, from: From, qp: u64, number: u64, bytes: &mut [u8]) {
+fn contents(task: &Task<'_>, from: Origin, qp: u64, number: u64, bytes: &mut [u8]) {
     for (word, chunk) in bytes.chunks_mut(8).enumerate() {
         let value = pattern(task, from, qp, number, word as u64).to_le_bytes();
         for (to, from) in chunk.iter_mut().zip(value) {
@@ -137,7 +137,7 @@ impl Scratch {
         &mut self,
         task: &Task<'_>,
         end: &E,
-        from: From,
+        from: Origin,
         (qp, number): (u64, u64),
         at: u64,
     ) -> Result<()> {
@@ -150,7 +150,7 @@ impl Scratch {
         &mut self,
         task: &Task<'_>,
         end: &E,
-        from: From,
+        from: Origin,
         (qp, number): (u64, u64),
         at: u64,
         but: usize,
@@ -217,7 +217,13 @@ pub fn prepare<E: End>(task: &Task<'_>, end: &mut E, server: bool) -> Result<()>
         let mut scratch = Scratch::new(task);
         for qp in 0..task.config.qps.into() {
             for slot in 0..layout.slots {
-                scratch.fill(task, end, From::Server, (qp, slot), layout.outbox(qp, slot))?;
+                scratch.fill(
+                    task,
+                    end,
+                    Origin::Server,
+                    (qp, slot),
+                    layout.outbox(qp, slot),
+                )?;
             }
         }
     }
@@ -259,7 +265,7 @@ pub fn inspect<E: End>(task: &Task<'_>, end: &E, sent: &[u64]) -> Result<u64> {
             Test::Write => {
                 for number in sent.saturating_sub(task.layout.slots)..*sent {
                     let at = task.layout.inbox(qp, number);
-                    scratch.verify(task, end, From::Client, (qp, number), at, 0)?;
+                    scratch.verify(task, end, Origin::Client, (qp, number), at, 0)?;
                     verified += 1;
                 }
             }
@@ -359,7 +365,7 @@ fn write_ping<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
     let began = Instant::now();
     let mut posted = began;
     let mut i = 0;
-    let mut side = WriteSide::new(task, From::Client);
+    let mut side = WriteSide::new(task, Origin::Client);
     loop {
         let last = limit.is_last(i, posted, task.control);
         let mark = if last { LAST_MARK } else { mark(i) };
@@ -384,7 +390,7 @@ fn write_ping<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
 }
 
 fn write_pong<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
-    let mut side = WriteSide::new(task, From::Server);
+    let mut side = WriteSide::new(task, Origin::Server);
     for i in 0.. {
         let want = mark(i);
         let got = side.arrival(task, end, i, |got| got == want || got == LAST_MARK)?;
@@ -400,21 +406,21 @@ fn write_pong<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
 
 /// One side of an exchange of writes.
 struct WriteSide {
-    from: From,
-    to: From,
+    from: Origin,
+    to: Origin,
     scratch: Scratch,
     outstanding: Outstanding,
     verified: u64,
 }
 
 impl WriteSide {
-    fn new(task: &Task<'_>, from: From) -> Self {
+    fn new(task: &Task<'_>, from: Origin) -> Self {
         Self {
             from,
-            to: if from == From::Client {
-                From::Server
+            to: if from == Origin::Client {
+                Origin::Server
             } else {
-                From::Client
+                Origin::Client
             },
             scratch: Scratch::new(task),
             outstanding: Outstanding::new(task.config),
@@ -460,8 +466,8 @@ impl WriteSide {
 
 /// One side of an exchange of messages that a receive takes: sends, or writes with immediate data.
 struct MessageSide {
-    from: From,
-    to: From,
+    from: Origin,
+    to: Origin,
     scratch: Scratch,
     outstanding: Outstanding,
     done: Vec<Done>,
@@ -469,13 +475,13 @@ struct MessageSide {
 }
 
 impl MessageSide {
-    fn new(task: &Task<'_>, from: From) -> Self {
+    fn new(task: &Task<'_>, from: Origin) -> Self {
         Self {
             from,
-            to: if from == From::Client {
-                From::Server
+            to: if from == Origin::Client {
+                Origin::Server
             } else {
-                From::Client
+                Origin::Client
             },
             scratch: Scratch::new(task),
             outstanding: Outstanding::new(task.config),
@@ -545,7 +551,7 @@ fn message_ping<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
     let began = Instant::now();
     let mut posted = began;
     let mut i = 0;
-    let mut side = MessageSide::new(task, From::Client);
+    let mut side = MessageSide::new(task, Origin::Client);
     loop {
         let last = limit.is_last(i, posted, task.control);
         let ops = side.ops(task, end, i, last)?;
@@ -569,7 +575,7 @@ fn message_ping<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
 }
 
 fn message_pong<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
-    let mut side = MessageSide::new(task, From::Server);
+    let mut side = MessageSide::new(task, Origin::Server);
     let mut last = side.exchange(task, end, 0, &[])?;
     for i in 0.. {
         let ops = side.ops(task, end, i, last)?;
@@ -638,13 +644,13 @@ fn dress<E: End>(
     match task.config.test {
         Test::Write | Test::Send => {
             let at = layout.outbox(qp, number);
-            scratch.fill(task, end, From::Client, (qp, number), at)
+            scratch.fill(task, end, Origin::Client, (qp, number), at)
         }
         // What was there before is not to be taken for what is read.
         _ => scratch.fill(
             task,
             end,
-            From::Client,
+            Origin::Client,
             (qp, number),
             layout.inbox(qp, number),
         ),
@@ -663,7 +669,7 @@ fn look<E: End>(
     match task.config.test {
         Test::Read => {
             let slot = number % task.layout.slots;
-            scratch.verify(task, end, From::Server, (qp, slot), at, 0)?;
+            scratch.verify(task, end, Origin::Server, (qp, slot), at, 0)?;
             Ok(true)
         }
         Test::FetchAdd | Test::CmpSwap => {
@@ -1016,7 +1022,7 @@ fn receiver<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
             }
             if task.config.verify {
                 let at = task.layout.inbox(one.id, *number);
-                scratch.verify(task, end, From::Client, (one.id, *number), at, 0)?;
+                scratch.verify(task, end, Origin::Client, (one.id, *number), at, 0)?;
                 verified += 1;
             }
             again.push(receive(task, one.id, *number + rx_depth));

@@ -3,7 +3,7 @@
 //! `ulp bench`: one set of loops over several back ends.
 //!
 //! - [`config`]: what is measured; [`wire`]: how the server is told
-//! - [`end`]: what a back end has to do; [`call`], [`verbs`]: the back ends
+//! - [`end`]: what a back end has to do; [`call`], [`uring`], [`verbs`]: the back ends
 //! - [`loops`]: the measurements themselves; [`connect`], [`register`]: those without messages
 //! - [`client`], [`server`]: the two sides; [`stats`], [`table`], [`plot`]: what comes out
 
@@ -20,6 +20,7 @@ mod register;
 mod server;
 mod stats;
 mod table;
+mod uring;
 mod verbs;
 mod wire;
 
@@ -228,6 +229,9 @@ struct Measure {
     /// Who moves completions of /dev/rust_ulp into the ring.
     #[arg(long, value_enum, default_value_t = Delivery::Default)]
     delivery: Delivery,
+    /// By io_uring: a thread of the kernel's submits (IORING_SETUP_SQPOLL).
+    #[arg(long)]
+    sqpoll: bool,
 }
 
 /// A number of bytes, with K or M.
@@ -274,6 +278,7 @@ impl Common {
             peer_backend: self.backend,
             mode: if self.events { Mode::Event } else { Mode::Poll },
             delivery: Delivery::Default,
+            sqpoll: false,
             sizes: vec![8],
             amount,
             warmup: self.warmup.unwrap_or(warmup),
@@ -308,6 +313,7 @@ impl Measure {
         Config {
             peer_backend: self.peer_backend.unwrap_or(self.common.backend),
             delivery: self.delivery,
+            sqpoll: self.sqpoll,
             sizes,
             depth: self.tx_depth,
             rx_depth: self.rx_depth,

@@ -29,7 +29,8 @@ pub fn run(
     rows: &mut Vec<Row>,
 ) -> Result<()> {
     match config.backend {
-        Backend::Call => {
+        // Config::check() leaves io_uring out.
+        Backend::Call | Backend::Uring => {
             let (device, _) = call::open(device)?;
             let pd = device.alloc_pd()?;
             let access = Access::REMOTE_WRITE | Access::REMOTE_READ;

@@ -8,6 +8,7 @@ use super::connect;
 use super::end::{Aborted, Control, DeviceOptions, End, Plan};
 use super::loops::{self, Task};
 use super::machine::Machine;
+use super::uring::UringEnd;
 use super::verbs::VerbsEnd;
 use super::wire::{EndAddress, Message, Wire, MAGIC};
 use anyhow::{bail, ensure, Context, Result};
@@ -100,6 +101,7 @@ fn serve(
         match wire.receive()? {
             Message::Row { size, ends } => match config.peer_backend {
                 Backend::Call => row::<CallEnd>(&config, device, size, &ends, wire, stop)?,
+                Backend::Uring => row::<UringEnd>(&config, device, size, &ends, wire, stop)?,
                 Backend::Verbs => row::<VerbsEnd>(&config, device, size, &ends, wire, stop)?,
             },
             Message::Bye => return Ok(()),

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! /dev/rust_ulp by io_uring: the same requests as entries of a ring; a list is one entry.
+//!
+//! Completions come through the ring, so the completion queues of the queue pairs stay empty. Everything
+//! else is that of [`CallEnd`].
+//!
+//! Sleeping is a system call of its own after the one that submits; with `--sqpoll` a thread of the
+//! kernel's submits, and polling makes no system call at all.
+
+use super::call::CallEnd;
+use super::config::RING_ENTRIES;
+use super::end::{Control, Done, End, Kind, Op, Plan, Queue};
+use super::wire::EndAddress;
+use anyhow::{bail, Context, Result};
+use rust_ulp as ulp;
+use rust_ulp::uring::{Finished, Ring};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a wait lasts before it is looked whether the run is over.
+const SLICE: Duration = Duration::from_millis(250);
+/// After so long without work the kernel's thread sleeps.
+const IDLE: Duration = Duration::from_millis(50);
+/// Marks the number of an entry that is a list, in place of a request's own.
+const LIST: u64 = 1 << 63;
+/// Marks a receive.
+const RECV: u64 = 1 << 62;
+/// Marks a request that is not signaled: its completion is for nobody.
+const SILENT: u64 = 1 << 61;
+
+pub struct UringEnd {
+    // Goes first: what is in flight is over then.
+    ring: Ring,
+    end: CallEnd,
+    /// The signaled requests of each list in flight.
+    lists: Vec<Vec<u64>>,
+    free: Vec<usize>,
+    sent: VecDeque<Done>,
+    received: VecDeque<Done>,
+    control: Arc<Control>,
+}
+
+impl UringEnd {
+    /// Submits what was added; a kernel's thread that is behind is waited for.
+    fn submit(&mut self) -> Result<()> {
+        let until = Instant::now() + self.control.timeout;
+        loop {
+            match self.ring.submit() {
+                Ok(_) => return Ok(()),
+                Err(error) if error.is_backpressure() && Instant::now() < until => {
+                    self.control.check()?;
+                    self.drain()?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Takes all completions that there are.
+    fn drain(&mut self) -> Result<()> {
+        while let Some(finished) = self.ring.poll()? {
+            self.take(finished)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, finished: Finished) -> Result<()> {
+        let number = finished.wr_id;
+        let completion = finished.result?.ok()?;
+        if number & LIST != 0 {
+            let index = (number & !LIST) as usize;
+            let ids = self
+                .lists
+                .get_mut(index)
+                .context("a completion of no list")?;
+            self.sent
+                .extend(ids.drain(..).map(|id| Done { id, imm: None }));
+            self.free.push(index);
+        } else if number & RECV != 0 {
+            self.received.push_back(Done {
+                id: number & !RECV,
+                imm: completion.imm,
+            });
+        } else if number & SILENT == 0 {
+            self.sent.push_back(Done {
+                id: number,
+                imm: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// Adds a list of sends, as one entry.
+    fn push_list(&mut self, ops: &[Op]) -> Result<()> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                self.lists.push(Vec::new());
+                self.lists.len() - 1
+            }
+        };
+        let ids = self.lists.get_mut(index).context("no such list")?;
+        ids.clear();
+        ids.extend(ops.iter().filter(|op| op.signaled).map(|op| op.id));
+        loop {
+            // One completion for all: only the last of a queue pair has to be signaled.
+            let batch = self.end.batch(ops)?;
+            let pushed = batch.submit_by(&mut self.ring, LIST | index as u64);
+            match pushed {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_backpressure() => self.make_room()?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn push_one(&mut self, op: &Op) -> Result<()> {
+        let mut numbered = *op;
+        numbered.id = match (op.kind, op.signaled) {
+            (Kind::Recv, _) => op.id | RECV,
+            (_, true) => op.id,
+            (_, false) => op.id | SILENT,
+        };
+        // An entry that is silent in the device as well would say nothing of its end.
+        numbered.signaled = true;
+        loop {
+            match self.end.push_by(&mut self.ring, &numbered) {
+                Ok(()) => return Ok(()),
+                Err(error)
+                    if error
+                        .downcast_ref::<ulp::Error>()
+                        .is_some_and(ulp::Error::is_backpressure) =>
+                {
+                    self.make_room()?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The ring is full: what was added goes, and something has to come back.
+    fn make_room(&mut self) -> Result<()> {
+        self.submit()?;
+        let finished = self.ring.wait(self.control.timeout)?;
+        self.take(finished)?;
+        self.drain()
+    }
+
+    fn add(&mut self, ops: &[Op]) -> Result<()> {
+        let same = |a: &Op, b: &Op| (a.kind == Kind::Recv) == (b.kind == Kind::Recv);
+        for list in ops.chunk_by(same) {
+            match list {
+                [first, ..] if first.kind != Kind::Recv && list.len() > 1 => {
+                    self.push_list(list)?
+                }
+                _ => {
+                    for op in list {
+                        self.push_one(op)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn queue(&mut self, queue: Queue) -> &mut VecDeque<Done> {
+        match queue {
+            Queue::Send => &mut self.sent,
+            Queue::Recv => &mut self.received,
+        }
+    }
+}
+
+impl End for UringEnd {
+    fn new(plan: &Plan<'_>) -> Result<Self> {
+        let config = plan.config;
+        // Every receive is an entry of its own; sends are lists, or are posted one by one.
+        let most = (config.rx_depth + config.depth).saturating_mul(config.qps);
+        let entries = most.clamp(128, RING_ENTRIES).next_power_of_two();
+        let mut builder = Ring::builder().entries(entries);
+        if config.sqpoll {
+            builder = builder.kernel_thread(IDLE);
+        }
+        Ok(Self {
+            ring: builder.build()?,
+            end: CallEnd::new(plan)?,
+            lists: Vec::new(),
+            free: Vec::new(),
+            sent: VecDeque::with_capacity(1024),
+            received: VecDeque::with_capacity(1024),
+            control: plan.control.clone(),
+        })
+    }
+
+    fn address(&self) -> EndAddress {
+        self.end.address()
+    }
+
+    fn connect(&mut self, peer: &EndAddress) -> Result<()> {
+        self.end.connect(peer)
+    }
+
+    fn post(&mut self, ops: &[Op]) -> Result<()> {
+        self.add(ops)?;
+        self.submit()
+    }
+
+    fn post_and_wait(&mut self, ops: &[Op], queue: Queue, _min: u32) -> Result<()> {
+        if !ops.is_empty() {
+            self.post(ops)?;
+        }
+        let until = Instant::now() + self.control.timeout;
+        loop {
+            self.drain()?;
+            if !self.queue(queue).is_empty() {
+                return Ok(());
+            }
+            self.control.check()?;
+            match self.ring.wait(SLICE) {
+                Ok(finished) => self.take(finished)?,
+                Err(ulp::Error::Timeout { .. }) if Instant::now() < until => {}
+                Err(ulp::Error::Timeout { .. }) => {
+                    bail!("no completion for {:?}", self.control.timeout)
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn reap(&mut self, queue: Queue, done: &mut Vec<Done>) -> Result<usize> {
+        self.drain()?;
+        let ready = self.queue(queue);
+        let n = ready.len();
+        done.extend(ready.drain(..));
+        Ok(n)
+    }
+
+    fn load(&self, offset: u64) -> Result<u8> {
+        self.end.load(offset)
+    }
+
+    fn store(&self, offset: u64, byte: u8) -> Result<()> {
+        self.end.store(offset, byte)
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        self.end.read(offset, bytes)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.end.write(offset, bytes)
+    }
+}
