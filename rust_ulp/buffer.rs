@@ -144,7 +144,7 @@ impl BufferObject {
 
     /// Registers `pages` for requests of the owner, with as many keys as that takes. Sleeps.
     ///
-    /// [`EINTR`] when a signal comes meanwhile.
+    /// [`EINTR`] when the process is being killed meanwhile.
     pub(crate) fn register(
         pd: Need<PdObject>,
         net: &NetNs,
@@ -172,7 +172,7 @@ impl BufferObject {
             let mr = Mr::register(registrar.clone(), pages.clone(), at, bytes, access)?;
             keys.push(mr, GFP_KERNEL_ACCOUNT)?;
             at = at.saturating_add(bytes);
-            if kernel::current!().signal_pending() {
+            if crate::sys::is_killed() {
                 return Err(EINTR);
             }
         }

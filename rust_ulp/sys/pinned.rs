@@ -60,7 +60,7 @@ impl Pages {
     /// `sizes`.
     ///
     /// [`EFAULT`] for what is not mapped, or not for that; [`EOPNOTSUPP`](super::errno::eopnotsupp)
-    /// for what cannot stay; [`ENOMEM`]; [`EINTR`] when a signal comes.
+    /// for what cannot stay; [`ENOMEM`]; [`EINTR`] when the process is being killed.
     pub(crate) fn pin(addr: usize, len: usize, write: bool, sizes: u64, max: u32) -> Result<Self> {
         let within = addr & (PAGE_SIZE - 1);
         let start = addr.wrapping_sub(within);
@@ -89,7 +89,7 @@ impl Pages {
                     let _ = pinned.0.push_within_capacity(page);
                 }
             }
-            if kernel::current!().signal_pending() {
+            if super::is_killed() {
                 return Err(EINTR);
             }
         }
