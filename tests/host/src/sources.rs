@@ -146,5 +146,12 @@ fn no_libibverbs() {
         .filter_map(|line| line.split_once(" = "))
         .map(|(name, _)| name)
         .collect();
-    assert_eq!(names, ["bitflags", "libc", "nix", "thiserror"]);
+    assert!(names.contains(&"nix"), "{names:?}");
+    let theirs = ["rdma", "ibverbs", "sideway"];
+    assert!(
+        !names
+            .iter()
+            .any(|name| theirs.iter().any(|word| name.contains(word))),
+        "{names:?}"
+    );
 }
