@@ -204,7 +204,13 @@ def test_load(r):
     """Removal against threads that post, wait, make and destroy without a pause."""
     def post(end, peer, until_failure):
         while True:
-            end.file.submit([end.write(peer, SIZE) for _ in range(16)])
+            try:
+                end.file.submit([end.write(peer, SIZE) for _ in range(16)])
+            except BlockingIOError:
+                # Never more than 16 of 128 are under way.
+                with open(f"/proc/self/fdinfo/{end.file.fd}") as f:
+                    print("# full?", *f.read().splitlines(), sep="\n# ", flush=True)
+                raise
             if any(c.status for c in end.cq.wait(16)) and until_failure:
                 return "failed"
 
