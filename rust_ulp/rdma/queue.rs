@@ -92,6 +92,8 @@ pub(super) struct Slot<R> {
     /// Its number in the order of posting, from 1 on, while it is in the list of posted ones; else
     /// 0. Changed under the queue's lock.
     number: Atomic<u64>,
+    /// 1 while it is in the list of free ones, else 0. Changed under the queue's lock.
+    free: Atomic<u32>,
     content: UnsafeCell<Content<R>>,
 }
 
@@ -183,6 +185,7 @@ impl<R: Ticket> Queue<R> {
                 side,
                 index,
                 number: Atomic::new(0),
+                free: Atomic::new(1),
                 content: UnsafeCell::new(Content {
                     next: if next < depth { next } else { NONE },
                     prev: NONE,
@@ -285,6 +288,7 @@ impl<R: Ticket> Queue<R> {
         let index = lists.free;
         // SAFETY: The slot is in the list of free ones, and the lock is held.
         lists.free = unsafe { self.content(index) }?.next;
+        self.set_free(&mut lists, index, false);
         Some(index)
     }
 
@@ -298,6 +302,13 @@ impl<R: Ticket> Queue<R> {
         if let Some(content) = unsafe { self.content(index) } {
             content.next = lists.free;
             lists.free = index;
+            self.set_free(lists, index, true);
+        }
+    }
+
+    fn set_free(&self, _lists: &mut Lists, index: u32, free: bool) {
+        if let Some(slot) = self.slots.get(index as usize) {
+            slot.free.store(free.into(), Relaxed);
         }
     }
 
@@ -452,27 +463,42 @@ impl<R: Ticket> Queue<R> {
     }
 
     /// Drops what free slots still hold of their last requests. Sleeps.
+    ///
+    /// They stay free meanwhile, for whoever wants to post something.
     pub(super) fn purge(&self) {
-        let mut kept = NONE;
-        while let Some(index) = self.take() {
-            // SAFETY: It was just taken.
-            unsafe { self.clear(index) };
-            // SAFETY: As above; the link is ours while we own the slot.
-            if let Some(content) = unsafe { self.content(index) } {
-                content.next = kept;
+        for index in 0..self.depth() {
+            while let Some(rest) = self.leftover(index) {
+                drop(rest);
             }
-            kept = index;
-        }
-        let mut lists = self.lists.lock();
-        while kept != NONE {
-            let index = kept;
-            // SAFETY: These are the slots that were taken above.
-            kept = match unsafe { self.content(index) } {
-                Some(content) => content.next,
-                None => NONE,
-            };
-            // SAFETY: Ours, and not used after this.
-            unsafe { self.put(&mut lists, index) };
         }
     }
+
+    /// Takes out something that slot `index` holds of its last request; [`None`] when there is nothing
+    /// any more, or the slot is not free. What is returned may sleep when it is dropped.
+    fn leftover(&self, index: u32) -> Option<Leftover<R>> {
+        let _lists = self.lists.lock();
+        if self.slots.get(index as usize)?.free.load(Relaxed) == 0 {
+            return None;
+        }
+        // SAFETY: The slot is in the list of free ones, and the lock is held.
+        let content = unsafe { self.content(index) }?;
+        if let Some(request) = content.request.take() {
+            return Some(Leftover::Request(request));
+        }
+        if let Some(ah) = content.ah.take() {
+            return Some(Leftover::Address(ah));
+        }
+        self.pieces(index).find_map(|(local, _)| {
+            // SAFETY: As above: its parts belong to the same owner.
+            unsafe { (*local.get()).take() }.map(Leftover::Memory)
+        })
+    }
+}
+
+/// What a free slot may still hold.
+#[expect(dead_code, reason = "it is there to be dropped")]
+enum Leftover<R> {
+    Request(R),
+    Address(Arc<Ah>),
+    Memory(Local),
 }

@@ -11,6 +11,7 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -300,6 +301,29 @@ def test_flight(r):
     for _ in range(200):
         a.file.destroy(a.file.grant(a.buffer, ALL, 100, 1000).handle)
     r.equal("two hundred grants come and go", regions(), before - 1)
+
+
+def test_room(r):
+    """A queue is as long as it says, also while what lies in its free places is cleared away."""
+    a, b = connected(max_send_wr=4096)
+    stop, said = threading.Event(), []
+
+    def churn():
+        while not stop.is_set():
+            got = a.file.call("BUFFER_CREATE", pd=a.pd, node=N["NODE_ANY"], length=4096)
+            a.file.destroy(got.handle)
+
+    thread = threading.Thread(target=churn, daemon=True)
+    thread.start()
+    try:
+        for i in range(300):
+            said.append(error_of(a.file.submit, [a.write(b, 8, user_data=i)]))
+            if said[-1] == "none":
+                a.cq.wait(1)
+    finally:
+        stop.set()
+        thread.join(30 * ulp.PATIENCE)
+    r.equal("one write at a time finds a place, whatever is destroyed meanwhile", set(said), {"none"})
 
 
 def test_reset(r):
