@@ -210,7 +210,7 @@ def test_fdinfo(r):
         print("# fdinfo: %s: %s" % line)
     one = dict(lines)
     r.equal("fdinfo names the device and each object once", sorted(k for k, _ in lines),
-            sorted(["file", "device", "pd", "cq", "qp", "buffer", "grant"]))
+            sorted(["file", "device", "entries", "pd", "cq", "qp", "buffer", "grant"]))
     r.equal("by the device's name", one["device"], "rxe1")
     handles = {"pd": a.pd, "cq": a.cq.handle, "qp": a.qp.handle, "buffer": a.buffer.handle, "grant": a.grant.handle}
     r.equal("and by their handles", {k: int(one[k].split()[0], 0) for k in handles}, handles)
