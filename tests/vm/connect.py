@@ -492,9 +492,9 @@ def test_gone(r):
             error_of(query, server.end.file, request)), ("ECONNRESET", "EBADF"))
     r.equal("the queue pair is in RESET", qp_state(server.end), N["QPS_RESET"])
 
-    thread = Thread(connect, c, "10.9.0.1", server.port, seconds=1)
+    thread = Thread(connect, c, "10.9.0.1", server.port, seconds=PATIENCE)
     request = server.request().handle
-    with deaf("h1"):
+    with deaf("h1"):  # before the requester gives up
         thread.name()  # its rejection is lost
     server.end.qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=1, access_flags=ACCESS)
     server.end.file.submit([server.end.qp.wr("RECV", server.end.buffer, 0, 64, user_data=5)])
