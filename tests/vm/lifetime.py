@@ -353,16 +353,5 @@ def test_kill(r):
     r.check(f"kill -9 of both ends in mid-transfer, {ROUNDS} times, leaves nothing", True)
 
 
-def main():
-    test = globals().get("test_" + (sys.argv[1] if len(sys.argv) == 2 else ""))
-    if test is None:
-        print(__doc__.split("\n\n")[1].strip(), file=sys.stderr)
-        sys.exit(2)
-    report = ulp.Report()
-    report.run(sys.argv[1], test)
-    sys.stdout.flush()
-    os._exit(report.status())  # threads that still hang must not hold us
-
-
 if __name__ == "__main__":
-    main()
+    ulp.main(__doc__, globals())

@@ -15,6 +15,7 @@ import mmap
 import os
 import re
 import struct
+import sys
 
 CTYPES = {
     "__u8": ctypes.c_uint8, "__u16": ctypes.c_uint16, "__u32": ctypes.c_uint32,
@@ -417,3 +418,15 @@ def pattern(seed, length):
     page = pattern(seed, 4096)[8:]  # every page has its number in front
     out = b"".join(struct.pack("<Q", i << 32 | seed) + page for i in range((length + 4095) // 4096))
     return out[:length]
+
+
+def main(doc, tests):
+    """Runs the one of `tests` that the only argument names, as test_NAME; else says how, by the second part of `doc`."""
+    test = tests.get("test_" + (sys.argv[1] if len(sys.argv) == 2 else ""))
+    if test is None:
+        print(doc.split("\n\n")[1].strip(), file=sys.stderr)
+        sys.exit(2)
+    report = Report()
+    report.run(sys.argv[1], test)
+    sys.stdout.flush()
+    os._exit(report.status())  # threads that still hang must not hold us

@@ -863,16 +863,5 @@ def test_gone(r):
         r.equal(f"{call} of a husk", error_of(p.file.call, call), "ENODEV")
 
 
-def main():
-    test = globals().get("test_" + (sys.argv[1] if len(sys.argv) == 2 else ""))
-    if test is None:
-        print(__doc__.split("\n\n")[1].strip(), file=sys.stderr)
-        sys.exit(2)
-    report = ulp.Report()
-    report.run(sys.argv[1], test)
-    sys.stdout.flush()
-    os._exit(report.status())
-
-
 if __name__ == "__main__":
-    main()
+    ulp.main(__doc__, globals())
