@@ -207,10 +207,10 @@ impl<R: Ticket> Queue<R> {
             sges.push(UnsafeCell::new(Default::default()), GFP_KERNEL_ACCOUNT)?;
             locals.push(UnsafeCell::new(None), GFP_KERNEL_ACCOUNT)?;
         }
-        let mut inline = KVVec::with_capacity(total_inline, GFP_KERNEL_ACCOUNT)?;
-        for _ in 0..total_inline {
-            inline.push(UnsafeCell::new(0), GFP_KERNEL_ACCOUNT)?;
-        }
+        let inline = KVVec::from_elem(0u8, total_inline, GFP_KERNEL_ACCOUNT)?;
+        let (bytes, len, capacity) = inline.into_raw_parts();
+        // SAFETY: These are the parts of such a vector; a cell has the layout of what is in it.
+        let inline = unsafe { KVVec::from_raw_parts(bytes.cast::<UnsafeCell<u8>>(), len, capacity) };
         let lists = Lists {
             free: if depth > 0 { 0 } else { NONE },
             first: NONE,
