@@ -7,7 +7,7 @@
 //!
 //! There is no TCP: the grant of the memory comes with the manager's own messages.
 
-use rust_ulp::{cm, Access, Device, Opcode, Rc, Recv, Send, Write};
+use rust_ulp::{cm, Access, Device, EventKind, Opcode, Rc, Recv, Send, Write};
 use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -59,11 +59,8 @@ fn connect(addr: &str, message: &str) -> Result<()> {
     qp.post_recv(Recv::new(buf.slice(..)?))?;
     let options = cm::ConnectOptions::new().data(b"hello_cm");
     let connection = qp.connect_cm(addr.parse()?, &options)?;
-    println!(
-        "connected from {} to {}",
-        connection.local_addr(),
-        connection.peer_addr()
-    );
+    let (local, peer) = (connection.local_addr(), connection.peer_addr());
+    println!("connected from {local} to {peer}");
     let grant = connection.private().grant(0)?;
     let write = Write::inline_bytes(message.as_bytes(), grant).imm(1);
     connection.qp().post(write)?;
@@ -72,7 +69,10 @@ fn connect(addr: &str, message: &str) -> Result<()> {
         if done.opcode == Opcode::Recv {
             let got = buf.to_vec(..done.byte_len as usize)?;
             println!("the answer is {:?}", String::from_utf8_lossy(&got));
-            return Ok(());
+            break;
         }
     }
+    // The other end hangs up, once it knows that its answer is here.
+    while dev.events()?.wait(LONG)?.kind != EventKind::Disconnected {}
+    Ok(())
 }
