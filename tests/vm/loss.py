@@ -170,7 +170,8 @@ def test_cut(r):
         got = [(c.user_data, c.status) for c in a.cq.wait(4)]
     r.equal("a peer that is gone: RETRY_EXC for the first, the rest is flushed", got, [(0, RETRY_EXCEEDED)] + [(i, FLUSHED) for i in (1, 2, 3)])
     r.equal("the queue pair is in ERR", a.file.call("QP_QUERY", qp=a.qp.handle).attr.qp_state, N["QPS_ERR"])
-    a, b = connected(timeout=14, retry_cnt=7)
+    # Half a second of tries; where everything takes longer, four.
+    a, b = connected(timeout=14 if ulp.PATIENCE == 1 else 17, retry_cnt=7)
     a.buffer.map[:MTU] = os.urandom(MTU)
     with line("loss", "100%"):
         a.file.submit([a.write(b, MTU, user_data=1)])
