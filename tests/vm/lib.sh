@@ -8,7 +8,8 @@
 # found it: module out, hosts down, its processes ended.
 
 set -u
-export LC_ALL=C PYTHONDONTWRITEBYTECODE=1
+# What Python compiles stays out of the tree.
+export LC_ALL=C PYTHONPYCACHEPREFIX=/run/pycache
 
 ulp=${ULP:-/ulp}
 vm=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -129,6 +130,8 @@ module_refs() { awk '$1 == "rust_ulp" { print $3 }' /proc/modules; }
 # the name of their module. Nothing, when all is released.
 our_objects() {
 	local kind
+	# The core has one of each for management: when there is no more, none is ours.
+	rdma resource | grep -qvE ': pd 1 cq 1 qp 1 cm_id [0-9]+ mr 0 ctx [0-9]+ srq 0 *$' || return 0
 	for kind in qp cq pd mr srq; do
 		rdma resource show $kind | grep -E '\bcomm \[?rust_ulp\]?' | sed "s/^/$kind: /"
 	done
