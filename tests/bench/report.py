@@ -14,6 +14,7 @@ import statistics
 import sys
 
 UNITS = {"median_us": ("median", "us", False), "p99_us": ("99th percentile", "us", False),
+         "buffer_us": ("4 KiB of registered memory, median", "us", False),
          "address_us": ("resolving the address, median", "us", False),
          "route_us": ("resolving the route, median", "us", False),
          "connect_us": ("connecting, median", "us", False),

@@ -160,7 +160,7 @@ def mixed():
                      rows=5)
         if report:
             steps = [row["step"] for row in report["rows"]]
-            said(steps == ["address", "route", "connect", "write", "total"], f"connect by {backend}: steps", steps)
+            said(steps == ["buffer", "address", "route", "connect", "write", "total"], f"connect by {backend}: steps", steps)
         report = run(f"register by {backend}", {"iterations": 5}, "register", "-n", "5", "-s", "4096,1M", "-b", backend,
                      rows=10)
         said(report and report["server"] is None, f"register by {backend} needs no server")

@@ -37,8 +37,13 @@ impl Channel {
         }))
     }
 
-    /// Takes the next event, which has to be `want`, and acknowledges it.
-    fn expect(&self, want: u32, call: &'static str, timeout: Duration) -> Result<()> {
+    /// Takes the next event and acknowledges it: what it is, its status, and the identifier that it is of.
+    /// [`None`] when there is none in time.
+    fn next(
+        &self,
+        call: &'static str,
+        timeout: Duration,
+    ) -> Result<Option<(u32, i32, *mut ib::rdma_cm_id)>> {
         let mut fd = libc::pollfd {
             // SAFETY: The channel exists by the type invariants.
             fd: unsafe { self.channel.as_ref() }.fd,
@@ -48,7 +53,7 @@ impl Channel {
         let ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
         // SAFETY: One descriptor, ours to be written.
         match unsafe { libc::poll(&mut fd, 1, ms) } {
-            0 => return Err(Error::new(call, libc::ETIMEDOUT)),
+            0 => return Ok(None),
             n if n < 0 => return Err(Error::last(call)),
             _ => {}
         }
@@ -58,11 +63,19 @@ impl Channel {
         check("rdma_get_cm_event", ret)?;
         let event = made("rdma_get_cm_event", event)?;
         // SAFETY: The event is there until it is acknowledged.
-        let (got, status) = unsafe { (event.as_ref().event, event.as_ref().status) };
+        let got = unsafe { event.as_ref() };
+        let got = (got.event, got.status, got.id);
         // SAFETY: Taken above, acknowledged once.
         check("rdma_ack_cm_event", unsafe {
             ib::rdma_ack_cm_event(event.as_ptr())
         })?;
+        Ok(Some(got))
+    }
+
+    /// Takes the next event, which has to be `want`.
+    fn expect(&self, want: u32, call: &'static str, timeout: Duration) -> Result<()> {
+        let next = self.next(call, timeout)?;
+        let (got, status, _) = next.ok_or(Error::new(call, libc::ETIMEDOUT))?;
         if got == want {
             return Ok(());
         }
@@ -80,6 +93,40 @@ impl Drop for Channel {
         // SAFETY: It exists by the type invariants; identifiers hold a reference, so there is none.
         unsafe { ib::rdma_destroy_event_channel(self.channel.as_ptr()) };
     }
+}
+
+/// As the system has it.
+fn sockaddr(addr: SocketAddr) -> libc::sockaddr_storage {
+    // SAFETY: Plain numbers, for which zero is a value.
+    let mut storage: libc::sockaddr_storage = unsafe { zeroed() };
+    match addr {
+        SocketAddr::V4(v4) => {
+            let sin = libc::sockaddr_in {
+                sin_family: libc::AF_INET as u16,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr {
+                    s_addr: u32::from_ne_bytes(v4.ip().octets()),
+                },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: The storage is large enough and aligned for any address.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(sin) };
+        }
+        SocketAddr::V6(v6) => {
+            let sin6 = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as u16,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr {
+                    s6_addr: v6.ip().octets(),
+                },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: As above.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in6>().write(sin6) };
+        }
+    }
+    storage
 }
 
 /// A connection on its way: an identifier of librdmacm, and its queue pair once it has one.
@@ -115,35 +162,7 @@ impl Id {
 
     /// `rdma_resolve_addr`, and its event.
     pub fn resolve_addr(&self, addr: SocketAddr, timeout: Duration) -> Result<()> {
-        // SAFETY: Plain numbers, for which zero is a value.
-        let mut storage: libc::sockaddr_storage = unsafe { zeroed() };
-        match addr {
-            SocketAddr::V4(v4) => {
-                let sin = libc::sockaddr_in {
-                    sin_family: libc::AF_INET as u16,
-                    sin_port: v4.port().to_be(),
-                    sin_addr: libc::in_addr {
-                        s_addr: u32::from_ne_bytes(v4.ip().octets()),
-                    },
-                    sin_zero: [0; 8],
-                };
-                // SAFETY: The storage is large enough and aligned for any address.
-                unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(sin) };
-            }
-            SocketAddr::V6(v6) => {
-                let sin6 = libc::sockaddr_in6 {
-                    sin6_family: libc::AF_INET6 as u16,
-                    sin6_port: v6.port().to_be(),
-                    sin6_flowinfo: 0,
-                    sin6_addr: libc::in6_addr {
-                        s6_addr: v6.ip().octets(),
-                    },
-                    sin6_scope_id: v6.scope_id(),
-                };
-                // SAFETY: As above.
-                unsafe { (&raw mut storage).cast::<libc::sockaddr_in6>().write(sin6) };
-            }
-        }
+        let mut storage = sockaddr(addr);
         let ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
         let dst = (&raw mut storage).cast();
         // SAFETY: The identifier exists by the type invariants; the address is a valid one and is copied.
@@ -209,6 +228,46 @@ impl Id {
         })
     }
 
+    /// `rdma_accept` with `qp`, in the state Reset, for which it is taken to Rts; and its event.
+    pub fn accept(&mut self, qp: QueuePair, timeout: Duration) -> Result<()> {
+        for state in [
+            ib::ibv_qp_state::IBV_QPS_INIT,
+            ib::ibv_qp_state::IBV_QPS_RTR,
+            ib::ibv_qp_state::IBV_QPS_RTS,
+        ] {
+            self.modify(&qp, state)?;
+        }
+        // SAFETY: Plain numbers and a pointer, for which zero is a value.
+        let mut param: ib::rdma_conn_param = unsafe { zeroed() };
+        param.responder_resources = 1;
+        param.initiator_depth = 1;
+        param.rnr_retry_count = 6;
+        param.qp_num = qp.qp_num();
+        self.qp = Some(qp);
+        // SAFETY: The identifier exists, and is of a request; the parameters are copied.
+        let ret = unsafe { ib::rdma_accept(self.id.as_ptr(), &mut param) };
+        check("rdma_accept", ret)?;
+        let want = ib::rdma_cm_event_type::RDMA_CM_EVENT_ESTABLISHED;
+        self.channel.expect(want, "rdma_accept", timeout)
+    }
+
+    /// Waits until the peer has hung up, and answers that. False when it has not in time.
+    pub fn wait_disconnected(&self, timeout: Duration) -> Result<bool> {
+        let call = "waiting for the end of a connection";
+        let want = ib::rdma_cm_event_type::RDMA_CM_EVENT_DISCONNECTED;
+        match self.channel.next(call, timeout)? {
+            None => Ok(false),
+            Some((got, _, _)) if got == want => {
+                // SAFETY: The identifier exists by the type invariants.
+                check("rdma_disconnect", unsafe {
+                    ib::rdma_disconnect(self.id.as_ptr())
+                })?;
+                Ok(true)
+            }
+            Some(_) => Err(Error::new(call, libc::EPROTO)),
+        }
+    }
+
     /// Posts a signaled write of the first `len` bytes of its memory.
     pub fn write(&self, remote: (u64, u32), len: u32) -> Result<()> {
         let qp = self.qp.as_ref();
@@ -243,5 +302,59 @@ impl Drop for Id {
         // SAFETY: It exists by the type invariants, all its events were acknowledged, and its queue pair
         // is gone.
         unsafe { ib::rdma_destroy_id(self.id.as_ptr()) };
+    }
+}
+
+/// An identifier that listens. One connection at a time: all events arrive at one channel.
+#[derive(Debug)]
+pub struct Listener(Id);
+
+impl Listener {
+    /// `rdma_bind_addr`, to a port of the system's choice if it is 0, and `rdma_listen`.
+    pub fn bind(addr: SocketAddr) -> Result<Self> {
+        let id = Id::new(&Channel::new()?)?;
+        let mut storage = sockaddr(addr);
+        // SAFETY: The identifier exists; the address is a valid one and is copied.
+        let ret = unsafe { ib::rdma_bind_addr(id.id.as_ptr(), (&raw mut storage).cast()) };
+        check("rdma_bind_addr", ret)?;
+        // SAFETY: The identifier exists.
+        check("rdma_listen", unsafe {
+            ib::rdma_listen(id.id.as_ptr(), 16)
+        })?;
+        Ok(Self(id))
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        // SAFETY: The identifier exists and is bound: its address is one of the internet, with the port in
+        // the same place in each family.
+        u16::from_be(unsafe {
+            self.0
+                .id
+                .as_ref()
+                .route
+                .addr
+                .src_addr_union
+                .src_sin
+                .sin_port
+        })
+    }
+
+    /// Takes the next request. [`None`] when there is none in time.
+    pub fn next_request(&self, timeout: Duration) -> Result<Option<Id>> {
+        let call = "waiting for a request";
+        let Some((got, _, id)) = self.0.channel.next(call, timeout)? else {
+            return Ok(None);
+        };
+        if got != ib::rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST {
+            // Of a connection before that is over.
+            return Ok(None);
+        }
+        // INVARIANT: As it came with the event, which makes it the receiver's.
+        Ok(Some(Id {
+            id: made(call, id)?,
+            qp: None,
+            channel: self.0.channel.clone(),
+        }))
     }
 }

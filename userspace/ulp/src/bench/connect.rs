@@ -3,10 +3,11 @@
 //! From nothing to the first completed write, by the RDMA connection manager: CONNECT against
 //! librdmacm's sequence.
 //!
-//! Not counted is what both have before: the open device, memory, completion queue. Ours makes a queue
-//! pair, connects by one call, and writes 8 bytes; librdmacm makes an identifier, resolves address and
-//! route, makes a queue pair, connects, and writes, with an event to fetch and to acknowledge after each
-//! step. Both sleep for the completion. The server's listener is that of /dev/rust_ulp for both.
+//! Not counted is what both have before: the open device, its domain and a completion queue. Ours makes a
+//! buffer and a queue pair, connects by one call, and writes 8 bytes; librdmacm registers fresh pages, makes
+//! an identifier, resolves address and route, makes a queue pair, connects, and writes, with an event to
+//! fetch and to acknowledge after each step. Both sleep for the completion. The server is of the same kind,
+//! has its queue pair before it is asked, and says that it has nothing else to do before each round.
 
 use super::call;
 use super::client::{Rounds, Steps};
@@ -17,18 +18,19 @@ use super::stats::Row;
 use super::verbs;
 use super::wire::{EndAddress, Message, Wire};
 use anyhow::{bail, ensure, Context as _, Result};
-use rust_ulp::cm::{AcceptOptions, ConnectOptions, Listener};
-use rust_ulp::{Access, Device, PreparedQp, Rc};
-use std::collections::VecDeque;
+use rust_ulp::cm::{AcceptOptions, ConnectOptions, Connection, Listener};
+use rust_ulp::{Access, Cq, EventKind, Events, Grant, Pd, PreparedQp, Rc};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
-use ulp_verbs::{cm, Memory, VerbsCq};
+use ulp_verbs::{cm, Memory, QueuePair, VerbsCq};
 
 /// What a connection has; the last is all of it together.
-const STEPS: &[&str] = &["address", "route", "connect", "write", "total"];
+const STEPS: &[&str] = &["buffer", "address", "route", "connect", "write", "total"];
+/// Of the write, and of the buffer that it is from.
 const BYTES: usize = 8;
+const BUFFER: usize = 4096;
 
 pub fn run(
     config: &Config,
@@ -55,20 +57,24 @@ pub fn run(
     let mut steps = Steps::new(STEPS)?;
     let mut rounds = Rounds::new(config);
     let result = (|| -> Result<()> {
-        let mut one: Box<dyn FnMut() -> Result<[Duration; 5]>> = match config.backend {
+        let mut one: Box<dyn FnMut() -> Result<Times>> = match config.backend {
             // Config::check() leaves io_uring out.
             Backend::Call | Backend::Uring => Box::new(ours(device, target, config.timeout())?),
             Backend::Verbs => Box::new(theirs(device, target, config.timeout())?),
         };
         let mut said = Instant::now();
         while let Some(counts) = rounds.next(stop) {
+            wire.send(&Message::Alive)?;
+            match wire.receive()? {
+                Message::Alive => {}
+                other => bail!("the server said {other:?}"),
+            }
             let times = one()?;
             if counts {
                 steps.record(&times);
             }
             if said.elapsed() > Duration::from_millis(200) {
                 progress.show(steps.count());
-                wire.send(&Message::Alive)?;
                 said = Instant::now();
             }
         }
@@ -82,6 +88,9 @@ pub fn run(
     wire.send(&Message::Bye)
 }
 
+/// Of each step.
+type Times = [Duration; 6];
+
 /// Where to connect to, and what may be written there.
 struct Target {
     addr: SocketAddr,
@@ -92,14 +101,15 @@ fn ours(
     device: &DeviceOptions,
     target: Target,
     timeout: Duration,
-) -> Result<impl FnMut() -> Result<[Duration; 5]>> {
+) -> Result<impl FnMut() -> Result<Times>> {
     let (device, _) = call::open(device)?;
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(4)?);
-    let buffer = pd.alloc_buffer(BYTES)?;
     let remote = rust_ulp::RemoteSlice::new(target.end.addr, target.end.len, target.end.rkey)?;
     let options = ConnectOptions::new().timeout(timeout);
     Ok(move || {
         let start = Instant::now();
+        let buffer = pd.alloc_buffer(BUFFER)?;
+        let made = start.elapsed();
         let qp = pd
             .create_qp::<Rc>(&cq)
             .max_send_wr(4)
@@ -109,7 +119,7 @@ fn ours(
             .connect_cm(target.addr, &options)
             .map_err(|error| anyhow::anyhow!("connecting to {}: {}", target.addr, error.error()))?;
         let connected = start.elapsed();
-        let write = rust_ulp::Write::new(buffer.slice(..)?, remote.slice(..BYTES as u64)?);
+        let write = rust_ulp::Write::new(buffer.slice(..BYTES)?, remote.slice(..BYTES as u64)?);
         connection.qp().post(write)?;
         let _ = cq.wait(timeout)?.ok()?;
         let total = start.elapsed();
@@ -117,9 +127,10 @@ fn ours(
         connection.disconnect()?;
         let routed = timings.routed;
         Ok([
+            made,
             timings.resolved,
             routed.saturating_sub(timings.resolved),
-            connected.saturating_sub(routed),
+            connected.saturating_sub(made + routed),
             total.saturating_sub(connected),
             total,
         ])
@@ -130,14 +141,15 @@ fn theirs(
     device: &DeviceOptions,
     target: Target,
     timeout: Duration,
-) -> Result<impl FnMut() -> Result<[Duration; 5]>> {
+) -> Result<impl FnMut() -> Result<Times>> {
     let chosen = verbs::open(device)?;
-    let memory = Memory::new(&chosen.context, BYTES)?;
     let cq = VerbsCq::new(&chosen.context, 16)?;
     let channel = cm::Channel::new()?;
     let remote = (target.end.addr, target.end.rkey);
     Ok(move || {
         let start = Instant::now();
+        let memory = Memory::new(&chosen.context, BUFFER)?;
+        let made = start.elapsed();
         let mut id = cm::Id::new(&channel)?;
         id.resolve_addr(target.addr, timeout)?;
         let resolved = start.elapsed();
@@ -168,7 +180,8 @@ fn theirs(
         // What the end of the queue pair flushed.
         while cq.poll(16, |_| {})? != 0 {}
         Ok([
-            resolved,
+            made,
+            resolved.saturating_sub(made),
             routed.saturating_sub(resolved),
             connected.saturating_sub(routed),
             total.saturating_sub(connected),
@@ -189,30 +202,30 @@ pub fn serve(
         Message::Row { .. } => {}
         other => bail!("the client said {other:?}"),
     }
-    let (device, _) = call::open(device).context("connections are accepted by /dev/rust_ulp")?;
-    let pd = device.alloc_pd()?;
-    let buffer = pd.alloc_buffer(4096)?;
-    let grant = buffer.grant(.., Access::REMOTE_WRITE)?;
-    let listener = Listener::bind(&device, SocketAddr::new(local.ip().to_canonical(), 0), 16)?;
-    let remote = grant.remote();
-    wire.send(&Message::Listening {
-        port: listener.local_addr().port(),
-        end: EndAddress {
-            qps: Vec::new(),
-            addr: remote.addr(),
-            len: remote.len(),
-            rkey: remote.rkey(),
-        },
-    })?;
+    let addr = SocketAddr::new(local.ip().to_canonical(), 0);
+    let server: Box<dyn Server> = match config.peer_backend {
+        // Config::check() leaves io_uring out.
+        Backend::Call | Backend::Uring => Box::new(Ours::new(device, addr, config.timeout())?),
+        Backend::Verbs => Box::new(Theirs::new(device, addr, config.timeout())?),
+    };
+    let (port, end) = server.target();
+    wire.send(&Message::Listening { port, end })?;
     let over = AtomicBool::new(false);
+    let (ready, is_ready) = mpsc::channel();
     std::thread::scope(|scope| {
-        let accepting = scope.spawn(|| accept(&device, &pd, &listener, &over, config.timeout()));
+        let accepting = scope.spawn(|| accept(server, ready, &over));
         let result = (|| {
             let (mut silent, tick) = (Duration::ZERO, Duration::from_millis(100));
             while !accepting.is_finished() {
                 match wire.receive_within(tick)? {
                     None => silent += tick,
-                    Some(Message::Alive) => silent = Duration::ZERO,
+                    Some(Message::Alive) => {
+                        silent = Duration::ZERO;
+                        match is_ready.recv_timeout(config.timeout()) {
+                            Ok(()) => wire.send(&Message::Alive)?,
+                            Err(_) => bail!("the connection before did not end"),
+                        }
+                    }
                     Some(Message::Bye) => return Ok(()),
                     Some(other) => bail!("the client said {other:?}"),
                 }
@@ -233,45 +246,173 @@ pub fn serve(
     })
 }
 
-fn accept(
-    device: &Device,
-    pd: &rust_ulp::Pd,
-    listener: &Listener,
-    over: &AtomicBool,
-    timeout: Duration,
-) -> Result<()> {
-    let cq = device.create_cq(16)?;
-    let options = AcceptOptions::new().timeout(timeout);
-    // Made before they are needed, so that this is not what is measured.
-    let prepare = || -> Result<PreparedQp<Rc>> {
-        let builder = pd.create_qp::<Rc>(&cq).max_send_wr(1).max_recv_wr(1);
-        Ok(builder.access(Access::REMOTE_WRITE).build()?)
-    };
-    let mut next = Some(prepare()?);
-    let mut connections = VecDeque::new();
-    while !over.load(Ordering::Relaxed) {
-        let request = match listener.next_request(Duration::from_millis(200)) {
+/// How long a wait lasts before it is looked whether the run is over.
+const SLICE: Duration = Duration::from_millis(200);
+
+/// One who takes connections, one at a time.
+trait Server: Send {
+    /// Its port, and what may be written.
+    fn target(&self) -> (u16, EndAddress);
+    /// Makes what the next connection needs.
+    fn prepare(&mut self) -> Result<()>;
+    /// Takes a connection. False when nobody asked for one.
+    fn accept(&mut self) -> Result<bool>;
+    /// Whether the peer has hung up; then it is over here, too.
+    fn is_over(&mut self) -> Result<bool>;
+}
+
+fn accept(mut server: Box<dyn Server>, ready: mpsc::Sender<()>, over: &AtomicBool) -> Result<()> {
+    let going_on = || !over.load(Ordering::Relaxed);
+    while going_on() {
+        server.prepare()?;
+        // Nobody listens when it is over.
+        let _ = ready.send(());
+        while going_on() && !server.accept()? {}
+        while going_on() && !server.is_over()? {}
+    }
+    Ok(())
+}
+
+struct Ours {
+    listener: Listener,
+    events: Events,
+    connection: Option<Connection>,
+    next: Option<PreparedQp<Rc>>,
+    options: AcceptOptions,
+    cq: Cq,
+    pd: Pd,
+    grant: Grant,
+}
+
+impl Ours {
+    fn new(options: &DeviceOptions, addr: SocketAddr, timeout: Duration) -> Result<Self> {
+        let (device, _) = call::open(options)?;
+        let pd = device.alloc_pd()?;
+        Ok(Self {
+            listener: Listener::bind(&device, addr, 16)?,
+            events: device.events()?,
+            connection: None,
+            next: None,
+            options: AcceptOptions::new().timeout(timeout),
+            cq: device.create_cq(16)?,
+            grant: pd.alloc_buffer(BUFFER)?.grant(.., Access::REMOTE_WRITE)?,
+            pd,
+        })
+    }
+}
+
+impl Server for Ours {
+    fn target(&self) -> (u16, EndAddress) {
+        let remote = self.grant.remote();
+        let end = EndAddress {
+            qps: Vec::new(),
+            addr: remote.addr(),
+            len: remote.len(),
+            rkey: remote.rkey(),
+        };
+        (self.listener.local_addr().port(), end)
+    }
+
+    fn prepare(&mut self) -> Result<()> {
+        let builder = self.pd.create_qp::<Rc>(&self.cq);
+        let builder = builder.max_send_wr(1).max_recv_wr(1);
+        self.next = Some(builder.access(Access::REMOTE_WRITE).build()?);
+        Ok(())
+    }
+
+    fn accept(&mut self) -> Result<bool> {
+        let request = match self.listener.next_request(SLICE) {
             Ok(request) => request,
-            Err(rust_ulp::Error::Timeout { .. }) => continue,
+            Err(rust_ulp::Error::Timeout { .. }) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
-        let qp = match next.take() {
-            Some(qp) => qp,
-            None => prepare()?,
-        };
-        match request.accept(qp, &options) {
-            Ok(connection) => connections.push_back(connection),
+        let qp = self.next.take().context("no queue pair is prepared")?;
+        match request.accept(qp, &self.options) {
+            Ok(connection) => self.connection = Some(connection),
             // The client had written and hung up before accept() looked what had become of it.
             Err(error)
                 if matches!(error.error(), rust_ulp::Error::InvalidTransition { .. })
                     || error.error().errno() == Some(libc::ECONNRESET) => {}
             Err(error) => bail!("accepting: {}", error.error()),
         }
-        next = Some(prepare()?);
-        // The client has one connection at a time.
-        if connections.len() > 2 {
-            connections.pop_front();
-        }
+        Ok(true)
     }
-    Ok(())
+
+    fn is_over(&mut self) -> Result<bool> {
+        let Some(connection) = &self.connection else {
+            return Ok(true);
+        };
+        let event = match self.events.wait(SLICE) {
+            Ok(event) => event,
+            Err(rust_ulp::Error::Timeout { .. }) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        let over = event.kind == EventKind::Disconnected && event.is_about(connection);
+        if over {
+            self.connection = None;
+        }
+        Ok(over)
+    }
+}
+
+struct Theirs {
+    listener: cm::Listener,
+    connection: Option<cm::Id>,
+    next: Option<QueuePair>,
+    cq: Arc<VerbsCq>,
+    memory: Arc<Memory>,
+    timeout: Duration,
+}
+
+impl Theirs {
+    fn new(options: &DeviceOptions, addr: SocketAddr, timeout: Duration) -> Result<Self> {
+        let chosen = verbs::open(options)?;
+        Ok(Self {
+            listener: cm::Listener::bind(addr)?,
+            connection: None,
+            next: None,
+            cq: VerbsCq::new(&chosen.context, 16)?,
+            memory: Memory::new(&chosen.context, BUFFER)?,
+            timeout,
+        })
+    }
+}
+
+impl Server for Theirs {
+    fn target(&self) -> (u16, EndAddress) {
+        let end = EndAddress {
+            qps: Vec::new(),
+            addr: self.memory.addr(),
+            len: BUFFER as u64,
+            rkey: self.memory.rkey(),
+        };
+        (self.listener.port(), end)
+    }
+
+    fn prepare(&mut self) -> Result<()> {
+        let (memory, cq) = (&self.memory, &self.cq);
+        self.next = Some(QueuePair::new(memory, cq, cq, (1, 1, 0))?);
+        Ok(())
+    }
+
+    fn accept(&mut self) -> Result<bool> {
+        let Some(mut id) = self.listener.next_request(SLICE)? else {
+            return Ok(false);
+        };
+        let qp = self.next.take().context("no queue pair is prepared")?;
+        id.accept(qp, self.timeout).context("accepting")?;
+        self.connection = Some(id);
+        Ok(true)
+    }
+
+    fn is_over(&mut self) -> Result<bool> {
+        let over = match &self.connection {
+            Some(id) => id.wait_disconnected(SLICE)?,
+            None => true,
+        };
+        if over {
+            self.connection = None;
+        }
+        Ok(over)
+    }
 }
