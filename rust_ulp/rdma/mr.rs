@@ -264,6 +264,10 @@ impl Registrar {
             GFP_KERNEL,
         )?;
         let _turn = self.turn.lock();
+        if self.qp.state() != State::Rts {
+            // The last one failed, and so did the way back.
+            self.recover()?;
+        }
         let mut chain = Chain::new(Target::Send(self.qp.clone()));
         push(&mut chain, waiter.clone())?;
         let (_, result) = chain.post(|_| ());
@@ -273,14 +277,19 @@ impl Registrar {
         if waiter.status.load(Acquire) == bindings::IB_WC_SUCCESS && !injected {
             return Ok(());
         }
-        // The queue pair failed with the request: take it back to RTS for the next one.
+        // The queue pair failed with the request. What that leaves to be done the next one does.
+        let _ = self.recover();
+        Err(EIO)
+    }
+
+    /// Takes the queue pair back to RTS. Sleeps.
+    fn recover(&self) -> Result {
         let reset = Attributes {
             qp_state: State::Reset as u32,
             ..Attributes::default()
         };
         self.qp.modify(&reset, mask::STATE)?;
-        self.connect()?;
-        Err(EIO)
+        self.connect()
     }
 }
 
