@@ -11,6 +11,7 @@ import gc
 import os
 import socket
 import struct
+import sys
 
 DEBUGFS = "/sys/kernel/debug"
 # Who fails what, and what a command may say when that happens. Our own points stand before each call of a verb.
@@ -24,7 +25,9 @@ KINDS = {
     "twin": ("fail_rust_ulp", {"EIO"}),
 }
 OTHERS = ("fail_futex",)
-libc = ctypes.CDLL(None, use_errno=True)
+# Keeps the interpreter's lock over its calls: another thread that wants it makes no system call come between.
+libc = ctypes.PyDLL(None, use_errno=True)
+sys.setswitchinterval(1000)
 
 
 def put(path, value):
