@@ -93,7 +93,8 @@ def test_module(r):
             if not came:
                 r.check(f"insmod without a fault, kind {kind}", result == 0, name)
                 break
-            n = following(n, kind)
+            # What comes first is debugfs', which nobody minds: close enough to meet each thing that init makes.
+            n += 1 if FULL else max(1, n // 6)
         print(f"# | insmod, {kind} | {sum(seen.values())} | {', '.join(f'{k} {v}' for k, v in seen.items() if v)} | {time.monotonic() - begin:.0f} s |",
               flush=True)
     r.check("insmod: loaded, or all undone", r.bad == 0)
