@@ -375,6 +375,13 @@ fn try_connect(
     }
 }
 
+/// Takes the queue pair that `handle` names back to RESET, unless another connection has it. Sleeps.
+fn take_back(this: &Context, handle: u32) -> Result {
+    let _alive = this.enter()?;
+    let need = this.table().lock().need_qp(handle)?;
+    Claim::new(need)?.move_to(State::Reset)
+}
+
 /// Connects.
 pub(crate) fn connect(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     let mut arg = Arg::<abi::Connect>::read(arg, abi::Connect::SIZE)?;
@@ -415,7 +422,10 @@ pub(crate) fn connect(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     let result = try_connect(&this, &alive, &mut arg.value, &wanted, &deadline);
     drop(alive);
     match result {
-        Ok(()) => publish(this, &arg, arg.value.handle),
+        Ok(()) => publish(this, &arg, arg.value.handle).inspect_err(|_| {
+            // The connection is gone again, which has left it in ERR.
+            let _ = take_back(&this, given.qp);
+        }),
         Err(err) => {
             // Why the peer rejects. That it could be written was found out above.
             let _ = arg.write();

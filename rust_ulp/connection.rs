@@ -553,7 +553,8 @@ impl Connection {
             // What is not known is of alternate paths, which are not asked for.
             let known = self.id.lock().qp_attributes(state);
             // The manager knows before its handler does that the peer has gone.
-            let (mut attributes, mask) = known.map_err(|_| econnreset())?;
+            let (mut attributes, mask) =
+                known.map_err(|err| if err == EINVAL { econnreset() } else { err })?;
             match state {
                 State::Init => attributes.access_flags = param.access_flags,
                 State::Rtr => {

@@ -165,6 +165,7 @@ struct RustUlp {
     _chardev: sys::chardev::Registration<device::Registry>,
     _client: Pin<KBox<rdma::client::Registration<device::Registry>>>,
     _drain: sys::workqueue::Drain,
+    _faults: sys::fault::Directory,
 }
 
 impl kernel::Module for RustUlp {
@@ -178,6 +179,7 @@ impl kernel::Module for RustUlp {
             pr_err!("max_objects must be 1 to 65536, max_entries at least 1, delivery 1 or 2\n");
             return Err(EINVAL);
         }
+        let faults = sys::fault::Directory::new();
         let workqueue = sys::workqueue::Workqueue::new()?;
         let registry = Arc::pin_init(device::Registry::new(workqueue.clone()), GFP_KERNEL)?;
         let client = KBox::pin_init(
@@ -188,6 +190,7 @@ impl kernel::Module for RustUlp {
             _chardev: context::register(registry)?,
             _client: client,
             _drain: sys::workqueue::Drain(workqueue),
+            _faults: faults,
         })
     }
 }

@@ -284,4 +284,10 @@ void rust_ulp_h_uring_stream(struct io_uring_cmd *cmd);
 int rust_ulp_chardev_register(void);
 void rust_ulp_chardev_unregister(void);
 
+#ifdef CONFIG_FAULT_INJECTION
+int rust_ulp_h_fault(bool can_fail);
+void rust_ulp_h_fault_register(void);
+void rust_ulp_h_fault_unregister(void);
+#endif
+
 #endif /* _RUST_ULP_HELPERS_H */

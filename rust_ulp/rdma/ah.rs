@@ -6,7 +6,10 @@ use super::{
     device::Device,
     pd::Pd, //
 };
-use crate::bindings;
+use crate::{
+    bindings,
+    sys::fault, //
+};
 use core::ptr::NonNull;
 use kernel::{
     error::{
@@ -103,6 +106,7 @@ impl AddressVector {
     /// [`ETIMEDOUT`]; [`EINVAL`] for a GID index that is not in use.
     pub(crate) fn resolve(self, pd: &Pd) -> Result<Self> {
         let mut raw = self.to_raw(pd.device());
+        fault::point()?;
         // SAFETY: The domain is valid, and so are the attributes; no user data is passed.
         let ah = from_err_ptr(unsafe {
             bindings::rdma_create_user_ah(pd.as_raw(), &mut raw, core::ptr::null_mut())
@@ -122,6 +126,7 @@ impl AddressVector {
             grh: true,
             ..Self::default()
         };
+        fault::point()?;
         // SAFETY: The device is registered; the core checks port and index.
         to_result(unsafe {
             bindings::rust_ulp_h_own_dmac(device.as_raw(), port, index, av.dmac.as_mut_ptr())
@@ -159,6 +164,7 @@ impl Ah {
         let port = pd.device().port(av.port)?;
         let mut raw = av.to_raw(pd.device());
         let resolve = port.link_layer == super::device::LinkLayer::Ethernet && av.dmac == [0; 6];
+        fault::point()?;
         // SAFETY: The domain and the attributes are valid; no user data is passed.
         let ptr = from_err_ptr(unsafe {
             if resolve {
@@ -201,6 +207,7 @@ impl Ah {
 
 impl Drop for Ah {
     fn drop(&mut self) {
+        fault::step();
         // SAFETY: Owned, and no request refers to it any more.
         unsafe { bindings::rust_ulp_h_destroy_ah(self.ptr.as_ptr()) };
     }

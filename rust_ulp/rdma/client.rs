@@ -3,7 +3,10 @@
 //! Clients: who is told of devices.
 
 use super::device::Device;
-use crate::bindings;
+use crate::{
+    bindings,
+    sys::fault, //
+};
 use core::{
     cell::UnsafeCell,
     ptr::NonNull, //
@@ -110,10 +113,11 @@ impl<T: Client> Registration<T> {
                 };
                 // SAFETY: `slot` is memory for an `ib_client`, and pinned from here on.
                 unsafe { slot.write(value) };
-                // SAFETY: As above; it stays until it is unregistered in `drop`.
-                to_result(unsafe { bindings::ib_register_client(slot) }).inspect_err(|_| {
-                    Self::empty_slot();
-                })
+                let registered = fault::point().and_then(|()| {
+                    // SAFETY: As above; it stays until it is unregistered in `drop`.
+                    to_result(unsafe { bindings::ib_register_client(slot) })
+                });
+                registered.inspect_err(|_| Self::empty_slot())
             }),
             owner,
         }? Error)

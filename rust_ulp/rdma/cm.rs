@@ -22,6 +22,7 @@ use crate::{
     bindings,
     sys::{
         errno::econnrefused,
+        fault,
         net::NetNs, //
     }, //
 };
@@ -418,6 +419,7 @@ impl Locked<'_> {
             ..Default::default()
         };
         let mut mask = 0;
+        fault::point()?;
         // SAFETY: All pointers are valid, and there is a device.
         to_result(unsafe { bindings::rdma_init_qp_attr(self.as_raw(), &mut raw, &mut mask) })?;
         Ok((Attributes::from_raw(&raw), mask as u32))
@@ -426,6 +428,7 @@ impl Locked<'_> {
     /// Asks the peer for a connection. Private data: at most 56 bytes, else [`EINVAL`].
     pub(crate) fn connect(&self, parameters: &Parameters, private_data: &[u8]) -> Result {
         let mut raw = parameters.to_raw(private_data)?;
+        fault::point()?;
         // SAFETY: The parameters and what they point at are valid, and copied by the manager; it
         // checks the identifier's state.
         to_result(unsafe { bindings::rdma_connect_locked(self.as_raw(), &mut raw) })
@@ -435,14 +438,21 @@ impl Locked<'_> {
     /// manager has rejected the request.
     pub(crate) fn accept(&self, parameters: &Parameters, private_data: &[u8]) -> Result {
         let mut raw = parameters.to_raw(private_data)?;
+        fault::point().inspect_err(|_| self.give_up())?;
         // SAFETY: As above, and the handler mutex is held.
         to_result(unsafe { bindings::rdma_accept(self.as_raw(), &mut raw) })
     }
 
     /// Tells the peer that its answer has arrived. When it fails, the manager has rejected it.
     pub(crate) fn establish(&self) -> Result {
+        fault::point().inspect_err(|_| self.give_up())?;
         // SAFETY: The handler mutex is held; without parameters it is an answer that is accepted.
         to_result(unsafe { bindings::rdma_accept(self.as_raw(), core::ptr::null_mut()) })
+    }
+
+    /// Does what the manager does when it fails to accept.
+    fn give_up(&self) {
+        let _ = self.reject(REJECT_CONSUMER, &[]);
     }
 
     /// Rejects a request or an answer. Private data: at most 148 bytes, else [`EINVAL`]. Fails when
@@ -452,6 +462,7 @@ impl Locked<'_> {
     /// send its answer, and dropping the identifier would wait for that.
     pub(crate) fn reject(&self, reason: u8, private_data: &[u8]) -> Result {
         let len = u8::try_from(private_data.len()).map_err(|_| EINVAL)?;
+        fault::point()?;
         // SAFETY: The data is valid, and copied by the manager, which checks the state.
         to_result(unsafe {
             bindings::rdma_reject(self.as_raw(), private_data.as_ptr().cast(), len, reason)
@@ -460,6 +471,7 @@ impl Locked<'_> {
 
     /// Ends the connection, or answers a peer who did. Fails when there is nothing to end.
     pub(crate) fn disconnect(&self) -> Result {
+        fault::point()?;
         // SAFETY: By the type invariant of `Id`; the manager checks the state.
         to_result(unsafe { bindings::rdma_disconnect(self.as_raw()) })
     }
@@ -524,6 +536,7 @@ impl<H: Handler> Prepared<H> {
 
 impl<T> Owned<T> {
     fn new(net: &NetNs, hook: KBox<Hook<T>>) -> Result<Self> {
+        fault::point()?;
         let hook = NonNull::from(KBox::leak(hook));
         // SAFETY: The namespace is valid, and the hook lives until the identifier is destroyed.
         let ptr = from_err_ptr(unsafe {
@@ -565,6 +578,7 @@ impl<T> Deref for Owned<T> {
 
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
+        fault::step();
         // SAFETY: Owned. Waits for the handler, after which the context is not used any more.
         unsafe { bindings::rdma_destroy_id(self.ptr.as_ptr()) };
         // SAFETY: By the type invariant it is ours, and nobody uses it now.
@@ -602,12 +616,14 @@ impl<H: Handler> Owned<H> {
     /// How long to wait for an acknowledgement: 4.096 us * 2^`timeout`. Before the route is
     /// resolved, or a request accepted. Sleeps.
     pub(crate) fn set_ack_timeout(&self, timeout: u8) -> Result {
+        fault::point()?;
         // SAFETY: By the type invariant.
         to_result(unsafe { bindings::rdma_set_ack_timeout(self.as_raw(), timeout) })
     }
 
     /// `enum ib_rnr_timeout`, at most 31. Before the queue pair goes to RTR. Sleeps.
     pub(crate) fn set_min_rnr_timer(&self, timer: u8) -> Result {
+        fault::point()?;
         // SAFETY: By the type invariant; its type is RC.
         to_result(unsafe { bindings::rdma_set_min_rnr_timer(self.as_raw(), timer) })
     }
@@ -622,6 +638,7 @@ impl<H: Handler> Owned<H> {
     ) -> Result {
         let src = src.map(|src| to_raw(&src));
         let src = src.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        fault::point()?;
         // SAFETY: All pointers are valid, or null where that is allowed.
         to_result(unsafe {
             bindings::rust_ulp_h_cm_resolve_addr(
@@ -638,6 +655,7 @@ impl<H: Handler> Owned<H> {
     pub(crate) fn resolve_route(&self, millis: u32) -> Result {
         // The manager looks at the device.
         self.device_index().ok_or(EINVAL)?;
+        fault::point()?;
         // SAFETY: By the type invariant; the manager checks the state.
         to_result(unsafe { bindings::rdma_resolve_route(self.as_raw(), millis as c_ulong) })
     }
@@ -658,6 +676,7 @@ impl<L: Listener> Owned<L> {
             owner,
         };
         let this = Self::new(net, KBox::new(hook, GFP_KERNEL)?)?;
+        fault::point()?;
         // SAFETY: Both pointers are valid.
         to_result(unsafe { bindings::rust_ulp_h_cm_bind(this.as_raw(), &to_raw(&addr)) })?;
         Ok(this)
@@ -666,6 +685,7 @@ impl<L: Listener> Owned<L> {
     /// Lets requests arrive. Sleeps.
     pub(crate) fn listen(&self, backlog: u32) -> Result {
         let backlog = c_int::try_from(backlog).map_err(|_| ERANGE)?;
+        fault::point()?;
         // SAFETY: By the type invariant, and it is bound.
         to_result(unsafe { bindings::rdma_listen(self.as_raw(), backlog) })
     }

@@ -9,7 +9,10 @@ use super::{
     device::Device,
     event::Event, //
 };
-use crate::bindings;
+use crate::{
+    bindings,
+    sys::fault, //
+};
 use core::ptr::NonNull;
 use kernel::{
     error::from_err_ptr,
@@ -94,6 +97,7 @@ impl Cq {
         };
         let context = Arc::into_raw(handler).cast::<c_void>();
         let init = || {
+            fault::point()?;
             // SAFETY: The device is registered; the context is valid until the queue is gone, and
             // `event` takes it for what it is.
             from_err_ptr(unsafe {
@@ -195,6 +199,7 @@ impl Cq {
 #[pinned_drop]
 impl PinnedDrop for Cq {
     fn drop(self: Pin<&mut Self>) {
+        fault::step();
         // SAFETY: Owned, and the queue pairs that use it held references to this value. The core
         // waits for its own polling of it.
         unsafe { bindings::ib_free_cq(self.ptr.as_ptr()) };

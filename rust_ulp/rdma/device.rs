@@ -4,7 +4,10 @@
 
 use crate::{
     bindings,
-    sys::net::NetNs, //
+    sys::{
+        fault,
+        net::NetNs, //
+    }, //
 };
 use core::ptr::NonNull;
 use kernel::{
@@ -215,6 +218,7 @@ impl Device {
             return Err(ENOENT);
         }
         let mut attr = bindings::ib_port_attr::default();
+        fault::point()?;
         // SAFETY: The device is registered, and the port exists.
         to_result(unsafe { bindings::ib_query_port(self.as_raw(), port, &mut attr) })?;
         // SAFETY: As above.
@@ -240,6 +244,7 @@ impl Device {
             return Err(ENOENT);
         }
         let mut pkey = 0;
+        fault::point()?;
         // SAFETY: The device is registered, port and index exist.
         to_result(unsafe {
             bindings::ib_query_pkey(self.as_raw(), port, index as u16, &mut pkey)

@@ -46,6 +46,7 @@ use crate::{
             eaddrnotavail,
             eopnotsupp, //
         },
+        fault,
         net::NetNs,
         pages::Pages, //
     }, //
@@ -263,22 +264,32 @@ impl Registrar {
             GFP_KERNEL,
         )?;
         let _turn = self.turn.lock();
+        if self.qp.state() != State::Rts {
+            // The last one failed, and so did the way back.
+            self.recover()?;
+        }
         let mut chain = Chain::new(Target::Send(self.qp.clone()));
         push(&mut chain, waiter.clone())?;
         let (_, result) = chain.post(|_| ());
         result?;
         waiter.done.wait_for_completion();
-        if waiter.status.load(Acquire) == bindings::IB_WC_SUCCESS {
+        let injected = fault::point().is_err();
+        if waiter.status.load(Acquire) == bindings::IB_WC_SUCCESS && !injected {
             return Ok(());
         }
-        // The queue pair failed with the request: take it back to RTS for the next one.
+        // The queue pair failed with the request. What that leaves to be done the next one does.
+        let _ = self.recover();
+        Err(EIO)
+    }
+
+    /// Takes the queue pair back to RTS. Sleeps.
+    fn recover(&self) -> Result {
         let reset = Attributes {
             qp_state: State::Reset as u32,
             ..Attributes::default()
         };
         self.qp.modify(&reset, mask::STATE)?;
-        self.connect()?;
-        Err(EIO)
+        self.connect()
     }
 }
 
@@ -323,6 +334,7 @@ impl Mapping {
             }
         }
         let mapping = KBox::new_uninit(GFP_KERNEL)?;
+        fault::point()?;
         // SAFETY: The device is registered, the table complete.
         to_result(unsafe { bindings::rust_ulp_h_dma_map(device.as_raw(), free.get()) })?;
         // INVARIANT: Initialised and mapped. The table holds no pointer to itself: it may move.
@@ -391,6 +403,7 @@ impl Mr {
         if count > pd.device().attributes().max_fast_reg_pages {
             return Err(ERANGE);
         }
+        fault::point()?;
         // SAFETY: The domain is valid.
         let ptr = from_err_ptr(unsafe {
             bindings::ib_alloc_mr(pd.as_raw(), bindings::IB_MR_TYPE_MEM_REG, count)
@@ -409,6 +422,7 @@ impl Mr {
             let table = &*mr._mapping.table.get();
             (table.sgl, table.nents)
         };
+        fault::point()?;
         // SAFETY: The region is valid and not registered, the list is mapped.
         let mapped = unsafe {
             bindings::ib_map_mr_sg(
@@ -471,6 +485,7 @@ impl Drop for Mr {
                 .registrar
                 .run(|chain, waiter| chain.push_invalidate(key, waiter));
         }
+        fault::step();
         // SAFETY: Owned. The driver waits for accesses that are under way.
         let err = unsafe { bindings::rust_ulp_h_dereg_mr(self.ptr.as_ptr()) };
         if err != 0 {

@@ -3,7 +3,10 @@
 //! Protection domains.
 
 use super::device::Device;
-use crate::bindings;
+use crate::{
+    bindings,
+    sys::fault, //
+};
 use core::ptr::NonNull;
 use kernel::{
     error::from_err_ptr,
@@ -34,6 +37,7 @@ unsafe impl Sync for Pd {}
 impl Pd {
     /// Allocates a protection domain on `device`. Sleeps.
     pub(crate) fn new(device: &Device) -> Result<Arc<Self>> {
+        fault::point()?;
         // SAFETY: The device is registered.
         let ptr = from_err_ptr(unsafe { bindings::rust_ulp_h_alloc_pd(device.as_raw()) })?;
         // INVARIANT: Just allocated; dropped with the value also when there is no memory for it.
@@ -57,6 +61,7 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
+        fault::step();
         // SAFETY: Owned, and whatever was made of it held a reference to this value.
         unsafe { bindings::rust_ulp_h_dealloc_pd(self.ptr.as_ptr()) };
     }

@@ -41,7 +41,10 @@ use super::{
 };
 use crate::{
     bindings,
-    sys::errno::eproto, //
+    sys::{
+        errno::eproto,
+        fault, //
+    }, //
 };
 use core::ptr::NonNull;
 use kernel::{
@@ -423,6 +426,7 @@ impl<H: Handler> Qp<H> {
             ..Default::default()
         };
         let raw_pd = pd.as_raw();
+        fault::point()?;
         Arc::pin_init(
             try_pin_init!(&this in Self {
                 modifying <- new_mutex!((), "rdma::Qp::modifying"),
@@ -698,9 +702,10 @@ impl<H: Handler> Qp<H> {
             self.drain();
         }
         let mut raw = attributes.to_raw(self.pd.device(), mask);
-        let result =
+        let result = fault::point().and_then(|()| {
             // SAFETY: The queue pair and the attributes are valid.
-            to_result(unsafe { bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, mask as i32) });
+            to_result(unsafe { bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, mask as i32) })
+        });
         if result.is_ok() {
             if mask & mask::QKEY != 0 {
                 self.qkey.store(attributes.qkey, Relaxed);
@@ -733,6 +738,7 @@ impl<H: Handler> Qp<H> {
             | mask::SQ_PSN
             | mask::MAX_DEST_RD_ATOMIC
             | mask::DEST_QPN;
+        fault::point()?;
         // SAFETY: All pointers are valid.
         to_result(unsafe {
             bindings::ib_query_qp(self.ptr.as_ptr(), &mut raw, all as i32, &mut init)
@@ -760,6 +766,7 @@ impl<H: Handler> Qp<H> {
     /// A queue that nothing was posted to since the last time needs no draining. One that is empty
     /// may: the handler of its last completion may still run.
     fn drain(&self) {
+        fault::step();
         let used = [&self.send, &self.recv].map(|queue| {
             let mut lists = queue.lists.lock();
             lists.closed = true;
@@ -845,6 +852,7 @@ impl<H: Handler> PinnedDrop for Qp<H> {
         // Who destroys it need not hear of that.
         self.finished.store(true, Release);
         self.drain();
+        fault::step();
         // SAFETY: Owned; nobody uses it any more, and no completion of it is under way.
         let err = unsafe { bindings::rust_ulp_h_destroy_qp(self.ptr.as_ptr()) };
         if err != 0 {

@@ -39,7 +39,10 @@ use super::{
     },
     wr::WorkCompletion, //
 };
-use crate::bindings;
+use crate::{
+    bindings,
+    sys::fault, //
+};
 use core::ptr::NonNull;
 use kernel::{
     error::{
@@ -175,6 +178,7 @@ impl<H: Handler> Srq<H> {
             unsafe { bindings::rust_ulp_h_destroy_qp(marker.as_ptr()) };
         });
         let raw_pd = pd.as_raw();
+        fault::point()?;
         let this = Arc::pin_init(
             try_pin_init!(&this in Self {
                 marker,
@@ -238,6 +242,7 @@ impl<H: Handler> Srq<H> {
             qp_type: bindings::IB_QPT_RC,
             ..Default::default()
         };
+        fault::point()?;
         // SAFETY: The domain and the queue are valid and outlive the queue pair.
         let ptr = from_err_ptr(unsafe { bindings::rust_ulp_h_create_qp(pd.as_raw(), &mut init) })?;
         let ptr = NonNull::new(ptr).ok_or(ENOMEM)?;
@@ -255,9 +260,11 @@ impl<H: Handler> Srq<H> {
                 ..Default::default()
             };
             let also = mask::STATE | also;
-            // SAFETY: The queue pair and the attributes are valid.
-            let err = unsafe { bindings::ib_modify_qp(ptr.as_ptr(), &mut raw, also as i32) };
-            if let Err(err) = to_result(err) {
+            let modified = fault::point().and_then(|()| {
+                // SAFETY: The queue pair and the attributes are valid.
+                to_result(unsafe { bindings::ib_modify_qp(ptr.as_ptr(), &mut raw, also as i32) })
+            });
+            if let Err(err) = modified {
                 // SAFETY: Ours, and nothing was posted to it.
                 unsafe { bindings::rust_ulp_h_destroy_qp(ptr.as_ptr()) };
                 return Err(err);
@@ -307,6 +314,7 @@ impl<H: Handler> Srq<H> {
             srq_limit: limit,
             ..Default::default()
         };
+        fault::point()?;
         // SAFETY: The queue and the attributes are valid.
         to_result(unsafe {
             bindings::ib_modify_srq(self.as_raw(), &mut attr, bindings::IB_SRQ_LIMIT)
@@ -316,6 +324,7 @@ impl<H: Handler> Srq<H> {
     /// The limit that is armed, 0 when none is. Sleeps.
     pub(crate) fn limit(&self) -> Result<u32> {
         let mut attr = bindings::ib_srq_attr::default();
+        fault::point()?;
         // SAFETY: The queue and the attributes are valid.
         to_result(unsafe { bindings::ib_query_srq(self.as_raw(), &mut attr) })?;
         Ok(attr.srq_limit)
@@ -484,6 +493,7 @@ impl<H: Handler> Srq<H> {
 #[pinned_drop]
 impl<H: Handler> PinnedDrop for Srq<H> {
     fn drop(self: Pin<&mut Self>) {
+        fault::step();
         // SAFETY: Owned; the queue pairs that used it held references to this value.
         let err = unsafe { bindings::rust_ulp_h_destroy_srq(self.ptr.as_ptr()) };
         if err != 0 {

@@ -145,8 +145,11 @@ impl<T: Send + Sync + 'static> Registration<T> {
     pub(crate) unsafe fn new(slot: &'static Slot<T>, shared: Arc<T>) -> Result<Self> {
         // SAFETY: There is no device yet, so nobody reads the slot.
         unsafe { *slot.0.get() = Some(shared) };
-        // SAFETY: The `miscdevice` of `entry.c` is not registered, as no registration exists.
-        if let Err(err) = to_result(unsafe { bindings::rust_ulp_chardev_register() }) {
+        let registered = super::fault::point().and_then(|()| {
+            // SAFETY: The `miscdevice` of `entry.c` is not registered, as no registration exists.
+            to_result(unsafe { bindings::rust_ulp_chardev_register() })
+        });
+        if let Err(err) = registered {
             // SAFETY: There is still no device.
             unsafe { *slot.0.get() = None };
             return Err(err);

@@ -17,6 +17,7 @@
 
 #include "helpers.h"
 #include "entry.h"
+#include "fault.h"
 
 static int rust_ulp_open(struct inode *inode, struct file *file)
 {
@@ -129,19 +130,19 @@ void rust_ulp_completion(struct ib_cq *cq, struct ib_wc *wc)
 noinline int rust_ulp_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 				const struct ib_send_wr **bad_wr)
 {
-	return ib_post_send(qp, wr, bad_wr);
+	return rust_ulp_fault_post_send(qp, wr, bad_wr);
 }
 
 noinline int rust_ulp_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
 				const struct ib_recv_wr **bad_wr)
 {
-	return ib_post_recv(qp, wr, bad_wr);
+	return rust_ulp_fault_post_recv(qp, wr, bad_wr);
 }
 
 noinline int rust_ulp_post_srq_recv(struct ib_srq *srq, const struct ib_recv_wr *wr,
 				    const struct ib_recv_wr **bad_wr)
 {
-	return ib_post_srq_recv(srq, wr, bad_wr);
+	return rust_ulp_fault_post_srq_recv(srq, wr, bad_wr);
 }
 
 /* The handler of every identifier: finds the Rust function that belongs to it. */

@@ -12,6 +12,7 @@ mod dmabuf;
 pub(crate) mod dyndbg;
 pub(crate) mod errno;
 pub(crate) mod eventfd;
+pub(crate) mod fault;
 pub(crate) mod gate;
 pub(crate) mod lock;
 pub(crate) mod net;

@@ -14,7 +14,9 @@
  *    not zero, are EINVAL.
  *  - Objects are named by handles: non-zero, at most 31 bits, valid in the open
  *    file that made them and nowhere else.
- *  - A command that fails has changed nothing.
+ *  - A command that fails has changed nothing. But EFAULT comes too late when
+ *    the struct can be written at the beginning and no longer at the end, of
+ *    ACCEPT, ATTACH, CANCEL, GRANT_ROTATE, QP_MODIFY and SUBMIT: they are done then.
  *  - All numbers are in host order, except GIDs and GUIDs, which are bytes in
  *    network order.
  *  - The layout is the same for 32-bit and 64-bit callers.

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Faults of our own, see fault.rs. Built only where the kernel has CONFIG_FAULT_INJECTION.
+ */
+#include <linux/debugfs.h>
+#include <linux/delay.h>
+#include <linux/fault-inject.h>
+
+#include "helpers.h"
+#include "fault.h"
+
+static DECLARE_FAULT_ATTR(rust_ulp_fault);
+static u32 rust_ulp_fault_stall;
+static struct dentry *rust_ulp_fault_dir;
+
+int rust_ulp_h_fault(bool can_fail)
+{
+	u32 stall = READ_ONCE(rust_ulp_fault_stall);
+
+	if (!can_fail && !stall)
+		return 0;
+	if (!should_fail(&rust_ulp_fault, 1))
+		return 0;
+	if (!stall)
+		return -EIO;
+	msleep(stall);
+	return 0;
+}
+
+/*
+ * Posts what comes before the request that fails, which is refused, and all behind it. Any context:
+ * it does not sleep.
+ */
+#define RUST_ULP_FAULT_POST(post, queue_type, wr_type)						\
+int rust_ulp_fault_##post(queue_type *queue, const wr_type *first, const wr_type **bad)		\
+{												\
+	wr_type *wr, *last = NULL;								\
+	int err;										\
+												\
+	for (wr = (wr_type *)first; wr; last = wr, wr = wr->next)				\
+		if (!READ_ONCE(rust_ulp_fault_stall) && should_fail(&rust_ulp_fault, 1))	\
+			break;									\
+	if (!wr)										\
+		return ib_##post(queue, first, bad);						\
+	if (last) {										\
+		last->next = NULL;								\
+		err = ib_##post(queue, first, bad);						\
+		last->next = wr;								\
+		if (err)									\
+			return err;								\
+	}											\
+	*bad = wr;										\
+	return -EIO;										\
+}
+
+RUST_ULP_FAULT_POST(post_send, struct ib_qp, struct ib_send_wr)
+RUST_ULP_FAULT_POST(post_recv, struct ib_qp, struct ib_recv_wr)
+RUST_ULP_FAULT_POST(post_srq_recv, struct ib_srq, struct ib_recv_wr)
+
+void rust_ulp_h_fault_register(void)
+{
+	rust_ulp_fault.verbose = 0;
+	rust_ulp_fault_dir = fault_create_debugfs_attr("fail_rust_ulp", NULL, &rust_ulp_fault);
+	if (!IS_ERR(rust_ulp_fault_dir))
+		debugfs_create_u32("stall-ms", 0600, rust_ulp_fault_dir, &rust_ulp_fault_stall);
+}
+
+void rust_ulp_h_fault_unregister(void)
+{
+	if (IS_ERR(rust_ulp_fault_dir))
+		return;
+	debugfs_remove(rust_ulp_fault_dir);
+	/* The attribute has one more. */
+	dput(rust_ulp_fault.dname);
+}
