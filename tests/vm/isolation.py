@@ -18,6 +18,7 @@ import signal
 import socket
 import struct
 import sys
+import traceback
 import types
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -33,7 +34,7 @@ GROUP = 4242
 VICTIM, HOSTILE = 1001, 1002
 REFUSED = 10  # remote access
 DEBUG = bool(os.environ.get("ULP_DEBUG"))
-PR_SET_DUMPABLE = 4
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 CLONE_NEWUSER = 0x10000000
 
 
@@ -66,6 +67,7 @@ class User:
         os.setresuid(uid, uid, uid)
         # What runs under a new uid may not look at itself in /proc otherwise.
         ulp.libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+        ulp.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         watch(me)
         while True:
             data, fds, *_ = socket.recv_fds(wire, 1 << 17, 4)
@@ -76,7 +78,9 @@ class User:
             try:
                 answer = True, globals()[name](me, *args, **kwargs)
             except BaseException as e:
-                answer = False, e if isinstance(e, OSError) else RuntimeError(f"{name}: {e!r}")
+                lines = [f.lineno for f in traceback.extract_tb(e.__traceback__)][1:]
+                answer = False, type(e)(e.errno, f"{e.strerror} in {name}, lines {lines}") if isinstance(e, OSError) else \
+                    RuntimeError(f"{name}, lines {lines}: {e!r}")
             wire.send(pickle.dumps(answer))
 
     def __call__(self, function, *args, fds=(), **kwargs):
@@ -90,6 +94,8 @@ class User:
         """Its wait status, at the end of its work or by that signal."""
         if how:
             os.kill(self.pid, how)
+        with contextlib.suppress(OSError):
+            self.wire.shutdown(socket.SHUT_RDWR)  # users that came later have copies of it
         self.wire.close()
         return os.waitpid(self.pid, 0)[1]
 
@@ -380,7 +386,8 @@ def attempts(me, h):
     """What each command says when it is given the handles `h` of another file: (command, errno)."""
     f, e = me.end.file, me.end
     sge = S["sge"](buffer=h["buffer"], length=8)
-    out = []
+    loop(me)
+    ready, out = me.pair[0], []
 
     def attempt(name, command, **fields):
         out.append((name, error_of(f.call, command, **fields)))
@@ -398,12 +405,18 @@ def attempts(me, h):
     attempt("SRQ_MODIFY", "SRQ_MODIFY", srq=h["srq"], limit=1)
     out.append(("SUBMIT to srq", error_of(f.submit, [S["wr"](qp=h["srq"], opcode=N["WR_RECV"])])))
     for op in ("RDMA_WRITE", "RDMA_READ", "SEND", "RECV"):
-        wr = e.qp.wr(op, num_sge=1, sge=sge)
+        wr = ready.wr(op, num_sge=1, sge=sge)
         out.append((f"{op} over a foreign buffer", error_of(f.submit, [wr])))
-    inline = e.qp.wr("SEND", num_sge=1, sge=sge, flags=N["SEND_INLINE"])
+    inline = ready.wr("SEND", num_sge=1, sge=sge, flags=N["SEND_INLINE"])
     out.append(("inline data of a foreign buffer", error_of(f.submit, [inline])))
     keep = (S["sge"] * 2)(S["sge"](buffer=e.buffer.handle, length=8), sge)
-    two = e.qp.wr("SEND", num_sge=2, sge=S["sge"](offset=ctypes.addressof(keep)))
+    got = f.call("QP_CREATE", pd=e.pd, send_cq=e.cq.handle, recv_cq=e.cq.handle, qp_type=N["QPT_RC"], max_send_wr=4, max_recv_wr=4,
+                 max_send_sge=2, max_recv_sge=1)
+    wide = Qp(f, e.pd, e.cq, 4)
+    f.destroy(wide.handle)
+    wide.handle, wide.num = got.handle, got.qp_num
+    wide.connect(wide.num, f.gid().gid, 1, 1, **FINITE)
+    two = wide.wr("SEND", num_sge=2, sge=S["sge"](offset=ctypes.addressof(keep)))
     out.append(("... as the second element", error_of(f.submit, [two])))
     attempt("SUBMIT, wait", "SUBMIT", cq=h["cq"], min_complete=1, timeout_ns=1)
     attempt("CQ_EVENTFD", "CQ_EVENTFD", cq=h["cq"], fd=-1)
@@ -432,6 +445,9 @@ def attempts(me, h):
         more = {"qp": e.qp.handle, "timeout_ns": 1} if command == "ACCEPT" else {}
         attempt(command, command, **{field: h["listener"]} | more)
     attempt("ACCEPT, qp", "ACCEPT", request=h["listener"], qp=h["qp"], timeout_ns=1)
+    for qp in (*me.pair, wide):
+        f.destroy(qp.handle)
+    f.destroy(me.ring.handle)
     attempt("CONNECT", "CONNECT", qp=h["qp"], timeout_ns=10**9, dst=connect.addr("10.9.0.1", 7), param=connect.param())
     return out
 
@@ -465,12 +481,13 @@ def test_guess(r):
     *_, addr, rkey = victim(face)
     *_, own_addr, own_key = hostile(face)
     for op in ("RDMA_WRITE", "RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD"):
-        status, rest, kept = hostile(loop_request, op, addr, rkey, arg0=1, arg1=1)
+        args = {"arg0": 1, "arg1": 0 if "ADD" in op else 1} if "ATOMIC" in op else {}
+        status, rest, kept = hostile(loop_request, op, addr, rkey, **args)
         r.equal(f"{op} by the very key, in another domain", (status, kept), (REFUSED, True))
         # The index of a region that nobody has.
-        nobody = hostile(loop_request, op, addr, 0xFFFF00 << 8 | rkey & 255, arg0=1, arg1=1)
+        nobody = hostile(loop_request, op, addr, 0xFFFF00 << 8 | rkey & 255, **args)
         r.equal(f"{op}: a key that somebody has looks like one that nobody has", rest, nobody[1])
-        status, _, kept = hostile(loop_request, op, own_addr + 4096, own_key, arg0=1, arg1=1)
+        status, _, kept = hostile(loop_request, op, own_addr + 4096, own_key, **args)
         r.equal(f"{op} by its own key works", status, 0)
     r.check("nothing was changed", victim(is_pattern, 1), "it changed")
     # Indices are given in turn: all of those in use, and then some.
@@ -762,10 +779,16 @@ def unwritten(me, command, name=None, **fields):
         for field, sub in kind._fields_:
             if field not in outs or field in fields:
                 ctypes.memset(ctypes.addressof(arg) + getattr(kind, field).offset, 0, ctypes.sizeof(sub))
+        for full, sub, at in leaves(kind):
+            if re.search(r"\.(pad\d*|reserved)$", full):
+                ctypes.memset(ctypes.addressof(arg) + at, 0, ctypes.sizeof(sub))
         for field, value in fields.items():
             setattr(arg, field, value)
         arg.size = size
-        ulp.ioctl(me.end.file.fd, N["IOC_" + command], ctypes.byref(room))
+        try:
+            ulp.ioctl(me.end.file.fd, N["IOC_" + command], ctypes.byref(room))
+        except OSError as e:
+            raise OSError(e.errno, command) from e
         me.wrong += [f"{command}{what}" for what in wrong(arg)]
         if bytes(room[size:]) != bytes([poison]) * 64:
             left.setdefault("beyond the struct", []).append(poison)
@@ -865,7 +888,7 @@ def test_structs(r):
     victim, hostile = two_users()
     friend = User(VICTIM, "h2")
     friend(begin, "rxe2")
-    r.check("the header says of many fields that they are filled in", sum(map(len, OUT.values())) > 150, sum(map(len, OUT.values())))
+    r.check("the header says of many fields that they are filled in", sum(map(len, OUT.values())) > 100, sum(map(len, OUT.values())))
     r.equal("each command fills them in, all bytes of them", hostile(written), {})
     got = hostile(short_and_long)
     r.check("and writes nothing beyond what the caller has, but zeros into what it does not know", all(got) and len(got) > 4, got)
@@ -917,7 +940,7 @@ def test_addresses(r):
         hostile(datagram)
         text = victim(fdinfo) + hostile(fdinfo)
     records = [x for x in trace.records() if "rust_ulp" in x["what"]]
-    r.check("the tracepoints have recorded it", len(records) > 60, len(records))
+    r.check("the tracepoints have recorded it", len(records) > 40, len(records))
     r.equal("no address in the records", kernel_words("\n".join(x["what"] for x in records)), [])
     wide, pointers, count = set(), [], 0
     for path in glob.glob(f"{tracing.ROOT}/events/rust_ulp/*/format"):
@@ -952,6 +975,8 @@ def test_addresses(r):
             private += [path] if "/sections/" in path and mode & 0o077 else []
             continue
         seen += 1
+        if not mode & 0o444:
+            continue
         with open(path, "rb") as f, contextlib.suppress(OSError):
             data = f.read(1 << 16).decode(errors="replace")
             bad += [path] if kernel_words(data) else []
@@ -1011,12 +1036,11 @@ def limited(me):
 def flood(me, count=64):
     """Requests that fail, again and again."""
     for _ in range(count):
-        with contextlib.suppress(OSError):
-            me.end.file.submit([me.end.qp.wr("RECV", me.end.buffer, 0, 8)])
-            me.end.qp.modify("STATE", qp_state=N["QPS_ERR"])
-            me.end.cq.wait(1)
-            me.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
-            me.end.qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=1)
+        me.end.qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=1)
+        me.end.file.submit([me.end.qp.wr("RECV", me.end.buffer, 0, 8)])
+        me.end.qp.modify("STATE", qp_state=N["QPS_ERR"])
+        me.end.cq.wait(1)
+        me.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
 
 
 def fill_up(me):
@@ -1044,7 +1068,7 @@ def test_events(r):
     r.equal("events of the one are not the other's", victim(events), [])
     r.equal("nor do they make it ready", victim(waiting), [])
     r.equal("nor count in its eventfd", victim(eventfd_value, "read"), 0)
-    r.check("as they do in the one's own", hostile(eventfd_value, "read") > 60, "they do not")
+    r.check("as they do in the one's own", hostile(eventfd_value, "read") >= 64, "they do not")
     r.equal("its queues and all it has are as they were", (victim(queues), victim(fdinfo)), idle)
     full = hostile(fill_up)
     r.equal("one has all that a file may have", full, ("EDQUOT", "EMFILE"))
