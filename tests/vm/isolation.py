@@ -104,10 +104,15 @@ class User:
 
 
 def in_kernel(value, bits=64):
-    """Whether a number is an address of the kernel, or the upper half of one, and no errno."""
+    """Whether a number is an address of the kernel, whose half begins there with five levels of pages, or the upper half of
+    one, and no errno."""
     if bits == 32:
-        return 0xFFFF8000 <= value < 0xFFFFF000
-    return 0xFFFF800000000000 <= value < 0xFFFFFFFFFFFF0000
+        return 0xFF000000 <= value < 0xFFFFF000
+    return 0xFF00000000000000 <= value < 0xFFFFFFFFFFFF0000
+
+
+# Bytes that are no number of the kernel's, and may look like one.
+NAMES = re.compile(r"\.(d?gid|node_guid|sys_image_guid|addr|dmac)$")
 
 
 def leaves(kind, at=0, name=""):
@@ -128,9 +133,9 @@ def wrong(value):
     for name, kind, at in leaves(type(value)):
         data = raw[at:at + ctypes.sizeof(kind)]
         words = []
-        if issubclass(kind, ctypes.Array):
+        if issubclass(kind, ctypes.Array) and not NAMES.search(name):
             words = [(64, struct.unpack_from("<Q", data, i)[0]) for i in range(len(data) - 7)]
-        elif len(data) in (4, 8):
+        elif not issubclass(kind, ctypes.Array) and len(data) in (4, 8):
             words = [(8 * len(data), int.from_bytes(data, "little"))]
         out += [f"{name} {word:#x}" for bits, word in words if in_kernel(word, bits)]
         if re.search(r"\.(pad\d*|reserved)$", name) and any(data):
@@ -914,8 +919,9 @@ def finish(user):
 
 
 def kernel_words(text):
-    """Numbers in a text that are addresses of the kernel."""
-    return [w for w in re.findall(r"(?<![0-9a-fA-F])(?:0x)?([0-9a-fA-F]{12,16})(?![0-9a-fA-F])", text) if in_kernel(int(w, 16))]
+    """Numbers in a text that are addresses of the kernel, hexadecimal or decimal."""
+    words = re.findall(r"(?<![0-9a-fA-F])(?:0x)?([0-9a-fA-F]{12,16})(?![0-9a-fA-F])", text)
+    return [w for w in words if in_kernel(int(w, 16))] + [w for w in re.findall(r"\b\d{20}\b", text) if in_kernel(int(w))]
 
 
 def busy(me):
@@ -930,8 +936,10 @@ def busy(me):
 
 def test_addresses(r):
     """No address of the kernel in fdinfo, tracepoints, their formats, debugfs, sysfs or the log."""
-    r.equal("what is taken for one, is one", (kernel_words("x ffff888012345678 0xffffffffc0001000"), kernel_words("qp 0x1f user 7fff12345678 ffffffffffffffea")),
-            (["ffff888012345678", "ffffffffc0001000"], []))
+    r.equal("what is taken for one, is one",
+            (kernel_words("x ffff888012345678 0xffffffffc0001000, ff49bb3cc2b8de08 18395364758585924104"),
+             kernel_words("qp 0x1f user 7fff12345678 ffffffffffffffea 1234567890123456789")),
+            (["ffff888012345678", "ffffffffc0001000", "ff49bb3cc2b8de08", "18395364758585924104"], []))
     victim, hostile = two_users()
     with tracing.Trace() as trace:
         join(victim, hostile)
