@@ -36,6 +36,7 @@ use crate::{
             enotconn, //
         },
         net::NetNs,
+        now_ns,
         trace, //
     },
     uapi::abi, //
@@ -59,11 +60,7 @@ use kernel::{
         CondVarTimeoutResult,
         Mutex, //
     },
-    time::{
-        msecs_to_jiffies,
-        Instant,
-        Monotonic, //
-    }, //
+    time::msecs_to_jiffies, //
 };
 
 /// How long to look for a link-layer address at most: neighbours are asked three times, a second
@@ -74,7 +71,8 @@ const FIRST_LOOK_MILLIS: u32 = 10;
 
 /// Until when a command waits.
 pub(crate) struct Deadline {
-    start: Instant<Monotonic>,
+    /// Of [`now_ns`].
+    start: u64,
     timeout_ns: u64,
 }
 
@@ -82,13 +80,13 @@ impl Deadline {
     /// In `timeout_ns`.
     pub(crate) fn new(timeout_ns: u64) -> Self {
         Self {
-            start: Instant::now(),
+            start: now_ns(),
             timeout_ns,
         }
     }
 
     fn left_ns(&self) -> u64 {
-        let elapsed = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(0);
+        let elapsed = now_ns().saturating_sub(self.start);
         self.timeout_ns.saturating_sub(elapsed)
     }
 
@@ -102,7 +100,7 @@ impl Deadline {
 
     /// Microseconds since the start.
     fn micros(&self) -> u32 {
-        let elapsed = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(0);
+        let elapsed = now_ns().saturating_sub(self.start);
         u32::try_from(elapsed / 1000).unwrap_or(u32::MAX)
     }
 

@@ -29,6 +29,7 @@ use crate::{
             new_spinlock_bh,
             SpinLockBh, //
         },
+        now_ns,
         pages::{
             Effort,
             Pages,
@@ -60,11 +61,7 @@ use kernel::{
         CondVar,
         CondVarTimeoutResult, //
     },
-    time::{
-        msecs_to_jiffies,
-        Instant,
-        Monotonic, //
-    },
+    time::msecs_to_jiffies,
     transmute::AsBytes,
     uaccess::UserSliceWriter, //
 };
@@ -515,7 +512,7 @@ impl Ring {
     /// [`etime`] when that takes more than `timeout_ns`, [`EINTR`] when a signal comes, [`ENODEV`]
     /// when the ring is dead, [`EIO`] when the device's queue has failed.
     pub(crate) fn wait(&self, min: u32, timeout_ns: u64) -> Result {
-        let start = Instant::<Monotonic>::now();
+        let start = now_ns();
         let mut state = self.state.lock();
         loop {
             self.note_failure(&mut state);
@@ -528,7 +525,7 @@ impl Ring {
             if state.flags & abi::CQ_ERROR != 0 {
                 return Err(EIO);
             }
-            let elapsed = u64::try_from(start.elapsed().as_nanos()).unwrap_or(0);
+            let elapsed = now_ns().saturating_sub(start);
             let left = timeout_ns.saturating_sub(elapsed);
             if left == 0 {
                 return Err(etime());
@@ -621,14 +618,14 @@ impl CqObject {
         if self.delivery != abi::DELIVER_CALLER {
             return self.ring.wait(min, timeout_ns);
         }
-        let start = Instant::<Monotonic>::now();
+        let start = now_ns();
         loop {
             let done = self.cq.process(256);
             match self.ring.wait(min, 0) {
                 Err(err) if err == etime() => (),
                 result => return result,
             }
-            let elapsed = u64::try_from(start.elapsed().as_nanos()).unwrap_or(0);
+            let elapsed = now_ns().saturating_sub(start);
             if elapsed >= timeout_ns {
                 return Err(etime());
             }

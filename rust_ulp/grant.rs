@@ -46,6 +46,7 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
+            Full,
             Relaxed, //
         },
         Arc,
@@ -165,7 +166,8 @@ impl Bonds {
         if !added {
             return Err(ENOMEM);
         }
-        self.count.add(1, Relaxed);
+        // Before it is looked whether they are to end: see `end_all`.
+        let _ = self.count.fetch_add(1, Full);
         Ok(())
     }
 
@@ -203,7 +205,8 @@ impl Bonds {
 
     /// The queue pair has ended: so do all its grants. Any context.
     pub(crate) fn end_all(self: &Arc<Self>) {
-        self.epoch.add(1, Relaxed);
+        // Who adds one meanwhile counts it and then looks at this; either sees the other.
+        let _ = self.epoch.fetch_add(1, Full);
         if self.count.load(Relaxed) > 0 {
             self.kick();
         }

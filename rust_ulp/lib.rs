@@ -60,9 +60,9 @@
 //! | `Device::gate` | not a lock: who is inside keeps the device from going | process, may sleep inside |
 //! | `mmap_lock` (kernel) | an address space; taken by copies from and to user space, so no lock below is held over one | process |
 //! | `Device::contexts` | the files attached to a device | process |
-//! | `rtnl_lock` (kernel) | netdevs; held by the core's GID workers, and taken by `ib_query_port()` | process |
-//! | `Listeners::files` | the files that hear of a device's events | process |
 //! | `Context::table` | handles | process |
+//! | `Context::scratch` | room for batches; nothing is taken under it | process |
+//! | `Context::attached` | what the rdma cgroup counts for the file itself | process |
 //! | `rdmacg_mutex` (kernel) | what the rdma cgroup counts | process |
 //! | handler mutex of an identifier (connection manager); a listener's before that of its request | what happens to the identifier | process; held over `cm::Handler` and `cm::Listener`. Dropping an identifier takes it, so nothing below is held over that |
 //! | `Backlog::waiting` | the requests of a listener | process |
@@ -70,6 +70,8 @@
 //! | `Bonds::growing` | room for the grants of a queue pair | process |
 //! | `Lease::mr` | the key of a grant; held while it dies, and while another is made | process |
 //! | `PdObject::registrar` | making the registrar | process |
+//! | `rtnl_lock` (kernel) | netdevs; held by the core's GID workers, and taken by `ib_query_port()` | process |
+//! | `Listeners::files` | the files that hear of a device's events | process |
 //! | `rdma::Qp::address` | an address that draining needs | process |
 //! | `rdma::Srq::marks` | the queue pairs of a shared receive queue | process |
 //! | `rdma::Registrar::turn`, `rdma::Qp::modifying`, `rdma::Cq::draining`, `rdma::Cq::polling` | one at a time, in this order | process |
@@ -78,6 +80,9 @@
 //! | `Ring::state` | a completion ring | process, softirq; held over waking its stream and its eventfd |
 //! | `FileEvents::log` | records of events | any, interrupts off; under drivers' locks |
 //! | wait queues (kernel) | waiters | any |
+//!
+//! Why they are in that order, how long each object lives and which ordering each atomic has:
+//! docs/internals.md.
 //!
 //! # Contexts
 //!
@@ -99,6 +104,7 @@
 //! | events of ports and devices | process (a worker of the core, perhaps with `rtnl_lock`) | take `Listeners::files` |
 
 #![crate_name = "rust_ulp"]
+#![deny(clippy::undocumented_unsafe_blocks)]
 
 use kernel::{
     prelude::*,

@@ -194,8 +194,14 @@ impl Device {
     pub(crate) fn is_driven_by(&self, module: &CStr) -> bool {
         // SAFETY: The driver cannot go away while the device is there, and its name with it.
         let name = unsafe { bindings::rust_ulp_h_device_driver(self.as_raw()) };
-        // SAFETY: The helper returns a NUL-terminated string.
-        (unsafe { CStr::from_char_ptr(name) }) == module
+        let mut rest = name.cast::<u8>();
+        module.to_bytes_with_nul().iter().all(|byte| {
+            // SAFETY: The helper returns a NUL-terminated string, and nothing is read behind its
+            // NUL: where that stands, `module` ends too, or differs.
+            let same = unsafe { *rest } == *byte;
+            rest = rest.wrapping_add(1);
+            same
+        })
     }
 
     /// Whether it speaks iWARP.

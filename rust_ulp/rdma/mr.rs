@@ -293,13 +293,43 @@ impl Registrar {
     }
 }
 
+/// A table of pieces of memory: `struct sg_table`.
+///
+/// # Invariants
+///
+/// Allocated. It holds no pointer to itself: it may move.
+struct Table(Opaque<kernel::bindings::sg_table>);
+
+impl Table {
+    /// Room for `count` pieces. Sleeps.
+    fn new(count: usize) -> Result<Self> {
+        let count = c_uint::try_from(count).map_err(|_| ERANGE)?;
+        let table = Opaque::<kernel::bindings::sg_table>::zeroed();
+        // SAFETY: `table` is memory for a table.
+        to_result(unsafe { bindings::rust_ulp_h_sg_alloc(table.get(), count) })?;
+        // INVARIANT: Just allocated.
+        Ok(Self(table))
+    }
+
+    fn get(&self) -> *mut kernel::bindings::sg_table {
+        self.0.get()
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant; who maps it for a device unmaps it first.
+        unsafe { kernel::bindings::sg_free_table(self.get()) };
+    }
+}
+
 /// Pages as a device sees them.
 ///
 /// # Invariants
 ///
-/// `table` is initialised and mapped for `device`; its pages are those of `_pages`.
+/// `table` is mapped for `device`; its pages are those of `_pages`.
 struct Mapping {
-    table: Opaque<kernel::bindings::sg_table>,
+    table: Table,
     device: ARef<Device>,
     _pages: Arc<Pages>,
 }
@@ -312,19 +342,9 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `length` bytes at `offset` of `pages` for both directions. Sleeps.
     fn new(device: &Device, pages: Arc<Pages>, offset: usize, length: usize) -> Result<KBox<Self>> {
-        let count = pages.chunks_of(offset, length)?;
-        let table = Opaque::<kernel::bindings::sg_table>::zeroed();
-        // SAFETY: `table` is memory for a table.
-        to_result(unsafe {
-            bindings::rust_ulp_h_sg_alloc(table.get(), c_uint::try_from(count).map_err(|_| ERANGE)?)
-        })?;
-        let free = kernel::types::ScopeGuard::new_with_data(table, |table| {
-            // SAFETY: Allocated above, and not mapped.
-            unsafe { kernel::bindings::sg_free_table(table.get()) };
-        });
-
-        // SAFETY: The table was allocated, with `count` entries.
-        let mut sg = unsafe { (*free.get()).sgl };
+        let table = Table::new(pages.chunks_of(offset, length)?)?;
+        // SAFETY: The table was allocated, with an entry for each chunk.
+        let mut sg = unsafe { (*table.get()).sgl };
         for (page, within, bytes) in pages.extents(offset, length) {
             // SAFETY: `sg` is an entry of the table, which has one for each chunk, and the bytes
             // follow each other from there on.
@@ -336,12 +356,12 @@ impl Mapping {
         let mapping = KBox::new_uninit(GFP_KERNEL)?;
         fault::point()?;
         // SAFETY: The device is registered, the table complete.
-        to_result(unsafe { bindings::rust_ulp_h_dma_map(device.as_raw(), free.get()) })?;
-        // INVARIANT: Initialised and mapped. The table holds no pointer to itself: it may move.
+        to_result(unsafe { bindings::rust_ulp_h_dma_map(device.as_raw(), table.get()) })?;
+        // INVARIANT: Just mapped.
         Ok(KBox::write(
             mapping,
             Self {
-                table: free.dismiss(),
+                table,
                 device: device.into(),
                 _pages: pages,
             },
@@ -352,10 +372,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: By the type invariant; the region that used it is gone.
-        unsafe {
-            bindings::rust_ulp_h_dma_unmap(self.device.as_raw(), self.table.get());
-            kernel::bindings::sg_free_table(self.table.get());
-        }
+        unsafe { bindings::rust_ulp_h_dma_unmap(self.device.as_raw(), self.table.get()) };
     }
 }
 

@@ -91,7 +91,7 @@ proptest! {
         };
         let want = (0..=max)
             .rev()
-            .find(|order| *order == 0 || (right(*order) && sizes >> (12 + order) & 1 == 1));
+            .find(|order| *order == 0 || (right(*order) && (sizes >> (12 + order)) & 1 == 1));
         prop_assert_eq!(Some(common_order(frames.iter().copied(), number, sizes, max)), want);
     }
 }
