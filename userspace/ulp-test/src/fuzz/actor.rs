@@ -351,6 +351,14 @@ impl<'w> Actor<'w> {
                 address % PAGE as u64
             }
         };
+        // Peers write to what is registered.
+        let pinned = |at: u64| {
+            if self.data.has(at) || at >> 47 != 0 {
+                at
+            } else {
+                at % PAGE as u64
+            }
+        };
         const MOST: u64 = 1 << 22;
         let memory = |bytes: u64| match bytes {
             MOST..=0x4000_0000 => bytes % MOST,
@@ -365,7 +373,7 @@ impl<'w> Actor<'w> {
             abi::IOC_ACCEPT => change(offset_of!(abi::Accept, timeout_ns), &wait),
             abi::IOC_CONNECT => change(offset_of!(abi::Connect, timeout_ns), &wait),
             abi::IOC_BUFFER_CREATE => change(offset_of!(abi::BufferCreate, length), &memory),
-            abi::IOC_BUFFER_REGISTER => change(offset_of!(abi::BufferRegister, addr), &address),
+            abi::IOC_BUFFER_REGISTER => change(offset_of!(abi::BufferRegister, addr), &pinned),
             abi::IOC_DEVICE_LIST => change(offset_of!(abi::DeviceList, entries), &address),
             abi::IOC_GID_QUERY => change(offset_of!(abi::GidQuery, entries), &address),
             _ => (),
