@@ -51,7 +51,11 @@ fn lists(what: &str) -> &'static [&'static [Errno]] {
         "SUBMIT" => &[ANY, POST],
         "CANCEL" => &[ANY, HANDLE],
         "CQ_EVENTFD" => &[ANY, HANDLE, &[EBUSY]],
-        "LISTEN" => &[ANY, MAKE, &[EACCES, EADDRINUSE, EADDRNOTAVAIL, ERANGE]],
+        "LISTEN" => &[
+            ANY,
+            MAKE,
+            &[EACCES, EADDRINUSE, EADDRNOTAVAIL, ERANGE, EXDEV],
+        ],
         "GET_REQUEST" => &[ANY, HANDLE, MAKE, &[EINTR, ETIME, EXDEV]],
         "REJECT" => &[ANY, HANDLE, &[EBUSY, EISCONN, EMSGSIZE, ENOTCONN]],
         "ACCEPT" | "CONNECT" => &[

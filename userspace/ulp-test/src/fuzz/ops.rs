@@ -945,10 +945,11 @@ fn map(a: &mut Actor<'_>) {
     let Ok(map) = got else {
         return;
     };
-    if at == object.at && map.len() as u64 > object.len {
-        a.finding(format!(
-            "{} bytes of an object of {} were mapped",
-            map.len(),
+    // The upper half of an offset is the handle, the lower one bytes into the object.
+    let end = (at & 0xffff_ffff) + map.len() as u64;
+    if at >> 32 == u64::from(object.handle) && end > object.len {
+        return a.finding(format!(
+            "an object of {} bytes was mapped up to {end}",
             object.len
         ));
     }
