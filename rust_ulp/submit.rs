@@ -97,8 +97,6 @@ struct Staged {
 /// The command that cancels requests.
 pub(crate) fn cancel(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     let mut arg = Arg::<abi::Cancel>::read(arg, abi::Cancel::SIZE)?;
-    let value = &mut arg.value;
-    value.canceled = 0;
     // A struct that cannot be written is found out before anything is canceled.
     arg.write()?;
     let value = &mut arg.value;

@@ -8,7 +8,10 @@ use super::{
 };
 use crate::{
     bindings,
-    sys::fault, //
+    sys::{
+        errno::ehostunreach,
+        fault, //
+    }, //
 };
 use core::ptr::NonNull;
 use kernel::{
@@ -19,6 +22,15 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
+
+/// What the resolver's `err` says of a route, not of the device.
+fn of_route(err: Error) -> Error {
+    if err == ENODEV {
+        ehostunreach()
+    } else {
+        err
+    }
+}
 
 /// `struct rdma_ah_attr`.
 #[derive(Clone, Copy, Default)]
@@ -104,13 +116,17 @@ impl AddressVector {
     /// handle is made and destroyed for it. Sleeps, up to some seconds while ARP or neighbour
     /// discovery is under way. Fails as the route does: [`EHOSTUNREACH`], `ENETUNREACH`,
     /// [`ETIMEDOUT`]; [`EINVAL`] for a GID index that is not in use.
+    ///
+    /// For a peer of another family than our GID the resolver finds a local route, no netdev with the
+    /// address, and says `ENODEV`: that is [`EHOSTUNREACH`] here, since it says nothing of the device.
     pub(crate) fn resolve(self, pd: &Pd) -> Result<Self> {
         let mut raw = self.to_raw(pd.device());
         fault::point()?;
         // SAFETY: The domain is valid, and so are the attributes; no user data is passed.
         let ah = from_err_ptr(unsafe {
             bindings::rdma_create_user_ah(pd.as_raw(), &mut raw, core::ptr::null_mut())
-        })?;
+        })
+        .map_err(of_route)?;
         // SAFETY: Just made, and ours.
         unsafe { bindings::rust_ulp_h_destroy_ah(ah) };
         Ok(Self::from_raw(&raw))
@@ -172,7 +188,8 @@ impl Ah {
             } else {
                 bindings::rust_ulp_h_create_ah(pd.as_raw(), &mut raw)
             }
-        })?;
+        })
+        .map_err(of_route)?;
         // INVARIANT: Just made; destroyed with the value also when there is no memory for it.
         let ah = Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,

@@ -787,7 +787,8 @@ struct rust_ulp_event {
  * EISCONN        the queue pair, or the request, has a connection already
  * ENOTCONN       the connection has ended
  * ETIMEDOUT      the deadline, or the manager's own, has passed: what was begun is undone
- * EXDEV          the route to the peer, or the request, belongs to another device than the file's
+ * EXDEV          the local address, the route to the peer, or the request, belongs to another device
+ *                than the file's
  */
 
 /* As struct sockaddr_in and sockaddr_in6 say it, in one form. */

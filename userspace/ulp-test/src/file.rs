@@ -60,6 +60,13 @@ commands! {
     Submit IOC_SUBMIT "SUBMIT";
     Cancel IOC_CANCEL "CANCEL";
     CqEventfd IOC_CQ_EVENTFD "CQ_EVENTFD";
+    Listen IOC_LISTEN "LISTEN";
+    GetRequest IOC_GET_REQUEST "GET_REQUEST";
+    Accept IOC_ACCEPT "ACCEPT";
+    Reject IOC_REJECT "REJECT";
+    Connect IOC_CONNECT "CONNECT";
+    Disconnect IOC_DISCONNECT "DISCONNECT";
+    ConnQuery IOC_CONN_QUERY "CONN_QUERY";
 }
 
 /// All rights of a peer.

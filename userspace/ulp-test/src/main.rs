@@ -3,11 +3,12 @@
 //! What the tests in the VM run: cases against `/dev/rust_ulp` as it stands in `rust_ulp.h`.
 //!
 //! `abi` makes every command wrong in every way, by system calls of its own, and `uring` issues
-//! requests by io_uring; `api`, `rights` and `write-sizes` go through the crate. Each case is a line, `ok NAME` or `not ok NAME - WHY`.
+//! requests by io_uring; `fuzz` does all of it at random; `api`, `rights` and `write-sizes` go through the crate. Each case is a line, `ok NAME` or `not ok NAME - WHY`.
 
 mod api;
 mod cases;
 mod file;
+mod fuzz;
 mod hosts;
 mod report;
 mod rights;
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let mut report = Report::default();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["fuzz", ref options @ ..] => return fuzz::run(&mut report, options),
         ["abi"] => cases::run(&mut report),
         ["api"] => api::run(&mut report),
         ["rights"] => rights::run(&mut report),
@@ -29,7 +31,7 @@ fn main() -> ExitCode {
         ["uring"] => uring::suite(&mut report),
         ["uring", what] => uring::part(&mut report, what),
         _ => {
-            eprintln!("usage: ulp-test abi|api|rights|write-sizes|uring [PART]");
+            eprintln!("usage: ulp-test abi|api|rights|write-sizes|uring [PART]|fuzz [OPTION...]");
             return ExitCode::from(2);
         }
     }

@@ -16,6 +16,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
 
+pub mod hostile;
+
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 

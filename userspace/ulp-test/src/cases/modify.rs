@@ -288,6 +288,18 @@ fn attributes(r: &mut Report, set: &Set) {
             state_is(set, qp, QPS_RTR)
         })
     });
+    r.case("an IPv6 address from an IPv4 one", || {
+        // fd09::9, which nobody has.
+        const OTHER: [u8; 16] = [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+        let mut nobody = file.ah_args(set.pd);
+        nobody.attr.dgid = OTHER;
+        file.refused(&nobody, Errno::EHOSTUNREACH)?;
+        with_qp(set, QPS_INIT, |qp| {
+            let mut wrong = file.modify_args(qp, QPS_RTR, set.a.qp_num);
+            wrong.attr.ah.dgid = OTHER;
+            file.refused(&wrong, Errno::EHOSTUNREACH)
+        })
+    });
     r.case("QP_MODIFY: attributes at their ends", || {
         with_qp(set, abi::QPS_RESET, |qp| {
             let mut init = file.modify_args(qp, QPS_INIT, 0);

@@ -43,6 +43,15 @@ fn bad_call(set: &Set, want: Errno, change: impl FnOnce(&mut abi::Submit)) -> Ou
 
 fn calls(r: &mut Report, set: &Set) {
     let file = &set.file;
+    r.case("CANCEL: what is refused is not written", || {
+        let arg = abi::Cancel {
+            canceled: 77,
+            ..abi::Cancel::new()
+        };
+        let (result, out) = set.file.call(&arg);
+        equal("result", result, Err(Errno::EBADF))?;
+        equal("canceled", out.canceled, 77)
+    });
     r.case("SUBMIT: nothing to do", || {
         let got = file.accepted(&abi::Submit::new())?;
         equal("posted, completed", (got.posted, got.completed), (0, 0))?;

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the module decides without the kernel, under libFuzzer: the sources are compiled as they stand.
+//!
+//! The first byte says what the others are: a request to decode, a handle, the calls of a queue of
+//! events, the plan of a buffer. Nothing may panic, overflow included, and what is decoded has to be
+//! what was there.
+#![no_main]
+#![allow(dead_code, unreachable_pub)]
+
+use libfuzzer_sys::fuzz_target;
+
+macro_rules! abi_check {
+    ($($_:tt)*) => {};
+}
+
+#[path = "../../../../rust_ulp/uapi/mod.rs"]
+mod uapi;
+
+#[path = "../../../../rust_ulp/logic/mod.rs"]
+mod logic;
+
+use logic::chunks::{common_order, Plan};
+use logic::decode::{decode, Elements, Limits, Op};
+use logic::events::{Queue, PLACES};
+use logic::handle::{Handle, MAX_OBJECTS};
+use uapi::abi;
+
+/// Numbers out of bytes; zeros at the end.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn u8(&mut self) -> u8 {
+        let byte = self.0.first().copied().unwrap_or(0);
+        self.0 = self.0.get(1..).unwrap_or(&[]);
+        byte
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes([self.u8(), self.u8(), self.u8(), self.u8()])
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from(self.u32()) | (u64::from(self.u32()) << 32)
+    }
+}
+
+fn request(input: &mut Input<'_>) {
+    let limits = Limits {
+        max_sge: u32::from(input.u8()) % 17,
+        max_inline: input.u32() % 513,
+    };
+    let wr = abi::Wr {
+        user_data: input.u64(),
+        qp: input.u32(),
+        opcode: input.u8(),
+        num_sge: input.u8(),
+        flags: u16::from(input.u8()) | (u16::from(input.u8()) << 8),
+        remote_addr: input.u64(),
+        rkey: input.u32(),
+        imm_data: input.u32(),
+        sge: abi::Sge {
+            buffer: input.u32(),
+            length: input.u32(),
+            offset: input.u64(),
+        },
+        arg0: input.u64(),
+        arg1: input.u64(),
+        timeout_ns: input.u64(),
+        reserved: input.u64(),
+    };
+    let request = match decode(&wr, limits) {
+        Ok(request) => request,
+        Err(refusal) => {
+            assert!([7, 22, 90, 95].contains(&refusal.errno()));
+            return;
+        }
+    };
+    assert_eq!(
+        (
+            request.user_data,
+            request.qp,
+            request.opcode,
+            request.timeout_ns
+        ),
+        (wr.user_data, wr.qp, wr.opcode, wr.timeout_ns)
+    );
+    assert!(wr.reserved == 0 && wr.timeout_ns <= abi::TIMEOUT_MAX_NS);
+    assert_eq!(request.inline, wr.flags & abi::SEND_INLINE != 0);
+    match request.elements {
+        Elements::None => assert_eq!(wr.num_sge, 0),
+        Elements::One(sge) => {
+            assert_eq!((wr.num_sge, sge), (1, wr.sge));
+            assert!(!request.inline || sge.length <= limits.max_inline);
+        }
+        Elements::Array { addr, count } => {
+            assert_eq!((addr, count), (wr.sge.offset, u32::from(wr.num_sge)));
+            assert!(count <= limits.max_sge);
+        }
+    }
+    match request.op {
+        Op::Write {
+            remote_addr,
+            rkey,
+            imm,
+        } => {
+            assert_eq!((remote_addr, rkey), (wr.remote_addr, wr.rkey));
+            assert!(imm.is_none() || imm == Some(wr.imm_data));
+        }
+        Op::Read { remote_addr, rkey } => {
+            assert_eq!((remote_addr, rkey), (wr.remote_addr, wr.rkey));
+            assert!(!request.inline);
+        }
+        Op::CompareSwap { remote_addr, .. } | Op::FetchAdd { remote_addr, .. } => {
+            assert!(remote_addr == wr.remote_addr && remote_addr % 8 == 0);
+            assert!(matches!(request.elements, Elements::One(sge) if sge.length == 8));
+        }
+        Op::Send { .. } | Op::Recv => assert_eq!((wr.remote_addr, wr.rkey), (0, 0)),
+    }
+}
+
+fn handle(input: &mut Input<'_>) {
+    let raw = input.u32();
+    if let Some(handle) = Handle::from_raw(raw) {
+        assert_eq!(handle.to_raw(), raw);
+        assert!(u32::from(handle.index) < MAX_OBJECTS);
+        assert!(Handle::next_generation(handle.generation) < 2047);
+    }
+}
+
+fn events(input: &mut Input<'_>) {
+    let mut places = vec![abi::Event::default(); PLACES as usize];
+    let (mut queue, mut pushed, mut got, mut lost, mut ended) =
+        (Queue::new(), 0u64, 0u64, 0u64, false);
+    let mut last = 0;
+    while !input.0.is_empty() {
+        match input.u8() {
+            0..=200 => {
+                for _ in 0..=input.u8() {
+                    let event = abi::Event {
+                        time_ns: pushed + 1,
+                        ..abi::Event::default()
+                    };
+                    queue.push(&mut places, event);
+                    pushed += u64::from(!ended);
+                }
+            }
+            201..=250 => {
+                for _ in 0..=input.u8() {
+                    match queue.pop(&mut places) {
+                        Some(event) if event.event == abi::EVENT_LOST => {
+                            lost += u64::from(event.info)
+                        }
+                        Some(event) if event.event == abi::EVENT_DEVICE_REMOVED => assert!(ended),
+                        Some(event) => {
+                            assert!(event.time_ns > last, "out of order");
+                            last = event.time_ns;
+                            got += 1;
+                        }
+                        None => break,
+                    }
+                }
+            }
+            _ => {
+                let event = abi::Event {
+                    event: abi::EVENT_DEVICE_REMOVED,
+                    ..abi::Event::default()
+                };
+                queue.end(event);
+                ended = true;
+            }
+        }
+    }
+    while let Some(event) = queue.pop(&mut places) {
+        match event.event {
+            abi::EVENT_LOST => lost += u64::from(event.info),
+            abi::EVENT_DEVICE_REMOVED => (),
+            _ => got += 1,
+        }
+    }
+    assert_eq!(got + lost, pushed, "each is read or counted");
+}
+
+fn plan(input: &mut Input<'_>) {
+    let (length, size, most) = (input.u64(), input.u32() & 0x20_1000, input.u64());
+    if let Some(plan) = Plan::new(length, size) {
+        let attempts: Vec<_> = plan.attempts(|bytes| most & !(bytes - 1)).collect();
+        assert!(attempts.len() <= 10 && attempts.iter().all(|(order, _)| *order <= 9));
+        assert!(attempts.windows(2).all(|pair| pair[0].0 > pair[1].0));
+    }
+    let sizes = input.u64();
+    let number = input.u64() as usize;
+    let frames: Vec<_> = std::iter::repeat_with(|| input.u32() as usize)
+        .take(16)
+        .collect();
+    assert!(common_order(frames.into_iter(), number, sizes, 9) <= 9);
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut input = Input(bytes);
+    match input.u8() % 4 {
+        0 => request(&mut input),
+        1 => handle(&mut input),
+        2 => events(&mut input),
+        _ => plan(&mut input),
+    }
+});
