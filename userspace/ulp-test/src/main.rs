@@ -3,12 +3,13 @@
 //! What the tests in the VM run: cases against `/dev/rust_ulp` as it stands in `rust_ulp.h`.
 //!
 //! `abi` makes every command wrong in every way, by system calls of its own, and `uring` issues
-//! requests by io_uring; `api`, `rights` and `write-sizes` go through the crate. Each case is a line, `ok NAME` or `not ok NAME - WHY`.
+//! requests by io_uring; `load` does everything until it is stopped; `api`, `rights` and `write-sizes` go through the crate. Each case is a line, `ok NAME` or `not ok NAME - WHY`.
 
 mod api;
 mod cases;
 mod file;
 mod hosts;
+mod load;
 mod report;
 mod rights;
 mod sizes;
@@ -28,8 +29,9 @@ fn main() -> ExitCode {
         ["write-sizes"] => sizes::run(&mut report),
         ["uring"] => uring::suite(&mut report),
         ["uring", what] => uring::part(&mut report, what),
+        ["load", ref rest @ ..] => return load::run(rest),
         _ => {
-            eprintln!("usage: ulp-test abi|api|rights|write-sizes|uring [PART]");
+            eprintln!("usage: ulp-test abi|api|rights|write-sizes|uring [PART]|load [SEED]");
             return ExitCode::from(2);
         }
     }
