@@ -18,7 +18,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
-from lifetime import DEADLINE, blocked, ended, in_background, ours, remove
+from lifetime import DEADLINE, ended, in_background, ours, remove
 from ulp import N, S, Cq, End, File, error_of, pair
 
 PAGE = 4096
@@ -51,6 +51,18 @@ class Absent:
         aligned = ctypes.addressof(source) + PAGE - 1 & ~(PAGE - 1)
         ctypes.memmove(aligned, content.ljust(PAGE, b"\0"), PAGE)
         self.ioctl(UFFDIO_COPY, struct.pack("QQQQq", self.page(number), aligned, PAGE, 0, 0))
+
+
+def asleep(threads):
+    """Waits until each of them sleeps in a system call, where memory is pinned not even for a signal."""
+    until = time.monotonic() + DEADLINE
+    for thread in threads:
+        state = ""
+        while state not in ("S", "D") and time.monotonic() < until:
+            time.sleep(0.05)
+            with open(f"/proc/self/task/{thread.native_id}/stat") as f:
+                state = f.read().rsplit(")", 1)[1].split()[0]
+    time.sleep(0.5 * ulp.PATIENCE)
 
 
 def absent_or_skip(r, pages):
@@ -96,7 +108,7 @@ def test_copies(r):
     end.connect(end)
     calls = stalls(end.file, end, absent)
     sleepers = {name: in_background(call) for name, (call, _) in calls.items()}
-    blocked(list(sleepers.values()))
+    asleep(sleepers.values())
     r.equal("every one of them stalls", {n: s.result for n, s in sleepers.items()}, dict.fromkeys(sleepers, "not ended"))
     r.equal("others make and destroy objects of the same file meanwhile",
             [ended(in_background(f)) for f in (end.file.pd, lambda: end.file.destroy(end.file.pd()))][1:], [None])
