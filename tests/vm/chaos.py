@@ -386,6 +386,7 @@ def test_rounds(r):
         order = order or dice.sample(groups, len(groups))
         group = order.pop()
         row, begin = rows[group.__doc__], time.monotonic()
+        print(f"# round {done + 1}: {group.__name__}", flush=True)
         wrong, left = chaos.happens(group)
         row[0] += 1
         row[1] += len(wrong)

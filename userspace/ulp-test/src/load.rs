@@ -14,7 +14,9 @@
 
 use crate::file::{INIT, REMOTE, RTR, RTS};
 use crate::hosts::pattern;
-use crate::sys::{abi, bytes, enter_net, linger, value, Area, Fd, Mapping, Place, Plain, Uring, PAGE};
+use crate::sys::{
+    abi, bytes, enter_net, linger, value, Area, Fd, Mapping, Place, Plain, Uring, PAGE,
+};
 use io_uring::{opcode, types};
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -98,7 +100,10 @@ fn documented(command: &str, errno: Errno) -> bool {
         ENXIO => command == "open",
         // The route's, and who is not there any more.
         EHOSTUNREACH | ENETUNREACH | ENETDOWN | ETIMEDOUT | EADDRNOTAVAIL => {
-            matches!(command, "IOC_QP_MODIFY" | "IOC_AH_CREATE" | "IOC_CONNECT" | "IOC_ACCEPT" | "IOC_LISTEN")
+            matches!(
+                command,
+                "IOC_QP_MODIFY" | "IOC_AH_CREATE" | "IOC_CONNECT" | "IOC_ACCEPT" | "IOC_LISTEN"
+            )
         }
         ECONNREFUSED | ECONNRESET | ENOTCONN | EXDEV => {
             matches!(command, "IOC_CONNECT" | "IOC_ACCEPT" | "IOC_DISCONNECT")
@@ -267,7 +272,9 @@ impl<'a> Link<'a> {
         })?;
         let gids = (0..got.count.min(32) as usize)
             .map(|i| value::<abi::GidEntry>(&link.area.get(2 * PAGE + i * size, size)));
-        let preferred = gids.into_iter().find(|gid| gid.flags & abi::GID_PREFERRED != 0);
+        let preferred = gids
+            .into_iter()
+            .find(|gid| gid.flags & abi::GID_PREFERRED != 0);
         let gid = preferred.ok_or(Stop::Errno("IOC_GID_QUERY", Errno::ENOENT))?;
         (link.gid, link.gid_index) = (gid.gid, gid.index as u8);
         Ok(link)
@@ -302,17 +309,30 @@ impl<'a> Link<'a> {
     }
 
     fn destroy(&self, handle: u32) -> Done {
-        let arg = abi::Destroy { handle, ..abi::Destroy::default() };
+        let arg = abi::Destroy {
+            handle,
+            ..abi::Destroy::default()
+        };
         self.call(arg).map(drop)
     }
 
     fn buffer(&self, pd: u32, length: u64) -> Done<abi::BufferCreate> {
         let node = abi::NODE_ANY;
-        self.call(abi::BufferCreate { pd, length, node, ..abi::BufferCreate::default() })
+        self.call(abi::BufferCreate {
+            pd,
+            length,
+            node,
+            ..abi::BufferCreate::default()
+        })
     }
 
     fn grant(&self, buffer: u32, length: u64) -> Done<abi::GrantCreate> {
-        self.call(abi::GrantCreate { buffer, length, access: REMOTE, ..abi::GrantCreate::default() })
+        self.call(abi::GrantCreate {
+            buffer,
+            length,
+            access: REMOTE,
+            ..abi::GrantCreate::default()
+        })
     }
 
     /// Posts all, or none.
@@ -327,7 +347,11 @@ impl<'a> Link<'a> {
         })?;
         match got.posted as usize == wrs.len() {
             true => Ok(()),
-            false => wrong(format!("{} of {} requests were posted", got.posted, wrs.len())),
+            false => wrong(format!(
+                "{} of {} requests were posted",
+                got.posted,
+                wrs.len()
+            )),
         }
     }
 
@@ -354,7 +378,11 @@ struct Queue {
 impl Queue {
     /// `delivery` is not that by the caller where io_uring is to hear of completions.
     fn new(link: &Link<'_>, entries: u32, delivery: u32) -> Done<Self> {
-        let got = link.call(abi::CqCreate { entries, delivery, ..abi::CqCreate::default() })?;
+        let got = link.call(abi::CqCreate {
+            entries,
+            delivery,
+            ..abi::CqCreate::default()
+        })?;
         Ok(Self {
             handle: got.handle,
             entries: got.entries,
@@ -394,7 +422,10 @@ impl Queue {
             }
             // Ten seconds are more than all the tries of a sender take.
             if idle > 80 * patience() {
-                return wrong(format!("{} of {count} completions came in {idle} sleeps", out.len()));
+                return wrong(format!(
+                    "{} of {count} completions came in {idle} sleeps",
+                    out.len()
+                ));
             }
         }
     }
@@ -402,7 +433,11 @@ impl Queue {
 
 /// How much slower everything is on the debug kernel.
 fn patience() -> u32 {
-    if std::env::var_os("ULP_DEBUG").is_some() { 6 } else { 1 }
+    if std::env::var_os("ULP_DEBUG").is_some() {
+        6
+    } else {
+        1
+    }
 }
 
 /// Whether there are atomics: not over a line that reorders, where rxe loses what they bring.
@@ -427,7 +462,12 @@ struct End<'a> {
 }
 
 impl<'a> End<'a> {
-    fn new(link: Link<'a>, dice: &mut Dice, qp_type: u32, srq: Option<(u32, Queue, u32)>) -> Done<Self> {
+    fn new(
+        link: Link<'a>,
+        dice: &mut Dice,
+        qp_type: u32,
+        srq: Option<(u32, Queue, u32)>,
+    ) -> Done<Self> {
         let (pd, cq, srq) = match srq {
             Some((pd, cq, srq)) => (pd, cq, srq),
             None => (link.pd()?, Queue::new(&link, 256, dice.below(3) as u32)?, 0),
@@ -449,7 +489,16 @@ impl<'a> End<'a> {
         let grant = link.grant(buffer.handle, LENGTH as u64)?;
         let memory = link.share(buffer.mmap_offset, buffer.length)?;
         let psn = dice.below(1 << 24) as u32;
-        Ok(Self { link, pd, cq, qp, buffer, grant, memory, psn })
+        Ok(Self {
+            link,
+            pd,
+            cq,
+            qp,
+            buffer,
+            grant,
+            memory,
+            psn,
+        })
     }
 
     /// Has another queue pair, whose completions only its waiter moves.
@@ -458,7 +507,11 @@ impl<'a> End<'a> {
         self.link.destroy(self.cq.handle)?;
         self.cq = Queue::new(&self.link, 256, abi::DELIVER_CALLER)?;
         let cq = self.cq.handle;
-        self.qp = self.link.call(abi::QpCreate { send_cq: cq, recv_cq: cq, ..self.qp })?;
+        self.qp = self.link.call(abi::QpCreate {
+            send_cq: cq,
+            recv_cq: cq,
+            ..self.qp
+        })?;
         Ok(())
     }
 
@@ -494,9 +547,17 @@ impl<'a> End<'a> {
     }
 
     fn modify(&self, state: u8, attr_mask: u32, attr: abi::QpAttr) -> Done {
-        let attr = abi::QpAttr { qp_state: state, ..attr };
+        let attr = abi::QpAttr {
+            qp_state: state,
+            ..attr
+        };
         let qp = self.qp.handle;
-        let arg = abi::QpModify { qp, attr_mask, attr, ..abi::QpModify::default() };
+        let arg = abi::QpModify {
+            qp,
+            attr_mask,
+            attr,
+            ..abi::QpModify::default()
+        };
         self.link.call(arg).map(drop)
     }
 
@@ -525,7 +586,11 @@ impl<'a> End<'a> {
     }
 
     fn sge(&self, offset: usize, length: usize) -> abi::Sge {
-        abi::Sge { buffer: self.buffer.handle, length: length as u32, offset: offset as u64 }
+        abi::Sge {
+            buffer: self.buffer.handle,
+            length: length as u32,
+            offset: offset as u64,
+        }
     }
 
     fn recv(&self, offset: usize, length: usize, user_data: u64) -> abi::Wr {
@@ -540,15 +605,31 @@ impl<'a> End<'a> {
     }
 
     /// A request from `offset` here to `to` there.
-    fn request(&self, op: u8, peer: &Self, offset: usize, to: usize, length: usize, user_data: u64) -> abi::Wr {
+    fn request(
+        &self,
+        op: u8,
+        peer: &Self,
+        offset: usize,
+        to: usize,
+        length: usize,
+        user_data: u64,
+    ) -> abi::Wr {
         abi::Wr {
             user_data,
             qp: self.qp.handle,
             opcode: op,
             flags: abi::SEND_SIGNALED,
             num_sge: 1,
-            remote_addr: if op == abi::WR_SEND { 0 } else { peer.grant.addr + to as u64 },
-            rkey: if op == abi::WR_SEND { 0 } else { peer.grant.rkey },
+            remote_addr: if op == abi::WR_SEND {
+                0
+            } else {
+                peer.grant.addr + to as u64
+            },
+            rkey: if op == abi::WR_SEND {
+                0
+            } else {
+                peer.grant.rkey
+            },
             sge: self.sge(offset, length),
             ..abi::Wr::default()
         }
@@ -556,10 +637,15 @@ impl<'a> End<'a> {
 
     /// Waits for the requests with these numbers, in order, which all succeed.
     fn succeed(&self, numbers: std::ops::Range<u64>) -> Done {
-        let got = self.cq.wait(&self.link, (numbers.end - numbers.start) as usize)?;
+        let got = self
+            .cq
+            .wait(&self.link, (numbers.end - numbers.start) as usize)?;
         for (done, number) in got.iter().zip(numbers.clone()) {
             if done.user_data != number {
-                return wrong(format!("request {} completed for {number} of {numbers:?}", done.user_data));
+                return wrong(format!(
+                    "request {} completed for {number} of {numbers:?}",
+                    done.user_data
+                ));
             }
             if done.status != 0 {
                 return Err(Stop::Status(done.status));
@@ -586,7 +672,10 @@ impl<'a> End<'a> {
     fn holds(&self, what: &str, at: usize, want: &[u8]) -> Done {
         match self.memory.get(at, want.len()) == want {
             true => Ok(()),
-            false => wrong(format!("{what}: {} bytes at {at} are not what was sent", want.len())),
+            false => wrong(format!(
+                "{what}: {} bytes at {at} are not what was sent",
+                want.len()
+            )),
         }
     }
 }
@@ -604,7 +693,10 @@ fn two<'a>(worker: Worker<'a>, dice: &mut Dice, qp_type: u32) -> Done<(End<'a>, 
         hosts.reverse();
     }
     let [a, b] = hosts.map(|host| Link::open(worker, host));
-    Ok((End::new(a?, dice, qp_type, None)?, End::new(b?, dice, qp_type, None)?))
+    Ok((
+        End::new(a?, dice, qp_type, None)?,
+        End::new(b?, dice, qp_type, None)?,
+    ))
 }
 
 /// Leaves two ends, in one of the ways that there are.
@@ -616,7 +708,9 @@ fn part(dice: &mut Dice, a: End<'_>, b: End<'_>) -> Done {
             drop(a.memory);
         }
         1 => {
-            let End { link, memory, cq, .. } = a;
+            let End {
+                link, memory, cq, ..
+            } = a;
             drop(link);
             // Pages and rings outlive the file.
             memory.put(0, &[1; 64]);
@@ -625,7 +719,13 @@ fn part(dice: &mut Dice, a: End<'_>, b: End<'_>) -> Done {
         // Everything by its own command, in an order that works.
         2 => {
             for end in [&b, &a] {
-                for handle in [end.qp.handle, end.grant.handle, end.buffer.handle, end.cq.handle, end.pd] {
+                for handle in [
+                    end.qp.handle,
+                    end.grant.handle,
+                    end.buffer.handle,
+                    end.cq.handle,
+                    end.pd,
+                ] {
                     // What was destroyed before, and what a shared receive queue needs.
                     may(end.link.destroy(handle), &[Errno::EBADF, Errno::EBUSY])?;
                 }
@@ -660,21 +760,26 @@ fn reliable(worker: Worker<'_>, dice: &mut Dice) -> Done {
         }
         let most = dice.of([64, 2048, 8192]);
         let length = 1 + dice.below(most) as usize;
-        let (from, to) = (dice.below((HALF - length) as u64) as usize, HALF + dice.below((HALF - length) as u64) as usize);
+        let (from, to) = (
+            dice.below((HALF - length) as u64) as usize,
+            HALF + dice.below((HALF - length) as u64) as usize,
+        );
         let data = pattern(dice.next(), length);
         n += 1;
         match dice.below(6) {
             3 if !atomics() => (),
             0 | 1 => {
                 a.memory.put(from, &data);
-                a.link.post(&[a.request(abi::WR_RDMA_WRITE, &b, from, to, length, n)])?;
+                a.link
+                    .post(&[a.request(abi::WR_RDMA_WRITE, &b, from, to, length, n)])?;
                 a.succeed(n..n + 1)?;
                 b.holds("a write", to, &data)?;
                 all.did("write", 1);
             }
             2 => {
                 b.memory.put(to, &data);
-                a.link.post(&[a.request(abi::WR_RDMA_READ, &b, from, to, length, n)])?;
+                a.link
+                    .post(&[a.request(abi::WR_RDMA_READ, &b, from, to, length, n)])?;
                 a.succeed(n..n + 1)?;
                 a.holds("a read", from, &data)?;
                 all.did("read", 1);
@@ -683,10 +788,18 @@ fn reliable(worker: Worker<'_>, dice: &mut Dice) -> Done {
                 let (to, old, add) = (to & !7, dice.next(), dice.next());
                 b.memory.put(to, &old.to_le_bytes());
                 let swap = dice.one_in(2);
-                let op = if swap { abi::WR_ATOMIC_CMP_AND_SWP } else { abi::WR_ATOMIC_FETCH_AND_ADD };
+                let op = if swap {
+                    abi::WR_ATOMIC_CMP_AND_SWP
+                } else {
+                    abi::WR_ATOMIC_FETCH_AND_ADD
+                };
                 let new = if swap { add } else { old.wrapping_add(add) };
                 let (arg0, arg1) = if swap { (old, add) } else { (add, 0) };
-                a.link.post(&[abi::Wr { arg0, arg1, ..a.request(op, &b, from & !7, to, 8, n) }])?;
+                a.link.post(&[abi::Wr {
+                    arg0,
+                    arg1,
+                    ..a.request(op, &b, from & !7, to, 8, n)
+                }])?;
                 a.succeed(n..n + 1)?;
                 a.holds("an atomic's old value", from & !7, &old.to_le_bytes())?;
                 b.holds("an atomic's new value", to, &new.to_le_bytes())?;
@@ -695,7 +808,8 @@ fn reliable(worker: Worker<'_>, dice: &mut Dice) -> Done {
             4 => {
                 a.memory.put(from, &data);
                 b.link.post(&[b.recv(to, length, n)])?;
-                a.link.post(&[a.request(abi::WR_SEND, &b, from, 0, length, n)])?;
+                a.link
+                    .post(&[a.request(abi::WR_SEND, &b, from, 0, length, n)])?;
                 a.succeed(n..n + 1)?;
                 b.succeed(n..n + 1)?;
                 b.holds("a send", to, &data)?;
@@ -738,7 +852,12 @@ fn reliable(worker: Worker<'_>, dice: &mut Dice) -> Done {
             a.link.post(&wrs)?;
             // Mapped and in flight. The memory is there for as long as a mapping is.
             a.memory.put(PAGE, &[9; 64]);
-            for (end, handle) in [(&b, b.grant.handle), (&b, b.buffer.handle), (&a, a.grant.handle), (&a, a.buffer.handle)] {
+            for (end, handle) in [
+                (&b, b.grant.handle),
+                (&b, b.buffer.handle),
+                (&a, a.grant.handle),
+                (&a, a.buffer.handle),
+            ] {
                 end.link.destroy(handle)?;
             }
             a.holds("a buffer that was destroyed", PAGE, &[9; 64])?;
@@ -759,7 +878,11 @@ fn reliable(worker: Worker<'_>, dice: &mut Dice) -> Done {
         6 => {
             a.link.post(&wrs)?;
             let queue = a.qp.handle;
-            let arg = abi::Cancel { queue, flags: abi::CANCEL_ALL, ..abi::Cancel::default() };
+            let arg = abi::Cancel {
+                queue,
+                flags: abi::CANCEL_ALL,
+                ..abi::Cancel::default()
+            };
             let got = a.link.call(arg)?;
             all.did("cancel", u64::from(got.canceled));
             a.settle(24)?;
@@ -773,12 +896,22 @@ fn reliable(worker: Worker<'_>, dice: &mut Dice) -> Done {
 /// Unreliable connections, and datagrams into a shared receive queue: what arrives is right.
 fn unreliable(worker: Worker<'_>, dice: &mut Dice) -> Done {
     let all = worker.all;
-    let kind = if dice.one_in(3) { abi::QPT_UC } else { abi::QPT_UD };
+    let kind = if dice.one_in(3) {
+        abi::QPT_UC
+    } else {
+        abi::QPT_UD
+    };
     let datagrams = kind == abi::QPT_UD;
     let a = End::new(Link::open(worker, "h1")?, dice, kind, None)?;
     let link = Link::open(worker, "h2")?;
     let (pd, cq) = (link.pd()?, Queue::new(&link, 256, dice.below(3) as u32)?);
-    let srq = link.call(abi::SrqCreate { pd, cq: cq.handle, max_wr: 64, max_sge: 2, ..abi::SrqCreate::default() })?;
+    let srq = link.call(abi::SrqCreate {
+        pd,
+        cq: cq.handle,
+        max_wr: 64,
+        max_sge: 2,
+        ..abi::SrqCreate::default()
+    })?;
     let srq = if datagrams { srq.handle } else { 0 };
     let b = End::new(link, dice, kind, Some((pd, cq, srq)))?;
     a.connect(&b, kind)?;
@@ -792,11 +925,18 @@ fn unreliable(worker: Worker<'_>, dice: &mut Dice) -> Done {
         let data = pattern(dice.next(), length);
         a.memory.put(0, &data);
         let recv = b.recv(HALF, 1024, n);
-        b.link.post(&[abi::Wr { qp: if srq == 0 { recv.qp } else { srq }, ..recv }])?;
+        b.link.post(&[abi::Wr {
+            qp: if srq == 0 { recv.qp } else { srq },
+            ..recv
+        }])?;
         let mut wr = a.request(abi::WR_SEND, &b, 0, 0, length, n);
         if datagrams {
             let attr = a.address(&b.link);
-            let ah = a.link.call(abi::AhCreate { pd: a.pd, attr, ..abi::AhCreate::default() })?;
+            let ah = a.link.call(abi::AhCreate {
+                pd: a.pd,
+                attr,
+                ..abi::AhCreate::default()
+            })?;
             wr.arg0 = u64::from(ah.handle) | u64::from(b.qp.qp_num) << 32;
             wr.arg1 = u64::from(QKEY);
             a.link.post(&[wr])?;
@@ -814,16 +954,25 @@ fn unreliable(worker: Worker<'_>, dice: &mut Dice) -> Done {
         }
         let head = if datagrams { 40 } else { 0 };
         if done.byte_len as usize != head + length || done.user_data != n {
-            return wrong(format!("a datagram of {length} bytes arrived with {}", done.byte_len));
+            return wrong(format!(
+                "a datagram of {length} bytes arrived with {}",
+                done.byte_len
+            ));
         }
         b.holds("a datagram", HALF + head, &data)?;
         all.did("datagram received", 1);
     }
     if dice.one_in(2) {
-        b.link.call(abi::SrqQuery { srq, ..abi::SrqQuery::default() }).map(drop).or_else(|stop| match srq {
-            0 => Ok(()),
-            _ => Err(stop),
-        })?;
+        b.link
+            .call(abi::SrqQuery {
+                srq,
+                ..abi::SrqQuery::default()
+            })
+            .map(drop)
+            .or_else(|stop| match srq {
+                0 => Ok(()),
+                _ => Err(stop),
+            })?;
         b.link.destroy(b.qp.handle)?;
         if srq != 0 {
             b.link.destroy(srq)?;
@@ -854,7 +1003,10 @@ fn buffers(worker: Worker<'_>, dice: &mut Dice) -> Done {
         all.did("buffer", 1);
         match dice.below(7) {
             0 => {
-                link.call(abi::GrantRotate { grant: grant.handle, ..abi::GrantRotate::default() })?;
+                link.call(abi::GrantRotate {
+                    grant: grant.handle,
+                    ..abi::GrantRotate::default()
+                })?;
                 all.did("rotate", 1);
             }
             1 => {
@@ -868,7 +1020,8 @@ fn buffers(worker: Worker<'_>, dice: &mut Dice) -> Done {
                 all.did("partial munmap", 1);
             }
             2 => {
-                map.relocate().map_err(|errno| Stop::Errno("mremap", errno))?;
+                map.relocate()
+                    .map_err(|errno| Stop::Errno("mremap", errno))?;
                 all.did("mremap", 1);
                 if map.get(PAGE, 8) != mark {
                     return wrong("what was moved has changed");
@@ -876,7 +1029,8 @@ fn buffers(worker: Worker<'_>, dice: &mut Dice) -> Done {
             }
             3 => {
                 for rights in [ProtFlags::PROT_NONE, ProtFlags::PROT_READ] {
-                    map.try_protect(rights).map_err(|errno| Stop::Errno("mprotect", errno))?;
+                    map.try_protect(rights)
+                        .map_err(|errno| Stop::Errno("mprotect", errno))?;
                 }
                 let rights = ProtFlags::PROT_READ | ProtFlags::PROT_EXEC;
                 if map.try_protect(rights) != Err(Errno::EACCES) || map.try_grow().is_ok() {
@@ -887,7 +1041,12 @@ fn buffers(worker: Worker<'_>, dice: &mut Dice) -> Done {
             4 => {
                 let addr = own.at(dice.below(PAGE as u64) as usize);
                 let length = 1 + dice.below(8 * PAGE as u64);
-                let user = link.call(abi::BufferRegister { pd, addr, length, ..abi::BufferRegister::default() })?;
+                let user = link.call(abi::BufferRegister {
+                    pd,
+                    addr,
+                    length,
+                    ..abi::BufferRegister::default()
+                })?;
                 link.grant(user.handle, length)?;
                 if dice.one_in(2) {
                     kept.push((None, user.handle));
@@ -904,7 +1063,10 @@ fn buffers(worker: Worker<'_>, dice: &mut Dice) -> Done {
                 continue;
             }
             _ => {
-                link.call(abi::BufferQuery { buffer: buffer.handle, ..abi::BufferQuery::default() })?;
+                link.call(abi::BufferQuery {
+                    buffer: buffer.handle,
+                    ..abi::BufferQuery::default()
+                })?;
             }
         }
         if dice.one_in(3) {
@@ -924,7 +1086,11 @@ fn buffers(worker: Worker<'_>, dice: &mut Dice) -> Done {
 }
 
 fn local(host: u8, port: u16) -> abi::Addr {
-    let mut addr = abi::Addr { family: 2, port, ..abi::Addr::default() };
+    let mut addr = abi::Addr {
+        family: 2,
+        port,
+        ..abi::Addr::default()
+    };
     addr.addr[..4].copy_from_slice(&[10, 9, 0, host]);
     addr
 }
@@ -946,14 +1112,23 @@ fn param() -> abi::ConnParam {
 fn manager(worker: Worker<'_>, dice: &mut Dice) -> Done {
     let all = worker.all;
     let server = End::new(Link::open(worker, "h1")?, dice, abi::QPT_RC, None)?;
-    let addr = abi::Addr { family: 2, ..abi::Addr::default() };
-    let listener = server.link.call(abi::Listen { addr, backlog: 4, ..abi::Listen::default() })?;
+    let addr = abi::Addr {
+        family: 2,
+        ..abi::Addr::default()
+    };
+    let listener = server.link.call(abi::Listen {
+        addr,
+        backlog: 4,
+        ..abi::Listen::default()
+    })?;
     let seed = dice.next();
     thread::scope(|scope| {
         let client = scope.spawn(move || client(worker, &mut Dice::new(seed), listener.addr.port));
         let served = serve(worker, dice, &server, listener.handle);
         let left = server.link.destroy(listener.handle);
-        let client = client.join().unwrap_or_else(|_| wrong("the client panicked"));
+        let client = client
+            .join()
+            .unwrap_or_else(|_| wrong("the client panicked"));
         for stop in [served, left, client].into_iter().filter_map(Result::err) {
             match stop {
                 Stop::Wrong(why) => return Err(Stop::Wrong(why)),
@@ -965,12 +1140,22 @@ fn manager(worker: Worker<'_>, dice: &mut Dice) -> Done {
 }
 
 fn serve(worker: Worker<'_>, dice: &mut Dice, end: &End<'_>, listener: u32) -> Done {
-    let arg = abi::GetRequest { listener, timeout_ns: 2_000_000_000, ..abi::GetRequest::default() };
+    let arg = abi::GetRequest {
+        listener,
+        timeout_ns: 2_000_000_000,
+        ..abi::GetRequest::default()
+    };
     let request = end.link.call(arg)?.handle;
     match dice.below(6) {
         0 => {
             worker.all.did("reject", 1);
-            return end.link.call(abi::Reject { request, ..abi::Reject::default() }).map(drop);
+            return end
+                .link
+                .call(abi::Reject {
+                    request,
+                    ..abi::Reject::default()
+                })
+                .map(drop);
         }
         1 => return end.link.destroy(request),
         2 => return Ok(()),
@@ -988,7 +1173,10 @@ fn serve(worker: Worker<'_>, dice: &mut Dice, end: &End<'_>, listener: u32) -> D
     end.succeed(7..8)?;
     end.holds("a message over a connection", HALF, &[0x5a; 64])?;
     if dice.one_in(2) {
-        end.link.call(abi::Disconnect { conn: request, ..abi::Disconnect::default() })?;
+        end.link.call(abi::Disconnect {
+            conn: request,
+            ..abi::Disconnect::default()
+        })?;
         end.link.destroy(request)?;
         worker.all.did("disconnect", 1);
     }
@@ -1006,11 +1194,24 @@ fn client(worker: Worker<'_>, dice: &mut Dice, port: u16) -> Done {
     })?;
     worker.all.did("connect", 1);
     end.memory.put(0, &[0x5a; 64]);
-    end.link.post(&[abi::Wr { rkey: 0, remote_addr: 0, ..end.request(abi::WR_SEND, &end, 0, 0, 64, 3) }])?;
+    end.link.post(&[abi::Wr {
+        rkey: 0,
+        remote_addr: 0,
+        ..end.request(abi::WR_SEND, &end, 0, 0, 64, 3)
+    }])?;
     end.succeed(3..4)?;
-    end.link.call(abi::ConnQuery { conn: got.handle, ..abi::ConnQuery::default() })?;
+    end.link.call(abi::ConnQuery {
+        conn: got.handle,
+        ..abi::ConnQuery::default()
+    })?;
     match dice.below(3) {
-        0 => end.link.call(abi::Disconnect { conn: got.handle, ..abi::Disconnect::default() }).map(drop),
+        0 => end
+            .link
+            .call(abi::Disconnect {
+                conn: got.handle,
+                ..abi::Disconnect::default()
+            })
+            .map(drop),
         1 => end.link.destroy(got.handle),
         _ => Ok(()),
     }
@@ -1024,13 +1225,21 @@ fn uring(worker: Worker<'_>, dice: &mut Dice) -> Done {
     b.connect(&a, abi::QPT_RC)?;
     let mut ring = match Uring::new(64, |_| ()) {
         Ok(ring) => ring,
-        Err(error) => return Err(Stop::Errno("io_uring", Errno::from_raw(error.raw_os_error().unwrap_or(0)))),
+        Err(error) => {
+            return Err(Stop::Errno(
+                "io_uring",
+                Errno::from_raw(error.raw_os_error().unwrap_or(0)),
+            ))
+        }
     };
     let entry = |wr: &abi::Wr| {
         let mut cmd = [0; 80];
         cmd.copy_from_slice(&bytes(wr));
         let fd = types::Fd(a.link.fd.number());
-        opcode::UringCmd80::new(fd, abi::URING_REQUEST).cmd(cmd).build().user_data(wr.user_data)
+        opcode::UringCmd80::new(fd, abi::URING_REQUEST)
+            .cmd(cmd)
+            .build()
+            .user_data(wr.user_data)
     };
     for round in 0..2 + dice.below(10) {
         if worker.over() {
@@ -1061,12 +1270,20 @@ fn uring(worker: Worker<'_>, dice: &mut Dice) -> Done {
                 }
             }
             if idle > 2 * patience() {
-                return wrong(format!("{got} of {count} requests by io_uring completed in {idle} waits"));
+                return wrong(format!(
+                    "{got} of {count} requests by io_uring completed in {idle} waits"
+                ));
             }
         }
         match failed {
-            None => b.holds("a write by io_uring", HALF + 8 * (count - 1) as usize, &data)?,
-            Some(res) if res <= abi::URING_FAILED => return Err(Stop::Status((abi::URING_FAILED - res) as u16)),
+            None => b.holds(
+                "a write by io_uring",
+                HALF + 8 * (count - 1) as usize,
+                &data,
+            )?,
+            Some(res) if res <= abi::URING_FAILED => {
+                return Err(Stop::Status((abi::URING_FAILED - res) as u16))
+            }
             Some(res) => return Err(Stop::Errno("URING_REQUEST", Errno::from_raw(-res))),
         }
         all.did("io_uring", count);
@@ -1090,10 +1307,18 @@ fn uring(worker: Worker<'_>, dice: &mut Dice) -> Done {
 fn waiters(worker: Worker<'_>, dice: &mut Dice) -> Done {
     let all = worker.all;
     let link = Link::open(worker, dice.of(["h1", "h2"]))?;
-    let (cq, other) = (Queue::new(&link, 16, 0)?, Queue::new(&link, 16, dice.below(4) as u32)?);
-    let counter = nix::sys::eventfd::EventFd::from_value(0).map_err(|errno| Stop::Errno("eventfd", errno))?;
+    let (cq, other) = (
+        Queue::new(&link, 16, 0)?,
+        Queue::new(&link, 16, dice.below(4) as u32)?,
+    );
+    let counter =
+        nix::sys::eventfd::EventFd::from_value(0).map_err(|errno| Stop::Errno("eventfd", errno))?;
     let number = std::os::fd::AsRawFd::as_raw_fd(&counter.as_fd());
-    link.call(abi::CqEventfd { cq: cq.handle, fd: number, ..abi::CqEventfd::default() })?;
+    link.call(abi::CqEventfd {
+        cq: cq.handle,
+        fd: number,
+        ..abi::CqEventfd::default()
+    })?;
     let links = [link.again()?, link.again()?];
     let (polled, read) = (Arc::clone(&link.fd), Arc::clone(&link.fd));
     thread::scope(|scope| {
@@ -1103,15 +1328,22 @@ fn waiters(worker: Worker<'_>, dice: &mut Dice) -> Done {
             threads.push(scope.spawn(move || link.sleep(queue, 400).map(drop)));
         }
         threads.push(scope.spawn(move || {
-            let mut set = [PollFd::new(polled.as_fd(), PollFlags::POLLIN | PollFlags::POLLPRI)];
-            poll(&mut set, PollTimeout::from(300u16)).map(drop).map_err(|errno| Stop::Errno("poll", errno))
+            let mut set = [PollFd::new(
+                polled.as_fd(),
+                PollFlags::POLLIN | PollFlags::POLLPRI,
+            )];
+            poll(&mut set, PollTimeout::from(300u16))
+                .map(drop)
+                .map_err(|errno| Stop::Errno("poll", errno))
         }));
         threads.push(scope.spawn(move || {
             // Of a file that is blocking: what is there, or what comes with the end.
             let events = PollFlags::POLLPRI | PollFlags::POLLHUP;
             let mut set = [PollFd::new(read.as_fd(), events)];
             if poll(&mut set, PollTimeout::from(300u16)) == Ok(1) {
-                read.read_event().map(drop).map_err(|errno| Stop::Errno("read", errno))?;
+                read.read_event()
+                    .map(drop)
+                    .map_err(|errno| Stop::Errno("read", errno))?;
             }
             Ok(())
         }));
@@ -1153,7 +1385,10 @@ fn openers(worker: Worker<'_>, dice: &mut Dice) -> Done {
     all.did("open", 1);
     link.call(abi::Query::default())?;
     link.call(abi::DeviceQuery::default())?;
-    link.call(abi::PortQuery { port: u32::from(link.port), ..abi::PortQuery::default() })?;
+    link.call(abi::PortQuery {
+        port: u32::from(link.port),
+        ..abi::PortQuery::default()
+    })?;
     match dice.below(6) {
         0 => {
             let end = End::new(link, dice, abi::QPT_RC, None)?;
@@ -1165,7 +1400,9 @@ fn openers(worker: Worker<'_>, dice: &mut Dice) -> Done {
         1 if dice.one_in(3) => pass(worker, dice, link),
         2 => {
             let path = format!("/proc/self/fdinfo/{}", link.fd.number());
-            fs::read_to_string(path).map(drop).map_err(|error| Stop::Wrong(error.to_string()))
+            fs::read_to_string(path)
+                .map(drop)
+                .map_err(|error| Stop::Wrong(error.to_string()))
         }
         _ => Ok(()),
     }
@@ -1182,7 +1419,12 @@ fn pass(worker: Worker<'_>, dice: &mut Dice, link: Link<'_>) -> Done {
         .spawn();
     let mut child = match child {
         Ok(child) => child,
-        Err(error) => return Err(Stop::Errno("spawn", Errno::from_raw(error.raw_os_error().unwrap_or(0)))),
+        Err(error) => {
+            return Err(Stop::Errno(
+                "spawn",
+                Errno::from_raw(error.raw_os_error().unwrap_or(0)),
+            ))
+        }
     };
     if dice.one_in(2) {
         drop(link);
@@ -1191,7 +1433,9 @@ fn pass(worker: Worker<'_>, dice: &mut Dice, link: Link<'_>) -> Done {
     for _ in 0..200 * patience() {
         worker.begins("waitpid");
         match child.try_wait() {
-            Ok(Some(status)) if status.code() == Some(1) => return wrong("who was passed a descriptor"),
+            Ok(Some(status)) if status.code() == Some(1) => {
+                return wrong("who was passed a descriptor")
+            }
             Ok(None) => thread::sleep(Duration::from_millis(100)),
             _ => return Ok(()),
         }
@@ -1202,19 +1446,26 @@ fn pass(worker: Worker<'_>, dice: &mut Dice, link: Link<'_>) -> Done {
 /// What that program does: two queue pairs of the file that is its standard input write to each other.
 fn passed(seed: u64) -> ExitCode {
     let (all, pulse) = (All::default(), Pulse::default());
-    let worker = Worker { all: &all, pulse: &pulse };
+    let worker = Worker {
+        all: &all,
+        pulse: &pulse,
+    };
     let mut dice = Dice::new(seed);
     let result = (|| {
         let fd = Fd::stdin().map_err(|errno| Stop::Errno("dup", errno))?;
         let link = Link::adopt(worker, fd)?;
         let second = link.again()?;
-        let (a, b) = (End::new(link, &mut dice, abi::QPT_RC, None)?, End::new(second, &mut dice, abi::QPT_RC, None)?);
+        let (a, b) = (
+            End::new(link, &mut dice, abi::QPT_RC, None)?,
+            End::new(second, &mut dice, abi::QPT_RC, None)?,
+        );
         a.connect(&b, abi::QPT_RC)?;
         b.connect(&a, abi::QPT_RC)?;
         for n in 0..dice.below(60) {
             let data = pattern(dice.next(), 2048);
             a.memory.put(0, &data);
-            a.link.post(&[a.request(abi::WR_RDMA_WRITE, &b, 0, HALF, 2048, n)])?;
+            a.link
+                .post(&[a.request(abi::WR_RDMA_WRITE, &b, 0, HALF, 2048, n)])?;
             a.succeed(n..n + 1)?;
             b.holds("a write by a descriptor that was passed", HALF, &data)?;
         }
@@ -1284,9 +1535,16 @@ fn watch(all: &All, pulses: &[Pulse]) {
         thread::sleep(Duration::from_millis(100));
         for ((pulse, (name, _)), (beats, ticks)) in pulses.iter().zip(WORKERS).zip(&mut last) {
             let now = pulse.beats.load(Relaxed);
-            (*beats, *ticks) = if now == *beats { (now, *ticks + 1) } else { (now, 0) };
+            (*beats, *ticks) = if now == *beats {
+                (now, *ticks + 1)
+            } else {
+                (now, 0)
+            };
             if *ticks == 300 * patience() {
-                all.wrong(format!("{name} does not return from {}", lock(&pulse.command)));
+                all.wrong(format!(
+                    "{name} does not return from {}",
+                    lock(&pulse.command)
+                ));
             }
         }
     }
