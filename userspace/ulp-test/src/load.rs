@@ -111,6 +111,11 @@ fn documented(command: &str, errno: Errno) -> bool {
         // The GID that the address names has gone meanwhile.
         EINVAL => matches!(command, "IOC_QP_MODIFY" | "IOC_AH_CREATE"),
         ETIME => command == "IOC_GET_REQUEST",
+        // It was stopped, and goes on.
+        EINTR => matches!(
+            command,
+            "IOC_GET_REQUEST" | "IOC_ACCEPT" | "IOC_CONNECT" | "poll"
+        ),
         _ => false,
     }
 }
@@ -398,7 +403,7 @@ impl Queue {
         let mut out = Vec::new();
         while head != tail {
             let slot = (head & (self.entries - 1)) as usize;
-            let at = abi::CQ_ENTRIES_OFFSET as usize + slot * size;
+            let at = abi::CQ_ENTRIES_OFFSET + slot * size;
             out.push(value(&self.ring.get(at, size)));
             head = head.wrapping_add(1);
         }
