@@ -99,17 +99,29 @@ fn documented(command: &str, errno: Errno) -> bool {
         // The module is gone: there is no device file.
         ENXIO => command == "open",
         // The route's, and who is not there any more.
-        EHOSTUNREACH | ENETUNREACH | ENETDOWN | ETIMEDOUT | EADDRNOTAVAIL => {
+        EHOSTUNREACH | ENETUNREACH | ENETDOWN | ETIMEDOUT => {
             matches!(
                 command,
                 "IOC_QP_MODIFY" | "IOC_AH_CREATE" | "IOC_CONNECT" | "IOC_ACCEPT" | "IOC_LISTEN"
             )
         }
+        // Not even an own address, for which keys need one.
+        EADDRNOTAVAIL => matches!(
+            command,
+            "IOC_BUFFER_CREATE"
+                | "IOC_BUFFER_REGISTER"
+                | "IOC_GRANT_CREATE"
+                | "IOC_QP_MODIFY"
+                | "IOC_AH_CREATE"
+                | "IOC_CONNECT"
+                | "IOC_ACCEPT"
+                | "IOC_LISTEN"
+        ),
         ECONNREFUSED | ECONNRESET | ENOTCONN | EXDEV => {
             matches!(command, "IOC_CONNECT" | "IOC_ACCEPT" | "IOC_DISCONNECT")
         }
         // The GID that the address names has gone meanwhile.
-        EINVAL => matches!(command, "IOC_QP_MODIFY" | "IOC_AH_CREATE"),
+        EINVAL | ENODATA => matches!(command, "IOC_QP_MODIFY" | "IOC_AH_CREATE"),
         ETIME => command == "IOC_GET_REQUEST",
         // It was stopped, and goes on.
         EINTR => matches!(
