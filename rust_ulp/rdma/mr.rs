@@ -44,6 +44,7 @@ use crate::{
     sys::{
         errno::{
             eaddrnotavail,
+            enodata,
             eopnotsupp, //
         },
         fault,
@@ -196,7 +197,10 @@ impl Registrar {
                 let Ok(gid) = device.gid(number, index, net) else {
                     continue;
                 };
-                let mut av = AddressVector::to_self(device, number, index, gid.raw)?;
+                // It may have gone meanwhile.
+                let Ok(mut av) = AddressVector::to_self(device, number, index, gid.raw) else {
+                    continue;
+                };
                 if port.link_layer == LinkLayer::InfiniBand {
                     av.dlid = port.lid() as u16;
                 }
@@ -207,7 +211,19 @@ impl Registrar {
     }
 
     /// Brings the queue pair from RESET to RTS, connected to itself.
+    ///
+    /// [`eaddrnotavail`] when the address that was found has gone.
     fn connect(&self) -> Result {
+        self.bring_up().map_err(|err| {
+            if err == enodata() {
+                eaddrnotavail()
+            } else {
+                err
+            }
+        })
+    }
+
+    fn bring_up(&self) -> Result {
         let attributes = Attributes {
             port: self.port,
             av: self.path.av,

@@ -40,6 +40,8 @@ errnos! {
     ehostunreach = EHOSTUNREACH;
     /// The endpoint is connected.
     eisconn = EISCONN;
+    /// No data: of the core, for an entry of a GID table that is empty.
+    enodata = ENODATA;
     /// No buffer space.
     enobufs = ENOBUFS;
     /// The endpoint is not connected.

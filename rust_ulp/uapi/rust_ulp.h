@@ -26,6 +26,7 @@
  *  E2BIG       bytes beyond what the kernel knows are not zero; more elements or
  *              requests than allowed
  *  EACCES      a buffer that is READ_ONLY would be written
+ *  EADDRNOTAVAIL  no port of the device has an address, which making keys needs
  *  EAGAIN      a queue is full: reap and try again
  *  EALREADY    the file is attached already
  *  EBADF       no such handle in this file (never made, destroyed, another file's)

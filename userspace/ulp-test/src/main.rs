@@ -3,13 +3,15 @@
 //! What the tests in the VM run: cases against `/dev/rust_ulp` as it stands in `rust_ulp.h`.
 //!
 //! `abi` makes every command wrong in every way, by system calls of its own, and `uring` issues
-//! requests by io_uring; `fuzz` does all of it at random; `api`, `rights` and `write-sizes` go through the crate. Each case is a line, `ok NAME` or `not ok NAME - WHY`.
+//! requests by io_uring; `fuzz` does all of it at random, `load` until it is stopped; `api`, `rights` and
+//! `write-sizes` go through the crate. Each case is a line, `ok NAME` or `not ok NAME - WHY`.
 
 mod api;
 mod cases;
 mod file;
 mod fuzz;
 mod hosts;
+mod load;
 mod report;
 mod rights;
 mod sizes;
@@ -30,8 +32,11 @@ fn main() -> ExitCode {
         ["write-sizes"] => sizes::run(&mut report),
         ["uring"] => uring::suite(&mut report),
         ["uring", what] => uring::part(&mut report, what),
+        ["load", ref rest @ ..] => return load::run(rest),
         _ => {
-            eprintln!("usage: ulp-test abi|api|rights|write-sizes|uring [PART]|fuzz [OPTION...]");
+            eprintln!(
+                "usage: ulp-test abi|api|rights|write-sizes|uring [PART]|fuzz [OPTION...]|load [SEED]"
+            );
             return ExitCode::from(2);
         }
     }

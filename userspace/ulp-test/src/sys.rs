@@ -231,6 +231,9 @@ impl<'a> Racing<'a> {
     }
 }
 
+// SAFETY: The memory is its own, and whoever has the area may access it from any thread.
+unsafe impl Send for Area {}
+
 impl Drop for Area {
     fn drop(&mut self) {
         // SAFETY: By the type invariant it is ours. A failure would leave it mapped.
@@ -252,9 +255,31 @@ impl Fd {
         Ok(Self(file.into()))
     }
 
+    /// What is open as the standard input, once more.
+    pub fn stdin() -> Result<Self, Errno> {
+        let copy = std::io::stdin().as_fd().try_clone_to_owned();
+        copy.map(Self)
+            .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))
+    }
+
     /// Its number.
     pub fn number(&self) -> i32 {
         self.0.as_raw_fd()
+    }
+
+    /// Closes the file while others may use it: from now on its number means /dev/null.
+    pub fn blank(&self) -> Result<(), Errno> {
+        let null = OpenOptions::new().read(true).write(true).open("/dev/null");
+        let null = null.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
+        // SAFETY: The call takes no address. The number stays ours.
+        let status = unsafe { libc::dup3(null.as_raw_fd(), self.0.as_raw_fd(), libc::O_CLOEXEC) };
+        Errno::result(status).map(drop)
+    }
+
+    /// Reads one event.
+    pub fn read_event(&self) -> Result<usize, Errno> {
+        let mut event = [0; size_of::<abi::Event>()];
+        nix::unistd::read(&self.0, &mut event)
     }
 
     /// Issues the command as it stands, once.
@@ -381,6 +406,89 @@ impl Mapping {
         self.base = NonNull::new(base).ok_or(Errno::EFAULT)?;
         self.len += PAGE;
         Ok(())
+    }
+}
+
+impl Mapping {
+    /// Two mappings: of the first `at` bytes, and of the rest. Panics when that is no inner page.
+    pub fn split(self, at: usize) -> (Self, Self) {
+        assert!(at % PAGE == 0 && at > 0 && at < self.len, "no page there");
+        let whole = std::mem::ManuallyDrop::new(self);
+        // SAFETY: Inside the mapping.
+        let second = unsafe { whole.base.byte_add(at) };
+        // INVARIANT: Each has its part, and the whole is forgotten.
+        (
+            Self {
+                base: whole.base,
+                len: at,
+            },
+            Self {
+                base: second,
+                len: whole.len - at,
+            },
+        )
+    }
+
+    /// Moves the pages to another address.
+    pub fn relocate(&mut self) -> Result<(), Errno> {
+        let len = NonZeroUsize::new(self.len).ok_or(Errno::EINVAL)?;
+        // SAFETY: A new mapping, wherever the kernel likes.
+        let place =
+            unsafe { mmap_anonymous(None, len, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE) }?;
+        // SAFETY: Both are ours, of that length, and nobody has a reference into either.
+        let base = unsafe {
+            libc::mremap(
+                self.base.as_ptr(),
+                self.len,
+                self.len,
+                libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+                place.as_ptr(),
+            )
+        };
+        if base == libc::MAP_FAILED {
+            let errno = Errno::last();
+            // SAFETY: It is ours, and nobody has a reference into it.
+            let _ = unsafe { munmap(place, self.len) };
+            return Err(errno);
+        }
+        // INVARIANT: That is where the mapping is now.
+        self.base = place;
+        Ok(())
+    }
+}
+
+/// A forked process; waits for its end when it is dropped.
+#[derive(Debug)]
+pub struct Forked(libc::pid_t);
+
+impl Drop for Forked {
+    fn drop(&mut self) {
+        // SAFETY: A child of ours that nobody else waits for.
+        unsafe { libc::waitpid(self.0, std::ptr::null_mut(), 0) };
+    }
+}
+
+/// Forks a process that has a copy of every open file, issues a command on `file` and ends after
+/// so many milliseconds.
+pub fn linger(file: &Fd, milliseconds: u32) -> Result<Forked, Errno> {
+    let mut query = abi::Query {
+        size: abi::Query::SIZE,
+        ..abi::Query::default()
+    };
+    let at = std::ptr::from_mut(&mut query);
+    let number = file.number();
+    // SAFETY: The child calls nothing but what a signal handler may.
+    match Errno::result(unsafe { libc::fork() })? {
+        0 => {
+            // SAFETY: The struct is on the child's own stack, and as large as the kernel may write.
+            unsafe { libc::ioctl(number, libc::c_ulong::from(abi::IOC_QUERY), at) };
+            // SAFETY: The calls take no address.
+            unsafe {
+                libc::usleep(milliseconds * 1000);
+                libc::_exit(0)
+            }
+        }
+        child => Ok(Forked(child)),
     }
 }
 
