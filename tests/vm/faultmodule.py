@@ -9,11 +9,10 @@ import threading
 import time
 
 import connect
-import faultpoint
 import ulp
 from faultpoint import DEBUGFS, KINDS, Faults, Netlink, libc, name_of, put
-from faults import ALL, FULL, PAGE, PATIENCE, following
-from ulp import N, S, Cq, End, File, Qp, error_of
+from faults import FULL, PAGE, PATIENCE, following
+from ulp import N, File, Qp, error_of
 
 MODULE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../rust_ulp.ko")
 FINIT_MODULE, DELETE_MODULE = 313, 176

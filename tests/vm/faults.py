@@ -22,11 +22,10 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import connect
-import faultpoint
 import ulp
 from faultpoint import KINDS, Faults, Netlink, libc, name_of
 from memory import dmabuf
-from ulp import N, S, Cq, End, File, Qp, Srq, UserBuffer, error_of, pattern
+from ulp import N, S, End, File, Qp, Srq, error_of, pattern
 
 FULL = os.environ.get("ULP_FAULTS") == "full"
 PAGE = 4096
