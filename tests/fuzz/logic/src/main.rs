@@ -50,25 +50,40 @@ fn request(input: &mut Input<'_>) {
         max_sge: u32::from(input.u8()) % 17,
         max_inline: input.u32() % 513,
     };
-    let wr = abi::Wr {
-        user_data: input.u64(),
-        qp: input.u32(),
-        opcode: input.u8(),
-        num_sge: input.u8(),
-        flags: u16::from(input.u8()) | (u16::from(input.u8()) << 8),
-        remote_addr: input.u64(),
-        rkey: input.u32(),
-        imm_data: input.u32(),
-        sge: abi::Sge {
-            buffer: input.u32(),
-            length: input.u32(),
-            offset: input.u64(),
-        },
-        arg0: input.u64(),
-        arg1: input.u64(),
-        timeout_ns: input.u64(),
-        reserved: input.u64(),
+    // Bit by bit: what is not given is zero, as most fields have to be.
+    let given = input.u32();
+    let field = |bit: u32, input: &mut Input<'_>| match (given >> bit) & 1 {
+        0 => 0,
+        _ => input.u64(),
     };
+    let mut wr = abi::Wr {
+        user_data: field(0, input),
+        qp: field(1, input) as u32,
+        opcode: match input.u8() {
+            // Those that there are, and one of receives.
+            small @ 0..=127 => small % 12,
+            other => other,
+        },
+        num_sge: field(2, input) as u8,
+        flags: u16::from(input.u8() & 0xf) | field(3, input) as u16,
+        remote_addr: field(4, input),
+        rkey: field(5, input) as u32,
+        imm_data: field(6, input) as u32,
+        sge: abi::Sge {
+            buffer: field(7, input) as u32,
+            length: field(8, input) as u32,
+            offset: field(9, input),
+        },
+        arg0: field(10, input),
+        arg1: field(11, input),
+        timeout_ns: field(12, input),
+        reserved: field(13, input),
+    };
+    if (given >> 14) & 1 != 0 {
+        // One element, about as long as may be.
+        wr.num_sge = 1;
+        wr.sge.length = (limits.max_inline + u32::from(input.u8())).saturating_sub(128);
+    }
     let request = match decode(&wr, limits) {
         Ok(request) => request,
         Err(refusal) => {

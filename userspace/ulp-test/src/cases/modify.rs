@@ -288,9 +288,8 @@ fn attributes(r: &mut Report, set: &Set) {
             state_is(set, qp, QPS_RTR)
         })
     });
-    r.case("an IPv6 address from an IPv4 one", || {
-        // fd09::9, which nobody has.
-        const OTHER: [u8; 16] = [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+    r.case("the broadcast address as a peer", || {
+        const OTHER: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255];
         let mut nobody = file.ah_args(set.pd);
         nobody.attr.dgid = OTHER;
         file.refused(&nobody, Errno::EHOSTUNREACH)?;
