@@ -117,8 +117,8 @@ impl AddressVector {
     /// discovery is under way. Fails as the route does: [`EHOSTUNREACH`], `ENETUNREACH`,
     /// [`ETIMEDOUT`]; [`EINVAL`] for a GID index that is not in use.
     ///
-    /// For 255.255.255.255 the resolver finds a local route, no netdev with the address, and says
-    /// `ENODEV`: that is [`EHOSTUNREACH`] here, since it says nothing of the device.
+    /// The resolver says `ENODEV` of a local route whose address no netdev has: that is
+    /// [`EHOSTUNREACH`] here, since it says nothing of the device.
     pub(crate) fn resolve(self, pd: &Pd) -> Result<Self> {
         let mut raw = self.to_raw(pd.device());
         fault::point()?;

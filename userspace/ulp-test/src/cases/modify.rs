@@ -288,17 +288,6 @@ fn attributes(r: &mut Report, set: &Set) {
             state_is(set, qp, QPS_RTR)
         })
     });
-    r.case("the broadcast address as a peer", || {
-        const OTHER: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255];
-        let mut nobody = file.ah_args(set.pd);
-        nobody.attr.dgid = OTHER;
-        file.refused(&nobody, Errno::EHOSTUNREACH)?;
-        with_qp(set, QPS_INIT, |qp| {
-            let mut wrong = file.modify_args(qp, QPS_RTR, set.a.qp_num);
-            wrong.attr.ah.dgid = OTHER;
-            file.refused(&wrong, Errno::EHOSTUNREACH)
-        })
-    });
     r.case("QP_MODIFY: attributes at their ends", || {
         with_qp(set, abi::QPS_RESET, |qp| {
             let mut init = file.modify_args(qp, QPS_INIT, 0);
