@@ -7,7 +7,7 @@
 export KVER KDIR
 
 .DEFAULT_GOAL := all
-.PHONY: all module userspace lab run test test-debug selftest-debug bench shell check help clean lab-clean
+.PHONY: all module userspace lab run test test-debug test-debug-long selftest-debug bench shell check help clean lab-clean
 
 all: module userspace
 
@@ -28,6 +28,9 @@ test:
 
 test-debug:
 	@scripts/test --kernel debug
+
+test-debug-long:
+	@scripts/test --kernel debug long
 
 selftest-debug:
 	@scripts/test --kernel debug selftest
@@ -50,6 +53,7 @@ help:
 	@echo '  run            boots the VM and lets an RDMA Write cross between two hosts'
 	@echo '  test           all tests that need no special kernel'
 	@echo '  test-debug     the suites of the VM on a kernel with KASAN, lockdep, kmemleak, ...'
+	@echo '  test-debug-long those of them that take longer'
 	@echo '  selftest-debug planted bugs: that kernel finds each of them'
 	@echo '  bench          compares with libibverbs and perftest'
 	@echo '  shell          the VM with two hosts and the module loaded'
