@@ -157,7 +157,7 @@ def mixed():
              "the report has configuration, machines and command", report)
     for backend in ("call", "verbs"):
         report = run(f"connect by {backend}", {"iterations": 10}, "connect", SERVER, "-n", "10", "-b", backend, "-e",
-                     rows=5)
+                     rows=6)
         if report:
             steps = [row["step"] for row in report["rows"]]
             said(steps == ["buffer", "address", "route", "connect", "write", "total"], f"connect by {backend}: steps", steps)
