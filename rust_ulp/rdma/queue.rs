@@ -210,7 +210,8 @@ impl<R: Ticket> Queue<R> {
         let inline = KVVec::from_elem(0u8, total_inline, GFP_KERNEL_ACCOUNT)?;
         let (bytes, len, capacity) = inline.into_raw_parts();
         // SAFETY: These are the parts of such a vector; a cell has the layout of what is in it.
-        let inline = unsafe { KVVec::from_raw_parts(bytes.cast::<UnsafeCell<u8>>(), len, capacity) };
+        let inline =
+            unsafe { KVVec::from_raw_parts(bytes.cast::<UnsafeCell<u8>>(), len, capacity) };
         let lists = Lists {
             free: if depth > 0 { 0 } else { NONE },
             first: NONE,

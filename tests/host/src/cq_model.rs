@@ -23,6 +23,7 @@ const ENODEV: Errno = Errno(19);
 const EBADF: Errno = Errno(9);
 const EBUSY: Errno = Errno(16);
 
+#[allow(dead_code)]
 type Error = Errno;
 
 fn ecanceled() -> Errno {
@@ -203,6 +204,8 @@ impl Stream {
     }
 }
 
+// All that cq.rs has of it, whether the model asks for it or not.
+#[allow(dead_code)]
 trait Source {
     fn begin(&self, stream: Stream) -> Result;
     fn poll(&self) -> Result<bool>;

@@ -954,7 +954,7 @@ fn unreliable(worker: Worker<'_>, dice: &mut Dice) -> Done {
                 attr,
                 ..abi::AhCreate::default()
             })?;
-            wr.arg0 = u64::from(ah.handle) | u64::from(b.qp.qp_num) << 32;
+            wr.arg0 = u64::from(ah.handle) | (u64::from(b.qp.qp_num) << 32);
             wr.arg1 = u64::from(QKEY);
             a.link.post(&[wr])?;
             a.link.destroy(ah.handle)?;

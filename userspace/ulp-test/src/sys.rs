@@ -432,9 +432,9 @@ impl Mapping {
     /// Moves the pages to another address.
     pub fn relocate(&mut self) -> Result<(), Errno> {
         let len = NonZeroUsize::new(self.len).ok_or(Errno::EINVAL)?;
+        let (none, private) = (ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE);
         // SAFETY: A new mapping, wherever the kernel likes.
-        let place =
-            unsafe { mmap_anonymous(None, len, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE) }?;
+        let place = unsafe { mmap_anonymous(None, len, none, private) }?;
         // SAFETY: Both are ours, of that length, and nobody has a reference into either.
         let base = unsafe {
             libc::mremap(
