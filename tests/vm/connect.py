@@ -896,6 +896,10 @@ def test_removal_under_load(r):
         x.file.close()
 
 
+class Flushed(Exception):
+    """The queue pair was in error before the request was done."""
+
+
 class Talker(End):
     """An end that exchanges messages of one length."""
 
@@ -912,6 +916,8 @@ class Talker(End):
                 if (cqe.opcode == N["WC_RECV"]) == receive:
                     return self.kept.pop(i)
             for cqe in self.cq.wait(1):
+                if cqe.status == FLUSHED:
+                    raise Flushed()
                 if cqe.status:
                     raise OSError(errno.EIO, ulp.STATUS.get(cqe.status, str(cqe.status)))
                 self.kept.append(cqe)
@@ -927,6 +933,14 @@ class Talker(End):
     def send(self, data):
         self.buffer.map[16384:16384 + len(data)] = data
         self.post("SEND", 16384, len(data))
+
+    def send_last(self, data):
+        """To who hangs up when it has that: its DREQ takes the queue pair to ERR, and rxe flushes a request
+        whose acknowledgement it has received and not looked at (rxe_comp.c, drain_resp_pkts())."""
+        try:
+            self.send(data)
+        except Flushed:
+            pass
 
 
 def stock(host, *command):
@@ -974,7 +988,7 @@ def test_rping(r):
         talker.send(bytes(16))
         where, rkey, size = struct.unpack("!QII", talker.recv())
         talker.post("RDMA_WRITE", 8192, size, remote_addr=where, rkey=rkey)
-        talker.send(bytes(16))
+        talker.send_last(bytes(16))
     ended(r, "rping has got back what it sent", process)
 
     process = stock("h1", "rping", "-s", "-a", "10.9.0.1", "-p", "7175", "-C", "3")
@@ -995,7 +1009,7 @@ def test_rping(r):
 def test_rdma_client(r):
     process, talker, _ = accept_stock(r, "rdma_client", 16, "rdma_client", "-s", "10.9.0.1", "-p", "{port}")
     r.equal("its message has 16 bytes", len(talker.recv()), 16)
-    talker.send(bytes(16))
+    talker.send_last(bytes(16))
     ended(r, "rdma_client is content", process)
 
     process = stock("h1", "rdma_server", "-p", "7176")
@@ -1019,7 +1033,7 @@ def test_cmatose(r):
     got = connect_patiently(talker, "10.9.0.1", 7177)
     r.equal("ten messages came from its server", [len(talker.recv()) for _ in range(10)], [100] * 10)
     for i in range(10):
-        talker.send(bytes([i]) * 100)
+        talker.send_last(bytes([i]) * 100)
     r.check("its server ends the connection",
             until(lambda: query(talker.file, got.handle).state >= N["CONN_DISCONNECTED"], 20))
     talker.file.destroy(got.handle)
