@@ -69,9 +69,9 @@ void rust_ulp_h_device_name(struct ib_device *dev, char *out, size_t len)
 	strscpy_pad(out, dev_name(&dev->dev), len);
 }
 
-const char *rust_ulp_h_device_driver(struct ib_device *dev)
+bool rust_ulp_h_device_is_driven_by(struct ib_device *dev, const char *module)
 {
-	return dev->ops.owner ? module_name(dev->ops.owner) : "";
+	return dev->ops.owner && !strcmp(module_name(dev->ops.owner), module);
 }
 
 bool rust_ulp_h_device_is_iwarp(struct ib_device *dev)

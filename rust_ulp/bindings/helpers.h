@@ -127,7 +127,7 @@ struct rust_ulp_h_cm_event {
 void rust_ulp_h_device_get(struct ib_device *dev);
 void rust_ulp_h_device_describe(struct ib_device *dev, struct rust_ulp_h_device *out);
 void rust_ulp_h_device_name(struct ib_device *dev, char *out, size_t len);
-const char *rust_ulp_h_device_driver(struct ib_device *dev);
+bool rust_ulp_h_device_is_driven_by(struct ib_device *dev, const char *module);
 bool rust_ulp_h_device_is_iwarp(struct ib_device *dev);
 int rust_ulp_h_gid(struct ib_device *dev, u32 port, u32 index, struct net *net,
 		   struct rust_ulp_h_gid *out);

@@ -192,16 +192,8 @@ impl Device {
 
     /// Whether the module of that name drives the device.
     pub(crate) fn is_driven_by(&self, module: &CStr) -> bool {
-        // SAFETY: The driver cannot go away while the device is there, and its name with it.
-        let name = unsafe { bindings::rust_ulp_h_device_driver(self.as_raw()) };
-        let mut rest = name.cast::<u8>();
-        module.to_bytes_with_nul().iter().all(|byte| {
-            // SAFETY: The helper returns a NUL-terminated string, and nothing is read behind its
-            // NUL: where that stands, `module` ends too, or differs.
-            let same = unsafe { *rest } == *byte;
-            rest = rest.wrapping_add(1);
-            same
-        })
+        // SAFETY: The device is registered, which keeps its driver, and the name is NUL-terminated.
+        unsafe { bindings::rust_ulp_h_device_is_driven_by(self.as_raw(), module.as_char_ptr()) }
     }
 
     /// Whether it speaks iWARP.
