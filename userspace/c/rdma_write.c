@@ -437,6 +437,7 @@ static void receiver(const char *where)
 	struct wire_grant unused;
 	struct wire_hello peer;
 	int listener, tcp, one = 1;
+	char nothing;
 
 	open_device(&end);
 	make_objects(&end);
@@ -464,6 +465,9 @@ static void receiver(const char *where)
 	if (done.byte_len > BUFFER_SIZE)
 		fail_because("the completion", "says more than the buffer has");
 	printf("received %u bytes: \"%.*s\"\n", done.byte_len, (int)done.byte_len, end.memory);
+	/* A queue pair that goes acknowledges nothing any more: the sender hangs up when it has its completion. */
+	if (recv(tcp, &nothing, sizeof(nothing), 0) < 0 && errno != ECONNRESET)
+		fail("waiting for the peer to hang up");
 }
 
 static void sender(const char *where, const char *message)

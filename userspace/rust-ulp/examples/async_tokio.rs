@@ -45,7 +45,7 @@ async fn run(addr: &str, message: Option<&[u8]>) -> Result<()> {
     // A wait that is given up has taken nothing.
     let nothing = timeout(SHORT, done.wait()).await;
     println!("nothing came: {}", nothing.is_err());
-    let (qp, _) = match message {
+    let (qp, peer) = match message {
         None => qp.accept_tcp(addr, &[])?,
         Some(_) => qp.connect_tcp(addr, &[])?,
     };
@@ -66,5 +66,8 @@ async fn run(addr: &str, message: Option<&[u8]>) -> Result<()> {
     // The last receive is gone, of which an event tells.
     while timeout(LONG, events.next_event()).await??.kind != EventKind::SrqLimit {}
     println!("no receives are left");
+    if message.is_some() {
+        tokio::task::spawn_blocking(move || peer.wait_gone(LONG)).await??; // it has its acknowledgement
+    }
     Ok(())
 }

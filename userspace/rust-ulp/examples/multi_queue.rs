@@ -30,11 +30,13 @@ fn main() {
 fn listen(addr: &str, lanes: usize) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, listener) = (dev.alloc_pd()?, Listener::bind(addr)?);
-    let buf = pd.alloc_buffer(8 * lanes)?;
+    let (buf, mut peers) = (pd.alloc_buffer(8 * lanes)?, Vec::new());
     let grant = buf.grant(.., Access::REMOTE_WRITE)?;
     let multi = dev.multi_queue().lanes(lanes).build(|_, cq| {
         let qp = pd.create_qp::<Rc>(cq).build()?;
-        Ok(listener.accept(LONG)?.accept(qp, &[&grant])?.0)
+        let (qp, peer) = listener.accept(LONG)?.accept(qp, &[&grant])?;
+        peers.push(peer);
+        Ok(qp)
     })?;
     let end = Instant::now() + LONG;
     for i in 0..lanes {
@@ -44,25 +46,25 @@ fn listen(addr: &str, lanes: usize) -> Result<()> {
         }
     }
     println!("{lanes} lanes, each written to {WRITES} times");
+    peers.iter().try_for_each(|peer| peer.wait_gone(LONG))?;
     multi.stop(LONG).map(drop)
 }
 
 fn connect(addr: &str, lanes: usize) -> Result<()> {
     let dev = Device::open_default()?;
-    let pd = dev.alloc_pd()?;
-    let mut to = Vec::new();
+    let (pd, mut to) = (dev.alloc_pd()?, Vec::new());
     let multi = dev.multi_queue().lanes(lanes).pinned().build(|i, cq| {
         let (qp, peer) = pd.create_qp::<Rc>(cq).build()?.connect_tcp(addr, &[])?;
-        to.push(peer.grant(0)?.slice(8 * i as u64..)?);
+        to.push((peer.grant(0)?.slice(8 * i as u64..)?, peer));
         Ok(qp)
     })?;
     std::thread::scope(|scope| {
-        for (lane, to) in multi.lanes().iter().zip(&to) {
+        for (lane, (to, _peer)) in multi.lanes().iter().zip(&to) {
             scope.spawn(|| work(lane, *to).unwrap());
         }
     });
-    let cpus: Vec<_> = multi.lanes().iter().flat_map(Lane::cpu).collect();
-    println!("{lanes} lanes on processors {cpus:?}");
+    let cpus = multi.lanes().iter().flat_map(Lane::cpu);
+    println!("{lanes} lanes on processors {:?}", cpus.collect::<Vec<_>>());
     multi.stop(LONG).map(drop)
 }
 
@@ -70,10 +72,8 @@ fn connect(addr: &str, lanes: usize) -> Result<()> {
 fn work(lane: &Lane<Rc>, to: RemoteSlice) -> Result<()> {
     let done = || lane.completions().wait(LONG)?.ok().map(drop);
     for i in 1..=WRITES {
+        (i > DEPTH).then(&done).transpose()?;
         lane.qp().post(Write::inline_bytes(&i.to_ne_bytes(), to))?;
-        if i >= DEPTH {
-            done()?;
-        }
     }
-    (1..DEPTH).try_for_each(|_| done())
+    (0..DEPTH).try_for_each(|_| done())
 }

@@ -33,7 +33,7 @@ fn listen(addr: &str) -> Result<()> {
     while let Some(piece) = pool.take() {
         piece.post(&qp, |memory| Ok(Recv::new(memory)))?;
     }
-    let (qp, _) = qp.accept_tcp(addr, &[])?;
+    let (qp, peer) = qp.accept_tcp(addr, &[])?;
     for expected in 0u64.. {
         let done = cq.wait(LONG)?.ok()?;
         let piece = pool.complete(&done).ok_or("no piece of the pool")?;
@@ -41,7 +41,7 @@ fn listen(addr: &str) -> Result<()> {
         piece.read_at(0, &mut number)?;
         if done.byte_len == 0 {
             println!("{expected} messages, in order");
-            return Ok(());
+            return Ok(peer.wait_gone(LONG)?); // when it has its acknowledgement
         }
         if u64::from_le_bytes(number) != expected {
             return Err(format!("not message {expected}").into());
@@ -57,7 +57,7 @@ fn connect(addr: &str, count: &str) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(64)?);
     let pool = Pool::new(pd.alloc_buffer(8 * 1024)?.slice(..)?, 1024)?;
-    let (qp, _) = pd.create_qp::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
+    let (qp, _peer) = pd.create_qp::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
     for number in 0..=count {
         // None is free: wait for one.
         let piece = match pool.take() {

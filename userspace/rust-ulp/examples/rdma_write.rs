@@ -38,7 +38,7 @@ fn receive(addr: &str) -> Result<()> {
     let got = buf.to_vec(..done.byte_len as usize)?;
     let text = String::from_utf8_lossy(&got);
     println!("{done}\n{} wrote {text:?}", peer.endpoint);
-    Ok(())
+    peer.wait_gone(Duration::from_secs(30)) // it leaves when it has its acknowledgement
 }
 
 fn write(addr: &str, message: &[u8]) -> Result<()> {

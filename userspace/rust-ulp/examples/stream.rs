@@ -32,14 +32,14 @@ fn listen(addr: &str) -> Result<()> {
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(ENTRIES)?);
     let qp = pd.create_qp::<Rc>(&cq).build()?;
     let ring = PreparedReceiver::new(&qp, RING)?;
-    let (qp, _) = qp.accept_tcp(addr, &[ring.grant()])?;
+    let (qp, peer) = qp.accept_tcp(addr, &[ring.grant()])?;
     let mut receiver = ring.start(qp)?;
     let mut bytes = [0; 8192];
     while let n @ 1.. = receiver.recv(&mut bytes, LONG)? {
         stdout().write_all(&bytes[..n])?;
     }
     stdout().flush()?;
-    Ok(())
+    Ok(peer.wait_gone(LONG)?) // when it has its last acknowledgement
 }
 
 fn connect(addr: &str) -> Result<()> {

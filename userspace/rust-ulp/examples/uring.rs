@@ -33,7 +33,7 @@ fn listen(addr: &str) -> Result<()> {
     let grant = buf.grant(..2048, Access::REMOTE_WRITE)?;
     let qp = pd.create_qp::<Rc>(&cq).build()?;
     qp.post_recv(Recv::empty())?; // reports to the completion queue, as ever
-    let (_qp, _) = qp.accept_tcp(addr, &[&grant])?;
+    let (_qp, peer) = qp.accept_tcp(addr, &[&grant])?;
     let told = cq.wait(LONG)?.ok()?;
     let text = buf.to_vec(..told.imm.unwrap_or(0) as usize)?;
     println!("it wrote {:?}", String::from_utf8_lossy(&text));
@@ -43,7 +43,7 @@ fn listen(addr: &str) -> Result<()> {
     ring.push(&qp, Recv::empty().timeout(Duration::from_millis(50)))?;
     ring.submit()?;
     println!("{}", ring.wait(LONG)?.result?);
-    Ok(())
+    Ok(peer.wait_gone(LONG)?) // when it has its acknowledgements
 }
 
 fn connect(addr: &str, message: &[u8]) -> Result<()> {

@@ -39,7 +39,7 @@ fn listen(addr: &str) -> Result<()> {
     // The last bytes of it, for this peer and once.
     let once = GrantOptions::new().one_shot(&qp);
     let grant = buf.grant_with(LEN - 4096.., Access::REMOTE_WRITE, once)?;
-    let (_qp, _) = qp.accept_tcp(addr, &[&grant])?;
+    let (_qp, peer) = qp.accept_tcp(addr, &[&grant])?;
     let done = cq.wait(LONG)?.ok()?;
     let ended = loop {
         match events.wait(LONG)? {
@@ -53,7 +53,7 @@ fn listen(addr: &str) -> Result<()> {
     }
     let text = buf.to_vec(LEN - 4096..LEN - 4096 + done.byte_len as usize)?;
     println!("it wrote {:?}", String::from_utf8_lossy(&text));
-    Ok(())
+    Ok(peer.wait_gone(LONG)?) // when it has its acknowledgement
 }
 
 fn connect(addr: &str, message: &[u8]) -> Result<()> {

@@ -16,6 +16,7 @@ use nix::poll::PollFlags;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long an exchange may take, from the connection to the point where both sides are ready, unless
@@ -35,6 +36,8 @@ pub struct Peer {
     pub endpoint: Endpoint,
     /// What it granted, with the rights, in the order in which it did.
     pub grants: Vec<RemoteSlice>,
+    /// Open as long as one of the two sides has use for the other: see [`Self::wait_gone`].
+    tcp: Arc<TcpStream>,
 }
 
 impl Peer {
@@ -50,6 +53,39 @@ impl Peer {
             len: 1,
             capacity: self.grants.len() as u64,
         })
+    }
+
+    /// Waits until the peer has dropped its own `Peer`, with all clones of it, or its process has ended.
+    ///
+    /// A request that has arrived here need not be acknowledged yet, and a queue pair that goes
+    /// acknowledges nothing any more: the peer's request then ends with `retry exceeded`, though it was
+    /// carried out. So who received the last request waits for this before the queue pair is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`], [`Error::Tcp`]; [`Error::Wire`] if the peer sends something instead.
+    pub fn wait_gone(&self, timeout: Duration) -> Result<()> {
+        const WHAT: &str = "waiting for the peer to hang up";
+        let deadline = Deadline::after(timeout);
+        let failed = tcp(WHAT, Some(self.addr));
+        loop {
+            let left = deadline.left();
+            if left.is_zero() {
+                return Err(deadline.timeout(WHAT));
+            }
+            self.tcp.set_read_timeout(Some(left)).map_err(&failed)?;
+            match (&*self.tcp).read(&mut [0]) {
+                Ok(0) => return Ok(()),
+                Ok(_) => return Err(WireError::OutOfTurn.into()),
+                Err(error) => match error.kind() {
+                    std::io::ErrorKind::ConnectionReset => return Ok(()),
+                    std::io::ErrorKind::Interrupted
+                    | std::io::ErrorKind::WouldBlock
+                    | std::io::ErrorKind::TimedOut => {}
+                    _ => return Err(failed(error)),
+                },
+            }
+        }
     }
 }
 
@@ -182,11 +218,12 @@ fn hello<T: Transport>(local: Endpoint, grants: &[&Grant]) -> Result<Message> {
     }))
 }
 
-fn peer(addr: SocketAddr, hello: &Hello) -> Peer {
+fn peer(stream: Stream, hello: &Hello) -> Peer {
     Peer {
-        addr,
+        addr: stream.peer,
         endpoint: hello.endpoint,
         grants: hello.grants.clone(),
+        tcp: Arc::new(stream.tcp),
     }
 }
 
@@ -302,7 +339,7 @@ impl<T: Connected> PreparedQp<T> {
         };
         stream.send(&Message::Ready)?;
         stream.receive_ready()?;
-        Ok((qp, peer(stream.peer, &theirs)))
+        Ok((qp, peer(stream, &theirs)))
     }
 
     /// Waits at `addr` for one peer that connects, tells it of `grants`, and connects. When this
@@ -450,7 +487,7 @@ impl Incoming {
             Err(error) => return stream.refuse(Refusal::Setup, error),
         };
         stream.send(&Message::Ready)?;
-        Ok((qp, peer(self.addr, &theirs)))
+        Ok((qp, peer(stream, &theirs)))
     }
 
     /// Tells it that there will be no connection.
@@ -465,5 +502,55 @@ impl Incoming {
         // into a reset, which can overtake the refusal.
         let _ = stream.receive_hello();
         stream.send(&Message::Refusal(reason))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qp::{Gid, Mtu};
+
+    /// One that has `tcp` to its peer.
+    fn at(tcp: TcpStream) -> Peer {
+        let hello = Hello {
+            transport: 2,
+            endpoint: Endpoint::new(1, 0, Gid([0; 16]), Mtu::B1024),
+            grants: Vec::new(),
+        };
+        let addr = tcp.peer_addr().unwrap();
+        peer(
+            Stream::new(tcp, addr, Deadline::after(EXCHANGE_TIMEOUT)).unwrap(),
+            &hello,
+        )
+    }
+
+    fn pair() -> (Peer, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (at(listener.accept().unwrap().0), there)
+    }
+
+    #[test]
+    fn a_peer_is_gone_with_its_last_clone() {
+        let (here, there) = pair();
+        let there = at(there);
+        let clone = there.clone();
+        drop(there);
+        let error = here.wait_gone(Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        drop(clone);
+        here.wait_gone(EXCHANGE_TIMEOUT).unwrap();
+        here.wait_gone(EXCHANGE_TIMEOUT).unwrap();
+    }
+
+    #[test]
+    fn a_peer_that_says_more_is_not_gone() {
+        let (here, mut there) = pair();
+        there.write_all(b"more").unwrap();
+        let error = here.wait_gone(EXCHANGE_TIMEOUT).unwrap_err();
+        assert!(
+            matches!(error, Error::Wire(WireError::OutOfTurn)),
+            "{error}"
+        );
     }
 }

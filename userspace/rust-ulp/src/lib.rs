@@ -30,8 +30,9 @@
 //!     let grant = buf.grant(.., Access::REMOTE_WRITE)?;
 //!     let qp = pd.create_qp::<Rc>(&cq).build()?;
 //!     qp.post_recv(Recv::empty())?;
-//!     let (_qp, _peer) = qp.accept_tcp(addr, &[&grant])?;
+//!     let (_qp, peer) = qp.accept_tcp(addr, &[&grant])?;
 //!     let done = cq.wait(Duration::from_secs(30))?.ok()?;
+//!     peer.wait_gone(Duration::from_secs(30))?; // its write is acknowledged
 //!     buf.to_vec(..done.byte_len as usize)
 //! }
 //!

@@ -22,12 +22,13 @@
 //!     let cq = dev.create_cq(stream::ENTRIES)?;
 //!     let qp = dev.alloc_pd()?.create_qp::<Rc>(&cq).build()?;
 //!     let ring = stream::PreparedReceiver::new(&qp, 1 << 20)?;
-//!     let (qp, _peer) = qp.accept_tcp(addr, &[ring.grant()])?;
+//!     let (qp, peer) = qp.accept_tcp(addr, &[ring.grant()])?;
 //!     let mut receiver = ring.start(qp)?;
 //!     let (mut all, mut some) = (Vec::new(), [0; 4096]);
 //!     while let n @ 1.. = receiver.recv(&mut some, WAIT)? {
 //!         all.extend_from_slice(some.get(..n).unwrap_or_default());
 //!     }
+//!     peer.wait_gone(WAIT)?; // the sender knows that all has arrived
 //!     Ok(all)
 //! }
 //!
