@@ -72,20 +72,31 @@ impl Channel {
         Ok(Some(got))
     }
 
-    /// Takes the next event, which has to be `want`.
-    fn expect(&self, want: u32, call: &'static str, timeout: Duration) -> Result<()> {
+    /// Takes the next event: its kind and its status.
+    fn wait(&self, call: &'static str, timeout: Duration) -> Result<(u32, i32)> {
         let next = self.next(call, timeout)?;
         let (got, status, _) = next.ok_or(Error::new(call, libc::ETIMEDOUT))?;
-        if got == want {
-            return Ok(());
-        }
-        let refused = ib::rdma_cm_event_type::RDMA_CM_EVENT_REJECTED;
-        Err(match (got, status) {
-            (got, _) if got == refused => Error::new(call, libc::ECONNREFUSED),
-            (_, status) if status < 0 => Error::new(call, -status),
-            _ => Error::new(call, libc::EPROTO),
-        })
+        Ok((got, status))
     }
+
+    /// Takes the next event, which has to be `want`.
+    fn expect(&self, want: u32, call: &'static str, timeout: Duration) -> Result<()> {
+        let (got, status) = self.wait(call, timeout)?;
+        expected(got, want, status, call)
+    }
+}
+
+/// What an event says that is not the one that was waited for.
+fn expected(got: u32, want: u32, status: i32, call: &'static str) -> Result<()> {
+    if got == want {
+        return Ok(());
+    }
+    let refused = ib::rdma_cm_event_type::RDMA_CM_EVENT_REJECTED;
+    Err(match (got, status) {
+        (got, _) if got == refused => Error::new(call, libc::ECONNREFUSED),
+        (_, status) if status < 0 => Error::new(call, -status),
+        _ => Error::new(call, libc::EPROTO),
+    })
 }
 
 impl Drop for Channel {
@@ -228,8 +239,9 @@ impl Id {
         })
     }
 
-    /// `rdma_accept` with `qp`, in the state Reset, for which it is taken to Rts; and its event.
-    pub fn accept(&mut self, qp: QueuePair, timeout: Duration) -> Result<()> {
+    /// `rdma_accept` with `qp`, in the state Reset, for which it is taken to Rts; and its event. False when
+    /// the peer, by then, has hung up.
+    pub fn accept(&mut self, qp: QueuePair, timeout: Duration) -> Result<bool> {
         for state in [
             ib::ibv_qp_state::IBV_QPS_INIT,
             ib::ibv_qp_state::IBV_QPS_RTR,
@@ -247,8 +259,21 @@ impl Id {
         // SAFETY: The identifier exists, and is of a request; the parameters are copied.
         let ret = unsafe { ib::rdma_accept(self.id.as_ptr(), &mut param) };
         check("rdma_accept", ret)?;
-        let want = ib::rdma_cm_event_type::RDMA_CM_EVENT_ESTABLISHED;
-        self.channel.expect(want, "rdma_accept", timeout)
+        use ib::rdma_cm_event_type as event;
+        let (got, status) = self.channel.wait("rdma_accept", timeout)?;
+        if got == event::RDMA_CM_EVENT_DISCONNECTED {
+            // The last word of the handshake and the peer's farewell can overtake each other: ib_cm's
+            // workqueue has an order on each processor alone.
+            self.hang_up()?;
+            return Ok(false);
+        }
+        expected(got, event::RDMA_CM_EVENT_ESTABLISHED, status, "rdma_accept").map(|()| true)
+    }
+
+    fn hang_up(&self) -> Result<()> {
+        // SAFETY: The identifier exists by the type invariants.
+        let ret = unsafe { ib::rdma_disconnect(self.id.as_ptr()) };
+        check("rdma_disconnect", ret)
     }
 
     /// Waits until the peer has hung up, and answers that. False when it has not in time.
@@ -257,13 +282,7 @@ impl Id {
         let want = ib::rdma_cm_event_type::RDMA_CM_EVENT_DISCONNECTED;
         match self.channel.next(call, timeout)? {
             None => Ok(false),
-            Some((got, _, _)) if got == want => {
-                // SAFETY: The identifier exists by the type invariants.
-                check("rdma_disconnect", unsafe {
-                    ib::rdma_disconnect(self.id.as_ptr())
-                })?;
-                Ok(true)
-            }
+            Some((got, _, _)) if got == want => self.hang_up().map(|()| true),
             Some(_) => Err(Error::new(call, libc::EPROTO)),
         }
     }
@@ -285,9 +304,7 @@ impl Id {
 
     /// `rdma_disconnect`, and its event.
     pub fn disconnect(&self, timeout: Duration) -> Result<()> {
-        // SAFETY: The identifier exists by the type invariants.
-        let ret = unsafe { ib::rdma_disconnect(self.id.as_ptr()) };
-        check("rdma_disconnect", ret)?;
+        self.hang_up()?;
         if let Some(qp) = &self.qp {
             qp.fail()?;
         }

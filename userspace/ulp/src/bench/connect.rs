@@ -400,8 +400,9 @@ impl Server for Theirs {
             return Ok(false);
         };
         let qp = self.next.take().context("no queue pair is prepared")?;
-        id.accept(qp, self.timeout).context("accepting")?;
-        self.connection = Some(id);
+        if id.accept(qp, self.timeout).context("accepting")? {
+            self.connection = Some(id);
+        }
         Ok(true)
     }
 
