@@ -449,7 +449,7 @@ impl Queue {
 }
 
 /// How much slower everything is on the debug kernel.
-fn patience() -> u32 {
+pub fn patience() -> u32 {
     if std::env::var_os("ULP_DEBUG").is_some() {
         6
     } else {
