@@ -556,8 +556,9 @@ struct rust_ulp_buffer_register {
 };
 
 /*
- * Registers a dma-buf, on a software device (RUST_ULP_CAP_VIRT_DMA); EOPNOTSUPP on others. It must
- * be system memory that its exporter can map into the kernel, else EOPNOTSUPP. It has no mmap
+ * Registers a dma-buf. For a software device (RUST_ULP_CAP_VIRT_DMA) it must be system memory that
+ * its exporter can map into the kernel, else EOPNOTSUPP. Another device is attached to it, and has it
+ * mapped for its DMA; that has not been tried on hardware. It has no mmap
  * offset. EACCES when it is not open for writing, without READ_ONLY.
  */
 struct rust_ulp_buffer_import {
