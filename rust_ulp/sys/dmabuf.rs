@@ -162,12 +162,7 @@ impl Pages {
         let mut pages = KVVec::from_elem(0u64, len.div_ceil(PAGE_SIZE), GFP_KERNEL_ACCOUNT)?;
         // SAFETY: It is attached, and there is room for so many.
         to_result(unsafe {
-            bindings::rust_ulp_h_dmabuf_addresses(
-                &buf.raw,
-                offset,
-                pages.as_mut_ptr(),
-                pages.len(),
-            )
+            bindings::rust_ulp_h_dmabuf_addresses(&buf.raw, offset, pages.as_mut_ptr(), pages.len())
         })?;
 
         let frames = pages.iter().map(|addr| (addr >> PAGE_SHIFT) as usize);

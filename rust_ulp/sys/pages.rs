@@ -76,10 +76,7 @@ pub(super) enum Backing {
     /// The pages are another driver's,
     DmaBuf { _buf: DmaBuf },
     /// and only a device knows them, by these addresses of each chunk.
-    Attached {
-        addresses: KVVec<u64>,
-        _buf: DmaBuf,
-    },
+    Attached { addresses: KVVec<u64>, _buf: DmaBuf },
 }
 
 // SAFETY: The pages are owned, and their content is only accessed as something that others change.
