@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """The pages of buffers: on which NUMA node, and in how large pieces.
 
-    pages.py nodes|full|orders|scattered
+    pages.py nodes|full|scattered|orders
 
-Expects the module, two hosts and two NUMA nodes. Prints `ok` and `not ok` lines.
+Expects the module and two hosts; the first two, a guest with two NUMA nodes. Prints `ok` and `not ok` lines.
 """
 import ctypes
 import fcntl
@@ -186,9 +186,6 @@ def scatter(length, step):
 
 def test_scattered(r):
     """There is memory, in small pieces that cannot be moved."""
-    if ulp.PATIENCE > 1:
-        r.check("memory in pieces # SKIP this kernel refuses orders at will, above", True)
-        return
     a, b = ends(2 * MEBI)
     threshold = "/proc/sys/vm/extfrag_threshold"
     with open(threshold) as f:
