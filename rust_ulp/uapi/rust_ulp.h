@@ -513,7 +513,8 @@ struct rust_ulp_buffer_create {
 	__u32 size;
 	__u32 flags;		/* in: 0 */
 	__u32 pd;		/* in: handle */
-	__s32 node;		/* in: NUMA node or RUST_ULP_NODE_ANY; out: of the first page */
+	__s32 node;		/* in: NUMA node to prefer, or RUST_ULP_NODE_ANY; ERANGE when there is no
+				 * such node. What it has not comes from others. out: of the first page */
 	__aligned_u64 length;	/* in: bytes; out: rounded up to whole pages */
 	__u32 page_size;	/* in: 0 to choose, or 4096, or 2097152; out: bytes contiguous, which
 				 * may be any power of two between when it was 0 */
