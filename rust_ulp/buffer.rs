@@ -27,6 +27,8 @@ use crate::{
         wr::Local, //
     },
     sys::{
+        dmabuf::Import,
+        errno::eopnotsupp,
         net::NetNs,
         pages::{
             Effort,
@@ -84,24 +86,24 @@ pub(crate) fn pin(addr: u64, length: u64, read_only: bool, sizes: u64) -> Result
     Pages::pin(addr, len, !read_only, sizes, LARGE_ORDER)
 }
 
-/// Imports from a dma-buf for requests of a device that registers pages of the sizes `sizes`; see
-/// [`Pages::import`]. Sleeps, for as long as the exporter likes: not to be called inside the gate.
-pub(crate) fn import(
-    fd: i32,
-    offset: u64,
-    length: u64,
-    read_only: bool,
-    sizes: u64,
-) -> Result<Pages> {
-    Pages::import(
+/// What of the dma-buf `fd` is to be imported for requests of a device that registers pages of the
+/// sizes `sizes`: the `length` bytes at `offset`, or all from there on when `length` is 0.
+pub(crate) fn import(fd: i32, offset: u64, length: u64, read_only: bool, sizes: u64) -> Import {
+    Import {
         fd,
         offset,
-        length,
-        MAX_LENGTH,
-        !read_only,
+        len: length,
+        max_len: MAX_LENGTH,
+        write: !read_only,
         sizes,
-        LARGE_ORDER,
-    )
+        max: LARGE_ORDER,
+    }
+}
+
+/// Attaches `device` to what is to be imported. [`eopnotsupp`] for one that does no DMA, and as
+/// [`Pages::attach`]. Sleeps; inside the gate, since the pages must go before the device does.
+pub(crate) fn attach(device: &Device, what: &Import) -> Result<Pages> {
+    Pages::attach(device.dma_device().ok_or_else(eopnotsupp)?, what)
 }
 
 /// Allocates `length` bytes for requests of `device`. Sleeps.

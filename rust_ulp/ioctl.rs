@@ -51,7 +51,10 @@ use crate::{
             eproto, //
         },
         eventfd::EventFd,
-        pages,
+        pages::{
+            self,
+            Pages, //
+        },
         user::{
             Arg,
             Plain, //
@@ -645,21 +648,26 @@ fn buffer_import(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     }
     let alive = this.enter()?;
     let sizes = alive.attributes.page_size_cap;
-    // What does DMA needs the exporter's addresses for that.
     let is_software = alive.attributes.virt_dma;
     this.table().lock().pd(arg.value.pd)?;
     drop(alive);
-    if !is_software {
-        return Err(eopnotsupp());
-    }
     let value = &arg.value;
-    // Outside the gate: the exporter decides how long it takes.
-    let pages = buffer::import(value.fd, value.offset, value.length, read_only, sizes)?;
+    let what = buffer::import(value.fd, value.offset, value.length, read_only, sizes);
+    let mapped = if is_software {
+        // Outside the gate: the exporter decides how long it takes.
+        Some(Pages::import(&what)?)
+    } else {
+        None
+    };
     create(
         this,
         &mut arg,
         |context, _, value| {
             let pd = context.table().lock().need_pd(value.pd)?;
+            let pages = match mapped {
+                Some(pages) => pages,
+                None => buffer::attach(pd.pd().device(), &what)?,
+            };
             let kind = abi::BUFFER_DMABUF;
             let object = BufferObject::register(pd, context.net(), pages, kind, read_only)?;
             value.length = object.length();

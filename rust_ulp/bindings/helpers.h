@@ -63,11 +63,14 @@ struct rust_ulp_h_gid {
 	bool local_net;		/* its netdev is in the namespace asked for */
 };
 
-/* A dma-buf that is mapped. */
+/* A dma-buf that is mapped: into the kernel, or for a device. */
 struct rust_ulp_h_dmabuf {
 	void *buf;		/* struct dma_buf */
-	void *vaddr;
+	void *attach;		/* struct dma_buf_attachment of the device, or NULL */
+	void *sgt;		/* struct sg_table, with @attach */
+	void *vaddr;		/* without */
 	size_t size;
+	bool write;
 };
 
 /* What struct sockaddr_in and sockaddr_in6 say. */
@@ -126,6 +129,7 @@ struct rust_ulp_h_cm_event {
 
 void rust_ulp_h_device_get(struct ib_device *dev);
 void rust_ulp_h_device_describe(struct ib_device *dev, struct rust_ulp_h_device *out);
+struct device *rust_ulp_h_dma_device(struct ib_device *dev);
 void rust_ulp_h_device_name(struct ib_device *dev, char *out, size_t len);
 bool rust_ulp_h_device_is_driven_by(struct ib_device *dev, const char *module);
 bool rust_ulp_h_device_is_iwarp(struct ib_device *dev);
@@ -171,6 +175,7 @@ int rust_ulp_h_sg_alloc(struct sg_table *table, unsigned int nents);
 void rust_ulp_h_sg_set(struct scatterlist *sg, struct page *page, unsigned int len,
 		       unsigned int offset);
 struct scatterlist *rust_ulp_h_sg_next(struct scatterlist *sg);
+void rust_ulp_h_sg_set_dma(struct scatterlist *sg, u64 addr, unsigned int len);
 int rust_ulp_h_dma_map(struct ib_device *dev, struct sg_table *sgt);
 void rust_ulp_h_dma_unmap(struct ib_device *dev, struct sg_table *sgt);
 
@@ -227,8 +232,12 @@ void rust_ulp_h_unpin_range(struct page *page, unsigned long num, bool dirty);
 unsigned long rust_ulp_h_page_to_pfn(struct page *page);
 
 int rust_ulp_h_dmabuf_open(int fd, bool write, struct rust_ulp_h_dmabuf *out);
+int rust_ulp_h_dmabuf_attach(int fd, bool write, struct device *dev,
+			     struct rust_ulp_h_dmabuf *out);
 void rust_ulp_h_dmabuf_close(struct rust_ulp_h_dmabuf *buf);
 struct page *rust_ulp_h_dmabuf_page(const struct rust_ulp_h_dmabuf *buf, size_t offset);
+int rust_ulp_h_dmabuf_addresses(const struct rust_ulp_h_dmabuf *buf, size_t offset, u64 *out,
+				size_t count);
 
 struct workqueue_struct *rust_ulp_h_alloc_workqueue(void);
 void rust_ulp_h_flush_workqueue(struct workqueue_struct *wq);

@@ -25,6 +25,7 @@
 use kernel::{
     bindings::{
         completion,
+        device,
         eventfd_ctx,
         hrtimer,
         io_uring_cmd,

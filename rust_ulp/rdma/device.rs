@@ -172,6 +172,17 @@ impl Device {
         out
     }
 
+    /// The device that does its DMA; [`None`] when its driver copies by the CPU.
+    pub(crate) fn dma_device(&self) -> Option<&kernel::device::Device> {
+        // SAFETY: The device is registered.
+        let ptr = unsafe { bindings::rust_ulp_h_dma_device(self.as_raw()) };
+        if ptr.is_null() {
+            return None;
+        }
+        // SAFETY: A driver's device, which it keeps for as long as this one is registered.
+        Some(unsafe { kernel::device::Device::from_raw(ptr) })
+    }
+
     /// Copies the name, NUL-terminated and padded. It may change at any time.
     pub(crate) fn name(&self) -> [u8; NAME_MAX] {
         let mut name = [0; NAME_MAX];

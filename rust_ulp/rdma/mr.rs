@@ -343,9 +343,11 @@ impl Drop for Table {
 ///
 /// # Invariants
 ///
-/// `table` is mapped for `device`; its pages are those of `_pages`.
+/// `table` is mapped for `device`; its pages are those of `_pages`. It is ours to unmap, unless it is
+/// `foreign`: then it has what `_pages` were mapped to, which they are for as long as they live.
 struct Mapping {
     table: Table,
+    foreign: bool,
     device: ARef<Device>,
     _pages: Arc<Pages>,
 }
@@ -369,15 +371,27 @@ impl Mapping {
                 sg = bindings::rust_ulp_h_sg_next(sg);
             }
         }
+        let foreign = pages.addresses(offset, length);
+        let is_foreign = foreign.is_some();
+        for (addr, bytes) in foreign.into_iter().flatten() {
+            // SAFETY: As above.
+            unsafe {
+                bindings::rust_ulp_h_sg_set_dma(sg, addr, bytes as c_uint);
+                sg = bindings::rust_ulp_h_sg_next(sg);
+            }
+        }
         let mapping = KBox::new_uninit(GFP_KERNEL)?;
         fault::point()?;
-        // SAFETY: The device is registered, the table complete.
-        to_result(unsafe { bindings::rust_ulp_h_dma_map(device.as_raw(), table.get()) })?;
-        // INVARIANT: Just mapped.
+        if !is_foreign {
+            // SAFETY: The device is registered, the table complete.
+            to_result(unsafe { bindings::rust_ulp_h_dma_map(device.as_raw(), table.get()) })?;
+        }
+        // INVARIANT: Just mapped, or filled with what has been.
         Ok(KBox::write(
             mapping,
             Self {
                 table,
+                foreign: is_foreign,
                 device: device.into(),
                 _pages: pages,
             },
@@ -387,8 +401,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant; the region that used it is gone.
-        unsafe { bindings::rust_ulp_h_dma_unmap(self.device.as_raw(), self.table.get()) };
+        if !self.foreign {
+            // SAFETY: By the type invariant; the region that used it is gone.
+            unsafe { bindings::rust_ulp_h_dma_unmap(self.device.as_raw(), self.table.get()) };
+        }
     }
 }
 

@@ -8,7 +8,7 @@
 pub(crate) mod chardev;
 pub(crate) mod charge;
 pub(crate) mod compat;
-mod dmabuf;
+pub(crate) mod dmabuf;
 pub(crate) mod dyndbg;
 pub(crate) mod errno;
 pub(crate) mod eventfd;

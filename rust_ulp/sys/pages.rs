@@ -56,7 +56,8 @@ pub(crate) enum Effort {
 /// - The `len` bytes from position `lead` on lie in the chunks: those at position `p` in number
 ///   `p >> (PAGE_SHIFT + order)` of `chunks`, whose `2^order` pages follow each other.
 /// - The pages with those bytes are held by `backing`, and have addresses in the kernel's linear
-///   mapping.
+///   mapping. But those of [`Backing::Attached`] are none of the kernel's: `chunks` is empty, and
+///   what a device has for each chunk stands there.
 pub(crate) struct Pages {
     pub(super) chunks: KVVec<NonNull<kernel::bindings::page>>,
     pub(super) order: u32,
@@ -72,8 +73,10 @@ pub(super) enum Backing {
     Allocated,
     /// The pages are pinned, and may be written to.
     Pinned { write: bool },
-    /// The pages are another driver's.
+    /// The pages are another driver's,
     DmaBuf { _buf: DmaBuf },
+    /// and only a device knows them, by these addresses of each chunk.
+    Attached { addresses: KVVec<u64>, _buf: DmaBuf },
 }
 
 // SAFETY: The pages are owned, and their content is only accessed as something that others change.
@@ -185,6 +188,38 @@ impl Pages {
         offset: usize,
         length: usize,
     ) -> impl Iterator<Item = (NonNull<kernel::bindings::page>, usize, usize)> + '_ {
+        self.parts(offset, length)
+            .map_while(|(chunk, within, bytes)| {
+                let first = self.chunks.get(chunk)?;
+                let page = first.as_ptr().wrapping_add(within >> PAGE_SHIFT);
+                Some((NonNull::new(page)?, within & (PAGE_SIZE - 1), bytes))
+            })
+    }
+
+    /// The same of pages that were mapped for a device: its address of a part, and its bytes; [`None`]
+    /// for others.
+    pub(crate) fn addresses(
+        &self,
+        offset: usize,
+        length: usize,
+    ) -> Option<impl Iterator<Item = (u64, usize)> + '_> {
+        let Backing::Attached { addresses, .. } = &self.backing else {
+            return None;
+        };
+        let part = move |(chunk, within, bytes): (usize, usize, usize)| {
+            let first: &u64 = addresses.get(chunk)?;
+            Some((first.wrapping_add(within as u64), bytes))
+        };
+        Some(self.parts(offset, length).map_while(part))
+    }
+
+    /// The `length` bytes at `offset`, chunk by chunk: its number, where in it they begin, and how many
+    /// there are. Ends where they are not inside.
+    fn parts(
+        &self,
+        offset: usize,
+        length: usize,
+    ) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
         let mut at = self.lead.saturating_add(offset);
         let end = at
             .saturating_add(length)
@@ -198,10 +233,9 @@ impl Pages {
                 .chunk_size()
                 .saturating_sub(within)
                 .min(end.saturating_sub(at));
-            let first = self.chunks.get(at >> self.chunk_shift())?;
+            let chunk = at >> self.chunk_shift();
             at = at.saturating_add(bytes);
-            let page = first.as_ptr().wrapping_add(within >> PAGE_SHIFT);
-            Some((NonNull::new(page)?, within & (PAGE_SIZE - 1), bytes))
+            Some((chunk, within, bytes))
         })
     }
 
@@ -326,7 +360,7 @@ impl Drop for Pages {
                 }
             }
             Backing::Pinned { write } => pinned::unpin(self, write),
-            Backing::DmaBuf { .. } => (),
+            Backing::DmaBuf { .. } | Backing::Attached { .. } => (),
         }
     }
 }

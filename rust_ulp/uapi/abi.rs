@@ -708,7 +708,7 @@ abi! {
         flags: u32,
         /// in: handle
         pd: u32,
-        /// in: NUMA node or NODE_ANY; out: of the first page
+        /// in: NUMA node to prefer or NODE_ANY; out: of the first page
         node: i32,
         /// in: bytes; out: rounded up to whole pages
         length: u64,

@@ -513,7 +513,8 @@ struct rust_ulp_buffer_create {
 	__u32 size;
 	__u32 flags;		/* in: 0 */
 	__u32 pd;		/* in: handle */
-	__s32 node;		/* in: NUMA node or RUST_ULP_NODE_ANY; out: of the first page */
+	__s32 node;		/* in: NUMA node to prefer, or RUST_ULP_NODE_ANY; ERANGE when there is no
+				 * such node. What it has not comes from others. out: of the first page */
 	__aligned_u64 length;	/* in: bytes; out: rounded up to whole pages */
 	__u32 page_size;	/* in: 0 to choose, or 4096, or 2097152; out: bytes contiguous, which
 				 * may be any power of two between when it was 0 */
@@ -556,8 +557,9 @@ struct rust_ulp_buffer_register {
 };
 
 /*
- * Registers a dma-buf, on a software device (RUST_ULP_CAP_VIRT_DMA); EOPNOTSUPP on others. It must
- * be system memory that its exporter can map into the kernel, else EOPNOTSUPP. It has no mmap
+ * Registers a dma-buf. For a software device (RUST_ULP_CAP_VIRT_DMA) it must be system memory that
+ * its exporter can map into the kernel, else EOPNOTSUPP. Another device is attached to it, and has it
+ * mapped for its DMA; that has not been tried on hardware. It has no mmap
  * offset. EACCES when it is not open for writing, without READ_ONLY.
  */
 struct rust_ulp_buffer_import {

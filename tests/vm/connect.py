@@ -584,6 +584,117 @@ def test_ended(r):
     server.close()
 
 
+def test_grants(r):
+    """Grants that are bound to a connection's queue pair end with it, whoever ends it and how."""
+    server = Server()
+    f, mine, expired = server.end.file, server.end.qp.handle, N["GRANT_EXPIRED"]
+    # Another peer, who tries the same keys.
+    door, witness = ulp.Qp(f, server.end.pd, server.end.cq), client()
+
+    def tries(grant, data):
+        """The status of the other peer's write, and whether it arrived."""
+        for qp in (door, witness.qp):
+            qp.modify("STATE", qp_state=N["QPS_RESET"])
+        door.connect(witness.qp.num, witness.file.gid().gid, witness.psn, 77)
+        witness.qp.connect(door.num, f.gid().gid, 77, witness.psn)
+        witness.cq.reap()
+        witness.buffer.map[:len(data)] = data
+        witness.file.submit([witness.qp.wr("RDMA_WRITE", witness.buffer, 0, len(data), remote_addr=grant.addr, rkey=grant.rkey)])
+        return witness.cq.wait(1)[0].status, server.end.buffer.map[grant.addr:grant.addr + len(data)] == data
+
+    def bound(offset, **more):
+        return f.call("GRANT_CREATE", **{"buffer": server.end.buffer.handle, "access": ACCESS, "offset": offset,
+                                         "length": 64, "qp": mine} | more)
+
+    def disconnects(end, connection):
+        end.file.call("DISCONNECT", conn=connection)
+
+    # Each of these makes a connection, and when it is told the grants, ends it.
+    def dies(silently):
+        """A process that is killed; its host says so, or nobody hears of it."""
+        pid = os.fork()
+        if not pid:
+            try:
+                connect(client(), "10.9.0.1", server.port)
+                signal.pause()
+            finally:
+                os._exit(1)
+        request = server.request()
+        accept(server.end, request.handle)
+        grants = yield request
+        if silently:
+            with deaf("h1"):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            r.equal("a peer that died in silence: nobody knows", (query(f, request.handle).state, query_grants(grants)),
+                    (N["CONN_ESTABLISHED"], {(N["GRANT_ACTIVE"], True)}))
+            # Until something is sent to it, and not acknowledged.
+            f.submit([server.end.qp.wr("RDMA_WRITE", server.end.buffer, 0, 8, remote_addr=4096, rkey=1)])
+        else:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        yield None
+
+    def query_grants(grants):
+        return {(q.state, q.rkey != 0) for q in (f.call("GRANT_QUERY", grant=g.handle) for g in grants)}
+
+    def lives(end_it):
+        """A peer of our own, by what ends its connection."""
+        c = client() if end_it != "close" else Bare("h2", "rxe2")
+        thread = Thread(connect, c, "10.9.0.1", server.port)
+        request = server.request()
+        accept(server.end, request.handle)
+        got = thread.end()
+        yield request
+        if end_it == "disconnect":
+            disconnects(c, got.handle)
+        elif end_it == "here":
+            disconnects(server.end, request.handle)
+        elif end_it == "destroy":
+            c.file.destroy(got.handle)
+        elif end_it == "error":  # a key that is none
+            f.submit([server.end.qp.wr("RECV", server.end.buffer, 0, 64)])
+            c.file.submit([c.qp.wr("RDMA_WRITE", c.buffer, 0, 8, remote_addr=0, rkey=0xABCDEF)])
+        else:
+            c.file.close()
+        yield None
+        if end_it != "close":
+            c.close()
+
+    for name, how in (("the peer disconnects", lives("disconnect")), ("the owner disconnects", lives("here")),
+                      ("the peer destroys the connection", lives("destroy")), ("the peer closes its file", lives("close")),
+                      ("the peer does what it may not", lives("error")), ("the peer is killed", dies(False)),
+                      ("the peer dies in silence", dies(True))):
+        server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+        f.events()
+        request = next(how)
+        grants, free = [bound(8192 + 64 * i) for i in range(4)], bound(8192 + 64 * 4, qp=0)
+        once = bound(8192 + 64 * 5, flags=N["GRANT_ONE_SHOT"])
+        r.equal(f"{name}: the keys open their ranges until then", {tries(g, ulp.pattern(g.rkey & 255, 64)) for g in (grants[0], free)},
+                {(0, True)})
+        how.send(grants)
+        seen = []
+        r.check(f"{name}: the grants of that connection end",
+                until(lambda: seen.extend(e[1:] for e in f.events() if e[0] == N["EVENT_GRANT_ENDED"]) or len(seen) >= 5, 20),
+                seen)
+        r.equal(f"{name}: each once, and why", sorted(seen), sorted((g.handle, 0, expired) for g in [*grants, once]))
+        r.equal(f"{name}: they say so", query_grants([*grants, once]), {(expired, False)})
+        r.equal(f"{name}: another is as it was", query_grants([free]), {(N["GRANT_ACTIVE"], True)})
+        r.equal(f"{name}: their keys open nothing, whoever has them", {tries(g, bytes(range(64))) for g in (grants[0], once)},
+                {(10, False)})
+        r.equal(f"{name}: the other's does", tries(free, bytes(range(64))), (0, True))
+        r.equal(f"{name}: there is no new key for them", {error_of(f.call, "GRANT_ROTATE", grant=g.handle) for g in grants},
+                {"ENOTCONN"})
+        for g in [*grants, once, free]:
+            f.destroy(g.handle)
+        next(how, None)
+        f.destroy(request.handle)
+        server.end.cq.reap()
+    r.equal("no grant is left but the first", f.call("BUFFER_QUERY", buffer=server.end.buffer.handle).grants, 1)
+    witness.close()
+    server.close()
+
+
 def link_local(host, dev):
     with ulp.host(host):
         got = subprocess.run(["ip", "-6", "-o", "addr", "show", "dev", dev, "scope", "link"],

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """One end of a conversation over a reliable connection, by libibverbs or by /dev/rust_ulp.
 
-    stock_peer.py stock|ulp listen|connect ADDRESS:PORT DEVICE [LENGTH]
+    stock_peer.py stock|mapped|ulp listen|connect ADDRESS:PORT DEVICE [LENGTH]
 
 `stock` knows nothing of rust_ulp: pyverbs, a queue pair brought up by explicit
-INIT, RTR, RTS with an address handle attribute, a registered buffer. `ulp` does
-the same through the ABI of the module. The two ends meet over TCP, and each
+INIT, RTR, RTS with an address handle attribute, a registered buffer. `mapped` is
+the same, but the memory that it registers is a buffer of the module's, mapped.
+`ulp` does the same through the ABI of the module. The two ends meet over TCP, and each
 sends one line
     qpn=%d psn=%d gid=%s rkey=%d addr=%d len=%d
 From there on a line `at STEP` says that an end has come to that step. Both ends
@@ -34,7 +35,7 @@ REMOTE_ACCESS_ERROR = 10
 class Stock:
     """libibverbs, through pyverbs."""
 
-    def __init__(self, device, length):
+    def __init__(self, device, length, address=None):
         from pyverbs import libibverbs_enums as e
         from pyverbs.cq import CQ
         from pyverbs.device import Context
@@ -46,7 +47,7 @@ class Stock:
         self.gid_index, self.gid = ulp.gid_of(device)
         self.pd, self.cq = PD(self.context), CQ(self.context, 64)
         self.mr = MR(self.pd, length, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE
-                     | e.IBV_ACCESS_REMOTE_READ)
+                     | e.IBV_ACCESS_REMOTE_READ, address)
         self.length = length
         self.qp = QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq,
                                          cap=QPCap(max_send_wr=16, max_recv_wr=16)))
@@ -103,6 +104,15 @@ class Stock:
         return [{"id": wc.wr_id, "status": wc.status, "opcode": wc.opcode, "bytes": wc.byte_len,
                  "imm": socket.ntohl(wc.imm_data) if wc.wc_flags & self.e.IBV_WC_WITH_IMM else None}
                 for wc in wcs]
+
+
+class Mapped(Stock):
+    """libibverbs over pages that the module allocated and mapped, large ones if there are."""
+
+    def __init__(self, device, length):
+        self.file = ulp.File(None, device)
+        self.buffer = ulp.Buffer(self.file, self.file.pd(), length)
+        super().__init__(device, length, ulp.address_of(self.buffer.map))
 
 
 class Ulp:
@@ -197,7 +207,7 @@ class Wire:
 
 
 def converse(report, kind, role, address, device, length):
-    end = {"stock": Stock, "ulp": Ulp}[kind](device, length)
+    end = {"stock": Stock, "mapped": Mapped, "ulp": Ulp}[kind](device, length)
     half = length // 2
     mine, theirs = (1, 2) if role == "listen" else (2, 1)
     wire = Wire(role, address)
@@ -284,7 +294,7 @@ def main():
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 5 or sys.argv[1] not in ("stock", "ulp") or sys.argv[2] not in ("listen", "connect"):
+    if len(sys.argv) < 5 or sys.argv[1] not in ("stock", "mapped", "ulp") or sys.argv[2] not in ("listen", "connect"):
         print(__doc__.split("\n\n")[1].strip(), file=sys.stderr)
         sys.exit(2)
     main()

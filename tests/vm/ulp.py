@@ -217,10 +217,10 @@ class Cq:
 
 
 class Buffer:
-    def __init__(self, file, pd, length, page_size=0):
-        got = file.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=length, page_size=page_size)
+    def __init__(self, file, pd, length, page_size=0, node=N["NODE_ANY"]):
+        got = file.call("BUFFER_CREATE", pd=pd, node=node, length=length, page_size=page_size)
         self.handle, self.length, self.page_size = got.handle, got.length, got.page_size
-        self.keys, self.key_bytes = got.keys, got.key_bytes
+        self.keys, self.key_bytes, self.node = got.keys, got.key_bytes, got.node
         self.map = file.map(got.length, got.mmap_offset)
 
 

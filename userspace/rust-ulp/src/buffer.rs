@@ -70,7 +70,8 @@ impl BufferBuilder {
         self
     }
 
-    /// The NUMA node of its pages; any unless said.
+    /// The NUMA node of its pages, which is preferred: what it has not comes from others, see
+    /// [`Buffer::node`]. Any unless said.
     pub fn node(mut self, node: u16) -> Self {
         self.node = Some(node);
         self

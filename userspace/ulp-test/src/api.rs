@@ -7,8 +7,8 @@ use crate::hosts::{connect, pattern, Host};
 use crate::report::{because, check, equal, Outcome, Report};
 use crate::sys::abi;
 use rust_ulp::{
-    cm, Access, AckTimeout, BufferKind, Completion, CompletionError, Cq, Endpoint, Error,
-    EventKind, Grant, GrantOptions, GrantState, Grh, Opcode, Pool, Qp, QpAttr, Rc, Recv,
+    cm, Access, AckTimeout, BufferKind, CompareSwap, Completion, CompletionError, Cq, Endpoint, Error,
+    EventKind, FetchAdd, Grant, GrantOptions, GrantState, Grh, Opcode, Pool, Qp, QpAttr, Rc, Read, Recv,
     RemoteSlice, Retries, RnrRetries, RnrTimer, Send, SendTo, Status, TrafficClass, Uc, Ud, Write,
 };
 use std::net::SocketAddr;
@@ -528,6 +528,10 @@ fn fresh(host: &Host) -> R<Host> {
 }
 
 fn unfinished(r: &mut Report, a: &Host, b: &Host) {
+    for fate in ["dropped", "forgotten", "canceled", "late"] {
+        let name = format!("a request of each kind in flight: {fate}");
+        case(r, &name, || in_flight(a, b, fate));
+    }
     case(r, "a receive times out, and the queue pair goes on", || {
         let (a, b) = (&fresh(a)?, &fresh(b)?);
         let [first, second] = connect(a, b, None)?;
@@ -588,6 +592,73 @@ fn unfinished(r: &mut Report, a: &Host, b: &Host) {
                 .and_then(|()| equal("after", pool.reclaim(), pool.len())))
         },
     );
+}
+
+/// One request of each kind that waits for its peer, who has no receive for the first, and one receive: what
+/// becomes of them when they are given up.
+fn in_flight(a: &Host, b: &Host, fate: &str) -> R<Outcome> {
+    let (a, b) = (&fresh(a)?, &fresh(b)?);
+    let first = a.qp().rnr_retry(RnrRetries::FOREVER).build()?;
+    let second = b.qp().access(Access::all()).build()?;
+    let (to, from) = (second.endpoint(), first.endpoint());
+    let (first, second) = (first.connect(to)?, second.connect(from)?);
+    let (mem, theirs) = (a.pd.alloc_buffer(4096)?, b.pd.alloc_buffer(4096)?);
+    let grant = theirs.grant(..8, Access::all())?;
+    let (here, there) = (|| mem.slice(..8), grant.remote());
+    macro_rules! post {
+        ($request:expr) => {
+            match fate {
+                "late" => first.post($request.timeout(SHORT))?,
+                _ => first.post($request)?,
+            }
+        };
+    }
+    first.post_recv(Recv::new(here()?))?;
+    post!(Send::new(here()?));
+    post!(Write::new(here()?, there));
+    post!(Read::new(there, here()?));
+    post!(CompareSwap::new(there, 0, 1, here()?));
+    post!(FetchAdd::new(there, 1, here()?));
+    let mut statuses = Vec::new();
+    let mut told = |count: usize| -> R {
+        for _ in 0..count {
+            statuses.push(a.cq.wait(WAIT)?.status);
+        }
+        Ok(())
+    };
+    let want = match fate {
+        "dropped" => {
+            drop((mem, first));
+            told(6)?;
+            [Status::Flushed; 6]
+        }
+        "forgotten" => {
+            std::mem::forget((mem, first));
+            second.post_recv(Recv::new(theirs.slice(8..16)?))?;
+            told(5)?;
+            // Its queue pair is nobody's, and keeps the receive.
+            statuses.push(Status::Success);
+            [Status::Success; 6]
+        }
+        "canceled" => {
+            first.cancel_all()?;
+            told(6)?;
+            [Status::Canceled; 6]
+        }
+        _ => {
+            told(5)?;
+            first.cancel_all()?;
+            told(1)?;
+            let mut want = [Status::TimedOut; 6];
+            want[5] = Status::Canceled;
+            want
+        }
+    };
+    let [again, _peer] = connect(a, b, None)?;
+    again.post(Write::new(a.pd.alloc_buffer(64)?.slice(..)?, there).wr_id(99))?;
+    let last = a.cq.wait(WAIT)?;
+    Ok(equal("statuses", &statuses[..], &want[..])
+        .and_then(|()| equal("and another goes on", (last.wr_id, last.status), (99, Status::Success))))
 }
 
 fn files(r: &mut Report, a: &Host, b: &Host) {
