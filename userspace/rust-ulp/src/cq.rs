@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -362,7 +363,18 @@ struct Inner {
     device: Arc<DeviceInner>,
     entries: u32,
     delivery: Delivery,
+    /// `STREAM_*`.
+    stream: AtomicU32,
 }
+
+/// The process reads the ring.
+const STREAM_NONE: u32 = 0;
+/// The kernel reads it, for a ring of io_uring.
+#[cfg(feature = "io-uring")]
+const STREAM_BEGUN: u32 = 1;
+/// The kernel has read it: so the process cannot.
+#[cfg(feature = "io-uring")]
+const STREAM_ENDED: u32 = 2;
 
 /// A queue in which requests report their end, mapped into this process.
 ///
@@ -447,6 +459,7 @@ impl Cq {
                     abi::DELIVER_CALLER => Delivery::Caller,
                     _ => Delivery::Default,
                 },
+                stream: AtomicU32::new(STREAM_NONE),
             }),
         })
     }
@@ -467,6 +480,7 @@ impl Cq {
     ///
     /// Once nothing is left to take: [`Error::CqOverflow`] if completions were lost,
     /// [`Error::CqFailed`] if the queue failed, [`Error::DeviceGone`] if nothing more will come.
+    /// [`Error::Streamed`] if a ring of io_uring is its reader.
     pub fn poll(&self) -> Result<Option<Completion>> {
         let mut one = [Completion::EMPTY];
         let n = self.poll_into(&mut one)?;
@@ -481,6 +495,7 @@ impl Cq {
     ///
     /// As [`Self::poll`].
     pub fn poll_into(&self, out: &mut [Completion]) -> Result<usize> {
+        self.is_ours()?;
         let ring = &self.inner.ring;
         let mut n = 0;
         {
@@ -505,6 +520,29 @@ impl Cq {
             self.health()?;
         }
         Ok(n)
+    }
+
+    /// [`Error::Streamed`] if the kernel is its reader, or was.
+    fn is_ours(&self) -> Result<()> {
+        match self.inner.stream.load(Ordering::Relaxed) {
+            STREAM_NONE => Ok(()),
+            _ => Err(Error::Streamed),
+        }
+    }
+
+    /// From now on the kernel reads it, for one ring of io_uring. [`Error::Streamed`] if it does so for another.
+    #[cfg(feature = "io-uring")]
+    pub(crate) fn begin_stream(&self) -> Result<()> {
+        match self.inner.stream.swap(STREAM_BEGUN, Ordering::Relaxed) {
+            STREAM_BEGUN => Err(Error::Streamed),
+            _ => Ok(()),
+        }
+    }
+
+    /// That is over: another ring may begin.
+    #[cfg(feature = "io-uring")]
+    pub(crate) fn end_stream(&self) {
+        self.inner.stream.store(STREAM_ENDED, Ordering::Relaxed);
     }
 
     /// What the ring's flags say, when it is empty.
@@ -564,6 +602,7 @@ impl Cq {
     }
 
     pub(crate) fn wait_until(&self, n: u32, deadline: &Deadline) -> Result<u32> {
+        self.is_ours()?;
         if n > self.inner.entries {
             return Err(Error::Range {
                 what: "completions to wait for",
