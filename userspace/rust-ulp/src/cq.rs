@@ -10,6 +10,7 @@ use crate::ring::{Consumer, Corrupt};
 use crate::sys::{Command, RingMap, ShortWr};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::cell::OnceCell;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -386,25 +387,30 @@ pub struct Cq {
     inner: Arc<Inner>,
 }
 
-/// When waiting ends.
-#[derive(Clone, Copy)]
+/// When waiting ends. The time runs from the first look at it: telling what time it is can be a system call, and
+/// most waits need none, or one.
+#[derive(Clone)]
 pub(crate) struct Deadline {
     /// None: never.
-    at: Option<Instant>,
+    at: OnceCell<Option<Instant>>,
     after: Duration,
 }
 
 impl Deadline {
     pub(crate) fn after(after: Duration) -> Self {
         Self {
-            at: Instant::now().checked_add(after),
+            at: OnceCell::new(),
             after,
         }
     }
 
     /// What is left of it, zero when it has passed.
     pub(crate) fn left(&self) -> Duration {
-        match self.at {
+        let Some(at) = self.at.get() else {
+            let _ = self.at.set(Instant::now().checked_add(self.after));
+            return self.after;
+        };
+        match at {
             Some(at) => at.saturating_duration_since(Instant::now()),
             None => Duration::MAX,
         }
