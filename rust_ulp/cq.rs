@@ -520,7 +520,8 @@ impl Ring {
     /// [`etime`] when that takes more than `timeout_ns`, [`EINTR`] when a signal comes, [`ENODEV`]
     /// when the ring is dead, [`EIO`] when the device's queue has failed.
     pub(crate) fn wait(&self, min: u32, timeout_ns: u64) -> Result {
-        let start = now_ns();
+        // Most waits that find something have no need of the time.
+        let mut start = None;
         let mut state = self.state.lock();
         loop {
             self.note_failure(&mut state);
@@ -533,8 +534,14 @@ impl Ring {
             if state.flags & abi::CQ_ERROR != 0 {
                 return Err(EIO);
             }
-            let elapsed = now_ns().saturating_sub(start);
-            let left = timeout_ns.saturating_sub(elapsed);
+            let left = match start {
+                _ if timeout_ns == 0 => 0,
+                None => {
+                    start = Some(now_ns());
+                    timeout_ns
+                }
+                Some(start) => timeout_ns.saturating_sub(now_ns().saturating_sub(start)),
+            };
             if left == 0 {
                 return Err(etime());
             }
