@@ -339,15 +339,18 @@ impl Ring {
         }
     }
 
-    /// Lets a request in that needs no entry; [`Self::leave`] when the device is done with it.
-    /// [`EAGAIN`] when the device has as many as there are entries.
-    pub(crate) fn admit(&self) -> Result {
+    /// Lets `count` requests in that need no entry, or as many as there is room for, and returns how many;
+    /// [`Self::leave`] when the device is done with one. [`EAGAIN`] when it has as many as there are
+    /// entries.
+    pub(crate) fn admit(&self, count: u32) -> Result<u32> {
         let mut state = self.state.lock();
-        if state.others.saturating_add(state.reserved) >= state.producer.entries() {
+        let taken = state.others.saturating_add(state.reserved);
+        let count = count.min(state.producer.entries().saturating_sub(taken));
+        if count == 0 {
             return Err(EAGAIN);
         }
-        state.others = state.others.saturating_add(1);
-        Ok(())
+        state.others = state.others.saturating_add(count);
+        Ok(count)
     }
 
     /// Ends the stream that `which` names.
@@ -370,28 +373,33 @@ impl Ring {
         }
     }
 
-    /// Keeps an entry free for a request. [`EAGAIN`] when all are read-ahead or taken, or the
-    /// device has as many requests as there are entries.
-    pub(crate) fn reserve(&self) -> Result {
+    /// Keeps entries free for `count` requests, or for as many as there is room for, and returns how many.
+    /// [`EAGAIN`] when all are read-ahead or taken, or the device has as many requests as there are
+    /// entries.
+    pub(crate) fn reserve(&self, count: u32) -> Result<u32> {
         let mut state = self.state.lock();
-        let full = |state: &State, unread: u32| {
-            unread.max(state.others).saturating_add(state.reserved) >= state.producer.entries()
+        let room = |state: &State, unread: u32| {
+            let taken = unread.max(state.others).saturating_add(state.reserved);
+            state.producer.entries().saturating_sub(taken)
         };
         // What was unread at the last look may have been read since, and no more.
-        if full(&state, state.producer.unread()) {
+        let mut free = room(&state, state.producer.unread());
+        if free < count {
             let unread = self.look(&mut state);
-            if full(&state, unread) {
-                return Err(EAGAIN);
-            }
+            free = room(&state, unread);
         }
-        state.reserved = state.reserved.saturating_add(1);
-        Ok(())
+        let count = count.min(free);
+        if count == 0 {
+            return Err(EAGAIN);
+        }
+        state.reserved = state.reserved.saturating_add(count);
+        Ok(count)
     }
 
-    /// Gives back what [`Self::reserve`] took: the request makes no completion.
-    pub(crate) fn release(&self) {
+    /// Gives back what [`Self::reserve`] took: `count` requests make no completion.
+    pub(crate) fn release(&self, count: u32) {
         let mut state = self.state.lock();
-        state.reserved = state.reserved.saturating_sub(1);
+        state.reserved = state.reserved.saturating_sub(count);
     }
 
     /// Puts `cqe` into the entry that its request reserved, and wakes those who wait for it.
@@ -404,10 +412,10 @@ impl Ring {
         self.put(cqe, 1);
     }
 
-    /// The device is done with a request that had no entry kept free.
-    pub(crate) fn leave(&self) {
+    /// The device is done with `count` requests that had no entry kept free.
+    pub(crate) fn leave(&self, count: u32) {
         let mut state = self.state.lock();
-        state.others = state.others.saturating_sub(1);
+        state.others = state.others.saturating_sub(count);
     }
 
     fn put(&self, cqe: &abi::Cqe, others: u32) {
@@ -512,7 +520,8 @@ impl Ring {
     /// [`etime`] when that takes more than `timeout_ns`, [`EINTR`] when a signal comes, [`ENODEV`]
     /// when the ring is dead, [`EIO`] when the device's queue has failed.
     pub(crate) fn wait(&self, min: u32, timeout_ns: u64) -> Result {
-        let start = now_ns();
+        // Most waits that find something have no need of the time.
+        let mut start = None;
         let mut state = self.state.lock();
         loop {
             self.note_failure(&mut state);
@@ -525,8 +534,14 @@ impl Ring {
             if state.flags & abi::CQ_ERROR != 0 {
                 return Err(EIO);
             }
-            let elapsed = now_ns().saturating_sub(start);
-            let left = timeout_ns.saturating_sub(elapsed);
+            let left = match start {
+                _ if timeout_ns == 0 => 0,
+                None => {
+                    start = Some(now_ns());
+                    timeout_ns
+                }
+                Some(start) => timeout_ns.saturating_sub(now_ns().saturating_sub(start)),
+            };
             if left == 0 {
                 return Err(etime());
             }
@@ -678,18 +693,34 @@ mod tests {
     fn has_room_for_what_is_reserved() -> Result {
         let ring = ring(4)?;
         for _ in 0..4 {
-            ring.reserve()?;
+            ring.reserve(1)?;
         }
-        assert_eq!(ring.reserve().err(), Some(EAGAIN));
+        assert_eq!(ring.reserve(1).err(), Some(EAGAIN));
         // A request that makes no completion gives its place back, one that makes one does not.
-        ring.release();
-        ring.reserve()?;
+        ring.release(1);
+        ring.reserve(1)?;
         ring.push(&cqe(1));
         assert_eq!(ring.usage(), (1, 3));
-        assert_eq!(ring.reserve().err(), Some(EAGAIN));
+        assert_eq!(ring.reserve(1).err(), Some(EAGAIN));
         // Nor does the consumer before it has read.
         ring.pages.store_release(Ring::HEAD, 1)?;
-        ring.reserve()?;
+        ring.reserve(1)?;
+        Ok(())
+    }
+
+    #[test]
+    fn reserves_as_much_as_there_is() -> Result {
+        let ring = ring(4)?;
+        assert_eq!(ring.reserve(3), Ok(3));
+        assert_eq!(ring.admit(2), Ok(1));
+        assert_eq!(ring.reserve(1).err(), Some(EAGAIN));
+        ring.release(2);
+        assert_eq!(ring.admit(1), Ok(1));
+        assert_eq!(ring.reserve(2), Ok(1));
+        assert_eq!(ring.admit(1).err(), Some(EAGAIN));
+        ring.leave(2);
+        ring.release(2);
+        assert_eq!(ring.reserve(u32::MAX), Ok(4));
         Ok(())
     }
 
@@ -697,16 +728,16 @@ mod tests {
     fn has_no_more_at_the_device_than_there_are_entries() -> Result {
         let ring = ring(2)?;
         for _ in 0..2 {
-            ring.reserve()?;
+            ring.reserve(1)?;
             ring.push_early(&cqe(1));
         }
         // Read or not, the device has two.
         ring.pages.store_release(Ring::HEAD, 2)?;
         assert_eq!(ring.usage(), (0, 0));
-        assert_eq!(ring.reserve().err(), Some(EAGAIN));
-        ring.leave();
-        ring.reserve()?;
-        assert_eq!(ring.reserve().err(), Some(EAGAIN));
+        assert_eq!(ring.reserve(1).err(), Some(EAGAIN));
+        ring.leave(1);
+        ring.reserve(1)?;
+        assert_eq!(ring.reserve(1).err(), Some(EAGAIN));
         Ok(())
     }
 
@@ -718,7 +749,7 @@ mod tests {
             assert_eq!(ring.unread(), 0);
         }
         for _ in 0..4 {
-            ring.reserve()?;
+            ring.reserve(1)?;
             ring.push(&cqe(2));
         }
         assert_eq!(ring.unread(), 4);
@@ -752,7 +783,7 @@ mod tests {
         assert_eq!(ring.wait(0, 0), Ok(()));
         assert_eq!(ring.wait(1, 0).err(), Some(etime()));
         assert_eq!(ring.wait(1, 2_000_000).err(), Some(etime()));
-        ring.reserve()?;
+        ring.reserve(1)?;
         ring.push(&cqe(3));
         assert_eq!(ring.wait(1, 0), Ok(()));
         assert_eq!(ring.wait(2, 0).err(), Some(etime()));

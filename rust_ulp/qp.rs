@@ -196,9 +196,9 @@ impl Completions {
     fn give_up(&self, request: &Request) {
         let ring = self.ring(request.opcode);
         if request.in_ring {
-            ring.release();
+            ring.release(1);
         } else {
-            ring.leave();
+            ring.leave(1);
         }
     }
 
@@ -290,9 +290,9 @@ impl Handler for Completions {
         }
     }
 
-    fn retire(&self, request: Request) {
-        // What io_uring is to hear of is signalled.
-        self.give_up(&request);
+    fn retire(&self, count: u32) {
+        // What io_uring is to hear of is signalled, as every receive is: these have places in the ring.
+        self.send_ring.release(count);
     }
 
     fn abandon(&self, mut request: Request, why: Abandoned) {
@@ -331,7 +331,7 @@ impl Handler for Completions {
             wc_opcode(request.opcode),
             wc.status
         );
-        self.ring(request.opcode).leave();
+        self.ring(request.opcode).leave(1);
     }
 
     fn cancel(&self, request: Request) {

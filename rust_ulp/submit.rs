@@ -11,6 +11,7 @@
 
 use crate::{
     context::Context,
+    cq::Ring,
     device::Live,
     handle::{
         Object,
@@ -419,8 +420,11 @@ impl Scratch {
             chains,
             ..
         } = self;
+        let all: &[Staged] = staged;
         let mut last: Option<(u32, Queue<'_>)> = None;
-        for (index, staged) in numbered(staged.iter()) {
+        let mut run = Run::default();
+        let mut room = None;
+        for (index, staged) in numbered(all.iter()) {
             let fail = |error: Error| Bad { index, error };
             let handle = staged.request.qp;
             let queue = match last {
@@ -428,6 +432,7 @@ impl Scratch {
                 _ => Queue::find(place.table, handle).map_err(fail)?,
             };
             last = Some((handle, queue));
+            run.next(|| all.get(index as usize..).unwrap_or(&[]));
             let sges = sges
                 .get(staged.first_sge..staged.first_sge.saturating_add(staged.num_sge))
                 .unwrap_or(&[]);
@@ -439,8 +444,9 @@ impl Scratch {
                 request: &staged.request,
                 sges,
                 inline: data,
+                left: run.left,
             };
-            push(place, queue, part, chains).map_err(fail)?;
+            push(place, queue, part, chains, &mut room).map_err(fail)?;
         }
         Ok(())
     }
@@ -620,6 +626,71 @@ fn send(
     })
 }
 
+/// How many requests follow each other for the same queue.
+#[derive(Default)]
+struct Run {
+    /// Those still to come, the present one included.
+    left: u32,
+}
+
+impl Run {
+    /// Goes on to the next request; `rest` is that and those after it.
+    fn next<'a>(&mut self, rest: impl FnOnce() -> &'a [Staged]) {
+        self.left = self.left.saturating_sub(1);
+        if self.left > 0 {
+            return;
+        }
+        let rest = rest();
+        let key = |staged: &Staged| (staged.request.qp, staged.request.op == Op::Recv);
+        let first = rest.first().map(key);
+        let same = rest.iter().take_while(|it| Some(key(it)) == first);
+        self.left = u32::try_from(same.count()).unwrap_or(1);
+    }
+}
+
+/// Places in a completion ring that were had for requests to come; dropping it gives them back.
+struct Room<'a> {
+    ring: &'a Ring,
+    /// Whether they are entries, or requests without one.
+    in_ring: bool,
+    left: u32,
+}
+
+impl<'a> Room<'a> {
+    /// Takes one place in `ring` out of `room`, which has those for `left` requests filled up if it has none.
+    /// [`EAGAIN`].
+    fn take(room: &mut Option<Self>, ring: &'a Ring, in_ring: bool, left: u32) -> Result {
+        if let Some(had) = room {
+            if had.left > 0 && core::ptr::eq(had.ring, ring) {
+                had.left = had.left.saturating_sub(1);
+                return Ok(());
+            }
+        }
+        *room = None;
+        let got = if in_ring {
+            ring.reserve(left.max(1))?
+        } else {
+            ring.admit(left.max(1))?
+        };
+        *room = Some(Self {
+            ring,
+            in_ring,
+            left: got.saturating_sub(1),
+        });
+        Ok(())
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        match (self.left, self.in_ring) {
+            (0, _) => (),
+            (left, true) => self.ring.release(left),
+            (left, false) => self.ring.leave(left),
+        }
+    }
+}
+
 /// One request of a batch.
 #[derive(Clone, Copy)]
 struct Part<'a> {
@@ -628,14 +699,17 @@ struct Part<'a> {
     sges: &'a [abi::Sge],
     /// Its inline data, when that comes from user memory.
     inline: &'a [u8],
+    /// Requests for the same queue from this one on.
+    left: u32,
 }
 
 /// Puts one request into a slot, at the end of the last chain or of a new one.
-fn push(
-    place: &Place<'_>,
-    queue: Queue<'_>,
+fn push<'a>(
+    place: &Place<'a>,
+    queue: Queue<'a>,
     part: Part<'_>,
     chains: &mut KVVec<Chain<Completions>>,
+    room: &mut Option<Room<'a>>,
 ) -> Result {
     let &Place { table, live, .. } = place;
     let Part {
@@ -643,8 +717,9 @@ fn push(
         request,
         sges,
         inline,
+        left,
     } = part;
-    let (target, max_sge, room) = queue.target(live, request)?;
+    let (target, max_sge, most) = queue.target(live, request)?;
     if !target.is_ready() {
         return Err(enotconn());
     }
@@ -677,7 +752,7 @@ fn push(
         }
         pieces = pieces.saturating_add(buffer.pieces(sge.offset, sge.length));
     }
-    if !request.inline && pieces > room.into() {
+    if !request.inline && pieces > most.into() {
         return Err(E2BIG);
     }
     if request.inline && length > queue.max_inline() {
@@ -724,16 +799,12 @@ fn push(
     };
 
     if !chains.last().is_some_and(|chain| chain.target() == target) {
-        chains.push(Chain::new(target.to_owned()), GFP_KERNEL_ACCOUNT)?;
+        chains.push(Chain::new(target.to_owned(), left), GFP_KERNEL_ACCOUNT)?;
     }
     let chain = chains.last_mut().ok_or(ENOMEM)?;
 
     let ring = queue.handler().ring(request.opcode);
-    if place.in_ring {
-        ring.reserve()?;
-    } else {
-        ring.admit()?;
-    }
+    Room::take(room, ring, place.in_ring, left)?;
     // From here on the queue gives that back.
     let signaled = request.signaled || queue.sig_all() || request.op == Op::Recv;
     let kept = Request {

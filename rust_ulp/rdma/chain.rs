@@ -178,25 +178,32 @@ pub(crate) struct Inline<'a> {
 ///
 /// # Invariants
 ///
-/// Owns the slots of the list from `first` to `last`, which has `count` of them.
+/// Owns the slots of the list from `first` to `last`, which has `count` of them, and those of the
+/// list from `spare` on.
 pub(crate) struct Chain<H: Handler> {
     target: Target<H>,
     first: u32,
     last: u32,
     count: u32,
+    /// Slots that were taken ahead.
+    spare: u32,
+    /// How many requests are still to come, as far as is known.
+    expected: u32,
     /// Whether some have a deadline.
     timed: bool,
 }
 
 impl<H: Handler> Chain<H> {
-    /// An empty chain.
-    pub(crate) fn new(target: Target<H>) -> Self {
+    /// An empty chain, which about `expected` requests are for: slots are taken ahead for these.
+    pub(crate) fn new(target: Target<H>, expected: u32) -> Self {
         // INVARIANT: It owns nothing.
         Self {
             target,
             first: NONE,
             last: NONE,
             count: 0,
+            spare: NONE,
+            expected,
             timed: false,
         }
     }
@@ -439,12 +446,21 @@ impl<H: Handler> Chain<H> {
     ) -> Result {
         let target = self.target.as_ref();
         let queue = target.queue();
-        let Some(index) = queue.take() else {
+        if self.spare == NONE {
+            // INVARIANT: They were just taken.
+            self.spare = queue.take(self.expected.max(1));
+        }
+        let index = self.spare;
+        // SAFETY: By the type invariant the chain owns it, if there is one.
+        let Some(content) = (unsafe { queue.content(index) }) else {
             target.handler().cancel(request);
             return Err(EAGAIN);
         };
+        // INVARIANT: It leaves that list.
+        self.spare = content.next;
+        self.expected = self.expected.saturating_sub(1);
         let result = Self::fill_slot(queue, index, locals, inline, signaled, fill);
-        // SAFETY: The slot was taken above and is in no list.
+        // SAFETY: The slot was taken above and is in no list; the reference above is not used any more.
         let content = unsafe { queue.content(index) };
         match (result, content) {
             (Ok(()), Some(content)) => {
@@ -687,5 +703,7 @@ impl<H: Handler> Drop for Chain<H> {
             // SAFETY: The slot is not used after this.
             unsafe { queue.put(&mut queue.lists.lock(), index) };
         }
+        // SAFETY: By the type invariant the chain owns them, and it goes.
+        unsafe { queue.put_all(self.spare) };
     }
 }

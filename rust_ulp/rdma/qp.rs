@@ -9,7 +9,7 @@
 //! touch it.
 //!
 //! Each request that is pushed ends in exactly one call of its [`Handler`]: `complete`, `retire`
-//! for one that was not signalled and succeeded, `cancel` when it never reached the device, or
+//! for those that were not signalled and succeeded, `cancel` when it never reached the device, or
 //! `abandon` when its owner does not want to wait for the device any longer. What the device says
 //! of one that was abandoned is swallowed, and ends in a call of `late`. The
 //! memory regions and the address that it refers to stay in its slot after that, until the slot is
@@ -266,8 +266,8 @@ pub(crate) struct Capacity {
 /// It stays in the request's slot until that is used again; what is to be told of the request goes
 /// out of it before. Its destructor may sleep, that of what [`Self::detach`] returns must not.
 pub(crate) trait Ticket: Send + Sized + 'static {
-    /// Takes out what the owner is told with. Called once for the one end of the request, and once
-    /// more when that was `abandon`. Any context, must not sleep.
+    /// Takes out what the owner is told with. Called once for the one end of the request, unless that is
+    /// `retire`, and once more when it was `abandon`. Any context, must not sleep.
     fn detach(&mut self) -> Self;
 
     /// How long it may take, from the post on; 0 for as long as it takes.
@@ -303,8 +303,9 @@ pub(crate) trait Handler: Send + Sync + 'static {
     /// context and with the list of its queue pairs locked.
     fn complete(&self, side: Side, request: Self::Request, wc: &WorkCompletion);
 
-    /// A request that was not signalled succeeded. Context as for `complete`.
-    fn retire(&self, request: Self::Request);
+    /// So many send requests that were not signalled succeeded; they stay as they are. Context as for
+    /// `complete`.
+    fn retire(&self, count: u32);
 
     /// A request is over for its owner, not for the device. In a softirq, or process context, with
     /// the queue's lock held: must not sleep, nor call the queue.
@@ -313,8 +314,8 @@ pub(crate) trait Handler: Send + Sync + 'static {
     /// The device is done with a request that was abandoned. Context as for `complete`.
     fn late(&self, request: Self::Request, wc: &WorkCompletion);
 
-    /// A request was not posted. Process context, or whatever the caller of
-    /// [`Chain::post`](super::chain::Chain::post) is in.
+    /// A request was not posted, or the driver has said nothing of it. Process context, or whatever the
+    /// caller of [`Chain::post`](super::chain::Chain::post) is in, or as for `complete`.
     fn cancel(&self, request: Self::Request);
 
     /// Something happened to the queue pair, or to the shared receive queue. Any context, interrupts
@@ -599,16 +600,28 @@ impl<H: Handler> Qp<H> {
         let queue = self.queue(side);
         loop {
             let mut lists = queue.lists.lock();
-            let first = lists.first;
-            // SAFETY: The slot is in the list of posted ones, and the lock is held.
-            let Some(content) = (unsafe { queue.content(first) }) else {
+            if queue.number(index) == 0 {
                 // A completion of a request that is not posted: the driver made it twice.
                 drop(lists);
                 pr_warn_once!("a driver completed a request twice\n");
                 return;
+            }
+            // One before the one that completed made no completion, so it succeeded; and one that
+            // succeeded and was only signalled to free the queue is not reported.
+            // SAFETY: A slot that has a number is posted; it has completed, and with it those before.
+            let mut retired = unsafe { queue.retire(&mut lists, index) };
+            let first = lists.first;
+            // SAFETY: The slot is in the list of posted ones, and the lock is held.
+            let Some(content) = (unsafe { queue.content(first) }) else {
+                return;
             };
-            let request = content.request.as_mut().map(Ticket::detach);
-            let (signaled, abandoned) = (content.signaled, content.abandoned);
+            let (signaled, abandoned, done) = (content.signaled, content.abandoned, first == index);
+            let told = abandoned || signaled || !wc.is_success();
+            let request = content
+                .request
+                .as_mut()
+                .filter(|_| told)
+                .map(Ticket::detach);
             // SAFETY: The slot is in the list, and is not used after this.
             unsafe {
                 queue.unlink(&mut lists, first);
@@ -616,17 +629,16 @@ impl<H: Handler> Qp<H> {
             }
             drop(lists);
 
-            let done = first == index;
-            if let Some(request) = request {
-                // One before the one that completed made no completion, so it succeeded; and one
-                // that succeeded and was only signalled to free the queue is not reported.
-                if abandoned {
-                    self.handler.late(request, wc);
-                } else if done && (signaled || !wc.is_success()) {
-                    self.handler.complete(side, request, wc);
-                } else {
-                    self.handler.retire(request);
-                }
+            retired = retired.saturating_add((!told).into());
+            if retired > 0 {
+                self.handler.retire(retired);
+            }
+            match request {
+                Some(request) if abandoned => self.handler.late(request, wc),
+                Some(request) if done => self.handler.complete(side, request, wc),
+                // A driver that has lost a completion.
+                Some(request) => self.handler.cancel(request),
+                None => (),
             }
             if done {
                 return;

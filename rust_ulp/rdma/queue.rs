@@ -81,7 +81,7 @@ pub(super) struct Content<R> {
 /// - `hook` is never changed once the owner of the queue exists.
 /// - `content`, and the parts of the queue's arrays that belong to the slot, are accessed by one
 ///   owner at a time: the queue, under its lock, for a slot in the list of free ones or in the
-///   list of posted ones; a chain for a slot in it.
+///   list of posted ones; a chain for a slot in it, or that it has taken ahead.
 #[repr(C)]
 pub(super) struct Slot<R> {
     pub(super) hook: bindings::rust_ulp_cqe_hook,
@@ -283,14 +283,49 @@ impl<R: Ticket> Queue<R> {
         }
     }
 
-    /// Takes a free slot.
-    pub(super) fn take(&self) -> Option<u32> {
+    /// Takes `count` free slots, or as many as there are: the first one of them, or [`NONE`].
+    ///
+    /// They are a list, which the caller owns.
+    pub(super) fn take(&self, count: u32) -> u32 {
         let mut lists = self.lists.lock();
-        let index = lists.free;
-        // SAFETY: The slot is in the list of free ones, and the lock is held.
-        lists.free = unsafe { self.content(index) }?.next;
-        self.set_free(&mut lists, index, false);
-        Some(index)
+        let (first, mut last) = (lists.free, NONE);
+        for _ in 0..count {
+            let index = lists.free;
+            // SAFETY: The slot is in the list of free ones, and the lock is held.
+            let Some(content) = (unsafe { self.content(index) }) else {
+                break;
+            };
+            lists.free = content.next;
+            self.set_free(&mut lists, index, false);
+            last = index;
+        }
+        // SAFETY: As above, when it was taken.
+        match unsafe { self.content(last) } {
+            Some(content) => {
+                content.next = NONE;
+                first
+            }
+            None => NONE,
+        }
+    }
+
+    /// Gives the slots of the list from `first` on back.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns them, and does so no longer.
+    pub(super) unsafe fn put_all(&self, first: u32) {
+        if first == NONE {
+            return;
+        }
+        let mut lists = self.lists.lock();
+        let mut at = first;
+        // SAFETY: By the requirement; each belongs to the caller until it is given back.
+        while let Some(next) = unsafe { self.content(at) }.map(|content| content.next) {
+            // SAFETY: As above.
+            unsafe { self.put(&mut lists, at) };
+            at = next;
+        }
     }
 
     /// Gives slot `index` back.
@@ -358,6 +393,39 @@ impl<R: Ticket> Queue<R> {
         }
         lists.posted = lists.posted.saturating_sub(1);
         self.clear_number(lists, index);
+    }
+
+    /// Gives the posted slots before `index` back, up to the first whose owner is to hear of it: how many
+    /// it were. Their requests made no completion, so they succeeded.
+    ///
+    /// # Safety
+    ///
+    /// Slot `index` is posted, and the device is done with those before it, and with it.
+    pub(super) unsafe fn retire(&self, lists: &mut Lists, index: u32) -> u32 {
+        let (mut at, mut count) = (lists.first, 0u32);
+        // SAFETY: The slot is in the list of posted ones, and the lock is held.
+        while let Some(content) = unsafe { self.content(at) } {
+            if at == index || content.abandoned || content.signaled {
+                break;
+            }
+            let next = content.next;
+            self.clear_number(lists, at);
+            // SAFETY: By the requirement the device does not know it any more; it leaves the list
+            // below, before anybody can look.
+            unsafe { self.put(lists, at) };
+            count = count.wrapping_add(1);
+            at = next;
+        }
+        if count > 0 {
+            lists.first = at;
+            // SAFETY: As above.
+            match unsafe { self.content(at) } {
+                Some(content) => content.prev = NONE,
+                None => lists.last = NONE,
+            }
+            lists.posted = lists.posted.saturating_sub(count);
+        }
+        count
     }
 
     /// The deadline of a request that is posted now, which may take `timeout_ns`; 0 for none.

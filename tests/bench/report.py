@@ -3,10 +3,12 @@
 """Sums up what tests/bench/run has measured.
 
     report.py OUTDIR RESULT.json...
+    report.py --readme README.md OUTDIR/bench.json COMMIT
 
 Writes OUTDIR/bench.json and OUTDIR/bench.md: the median over the runs of each
 side, and the ratio of ours to each of the others'. The ratio is the median of the
-ratios of the pairs, so a slow minute of the machine weighs on no side alone.
+ratios of the pairs, so a slow minute of the machine weighs on no side alone. The second form puts the
+short tables of bench.json, against libibverbs and the floor, between the marks in a README.
 """
 import json
 import os
@@ -21,18 +23,27 @@ UNITS = {"median_us": ("median", "us", False), "p99_us": ("99th percentile", "us
          "write_us": ("the first write, median", "us", False),
          "total_us": ("all of it, median", "us", False),
          "calls": ("system calls per 1,000 messages", "", False),
+         "each_ns": ("instructions of the whole guest for each", "", False),
          "mib_s": ("bandwidth", "MiB/s", True), "msg_s": ("messages", "/s", True)}
 WHERE = {"smp": "emulated, several CPUs: noisy, spinning allowed",
          "icount": "one CPU, one instruction is one nanosecond of guest time: repeatable"}
 
 
-def keys(name, sample):
-    """Which numbers of a test matter: of a rate the messages, of a bandwidth the bytes."""
+def keys(name, sample, mode):
+    """Which numbers of a test matter: of a rate the messages, and what each of them costs where that is known; of a
+    bandwidth the bytes."""
     if "median_us" in sample:
         return ["median_us", "p99_us"]
     if "total_us" in sample or "calls" in sample:
         return list(sample)
-    return ["msg_s"] if "rate" in name else ["mib_s"]
+    if "rate" not in name:
+        return ["mib_s"]
+    return ["msg_s", "each_ns"] if mode == "icount" else ["msg_s"]
+
+
+def value(run, key):
+    """One CPU that does nothing else: an instruction is a nanosecond."""
+    return 1e9 / run["msg_s"] if key == "each_ns" else run[key]
 
 
 def sum_up(result):
@@ -40,11 +51,11 @@ def sum_up(result):
     out = {}
     for name, test in result["tests"].items():
         rows = {}
-        for key in keys(name, test["ours"][0]):
-            ours = [run[key] for run in test["ours"]]
+        for key in keys(name, test["ours"][0], result["mode"]):
+            ours = [value(run, key) for run in test["ours"]]
             sides = {}
             for side, runs in test["stock"].items():
-                theirs = [run[key] for run in runs]
+                theirs = [value(run, key) for run in runs]
                 ratios = [a / b if b else float("inf") for a, b in zip(ours, theirs, strict=True)]
                 sides[side] = {"value": statistics.median(theirs), "ratio": statistics.median(ratios),
                                "low": min(ratios), "high": max(ratios)}
@@ -78,8 +89,46 @@ def table(result, summed):
     return "\n".join(lines) + "\n"
 
 
+MARKS = ("<!-- bench: the figures begin -->", "<!-- bench: the figures end -->")
+# Whom the README compares with; the others are cross-checks.
+SHORT = ("libibverbs", "librdmacm", "inside the kernel")
+
+
+def short(mode, result):
+    """A row for each value and each of those that count."""
+    lines = [f"{WHERE.get(mode, mode)} (`scripts/bench {mode}`), Linux {result['kernel']}, {result['cpus']} CPU(s),"
+             f" medians of {max(t['pairs'] for t in result['summary'].values())} pairs:", "",
+             "| measured | value | rust_ulp | against | theirs | ratio |", "|---|---|---|---|---|---|"]
+    lines[0] = lines[0][0].upper() + lines[0][1:]
+    for test in result["summary"].values():
+        for key, row in test["rows"].items():
+            words, unit, _ = UNITS[key]
+            for side, s in row["stock"].items():
+                if side.startswith(SHORT):
+                    lines.append(f"| {test['what']} | {words}{unit and ', ' + unit} | {number(row['ours'])} | {side}"
+                                 f" | {number(s['value'])} | {s['ratio']:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+def to_readme(readme, report, commit):
+    with open(report) as f:
+        results = json.load(f)
+    with open(readme) as f:
+        text = f.read()
+    if any(text.count(mark) != 1 for mark in MARKS):
+        raise SystemExit(f"report.py: {readme} has not both marks once")
+    head, rest = text.split(MARKS[0])
+    tail = rest.split(MARKS[1])[1]
+    tables = "\n".join(short(mode, result) for mode, result in results.items())
+    with open(readme, "w") as f:
+        f.write(f"{head}{MARKS[0]}\nMeasured at commit {commit}. The ratio is ours to theirs.\n\n{tables}{MARKS[1]}{tail}")
+
+
 def main():
-    if len(sys.argv) < 3:
+    if len(sys.argv) == 5 and sys.argv[1] == "--readme":
+        to_readme(*sys.argv[2:])
+        return
+    if len(sys.argv) < 3 or sys.argv[1].startswith("--"):
         print("usage: " + __doc__.split("\n\n")[1].strip(), file=sys.stderr)
         sys.exit(2)
     outdir, files = sys.argv[1], sys.argv[2:]

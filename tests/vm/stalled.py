@@ -157,15 +157,16 @@ def test_killed(r):
 
 
 def test_ring(r):
-    """Two processes have one ring, and one of them writes over all of it without a pause."""
+    """Two processes have one ring, and one of them writes over all of it without a pause, for ULP_RING_SECONDS."""
     seed = int(os.environ.get("ULP_SEED", "1"))
+    seconds = float(os.environ.get("ULP_RING_SECONDS", 2 * ulp.PATIENCE))
     a, b = pair(entries=64)
     other = Cq(a.file, 64)
     child = os.fork()
     if child == 0:
         # A fork does not get the mapping, and may make one.
         dice, ring = random.Random(seed), a.file.map(len(a.cq.map), a.cq.handle << 32)
-        until = time.monotonic() + 2 * ulp.PATIENCE
+        until = time.monotonic() + seconds
         while time.monotonic() < until:
             at = dice.choice((0, 64, 68, 72, 76, dice.randrange(len(ring) - 4)))
             ring[at:at + 4] = dice.choice((b"\0" * 4, b"\xff" * 4, dice.randbytes(4)))
@@ -179,6 +180,7 @@ def test_ring(r):
         results[wait.wait_error] = results.get(wait.wait_error, 0) + 1
         if wait.completed > 64:
             results["more unread than entries"] = wait.completed
+    print(f"# {seconds:.0f} s with seed {seed}: {posted} posted, {results}")
     r.check("requests are posted, or the queue is full, and waits end", set(results) <= {"none", "EAGAIN", 0, -62} and posted > 3, results)
     r.equal("another queue of the file is as it was", (other.reap(), other.ring.flags, other.ring.entries), ([], 0, 64))
     r.equal("what it hides is there no more than once", error_of(a.file.destroy, a.qp.handle), "none")

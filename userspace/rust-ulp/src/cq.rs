@@ -10,8 +10,10 @@ use crate::ring::{Consumer, Corrupt};
 use crate::sys::{Command, RingMap, ShortWr};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::cell::OnceCell;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -362,7 +364,18 @@ struct Inner {
     device: Arc<DeviceInner>,
     entries: u32,
     delivery: Delivery,
+    /// `STREAM_*`.
+    stream: AtomicU32,
 }
+
+/// The process reads the ring.
+const STREAM_NONE: u32 = 0;
+/// The kernel reads it, for a ring of io_uring.
+#[cfg(feature = "io-uring")]
+const STREAM_BEGUN: u32 = 1;
+/// The kernel has read it: so the process cannot.
+#[cfg(feature = "io-uring")]
+const STREAM_ENDED: u32 = 2;
 
 /// A queue in which requests report their end, mapped into this process.
 ///
@@ -374,25 +387,30 @@ pub struct Cq {
     inner: Arc<Inner>,
 }
 
-/// When waiting ends.
-#[derive(Clone, Copy)]
+/// When waiting ends. The time runs from the first look at it: telling what time it is can be a system call, and
+/// most waits need none, or one.
+#[derive(Clone)]
 pub(crate) struct Deadline {
     /// None: never.
-    at: Option<Instant>,
+    at: OnceCell<Option<Instant>>,
     after: Duration,
 }
 
 impl Deadline {
     pub(crate) fn after(after: Duration) -> Self {
         Self {
-            at: Instant::now().checked_add(after),
+            at: OnceCell::new(),
             after,
         }
     }
 
     /// What is left of it, zero when it has passed.
     pub(crate) fn left(&self) -> Duration {
-        match self.at {
+        let Some(at) = self.at.get() else {
+            let _ = self.at.set(Instant::now().checked_add(self.after));
+            return self.after;
+        };
+        match at {
             Some(at) => at.saturating_duration_since(Instant::now()),
             None => Duration::MAX,
         }
@@ -447,6 +465,7 @@ impl Cq {
                     abi::DELIVER_CALLER => Delivery::Caller,
                     _ => Delivery::Default,
                 },
+                stream: AtomicU32::new(STREAM_NONE),
             }),
         })
     }
@@ -467,6 +486,7 @@ impl Cq {
     ///
     /// Once nothing is left to take: [`Error::CqOverflow`] if completions were lost,
     /// [`Error::CqFailed`] if the queue failed, [`Error::DeviceGone`] if nothing more will come.
+    /// [`Error::Streamed`] if a ring of io_uring is its reader.
     pub fn poll(&self) -> Result<Option<Completion>> {
         let mut one = [Completion::EMPTY];
         let n = self.poll_into(&mut one)?;
@@ -481,6 +501,7 @@ impl Cq {
     ///
     /// As [`Self::poll`].
     pub fn poll_into(&self, out: &mut [Completion]) -> Result<usize> {
+        self.is_ours()?;
         let ring = &self.inner.ring;
         let mut n = 0;
         {
@@ -505,6 +526,29 @@ impl Cq {
             self.health()?;
         }
         Ok(n)
+    }
+
+    /// [`Error::Streamed`] if the kernel is its reader, or was.
+    fn is_ours(&self) -> Result<()> {
+        match self.inner.stream.load(Ordering::Relaxed) {
+            STREAM_NONE => Ok(()),
+            _ => Err(Error::Streamed),
+        }
+    }
+
+    /// From now on the kernel reads it, for one ring of io_uring. [`Error::Streamed`] if it does so for another.
+    #[cfg(feature = "io-uring")]
+    pub(crate) fn begin_stream(&self) -> Result<()> {
+        match self.inner.stream.swap(STREAM_BEGUN, Ordering::Relaxed) {
+            STREAM_BEGUN => Err(Error::Streamed),
+            _ => Ok(()),
+        }
+    }
+
+    /// That is over: another ring may begin.
+    #[cfg(feature = "io-uring")]
+    pub(crate) fn end_stream(&self) {
+        self.inner.stream.store(STREAM_ENDED, Ordering::Relaxed);
     }
 
     /// What the ring's flags say, when it is empty.
@@ -564,6 +608,7 @@ impl Cq {
     }
 
     pub(crate) fn wait_until(&self, n: u32, deadline: &Deadline) -> Result<u32> {
+        self.is_ours()?;
         if n > self.inner.entries {
             return Err(Error::Range {
                 what: "completions to wait for",

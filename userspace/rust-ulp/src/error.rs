@@ -247,6 +247,10 @@ pub enum Error {
         what: &'static str,
     },
 
+    /// Completions of the queue come through a ring of io_uring: `uring::Ring::stream`.
+    #[error("a ring of io_uring is the completion queue's reader, and nobody else can be: take what it gives")]
+    Streamed,
+
     /// The deadline passed.
     #[error(
         "{what}: nothing within {after:?}; what was posted stays posted, wait again or drop it"

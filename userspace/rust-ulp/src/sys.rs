@@ -358,6 +358,8 @@ pub(crate) struct Uring {
     ring: io_uring::IoUring<io_uring::squeue::Entry128, io_uring::cqueue::Entry32>,
     /// Entries that go into the ring together.
     staged: Vec<io_uring::squeue::Entry128>,
+    /// Buffers for streams; the index is the number of the group.
+    groups: Vec<Buffers>,
 }
 
 /// What a completion of a [`Uring`] says.
@@ -367,10 +369,91 @@ pub(crate) struct UringCqe {
     pub(crate) user_data: u64,
     pub(crate) res: i32,
     pub(crate) extra: u64,
+    /// The buffer that was filled.
+    pub(crate) buffer: Option<u16>,
+    /// The entry completes again.
+    pub(crate) more: bool,
+}
+
+/// Memory that a stream copies completions to, and the ring by which the kernel gets it.
+///
+/// The first page is that ring, whose entries are two words: an address; and length, number, and, of the first
+/// one, the ring's tail. The buffers are the pages after it.
+#[cfg(feature = "io-uring")]
+struct Buffers {
+    map: Mapping,
+    tail: u16,
+    /// The number in the first entry, which shares a word with the tail.
+    first: u16,
+}
+
+#[cfg(feature = "io-uring")]
+impl Buffers {
+    /// A power of two.
+    const COUNT: u16 = 8;
+    /// Bytes of each.
+    const SIZE: u32 = 4096;
+
+    fn new() -> Result<Self, Errno> {
+        let len = u64::from(Self::SIZE).saturating_mul(1 + u64::from(Self::COUNT));
+        Ok(Self {
+            map: Mapping::anonymous(len, false)?,
+            tail: 0,
+            first: 0,
+        })
+    }
+
+    /// Where the ring begins.
+    fn address(&self) -> u64 {
+        address_of(self.map.words())
+    }
+
+    /// The word of buffer `id` that is number `index`, from the ring on.
+    fn word_of(id: u16) -> usize {
+        (usize::from(id) + 1).saturating_mul(Self::SIZE as usize / 8)
+    }
+
+    /// The second word of an entry.
+    fn rest(id: u16, tail: u16) -> u64 {
+        let ([a, b, c, d], [e, f], [g, h]) = (
+            Self::SIZE.to_ne_bytes(),
+            id.to_ne_bytes(),
+            tail.to_ne_bytes(),
+        );
+        u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+    }
+
+    /// Gives buffer `id`, which is one of [`Self::COUNT`] and not the kernel's, to it.
+    fn give(&mut self, id: u16) {
+        let slot = usize::from(self.tail % Self::COUNT);
+        let words = self.map.words();
+        let address = address_of(words.get(Self::word_of(id)..).unwrap_or_default());
+        if let Some([first, second]) = words.get(2 * slot..).and_then(|at| at.first_chunk()) {
+            first.store(address, Ordering::Relaxed);
+            if slot == 0 {
+                self.first = id;
+            } else {
+                second.store(Self::rest(id, 0), Ordering::Relaxed);
+            }
+        }
+        self.tail = self.tail.wrapping_add(1);
+        if let Some(second) = words.get(1) {
+            second.store(Self::rest(self.first, self.tail), Ordering::Release);
+        }
+    }
+
+    /// Copies completion `index` of buffer `id` out.
+    fn entry(&self, id: u16, index: u32) -> Option<abi::Cqe> {
+        let first = Self::word_of(id).checked_add((index as usize).checked_mul(CQE_WORDS)?)?;
+        copy_cqe(self.map.words(), first)
+    }
 }
 
 #[cfg(feature = "io-uring")]
 impl Uring {
+    /// Most completions that a stream makes before some of its buffers are given back.
+    pub(crate) const STREAM_ENTRIES: usize = Buffers::COUNT as usize + 1;
+
     /// Sets a ring up, with a thread of the kernel's that takes the entries if `idle_ms` says how long it
     /// looks for them before it sleeps.
     pub(crate) fn new(entries: u32, idle_ms: Option<u32>) -> std::io::Result<Self> {
@@ -381,7 +464,11 @@ impl Uring {
         builder.dontfork();
         let ring = builder.build(entries)?;
         let staged = Vec::with_capacity(ring.params().sq_entries() as usize);
-        Ok(Self { ring, staged })
+        Ok(Self {
+            ring,
+            staged,
+            groups: Vec::new(),
+        })
     }
 
     /// Entries that go into the ring together at most.
@@ -415,30 +502,150 @@ impl Uring {
     /// Puts what was added into the ring, and has the kernel take it if it does not do so by itself. False
     /// when there is no room: then it is still to be put there.
     pub(crate) fn submit(&mut self) -> std::io::Result<bool> {
+        if !self.put() {
+            return Ok(false);
+        }
+        self.enter().map(|()| true)
+    }
+
+    /// Puts what was added into the ring; false when there is no room.
+    fn put(&mut self) -> bool {
         if !self.staged.is_empty() {
             let mut queue = self.ring.submission();
             // SAFETY: What a command of /dev/rust_ulp has addresses of, the kernel reads and does not write,
             // and copies: a wrong one is an EFAULT, or a request with other bytes of this process in it.
-            // Where the data is, it names by handles of the kernel's. `crate::uring` keeps what is read.
+            // Where the data is, it names by handles of the kernel's. `crate::uring` keeps what is read. A
+            // stream writes to buffers that `provide` has registered.
             if unsafe { queue.push_multiple(&self.staged) }.is_err() {
-                return Ok(false);
+                return false;
             }
             drop(queue);
             self.staged.clear();
         }
+        true
+    }
+
+    /// Has the kernel take what is in the ring, if it does not do so by itself.
+    fn enter(&mut self) -> std::io::Result<()> {
         loop {
             match self.ring.submit() {
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-                result => return result.map(|_| true),
+                result => return result.map(drop),
             }
         }
     }
 
-    /// Sleeps until there is a completion, a signal comes, or the time is over.
-    pub(crate) fn wait(&mut self, timeout: Duration) -> std::io::Result<()> {
+    /// Puts what was added into the ring, as [`Self::submit`] does, and sleeps as [`Self::wait`] does, by the
+    /// same system call.
+    pub(crate) fn submit_and_wait(
+        &mut self,
+        min: usize,
+        timeout: Duration,
+    ) -> std::io::Result<bool> {
+        if !self.put() {
+            return Ok(false);
+        }
+        self.wait(min, timeout)?;
+        Ok(true)
+    }
+
+    /// Completions that can be taken.
+    pub(crate) fn ready(&mut self) -> usize {
+        self.ring.completion().len()
+    }
+
+    /// Makes buffers for a stream; the number of their group.
+    pub(crate) fn provide(&mut self) -> std::io::Result<u16> {
+        let group = u16::try_from(self.groups.len()).map_err(|_| Errno::ENOSPC)?;
+        let mut buffers = Buffers::new()?;
+        for id in 0..Buffers::COUNT {
+            buffers.give(id);
+        }
+        let address = buffers.address();
+        // SAFETY: The ring of the group stands there, aligned to a page, and stays until `drop` has taken the
+        // group away, or for ever. The kernel writes only to buffers that were given to it, with
+        // addresses in the same mapping, and whoever reads them does so as words.
+        unsafe {
+            self.ring
+                .submitter()
+                .register_buf_ring_with_flags(address, Buffers::COUNT, group, 0)
+        }?;
+        self.groups.push(buffers);
+        Ok(group)
+    }
+
+    /// Copies completion `index` of a buffer that was filled out.
+    pub(crate) fn streamed(&self, group: u16, id: u16, index: u32) -> Option<abi::Cqe> {
+        self.groups.get(usize::from(group))?.entry(id, index)
+    }
+
+    /// Gives a buffer that was filled back to the kernel.
+    pub(crate) fn give_back(&mut self, group: u16, id: u16) {
+        if let Some(buffers) = self.groups.get_mut(usize::from(group)) {
+            if id < Buffers::COUNT {
+                buffers.give(id);
+            }
+        }
+    }
+
+    /// The command that streams the completions of `cq` into buffers of `group`.
+    fn stream_entry(
+        file: RawFd,
+        cq: u32,
+        group: u16,
+        user_data: u64,
+    ) -> io_uring::squeue::Entry128 {
+        type Entry = io_uring::squeue::Entry128;
+        const _: () = assert!(size_of::<Entry>() == 128);
+        let mut cmd = [0; 80];
+        for (to, from) in cmd.iter_mut().zip(cq.to_ne_bytes()) {
+            *to = from;
+        }
+        let file = io_uring::types::Fd(file);
+        let entry = io_uring::opcode::UringCmd80::new(file, abi::URING_STREAM).cmd(cmd);
+        let entry = entry.build().user_data(user_data);
+        let entry = entry.flags(io_uring::squeue::Flags::BUFFER_SELECT);
+        // SAFETY: An entry is those 128 bytes: struct io_uring_sqe of the kernel.
+        let mut bytes = unsafe { std::mem::transmute::<Entry, [u8; 128]>(entry) };
+        // uring_cmd_flags = IORING_URING_CMD_MULTISHOT, and buf_group: the io-uring crate has no way to say so.
+        let fields = [(28, [2, 0]), (40, group.to_ne_bytes())];
+        for (at, value) in fields {
+            for (to, from) in bytes.iter_mut().skip(at).zip(value) {
+                *to = from;
+            }
+        }
+        // SAFETY: As above; all of them may have any value.
+        unsafe { std::mem::transmute::<[u8; 128], Entry>(bytes) }
+    }
+
+    /// Adds a stream to what goes into the ring next. There is room for [`Self::entries`].
+    pub(crate) fn stage_stream(&mut self, file: RawFd, cq: u32, group: u16, user_data: u64) {
+        self.staged
+            .push(Self::stream_entry(file, cq, group, user_data));
+    }
+
+    /// Begins a stream again, before what was added. False when there is no room.
+    pub(crate) fn restart_stream(
+        &mut self,
+        file: RawFd,
+        cq: u32,
+        group: u16,
+        user_data: u64,
+    ) -> std::io::Result<bool> {
+        let entry = Self::stream_entry(file, cq, group, user_data);
+        // SAFETY: The command has no addresses. The buffers of the group are those of `provide`.
+        if unsafe { self.ring.submission().push(&entry) }.is_err() {
+            return Ok(false);
+        }
+        self.enter().map(|()| true)
+    }
+
+    /// Sleeps until there are `min` completions, a signal comes, or the time is over. The kernel takes what
+    /// was put into the ring, by the same call.
+    pub(crate) fn wait(&mut self, min: usize, timeout: Duration) -> std::io::Result<()> {
         let timeout = io_uring::types::Timespec::from(timeout);
         let args = io_uring::types::SubmitArgs::new().timespec(&timeout);
-        match self.ring.submitter().submit_with_args(1, &args) {
+        match self.ring.submitter().submit_with_args(min, &args) {
             Err(error) => match error.raw_os_error() {
                 Some(libc::ETIME | libc::EINTR) => Ok(()),
                 _ => Err(error),
@@ -455,7 +662,22 @@ impl Uring {
             user_data: entry.user_data(),
             res: entry.result(),
             extra,
+            buffer: io_uring::cqueue::buffer_select(entry.flags()),
+            more: io_uring::cqueue::more(entry.flags()),
         })
+    }
+}
+
+#[cfg(feature = "io-uring")]
+impl Drop for Uring {
+    fn drop(&mut self) {
+        for (group, buffers) in (0..).zip(std::mem::take(&mut self.groups)) {
+            // Copying takes the lock of the ring, and so does this: after it nothing is written any more, though
+            // the stream may end later.
+            if self.ring.submitter().unregister_buf_ring(group).is_err() {
+                std::mem::forget(buffers);
+            }
+        }
     }
 }
 
@@ -653,19 +875,26 @@ impl RingMap {
 
     /// Copies the entry at `slot` out, or [`None`] when the ring has no such entry.
     pub(crate) fn entry(&self, slot: u32) -> Option<abi::Cqe> {
-        const WORDS: usize = size_of::<abi::Cqe>() / 8;
         let first = usize::try_from(slot)
             .ok()?
-            .checked_mul(WORDS)?
+            .checked_mul(CQE_WORDS)?
             .checked_add(abi::CQ_ENTRIES_OFFSET / 8)?;
-        let words = self.map.words().get(first..)?.first_chunk::<WORDS>()?;
-        let copy: [u64; WORDS] = std::array::from_fn(|i| match words.get(i) {
-            Some(word) => word.load(Ordering::Relaxed),
-            None => 0,
-        });
-        // SAFETY: Both are 64 bytes without padding, and any bytes are a valid `Cqe`.
-        Some(unsafe { std::mem::transmute::<[u64; WORDS], abi::Cqe>(copy) })
+        copy_cqe(self.map.words(), first)
     }
+}
+
+/// Words of a completion.
+const CQE_WORDS: usize = size_of::<abi::Cqe>() / 8;
+
+/// Copies the completion that begins at word `first` out.
+fn copy_cqe(words: &[AtomicU64], first: usize) -> Option<abi::Cqe> {
+    let words = words.get(first..)?.first_chunk::<CQE_WORDS>()?;
+    let copy: [u64; CQE_WORDS] = std::array::from_fn(|i| match words.get(i) {
+        Some(word) => word.load(Ordering::Relaxed),
+        None => 0,
+    });
+    // SAFETY: Both are 64 bytes without padding, and any bytes are a valid `Cqe`.
+    Some(unsafe { std::mem::transmute::<[u64; CQE_WORDS], abi::Cqe>(copy) })
 }
 
 /// A number that a peer cannot guess.

@@ -25,6 +25,9 @@
 //! more requests in flight than they have entries, however they came. One ring serves any queue pairs of any devices, and a queue pair can be used by rings and by
 //! [`Qp::post`](crate::Qp::post) at the same time; their order is that in which the kernel takes them.
 //!
+//! [`Ring::stream`] has the completions of a queue come through the ring, too: those of requests that were posted by
+//! a call, above all receives, in one loop with everything else, and without a system call each.
+//!
 //! What a request refers to is kept until it has completed: its buffers, its device, and what it has several
 //! elements or inline bytes of, which the ring copies. A ring may be dropped or forgotten with requests in
 //! flight: the kernel cancels them, or completes them without telling.
@@ -33,11 +36,11 @@ use crate::abi;
 use crate::ah::AddressHandle;
 use crate::batch::Storage;
 use crate::buffer::{Buffer, LocalSlice};
-use crate::cq::{Completion, Deadline};
+use crate::cq::{Completion, Cq, Deadline};
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
 use crate::pool::{Piece, PieceError};
-use crate::sys::{self, Uring};
+use crate::sys::{self, Uring, UringCqe};
 use crate::wr::{Local, Request, RequestFor, Target};
 use nix::errno::Errno;
 use std::fmt;
@@ -88,8 +91,36 @@ impl RingBuilder {
             uring,
             slots: (0..slots).map(|_| Slot::default()).collect(),
             free: (0..slots).rev().collect(),
+            reserved: 0,
+            streams: Vec::new(),
+            filled: None,
         })
     }
+}
+
+/// Marks the number of an entry that is a stream.
+const STREAM: u64 = 1 << 63;
+
+/// Completions of a queue that come through the ring.
+#[derive(Debug)]
+struct Stream {
+    /// [`None`] when it has ended.
+    cq: Option<Cq>,
+    /// Its buffers.
+    group: u16,
+    /// It is to begin again, and there was no room.
+    idle: bool,
+}
+
+/// A buffer with completions.
+#[derive(Clone, Copy, Debug)]
+struct Filled {
+    /// Index of the stream.
+    stream: usize,
+    buffer: u16,
+    /// The next one, and how many there are.
+    next: u32,
+    count: u32,
 }
 
 /// What an entry refers to, until it has completed.
@@ -121,6 +152,9 @@ struct Memory {
 pub struct Finished {
     /// Its number.
     pub wr_id: u64,
+    /// It came by a [`Ring::stream`], whether it was posted by this ring or by a call. A stream that ends is an
+    /// error with this, and the number 0.
+    pub streamed: bool,
     /// How a request ended: [`Completion::ok`] tells. Of a batch that succeeded, a completion of nothing but
     /// that number; of one that did not, [`Error::Batch`] with the first request that failed, while all of
     /// it was posted. [`Error::Sys`] and the like as of [`Qp::post`](crate::Qp::post) when nothing was
@@ -130,12 +164,18 @@ pub struct Finished {
 
 /// An io_uring for requests of this crate.
 ///
-/// [`AsFd`] gives its file, which is readable while there are completions.
+/// [`AsFd`] gives its file, which is readable while there are completions; look with [`Self::poll`] until there
+/// is none before waiting for it.
 pub struct Ring {
     // Goes first: then nobody takes entries any more.
     uring: Uring,
     slots: Box<[Slot]>,
     free: Vec<u32>,
+    /// Slots that are not used, so that there is always room for the completions of streams.
+    reserved: usize,
+    streams: Vec<Stream>,
+    /// What is handed out before the next completion is looked at.
+    filled: Option<Filled>,
 }
 
 impl fmt::Debug for Ring {
@@ -291,6 +331,134 @@ impl Ring {
         self.uring.link();
     }
 
+    /// Adds a stream to what [`Self::submit`] submits next: what completes in `cq`, and is there already, comes
+    /// through this ring, as [`Finished`] with `streamed`, in its order. The kernel copies completions into
+    /// buffers of the ring's, many at a time, and goes on until the ring is dropped.
+    ///
+    /// The queue cannot be read in another way from then on: [`Cq::poll`] and the like fail with
+    /// [`Error::Streamed`]. A ring that is dropped loses what was in its buffers; another one can go on with the
+    /// queue.
+    ///
+    /// A stream takes room for nine entries away from the ring.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::QueueFull`] if there is not so much room; [`Error::Streamed`] if a ring of this process has one of
+    /// `cq`; [`Error::Unsupported`]; [`Error::Sys`] if the kernel does not take the buffers. What fails later
+    /// is [`Finished::result`]: [`Error::Busy`] while another ring's stream of `cq` has not ended,
+    /// [`Error::DeviceGone`] when the device is removed.
+    pub fn stream(&mut self, cq: &Cq) -> Result<()> {
+        let device = cq.device_inner();
+        device.needs(abi::FEATURE_URING, "io_uring")?;
+        let room = self.uring.entries() as usize > self.uring.staged();
+        if !room || self.free.len() <= Uring::STREAM_ENTRIES {
+            return Err(Error::QueueFull);
+        }
+        cq.begin_stream()?;
+        let group = match self.uring.provide() {
+            Ok(group) => group,
+            Err(error) => {
+                cq.end_stream();
+                let errno = error.raw_os_error().map(Errno::from_raw);
+                return Err(Error::sys("io_uring_register", errno.unwrap_or(Errno::EIO)));
+            }
+        };
+        let left = self.free.len() - Uring::STREAM_ENTRIES;
+        self.free.truncate(left);
+        self.reserved += Uring::STREAM_ENTRIES;
+        let number = STREAM | self.streams.len() as u64;
+        let file = device.file().as_fd().as_raw_fd();
+        self.uring.stage_stream(file, cq.handle(), group, number);
+        self.streams.push(Stream {
+            cq: Some(cq.clone()),
+            group,
+            idle: false,
+        });
+        Ok(())
+    }
+
+    /// The next completion of the buffer that is being handed out.
+    fn streamed(&mut self) -> Result<Option<Finished>> {
+        let Some(filled) = &mut self.filled else {
+            return Ok(None);
+        };
+        let stream = self.streams.get(filled.stream);
+        let (group, cq) = match stream {
+            Some(Stream {
+                group,
+                cq: Some(cq),
+                ..
+            }) => (*group, cq),
+            _ => return Err(Error::CqCorrupt), // it has not ended: that comes after its buffers
+        };
+        let cqe = self.uring.streamed(group, filled.buffer, filled.next);
+        filled.next += 1;
+        let buffer = (filled.next >= filled.count).then_some(filled.buffer);
+        let cqe = cqe.ok_or(Error::CqCorrupt);
+        let finished = cqe.map(|cqe| Completion::new(&cqe, cq.device_inner()));
+        if let Some(buffer) = buffer {
+            self.filled = None;
+            self.uring.give_back(group, buffer);
+        }
+        let finished = finished?;
+        Ok(Some(Finished {
+            wr_id: finished.wr_id,
+            streamed: true,
+            result: Ok(finished),
+        }))
+    }
+
+    /// A completion of the stream that is number `index`.
+    fn streams_on(&mut self, index: usize, cqe: &UringCqe) -> Result<Option<Finished>> {
+        let Some(stream) = self.streams.get_mut(index) else {
+            return Ok(None); // none has such a number
+        };
+        let bytes = u32::try_from(cqe.res).unwrap_or(0);
+        if let (Some(buffer), 1..) = (cqe.buffer, bytes / abi::Cqe::SIZE) {
+            self.filled = Some(Filled {
+                stream: index,
+                buffer,
+                next: 0,
+                count: bytes / abi::Cqe::SIZE,
+            });
+        }
+        if cqe.more {
+            return Ok(None);
+        }
+        match cqe.res.wrapping_neg() {
+            // All buffers were full, and are not any more; or the thread that began it has ended.
+            libc::ENOBUFS | libc::ECANCELED => {
+                stream.idle = true;
+                self.restart().map(|()| None)
+            }
+            errno => {
+                if let Some(cq) = stream.cq.take() {
+                    cq.end_stream();
+                }
+                Ok(Some(Finished {
+                    wr_id: 0,
+                    streamed: true,
+                    result: Err(Error::sys("URING_STREAM", Errno::from_raw(errno))),
+                }))
+            }
+        }
+    }
+
+    /// Begins streams again that are to.
+    fn restart(&mut self) -> Result<()> {
+        for (number, stream) in (STREAM..).zip(&mut self.streams) {
+            let Some(cq) = stream.cq.as_ref().filter(|_| stream.idle) else {
+                continue;
+            };
+            let file = cq.device_inner().file().as_fd().as_raw_fd();
+            let begun = self
+                .uring
+                .restart_stream(file, cq.handle(), stream.group, number);
+            stream.idle = !begun.map_err(|error| failed(&error))?;
+        }
+        Ok(())
+    }
+
     /// Submits what was added, and returns how many entries that were.
     ///
     /// # Errors
@@ -307,22 +475,72 @@ impl Ring {
         Ok(count)
     }
 
-    /// Takes the oldest completion, if there is one. Makes no system call.
+    /// Submits what was added, and sleeps until there are `min` completions to take, by one system call. Returns
+    /// how many entries were submitted. What a stream puts into one buffer counts as one, and so does its beginning
+    /// again.
     ///
     /// # Errors
     ///
-    /// None that is known.
+    /// As [`Self::submit`]: then nothing was submitted. [`Error::Timeout`] if there are fewer within `timeout`:
+    /// then everything was.
+    pub fn submit_and_wait(&mut self, min: u32, timeout: Duration) -> Result<usize> {
+        let deadline = Deadline::after(timeout);
+        let min = min as usize;
+        let count = self.uring.staged();
+        // What is handed out is there already.
+        let here = usize::from(self.filled.is_some());
+        let wanted = min.saturating_sub(here);
+        if self.uring.ready() >= wanted {
+            return self.submit();
+        }
+        match self.uring.submit_and_wait(wanted, longest(&deadline)) {
+            Ok(true) => {}
+            Ok(false) => return Err(Error::QueueFull),
+            Err(error) => return Err(failed(&error)),
+        }
+        while self.uring.ready() < wanted {
+            if deadline.left().is_zero() {
+                return Err(deadline.timeout("waiting for completions of a ring"));
+            }
+            self.uring
+                .wait(wanted, longest(&deadline))
+                .map_err(|error| failed(&error))?;
+        }
+        Ok(count)
+    }
+
+    /// Takes the oldest completion, if there is one. Makes no system call, but when the buffers of a stream were
+    /// all full.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Sys`] if a stream cannot go on.
     pub fn poll(&mut self) -> Result<Option<Finished>> {
-        let Some(cqe) = self.uring.next() else {
-            return Ok(None);
-        };
-        let index = u32::try_from(cqe.user_data).unwrap_or(u32::MAX);
-        let Some(slot) = self.slots.get_mut(index as usize) else {
-            return Ok(None); // none has such a number
-        };
-        let finished = slot.finish(cqe.res, cqe.extra);
-        self.free.push(index);
-        Ok(Some(finished))
+        if self.streams.iter().any(|stream| stream.idle) {
+            self.restart()?;
+        }
+        loop {
+            if let Some(finished) = self.streamed()? {
+                return Ok(Some(finished));
+            }
+            let Some(cqe) = self.uring.next() else {
+                return Ok(None);
+            };
+            if cqe.user_data & STREAM != 0 {
+                let index = usize::try_from(cqe.user_data & !STREAM).unwrap_or(usize::MAX);
+                if let Some(finished) = self.streams_on(index, &cqe)? {
+                    return Ok(Some(finished));
+                }
+                continue;
+            }
+            let index = u32::try_from(cqe.user_data).unwrap_or(u32::MAX);
+            let Some(slot) = self.slots.get_mut(index as usize) else {
+                return Ok(None); // none has such a number
+            };
+            let finished = slot.finish(cqe.res, cqe.extra);
+            self.free.push(index);
+            return Ok(Some(finished));
+        }
     }
 
     /// Takes the oldest completion, sleeping until there is one. What was added and not submitted stays so.
@@ -336,20 +554,18 @@ impl Ring {
             if let Some(finished) = self.poll()? {
                 return Ok(finished);
             }
-            let left = deadline.left();
-            if left.is_zero() {
+            if deadline.left().is_zero() {
                 return Err(deadline.timeout("waiting for completions of a ring"));
             }
-            let longest = Duration::from_nanos(abi::TIMEOUT_MAX_NS);
             self.uring
-                .wait(left.min(longest))
+                .wait(1, longest(&deadline))
                 .map_err(|error| failed(&error))?;
         }
     }
 
-    /// Entries that were added and have not completed.
+    /// Entries that were added and have not completed, without streams.
     pub fn in_flight(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.len() - self.free.len() - self.reserved
     }
 }
 
@@ -361,6 +577,9 @@ impl AsFd for Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        for cq in self.streams.iter().filter_map(|stream| stream.cq.as_ref()) {
+            cq.end_stream();
+        }
         for index in self.uring.discard() {
             let slot = usize::try_from(index).ok();
             if let Some(slot) = slot.and_then(|index| self.slots.get_mut(index)) {
@@ -377,6 +596,13 @@ impl Drop for Ring {
             }
         }
     }
+}
+
+/// How long one call may sleep.
+fn longest(deadline: &Deadline) -> Duration {
+    deadline
+        .left()
+        .min(Duration::from_nanos(abi::TIMEOUT_MAX_NS))
 }
 
 fn failed(error: &std::io::Error) -> Error {
@@ -406,7 +632,11 @@ impl Slot {
         self.memory.sges.clear();
         self.memory.bytes.clear();
         self.memory.batch.clear();
-        Finished { wr_id, result }
+        Finished {
+            wr_id,
+            streamed: false,
+            result,
+        }
     }
 
     fn outcome(&self, res: i32, extra: u64, device: &DeviceInner) -> Result<Completion> {

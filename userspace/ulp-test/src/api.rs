@@ -6,10 +6,12 @@
 use crate::hosts::{connect, pattern, Host};
 use crate::report::{because, check, equal, Outcome, Report};
 use crate::sys::abi;
+use rust_ulp::uring::{Finished, Ring};
 use rust_ulp::{
-    cm, Access, AckTimeout, BufferKind, CompareSwap, Completion, CompletionError, Cq, Endpoint, Error,
-    EventKind, FetchAdd, Grant, GrantOptions, GrantState, Grh, Opcode, Pool, Qp, QpAttr, Rc, Read, Recv,
-    RemoteSlice, Retries, RnrRetries, RnrTimer, Send, SendTo, Status, TrafficClass, Uc, Ud, Write,
+    cm, Access, AckTimeout, BufferKind, CompareSwap, Completion, CompletionError, Cq, Endpoint,
+    Error, EventKind, FetchAdd, Grant, GrantOptions, GrantState, Grh, Opcode, Pool, Qp, QpAttr, Rc,
+    Read, Recv, RemoteSlice, Retries, RnrRetries, RnrTimer, Send, SendTo, Status, TrafficClass, Uc,
+    Ud, Write,
 };
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -70,6 +72,7 @@ pub fn run(r: &mut Report) {
         (abi::FEATURE_CM, "the connection manager", manager),
         (abi::FEATURE_CANCEL, "deadlines and cancel", unfinished),
         (abi::FEATURE_EVENTFD, "files of completion queues", files),
+        (abi::FEATURE_URING, "rings of io_uring", rings),
         (abi::FEATURE_USER_MEMORY, "memory and grants", memory),
     ] {
         if a.dev.features() & feature != 0 {
@@ -657,8 +660,135 @@ fn in_flight(a: &Host, b: &Host, fate: &str) -> R<Outcome> {
     let [again, _peer] = connect(a, b, None)?;
     again.post(Write::new(a.pd.alloc_buffer(64)?.slice(..)?, there).wr_id(99))?;
     let last = a.cq.wait(WAIT)?;
-    Ok(equal("statuses", &statuses[..], &want[..])
-        .and_then(|()| equal("and another goes on", (last.wr_id, last.status), (99, Status::Success))))
+    Ok(equal("statuses", &statuses[..], &want[..]).and_then(|()| {
+        equal(
+            "and another goes on",
+            (last.wr_id, last.status),
+            (99, Status::Success),
+        )
+    }))
+}
+
+/// The next completion of a stream, good and of a receive: its number.
+fn streamed(ring: &mut Ring) -> R<Outcome<u64>> {
+    let Finished {
+        streamed, result, ..
+    } = ring.wait(WAIT)?;
+    let done = result?.ok()?;
+    Ok(check("it is streamed", streamed)
+        .and_then(|()| equal("what it is", done.opcode, Opcode::Recv))
+        .map(|()| done.wr_id))
+}
+
+fn rings(r: &mut Report, a: &Host, b: &Host) {
+    case(
+        r,
+        "a stream brings every completion, once, in order",
+        || {
+            let (a, b) = (&fresh(a)?, &fresh(b)?);
+            let [first, second] = connect(a, b, None)?;
+            let exchange = |numbers: std::ops::Range<u64>| {
+                for number in numbers {
+                    second.post_recv(Recv::empty().wr_id(number))?;
+                    first.post(Send::empty())?;
+                    pass(&a.cq, Opcode::Send)?;
+                }
+                R::Ok(())
+            };
+            // One is there before.
+            exchange(0..1)?;
+            let mut ring = Ring::builder().entries(16).build()?;
+            ring.stream(&b.cq)?;
+            ring.submit()?;
+            // Each fills a buffer, if not read: more than there are, and the rest later.
+            exchange(1..100)?;
+            let (polled, waited) = (b.cq.poll(), b.cq.wait(SHORT));
+            let taken = Ring::builder().entries(16).build()?.stream(&b.cq);
+            let mut numbers = Vec::new();
+            for _ in 0..100 {
+                match streamed(&mut ring)? {
+                    Ok(number) => numbers.push(number),
+                    Err(why) => return Ok(Err(why)),
+                }
+            }
+            let nothing = ring.wait(SHORT);
+            // A request of the ring's own beside them.
+            ring.push(&second, Recv::empty().wr_id(1000))?;
+            ring.submit()?;
+            first.post(Send::empty())?;
+            let own = ring.wait(WAIT)?;
+            exchange(100..101)?;
+            // What was not taken is in the queue, for another ring; the old one takes a while to go.
+            drop(ring);
+            exchange(101..140)?;
+            let mut ring = Ring::builder().entries(16).build()?;
+            let mut rest = Vec::new();
+            ring.stream(&b.cq)?;
+            ring.submit()?;
+            while rest.last() != Some(&139) {
+                let Finished { wr_id, result, .. } = ring.wait(WAIT)?;
+                match result {
+                    Err(Error::Busy { .. }) => {
+                        std::thread::sleep(Duration::from_millis(1));
+                        ring = Ring::builder().entries(16).build()?;
+                        ring.stream(&b.cq)?;
+                        ring.submit()?;
+                    }
+                    done => {
+                        let _ = done?.ok()?;
+                        rest.push(wr_id);
+                    }
+                }
+            }
+            let in_order = rest.windows(2).all(|w| w[1] == w[0] + 1);
+            let is_taken = |result: R| matches!(result, Err(Error::Streamed));
+            Ok(equal("numbers", numbers, (0..100).collect())
+                .and_then(|()| {
+                    check(
+                        "nothing else",
+                        matches!(nothing, Err(Error::Timeout { .. })),
+                    )
+                })
+                .and_then(|()| check("poll", is_taken(polled.map(drop))))
+                .and_then(|()| check("wait", is_taken(waited.map(drop))))
+                .and_then(|()| check("one at a time", is_taken(taken)))
+                .and_then(|()| equal("its own", (own.wr_id, own.streamed), (1000, false)))
+                // The buffers that went with the first ring may have had some.
+                .and_then(|()| check(format!("the rest: {rest:?}"), in_order && rest[0] >= 100)))
+        },
+    );
+    case(
+        r,
+        "one call submits and waits for as many as it says",
+        || {
+            let (a, b) = (&fresh(a)?, &fresh(b)?);
+            let [first, second] = connect(a, b, None)?;
+            let mut ring = Ring::builder().entries(16).build()?;
+            for number in 0..4 {
+                ring.push(&second, Recv::empty().wr_id(number))?;
+            }
+            ring.submit()?;
+            for number in 4..8 {
+                ring.push(&first, Send::empty().wr_id(number))?;
+            }
+            let posted = ring.submit_and_wait(8, WAIT)?;
+            let mut numbers = Vec::new();
+            while let Some(done) = ring.poll()? {
+                let _ = done.result?.ok()?;
+                numbers.push(done.wr_id);
+            }
+            numbers.sort_unstable();
+            // What is not there in time is an error, and what was added was submitted all the same.
+            ring.push(&second, Recv::empty().wr_id(8))?;
+            let late = ring.submit_and_wait(1, SHORT);
+            first.post(Send::empty())?;
+            let done = ring.wait(WAIT)?;
+            Ok(equal("submitted", posted, 4)
+                .and_then(|()| equal("numbers", numbers, (0..8).collect()))
+                .and_then(|()| check("the time", matches!(late, Err(Error::Timeout { .. }))))
+                .and_then(|()| equal("and then", done.wr_id, 8)))
+        },
+    );
 }
 
 fn files(r: &mut Report, a: &Host, b: &Host) {

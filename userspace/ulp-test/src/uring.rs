@@ -1191,6 +1191,22 @@ pub fn suite(report: &mut Report) {
     }
 }
 
+/// The hostile cases again and again, for `ULP_RING_SECONDS`: says how often.
+fn for_minutes() -> Outcome {
+    let seconds = std::env::var("ULP_RING_SECONDS").ok();
+    let seconds = seconds.and_then(|s| s.parse().ok()).unwrap_or(30);
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let mut rounds = 0;
+    while Instant::now() < end {
+        hostile()?;
+        hostile_rings(false)?;
+        hostile_rings(true)?;
+        rounds += 1;
+    }
+    println!("# {rounds} rounds in {seconds} s");
+    Ok(())
+}
+
 /// Runs what the suite does something to meanwhile.
 pub fn part(report: &mut Report, what: &str) {
     let done = match what {
@@ -1199,6 +1215,7 @@ pub fn part(report: &mut Report, what: &str) {
         "sqpoll" => sqpoll(report),
         "off" => off(),
         "call" | "request" | "batch" => thousand(what),
+        "hostile" => for_minutes(),
         _ => Err("no such part".to_owned()),
     };
     report.case(format!("uring: {what}"), || done);

@@ -117,6 +117,41 @@ fn kernel_without(ring: &mut Ring) {
 }
 
 #[test]
+fn a_stream_that_is_refused_ends() {
+    let Ok(mut ring) = Ring::builder().entries(8).build() else {
+        return;
+    };
+    let p = pair(); // its file is a memfd
+    let cq = p.a.send_cq().clone();
+    ring.stream(&cq).unwrap();
+    // It is the only reader, of this ring and of others.
+    assert!(matches!(cq.poll(), Err(Error::Streamed)));
+    assert!(matches!(cq.wait(NOW), Err(Error::Streamed)));
+    assert!(matches!(cq.wait_for(1, NOW), Err(Error::Streamed)));
+    assert!(matches!(ring.stream(&cq), Err(Error::QueueFull)));
+    let mut other = Ring::builder().entries(8).build().unwrap();
+    assert!(matches!(other.stream(&cq), Err(Error::Streamed)));
+    assert_eq!(ring.in_flight(), 0);
+    ring.push(&p.b, Recv::empty().wr_id(3)).unwrap();
+    assert_eq!(ring.in_flight(), 1);
+    assert_eq!(ring.submit_and_wait(2, SOON).unwrap(), 2);
+    let ended = ring.poll().unwrap().unwrap();
+    assert!(ended.streamed);
+    let error = ended.result.unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    let done = ring.poll().unwrap().unwrap();
+    assert_eq!((done.wr_id, done.streamed), (3, false));
+    assert!(ring.poll().unwrap().is_none());
+    let error = ring.submit_and_wait(1, NOW).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    // Another ring may try, and nobody else.
+    assert!(matches!(cq.poll(), Err(Error::Streamed)));
+    other.stream(&cq).unwrap();
+    drop(other);
+    assert!(matches!(cq.poll(), Err(Error::Streamed)));
+}
+
+#[test]
 fn a_ring_allocates_nothing() {
     let Some(mut ring) = ring() else { return };
     let p = pair();

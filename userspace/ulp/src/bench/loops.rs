@@ -291,8 +291,8 @@ pub fn measure<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
         return Flow::new(task).run(end);
     }
     match task.config.test {
-        Test::Write if !task.event() => write_ping(task, end),
-        Test::Write | Test::Send => message_ping(task, end),
+        Test::Write if !task.event() => ping(task, end, WriteSide::new(task, Origin::Client)),
+        Test::Write | Test::Send => ping(task, end, MessageSide::new(task, Origin::Client)),
         _ => one_by_one(task, end),
     }
 }
@@ -358,20 +358,26 @@ impl Outstanding {
     }
 }
 
-/// Writes, and spins until the peer has written back. One slot is enough.
-fn write_ping<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
+/// One side of an exchange, one message at a time.
+trait Side {
+    /// Sends message number `i`, and waits for the peer's answer to it.
+    fn round<E: End>(&mut self, task: &Task<'_>, end: &mut E, i: u64, last: bool) -> Result<()>;
+
+    /// Its own requests.
+    fn outstanding(&mut self) -> &mut Outstanding;
+}
+
+/// Sends and waits for the answer, again and again.
+fn ping<S: Side, E: End>(task: &Task<'_>, end: &mut E, mut side: S) -> Result<Measured> {
     let mut latencies = Latencies::new()?;
     let mut limit = Limit::new(task.config);
     let began = Instant::now();
     let mut posted = began;
     let mut i = 0;
-    let mut side = WriteSide::new(task, Origin::Client);
     loop {
         let last = limit.is_last(i, posted, task.control);
-        let mark = if last { LAST_MARK } else { mark(i) };
-        side.write(task, end, i, mark)?;
-        side.arrival(task, end, i, |got| got == mark)?;
-        side.outstanding.make_room(task, end, false)?;
+        side.round(task, end, i, last)?;
+        side.outstanding().make_room(task, end, false)?;
         let now = Instant::now();
         if i >= task.config.warmup {
             latencies.record(now.duration_since(posted) / 2);
@@ -385,7 +391,7 @@ fn write_ping<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
             break;
         }
     }
-    side.outstanding.make_room(task, end, true)?;
+    side.outstanding().make_room(task, end, true)?;
     Ok(of_latencies(task, latencies, i, began.elapsed()))
 }
 
@@ -404,7 +410,7 @@ fn write_pong<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
     Ok(0)
 }
 
-/// One side of an exchange of writes.
+/// One side of an exchange of writes, which spins on the last byte of its own buffer. One slot is enough.
 struct WriteSide {
     from: Origin,
     to: Origin,
@@ -461,6 +467,18 @@ impl WriteSide {
             self.verified += 1;
         }
         Ok(got)
+    }
+}
+
+impl Side for WriteSide {
+    fn round<E: End>(&mut self, task: &Task<'_>, end: &mut E, i: u64, last: bool) -> Result<()> {
+        let mark = if last { LAST_MARK } else { mark(i) };
+        self.write(task, end, i, mark)?;
+        self.arrival(task, end, i, |got| got == mark).map(drop)
+    }
+
+    fn outstanding(&mut self) -> &mut Outstanding {
+        &mut self.outstanding
     }
 }
 
@@ -545,33 +563,15 @@ impl MessageSide {
     }
 }
 
-fn message_ping<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
-    let mut latencies = Latencies::new()?;
-    let mut limit = Limit::new(task.config);
-    let began = Instant::now();
-    let mut posted = began;
-    let mut i = 0;
-    let mut side = MessageSide::new(task, Origin::Client);
-    loop {
-        let last = limit.is_last(i, posted, task.control);
-        let ops = side.ops(task, end, i, last)?;
-        side.exchange(task, end, i, &ops)?;
-        side.outstanding.make_room(task, end, false)?;
-        let now = Instant::now();
-        if i >= task.config.warmup {
-            latencies.record(now.duration_since(posted) / 2);
-        }
-        posted = now;
-        i += 1;
-        if i % 64 == 0 {
-            task.progress(64);
-        }
-        if last {
-            break;
-        }
+impl Side for MessageSide {
+    fn round<E: End>(&mut self, task: &Task<'_>, end: &mut E, i: u64, last: bool) -> Result<()> {
+        let ops = self.ops(task, end, i, last)?;
+        self.exchange(task, end, i, &ops).map(drop)
     }
-    side.outstanding.make_room(task, end, true)?;
-    Ok(of_latencies(task, latencies, i, began.elapsed()))
+
+    fn outstanding(&mut self) -> &mut Outstanding {
+        &mut self.outstanding
+    }
 }
 
 fn message_pong<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {

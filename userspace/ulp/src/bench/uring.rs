@@ -5,8 +5,8 @@
 //! Completions come through the ring, so the completion queues of the queue pairs stay empty. Everything
 //! else is that of [`CallEnd`].
 //!
-//! Sleeping is a system call of its own after the one that submits; with `--sqpoll` a thread of the
-//! kernel's submits, and polling makes no system call at all.
+//! One system call submits and sleeps; with `--sqpoll` a thread of the kernel's submits, and polling makes no
+//! system call at all.
 
 use super::call::CallEnd;
 use super::config::RING_ENTRIES;
@@ -207,22 +207,37 @@ impl End for UringEnd {
         self.submit()
     }
 
-    fn post_and_wait(&mut self, ops: &[Op], queue: Queue, _min: u32) -> Result<()> {
-        if !ops.is_empty() {
-            self.post(ops)?;
-        }
-        let until = Instant::now() + self.control.timeout;
+    fn post_and_wait(&mut self, ops: &[Op], queue: Queue, min: u32) -> Result<()> {
+        self.add(ops)?;
+        let mut posted = ops.is_empty();
+        // A list of sends is one entry.
+        let min = if queue == Queue::Send { 1 } else { min };
+        // Telling the time is no part of the measurement.
+        let mut until = None;
+        let mut overdue = |timeout| {
+            let now = Instant::now();
+            now >= *until.get_or_insert(now + timeout)
+        };
         loop {
             self.drain()?;
-            if !self.queue(queue).is_empty() {
-                return Ok(());
+            let here = u32::try_from(self.queue(queue).len()).unwrap_or(u32::MAX);
+            if here >= min {
+                return if posted { Ok(()) } else { self.submit() };
             }
             self.control.check()?;
-            match self.ring.wait(SLICE) {
-                Ok(finished) => self.take(finished)?,
-                Err(ulp::Error::Timeout { .. }) if Instant::now() < until => {}
+            match self.ring.submit_and_wait(min - here, SLICE) {
+                Ok(_) => posted = true,
+                Err(error) if error.is_backpressure() && !overdue(self.control.timeout) => {}
                 Err(ulp::Error::Timeout { .. }) => {
-                    bail!("no completion for {:?}", self.control.timeout)
+                    posted = true;
+                    self.drain()?;
+                    // The last ones are fewer than asked for.
+                    if !self.queue(queue).is_empty() {
+                        return Ok(());
+                    }
+                    if overdue(self.control.timeout) {
+                        bail!("no completion for {:?}", self.control.timeout);
+                    }
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -1,0 +1,636 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What `ulp bench` does, without a user: the same loops on the same two devices by
+ * the kernel's own verbs, so that what the border to user space costs is a number.
+ *
+ *   insmod ulp_floor.ko local=rxe1 remote=rxe2 test=write n=10240
+ *   cat /sys/module/ulp_floor/parameters/result
+ *
+ * Loading it measures once. `write` posts lists over all queue pairs, the last
+ * request of each queue pair signalled, and sleeps when the next list does not fit;
+ * `send` is a ping-pong of two threads that sleep for their receives. A completion
+ * wakes the sleeper and does nothing else, and there are no checks, no slots and no
+ * rings: nothing of what a driver does can be left out. Not part of rust_ulp.ko.
+ */
+#include <linux/completion.h>
+#include <linux/etherdevice.h>
+#include <linux/gfp.h>
+#include <linux/kthread.h>
+#include <linux/ktime.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/scatterlist.h>
+#include <linux/sort.h>
+#include <linux/string.h>
+#include <linux/vmalloc.h>
+#include <linux/wait.h>
+#include <net/ipv6.h>
+#include <rdma/ib_cache.h>
+#include <rdma/ib_verbs.h>
+
+#define MAX_QPS		16
+#define MAX_DEPTH	1024
+#define MAX_SIZE	(1 << 20)
+#define PORT		1
+#define TIMEOUT		(30 * HZ)
+
+static char *local = "rxe1";
+module_param(local, charp, 0444);
+MODULE_PARM_DESC(local, "the device that measures");
+
+static char *remote = "rxe2";
+module_param(remote, charp, 0444);
+MODULE_PARM_DESC(remote, "the device that it talks to");
+
+static char *test = "write";
+module_param(test, charp, 0444);
+MODULE_PARM_DESC(test, "write or send");
+
+static char *delivery = "workqueue";
+module_param(delivery, charp, 0444);
+MODULE_PARM_DESC(delivery, "who polls the completion queues: workqueue or softirq");
+
+static unsigned int size = 8;
+module_param(size, uint, 0444);
+MODULE_PARM_DESC(size, "bytes of a message");
+
+static unsigned int n = 10240;
+module_param(n, uint, 0444);
+MODULE_PARM_DESC(n, "messages");
+
+static unsigned int warmup = 100;
+module_param(warmup, uint, 0444);
+MODULE_PARM_DESC(warmup, "messages before those that count");
+
+static unsigned int list = 64;
+module_param(list, uint, 0444);
+MODULE_PARM_DESC(list, "requests per posting, over all queue pairs");
+
+static unsigned int depth = 128;
+module_param(depth, uint, 0444);
+MODULE_PARM_DESC(depth, "requests in flight per queue pair");
+
+static unsigned int qps = 1;
+module_param(qps, uint, 0444);
+MODULE_PARM_DESC(qps, "queue pairs");
+
+static unsigned int inlined;
+module_param(inlined, uint, 0444);
+MODULE_PARM_DESC(inlined, "messages of at most so many bytes travel in the request");
+
+static char result[256];
+module_param_string(result, result, sizeof(result), 0444);
+MODULE_PARM_DESC(result, "what was measured, as JSON");
+
+/* Held by those who use the devices: these stay as long. */
+static DEFINE_MUTEX(using);
+static struct ib_device *devices[2];
+
+/* A queue of completions, and who waits for them. */
+struct queue {
+	struct ib_cq *cq;
+	wait_queue_head_t wait;
+	unsigned int done;
+	unsigned int wanted;
+	unsigned int taken;
+	unsigned int failed;
+};
+
+/* What completes as one: a posting of a queue pair, or a receive. */
+struct share {
+	struct ib_cqe cqe;
+	unsigned int posted, done;
+};
+
+struct pair {
+	struct ib_qp *qp;
+	struct share sends, receives;
+};
+
+struct end {
+	struct ib_device *device;
+	const struct ib_gid_attr *gid;
+	u8 mac[ETH_ALEN];
+	struct ib_pd *pd;
+	struct queue sent, received;
+	struct pair pairs[MAX_QPS];
+	/* What arrives, and what is sent from. */
+	void *inbox, *outbox;
+	u64 inbox_dma, outbox_dma;
+	struct ib_mr *mr;
+};
+
+static struct end ends[2];
+static struct ib_rdma_wr writes[MAX_DEPTH];
+static struct ib_sge sges[MAX_DEPTH];
+
+static void floor_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct share *share = container_of(wc->wr_cqe, struct share, cqe);
+	struct queue *queue = cq->cq_context;
+
+	WRITE_ONCE(share->done, share->done + 1);
+	if (wc->status != IB_WC_SUCCESS)
+		WRITE_ONCE(queue->failed, wc->status);
+	WRITE_ONCE(queue->done, queue->done + 1);
+	/* Pairs with the barrier of prepare_to_wait() in wait_for(). */
+	smp_mb();
+	if ((int)(queue->done - READ_ONCE(queue->wanted)) >= 0 || queue->failed)
+		wake_up(&queue->wait);
+}
+
+/* Sleeps until `count` completions are there that were not taken; takes all that are. */
+static int wait_for(struct queue *queue, unsigned int count)
+{
+	unsigned int wanted = queue->taken + count;
+	long left;
+
+	WRITE_ONCE(queue->wanted, wanted);
+	left = wait_event_timeout(queue->wait,
+				  (int)(READ_ONCE(queue->done) - wanted) >= 0 ||
+				  READ_ONCE(queue->failed), TIMEOUT);
+	if (READ_ONCE(queue->failed)) {
+		pr_err("ulp_floor: a request failed with status %u\n", queue->failed);
+		return -EIO;
+	}
+	if (!left)
+		return -ETIMEDOUT;
+	queue->taken = READ_ONCE(queue->done);
+	return 0;
+}
+
+static int make_queue(struct end *end, struct queue *queue, unsigned int entries)
+{
+	enum ib_poll_context context;
+
+	if (!strcmp(delivery, "workqueue"))
+		context = IB_POLL_WORKQUEUE;
+	else if (!strcmp(delivery, "softirq"))
+		context = IB_POLL_SOFTIRQ;
+	else
+		return -EINVAL;
+	init_waitqueue_head(&queue->wait);
+	queue->cq = ib_alloc_cq(end->device, queue, entries, 0, context);
+	if (IS_ERR(queue->cq)) {
+		int err = PTR_ERR(queue->cq);
+
+		queue->cq = NULL;
+		return err;
+	}
+	return 0;
+}
+
+/* The RoCE v2 GID of an IPv4 address, and the MAC address of its netdev. */
+static int find_gid(struct end *end)
+{
+	int index;
+
+	for (index = 0; index < 16; index++) {
+		const struct ib_gid_attr *gid = rdma_get_gid_attr(end->device, PORT, index);
+
+		if (IS_ERR(gid))
+			continue;
+		if (gid->gid_type == IB_GID_TYPE_ROCE_UDP_ENCAP &&
+		    ipv6_addr_v4mapped((const struct in6_addr *)gid->gid.raw)) {
+			end->gid = gid;
+			return rdma_read_gid_l2_fields(gid, NULL, end->mac);
+		}
+		rdma_put_gid_attr(gid);
+	}
+	return -ENOENT;
+}
+
+static int make_end(struct end *end)
+{
+	unsigned int i;
+	int err;
+
+	err = find_gid(end);
+	if (err)
+		return err;
+	end->pd = ib_alloc_pd(end->device, 0);
+	if (IS_ERR(end->pd)) {
+		err = PTR_ERR(end->pd);
+		end->pd = NULL;
+		return err;
+	}
+	err = make_queue(end, &end->sent, qps * (depth + 2));
+	if (!err)
+		err = make_queue(end, &end->received, qps * (depth + 2));
+	if (err)
+		return err;
+	for (i = 0; i < qps; i++) {
+		struct ib_qp_init_attr init = {
+			.send_cq = end->sent.cq,
+			.recv_cq = end->received.cq,
+			.cap = {
+				.max_send_wr = depth + 2,
+				.max_recv_wr = depth + 2,
+				.max_send_sge = 1,
+				.max_recv_sge = 1,
+				.max_inline_data = inlined,
+			},
+			.sq_sig_type = IB_SIGNAL_REQ_WR,
+			.qp_type = IB_QPT_RC,
+		};
+		struct ib_qp *qp = ib_create_qp(end->pd, &init);
+
+		if (IS_ERR(qp))
+			return PTR_ERR(qp);
+		end->pairs[i].qp = qp;
+		end->pairs[i].sends.cqe.done = floor_done;
+		end->pairs[i].receives.cqe.done = floor_done;
+	}
+	end->inbox = alloc_pages_exact(size, GFP_KERNEL | __GFP_ZERO);
+	end->outbox = alloc_pages_exact(size, GFP_KERNEL | __GFP_ZERO);
+	if (!end->inbox || !end->outbox)
+		return -ENOMEM;
+	end->inbox_dma = ib_dma_map_single(end->device, end->inbox, size, DMA_BIDIRECTIONAL);
+	if (ib_dma_mapping_error(end->device, end->inbox_dma)) {
+		end->inbox_dma = 0;
+		return -ENOMEM;
+	}
+	end->outbox_dma = ib_dma_map_single(end->device, end->outbox, size, DMA_BIDIRECTIONAL);
+	if (ib_dma_mapping_error(end->device, end->outbox_dma)) {
+		end->outbox_dma = 0;
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+static int connect(struct end *end, struct end *peer, unsigned int i)
+{
+	struct ib_port_attr port;
+	struct ib_qp_attr attr = {
+		.qp_state = IB_QPS_INIT,
+		.port_num = PORT,
+		.qp_access_flags = IB_ACCESS_REMOTE_WRITE,
+	};
+	int err;
+
+	err = ib_query_port(end->device, PORT, &port);
+	if (err)
+		return err;
+	err = ib_modify_qp(end->pairs[i].qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT |
+			   IB_QP_ACCESS_FLAGS);
+	if (err)
+		return err;
+
+	memset(&attr, 0, sizeof(attr));
+	attr.qp_state = IB_QPS_RTR;
+	attr.path_mtu = port.active_mtu;
+	attr.dest_qp_num = peer->pairs[i].qp->qp_num;
+	attr.rq_psn = i;
+	attr.max_dest_rd_atomic = 16;
+	attr.min_rnr_timer = 12;
+	attr.ah_attr.type = RDMA_AH_ATTR_TYPE_ROCE;
+	rdma_ah_set_port_num(&attr.ah_attr, PORT);
+	rdma_ah_set_grh(&attr.ah_attr, NULL, 0, end->gid->index, 64, 0);
+	rdma_ah_set_dgid_raw(&attr.ah_attr, (void *)peer->gid->gid.raw);
+	ether_addr_copy(attr.ah_attr.roce.dmac, peer->mac);
+	err = ib_modify_qp(end->pairs[i].qp, &attr, IB_QP_STATE | IB_QP_AV | IB_QP_PATH_MTU |
+			   IB_QP_DEST_QPN | IB_QP_RQ_PSN | IB_QP_MAX_DEST_RD_ATOMIC |
+			   IB_QP_MIN_RNR_TIMER);
+	if (err)
+		return err;
+
+	memset(&attr, 0, sizeof(attr));
+	attr.qp_state = IB_QPS_RTS;
+	attr.timeout = 14;
+	attr.retry_cnt = 7;
+	attr.rnr_retry = 7;
+	attr.sq_psn = i;
+	attr.max_rd_atomic = 16;
+	return ib_modify_qp(end->pairs[i].qp, &attr, IB_QP_STATE | IB_QP_TIMEOUT | IB_QP_RETRY_CNT |
+			    IB_QP_RNR_RETRY | IB_QP_SQ_PSN | IB_QP_MAX_QP_RD_ATOMIC);
+}
+
+/* Lets the peer write to what arrives. */
+static int make_key(struct end *end)
+{
+	struct scatterlist sg;
+	struct ib_reg_wr wr = {
+		.wr.opcode = IB_WR_REG_MR,
+		.wr.send_flags = IB_SEND_SIGNALED,
+		.wr.wr_cqe = &end->pairs[0].sends.cqe,
+		.access = IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE,
+	};
+	unsigned int pages = DIV_ROUND_UP(size, PAGE_SIZE);
+	struct ib_mr *mr;
+	int err;
+
+	mr = ib_alloc_mr(end->pd, IB_MR_TYPE_MEM_REG, pages);
+	if (IS_ERR(mr))
+		return PTR_ERR(mr);
+	end->mr = mr;
+	sg_init_one(&sg, end->inbox, size);
+	sg_dma_address(&sg) = end->inbox_dma;
+	sg_dma_len(&sg) = size;
+	err = ib_map_mr_sg(mr, &sg, 1, NULL, PAGE_SIZE);
+	if (err != 1)
+		return err < 0 ? err : -EINVAL;
+	wr.mr = mr;
+	wr.key = mr->rkey;
+	end->pairs[0].sends.posted++;
+	err = ib_post_send(end->pairs[0].qp, &wr.wr, NULL);
+	return err ? err : wait_for(&end->sent, 1);
+}
+
+static void free_end(struct end *end)
+{
+	unsigned int i;
+
+	for (i = 0; i < qps; i++) {
+		if (end->pairs[i].qp)
+			ib_drain_qp(end->pairs[i].qp);
+	}
+	if (end->mr)
+		ib_dereg_mr(end->mr);
+	for (i = 0; i < qps; i++) {
+		if (end->pairs[i].qp)
+			ib_destroy_qp(end->pairs[i].qp);
+	}
+	if (end->inbox_dma)
+		ib_dma_unmap_single(end->device, end->inbox_dma, size, DMA_BIDIRECTIONAL);
+	if (end->outbox_dma)
+		ib_dma_unmap_single(end->device, end->outbox_dma, size, DMA_BIDIRECTIONAL);
+	if (end->inbox)
+		free_pages_exact(end->inbox, size);
+	if (end->outbox)
+		free_pages_exact(end->outbox, size);
+	if (end->received.cq)
+		ib_free_cq(end->received.cq);
+	if (end->sent.cq)
+		ib_free_cq(end->sent.cq);
+	if (end->pd)
+		ib_dealloc_pd(end->pd);
+	if (end->gid)
+		rdma_put_gid_attr(end->gid);
+}
+
+/* Makes and posts a share. Its last request is signalled. */
+static int post_writes(struct end *end, struct end *peer, struct pair *pair, unsigned int count)
+{
+	unsigned int at;
+
+	for (at = 0; at < count; at++) {
+		struct ib_rdma_wr *write = &writes[at];
+
+		sges[at].addr = size <= inlined ? (uintptr_t)end->outbox : end->outbox_dma;
+		sges[at].length = size;
+		sges[at].lkey = end->pd->local_dma_lkey;
+		memset(write, 0, sizeof(*write));
+		write->wr.opcode = IB_WR_RDMA_WRITE;
+		write->wr.sg_list = &sges[at];
+		write->wr.num_sge = 1;
+		write->wr.send_flags = size <= inlined ? IB_SEND_INLINE : 0;
+		write->wr.wr_cqe = &pair->sends.cqe;
+		write->remote_addr = peer->mr->iova;
+		write->rkey = peer->mr->rkey;
+		if (at + 1 < count)
+			write->wr.next = &writes[at + 1].wr;
+		else
+			write->wr.send_flags |= IB_SEND_SIGNALED;
+	}
+	pair->sends.posted++;
+	return ib_post_send(pair->qp, &writes[0].wr, NULL);
+}
+
+/* Whether the next list fits into all queue pairs. */
+static bool fits(struct end *end, unsigned int window)
+{
+	unsigned int i;
+
+	for (i = 0; i < qps; i++) {
+		struct share *sends = &end->pairs[i].sends;
+
+		if (sends->posted - READ_ONCE(sends->done) >= window)
+			return false;
+	}
+	return true;
+}
+
+/* Writes so many, a multiple of the list. */
+static int write_all(struct end *end, struct end *peer, unsigned int count)
+{
+	unsigned int share = list / qps, window = depth / share, posted, i;
+	int err = 0;
+
+	for (posted = 0; posted < count && !err; posted += list) {
+		for (i = 0; i < qps && !err; i++)
+			err = post_writes(end, peer, &end->pairs[i], share);
+		while (!err && !fits(end, window))
+			err = wait_for(&end->sent, qps);
+	}
+	while (!err && !fits(end, 1))
+		err = wait_for(&end->sent, 1);
+	return err;
+}
+
+static int measure_writes(void)
+{
+	u64 began, took;
+	int err;
+
+	err = write_all(&ends[0], &ends[1], roundup(warmup, list));
+	if (err)
+		return err;
+	began = ktime_get_ns();
+	err = write_all(&ends[0], &ends[1], n);
+	took = ktime_get_ns() - began;
+	if (err)
+		return err;
+	scnprintf(result, sizeof(result),
+		  "{\"test\": \"write\", \"messages\": %u, \"ns\": %llu, \"ns_each\": %llu.%02llu}",
+		  n, took, took / n, took * 100 / n % 100);
+	return 0;
+}
+
+static int post_receive(struct end *end)
+{
+	struct ib_sge sge = {
+		.addr = end->inbox_dma, .length = size, .lkey = end->pd->local_dma_lkey,
+	};
+	struct ib_recv_wr wr = {
+		.wr_cqe = &end->pairs[0].receives.cqe, .sg_list = &sge, .num_sge = 1,
+	};
+
+	return ib_post_recv(end->pairs[0].qp, &wr, NULL);
+}
+
+static int post_message(struct end *end, unsigned int i)
+{
+	struct ib_sge sge = {
+		.addr = size <= inlined ? (uintptr_t)end->outbox : end->outbox_dma,
+		.length = size,
+		.lkey = end->pd->local_dma_lkey,
+	};
+	struct ib_send_wr wr = {
+		.wr_cqe = &end->pairs[0].sends.cqe, .sg_list = &sge, .num_sge = 1,
+		.opcode = IB_WR_SEND,
+		.send_flags = size <= inlined ? IB_SEND_INLINE : 0,
+	};
+
+	if (i % 64 == 63)
+		wr.send_flags |= IB_SEND_SIGNALED;
+	return ib_post_send(end->pairs[0].qp, &wr, NULL);
+}
+
+static struct completion over;
+static int peer_error;
+
+/* Answers each message. */
+static int peer_thread(void *unused)
+{
+	struct end *end = &ends[1];
+	unsigned int i;
+
+	for (i = 0; i < warmup + n && !peer_error; i++) {
+		peer_error = wait_for(&end->received, 1);
+		if (!peer_error)
+			peer_error = post_receive(end);
+		if (!peer_error)
+			peer_error = post_message(end, i);
+	}
+	complete(&over);
+	return 0;
+}
+
+static int compare(const void *a, const void *b)
+{
+	return *(const u32 *)a < *(const u32 *)b ? -1 : *(const u32 *)a > *(const u32 *)b;
+}
+
+static int measure_sends(void)
+{
+	struct end *end = &ends[0];
+	struct task_struct *peer;
+	u64 began = 0, posted, now;
+	unsigned int i;
+	u32 *took;
+	int err;
+
+	took = vmalloc_array(n, sizeof(*took));
+	if (!took)
+		return -ENOMEM;
+	for (i = 0; i < 4; i++) {
+		err = post_receive(&ends[i % 2]);
+		if (err)
+			goto out;
+	}
+	init_completion(&over);
+	peer = kthread_run(peer_thread, NULL, "ulp_floor");
+	if (IS_ERR(peer)) {
+		err = PTR_ERR(peer);
+		goto out;
+	}
+	posted = ktime_get_ns();
+	for (i = 0; i < warmup + n; i++) {
+		if (i == warmup)
+			began = posted;
+		err = post_receive(end);
+		if (!err)
+			err = post_message(end, i);
+		if (!err)
+			err = wait_for(&end->received, 1);
+		if (err)
+			break;
+		now = ktime_get_ns();
+		if (i >= warmup)
+			took[i - warmup] = (now - posted) / 2;
+		posted = now;
+	}
+	wait_for_completion(&over);
+	if (!err)
+		err = peer_error;
+	if (err)
+		goto out;
+	now = posted - began;
+	sort(took, n, sizeof(*took), compare, NULL);
+	scnprintf(result, sizeof(result),
+		  "{\"test\": \"send\", \"messages\": %u, \"ns\": %llu, \"p50\": %u, \"p99\": %u}",
+		  n, now, took[n / 2], took[n - 1 - n / 100]);
+out:
+	vfree(took);
+	return err;
+}
+
+static int measure(void)
+{
+	unsigned int i;
+	int err;
+
+	for (i = 0; i < 2; i++) {
+		ends[i].device = devices[i];
+		err = make_end(&ends[i]);
+		if (err)
+			return err;
+	}
+	for (i = 0; i < 2 * qps; i++) {
+		err = connect(&ends[i % 2], &ends[1 - i % 2], i / 2);
+		if (err)
+			return err;
+	}
+	err = make_key(&ends[1]);
+	if (err)
+		return err;
+	return strcmp(test, "send") ? measure_writes() : measure_sends();
+}
+
+static int floor_add(struct ib_device *device)
+{
+	const char *name = dev_name(&device->dev);
+
+	if (!strcmp(name, local))
+		devices[0] = device;
+	else if (!strcmp(name, remote))
+		devices[1] = device;
+	return 0;
+}
+
+/* Bounded by the measurement, which has deadlines. */
+static void floor_remove(struct ib_device *device, void *unused)
+{
+	guard(mutex)(&using);
+	if (devices[0] == device)
+		devices[0] = NULL;
+	if (devices[1] == device)
+		devices[1] = NULL;
+}
+
+static struct ib_client client = {
+	.name = "ulp_floor",
+	.add = floor_add,
+	.remove = floor_remove,
+};
+
+static int __init floor_init(void)
+{
+	bool write = !strcmp(test, "write");
+	int err;
+
+	if (!n || n > 1 << 20 || warmup > 1 << 20 || !size || size > MAX_SIZE || inlined > 256 ||
+	    !depth || depth > MAX_DEPTH || !qps || qps > MAX_QPS || !list || list > MAX_DEPTH ||
+	    list % qps || list / qps > depth || (write && n % list) ||
+	    (!write && strcmp(test, "send")))
+		return -EINVAL;
+	err = ib_register_client(&client);
+	if (err)
+		return err;
+	mutex_lock(&using);
+	err = devices[0] && devices[1] ? measure() : -ENODEV;
+	free_end(&ends[0]);
+	free_end(&ends[1]);
+	mutex_unlock(&using);
+	ib_unregister_client(&client);
+	return err;
+}
+
+static void __exit floor_exit(void)
+{
+}
+
+module_init(floor_init);
+module_exit(floor_exit);
+MODULE_DESCRIPTION("ulp bench's loops inside the kernel");
+MODULE_LICENSE("GPL");

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A plugin for QEMU: how many instructions of the guest ran in which translated block,
+ * between two marks. Made and read by `profile`.
+ *
+ *   -plugin libinsns.so,out=FILE
+ *
+ * Counters are added to inline, so nothing is sampled and nothing is disturbed: under
+ * -icount the guest runs as it does without the plugin. A mark is an instruction that
+ * does nothing and that no compiler makes: the first time it runs the counters are set
+ * to zero, each further time they are written to FILE. Built with -DMARK this file is
+ * the program that runs it.
+ */
+#ifdef MARK
+int main(void)
+{
+	/* nopl 0x5ca1ab1e(%rax,%rax,1) */
+	__asm__ volatile(".byte 0x0f, 0x1f, 0x84, 0x00, 0x1e, 0xab, 0xa1, 0x5c");
+	return 0;
+}
+#else
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Of qemu-plugin.h, version 1, which distributions do not package. */
+typedef uint64_t qemu_plugin_id_t;
+struct qemu_plugin_tb;
+struct qemu_plugin_insn;
+struct qemu_info_t;
+enum { INLINE_ADD_U64 = 0, CB_NO_REGS = 0 };
+void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id,
+					   void (*cb)(qemu_plugin_id_t, struct qemu_plugin_tb *));
+void qemu_plugin_register_vcpu_tb_exec_inline(struct qemu_plugin_tb *tb, int op, void *ptr,
+					      uint64_t imm);
+void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *tb,
+					  void (*cb)(unsigned int, void *), int flags, void *data);
+size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
+uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *tb);
+struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *tb, size_t idx);
+const void *qemu_plugin_insn_data(const struct qemu_plugin_insn *insn);
+size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *insn);
+
+__attribute__((visibility("default"))) int qemu_plugin_version = 1;
+
+/* By address; a block that is translated again keeps its counter. */
+#define SLOTS (1u << 22)
+static struct slot {
+	uint64_t addr;
+	uint64_t insns;
+} *slots;
+
+static const uint8_t mark_insn[] = { 0x0f, 0x1f, 0x84, 0x00, 0x1e, 0xab, 0xa1, 0x5c };
+static const char *out;
+static bool begun;
+
+static struct slot *find(uint64_t addr)
+{
+	uint32_t i = (addr * 0x9e3779b97f4a7c15ull) >> 42;
+
+	while (slots[i].addr && slots[i].addr != addr)
+		i = (i + 1) & (SLOTS - 1);
+	slots[i].addr = addr;
+	return &slots[i];
+}
+
+static void mark(unsigned int cpu, void *data)
+{
+	FILE *file;
+	uint32_t i;
+
+	(void)cpu;
+	(void)data;
+	if (!begun) {
+		begun = true;
+		for (i = 0; i < SLOTS; i++)
+			slots[i].insns = 0;
+		return;
+	}
+	file = fopen(out, "w");
+	if (!file)
+		return;
+	for (i = 0; i < SLOTS; i++) {
+		if (slots[i].insns)
+			fprintf(file, "%" PRIx64 " %" PRIu64 "\n", slots[i].addr, slots[i].insns);
+	}
+	fclose(file);
+}
+
+static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
+{
+	size_t count = qemu_plugin_tb_n_insns(tb), i;
+
+	(void)id;
+	qemu_plugin_register_vcpu_tb_exec_inline(tb, INLINE_ADD_U64,
+						 &find(qemu_plugin_tb_vaddr(tb))->insns, count);
+	for (i = 0; i < count; i++) {
+		const struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
+
+		if (qemu_plugin_insn_size(insn) == sizeof(mark_insn) &&
+		    !memcmp(qemu_plugin_insn_data(insn), mark_insn, sizeof(mark_insn)))
+			qemu_plugin_register_vcpu_tb_exec_cb(tb, mark, CB_NO_REGS, NULL);
+	}
+}
+
+__attribute__((visibility("default"))) int
+qemu_plugin_install(qemu_plugin_id_t id, const struct qemu_info_t *info, int argc, char **argv)
+{
+	int i;
+
+	(void)info;
+	for (i = 0; i < argc; i++) {
+		if (!strncmp(argv[i], "out=", 4))
+			out = strdup(argv[i] + 4);
+		else
+			return -1;
+	}
+	slots = calloc(SLOTS, sizeof(*slots));
+	if (!out || !slots)
+		return -1;
+	qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
+	return 0;
+}
+#endif
