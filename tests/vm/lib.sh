@@ -178,14 +178,15 @@ nothing_left() {
 
 # --- the table ----------------------------------------------------------------
 
-# row NAME COUNT BEGIN: a row of the table that a suite ends with: rounds or operations,
-# what the log has reported since the last row or mark, objects that are left, seconds
-# since $SECONDS was BEGIN.
+# row NAME COUNT BEGIN [REPORTS]: a row of the table that a suite ends with: rounds or
+# operations, what the log has reported since the last row or mark (REPORTS, where somebody
+# else tells these from what is to be expected there), objects that are left, seconds since
+# $SECONDS was BEGIN.
 row() {
 	local all left
 	all=$(log_since | grep -E "$trouble" | grep -cvE "$allowed")
 	left=$(our_objects | grep -c .)
-	rows+=("$(printf '%-46s %10s %7s %5s %7s' "$1" "$2" $((all - reported)) "$left" $((SECONDS - $3)))")
+	rows+=("$(printf '%-46s %10s %7s %5s %7s' "$1" "$2" "${4:-$((all - reported))}" "$left" $((SECONDS - $3)))")
 	reported=$all
 }
 
