@@ -133,12 +133,15 @@ class Loader:
         self.process.send_signal(signal.SIGKILL)
         return self.process.wait(DEADLINE)
 
-    def end(self):
-        """Has it end in good order."""
+    def stop(self):
+        """Tells it to end in good order."""
         with contextlib.suppress(BrokenPipeError):
             self.tell("stop")
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
+
+    def end(self):
+        """Waits until it has ended, which it was told."""
         try:
             status = self.process.wait(RECOVERY)
         except subprocess.TimeoutExpired:
@@ -210,8 +213,12 @@ class Chaos:
 
     def end_all(self):
         """Ends the loaders, some of them by force: what is left then, in words."""
-        for loader in self.loaders:
-            if self.dice.random() < 0.3:
+        killed = [self.dice.random() < 0.3 for _ in self.loaders]
+        for loader, by_force in zip(self.loaders, killed):
+            if not by_force:
+                loader.stop()
+        for loader, by_force in zip(self.loaders, killed):
+            if by_force:
                 loader.kill()
             else:
                 loader.end()
@@ -358,10 +365,16 @@ class Chaos:
         left = []
         try:
             self.pause()
+            times = [time.monotonic()]
             left = group(self) or []
+            times.append(time.monotonic())
             self.pause(0.2)
             self.whole()
+            times.append(time.monotonic())
             self.gone_on()
+            times.append(time.monotonic())
+            print("#   {:.1f} s, {:.1f} s until all is there again, {:.1f} s until everyone has gone on".format(
+                *(b - a for a, b in zip(times, times[1:]))), flush=True)
         except Exception as e:
             self.wrong.append(f"{type(e).__name__}: {e}")
             self.broken = True

@@ -8,6 +8,7 @@ Expects the module and two hosts. Prints `ok` and `not ok` lines.
 """
 import errno
 import ipaddress
+import mmap
 import os
 import signal
 import struct
@@ -425,15 +426,48 @@ def test_backlog(r):
         x.file.close()
 
 
+class Page:
+    """A page with a copy of a struct."""
+
+    def __init__(self, struct_):
+        self.area = mmap.mmap(-1, 4096)
+        self.area[:ulp.ctypes.sizeof(struct_)] = bytes(struct_)
+        self.at = ulp.ctypes.c_void_p(ulp.address_of(self.area))
+
+    def protect(self):
+        """From now on it cannot be written."""
+        if ulp.libc.mprotect(self.at, 4096, mmap.PROT_READ):
+            raise OSError(ulp.ctypes.get_errno(), "mprotect")
+
+
 def read_only(struct_):
     """The address of a copy that cannot be written."""
-    import mmap
-    area = mmap.mmap(-1, 4096)
-    area[:ulp.ctypes.sizeof(struct_)] = bytes(struct_)
-    where = ulp.ctypes.addressof(ulp.ctypes.c_char.from_buffer(area))
-    ulp.libc.mprotect(ulp.ctypes.c_void_p(where), 4096, 1)
-    read_only.keep = area
-    return ulp.ctypes.c_void_p(where)
+    read_only.keep = page = Page(struct_)
+    page.protect()
+    return page.at
+
+
+def test_unwritable(r):
+    """The struct of CONNECT can no longer be written when the peer has accepted."""
+    server, c = Server(), client()
+    page = Page(S["connect"](size=ulp.ctypes.sizeof(S["connect"]), qp=c.qp.handle, timeout_ns=30 * PATIENCE * SECOND,
+                             dst=addr("10.9.0.1", server.port), param=param()))
+    thread = Thread(ulp.ioctl, c.file.fd, N["IOC_CONNECT"], page.at)
+    request = server.request().handle
+    page.protect()
+    got = error_of(accept, server.end, request)
+    r.check("ACCEPT of it succeeds, or sees that it is gone again", got in ("none", "ECONNRESET"), got)
+    r.equal("CONNECT whose struct cannot be written any more", thread.name(), "EFAULT")
+    r.equal("leaves the queue pair in RESET", qp_state(c), N["QPS_RESET"])
+    if got == "none":
+        r.check("and the peer is disconnected",
+                until(lambda: query(server.end.file, request).state >= N["CONN_DISCONNECTED"], 20))
+        server.end.file.destroy(request)
+        server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    got, _, _ = meet(server, c)
+    r.equal("which connects again, and works", write_to(c, bytes(got.private_data), b"again").status, 0)
+    for x in (server.end, c):
+        x.file.close()
 
 
 @ulp.contextlib.contextmanager

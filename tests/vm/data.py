@@ -198,6 +198,17 @@ def test_wait(r):
     a.file.submit([a.write(b, 64)])
     r.equal("a sleeping poll wakes", [e & select.POLLIN for _, e in p.poll(20000)], [select.POLLIN])
     a.cq.reap()
+    level, edge = select.epoll(), select.epoll()
+    level.register(a.file.fd, select.EPOLLIN)
+    edge.register(a.file.fd, select.EPOLLIN | select.EPOLLET)
+    ready = [(a.file.fd, select.EPOLLIN)]
+    for i in range(2):
+        a.file.submit([a.write(b, 64)])
+        r.equal(f"epoll by level and by edge: completion {i + 1} is an event", (edge.poll(20 * ulp.PATIENCE), level.poll(20 * ulp.PATIENCE)), (ready, ready))
+        r.equal("... which stays by level, and not by edge", (edge.poll(0), level.poll(0)), ([], ready))
+    r.equal("... until both are read", (len(a.cq.reap()), level.poll(0), edge.poll(0)), (2, [], []))
+    level.close()
+    edge.close()
     end = End("h1")
     r.equal("a write before the queue pair is connected", error_of(end.file.submit, [end.write(b, 8)]), "ENOTCONN")
 

@@ -17,7 +17,7 @@ module=$ulp/rust_ulp.ko
 dev=/dev/rust_ulp
 scratch=$(mktemp -d)
 passed=0 failed=0
-started=()
+started=() rows=() reported=0
 # The debug kernel takes its time: every deadline is longer there.
 patience=${ULP_DEBUG:+6}
 patience=${patience:-1}
@@ -58,7 +58,8 @@ equal() {
 
 # relay NAME CMD...: CMD prints `ok` and `not ok` lines of its own; all its
 # output is passed through and its tests are counted as tests of this suite.
-# Silence and a bad status without a `not ok` are failures too.
+# Silence and a bad status without a `not ok` are failures too. $relayed is how
+# many tests it ran.
 relay() {
 	local name=$1 rc=0 good bad
 	shift
@@ -67,6 +68,8 @@ relay() {
 	good=$(grep -c '^ok ' "$scratch/relay")
 	bad=$(grep -c '^not ok ' "$scratch/relay")
 	passed=$((passed + good)) failed=$((failed + bad))
+	# shellcheck disable=SC2034 # suites count with it
+	relayed=$((good + bad))
 	if [ $rc != 0 ] && [ "$bad" = 0 ]; then
 		not_ok "$name" "status $rc after $good tests: $(tail -n 3 "$scratch/relay")"
 	elif [ "$good$bad" = 00 ]; then
@@ -148,7 +151,7 @@ allowed+='|# (Subtest: )?rust_ulp_|(not )?ok [0-9]+ rust_ulp_|# module: rust_ulp
 
 # log_mark: from here on. log_since: what came after, without the times.
 log_mark() {
-	log_id=mark-$$-$RANDOM$RANDOM
+	log_id=mark-$$-$RANDOM$RANDOM reported=0
 	echo "tests: $log_id" >/dev/kmsg
 }
 log_since() { dmesg | sed "1,/tests: $log_id/d; s/^\[[^]]*\] *//"; }
@@ -173,6 +176,26 @@ nothing_left() {
 	fi
 }
 
+# --- the table ----------------------------------------------------------------
+
+# row NAME COUNT BEGIN [REPORTS]: a row of the table that a suite ends with: rounds or
+# operations, what the log has reported since the last row or mark (REPORTS, where somebody
+# else tells these from what is to be expected there), objects that are left, seconds since
+# $SECONDS was BEGIN.
+row() {
+	local all left
+	all=$(log_since | grep -E "$trouble" | grep -cvE "$allowed")
+	left=$(our_objects | grep -c .)
+	rows+=("$(printf '%-46s %10s %7s %5s %7s' "$1" "$2" "${4:-$((all - reported))}" "$left" $((SECONDS - $3)))")
+	reported=$all
+}
+
+table() {
+	[ ${#rows[@]} = 0 ] && return
+	printf '# %-46s %10s %7s %5s %7s\n' "case group, on $(uname -r)" number reports leaks seconds
+	printf '# %s\n' "${rows[@]}"
+}
+
 # --- the end -----------------------------------------------------------------
 
 clean_up() {
@@ -188,6 +211,7 @@ trap clean_up EXIT
 trap 'exit 1' INT TERM HUP
 
 finish() {
+	table
 	printf '%s: %d passed, %d failed\n' "${0##*/}" $passed $failed
 	[ $failed = 0 ] && [ $passed -gt 0 ]
 	exit

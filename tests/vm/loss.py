@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Reliable connections between h1 and h2 over a line that is not.
 
-    loss.py mixed|rnr|cut|drain
+    loss.py mixed|corrupt|rnr|cut|drain
 
 Expects the module and two hosts. Prints `ok` and `not ok` lines.
 """
@@ -19,6 +19,7 @@ from ulp import N, pair
 COUNT = int(os.environ.get("ULP_MIXED", "20000"))
 SEED = int(os.environ.get("ULP_SEED", "1"))
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | N["ACCESS_REMOTE_ATOMIC"]
+EVERYTHING = "RDMA_WRITE RDMA_READ SEND ATOMIC_FETCH_AND_ADD ATOMIC_CMP_AND_SWP"
 MTU = 4096
 #: Requests under way together, each with a place of its own at both ends.
 BATCH, PLACE = 32, 1 << 17
@@ -48,6 +49,16 @@ def dropped():
     return total
 
 
+def repeated():
+    """How often the devices noticed that something was missing, or there already."""
+    total = 0
+    for i in (1, 2):
+        for name in ("duplicate_request", "out_of_seq_request", "rcvd_seq_err", "completer_retry_err"):
+            with open(f"/sys/class/infiniband/rxe{i}/ports/1/hw_counters/{name}") as f:
+                total += int(f.read())
+    return total
+
+
 def connected(**more):
     """Two ends whose queue pairs let the peer do everything, and give up after `retry_cnt` tries."""
     a, b = (ulp.End(f"h{i}", length=BATCH * PLACE, access=ALL, depth=2 * BATCH, entries=1024) for i in (1, 2))
@@ -71,19 +82,24 @@ def test_mixed(r):
     that the response brings (check_psn() in rxe_comp.c: COMPST_COMP_ACK for the last packet of a request). Where
     nearly every packet is reordered (netem with jitter) it loses its way with other requests as well, and warns.
     """
-    mixed(r, ("loss", "1%", "duplicate", "1%"), "RDMA_WRITE RDMA_READ SEND ATOMIC_FETCH_AND_ADD ATOMIC_CMP_AND_SWP")
-    mixed(r, ("delay", "200us", "loss", "1%", "duplicate", "1%", "reorder", "5%", "50%"), "RDMA_WRITE RDMA_READ SEND")
+    mixed(r, ("loss", "1%", "duplicate", "1%"), EVERYTHING, COUNT // 2, dropped)
+    mixed(r, ("delay", "200us", "loss", "1%", "duplicate", "1%", "reorder", "5%", "50%"), "RDMA_WRITE RDMA_READ SEND", COUNT // 2, dropped)
 
 
-def mixed(r, how, what):
-    """Half of COUNT requests of random sizes at random places: what each did, and nothing beside."""
-    count = COUNT // 2
+def test_corrupt(r):
+    """Packets in which a bit has turned are no packets."""
+    mixed(r, ("corrupt", "2%"), EVERYTHING, COUNT // 6, repeated)
+
+
+def mixed(r, how, what, count, faults):
+    """Requests of random sizes at random places: what each did, and nothing beside."""
     dice = random.Random(SEED)
     pool = dice.randbytes(1 << 20)
     a, b = connected(timeout=12)
     wrong, done, lost = [], 0, 0
     kinds = dict.fromkeys(what.split(), 0)
     with line(*how):
+        before = faults()
         while done < count:
             n = min(BATCH, count - done)
             wrs, receives, expected = [], [], []
@@ -134,9 +150,9 @@ def mixed(r, how, what):
             done += n
             if wrong:
                 break
-        lost = dropped()
+        lost = faults() - before
     r.equal(f"{' '.join(how)}: {count} requests ({', '.join(f'{n} {k}' for k, n in kinds.items())}): every byte is right", wrong, [])
-    r.check("though packets were lost", lost > count // 200, f"{lost} were, seed {SEED}")
+    r.check("though packets did not come as they were sent", lost > count // 200, f"{lost} were, seed {SEED}")
     r.equal("and nothing came twice", (a.cq.reap(), b.cq.reap()), ([], []))
 
 

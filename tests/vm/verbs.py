@@ -283,6 +283,11 @@ def test_ud_refused(r):
         r.equal(f"an address with {what}", error_of(a.file.ah, a.pd, gid, **more), want)
     r.equal("an address of a host that is not there", error_of(a.file.ah, a.pd, bytes(10) + b"\xff\xff" + bytes([10, 9, 0, 77]))
             in ("EHOSTUNREACH", "ETIMEDOUT"), True)
+    # 0.0.0.0 is local, and no netdev has it: the resolver says ENODEV, which is not for a caller whose device is there.
+    nobody = bytes(10) + b"\xff\xff" + bytes(4)
+    rc.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    r.equal("an address that is nobody's, for datagrams and for a connection",
+            (error_of(a.file.ah, a.pd, nobody), error_of(rc.qp.connect, b.qp.num, nobody, 0, 0)), ("EHOSTUNREACH",) * 2)
     given = a.ah.attr
     again = a.file.ah(a.pd, gid, dmac=given.dmac, hop_limit=9)
     r.equal("with a link-layer address nothing is resolved", (bytes(again.attr.dmac), again.attr.hop_limit), (bytes(given.dmac), 9))

@@ -4,7 +4,7 @@
 
 use super::dice::Dice;
 use super::rings::Rings;
-use super::world::{lock, remember, Counts, Kind, Object, Open, Seat, World};
+use super::world::{lock, remember, Count, Counts, Kind, Object, Open, Seat, World};
 use crate::file::Command;
 use crate::sys::hostile::Epoll;
 use crate::sys::{abi, bytes, value, Area, Mapping, Place, Wild, PAGE};
@@ -13,6 +13,7 @@ use std::mem::offset_of;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Pages for structs and for the requests that they name.
 pub const ARGS: usize = 8;
@@ -67,6 +68,8 @@ pub struct Actor<'w> {
     pub counts: Counts,
     /// The name of the operation that it is at.
     pub doing: &'static str,
+    /// When it began with that, or with the call after the last one.
+    pub since: Instant,
 }
 
 /// What came of a command: its result, and its struct as it is afterwards.
@@ -89,6 +92,7 @@ impl<'w> Actor<'w> {
             data: Area::new(DATA)?,
             counts: Counts::new(),
             doing: "nothing",
+            since: Instant::now(),
         })
     }
 
@@ -96,7 +100,9 @@ impl<'w> Actor<'w> {
     pub fn note(&mut self, what: &'static str, result: Result<(), Errno>) {
         self.world.done.fetch_add(1, Ordering::Relaxed);
         let errno = result.map_or_else(|errno| errno, |()| Errno::UnknownErrno);
-        *self.counts.entry((what, errno as i32)).or_default() += 1;
+        let now = Instant::now();
+        let took = now.duration_since(std::mem::replace(&mut self.since, now));
+        *self.counts.entry((what, errno as i32)).or_default() += Count { calls: 1, took };
         if let Err(errno) = result {
             self.world.judge(what, errno, || self.example());
         }

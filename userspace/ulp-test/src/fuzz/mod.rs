@@ -34,16 +34,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use world::{lock, Counts, World};
+use world::{lock, Count, Counts, World};
 
 const USAGE: &str = "usage: ulp-test fuzz [--seed N] [--ops N] [--threads N] [--seconds N] [--files N]
-                     [--replay FILE|DIR]... [--cover DIR]
+                     [--replay FILE|DIR]... [--cover DIR] [--often N]
   --seed     what all is drawn from (1)
   --ops      operations, all threads together (100000)
   --threads  (4)
   --seconds  at most so long (60)
   --files    open files per host (3)
   --replay   runs the program of that file, or of each file there, first; with --ops 0 nothing else
+  --often    what makes and destroys nothing is done so many times as often beside the rest (1)
   --cover    is guided by what of the module is reached (KCOV), and keeps programs that reach more there";
 
 /// One struct in so many is spoiled.
@@ -60,6 +61,7 @@ struct Options {
     files: usize,
     replay: Vec<PathBuf>,
     cover: Option<PathBuf>,
+    often: u32,
 }
 
 fn options(args: &[&str]) -> Option<Options> {
@@ -71,6 +73,7 @@ fn options(args: &[&str]) -> Option<Options> {
         files: 3,
         replay: Vec::new(),
         cover: None,
+        often: 1,
     };
     let mut args = args.iter();
     while let Some(name) = args.next() {
@@ -82,6 +85,7 @@ fn options(args: &[&str]) -> Option<Options> {
             "--seconds" => options.seconds = value.parse().ok()?,
             "--files" => options.files = value.parse().ok().filter(|n| (1..=16).contains(n))?,
             "--replay" => options.replay.push(value.into()),
+            "--often" => options.often = value.parse().ok().filter(|n| (1..=1000).contains(n))?,
             "--cover" => options.cover = Some(value.into()),
             _ => return None,
         }
@@ -126,6 +130,7 @@ impl Actor<'_> {
         self.spoil = spoil;
         self.careful = self.dice.below(3) != 0;
         self.doing = step.name;
+        self.since = Instant::now();
         self.world.pulse(self.number, Some(number));
         (OPS[number].2)(self);
         self.world.pulse(self.number, None);
@@ -141,23 +146,28 @@ impl Actor<'_> {
 }
 
 /// A program of fresh operations.
-fn fresh(rng: &mut XorShiftRng) -> Vec<Step> {
+fn fresh(rng: &mut XorShiftRng, often: u32) -> Vec<Step> {
     let length = rng.next_u32() as usize % LENGTH + 1;
     let mut program = Vec::new();
     program.resize_with(length, || Step {
-        name: any_name(rng),
+        name: any_name(rng, often),
         words: Vec::new(),
     });
     program
 }
 
-/// An operation, one as often as `OPS` says.
-fn any_name(rng: &mut XorShiftRng) -> &'static str {
-    let total: u32 = OPS.iter().map(|op| op.1).sum();
+/// An operation, one as often as `OPS` says, a quick one `often` times that.
+fn any_name(rng: &mut XorShiftRng, often: u32) -> &'static str {
+    let weight = |op: &(&str, u32, ops::Op)| match ops::QUICK.contains(&op.0) {
+        true => op.1 * often,
+        false => op.1,
+    };
+    let total: u32 = OPS.iter().map(weight).sum();
     let mut at = rng.next_u32() % total;
     let op = OPS.iter().find(|op| {
-        let here = at < op.1;
-        at = at.saturating_sub(op.1);
+        let weight = weight(op);
+        let here = at < weight;
+        at = at.saturating_sub(weight);
         here
     });
     op.map_or("query", |op| op.0)
@@ -172,7 +182,7 @@ fn thread(world: &World, number: usize, options: &Options) -> Outcome<Counts> {
         None => None,
     };
     while !world.stop.load(Ordering::Relaxed) {
-        let mut program = fresh(&mut rng);
+        let mut program = fresh(&mut rng, options.often);
         if cover.is_some() {
             let corpus = lock(&world.corpus);
             let count = corpus.programs.len();
@@ -181,7 +191,7 @@ fn thread(world: &World, number: usize, options: &Options) -> Outcome<Counts> {
                 let (base, other) = (one(), one());
                 program = base;
                 drop(corpus);
-                let name = any_name(&mut rng);
+                let name = any_name(&mut rng, options.often);
                 mutate(&mut program, &other, name, &mut rng);
             }
         }
@@ -266,28 +276,39 @@ fn errno_name(errno: i32) -> String {
     }
 }
 
+fn total(counts: &Counts) -> u64 {
+    counts.values().map(|count| count.calls).sum()
+}
+
 /// One table by groups, one by calls.
-fn tables(counts: &Counts, findings: usize, took: Duration) {
-    let mut groups: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
+fn tables(counts: &Counts, threads: usize, findings: usize, took: Duration) {
+    let mut groups: BTreeMap<&str, [Count; 2]> = BTreeMap::new();
     let mut calls: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (&(what, errno), &count) in counts {
         groups.entry(group(what)).or_default()[usize::from(errno != 0)] += count;
         let list = calls.entry(what).or_default();
-        list.push(format!("{} {count}", errno_name(errno)));
+        list.push(format!("{} {}", errno_name(errno), count.calls));
     }
-    println!("# | group | operations | done | refused |");
-    println!("# |---|---|---|---|");
+    println!("# | group | operations | done | refused | seconds of {threads} threads |");
+    println!("# |---|---|---|---|---|");
     for (group, [good, bad]) in &groups {
-        println!("# | {group} | {} | {good} | {bad} |", good + bad);
+        let (done, refused) = (good.calls, bad.calls);
+        let seconds = (good.took + bad.took).as_secs();
+        println!(
+            "# | {group} | {} | {done} | {refused} | {seconds} |",
+            done + refused
+        );
     }
-    let total: u64 = counts.values().sum();
+    let total = total(counts);
     println!(
         "# | all | {total} operations | {findings} findings | {} s |",
         took.as_secs()
     );
     println!("#");
     for (what, list) in &calls {
-        println!("# {what}: {}", list.join(", "));
+        let of = |((name, _), _): &(&(&str, i32), &Count)| name == what;
+        let took: Duration = counts.iter().filter(of).map(|(_, count)| count.took).sum();
+        println!("# {what}: {}; {:.1} s", list.join(", "), took.as_secs_f64());
     }
 }
 
@@ -352,13 +373,13 @@ fn random(report: &mut Report, options: &Options) -> Outcome<Corpus> {
         }
     }
     let findings = world.findings();
-    tables(&counts, findings.len(), began.elapsed());
+    tables(&counts, options.threads, findings.len(), began.elapsed());
     for (what, (count, example)) in &findings {
         report.case(format!("seed {}", options.seed), || {
             Err(format!("{what}; {count} times, first by {example}"))
         });
     }
-    let total: u64 = counts.values().sum();
+    let total = total(&counts);
     report.case(
         format!(
             "seed {}: {total} operations, {} threads",
@@ -423,8 +444,8 @@ fn distill(found: Corpus, path: &Path, end: Instant) -> Outcome<usize> {
 
 fn all(report: &mut Report, options: &Options) -> Outcome {
     println!(
-        "# fuzz --seed {} --ops {} --threads {} --seconds {} --files {}",
-        options.seed, options.ops, options.threads, options.seconds, options.files
+        "# fuzz --seed {} --ops {} --threads {} --seconds {} --files {} --often {}",
+        options.seed, options.ops, options.threads, options.seconds, options.files, options.often
     );
     for path in &options.replay {
         for (name, program) in load(path)? {

@@ -66,6 +66,29 @@ pub const OPS: &[(&str, u32, Op)] = &[
     ("uring_end", 1, super::rings::end),
 ];
 
+/// Those that neither make nor destroy anything: how many objects there are does not depend on how
+/// often they are done, and they take the least time.
+pub const QUICK: &[&str] = &[
+    "query",
+    "no_command",
+    "srq_modify",
+    "rotate",
+    "modify",
+    "query_object",
+    "submit",
+    "write",
+    "cancel",
+    "cq_eventfd",
+    "ring_reap",
+    "ring_scribble",
+    "bytes",
+    "shared",
+    "read",
+    "poll",
+    "epoll",
+    "uring",
+];
+
 const PORTS: u16 = 18600;
 
 // --- what there is -----------------------------------------------------------------

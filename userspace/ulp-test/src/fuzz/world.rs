@@ -11,9 +11,10 @@ use crate::sys::{enter_net, Area, Fd, Racing};
 use nix::errno::Errno;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What a handle is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +82,24 @@ pub struct Pulse {
     thread: AtomicI32,
 }
 
+/// Calls that ended alike.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Count {
+    /// How many.
+    pub calls: u64,
+    /// How long they took, with what was done to make them.
+    pub took: Duration,
+}
+
+impl AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.calls += other.calls;
+        self.took += other.took;
+    }
+}
+
 /// How often something ended like that: by what, and the errno or 0.
-pub type Counts = BTreeMap<(&'static str, i32), u64>;
+pub type Counts = BTreeMap<(&'static str, i32), Count>;
 
 /// A finding: how often, and the first time.
 pub type Findings = BTreeMap<String, (u64, String)>;
