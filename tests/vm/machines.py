@@ -164,10 +164,12 @@ def test_frozen(r):
     server, own = cm.Server(host="h2"), End("h1", "rxe1", access=ALL)
     data = pattern(6, 20000)
     a.buffer.map[:20000] = data
+    # What the peers granted is asked for while they answer.
+    one, two = [a.write(b, 20000, user_data=1)], [c.write(d, 8, user_data=i) for i in range(2)]
     run(ulp.PEER, "--freeze")
     try:
-        a.file.submit([a.write(b, 20000, user_data=1)])
-        c.file.submit([c.write(d, 8, user_data=i) for i in range(2)])
+        a.file.submit(one)
+        c.file.submit(two)
         r.equal("frozen: who tries a few times gives up", statuses(c.cq.wait(2, seconds=60)), [(0, RETRY_EXCEEDED), (1, FLUSHED)])
         r.equal("who tries for ever waits", a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=10**9).completed, 0)
         r.equal("CONNECT ends in time", error_of(cm.connect, own, "10.9.0.2", server.port, seconds=2), "ETIMEDOUT")
@@ -201,13 +203,15 @@ class Stream:
 
     def __init__(self, a, b):
         self.done, self.failed, self.error = 0, [], None
-        self.thread = threading.Thread(target=self.run, args=(a, b), daemon=True)
+        # What the peer granted is asked for while it answers.
+        wrs = [a.write(b, 20000, user_data=i) for i in range(16)]
+        self.thread = threading.Thread(target=self.run, args=(a, wrs), daemon=True)
         self.thread.start()
 
-    def run(self, a, b):
+    def run(self, a, wrs):
         try:
             while not self.failed:
-                a.file.submit([a.write(b, 20000, user_data=i) for i in range(16)])
+                a.file.submit(wrs)
                 got = statuses(a.cq.wait(16, seconds=120))
                 good = next((i for i, (_, status) in enumerate(got) if status), 16)
                 self.done += good
