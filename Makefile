@@ -7,7 +7,7 @@
 export KVER KDIR
 
 .DEFAULT_GOAL := all
-.PHONY: all module userspace lab run test test-debug test-debug-long selftest-debug bench shell check help clean lab-clean
+.PHONY: all module userspace lab run test test-hosts test-matrix test-debug test-debug-long selftest-debug bench shell check help clean lab-clean
 
 all: module userspace
 
@@ -26,13 +26,25 @@ run:
 test:
 	@scripts/test
 
+test-hosts:
+	@scripts/test hosts
+
+test-matrix:
+	@scripts/matrix
+
 test-debug:
 	@scripts/test --kernel debug
 
 test-debug-long:
 	@scripts/test --kernel debug long
 
-selftest-debug:
+selftest-hosts:
+	@scripts/test hosts
+
+test-matrix:
+	@scripts/matrix
+
+test-debug:
 	@scripts/test --kernel debug selftest
 
 bench: all
@@ -52,6 +64,8 @@ help:
 	@echo '  lab            what the VM needs, from packages, cached outside the tree'
 	@echo '  run            boots the VM and lets an RDMA Write cross between two hosts'
 	@echo '  test           all tests that need no special kernel'
+	@echo '  test-hosts     two machines: the suites that need a second guest'
+	@echo '  test-matrix    the suites of the VM on each kernel, and a table'
 	@echo '  test-debug     the suites of the VM on a kernel with KASAN, lockdep, kmemleak, ...'
 	@echo '  test-debug-long those of them that take longer'
 	@echo '  selftest-debug planted bugs: that kernel finds each of them'

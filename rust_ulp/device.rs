@@ -174,7 +174,7 @@ impl Choice {
 /// | `SEND_WITH_INV` but on rxe | nobody has looked |
 /// | atomics where the device says `IB_ATOMIC_NONE` | |
 /// | masked atomics, TSO | rxe: no entry in `rxe_opcode.c` |
-/// | all of UC and UD on iWARP | it has neither, and refuses them when they are made |
+/// | everything on iWARP | its queue pairs come to RTS by a connection only, so that there is none to register memory on, see `docs/providers.md` |
 fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attributes) -> [u64; 3] {
     const fn ops(list: &[u8]) -> u64 {
         let mut bits = 0;
@@ -190,15 +190,15 @@ fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attrib
     const RC: u64 = UC | ops(&[abi::WR_RDMA_READ]);
     const ATOMICS: u64 = ops(&[abi::WR_ATOMIC_CMP_AND_SWP, abi::WR_ATOMIC_FETCH_AND_ADD]);
 
+    if device.is_iwarp() {
+        return [0; 3];
+    }
     let mut rc = RC;
     if attributes.atomic_cap != 0 {
         rc |= ATOMICS;
     }
     if device.is_driven_by(c"rdma_rxe") {
         rc |= ops(&[abi::WR_SEND_WITH_INV]);
-    }
-    if device.is_iwarp() {
-        return [rc, 0, 0];
     }
     [rc, UC, UD]
 }

@@ -12,10 +12,30 @@ repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 PATH=$PATH:/usr/sbin:/sbin
 cache=${RUST_ULP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rust_ulp}
 
-# The kernel that everything is tried against first. When the archive has moved
-# on, the lab takes the one that trixie-backports' linux-image-amd64 names.
+# The kernel that everything is tried against first, the one that comes after it,
+# and the one of the suite after $suite. When the archive has moved on, the lab takes
+# a successor and says so, see successor().
 suite=trixie
 pinned_kver=7.2.12+deb13-amd64
+next_kver=7.3.4+deb13-amd64
+sid_kver=7.2.13+deb14-amd64
+
+# cache_of KVER: a kernel of another suite lives in a cache of its own, with the
+# compilers that it was built with. Only the guest's root is that of $suite for all.
+base_cache=$cache
+cache_of() {
+	case $1 in
+	''|*+deb13[-+]*) echo "$base_cache" ;;
+	*) echo "$base_cache/sid" ;;
+	esac
+}
+
+# use_kver KVER: from here on everything is about that kernel.
+use_kver() {
+	cache=$(cache_of "$1")
+	suite=trixie
+	[ "$cache" = "$base_cache" ] || suite=sid
+}
 
 say() { printf '%s\n' "$*" >&2; }
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
@@ -159,18 +179,38 @@ enter_root() {
 		sh -c 'cd "$1" && shift && exec "$@"' sh "$cwd" "$@"
 }
 
-# What is told to be the kernel when nobody names one.
+# What is told to be the kernel when nobody names one; `next` and `sid` stand for
+# versions too.
 default_kver() {
 	local want got
-	if [ -n "${KVER:-}" ]; then
+	case ${KVER:-} in
+	'') want=$pinned_kver ;;
+	next) want=$next_kver ;;
+	sid) want=$sid_kver ;;
+	*)
 		is_kver "$KVER" || usage_error "KVER=$KVER is no kernel version"
 		echo "$KVER"
-	elif read -r want got 2>/dev/null <"$cache/kernel/default" && [ "$want" = "$pinned_kver" ]; then
-		echo "$got"
-	else
-		echo "$pinned_kver"
-	fi
+		return
+		;;
+	esac
+	got=$(awk -v want="$want" '$1 == want { got = $2 } END { print got }' "$(cache_of "$want")/kernel/default" 2>/dev/null) || :
+	echo "${got:-$want}"
+}
+
+# successor WANT NAMED: what is taken for WANT, which has left the archive: the next
+# version that is in the list of kernels on standard input, for the pinned kernel and
+# for sid's at most what linux-image-amd64 names, NAMED. Nothing where there is none.
+successor() {
+	local want=$1 named=$2 found
+	case $want in
+	"$next_kver") found=$({ cat; echo "$want"; } | sort -uV | awk -v from="$want" 'after { print; exit } $0 == from { after = 1 }') ;;
+	*) found=$(grep -xF -e "$named") ;;
+	esac
+	[ "$found" != "$want" ] || found=""
+	echo "$found"
 }
 
 # The debug kernel is made from the source of the stock one and named after it.
 debug_kver() { echo "${1%-*}-debug"; }
+
+use_kver "$(default_kver)"

@@ -156,11 +156,11 @@ struct Path {
 impl Registrar {
     /// Makes a registrar for `pd`. Sleeps.
     ///
-    /// [`eopnotsupp`] when the device has no fast registration, [`eaddrnotavail`] when none of its
-    /// ports has an address yet.
+    /// [`eopnotsupp`] when the device has no fast registration, or speaks iWARP, where no queue pair
+    /// can be connected like this; [`eaddrnotavail`] when none of its ports has an address yet.
     pub(crate) fn new(pd: Arc<Pd>, net: &NetNs) -> Result<Arc<Self>> {
         let attributes = pd.device().attributes();
-        if attributes.max_fast_reg_pages == 0 {
+        if attributes.max_fast_reg_pages == 0 || pd.device().is_iwarp() {
             return Err(eopnotsupp());
         }
         let (port, path) = Self::find_path(pd.device(), net)?;

@@ -30,9 +30,9 @@ PATIENCE = ulp.PATIENCE
 FLUSHED = 5
 ACCESS = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"]
 # What a stock peer would ask for; the acknowledgement's time-out is short, so that a peer that
-# is gone is noticed.
+# is gone is noticed, but longer than a second guest may sleep.
 PARAM = {"responder_resources": 4, "initiator_depth": 4, "retry_cnt": 6, "rnr_retry": 6,
-         "min_rnr_timer": 12, "ack_timeout": 14, "access_flags": ACCESS}
+         "min_rnr_timer": 12, "ack_timeout": 17 if ulp.PEER else 14, "access_flags": ACCESS}
 
 
 def addr(text="", port=0, scope=0):
@@ -69,12 +69,6 @@ class Refused(OSError):
         self.reason, self.data = got.reject_reason, bytes(got.private_data[:got.private_len])
 
 
-def struct_call(file, command, arg):
-    arg.size = ulp.ctypes.sizeof(arg)
-    ulp.ioctl(file.fd, N["IOC_" + command], ulp.ctypes.byref(arg))
-    return arg
-
-
 def listen(file, where="0.0.0.0", port=0, backlog=16, scope=0):
     return file.call("LISTEN", addr=addr(where, port, scope), backlog=backlog)
 
@@ -86,10 +80,10 @@ def get_request(file, listener, seconds=10):
 def connect(end, where, port, data=b"", seconds=20, src=None, scope=0, **more):
     arg = S["connect"](qp=end.qp.handle, timeout_ns=int(seconds * SECOND), dst=addr(where, port, scope),
                        src=src or addr(), param=param(**more), **private(data))
-    try:
-        return struct_call(end.file, "CONNECT", arg)
-    except OSError as e:
-        raise Refused(e.errno, arg) from None
+    failed, arg = end.file.issue("CONNECT", arg)
+    if failed:
+        raise Refused(failed, arg)
+    return arg
 
 
 def accept(end, request, data=b"", seconds=20, **more):
@@ -508,7 +502,7 @@ def test_waits(r):
 def deaf(host):
     """What comes to the host by RoCE is lost meanwhile."""
     def nft(command):
-        subprocess.run(["ip", "netns", "exec", host, "nft", command], check=True)
+        subprocess.run([*ulp.at(host), "nft", command], stdin=subprocess.DEVNULL, check=True)
     nft("add table inet deaf; add chain inet deaf in { type filter hook input priority 0; };"
         " add rule inet deaf in udp dport 4791 drop")
     try:
@@ -1089,7 +1083,7 @@ class Talker(End):
 
 
 def stock(host, *command):
-    return subprocess.Popen(["ip", "netns", "exec", host, "timeout", str(30 * PATIENCE), *command],
+    return subprocess.Popen([*ulp.at(host), "timeout", str(30 * PATIENCE), *command], stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -16,6 +16,8 @@ vm=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 module=$ulp/rust_ulp.ko
 dev=/dev/rust_ulp
 scratch=$(mktemp -d)
+# The command that reaches h2, where the hosts are two machines.
+peer=$(command -v peer) || peer=""
 passed=0 failed=0
 started=() rows=() reported=0
 # The debug kernel takes its time: every deadline is longer there.
@@ -84,7 +86,17 @@ in_host() {
 	if [[ ${2:-} = timeout && ${3:-} =~ ^[0-9]+$ ]]; then
 		set -- "$1" timeout $(($3 * patience)) "${@:4}"
 	fi
-	ip netns exec "$@"
+	if [ "$1" = h2 ] && [ -n "$peer" ]; then
+		peer ip netns exec "$@" </dev/null
+	else
+		ip netns exec "$@"
+	fi
+}
+
+# there FUNCTION ARG...: a function of this file on the second machine.
+there() {
+	# shellcheck disable=SC2016 # for the shell there
+	peer bash -c '. /ulp/tests/vm/lib.sh; trap - EXIT; log_id=$1; shift; "$@"' there "${log_id:-}" "$@" </dev/null
 }
 
 # py CODE: Python with all of ulp.py imported.
@@ -153,6 +165,7 @@ allowed+='|# (Subtest: )?rust_ulp_|(not )?ok [0-9]+ rust_ulp_|# module: rust_ulp
 log_mark() {
 	log_id=mark-$$-$RANDOM$RANDOM reported=0
 	echo "tests: $log_id" >/dev/kmsg
+	[ -z "$peer" ] || peer sh -c "echo 'tests: $log_id' >/dev/kmsg" </dev/null
 }
 log_since() { dmesg | sed "1,/tests: $log_id/d; s/^\[[^]]*\] *//"; }
 
@@ -205,6 +218,7 @@ clean_up() {
 	done
 	two-hosts down >/dev/null 2>&1
 	is_loaded && unload_module
+	[ -z "$peer" ] || there eval 'is_loaded && unload_module' >/dev/null 2>&1
 	rm -rf "$scratch"
 }
 trap clean_up EXIT

@@ -29,22 +29,23 @@ FLUSHED, RETRY_EXCEEDED, RNR_EXCEEDED = 5, 12, 13
 @contextlib.contextmanager
 def line(*what):
     """Both ways between the hosts go through netem while the block runs."""
-    ends = [["ip", "netns", "exec", f"h{i}", "tc", "qdisc"] for i in (1, 2)]
-    for i, tc in enumerate(ends, 1):
-        subprocess.run([*tc, "add", "dev", f"w{i}", "root", "netem", *what], check=True, timeout=20 * ulp.PATIENCE)
+    def tc(i, *words):
+        subprocess.run([*ulp.at(f"h{i}"), "tc", "qdisc", *words], stdin=subprocess.DEVNULL, check=True, timeout=20 * ulp.PATIENCE)
+    for i in (1, 2):
+        tc(i, "add", "dev", f"w{i}", "root", "netem", *what)
     try:
         yield
     finally:
-        for i, tc in enumerate(ends, 1):
-            subprocess.run([*tc, "del", "dev", f"w{i}", "root"], check=True, timeout=20 * ulp.PATIENCE)
+        for i in (1, 2):
+            tc(i, "del", "dev", f"w{i}", "root")
 
 
 def dropped():
     """How many packets the lines have lost, doubled or not."""
     total = 0
     for i in (1, 2):
-        said = subprocess.run(["ip", "netns", "exec", f"h{i}", "tc", "-s", "qdisc", "show", "dev", f"w{i}"],
-                              capture_output=True, text=True, check=True, timeout=20 * ulp.PATIENCE).stdout
+        said = subprocess.run([*ulp.at(f"h{i}"), "tc", "-s", "qdisc", "show", "dev", f"w{i}"],
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=20 * ulp.PATIENCE).stdout
         total += int(said.split("dropped ")[1].split(",")[0])
     return total
 

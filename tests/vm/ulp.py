@@ -6,7 +6,8 @@ text that its users compile. Nothing here is shared with the Rust crate: when
 both are wrong about the ABI, they are wrong in the same header only.
 
 One process can be both hosts: File(host="h1") opens the device inside that
-network namespace, and a file keeps the namespace of its opener.
+network namespace, and a file keeps the namespace of its opener. Where the hosts
+are two machines, what is made on h2 is made there, see away.py.
 """
 import contextlib
 import ctypes
@@ -14,6 +15,7 @@ import errno
 import mmap
 import os
 import re
+import shutil
 import struct
 import sys
 
@@ -71,6 +73,25 @@ def host(name):
             os.setns(before.fileno(), os.CLONE_NEWNET)
 
 
+# Where the hosts are two machines: h1 is here, h2 is reached by this command.
+PEER = shutil.which("peer")
+
+
+def at(name):
+    """What stands in front of a command that is to run on the host `name`."""
+    return ([PEER] if PEER and name == "h2" else []) + ["ip", "netns", "exec", name]
+
+
+class OnHost:
+    """What is made on a host, which is the first argument: on another machine if that is where it is."""
+
+    def __new__(cls, host_name=None, *args, **kwargs):
+        if PEER and host_name == "h2":
+            import away
+            return away.make(cls, host_name, *args, **kwargs)
+        return super().__new__(cls)
+
+
 def text(array):
     return bytes(array).split(b"\0")[0].decode()
 
@@ -102,7 +123,7 @@ def gid_of(name):
 PATIENCE = 6 if os.environ.get("ULP_DEBUG") else 1
 
 
-class File:
+class File(OnHost):
     """An open file of the device, and its commands."""
 
     def __init__(self, host_name=None, attach=None):
@@ -122,6 +143,15 @@ class File:
         arg.size = arg.size or ctypes.sizeof(arg)
         ioctl(self.fd, N["IOC_" + command], ctypes.byref(arg))
         return arg
+
+    def issue(self, command, arg):
+        """Issues the command with that struct: the errno, 0 when it succeeded, and the struct."""
+        arg.size = ctypes.sizeof(arg)
+        try:
+            ioctl(self.fd, N["IOC_" + command], ctypes.byref(arg))
+        except OSError as e:
+            return e.errno, arg
+        return 0, arg
 
     def entries(self, command, entry, **fields):
         kind = S[entry]
@@ -325,7 +355,7 @@ class Qp:
         return wr
 
 
-class End:
+class End(OnHost):
     """One end of a connection with all it needs: attached file, PD, CQ, QP, a granted buffer."""
 
     def __init__(self, host_name=None, device="", length=1 << 16, depth=128, access=None, entries=256,
