@@ -4,12 +4,15 @@
 # of the module reads Kbuild, not this.)
 
 # KVER: which kernel of the lab; KDIR: a prepared kernel tree instead of it.
-export KVER KDIR
+# PREFIX, DESTDIR, MODULE_SIGN_KEY, MODULE_SIGN_CERT: of install, see scripts/install.
+export KVER KDIR PREFIX DESTDIR MODULE_SIGN_KEY MODULE_SIGN_CERT
 
 .DEFAULT_GOAL := all
-.PHONY: all module userspace lab run test test-hosts test-matrix test-debug test-debug-long selftest-debug bench shell check help clean lab-clean
+.PHONY: all module userspace lab run test test-hosts test-matrix test-debug test-debug-long test-install selftest-debug \
+	bench shell check install uninstall deb help clean lab-clean
 
-all: module userspace
+all:
+	@scripts/build all
 
 module:
 	@scripts/build module
@@ -38,27 +41,30 @@ test-debug:
 test-debug-long:
 	@scripts/test --kernel debug long
 
-selftest-hosts:
-	@scripts/test hosts
-
-test-matrix:
-	@scripts/matrix
-
-test-debug:
+selftest-debug:
 	@scripts/test --kernel debug selftest
 
-bench: all
+bench: module userspace
 	@scripts/bench
 
-shell: all
+shell: module userspace
 	@scripts/vm shell -- bash -lc 'two-hosts up; modprobe -a $$(modinfo -F depends /ulp/rust_ulp.ko | tr , " "); insmod /ulp/rust_ulp.ko; exec bash -i'
 
 check:
 	@scripts/check
 
+install uninstall:
+	@scripts/install $@
+
+deb:
+	@scripts/deb
+
+test-install:
+	@tests/install/run
+
 help:
 	@echo 'usage: make [TARGET] [KVER=version] [KDIR=directory]'
-	@echo '  all (default)  module and userspace'
+	@echo '  all (default)  module and userspace; the module for the running kernel, where it can be built here'
 	@echo '  module         build/KVER/rust_ulp.ko, for the kernel of the lab or the tree KDIR'
 	@echo '  userspace      build/user/release: the tools and examples'
 	@echo '  lab            what the VM needs, from packages, cached outside the tree'
@@ -71,6 +77,10 @@ help:
 	@echo '  selftest-debug planted bugs: that kernel finds each of them'
 	@echo '  bench          compares with libibverbs and perftest'
 	@echo '  shell          the VM with two hosts and the module loaded'
+	@echo '  install        what is built, for the running kernel (PREFIX=/usr/local, DESTDIR=)'
+	@echo '  uninstall      takes that away again'
+	@echo '  deb            packages of the tools and, for DKMS, of the module: build/deb'
+	@echo '  test-install   tries all three in a Debian with systemd; takes half an hour'
 	@echo '  check          formatting and lints'
 	@echo '  clean          removes build/'
 	@echo '  lab-clean      removes the cache of the lab'

@@ -12,8 +12,9 @@
 //! sense.
 
 mod bench;
+mod generate;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// RDMA by /dev/rust_ulp: tools.
@@ -28,6 +29,9 @@ struct Cli {
 enum Command {
     /// Measures latency, bandwidth and rate, over this device and over libibverbs.
     Bench(bench::Bench),
+    /// Writes the manual pages and the completions of all subcommands.
+    #[command(hide = true)]
+    Generate(generate::Generate),
 }
 
 fn main() -> ExitCode {
@@ -35,6 +39,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Bench(bench) => bench.run(),
+        Command::Generate(generate) => generate.run(Cli::command()),
     };
     match result {
         Ok(code) => code,
