@@ -12,6 +12,11 @@
 //! sense.
 
 mod bench;
+mod diagnose;
+mod netlink;
+mod output;
+mod show;
+mod system;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -26,6 +31,18 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Lists the RDMA devices, their ports and what they can do.
+    Devices(show::Devices),
+    /// Lists the GIDs of the ports, and says which one is used and why.
+    Gids(show::Gids),
+    /// Prints what happens on a device as it happens, until Ctrl-C.
+    Events(show::Events),
+    /// Prints a device's counters, and what those that tell of trouble mean.
+    Counters(show::Counters),
+    /// Lists the queue pairs of all programs, with their states.
+    Qp(show::Qps),
+    /// Finds what is wrong with this host, or between it and a peer, and says how to mend it.
+    Diagnose(diagnose::Diagnose),
     /// Measures latency, bandwidth and rate, over this device and over libibverbs.
     Bench(bench::Bench),
 }
@@ -34,14 +51,21 @@ fn main() -> ExitCode {
     // Clap ends with status 2 for bad arguments, with 0 after --help.
     let cli = Cli::parse();
     let result = match cli.command {
+        Command::Devices(devices) => devices.run(),
+        Command::Gids(gids) => gids.run(),
+        Command::Events(events) => events.run(),
+        Command::Counters(counters) => counters.run(),
+        Command::Qp(qps) => qps.run(),
+        Command::Diagnose(diagnose) => diagnose.run(),
         Command::Bench(bench) => bench.run(),
     };
     match result {
         Ok(code) => code,
-        Err(error) if error.is::<bench::Usage>() => {
+        Err(error) if error.is::<output::Usage>() => {
             eprintln!("ulp: {error}");
             ExitCode::from(2)
         }
+        Err(error) if output::is_closed(&error) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("ulp: {error:#}");
             ExitCode::FAILURE
