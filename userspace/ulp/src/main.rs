@@ -13,9 +13,11 @@
 
 mod bench;
 mod diagnose;
+mod kv;
 mod netlink;
 mod output;
 mod show;
+mod steps;
 mod system;
 
 use clap::{Parser, Subcommand};
@@ -43,6 +45,10 @@ enum Command {
     Qp(show::Qps),
     /// Finds what is wrong with this host, or between it and a peer, and says how to mend it.
     Diagnose(diagnose::Diagnose),
+    /// Makes a connection step by step and says what each means; or makes a classic mistake.
+    Steps(steps::Steps),
+    /// A key-value store in memory that is read and written from afar.
+    Kv(kv::Kv),
     /// Measures latency, bandwidth and rate, over this device and over libibverbs.
     Bench(bench::Bench),
 }
@@ -57,6 +63,8 @@ fn main() -> ExitCode {
         Command::Counters(counters) => counters.run(),
         Command::Qp(qps) => qps.run(),
         Command::Diagnose(diagnose) => diagnose.run(),
+        Command::Steps(steps) => steps.run(),
+        Command::Kv(kv) => kv.run(),
         Command::Bench(bench) => bench.run(),
     };
     match result {

@@ -466,6 +466,7 @@ impl Counters {
             return Ok(ExitCode::SUCCESS);
         };
         let stop = interrupts()?;
+        eprintln!("every {seconds} s, until Ctrl-C");
         let mut next = Instant::now();
         loop {
             next += Duration::from_secs(seconds);
