@@ -91,7 +91,7 @@ impl Link {
         let qp = pd
             .create_qp::<Rc>(&cq)
             // A server that vanished is noticed after some seconds.
-            .timeout(AckTimeout::at_least(Duration::from_millis(500)))
+            .timeout(AckTimeout::at_least(Duration::from_secs(1)))
             .retry_cnt(Retries::new(5)?)
             .build()?;
         let end = qp.endpoint().into();

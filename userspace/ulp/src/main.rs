@@ -16,6 +16,8 @@ mod diagnose;
 mod kv;
 mod netlink;
 mod output;
+mod pingpong;
+mod rping;
 mod show;
 mod steps;
 mod system;
@@ -47,6 +49,10 @@ enum Command {
     Diagnose(diagnose::Diagnose),
     /// Makes a connection step by step and says what each means; or makes a classic mistake.
     Steps(steps::Steps),
+    /// The other end of ibv_rc_pingpong, ibv_uc_pingpong and ibv_ud_pingpong, or of itself.
+    Pingpong(pingpong::Pingpong),
+    /// Either end of rping.
+    Rping(rping::Rping),
     /// A key-value store in memory that is read and written from afar.
     Kv(kv::Kv),
     /// Measures latency, bandwidth and rate, over this device and over libibverbs.
@@ -64,6 +70,8 @@ fn main() -> ExitCode {
         Command::Qp(qps) => qps.run(),
         Command::Diagnose(diagnose) => diagnose.run(),
         Command::Steps(steps) => steps.run(),
+        Command::Pingpong(pingpong) => pingpong.run(),
+        Command::Rping(rping) => rping.run(),
         Command::Kv(kv) => kv.run(),
         Command::Bench(bench) => bench.run(),
     };

@@ -23,7 +23,7 @@ const TEXT: &str = "hello, step by step";
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long an acknowledgement may take.
-const ACK: Duration = Duration::from_millis(130);
+const ACK: Duration = Duration::from_millis(500);
 const RETRIES: u8 = 3;
 
 /// Arguments of `ulp steps`.
