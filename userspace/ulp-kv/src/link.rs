@@ -562,7 +562,7 @@ impl Link {
     }
 
     /// The slot of a key in a bucket that is locked.
-    fn find(&mut self, held: &Held, key: &[u8], hash: u64) -> Result<Option<(Place, Slot)>> {
+    fn look(&mut self, held: &Held, key: &[u8], hash: u64) -> Result<Option<(Place, Slot)>> {
         for (slot, word) in held.slots.iter().filter(|(_, slot)| slot.may_be(hash)) {
             let place = Place {
                 bucket: held.bucket,
@@ -577,6 +577,13 @@ impl Link {
             }
         }
         Ok(None)
+    }
+
+    /// As [`Self::look`]. Where that fails, the connection is given up, and with it the lock.
+    fn find(&mut self, held: &Held, key: &[u8], hash: u64) -> Result<Option<(Place, Slot)>> {
+        let found = self.look(held, key, hash);
+        self.is_broken |= found.is_err();
+        found
     }
 
     /// Sets the value of a key.
