@@ -22,7 +22,8 @@ mod show;
 mod steps;
 mod system;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// RDMA by /dev/rust_ulp: tools.
@@ -57,6 +58,29 @@ enum Command {
     Kv(kv::Kv),
     /// Measures latency, bandwidth and rate, over this device and over libibverbs.
     Bench(bench::Bench),
+    /// Prints what completes these commands in a shell.
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Writes the manual pages of all commands.
+    Man {
+        /// The directory.
+        dir: PathBuf,
+    },
+}
+
+fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "ulp", &mut text);
+    output::print(String::from_utf8_lossy(&text).trim_end())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn man(dir: &std::path::Path) -> anyhow::Result<ExitCode> {
+    std::fs::create_dir_all(dir)?;
+    clap_mangen::generate_to(Cli::command().name("ulp"), dir)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn main() -> ExitCode {
@@ -74,6 +98,8 @@ fn main() -> ExitCode {
         Command::Rping(rping) => rping.run(),
         Command::Kv(kv) => kv.run(),
         Command::Bench(bench) => bench.run(),
+        Command::Completions { shell } => completions(shell),
+        Command::Man { dir } => man(&dir),
     };
     match result {
         Ok(code) => code,

@@ -123,6 +123,10 @@ impl Worker {
             };
             let outcome = done.unwrap_or_else(|error| {
                 eprintln!("{key}: {operation:?}: {error}");
+                if error.is_reconnectable() {
+                    // A server that is started anew takes its time.
+                    std::thread::sleep(Duration::from_millis(50));
+                }
                 match error.is_unknown() {
                     true => Outcome::Unknown,
                     false => Outcome::Failed,
