@@ -198,7 +198,7 @@ impl Slot {
     /// The next version, of a record of `len` bytes.
     pub fn with(self, len: usize, hash: u64) -> Self {
         let units = (len.div_ceil(UNIT) as u64) & 0xfff;
-        Self(u64::from(self.version().wrapping_add(1)) << 32 | units << 20 | fingerprint(hash))
+        Self((u64::from(self.version().wrapping_add(1)) << 32) | (units << 20) | fingerprint(hash))
     }
 
     /// The next version, which is empty.
@@ -212,8 +212,8 @@ impl Slot {
     }
 
     /// Bytes of its record.
-    pub fn len(self) -> usize {
-        (self.0 >> 20 & 0xfff) as usize * UNIT
+    pub fn record_len(self) -> usize {
+        ((self.0 >> 20) & 0xfff) as usize * UNIT
     }
 
     /// Whether there is no record.
@@ -244,7 +244,7 @@ impl Lock {
 
     /// The same, taken by `owner`.
     pub fn taken(self, owner: u32) -> Self {
-        Self(u64::from(owner) << 32 | u64::from((self.0 as u32).wrapping_add(1)))
+        Self((u64::from(owner) << 32) | u64::from((self.0 as u32).wrapping_add(1)))
     }
 
     /// The same, free.
@@ -256,12 +256,12 @@ impl Lock {
 /// What stands at the head and at the tail of a record.
 fn stamp(place: Place, version: u32) -> u64 {
     let n = u64::from(place.bucket) * SLOTS as u64 + u64::from(place.slot);
-    u64::from(version) << 32 | (n & 0xffff_ffff)
+    (u64::from(version) << 32) | (n & 0xffff_ffff)
 }
 
 /// Of key and value, which lie together, with their lengths and the stamp.
 fn checksum(stamp: u64, key_len: usize, data: &[u8]) -> u64 {
-    let seed = stamp.rotate_left(20) ^ ((key_len as u64) << 32 | data.len() as u64);
+    let seed = stamp.rotate_left(20) ^ (((key_len as u64) << 32) | data.len() as u64);
     XxHash3_64::oneshot_with_seed(seed, data)
 }
 
@@ -418,7 +418,7 @@ mod tests {
     fn words_count_versions() {
         let slot = Slot(0).with(100, 0);
         assert_eq!(
-            (slot.version(), slot.len(), slot.is_empty()),
+            (slot.version(), slot.record_len(), slot.is_empty()),
             (1, 128, false)
         );
         assert!(slot.may_be(1 << 20) && !slot.may_be(2));

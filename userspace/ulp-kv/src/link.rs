@@ -250,10 +250,10 @@ impl Link {
     fn read_records(&mut self, records: &[(Place, Slot)], most: usize) -> Result<Vec<Vec<u8>>> {
         let mut lens = Vec::with_capacity(records.len());
         for (_, slot) in records {
-            if slot.len() == 0 || slot.len() > self.table.record_len() {
+            if slot.record_len() == 0 || slot.record_len() > self.table.record_len() {
                 return Err(self.corrupt("a record of a length that none can have"));
             }
-            lens.push(slot.len().min(most));
+            lens.push(slot.record_len().min(most));
         }
         self.finish(|link, batch| {
             for (lane, ((place, slot), len)) in records.iter().zip(&lens).enumerate() {

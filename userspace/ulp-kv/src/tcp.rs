@@ -175,7 +175,7 @@ impl TcpStore {
             });
         }
         let stream = &mut self.stream;
-        let asked = || -> io::Result<_> {
+        let mut asked = || -> io::Result<_> {
             stream.to.write_all(&[operation])?;
             stream.put(key)?;
             stream.put(value)?;
@@ -183,7 +183,6 @@ impl TcpStore {
             let found = stream.byte()? != 0;
             Ok(Some(stream.bytes(MAX_VALUE)?).filter(|_| found))
         };
-        let mut asked = asked;
         asked().map_err(|error| Error::Gone {
             server: self.name.clone(),
             why: error.to_string(),

@@ -153,7 +153,7 @@ fn rdma(command: u16, flags: u16, numbers: &[(u16, u32)]) -> Result<Vec<Vec<u8>>
         put(&mut body, *kind, &value.to_ne_bytes());
     }
     let socket = Netlink::open(SockProtocol::NetlinkRDMA)?;
-    socket.ask(RDMA_NL_NLDEV << 10 | command, flags, &body)
+    socket.ask((RDMA_NL_NLDEV << 10) | command, flags, &body)
 }
 
 /// A queue pair as the RDMA core knows it.

@@ -114,7 +114,9 @@ impl End<'_> {
         self.post_recv()?;
         let number = |from: usize, to: usize| {
             let bytes = bytes.get(from..to).unwrap_or_default();
-            bytes.iter().fold(0u64, |n, byte| n << 8 | u64::from(*byte))
+            bytes
+                .iter()
+                .fold(0u64, |n, byte| (n << 8) | u64::from(*byte))
         };
         // Of four bytes.
         Ok(Some(RemoteSlice::new(

@@ -445,7 +445,7 @@ fn flow_control(device: &Device, found: &mut Findings) -> Result<()> {
             format!("dcb pfc set dev {name} prio-pfc 3:on, here and in the switches, and DSCP 26 for the traffic"),
         )?,
         Ok(mask) => {
-            let priorities: Vec<String> = (0..8).filter(|n| mask >> n & 1 != 0).map(|n| n.to_string()).collect();
+            let priorities: Vec<String> = (0..8).filter(|n| (mask >> n) & 1 != 0).map(|n| n.to_string()).collect();
             found.ok("pfc", format!("{name}: on for priorities {}", priorities.join(", ")))?;
         }
         Err(Errno::EOPNOTSUPP) => found.note("pfc", format!("{name}: {NOT_OFFERED}"))?,

@@ -101,7 +101,7 @@ impl Worker {
             let key = format!("key {}", random.random_range(0..self.keys.max(1)));
             let operation = match random.random_range(0..10) {
                 0 => Operation::Delete,
-                1..=4 => Operation::Put(self.id << 32 | n),
+                1..=4 => Operation::Put((self.id << 32) | n),
                 _ => Operation::Get,
             };
             say(&key, Some(operation), None)?;
