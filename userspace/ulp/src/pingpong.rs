@@ -69,8 +69,11 @@ pub struct Pingpong {
 }
 
 fn line(end: &Endpoint) -> Vec<u8> {
-    let gid: String = end.gid.0.iter().map(|byte| format!("{byte:02x}")).collect();
-    let line = format!("{:04x}:{:06x}:{:06x}:{gid}\0", end.lid, end.qp_num, end.psn);
+    let gid = u128::from_be_bytes(end.gid.0);
+    let line = format!(
+        "{:04x}:{:06x}:{:06x}:{gid:032x}\0",
+        end.lid, end.qp_num, end.psn
+    );
     line.into_bytes()
 }
 
@@ -83,10 +86,7 @@ fn parse(line: &[u8], mtu: Mtu) -> Option<Endpoint> {
     if digits.len() != 32 || qp_num > 0xff_ffff || psn > 0xff_ffff {
         return None;
     }
-    let mut gid = [0; 16];
-    for (n, byte) in gid.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(digits.get(2 * n..2 * n + 2)?, 16).ok()?;
-    }
+    let gid = u128::from_str_radix(digits, 16).ok()?.to_be_bytes();
     let end = Endpoint::new(qp_num, psn, Gid(gid), mtu);
     Some(end.lid(u16::try_from(lid).ok()?))
 }

@@ -299,6 +299,6 @@ mod tests {
         let first = ranks.iter().filter(|rank| **rank == 1).count();
         assert!((1000..1700).contains(&first), "{first}");
         assert!(key(1, 1000) != key(2, 1000));
-        assert!((1..1000).all(|rank| key(rank, 10) < "user0000000000000000010".to_owned()));
+        assert!((1..1000).all(|rank| key(rank, 10).as_str() < "user0000000000000000010"));
     }
 }
