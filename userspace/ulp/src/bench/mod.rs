@@ -24,6 +24,7 @@ mod uring;
 mod verbs;
 mod wire;
 
+use crate::output::{address, interrupts, Format, Usage};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use config::{Amount, Backend, Config, Delivery, Metric, Mode, Test};
@@ -32,23 +33,9 @@ use machine::Machine;
 use progress::Progress;
 use stats::{Report, REPORT_VERSION};
 use std::io::Write;
-use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
-
-/// Arguments that make no sense: exit status 2.
-#[derive(Debug)]
-pub struct Usage(String);
-
-impl std::fmt::Display for Usage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
+use std::sync::atomic::Ordering;
 
 /// Arguments of `ulp bench`.
 #[derive(Debug, Args)]
@@ -114,12 +101,6 @@ enum Command {
 enum Atomic {
     FetchAdd,
     CmpSwap,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    Table,
-    Json,
 }
 
 /// Which device; perftest's letters.
@@ -328,34 +309,6 @@ impl Measure {
     }
 }
 
-/// Set by Ctrl-C; a second one ends the program.
-fn interrupts() -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())?;
-        signal_hook::flag::register(signal, stop.clone())?;
-    }
-    Ok(stop)
-}
-
-/// HOST and a port, HOST:PORT, or an IPv6 address in brackets or without.
-fn address(host: &str, port: u16) -> String {
-    if host.parse::<Ipv6Addr>().is_ok() {
-        return format!("[{host}]:{port}");
-    }
-    let has_port = match host.rsplit_once(':') {
-        Some((rest, port)) => {
-            port.parse::<u16>().is_ok() && (!rest.contains(':') || rest.ends_with(']'))
-        }
-        None => false,
-    };
-    if has_port {
-        host.to_owned()
-    } else {
-        format!("{host}:{port}")
-    }
-}
-
 impl Bench {
     /// Does it.
     pub fn run(self) -> Result<ExitCode> {
@@ -447,21 +400,6 @@ fn measure(common: &Common, config: Config, host: &str) -> Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_get_a_port() {
-        for (host, want) in [
-            ("10.9.0.1", "10.9.0.1:7"),
-            ("10.9.0.1:8", "10.9.0.1:8"),
-            ("name", "name:7"),
-            ("fd09::1", "[fd09::1]:7"),
-            ("[fd09::1]", "[fd09::1]:7"),
-            ("[fd09::1]:8", "[fd09::1]:8"),
-            ("::", "[::]:7"),
-        ] {
-            assert_eq!(address(host, 7), want);
-        }
-    }
 
     #[test]
     fn sizes_and_seconds() {

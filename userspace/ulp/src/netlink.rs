@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Questions to the kernel over netlink: the RDMA core's, ethtool's and those of data centre bridging.
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    recv, sendto, setsockopt, socket, sockopt, AddressFamily, MsgFlags, NetlinkAddr, SockFlag,
+    SockProtocol, SockType,
+};
+use nix::sys::time::TimeVal;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+type Result<T> = std::result::Result<T, Errno>;
+
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
+/// All of them.
+pub const NLM_F_DUMP: u16 = 0x300;
+const NLA_F_NESTED: u16 = 1 << 15;
+const NLA_TYPE_MASK: u16 = 0x3fff;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+/// Bytes of `struct nlmsghdr`.
+const HEADER: usize = 16;
+
+fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.get(..N)?.try_into().ok()
+}
+
+/// A u8, u16, u32 or u64, in host order.
+pub fn integer(bytes: &[u8]) -> u64 {
+    match bytes.len() {
+        1 => bytes.iter().map(|b| u64::from(*b)).sum(),
+        2 => number(bytes, 0).map_or(0, u16::from_ne_bytes).into(),
+        4 => number(bytes, 0).map_or(0, u32::from_ne_bytes).into(),
+        _ => number(bytes, 0).map_or(0, u64::from_ne_bytes),
+    }
+}
+
+/// A text that ends with NUL.
+pub fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
+}
+
+/// The attributes in `bytes`: type and contents. What makes no sense ends them.
+pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let len = usize::from(u16::from_ne_bytes(number(bytes, 0)?));
+        let kind = u16::from_ne_bytes(number(bytes, 2)?) & NLA_TYPE_MASK;
+        let body = bytes.get(4..len)?;
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, body))
+    })
+}
+
+/// The contents of the first attribute of a type.
+pub fn attribute(bytes: &[u8], kind: u16) -> Option<&[u8]> {
+    attributes(bytes)
+        .find(|(of, _)| *of == kind)
+        .map(|(_, body)| body)
+}
+
+/// Appends an attribute.
+pub fn put(message: &mut Vec<u8>, kind: u16, body: &[u8]) {
+    // Names and numbers: short.
+    message.extend(((body.len() + 4) as u16).to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
+    message.extend(body);
+    message.resize(message.len().next_multiple_of(4), 0);
+}
+
+struct Netlink {
+    fd: OwnedFd,
+}
+
+impl Netlink {
+    fn open(protocol: SockProtocol) -> Result<Self> {
+        let fd = socket(
+            AddressFamily::Netlink,
+            SockType::Raw,
+            SockFlag::SOCK_CLOEXEC,
+            protocol,
+        )?;
+        setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::new(10, 0))?;
+        Ok(Self { fd })
+    }
+
+    /// Sends a message, and returns the bodies of what comes back.
+    fn ask(&self, kind: u16, flags: u16, body: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let mut message = Vec::with_capacity(HEADER + body.len());
+        message.extend(((HEADER + body.len()) as u32).to_ne_bytes());
+        message.extend(kind.to_ne_bytes());
+        message.extend((NLM_F_REQUEST | NLM_F_ACK | flags).to_ne_bytes());
+        message.extend([0; 8]);
+        message.extend(body);
+        let kernel = NetlinkAddr::new(0, 0);
+        sendto(self.fd.as_raw_fd(), &message, &kernel, MsgFlags::empty())?;
+        let mut answers = Vec::new();
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let n = match recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+                Err(Errno::EINTR) => continue,
+                n => n?,
+            };
+            let mut rest = buffer.get(..n).unwrap_or_default();
+            while let Some(len) = number(rest, 0).map(u32::from_ne_bytes) {
+                let len = len as usize;
+                let kind = number(rest, 4).map_or(0, u16::from_ne_bytes);
+                let Some(body) = rest.get(HEADER..len) else {
+                    return Err(Errno::EBADMSG);
+                };
+                match kind {
+                    // Errors are negative; 0 acknowledges.
+                    NLMSG_ERROR => match number(body, 0).map_or(0, i32::from_ne_bytes) {
+                        0 => return Ok(answers),
+                        error => return Err(Errno::from_raw(error.wrapping_neg())),
+                    },
+                    NLMSG_DONE => return Ok(answers),
+                    _ => answers.push(body.to_vec()),
+                }
+                rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+            }
+        }
+    }
+}
+
+// --- the RDMA core --------------------------------------------------------------
+
+const RDMA_NL_NLDEV: u16 = 5;
+const NLDEV_CMD_RES_QP_GET: u16 = 10;
+const NLDEV_CMD_STAT_GET: u16 = 17;
+const NLDEV_DEV_INDEX: u16 = 1;
+const NLDEV_PORT_INDEX: u16 = 3;
+const NLDEV_RES_QP: u16 = 19;
+const NLDEV_RES_QP_ENTRY: u16 = 20;
+const NLDEV_RES_LQPN: u16 = 21;
+const NLDEV_RES_RQPN: u16 = 22;
+const NLDEV_RES_RQ_PSN: u16 = 23;
+const NLDEV_RES_SQ_PSN: u16 = 24;
+const NLDEV_RES_TYPE: u16 = 26;
+const NLDEV_RES_STATE: u16 = 27;
+const NLDEV_RES_PID: u16 = 28;
+const NLDEV_RES_KERN_NAME: u16 = 29;
+const NLDEV_STAT_HWCOUNTERS: u16 = 80;
+const NLDEV_STAT_ENTRY: u16 = 81;
+const NLDEV_STAT_ENTRY_NAME: u16 = 82;
+const NLDEV_STAT_ENTRY_VALUE: u16 = 83;
+
+fn rdma(command: u16, flags: u16, numbers: &[(u16, u32)]) -> Result<Vec<Vec<u8>>> {
+    let mut body = Vec::new();
+    for (kind, value) in numbers {
+        put(&mut body, *kind, &value.to_ne_bytes());
+    }
+    let socket = Netlink::open(SockProtocol::NetlinkRDMA)?;
+    socket.ask((RDMA_NL_NLDEV << 10) | command, flags, &body)
+}
+
+/// A queue pair as the RDMA core knows it.
+pub struct QpEntry {
+    pub number: u32,
+    pub peer: Option<u32>,
+    /// `enum ib_qp_type`.
+    pub kind: u8,
+    /// `enum ib_qp_state`.
+    pub state: u8,
+    pub rq_psn: Option<u32>,
+    pub sq_psn: Option<u32>,
+    pub pid: Option<u32>,
+    /// The kernel module whose it is.
+    pub module: Option<String>,
+}
+
+/// The queue pairs of the device with this index.
+pub fn queue_pairs(device: u32) -> Result<Vec<QpEntry>> {
+    let answers = rdma(
+        NLDEV_CMD_RES_QP_GET,
+        NLM_F_DUMP,
+        &[(NLDEV_DEV_INDEX, device)],
+    )?;
+    let mut entries = Vec::new();
+    for answer in &answers {
+        let table = attribute(answer, NLDEV_RES_QP).unwrap_or_default();
+        for (_, entry) in attributes(table).filter(|(kind, _)| *kind == NLDEV_RES_QP_ENTRY) {
+            let get = |kind| attribute(entry, kind).map(|body| integer(body) as u32);
+            entries.push(QpEntry {
+                number: get(NLDEV_RES_LQPN).unwrap_or(0),
+                peer: get(NLDEV_RES_RQPN),
+                kind: get(NLDEV_RES_TYPE).unwrap_or(0) as u8,
+                state: get(NLDEV_RES_STATE).unwrap_or(0) as u8,
+                rq_psn: get(NLDEV_RES_RQ_PSN),
+                sq_psn: get(NLDEV_RES_SQ_PSN),
+                pid: get(NLDEV_RES_PID),
+                module: attribute(entry, NLDEV_RES_KERN_NAME).map(text),
+            });
+        }
+    }
+    Ok(entries)
+}
+
+/// The counters of a port, by name, as the driver has them.
+pub fn counters(device: u32, port: u32) -> Result<Vec<(String, u64)>> {
+    let numbers = [(NLDEV_DEV_INDEX, device), (NLDEV_PORT_INDEX, port)];
+    let answers = rdma(NLDEV_CMD_STAT_GET, 0, &numbers)?;
+    let mut counters = Vec::new();
+    for answer in &answers {
+        let table = attribute(answer, NLDEV_STAT_HWCOUNTERS).unwrap_or_default();
+        for (_, entry) in attributes(table).filter(|(kind, _)| *kind == NLDEV_STAT_ENTRY) {
+            let name = attribute(entry, NLDEV_STAT_ENTRY_NAME).map(text);
+            let value = attribute(entry, NLDEV_STAT_ENTRY_VALUE).map(integer);
+            counters.extend(name.zip(value));
+        }
+    }
+    Ok(counters)
+}
+
+// --- network interfaces -----------------------------------------------------------
+
+const GENL_ID_CTRL: u16 = 16;
+const CTRL_CMD_GETFAMILY: u8 = 3;
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+const ETHTOOL_MSG_PAUSE_GET: u8 = 21;
+const ETHTOOL_A_PAUSE_HEADER: u16 = 1;
+const ETHTOOL_A_HEADER_DEV_NAME: u16 = 2;
+const ETHTOOL_A_PAUSE_RX: u16 = 3;
+const ETHTOOL_A_PAUSE_TX: u16 = 4;
+const RTM_GETDCB: u16 = 78;
+const DCB_CMD_IEEE_GET: u8 = 21;
+const DCB_ATTR_IFNAME: u16 = 1;
+const DCB_ATTR_IEEE: u16 = 13;
+const DCB_ATTR_IEEE_PFC: u16 = 2;
+
+fn nul(name: &str) -> Vec<u8> {
+    name.bytes().chain([0]).collect()
+}
+
+/// Whether an interface obeys pause frames, and whether it sends them.
+pub fn pause(interface: &str) -> Result<(bool, bool)> {
+    // struct genlmsghdr: command, version, reserved.
+    let generic = |command| vec![command, 1, 0, 0];
+    let socket = Netlink::open(SockProtocol::NetlinkGeneric)?;
+    let mut body = generic(CTRL_CMD_GETFAMILY);
+    put(&mut body, CTRL_ATTR_FAMILY_NAME, &nul("ethtool"));
+    let answers = socket.ask(GENL_ID_CTRL, 0, &body)?;
+    let behind = |answers: &[Vec<u8>], n: usize| {
+        let body = answers.first().and_then(|answer| answer.get(n..));
+        body.map(<[u8]>::to_vec).ok_or(Errno::ENODATA)
+    };
+    let family = behind(&answers, 4)?;
+    let family = attribute(&family, CTRL_ATTR_FAMILY_ID).ok_or(Errno::ENODATA)?;
+    let mut header = Vec::new();
+    put(&mut header, ETHTOOL_A_HEADER_DEV_NAME, &nul(interface));
+    let mut body = generic(ETHTOOL_MSG_PAUSE_GET);
+    put(&mut body, ETHTOOL_A_PAUSE_HEADER | NLA_F_NESTED, &header);
+    let answer = behind(&socket.ask(integer(family) as u16, 0, &body)?, 4)?;
+    let on = |kind| attribute(&answer, kind).map(|body| integer(body) != 0);
+    match (on(ETHTOOL_A_PAUSE_RX), on(ETHTOOL_A_PAUSE_TX)) {
+        (Some(rx), Some(tx)) => Ok((rx, tx)),
+        _ => Err(Errno::EOPNOTSUPP),
+    }
+}
+
+/// The priorities of an interface that have flow control: bit n for priority n.
+pub fn priority_flow_control(interface: &str) -> Result<u8> {
+    let socket = Netlink::open(SockProtocol::NetlinkRoute)?;
+    // struct dcbmsg: family, command, padding.
+    let mut body = vec![0, DCB_CMD_IEEE_GET, 0, 0];
+    put(&mut body, DCB_ATTR_IFNAME, &nul(interface));
+    let answers = socket.ask(RTM_GETDCB, 0, &body)?;
+    let answer = answers.first().and_then(|answer| answer.get(4..));
+    let ieee = attribute(answer.ok_or(Errno::EOPNOTSUPP)?, DCB_ATTR_IEEE);
+    let pfc = ieee.and_then(|ieee| attribute(ieee, DCB_ATTR_IEEE_PFC));
+    // struct ieee_pfc: capable, enabled, and more.
+    pfc.and_then(|pfc| pfc.get(1).copied())
+        .ok_or(Errno::EOPNOTSUPP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn attributes_are_found_again() {
+        let mut message = Vec::new();
+        put(&mut message, 1, &7u32.to_ne_bytes());
+        put(&mut message, 2 | NLA_F_NESTED, b"name\0");
+        put(&mut message, 3, &[9]);
+        let kinds: Vec<u16> = attributes(&message).map(|(kind, _)| kind).collect();
+        assert_eq!(kinds, [1, 2, 3]);
+        assert_eq!(attribute(&message, 1).map(integer), Some(7));
+        assert_eq!(attribute(&message, 2).map(text).as_deref(), Some("name"));
+        assert_eq!(attribute(&message, 3).map(integer), Some(9));
+        assert_eq!(attribute(&message, 4), None);
+    }
+
+    proptest! {
+        #[test]
+        fn nonsense_ends(bytes: Vec<u8>) {
+            // An attribute has four bytes at least.
+            prop_assert!(attributes(&bytes).count() <= bytes.len() / 4);
+        }
+    }
+}

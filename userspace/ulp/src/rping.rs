@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `ulp rping`: either end of librdmacm's `rping`, which connects by the RDMA connection manager.
+//!
+//! A message has 16 bytes: address (8), key and size (4 each) in network order. The client tells of its source;
+//! the server reads that, and sends; the client tells of its sink; the server writes there what it read, and sends.
+
+use crate::output::{address, interrupts, print, Format, FormatArgs, VERSION};
+use anyhow::{bail, ensure, Context, Result};
+use clap::Args;
+use rust_ulp::{
+    cm, Access, Buffer, Completion, Cq, Device, Error, GrantOptions, Opcode, Qp, Rc, Read, Recv,
+    RemoteSlice, Send, Status, Write,
+};
+use serde_json::json;
+use std::net::ToSocketAddrs;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const INFO: usize = 16;
+/// The most that rping takes.
+const MAX: usize = 64 * 1024;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Arguments of `ulp rping`: those of `rping`.
+#[derive(Debug, Args)]
+pub struct Rping {
+    /// Where the server is [default: be the server, of one client]
+    host: Option<String>,
+    /// As the server: the address to listen at.
+    #[arg(short, long, default_value = "0.0.0.0")]
+    addr: String,
+    /// Port of the connection manager.
+    #[arg(short, long, default_value_t = 7174)]
+    port: u16,
+    /// RDMA device [default: the first whose interface is in this network namespace]
+    #[arg(short, long, value_name = "NAME")]
+    device: Option<String>,
+    /// As the client: how often.
+    #[arg(short = 'C', long, default_value_t = 10)]
+    count: u64,
+    /// As the client: bytes.
+    #[arg(short = 'S', long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(17..=64 * 1024 - 1))]
+    size: u32,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+/// One end: messages at the start of the memory, data behind.
+struct End<'a> {
+    qp: Qp<Rc>,
+    cq: Cq,
+    memory: Buffer,
+    stop: &'a AtomicBool,
+}
+
+const DATA: usize = 64;
+
+impl End<'_> {
+    fn wait(&self) -> Result<Completion> {
+        let begin = Instant::now();
+        loop {
+            match self.cq.wait(Duration::from_millis(200)) {
+                Err(Error::Timeout { .. }) => {
+                    ensure!(!self.stop.load(Ordering::Relaxed), "interrupted");
+                    ensure!(
+                        begin.elapsed() < PATIENCE,
+                        "nothing comes from the other end"
+                    );
+                }
+                done => return Ok(done?),
+            }
+        }
+    }
+
+    /// Waits for a request of this end's, and takes note of a message that comes meanwhile.
+    fn finish(&self, what: Opcode, arrived: &mut bool) -> Result<()> {
+        loop {
+            let done = self.wait()?.ok()?;
+            if done.opcode == Opcode::Recv {
+                ensure!(
+                    done.byte_len as usize == INFO,
+                    "a message of {} bytes, not {INFO}",
+                    done.byte_len
+                );
+                *arrived = true;
+            } else {
+                ensure!(
+                    done.opcode == what,
+                    "{:?} completed, not {what:?}",
+                    done.opcode
+                );
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for the other end's message; [`None`] if it has hung up.
+    fn message(&self, arrived: &mut bool) -> Result<Option<RemoteSlice>> {
+        if !*arrived {
+            let done = self.wait()?;
+            if done.status == Status::Flushed {
+                return Ok(None);
+            }
+            let done = done.ok()?;
+            ensure!(
+                done.opcode == Opcode::Recv && done.byte_len as usize == INFO,
+                "that is no message of rping"
+            );
+        }
+        *arrived = false;
+        let bytes = self.memory.to_vec(INFO..2 * INFO)?;
+        self.post_recv()?;
+        let number = |from: usize, to: usize| {
+            let bytes = bytes.get(from..to).unwrap_or_default();
+            bytes
+                .iter()
+                .fold(0u64, |n, byte| (n << 8) | u64::from(*byte))
+        };
+        // Of four bytes.
+        Ok(Some(RemoteSlice::new(
+            number(0, 8),
+            number(12, 16),
+            number(8, 12) as u32,
+        )?))
+    }
+
+    fn post_recv(&self) -> Result<()> {
+        Ok(self
+            .qp
+            .post_recv(Recv::new(self.memory.slice(INFO..2 * INFO)?))?)
+    }
+
+    fn send(&self, info: &RemoteSlice, arrived: &mut bool) -> Result<()> {
+        let mut bytes = info.addr().to_be_bytes().to_vec();
+        bytes.extend(info.rkey().to_be_bytes());
+        bytes.extend(u32::try_from(info.len())?.to_be_bytes());
+        self.qp.post(Send::inline_bytes(&bytes))?;
+        self.finish(Opcode::Send, arrived)
+    }
+}
+
+impl Rping {
+    fn server(&self, device: &Device, stop: &AtomicBool) -> Result<u64> {
+        let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
+        let memory = pd.alloc_buffer(DATA + MAX)?;
+        let addr = address(&self.addr, self.port)
+            .parse()
+            .context("the address to listen at")?;
+        let listener = cm::Listener::bind(device, addr, 1)?;
+        eprintln!("listening at {}", listener.local_addr());
+        let request = loop {
+            match listener.next_request(Duration::from_millis(200)) {
+                Err(Error::Timeout { .. }) => ensure!(!stop.load(Ordering::Relaxed), "interrupted"),
+                request => break request?,
+            }
+        };
+        let qp = pd.create_qp::<Rc>(&cq).build()?;
+        qp.post_recv(Recv::new(memory.slice(INFO..2 * INFO)?))?;
+        let connection = request.accept(qp, &cm::AcceptOptions::new())?;
+        let end = End {
+            qp: connection.qp().clone(),
+            cq,
+            memory,
+            stop,
+        };
+        let none = RemoteSlice::new(0, 0, 0)?;
+        let (mut pings, mut arrived) = (0, false);
+        loop {
+            let Some(source) = end.message(&mut arrived)? else {
+                return Ok(pings);
+            };
+            let len = usize::try_from(source.len())?;
+            ensure!(len <= MAX, "a source of {len} bytes");
+            end.qp
+                .post(Read::new(source, end.memory.slice(DATA..DATA + len)?))?;
+            end.finish(Opcode::Read, &mut arrived)?;
+            end.send(&none, &mut arrived)?;
+            let Some(sink) = end.message(&mut arrived)? else {
+                bail!("the client hung up in the middle")
+            };
+            ensure!(
+                sink.len() >= len as u64,
+                "a sink of {} bytes for {len}",
+                sink.len()
+            );
+            end.qp
+                .post(Write::new(end.memory.slice(DATA..DATA + len)?, sink))?;
+            end.finish(Opcode::Write, &mut arrived)?;
+            pings += 1;
+            if let Err(error) = end.send(&none, &mut arrived) {
+                // A client that has what it wanted hangs up at once: its acknowledgement may be lost with it.
+                let flushed = matches!(error.downcast_ref(), Some(Error::Completion(e)) if e.status == Status::Flushed);
+                ensure!(flushed, error);
+                return Ok(pings);
+            }
+        }
+    }
+
+    fn client(&self, host: &str, device: &Device, stop: &AtomicBool) -> Result<u64> {
+        let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
+        let size = self.size as usize;
+        let memory = pd.alloc_buffer(DATA + 2 * MAX)?;
+        let (source, sink) = (DATA, DATA + MAX);
+        let from = memory.grant_with(
+            source..source + size,
+            Access::REMOTE_READ,
+            GrantOptions::new(),
+        )?;
+        let to = memory.grant_with(sink..sink + size, Access::REMOTE_WRITE, GrantOptions::new())?;
+        let addr = address(host, self.port)
+            .to_socket_addrs()?
+            .next()
+            .context("no such host")?;
+        let qp = pd.create_qp::<Rc>(&cq).build()?;
+        qp.post_recv(Recv::new(memory.slice(INFO..2 * INFO)?))?;
+        let connection = qp.connect_cm(addr, &cm::ConnectOptions::new())?;
+        eprintln!(
+            "connected from {} to {}",
+            connection.local_addr(),
+            connection.peer_addr()
+        );
+        let end = End {
+            qp: connection.qp().clone(),
+            cq,
+            memory,
+            stop,
+        };
+        let mut arrived = false;
+        let hung_up = "the server hung up";
+        for ping in 0..self.count {
+            let mut data = format!("rdma-ping-{ping}: ").into_bytes();
+            let text = (0..).map(|n| b'A' + ((ping + n) % 58) as u8);
+            data.extend(text.take(size.saturating_sub(data.len() + 1)));
+            data.resize(size, 0);
+            end.memory.write_at(source, &data)?;
+            end.memory.fill(sink..sink + size, 0)?;
+            end.send(&from.remote(), &mut arrived)?;
+            end.message(&mut arrived)?.context(hung_up)?;
+            end.send(&to.remote(), &mut arrived)?;
+            end.message(&mut arrived)?.context(hung_up)?;
+            ensure!(
+                end.memory.to_vec(sink..sink + size)? == data,
+                "ping {ping} came back changed"
+            );
+        }
+        connection.disconnect()?;
+        Ok(self.count)
+    }
+
+    pub fn run(self) -> Result<ExitCode> {
+        let stop = interrupts()?;
+        let device = match &self.device {
+            Some(name) => Device::open(name)?,
+            None => Device::open_default()?,
+        };
+        let begin = Instant::now();
+        let (side, pings) = match &self.host {
+            Some(host) => ("client", self.client(host, &device, &stop)?),
+            None => ("server", self.server(&device, &stop)?),
+        };
+        match self.format.format {
+            Format::Json => print(&json!({
+                "version": VERSION, "side": side, "pings": pings, "seconds": begin.elapsed().as_secs_f64(),
+            }).to_string())?,
+            Format::Table => print(&format!("{side}: {pings} pings, each read and written back whole"))?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
