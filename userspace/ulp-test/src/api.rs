@@ -658,7 +658,7 @@ fn in_flight(a: &Host, b: &Host, fate: &str) -> R<Outcome> {
         }
     };
     let [again, _peer] = connect(a, b, None)?;
-    again.post(Write::new(a.pd.alloc_buffer(64)?.slice(..)?, there).wr_id(99))?;
+    again.post(Write::new(a.pd.alloc_buffer(8)?.slice(..)?, there).wr_id(99))?;
     let last = a.cq.wait(WAIT)?;
     Ok(equal("statuses", &statuses[..], &want[..]).and_then(|()| {
         equal(

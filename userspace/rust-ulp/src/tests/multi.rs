@@ -191,9 +191,16 @@ fn handing_over_allocates_nothing() {
         let _ = lane.completions().wait(SOON).unwrap().ok().unwrap();
         let _ = cq.wait(SOON).unwrap().ok().unwrap();
     };
-    (0..10).for_each(|_| round());
-    let before = allocations();
-    (0..200).for_each(|_| round());
-    // On this thread; what the other one does is the same code as `wait`.
-    assert_eq!(allocations() - before, 0);
+    // On this thread; what the other one does is the same code as `wait`. Who has to sleep for the first
+    // time, or finds a queue of the fake longer than ever, allocates for that once: all is there in the end.
+    let allocates = |_| {
+        let before = allocations();
+        (0..200).for_each(|_| round());
+        allocations() - before
+    };
+    let counts: Vec<_> = (0..10)
+        .map(allocates)
+        .take_while(|count| *count > 0)
+        .collect();
+    assert!(counts.len() < 10, "{counts:?}");
 }
