@@ -158,7 +158,7 @@ module! {
             description: "Entries that all queues of one open file may have together",
         },
         delivery: u32 {
-            default: 2,
+            default: 1,
             description: "Who moves completions by default: 1 workqueue, 2 softirq",
         },
     },

@@ -63,13 +63,13 @@ void rust_ulp_h_device_describe(struct ib_device *dev, struct rust_ulp_h_device 
 	memcpy(out->sys_image_guid, &attrs->sys_image_guid, sizeof(out->sys_image_guid));
 }
 
-/* The device may be renamed meanwhile: the copy is NUL-terminated, whatever it says. */
 /* NULL when its driver copies by the CPU. */
 struct device *rust_ulp_h_dma_device(struct ib_device *dev)
 {
 	return dev->dma_device;
 }
 
+/* The device may be renamed meanwhile: the copy is NUL-terminated, whatever it says. */
 void rust_ulp_h_device_name(struct ib_device *dev, char *out, size_t len)
 {
 	strscpy_pad(out, dev_name(&dev->dev), len);
