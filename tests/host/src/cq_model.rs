@@ -338,7 +338,7 @@ macro_rules! model {
                 let ring = ring.clone();
                 thread::spawn(move || {
                     for user_data in 1..=count {
-                        while let Err(errno) = ring.reserve() {
+                        while let Err(errno) = ring.reserve(1) {
                             assert_eq!(errno, EAGAIN);
                             thread::yield_now();
                         }
@@ -472,7 +472,7 @@ macro_rules! model {
                         let ring = ring.clone();
                         thread::spawn(move || {
                             for user_data in 1..=count {
-                                while ring.reserve().is_err() {
+                                while ring.reserve(1).is_err() {
                                     thread::yield_now();
                                 }
                                 ring.push(&abi::Cqe {
