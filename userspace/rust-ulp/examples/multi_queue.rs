@@ -72,7 +72,7 @@ fn connect(addr: &str, lanes: usize) -> Result<()> {
 fn work(lane: &Lane<Rc>, to: RemoteSlice) -> Result<()> {
     let done = || lane.completions().wait(LONG)?.ok().map(drop);
     for i in 1..=WRITES {
-        (i > DEPTH).then(&done).transpose()?;
+        (i > DEPTH).then(done).transpose()?;
         lane.qp().post(Write::inline_bytes(&i.to_ne_bytes(), to))?;
     }
     (0..DEPTH).try_for_each(|_| done())
