@@ -17,7 +17,7 @@ module=$ulp/rust_ulp.ko
 dev=/dev/rust_ulp
 scratch=$(mktemp -d)
 # The command that reaches h2, where the hosts are two machines.
-peer=$(command -v peer) || peer=""
+second_machine=$(command -v peer) || second_machine=""
 passed=0 failed=0
 started=() rows=() reported=0
 # The debug kernel takes its time: every deadline is longer there.
@@ -86,7 +86,7 @@ in_host() {
 	if [[ ${2:-} = timeout && ${3:-} =~ ^[0-9]+$ ]]; then
 		set -- "$1" timeout $(($3 * patience)) "${@:4}"
 	fi
-	if [ "$1" = h2 ] && [ -n "$peer" ]; then
+	if [ "$1" = h2 ] && [ -n "$second_machine" ]; then
 		peer ip netns exec "$@" </dev/null
 	else
 		ip netns exec "$@"
@@ -165,7 +165,7 @@ allowed+='|# (Subtest: )?rust_ulp_|(not )?ok [0-9]+ rust_ulp_|# module: rust_ulp
 log_mark() {
 	log_id=mark-$$-$RANDOM$RANDOM reported=0
 	echo "tests: $log_id" >/dev/kmsg
-	[ -z "$peer" ] || peer sh -c "echo 'tests: $log_id' >/dev/kmsg" </dev/null
+	[ -z "$second_machine" ] || peer sh -c "echo 'tests: $log_id' >/dev/kmsg" </dev/null
 }
 log_since() { dmesg | sed "1,/tests: $log_id/d; s/^\[[^]]*\] *//"; }
 
@@ -218,7 +218,7 @@ clean_up() {
 	done
 	two-hosts down >/dev/null 2>&1
 	is_loaded && unload_module
-	[ -z "$peer" ] || there eval 'is_loaded && unload_module' >/dev/null 2>&1
+	[ -z "$second_machine" ] || there eval 'is_loaded && unload_module' >/dev/null 2>&1
 	rm -rf "$scratch"
 }
 trap clean_up EXIT
