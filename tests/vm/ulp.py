@@ -319,17 +319,32 @@ class Qp:
             bits |= N["QP_" + name]
         return self.file.call("QP_MODIFY", qp=self.handle, attr_mask=bits, attr=attr)
 
-    def connect(self, dest_qp_num, dgid, rq_psn, sq_psn, mtu=5, timeout=14, retry_cnt=7, rnr_retry=7):
-        """INIT, RTR, RTS towards the peer whose GID is the 16 bytes `dgid`."""
+    def connect(self, *where, **more):
+        """INIT, RTR, RTS towards the peer whose number, GID of 16 bytes, and first packets are `where`. What rxe
+        refuses once is tried again from RESET on: it puts a queue pair into ERR when an error is dealt with,
+        whatever it is in by then (rxe_qp_error()), a RESET in between is undone, and the next step EINVAL."""
+        try:
+            self.to_rts(*where, **more)
+        except OSError as e:
+            if e.errno != errno.EINVAL:
+                raise
+            print(f"# a queue pair was refused in {self.step}", flush=True)
+            self.modify("STATE", qp_state=N["QPS_RESET"])
+            self.to_rts(*where, **more)
+
+    def to_rts(self, dest_qp_num, dgid, rq_psn, sq_psn, mtu=5, timeout=14, retry_cnt=7, rnr_retry=7):
         f = self.file
+        self.step = "INIT"
         self.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=f.port,
                     access_flags=N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"])
         ah = S["ah_attr"](sgid_index=f.gid_index, port_num=f.port, is_global=1, hop_limit=64)
         ctypes.memmove(ah.dgid, bytes(dgid), 16)
         reliable = self.kind == "RC"
+        self.step = "RTR"
         self.modify("STATE AV PATH_MTU DEST_QPN RQ_PSN" + reliable * " MAX_DEST_RD_ATOMIC MIN_RNR_TIMER",
                     qp_state=N["QPS_RTR"], path_mtu=mtu, dest_qp_num=dest_qp_num, rq_psn=rq_psn,
                     max_dest_rd_atomic=1, min_rnr_timer=12, ah=ah)
+        self.step = "RTS"
         self.modify("STATE SQ_PSN" + reliable * " TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC",
                     qp_state=N["QPS_RTS"], timeout=timeout, retry_cnt=retry_cnt, rnr_retry=rnr_retry,
                     sq_psn=sq_psn, max_rd_atomic=1)
