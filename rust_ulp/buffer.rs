@@ -226,6 +226,16 @@ impl BufferObject {
         self.key_bytes.saturating_sub(within)
     }
 
+    /// The one piece that [`Self::locals`] gives, when the whole buffer has one key; [`None`] when it
+    /// has more, and for what is not inside.
+    pub(crate) fn local(&self, offset: u64, length: u32) -> Option<Local> {
+        let [mr] = self.keys.as_slice() else {
+            return None;
+        };
+        let at = offset.saturating_add(self.pages.lead() as u64);
+        Local::new(mr.clone(), at.checked_sub(mr.addr())?, length).ok()
+    }
+
     /// What requests of the owner name for the `length` bytes at `offset`: a piece for each key that
     /// they lie under. None for what is not inside.
     pub(crate) fn locals(&self, offset: u64, length: u32) -> impl Iterator<Item = Local> + '_ {
@@ -245,10 +255,13 @@ impl BufferObject {
 
     /// How many pieces [`Self::locals`] gives.
     pub(crate) fn pieces(&self, offset: u64, length: u32) -> u64 {
-        let first = offset.saturating_add(self.pages.lead() as u64);
         let Some(last) = u64::from(length).checked_sub(1) else {
             return 0;
         };
+        if self.keys.len() == 1 {
+            return 1;
+        }
+        let first = offset.saturating_add(self.pages.lead() as u64);
         let key = |at: u64| at.checked_div(self.key_bytes).unwrap_or(0);
         key(first.saturating_add(last))
             .saturating_sub(key(first))

@@ -10,6 +10,7 @@
 //! for a batch is there. The commands of io_uring take the same steps, see [`crate::uring`].
 
 use crate::{
+    buffer::BufferObject,
     context::Context,
     cq::Ring,
     device::Live,
@@ -42,6 +43,7 @@ use crate::{
         qp::QpType,
         wr::{
             Flags,
+            Local,
             Operation,
             Tail, //
         }, //
@@ -152,9 +154,9 @@ impl Scratch {
         }
     }
 
+    /// Empties it, but for the entries, which are copied over.
     fn clear(&mut self) {
         self.chains.clear();
-        self.wrs.clear();
         self.staged.clear();
         self.sges.clear();
         self.inline.clear();
@@ -292,9 +294,13 @@ impl Scratch {
     pub(crate) fn stage(&mut self, addr: u64, count: u32, size: u32) -> Result<(), Bad> {
         // Also empties it when the last batch was cut short.
         self.clear();
-        self.wrs
-            .resize(count as usize, abi::Wr::default(), GFP_KERNEL_ACCOUNT)
-            .map_err(Self::no_memory)?;
+        let had = self.wrs.len();
+        self.wrs.truncate(count as usize);
+        if had < count as usize {
+            self.wrs
+                .resize(count as usize, abi::Wr::default(), GFP_KERNEL_ACCOUNT)
+                .map_err(Self::no_memory)?;
+        }
         if count > 0 {
             read_array(addr, size, abi::WR_SIZE_V1, &mut self.wrs)
                 .map_err(|(index, error)| Bad { index, error })?;
@@ -305,6 +311,7 @@ impl Scratch {
     /// Takes one request that was copied, and copies what it points to. Sleeps.
     pub(crate) fn stage_one(&mut self, wr: abi::Wr) -> Result {
         self.clear();
+        self.wrs.clear();
         self.wrs.push(wr, GFP_KERNEL_ACCOUNT)?;
         self.decode().map_err(|bad| bad.error)
     }
@@ -423,7 +430,7 @@ impl Scratch {
         let all: &[Staged] = staged;
         let mut last: Option<(u32, Queue<'_>)> = None;
         let mut run = Run::default();
-        let mut room = None;
+        let mut walk = Walk::default();
         for (index, staged) in numbered(all.iter()) {
             let fail = |error: Error| Bad { index, error };
             let handle = staged.request.qp;
@@ -446,7 +453,7 @@ impl Scratch {
                 inline: data,
                 left: run.left,
             };
-            push(place, queue, part, chains, &mut room).map_err(fail)?;
+            push(place, queue, part, chains, &mut walk).map_err(fail)?;
         }
         Ok(())
     }
@@ -691,6 +698,28 @@ impl Drop for Room<'_> {
     }
 }
 
+/// What the requests of a batch had so far, for the next one.
+#[derive(Default)]
+struct Walk<'a> {
+    room: Option<Room<'a>>,
+    /// The buffer that was looked up last, with its handle.
+    buffer: Option<(u32, &'a BufferObject)>,
+}
+
+impl<'a> Walk<'a> {
+    /// The buffer called `handle`. [`EBADF`], [`ebadfd`].
+    fn buffer(&mut self, table: &'a Table, handle: u32) -> Result<&'a BufferObject> {
+        match self.buffer {
+            Some((was, buffer)) if was == handle => Ok(buffer),
+            _ => {
+                let buffer: &BufferObject = table.buffer(handle)?;
+                self.buffer = Some((handle, buffer));
+                Ok(buffer)
+            }
+        }
+    }
+}
+
 /// One request of a batch.
 #[derive(Clone, Copy)]
 struct Part<'a> {
@@ -709,7 +738,7 @@ fn push<'a>(
     queue: Queue<'a>,
     part: Part<'_>,
     chains: &mut KVVec<Chain<Completions>>,
-    room: &mut Option<Room<'a>>,
+    walk: &mut Walk<'a>,
 ) -> Result {
     let &Place { table, live, .. } = place;
     let Part {
@@ -730,6 +759,8 @@ fn push<'a>(
     // All elements are checked before the first is used.
     let mut length = 0u32;
     let mut pieces = 0u64;
+    // The piece of the one element, if it is that: nearly all requests are so.
+    let mut whole = None;
     let writes = matches!(
         request.op,
         Op::Recv | Op::Read { .. } | Op::CompareSwap { .. } | Op::FetchAdd { .. }
@@ -739,7 +770,7 @@ fn push<'a>(
         if request.inline && sge.buffer == 0 {
             continue;
         }
-        let buffer = table.buffer(sge.buffer)?;
+        let buffer = walk.buffer(table, sge.buffer)?;
         if !core::ptr::eq(buffer.pd(), queue.pd()) {
             return Err(EXDEV);
         }
@@ -751,6 +782,9 @@ fn push<'a>(
             return Err(EACCES);
         }
         pieces = pieces.saturating_add(buffer.pieces(sge.offset, sge.length));
+        if sges.len() == 1 && !request.inline {
+            whole = buffer.local(sge.offset, sge.length);
+        }
     }
     if !request.inline && pieces > most.into() {
         return Err(E2BIG);
@@ -804,7 +838,7 @@ fn push<'a>(
     let chain = chains.last_mut().ok_or(ENOMEM)?;
 
     let ring = queue.handler().ring(request.opcode);
-    Room::take(room, ring, place.in_ring, left)?;
+    Room::take(&mut walk.room, ring, place.in_ring, left)?;
     // From here on the queue gives that back.
     let signaled = request.signaled || queue.sig_all() || request.op == Op::Recv;
     let kept = Request {
@@ -815,21 +849,6 @@ fn push<'a>(
         share: place.command.map(|command| command.share(index)),
         in_ring: place.in_ring,
         signaled,
-    };
-    let locals = sges
-        .iter()
-        .filter(|sge| sge.length > 0)
-        .filter_map(|sge| {
-            Some(
-                table
-                    .buffer(sge.buffer)
-                    .ok()?
-                    .locals(sge.offset, sge.length),
-            )
-        })
-        .flatten();
-    let Some(operation) = operation else {
-        return chain.push_recv(locals, kept);
     };
     let flags = Flags {
         fence: request.fence,
@@ -858,5 +877,36 @@ fn push<'a>(
         length: length as usize,
         copy: &mut copy,
     });
-    chain.push(&operation, flags, locals, inline, kept)
+    let operation = operation.as_ref();
+    if let Some(local) = whole {
+        return append(chain, operation, flags, Some(local), inline, kept);
+    }
+    let locals = sges
+        .iter()
+        .filter(|sge| sge.length > 0)
+        .filter_map(|sge| {
+            Some(
+                table
+                    .buffer(sge.buffer)
+                    .ok()?
+                    .locals(sge.offset, sge.length),
+            )
+        })
+        .flatten();
+    append(chain, operation, flags, locals, inline, kept)
+}
+
+/// Puts a request, which is a receive without an `operation`, at the end of `chain`.
+fn append(
+    chain: &mut Chain<Completions>,
+    operation: Option<&Operation>,
+    flags: Flags,
+    locals: impl IntoIterator<Item = Local>,
+    inline: Option<Inline<'_>>,
+    kept: Request,
+) -> Result {
+    match operation {
+        None => chain.push_recv(locals.into_iter(), kept),
+        Some(operation) => chain.push(operation, flags, locals.into_iter(), inline, kept),
+    }
 }

@@ -500,12 +500,10 @@ impl<H: Handler> Chain<H> {
         // SAFETY: The caller owns the slot.
         unsafe { queue.clear(index) };
         let slot = queue.slots.get(index as usize).ok_or(EINVAL)?;
-        let list = queue
-            .pieces(index)
-            .next()
-            .map_or(core::ptr::null_mut(), |(_, sge)| sge.get());
+        let (keeps, sges) = queue.pieces(index);
+        let list = sges.first().map_or(core::ptr::null_mut(), UnsafeCell::get);
         let mut count = 0u32;
-        let mut pieces = queue.pieces(index);
+        let mut pieces = keeps.iter().zip(sges);
         if let Some(data) = inline {
             let start = (index as usize).saturating_mul(queue.max_inline as usize);
             let room = queue

@@ -258,12 +258,16 @@ impl<R: Ticket> Queue<R> {
     pub(super) fn pieces(
         &self,
         index: u32,
-    ) -> impl Iterator<Item = (&UnsafeCell<Option<Local>>, &UnsafeCell<bindings::ib_sge>)> {
+    ) -> (
+        &[UnsafeCell<Option<Local>>],
+        &[UnsafeCell<bindings::ib_sge>],
+    ) {
         let start = (index as usize).saturating_mul(self.max_sge as usize);
         let end = start.saturating_add(self.max_sge as usize);
-        let locals = self.locals.get(start..end).unwrap_or(&[]);
-        let sges = self.sges.get(start..end).unwrap_or(&[]);
-        locals.iter().zip(sges)
+        (
+            self.locals.get(start..end).unwrap_or(&[]),
+            self.sges.get(start..end).unwrap_or(&[]),
+        )
     }
 
     /// Drops what slot `index` still holds of its last request. Sleeps.
@@ -277,7 +281,7 @@ impl<R: Ticket> Queue<R> {
             content.request = None;
             content.ah = None;
         }
-        for (local, _) in self.pieces(index) {
+        for local in self.pieces(index).0 {
             // SAFETY: By the requirement the caller owns the slot's parts too.
             unsafe { *local.get() = None };
         }
@@ -557,7 +561,7 @@ impl<R: Ticket> Queue<R> {
         if let Some(ah) = content.ah.take() {
             return Some(Leftover::Address(ah));
         }
-        self.pieces(index).find_map(|(local, _)| {
+        self.pieces(index).0.iter().find_map(|local| {
             // SAFETY: As above: its parts belong to the same owner.
             unsafe { (*local.get()).take() }.map(Leftover::Memory)
         })

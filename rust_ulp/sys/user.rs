@@ -128,11 +128,56 @@ pub(crate) fn read_array<T: Plain>(
     }
     let stride = stride as usize;
     let len = stride.checked_mul(values.len()).ok_or((0, EINVAL))?;
-    let mut reader = UserSlice::new(UserPtr::from_addr(ptr), len).reader();
+    let slice = || UserSlice::new(UserPtr::from_addr(ptr), len);
+    // By one call, when they are no longer than ours. Which of them cannot be read, the slow way says.
+    let bytes = all_bytes(values);
+    if let Some(start) = bytes.len().checked_sub(len) {
+        let tail = bytes.get_mut(start..).unwrap_or(&mut []);
+        if slice().reader().read_slice(tail).is_ok() {
+            spread(bytes, stride, core::mem::size_of::<T>());
+            return Ok(());
+        }
+    }
+    let mut reader = slice().reader();
     for (index, value) in numbered(values.iter_mut()) {
+        *value = T::default();
         read_entry(&mut reader, stride, value).map_err(|err| (index, err))?;
     }
     Ok(())
+}
+
+/// The bytes of `values`.
+fn all_bytes<T: Plain>(values: &mut [T]) -> &mut [u8] {
+    let len = core::mem::size_of_val(values);
+    // SAFETY: The bytes are those of `values`, which are borrowed for as long. `T` has no padding, so
+    // all of them are initialised (`AsBytes`), and whatever is put there is a value (`FromBytes`).
+    unsafe { core::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), len) }
+}
+
+/// Moves entries of `stride` bytes, which stand at the end of `bytes`, to the multiples of `size` there, from
+/// the first on: none is written over before it was moved. What an entry lacks becomes zero.
+fn spread(bytes: &mut [u8], stride: usize, size: usize) {
+    if stride >= size {
+        return;
+    }
+    let mut left = bytes
+        .len()
+        .checked_div(size)
+        .unwrap_or(0)
+        .saturating_mul(stride);
+    let mut rest = bytes;
+    while let (Some(from), true) = (rest.len().checked_sub(left), left > 0) {
+        let Some(window) = from.checked_add(stride).and_then(|end| rest.get_mut(..end)) else {
+            return;
+        };
+        window.copy_within(from.., 0);
+        let Some((place, after)) = rest.split_at_mut_checked(size) else {
+            return;
+        };
+        place.get_mut(stride..).unwrap_or(&mut []).fill(0);
+        rest = after;
+        left = left.saturating_sub(stride);
+    }
 }
 
 fn read_entry<T: Plain>(reader: &mut UserSliceReader, stride: usize, value: &mut T) -> Result {

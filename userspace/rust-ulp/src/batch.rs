@@ -10,7 +10,7 @@ use crate::device::{lock, Device, DeviceInner};
 use crate::error::{Error, Result};
 use crate::pool::{Piece, PieceError};
 use crate::qp::{Qp, Transport};
-use crate::sys::{self, Command, ShortWr};
+use crate::sys::{self, Command};
 #[cfg(feature = "io-uring")]
 use crate::uring::Ring;
 use crate::wr::{Local, Post, Request, RequestFor, Target};
@@ -52,11 +52,7 @@ pub(crate) fn post_one(target: &Target<'_>, request: &Request<'_>) -> Result<()>
     }
     let mut arg: abi::Submit = Command::new();
     let file = target.device.file();
-    let posted = match wr.timeout_ns {
-        0 => file.submit(&[ShortWr::from(&wr)], &mut arg),
-        _ => file.submit(&[wr], &mut arg),
-    };
-    posted.map_err(submit_error)
+    file.submit(&[wr], &mut arg).map_err(submit_error)
 }
 
 /// Has the kernel complete requests of `queue`: those with that number, or all.
@@ -75,11 +71,7 @@ pub(crate) fn cancel(device: &DeviceInner, queue: u32, wr_id: Option<u64>) -> Re
 /// The requests of a batch as the ABI has them. Kept from one batch to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Storage {
-    wrs: Vec<ShortWr>,
-    /// Deadlines, each with the index of its request, in order.
-    timeouts: Vec<(usize, u64)>,
-    /// The requests with their deadlines, if there are any.
-    long: Vec<abi::Wr>,
+    wrs: Vec<abi::Wr>,
     /// Elements of requests with several; until the batch is submitted, `wr.sge.offset` is an index into
     /// these, or into the bytes.
     sges: Vec<abi::Sge>,
@@ -90,16 +82,6 @@ pub(crate) struct Storage {
     addresses: Vec<AddressHandle>,
     /// Pieces of pools, each with the index of its request.
     pieces: Vec<(u32, Piece)>,
-}
-
-/// The requests with their deadlines.
-fn lengthen(wrs: &[ShortWr], timeouts: &[(usize, u64)], long: &mut Vec<abi::Wr>) {
-    long.extend(wrs.iter().map(|wr| wr.long(0)));
-    for (index, timeout_ns) in timeouts {
-        if let Some(wr) = long.get_mut(*index) {
-            wr.timeout_ns = *timeout_ns;
-        }
-    }
 }
 
 impl Storage {
@@ -125,25 +107,17 @@ impl Storage {
     #[cfg(feature = "io-uring")]
     pub(crate) fn command(&mut self) -> abi::UringBatch {
         self.point();
-        let (wrs, wr_size) = if self.timeouts.is_empty() {
-            (sys::address_of(&self.wrs), abi::WR_SIZE_V1)
-        } else {
-            lengthen(&self.wrs, &self.timeouts, &mut self.long);
-            (sys::address_of(&self.long), abi::Wr::SIZE)
-        };
         abi::UringBatch {
-            wrs,
+            wrs: sys::address_of(&self.wrs),
             // At most what goes into one call; and the sizes are small.
             nr_wrs: self.wrs.len() as u16,
-            wr_size: wr_size as u16,
+            wr_size: abi::Wr::SIZE as u16,
             flags: 0,
         }
     }
 
     pub(crate) fn clear(&mut self) {
         self.wrs.clear();
-        self.timeouts.clear();
-        self.long.clear();
         self.sges.clear();
         self.bytes.clear();
         self.keep.clear();
@@ -177,7 +151,6 @@ impl<'a> Core<'a> {
         let max = self.device.limits().max_batch;
         let Storage {
             wrs,
-            timeouts,
             sges,
             bytes,
             keep,
@@ -208,10 +181,7 @@ impl<'a> Core<'a> {
             Local::None => {}
         }
         addresses.extend(request.to.map(|to| to.ah));
-        if wr.timeout_ns != 0 {
-            timeouts.push((wrs.len(), wr.timeout_ns));
-        }
-        wrs.push((&wr).into());
+        wrs.push(wr);
         Ok(())
     }
 
@@ -253,13 +223,7 @@ impl<'a> Core<'a> {
     /// Posts everything; with `wait`, sleeps until so many completions are there.
     fn submit(mut self, wait: Option<(&Cq, u32, Duration)>) -> Result<usize> {
         self.storage.point();
-        let Storage {
-            wrs,
-            timeouts,
-            long,
-            pieces,
-            ..
-        } = &mut self.storage;
+        let Storage { wrs, pieces, .. } = &mut self.storage;
         let mut arg: abi::Submit = Command::new();
         let mut deadline = None;
         if let Some((cq, min, timeout)) = wait {
@@ -269,13 +233,7 @@ impl<'a> Core<'a> {
             arg.timeout_ns = until.left_ns();
             deadline = Some((cq, min, until));
         }
-        let file = self.device.file();
-        let result = if timeouts.is_empty() {
-            file.submit(wrs, &mut arg)
-        } else {
-            lengthen(wrs, timeouts, long);
-            file.submit(long, &mut arg)
-        };
+        let result = self.device.file().submit(wrs, &mut arg);
         for (index, piece) in pieces.drain(..) {
             // What was not posted is free again.
             if result.is_ok() || index < arg.posted {

@@ -7,7 +7,7 @@ use crate::device::{lock, DeviceInner, Object};
 use crate::error::{CompletionError, Error, Result};
 use crate::qp::{Gid, Qp, Transport};
 use crate::ring::{Consumer, Corrupt};
-use crate::sys::{Command, RingMap, ShortWr};
+use crate::sys::{Command, RingMap};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::cell::OnceCell;
@@ -668,7 +668,7 @@ impl Cq {
             ..Command::new()
         };
         let device = &self.inner.device;
-        match device.file().submit::<ShortWr>(&[], &mut arg) {
+        match device.file().submit(&[], &mut arg) {
             Ok(()) => {}
             Err(errno) => return Err(Error::sys("SUBMIT (waiting)", errno)),
         }

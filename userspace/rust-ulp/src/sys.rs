@@ -102,50 +102,6 @@ commands! {
     cq_eventfd CqEventfd IOC_CQ_EVENTFD "CQ_EVENTFD";
 }
 
-/// An entry of SUBMIT, in one of its versions.
-pub(crate) trait Entry {
-    const SIZE: u32;
-}
-
-impl Entry for abi::Wr {
-    const SIZE: u32 = abi::Wr::SIZE;
-}
-
-macro_rules! short {
-    ($($field:ident: $ty:ty),*) => {
-        /// The first version of [`abi::Wr`], which requests without a deadline are posted by.
-        #[repr(C)]
-        #[derive(Clone, Copy, Debug)]
-        pub(crate) struct ShortWr { $(pub(crate) $field: $ty),* }
-
-        $(const _: () = assert!(
-            std::mem::offset_of!(ShortWr, $field) == std::mem::offset_of!(abi::Wr, $field)
-        );)*
-
-        impl From<&abi::Wr> for ShortWr {
-            fn from(wr: &abi::Wr) -> Self {
-                Self { $($field: wr.$field),* }
-            }
-        }
-
-        impl ShortWr {
-            /// The same with a deadline, or 0.
-            pub(crate) fn long(&self, timeout_ns: u64) -> abi::Wr {
-                abi::Wr { timeout_ns, $($field: self.$field,)* ..abi::Wr::default() }
-            }
-        }
-    };
-}
-
-short!(user_data: u64, qp: u32, opcode: u8, num_sge: u8, flags: u16, remote_addr: u64, rkey: u32,
-    imm_data: u32, sge: abi::Sge, arg0: u64, arg1: u64);
-
-const _: () = assert!(size_of::<ShortWr>() == abi::WR_SIZE_V1 as usize);
-
-impl Entry for ShortWr {
-    const SIZE: u32 = abi::WR_SIZE_V1;
-}
-
 /// Commands that write to nothing but their own struct.
 pub(crate) trait Plain: Command {}
 
@@ -306,14 +262,14 @@ impl File {
     ///
     /// Addresses within `wrs` are only read from: a wrong one is an `EFAULT`, or a request with other
     /// bytes of this process in it. [`crate::wr`] sees to it that they are right.
-    pub(crate) fn submit<E: Entry>(&self, wrs: &[E], arg: &mut abi::Submit) -> Result<(), Errno> {
+    pub(crate) fn submit(&self, wrs: &[abi::Wr], arg: &mut abi::Submit) -> Result<(), Errno> {
         arg.wrs = if wrs.is_empty() {
             0
         } else {
             wrs.as_ptr().expose_provenance() as u64
         };
         arg.nr_wrs = u32::try_from(wrs.len()).map_err(|_| Errno::E2BIG)?;
-        arg.wr_size = E::SIZE;
+        arg.wr_size = abi::Wr::SIZE;
         // SAFETY: SUBMIT writes to its own struct alone; what else it has addresses of, it reads.
         unsafe { self.issue(arg) }
     }

@@ -55,6 +55,7 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
+    #[inline]
     fn new(opcode: u8, local: Local<'a>) -> Self {
         Self {
             wr: abi::Wr {
@@ -69,6 +70,7 @@ impl<'a> Request<'a> {
         }
     }
 
+    #[inline]
     fn remote(mut self, remote: RemoteSlice, needed: Access) -> Self {
         self.wr.remote_addr = remote.addr();
         self.wr.rkey = remote.rkey();
@@ -78,6 +80,7 @@ impl<'a> Request<'a> {
     }
 
     /// Its completion is waited for, by this number.
+    #[inline]
     pub(crate) fn tracked(mut self, wr_id: u64) -> Self {
         self.wr.user_data = wr_id;
         if self.wr.opcode != abi::WR_RECV {
@@ -86,12 +89,14 @@ impl<'a> Request<'a> {
         self
     }
 
+    #[inline]
     fn timeout(&mut self, timeout: Duration) {
         // 0 is none at all.
         let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         self.wr.timeout_ns = ns.max(1);
     }
 
+    #[inline]
     fn flag(&mut self, flag: u16, on: bool) {
         if on {
             self.wr.flags |= flag;
@@ -264,6 +269,7 @@ macro_rules! common {
     ($name:ident) => {
         impl<'a> $name<'a> {
             /// A number of the caller's, which comes back in the completion; 0 unless said.
+            #[inline]
             pub fn wr_id(mut self, wr_id: u64) -> Self {
                 self.request.wr.user_data = wr_id;
                 self
@@ -274,6 +280,7 @@ macro_rules! common {
             /// nothing of the queue pair: that goes on, and the device is not done with the request.
             ///
             /// Header: `rust_ulp_wr.timeout_ns`.
+            #[inline]
             pub fn timeout(mut self, timeout: Duration) -> Self {
                 self.request.timeout(timeout);
                 self
@@ -281,6 +288,7 @@ macro_rules! common {
         }
 
         impl<'a> From<$name<'a>> for Request<'a> {
+            #[inline]
             fn from(op: $name<'a>) -> Self {
                 op.request
             }
@@ -300,6 +308,7 @@ macro_rules! send_side {
             /// unsignaled requests are free again when a later signaled one completes.
             ///
             /// Header: `RUST_ULP_SEND_SIGNALED`.
+            #[inline]
             pub fn signaled(mut self, signaled: bool) -> Self {
                 self.request.flag(abi::SEND_SIGNALED, signaled);
                 self
@@ -314,6 +323,7 @@ macro_rules! fenced {
             /// Starts only after the reads and atomics posted before it are done.
             ///
             /// Header: `RUST_ULP_SEND_FENCE`.
+            #[inline]
             pub fn fenced(mut self) -> Self {
                 self.request.flag(abi::SEND_FENCE, true);
                 self
@@ -328,6 +338,7 @@ macro_rules! solicited {
             /// Wakes a peer that waits for solicited completions only.
             ///
             /// Header: `RUST_ULP_SEND_SOLICITED`.
+            #[inline]
             pub fn solicited(mut self) -> Self {
                 self.request.flag(abi::SEND_SOLICITED, true);
                 self
@@ -337,6 +348,7 @@ macro_rules! solicited {
             /// [`QpCaps::max_inline`](crate::QpCaps::max_inline) bytes.
             ///
             /// Header: `RUST_ULP_SEND_INLINE`.
+            #[inline]
             pub fn inline(mut self) -> Self {
                 self.request.flag(abi::SEND_INLINE, true);
                 self
@@ -356,6 +368,7 @@ pub struct Write<'a> {
 }
 
 impl<'a> Write<'a> {
+    #[inline]
     fn with(local: Local<'a>, dst: RemoteSlice) -> Self {
         Self {
             request: Request::new(abi::WR_RDMA_WRITE, local).remote(dst, Access::REMOTE_WRITE),
@@ -363,22 +376,26 @@ impl<'a> Write<'a> {
     }
 
     /// Writes `src` to the start of `dst`, which may be longer.
+    #[inline]
     pub fn new(src: LocalSlice, dst: RemoteSlice) -> Self {
         Self::with(Local::One(src), dst)
     }
 
     /// Writes several pieces, one after the other, to the start of `dst`.
+    #[inline]
     pub fn gather(src: &'a [LocalSlice], dst: RemoteSlice) -> Self {
         Self::with(Local::Many(src), dst)
     }
 
     /// Writes bytes that are taken while the request is posted: no buffer is needed. At most
     /// [`QpCaps::max_inline`](crate::QpCaps::max_inline) of them.
+    #[inline]
     pub fn inline_bytes(src: &'a [u8], dst: RemoteSlice) -> Self {
         Self::with(Local::Bytes(src), dst)
     }
 
     /// Also completes a receive of the peer's, which gets this number (in host order on both sides).
+    #[inline]
     pub fn imm(mut self, imm: u32) -> Self {
         self.request.wr.opcode = abi::WR_RDMA_WRITE_WITH_IMM;
         self.request.wr.imm_data = imm;
@@ -402,6 +419,7 @@ pub struct Read<'a> {
 }
 
 impl<'a> Read<'a> {
+    #[inline]
     fn with(src: RemoteSlice, local: Local<'a>) -> Self {
         Self {
             request: Request::new(abi::WR_RDMA_READ, local).remote(src, Access::REMOTE_READ),
@@ -409,11 +427,13 @@ impl<'a> Read<'a> {
     }
 
     /// Fills `dst` from the start of `src`, which may be longer.
+    #[inline]
     pub fn new(src: RemoteSlice, dst: LocalSlice) -> Self {
         Self::with(src, Local::One(dst))
     }
 
     /// Fills several pieces, one after the other, from the start of `src`.
+    #[inline]
     pub fn scatter(src: RemoteSlice, dst: &'a [LocalSlice]) -> Self {
         Self::with(src, Local::Many(dst))
     }
@@ -433,6 +453,7 @@ pub struct Send<'a> {
 }
 
 impl<'a> Send<'a> {
+    #[inline]
     fn with(local: Local<'a>) -> Self {
         Self {
             request: Request::new(abi::WR_SEND, local),
@@ -440,27 +461,32 @@ impl<'a> Send<'a> {
     }
 
     /// Sends `src`.
+    #[inline]
     pub fn new(src: LocalSlice) -> Self {
         Self::with(Local::One(src))
     }
 
     /// Sends several pieces as one message.
+    #[inline]
     pub fn gather(src: &'a [LocalSlice]) -> Self {
         Self::with(Local::Many(src))
     }
 
     /// Sends bytes that are taken while the request is posted: no buffer is needed. At most
     /// [`QpCaps::max_inline`](crate::QpCaps::max_inline) of them.
+    #[inline]
     pub fn inline_bytes(src: &'a [u8]) -> Self {
         Self::with(Local::Bytes(src))
     }
 
     /// Sends a message of no bytes.
+    #[inline]
     pub fn empty() -> Self {
         Self::with(Local::None)
     }
 
     /// The peer's completion gets this number (in host order on both sides).
+    #[inline]
     pub fn imm(mut self, imm: u32) -> Self {
         self.request.wr.opcode = abi::WR_SEND_WITH_IMM;
         self.request.wr.imm_data = imm;
@@ -479,6 +505,7 @@ impl<'a> Send<'a> {
     /// nothing any more, and the peer is told which one it was
     /// ([`Completion::invalidated`](crate::Completion::invalidated)). Not on every device:
     /// [`DeviceInfo::supports`](crate::DeviceInfo::supports) has it as opcode 9.
+    #[inline]
     pub fn invalidate(self, grant: RemoteSlice) -> SendInvalidate<'a> {
         let mut request = self.request;
         request.wr.opcode = abi::WR_SEND_WITH_INV;
@@ -514,6 +541,7 @@ pub struct SendTo<'a> {
 }
 
 impl<'a> SendTo<'a> {
+    #[inline]
     fn with(local: Local<'a>, to: &Destination) -> Self {
         let mut request = Request::new(abi::WR_SEND, local);
         request.to = Some(to.clone());
@@ -521,27 +549,32 @@ impl<'a> SendTo<'a> {
     }
 
     /// Sends `src` to `to`.
+    #[inline]
     pub fn new(src: LocalSlice, to: &Destination) -> Self {
         Self::with(Local::One(src), to)
     }
 
     /// Sends several pieces as one datagram.
+    #[inline]
     pub fn gather(src: &'a [LocalSlice], to: &Destination) -> Self {
         Self::with(Local::Many(src), to)
     }
 
     /// Sends bytes that are taken while the request is posted: no buffer is needed. At most
     /// [`QpCaps::max_inline`](crate::QpCaps::max_inline) of them.
+    #[inline]
     pub fn inline_bytes(src: &'a [u8], to: &Destination) -> Self {
         Self::with(Local::Bytes(src), to)
     }
 
     /// Sends a datagram of no bytes.
+    #[inline]
     pub fn empty(to: &Destination) -> Self {
         Self::with(Local::None, to)
     }
 
     /// The receiver's completion gets this number (in host order on both sides).
+    #[inline]
     pub fn imm(mut self, imm: u32) -> Self {
         self.request.wr.opcode = abi::WR_SEND_WITH_IMM;
         self.request.wr.imm_data = imm;
@@ -565,6 +598,7 @@ pub struct CompareSwap<'a> {
 impl CompareSwap<'_> {
     /// Puts `swap` at the start of `target` if `compare` is there; what was there before comes to
     /// `result`, which has 8 bytes.
+    #[inline]
     pub fn new(target: RemoteSlice, compare: u64, swap: u64, result: LocalSlice) -> Self {
         let local = Local::One(result);
         let mut request =
@@ -591,6 +625,7 @@ pub struct FetchAdd<'a> {
 impl FetchAdd<'_> {
     /// Adds `add` to the number at the start of `target`; what was there before comes to `result`,
     /// which has 8 bytes.
+    #[inline]
     pub fn new(target: RemoteSlice, add: u64, result: LocalSlice) -> Self {
         let local = Local::One(result);
         let mut request =
@@ -614,6 +649,7 @@ pub struct Recv<'a> {
 }
 
 impl<'a> Recv<'a> {
+    #[inline]
     fn with(local: Local<'a>) -> Self {
         let mut request = Request::new(abi::WR_RECV, local);
         request.wr.flags = 0;
@@ -621,16 +657,19 @@ impl<'a> Recv<'a> {
     }
 
     /// Receives into `dst`.
+    #[inline]
     pub fn new(dst: LocalSlice) -> Self {
         Self::with(Local::One(dst))
     }
 
     /// Receives into several pieces, one after the other.
+    #[inline]
     pub fn scatter(dst: &'a [LocalSlice]) -> Self {
         Self::with(Local::Many(dst))
     }
 
     /// Receives a message of no bytes, or the notice of a write with immediate data.
+    #[inline]
     pub fn empty() -> Self {
         Self::with(Local::None)
     }
