@@ -70,6 +70,11 @@ use kernel::{
     }, //
 };
 
+/// How often a queue pair is moved to RESET until the device has it there: rxe's `rxe_qp_error()`, which a
+/// task calls that `rxe_qp_reset()` has not yet stopped, sets ERR whatever the state was. The second time no
+/// task is at work any more.
+const RESETS: u32 = 3;
+
 /// Transport of a queue pair: `enum ib_qp_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QpType {
@@ -696,7 +701,7 @@ impl<H: Handler> Qp<H> {
     ///
     /// [`eproto`] when the state table (IBA 10.3.1) does not allow the change from the state that
     /// it was last brought to. On the way to RESET the queues are drained first, so that every
-    /// request completes.
+    /// request completes; and what the device makes of it is looked at, see [`RESETS`].
     pub(crate) fn modify(&self, attributes: &Attributes, mask: u32) -> Result {
         let _modifying = self.modifying.lock();
         let from = self.state.load(Relaxed);
@@ -713,10 +718,18 @@ impl<H: Handler> Qp<H> {
         if to == bindings::IB_QPS_RESET {
             self.drain();
         }
-        let mut raw = attributes.to_raw(self.pd.device(), mask);
         let result = fault::point().and_then(|()| {
-            // SAFETY: The queue pair and the attributes are valid.
-            to_result(unsafe { bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, mask as i32) })
+            for _ in 0..RESETS {
+                let mut raw = attributes.to_raw(self.pd.device(), mask);
+                // SAFETY: The queue pair and the attributes are valid.
+                to_result(unsafe {
+                    bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, mask as i32)
+                })?;
+                if to != bindings::IB_QPS_RESET || self.is_reset() {
+                    break;
+                }
+            }
+            Ok(())
         });
         if result.is_ok() {
             if mask & mask::QKEY != 0 {
@@ -728,6 +741,17 @@ impl<H: Handler> Qp<H> {
             self.open_queues();
         }
         result
+    }
+
+    /// Whether the device has the queue pair in RESET, or does not say. Sleeps.
+    fn is_reset(&self) -> bool {
+        let mut raw = bindings::ib_qp_attr::default();
+        let mut init = bindings::ib_qp_init_attr::default();
+        // SAFETY: All pointers are valid.
+        let err = unsafe {
+            bindings::ib_query_qp(self.ptr.as_ptr(), &mut raw, mask::STATE as i32, &mut init)
+        };
+        err != 0 || raw.qp_state == bindings::IB_QPS_RESET
     }
 
     /// What the device says of the queue pair. Sleeps.

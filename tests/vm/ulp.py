@@ -320,17 +320,11 @@ class Qp:
         return self.file.call("QP_MODIFY", qp=self.handle, attr_mask=bits, attr=attr)
 
     def connect(self, *where, **more):
-        """INIT, RTR, RTS towards the peer whose number, GID of 16 bytes, and first packets are `where`. What rxe
-        refuses once is tried again from RESET on: it puts a queue pair into ERR when an error is dealt with,
-        whatever it is in by then (rxe_qp_error()), a RESET in between is undone, and the next step EINVAL."""
+        """INIT, RTR, RTS towards the peer whose number, GID of 16 bytes, and first packets are `where`."""
         try:
             self.to_rts(*where, **more)
         except OSError as e:
-            if e.errno != errno.EINVAL:
-                raise
-            print(f"# a queue pair was refused in {self.step}", flush=True)
-            self.modify("STATE", qp_state=N["QPS_RESET"])
-            self.to_rts(*where, **more)
+            raise OSError(e.errno, f"{e.strerror}, on the way to {self.step}") from None
 
     def to_rts(self, dest_qp_num, dgid, rq_psn, sq_psn, mtu=5, timeout=14, retry_cnt=7, rnr_retry=7):
         f = self.file
