@@ -37,6 +37,11 @@ fn main() {
         ("without_polled", "state.polled = true;", ""),
         ("without_woken", "streaming.woken = false;", ""),
         ("without_signal", "        state.signal();\n", ""),
+        (
+            "without_room",
+            "state.reserved = state.reserved.saturating_add(count);",
+            "state.reserved = state.reserved.saturating_add(1);",
+        ),
     ] {
         assert!(
             ring.contains(line),

@@ -350,6 +350,45 @@ macro_rules! model {
                 })
             }
 
+            /// One who posts a list of two requests, or as much of it as there are places for, and gives `back`
+            /// of these places: how many it posted.
+            fn poster(ring: &Arc<Ring>, back: u32) -> thread::JoinHandle<u32> {
+                let ring = ring.clone();
+                thread::spawn(move || {
+                    let places = ring.reserve(2).unwrap_or(0);
+                    let back = back.min(places);
+                    ring.release(back);
+                    for _ in back..places {
+                        ring.push(&abi::Cqe::default());
+                    }
+                    places - back
+                })
+            }
+
+            /// Two post lists for a ring that may have no room for both, while somebody takes.
+            pub fn takes_lists() {
+                check(|| {
+                    let ring = ring(2);
+                    let posters = [poster(&ring, 1), poster(&ring, 0)];
+                    let mut consumer = Consumer::new(2).unwrap();
+                    let mut taken = 0;
+                    let mut take = || {
+                        consumer.refresh(&ring.tail()).unwrap();
+                        while consumer.slot().is_some() {
+                            taken += 1;
+                            consumer.advance();
+                        }
+                        consumer.release(&ring.head());
+                        taken
+                    };
+                    take();
+                    let posted: u32 = posters.into_iter().map(|it| it.join().unwrap()).sum();
+                    assert_eq!(take(), posted);
+                    assert_eq!(ring.pages.load_acquire(Ring::DROPPED), Ok(0));
+                    assert_eq!(ring.usage(), (0, 0));
+                });
+            }
+
             /// Takes what is there; each comes once, in order, whole.
             fn drain(ring: &Ring, consumer: &mut Consumer, next: &mut u64) {
                 consumer.refresh(&ring.tail()).unwrap();
@@ -571,11 +610,14 @@ model!(without_minimum);
 model!(without_lock);
 model!(without_woken);
 model!(without_signal);
+model!(without_room);
 
-const SCENARIOS: [(&str, fn()); 17] = [
+const SCENARIOS: [(&str, fn()); 19] = [
     ("waits", || cq_ring::waits_and_takes(2, 3)),
     ("waits 1", || cq_ring::waits_and_takes(1, 2)),
     ("thresholds", cq_ring::waits_for_more_than_another),
+    ("lists", cq_ring::takes_lists),
+    ("without room", without_room::takes_lists),
     ("polls", || cq_ring::polls_and_takes(3)),
     ("polled before", cq_ring::polled_before_it_was_made),
     ("killed", cq_ring::is_killed),
@@ -644,6 +686,19 @@ fn hangs(name: &str) {
 fn a_waiter_gets_all() {
     passes("waits");
     passes("waits 1");
+}
+
+#[test]
+fn lists_share_what_room_there_is() {
+    passes("lists");
+}
+
+/// Places for a whole list that count as one are had by others, too: a ring overflows, or a place
+/// stays taken.
+#[test]
+fn each_place_of_a_list_counts() {
+    let why = run("without room").unwrap_err();
+    assert!(!why.contains("deadlock"), "{why}");
 }
 
 #[test]
