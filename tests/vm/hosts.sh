@@ -7,7 +7,7 @@ hosts_port=18700
 
 # begin: two hosts, the module on the first only. with_module: on both.
 begin() {
-	check "the second machine is there" test -n "$peer" || finish
+	check "the second machine is there" test -n "$second_machine" || finish
 	check "it answers" peer true || finish
 	log_mark
 	check "two hosts" two-hosts up || finish
