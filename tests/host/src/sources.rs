@@ -45,6 +45,16 @@ fn has_word(text: &str, word: &str) -> bool {
 }
 
 #[test]
+fn an_example_has_less_than_80_lines() {
+    let examples = repository().join("userspace/rust-ulp/examples");
+    for file in std::fs::read_dir(examples).unwrap() {
+        let path = file.unwrap().path();
+        let count = std::fs::read_to_string(&path).unwrap().lines().count();
+        assert!(count < 80, "{} has {count}", path.display());
+    }
+}
+
+#[test]
 fn an_rdma_write_takes_at_most_50_lines() {
     let path = repository().join("userspace/rust-ulp/examples/rdma_write.rs");
     let text = std::fs::read_to_string(path).unwrap();

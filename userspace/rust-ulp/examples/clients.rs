@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Several clients on one server, whose one thread serves them all, from one completion queue and one set of receives.
+//!
+//!     clients listen 0.0.0.0:18515 3        # clients
+//!     clients 10.9.0.2:18515 hello 100      # times
+
+use rust_ulp::{Device, Listener, Opcode, Rc, Recv, Send};
+use std::time::Duration;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+const LONG: Duration = Duration::from_secs(30);
+const SLOT: usize = 64;
+const SLOTS: usize = 16;
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let result = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["listen", addr, clients] => listen(addr, clients),
+        [addr, message, count] => ask(addr, message, count),
+        _ => Err("usage: clients listen ADDR:PORT N | clients ADDR:PORT MESSAGE COUNT".into()),
+    };
+    if let Err(error) = result {
+        eprintln!("clients: {error}");
+        std::process::exit(1)
+    }
+}
+
+fn listen(addr: &str, clients: &str) -> Result<()> {
+    let (dev, listener) = (Device::open_default()?, Listener::bind(addr)?);
+    let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(256)?);
+    let buf = pd.alloc_buffer(SLOTS * SLOT)?;
+    let srq = pd.create_srq(&cq).max_wr(SLOTS as u32).build()?;
+    let slot = |n: usize| buf.slice(n * SLOT..(n + 1) * SLOT);
+    let offer = |n: usize| srq.post_recv(Recv::new(slot(n)?).wr_id(n as u64));
+    (0..SLOTS).try_for_each(offer)?;
+    let (mut ends, mut left) = (Vec::new(), clients.parse()?);
+    for _ in 0..left {
+        let qp = pd.create_qp::<Rc>(&cq).srq(&srq).build()?;
+        ends.push((listener.accept(LONG)?.accept(qp, &[])?, 0));
+    }
+    while left > 0 {
+        let done = cq.wait(LONG)?.ok()?;
+        if done.opcode == Opcode::Send {
+            continue; // an answer has arrived
+        }
+        let client = ends.iter_mut().find(|((qp, _), _)| done.is_of(qp));
+        let ((qp, peer), count) = client.ok_or("nobody's")?;
+        let message = slot(done.wr_id as usize)?.slice(..done.byte_len as usize)?;
+        if message.is_empty() {
+            println!("{} sent {count} messages", peer.endpoint);
+            left -= 1;
+        } else {
+            qp.post(Send::inline_bytes(&message.to_vec()?))?; // copied now: its slot is free
+            *count += 1;
+        }
+        offer(done.wr_id as usize)?;
+    }
+    (ends.iter()).try_for_each(|((_, peer), _)| Ok(peer.wait_gone(LONG)?))
+}
+
+fn ask(addr: &str, message: &str, count: &str) -> Result<()> {
+    let dev = Device::open_default()?;
+    let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
+    let buf = pd.alloc_buffer(SLOT)?;
+    let (qp, _peer) = pd.create_qp::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
+    for _ in 0..count.parse()? {
+        qp.post_recv(Recv::new(buf.slice(..)?))?;
+        qp.post(Send::inline_bytes(message.as_bytes()))?;
+        let done = [cq.wait(LONG)?.ok()?, cq.wait(LONG)?.ok()?];
+        let done = done.iter().find(|done| done.opcode == Opcode::Recv);
+        let len = done.ok_or("no answer")?.byte_len;
+        let answer = buf.to_vec(..len as usize)?;
+        assert_eq!(answer, message.as_bytes());
+    }
+    println!("{count} answers");
+    qp.post(Send::empty())?;
+    Ok(cq.wait(LONG)?.ok().map(drop)?)
+}
