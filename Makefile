@@ -9,7 +9,7 @@ export KVER KDIR PREFIX DESTDIR MODULE_SIGN_KEY MODULE_SIGN_CERT
 
 .DEFAULT_GOAL := all
 .PHONY: all module userspace lab run test test-hosts test-matrix test-debug test-debug-long test-install selftest-debug \
-	bench shell check install uninstall deb help clean lab-clean
+	bench shell check doc pictures install uninstall deb help clean lab-clean
 
 all:
 	@scripts/build all
@@ -53,6 +53,13 @@ shell: module userspace
 check:
 	@scripts/check
 
+doc:
+	@scripts/doc
+
+pictures:
+	@scripts/pictures
+	@scripts/abi-doc
+
 install uninstall:
 	@scripts/install $@
 
@@ -82,6 +89,8 @@ help:
 	@echo '  deb            packages of the tools and, for DKMS, of the module: build/deb'
 	@echo '  test-install   tries all three in a Debian with systemd; takes half an hour'
 	@echo '  check          formatting and lints'
+	@echo '  doc            rustdoc of the module and of the crate: build/doc'
+	@echo '  pictures       docs/pictures and the tables of docs/abi.md, from their sources'
 	@echo '  clean          removes build/'
 	@echo '  lab-clean      removes the cache of the lab'
 

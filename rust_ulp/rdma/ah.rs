@@ -114,11 +114,11 @@ impl AddressVector {
     /// Kernel users have to bring a resolved address to `ib_modify_qp()`, and the resolver is not
     /// exported. `rdma_create_user_ah()` is: it resolves the attributes in place, so an address
     /// handle is made and destroyed for it. Sleeps, up to some seconds while ARP or neighbour
-    /// discovery is under way. Fails as the route does: [`EHOSTUNREACH`], `ENETUNREACH`,
+    /// discovery is under way. Fails as the route does: `EHOSTUNREACH`, `ENETUNREACH`,
     /// [`ETIMEDOUT`]; [`EINVAL`] for a GID index that is not in use.
     ///
     /// The resolver says `ENODEV` of a local route whose address no netdev has: that is
-    /// [`EHOSTUNREACH`] here, since it says nothing of the device.
+    /// `EHOSTUNREACH` here, since it says nothing of the device.
     pub(crate) fn resolve(self, pd: &Pd) -> Result<Self> {
         let mut raw = self.to_raw(pd.device());
         fault::point()?;

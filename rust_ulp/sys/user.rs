@@ -23,7 +23,7 @@ use kernel::{
 
 /// A struct of the ABI.
 ///
-/// Implemented by [`abi_check!`](crate::abi_check), for types without padding of which every bit
+/// Implemented by `abi_check!`, for types without padding of which every bit
 /// pattern is a value.
 pub(crate) trait Plain: FromBytes + AsBytes + Copy + Default {}
 
