@@ -18,7 +18,10 @@ use crate::{
     logic::chunks::Plan,
     pd::PdObject,
     rdma::{
-        device::Device,
+        device::{
+            Attributes,
+            Device, //
+        },
         mr::{
             self,
             access,
@@ -35,8 +38,7 @@ use crate::{
             Pages,
             PAGE_SHIFT, //
         }, //
-    },
-    uapi::abi, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -106,18 +108,24 @@ pub(crate) fn attach(device: &Device, what: &Import) -> Result<Pages> {
     Pages::attach(device.dma_device().ok_or_else(eopnotsupp)?, what)
 }
 
-/// Allocates `length` bytes for requests of `device`. Sleeps.
+/// Allocates `length` bytes for requests of a device with these `attributes`. Sleeps, for long where memory
+/// is in pieces that have to be put together first: not to be called inside the gate.
 ///
 /// `page_size` is 4 KiB, or 2 MiB, or 0 for a good choice: [`EINVAL`]; [`ERANGE`] for a size that
 /// the device does not register, and for a `length` beyond [`MAX_LENGTH`].
 ///
 /// A good choice is one that [`Plan`] makes: large chunks, if they can be had, so that one key does.
 /// It fails only when there is no memory.
-fn allocate(device: &Device, length: u64, page_size: u32, node: Option<i32>) -> Result<Pages> {
+pub(crate) fn allocate(
+    attributes: &Attributes,
+    length: u64,
+    page_size: u32,
+    node: Option<i32>,
+) -> Result<Pages> {
     let len = checked_length(length)?;
     let plan = Plan::new(length, page_size).ok_or(EINVAL)?;
     let mut result = Err(ERANGE);
-    for (order, effort) in plan.attempts(|chunk| mr::max_bytes(device, chunk)) {
+    for (order, effort) in plan.attempts(|chunk| mr::max_bytes(attributes, chunk)) {
         let effort = if effort {
             Effort::Reclaim
         } else {
@@ -132,18 +140,6 @@ fn allocate(device: &Device, length: u64, page_size: u32, node: Option<i32>) -> 
 }
 
 impl BufferObject {
-    /// Makes a buffer of at least `length` bytes; see [`allocate`]. Sleeps.
-    pub(crate) fn new(
-        pd: Need<PdObject>,
-        net: &NetNs,
-        length: u64,
-        page_size: u32,
-        node: Option<i32>,
-    ) -> Result<Arc<Self>> {
-        let pages = allocate(pd.pd().device(), length, page_size, node)?;
-        Self::register(pd, net, pages, abi::BUFFER_PAGES, false)
-    }
-
     /// Registers `pages` for requests of the owner, with as many keys as that takes. Sleeps.
     ///
     /// [`EINTR`] when the process is being killed meanwhile.
@@ -157,7 +153,7 @@ impl BufferObject {
         let access = if read_only { 0 } else { access::LOCAL_WRITE };
         let registrar = pd.registrar(net)?;
         let pages = Arc::new(pages, GFP_KERNEL_ACCOUNT)?;
-        let key_bytes = mr::max_bytes(pd.pd().device(), pages.chunk_size() as u64);
+        let key_bytes = mr::max_bytes(&pd.pd().device().attributes(), pages.chunk_size() as u64);
         let mut keys = KVVec::new();
         let mut at = 0usize;
         while at < pages.len() {

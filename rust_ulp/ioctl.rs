@@ -587,17 +587,25 @@ fn buffer_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     if arg.value.flags != 0 || arg.value.pad != 0 {
         return Err(EINVAL);
     }
+    let alive = this.enter()?;
+    let value = &arg.value;
+    let node = match value.node {
+        abi::NODE_ANY => None,
+        node if pages::node_is_online(node) => Some(node),
+        _ => return Err(ERANGE),
+    };
+    this.table().lock().pd(value.pd)?;
+    let attributes = alive.attributes;
+    drop(alive);
+    // Outside the gate: it may take long until there are large pages.
+    let pages = buffer::allocate(&attributes, value.length, value.page_size, node)?;
     create(
         this,
         &mut arg,
         |context, _, value| {
-            let node = match value.node {
-                abi::NODE_ANY => None,
-                node if pages::node_is_online(node) => Some(node),
-                _ => return Err(ERANGE),
-            };
             let pd = context.table().lock().need_pd(value.pd)?;
-            let object = BufferObject::new(pd, context.net(), value.length, value.page_size, node)?;
+            let kind = abi::BUFFER_PAGES;
+            let object = BufferObject::register(pd, context.net(), pages, kind, false)?;
             value.length = object.length();
             value.page_size = object.pages().chunk_size() as u32;
             value.node = object.pages().node();

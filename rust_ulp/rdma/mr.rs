@@ -22,6 +22,7 @@ use super::{
         PollContext, //
     },
     device::{
+        self,
         Device,
         LinkLayer, //
     },
@@ -541,10 +542,9 @@ impl Drop for Mr {
     }
 }
 
-/// How many bytes `device` puts under one key, when they are in chunks of `chunk` bytes and begin
-/// with one; a multiple of `chunk`, 0 when it has no pages of that size.
-pub(crate) fn max_bytes(device: &Device, chunk: u64) -> u64 {
-    let attributes = device.attributes();
+/// How many bytes a device with these `attributes` puts under one key, when they are in chunks of
+/// `chunk` bytes and begin with one; a multiple of `chunk`, 0 when it has no pages of that size.
+pub(crate) fn max_bytes(attributes: &device::Attributes, chunk: u64) -> u64 {
     if attributes.page_size_cap & chunk == 0 {
         return 0;
     }
