@@ -447,7 +447,7 @@ def test_rounds(r):
 
 # --- the soak ---------------------------------------------------------------------
 
-#: The line: what it does to packets. With packets reordered rxe breaks atomics, see loss.py.
+#: The line: what it does to packets. With packets reordered rxe breaks atomics, see loss.py; the loaders know by ULP_LOAD_LINE.
 LINE = ("delay", "200us", "loss", "1%", "duplicate", "1%", "reorder", "5%", "50%")
 #: Growth that is no leak: caches of the kernel's own, which fill as time goes by.
 SLACK_KIB, SLACK_OBJECTS = 16 << 10, 20000
@@ -489,7 +489,7 @@ def memory():
 def test_soak(r):
     """Everything together, over a line that loses, doubles and reorders, for so many seconds."""
     seconds = float(os.environ.get("ULP_SOAK_SECONDS", "1800"))
-    os.environ["ULP_LOAD_ATOMICS"] = "no"
+    os.environ["ULP_LOAD_LINE"] = "rough"
     dice = random.Random(SEED)
     netem()
     chaos = Chaos(dice)
