@@ -1,7 +1,9 @@
-# shellcheck shell=bash disable=SC2016,SC2034,SC2154
+# shellcheck shell=bash disable=SC2016,SC2034
 # SPDX-License-Identifier: GPL-2.0
 #
-# What the suites of two machines share, on top of lib.sh. Sourced, never run.
+# What the suites of two machines share, and lib.sh. Sourced, never run.
+# shellcheck source=tests/vm/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 hosts_port=18700
 

