@@ -101,7 +101,7 @@ fn main() -> ExitCode {
         }
         Err(error) if output::is_closed(&error) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("ulp: {error:#}");
+            eprintln!("ulp: {}", output::causes(&error));
             ExitCode::FAILURE
         }
     }
