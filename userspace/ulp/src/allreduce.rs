@@ -21,7 +21,7 @@ use anyhow::{anyhow, bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use ring::{Data, Ring};
 use rust_ulp::{
-    Access, Buffer, Cq, Device, Error, Listener, Opcode, Qp, Rc, Recv, RemoteSlice, Write,
+    Access, Buffer, Cq, Device, Error, Grant, Listener, Opcode, Qp, Rc, Recv, RemoteSlice, Write,
 };
 use serde::Serialize;
 use std::ops::Range;
@@ -184,6 +184,8 @@ struct Rdma {
     prev: Qp<Rc>,
     /// This rank's vector, and behind it the inbox.
     memory: Buffer,
+    /// By which the rank before writes to it, for as long as there is this.
+    _grant: Grant,
     /// The same of the next rank.
     theirs: RemoteSlice,
     count: usize,
@@ -236,6 +238,7 @@ impl Rdma {
             next,
             prev,
             memory,
+            _grant: grant,
             theirs,
             count,
             place,
