@@ -191,7 +191,7 @@ pub fn hash(key: &[u8]) -> u64 {
 }
 
 /// A slot's word: which version is valid, how long it is, and the fingerprint of its key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slot(pub u64);
 
 impl Slot {

@@ -50,6 +50,15 @@ pub struct Link {
     pub stats: Stats,
 }
 
+/// Records that were not whole, one after the other.
+#[derive(Default)]
+struct Torn {
+    /// The slot of the last one.
+    slot: Slot,
+    /// How often it was that one.
+    times: u32,
+}
+
 /// A bucket whose lock this client has.
 struct Held {
     bucket: u32,
@@ -274,12 +283,26 @@ impl Link {
         std::thread::sleep(Duration::from_micros(self.random.random_range(0..=most)));
     }
 
+    /// Takes note of a record that is not whole: overwritten while it was read, if then its slot's word has changed,
+    /// too. If it has not, again and again, nobody writes it.
+    fn torn(&mut self, seen: &mut Torn, slot: Slot) -> Result<()> {
+        self.stats.torn += 1;
+        if seen.slot != slot {
+            *seen = Torn { slot, times: 0 };
+        }
+        seen.times += 1;
+        if seen.times > BROKEN {
+            return Err(self.corrupt("a record that is not whole, and nobody writes it"));
+        }
+        Ok(())
+    }
+
     /// The value of a key.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let hash = layout::hash(key);
         let bucket = self.table.bucket_of(hash);
         let start = Instant::now();
-        let mut broken = (Slot(0), 0);
+        let mut seen = Torn::default();
         for tries in 0.. {
             let slots = self.read_buckets(&[bucket])?.pop().unwrap_or_default();
             let mut torn = None;
@@ -301,16 +324,7 @@ impl Link {
             let Some(slot) = torn else {
                 return Ok(None);
             };
-            // Overwritten while it was read; then its word has changed, too.
-            self.stats.torn += 1;
-            broken = if slot == broken.0 {
-                (slot, broken.1 + 1)
-            } else {
-                (slot, 1)
-            };
-            if broken.1 > BROKEN {
-                return Err(self.corrupt("a record that is not whole, and nobody writes it"));
-            }
+            self.torn(&mut seen, slot)?;
             if start.elapsed() > self.options.patience {
                 break;
             }
@@ -412,10 +426,10 @@ impl Link {
 
     /// A record that was overwritten while it was read.
     fn list_again(&mut self, place: Place, each: &mut impl FnMut(&[u8], usize)) -> Result<()> {
-        let mut broken = (Slot(0), 0);
+        let mut seen = Torn::default();
         let start = Instant::now();
+        self.stats.torn += 1;
         while start.elapsed() < self.options.patience {
-            self.stats.torn += 1;
             let slots = self
                 .read_buckets(&[place.bucket])?
                 .pop()
@@ -435,14 +449,7 @@ impl Link {
                 each(key, value.len());
                 return Ok(());
             }
-            broken = if slot == broken.0 {
-                (slot, broken.1 + 1)
-            } else {
-                (slot, 1)
-            };
-            if broken.1 > BROKEN {
-                return Err(self.corrupt("a record that is not whole, and nobody writes it"));
-            }
+            self.torn(&mut seen, slot)?;
         }
         Err(Error::Contended {
             server: self.name.clone(),

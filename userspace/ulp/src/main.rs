@@ -11,6 +11,7 @@
 //! if what was asked for was done, 1 if it failed or was interrupted, 2 for arguments that make no
 //! sense.
 
+mod allreduce;
 mod bench;
 mod diagnose;
 mod generate;
@@ -56,6 +57,9 @@ enum Command {
     Rping(rping::Rping),
     /// A key-value store in memory that is read and written from afar.
     Kv(kv::Kv),
+    /// Adds up numbers of several hosts, such that each has the sums: a ring all-reduce, beside the same over TCP.
+    #[command(name = "allreduce")]
+    AllReduce(allreduce::AllReduce),
     /// Measures latency, bandwidth and rate, over this device and over libibverbs.
     Bench(bench::Bench),
     /// Writes the manual pages and the completions of all subcommands.
@@ -89,6 +93,7 @@ fn main() -> ExitCode {
         Command::Pingpong(pingpong) => pingpong.run(),
         Command::Rping(rping) => rping.run(),
         Command::Kv(kv) => kv.run(),
+        Command::AllReduce(allreduce) => allreduce.run(),
         Command::Bench(bench) => bench.run(),
         Command::Generate(generate) => generate.run(Cli::command()),
         Command::Completions { shell } => completions(shell),
@@ -101,7 +106,7 @@ fn main() -> ExitCode {
         }
         Err(error) if output::is_closed(&error) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("ulp: {error:#}");
+            eprintln!("ulp: {}", output::causes(&error));
             ExitCode::FAILURE
         }
     }

@@ -78,6 +78,18 @@ pub fn is_closed(error: &anyhow::Error) -> bool {
     error.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
+/// An error with its causes, each once: many errors name their cause themselves.
+pub fn causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text += if text.is_empty() { "" } else { ": " };
+            text += &cause;
+        }
+    }
+    text
+}
+
 /// Whether words may have colours: on a terminal, unless `NO_COLOR` says otherwise.
 pub fn colours() -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -129,6 +141,24 @@ mod tests {
         ] {
             assert_eq!(address(host, 7), want);
         }
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        use anyhow::Context;
+        let refused = || std::io::Error::from(ErrorKind::ConnectionRefused);
+        let told = ulp_kv::Error::Unreachable {
+            server: "one".to_owned(),
+            source: refused(),
+        };
+        let text = causes(&anyhow::Error::new(told).context("a pair"));
+        assert_eq!(text.matches("connection refused").count(), 1, "{text}");
+        assert!(
+            text.starts_with("a pair: one cannot be reached: "),
+            "{text}"
+        );
+        let untold = Err::<(), _>(refused()).context("connecting").unwrap_err();
+        assert_eq!(causes(&untold), "connecting: connection refused");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::uring::UringEnd;
 use super::verbs::VerbsEnd;
 use super::wire::{Message, Wire, MAGIC};
 use super::{connect, register};
+use crate::output::causes;
 use anyhow::{bail, ensure, Context, Result};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -114,7 +115,7 @@ fn with_server(
         match row {
             Ok(row) => outcome.rows.push(row),
             Err(error) => {
-                let why = format!("{error:#}");
+                let why = causes(&error);
                 let _ = wire.send(&Message::Failed { why });
                 return Err(error);
             }
@@ -254,7 +255,7 @@ fn measure_all<'a, E: End>(
     // A failure of a request may only be what the server's failure looks like from here.
     if failure.is_some() {
         if let Err(error) = wire.receive_within(TICK) {
-            if format!("{error:#}").contains("the peer failed") {
+            if causes(&error).contains("the peer failed") {
                 failure = Some(error);
             }
         }

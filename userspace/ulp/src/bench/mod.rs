@@ -24,7 +24,7 @@ mod uring;
 mod verbs;
 mod wire;
 
-use crate::output::{address, interrupts, Format, Usage};
+use crate::output::{address, causes, interrupts, Format, Usage};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use config::{Amount, Backend, Config, Delivery, Metric, Mode, Test};
@@ -359,9 +359,7 @@ impl Bench {
 }
 
 fn measure(common: &Common, config: Config, host: &str) -> Result<ExitCode> {
-    config
-        .check()
-        .map_err(|error| Usage(format!("{error:#}")))?;
+    config.check().map_err(|error| Usage(causes(&error)))?;
     let stop = interrupts()?;
     let progress = Progress::new();
     let host = address(host, common.device.port);

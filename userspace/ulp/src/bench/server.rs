@@ -11,6 +11,7 @@ use super::machine::Machine;
 use super::uring::UringEnd;
 use super::verbs::VerbsEnd;
 use super::wire::{EndAddress, Message, Wire, MAGIC};
+use crate::output::causes;
 use anyhow::{bail, ensure, Context, Result};
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
@@ -46,7 +47,7 @@ pub fn run(addr: &str, once: bool, device: &DeviceOptions, stop: &Arc<AtomicBool
         match result {
             Ok(()) => {}
             Err(error) if once => return Err(error.context(format!("client {peer}"))),
-            Err(error) => eprintln!("ulp: client {peer}: {error:#}"),
+            Err(error) => eprintln!("ulp: client {peer}: {}", causes(&error)),
         }
         if once {
             break;
@@ -61,7 +62,7 @@ fn client(tcp: TcpStream, device: &DeviceOptions, stop: &Arc<AtomicBool>) -> Res
     let result = serve(&mut wire, local, device, stop);
     if let Err(error) = &result {
         let _ = wire.send(&Message::Failed {
-            why: format!("{error:#}"),
+            why: causes(&error),
         });
     }
     result

@@ -4,6 +4,7 @@
 
 use super::end::{Aborted, Control, DeviceOptions, Done, End, Kind, Op, Plan, Queue};
 use super::wire::{EndAddress, QpAddress};
+use crate::output::causes;
 use anyhow::{bail, ensure, Context as _, Result};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -69,7 +70,7 @@ pub fn open(options: &DeviceOptions) -> Result<Chosen> {
     for name in &names {
         match open_named(name, options) {
             Ok(chosen) => return Ok(chosen),
-            Err(error) => tried.push(format!("{name}: {error:#}")),
+            Err(error) => tried.push(format!("{name}: {}", causes(&error))),
         }
     }
     match tried.is_empty() {

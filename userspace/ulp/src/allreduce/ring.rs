@@ -1,0 +1,532 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! How ranks find each other, meet, and tell who is gone: a TCP connection to the next rank, and one from the rank
+//! before.
+//!
+//! The first message is a line of JSON each way. Those after it have four bytes: what it is, a rank, and a port in
+//! network order.
+
+use super::SLICE;
+use anyhow::{anyhow, bail, ensure, Context, Result};
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use serde::{de::DeserializeOwned, Deserialize, Serialize};
+use std::fmt;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const VERSION: u32 = 1;
+/// Bytes of the first message, at most.
+const MAX_LINE: usize = 1024;
+/// All have come here.
+const MEET: u8 = 1;
+/// Where the sender listens.
+const PORT: u8 = 2;
+/// That rank has hung up.
+const GONE: u8 = 3;
+/// That rank has given up.
+const FAILED: u8 = 4;
+
+type Message = [u8; 4];
+
+/// Who wants to connect.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Hello {
+    version: u32,
+    rank: usize,
+    ranks: usize,
+    count: u32,
+}
+
+/// A rank that is not there any more.
+#[derive(Debug)]
+struct Lost {
+    rank: usize,
+    name: String,
+    failed: bool,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = if self.failed {
+            "has failed: see what it says"
+        } else {
+            "is gone"
+        };
+        write!(f, "rank {} ({}) {what}", self.rank, self.name)
+    }
+}
+
+impl std::error::Error for Lost {}
+
+/// The connections of a rank.
+pub struct Ring {
+    names: Vec<String>,
+    rank: usize,
+    next: TcpStream,
+    prev: TcpStream,
+    patience: Duration,
+    stop: Arc<AtomicBool>,
+}
+
+/// Waits until `ready` has something, looking at it now and then.
+fn until<T>(
+    mut ready: impl FnMut() -> Result<Option<T>>,
+    deadline: Instant,
+    stop: &[&AtomicBool],
+    whom: &str,
+) -> Result<T> {
+    loop {
+        if let Some(it) = ready()? {
+            return Ok(it);
+        }
+        let stopped = stop.iter().any(|stop| stop.load(Ordering::Relaxed));
+        ensure!(!stopped, "interrupted");
+        ensure!(Instant::now() < deadline, "{whom} has not come in time");
+        std::thread::sleep(SLICE / 2);
+    }
+}
+
+/// Connects to somebody who may not listen yet.
+fn dial(name: &str, deadline: Instant, stop: &[&AtomicBool]) -> Result<TcpStream> {
+    let mut last = None;
+    let dialled = until(
+        || {
+            for addr in name.to_socket_addrs().with_context(|| name.to_owned())? {
+                let left = deadline
+                    .saturating_duration_since(Instant::now())
+                    .max(SLICE);
+                match TcpStream::connect_timeout(&addr, left.min(Duration::from_secs(2))) {
+                    Ok(tcp) => return Ok(Some(tcp)),
+                    Err(error) => last = Some(error),
+                }
+            }
+            Ok(None)
+        },
+        deadline,
+        stop,
+        name,
+    );
+    match (dialled, last) {
+        (Err(error), Some(last)) => Err(error.context(format!("connecting to {name}: {last}"))),
+        (dialled, _) => dialled,
+    }
+}
+
+/// A line of JSON from somebody who may be anybody.
+fn line<T: DeserializeOwned>(mut tcp: &TcpStream, deadline: Instant) -> Result<T> {
+    // No byte more than the line: what follows is a message.
+    let mut line = Vec::new();
+    let ended = |line: &[u8]| line.len() == MAX_LINE || line.ends_with(b"\n");
+    while !ended(&line) {
+        let (left, mut byte) = (deadline.saturating_duration_since(Instant::now()), [0]);
+        ensure!(!left.is_zero(), "nothing has come in time");
+        tcp.set_read_timeout(Some(left))?;
+        tcp.read_exact(&mut byte)?;
+        line.extend(byte);
+    }
+    serde_json::from_slice(&line).context("that is no rank of `ulp allreduce`")
+}
+
+fn say(mut tcp: &TcpStream, message: &impl Serialize) -> Result<()> {
+    let line = serde_json::to_string(message)? + "\n";
+    Ok(tcp.write_all(line.as_bytes())?)
+}
+
+/// Waits for the rank before, and sends others away.
+fn accept(
+    listener: &TcpListener,
+    want: &Hello,
+    deadline: Instant,
+    stop: &[&AtomicBool],
+) -> Result<TcpStream> {
+    listener.set_nonblocking(true)?;
+    until(
+        || {
+            let (tcp, addr) = match listener.accept() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                accepted => accepted?,
+            };
+            tcp.set_nonblocking(false)?;
+            // Whoever says nothing is not waited for long.
+            let soon = deadline.min(Instant::now() + Duration::from_secs(2));
+            let Ok(hello) = line::<Hello>(&tcp, soon) else {
+                return Ok(None);
+            };
+            let answer = match hello == *want {
+                true => String::new(),
+                false => format!(
+                    "rank {} of {} waits for {want:?}, not {hello:?}",
+                    (want.rank + 1) % want.ranks,
+                    want.ranks
+                ),
+            };
+            if say(&tcp, &answer).is_err() {
+                return Ok(None);
+            }
+            if answer.is_empty() {
+                return Ok(Some(tcp));
+            }
+            eprintln!("{addr} was sent away: {answer}");
+            Ok(None)
+        },
+        deadline,
+        stop,
+        "the rank before",
+    )
+}
+
+impl Ring {
+    /// Connects to the next rank, and waits for the one before.
+    pub fn connect(
+        names: Vec<String>,
+        rank: usize,
+        count: u32,
+        patience: Duration,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Self> {
+        let (ranks, deadline) = (names.len(), Instant::now() + patience);
+        let name = |rank: usize| names.get(rank % ranks).map_or("", String::as_str);
+        let hello = |rank: usize| Hello {
+            version: VERSION,
+            rank: rank % ranks,
+            ranks,
+            count,
+        };
+        let own = name(rank);
+        let listener = TcpListener::bind(own)
+            .with_context(|| format!("listening at {own}, which is this rank"))?;
+        let alone = AtomicBool::new(false);
+        let (prev, next) = std::thread::scope(|scope| {
+            let want = hello(rank + ranks - 1);
+            let (listener, stop, alone) = (&listener, &*stop, &alone);
+            let prev = scope.spawn(move || accept(listener, &want, deadline, &[stop, alone]));
+            let next = dial(name(rank + 1), deadline, &[stop]).and_then(|tcp| {
+                say(&tcp, &hello(rank))?;
+                let answer: String = line(&tcp, deadline)?;
+                ensure!(answer.is_empty(), "{} refuses: {answer}", name(rank + 1));
+                Ok(tcp)
+            });
+            // Without a next rank nobody needs one before.
+            alone.store(next.is_err(), Ordering::Relaxed);
+            (prev.join(), next)
+        });
+        let next = next?;
+        let prev = prev.map_err(|_| anyhow!("a thread broke off"))??;
+        for tcp in [&next, &prev] {
+            tcp.set_nodelay(true)?;
+            tcp.set_read_timeout(Some(SLICE))?;
+            tcp.set_write_timeout(Some(patience))?;
+        }
+        Ok(Self {
+            names,
+            rank,
+            next,
+            prev,
+            patience,
+            stop,
+        })
+    }
+
+    pub fn ranks(&self) -> usize {
+        self.names.len()
+    }
+
+    pub fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// The address at which this rank was found.
+    pub fn own_ip(&self) -> Result<IpAddr> {
+        Ok(self.prev.local_addr()?.ip())
+    }
+
+    /// The address of the next rank.
+    pub fn next_ip(&self) -> Result<IpAddr> {
+        Ok(self.next.peer_addr()?.ip())
+    }
+
+    fn lost(&self, rank: usize, failed: bool) -> anyhow::Error {
+        let rank = rank % self.ranks();
+        let name = self.names.get(rank).cloned().unwrap_or_default();
+        Lost { rank, name, failed }.into()
+    }
+
+    /// The connections, with who is there.
+    fn neighbours(&self) -> [(&TcpStream, usize); 2] {
+        let before = self.rank + self.ranks() - 1;
+        [(&self.next, self.rank + 1), (&self.prev, before)]
+            .map(|(tcp, rank)| (tcp, rank % self.ranks()))
+    }
+
+    /// An error if somebody is gone, this one was interrupted, or `deadline` is over.
+    pub fn look(&self, deadline: Instant) -> Result<()> {
+        for (tcp, rank) in self.neighbours() {
+            let mut message: Message = [0; 4];
+            tcp.set_nonblocking(true)?;
+            let peeked = tcp.peek(&mut message);
+            tcp.set_nonblocking(false)?;
+            match (peeked, message) {
+                (Ok(4), [GONE, rank, ..]) => return Err(self.lost(rank.into(), false)),
+                (Ok(4), [FAILED, rank, ..]) => return Err(self.lost(rank.into(), true)),
+                (Ok(1..), _) => {}
+                (Err(error), _) if error.kind() == ErrorKind::WouldBlock => {}
+                _ => return Err(self.lost(rank, false)),
+            }
+        }
+        ensure!(!self.stop.load(Ordering::Relaxed), "interrupted");
+        ensure!(
+            Instant::now() < deadline,
+            "the other ranks are there, but nothing has come for {} s: is one of them stopped, or do packets get lost?",
+            self.patience.as_secs()
+        );
+        Ok(())
+    }
+
+    /// Why something failed with `error`: mostly because somebody is gone, which is told a moment later.
+    pub fn why(&self, error: impl Into<anyhow::Error>) -> anyhow::Error {
+        let end = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < end {
+            if let Err(lost) = self.look(end + SLICE) {
+                return lost;
+            }
+            std::thread::sleep(SLICE / 2);
+        }
+        error.into()
+    }
+
+    fn send(&self, mut tcp: &TcpStream, message: Message) -> Result<()> {
+        tcp.write_all(&message).map_err(|error| self.why(error))
+    }
+
+    /// The next message, which has to be of that kind.
+    fn receive(&self, mut tcp: &TcpStream, kind: u8) -> Result<Message> {
+        let deadline = Instant::now() + self.patience;
+        let (mut message, mut have): (Message, usize) = ([0; 4], 0);
+        while let Some(rest) = message.get_mut(have..).filter(|rest| !rest.is_empty()) {
+            match tcp.read(rest) {
+                Ok(n @ 1..) => have += n,
+                Err(error)
+                    if [
+                        ErrorKind::WouldBlock,
+                        ErrorKind::TimedOut,
+                        ErrorKind::Interrupted,
+                    ]
+                    .contains(&error.kind()) =>
+                {
+                    self.look(deadline)?;
+                }
+                // Who has hung up.
+                _ => {
+                    self.look(deadline)?;
+                    bail!("a rank has hung up");
+                }
+            }
+        }
+        match message {
+            [GONE, rank, ..] => Err(self.lost(rank.into(), false)),
+            [FAILED, rank, ..] => Err(self.lost(rank.into(), true)),
+            [is, ..] => {
+                ensure!(is == kind, "message {is} came for {kind}");
+                Ok(message)
+            }
+        }
+    }
+
+    /// Waits until all ranks have come here.
+    pub fn meet(&self) -> Result<()> {
+        ensure!(!self.stop.load(Ordering::Relaxed), "interrupted");
+        // The first time around says that all have come, the second that all know.
+        for _ in 0..2 {
+            if self.rank == 0 {
+                self.send(&self.next, [MEET, 0, 0, 0])?;
+            }
+            self.receive(&self.prev, MEET)?;
+            if self.rank != 0 {
+                self.send(&self.next, [MEET, 0, 0, 0])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the rank before where this one listens, and returns where the next one does.
+    pub fn tell(&self, port: u16) -> Result<u16> {
+        let [high, low] = port.to_be_bytes();
+        self.send(&self.prev, [PORT, 0, high, low])?;
+        let [_, _, high, low] = self.receive(&self.next, PORT)?;
+        Ok(u16::from_be_bytes([high, low]))
+    }
+
+    /// Tells the neighbours why this rank leaves.
+    pub fn leave(&self, error: anyhow::Error) -> anyhow::Error {
+        let (kind, rank) = match error.downcast_ref::<Lost>() {
+            Some(lost) if lost.failed => (FAILED, lost.rank),
+            Some(lost) => (GONE, lost.rank),
+            None => (FAILED, self.rank),
+        };
+        for (mut tcp, _) in self.neighbours() {
+            // At most 15. Who does not hear it sees the end of the connection.
+            let _ = tcp.write_all(&[kind, rank as u8, 0, 0]);
+        }
+        error
+    }
+
+    /// Connections for the vectors themselves.
+    pub fn data(&self) -> Result<Data> {
+        let deadline = Instant::now() + self.patience;
+        let listener = TcpListener::bind((self.own_ip()?, 0))?;
+        let port = self.tell(listener.local_addr()?.port())?;
+        // Connected before it is accepted.
+        let next = TcpStream::connect_timeout(&(self.next_ip()?, port).into(), self.patience)?;
+        listener.set_nonblocking(true)?;
+        let accepted = || match listener.accept() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.look(deadline).map(|()| None)
+            }
+            accepted => Ok(Some(accepted?.0)),
+        };
+        let prev = until(accepted, deadline, &[&self.stop], "the rank before")?;
+        for tcp in [&next, &prev] {
+            tcp.set_nodelay(true)?;
+            tcp.set_nonblocking(true)?;
+        }
+        Ok(Data { next, prev })
+    }
+}
+
+/// Where vectors go over TCP.
+pub struct Data {
+    next: TcpStream,
+    prev: TcpStream,
+}
+
+impl Data {
+    /// Sends all of `sends` to the next rank while `takes` comes from the one before.
+    pub fn exchange(&mut self, mut sends: &[u8], mut takes: &mut [u8], ring: &Ring) -> Result<()> {
+        let deadline = Instant::now() + ring.patience();
+        while !sends.is_empty() || !takes.is_empty() {
+            let mut files = Vec::with_capacity(2);
+            if !sends.is_empty() {
+                files.push(PollFd::new(self.next.as_fd(), PollFlags::POLLOUT));
+            }
+            if !takes.is_empty() {
+                files.push(PollFd::new(self.prev.as_fd(), PollFlags::POLLIN));
+            }
+            // A signal is seen by who looks.
+            if poll(&mut files, PollTimeout::try_from(SLICE)?).unwrap_or(0) == 0 {
+                ring.look(deadline)?;
+                continue;
+            }
+            if !sends.is_empty() {
+                match self.next.write(sends) {
+                    Ok(n) => sends = sends.get(n..).unwrap_or_default(),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(ring.why(error)),
+                }
+            }
+            if !takes.is_empty() {
+                match self.prev.read(takes) {
+                    Ok(0) => return Err(ring.why(std::io::Error::from(ErrorKind::UnexpectedEof))),
+                    Ok(n) => takes = std::mem::take(&mut takes).get_mut(n..).unwrap_or_default(),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(ring.why(error)),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rings of three, at addresses that no other test has.
+    fn rings(net: u8, patience: Duration) -> Vec<Ring> {
+        let names: Vec<_> = (1..4)
+            .map(|n| format!("127.{net}.{}.{n}:7180", std::process::id() % 250))
+            .collect();
+        let one = |rank| {
+            let names = names.clone();
+            std::thread::spawn(move || {
+                Ring::connect(names, rank, 7, patience, Arc::default()).unwrap()
+            })
+        };
+        let all: Vec<_> = (0..3).map(one).collect();
+        all.into_iter().map(|ring| ring.join().unwrap()).collect()
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn ranks_meet_and_tell_where_they_listen() {
+        let ports = rings(71, LONG)
+            .into_iter()
+            .zip(100u16..)
+            .map(|(ring, port)| {
+                std::thread::spawn(move || {
+                    ring.meet().unwrap();
+                    let next = ring.tell(port).unwrap();
+                    ring.meet().unwrap();
+                    (port, next)
+                })
+            });
+        let ports: Vec<_> = ports
+            .collect::<Vec<_>>()
+            .into_iter()
+            .map(|told| told.join().unwrap())
+            .collect();
+        assert_eq!(ports, [(100, 101), (101, 102), (102, 100)]);
+    }
+
+    #[test]
+    fn who_is_gone_is_named_by_all() {
+        let mut rings = rings(72, LONG);
+        drop(rings.remove(1));
+        let far = Instant::now() + LONG;
+        let gone = rings[0].meet().unwrap_err();
+        assert!(gone.to_string().contains("rank 1 (127.72."), "{gone}");
+        assert!(gone.to_string().ends_with("is gone"), "{gone}");
+        rings[0].leave(gone);
+        drop(rings.remove(0));
+        let gone = rings[0].look(far).unwrap_err();
+        assert!(gone.to_string().contains("is gone"), "{gone}");
+    }
+
+    #[test]
+    fn who_gives_up_says_so() {
+        let rings = rings(73, LONG);
+        let error = rings[2].leave(anyhow!("enough"));
+        assert_eq!(error.to_string(), "enough");
+        for rank in [0, 1] {
+            let told = rings[rank].meet().unwrap_err().to_string();
+            assert!(
+                told.contains("rank 2 (127.73.") && told.contains("has failed"),
+                "{told}"
+            );
+        }
+    }
+
+    #[test]
+    fn nobody_is_waited_for_without_end() {
+        let rings = rings(74, Duration::from_secs(20));
+        rings[0].look(Instant::now() + LONG).unwrap();
+        let late = rings[0].look(Instant::now()).unwrap_err().to_string();
+        assert!(late.contains("nothing has come for 20 s"), "{late}");
+        let nobody = Ring::connect(
+            vec!["127.75.0.1:7180".to_owned(), "127.75.0.2:7180".to_owned()],
+            0,
+            7,
+            Duration::from_millis(300),
+            Arc::default(),
+        );
+        let text = format!("{:#}", nobody.err().unwrap());
+        assert!(
+            text.starts_with("connecting to 127.75.0.2:7180: "),
+            "{text}"
+        );
+    }
+}
