@@ -72,9 +72,9 @@
 //! | `PdObject::registrar` | making the registrar | process |
 //! | `rtnl_lock` (kernel) | netdevs; held by the core's GID workers, and taken by `ib_query_port()` | process |
 //! | `Listeners::files` | the files that hear of a device's events | process |
-//! | `rdma::Qp::address` | an address that draining needs | process |
 //! | `rdma::Srq::marks` | the queue pairs of a shared receive queue | process |
 //! | `rdma::Registrar::turn`, `rdma::Qp::modifying`, `rdma::Cq::draining`, `rdma::Cq::polling` | one at a time, in this order | process |
+//! | `rdma::Qp::address` | an address that draining needs; nothing is taken under it | process |
 //! | `rdma::Queue::lists` | slots of a queue | process, softirq; held over the driver's `post_send`, and over `Handler::abandon` |
 //! | `Bonds::leases` | the grants of a queue pair | process, softirq |
 //! | `Ring::state` | a completion ring | process, softirq; held over waking its stream and its eventfd |
