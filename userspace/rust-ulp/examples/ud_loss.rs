@@ -13,8 +13,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const LONG: Duration = Duration::from_secs(60);
-/// Receives, there before anybody sends: a datagram that finds none is lost, too.
-const ROOM: u32 = 512;
+const ROOM: u32 = 512; // receives: a datagram that finds none is lost, too
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -49,8 +48,7 @@ fn listen() -> Result<()> {
             come.extend(got.imm);
             continue;
         }
-        // The question, with how many there were.
-        let count = got.imm.unwrap_or(0);
+        let count = got.imm.unwrap_or(0); // of the question
         let lost: Vec<_> = (0..count).filter(|n| !come.contains(n)).collect();
         println!("{} of {count} have come; lost: {lost:?}", come.len());
         qp.post(SendTo::empty(&qp.reply_to(&got)?).imm(lost.len() as u32))?;
@@ -71,7 +69,10 @@ fn send(gid: &str, number: &str, count: &str) -> Result<()> {
         qp.post(question.signaled(false))?;
         match cq.wait(Duration::from_secs(2)) {
             Err(Error::Timeout { .. }) => println!("no answer: asking again"),
-            done => return Ok(println!("{:?} lost", done?.ok()?.imm.unwrap_or(0))),
+            done => {
+                println!("{} lost", done?.ok()?.imm.unwrap_or(0));
+                return Ok(());
+            }
         }
     }
     Err("nobody answers".into())

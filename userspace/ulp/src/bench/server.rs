@@ -61,9 +61,7 @@ fn client(tcp: TcpStream, device: &DeviceOptions, stop: &Arc<AtomicBool>) -> Res
     let mut wire = Wire::new(tcp, HELLO)?;
     let result = serve(&mut wire, local, device, stop);
     if let Err(error) = &result {
-        let _ = wire.send(&Message::Failed {
-            why: causes(&error),
-        });
+        let _ = wire.send(&Message::Failed { why: causes(error) });
     }
     result
 }
