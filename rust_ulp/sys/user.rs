@@ -111,7 +111,7 @@ impl<T: Plain> Arg<T> {
     }
 }
 
-/// Reads `values.len()` entries of `stride` bytes each into `values`, which are zero. Sleeps.
+/// Reads `values.len()` entries of `stride` bytes each into `values`; what an entry lacks becomes zero. Sleeps.
 ///
 /// `min` is the size of an entry's first version: less is [`EINVAL`]. An entry that is longer than
 /// `T` must be zero beyond it, else [`E2BIG`]. An error comes with the number of the entry that it is

@@ -55,8 +55,6 @@ struct State {
     interrupt: bool,
     /// Nothing is flushed.
     held_back: bool,
-    /// Of the entries of each SUBMIT that posts.
-    lengths: Vec<u32>,
     /// What is new is not there.
     old: bool,
     /// Requests that the next SUBMIT posts before the device refuses.
@@ -258,8 +256,7 @@ impl Fields<'_> {
         }
     }
 
-    fn wr(&mut self, size: u32) -> abi::Wr {
-        let long = size == abi::Wr::SIZE;
+    fn wr(&mut self) -> abi::Wr {
         abi::Wr {
             user_data: self.u64(),
             qp: self.u32(),
@@ -272,8 +269,8 @@ impl Fields<'_> {
             sge: self.sge(),
             arg0: self.u64(),
             arg1: self.u64(),
-            timeout_ns: if long { self.u64() } else { 0 },
-            reserved: if long { self.u64() } else { 0 },
+            timeout_ns: self.u64(),
+            reserved: self.u64(),
         }
     }
 }
@@ -380,11 +377,6 @@ impl Kernel {
     pub(crate) fn set_flags_of(&self, n: usize, flags: u32, dropped: u32) {
         self.scribble(n, DROPPED, dropped);
         self.scribble(n, FLAGS, flags);
-    }
-
-    /// How long the entries were since the last look.
-    pub(crate) fn lengths(&self) -> Vec<u32> {
-        std::mem::take(&mut lock(&self.state).lengths)
     }
 
     /// From now on this is a module without what is optional.
@@ -1043,20 +1035,17 @@ impl Kernel {
 
     fn submit(&self, arg: &mut abi::Submit) -> Result<(), Errno> {
         assert_eq!(arg.size, abi::Submit::SIZE);
-        assert!([abi::Wr::SIZE, abi::WR_SIZE_V1].contains(&arg.wr_size));
+        assert_eq!(arg.wr_size, abi::Wr::SIZE);
         let mut state = lock(&self.state);
         let bytes = self.peek(arg.wrs, arg.nr_wrs as usize * arg.wr_size as usize)?;
         let mut fields = Fields(&bytes);
-        if arg.nr_wrs != 0 {
-            state.lengths.push(arg.wr_size);
-        }
         let stumble = state.stumble.take().unwrap_or(u32::MAX);
         for index in 0..arg.nr_wrs {
             if index == stumble {
                 (arg.bad_index, arg.posted) = (index, index);
                 return Err(Errno::EIO);
             }
-            if let Err(errno) = self.post(&mut state, fields.wr(arg.wr_size)) {
+            if let Err(errno) = self.post(&mut state, fields.wr()) {
                 // The real one checks all before it posts the first; here tests do without.
                 (arg.bad_index, arg.posted) = (index, index);
                 return Err(errno);

@@ -468,7 +468,12 @@ impl End {
         let mut mtu = here.mtu.min(peer.mtu);
         let mut psn = here.psn;
         match mine {
-            Some(Mistake::Gid) => gid = here.gid,
+            // What goes to oneself there is the queue pair of that number, if it is not this one itself: for
+            // that it is a packet too early. One that is too late would be taken for a double, and
+            // acknowledged.
+            Some(Mistake::Gid) => {
+                (gid, psn) = (here.gid, peer.psn.wrapping_add(0x1000) & 0xff_ffff)
+            }
             Some(Mistake::Psn) => psn = psn.wrapping_add(0x1000) & 0xff_ffff,
             _ => {}
         }
