@@ -489,9 +489,11 @@ impl Ring {
         out
     }
 
-    /// Waits for `count` completions, and takes them.
+    /// Waits for `count` completions, and takes them. A wait that ends because io_uring has something for
+    /// the thread to do begins anew.
     pub fn wait(&self, file: &File, cq: u32, count: usize) -> Outcome<Vec<abi::Cqe>> {
         let mut out = self.reap();
+        let end = Instant::now() + Duration::from_secs(60);
         while out.len() < count {
             let arg = abi::Submit {
                 cq,
@@ -502,8 +504,10 @@ impl Ring {
             let (result, got) = file.submit(&[], arg)?;
             result.map_err(|errno| format!("waiting is {errno:?}"))?;
             let more = self.reap();
-            if more.is_empty() && got.wait_error != 0 {
-                return Err(format!("{} of {count} completions came", out.len()));
+            let again = got.wait_error == -libc::EINTR && Instant::now() < end;
+            if more.is_empty() && got.wait_error != 0 && !again {
+                let (had, error) = (out.len(), Errno::from_raw(-got.wait_error));
+                return Err(format!("{had} of {count} completions came: {error}"));
             }
             out.extend(more);
         }
@@ -613,7 +617,8 @@ impl Set {
         }
     }
 
-    /// Waits for `count` completions, and takes them.
+    /// Waits for `count` completions, and takes them. A wait that ends because io_uring has something for
+    /// the thread to do begins anew.
     pub fn wait(&self, count: usize) -> Outcome<Vec<abi::Cqe>> {
         self.ring.wait(&self.file, self.cq.handle, count)
     }
