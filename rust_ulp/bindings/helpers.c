@@ -391,7 +391,7 @@ struct ib_ah *rust_ulp_h_create_ah(struct ib_pd *pd, struct rdma_ah_attr *attr)
 	return rdma_create_ah(pd, attr, RDMA_CREATE_AH_SLEEPABLE);
 }
 
-/* MTU of the netdev behind an address handle; 0 when there is none. */
+/* MTU of the netdev behind an address handle; 0 when there is none, or its GID is gone. */
 u32 rust_ulp_h_ah_netdev_mtu(struct ib_ah *ah)
 {
 	struct net_device *ndev;

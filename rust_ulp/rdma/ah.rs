@@ -210,11 +210,12 @@ impl Ah {
     }
 
     /// Most bytes that a datagram may have: the MTU that the port had when this was made, or what a
-    /// netdev that became narrower since then has room for. Does not sleep.
+    /// netdev that became narrower since then has room for. Whose netdev or GID is gone keeps what it
+    /// had: what is posted is then dropped, or flushed, not too long. Does not sleep.
     pub(crate) fn max_datagram(&self) -> u32 {
         // SAFETY: By the type invariant.
         let now = unsafe { bindings::rust_ulp_h_ah_netdev_mtu(self.as_raw()) };
-        if now >= self.netdev_mtu {
+        if now == 0 || now >= self.netdev_mtu {
             return self.mtu;
         }
         // SAFETY: A function of its argument.

@@ -309,6 +309,15 @@ def test_ud_refused(r):
     r.equal("one without does not", without_raw(lambda: change(QKEY)), 2)
     r.equal("root has that", error_of(change, 1 << 31 | 5), "none")
 
+    # Its GID is the table's no more, and names no netdev: that has become no narrower.
+    ip("h1", "addr", "del", "10.9.0.1/24", "dev", "w1")
+    r.check("the address goes, and the GID with it", until(lambda: not ipv4_gid("rxe1")))
+    r.equal("a datagram may be as long as before",
+            [error_of(a.file.submit, [send(length=n)]) for n in (4097, 4096)], ["EMSGSIZE", "none"])
+    r.equal("it is done, whether it was sent or not", len(a.cq.wait(1)), 1)
+    ip("h1", "addr", "add", "10.9.0.1/24", "dev", "w1")
+    r.check("both come back", until(lambda: ipv4_gid("rxe1")))
+
 
 def test_ud_flight(r):
     """Addresses and queue pairs are destroyed while datagrams are under way."""
@@ -605,6 +614,20 @@ def ready(file, seconds=0):
 
 def ip(host_name, *what):
     subprocess.run(["ip", "-n", host_name, *what], check=True)
+
+
+def ipv4_gid(device):
+    try:
+        return ulp.gid_of(device)
+    except LookupError:
+        return None
+
+
+def until(function, seconds=20):
+    end = time.monotonic() + seconds * ulp.PATIENCE
+    while not (got := function()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return got
 
 
 def await_events(file, want, seconds=10):
