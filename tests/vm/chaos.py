@@ -62,6 +62,7 @@ class Log:
         self.fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.lseek(self.fd, 0, os.SEEK_END)
         self.killing = False
+        self.before = "the beginning"
 
     def reports(self):
         """What has come that means trouble. The kernel prints a stack when memory of a cgroup is out: that is none."""
@@ -74,13 +75,15 @@ class Log:
             except OSError as e:
                 if e.errno != errno.EPIPE:
                     raise
+                self.before = "lines that were overwritten"
                 continue
+            before, self.before = self.before, line
             if "invoked oom-killer" in line:
                 self.killing = True
             if line.startswith("tests: "):
                 continue
             if TROUBLE.search(line) and not HARMLESS.search(line) and not (self.killing and re.search(r"Call Trace|rust_ulp", line)):
-                out.append(line)
+                out.append(f"{line} (after: {before})")
             if "out of memory: Killed" in line:
                 self.killing = False
 
