@@ -6,7 +6,9 @@
 
 Expects the module, siw1 in h1 and siw2 in h2, beside rxe1 and rxe2. Prints `ok` and `not ok` lines.
 """
+import contextlib
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -99,6 +101,62 @@ def test_refused(r):
     r.equal("a send before there is a connection", error_of(f.submit, [qp.wr("SEND")]), "ENOTCONN")
     other = File("h1", "")
     r.equal("who names no device gets another", other.name, "rxe1")
+
+
+def create(f, pd):
+    """BUFFER_CREATE on h1, the first of its domain: the device is connected with itself for that."""
+    return on("h1", f.call, "BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=4096)
+
+
+@contextlib.contextmanager
+def mute():
+    """h1 hears nothing that it says to itself: there are connections, and no data."""
+    subprocess.run(ulp.at("h1") + ["nft", "-f", "-"], check=True, text=True, input="""
+        table inet mute { chain in { type filter hook input priority 0;
+        iif lo meta length > 80 drop; }; }""")
+    try:
+        yield
+    finally:
+        subprocess.run(ulp.at("h1") + ["nft", "delete", "table", "inet", "mute"], check=True)
+
+
+def streams():
+    """How many ends of connections TCP has on h1."""
+    def count():
+        with open("/proc/thread-self/net/tcp", encoding="ascii") as f:
+            return sum(line.split()[3] == "01" for line in f)
+    return on("h1", count)
+
+
+def test_alone(r):
+    """The connection of the device with itself."""
+    for word in ("ip link add bare type dummy", "rdma link add siw3 type siw netdev bare"):
+        subprocess.run(ulp.at("h1") + word.split(), check=True)
+    f = File("h1", "siw3")
+    r.equal("a device without an address has no memory", error_of(create, f, f.pd()), "EADDRNOTAVAIL")
+    subprocess.run(ulp.at("h1") + ["ip", "addr", "add", "10.9.7.1/24", "dev", "bare"], check=True)
+    subprocess.run(ulp.at("h1") + ["ip", "link", "set", "bare", "up"], check=True)
+    r.equal("when it has one it has", error_of(create, f, f.pd()), "none")
+    f.close()
+
+    f = File("h1", "siw3")
+    with mute():
+        child = os.fork()
+        if child == 0:
+            error_of(create, f, f.pd())
+            os._exit(0)
+        r.check("a process waits for the connection", until(lambda: streams() >= 2), streams())
+        os.kill(child, signal.SIGKILL)
+        r.check("it is killed", until(lambda: os.waitpid(child, os.WNOHANG)[0], 40))
+        r.check("and the connection ends", until(lambda: streams() == 0, 40), streams())
+        pd = f.pd()
+        waiting = Thread(create, f, pd)
+        r.check("another one waits", until(lambda: streams() >= 2), streams())
+        gone = subprocess.run(["rdma", "link", "del", "siw3"], check=False, timeout=60 * ulp.PATIENCE)
+        r.equal("the device goes", gone.returncode, 0)
+        r.equal("and that ends the wait", waiting.name(), "ENODEV")
+    f.close()
+    subprocess.run(ulp.at("h1") + ["ip", "link", "del", "bare"], check=True)
 
 
 def test_data(r):
