@@ -502,9 +502,7 @@ impl Connection {
             qp.qp().prepare(param.access_flags)?;
             self.shared.progress.lock().param = of_streams(param);
         }
-        id.connect(&parameters, wanted.private_data)
-            // A signal came while the driver waited for TCP.
-            .map_err(|err| if err == ERESTARTSYS { EINTR } else { err })?;
+        id.connect(&parameters, wanted.private_data)?;
         drop(id);
         let answered = self.pass(Stage::RouteKnown, deadline);
         times.connect = deadline.micros();

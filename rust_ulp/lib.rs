@@ -79,7 +79,7 @@
 //! | `rdma::Srq::marks` | the queue pairs of a shared receive queue | process |
 //! | `rdma::Registrar::turn`, `rdma::Qp::modifying`, `rdma::Cq::draining`, `rdma::Cq::polling` | one at a time, in this order | process |
 //! | `rdma::Qp::address` | an address that draining needs; nothing is taken under it | process |
-//! | `rdma::Limbo::places` | memory that a peer may still be reading; nothing is taken under it | process |
+//! | `rdma::Limbo::kept` | memory that a peer may still be reading; nothing is taken under it | process |
 //! | `rdma::Queue::lists` | slots of a queue | process, softirq; held over the driver's `post_send`, and over `Handler::abandon` |
 //! | `Bonds::leases` | the grants of a queue pair | process, softirq |
 //! | `Ring::state` | a completion ring | process, softirq; held over waking its stream and its eventfd |

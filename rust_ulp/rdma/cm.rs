@@ -435,13 +435,15 @@ impl Locked<'_> {
         Ok((Attributes::from_raw(&raw), mask as u32))
     }
 
-    /// Asks the peer for a connection. Private data: at most 56 bytes, else [`EINVAL`].
+    /// Asks the peer for a connection. Private data: at most 56 bytes, else [`EINVAL`]. On iWARP it
+    /// takes as long as TCP does, or until a signal comes: [`EINTR`].
     pub(crate) fn connect(&self, parameters: &Parameters, private_data: &[u8]) -> Result {
         let mut raw = parameters.to_raw(private_data)?;
         fault::point()?;
         // SAFETY: The parameters and what they point at are valid, and copied by the manager; it
         // checks the identifier's state.
         to_result(unsafe { bindings::rdma_connect_locked(self.as_raw(), &mut raw) })
+            .map_err(|err| if err == ERESTARTSYS { EINTR } else { err })
     }
 
     /// Accepts a request. Private data: at most 196 bytes, else [`EINVAL`]. When it fails, the

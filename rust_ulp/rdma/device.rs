@@ -226,8 +226,9 @@ impl Device {
             .map(|addr| addr.ip())
     }
 
-    /// Whether siw drives it, which does for readers less than others.
+    /// Whether siw drives it, which does less about a peer that reads than others.
     ///
+    /// - No right to read is asked for: a key will do.
     /// - A response to a read is checked when it begins (`siw_qp_sq_proc_tx()`), and goes on for as long as
     ///   the peer takes to let it, whether the memory is deregistered meanwhile or not.
     /// - Of a short one that goes across the end of a page the rest is read where that page goes on in

@@ -75,8 +75,7 @@ use kernel::{
         },
         Arc,
         Completion,
-        Mutex,
-        UniqueArc, //
+        Mutex, //
     },
     types::Opaque, //
 };
@@ -406,7 +405,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `length` bytes at `offset` of `pages` for both directions. Sleeps.
-    fn new(device: &Device, pages: Arc<Pages>, offset: usize, length: usize) -> Result<Arc<Self>> {
+    fn new(device: &Device, pages: Arc<Pages>, offset: usize, length: usize) -> Result<KBox<Self>> {
         let table = Table::new(pages.chunks_of(offset, length)?)?;
         // SAFETY: The table was allocated, with an entry for each chunk.
         let mut sg = unsafe { (*table.get()).sgl };
@@ -427,21 +426,22 @@ impl Mapping {
                 sg = bindings::rust_ulp_h_sg_next(sg);
             }
         }
-        let mapping = UniqueArc::new_uninit(GFP_KERNEL)?;
+        let mapping = KBox::new_uninit(GFP_KERNEL)?;
         fault::point()?;
         if !is_foreign {
             // SAFETY: The device is registered, the table complete.
             to_result(unsafe { bindings::rust_ulp_h_dma_map(device.as_raw(), table.get()) })?;
         }
         // INVARIANT: Just mapped, or filled with what has been.
-        Ok(mapping
-            .write(Self {
+        Ok(KBox::write(
+            mapping,
+            Self {
                 table,
                 foreign: is_foreign,
                 device: device.into(),
                 _pages: pages,
-            })
-            .into())
+            },
+        ))
     }
 }
 
@@ -454,19 +454,13 @@ impl Drop for Mapping {
     }
 }
 
-/// Memory whose keys are gone, and which a response to a peer's read may still be made of.
+/// Memory that a peer had a key to, and that a response to its read may still be made of.
 ///
 /// It stays here until the protection domain goes, and with that all its queue pairs.
 #[pin_data]
 pub(super) struct Limbo {
     #[pin]
-    places: Mutex<Places>,
-}
-
-struct Places {
-    kept: KVVec<Arc<Mapping>>,
-    /// Places that are to be taken by regions that live.
-    promised: usize,
+    kept: Mutex<KVVec<Arc<Pages>>>,
 }
 
 impl Limbo {
@@ -475,38 +469,24 @@ impl Limbo {
 
     /// An empty one. Sleeps.
     pub(super) fn new() -> Result<Arc<Self>> {
-        let places = Places {
-            kept: KVVec::new(),
-            promised: 0,
-        };
         Arc::pin_init(
             pin_init!(Self {
-                places <- new_mutex!(places, "rdma::Limbo::places"),
+                kept <- new_mutex!(KVVec::new(), "rdma::Limbo::kept"),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// Promises a place. [`ENOMEM`] when it is full. Sleeps.
-    fn promise(&self) -> Result {
-        let mut places = self.places.lock();
-        let needed = places.promised.saturating_add(1);
-        if places.kept.len().saturating_add(needed) > Self::MAX {
+    /// Keeps `pages`. [`ENOMEM`] when it is full. Sleeps.
+    fn keep(&self, pages: &Arc<Pages>) -> Result {
+        let mut kept = self.kept.lock();
+        if kept.iter().any(|other| Arc::ptr_eq(other, pages)) {
+            return Ok(());
+        }
+        if kept.len() >= Self::MAX {
             return Err(ENOMEM);
         }
-        places.kept.reserve(needed, GFP_KERNEL_ACCOUNT)?;
-        places.promised = needed;
-        Ok(())
-    }
-
-    /// Gives up a place that was promised, or takes it with `mapping`.
-    fn settle(&self, mapping: Option<Arc<Mapping>>) {
-        let mut places = self.places.lock();
-        places.promised = places.promised.saturating_sub(1);
-        if let Some(mapping) = mapping {
-            // There is room: it was reserved.
-            let _ = places.kept.push_within_capacity(mapping);
-        }
+        Ok(kept.push(pages.clone(), GFP_KERNEL_ACCOUNT)?)
     }
 }
 
@@ -519,7 +499,7 @@ impl Limbo {
 /// # Invariants
 ///
 /// - `ptr` is a memory region of the registrar's protection domain, owned.
-/// - While `registered`, it covers `length` bytes from the address `addr` on, those of `mapping`.
+/// - While `registered`, it covers `length` bytes from the address `addr` on, those of `_mapping`.
 pub(crate) struct Mr {
     ptr: NonNull<bindings::ib_mr>,
     registered: bool,
@@ -528,9 +508,7 @@ pub(crate) struct Mr {
     registrar: Arc<Registrar>,
     /// Whether a peer may use it.
     remote: bool,
-    /// Whether it has the promise of a place in the domain's [`Limbo`].
-    promised: bool,
-    mapping: Arc<Mapping>,
+    _mapping: KBox<Mapping>,
 }
 
 // SAFETY: The core and the drivers lock what they change.
@@ -543,7 +521,7 @@ impl Mr {
     ///
     /// They get their positions as addresses. [`ERANGE`] when that is more than the device puts
     /// under one key, see [`max_bytes`]. With siw, what a peer may read is at most one page, else
-    /// [`eopnotsupp`], and of one domain at most [`Limbo::MAX`] such regions, else [`ENOMEM`].
+    /// [`eopnotsupp`], and [`Limbo`] keeps what a peer may use, [`ENOMEM`] when it is full.
     pub(crate) fn register(
         registrar: Arc<Registrar>,
         pages: Arc<Pages>,
@@ -555,6 +533,18 @@ impl Mr {
         let count = pages.chunks_of(offset, length)?;
         let addr = pages.lead().saturating_add(offset) as u64;
         let pd = registrar.pd().clone();
+        let remote =
+            access & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC) != 0;
+        if let Some(limbo) = pd.limbo().filter(|_| remote) {
+            // See `Device::is_siw`.
+            let within = addr & (PAGE_SIZE as u64).wrapping_sub(1);
+            if access & access::REMOTE_READ != 0
+                && within.saturating_add(length as u64) > PAGE_SIZE as u64
+            {
+                return Err(eopnotsupp());
+            }
+            limbo.keep(&pages)?;
+        }
         let mapping = Mapping::new(pd.device(), pages, offset, length)?;
         let count = u32::try_from(count).map_err(|_| ERANGE)?;
         if count > pd.device().attributes().max_fast_reg_pages {
@@ -572,25 +562,12 @@ impl Mr {
             addr,
             length: length as u64,
             registrar,
-            remote: access & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC)
-                != 0,
-            promised: false,
-            mapping,
+            remote,
+            _mapping: mapping,
         };
-        if access & access::REMOTE_READ != 0 {
-            if let Some(limbo) = pd.limbo() {
-                // See `Device::is_siw`.
-                let within = mr.addr & (PAGE_SIZE as u64).wrapping_sub(1);
-                if within.saturating_add(mr.length) > PAGE_SIZE as u64 {
-                    return Err(eopnotsupp());
-                }
-                limbo.promise()?;
-                mr.promised = true;
-            }
-        }
         // SAFETY: The table is mapped, by its type invariant.
         let (sgl, nents) = unsafe {
-            let table = &*mr.mapping.table.get();
+            let table = &*mr._mapping.table.get();
             (table.sgl, table.nents)
         };
         fault::point()?;
@@ -662,13 +639,10 @@ impl Drop for Mr {
         if err != 0 {
             pr_warn_once!("a driver refused to deregister memory: {}\n", err);
         }
-        if let Some(limbo) = self.registrar.pd().limbo().filter(|_| self.remote) {
+        if self.remote && self.registrar.pd().limbo().is_some() {
             // What a peer writes siw puts where it is to be with a spinlock held (`siw_qp_llp_data_ready()`).
             // SAFETY: Process context, no lock of RCU is held.
             unsafe { bindings::rust_ulp_h_synchronize_rcu() };
-            if self.promised {
-                limbo.settle(self.registered.then(|| self.mapping.clone()));
-            }
         }
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct Pd {
     ptr: NonNull<bindings::ib_pd>,
     /// On iWARP, who connects queue pairs of the domain with each other.
     maker: Option<Arc<Maker>>,
-    /// Where memory goes that a peer may still be reading; with siw, which does not wait for that.
+    /// What keeps memory that a peer may still be reading; with siw, which does not wait for that.
     limbo: Option<Arc<Limbo>>,
     device: ARef<Device>,
 }
@@ -74,7 +74,7 @@ impl Pd {
         self.maker.as_deref()
     }
 
-    /// Where memory goes that a peer may still be reading.
+    /// What keeps memory that a peer may still be reading.
     pub(super) fn limbo(&self) -> Option<&Limbo> {
         self.limbo.as_deref()
     }

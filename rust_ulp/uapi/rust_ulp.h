@@ -541,8 +541,8 @@ struct rust_ulp_buffer_create {
  * has no address in the opener's network namespace, ETIMEDOUT, EINTR. A send request has one element, under one key
  * (E2BIG). EOPNOTSUPP there: a read that is fenced, empty, or on a connection that agreed on none; an inline
  * message without data; and one of up to 64 bytes, not inline, across the end of a page. With siw a grant
- * with REMOTE_READ is for at most one page (EOPNOTSUPP), and its memory stays until the domain is destroyed;
- * more than 1024 of them are ENOMEM.
+ * with REMOTE_READ lies in one page (EOPNOTSUPP), but a peer can read by any key that it has; and the memory
+ * of buffers with grants stays until the domain is destroyed, at most that of 1024 (ENOMEM).
  */
 
 /* rust_ulp_buffer_register.flags */

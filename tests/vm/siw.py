@@ -31,7 +31,7 @@ def on(host, function, *args, **kwargs):
 
 
 def end(host, length=1 << 16):
-    """An end whose buffer a peer may write; and read the last page, which is all that siw has of that."""
+    """An end whose buffer a peer may write, with a grant to read its last page: siw has none for more."""
     e = on(host, End, None, WHERE[host][0], length=length)
     e.page = e.file.grant(e.buffer, N["ACCESS_REMOTE_READ"], length - 4096, 4096)
     return e
