@@ -179,9 +179,9 @@ pub(crate) fn listen(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     let alive = this.enter()?;
     let listener = Listener::new(
         this.net(),
+        alive.device(),
         addr,
         arg.value.backlog,
-        alive.attributes.index,
         this.arrivals().clone(),
         this.events().clone(),
     )?;
@@ -326,7 +326,8 @@ fn try_connect(
     deadline: &Deadline,
 ) -> Result {
     let (qp, claim) = claim(this, value.qp)?;
-    let connection = Connection::new(this.net(), claim, this.events().clone())?;
+    let (net, file) = (this.net(), this.events().clone());
+    let connection = Connection::new(net, alive.device(), claim, file)?;
     let handle = this.insert(Object::Connection(connection.clone()))?;
     connection.set_handle(handle);
     let mut times = Times::default();

@@ -19,6 +19,7 @@ use crate::{
         QpObject, //
     },
     rdma::{
+        self,
         cm,
         qp::{
             mask,
@@ -186,6 +187,20 @@ impl Progress {
     fn fail(&mut self, err: Error) {
         self.failure.get_or_insert(err);
     }
+
+    /// Notes that the manager has connected the queue pair: one of iWARP, which comes to RTS so. Sleeps.
+    fn come_up(&mut self, message: &cm::Message<'_>) {
+        let Some(qp) = self.qp.as_ref().filter(|qp| qp.qp().is_iwarp()) else {
+            return;
+        };
+        if self.stage == Stage::RouteKnown {
+            self.private = Private::new(message.private_data);
+        }
+        // What the peer has outstanding this side answers, and the other way round.
+        self.param.responder_resources = message.parameters.initiator_depth;
+        self.param.initiator_depth = message.parameters.responder_resources;
+        qp.qp().came_up(self.param.initiator_depth.into());
+    }
 }
 
 /// What the handler and the commands of a connection share.
@@ -279,7 +294,11 @@ impl cm::Handler for Shared {
                 progress.private = Private::new(message.private_data);
                 progress.stage = Stage::Answered;
             }
-            (cm::Event::Established, Stage::Accepting) => progress.stage = Stage::Established,
+            // At the end of who asked that is so on iWARP only.
+            (cm::Event::Established(message), Stage::RouteKnown | Stage::Accepting) => {
+                progress.come_up(message);
+                progress.stage = Stage::Established;
+            }
             (
                 cm::Event::Disconnected | cm::Event::Rejected { .. },
                 Stage::Established, //
@@ -333,6 +352,16 @@ impl cm::Handler for Shared {
     }
 }
 
+/// What of `param` a connection of iWARP has.
+fn of_streams(param: &abi::ConnParam) -> abi::ConnParam {
+    abi::ConnParam {
+        responder_resources: param.responder_resources,
+        initiator_depth: param.initiator_depth,
+        access_flags: param.access_flags,
+        ..Default::default()
+    }
+}
+
 /// What CONNECT asks for.
 pub(crate) struct Wanted<'a> {
     pub(crate) dst: SocketAddr,
@@ -370,10 +399,15 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// For a connection to be made by [`Self::connect`] with the queue pair of `claim`. Sleeps.
-    pub(crate) fn new(net: &NetNs, claim: Claim, file: Arc<FileEvents>) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        net: &NetNs,
+        device: &rdma::device::Device,
+        claim: Claim,
+        file: Arc<FileEvents>,
+    ) -> Result<Arc<Self>> {
         let shared = Shared::new(Stage::Begun, file)?;
         shared.progress.lock().qp = Some(claim);
-        let id = cm::Owned::connection(net, shared.clone())?;
+        let id = cm::Owned::connection(net, device, shared.clone())?;
         Ok(Arc::new(Self { id, shared }, GFP_KERNEL_ACCOUNT)?)
     }
 
@@ -417,7 +451,7 @@ impl Connection {
     /// Connects `qp`, in RESET or INIT, which this connection has claimed. Sleeps.
     ///
     /// When it fails, the queue pair is in the state that it was in, unless it had to go back to
-    /// RESET from beyond INIT; and the connection is to be dropped.
+    /// RESET from beyond INIT, or on iWARP to ERR; and the connection is to be dropped.
     pub(crate) fn connect(
         &self,
         qp: &QpObject,
@@ -464,10 +498,20 @@ impl Connection {
             rnr_retry_count: param.rnr_retry,
             qp_num: qp.number(),
         };
+        if qp.qp().is_iwarp() {
+            qp.qp().prepare(param.access_flags)?;
+            self.shared.progress.lock().param = of_streams(param);
+        }
         id.connect(&parameters, wanted.private_data)?;
         drop(id);
-        self.pass(Stage::RouteKnown, deadline)?;
+        let answered = self.pass(Stage::RouteKnown, deadline);
         times.connect = deadline.micros();
+        if qp.qp().is_iwarp() {
+            return answered
+                .and_then(|()| self.came_up())
+                .inspect_err(|_| self.give_up(qp));
+        }
+        answered?;
 
         let from = qp.qp().state();
         let result = self.bring_up(qp, param).and_then(|agreed| {
@@ -488,6 +532,27 @@ impl Connection {
             self.take_back(qp, from);
         }
         result
+    }
+
+    /// The end of [`Self::connect`] on iWARP, where nothing is left to do.
+    fn came_up(&self) -> Result {
+        let id = self.id.lock();
+        let mut progress = self.shared.progress.lock();
+        // The peer may have gone since.
+        if let Some(err) = progress.closed.or(progress.failure) {
+            return Err(err);
+        }
+        if progress.stage != Stage::Established {
+            return Err(econnreset());
+        }
+        progress.addresses = id.addresses();
+        Ok(())
+    }
+
+    /// Gives up `qp`, of iWARP, which the manager has. Sleeps.
+    fn give_up(&self, qp: &QpObject) {
+        // When the driver refuses, the queue pair is as bad as it can be.
+        let _ = qp.move_to(State::Err);
     }
 
     /// Finds the link-layer address of the peer. Sleeps.
@@ -631,9 +696,13 @@ impl Connection {
             initiator_depth: param.initiator_depth.min(asked.initiator_depth),
             ..*param
         };
-        let result = self
-            .set_timers(&param)
-            .and_then(|()| self.bring_up(qp, &param));
+        let result = if qp.qp().is_iwarp() {
+            let agreed = of_streams(&param);
+            qp.qp().prepare(param.access_flags).map(|()| agreed)
+        } else {
+            self.set_timers(&param)
+                .and_then(|()| self.bring_up(qp, &param))
+        };
         let agreed = match result {
             Ok(agreed) => agreed,
             Err(err) => {
@@ -682,7 +751,11 @@ impl Connection {
         progress.stage = Stage::Ended;
         let claim = progress.qp.take();
         drop(progress);
-        self.take_back(qp, from);
+        if qp.qp().is_iwarp() {
+            self.give_up(qp);
+        } else {
+            self.take_back(qp, from);
+        }
         drop(claim);
         Ok(Err(err))
     }

@@ -61,6 +61,8 @@ pub(crate) struct Live {
     pub(crate) attributes: rdma::device::Attributes,
     /// Opcodes that work, for RC, UC and UD.
     pub(crate) send_ops: [u64; 3],
+    /// Whether it speaks iWARP.
+    pub(crate) is_iwarp: bool,
 }
 
 impl Live {
@@ -171,10 +173,10 @@ impl Choice {
 /// | `BIND_MW` | rxe: as above; and the kernel has no memory windows |
 /// | `RDMA_READ_WITH_INV`, `LOCAL_INV`, `REG_MR` | they change keys: those are the module's, see `rdma/mr.rs` |
 /// | `SEND_WITH_INV` but on RC | the standard has it for RC alone; rxe's `rxe_opcode.c` has it for UC too |
-/// | `SEND_WITH_INV` but on rxe | nobody has looked |
+/// | `SEND_WITH_INV` but on rxe | it has not been tried; siw takes away any key of the domain that it is told (`siw_invalidate_stag()`), not only one that was granted to the peer |
 /// | atomics where the device says `IB_ATOMIC_NONE` | |
 /// | masked atomics, TSO | rxe: no entry in `rxe_opcode.c` |
-/// | everything on iWARP | its queue pairs come to RTS by a connection only, so that there is none to register memory on, see `docs/providers.md` |
+/// | UC, UD, immediate data, atomics on iWARP | it has none; `siw_post_send()` leaves its queue full when it refuses a request |
 fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attributes) -> [u64; 3] {
     const fn ops(list: &[u8]) -> u64 {
         let mut bits = 0;
@@ -191,7 +193,8 @@ fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attrib
     const ATOMICS: u64 = ops(&[abi::WR_ATOMIC_CMP_AND_SWP, abi::WR_ATOMIC_FETCH_AND_ADD]);
 
     if device.is_iwarp() {
-        return [0; 3];
+        let rc = ops(&[abi::WR_SEND, abi::WR_RDMA_WRITE, abi::WR_RDMA_READ]);
+        return [rc, 0, 0];
     }
     let mut rc = RC;
     if attributes.atomic_cap != 0 {
@@ -319,7 +322,14 @@ impl rdma::client::Client for Registry {
     }
 
     fn add(&self, device: &rdma::device::Device) -> Result<Arc<Device>> {
-        let attributes = device.attributes();
+        let mut attributes = device.attributes();
+        if device.is_iwarp() {
+            // Nobody has looked how its queue pairs leave one.
+            attributes.max_srq = 0;
+            // siw looks for the memory of a second element where it found that of the first
+            // (`siw_tx_hdt()`).
+            attributes.max_send_sge = 1;
+        }
         let index = attributes.index;
         let listeners = Listeners::new()?;
         let live = Live {
@@ -328,6 +338,7 @@ impl rdma::client::Client for Registry {
                 GFP_KERNEL,
             )?,
             send_ops: capabilities(device, &attributes),
+            is_iwarp: device.is_iwarp(),
             attributes,
             device: device.into(),
         };

@@ -129,6 +129,7 @@ impl Object {
     /// Makes those who wait inside it leave, with `err`.
     pub(crate) fn shoo(&self, err: Error) {
         match self {
+            Self::Pd(pd) => pd.close(err),
             Self::Cq(cq) => cq.ring().kill(),
             Self::Listener(listener) => listener.close(err),
             Self::Connection(connection) => connection.close(err),

@@ -447,6 +447,9 @@ fn qp_modify(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     arg.write()?;
     let alive = this.enter()?;
     let qp = this.table().lock().qp(arg.value.qp)?.clone();
+    if alive.is_iwarp {
+        return Err(eopnotsupp());
+    }
     check_attributes(&alive, &arg.value)?;
 
     let value = &mut arg.value;

@@ -44,6 +44,8 @@
 //! makes the keys of both; the pages are those of `sys/pages`, which come from the page allocator, or
 //! by `sys/pinned` from a process, or by `sys/dmabuf` from another driver.
 //!
+//! On iWARP `rdma/mr` has a connection of the device with itself for that, by `rdma/loopback`.
+//!
 //! And of a connection: `connect` has the commands, `listener` and `connection` the objects that
 //! they make, `rdma/cm` the manager's identifiers, whose events come in through
 //! `rust_ulp_cm_event` of sys/entry.c.
@@ -64,17 +66,20 @@
 //! | `Context::scratch` | room for batches; nothing is taken under it | process |
 //! | `Context::attached` | what the rdma cgroup counts for the file itself | process |
 //! | `rdmacg_mutex` (kernel) | what the rdma cgroup counts | process |
+//! | `Bonds::growing` | room for the grants of a queue pair | process |
+//! | `Lease::mr` | the key of a grant; held while it dies, and while another is made | process |
+//! | `PdObject::registrar` | making the registrar; on iWARP held over a connection | process |
+//! | `rdma::loopback::Maker::now` | who makes such a connection, and whether he may | process |
 //! | handler mutex of an identifier (connection manager); a listener's before that of its request | what happens to the identifier | process; held over `cm::Handler` and `cm::Listener`. Dropping an identifier takes it, so nothing below is held over that |
 //! | `Backlog::waiting` | the requests of a listener | process |
 //! | `Connection::progress` | how far a connection is; held over the move of its queue pair to ERR | process |
-//! | `Bonds::growing` | room for the grants of a queue pair | process |
-//! | `Lease::mr` | the key of a grant; held while it dies, and while another is made | process |
-//! | `PdObject::registrar` | making the registrar | process |
+//! | `rdma::loopback::Meeting::progress` | how far such a connection is | process |
 //! | `rtnl_lock` (kernel) | netdevs; held by the core's GID workers, and taken by `ib_query_port()` | process |
 //! | `Listeners::files` | the files that hear of a device's events | process |
 //! | `rdma::Srq::marks` | the queue pairs of a shared receive queue | process |
 //! | `rdma::Registrar::turn`, `rdma::Qp::modifying`, `rdma::Cq::draining`, `rdma::Cq::polling` | one at a time, in this order | process |
 //! | `rdma::Qp::address` | an address that draining needs; nothing is taken under it | process |
+//! | `rdma::Limbo::kept` | memory that a peer may still be reading; nothing is taken under it | process |
 //! | `rdma::Queue::lists` | slots of a queue | process, softirq; held over the driver's `post_send`, and over `Handler::abandon` |
 //! | `Bonds::leases` | the grants of a queue pair | process, softirq |
 //! | `Ring::state` | a completion ring | process, softirq; held over waking its stream and its eventfd |

@@ -13,7 +13,10 @@ use crate::{
         Shared, //
     },
     events::FileEvents,
-    rdma::cm,
+    rdma::{
+        self,
+        cm, //
+    },
     sys::{
         dyndbg::ulp_debug,
         errno::{
@@ -288,13 +291,14 @@ impl Listener {
     /// [`EXDEV`] when another one than `device` has it.
     pub(crate) fn new(
         net: &NetNs,
+        device: &rdma::device::Device,
         addr: SocketAddr,
         backlog: u32,
-        device: u32,
         arrivals: Arc<Arrivals>,
         file: Arc<FileEvents>,
     ) -> Result<Arc<Self>> {
         let wildcard = addr.ip().is_unspecified();
+        let index = device.attributes().index;
         if !wildcard && cm::is_wildcard(addr.ip()) {
             // The manager would take it for any address.
             return Err(eaddrnotavail());
@@ -314,7 +318,7 @@ impl Listener {
         let backlog = Arc::pin_init(
             pin_init!(Backlog {
                 handle: Atomic::new(0),
-                device,
+                device: index,
                 waiting <- new_mutex!(waiting, "rust_ulp::Backlog::waiting"),
                 arrived <- new_condvar!("rust_ulp::Backlog::arrived"),
                 arrivals,
@@ -322,7 +326,7 @@ impl Listener {
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
-        let id = match cm::Owned::listener(net, addr, backlog.clone()) {
+        let id = match cm::Owned::listener(net, device, addr, backlog.clone()) {
             Ok(id) => id,
             Err(err) if err == ENODEV || err == eaddrnotavail() || err == EBUSY => {
                 // One errno for an address that no device has, and for a port that a listener on
@@ -330,7 +334,7 @@ impl Listener {
                 let any_port = SocketAddr::new(addr.ip(), 0);
                 let is_there = wildcard
                     || addr.port() != 0
-                        && cm::Owned::listener(net, any_port, backlog.clone()).is_ok();
+                        && cm::Owned::listener(net, device, any_port, backlog.clone()).is_ok();
                 return Err(if is_there {
                     eaddrinuse()
                 } else {
@@ -339,7 +343,7 @@ impl Listener {
             }
             Err(err) => return Err(err),
         };
-        if !wildcard && id.device_index() != Some(device) {
+        if !wildcard && id.device_index() != Some(index) {
             return Err(EXDEV);
         }
         let addr = id.lock().addresses().0.unwrap_or(addr);

@@ -52,15 +52,23 @@ impl PdObject {
         &self.pd
     }
 
-    /// What registers memory in it. Sleeps.
+    /// What registers memory in it. Sleeps; on iWARP, the first time, until that is connected.
     pub(crate) fn registrar(&self, net: &NetNs) -> Result<Arc<Registrar>> {
         let mut slot = self.registrar.lock();
-        if let Some(registrar) = &*slot {
+        if let Some(registrar) = slot.as_ref().filter(|registrar| !registrar.is_over()) {
             return Ok(registrar.clone());
         }
         let registrar = Registrar::new(self.pd.clone(), net)?;
-        *slot = Some(registrar.clone());
+        let old = slot.replace(registrar.clone());
+        drop(slot);
+        // What it has registered keeps it.
+        drop(old);
         Ok(registrar)
+    }
+
+    /// Makes those who wait inside it leave, with `err`. Sleeps.
+    pub(crate) fn close(&self, err: Error) {
+        self.pd.close(err);
     }
 }
 

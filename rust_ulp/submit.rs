@@ -57,6 +57,7 @@ use crate::{
             eopnotsupp,
             etime, //
         },
+        pages::PAGE_SIZE,
         trace,
         uring::Begun,
         user::{
@@ -732,6 +733,54 @@ struct Part<'a> {
     left: u32,
 }
 
+/// siw sends no more bytes than that, and in fact fewer, out of a copy of its own.
+const SHORT: u32 = 64;
+/// The part of a position that is within a page.
+const PAGE_BITS: u64 = PAGE_SIZE as u64 - 1;
+
+/// What is known of a request's memory.
+struct Extent {
+    /// Bytes.
+    length: u32,
+    /// Elements, or pieces of memory when they are cut up, whichever is more.
+    pieces: u64,
+    /// How far into a page the first element begins.
+    within: u64,
+}
+
+/// Whether a device of iWARP is to have a send request. Some that siw refuses stop its queue for good,
+/// and for some it reads memory that nobody has named; see `docs/providers.md`.
+///
+/// [`E2BIG`] for more than one piece of memory; [`eopnotsupp`] for a read into none, one that is
+/// fenced, one on a connection that has none, a message without data that is inline, and a short one
+/// that is not and lies across the end of a page.
+fn fits_iwarp(
+    queue: Queue<'_>,
+    request: &crate::logic::decode::Request,
+    extent: &Extent,
+) -> Result {
+    let Queue::Pair(qp) = queue else {
+        return Ok(());
+    };
+    let Extent {
+        length,
+        pieces,
+        within,
+    } = *extent;
+    let fits = match request.op {
+        Op::Recv => return Ok(()),
+        _ if request.inline => length > 0,
+        _ if pieces > 1 => return Err(E2BIG),
+        Op::Read { .. } => length > 0 && !request.fence && qp.qp().max_reads() > 0,
+        _ => length > SHORT || within.saturating_add(length.into()) <= PAGE_BITS.saturating_add(1),
+    };
+    if fits {
+        Ok(())
+    } else {
+        Err(eopnotsupp())
+    }
+}
+
 /// Puts one request into a slot, at the end of the last chain or of a new one.
 fn push<'a>(
     place: &Place<'a>,
@@ -788,6 +837,21 @@ fn push<'a>(
     }
     if !request.inline && pieces > most.into() {
         return Err(E2BIG);
+    }
+    if live.is_iwarp {
+        let within = match sges {
+            [sge] if !request.inline => {
+                let lead = walk.buffer(table, sge.buffer)?.pages().lead();
+                sge.offset.saturating_add(lead as u64) & PAGE_BITS
+            }
+            _ => 0,
+        };
+        let extent = Extent {
+            length,
+            pieces: pieces.max(sges.len() as u64),
+            within,
+        };
+        fits_iwarp(queue, request, &extent)?;
     }
     if request.inline && length > queue.max_inline() {
         return Err(EMSGSIZE);

@@ -6,12 +6,16 @@
 #include <linux/capability.h>
 #include <linux/dma-buf.h>
 #include <linux/in6.h>
+#include <linux/inetdevice.h>
 #include <linux/iosys-map.h>
 #include <linux/nsproxy.h>
+#include <linux/random.h>
+#include <linux/rcupdate.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/vmalloc.h>
+#include <net/addrconf.h>
 #include <net/ipv6.h>
 #include <rdma/ib_addr.h>
 #include <rdma/ib_cache.h>
@@ -475,9 +479,58 @@ static void from_sockaddr(const struct sockaddr_storage *addr, int ifindex,
 	}
 }
 
-struct rdma_cm_id *rust_ulp_h_cm_create(struct net *net, struct rust_ulp_cm_hook *hook)
+/*
+ * An address of the port's netdev, when that is in @net: of IPv4 if it has one, else one of IPv6 that
+ * needs no link.
+ */
+bool rust_ulp_h_port_addr(struct ib_device *dev, u32 port, struct net *net,
+			  struct rust_ulp_h_addr *out)
 {
-	return rdma_create_id(net, rust_ulp_cm_event, hook, RDMA_PS_TCP, IB_QPT_RC);
+	struct net_device *ndev = ib_device_get_netdev(dev, port);
+	struct inet6_ifaddr *ifp;
+	struct inet6_dev *in6_dev;
+	struct in_device *in_dev;
+	struct in_ifaddr *ifa;
+
+	memset(out, 0, sizeof(*out));
+	if (!ndev)
+		return false;
+	rcu_read_lock();
+	in_dev = net_eq(dev_net(ndev), net) ? __in_dev_get_rcu(ndev) : NULL;
+	if (in_dev) {
+		in_dev_for_each_ifa_rcu(ifa, in_dev) {
+			out->family = AF_INET;
+			memcpy(out->addr, &ifa->ifa_local, sizeof(ifa->ifa_local));
+			break;
+		}
+	}
+	in6_dev = !out->family && net_eq(dev_net(ndev), net) ? __in6_dev_get(ndev) : NULL;
+	if (in6_dev) {
+		list_for_each_entry_rcu(ifp, &in6_dev->addr_list, if_list) {
+			if (ifp->flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED) ||
+			    ipv6_addr_type(&ifp->addr) & IPV6_ADDR_LINKLOCAL)
+				continue;
+			out->family = AF_INET6;
+			memcpy(out->addr, &ifp->addr, sizeof(ifp->addr));
+			break;
+		}
+	}
+	rcu_read_unlock();
+	dev_put(ndev);
+	return out->family;
+}
+
+/* The manager looks at no device of another kind than @dev, where it knows that kind. */
+struct rdma_cm_id *rust_ulp_h_cm_create(struct net *net, struct ib_device *dev,
+					struct rust_ulp_cm_hook *hook)
+{
+	struct rdma_cm_id *id = rdma_create_id(net, rust_ulp_cm_event, hook, RDMA_PS_TCP,
+					       IB_QPT_RC);
+
+	/* Fails for other kinds only. */
+	if (!IS_ERR(id))
+		rdma_restrict_node_type(id, dev->node_type);
+	return id;
 }
 
 struct rust_ulp_cm_hook *rust_ulp_h_cm_hook(struct rdma_cm_id *id)
@@ -566,6 +619,17 @@ void rust_ulp_h_cm_event_read(const struct rdma_cm_event *event, struct rust_ulp
 		.retry_count = conn->retry_count,
 		.rnr_retry_count = conn->rnr_retry_count,
 	};
+}
+
+u64 rust_ulp_h_random(void)
+{
+	return get_random_u64();
+}
+
+/* Returns when no softirq runs that ran before, nor anybody who could not be preempted. */
+void rust_ulp_h_synchronize_rcu(void)
+{
+	synchronize_rcu();
 }
 
 struct net *rust_ulp_h_current_net(void)

@@ -195,7 +195,10 @@ u32 rust_ulp_h_ah_netdev_mtu(struct ib_ah *ah);
 u32 rust_ulp_h_iboe_mtu(u32 mtu);
 int rust_ulp_h_own_dmac(struct ib_device *dev, u32 port, u32 index, u8 dmac[6]);
 
-struct rdma_cm_id *rust_ulp_h_cm_create(struct net *net, struct rust_ulp_cm_hook *hook);
+bool rust_ulp_h_port_addr(struct ib_device *dev, u32 port, struct net *net,
+			  struct rust_ulp_h_addr *out);
+struct rdma_cm_id *rust_ulp_h_cm_create(struct net *net, struct ib_device *dev,
+					struct rust_ulp_cm_hook *hook);
 struct rust_ulp_cm_hook *rust_ulp_h_cm_hook(struct rdma_cm_id *id);
 void rust_ulp_h_cm_set_hook(struct rdma_cm_id *id, struct rust_ulp_cm_hook *hook);
 int rust_ulp_h_cm_bind(struct rdma_cm_id *id, const struct rust_ulp_h_addr *addr);
@@ -207,6 +210,9 @@ bool rust_ulp_h_cm_device_index(struct rdma_cm_id *id, u32 *index);
 bool rust_ulp_h_cm_path(struct rdma_cm_id *id, u8 *mtu, u8 *traffic_class);
 void rust_ulp_h_cm_limit_mtu(struct rdma_cm_id *id, u8 mtu);
 void rust_ulp_h_cm_event_read(const struct rdma_cm_event *event, struct rust_ulp_h_cm_event *out);
+
+u64 rust_ulp_h_random(void);
+void rust_ulp_h_synchronize_rcu(void);
 
 struct net *rust_ulp_h_current_net(void);
 void rust_ulp_h_put_net(struct net *net);

@@ -14,9 +14,12 @@
 //!
 //! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
 
-use super::qp::{
-    Attributes,
-    State, //
+use super::{
+    device::Device,
+    qp::{
+        Attributes,
+        State, //
+    }, //
 };
 use crate::{
     bindings,
@@ -76,7 +79,7 @@ fn to_raw(addr: &SocketAddr) -> bindings::rust_ulp_h_addr {
     raw
 }
 
-fn from_raw(raw: &bindings::rust_ulp_h_addr) -> Option<SocketAddr> {
+pub(super) fn from_raw(raw: &bindings::rust_ulp_h_addr) -> Option<SocketAddr> {
     match raw.family {
         AF_INET => {
             let [a, b, c, d, ..] = raw.addr;
@@ -161,8 +164,9 @@ pub(crate) enum Event<'a> {
         /// What the peer's consumer says, when it was that who rejected.
         private_data: &'a [u8],
     },
-    /// The peer knows that it is connected.
-    Established,
+    /// The peer knows that it is connected. On iWARP it comes at both ends, and says what the peer
+    /// says: there the requester has no [`Self::Response`], and nothing to confirm.
+    Established(Message<'a>),
     /// The connection has ended; [`Locked::disconnect`] answers the peer.
     Disconnected,
     /// The device goes: the identifier must be dropped soon.
@@ -187,7 +191,7 @@ impl Event<'_> {
             Self::ConnectError(_) => bindings::RDMA_CM_EVENT_CONNECT_ERROR,
             Self::Unreachable(_) => bindings::RDMA_CM_EVENT_UNREACHABLE,
             Self::Rejected { .. } => bindings::RDMA_CM_EVENT_REJECTED,
-            Self::Established => bindings::RDMA_CM_EVENT_ESTABLISHED,
+            Self::Established(_) => bindings::RDMA_CM_EVENT_ESTABLISHED,
             Self::Disconnected => bindings::RDMA_CM_EVENT_DISCONNECTED,
             Self::DeviceRemoval => bindings::RDMA_CM_EVENT_DEVICE_REMOVAL,
             Self::AddressChange => bindings::RDMA_CM_EVENT_ADDR_CHANGE,
@@ -277,7 +281,13 @@ impl<'a> RawEvent<'a> {
             bindings::RDMA_CM_EVENT_CONNECT_ERROR => Event::ConnectError(error),
             bindings::RDMA_CM_EVENT_UNREACHABLE => Event::Unreachable(error),
             bindings::RDMA_CM_EVENT_REJECTED => {
-                let reason = u32::try_from(self.raw.status).unwrap_or(0);
+                let reason = match u32::try_from(self.raw.status) {
+                    Ok(reason) => reason,
+                    // iWARP has no reasons, but an errno, and not always the one for this.
+                    Err(_) if !self.message().private_data.is_empty() => REJECT_CONSUMER.into(),
+                    Err(_) if error == econnrefused() => REJECT_CONSUMER.into(),
+                    Err(_) => 0,
+                };
                 Event::Rejected {
                     reason,
                     private_data: if reason == u32::from(REJECT_CONSUMER) {
@@ -287,7 +297,7 @@ impl<'a> RawEvent<'a> {
                     },
                 }
             }
-            bindings::RDMA_CM_EVENT_ESTABLISHED => Event::Established,
+            bindings::RDMA_CM_EVENT_ESTABLISHED => Event::Established(self.message()),
             bindings::RDMA_CM_EVENT_DISCONNECTED => Event::Disconnected,
             bindings::RDMA_CM_EVENT_DEVICE_REMOVAL => Event::DeviceRemoval,
             bindings::RDMA_CM_EVENT_ADDR_CHANGE => Event::AddressChange,
@@ -425,13 +435,15 @@ impl Locked<'_> {
         Ok((Attributes::from_raw(&raw), mask as u32))
     }
 
-    /// Asks the peer for a connection. Private data: at most 56 bytes, else [`EINVAL`].
+    /// Asks the peer for a connection. Private data: at most 56 bytes, else [`EINVAL`]. On iWARP it
+    /// takes as long as TCP does, or until a signal comes: [`EINTR`].
     pub(crate) fn connect(&self, parameters: &Parameters, private_data: &[u8]) -> Result {
         let mut raw = parameters.to_raw(private_data)?;
         fault::point()?;
         // SAFETY: The parameters and what they point at are valid, and copied by the manager; it
         // checks the identifier's state.
         to_result(unsafe { bindings::rdma_connect_locked(self.as_raw(), &mut raw) })
+            .map_err(|err| if err == ERESTARTSYS { EINTR } else { err })
     }
 
     /// Accepts a request. Private data: at most 196 bytes, else [`EINVAL`]. When it fails, the
@@ -535,12 +547,13 @@ impl<H: Handler> Prepared<H> {
 }
 
 impl<T> Owned<T> {
-    fn new(net: &NetNs, hook: KBox<Hook<T>>) -> Result<Self> {
+    fn new(net: &NetNs, device: &Device, hook: KBox<Hook<T>>) -> Result<Self> {
         fault::point()?;
         let hook = NonNull::from(KBox::leak(hook));
-        // SAFETY: The namespace is valid, and the hook lives until the identifier is destroyed.
+        // SAFETY: The namespace and the device are valid, and the hook lives until the identifier is
+        // destroyed.
         let ptr = from_err_ptr(unsafe {
-            bindings::rust_ulp_h_cm_create(net.as_ptr(), hook.as_ptr().cast())
+            bindings::rust_ulp_h_cm_create(net.as_ptr(), device.as_raw(), hook.as_ptr().cast())
         });
         match ptr.and_then(|ptr| NonNull::new(ptr).ok_or(ENOMEM)) {
             // INVARIANT: Just made, with that context.
@@ -588,9 +601,10 @@ impl<T> Drop for Owned<T> {
 
 impl<H: Handler> Owned<H> {
     /// An identifier for a connection to be made, of which `owner` hears. Reliable connections
-    /// in the port space of TCP, in the namespace `net`. Sleeps.
-    pub(crate) fn connection(net: &NetNs, owner: Arc<H>) -> Result<Self> {
-        Self::new(net, Prepared::new(owner)?.0)
+    /// in the port space of TCP, in the namespace `net`, by a device of the kind of `device`: RoCE
+    /// and iWARP may share an address. Sleeps.
+    pub(crate) fn connection(net: &NetNs, device: &Device, owner: Arc<H>) -> Result<Self> {
+        Self::new(net, device, Prepared::new(owner)?.0)
     }
 
     /// # Safety
@@ -662,20 +676,25 @@ impl<H: Handler> Owned<H> {
 }
 
 impl<L: Listener> Owned<L> {
-    /// An identifier bound to `addr`, in the namespace `net`; an unspecified address is any, port 0
-    /// one that the manager chooses. Sleeps.
+    /// An identifier bound to `addr`, in the namespace `net`, on devices of the kind of `device`; an
+    /// unspecified address is any, port 0 one that the manager chooses. Sleeps.
     ///
     /// `EADDRNOTAVAIL` when a listener on any address has the port, `EADDRINUSE` when one on the
     /// same address has it; [`ENODEV`], `EADDRNOTAVAIL` when no device has the address; [`EACCES`]
     /// for a port below 1024 without `CAP_NET_BIND_SERVICE`.
-    pub(crate) fn listener(net: &NetNs, addr: SocketAddr, owner: Arc<L>) -> Result<Self> {
+    pub(crate) fn listener(
+        net: &NetNs,
+        device: &Device,
+        addr: SocketAddr,
+        owner: Arc<L>,
+    ) -> Result<Self> {
         let hook = Hook {
             hook: bindings::rust_ulp_cm_hook {
                 event: Some(Self::arrived),
             },
             owner,
         };
-        let this = Self::new(net, KBox::new(hook, GFP_KERNEL)?)?;
+        let this = Self::new(net, device, KBox::new(hook, GFP_KERNEL)?)?;
         fault::point()?;
         // SAFETY: Both pointers are valid.
         to_result(unsafe { bindings::rust_ulp_h_cm_bind(this.as_raw(), &to_raw(&addr)) })?;

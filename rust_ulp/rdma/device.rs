@@ -2,6 +2,7 @@
 
 //! Devices.
 
+use super::cm::from_raw;
 use crate::{
     bindings,
     sys::{
@@ -9,7 +10,10 @@ use crate::{
         net::NetNs, //
     }, //
 };
-use core::ptr::NonNull;
+use core::{
+    net::IpAddr,
+    ptr::NonNull, //
+};
 use kernel::{
     error::to_result,
     prelude::*,
@@ -211,6 +215,26 @@ impl Device {
     pub(crate) fn is_iwarp(&self) -> bool {
         // SAFETY: The device is registered.
         unsafe { bindings::rust_ulp_h_device_is_iwarp(self.as_raw()) }
+    }
+
+    /// An address of the netdev of port `port`, when that is in `net`. Sleeps.
+    pub(crate) fn port_addr(&self, port: u32, net: &NetNs) -> Option<IpAddr> {
+        let mut addr = bindings::rust_ulp_h_addr::default();
+        // SAFETY: All pointers are valid; the core checks the port.
+        unsafe { bindings::rust_ulp_h_port_addr(self.as_raw(), port, net.as_ptr(), &mut addr) }
+            .then(|| from_raw(&addr))?
+            .map(|addr| addr.ip())
+    }
+
+    /// Whether siw drives it, which does less about a peer that reads than others.
+    ///
+    /// - No right to read is asked for: a key will do.
+    /// - A response to a read is checked when it begins (`siw_qp_sq_proc_tx()`), and goes on for as long as
+    ///   the peer takes to let it, whether the memory is deregistered meanwhile or not.
+    /// - Of a short one that goes across the end of a page the rest is read where that page goes on in
+    ///   the kernel's memory, not in the region (`siw_try_1seg()`).
+    pub(super) fn is_siw(&self) -> bool {
+        self.is_driven_by(c"siw")
     }
 
     /// Whether processes in `net` may use the device.

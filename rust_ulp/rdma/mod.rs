@@ -43,6 +43,7 @@ pub(crate) mod cq;
 pub(crate) mod device;
 pub(crate) mod event;
 pub(crate) mod gid;
+mod loopback;
 pub(crate) mod mr;
 pub(crate) mod pd;
 pub(crate) mod qp;

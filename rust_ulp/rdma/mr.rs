@@ -5,7 +5,8 @@
 //! `ib_alloc_mr()`, `ib_map_mr_sg()`, then a REG_MR request on a queue pair of the same protection
 //! domain. For those requests a [`Registrar`] keeps a reliable queue pair of its own, connected to
 //! itself, so that memory can be registered before any other queue pair exists, and without a
-//! request in the queues of anyone else.
+//! request in the queues of anyone else. On iWARP, where that cannot be, it has two that are connected
+//! to each other.
 //!
 //! Addresses in a region are positions in the pages that it covers: the device and the peer see
 //! no address of the kernel.
@@ -27,6 +28,7 @@ use super::{
         LinkLayer, //
     },
     event::Event,
+    loopback::Pair,
     pd::Pd,
     qp::{
         self,
@@ -61,6 +63,7 @@ use kernel::{
     },
     ffi::c_uint,
     new_mutex,
+    page::PAGE_SIZE,
     pr_warn_once,
     prelude::*,
     sync::{
@@ -140,12 +143,20 @@ impl cq::Handler for Requests {
 /// Registers memory in a protection domain.
 #[pin_data]
 pub(crate) struct Registrar {
+    // Before the queue pair: that goes last.
+    way: Way,
     qp: Arc<Qp<Requests>>,
-    port: u32,
-    path: Path,
     /// One request at a time.
     #[pin]
     turn: Mutex<()>,
+}
+
+/// What the queue pair of a registrar is connected to.
+enum Way {
+    /// Itself.
+    Itself { port: u32, path: Path },
+    /// Another one, on iWARP. There is no way back when that has ended.
+    Other { pair: Pair, _qp: Arc<Qp<Requests>> },
 }
 
 /// How a device reaches itself.
@@ -157,14 +168,42 @@ struct Path {
 impl Registrar {
     /// Makes a registrar for `pd`. Sleeps.
     ///
-    /// [`eopnotsupp`] when the device has no fast registration, or speaks iWARP, where no queue pair
-    /// can be connected like this; [`eaddrnotavail`] when none of its ports has an address yet.
+    /// [`eopnotsupp`] when the device has no fast registration; [`eaddrnotavail`] when none of its
+    /// ports has an address yet. On iWARP it takes as long as [`Pair::new`] says, and fails as that
+    /// does.
     pub(crate) fn new(pd: Arc<Pd>, net: &NetNs) -> Result<Arc<Self>> {
         let attributes = pd.device().attributes();
-        if attributes.max_fast_reg_pages == 0 || pd.device().is_iwarp() {
+        if attributes.max_fast_reg_pages == 0 {
             return Err(eopnotsupp());
         }
+        if pd.device().is_iwarp() {
+            return Self::with_pair(pd, net);
+        }
         let (port, path) = Self::find_path(pd.device(), net)?;
+        let qp = Self::queue_pair(pd)?;
+        let this = Self::of(Way::Itself { port, path }, qp)?;
+        this.connect()?;
+        Ok(this)
+    }
+
+    fn with_pair(pd: Arc<Pd>, net: &NetNs) -> Result<Arc<Self>> {
+        let (near, far) = (Self::queue_pair(pd.clone())?, Self::queue_pair(pd.clone())?);
+        let pair = Pair::new(&pd, net, &near, &far)?;
+        Self::of(Way::Other { pair, _qp: far }, near)
+    }
+
+    fn of(way: Way, qp: Arc<Qp<Requests>>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                way,
+                qp,
+                turn <- new_mutex!((), "rdma::Registrar::turn"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    fn queue_pair(pd: Arc<Pd>) -> Result<Arc<Qp<Requests>>> {
         let handler = Arc::new(Requests, GFP_KERNEL)?;
         let capacity = Capacity {
             max_send_wr: 2,
@@ -173,18 +212,15 @@ impl Registrar {
         };
         let entries = capacity.max_send_wr.saturating_add(qp::CQ_RESERVE);
         let cq = Cq::new(pd.device(), entries, 0, PollContext::Workqueue, handler)?;
-        let qp = Qp::new(pd, cq.clone(), cq, None, QpType::Rc, capacity, Requests)?;
-        let this = Arc::pin_init(
-            try_pin_init!(Self {
-                qp,
-                port,
-                path,
-                turn <- new_mutex!((), "rdma::Registrar::turn"),
-            }? Error),
-            GFP_KERNEL,
-        )?;
-        this.connect()?;
-        Ok(this)
+        Qp::new(pd, cq.clone(), cq, None, QpType::Rc, capacity, Requests)
+    }
+
+    /// Whether it will never register anything any more, so that another one has to be made.
+    pub(crate) fn is_over(&self) -> bool {
+        match &self.way {
+            Way::Itself { .. } => false,
+            Way::Other { pair, .. } => pair.is_over() || self.qp.state() != State::Rts,
+        }
     }
 
     /// A port with an address, and the way from it to itself.
@@ -211,9 +247,12 @@ impl Registrar {
 
     /// Brings the queue pair from RESET to RTS, connected to itself.
     ///
-    /// [`eaddrnotavail`] when the address that was found has gone.
+    /// [`eaddrnotavail`] when the address that was found has gone, [`EIO`] when there is no such way.
     fn connect(&self) -> Result {
-        self.bring_up().map_err(|err| {
+        let Way::Itself { port, path } = &self.way else {
+            return Err(EIO);
+        };
+        self.bring_up(*port, path).map_err(|err| {
             if err == enodata() {
                 eaddrnotavail()
             } else {
@@ -222,11 +261,11 @@ impl Registrar {
         })
     }
 
-    fn bring_up(&self) -> Result {
+    fn bring_up(&self, port: u32, path: &Path) -> Result {
         let attributes = Attributes {
-            port: self.port,
-            av: self.path.av,
-            path_mtu: self.path.mtu,
+            port,
+            av: path.av,
+            path_mtu: path.mtu,
             dest_qp_num: self.qp.number(),
             timeout: 14,
             retry_cnt: 7,
@@ -297,8 +336,16 @@ impl Registrar {
         Err(EIO)
     }
 
-    /// Takes the queue pair back to RTS. Sleeps.
+    /// Takes the queue pair back to RTS; where it has no way there, to ERR. Sleeps.
     fn recover(&self) -> Result {
+        if let Way::Other { .. } = self.way {
+            let error = Attributes {
+                qp_state: State::Err as u32,
+                ..Attributes::default()
+            };
+            self.qp.modify(&error, mask::STATE)?;
+            return Err(EIO);
+        }
         let reset = Attributes {
             qp_state: State::Reset as u32,
             ..Attributes::default()
@@ -407,10 +454,47 @@ impl Drop for Mapping {
     }
 }
 
+/// Memory that a peer had a key to, and that a response to its read may still be made of.
+///
+/// It stays here until the protection domain goes, and with that all its queue pairs.
+#[pin_data]
+pub(super) struct Limbo {
+    #[pin]
+    kept: Mutex<KVVec<Arc<Pages>>>,
+}
+
+impl Limbo {
+    /// Most that one keeps.
+    const MAX: usize = 1024;
+
+    /// An empty one. Sleeps.
+    pub(super) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                kept <- new_mutex!(KVVec::new(), "rdma::Limbo::kept"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Keeps `pages`. [`ENOMEM`] when it is full. Sleeps.
+    fn keep(&self, pages: &Arc<Pages>) -> Result {
+        let mut kept = self.kept.lock();
+        if kept.iter().any(|other| Arc::ptr_eq(other, pages)) {
+            return Ok(());
+        }
+        if kept.len() >= Self::MAX {
+            return Err(ENOMEM);
+        }
+        Ok(kept.push(pages.clone(), GFP_KERNEL_ACCOUNT)?)
+    }
+}
+
 /// A memory region: `struct ib_mr`, registered.
 ///
 /// Dropping it invalidates its keys and returns when no access is under way any more: what a peer
-/// sends after that does not land. That sleeps.
+/// sends after that does not land. That sleeps. With siw a response to a read that had begun may go
+/// on, and finds the pages that it began with, see [`Limbo`].
 ///
 /// # Invariants
 ///
@@ -422,6 +506,8 @@ pub(crate) struct Mr {
     addr: u64,
     length: u64,
     registrar: Arc<Registrar>,
+    /// Whether a peer may use it.
+    remote: bool,
     _mapping: KBox<Mapping>,
 }
 
@@ -434,7 +520,8 @@ impl Mr {
     /// Registers `length` bytes at `offset` of `pages` with the rights `access`. Sleeps.
     ///
     /// They get their positions as addresses. [`ERANGE`] when that is more than the device puts
-    /// under one key, see [`max_bytes`].
+    /// under one key, see [`max_bytes`]. With siw, what a peer may read is at most one page, else
+    /// [`eopnotsupp`], and [`Limbo`] keeps what a peer may use, [`ENOMEM`] when it is full.
     pub(crate) fn register(
         registrar: Arc<Registrar>,
         pages: Arc<Pages>,
@@ -446,6 +533,18 @@ impl Mr {
         let count = pages.chunks_of(offset, length)?;
         let addr = pages.lead().saturating_add(offset) as u64;
         let pd = registrar.pd().clone();
+        let remote =
+            access & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC) != 0;
+        if let Some(limbo) = pd.limbo().filter(|_| remote) {
+            // See `Device::is_siw`.
+            let within = addr & (PAGE_SIZE as u64).wrapping_sub(1);
+            if access & access::REMOTE_READ != 0
+                && within.saturating_add(length as u64) > PAGE_SIZE as u64
+            {
+                return Err(eopnotsupp());
+            }
+            limbo.keep(&pages)?;
+        }
         let mapping = Mapping::new(pd.device(), pages, offset, length)?;
         let count = u32::try_from(count).map_err(|_| ERANGE)?;
         if count > pd.device().attributes().max_fast_reg_pages {
@@ -463,6 +562,7 @@ impl Mr {
             addr,
             length: length as u64,
             registrar,
+            remote,
             _mapping: mapping,
         };
         // SAFETY: The table is mapped, by its type invariant.
@@ -538,6 +638,11 @@ impl Drop for Mr {
         let err = unsafe { bindings::rust_ulp_h_dereg_mr(self.ptr.as_ptr()) };
         if err != 0 {
             pr_warn_once!("a driver refused to deregister memory: {}\n", err);
+        }
+        if self.remote && self.registrar.pd().limbo().is_some() {
+            // What a peer writes siw puts where it is to be with a spinlock held (`siw_qp_llp_data_ready()`).
+            // SAFETY: Process context, no lock of RCU is held.
+            unsafe { bindings::rust_ulp_h_synchronize_rcu() };
         }
     }
 }

@@ -42,7 +42,10 @@ use super::{
 use crate::{
     bindings,
     sys::{
-        errno::eproto,
+        errno::{
+            eopnotsupp,
+            eproto, //
+        },
         fault, //
     }, //
 };
@@ -343,6 +346,8 @@ pub(crate) struct Qp<H: Handler> {
     capacity: Capacity,
     /// The state that it was last brought to; failures are not seen here.
     state: Atomic<u32>,
+    /// On iWARP, reads outstanding at most, of the connection.
+    max_reads: Atomic<u32>,
     /// Serialises changes of the state.
     #[pin]
     modifying: Mutex<()>,
@@ -467,7 +472,13 @@ impl<H: Handler> Qp<H> {
                 shared,
                 qp_type,
                 capacity,
-                state: Atomic::new(bindings::IB_QPS_RESET),
+                state: Atomic::new(if pd.device().is_iwarp() {
+                    // Which is no other state there.
+                    bindings::IB_QPS_INIT
+                } else {
+                    bindings::IB_QPS_RESET
+                }),
+                max_reads: Atomic::new(0),
                 ptr: {
                     init.qp_context = this.as_ptr().cast();
                     // SAFETY: The domain and the queues are valid and outlive the queue pair. Its
@@ -516,6 +527,44 @@ impl<H: Handler> Qp<H> {
     /// The state that it was last brought to.
     pub(crate) fn state(&self) -> State {
         State::from_raw(self.state.load(Acquire)).unwrap_or(State::Err)
+    }
+
+    /// Whether it is one of iWARP: made in INIT, taken to RTS by a connection and nothing else, and
+    /// then to ERR for good.
+    pub(crate) fn is_iwarp(&self) -> bool {
+        self.pd.maker().is_some()
+    }
+
+    /// Reads outstanding at most, of one of iWARP that is connected.
+    pub(crate) fn max_reads(&self) -> u32 {
+        self.max_reads.load(Relaxed)
+    }
+
+    /// Gives one of iWARP, in INIT, the rights that a peer is to have. Sleeps.
+    pub(crate) fn prepare(&self, access: u32) -> Result {
+        let _modifying = self.modifying.lock();
+        if self.state() != State::Init {
+            return Err(eproto());
+        }
+        let mut raw = bindings::ib_qp_attr {
+            qp_state: bindings::IB_QPS_INIT,
+            qp_access_flags: access as i32,
+            ..Default::default()
+        };
+        let mask = mask::STATE | mask::ACCESS_FLAGS;
+        fault::point()?;
+        // SAFETY: The queue pair and the attributes are valid.
+        to_result(unsafe { bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, mask as i32) })
+    }
+
+    /// Notes that the connection manager has taken one of iWARP to RTS, where it may have `reads`
+    /// outstanding. Sleeps.
+    pub(crate) fn came_up(&self, reads: u32) {
+        let _modifying = self.modifying.lock();
+        if self.state() == State::Init {
+            self.max_reads.store(reads, Relaxed);
+            self.state.store(bindings::IB_QPS_RTS, Release);
+        }
     }
 
     /// Requests in the send and in the receive queue.
@@ -702,6 +751,7 @@ impl<H: Handler> Qp<H> {
     /// [`eproto`] when the state table (IBA 10.3.1) does not allow the change from the state that
     /// it was last brought to. On the way to RESET the queues are drained first, so that every
     /// request completes; and what the device makes of it is looked at, see [`RESETS`].
+    /// [`eopnotsupp`] on iWARP for all but the way to ERR.
     pub(crate) fn modify(&self, attributes: &Attributes, mask: u32) -> Result {
         let _modifying = self.modifying.lock();
         let from = self.state.load(Relaxed);
@@ -710,6 +760,9 @@ impl<H: Handler> Qp<H> {
         } else {
             from
         };
+        if self.is_iwarp() && (mask != mask::STATE || to != bindings::IB_QPS_ERR) {
+            return Err(eopnotsupp());
+        }
         // SAFETY: Pure function of its arguments.
         let is_ok = unsafe { bindings::ib_modify_qp_is_ok(from, to, self.qp_type.to_raw(), mask) };
         if !is_ok {

@@ -482,6 +482,11 @@ struct rust_ulp_qp_attr {
 	struct rust_ulp_ah_attr ah;
 };
 
+/*
+ * On iWARP a queue pair is made in INIT, takes receives there, and comes to RTS by ACCEPT or CONNECT
+ * and nothing else; ERR is final. QP_MODIFY is EOPNOTSUPP, to RESET as to all other states: who needs
+ * another queue pair destroys it and makes one.
+ */
 struct rust_ulp_qp_modify {
 	__u32 size;
 	__u32 flags;		/* in: 0 */
@@ -531,6 +536,13 @@ struct rust_ulp_buffer_create {
  * counts as one for each key then. One that the queue pair has no room for is E2BIG; every queue pair
  * has room for one element that lies across one border, whatever @max_send_sge and @max_recv_sge it asked for,
  * where the device has two elements.
+ *
+ * On iWARP the first key of a domain takes a connection of the device with itself: EADDRNOTAVAIL when it
+ * has no address in the opener's network namespace, ETIMEDOUT, EINTR. A send request has one element, under one key
+ * (E2BIG). EOPNOTSUPP there: a read that is fenced, empty, or on a connection that agreed on none; an inline
+ * message without data; and one of up to 64 bytes, not inline, across the end of a page. With siw a grant
+ * with REMOTE_READ lies in one page (EOPNOTSUPP), but a peer can read by any key that it has; and the memory
+ * of buffers with grants stays until the domain is destroyed, at most that of 1024 (ENOMEM).
  */
 
 /* rust_ulp_buffer_register.flags */
@@ -859,6 +871,15 @@ struct rust_ulp_get_request {
  * other error the request is as it was.
  *
  * A connection needs its queue pair until its own handle is destroyed, which disconnects.
+ *
+ * On iWARP the queue pair is in INIT. A command that fails leaves it there until the peer
+ * was asked, or the request was answered; after that, whatever it fails with, in ERR, its receives flushed. Who
+ * accepts must not send before something has come from the peer (RFC 5044 7.1). Of the
+ * parameters there are the reads each way and @access_flags, which siw does not look at; the others are
+ * ignored, and read 0. @peer_qp_num is 0; @reject_reason is 28 when the peer's answer had private data,
+ * else 0. Sockets are made in the network namespace of the caller, which should be the opener's. While TCP
+ * connects, a signal ends CONNECT, but neither @timeout_ns nor the end of the device (net.ipv4.tcp_syn_retries).
+ * There is no TIMEWAIT_EXIT.
  */
 struct rust_ulp_accept {
 	__u32 size;

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Two queue pairs that are connected to each other.
+//!
+//! On iWARP a queue pair has no way to RTS but a connection, which is a stream of TCP. Where one is
+//! needed before there is a peer, the connection is made with the device itself: a listener on an
+//! address of its own, an identifier that connects to it, and the one that this makes of the
+//! request. Who asks for the connection says a number that nobody else knows, so that whoever
+//! comes in between is turned away.
+//!
+//! The handlers note what happened, and wake who makes the pair. They run with the manager's handler
+//! mutexes held; the lock of [`Meeting`] is taken under those.
+
+use super::{
+    cm,
+    pd::Pd,
+    qp::{
+        Handler,
+        Qp, //
+    }, //
+};
+use crate::{
+    bindings,
+    sys::{
+        errno::{
+            eaddrinuse,
+            eaddrnotavail,
+            econnrefused,
+            econnreset, //
+        },
+        fault,
+        net::NetNs,
+        now_ns,
+        trace, //
+    }, //
+};
+use core::net::{
+    IpAddr,
+    SocketAddr, //
+};
+use kernel::{
+    new_condvar,
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        CondVar,
+        CondVarTimeoutResult,
+        Mutex, //
+    },
+    time::msecs_to_jiffies, //
+};
+
+/// How long the making of a pair may take.
+const TIMEOUT_MILLIS: u64 = 10_000;
+/// How many ports are tried: the manager does not know which ones TCP has given to others.
+const PORTS: u32 = 8;
+/// Requests that may wait: those who are to be turned away, and ours.
+const BACKLOG: u32 = 8;
+
+/// What has happened.
+mod step {
+    pub(super) const ADDRESS: u32 = 1 << 0;
+    pub(super) const ROUTE: u32 = 1 << 1;
+    pub(super) const REQUEST: u32 = 1 << 2;
+    /// Who asked is connected,
+    pub(super) const NEAR: u32 = 1 << 3;
+    /// and who was asked.
+    pub(super) const FAR: u32 = 1 << 4;
+}
+
+struct Progress {
+    /// [`step`]s.
+    steps: u32,
+    /// What arrived, until it is taken.
+    request: Option<cm::Owned<End>>,
+    /// Why it goes no further, or is over.
+    failure: Option<Error>,
+}
+
+/// What the handlers of a pair share with who makes it.
+#[pin_data]
+struct Meeting {
+    secret: [u8; 16],
+    #[pin]
+    progress: Mutex<Progress>,
+    #[pin]
+    changed: CondVar,
+}
+
+impl Meeting {
+    fn new() -> Result<Arc<Self>> {
+        let mut secret = [0; 16];
+        for half in secret.chunks_mut(8) {
+            // SAFETY: Takes no argument.
+            let number = unsafe { bindings::rust_ulp_h_random() };
+            for (to, from) in half.iter_mut().zip(number.to_ne_bytes()) {
+                *to = from;
+            }
+        }
+        let progress = Progress {
+            steps: 0,
+            request: None,
+            failure: None,
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                secret,
+                progress <- new_mutex!(progress, "rdma::loopback::Meeting::progress"),
+                changed <- new_condvar!("rdma::loopback::Meeting::changed"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    fn reach(&self, step: u32) {
+        self.progress.lock().steps |= step;
+        self.changed.notify_all();
+    }
+
+    fn fail(&self, err: Error) {
+        self.progress.lock().failure.get_or_insert(err);
+        self.changed.notify_all();
+    }
+
+    /// Has what has arrived rejected, and what arrives from here on. Sleeps.
+    fn give_up(&self, err: Error) {
+        let mut progress = self.progress.lock();
+        progress.failure.get_or_insert(err);
+        let request = progress.request.take();
+        drop(progress);
+        drop(request);
+    }
+
+    /// Waits until all of `steps` have happened, until `until` at most, of [`now_ns`]. Sleeps.
+    ///
+    /// [`ETIMEDOUT`], [`EINTR`], and what it failed with.
+    fn wait(&self, steps: u32, until: u64) -> Result {
+        let mut progress = self.progress.lock();
+        loop {
+            if let Some(err) = progress.failure {
+                return Err(err);
+            }
+            if progress.steps & steps == steps {
+                return Ok(());
+            }
+            let millis = until.saturating_sub(now_ns()).div_ceil(1_000_000);
+            if millis == 0 {
+                return Err(ETIMEDOUT);
+            }
+            let jiffies = msecs_to_jiffies(u32::try_from(millis).unwrap_or(u32::MAX)).max(1);
+            if let CondVarTimeoutResult::Signal { .. } = self
+                .changed
+                .wait_interruptible_timeout(&mut progress, jiffies)
+            {
+                return Err(EINTR);
+            }
+        }
+    }
+}
+
+/// The owner of an identifier at one end.
+struct End {
+    meeting: Arc<Meeting>,
+    /// What it is when this end is connected: [`step::NEAR`] or [`step::FAR`].
+    connected: u32,
+}
+
+impl cm::Handler for End {
+    fn event(&self, _id: &cm::Locked<'_>, event: &cm::Event<'_>) {
+        trace::cm_event(0, event.number(), event.status());
+        match event {
+            cm::Event::AddressResolved => self.meeting.reach(step::ADDRESS),
+            cm::Event::RouteResolved => self.meeting.reach(step::ROUTE),
+            cm::Event::Established(_) => self.meeting.reach(self.connected),
+            cm::Event::AddressError(err)
+            | cm::Event::RouteError(err)
+            | cm::Event::ConnectError(err)
+            | cm::Event::Unreachable(err) => self.meeting.fail(*err),
+            cm::Event::Rejected { .. } => self.meeting.fail(econnrefused()),
+            cm::Event::Disconnected | cm::Event::DeviceRemoval => self.meeting.fail(econnreset()),
+            _ => (),
+        }
+    }
+}
+
+/// The owner of the listener.
+struct Door(Arc<Meeting>);
+
+impl cm::Listener for Door {
+    fn request(&self, request: cm::Request<'_>) {
+        let meeting = &self.0;
+        if !request.message().private_data.starts_with(&meeting.secret) {
+            // Somebody else: not kept, and so rejected.
+            return;
+        }
+        let end = Arc::new(
+            End {
+                meeting: meeting.clone(),
+                connected: step::FAR,
+            },
+            GFP_KERNEL,
+        );
+        let prepared = end.map_err(Error::from).and_then(cm::Prepared::new);
+        let mut progress = meeting.progress.lock();
+        match prepared {
+            // It comes once.
+            Ok(prepared) if progress.request.is_none() && progress.failure.is_none() => {
+                progress.request = Some(request.keep(prepared));
+                progress.steps |= step::REQUEST;
+            }
+            Ok(_) => (),
+            Err(err) => {
+                progress.failure.get_or_insert(err);
+            }
+        }
+        drop(progress);
+        meeting.changed.notify_all();
+    }
+
+    fn event(&self, event: &cm::Event<'_>) {
+        trace::cm_event(0, event.number(), event.status());
+    }
+}
+
+/// Who makes pairs in a protection domain: one at a time, until the domain is closed.
+#[pin_data]
+pub(super) struct Maker {
+    #[pin]
+    now: Mutex<Now>,
+}
+
+struct Now {
+    closed: Option<Error>,
+    meeting: Option<Arc<Meeting>>,
+}
+
+impl Maker {
+    /// Nobody yet. Sleeps.
+    pub(super) fn new() -> Result<Arc<Self>> {
+        let now = Now {
+            closed: None,
+            meeting: None,
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                now <- new_mutex!(now, "rdma::loopback::Maker::now"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Makes who makes a pair leave, now and from here on, with `err`. Sleeps.
+    pub(super) fn close(&self, err: Error) {
+        let mut now = self.now.lock();
+        now.closed.get_or_insert(err);
+        if let Some(meeting) = &now.meeting {
+            meeting.fail(err);
+        }
+    }
+
+    fn begin(&self, meeting: Arc<Meeting>) -> Result {
+        let mut now = self.now.lock();
+        if let Some(err) = now.closed {
+            return Err(err);
+        }
+        now.meeting = Some(meeting);
+        Ok(())
+    }
+
+    fn end(&self) {
+        let meeting = self.now.lock().meeting.take();
+        drop(meeting);
+    }
+}
+
+/// The connection of two queue pairs with each other.
+///
+/// Dropping it ends the connection, and takes the queue pairs to ERR. That sleeps.
+pub(super) struct Pair {
+    _near: cm::Owned<End>,
+    _far: cm::Owned<End>,
+    meeting: Arc<Meeting>,
+}
+
+impl Pair {
+    /// Connects `near` with `far`, two queue pairs of `pd` that were just made, by an address that
+    /// the device has in `net`, which is to be the namespace of the current process. Sleeps, for at
+    /// most [`TIMEOUT_MILLIS`], and as long again as a driver takes to give up.
+    ///
+    /// When it fails, the queue pairs are of no use any more. [`eaddrnotavail`] when the device has no
+    /// address there, [`EINTR`] when a signal comes, [`ETIMEDOUT`], and what [`Pd::close`] was told.
+    pub(super) fn new<H: Handler>(pd: &Pd, net: &NetNs, near: &Qp<H>, far: &Qp<H>) -> Result<Self> {
+        let maker = pd.maker().ok_or(EINVAL)?;
+        let meeting = Meeting::new()?;
+        maker.begin(meeting.clone())?;
+        let result = Self::meet(pd, net, &meeting, near, far);
+        maker.end();
+        result
+    }
+
+    fn meet<H: Handler>(
+        pd: &Pd,
+        net: &NetNs,
+        meeting: &Arc<Meeting>,
+        near: &Qp<H>,
+        far: &Qp<H>,
+    ) -> Result<Self> {
+        let until = now_ns().saturating_add(TIMEOUT_MILLIS.saturating_mul(1_000_000));
+        let device = pd.device();
+        let ip = (1..=device.attributes().phys_ports)
+            .find_map(|port| device.port_addr(port, net))
+            .ok_or_else(eaddrnotavail)?;
+        let door = Self::open(pd, net, ip, meeting)?;
+        let addr = door.lock().addresses().0.ok_or(EINVAL)?;
+
+        let end = End {
+            meeting: meeting.clone(),
+            connected: step::NEAR,
+        };
+        let id = cm::Owned::connection(net, device, Arc::new(end, GFP_KERNEL)?)?;
+        let millis = TIMEOUT_MILLIS as u32;
+        id.resolve_address(Some(SocketAddr::new(ip, 0)), addr, millis)?;
+        meeting.wait(step::ADDRESS, until)?;
+        id.resolve_route(millis)?;
+        meeting.wait(step::ROUTE, until)?;
+        Self::check(pd, &id)?;
+        let parameters = |qp: &Qp<H>| cm::Parameters {
+            qp_num: qp.number(),
+            ..Default::default()
+        };
+        near.prepare(0)?;
+        far.prepare(0)?;
+        id.lock().connect(&parameters(near), &meeting.secret)?;
+
+        // Dropping `id` waits until it was answered: nothing that arrives may stay without an answer.
+        let request = meeting
+            .wait(step::REQUEST, until)
+            .and_then(|()| meeting.progress.lock().request.take().ok_or(EINVAL))
+            .inspect_err(|err| meeting.give_up(*err))?;
+        request.lock().accept(&parameters(far), &[])?;
+        meeting.wait(step::NEAR | step::FAR, until)?;
+        near.came_up(0);
+        far.came_up(0);
+        Ok(Self {
+            _near: id,
+            _far: request,
+            meeting: meeting.clone(),
+        })
+    }
+
+    /// Listens on a port of `ip`. Sleeps.
+    fn open(pd: &Pd, net: &NetNs, ip: IpAddr, meeting: &Arc<Meeting>) -> Result<cm::Owned<Door>> {
+        let mut result = Err(eaddrinuse());
+        for _ in 0..PORTS {
+            let owner = Arc::new(Door(meeting.clone()), GFP_KERNEL)?;
+            let door = cm::Owned::listener(net, pd.device(), SocketAddr::new(ip, 0), owner)?;
+            Self::check(pd, &door)?;
+            result = door.listen(BACKLOG).map(|()| door);
+            if !matches!(&result, Err(err) if *err == eaddrinuse()) {
+                break;
+            }
+        }
+        result
+    }
+
+    /// Checks that the manager has chosen the device of `pd`: another one may have the address, too.
+    fn check(pd: &Pd, id: &cm::Id) -> Result {
+        fault::point()?;
+        if id.device_index() == Some(pd.device().attributes().index) {
+            Ok(())
+        } else {
+            Err(eaddrnotavail())
+        }
+    }
+
+    /// Whether the connection has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.meeting.progress.lock().failure.is_some()
+    }
+}
