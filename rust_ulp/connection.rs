@@ -504,14 +504,15 @@ impl Connection {
         }
         id.connect(&parameters, wanted.private_data)?;
         drop(id);
-        let answered = self.pass(Stage::RouteKnown, deadline);
-        times.connect = deadline.micros();
         if qp.qp().is_iwarp() {
-            return answered
+            self.pass(Stage::RouteKnown, deadline)
                 .and_then(|()| self.came_up())
-                .inspect_err(|_| self.give_up(qp));
+                .inspect_err(|_| self.give_up(qp))?;
+            times.connect = deadline.micros();
+            return Ok(());
         }
-        answered?;
+        self.pass(Stage::RouteKnown, deadline)?;
+        times.connect = deadline.micros();
 
         let from = qp.qp().state();
         let result = self.bring_up(qp, param).and_then(|agreed| {

@@ -6,6 +6,7 @@
 
 Expects the module, siw1 in h1 and siw2 in h2, beside rxe1 and rxe2. Prints `ok` and `not ok` lines.
 """
+import collections
 import contextlib
 import os
 import signal
@@ -14,8 +15,11 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import faultpoint
 import ulp
 from connect import FLUSHED, Refused, Thread, accept, connect, get_request, listen, qp_state, query, reject, until
+from faultpoint import Faults
+from faults import ioctl
 from ulp import N, S, Cq, End, File, Qp, error_of
 
 ACCESS = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"]
@@ -285,6 +289,26 @@ def test_ends(r):
     r.equal("and does not land", s.buffer.map[:4096], bytes(4096))
     r.equal("the queue pair is in ERR", qp_state(c), N["QPS_ERR"])
     close(server, c)
+
+
+def test_faults(r):
+    """The connection of the device with itself, with each call of a verb on its way failing, in turn."""
+    f, faults = File("h1", "siw1"), Faults()
+    faults.choose("verb")
+    said, came, n = collections.Counter(), True, 0
+    while came:
+        n += 1
+        pd = f.pd()
+        call = ioctl(f, "BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=4096)
+        result, err, came = on("h1", faults.call, n, call.function, *call.args)
+        said[faultpoint.name_of(err) if result < 0 else "none"] += 1
+    faults.choose(None)
+    r.check("many of them fail", said["EIO"] > 10, said)
+    r.equal("and nothing but that comes of it", set(said), {"EIO", "none"})
+    r.equal("in the end there is memory", result, 0)
+    pd = f.pd()
+    r.equal("and so there is in another domain", error_of(create, f, pd), "none")
+    f.close()
 
 
 def test_removal(r):
