@@ -101,6 +101,18 @@ struct Waiter {
     status: Atomic<u32>,
 }
 
+impl Waiter {
+    fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                done <- Completion::new(),
+                status: Atomic::new(bindings::IB_WC_GENERAL_ERR),
+            }),
+            GFP_KERNEL,
+        )
+    }
+}
+
 /// The owner of a registrar's queue pair.
 struct Requests;
 
@@ -166,6 +178,9 @@ struct Path {
 }
 
 impl Registrar {
+    /// How often a request is posted at most.
+    const TRIES: u32 = 4;
+
     /// Makes a registrar for `pd`. Sleeps.
     ///
     /// [`eopnotsupp`] when the device has no fast registration; [`eaddrnotavail`] when none of its
@@ -262,11 +277,17 @@ impl Registrar {
     }
 
     fn bring_up(&self, port: u32, path: &Path) -> Result {
+        // A packet that another queue pair of this device sends here has the right addresses: with the
+        // right number, too, it would take the queue pair to ERR.
+        // SAFETY: Takes no argument.
+        let psn = unsafe { bindings::rust_ulp_h_random() } as u32 & qp::MAX_PSN;
         let attributes = Attributes {
             port,
             av: path.av,
             path_mtu: path.mtu,
             dest_qp_num: self.qp.number(),
+            sq_psn: psn,
+            rq_psn: psn,
             timeout: 14,
             retry_cnt: 7,
             rnr_retry: 7,
@@ -309,30 +330,34 @@ impl Registrar {
 
     /// Posts one request and waits for it. Sleeps, for as long as the device takes: a local
     /// operation needs no peer, and is flushed when the queue pair fails.
-    fn run(&self, push: impl FnOnce(&mut Chain<Requests>, Arc<Waiter>) -> Result) -> Result {
-        let waiter = Arc::pin_init(
-            pin_init!(Waiter {
-                done <- Completion::new(),
-                status: Atomic::new(bindings::IB_WC_GENERAL_ERR),
-            }),
-            GFP_KERNEL,
-        )?;
+    ///
+    /// One that was flushed did not fail itself: somebody took the queue pair to ERR, by a packet that he
+    /// had no right to send. It is posted again, [`Self::TRIES`] times in all. [`EIO`] after that, or
+    /// when the device refuses it.
+    fn run(&self, push: impl Fn(&mut Chain<Requests>, Arc<Waiter>) -> Result) -> Result {
         let _turn = self.turn.lock();
-        if self.qp.state() != State::Rts {
-            // The last one failed, and so did the way back.
-            self.recover()?;
+        for _ in 0..Self::TRIES {
+            let waiter = Waiter::new()?;
+            if self.qp.state() != State::Rts {
+                // The last one failed, and so did the way back.
+                self.recover()?;
+            }
+            let mut chain = Chain::new(Target::Send(self.qp.clone()), 1);
+            push(&mut chain, waiter.clone())?;
+            let (_, result) = chain.post(|_| ());
+            result?;
+            waiter.done.wait_for_completion();
+            let injected = fault::point().is_err();
+            let status = waiter.status.load(Acquire);
+            if status == bindings::IB_WC_SUCCESS && !injected {
+                return Ok(());
+            }
+            // The queue pair failed with the request. What that leaves to be done the next one does.
+            let recovered = self.recover();
+            if status != bindings::IB_WC_WR_FLUSH_ERR || recovered.is_err() {
+                break;
+            }
         }
-        let mut chain = Chain::new(Target::Send(self.qp.clone()), 1);
-        push(&mut chain, waiter.clone())?;
-        let (_, result) = chain.post(|_| ());
-        result?;
-        waiter.done.wait_for_completion();
-        let injected = fault::point().is_err();
-        if waiter.status.load(Acquire) == bindings::IB_WC_SUCCESS && !injected {
-            return Ok(());
-        }
-        // The queue pair failed with the request. What that leaves to be done the next one does.
-        let _ = self.recover();
         Err(EIO)
     }
 

@@ -387,6 +387,8 @@ pub(crate) fn may_control_qkeys() -> bool {
     unsafe { bindings::rust_ulp_h_may_control_qkeys() }
 }
 
+/// Numbers of packets have 24 bits.
+pub(super) const MAX_PSN: u32 = 0xff_ffff;
 /// Entries that a completion queue needs beside those for requests: the core posts one more to
 /// a queue when it drains it, and only one at a time is drained into the same completion queue.
 pub(crate) const CQ_RESERVE: u32 = 1;
