@@ -8,11 +8,13 @@
 //!
 //! How: the module loader takes the section `__dyndbg` for an array of `struct _ddebug`. Each site
 //! puts one there, asks the static key in it whether to print, a jump that the kernel patches, and
-//! prints by `__dynamic_pr_debug()`.
+//! prints by `__dynamic_pr_debug()`. A kernel without `CONFIG_DYNAMIC_DEBUG` has none of them.
 //!
 //! C header: [`include/linux/dynamic_debug.h`](srctree/include/linux/dynamic_debug.h)
 
+#[cfg(CONFIG_DYNAMIC_DEBUG)]
 use core::cell::UnsafeCell;
+#[cfg(CONFIG_DYNAMIC_DEBUG)]
 use kernel::{
     bindings,
     str::CStrExt as _, //
@@ -23,6 +25,7 @@ use kernel::{
 /// # Invariants
 ///
 /// The strings are NUL-terminated and live for ever.
+#[cfg(CONFIG_DYNAMIC_DEBUG)]
 #[repr(C, align(8))]
 pub(crate) struct Site {
     modname: *const u8,
@@ -38,8 +41,10 @@ pub(crate) struct Site {
 
 // SAFETY: The kernel changes flags and key under locks of its own and reads them as atomics; Rust
 // does not touch them at all.
+#[cfg(CONFIG_DYNAMIC_DEBUG)]
 unsafe impl Sync for Site {}
 
+#[cfg(CONFIG_DYNAMIC_DEBUG)]
 const _: () = {
     assert!(core::mem::size_of::<Site>() == core::mem::size_of::<bindings::_ddebug>());
     assert!(core::mem::offset_of!(Site, key) == core::mem::offset_of!(bindings::_ddebug, key));
@@ -48,6 +53,7 @@ const _: () = {
     );
 };
 
+#[cfg(CONFIG_DYNAMIC_DEBUG)]
 impl Site {
     /// A site that does not print. Each string ends with a NUL; only the macro calls this.
     pub(crate) const fn new(
@@ -86,6 +92,7 @@ impl Site {
     }
 }
 
+#[cfg(CONFIG_DYNAMIC_DEBUG)]
 const fn ends_with_nul(s: &str) -> bool {
     matches!(s.as_bytes(), [.., 0])
 }
@@ -119,6 +126,11 @@ macro_rules! ulp_debug {
             if on {
                 SITE.print(::kernel::prelude::fmt!($format $($args)*));
             }
+        }
+        // What is printed has been used, all the same.
+        #[cfg(not(CONFIG_DYNAMIC_DEBUG))]
+        if false {
+            let _ = ::kernel::prelude::fmt!($format $($args)*);
         }
     }};
 }
