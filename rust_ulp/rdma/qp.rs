@@ -752,7 +752,8 @@ impl<H: Handler> Qp<H> {
     ///
     /// [`eproto`] when the state table (IBA 10.3.1) does not allow the change from the state that
     /// it was last brought to. On the way to RESET the queues are drained first, so that every
-    /// request completes; and what the device makes of it is looked at, see [`RESETS`].
+    /// request completes; and what the device makes of it is looked at, see [`RESETS`]. A driver that
+    /// fails halfway leaves the queue pair in ERR.
     /// [`eopnotsupp`] on iWARP for all but the way to ERR.
     pub(crate) fn modify(&self, attributes: &Attributes, mask: u32) -> Result {
         let _modifying = self.modifying.lock();
@@ -779,8 +780,10 @@ impl<H: Handler> Qp<H> {
                 // SAFETY: The queue pair and the attributes are valid.
                 to_result(unsafe {
                     bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, mask as i32)
-                })?;
-                if to != bindings::IB_QPS_RESET || self.is_reset() {
+                })
+                .inspect_err(|_| self.settle(from, to, mask))?;
+                let is_there = |state| state == bindings::IB_QPS_RESET;
+                if to != bindings::IB_QPS_RESET || self.device_state().is_none_or(is_there) {
                     break;
                 }
             }
@@ -798,15 +801,43 @@ impl<H: Handler> Qp<H> {
         result
     }
 
-    /// Whether the device has the queue pair in RESET, or does not say. Sleeps.
-    fn is_reset(&self) -> bool {
+    /// What a driver has left that gave a change up halfway becomes ERR, which drains, and from which
+    /// the way to RESET is open. Sleeps.
+    ///
+    /// When rxe has no memory for the reads of a peer, `rxe_qp_from_attr()` has set the new state
+    /// already, so that a second try is refused, and has stopped the task that receives, so that
+    /// receives would never be flushed. To take no reads needs no memory, and starts the task again.
+    fn settle(&self, from: u32, to: u32, mask: u32) {
+        let reads = mask & mask::MAX_DEST_RD_ATOMIC;
+        let Some(now) = self.device_state() else {
+            return;
+        };
+        if now == from && (reads == 0 || from != to) {
+            return;
+        }
+        if reads != 0 {
+            let mut raw = bindings::ib_qp_attr::default();
+            // SAFETY: The queue pair and the attributes are valid.
+            let err = unsafe { bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, reads as i32) };
+            if err != 0 {
+                pr_warn_once!("a driver refused to take no reads: {}\n", err);
+            }
+        }
+        if now != bindings::IB_QPS_ERR {
+            self.fail();
+            self.state.store(bindings::IB_QPS_ERR, Release);
+        }
+    }
+
+    /// The state in which the device has the queue pair, if it says so. Sleeps.
+    fn device_state(&self) -> Option<u32> {
         let mut raw = bindings::ib_qp_attr::default();
         let mut init = bindings::ib_qp_init_attr::default();
         // SAFETY: All pointers are valid.
         let err = unsafe {
             bindings::ib_query_qp(self.ptr.as_ptr(), &mut raw, mask::STATE as i32, &mut init)
         };
-        err != 0 || raw.qp_state == bindings::IB_QPS_RESET
+        (err == 0).then_some(raw.qp_state)
     }
 
     /// What the device says of the queue pair. Sleeps.

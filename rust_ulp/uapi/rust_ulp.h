@@ -17,6 +17,7 @@
  *  - A command that fails has changed nothing. But EFAULT comes too late when
  *    the struct can be written at the beginning and no longer at the end, of
  *    ACCEPT, ATTACH, CANCEL, GRANT_ROTATE, QP_MODIFY and SUBMIT: they are done then.
+ *    And a queue pair is in ERR when its driver gave up halfway through QP_MODIFY.
  *  - All numbers are in host order, except GIDs and GUIDs, which are bytes in
  *    network order.
  *  - The layout is the same for 32-bit and 64-bit callers.
