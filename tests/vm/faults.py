@@ -23,6 +23,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import connect
 import ulp
+from cancel import FLUSHED
 from faultpoint import KINDS, Faults, Netlink, libc, name_of
 from memory import dmabuf
 from ulp import N, S, End, File, Qp, Srq, error_of, pattern
@@ -83,6 +84,8 @@ class Case:
         self.spends, self.kinds = how.get("spends", False), how.get("kinds", tuple(KINDS))
         # `keeps`: what it has made on its way may stay for the next time.
         self.keeps = how.get("keeps", False)
+        # `halfway`: tells whether what was left when there was no memory is what a driver may leave that gives up halfway.
+        self.halfway = how.get("halfway", lambda w, call: False)
 
 
 CASES = []
@@ -196,6 +199,10 @@ def sweep(r, w, it, kind):
                 seen[f"{name_of(err)} when done" if kind == "copy" else f"{name_of(err)}, undone in part"] += 1
                 seen[name_of(err)] -= 1
                 done = True
+            elif change and kind in ("slab", "page") and it.halfway(w, call):
+                seen[f"{name_of(err)} halfway"] += 1
+                seen[name_of(err)] -= 1
+                done = True
             elif change:
                 return wrong(f"{name_of(err)}, and this changed: {change}")
             else:
@@ -279,7 +286,8 @@ def attach(w, name):
 
 
 case("query", "ATTACH", "ATTACH by name", late=True)(lambda w: attach(w, b"rxe1"))
-case("query", "ATTACH", "ATTACH to the default", late=True)(lambda w: attach(w, b""))
+# Where all ports are said to fail, none is active.
+case("query", "ATTACH", "ATTACH to the default", late=True, errors=("ENOENT",))(lambda w: attach(w, b""))
 
 # --- objects -----------------------------------------------------------------------
 
@@ -327,11 +335,13 @@ case("objects", "AH_CREATE", errors=("EHOSTUNREACH", "ENETUNREACH", "ETIMEDOUT")
     lambda w: made(w.file, "AH_CREATE", pd=w.pd, attr=address(w)))
 
 
-def modify(w, kind, steps, mask, **attr):
-    """QP_MODIFY of a queue pair that has gone the `steps` before."""
+def modify(w, kind, steps, mask, receives=0, **attr):
+    """QP_MODIFY of a queue pair that has gone the `steps` before, with receives."""
     qp = Qp(w.file, w.pd, w.cq, depth=4, kind=kind)
     for bits, fields in steps:
         qp.modify(bits, **fields)
+    if receives:
+        w.file.submit([qp.wr("RECV", w.a.buffer, 0, 64) for _ in range(receives)])
     bits = 0
     for name in mask.split():
         bits |= N["QP_" + name]
@@ -351,8 +361,31 @@ def rtr(w):
 
 
 case("objects", "QP_MODIFY", "QP_MODIFY to INIT", late=True)(lambda w: modify(w, "RC", [], INIT[0], **INIT[1]))
-case("objects", "QP_MODIFY", "QP_MODIFY to RTR, address resolved", late=True, errors=("EHOSTUNREACH", "ENETUNREACH", "ETIMEDOUT"))(
+
+
+def in_error(w, call):
+    """Whether the queue pair of the call is in ERR."""
+    return w.file.call("QP_QUERY", qp=call.arg.qp).attr.qp_state == N["QPS_ERR"]
+
+
+UNREACHABLE = ("EHOSTUNREACH", "ENETUNREACH", "ETIMEDOUT")
+case("objects", "QP_MODIFY", "QP_MODIFY to RTR, address resolved", late=True, halfway=in_error, errors=UNREACHABLE)(
     lambda w: modify(w, "RC", [INIT], RTR, **rtr(w)))
+
+
+@case("objects", "QP_MODIFY", "QP_MODIFY to RTR with receives", late=True, halfway=in_error, errors=UNREACHABLE, kinds=("slab", "page"))
+def _(w):
+    call = modify(w, "RC", [INIT], RTR, receives=3, **rtr(w))
+
+    def undo():
+        w.file.destroy(call.arg.qp)
+        status = [c.status for c in w.cq.wait(3)]
+        if status != [FLUSHED] * 3:
+            raise ValueError(f"not three receives that were flushed, but {status}")
+    call.undo = undo
+    return call
+
+
 case("objects", "QP_MODIFY", "QP_MODIFY to RTS", late=True)(lambda w: modify(w, "RC", [INIT, (RTR, rtr(w))], RTS[0], **RTS[1]))
 case("objects", "QP_MODIFY", "QP_MODIFY to ERR", late=True)(
     lambda w: modify(w, "RC", [INIT, (RTR, rtr(w)), RTS], "STATE", qp_state=N["QPS_ERR"]))
@@ -663,6 +696,16 @@ def _(w):
     return call
 
 
+def pending(w, seconds):
+    """The next request for our listener, if one comes in time."""
+    try:
+        return w.file.call("GET_REQUEST", listener=w.listener, timeout_ns=seconds * 10**9).handle
+    except OSError as e:
+        if e.errno != errno.ETIME:
+            raise
+        return None
+
+
 def requested(w):
     """A request for our listener, whose sender waits aside on h2."""
     def ask():
@@ -673,6 +716,9 @@ def requested(w):
         except OSError:
             pass
         w.sender.file.destroy(qp.handle)
+    # Those before it whose sender has given up are counted until they are asked for.
+    while (old := pending(w, 0)) is not None:
+        w.file.destroy(old)
     qp = Qp(w.sender.file, w.sender.pd, w.sender.cq, depth=4)
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
@@ -694,7 +740,7 @@ def _(w):
 
 def request_of(w):
     thread = requested(w)
-    return thread, w.file.call("GET_REQUEST", listener=w.listener, timeout_ns=0).handle
+    return thread, pending(w, 0)
 
 
 def is_spent(w):
@@ -728,7 +774,14 @@ def connected(w):
     qp = Qp(w.file, w.pd, w.cq, depth=4)
     got = w.file.call("CONNECT", qp=qp.handle, timeout_ns=20 * PATIENCE * 10**9, dst=connect.addr("10.9.0.2", peer.port),
                       param=connect.param())
-    return got.handle, qp.handle, lambda: (tidy(w.file, got.handle, qp.handle), peer.clear())
+    # What the peer has of it stays.
+    w.calm = lambda: None
+
+    def undo():
+        w.calm = peer.clear
+        tidy(w.file, got.handle, qp.handle)
+        peer.clear()
+    return got.handle, qp.handle, undo
 
 
 @case("manager", "DISCONNECT")
@@ -745,8 +798,8 @@ def _(w):
 
 @case("manager", "DESTROY", "DESTROY of a connection")
 def _(w):
-    conn, qp, _ = connected(w)
-    return ioctl(w.file, "DESTROY", handle=conn, undo=lambda: (w.file.destroy(qp), w.peer.clear()))
+    conn, _, undo = connected(w)
+    return ioctl(w.file, "DESTROY", handle=conn, undo=undo)
 
 
 # --- io_uring ----------------------------------------------------------------------
