@@ -706,6 +706,15 @@ def pending(w, seconds):
         return None
 
 
+def leave(w, thread):
+    """Until the sender has its answer: who was not told, since there was no memory for a message, asks again."""
+    end = time.monotonic() + 30 * PATIENCE
+    while thread.is_alive() and time.monotonic() < end:
+        if (again := pending(w, 0)) is not None:
+            w.file.destroy(again)
+        thread.join(0.05)
+
+
 def requested(w):
     """A request for our listener, whose sender waits aside on h2."""
     def ask():
@@ -734,7 +743,7 @@ def requested(w):
 def _(w):
     thread = requested(w)
     call = ioctl(w.file, "GET_REQUEST", listener=w.listener, timeout_ns=0)
-    call.undo = lambda: (tidy(w.file, call.arg.handle), thread.join(30 * PATIENCE))
+    call.undo = lambda: (tidy(w.file, call.arg.handle), leave(w, thread))
     return call
 
 
@@ -747,7 +756,7 @@ def is_spent(w):
     """The request of the last ACCEPT is gone."""
     if error_of(w.file.call, "CONN_QUERY", conn=w.request) != "EBADF":
         return False
-    w.thread.join(30 * PATIENCE)
+    leave(w, w.thread)
     w.file.destroy(w.accepting)
     return True
 
@@ -759,13 +768,13 @@ def _(w):
     qp = Qp(w.file, w.pd, w.cq, depth=4)
     w.accepting = qp.handle
     return ioctl(w.file, "ACCEPT", request=request, qp=qp.handle, timeout_ns=20 * PATIENCE * 10**9, param=connect.param(ack_timeout=14),
-                 undo=lambda: (tidy(w.file, request, qp.handle), thread.join(30 * PATIENCE)))
+                 undo=lambda: (tidy(w.file, request, qp.handle), leave(w, thread)))
 
 
 @case("manager", "REJECT")
 def _(w):
     thread, request = request_of(w)
-    return ioctl(w.file, "REJECT", request=request, undo=lambda: thread.join(30 * PATIENCE), **connect.private(b"no"))
+    return ioctl(w.file, "REJECT", request=request, undo=lambda: leave(w, thread), **connect.private(b"no"))
 
 
 def connected(w):
