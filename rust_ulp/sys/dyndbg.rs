@@ -39,9 +39,9 @@ pub(crate) struct Site {
     pub(crate) key: bindings::static_key_false,
 }
 
+#[cfg(CONFIG_DYNAMIC_DEBUG)]
 // SAFETY: The kernel changes flags and key under locks of its own and reads them as atomics; Rust
 // does not touch them at all.
-#[cfg(CONFIG_DYNAMIC_DEBUG)]
 unsafe impl Sync for Site {}
 
 #[cfg(CONFIG_DYNAMIC_DEBUG)]
