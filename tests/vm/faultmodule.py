@@ -235,9 +235,13 @@ class Stalled:
         end = time.monotonic() + DEADLINE
         path = f"/proc/self/task/{self.tid}/fail-nth"
         while self.result == "not ended" and time.monotonic() < end:
-            with open(path) as f:
-                if int(f.read()) == 0:
-                    return self.result == "not ended"
+            try:
+                with open(path) as f:
+                    if int(f.read()) == 0:
+                        return self.result == "not ended"
+            except (FileNotFoundError, ProcessLookupError):
+                # It has ended.
+                return False
             time.sleep(0.005)
         return False
 
