@@ -781,7 +781,7 @@ impl<H: Handler> Qp<H> {
                 to_result(unsafe {
                     bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, mask as i32)
                 })
-                .inspect_err(|_| self.settle(from, to, mask))?;
+                .inspect_err(|&err| self.settle(err, from, to, mask))?;
                 let is_there = |state| state == bindings::IB_QPS_RESET;
                 if to != bindings::IB_QPS_RESET || self.device_state().is_none_or(is_there) {
                     break;
@@ -807,12 +807,13 @@ impl<H: Handler> Qp<H> {
     /// When rxe has no memory for the reads of a peer, `rxe_qp_from_attr()` has set the new state
     /// already, so that a second try is refused, and has stopped the task that receives, so that
     /// receives would never be flushed. To take no reads needs no memory, and starts the task again.
-    fn settle(&self, from: u32, to: u32, mask: u32) {
+    fn settle(&self, err: Error, from: u32, to: u32, mask: u32) {
         let reads = mask & mask::MAX_DEST_RD_ATOMIC;
         let Some(now) = self.device_state() else {
             return;
         };
-        if now == from && (reads == 0 || from != to) {
+        let is_stopped = reads != 0 && from == to && err == ENOMEM;
+        if now == from && !is_stopped {
             return;
         }
         if reads != 0 {
