@@ -10,23 +10,30 @@ side, and the ratio of ours to each of the others'. The ratio is the median of t
 ratios of the pairs, so a slow minute of the machine weighs on no side alone. The second form puts the
 short tables of bench.json, against libibverbs and the floor, between the marks in a README.
 """
+
 import json
 import os
 import statistics
 import sys
 
-UNITS = {"median_us": ("median", "us", False), "p99_us": ("99th percentile", "us", False),
-         "buffer_us": ("4 KiB of registered memory, median", "us", False),
-         "address_us": ("resolving the address, median", "us", False),
-         "route_us": ("resolving the route, median", "us", False),
-         "connect_us": ("connecting, median", "us", False),
-         "write_us": ("the first write, median", "us", False),
-         "total_us": ("all of it, median", "us", False),
-         "calls": ("system calls per 1,000 messages", "", False),
-         "each_ns": ("instructions of the whole guest for each", "", False),
-         "mib_s": ("bandwidth", "MiB/s", True), "msg_s": ("messages", "/s", True)}
-WHERE = {"smp": "emulated, several CPUs: noisy, spinning allowed",
-         "icount": "one CPU, one instruction is one nanosecond of guest time: repeatable"}
+UNITS = {
+    "median_us": ("median", "us", False),
+    "p99_us": ("99th percentile", "us", False),
+    "buffer_us": ("4 KiB of registered memory, median", "us", False),
+    "address_us": ("resolving the address, median", "us", False),
+    "route_us": ("resolving the route, median", "us", False),
+    "connect_us": ("connecting, median", "us", False),
+    "write_us": ("the first write, median", "us", False),
+    "total_us": ("all of it, median", "us", False),
+    "calls": ("system calls per 1,000 messages", "", False),
+    "each_ns": ("instructions of the whole guest for each", "", False),
+    "mib_s": ("bandwidth", "MiB/s", True),
+    "msg_s": ("messages", "/s", True),
+}
+WHERE = {
+    "smp": "emulated, several CPUs: noisy, spinning allowed",
+    "icount": "one CPU, one instruction is one nanosecond of guest time: repeatable",
+}
 
 
 def keys(name, sample, mode):
@@ -57,11 +64,14 @@ def sum_up(result):
             for side, runs in test["stock"].items():
                 theirs = [value(run, key) for run in runs]
                 ratios = [a / b if b else float("inf") for a, b in zip(ours, theirs, strict=True)]
-                sides[side] = {"value": statistics.median(theirs), "ratio": statistics.median(ratios),
-                               "low": min(ratios), "high": max(ratios)}
+                sides[side] = {
+                    "value": statistics.median(theirs),
+                    "ratio": statistics.median(ratios),
+                    "low": min(ratios),
+                    "high": max(ratios),
+                }
             rows[key] = {"ours": statistics.median(ours), "stock": sides}
-        out[name] = {"what": test["what"], "pairs": len(test["ours"]), "rows": rows,
-                     "commands": test["commands"]}
+        out[name] = {"what": test["what"], "pairs": len(test["ours"]), "rows": rows, "commands": test["commands"]}
     return out
 
 
@@ -70,22 +80,33 @@ def number(value):
 
 
 def table(result, summed):
-    lines = [f"### {WHERE.get(result['mode'], result['mode'])}", "",
-             f"Linux {result['kernel']}, {result['cpus']} CPU(s), perftest {result['perftest'] or 'unknown'}.", "",
-             "| measured | value | rust_ulp | against | theirs | ratio (lowest to highest) |",
-             "|---|---|---|---|---|---|"]
+    lines = [
+        f"### {WHERE.get(result['mode'], result['mode'])}",
+        "",
+        f"Linux {result['kernel']}, {result['cpus']} CPU(s), perftest {result['perftest'] or 'unknown'}.",
+        "",
+        "| measured | value | rust_ulp | against | theirs | ratio (lowest to highest) |",
+        "|---|---|---|---|---|---|",
+    ]
     for test in summed.values():
         for key, row in test["rows"].items():
             words, unit, more = UNITS[key]
             for side, s in row["stock"].items():
-                lines.append(f"| {test['what']} | {words}{unit and ', ' + unit}, {'more' if more else 'less'} is better"
-                             f" | {number(row['ours'])} | {side} | {number(s['value'])}"
-                             f" | {s['ratio']:.2f} ({s['low']:.2f} to {s['high']:.2f}) |")
+                lines.append(
+                    f"| {test['what']} | {words}{unit and ', ' + unit}, {'more' if more else 'less'} is better"
+                    f" | {number(row['ours'])} | {side} | {number(s['value'])}"
+                    f" | {s['ratio']:.2f} ({s['low']:.2f} to {s['high']:.2f}) |"
+                )
     pairs = {test["pairs"] for test in summed.values()}
-    lines += ["", f"Medians of {'/'.join(map(str, sorted(pairs)))} pairs of runs, alternating, in one guest on the"
-              " same two devices. The ratio is ours to theirs.", ""]
-    lines += [f"- {test['what']}: " + "; ".join(f"`{c}`" for c in test["commands"].values())
-              for test in summed.values()]
+    lines += [
+        "",
+        f"Medians of {'/'.join(map(str, sorted(pairs)))} pairs of runs, alternating, in one guest on the"
+        " same two devices. The ratio is ours to theirs.",
+        "",
+    ]
+    lines += [
+        f"- {test['what']}: " + "; ".join(f"`{c}`" for c in test["commands"].values()) for test in summed.values()
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -96,17 +117,23 @@ SHORT = ("libibverbs", "librdmacm", "inside the kernel")
 
 def short(mode, result):
     """A row for each value and each of those that count."""
-    lines = [f"{WHERE.get(mode, mode)} (`scripts/bench {mode}`), Linux {result['kernel']}, {result['cpus']} CPU(s),"
-             f" medians of {max(t['pairs'] for t in result['summary'].values())} pairs:", "",
-             "| measured | value | rust_ulp | against | theirs | ratio |", "|---|---|---|---|---|---|"]
+    lines = [
+        f"{WHERE.get(mode, mode)} (`scripts/bench {mode}`), Linux {result['kernel']}, {result['cpus']} CPU(s),"
+        f" medians of {max(t['pairs'] for t in result['summary'].values())} pairs:",
+        "",
+        "| measured | value | rust_ulp | against | theirs | ratio |",
+        "|---|---|---|---|---|---|",
+    ]
     lines[0] = lines[0][0].upper() + lines[0][1:]
     for test in result["summary"].values():
         for key, row in test["rows"].items():
             words, unit, _ = UNITS[key]
             for side, s in row["stock"].items():
                 if side.startswith(SHORT):
-                    lines.append(f"| {test['what']} | {words}{unit and ', ' + unit} | {number(row['ours'])} | {side}"
-                                 f" | {number(s['value'])} | {s['ratio']:.2f} |")
+                    lines.append(
+                        f"| {test['what']} | {words}{unit and ', ' + unit} | {number(row['ours'])} | {side}"
+                        f" | {number(s['value'])} | {s['ratio']:.2f} |"
+                    )
     return "\n".join(lines) + "\n"
 
 
@@ -121,7 +148,9 @@ def to_readme(readme, report, commit):
     tail = rest.split(MARKS[1])[1]
     tables = "\n".join(short(mode, result) for mode, result in results.items())
     with open(readme, "w") as f:
-        f.write(f"{head}{MARKS[0]}\nMeasured at commit {commit}. The ratio is ours to theirs.\n\n{tables}{MARKS[1]}{tail}")
+        f.write(
+            f"{head}{MARKS[0]}\nMeasured at commit {commit}. The ratio is ours to theirs.\n\n{tables}{MARKS[1]}{tail}"
+        )
 
 
 def main():
@@ -142,9 +171,20 @@ def main():
     with open(os.path.join(outdir, "bench.md"), "w") as f:
         f.write(text)
     with open(os.path.join(outdir, "bench.json"), "w") as f:
-        json.dump({r["mode"]: {"kernel": r["kernel"], "cpus": r["cpus"], "summary": s, "runs": r["tests"],
-                               "reports": r.get("reports", [])}
-                   for r, s in zip(results, summed, strict=True)}, f, indent=1)
+        json.dump(
+            {
+                r["mode"]: {
+                    "kernel": r["kernel"],
+                    "cpus": r["cpus"],
+                    "summary": s,
+                    "runs": r["tests"],
+                    "reports": r.get("reports", []),
+                }
+                for r, s in zip(results, summed, strict=True)
+            },
+            f,
+            indent=1,
+        )
         f.write("\n")
     print(text)
 

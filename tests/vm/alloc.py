@@ -6,6 +6,7 @@
 
 PROGRAM is ulp-test, which writes `begin` and `end` into the trace. Prints `ok` and `not ok` lines.
 """
+
 import os
 import re
 import subprocess
@@ -29,8 +30,13 @@ def main():
     # In a network namespace of its own the program has another /sys.
     with open(os.path.join(tracing.ROOT, "trace_marker"), "wb", buffering=0) as marker:
         env = {**os.environ, "ULP_MARKER": f"/proc/self/fd/{marker.fileno()}"}
-        task = subprocess.Popen(["ip", "netns", "exec", "h1", program, "uring", how], env=env,
-                                pass_fds=[marker.fileno()], stdout=subprocess.PIPE, text=True)
+        task = subprocess.Popen(
+            ["ip", "netns", "exec", "h1", program, "uring", how],
+            env=env,
+            pass_fds=[marker.fileno()],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         said = task.communicate(timeout=25 * ulp.PATIENCE)[0]
     tracing.write("tracing_on", "0")
     text = tracing.read("trace")

@@ -8,6 +8,7 @@ lists, exceptions and the structs of the header cross by value, the rest stays
 there. The process lives as long as the one that asks, which may call it from
 several threads.
 """
+
 import ctypes
 import importlib
 import io
@@ -50,7 +51,9 @@ class Pickler(pickle.Pickler):
             return array_of, (obj._type_.__name__, bytes(obj))
         if isinstance(obj, Proxy):
             return lookup, (obj._ref,)
-        if SERVER is not None and isinstance(obj, (ulp.OnHost, ulp.Cq, ulp.Buffer, ulp.UserBuffer, ulp.Srq, ulp.Qp, mmap.mmap)):
+        if SERVER is not None and isinstance(
+            obj, (ulp.OnHost, ulp.Cq, ulp.Buffer, ulp.UserBuffer, ulp.Srq, ulp.Qp, mmap.mmap)
+        ):
             return Proxy, (SERVER.keep(obj),)
         return NotImplemented
 
@@ -152,7 +155,9 @@ class Client:
         here = os.path.dirname(os.path.abspath(__file__))
         self.process = subprocess.Popen(
             [ulp.PEER, "python3", "-c", f"import sys; sys.path.insert(0, {here!r}); import away; away.serve()"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         self.lock, self.number, self.waiting, self.over = threading.Lock(), 0, {}, False
         threading.Thread(target=self.listen, daemon=True).start()
 
@@ -228,8 +233,10 @@ class Proxy:
             raise AttributeError(name)
         value = self._client.ask("get", self, name)
         if isinstance(value, Method):
+
             def value(*args, **kwargs):
                 return self._client.ask("call", self, name, args, kwargs)
+
         if isinstance(value, Proxy) or callable(value):
             self.__dict__[name] = value
         return value

@@ -3,6 +3,7 @@
 
 Prints `ok NAME` or `not ok NAME - why`. Asserts counts, keys, order and contents, never times.
 """
+
 import json
 import os
 import re
@@ -43,8 +44,9 @@ class Serve:
     """A server on h1, which listens when this returns."""
 
     def __init__(self, *options):
-        self.process = subprocess.Popen(in_host("h1", ULP, "bench", "serve", *options),
-                                        stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            in_host("h1", ULP, "bench", "serve", *options), stderr=subprocess.PIPE, text=True
+        )
         self.hello = self.process.stderr.readline()
         assert "listening at" in self.hello, self.hello
 
@@ -108,8 +110,13 @@ def run(name, want, *arguments, rows=1):
 
 
 def everything():
-    tests = {"write": ["write"], "read": ["read"], "send": ["send"],
-             "fetch-add": ["atomic"], "cmp-swap": ["atomic", "--op", "cmp-swap"]}
+    tests = {
+        "write": ["write"],
+        "read": ["read"],
+        "send": ["send"],
+        "fetch-add": ["atomic"],
+        "cmp-swap": ["atomic", "--op", "cmp-swap"],
+    }
     for backend in ("call", "uring", "verbs"):
         for test, words in tests.items():
             atomic = test in ("fetch-add", "cmp-swap")
@@ -131,67 +138,191 @@ def everything():
                         verified = 442 if atomic else 440
                         if metric == "bandwidth":
                             options += ["-s", "5000"]
-                    want = {"test": test, "metric": metric, "backend": backend, "mode": mode, "iterations": n,
-                            "interrupted": False, "verified": verified}
-                    run(f"{test} {metric} by {backend}, {mode}", want, *words, metric, SERVER, "-n", str(n),
-                        "--warmup", str(n // 10), "--verify", "-b", backend, *options,
-                        *(["-e"] if mode == "event" else []))
+                    want = {
+                        "test": test,
+                        "metric": metric,
+                        "backend": backend,
+                        "mode": mode,
+                        "iterations": n,
+                        "interrupted": False,
+                        "verified": verified,
+                    }
+                    run(
+                        f"{test} {metric} by {backend}, {mode}",
+                        want,
+                        *words,
+                        metric,
+                        SERVER,
+                        "-n",
+                        str(n),
+                        "--warmup",
+                        str(n // 10),
+                        "--verify",
+                        "-b",
+                        backend,
+                        *options,
+                        *(["-e"] if mode == "event" else []),
+                    )
 
 
 def mixed():
-    run("io_uring with a thread of the kernel's", {"verified": 440}, "write", "rate", SERVER, "-n", "400", "--warmup",
-        "40", "--verify", "-b", "uring", "--sqpoll", "-l", "32")
-    run("io_uring at one end, verbs at the other", {"verified": 88}, "send", "lat", SERVER, "-e", "-n", "40",
-        "--warmup", "4", "--verify", "-b", "uring", "--peer-backend", "verbs")
-    run("call at one end, verbs at the other", {"verified": 88}, "send", "lat", SERVER, "-e", "-n", "40", "--warmup",
-        "4", "--verify", "-b", "call", "--peer-backend", "verbs")
-    run("verbs at one end, call at the other", {"verified": 88}, "write", "lat", SERVER, "-e", "-n", "40", "--warmup",
-        "4", "--verify", "-b", "verbs", "--peer-backend", "call")
-    report = run("several sizes, threads and queue pairs", {"iterations": 200}, "write", "bw", SERVER, "-e", "-s",
-                 "2,1K,100000", "-n", "100", "-T", "2", "-q", "3", "-l", "7", "-t", "16", "--verify", rows=3)
+    run(
+        "io_uring with a thread of the kernel's",
+        {"verified": 440},
+        "write",
+        "rate",
+        SERVER,
+        "-n",
+        "400",
+        "--warmup",
+        "40",
+        "--verify",
+        "-b",
+        "uring",
+        "--sqpoll",
+        "-l",
+        "32",
+    )
+    run(
+        "io_uring at one end, verbs at the other",
+        {"verified": 88},
+        "send",
+        "lat",
+        SERVER,
+        "-e",
+        "-n",
+        "40",
+        "--warmup",
+        "4",
+        "--verify",
+        "-b",
+        "uring",
+        "--peer-backend",
+        "verbs",
+    )
+    run(
+        "call at one end, verbs at the other",
+        {"verified": 88},
+        "send",
+        "lat",
+        SERVER,
+        "-e",
+        "-n",
+        "40",
+        "--warmup",
+        "4",
+        "--verify",
+        "-b",
+        "call",
+        "--peer-backend",
+        "verbs",
+    )
+    run(
+        "verbs at one end, call at the other",
+        {"verified": 88},
+        "write",
+        "lat",
+        SERVER,
+        "-e",
+        "-n",
+        "40",
+        "--warmup",
+        "4",
+        "--verify",
+        "-b",
+        "verbs",
+        "--peer-backend",
+        "call",
+    )
+    report = run(
+        "several sizes, threads and queue pairs",
+        {"iterations": 200},
+        "write",
+        "bw",
+        SERVER,
+        "-e",
+        "-s",
+        "2,1K,100000",
+        "-n",
+        "100",
+        "-T",
+        "2",
+        "-q",
+        "3",
+        "-l",
+        "7",
+        "-t",
+        "16",
+        "--verify",
+        rows=3,
+    )
     if report:
         said([row["size"] for row in report["rows"]] == [2, 1024, 100000], "a row for each size, in order")
-        said(report["config"]["qps"] == 3 and report["config"]["threads"] == 2 and report["version"] == 1
-             and report["client"]["kernel"] == report["server"]["kernel"] == os.uname().release
-             and report["client"]["module"] and report["command"][1:3] == ["bench", "write"],
-             "the report has configuration, machines and command", report)
+        said(
+            report["config"]["qps"] == 3
+            and report["config"]["threads"] == 2
+            and report["version"] == 1
+            and report["client"]["kernel"] == report["server"]["kernel"] == os.uname().release
+            and report["client"]["module"]
+            and report["command"][1:3] == ["bench", "write"],
+            "the report has configuration, machines and command",
+            report,
+        )
     for backend in ("call", "verbs"):
-        report = run(f"connect by {backend}", {"iterations": 10}, "connect", SERVER, "-n", "10", "-b", backend, "-e",
-                     rows=6)
+        report = run(
+            f"connect by {backend}", {"iterations": 10}, "connect", SERVER, "-n", "10", "-b", backend, "-e", rows=6
+        )
         if report:
             steps = [row["step"] for row in report["rows"]]
-            said(steps == ["buffer", "address", "route", "connect", "write", "total"], f"connect by {backend}: steps", steps)
-        report = run(f"register by {backend}", {"iterations": 5}, "register", "-n", "5", "-s", "4096,1M", "-b", backend,
-                     rows=10)
+            said(
+                steps == ["buffer", "address", "route", "connect", "write", "total"],
+                f"connect by {backend}: steps",
+                steps,
+            )
+        report = run(
+            f"register by {backend}", {"iterations": 5}, "register", "-n", "5", "-s", "4096,1M", "-b", backend, rows=10
+        )
         said(report and report["server"] is None, f"register by {backend} needs no server")
     report = run("a duration in place of a count", {"interrupted": False}, "send", "rate", SERVER, "-e", "-D", "0.2")
     if report:
         said(report["rows"][0]["elapsed_ns"] >= 200_000_000, "a duration: it took as long")
     got = bench("write", "lat", SERVER, "-e", "-n", "20")
-    said(got.returncode == 0 and "t_typical[usec]" in got.stdout and "99.99%[usec]" in got.stdout,
-         "a table has perftest's columns", got.stdout + got.stderr)
+    said(
+        got.returncode == 0 and "t_typical[usec]" in got.stdout and "99.99%[usec]" in got.stdout,
+        "a table has perftest's columns",
+        got.stdout + got.stderr,
+    )
     said("\x1b" not in got.stdout + got.stderr, "no colours and bars off a terminal")
 
 
 def refusals():
     for what, arguments in {
-            "no metric": ["write"], "an unknown metric": ["write", "speed", SERVER],
-            "an unknown option": ["write", "lat", SERVER, "--frob"], "size 0": ["write", "lat", SERVER, "-s", "0"],
-            "a size beyond all": ["write", "bw", SERVER, "-s", "4000M"],
-            "both -n and -D": ["write", "lat", SERVER, "-n", "5", "-D", "1"],
-            "a list beyond the queue": ["write", "bw", SERVER, "-l", "64", "-t", "8"],
-            "no queue pairs": ["write", "bw", SERVER, "-q", "0"],
-            "latency on two": ["write", "lat", SERVER, "-q", "2"],
-            "an atomic of 16 bytes": ["atomic", "lat", SERVER, "-s", "16"],
-            "connections by io_uring": ["connect", SERVER, "-b", "uring"],
-            "an unknown back end": ["write", "lat", SERVER, "-b", "pigeon"],
-            "a plot of nothing": ["plot"]}.items():
+        "no metric": ["write"],
+        "an unknown metric": ["write", "speed", SERVER],
+        "an unknown option": ["write", "lat", SERVER, "--frob"],
+        "size 0": ["write", "lat", SERVER, "-s", "0"],
+        "a size beyond all": ["write", "bw", SERVER, "-s", "4000M"],
+        "both -n and -D": ["write", "lat", SERVER, "-n", "5", "-D", "1"],
+        "a list beyond the queue": ["write", "bw", SERVER, "-l", "64", "-t", "8"],
+        "no queue pairs": ["write", "bw", SERVER, "-q", "0"],
+        "latency on two": ["write", "lat", SERVER, "-q", "2"],
+        "an atomic of 16 bytes": ["atomic", "lat", SERVER, "-s", "16"],
+        "connections by io_uring": ["connect", SERVER, "-b", "uring"],
+        "an unknown back end": ["write", "lat", SERVER, "-b", "pigeon"],
+        "a plot of nothing": ["plot"],
+    }.items():
         got = bench(*arguments)
-        said(got.returncode == 2 and got.stderr and not got.stdout, f"status 2: {what}",
-             f"status {got.returncode}: {got.stderr} {got.stdout}")
+        said(
+            got.returncode == 2 and got.stderr and not got.stdout,
+            f"status 2: {what}",
+            f"status {got.returncode}: {got.stderr} {got.stdout}",
+        )
     got = bench("write", "lat", SERVER, "-p", "9")
-    said(got.returncode == 1 and "ulp bench serve" in got.stderr and not got.stdout,
-         "no server: status 1, and what to do", f"status {got.returncode}: {got.stderr}")
+    said(
+        got.returncode == 1 and "ulp bench serve" in got.stderr and not got.stdout,
+        "no server: status 1, and what to do",
+        f"status {got.returncode}: {got.stderr}",
+    )
     got = bench("write", "lat", SERVER, "-d", "nothing0", "-e")
     said(got.returncode == 1 and "nothing0" in got.stderr, "no such device: it is named", got.stderr)
     got = bench("write", "lat", SERVER, "-d", "nothing0", "-e", "-b", "verbs")
@@ -224,37 +355,78 @@ def frame_of(*messages):
 def hostile():
     """A server survives whatever is said to it, and says why it hung up."""
     config = json.loads(bench("register", "-n", "1", "--format", "json").stdout)["config"]
-    hello = {"magic": "ulp bench", "version": 1,
-             "config": config | {"test": "write", "metric": "rate", "sizes": [8], "depth": 8, "list": 8}}
+    hello = {
+        "magic": "ulp bench",
+        "version": 1,
+        "config": config | {"test": "write", "metric": "rate", "sizes": [8], "depth": 8, "list": 8},
+    }
 
     def spoilt(**changes):
         return frame_of({"hello": hello | {"config": hello["config"] | changes}})
-    end = {"qps": [{"qp_num": 1, "psn": 1, "gid": [0] * 10 + [255, 255, 10, 9, 0, 2], "lid": 0, "mtu": 1024,
-                    "rd_atomic": [1, 1]}], "addr": 4096, "len": 1 << 20, "rkey": 1}
+
+    end = {
+        "qps": [
+            {
+                "qp_num": 1,
+                "psn": 1,
+                "gid": [0] * 10 + [255, 255, 10, 9, 0, 2],
+                "lid": 0,
+                "mtu": 1024,
+                "rd_atomic": [1, 1],
+            }
+        ],
+        "addr": 4096,
+        "len": 1 << 20,
+        "rkey": 1,
+    }
     frames = {
-        "another program": b"GET / HTTP/1.0\r\n\r\n", "a length of 4 GiB": b"\xff" * 64,
-        "no JSON": b"\0\0\0\4{{{{", "half a message": b"\0\0\1\0{", "nothing": b"",
+        "another program": b"GET / HTTP/1.0\r\n\r\n",
+        "a length of 4 GiB": b"\xff" * 64,
+        "no JSON": b"\0\0\0\4{{{{",
+        "half a message": b"\0\0\1\0{",
+        "nothing": b"",
         "another magic": frame_of({"hello": hello | {"magic": "x"}}),
         "another version": frame_of({"hello": hello | {"version": 99}}),
-        "65,536 threads": spoilt(threads=65536), "no queue pairs": spoilt(qps=0),
-        "4 billion queue pairs": spoilt(qps=2**32 - 1), "a size of 4 GiB": spoilt(sizes=[2**32 - 1]),
-        "a depth of 4 billion": spoilt(depth=2**32 - 1), "a field too many": spoilt(extra=1),
+        "65,536 threads": spoilt(threads=65536),
+        "no queue pairs": spoilt(qps=0),
+        "4 billion queue pairs": spoilt(qps=2**32 - 1),
+        "a size of 4 GiB": spoilt(sizes=[2**32 - 1]),
+        "a depth of 4 billion": spoilt(depth=2**32 - 1),
+        "a field too many": spoilt(extra=1),
         "a turn that is not its": frame_of({"done": {"verified": 1}}),
         "a row that was not announced": frame_of({"hello": hello}, {"row": {"size": 9, "ends": [end]}}),
         "a row without ends": frame_of({"hello": hello}, {"row": {"size": 8, "ends": []}}),
         "a buffer that is too small": frame_of({"hello": hello}, {"row": {"size": 8, "ends": [end | {"len": 8}]}}),
-        "a buffer over the end": frame_of({"hello": hello}, {"row": {"size": 8, "ends": [
-            end | {"addr": 2**64 - 4096}]}}),
+        "a buffer over the end": frame_of(
+            {"hello": hello}, {"row": {"size": 8, "ends": [end | {"addr": 2**64 - 4096}]}}
+        ),
         "a row, and gone": frame_of({"hello": hello}, {"row": {"size": 8, "ends": [end]}}),
     }
     with Serve("-p", "18600") as server:
-        said_to_it = json.dumps([{"bytes": frame.hex(), "answers": 2 if what == "a row, and gone" else 0}
-                                 for what, frame in frames.items()])
-        got = subprocess.run(in_host("h2", "python3", "-c", SAY), input=said_to_it, text=True, check=False,
-                             timeout=30 * PATIENCE, capture_output=True)
+        said_to_it = json.dumps(
+            [{"bytes": frame.hex(), "answers": 2 if what == "a row, and gone" else 0} for what, frame in frames.items()]
+        )
+        got = subprocess.run(
+            in_host("h2", "python3", "-c", SAY),
+            input=said_to_it,
+            text=True,
+            check=False,
+            timeout=30 * PATIENCE,
+            capture_output=True,
+        )
         said(got.returncode == 0, "hostile: it hangs up each time", got.stderr)
-        run("hostile: then it serves a friend", {"iterations": 20}, "write", "lat", SERVER, "-p", "18600", "-e",
-            "-n", "20")
+        run(
+            "hostile: then it serves a friend",
+            {"iterations": 20},
+            "write",
+            "lat",
+            SERVER,
+            "-p",
+            "18600",
+            "-e",
+            "-n",
+            "20",
+        )
     words = server.process.stderr.read().splitlines()
     for what, line in zip(frames, words + [""] * len(frames)):
         said(line.startswith("ulp: client") and "panicked" not in line, f"hostile: {what}: refused, with a word", line)
@@ -275,9 +447,27 @@ def takes_interrupts(pid):
 def interrupted():
     for backend, words in (("call", ["send", "lat"]), ("verbs", ["send", "lat"]), ("uring", ["write", "rate"])):
         name = f"Ctrl-C: {' '.join(words)} by {backend}"
-        process = subprocess.Popen(in_host("h2", ULP, "bench", *words, SERVER, "-e", "-n", "100000000", "--warmup",
-                                           "0", "-b", backend, "--format", "json"),
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            in_host(
+                "h2",
+                ULP,
+                "bench",
+                *words,
+                SERVER,
+                "-e",
+                "-n",
+                "100000000",
+                "--warmup",
+                "0",
+                "-b",
+                backend,
+                "--format",
+                "json",
+            ),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         takes_interrupts(process.pid)
         time.sleep(0.5 * PATIENCE)
         process.send_signal(signal.SIGINT)
@@ -292,8 +482,11 @@ def interrupted():
             report = json.loads(out)
             row = report["rows"][0]
             good = process.returncode == 1 and report["interrupted"] and row["interrupted"]
-            said(good and 0 < row["iterations"] < 100000000 and wrong_row(row, {}) is None,
-                 f"{name} prints what there is", f"status {process.returncode}: {row}")
+            said(
+                good and 0 < row["iterations"] < 100000000 and wrong_row(row, {}) is None,
+                f"{name} prints what there is",
+                f"status {process.returncode}: {row}",
+            )
         except (ValueError, LookupError) as error:
             said(False, f"{name} prints what there is", f"{error!r}: {out[-200:]} {err}")
 
@@ -307,13 +500,22 @@ def plots():
     got = bench("plot", f"{path}-0.json", f"{path}-1.json", "-o", path)
     files = got.stdout.split()
     names = sorted(os.path.basename(f) for f in files)
-    said(got.returncode == 0 and names == ["bandwidth-write.svg", "latency-write-latency-8-B.svg", "rate-write.svg"],
-         "plot: the files it names", f"{names} {got.stderr}")
+    said(
+        got.returncode == 0 and names == ["bandwidth-write.svg", "latency-write-latency-8-B.svg", "rate-write.svg"],
+        "plot: the files it names",
+        f"{names} {got.stderr}",
+    )
     for name in files:
         with open(name) as f:
             text = f.read()
-        said(text.startswith("<svg") and text.rstrip().endswith("</svg>") and "polyline" in text
-             and re.search(r"call by events", text), f"plot: {os.path.basename(name)} has its curve", text[:200])
+        said(
+            text.startswith("<svg")
+            and text.rstrip().endswith("</svg>")
+            and "polyline" in text
+            and re.search(r"call by events", text),
+            f"plot: {os.path.basename(name)} has its curve",
+            text[:200],
+        )
     got = bench("plot", "/etc/passwd", "-o", path)
     said(got.returncode == 2 and "/etc/passwd" in got.stderr, "plot: what is no report is refused", got.stderr)
 
@@ -326,8 +528,9 @@ def main():
         interrupted()
         plots()
         said(server.process.poll() is None, "the server outlived all of it")
-    said(server.process.returncode == 0, "the server ends with status 0 when it is told to",
-         server.process.stderr.read())
+    said(
+        server.process.returncode == 0, "the server ends with status 0 when it is told to", server.process.stderr.read()
+    )
     hostile()
     sys.exit(1 if failed else 0)
 

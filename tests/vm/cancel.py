@@ -6,6 +6,7 @@
 
 Expects the module and two hosts. Prints `ok` and `not ok` lines.
 """
+
 import ctypes
 import os
 import signal
@@ -60,12 +61,16 @@ def test_deadline(r):
     a.buffer.map[:4096] = pattern(1, 4096)
     a.file.submit([send(a, 1, timeout_ns=20 * MS)])
     done = a.cq.wait(1)[0]
-    r.equal("a send that nobody receives times out",
-            (done.user_data, done.status, done.opcode, done.qp, done.qp_num, done.byte_len),
-            (1, TIMEOUT, N["WC_SEND"], a.qp.handle, a.qp.num, 0))
+    r.equal(
+        "a send that nobody receives times out",
+        (done.user_data, done.status, done.opcode, done.qp, done.qp_num, done.byte_len),
+        (1, TIMEOUT, N["WC_SEND"], a.qp.handle, a.qp.num, 0),
+    )
     r.equal("and is still with the device", flight(a), (1, 0))
     b.file.submit([recv(b, 7), recv(b, 8)])
-    r.equal("it arrives late", (said(b.cq.wait(1)), b.buffer.map[4096 + 448:4096 + 456]), ([(7, 0)], a.buffer.map[8:16]))
+    r.equal(
+        "it arrives late", (said(b.cq.wait(1)), b.buffer.map[4096 + 448 : 4096 + 456]), ([(7, 0)], a.buffer.map[8:16])
+    )
     r.equal("then the device is done with it", drained(a), (0, 0))
     r.equal("of which nobody hears", said(a.cq.reap()), [])
     a.file.submit([send(a, 2, timeout_ns=LATER)])
@@ -73,8 +78,11 @@ def test_deadline(r):
 
     a.file.submit([send(a, i, timeout_ns=i * MS if i % 3 else 0) for i in range(1, 64)])
     want = [i for i in range(1, 64) if i % 3]
-    r.equal("of 63 each that has a deadline meets it, in the order of the deadlines",
-            said(a.cq.wait(len(want))), [(i, TIMEOUT) for i in want])
+    r.equal(
+        "of 63 each that has a deadline meets it, in the order of the deadlines",
+        said(a.cq.wait(len(want))),
+        [(i, TIMEOUT) for i in want],
+    )
     r.equal("the others wait", (flight(a), said(a.cq.reap())), ((63, 0), []))
     b.file.submit([recv(b, i) for i in range(1, 64)])
     r.equal("and succeed, in order", said(a.cq.wait(21)), [(i, 0) for i in range(3, 64, 3)])
@@ -84,16 +92,21 @@ def test_deadline(r):
     a.file.submit([send(a, 1, flags=0, timeout_ns=LATER), send(a, 2, flags=0, timeout_ns=20 * MS)])
     r.equal("a silent request that times out is heard of", said(a.cq.wait(1)), [(2, TIMEOUT)])
     b.file.submit([recv(b, 1), recv(b, 2)])
-    r.equal("and one that succeeds is not", (said(b.cq.wait(2)), drained(a), said(a.cq.reap())),
-            ([(1, 0), (2, 0)], (0, 0), []))
+    r.equal(
+        "and one that succeeds is not",
+        (said(b.cq.wait(2)), drained(a), said(a.cq.reap())),
+        ([(1, 0), (2, 0)], (0, 0), []),
+    )
 
     wr = send(a, 1, timeout_ns=N["TIMEOUT_MAX_NS"] + 1)
     r.equal("more than an hour", error_of(a.file.submit, [wr]), "EINVAL")
-    first = bytes(send(a, 3))[:N["WR_SIZE_V1"]]
+    first = bytes(send(a, 3))[: N["WR_SIZE_V1"]]
     array = (ctypes.c_char * len(first)).from_buffer_copy(first)
     a.file.call("SUBMIT", wrs=ctypes.addressof(array), nr_wrs=1, wr_size=N["WR_SIZE_V1"])
     b.file.submit([recv(b, 3)])
-    r.equal("a request of the first version has no deadline", (said(a.cq.wait(1)), said(b.cq.wait(1))), ([(3, 0)], [(3, 0)]))
+    r.equal(
+        "a request of the first version has no deadline", (said(a.cq.wait(1)), said(b.cq.wait(1))), ([(3, 0)], [(3, 0)])
+    )
 
 
 def test_cancel(r):
@@ -115,6 +128,7 @@ def test_cancel(r):
 
     def refused(**fields):
         return error_of(a.file.call, "CANCEL", **{"queue": a.qp.handle} | fields)
+
     r.equal("unknown flags", refused(flags=2), "EINVAL")
     r.equal("all, and a number", refused(flags=N["CANCEL_ALL"], user_data=1), "EINVAL")
     r.equal("no handle", refused(queue=0), "EBADF")
@@ -157,8 +171,11 @@ def test_receive(r):
     r.equal("the device has all four", flight(b), (0, 4))
     for i in range(1, 5):
         a.file.submit([send(a, i)])
-    r.equal("the first two messages are lost, the next two are not",
-            (said(a.cq.wait(4)), said(b.cq.wait(2))), ([(i, 0) for i in range(1, 5)], [(3, 0), (4, 0)]))
+    r.equal(
+        "the first two messages are lost, the next two are not",
+        (said(a.cq.wait(4)), said(b.cq.wait(2))),
+        ([(i, 0) for i in range(1, 5)], [(3, 0), (4, 0)]),
+    )
     r.equal("and nothing else is said", (drained(b), said(b.cq.reap())), ((0, 0), []))
 
 
@@ -172,17 +189,24 @@ def test_shared(r):
 
     def take(number, **fields):
         return srq.recv(b.buffer, 64 * number, 64, user_data=number, **fields)
+
     b.file.submit([take(1, timeout_ns=20 * MS), take(2), take(3), take(4, timeout_ns=LATER)])
     done = b.cq.wait(1)[0]
-    r.equal("a shared receive times out, with the queue's handle",
-            (done.user_data, done.status, done.opcode, done.qp), (1, TIMEOUT, N["WC_RECV"], srq.handle))
+    r.equal(
+        "a shared receive times out, with the queue's handle",
+        (done.user_data, done.status, done.opcode, done.qp),
+        (1, TIMEOUT, N["WC_RECV"], srq.handle),
+    )
     r.equal("another is canceled", (cancel(b, 3, queue=srq.handle), said(b.cq.wait(1))), (1, [(3, CANCELED)]))
     r.equal("not by the queue pair's handle", cancel(b, flags=N["CANCEL_ALL"]), 0)
     r.equal("the device has all four", srq.query().recvs_in_flight, 4)
     for i in range(1, 5):
         a.file.submit([send(a, i)])
-    r.equal("messages that take these are lost", (said(a.cq.wait(4)), said(b.cq.wait(2))),
-            ([(i, 0) for i in range(1, 5)], [(2, 0), (4, 0)]))
+    r.equal(
+        "messages that take these are lost",
+        (said(a.cq.wait(4)), said(b.cq.wait(2))),
+        ([(i, 0) for i in range(1, 5)], [(2, 0), (4, 0)]),
+    )
     r.equal("nothing is left", (srq.query().recvs_in_flight, said(b.cq.reap())), (0, []))
     b.file.submit([take(5, timeout_ns=20 * MS), take(6)])
     r.equal("one more times out", said(b.cq.wait(1)), [(5, TIMEOUT)])
@@ -194,14 +218,25 @@ def test_shared(r):
 def test_gone(r):
     """The peer vanishes: its line is cut."""
     a, b = pair(connect={"retry_cnt": 5, "timeout": 14})
-    subprocess.run(["ip", "netns", "exec", "h2", "tc", "qdisc", "add", "dev", "w2", "root", "netem", "loss", "100%"], check=True)
+    subprocess.run(
+        ["ip", "netns", "exec", "h2", "tc", "qdisc", "add", "dev", "w2", "root", "netem", "loss", "100%"], check=True
+    )
     try:
-        a.file.submit([a.write(b, 8, user_data=1, timeout_ns=20 * MS), a.write(b, 8, user_data=2),
-                       a.write(b, 8, user_data=3, timeout_ns=20 * MS), a.write(b, 8, user_data=4)])
+        a.file.submit(
+            [
+                a.write(b, 8, user_data=1, timeout_ns=20 * MS),
+                a.write(b, 8, user_data=2),
+                a.write(b, 8, user_data=3, timeout_ns=20 * MS),
+                a.write(b, 8, user_data=4),
+            ]
+        )
         r.equal("those with a deadline time out", said(a.cq.wait(2)), [(1, TIMEOUT), (3, TIMEOUT)])
         r.equal("the device goes on", flight(a), (4, 0))
-        r.equal("when it gives up, the others are flushed, and nothing is said twice",
-                (said(a.cq.wait(2, 60)), drained(a), said(a.cq.reap())), ([(2, FLUSHED), (4, FLUSHED)], (0, 0), []))
+        r.equal(
+            "when it gives up, the others are flushed, and nothing is said twice",
+            (said(a.cq.wait(2, 60)), drained(a), said(a.cq.reap())),
+            ([(2, FLUSHED), (4, FLUSHED)], (0, 0), []),
+        )
     finally:
         subprocess.run(["ip", "netns", "exec", "h2", "tc", "qdisc", "del", "dev", "w2", "root"], check=True)
 
@@ -217,8 +252,11 @@ def test_reset(r):
             a.file.destroy(a.qp.handle)
         else:
             a.qp.modify("STATE", qp_state=N["QPS_" + {"reset": "RESET", "error": "ERR"}[how]])
-        r.equal(f"{how}: the others are flushed, once",
-                sorted(said(a.cq.wait(4))), [(2, FLUSHED), (4, FLUSHED), (5, FLUSHED), (11, FLUSHED)])
+        r.equal(
+            f"{how}: the others are flushed, once",
+            sorted(said(a.cq.wait(4))),
+            [(2, FLUSHED), (4, FLUSHED), (5, FLUSHED), (11, FLUSHED)],
+        )
         if how == "reset":
             r.equal("reset: nothing is with the device", flight(a), (0, 0))
             a.connect(b, **PATIENT)

@@ -12,6 +12,7 @@ at the latest at the end, nothing of the module may be left. Prints `ok` and `no
 ULP_CHAOS_ROUNDS (1000) says how many rounds at most, ULP_CHAOS_SECONDS (40) after how many seconds no other begins, ULP_SEED
 what the dice are, ULP_CHAOS_ONLY the names of the groups, with commas; ULP_SOAK_SECONDS is for `soak`.
 """
+
 import collections
 import contextlib
 import ctypes
@@ -40,12 +41,16 @@ LOADERS = 2 if DEBUG else 4
 MODULE = os.environ.get("ULP", "/ulp") + "/rust_ulp.ko"
 GROUPS = "/sys/fs/cgroup"
 # What means trouble in the kernel's log: as scripts/vm and lib.sh know it.
-TROUBLE = re.compile(r"BUG|WARNING|Oops|Call Trace|general protection|unable to handle|KASAN|KCSAN|UBSAN|lockdep"
-                     r"|possible (circular|recursive)|suspicious RCU|refcount_t|use-after-free|hung task|blocked for more than"
-                     r"|soft lockup|RCU.*stall|rcu:.*stall|[Kk]ernel panic|list_(add|del) corruption|[Bb]ad page"
-                     r"|scheduling while atomic|sleeping function|restrack: |ref_tracker|unregister_netdevice: waiting|rust_ulp")
-HARMLESS = re.compile(r"rust_ulp: (loading out-of-tree module taints|module verification failed)"
-                      r"|# (Subtest: )?rust_ulp_|(not )?ok [0-9]+ rust_ulp_|# module: rust_ulp")
+TROUBLE = re.compile(
+    r"BUG|WARNING|Oops|Call Trace|general protection|unable to handle|KASAN|KCSAN|UBSAN|lockdep"
+    r"|possible (circular|recursive)|suspicious RCU|refcount_t|use-after-free|hung task|blocked for more than"
+    r"|soft lockup|RCU.*stall|rcu:.*stall|[Kk]ernel panic|list_(add|del) corruption|[Bb]ad page"
+    r"|scheduling while atomic|sleeping function|restrack: |ref_tracker|unregister_netdevice: waiting|rust_ulp"
+)
+HARMLESS = re.compile(
+    r"rust_ulp: (loading out-of-tree module taints|module verification failed)"
+    r"|# (Subtest: )?rust_ulp_|(not )?ok [0-9]+ rust_ulp_|# module: rust_ulp"
+)
 
 
 def run(*words, seconds=None, check=True):
@@ -82,7 +87,11 @@ class Log:
                 self.killing = True
             if line.startswith("tests: "):
                 continue
-            if TROUBLE.search(line) and not HARMLESS.search(line) and not (self.killing and re.search(r"Call Trace|rust_ulp", line)):
+            if (
+                TROUBLE.search(line)
+                and not HARMLESS.search(line)
+                and not (self.killing and re.search(r"Call Trace|rust_ulp", line))
+            ):
                 out.append(f"{line} (after: {before})")
             if "out of memory: Killed" in line:
                 self.killing = False
@@ -100,8 +109,7 @@ class Loader:
         self.wrong, self.did, self.met, self.at = [], collections.Counter(), collections.Counter(), None
         self.answered = threading.Event()
         command = f"echo $$ >{self.cgroup}/cgroup.procs && exec nice -n 30 ulp-test load {seed}"
-        self.process = subprocess.Popen(["sh", "-c", command],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(["sh", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.reader = threading.Thread(target=self.read, daemon=True)
         self.reader.start()
 
@@ -210,7 +218,11 @@ class Chaos:
     def gone_on(self):
         """Waits until every loader has done something since now."""
         before = {loader.process.pid: loader.count() for loader in self.loaders}
-        late = [loader for loader in self.loaders if not until(lambda: loader.count() > before[loader.process.pid], RECOVERY)]
+        late = [
+            loader
+            for loader in self.loaders
+            if not until(lambda: loader.count() > before[loader.process.pid], RECOVERY)
+        ]
         for loader in late:
             self.wrong.append(f"loader {loader.number} does nothing any more")
 
@@ -242,7 +254,21 @@ class Chaos:
             self.broken = False
         for n in "12":
             if not os.path.exists("/sys/class/infiniband/rxe" + n):
-                run("ip", "netns", "exec", "h" + n, "rdma", "link", "add", "rxe" + n, "type", "rxe", "netdev", "w" + n, seconds=RECOVERY)
+                run(
+                    "ip",
+                    "netns",
+                    "exec",
+                    "h" + n,
+                    "rdma",
+                    "link",
+                    "add",
+                    "rxe" + n,
+                    "type",
+                    "rxe",
+                    "netdev",
+                    "w" + n,
+                    seconds=RECOVERY,
+                )
 
     # --- what may happen ------------------------------------------------------------
 
@@ -360,8 +386,23 @@ class Chaos:
                 f.write(what)
             self.pause()
 
-    GROUPS = (link_del, links_del, netdev_down, netdev_del, netns_del, rename, rxe_rmmod, rmmod_busy, reload, kill, kill_all,
-              oom, exec, stopped, hotplug)
+    GROUPS = (
+        link_del,
+        links_del,
+        netdev_down,
+        netdev_del,
+        netns_del,
+        rename,
+        rxe_rmmod,
+        rmmod_busy,
+        reload,
+        kill,
+        kill_all,
+        oom,
+        exec,
+        stopped,
+        hotplug,
+    )
 
     def happens(self, group):
         """One round: what it found wrong, and what was left."""
@@ -376,8 +417,12 @@ class Chaos:
             times.append(time.monotonic())
             self.gone_on()
             times.append(time.monotonic())
-            print("#   {:.1f} s, {:.1f} s until all is there again, {:.1f} s until everyone has gone on".format(
-                *(b - a for a, b in zip(times, times[1:]))), flush=True)
+            print(
+                "#   {:.1f} s, {:.1f} s until all is there again, {:.1f} s until everyone has gone on".format(
+                    *(b - a for a, b in zip(times, times[1:]))
+                ),
+                flush=True,
+            )
         except Exception as e:
             self.wrong.append(f"{type(e).__name__}: {e}")
             self.broken = True
@@ -394,13 +439,21 @@ def table(rows):
     print(f"# {'case group':58} {'rounds':>6} {'reports':>7} {'leaks':>5} {'seconds':>7}")
     for name, (rounds, reports, leaks, seconds) in rows.items():
         print(f"# {name:58} {rounds:6} {reports:7} {leaks:5} {seconds:7.1f}")
-    print(f"# {'all':58} " + " ".join(f"{sum(row[i] for row in rows.values()):{w}.{p}f}"
-                                    for i, (w, p) in enumerate(((6, 0), (7, 0), (5, 0), (7, 1)))), flush=True)
+    print(
+        f"# {'all':58} "
+        + " ".join(
+            f"{sum(row[i] for row in rows.values()):{w}.{p}f}"
+            for i, (w, p) in enumerate(((6, 0), (7, 0), (5, 0), (7, 1)))
+        ),
+        flush=True,
+    )
 
 
 def sums(chaos):
     for what, counter in (("did", chaos.did), ("met", chaos.met)):
-        print(f"# {what}: " + ", ".join(f"{n} {k}" for k, n in sorted(counter.items(), key=lambda kn: -kn[1])), flush=True)
+        print(
+            f"# {what}: " + ", ".join(f"{n} {k}" for k, n in sorted(counter.items(), key=lambda kn: -kn[1])), flush=True
+        )
 
 
 def test_rounds(r):
@@ -443,7 +496,11 @@ def test_rounds(r):
     wrong = chaos.wrong + chaos.log.reports()
     table(rows)
     sums(chaos)
-    r.equal(f"{done} rounds (ULP_SEED={SEED}): the loaders ended in good order, the kernel's log is quiet", (wrong, bad), ([], 0))
+    r.equal(
+        f"{done} rounds (ULP_SEED={SEED}): the loaders ended in good order, the kernel's log is quiet",
+        (wrong, bad),
+        ([], 0),
+    )
     r.equal("nothing of ours is left after the last one", left, [])
     r.check("and they did everything", len(chaos.did) >= (1 if DEBUG or only else 25), dict(chaos.did))
 
@@ -460,7 +517,9 @@ def netem():
     """Both ways go through netem, as far as they do not yet."""
     for n in "12":
         tc = ["ip", "netns", "exec", "h" + n, "tc", "qdisc"]
-        shown = subprocess.run([*tc, "show", "dev", "w" + n], capture_output=True, text=True, check=False, timeout=DEADLINE).stdout
+        shown = subprocess.run(
+            [*tc, "show", "dev", "w" + n], capture_output=True, text=True, check=False, timeout=DEADLINE
+        ).stdout
         if "netem" not in shown:
             run(*tc, "add", "dev", "w" + n, "root", "netem", *LINE)
 
@@ -513,6 +572,7 @@ def test_soak(r):
         print(f"# after {samples[-1][0]:.0f} s: {samples[-1][1]}", flush=True)
         chaos.start()
         return left
+
     rest.__doc__ = Chaos.reload.__doc__
 
     def round_of(group):
@@ -543,17 +603,32 @@ def test_soak(r):
     sums(chaos)
     print("# packets: " + ", ".join(f"{n} {k}" for k, n in sorted(sent.items())), flush=True)
     print(f"# memory: {samples}", flush=True)
-    r.equal(f"{time.monotonic() - begin:.0f} s (ULP_SEED={SEED}): the loaders ended in good order, the kernel's log is quiet",
-            (chaos.wrong + chaos.log.reports(), bad), ([], 0))
+    r.equal(
+        f"{time.monotonic() - begin:.0f} s (ULP_SEED={SEED}): the loaders ended in good order, the kernel's log is quiet",
+        (chaos.wrong + chaos.log.reports(), bad),
+        ([], 0),
+    )
     r.equal("nothing of ours is left after the last one", left, [])
     # The first sample is that of a machine that has just begun.
     first, last = samples[min(1, len(samples) - 2)][1], samples[-1][1]
     grown = {k: last[k] - n for k, n in first.items()}
     grown["MemAvailable"] *= -1
-    r.check("memory did not grow", all(n < (SLACK_OBJECTS if "objects" in k else SLACK_KIB) for k, n in grown.items()), grown)
+    r.check(
+        "memory did not grow",
+        all(n < (SLACK_OBJECTS if "objects" in k else SLACK_KIB) for k, n in grown.items()),
+        grown,
+    )
     print(f"# growth from the second rest to the last: {grown}", flush=True)
-    r.check("packets were lost and sent again", sent["duplicate_request"] + sent["retry_exceeded_err"] + sent["completer_retry_err"]
-            + sent["rcvd_seq_err"] + sent["out_of_seq_request"] > 0, dict(sent))
+    r.check(
+        "packets were lost and sent again",
+        sent["duplicate_request"]
+        + sent["retry_exceeded_err"]
+        + sent["completer_retry_err"]
+        + sent["rcvd_seq_err"]
+        + sent["out_of_seq_request"]
+        > 0,
+        dict(sent),
+    )
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 
 Expects the module and two hosts. Prints `ok` and `not ok` lines.
 """
+
 import errno
 import ipaddress
 import mmap
@@ -31,8 +32,15 @@ FLUSHED = 5
 ACCESS = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"]
 # What a stock peer would ask for; the acknowledgement's time-out is short, so that a peer that
 # is gone is noticed, but longer than a second guest may sleep.
-PARAM = {"responder_resources": 4, "initiator_depth": 4, "retry_cnt": 6, "rnr_retry": 6,
-         "min_rnr_timer": 12, "ack_timeout": 17 if ulp.PEER else 14, "access_flags": ACCESS}
+PARAM = {
+    "responder_resources": 4,
+    "initiator_depth": 4,
+    "retry_cnt": 6,
+    "rnr_retry": 6,
+    "min_rnr_timer": 12,
+    "ack_timeout": 17 if ulp.PEER else 14,
+    "access_flags": ACCESS,
+}
 
 
 def addr(text="", port=0, scope=0):
@@ -66,7 +74,7 @@ class Refused(OSError):
 
     def __init__(self, err, got):
         super().__init__(err, os.strerror(err))
-        self.reason, self.data = got.reject_reason, bytes(got.private_data[:got.private_len])
+        self.reason, self.data = got.reject_reason, bytes(got.private_data[: got.private_len])
 
 
 def listen(file, where="0.0.0.0", port=0, backlog=16, scope=0):
@@ -78,8 +86,14 @@ def get_request(file, listener, seconds=10):
 
 
 def connect(end, where, port, data=b"", seconds=20, src=None, scope=0, **more):
-    arg = S["connect"](qp=end.qp.handle, timeout_ns=int(seconds * SECOND), dst=addr(where, port, scope),
-                       src=src or addr(), param=param(**more), **private(data))
+    arg = S["connect"](
+        qp=end.qp.handle,
+        timeout_ns=int(seconds * SECOND),
+        dst=addr(where, port, scope),
+        src=src or addr(),
+        param=param(**more),
+        **private(data),
+    )
     failed, arg = end.file.issue("CONNECT", arg)
     if failed:
         raise Refused(failed, arg)
@@ -87,8 +101,14 @@ def connect(end, where, port, data=b"", seconds=20, src=None, scope=0, **more):
 
 
 def accept(end, request, data=b"", seconds=20, **more):
-    return end.file.call("ACCEPT", request=request, qp=end.qp.handle,
-                         timeout_ns=int(seconds * SECOND), param=param(**more), **private(data))
+    return end.file.call(
+        "ACCEPT",
+        request=request,
+        qp=end.qp.handle,
+        timeout_ns=int(seconds * SECOND),
+        param=param(**more),
+        **private(data),
+    )
 
 
 def reject(file, request, data=b""):
@@ -121,6 +141,7 @@ class Thread:
                 self.result = function(*args, **kwargs)
             except Exception as e:
                 self.error = e
+
         self.error = self.result = None
         self.thread = threading.Thread(target=body, daemon=True)
         self.thread.start()
@@ -160,8 +181,20 @@ class Bare:
         self.file = File(host_name, device)
         pd = self.file.pd()
         cq = self.file.call("CQ_CREATE", entries=16 * count).handle
-        self.qps = [self.file.call("QP_CREATE", pd=pd, send_cq=cq, recv_cq=cq, qp_type=N["QPT_RC"], max_send_wr=1,
-                                   max_recv_wr=1, max_send_sge=1, max_recv_sge=1) for _ in range(count)]
+        self.qps = [
+            self.file.call(
+                "QP_CREATE",
+                pd=pd,
+                send_cq=cq,
+                recv_cq=cq,
+                qp_type=N["QPT_RC"],
+                max_send_wr=1,
+                max_recv_wr=1,
+                max_send_sge=1,
+                max_recv_sge=1,
+            )
+            for _ in range(count)
+        ]
         self.qp = self.qps[0]
 
 
@@ -176,9 +209,10 @@ def grant_of(end):
 def write_to(end, granted, data):
     """An RDMA Write of `data` to where the peer granted; its completion."""
     where, rkey = struct.unpack_from("<QI", granted)
-    end.buffer.map[:len(data)] = data
-    end.file.submit([end.qp.wr("RDMA_WRITE", end.buffer, 0, len(data), remote_addr=where + 4096,
-                               rkey=rkey, user_data=7)])
+    end.buffer.map[: len(data)] = data
+    end.file.submit(
+        [end.qp.wr("RDMA_WRITE", end.buffer, 0, len(data), remote_addr=where + 4096, rkey=rkey, user_data=7)]
+    )
     return end.cq.wait(1)[0]
 
 
@@ -195,31 +229,40 @@ def test_write(r):
     r.check("LISTEN with port 0 says which port it is", server.port > 1023, server.port)
     got, request, accepted = meet(server, c, data=b"hello")
     r.equal("the request has the private data", bytes(request.private_data[12:17]), b"hello")
-    r.equal("padded with zeros", (request.private_len, bytes(request.private_data[17:56])),
-            (56, bytes(39)))
-    r.equal("it names the requester", (text_of(request.peer), request.peer_qp_num),
-            ("10.9.0.2", c.qp.num))
+    r.equal("padded with zeros", (request.private_len, bytes(request.private_data[17:56])), (56, bytes(39)))
+    r.equal("it names the requester", (text_of(request.peer), request.peer_qp_num), ("10.9.0.2", c.qp.num))
     r.equal("and the listener", (text_of(request.local), request.local.port), ("10.9.0.1", server.port))
     r.equal("CONNECT names the peer", got.peer_qp_num, server.end.qp.num)
     r.equal("and the address used", text_of(got.src), "10.9.0.2")
-    r.check("times are in order", 0 < got.resolve_us <= got.route_us <= got.connect_us,
-            (got.resolve_us, got.route_us, got.connect_us))
+    r.check(
+        "times are in order",
+        0 < got.resolve_us <= got.route_us <= got.connect_us,
+        (got.resolve_us, got.route_us, got.connect_us),
+    )
     r.equal("both queue pairs are in RTS", (qp_state(c), qp_state(server.end)), (3, 3))
     r.equal("a write to the listener's side", write_to(c, bytes(got.private_data), b"ping").status, 0)
     r.equal("arrives", server.end.buffer.map[4096:4100], b"ping")
-    r.equal("a write to the connecting side",
-            write_to(server.end, bytes(request.private_data), b"pong").status, 0)
+    r.equal("a write to the connecting side", write_to(server.end, bytes(request.private_data), b"pong").status, 0)
     r.equal("arrives too", c.buffer.map[4096:4100], b"pong")
 
     q = query(c.file, got.handle)
-    r.equal("CONN_QUERY of the connecting side", (q.state, q.qp, q.peer_qp_num, text_of(q.local), text_of(q.peer),
-            q.peer.port), (N["CONN_ESTABLISHED"], c.qp.handle, server.end.qp.num, "10.9.0.2", "10.9.0.1", server.port))
+    r.equal(
+        "CONN_QUERY of the connecting side",
+        (q.state, q.qp, q.peer_qp_num, text_of(q.local), text_of(q.peer), q.peer.port),
+        (N["CONN_ESTABLISHED"], c.qp.handle, server.end.qp.num, "10.9.0.2", "10.9.0.1", server.port),
+    )
     q = query(server.end.file, request.handle)
-    r.equal("CONN_QUERY of the other", (q.state, q.qp, q.peer_qp_num, text_of(q.local), text_of(q.peer)),
-            (N["CONN_ESTABLISHED"], server.end.qp.handle, c.qp.num, "10.9.0.1", "10.9.0.2"))
+    r.equal(
+        "CONN_QUERY of the other",
+        (q.state, q.qp, q.peer_qp_num, text_of(q.local), text_of(q.peer)),
+        (N["CONN_ESTABLISHED"], server.end.qp.handle, c.qp.num, "10.9.0.1", "10.9.0.2"),
+    )
     q = query(server.end.file, server.listener)
-    r.equal("CONN_QUERY of the listener", (q.state, q.local.port, q.waiting, q.backlog, q.rejected),
-            (N["CONN_LISTENING"], server.port, 0, 16, 0))
+    r.equal(
+        "CONN_QUERY of the listener",
+        (q.state, q.local.port, q.waiting, q.backlog, q.rejected),
+        (N["CONN_LISTENING"], server.port, 0, 16, 0),
+    )
     r.equal("a queue pair with a connection is not destroyed", error_of(c.file.destroy, c.qp.handle), "EBUSY")
     r.equal("and not connected again", error_of(connect, c, "10.9.0.1", server.port), "EISCONN")
     r.equal("a connection is not accepted again", error_of(accept, server.end, request.handle), "EISCONN")
@@ -234,8 +277,11 @@ def test_reject(r):
     request = server.request()
     reject(server.end.file, request.handle, b"not today")
     r.equal("CONNECT of a rejected request", thread.name(), "ECONNREFUSED")
-    r.equal("the reason is the consumer's, and the private data is the peer's",
-            (thread.error.reason, thread.error.data[:9], len(thread.error.data)), (28, b"not today", 148))
+    r.equal(
+        "the reason is the consumer's, and the private data is the peer's",
+        (thread.error.reason, thread.error.data[:9], len(thread.error.data)),
+        (28, b"not today", 148),
+    )
     r.equal("the queue pair is in RESET", qp_state(c), N["QPS_RESET"])
     r.equal("the request is gone", error_of(query, server.end.file, request.handle), "EBADF")
 
@@ -243,15 +289,17 @@ def test_reject(r):
     server.end.file.destroy(server.request().handle)
     r.equal("destroying a request rejects it", (thread.name(), thread.error.reason), ("ECONNREFUSED", 28))
 
-    c.qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=1,
-                access_flags=ACCESS)
+    c.qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=1, access_flags=ACCESS)
     c.file.submit([c.qp.wr("RECV", c.buffer, 0, 64, user_data=9)])
     thread = Thread(connect, c, "10.9.0.1", server.port)
     reject(server.end.file, server.request().handle)
     thread.name()
     info = c.file.call("QP_QUERY", qp=c.qp.handle)
-    r.equal("a queue pair in INIT stays there, with its receives",
-            (info.attr.qp_state, info.recvs_in_flight), (N["QPS_INIT"], 1))
+    r.equal(
+        "a queue pair in INIT stays there, with its receives",
+        (info.attr.qp_state, info.recvs_in_flight),
+        (N["QPS_INIT"], 1),
+    )
     meet(server, c)
     server.end.file.submit([server.end.qp.wr("SEND", server.end.buffer, 0, 8)])
     done = c.cq.wait(1)[0]
@@ -262,8 +310,9 @@ def test_reject(r):
     r.check("a request waits", until(lambda: query(bare.file, got.handle).waiting == 1))
     bare.file.close()
     server.close()
-    r.equal("closing the listener's file rejects what waits", (thread.name(), thread.error.reason),
-            ("ECONNREFUSED", 28))
+    r.equal(
+        "closing the listener's file rejects what waits", (thread.name(), thread.error.reason), ("ECONNREFUSED", 28)
+    )
     c.file.close()
 
 
@@ -277,62 +326,81 @@ def test_inputs(r):
     family = addr("10.9.0.1", 1)
     family.family = 3
     for name, fields, want in (
-            ("a flag", {"flags": 1}, "EINVAL"), ("no address", {"addr": addr()}, "EINVAL"),
-            ("an unknown family", {"addr": family}, "EINVAL"),
-            ("bytes behind an IPv4 address", {"addr": odd}, "EINVAL"),
-            ("a link for an IPv4 address", {"addr": addr("10.9.0.2", 0, 1)}, "EINVAL"),
-            ("a link-local address without a link", {"addr": addr("fe80::1")}, "EINVAL"),
-            ("a link for another IPv6 address", {"addr": addr("fd09::2", 0, 2)}, "EINVAL"),
-            ("no backlog", {"backlog": 0}, "ERANGE"), ("too large a backlog", {"backlog": 1025}, "ERANGE"),
-            ("an address that nobody has", {"addr": addr("10.9.0.9")}, "EADDRNOTAVAIL"),
-            ("the peer's address", {"addr": addr("10.9.0.1")}, "EADDRNOTAVAIL"),
-            ("a loopback address", {"addr": addr("127.0.0.1")}, "EADDRNOTAVAIL"),
-            ("an address of network zero", {"addr": addr("0.0.0.1")}, "EADDRNOTAVAIL")):
+        ("a flag", {"flags": 1}, "EINVAL"),
+        ("no address", {"addr": addr()}, "EINVAL"),
+        ("an unknown family", {"addr": family}, "EINVAL"),
+        ("bytes behind an IPv4 address", {"addr": odd}, "EINVAL"),
+        ("a link for an IPv4 address", {"addr": addr("10.9.0.2", 0, 1)}, "EINVAL"),
+        ("a link-local address without a link", {"addr": addr("fe80::1")}, "EINVAL"),
+        ("a link for another IPv6 address", {"addr": addr("fd09::2", 0, 2)}, "EINVAL"),
+        ("no backlog", {"backlog": 0}, "ERANGE"),
+        ("too large a backlog", {"backlog": 1025}, "ERANGE"),
+        ("an address that nobody has", {"addr": addr("10.9.0.9")}, "EADDRNOTAVAIL"),
+        ("the peer's address", {"addr": addr("10.9.0.1")}, "EADDRNOTAVAIL"),
+        ("a loopback address", {"addr": addr("127.0.0.1")}, "EADDRNOTAVAIL"),
+        ("an address of network zero", {"addr": addr("0.0.0.1")}, "EADDRNOTAVAIL"),
+    ):
         r.equal(f"LISTEN, {name}", error_of(f.call, "LISTEN", **good | fields), want)
 
     good = {"qp": qp, "dst": peer, "timeout_ns": SECOND, "param": param()}
     for name, fields, want in (
-            ("a flag", {"flags": 1}, "EINVAL"), ("too long a time", {"timeout_ns": 3601 * SECOND}, "EINVAL"),
-            ("no time", {"timeout_ns": 0}, "ETIMEDOUT"),
-            ("no address", {"dst": addr()}, "EINVAL"), ("any address", {"dst": addr("0.0.0.0", 1)}, "EINVAL"),
-            ("no port", {"dst": addr("10.9.0.1")}, "EINVAL"), ("an unknown family", {"dst": family}, "EINVAL"),
-            ("a source of another family", {"src": addr("fd09::2")}, "EINVAL"),
-            ("a loopback address", {"dst": addr("127.0.0.1", 1)}, "EHOSTUNREACH"),
-            ("no queue pair", {"qp": 0}, "EBADF"), ("a PD for a queue pair", {"qp": pd}, "EBADFD"),
-            ("too much private data", {"private_len": 57}, "EMSGSIZE"),
-            ("an unknown flag of the parameters", {"param": param(flags=4)}, "EINVAL"),
-            ("local rights", {"param": param(access_flags=1)}, "EINVAL"),
-            ("a path MTU of 6", {"param": param(path_mtu=6)}, "EINVAL"),
-            ("8 retries", {"param": param(retry_cnt=8)}, "ERANGE"),
-            ("8 retries of the receiver", {"param": param(rnr_retry=8)}, "ERANGE"),
-            ("an RNR timer of 32", {"param": param(min_rnr_timer=32)}, "ERANGE"),
-            ("a time-out of 32", {"param": param(ack_timeout=32)}, "ERANGE"),
-            ("more responder resources than the device has", {"param": param(responder_resources=255)}, "ERANGE"),
-            ("more outstanding reads than the device has", {"param": param(initiator_depth=255)}, "ERANGE")):
+        ("a flag", {"flags": 1}, "EINVAL"),
+        ("too long a time", {"timeout_ns": 3601 * SECOND}, "EINVAL"),
+        ("no time", {"timeout_ns": 0}, "ETIMEDOUT"),
+        ("no address", {"dst": addr()}, "EINVAL"),
+        ("any address", {"dst": addr("0.0.0.0", 1)}, "EINVAL"),
+        ("no port", {"dst": addr("10.9.0.1")}, "EINVAL"),
+        ("an unknown family", {"dst": family}, "EINVAL"),
+        ("a source of another family", {"src": addr("fd09::2")}, "EINVAL"),
+        ("a loopback address", {"dst": addr("127.0.0.1", 1)}, "EHOSTUNREACH"),
+        ("no queue pair", {"qp": 0}, "EBADF"),
+        ("a PD for a queue pair", {"qp": pd}, "EBADFD"),
+        ("too much private data", {"private_len": 57}, "EMSGSIZE"),
+        ("an unknown flag of the parameters", {"param": param(flags=4)}, "EINVAL"),
+        ("local rights", {"param": param(access_flags=1)}, "EINVAL"),
+        ("a path MTU of 6", {"param": param(path_mtu=6)}, "EINVAL"),
+        ("8 retries", {"param": param(retry_cnt=8)}, "ERANGE"),
+        ("8 retries of the receiver", {"param": param(rnr_retry=8)}, "ERANGE"),
+        ("an RNR timer of 32", {"param": param(min_rnr_timer=32)}, "ERANGE"),
+        ("a time-out of 32", {"param": param(ack_timeout=32)}, "ERANGE"),
+        ("more responder resources than the device has", {"param": param(responder_resources=255)}, "ERANGE"),
+        ("more outstanding reads than the device has", {"param": param(initiator_depth=255)}, "ERANGE"),
+    ):
         r.equal(f"CONNECT, {name}", error_of(f.call, "CONNECT", **good | fields), want)
 
     g, h = server.end.file, server.listener
     for name, fields, want in (
-            ("a flag", {"flags": 1}, "EINVAL"), ("too long a time", {"timeout_ns": 3601 * SECOND}, "EINVAL"),
-            ("no listener", {"listener": 0}, "EBADF"), ("a PD", {"listener": server.end.pd}, "EBADFD"),
-            ("nothing there, no time", {}, "ETIME"), ("nothing there", {"timeout_ns": SECOND // 10}, "ETIME")):
+        ("a flag", {"flags": 1}, "EINVAL"),
+        ("too long a time", {"timeout_ns": 3601 * SECOND}, "EINVAL"),
+        ("no listener", {"listener": 0}, "EBADF"),
+        ("a PD", {"listener": server.end.pd}, "EBADFD"),
+        ("nothing there, no time", {}, "ETIME"),
+        ("nothing there", {"timeout_ns": SECOND // 10}, "ETIME"),
+    ):
         r.equal(f"GET_REQUEST, {name}", error_of(g.call, "GET_REQUEST", **{"listener": h} | fields), want)
 
     thread = Thread(connect, c, "10.9.0.1", server.port, seconds=30)
     request = server.request().handle
     good = {"request": request, "qp": server.end.qp.handle, "timeout_ns": SECOND, "param": param()}
     for name, fields, want in (
-            ("a flag", {"flags": 1}, "EINVAL"), ("padding", {"pad": 1}, "EINVAL"),
-            ("too long a time", {"timeout_ns": 3601 * SECOND}, "EINVAL"),
-            ("no request", {"request": 0}, "EBADF"), ("the listener", {"request": h}, "EBADFD"),
-            ("no queue pair", {"qp": 0}, "EBADF"), ("the request for a queue pair", {"qp": request}, "EBADFD"),
-            ("too much private data", {"private_len": 197}, "EMSGSIZE"),
-            ("a smaller path MTU", {"param": param(path_mtu=1)}, "ERANGE"),
-            ("an unknown flag of the parameters", {"param": param(flags=8)}, "EINVAL"),
-            ("more responder resources than the device has", {"param": param(responder_resources=255)}, "ERANGE")):
+        ("a flag", {"flags": 1}, "EINVAL"),
+        ("padding", {"pad": 1}, "EINVAL"),
+        ("too long a time", {"timeout_ns": 3601 * SECOND}, "EINVAL"),
+        ("no request", {"request": 0}, "EBADF"),
+        ("the listener", {"request": h}, "EBADFD"),
+        ("no queue pair", {"qp": 0}, "EBADF"),
+        ("the request for a queue pair", {"qp": request}, "EBADFD"),
+        ("too much private data", {"private_len": 197}, "EMSGSIZE"),
+        ("a smaller path MTU", {"param": param(path_mtu=1)}, "ERANGE"),
+        ("an unknown flag of the parameters", {"param": param(flags=8)}, "EINVAL"),
+        ("more responder resources than the device has", {"param": param(responder_resources=255)}, "ERANGE"),
+    ):
         r.equal(f"ACCEPT, {name}", error_of(g.call, "ACCEPT", **good | fields), want)
-    for name, fields, want in (("a flag", {"flags": 1}, "EINVAL"), ("no request", {"request": 0}, "EBADF"),
-                               ("too much private data", {"private_len": 149}, "EMSGSIZE")):
+    for name, fields, want in (
+        ("a flag", {"flags": 1}, "EINVAL"),
+        ("no request", {"request": 0}, "EBADF"),
+        ("too much private data", {"private_len": 149}, "EMSGSIZE"),
+    ):
         r.equal(f"REJECT, {name}", error_of(g.call, "REJECT", **{"request": request} | fields), want)
     r.equal("DISCONNECT of a request", error_of(g.call, "DISCONNECT", conn=request), "ENOTCONN")
     r.equal("DISCONNECT of a listener", error_of(g.call, "DISCONNECT", conn=h), "EBADFD")
@@ -356,8 +424,11 @@ def test_refused(r):
     thread = Thread(connect, c, "10.9.0.1", server.port + 1 if server.port < 65535 else 1025)
     r.equal("nobody listens", (thread.name(), thread.error.reason), ("ECONNREFUSED", 8))
     r.equal("no route", error_of(connect, c, "192.0.2.1", 7), "ENETUNREACH")
-    r.equal("a source that is not ours", error_of(connect, c, "10.9.0.1", server.port, src=addr("10.9.0.7")),
-            "EADDRNOTAVAIL")
+    r.equal(
+        "a source that is not ours",
+        error_of(connect, c, "10.9.0.1", server.port, src=addr("10.9.0.7")),
+        "EADDRNOTAVAIL",
+    )
     thread = Thread(connect, c, "10.9.0.77", 7)
     r.equal("nobody has the address", thread.name(), "EHOSTUNREACH")
     r.equal("the queue pair is in RESET", qp_state(c), N["QPS_RESET"])
@@ -365,8 +436,9 @@ def test_refused(r):
     r.equal("LISTEN, any address, a port that is taken", error_of(listen, f, port=port), "EADDRINUSE")
     r.equal("LISTEN, an address, a port that is taken on any", error_of(listen, f, "10.9.0.1", port), "EADDRINUSE")
     one = listen(f, "10.9.0.1")
-    r.equal("LISTEN, an address and a port that are taken", error_of(listen, f, "10.9.0.1", one.addr.port),
-            "EADDRINUSE")
+    r.equal(
+        "LISTEN, an address and a port that are taken", error_of(listen, f, "10.9.0.1", one.addr.port), "EADDRINUSE"
+    )
     other = listen(f, "fd09::1", one.addr.port)
     r.equal("the port of another address is free", other.addr.port, one.addr.port)
     f.destroy(one.handle)
@@ -394,8 +466,9 @@ def test_backlog(r):
     f, h = server.end.file, server.listener
     r.check("two requests wait", until(lambda: query(f, h).waiting == 2))
     late = [Thread(connect, c, "10.9.0.1", server.port, seconds=30) for c in clients[2:]]
-    r.equal("those beyond the backlog are rejected", [(t.name(), t.error.reason) for t in late],
-            [("ECONNREFUSED", 3)] * 2)
+    r.equal(
+        "those beyond the backlog are rejected", [(t.name(), t.error.reason) for t in late], [("ECONNREFUSED", 3)] * 2
+    )
     q = query(f, h)
     r.equal("and counted", (q.waiting, q.backlog, q.rejected), (2, 2, 2))
     first = server.request()
@@ -407,13 +480,19 @@ def test_backlog(r):
     last = server.request()
     r.equal("the last comes last", last.peer_qp_num, clients[2].qp.num)
     reject(f, last.handle)
-    r.equal("one is connected, two are rejected", sorted(t.name() for t in threads + [again]),
-            ["ECONNREFUSED", "ECONNREFUSED", "none"])
+    r.equal(
+        "one is connected, two are rejected",
+        sorted(t.name() for t in threads + [again]),
+        ["ECONNREFUSED", "ECONNREFUSED", "none"],
+    )
     bad = S["get_request"](size=ulp.ctypes.sizeof(S["get_request"]), listener=h)
     thread = Thread(connect, clients[3], "10.9.0.1", server.port, seconds=30)
     until(lambda: query(f, h).waiting == 1)
-    r.equal("a struct that cannot be written takes no request",
-            (error_of(ulp.ioctl, f.fd, N["IOC_GET_REQUEST"], read_only(bad)), query(f, h).waiting), ("EFAULT", 1))
+    r.equal(
+        "a struct that cannot be written takes no request",
+        (error_of(ulp.ioctl, f.fd, N["IOC_GET_REQUEST"], read_only(bad)), query(f, h).waiting),
+        ("EFAULT", 1),
+    )
     reject(f, server.request().handle)
     thread.name()
     for x in [server.end] + clients:
@@ -425,7 +504,7 @@ class Page:
 
     def __init__(self, struct_):
         self.area = mmap.mmap(-1, 4096)
-        self.area[:ulp.ctypes.sizeof(struct_)] = bytes(struct_)
+        self.area[: ulp.ctypes.sizeof(struct_)] = bytes(struct_)
         self.at = ulp.ctypes.c_void_p(ulp.address_of(self.area))
 
     def protect(self):
@@ -444,8 +523,15 @@ def read_only(struct_):
 def test_unwritable(r):
     """The struct of CONNECT can no longer be written when the peer has accepted."""
     server, c = Server(), client()
-    page = Page(S["connect"](size=ulp.ctypes.sizeof(S["connect"]), qp=c.qp.handle, timeout_ns=30 * PATIENCE * SECOND,
-                             dst=addr("10.9.0.1", server.port), param=param()))
+    page = Page(
+        S["connect"](
+            size=ulp.ctypes.sizeof(S["connect"]),
+            qp=c.qp.handle,
+            timeout_ns=30 * PATIENCE * SECOND,
+            dst=addr("10.9.0.1", server.port),
+            param=param(),
+        )
+    )
     thread = Thread(ulp.ioctl, c.file.fd, N["IOC_CONNECT"], page.at)
     request = server.request().handle
     page.protect()
@@ -454,8 +540,10 @@ def test_unwritable(r):
     r.equal("CONNECT whose struct cannot be written any more", thread.name(), "EFAULT")
     r.equal("leaves the queue pair in RESET", qp_state(c), N["QPS_RESET"])
     if got == "none":
-        r.check("and the peer is disconnected",
-                until(lambda: query(server.end.file, request).state >= N["CONN_DISCONNECTED"], 20))
+        r.check(
+            "and the peer is disconnected",
+            until(lambda: query(server.end.file, request).state >= N["CONN_DISCONNECTED"], 20),
+        )
         server.end.file.destroy(request)
         server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
     got, _, _ = meet(server, c)
@@ -505,10 +593,14 @@ def test_waits(r):
 @ulp.contextlib.contextmanager
 def deaf(host):
     """What comes to the host by RoCE is lost meanwhile."""
+
     def nft(command):
         subprocess.run([*ulp.at(host), "nft", command], stdin=subprocess.DEVNULL, check=True)
-    nft("add table inet deaf; add chain inet deaf in { type filter hook input priority 0; };"
-        " add rule inet deaf in udp dport 4791 drop")
+
+    nft(
+        "add table inet deaf; add chain inet deaf in { type filter hook input priority 0; };"
+        " add rule inet deaf in udp dport 4791 drop"
+    )
     try:
         yield
     finally:
@@ -520,8 +612,11 @@ def test_gone(r):
     thread = Thread(connect, c, "10.9.0.1", server.port, seconds=2 * PATIENCE)
     request = server.request().handle
     r.equal("the requester gives up", thread.name(), "ETIMEDOUT")
-    r.equal("ACCEPT of its request, which is gone then", (error_of(accept, server.end, request),
-            error_of(query, server.end.file, request)), ("ECONNRESET", "EBADF"))
+    r.equal(
+        "ACCEPT of its request, which is gone then",
+        (error_of(accept, server.end, request), error_of(query, server.end.file, request)),
+        ("ECONNRESET", "EBADF"),
+    )
     r.equal("the queue pair is in RESET", qp_state(server.end), N["QPS_RESET"])
 
     for seconds in (1, 4, 16):
@@ -546,12 +641,16 @@ def test_gone(r):
     request = server.request().handle
     with deaf("h1"):
         with alarm():
-            r.equal("a signal during ACCEPT, when the last message is lost", error_of(accept, server.end, request), "EINTR")
+            r.equal(
+                "a signal during ACCEPT, when the last message is lost", error_of(accept, server.end, request), "EINTR"
+            )
     r.equal("the queue pair is in RESET again", qp_state(server.end), N["QPS_RESET"])
     got = thread.name()
     r.check("the requester was connected, or refused", got in ("none", "ECONNREFUSED"), got)
     if got == "none":
-        r.check("and then disconnected", until(lambda: query(c.file, thread.result.handle).state >= N["CONN_DISCONNECTED"]))
+        r.check(
+            "and then disconnected", until(lambda: query(c.file, thread.result.handle).state >= N["CONN_DISCONNECTED"])
+        )
         c.file.destroy(thread.result.handle)
     c.qp.modify("STATE", qp_state=N["QPS_RESET"])
 
@@ -573,16 +672,30 @@ def test_ended(r):
         c.file.submit([c.qp.wr("RECV", c.buffer, 64 * i, 64, user_data=i)])
     server.end.file.submit([server.end.qp.wr("RECV", server.end.buffer, 0, 64, user_data=8)])
     server.end.file.call("DISCONNECT", conn=request.handle)
-    r.equal("the peer's requests are flushed, in order", [(d.user_data, d.status) for d in c.cq.wait(3)],
-            [(i, FLUSHED) for i in range(3)])
+    r.equal(
+        "the peer's requests are flushed, in order",
+        [(d.user_data, d.status) for d in c.cq.wait(3)],
+        [(i, FLUSHED) for i in range(3)],
+    )
     r.equal("our own too", [(d.user_data, d.status) for d in server.end.cq.wait(1)], [(8, FLUSHED)])
     r.equal("both queue pairs are in ERR", (qp_state(c), qp_state(server.end)), (N["QPS_ERR"],) * 2)
-    r.check("both ends know", query(c.file, got.handle).state >= N["CONN_DISCONNECTED"]
-            and query(server.end.file, request.handle).state >= N["CONN_DISCONNECTED"])
-    r.equal("DISCONNECT of what has ended", (error_of(c.file.call, "DISCONNECT", conn=got.handle),
-            error_of(server.end.file.call, "DISCONNECT", conn=request.handle)), ("ENOTCONN",) * 2)
-    r.check("late packets are gone, in time", until(lambda: query(server.end.file, request.handle).state ==
-            N["CONN_TIMEWAIT_OVER"], 20))
+    r.check(
+        "both ends know",
+        query(c.file, got.handle).state >= N["CONN_DISCONNECTED"]
+        and query(server.end.file, request.handle).state >= N["CONN_DISCONNECTED"],
+    )
+    r.equal(
+        "DISCONNECT of what has ended",
+        (
+            error_of(c.file.call, "DISCONNECT", conn=got.handle),
+            error_of(server.end.file.call, "DISCONNECT", conn=request.handle),
+        ),
+        ("ENOTCONN",) * 2,
+    )
+    r.check(
+        "late packets are gone, in time",
+        until(lambda: query(server.end.file, request.handle).state == N["CONN_TIMEWAIT_OVER"], 20),
+    )
     c.file.destroy(got.handle)
     server.end.file.destroy(request.handle)
     for how in ("destroying a connection", "closing its file", "killing its process"):
@@ -590,9 +703,11 @@ def test_ended(r):
             c.qp.modify("STATE", qp_state=N["QPS_RESET"])
             server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
             got, request, _ = meet(server, c)
-            r.equal("the same queue pairs are connected again",
-                    (write_to(c, bytes(got.private_data), b"again").status, server.end.buffer.map[4096:4101]),
-                    (0, b"again"))
+            r.equal(
+                "the same queue pairs are connected again",
+                (write_to(c, bytes(got.private_data), b"again").status, server.end.buffer.map[4096:4101]),
+                (0, b"again"),
+            )
             c.file.destroy(got.handle)
         elif how == "closing its file":
             server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
@@ -615,9 +730,11 @@ def test_ended(r):
             accept(server.end, request.handle)
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        r.check(f"{how} disconnects the peer",
-                until(lambda: query(server.end.file, request.handle).state >= N["CONN_DISCONNECTED"])
-                and qp_state(server.end) == N["QPS_ERR"])
+        r.check(
+            f"{how} disconnects the peer",
+            until(lambda: query(server.end.file, request.handle).state >= N["CONN_DISCONNECTED"])
+            and qp_state(server.end) == N["QPS_ERR"],
+        )
         server.end.file.destroy(request.handle)
     server.close()
 
@@ -636,13 +753,17 @@ def test_grants(r):
         door.connect(witness.qp.num, witness.file.gid().gid, witness.psn, 77)
         witness.qp.connect(door.num, f.gid().gid, 77, witness.psn)
         witness.cq.reap()
-        witness.buffer.map[:len(data)] = data
-        witness.file.submit([witness.qp.wr("RDMA_WRITE", witness.buffer, 0, len(data), remote_addr=grant.addr, rkey=grant.rkey)])
-        return witness.cq.wait(1)[0].status, server.end.buffer.map[grant.addr:grant.addr + len(data)] == data
+        witness.buffer.map[: len(data)] = data
+        witness.file.submit(
+            [witness.qp.wr("RDMA_WRITE", witness.buffer, 0, len(data), remote_addr=grant.addr, rkey=grant.rkey)]
+        )
+        return witness.cq.wait(1)[0].status, server.end.buffer.map[grant.addr : grant.addr + len(data)] == data
 
     def bound(offset, **more):
-        return f.call("GRANT_CREATE", **{"buffer": server.end.buffer.handle, "access": ACCESS, "offset": offset,
-                                         "length": 64, "qp": mine} | more)
+        return f.call(
+            "GRANT_CREATE",
+            **{"buffer": server.end.buffer.handle, "access": ACCESS, "offset": offset, "length": 64, "qp": mine} | more,
+        )
 
     def disconnects(end, connection):
         end.file.call("DISCONNECT", conn=connection)
@@ -664,8 +785,11 @@ def test_grants(r):
             with deaf("h1"):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-            r.equal("a peer that died in silence: nobody knows", (query(f, request.handle).state, query_grants(grants)),
-                    (N["CONN_ESTABLISHED"], {(N["GRANT_ACTIVE"], True)}))
+            r.equal(
+                "a peer that died in silence: nobody knows",
+                (query(f, request.handle).state, query_grants(grants)),
+                (N["CONN_ESTABLISHED"], {(N["GRANT_ACTIVE"], True)}),
+            )
             # Until something is sent to it, and not acknowledged.
             f.submit([server.end.qp.wr("RDMA_WRITE", server.end.buffer, 0, 8, remote_addr=4096, rkey=1)])
         else:
@@ -699,30 +823,48 @@ def test_grants(r):
         if end_it != "close":
             c.close()
 
-    for name, how in (("the peer disconnects", lives("disconnect")), ("the owner disconnects", lives("here")),
-                      ("the peer destroys the connection", lives("destroy")), ("the peer closes its file", lives("close")),
-                      ("the peer does what it may not", lives("error")), ("the peer is killed", dies(False)),
-                      ("the peer dies in silence", dies(True))):
+    for name, how in (
+        ("the peer disconnects", lives("disconnect")),
+        ("the owner disconnects", lives("here")),
+        ("the peer destroys the connection", lives("destroy")),
+        ("the peer closes its file", lives("close")),
+        ("the peer does what it may not", lives("error")),
+        ("the peer is killed", dies(False)),
+        ("the peer dies in silence", dies(True)),
+    ):
         server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
         f.events()
         request = next(how)
         grants, free = [bound(8192 + 64 * i) for i in range(4)], bound(8192 + 64 * 4, qp=0)
         once = bound(8192 + 64 * 5, flags=N["GRANT_ONE_SHOT"])
-        r.equal(f"{name}: the keys open their ranges until then", {tries(g, ulp.pattern(g.rkey & 255, 64)) for g in (grants[0], free)},
-                {(0, True)})
+        r.equal(
+            f"{name}: the keys open their ranges until then",
+            {tries(g, ulp.pattern(g.rkey & 255, 64)) for g in (grants[0], free)},
+            {(0, True)},
+        )
         how.send(grants)
         seen = []
-        r.check(f"{name}: the grants of that connection end",
-                until(lambda: seen.extend(e[1:] for e in f.events() if e[0] == N["EVENT_GRANT_ENDED"]) or len(seen) >= 5, 20),
-                seen)
+        r.check(
+            f"{name}: the grants of that connection end",
+            until(
+                lambda: seen.extend(e[1:] for e in f.events() if e[0] == N["EVENT_GRANT_ENDED"]) or len(seen) >= 5, 20
+            ),
+            seen,
+        )
         r.equal(f"{name}: each once, and why", sorted(seen), sorted((g.handle, 0, expired) for g in [*grants, once]))
         r.equal(f"{name}: they say so", query_grants([*grants, once]), {(expired, False)})
         r.equal(f"{name}: another is as it was", query_grants([free]), {(N["GRANT_ACTIVE"], True)})
-        r.equal(f"{name}: their keys open nothing, whoever has them", {tries(g, bytes(range(64))) for g in (grants[0], once)},
-                {(10, False)})
+        r.equal(
+            f"{name}: their keys open nothing, whoever has them",
+            {tries(g, bytes(range(64))) for g in (grants[0], once)},
+            {(10, False)},
+        )
         r.equal(f"{name}: the other's does", tries(free, bytes(range(64))), (0, True))
-        r.equal(f"{name}: there is no new key for them", {error_of(f.call, "GRANT_ROTATE", grant=g.handle) for g in grants},
-                {"ENOTCONN"})
+        r.equal(
+            f"{name}: there is no new key for them",
+            {error_of(f.call, "GRANT_ROTATE", grant=g.handle) for g in grants},
+            {"ENOTCONN"},
+        )
         for g in [*grants, once, free]:
             f.destroy(g.handle)
         next(how, None)
@@ -735,8 +877,9 @@ def test_grants(r):
 
 def link_local(host, dev):
     with ulp.host(host):
-        got = subprocess.run(["ip", "-6", "-o", "addr", "show", "dev", dev, "scope", "link"],
-                             capture_output=True, text=True, check=True).stdout
+        got = subprocess.run(
+            ["ip", "-6", "-o", "addr", "show", "dev", dev, "scope", "link"], capture_output=True, text=True, check=True
+        ).stdout
         return got.split("inet6 ")[1].split("/")[0], __import__("socket").if_nametoindex(dev)
 
 
@@ -748,14 +891,23 @@ def test_moved(r):
     ip = ["ip", "-n", "h2", "neigh"]
     # Another neighbour that moves is not this one's business.
     for neighbour in ("10.9.0.77", "10.9.0.1"):
-        subprocess.run([*ip, "replace", neighbour, "lladdr", "02:00:00:00:00:77", "dev", "w2", "nud", "permanent"],
-                       check=True, timeout=10 * ulp.PATIENCE)
+        subprocess.run(
+            [*ip, "replace", neighbour, "lladdr", "02:00:00:00:00:77", "dev", "w2", "nud", "permanent"],
+            check=True,
+            timeout=10 * ulp.PATIENCE,
+        )
     try:
         seen = []
-        r.check("a peer whose address moves is an event",
-                until(lambda: seen.extend(c.file.events()) or N["EVENT_UNREACHABLE"] in [e[0] for e in seen]), seen)
-        r.equal("of that connection, once", [e for e in seen if e[0] == N["EVENT_UNREACHABLE"]],
-                [(N["EVENT_UNREACHABLE"], got.handle, 0, 0)])
+        r.check(
+            "a peer whose address moves is an event",
+            until(lambda: seen.extend(c.file.events()) or N["EVENT_UNREACHABLE"] in [e[0] for e in seen]),
+            seen,
+        )
+        r.equal(
+            "of that connection, once",
+            [e for e in seen if e[0] == N["EVENT_UNREACHABLE"]],
+            [(N["EVENT_UNREACHABLE"], got.handle, 0, 0)],
+        )
         r.equal("it is not ended by that", query(c.file, got.handle).state, N["CONN_ESTABLISHED"])
     finally:
         for neighbour in ("10.9.0.77", "10.9.0.1"):
@@ -766,18 +918,32 @@ def test_moved(r):
 def test_addresses(r):
     near, near_scope = link_local("h1", "w1")
     far, far_scope = link_local("h2", "w2")
-    for name, where, here, scopes in (("IPv4", "10.9.0.1", "10.9.0.2", (0, 0)), ("IPv6", "fd09::1", "fd09::2", (0, 0)),
-                                      ("link-local", near, far, (near_scope, far_scope))):
+    for name, where, here, scopes in (
+        ("IPv4", "10.9.0.1", "10.9.0.2", (0, 0)),
+        ("IPv6", "fd09::1", "fd09::2", (0, 0)),
+        ("link-local", near, far, (near_scope, far_scope)),
+    ):
         for bound in (where, "::" if ":" in where else "0.0.0.0"):
             server = Server(bound, scope=scopes[0] if bound == where else 0)
             c = client()
             src = addr(here, 0, scopes[1])
             got, request, _ = meet(server, c, where, scope=scopes[1], src=src)
-            r.equal(f"{name}, a listener on {'the' if bound == where else 'any'} address",
-                    (text_of(got.src), text_of(request.peer), text_of(request.local), request.peer.scope_id,
-                     got.src.scope_id), (here, here, where, scopes[0], scopes[1]))
-            r.equal(f"{name}, a write arrives", (write_to(c, bytes(got.private_data), b"to you").status,
-                    server.end.buffer.map[4096:4102]), (0, b"to you"))
+            r.equal(
+                f"{name}, a listener on {'the' if bound == where else 'any'} address",
+                (
+                    text_of(got.src),
+                    text_of(request.peer),
+                    text_of(request.local),
+                    request.peer.scope_id,
+                    got.src.scope_id,
+                ),
+                (here, here, where, scopes[0], scopes[1]),
+            )
+            r.equal(
+                f"{name}, a write arrives",
+                (write_to(c, bytes(got.private_data), b"to you").status, server.end.buffer.map[4096:4102]),
+                (0, b"to you"),
+            )
             q = query(c.file, got.handle)
             r.equal(f"{name}, CONN_QUERY", (text_of(q.local), text_of(q.peer), q.peer.port), (here, where, server.port))
             server.close()
@@ -786,30 +952,85 @@ def test_addresses(r):
 
 def test_params(r):
     server, c = Server(), client()
-    asked = {"responder_resources": 2, "initiator_depth": 8, "retry_cnt": 5, "rnr_retry": 2, "min_rnr_timer": 20,
-             "ack_timeout": 17, "path_mtu": 3, "traffic_class": 0x68, "flags": N["CONN_TRAFFIC_CLASS"]}
+    asked = {
+        "responder_resources": 2,
+        "initiator_depth": 8,
+        "retry_cnt": 5,
+        "rnr_retry": 2,
+        "min_rnr_timer": 20,
+        "ack_timeout": 17,
+        "path_mtu": 3,
+        "traffic_class": 0x68,
+        "flags": N["CONN_TRAFFIC_CLASS"],
+    }
     thread = Thread(connect, c, "10.9.0.1", server.port, **asked)
     request = server.request()
     p = request.param
-    r.equal("the request shows what is asked for, from the other side",
-            (p.responder_resources, p.initiator_depth, p.retry_cnt, p.rnr_retry, p.path_mtu, p.traffic_class),
-            (8, 2, 5, 2, 3, 0x68))
-    accepted = accept(server.end, request.handle, responder_resources=4, initiator_depth=5, rnr_retry=4,
-                      min_rnr_timer=11, ack_timeout=15)
+    r.equal(
+        "the request shows what is asked for, from the other side",
+        (p.responder_resources, p.initiator_depth, p.retry_cnt, p.rnr_retry, p.path_mtu, p.traffic_class),
+        (8, 2, 5, 2, 3, 0x68),
+    )
+    accepted = accept(
+        server.end,
+        request.handle,
+        responder_resources=4,
+        initiator_depth=5,
+        rnr_retry=4,
+        min_rnr_timer=11,
+        ack_timeout=15,
+    )
     p = accepted.param
-    r.equal("ACCEPT says what was agreed",
-            (p.responder_resources, p.initiator_depth, p.retry_cnt, p.rnr_retry, p.min_rnr_timer, p.ack_timeout,
-             p.traffic_class, p.path_mtu, p.access_flags), (4, 2, 5, 2, 11, 15, 0x68, 3, ACCESS))
+    r.equal(
+        "ACCEPT says what was agreed",
+        (
+            p.responder_resources,
+            p.initiator_depth,
+            p.retry_cnt,
+            p.rnr_retry,
+            p.min_rnr_timer,
+            p.ack_timeout,
+            p.traffic_class,
+            p.path_mtu,
+            p.access_flags,
+        ),
+        (4, 2, 5, 2, 11, 15, 0x68, 3, ACCESS),
+    )
     p = thread.end().param
-    r.equal("CONNECT too",
-            (p.responder_resources, p.initiator_depth, p.retry_cnt, p.rnr_retry, p.min_rnr_timer, p.ack_timeout,
-             p.traffic_class, p.path_mtu, p.access_flags), (2, 4, 5, 4, 20, 17, 0x68, 3, ACCESS))
-    for name, end, want in (("connecting", c, (2, 4, 5, 4, 20, 17, 0x68, 3)),
-                            ("accepting", server.end, (4, 2, 5, 2, 11, 15, 0x68, 3))):
+    r.equal(
+        "CONNECT too",
+        (
+            p.responder_resources,
+            p.initiator_depth,
+            p.retry_cnt,
+            p.rnr_retry,
+            p.min_rnr_timer,
+            p.ack_timeout,
+            p.traffic_class,
+            p.path_mtu,
+            p.access_flags,
+        ),
+        (2, 4, 5, 4, 20, 17, 0x68, 3, ACCESS),
+    )
+    for name, end, want in (
+        ("connecting", c, (2, 4, 5, 4, 20, 17, 0x68, 3)),
+        ("accepting", server.end, (4, 2, 5, 2, 11, 15, 0x68, 3)),
+    ):
         a = end.file.call("QP_QUERY", qp=end.qp.handle).attr
-        r.equal(f"the queue pair of the {name} side has it",
-                (a.max_dest_rd_atomic, a.max_rd_atomic, a.retry_cnt, a.rnr_retry, a.min_rnr_timer, a.timeout,
-                 a.ah.traffic_class, a.path_mtu), want)
+        r.equal(
+            f"the queue pair of the {name} side has it",
+            (
+                a.max_dest_rd_atomic,
+                a.max_rd_atomic,
+                a.retry_cnt,
+                a.rnr_retry,
+                a.min_rnr_timer,
+                a.timeout,
+                a.ah.traffic_class,
+                a.path_mtu,
+            ),
+            want,
+        )
     r.equal("CONN_QUERY says so", bytes(query(c.file, thread.result.handle).param), bytes(thread.result.param))
     server.end.buffer.map[:8192] = ulp.pattern(3, 8192)
     where, rkey = server.end.grant.addr, server.end.grant.rkey
@@ -855,6 +1076,7 @@ def test_crowd(r):
                     accepted.append((request, qp.handle))
             except OSError as e:
                 errors.append(e)
+
         reader, writer = os.pipe()
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         children = []
@@ -883,10 +1105,16 @@ def test_crowd(r):
             os.kill(pid, signal.SIGKILL if i % 2 else signal.SIGTERM)
         status = [os.waitpid(pid, 0)[1] for pid in children]
         r.equal("half are killed, half end", status, [0, signal.SIGKILL] * (processes // 2))
-        r.check("every peer sees the end", ok and until(lambda: all(
-            query(file, handle).state >= N["CONN_DISCONNECTED"] for handle, _ in accepted), 20))
-        r.equal("every queue pair is in ERR", {file.call("QP_QUERY", qp=qp).attr.qp_state for _, qp in accepted},
-                {N["QPS_ERR"]})
+        r.check(
+            "every peer sees the end",
+            ok
+            and until(lambda: all(query(file, handle).state >= N["CONN_DISCONNECTED"] for handle, _ in accepted), 20),
+        )
+        r.equal(
+            "every queue pair is in ERR",
+            {file.call("QP_QUERY", qp=qp).attr.qp_state for _, qp in accepted},
+            {N["QPS_ERR"]},
+        )
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         os.close(reader)
         if ok:
@@ -899,8 +1127,9 @@ def test_crowd(r):
 
 
 def del_link(r, device):
-    got = subprocess.run(["timeout", str(5 * PATIENCE), "rdma", "link", "del", device],
-                         capture_output=True, text=True, check=False)
+    got = subprocess.run(
+        ["timeout", str(5 * PATIENCE), "rdma", "link", "del", device], capture_output=True, text=True, check=False
+    )
     r.check(f"rdma link del {device} returns", got.returncode == 0, f"status {got.returncode} {got.stderr}")
 
 
@@ -925,14 +1154,19 @@ def test_removal(r):
         late.end()
         time.sleep(0.2)
         del_link(r, "rxe2")
-    for name, thread in (("CONNECT that nobody answered", unanswered), ("CONNECT without an address", unresolved),
-                         ("GET_REQUEST", for_request)):
+    for name, thread in (
+        ("CONNECT that nobody answered", unanswered),
+        ("CONNECT without an address", unresolved),
+        ("GET_REQUEST", for_request),
+    ):
         r.equal(f"{name} ends", thread.name(5), "ENODEV")
     r.check("ACCEPT ends", half_open.name(5) in ("ENODEV", "none"))
     r.equal("commands on a connection", error_of(query, f, got.handle), "ENODEV")
-    r.check("the peer of the established one sees the end",
-            until(lambda: query(server.end.file, request.handle).state >= N["CONN_DISCONNECTED"], 20)
-            and qp_state(server.end) == N["QPS_ERR"])
+    r.check(
+        "the peer of the established one sees the end",
+        until(lambda: query(server.end.file, request.handle).state >= N["CONN_DISCONNECTED"], 20)
+        and qp_state(server.end) == N["QPS_ERR"],
+    )
     r.check("a request in a backlog is rejected, or times out", stuck.name() in ("ECONNREFUSED", "ETIMEDOUT"))
     for_request = Thread(get_request, server.end.file, server.listener, 60)
     time.sleep(0.1)
@@ -1009,6 +1243,7 @@ def test_killed(r):
     def one_server(port):
         alone = Bare("h1", "rxe1")
         serve_all(alone, listen(alone.file, port=port).handle, alone.qp)
+
     results = set()
     for i in range(12):
         pid = aside(one_server, got.addr.port)
@@ -1024,7 +1259,11 @@ def test_killed(r):
             reset(bare, bare.qp)
         killer.join()
         os.waitpid(pid, 0)
-    r.check("a client is connected or refused when servers are killed", results <= {"none", "ECONNREFUSED", "ECONNRESET"}, results)
+    r.check(
+        "a client is connected or refused when servers are killed",
+        results <= {"none", "ECONNREFUSED", "ECONNRESET"},
+        results,
+    )
     r.equal("then nobody listens", error_of(connect, bare, "10.9.0.1", got.addr.port), "ECONNREFUSED")
     bare.file.close()
 
@@ -1076,14 +1315,14 @@ class Talker(End):
 
     def recv(self):
         cqe = self.done(True)
-        return bytes(self.buffer.map[256 * cqe.user_data:256 * cqe.user_data + cqe.byte_len])
+        return bytes(self.buffer.map[256 * cqe.user_data : 256 * cqe.user_data + cqe.byte_len])
 
     def post(self, op, offset, length, **fields):
         self.file.submit([self.qp.wr(op, self.buffer, offset, length, **fields)])
         self.done(False)
 
     def send(self, data):
-        self.buffer.map[16384:16384 + len(data)] = data
+        self.buffer.map[16384 : 16384 + len(data)] = data
         self.post("SEND", 16384, len(data))
 
     def send_last(self, data):
@@ -1096,8 +1335,13 @@ class Talker(End):
 
 
 def stock(host, *command):
-    return subprocess.Popen([*ulp.at(host), "timeout", str(30 * PATIENCE), *command], stdin=subprocess.DEVNULL,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        [*ulp.at(host), "timeout", str(30 * PATIENCE), *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def ended(r, name, process):
@@ -1131,12 +1375,17 @@ def accept_stock(r, name, length, *command):
 
 
 def test_rping(r):
-    process, talker, _ = accept_stock(r, "rping", 16, "rping", "-c", "-a", "10.9.0.1", "-p", "{port}", "-C", "3", "-V", "-v")
+    process, talker, _ = accept_stock(
+        r, "rping", 16, "rping", "-c", "-a", "10.9.0.1", "-p", "{port}", "-C", "3", "-V", "-v"
+    )
     for i in range(3):
         where, rkey, size = struct.unpack("!QII", talker.recv())
         talker.post("RDMA_READ", 8192, size, remote_addr=where, rkey=rkey)
-        r.check(f"ping {i} has its text", talker.buffer.map[8192:8204].startswith(b"rdma-ping-%d" % i),
-                talker.buffer.map[8192:8204])
+        r.check(
+            f"ping {i} has its text",
+            talker.buffer.map[8192:8204].startswith(b"rdma-ping-%d" % i),
+            talker.buffer.map[8192:8204],
+        )
         talker.send(bytes(16))
         where, rkey, size = struct.unpack("!QII", talker.recv())
         talker.post("RDMA_WRITE", 8192, size, remote_addr=where, rkey=rkey)
@@ -1148,12 +1397,12 @@ def test_rping(r):
     got = connect_patiently(talker, "10.9.0.1", 7175)
     for i in range(3):
         ping = b"rdma-ping-%d: ours" % i + bytes(46)
-        talker.buffer.map[8192:8192 + len(ping)] = ping
+        talker.buffer.map[8192 : 8192 + len(ping)] = ping
         talker.send(struct.pack("!QII", talker.grant.addr + 8192, talker.grant.rkey, len(ping)))
         talker.recv()
         talker.send(struct.pack("!QII", talker.grant.addr + 12288, talker.grant.rkey, len(ping)))
         talker.recv()
-        r.equal(f"rping's server echoes ping {i}", talker.buffer.map[12288:12288 + len(ping)], ping)
+        r.equal(f"rping's server echoes ping {i}", talker.buffer.map[12288 : 12288 + len(ping)], ping)
     talker.file.call("DISCONNECT", conn=got.handle)
     r.check("rping's server ends", process.wait(20 * PATIENCE) is not None)
 
@@ -1186,8 +1435,10 @@ def test_cmatose(r):
     r.equal("ten messages came from its server", [len(talker.recv()) for _ in range(10)], [100] * 10)
     for i in range(10):
         talker.send_last(bytes([i]) * 100)
-    r.check("its server ends the connection",
-            until(lambda: query(talker.file, got.handle).state >= N["CONN_DISCONNECTED"], 20))
+    r.check(
+        "its server ends the connection",
+        until(lambda: query(talker.file, got.handle).state >= N["CONN_DISCONNECTED"], 20),
+    )
     talker.file.destroy(got.handle)
     ended(r, "ucmatose's server is content", process)
 

@@ -6,6 +6,7 @@
 
 Expects the module and two hosts. Prints `ok` and `not ok` lines.
 """
+
 import ctypes
 import errno
 import os
@@ -29,29 +30,56 @@ def one_write(r, a, b, length, where=0, seed=1):
     data = pattern(seed, length)
     a.buffer.map[:length] = data
     fill = bytes([0xC3]) * 64
-    b.buffer.map[where + length:where + length + 64] = fill
+    b.buffer.map[where + length : where + length + 64] = fill
     a.file.submit([a.write(b, length, remote_offset=where, user_data=length)])
     done = a.cq.wait(1)[0]
-    r.equal(f"a write of {length} bytes at {where} arrives, and no byte more",
-            (done.status, done.user_data, done.opcode, done.qp_num, done.qp,
-             b.buffer.map[where:where + length] == data, b.buffer.map[where + length:where + length + 64] == fill),
-            (0, length, N["WC_RDMA_WRITE"], a.qp.num, a.qp.handle, True, True))
+    r.equal(
+        f"a write of {length} bytes at {where} arrives, and no byte more",
+        (
+            done.status,
+            done.user_data,
+            done.opcode,
+            done.qp_num,
+            done.qp,
+            b.buffer.map[where : where + length] == data,
+            b.buffer.map[where + length : where + length + 64] == fill,
+        ),
+        (0, length, N["WC_RDMA_WRITE"], a.qp.num, a.qp.handle, True, True),
+    )
 
 
 def test_writes(r):
     a, b = pair(length=2 * MIB)
     r.equal("new buffers are zero", (any(a.buffer.map[:]), any(b.buffer.map[:])), (False, False))
-    for i, (length, where) in enumerate([(1, 0), (8, 8), (1023, 1), (1024, 0), (MTU, 0), (MTU + 1, 4095),
-                                         (MTU + 1, 0), (2 * MTU - 1, 3), (65536, 61), (MIB, 0), (MIB, 4093)]):
+    for i, (length, where) in enumerate(
+        [
+            (1, 0),
+            (8, 8),
+            (1023, 1),
+            (1024, 0),
+            (MTU, 0),
+            (MTU + 1, 4095),
+            (MTU + 1, 0),
+            (2 * MTU - 1, 3),
+            (65536, 61),
+            (MIB, 0),
+            (MIB, 4093),
+        ]
+    ):
         one_write(r, a, b, length, where, i)
     one_write(r, b, a, 5000, 17, 99)
     a.file.submit([a.qp.wr("RDMA_WRITE", remote_addr=b.grant.addr, rkey=b.grant.rkey)])
     r.equal("a write of no bytes completes", [c.status for c in a.cq.wait(1)], [0])
     b.buffer.map[:8] = bytes(8)
     local = (ctypes.c_char * 8)(*b"inline!!")
-    wr = a.qp.wr("RDMA_WRITE", remote_addr=b.grant.addr, rkey=b.grant.rkey,
-                 flags=N["SEND_INLINE"] | N["SEND_SIGNALED"], num_sge=1,
-                 sge=ulp.S["sge"](buffer=0, length=8, offset=ctypes.addressof(local)))
+    wr = a.qp.wr(
+        "RDMA_WRITE",
+        remote_addr=b.grant.addr,
+        rkey=b.grant.rkey,
+        flags=N["SEND_INLINE"] | N["SEND_SIGNALED"],
+        num_sge=1,
+        sge=ulp.S["sge"](buffer=0, length=8, offset=ctypes.addressof(local)),
+    )
     most = a.file.call("QP_QUERY", qp=a.qp.handle).max_inline
     if most >= 8:
         a.file.submit([wr])
@@ -70,7 +98,7 @@ def test_order(r):
     """Every write puts its number into the same eight bytes; nobody may see them go back."""
     a, b = pair(length=max(65536, 8 * COUNT), depth=128)
     for i in range(COUNT):
-        a.buffer.map[8 * i:8 * i + 8] = (i + 1).to_bytes(8, "little")
+        a.buffer.map[8 * i : 8 * i + 8] = (i + 1).to_bytes(8, "little")
     cell = ctypes.c_uint64.from_buffer(b.buffer.map)
     seen, back, stop = [0], [], threading.Event()
 
@@ -80,6 +108,7 @@ def test_order(r):
             if now < seen[0]:
                 back.append((seen[0], now))
             seen[0] = now
+
     sys.setswitchinterval(0.0005)
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -114,9 +143,17 @@ def test_overlap(r):
         for i in range(64):
             length = rng.choice((1, 7, 64, 1000, 4096, 4097, 9000))
             at, to = rng.randrange(size - length), rng.randrange(size - length)
-            model[to:to + length] = source[at:at + length]
-            wrs.append(a.write(b, length, offset=at, remote_offset=to, user_data=batch * 64 + i,
-                               flags=N["SEND_SIGNALED"] if i % 8 == 7 else 0))
+            model[to : to + length] = source[at : at + length]
+            wrs.append(
+                a.write(
+                    b,
+                    length,
+                    offset=at,
+                    remote_offset=to,
+                    user_data=batch * 64 + i,
+                    flags=N["SEND_SIGNALED"] if i % 8 == 7 else 0,
+                )
+            )
         a.file.submit(wrs)
         got = a.cq.wait(8)
         want = [batch * 64 + i for i in range(7, 64, 8)]
@@ -132,31 +169,54 @@ def test_receive(r):
     b.file.submit([b.qp.wr("RECV", b.buffer, 8192 * i, 5000, user_data=70 + i) for i in range(4)])
     a.buffer.map[:] = pattern(8, a.buffer.length)
     sent = a.buffer.map
-    a.file.submit([
-        a.write(b, 300, remote_offset=60000, user_data=1),
-        a.qp.wr("RDMA_WRITE_WITH_IMM", a.buffer, 10, 300, remote_addr=b.grant.addr + 50000, rkey=b.grant.rkey,
-                imm_data=0xDEADBEEF, user_data=2),
-        a.qp.wr("SEND", a.buffer, 20, 5000, user_data=3),
-        a.qp.wr("SEND_WITH_IMM", a.buffer, 30, 1, imm_data=5, user_data=4),
-        a.qp.wr("SEND", user_data=5),
-    ])
-    r.equal("writes and sends complete in order",
-            [(c.user_data, c.status, c.opcode) for c in a.cq.wait(5)],
-            [(1, 0, 1), (2, 0, 1), (3, 0, 0), (4, 0, 0), (5, 0, 0)])
+    a.file.submit(
+        [
+            a.write(b, 300, remote_offset=60000, user_data=1),
+            a.qp.wr(
+                "RDMA_WRITE_WITH_IMM",
+                a.buffer,
+                10,
+                300,
+                remote_addr=b.grant.addr + 50000,
+                rkey=b.grant.rkey,
+                imm_data=0xDEADBEEF,
+                user_data=2,
+            ),
+            a.qp.wr("SEND", a.buffer, 20, 5000, user_data=3),
+            a.qp.wr("SEND_WITH_IMM", a.buffer, 30, 1, imm_data=5, user_data=4),
+            a.qp.wr("SEND", user_data=5),
+        ]
+    )
+    r.equal(
+        "writes and sends complete in order",
+        [(c.user_data, c.status, c.opcode) for c in a.cq.wait(5)],
+        [(1, 0, 1), (2, 0, 1), (3, 0, 0), (4, 0, 0), (5, 0, 0)],
+    )
     imm = N["WC_WITH_IMM"]
-    r.equal("write with immediate, sends and an empty send complete a receive each, in order",
-            [(c.user_data, c.status, c.opcode, c.byte_len, c.flags & imm, c.imm_data if c.flags & imm else 0)
-             for c in b.cq.wait(4)],
-            [(70, 0, 129, 300, imm, 0xDEADBEEF), (71, 0, 128, 5000, 0, 0), (72, 0, 128, 1, imm, 5), (73, 0, 128, 0, 0, 0)])
+    r.equal(
+        "write with immediate, sends and an empty send complete a receive each, in order",
+        [
+            (c.user_data, c.status, c.opcode, c.byte_len, c.flags & imm, c.imm_data if c.flags & imm else 0)
+            for c in b.cq.wait(4)
+        ],
+        [(70, 0, 129, 300, imm, 0xDEADBEEF), (71, 0, 128, 5000, 0, 0), (72, 0, 128, 1, imm, 5), (73, 0, 128, 0, 0, 0)],
+    )
     r.check("the data of the write with immediate is in place", b.buffer.map[50000:50300] == sent[10:310], "it differs")
-    r.check("the data of the send is in the second receive's buffer", b.buffer.map[8192:13192] == sent[20:5020], "it differs")
+    r.check(
+        "the data of the send is in the second receive's buffer",
+        b.buffer.map[8192:13192] == sent[20:5020],
+        "it differs",
+    )
     r.equal("one byte in the third", b.buffer.map[16384:16386], sent[30:31] + b"\0")
     b.file.submit([b.qp.wr("RECV", b.buffer, 0, 100, user_data=80)])
     a.file.submit([a.qp.wr("SEND", a.buffer, 0, 101, user_data=6)])
     r.check("a send that is too long for the receive fails at the sender", a.cq.wait(1)[0].status != 0, "it succeeded")
     got = b.cq.wait(1)[0]
-    r.equal("and at the receiver, with a length error or what its driver makes of it",
-            (got.user_data, got.status != 0, b.buffer.map[100]), (80, True, 0))
+    r.equal(
+        "and at the receiver, with a length error or what its driver makes of it",
+        (got.user_data, got.status != 0, b.buffer.map[100]),
+        (80, True, 0),
+    )
 
 
 def test_full(r):
@@ -171,11 +231,14 @@ def test_full(r):
     q.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=a.file.port)
     receives = [q.wr("RECV", a.buffer, 0, 64, user_data=i) for i in range(small.entries + 1)]
     r.equal("more requests than the completion ring can hold", error_of(a.file.submit, receives), "EAGAIN")
-    a.file.submit(receives[:small.entries])
+    a.file.submit(receives[: small.entries])
     r.equal("a full ring of promises takes no more", error_of(a.file.submit, receives[:1]), "EAGAIN")
     q.modify("STATE", qp_state=N["QPS_ERR"])
-    r.equal("receives of a queue pair in error are flushed, each once",
-            [(c.user_data, c.status) for c in small.wait(small.entries)], [(i, 5) for i in range(small.entries)])
+    r.equal(
+        "receives of a queue pair in error are flushed, each once",
+        [(c.user_data, c.status) for c in small.wait(small.entries)],
+        [(i, 5) for i in range(small.entries)],
+    )
 
 
 def test_wait(r):
@@ -189,8 +252,12 @@ def test_wait(r):
     p = select.poll()
     p.register(a.file.fd, select.POLLIN)
     r.equal("poll with no completion", p.poll(0), [])
-    got = a.file.submit([a.write(b, 64, user_data=i) for i in range(3)], cq=a.cq.handle, min_complete=3,
-                        timeout_ns=20 * ulp.PATIENCE * 10**9)
+    got = a.file.submit(
+        [a.write(b, 64, user_data=i) for i in range(3)],
+        cq=a.cq.handle,
+        min_complete=3,
+        timeout_ns=20 * ulp.PATIENCE * 10**9,
+    )
     r.equal("post and wait in one call", (got.posted, got.wait_error, got.completed), (3, 0, 3))
     r.equal("poll with completions unread", [e & select.POLLIN for _, e in p.poll(0)], [select.POLLIN])
     r.equal("they are there", [c.user_data for c in a.cq.reap()], [0, 1, 2])
@@ -204,7 +271,11 @@ def test_wait(r):
     ready = [(a.file.fd, select.EPOLLIN)]
     for i in range(2):
         a.file.submit([a.write(b, 64)])
-        r.equal(f"epoll by level and by edge: completion {i + 1} is an event", (edge.poll(20 * ulp.PATIENCE), level.poll(20 * ulp.PATIENCE)), (ready, ready))
+        r.equal(
+            f"epoll by level and by edge: completion {i + 1} is an event",
+            (edge.poll(20 * ulp.PATIENCE), level.poll(20 * ulp.PATIENCE)),
+            (ready, ready),
+        )
         r.equal("... which stays by level, and not by edge", (edge.poll(0), level.poll(0)), ([], ready))
     r.equal("... until both are read", (len(a.cq.reap()), level.poll(0), edge.poll(0)), (2, [], []))
     level.close()

@@ -3,6 +3,7 @@
 
 The parts `module`, `device` and `remove` of faults.py.
 """
+
 import ctypes
 import os
 import threading
@@ -45,8 +46,11 @@ def traces():
     """What a loaded module shows."""
     with open("/proc/devices") as f, open("/proc/misc") as g:
         numbers = [line for line in f.read().split() + g.read().split() if "rust_ulp" in line]
-    return [p for p in (ulp.DEVICE, "/sys/module/rust_ulp", "/sys/class/misc/rust_ulp", f"{DEBUGFS}/fail_rust_ulp")
-            if os.path.exists(p)] + numbers
+    return [
+        p
+        for p in (ulp.DEVICE, "/sys/module/rust_ulp", "/sys/class/misc/rust_ulp", f"{DEBUGFS}/fail_rust_ulp")
+        if os.path.exists(p)
+    ] + numbers
 
 
 def unload():
@@ -78,7 +82,9 @@ def test_module(r):
             fd = os.open(MODULE, os.O_RDONLY | os.O_CLOEXEC)
             faults.choose(kind, inside)
             # Our own attribute is made anew with the module, and counts from the start.
-            result, err, came = faults.call(n, libc.syscall, FINIT_MODULE, ctypes.c_int(fd), ctypes.c_char_p(b""), ctypes.c_int(0))
+            result, err, came = faults.call(
+                n, libc.syscall, FINIT_MODULE, ctypes.c_int(fd), ctypes.c_char_p(b""), ctypes.c_int(0)
+            )
             os.close(fd)
             name = "none" if result == 0 else name_of(err)
             seen[name] = seen.get(name, 0) + came
@@ -94,8 +100,10 @@ def test_module(r):
                 break
             # What comes first is debugfs', which nobody minds: close enough to meet each thing that init makes.
             n += 1 if FULL else max(1, n // 6)
-        print(f"# | insmod, {kind} | {sum(seen.values())} | {', '.join(f'{k} {v}' for k, v in seen.items() if v)} | {time.monotonic() - begin:.0f} s |",
-              flush=True)
+        print(
+            f"# | insmod, {kind} | {sum(seen.values())} | {', '.join(f'{k} {v}' for k, v in seen.items() if v)} | {time.monotonic() - begin:.0f} s |",
+            flush=True,
+        )
     r.check("insmod: loaded, or all undone", r.bad == 0)
     fd = os.open(MODULE, os.O_RDONLY | os.O_CLOEXEC)
     r.equal("insmod after all of it", libc.syscall(FINIT_MODULE, fd, b"", 0), 0)
@@ -130,7 +138,9 @@ def addressed(device):
 def run_message(faults, net, n, message):
     """One request by netlink, with a fault in what it does: the kernel does it in the call that sends it."""
     buffer = ctypes.create_string_buffer(message, len(message))
-    result, err, came = faults.call(n, libc.send, ctypes.c_int(net.socket.fileno()), buffer, ctypes.c_size_t(len(message)), ctypes.c_int(0))
+    result, err, came = faults.call(
+        n, libc.send, ctypes.c_int(net.socket.fileno()), buffer, ctypes.c_size_t(len(message)), ctypes.c_int(0)
+    )
     if result < 0:
         return err, came
     try:
@@ -173,7 +183,11 @@ def test_device(r):
                         good = not err and not there and not heard and error_of(busy.file.pd) == "ENODEV"
                     if came:
                         seen[outcome] = seen.get(outcome, 0) + 1
-                    if not r.equal(f"a device {what}: fault {n} of kind {kind}", bool(good), True) if not good else False:
+                    if (
+                        not r.equal(f"a device {what}: fault {n} of kind {kind}", bool(good), True)
+                        if not good
+                        else False
+                    ):
                         break
                     if busy:
                         busy.close()
@@ -191,8 +205,11 @@ def test_device(r):
                     if not came:
                         break
                     n = following(n, kind)
-                print(f"# | a device {what}, {kind} | {sum(seen.values())} | {', '.join(f'{k}: {v}' for k, v in seen.items())} "
-                      f"| {time.monotonic() - begin:.0f} s |", flush=True)
+                print(
+                    f"# | a device {what}, {kind} | {sum(seen.values())} | {', '.join(f'{k}: {v}' for k, v in seen.items())} "
+                    f"| {time.monotonic() - begin:.0f} s |",
+                    flush=True,
+                )
         r.check("devices come and go, whatever fails", r.bad == 0)
     works(r, "devices")
 
@@ -252,6 +269,7 @@ class Stalled:
 
 def scenes():
     """Commands, each made ready on a fresh device: name, and what makes the call."""
+
     def create_qp(e, _):
         return lambda: Qp(e.file, e.pd, e.cq, depth=4)
 
@@ -289,16 +307,28 @@ def scenes():
             try:
                 request = connect.get_request(peer.file, got.handle)
                 qp = Qp(peer.file, peer.pd, peer.cq, depth=4)
-                peer.file.call("ACCEPT", request=request.handle, qp=qp.handle, timeout_ns=5 * PATIENCE * 10**9, param=connect.param())
+                peer.file.call(
+                    "ACCEPT",
+                    request=request.handle,
+                    qp=qp.handle,
+                    timeout_ns=5 * PATIENCE * 10**9,
+                    param=connect.param(),
+                )
             except OSError:
                 pass
+
         thread = threading.Thread(target=accept, daemon=True)
         thread.start()
         # Who waits for a request leaves when the listener goes.
         peer.after = lambda: (error_of(peer.file.destroy, got.handle), thread.join(30 * PATIENCE))
         qp = Qp(e.file, e.pd, e.cq, depth=4)
-        return lambda: e.file.call("CONNECT", qp=qp.handle, timeout_ns=20 * PATIENCE * 10**9, dst=connect.addr("10.9.0.2", got.addr.port),
-                                   param=connect.param())
+        return lambda: e.file.call(
+            "CONNECT",
+            qp=qp.handle,
+            timeout_ns=20 * PATIENCE * 10**9,
+            dst=connect.addr("10.9.0.2", got.addr.port),
+            param=connect.param(),
+        )
 
     def close(e, peer):
         e.file.submit([e.write(peer, 1000) for _ in range(4)])
@@ -307,8 +337,23 @@ def scenes():
         e.cq.map.close()
         fd, e.file.fd = e.file.fd, -1
         return lambda: os.close(fd)
-    return [(f.__name__.replace("_", " "), f) for f in (create_qp, create_cq, create_srq, create_buffer, rotate, create_ah,
-                                                        destroy_qp, destroy_grant, listen, connect_to, close)]
+
+    return [
+        (f.__name__.replace("_", " "), f)
+        for f in (
+            create_qp,
+            create_cq,
+            create_srq,
+            create_buffer,
+            rotate,
+            create_ah,
+            destroy_qp,
+            destroy_grant,
+            listen,
+            connect_to,
+            close,
+        )
+    ]
 
 
 def released(end):
@@ -345,7 +390,11 @@ def test_remove(r):
                     stall(0)
                     seen[outcome] = seen.get(outcome, 0) + 1
                     if took > DEADLINE or outcome not in ("none", "ENODEV"):
-                        r.check(f"removal at point {n} of {name}", False, f"the command ends with {outcome}, the removal after {took:.1f} s")
+                        r.check(
+                            f"removal at point {n} of {name}",
+                            False,
+                            f"the command ends with {outcome}, the removal after {took:.1f} s",
+                        )
                     if end.file.fd >= 0 and error_of(end.file.pd) != "ENODEV":
                         r.check(f"removal at point {n} of {name}: its file is a husk", False, error_of(end.file.pd))
                 else:
@@ -360,7 +409,10 @@ def test_remove(r):
                 n = steps(n)
             if r.bad == bad:
                 r.check(f"removal at each point of {name}", seen, "it has no point")
-            print(f"# | removal in {name} | {sum(seen.values())} | {', '.join(f'{k} {v}' for k, v in seen.items())} | {time.monotonic() - begin:.0f} s |", flush=True)
+            print(
+                f"# | removal in {name} | {sum(seen.values())} | {', '.join(f'{k} {v}' for k, v in seen.items())} | {time.monotonic() - begin:.0f} s |",
+                flush=True,
+            )
 
         n, seen, begin, bad = 1, 0, time.monotonic(), r.bad
         while n < 64:

@@ -5,6 +5,7 @@
 (lib/fault-inject.c); `Netlink` asks the RDMA core what there is, makes and deletes devices, all without a process
 that would have allocations of its own.
 """
+
 import ctypes
 import errno
 import gc
@@ -42,8 +43,10 @@ class Faults:
         self.fd = os.open("/proc/thread-self/fail-nth", os.O_RDWR)
         self.buffer = ctypes.create_string_buffer(16)
         self.kind = None
-        for name, settings in {"failslab": ("ignore-gfp-wait", "cache-filter"),
-                               "fail_page_alloc": ("ignore-gfp-wait", "ignore-gfp-highmem")}.items():
+        for name, settings in {
+            "failslab": ("ignore-gfp-wait", "cache-filter"),
+            "fail_page_alloc": ("ignore-gfp-wait", "ignore-gfp-highmem"),
+        }.items():
             for setting in settings:
                 put(f"{DEBUGFS}/{name}/{setting}", "N")
         put(f"{DEBUGFS}/fail_page_alloc/min-order", 0)
@@ -91,7 +94,6 @@ class Faults:
         if enabled:
             gc.enable()
         return result, err, came
-
 
     def call_twice(self, n, function, *args):
         """The same with the n-th and the next: by the attribute's own counters, for tasks that are marked."""
@@ -141,7 +143,7 @@ class Netlink:
             data = self.socket.recv(1 << 16)
             while data:
                 length, kind, _, sequence, _ = struct.unpack_from("IHHII", data)
-                body, data = data[16:length], data[(length + 3) & ~3:]
+                body, data = data[16:length], data[(length + 3) & ~3 :]
                 if sequence != self.sequence:
                     continue
                 if kind == 3:  # DONE
@@ -158,7 +160,7 @@ class Netlink:
         while len(data) >= 4:
             length, kind = struct.unpack_from("HH", data)
             yield kind & 0x3FFF, data[4:length]
-            data = data[(length + 3) & ~3:]
+            data = data[(length + 3) & ~3 :]
 
     def devices(self):
         """Index by name."""
@@ -181,8 +183,12 @@ class Netlink:
         return out
 
     def add_message(self, name, netdev):
-        return self.message(self.NEWLINK, self.attribute(self.NAME, name) + self.attribute(self.LINK_TYPE, "rxe")
-                            + self.attribute(self.NETDEV, netdev))
+        return self.message(
+            self.NEWLINK,
+            self.attribute(self.NAME, name)
+            + self.attribute(self.LINK_TYPE, "rxe")
+            + self.attribute(self.NETDEV, netdev),
+        )
 
     def delete_message(self, name):
         return self.message(self.DELLINK, self.attribute(self.INDEX, struct.pack("I", self.devices()[name])))

@@ -9,6 +9,7 @@ until the command succeeds without. Each time the errno must be one that is allo
 same command must succeed after it. ULP_FAULTS=full tries each n of every kind, otherwise there are gaps. Prints `ok`
 and `not ok` lines, and a row `# | case | ...` for each: for each kind, how many faults came, and what the command said.
 """
+
 import collections
 import ctypes
 import errno
@@ -57,7 +58,9 @@ def ioctl(file, command, undo=None, **fields):
     """The ioctl with its struct filled from `fields`."""
     kind = S[command.lower()]
     arg = kind(**{"size": ctypes.sizeof(kind)} | fields)
-    return Call(libc.ioctl, ctypes.c_int(file.fd), ctypes.c_ulong(N["IOC_" + command]), ctypes.byref(arg), arg=arg, undo=undo)
+    return Call(
+        libc.ioctl, ctypes.c_int(file.fd), ctypes.c_ulong(N["IOC_" + command]), ctypes.byref(arg), arg=arg, undo=undo
+    )
 
 
 def tidy(file, *handles):
@@ -93,9 +96,11 @@ CASES = []
 
 def case(part, commands, name=None, **how):
     """The decorated function makes the call of a case, in the world that it gets."""
+
     def add(make):
         CASES.append(Case(part, commands.split(), name or commands, make, **how))
         return make
+
     return add
 
 
@@ -172,6 +177,7 @@ def sweep(r, w, it, kind):
         if call.undo:
             error_of(call.undo)
         return seen
+
     w.faults.choose(kind)
     while True:
         call = it.make(w)
@@ -233,7 +239,11 @@ def run(r, part, chosen):
                 where = e.__traceback__
                 while where.tb_next:
                     where = where.tb_next
-                r.check(f"{it.name}: {kind}", False, f"{type(e).__name__}: {e} ({os.path.basename(where.tb_frame.f_code.co_filename)}:{where.tb_lineno})")
+                r.check(
+                    f"{it.name}: {kind}",
+                    False,
+                    f"{type(e).__name__}: {e} ({os.path.basename(where.tb_frame.f_code.co_filename)}:{where.tb_lineno})",
+                )
                 seen = collections.Counter()
             row.append(f"{sum(v for k, v in seen.items() if k != 'spent')}")
             row.append(", ".join(f"{k} {v}" for k, v in sorted(seen.items()) if v))
@@ -252,7 +262,9 @@ def run(r, part, chosen):
 
 def listing(w, command, entry, **more):
     array = (S[entry] * 64)()
-    call = ioctl(w.file, command, entries=ctypes.addressof(array), capacity=64, entry_size=ctypes.sizeof(S[entry]), **more)
+    call = ioctl(
+        w.file, command, entries=ctypes.addressof(array), capacity=64, entry_size=ctypes.sizeof(S[entry]), **more
+    )
     call.array = array
     return call
 
@@ -294,13 +306,26 @@ case("query", "ATTACH", "ATTACH to the default", late=True, errors=("ENOENT",))(
 case("objects", "PD_CREATE")(lambda w: made(w.file, "PD_CREATE"))
 for how in ("WORKQUEUE", "SOFTIRQ", "CALLER"):
     case("objects", "CQ_CREATE", f"CQ_CREATE, delivered by {how.lower()}")(
-        lambda w, how=how: made(w.file, "CQ_CREATE", entries=16, delivery=N["DELIVER_" + how]))
+        lambda w, how=how: made(w.file, "CQ_CREATE", entries=16, delivery=N["DELIVER_" + how])
+    )
 case("objects", "CQ_CREATE", "CQ_CREATE of 4096 entries")(lambda w: made(w.file, "CQ_CREATE", entries=4096))
 
 
 def queue_pair(w, kind, srq=0, depth=16):
-    return made(w.file, "QP_CREATE", pd=w.pd, send_cq=w.cq.handle, recv_cq=w.cq.handle, qp_type=N["QPT_" + kind], srq=srq,
-                max_send_wr=depth, max_recv_wr=depth, max_send_sge=2, max_recv_sge=2, max_inline=64)
+    return made(
+        w.file,
+        "QP_CREATE",
+        pd=w.pd,
+        send_cq=w.cq.handle,
+        recv_cq=w.cq.handle,
+        qp_type=N["QPT_" + kind],
+        srq=srq,
+        max_send_wr=depth,
+        max_recv_wr=depth,
+        max_send_sge=2,
+        max_recv_sge=2,
+        max_inline=64,
+    )
 
 
 for how in ("RC", "UC", "UD"):
@@ -316,7 +341,9 @@ def _(w):
     return call
 
 
-case("objects", "SRQ_CREATE")(lambda w: made(w.file, "SRQ_CREATE", pd=w.pd, cq=w.cq.handle, max_wr=16, max_sge=2, limit=4))
+case("objects", "SRQ_CREATE")(
+    lambda w: made(w.file, "SRQ_CREATE", pd=w.pd, cq=w.cq.handle, max_wr=16, max_sge=2, limit=4)
+)
 
 
 @case("objects", "SRQ_MODIFY")
@@ -332,7 +359,8 @@ def address(w, **more):
 
 
 case("objects", "AH_CREATE", errors=("EHOSTUNREACH", "ENETUNREACH", "ETIMEDOUT"))(
-    lambda w: made(w.file, "AH_CREATE", pd=w.pd, attr=address(w)))
+    lambda w: made(w.file, "AH_CREATE", pd=w.pd, attr=address(w))
+)
 
 
 def modify(w, kind, steps, mask, receives=0, **attr):
@@ -345,19 +373,33 @@ def modify(w, kind, steps, mask, receives=0, **attr):
     bits = 0
     for name in mask.split():
         bits |= N["QP_" + name]
-    return ioctl(w.file, "QP_MODIFY", qp=qp.handle, attr_mask=bits, attr=S["qp_attr"](**attr),
-                 undo=lambda: w.file.destroy(qp.handle))
+    return ioctl(
+        w.file,
+        "QP_MODIFY",
+        qp=qp.handle,
+        attr_mask=bits,
+        attr=S["qp_attr"](**attr),
+        undo=lambda: w.file.destroy(qp.handle),
+    )
 
 
 INIT = ("STATE PKEY_INDEX PORT ACCESS_FLAGS", {"qp_state": N["QPS_INIT"], "port_num": 1})
 RTR = "STATE AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER"
-RTS = ("STATE SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC",
-       {"qp_state": N["QPS_RTS"], "timeout": 14, "retry_cnt": 7, "max_rd_atomic": 1})
+RTS = (
+    "STATE SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC",
+    {"qp_state": N["QPS_RTS"], "timeout": 14, "retry_cnt": 7, "max_rd_atomic": 1},
+)
 
 
 def rtr(w):
-    return {"qp_state": N["QPS_RTR"], "path_mtu": 3, "dest_qp_num": w.b.qp.num, "max_dest_rd_atomic": 1,
-            "min_rnr_timer": 12, "ah": address(w)}
+    return {
+        "qp_state": N["QPS_RTR"],
+        "path_mtu": 3,
+        "dest_qp_num": w.b.qp.num,
+        "max_dest_rd_atomic": 1,
+        "min_rnr_timer": 12,
+        "ah": address(w),
+    }
 
 
 case("objects", "QP_MODIFY", "QP_MODIFY to INIT", late=True)(lambda w: modify(w, "RC", [], INIT[0], **INIT[1]))
@@ -370,10 +412,19 @@ def in_error(w, call):
 
 UNREACHABLE = ("EHOSTUNREACH", "ENETUNREACH", "ETIMEDOUT")
 case("objects", "QP_MODIFY", "QP_MODIFY to RTR, address resolved", late=True, halfway=in_error, errors=UNREACHABLE)(
-    lambda w: modify(w, "RC", [INIT], RTR, **rtr(w)))
+    lambda w: modify(w, "RC", [INIT], RTR, **rtr(w))
+)
 
 
-@case("objects", "QP_MODIFY", "QP_MODIFY to RTR with receives", late=True, halfway=in_error, errors=UNREACHABLE, kinds=("slab", "page"))
+@case(
+    "objects",
+    "QP_MODIFY",
+    "QP_MODIFY to RTR with receives",
+    late=True,
+    halfway=in_error,
+    errors=UNREACHABLE,
+    kinds=("slab", "page"),
+)
 def _(w):
     call = modify(w, "RC", [INIT], RTR, receives=3, **rtr(w))
 
@@ -382,17 +433,23 @@ def _(w):
         status = [c.status for c in w.cq.wait(3)]
         if status != [FLUSHED] * 3:
             raise ValueError(f"not three receives that were flushed, but {status}")
+
     call.undo = undo
     return call
 
 
-case("objects", "QP_MODIFY", "QP_MODIFY to RTS", late=True)(lambda w: modify(w, "RC", [INIT, (RTR, rtr(w))], RTS[0], **RTS[1]))
+case("objects", "QP_MODIFY", "QP_MODIFY to RTS", late=True)(
+    lambda w: modify(w, "RC", [INIT, (RTR, rtr(w))], RTS[0], **RTS[1])
+)
 case("objects", "QP_MODIFY", "QP_MODIFY to ERR", late=True)(
-    lambda w: modify(w, "RC", [INIT, (RTR, rtr(w)), RTS], "STATE", qp_state=N["QPS_ERR"]))
+    lambda w: modify(w, "RC", [INIT, (RTR, rtr(w)), RTS], "STATE", qp_state=N["QPS_ERR"])
+)
 case("objects", "QP_MODIFY", "QP_MODIFY to RESET", late=True)(
-    lambda w: modify(w, "RC", [INIT, (RTR, rtr(w)), RTS], "STATE", qp_state=N["QPS_RESET"]))
+    lambda w: modify(w, "RC", [INIT, (RTR, rtr(w)), RTS], "STATE", qp_state=N["QPS_RESET"])
+)
 case("objects", "QP_MODIFY", "QP_MODIFY to INIT, UD", late=True)(
-    lambda w: modify(w, "UD", [], "STATE PKEY_INDEX PORT QKEY", qp_state=N["QPS_INIT"], port_num=1, qkey=5))
+    lambda w: modify(w, "UD", [], "STATE PKEY_INDEX PORT QKEY", qp_state=N["QPS_INIT"], port_num=1, qkey=5)
+)
 
 
 def destroy(name, make, **how):
@@ -491,8 +548,17 @@ def _(w):
 
 def submit(w, wrs, wait=0, undo=None, **more):
     array = (S["wr"] * max(1, len(wrs)))(*wrs)
-    call = ioctl(w.file, "SUBMIT", wrs=ctypes.addressof(array), nr_wrs=len(wrs), wr_size=ctypes.sizeof(S["wr"]),
-                 cq=w.cq.handle if wait else 0, min_complete=wait, timeout_ns=20 * PATIENCE * 10**9 if wait else 0, **more)
+    call = ioctl(
+        w.file,
+        "SUBMIT",
+        wrs=ctypes.addressof(array),
+        nr_wrs=len(wrs),
+        wr_size=ctypes.sizeof(S["wr"]),
+        cq=w.cq.handle if wait else 0,
+        min_complete=wait,
+        timeout_ns=20 * PATIENCE * 10**9 if wait else 0,
+        **more,
+    )
     call.array = array
     call.undo = undo or (lambda: quiet(w))
     return call
@@ -531,12 +597,16 @@ def elements(*pairs):
 
 
 case("data", "SUBMIT", "SUBMIT of a write", late=True)(lambda w: submit(w, [w.a.write(w.b, 3000)]))
-case("data", "SUBMIT", "SUBMIT of a write, and its wait", late=True)(lambda w: submit(w, [w.a.write(w.b, 3000)], wait=1))
-case("data", "SUBMIT", "SUBMIT of a read", late=True)(lambda w: submit(w, [
-    w.qp.wr("RDMA_READ", w.a.buffer, 0, 3000, remote_addr=w.b.grant.addr, rkey=w.b.grant.rkey)]))
+case("data", "SUBMIT", "SUBMIT of a write, and its wait", late=True)(
+    lambda w: submit(w, [w.a.write(w.b, 3000)], wait=1)
+)
+case("data", "SUBMIT", "SUBMIT of a read", late=True)(
+    lambda w: submit(w, [w.qp.wr("RDMA_READ", w.a.buffer, 0, 3000, remote_addr=w.b.grant.addr, rkey=w.b.grant.rkey)])
+)
 # Our own points refuse a request in the middle: those before it are posted then, and @posted says so.
 case("data", "SUBMIT", "SUBMIT of eight writes", late=True, kinds=("slab", "page", "copy"))(
-    lambda w: submit(w, [w.a.write(w.b, 100 * i, user_data=i) for i in range(1, 9)], wait=8))
+    lambda w: submit(w, [w.a.write(w.b, 100 * i, user_data=i) for i in range(1, 9)], wait=8)
+)
 
 
 @case("data", "SUBMIT", "SUBMIT for two queue pairs", late=True, kinds=("slab", "page", "copy"))
@@ -552,8 +622,18 @@ def _(w):
 def _(w):
     qp = Qp.__new__(Qp)
     data = ctypes.create_string_buffer(b"inline data", 32)
-    got = w.file.call("QP_CREATE", pd=w.pd, send_cq=w.cq.handle, recv_cq=w.cq.handle, qp_type=N["QPT_UD"], max_send_wr=4,
-                      max_recv_wr=4, max_send_sge=2, max_recv_sge=2, max_inline=64)
+    got = w.file.call(
+        "QP_CREATE",
+        pd=w.pd,
+        send_cq=w.cq.handle,
+        recv_cq=w.cq.handle,
+        qp_type=N["QPT_UD"],
+        max_send_wr=4,
+        max_recv_wr=4,
+        max_send_sge=2,
+        max_recv_sge=2,
+        max_inline=64,
+    )
     qp.file, qp.cq, qp.kind, qp.handle, qp.num = w.file, w.cq, "UD", got.handle, got.qp_num
     qp.start(5)
     ah = w.file.ah(w.pd, w.b.file.gid().gid).handle
@@ -566,8 +646,17 @@ def _(w):
 
 @case("data", "SUBMIT", "SUBMIT with an array of elements", late=True)
 def _(w):
-    made_qp = w.file.call("QP_CREATE", pd=w.pd, send_cq=w.cq.handle, recv_cq=w.cq.handle, qp_type=N["QPT_RC"], max_send_wr=4,
-                          max_recv_wr=4, max_send_sge=3, max_recv_sge=3)
+    made_qp = w.file.call(
+        "QP_CREATE",
+        pd=w.pd,
+        send_cq=w.cq.handle,
+        recv_cq=w.cq.handle,
+        qp_type=N["QPT_RC"],
+        max_send_wr=4,
+        max_recv_wr=4,
+        max_send_sge=3,
+        max_recv_sge=3,
+    )
     qp = Qp.__new__(Qp)
     qp.file, qp.cq, qp.kind, qp.handle, qp.num = w.file, w.cq, "RC", made_qp.handle, made_qp.qp_num
     qp.modify(INIT[0], **INIT[1])
@@ -589,8 +678,9 @@ def _(w):
     qp = Qp(w.file, w.pd, w.cq, depth=8)
     qp.modify(INIT[0], **INIT[1])
     w.file.submit([qp.wr("RECV", w.a.buffer, 0, 64, user_data=i) for i in range(4)])
-    return ioctl(w.file, "CANCEL", queue=qp.handle, flags=N["CANCEL_ALL"],
-                 undo=lambda: (w.file.destroy(qp.handle), w.cq.reap()))
+    return ioctl(
+        w.file, "CANCEL", queue=qp.handle, flags=N["CANCEL_ALL"], undo=lambda: (w.file.destroy(qp.handle), w.cq.reap())
+    )
 
 
 def refused_in_the_middle(r):
@@ -602,8 +692,11 @@ def refused_in_the_middle(r):
         result, err, came = w.faults.call(n, call.function, *call.args)
         r.equal(f"SUBMIT: request {n} of 8 is refused", (result, name_of(err), came), (-1, "EIO", True))
         r.equal("... and the struct says where", (call.arg.posted, call.arg.bad_index), (n - 1, n - 1))
-        r.equal("... those before it complete", [(c.user_data, c.status) for c in (w.cq.wait(n - 1) if n > 1 else w.cq.reap())],
-                [(i, 0) for i in range(n - 1)])
+        r.equal(
+            "... those before it complete",
+            [(c.user_data, c.status) for c in (w.cq.wait(n - 1) if n > 1 else w.cq.reap())],
+            [(i, 0) for i in range(n - 1)],
+        )
         q = w.file.call("QP_QUERY", qp=w.qp.handle)
         r.equal("... and no other is under way", q.sends_in_flight, 0)
     r.check("SUBMIT: after all of it a write across, each way", w.works())
@@ -657,7 +750,14 @@ class Peer:
         request = end.file.call("GET_REQUEST", listener=listener, timeout_ns=0)
         qp = Qp(end.file, end.pd, end.cq, depth=4)
         mine += [request.handle, qp.handle]
-        error_of(end.file.call, "ACCEPT", request=request.handle, qp=qp.handle, timeout_ns=5 * PATIENCE * 10**9, param=connect.param())
+        error_of(
+            end.file.call,
+            "ACCEPT",
+            request=request.handle,
+            qp=qp.handle,
+            timeout_ns=5 * PATIENCE * 10**9,
+            param=connect.param(),
+        )
 
     def clear(self):
         os.write(self.tell, b"c")
@@ -672,7 +772,9 @@ def _(w):
     return made(w.file, "LISTEN", addr=connect.addr("10.9.0.1"), backlog=4)
 
 
-case("manager", "LISTEN", "LISTEN on any address")(lambda w: made(w.file, "LISTEN", addr=connect.addr("0.0.0.0"), backlog=4))
+case("manager", "LISTEN", "LISTEN on any address")(
+    lambda w: made(w.file, "LISTEN", addr=connect.addr("0.0.0.0"), backlog=4)
+)
 
 
 def meet(w):
@@ -690,8 +792,15 @@ def _(w):
     peer = w.peer
     peer.clear()
     qp = Qp(w.file, w.pd, w.cq, depth=4)
-    call = made(w.file, "CONNECT", qp=qp.handle, timeout_ns=20 * PATIENCE * 10**9, dst=connect.addr("10.9.0.2", peer.port),
-                param=connect.param(path_mtu=2), **connect.private(b"hello"))
+    call = made(
+        w.file,
+        "CONNECT",
+        qp=qp.handle,
+        timeout_ns=20 * PATIENCE * 10**9,
+        dst=connect.addr("10.9.0.2", peer.port),
+        param=connect.param(path_mtu=2),
+        **connect.private(b"hello"),
+    )
     call.undo = lambda: (tidy(w.file, call.arg.handle, qp.handle), peer.clear())
     return call
 
@@ -717,14 +826,21 @@ def leave(w, thread):
 
 def requested(w):
     """A request for our listener, whose sender waits aside on h2."""
+
     def ask():
         try:
-            got = w.sender.file.call("CONNECT", qp=qp.handle, timeout_ns=20 * PATIENCE * 10**9,
-                                     dst=connect.addr("10.9.0.1", w.port), param=connect.param())
+            got = w.sender.file.call(
+                "CONNECT",
+                qp=qp.handle,
+                timeout_ns=20 * PATIENCE * 10**9,
+                dst=connect.addr("10.9.0.1", w.port),
+                param=connect.param(),
+            )
             w.sender.file.destroy(got.handle)
         except OSError:
             pass
         w.sender.file.destroy(qp.handle)
+
     # Those before it whose sender has given up are counted until they are asked for.
     while (old := pending(w, 0)) is not None:
         w.file.destroy(old)
@@ -767,8 +883,15 @@ def _(w):
     thread, request = w.thread, w.request
     qp = Qp(w.file, w.pd, w.cq, depth=4)
     w.accepting = qp.handle
-    return ioctl(w.file, "ACCEPT", request=request, qp=qp.handle, timeout_ns=20 * PATIENCE * 10**9, param=connect.param(ack_timeout=14),
-                 undo=lambda: (tidy(w.file, request, qp.handle), leave(w, thread)))
+    return ioctl(
+        w.file,
+        "ACCEPT",
+        request=request,
+        qp=qp.handle,
+        timeout_ns=20 * PATIENCE * 10**9,
+        param=connect.param(ack_timeout=14),
+        undo=lambda: (tidy(w.file, request, qp.handle), leave(w, thread)),
+    )
 
 
 @case("manager", "REJECT")
@@ -781,8 +904,13 @@ def connected(w):
     peer = w.peer
     peer.clear()
     qp = Qp(w.file, w.pd, w.cq, depth=4)
-    got = w.file.call("CONNECT", qp=qp.handle, timeout_ns=20 * PATIENCE * 10**9, dst=connect.addr("10.9.0.2", peer.port),
-                      param=connect.param())
+    got = w.file.call(
+        "CONNECT",
+        qp=qp.handle,
+        timeout_ns=20 * PATIENCE * 10**9,
+        dst=connect.addr("10.9.0.2", peer.port),
+        param=connect.param(),
+    )
     # What the peer has of it stays.
     w.calm = lambda: None
 
@@ -790,6 +918,7 @@ def connected(w):
         w.calm = peer.clear
         tidy(w.file, got.handle, qp.handle)
         peer.clear()
+
     return got.handle, qp.handle, undo
 
 
@@ -830,20 +959,33 @@ class Uring:
         self.sqes = mmap.mmap(self.fd, 128 * entries, flags=mmap.MAP_SHARED, offset=0x10000000, trackfd=False)
         self.word = lambda at: ctypes.c_uint32.from_buffer(self.rings, at)
         self.sq_tail, self.sq_mask, self.array = self.word(sq[1]), self.word(sq[2]).value, sq[6]
-        self.cq_head, self.cq_tail, self.cq_mask, self.cqes = self.word(cq[0]), self.word(cq[1]), self.word(cq[2]).value, cq[5]
+        self.cq_head, self.cq_tail, self.cq_mask, self.cqes = (
+            self.word(cq[0]),
+            self.word(cq[1]),
+            self.word(cq[2]).value,
+            cq[5],
+        )
 
     def prepare(self, fd, op, command, _undo, flags=0, how=0):
         """Puts one entry there: IORING_OP_URING_CMD, with these flags of an entry and of a command."""
         at = self.sq_tail.value & self.sq_mask
         sqe = struct.pack("=BBHiQQIIQHHi", 46, flags, 0, fd, op, 0, 0, how, 1, 0, 0, 0) + command
-        self.sqes[at * 128:at * 128 + 128] = sqe.ljust(128, b"\0")
+        self.sqes[at * 128 : at * 128 + 128] = sqe.ljust(128, b"\0")
         self.word(self.array + 4 * at).value = at
         self.sq_tail.value = (self.sq_tail.value + 1) & 0xFFFFFFFF
 
     def enter(self, submit, wait):
         """The call that submits, and waits for as many: io_uring_enter(2)."""
-        return Call(libc.syscall, ctypes.c_long(426), ctypes.c_int(self.fd), ctypes.c_uint(submit), ctypes.c_uint(wait),
-                    ctypes.c_uint(1), None, ctypes.c_size_t(0))
+        return Call(
+            libc.syscall,
+            ctypes.c_long(426),
+            ctypes.c_int(self.fd),
+            ctypes.c_uint(submit),
+            ctypes.c_uint(wait),
+            ctypes.c_uint(1),
+            None,
+            ctypes.c_size_t(0),
+        )
 
     def reap(self):
         out = []
@@ -923,6 +1065,7 @@ def uring(command, good=lambda res: res == 0, allowed=("EAGAIN",)):
     def add(make):
         URING_COMMANDS[command] = (make, good, set(allowed))
         return make
+
     return add
 
 
@@ -951,15 +1094,34 @@ def _(w):
 def _(w):
     """Without a buffer it ends as soon as there is a completion: here at once."""
     cq = w.file.call("CQ_CREATE", entries=4).handle
-    qp = w.file.call("QP_CREATE", pd=w.pd, send_cq=cq, recv_cq=cq, qp_type=N["QPT_RC"], max_send_wr=1, max_recv_wr=1,
-                     max_send_sge=1, max_recv_sge=1).handle
-    w.file.call("QP_MODIFY", qp=qp, attr_mask=N["QP_STATE"] | N["QP_PKEY_INDEX"] | N["QP_PORT"] | N["QP_ACCESS_FLAGS"],
-                attr=S["qp_attr"](qp_state=N["QPS_INIT"], port_num=1))
+    qp = w.file.call(
+        "QP_CREATE",
+        pd=w.pd,
+        send_cq=cq,
+        recv_cq=cq,
+        qp_type=N["QPT_RC"],
+        max_send_wr=1,
+        max_recv_wr=1,
+        max_send_sge=1,
+        max_recv_sge=1,
+    ).handle
+    w.file.call(
+        "QP_MODIFY",
+        qp=qp,
+        attr_mask=N["QP_STATE"] | N["QP_PKEY_INDEX"] | N["QP_PORT"] | N["QP_ACCESS_FLAGS"],
+        attr=S["qp_attr"](qp_state=N["QPS_INIT"], port_num=1),
+    )
     wr = S["wr"](qp=qp, opcode=N["WR_RECV"])
     w.file.submit([wr])
     w.file.call("CANCEL", queue=qp, flags=N["CANCEL_ALL"])
     # IOSQE_BUFFER_SELECT, IORING_URING_CMD_MULTISHOT
-    return N["URING_STREAM"], bytes(S["uring_stream"](cq=cq)), lambda: (w.file.destroy(qp), w.file.destroy(cq)), 1 << 5, 1 << 1
+    return (
+        N["URING_STREAM"],
+        bytes(S["uring_stream"](cq=cq)),
+        lambda: (w.file.destroy(qp), w.file.destroy(cq)),
+        1 << 5,
+        1 << 1,
+    )
 
 
 def run_uring(r, chosen):
@@ -1023,16 +1185,29 @@ def _(w):
     if not p.poll(20000 * PATIENCE):
         raise TimeoutError("no event")
     array = ctypes.create_string_buffer(64)
-    return Call(libc.read, ctypes.c_int(w.file.fd), array, ctypes.c_size_t(32), arg=array,
-                undo=lambda: (w.file.destroy(mine.handle), w.file.destroy(qp.handle)))
+    return Call(
+        libc.read,
+        ctypes.c_int(w.file.fd),
+        array,
+        ctypes.c_size_t(32),
+        arg=array,
+        undo=lambda: (w.file.destroy(mine.handle), w.file.destroy(qp.handle)),
+    )
 
 
 @case("file", "fdinfo")
 def _(w):
     fd = os.open(f"/proc/self/fdinfo/{w.file.fd}", os.O_RDONLY)
     array = ctypes.create_string_buffer(8192)
-    return Call(libc.pread, ctypes.c_int(fd), array, ctypes.c_size_t(8192), ctypes.c_long(0), arg=array,
-                undo=lambda: os.close(fd))
+    return Call(
+        libc.pread,
+        ctypes.c_int(fd),
+        array,
+        ctypes.c_size_t(8192),
+        ctypes.c_long(0),
+        arg=array,
+        undo=lambda: os.close(fd),
+    )
 
 
 def closing(r):
@@ -1047,14 +1222,27 @@ def closing(r):
             pd = file.pd()
             cq = file.call("CQ_CREATE", entries=64).handle
             buffer_ = file.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=8 * PAGE)
-            qp = file.call("QP_CREATE", pd=pd, send_cq=cq, recv_cq=cq, qp_type=N["QPT_RC"], max_send_wr=8, max_recv_wr=8,
-                           max_send_sge=1, max_recv_sge=1).handle
+            qp = file.call(
+                "QP_CREATE",
+                pd=pd,
+                send_cq=cq,
+                recv_cq=cq,
+                qp_type=N["QPT_RC"],
+                max_send_wr=8,
+                max_recv_wr=8,
+                max_send_sge=1,
+                max_recv_sge=1,
+            ).handle
             file.call("GRANT_CREATE", buffer=buffer_.handle, access=ALL, length=64, qp=qp)
             file.call("SRQ_CREATE", pd=pd, cq=cq, max_wr=8, max_sge=1)
             file.ah(pd, w.b.file.gid().gid)
             file.call("LISTEN", addr=connect.addr("0.0.0.0"), backlog=4)
-            file.call("QP_MODIFY", qp=qp, attr_mask=N["QP_STATE"] | N["QP_PKEY_INDEX"] | N["QP_PORT"] | N["QP_ACCESS_FLAGS"],
-                      attr=S["qp_attr"](qp_state=N["QPS_INIT"], port_num=1))
+            file.call(
+                "QP_MODIFY",
+                qp=qp,
+                attr_mask=N["QP_STATE"] | N["QP_PKEY_INDEX"] | N["QP_PORT"] | N["QP_ACCESS_FLAGS"],
+                attr=S["qp_attr"](qp_state=N["QPS_INIT"], port_num=1),
+            )
             file.submit([S["wr"](qp=qp, opcode=N["WR_RECV"]) for _ in range(4)])
             result, err, came = w.faults.call(n, libc.close, ctypes.c_int(file.fd))
             change = w.differs(before)
@@ -1091,6 +1279,7 @@ def wrap(it):
 
         class Kept:
             result = None
+
         kept = Kept()
 
         def remember(*args):
@@ -1104,9 +1293,11 @@ def wrap(it):
                 libc.munmap(ctypes.c_void_p(kept.result), ctypes.c_size_t(call.size))
             if undo:
                 undo()
+
         call.has_failed = (lambda result: result == FAILED) if function is libc.mmap else (lambda result: result < 0)
         call.function, call.undo = remember, back
         return call
+
     it.make = wrapped
 
 
@@ -1126,6 +1317,7 @@ def main():
         report.run(part, run_file, chosen)
     elif part in ("module", "device", "remove"):
         import faultmodule
+
         report.run(part, getattr(faultmodule, "test_" + part))
     else:
         report.run(part, run, part, chosen)

@@ -6,6 +6,7 @@
 
 Expects the module and two hosts. Prints `ok` and `not ok` lines.
 """
+
 import contextlib
 import ctypes
 import glob
@@ -80,8 +81,12 @@ class User:
                 answer = True, globals()[name](me, *args, **kwargs)
             except BaseException as e:
                 lines = [f.lineno for f in traceback.extract_tb(e.__traceback__)][1:]
-                answer = False, type(e)(e.errno, f"{e.strerror} in {name}, lines {lines}") if isinstance(e, OSError) else \
-                    RuntimeError(f"{name}, lines {lines}: {e!r}")
+                answer = (
+                    False,
+                    type(e)(e.errno, f"{e.strerror} in {name}, lines {lines}")
+                    if isinstance(e, OSError)
+                    else RuntimeError(f"{name}, lines {lines}: {e!r}"),
+                )
             wire.send(pickle.dumps(answer))
 
     def __call__(self, function, *args, fds=(), **kwargs):
@@ -132,7 +137,7 @@ def wrong(value):
     """What of a struct from the kernel must not be there: addresses, and padding that is not zero."""
     raw, out = bytes(value), []
     for name, kind, at in leaves(type(value)):
-        data = raw[at:at + ctypes.sizeof(kind)]
+        data = raw[at : at + ctypes.sizeof(kind)]
         words = []
         if issubclass(kind, ctypes.Array) and not NAMES.search(name):
             words = [(64, struct.unpack_from("<Q", data, i)[0]) for i in range(len(data) - 7)]
@@ -153,6 +158,7 @@ def watch(me):
         got = plain(self, command, name, **fields)
         me.wrong += [f"{command}{what}" for what in wrong(got)]
         return got
+
     File.call = call
 
 
@@ -195,17 +201,17 @@ def request(me, op, addr, rkey, length=64, offset=0, fill=None, **fields):
     """Posts a request over its own buffer, which is filled before; status, rest of the completion, what stands in the buffer then."""
     e = me.end
     if fill is not None:
-        e.buffer.map[offset:offset + length] = bytes([fill]) * length
+        e.buffer.map[offset : offset + length] = bytes([fill]) * length
     e.file.submit([e.qp.wr(op, e.buffer, offset, length, remote_addr=addr, rkey=rkey, **fields)])
     done = e.cq.wait(1)[0]
     me.wrong += wrong(done)
     # But for what is the requester's own.
     rest = bytes(done)[16:]
-    return done.status, rest, bytes(e.buffer.map[offset:offset + length])
+    return done.status, rest, bytes(e.buffer.map[offset : offset + length])
 
 
 def content(me, offset=0, length=None):
-    return bytes(me.end.buffer.map[offset:offset + (length or me.end.buffer.length)])
+    return bytes(me.end.buffer.map[offset : offset + (length or me.end.buffer.length)])
 
 
 def is_pattern(me, seed):
@@ -213,12 +219,14 @@ def is_pattern(me, seed):
 
 
 def put(me, data, offset=0):
-    me.end.buffer.map[offset:offset + len(data)] = data
+    me.end.buffer.map[offset : offset + len(data)] = data
 
 
 def new_grant(me, access=ALL, offset=0, length=4096, buffer=None, **more):
     """Another grant of the buffer: handle, address, key."""
-    got = me.end.file.call("GRANT_CREATE", buffer=buffer or me.end.buffer.handle, access=access, offset=offset, length=length, **more)
+    got = me.end.file.call(
+        "GRANT_CREATE", buffer=buffer or me.end.buffer.handle, access=access, offset=offset, length=length, **more
+    )
     return got.handle, got.addr, got.rkey
 
 
@@ -314,7 +322,7 @@ def guess(me, keys, addr):
     e.buffer.map[:64] = b"\xbd" * 64
     keys = list(keys)
     for i in range(0, len(keys), 64):
-        part = keys[i:i + 64]
+        part = keys[i : i + 64]
         e.file.submit([me.pair[0].wr("RDMA_WRITE", e.buffer, 0, 64, remote_addr=addr, rkey=key) for key in part])
         if bad := [c.status for c in me.ring.wait(len(part)) if c.status]:
             raise ValueError(bad)
@@ -338,7 +346,11 @@ def test_node(r):
     fd = member(fd_number)
     r.check("who made an object sees it in fdinfo", "rust_ulp-qp:" in member(fdinfo), "no queue pair")
     for what in ("fdinfo", "fd", "map_files"):
-        r.equal(f"another user does not look into /proc/PID/{what}", error_of(outsider, listing, f"/proc/{member.pid}/{what}"), "EACCES")
+        r.equal(
+            f"another user does not look into /proc/PID/{what}",
+            error_of(outsider, listing, f"/proc/{member.pid}/{what}"),
+            "EACCES",
+        )
     r.equal("nor open it there", error_of(outsider, read_file, f"/proc/{member.pid}/fd/{fd}"), "EACCES")
     for user in (outsider, member, stranger):
         user.end()
@@ -364,7 +376,11 @@ def two_users(**more):
 
 def end_well(r, *users):
     """They end, and the kernel has told them nothing that it should not."""
-    r.equal("no address of the kernel, and no padding that is not zero, in what they got", sum((u(found_wrong) for u in users), []), [])
+    r.equal(
+        "no address of the kernel, and no padding that is not zero, in what they got",
+        sum((u(found_wrong) for u in users), []),
+        [],
+    )
     r.equal("they end", [u.end() for u in users], [0] * len(users))
 
 
@@ -379,8 +395,17 @@ def one_of_each(me):
     ah = f.ah(pd, f.gid().gid)
     listener = connect.listen(f)
     me.more += [buffer, srq, qp]
-    return {"pd": pd, "cq": cq.handle, "buffer": buffer.handle, "srq": srq.handle, "qp": qp.handle, "grant": grant.handle,
-            "ah": ah.handle, "listener": listener.handle, "mine": e.qp.handle}
+    return {
+        "pd": pd,
+        "cq": cq.handle,
+        "buffer": buffer.handle,
+        "srq": srq.handle,
+        "qp": qp.handle,
+        "grant": grant.handle,
+        "ah": ah.handle,
+        "listener": listener.handle,
+        "mine": e.qp.handle,
+    }
 
 
 def pad_table(me, count):
@@ -397,12 +422,19 @@ def attempts(me, h):
 
     def attempt(name, command, **fields):
         out.append((name, error_of(f.call, command, **fields)))
+
     for name, handle in h.items():
         attempt(f"DESTROY {name}", "DESTROY", handle=handle)
         out.append((f"mmap {name}", error_of(f.map, PAGE, handle << 32)))
     for name in ("qp", "mine"):
         attempt(f"QP_QUERY {name}", "QP_QUERY", qp=h[name])
-        attempt(f"QP_MODIFY {name}", "QP_MODIFY", qp=h[name], attr_mask=N["QP_STATE"], attr=S["qp_attr"](qp_state=N["QPS_ERR"]))
+        attempt(
+            f"QP_MODIFY {name}",
+            "QP_MODIFY",
+            qp=h[name],
+            attr_mask=N["QP_STATE"],
+            attr=S["qp_attr"](qp_state=N["QPS_ERR"]),
+        )
         attempt(f"CANCEL {name}", "CANCEL", queue=h[name], flags=N["CANCEL_ALL"])
         wr = S["wr"](qp=h[name], opcode=N["WR_RDMA_WRITE"])
         out.append((f"SUBMIT to {name}", error_of(f.submit, [wr])))
@@ -416,8 +448,17 @@ def attempts(me, h):
     inline = ready.wr("SEND", num_sge=1, sge=sge, flags=N["SEND_INLINE"])
     out.append(("inline data of a foreign buffer", error_of(f.submit, [inline])))
     keep = (S["sge"] * 2)(S["sge"](buffer=e.buffer.handle, length=8), sge)
-    got = f.call("QP_CREATE", pd=e.pd, send_cq=e.cq.handle, recv_cq=e.cq.handle, qp_type=N["QPT_RC"], max_send_wr=4, max_recv_wr=4,
-                 max_send_sge=2, max_recv_sge=1)
+    got = f.call(
+        "QP_CREATE",
+        pd=e.pd,
+        send_cq=e.cq.handle,
+        recv_cq=e.cq.handle,
+        qp_type=N["QPT_RC"],
+        max_send_wr=4,
+        max_recv_wr=4,
+        max_send_sge=2,
+        max_recv_sge=1,
+    )
     wide = Qp(f, e.pd, e.cq, 4)
     f.destroy(wide.handle)
     wide.handle, wide.num = got.handle, got.qp_num
@@ -434,11 +475,24 @@ def attempts(me, h):
     attempt("GRANT_CREATE with qp", "GRANT_CREATE", buffer=e.buffer.handle, access=ALL, length=8, qp=h["qp"])
     attempt("GRANT_ROTATE", "GRANT_ROTATE", grant=h["grant"])
     attempt("GRANT_QUERY", "GRANT_QUERY", grant=h["grant"])
-    attempt("AH_CREATE", "AH_CREATE", pd=h["pd"], attr=S["ah_attr"](sgid_index=f.gid_index, port_num=1, is_global=1, dgid=f.gid().gid))
+    attempt(
+        "AH_CREATE",
+        "AH_CREATE",
+        pd=h["pd"],
+        attr=S["ah_attr"](sgid_index=f.gid_index, port_num=1, is_global=1, dgid=f.gid().gid),
+    )
     attempt("SRQ_CREATE, pd", "SRQ_CREATE", pd=h["pd"], cq=e.cq.handle, max_wr=1, max_sge=1)
     attempt("SRQ_CREATE, cq", "SRQ_CREATE", pd=e.pd, cq=h["cq"], max_wr=1, max_sge=1)
-    good = {"pd": e.pd, "send_cq": e.cq.handle, "recv_cq": e.cq.handle, "qp_type": N["QPT_RC"], "max_send_wr": 1, "max_recv_wr": 1,
-            "max_send_sge": 1, "max_recv_sge": 1}
+    good = {
+        "pd": e.pd,
+        "send_cq": e.cq.handle,
+        "recv_cq": e.cq.handle,
+        "qp_type": N["QPT_RC"],
+        "max_send_wr": 1,
+        "max_recv_wr": 1,
+        "max_send_sge": 1,
+        "max_recv_sge": 1,
+    }
     for name, foreign in (("pd", "pd"), ("send_cq", "cq"), ("recv_cq", "cq"), ("srq", "srq")):
         attempt(f"QP_CREATE, {name}", "QP_CREATE", **good | {name: h[foreign]})
     ud = Qp(f, e.pd, e.cq, 4, kind="UD")
@@ -471,7 +525,11 @@ def test_handles(r):
     bad = [(name, err) for name, err in got if err not in ("EBADF", "EBADFD")]
     r.equal("a handle of another file's names nothing, whatever is asked", bad, [])
     never = {name: handle ^ 0x5A << 8 for name, handle in handles.items()}
-    r.equal("... nor does the answer say whether that other file has it", [e for _, e in hostile(attempts, never)], [e for _, e in got])
+    r.equal(
+        "... nor does the answer say whether that other file has it",
+        [e for _, e in hostile(attempts, never)],
+        [e for _, e in got],
+    )
     r.equal("the owner's objects are as they were", victim(fdinfo), before)
     r.equal("and so are the other's", hostile(fdinfo), mine)
     r.check("its memory is untouched", victim(is_pattern, 1), "it changed")
@@ -524,8 +582,12 @@ def test_peer(r):
     *_, whole_addr, whole_key = other(face)
     (pd_addr, pd_key), (file_addr, file_key) = victim(other_domain)
     granted = {}
-    for name, access in (("all", ALL), ("read", N["ACCESS_REMOTE_READ"]), ("write", N["ACCESS_REMOTE_WRITE"]),
-                         ("rw", N["ACCESS_REMOTE_READ"] | N["ACCESS_REMOTE_WRITE"])):
+    for name, access in (
+        ("all", ALL),
+        ("read", N["ACCESS_REMOTE_READ"]),
+        ("write", N["ACCESS_REMOTE_WRITE"]),
+        ("rw", N["ACCESS_REMOTE_READ"] | N["ACCESS_REMOTE_WRITE"]),
+    ):
         granted[name] = victim(new_grant, access, offset=8192, length=4096)
     _, at, key = granted["all"]
     stale, turned = victim(new_grant, offset=8192), victim(new_grant, offset=8192)
@@ -533,42 +595,67 @@ def test_peer(r):
     victim(rotated, turned[0])
     end = at + 4096
     swap = "ATOMIC_CMP_AND_SWP"
-    cases = [(f"a forged key, {bad ^ key:#x} changed", "RDMA_WRITE", at, bad, 64) for bad in (key ^ 1, key ^ 0x80, key ^ 0x100, key ^ 1 << 31)]
-    cases += [("no key at all", "RDMA_WRITE", at, 0, 64), ("a key of ones", "RDMA_READ", at, 0xFFFFFFFF, 64),
-              ("a key that was destroyed", "RDMA_WRITE", stale[1], stale[2], 64), ("... to read", "RDMA_READ", stale[1], stale[2], 64),
-              ("a key before its rotation", "RDMA_WRITE", turned[1], turned[2], 64), ("... to read", "RDMA_READ", turned[1], turned[2], 64),
-              ("a key of another domain", "RDMA_WRITE", pd_addr, pd_key, 64), ("... to read", "RDMA_READ", pd_addr, pd_key, 64),
-              ("a key of another file", "RDMA_WRITE", file_addr, file_key, 64), ("... to read", "RDMA_READ", file_addr, file_key, 64),
-              ("a key of another user's", "RDMA_WRITE", whole_addr, whole_key, 64),
-              ("a byte before the grant", "RDMA_WRITE", at - 1, key, 64), ("... to read", "RDMA_READ", at - 1, key, 64),
-              ("a byte behind it", "RDMA_WRITE", end - 63, key, 64), ("... to read", "RDMA_READ", end - 63, key, 64),
-              ("an address that wraps", "RDMA_WRITE", (1 << 64) - 8, key, 64),
-              ("an address of the kernel", "RDMA_READ", 0xFFFF888000000000 + at, key, 64),
-              ("a long write that begins inside", "RDMA_WRITE", end - 4096, key, 4097),
-              ("a write under a grant to read", "RDMA_WRITE", granted["read"][1], granted["read"][2], 64),
-              ("a read under a grant to write", "RDMA_READ", granted["write"][1], granted["write"][2], 64),
-              ("an atomic under one to read and write", swap, granted["rw"][1], granted["rw"][2], 8),
-              ("an atomic behind the grant", swap, end, key, 8)]
+    cases = [
+        (f"a forged key, {bad ^ key:#x} changed", "RDMA_WRITE", at, bad, 64)
+        for bad in (key ^ 1, key ^ 0x80, key ^ 0x100, key ^ 1 << 31)
+    ]
+    cases += [
+        ("no key at all", "RDMA_WRITE", at, 0, 64),
+        ("a key of ones", "RDMA_READ", at, 0xFFFFFFFF, 64),
+        ("a key that was destroyed", "RDMA_WRITE", stale[1], stale[2], 64),
+        ("... to read", "RDMA_READ", stale[1], stale[2], 64),
+        ("a key before its rotation", "RDMA_WRITE", turned[1], turned[2], 64),
+        ("... to read", "RDMA_READ", turned[1], turned[2], 64),
+        ("a key of another domain", "RDMA_WRITE", pd_addr, pd_key, 64),
+        ("... to read", "RDMA_READ", pd_addr, pd_key, 64),
+        ("a key of another file", "RDMA_WRITE", file_addr, file_key, 64),
+        ("... to read", "RDMA_READ", file_addr, file_key, 64),
+        ("a key of another user's", "RDMA_WRITE", whole_addr, whole_key, 64),
+        ("a byte before the grant", "RDMA_WRITE", at - 1, key, 64),
+        ("... to read", "RDMA_READ", at - 1, key, 64),
+        ("a byte behind it", "RDMA_WRITE", end - 63, key, 64),
+        ("... to read", "RDMA_READ", end - 63, key, 64),
+        ("an address that wraps", "RDMA_WRITE", (1 << 64) - 8, key, 64),
+        ("an address of the kernel", "RDMA_READ", 0xFFFF888000000000 + at, key, 64),
+        ("a long write that begins inside", "RDMA_WRITE", end - 4096, key, 4097),
+        ("a write under a grant to read", "RDMA_WRITE", granted["read"][1], granted["read"][2], 64),
+        ("a read under a grant to write", "RDMA_READ", granted["write"][1], granted["write"][2], 64),
+        ("an atomic under one to read and write", swap, granted["rw"][1], granted["rw"][2], 8),
+        ("an atomic behind the grant", swap, end, key, 8),
+    ]
     handle = victim(qp_handle)
     for name, op, where, bad, length in cases:
         join(victim, hostile)
         victim(events)
         status, _, got = hostile(request, op, where, bad, length, fill=0xEE)
         r.equal(f"{name}: refused, nothing came back", (status, set(got)), (REFUSED, {0xEE}))
-        r.check(f"{name}: nothing was changed", victim(is_pattern, 1) and victim(others_untouched) and other(is_pattern, 4), "it was")
+        r.check(
+            f"{name}: nothing was changed",
+            victim(is_pattern, 1) and victim(others_untouched) and other(is_pattern, 4),
+            "it was",
+        )
         heard = {(e, h) for e, h, *_ in victim(events)}
-        r.check(f"{name}: the owner may hear of its queue pair, and of no other", heard <= {(N["EVENT_QP_ACCESS_ERR"], handle), (N["EVENT_COMM_EST"], handle)}, heard)
+        r.check(
+            f"{name}: the owner may hear of its queue pair, and of no other",
+            heard <= {(N["EVENT_QP_ACCESS_ERR"], handle), (N["EVENT_COMM_EST"], handle)},
+            heard,
+        )
     join(victim, hostile)
     once = victim(new_grant, offset=8192, flags=N["GRANT_ONE_SHOT"], qp=handle)
     victim(receives, 2)
     first = hostile(request, "RDMA_WRITE_WITH_IMM", once[1], once[2], fill=0x11, imm_data=once[2])[0]
     r.equal("a grant for one use", (first, victim(completions, 1), victim(content, 8192, 64)), (0, [0], b"\x11" * 64))
     victim(wait_event, N["EVENT_GRANT_ENDED"])
-    r.equal("... is none for two", (hostile(request, "RDMA_WRITE", once[1], once[2], fill=0x22)[0], victim(content, 8192, 64)),
-            (REFUSED, b"\x11" * 64))
+    r.equal(
+        "... is none for two",
+        (hostile(request, "RDMA_WRITE", once[1], once[2], fill=0x22)[0], victim(content, 8192, 64)),
+        (REFUSED, b"\x11" * 64),
+    )
     join(victim, hostile)
     r.equal("what is granted still works", hostile(request, "RDMA_WRITE", at, key, fill=0x33)[0], 0)
-    r.equal("the others never noticed", (other(events), friend(request, "RDMA_WRITE", whole_addr, whole_key)[0]), ([], 0))
+    r.equal(
+        "the others never noticed", (other(events), friend(request, "RDMA_WRITE", whole_addr, whole_key)[0]), ([], 0)
+    )
     end_well(r, victim, other, hostile, friend)
 
 
@@ -591,8 +678,11 @@ def test_registrar(r):
                 hostile.file.destroy(qp.handle)
             r.check(f"{turn}: that queue pair fails", connect.until(lambda: failed(q["lqpn"]), 5))
         for name, user in (("victim", victim), ("other", other)):
-            r.equal(f"{turn}: the {name} registers memory all the same",
-                    (error_of(Buffer, user.file, user.pd, PAGE), error_of(user.file.grant, user.buffer)), ("none",) * 2)
+            r.equal(
+                f"{turn}: the {name} registers memory all the same",
+                (error_of(Buffer, user.file, user.pd, PAGE), error_of(user.file.grant, user.buffer)),
+                ("none",) * 2,
+            )
     for user in (victim, other, hostile):
         user.close()
 
@@ -690,7 +780,7 @@ def dirty(me, buffers=24, size=256 << 10):
         head = (ring.head, ring.tail, ring.flags, ring.dropped, ring.entries, ring.entry_size, ring.entries_offset)
         if head != (0, 0, 0, 0, 1024, ctypes.sizeof(S["cqe"]), N["CQ_ENTRIES_OFFSET"]):
             count += 1
-        rest = cq.map[ctypes.sizeof(S["cq_ring"]):]
+        rest = cq.map[ctypes.sizeof(S["cq_ring"]) :]
         count += len(rest) - rest.count(0)
         del ring, cq.ring, cq.slots
         cq.map.close()
@@ -726,8 +816,10 @@ def kernel_addresses(me):
     for at in (0xFFFF888000100000, 0xFFFFFFFF81000000, 0xFFFFFFFFFF600000, (1 << 64) - PAGE, 1 << 47, 0):
         out.add(error_of(f.call, "BUFFER_REGISTER", pd=e.pd, addr=at, length=PAGE))
         out.add(error_of(f.call, "SUBMIT", wrs=at, nr_wrs=1, wr_size=ctypes.sizeof(S["wr"])))
-        for fields in ({"flags": N["SEND_INLINE"], "num_sge": 1, "sge": S["sge"](length=64, offset=at)},
-                       {"num_sge": 2, "sge": S["sge"](offset=at)}):
+        for fields in (
+            {"flags": N["SEND_INLINE"], "num_sge": 1, "sge": S["sge"](length=64, offset=at)},
+            {"num_sge": 2, "sge": S["sge"](offset=at)},
+        ):
             out.add(error_of(f.submit, [e.qp.wr("SEND", **fields)]))
         out.add(error_of(f.call, "DEVICE_LIST", entries=at, capacity=4, entry_size=ctypes.sizeof(S["device_entry"])))
         out.add(error_of(f.call, "GID_QUERY", entries=at, capacity=4, entry_size=ctypes.sizeof(S["gid_entry"]), port=1))
@@ -771,22 +863,33 @@ def test_memory(r):
         seen.append(hostile(dirty))
     r.equal("... or somebody who was killed", sum(seen), 0)
     data, statuses = hostile(datagram)
-    r.equal("in front of a datagram stand zeros and its IP header, behind it nothing", (statuses, data[:20], data[20] >> 4, data[48:]),
-            ([0, 0], bytes(20), 4, b"\xee" * 80))
+    r.equal(
+        "in front of a datagram stand zeros and its IP header, behind it nothing",
+        (statuses, data[:20], data[20] >> 4, data[48:]),
+        ([0, 0], bytes(20), 4, b"\xee" * 80),
+    )
     directory = "/run/ulp-isolation"
     os.makedirs(directory, exist_ok=True)
     with open(f"{directory}/secret", "wb") as f:
         f.write(pattern(50, PAGE))
     os.chmod(f"{directory}/secret", 0o644)
     got = hostile(files, directory)
-    r.equal("a file that may only be read cannot be registered for writing", got[0] in ("EFAULT", "EACCES", "EOPNOTSUPP"), True)
+    r.equal(
+        "a file that may only be read cannot be registered for writing",
+        got[0] in ("EFAULT", "EACCES", "EOPNOTSUPP"),
+        True,
+    )
     r.equal("a private copy of it can, and a peer writes to the copy", got[1:4], ["EACCES", 0, True])
     with open(f"{directory}/secret", "rb") as f:
         r.equal("the file is as it was", f.read(), pattern(50, PAGE))
     r.equal("memory that may only be read, for writing", got[4:], ["EFAULT", "EACCES"])
     os.unlink(f"{directory}/secret")
     os.rmdir(directory)
-    r.equal("an address that is not the caller's is EFAULT wherever there is one", hostile(kernel_addresses) - {"EFAULT"}, set())
+    r.equal(
+        "an address that is not the caller's is EFAULT wherever there is one",
+        hostile(kernel_addresses) - {"EFAULT"},
+        set(),
+    )
     end_well(r, victim, hostile)
 
 
@@ -848,19 +951,19 @@ def short_and_long(me):
     ctypes.memset(room, 0, 8)
     arg.size = ctypes.sizeof(kind)
     ulp.ioctl(me.end.file.fd, N["IOC_QUERY"], ctypes.byref(room))
-    out.append(bytes(room[ctypes.sizeof(kind):]) == b"\xa5" * (256 - ctypes.sizeof(kind)))
+    out.append(bytes(room[ctypes.sizeof(kind) :]) == b"\xa5" * (256 - ctypes.sizeof(kind)))
     for name, command, more in (("device_entry", "DEVICE_LIST", {}), ("gid_entry", "GID_QUERY", {"port": 1})):
         size = ctypes.sizeof(S[name])
         room = (ctypes.c_uint8 * (65 * (size + 24)))(*[0xA5] * (65 * (size + 24)))
         got = me.end.file.call(command, entries=ctypes.addressof(room), capacity=64, entry_size=size + 24, **more)
         raw = bytes(room)
         for i in range(got.count):
-            entry = raw[i * (size + 24):][:size + 24]
+            entry = raw[i * (size + 24) :][: size + 24]
             me.wrong += wrong(S[name].from_buffer_copy(entry))
             out.append(entry[size:] == bytes(24))
-            text = entry[:64] if name == "device_entry" else entry[-24 - 16:-24]
+            text = entry[:64] if name == "device_entry" else entry[-24 - 16 : -24]
             out.append(not text.partition(b"\0")[2].strip(b"\0"))
-        out.append(raw[got.count * (size + 24):].strip(b"\xa5") == b"")
+        out.append(raw[got.count * (size + 24) :].strip(b"\xa5") == b"")
     return out
 
 
@@ -871,14 +974,24 @@ def written(me):
     def look(command, name=None, **fields):
         if left := unwritten(me, command, name, **fields):
             out[command] = left
+
     look("QUERY")
     look("DEVICE_QUERY")
     look("PORT_QUERY", port=1)
     look("PKEY_QUERY", port=1, index=0)
     look("PD_CREATE")
     look("CQ_CREATE", entries=16, delivery=0, comp_vector=0)
-    qp = {"pd": e.pd, "send_cq": e.cq.handle, "recv_cq": e.cq.handle, "qp_type": N["QPT_RC"], "max_send_wr": 4, "max_recv_wr": 4,
-          "max_send_sge": 1, "max_recv_sge": 1, "max_inline": 16}
+    qp = {
+        "pd": e.pd,
+        "send_cq": e.cq.handle,
+        "recv_cq": e.cq.handle,
+        "qp_type": N["QPT_RC"],
+        "max_send_wr": 4,
+        "max_recv_wr": 4,
+        "max_send_sge": 1,
+        "max_recv_sge": 1,
+        "max_inline": 16,
+    }
     look("QP_CREATE", **qp)
     look("QP_QUERY", qp=e.qp.handle)
     look("BUFFER_CREATE", pd=e.pd, node=N["NODE_ANY"], length=PAGE, page_size=0)
@@ -928,17 +1041,29 @@ def test_structs(r):
     victim, hostile = two_users()
     friend = User(VICTIM, "h2")
     friend(begin, "rxe2")
-    r.check("the header says of many fields that they are filled in", sum(map(len, OUT.values())) > 100, sum(map(len, OUT.values())))
+    r.check(
+        "the header says of many fields that they are filled in",
+        sum(map(len, OUT.values())) > 100,
+        sum(map(len, OUT.values())),
+    )
     r.equal("each command fills them in, all bytes of them", hostile(written), {})
     got = hostile(short_and_long)
-    r.check("and writes nothing beyond what the caller has, but zeros into what it does not know", all(got) and len(got) > 4, got)
+    r.check(
+        "and writes nothing beyond what the caller has, but zeros into what it does not know",
+        all(got) and len(got) > 4,
+        got,
+    )
     listener, port = hostile(listening)
     crowd = [User(HOSTILE, "h2") for _ in range(2)]
     for user in crowd:
         user(begin, "rxe2")
     for user in crowd:
         start(user, ask, port, b"hello")
-    r.equal("a request for a connection is filled in, all bytes of its private data too", hostile(take_requests, listener), ({}, 2))
+    r.equal(
+        "a request for a connection is filled in, all bytes of its private data too",
+        hostile(take_requests, listener),
+        ({}, 2),
+    )
     r.equal("and those who asked hear of it", [finish(user) for user in crowd], ["ECONNREFUSED"] * 2)
     end_well(r, victim, hostile, friend, *crowd)
 
@@ -956,13 +1081,17 @@ def finish(user):
 def kernel_words(text):
     """Numbers in a text that are addresses of the kernel, hexadecimal or decimal."""
     words = re.findall(r"(?<![0-9a-fA-F])(?:0x)?([0-9a-fA-F]{12,16})(?![0-9a-fA-F])", text)
-    return [w for w in words if in_kernel(int(w, 16))] + [w for w in re.findall(r"\b\d{20}\b", text) if in_kernel(int(w))]
+    return [w for w in words if in_kernel(int(w, 16))] + [
+        w for w in re.findall(r"\b\d{20}\b", text) if in_kernel(int(w))
+    ]
 
 
 def busy(me):
     """One of everything, for the tracepoints."""
     one_of_each(me)
-    me.end.file.submit([me.end.qp.wr("RDMA_WRITE", me.end.buffer, 0, 64, remote_addr=me.end.grant.addr, rkey=1, user_data=5)])
+    me.end.file.submit(
+        [me.end.qp.wr("RDMA_WRITE", me.end.buffer, 0, 64, remote_addr=me.end.grant.addr, rkey=1, user_data=5)]
+    )
     status = me.end.cq.wait(1)[0].status
     rotate_first(me)
     me.end.file.call("CANCEL", queue=me.end.qp.handle, flags=N["CANCEL_ALL"])
@@ -971,10 +1100,14 @@ def busy(me):
 
 def test_addresses(r):
     """No address of the kernel in fdinfo, tracepoints, their formats, debugfs, sysfs or the log."""
-    r.equal("what is taken for one, is one",
-            (kernel_words("x ffff888012345678 0xffffffffc0001000, ff49bb3cc2b8de08 18395364758585924104"),
-             kernel_words("qp 0x1f user 7fff12345678 ffffffffffffffea 1234567890123456789")),
-            (["ffff888012345678", "ffffffffc0001000", "ff49bb3cc2b8de08", "18395364758585924104"], []))
+    r.equal(
+        "what is taken for one, is one",
+        (
+            kernel_words("x ffff888012345678 0xffffffffc0001000, ff49bb3cc2b8de08 18395364758585924104"),
+            kernel_words("qp 0x1f user 7fff12345678 ffffffffffffffea 1234567890123456789"),
+        ),
+        (["ffff888012345678", "ffffffffc0001000", "ff49bb3cc2b8de08", "18395364758585924104"], []),
+    )
     victim, hostile = two_users()
     with tracing.Trace() as trace:
         join(victim, hostile)
@@ -997,7 +1130,11 @@ def test_addresses(r):
                 pointers.append((path, name))
         if "%p" in form:
             pointers.append(path)
-    r.equal("of their fields only what the user had put there is wide enough for one", (count > 20, wide, pointers), (True, {"user_data"}, []))
+    r.equal(
+        "of their fields only what the user had put there is wide enough for one",
+        (count > 20, wide, pointers),
+        (True, {"user_data"}, []),
+    )
     r.check("fdinfo says something", text.count("rust_ulp-") > 20, text)
     r.equal("and has no address", kernel_words(text), [])
     allocated = re.findall(r"addr (0x[0-9a-f]+)", text)
@@ -1028,11 +1165,16 @@ def test_addresses(r):
     r.equal("sysfs has no address, but for the sections, which are root's", (seen > 3, bad, private), (True, [], []))
     with open("/proc/kallsyms") as f:
         symbols = [int(line.split()[0], 16) for line in f if "[rust_ulp]" in line]
-    r.check("the module lies where addresses were looked for", symbols and all(in_kernel(a) for a in symbols), symbols[:3])
+    r.check(
+        "the module lies where addresses were looked for", symbols and all(in_kernel(a) for a in symbols), symbols[:3]
+    )
     r.equal("another user does not see where", set(victim(module_addresses)), {0})
     for user in (victim, hostile):
-        r.equal("nor the traces, nor debugfs", (error_of(user, listing, "/sys/kernel/tracing"), error_of(user, listing, "/sys/kernel/debug")),
-                ("EACCES", "EACCES"))
+        r.equal(
+            "nor the traces, nor debugfs",
+            (error_of(user, listing, "/sys/kernel/tracing"), error_of(user, listing, "/sys/kernel/debug")),
+            ("EACCES", "EACCES"),
+        )
     end_well(r, victim, hostile)
 
 
@@ -1055,6 +1197,7 @@ def eventfd_value(me, command):
 def waiting(me, seconds=0):
     """What poll says of the file."""
     import select
+
     poll = select.poll()
     poll.register(me.end.file.fd, select.POLLIN | select.POLLPRI)
     return [mask for _, mask in poll.poll(seconds)]
@@ -1090,6 +1233,7 @@ def flood(me, count=64):
 
 def fill_up(me):
     """All that a file may have."""
+
     def more():
         while True:
             me.end.file.pd()
@@ -1097,6 +1241,7 @@ def fill_up(me):
     def wider():
         while True:
             me.end.file.call("CQ_CREATE", entries=1024)
+
     return error_of(wider), error_of(more)
 
 
@@ -1124,6 +1269,7 @@ def test_events(r):
 def with_limit(bytes_):
     def before(me):
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (bytes_, bytes_ * 4))
+
     return before
 
 
@@ -1192,15 +1338,26 @@ def test_limits(r):
     r.equal("another user has a limit of its own", error_of(other, allocate, MEBI // 2), "none")
     root = File("h1", "rxe1")
     other(adopt, fds=[root.fd])
-    r.equal("who gets a file of root's has no more by it", (error_of(other, allocate, MEBI), error_of(other, allocate, MEBI // 4)), ("ENOMEM", "none"))
-    for what, function, args, want in (("a port below 1024", bind, (1000,), "EACCES"), ("a port above", bind, (0,), "none"),
-                                       ("to connect from such a port", connect_from, (1001,), "EACCES"),
-                                       ("a queue key of the privileged ones", privileged_key, (), "EPERM")):
+    r.equal(
+        "who gets a file of root's has no more by it",
+        (error_of(other, allocate, MEBI), error_of(other, allocate, MEBI // 4)),
+        ("ENOMEM", "none"),
+    )
+    for what, function, args, want in (
+        ("a port below 1024", bind, (1000,), "EACCES"),
+        ("a port above", bind, (0,), "none"),
+        ("to connect from such a port", connect_from, (1001,), "EACCES"),
+        ("a queue key of the privileged ones", privileged_key, (), "EPERM"),
+    ):
         r.equal(f"{what}, without a capability", one(function, *args), want)
     got = one(own_world)
     if r.equal("it becomes root of a user namespace", got, (0, True)):
         r.equal("where it has no more memory", error_of(one, allocate, 2 * MEBI), "ENOMEM")
-        r.equal("and no more ports and keys", (one(bind, 1000), one(connect_from, 1001), one(privileged_key)), ("EACCES", "EACCES", "EPERM"))
+        r.equal(
+            "and no more ports and keys",
+            (one(bind, 1000), one(connect_from, 1001), one(privileged_key)),
+            ("EACCES", "EACCES", "EPERM"),
+        )
     r.equal("root may bind it", error_of(connect.listen, root, "0.0.0.0", 1000), "none")
     end_well(r, one, other)
 
@@ -1216,11 +1373,14 @@ class Ring:
             raise OSError(ctypes.get_errno(), "io_uring_setup")
         sq, cq = params[10:20], params[20:30]
         self.count, cqes = params[0], params[1]
-        self.ring = mmap.mmap(self.fd, max(sq[6] + 4 * params[0], cq[5] + 16 * cqes), flags=mmap.MAP_SHARED, trackfd=False)
+        self.ring = mmap.mmap(
+            self.fd, max(sq[6] + 4 * params[0], cq[5] + 16 * cqes), flags=mmap.MAP_SHARED, trackfd=False
+        )
         self.sqes = mmap.mmap(self.fd, 128 * params[0], flags=mmap.MAP_SHARED, offset=0x10000000, trackfd=False)
 
         def word(at):
             return ctypes.c_uint32.from_buffer(self.ring, at)
+
         self.sq_tail, self.sq_mask, self.array = word(sq[1]), word(sq[2]).value, sq[6]
         self.cq_head, self.cq_tail, self.cq_mask, self.cqes = word(cq[0]), word(cq[1]), word(cq[2]).value, cq[5]
 
@@ -1228,8 +1388,8 @@ class Ring:
         """Issues IORING_OP_URING_CMD."""
         at = self.sq_tail.value & self.sq_mask
         head = struct.pack("<BBHiIIQIIQHHI", 46, 0, 0, fd, op, 0, 0, 0, 0, number, 0, 0, 0)  # IORING_OP_URING_CMD
-        self.sqes[128 * at:128 * at + 128] = head + payload.ljust(80, b"\0")
-        self.ring[self.array + 4 * at:self.array + 4 * at + 4] = struct.pack("<I", at)
+        self.sqes[128 * at : 128 * at + 128] = head + payload.ljust(80, b"\0")
+        self.ring[self.array + 4 * at : self.array + 4 * at + 4] = struct.pack("<I", at)
         self.sq_tail.value += 1
         got = ulp.libc.syscall(426, self.fd, 1, 0, 0, None, 0)
         if got != 1:
@@ -1251,7 +1411,9 @@ def ring_receives(me, qp, buffer, count):
     """Posts receives by a ring of its own on a file that was passed: what came at once."""
     me.uring = Ring()
     for i in range(count):
-        wr = S["wr"](user_data=i, qp=qp, opcode=N["WR_RECV"], num_sge=1, sge=S["sge"](buffer=buffer, length=64, offset=40960))
+        wr = S["wr"](
+            user_data=i, qp=qp, opcode=N["WR_RECV"], num_sge=1, sge=S["sge"](buffer=buffer, length=64, offset=40960)
+        )
         me.uring.command(me.file.fd, N["URING_REQUEST"], i, bytes(wr))
     return me.uring.reap()
 
@@ -1259,7 +1421,9 @@ def ring_receives(me, qp, buffer, count):
 def ring_cancel(me, queue):
     """Cancels all of a queue on its own file by its ring."""
     me.uring = getattr(me, "uring", None) or Ring()
-    me.uring.command(me.end.file.fd, N["URING_CANCEL"], 99, bytes(S["uring_cancel"](queue=queue, flags=N["CANCEL_ALL"])))
+    me.uring.command(
+        me.end.file.fd, N["URING_CANCEL"], 99, bytes(S["uring_cancel"](queue=queue, flags=N["CANCEL_ALL"]))
+    )
     return me.uring.reap(1)
 
 
@@ -1307,7 +1471,11 @@ def test_uring(r):
     r.equal("beside its owner", victim(queues)[1], 8)
     r.equal("and is killed", guest.end(signal.SIGKILL), signal.SIGKILL)
     r.equal("what the owner posted is there still", friend(send_some, 4), [0] * 4)
-    r.equal("and completes, each with its message", (victim(completions, 4), victim(content, 32768, 64)), ([0] * 4, pattern(3, 1 << 16)[192:256]))
+    r.equal(
+        "and completes, each with its message",
+        (victim(completions, 4), victim(content, 32768, 64)),
+        ([0] * 4, pattern(3, 1 << 16)[192:256]),
+    )
     r.equal("there is no other completion", victim(queues)[2], 4)
     end_well(r, victim, hostile, friend)
 

@@ -7,6 +7,7 @@
 Expects the module and two hosts; `rxe1`, `rxe2` or a netdev may be gone when it
 returns. Prints `ok` and `not ok` lines.
 """
+
 import ctypes
 import errno
 import json
@@ -31,14 +32,19 @@ SIZE = 1 << 16
 
 
 def remove(r, device):
-    got = subprocess.run(["timeout", str(DEADLINE), "rdma", "link", "del", device],
-                         capture_output=True, text=True, check=False)
-    r.check(f"rdma link del {device} returns within {DEADLINE} s", got.returncode == 0,
-            f"status {got.returncode} {got.stderr}")
+    got = subprocess.run(
+        ["timeout", str(DEADLINE), "rdma", "link", "del", device], capture_output=True, text=True, check=False
+    )
+    r.check(
+        f"rdma link del {device} returns within {DEADLINE} s",
+        got.returncode == 0,
+        f"status {got.returncode} {got.stderr}",
+    )
 
 
 def in_background(function, *args):
     """A thread whose result, or errno's name, is `.result` once it has ended."""
+
     def body():
         try:
             thread.result = function(*args)
@@ -46,6 +52,7 @@ def in_background(function, *args):
             thread.result = errno.errorcode.get(e.errno, str(e))
         except Exception as e:
             thread.result = repr(e)
+
     thread = threading.Thread(target=body, daemon=True)
     thread.result = "not ended"
     thread.start()
@@ -85,27 +92,49 @@ def husk(r, what, end):
     """Every command of the file is ENODEV, poll hangs up, what was mapped stays."""
     f, b, q = end.file, end.buffer, end.qp
     calls = {
-        "QUERY": {}, "DEVICE_QUERY": {}, "ATTACH": {}, "PD_CREATE": {},
-        "DEVICE_LIST": {"entry_size": ctypes.sizeof(ulp.S["device_entry"])}, "PORT_QUERY": {"port": 1},
-        "GID_QUERY": {"port": 1, "entry_size": ctypes.sizeof(ulp.S["gid_entry"])}, "PKEY_QUERY": {"port": 1},
+        "QUERY": {},
+        "DEVICE_QUERY": {},
+        "ATTACH": {},
+        "PD_CREATE": {},
+        "DEVICE_LIST": {"entry_size": ctypes.sizeof(ulp.S["device_entry"])},
+        "PORT_QUERY": {"port": 1},
+        "GID_QUERY": {"port": 1, "entry_size": ctypes.sizeof(ulp.S["gid_entry"])},
+        "PKEY_QUERY": {"port": 1},
         "CQ_CREATE": {"entries": 4},
-        "QP_CREATE": {"pd": end.pd, "send_cq": end.cq.handle, "recv_cq": end.cq.handle, "qp_type": N["QPT_RC"],
-                      "max_send_wr": 1, "max_recv_wr": 1, "max_send_sge": 1, "max_recv_sge": 1},
+        "QP_CREATE": {
+            "pd": end.pd,
+            "send_cq": end.cq.handle,
+            "recv_cq": end.cq.handle,
+            "qp_type": N["QPT_RC"],
+            "max_send_wr": 1,
+            "max_recv_wr": 1,
+            "max_send_sge": 1,
+            "max_recv_sge": 1,
+        },
         "QP_QUERY": {"qp": q.handle},
         "QP_MODIFY": {"qp": q.handle, "attr_mask": N["QP_STATE"], "attr": ulp.S["qp_attr"](qp_state=N["QPS_ERR"])},
         "BUFFER_CREATE": {"pd": end.pd, "node": N["NODE_ANY"], "length": 4096},
         "GRANT_CREATE": {"buffer": b.handle, "access": N["ACCESS_REMOTE_WRITE"], "length": 64},
-        "BUFFER_REGISTER": {"pd": end.pd, "length": 4096}, "BUFFER_IMPORT": {"pd": end.pd, "fd": -1},
-        "BUFFER_QUERY": {"buffer": b.handle}, "GRANT_ROTATE": {"grant": end.grant.handle},
+        "BUFFER_REGISTER": {"pd": end.pd, "length": 4096},
+        "BUFFER_IMPORT": {"pd": end.pd, "fd": -1},
+        "BUFFER_QUERY": {"buffer": b.handle},
+        "GRANT_ROTATE": {"grant": end.grant.handle},
         "GRANT_QUERY": {"grant": end.grant.handle},
-        "AH_CREATE": {"pd": end.pd}, "SRQ_CREATE": {"pd": end.pd, "cq": end.cq.handle, "max_wr": 1, "max_sge": 1},
-        "SRQ_MODIFY": {"srq": q.handle}, "SRQ_QUERY": {"srq": q.handle},
-        "LISTEN": {"backlog": 1}, "GET_REQUEST": {"listener": q.handle}, "ACCEPT": {"request": q.handle, "qp": q.handle},
-        "REJECT": {"request": q.handle}, "CONNECT": {"qp": q.handle}, "DISCONNECT": {"conn": q.handle},
+        "AH_CREATE": {"pd": end.pd},
+        "SRQ_CREATE": {"pd": end.pd, "cq": end.cq.handle, "max_wr": 1, "max_sge": 1},
+        "SRQ_MODIFY": {"srq": q.handle},
+        "SRQ_QUERY": {"srq": q.handle},
+        "LISTEN": {"backlog": 1},
+        "GET_REQUEST": {"listener": q.handle},
+        "ACCEPT": {"request": q.handle, "qp": q.handle},
+        "REJECT": {"request": q.handle},
+        "CONNECT": {"qp": q.handle},
+        "DISCONNECT": {"conn": q.handle},
         "CONN_QUERY": {"conn": q.handle},
         "DESTROY": {"handle": q.handle},
         "SUBMIT": {"wr_size": ctypes.sizeof(ulp.S["wr"]), "cq": end.cq.handle},
-        "CANCEL": {"queue": q.handle}, "CQ_EVENTFD": {"cq": end.cq.handle, "fd": -1},
+        "CANCEL": {"queue": q.handle},
+        "CQ_EVENTFD": {"cq": end.cq.handle, "fd": -1},
     }
     missing = {n[4:] for n in N if n.startswith("IOC_")} - set(calls) - {"MAGIC"}
     r.equal(f"{what}: every command of the header is tried", sorted(missing), [])
@@ -114,13 +143,17 @@ def husk(r, what, end):
     r.equal(f"{what}: every call is ENODEV", {k: v for k, v in got.items() if v != "ENODEV"}, {})
     r.equal(f"{what}: mmap is ENODEV", error_of(f.map, 4096, 0), "ENODEV")
     r.check(f"{what}: poll says POLLHUP", hung_up(f), f"{events(f, 0)}")
-    r.check(f"{what}: the completion ring says that it is dead", end.cq.ring.flags & N["CQ_DEAD"],
-            f"flags {end.cq.ring.flags:#x}")
+    r.check(
+        f"{what}: the completion ring says that it is dead",
+        end.cq.ring.flags & N["CQ_DEAD"],
+        f"flags {end.cq.ring.flags:#x}",
+    )
 
 
 def resources(*what):
-    got = subprocess.run(["rdma", "-j", "resource", *what], capture_output=True, text=True,
-                         check=True, timeout=30 * ulp.PATIENCE).stdout
+    got = subprocess.run(
+        ["rdma", "-j", "resource", *what], capture_output=True, text=True, check=True, timeout=30 * ulp.PATIENCE
+    ).stdout
     return json.loads(got or "[]")
 
 
@@ -139,8 +172,11 @@ def left_over():
 def test_idle(r):
     a, b = pair()
     bare, unattached = File("h1", "rxe1"), File("h1")
-    r.check("the open files own queue pairs, completion queues, domains and keys",
-            set(left_over()) == {"qp", "cq", "pd", "mr"}, left_over())
+    r.check(
+        "the open files own queue pairs, completion queues, domains and keys",
+        set(left_over()) == {"qp", "cq", "pd", "mr"},
+        left_over(),
+    )
     a.buffer.map[:] = ulp.pattern(7, SIZE)
     a.file.submit([a.write(b, SIZE)])
     a.cq.wait(1)
@@ -150,8 +186,9 @@ def test_idle(r):
     a.buffer.map[:5] = b"still"
     r.check("a file without objects hangs up too", hung_up(bare), "no POLLHUP")
     r.equal("a file without objects is a husk too", error_of(bare.pd), "ENODEV")
-    r.equal("a file that was never attached lists what is left",
-            [ulp.text(d.name) for d in unattached.devices()], ["rxe2"])
+    r.equal(
+        "a file that was never attached lists what is left", [ulp.text(d.name) for d in unattached.devices()], ["rxe2"]
+    )
     r.equal("the file on the other device lives on", error_of(b.file.call, "QP_QUERY", qp=b.qp.handle), "none")
     r.check("... and does not hang up", not hung_up(b.file), "POLLHUP")
     r.check("... and the peer's last write is there", b.buffer.map[:] == ulp.pattern(7, SIZE), "it differs")
@@ -163,8 +200,10 @@ def test_waiter(r):
     a, _ = pair()
     second = Cq(a.file, 16)
     other = File("h2", "rxe2")
-    sleepers = [in_background(lambda cq=cq: a.file.submit(cq=cq.handle, min_complete=1, timeout_ns=LONG))
-                for cq in (a.cq, a.cq, second)]
+    sleepers = [
+        in_background(lambda cq=cq: a.file.submit(cq=cq.handle, min_complete=1, timeout_ns=LONG))
+        for cq in (a.cq, a.cq, second)
+    ]
     poller = in_background(events, a.file, 600000)
     counter = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     a.file.call("CQ_EVENTFD", cq=second.handle, fd=counter)
@@ -200,16 +239,21 @@ def test_peer(r):
     r.equal("each of 100 requests completes once, in order", [c.user_data for c in got], list(range(100)))
     states = [c.status for c in got]
     good = states.index(next((s for s in states if s), 0)) if any(states) else 100
-    r.equal("success, then one error, then flushes",
-            states, [0] * good + ([12] + [5] * (99 - good) if good < 100 else []))
-    r.equal("the queue pair is in error, its file alive",
-            a.file.call("QP_QUERY", qp=a.qp.handle).attr.qp_state, N["QPS_ERR"] if good < 100 else N["QPS_RTS"])
+    r.equal(
+        "success, then one error, then flushes", states, [0] * good + ([12] + [5] * (99 - good) if good < 100 else [])
+    )
+    r.equal(
+        "the queue pair is in error, its file alive",
+        a.file.call("QP_QUERY", qp=a.qp.handle).attr.qp_state,
+        N["QPS_ERR"] if good < 100 else N["QPS_RTS"],
+    )
     r.check("the file of the living device does not hang up", not hung_up(a.file), "POLLHUP")
     husk(r, "the peer's file", b)
 
 
 def test_load(r):
     """Removal against threads that post, wait, make and destroy without a pause."""
+
     def post(end, peer, until_failure):
         while True:
             try:
@@ -241,20 +285,33 @@ def test_load(r):
 
     for i in range(max(2, ROUNDS // 10)):
         a, b = pair(connect=FINITE)
-        workers = [in_background(post, a, b, False), in_background(post, b, a, True), in_background(churn, a.file),
-                   in_background(churn, File("h1", "rxe1")), in_background(knock, "h1")]
+        workers = [
+            in_background(post, a, b, False),
+            in_background(post, b, a, True),
+            in_background(churn, a.file),
+            in_background(churn, File("h1", "rxe1")),
+            in_background(knock, "h1"),
+        ]
         time.sleep(0.2 + 0.05 * i)
         running = [w.result for w in workers]
         remove(r, "rxe1")
         got = [ended(w, 20) for w in (workers[0], workers[2], workers[3])]
-        r.equal(f"round {i}: every worker on the removed device ends with ENODEV", (running, got),
-                (["not ended"] * 5, ["ENODEV"] * 3))
-        r.check(f"round {i}: who keeps opening gets ENOENT or ENODEV", ended(workers[4]) in ("ENOENT", "ENODEV"),
-                workers[4].result)
+        r.equal(
+            f"round {i}: every worker on the removed device ends with ENODEV",
+            (running, got),
+            (["not ended"] * 5, ["ENODEV"] * 3),
+        )
+        r.check(
+            f"round {i}: who keeps opening gets ENOENT or ENODEV",
+            ended(workers[4]) in ("ENOENT", "ENODEV"),
+            workers[4].result,
+        )
         r.equal(f"round {i}: the peer's writes fail", ended(workers[1], 20), "failed")
         for file in (a.file, b.file):
             file.close()
-        subprocess.run("ip netns exec h1 rdma link add rxe1 type rxe netdev w1".split(), check=True, timeout=20 * ulp.PATIENCE)
+        subprocess.run(
+            "ip netns exec h1 rdma link add rxe1 type rxe netdev w1".split(), check=True, timeout=20 * ulp.PATIENCE
+        )
         for _ in range(100):
             try:
                 ulp.gid_of("rxe1")
@@ -275,6 +332,7 @@ def test_netdev(r):
 
 def test_mapping(r):
     """Mappings hold the module, forks do not get them, and pages outlive the close."""
+
     def refs():
         with open("/proc/modules") as f:
             return next(int(line.split()[2]) for line in f if line.startswith("rust_ulp "))
@@ -308,6 +366,7 @@ def test_mapping(r):
 
 def test_kill(r):
     """kill -9 of both ends in the middle of a transfer."""
+
     def body(host_name, device, wire, up):
         end = End(host_name, device, length=SIZE, depth=64)
         mine = [end.qp.num, end.psn, bytes(end.file.gid().gid).hex(), end.grant.addr, end.grant.rkey]
@@ -355,8 +414,11 @@ def test_kill(r):
         while (left := left_over()) and time.monotonic() < until:
             time.sleep(0.1)
         if (running, ends, left) != (2, [9, 9], {}) or objects.get("qp", 0) < 2:
-            r.check(f"kill -9 of both ends, round {i}", False,
-                    f"{running} of 2 were running with {objects}, ended with {ends}, left {left} (ULP_SEED={seed})")
+            r.check(
+                f"kill -9 of both ends, round {i}",
+                False,
+                f"{running} of 2 were running with {objects}, ended with {ends}, left {left} (ULP_SEED={seed})",
+            )
             return
     r.check(f"kill -9 of both ends in mid-transfer, {ROUNDS} times, leaves nothing", True)
 

@@ -7,6 +7,7 @@
 Expects the module with max_entries=1000 max_objects=64, and two hosts. Prints `ok` and `not ok`
 lines.
 """
+
 import mmap
 import os
 import resource
@@ -36,8 +37,11 @@ def test_memlock(r):
     pd = file.pd()
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (MEBI, MEBI))
     buffer = Buffer(file, pd, 2 * MEBI, PAGE)
-    r.equal("who may lock memory has no limit, and is counted",
-            (pinned(), file.call("BUFFER_QUERY", buffer=buffer.handle).charged), (2 * MEBI, 2 * MEBI))
+    r.equal(
+        "who may lock memory has no limit, and is counted",
+        (pinned(), file.call("BUFFER_QUERY", buffer=buffer.handle).charged),
+        (2 * MEBI, 2 * MEBI),
+    )
     r.check("fdinfo shows it", fdinfo(file, "buffer")[0].endswith(f"charged {2 * MEBI}"), fdinfo(file, "buffer"))
     buffer.map.close()
     file.destroy(buffer.handle)
@@ -46,6 +50,7 @@ def test_memlock(r):
 
     def create(length, page_size=PAGE):
         return file.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=length, page_size=page_size).handle
+
     own = mmap.mmap(-1, 4 * MEBI, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for _ in range(3):
         r.equal("a page more than the limit", error_of(create, MEBI + 1), "ENOMEM")
@@ -75,8 +80,11 @@ def test_entries(r):
     r.equal("and what is used of it", fdinfo(file, "entries"), ["768 of 1000"])
 
     def refused():
-        return [error_of(f) for f in (lambda: Cq(file, 256), lambda: Qp(file, pd, cq, depth=117),
-                                      lambda: Srq(file, pd, cq, max_wr=233))]
+        return [
+            error_of(f)
+            for f in (lambda: Cq(file, 256), lambda: Qp(file, pd, cq, depth=117), lambda: Srq(file, pd, cq, max_wr=233))
+        ]
+
     for _ in range(3):
         r.equal("more than that", refused(), ["EDQUOT"] * 3)
         srq = Srq(file, pd, cq, max_wr=232)
@@ -88,9 +96,11 @@ def test_entries(r):
     file.destroy(qp.handle)
     r.equal("what was destroyed is free again", fdinfo(file, "entries"), ["512 of 1000"])
     handles = []
+
     def fill():
         while True:
             handles.append(file.pd())
+
     r.equal("more objects than a file may have", (error_of(fill), len(handles)), ("EMFILE", 62))
     file.destroy(handles.pop())
     r.equal("one was given back", error_of(file.pd), "none")
@@ -121,7 +131,11 @@ def test_rdma(r):
     cgroup("rdma", ["rdma"])
 
     def current():
-        return {line.split()[0]: tuple(int(p.split("=")[1]) for p in line.split()[1:]) for line in read("rdma.current", "rdma")}
+        return {
+            line.split()[0]: tuple(int(p.split("=")[1]) for p in line.split()[1:])
+            for line in read("rdma.current", "rdma")
+        }
+
     write("rdma.max", "rxe1 hca_handle=2 hca_object=4", "rdma")
     before = File("h1", "rxe1")
     before.pd()
@@ -134,9 +148,18 @@ def test_rdma(r):
     pd, cq = file.pd(), Cq(file, 16)
     buffer = second.call("BUFFER_CREATE", pd=second.pd(), node=N["NODE_ANY"], length=4096)
     r.equal("objects are counted", current()["rxe1"], (2, 4))
-    got = [error_of(f) for f in (file.pd, lambda: Cq(file, 16), lambda: Qp(file, pd, cq, depth=4),
-                                 lambda: Srq(file, pd, cq), lambda: Buffer(file, pd, 4096), lambda: second.grant(buffer),
-                                 lambda: file.call("LISTEN", backlog=1, addr=S["addr"](family=2)))]
+    got = [
+        error_of(f)
+        for f in (
+            file.pd,
+            lambda: Cq(file, 16),
+            lambda: Qp(file, pd, cq, depth=4),
+            lambda: Srq(file, pd, cq),
+            lambda: Buffer(file, pd, 4096),
+            lambda: second.grant(buffer),
+            lambda: file.call("LISTEN", backlog=1, addr=S["addr"](family=2)),
+        )
+    ]
     r.equal("none of any kind goes beyond the limit", got, ["EDQUOT"] * 7)
     r.equal("nor is it counted", current()["rxe1"], (2, 4))
     file.destroy(cq.handle)
@@ -173,8 +196,11 @@ def test_memcg(r):
     pd = file.pd()
     base = int(read("memory.current", "memory")[0])
     for size in (0, PAGE, 2 * MEBI):
-        r.equal(f"more than the cgroup has, in pages of {size}",
-                error_of(file.call, "BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=128 * MEBI, page_size=size), "ENOMEM")
+        r.equal(
+            f"more than the cgroup has, in pages of {size}",
+            error_of(file.call, "BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=128 * MEBI, page_size=size),
+            "ENOMEM",
+        )
         buffer = Buffer(file, pd, 16 * MEBI, size)
         now = int(read("memory.current", "memory")[0])
         r.check(f"as much as it has, in pages of {size}", now - base >= 15 * MEBI, f"{now - base} more")

@@ -6,6 +6,7 @@
 
 Expects the module and two hosts. Prints `ok` and `not ok` lines.
 """
+
 import contextlib
 import os
 import random
@@ -29,8 +30,12 @@ FLUSHED, RETRY_EXCEEDED, RNR_EXCEEDED = 5, 12, 13
 @contextlib.contextmanager
 def line(*what):
     """Both ways between the hosts go through netem while the block runs."""
+
     def tc(i, *words):
-        subprocess.run([*ulp.at(f"h{i}"), "tc", "qdisc", *words], stdin=subprocess.DEVNULL, check=True, timeout=20 * ulp.PATIENCE)
+        subprocess.run(
+            [*ulp.at(f"h{i}"), "tc", "qdisc", *words], stdin=subprocess.DEVNULL, check=True, timeout=20 * ulp.PATIENCE
+        )
+
     for i in (1, 2):
         tc(i, "add", "dev", f"w{i}", "root", "netem", *what)
     try:
@@ -44,8 +49,14 @@ def dropped():
     """How many packets the lines have lost, doubled or not."""
     total = 0
     for i in (1, 2):
-        said = subprocess.run([*ulp.at(f"h{i}"), "tc", "-s", "qdisc", "show", "dev", f"w{i}"],
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=20 * ulp.PATIENCE).stdout
+        said = subprocess.run(
+            [*ulp.at(f"h{i}"), "tc", "-s", "qdisc", "show", "dev", f"w{i}"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20 * ulp.PATIENCE,
+        ).stdout
         total += int(said.split("dropped ")[1].split(",")[0])
     return total
 
@@ -71,8 +82,16 @@ def connected(**more):
 
 def size(dice):
     """Mostly small, now and then at the borders of a packet or a page, now and then long."""
-    return dice.choice((dice.randrange(1, 256), dice.randrange(1, 256), MTU + dice.randrange(-2, 3),
-                        dice.randrange(1, 3) * MTU + dice.randrange(-1, 2), dice.randrange(256, 8192), dice.randrange(8192, 65536)))
+    return dice.choice(
+        (
+            dice.randrange(1, 256),
+            dice.randrange(1, 256),
+            MTU + dice.randrange(-2, 3),
+            dice.randrange(1, 3) * MTU + dice.randrange(-1, 2),
+            dice.randrange(256, 8192),
+            dice.randrange(8192, 65536),
+        )
+    )
 
 
 def test_mixed(r):
@@ -85,7 +104,13 @@ def test_mixed(r):
     nearly every packet is reordered (netem with jitter) it loses its way with other requests as well, and warns.
     """
     mixed(r, ("loss", "1%", "duplicate", "1%"), EVERYTHING, COUNT // 2, dropped)
-    mixed(r, ("delay", "200us", "loss", "1%", "duplicate", "1%", "reorder", "5%", "50%"), "RDMA_WRITE RDMA_READ SEND", COUNT // 2, dropped)
+    mixed(
+        r,
+        ("delay", "200us", "loss", "1%", "duplicate", "1%", "reorder", "5%", "50%"),
+        "RDMA_WRITE RDMA_READ SEND",
+        COUNT // 2,
+        dropped,
+    )
 
 
 def test_corrupt(r):
@@ -113,22 +138,24 @@ def mixed(r, how, what, count, faults):
                     there &= ~7
                     length, old, add = 8, dice.randrange(1 << 64), dice.randrange(1 << 64)
                     matches = dice.random() < 0.5
-                    b.buffer.map[there:there + 8] = old.to_bytes(8, "little")
+                    b.buffer.map[there : there + 8] = old.to_bytes(8, "little")
                     compare = old if matches else old ^ 1
                     more = {"arg0": add} if "ADD" in kind else {"arg0": compare, "arg1": add}
                     new = (old + add) % (1 << 64) if "ADD" in kind else add if matches else old
-                    expected += [(a, here, old.to_bytes(8, "little"), a.buffer.map[here:here + 8]),
-                                 (b, there, new.to_bytes(8, "little"), None)]
+                    expected += [
+                        (a, here, old.to_bytes(8, "little"), a.buffer.map[here : here + 8]),
+                        (b, there, new.to_bytes(8, "little"), None),
+                    ]
                 else:
                     length, more = min(size(dice), PLACE // 2 - 128), {}
                     at = dice.randrange(len(pool) - length)
-                    data = pool[at:at + length]
+                    data = pool[at : at + length]
                     source, where, target, to = (b, there, a, here) if kind == "RDMA_READ" else (a, here, b, there)
-                    source.buffer.map[where:where + length] = data
+                    source.buffer.map[where : where + length] = data
                     # What stands before and behind it stays as it is.
-                    edge = pool[at:at + 16]
-                    target.buffer.map[to - 16:to] = edge
-                    target.buffer.map[to + length:to + length + 16] = edge
+                    edge = pool[at : at + 16]
+                    target.buffer.map[to - 16 : to] = edge
+                    target.buffer.map[to + length : to + length + 16] = edge
                     expected.append((target, to - 16, edge + data + edge, None))
                 if kind == "SEND":
                     receives.append(b.qp.wr("RECV", b.buffer, there, length, user_data=done + i))
@@ -145,18 +172,24 @@ def mixed(r, how, what, count, faults):
             if got != [(wr.user_data, 0, wr.sge.length) for wr in receives]:
                 wrong.append(f"receives {got}")
             for end, at, data, before in expected:
-                now = end.buffer.map[at:at + len(data)]
+                now = end.buffer.map[at : at + len(data)]
                 if now == before != data:
                     lacking += 1
                 elif now != data:
                     differ = [i for i, (x, y) in enumerate(zip(now, data)) if x != y]
-                    wrong.append(f"{wrs[at // PLACE].opcode} request {done + at // PLACE}: {len(differ)} of {len(data)} bytes at {at} of"
-                                 f" {'a' if end is a else 'b'} differ, {differ[0]} to {differ[-1]}")
+                    wrong.append(
+                        f"{wrs[at // PLACE].opcode} request {done + at // PLACE}: {len(differ)} of {len(data)} bytes at {at} of"
+                        f" {'a' if end is a else 'b'} differ, {differ[0]} to {differ[-1]}"
+                    )
             done += n
             if wrong:
                 break
         lost = faults() - begin
-    r.equal(f"{' '.join(how)}: {count} requests ({', '.join(f'{n} {k}' for k, n in kinds.items())}): every byte is right", wrong, [])
+    r.equal(
+        f"{' '.join(how)}: {count} requests ({', '.join(f'{n} {k}' for k, n in kinds.items())}): every byte is right",
+        wrong,
+        [],
+    )
     if lacking:
         print(f"# {lacking} atomics were done and lack their value: rxe", flush=True)
     r.check("every atomic has its value, but for a few", lacking <= 3 + count // 1000, lacking)
@@ -172,8 +205,11 @@ def test_rnr(r):
     for end, peer in ((a, b), (b, a)):
         end.connect(peer, rnr_retry=2)
     a.file.submit([a.qp.wr("SEND", a.buffer, 0, 8, user_data=i) for i in range(3)])
-    r.equal("a send without a receive fails with RNR_RETRY_EXC, what is behind it is flushed",
-            [(c.user_data, c.status) for c in a.cq.wait(3)], [(0, RNR_EXCEEDED), (1, FLUSHED), (2, FLUSHED)])
+    r.equal(
+        "a send without a receive fails with RNR_RETRY_EXC, what is behind it is flushed",
+        [(c.user_data, c.status) for c in a.cq.wait(3)],
+        [(0, RNR_EXCEEDED), (1, FLUSHED), (2, FLUSHED)],
+    )
     r.equal("the peer has not noticed", b.file.call("QP_QUERY", qp=b.qp.handle).attr.qp_state, N["QPS_RTS"])
     for end in (a, b):
         end.qp.modify("STATE", qp_state=N["QPS_RESET"])
@@ -182,8 +218,15 @@ def test_rnr(r):
     b.file.submit([b.qp.wr("RECV", b.buffer, 0, 8, user_data=7)])
     a.buffer.map[:8] = b"8 bytes!"
     a.file.submit([a.qp.wr("SEND", a.buffer, 0, 8, user_data=8)])
-    r.equal("connected anew it goes on", ([(c.user_data, c.status) for c in a.cq.wait(1)], [(c.user_data, c.status) for c in b.cq.wait(1)],
-                                          b.buffer.map[:8]), ([(8, 0)], [(7, 0)], b"8 bytes!"))
+    r.equal(
+        "connected anew it goes on",
+        (
+            [(c.user_data, c.status) for c in a.cq.wait(1)],
+            [(c.user_data, c.status) for c in b.cq.wait(1)],
+            b.buffer.map[:8],
+        ),
+        ([(8, 0)], [(7, 0)], b"8 bytes!"),
+    )
 
 
 def test_cut(r):
@@ -192,14 +235,22 @@ def test_cut(r):
     with line("loss", "100%"):
         a.file.submit([a.write(b, 3 * MTU, user_data=i) for i in range(4)])
         got = [(c.user_data, c.status) for c in a.cq.wait(4)]
-    r.equal("a peer that is gone: RETRY_EXC for the first, the rest is flushed", got, [(0, RETRY_EXCEEDED)] + [(i, FLUSHED) for i in (1, 2, 3)])
+    r.equal(
+        "a peer that is gone: RETRY_EXC for the first, the rest is flushed",
+        got,
+        [(0, RETRY_EXCEEDED)] + [(i, FLUSHED) for i in (1, 2, 3)],
+    )
     r.equal("the queue pair is in ERR", a.file.call("QP_QUERY", qp=a.qp.handle).attr.qp_state, N["QPS_ERR"])
     # Half a second of tries; where everything takes longer, four.
     a, b = connected(timeout=14 if ulp.PATIENCE == 1 else 17, retry_cnt=7)
     a.buffer.map[:MTU] = os.urandom(MTU)
     with line("loss", "100%"):
         a.file.submit([a.write(b, MTU, user_data=1)])
-        r.equal("while it is cut nothing completes", a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=300 * 10**6).completed, 0)
+        r.equal(
+            "while it is cut nothing completes",
+            a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=300 * 10**6).completed,
+            0,
+        )
     r.equal("healed, it completes", [(c.user_data, c.status) for c in a.cq.wait(1)], [(1, 0)])
     r.check("and the bytes are there", a.buffer.map[:MTU] == b.buffer.map[:MTU], "they differ")
 
@@ -208,9 +259,11 @@ def test_drain(r):
     """A thousand requests queued to a peer that is gone: each completes once, and nothing hangs."""
     b = ulp.End("h2", depth=1000, entries=2048)
     # On the way to RTR the peer's link address is asked for, so the line is there until then.
-    steps = {"ERR": lambda a: a.qp.modify("STATE", qp_state=N["QPS_ERR"]),
-             "RESET": lambda a: a.qp.modify("STATE", qp_state=N["QPS_RESET"]),
-             "DESTROY": lambda a: a.file.destroy(a.qp.handle)}
+    steps = {
+        "ERR": lambda a: a.qp.modify("STATE", qp_state=N["QPS_ERR"]),
+        "RESET": lambda a: a.qp.modify("STATE", qp_state=N["QPS_RESET"]),
+        "DESTROY": lambda a: a.file.destroy(a.qp.handle),
+    }
     for name, step in steps.items():
         # One of its own each: rxe_qp_error() puts a queue pair back into ERR that was reset while the
         # requester was at work, and from there it goes nowhere.

@@ -7,6 +7,7 @@
 Expects `scripts/vm run --hosts 2`, the module on both and two hosts. Prints `ok`
 and `not ok` lines.
 """
+
 import os
 import random
 import subprocess
@@ -34,8 +35,14 @@ def run(*command, seconds=300):
 
 
 def there(*command):
-    return subprocess.run([ulp.PEER, *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
-                          timeout=60 * ulp.PATIENCE).stdout.strip()
+    return subprocess.run(
+        [ulp.PEER, *command],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60 * ulp.PATIENCE,
+    ).stdout.strip()
 
 
 def ready():
@@ -61,12 +68,23 @@ def statuses(completions):
 
 def works(r, name, a, b, data):
     """A write there, which is read back."""
-    a.buffer.map[:len(data)] = data
-    a.buffer.map[8192:8192 + len(data)] = bytes(len(data))
-    a.file.submit([a.write(b, len(data), user_data=1),
-                   a.qp.wr("RDMA_READ", a.buffer, 8192, len(data), remote_addr=b.grant.addr, rkey=b.grant.rkey, user_data=2)])
-    r.equal(name, (statuses(a.cq.wait(2, seconds=60)), b.buffer.map[:len(data)] == data, a.buffer.map[8192:8192 + len(data)] == data),
-            ([(1, 0), (2, 0)], True, True))
+    a.buffer.map[: len(data)] = data
+    a.buffer.map[8192 : 8192 + len(data)] = bytes(len(data))
+    a.file.submit(
+        [
+            a.write(b, len(data), user_data=1),
+            a.qp.wr("RDMA_READ", a.buffer, 8192, len(data), remote_addr=b.grant.addr, rkey=b.grant.rkey, user_data=2),
+        ]
+    )
+    r.equal(
+        name,
+        (
+            statuses(a.cq.wait(2, seconds=60)),
+            b.buffer.map[: len(data)] == data,
+            a.buffer.map[8192 : 8192 + len(data)] == data,
+        ),
+        ([(1, 0), (2, 0)], True, True),
+    )
 
 
 def test_apart(r):
@@ -75,12 +93,32 @@ def test_apart(r):
         here = f.read().strip()
     r.check("two kernels run", here != there("cat", "/proc/sys/kernel/random/boot_id"), "they are one")
     print(f"# here Linux {os.uname().release}, there {there('uname', '-r')}", flush=True)
-    r.equal("each has its device", (os.listdir("/sys/class/infiniband"), there("ls", "/sys/class/infiniband")), (["rxe1"], "rxe2"))
-    got = subprocess.run([ulp.PEER, "sh", "-c", "cat; echo wrong >&2; exit 7"], input="to there\n", capture_output=True, text=True,
-                         check=False, timeout=60 * ulp.PATIENCE)
-    r.equal("peer: input, output and status are the command's", (got.stdout, got.stderr, got.returncode), ("to there\n", "wrong\n", 7))
-    got = subprocess.run([ulp.PEER, "/no/such/program"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-                         timeout=60 * ulp.PATIENCE)
+    r.equal(
+        "each has its device",
+        (os.listdir("/sys/class/infiniband"), there("ls", "/sys/class/infiniband")),
+        (["rxe1"], "rxe2"),
+    )
+    got = subprocess.run(
+        [ulp.PEER, "sh", "-c", "cat; echo wrong >&2; exit 7"],
+        input="to there\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60 * ulp.PATIENCE,
+    )
+    r.equal(
+        "peer: input, output and status are the command's",
+        (got.stdout, got.stderr, got.returncode),
+        ("to there\n", "wrong\n", 7),
+    )
+    got = subprocess.run(
+        [ulp.PEER, "/no/such/program"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60 * ulp.PATIENCE,
+    )
     r.equal("peer: a program that is not there", got.returncode, 127)
     a, b = joined()
     r.equal("an error there is an error here", error_of(b.file.destroy, 12345), error_of(a.file.destroy, 12345))
@@ -102,9 +140,19 @@ def sequence(r, how, a, b, count, dice):
         wrs, want = [], []
         for i in range(n):
             length, at, to = dice.randrange(1, 9000), dice.randrange(span - 9000), dice.randrange(len(model) - 9000)
-            model[to:to + length] = source[at:at + length]
-            wrs.append(a.qp.wr("RDMA_WRITE_WITH_IMM", a.buffer, at, length, remote_addr=b.grant.addr + to, rkey=b.grant.rkey,
-                               imm_data=sent + i, user_data=sent + i))
+            model[to : to + length] = source[at : at + length]
+            wrs.append(
+                a.qp.wr(
+                    "RDMA_WRITE_WITH_IMM",
+                    a.buffer,
+                    at,
+                    length,
+                    remote_addr=b.grant.addr + to,
+                    rkey=b.grant.rkey,
+                    imm_data=sent + i,
+                    user_data=sent + i,
+                )
+            )
             want.append((sent + i, 0, length, sent + i))
         a.file.submit(wrs)
         if (got := statuses(a.cq.wait(n, seconds=60))) != [(w[0], 0) for w in want]:
@@ -119,7 +167,13 @@ def sequence(r, how, a, b, count, dice):
 
 def test_line(r):
     dice = random.Random(SEED)
-    for how in ("delay 20ms", "loss 3%", "duplicate 5%", "delay 2ms reorder 5% 50%", "delay 1ms loss 1% duplicate 1% reorder 5% 50%"):
+    for how in (
+        "delay 20ms",
+        "loss 3%",
+        "duplicate 5%",
+        "delay 2ms reorder 5% 50%",
+        "delay 1ms loss 1% duplicate 1% reorder 5% 50%",
+    ):
         a, b = joined(**NEVER)
         with loss.line(*how.split()):
             sequence(r, how, a, b, 64, dice)
@@ -136,8 +190,11 @@ def test_cut(r):
         a.file.submit([a.write(b, 3000, user_data=i) for i in range(3)])
         b.file.submit([b.write(a, 3000, user_data=i) for i in range(3)])
         want = [(0, RETRY_EXCEEDED), (1, FLUSHED), (2, FLUSHED)]
-        r.equal("cut: the first request of either side fails, what is behind it is flushed",
-                (statuses(a.cq.wait(3, seconds=60)), statuses(b.cq.wait(3, seconds=60))), (want, want))
+        r.equal(
+            "cut: the first request of either side fails, what is behind it is flushed",
+            (statuses(a.cq.wait(3, seconds=60)), statuses(b.cq.wait(3, seconds=60))),
+            (want, want),
+        )
         r.equal("both queue pairs are in ERR", (cm.qp_state(a), cm.qp_state(b)), (N["QPS_ERR"],) * 2)
     finally:
         run(ulp.PEER, "--heal")
@@ -151,10 +208,18 @@ def test_cut(r):
     run(ulp.PEER, "--cut")
     try:
         a.file.submit([a.write(b, 9000, user_data=9)])
-        r.equal("cut for a while: nothing completes", a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=10**9).completed, 0)
+        r.equal(
+            "cut for a while: nothing completes",
+            a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=10**9).completed,
+            0,
+        )
     finally:
         run(ulp.PEER, "--heal")
-    r.equal("healed, it goes on where it was", (statuses(a.cq.wait(1, seconds=60)), b.buffer.map[:9000] == data), ([(9, 0)], True))
+    r.equal(
+        "healed, it goes on where it was",
+        (statuses(a.cq.wait(1, seconds=60)), b.buffer.map[:9000] == data),
+        ([(9, 0)], True),
+    )
 
 
 def test_frozen(r):
@@ -170,15 +235,25 @@ def test_frozen(r):
     try:
         a.file.submit(one)
         c.file.submit(two)
-        r.equal("frozen: who tries a few times gives up", statuses(c.cq.wait(2, seconds=60)), [(0, RETRY_EXCEEDED), (1, FLUSHED)])
-        r.equal("who tries for ever waits", a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=10**9).completed, 0)
+        r.equal(
+            "frozen: who tries a few times gives up",
+            statuses(c.cq.wait(2, seconds=60)),
+            [(0, RETRY_EXCEEDED), (1, FLUSHED)],
+        )
+        r.equal(
+            "who tries for ever waits", a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=10**9).completed, 0
+        )
         # Whether its link address is still known depends on how long it has been silent.
         name = error_of(cm.connect, own, "10.9.0.2", server.port, seconds=2)
         r.check("CONNECT ends in time", name in ("ETIMEDOUT", "EHOSTUNREACH"), name)
         r.equal("its queue pair is in RESET", cm.qp_state(own), N["QPS_RESET"])
     finally:
         run(ulp.PEER, "--thaw")
-    r.equal("thawed, the write is done", (statuses(a.cq.wait(1, seconds=60)), b.buffer.map[:20000] == data), ([(1, 0)], True))
+    r.equal(
+        "thawed, the write is done",
+        (statuses(a.cq.wait(1, seconds=60)), b.buffer.map[:20000] == data),
+        ([(1, 0)], True),
+    )
     met(r, "and who listens there is reached", server, own)
 
 
@@ -225,9 +300,16 @@ class Stream:
 
     def check(self, r, name):
         self.thread.join(200 * ulp.PATIENCE)
-        r.check(f"{name}: the stream of writes ends", not self.thread.is_alive() and self.error is None, self.error or "it hangs")
-        r.equal(f"{name}: one fails, what is behind it is flushed, each once and in order",
-                (self.failed[:1], set(self.failed[1:]) <= {FLUSHED}), ([RETRY_EXCEEDED], True))
+        r.check(
+            f"{name}: the stream of writes ends",
+            not self.thread.is_alive() and self.error is None,
+            self.error or "it hangs",
+        )
+        r.equal(
+            f"{name}: one fails, what is behind it is flushed, each once and in order",
+            (self.failed[:1], set(self.failed[1:]) <= {FLUSHED}),
+            ([RETRY_EXCEEDED], True),
+        )
 
 
 def anew(r, name, a):
@@ -253,7 +335,9 @@ def test_killed(r):
     stream.check(r, "killed")
     name = asking.name(60)
     r.check("CONNECT that nobody answers ends", name in ("ETIMEDOUT", "EHOSTUNREACH"), name)
-    r.equal("a write over the connection fails", cm.write_to(own, bytes(got.private_data), b"lost").status, RETRY_EXCEEDED)
+    r.equal(
+        "a write over the connection fails", cm.write_to(own, bytes(got.private_data), b"lost").status, RETRY_EXCEEDED
+    )
     r.equal("its queue pair is in ERR", cm.qp_state(own), N["QPS_ERR"])
     ending = cm.Thread(own.file.destroy, got.handle)
     r.equal("the connection is destroyed all the same", ending.name(20), "none")

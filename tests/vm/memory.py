@@ -6,6 +6,7 @@
 
 Expects the module and two hosts. Prints `ok` and `not ok` lines.
 """
+
 import ctypes
 import fcntl
 import mmap
@@ -31,8 +32,17 @@ def joined(sges=1, length=1 << 16, **more):
     a, b = End("h1", length=length, access=ALL, **more), End("h2", length=length, access=ALL, **more)
     for end in (a, b):
         end.file.destroy(end.qp.handle)
-        got = end.file.call("QP_CREATE", pd=end.pd, send_cq=end.cq.handle, recv_cq=end.cq.handle, qp_type=N["QPT_RC"],
-                            max_send_wr=64, max_recv_wr=64, max_send_sge=sges, max_recv_sge=sges)
+        got = end.file.call(
+            "QP_CREATE",
+            pd=end.pd,
+            send_cq=end.cq.handle,
+            recv_cq=end.cq.handle,
+            qp_type=N["QPT_RC"],
+            max_send_wr=64,
+            max_recv_wr=64,
+            max_send_sge=sges,
+            max_recv_sge=sges,
+        )
         end.qp.handle, end.qp.num, end.psn = got.handle, got.qp_num, got.qp_num * 4099 & 0xFFFFFF
     a.connect(b)
     b.connect(a)
@@ -47,38 +57,62 @@ def done(end, count=1):
 def test_keys(r):
     a, b = joined()
     small = Buffer(a.file, a.pd, 5 << 20, PAGE)
-    r.equal("5 MiB in pages of 4 KiB have three keys",
-            (small.keys, small.key_bytes, small.page_size, small.length), (3, KEY, PAGE, 5 << 20))
+    r.equal(
+        "5 MiB in pages of 4 KiB have three keys",
+        (small.keys, small.key_bytes, small.page_size, small.length),
+        (3, KEY, PAGE, 5 << 20),
+    )
     there = Buffer(b.file, b.pd, 5 << 20, PAGE)
     small.map[:] = pattern(3, 5 << 20)
     # Each end's element lies across a border, not at the same place.
     grant = b.file.grant(there, ALL, offset=KEY - 70000, length=200000)
     r.equal("a grant lies across them, with the addresses of its offsets", grant.addr, KEY - 70000)
     a.file.submit([a.qp.wr("RDMA_WRITE", small, 2 * KEY - 33333, 150001, remote_addr=grant.addr + 5, rkey=grant.rkey)])
-    r.equal("a write from one side of a border to the other, across one at the peer",
-            (done(a), there.map[KEY - 69995:KEY + 80006] == small.map[2 * KEY - 33333:2 * KEY + 116668],
-             there.map[KEY - 69996], there.map[KEY + 80006]), ([0], True, 0, 0))
+    r.equal(
+        "a write from one side of a border to the other, across one at the peer",
+        (
+            done(a),
+            there.map[KEY - 69995 : KEY + 80006] == small.map[2 * KEY - 33333 : 2 * KEY + 116668],
+            there.map[KEY - 69996],
+            there.map[KEY + 80006],
+        ),
+        ([0], True, 0, 0),
+    )
     a.file.submit([a.qp.wr("RDMA_READ", small, KEY - 1, 8192, remote_addr=grant.addr + 1000, rkey=grant.rkey)])
-    r.equal("a read of what lies there, across a border",
-            (done(a), small.map[KEY - 1:KEY + 8191] == there.map[KEY - 69000:KEY - 60808]), ([0], True))
+    r.equal(
+        "a read of what lies there, across a border",
+        (done(a), small.map[KEY - 1 : KEY + 8191] == there.map[KEY - 69000 : KEY - 60808]),
+        ([0], True),
+    )
     b.file.submit([b.qp.wr("RECV", there, 2 * KEY - 5000, 10000)])
     a.file.submit([a.qp.wr("SEND", small, KEY - 4000, 9999)])
-    r.equal("a send and its receive", (done(b), done(a), there.map[2 * KEY - 5000:2 * KEY + 4999] ==
-                                       small.map[KEY - 4000:KEY + 5999], there.map[2 * KEY + 4999]), ([0], [0], True, 0))
+    r.equal(
+        "a send and its receive",
+        (
+            done(b),
+            done(a),
+            there.map[2 * KEY - 5000 : 2 * KEY + 4999] == small.map[KEY - 4000 : KEY + 5999],
+            there.map[2 * KEY + 4999],
+        ),
+        ([0], [0], True, 0),
+    )
     word = ctypes.c_uint64.from_buffer(there.map, KEY + 8)
     word.value = 0x1122334455667788
     b.qp.modify("ACCESS_FLAGS", access_flags=ALL)
     a.file.submit([a.qp.wr("ATOMIC_FETCH_AND_ADD", small, KEY - 4, 8, remote_addr=KEY + 8, rkey=grant.rkey, arg0=1)])
-    r.equal("what an atomic returns, half under each key",
-            (done(a), small.map[KEY - 4:KEY + 4], word.value),
-            ([0], (0x1122334455667788).to_bytes(8, "little"), 0x1122334455667789))
+    r.equal(
+        "what an atomic returns, half under each key",
+        (done(a), small.map[KEY - 4 : KEY + 4], word.value),
+        ([0], (0x1122334455667788).to_bytes(8, "little"), 0x1122334455667789),
+    )
     twice = [a.qp.wr("RDMA_WRITE", small, 0, n, remote_addr=grant.addr, rkey=grant.rkey) for n in (64, 2 * KEY + 1)]
     r.equal("an element under three keys is one too many", error_of(a.file.submit, twice), "E2BIG")
     got = a.file.call("QP_QUERY", qp=a.qp.handle)
     r.equal("a queue pair has as many elements as it was asked to have", (got.max_send_sge, got.max_recv_sge), (1, 1))
     keep = (S["sge"] * 2)(S["sge"](buffer=small.handle, length=8), S["sge"](buffer=small.handle, length=8))
-    two = a.qp.wr("RDMA_WRITE", remote_addr=grant.addr, rkey=grant.rkey, num_sge=2,
-                  sge=S["sge"](offset=ctypes.addressof(keep)))
+    two = a.qp.wr(
+        "RDMA_WRITE", remote_addr=grant.addr, rkey=grant.rkey, num_sge=2, sge=S["sge"](offset=ctypes.addressof(keep))
+    )
     r.equal("and no more of the caller's", error_of(a.file.submit, [two]), "E2BIG")
     r.equal("neither posted anything", a.cq.reap(), [])
     r.equal("a range of more than a key", error_of(b.file.grant, there, length=KEY + 1), "ERANGE")
@@ -89,8 +123,11 @@ def test_keys(r):
     grant = d.file.grant(target)
     wide.map[:] = pattern(8, 7 << 20)
     c.file.submit([c.qp.wr("RDMA_WRITE", wide, 100, 3 * KEY - 50, remote_addr=1, rkey=grant.rkey)])
-    r.equal("with room for four, an element lies under four",
-            (done(c), target.map[1:3 * KEY - 49] == wide.map[100:3 * KEY + 50]), ([0], True))
+    r.equal(
+        "with room for four, an element lies under four",
+        (done(c), target.map[1 : 3 * KEY - 49] == wide.map[100 : 3 * KEY + 50]),
+        ([0], True),
+    )
 
     e, f = End("h1", access=ALL), End("h2", access=ALL)
     srq, shared = Srq(f.file, f.pd, f.cq, max_sge=1), Buffer(f.file, f.pd, 2 * KEY, PAGE)
@@ -103,15 +140,22 @@ def test_keys(r):
     f.file.submit([srq.recv(shared, KEY - 100, 300)])
     e.buffer.map[:300] = pattern(5, 300)
     e.file.submit([e.qp.wr("SEND", e.buffer, 0, 300)])
-    r.equal("a receive of a shared queue, across a border", (done(f), shared.map[KEY - 100:KEY + 200]), ([0], pattern(5, 300)))
+    r.equal(
+        "a receive of a shared queue, across a border",
+        (done(f), shared.map[KEY - 100 : KEY + 200]),
+        ([0], pattern(5, 300)),
+    )
 
     for end in (a, b, c, d, e, f):
         end.file.close()
     a, b = pair()
     most = a.file.call("QUERY").max_buffer
     big = Buffer(a.file, a.pd, most)
-    r.equal("the largest buffer has one key, of large pages", (most, big.keys, big.key_bytes, big.page_size),
-            (1 << 30, 1, 1 << 30, LARGE))
+    r.equal(
+        "the largest buffer has one key, of large pages",
+        (most, big.keys, big.key_bytes, big.page_size),
+        (1 << 30, 1, 1 << 30, LARGE),
+    )
     grant = a.file.grant(big)
     r.equal("and one grant opens all of it", (grant.addr, grant.length), (0, most))
     a.file.close()
@@ -123,8 +167,12 @@ def test_keys(r):
     b.buffer.map[:] = pattern(1, b.buffer.length)
     at = most - KEY // 2 - 77
     b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, b.buffer.length, remote_addr=at, rkey=grant.rkey)])
-    r.equal("and a peer reaches the last of them", (done(b), big.map[at:at + b.buffer.length] == b.buffer.map[:]), ([0], True))
-    big.map[511 * KEY - 500:511 * KEY + 500] = pattern(2, 1000)
+    r.equal(
+        "and a peer reaches the last of them",
+        (done(b), big.map[at : at + b.buffer.length] == b.buffer.map[:]),
+        ([0], True),
+    )
+    big.map[511 * KEY - 500 : 511 * KEY + 500] = pattern(2, 1000)
     b.file.submit([b.qp.wr("RECV", b.buffer, 0, 1000)])
     a.file.submit([a.qp.wr("SEND", big, 511 * KEY - 500, 1000)])
     r.equal("and its owner", (done(a), done(b), b.buffer.map[:1000]), ([0], [0], pattern(2, 1000)))
@@ -139,33 +187,60 @@ def test_grants(r):
     target = Buffer(a.file, a.pd, 4 << 20, PAGE)
     grant = a.file.grant(target, ALL, offset=100, length=5000)
     got = query(a.file, grant)
-    r.equal("what a grant is", (got.state, got.flags, got.buffer, got.qp, got.offset, got.length, got.addr, got.rkey, got.access),
-            (N["GRANT_ACTIVE"], 0, target.handle, 0, 100, 5000, grant.addr, grant.rkey, ALL))
+    r.equal(
+        "what a grant is",
+        (got.state, got.flags, got.buffer, got.qp, got.offset, got.length, got.addr, got.rkey, got.access),
+        (N["GRANT_ACTIVE"], 0, target.handle, 0, 100, 5000, grant.addr, grant.rkey, ALL),
+    )
     got = a.file.call("BUFFER_QUERY", buffer=target.handle)
-    r.equal("what its buffer is", (got.kind, got.length, got.keys, got.key_bytes, got.page_size, got.grants, got.flags),
-            (N["BUFFER_PAGES"], 4 << 20, 2, KEY, PAGE, 1, 0))
+    r.equal(
+        "what its buffer is",
+        (got.kind, got.length, got.keys, got.key_bytes, got.page_size, got.grants, got.flags),
+        (N["BUFFER_PAGES"], 4 << 20, 2, KEY, PAGE, 1, 0),
+    )
     part = {"buffer": target.handle, "access": ALL, "flags": N["GRANT_PARTIAL"]}
-    for at, want, length in ((0, 4 << 20, KEY), (1, 4 << 20 - 1, KEY - 1), (PAGE - 1, 3 << 20, KEY - PAGE + 1), (10, 20, 20)):
+    for at, want, length in (
+        (0, 4 << 20, KEY),
+        (1, 4 << 20 - 1, KEY - 1),
+        (PAGE - 1, 3 << 20, KEY - PAGE + 1),
+        (10, 20, 20),
+    ):
         got = a.file.call("GRANT_CREATE", offset=at, length=min(want, (4 << 20) - at), **part)
         r.equal(f"as much as goes under one key from {at} on", (got.length, got.addr), (length, at))
         last = got.addr + got.length - 8
         b.buffer.map[:8] = at.to_bytes(4, "little") * 2
         b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 8, remote_addr=last, rkey=got.rkey)])
-        r.equal("... which a peer reaches to the last byte", (done(b), target.map[last:last + 8]), ([0], b.buffer.map[:8]))
+        r.equal(
+            "... which a peer reaches to the last byte", (done(b), target.map[last : last + 8]), ([0], b.buffer.map[:8])
+        )
         a.file.destroy(got.handle)
-    r.equal("a part of what is not inside", error_of(a.file.call, "GRANT_CREATE", offset=4 << 20, length=1, **part), "ERANGE")
+    r.equal(
+        "a part of what is not inside",
+        error_of(a.file.call, "GRANT_CREATE", offset=4 << 20, length=1, **part),
+        "ERANGE",
+    )
     for flags, qp in ((N["GRANT_ONE_SHOT"], 0), (4, 0), (1 << 31, a.qp.handle)):
-        r.equal(f"flags {flags:#x} with queue pair {qp:#x}",
-                error_of(a.file.call, "GRANT_CREATE", buffer=target.handle, access=ALL, length=8, flags=flags, qp=qp), "EINVAL")
+        r.equal(
+            f"flags {flags:#x} with queue pair {qp:#x}",
+            error_of(a.file.call, "GRANT_CREATE", buffer=target.handle, access=ALL, length=8, flags=flags, qp=qp),
+            "EINVAL",
+        )
     other = ulp.Qp(a.file, a.file.pd(), a.cq)
-    r.equal("a queue pair of another domain", error_of(a.file.call, "GRANT_CREATE", buffer=target.handle, access=ALL, length=8,
-                                                       qp=other.handle), "EXDEV")
-    r.equal("a queue pair that is none", error_of(a.file.call, "GRANT_CREATE", buffer=target.handle, access=ALL, length=8,
-                                                  qp=target.handle), "EBADFD")
+    r.equal(
+        "a queue pair of another domain",
+        error_of(a.file.call, "GRANT_CREATE", buffer=target.handle, access=ALL, length=8, qp=other.handle),
+        "EXDEV",
+    )
+    r.equal(
+        "a queue pair that is none",
+        error_of(a.file.call, "GRANT_CREATE", buffer=target.handle, access=ALL, length=8, qp=target.handle),
+        "EBADFD",
+    )
 
     def write(rkey):
         b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 64, remote_addr=grant.addr, rkey=rkey)])
         return done(b)
+
     b.buffer.map[:64] = pattern(4, 64)
     fresh = a.file.call("GRANT_ROTATE", grant=grant.handle)
     r.check("another key, the same address", fresh.rkey != grant.rkey and fresh.addr == grant.addr, f"{fresh.rkey:#x}")
@@ -192,8 +267,11 @@ def endings(file, count, seconds=20):
 
 def bound(end, flags=0, buffer=None, **more):
     """A grant that ends with the queue pair."""
-    return end.file.call("GRANT_CREATE", **{"buffer": (buffer or end.buffer).handle, "access": ALL, "length": 4096,
-                                            "qp": end.qp.handle, "flags": flags} | more)
+    return end.file.call(
+        "GRANT_CREATE",
+        **{"buffer": (buffer or end.buffer).handle, "access": ALL, "length": 4096, "qp": end.qp.handle, "flags": flags}
+        | more,
+    )
 
 
 def test_once(r):
@@ -204,6 +282,7 @@ def test_once(r):
     def send(op, imm, rkey=0, **fields):
         b.file.submit([b.qp.wr(op, b.buffer, 0, 64, imm_data=imm, rkey=rkey, **fields)])
         return done(b) + done(a)
+
     for op, fields in (("RDMA_WRITE_WITH_IMM", True), ("SEND_WITH_INV", False)):
         g, other, many = bound(a, once), bound(a, once), bound(a)
         r.equal(f"{op}: a one-shot grant says so", query(a.file, g).flags, once)
@@ -217,12 +296,18 @@ def test_once(r):
         if fields:
             r.equal("what was written is there", a.buffer.map[:64], b.buffer.map[:64])
             got = send(op, many.rkey, many.rkey, remote_addr=many.addr)
-            r.equal("a grant for many uses outlives them", (got, endings(a.file, 1, 0.2), query(a.file, many).state), ([0, 0], [], 1))
+            r.equal(
+                "a grant for many uses outlives them",
+                (got, endings(a.file, 1, 0.2), query(a.file, many).state),
+                ([0, 0], [], 1),
+            )
             got = send("SEND_WITH_IMM", other.rkey)
             r.equal("immediate data of a send is no use", (got, query(a.file, other).state), ([0, 0], 1))
             fresh = a.file.call("GRANT_ROTATE", grant=other.handle)
             got = send(op, fresh.rkey, fresh.rkey, remote_addr=fresh.addr)
-            r.equal("a key that was rotated is good for one use", (got, endings(a.file, 1)), ([0, 0], [(other.handle, 2)]))
+            r.equal(
+                "a key that was rotated is good for one use", (got, endings(a.file, 1)), ([0, 0], [(other.handle, 2)])
+            )
         b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 64, remote_addr=g.addr, rkey=g.rkey)])
         r.equal(f"{op}: and its key is dead", done(b), [10])
         for grant in (g, other, many):
@@ -246,21 +331,28 @@ def test_expiry(r):
     def check(name, a, grants, free):
         got = endings(a.file, len(grants))
         r.equal(f"{name}: its grants end, each once", got, sorted((g.handle, expired) for g in grants))
-        r.equal(f"{name}: and say so", {(query(a.file, g).state, query(a.file, g).rkey) for g in grants}, {(expired, 0)})
+        r.equal(
+            f"{name}: and say so", {(query(a.file, g).state, query(a.file, g).rkey) for g in grants}, {(expired, 0)}
+        )
         r.equal(f"{name}: others do not", query(a.file, free).state, N["GRANT_ACTIVE"])
-        r.equal(f"{name}: their handles can be destroyed", {error_of(a.file.destroy, g.handle) for g in grants}, {"none"})
+        r.equal(
+            f"{name}: their handles can be destroyed", {error_of(a.file.destroy, g.handle) for g in grants}, {"none"}
+        )
         a.file.close()
+
     for name, state in (("ERR", "QPS_ERR"), ("RESET", "QPS_RESET")):
         a, _, grants, free = fresh()
         a.qp.modify("STATE", qp_state=N[state])
         late = bound(a)
-        check(f"to {name} by command", a, grants, free) if query(a.file, late).state == 1 else r.check("a later one", False)
+        check(f"to {name} by command", a, grants, free) if query(a.file, late).state == 1 else r.check(
+            "a later one", False
+        )
     a, _, grants, free = fresh()
     a.file.destroy(a.qp.handle)
     check("destroyed", a, grants, free)
     a, b, grants, free = fresh()
     a.file.submit([a.qp.wr("RECV", a.buffer, 0, 64) for _ in range(4)])
-    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 64, remote_addr=0, rkey=grants[0].rkey ^ 0xff00)])
+    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 64, remote_addr=0, rkey=grants[0].rkey ^ 0xFF00)])
     r.equal("a peer without a key", done(b), [10])
     check("to ERR by what a peer did", a, grants, free)
     a, b, grants, free = fresh()
@@ -284,8 +376,10 @@ def test_revoke(r):
     def storm(rkey, out):
         posted = 0
         while True:
-            wrs = [b.qp.wr("RDMA_WRITE", b.buffer, (posted + i) % 97 * 64, size, remote_addr=grant.addr, rkey=rkey)
-                   for i in range(4)]
+            wrs = [
+                b.qp.wr("RDMA_WRITE", b.buffer, (posted + i) % 97 * 64, size, remote_addr=grant.addr, rkey=rkey)
+                for i in range(4)
+            ]
             try:
                 b.file.submit(wrs)
             except OSError as e:
@@ -296,6 +390,7 @@ def test_revoke(r):
             if any(c.status for c in got):
                 out += [c.status for c in got if c.status]
                 return
+
     for i in range(rounds):
         before, out = a.buffer.map[:64], []
         writer = threading.Thread(target=storm, args=(rkey, out))
@@ -333,20 +428,25 @@ def test_ends(r):
 
     def at_once(*functions):
         got = {}
+
         def body(f):
             got[f] = error_of(f)
+
         threads = [threading.Thread(target=body, args=(f,)) for f in functions]
         for t in threads:
             t.start()
         for t in threads:
             t.join(30 * ulp.PATIENCE)
         return [got.get(f, "hangs") for f in functions]
+
     seen = set()
     for _ in range(10):
         grants = [bound(a) for _ in range(16)]
+
         def destroy():
             for g in grants:
                 a.file.destroy(g.handle)
+
         seen |= {tuple(at_once(destroy, lambda: a.qp.modify("STATE", qp_state=N["QPS_RESET"])))}
     r.equal("destroyed while their queue pair ends", seen, {("none", "none")})
     r.equal("the buffer has one left, of another kind", a.file.call("BUFFER_QUERY", buffer=a.buffer.handle).grants, 1)
@@ -354,9 +454,11 @@ def test_ends(r):
     seen = set()
     for _ in range(10):
         grants = [bound(a) for _ in range(8)]
+
         def rotate():
             for g in grants:
                 a.file.call("GRANT_ROTATE", grant=g.handle)
+
         seen |= {at_once(rotate, lambda: a.qp.modify("STATE", qp_state=N["QPS_RESET"]))[1]}
         got = endings(a.file, 8)
         if len(got) != 8:
@@ -405,30 +507,44 @@ def test_user(r):
         got = a.file.call("BUFFER_QUERY", buffer=buffer.handle)
         first = (address_of(own) + at) % buffer.page_size
         pages = (at + length + 4095) // 4096 - at // 4096
-        r.equal(f"{length} bytes at {at}: what it is",
-                (got.kind, got.length, got.keys, got.mmap_offset, got.charged, status_of("VmPin") - pinned, got.flags),
-                (N["BUFFER_USER"], length, (first + length - 1) // buffer.key_bytes + 1, 0, pages << 12, pages << 12, 0))
+        r.equal(
+            f"{length} bytes at {at}: what it is",
+            (got.kind, got.length, got.keys, got.mmap_offset, got.charged, status_of("VmPin") - pinned, got.flags),
+            (N["BUFFER_USER"], length, (first + length - 1) // buffer.key_bytes + 1, 0, pages << 12, pages << 12, 0),
+        )
         n = min(length, 40000)
         a.file.submit([a.qp.wr("RDMA_WRITE", buffer, length - n, n, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
-        r.equal(f"{length} bytes at {at}: its end is written to the peer", (done(a), b.buffer.map[:n] == own[at + length - n:at + length]),
-                ([0], True))
+        r.equal(
+            f"{length} bytes at {at}: its end is written to the peer",
+            (done(a), b.buffer.map[:n] == own[at + length - n : at + length]),
+            ([0], True),
+        )
         grant = a.file.grant(buffer, ALL, offset=0, length=min(length, 1 << 20))
         b.buffer.map[:n] = pattern(99, n)
         b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, n, remote_addr=grant.addr, rkey=grant.rkey)])
-        model[at:at + n] = pattern(99, n)
-        r.equal(f"{length} bytes at {at}: the peer writes its begin, and nothing beside it", (done(b), own[:] == model), ([0], True))
-        r.equal(f"{length} bytes at {at}: it cannot be mapped", error_of(a.file.map, 4096, buffer.handle << 32), "EINVAL")
+        model[at : at + n] = pattern(99, n)
+        r.equal(
+            f"{length} bytes at {at}: the peer writes its begin, and nothing beside it",
+            (done(b), own[:] == model),
+            ([0], True),
+        )
+        r.equal(
+            f"{length} bytes at {at}: it cannot be mapped", error_of(a.file.map, 4096, buffer.handle << 32), "EINVAL"
+        )
         a.file.destroy(grant.handle)
         a.file.destroy(buffer.handle)
         r.equal(f"{length} bytes at {at}: unpinned", status_of("VmPin"), pinned)
     raw = memory(32 << 20, mmap.MADV_HUGEPAGE)
     huge = -address_of(raw) % LARGE
-    raw[huge:huge + (16 << 20)] = bytes(16 << 20)
+    raw[huge : huge + (16 << 20)] = bytes(16 << 20)
     with open("/proc/self/smaps_rollup") as f:
         thp = next(int(line.split()[1]) for line in f if line.startswith("AnonHugePages"))
     buffer = UserBuffer(a.file, a.pd, raw, huge + 5, (16 << 20) - 5)
-    r.check("16 MiB in large pages need one key", thp >= 16 << 10 and (buffer.page_size, buffer.keys) == (LARGE, 1),
-            f"{thp} KiB, {buffer.page_size}, {buffer.keys}")
+    r.check(
+        "16 MiB in large pages need one key",
+        thp >= 16 << 10 and (buffer.page_size, buffer.keys) == (LARGE, 1),
+        f"{thp} KiB, {buffer.page_size}, {buffer.keys}",
+    )
     a.file.destroy(buffer.handle)
 
     start = address_of(memory(4096))
@@ -438,18 +554,26 @@ def test_user(r):
     only = mmap.mmap(-1, 8192, prot=mmap.PROT_READ)
 
     def refused(addr, length, flags=0, **more):
-        return error_of(a.file.call, "BUFFER_REGISTER", **({"pd": a.pd, "addr": addr, "length": length, "flags": flags} | more))
+        return error_of(
+            a.file.call, "BUFFER_REGISTER", **({"pd": a.pd, "addr": addr, "length": length, "flags": flags} | more)
+        )
+
     read_only = N["BUFFER_READ_ONLY"]
     hole = memory(3 * 4096)
     hole[:] = bytes(3 * 4096)
     gap = address_of(hole) + 4096
     r.equal("a hole is made", ulp.libc.munmap(ctypes.c_void_p(gap), ctypes.c_size_t(4096)), 0)
     for name, args, want in (
-            ("no bytes", (base, 0), "ERANGE"), ("more than a buffer has", (base, (1 << 30) + 1), "ERANGE"),
-            ("beyond all", (base, 2**64 - 1), "ERANGE"), ("an address of the kernel", (2**64 - 8192, 4096), "EFAULT"),
-            ("around the end", (2**64 - 4096, 8192), "EFAULT"), ("nothing", (0, 4096), "EFAULT"),
-            ("a hole", (gap - 4096, 3 * 4096), "EFAULT"), ("what may only be read", (address_of(only), 8192), "EFAULT"),
-            ("unknown flags", (base, 4096, 2), "EINVAL")):
+        ("no bytes", (base, 0), "ERANGE"),
+        ("more than a buffer has", (base, (1 << 30) + 1), "ERANGE"),
+        ("beyond all", (base, 2**64 - 1), "ERANGE"),
+        ("an address of the kernel", (2**64 - 8192, 4096), "EFAULT"),
+        ("around the end", (2**64 - 4096, 8192), "EFAULT"),
+        ("nothing", (0, 4096), "EFAULT"),
+        ("a hole", (gap - 4096, 3 * 4096), "EFAULT"),
+        ("what may only be read", (address_of(only), 8192), "EFAULT"),
+        ("unknown flags", (base, 4096, 2), "EINVAL"),
+    ):
         r.equal(f"to register {name}", refused(*args), want)
     r.equal("in what is no domain", refused(base, 4096, pd=a.qp.handle), "EBADFD")
     # The kernel's own: clocks of the hypervisor, and before 7.3 all that is called vvar.
@@ -468,14 +592,18 @@ def test_user(r):
     r.equal("read-only: it says so", a.file.call("BUFFER_QUERY", buffer=buffer.handle).flags, read_only)
     a.file.submit([a.qp.wr("RDMA_WRITE", buffer, 0, 8192, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
     r.equal("read-only: it is read", (done(a), b.buffer.map[:8192] == bytes(8192)), ([0], True))
-    writes = [a.qp.wr(op, buffer, 0, 8, remote_addr=b.grant.addr, rkey=b.grant.rkey)
-              for op in ("RECV", "RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD")]
+    writes = [
+        a.qp.wr(op, buffer, 0, 8, remote_addr=b.grant.addr, rkey=b.grant.rkey)
+        for op in ("RECV", "RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD")
+    ]
     for wr in writes:
         if wr.opcode == N["WR_RECV"]:
             wr.remote_addr = wr.rkey = 0
     r.equal("read-only: it is not written", {error_of(a.file.submit, [wr]) for wr in writes}, {"EACCES"})
     for right in ("WRITE", "ATOMIC"):
-        r.equal(f"read-only: no grant to {right}", error_of(a.file.grant, buffer, N["ACCESS_REMOTE_" + right]), "EACCES")
+        r.equal(
+            f"read-only: no grant to {right}", error_of(a.file.grant, buffer, N["ACCESS_REMOTE_" + right]), "EACCES"
+        )
     a.file.grant(buffer, N["ACCESS_REMOTE_READ"])
 
     # What becomes of the memory meanwhile is the caller's business, and does not harm.
@@ -486,9 +614,17 @@ def test_user(r):
     del start
     own.close()
     b.buffer.map[:] = pattern(6, b.buffer.length)
-    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 65536, remote_addr=grant.addr, rkey=grant.rkey),
-                   b.qp.wr("RDMA_READ", b.buffer, 0, 4096, remote_addr=grant.addr + (1 << 19), rkey=grant.rkey)])
-    r.equal("what was unmapped is still there for a peer", (done(b, 2), b.buffer.map[:4096]), ([0, 0], pattern(5, 1 << 20)[1 << 19:(1 << 19) + 4096]))
+    b.file.submit(
+        [
+            b.qp.wr("RDMA_WRITE", b.buffer, 0, 65536, remote_addr=grant.addr, rkey=grant.rkey),
+            b.qp.wr("RDMA_READ", b.buffer, 0, 4096, remote_addr=grant.addr + (1 << 19), rkey=grant.rkey),
+        ]
+    )
+    r.equal(
+        "what was unmapped is still there for a peer",
+        (done(b, 2), b.buffer.map[:4096]),
+        ([0, 0], pattern(5, 1 << 20)[1 << 19 : (1 << 19) + 4096]),
+    )
     r.equal("and pinned", a.file.call("BUFFER_QUERY", buffer=buffer.handle).charged, 1 << 20)
     own = memory(1 << 20)
     own[:] = pattern(5, 1 << 20)
@@ -522,6 +658,7 @@ def test_import(r):
 
     def imported(fd, **more):
         return a.file.call("BUFFER_IMPORT", **({"pd": a.pd, "fd": fd} | more))
+
     got = dmabuf(3 << 20)
     if got is None:
         r.check("a dma-buf # SKIP this kernel has no /dev/udmabuf", True)
@@ -530,25 +667,36 @@ def test_import(r):
         memory_of[:] = pattern(3, 3 << 20)
         buffer = imported(fd)
         q = a.file.call("BUFFER_QUERY", buffer=buffer.handle)
-        r.equal("what it is", (q.kind, q.length, q.mmap_offset, q.charged, q.keys, buffer.length, q.flags),
-                (N["BUFFER_DMABUF"], 3 << 20, 0, 0, buffer.keys, 3 << 20, 0))
+        r.equal(
+            "what it is",
+            (q.kind, q.length, q.mmap_offset, q.charged, q.keys, buffer.length, q.flags),
+            (N["BUFFER_DMABUF"], 3 << 20, 0, 0, buffer.keys, 3 << 20, 0),
+        )
         r.equal("it cannot be mapped by us", error_of(a.file.map, 4096, buffer.handle << 32), "EINVAL")
         at = min(KEY, 3 << 20) - 1000
         a.file.submit([a.qp.wr("RDMA_WRITE", buffer, at, 5000, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
-        r.equal("it is written to a peer", (done(a), b.buffer.map[:5000] == memory_of[at:at + 5000]), ([0], True))
+        r.equal("it is written to a peer", (done(a), b.buffer.map[:5000] == memory_of[at : at + 5000]), ([0], True))
         part = imported(fd, offset=1 << 20, length=8000)
         grant = a.file.grant(part, ALL)
         r.equal("a part of it", (part.length, grant.length), (8000, 8000))
         b.buffer.map[:8000] = pattern(77, 8000)
         before = memory_of[:]
         b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 8000, remote_addr=grant.addr, rkey=grant.rkey)])
-        r.equal("which a peer writes, and nothing beside it",
-                (done(b), memory_of[:] == before[:1 << 20] + pattern(77, 8000) + before[(1 << 20) + 8000:]), ([0], True))
+        r.equal(
+            "which a peer writes, and nothing beside it",
+            (done(b), memory_of[:] == before[: 1 << 20] + pattern(77, 8000) + before[(1 << 20) + 8000 :]),
+            ([0], True),
+        )
         for name, fields, want in (
-                ("an offset that is no page", {"offset": 100}, "EINVAL"), ("more than there is", {"length": (3 << 20) + 1}, "ERANGE"),
-                ("what is behind it", {"offset": 3 << 20}, "ERANGE"), ("far behind it", {"offset": 1 << 63}, "ERANGE"),
-                ("around the end", {"offset": 4096, "length": 2**64 - 4096}, "ERANGE"), ("unknown flags", {"flags": 2}, "EINVAL"),
-                ("padding", {"pad": 1}, "EINVAL"), ("no domain", {"pd": a.qp.handle}, "EBADFD")):
+            ("an offset that is no page", {"offset": 100}, "EINVAL"),
+            ("more than there is", {"length": (3 << 20) + 1}, "ERANGE"),
+            ("what is behind it", {"offset": 3 << 20}, "ERANGE"),
+            ("far behind it", {"offset": 1 << 63}, "ERANGE"),
+            ("around the end", {"offset": 4096, "length": 2**64 - 4096}, "ERANGE"),
+            ("unknown flags", {"flags": 2}, "EINVAL"),
+            ("padding", {"pad": 1}, "EINVAL"),
+            ("no domain", {"pd": a.qp.handle}, "EBADFD"),
+        ):
             r.equal(f"to import {name}", error_of(imported, fd, **fields), want)
         only = imported(fd, flags=N["BUFFER_READ_ONLY"])
         r.equal("read-only: no grant to write", error_of(a.file.grant, only, N["ACCESS_REMOTE_WRITE"]), "EACCES")
@@ -599,10 +747,19 @@ def test_fork(r):
     r.equal("what a peer writes comes to the parent", (done(b), own[:8192] == pattern(8, 8192)), ([0], True))
     os.write(go[1], b"x")
     r.equal("and not to the child", os.waitpid(child, 0)[1], 0)
-    r.equal("the parent pays", (status_of("VmPin") > 0, a.file.call("BUFFER_QUERY", buffer=buffer.handle).charged), (True, 1 << 20))
+    r.equal(
+        "the parent pays",
+        (status_of("VmPin") > 0, a.file.call("BUFFER_QUERY", buffer=buffer.handle).charged),
+        (True, 1 << 20),
+    )
 
     # exec: the address space that pays goes on, unseen, until the file is closed.
-    for last in ("os.execv('/bin/true', ['true'])", "os._exit(0)", "os.kill(os.getpid(), 9)", "f.close(), os.execv('/bin/true', ['true'])"):
+    for last in (
+        "os.execv('/bin/true', ['true'])",
+        "os._exit(0)",
+        "os.kill(os.getpid(), 9)",
+        "f.close(), os.execv('/bin/true', ['true'])",
+    ):
         code = f"""if True:
             import mmap, os, sys
             sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})

@@ -6,6 +6,7 @@
 
 Expects the module and two hosts. Prints `ok` and `not ok` lines.
 """
+
 import ctypes
 import os
 import select
@@ -31,22 +32,63 @@ def test_read(r):
     b.buffer.map[:] = pattern(4, 1 << 20)
     for length, there, here in ((1, 0, 0), (8, 8, 4096), (4097, 4095, 1), (300000, 77, 5), (1 << 20, 0, 0)):
         a.buffer.map[:] = bytes(1 << 20)
-        a.file.submit([a.qp.wr("RDMA_READ", a.buffer, here, length, remote_addr=b.grant.addr + there,
-                               rkey=b.grant.rkey, user_data=length)])
+        a.file.submit(
+            [
+                a.qp.wr(
+                    "RDMA_READ",
+                    a.buffer,
+                    here,
+                    length,
+                    remote_addr=b.grant.addr + there,
+                    rkey=b.grant.rkey,
+                    user_data=length,
+                )
+            ]
+        )
         done = a.cq.wait(1)[0]
-        r.equal(f"a read of {length} bytes brings them, and says how many",
-                (done.status, done.user_data, done.opcode, done.byte_len,
-                 a.buffer.map[here:here + length] == b.buffer.map[there:there + length]),
-                (0, length, N["WC_RDMA_READ"], length, True))
+        r.equal(
+            f"a read of {length} bytes brings them, and says how many",
+            (
+                done.status,
+                done.user_data,
+                done.opcode,
+                done.byte_len,
+                a.buffer.map[here : here + length] == b.buffer.map[there : there + length],
+            ),
+            (0, length, N["WC_RDMA_READ"], length, True),
+        )
     a.buffer.map[:16] = pattern(9, 16)
     want = a.buffer.map[:16]
-    a.file.submit([a.write(b, 16, user_data=1),
-                   a.qp.wr("RDMA_READ", a.buffer, 4096, 16, remote_addr=b.grant.addr, rkey=b.grant.rkey, user_data=2,
-                           flags=N["SEND_SIGNALED"]),
-                   a.qp.wr("RDMA_WRITE", a.buffer, 4096, 16, remote_addr=b.grant.addr + 8192, rkey=b.grant.rkey,
-                           user_data=3, flags=N["SEND_SIGNALED"] | N["SEND_FENCE"])])
-    r.equal("a write, a read of it and a fenced write of what was read, in one call",
-            ([(c.user_data, c.status) for c in a.cq.wait(3)], b.buffer.map[8192:8208]), ([(1, 0), (2, 0), (3, 0)], want))
+    a.file.submit(
+        [
+            a.write(b, 16, user_data=1),
+            a.qp.wr(
+                "RDMA_READ",
+                a.buffer,
+                4096,
+                16,
+                remote_addr=b.grant.addr,
+                rkey=b.grant.rkey,
+                user_data=2,
+                flags=N["SEND_SIGNALED"],
+            ),
+            a.qp.wr(
+                "RDMA_WRITE",
+                a.buffer,
+                4096,
+                16,
+                remote_addr=b.grant.addr + 8192,
+                rkey=b.grant.rkey,
+                user_data=3,
+                flags=N["SEND_SIGNALED"] | N["SEND_FENCE"],
+            ),
+        ]
+    )
+    r.equal(
+        "a write, a read of it and a fenced write of what was read, in one call",
+        ([(c.user_data, c.status) for c in a.cq.wait(3)], b.buffer.map[8192:8208]),
+        ([(1, 0), (2, 0), (3, 0)], want),
+    )
 
 
 def test_atomics(r):
@@ -59,10 +101,14 @@ def test_atomics(r):
         a.file.submit([a.qp.wr(op, a.buffer, 128, 8, remote_addr=b.grant.addr + 64, rkey=b.grant.rkey, **fields)])
         done = a.cq.wait(1)[0]
         return done.status, done.opcode, done.byte_len, back.value, word.value
+
     add, swap = N["WC_FETCH_ADD"], N["WC_COMP_SWAP"]
     word.value = 2**64 - 3
-    r.equal("fetch-and-add wraps and returns what was there",
-            atomic("ATOMIC_FETCH_AND_ADD", arg0=5), (0, add, 8, 2**64 - 3, 2))
+    r.equal(
+        "fetch-and-add wraps and returns what was there",
+        atomic("ATOMIC_FETCH_AND_ADD", arg0=5),
+        (0, add, 8, 2**64 - 3, 2),
+    )
     r.equal("compare-and-swap that matches", atomic("ATOMIC_CMP_AND_SWP", arg0=2, arg1=99), (0, swap, 8, 2, 99))
     r.equal("compare-and-swap that does not", atomic("ATOMIC_CMP_AND_SWP", arg0=2, arg1=7), (0, swap, 8, 99, 99))
     bad = a.qp.wr("ATOMIC_FETCH_AND_ADD", a.buffer, 128, 8, remote_addr=b.grant.addr + 65, rkey=b.grant.rkey, arg0=1)
@@ -70,12 +116,28 @@ def test_atomics(r):
     bad = a.qp.wr("ATOMIC_FETCH_AND_ADD", a.buffer, 128, 4, remote_addr=b.grant.addr + 64, rkey=b.grant.rkey, arg0=1)
     r.equal("an atomic that returns four bytes", error_of(a.file.submit, [bad]), "EINVAL")
     r.equal("neither changed the word", word.value, 99)
-    posts = [a.qp.wr("ATOMIC_FETCH_AND_ADD", a.buffer, 1024 + 8 * i, 8, remote_addr=b.grant.addr + 64,
-                     rkey=b.grant.rkey, arg0=1, user_data=i) for i in range(100)]
+    posts = [
+        a.qp.wr(
+            "ATOMIC_FETCH_AND_ADD",
+            a.buffer,
+            1024 + 8 * i,
+            8,
+            remote_addr=b.grant.addr + 64,
+            rkey=b.grant.rkey,
+            arg0=1,
+            user_data=i,
+        )
+        for i in range(100)
+    ]
     a.file.submit(posts)
-    r.equal("a hundred at once, each once", ([c.user_data for c in a.cq.wait(100)], word.value), (list(range(100)), 199))
-    r.equal("and each saw another value",
-            [ctypes.c_uint64.from_buffer(a.buffer.map, 1024 + 8 * i).value for i in range(100)], list(range(99, 199)))
+    r.equal(
+        "a hundred at once, each once", ([c.user_data for c in a.cq.wait(100)], word.value), (list(range(100)), 199)
+    )
+    r.equal(
+        "and each saw another value",
+        [ctypes.c_uint64.from_buffer(a.buffer.map, 1024 + 8 * i).value for i in range(100)],
+        list(range(99, 199)),
+    )
 
 
 def elements(end, *parts):
@@ -85,9 +147,13 @@ def elements(end, *parts):
 
 
 def qp_like(end, **more):
-    got = end.file.call("QP_CREATE", pd=end.pd, send_cq=end.cq.handle, recv_cq=end.cq.handle,
-                        **{"qp_type": N["QPT_RC"], "max_send_wr": 32, "max_recv_wr": 32, "max_send_sge": 4,
-                           "max_recv_sge": 4} | more)
+    got = end.file.call(
+        "QP_CREATE",
+        pd=end.pd,
+        send_cq=end.cq.handle,
+        recv_cq=end.cq.handle,
+        **{"qp_type": N["QPT_RC"], "max_send_wr": 32, "max_recv_wr": 32, "max_send_sge": 4, "max_recv_sge": 4} | more,
+    )
     end.qp.handle, end.qp.num = got.handle, got.qp_num
     end.psn = got.qp_num * 4099 & 0xFFFFFF
 
@@ -120,8 +186,11 @@ def test_empty(r):
             a.file.submit([wr])
             got = a.cq.wait(1)[0]
             there = [(c.user_data, c.status, c.byte_len, c.imm_data) for c in (b.cq.wait(1) if receives else [])]
-            r.equal(f"{op} of no bytes, {what}", ((got.user_data, got.status, got.byte_len), there),
-                    ((4, 0, 0), [(3, 0, 0, 77 if far else 0)] * receives))
+            r.equal(
+                f"{op} of no bytes, {what}",
+                ((got.user_data, got.status, got.byte_len), there),
+                ((4, 0, 0), [(3, 0, 0, 77 if far else 0)] * receives),
+            )
     r.equal("none of them moved a byte", (b.buffer.map[:] == before, any(a.buffer.map[:])), (True, False))
 
 
@@ -132,16 +201,25 @@ def test_elements(r):
     want = a.buffer.map[10:110] + a.buffer.map[4096:9096] + a.buffer.map[60000:60007]
     wr = a.qp.wr("RDMA_WRITE", remote_addr=b.grant.addr + 3, rkey=b.grant.rkey, num_sge=4, sge=S["sge"](offset=at))
     a.file.submit([wr])
-    r.equal("four elements, one of them empty, are gathered in order",
-            (a.cq.wait(1)[0].status, b.buffer.map[3:3 + len(want)] == want), (0, True))
+    r.equal(
+        "four elements, one of them empty, are gathered in order",
+        (a.cq.wait(1)[0].status, b.buffer.map[3 : 3 + len(want)] == want),
+        (0, True),
+    )
     at, keep2 = elements(b, (20000, 1), (30000, 4999), (40000, 107))
     b.file.submit([b.qp.wr("RECV", num_sge=3, sge=S["sge"](offset=at), user_data=5)])
     at, keep = elements(a, (10, 100), (4096, 5000), (60000, 7))
     a.file.submit([a.qp.wr("SEND", num_sge=3, sge=S["sge"](offset=at))])
     got = b.cq.wait(1)[0]
-    r.equal("and scattered",
-            (got.status, got.byte_len, b.buffer.map[20000:20001] + b.buffer.map[30000:34999] + b.buffer.map[40000:40107] == want),
-            (0, 5107, True))
+    r.equal(
+        "and scattered",
+        (
+            got.status,
+            got.byte_len,
+            b.buffer.map[20000:20001] + b.buffer.map[30000:34999] + b.buffer.map[40000:40107] == want,
+        ),
+        (0, 5107, True),
+    )
     a.cq.wait(1)
     at, keep = elements(a, *[(0, 1)] * 5)
     bad = a.qp.wr("SEND", num_sge=5, sge=S["sge"](offset=at))
@@ -164,15 +242,33 @@ def test_inline(r):
     wr = a.qp.wr("RDMA_WRITE", a.buffer, 100, 64, remote_addr=b.grant.addr, rkey=b.grant.rkey, flags=flags)
     a.file.submit([wr])
     a.buffer.map[100:164] = bytes(64)
-    r.equal("inline data is taken from a buffer when it is posted", (a.cq.wait(1)[0].status, b.buffer.map[:64]), (0, want))
+    r.equal(
+        "inline data is taken from a buffer when it is posted", (a.cq.wait(1)[0].status, b.buffer.map[:64]), (0, want)
+    )
     at, keep = elements(a, (1000, 10), (2000, 20))
     want = a.buffer.map[1000:1010] + a.buffer.map[2000:2020]
-    a.file.submit([a.qp.wr("RDMA_WRITE", remote_addr=b.grant.addr + 500, rkey=b.grant.rkey, flags=flags, num_sge=2,
-                           sge=S["sge"](offset=at))])
+    a.file.submit(
+        [
+            a.qp.wr(
+                "RDMA_WRITE",
+                remote_addr=b.grant.addr + 500,
+                rkey=b.grant.rkey,
+                flags=flags,
+                num_sge=2,
+                sge=S["sge"](offset=at),
+            )
+        ]
+    )
     r.equal("from two pieces of it", (a.cq.wait(1)[0].status, b.buffer.map[500:530]), (0, want))
     local = ctypes.create_string_buffer(b"from anywhere", 64)
-    wr = a.qp.wr("RDMA_WRITE", remote_addr=b.grant.addr + 700, rkey=b.grant.rkey, flags=flags, num_sge=1,
-                 sge=S["sge"](length=13, offset=ctypes.addressof(local)))
+    wr = a.qp.wr(
+        "RDMA_WRITE",
+        remote_addr=b.grant.addr + 700,
+        rkey=b.grant.rkey,
+        flags=flags,
+        num_sge=1,
+        sge=S["sge"](length=13, offset=ctypes.addressof(local)),
+    )
     a.file.submit([wr])
     local.raw = bytes(64)
     r.equal("from any memory of the process", (a.cq.wait(1)[0].status, b.buffer.map[700:713]), (0, b"from anywhere"))
@@ -187,12 +283,14 @@ def test_inline(r):
 def test_silent(r):
     """Unsignalled requests without end: their slots come back without a completion."""
     a, b = pair(depth=16, access=ALL)
+
     def post(wr):
         """Posts when there is room, which only the device makes."""
         deadline = time.monotonic() + 60
         while (why := error_of(a.file.submit, [wr])) == "EAGAIN" and time.monotonic() < deadline:
             time.sleep(0.001)
         return why
+
     posted = [post(a.write(b, 8, offset=8 * i, remote_offset=8 * i, flags=0)) for i in range(1000)]
     r.equal("a thousand unsignalled writes through a queue of 16", set(posted), {"none"})
     post(a.write(b, 8, user_data=77))
@@ -227,8 +325,11 @@ def test_delivery(r):
             r.check(f"{kind}: a thousand writes complete in order", True)
         a.file.submit([a.qp.wr("RECV", a.buffer, 0, 8, user_data=i) for i in range(100)])
         a.file.destroy(a.qp.handle)
-        r.equal(f"{kind}: receives of a queue pair that is destroyed are flushed",
-                [(c.user_data, c.status) for c in a.cq.wait(100)], [(i, 5) for i in range(100)])
+        r.equal(
+            f"{kind}: receives of a queue pair that is destroyed are flushed",
+            [(c.user_data, c.status) for c in a.cq.wait(100)],
+            [(i, 5) for i in range(100)],
+        )
 
 
 def test_many(r):
@@ -243,14 +344,20 @@ def test_many(r):
         others.append(qa)
     qps = [a.qp, *others]
     a.buffer.map[:] = pattern(1, a.buffer.length)
-    wrs = [qps[i % 8].wr("RDMA_WRITE", a.buffer, 64 * i, 64, remote_addr=b.grant.addr + 64 * i, rkey=b.grant.rkey,
-                         user_data=i) for i in range(200)]
+    wrs = [
+        qps[i % 8].wr(
+            "RDMA_WRITE", a.buffer, 64 * i, 64, remote_addr=b.grant.addr + 64 * i, rkey=b.grant.rkey, user_data=i
+        )
+        for i in range(200)
+    ]
     got = a.file.submit(wrs, cq=a.cq.handle, min_complete=200, timeout_ns=20 * ulp.PATIENCE * 10**9)
     done = a.cq.reap()
     r.equal("200 writes over 8 queue pairs in one call", (got.posted, got.completed, len(done)), (200, 200, 200))
-    r.equal("each completes once, in order on its queue pair",
-            [[c.user_data for c in done if c.qp == q.handle] for q in qps],
-            [list(range(k, 200, 8)) for k in range(8)])
+    r.equal(
+        "each completes once, in order on its queue pair",
+        [[c.user_data for c in done if c.qp == q.handle] for q in qps],
+        [list(range(k, 200, 8)) for k in range(8)],
+    )
     r.check("the data is in place", b.buffer.map[:12800] == a.buffer.map[:12800], "it differs")
     bad = list(wrs)
     bad[150] = a.qp.wr("RDMA_WRITE", a.buffer, 65536, 1, remote_addr=b.grant.addr, rkey=b.grant.rkey)
@@ -276,7 +383,9 @@ def test_domains(r):
 
 
 def regions():
-    out = subprocess.run(["rdma", "resource", "show", "mr"], capture_output=True, text=True, check=True, timeout=20 * ulp.PATIENCE).stdout
+    out = subprocess.run(
+        ["rdma", "resource", "show", "mr"], capture_output=True, text=True, check=True, timeout=20 * ulp.PATIENCE
+    ).stdout
     return sum("rust_ulp" in line for line in out.splitlines())
 
 
@@ -337,11 +446,15 @@ def test_reset(r):
         a.file.submit([a.write(b, 4096, user_data=100 + i) for i in range(100)])
         a.qp.modify("STATE", qp_state=N["QPS_ERR" if turn % 2 else "QPS_RESET"])
         got = a.cq.wait(120)
-        r.equal(f"turn {turn}: each request completes once, in order",
-                ([c.user_data for c in got if c.opcode == N["WC_RECV"]],
-                 [c.user_data for c in got if c.opcode == N["WC_RDMA_WRITE"]],
-                 {c.status for c in got} <= {0, 5}),
-                (list(range(20)), list(range(100, 200)), True))
+        r.equal(
+            f"turn {turn}: each request completes once, in order",
+            (
+                [c.user_data for c in got if c.opcode == N["WC_RECV"]],
+                [c.user_data for c in got if c.opcode == N["WC_RDMA_WRITE"]],
+                {c.status for c in got} <= {0, 5},
+            ),
+            (list(range(20)), list(range(100, 200)), True),
+        )
         a.qp.modify("STATE", qp_state=N["QPS_RESET"])
         b.qp.modify("STATE", qp_state=N["QPS_RESET"])
         a.connect(b)
@@ -363,6 +476,7 @@ def test_eventfd(r):
             return os.eventfd_read(counter)
         except BlockingIOError:
             return 0
+
     a.file.submit([a.write(b, 8)])
     a.cq.wait(1)
     r.equal("an eventfd is taken", (bind(counter), counted()), ("none", 0))

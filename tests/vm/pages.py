@@ -6,6 +6,7 @@
 
 Expects the module and two hosts; the first two, a guest with two NUMA nodes. Prints `ok` and `not ok` lines.
 """
+
 import ctypes
 import fcntl
 import mmap
@@ -58,17 +59,24 @@ def works(r, name, a, b, buffer):
         here = slice(at - base, at - base + length)
         b.buffer.map[here] = want[here]
         b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, at - base, length, remote_addr=grant.addr, rkey=grant.rkey)])
-        seen.append((b.cq.wait(1)[0].status, buffer.map[at:at + length] == want[here]))
+        seen.append((b.cq.wait(1)[0].status, buffer.map[at : at + length] == want[here]))
         b.buffer.map[here] = bytes(length)
         b.file.submit([b.qp.wr("RDMA_READ", b.buffer, at - base, length, remote_addr=grant.addr, rkey=grant.rkey)])
         seen.append((b.cq.wait(1)[0].status, b.buffer.map[here] == want[here]))
         a.file.destroy(grant.handle)
     r.equal(f"{name}: a peer writes and reads {size} bytes", set(seen), {(0, True)})
     b.buffer.map[:size] = bytes(size)
-    a.file.submit([a.qp.wr("RDMA_WRITE", buffer, at, length, remote_addr=b.grant.addr + at - base, rkey=b.grant.rkey)
-                   for at, length in pieces])
-    r.equal(f"{name}: its owner sends them",
-            ({c.status for c in a.cq.wait(len(pieces))}, b.buffer.map[:size] == want), ({0}, True))
+    a.file.submit(
+        [
+            a.qp.wr("RDMA_WRITE", buffer, at, length, remote_addr=b.grant.addr + at - base, rkey=b.grant.rkey)
+            for at, length in pieces
+        ]
+    )
+    r.equal(
+        f"{name}: its owner sends them",
+        ({c.status for c in a.cq.wait(len(pieces))}, b.buffer.map[:size] == want),
+        ({0}, True),
+    )
 
 
 def drop(file, buffer):
@@ -84,15 +92,17 @@ def test_nodes(r):
         for length, size in ((MEBI, PAGE), (2 * MEBI, LARGE), (3 * MEBI, 0), (1, 0)):
             name = f"node {node}, {length} bytes in pages of {size}"
             buffer = Buffer(a.file, a.pd, length, size, node)
-            r.equal(f"{name}: told by CREATE, by QUERY, and by the kernel of every page",
-                    (buffer.node, a.file.call("BUFFER_QUERY", buffer=buffer.handle).node, set(nodes_of(buffer.map))),
-                    (node, node, {node}))
+            r.equal(
+                f"{name}: told by CREATE, by QUERY, and by the kernel of every page",
+                (buffer.node, a.file.call("BUFFER_QUERY", buffer=buffer.handle).node, set(nodes_of(buffer.map))),
+                (node, node, {node}),
+            )
             if size or length == 1:
                 works(r, name, a, b, buffer)
             drop(a.file, buffer)
     buffer = Buffer(a.file, a.pd, MEBI)
     r.equal("any node: told which", buffer.node, nodes_of(buffer.map)[0])
-    for node in (2, 63, 64, 1023, 1024, 1 << 20, 2**31 - 1, -2, -1024, -2**31):
+    for node in (2, 63, 64, 1023, 1024, 1 << 20, 2**31 - 1, -2, -1024, -(2**31)):
         got = {error_of(Buffer, a.file, a.pd, MEBI, size, node) for size in (0, PAGE, LARGE)}
         r.equal(f"node {node}, which is not there", got, {"ERANGE"})
 
@@ -128,9 +138,18 @@ def test_orders(r):
         return
     a, b = ends(4 * MEBI)
     b.file.destroy(b.file.grant(b.buffer).handle)  # what is made once
-    for name, value in (("ignore-gfp-wait", "N"), ("ignore-gfp-highmem", "N"), ("verbose", 0), ("task-filter", "Y"),
-                        ("times", -1), ("interval", 1), ("space", 0), ("stacktrace-depth", 0), ("require-start", "0x0"),
-                        ("require-end", f"{2**64 - 1:#x}")):
+    for name, value in (
+        ("ignore-gfp-wait", "N"),
+        ("ignore-gfp-highmem", "N"),
+        ("verbose", 0),
+        ("task-filter", "Y"),
+        ("times", -1),
+        ("interval", 1),
+        ("space", 0),
+        ("stacktrace-depth", 0),
+        ("require-start", "0x0"),
+        ("require-end", f"{2**64 - 1:#x}"),
+    ):
         faultpoint.put(f"{at}/{name}", value)
 
     def refusing(order, function, *args):
@@ -142,12 +161,20 @@ def test_orders(r):
         finally:
             faultpoint.put(f"{at}/probability", 0)
             faultpoint.put("/proc/thread-self/make-it-fail", 0)
+
     # The driver's own table takes pages of order 2.
     for order in range(9, 2, -1):
         buffer = refusing(order, Buffer, a.file, a.pd, 4 * MEBI)
-        r.equal(f"without order {order}: the page size, and how many keys", (buffer.page_size, buffer.keys),
-                (PAGE << order - 1, 1))
-        r.equal(f"without order {order}: 2 MiB pages", error_of(refusing, order, Buffer, a.file, a.pd, 4 * MEBI, LARGE), "ENOMEM")
+        r.equal(
+            f"without order {order}: the page size, and how many keys",
+            (buffer.page_size, buffer.keys),
+            (PAGE << order - 1, 1),
+        )
+        r.equal(
+            f"without order {order}: 2 MiB pages",
+            error_of(refusing, order, Buffer, a.file, a.pd, 4 * MEBI, LARGE),
+            "ENOMEM",
+        )
         works(r, f"without order {order}", a, b, buffer)
         drop(a.file, buffer)
     r.equal("without any page", error_of(refusing, 0, Buffer, a.file, a.pd, 4 * MEBI), "ENOMEM")
@@ -175,7 +202,7 @@ def scatter(length, step):
         if first % 4096 == 0:
             pipes.append(os.pipe())
             fcntl.fcntl(pipes[-1][1], 1031, 4096 * PAGE)  # F_SETPIPE_SZ
-        some = places[first:first + 1024]
+        some = places[first : first + 1024]
         vector = (IoVec * len(some))(*((place, PAGE) for place in some))
         got = ulp.libc.vmsplice(pipes[-1][1], vector, ctypes.c_ulong(len(some)), 2)  # SPLICE_F_NONBLOCK
         if got != len(some) * PAGE:
@@ -201,8 +228,11 @@ def test_scattered(r):
                 drop(a.file, kept.pop())
                 break
     free = meminfo("MemFree")
-    r.check("what there was of 2 MiB is taken, and there is memory", 0 < len(kept) < 200 and free > 128 * MEBI,
-            f"{free >> 20} MiB free, {len(kept)} buffers taken")
+    r.check(
+        "what there was of 2 MiB is taken, and there is memory",
+        0 < len(kept) < 200 and free > 128 * MEBI,
+        f"{free >> 20} MiB free, {len(kept)} buffers taken",
+    )
     # rxe's table of a region, 16 bytes for 4 KiB, is one piece of memory: of 64 MiB that is more than there is.
     for length in (8 * MEBI, 3 * MEBI + 5, 16 * MEBI):
         buffer = Buffer(a.file, a.pd, length)
@@ -212,11 +242,19 @@ def test_scattered(r):
             buffer = Buffer(a.file, a.pd, length)
         name = f"{length} bytes without large pages"
         got = a.file.call("BUFFER_QUERY", buffer=buffer.handle)
-        r.check(f"{name}: smaller ones are told", buffer.page_size == got.page_size in [PAGE << n for n in range(9)],
-                f"{buffer.page_size}, {got.page_size}")
-        r.equal(f"{name}: with as many keys as that takes", (buffer.key_bytes, buffer.keys),
-                (512 * buffer.page_size, -(-buffer.length // (512 * buffer.page_size))))
-        r.check(f"{name}: no less than was asked for", length <= buffer.length < length + buffer.page_size, buffer.length)
+        r.check(
+            f"{name}: smaller ones are told",
+            buffer.page_size == got.page_size in [PAGE << n for n in range(9)],
+            f"{buffer.page_size}, {got.page_size}",
+        )
+        r.equal(
+            f"{name}: with as many keys as that takes",
+            (buffer.key_bytes, buffer.keys),
+            (512 * buffer.page_size, -(-buffer.length // (512 * buffer.page_size))),
+        )
+        r.check(
+            f"{name}: no less than was asked for", length <= buffer.length < length + buffer.page_size, buffer.length
+        )
         works(r, name, a, b, buffer)
         drop(a.file, buffer)
     for fd in fds:

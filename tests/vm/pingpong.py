@@ -12,6 +12,7 @@ one that connects sends first, and whoever has received sends again, from the
 buffer into which it has received: so each gets its own bytes back. Prints `ok`
 and `not ok` lines.
 """
+
 import os
 import socket
 import sys
@@ -49,8 +50,10 @@ class End:
         self.buffer = ulp.Buffer(self.file, self.pd, self.slot * (RECEIVES + 1))
         self.srq = ulp.Srq(self.file, self.pd, self.cq, RECEIVES) if kind == "srq" else None
         count, transport = (16, "RC") if self.srq else (1, kind.upper())
-        self.qps = [ulp.Qp(self.file, self.pd, self.cq, kind=transport, srq=self.srq.handle if self.srq else 0)
-                    for _ in range(count)]
+        self.qps = [
+            ulp.Qp(self.file, self.pd, self.cq, kind=transport, srq=self.srq.handle if self.srq else 0)
+            for _ in range(count)
+        ]
         for qp in self.qps:
             qp.psn = qp.num * 4099 & 0xFFFFFF
 
@@ -60,7 +63,7 @@ class End:
         return b"".join(out + [b"%04x:%06x:%06x:%s\0" % (0, 0, 0, b"0" * 32)] * (256 - len(out) if self.srq else 0))
 
     def connect(self, theirs):
-        for qp, line in zip(self.qps, [theirs[i:i + 52] for i in range(0, len(theirs), 52)]):
+        for qp, line in zip(self.qps, [theirs[i : i + 52] for i in range(0, len(theirs), 52)]):
             _, num, psn, gid = line.rstrip(b"\0").split(b":")
             qp.peer = int(num, 16)
             if self.kind == "ud":
@@ -75,7 +78,7 @@ class End:
 
     def send(self, qp, data):
         at = RECEIVES * self.slot
-        self.buffer.map[at:at + self.size] = data
+        self.buffer.map[at : at + self.size] = data
         if self.kind == "ud":
             return qp.datagram(self.ah, qp.peer, QKEY, self.buffer, at, self.size)
         return qp.wr("SEND", self.buffer, at, self.size)
@@ -139,7 +142,7 @@ def play(report, kind, role, address, device, turns, size):
                 at = c.user_data * end.slot
                 # Many queue pairs share the stock end's one buffer: there all turns are alike.
                 turn = 0 if end.srq else received
-                data = end.buffer.map[at + end.head:at + end.head + size]
+                data = end.buffer.map[at + end.head : at + end.head + size]
                 if (c.byte_len, data) != (size + end.head, content(kind, size, connecting, turn)):
                     wrong.append((received, c.byte_len, data[:4].hex(), len(set(data))))
                 received += 1
@@ -148,12 +151,20 @@ def play(report, kind, role, address, device, turns, size):
                 sent += 1
             waits[c.qp].discard("recv" if c.opcode == ulp.N["WC_RECV"] else "send")
             if not waits[c.qp] and sent < turns:
-                end.file.submit([end.send(by_handle[c.qp], content(kind, size, connecting, 0 if end.srq else received))])
+                end.file.submit(
+                    [end.send(by_handle[c.qp], content(kind, size, connecting, 0 if end.srq else received))]
+                )
                 waits[c.qp] = {"send", "recv"}
-    report.equal(f"{kind} {role}: {turns} messages of {size} bytes each way, with the bytes they should have",
-                 (received >= turns, sent >= turns, wrong[:4]), (True, True, []))
-    report.equal(f"{kind} {role}: on {len(end.qps)} queue pairs, all in RTS",
-                 {end.file.call("QP_QUERY", qp=qp.handle).attr.qp_state for qp in end.qps}, {ulp.N["QPS_RTS"]})
+    report.equal(
+        f"{kind} {role}: {turns} messages of {size} bytes each way, with the bytes they should have",
+        (received >= turns, sent >= turns, wrong[:4]),
+        (True, True, []),
+    )
+    report.equal(
+        f"{kind} {role}: on {len(end.qps)} queue pairs, all in RTS",
+        {end.file.call("QP_QUERY", qp=qp.handle).attr.qp_state for qp in end.qps},
+        {ulp.N["QPS_RTS"]},
+    )
     stream.close()
 
 

@@ -7,6 +7,7 @@
 Expects the module and two hosts, for `exclusive` in namespaces whose devices are their own. Prints
 `ok` and `not ok` lines.
 """
+
 import contextlib
 import json
 import os
@@ -71,6 +72,7 @@ def connect(end, gid, qpn, psn):
 
 def test_processes(r):
     """Two processes on one device write to each other; one of them is killed."""
+
     def body(wire):
         end = End("h1", "rxe1")
         say(wire, end.qp.num, end.psn, end.grant.addr, end.grant.rkey, end.qp.handle)
@@ -85,7 +87,11 @@ def test_processes(r):
         listen(wire)
         say(wire, end.buffer.map[8192:12288] == pattern(3 - seed, 4096))
         while listen(wire):
-            say(wire, error_of(end.file.submit, [end.qp.wr("RDMA_WRITE", end.buffer, 0, 8, remote_addr=addr, rkey=rkey)]))
+            say(
+                wire,
+                error_of(end.file.submit, [end.qp.wr("RDMA_WRITE", end.buffer, 0, 8, remote_addr=addr, rkey=rkey)]),
+            )
+
     a, b = Child(body), Child(body)
     one, two = a.hear(), b.hear()
     r.equal("both have the same handles, for their own objects", (one[4] == two[4], one[0] != two[0]), (True, True))
@@ -114,11 +120,17 @@ def test_devices(r):
         end.buffer.map[:4096] = pattern(seed, 4096)
     a.file.submit([a.write(b, 4096, remote_offset=4096)])
     b.file.submit([b.write(a, 4096, remote_offset=4096)])
-    r.equal("each writes to the other", ([c.status for c in a.cq.wait(1) + b.cq.wait(1)], a.buffer.map[4096:8192], b.buffer.map[4096:8192]),
-            ([0, 0], pattern(2, 4096), pattern(1, 4096)))
+    r.equal(
+        "each writes to the other",
+        ([c.status for c in a.cq.wait(1) + b.cq.wait(1)], a.buffer.map[4096:8192], b.buffer.map[4096:8192]),
+        ([0, 0], pattern(2, 4096), pattern(1, 4096)),
+    )
     more = [b.file.pd() for _ in range(8)]
-    got = [error_of(a.file.destroy, more[-1]), error_of(a.file.grant, Only(more[-1])),
-           error_of(a.file.call, "CQ_CREATE", "cq_create", entries=4, comp_vector=99)]
+    got = [
+        error_of(a.file.destroy, more[-1]),
+        error_of(a.file.grant, Only(more[-1])),
+        error_of(a.file.call, "CQ_CREATE", "cq_create", entries=4, comp_vector=99),
+    ]
     r.equal("a handle of the other file's names nothing", got[:2], ["EBADF", "EBADF"])
     wr = a.write(b, 8)
     wr.sge.buffer = more[-1]
@@ -129,12 +141,14 @@ def test_devices(r):
 
 class Only:
     """A handle, as File.grant() wants it."""
+
     def __init__(self, handle):
         self.handle, self.length = handle, 8
 
 
 def test_passed(r):
     """A descriptor that is sent to another process: of the device, and of what the file has."""
+
     def body(wire):
         data, fds, *_ = socket.recv_fds(wire, 4096, 1)
         at, length, cq, qp, addr, rkey, buffer = json.loads(data)
@@ -145,8 +159,15 @@ def test_passed(r):
             say(wire, names)
         shown = file.map(length, at)
         seen = shown[:4096] == pattern(6, 4096)
-        wr = S["wr"](qp=qp, opcode=N["WR_RDMA_WRITE"], flags=N["SEND_SIGNALED"], remote_addr=addr, rkey=rkey, num_sge=1,
-                     sge=S["sge"](buffer=buffer, length=4096))
+        wr = S["wr"](
+            qp=qp,
+            opcode=N["WR_RDMA_WRITE"],
+            flags=N["SEND_SIGNALED"],
+            remote_addr=addr,
+            rkey=rkey,
+            num_sge=1,
+            sge=S["sge"](buffer=buffer, length=4096),
+        )
         got = file.submit([wr], cq=cq, min_complete=1, timeout_ns=20 * 10**9)
         say(wire, seen, got.posted, got.completed)
         pd = file.pd()
@@ -157,6 +178,7 @@ def test_passed(r):
         os.close(file.fd)
         say(wire, pinned())
         listen(wire)
+
     child = Child(body)
     a, b = End("h1"), End("h2")
     a.connect(b)
@@ -164,7 +186,9 @@ def test_passed(r):
     a.buffer.map[:4096] = pattern(6, 4096)
     mine = pinned()
     at = a.file.call("BUFFER_QUERY", buffer=a.buffer.handle).mmap_offset
-    what = json.dumps([at, a.buffer.length, a.cq.handle, a.qp.handle, b.grant.addr, b.grant.rkey, a.buffer.handle]).encode()
+    what = json.dumps(
+        [at, a.buffer.length, a.cq.handle, a.qp.handle, b.grant.addr, b.grant.rkey, a.buffer.handle]
+    ).encode()
     socket.send_fds(child.wire, [what], [a.file.fd])
     r.equal("the namespace is that of who opened it", child.hear(), [["rxe1"]])
     r.equal("who got it maps its buffers, posts and waits", child.hear(), [True, 1, 1])
@@ -199,12 +223,14 @@ def test_child(r):
             got = a.file.submit([a.write(b, 64)], cq=a.cq.handle, min_complete=fill, timeout_ns=20 * 10**9)
             there = b.file.map(b.buffer.length, b.buffer.handle << 32)
             return [got.posted, got.completed, there[:64] == bytes([fill]) * 64]
+
         up.send(json.dumps([same] + write(1)).encode())
         say(up, "kill")
         up.recv(10)
         up.send(json.dumps(write(2) + [error_of(a.file.pd), len(ring)]).encode())
         up.recv(10)
         os._exit(0)
+
     top = Child(parent)
     wire.settimeout(20 * ulp.PATIENCE)
     r.equal("a child maps, posts and waits by its parent's file", json.loads(wire.recv(4096)), [True, 1, 1, True])
@@ -227,8 +253,11 @@ def test_shared(r):
     other = File("h1")
     got = other.attach("rxe2")
     gids = other.entries("GID_QUERY", "gid_entry", port=1)
-    r.equal("the other's interfaces are not shown", {(g.ifindex, ulp.text(g.ifname), g.flags & N["GID_LOCAL_NET"]) for g in gids},
-            {(0, "", 0)})
+    r.equal(
+        "the other's interfaces are not shown",
+        {(g.ifindex, ulp.text(g.ifname), g.flags & N["GID_LOCAL_NET"]) for g in gids},
+        {(0, "", 0)},
+    )
     pd = other.pd()
     buffer = Buffer(other, pd, 4096)
     cq = Cq(other, 4)
@@ -250,7 +279,9 @@ def test_exclusive(r):
         for name in ("rxe1", "rxe2"):
             want = "none" if name in names else "ENOENT"
             file = File(host)
-            r.equal(f"{where}: {name} {'can' if name in names else 'cannot'} be named", error_of(file.attach, name), want)
+            r.equal(
+                f"{where}: {name} {'can' if name in names else 'cannot'} be named", error_of(file.attach, name), want
+            )
             r.equal(f"{where}: and used", error_of(file.pd), "none" if name in names else "ENXIO")
         if not names:
             r.equal(f"{where}: and there is no default one", error_of(File(host).attach, ""), "ENOENT")

@@ -6,6 +6,7 @@
 
 Expects the module, siw1 in h1 and siw2 in h2, beside rxe1 and rxe2. Prints `ok` and `not ok` lines.
 """
+
 import collections
 import contextlib
 import os
@@ -119,9 +120,14 @@ def mute():
     Requests it does hear: siw leaks the endpoint of a stream that ends before there was one.
     """
     # Of TCP, with time stamps, are 52 bytes without data, 76 with an answer, and 92 with a request.
-    subprocess.run(ulp.at("h1") + ["nft", "-f", "-"], check=True, text=True, input="""
+    subprocess.run(
+        ulp.at("h1") + ["nft", "-f", "-"],
+        check=True,
+        text=True,
+        input="""
         table inet mute { chain in { type filter hook input priority 0;
-        iif lo meta length 61-84 drop; }; }""")
+        iif lo meta length 61-84 drop; }; }""",
+    )
     try:
         yield
     finally:
@@ -130,9 +136,11 @@ def mute():
 
 def streams():
     """How many ends of connections TCP has on h1."""
+
     def count():
         with open("/proc/thread-self/net/tcp", encoding="ascii") as f:
             return sum(line.split()[3] == "01" for line in f)
+
     return on("h1", count)
 
 
@@ -170,11 +178,14 @@ def test_alone(r):
 def test_data(r):
     server, c, got, request, accepted = meet()
     s = server.end
-    r.equal("the request has the private data", bytes(request.private_data[:request.private_len]), granted(c))
-    r.equal("and so has the answer", bytes(got.private_data[:got.private_len]), granted(s))
+    r.equal("the request has the private data", bytes(request.private_data[: request.private_len]), granted(c))
+    r.equal("and so has the answer", bytes(got.private_data[: got.private_len]), granted(s))
     r.equal("both queue pairs are in RTS", (qp_state(c), qp_state(s)), (N["QPS_RTS"], N["QPS_RTS"]))
-    r.equal("both connections are established", (query(c.file, got.handle).state, query(s.file, request.handle).state),
-            (N["CONN_ESTABLISHED"],) * 2)
+    r.equal(
+        "both connections are established",
+        (query(c.file, got.handle).state, query(s.file, request.handle).state),
+        (N["CONN_ESTABLISHED"],) * 2,
+    )
     r.equal("reads each way as asked", (got.param.initiator_depth, got.param.responder_resources), (4, 4))
     r.check("what streams do not have is 0", got.param.retry_cnt == got.param.path_mtu == accepted.param.rnr_retry == 0)
 
@@ -187,22 +198,30 @@ def test_data(r):
     r.equal("brings what is there", c.buffer.map[32768:36864], ulp.pattern(2, 4096))
     # The response to the read came after the write.
     r.equal("what was written is there", s.buffer.map[:16384], ulp.pattern(1, 16384))
-    r.equal("a grant to read more than a page", error_of(s.file.grant, s.buffer, N["ACCESS_REMOTE_READ"], 4000, 200),
-            "EOPNOTSUPP")
+    r.equal(
+        "a grant to read more than a page",
+        error_of(s.file.grant, s.buffer, N["ACCESS_REMOTE_READ"], 4000, 200),
+        "EOPNOTSUPP",
+    )
 
     for e, peer, seed in ((c, s, 3), (s, c, 4)):
         e.buffer.map[:3000] = ulp.pattern(seed, 3000)
         peer.file.submit([peer.qp.wr("RECV", peer.buffer, 8192, 4096)])
         r.equal("a send", run(e, e.qp.wr("SEND", e.buffer, 0, 3000)), [0])
         came = peer.cq.wait(1)[0]
-        r.equal("is received", (came.status, came.byte_len, peer.buffer.map[8192:11192]),
-                (0, 3000, ulp.pattern(seed, 3000)))
+        r.equal(
+            "is received", (came.status, came.byte_len, peer.buffer.map[8192:11192]), (0, 3000, ulp.pattern(seed, 3000))
+        )
 
     def refused(name, wr, errno):
         r.equal(name, error_of(c.file.submit, [wr]), errno)
 
     one = (c.buffer, 0, 64)
-    for op, more in (("RDMA_WRITE_WITH_IMM", there), ("SEND_WITH_IMM", {}), ("SEND_WITH_INV", {"imm_data": s.grant.rkey})):
+    for op, more in (
+        ("RDMA_WRITE_WITH_IMM", there),
+        ("SEND_WITH_IMM", {}),
+        ("SEND_WITH_INV", {"imm_data": s.grant.rkey}),
+    ):
         refused(op, c.qp.wr(op, *one, **more), "EOPNOTSUPP")
     for op in ("ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD"):
         refused(op, c.qp.wr(op, c.buffer, 0, 8, **there), "EOPNOTSUPP")
@@ -211,8 +230,11 @@ def test_data(r):
     read.num_sge, read.sge = 2, S["sge"](offset=ulp.ctypes.addressof(pieces))
     refused("a read into two elements", read, "E2BIG")
     refused("a read into none", c.qp.wr("RDMA_READ", **page), "EOPNOTSUPP")
-    refused("a read that is fenced", c.qp.wr("RDMA_READ", *one, flags=N["SEND_SIGNALED"] | N["SEND_FENCE"], **page),
-            "EOPNOTSUPP")
+    refused(
+        "a read that is fenced",
+        c.qp.wr("RDMA_READ", *one, flags=N["SEND_SIGNALED"] | N["SEND_FENCE"], **page),
+        "EOPNOTSUPP",
+    )
     refused("a short message across two pages", c.qp.wr("SEND", c.buffer, 4090, 20), "EOPNOTSUPP")
     refused("a message without data that is inline", c.qp.wr("SEND", flags=N["SEND_INLINE"]), "EOPNOTSUPP")
     large = on("h2", ulp.Buffer, c.file, c.pd, 3 << 20)
@@ -223,19 +245,22 @@ def test_data(r):
 
     # None of that is in the way of what comes now.
     for at in range(0, 4096, 32):
-        c.file.submit([c.qp.wr("RDMA_READ", large, (1 << 20) + at, 32, remote_addr=page["remote_addr"] + at,
-                               rkey=page["rkey"])])
+        c.file.submit(
+            [c.qp.wr("RDMA_READ", large, (1 << 20) + at, 32, remote_addr=page["remote_addr"] + at, rkey=page["rkey"])]
+        )
     r.equal("many reads", {got.status for got in c.cq.wait(128)}, {0})
-    r.equal("bring all of it", large.map[1 << 20:(1 << 20) + 4096], ulp.pattern(2, 4096))
-    large.map[1 << 20:(1 << 20) + 65536] = ulp.pattern(5, 65536)
+    r.equal("bring all of it", large.map[1 << 20 : (1 << 20) + 4096], ulp.pattern(2, 4096))
+    large.map[1 << 20 : (1 << 20) + 65536] = ulp.pattern(5, 65536)
     r.equal("a write of 64 KiB", run(c, c.qp.wr("RDMA_WRITE", large, 1 << 20, 65536, **there)), [0])
     r.equal("and a read after it", run(c, c.qp.wr("RDMA_READ", c.buffer, 0, 4096, **page)), [0])
     r.equal("brings what was written", c.buffer.map[:4096], ulp.pattern(5, 65536)[LAST:])
     r.equal("all of which is there", s.buffer.map[:65536], ulp.pattern(5, 65536))
     s.file.destroy(s.page.handle)
     run(c, c.qp.wr("RDMA_READ", c.buffer, 0, 4096, **page))
-    r.check("a read by a key that is gone ends the connection",
-            until(lambda: query(c.file, got.handle).state == N["CONN_DISCONNECTED"], 20))
+    r.check(
+        "a read by a key that is gone ends the connection",
+        until(lambda: query(c.file, got.handle).state == N["CONN_DISCONNECTED"], 20),
+    )
     r.equal("and brings nothing", c.buffer.map[:4096], ulp.pattern(5, 65536)[LAST:])
     close(server, c)
 
@@ -277,15 +302,21 @@ def test_ends(r):
     there = {"remote_addr": s.grant.addr, "rkey": s.grant.rkey}
     c.buffer.map[:4096] = ulp.pattern(6, 4096)
     page = {"remote_addr": s.page.addr, "rkey": s.page.rkey}
-    r.equal("a write, and a read after it", run(c, c.qp.wr("RDMA_WRITE", c.buffer, 0, 4096, **there),
-                                                c.qp.wr("RDMA_READ", c.buffer, 8192, 4096, **page)), [0, 0])
+    r.equal(
+        "a write, and a read after it",
+        run(c, c.qp.wr("RDMA_WRITE", c.buffer, 0, 4096, **there), c.qp.wr("RDMA_READ", c.buffer, 8192, 4096, **page)),
+        [0, 0],
+    )
     r.equal("has landed", s.buffer.map[:4096], ulp.pattern(6, 4096))
     on("h1", s.file.destroy, s.grant.handle)
     s.buffer.map[:4096] = bytes(4096)
     # The stream takes it, the peer does not, and ends the stream.
     wrote = run(c, c.qp.wr("RDMA_WRITE", c.buffer, 0, 4096, **there))
-    r.check("a write by a key that is gone ends the connection",
-            until(lambda: query(c.file, got.handle).state == N["CONN_DISCONNECTED"], 20), wrote)
+    r.check(
+        "a write by a key that is gone ends the connection",
+        until(lambda: query(c.file, got.handle).state == N["CONN_DISCONNECTED"], 20),
+        wrote,
+    )
     r.equal("and does not land", s.buffer.map[:4096], bytes(4096))
     r.equal("the queue pair is in ERR", qp_state(c), N["QPS_ERR"])
     close(server, c)

@@ -6,6 +6,7 @@
 
 Expects the module and two hosts; `rxe1` is gone when `copies` returns. Prints `ok` and `not ok` lines.
 """
+
 import ctypes
 import errno
 import mmap
@@ -87,14 +88,23 @@ def stalls(file, end, absent):
     one = bytes(S["sge"](buffer=end.buffer.handle, length=8))
     size = ctypes.sizeof(S["wr"])
     return {
-        "the struct of a command": (lambda: ulp.ioctl(file.fd, N["IOC_PD_CREATE"], ctypes.c_void_p(absent.page(0))),
-                                    bytes(S["pd_create"](size=ctypes.sizeof(S["pd_create"])))),
+        "the struct of a command": (
+            lambda: ulp.ioctl(file.fd, N["IOC_PD_CREATE"], ctypes.c_void_p(absent.page(0))),
+            bytes(S["pd_create"](size=ctypes.sizeof(S["pd_create"]))),
+        ),
         "requests": (lambda: file.call("SUBMIT", wrs=absent.page(1), nr_wrs=1, wr_size=size), bytes(write)),
         "the elements of a request": (lambda: file.submit([lists]), one * 2),
         "inline data": (lambda: file.submit([inline]), b"8 bytes!"),
-        "entries that are written": (lambda: file.call("GID_QUERY", entries=absent.page(4), capacity=4, port=1,
-                                                       entry_size=ctypes.sizeof(S["gid_entry"])), b""),
-        "memory that is registered": (lambda: file.call("BUFFER_REGISTER", pd=end.pd, addr=absent.page(5), length=PAGE), b""),
+        "entries that are written": (
+            lambda: file.call(
+                "GID_QUERY", entries=absent.page(4), capacity=4, port=1, entry_size=ctypes.sizeof(S["gid_entry"])
+            ),
+            b"",
+        ),
+        "memory that is registered": (
+            lambda: file.call("BUFFER_REGISTER", pd=end.pd, addr=absent.page(5), length=PAGE),
+            b"",
+        ),
     }
 
 
@@ -109,12 +119,21 @@ def test_copies(r):
     calls = stalls(end.file, end, absent)
     sleepers = {name: in_background(call) for name, (call, _) in calls.items()}
     asleep(sleepers.values())
-    r.equal("every one of them stalls", {n: s.result for n, s in sleepers.items()}, dict.fromkeys(sleepers, "not ended"))
-    r.equal("others make and destroy objects of the same file meanwhile",
-            [ended(in_background(f)) for f in (end.file.pd, lambda: end.file.destroy(end.file.pd()))][1:], [None])
+    r.equal(
+        "every one of them stalls", {n: s.result for n, s in sleepers.items()}, dict.fromkeys(sleepers, "not ended")
+    )
+    r.equal(
+        "others make and destroy objects of the same file meanwhile",
+        [ended(in_background(f)) for f in (end.file.pd, lambda: end.file.destroy(end.file.pd()))][1:],
+        [None],
+    )
     remove(r, "rxe1")
     r.equal("they still stall", {n: s.result for n, s in sleepers.items()}, dict.fromkeys(sleepers, "not ended"))
-    r.equal("and yet nothing is left of the device's objects", [o for kind in ("qp", "cq", "pd", "mr") for o in ours(kind)], [])
+    r.equal(
+        "and yet nothing is left of the device's objects",
+        [o for kind in ("qp", "cq", "pd", "mr") for o in ours(kind)],
+        [],
+    )
     for number, (_, content) in enumerate(calls.values()):
         absent.give(number, content)
     got = {name: ended(s) for name, s in sleepers.items()}
@@ -126,8 +145,18 @@ def test_copies(r):
 
 def inline_qp(end):
     """A queue pair with room for inline data and two elements."""
-    got = end.file.call("QP_CREATE", pd=end.pd, send_cq=end.cq.handle, recv_cq=end.cq.handle, qp_type=N["QPT_RC"], max_send_wr=16,
-                        max_recv_wr=16, max_send_sge=2, max_recv_sge=2, max_inline=64)
+    got = end.file.call(
+        "QP_CREATE",
+        pd=end.pd,
+        send_cq=end.cq.handle,
+        recv_cq=end.cq.handle,
+        qp_type=N["QPT_RC"],
+        max_send_wr=16,
+        max_recv_wr=16,
+        max_send_sge=2,
+        max_recv_sge=2,
+        max_inline=64,
+    )
     qp = end.qp
     qp.handle, qp.num = got.handle, got.qp_num
     return qp
@@ -151,7 +180,9 @@ def test_killed(r):
     os.kill(child, signal.SIGKILL)
     begin = time.monotonic()
     os.waitpid(child, 0)
-    while (left := [o for kind in ("qp", "cq", "pd", "mr") for o in ours(kind)]) and time.monotonic() < begin + DEADLINE:
+    while (
+        left := [o for kind in ("qp", "cq", "pd", "mr") for o in ours(kind)]
+    ) and time.monotonic() < begin + DEADLINE:
         time.sleep(0.1)
     r.equal("and none of them is left", left, [])
 
@@ -169,7 +200,7 @@ def test_ring(r):
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             at = dice.choice((0, 64, 68, 72, 76, dice.randrange(len(ring) - 4)))
-            ring[at:at + 4] = dice.choice((b"\0" * 4, b"\xff" * 4, dice.randbytes(4)))
+            ring[at : at + 4] = dice.choice((b"\0" * 4, b"\xff" * 4, dice.randbytes(4)))
         os._exit(0)
     results, posted = {}, 0
     while os.waitpid(child, os.WNOHANG) == (0, 0):
@@ -181,7 +212,11 @@ def test_ring(r):
         if wait.completed > 64:
             results["more unread than entries"] = wait.completed
     print(f"# {seconds:.0f} s with seed {seed}: {posted} posted, {results}")
-    r.check("requests are posted, or the queue is full, and waits end", set(results) <= {"none", "EAGAIN", 0, -62} and posted > 3, results)
+    r.check(
+        "requests are posted, or the queue is full, and waits end",
+        set(results) <= {"none", "EAGAIN", 0, -62} and posted > 3,
+        results,
+    )
     r.equal("another queue of the file is as it was", (other.reap(), other.ring.flags, other.ring.entries), ([], 0, 64))
     r.equal("what it hides is there no more than once", error_of(a.file.destroy, a.qp.handle), "none")
     r.equal("nor does the queue stay", error_of(a.file.destroy, a.cq.handle), "none")

@@ -18,6 +18,7 @@ module is.
 The first half of each buffer is the inbox, which the peer writes into; the
 second the outbox, which the peer may read. Prints `ok` and `not ok` lines.
 """
+
 import os
 import re
 import socket
@@ -42,25 +43,36 @@ class Stock:
         from pyverbs.mr import MR
         from pyverbs.pd import PD
         from pyverbs.qp import QP, QPCap, QPInitAttr
+
         self.e = e
         self.context = Context(name=device)
         self.gid_index, self.gid = ulp.gid_of(device)
         self.pd, self.cq = PD(self.context), CQ(self.context, 64)
-        self.mr = MR(self.pd, length, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE
-                     | e.IBV_ACCESS_REMOTE_READ, address)
+        self.mr = MR(
+            self.pd, length, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ, address
+        )
         self.length = length
-        self.qp = QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq,
-                                         cap=QPCap(max_send_wr=16, max_recv_wr=16)))
+        self.qp = QP(
+            self.pd,
+            QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=QPCap(max_send_wr=16, max_recv_wr=16)),
+        )
         self.psn = self.qp.qp_num * 4099 & 0xFFFFFF
         self.early = []
 
     def params(self):
-        return {"qpn": self.qp.qp_num, "psn": self.psn, "gid": self.gid, "rkey": self.mr.rkey,
-                "addr": self.mr.buf, "len": self.length}
+        return {
+            "qpn": self.qp.qp_num,
+            "psn": self.psn,
+            "gid": self.gid,
+            "rkey": self.mr.rkey,
+            "addr": self.mr.buf,
+            "len": self.length,
+        }
 
     def connect(self, peer):
         from pyverbs.addr import GID, AHAttr, GlobalRoute
         from pyverbs.qp import QPAttr
+
         e = self.e
         attr = QPAttr(port_num=1)
         attr.qp_access_flags = e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
@@ -85,13 +97,18 @@ class Stock:
 
     def post(self, op, offset, length, addr=0, rkey=0, imm=None):
         from pyverbs.wr import SGE, RecvWR, SendWR
+
         sg = [SGE(self.mr.buf + offset, length, self.mr.lkey)]
         if op == "recv":
             self.qp.post_recv(RecvWR(num_sge=1, sg=sg, wr_id=2))
             return
-        opcode = {"write": self.e.IBV_WR_RDMA_WRITE, "read": self.e.IBV_WR_RDMA_READ,
-                  "write_imm": self.e.IBV_WR_RDMA_WRITE_WITH_IMM,
-                  "send": self.e.IBV_WR_SEND, "send_imm": self.e.IBV_WR_SEND_WITH_IMM}[op]
+        opcode = {
+            "write": self.e.IBV_WR_RDMA_WRITE,
+            "read": self.e.IBV_WR_RDMA_READ,
+            "write_imm": self.e.IBV_WR_RDMA_WRITE_WITH_IMM,
+            "send": self.e.IBV_WR_SEND,
+            "send_imm": self.e.IBV_WR_SEND_WITH_IMM,
+        }[op]
         wr = SendWR(opcode=opcode, num_sge=1, sg=sg, wr_id=1)
         if op in ("write", "write_imm", "read"):
             wr.set_wr_rdma(rkey, addr)
@@ -101,9 +118,16 @@ class Stock:
 
     def poll(self):
         _, wcs = self.cq.poll(16)
-        return [{"id": wc.wr_id, "status": wc.status, "opcode": wc.opcode, "bytes": wc.byte_len,
-                 "imm": socket.ntohl(wc.imm_data) if wc.wc_flags & self.e.IBV_WC_WITH_IMM else None}
-                for wc in wcs]
+        return [
+            {
+                "id": wc.wr_id,
+                "status": wc.status,
+                "opcode": wc.opcode,
+                "bytes": wc.byte_len,
+                "imm": socket.ntohl(wc.imm_data) if wc.wc_flags & self.e.IBV_WC_WITH_IMM else None,
+            }
+            for wc in wcs
+        ]
 
 
 class Mapped(Stock):
@@ -126,33 +150,62 @@ class Ulp:
 
     def params(self):
         gid = bytes(self.end.file.gid().gid).hex()
-        return {"qpn": self.end.qp.num, "psn": self.end.psn, "gid": ":".join(re.findall("....", gid)),
-                "rkey": self.end.grant.rkey, "addr": self.end.grant.addr, "len": self.length}
+        return {
+            "qpn": self.end.qp.num,
+            "psn": self.end.psn,
+            "gid": ":".join(re.findall("....", gid)),
+            "rkey": self.end.grant.rkey,
+            "addr": self.end.grant.addr,
+            "len": self.length,
+        }
 
     def connect(self, peer):
-        self.end.qp.connect(peer["qpn"], socket.inet_pton(socket.AF_INET6, peer["gid"]),
-                            peer["psn"], self.end.psn)
+        self.end.qp.connect(peer["qpn"], socket.inet_pton(socket.AF_INET6, peer["gid"]), peer["psn"], self.end.psn)
 
     def put(self, offset, data):
-        self.end.buffer.map[offset:offset + len(data)] = data
+        self.end.buffer.map[offset : offset + len(data)] = data
 
     def get(self, offset, length):
-        return self.end.buffer.map[offset:offset + length]
+        return self.end.buffer.map[offset : offset + length]
 
     def can_read(self):
         return bool(self.end.file.call("DEVICE_QUERY").rc_send_ops >> ulp.N["WR_RDMA_READ"] & 1)
 
     def post(self, op, offset, length, addr=0, rkey=0, imm=None):
-        name = {"write": "RDMA_WRITE", "write_imm": "RDMA_WRITE_WITH_IMM", "read": "RDMA_READ",
-                "send": "SEND", "send_imm": "SEND_WITH_IMM", "recv": "RECV"}[op]
-        self.end.file.submit([self.end.qp.wr(
-            name, self.end.buffer, offset, length, remote_addr=addr, rkey=rkey,
-            imm_data=imm or 0, user_data=2 if op == "recv" else 1)])
+        name = {
+            "write": "RDMA_WRITE",
+            "write_imm": "RDMA_WRITE_WITH_IMM",
+            "read": "RDMA_READ",
+            "send": "SEND",
+            "send_imm": "SEND_WITH_IMM",
+            "recv": "RECV",
+        }[op]
+        self.end.file.submit(
+            [
+                self.end.qp.wr(
+                    name,
+                    self.end.buffer,
+                    offset,
+                    length,
+                    remote_addr=addr,
+                    rkey=rkey,
+                    imm_data=imm or 0,
+                    user_data=2 if op == "recv" else 1,
+                )
+            ]
+        )
 
     def poll(self):
-        return [{"id": c.user_data, "status": c.status, "opcode": c.opcode, "bytes": c.byte_len,
-                 "imm": c.imm_data if c.flags & ulp.N["WC_WITH_IMM"] else None}
-                for c in self.end.cq.reap()]
+        return [
+            {
+                "id": c.user_data,
+                "status": c.status,
+                "opcode": c.opcode,
+                "bytes": c.byte_len,
+                "imm": c.imm_data if c.flags & ulp.N["WC_WITH_IMM"] else None,
+            }
+            for c in self.end.cq.reap()
+        ]
 
 
 def completion(end, number):
@@ -233,9 +286,12 @@ def converse(report, kind, role, address, device, length):
         end.post("write", half, count, peer["addr"] + offset, peer["rkey"])
         succeed("the write")
         wire.meet(f"written {i}")
-        want = fill[:offset] + ulp.pattern(theirs * 100 + i, count) + fill[offset + count:]
-        report.check(f"{kind} {role}: {count} bytes written by the peer at {offset}, and nothing else",
-                     end.get(0, half) == want, "the inbox differs")
+        want = fill[:offset] + ulp.pattern(theirs * 100 + i, count) + fill[offset + count :]
+        report.check(
+            f"{kind} {role}: {count} bytes written by the peer at {offset}, and nothing else",
+            end.get(0, half) == want,
+            "the inbox differs",
+        )
     wire.meet("writes")
 
     end.put(0, bytes(half))
@@ -244,8 +300,11 @@ def converse(report, kind, role, address, device, length):
     if end.can_read():
         end.post("read", 0, half, peer["addr"] + half, peer["rkey"])
         succeed("the read")
-        report.check(f"{kind} {role}: {half} bytes read from the peer",
-                     end.get(0, half) == ulp.pattern(theirs, half), "the inbox differs")
+        report.check(
+            f"{kind} {role}: {half} bytes read from the peer",
+            end.get(0, half) == ulp.pattern(theirs, half),
+            "the inbox differs",
+        )
     wire.meet("reads")
 
     end.put(half, ulp.pattern(mine + 10, 256))
@@ -254,9 +313,11 @@ def converse(report, kind, role, address, device, length):
     end.post("write_imm", half, 256, peer["addr"] + 512, peer["rkey"], imm=0xA1B2C300 + mine)
     succeed("the write with immediate")
     c = succeed("the receive", 2)
-    report.equal(f"{kind} {role}: a write with immediate completes a receive with its data",
-                 (c["opcode"], c["bytes"], c["imm"], end.get(512, 256)),
-                 (129, 256, 0xA1B2C300 + theirs, ulp.pattern(theirs + 10, 256)))
+    report.equal(
+        f"{kind} {role}: a write with immediate completes a receive with its data",
+        (c["opcode"], c["bytes"], c["imm"], end.get(512, 256)),
+        (129, 256, 0xA1B2C300 + theirs, ulp.pattern(theirs + 10, 256)),
+    )
     wire.meet("immediates")
 
     for op, imm in (("send", None), ("send_imm", 7)):
@@ -267,9 +328,11 @@ def converse(report, kind, role, address, device, length):
         end.post(op, half, 3000, imm=imm)
         succeed(op)
         c = succeed("the receive", 2)
-        report.equal(f"{kind} {role}: {op} of 3000 bytes into a posted buffer",
-                     (c["opcode"], c["bytes"], c["imm"], end.get(0, 4096)),
-                     (128, 3000, imm, ulp.pattern(theirs + 20, 3000) + bytes(1096)))
+        report.equal(
+            f"{kind} {role}: {op} of 3000 bytes into a posted buffer",
+            (c["opcode"], c["bytes"], c["imm"], end.get(0, 4096)),
+            (128, 3000, imm, ulp.pattern(theirs + 20, 3000) + bytes(1096)),
+        )
     wire.meet("sends")
 
     # A key that the listener never gave out. This ends the connection, so it comes last.
@@ -277,11 +340,15 @@ def converse(report, kind, role, address, device, length):
     wire.meet("refused")
     if role == "connect":
         end.post("write", half, 64, peer["addr"], peer["rkey"] ^ 0xFF)
-        report.equal(f"{kind} {role}: a write with a wrong key is a remote access error",
-                     completion(end, 1)["status"], REMOTE_ACCESS_ERROR)
+        report.equal(
+            f"{kind} {role}: a write with a wrong key is a remote access error",
+            completion(end, 1)["status"],
+            REMOTE_ACCESS_ERROR,
+        )
     wire.meet("the end")
-    report.check(f"{kind} {role}: that write touched nothing", end.get(0, half) == bytes([0x55]) * half,
-                 "the inbox differs")
+    report.check(
+        f"{kind} {role}: that write touched nothing", end.get(0, half) == bytes([0x55]) * half, "the inbox differs"
+    )
 
 
 def main():

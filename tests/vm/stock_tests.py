@@ -8,6 +8,7 @@ Prints a line per test, `OUTCOME CLASS.TEST REASON`, where the outcome is ok, sk
 that does not pass has a second turn, and that counts: they poll for so many seconds, which on a busy
 machine may be too few. The families are those of tests/pyverbs.md.
 """
+
 import importlib
 import os
 import sys
@@ -54,6 +55,7 @@ def main():
     sys.path[:0] = [root, root + "/tests"]
     sys.argv[1:] = ["--dev", device, "--port", "1", "--gid", gid]
     from args_parser import parser
+
     parser.parse_args()
     # The package's own __init__ would load the tests of other vendors' devices as well.
     package = type(sys)("tests")

@@ -6,6 +6,7 @@
 
 Expects the module and two hosts. Prints `ok` and `not ok` lines.
 """
+
 import os
 import re
 import subprocess
@@ -18,8 +19,24 @@ import ulp
 from ulp import pair
 
 WRITES = 10
-EVENTS = {"open", "release", "object_create", "object_destroy", "submit", "post", "completion", "deliver",
-          "device_add", "device_remove", "event", "cancel", "late", "uring", "uring_cancel", "stream"}
+EVENTS = {
+    "open",
+    "release",
+    "object_create",
+    "object_destroy",
+    "submit",
+    "post",
+    "completion",
+    "deliver",
+    "device_add",
+    "device_remove",
+    "event",
+    "cancel",
+    "late",
+    "uring",
+    "uring_cancel",
+    "stream",
+}
 CONTROL = "/proc/dynamic_debug/control"
 
 
@@ -39,8 +56,12 @@ def in_child(function):
 
 def some_writes():
     a, b = pair()
-    a.file.submit([a.write(b, 100 + i, user_data=0xFEED00 + i) for i in range(WRITES)],
-                  cq=a.cq.handle, min_complete=WRITES, timeout_ns=20 * ulp.PATIENCE * 10**9)
+    a.file.submit(
+        [a.write(b, 100 + i, user_data=0xFEED00 + i) for i in range(WRITES)],
+        cq=a.cq.handle,
+        min_complete=WRITES,
+        timeout_ns=20 * ulp.PATIENCE * 10**9,
+    )
     got = a.cq.reap()
     assert [c.status for c in got] == [0] * WRITES, [c.status for c in got]
 
@@ -71,26 +92,36 @@ def test_events(r):
 
     def names(event):
         return sorted((e["file"], e["words"][0], e["handle"], e["number"]) for e in events if e["event"] == event)
-    r.equal("every object destroyed is told, by the same names, when a process just ends",
-            names("object_destroy"), names("object_create"))
+
+    r.equal(
+        "every object destroyed is told, by the same names, when a process just ends",
+        names("object_destroy"),
+        names("object_create"),
+    )
     opened = {e["file"] for e in events if e["event"] == "open"}
-    r.equal("the events name files that were opened",
-            {e["file"] for e in events if "file" in e} - opened, set())
+    r.equal("the events name files that were opened", {e["file"] for e in events if "file" in e} - opened, set())
     tags = [0xFEED00 + i for i in range(WRITES)]
     r.equal("one submit of all", [e["nr_wrs"] for e in events if e["event"] == "submit" and e["nr_wrs"]], [WRITES])
     posted = [e for e in events if e["event"] == "post" and e.get("user_data") in tags]
-    r.equal("each request is posted once, in order, with its length",
-            [(e["user_data"], e["length"], e["words"]) for e in posted],
-            [(t, 100 + i, ["RDMA_WRITE"]) for i, t in enumerate(tags)])
+    r.equal(
+        "each request is posted once, in order, with its length",
+        [(e["user_data"], e["length"], e["words"]) for e in posted],
+        [(t, 100 + i, ["RDMA_WRITE"]) for i, t in enumerate(tags)],
+    )
     done = [e for e in events if e["event"] == "completion" and e.get("user_data") in tags]
-    r.equal("each completes once, in order, with success",
-            [(e["user_data"], e["status"], e["words"]) for e in done], [(t, 0, ["RDMA_WRITE"]) for t in tags])
+    r.equal(
+        "each completes once, in order, with success",
+        [(e["user_data"], e["status"], e["words"]) for e in done],
+        [(t, 0, ["RDMA_WRITE"]) for t in tags],
+    )
     r.equal("on the queue pair it was posted to", {e["qpn"] for e in done}, {e["qpn"] for e in posted})
     told = [e for e in events if e["event"] == "deliver" and e.get("user_data") in tags]
     r.equal("each is delivered once, in order", [e["user_data"] for e in told], tags)
-    r.check("post comes before completion, completion before delivery",
-            all(p["time"] <= c["time"] <= d["time"] for p, c, d in zip(posted, done, told, strict=True)),
-            "they do not")
+    r.check(
+        "post comes before completion, completion before delivery",
+        all(p["time"] <= c["time"] <= d["time"] for p, c, d in zip(posted, done, told, strict=True)),
+        "they do not",
+    )
 
     with tracing.Trace() as trace:
         pass
@@ -133,17 +164,33 @@ def nested(text, outer, inner):
 
 def test_graph(r):
     back = tracing.traceable(["ib_cq_poll_work", "ib_poll_handler", "ib_process_cq_direct"])
-    doors = ["rust_ulp_ioctl", "rust_ulp_open", "rust_ulp_release", "rust_ulp_mmap", "rust_ulp_poll",
-             "rust_ulp_uring_cmd", "rust_ulp_uring_done", "rust_ulp_uring_run",
-             "rust_ulp_post_send", "rust_ulp_post_recv", "rust_ulp_completion"]
+    doors = [
+        "rust_ulp_ioctl",
+        "rust_ulp_open",
+        "rust_ulp_release",
+        "rust_ulp_mmap",
+        "rust_ulp_poll",
+        "rust_ulp_uring_cmd",
+        "rust_ulp_uring_done",
+        "rust_ulp_uring_run",
+        "rust_ulp_post_send",
+        "rust_ulp_post_recv",
+        "rust_ulp_completion",
+    ]
     r.equal("the tracer knows every door of the module", sorted(set(doors) - set(tracing.traceable(doors))), [])
     with tracing.Trace("function_graph", graph=["rust_ulp_ioctl", *back]) as trace:
         in_child(some_writes)
-    for outer, inner in (("rust_ulp_ioctl", "rust_ulp_post_send"), ("rust_ulp_post_send", "rxe_post_send"),
-                         ("rust_ulp_ioctl", "rxe_post_send")):
+    for outer, inner in (
+        ("rust_ulp_ioctl", "rust_ulp_post_send"),
+        ("rust_ulp_post_send", "rxe_post_send"),
+        ("rust_ulp_ioctl", "rxe_post_send"),
+    ):
         r.check(f"function_graph: {inner} is called inside {outer}", nested(trace.text, outer, inner), "it is not")
-    r.check("function_graph: the completion comes back to rust_ulp_completion inside the core's polling",
-            any(nested(trace.text, outer, "rust_ulp_completion") for outer in [*back, "rust_ulp_ioctl"]), "it does not")
+    r.check(
+        "function_graph: the completion comes back to rust_ulp_completion inside the core's polling",
+        any(nested(trace.text, outer, "rust_ulp_completion") for outer in [*back, "rust_ulp_ioctl"]),
+        "it does not",
+    )
 
 
 def sites():
@@ -204,19 +251,27 @@ def fdinfo(file):
 def test_fdinfo(r):
     r.equal("fdinfo of a file that is not attached says so", dict(fdinfo(ulp.File("h1")))["device"], "none")
     a, b = pair()
-    a.file.submit([a.write(b, 64) for _ in range(5)], cq=a.cq.handle, min_complete=5, timeout_ns=20 * ulp.PATIENCE * 10**9)
+    a.file.submit(
+        [a.write(b, 64) for _ in range(5)], cq=a.cq.handle, min_complete=5, timeout_ns=20 * ulp.PATIENCE * 10**9
+    )
     lines = fdinfo(a.file)
     for line in lines:
         print("# fdinfo: %s: %s" % line)
     one = dict(lines)
-    r.equal("fdinfo names the device and each object once", sorted(k for k, _ in lines),
-            sorted(["file", "device", "entries", "pd", "cq", "qp", "buffer", "grant"]))
+    r.equal(
+        "fdinfo names the device and each object once",
+        sorted(k for k, _ in lines),
+        sorted(["file", "device", "entries", "pd", "cq", "qp", "buffer", "grant"]),
+    )
     r.equal("by the device's name", one["device"], "rxe1")
     handles = {"pd": a.pd, "cq": a.cq.handle, "qp": a.qp.handle, "buffer": a.buffer.handle, "grant": a.grant.handle}
     r.equal("and by their handles", {k: int(one[k].split()[0], 0) for k in handles}, handles)
     r.check("the completion queue's line tells what is unread", " unread 5 " in one["cq"] + " ", one["cq"])
-    r.check("the queue pair's line has its number and state",
-            f" qpn {a.qp.num} " in one["qp"] and "rts" in one["qp"].lower(), one["qp"])
+    r.check(
+        "the queue pair's line has its number and state",
+        f" qpn {a.qp.num} " in one["qp"] and "rts" in one["qp"].lower(),
+        one["qp"],
+    )
     r.check("the buffer's line has its size", f" bytes {a.buffer.length} " in one["buffer"] + " ", one["buffer"])
     a.cq.reap()
     r.check("what was read is no longer unread", " unread 0 " in dict(fdinfo(a.file))["cq"] + " ", "")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 """The kernel's tracer around a piece of work, and its record as steps in plain words."""
+
 import os
 import re
 
@@ -147,8 +148,15 @@ def show(rows):
 def lacking(rows):
     """What a full trace of one write must have and these steps have not, in its order."""
     names = [row[4] for row in rows]
-    wanted = ["rust_ulp_ioctl", "rust_ulp_submit", "rust_ulp_post", "rust_ulp_post_send", "rxe_post_send",
-              "rust_ulp_completion", "rust_ulp_deliver"]
+    wanted = [
+        "rust_ulp_ioctl",
+        "rust_ulp_submit",
+        "rust_ulp_post",
+        "rust_ulp_post_send",
+        "rxe_post_send",
+        "rust_ulp_completion",
+        "rust_ulp_deliver",
+    ]
     at = -1
     for name in wanted:
         try:

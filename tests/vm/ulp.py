@@ -9,6 +9,7 @@ One process can be both hosts: File(host="h1") opens the device inside that
 network namespace, and a file keeps the namespace of its opener. Where the hosts
 are two machines, what is made on h2 is made there, see away.py.
 """
+
 import contextlib
 import ctypes
 import errno
@@ -20,8 +21,12 @@ import struct
 import sys
 
 CTYPES = {
-    "__u8": ctypes.c_uint8, "__u16": ctypes.c_uint16, "__u32": ctypes.c_uint32,
-    "__s32": ctypes.c_int32, "__u64": ctypes.c_uint64, "__aligned_u64": ctypes.c_uint64,
+    "__u8": ctypes.c_uint8,
+    "__u16": ctypes.c_uint16,
+    "__u32": ctypes.c_uint32,
+    "__s32": ctypes.c_int32,
+    "__u64": ctypes.c_uint64,
+    "__aligned_u64": ctypes.c_uint64,
 }
 
 
@@ -33,14 +38,14 @@ def read_header(path):
     for name, value in re.findall(r"^#define\s+(RUST_ULP_\w+)[ \t]+(\S.*?)[ \t]*$", text, re.M):
         value = re.sub(r"\b(\d+|0x[0-9A-Fa-f]+)U?L*\b", r"\1", value)
         value = re.sub(r"\bRUST_ULP_", "", value)
-        names[name[len("RUST_ULP_"):]] = eval(  # the project's own header
-            value, {"__builtins__": {}, "_IO": lambda magic, nr: magic << 8 | nr}, names)
+        names[name[len("RUST_ULP_") :]] = eval(  # the project's own header
+            value, {"__builtins__": {}, "_IO": lambda magic, nr: magic << 8 | nr}, names
+        )
     structs = {}
     for name, body in re.findall(r"^struct\s+rust_ulp_(\w+)\s*\{(.*?)^\};", text, re.M | re.S):
         fields = []
         for member in filter(None, (m.strip() for m in body.split(";"))):
-            kind, field, count = re.fullmatch(
-                r"(?:struct rust_ulp_)?(\w+)\s+(\w+)(?:\[(\w+)\])?", member).groups()
+            kind, field, count = re.fullmatch(r"(?:struct rust_ulp_)?(\w+)\s+(\w+)(?:\[(\w+)\])?", member).groups()
             kind = CTYPES.get(kind) or structs[kind]
             if count:
                 kind *= int(count) if count.isdigit() else names["" + count.removeprefix("RUST_ULP_")]
@@ -54,9 +59,18 @@ N, S = read_header(os.path.join(here, "rust_ulp.h"))
 DEVICE = "/dev/rust_ulp"
 libc = ctypes.CDLL(None, use_errno=True)
 
-STATUS = {0: "success", 1: "local length", 2: "local QP operation", 4: "local protection",
-          5: "flushed", 9: "remote invalid request", 10: "remote access", 11: "remote operation",
-          12: "retries exceeded", 13: "receiver not ready, retries exceeded"}
+STATUS = {
+    0: "success",
+    1: "local length",
+    2: "local QP operation",
+    4: "local protection",
+    5: "flushed",
+    9: "remote invalid request",
+    10: "remote access",
+    11: "remote operation",
+    12: "retries exceeded",
+    13: "receiver not ready, retries exceeded",
+}
 
 
 @contextlib.contextmanager
@@ -88,6 +102,7 @@ class OnHost:
     def __new__(cls, host_name=None, *args, **kwargs):
         if PEER and host_name == "h2":
             import away
+
             return away.make(cls, host_name, *args, **kwargs)
         return super().__new__(cls)
 
@@ -156,9 +171,8 @@ class File(OnHost):
     def entries(self, command, entry, **fields):
         kind = S[entry]
         array = (kind * 64)()
-        got = self.call(command, entries=ctypes.addressof(array), capacity=64,
-                        entry_size=ctypes.sizeof(kind), **fields)
-        return list(array[:got.count])
+        got = self.call(command, entries=ctypes.addressof(array), capacity=64, entry_size=ctypes.sizeof(kind), **fields)
+        return list(array[: got.count])
 
     def devices(self):
         return self.entries("DEVICE_LIST", "device_entry")
@@ -171,8 +185,7 @@ class File(OnHost):
         return arg
 
     def gid(self):
-        return next(e for e in self.entries("GID_QUERY", "gid_entry", port=self.port)
-                    if e.index == self.gid_index)
+        return next(e for e in self.entries("GID_QUERY", "gid_entry", port=self.port) if e.index == self.gid_index)
 
     def pd(self):
         return self.call("PD_CREATE").handle
@@ -189,14 +202,21 @@ class File(OnHost):
     def grant(self, buffer, access=None, offset=0, length=None):
         if access is None:
             access = N["ACCESS_REMOTE_WRITE"]
-        return self.call("GRANT_CREATE", buffer=buffer.handle, access=access, offset=offset,
-                         length=length or buffer.length)
+        return self.call(
+            "GRANT_CREATE", buffer=buffer.handle, access=access, offset=offset, length=length or buffer.length
+        )
 
     def submit(self, wrs=(), cq=0, min_complete=0, timeout_ns=0):
         array = (S["wr"] * max(1, len(wrs)))(*wrs)
-        return self.call("SUBMIT", wrs=ctypes.addressof(array), nr_wrs=len(wrs),
-                         wr_size=ctypes.sizeof(S["wr"]), cq=cq, min_complete=min_complete,
-                         timeout_ns=timeout_ns)
+        return self.call(
+            "SUBMIT",
+            wrs=ctypes.addressof(array),
+            nr_wrs=len(wrs),
+            wr_size=ctypes.sizeof(S["wr"]),
+            cq=cq,
+            min_complete=min_complete,
+            timeout_ns=timeout_ns,
+        )
 
     def events(self):
         """The records that are there, as (event, handle, port, info)."""
@@ -237,8 +257,9 @@ class Cq:
         """Sleeps until `count` completions were reaped, and returns them."""
         out = self.reap()
         while len(out) < count:
-            got = self.file.submit(cq=self.handle, min_complete=min(count - len(out), self.entries),
-                                   timeout_ns=seconds * PATIENCE * 10**9)
+            got = self.file.submit(
+                cq=self.handle, min_complete=min(count - len(out), self.entries), timeout_ns=seconds * PATIENCE * 10**9
+            )
             more = self.reap()
             if got.wait_error and not more:
                 raise OSError(-got.wait_error, f"{len(out)} of {count} completions came")
@@ -267,8 +288,10 @@ class UserBuffer:
 
 def address_of(memory):
     """Where an mmap is, writable or not."""
+
     class View(ctypes.Structure):
         _fields_ = [(n, ctypes.c_void_p) for n in "buf obj len itemsize".split()] + [("rest", ctypes.c_char * 64)]
+
     view = View()
     if ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(memory), ctypes.byref(view), 0):
         raise BufferError
@@ -304,9 +327,18 @@ class Srq:
 class Qp:
     def __init__(self, file, pd, cq, depth=128, recv_cq=None, kind="RC", srq=0):
         self.file, self.cq, self.kind = file, cq, kind
-        got = file.call("QP_CREATE", pd=pd, send_cq=cq.handle, recv_cq=(recv_cq or cq).handle,
-                        qp_type=N["QPT_" + kind], max_send_wr=depth, max_recv_wr=depth,
-                        max_send_sge=1, max_recv_sge=1, srq=srq)
+        got = file.call(
+            "QP_CREATE",
+            pd=pd,
+            send_cq=cq.handle,
+            recv_cq=(recv_cq or cq).handle,
+            qp_type=N["QPT_" + kind],
+            max_send_wr=depth,
+            max_recv_wr=depth,
+            max_send_sge=1,
+            max_recv_sge=1,
+            srq=srq,
+        )
         self.handle, self.num = got.handle, got.qp_num
 
     def modify(self, mask, **fields):
@@ -329,19 +361,36 @@ class Qp:
     def to_rts(self, dest_qp_num, dgid, rq_psn, sq_psn, mtu=5, timeout=14, retry_cnt=7, rnr_retry=7):
         f = self.file
         self.step = "INIT"
-        self.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=f.port,
-                    access_flags=N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"])
+        self.modify(
+            "STATE PKEY_INDEX PORT ACCESS_FLAGS",
+            qp_state=N["QPS_INIT"],
+            port_num=f.port,
+            access_flags=N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"],
+        )
         ah = S["ah_attr"](sgid_index=f.gid_index, port_num=f.port, is_global=1, hop_limit=64)
         ctypes.memmove(ah.dgid, bytes(dgid), 16)
         reliable = self.kind == "RC"
         self.step = "RTR"
-        self.modify("STATE AV PATH_MTU DEST_QPN RQ_PSN" + reliable * " MAX_DEST_RD_ATOMIC MIN_RNR_TIMER",
-                    qp_state=N["QPS_RTR"], path_mtu=mtu, dest_qp_num=dest_qp_num, rq_psn=rq_psn,
-                    max_dest_rd_atomic=1, min_rnr_timer=12, ah=ah)
+        self.modify(
+            "STATE AV PATH_MTU DEST_QPN RQ_PSN" + reliable * " MAX_DEST_RD_ATOMIC MIN_RNR_TIMER",
+            qp_state=N["QPS_RTR"],
+            path_mtu=mtu,
+            dest_qp_num=dest_qp_num,
+            rq_psn=rq_psn,
+            max_dest_rd_atomic=1,
+            min_rnr_timer=12,
+            ah=ah,
+        )
         self.step = "RTS"
-        self.modify("STATE SQ_PSN" + reliable * " TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC",
-                    qp_state=N["QPS_RTS"], timeout=timeout, retry_cnt=retry_cnt, rnr_retry=rnr_retry,
-                    sq_psn=sq_psn, max_rd_atomic=1)
+        self.modify(
+            "STATE SQ_PSN" + reliable * " TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC",
+            qp_state=N["QPS_RTS"],
+            timeout=timeout,
+            retry_cnt=retry_cnt,
+            rnr_retry=rnr_retry,
+            sq_psn=sq_psn,
+            max_rd_atomic=1,
+        )
 
     def start(self, qkey, sq_psn=0):
         """INIT, RTR, RTS, of a queue pair of datagrams."""
@@ -367,8 +416,7 @@ class Qp:
 class End(OnHost):
     """One end of a connection with all it needs: attached file, PD, CQ, QP, a granted buffer."""
 
-    def __init__(self, host_name=None, device="", length=1 << 16, depth=128, access=None, entries=256,
-                 kind="RC"):
+    def __init__(self, host_name=None, device="", length=1 << 16, depth=128, access=None, entries=256, kind="RC"):
         self.file = File(host_name, device)
         self.pd = self.file.pd()
         self.cq = Cq(self.file, entries)
@@ -388,8 +436,15 @@ class End(OnHost):
         self.qp.connect(peer.qp.num, peer.file.gid().gid, peer.psn, self.psn, **more)
 
     def write(self, peer, length, offset=0, remote_offset=0, **fields):
-        return self.qp.wr("RDMA_WRITE", self.buffer, offset, length,
-                          remote_addr=peer.grant.addr + remote_offset, rkey=peer.grant.rkey, **fields)
+        return self.qp.wr(
+            "RDMA_WRITE",
+            self.buffer,
+            offset,
+            length,
+            remote_addr=peer.grant.addr + remote_offset,
+            rkey=peer.grant.rkey,
+            **fields,
+        )
 
 
 # A sender notices that its peer is gone, after 7 tries of 0.27 s each. With rxe a
@@ -440,8 +495,12 @@ class Report:
             where = e.__traceback__
             while where.tb_next:
                 where = where.tb_next
-            self.check(name, False, f"{type(e).__name__}: {e} (line {where.tb_lineno}"
-                                    f" of {os.path.basename(where.tb_frame.f_code.co_filename)})")
+            self.check(
+                name,
+                False,
+                f"{type(e).__name__}: {e} (line {where.tb_lineno}"
+                f" of {os.path.basename(where.tb_frame.f_code.co_filename)})",
+            )
             return None
 
     def status(self):
@@ -452,8 +511,10 @@ def pattern(seed, length):
     """Bytes that differ with every seed and every page, and in a page with every word."""
     words = (length + 7) // 8
     if words <= 8192:
-        return b"".join(struct.pack("<Q", (i * 0x9E3779B97F4A7C15 + seed * 0xBF58476D1CE4E5B9 + 1)
-                                    & 0xFFFFFFFFFFFFFFFF) for i in range(words))[:length]
+        return b"".join(
+            struct.pack("<Q", (i * 0x9E3779B97F4A7C15 + seed * 0xBF58476D1CE4E5B9 + 1) & 0xFFFFFFFFFFFFFFFF)
+            for i in range(words)
+        )[:length]
     page = pattern(seed, 4096)[8:]  # every page has its number in front
     out = b"".join(struct.pack("<Q", i << 32 | seed) + page for i in range((length + 4095) // 4096))
     return out[:length]

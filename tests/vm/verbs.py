@@ -6,6 +6,7 @@
 
 Expects the module and two hosts. Prints `ok` and `not ok` lines.
 """
+
 import contextlib
 import ctypes
 import os
@@ -20,8 +21,12 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
 from ulp import N, error_of, pair, pattern
 
-INVALID = {"READ": "RDMA_READ", "compare-and-swap": "ATOMIC_CMP_AND_SWP",
-           "fetch-and-add": "ATOMIC_FETCH_AND_ADD", "send with invalidate": "SEND_WITH_INV"}
+INVALID = {
+    "READ": "RDMA_READ",
+    "compare-and-swap": "ATOMIC_CMP_AND_SWP",
+    "fetch-and-add": "ATOMIC_FETCH_AND_ADD",
+    "send with invalidate": "SEND_WITH_INV",
+}
 UNSUPPORTED = "EOPNOTSUPP"
 
 
@@ -57,40 +62,66 @@ def refused(r, end, what, wr, want):
     before = end.file.call("QP_QUERY", qp=end.qp.handle).sends_in_flight
     good = end.qp.wr("SEND")
     r.equal(f"{what} is refused", error_of(end.file.submit, [good, wr]), want)
-    r.equal(f"{what}: and nothing with it is posted",
-            end.file.call("QP_QUERY", qp=end.qp.handle).sends_in_flight, before)
+    r.equal(
+        f"{what}: and nothing with it is posted", end.file.call("QP_QUERY", qp=end.qp.handle).sends_in_flight, before
+    )
 
 
 def test_uc(r):
     a, b = pair(kind="UC")
     got = a.file.call("DEVICE_QUERY")
-    r.equal("an unreliable connection writes and sends", got.uc_send_ops,
-            ops_of("RDMA_WRITE", "RDMA_WRITE_WITH_IMM", "SEND", "SEND_WITH_IMM"))
+    r.equal(
+        "an unreliable connection writes and sends",
+        got.uc_send_ops,
+        ops_of("RDMA_WRITE", "RDMA_WRITE_WITH_IMM", "SEND", "SEND_WITH_IMM"),
+    )
     a.buffer.map[:] = pattern(1, 1 << 16)
     for length in (1, 4096, 4097, 40000):
         b.buffer.map[:] = bytes(1 << 16)
         a.file.submit([a.write(b, length, 5, 9, user_data=length)])
-        r.equal(f"a write of {length} bytes is done", [(c.user_data, c.status) for c in a.cq.wait(1)],
-                [(length, 0)])
+        r.equal(f"a write of {length} bytes is done", [(c.user_data, c.status) for c in a.cq.wait(1)], [(length, 0)])
         b.file.submit([b.qp.wr("RECV", user_data=7)])
-        a.file.submit([a.qp.wr("RDMA_WRITE_WITH_IMM", a.buffer, 5, 1, remote_addr=b.grant.addr + 9,
-                               rkey=b.grant.rkey, imm_data=0xfeedbeef)])
+        a.file.submit(
+            [
+                a.qp.wr(
+                    "RDMA_WRITE_WITH_IMM",
+                    a.buffer,
+                    5,
+                    1,
+                    remote_addr=b.grant.addr + 9,
+                    rkey=b.grant.rkey,
+                    imm_data=0xFEEDBEEF,
+                )
+            ]
+        )
         c = b.cq.wait(1)[0]
         a.cq.wait(1)
-        r.equal("a write with immediate data completes a receive, with no GRH",
-                (c.user_data, c.status, c.opcode, c.imm_data, c.flags, c.byte_len, c.qp),
-                (7, 0, N["WC_RECV_RDMA_WITH_IMM"], 0xfeedbeef, N["WC_WITH_IMM"], 1, b.qp.handle))
-        r.check(f"all {length} bytes came, and no others",
-                b.buffer.map[:] == bytes(9) + pattern(1, 1 << 16)[5:5 + length] + bytes((1 << 16) - 9 - length),
-                "they differ")
+        r.equal(
+            "a write with immediate data completes a receive, with no GRH",
+            (c.user_data, c.status, c.opcode, c.imm_data, c.flags, c.byte_len, c.qp),
+            (7, 0, N["WC_RECV_RDMA_WITH_IMM"], 0xFEEDBEEF, N["WC_WITH_IMM"], 1, b.qp.handle),
+        )
+        r.check(
+            f"all {length} bytes came, and no others",
+            b.buffer.map[:] == bytes(9) + pattern(1, 1 << 16)[5 : 5 + length] + bytes((1 << 16) - 9 - length),
+            "they differ",
+        )
     b.file.submit([b.qp.wr("RECV", b.buffer, i * 10000, 10000, user_data=i) for i in range(4)])
     a.file.submit([a.qp.wr("SEND_WITH_IMM", a.buffer, i * 100, 9999, imm_data=i, user_data=i) for i in range(4)])
-    r.equal("sends arrive in order",
-            [(c.user_data, c.status, c.byte_len, c.imm_data, c.flags) for c in b.cq.wait(4)],
-            [(i, 0, 9999, i, N["WC_WITH_IMM"]) for i in range(4)])
+    r.equal(
+        "sends arrive in order",
+        [(c.user_data, c.status, c.byte_len, c.imm_data, c.flags) for c in b.cq.wait(4)],
+        [(i, 0, 9999, i, N["WC_WITH_IMM"]) for i in range(4)],
+    )
     r.equal("and complete", [(c.user_data, c.status) for c in a.cq.wait(4)], [(i, 0) for i in range(4)])
-    r.check("with their bytes", all(b.buffer.map[i * 10000:i * 10000 + 9999] == pattern(1, 1 << 16)[i * 100:i * 100 + 9999]
-                                    for i in range(4)), "they differ")
+    r.check(
+        "with their bytes",
+        all(
+            b.buffer.map[i * 10000 : i * 10000 + 9999] == pattern(1, 1 << 16)[i * 100 : i * 100 + 9999]
+            for i in range(4)
+        ),
+        "they differ",
+    )
 
     for what, op in INVALID.items():
         remote = {} if op.startswith("SEND") else {"remote_addr": b.grant.addr, "rkey": b.grant.rkey}
@@ -98,7 +129,7 @@ def test_uc(r):
 
     # A key that was not given, and no receive: the peer drops it, and nobody is told.
     b.buffer.map[:] = bytes(1 << 16)
-    a.file.submit([a.qp.wr("RDMA_WRITE", a.buffer, 0, 64, remote_addr=b.grant.addr, rkey=b.grant.rkey ^ 0xff)])
+    a.file.submit([a.qp.wr("RDMA_WRITE", a.buffer, 0, 64, remote_addr=b.grant.addr, rkey=b.grant.rkey ^ 0xFF)])
     r.equal("a write with a wrong key is done for its sender", a.cq.wait(1)[0].status, 0)
     a.file.submit([a.qp.wr("SEND", a.buffer, 0, 64)])
     r.equal("and a send that nobody waits for", a.cq.wait(1)[0].status, 0)
@@ -121,10 +152,18 @@ def test_states(r):
     a.qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", **init)
     ah = ulp.S["ah_attr"](sgid_index=a.file.gid_index, port_num=a.file.port, is_global=1)
     ah.dgid[:] = bytes(b.file.gid().gid)
-    rtr = {"qp_state": N["QPS_RTR"], "path_mtu": 3, "dest_qp_num": b.qp.num, "ah": ah, "min_rnr_timer": 1,
-           "max_dest_rd_atomic": 1}
+    rtr = {
+        "qp_state": N["QPS_RTR"],
+        "path_mtu": 3,
+        "dest_qp_num": b.qp.num,
+        "ah": ah,
+        "min_rnr_timer": 1,
+        "max_dest_rd_atomic": 1,
+    }
     for more in ("MAX_DEST_RD_ATOMIC", "MIN_RNR_TIMER", "QKEY"):
-        r.equal(f"to RTR with {more}", error_of(a.qp.modify, "STATE AV PATH_MTU DEST_QPN RQ_PSN " + more, **rtr), "EPROTO")
+        r.equal(
+            f"to RTR with {more}", error_of(a.qp.modify, "STATE AV PATH_MTU DEST_QPN RQ_PSN " + more, **rtr), "EPROTO"
+        )
     r.equal("to RTR without an address", error_of(a.qp.modify, "STATE PATH_MTU DEST_QPN RQ_PSN", **rtr), "EPROTO")
     a.qp.modify("STATE AV PATH_MTU DEST_QPN RQ_PSN", **rtr)
     rts = {"qp_state": N["QPS_RTS"], "timeout": 14, "retry_cnt": 7, "max_rd_atomic": 1}
@@ -133,8 +172,11 @@ def test_states(r):
     r.equal("a send in RTR", error_of(a.file.submit, [a.qp.wr("SEND")]), "ENOTCONN")
     a.qp.modify("STATE SQ_PSN", **rts)
     got = a.file.call("QP_QUERY", qp=a.qp.handle)
-    r.equal("QP_QUERY says what it is", (got.qp_type, got.attr.qp_state, got.attr.path_mtu, got.attr.dest_qp_num),
-            (N["QPT_UC"], N["QPS_RTS"], 3, b.qp.num))
+    r.equal(
+        "QP_QUERY says what it is",
+        (got.qp_type, got.attr.qp_state, got.attr.path_mtu, got.attr.dest_qp_num),
+        (N["QPT_UC"], N["QPS_RTS"], 3, b.qp.num),
+    )
 
     # Receives and sends in any state of completion: each completes once.
     a.qp.modify("STATE", **reset)
@@ -144,10 +186,15 @@ def test_states(r):
         a.file.submit([a.write(b, 4096, user_data=100 + i) for i in range(60)])
         a.qp.modify("STATE", qp_state=N["QPS_ERR" if turn % 2 else "QPS_RESET"])
         got = a.cq.wait(80)
-        r.equal(f"turn {turn}: each request completes once, in order",
-                ([c.user_data for c in got if c.opcode == N["WC_RECV"]],
-                 [c.user_data for c in got if c.opcode == N["WC_RDMA_WRITE"]], {c.status for c in got} <= {0, 5}),
-                (list(range(20)), list(range(100, 160)), True))
+        r.equal(
+            f"turn {turn}: each request completes once, in order",
+            (
+                [c.user_data for c in got if c.opcode == N["WC_RECV"]],
+                [c.user_data for c in got if c.opcode == N["WC_RDMA_WRITE"]],
+                {c.status for c in got} <= {0, 5},
+            ),
+            (list(range(20)), list(range(100, 160)), True),
+        )
         a.qp.modify("STATE", **reset)
         a.connect(b)
 
@@ -158,22 +205,37 @@ def test_loss(r):
     a, b = pair(kind="UC", length=1 << 21, depth=256, entries=512)
     messages = [pattern(i, length) for i in range(count)]
     for i, message in enumerate(messages):
-        a.buffer.map[i * length:(i + 1) * length] = message
+        a.buffer.map[i * length : (i + 1) * length] = message
     b.file.submit([b.qp.wr("RECV", b.buffer, i * length, length, user_data=i) for i in range(count)])
     with netem("h1", "w1", "loss", "25%"):
-        a.file.submit([a.qp.wr("SEND_WITH_IMM", a.buffer, i * length, length, imm_data=i, user_data=i) for i in range(count)])
-        r.equal("all sends complete, lost or not", [(c.user_data, c.status) for c in a.cq.wait(count)],
-                [(i, 0) for i in range(count)])
+        a.file.submit(
+            [a.qp.wr("SEND_WITH_IMM", a.buffer, i * length, length, imm_data=i, user_data=i) for i in range(count)]
+        )
+        r.equal(
+            "all sends complete, lost or not",
+            [(c.user_data, c.status) for c in a.cq.wait(count)],
+            [(i, 0) for i in range(count)],
+        )
         got = settle(b.cq)
     # A message is three packets at an MTU of 4096.
     r.check(f"some of {count} arrive, not all", 0 < len(got) < count, f"{len(got)} did")
-    r.equal("those that do are good, and use the receives in order", [(c.user_data, c.status, c.byte_len) for c in got],
-            [(i, 0, length) for i in range(len(got))])
+    r.equal(
+        "those that do are good, and use the receives in order",
+        [(c.user_data, c.status, c.byte_len) for c in got],
+        [(i, 0, length) for i in range(len(got))],
+    )
     order = [c.imm_data for c in got]
     r.equal("they come in the order of sending", order, sorted(set(order)))
-    r.check("none is made of pieces of two", all(b.buffer.map[c.user_data * length:(c.user_data + 1) * length] == messages[c.imm_data]
-                                                for c in got), "bytes differ")
-    r.equal("what is left of the receives is there", b.file.call("QP_QUERY", qp=b.qp.handle).recvs_in_flight, count - len(got))
+    r.check(
+        "none is made of pieces of two",
+        all(b.buffer.map[c.user_data * length : (c.user_data + 1) * length] == messages[c.imm_data] for c in got),
+        "bytes differ",
+    )
+    r.equal(
+        "what is left of the receives is there",
+        b.file.call("QP_QUERY", qp=b.qp.handle).recvs_in_flight,
+        count - len(got),
+    )
 
 
 QKEY = 0x11223344
@@ -194,25 +256,51 @@ def test_ud(r):
     a, b = datagrams()
     got = a.file.call("DEVICE_QUERY")
     r.equal("datagrams are sent, with immediate data or not", got.ud_send_ops, ops_of("SEND", "SEND_WITH_IMM"))
-    r.check("the address was resolved, and so was the hop limit",
-            any(a.ah.attr.dmac) and a.ah.attr.hop_limit > 0, "they are 0")
+    r.check(
+        "the address was resolved, and so was the hop limit",
+        any(a.ah.attr.dmac) and a.ah.attr.hop_limit > 0,
+        "they are 0",
+    )
     said = a.file.call("QP_QUERY", qp=a.qp.handle)
-    r.equal("QP_QUERY says what it is", (said.qp_type, said.attr.qp_state, said.attr.qkey), (N["QPT_UD"], N["QPS_RTS"], QKEY))
+    r.equal(
+        "QP_QUERY says what it is",
+        (said.qp_type, said.attr.qp_state, said.attr.qkey),
+        (N["QPT_UD"], N["QPS_RTS"], QKEY),
+    )
     a.buffer.map[:] = pattern(1, 1 << 16)
     for i, (length, op) in enumerate(((0, "SEND"), (1, "SEND_WITH_IMM"), (1000, "SEND"), (4096, "SEND_WITH_IMM"))):
-        b.buffer.map[:] = bytes([0xee]) * (1 << 16)
+        b.buffer.map[:] = bytes([0xEE]) * (1 << 16)
         b.file.submit([b.qp.wr("RECV", b.buffer, 100, 8192, user_data=i)])
-        imm = 0xabcd0000 + i if op == "SEND_WITH_IMM" else 0
-        a.file.submit([a.qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 3, length, op=op, imm_data=imm, user_data=50 + i)])
+        imm = 0xABCD0000 + i if op == "SEND_WITH_IMM" else 0
+        a.file.submit(
+            [a.qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 3, length, op=op, imm_data=imm, user_data=50 + i)]
+        )
         c = b.cq.wait(1)[0]
-        r.equal(f"a datagram of {length} bytes comes with a GRH before it, and says from whom",
-                (c.user_data, c.status, c.opcode, c.byte_len, c.flags, c.imm_data, c.src_qp, c.qp),
-                (i, 0, N["WC_RECV"], GRH + length, N["WC_GRH"] | (N["WC_WITH_IMM"] if imm else 0), imm, a.qp.num, b.qp.handle))
-        r.equal(f"its {length} bytes, and no others", b.buffer.map[100 + GRH:100 + 8192],
-                pattern(1, 1 << 16)[3:3 + length] + bytes([0xee]) * (8192 - GRH - length))
-        header = b.buffer.map[100 + 20:100 + GRH]
-        r.equal("the GRH's place holds the IP header of RoCE v2", (header[0], header[12:]),
-                (0x45, bytes([10, 9, 0, 1, 10, 9, 0, 2])))
+        r.equal(
+            f"a datagram of {length} bytes comes with a GRH before it, and says from whom",
+            (c.user_data, c.status, c.opcode, c.byte_len, c.flags, c.imm_data, c.src_qp, c.qp),
+            (
+                i,
+                0,
+                N["WC_RECV"],
+                GRH + length,
+                N["WC_GRH"] | (N["WC_WITH_IMM"] if imm else 0),
+                imm,
+                a.qp.num,
+                b.qp.handle,
+            ),
+        )
+        r.equal(
+            f"its {length} bytes, and no others",
+            b.buffer.map[100 + GRH : 100 + 8192],
+            pattern(1, 1 << 16)[3 : 3 + length] + bytes([0xEE]) * (8192 - GRH - length),
+        )
+        header = b.buffer.map[100 + 20 : 100 + GRH]
+        r.equal(
+            "the GRH's place holds the IP header of RoCE v2",
+            (header[0], header[12:]),
+            (0x45, bytes([10, 9, 0, 1, 10, 9, 0, 2])),
+        )
         r.equal("its sender is told", [(c.user_data, c.status) for c in a.cq.wait(1)], [(50 + i, 0)])
 
     # One queue pair, many receivers: to the peer, to itself, to another queue pair of its own host.
@@ -221,8 +309,13 @@ def test_ud(r):
     self_ah = a.file.ah(a.pd, a.file.gid().gid).handle
     for end in (a, b, c):
         end.file.submit([end.qp.wr("RECV", end.buffer, 0, 256, user_data=end.qp.num)])
-    a.file.submit([a.qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 0, 8), a.qp.datagram(self_ah, a.qp.num, QKEY, a.buffer, 0, 8),
-                   a.qp.datagram(self_ah, c.qp.num, 7, a.buffer, 0, 8)])
+    a.file.submit(
+        [
+            a.qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 0, 8),
+            a.qp.datagram(self_ah, a.qp.num, QKEY, a.buffer, 0, 8),
+            a.qp.datagram(self_ah, c.qp.num, 7, a.buffer, 0, 8),
+        ]
+    )
     r.equal("one queue pair reaches many", [end.cq.wait(1)[0].user_data for end in (b, c)], [b.qp.num, c.qp.num])
     r.equal("itself among them", sorted(x.user_data for x in a.cq.wait(4)), [0, 0, 0, a.qp.num])
 
@@ -235,11 +328,17 @@ def test_ud(r):
     # What does not fit: a wrong key, no receive, no room. The sender is not told.
     before = b.file.call("PORT_QUERY", port=b.file.port).qkey_viol_cntr
     b.file.submit([b.qp.wr("RECV", b.buffer, 0, GRH + 7, user_data=1)])
-    a.file.submit([a.qp.datagram(a.ah.handle, b.qp.num, QKEY + 1, a.buffer, 0, 4),
-                   a.qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 0, 8)])
+    a.file.submit(
+        [
+            a.qp.datagram(a.ah.handle, b.qp.num, QKEY + 1, a.buffer, 0, 4),
+            a.qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 0, 8),
+        ]
+    )
     r.equal("a datagram that is dropped is done for its sender", [x.status for x in a.cq.wait(2)], [0, 0])
     r.equal("the receiver has none of it", settle(b.cq), [])
-    r.equal("and counts the one with a wrong key", b.file.call("PORT_QUERY", port=b.file.port).qkey_viol_cntr, before + 1)
+    r.equal(
+        "and counts the one with a wrong key", b.file.call("PORT_QUERY", port=b.file.port).qkey_viol_cntr, before + 1
+    )
     a.file.submit([a.qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 0, 7)])
     r.equal("its receive waits for one that fits", [(x.user_data, x.byte_len) for x in b.cq.wait(1)], [(1, GRH + 7)])
     a.cq.wait(1)
@@ -249,48 +348,67 @@ def test_ud_refused(r):
     a, b = datagrams()
     other = a.file.pd()
     foreign = a.file.ah(other, b.file.gid().gid).handle
-    send = lambda ah=a.ah.handle, qpn=b.qp.num, qkey=QKEY, length=8, **more: \
-        a.qp.datagram(ah, qpn, qkey, a.buffer, 0, length, **more)
+    send = lambda ah=a.ah.handle, qpn=b.qp.num, qkey=QKEY, length=8, **more: a.qp.datagram(
+        ah, qpn, qkey, a.buffer, 0, length, **more
+    )
     for what, wr, want in (
-            ("more than the path's MTU", send(length=4097), "EMSGSIZE"),
-            ("no address", send(ah=0), "EBADF"),
-            ("another kind of object for an address", send(ah=a.pd), "EBADFD"),
-            ("an address of another domain", send(ah=foreign), "EXDEV"),
-            ("a number of 25 bits", send(qpn=1 << 24), "ERANGE"),
-            ("a key of 33 bits", send(qkey=1 << 32), "EINVAL"),
-            ("a send that names nobody", a.qp.wr("SEND", a.buffer, 0, 8), "EBADF"),
-            ("a write", a.qp.wr("RDMA_WRITE", a.buffer, 0, 8), UNSUPPORTED),
-            ("a read", a.qp.wr("RDMA_READ", a.buffer, 0, 8), UNSUPPORTED),
-            ("an atomic", a.qp.wr("ATOMIC_FETCH_AND_ADD", a.buffer, 0, 8, arg0=1), UNSUPPORTED),
-            ("a receive that names somebody", a.qp.wr("RECV", a.buffer, 0, 8, arg0=a.ah.handle), "EINVAL")):
+        ("more than the path's MTU", send(length=4097), "EMSGSIZE"),
+        ("no address", send(ah=0), "EBADF"),
+        ("another kind of object for an address", send(ah=a.pd), "EBADFD"),
+        ("an address of another domain", send(ah=foreign), "EXDEV"),
+        ("a number of 25 bits", send(qpn=1 << 24), "ERANGE"),
+        ("a key of 33 bits", send(qkey=1 << 32), "EINVAL"),
+        ("a send that names nobody", a.qp.wr("SEND", a.buffer, 0, 8), "EBADF"),
+        ("a write", a.qp.wr("RDMA_WRITE", a.buffer, 0, 8), UNSUPPORTED),
+        ("a read", a.qp.wr("RDMA_READ", a.buffer, 0, 8), UNSUPPORTED),
+        ("an atomic", a.qp.wr("ATOMIC_FETCH_AND_ADD", a.buffer, 0, 8, arg0=1), UNSUPPORTED),
+        ("a receive that names somebody", a.qp.wr("RECV", a.buffer, 0, 8, arg0=a.ah.handle), "EINVAL"),
+    ):
         r.equal(f"{what} is refused", error_of(a.file.submit, [send(), wr]), want)
     r.equal("and nothing of all that was posted", settle(a.cq), [])
     rc, _ = pair()
     r.equal("a connection's send names nobody", error_of(rc.file.submit, [rc.qp.wr("SEND", arg0=1)]), "EINVAL")
 
     ip("h1", "link", "set", "w1", "mtu", "1500")
-    r.equal("when the netdev becomes narrower, so does what is taken",
-            [error_of(a.file.submit, [send(length=n)]) for n in (1025, 1024)], ["EMSGSIZE", "none"])
+    r.equal(
+        "when the netdev becomes narrower, so does what is taken",
+        [error_of(a.file.submit, [send(length=n)]) for n in (1025, 1024)],
+        ["EMSGSIZE", "none"],
+    )
     ip("h1", "link", "set", "w1", "mtu", "4200")
     r.equal("and wide again", error_of(a.file.submit, [send(length=4096)]), "none")
     r.equal("both are sent", [c.status for c in a.cq.wait(2)], [0, 0])
 
     gid = b.file.gid().gid
-    for what, more, want in (("a port that is not there", {"port_num": 2}, "ENOENT"), ("port 0", {"port_num": 0}, "ENOENT"),
-                             ("a GID that is not in use", {"sgid_index": 200}, "ENOENT"),
-                             ("no GRH", {"is_global": 0}, "EINVAL"), ("is_global 2", {"is_global": 2}, "EINVAL"),
-                             ("a flow label of 21 bits", {"flow_label": 1 << 20}, "ERANGE")):
+    for what, more, want in (
+        ("a port that is not there", {"port_num": 2}, "ENOENT"),
+        ("port 0", {"port_num": 0}, "ENOENT"),
+        ("a GID that is not in use", {"sgid_index": 200}, "ENOENT"),
+        ("no GRH", {"is_global": 0}, "EINVAL"),
+        ("is_global 2", {"is_global": 2}, "EINVAL"),
+        ("a flow label of 21 bits", {"flow_label": 1 << 20}, "ERANGE"),
+    ):
         r.equal(f"an address with {what}", error_of(a.file.ah, a.pd, gid, **more), want)
-    r.equal("an address of a host that is not there", error_of(a.file.ah, a.pd, bytes(10) + b"\xff\xff" + bytes([10, 9, 0, 77]))
-            in ("EHOSTUNREACH", "ETIMEDOUT"), True)
+    r.equal(
+        "an address of a host that is not there",
+        error_of(a.file.ah, a.pd, bytes(10) + b"\xff\xff" + bytes([10, 9, 0, 77])) in ("EHOSTUNREACH", "ETIMEDOUT"),
+        True,
+    )
     # 0.0.0.0 is local, and no netdev has it: the resolver says ENODEV, which is not for a caller whose device is there.
     nobody = bytes(10) + b"\xff\xff" + bytes(4)
     rc.qp.modify("STATE", qp_state=N["QPS_RESET"])
-    r.equal("an address that is nobody's, for datagrams and for a connection",
-            (error_of(a.file.ah, a.pd, nobody), error_of(rc.qp.connect, b.qp.num, nobody, 0, 0)), ("EHOSTUNREACH",) * 2)
+    r.equal(
+        "an address that is nobody's, for datagrams and for a connection",
+        (error_of(a.file.ah, a.pd, nobody), error_of(rc.qp.connect, b.qp.num, nobody, 0, 0)),
+        ("EHOSTUNREACH",) * 2,
+    )
     given = a.ah.attr
     again = a.file.ah(a.pd, gid, dmac=given.dmac, hop_limit=9)
-    r.equal("with a link-layer address nothing is resolved", (bytes(again.attr.dmac), again.attr.hop_limit), (bytes(given.dmac), 9))
+    r.equal(
+        "with a link-layer address nothing is resolved",
+        (bytes(again.attr.dmac), again.attr.hop_limit),
+        (bytes(given.dmac), 9),
+    )
     a.file.destroy(again.handle)
     r.equal("an address that was destroyed", error_of(a.file.submit, [send(ah=again.handle)]), "EBADF")
 
@@ -304,6 +422,7 @@ def test_ud_refused(r):
             ulp.libc.capset(header, data)
             os._exit({"EPERM": 1, "none": 2}.get(error_of(call), 3))
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
     change = lambda qkey: a.qp.modify("QKEY", qkey=qkey)
     r.equal("a queue key with the highest bit needs CAP_NET_RAW", without_raw(lambda: change(1 << 31 | 5)), 1)
     r.equal("one without does not", without_raw(lambda: change(QKEY)), 2)
@@ -312,8 +431,11 @@ def test_ud_refused(r):
     # Its GID is the table's no more, and names no netdev: that has become no narrower.
     ip("h1", "addr", "del", "10.9.0.1/24", "dev", "w1")
     r.check("the address goes, and the GID with it", until(lambda: not ipv4_gid("rxe1")))
-    r.equal("a datagram may be as long as before",
-            [error_of(a.file.submit, [send(length=n)]) for n in (4097, 4096)], ["EMSGSIZE", "none"])
+    r.equal(
+        "a datagram may be as long as before",
+        [error_of(a.file.submit, [send(length=n)]) for n in (4097, 4096)],
+        ["EMSGSIZE", "none"],
+    )
     r.equal("it is done, whether it was sent or not", len(a.cq.wait(1)), 1)
     ip("h1", "addr", "add", "10.9.0.1/24", "dev", "w1")
     r.check("both come back", until(lambda: ipv4_gid("rxe1")))
@@ -326,37 +448,65 @@ def test_ud_flight(r):
     for turn in range(6):
         b.file.submit([b.qp.wr("RECV", b.buffer, i * 256, 256, user_data=i) for i in range(count)])
         for i in range(count):
-            a.buffer.map[i * 8:i * 8 + 8] = (turn << 32 | i).to_bytes(8, "little")
+            a.buffer.map[i * 8 : i * 8 + 8] = (turn << 32 | i).to_bytes(8, "little")
         ah = a.file.ah(a.pd, b.file.gid().gid).handle
         flags = N["SEND_SIGNALED"] if turn % 2 else 0
-        a.file.submit([a.qp.datagram(ah, b.qp.num, QKEY, a.buffer, i * 8, 8, user_data=i,
-                                     flags=flags if i < count - 1 else N["SEND_SIGNALED"]) for i in range(count)])
+        a.file.submit(
+            [
+                a.qp.datagram(
+                    ah,
+                    b.qp.num,
+                    QKEY,
+                    a.buffer,
+                    i * 8,
+                    8,
+                    user_data=i,
+                    flags=flags if i < count - 1 else N["SEND_SIGNALED"],
+                )
+                for i in range(count)
+            ]
+        )
         a.file.destroy(ah)
         # The device may give its number to the next one.
         others = [a.file.ah(a.pd, a.file.gid().gid).handle for _ in range(8)]
         want = list(range(count)) if flags else [count - 1]
-        r.equal(f"turn {turn}: the address goes, the datagrams do not", [(c.user_data, c.status) for c in a.cq.wait(len(want))],
-                [(i, 0) for i in want])
+        r.equal(
+            f"turn {turn}: the address goes, the datagrams do not",
+            [(c.user_data, c.status) for c in a.cq.wait(len(want))],
+            [(i, 0) for i in want],
+        )
         b.cq.wait(count)
-        r.equal(f"turn {turn}: all of them arrive", [int.from_bytes(b.buffer.map[i * 256 + GRH:i * 256 + GRH + 8], "little")
-                                                  for i in range(count)], [turn << 32 | i for i in range(count)])
+        r.equal(
+            f"turn {turn}: all of them arrive",
+            [int.from_bytes(b.buffer.map[i * 256 + GRH : i * 256 + GRH + 8], "little") for i in range(count)],
+            [turn << 32 | i for i in range(count)],
+        )
         for handle in others:
             a.file.destroy(handle)
 
     reset = {"qp_state": N["QPS_RESET"]}
     for turn in range(4):
         a.file.submit([a.qp.wr("RECV", a.buffer, 0, 256, user_data=i) for i in range(20)])
-        a.file.submit([a.qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 0, 1024, user_data=100 + i) for i in range(100)])
+        a.file.submit(
+            [a.qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 0, 1024, user_data=100 + i) for i in range(100)]
+        )
         a.qp.modify("STATE", qp_state=N["QPS_ERR" if turn % 2 else "QPS_RESET"])
         got = a.cq.wait(120)
-        r.equal(f"turn {turn}: on the way to ERR or RESET each request completes once, in order",
-                ([c.user_data for c in got if c.opcode == N["WC_RECV"]],
-                 [c.user_data for c in got if c.opcode == N["WC_SEND"]], {c.status for c in got} <= {0, 5}),
-                (list(range(20)), list(range(100, 200)), True))
+        r.equal(
+            f"turn {turn}: on the way to ERR or RESET each request completes once, in order",
+            (
+                [c.user_data for c in got if c.opcode == N["WC_RECV"]],
+                [c.user_data for c in got if c.opcode == N["WC_SEND"]],
+                {c.status for c in got} <= {0, 5},
+            ),
+            (list(range(20)), list(range(100, 200)), True),
+        )
         a.qp.modify("STATE", **reset)
         a.qp.start(QKEY)
     # Silent ones complete only when they fail.
-    a.file.submit([a.qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 0, 64, flags=0, user_data=i) for i in range(30)])
+    a.file.submit(
+        [a.qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 0, 64, flags=0, user_data=i) for i in range(30)]
+    )
     a.qp.modify("STATE", **reset)
     got = settle(a.cq, 0.3)
     r.equal("silent ones are not heard of unless they failed", {c.status for c in got} <= {5}, True)
@@ -369,12 +519,16 @@ def test_ud_flight(r):
         qp = ulp.Qp(a.file, a.pd, cq, kind="UD")
         qp.start(QKEY)
         a.file.submit([qp.wr("RECV", a.buffer, 0, 256, user_data=i) for i in range(20)])
-        a.file.submit([qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 0, 1024, user_data=100 + i) for i in range(60)])
+        a.file.submit(
+            [qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 0, 1024, user_data=100 + i) for i in range(60)]
+        )
         a.file.destroy(qp.handle)
         got = cq.reap()
-        r.equal(f"{delivery.lower()}: destroyed in the middle, each request completes once",
-                (sorted(c.user_data for c in got), {c.status for c in got} <= {0, 5}),
-                (list(range(20)) + list(range(100, 160)), True))
+        r.equal(
+            f"{delivery.lower()}: destroyed in the middle, each request completes once",
+            (sorted(c.user_data for c in got), {c.status for c in got} <= {0, 5}),
+            (list(range(20)) + list(range(100, 160)), True),
+        )
     if not (pid := os.fork()):
         end = ulp.End("h1", kind="UD")
         end.qp.start(QKEY)
@@ -415,31 +569,62 @@ class Pool:
         self.file.submit([self.srq.recv(self.buffer, i * size, size, user_data=i) for i in range(first, first + count)])
 
     def send(self, i, text=b"", imm=0, length=None, offset=0, **fields):
-        self.far_buffer.map[offset:offset + len(text)] = text
-        self.far.submit([self.peers[i].wr("SEND_WITH_IMM", self.far_buffer, offset, length or len(text), imm_data=imm, **fields)])
+        self.far_buffer.map[offset : offset + len(text)] = text
+        self.far.submit(
+            [self.peers[i].wr("SEND_WITH_IMM", self.far_buffer, offset, length or len(text), imm_data=imm, **fields)]
+        )
 
 
 def test_srq(r):
     p = Pool()
-    r.equal("the module and the device have shared receive queues",
-            (p.file.call("QUERY").features & N["FEATURE_SRQ"] != 0, p.file.call("DEVICE_QUERY").caps & N["CAP_SRQ"] != 0), (True, True))
-    r.equal("a queue pair with one has no receives of its own",
-            (lambda q: (q.max_recv_wr, q.max_recv_sge))(p.file.call("QP_QUERY", qp=p.qps[0].handle)), (0, 0))
+    r.equal(
+        "the module and the device have shared receive queues",
+        (p.file.call("QUERY").features & N["FEATURE_SRQ"] != 0, p.file.call("DEVICE_QUERY").caps & N["CAP_SRQ"] != 0),
+        (True, True),
+    )
+    r.equal(
+        "a queue pair with one has no receives of its own",
+        (lambda q: (q.max_recv_wr, q.max_recv_sge))(p.file.call("QP_QUERY", qp=p.qps[0].handle)),
+        (0, 0),
+    )
     p.post(30)
-    r.equal("SRQ_QUERY counts what is posted", (p.srq.query().recvs_in_flight, p.srq.query().max_wr, p.srq.query().max_sge), (30, 64, 1))
-    p.far_buffer.map[:3 * 640] = b"".join(b"%d:%02d" % (i, j) + bytes(60) for i in range(3) for j in range(10))
+    r.equal(
+        "SRQ_QUERY counts what is posted",
+        (p.srq.query().recvs_in_flight, p.srq.query().max_wr, p.srq.query().max_sge),
+        (30, 64, 1),
+    )
+    p.far_buffer.map[: 3 * 640] = b"".join(b"%d:%02d" % (i, j) + bytes(60) for i in range(3) for j in range(10))
     for j in range(10):
-        p.far.submit([p.peers[i].wr("SEND_WITH_IMM", p.far_buffer, (i * 10 + j) * 64, 64, imm_data=i * 100 + j) for i in range(3)])
+        p.far.submit(
+            [
+                p.peers[i].wr("SEND_WITH_IMM", p.far_buffer, (i * 10 + j) * 64, 64, imm_data=i * 100 + j)
+                for i in range(3)
+            ]
+        )
     r.equal("all sends are done", {c.status for c in p.far_cq.wait(30)}, {0})
     got = p.cq.wait(30)
     r.equal("each receive is used once", sorted(c.user_data for c in got), list(range(30)))
-    r.check("each completion has the handle and number of the queue pair that used it",
-            all((c.qp, c.qp_num) == (p.qps[c.imm_data // 100].handle, p.qps[c.imm_data // 100].num) for c in got), "it has not")
-    r.equal("and is good", {(c.status, c.byte_len, c.flags, c.opcode) for c in got}, {(0, 64, N["WC_WITH_IMM"], N["WC_RECV"])})
-    r.check("the bytes are where the receive said", all(p.buffer.map[c.user_data * 64:c.user_data * 64 + 4]
-            == b"%d:%02d" % divmod(c.imm_data, 100) for c in got), "they are not")
+    r.check(
+        "each completion has the handle and number of the queue pair that used it",
+        all((c.qp, c.qp_num) == (p.qps[c.imm_data // 100].handle, p.qps[c.imm_data // 100].num) for c in got),
+        "it has not",
+    )
+    r.equal(
+        "and is good",
+        {(c.status, c.byte_len, c.flags, c.opcode) for c in got},
+        {(0, 64, N["WC_WITH_IMM"], N["WC_RECV"])},
+    )
+    r.check(
+        "the bytes are where the receive said",
+        all(p.buffer.map[c.user_data * 64 : c.user_data * 64 + 4] == b"%d:%02d" % divmod(c.imm_data, 100) for c in got),
+        "they are not",
+    )
     for i in range(3):
-        r.equal(f"queue pair {i}: its messages in order", [c.imm_data % 100 for c in got if c.qp == p.qps[i].handle], list(range(10)))
+        r.equal(
+            f"queue pair {i}: its messages in order",
+            [c.imm_data % 100 for c in got if c.qp == p.qps[i].handle],
+            list(range(10)),
+        )
     r.equal("none is left", p.srq.query().recvs_in_flight, 0)
 
     # What is refused.
@@ -451,17 +636,22 @@ def test_srq(r):
     send.qp = p.srq.handle
     two = p.srq.recv(p.buffer, 0, 64)
     for what, call, want in (
-            ("a receive of a queue pair that has one", lambda: p.file.submit([wr, p.qps[0].wr("RECV")]), UNSUPPORTED),
-            ("a send to it", lambda: p.file.submit([wr, send]), "EBADFD"),
-            ("a receive into another domain", lambda: p.file.submit([wr, p.srq.recv(strange, 0, 8)]), "EXDEV"),
-            ("a receive with a flag", lambda: p.file.submit([wr, p.srq.recv(flags=N["SEND_SIGNALED"])]), "EINVAL"),
-            ("destroying it while it is used", lambda: p.file.destroy(p.srq.handle), "EBUSY"),
-            ("a queue pair that completes elsewhere", lambda: ulp.Qp(p.file, p.pd, p.cq, recv_cq=cq, srq=p.srq.handle), "EXDEV"),
-            ("a queue pair of another domain", lambda: ulp.Qp(p.file, other, p.cq, srq=p.srq.handle), "EXDEV"),
-            ("a limit above its size", lambda: p.srq.limit(65), "ERANGE"),
-            ("one with too many requests", lambda: ulp.Srq(p.file, p.pd, cq, (1 << 14) + 1), "ERANGE"),
-            ("one with too many elements", lambda: ulp.Srq(p.file, p.pd, cq, 4, 17), "ERANGE"),
-            ("one with a limit above its size", lambda: ulp.Srq(p.file, p.pd, cq, 4, 1, 5), "ERANGE")):
+        ("a receive of a queue pair that has one", lambda: p.file.submit([wr, p.qps[0].wr("RECV")]), UNSUPPORTED),
+        ("a send to it", lambda: p.file.submit([wr, send]), "EBADFD"),
+        ("a receive into another domain", lambda: p.file.submit([wr, p.srq.recv(strange, 0, 8)]), "EXDEV"),
+        ("a receive with a flag", lambda: p.file.submit([wr, p.srq.recv(flags=N["SEND_SIGNALED"])]), "EINVAL"),
+        ("destroying it while it is used", lambda: p.file.destroy(p.srq.handle), "EBUSY"),
+        (
+            "a queue pair that completes elsewhere",
+            lambda: ulp.Qp(p.file, p.pd, p.cq, recv_cq=cq, srq=p.srq.handle),
+            "EXDEV",
+        ),
+        ("a queue pair of another domain", lambda: ulp.Qp(p.file, other, p.cq, srq=p.srq.handle), "EXDEV"),
+        ("a limit above its size", lambda: p.srq.limit(65), "ERANGE"),
+        ("one with too many requests", lambda: ulp.Srq(p.file, p.pd, cq, (1 << 14) + 1), "ERANGE"),
+        ("one with too many elements", lambda: ulp.Srq(p.file, p.pd, cq, 4, 17), "ERANGE"),
+        ("one with a limit above its size", lambda: ulp.Srq(p.file, p.pd, cq, 4, 1, 5), "ERANGE"),
+    ):
         r.equal(f"{what} is refused", error_of(call), want)
     r.equal("and nothing of it is posted", p.srq.query().recvs_in_flight, 0)
     p.post(64)
@@ -502,7 +692,11 @@ def test_srq_end(r):
     events = []
     while not events and time.monotonic() < until:
         events = p.file.events()
-    r.equal("a queue pair in ERR says that it takes no more, once", events, [(N["EVENT_LAST_WQE_REACHED"], p.qps[0].handle, 0, 0)])
+    r.equal(
+        "a queue pair in ERR says that it takes no more, once",
+        events,
+        [(N["EVENT_LAST_WQE_REACHED"], p.qps[0].handle, 0, 0)],
+    )
     p.qps[0].modify("STATE", qp_state=N["QPS_ERR"])
     time.sleep(0.2)  # rxe says it again, now
     r.equal("asked once more, it says nothing more", p.file.events(), [])
@@ -510,7 +704,9 @@ def test_srq_end(r):
     for turn in range(3):
         for i in (1, 2):
             p.send(i, b"on", imm=i)
-        r.equal(f"turn {turn}: the others go on", sorted((c.imm_data, c.status) for c in p.cq.wait(2)), [(1, 0), (2, 0)])
+        r.equal(
+            f"turn {turn}: the others go on", sorted((c.imm_data, c.status) for c in p.cq.wait(2)), [(1, 0), (2, 0)]
+        )
     p.far_cq.wait(6)
     for qp in (p.qps[0], p.peers[0]):
         qp.modify("STATE", qp_state=N["QPS_RESET"])
@@ -523,7 +719,9 @@ def test_srq_end(r):
     events = []
     while not events and time.monotonic() < until:
         events = p.file.events()
-    r.equal("and in ERR once more, it says so once more", events, [(N["EVENT_LAST_WQE_REACHED"], p.qps[0].handle, 0, 0)])
+    r.equal(
+        "and in ERR once more, it says so once more", events, [(N["EVENT_LAST_WQE_REACHED"], p.qps[0].handle, 0, 0)]
+    )
 
     # In the middle of traffic, in each way of delivery.
     for delivery in ("WORKQUEUE", "SOFTIRQ", "CALLER"):
@@ -536,8 +734,11 @@ def test_srq_end(r):
         p.peers[0].modify("STATE", qp_state=N["QPS_ERR"])
         p.far_cq.wait(75)
         got = p.cq.wait(50) + settle(p.cq, 0.3)
-        r.equal(f"{delivery.lower()}: one is destroyed, the others get all that is theirs",
-                [sum(c.imm_data == i and c.status == 0 for c in got) for i in (1, 2)], [25, 25])
+        r.equal(
+            f"{delivery.lower()}: one is destroyed, the others get all that is theirs",
+            [sum(c.imm_data == i and c.status == 0 for c in got) for i in (1, 2)],
+            [25, 25],
+        )
         r.equal(f"{delivery.lower()}: no receive comes twice", len({c.user_data for c in got}), len(got))
         left = p.srq.query().recvs_in_flight
         got += p.cq.reap()
@@ -573,7 +774,11 @@ def test_srq_taken(r):
         r.equal(f"{how}: nobody completed the receive yet", p.srq.query().recvs_in_flight, 8)
         p.send(1, b"next", imm=2)
         c = p.cq.wait(1)[0]
-        r.equal(f"{how}: the next message takes the next receive", (c.user_data, c.imm_data, c.status, c.qp), (1, 2, 0, p.qps[1].handle))
+        r.equal(
+            f"{how}: the next message takes the next receive",
+            (c.user_data, c.imm_data, c.status, c.qp),
+            (1, 2, 0, p.qps[1].handle),
+        )
         if how == "reset":
             r.equal("the queue pair may still have it", (p.srq.query().recvs_in_flight, p.cq.reap()), (7, []))
             p.peers[0].modify("STATE", qp_state=N["QPS_RESET"])
@@ -583,7 +788,11 @@ def test_srq_taken(r):
         p.far_cq.wait(1 if how == "destroyed" else 2)
         left = 6 if how == "destroyed" else 5
         r.equal(f"{how}: then what was taken is given back", p.srq.query().recvs_in_flight, left)
-        r.equal(f"{how}: as flushed, by nobody", [(c.user_data, c.status, c.qp, c.qp_num) for c in p.cq.reap()], [(0, 5, p.srq.handle, 0)])
+        r.equal(
+            f"{how}: as flushed, by nobody",
+            [(c.user_data, c.status, c.qp, c.qp_num) for c in p.cq.reap()],
+            [(0, 5, p.srq.handle, 0)],
+        )
         r.equal(f"{how}: and once", (p.srq.query().recvs_in_flight, p.cq.reap()), (left, []))
         p.post(1, 1 << 15)
         for i in range(left + 1):
@@ -600,9 +809,12 @@ def test_srq_taken(r):
     b.post(3, 256)
     a.buffer.map[:4] = b"data"
     a.file.submit([a.qp.datagram(ah, qp.num, QKEY, a.buffer, 0, 4) for _ in range(3)])
-    r.equal("datagrams come by a shared receive queue", [(c.user_data, c.status, c.byte_len, c.flags, c.src_qp, c.qp) for c in b.cq.wait(3)],
-            [(i, 0, GRH + 4, N["WC_GRH"], a.qp.num, qp.handle) for i in range(3)])
-    r.equal("with their bytes", b.buffer.map[GRH:GRH + 4], b"data")
+    r.equal(
+        "datagrams come by a shared receive queue",
+        [(c.user_data, c.status, c.byte_len, c.flags, c.src_qp, c.qp) for c in b.cq.wait(3)],
+        [(i, 0, GRH + 4, N["WC_GRH"], a.qp.num, qp.handle) for i in range(3)],
+    )
+    r.equal("with their bytes", b.buffer.map[GRH : GRH + 4], b"data")
     a.cq.wait(3)
 
 
@@ -650,7 +862,11 @@ def test_events(r):
     r.equal("with O_NONBLOCK it does not wait", error_of(os.read, a.fd, 32), "EAGAIN")
     os.set_blocking(a.fd, True)
     r.equal("nothing is ready", ready(a), 0)
-    r.equal("there is nothing to write or to seek", (error_of(os.write, a.fd, b"x"), error_of(os.lseek, a.fd, 0, 0)), ("EINVAL", "ESPIPE"))
+    r.equal(
+        "there is nothing to write or to seek",
+        (error_of(os.write, a.fd, b"x"), error_of(os.lseek, a.fd, 0, 0)),
+        ("EINVAL", "ESPIPE"),
+    )
 
     ip("h1", "addr", "add", "10.9.0.101/24", "dev", "w1")
     gid = (N["EVENT_GID_CHANGE"], 0, 1, 0)
@@ -660,7 +876,11 @@ def test_events(r):
     data = os.read(also.fd, 33)
     record = ulp.S["event"].from_buffer_copy(data)
     r.equal("read() gives whole records", (len(data), record.event, record.port, record.reserved), (32, gid[0], 1, 0))
-    r.check("with the time at which it happened", start - 60 * 10**9 < record.time_ns < start, f"{record.time_ns} at {start}")
+    r.check(
+        "with the time at which it happened",
+        start - 60 * 10**9 < record.time_ns < start,
+        f"{record.time_ns} at {start}",
+    )
     r.equal("then nothing is ready", ready(also), 0)
     ip("h1", "addr", "del", "10.9.0.101/24", "dev", "w1")
     await_events(a, gid[0])
@@ -690,6 +910,7 @@ def test_events(r):
 
     def interrupt(*_):
         raise Interrupted
+
     signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     try:
@@ -698,7 +919,9 @@ def test_events(r):
     except Interrupted:
         r.check("a signal ends the wait", True)
     subprocess.run(["rdma", "dev", "set", "rxe1", "name", "renamed"], check=True)
-    r.equal("a new name is an event", await_events(a, N["EVENT_DEVICE_RENAMED"]), [(N["EVENT_DEVICE_RENAMED"], 0, 0, 0)])
+    r.equal(
+        "a new name is an event", await_events(a, N["EVENT_DEVICE_RENAMED"]), [(N["EVENT_DEVICE_RENAMED"], 0, 0, 0)]
+    )
     r.equal("and the name is the new one", ulp.text(a.call("DEVICE_QUERY").name), "renamed")
     subprocess.run(["rdma", "dev", "set", "renamed", "name", "rxe1"], check=True)
     await_events(a, N["EVENT_DEVICE_RENAMED"])
@@ -715,7 +938,9 @@ def test_events(r):
 
     # More than there is room for. The other file is read all the time, and counts.
     turns, total = 160, 0
-    batch = "".join(f"addr add 10.9.0.{101 + i % 100}/24 dev w1\naddr del 10.9.0.{101 + i % 100}/24 dev w1\n" for i in range(turns))
+    batch = "".join(
+        f"addr add 10.9.0.{101 + i % 100}/24 dev w1\naddr del 10.9.0.{101 + i % 100}/24 dev w1\n" for i in range(turns)
+    )
     writer = subprocess.Popen(["ip", "-n", "h1", "-batch", "-"], stdin=subprocess.PIPE, text=True)
     feeder = threading.Thread(target=writer.communicate, args=(batch,))
     feeder.start()
@@ -727,8 +952,10 @@ def test_events(r):
     feeder.join()
     kept = a.events()
     r.check(f"more than {N['EVENTS_MAX']} events happened", total > N["EVENTS_MAX"], f"{total} did")
-    r.equal("a file that is not read keeps the oldest", [e[0] for e in kept[:N["EVENTS_MAX"]]], [gid[0]] * N["EVENTS_MAX"])
-    r.equal("and says how many it lost", kept[N["EVENTS_MAX"]:], [(N["EVENT_LOST"], 0, 0, total - N["EVENTS_MAX"])])
+    r.equal(
+        "a file that is not read keeps the oldest", [e[0] for e in kept[: N["EVENTS_MAX"]]], [gid[0]] * N["EVENTS_MAX"]
+    )
+    r.equal("and says how many it lost", kept[N["EVENTS_MAX"] :], [(N["EVENT_LOST"], 0, 0, total - N["EVENTS_MAX"])])
     ip("h1", "addr", "add", "10.9.0.101/24", "dev", "w1")
     r.equal("after which it goes on", await_events(a, gid[0]), [gid])
     ip("h1", "addr", "del", "10.9.0.101/24", "dev", "w1")
@@ -749,7 +976,11 @@ def test_sqd(r):
         got = await_events(a.file, N["EVENT_SQ_DRAINED"])
         r.equal(f"{kind}: a send queue that has drained says so", got, [(N["EVENT_SQ_DRAINED"], a.qp.handle, 0, 0)])
         state = a.file.call("QP_QUERY", qp=a.qp.handle)
-        r.equal(f"{kind}: it is in SQD, and drains no more", (state.attr.qp_state, state.attr.sq_draining), (N["QPS_SQD"], 0))
+        r.equal(
+            f"{kind}: it is in SQD, and drains no more",
+            (state.attr.qp_state, state.attr.sq_draining),
+            (N["QPS_SQD"], 0),
+        )
         begun = [c.user_data for c in a.cq.reap()]
         a.file.submit([request(i) for i in range(10, 15)])
         r.equal(f"{kind}: what is posted now waits", settle(a.cq, 0.3), [])
@@ -760,7 +991,11 @@ def test_sqd(r):
         a.qp.modify("STATE", qp_state=N["QPS_SQD"])
         a.file.submit([request(i) for i in range(5)])
         a.qp.modify("STATE", qp_state=N["QPS_ERR"])
-        r.equal(f"{kind}: from SQD to ERR all that waits is flushed", [(c.user_data, c.status) for c in a.cq.wait(5)], [(i, 5) for i in range(5)])
+        r.equal(
+            f"{kind}: from SQD to ERR all that waits is flushed",
+            [(c.user_data, c.status) for c in a.cq.wait(5)],
+            [(i, 5) for i in range(5)],
+        )
         a.qp.modify("STATE", qp_state=N["QPS_RESET"])
         if kind == "UD":
             a.qp.start(QKEY)
@@ -778,7 +1013,9 @@ def test_sqd(r):
             a.cq.wait(100)
         a.qp.modify("STATE", qp_state=N["QPS_SQD"])
         said = error_of(a.qp.modify, "STATE", qp_state=N["QPS_RTS"])
-        r.check(f"{kind}: back from SQD after many requests, or refused by the driver", said in ("none", "EINVAL"), said)
+        r.check(
+            f"{kind}: back from SQD after many requests, or refused by the driver", said in ("none", "EINVAL"), said
+        )
         a.qp.modify("STATE", qp_state=N["QPS_ERR"])
         a.qp.modify("STATE", qp_state=N["QPS_RESET"])
         if kind == "UD":
@@ -788,7 +1025,11 @@ def test_sqd(r):
             a.connect(b)
             b.connect(a)
         a.file.submit([request(98)])
-        r.equal(f"{kind}: by ERR and RESET there is always a way back", [(c.user_data, c.status) for c in a.cq.wait(1)], [(98, 0)])
+        r.equal(
+            f"{kind}: by ERR and RESET there is always a way back",
+            [(c.user_data, c.status) for c in a.cq.wait(1)],
+            [(98, 0)],
+        )
 
 
 def test_churn(r):
@@ -803,6 +1044,7 @@ def test_churn(r):
                 function()
             except Exception as e:  # shown below
                 failures.append(f"{function.__name__}: {type(e).__name__}: {e}")
+
         return threading.Thread(target=run)
 
     def addresses():
@@ -857,7 +1099,9 @@ def test_churn(r):
     completed.extend(p.cq.reap())
     r.check(f"queue pairs took some of the {len(posted)} receives", sum(c.status == 0 for c in completed) >= 1, "none")
     r.equal("each receive completed, and once", sorted(c.user_data for c in completed), posted)
-    usage = [line for end in (p, a) for line in open(f"/proc/self/fdinfo/{end.file.fd}") if line.startswith("rust_ulp-cq")]
+    usage = [
+        line for end in (p, a) for line in open(f"/proc/self/fdinfo/{end.file.fd}") if line.startswith("rust_ulp-cq")
+    ]
     r.check("no place in a ring is lost", all("reserved 0" in line for line in usage), f"{usage}")
 
 
@@ -878,13 +1122,21 @@ def test_gone(r):
         r.check(f"{name} goes", not os.path.exists(f"/sys/class/infiniband/{name}"), "it is there")
     reader.join(10 * ulp.PATIENCE)
     removed = N["EVENT_DEVICE_REMOVED"]
-    r.equal("who waits for events hears of it", [e.event for e in (ulp.S["event"] * (len(got[0]) // 32)).from_buffer_copy(got[0])][-1:]
-            if got else None, [removed])
+    r.equal(
+        "who waits for events hears of it",
+        [e.event for e in (ulp.S["event"] * (len(got[0]) // 32)).from_buffer_copy(got[0])][-1:] if got else None,
+        [removed],
+    )
     for file in (p.file, p.far, a.file, b.file):
-        r.check("poll says that there is something, and that it is over", ready(file) & select.POLLPRI and ready(file) & select.POLLHUP, f"{ready(file)}")
+        r.check(
+            "poll says that there is something, and that it is over",
+            ready(file) & select.POLLPRI and ready(file) & select.POLLHUP,
+            f"{ready(file)}",
+        )
         data = os.read(file.fd, 320 * 32)
-        r.equal("the last record is that the device was removed",
-                ulp.S["event"].from_buffer_copy(data[-32:]).event, removed)
+        r.equal(
+            "the last record is that the device was removed", ulp.S["event"].from_buffer_copy(data[-32:]).event, removed
+        )
         r.equal("and then there is none", error_of(os.read, file.fd, 32), "ENODEV")
         r.equal("nor anything urgent", ready(file) & select.POLLPRI, 0)
     for call in ("AH_CREATE", "SRQ_CREATE", "SRQ_MODIFY", "SRQ_QUERY"):
