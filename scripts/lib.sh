@@ -25,7 +25,7 @@ sid_kver=7.2.13+deb14-amd64
 base_cache=$cache
 cache_of() {
 	case $1 in
-	''|*+deb13[-+]*) echo "$base_cache" ;;
+	'' | *+deb13[-+]*) echo "$base_cache" ;;
 	*) echo "$base_cache/sid" ;;
 	esac
 }
@@ -38,7 +38,10 @@ use_kver() {
 }
 
 say() { printf '%s\n' "$*" >&2; }
-die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
+die() {
+	printf '%s: %s\n' "${0##*/}" "$*" >&2
+	exit 1
+}
 
 # usage_error WORDS: what was wrong, then how it goes; exits 2.
 usage_error() {
@@ -203,7 +206,10 @@ default_kver() {
 successor() {
 	local want=$1 named=$2 found
 	case $want in
-	"$next_kver") found=$({ cat; echo "$want"; } | sort -uV | awk -v from="$want" 'after { print; exit } $0 == from { after = 1 }') ;;
+	"$next_kver") found=$({
+		cat
+		echo "$want"
+	} | sort -uV | awk -v from="$want" 'after { print; exit } $0 == from { after = 1 }') ;;
 	*) found=$(grep -xF -e "$named") ;;
 	esac
 	[ "$found" != "$want" ] || found=""
