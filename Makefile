@@ -4,11 +4,12 @@
 # of the module reads Kbuild, not this.)
 
 # KVER: which kernel of the lab; KDIR: a prepared kernel tree instead of it.
+# T, K: the suite of `make dev` and the pattern of its cases; SHARE: a directory for `make shell`.
 # PREFIX, DESTDIR, MODULE_SIGN_KEY, MODULE_SIGN_CERT: of install, see scripts/install.
 export KVER KDIR PREFIX DESTDIR MODULE_SIGN_KEY MODULE_SIGN_CERT
 
 .DEFAULT_GOAL := all
-.PHONY: all module userspace lab run test test-hosts test-matrix test-debug test-debug-long test-install selftest-debug \
+.PHONY: all module userspace lab run dev test test-long test-hosts test-matrix test-debug test-debug-long test-install selftest-debug \
 	bench shell check doc pictures install uninstall deb help clean lab-clean
 
 all:
@@ -48,7 +49,13 @@ bench: module userspace
 	@scripts/bench
 
 shell: module userspace
-	@scripts/vm shell -- bash -lc 'two-hosts up; modprobe -a $$(modinfo -F depends /ulp/rust_ulp.ko | tr , " "); insmod /ulp/rust_ulp.ko; exec bash -i'
+	@scripts/vm shell $(if $(SHARE),--share "$(SHARE)") -- bash -lc 'two-hosts up; load-module; exec bash -i'
+
+dev:
+	@scripts/dev $(T) $(K)
+
+test-long:
+	@scripts/test long
 
 check:
 	@scripts/check
@@ -76,14 +83,18 @@ help:
 	@echo '  userspace      build/user/release: the tools and examples'
 	@echo '  lab            what the VM needs, from packages, cached outside the tree'
 	@echo '  run            boots the VM and lets an RDMA Write cross between two hosts'
-	@echo '  test           all tests that need no special kernel'
+	@echo '  dev T=SUITE    builds what changed and runs that suite in a guest that stays up;'
+	@echo '                 K=PATTERN: only its cases with such names'
+	@echo '  test           all tests that need no special kernel, each once'
+	@echo '  test-long      the same with large counts, chaos, fuzzing, mutants'
 	@echo '  test-hosts     two machines: the suites that need a second guest'
 	@echo '  test-matrix    the suites of the VM on each kernel, and a table'
 	@echo '  test-debug     the suites of the VM on a kernel with KASAN, lockdep, kmemleak, ...'
 	@echo '  test-debug-long those of them that take longer'
 	@echo '  selftest-debug planted bugs: that kernel finds each of them'
 	@echo '  bench          compares with libibverbs and perftest'
-	@echo '  shell          the VM with two hosts and the module loaded'
+	@echo '  shell          the VM with two hosts and the module loaded; SHARE=DIR is its /share;'
+	@echo '                 scripts/vm enter opens a second terminal in it'
 	@echo '  install        what is built, for the running kernel (PREFIX=/usr/local, DESTDIR=)'
 	@echo '  uninstall      takes that away again'
 	@echo '  deb            packages of the tools and, for DKMS, of the module: build/deb'
