@@ -4,7 +4,7 @@
 
     alloc.py PROGRAM call|request|batch
 
-PROGRAM is ulp-test, which writes `begin` and `end` into the trace. Prints `ok` and `not ok` lines.
+PROGRAM is ulp-test, which writes `begin` and `end` into the trace. Prints KTAP.
 """
 
 import os

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """What `ulp bench` prints and how it ends, for 80-bench. Two hosts and the module are there.
 
-Prints `ok NAME` or `not ok NAME - why`. Asserts counts, keys, order and contents, never times.
+Asserts counts, keys, order and contents, never times.
 """
 
 import json
@@ -13,22 +13,20 @@ import subprocess
 import sys
 import time
 
+import ulp
+from ulp import PATIENCE
+
 ULP = os.environ.get("ULP", "/ulp") + "/bin/ulp"
 SERVER = "10.9.0.1"
 PORT = 18515
 LATENCY = ("min", "p50", "p90", "p99", "p99_9", "p99_99", "max")
-# On the debug kernel everything takes longer, and there is less of it.
+# On the debug kernel there is less of it.
 DEBUG = bool(os.environ.get("ULP_DEBUG"))
-PATIENCE = 6 if DEBUG else 1
-failed = 0
+results = ulp.Report()
 
 
 def said(good, name, why=""):
-    global failed
-    failed += not good
-    why = str(why).replace("\n", " ")[:500]
-    print(f"ok {name}" if good else f"not ok {name} - {why or 'failed'}", flush=True)
-    return good
+    return results.check(name, good, why or "failed")
 
 
 def in_host(host, *command):
@@ -532,7 +530,7 @@ def main():
         server.process.returncode == 0, "the server ends with status 0 when it is told to", server.process.stderr.read()
     )
     hostile()
-    sys.exit(1 if failed else 0)
 
 
-main()
+results.run("ulp bench", lambda _: main())
+sys.exit(results.status())

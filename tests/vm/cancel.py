@@ -4,7 +4,7 @@
 
     cancel.py deadline|cancel|room|receive|shared|gone|reset|killed
 
-Expects the module and two hosts. Prints `ok` and `not ok` lines.
+Expects the module and two hosts. Prints KTAP.
 """
 
 import ctypes

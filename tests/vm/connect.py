@@ -4,7 +4,7 @@
 
     connect.py NAME...
 
-Expects the module and two hosts. Prints `ok` and `not ok` lines.
+Expects the module and two hosts. Prints KTAP.
 """
 
 import errno

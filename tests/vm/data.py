@@ -4,7 +4,7 @@
 
     data.py writes|large|order|overlap|receive|full|wait
 
-Expects the module and two hosts. Prints `ok` and `not ok` lines.
+Expects the module and two hosts. Prints KTAP.
 """
 
 import ctypes

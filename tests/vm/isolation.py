@@ -4,7 +4,7 @@
 
     isolation.py node|handles|guess|peer|invalidate|memory|structs|addresses|events|limits|uring
 
-Expects the module and two hosts. Prints `ok` and `not ok` lines.
+Expects the module and two hosts. Prints KTAP.
 """
 
 import contextlib

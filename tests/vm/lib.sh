@@ -3,9 +3,10 @@
 #
 # What the suites share. Sourced, never run.
 #
-# A suite prints `ok NAME` or `not ok NAME - why` per test and ends with
-# `finish`, whose status is 0 only when all passed. It leaves the guest as it
-# found it: module out, hosts down, its processes ended.
+# A suite prints KTAP (Documentation/dev-tools/ktap.rst of the kernel): the version line, a line
+# per test, diagnostics behind `#`, and the plan at its end, by `finish`, whose status is 0 only
+# when all tests passed. A suite leaves the guest as it found it: module out, hosts down, its
+# processes ended.
 
 set -u
 # What Python compiles stays out of the tree.
@@ -18,8 +19,8 @@ dev=/dev/rust_ulp
 scratch=$(mktemp -d)
 # The command that reaches h2, where the hosts are two machines.
 second_machine=$(command -v peer) || second_machine=""
-passed=0 failed=0
-started=() rows=() reported=0
+passed=0 failed=0 skipped=0
+started=() rows=() reported=0 child="" matched=""
 # The debug kernel takes its time: every deadline is longer there.
 patience=${ULP_DEBUG:+6}
 patience=${patience:-1}
@@ -30,15 +31,39 @@ timeout() {
 	command timeout "$@"
 }
 
-ok() { passed=$((passed + 1)) && printf 'ok %s\n' "$1"; }
+# --- the reporter ---------------------------------------------------------------
 
-# not_ok NAME WHY...
-not_ok() {
-	local name=$1
-	shift
-	failed=$((failed + 1))
-	printf 'not ok %s - %s\n' "$name" "$(printf '%s' "${*:-failed}" | tr '\n' ' ' | cut -c1-600)"
+echo "KTAP version 1"
+
+# result "" | "not " TEXT: the line of one test.
+result() { printf '%sok %d %s\n' "$1" $((passed + failed + skipped)) "$2"; }
+
+# plain TEXT...: the text as one line without `#`, which begins a directive in KTAP.
+plain() {
+	local text=${*//$'\n'/ }
+	printf '%s' "${text//\#/_}"
 }
+
+# show FILE...: prints files, or the standard input, as diagnostics.
+show() { sed 's/^/# /' "$@"; }
+
+# plan: how many tests there were.
+plan() { printf '1..%d\n' $((passed + failed + skipped)); }
+
+ok() { passed=$((passed + 1)) && result "" "$(plain "$1")"; }
+
+# not_ok NAME WHY...: never `# SKIP` or `# TODO`, which would be a pass.
+not_ok() {
+	local name why
+	name=$(plain "$1")
+	shift
+	why=$(plain "${*:-failed}" | cut -c1-600)
+	[[ ! ${why^^} =~ ^[[:blank:]]*(SKIP|TODO|XFAIL) ]] || why="failed: $why"
+	failed=$((failed + 1)) && result "not " "$name # $why"
+}
+
+# skip NAME WHY
+skip() { skipped=$((skipped + 1)) && result "" "$(plain "$1") # SKIP $(plain "$2")"; }
 
 # check NAME CMD...: passes when CMD does; the end of its output is the reason.
 check() {
@@ -48,6 +73,7 @@ check() {
 	if [ $rc = 0 ]; then
 		ok "$name"
 	else
+		[ -z "$out" ] || tail -n 60 <<<"$out" | show
 		not_ok "$name" "status $rc: $(tail -n 5 <<<"$out")"
 		return 1
 	fi
@@ -58,28 +84,77 @@ equal() {
 	if [ "$2" = "$3" ]; then ok "$1"; else not_ok "$1" "got '$2', want '$3'" && false; fi
 }
 
-# relay NAME CMD...: CMD prints `ok` and `not ok` lines of its own; all its
-# output is passed through and its tests are counted as tests of this suite.
-# Silence and a bad status without a `not ok` are failures too. $relayed is how
-# many tests it ran.
-relay() {
-	local name=$1 rc=0 good bad
-	shift
-	"$@" >"$scratch/relay" 2>&1 || rc=$?
-	cat "$scratch/relay"
-	good=$(grep -c '^ok ' "$scratch/relay")
-	bad=$(grep -c '^not ok ' "$scratch/relay")
-	passed=$((passed + good)) failed=$((failed + bad))
-	# shellcheck disable=SC2034 # suites count with it
-	relayed=$((good + bad))
-	if [ $rc != 0 ] && [ "$bad" = 0 ]; then
-		not_ok "$name" "status $rc after $good tests: $(tail -n 3 "$scratch/relay")"
-	elif [ "$good$bad" = 00 ]; then
-		not_ok "$name" "it ran no test"
-	elif [ $rc = 0 ] && [ "$bad" != 0 ]; then
-		not_ok "$name" "status 0 with $bad failed tests"
-	fi
+# wanted NAME: whether the pattern ULP_CASES, if there is one, lets this case run.
+wanted() {
+	# shellcheck disable=SC2053 # a pattern
+	[[ $1 == ${ULP_CASES:-*} ]] && matched=1
 }
+
+# each FUNCTION NAME...: calls FUNCTION with each name that is wanted.
+each() {
+	local function=$1 name
+	shift
+	for name; do ! wanted "$name" || "$function" "$name"; done
+}
+
+# relay NAME CMD...: CMD prints KTAP. Its tests are passed on as they come, with numbers of this
+# suite, and counted here; its other output becomes diagnostics. It is a failure when CMD runs no
+# test, ends without a plan, or with a plan or a status that its tests contradict. $relayed is how
+# many tests it ran. Nothing happens when NAME is not wanted.
+relay() {
+	local name=$1 rc=0 line part="" from ended="" good=0 bad=0 left=0 plan="" why=""
+	shift
+	relayed=0
+	: >"$scratch/relay"
+	wanted "$name" || return 0
+	exec {from}< <("$@" 2>&1)
+	child=$!
+	while :; do
+		if IFS= read -r -t 1 -u "$from" line; then
+			line=$part$line part=""
+		else
+			# Status above 128: a time-out. What CMD left behind may hold the pipe open after its end.
+			[ $? -gt 128 ] || ended=1
+			part+=$line
+			[ -n "$ended" ] || ! kill -0 "$child" 2>/dev/null || continue
+			[ -n "$part" ] || break
+			line=$part part=""
+		fi
+		printf '%s\n' "$line" >>"$scratch/relay"
+		if [[ $line =~ ^(not )?ok\ [0-9]+(\ .*)?$ ]]; then
+			if [ -n "${BASH_REMATCH[1]}" ]; then
+				failed=$((failed + 1)) bad=$((bad + 1))
+			elif [[ $line == *"# SKIP"* ]]; then
+				skipped=$((skipped + 1)) left=$((left + 1))
+			else
+				passed=$((passed + 1)) good=$((good + 1))
+			fi
+			result "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]# }"
+		elif [[ $line =~ ^1\.\.([0-9]+)$ ]]; then
+			plan+=${plan:+ and }${BASH_REMATCH[1]}
+		elif [ "$line" != "KTAP version 1" ]; then
+			printf '# %s\n' "${line#\# }"
+		fi
+	done
+	exec {from}<&-
+	wait "$child" || rc=$?
+	child=""
+	relayed=$((good + bad + left))
+	if [ -z "$plan" ]; then
+		why="it ended with status $rc after $relayed tests, and printed no plan"
+	elif [ "$plan" != $relayed ]; then
+		why="it ran $relayed tests and planned $plan"
+	elif [ $relayed = 0 ]; then
+		why="it ran no test"
+	elif [ $rc != 0 ] && [ $bad = 0 ]; then
+		why="status $rc, and no test failed"
+	elif [ $rc = 0 ] && [ $bad != 0 ]; then
+		why="status 0 with $bad failed tests"
+	fi
+	[ -z "$why" ] || not_ok "$name" "$why: $(tail -n 3 "$scratch/relay")"
+}
+
+# --- hosts and processes --------------------------------------------------------
 
 # in_host h1 CMD...
 in_host() {
@@ -93,10 +168,11 @@ in_host() {
 	fi
 }
 
-# there FUNCTION ARG...: a function of this file on the second machine.
+# there FUNCTION ARG...: a function of this file on the second machine, which prints KTAP for `relay`.
 there() {
 	# shellcheck disable=SC2016 # for the shell there
-	peer bash -c '. /ulp/tests/vm/lib.sh; trap - EXIT; log_id=$1; shift; "$@"' there "${log_id:-}" "$@" </dev/null
+	peer bash -c '. /ulp/tests/vm/lib.sh; trap - EXIT; log_id=$1; shift; "$@"; rc=$?; plan; exit $rc' \
+		there "${log_id:-}" "$@" </dev/null
 }
 
 # py CODE: Python with all of ulp.py imported.
@@ -213,6 +289,10 @@ table() {
 
 clean_up() {
 	local pid
+	[ -z "$child" ] || {
+		pkill -KILL -P "$child"
+		kill -KILL "$child"
+	} 2>/dev/null
 	for pid in "${started[@]}"; do
 		kill -KILL "$pid" 2>/dev/null && wait "$pid" 2>/dev/null
 	done
@@ -224,9 +304,16 @@ clean_up() {
 trap clean_up EXIT
 trap 'exit 1' INT TERM HUP
 
+# finish: the table, the plan, and the end.
 finish() {
 	table
-	printf '%s: %d passed, %d failed\n' "${0##*/}" $passed $failed
-	[ $failed = 0 ] && [ $passed -gt 0 ]
+	if [ -n "${ULP_CASES:-}" ] && [ -z "$matched" ]; then
+		not_ok "ULP_CASES" "no case of this suite matches '$ULP_CASES'"
+	elif [ $((passed + failed + skipped)) = 0 ]; then
+		not_ok "${0##*/}" "it ran no test"
+	fi
+	plan
+	printf '# %s: %d passed, %d failed, %d skipped\n' "${0##*/}" $passed $failed $skipped
+	[ $failed = 0 ]
 	exit
 }

@@ -5,7 +5,7 @@
     lifetime.py idle|waiter|flight|peer|load|netdev|mapping|kill
 
 Expects the module and two hosts; `rxe1`, `rxe2` or a netdev may be gone when it
-returns. Prints `ok` and `not ok` lines.
+returns. Prints KTAP.
 """
 
 import ctypes

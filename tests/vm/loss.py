@@ -4,7 +4,7 @@
 
     loss.py mixed|corrupt|rnr|cut|drain
 
-Expects the module and two hosts. Prints `ok` and `not ok` lines.
+Expects the module and two hosts. Prints KTAP.
 """
 
 import contextlib

@@ -4,8 +4,8 @@
 
     machines.py apart|line|cut|frozen|killed|rebooted
 
-Expects `scripts/vm run --hosts 2`, the module on both and two hosts. Prints `ok`
-and `not ok` lines.
+Expects `scripts/vm run --hosts 2`, the module on both and two hosts. Prints
+KTAP.
 """
 
 import os

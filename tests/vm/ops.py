@@ -4,7 +4,7 @@
 
     ops.py read|atomics|elements|inline|silent|delivery|many|domains|flight|reset|eventfd
 
-Expects the module and two hosts. Prints `ok` and `not ok` lines.
+Expects the module and two hosts. Prints KTAP.
 """
 
 import ctypes

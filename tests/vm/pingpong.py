@@ -9,8 +9,8 @@ They meet over TCP: each end sends, for each of its queue pairs (for srq always
     "%04x:%06x:%06x:%32s" lid:qpn:psn:gid, and a NUL
 the one that connects first; it answers the other's with "done" and a NUL. The
 one that connects sends first, and whoever has received sends again, from the
-buffer into which it has received: so each gets its own bytes back. Prints `ok`
-and `not ok` lines.
+buffer into which it has received: so each gets its own bytes back. Prints
+KTAP.
 """
 
 import os

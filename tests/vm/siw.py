@@ -4,7 +4,7 @@
 
     siw.py NAME...
 
-Expects the module, siw1 in h1 and siw2 in h2, beside rxe1 and rxe2. Prints `ok` and `not ok` lines.
+Expects the module, siw1 in h1 and siw2 in h2, beside rxe1 and rxe2. Prints KTAP.
 """
 
 import collections

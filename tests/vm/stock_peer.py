@@ -16,7 +16,7 @@ stock with stock shows that the conversation is right, ulp with stock that the
 module is.
 
 The first half of each buffer is the inbox, which the peer writes into; the
-second the outbox, which the peer may read. Prints `ok` and `not ok` lines.
+second the outbox, which the peer may read. Prints KTAP.
 """
 
 import os

@@ -4,7 +4,7 @@
 
     tracecheck.py events|removal|graph|dyndbg|fdinfo
 
-Expects the module and two hosts. Prints `ok` and `not ok` lines.
+Expects the module and two hosts. Prints KTAP.
 """
 
 import os

@@ -469,19 +469,42 @@ def error_of(function, *args, **kwargs):
     return "none"
 
 
+def plain(text):
+    """The text as one line without `#`, which begins a directive in KTAP."""
+    return " ".join(str(text).split("\n")).replace("#", "_")
+
+
 class Report:
-    """Prints `ok` and `not ok` lines; its status is for sys.exit."""
+    """Prints KTAP: a line for each test as it ends, and the plan with `status`, which is for sys.exit."""
 
     def __init__(self):
-        self.bad = self.good = 0
+        self.bad = self.good = self.skipped = 0
+        print("KTAP version 1", flush=True)
+
+    def line(self, result, rest):
+        print(f"{result} {self.good + self.bad + self.skipped} {rest}", flush=True)
+
+    def note(self, text):
+        """Prints a diagnostic."""
+        print("".join(f"# {line}\n" for line in str(text).splitlines()), end="", flush=True)
+
+    def skip(self, name, why):
+        self.skipped += 1
+        self.line("ok", f"{plain(name)} # SKIP {plain(why)}")
 
     def check(self, name, condition, why="it is not so"):
         if condition:
             self.good += 1
-            print(f"ok {name}", flush=True)
+            self.line("ok", plain(name))
         else:
+            if len(str(why)) > 600 or "\n" in str(why):
+                self.note(why)
+            why = plain(why)[:600]
+            # `# SKIP` and the like would be a pass.
+            if re.match(r"\s*(SKIP|TODO|XFAIL)", why, re.I):
+                why = f"failed: {why}"
             self.bad += 1
-            print(f"not ok {name} - {why}", flush=True)
+            self.line("not ok", f"{plain(name)} # {why}")
         return condition
 
     def equal(self, name, got, want):
@@ -504,7 +527,10 @@ class Report:
             return None
 
     def status(self):
-        return 0 if self.good and not self.bad else 1
+        """Prints the plan; 0 when there were tests, and none failed."""
+        total = self.good + self.bad + self.skipped
+        print(f"1..{total}", flush=True)
+        return 0 if total and not self.bad else 1
 
 
 def pattern(seed, length):

@@ -4,7 +4,7 @@
 
     verbs.py uc|states|loss|ud|ud_refused|ud_flight|srq|srq_end|srq_taken|sqd|churn|events|gone
 
-Expects the module and two hosts. Prints `ok` and `not ok` lines.
+Expects the module and two hosts. Prints KTAP.
 """
 
 import contextlib

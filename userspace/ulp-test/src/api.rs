@@ -78,7 +78,7 @@ pub fn run(r: &mut Report) {
         if a.dev.features() & feature != 0 {
             part(r, &a, &b);
         } else {
-            println!("ok {name} # SKIP the module does not say that it has them");
+            r.skip(name, "the module does not have them");
         }
     }
     diagnoses(r, &a, &b);
@@ -141,7 +141,7 @@ fn unreliable(r: &mut Report, a: &Host, b: &Host) {
 
 fn invalidating(r: &mut Report, a: &Host, b: &Host) {
     if !b.dev.info().supports::<Rc>(abi::WR_SEND_WITH_INV) {
-        println!("ok sends that take a grant away # SKIP the device has none");
+        r.skip("sends that take a grant away", "the device has none");
         return;
     }
     case(r, "RC: a send takes a grant away, and no other", || {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The lines that a suite counts: `ok NAME`, or `not ok NAME - WHY`.
+//! Prints KTAP: a line for each case as it ends, and the plan at the end.
 
 use std::fmt::{Debug, Display};
 use std::process::ExitCode;
@@ -12,25 +12,42 @@ pub type Why = String;
 pub type Outcome<T = ()> = Result<T, Why>;
 
 /// Counts cases and prints a line for each.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Report {
-    good: u32,
+    cases: u32,
     bad: u32,
 }
 
+/// Returns the text as one line without `#`, which begins a directive in KTAP.
+fn plain(text: impl Display) -> String {
+    text.to_string().replace('\n', " ").replace('#', "_")
+}
+
 impl Report {
+    /// Begins a report.
+    pub fn new() -> Self {
+        println!("KTAP version 1");
+        Self { cases: 0, bad: 0 }
+    }
+
     /// One case.
     pub fn case(&mut self, name: impl Display, case: impl FnOnce() -> Outcome) {
-        match case() {
-            Ok(()) => {
-                self.good += 1;
-                println!("ok {name}");
-            }
+        let outcome = case();
+        self.cases += 1;
+        let (number, name) = (self.cases, plain(name));
+        match outcome.map_err(plain) {
+            Ok(()) => println!("ok {number} {name}"),
             Err(why) => {
                 self.bad += 1;
-                println!("not ok {name} - {}", why.replace('\n', " "));
+                println!("not ok {number} {name} # failed: {why}");
             }
         }
+    }
+
+    /// A case that cannot run here.
+    pub fn skip(&mut self, name: impl Display, why: &str) {
+        self.cases += 1;
+        println!("ok {} {} # SKIP {}", self.cases, plain(name), plain(why));
     }
 
     /// What `make` makes, or a failed case with that name.
@@ -44,9 +61,10 @@ impl Report {
         }
     }
 
-    /// 0 when there were cases and all were good.
+    /// Prints the plan; 0 when there were cases, and none failed.
     pub fn status(&self) -> ExitCode {
-        if self.good > 0 && self.bad == 0 {
+        println!("1..{}", self.cases);
+        if self.cases > 0 && self.bad == 0 {
             ExitCode::SUCCESS
         } else {
             ExitCode::FAILURE

@@ -356,7 +356,8 @@ fn random(report: &mut Report, options: &Options) -> Outcome<Corpus> {
             .collect();
         let is_over = || threads.iter().all(|thread| thread.is_finished());
         if !watch(&world, options, began, is_over) {
-            println!("not ok every call ends - see above");
+            report.case("every call ends", || Err("see above".to_owned()));
+            let _ = report.status();
             std::process::exit(1);
         }
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
@@ -475,12 +476,13 @@ fn all(report: &mut Report, options: &Options) -> Outcome {
 }
 
 /// Everything that the options say.
-pub fn run(report: &mut Report, args: &[&str]) -> ExitCode {
+pub fn run(args: &[&str]) -> ExitCode {
     let Some(options) = options(args) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    if let Err(why) = all(report, &options) {
+    let mut report = Report::new();
+    if let Err(why) = all(&mut report, &options) {
         report.case("the fuzzer itself", || Err(why));
     }
     report.status()
