@@ -34,9 +34,7 @@ def flight(end):
 
 def drained(end, sends=0, recvs=0):
     """Waits until the device has no more than that."""
-    until = time.monotonic() + 30 * ulp.PATIENCE
-    while flight(end) != (sends, recvs) and time.monotonic() < until:
-        time.sleep(0.01)
+    ulp.until(lambda: flight(end) == (sends, recvs))
     return flight(end)
 
 

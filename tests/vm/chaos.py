@@ -9,7 +9,7 @@ it met otherwise is an error of the documented kinds. Each round does one thing 
 makes the hosts whole again, and waits until every loader has gone on. When all loaders have ended,
 at the latest at the end, nothing of the module may be left. Prints `ok` and `not ok` lines, and a table.
 
-ULP_CHAOS_ROUNDS (1000) says how many rounds at most, ULP_CHAOS_SECONDS (40) after how many seconds no other begins, ULP_SEED
+ULP_CHAOS_ROUNDS (15, each kind once) says how many rounds at most, ULP_CHAOS_SECONDS after how many seconds no other begins, ULP_SEED
 what the dice are, ULP_CHAOS_ONLY the names of the groups, with commas; ULP_SOAK_SECONDS is for `soak`.
 """
 
@@ -30,12 +30,12 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
 from lifetime import ours
+from ulp import DEBUG, until
 
-DEBUG = bool(os.environ.get("ULP_DEBUG"))
-ROUNDS = int(os.environ.get("ULP_CHAOS_ROUNDS", "1000"))
-SECONDS = float(os.environ.get("ULP_CHAOS_SECONDS", "40"))
+ROUNDS = ulp.count("ULP_CHAOS_ROUNDS", 15)
+SECONDS = float(os.environ.get("ULP_CHAOS_SECONDS", "inf"))
 SEED = int(os.environ.get("ULP_SEED", "1"))
-#: Seconds that taking something away may last, among the loaders; and until everyone has gone on.
+#: Seconds after which taking something away hangs, among the loaders; and who does not go on.
 DEADLINE, RECOVERY = 20 * ulp.PATIENCE, 60 * ulp.PATIENCE
 LOADERS = 2 if DEBUG else 4
 MODULE = os.environ.get("ULP", "/ulp") + "/rust_ulp.ko"
@@ -158,7 +158,7 @@ class Loader:
         except subprocess.TimeoutExpired:
             self.wrong.append("it does not end")
             status = self.kill()
-        self.reader.join(10)
+        self.reader.join(DEADLINE)
         if status and not self.wrong:
             self.wrong.append(f"status {status}")
 
@@ -171,13 +171,6 @@ def module_refs():
 def delete_module(name):
     """The errno's name, or "none"."""
     return "none" if ulp.libc.delete_module(name, os.O_NONBLOCK) == 0 else errno.errorcode[ctypes.get_errno()]
-
-
-def until(function, seconds):
-    end = time.monotonic() + seconds
-    while not (got := function()) and time.monotonic() < end:
-        time.sleep(0.05)
-    return got
 
 
 class Chaos:
@@ -210,7 +203,7 @@ class Chaos:
         self.loaders[loader.number] = Loader(loader.number, next(self.seeds))
 
     def pause(self, most=0.5):
-        time.sleep(self.dice.uniform(0, most * ulp.PATIENCE))
+        time.sleep(self.dice.uniform(0, most))
 
     def any(self):
         return self.dice.choice(self.loaders)
@@ -218,11 +211,7 @@ class Chaos:
     def gone_on(self):
         """Waits until every loader has done something since now."""
         before = {loader.process.pid: loader.count() for loader in self.loaders}
-        late = [
-            loader
-            for loader in self.loaders
-            if not until(lambda: loader.count() > before[loader.process.pid], RECOVERY)
-        ]
+        late = [loader for loader in self.loaders if not until(lambda: loader.count() > before[loader.process.pid], 60)]
         for loader in late:
             self.wrong.append(f"loader {loader.number} does nothing any more")
 
@@ -239,7 +228,7 @@ class Chaos:
                 loader.end()
             self.collect(loader)
         # A program that was handed a file may live a little longer.
-        until(lambda: module_refs() in (0, None), DEADLINE)
+        until(lambda: module_refs() in (0, None))
         left = [f"{kind}: {o}" for kind in ("qp", "cq", "pd", "mr", "srq", "cm_id") for o in ours(kind)]
         if module_refs():
             left.append(f"{module_refs()} references to the module")
@@ -313,7 +302,7 @@ class Chaos:
         """rdma_rxe is unloaded"""
         self.broken = True
         self.links_del()
-        got = until(lambda: delete_module(b"rdma_rxe") == "none", DEADLINE)
+        got = until(lambda: delete_module(b"rdma_rxe") == "none")
         if not got:
             self.wrong.append("rdma_rxe cannot be unloaded when its devices are gone")
 
@@ -537,7 +526,7 @@ def packets():
 
 def memory():
     """KiB by name, and objects in the general caches: when nobody works, after what is freed late was freed."""
-    time.sleep(2 * ulp.PATIENCE)
+    time.sleep(5)
     with open("/proc/sys/vm/drop_caches", "w") as f:
         f.write("3")
     with open("/proc/meminfo") as f:
@@ -567,7 +556,7 @@ def test_soak(r):
         for loader in chaos.loaders:
             loader.kill()
             chaos.collect(loader)
-        until(lambda: not module_refs(), DEADLINE)
+        until(lambda: not module_refs())
         samples.append((time.monotonic() - begin, memory()))
         print(f"# after {samples[-1][0]:.0f} s: {samples[-1][1]}", flush=True)
         chaos.start()

@@ -20,10 +20,10 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
 from ulp import N, Cq, End, error_of, pair, pattern
 
-COUNT = int(os.environ.get("ULP_WRITES", "10000"))
+COUNT = ulp.count("ULP_WRITES", 1000, 500)
 MTU = 4096
 MIB = 1 << 20
-LARGE = int(os.environ.get("ULP_LARGE", "64")) * MIB
+LARGE = ulp.count("ULP_LARGE", 8) * MIB
 
 
 def one_write(r, a, b, length, where=0, seed=1):
@@ -246,8 +246,10 @@ def test_wait(r):
     got = a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=10**6)
     r.equal("a wait for nothing ends with ETIME", (-got.wait_error, got.completed), (errno.ETIME, 0))
     signal.signal(signal.SIGALRM, lambda *_: None)
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
-    got = a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=60 * 10**9)
+    # Again and again: on a busy machine the first may precede the call.
+    signal.setitimer(signal.ITIMER_REAL, 0.3, 0.3)
+    got = a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=ulp.hang_ns())
+    signal.setitimer(signal.ITIMER_REAL, 0)
     r.equal("a signal ends a wait with EINTR", -got.wait_error, errno.EINTR)
     p = select.poll()
     p.register(a.file.fd, select.POLLIN)
@@ -256,14 +258,14 @@ def test_wait(r):
         [a.write(b, 64, user_data=i) for i in range(3)],
         cq=a.cq.handle,
         min_complete=3,
-        timeout_ns=20 * ulp.PATIENCE * 10**9,
+        timeout_ns=ulp.hang_ns(),
     )
     r.equal("post and wait in one call", (got.posted, got.wait_error, got.completed), (3, 0, 3))
     r.equal("poll with completions unread", [e & select.POLLIN for _, e in p.poll(0)], [select.POLLIN])
     r.equal("they are there", [c.user_data for c in a.cq.reap()], [0, 1, 2])
     r.equal("poll after they were read", p.poll(0), [])
     a.file.submit([a.write(b, 64)])
-    r.equal("a sleeping poll wakes", [e & select.POLLIN for _, e in p.poll(20000)], [select.POLLIN])
+    r.equal("a sleeping poll wakes", [e & select.POLLIN for _, e in p.poll(20000 * ulp.PATIENCE)], [select.POLLIN])
     a.cq.reap()
     level, edge = select.epoll(), select.epoll()
     level.register(a.file.fd, select.EPOLLIN)

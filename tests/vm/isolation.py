@@ -27,7 +27,24 @@ import connect
 import tracing
 import ulp
 from lifetime import ours
-from ulp import FINITE, N, PATIENCE, S, Buffer, Cq, End, File, Qp, Srq, UserBuffer, error_of, pattern
+from ulp import (
+    DEBUG,
+    FINITE,
+    N,
+    PATIENCE,
+    S,
+    Buffer,
+    Cq,
+    End,
+    File,
+    Qp,
+    Srq,
+    UserBuffer,
+    error_of,
+    hang_ns,
+    pattern,
+    until,
+)
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | N["ACCESS_REMOTE_ATOMIC"]
 PAGE = 4096
@@ -35,7 +52,6 @@ MEBI = 1 << 20
 GROUP = 4242
 VICTIM, HOSTILE = 1001, 1002
 REFUSED = 10  # remote access
-DEBUG = bool(os.environ.get("ULP_DEBUG"))
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 CLONE_NEWUSER = 0x10000000
 
@@ -676,7 +692,7 @@ def test_registrar(r):
                 hostile.file.submit([qp.wr("RDMA_WRITE", hostile.buffer, 0, 64, remote_addr=0, rkey=1)])
                 r.check(f"{turn}: the sender learns nothing good", hostile.cq.wait(1)[0].status != 0)
                 hostile.file.destroy(qp.handle)
-            r.check(f"{turn}: that queue pair fails", connect.until(lambda: failed(q["lqpn"]), 5))
+            r.check(f"{turn}: that queue pair fails", until(lambda: failed(q["lqpn"]), 5))
         for name, user in (("victim", victim), ("other", other)):
             r.equal(
                 f"{turn}: the {name} registers memory all the same",
@@ -698,7 +714,7 @@ def failed(number):
 
 def wait_event(me, event):
     """Waits until the file says that."""
-    signal.alarm(20)
+    signal.alarm(20 * PATIENCE)
     try:
         while True:
             got = S["event"].from_buffer_copy(os.read(me.end.file.fd, ctypes.sizeof(S["event"])))
@@ -1019,7 +1035,7 @@ def listening(me):
 
 def take_requests(me, listener):
     """Fields of requests that were left alone; how many there were: they are rejected."""
-    got = unwritten(me, "GET_REQUEST", listener=listener, timeout_ns=20 * PATIENCE * 10**9)
+    got = unwritten(me, "GET_REQUEST", listener=listener, timeout_ns=hang_ns())
     requests = list(handles_of(me, "connection"))
     for handle in requests:
         me.end.file.destroy(handle)

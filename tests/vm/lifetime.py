@@ -25,8 +25,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
 from ulp import FINITE, N, Cq, End, File, error_of, pair
 
-ROUNDS = int(os.environ.get("ULP_ROUNDS", "50"))
-DEADLINE = 5 * ulp.PATIENCE  # seconds that a removal may take
+ROUNDS = ulp.count("ULP_ROUNDS", 5, 3)
+DEADLINE = 20 * ulp.PATIENCE  # seconds after which what takes a device away hangs
 LONG = 3600 * 10**9  # a wait that only the removal ends
 SIZE = 1 << 16
 
@@ -36,7 +36,7 @@ def remove(r, device):
         ["timeout", str(DEADLINE), "rdma", "link", "del", device], capture_output=True, text=True, check=False
     )
     r.check(
-        f"rdma link del {device} returns within {DEADLINE} s",
+        f"rdma link del {device} returns",
         got.returncode == 0,
         f"status {got.returncode} {got.stderr}",
     )
@@ -59,20 +59,20 @@ def in_background(function, *args):
     return thread
 
 
-def ended(thread, seconds=DEADLINE):
-    thread.join(seconds)
+def ended(thread):
+    thread.join(DEADLINE)
     return thread.result
+
+
+def sleeps(thread):
+    with open(f"/proc/self/task/{thread.native_id}/stat") as f:
+        return f.read().rsplit(")", 1)[1].split()[0] == "S" and thread.result == "not ended"
 
 
 def blocked(threads):
     """Waits until each of the threads sleeps in a system call."""
     for thread in threads:
-        for _ in range(100):
-            with open(f"/proc/self/task/{thread.native_id}/stat") as f:
-                if f.read().rsplit(")", 1)[1].split()[0] == "S" and thread.result == "not ended":
-                    break
-            time.sleep(0.05)
-        else:
+        if not ulp.until(lambda t=thread: sleeps(t)):
             raise TimeoutError(f"a waiter does not wait: {thread.result}")
     time.sleep(0.1)
 
@@ -295,7 +295,7 @@ def test_load(r):
         time.sleep(0.2 + 0.05 * i)
         running = [w.result for w in workers]
         remove(r, "rxe1")
-        got = [ended(w, 20) for w in (workers[0], workers[2], workers[3])]
+        got = [ended(w) for w in (workers[0], workers[2], workers[3])]
         r.equal(
             f"round {i}: every worker on the removed device ends with ENODEV",
             (running, got),
@@ -306,18 +306,13 @@ def test_load(r):
             ended(workers[4]) in ("ENOENT", "ENODEV"),
             workers[4].result,
         )
-        r.equal(f"round {i}: the peer's writes fail", ended(workers[1], 20), "failed")
+        r.equal(f"round {i}: the peer's writes fail", ended(workers[1]), "failed")
         for file in (a.file, b.file):
             file.close()
         subprocess.run(
             "ip netns exec h1 rdma link add rxe1 type rxe netdev w1".split(), check=True, timeout=20 * ulp.PATIENCE
         )
-        for _ in range(100):
-            try:
-                ulp.gid_of("rxe1")
-                break
-            except LookupError:
-                time.sleep(0.1)
+        ulp.until(lambda: error_of(ulp.gid_of, "rxe1") == "none")
 
 
 def test_netdev(r):
@@ -326,7 +321,7 @@ def test_netdev(r):
     sleeper = in_background(lambda: a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=LONG))
     blocked([sleeper])
     subprocess.run("ip -n h1 link del w1".split(), check=True, timeout=DEADLINE)
-    r.equal("a waiter gets ENODEV when the netdev is deleted", ended(sleeper, 10), "ENODEV")
+    r.equal("a waiter gets ENODEV when the netdev is deleted", ended(sleeper), "ENODEV")
     husk(r, "file whose netdev is gone", a)
 
 
@@ -401,7 +396,7 @@ def test_kill(r):
         for wire in wires:
             wire.close()
         running = 0
-        while running < 2 and select.select([ready], [], [], 30)[0] and os.read(ready, 1):
+        while running < 2 and select.select([ready], [], [], DEADLINE)[0] and os.read(ready, 1):
             running += 1
         os.close(ready)
         objects = left_over()
@@ -410,9 +405,8 @@ def test_kill(r):
         for pid in children:
             os.kill(pid, signal.SIGKILL)
         ends = [os.waitpid(pid, 0)[1] for pid in children]
-        until = time.monotonic() + DEADLINE
-        while (left := left_over()) and time.monotonic() < until:
-            time.sleep(0.1)
+        ulp.until(lambda: not left_over())
+        left = left_over()
         if (running, ends, left) != (2, [9, 9], {}) or objects.get("qp", 0) < 2:
             r.check(
                 f"kill -9 of both ends, round {i}",

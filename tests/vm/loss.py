@@ -17,7 +17,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
 from ulp import N, pair
 
-COUNT = int(os.environ.get("ULP_MIXED", "20000"))
+COUNT = ulp.count("ULP_MIXED", 2000, 500)
 SEED = int(os.environ.get("ULP_SEED", "1"))
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | N["ACCESS_REMOTE_ATOMIC"]
 EVERYTHING = "RDMA_WRITE RDMA_READ SEND ATOMIC_FETCH_AND_ADD ATOMIC_CMP_AND_SWP"
@@ -241,8 +241,7 @@ def test_cut(r):
         [(0, RETRY_EXCEEDED)] + [(i, FLUSHED) for i in (1, 2, 3)],
     )
     r.equal("the queue pair is in ERR", a.file.call("QP_QUERY", qp=a.qp.handle).attr.qp_state, N["QPS_ERR"])
-    # Half a second of tries; where everything takes longer, four.
-    a, b = connected(timeout=14 if ulp.PATIENCE == 1 else 17, retry_cnt=7)
+    a, b = connected(timeout=17, retry_cnt=7)
     a.buffer.map[:MTU] = os.urandom(MTU)
     with line("loss", "100%"):
         a.file.submit([a.write(b, MTU, user_data=1)])

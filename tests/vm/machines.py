@@ -19,7 +19,7 @@ import away
 import connect as cm
 import loss
 import ulp
-from ulp import N, End, error_of, pattern
+from ulp import N, End, error_of, pattern, until
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | N["ACCESS_REMOTE_ATOMIC"]
 FLUSHED, RETRY_EXCEEDED = 5, 12
@@ -328,7 +328,7 @@ def test_killed(r):
     got = met(r, "connected before", server, own)
     waiting = End("h1", "rxe1", access=ALL)
     stream = Stream(a, b)
-    r.check("writes go", cm.until(lambda: stream.done > 50, 60), stream.done)
+    r.check("writes go", until(lambda: stream.done > 50, 60), stream.done)
     asking = cm.Thread(cm.connect, waiting, "10.9.0.2", server.port, seconds=10)
     run(ulp.PEER, "--kill")
     away.drop()
@@ -355,7 +355,7 @@ def test_rebooted(r):
     """h2 is reset in the middle of a stream of writes."""
     a, b = joined(**SOON)
     stream = Stream(a, b)
-    r.check("writes go", cm.until(lambda: stream.done > 50, 60), stream.done)
+    r.check("writes go", until(lambda: stream.done > 50, 60), stream.done)
     run(ulp.PEER, "--reboot", seconds=900)
     away.drop()
     stream.check(r, "reset")

@@ -15,10 +15,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
+from lifetime import left_over
 from ulp import N, S, Buffer, Cq, End, File, error_of, pattern
 
 MEBI = 1 << 20
@@ -168,7 +168,7 @@ def test_passed(r):
             num_sge=1,
             sge=S["sge"](buffer=buffer, length=4096),
         )
-        got = file.submit([wr], cq=cq, min_complete=1, timeout_ns=20 * 10**9)
+        got = file.submit([wr], cq=cq, min_complete=1, timeout_ns=ulp.hang_ns())
         say(wire, seen, got.posted, got.completed)
         pd = file.pd()
         file.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=MEBI, page_size=4096)
@@ -198,8 +198,7 @@ def test_passed(r):
     r.equal("for as long as it lives", child.hear(), [MEBI])
     a.close()
     b.close()
-    time.sleep(0.1)
-    r.equal("the last one closes it", (pinned(), child.end()), (0, 0))
+    r.equal("the last one closes it", (ulp.until(lambda: pinned() == 0), child.end()), (True, 0))
 
 
 def test_child(r):
@@ -220,7 +219,7 @@ def test_child(r):
 
         def write(fill):
             shown[:64] = bytes([fill]) * 64
-            got = a.file.submit([a.write(b, 64)], cq=a.cq.handle, min_complete=fill, timeout_ns=20 * 10**9)
+            got = a.file.submit([a.write(b, 64)], cq=a.cq.handle, min_complete=fill, timeout_ns=ulp.hang_ns())
             there = b.file.map(b.buffer.length, b.buffer.handle << 32)
             return [got.posted, got.completed, there[:64] == bytes([fill]) * 64]
 
@@ -240,7 +239,7 @@ def test_child(r):
     wire.send(b"go")
     r.equal("the file, and all that is in it, is the child's", json.loads(wire.recv(4096)), [1, 2, True, "none", 4096])
     wire.send(b"end")
-    time.sleep(0.5)
+    r.check("it ends", ulp.until(lambda: not left_over()), left_over())
 
 
 def test_shared(r):
@@ -270,7 +269,9 @@ def test_exclusive(r):
     shown = {}
     for host in (None, "h1", "h2"):
         with ulp.host(host):
-            got = subprocess.run(["rdma", "-j", "dev"], capture_output=True, text=True, check=True, timeout=30).stdout
+            got = subprocess.run(
+                ["rdma", "-j", "dev"], capture_output=True, text=True, check=True, timeout=30 * ulp.PATIENCE
+            ).stdout
         shown[host] = sorted(d["ifname"] for d in json.loads(got or "[]"))
     r.equal("each device is in one namespace", sorted(sum(shown.values(), [])), ["rxe1", "rxe2"])
     for host, names in shown.items():

@@ -18,10 +18,10 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import faultpoint
 import ulp
-from connect import FLUSHED, Refused, Thread, accept, connect, get_request, listen, qp_state, query, reject, until
+from connect import FLUSHED, Refused, Thread, accept, connect, get_request, listen, qp_state, query, reject
 from faultpoint import Faults
 from faults import ioctl
-from ulp import N, S, Cq, End, File, Qp, error_of
+from ulp import N, S, Cq, End, File, Qp, error_of, until
 
 ACCESS = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"]
 LAST = (1 << 16) - 4096

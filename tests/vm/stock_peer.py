@@ -29,7 +29,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
 
 LINE = "qpn=%(qpn)d psn=%(psn)d gid=%(gid)s rkey=%(rkey)d addr=%(addr)d len=%(len)d\n"
-SECONDS = 30
+SECONDS = 20 * ulp.PATIENCE
 REMOTE_ACCESS_ERROR = 10
 
 

@@ -19,6 +19,7 @@ import re
 import shutil
 import struct
 import sys
+import time
 
 CTYPES = {
     "__u8": ctypes.c_uint8,
@@ -134,8 +135,29 @@ def gid_of(name):
     raise LookupError(f"{name} has no RoCE v2 GID with an IPv4 address")
 
 
-# The debug kernel takes its time: every deadline is longer there.
-PATIENCE = 6 if os.environ.get("ULP_DEBUG") else 1
+DEBUG = bool(os.environ.get("ULP_DEBUG"))
+
+
+def count(name, few, debug=None):
+    """How many: what the variable `name` says, else few, and even fewer on the debug kernel."""
+    return int(os.environ.get(name) or (debug if DEBUG and debug else few))
+
+
+# What a deadline is multiplied by: see lib.sh. Base values are seconds of an idle guest.
+PATIENCE = int(os.environ.get("ULP_PATIENCE") or 5)
+
+
+def hang_ns(seconds=20):
+    """A deadline for the module that only a hang meets, in nanoseconds."""
+    return min(int(seconds * PATIENCE * 10**9), N["TIMEOUT_MAX_NS"])
+
+
+def until(function, seconds=20):
+    """Polls until the function's value is true; returns its last value, which is false after a hang."""
+    end = time.monotonic() + seconds * PATIENCE
+    while not (got := function()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return got
 
 
 class File(OnHost):
@@ -258,7 +280,7 @@ class Cq:
         out = self.reap()
         while len(out) < count:
             got = self.file.submit(
-                cq=self.handle, min_complete=min(count - len(out), self.entries), timeout_ns=seconds * PATIENCE * 10**9
+                cq=self.handle, min_complete=min(count - len(out), self.entries), timeout_ns=hang_ns(seconds)
             )
             more = self.reap()
             if got.wait_error and not more:

@@ -19,7 +19,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
-from ulp import N, error_of, pair, pattern
+from ulp import N, error_of, pair, pattern, until
 
 INVALID = {
     "READ": "RDMA_READ",
@@ -46,15 +46,10 @@ def netem(host_name, device, *what):
         subprocess.run([*tc, "del", "dev", device, "root"], check=True)
 
 
-def settle(cq, quiet=1.0):
-    """All completions until none came for `quiet` seconds."""
-    out, last = [], time.monotonic()
-    while time.monotonic() - last < quiet * ulp.PATIENCE:
-        if more := cq.reap():
-            out += more
-            last = time.monotonic()
-        time.sleep(0.02)
-    return out
+def settle(cq):
+    """What comes though nothing is to come: a slow machine may miss it, and fails no test by that."""
+    time.sleep(0.3)
+    return cq.reap()
 
 
 def refused(r, end, what, wr, want):
@@ -206,7 +201,7 @@ def test_loss(r):
     messages = [pattern(i, length) for i in range(count)]
     for i, message in enumerate(messages):
         a.buffer.map[i * length : (i + 1) * length] = message
-    b.file.submit([b.qp.wr("RECV", b.buffer, i * length, length, user_data=i) for i in range(count)])
+    b.file.submit([b.qp.wr("RECV", b.buffer, i * length, length, user_data=i) for i in range(count + 1)])
     with netem("h1", "w1", "loss", "25%"):
         a.file.submit(
             [a.qp.wr("SEND_WITH_IMM", a.buffer, i * length, length, imm_data=i, user_data=i) for i in range(count)]
@@ -216,7 +211,13 @@ def test_loss(r):
             [(c.user_data, c.status) for c in a.cq.wait(count)],
             [(i, 0) for i in range(count)],
         )
-        got = settle(b.cq)
+    # The last one is not lost; what comes before it is all that comes.
+    a.file.submit([a.qp.wr("SEND_WITH_IMM", a.buffer, 0, 1, imm_data=count)])
+    got = b.cq.wait(1)
+    while got[-1].imm_data != count:
+        got += b.cq.wait(1)
+    a.cq.wait(1)
+    got.pop()
     # A message is three packets at an MTU of 4096.
     r.check(f"some of {count} arrive, not all", 0 < len(got) < count, f"{len(got)} did")
     r.equal(
@@ -335,10 +336,11 @@ def test_ud(r):
         ]
     )
     r.equal("a datagram that is dropped is done for its sender", [x.status for x in a.cq.wait(2)], [0, 0])
-    r.equal("the receiver has none of it", settle(b.cq), [])
-    r.equal(
-        "and counts the one with a wrong key", b.file.call("PORT_QUERY", port=b.file.port).qkey_viol_cntr, before + 1
+    r.check(
+        "the receiver counts the one with a wrong key",
+        until(lambda: b.file.call("PORT_QUERY", port=b.file.port).qkey_viol_cntr == before + 1),
     )
+    r.equal("and has none of it", settle(b.cq), [])
     a.file.submit([a.qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 0, 7)])
     r.equal("its receive waits for one that fits", [(x.user_data, x.byte_len) for x in b.cq.wait(1)], [(1, GRH + 7)])
     a.cq.wait(1)
@@ -508,9 +510,8 @@ def test_ud_flight(r):
         [a.qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 0, 64, flags=0, user_data=i) for i in range(30)]
     )
     a.qp.modify("STATE", **reset)
-    got = settle(a.cq, 0.3)
-    r.equal("silent ones are not heard of unless they failed", {c.status for c in got} <= {5}, True)
-    r.equal("and all are done", a.file.call("QP_QUERY", qp=a.qp.handle).sends_in_flight, 0)
+    r.check("silent ones are done", until(lambda: not a.file.call("QP_QUERY", qp=a.qp.handle).sends_in_flight))
+    r.equal("and not heard of unless they failed", {c.status for c in settle(a.cq)} <= {5}, True)
     usage = next(line for line in open(f"/proc/self/fdinfo/{a.file.fd}") if line.startswith("rust_ulp-cq"))
     r.check("no place in the ring is lost", "reserved 0" in usage, usage)
     a.qp.start(QKEY)
@@ -688,10 +689,7 @@ def test_srq_end(r):
     p.post(100)
     p.file.events()
     p.qps[0].modify("STATE", qp_state=N["QPS_ERR"])
-    until = time.monotonic() + 10 * ulp.PATIENCE
-    events = []
-    while not events and time.monotonic() < until:
-        events = p.file.events()
+    events = until(p.file.events)
     r.equal(
         "a queue pair in ERR says that it takes no more, once",
         events,
@@ -715,10 +713,7 @@ def test_srq_end(r):
     r.equal("after RESET it is back", [(c.imm_data, c.qp, c.status) for c in p.cq.wait(1)], [(7, p.qps[0].handle, 0)])
     p.far_cq.wait(1)
     p.qps[0].modify("STATE", qp_state=N["QPS_ERR"])
-    until = time.monotonic() + 10 * ulp.PATIENCE
-    events = []
-    while not events and time.monotonic() < until:
-        events = p.file.events()
+    events = until(p.file.events)
     r.equal(
         "and in ERR once more, it says so once more", events, [(N["EVENT_LAST_WQE_REACHED"], p.qps[0].handle, 0, 0)]
     )
@@ -733,12 +728,9 @@ def test_srq_end(r):
         p.file.destroy(gone)
         p.peers[0].modify("STATE", qp_state=N["QPS_ERR"])
         p.far_cq.wait(75)
-        got = p.cq.wait(50) + settle(p.cq, 0.3)
-        r.equal(
-            f"{delivery.lower()}: one is destroyed, the others get all that is theirs",
-            [sum(c.imm_data == i and c.status == 0 for c in got) for i in (1, 2)],
-            [25, 25],
-        )
+        got, theirs = [], lambda: [sum(c.imm_data == i and c.status == 0 for c in got) for i in (1, 2)]
+        until(lambda: got.extend(p.cq.reap()) or theirs() == [25, 25])
+        r.equal(f"{delivery.lower()}: one is destroyed, the others get all that is theirs", theirs(), [25, 25])
         r.equal(f"{delivery.lower()}: no receive comes twice", len({c.user_data for c in got}), len(got))
         left = p.srq.query().recvs_in_flight
         got += p.cq.reap()
@@ -762,16 +754,17 @@ def test_srq_taken(r):
     for how in ("destroyed", "reset"):
         p = Pool(2, "UC", length=1 << 18)
         p.post(8, 1 << 15)
-        with netem("h1", "w1", "rate", f"{400 // ulp.PATIENCE}kbit"):
+        # The first of eight packets arrives after a second at least, the last long after that.
+        with netem("h1", "w1", "rate", f"{max(1, 150 // ulp.PATIENCE)}kbit"):
+            before = received("rxe2")
             p.send(0, pattern(1, 1 << 15), imm=1)
-            time.sleep(0.25 * ulp.PATIENCE)
+            r.check(f"{how}: in the middle of a message", until(lambda: received("rxe2") > before))
             if how == "destroyed":
                 p.file.destroy(p.qps[0].handle)
             else:
                 p.qps[0].modify("STATE", qp_state=N["QPS_RESET"])
         p.far_cq.wait(1)
-        settle(p.cq, 0.3)
-        r.equal(f"{how}: nobody completed the receive yet", p.srq.query().recvs_in_flight, 8)
+        r.equal(f"{how}: nobody completed the receive yet", (settle(p.cq), p.srq.query().recvs_in_flight), ([], 8))
         p.send(1, b"next", imm=2)
         c = p.cq.wait(1)[0]
         r.equal(
@@ -821,7 +814,13 @@ def test_srq_taken(r):
 def ready(file, seconds=0):
     poll = select.poll()
     poll.register(file.fd, select.POLLIN | select.POLLPRI)
-    return (poll.poll(seconds * 1000) or [(0, 0)])[0][1]
+    return (poll.poll(seconds * ulp.PATIENCE * 1000) or [(0, 0)])[0][1]
+
+
+def received(device):
+    """How many packets the device has received."""
+    with open(f"/sys/class/infiniband/{device}/ports/1/hw_counters/rcvd_pkts") as f:
+        return int(f.read())
 
 
 def ip(host_name, *what):
@@ -835,21 +834,11 @@ def ipv4_gid(device):
         return None
 
 
-def until(function, seconds=20):
-    end = time.monotonic() + seconds * ulp.PATIENCE
-    while not (got := function()) and time.monotonic() < end:
-        time.sleep(0.05)
-    return got
-
-
-def await_events(file, want, seconds=10):
+def await_events(file, want):
     """The records until `want` is among their types."""
-    out, until = [], time.monotonic() + seconds * ulp.PATIENCE
-    while want not in [e[0] for e in out]:
-        if time.monotonic() > until:
-            raise TimeoutError(f"no event {want}, only {out}")
-        out += file.events()
-        time.sleep(0.02)
+    out = []
+    if not until(lambda: want in [e[0] for e in out] or out.extend(file.events())):
+        raise TimeoutError(f"no event {want}, only {out}")
     return out
 
 
@@ -868,6 +857,7 @@ def test_events(r):
         ("EINVAL", "ESPIPE"),
     )
 
+    before = time.monotonic_ns()
     ip("h1", "addr", "add", "10.9.0.101/24", "dev", "w1")
     gid = (N["EVENT_GID_CHANGE"], 0, 1, 0)
     r.equal("a new address is a GID that changed", await_events(a, gid[0]), [gid])
@@ -878,8 +868,8 @@ def test_events(r):
     r.equal("read() gives whole records", (len(data), record.event, record.port, record.reserved), (32, gid[0], 1, 0))
     r.check(
         "with the time at which it happened",
-        start - 60 * 10**9 < record.time_ns < start,
-        f"{record.time_ns} at {start}",
+        before < record.time_ns < start,
+        f"{record.time_ns}, between {before} and {start}",
     )
     r.equal("then nothing is ready", ready(also), 0)
     ip("h1", "addr", "del", "10.9.0.101/24", "dev", "w1")
@@ -902,7 +892,6 @@ def test_events(r):
     up = await_events(b, N["EVENT_PORT_ACTIVE"])
     r.check("and one that comes up", (N["EVENT_PORT_ACTIVE"], 0, 1, 0) in up, f"{up}")
     await_events(a, N["EVENT_PORT_ACTIVE"])  # the other end of the same cable
-    time.sleep(0.3)
     a.events(), also.events(), b.events()
 
     class Interrupted(Exception):
@@ -914,14 +903,13 @@ def test_events(r):
     signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     try:
-        os.read(a.fd, 32)
-        r.check("a signal ends the wait", False, "it did not")
+        while True:  # the line that came up may have more to say
+            os.read(a.fd, 32)
     except Interrupted:
         r.check("a signal ends the wait", True)
     subprocess.run(["rdma", "dev", "set", "rxe1", "name", "renamed"], check=True)
-    r.equal(
-        "a new name is an event", await_events(a, N["EVENT_DEVICE_RENAMED"]), [(N["EVENT_DEVICE_RENAMED"], 0, 0, 0)]
-    )
+    renamed = (N["EVENT_DEVICE_RENAMED"], 0, 0, 0)
+    r.equal("a new name is an event, once", await_events(a, renamed[0]).count(renamed), 1)
     r.equal("and the name is the new one", ulp.text(a.call("DEVICE_QUERY").name), "renamed")
     subprocess.run(["rdma", "dev", "set", "renamed", "name", "rxe1"], check=True)
     await_events(a, N["EVENT_DEVICE_RENAMED"])
@@ -944,18 +932,32 @@ def test_events(r):
     writer = subprocess.Popen(["ip", "-n", "h1", "-batch", "-"], stdin=subprocess.PIPE, text=True)
     feeder = threading.Thread(target=writer.communicate, args=(batch,))
     feeder.start()
-    last = time.monotonic()
-    while feeder.is_alive() or time.monotonic() - last < 1.0 * ulp.PATIENCE:
-        if more := also.events():
-            total, last = total + len(more), time.monotonic()
-        time.sleep(0.02)
-    feeder.join()
+    while feeder.is_alive():
+        total += len(also.events())
+        feeder.join(0.02)
+
+    def enough():
+        nonlocal total
+        total += len(also.events())
+        return total > N["EVENTS_MAX"]
+
+    r.check(f"more than {N['EVENTS_MAX']} events happened", until(enough), f"{total} did")
     kept = a.events()
-    r.check(f"more than {N['EVENTS_MAX']} events happened", total > N["EVENTS_MAX"], f"{total} did")
     r.equal(
         "a file that is not read keeps the oldest", [e[0] for e in kept[: N["EVENTS_MAX"]]], [gid[0]] * N["EVENTS_MAX"]
     )
-    r.equal("and says how many it lost", kept[N["EVENTS_MAX"] :], [(N["EVENT_LOST"], 0, 0, total - N["EVENTS_MAX"])])
+    # Events may still come, to both files alike.
+    more = []
+
+    def counted():
+        nonlocal total
+        more.extend(a.events())
+        total += len(also.events())
+        return kept[N["EVENTS_MAX"] :] == [(N["EVENT_LOST"], 0, 0, total - N["EVENTS_MAX"] - len(more))]
+
+    r.check(
+        "and says how many it lost", until(counted), f"{kept[N['EVENTS_MAX'] :]}, {total} happened, {len(more)} since"
+    )
     ip("h1", "addr", "add", "10.9.0.101/24", "dev", "w1")
     r.equal("after which it goes on", await_events(a, gid[0]), [gid])
     ip("h1", "addr", "del", "10.9.0.101/24", "dev", "w1")
@@ -983,7 +985,7 @@ def test_sqd(r):
         )
         begun = [c.user_data for c in a.cq.reap()]
         a.file.submit([request(i) for i in range(10, 15)])
-        r.equal(f"{kind}: what is posted now waits", settle(a.cq, 0.3), [])
+        r.equal(f"{kind}: what is posted now waits", settle(a.cq), [])
         a.qp.modify("STATE", qp_state=N["QPS_RTS"])
         a.file.submit([request(15)])
         got = [(c.user_data, c.status) for c in a.cq.wait(16 - len(begun))]
@@ -1034,7 +1036,7 @@ def test_sqd(r):
 
 def test_churn(r):
     """Addresses, queue pairs and receives come and go at the same time, each in a thread of its own."""
-    rounds = 10 if os.environ.get("ULP_DEBUG") else 30
+    rounds = ulp.count("ULP_ROUNDS", 10)
     p, (a, b) = Pool(1, max_wr=128), datagrams()
     posted, completed, failures, stop = [], [], [], threading.Event()
 

@@ -4,7 +4,7 @@
 //! and diagnoses, through the crate, against a real device.
 
 use crate::hosts::{connect, pattern, Host};
-use crate::report::{because, check, equal, Outcome, Report};
+use crate::report::{because, check, equal, hang, Outcome, Report};
 use crate::sys::abi;
 use rust_ulp::uring::{Finished, Ring};
 use rust_ulp::{
@@ -14,9 +14,10 @@ use rust_ulp::{
     Ud, Write,
 };
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-const WAIT: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(300);
 
 type R<T = ()> = rust_ulp::Result<T>;
@@ -29,7 +30,7 @@ fn case(r: &mut Report, name: &str, run: impl FnOnce() -> R<Outcome>) {
 /// The next good completion with that opcode; what is not of that kind is passed over.
 fn next(cq: &Cq, opcode: Opcode) -> R<Completion> {
     loop {
-        let done = cq.wait(WAIT)?.ok()?;
+        let done = cq.wait(hang())?.ok()?;
         if done.opcode == opcode {
             return Ok(done);
         }
@@ -44,7 +45,7 @@ fn pass(cq: &Cq, opcode: Opcode) -> R {
 /// The first failure on `qp`; what is left of others is passed over.
 fn failure(qp: &Qp<Rc>, cq: &Cq) -> Outcome<CompletionError> {
     loop {
-        let done = cq.wait(WAIT).map_err(because("waiting"))?;
+        let done = cq.wait(hang()).map_err(because("waiting"))?;
         match done.ok() {
             Ok(_) => {}
             Err(_) if !done.is_of(qp) => {}
@@ -104,19 +105,19 @@ fn unreliable(r: &mut Report, a: &Host, b: &Host) {
         src.write_at(0, &data)?;
         first.post(Write::new(src.slice(..)?, grant.remote()).imm(7).wr_id(1))?;
         first.post(Send::new(src.slice(5..)?).wr_id(2))?;
-        let (one, two) = (b.cq.wait(WAIT)?.ok()?, b.cq.wait(WAIT)?.ok()?);
+        let (one, two) = (b.cq.wait(hang())?.ok()?, b.cq.wait(hang())?.ok()?);
         let kinds = [
             (one.opcode, one.wr_id, one.imm),
             (two.opcode, two.wr_id, two.imm),
         ];
         for _ in 0..2 {
-            let _ = a.cq.wait(WAIT)?.ok()?;
+            let _ = a.cq.wait(hang())?.ok()?;
         }
         let got = (dst.to_vec(..LEN)?, dst.to_vec(LEN..2 * LEN - 5)?);
         let info = first.query()?;
         // Nobody is told that there is no receive.
         first.post(Send::empty())?;
-        let _ = a.cq.wait(WAIT)?.ok()?;
+        let _ = a.cq.wait(hang())?.ok()?;
         let after = second.query()?.state;
         Ok(equal(
             "completions",
@@ -155,7 +156,7 @@ fn invalidating(r: &mut Report, a: &Host, b: &Host) {
         let told = next(&b.cq, Opcode::Recv)?.invalidated;
         first.post(Write::inline_bytes(b"kept", kept.remote()))?;
         for _ in 0..3 {
-            let _ = a.cq.wait(WAIT)?.ok()?;
+            let _ = a.cq.wait(hang())?.ok()?;
         }
         first.post(Write::inline_bytes(b"twice", gone.remote()))?;
         let refused = failure(&first, &a.cq).map(|error| error.status);
@@ -334,7 +335,7 @@ fn events(r: &mut Report, a: &Host, b: &Host) {
             }
             let early = events.next_event()?;
             first.post(Send::empty())?;
-            let event = events.wait(WAIT)?;
+            let event = events.wait(hang())?;
             pass(&b.cq, Opcode::Recv)?;
             pass(&a.cq, Opcode::Send)?;
             let info = srq.query()?;
@@ -352,10 +353,17 @@ fn events(r: &mut Report, a: &Host, b: &Host) {
     case(r, "events: each goes to one of several readers", || {
         let srq = b.pd.create_srq(&b.cq).max_wr(16).build()?;
         let events = b.dev.events()?;
+        let done = Arc::new(AtomicBool::new(false));
         let readers: Vec<_> = (0..3)
             .map(|_| {
                 let events = events.clone();
-                std::thread::spawn(move || events.wait(Duration::from_secs(2)).is_ok())
+                let done = Arc::clone(&done);
+                std::thread::spawn(move || loop {
+                    let told = events.wait(SHORT).is_ok();
+                    if told || done.load(Ordering::Relaxed) {
+                        return told;
+                    }
+                })
             })
             .collect();
         let first = a.qp().build()?;
@@ -367,6 +375,13 @@ fn events(r: &mut Report, a: &Host, b: &Host) {
         first.post(Send::empty())?;
         pass(&b.cq, Opcode::Recv)?;
         pass(&a.cq, Opcode::Send)?;
+        let end = Instant::now() + hang();
+        while Instant::now() < end && !readers.iter().any(|reader| reader.is_finished()) {
+            std::thread::sleep(SHORT);
+        }
+        // Another one that is told of it has its time.
+        std::thread::sleep(SHORT);
+        done.store(true, Ordering::Relaxed);
         let told = readers.into_iter().filter_map(|reader| reader.join().ok());
         Ok(equal(
             "readers who were told",
@@ -410,12 +425,12 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
             let ours = qp.traffic_class(TrafficClass::from_dscp(10)?).build()?;
             let (theirs, ours) = std::thread::scope(|scope| {
                 let acceptor = scope.spawn(|| -> R<_> {
-                    let request = listener.next_request(WAIT)?;
+                    let request = listener.next_request(hang())?;
                     let asked = (request.params(), request.private().message()?.data);
                     let options = cm::AcceptOptions::new().grant(&grant).data(b"welcome");
                     Ok((request.accept(theirs, &options)?, asked))
                 });
-                let options = cm::ConnectOptions::new().data(b"me").timeout(WAIT);
+                let options = cm::ConnectOptions::new().data(b"me").timeout(hang());
                 let ours = ours.connect_cm(addr, &options);
                 (acceptor.join(), ours)
             });
@@ -469,8 +484,8 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
             let ours = a.qp().build()?;
             ours.post_recv(Recv::empty())?;
             let (rejected, refused) = std::thread::scope(|scope| {
-                let rejecter = scope.spawn(|| listener.next_request(WAIT)?.reject(b"not today"));
-                let refused = ours.connect_cm(addr, &cm::ConnectOptions::new().timeout(WAIT));
+                let rejecter = scope.spawn(|| listener.next_request(hang())?.reject(b"not today"));
+                let refused = ours.connect_cm(addr, &cm::ConnectOptions::new().timeout(hang()));
                 (rejecter.join(), refused)
             });
             rejected.map_err(|_| Error::NotConnected)??;
@@ -481,7 +496,7 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
             drop(listener);
             let ours = error.into_qp();
             let left = ours.query()?;
-            let nobody = ours.connect_cm(addr, &cm::ConnectOptions::new().timeout(WAIT));
+            let nobody = ours.connect_cm(addr, &cm::ConnectOptions::new().timeout(hang()));
             let nobody = nobody.err().and_then(|error| error.rejection().cloned());
             Ok(match rejection {
                 Some(rejection) => equal("why", rejection.reason, cm::RejectReason::Program)
@@ -539,11 +554,11 @@ fn unfinished(r: &mut Report, a: &Host, b: &Host) {
         let (a, b) = (&fresh(a)?, &fresh(b)?);
         let [first, second] = connect(a, b, None)?;
         second.post_recv(Recv::empty().wr_id(1).timeout(SHORT / 10))?;
-        let late = b.cq.wait(WAIT)?;
+        let late = b.cq.wait(hang())?;
         // The device has it still: the first message is lost to it.
         second.post_recv(Recv::empty().wr_id(2))?;
         for _ in 0..2 {
-            first.post(Send::empty().timeout(WAIT))?;
+            first.post(Send::empty().timeout(hang()))?;
             pass(&a.cq, Opcode::Send)?;
         }
         let done = next(&b.cq, Opcode::Recv)?;
@@ -565,7 +580,7 @@ fn unfinished(r: &mut Report, a: &Host, b: &Host) {
         let shared = [srq.cancel(1)?, srq.cancel_all()?];
         let mut told = Vec::new();
         for _ in 0..7 {
-            let done = b.cq.wait(WAIT)?;
+            let done = b.cq.wait(hang())?;
             told.push((done.wr_id, done.status == Status::Canceled));
         }
         let order = [5, 5, 6, 7, 1, 0, 2].map(|wr_id| (wr_id, true));
@@ -586,7 +601,7 @@ fn unfinished(r: &mut Report, a: &Host, b: &Host) {
             second.cancel_all()?;
             let mut back = 0;
             for _ in 0..pool.len() {
-                back += usize::from(pool.complete(&b.cq.wait(WAIT)?).is_some());
+                back += usize::from(pool.complete(&b.cq.wait(hang())?).is_some());
             }
             let before = pool.reclaim();
             drop(second);
@@ -625,7 +640,7 @@ fn in_flight(a: &Host, b: &Host, fate: &str) -> R<Outcome> {
     let mut statuses = Vec::new();
     let mut told = |count: usize| -> R {
         for _ in 0..count {
-            statuses.push(a.cq.wait(WAIT)?.status);
+            statuses.push(a.cq.wait(hang())?.status);
         }
         Ok(())
     };
@@ -659,7 +674,7 @@ fn in_flight(a: &Host, b: &Host, fate: &str) -> R<Outcome> {
     };
     let [again, _peer] = connect(a, b, None)?;
     again.post(Write::new(a.pd.alloc_buffer(8)?.slice(..)?, there).wr_id(99))?;
-    let last = a.cq.wait(WAIT)?;
+    let last = a.cq.wait(hang())?;
     Ok(equal("statuses", &statuses[..], &want[..]).and_then(|()| {
         equal(
             "and another goes on",
@@ -673,7 +688,7 @@ fn in_flight(a: &Host, b: &Host, fate: &str) -> R<Outcome> {
 fn streamed(ring: &mut Ring) -> R<Outcome<u64>> {
     let Finished {
         streamed, result, ..
-    } = ring.wait(WAIT)?;
+    } = ring.wait(hang())?;
     let done = result?.ok()?;
     Ok(check("it is streamed", streamed)
         .and_then(|()| equal("what it is", done.opcode, Opcode::Recv))
@@ -716,7 +731,7 @@ fn rings(r: &mut Report, a: &Host, b: &Host) {
             ring.push(&second, Recv::empty().wr_id(1000))?;
             ring.submit()?;
             first.post(Send::empty())?;
-            let own = ring.wait(WAIT)?;
+            let own = ring.wait(hang())?;
             exchange(100..101)?;
             // What was not taken is in the queue, for another ring; the old one takes a while to go.
             drop(ring);
@@ -726,7 +741,7 @@ fn rings(r: &mut Report, a: &Host, b: &Host) {
             ring.stream(&b.cq)?;
             ring.submit()?;
             while rest.last() != Some(&139) {
-                let Finished { wr_id, result, .. } = ring.wait(WAIT)?;
+                let Finished { wr_id, result, .. } = ring.wait(hang())?;
                 match result {
                     Err(Error::Busy { .. }) => {
                         std::thread::sleep(Duration::from_millis(1));
@@ -771,7 +786,7 @@ fn rings(r: &mut Report, a: &Host, b: &Host) {
             for number in 4..8 {
                 ring.push(&first, Send::empty().wr_id(number))?;
             }
-            let posted = ring.submit_and_wait(8, WAIT)?;
+            let posted = ring.submit_and_wait(8, hang())?;
             let mut numbers = Vec::new();
             while let Some(done) = ring.poll()? {
                 let _ = done.result?.ok()?;
@@ -782,7 +797,7 @@ fn rings(r: &mut Report, a: &Host, b: &Host) {
             ring.push(&second, Recv::empty().wr_id(8))?;
             let late = ring.submit_and_wait(1, SHORT);
             first.post(Send::empty())?;
-            let done = ring.wait(WAIT)?;
+            let done = ring.wait(hang())?;
             Ok(equal("submitted", posted, 4)
                 .and_then(|()| equal("numbers", numbers, (0..8).collect()))
                 .and_then(|()| check("the time", matches!(late, Err(Error::Timeout { .. }))))
@@ -831,7 +846,7 @@ fn memory(r: &mut Report, a: &Host, b: &Host) {
         for grant in &grants {
             let (from, len) = (grant.offset(), grant.remote().len() as usize);
             first.post(Write::new(src.slice(from..from + len)?, grant.remote()))?;
-            let _ = a.cq.wait(WAIT)?.ok()?;
+            let _ = a.cq.wait(hang())?.ok()?;
         }
         let (of_src, of_dst) = (src.query()?, dst.query()?);
         let same = dst.to_vec(..)? == data;
@@ -849,7 +864,7 @@ fn memory(r: &mut Report, a: &Host, b: &Host) {
         let old = grant.remote();
         let new = grant.rotate()?;
         first.post(Write::inline_bytes(b"new", new))?;
-        let _ = a.cq.wait(WAIT)?.ok()?;
+        let _ = a.cq.wait(hang())?.ok()?;
         first.post(Write::inline_bytes(b"old", old))?;
         let refused = failure(&first, &a.cq).map(|error| error.status);
         let bytes = mem.to_vec(..3)?;
@@ -871,10 +886,10 @@ fn memory(r: &mut Report, a: &Host, b: &Host) {
         second.post_recv(Recv::empty())?;
         first.post(Write::inline_bytes(b"used", key).imm(key.rkey()))?;
         pass(&b.cq, Opcode::RecvWriteImm)?;
-        let _ = a.cq.wait(WAIT)?.ok()?;
+        let _ = a.cq.wait(hang())?.ok()?;
         let of = |grant: &Grant| -> R<_> {
             loop {
-                let event = events.wait(WAIT)?;
+                let event = events.wait(hang())?;
                 if let EventKind::GrantEnded { state } = event.kind {
                     return Ok((state, event.is_about(grant)));
                 }

@@ -2,7 +2,7 @@
 
 //! An open file and its commands, with what every refusal has to keep to.
 
-use crate::report::{because, check, equal, Outcome};
+use crate::report::{because, check, equal, hang, Outcome};
 use crate::sys::{abi, bytes, value, Area, Fd, Mapping, Place, Plain, PAGE};
 use nix::errno::Errno;
 use std::mem::offset_of;
@@ -389,9 +389,9 @@ impl File {
             self.accepted(&self.modify_args(qp, *step, dest_qp_num))?;
         }
         if state == abi::QPS_SQD {
-            let end = Instant::now() + Duration::from_secs(5);
+            let end = Instant::now() + hang();
             while self.query(qp)?.attr.sq_draining != 0 {
-                check("it still drains after 5 s", Instant::now() < end)?;
+                check("it still drains", Instant::now() < end)?;
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
@@ -493,12 +493,12 @@ impl Ring {
     /// the thread to do begins anew.
     pub fn wait(&self, file: &File, cq: u32, count: usize) -> Outcome<Vec<abi::Cqe>> {
         let mut out = self.reap();
-        let end = Instant::now() + Duration::from_secs(60);
+        let end = Instant::now() + hang();
         while out.len() < count {
             let arg = abi::Submit {
                 cq,
                 min_complete: (count - out.len()) as u32,
-                timeout_ns: 10_000_000_000,
+                timeout_ns: hang().as_nanos() as u64,
                 ..abi::Submit::new()
             };
             let (result, got) = file.submit(&[], arg)?;

@@ -14,6 +14,7 @@
 
 use crate::file::{INIT, REMOTE, RTR, RTS};
 use crate::hosts::pattern;
+use crate::report::patience;
 use crate::sys::{
     abi, bytes, enter_net, linger, value, Area, Fd, Mapping, Place, Plain, Uring, PAGE,
 };
@@ -445,15 +446,6 @@ impl Queue {
                 ));
             }
         }
-    }
-}
-
-/// How much slower everything is on the debug kernel.
-pub fn patience() -> u32 {
-    if std::env::var_os("ULP_DEBUG").is_some() {
-        6
-    } else {
-        1
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::fmt::{Debug, Display};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Why a case failed.
 pub type Why = String;
@@ -70,6 +71,17 @@ impl Report {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Returns what a deadline is multiplied by: `ULP_PATIENCE`, see `tests/vm/lib.sh`.
+pub fn patience() -> u32 {
+    let patience = std::env::var("ULP_PATIENCE").ok();
+    patience.and_then(|value| value.parse().ok()).unwrap_or(5)
+}
+
+/// Returns a deadline that only a hang meets, and that the device takes.
+pub fn hang() -> Duration {
+    Duration::from_secs(3600).min(Duration::from_secs(20) * patience())
 }
 
 /// Fails when the two differ.

@@ -8,14 +8,12 @@
 //! and others say "invalid request".
 
 use crate::hosts::{connect, pattern, Host};
-use crate::report::{because, check, equal, Outcome, Report};
+use crate::report::{because, check, equal, hang, Outcome, Report};
 use rust_ulp::{
     Access, Buffer, CompareSwap, Error, FetchAdd, Grant, Qp, Rc, Read, Recv, RemoteSlice, Status,
     Write,
 };
-use std::time::Duration;
 
-const WAIT: Duration = Duration::from_secs(20);
 
 /// Bytes of the peer's buffer.
 const SIZE: usize = 16 * 4096;
@@ -123,7 +121,7 @@ impl Rights {
             let to = self.other_grant.remote().slice(..256)?;
             let from = self.other_local.slice(..256)?;
             self.other[0].post(Write::new(from, to).wr_id(2))?;
-            let _done = self.here.cq.wait(WAIT)?.ok()?;
+            let _done = self.here.cq.wait(hang())?.ok()?;
             self.other_remote.to_vec(..256)
         };
         equal(
@@ -138,7 +136,7 @@ impl Rights {
         let run = || -> rust_ulp::Result<_> {
             let [qp, _peer] = connect(&self.here, &self.there, None)?;
             self.post(&qp, op, to)?;
-            self.here.cq.wait(WAIT)?.ok()
+            self.here.cq.wait(hang())?.ok()
         };
         run().map_err(because(&format!("{op:?}"))).map(drop)
     }
@@ -152,7 +150,7 @@ impl Rights {
             self.local.write_at(0, &fresh)?;
             let before = (self.remote.to_vec(..)?, fresh);
             self.post(&qp, op, bare(to)?)?;
-            let done = self.here.cq.wait(WAIT)?;
+            let done = self.here.cq.wait(hang())?;
             let after = (self.remote.to_vec(..)?, self.local.to_vec(..)?);
             Ok((done, peer.qp_num(), qp.qp_num(), before == after))
         };
@@ -334,7 +332,7 @@ impl Rights {
                 drop(peer);
                 let before = self.remote.to_vec(..)?;
                 self.post(&qp, Op::Write, bare(self.all.remote().slice(..64)?)?)?;
-                let done = self.here.cq.wait(WAIT)?;
+                let done = self.here.cq.wait(hang())?;
                 Ok((done.status, before == self.remote.to_vec(..)?))
             };
             let got = run().map_err(because("writing"))?;
@@ -351,8 +349,8 @@ impl Rights {
                     let key = self.all.remote().rkey() ^ 1;
                     let to = RemoteSlice::new(self.all.remote().addr(), 64, key)?;
                     qp.post(Write::new(self.local.slice(..64)?, to).imm(7).wr_id(1))?;
-                    let sent = self.here.cq.wait(WAIT)?.status;
-                    let got = self.there.cq.wait(WAIT)?;
+                    let sent = self.here.cq.wait(hang())?.status;
+                    let got = self.there.cq.wait(hang())?;
                     Ok((sent, got, before == self.remote.to_vec(..)?))
                 };
                 let (sent, got, untouched) = run().map_err(because("writing"))?;

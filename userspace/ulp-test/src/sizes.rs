@@ -3,11 +3,9 @@
 //! `ulp-test write-sizes`: writes of every size arrive, between two ends that met over TCP.
 
 use crate::hosts::{pattern, Host};
-use crate::report::{because, check, equal, Outcome, Report};
+use crate::report::{because, check, equal, hang, Outcome, Report};
 use rust_ulp::{Access, Buffer, Grant, Listener, Opcode, Qp, Rc, Recv, RemoteSlice, Write};
-use std::time::Duration;
 
-const WAIT: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
 /// Bytes of the largest write: ULP_LARGE MiB.
 fn large() -> usize {
@@ -44,7 +42,7 @@ fn ends() -> Outcome<Ends> {
         let addr = listener.local_addr()?;
         let (first, second) = (here.qp().build()?, there.qp().build()?);
         let (from, to) = std::thread::scope(|scope| {
-            let accept = scope.spawn(|| listener.accept(WAIT)?.accept(second, &[&grant]));
+            let accept = scope.spawn(|| listener.accept(hang())?.accept(second, &[&grant]));
             let from = first.connect_tcp(addr, &[]);
             (from, accept.join())
         });
@@ -83,9 +81,9 @@ impl Ends {
                 }
                 None => self.from.post(write)?,
             }
-            let sent = self.here.cq.wait(WAIT)?.ok()?;
+            let sent = self.here.cq.wait(hang())?.ok()?;
             let got = match imm {
-                Some(_) => Some(self.there.cq.wait(WAIT)?.ok()?),
+                Some(_) => Some(self.there.cq.wait(hang())?.ok()?),
                 None => None,
             };
             Ok((sent, got, self.remote.to_vec(margin.clone())?))

@@ -600,7 +600,7 @@ impl SmallUring {
     pub fn run(&mut self, entry: &squeue::Entry) -> std::io::Result<i32> {
         // SAFETY: See [`Uring`].
         unsafe { self.0.submission().push(entry) }.map_err(std::io::Error::other)?;
-        let patience = Timespec::new().sec(10);
+        let patience = Timespec::from(crate::report::hang());
         let args = SubmitArgs::new().timespec(&patience);
         self.0.submitter().submit_with_args(1, &args)?;
         let done = self.0.completion().next();

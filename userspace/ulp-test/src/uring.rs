@@ -6,7 +6,7 @@
 //! suite, which does something to them meanwhile; `off` is for where io_uring is disabled.
 
 use crate::file::{array, File, Set};
-use crate::report::{because, check, equal, Outcome, Report};
+use crate::report::{because, check, equal, hang, Outcome, Report};
 use crate::sys::{abi, bytes, multishot, value, Area, Racing, SmallUring, Uring, PAGE};
 use io_uring::squeue::{Entry128, Flags};
 use io_uring::{cqueue, opcode, types};
@@ -99,7 +99,7 @@ fn full(ring: &mut Uring, entries: &[Entry128], want: usize) -> Outcome<Vec<(u64
         check("the ring is full", ring.push(entry))?;
     }
     let mut out = Vec::new();
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + hang();
     loop {
         match ring.enter(want.saturating_sub(out.len()).max(usize::from(want > 0))) {
             Ok(_) => (),
@@ -143,7 +143,7 @@ fn in_flight(set: &Set, qp: u32) -> Outcome<(u32, u32)> {
 
 /// Waits until the device has no request of `qp`.
 fn drained(set: &Set, qp: u32) -> Outcome {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + hang();
     while in_flight(set, qp)? != (0, 0) {
         check("the device still has requests", Instant::now() < end)?;
         std::thread::sleep(Duration::from_millis(2));
@@ -476,7 +476,7 @@ fn batches() -> Outcome {
 }
 
 fn drained_sends(set: &Set) -> Outcome {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + hang();
     while in_flight(set, set.a.handle)?.0 != 0 {
         check("the device still has sends", Instant::now() < end)?;
         std::thread::sleep(Duration::from_millis(2));
@@ -648,7 +648,7 @@ fn ring_exit() -> Outcome {
         )?;
     }
     // When the last ring has gone, another stream can begin, and ends for want of a buffer.
-    let (mut ring, end) = (ring()?, Instant::now() + Duration::from_secs(20));
+    let (mut ring, end) = (ring()?, Instant::now() + hang());
     loop {
         let entry = stream(&set, 11, set.cq.handle, 1);
         check("no room", ring.push(&entry))?;
@@ -1030,7 +1030,7 @@ fn hold(report: &mut Report, sqpoll: bool) -> Outcome {
         check("the ring is full", ring.push(entry))?;
     }
     ring.submit().map_err(because("submitting"))?;
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + hang();
     while in_flight(&set, set.b.handle)?.1 != 23 {
         check("they are not posted", Instant::now() < end)?;
         std::thread::sleep(Duration::from_millis(2));
@@ -1038,7 +1038,7 @@ fn hold(report: &mut Report, sqpoll: bool) -> Outcome {
     println!("holding");
     std::io::stdout().flush().map_err(because("writing"))?;
     let go = std::env::var_os("ULP_GO").ok_or("no ULP_GO")?;
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + hang();
     while !std::path::Path::new(&go).exists() {
         check("nobody says go", Instant::now() < end)?;
         std::thread::sleep(Duration::from_millis(10));

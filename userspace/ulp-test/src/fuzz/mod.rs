@@ -21,7 +21,7 @@ mod ops;
 mod rings;
 mod world;
 
-use crate::report::{because, check, Outcome, Report};
+use crate::report::{because, check, patience, Outcome, Report};
 use crate::sys::hostile::Kcov;
 use actor::Actor;
 use corpus::Corpus;
@@ -314,9 +314,16 @@ fn tables(counts: &Counts, threads: usize, findings: usize, took: Duration) {
 
 /// Waits until all is done; false when a call does not end.
 fn watch(world: &World, options: &Options, began: Instant, is_over: impl Fn() -> bool) -> bool {
-    let patience = 30 * world.patience;
+    let patience = 30 * u64::from(patience());
+    let mut said = 0;
     while !is_over() {
         std::thread::sleep(Duration::from_millis(50));
+        let minutes = began.elapsed().as_secs() / 60;
+        if minutes > said {
+            said = minutes;
+            let done = world.done.load(Ordering::Relaxed);
+            println!("# after {minutes} min: {done} operations");
+        }
         if began.elapsed() > Duration::from_secs(options.seconds) {
             world.stop.store(true, Ordering::Relaxed);
         }

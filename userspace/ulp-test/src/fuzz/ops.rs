@@ -5,6 +5,7 @@
 use super::actor::{Actor, Mapped, ARGS, DATA};
 use super::world::{lock, remember, Kind, Object, Open, Seat};
 use crate::file::{Command, INIT, REMOTE, RTR, RTS};
+use crate::report::{hang, patience};
 use crate::sys::hostile::{dma_buf, eventfd, fork_child, Epoll};
 use crate::sys::{abi, bytes, PAGE};
 use nix::errno::Errno;
@@ -12,7 +13,6 @@ use nix::sys::mman::{MapFlags, ProtFlags};
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// An operation.
 pub type Op = for<'a, 'w> fn(&'a mut Actor<'w>);
@@ -1292,7 +1292,7 @@ fn fork(a: &mut Actor<'_>) {
         a.args.put(at, &raw);
         calls.push((open.fd.number(), nr, a.args.at(at)));
     }
-    match fork_child(&calls, Duration::from_secs(60)) {
+    match fork_child(&calls, hang()) {
         Ok(true) => a.note("fork", Ok(())),
         Ok(false) => a.finding("a child did not end".to_owned()),
         Err(errno) => a.note("fork", Err(errno)),
@@ -1453,7 +1453,8 @@ fn connect(a: &mut Actor<'_>) {
 
 /// One side asks, in a thread of its own, and the other one answers.
 fn meet(a: &mut Actor<'_>) {
-    let long = 200_000_000 * a.world.patience;
+    // Nothing depends on how late this is, but how often they meet.
+    let long = 40_000_000 * u64::from(patience());
     a.spoil *= 8;
     let (here, there) = (a.file(), a.file());
     let port = port(a);

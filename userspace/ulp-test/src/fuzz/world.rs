@@ -116,8 +116,6 @@ pub struct World {
     pub seats: Mutex<[Seat; 2]>,
     /// Memory that all threads write over while the kernel reads requests there.
     pub shared: Racing<'static>,
-    /// How much longer all takes here.
-    pub patience: u64,
     /// Operations done.
     pub done: AtomicU64,
     /// It is over.
@@ -156,11 +154,6 @@ impl World {
             peers: Mutex::default(),
             seats: Mutex::default(),
             shared: Racing::new(Box::leak(Box::new(area))),
-            patience: if std::env::var_os("ULP_DEBUG").is_some() {
-                6
-            } else {
-                1
-            },
             done: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             corpus: Mutex::default(),
