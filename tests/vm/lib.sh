@@ -21,9 +21,9 @@ scratch=$(mktemp -d)
 second_machine=$(command -v peer) || second_machine=""
 passed=0 failed=0 skipped=0
 started=() rows=() reported=0 child="" matched=""
-# The debug kernel takes its time: every deadline is longer there.
-patience=${ULP_DEBUG:+6}
-patience=${patience:-1}
+# What a deadline is multiplied by: five times how much slower this guest is than an idle one on the
+# reference machine, which the guest measures at boot. A deadline tells a hang, and nothing else.
+patience=${ULP_PATIENCE:-5}
 
 # timeout SECONDS CMD...: timeout(1), with that patience.
 timeout() {
@@ -73,7 +73,7 @@ check() {
 	if [ $rc = 0 ]; then
 		ok "$name"
 	else
-		[ -z "$out" ] || tail -n 60 <<<"$out" | show
+		[ -z "$out" ] || tail -n 60 <<<"$out" | show -
 		not_ok "$name" "status $rc: $(tail -n 5 <<<"$out")"
 		return 1
 	fi
@@ -90,11 +90,25 @@ wanted() {
 	[[ $1 == ${ULP_CASES:-*} ]] && matched=1
 }
 
-# each FUNCTION NAME...: calls FUNCTION with each name that is wanted.
+# each FUNCTION|"" NAME...: calls FUNCTION with each name that is wanted, or the functions so named.
 each() {
 	local function=$1 name
 	shift
-	for name; do ! wanted "$name" || "$function" "$name"; done
+	for name; do
+		# shellcheck disable=SC2086 # one word, or none
+		! wanted "$name" || $function "$name"
+	done
+}
+
+# parts PROGRAM NAME...: relays each part of a test program here that is wanted, and looks at what it left.
+parts() {
+	local program=$1 name
+	shift
+	for name; do
+		wanted "$name" || continue
+		relay "$name" "$vm/$program" "$name"
+		nothing_left "$name: nothing of ours is left"
+	done
 }
 
 # relay NAME CMD...: CMD prints KTAP. Its tests are passed on as they come, with numbers of this
