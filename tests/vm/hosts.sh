@@ -30,11 +30,11 @@ conversation() {
 	hosts_port=$((hosts_port + 1))
 	words="$here here, $there there, $at listens"
 	if [ "$at" = h1 ]; then
-		start listener in_host h1 timeout 100 "$vm/stock_peer.py" "$here" listen 10.9.0.1:$hosts_port rxe1
-		relay "$words" in_host h2 timeout 100 "$vm/stock_peer.py" "$there" connect 10.9.0.1:$hosts_port rxe2
+		start listener in_host h1 timeout 40 "$vm/stock_peer.py" "$here" listen 10.9.0.1:$hosts_port rxe1
+		relay "$words" in_host h2 timeout 40 "$vm/stock_peer.py" "$there" connect 10.9.0.1:$hosts_port rxe2
 	else
-		start listener in_host h2 timeout 100 "$vm/stock_peer.py" "$there" listen 10.9.0.2:$hosts_port rxe2
-		relay "$words" in_host h1 timeout 100 "$vm/stock_peer.py" "$here" connect 10.9.0.2:$hosts_port rxe1
+		start listener in_host h2 timeout 40 "$vm/stock_peer.py" "$there" listen 10.9.0.2:$hosts_port rxe2
+		relay "$words" in_host h1 timeout 40 "$vm/stock_peer.py" "$here" connect 10.9.0.2:$hosts_port rxe1
 	fi
 	wait "$last" || rc=$?
 	relay "$words, the listener" sh -c 'cat "$1"; exit "$2"' sh "$scratch/listener" $rc

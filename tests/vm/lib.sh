@@ -190,7 +190,7 @@ there() {
 }
 
 # py CODE: Python with all of ulp.py imported.
-py() { PYTHONPATH=$vm timeout "${py_seconds:-60}" python3 -c "from ulp import *
+py() { PYTHONPATH=$vm timeout "${py_seconds:-40}" python3 -c "from ulp import *
 $1"; }
 
 # start NAME CMD...: runs CMD in the background, its output in $scratch/NAME.

@@ -10,6 +10,7 @@ network namespace, and a file keeps the namespace of its opener. Where the hosts
 are two machines, what is made on h2 is made there, see away.py.
 """
 
+import _random  # random itself takes longer to load than most tests
 import contextlib
 import ctypes
 import errno
@@ -17,7 +18,6 @@ import mmap
 import os
 import re
 import shutil
-import struct
 import sys
 import time
 
@@ -556,16 +556,9 @@ class Report:
 
 
 def pattern(seed, length):
-    """Bytes that differ with every seed and every page, and in a page with every word."""
-    words = (length + 7) // 8
-    if words <= 8192:
-        return b"".join(
-            struct.pack("<Q", (i * 0x9E3779B97F4A7C15 + seed * 0xBF58476D1CE4E5B9 + 1) & 0xFFFFFFFFFFFFFFFF)
-            for i in range(words)
-        )[:length]
-    page = pattern(seed, 4096)[8:]  # every page has its number in front
-    out = b"".join(struct.pack("<Q", i << 32 | seed) + page for i in range((length + 4095) // 4096))
-    return out[:length]
+    """Bytes that look random, and are others with each seed; a shorter pattern begins a longer one."""
+    size = (length + 3) & ~3
+    return _random.Random(seed).getrandbits(8 * size).to_bytes(size, "little")[:length]
 
 
 def main(doc, tests):

@@ -14,7 +14,6 @@ use rust_ulp::{
     Write,
 };
 
-
 /// Bytes of the peer's buffer.
 const SIZE: usize = 16 * 4096;
 /// Where the granted part of it begins, and how long it is: pages before and behind it are not.

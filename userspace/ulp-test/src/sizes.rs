@@ -10,7 +10,7 @@ const MIB: usize = 1 << 20;
 /// Bytes of the largest write: ULP_LARGE MiB.
 fn large() -> usize {
     let mib = std::env::var("ULP_LARGE").ok().and_then(|n| n.parse().ok());
-    mib.map_or(64, |n: usize| n.clamp(1, 1000)) * MIB
+    mib.map_or(8, |n: usize| n.clamp(1, 1000)) * MIB
 }
 
 /// Bytes of both buffers: the largest write, at an odd place, with room around it.
