@@ -201,7 +201,7 @@ def test_loss(r):
     messages = [pattern(i, length) for i in range(count)]
     for i, message in enumerate(messages):
         a.buffer.map[i * length : (i + 1) * length] = message
-    b.file.submit([b.qp.wr("RECV", b.buffer, i * length, length, user_data=i) for i in range(count + 1)])
+    b.file.submit([b.qp.wr("RECV", b.buffer, i * length, length, user_data=i) for i in range(count + 8)])
     with netem("h1", "w1", "loss", "25%"):
         a.file.submit(
             [a.qp.wr("SEND_WITH_IMM", a.buffer, i * length, length, imm_data=i, user_data=i) for i in range(count)]
@@ -211,13 +211,14 @@ def test_loss(r):
             [(c.user_data, c.status) for c in a.cq.wait(count)],
             [(i, 0) for i in range(count)],
         )
-    # The last one is not lost; what comes before it is all that comes.
-    a.file.submit([a.qp.wr("SEND_WITH_IMM", a.buffer, 0, 1, imm_data=count)])
-    got = b.cq.wait(1)
-    while got[-1].imm_data != count:
-        got += b.cq.wait(1)
-    a.cq.wait(1)
-    got.pop()
+    # None of these is lost, but rxe drops the first when the message before it lacks its end. What came
+    # before the last one is all that comes.
+    a.file.submit([a.qp.wr("SEND_WITH_IMM", a.buffer, 0, 1, imm_data=count + i) for i in range(8)])
+    a.cq.wait(8)
+    all_of_it = b.cq.wait(1)
+    while all_of_it[-1].imm_data != count + 7:
+        all_of_it += b.cq.wait(1)
+    got = [c for c in all_of_it if c.imm_data < count]
     # A message is three packets at an MTU of 4096.
     r.check(f"some of {count} arrive, not all", 0 < len(got) < count, f"{len(got)} did")
     r.equal(
@@ -235,7 +236,7 @@ def test_loss(r):
     r.equal(
         "what is left of the receives is there",
         b.file.call("QP_QUERY", qp=b.qp.handle).recvs_in_flight,
-        count - len(got),
+        count + 8 - len(all_of_it),
     )
 
 
