@@ -117,6 +117,7 @@ fn compile(name: &str, source: &str, options: &[&str]) -> Result<(), String> {
 
 const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-Wpadded", "-Wpedantic", "-Werror"];
 /// Where Debian keeps `asm/types.h`; a compiler for 32 bits does not look there by itself.
+#[cfg(target_arch = "x86_64")]
 const ASM: [&str; 2] = ["-idirafter", "/usr/include/x86_64-linux-gnu"];
 
 #[test]
@@ -125,21 +126,11 @@ fn c_and_rust_agree() {
     compile("abi", &program, &STRICT).unwrap();
 }
 
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn c_and_rust_agree_on_32_bits() {
     let [pre, dir] = ASM;
     let options = ["-m32", pre, dir];
-    if let Err(why) = compile(
-        "probe32",
-        "#include <linux/types.h>\n#include <stddef.h>\n",
-        &options,
-    ) {
-        eprintln!(
-            "SKIPPED: no compiler for 32 bits: {}",
-            why.lines().next().unwrap_or("")
-        );
-        return;
-    }
     let options = [&options[..], &STRICT[..]].concat();
     compile("abi32", &program(STRUCTS, NUMBERS), &options).unwrap();
 }
@@ -154,13 +145,6 @@ fn header_stands_alone() {
         &include,
         &["-x", "c++", "-std=c++11", "-Wall", "-Wextra", "-Werror"],
     )
-    .or_else(|why| {
-        if why.contains("cc1plus") {
-            Ok(())
-        } else {
-            Err(why)
-        }
-    })
     .unwrap();
 }
 
