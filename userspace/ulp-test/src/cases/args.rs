@@ -380,11 +380,24 @@ impl Probe {
             let area = area.read_only().map_err(because("protecting memory"))?;
             let place = Place::In(&area, 0);
             if self.writes {
-                file.refuse(self.nr, place, Errno::EFAULT)
-            } else {
-                Ok(())
+                return file.refuse(self.nr, place, Errno::EFAULT);
             }
-        })
+            Ok(())
+        })?;
+        if self.writes {
+            return Ok(());
+        }
+        // One that writes nothing has no need of that.
+        let (on, right) = (self.make)(set)?;
+        let file = match &on {
+            On::New(file) => file,
+            On::Set => &set.file,
+        };
+        let area = area(1)?;
+        area.put(0, &right);
+        let area = area.read_only().map_err(because("protecting memory"))?;
+        self.accept(file, &area, 0)
+            .map_err(because("in memory that cannot be written"))
     }
 
     fn odd_places(&self, set: &Set) -> Outcome {
