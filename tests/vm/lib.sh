@@ -236,9 +236,12 @@ module_refs() { awk '$1 == "rust_ulp" { print $3 }' /proc/modules; }
 our_objects() {
 	local kind
 	# The core has one of each for management: when there is no more, none is ours.
-	rdma resource | grep -qvE ': pd 1 cq 1 qp 1 cm_id [0-9]+ mr 0 ctx [0-9]+ srq 0 *$' || return 0
+	local said
+	said=$(rdma resource) || echo "rdma resource: status $?"
+	grep -qvE '^$|: pd 1 cq 1 qp 1 cm_id [0-9]+ mr 0 ctx [0-9]+ srq 0 *$' <<<"$said" || return 0
 	for kind in qp cq pd mr srq; do
-		rdma resource show $kind | grep -E '\bcomm \[?rust_ulp\]?' | sed "s/^/$kind: /"
+		said=$(rdma resource show $kind) || echo "rdma resource show $kind: status $?"
+		grep -E '\bcomm \[?rust_ulp\]?' <<<"$said" | sed "s/^/$kind: /"
 	done
 }
 
@@ -257,7 +260,12 @@ log_mark() {
 	echo "tests: $log_id" >/dev/kmsg
 	[ -z "$second_machine" ] || peer sh -c "echo 'tests: $log_id' >/dev/kmsg" </dev/null
 }
-log_since() { dmesg | sed "1,/tests: $log_id/d; s/^\[[^]]*\] *//"; }
+log_since() {
+	dmesg | sed 's/^\[[^]]*\] *//' | awk -v mark="tests: $log_id" '
+		found { print }
+		index($0, mark) { found = 1 }
+		END { if (!found) print "WARNING: the mark of the suite is no longer in the log" }'
+}
 
 # log_quiet NAME: no trouble since the mark, and not a word of ours.
 log_quiet() {
