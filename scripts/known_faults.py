@@ -1,2 +1,74 @@
-def known(log_text, kernel_release):
+# SPDX-License-Identifier: GPL-2.0
+"""Faults of the emulator and of rxe that a run of the suites meets now and then.
+
+None of them is the module's: `known` names one only when it is all that the kernel reported, with the frames that
+belong to it and none of the module's, on a kernel on which it was seen.
+
+- stale-int3: while the kernel patches its own code (static keys, tracing), multi-threaded TCG of QEMU 7.2 now and
+  then runs a stale translation that still has the breakpoint of the patch. The code in memory has none there.
+- rxe-task: rxe_resp_queue_pkt() gives the packet away, with the reference that keeps the queue pair, before it
+  schedules the task. The task of a freed queue pair is scheduled: a warning, then mostly a NULL dereference.
+- rxe-socket: rxe puts the socket of a network namespace twice when the namespace goes (docs/trust.md).
+- rxe-completer: check_ack() returns COMPST_ERROR for a late or doubled response without a status.
+"""
+
+import re
+
+# A line that begins a report, and those of a fault: `BUG: ` comes before its `Oops: `, the panic after its end.
+HEAD = re.compile(
+    r"WARNING: |BUG: |Oops: |KASAN|KCSAN|UBSAN|INFO: |general protection|double fault|invalid opcode|divide error"
+    r"|possible (circular|recursive)|inconsistent lock|suspicious RCU|list_(add|del) corruption|kmemleak: |ODEBUG: "
+    r"|blocked for more than|\bstall|soft lockup|hard LOCKUP|Kernel panic|ref_tracker: |restrack: "
+)
+FAULT = re.compile(r"BUG: |Oops: ")
+PANIC = re.compile(r"Kernel panic - not syncing: Fatal exception")
+END = re.compile(r"---\[ end trace ")
+
+STOCK = {"7.2.12+deb13-amd64"}
+# Name: kernels, and for each report its first line and what else must be in it. Reports beyond the first may lack.
+FAULTS = {
+    "stale-int3": (STOCK, [(r"Oops: int3", [r"RIP: 0010:", r"Code: (?!.* cc <)"])]),
+    "rxe-task": (
+        STOCK,
+        [
+            (r"WARNING: .*rxe_task\.c:249\b", [r"RIP: .*:rxe_sched_task\+", r" rxe_udp_encap_recv\+"]),
+            (r"BUG: kernel NULL pointer dereference", [r"RIP: .*:rxe_sched_task\+", r" rxe_udp_encap_recv\+"]),
+        ],
+    ),
+    "rxe-socket": (STOCK, [(r"WARNING: .*lib/refcount\.c", [r" inet_release\+", r" rxe_net_del\+"])]),
+    "rxe-completer": (STOCK, [(r"WARNING: .*rxe_comp\.c:827\b", [r"RIP: .*:rxe_completer\+"])]),
+}
+
+
+def reports(log_text):
+    """Splits the log into its reports, each a list of lines; what is between them is left out."""
+    out, is_open = [], False
+    for line in log_text.replace("\r", "").splitlines():
+        line = re.sub(r"^\[[^]]*\] ?", "", line)
+        is_bug = is_open and out[-1][0].startswith("BUG: ") and not any(map(FAULT.match, out[-1][1:]))
+        goes_on = is_bug and line.startswith("Oops: ") or bool(out) and FAULT.match(out[-1][0]) and PANIC.match(line)
+        if HEAD.search(line) and not goes_on:
+            out.append([line])
+            is_open = True
+        elif is_open:
+            out[-1].append(line)
+            is_open = not END.search(line)
+    return out
+
+
+def known(log_text: str, kernel_release: str) -> str | None:
+    """Returns the name of the fault that is all that the kernel has reported, or None."""
+    found = reports(log_text)
+    for name, (releases, expected) in FAULTS.items():
+        if (
+            kernel_release in releases
+            and 0 < len(found) <= len(expected)
+            and all(
+                re.match(first, report[0])
+                and all(any(re.search(part, line) for line in report) for part in parts)
+                and not any("[rust_ulp]" in line for line in report)
+                for (first, parts), report in zip(expected, found)
+            )
+        ):
+            return name
     return None
