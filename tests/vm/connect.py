@@ -147,6 +147,11 @@ class Thread:
             raise self.error
         return self.result
 
+    def is_in_module(self):
+        """Whether the call has come into the module, and sleeps there."""
+        with open(f"/proc/self/task/{self.thread.native_id}/stack") as f:
+            return "rust_ulp" in f.read()
+
     def name(self, seconds=40):
         """The errno's name."""
         return error_of(self.end, seconds)
@@ -486,8 +491,36 @@ def test_backlog(r):
         (error_of(ulp.ioctl, f.fd, N["IOC_GET_REQUEST"], read_only(bad)), query(f, h).waiting),
         ("EFAULT", 1),
     )
+    # A struct that can no longer be written when the request comes.
     reject(f, server.request().handle)
-    thread.name()
+    r.equal("it is rejected", (thread.name(), thread.error.reason), ("ECONNREFUSED", 28))
+    page = Page(S["get_request"](size=bad.size, listener=h, timeout_ns=30 * PATIENCE * SECOND))
+    waiter = Thread(ulp.ioctl, f.fd, N["IOC_GET_REQUEST"], page.at)
+    r.check("GET_REQUEST waits", until(waiter.is_in_module))
+    page.protect()
+    thread = Thread(connect, clients[3], "10.9.0.1", server.port, seconds=30)
+    r.equal("GET_REQUEST whose struct cannot be written any more", waiter.name(), "EFAULT")
+    r.equal("and its request waits on", query(f, h).waiting, 1)
+    # With as many objects as there may be, there is no handle for the request: it waits on.
+    full = []
+    while len(full) < f.call("QUERY").max_objects:
+        try:
+            full.append(f.pd())
+        except OSError as e:
+            r.equal("a file that is full of objects", e.errno, errno.EMFILE)
+            break
+    for _ in range(2):
+        r.equal(
+            "a request for which there is no handle waits on",
+            (error_of(get_request, f, h, 0.2), query(f, h).waiting),
+            ("EMFILE", 1),
+        )
+    for handle in full:
+        f.destroy(handle)
+    accept_of = server.request()
+    r.equal("and is there when there is one", accept_of.peer_qp_num, clients[3].qp.num)
+    reject(f, accept_of.handle)
+    r.equal("its sender was there all the time", (thread.name(), thread.error.reason), ("ECONNREFUSED", 28))
     for x in [server.end] + clients:
         x.file.close()
 

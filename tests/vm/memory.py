@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: GPL-2.0
 """Memory: buffers and their keys, grants, between h1 and h2.
 
-    memory.py keys|grants|once|expiry|revoke|ends|user|import|fork
+    memory.py keys|local|grants|once|expiry|late|revoke|ends|user|dirty|import|fork
 
 Expects the module and two hosts. Prints KTAP.
 """
 
 import ctypes
 import fcntl
+import json
 import mmap
 import os
 import struct
@@ -176,6 +177,38 @@ def test_keys(r):
     b.file.submit([b.qp.wr("RECV", b.buffer, 0, 1000)])
     a.file.submit([a.qp.wr("SEND", big, 511 * KEY - 500, 1000)])
     r.equal("and its owner", (done(a), done(b), b.buffer.map[:1000]), ([0], [0], pattern(2, 1000)))
+
+
+def keys_on(device):
+    """The keys, local or remote, of all regions that the module has there."""
+    out = subprocess.run("rdma -j resource show mr".split(), capture_output=True, text=True, check=True).stdout
+    regions = [m for m in json.loads(out) if m["ifname"] == device and "rust_ulp" in m["comm"]]
+    return {int(m[key], 16) for m in regions for key in ("lkey", "rkey")}
+
+
+def test_local(r):
+    """A connected peer tries the keys by which the owner of a buffer uses it itself."""
+    a, b = joined()
+    own = memory(1 << 20)
+    own[:] = pattern(5, 1 << 20)
+    UserBuffer(a.file, a.pd, own)
+    small = Buffer(a.file, a.pd, 5 << 20, PAGE)
+    small.map[:] = before = pattern(6, 5 << 20)
+    local = keys_on("rxe1") - {a.grant.rkey}
+    r.check("the owner's buffers have keys", len(local) >= 5, local)
+    for op in ("RDMA_WRITE", "RDMA_READ", "ATOMIC_FETCH_AND_ADD"):
+        statuses = set()
+        for key in local:
+            length = 8 if op.startswith("ATOMIC") else 64
+            b.file.submit([b.qp.wr(op, b.buffer, 0, length, remote_addr=0, rkey=key)])
+            statuses |= set(done(b))
+            for end in (a, b):
+                end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+                end.cq.reap()
+            a.connect(b)
+            b.connect(a)
+        r.equal(f"{op} by a key that was not granted", statuses, {10})
+    r.check("nothing was changed", (small.map[:], own[:]) == (before, pattern(5, 1 << 20)))
 
 
 def query(file, grant):
@@ -366,6 +399,50 @@ def test_expiry(r):
     a.file.submit([a.write(b, 64)])
     r.equal("a peer that does not answer", done(a), [12])
     check("to ERR by a send that failed", a, grants, free)
+
+
+def test_late(r):
+    """Grants that are made while their queue pair ends: those that are to end do, without another event."""
+    rounds = 20
+    a = End("h1", access=ALL)
+    made, errors, stop = [], set(), threading.Event()
+
+    def make():
+        while not stop.is_set():
+            try:
+                made.append(bound(a))
+            except OSError as e:
+                errors.add(str(e))
+                return
+
+    def half_ended(grant):
+        """Whether it is still active, and yet to have no other key, since it is about to end."""
+        return (
+            query(a.file, grant).state == N["GRANT_ACTIVE"]
+            and error_of(a.file.call, "GRANT_ROTATE", grant=grant.handle) == "ENOTCONN"
+        )
+
+    hanging = expired = 0
+    for _ in range(rounds):
+        made.clear()
+        stop.clear()
+        maker = threading.Thread(target=make)
+        maker.start()
+        ulp.until(lambda: len(made) >= 3 or errors)
+        a.qp.modify("STATE", qp_state=N["QPS_RESET"])
+        stop.set()
+        maker.join()
+        ulp.until(lambda: not any(map(half_ended, made)), 5)
+        left = sum(map(half_ended, made))
+        hanging += left
+        expired += sum(query(a.file, g).state == N["GRANT_EXPIRED"] for g in made)
+        for g in made:
+            a.file.destroy(g.handle)
+        if left:
+            break
+    r.equal("grants are made meanwhile", errors, set())
+    r.check("some of them end with the queue pair", expired >= rounds, expired)
+    r.equal("and none is left half-ended", hanging, 0)
 
 
 def test_revoke(r):
@@ -642,6 +719,32 @@ def test_user(r):
     r.equal("nothing is pinned at the end", status_of("VmPin"), 0)
 
 
+def test_dirty(r):
+    """The kernel may throw away anonymous pages that nobody has written since MADV_FREE: a peer has."""
+    pages, madv_free, madv_pageout = 64, 8, 21
+    length = pages * PAGE
+    a, b = joined()
+    own, bare = memory(length), memory(length)
+    buffer = UserBuffer(a.file, a.pd, own)
+    grant = a.file.grant(buffer, ALL)
+    for area in (own, bare):
+        area[:] = pattern(5, length)
+        area.madvise(madv_free)
+    b.buffer.map[:] = pattern(9, len(b.buffer.map))
+    size = len(b.buffer.map)
+    for at in range(0, length, size):
+        b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, size, remote_addr=grant.addr + at, rkey=grant.rkey)])
+    r.equal("a peer writes to pages that were freed", done(b, length // size), [0] * (length // size))
+    a.file.destroy(grant.handle)
+    a.file.destroy(buffer.handle)
+    for area in (own, bare):
+        area.madvise(madv_pageout)
+    gone = sum(bare[i : i + PAGE] == bytes(PAGE) for i in range(0, length, PAGE))
+    r.check("the kernel throws others away", gone > 0, f"{gone} of {pages} pages")
+    kept = sum(own[i : i + PAGE] == b.buffer.map[i % size : i % size + PAGE] for i in range(0, length, PAGE))
+    r.equal("and keeps what the peer has written", kept, pages)
+
+
 def dmabuf(length, flags=0):
     """A dma-buf of a memfd, and that memfd mapped; None when the kernel has none."""
     if not os.path.exists("/dev/udmabuf"):
@@ -719,6 +822,8 @@ def test_import(r):
         r.equal("one of the system's heap", (done(a), b.buffer.map[:] == shown[1000:66536]), ([0], True))
         r.equal("in the chunks that it has", buffer.page_size >= 65536, True)
         os.close(fd)
+    else:
+        r.skip("a dma-buf of the system's heap", f"this kernel has no {heap}")
     r.equal("to import what is nothing", error_of(imported, 999), "EBADF")
     r.equal("to import another file", error_of(imported, a.file.fd), "EINVAL")
 

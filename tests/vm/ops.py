@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: GPL-2.0
 """Every operation and option of a reliable queue pair, between h1 and h2.
 
-    ops.py read|atomics|elements|inline|silent|delivery|many|domains|flight|reset|eventfd
+    ops.py read|atomics|elements|inline|silent|delivery|many|domains|flight|room|reserve|waiters|reset|eventfd
 
 Expects the module and two hosts. Prints KTAP.
 """
 
 import ctypes
 import os
+import re
 import select
 import subprocess
 import sys
@@ -16,7 +17,9 @@ import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import tracing
 import ulp
+from lifetime import LONG, ended, in_background
 from ulp import N, S, Buffer, Cq, Qp, error_of, pair, pattern
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | N["ACCESS_REMOTE_ATOMIC"]
@@ -397,10 +400,17 @@ def test_flight(r):
     spare = Buffer(a.file, a.pd, 8 << 20)
     spare.map[:] = want
     before = regions()
-    a.file.submit([a.qp.wr("RDMA_WRITE", spare, 0, 8 << 20, remote_addr=b.grant.addr, rkey=b.grant.rkey, user_data=1)])
+    # It cannot end before the peer has a receive for it.
+    a.file.submit([a.qp.wr("SEND", spare, 0, 8 << 20, user_data=1)])
     r.equal("a buffer with a request under way can be destroyed", error_of(a.file.destroy, spare.handle), "none")
     again = a.qp.wr("RDMA_WRITE", spare, 0, 8, remote_addr=b.grant.addr, rkey=b.grant.rkey)
     r.equal("its handle is gone", error_of(a.file.submit, [again]), "EBADF")
+    r.equal(
+        "the request is under way still",
+        (a.cq.reap(), a.file.call("QP_QUERY", qp=a.qp.handle).sends_in_flight),
+        ([], 1),
+    )
+    b.file.submit([b.qp.wr("RECV", b.buffer, 0, 8 << 20)])
     r.equal("the request ends well all the same", [(c.user_data, c.status) for c in a.cq.wait(1)], [(1, 0)])
     r.check("with the right bytes", b.buffer.map[:] == want, "they differ")
     r.check("the mapping stays", spare.map[:] == want, "it changed")
@@ -436,6 +446,56 @@ def test_room(r):
         for thread in threads:
             thread.join(30 * ulp.PATIENCE)
     r.equal("one more than 64 finds a place, whatever is destroyed meanwhile", said, {"none"})
+
+
+def test_reserve(r):
+    """A completion queue of the device has an entry beside those of the ring: draining needs it.
+
+    rxe rounds the number up, so that a queue without it works as well: what is asked for counts.
+    """
+    file, asked = ulp.File("h1", ""), []
+    tracing.write("events/rdma_core/cq_alloc/enable", "1")
+    try:
+        for entries in (1, 16, 256):
+            tracing.write("trace", "")
+            Cq(file, entries)
+            asked.append((entries, [int(n) for n in re.findall(r"cq_alloc: .*nr_cqe=(\d+)", tracing.read("trace"))]))
+    finally:
+        tracing.write("events/rdma_core/cq_alloc/enable", "0")
+    r.equal("the device is asked for one entry more than the ring has", asked, [(n, [n + 1]) for n in (1, 16, 256)])
+
+
+def test_waiters(r):
+    """Two wait for one queue: a completion wakes the one that came first and needs less.
+
+    Waits look again once a second, so that a lost wake-up costs no more than time: the trace has it.
+    """
+
+    def asleep(thread):
+        """Whether it has come into the module, and sleeps there."""
+        with open(f"/proc/self/task/{thread.native_id}/stack") as f:
+            return "rust_ulp" in f.read()
+
+    a, b = pair()
+    rounds, states, statuses = 10, [], []
+    with tracing.Trace() as trace:
+        for i in range(rounds):
+            sleepers = []
+            for count in (1, 3):
+                waiter = in_background(
+                    lambda n=count: a.file.submit(cq=a.cq.handle, min_complete=n, timeout_ns=LONG).wait_error
+                )
+                states.append(ulp.until(lambda thread=waiter: asleep(thread)))
+                sleepers.append(waiter)
+            a.file.submit([a.write(b, 8, user_data=100 + i)])
+            states.append(ended(sleepers[0]))
+            a.file.submit([a.write(b, 8) for _ in range(2)])
+            states.append(ended(sleepers[1]))
+            statuses += [c.status for c in a.cq.reap()]
+    r.equal("both sleep, and go on without an error", states, [True, True, 0, 0] * rounds)
+    r.equal("for completions that are there", statuses, [0, 0, 0] * rounds)
+    woke = {e["user_data"]: e["woke"] for e in trace.events("deliver")}
+    r.equal("the first completion wakes, each time", [woke.get(100 + i) for i in range(rounds)], [1] * rounds)
 
 
 def test_reset(r):
