@@ -9,7 +9,7 @@
 export KVER KDIR PREFIX DESTDIR MODULE_SIGN_KEY MODULE_SIGN_CERT
 
 .DEFAULT_GOAL := all
-.PHONY: all module userspace lab run dev test test-long test-hosts test-matrix test-debug test-debug-long test-install selftest-debug \
+.PHONY: all module userspace lab run dev test test-long mutants test-hosts test-matrix test-debug test-debug-long test-install selftest-debug \
 	bench shell check doc pictures install uninstall deb help clean lab-clean
 
 all:
@@ -57,6 +57,9 @@ dev:
 test-long:
 	@scripts/test long
 
+mutants: module userspace
+	@tests/mutants/run $(if $(ONLY),--only $(ONLY)) $(if $(COUNT),--count $(COUNT) --seed $(or $(SEED),$(shell git rev-list --count HEAD)))
+
 check:
 	@scripts/check
 
@@ -87,6 +90,7 @@ help:
 	@echo '                 K=PATTERN: only its cases with such names'
 	@echo '  test           all tests that need no special kernel, each once'
 	@echo '  test-long      the same with large counts, chaos, fuzzing, mutants'
+	@echo '  mutants        bugs in the module, each of which its suite must catch (ONLY=ID,... or COUNT=N SEED=S)'
 	@echo '  test-hosts     two machines: the suites that need a second guest'
 	@echo '  test-matrix    the suites of the VM on each kernel, and a table'
 	@echo '  test-debug     the suites of the VM on a kernel with KASAN, lockdep, kmemleak, ...'
