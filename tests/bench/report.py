@@ -100,8 +100,10 @@ def table(result, summed):
     pairs = {test["pairs"] for test in summed.values()}
     lines += [
         "",
-        f"Medians of {'/'.join(map(str, sorted(pairs)))} pairs of runs, alternating, in one guest on the"
-        " same two devices. The ratio is ours to theirs.",
+        (
+            f"Medians of {'/'.join(map(str, sorted(pairs)))} pairs of runs, alternating, in one guest on the"
+            " same two devices. The ratio is ours to theirs."
+        ),
         "",
     ]
     lines += [
@@ -118,8 +120,10 @@ SHORT = ("libibverbs", "librdmacm", "inside the kernel")
 def short(mode, result):
     """A row for each value and each of those that count."""
     lines = [
-        f"{WHERE.get(mode, mode)} (`scripts/bench {mode}`), Linux {result['kernel']}, {result['cpus']} CPU(s),"
-        f" medians of {max(t['pairs'] for t in result['summary'].values())} pairs:",
+        (
+            f"{WHERE.get(mode, mode)} (`scripts/bench {mode}`), Linux {result['kernel']}, {result['cpus']} CPU(s),"
+            f" medians of {max(t['pairs'] for t in result['summary'].values())} pairs:"
+        ),
         "",
         "| measured | value | rust_ulp | against | theirs | ratio |",
         "|---|---|---|---|---|---|",
