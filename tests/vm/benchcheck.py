@@ -8,7 +8,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 
@@ -422,7 +421,7 @@ def hostile():
             "20",
         )
     words = server.process.stderr.read().splitlines()
-    for what, line in zip(frames, words + [""] * len(frames)):
+    for what, line in zip(frames, words + [""] * len(frames), strict=False):
         said(line.startswith("ulp: client") and "panicked" not in line, f"hostile: {what}: refused, with a word", line)
     said(len(words) == len(frames), "hostile: a word for each", words)
 

@@ -16,7 +16,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
-from ulp import N, S, Cq, End, Qp, Srq, error_of, pair, pattern
+from ulp import N, End, Qp, Srq, error_of, pair, pattern
 
 TIMEOUT, CANCELED, FLUSHED, RETRY_EXCEEDED = N["WC_STATUS_TIMEOUT"], N["WC_STATUS_CANCELED"], 5, 12
 MS = 10**6

@@ -103,7 +103,8 @@ def test_module(r):
             # What comes first is debugfs', which nobody minds: close enough to meet each thing that init makes.
             n += 1 if FULL else max(1, n // 6)
         print(
-            f"# | insmod, {kind} | {sum(seen.values())} | {', '.join(f'{k} {v}' for k, v in seen.items() if v)} | {time.monotonic() - begin:.0f} s |",
+            f"# | insmod, {kind} | {sum(seen.values())} | {', '.join(f'{k} {v}' for k, v in seen.items() if v)}"
+            f" | {time.monotonic() - begin:.0f} s |",
             flush=True,
         )
     r.check("insmod: loaded, or all undone", r.bad == 0)
@@ -158,7 +159,10 @@ def test_device(r):
     with ulp.host("h1"):
         faults, net = Faults(), Netlink()
         inside = text_of_module()
-        add_it = lambda: net.add_message("rxe1", "w1")
+
+        def add_it():
+            return net.add_message("rxe1", "w1")
+
         for kind in [k for k in KINDS if FULL or k == "slab"]:
             for what in ("comes", "goes"):
                 n, seen, begin = 1, {}, time.monotonic()
@@ -179,7 +183,7 @@ def test_device(r):
                     name = "none" if not err else name_of(err)
                     if what == "comes":
                         outcome = f"{name}, {'heard of' if heard else 'not heard of'}" if there else name
-                        good = not err and there and (heard or came) or err and not there and not heard
+                        good = (not err and there and (heard or came)) or (err and not there and not heard)
                     else:
                         outcome = name
                         good = not err and not there and not heard and error_of(busy.file.pd) == "ENODEV"
@@ -208,8 +212,8 @@ def test_device(r):
                         break
                     n = following(n, kind)
                 print(
-                    f"# | a device {what}, {kind} | {sum(seen.values())} | {', '.join(f'{k}: {v}' for k, v in seen.items())} "
-                    f"| {time.monotonic() - begin:.0f} s |",
+                    f"# | a device {what}, {kind} | {sum(seen.values())}"
+                    f" | {', '.join(f'{k}: {v}' for k, v in seen.items())} | {time.monotonic() - begin:.0f} s |",
                     flush=True,
                 )
         r.check("devices come and go, whatever fails", r.bad == 0)
@@ -406,7 +410,8 @@ def test_remove(r):
             if r.bad == bad:
                 r.check(f"removal at each point of {name}", seen, "it has no point")
             print(
-                f"# | removal in {name} | {sum(seen.values())} | {', '.join(f'{k} {v}' for k, v in seen.items())} | {time.monotonic() - begin:.0f} s |",
+                f"# | removal in {name} | {sum(seen.values())} | {', '.join(f'{k} {v}' for k, v in seen.items())}"
+                f" | {time.monotonic() - begin:.0f} s |",
                 flush=True,
             )
 

@@ -87,7 +87,7 @@ class Case:
         self.spends, self.kinds = how.get("spends", False), how.get("kinds", tuple(KINDS))
         # `keeps`: what it has made on its way may stay for the next time.
         self.keeps = how.get("keeps", False)
-        # `halfway`: tells whether what was left when there was no memory is what a driver may leave that gives up halfway.
+        # `halfway`: tells whether a driver that runs out of memory halfway may leave what it left.
         self.halfway = how.get("halfway", lambda w, call: False)
 
 
@@ -142,10 +142,10 @@ class World:
         while True:
             self.calm()
             after = self.snapshot()
-            if after == before or not resources and after[:2] == before[:2]:
+            if after == before or (not resources and after[:2] == before[:2]):
                 return None
             if time.monotonic() > end:
-                parts = [(b, a) for b, a in zip(before[0] + [before[1]], after[0] + [after[1]]) if a != b]
+                parts = [(b, a) for b, a in zip([*before[0], before[1]], [*after[0], after[1]], strict=True) if a != b]
                 return [(sorted(set(b) - set(a)), sorted(set(a) - set(b))) for b, a in parts] or (before[2], after[2])
             time.sleep(0.02)
 
@@ -197,7 +197,7 @@ def sweep(r, w, it, kind):
                 return wrong(f"{name_of(err)} instead of {sorted(allowed)}")
             spent = it.spends and it.spends(w)
             # What fails while something is undone may leave a queue pair in another state, but no more.
-            late = it.late and err == errno.EFAULT or kind == "twin"
+            late = (it.late and err == errno.EFAULT) or kind == "twin"
             change = w.differs(before, 0.3 if late else 4, not it.keeps) if not spent else None
             if spent:
                 seen["spent"] += 1
@@ -242,7 +242,8 @@ def run(r, part, chosen):
                 r.check(
                     f"{it.name}: {kind}",
                     False,
-                    f"{type(e).__name__}: {e} ({os.path.basename(where.tb_frame.f_code.co_filename)}:{where.tb_lineno})",
+                    f"{type(e).__name__}: {e}"
+                    f" ({os.path.basename(where.tb_frame.f_code.co_filename)}:{where.tb_lineno})",
                 )
                 seen = collections.Counter()
             row.append(f"{sum(v for k, v in seen.items() if k != 'spent')}")
@@ -1145,8 +1146,7 @@ def run_uring(r, chosen):
 
 @case("file", "open", errors=("ENOMEM", "ENFILE", "ENOTTY"))
 def _(w):
-    call = Call(libc.open, ctypes.c_char_p(b"/dev/rust_ulp"), ctypes.c_int(os.O_RDWR | os.O_CLOEXEC))
-    return call
+    return Call(libc.open, ctypes.c_char_p(b"/dev/rust_ulp"), ctypes.c_int(os.O_RDWR | os.O_CLOEXEC))
 
 
 @case("file", "mmap", "mmap of a completion ring", errors=("EAGAIN",))

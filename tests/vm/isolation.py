@@ -126,8 +126,10 @@ class User:
 
 
 def in_kernel(value, bits=64):
-    """Whether a number is an address of the kernel, whose half begins there with five levels of pages, or the upper half of
-    one, and no errno."""
+    """Returns whether `value` is an address of the kernel, or its upper half, and no errno.
+
+    The kernel's half of the address space begins where it does with five levels of page tables.
+    """
     if bits == 32:
         return 0xFF000000 <= value < 0xFFFFF000
     return 0xFF00000000000000 <= value < 0xFFFFFFFFFFFF0000
@@ -214,7 +216,7 @@ def join(one, two):
 
 
 def request(me, op, addr, rkey, length=64, offset=0, fill=None, **fields):
-    """Posts a request over its own buffer, which is filled before; status, rest of the completion, what stands in the buffer then."""
+    """Fills its own buffer and posts a request over it; returns status, rest of the completion, the buffer's bytes."""
     e = me.end
     if fill is not None:
         e.buffer.map[offset : offset + length] = bytes([fill]) * length
@@ -255,7 +257,7 @@ def destroyed(me, handle):
 
 
 def other_domain(me):
-    """A grant in another domain of the same file, and one of another file, with the same content: address and key of each."""
+    """Returns address and key of two grants of the same content: of another domain of this file, of another file."""
     pd = me.end.file.pd()
     out = []
     for file, domain in ((me.end.file, pd), (File(None, me.end.file.name), None)):
@@ -394,7 +396,7 @@ def end_well(r, *users):
     """They end, and the kernel has told them nothing that it should not."""
     r.equal(
         "no address of the kernel, and no padding that is not zero, in what they got",
-        sum((u(found_wrong) for u in users), []),
+        [w for u in users for w in u(found_wrong)],
         [],
     )
     r.equal("they end", [u.end() for u in users], [0] * len(users))
@@ -726,7 +728,7 @@ def wait_event(me, event):
 
 
 def test_invalidate(r):
-    """SEND_WITH_INV of another user's key, which rxe does not hold against the domain: no more than a refusal comes of it."""
+    """SEND_WITH_INV of another user's key is refused at most; rxe does not check the key's domain."""
     victim, hostile = two_users()
     friend = User(VICTIM, "h2")
     friend(begin, "rxe2", seed=3)
@@ -854,7 +856,7 @@ def datagram(me):
     f.submit([two.wr("RECV", e.buffer, 0, 128)])
     f.submit([one.datagram(f.ah(e.pd, f.gid().gid).handle, two.num, 5, e.buffer, 4096, 8)])
     done = cq.wait(2)
-    me.wrong += sum((wrong(c) for c in done), [])
+    me.wrong += [w for c in done for w in wrong(c)]
     return bytes(e.buffer.map[:128]), [c.status for c in done]
 
 
@@ -910,7 +912,7 @@ def test_memory(r):
 
 
 def fields_out():
-    """The fields that the kernel fills in, of each struct, as the header says; `*` of a query is all but what is said to be in."""
+    """Returns the fields that the header marks as out, by struct; `*` of a query is all that is not marked as in."""
     with open(os.path.join(ulp.here, "rust_ulp.h")) as f:
         text = f.read()
     out = {}
@@ -928,7 +930,10 @@ OUT = fields_out()
 
 
 def unwritten(me, command, name=None, **fields):
-    """Issues the command twice, what it fills in being poison before: the fields with bytes that stayed so, the rest of the caller's memory that did not."""
+    """Issues the command twice over poisoned memory.
+
+    Returns the fields out that kept bytes of poison, and the rest of the caller's memory that did not keep it.
+    """
     kind = S[name or command.lower()]
     size, left = ctypes.sizeof(kind), {}
     for poison in (0xA5, 0x5A):
@@ -1469,7 +1474,7 @@ def passed_on(user):
 
 
 def test_uring(r):
-    """io_uring of one user: on its own file it reaches nothing of another's; on one that it was given, it ends with its own."""
+    """One user's io_uring reaches nothing of another user's file, and ends with its own on a file that it was given."""
     victim, hostile = two_users()
     friend = User(VICTIM, "h2")
     friend(begin, "rxe2", seed=3)

@@ -208,7 +208,7 @@ def test_waiter(r):
     counter = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     a.file.call("CQ_EVENTFD", cq=second.handle, fd=counter)
     bystander = in_background(events, other, 600000)
-    blocked(sleepers + [poller, bystander])
+    blocked([*sleepers, poller, bystander])
     remove(r, "rxe1")
     for i, sleeper in enumerate(sleepers):
         r.equal(f"blocked waiter {i} gets ENODEV", ended(sleeper), "ENODEV")

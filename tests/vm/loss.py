@@ -15,7 +15,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
-from ulp import N, pair
+from ulp import N
 
 COUNT = ulp.count("ULP_MIXED", 2000, 500)
 SEED = int(os.environ.get("ULP_SEED", "1"))
@@ -176,10 +176,10 @@ def mixed(r, how, what, count, faults):
                 if now == before != data:
                     lacking += 1
                 elif now != data:
-                    differ = [i for i, (x, y) in enumerate(zip(now, data)) if x != y]
+                    differ = [i for i, (x, y) in enumerate(zip(now, data, strict=False)) if x != y]
                     wrong.append(
-                        f"{wrs[at // PLACE].opcode} request {done + at // PLACE}: {len(differ)} of {len(data)} bytes at {at} of"
-                        f" {'a' if end is a else 'b'} differ, {differ[0]} to {differ[-1]}"
+                        f"{wrs[at // PLACE].opcode} request {done + at // PLACE}: {len(differ)} of {len(data)} bytes"
+                        f" at {at} of {'a' if end is a else 'b'} differ, {differ[0]} to {differ[-1]}"
                     )
             done += n
             if wrong:

@@ -504,7 +504,7 @@ def test_revoke(r):
 
 def test_ends(r):
     """Grants that end while they are destroyed, their file is closed, their device removed."""
-    a, b = joined()
+    a, _b = joined()
 
     def at_once(*functions):
         got = {}

@@ -200,7 +200,7 @@ def test_empty(r):
 def test_elements(r):
     a, b = connected()
     a.buffer.map[:] = pattern(6, a.buffer.length)
-    at, keep = elements(a, (10, 100), (4096, 5000), (0, 0), (60000, 7))
+    at, _keep = elements(a, (10, 100), (4096, 5000), (0, 0), (60000, 7))
     want = a.buffer.map[10:110] + a.buffer.map[4096:9096] + a.buffer.map[60000:60007]
     wr = a.qp.wr("RDMA_WRITE", remote_addr=b.grant.addr + 3, rkey=b.grant.rkey, num_sge=4, sge=S["sge"](offset=at))
     a.file.submit([wr])
@@ -209,9 +209,9 @@ def test_elements(r):
         (a.cq.wait(1)[0].status, b.buffer.map[3 : 3 + len(want)] == want),
         (0, True),
     )
-    at, keep2 = elements(b, (20000, 1), (30000, 4999), (40000, 107))
+    at, _keep2 = elements(b, (20000, 1), (30000, 4999), (40000, 107))
     b.file.submit([b.qp.wr("RECV", num_sge=3, sge=S["sge"](offset=at), user_data=5)])
-    at, keep = elements(a, (10, 100), (4096, 5000), (60000, 7))
+    at, _keep = elements(a, (10, 100), (4096, 5000), (60000, 7))
     a.file.submit([a.qp.wr("SEND", num_sge=3, sge=S["sge"](offset=at))])
     got = b.cq.wait(1)[0]
     r.equal(
@@ -224,12 +224,12 @@ def test_elements(r):
         (0, 5107, True),
     )
     a.cq.wait(1)
-    at, keep = elements(a, *[(0, 1)] * 5)
+    at, _keep = elements(a, *[(0, 1)] * 5)
     bad = a.qp.wr("SEND", num_sge=5, sge=S["sge"](offset=at))
     r.equal("one element more than the queue pair has", error_of(a.file.submit, [bad]), "E2BIG")
     bad = a.qp.wr("SEND", num_sge=255, sge=S["sge"](offset=at))
     r.equal("255 elements", error_of(a.file.submit, [bad]), "E2BIG")
-    at, keep = elements(a, (0, 8), (65536 - 4, 8))
+    at, _keep = elements(a, (0, 8), (65536 - 4, 8))
     bad = a.qp.wr("SEND", num_sge=2, sge=S["sge"](offset=at))
     r.equal("the second of two reaches beyond its buffer", error_of(a.file.submit, [bad]), "ERANGE")
     bad = a.qp.wr("SEND", num_sge=2, sge=S["sge"](offset=8))
@@ -248,7 +248,7 @@ def test_inline(r):
     r.equal(
         "inline data is taken from a buffer when it is posted", (a.cq.wait(1)[0].status, b.buffer.map[:64]), (0, want)
     )
-    at, keep = elements(a, (1000, 10), (2000, 20))
+    at, _keep = elements(a, (1000, 10), (2000, 20))
     want = a.buffer.map[1000:1010] + a.buffer.map[2000:2020]
     a.file.submit(
         [

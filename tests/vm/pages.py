@@ -9,6 +9,7 @@ Expects the module and two hosts; the first two, a guest with two NUMA nodes. Pr
 
 import ctypes
 import fcntl
+import itertools
 import mmap
 import os
 import sys
@@ -16,7 +17,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import faultpoint
 import ulp
-from ulp import N, Buffer, End, File, address_of, error_of, pattern
+from ulp import N, Buffer, End, address_of, error_of, pattern
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"]
 PAGE = 4096
@@ -52,7 +53,7 @@ def works(r, name, a, b, buffer):
     want = pattern(buffer.handle & 63, size)
     # A grant is no larger than a key, and none of these lies under two.
     cuts = [base, *range(base // key * key + key, buffer.length, key), buffer.length]
-    pieces = [(at, end - at) for at, end in zip(cuts, cuts[1:])]
+    pieces = [(at, end - at) for at, end in itertools.pairwise(cuts)]
     seen = []
     for at, length in pieces:
         grant = a.file.grant(buffer, ALL, offset=at, length=length)
@@ -119,7 +120,7 @@ def test_full(r):
                 wrong.append(len(kept))
         if buffer.node == 0:
             break
-    r.check("node 1 was full after a while", 8 < len(kept) and buffer.node == 0, f"{len(kept)} buffers")
+    r.check("node 1 was full after a while", len(kept) > 8 and buffer.node == 0, f"{len(kept)} buffers")
     r.equal("of each the node of the first page is told", wrong, [])
     buffer = Buffer(a.file, a.pd, LARGE, LARGE, 1)
     r.equal("then they come from node 0", (buffer.node, set(nodes_of(buffer.map))), (0, {0}))

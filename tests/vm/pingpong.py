@@ -63,7 +63,7 @@ class End:
         return b"".join(out + [b"%04x:%06x:%06x:%s\0" % (0, 0, 0, b"0" * 32)] * (256 - len(out) if self.srq else 0))
 
     def connect(self, theirs):
-        for qp, line in zip(self.qps, [theirs[i : i + 52] for i in range(0, len(theirs), 52)]):
+        for qp, line in zip(self.qps, [theirs[i : i + 52] for i in range(0, len(theirs), 52)], strict=False):
             _, num, psn, gid = line.rstrip(b"\0").split(b":")
             qp.peer = int(num, 16)
             if self.kind == "ud":

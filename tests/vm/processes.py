@@ -223,10 +223,10 @@ def test_child(r):
             there = b.file.map(b.buffer.length, b.buffer.handle << 32)
             return [got.posted, got.completed, there[:64] == bytes([fill]) * 64]
 
-        up.send(json.dumps([same] + write(1)).encode())
+        up.send(json.dumps([same, *write(1)]).encode())
         say(up, "kill")
         up.recv(10)
-        up.send(json.dumps(write(2) + [error_of(a.file.pd), len(ring)]).encode())
+        up.send(json.dumps([*write(2), error_of(a.file.pd), len(ring)]).encode())
         up.recv(10)
         os._exit(0)
 
@@ -273,7 +273,9 @@ def test_exclusive(r):
                 ["rdma", "-j", "dev"], capture_output=True, text=True, check=True, timeout=30 * ulp.PATIENCE
             ).stdout
         shown[host] = sorted(d["ifname"] for d in json.loads(got or "[]"))
-    r.equal("each device is in one namespace", sorted(sum(shown.values(), [])), ["rxe1", "rxe2"])
+    r.equal(
+        "each device is in one namespace", sorted(name for names in shown.values() for name in names), ["rxe1", "rxe2"]
+    )
     for host, names in shown.items():
         where = host or "the first one"
         r.equal(f"{where}: its own are listed alone", sorted(ulp.text(d.name) for d in File(host).devices()), names)

@@ -121,7 +121,7 @@ def mute():
     """
     # Of TCP, with time stamps, are 52 bytes without data, 76 with an answer, and 92 with a request.
     subprocess.run(
-        ulp.at("h1") + ["nft", "-f", "-"],
+        [*ulp.at("h1"), "nft", "-f", "-"],
         check=True,
         text=True,
         input="""
@@ -131,7 +131,7 @@ def mute():
     try:
         yield
     finally:
-        subprocess.run(ulp.at("h1") + ["nft", "delete", "table", "inet", "mute"], check=True)
+        subprocess.run([*ulp.at("h1"), "nft", "delete", "table", "inet", "mute"], check=True)
 
 
 def streams():
@@ -150,8 +150,8 @@ def test_alone(r):
         subprocess.run(ulp.at("h1") + word.split(), check=True)
     f = File("h1", "siw3")
     r.equal("a device without an address has no memory", error_of(create, f, f.pd()), "EADDRNOTAVAIL")
-    subprocess.run(ulp.at("h1") + ["ip", "addr", "add", "10.9.7.1/24", "dev", "bare"], check=True)
-    subprocess.run(ulp.at("h1") + ["ip", "link", "set", "bare", "up"], check=True)
+    subprocess.run([*ulp.at("h1"), "ip", "addr", "add", "10.9.7.1/24", "dev", "bare"], check=True)
+    subprocess.run([*ulp.at("h1"), "ip", "link", "set", "bare", "up"], check=True)
     r.equal("when it has one it has", error_of(create, f, f.pd()), "none")
     f.close()
 
@@ -172,7 +172,7 @@ def test_alone(r):
         r.equal("the device goes", gone.returncode, 0)
         r.equal("and that ends the wait", waiting.name(), "ENODEV")
     f.close()
-    subprocess.run(ulp.at("h1") + ["ip", "link", "del", "bare"], check=True)
+    subprocess.run([*ulp.at("h1"), "ip", "link", "del", "bare"], check=True)
 
 
 def test_data(r):
@@ -345,7 +345,7 @@ def test_faults(r):
 def test_removal(r):
     """siw1 and siw2 go while they are connected, and while somebody waits; rxe1 and rxe2 go on."""
     a, b = ulp.pair()
-    server, c, got, request, _ = meet()
+    server, c, _got, _request, _ = meet()
     waiting = Thread(get_request, server.end.file, server.listener, 60)
     asking = end("h2")
     unanswered = asks(server, asking)

@@ -21,7 +21,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
 from lifetime import DEADLINE, ended, in_background, ours, remove
-from ulp import N, S, Cq, End, File, error_of, pair
+from ulp import N, S, Cq, End, error_of, pair
 
 PAGE = 4096
 SYS_USERFAULTFD = 323  # x86_64

@@ -251,7 +251,7 @@ def test_fdinfo(r):
     a.file.submit([a.write(b, 64) for _ in range(5)], cq=a.cq.handle, min_complete=5, timeout_ns=ulp.hang_ns())
     lines = fdinfo(a.file)
     for line in lines:
-        print("# fdinfo: %s: %s" % line)
+        print("# fdinfo: {}: {}".format(*line))
     one = dict(lines)
     r.equal(
         "fdinfo names the device and each object once",

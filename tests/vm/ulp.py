@@ -562,7 +562,7 @@ def pattern(seed, length):
 
 
 def main(doc, tests):
-    """Runs the one of `tests` that the only argument names, as test_NAME; else says how, by the second part of `doc`."""
+    """Runs test_NAME of `tests` for the only argument NAME; else prints the usage, the second part of `doc`."""
     test = tests.get("test_" + (sys.argv[1] if len(sys.argv) == 2 else ""))
     if test is None:
         print(doc.split("\n\n")[1].strip(), file=sys.stderr)
