@@ -182,6 +182,16 @@ enter_root() {
 		sh -c 'cd "$1" && shift && exec "$@"' sh "$cwd" "$@"
 }
 
+# objects OUT TREE: makes OUT, empty unless what is there was made for TREE as it is configured now. make would not
+# see that: objects depend on include/config/*, paths that are relative to where it runs, and with MO= that is OUT.
+objects() {
+	local key
+	key=$(sha256sum <"$2/.config")
+	[ "$(cat "$1/.tree" 2>/dev/null)" = "$key" ] || rm -rf "${1:?}"
+	mkdir -p "$1"
+	echo "$key" >"$1/.tree"
+}
+
 # What is told to be the kernel when nobody names one; `next` and `sid` stand for
 # versions too.
 default_kver() {
