@@ -15,7 +15,8 @@
 int main(void)
 {
 	/* nopl 0x5ca1ab1e(%rax,%rax,1) */
-	__asm__ volatile(".byte 0x0f, 0x1f, 0x84, 0x00, 0x1e, 0xab, 0xa1, 0x5c");
+	__asm__ volatile(
+		".byte 0x0f, 0x1f, 0x84, 0x00, 0x1e, 0xab, 0xa1, 0x5c");
 	return 0;
 }
 #else
@@ -33,14 +34,17 @@ struct qemu_plugin_insn;
 struct qemu_info_t;
 enum { INLINE_ADD_U64 = 0, CB_NO_REGS = 0 };
 void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id,
-					   void (*cb)(qemu_plugin_id_t, struct qemu_plugin_tb *));
-void qemu_plugin_register_vcpu_tb_exec_inline(struct qemu_plugin_tb *tb, int op, void *ptr,
-					      uint64_t imm);
+					   void (*cb)(qemu_plugin_id_t,
+						      struct qemu_plugin_tb *));
+void qemu_plugin_register_vcpu_tb_exec_inline(struct qemu_plugin_tb *tb, int op,
+					      void *ptr, uint64_t imm);
 void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *tb,
-					  void (*cb)(unsigned int, void *), int flags, void *data);
+					  void (*cb)(unsigned int, void *),
+					  int flags, void *data);
 size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
 uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *tb);
-struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *tb, size_t idx);
+struct qemu_plugin_insn *
+qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *tb, size_t idx);
 const void *qemu_plugin_insn_data(const struct qemu_plugin_insn *insn);
 size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *insn);
 
@@ -53,7 +57,8 @@ static struct slot {
 	uint64_t insns;
 } *slots;
 
-static const uint8_t mark_insn[] = { 0x0f, 0x1f, 0x84, 0x00, 0x1e, 0xab, 0xa1, 0x5c };
+static const uint8_t mark_insn[] = { 0x0f, 0x1f, 0x84, 0x00,
+				     0x1e, 0xab, 0xa1, 0x5c };
 static const char *out;
 static bool begun;
 
@@ -85,7 +90,8 @@ static void mark(unsigned int cpu, void *data)
 		return;
 	for (i = 0; i < SLOTS; i++) {
 		if (slots[i].insns)
-			fprintf(file, "%" PRIx64 " %" PRIu64 "\n", slots[i].addr, slots[i].insns);
+			fprintf(file, "%" PRIx64 " %" PRIu64 "\n",
+				slots[i].addr, slots[i].insns);
 	}
 	fclose(file);
 }
@@ -95,19 +101,24 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 	size_t count = qemu_plugin_tb_n_insns(tb), i;
 
 	(void)id;
-	qemu_plugin_register_vcpu_tb_exec_inline(tb, INLINE_ADD_U64,
-						 &find(qemu_plugin_tb_vaddr(tb))->insns, count);
+	qemu_plugin_register_vcpu_tb_exec_inline(
+		tb, INLINE_ADD_U64, &find(qemu_plugin_tb_vaddr(tb))->insns,
+		count);
 	for (i = 0; i < count; i++) {
-		const struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
+		const struct qemu_plugin_insn *insn =
+			qemu_plugin_tb_get_insn(tb, i);
 
 		if (qemu_plugin_insn_size(insn) == sizeof(mark_insn) &&
-		    !memcmp(qemu_plugin_insn_data(insn), mark_insn, sizeof(mark_insn)))
-			qemu_plugin_register_vcpu_tb_exec_cb(tb, mark, CB_NO_REGS, NULL);
+		    !memcmp(qemu_plugin_insn_data(insn), mark_insn,
+			    sizeof(mark_insn)))
+			qemu_plugin_register_vcpu_tb_exec_cb(tb, mark,
+							     CB_NO_REGS, NULL);
 	}
 }
 
 __attribute__((visibility("default"))) int
-qemu_plugin_install(qemu_plugin_id_t id, const struct qemu_info_t *info, int argc, char **argv)
+qemu_plugin_install(qemu_plugin_id_t id, const struct qemu_info_t *info,
+		    int argc, char **argv)
 {
 	int i;
 

@@ -34,27 +34,33 @@
 
 enum {
 	BUFFER_SIZE = 4096,
-	ACK_TIMEOUT = 14,	/* 4.096 us * 2^14 = 67 ms */
-	RETRIES = 6,		/* Soft-RoCE takes 7 for ever */
-	RNR_TIMER = 20,		/* 10.24 ms */
-	RD_ATOMIC = 1,		/* reads and atomics at a time: none are used here */
-	SECONDS = 30,		/* every wait has an end */
+	ACK_TIMEOUT = 14, /* 4.096 us * 2^14 = 67 ms */
+	RETRIES = 6, /* Soft-RoCE takes 7 for ever */
+	RNR_TIMER = 20, /* 10.24 ms */
+	RD_ATOMIC = 1, /* reads and atomics at a time: none are used here */
+	SECONDS = 30, /* every wait has an end */
 };
 
 /* --- What the two programs say to each other, in network order ------------- */
 
-enum { WIRE_VERSION = 1, WIRE_HELLO = 1, WIRE_REFUSAL = 2, WIRE_READY = 3, WIRE_MAX_GRANTS = 64 };
+enum {
+	WIRE_VERSION = 1,
+	WIRE_HELLO = 1,
+	WIRE_REFUSAL = 2,
+	WIRE_READY = 3,
+	WIRE_MAX_GRANTS = 64
+};
 
 struct wire_header {
-	char magic[4];		/* RULP */
+	char magic[4]; /* RULP */
 	uint16_t version;
 	uint16_t type;
-	uint32_t length;	/* of what follows */
+	uint32_t length; /* of what follows */
 };
 
 struct wire_hello {
-	uint8_t transport;	/* RUST_ULP_QPT_RC */
-	uint8_t mtu;		/* enum ib_mtu */
+	uint8_t transport; /* RUST_ULP_QPT_RC */
+	uint8_t mtu; /* enum ib_mtu */
 	uint8_t responder;
 	uint8_t initiator;
 	uint32_t qp_num;
@@ -65,14 +71,16 @@ struct wire_hello {
 };
 
 struct wire_grant {
-	uint32_t addr[2];	/* upper half, lower half */
+	uint32_t addr[2]; /* upper half, lower half */
 	uint32_t length[2];
 	uint32_t rkey;
-	uint32_t access;	/* RUST_ULP_ACCESS_REMOTE_* */
+	uint32_t access; /* RUST_ULP_ACCESS_REMOTE_* */
 };
 
-_Static_assert(sizeof(struct wire_header) == 12 && sizeof(struct wire_hello) == 32 &&
-	       sizeof(struct wire_grant) == 24, "the tables in wire.rs");
+_Static_assert(sizeof(struct wire_header) == 12 &&
+		       sizeof(struct wire_hello) == 32 &&
+		       sizeof(struct wire_grant) == 24,
+	       "the tables in wire.rs");
 
 /* --- Errors end the program ------------------------------------------------ */
 
@@ -100,27 +108,28 @@ static int try_command(int dev, unsigned long request, void *arg)
 }
 
 /* The argument of a command begins with its size, and is zero where nothing is said. */
-#define COMMAND(dev, name, arg) \
-	do { \
-		(arg)->size = sizeof(*(arg)); \
+#define COMMAND(dev, name, arg)                                     \
+	do {                                                        \
+		(arg)->size = sizeof(*(arg));                       \
 		if (try_command(dev, RUST_ULP_IOC_##name, arg) < 0) \
-			fail(#name); \
+			fail(#name);                                \
 	} while (0)
 
 /* --- One end ----------------------------------------------------------------- */
 
 struct end {
 	int dev;
-	uint32_t port, gid_index;	/* by which peers reach this host */
-	uint32_t pd, cq, qp, buffer;	/* handles */
-	char *memory;			/* the buffer, mapped */
-	struct rust_ulp_cq_ring *ring;	/* the completion queue, mapped */
-	struct wire_hello hello;	/* what the peer needs to know */
+	uint32_t port, gid_index; /* by which peers reach this host */
+	uint32_t pd, cq, qp, buffer; /* handles */
+	char *memory; /* the buffer, mapped */
+	struct rust_ulp_cq_ring *ring; /* the completion queue, mapped */
+	struct wire_hello hello; /* what the peer needs to know */
 };
 
 static void *map(int dev, uint64_t offset, uint64_t size)
 {
-	void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, dev, (off_t)offset);
+	void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, dev,
+			    (off_t)offset);
 
 	if (memory == MAP_FAILED)
 		fail("mmap");
@@ -132,7 +141,7 @@ static void open_device(struct end *end)
 {
 	static struct rust_ulp_gid_entry gids[256];
 	struct rust_ulp_query query = { 0 };
-	struct rust_ulp_attach attach = { 0 };	/* no name: the default device */
+	struct rust_ulp_attach attach = { 0 }; /* no name: the default device */
 	struct rust_ulp_port_query port = { 0 };
 	struct rust_ulp_gid_query gid_query = { 0 };
 	uint32_t i, bytes;
@@ -142,7 +151,8 @@ static void open_device(struct end *end)
 		fail(RUST_ULP_DEVICE_PATH);
 	COMMAND(end->dev, QUERY, &query);
 	if (query.abi_version != RUST_ULP_ABI_VERSION)
-		fail_because("QUERY", "the module has another version of the ABI");
+		fail_because("QUERY",
+			     "the module has another version of the ABI");
 	COMMAND(end->dev, ATTACH, &attach);
 	end->port = attach.port;
 	end->gid_index = attach.gid_index;
@@ -163,10 +173,13 @@ static void open_device(struct end *end)
 		if (gids[i].index != attach.gid_index)
 			continue;
 		memcpy(end->hello.gid, gids[i].gid, sizeof(gids[i].gid));
-		printf("%s, port %u, GID index %u\n", (const char *)attach.name, end->port, end->gid_index);
+		printf("%s, port %u, GID index %u\n", (const char *)attach.name,
+		       end->port, end->gid_index);
 		return;
 	}
-	fail_because("GID_QUERY", "the port has no GID that a peer could reach; give its interface an address");
+	fail_because(
+		"GID_QUERY",
+		"the port has no GID that a peer could reach; give its interface an address");
 }
 
 /* Makes what a connection needs; its queue pair is in INIT then, and takes receives. */
@@ -174,9 +187,13 @@ static void make_objects(struct end *end)
 {
 	struct rust_ulp_pd_create pd = { 0 };
 	struct rust_ulp_cq_create cq = { .entries = 16 };
-	struct rust_ulp_buffer_create buffer = { .node = RUST_ULP_NODE_ANY, .length = BUFFER_SIZE };
-	struct rust_ulp_qp_create qp = { .qp_type = RUST_ULP_QPT_RC, .max_send_wr = 4, .max_recv_wr = 4,
-					 .max_send_sge = 1, .max_recv_sge = 1 };
+	struct rust_ulp_buffer_create buffer = { .node = RUST_ULP_NODE_ANY,
+						 .length = BUFFER_SIZE };
+	struct rust_ulp_qp_create qp = { .qp_type = RUST_ULP_QPT_RC,
+					 .max_send_wr = 4,
+					 .max_recv_wr = 4,
+					 .max_send_sge = 1,
+					 .max_recv_sge = 1 };
 	struct rust_ulp_qp_modify init = { 0 };
 	uint32_t psn;
 
@@ -196,7 +213,8 @@ static void make_objects(struct end *end)
 	COMMAND(end->dev, QP_CREATE, &qp);
 	end->qp = qp.handle;
 	init.qp = qp.handle;
-	init.attr_mask = RUST_ULP_QP_STATE | RUST_ULP_QP_PKEY_INDEX | RUST_ULP_QP_PORT | RUST_ULP_QP_ACCESS_FLAGS;
+	init.attr_mask = RUST_ULP_QP_STATE | RUST_ULP_QP_PKEY_INDEX |
+			 RUST_ULP_QP_PORT | RUST_ULP_QP_ACCESS_FLAGS;
 	init.attr.qp_state = RUST_ULP_QPS_INIT;
 	init.attr.port_num = (uint8_t)end->port;
 	init.attr.access_flags = RUST_ULP_ACCESS_REMOTE_WRITE;
@@ -211,15 +229,21 @@ static void make_objects(struct end *end)
 	end->hello.psn = htonl(psn & 0xffffff);
 }
 
-static uint8_t smaller(uint8_t a, uint8_t b) { return a < b ? a : b; }
+static uint8_t smaller(uint8_t a, uint8_t b)
+{
+	return a < b ? a : b;
+}
 
 /* INIT to RTR: the queue pair knows its peer, and receives from it. */
-static void ready_to_receive(const struct end *end, const struct wire_hello *peer)
+static void ready_to_receive(const struct end *end,
+			     const struct wire_hello *peer)
 {
 	struct rust_ulp_qp_modify rtr = { .qp = end->qp };
 
-	rtr.attr_mask = RUST_ULP_QP_STATE | RUST_ULP_QP_AV | RUST_ULP_QP_PATH_MTU | RUST_ULP_QP_DEST_QPN |
-			RUST_ULP_QP_RQ_PSN | RUST_ULP_QP_MAX_DEST_RD_ATOMIC | RUST_ULP_QP_MIN_RNR_TIMER;
+	rtr.attr_mask = RUST_ULP_QP_STATE | RUST_ULP_QP_AV |
+			RUST_ULP_QP_PATH_MTU | RUST_ULP_QP_DEST_QPN |
+			RUST_ULP_QP_RQ_PSN | RUST_ULP_QP_MAX_DEST_RD_ATOMIC |
+			RUST_ULP_QP_MIN_RNR_TIMER;
 	rtr.attr.qp_state = RUST_ULP_QPS_RTR;
 	rtr.attr.path_mtu = smaller(end->hello.mtu, peer->mtu);
 	rtr.attr.dest_qp_num = ntohl(peer->qp_num);
@@ -239,7 +263,8 @@ static void ready_to_send(const struct end *end, const struct wire_hello *peer)
 {
 	struct rust_ulp_qp_modify rts = { .qp = end->qp };
 
-	rts.attr_mask = RUST_ULP_QP_STATE | RUST_ULP_QP_TIMEOUT | RUST_ULP_QP_RETRY_CNT | RUST_ULP_QP_RNR_RETRY |
+	rts.attr_mask = RUST_ULP_QP_STATE | RUST_ULP_QP_TIMEOUT |
+			RUST_ULP_QP_RETRY_CNT | RUST_ULP_QP_RNR_RETRY |
 			RUST_ULP_QP_SQ_PSN | RUST_ULP_QP_MAX_QP_RD_ATOMIC;
 	rts.attr.qp_state = RUST_ULP_QPS_RTS;
 	rts.attr.timeout = ACK_TIMEOUT;
@@ -253,7 +278,9 @@ static void ready_to_send(const struct end *end, const struct wire_hello *peer)
 /* Posts one request. */
 static void post(const struct end *end, const struct rust_ulp_wr *wr)
 {
-	struct rust_ulp_submit submit = { .wrs = (uintptr_t)wr, .nr_wrs = 1, .wr_size = sizeof(*wr) };
+	struct rust_ulp_submit submit = { .wrs = (uintptr_t)wr,
+					  .nr_wrs = 1,
+					  .wr_size = sizeof(*wr) };
 
 	COMMAND(end->dev, SUBMIT, &submit);
 }
@@ -261,9 +288,12 @@ static void post(const struct end *end, const struct rust_ulp_wr *wr)
 /* Sleeps until a request has completed, and takes its completion out of the ring. */
 static struct rust_ulp_cqe wait_for_completion(const struct end *end)
 {
-	struct rust_ulp_submit wait = { .cq = end->cq, .min_complete = 1, .timeout_ns = SECONDS * 1000000000ULL };
+	struct rust_ulp_submit wait = { .cq = end->cq,
+					.min_complete = 1,
+					.timeout_ns = SECONDS * 1000000000ULL };
 	struct rust_ulp_cq_ring *ring = end->ring;
-	const struct rust_ulp_cqe *entries = (const void *)((const char *)ring + ring->entries_offset);
+	const struct rust_ulp_cqe *entries =
+		(const void *)((const char *)ring + ring->entries_offset);
 	uint32_t head = ring->head;
 	struct rust_ulp_cqe done;
 	char why[64];
@@ -272,12 +302,14 @@ static struct rust_ulp_cqe wait_for_completion(const struct end *end)
 	if (wait.wait_error == -ETIME)
 		fail_because("waiting for a completion", "nothing came");
 	if (__atomic_load_n(&ring->tail, __ATOMIC_ACQUIRE) == head)
-		fail_because("waiting for a completion", "interrupted, or the queue has failed");
+		fail_because("waiting for a completion",
+			     "interrupted, or the queue has failed");
 	done = entries[head & (ring->entries - 1)];
 	__atomic_store_n(&ring->head, head + 1, __ATOMIC_RELEASE);
 	if (done.status) {
 		/* enum ib_wc_status: 10 no such remote memory, 12 no answer, 13 no receive there */
-		snprintf(why, sizeof(why), "status %u, vendor code %#x", done.status, done.vendor_err);
+		snprintf(why, sizeof(why), "status %u, vendor code %#x",
+			 done.status, done.vendor_err);
 		fail_because("the request failed", why);
 	}
 	return done;
@@ -288,7 +320,8 @@ static struct rust_ulp_cqe wait_for_completion(const struct end *end)
 /* A socket that listens at, or is connected to, ADDRESS:PORT. */
 static int tcp_socket(const char *where, int listening)
 {
-	struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = listening ? AI_PASSIVE : 0 };
+	struct addrinfo hints = { .ai_socktype = SOCK_STREAM,
+				  .ai_flags = listening ? AI_PASSIVE : 0 };
 	struct timeval limit = { .tv_sec = SECONDS };
 	struct addrinfo *found;
 	char host[256];
@@ -309,7 +342,8 @@ static int tcp_socket(const char *where, int listening)
 	setsockopt(tcp, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 	setsockopt(tcp, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 	if (listening)
-		status = bind(tcp, found->ai_addr, found->ai_addrlen) || listen(tcp, 1);
+		status = bind(tcp, found->ai_addr, found->ai_addrlen) ||
+			 listen(tcp, 1);
 	else
 		status = connect(tcp, found->ai_addr, found->ai_addrlen);
 	if (status)
@@ -346,7 +380,8 @@ static void tcp_receive(int tcp, void *data, size_t length)
 		if (got < 0)
 			fail("waiting for the peer's message");
 		if (!got)
-			fail_because("waiting for the peer's message", "it hung up");
+			fail_because("waiting for the peer's message",
+				     "it hung up");
 		next += got;
 		length -= (size_t)got;
 	}
@@ -354,8 +389,10 @@ static void tcp_receive(int tcp, void *data, size_t length)
 
 static void send_header(int tcp, uint16_t type, uint32_t length)
 {
-	struct wire_header header = { .magic = { 'R', 'U', 'L', 'P' }, .version = htons(WIRE_VERSION),
-				      .type = htons(type), .length = htonl(length) };
+	struct wire_header header = { .magic = { 'R', 'U', 'L', 'P' },
+				      .version = htons(WIRE_VERSION),
+				      .type = htons(type),
+				      .length = htonl(length) };
 
 	tcp_send(tcp, &header, sizeof(header));
 }
@@ -366,8 +403,10 @@ static uint32_t receive_header(int tcp, uint16_t type)
 	struct wire_header header;
 
 	tcp_receive(tcp, &header, sizeof(header));
-	if (memcmp(header.magic, "RULP", 4) || ntohs(header.version) != WIRE_VERSION)
-		fail_because("the peer's message", "is not of this exchange, or of another version");
+	if (memcmp(header.magic, "RULP", 4) ||
+	    ntohs(header.version) != WIRE_VERSION)
+		fail_because("the peer's message",
+			     "is not of this exchange, or of another version");
 	if (ntohs(header.type) == WIRE_REFUSAL)
 		fail_because("the peer", "refused the connection");
 	if (ntohs(header.type) != type)
@@ -375,12 +414,14 @@ static uint32_t receive_header(int tcp, uint16_t type)
 	return ntohl(header.length);
 }
 
-static void send_hello(int tcp, struct wire_hello hello, const struct rust_ulp_grant_create *grant)
+static void send_hello(int tcp, struct wire_hello hello,
+		       const struct rust_ulp_grant_create *grant)
 {
 	struct wire_grant wire;
 
 	hello.nr_grants = htons(grant ? 1 : 0);
-	send_header(tcp, WIRE_HELLO, sizeof(hello) + (grant ? sizeof(wire) : 0));
+	send_header(tcp, WIRE_HELLO,
+		    sizeof(hello) + (grant ? sizeof(wire) : 0));
 	tcp_send(tcp, &hello, sizeof(hello));
 	if (!grant)
 		return;
@@ -401,10 +442,13 @@ static struct wire_hello receive_hello(int tcp, struct wire_grant *first)
 	struct wire_hello hello;
 
 	if (length < sizeof(hello) || length > sizeof(hello) + sizeof(grants))
-		fail_because("the peer's message", "has a length that it cannot have");
+		fail_because("the peer's message",
+			     "has a length that it cannot have");
 	tcp_receive(tcp, &hello, sizeof(hello));
-	if (length != sizeof(hello) + ntohs(hello.nr_grants) * sizeof(grants[0]))
-		fail_because("the peer's message", "has another number of grants than it says");
+	if (length !=
+	    sizeof(hello) + ntohs(hello.nr_grants) * sizeof(grants[0]))
+		fail_because("the peer's message",
+			     "has another number of grants than it says");
 	tcp_receive(tcp, grants, length - sizeof(hello));
 	if (hello.transport != RUST_ULP_QPT_RC)
 		fail_because("the peer", "has a queue pair of another type");
@@ -415,7 +459,8 @@ static struct wire_hello receive_hello(int tcp, struct wire_grant *first)
 static void receive_ready(int tcp)
 {
 	if (receive_header(tcp, WIRE_READY))
-		fail_because("the peer's message", "has a length that it cannot have");
+		fail_because("the peer's message",
+			     "has a length that it cannot have");
 }
 
 /* --- The two programs -------------------------------------------------------------- */
@@ -431,8 +476,11 @@ static void print_end(const char *who, const struct wire_hello *hello)
 static void receiver(const char *where)
 {
 	struct end end = { 0 };
-	struct rust_ulp_grant_create grant = { .access = RUST_ULP_ACCESS_REMOTE_WRITE, .length = BUFFER_SIZE };
-	struct rust_ulp_wr receive = { .opcode = RUST_ULP_WR_RECV, .user_data = 1 };
+	struct rust_ulp_grant_create grant = {
+		.access = RUST_ULP_ACCESS_REMOTE_WRITE, .length = BUFFER_SIZE
+	};
+	struct rust_ulp_wr receive = { .opcode = RUST_ULP_WR_RECV,
+				       .user_data = 1 };
 	struct rust_ulp_cqe done;
 	struct wire_grant unused;
 	struct wire_hello peer;
@@ -464,7 +512,8 @@ static void receiver(const char *where)
 	done = wait_for_completion(&end);
 	if (done.byte_len > BUFFER_SIZE)
 		fail_because("the completion", "says more than the buffer has");
-	printf("received %u bytes: \"%.*s\"\n", done.byte_len, (int)done.byte_len, end.memory);
+	printf("received %u bytes: \"%.*s\"\n", done.byte_len,
+	       (int)done.byte_len, end.memory);
 	/* A queue pair that goes acknowledges nothing any more: the sender hangs up when it has its completion. */
 	if (recv(tcp, &nothing, sizeof(nothing), 0) < 0 && errno != ECONNRESET)
 		fail("waiting for the peer to hang up");
@@ -473,8 +522,10 @@ static void receiver(const char *where)
 static void sender(const char *where, const char *message)
 {
 	struct end end = { 0 };
-	struct rust_ulp_wr write = { .opcode = RUST_ULP_WR_RDMA_WRITE_WITH_IMM, .flags = RUST_ULP_SEND_SIGNALED,
-				     .user_data = 7, .imm_data = 1 };
+	struct rust_ulp_wr write = { .opcode = RUST_ULP_WR_RDMA_WRITE_WITH_IMM,
+				     .flags = RUST_ULP_SEND_SIGNALED,
+				     .user_data = 7,
+				     .imm_data = 1 };
 	size_t length = strlen(message);
 	struct wire_grant grant;
 	struct wire_hello peer;
@@ -496,7 +547,8 @@ static void sender(const char *where, const char *message)
 	print_end("peer", &peer);
 	if (!(ntohl(grant.access) & RUST_ULP_ACCESS_REMOTE_WRITE) ||
 	    (!grant.length[0] && length > ntohl(grant.length[1])))
-		fail_because("the peer", "granted no memory to write to, or too little");
+		fail_because("the peer",
+			     "granted no memory to write to, or too little");
 
 	memcpy(end.memory, message, length);
 	write.qp = end.qp;
@@ -505,7 +557,8 @@ static void sender(const char *where, const char *message)
 		write.sge.buffer = end.buffer;
 		write.sge.length = (uint32_t)length;
 	}
-	write.remote_addr = (uint64_t)ntohl(grant.addr[0]) << 32 | ntohl(grant.addr[1]);
+	write.remote_addr = (uint64_t)ntohl(grant.addr[0]) << 32 |
+			    ntohl(grant.addr[1]);
 	write.rkey = ntohl(grant.rkey);
 	post(&end, &write);
 	printf("wrote %zu bytes, request %llu\n", length,
@@ -515,7 +568,8 @@ static void sender(const char *where, const char *message)
 int main(int argc, char **argv)
 {
 	if (argc != 3) {
-		fputs("usage: rdma_write_c listen ADDRESS:PORT | rdma_write_c ADDRESS:PORT MESSAGE\n", stderr);
+		fputs("usage: rdma_write_c listen ADDRESS:PORT | rdma_write_c ADDRESS:PORT MESSAGE\n",
+		      stderr);
 		return 2;
 	}
 	setvbuf(stdout, NULL, _IOLBF, 0);

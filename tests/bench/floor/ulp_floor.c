@@ -28,11 +28,11 @@
 #include <rdma/ib_cache.h>
 #include <rdma/ib_verbs.h>
 
-#define MAX_QPS		16
-#define MAX_DEPTH	1024
-#define MAX_SIZE	(1 << 20)
-#define PORT		1
-#define TIMEOUT		(30 * HZ)
+#define MAX_QPS 16
+#define MAX_DEPTH 1024
+#define MAX_SIZE (1 << 20)
+#define PORT 1
+#define TIMEOUT (30 * HZ)
 
 static char *local = "rxe1";
 module_param(local, charp, 0444);
@@ -48,7 +48,8 @@ MODULE_PARM_DESC(test, "write or send");
 
 static char *delivery = "workqueue";
 module_param(delivery, charp, 0444);
-MODULE_PARM_DESC(delivery, "who polls the completion queues: workqueue or softirq");
+MODULE_PARM_DESC(delivery,
+		 "who polls the completion queues: workqueue or softirq");
 
 static unsigned int size = 8;
 module_param(size, uint, 0444);
@@ -76,7 +77,8 @@ MODULE_PARM_DESC(qps, "queue pairs");
 
 static unsigned int inlined;
 module_param(inlined, uint, 0444);
-MODULE_PARM_DESC(inlined, "messages of at most so many bytes travel in the request");
+MODULE_PARM_DESC(inlined,
+		 "messages of at most so many bytes travel in the request");
 
 static char result[256];
 module_param_string(result, result, sizeof(result), 0444);
@@ -148,9 +150,11 @@ static int wait_for(struct queue *queue, unsigned int count)
 	WRITE_ONCE(queue->wanted, wanted);
 	left = wait_event_timeout(queue->wait,
 				  (int)(READ_ONCE(queue->done) - wanted) >= 0 ||
-				  READ_ONCE(queue->failed), TIMEOUT);
+					  READ_ONCE(queue->failed),
+				  TIMEOUT);
 	if (READ_ONCE(queue->failed)) {
-		pr_err("ulp_floor: a request failed with status %u\n", queue->failed);
+		pr_err("ulp_floor: a request failed with status %u\n",
+		       queue->failed);
 		return -EIO;
 	}
 	if (!left)
@@ -159,7 +163,8 @@ static int wait_for(struct queue *queue, unsigned int count)
 	return 0;
 }
 
-static int make_queue(struct end *end, struct queue *queue, unsigned int entries)
+static int make_queue(struct end *end, struct queue *queue,
+		      unsigned int entries)
 {
 	enum ib_poll_context context;
 
@@ -186,7 +191,8 @@ static int find_gid(struct end *end)
 	int index;
 
 	for (index = 0; index < 16; index++) {
-		const struct ib_gid_attr *gid = rdma_get_gid_attr(end->device, PORT, index);
+		const struct ib_gid_attr *gid =
+			rdma_get_gid_attr(end->device, PORT, index);
 
 		if (IS_ERR(gid))
 			continue;
@@ -245,12 +251,14 @@ static int make_end(struct end *end)
 	end->outbox = alloc_pages_exact(size, GFP_KERNEL | __GFP_ZERO);
 	if (!end->inbox || !end->outbox)
 		return -ENOMEM;
-	end->inbox_dma = ib_dma_map_single(end->device, end->inbox, size, DMA_BIDIRECTIONAL);
+	end->inbox_dma = ib_dma_map_single(end->device, end->inbox, size,
+					   DMA_BIDIRECTIONAL);
 	if (ib_dma_mapping_error(end->device, end->inbox_dma)) {
 		end->inbox_dma = 0;
 		return -ENOMEM;
 	}
-	end->outbox_dma = ib_dma_map_single(end->device, end->outbox, size, DMA_BIDIRECTIONAL);
+	end->outbox_dma = ib_dma_map_single(end->device, end->outbox, size,
+					    DMA_BIDIRECTIONAL);
 	if (ib_dma_mapping_error(end->device, end->outbox_dma)) {
 		end->outbox_dma = 0;
 		return -ENOMEM;
@@ -271,8 +279,9 @@ static int connect(struct end *end, struct end *peer, unsigned int i)
 	err = ib_query_port(end->device, PORT, &port);
 	if (err)
 		return err;
-	err = ib_modify_qp(end->pairs[i].qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT |
-			   IB_QP_ACCESS_FLAGS);
+	err = ib_modify_qp(end->pairs[i].qp, &attr,
+			   IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT |
+				   IB_QP_ACCESS_FLAGS);
 	if (err)
 		return err;
 
@@ -288,9 +297,11 @@ static int connect(struct end *end, struct end *peer, unsigned int i)
 	rdma_ah_set_grh(&attr.ah_attr, NULL, 0, end->gid->index, 64, 0);
 	rdma_ah_set_dgid_raw(&attr.ah_attr, (void *)peer->gid->gid.raw);
 	ether_addr_copy(attr.ah_attr.roce.dmac, peer->mac);
-	err = ib_modify_qp(end->pairs[i].qp, &attr, IB_QP_STATE | IB_QP_AV | IB_QP_PATH_MTU |
-			   IB_QP_DEST_QPN | IB_QP_RQ_PSN | IB_QP_MAX_DEST_RD_ATOMIC |
-			   IB_QP_MIN_RNR_TIMER);
+	err = ib_modify_qp(end->pairs[i].qp, &attr,
+			   IB_QP_STATE | IB_QP_AV | IB_QP_PATH_MTU |
+				   IB_QP_DEST_QPN | IB_QP_RQ_PSN |
+				   IB_QP_MAX_DEST_RD_ATOMIC |
+				   IB_QP_MIN_RNR_TIMER);
 	if (err)
 		return err;
 
@@ -301,8 +312,10 @@ static int connect(struct end *end, struct end *peer, unsigned int i)
 	attr.rnr_retry = 7;
 	attr.sq_psn = i;
 	attr.max_rd_atomic = 16;
-	return ib_modify_qp(end->pairs[i].qp, &attr, IB_QP_STATE | IB_QP_TIMEOUT | IB_QP_RETRY_CNT |
-			    IB_QP_RNR_RETRY | IB_QP_SQ_PSN | IB_QP_MAX_QP_RD_ATOMIC);
+	return ib_modify_qp(end->pairs[i].qp, &attr,
+			    IB_QP_STATE | IB_QP_TIMEOUT | IB_QP_RETRY_CNT |
+				    IB_QP_RNR_RETRY | IB_QP_SQ_PSN |
+				    IB_QP_MAX_QP_RD_ATOMIC);
 }
 
 /* Lets the peer write to what arrives. */
@@ -351,9 +364,11 @@ static void free_end(struct end *end)
 			ib_destroy_qp(end->pairs[i].qp);
 	}
 	if (end->inbox_dma)
-		ib_dma_unmap_single(end->device, end->inbox_dma, size, DMA_BIDIRECTIONAL);
+		ib_dma_unmap_single(end->device, end->inbox_dma, size,
+				    DMA_BIDIRECTIONAL);
 	if (end->outbox_dma)
-		ib_dma_unmap_single(end->device, end->outbox_dma, size, DMA_BIDIRECTIONAL);
+		ib_dma_unmap_single(end->device, end->outbox_dma, size,
+				    DMA_BIDIRECTIONAL);
 	if (end->inbox)
 		free_pages_exact(end->inbox, size);
 	if (end->outbox)
@@ -369,14 +384,16 @@ static void free_end(struct end *end)
 }
 
 /* Makes and posts a share. Its last request is signalled. */
-static int post_writes(struct end *end, struct end *peer, struct pair *pair, unsigned int count)
+static int post_writes(struct end *end, struct end *peer, struct pair *pair,
+		       unsigned int count)
 {
 	unsigned int at;
 
 	for (at = 0; at < count; at++) {
 		struct ib_rdma_wr *write = &writes[at];
 
-		sges[at].addr = size <= inlined ? (uintptr_t)end->outbox : end->outbox_dma;
+		sges[at].addr = size <= inlined ? (uintptr_t)end->outbox :
+						  end->outbox_dma;
 		sges[at].length = size;
 		sges[at].lkey = end->pd->local_dma_lkey;
 		memset(write, 0, sizeof(*write));
@@ -440,19 +457,24 @@ static int measure_writes(void)
 	took = ktime_get_ns() - began;
 	if (err)
 		return err;
-	scnprintf(result, sizeof(result),
-		  "{\"test\": \"write\", \"messages\": %u, \"ns\": %llu, \"ns_each\": %llu.%02llu}",
-		  n, took, took / n, took * 100 / n % 100);
+	scnprintf(
+		result, sizeof(result),
+		"{\"test\": \"write\", \"messages\": %u, \"ns\": %llu, \"ns_each\": %llu.%02llu}",
+		n, took, took / n, took * 100 / n % 100);
 	return 0;
 }
 
 static int post_receive(struct end *end)
 {
 	struct ib_sge sge = {
-		.addr = end->inbox_dma, .length = size, .lkey = end->pd->local_dma_lkey,
+		.addr = end->inbox_dma,
+		.length = size,
+		.lkey = end->pd->local_dma_lkey,
 	};
 	struct ib_recv_wr wr = {
-		.wr_cqe = &end->pairs[0].receives.cqe, .sg_list = &sge, .num_sge = 1,
+		.wr_cqe = &end->pairs[0].receives.cqe,
+		.sg_list = &sge,
+		.num_sge = 1,
 	};
 
 	return ib_post_recv(end->pairs[0].qp, &wr, NULL);
@@ -461,12 +483,15 @@ static int post_receive(struct end *end)
 static int post_message(struct end *end, unsigned int i)
 {
 	struct ib_sge sge = {
-		.addr = size <= inlined ? (uintptr_t)end->outbox : end->outbox_dma,
+		.addr = size <= inlined ? (uintptr_t)end->outbox :
+					  end->outbox_dma,
 		.length = size,
 		.lkey = end->pd->local_dma_lkey,
 	};
 	struct ib_send_wr wr = {
-		.wr_cqe = &end->pairs[0].sends.cqe, .sg_list = &sge, .num_sge = 1,
+		.wr_cqe = &end->pairs[0].sends.cqe,
+		.sg_list = &sge,
+		.num_sge = 1,
 		.opcode = IB_WR_SEND,
 		.send_flags = size <= inlined ? IB_SEND_INLINE : 0,
 	};
@@ -498,7 +523,9 @@ static int peer_thread(void *unused)
 
 static int compare(const void *a, const void *b)
 {
-	return *(const u32 *)a < *(const u32 *)b ? -1 : *(const u32 *)a > *(const u32 *)b;
+	return *(const u32 *)a < *(const u32 *)b ?
+		       -1 :
+		       *(const u32 *)a > *(const u32 *)b;
 }
 
 static int measure_sends(void)
@@ -547,9 +574,10 @@ static int measure_sends(void)
 		goto out;
 	now = posted - began;
 	sort(took, n, sizeof(*took), compare, NULL);
-	scnprintf(result, sizeof(result),
-		  "{\"test\": \"send\", \"messages\": %u, \"ns\": %llu, \"p50\": %u, \"p99\": %u}",
-		  n, now, took[n / 2], took[n - 1 - n / 100]);
+	scnprintf(
+		result, sizeof(result),
+		"{\"test\": \"send\", \"messages\": %u, \"ns\": %llu, \"p50\": %u, \"p99\": %u}",
+		n, now, took[n / 2], took[n - 1 - n / 100]);
 out:
 	vfree(took);
 	return err;
@@ -591,7 +619,8 @@ static int floor_add(struct ib_device *device)
 /* Bounded by the measurement, which has deadlines. */
 static void floor_remove(struct ib_device *device, void *unused)
 {
-	guard(mutex)(&using);
+	guard(mutex)
+		(&using);
 	if (devices[0] == device)
 		devices[0] = NULL;
 	if (devices[1] == device)
@@ -609,9 +638,10 @@ static int __init floor_init(void)
 	bool write = !strcmp(test, "write");
 	int err;
 
-	if (!n || n > 1 << 20 || warmup > 1 << 20 || !size || size > MAX_SIZE || inlined > 256 ||
-	    !depth || depth > MAX_DEPTH || !qps || qps > MAX_QPS || !list || list > MAX_DEPTH ||
-	    list % qps || list / qps > depth || (write && n % list) ||
+	if (!n || n > 1 << 20 || warmup > 1 << 20 || !size || size > MAX_SIZE ||
+	    inlined > 256 || !depth || depth > MAX_DEPTH || !qps ||
+	    qps > MAX_QPS || !list || list > MAX_DEPTH || list % qps ||
+	    list / qps > depth || (write && n % list) ||
 	    (!write && strcmp(test, "send")))
 		return -EINVAL;
 	err = ib_register_client(&client);

@@ -51,7 +51,7 @@ static int change(struct notifier_block *nb, unsigned long state, void *data)
 	list_for_each_entry(place, &places, link) {
 		if (state == MODULE_STATE_COMING && !place->is_set) {
 			/* What an earlier registration has left there is to go. */
-			place->probe = (struct kprobe) {
+			place->probe = (struct kprobe){
 				.symbol_name = place->symbol,
 				.offset = place->offset,
 				.pre_handler = hit,
@@ -59,7 +59,8 @@ static int change(struct notifier_block *nb, unsigned long state, void *data)
 			err = register_kprobe(&place->probe);
 			place->is_set = !err;
 			if (err)
-				pr_info("no probe for %s: %d\n", place->name, err);
+				pr_info("no probe for %s: %d\n", place->name,
+					err);
 		} else if (state == MODULE_STATE_GOING && place->is_set) {
 			unregister_kprobe(&place->probe);
 			place->is_set = false;
@@ -71,7 +72,8 @@ static int change(struct notifier_block *nb, unsigned long state, void *data)
 
 static struct notifier_block notifier = { .notifier_call = change };
 
-static ssize_t add(struct file *f, const char __user *from, size_t count, loff_t *pos)
+static ssize_t add(struct file *f, const char __user *from, size_t count,
+		   loff_t *pos)
 {
 	struct place *place;
 	char *line;
@@ -87,7 +89,8 @@ static ssize_t add(struct file *f, const char __user *from, size_t count, loff_t
 		kfree(line);
 		return -ENOMEM;
 	}
-	got = sscanf(line, "%15s %511s %u", place->name, place->symbol, &place->offset);
+	got = sscanf(line, "%15s %511s %u", place->name, place->symbol,
+		     &place->offset);
 	kfree(line);
 	if (got != 3) {
 		kfree(place);
@@ -105,7 +108,8 @@ static int show(struct seq_file *seq, void *unused)
 
 	mutex_lock(&lock);
 	list_for_each_entry(place, &places, link)
-		seq_printf(seq, "%s %d\n", place->name, atomic_read(&place->hits));
+		seq_printf(seq, "%s %d\n", place->name,
+			   atomic_read(&place->hits));
 	mutex_unlock(&lock);
 	return 0;
 }
