@@ -20,7 +20,6 @@ int main(void)
 	return 0;
 }
 #else
-#include <inttypes.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -90,8 +89,9 @@ static void mark(unsigned int cpu, void *data)
 		return;
 	for (i = 0; i < SLOTS; i++) {
 		if (slots[i].insns)
-			fprintf(file, "%" PRIx64 " %" PRIu64 "\n",
-				slots[i].addr, slots[i].insns);
+			fprintf(file, "%llx %llu\n",
+				(unsigned long long)slots[i].addr,
+				(unsigned long long)slots[i].insns);
 	}
 	fclose(file);
 }

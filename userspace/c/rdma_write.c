@@ -15,6 +15,7 @@
  */
 #define _DEFAULT_SOURCE
 #include <arpa/inet.h>
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -77,10 +78,10 @@ struct wire_grant {
 	uint32_t access; /* RUST_ULP_ACCESS_REMOTE_* */
 };
 
-_Static_assert(sizeof(struct wire_header) == 12 &&
-		       sizeof(struct wire_hello) == 32 &&
-		       sizeof(struct wire_grant) == 24,
-	       "the tables in wire.rs");
+static_assert(sizeof(struct wire_header) == 12 &&
+		      sizeof(struct wire_hello) == 32 &&
+		      sizeof(struct wire_grant) == 24,
+	      "the tables in wire.rs");
 
 /* --- Errors end the program ------------------------------------------------ */
 
@@ -108,11 +109,12 @@ static int try_command(int dev, unsigned long request, void *arg)
 }
 
 /* The argument of a command begins with its size, and is zero where nothing is said. */
-#define COMMAND(dev, name, arg)                                     \
-	do {                                                        \
-		(arg)->size = sizeof(*(arg));                       \
-		if (try_command(dev, RUST_ULP_IOC_##name, arg) < 0) \
-			fail(#name);                                \
+#define COMMAND(dev, name, arg)                                         \
+	do {                                                            \
+		__typeof__(arg) command = (arg);                        \
+		command->size = sizeof(*command);                       \
+		if (try_command(dev, RUST_ULP_IOC_##name, command) < 0) \
+			fail(#name);                                    \
 	} while (0)
 
 /* --- One end ----------------------------------------------------------------- */
@@ -514,7 +516,10 @@ static void receiver(const char *where)
 		fail_because("the completion", "says more than the buffer has");
 	printf("received %u bytes: \"%.*s\"\n", done.byte_len,
 	       (int)done.byte_len, end.memory);
-	/* A queue pair that goes acknowledges nothing any more: the sender hangs up when it has its completion. */
+	/*
+	 * A queue pair that is destroyed acknowledges nothing. The sender hangs
+	 * up when it has its completion.
+	 */
 	if (recv(tcp, &nothing, sizeof(nothing), 0) < 0 && errno != ECONNRESET)
 		fail("waiting for the peer to hang up");
 }
@@ -568,7 +573,8 @@ static void sender(const char *where, const char *message)
 int main(int argc, char **argv)
 {
 	if (argc != 3) {
-		fputs("usage: rdma_write_c listen ADDRESS:PORT | rdma_write_c ADDRESS:PORT MESSAGE\n",
+		fputs("usage: rdma_write_c listen ADDRESS:PORT\n"
+		      "       rdma_write_c ADDRESS:PORT MESSAGE\n",
 		      stderr);
 		return 2;
 	}

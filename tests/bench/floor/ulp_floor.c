@@ -20,6 +20,7 @@
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/scatterlist.h>
+#include <linux/sizes.h>
 #include <linux/sort.h>
 #include <linux/string.h>
 #include <linux/vmalloc.h>
@@ -30,7 +31,7 @@
 
 #define MAX_QPS 16
 #define MAX_DEPTH 1024
-#define MAX_SIZE (1 << 20)
+#define MAX_SIZE SZ_1M
 #define PORT 1
 #define TIMEOUT (30 * HZ)
 

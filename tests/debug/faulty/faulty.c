@@ -60,10 +60,12 @@ static noinline void vmalloc_out_of_bounds(void)
 static noinline void stack_out_of_bounds(void)
 {
 	u8 local[32];
+	volatile u8 *beyond;
 
 	memset(local, 0, sizeof(local));
 	OPTIMIZER_HIDE_VAR(size);
-	sink = *(volatile u8 *)(local + size / 2); /* bug: stack_out_of_bounds */
+	beyond = local + size / 2;
+	sink = *beyond; /* bug: stack_out_of_bounds */
 }
 
 static noinline void array_index(void)
@@ -113,11 +115,14 @@ static noinline void lock_inversion(void)
 
 static noinline void leak(void)
 {
+	void *lost;
 	int i;
 
 	/* More than one: a stale register or stack slot may point to the last. */
-	for (i = 0; i < 8; i++)
-		sink = (unsigned long)kmalloc(size + 333, GFP_KERNEL); /* bug: leak */
+	for (i = 0; i < 8; i++) {
+		lost = kmalloc(size + 333, GFP_KERNEL); /* bug: leak */
+		sink = (unsigned long)lost;
+	}
 }
 
 static void nothing(struct work_struct *work)

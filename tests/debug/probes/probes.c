@@ -84,7 +84,7 @@ static ssize_t add(struct file *f, const char __user *from, size_t count,
 	line = memdup_user_nul(from, count);
 	if (IS_ERR(line))
 		return PTR_ERR(line);
-	place = kzalloc(sizeof(*place), GFP_KERNEL);
+	place = kzalloc_obj(*place, GFP_KERNEL);
 	if (!place) {
 		kfree(line);
 		return -ENOMEM;
