@@ -9,8 +9,8 @@
 export KVER KDIR PREFIX DESTDIR MODULE_SIGN_KEY MODULE_SIGN_CERT
 
 .DEFAULT_GOAL := all
-.PHONY: all module userspace lab run dev test test-long mutants test-hosts test-matrix test-debug test-debug-long test-install selftest-debug \
-	bench shell check doc pictures install uninstall deb help clean lab-clean
+.PHONY: all module userspace lab run dev test test-long mutants test-hosts test-matrix test-debug test-debug-long \
+	test-install selftest-debug bench shell check rust-analyzer doc pictures install uninstall deb help clean lab-clean
 
 all:
 	@scripts/build all
@@ -63,6 +63,9 @@ mutants: module userspace
 check:
 	@scripts/check
 
+rust-analyzer:
+	@scripts/rust-analyzer
+
 doc:
 	@scripts/doc
 
@@ -103,7 +106,8 @@ help:
 	@echo '  uninstall      takes that away again'
 	@echo '  deb            packages of the tools and, for DKMS, of the module: build/deb'
 	@echo '  test-install   tries all three in a Debian with systemd; takes half an hour'
-	@echo '  check          formatting and lints'
+	@echo '  check          formatting and lints of every language'
+	@echo '  rust-analyzer  build/rust-analyzer and .vscode, for an editor'
 	@echo '  doc            rustdoc of the module and of the crate: build/doc'
 	@echo '  pictures       docs/pictures and the tables of docs/abi.md, from their sources'
 	@echo '  clean          removes build/'
