@@ -5,7 +5,7 @@
 //!     rdma_write listen 0.0.0.0:18515       # on the host that is written to
 //!     rdma_write 10.9.0.2:18515 "hello"     # on the host that writes
 
-use rust_ulp::{Access, Device, Rc, Recv, Result, Write};
+use rust_ulp::{Access, Device, Rc, Recv, Result, TcpOptions, Write};
 use std::time::Duration;
 
 fn main() {
@@ -47,7 +47,9 @@ fn write(addr: &str, message: &[u8]) -> Result<()> {
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(256)?);
     let src = pd.alloc_buffer(4096)?;
     src.write_at(0, message)?;
-    let (qp, peer) = pd.create_qp::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
+    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    let retry = TcpOptions::default().retry_refused(); // the peer may not listen yet
+    let (qp, peer) = qp.connect_tcp_with(addr, &[], retry)?;
     let (src, dst) = (src.slice(..message.len())?, peer.grant(0)?);
     println!("{} writes to {}, {dst}", qp.local(), qp.peer());
     qp.post(Write::new(src, dst).imm(1).wr_id(7))?;

@@ -250,7 +250,10 @@ impl TcpOptions {
         self
     }
 
-    /// While nobody listens there, try again until the time is over, rather than fail at once.
+    /// Retries while the peer refuses the TCP connection, until the timeout has passed.
+    ///
+    /// Without this option the first refusal fails. After the timeout the error is that refusal
+    /// ([`Error::Tcp`]), which names the address.
     pub fn retry_refused(mut self) -> Self {
         self.retry_refused = true;
         self
@@ -274,8 +277,8 @@ fn dial(addr: impl ToSocketAddrs, options: &TcpOptions) -> Result<Stream> {
     const WHAT: &str = "connecting to";
     let deadline = Deadline::after(options.timeout);
     let addrs = resolve(addr)?;
+    let mut last = None;
     loop {
-        let mut last = None;
         for addr in &addrs {
             let left = deadline.left();
             if left.is_zero() {
@@ -288,9 +291,10 @@ fn dial(addr: impl ToSocketAddrs, options: &TcpOptions) -> Result<Stream> {
         }
         match last {
             None => return Err(deadline.timeout(WHAT)),
-            Some((_, error))
+            Some((_, ref error))
                 if options.retry_refused
-                    && error.kind() == std::io::ErrorKind::ConnectionRefused =>
+                    && error.kind() == std::io::ErrorKind::ConnectionRefused
+                    && !deadline.left().is_zero() =>
             {
                 std::thread::sleep(Duration::from_millis(50).min(deadline.left()));
             }
