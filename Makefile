@@ -9,8 +9,9 @@
 export KVER KDIR PREFIX DESTDIR MODULE_SIGN_KEY MODULE_SIGN_CERT
 
 .DEFAULT_GOAL := all
-.PHONY: all module userspace lab run dev test test-long mutants test-hosts test-matrix test-debug test-debug-long \
-	test-install selftest-debug bench shell check rust-analyzer doc pictures install uninstall deb help clean lab-clean
+.PHONY: all module userspace lab run dev test test-long mutants test-hosts test-matrix test-debug \
+	test-debug-long test-install selftest-debug bench shell check rust-analyzer doc pictures install uninstall deb \
+	help clean lab-clean results
 
 all:
 	@scripts/build all
@@ -47,6 +48,9 @@ selftest-debug:
 
 bench: module userspace
 	@scripts/bench
+
+results:
+	@scripts/results $(if $(NOTE),--note '$(NOTE)') $(WHAT)
 
 shell: module userspace
 	@scripts/vm shell $(if $(SHARE),--share "$(SHARE)") -- bash -lc 'two-hosts up; load-module; exec bash -i'
@@ -100,6 +104,7 @@ help:
 	@echo '  test-debug-long those of them that take longer'
 	@echo '  selftest-debug planted bugs: that kernel finds each of them'
 	@echo '  bench          compares with libibverbs and perftest'
+	@echo '  results        prints the log of test runs; WHAT="test hosts" [NOTE=words] runs and logs them'
 	@echo '  shell          the VM with two hosts and the module loaded; SHARE=DIR is its /share;'
 	@echo '                 scripts/vm enter opens a second terminal in it'
 	@echo '  install        what is built, for the running kernel (PREFIX=/usr/local, DESTDIR=)'
