@@ -3,12 +3,13 @@
 """Sums up what tests/bench/run has measured.
 
     report.py OUTDIR RESULT.json...
-    report.py --readme README.md OUTDIR/bench.json COMMIT
+    report.py --figures README.md DOCUMENT.md OUTDIR/bench.json COMMIT
 
 Writes OUTDIR/bench.json and OUTDIR/bench.md: the median over the runs of each
 side, and the ratio of ours to each of the others'. The ratio is the median of the
-ratios of the pairs, so a slow minute of the machine weighs on no side alone. The second form puts the
-short tables of bench.json, against libibverbs and the floor, between the marks in a README.
+ratios of the pairs, so a slow minute of the machine weighs on no side alone. The second form
+writes figures of bench.json between the marks of two documents: the rows of SUMMARY, with a
+verdict in words, into the README, and all rows against libibverbs and the floor into DOCUMENT.md.
 """
 
 import json
@@ -113,22 +114,32 @@ def table(result, summed):
 
 
 MARKS = ("<!-- bench: the figures begin -->", "<!-- bench: the figures end -->")
-# Whom the README compares with; the others are cross-checks.
+# The sides that the documents compare with; the others are cross-checks.
 SHORT = ("libibverbs", "librdmacm", "inside the kernel")
+# The rows of the README: words, mode, test, value, and the beginning of the other side's name.
+SUMMARY = (
+    ("8 B write, median latency, both ends spin", "smp", "write_lat_8", "median_us", "libibverbs"),
+    ("8 B read, median latency, the reader spins", "smp", "read_lat_8", "median_us", "libibverbs"),
+    ("8 B send, median latency, both ends sleep", "icount", "send_lat_8", "median_us", "libibverbs"),
+    ("8 B writes in lists of 64, messages", "icount", "write_rate_8", "msg_s", "libibverbs"),
+    ("64 KiB writes in lists of 16, bandwidth", "smp", "write_bw_64k", "mib_s", "libibverbs"),
+    ("connecting, to the end of the first write, median", "icount", "connect", "total_us", "librdmacm"),
+    ("system calls per 1,000 writes in lists of 64", "icount", "syscalls_write", "calls", "libibverbs"),
+)
 
 
-def short(mode, result):
-    """A row for each value and each of those that count."""
+def full(mode, result):
+    """Every row against the sides of SHORT."""
+    heading = WHERE.get(mode, mode)
     lines = [
-        (
-            f"{WHERE.get(mode, mode)} (`scripts/bench {mode}`), Linux {result['kernel']}, {result['cpus']} CPU(s),"
-            f" medians of {max(t['pairs'] for t in result['summary'].values())} pairs:"
-        ),
+        f"## {heading[0].upper()}{heading[1:]}",
+        "",
+        f"`scripts/bench {mode}`, Linux {result['kernel']}, {result['cpus']} CPU(s),"
+        f" medians of {max(t['pairs'] for t in result['summary'].values())} pairs:",
         "",
         "| measured | value | rust_ulp | against | theirs | ratio |",
         "|---|---|---|---|---|---|",
     ]
-    lines[0] = lines[0][0].upper() + lines[0][1:]
     for test in result["summary"].values():
         for key, row in test["rows"].items():
             words, unit, _ = UNITS[key]
@@ -141,25 +152,54 @@ def short(mode, result):
     return "\n".join(lines) + "\n"
 
 
-def to_readme(readme, report, commit):
-    with open(report) as f:
-        results = json.load(f)
-    with open(readme) as f:
+def verdict(key, ratio):
+    """What the ratio of ours to theirs means."""
+    percent = round(abs(ratio - 1) * 100)
+    if percent < 2:
+        return "equal"
+    if key == "calls":
+        return f"{percent} % {'more' if ratio > 1 else 'fewer'}"
+    return f"{percent} % {'faster' if (ratio > 1) == UNITS[key][2] else 'slower'}"
+
+
+def summary(results):
+    lines = ["| measured | CPUs | ours | theirs | ratio | verdict |", "|---|---|---|---|---|---|"]
+    for words, mode, name, key, prefix in SUMMARY:
+        try:
+            result = results[mode]
+            row = result["summary"][name]["rows"][key]
+            side, s = next((side, s) for side, s in row["stock"].items() if side.startswith(prefix))
+        except (KeyError, StopIteration):
+            raise SystemExit(f"report.py: {name} of {mode} was not measured: run make bench") from None
+        unit = UNITS[key][1]
+        ours, theirs = (f"{number(v)} {unit}".rstrip() for v in (row["ours"], s["value"]))
+        lines.append(
+            f"| {words} | {result['cpus']} | {ours} | {theirs}, {side} | {s['ratio']:.2f} | {verdict(key, s['ratio'])} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def between_marks(document, words):
+    with open(document) as f:
         text = f.read()
     if any(text.count(mark) != 1 for mark in MARKS):
-        raise SystemExit(f"report.py: {readme} has not both marks once")
+        raise SystemExit(f"report.py: {document} has not both marks once")
     head, rest = text.split(MARKS[0])
-    tail = rest.split(MARKS[1])[1]
-    tables = "\n".join(short(mode, result) for mode, result in results.items())
-    with open(readme, "w") as f:
-        f.write(
-            f"{head}{MARKS[0]}\nMeasured at commit {commit}. The ratio is ours to theirs.\n\n{tables}{MARKS[1]}{tail}"
-        )
+    with open(document, "w") as f:
+        f.write(f"{head}{MARKS[0]}\n{words}{MARKS[1]}{rest.split(MARKS[1])[1]}")
+
+
+def figures(readme, document, report, commit):
+    with open(report) as f:
+        results = json.load(f)
+    measured = f"Measured at commit {commit}. The ratio is ours to theirs.\n\n"
+    between_marks(readme, measured + summary(results))
+    between_marks(document, measured + "\n".join(full(mode, result) for mode, result in results.items()))
 
 
 def main():
-    if len(sys.argv) == 5 and sys.argv[1] == "--readme":
-        to_readme(*sys.argv[2:])
+    if len(sys.argv) == 6 and sys.argv[1] == "--figures":
+        figures(*sys.argv[2:])
         return
     if len(sys.argv) < 3 or sys.argv[1].startswith("--"):
         print("usage: " + __doc__.split("\n\n")[1].strip(), file=sys.stderr)
