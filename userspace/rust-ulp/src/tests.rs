@@ -1348,6 +1348,20 @@ fn refusing_and_nobody_there() {
         matches!(error, Error::Timeout { .. } | Error::Tcp { .. }),
         "{error}"
     );
+    // The listener opens its port while its peer retries.
+    let listens_later = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        let incoming = Listener::bind(addr).unwrap().accept(SOON).unwrap();
+        incoming.refuse(crate::wire::Refusal::Declined).unwrap();
+    });
+    let (qp, ..) = end(&kernel);
+    let options = TcpOptions::default().timeout(SOON).retry_refused();
+    let error = qp.connect_tcp_with(addr, &[], options).unwrap_err();
+    assert!(
+        matches!(error, Error::Refused(crate::wire::Refusal::Declined)),
+        "{error}"
+    );
+    listens_later.join().unwrap();
     let (qp, grant, _) = end(&kernel);
     let error = qp.connect_tcp(addr, &[&grant; 65]).unwrap_err();
     assert!(
