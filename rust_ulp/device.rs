@@ -10,9 +10,17 @@
 //! files are husks from then on.
 
 use crate::{
-    context::Context,
-    events::Listeners,
+    file::Context,
+    kernel::{
+        gate::{
+            Gate,
+            Pass, //
+        },
+        net::NetNs,
+        workqueue::Workqueue, //
+    },
     logic::numbered,
+    object::events::Listeners,
     rdma::{
         self,
         client::Slot,
@@ -21,15 +29,9 @@ use crate::{
             GidType, //
         }, //
     },
-    sys::{
-        dyndbg::ulp_debug,
-        gate::{
-            Gate,
-            Pass, //
-        },
-        net::NetNs,
-        trace,
-        workqueue::Workqueue, //
+    trace::{
+        self,
+        ulp_debug, //
     },
     uapi::abi, //
 };

@@ -9,23 +9,23 @@
 //!
 //! ```text
 //! user space: ioctl SUBMIT
-//!   sys/entry.c     rust_ulp_ioctl, the door
+//!   kernel/entry.c     rust_ulp_ioctl, the door
 //!   ioctl           copies the struct, picks the command
 //!   submit          copies the requests, decodes them (logic/decode), resolves handles (handle),
 //!                   chains them per queue, posts, waits
 //!   rdma/chain      puts them into slots (rdma/queue) and links them
-//!   sys/entry.c     rust_ulp_post_send, the door out; then the driver
+//!   kernel/entry.c     rust_ulp_post_send, the door out; then the driver
 //!
 //!   driver, core    poll the completion queue
-//!   sys/entry.c     rust_ulp_completion
+//!   kernel/entry.c     rust_ulp_completion
 //!   rdma/qp, srq    find the request
 //!   qp              makes the entry
 //!   cq              puts it into the ring that user space reads, wakes who waits
 //! ```
 //!
 //! By io_uring the way in is `IORING_OP_URING_CMD`, `rust_ulp_uring_cmd`, `uring`, and then the
-//! steps of `submit`; on the way back `qp` tells the command (`sys/uring`), which the task
-//! completes in `rust_ulp_uring_done` of sys/entry.c. Completions as a stream go from `cq` through
+//! steps of `submit`; on the way back `qp` tells the command (`kernel/uring`), which the task
+//! completes in `rust_ulp_uring_done` of kernel/entry.c. Completions as a stream go from `cq` through
 //! `rust_ulp_uring_run`. A request that is over before the device is done with it, by `CANCEL`, its
 //! deadline, or the end of its ring or task, takes the way back from `rdma/queue`, by `rdma/qp` or
 //! `srq`; what the driver says of it later ends in `qp`.
@@ -37,18 +37,18 @@
 //!   rdma/event, qp, srq, cq
 //!   qp, cq, device  know whose it is
 //!   events          keeps a record (logic/events) for each file that it concerns, wakes who waits
-//!   sys/entry.c     rust_ulp_read; context
+//!   kernel/entry.c     rust_ulp_read; context
 //! ```
 //!
 //! And of memory: `buffer` has what requests of the owner name, `grant` what a peer may use, `rdma/mr`
-//! makes the keys of both; the pages are those of `sys/pages`, which come from the page allocator, or
-//! by `sys/pinned` from a process, or by `sys/dmabuf` from another driver.
+//! makes the keys of both; the pages are those of `kernel/pages`, which come from the page allocator, or
+//! by `kernel/pinned` from a process, or by `kernel/dmabuf` from another driver.
 //!
 //! On iWARP `rdma/mr` has a connection of the device with itself for that, by `rdma/loopback`.
 //!
 //! And of a connection: `connect` has the commands, `listener` and `connection` the objects that
 //! they make, `rdma/cm` the manager's identifiers, whose events come in through
-//! `rust_ulp_cm_event` of sys/entry.c.
+//! `rust_ulp_cm_event` of kernel/entry.c.
 //!
 //! # Lock order
 //!
@@ -111,40 +111,25 @@
 #![crate_name = "rust_ulp"]
 #![deny(clippy::undocumented_unsafe_blocks)]
 
-use kernel::{
+use ::kernel::{
     prelude::*,
     sync::Arc, //
 };
 
-use sys::compat::Parameter as _;
+use crate::kernel::compat::Parameter as _;
 
 mod bindings;
 #[macro_use]
-mod sys;
+mod kernel;
+mod logic;
 mod rdma;
+mod trace;
 mod uapi;
 
-mod logic;
-
-mod ah;
-mod buffer;
-mod connect;
-mod connection;
-mod context;
-mod cq;
+mod cmd;
 mod device;
-mod events;
-mod grant;
-mod handle;
-mod ioctl;
-mod listener;
-mod pd;
-mod qp;
-mod query;
-mod quota;
-mod srq;
-mod submit;
-mod uring;
+mod file;
+mod object;
 
 module! {
     type: RustUlp,
@@ -173,13 +158,13 @@ module! {
 /// then the RDMA core takes all devices away, then work that was still to be done ends, then what
 /// they shared goes.
 struct RustUlp {
-    _chardev: sys::chardev::Registration<device::Registry>,
+    _chardev: kernel::chardev::Registration<device::Registry>,
     _client: Pin<KBox<rdma::client::Registration<device::Registry>>>,
-    _drain: sys::workqueue::Drain,
-    _faults: sys::fault::Directory,
+    _drain: kernel::workqueue::Drain,
+    _faults: kernel::fault::Directory,
 }
 
-impl kernel::Module for RustUlp {
+impl ::kernel::Module for RustUlp {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         let objects = 1..=logic::handle::MAX_OBJECTS;
         let delivery = uapi::abi::DELIVER_WORKQUEUE..=uapi::abi::DELIVER_SOFTIRQ;
@@ -190,17 +175,17 @@ impl kernel::Module for RustUlp {
             pr_err!("max_objects must be 1 to 65536, max_entries at least 1, delivery 1 or 2\n");
             return Err(EINVAL);
         }
-        let faults = sys::fault::Directory::new();
-        let workqueue = sys::workqueue::Workqueue::new()?;
+        let faults = kernel::fault::Directory::new();
+        let workqueue = kernel::workqueue::Workqueue::new()?;
         let registry = Arc::pin_init(device::Registry::new(workqueue.clone()), GFP_KERNEL)?;
         let client = KBox::pin_init(
             rdma::client::Registration::new(registry.clone()),
             GFP_KERNEL,
         )?;
         Ok(Self {
-            _chardev: context::register(registry)?,
+            _chardev: file::register(registry)?,
             _client: client,
-            _drain: sys::workqueue::Drain(workqueue),
+            _drain: kernel::workqueue::Drain(workqueue),
             _faults: faults,
         })
     }

@@ -2,7 +2,7 @@
 
 //! What bindgen makes of `bindings_helper.h`, and nothing else.
 //!
-//! May be used by `rdma/` and `sys/` only.
+//! May be used by `rdma/` and `kernel/` only.
 
 #![allow(
     clippy::all,

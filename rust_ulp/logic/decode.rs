@@ -2,7 +2,7 @@
 
 //! What can be said of a work request before any object is looked up.
 
-use super::super::uapi::abi;
+use crate::uapi::abi;
 
 /// Why a request is refused; [`Refusal::errno`] is what the caller gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 //! The order of a file's events: which are kept, which are counted as lost, which is the last.
 
-use super::super::uapi::abi::{
+use crate::uapi::abi::{
     self,
     Zero as _, //
 };

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     bindings,
-    sys::{
+    kernel::{
         errno::ehostunreach,
         fault, //
     }, //

@@ -10,7 +10,7 @@
 use super::device::Device;
 use crate::{
     bindings,
-    sys::errno::edquot, //
+    kernel::errno::edquot, //
 };
 use kernel::{
     error::to_result,

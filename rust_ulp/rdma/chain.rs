@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     bindings,
-    sys::errno::enotconn, //
+    kernel::errno::enotconn, //
 };
 use core::cell::UnsafeCell;
 use kernel::{

@@ -5,7 +5,7 @@
 use super::device::Device;
 use crate::{
     bindings,
-    sys::fault, //
+    kernel::fault, //
 };
 use core::{
     cell::UnsafeCell,

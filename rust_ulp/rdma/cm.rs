@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     bindings,
-    sys::{
+    kernel::{
         errno::econnrefused,
         fault,
         net::NetNs, //

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     bindings,
-    sys::fault, //
+    kernel::fault, //
 };
 use core::ptr::NonNull;
 use kernel::{

@@ -5,7 +5,7 @@
 use super::cm::from_raw;
 use crate::{
     bindings,
-    sys::{
+    kernel::{
         fault,
         net::NetNs, //
     }, //

@@ -7,7 +7,7 @@
 use super::device::Device;
 use crate::{
     bindings,
-    sys::net::NetNs, //
+    kernel::net::NetNs, //
 };
 use kernel::{
     error::to_result,

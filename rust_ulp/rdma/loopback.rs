@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     bindings,
-    sys::{
+    kernel::{
         errno::{
             eaddrinuse,
             eaddrnotavail,
@@ -30,9 +30,9 @@ use crate::{
         },
         fault,
         net::NetNs,
-        now_ns,
-        trace, //
-    }, //
+        now_ns, //
+    },
+    trace, //
 };
 use core::net::{
     IpAddr,

@@ -44,7 +44,7 @@ use super::{
 };
 use crate::{
     bindings,
-    sys::{
+    kernel::{
         errno::{
             eaddrnotavail,
             enodata,

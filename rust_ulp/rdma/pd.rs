@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     bindings,
-    sys::fault, //
+    kernel::fault, //
 };
 use core::ptr::NonNull;
 use kernel::{

@@ -41,7 +41,7 @@ use super::{
 };
 use crate::{
     bindings,
-    sys::{
+    kernel::{
         errno::{
             eopnotsupp,
             eproto, //

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     bindings,
-    sys::{
+    kernel::{
         lock::{
             new_spinlock_bh,
             SpinLockBh, //

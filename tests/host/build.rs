@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Takes out of the sources what the tests cannot name: the list of the ABI's constants and
-//! structs, and the functions of the completion ring in `rust_ulp/cq.rs`, whose file needs a kernel.
+//! structs, and the functions of the completion ring in `rust_ulp/object/cq.rs`, whose file needs a kernel.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ fn main() {
         &out.join("abi_lists.rs"),
         &abi(&read(&root.join("uapi/abi.rs"))),
     );
-    let ring = ring(&read(&root.join("cq.rs")));
+    let ring = ring(&read(&root.join("object/cq.rs")));
     write(&out.join("cq_ring.rs"), &ring);
     for (variant, line, instead) in [
         (
@@ -45,7 +45,7 @@ fn main() {
     ] {
         assert!(
             ring.contains(line),
-            "cq.rs has no '{line}': the variants have to follow"
+            "object/cq.rs has no '{line}': the variants have to follow"
         );
         write(
             &out.join(format!("{variant}.rs")),
@@ -163,5 +163,5 @@ fn part(text: &str, start: &str, end: &str) -> String {
             return out;
         }
     }
-    panic!("cq.rs has no '{start}': the model in tests/host has to follow");
+    panic!("object/cq.rs has no '{start}': the model in tests/host has to follow");
 }

@@ -2,7 +2,7 @@
 
 //! The ring of a completion queue with those who wait for it, in every order of events (loom).
 //!
-//! `build.rs` takes the code out of `rust_ulp/cq.rs` as it stands. What it stands on is here in a
+//! `build.rs` takes the code out of `rust_ulp/object/cq.rs` as it stands. What it stands on is here in a
 //! form that loom knows: the lock, the condition variables, the shared page.
 
 use crate::uapi::abi;

@@ -49,7 +49,7 @@ macro_rules! abi_check {
         unsafe impl ::kernel::transmute::FromBytes for $name {}
         // SAFETY: `abi!` asserts that there is no padding; for the rest see above.
         unsafe impl ::kernel::transmute::AsBytes for $name {}
-        impl $crate::sys::user::Plain for $name {}
+        impl $crate::kernel::user::Plain for $name {}
     };
 }
 /// The longest struct that is looked at, in bytes: one page, as `copy_struct_from_user()` has it.

@@ -4,27 +4,16 @@
 //!
 //! Runs in process context.
 
+use super::submit;
 use crate::{
-    buffer,
-    context::Context,
-    cq,
+    cmd,
     device::{
         choose,
         name_of,
         Choice, //
     },
-    ioctl,
-    logic::numbered,
-    module_parameters,
-    rdma::{
-        device::{
-            mtu_bytes,
-            LinkLayer, //
-        },
-        gid::GidType, //
-    },
-    submit,
-    sys::{
+    file::Context,
+    kernel::{
         compat::{
             Parameter as _,
             HAS_URING, //
@@ -33,6 +22,19 @@ use crate::{
             write_entry,
             Arg, //
         }, //
+    },
+    logic::numbered,
+    module_parameters,
+    object::{
+        buffer,
+        cq, //
+    },
+    rdma::{
+        device::{
+            mtu_bytes,
+            LinkLayer, //
+        },
+        gid::GidType, //
     },
     uapi::abi, //
 };
@@ -68,9 +70,9 @@ pub(crate) fn module(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         max_buffer: buffer::MAX_LENGTH,
         max_batch: submit::MAX_BATCH,
         max_cq_entries: cq::MAX_ENTRIES,
-        max_queue_depth: ioctl::MAX_QUEUE_DEPTH,
-        max_sge: ioctl::MAX_SGE,
-        max_inline: ioctl::MAX_INLINE,
+        max_queue_depth: cmd::MAX_QUEUE_DEPTH,
+        max_sge: cmd::MAX_SGE,
+        max_inline: cmd::MAX_INLINE,
         max_entries: this.quota().usage().1,
     };
     if !HAS_URING {

@@ -12,22 +12,15 @@
 //! answered (ACCEPT). In RTS it takes data before the manager's last message has arrived, so nothing
 //! has to be done about a packet that comes first.
 
-use crate::{
+use super::{
     events::FileEvents,
     qp::{
         Claim,
         QpObject, //
-    },
-    rdma::{
-        self,
-        cm,
-        qp::{
-            mask,
-            State, //
-        }, //
-    },
-    sys::{
-        dyndbg::ulp_debug,
+    }, //
+};
+use crate::{
+    kernel::{
         errno::{
             eaddrnotavail,
             econnrefused,
@@ -37,8 +30,19 @@ use crate::{
             enotconn, //
         },
         net::NetNs,
-        now_ns,
-        trace, //
+        now_ns, //
+    },
+    rdma::{
+        self,
+        cm,
+        qp::{
+            mask,
+            State, //
+        }, //
+    },
+    trace::{
+        self,
+        ulp_debug, //
     },
     uapi::abi, //
 };

@@ -7,18 +7,16 @@
 //! [`Ring::release`] run in the context of the queue's polling, a softirq at worst, and so do
 //! [`Ring::push_early`] and [`Ring::leave`]; the rest in process context.
 
-use crate::{
+use super::{
     events::FileEvents,
-    handle::{
+    quota::Share,
+    table::{
         Needed,
         Users, //
-    },
-    quota::Share,
-    rdma::{
-        self,
-        event::Event, //
-    },
-    sys::{
+    }, //
+};
+use crate::{
+    kernel::{
         errno::{
             ecanceled,
             enobufs,
@@ -35,12 +33,16 @@ use crate::{
             Pages,
             PAGE_SIZE, //
         },
-        trace,
         uring::{
             Source,
             Stream, //
         }, //
     },
+    rdma::{
+        self,
+        event::Event, //
+    },
+    trace,
     uapi::{
         abi,
         ring::{
@@ -648,7 +650,7 @@ impl CqObject {
                 return Err(EINTR);
             }
             if done == 0 {
-                crate::sys::relax();
+                crate::kernel::relax();
             }
         }
     }

@@ -188,7 +188,7 @@ macro_rules! chardev {
                 types::ForeignOwnable,
                 uaccess::{UserPtr, UserSlice},
             };
-            use $crate::sys::{
+            use $crate::kernel::{
                 chardev::{Area, FileOperations, Registration, Slot},
                 uring::Call,
             };
@@ -321,7 +321,7 @@ macro_rules! chardev {
                 // SAFETY: `mmap` is called for an area that is being set up.
                 let (area, pgoff) = unsafe { (VmaNew::from_raw(vma), (*vma).vm_pgoff) };
                 let result = (pgoff as u64)
-                    .checked_mul($crate::sys::pages::PAGE_SIZE as u64)
+                    .checked_mul($crate::kernel::pages::PAGE_SIZE as u64)
                     .ok_or(EOVERFLOW)
                     .and_then(|offset| {
                         <$file as FileOperations>::mmap(this, &Area::new(area), offset)

@@ -73,7 +73,7 @@ unsafe impl Backend for SpinLockBhBackend {
 /// Creates a [`SpinLockBh`] initialiser with the given name and a newly-created lock class.
 macro_rules! new_spinlock_bh {
     ($inner:expr $(, $name:literal)? $(,)?) => {
-        $crate::sys::lock::SpinLockBh::new(
+        $crate::kernel::lock::SpinLockBh::new(
             $inner,
             ::kernel::optional_name!($($name)?),
             ::kernel::static_lock_class!(),
@@ -134,7 +134,7 @@ unsafe impl Backend for SpinLockIrqBackend {
 /// Creates a [`SpinLockIrq`] initialiser with the given name and a newly-created lock class.
 macro_rules! new_spinlock_irq {
     ($inner:expr $(, $name:literal)? $(,)?) => {
-        $crate::sys::lock::SpinLockIrq::new(
+        $crate::kernel::lock::SpinLockIrq::new(
             $inner,
             ::kernel::optional_name!($($name)?),
             ::kernel::static_lock_class!(),

@@ -7,16 +7,25 @@
 //! are resolved and each request is put into a slot of its queue pair; requests that follow each
 //! other for the same queue form a chain. A request that is refused drops all chains: none was
 //! posted. Last, the chains are posted in order. Process context; nothing is allocated once the room
-//! for a batch is there. The commands of io_uring take the same steps, see [`crate::uring`].
+//! for a batch is there. The commands of io_uring take the same steps, see [`crate::cmd::uring`].
 
 use crate::{
-    buffer::BufferObject,
-    context::Context,
-    cq::Ring,
     device::Live,
-    handle::{
-        Object,
-        Table, //
+    file::Context,
+    kernel::{
+        errno::{
+            ebadfd,
+            enotconn,
+            eopnotsupp,
+            etime, //
+        },
+        pages::PAGE_SIZE,
+        uring::Begun,
+        user::{
+            read_array,
+            read_bytes,
+            Arg, //
+        }, //
     },
     logic::{
         decode::{
@@ -28,11 +37,20 @@ use crate::{
         },
         numbered, //
     },
-    pd::PdObject,
-    qp::{
-        Completions,
-        QpObject,
-        Request, //
+    object::{
+        buffer::BufferObject,
+        cq::Ring,
+        pd::PdObject,
+        qp::{
+            Completions,
+            QpObject,
+            Request, //
+        },
+        srq::SrqObject,
+        table::{
+            Object,
+            Table, //
+        }, //
     },
     rdma::{
         chain::{
@@ -48,23 +66,9 @@ use crate::{
             Tail, //
         }, //
     },
-    srq::SrqObject,
-    sys::{
-        dyndbg::ulp_debug,
-        errno::{
-            ebadfd,
-            enotconn,
-            eopnotsupp,
-            etime, //
-        },
-        pages::PAGE_SIZE,
-        trace,
-        uring::Begun,
-        user::{
-            read_array,
-            read_bytes,
-            Arg, //
-        }, //
+    trace::{
+        self,
+        ulp_debug, //
     },
     uapi::abi, //
 };
@@ -83,8 +87,8 @@ const MAX_MESSAGE: u64 = 1 << 31;
 const KEEP: usize = 256;
 
 const LIMITS: Limits = Limits {
-    max_sge: crate::ioctl::MAX_SGE,
-    max_inline: crate::ioctl::MAX_INLINE,
+    max_sge: crate::cmd::MAX_SGE,
+    max_inline: crate::cmd::MAX_INLINE,
 };
 
 /// A request that was copied from user space.

@@ -6,28 +6,18 @@
 //! device it does inside the device's gate.
 
 use crate::{
+    cmd::{
+        self,
+        submit::Scratch,
+        uring, //
+    },
     device::{
         self,
         Alive,
         Device,
         Registry, //
     },
-    events::FileEvents,
-    handle::{
-        Object,
-        Table, //
-    },
-    ioctl,
-    listener::Arrivals,
-    logic::handle::Kind,
-    module_parameters,
-    quota::Quota,
-    rdma::cgroup::{
-        Charge,
-        Resource, //
-    },
-    submit::Scratch,
-    sys::{
+    kernel::{
         chardev::{
             chardev,
             events,
@@ -35,21 +25,37 @@ use crate::{
             FileOperations, //
         },
         compat::Parameter as _,
-        dyndbg::ulp_debug,
         errno::{
             ealready,
             ebadfd, //
         },
         net::NetNs,
-        trace,
         uring::{
             Canceling,
             Entry,
             Reply, //
         }, //
     },
-    uapi::abi,
-    uring, //
+    logic::handle::Kind,
+    module_parameters,
+    object::{
+        events::FileEvents,
+        listener::Arrivals,
+        quota::Quota,
+        table::{
+            Object,
+            Table, //
+        }, //
+    },
+    rdma::cgroup::{
+        Charge,
+        Resource, //
+    },
+    trace::{
+        self,
+        ulp_debug, //
+    },
+    uapi::abi, //
 };
 use kernel::{
     fs::File,
@@ -166,7 +172,7 @@ impl Context {
 
     /// Puts `object` into the table, not yet to be found; returns its handle. Sleeps.
     ///
-    /// [`EMFILE`] when the table is full, [`edquot`](crate::sys::errno::edquot) when the rdma cgroup
+    /// [`EMFILE`] when the table is full, [`edquot`](crate::kernel::errno::edquot) when the rdma cgroup
     /// allows no more.
     pub(crate) fn insert(&self, object: Object) -> Result<u32> {
         let (kind, number) = (object.kind(), object.number());
@@ -323,7 +329,7 @@ impl FileOperations for Context {
     }
 
     fn ioctl(this: ArcBorrow<'_, Self>, cmd: u32, arg: usize) -> Result<isize> {
-        ioctl::dispatch(this, cmd, arg)?;
+        cmd::dispatch(this, cmd, arg)?;
         Ok(0)
     }
 

@@ -3,7 +3,7 @@
 //! Requests by io_uring.
 //!
 //! A command carries one request, or points at several. It is taken apart as SUBMIT does it
-//! ([`crate::submit`]), and each request keeps a share of the command in its slot; the command
+//! ([`crate::cmd::submit`]), and each request keeps a share of the command in its slot; the command
 //! completes when all of them have. Nothing is allocated for it, and nothing that waits for its
 //! task holds an object of the device.
 //!
@@ -12,24 +12,26 @@
 //! gate may want it. Nothing here waits for anything but short locks and user memory: no command has
 //! to be tried again by a worker, which would take it out of its order.
 
+use super::submit::{
+    self,
+    Place,
+    Scratch,
+    MAX_BATCH, //
+};
 use crate::{
-    context::Context,
-    handle::Object,
-    qp::Request,
-    submit::{
-        self,
-        Place,
-        Scratch,
-        MAX_BATCH, //
+    file::Context,
+    kernel::uring::{
+        Canceling,
+        Entry,
+        Reply, //
     },
-    sys::{
-        dyndbg::ulp_debug,
-        trace,
-        uring::{
-            Canceling,
-            Entry,
-            Reply, //
-        }, //
+    object::{
+        qp::Request,
+        table::Object, //
+    },
+    trace::{
+        self,
+        ulp_debug, //
     },
     uapi::abi, //
 };

@@ -6,13 +6,19 @@
 //! made it and nowhere else. The table is under the context's lock; whoever looks an object up
 //! holds a reference to it, and may use it for as long as the device's gate lets it.
 
-use crate::{
+use super::{
     ah::AhObject,
     buffer::BufferObject,
     connection::Connection,
     cq::CqObject,
     grant::GrantObject,
     listener::Listener,
+    pd::PdObject,
+    qp::QpObject,
+    srq::SrqObject, //
+};
+use crate::{
+    kernel::errno::ebadfd,
     logic::{
         handle::{
             Handle,
@@ -21,11 +27,7 @@ use crate::{
         },
         numbered, //
     },
-    pd::PdObject,
-    qp::QpObject,
-    rdma::cgroup::Charge,
-    srq::SrqObject,
-    sys::errno::ebadfd, //
+    rdma::cgroup::Charge, //
 };
 use core::ops::Deref;
 use kernel::{

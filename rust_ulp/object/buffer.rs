@@ -9,14 +9,26 @@
 //! each for [`BufferObject::key_bytes`] of its positions, see [`Pages`]; an element of a request is
 //! cut where the next key begins.
 
-use crate::{
-    handle::{
+use super::{
+    pd::PdObject,
+    table::{
         Need,
         Needed,
         Users, //
+    }, //
+};
+use crate::{
+    kernel::{
+        dmabuf::Import,
+        errno::eopnotsupp,
+        net::NetNs,
+        pages::{
+            Effort,
+            Pages,
+            PAGE_SHIFT, //
+        }, //
     },
     logic::chunks::Plan,
-    pd::PdObject,
     rdma::{
         device::{
             Attributes,
@@ -28,16 +40,6 @@ use crate::{
             Mr, //
         },
         wr::Local, //
-    },
-    sys::{
-        dmabuf::Import,
-        errno::eopnotsupp,
-        net::NetNs,
-        pages::{
-            Effort,
-            Pages,
-            PAGE_SHIFT, //
-        }, //
     }, //
 };
 use kernel::{
@@ -170,7 +172,7 @@ impl BufferObject {
             let mr = Mr::register(registrar.clone(), pages.clone(), at, bytes, access)?;
             keys.push(mr, GFP_KERNEL_ACCOUNT)?;
             at = at.saturating_add(bytes);
-            if crate::sys::is_killed() {
+            if crate::kernel::is_killed() {
                 return Err(EINTR);
             }
         }

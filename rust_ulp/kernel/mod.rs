@@ -19,7 +19,7 @@ pub(crate) mod net;
 pub(crate) mod pages;
 mod pinned;
 pub(crate) mod timer;
-pub(crate) mod trace;
+pub(crate) mod tracepoint;
 pub(crate) mod uring;
 pub(crate) mod workqueue;
 #[macro_use]

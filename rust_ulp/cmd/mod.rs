@@ -6,45 +6,15 @@
 //! the gate, and writes the struct back. An object that was made is not to be found before its
 //! handle was written; when that fails, it is destroyed again.
 
+pub(crate) mod cm;
+pub(crate) mod query;
+pub(crate) mod submit;
+pub(crate) mod uring;
+
 use crate::{
-    ah::AhObject,
-    buffer::{
-        self,
-        BufferObject, //
-    },
-    connect,
-    context::Context,
-    cq::{
-        self,
-        mmap_offset,
-        CqObject, //
-    },
     device::Live,
-    grant::{
-        self,
-        GrantObject,
-        Terms, //
-    },
-    handle::Object,
-    module_parameters,
-    pd::PdObject,
-    qp::{
-        QpObject,
-        Queues, //
-    },
-    query,
-    rdma::{
-        self,
-        ah::AddressVector,
-        qp::{
-            mask,
-            QpType,
-            State, //
-        }, //
-    },
-    srq::SrqObject,
-    submit,
-    sys::{
+    file::Context,
+    kernel::{
         compat::Parameter as _,
         errno::{
             eopnotsupp,
@@ -58,6 +28,40 @@ use crate::{
         user::{
             Arg,
             Plain, //
+        }, //
+    },
+    module_parameters,
+    object::{
+        ah::AhObject,
+        buffer::{
+            self,
+            BufferObject, //
+        },
+        cq::{
+            self,
+            mmap_offset,
+            CqObject, //
+        },
+        grant::{
+            self,
+            GrantObject,
+            Terms, //
+        },
+        pd::PdObject,
+        qp::{
+            QpObject,
+            Queues, //
+        },
+        srq::SrqObject,
+        table::Object, //
+    },
+    rdma::{
+        self,
+        ah::AddressVector,
+        qp::{
+            mask,
+            QpType,
+            State, //
         }, //
     },
     uapi::abi, //
@@ -107,13 +111,13 @@ pub(crate) fn dispatch(this: ArcBorrow<'_, Context>, cmd: u32, arg: usize) -> Re
         abi::IOC_SUBMIT => submit::submit,
         abi::IOC_CANCEL => submit::cancel,
         abi::IOC_CQ_EVENTFD => cq_eventfd,
-        abi::IOC_LISTEN => connect::listen,
-        abi::IOC_GET_REQUEST => connect::get_request,
-        abi::IOC_ACCEPT => connect::accept,
-        abi::IOC_REJECT => connect::reject,
-        abi::IOC_CONNECT => connect::connect,
-        abi::IOC_DISCONNECT => connect::disconnect,
-        abi::IOC_CONN_QUERY => connect::query,
+        abi::IOC_LISTEN => cm::listen,
+        abi::IOC_GET_REQUEST => cm::get_request,
+        abi::IOC_ACCEPT => cm::accept,
+        abi::IOC_REJECT => cm::reject,
+        abi::IOC_CONNECT => cm::connect,
+        abi::IOC_DISCONNECT => cm::disconnect,
+        abi::IOC_CONN_QUERY => cm::query,
         _ => return Err(ENOTTY),
     };
     // A husk has one answer to all of them. The gate decides for those that use the device; this

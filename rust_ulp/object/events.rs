@@ -6,6 +6,13 @@
 //! array that was allocated when the file was opened. They are read in process context.
 
 use crate::{
+    kernel::{
+        lock::{
+            new_spinlock_irq,
+            SpinLockIrq, //
+        },
+        now_ns, //
+    },
     logic::events::{
         Queue,
         PLACES, //
@@ -14,14 +21,9 @@ use crate::{
         self,
         event::Event, //
     },
-    sys::{
+    trace::{
         self,
-        dyndbg::ulp_debug,
-        lock::{
-            new_spinlock_irq,
-            SpinLockIrq, //
-        },
-        trace, //
+        ulp_debug, //
     },
     uapi::abi, //
 };
@@ -141,7 +143,7 @@ impl FileEvents {
             record.info
         );
         abi::Event {
-            time_ns: sys::now_ns(),
+            time_ns: now_ns(),
             ..record
         }
     }

@@ -1,51 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tracepoints: `events/rust_ulp/` in tracefs.
+//! What the module says of its work: tracepoints (`events/rust_ulp/` in tracefs) and debug messages.
 //!
-//! `ulp_trace.h` defines them. Each function here costs a jump that the kernel patches while
-//! its event is off. The kernel crate's `declare_trace!` looks for the tracepoint among the
-//! kernel's own bindings, so an out-of-tree module needs this one.
-//!
-//! All of them may be called in any context.
-//!
-//! C header: [`include/linux/tracepoint.h`](srctree/include/linux/tracepoint.h)
+//! `ulp_trace.h` defines the tracepoints. All of this may be called in any context.
 
-/// Declares safe functions that fire the tracepoints of `ulp_trace.h`.
-macro_rules! tracepoints {
-    ($(
-        $(#[$meta:meta])*
-        $event:ident as $name:ident($($arg:ident: $ty:ty),* $(,)?);
-    )*) => { ::kernel::macros::paste! {
-        #[allow(improper_ctypes)]
-        extern "C" {
-            $(
-                static [<__tracepoint_ $event>]: ::kernel::bindings::tracepoint;
-                fn [<rust_do_trace_ $event>]($($arg: $ty),*);
-            )*
-        }
-        $(
-            $(#[$meta])*
-            #[inline(always)]
-            pub(crate) fn $name($($arg: $ty),*) {
-                #[cfg(CONFIG_TRACEPOINTS)]
-                {
-                    // SAFETY: The tracepoint is defined by `ulp_trace.c`, with its key.
-                    let on = unsafe {
-                        ::kernel::jump_label::static_branch_unlikely!(
-                            [<__tracepoint_ $event>],
-                            ::kernel::bindings::tracepoint,
-                            key
-                        )
-                    };
-                    if on {
-                        // SAFETY: All arguments are plain values.
-                        unsafe { [<rust_do_trace_ $event>]($($arg),*) };
-                    }
-                }
-            }
-        )*
-    } };
+use crate::kernel::tracepoint::tracepoints;
+
+/// Prints a line by `dynamic_debug`, as [`dynamic_pr_debug!`](crate::kernel::dyndbg).
+///
+/// ```ignore
+/// ulp_debug!("qp {}: {} -> {}\n", qp_num, from, to);
+/// ```
+macro_rules! ulp_debug {
+    ($($args:tt)*) => {
+        $crate::kernel::dyndbg::dynamic_pr_debug!("rust_ulp", $($args)*)
+    };
 }
+pub(crate) use ulp_debug;
 
 tracepoints! {
     /// A file was opened and got a serial number.

@@ -6,26 +6,30 @@
 //! and taken by GET_REQUEST. What is admitted has its place from then on, so that it need not be
 //! dropped there.
 
-use crate::{
+use super::{
     connection::{
         Connection,
         Deadline,
         Shared, //
     },
-    events::FileEvents,
-    rdma::{
-        self,
-        cm, //
-    },
-    sys::{
-        dyndbg::ulp_debug,
+    events::FileEvents, //
+};
+use crate::{
+    kernel::{
         errno::{
             eaddrinuse,
             eaddrnotavail,
             etime, //
         },
-        net::NetNs,
-        trace, //
+        net::NetNs, //
+    },
+    rdma::{
+        self,
+        cm, //
+    },
+    trace::{
+        self,
+        ulp_debug, //
     },
     uapi::abi, //
 };

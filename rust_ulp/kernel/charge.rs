@@ -8,14 +8,13 @@
 //!
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h)
 
+use super::pages::PAGE_SHIFT;
 use crate::bindings;
 use core::ptr::NonNull;
 use kernel::{
     error::from_err_ptr,
     prelude::*, //
 };
-
-use super::pages::PAGE_SHIFT;
 
 /// Pages that an address space pays for until this is dropped.
 ///

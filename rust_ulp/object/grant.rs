@@ -15,27 +15,31 @@
 //! meanwhile, its owner or who tears down the file, finds the key gone, or takes it away itself, and
 //! waits for the other in either case: by the lock of the key.
 
-use crate::{
+use super::{
     buffer::BufferObject,
-    device::Device,
     events::FileEvents,
-    handle::{
+    table::{
         Need,
         Needed, //
-    },
-    rdma::mr::{
-        access,
-        Mr, //
-    },
-    sys::{
-        dyndbg::ulp_debug,
+    }, //
+};
+use crate::{
+    device::Device,
+    kernel::{
         errno::enotconn,
         lock::{
             new_spinlock_bh,
             SpinLockBh, //
         },
-        net::NetNs,
-        trace, //
+        net::NetNs, //
+    },
+    rdma::mr::{
+        access,
+        Mr, //
+    },
+    trace::{
+        self,
+        ulp_debug, //
     },
     uapi::abi, //
 };

@@ -4,16 +4,16 @@
 //!
 //! Runs in process context.
 
+use super::table::{
+    Needed,
+    Users, //
+};
 use crate::{
-    handle::{
-        Needed,
-        Users, //
-    },
+    kernel::net::NetNs,
     rdma::{
         mr::Registrar,
         pd::Pd, //
-    },
-    sys::net::NetNs, //
+    }, //
 };
 use kernel::{
     new_mutex,

@@ -2,23 +2,23 @@
 
 //! Shared receive queues of a file.
 //!
-//! Their completions are those of the queue pairs that use them, see [`crate::qp`].
+//! Their completions are those of the queue pairs that use them, see [`crate::object::qp`].
 
-use crate::{
+use super::{
     cq::CqObject,
-    handle::{
-        Need,
-        Needed,
-        Users, //
-    },
     pd::PdObject,
     qp::{
         one_more,
         Completions, //
     },
     quota::Share,
-    rdma::srq::Srq, //
+    table::{
+        Need,
+        Needed,
+        Users, //
+    }, //
 };
+use crate::rdma::srq::Srq;
 use kernel::{
     prelude::*,
     sync::Arc, //

@@ -5,7 +5,7 @@
 //! Drivers allocate the memory of queues on our behalf, and charge nobody for it: so all queues of a
 //! file together have a limit. Any context.
 
-use crate::sys::errno::edquot;
+use crate::kernel::errno::edquot;
 use kernel::{
     prelude::*,
     sync::{

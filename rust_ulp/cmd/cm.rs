@@ -5,27 +5,38 @@
 //! As the commands of `ioctl`: the struct is read once and checked; nothing but handles and plain
 //! values leaves the gate. What waits does so inside the gate, and leaves when the device goes.
 
+use super::publish;
 use crate::{
-    connection::{
-        Connection,
-        Deadline,
-        Times,
-        Wanted, //
-    },
-    context::Context,
     device::{
         Alive,
         Live, //
     },
-    handle::Object,
-    ioctl::publish,
-    listener::{
-        Listener,
-        MAX_BACKLOG, //
+    file::Context,
+    kernel::{
+        errno::{
+            ebadfd,
+            ehostunreach,
+            eopnotsupp,
+            eproto, //
+        },
+        user::Arg, //
     },
-    qp::{
-        Claim,
-        QpObject, //
+    object::{
+        connection::{
+            Connection,
+            Deadline,
+            Times,
+            Wanted, //
+        },
+        listener::{
+            Listener,
+            MAX_BACKLOG, //
+        },
+        qp::{
+            Claim,
+            QpObject, //
+        },
+        table::Object, //
     },
     rdma::{
         cm,
@@ -34,16 +45,9 @@ use crate::{
             State, //
         }, //
     },
-    sys::{
-        dyndbg::ulp_debug,
-        errno::{
-            ebadfd,
-            ehostunreach,
-            eopnotsupp,
-            eproto, //
-        },
-        trace,
-        user::Arg, //
+    trace::{
+        self,
+        ulp_debug, //
     },
     uapi::abi, //
 };

@@ -3,7 +3,7 @@
 //! Debug messages that `dynamic_debug` knows.
 //!
 //! The kernel crate's `pr_debug!` is compiled out unless debug assertions are on, and has no entry
-//! in `/proc/dynamic_debug/control`. [`ulp_debug!`] has: silent until asked for, by file, line,
+//! in `/proc/dynamic_debug/control`. [`dynamic_pr_debug!`] has: silent until asked for, by file, line,
 //! function (here: the Rust module) or format, at run time or by the parameter `dyndbg=`.
 //!
 //! How: the module loader takes the section `__dyndbg` for an array of `struct _ddebug`. Each site
@@ -81,11 +81,13 @@ impl Site {
     /// Prints `args` as the flags of this site say. Any context.
     pub(crate) fn print(&'static self, args: kernel::fmt::Arguments<'_>) {
         // SAFETY: `self` lies in the section `__dyndbg`, so it is the descriptor that the kernel
-        // takes it for; `%pA` takes a pointer to `Arguments`.
+        // takes it for; `%s` takes a string, which by the type invariant it is, and `%pA` a pointer
+        // to `Arguments`.
         unsafe {
             bindings::__dynamic_pr_debug(
                 core::ptr::from_ref(self).cast_mut().cast(),
-                c"rust_ulp: %pA".as_char_ptr(),
+                c"%s: %pA".as_char_ptr(),
+                self.modname,
                 core::ptr::from_ref(&args).cast::<kernel::ffi::c_void>(),
             )
         };
@@ -99,27 +101,25 @@ const fn ends_with_nul(s: &str) -> bool {
 
 /// Prints a line by `dynamic_debug`. Costs a patched jump when it is off. Any context.
 ///
-/// ```ignore
-/// ulp_debug!("qp {}: {} -> {}\n", qp_num, from, to);
-/// ```
-macro_rules! ulp_debug {
-    ($format:tt $($args:tt)*) => {{
+/// `$module` is the name of the module, a literal.
+macro_rules! dynamic_pr_debug {
+    ($module:literal, $format:tt $($args:tt)*) => {{
         #[cfg(CONFIG_DYNAMIC_DEBUG)]
         {
             #[used]
             #[link_section = "__dyndbg"]
-            static SITE: $crate::sys::dyndbg::Site = $crate::sys::dyndbg::Site::new(
-                concat!("rust_ulp", "\0"),
+            static SITE: $crate::kernel::dyndbg::Site = $crate::kernel::dyndbg::Site::new(
+                concat!($module, "\0"),
                 concat!(module_path!(), "\0"),
                 concat!(file!(), "\0"),
-                concat!("rust_ulp: ", $format, "\0"),
+                concat!($module, ": ", $format, "\0"),
                 line!(),
             );
             // SAFETY: `SITE.key` is a static key, which the kernel finds through the section.
             let on = unsafe {
                 ::kernel::jump_label::static_branch_unlikely!(
                     SITE,
-                    $crate::sys::dyndbg::Site,
+                    $crate::kernel::dyndbg::Site,
                     key
                 )
             };
@@ -134,4 +134,4 @@ macro_rules! ulp_debug {
         }
     }};
 }
-pub(crate) use ulp_debug;
+pub(crate) use dynamic_pr_debug;

@@ -4,20 +4,27 @@
 //!
 //! The handler runs in the context of the completion queue's polling, a softirq at worst.
 
-use crate::{
+use super::{
     cq::{
         CqObject,
         Ring, //
     },
-    device::Device,
     grant::Bonds,
-    handle::{
+    pd::PdObject,
+    quota,
+    srq::SrqObject,
+    table::{
         Need,
         Needed,
         Users, //
+    }, //
+};
+use crate::{
+    device::Device,
+    kernel::{
+        errno::eisconn,
+        uring::Share, //
     },
-    pd::PdObject,
-    quota,
     rdma::{
         self,
         event::Event,
@@ -34,12 +41,9 @@ use crate::{
         queue::Side,
         wr::WorkCompletion, //
     },
-    srq::SrqObject,
-    sys::{
-        dyndbg::ulp_debug,
-        errno::eisconn,
-        trace,
-        uring::Share, //
+    trace::{
+        self,
+        ulp_debug, //
     },
     uapi::abi, //
 };

@@ -2,13 +2,13 @@
 
 //! Addresses of datagrams' receivers. Runs in process context.
 
-use crate::{
-    handle::Need,
+use super::{
     pd::PdObject,
-    rdma::ah::{
-        AddressVector,
-        Ah, //
-    }, //
+    table::Need, //
+};
+use crate::rdma::ah::{
+    AddressVector,
+    Ah, //
 };
 use kernel::{
     prelude::*,
