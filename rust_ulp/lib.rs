@@ -14,10 +14,10 @@
 //!   submit          copies the requests, decodes them (logic/decode), resolves handles (handle),
 //!                   chains them per queue, posts, waits
 //!   rdma/chain      puts them into slots (rdma/queue) and links them
-//!   kernel/entry.c     rust_ulp_post_send, the door out; then the driver
+//!   rdma/entry.c       rust_ulp_post_send, the door out; then the driver
 //!
 //!   driver, core    poll the completion queue
-//!   kernel/entry.c     rust_ulp_completion
+//!   rdma/entry.c       rust_ulp_completion
 //!   rdma/qp, srq    find the request
 //!   qp              makes the entry
 //!   cq              puts it into the ring that user space reads, wakes who waits
@@ -48,7 +48,7 @@
 //!
 //! And of a connection: `connect` has the commands, `listener` and `connection` the objects that
 //! they make, `rdma/cm` the manager's identifiers, whose events come in through
-//! `rust_ulp_cm_event` of kernel/entry.c.
+//! `rust_ulp_cm_event` of rdma/entry.c.
 //!
 //! # Lock order
 //!

@@ -277,7 +277,7 @@ void rust_ulp_h_timer_init(struct rust_ulp_timer *timer, void (*expired)(const v
 void rust_ulp_h_timer_start(struct rust_ulp_timer *timer, u64 at_ns);
 void rust_ulp_h_timer_cancel(struct rust_ulp_timer *timer);
 
-/* In entry.c: seen by the function tracers. */
+/* In the two entry.c: seen by the function tracers. */
 struct rust_ulp_cqe_hook {
 	struct ib_cqe cqe;
 	void (*done)(struct ib_cq *cq, struct ib_wc *wc);
@@ -301,6 +301,7 @@ void rust_ulp_chardev_unregister(void);
 
 #ifdef CONFIG_FAULT_INJECTION
 int rust_ulp_h_fault(bool can_fail);
+bool rust_ulp_h_fault_atomic(void);
 void rust_ulp_h_fault_register(void);
 void rust_ulp_h_fault_unregister(void);
 #endif

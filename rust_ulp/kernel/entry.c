@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The doors between the kernel and the module's Rust.
+ * The entry points of the character device and of io_uring.
  *
  * rustc emits no fentry, so the function tracers do not see Rust functions. Each way into the
- * module and each way out to a driver therefore passes through a function of this file, which they
- * do see. None of them does anything but call on.
+ * module and each way out to a driver therefore passes through a C function, here and in
+ * rdma/entry.c, which they do see. None of them does anything but call on.
  */
 #include <linux/compat.h>
 #include <linux/fs.h>
@@ -12,12 +12,9 @@
 #include <linux/miscdevice.h>
 #include <linux/module.h>
 #include <linux/poll.h>
-#include <rdma/ib_verbs.h>
-#include <rdma/rdma_cm.h>
 
 #include "helpers.h"
 #include "entry.h"
-#include "fault.h"
 
 static int rust_ulp_open(struct inode *inode, struct file *file)
 {
@@ -119,36 +116,4 @@ static void rust_ulp_uring_run(struct io_tw_req tw_req, io_tw_token_t tw)
 void rust_ulp_h_uring_stream(struct io_uring_cmd *cmd)
 {
 	io_uring_cmd_complete_in_task(cmd, rust_ulp_uring_run);
-}
-
-/* The done() of every request: finds the Rust function that belongs to the request. */
-void rust_ulp_completion(struct ib_cq *cq, struct ib_wc *wc)
-{
-	container_of(wc->wr_cqe, struct rust_ulp_cqe_hook, cqe)->done(cq, wc);
-}
-
-noinline int rust_ulp_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
-				const struct ib_send_wr **bad_wr)
-{
-	return rust_ulp_fault_post_send(qp, wr, bad_wr);
-}
-
-noinline int rust_ulp_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
-				const struct ib_recv_wr **bad_wr)
-{
-	return rust_ulp_fault_post_recv(qp, wr, bad_wr);
-}
-
-noinline int rust_ulp_post_srq_recv(struct ib_srq *srq, const struct ib_recv_wr *wr,
-				    const struct ib_recv_wr **bad_wr)
-{
-	return rust_ulp_fault_post_srq_recv(srq, wr, bad_wr);
-}
-
-/* The handler of every identifier: finds the Rust function that belongs to it. */
-int rust_ulp_cm_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
-{
-	struct rust_ulp_cm_hook *hook = id->context;
-
-	return hook->event(id, event);
 }

@@ -7,7 +7,6 @@
 #include <linux/fault-inject.h>
 
 #include "helpers.h"
-#include "fault.h"
 
 static DECLARE_FAULT_ATTR(rust_ulp_fault);
 static u32 rust_ulp_fault_stall;
@@ -27,35 +26,11 @@ int rust_ulp_h_fault(bool can_fail)
 	return 0;
 }
 
-/*
- * Posts what comes before the request that fails, which is refused, and all behind it. Any context:
- * it does not sleep.
- */
-#define RUST_ULP_FAULT_POST(post, queue_type, wr_type)						\
-int rust_ulp_fault_##post(queue_type *queue, const wr_type *first, const wr_type **bad)		\
-{												\
-	wr_type *wr, *last = NULL;								\
-	int err;										\
-												\
-	for (wr = (wr_type *)first; wr; last = wr, wr = wr->next)				\
-		if (!READ_ONCE(rust_ulp_fault_stall) && should_fail(&rust_ulp_fault, 1))	\
-			break;									\
-	if (!wr)										\
-		return ib_##post(queue, first, bad);						\
-	if (last) {										\
-		last->next = NULL;								\
-		err = ib_##post(queue, first, bad);						\
-		last->next = wr;								\
-		if (err)									\
-			return err;								\
-	}											\
-	*bad = wr;										\
-	return -EIO;										\
+/* Any context. A stalling point is none of these: they cannot sleep. */
+bool rust_ulp_h_fault_atomic(void)
+{
+	return !READ_ONCE(rust_ulp_fault_stall) && should_fail(&rust_ulp_fault, 1);
 }
-
-RUST_ULP_FAULT_POST(post_send, struct ib_qp, struct ib_send_wr)
-RUST_ULP_FAULT_POST(post_recv, struct ib_qp, struct ib_recv_wr)
-RUST_ULP_FAULT_POST(post_srq_recv, struct ib_srq, struct ib_recv_wr)
 
 void rust_ulp_h_fault_register(void)
 {

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The connection manager. See helpers.h.
+ */
+#include <linux/in6.h>
+#include <net/ipv6.h>
+
+#include "helpers.h"
+
+static void to_sockaddr(const struct rust_ulp_h_addr *addr, struct sockaddr_storage *out)
+{
+	memset(out, 0, sizeof(*out));
+	if (addr->family == AF_INET6) {
+		struct sockaddr_in6 *sin6 = (struct sockaddr_in6 *)out;
+
+		sin6->sin6_family = AF_INET6;
+		sin6->sin6_port = htons(addr->port);
+		sin6->sin6_scope_id = addr->scope_id;
+		memcpy(&sin6->sin6_addr, addr->addr, sizeof(sin6->sin6_addr));
+	} else {
+		struct sockaddr_in *sin = (struct sockaddr_in *)out;
+
+		sin->sin_family = AF_INET;
+		sin->sin_port = htons(addr->port);
+		memcpy(&sin->sin_addr, addr->addr, sizeof(sin->sin_addr));
+	}
+}
+
+/* The connection manager does not always say of which link a link-local address is: @ifindex. */
+static void from_sockaddr(const struct sockaddr_storage *addr, int ifindex,
+			  struct rust_ulp_h_addr *out)
+{
+	memset(out, 0, sizeof(*out));
+	out->family = addr->ss_family;
+	if (addr->ss_family == AF_INET6) {
+		const struct sockaddr_in6 *sin6 = (const struct sockaddr_in6 *)addr;
+
+		out->port = ntohs(sin6->sin6_port);
+		if (ipv6_addr_type(&sin6->sin6_addr) & IPV6_ADDR_LINKLOCAL)
+			out->scope_id = sin6->sin6_scope_id ?: ifindex;
+		memcpy(out->addr, &sin6->sin6_addr, sizeof(sin6->sin6_addr));
+	} else if (addr->ss_family == AF_INET) {
+		const struct sockaddr_in *sin = (const struct sockaddr_in *)addr;
+
+		out->port = ntohs(sin->sin_port);
+		memcpy(out->addr, &sin->sin_addr, sizeof(sin->sin_addr));
+	}
+}
+
+/* The manager looks at no device of another kind than @dev, where it knows that kind. */
+struct rdma_cm_id *rust_ulp_h_cm_create(struct net *net, struct ib_device *dev,
+					struct rust_ulp_cm_hook *hook)
+{
+	struct rdma_cm_id *id = rdma_create_id(net, rust_ulp_cm_event, hook, RDMA_PS_TCP,
+					       IB_QPT_RC);
+
+	/* Fails for other kinds only. */
+	if (!IS_ERR(id))
+		rdma_restrict_node_type(id, dev->node_type);
+	return id;
+}
+
+struct rust_ulp_cm_hook *rust_ulp_h_cm_hook(struct rdma_cm_id *id)
+{
+	return id->context;
+}
+
+/* In the handler of a request, whose identifier has the context of its listener. */
+void rust_ulp_h_cm_set_hook(struct rdma_cm_id *id, struct rust_ulp_cm_hook *hook)
+{
+	id->context = hook;
+}
+
+int rust_ulp_h_cm_bind(struct rdma_cm_id *id, const struct rust_ulp_h_addr *addr)
+{
+	struct sockaddr_storage storage;
+
+	to_sockaddr(addr, &storage);
+	return rdma_bind_addr(id, (struct sockaddr *)&storage);
+}
+
+int rust_ulp_h_cm_resolve_addr(struct rdma_cm_id *id, const struct rust_ulp_h_addr *src,
+			       const struct rust_ulp_h_addr *dst, unsigned long timeout_ms)
+{
+	struct sockaddr_storage from, to;
+
+	to_sockaddr(dst, &to);
+	if (src)
+		to_sockaddr(src, &from);
+	return rdma_resolve_addr(id, src ? (struct sockaddr *)&from : NULL,
+				 (struct sockaddr *)&to, timeout_ms);
+}
+
+void rust_ulp_h_cm_addrs(struct rdma_cm_id *id, struct rust_ulp_h_addr *local,
+			 struct rust_ulp_h_addr *peer)
+{
+	const struct rdma_addr *addr = &id->route.addr;
+
+	from_sockaddr(&addr->src_addr, addr->dev_addr.bound_dev_if, local);
+	from_sockaddr(&addr->dst_addr, addr->dev_addr.bound_dev_if, peer);
+}
+
+bool rust_ulp_h_cm_device_index(struct rdma_cm_id *id, u32 *index)
+{
+	struct ib_device *dev = READ_ONCE(id->device);
+
+	if (!dev)
+		return false;
+	*index = dev->index;
+	return true;
+}
+
+bool rust_ulp_h_cm_path(struct rdma_cm_id *id, u8 *mtu, u8 *traffic_class)
+{
+	const struct sa_path_rec *path = id->route.path_rec;
+
+	if (!path)
+		return false;
+	*mtu = path->mtu;
+	*traffic_class = path->traffic_class;
+	return true;
+}
+
+/* Between rdma_resolve_route() and rdma_connect(): what the peer is told, and has to keep to. */
+void rust_ulp_h_cm_limit_mtu(struct rdma_cm_id *id, u8 mtu)
+{
+	struct sa_path_rec *path = id->route.path_rec;
+
+	if (path && path->mtu > mtu)
+		path->mtu = mtu;
+}
+
+void rust_ulp_h_cm_event_read(const struct rdma_cm_event *event, struct rust_ulp_h_cm_event *out)
+{
+	const struct rdma_conn_param *conn = &event->param.conn;
+
+	*out = (struct rust_ulp_h_cm_event) {
+		.event = event->event,
+		.status = event->status,
+		.private_data = conn->private_data,
+		.private_data_len = conn->private_data ? conn->private_data_len : 0,
+		.qp_num = conn->qp_num,
+		.responder_resources = conn->responder_resources,
+		.initiator_depth = conn->initiator_depth,
+		.flow_control = conn->flow_control,
+		.retry_count = conn->retry_count,
+		.rnr_retry_count = conn->rnr_retry_count,
+	};
+}

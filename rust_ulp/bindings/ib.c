@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The verbs: devices, queues, memory regions, addresses. See helpers.h.
+ */
+#include <linux/capability.h>
+#include <linux/in6.h>
+#include <linux/inetdevice.h>
+#include <linux/rcupdate.h>
+#include <net/addrconf.h>
+#include <rdma/ib_addr.h>
+#include <rdma/ib_cache.h>
+
+#include "helpers.h"
+
+/* The caller has a reference, or is in a client's callback: the count is not zero. */
+void rust_ulp_h_device_get(struct ib_device *dev)
+{
+	WARN_ON_ONCE(!ib_device_try_get(dev));
+}
+
+void rust_ulp_h_device_describe(struct ib_device *dev, struct rust_ulp_h_device *out)
+{
+	const struct ib_device_attr *attrs = &dev->attrs;
+
+	*out = (struct rust_ulp_h_device) {
+		.max_mr_size = attrs->max_mr_size,
+		.page_size_cap = attrs->page_size_cap,
+		.device_cap_flags = attrs->device_cap_flags,
+		.kernel_cap_flags = attrs->kernel_cap_flags,
+		.index = dev->index,
+		.phys_ports = dev->phys_port_cnt,
+		.num_comp_vectors = dev->num_comp_vectors,
+		.vendor_id = attrs->vendor_id,
+		.vendor_part_id = attrs->vendor_part_id,
+		.hw_ver = attrs->hw_ver,
+		.max_qp = attrs->max_qp,
+		.max_qp_wr = attrs->max_qp_wr,
+		.max_send_sge = attrs->max_send_sge,
+		.max_recv_sge = attrs->max_recv_sge,
+		.max_sge_rd = attrs->max_sge_rd,
+		.max_cq = attrs->max_cq,
+		.max_cqe = attrs->max_cqe,
+		.max_mr = attrs->max_mr,
+		.max_pd = attrs->max_pd,
+		.max_qp_rd_atom = attrs->max_qp_rd_atom,
+		.max_qp_init_rd_atom = attrs->max_qp_init_rd_atom,
+		.max_srq = attrs->max_srq,
+		.max_srq_wr = attrs->max_srq_wr,
+		.max_srq_sge = attrs->max_srq_sge,
+		.max_fast_reg_pages = attrs->max_fast_reg_page_list_len,
+		.local_ca_ack_delay = attrs->local_ca_ack_delay,
+		.atomic_cap = attrs->atomic_cap,
+		.numa_node = ibdev_to_node(dev),
+		.virt_dma = ib_uses_virt_dma(dev),
+	};
+	memcpy(out->node_guid, &dev->node_guid, sizeof(out->node_guid));
+	memcpy(out->sys_image_guid, &attrs->sys_image_guid, sizeof(out->sys_image_guid));
+}
+
+/* NULL when its driver copies by the CPU. */
+struct device *rust_ulp_h_dma_device(struct ib_device *dev)
+{
+	return dev->dma_device;
+}
+
+/* The device may be renamed meanwhile: the copy is NUL-terminated, whatever it says. */
+void rust_ulp_h_device_name(struct ib_device *dev, char *out, size_t len)
+{
+	strscpy_pad(out, dev_name(&dev->dev), len);
+}
+
+bool rust_ulp_h_device_is_driven_by(struct ib_device *dev, const char *module)
+{
+	return dev->ops.owner && !strcmp(module_name(dev->ops.owner), module);
+}
+
+bool rust_ulp_h_device_is_iwarp(struct ib_device *dev)
+{
+	return rdma_protocol_iwarp(dev, rdma_start_port(dev));
+}
+
+int rust_ulp_h_gid(struct ib_device *dev, u32 port, u32 index, struct net *net,
+		   struct rust_ulp_h_gid *out)
+{
+	const struct ib_gid_attr *attr = rdma_get_gid_attr(dev, port, index);
+	struct net_device *ndev;
+
+	if (IS_ERR(attr))
+		return PTR_ERR(attr);
+
+	memset(out, 0, sizeof(*out));
+	memcpy(out->gid, attr->gid.raw, sizeof(out->gid));
+	out->gid_type = attr->gid_type;
+	rcu_read_lock();
+	ndev = rdma_read_gid_attr_ndev_rcu(attr);
+	if (!IS_ERR(ndev) && net_eq(dev_net(ndev), net)) {
+		out->local_net = true;
+		out->ifindex = ndev->ifindex;
+		strscpy_pad(out->ifname, ndev->name, sizeof(out->ifname));
+	}
+	rcu_read_unlock();
+	rdma_put_gid_attr(attr);
+	return 0;
+}
+
+u32 rust_ulp_h_port_ifindex(struct ib_device *dev, u32 port, struct net *net)
+{
+	struct net_device *ndev = ib_device_get_netdev(dev, port);
+	u32 ifindex = 0;
+
+	if (!ndev)
+		return 0;
+	if (net_eq(dev_net(ndev), net))
+		ifindex = ndev->ifindex;
+	dev_put(ndev);
+	return ifindex;
+}
+
+void rust_ulp_h_register_events(struct ib_event_handler *handler, struct ib_device *dev,
+				void (*event)(struct ib_event_handler *handler,
+					      struct ib_event *event))
+{
+	INIT_IB_EVENT_HANDLER(handler, dev, event);
+	ib_register_event_handler(handler);
+}
+
+int rust_ulp_h_rdmacg_charge(struct ib_device *dev, bool object, struct rdma_cgroup **cg)
+{
+#ifdef CONFIG_CGROUP_RDMA
+	return rdmacg_try_charge(cg, &dev->cg_device, object ? RDMACG_RESOURCE_HCA_OBJECT :
+							       RDMACG_RESOURCE_HCA_HANDLE);
+#else
+	return 0;
+#endif
+}
+
+void rust_ulp_h_rdmacg_uncharge(struct ib_device *dev, bool object, struct rdma_cgroup *cg)
+{
+#ifdef CONFIG_CGROUP_RDMA
+	rdmacg_uncharge(cg, &dev->cg_device, object ? RDMACG_RESOURCE_HCA_OBJECT :
+						      RDMACG_RESOURCE_HCA_HANDLE);
+#endif
+}
+
+struct ib_pd *rust_ulp_h_alloc_pd(struct ib_device *dev)
+{
+	return ib_alloc_pd(dev, 0);
+}
+
+void rust_ulp_h_dealloc_pd(struct ib_pd *pd)
+{
+	ib_dealloc_pd(pd);
+}
+
+u32 rust_ulp_h_pd_local_dma_lkey(struct ib_pd *pd)
+{
+	return pd->local_dma_lkey;
+}
+
+/* ib_alloc_cq() takes no event handler; without one a driver's CQ_ERR is lost. */
+struct ib_cq *rust_ulp_h_alloc_cq(struct ib_device *dev, void *context, int nr_cqe,
+				  int comp_vector, enum ib_poll_context poll_ctx,
+				  void (*event)(struct ib_event *event, void *context))
+{
+	struct ib_cq *cq = ib_alloc_cq(dev, context, nr_cqe, comp_vector, poll_ctx);
+
+	if (!IS_ERR(cq))
+		cq->event_handler = event;
+	return cq;
+}
+
+struct ib_qp *rust_ulp_h_create_qp(struct ib_pd *pd, struct ib_qp_init_attr *init)
+{
+	return ib_create_qp(pd, init);
+}
+
+int rust_ulp_h_destroy_qp(struct ib_qp *qp)
+{
+	return ib_destroy_qp(qp);
+}
+
+u32 rust_ulp_h_qp_num(struct ib_qp *qp)
+{
+	return qp->qp_num;
+}
+
+bool rust_ulp_h_may_control_qkeys(void)
+{
+	return capable(CAP_NET_RAW);
+}
+
+void *rust_ulp_h_qp_context(struct ib_qp *qp)
+{
+	return qp->qp_context;
+}
+
+struct rust_ulp_drain_cqe {
+	struct ib_cqe cqe;
+	struct completion done;
+};
+
+static void rust_ulp_drain_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	complete(&container_of(wc->wr_cqe, struct rust_ulp_drain_cqe, cqe)->done);
+}
+
+/*
+ * What ib_drain_sq() does, for a queue pair of datagrams in ERR: the core's posts an RDMA write,
+ * which is no operation of theirs.
+ */
+int rust_ulp_h_drain_ud_sq(struct ib_qp *qp, struct ib_ah *ah)
+{
+	struct rust_ulp_drain_cqe drain = { .cqe.done = rust_ulp_drain_done };
+	struct ib_ud_wr wr = {
+		.wr = {
+			.wr_cqe = &drain.cqe,
+			.opcode = IB_WR_SEND,
+			.send_flags = IB_SEND_SIGNALED,
+		},
+		.ah = ah,
+	};
+	const struct ib_send_wr *bad;
+	int err;
+
+	init_completion(&drain.done);
+	err = ib_post_send(qp, &wr.wr, &bad);
+	if (err)
+		return err;
+	if (qp->send_cq->poll_ctx == IB_POLL_DIRECT)
+		while (!wait_for_completion_timeout(&drain.done, HZ / 10))
+			ib_process_cq_direct(qp->send_cq, -1);
+	else
+		wait_for_completion(&drain.done);
+	return 0;
+}
+
+/* As long as __ib_drain_srq() waits. */
+bool rust_ulp_h_wait_last_wqe(struct ib_qp *qp)
+{
+	return wait_for_completion_timeout(&qp->srq_completion, 60 * HZ);
+}
+
+void rust_ulp_h_forget_last_wqe(struct ib_qp *qp)
+{
+	reinit_completion(&qp->srq_completion);
+}
+
+struct ib_srq *rust_ulp_h_create_srq(struct ib_pd *pd,
+				     void (*event)(struct ib_event *event, void *context),
+				     void *context, u32 max_wr, u32 max_sge)
+{
+	struct ib_srq_init_attr init = {
+		.event_handler = event,
+		.srq_context = context,
+		.attr = { .max_wr = max_wr, .max_sge = max_sge },
+		.srq_type = IB_SRQT_BASIC,
+	};
+
+	return ib_create_srq(pd, &init);
+}
+
+int rust_ulp_h_destroy_srq(struct ib_srq *srq)
+{
+	return ib_destroy_srq_user(srq, NULL);
+}
+
+int rust_ulp_h_dereg_mr(struct ib_mr *mr)
+{
+	return ib_dereg_mr(mr);
+}
+
+/* As ib_map_mr_sg_zbva() does: after ib_map_mr_sg(), before the REG_MR request is posted. */
+void rust_ulp_h_mr_set_iova(struct ib_mr *mr, u64 iova)
+{
+	mr->iova = iova;
+}
+
+u32 rust_ulp_h_mr_lkey(struct ib_mr *mr)
+{
+	return mr->lkey;
+}
+
+u32 rust_ulp_h_mr_rkey(struct ib_mr *mr)
+{
+	return mr->rkey;
+}
+
+void rust_ulp_h_mr_next_key(struct ib_mr *mr)
+{
+	ib_update_fast_reg_key(mr, ib_inc_rkey(mr->rkey));
+}
+
+int rust_ulp_h_sg_alloc(struct sg_table *table, unsigned int nents)
+{
+	return sg_alloc_table(table, nents, GFP_KERNEL_ACCOUNT);
+}
+
+void rust_ulp_h_sg_set(struct scatterlist *sg, struct page *page, unsigned int len,
+		       unsigned int offset)
+{
+	sg_set_page(sg, page, len, offset);
+}
+
+struct scatterlist *rust_ulp_h_sg_next(struct scatterlist *sg)
+{
+	return sg_next(sg);
+}
+
+/* What somebody else has mapped. */
+void rust_ulp_h_sg_set_dma(struct scatterlist *sg, u64 addr, unsigned int len)
+{
+	sg->length = len;
+	sg_dma_address(sg) = addr;
+	sg_dma_len(sg) = len;
+}
+
+int rust_ulp_h_dma_map(struct ib_device *dev, struct sg_table *sgt)
+{
+	return ib_dma_map_sgtable_attrs(dev, sgt, DMA_BIDIRECTIONAL, 0);
+}
+
+void rust_ulp_h_dma_unmap(struct ib_device *dev, struct sg_table *sgt)
+{
+	ib_dma_unmap_sgtable_attrs(dev, sgt, DMA_BIDIRECTIONAL, 0);
+}
+
+void rust_ulp_h_ah_attr_set(struct ib_device *dev, struct rdma_ah_attr *attr, u32 port,
+			    const u8 dgid[16], u32 flow_label, u8 sgid_index, u8 hop_limit,
+			    u8 traffic_class, bool grh, u8 sl, u16 dlid, u8 src_path_bits,
+			    u8 static_rate)
+{
+	union ib_gid gid;
+
+	memset(attr, 0, sizeof(*attr));
+	memcpy(gid.raw, dgid, sizeof(gid.raw));
+	attr->type = rdma_ah_find_type(dev, port);
+	rdma_ah_set_port_num(attr, port);
+	rdma_ah_set_sl(attr, sl);
+	rdma_ah_set_static_rate(attr, static_rate);
+	if (attr->type == RDMA_AH_ATTR_TYPE_IB) {
+		rdma_ah_set_dlid(attr, dlid);
+		rdma_ah_set_path_bits(attr, src_path_bits);
+	}
+	if (grh)
+		rdma_ah_set_grh(attr, &gid, flow_label, sgid_index, hop_limit, traffic_class);
+}
+
+void rust_ulp_h_ah_attr_set_dmac(struct rdma_ah_attr *attr, const u8 dmac[6])
+{
+	if (attr->type == RDMA_AH_ATTR_TYPE_ROCE)
+		memcpy(attr->roce.dmac, dmac, 6);
+}
+
+void rust_ulp_h_ah_attr_get_dmac(const struct rdma_ah_attr *attr, u8 dmac[6])
+{
+	memset(dmac, 0, 6);
+	if (attr->type == RDMA_AH_ATTR_TYPE_ROCE)
+		memcpy(dmac, attr->roce.dmac, 6);
+}
+
+u8 rust_ulp_h_ah_attr_hop_limit(const struct rdma_ah_attr *attr)
+{
+	return attr->grh.hop_limit;
+}
+
+void rust_ulp_h_ah_attr_get(const struct rdma_ah_attr *attr, u32 *port, u8 dgid[16],
+			    u32 *flow_label, u8 *sgid_index, u8 *hop_limit, u8 *traffic_class,
+			    bool *grh, u8 *sl, u16 *dlid, u8 *src_path_bits, u8 *static_rate)
+{
+	*port = rdma_ah_get_port_num(attr);
+	memcpy(dgid, attr->grh.dgid.raw, 16);
+	*flow_label = attr->grh.flow_label;
+	*sgid_index = attr->grh.sgid_index;
+	*hop_limit = attr->grh.hop_limit;
+	*traffic_class = attr->grh.traffic_class;
+	*grh = rdma_ah_get_ah_flags(attr) & IB_AH_GRH;
+	*sl = rdma_ah_get_sl(attr);
+	*dlid = rdma_ah_get_dlid(attr);
+	*src_path_bits = rdma_ah_get_path_bits(attr);
+	*static_rate = rdma_ah_get_static_rate(attr);
+}
+
+struct ib_ah *rust_ulp_h_create_ah(struct ib_pd *pd, struct rdma_ah_attr *attr)
+{
+	return rdma_create_ah(pd, attr, RDMA_CREATE_AH_SLEEPABLE);
+}
+
+/* MTU of the netdev behind an address handle; 0 when there is none, or its GID is gone. */
+u32 rust_ulp_h_ah_netdev_mtu(struct ib_ah *ah)
+{
+	struct net_device *ndev;
+	u32 mtu = 0;
+
+	if (!ah->sgid_attr)
+		return 0;
+	rcu_read_lock();
+	ndev = rdma_read_gid_attr_ndev_rcu(ah->sgid_attr);
+	if (!IS_ERR(ndev))
+		mtu = READ_ONCE(ndev->mtu);
+	rcu_read_unlock();
+	return mtu;
+}
+
+/* Bytes of the IB MTU that fits a netdev's MTU. */
+u32 rust_ulp_h_iboe_mtu(u32 mtu)
+{
+	enum ib_mtu fits = iboe_get_mtu(min_t(u32, mtu, INT_MAX));
+
+	return fits ? ib_mtu_enum_to_int(fits) : 0;
+}
+
+void rust_ulp_h_destroy_ah(struct ib_ah *ah)
+{
+	rdma_destroy_ah(ah, RDMA_DESTROY_AH_SLEEPABLE);
+}
+
+/* The link-layer address behind a GID of this device: the way from a device to itself. */
+int rust_ulp_h_own_dmac(struct ib_device *dev, u32 port, u32 index, u8 dmac[6])
+{
+	const struct ib_gid_attr *attr = rdma_get_gid_attr(dev, port, index);
+	u8 smac[ETH_ALEN] = {};
+	int err;
+
+	if (IS_ERR(attr))
+		return PTR_ERR(attr);
+	err = rdma_read_gid_l2_fields(attr, NULL, smac);
+	rdma_put_gid_attr(attr);
+	memcpy(dmac, smac, 6);
+	return err;
+}
+
+/*
+ * An address of the port's netdev, when that is in @net: of IPv4 if it has one, else one of IPv6 that
+ * needs no link.
+ */
+bool rust_ulp_h_port_addr(struct ib_device *dev, u32 port, struct net *net,
+			  struct rust_ulp_h_addr *out)
+{
+	struct net_device *ndev = ib_device_get_netdev(dev, port);
+	struct inet6_ifaddr *ifp;
+	struct inet6_dev *in6_dev;
+	struct in_device *in_dev;
+	struct in_ifaddr *ifa;
+
+	memset(out, 0, sizeof(*out));
+	if (!ndev)
+		return false;
+	rcu_read_lock();
+	in_dev = net_eq(dev_net(ndev), net) ? __in_dev_get_rcu(ndev) : NULL;
+	if (in_dev) {
+		in_dev_for_each_ifa_rcu(ifa, in_dev) {
+			out->family = AF_INET;
+			memcpy(out->addr, &ifa->ifa_local, sizeof(ifa->ifa_local));
+			break;
+		}
+	}
+	in6_dev = !out->family && net_eq(dev_net(ndev), net) ? __in6_dev_get(ndev) : NULL;
+	if (in6_dev) {
+		list_for_each_entry_rcu(ifp, &in6_dev->addr_list, if_list) {
+			if (ifp->flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED) ||
+			    ipv6_addr_type(&ifp->addr) & IPV6_ADDR_LINKLOCAL)
+				continue;
+			out->family = AF_INET6;
+			memcpy(out->addr, &ifp->addr, sizeof(ifp->addr));
+			break;
+		}
+	}
+	rcu_read_unlock();
+	dev_put(ndev);
+	return out->family;
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Commands of io_uring. See helpers.h.
+ */
+#include "helpers.h"
+
+struct rust_ulp_uring *rust_ulp_h_uring_pdu(struct io_uring_cmd *cmd)
+{
+	return io_uring_cmd_to_pdu(cmd, struct rust_ulp_uring);
+}
+
+u32 rust_ulp_h_uring_op(const struct io_uring_cmd *cmd)
+{
+	return cmd->cmd_op;
+}
+
+/* The group of buffers of a command that completes many times, or -EINVAL. */
+int rust_ulp_h_uring_group(const struct io_uring_cmd *cmd)
+{
+	if (!(cmd->flags & IORING_URING_CMD_MULTISHOT))
+		return -EINVAL;
+	return READ_ONCE(cmd->sqe->buf_group);
+}
+
+/* User space may write over the entry meanwhile: what is in the copy is what counts. */
+void rust_ulp_h_uring_copy(const struct io_uring_cmd *cmd, void *to, size_t len)
+{
+	memcpy(to, cmd->sqe->cmd, len);
+}
+
+void rust_ulp_h_uring_mark(struct io_uring_cmd *cmd, unsigned int issue_flags)
+{
+	io_uring_cmd_mark_cancelable(cmd, issue_flags);
+}
+
+void rust_ulp_h_uring_done(struct io_uring_cmd *cmd, s32 res, u64 extra, unsigned int issue_flags,
+			   bool big)
+{
+	__io_uring_cmd_done(cmd, res, extra, issue_flags, big);
+}
+
+/* From task work: fills a buffer of the group, and completes with how much it is. */
+int rust_ulp_h_uring_post(struct io_uring_cmd *cmd, unsigned int group,
+			  ssize_t (*fill)(void *source, void *to, size_t len), void *source)
+{
+	const unsigned int flags = IO_URING_CMD_TASK_WORK_ISSUE_FLAGS;
+	struct io_br_sel sel;
+	size_t len = 0;
+
+	sel = io_uring_cmd_buffer_select(cmd, group, &len, flags);
+	if (sel.val < 0)
+		return sel.val;
+	if (!sel.addr)
+		return -ENOBUFS;
+	sel.val = fill(source, (__force void *)sel.addr, len);
+	if (!io_uring_mshot_cmd_post_cqe(cmd, &sel, flags))
+		return 0;
+	return sel.val < 0 ? sel.val : -ENOBUFS;
+}
+
+void rust_ulp_h_uring_end(struct io_uring_cmd *cmd, s32 res, bool big)
+{
+	__io_uring_cmd_done(cmd, res, 0, IO_URING_CMD_TASK_WORK_ISSUE_FLAGS, big);
+}
