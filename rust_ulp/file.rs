@@ -18,10 +18,10 @@ use crate::{
         Registry, //
     },
     kernel::{
+        area::Area,
         chardev::{
             chardev,
             events,
-            Area,
             FileOperations, //
         },
         compat::Parameter as _,

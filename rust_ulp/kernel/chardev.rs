@@ -9,17 +9,19 @@
 //!
 //! C header: [`include/linux/miscdevice.h`](srctree/include/linux/miscdevice.h)
 
-use super::uring::{
-    Canceling,
-    Entry,
-    Reply, //
+use super::{
+    area::Area,
+    uring::{
+        Canceling,
+        Entry,
+        Reply, //
+    }, //
 };
 use crate::bindings;
 use core::cell::UnsafeCell;
 use kernel::{
     error::to_result,
     fs::File,
-    mm::virt::VmaNew,
     prelude::*,
     seq_file::SeqFile,
     sync::{
@@ -77,34 +79,6 @@ pub(crate) trait FileOperations: Send + Sync + Sized + 'static {
 
     /// `/proc/PID/fdinfo/FD`. Process context, may sleep.
     fn show_fdinfo(this: ArcBorrow<'_, Self>, m: &SeqFile);
-}
-
-/// A part of an address space that is being mapped.
-pub(crate) struct Area<'a> {
-    vma: &'a VmaNew,
-}
-
-impl<'a> Area<'a> {
-    /// Wraps `vma`.
-    pub(crate) fn new(vma: &'a VmaNew) -> Self {
-        Self { vma }
-    }
-
-    /// Length in bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.vma.end().wrapping_sub(self.vma.start())
-    }
-
-    /// Whether it is `MAP_SHARED`.
-    pub(crate) fn is_shared(&self) -> bool {
-        // SAFETY: The area is valid while `self` is.
-        unsafe { bindings::rust_ulp_h_vma_is_shared(self.vma.as_ptr()) }
-    }
-
-    /// The kernel crate's view of it.
-    pub(crate) fn vma(&self) -> &VmaNew {
-        self.vma
-    }
 }
 
 /// Where the function that opens a file finds what all files share.
@@ -189,7 +163,8 @@ macro_rules! chardev {
                 uaccess::{UserPtr, UserSlice},
             };
             use $crate::kernel::{
-                chardev::{Area, FileOperations, Registration, Slot},
+                area::Area,
+                chardev::{FileOperations, Registration, Slot},
                 uring::Call,
             };
 

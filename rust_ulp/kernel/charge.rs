@@ -8,11 +8,11 @@
 //!
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h)
 
-use super::pages::PAGE_SHIFT;
 use crate::bindings;
 use core::ptr::NonNull;
 use kernel::{
     error::from_err_ptr,
+    page::PAGE_SHIFT,
     prelude::*, //
 };
 

@@ -8,24 +8,16 @@
 //!
 //! C header: [`include/linux/dma-buf.h`](srctree/include/linux/dma-buf.h)
 
-use super::{
-    errno::eopnotsupp,
-    pages::{
-        Backing,
-        Pages,
-        PAGE_SHIFT,
-        PAGE_SIZE, //
-    },
-    pinned::frames, //
-};
-use crate::{
-    bindings,
-    logic::chunks, //
-};
+use super::errno::eopnotsupp;
+use crate::bindings;
 use core::ptr::NonNull;
 use kernel::{
     device::Device,
     error::to_result,
+    page::{
+        PAGE_SHIFT,
+        PAGE_SIZE, //
+    },
     prelude::*,
     sync::aref::ARef, //
 };
@@ -53,7 +45,7 @@ pub(crate) struct Import {
     pub(crate) max_len: u64,
     /// For writing, too.
     pub(crate) write: bool,
-    /// The bit of each size that chunks may have, as for [`Pages::pin`],
+    /// The bit of each size that chunks may have, as for [`Pages::pin`](super::pages::Pages::pin),
     pub(crate) sizes: u64,
     /// up to `2^max` pages.
     pub(crate) max: u32,
@@ -62,7 +54,7 @@ pub(crate) struct Import {
 impl Import {
     /// Offset and length in `buf`: [`EINVAL`] when it does not begin with a page, [`ERANGE`] when that
     /// is not inside, or too much.
-    fn range(&self, buf: &DmaBuf) -> Result<(usize, usize)> {
+    pub(super) fn range(&self, buf: &DmaBuf) -> Result<(usize, usize)> {
         if self.offset & (PAGE_SIZE as u64 - 1) != 0 {
             return Err(EINVAL);
         }
@@ -78,19 +70,6 @@ impl Import {
     }
 }
 
-/// Every one of `all` that begins a chunk of `2^order`.
-fn firsts<T: Copy>(all: &[T], order: u32) -> Result<KVVec<T>> {
-    let step = 1usize << (order & 31);
-    let most = (all.len() >> (order & 31)).saturating_add(1);
-    let mut out = KVVec::with_capacity(most, GFP_KERNEL_ACCOUNT)?;
-    let mut at = 0usize;
-    while let Some(first) = all.get(at) {
-        let _ = out.push_within_capacity(*first);
-        at = at.saturating_add(step);
-    }
-    Ok(out)
-}
-
 // SAFETY: Taking the mapping away locks what it changes.
 unsafe impl Send for DmaBuf {}
 // SAFETY: As above; nothing is done by reference.
@@ -103,53 +82,24 @@ impl Drop for DmaBuf {
     }
 }
 
-impl Pages {
-    /// The pages of a dma-buf. Sleeps: exporters take their time, so not to be called with anything
-    /// held that others wait for.
-    ///
-    /// [`ERANGE`] for a range that is not inside, or more than `max_len`; [`EINVAL`] when it does not
-    /// begin with a page, or `fd` is no dma-buf; [`EBADF`] when it is nothing; [`EACCES`] when it is not
-    /// open for that; [`eopnotsupp`] when the exporter has no such mapping, or it is not one of system
-    /// memory.
-    pub(crate) fn import(what: &Import) -> Result<Self> {
-        let mut buf = DmaBuf {
+impl DmaBuf {
+    /// Maps a dma-buf into the kernel. Sleeps. Errors as [`Pages::import`](super::pages::Pages::import)
+    /// has them.
+    pub(super) fn open(what: &Import) -> Result<Self> {
+        let mut buf = Self {
             raw: Default::default(),
             _device: None,
         };
         // SAFETY: The struct is valid. When this fails it is as it was, and closing it does nothing.
         to_result(unsafe { bindings::rust_ulp_h_dmabuf_open(what.fd, what.write, &mut buf.raw) })?;
-        let (offset, len) = what.range(&buf)?;
-        let count = len.div_ceil(PAGE_SIZE);
-        let mut pages = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
-        for index in 0..count {
-            let at = offset.saturating_add(index << PAGE_SHIFT);
-            // SAFETY: It is mapped, and the place inside: sizes of dma-bufs are whole pages.
-            let page = unsafe { bindings::rust_ulp_h_dmabuf_page(&buf.raw, at) };
-            let page = NonNull::new(page).ok_or_else(eopnotsupp)?;
-            let _ = pages.push_within_capacity(page);
-        }
-
-        let order = chunks::common_order(frames(&pages), 0, what.sizes, what.max);
-        // INVARIANT: Chunk by chunk, the pages follow each other.
-        Ok(Self {
-            chunks: firsts(&pages, order)?,
-            order,
-            lead: 0,
-            len,
-            backing: Backing::DmaBuf { _buf: buf },
-            charge: None,
-        })
+        Ok(buf)
     }
 
-    /// The same for `device`, which does DMA: attaches it to the dma-buf. These pages have addresses of that
-    /// device alone ([`Self::addresses`]), and are to be dropped before its driver goes.
-    ///
-    /// Sleeps: an exporter may have it wait for a fence, which is one that is sure to come; [`EINTR`] when a
-    /// signal comes first. Errors as for [`Self::import`], and what the exporter says to that device;
-    /// [`eopnotsupp`] when it does not map whole pages.
-    pub(crate) fn attach(device: &Device, what: &Import) -> Result<Self> {
+    /// Maps a dma-buf for `device`. Sleeps. Errors as [`Pages::attach`](super::pages::Pages::attach)
+    /// has them.
+    pub(super) fn attach(device: &Device, what: &Import) -> Result<Self> {
         let raw = core::ptr::from_ref(device).cast_mut().cast();
-        let mut buf = DmaBuf {
+        let mut buf = Self {
             raw: Default::default(),
             _device: Some(device.into()),
         };
@@ -158,26 +108,42 @@ impl Pages {
         to_result(unsafe {
             bindings::rust_ulp_h_dmabuf_attach(what.fd, what.write, raw, &mut buf.raw)
         })?;
-        let (offset, len) = what.range(&buf)?;
+        Ok(buf)
+    }
+
+    /// The pages of the `len` bytes at `offset`, which came from [`Import::range`], of one that is mapped
+    /// into the kernel. [`eopnotsupp`] for what is no system memory.
+    pub(super) fn pages(
+        &self,
+        offset: usize,
+        len: usize,
+    ) -> Result<KVVec<NonNull<kernel::bindings::page>>> {
+        let count = len.div_ceil(PAGE_SIZE);
+        let mut pages = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
+        for index in 0..count {
+            let at = offset.saturating_add(index << PAGE_SHIFT);
+            // SAFETY: It is mapped, and the place inside: sizes of dma-bufs are whole pages.
+            let page = unsafe { bindings::rust_ulp_h_dmabuf_page(&self.raw, at) };
+            let page = NonNull::new(page).ok_or_else(eopnotsupp)?;
+            let _ = pages.push_within_capacity(page);
+        }
+        Ok(pages)
+    }
+
+    /// The device's address of each page of the `len` bytes at `offset`, which came from
+    /// [`Import::range`], of one that is mapped for a device. [`eopnotsupp`] when the exporter does not
+    /// map whole pages.
+    pub(super) fn addresses(&self, offset: usize, len: usize) -> Result<KVVec<u64>> {
         let mut pages = KVVec::from_elem(0u64, len.div_ceil(PAGE_SIZE), GFP_KERNEL_ACCOUNT)?;
         // SAFETY: It is attached, and there is room for so many.
         to_result(unsafe {
-            bindings::rust_ulp_h_dmabuf_addresses(&buf.raw, offset, pages.as_mut_ptr(), pages.len())
+            bindings::rust_ulp_h_dmabuf_addresses(
+                &self.raw,
+                offset,
+                pages.as_mut_ptr(),
+                pages.len(),
+            )
         })?;
-
-        let frames = pages.iter().map(|addr| (addr >> PAGE_SHIFT) as usize);
-        let order = chunks::common_order(frames, 0, what.sizes, what.max);
-        // INVARIANT: There are no pages; chunk by chunk, the addresses follow each other.
-        Ok(Self {
-            chunks: KVVec::new(),
-            order,
-            lead: 0,
-            len,
-            backing: Backing::Attached {
-                addresses: firsts(&pages, order)?,
-                _buf: buf,
-            },
-            charge: None,
-        })
+        Ok(pages)
     }
 }

@@ -12,14 +12,24 @@
 //! C header: [`include/linux/gfp.h`](srctree/include/linux/gfp.h)
 
 use super::{
-    chardev::Area,
+    area::Area,
     charge::Locked,
-    dmabuf::DmaBuf,
-    pinned, //
+    dmabuf::{
+        DmaBuf,
+        Import, //
+    },
+    pinned::{
+        self,
+        Pinned, //
+    }, //
 };
-use crate::bindings;
+use crate::{
+    bindings,
+    logic::chunks, //
+};
 use core::ptr::NonNull;
 use kernel::{
+    device::Device,
     error::to_result,
     prelude::*,
     sync::atomic::{
@@ -59,16 +69,16 @@ pub(crate) enum Effort {
 ///   mapping. But those of [`Backing::Attached`] are none of the kernel's: `chunks` is empty, and
 ///   what a device has for each chunk stands there.
 pub(crate) struct Pages {
-    pub(super) chunks: KVVec<NonNull<kernel::bindings::page>>,
-    pub(super) order: u32,
-    pub(super) lead: usize,
-    pub(super) len: usize,
-    pub(super) backing: Backing,
-    pub(super) charge: Option<Locked>,
+    chunks: KVVec<NonNull<kernel::bindings::page>>,
+    order: u32,
+    lead: usize,
+    len: usize,
+    backing: Backing,
+    charge: Option<Locked>,
 }
 
 /// What holds the pages.
-pub(super) enum Backing {
+enum Backing {
     /// Each chunk is an allocation, owned.
     Allocated,
     /// The pages are pinned, and may be written to.
@@ -131,11 +141,110 @@ impl Pages {
                 return Err(ENOMEM);
             }
             pages.len = pages.len.wrapping_add(chunk);
-            if super::is_killed() {
+            if super::task::is_killed() {
                 return Err(EINTR);
             }
         }
         Ok(pages)
+    }
+
+    /// Pins the `len` bytes at `addr` of the current process, for reading, and for writing if
+    /// `write` says so, and has it pay for them. Sleeps, and faults pages in: not to be called with
+    /// anything held that others wait for.
+    ///
+    /// Chunks are as large as memory has them ([`chunks::common_order`]), up to `2^max` pages, of the sizes whose bit is set in
+    /// `sizes`.
+    ///
+    /// [`EFAULT`] for what is not mapped, or not for that; [`EOPNOTSUPP`](super::errno::eopnotsupp)
+    /// for what cannot stay; [`ENOMEM`]; [`EINTR`] when the process is being killed.
+    pub(crate) fn pin(addr: usize, len: usize, write: bool, sizes: u64, max: u32) -> Result<Self> {
+        let within = addr & (PAGE_SIZE - 1);
+        let start = addr.wrapping_sub(within);
+        if len == 0 || addr.checked_add(len).is_none() {
+            return Err(EFAULT);
+        }
+        let count = within.saturating_add(len).div_ceil(PAGE_SIZE);
+        let charge = Locked::charge(count)?;
+        let pinned = Pinned::new(start, count, write)?;
+
+        let frames = pinned::frames(pinned.pages());
+        let order = chunks::common_order(frames, start >> PAGE_SHIFT, sizes, max);
+        let chunk = PAGE_SIZE << (order & 31);
+        let lead = addr & chunk.wrapping_sub(1);
+        let in_chunk = (lead >> PAGE_SHIFT) as isize;
+        let step = 1usize << (order & 31);
+        let total = lead.saturating_add(len).div_ceil(chunk);
+        let mut chunks = KVVec::with_capacity(total, GFP_KERNEL_ACCOUNT)?;
+        let mut at = 0usize;
+        while let Some(page) = pinned.pages().get(at) {
+            // Where the chunk would begin: for the first one, that may be a page before ours.
+            let back = if at == 0 { in_chunk } else { 0 };
+            let first = page.as_ptr().wrapping_offset(back.wrapping_neg());
+            let _ = chunks.push_within_capacity(NonNull::new(first).ok_or(EFAULT)?);
+            at = at
+                .saturating_add(step)
+                .saturating_sub(usize::try_from(back).unwrap_or(0));
+        }
+        // What was pinned is the chunks' from here on.
+        pinned.into_raw();
+        // INVARIANT: Chunk by chunk, the pages follow each other.
+        Ok(Self {
+            chunks,
+            order,
+            lead,
+            len,
+            backing: Backing::Pinned { write },
+            charge: Some(charge),
+        })
+    }
+
+    /// The pages of a dma-buf. Sleeps: exporters take their time, so not to be called with anything
+    /// held that others wait for.
+    ///
+    /// [`ERANGE`] for a range that is not inside, or more than `max_len`; [`EINVAL`] when it does not
+    /// begin with a page, or `fd` is no dma-buf; [`EBADF`] when it is nothing; [`EACCES`] when it is not
+    /// open for that; [`EOPNOTSUPP`](super::errno::eopnotsupp) when the exporter has no such mapping, or it is not one of system
+    /// memory.
+    pub(crate) fn import(what: &Import) -> Result<Self> {
+        let buf = DmaBuf::open(what)?;
+        let (offset, len) = what.range(&buf)?;
+        let pages = buf.pages(offset, len)?;
+        let order = chunks::common_order(pinned::frames(&pages), 0, what.sizes, what.max);
+        // INVARIANT: Chunk by chunk, the pages follow each other.
+        Ok(Self {
+            chunks: firsts(&pages, order)?,
+            order,
+            lead: 0,
+            len,
+            backing: Backing::DmaBuf { _buf: buf },
+            charge: None,
+        })
+    }
+
+    /// The same for `device`, which does DMA: attaches it to the dma-buf. These pages have addresses of that
+    /// device alone ([`Self::addresses`]), and are to be dropped before its driver goes.
+    ///
+    /// Sleeps: an exporter may have it wait for a fence, which is one that is sure to come; [`EINTR`] when a
+    /// signal comes first. Errors as for [`Self::import`], and what the exporter says to that device;
+    /// [`EOPNOTSUPP`](super::errno::eopnotsupp) when it does not map whole pages.
+    pub(crate) fn attach(device: &Device, what: &Import) -> Result<Self> {
+        let buf = DmaBuf::attach(device, what)?;
+        let (offset, len) = what.range(&buf)?;
+        let pages = buf.addresses(offset, len)?;
+        let frames = pages.iter().map(|addr| (addr >> PAGE_SHIFT) as usize);
+        let order = chunks::common_order(frames, 0, what.sizes, what.max);
+        // INVARIANT: There are no pages; chunk by chunk, the addresses follow each other.
+        Ok(Self {
+            chunks: KVVec::new(),
+            order,
+            lead: 0,
+            len,
+            backing: Backing::Attached {
+                addresses: firsts(&pages, order)?,
+                _buf: buf,
+            },
+            charge: None,
+        })
     }
 
     /// Bytes in all.
@@ -349,6 +458,19 @@ impl Pages {
     }
 }
 
+/// Every one of `all` that begins a chunk of `2^order`.
+fn firsts<T: Copy>(all: &[T], order: u32) -> Result<KVVec<T>> {
+    let step = 1usize << (order & 31);
+    let most = (all.len() >> (order & 31)).saturating_add(1);
+    let mut out = KVVec::with_capacity(most, GFP_KERNEL_ACCOUNT)?;
+    let mut at = 0usize;
+    while let Some(first) = all.get(at) {
+        let _ = out.push_within_capacity(*first);
+        at = at.saturating_add(step);
+    }
+    Ok(out)
+}
+
 impl Drop for Pages {
     fn drop(&mut self) {
         match self.backing {
@@ -359,7 +481,10 @@ impl Drop for Pages {
                     unsafe { bindings::rust_ulp_h_free_pages(page.as_ptr(), self.order) };
                 }
             }
-            Backing::Pinned { write } => pinned::unpin(self, write),
+            Backing::Pinned { write } => {
+                // SAFETY: By the type invariant they are pinned, and follow each other in each chunk.
+                unsafe { pinned::unpin(self.extents(0, self.len), write) };
+            }
             Backing::DmaBuf { .. } | Backing::Attached { .. } => (),
         }
     }

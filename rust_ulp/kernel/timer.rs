@@ -50,7 +50,7 @@ impl Timer {
         })
     }
 
-    /// Makes it due at `at_ns` of [`now_ns`](super::now_ns), instead of when it was before. Any
+    /// Makes it due at `at_ns` of [`now_ns`], instead of when it was before. Any
     /// context.
     pub(crate) fn start(&self, at_ns: u64) {
         // SAFETY: By the type invariant it is initialised.
@@ -70,4 +70,11 @@ impl PinnedDrop for Timer {
     fn drop(self: Pin<&mut Self>) {
         self.cancel();
     }
+}
+
+/// `CLOCK_MONOTONIC`, in nanoseconds. Any context but NMI.
+pub(crate) fn now_ns() -> u64 {
+    // SAFETY: May be called outside of NMIs.
+    let now = unsafe { kernel::bindings::ktime_get() };
+    u64::try_from(now).unwrap_or(0)
 }

@@ -172,7 +172,7 @@ impl BufferObject {
             let mr = Mr::register(registrar.clone(), pages.clone(), at, bytes, access)?;
             keys.push(mr, GFP_KERNEL_ACCOUNT)?;
             at = at.saturating_add(bytes);
-            if crate::kernel::is_killed() {
+            if crate::kernel::task::is_killed() {
                 return Err(EINTR);
             }
         }

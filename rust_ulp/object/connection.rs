@@ -30,7 +30,7 @@ use crate::{
             enotconn, //
         },
         net::NetNs,
-        now_ns, //
+        timer::now_ns, //
     },
     rdma::{
         self,

@@ -27,12 +27,12 @@ use crate::{
             new_spinlock_bh,
             SpinLockBh, //
         },
-        now_ns,
         pages::{
             Effort,
             Pages,
             PAGE_SIZE, //
         },
+        timer::now_ns,
         uring::{
             Source,
             Stream, //
@@ -650,7 +650,7 @@ impl CqObject {
                 return Err(EINTR);
             }
             if done == 0 {
-                crate::kernel::relax();
+                crate::kernel::task::relax();
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::{
             new_spinlock_irq,
             SpinLockIrq, //
         },
-        now_ns, //
+        timer::now_ns, //
     },
     logic::events::{
         Queue,

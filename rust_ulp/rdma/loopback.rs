@@ -30,7 +30,7 @@ use crate::{
         },
         fault,
         net::NetNs,
-        now_ns, //
+        timer::now_ns, //
     },
     trace, //
 };

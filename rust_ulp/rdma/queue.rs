@@ -17,8 +17,10 @@ use crate::{
             new_spinlock_bh,
             SpinLockBh, //
         },
-        now_ns,
-        timer::Timer, //
+        timer::{
+            now_ns,
+            Timer, //
+        }, //
     }, //
 };
 use core::cell::UnsafeCell;

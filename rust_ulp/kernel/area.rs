@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Areas of an address space.
+//!
+//! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h)
+
+use crate::bindings;
+use kernel::mm::virt::VmaNew;
+
+/// A part of an address space that is being mapped.
+pub(crate) struct Area<'a> {
+    vma: &'a VmaNew,
+}
+
+impl<'a> Area<'a> {
+    /// Wraps `vma`.
+    pub(crate) fn new(vma: &'a VmaNew) -> Self {
+        Self { vma }
+    }
+
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.vma.end().wrapping_sub(self.vma.start())
+    }
+
+    /// Whether it is `MAP_SHARED`.
+    pub(crate) fn is_shared(&self) -> bool {
+        // SAFETY: The area is valid while `self` is.
+        unsafe { bindings::rust_ulp_h_vma_is_shared(self.vma.as_ptr()) }
+    }
+
+    /// The kernel crate's view of it.
+    pub(crate) fn vma(&self) -> &VmaNew {
+        self.vma
+    }
+}
