@@ -74,12 +74,12 @@ impl Live {
     }
 
     /// Opcodes of send requests that work on queue pairs of `qp_type` here.
-    pub(crate) fn send_ops(&self, qp_type: rdma::qp::QpType) -> u64 {
+    pub(crate) fn send_ops(&self, qp_type: rdma::qp_attr::QpType) -> u64 {
         let [rc, uc, ud] = self.send_ops;
         match qp_type {
-            rdma::qp::QpType::Rc => rc,
-            rdma::qp::QpType::Uc => uc,
-            rdma::qp::QpType::Ud => ud,
+            rdma::qp_attr::QpType::Rc => rc,
+            rdma::qp_attr::QpType::Uc => uc,
+            rdma::qp_attr::QpType::Ud => ud,
         }
     }
 }

@@ -40,7 +40,7 @@ use crate::{
     },
     rdma::{
         cm,
-        qp::{
+        qp_attr::{
             QpType,
             State, //
         }, //

@@ -58,7 +58,7 @@ use crate::{
     rdma::{
         self,
         ah::AddressVector,
-        qp::{
+        qp_attr::{
             mask,
             QpType,
             State, //
@@ -284,7 +284,7 @@ fn qp_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
                 None => (value.max_recv_wr.max(1), value.max_recv_sge.max(1)),
                 Some(_) => (0, 0),
             };
-            let capacity = rdma::qp::Capacity {
+            let capacity = rdma::qp_attr::Capacity {
                 max_send_wr: value.max_send_wr.max(1),
                 max_recv_wr,
                 max_send_sge: value.max_send_sge.max(1),
@@ -486,7 +486,7 @@ fn qp_modify(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     {
         return Err(EPERM);
     }
-    let attributes = rdma::qp::Attributes {
+    let attributes = rdma::qp_attr::Attributes {
         qp_state: to as u32,
         cur_qp_state: attr.cur_qp_state.into(),
         path_mtu: attr.path_mtu.into(),

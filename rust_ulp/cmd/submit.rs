@@ -58,7 +58,7 @@ use crate::{
             Inline,
             TargetRef, //
         },
-        qp::QpType,
+        qp_attr::QpType,
         wr::{
             Flags,
             Local,

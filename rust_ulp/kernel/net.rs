@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Network namespaces.
+//! Network namespaces, and addresses in them.
 //!
 //! C header: [`include/net/net_namespace.h`](srctree/include/net/net_namespace.h)
 
 use crate::bindings;
-use core::ptr::NonNull;
+use core::{
+    net::{
+        SocketAddr,
+        SocketAddrV4,
+        SocketAddrV6, //
+    },
+    ptr::NonNull, //
+};
 
 /// A reference to a network namespace.
 ///
@@ -41,5 +48,42 @@ impl Drop for NetNs {
     fn drop(&mut self) {
         // SAFETY: By the type invariant the reference is ours to give back.
         unsafe { bindings::rust_ulp_h_put_net(self.ptr.as_ptr()) };
+    }
+}
+
+const AF_INET: u16 = 2;
+const AF_INET6: u16 = 10;
+
+/// What C takes for `addr`.
+pub(crate) fn sockaddr_to_raw(addr: &SocketAddr) -> bindings::rust_ulp_h_addr {
+    let mut raw = bindings::rust_ulp_h_addr {
+        port: addr.port(),
+        ..Default::default()
+    };
+    match addr {
+        SocketAddr::V4(v4) => {
+            raw.family = AF_INET;
+            for (to, from) in raw.addr.iter_mut().zip(v4.ip().octets()) {
+                *to = from;
+            }
+        }
+        SocketAddr::V6(v6) => {
+            raw.family = AF_INET6;
+            raw.addr = v6.ip().octets();
+            raw.scope_id = v6.scope_id();
+        }
+    }
+    raw
+}
+
+/// The address that C has; [`None`] for one of another family.
+pub(crate) fn sockaddr_from_raw(raw: &bindings::rust_ulp_h_addr) -> Option<SocketAddr> {
+    match raw.family {
+        AF_INET => {
+            let [a, b, c, d, ..] = raw.addr;
+            Some(SocketAddrV4::new([a, b, c, d].into(), raw.port).into())
+        }
+        AF_INET6 => Some(SocketAddrV6::new(raw.addr.into(), raw.port, 0, raw.scope_id).into()),
+        _ => None,
     }
 }

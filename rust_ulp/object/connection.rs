@@ -35,7 +35,7 @@ use crate::{
     rdma::{
         self,
         cm,
-        qp::{
+        qp_attr::{
             mask,
             State, //
         }, //

@@ -11,9 +11,11 @@ use super::table::{
 use crate::{
     kernel::net::NetNs,
     rdma::{
-        mr::Registrar,
+        fast_reg::Registrar,
+        loopback::Maker,
         pd::Pd, //
-    }, //
+    },
+    trace, //
 };
 use kernel::{
     new_mutex,
@@ -31,6 +33,9 @@ pub(crate) struct PdObject {
     /// Made when memory is first registered.
     #[pin]
     registrar: Mutex<Option<Arc<Registrar>>>,
+    /// What connects the registrar, on iWARP.
+    #[pin]
+    loopback: Maker,
     users: Users,
 }
 
@@ -41,6 +46,7 @@ impl PdObject {
             pin_init!(Self {
                 pd,
                 registrar <- new_mutex!(None, "rust_ulp::PdObject::registrar"),
+                loopback <- Maker::new(|event| trace::cm_event(0, event.number(), event.status())),
                 users: Users::new(),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -58,7 +64,7 @@ impl PdObject {
         if let Some(registrar) = slot.as_ref().filter(|registrar| !registrar.is_over()) {
             return Ok(registrar.clone());
         }
-        let registrar = Registrar::new(self.pd.clone(), net)?;
+        let registrar = Registrar::new(self.pd.clone(), &self.loopback, net)?;
         let old = slot.replace(registrar.clone());
         drop(slot);
         // What it has registered keeps it.
@@ -68,7 +74,7 @@ impl PdObject {
 
     /// Makes those who wait inside it leave, with `err`. Sleeps.
     pub(crate) fn close(&self, err: Error) {
-        self.pd.close(err);
+        self.loopback.close(err);
     }
 }
 

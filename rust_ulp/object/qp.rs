@@ -28,17 +28,19 @@ use crate::{
     rdma::{
         self,
         event::Event,
-        qp::{
+        qp::Qp,
+        qp_attr::{
             mask,
-            Abandoned,
             Attributes,
-            Handler,
-            Qp,
             QpType,
-            State,
+            State, //
+        },
+        request::{
+            Abandoned,
+            Handler,
+            Side,
             Ticket, //
         },
-        queue::Side,
         wr::WorkCompletion, //
     },
     trace::{
@@ -380,7 +382,7 @@ pub(crate) struct QpObject {
     _recv_cq: Need<CqObject>,
     srq: Option<Need<SrqObject>>,
     /// As the caller wants it; the device's has room for elements that are cut up.
-    capacity: rdma::qp::Capacity,
+    capacity: rdma::qp_attr::Capacity,
     sig_all: bool,
     /// A connection has it: see [`Claim`].
     claimed: AtomicFlag,
@@ -396,7 +398,7 @@ impl QpObject {
         pd: Need<PdObject>,
         queues: Queues,
         qp_type: QpType,
-        capacity: rdma::qp::Capacity,
+        capacity: rdma::qp_attr::Capacity,
         sig_all: bool,
         device: Arc<Device>,
         share: quota::Share,
@@ -421,7 +423,7 @@ impl QpObject {
             reliable: qp_type == QpType::Rc,
         };
         let attributes = pd.pd().device().attributes();
-        let real = rdma::qp::Capacity {
+        let real = rdma::qp_attr::Capacity {
             max_send_sge: one_more(capacity.max_send_sge, attributes.max_send_sge),
             max_recv_sge: match capacity.max_recv_sge {
                 0 => 0,
@@ -462,7 +464,7 @@ impl QpObject {
     }
 
     /// The sizes that it was asked to have.
-    pub(crate) fn capacity(&self) -> rdma::qp::Capacity {
+    pub(crate) fn capacity(&self) -> rdma::qp_attr::Capacity {
         self.capacity
     }
 

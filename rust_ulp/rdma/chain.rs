@@ -4,18 +4,18 @@
 
 use super::{
     ah::Ah,
-    qp::{
-        Handler,
-        Qp,
-        State,
-        Ticket, //
-    },
+    qp::Qp,
+    qp_attr::State,
     queue::{
         Queue,
-        Side,
         Slot,
         Wr,
         NONE, //
+    },
+    request::{
+        Handler,
+        Side,
+        Ticket, //
     },
     srq::Srq,
     wr::{

@@ -16,7 +16,7 @@
 
 use super::{
     device::Device,
-    qp::{
+    qp_attr::{
         Attributes,
         State, //
     }, //
@@ -26,7 +26,11 @@ use crate::{
     kernel::{
         errno::econnrefused,
         fault,
-        net::NetNs, //
+        net::{
+            sockaddr_from_raw,
+            sockaddr_to_raw,
+            NetNs, //
+        }, //
     }, //
 };
 use core::{
@@ -34,9 +38,7 @@ use core::{
     marker::PhantomData,
     net::{
         IpAddr,
-        SocketAddr,
-        SocketAddrV4,
-        SocketAddrV6, //
+        SocketAddr, //
     },
     ops::Deref,
     ptr::NonNull, //
@@ -54,41 +56,6 @@ use kernel::{
     sync::Arc,
     types::Opaque, //
 };
-
-const AF_INET: u16 = 2;
-const AF_INET6: u16 = 10;
-
-fn to_raw(addr: &SocketAddr) -> bindings::rust_ulp_h_addr {
-    let mut raw = bindings::rust_ulp_h_addr {
-        port: addr.port(),
-        ..Default::default()
-    };
-    match addr {
-        SocketAddr::V4(v4) => {
-            raw.family = AF_INET;
-            for (to, from) in raw.addr.iter_mut().zip(v4.ip().octets()) {
-                *to = from;
-            }
-        }
-        SocketAddr::V6(v6) => {
-            raw.family = AF_INET6;
-            raw.addr = v6.ip().octets();
-            raw.scope_id = v6.scope_id();
-        }
-    }
-    raw
-}
-
-pub(super) fn from_raw(raw: &bindings::rust_ulp_h_addr) -> Option<SocketAddr> {
-    match raw.family {
-        AF_INET => {
-            let [a, b, c, d, ..] = raw.addr;
-            Some(SocketAddrV4::new([a, b, c, d].into(), raw.port).into())
-        }
-        AF_INET6 => Some(SocketAddrV6::new(raw.addr.into(), raw.port, 0, raw.scope_id).into()),
-        _ => None,
-    }
-}
 
 /// Whether the manager takes `ip` for any address, or for none: unspecified ones, those of the
 /// network zero, and loopback.
@@ -396,7 +363,7 @@ impl Locked<'_> {
         let mut peer = bindings::rust_ulp_h_addr::default();
         // SAFETY: All pointers are valid.
         unsafe { bindings::rust_ulp_h_cm_addrs(self.as_raw(), &mut local, &mut peer) };
-        (from_raw(&local), from_raw(&peer))
+        (sockaddr_from_raw(&local), sockaddr_from_raw(&peer))
     }
 
     /// The path, once the route is known.
@@ -650,7 +617,7 @@ impl<H: Handler> Owned<H> {
         dst: SocketAddr,
         millis: u32,
     ) -> Result {
-        let src = src.map(|src| to_raw(&src));
+        let src = src.map(|src| sockaddr_to_raw(&src));
         let src = src.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         fault::point()?;
         // SAFETY: All pointers are valid, or null where that is allowed.
@@ -658,7 +625,7 @@ impl<H: Handler> Owned<H> {
             bindings::rust_ulp_h_cm_resolve_addr(
                 self.as_raw(),
                 src,
-                &to_raw(&dst),
+                &sockaddr_to_raw(&dst),
                 millis as c_ulong,
             )
         })
@@ -697,7 +664,7 @@ impl<L: Listener> Owned<L> {
         let this = Self::new(net, device, KBox::new(hook, GFP_KERNEL)?)?;
         fault::point()?;
         // SAFETY: Both pointers are valid.
-        to_result(unsafe { bindings::rust_ulp_h_cm_bind(this.as_raw(), &to_raw(&addr)) })?;
+        to_result(unsafe { bindings::rust_ulp_h_cm_bind(this.as_raw(), &sockaddr_to_raw(&addr)) })?;
         Ok(this)
     }
 

@@ -2,12 +2,14 @@
 
 //! Devices.
 
-use super::cm::from_raw;
 use crate::{
     bindings,
     kernel::{
         fault,
-        net::NetNs, //
+        net::{
+            sockaddr_from_raw,
+            NetNs, //
+        }, //
     }, //
 };
 use core::{
@@ -222,7 +224,7 @@ impl Device {
         let mut addr = bindings::rust_ulp_h_addr::default();
         // SAFETY: All pointers are valid; the core checks the port.
         unsafe { bindings::rust_ulp_h_port_addr(self.as_raw(), port, net.as_ptr(), &mut addr) }
-            .then(|| from_raw(&addr))?
+            .then(|| sockaddr_from_raw(&addr))?
             .map(|addr| addr.ip())
     }
 

@@ -14,10 +14,8 @@
 use super::{
     cm,
     pd::Pd,
-    qp::{
-        Handler,
-        Qp, //
-    }, //
+    qp::Qp,
+    request::Handler, //
 };
 use crate::{
     bindings,
@@ -31,8 +29,7 @@ use crate::{
         fault,
         net::NetNs,
         timer::now_ns, //
-    },
-    trace, //
+    }, //
 };
 use core::net::{
     IpAddr,
@@ -78,9 +75,13 @@ struct Progress {
     failure: Option<Error>,
 }
 
+/// Hears of each event of the identifiers of pairs. Process context, handler mutex held.
+pub(crate) type Observer = fn(&cm::Event<'_>);
+
 /// What the handlers of a pair share with who makes it.
 #[pin_data]
 struct Meeting {
+    observe: Observer,
     secret: [u8; 16],
     #[pin]
     progress: Mutex<Progress>,
@@ -89,7 +90,7 @@ struct Meeting {
 }
 
 impl Meeting {
-    fn new() -> Result<Arc<Self>> {
+    fn new(observe: Observer) -> Result<Arc<Self>> {
         let mut secret = [0; 16];
         for half in secret.chunks_mut(8) {
             // SAFETY: Takes no argument.
@@ -105,6 +106,7 @@ impl Meeting {
         };
         Arc::pin_init(
             pin_init!(Self {
+                observe,
                 secret,
                 progress <- new_mutex!(progress, "rdma::loopback::Meeting::progress"),
                 changed <- new_condvar!("rdma::loopback::Meeting::changed"),
@@ -168,7 +170,7 @@ struct End {
 
 impl cm::Handler for End {
     fn event(&self, _id: &cm::Locked<'_>, event: &cm::Event<'_>) {
-        trace::cm_event(0, event.number(), event.status());
+        (self.meeting.observe)(event);
         match event {
             cm::Event::AddressResolved => self.meeting.reach(step::ADDRESS),
             cm::Event::RouteResolved => self.meeting.reach(step::ROUTE),
@@ -219,13 +221,14 @@ impl cm::Listener for Door {
     }
 
     fn event(&self, event: &cm::Event<'_>) {
-        trace::cm_event(0, event.number(), event.status());
+        (self.0.observe)(event);
     }
 }
 
-/// Who makes pairs in a protection domain: one at a time, until the domain is closed.
+/// Who makes pairs: one at a time, until it is closed.
 #[pin_data]
-pub(super) struct Maker {
+pub(crate) struct Maker {
+    observe: Observer,
     #[pin]
     now: Mutex<Now>,
 }
@@ -236,22 +239,20 @@ struct Now {
 }
 
 impl Maker {
-    /// Nobody yet. Sleeps.
-    pub(super) fn new() -> Result<Arc<Self>> {
+    /// Nobody yet. `observe` hears of the events of the connections.
+    pub(crate) fn new(observe: Observer) -> impl PinInit<Self> {
         let now = Now {
             closed: None,
             meeting: None,
         };
-        Arc::pin_init(
-            pin_init!(Self {
-                now <- new_mutex!(now, "rdma::loopback::Maker::now"),
-            }),
-            GFP_KERNEL,
-        )
+        pin_init!(Self {
+            observe,
+            now <- new_mutex!(now, "rdma::loopback::Maker::now"),
+        })
     }
 
     /// Makes who makes a pair leave, now and from here on, with `err`. Sleeps.
-    pub(super) fn close(&self, err: Error) {
+    pub(crate) fn close(&self, err: Error) {
         let mut now = self.now.lock();
         now.closed.get_or_insert(err);
         if let Some(meeting) = &now.meeting {
@@ -289,10 +290,15 @@ impl Pair {
     /// most [`TIMEOUT_MILLIS`], and as long again as a driver takes to give up.
     ///
     /// When it fails, the queue pairs are of no use any more. [`eaddrnotavail`] when the device has no
-    /// address there, [`EINTR`] when a signal comes, [`ETIMEDOUT`], and what [`Pd::close`] was told.
-    pub(super) fn new<H: Handler>(pd: &Pd, net: &NetNs, near: &Qp<H>, far: &Qp<H>) -> Result<Self> {
-        let maker = pd.maker().ok_or(EINVAL)?;
-        let meeting = Meeting::new()?;
+    /// address there, [`EINTR`] when a signal comes, [`ETIMEDOUT`], and what [`Maker::close`] was told.
+    pub(super) fn new<H: Handler>(
+        pd: &Pd,
+        maker: &Maker,
+        net: &NetNs,
+        near: &Qp<H>,
+        far: &Qp<H>,
+    ) -> Result<Self> {
+        let meeting = Meeting::new(maker.observe)?;
         maker.begin(meeting.clone())?;
         let result = Self::meet(pd, net, &meeting, near, far);
         maker.end();

@@ -24,10 +24,10 @@
 //! | [`chain::Chain::post`] | no | takes the queue's lock, under it the driver's |
 //! | [`srq::Srq::reclaim`] | yes | nothing held that a handler takes |
 //! | [`event::Handler::event`] | yes | the core's `event_handler_rwsem`, perhaps `rtnl_lock` |
-//! | [`qp::Handler::complete`], `retire` | as [`cq::PollContext`] says | nothing held |
-//! | [`qp::Handler::cancel`] | as its caller may | nothing held |
+//! | [`request::Handler::complete`], `retire` | as [`cq::PollContext`] says | nothing held |
+//! | [`request::Handler::cancel`] | as its caller may | nothing held |
 //! | [`cm::Handler::event`], [`cm::Listener::request`] | yes | the identifier's handler mutex; of a request, its listener's too |
-//! | [`qp::Handler::event`], [`cq::Handler::event`] | no: rxe calls under its locks, interrupts off | driver's locks |
+//! | [`request::Handler::event`], [`cq::Handler::event`] | no: rxe calls under its locks, interrupts off | driver's locks |
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -40,13 +40,17 @@ pub(crate) mod chain;
 pub(crate) mod client;
 pub(crate) mod cm;
 pub(crate) mod cq;
+mod deferred;
 pub(crate) mod device;
 pub(crate) mod event;
+pub(crate) mod fast_reg;
 pub(crate) mod gid;
-mod loopback;
+pub(crate) mod loopback;
 pub(crate) mod mr;
 pub(crate) mod pd;
 pub(crate) mod qp;
-pub(crate) mod queue;
+pub(crate) mod qp_attr;
+mod queue;
+pub(crate) mod request;
 pub(crate) mod srq;
 pub(crate) mod wr;

@@ -3,9 +3,8 @@
 //! Protection domains.
 
 use super::{
-    device::Device,
-    loopback::Maker,
-    mr::Limbo, //
+    deferred::Limbo,
+    device::Device, //
 };
 use crate::{
     bindings,
@@ -30,8 +29,6 @@ use kernel::{
 /// `ptr` is a protection domain of `device`, owned.
 pub(crate) struct Pd {
     ptr: NonNull<bindings::ib_pd>,
-    /// On iWARP, who connects queue pairs of the domain with each other.
-    maker: Option<Arc<Maker>>,
     /// What keeps memory that a peer may still be reading; with siw, which does not wait for that.
     limbo: Option<Arc<Limbo>>,
     device: ARef<Device>,
@@ -51,13 +48,9 @@ impl Pd {
         // INVARIANT: Just allocated; dropped with the value also when there is no memory for it.
         let mut pd = Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
-            maker: None,
             limbo: None,
             device: device.into(),
         };
-        if device.is_iwarp() {
-            pd.maker = Some(Maker::new()?);
-        }
         if device.is_siw() {
             pd.limbo = Some(Limbo::new()?);
         }
@@ -69,21 +62,9 @@ impl Pd {
         self.ptr.as_ptr()
     }
 
-    /// Who connects its queue pairs with each other, on iWARP.
-    pub(super) fn maker(&self) -> Option<&Maker> {
-        self.maker.as_deref()
-    }
-
     /// What keeps memory that a peer may still be reading.
     pub(super) fn limbo(&self) -> Option<&Limbo> {
         self.limbo.as_deref()
-    }
-
-    /// Makes those who wait inside it leave, now and from here on, with `err`. Sleeps.
-    pub(crate) fn close(&self, err: Error) {
-        if let Some(maker) = &self.maker {
-            maker.close(err);
-        }
     }
 
     /// The device.

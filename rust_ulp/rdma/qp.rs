@@ -8,32 +8,36 @@
 //! allocates nothing, and what a request refers to lives in the slot for as long as the device may
 //! touch it.
 //!
-//! Each request that is pushed ends in exactly one call of its [`Handler`]: `complete`, `retire`
-//! for those that were not signalled and succeeded, `cancel` when it never reached the device, or
-//! `abandon` when its owner does not want to wait for the device any longer. What the device says
-//! of one that was abandoned is swallowed, and ends in a call of `late`. The
-//! memory regions and the address that it refers to stay in its slot after that, until the slot is
-//! used again, [`Qp::purge`] is called, or the queue pair goes: completions may be handled in a
+//! How a request ends, [`super::request`] says. The memory regions and the address that it refers to stay
+//! in its slot after that, until the slot is used again, [`Qp::purge`] is called, or the queue pair goes: completions may be handled in a
 //! softirq, where a region could not be deregistered nor an address destroyed.
 
 use super::{
-    ah::{
-        AddressVector,
-        Ah, //
-    },
+    ah::Ah,
     cq::Cq,
-    device::Device,
     event::Event,
     pd::Pd,
+    qp_attr::{
+        mask,
+        Attributes,
+        Capacity,
+        QpType,
+        State, //
+    },
     queue::{
         Calls,
         Queue,
-        Side,
         Slot,
         NONE, //
     },
+    request::{
+        Abandoned,
+        Handler,
+        Side,
+        Ticket, //
+    },
     srq::{
-        Mark,
+        Member,
         Membership,
         Srq, //
     },
@@ -78,265 +82,12 @@ use kernel::{
 /// task is at work any more.
 const RESETS: u32 = 3;
 
-/// Transport of a queue pair: `enum ib_qp_type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum QpType {
-    /// Reliable connected.
-    Rc,
-    /// Unreliable connected.
-    Uc,
-    /// Unreliable datagram.
-    Ud,
-}
-
-impl QpType {
-    fn to_raw(self) -> bindings::ib_qp_type {
-        match self {
-            Self::Rc => bindings::IB_QPT_RC,
-            Self::Uc => bindings::IB_QPT_UC,
-            Self::Ud => bindings::IB_QPT_UD,
-        }
-    }
-}
-
-/// State of a queue pair: `enum ib_qp_state`, IBA 10.3.1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u32)]
-pub(crate) enum State {
-    /// Made, or taken back to that.
-    Reset = bindings::IB_QPS_RESET,
-    /// Takes receive requests.
-    Init = bindings::IB_QPS_INIT,
-    /// Ready to receive.
-    Rtr = bindings::IB_QPS_RTR,
-    /// Ready to send.
-    Rts = bindings::IB_QPS_RTS,
-    /// The send queue drains. What is posted now begins in RTS; with rxe, when the next request is
-    /// posted there: `rxe_qp_from_attr()` wakes nobody on the way back.
-    Sqd = bindings::IB_QPS_SQD,
-    /// The send queue failed (unreliable transports).
-    Sqe = bindings::IB_QPS_SQE,
-    /// Failed: all requests are flushed.
-    Err = bindings::IB_QPS_ERR,
-}
-
-impl State {
-    /// The state of that number.
-    pub(crate) fn from_raw(raw: u32) -> Option<Self> {
-        Some(match raw {
-            bindings::IB_QPS_RESET => Self::Reset,
-            bindings::IB_QPS_INIT => Self::Init,
-            bindings::IB_QPS_RTR => Self::Rtr,
-            bindings::IB_QPS_RTS => Self::Rts,
-            bindings::IB_QPS_SQD => Self::Sqd,
-            bindings::IB_QPS_SQE => Self::Sqe,
-            bindings::IB_QPS_ERR => Self::Err,
-            _ => return None,
-        })
-    }
-}
-
-/// Which attributes of an [`Attributes`] count: `enum ib_qp_attr_mask`.
-pub(crate) mod mask {
-    use crate::bindings;
-    pub(crate) const STATE: u32 = bindings::IB_QP_STATE;
-    pub(crate) const ACCESS_FLAGS: u32 = bindings::IB_QP_ACCESS_FLAGS;
-    pub(crate) const PKEY_INDEX: u32 = bindings::IB_QP_PKEY_INDEX;
-    pub(crate) const PORT: u32 = bindings::IB_QP_PORT;
-    pub(crate) const AV: u32 = bindings::IB_QP_AV;
-    pub(crate) const QKEY: u32 = bindings::IB_QP_QKEY;
-    pub(crate) const PATH_MTU: u32 = bindings::IB_QP_PATH_MTU;
-    pub(crate) const TIMEOUT: u32 = bindings::IB_QP_TIMEOUT;
-    pub(crate) const RETRY_CNT: u32 = bindings::IB_QP_RETRY_CNT;
-    pub(crate) const RNR_RETRY: u32 = bindings::IB_QP_RNR_RETRY;
-    pub(crate) const RQ_PSN: u32 = bindings::IB_QP_RQ_PSN;
-    pub(crate) const MAX_QP_RD_ATOMIC: u32 = bindings::IB_QP_MAX_QP_RD_ATOMIC;
-    pub(crate) const MIN_RNR_TIMER: u32 = bindings::IB_QP_MIN_RNR_TIMER;
-    pub(crate) const SQ_PSN: u32 = bindings::IB_QP_SQ_PSN;
-    pub(crate) const MAX_DEST_RD_ATOMIC: u32 = bindings::IB_QP_MAX_DEST_RD_ATOMIC;
-    pub(crate) const DEST_QPN: u32 = bindings::IB_QP_DEST_QPN;
-}
-
-/// Attributes of a queue pair: `struct ib_qp_attr`, without alternate paths.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Attributes {
-    /// The state to go to, or that it is in.
-    pub(crate) qp_state: u32,
-    /// The state it is believed to be in.
-    pub(crate) cur_qp_state: u32,
-    /// `enum ib_mtu`.
-    pub(crate) path_mtu: u32,
-    /// Q_Key, on UD.
-    pub(crate) qkey: u32,
-    /// First packet sequence number expected; 24 bits.
-    pub(crate) rq_psn: u32,
-    /// First packet sequence number sent; 24 bits.
-    pub(crate) sq_psn: u32,
-    /// The peer's number; 24 bits.
-    pub(crate) dest_qp_num: u32,
-    /// What the peer may do: [`access`](super::mr::access).
-    pub(crate) access_flags: u32,
-    /// The way to the peer.
-    pub(crate) av: AddressVector,
-    /// Index of the P_Key.
-    pub(crate) pkey_index: u16,
-    /// Whether to raise [`Event::SqDrained`].
-    pub(crate) en_sqd_async_notify: bool,
-    /// Whether it is draining.
-    pub(crate) sq_draining: bool,
-    /// Reads and atomics outstanding at most.
-    pub(crate) max_rd_atomic: u8,
-    /// Reads and atomics answered at a time at most.
-    pub(crate) max_dest_rd_atomic: u8,
-    /// `enum ib_rnr_timeout`.
-    pub(crate) min_rnr_timer: u8,
-    /// Port.
-    pub(crate) port: u32,
-    /// 4.096 us * 2^n; 0 waits for ever.
-    pub(crate) timeout: u8,
-    /// 0 to 7.
-    pub(crate) retry_cnt: u8,
-    /// 0 to 6; 7 tries for ever.
-    pub(crate) rnr_retry: u8,
-}
-
-impl Attributes {
-    fn to_raw(self, device: &Device, mask: u32) -> bindings::ib_qp_attr {
-        bindings::ib_qp_attr {
-            qp_state: self.qp_state,
-            cur_qp_state: self.cur_qp_state,
-            path_mtu: self.path_mtu,
-            qkey: self.qkey,
-            rq_psn: self.rq_psn,
-            sq_psn: self.sq_psn,
-            dest_qp_num: self.dest_qp_num,
-            qp_access_flags: self.access_flags as i32,
-            ah_attr: if mask & mask::AV != 0 {
-                self.av.to_raw(device)
-            } else {
-                Default::default()
-            },
-            pkey_index: self.pkey_index,
-            en_sqd_async_notify: self.en_sqd_async_notify.into(),
-            max_rd_atomic: self.max_rd_atomic,
-            max_dest_rd_atomic: self.max_dest_rd_atomic,
-            min_rnr_timer: self.min_rnr_timer,
-            port_num: self.port,
-            timeout: self.timeout,
-            retry_cnt: self.retry_cnt,
-            rnr_retry: self.rnr_retry,
-            ..Default::default()
-        }
-    }
-
-    pub(super) fn from_raw(raw: &bindings::ib_qp_attr) -> Self {
-        Self {
-            qp_state: raw.qp_state,
-            cur_qp_state: raw.cur_qp_state,
-            path_mtu: raw.path_mtu,
-            qkey: raw.qkey,
-            rq_psn: raw.rq_psn,
-            sq_psn: raw.sq_psn,
-            dest_qp_num: raw.dest_qp_num,
-            access_flags: raw.qp_access_flags as u32,
-            av: AddressVector::from_raw(&raw.ah_attr),
-            pkey_index: raw.pkey_index,
-            en_sqd_async_notify: raw.en_sqd_async_notify != 0,
-            sq_draining: raw.sq_draining != 0,
-            max_rd_atomic: raw.max_rd_atomic,
-            max_dest_rd_atomic: raw.max_dest_rd_atomic,
-            min_rnr_timer: raw.min_rnr_timer,
-            port: raw.port_num,
-            timeout: raw.timeout,
-            retry_cnt: raw.retry_cnt,
-            rnr_retry: raw.rnr_retry,
-        }
-    }
-}
-
-/// Sizes of a queue pair: `struct ib_qp_cap`.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Capacity {
-    /// Requests in the send queue.
-    pub(crate) max_send_wr: u32,
-    /// Requests in the receive queue.
-    pub(crate) max_recv_wr: u32,
-    /// Pieces of memory of a send request.
-    pub(crate) max_send_sge: u32,
-    /// Pieces of memory of a receive request.
-    pub(crate) max_recv_sge: u32,
-    /// Bytes of inline data of a send request.
-    pub(crate) max_inline: u32,
-}
-
-/// What the owner of a queue keeps with a request.
-///
-/// It stays in the request's slot until that is used again; what is to be told of the request goes
-/// out of it before. Its destructor may sleep, that of what [`Self::detach`] returns must not.
-pub(crate) trait Ticket: Send + Sized + 'static {
-    /// Takes out what the owner is told with. Called once for the one end of the request, unless that is
-    /// `retire`, and once more when it was `abandon`. Any context, must not sleep.
-    fn detach(&mut self) -> Self;
-
-    /// How long it may take, from the post on; 0 for as long as it takes.
-    fn timeout_ns(&self) -> u64 {
-        0
-    }
-
-    /// It was put into slot `index` of its queue.
-    fn placed(&self, _index: u32) {}
-}
-
-/// Why nobody waits for a request any longer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Abandoned {
-    /// Its deadline has passed.
-    Timeout,
-    /// Its owner said so.
-    Canceled,
-}
-
-/// The owner of a queue pair, or of a shared receive queue.
-///
-/// Completions of one queue are handled one after the other, in the order of posting.
-pub(crate) trait Handler: Send + Sync + 'static {
-    /// What the owner keeps with a request. What it detaches goes to the methods below.
-    type Request: Ticket;
-
-    /// A request is done. In the context of the queue's [`PollContext`](super::cq::PollContext); in
-    /// a softirq it must not sleep. No lock is held.
-    ///
-    /// For a request of a shared receive queue it is called on the owner of the queue pair that
-    /// used it; on that of the shared receive queue when that queue pair is gone, in process
-    /// context and with the list of its queue pairs locked.
-    fn complete(&self, side: Side, request: Self::Request, wc: &WorkCompletion);
-
-    /// So many send requests that were not signalled succeeded; they stay as they are. Context as for
-    /// `complete`.
-    fn retire(&self, count: u32);
-
-    /// A request is over for its owner, not for the device. In a softirq, or process context, with
-    /// the queue's lock held: must not sleep, nor call the queue.
-    fn abandon(&self, request: Self::Request, why: Abandoned);
-
-    /// The device is done with a request that was abandoned. Context as for `complete`.
-    fn late(&self, request: Self::Request, wc: &WorkCompletion);
-
-    /// A request was not posted, or the driver has said nothing of it. Process context, or whatever the
-    /// caller of [`Chain::post`](super::chain::Chain::post) is in, or as for `complete`.
-    fn cancel(&self, request: Self::Request);
-
-    /// Something happened to the queue pair, or to the shared receive queue. Any context, interrupts
-    /// may be off: must not sleep.
-    fn event(&self, event: Event);
-}
-
 /// A queue pair.
 ///
 /// # Invariants
 ///
-/// - `ptr` is a queue pair of `pd`, `send_cq`, `recv_cq` and `shared`, owned; its context is this
-///   value.
+/// - `ptr` is a queue pair of `pd`, `send_cq`, `recv_cq` and `shared`, owned; its context is
+///   `member`.
 /// - Every slot of both queues points back at this value, which does not move.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Qp<H: Handler> {
@@ -355,7 +106,6 @@ pub(crate) struct Qp<H: Handler> {
     send: Queue<H::Request>,
     #[pin]
     recv: Queue<H::Request>,
-    handler: H,
     /// Its queue key, on UD.
     qkey: Atomic<u32>,
     /// The first address that it was to send to: of a datagram queue pair, whose draining needs one.
@@ -363,8 +113,9 @@ pub(crate) struct Qp<H: Handler> {
     address: Mutex<Option<Arc<Ah>>>,
     /// That there is one.
     addressed: AtomicFlag,
-    /// Where its receives come from, when not from its own queue, and how far it has come there.
-    shared: Option<Membership<H>>,
+    /// Its owner, and where its receives come from, when not from its own queue: the context of the
+    /// queue pair.
+    member: Member<H>,
     /// That it takes no more from there was reported, or is not to be.
     finished: AtomicFlag,
     send_cq: Arc<Cq>,
@@ -387,8 +138,6 @@ pub(crate) fn may_control_qkeys() -> bool {
     unsafe { bindings::rust_ulp_h_may_control_qkeys() }
 }
 
-/// Numbers of packets have 24 bits.
-pub(super) const MAX_PSN: u32 = 0xff_ffff;
 /// Entries that a completion queue needs beside those for requests: the core posts one more to
 /// a queue when it drains it, and only one at a time is drained into the same completion queue.
 pub(crate) const CQ_RESERVE: u32 = 1;
@@ -466,12 +215,11 @@ impl<H: Handler> Qp<H> {
                         0,
                     )
                 }?,
-                handler,
                 qkey: Atomic::new(0),
                 address <- new_mutex!(None, "rdma::Qp::address"),
                 addressed: AtomicFlag::new(false),
                 finished: AtomicFlag::new(false),
-                shared,
+                member: Member::new(handler, shared),
                 qp_type,
                 capacity,
                 state: Atomic::new(if pd.device().is_iwarp() {
@@ -482,9 +230,10 @@ impl<H: Handler> Qp<H> {
                 }),
                 max_reads: Atomic::new(0),
                 ptr: {
-                    init.qp_context = this.as_ptr().cast();
+                    // SAFETY: A place in this value.
+                    init.qp_context = unsafe { &raw mut (*this.as_ptr()).member }.cast();
                     // SAFETY: The domain and the queues are valid and outlive the queue pair. Its
-                    // context is this value: no event is raised before the queue pair leaves
+                    // context is in this value: no event is raised before the queue pair leaves
                     // RESET, by which time the value is complete.
                     let ptr = from_err_ptr(unsafe {
                         bindings::rust_ulp_h_create_qp(raw_pd, &mut init)
@@ -523,7 +272,7 @@ impl<H: Handler> Qp<H> {
 
     /// The owner.
     pub(crate) fn handler(&self) -> &H {
-        &self.handler
+        self.member.handler()
     }
 
     /// The state that it was last brought to.
@@ -534,7 +283,7 @@ impl<H: Handler> Qp<H> {
     /// Whether it is one of iWARP: made in INIT, taken to RTS by a connection and nothing else, and
     /// then to ERR for good.
     pub(crate) fn is_iwarp(&self) -> bool {
-        self.pd.maker().is_some()
+        self.pd.device().is_iwarp()
     }
 
     /// Reads outstanding at most, of one of iWARP that is connected.
@@ -592,11 +341,6 @@ impl<H: Handler> Qp<H> {
         }
     }
 
-    /// How far it has come in its shared receive queue.
-    pub(super) fn mark(&self) -> Option<&Mark> {
-        self.shared.as_ref().map(Membership::mark)
-    }
-
     /// Whether a send request to `ah` fits this type of queue pair; keeps the first address. Sleeps.
     pub(super) fn note_address(&self, ah: Option<&Arc<Ah>>) -> bool {
         match ah {
@@ -623,14 +367,17 @@ impl<H: Handler> Qp<H> {
     ///
     /// Called by the driver, with the context of a queue pair like this.
     unsafe extern "C" fn event(event: *mut bindings::ib_event, context: *mut c_void) {
-        // SAFETY: The context is the queue pair, which outlives its events, see `new`.
-        let (this, event) = unsafe { (&*context.cast::<Self>(), &*event) };
+        // SAFETY: The context is in the queue pair, which outlives its events, see `new`.
+        let (this, event) = unsafe {
+            let this = kernel::container_of!(context.cast::<Member<H>>(), Self, member);
+            (&*this, &*event)
+        };
         let event = Event::new(event);
         // rxe says it once more for each packet that still comes.
         if event == Event::QpLastWqeReached && this.finished.xchg(true, Full) {
             return;
         }
-        this.handler.event(event);
+        this.handler().event(event);
     }
 
     /// Called by `rust_ulp_completion` for each completion of a request of a queue pair like this.
@@ -687,13 +434,13 @@ impl<H: Handler> Qp<H> {
 
             retired = retired.saturating_add((!told).into());
             if retired > 0 {
-                self.handler.retire(retired);
+                self.handler().retire(retired);
             }
             match request {
-                Some(request) if abandoned => self.handler.late(request, wc),
-                Some(request) if done => self.handler.complete(side, request, wc),
+                Some(request) if abandoned => self.handler().late(request, wc),
+                Some(request) if done => self.handler().complete(side, request, wc),
                 // A driver that has lost a completion.
-                Some(request) => self.handler.cancel(request),
+                Some(request) => self.handler().cancel(request),
                 None => (),
             }
             if done {
@@ -724,12 +471,12 @@ impl<H: Handler> Qp<H> {
 
     fn expired(&self, side: Side) {
         self.queue(side)
-            .expire(|request| self.handler.abandon(request, Abandoned::Timeout));
+            .expire(|request| self.handler().abandon(request, Abandoned::Timeout));
     }
 
     /// Gives up the requests that `which` names, of both queues, and returns how many it were.
     pub(crate) fn abandon(&self, which: impl Fn(&H::Request) -> bool) -> u32 {
-        let canceled = |request| self.handler.abandon(request, Abandoned::Canceled);
+        let canceled = |request| self.handler().abandon(request, Abandoned::Canceled);
         let sends = self.send.abandon(&which, canceled);
         let recvs = self.recv.abandon(&which, canceled);
         sends.saturating_add(recvs)
@@ -737,7 +484,7 @@ impl<H: Handler> Qp<H> {
 
     /// The same for what is in slot `slot` of one of them.
     pub(crate) fn abandon_slot(&self, slot: u32, which: impl Fn(&H::Request) -> bool) -> bool {
-        let canceled = |request| self.handler.abandon(request, Abandoned::Canceled);
+        let canceled = |request| self.handler().abandon(request, Abandoned::Canceled);
         self.send.abandon_slot(slot, &which, canceled)
             || self.recv.abandon_slot(slot, &which, canceled)
     }
@@ -924,8 +671,8 @@ impl<H: Handler> Qp<H> {
         }
         // One that was never in a state to receive has taken nothing.
         let shared = self
-            .shared
-            .as_ref()
+            .member
+            .shared()
             .filter(|_| self.state() != State::Reset);
         if let Some(shared) = shared {
             self.fail();
@@ -949,7 +696,7 @@ impl<H: Handler> Qp<H> {
             lists.closed = false;
             lists.used = false;
         }
-        if self.shared.is_some() {
+        if self.member.shared().is_some() {
             // SAFETY: The queue pair is valid, and in RESET: no event of it is under way.
             unsafe { bindings::rust_ulp_h_forget_last_wqe(self.ptr.as_ptr()) };
             self.finished.store(false, Release);

@@ -7,7 +7,10 @@
 
 use super::{
     ah::Ah,
-    qp::Ticket,
+    request::{
+        Side,
+        Ticket, //
+    },
     wr::Local, //
 };
 use crate::{
@@ -35,15 +38,6 @@ use kernel::{
         Arc, //
     }, //
 };
-
-/// Which queue of a pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    /// The send queue.
-    Send,
-    /// The receive queue, the pair's own or a shared one.
-    Recv,
-}
 
 /// No slot.
 pub(super) const NONE: u32 = u32::MAX;

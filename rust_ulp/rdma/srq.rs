@@ -23,19 +23,18 @@ use super::{
     cq::Cq,
     event::Event,
     pd::Pd,
-    qp::{
-        mask,
-        Abandoned,
-        Handler,
-        Qp,
-        Ticket, //
-    },
+    qp_attr::mask,
     queue::{
         Calls,
         Queue,
-        Side,
         Slot,
         NONE, //
+    },
+    request::{
+        Abandoned,
+        Handler,
+        Side,
+        Ticket, //
     },
     wr::WorkCompletion, //
 };
@@ -64,7 +63,7 @@ use kernel::{
 };
 
 /// How far a queue pair has come: it holds no request whose number is not above this one.
-pub(super) struct Mark(Atomic<u64>);
+struct Mark(Atomic<u64>);
 
 impl Mark {
     fn set(&self, number: u64) {
@@ -100,11 +99,6 @@ impl<H: Handler> Membership<H> {
         Ok(Self { srq, mark })
     }
 
-    /// How far the queue pair has come.
-    pub(super) fn mark(&self) -> &Mark {
-        &self.mark
-    }
-
     /// The shared receive queue.
     pub(super) fn srq(&self) -> &Arc<Srq<H>> {
         &self.srq
@@ -120,6 +114,30 @@ impl<H: Handler> Drop for Membership<H> {
             .retain(|other| !Arc::ptr_eq(other, &self.mark));
         self.srq.suspect();
         self.srq.reclaim();
+    }
+}
+
+/// What a shared receive queue finds by a completion: the owner of a queue pair, and how far that
+/// has come. It is the context of each queue pair, whether it uses a shared receive queue or not.
+pub(super) struct Member<H: Handler> {
+    handler: H,
+    shared: Option<Membership<H>>,
+}
+
+impl<H: Handler> Member<H> {
+    /// Of a queue pair of `handler`.
+    pub(super) fn new(handler: H, shared: Option<Membership<H>>) -> Self {
+        Self { handler, shared }
+    }
+
+    /// The owner of the queue pair.
+    pub(super) fn handler(&self) -> &H {
+        &self.handler
+    }
+
+    /// The shared receive queue that the queue pair uses.
+    pub(super) fn shared(&self) -> Option<&Membership<H>> {
+        self.shared.as_ref()
     }
 }
 
@@ -354,13 +372,13 @@ impl<H: Handler> Srq<H> {
         };
         // SAFETY: By the type invariant.
         let this = unsafe { &*slot.owner.cast::<Self>() };
-        // SAFETY: The queue pair is one that uses this queue, so its context is a `Qp<H>`; it waits
+        // SAFETY: The queue pair is one that uses this queue, so its context is a `Member<H>`; it waits
         // for this completion before it goes.
-        let qp = unsafe { &*bindings::rust_ulp_h_qp_context(wc.qp).cast::<Qp<H>>() };
-        this.completed(slot.index, qp, &WorkCompletion::new(wc));
+        let member = unsafe { &*bindings::rust_ulp_h_qp_context(wc.qp).cast::<Member<H>>() };
+        this.completed(slot.index, member, &WorkCompletion::new(wc));
     }
 
-    fn completed(&self, index: u32, qp: &Qp<H>, wc: &WorkCompletion) {
+    fn completed(&self, index: u32, member: &Member<H>, wc: &WorkCompletion) {
         let Some(Taken {
             request,
             number,
@@ -374,13 +392,13 @@ impl<H: Handler> Srq<H> {
         if number > self.newest.load(Relaxed) {
             self.newest.store(number, Relaxed);
         }
-        if let Some(mark) = qp.mark() {
-            mark.set(number);
+        if let Some(shared) = &member.shared {
+            shared.mark.set(number);
         }
         if abandoned {
             self.handler.late(request, wc);
         } else {
-            qp.handler().complete(Side::Recv, request, wc);
+            member.handler.complete(Side::Recv, request, wc);
         }
     }
 

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a queue pair is: its type, its state, its sizes and its other attributes.
+
+use super::{
+    ah::AddressVector,
+    device::Device, //
+};
+use crate::bindings;
+
+/// Transport of a queue pair: `enum ib_qp_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QpType {
+    /// Reliable connected.
+    Rc,
+    /// Unreliable connected.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+impl QpType {
+    pub(super) fn to_raw(self) -> bindings::ib_qp_type {
+        match self {
+            Self::Rc => bindings::IB_QPT_RC,
+            Self::Uc => bindings::IB_QPT_UC,
+            Self::Ud => bindings::IB_QPT_UD,
+        }
+    }
+}
+
+/// State of a queue pair: `enum ib_qp_state`, IBA 10.3.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub(crate) enum State {
+    /// Made, or taken back to that.
+    Reset = bindings::IB_QPS_RESET,
+    /// Takes receive requests.
+    Init = bindings::IB_QPS_INIT,
+    /// Ready to receive.
+    Rtr = bindings::IB_QPS_RTR,
+    /// Ready to send.
+    Rts = bindings::IB_QPS_RTS,
+    /// The send queue drains. What is posted now begins in RTS; with rxe, when the next request is
+    /// posted there: `rxe_qp_from_attr()` wakes nobody on the way back.
+    Sqd = bindings::IB_QPS_SQD,
+    /// The send queue failed (unreliable transports).
+    Sqe = bindings::IB_QPS_SQE,
+    /// Failed: all requests are flushed.
+    Err = bindings::IB_QPS_ERR,
+}
+
+impl State {
+    /// The state of that number.
+    pub(crate) fn from_raw(raw: u32) -> Option<Self> {
+        Some(match raw {
+            bindings::IB_QPS_RESET => Self::Reset,
+            bindings::IB_QPS_INIT => Self::Init,
+            bindings::IB_QPS_RTR => Self::Rtr,
+            bindings::IB_QPS_RTS => Self::Rts,
+            bindings::IB_QPS_SQD => Self::Sqd,
+            bindings::IB_QPS_SQE => Self::Sqe,
+            bindings::IB_QPS_ERR => Self::Err,
+            _ => return None,
+        })
+    }
+}
+
+/// Which attributes of an [`Attributes`] count: `enum ib_qp_attr_mask`.
+pub(crate) mod mask {
+    use crate::bindings;
+    pub(crate) const STATE: u32 = bindings::IB_QP_STATE;
+    pub(crate) const ACCESS_FLAGS: u32 = bindings::IB_QP_ACCESS_FLAGS;
+    pub(crate) const PKEY_INDEX: u32 = bindings::IB_QP_PKEY_INDEX;
+    pub(crate) const PORT: u32 = bindings::IB_QP_PORT;
+    pub(crate) const AV: u32 = bindings::IB_QP_AV;
+    pub(crate) const QKEY: u32 = bindings::IB_QP_QKEY;
+    pub(crate) const PATH_MTU: u32 = bindings::IB_QP_PATH_MTU;
+    pub(crate) const TIMEOUT: u32 = bindings::IB_QP_TIMEOUT;
+    pub(crate) const RETRY_CNT: u32 = bindings::IB_QP_RETRY_CNT;
+    pub(crate) const RNR_RETRY: u32 = bindings::IB_QP_RNR_RETRY;
+    pub(crate) const RQ_PSN: u32 = bindings::IB_QP_RQ_PSN;
+    pub(crate) const MAX_QP_RD_ATOMIC: u32 = bindings::IB_QP_MAX_QP_RD_ATOMIC;
+    pub(crate) const MIN_RNR_TIMER: u32 = bindings::IB_QP_MIN_RNR_TIMER;
+    pub(crate) const SQ_PSN: u32 = bindings::IB_QP_SQ_PSN;
+    pub(crate) const MAX_DEST_RD_ATOMIC: u32 = bindings::IB_QP_MAX_DEST_RD_ATOMIC;
+    pub(crate) const DEST_QPN: u32 = bindings::IB_QP_DEST_QPN;
+}
+
+/// Attributes of a queue pair: `struct ib_qp_attr`, without alternate paths.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Attributes {
+    /// The state to go to, or that it is in.
+    pub(crate) qp_state: u32,
+    /// The state it is believed to be in.
+    pub(crate) cur_qp_state: u32,
+    /// `enum ib_mtu`.
+    pub(crate) path_mtu: u32,
+    /// Q_Key, on UD.
+    pub(crate) qkey: u32,
+    /// First packet sequence number expected; 24 bits.
+    pub(crate) rq_psn: u32,
+    /// First packet sequence number sent; 24 bits.
+    pub(crate) sq_psn: u32,
+    /// The peer's number; 24 bits.
+    pub(crate) dest_qp_num: u32,
+    /// What the peer may do: [`access`](super::mr::access).
+    pub(crate) access_flags: u32,
+    /// The way to the peer.
+    pub(crate) av: AddressVector,
+    /// Index of the P_Key.
+    pub(crate) pkey_index: u16,
+    /// Whether to raise [`Event::SqDrained`](super::event::Event::SqDrained).
+    pub(crate) en_sqd_async_notify: bool,
+    /// Whether it is draining.
+    pub(crate) sq_draining: bool,
+    /// Reads and atomics outstanding at most.
+    pub(crate) max_rd_atomic: u8,
+    /// Reads and atomics answered at a time at most.
+    pub(crate) max_dest_rd_atomic: u8,
+    /// `enum ib_rnr_timeout`.
+    pub(crate) min_rnr_timer: u8,
+    /// Port.
+    pub(crate) port: u32,
+    /// 4.096 us * 2^n; 0 waits for ever.
+    pub(crate) timeout: u8,
+    /// 0 to 7.
+    pub(crate) retry_cnt: u8,
+    /// 0 to 6; 7 tries for ever.
+    pub(crate) rnr_retry: u8,
+}
+
+impl Attributes {
+    pub(super) fn to_raw(self, device: &Device, mask: u32) -> bindings::ib_qp_attr {
+        bindings::ib_qp_attr {
+            qp_state: self.qp_state,
+            cur_qp_state: self.cur_qp_state,
+            path_mtu: self.path_mtu,
+            qkey: self.qkey,
+            rq_psn: self.rq_psn,
+            sq_psn: self.sq_psn,
+            dest_qp_num: self.dest_qp_num,
+            qp_access_flags: self.access_flags as i32,
+            ah_attr: if mask & mask::AV != 0 {
+                self.av.to_raw(device)
+            } else {
+                Default::default()
+            },
+            pkey_index: self.pkey_index,
+            en_sqd_async_notify: self.en_sqd_async_notify.into(),
+            max_rd_atomic: self.max_rd_atomic,
+            max_dest_rd_atomic: self.max_dest_rd_atomic,
+            min_rnr_timer: self.min_rnr_timer,
+            port_num: self.port,
+            timeout: self.timeout,
+            retry_cnt: self.retry_cnt,
+            rnr_retry: self.rnr_retry,
+            ..Default::default()
+        }
+    }
+
+    pub(super) fn from_raw(raw: &bindings::ib_qp_attr) -> Self {
+        Self {
+            qp_state: raw.qp_state,
+            cur_qp_state: raw.cur_qp_state,
+            path_mtu: raw.path_mtu,
+            qkey: raw.qkey,
+            rq_psn: raw.rq_psn,
+            sq_psn: raw.sq_psn,
+            dest_qp_num: raw.dest_qp_num,
+            access_flags: raw.qp_access_flags as u32,
+            av: AddressVector::from_raw(&raw.ah_attr),
+            pkey_index: raw.pkey_index,
+            en_sqd_async_notify: raw.en_sqd_async_notify != 0,
+            sq_draining: raw.sq_draining != 0,
+            max_rd_atomic: raw.max_rd_atomic,
+            max_dest_rd_atomic: raw.max_dest_rd_atomic,
+            min_rnr_timer: raw.min_rnr_timer,
+            port: raw.port_num,
+            timeout: raw.timeout,
+            retry_cnt: raw.retry_cnt,
+            rnr_retry: raw.rnr_retry,
+        }
+    }
+}
+
+/// Sizes of a queue pair: `struct ib_qp_cap`.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Capacity {
+    /// Requests in the send queue.
+    pub(crate) max_send_wr: u32,
+    /// Requests in the receive queue.
+    pub(crate) max_recv_wr: u32,
+    /// Pieces of memory of a send request.
+    pub(crate) max_send_sge: u32,
+    /// Pieces of memory of a receive request.
+    pub(crate) max_recv_sge: u32,
+    /// Bytes of inline data of a send request.
+    pub(crate) max_inline: u32,
+}
+
+/// Numbers of packets have 24 bits.
+pub(super) const MAX_PSN: u32 = 0xff_ffff;
