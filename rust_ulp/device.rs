@@ -10,7 +10,10 @@
 //! files are husks from then on.
 
 use crate::{
-    file::Context,
+    events::{
+        FileEvents,
+        Listeners, //
+    },
     kernel::{
         gate::{
             Gate,
@@ -19,8 +22,8 @@ use crate::{
         net::NetNs,
         workqueue::Workqueue, //
     },
+    limits::Parameters,
     logic::numbered,
-    object::events::Listeners,
     rdma::{
         self,
         client::Slot,
@@ -52,6 +55,7 @@ pub(crate) struct Registry {
     #[pin]
     devices: Mutex<KVec<Arc<Device>>>,
     workqueue: Arc<Workqueue>,
+    parameters: Parameters,
 }
 
 /// What can be used while the gate is open.
@@ -87,6 +91,18 @@ impl Live {
 /// Leave to use a device.
 pub(crate) type Alive<'a> = Pass<'a, Live>;
 
+/// An open file that is attached to a device.
+pub(crate) trait AttachedFile: Send + Sync {
+    /// Its events.
+    fn events(&self) -> &Arc<FileEvents>;
+
+    /// Wakes those who wait inside the gate: the device goes.
+    fn shoo(&self);
+
+    /// Makes a husk of it: the device's gate is closed, and nobody is inside. Sleeps.
+    fn bury(&self);
+}
+
 /// One device.
 #[pin_data]
 pub(crate) struct Device {
@@ -95,7 +111,7 @@ pub(crate) struct Device {
     gate: Gate<Live>,
     /// The files attached.
     #[pin]
-    contexts: Mutex<KVec<Arc<Context>>>,
+    contexts: Mutex<KVec<Arc<dyn AttachedFile>>>,
     listeners: Arc<Listeners>,
     workqueue: Arc<Workqueue>,
 }
@@ -210,11 +226,17 @@ fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attrib
 
 impl Registry {
     /// An empty registry, whose devices have their work done by `workqueue`.
-    pub(crate) fn new(workqueue: Arc<Workqueue>) -> impl PinInit<Self> {
+    pub(crate) fn new(workqueue: Arc<Workqueue>, parameters: Parameters) -> impl PinInit<Self> {
         pin_init!(Self {
             workqueue,
+            parameters,
             devices <- new_mutex!(KVec::new(), "rust_ulp::Registry::devices"),
         })
+    }
+
+    /// The parameters of the module.
+    pub(crate) fn parameters(&self) -> &Parameters {
+        &self.parameters
     }
 
     /// Calls `f` for each device that processes in `net` may use. Sleeps.
@@ -286,7 +308,7 @@ impl Device {
     }
 
     /// Notes that `context` makes objects here. Sleeps.
-    pub(crate) fn attach(&self, _alive: &Alive<'_>, context: Arc<Context>) -> Result {
+    pub(crate) fn attach(&self, _alive: &Alive<'_>, context: Arc<dyn AttachedFile>) -> Result {
         let events = context.events().clone();
         self.listeners.add(events.clone())?;
         self.contexts
@@ -297,12 +319,12 @@ impl Device {
     }
 
     /// Forgets `context`, which has made its last object.
-    pub(crate) fn detach(&self, _alive: &Alive<'_>, context: &Context) {
+    pub(crate) fn detach(&self, _alive: &Alive<'_>, context: &dyn AttachedFile) {
         self.listeners.remove(context.events());
         let mut found = None;
         let mut contexts = self.contexts.lock();
         for (index, other) in numbered(contexts.iter()) {
-            if core::ptr::eq(&**other, context) {
+            if core::ptr::addr_eq(&**other, context) {
                 found = Some(index);
                 break;
             }

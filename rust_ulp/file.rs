@@ -6,46 +6,25 @@
 //! device it does inside the device's gate.
 
 use crate::{
-    cmd::{
-        self,
-        submit::Scratch,
-        uring, //
-    },
     device::{
-        self,
         Alive,
+        AttachedFile,
         Device,
         Registry, //
     },
+    events::FileEvents,
     kernel::{
-        area::Area,
-        chardev::{
-            chardev,
-            events,
-            FileOperations, //
-        },
-        compat::Parameter as _,
-        errno::{
-            ealready,
-            ebadfd, //
-        },
-        net::NetNs,
-        uring::{
-            Canceling,
-            Entry,
-            Reply, //
-        }, //
+        errno::ealready,
+        net::NetNs, //
     },
     logic::handle::Kind,
-    module_parameters,
     object::{
-        events::FileEvents,
+        batch::Scratch,
         listener::Arrivals,
         quota::Quota,
-        table::{
-            Object,
-            Table, //
-        }, //
+        table::Stored,
+        Object,
+        ObjectTable, //
     },
     rdma::cgroup::{
         Charge,
@@ -54,29 +33,21 @@ use crate::{
     trace::{
         self,
         ulp_debug, //
-    },
-    uapi::abi, //
+    }, //
 };
 use kernel::{
-    fs::File,
     new_mutex,
     prelude::*,
-    seq_file::SeqFile,
-    seq_print,
-    str::BStr,
     sync::{
         atomic::{
             Atomic,
             Relaxed, //
         },
-        poll::PollTable,
         Arc,
         ArcBorrow,
         Mutex,
         SetOnce, //
-    },
-    transmute::AsBytes,
-    uaccess::UserSliceWriter, //
+    }, //
 };
 
 /// An open file.
@@ -89,7 +60,7 @@ pub(crate) struct Context {
     /// The device that the file is attached to; set once.
     device: SetOnce<Arc<Device>>,
     #[pin]
-    table: Mutex<Table>,
+    table: Mutex<ObjectTable>,
     events: Arc<FileEvents>,
     arrivals: Arc<Arrivals>,
     /// Room for batches, lent to those who submit at a time.
@@ -101,9 +72,52 @@ pub(crate) struct Context {
     attached: Mutex<Option<Charge>>,
 }
 
-chardev!(Context);
-
 impl Context {
+    /// Opens a file in the network namespace of the current process. Sleeps.
+    pub(crate) fn new(registry: &Arc<Registry>) -> Result<Arc<Self>> {
+        static SERIAL: Atomic<i32> = Atomic::new(1);
+        let id = SERIAL.fetch_add(1, Relaxed) as u32;
+        let net = NetNs::current().ok_or(EINVAL)?;
+        let events = FileEvents::new(id)?;
+        let max_objects = registry.parameters().max_objects;
+        let quota = Quota::new(registry.parameters().max_entries)?;
+        let arrivals = Arc::new(Arrivals::new(max_objects), GFP_KERNEL_ACCOUNT)?;
+        let this = Arc::pin_init(
+            pin_init!(Self {
+                id,
+                registry: registry.clone(),
+                net,
+                device: SetOnce::new(),
+                table <- new_mutex!(
+                    ObjectTable::new(max_objects),
+                    "rust_ulp::Context::table"
+                ),
+                events,
+                arrivals,
+                scratch <- new_mutex!([const { None }; 4], "rust_ulp::Context::scratch"),
+                quota,
+                attached <- new_mutex!(None, "rust_ulp::Context::attached"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        trace::open(id);
+        Ok(this)
+    }
+
+    /// The last reference to the file is gone. Sleeps.
+    pub(crate) fn release(this: Arc<Self>) {
+        trace::release(this.id);
+        if let Ok(device) = this.device() {
+            // With the gate closed it is the device's removal that tears everything down.
+            if let Ok(alive) = device.enter() {
+                this.tear_down();
+                drop(this.attached.lock().take());
+                device.detach(&alive, &*this);
+            }
+        }
+        ulp_debug!("file {}: released\n", this.id);
+    }
+
     /// Its serial number.
     pub(crate) fn id(&self) -> u32 {
         self.id
@@ -120,7 +134,7 @@ impl Context {
     }
 
     /// The table of its objects. Hold its lock over no copy from or to user space, and no wait.
-    pub(crate) fn table(&self) -> &Mutex<Table> {
+    pub(crate) fn table(&self) -> &Mutex<ObjectTable> {
         &self.table
     }
 
@@ -160,9 +174,9 @@ impl Context {
         // A device that goes meanwhile is one that is not there.
         let alive = device.enter().map_err(|_| ENOENT)?;
         let charge = Charge::new(alive.device(), Resource::Handle)?;
-        device.attach(&alive, this.into())?;
+        device.attach(&alive, Arc::<Self>::from(this))?;
         if !this.device.populate(device.clone()) {
-            device.detach(&alive, &this);
+            device.detach(&alive, &*this);
             return Err(ealready());
         }
         *this.attached.lock() = Some(charge);
@@ -247,21 +261,6 @@ impl Context {
         }
     }
 
-    /// Wakes those who wait inside the gate: the device goes.
-    pub(crate) fn shoo(&self) {
-        for (_, object) in self.table.lock().iter() {
-            object.shoo(ENODEV);
-        }
-        self.events.wait.notify_all();
-    }
-
-    /// Makes a husk of it: the device's gate is closed, and nobody is inside. Sleeps.
-    pub(crate) fn bury(&self) {
-        self.tear_down();
-        drop(self.attached.lock().take());
-        self.events.end();
-    }
-
     /// Lends the room for a batch, or makes some.
     pub(crate) fn take_scratch(&self) -> Result<KBox<Scratch>> {
         let kept = self.scratch.lock().iter_mut().find_map(Option::take);
@@ -282,233 +281,21 @@ impl Context {
     }
 }
 
-impl FileOperations for Context {
-    type Shared = Registry;
-
-    fn open(registry: &Arc<Registry>) -> Result<Arc<Self>> {
-        static SERIAL: Atomic<i32> = Atomic::new(1);
-        let id = SERIAL.fetch_add(1, Relaxed) as u32;
-        let net = NetNs::current().ok_or(EINVAL)?;
-        let events = FileEvents::new(id)?;
-        let max_objects = module_parameters::max_objects.value().get();
-        let quota = Quota::new(module_parameters::max_entries.value().get())?;
-        let arrivals = Arc::new(Arrivals::new(max_objects), GFP_KERNEL_ACCOUNT)?;
-        let this = Arc::pin_init(
-            pin_init!(Self {
-                id,
-                registry: registry.clone(),
-                net,
-                device: SetOnce::new(),
-                table <- new_mutex!(
-                    Table::new(max_objects),
-                    "rust_ulp::Context::table"
-                ),
-                events,
-                arrivals,
-                scratch <- new_mutex!([const { None }; 4], "rust_ulp::Context::scratch"),
-                quota,
-                attached <- new_mutex!(None, "rust_ulp::Context::attached"),
-            }),
-            GFP_KERNEL_ACCOUNT,
-        )?;
-        trace::open(id);
-        Ok(this)
+impl AttachedFile for Context {
+    fn events(&self) -> &Arc<FileEvents> {
+        &self.events
     }
 
-    fn release(this: Arc<Self>) {
-        trace::release(this.id);
-        if let Ok(device) = this.device() {
-            // With the gate closed it is the device's removal that tears everything down.
-            if let Ok(alive) = device.enter() {
-                this.tear_down();
-                drop(this.attached.lock().take());
-                device.detach(&alive, &this);
-            }
+    fn shoo(&self) {
+        for (_, object) in self.table.lock().iter() {
+            object.shoo(ENODEV);
         }
-        ulp_debug!("file {}: released\n", this.id);
+        self.events.wait.notify_all();
     }
 
-    fn ioctl(this: ArcBorrow<'_, Self>, cmd: u32, arg: usize) -> Result<isize> {
-        cmd::dispatch(this, cmd, arg)?;
-        Ok(0)
-    }
-
-    fn read(this: ArcBorrow<'_, Self>, block: bool, mut to: UserSliceWriter) -> Result<usize> {
-        let room = to.len();
-        let size = core::mem::size_of::<abi::Event>();
-        this.device()?;
-        if room < size {
-            return Err(EINVAL);
-        }
-        let mut block = block;
-        while to.len() >= size {
-            let before = to.len();
-            let event = match this.events.take(block) {
-                Ok(event) => event,
-                Err(err) if before == room => return Err(err),
-                Err(_) => break,
-            };
-            if let Err(err) = to.write_slice(event.as_bytes()) {
-                this.events.put_back(event);
-                return match room.saturating_sub(before) {
-                    0 => Err(err),
-                    done => Ok(done),
-                };
-            }
-            // The first one is worth waiting for.
-            block = false;
-        }
-        Ok(room.saturating_sub(to.len()))
-    }
-
-    fn uring_issue(this: ArcBorrow<'_, Self>, entry: Entry<'_>) -> Reply {
-        uring::issue(&this, entry)
-    }
-
-    fn uring_cancel(this: ArcBorrow<'_, Self>, command: Canceling<'_>) {
-        uring::cancel(&this, &command);
-    }
-
-    fn mmap(this: ArcBorrow<'_, Self>, area: &Area<'_>, offset: u64) -> Result {
-        let _alive = this.enter()?;
-        let handle = u32::try_from(offset >> 32).map_err(|_| EBADF)?;
-        let at = (offset & 0xffff_ffff) as usize;
-        let table = this.table.lock();
-        let object = table.get(handle)?.clone();
-        drop(table);
-        match &object {
-            Object::Cq(cq) => cq.ring().pages().map(area, at),
-            Object::Buffer(buffer) => buffer.pages().map(area, at),
-            _ => Err(ebadfd()),
-        }
-    }
-
-    fn poll(this: ArcBorrow<'_, Self>, file: &File, table: PollTable<'_>) -> u32 {
-        table.register_wait(file, &this.events.wait);
-        let Ok(device) = this.device() else {
-            return events::ERR;
-        };
-        let mut ready = if this.events.is_ready() {
-            events::PRI
-        } else {
-            0
-        };
-        if device.is_gone() {
-            return ready | events::HUP | events::ERR | events::IN;
-        }
-        for (_, object) in this.table.lock().iter() {
-            if let Object::Cq(cq) = object {
-                // All of them: each has to know that it is polled.
-                if cq.ring().poll() {
-                    ready |= events::IN;
-                }
-            }
-        }
-        ready
-    }
-
-    fn show_fdinfo(this: ArcBorrow<'_, Self>, m: &SeqFile) {
-        seq_print!(m, "rust_ulp-file:\t{}\n", this.id);
-        let Ok(device) = this.device() else {
-            seq_print!(m, "rust_ulp-device:\tnone\n");
-            return;
-        };
-        let Ok(alive) = device.enter() else {
-            seq_print!(m, "rust_ulp-device:\tgone\n");
-            return;
-        };
-        let name = alive.device().name();
-        seq_print!(
-            m,
-            "rust_ulp-device:\t{}\n",
-            BStr::from_bytes(device::name_of(&name))
-        );
-        let (used, limit) = this.quota.usage();
-        seq_print!(m, "rust_ulp-entries:\t{} of {}\n", used, limit);
-        for (handle, object) in this.table.lock().iter() {
-            match object {
-                Object::Pd(_) => seq_print!(m, "rust_ulp-pd:\t{:#x}\n", handle),
-                Object::Cq(cq) => {
-                    let (unread, reserved) = cq.ring().usage();
-                    seq_print!(
-                        m,
-                        "rust_ulp-cq:\t{:#x} entries {} unread {} reserved {} delivery {}\n",
-                        handle,
-                        cq.ring().entries(),
-                        unread,
-                        reserved,
-                        match cq.delivery() {
-                            abi::DELIVER_SOFTIRQ => "softirq",
-                            abi::DELIVER_CALLER => "caller",
-                            _ => "workqueue",
-                        }
-                    );
-                }
-                Object::Qp(qp) => {
-                    let (sends, recvs) = qp.qp().in_flight();
-                    seq_print!(
-                        m,
-                        "rust_ulp-qp:\t{:#x} qpn {} {:?} {:?} sends {} recvs {}\n",
-                        handle,
-                        qp.number(),
-                        qp.qp().qp_type(),
-                        qp.qp().state(),
-                        sends,
-                        recvs
-                    );
-                }
-                Object::Buffer(buffer) => seq_print!(
-                    m,
-                    "rust_ulp-buffer:\t{:#x} bytes {} chunk {} node {} keys {} charged {}\n",
-                    handle,
-                    buffer.length(),
-                    buffer.pages().chunk_size(),
-                    buffer.pages().node(),
-                    buffer.keys(),
-                    buffer.pages().charged()
-                ),
-                Object::Ah(_) => seq_print!(m, "rust_ulp-ah:\t{:#x}\n", handle),
-                Object::Srq(srq) => seq_print!(
-                    m,
-                    "rust_ulp-srq:\t{:#x} entries {} recvs {}\n",
-                    handle,
-                    srq.srq().max_wr(),
-                    srq.srq().in_flight()
-                ),
-                Object::Listener(listener) => {
-                    let (waiting, rejected) = listener.backlog().usage();
-                    seq_print!(
-                        m,
-                        "rust_ulp-listener:\t{:#x} backlog {} waiting {} rejected {}\n",
-                        handle,
-                        listener.backlog().limit(),
-                        waiting,
-                        rejected
-                    )
-                }
-                Object::Connection(connection) => {
-                    let (state, qp) = connection.state();
-                    seq_print!(
-                        m,
-                        "rust_ulp-connection:\t{:#x} qp {:#x} {}\n",
-                        handle,
-                        qp,
-                        match state {
-                            abi::CONN_REQUESTED => "requested",
-                            abi::CONN_ESTABLISHED => "established",
-                            _ => "ended",
-                        }
-                    )
-                }
-                Object::Grant(grant) => seq_print!(
-                    m,
-                    "rust_ulp-grant:\t{:#x} addr {:#x} bytes {} access {:#x}\n",
-                    handle,
-                    grant.addr(),
-                    grant.terms().length,
-                    grant.terms().access
-                ),
-            }
-        }
+    fn bury(&self) {
+        self.tear_down();
+        drop(self.attached.lock().take());
+        self.events.end();
     }
 }

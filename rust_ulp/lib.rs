@@ -11,7 +11,7 @@
 //! user space: ioctl SUBMIT
 //!   kernel/entry.c     rust_ulp_ioctl, the door
 //!   ioctl           copies the struct, picks the command
-//!   submit          copies the requests, decodes them (logic/decode), resolves handles (handle),
+//!   submit          copies the requests, decodes them (object/decode), resolves handles (handle),
 //!                   chains them per queue, posts, waits
 //!   rdma/chain      puts them into slots (rdma/queue) and links them
 //!   rdma/entry.c       rust_ulp_post_send, the door out; then the driver
@@ -128,7 +128,10 @@ mod uapi;
 
 mod cmd;
 mod device;
+mod events;
 mod file;
+mod fops;
+mod limits;
 mod object;
 
 module! {
@@ -166,24 +169,24 @@ struct RustUlp {
 
 impl ::kernel::Module for RustUlp {
     fn init(_module: &'static ThisModule) -> Result<Self> {
-        let objects = 1..=logic::handle::MAX_OBJECTS;
-        let delivery = uapi::abi::DELIVER_WORKQUEUE..=uapi::abi::DELIVER_SOFTIRQ;
-        if !objects.contains(&module_parameters::max_objects.value().get())
-            || !delivery.contains(&module_parameters::delivery.value().get())
-            || module_parameters::max_entries.value().get() == 0
-        {
-            pr_err!("max_objects must be 1 to 65536, max_entries at least 1, delivery 1 or 2\n");
-            return Err(EINVAL);
-        }
+        let parameters = limits::Parameters {
+            max_objects: module_parameters::max_objects.value().get(),
+            max_entries: module_parameters::max_entries.value().get(),
+            delivery: module_parameters::delivery.value().get(),
+        };
+        let parameters = parameters.check()?;
         let faults = kernel::fault::Directory::new();
         let workqueue = kernel::workqueue::Workqueue::new()?;
-        let registry = Arc::pin_init(device::Registry::new(workqueue.clone()), GFP_KERNEL)?;
+        let registry = Arc::pin_init(
+            device::Registry::new(workqueue.clone(), parameters),
+            GFP_KERNEL,
+        )?;
         let client = KBox::pin_init(
             rdma::client::Registration::new(registry.clone()),
             GFP_KERNEL,
         )?;
         Ok(Self {
-            _chardev: file::register(registry)?,
+            _chardev: fops::register(registry)?,
             _client: client,
             _drain: kernel::workqueue::Drain(workqueue),
             _faults: faults,

@@ -21,6 +21,7 @@ use crate::{
         },
         user::Arg, //
     },
+    limits::MAX_BACKLOG,
     object::{
         connection::{
             Connection,
@@ -28,15 +29,12 @@ use crate::{
             Times,
             Wanted, //
         },
-        listener::{
-            Listener,
-            MAX_BACKLOG, //
-        },
+        listener::Listener,
         qp::{
             Claim,
             QpObject, //
         },
-        table::Object, //
+        Object, //
     },
     rdma::{
         cm,

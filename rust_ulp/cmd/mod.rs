@@ -15,7 +15,6 @@ use crate::{
     device::Live,
     file::Context,
     kernel::{
-        compat::Parameter as _,
         errno::{
             eopnotsupp,
             eproto, //
@@ -30,7 +29,12 @@ use crate::{
             Plain, //
         }, //
     },
-    module_parameters,
+    limits::{
+        MAX_CQ_ENTRIES,
+        MAX_INLINE,
+        MAX_QUEUE_DEPTH,
+        MAX_SGE, //
+    },
     object::{
         ah::AhObject,
         buffer::{
@@ -38,7 +42,6 @@ use crate::{
             BufferObject, //
         },
         cq::{
-            self,
             mmap_offset,
             CqObject, //
         },
@@ -53,7 +56,7 @@ use crate::{
             Queues, //
         },
         srq::SrqObject,
-        table::Object, //
+        Object, //
     },
     rdma::{
         self,
@@ -70,13 +73,6 @@ use kernel::{
     prelude::*,
     sync::ArcBorrow, //
 };
-
-/// Most requests in one queue.
-pub(crate) const MAX_QUEUE_DEPTH: u32 = 1 << 14;
-/// Most elements of a request.
-pub(crate) const MAX_SGE: u32 = 16;
-/// Most inline bytes of a request.
-pub(crate) const MAX_INLINE: u32 = 512;
 
 /// A command.
 type Command = fn(ArcBorrow<'_, Context>, usize) -> Result;
@@ -189,7 +185,7 @@ fn cq_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         &mut arg,
         |context, live, value| {
             let delivery = match value.delivery {
-                abi::DELIVER_DEFAULT => match module_parameters::delivery.value().get() {
+                abi::DELIVER_DEFAULT => match context.registry().parameters().delivery {
                     abi::DELIVER_SOFTIRQ => abi::DELIVER_SOFTIRQ,
                     _ => abi::DELIVER_WORKQUEUE,
                 },
@@ -198,7 +194,7 @@ fn cq_create(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
             };
             let room = live.attributes.max_cqe.saturating_sub(rdma::qp::CQ_RESERVE);
             let entries = value.entries.checked_next_power_of_two().ok_or(ERANGE)?;
-            if value.entries == 0 || entries > cq::MAX_ENTRIES.min(room) {
+            if value.entries == 0 || entries > MAX_CQ_ENTRIES.min(room) {
                 return Err(ERANGE);
             }
             if value.comp_vector >= live.attributes.num_comp_vectors {

@@ -4,9 +4,7 @@
 //!
 //! Runs in process context.
 
-use super::submit;
 use crate::{
-    cmd,
     device::{
         choose,
         name_of,
@@ -14,21 +12,21 @@ use crate::{
     },
     file::Context,
     kernel::{
-        compat::{
-            Parameter as _,
-            HAS_URING, //
-        },
+        compat::HAS_URING,
         user::{
             write_entry,
             Arg, //
         }, //
     },
-    logic::numbered,
-    module_parameters,
-    object::{
-        buffer,
-        cq, //
+    limits::{
+        MAX_BATCH,
+        MAX_BUFFER,
+        MAX_CQ_ENTRIES,
+        MAX_INLINE,
+        MAX_QUEUE_DEPTH,
+        MAX_SGE, //
     },
+    logic::numbered,
     rdma::{
         device::{
             mtu_bytes,
@@ -52,10 +50,7 @@ pub(crate) fn module(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         size: arg.value.size,
         flags: 0,
         abi_version: abi::ABI_VERSION,
-        max_objects: module_parameters::max_objects
-            .value()
-            .get()
-            .min(crate::logic::handle::MAX_OBJECTS),
+        max_objects: this.registry().parameters().max_objects,
         features: abi::FEATURE_CALL
             | abi::FEATURE_GRANTS
             | abi::FEATURE_DATAGRAM
@@ -67,12 +62,12 @@ pub(crate) fn module(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
             | abi::FEATURE_URING
             | abi::FEATURE_USER_MEMORY
             | abi::FEATURE_DMABUF,
-        max_buffer: buffer::MAX_LENGTH,
-        max_batch: submit::MAX_BATCH,
-        max_cq_entries: cq::MAX_ENTRIES,
-        max_queue_depth: cmd::MAX_QUEUE_DEPTH,
-        max_sge: cmd::MAX_SGE,
-        max_inline: cmd::MAX_INLINE,
+        max_buffer: MAX_BUFFER,
+        max_batch: MAX_BATCH,
+        max_cq_entries: MAX_CQ_ENTRIES,
+        max_queue_depth: MAX_QUEUE_DEPTH,
+        max_sge: MAX_SGE,
+        max_inline: MAX_INLINE,
         max_entries: this.quota().usage().1,
     };
     if !HAS_URING {

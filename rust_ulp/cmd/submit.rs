@@ -21,36 +21,31 @@ use crate::{
         },
         pages::PAGE_SIZE,
         uring::Begun,
-        user::{
-            read_array,
-            read_bytes,
-            Arg, //
-        }, //
+        user::Arg, //
     },
-    logic::{
+    limits::MAX_BATCH,
+    logic::numbered,
+    object::{
+        batch::{
+            Bad,
+            Scratch,
+            Staged, //
+        },
+        buffer::BufferObject,
+        completion::{
+            Completions,
+            Request, //
+        },
         decode::{
-            decode,
-            Elements,
-            Limits,
             Op,
             Receiver, //
         },
-        numbered, //
-    },
-    object::{
-        buffer::BufferObject,
-        cq::Ring,
         pd::PdObject,
-        qp::{
-            Completions,
-            QpObject,
-            Request, //
-        },
+        qp::QpObject,
+        ring::Ring,
         srq::SrqObject,
-        table::{
-            Object,
-            Table, //
-        }, //
+        Object,
+        ObjectTable, //
     },
     rdma::{
         chain::{
@@ -76,31 +71,6 @@ use kernel::{
     prelude::*,
     sync::ArcBorrow, //
 };
-
-/// Most requests of one call.
-pub(crate) const MAX_BATCH: u32 = 1024;
-
-/// Longest message: IBA 9.4.1.
-const MAX_MESSAGE: u64 = 1 << 31;
-
-/// Room for a batch that is kept with a file when it is not larger than this, in requests.
-const KEEP: usize = 256;
-
-const LIMITS: Limits = Limits {
-    max_sge: crate::cmd::MAX_SGE,
-    max_inline: crate::cmd::MAX_INLINE,
-};
-
-/// A request that was copied from user space.
-struct Staged {
-    request: crate::logic::decode::Request,
-    /// Its elements in [`Scratch::sges`].
-    first_sge: usize,
-    num_sge: usize,
-    /// Its inline data in [`Scratch::inline`], when that comes from user memory.
-    inline_at: usize,
-    inline_len: usize,
-}
 
 /// The command that cancels requests.
 pub(crate) fn cancel(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
@@ -138,54 +108,16 @@ pub(crate) fn abandon(this: &Context, handle: u32, user_data: u64, flags: u32) -
     Ok(canceled)
 }
 
-/// Room for one batch.
-pub(crate) struct Scratch {
-    wrs: KVVec<abi::Wr>,
-    staged: KVVec<Staged>,
-    sges: KVVec<abi::Sge>,
-    inline: KVVec<u8>,
-    chains: KVVec<Chain<Completions>>,
-}
-
-impl Scratch {
-    /// No room yet: it grows to what is needed.
-    pub(crate) fn new() -> Self {
-        Self {
-            wrs: KVVec::new(),
-            staged: KVVec::new(),
-            sges: KVVec::new(),
-            inline: KVVec::new(),
-            chains: KVVec::new(),
-        }
-    }
-
-    /// Empties it, but for the entries, which are copied over.
-    fn clear(&mut self) {
-        self.chains.clear();
-        self.staged.clear();
-        self.sges.clear();
-        self.inline.clear();
-    }
-}
-
 /// Where a batch comes from, and what it refers to.
 pub(crate) struct Place<'a> {
     /// Has what its handles name.
-    pub(crate) table: &'a Table,
+    pub(crate) table: &'a ObjectTable,
     /// The device.
     pub(crate) live: &'a Live,
     /// The command of io_uring that hears of its requests.
     pub(crate) command: Option<&'a Begun>,
     /// Whether they make entries in completion rings.
     pub(crate) in_ring: bool,
-}
-
-/// What went wrong, and with which request.
-pub(crate) struct Bad {
-    /// The request.
-    pub(crate) index: u32,
-    /// What.
-    pub(crate) error: Error,
 }
 
 /// The command.
@@ -226,7 +158,7 @@ pub(crate) fn submit(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
 
 /// Gives the room for a batch back, unless it has grown beyond what is worth keeping.
 pub(crate) fn give_back(this: &Context, scratch: KBox<Scratch>) {
-    if scratch.staged.capacity() <= KEEP {
+    if scratch.is_small() {
         this.give_scratch(scratch);
     }
 }
@@ -295,132 +227,6 @@ fn run(this: &Context, value: &mut abi::Submit, scratch: &mut Scratch) -> Result
 }
 
 impl Scratch {
-    /// Copies `count` requests of `size` bytes each at `addr`, and what they point to. Sleeps.
-    pub(crate) fn stage(&mut self, addr: u64, count: u32, size: u32) -> Result<(), Bad> {
-        // Also empties it when the last batch was cut short.
-        self.clear();
-        let had = self.wrs.len();
-        self.wrs.truncate(count as usize);
-        if had < count as usize {
-            self.wrs
-                .resize(count as usize, abi::Wr::default(), GFP_KERNEL_ACCOUNT)
-                .map_err(Self::no_memory)?;
-        }
-        if count > 0 {
-            read_array(addr, size, abi::WR_SIZE_V1, &mut self.wrs)
-                .map_err(|(index, error)| Bad { index, error })?;
-        }
-        self.decode()
-    }
-
-    /// Takes one request that was copied, and copies what it points to. Sleeps.
-    pub(crate) fn stage_one(&mut self, wr: abi::Wr) -> Result {
-        self.clear();
-        self.wrs.clear();
-        self.wrs.push(wr, GFP_KERNEL_ACCOUNT)?;
-        self.decode().map_err(|bad| bad.error)
-    }
-
-    /// What the first request names; 0 when there is none.
-    pub(crate) fn first_queue(&self) -> u32 {
-        self.staged.first().map_or(0, |staged| staged.request.qp)
-    }
-
-    fn no_memory(_: kernel::alloc::AllocError) -> Bad {
-        Bad {
-            index: 0,
-            error: ENOMEM,
-        }
-    }
-
-    /// Looks at what was copied, and copies what that points to. Sleeps.
-    fn decode(&mut self) -> Result<(), Bad> {
-        let at = |index: u32| move |error: Error| Bad { index, error };
-        let memory = Self::no_memory;
-        self.staged
-            .reserve(self.wrs.len(), GFP_KERNEL_ACCOUNT)
-            .map_err(memory)?;
-
-        let Scratch {
-            wrs,
-            staged,
-            sges,
-            inline,
-            ..
-        } = self;
-        for (index, wr) in numbered(wrs.iter()) {
-            let fail = at(index);
-            let request = decode(wr, LIMITS)
-                .map_err(|refusal| fail(Error::from_errno(refusal.errno().wrapping_neg())))?;
-            let first_sge = sges.len();
-            let mut num_sge = 0;
-            match request.elements {
-                Elements::None => (),
-                Elements::One(sge) => {
-                    sges.push(sge, GFP_KERNEL_ACCOUNT).map_err(memory)?;
-                    num_sge = 1;
-                }
-                Elements::Array { addr, count } => {
-                    num_sge = count as usize;
-                    let total = first_sge.saturating_add(num_sge);
-                    sges.resize(total, abi::Sge::default(), GFP_KERNEL_ACCOUNT)
-                        .map_err(memory)?;
-                    let part = sges.get_mut(first_sge..total).ok_or_else(|| fail(EINVAL))?;
-                    read_array(addr, abi::Sge::SIZE, abi::Sge::SIZE, part)
-                        .map_err(|(_, error)| fail(error))?;
-                }
-            }
-            let list = sges.get(first_sge..).unwrap_or(&[]);
-            let length: u64 = list
-                .iter()
-                .map(|sge| u64::from(sge.length))
-                .fold(0, u64::saturating_add);
-            if length > MAX_MESSAGE {
-                return Err(fail(EMSGSIZE));
-            }
-
-            let inline_at = inline.len();
-            let mut inline_len = 0;
-            if request.inline {
-                if length > LIMITS.max_inline.into() {
-                    return Err(fail(EMSGSIZE));
-                }
-                // Elements in user memory; those in buffers are read when these are found.
-                let user = list.iter().any(|sge| sge.buffer == 0);
-                if user && list.iter().any(|sge| sge.buffer != 0) {
-                    return Err(fail(EINVAL));
-                }
-                if user {
-                    inline_len = length as usize;
-                    let total = inline_at.saturating_add(inline_len);
-                    inline
-                        .resize(total, 0, GFP_KERNEL_ACCOUNT)
-                        .map_err(memory)?;
-                    let mut to = inline_at;
-                    for sge in list {
-                        let end = to.saturating_add(sge.length as usize);
-                        let part = inline.get_mut(to..end).ok_or_else(|| fail(EINVAL))?;
-                        read_bytes(sge.offset, part).map_err(fail)?;
-                        to = end;
-                    }
-                }
-            }
-            staged
-                .push(
-                    Staged {
-                        request,
-                        first_sge,
-                        num_sge,
-                        inline_at,
-                        inline_len,
-                    },
-                    GFP_KERNEL_ACCOUNT,
-                )
-                .map_err(memory)?;
-        }
-        Ok(())
-    }
-
     /// Puts every request into a slot of its queue. Sleeps.
     ///
     /// When one is refused, those before it are in their slots still: [`Self::cancel`].
@@ -462,42 +268,6 @@ impl Scratch {
         }
         Ok(())
     }
-
-    /// Takes back what was put into slots and not posted. Sleeps.
-    pub(crate) fn cancel(&mut self) {
-        self.chains.clear();
-    }
-
-    /// Posts what was put into slots, in order: how many the devices took, and the error with which
-    /// one refused the next. Those after that are taken back. Sleeps only for that.
-    pub(crate) fn post(&mut self) -> (u32, Result) {
-        let (mut total, mut result) = (0u32, Ok(()));
-        for chain in self.chains.drain_all() {
-            if result.is_err() {
-                // Cancelled, when it is dropped.
-                continue;
-            }
-            let number = chain.target().number();
-            let (posted, outcome) = chain.post(|request| {
-                trace::post(
-                    number,
-                    request.user_data,
-                    request.opcode.into(),
-                    request.length,
-                );
-                ulp_debug!(
-                    "qp {}: post user_data {:#x} opcode {} length {}\n",
-                    number,
-                    request.user_data,
-                    request.opcode,
-                    request.length
-                );
-            });
-            total = total.saturating_add(posted);
-            result = outcome;
-        }
-        (total, result)
-    }
 }
 
 /// What a request's handle names.
@@ -509,7 +279,7 @@ enum Queue<'a> {
 
 impl<'a> Queue<'a> {
     /// [`EBADF`], [`ebadfd`] when it takes no requests. Sleeps.
-    fn find(table: &'a Table, handle: u32) -> Result<Self> {
+    fn find(table: &'a ObjectTable, handle: u32) -> Result<Self> {
         match table.get(handle)? {
             Object::Qp(qp) => Ok(Self::Pair(qp)),
             Object::Srq(srq) => {
@@ -529,7 +299,7 @@ impl<'a> Queue<'a> {
     fn target(
         self,
         live: &Live,
-        request: &crate::logic::decode::Request,
+        request: &crate::object::decode::Request,
     ) -> Result<(TargetRef<'a, Completions>, u32, u32)> {
         let is_recv = request.op == Op::Recv;
         match self {
@@ -598,7 +368,7 @@ impl<'a> Queue<'a> {
 /// [`EINVAL`] when a connection's send names a receiver, [`EXDEV`] for an address of another domain,
 /// [`ERANGE`] for a number of more than 24 bits, [`EMSGSIZE`] for more than goes into a packet.
 fn send(
-    table: &Table,
+    table: &ObjectTable,
     queue: Queue<'_>,
     imm: Option<u32>,
     invalidate: Option<u32>,
@@ -713,7 +483,7 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     /// The buffer called `handle`. [`EBADF`], [`ebadfd`].
-    fn buffer(&mut self, table: &'a Table, handle: u32) -> Result<&'a BufferObject> {
+    fn buffer(&mut self, table: &'a ObjectTable, handle: u32) -> Result<&'a BufferObject> {
         match self.buffer {
             Some((was, buffer)) if was == handle => Ok(buffer),
             _ => {
@@ -729,7 +499,7 @@ impl<'a> Walk<'a> {
 #[derive(Clone, Copy)]
 struct Part<'a> {
     index: u32,
-    request: &'a crate::logic::decode::Request,
+    request: &'a crate::object::decode::Request,
     sges: &'a [abi::Sge],
     /// Its inline data, when that comes from user memory.
     inline: &'a [u8],
@@ -760,7 +530,7 @@ struct Extent {
 /// that is not and lies across the end of a page.
 fn fits_iwarp(
     queue: Queue<'_>,
-    request: &crate::logic::decode::Request,
+    request: &crate::object::decode::Request,
     extent: &Extent,
 ) -> Result {
     let Queue::Pair(qp) = queue else {

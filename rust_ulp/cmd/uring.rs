@@ -14,9 +14,7 @@
 
 use super::submit::{
     self,
-    Place,
-    Scratch,
-    MAX_BATCH, //
+    Place, //
 };
 use crate::{
     file::Context,
@@ -25,9 +23,11 @@ use crate::{
         Entry,
         Reply, //
     },
+    limits::MAX_BATCH,
     object::{
-        qp::Request,
-        table::Object, //
+        batch::Scratch,
+        completion::Request,
+        Object, //
     },
     trace::{
         self,

@@ -6,7 +6,6 @@
 //! too.
 
 pub(crate) mod chunks;
-pub(crate) mod decode;
 pub(crate) mod events;
 pub(crate) mod handle;
 

@@ -4,7 +4,7 @@
 
 use super::{
     pd::PdObject,
-    table::Need, //
+    usecount::Need, //
 };
 use crate::rdma::ah::{
     AddressVector,

@@ -11,7 +11,7 @@
 
 use super::{
     pd::PdObject,
-    table::{
+    usecount::{
         Need,
         Needed,
         Users, //
@@ -28,6 +28,7 @@ use crate::{
             PAGE_SHIFT, //
         }, //
     },
+    limits::MAX_BUFFER,
     logic::chunks::Plan,
     rdma::{
         device::{
@@ -46,9 +47,6 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-
-/// Most bytes of a buffer, before the device's limit: 1 GiB.
-pub(crate) const MAX_LENGTH: u64 = 1 << 30;
 
 /// Pages of 2 MiB.
 const LARGE_ORDER: u32 = 21 - PAGE_SHIFT as u32;
@@ -73,9 +71,9 @@ pub(crate) struct BufferObject {
 }
 
 /// Bytes that the user has, as a length of a buffer. [`ERANGE`] for none, and beyond
-/// [`MAX_LENGTH`].
+/// [`MAX_BUFFER`].
 fn checked_length(length: u64) -> Result<usize> {
-    if length == 0 || length > MAX_LENGTH {
+    if length == 0 || length > MAX_BUFFER {
         return Err(ERANGE);
     }
     usize::try_from(length).map_err(|_| ERANGE)
@@ -97,7 +95,7 @@ pub(crate) fn import(fd: i32, offset: u64, length: u64, read_only: bool, sizes: 
         fd,
         offset,
         len: length,
-        max_len: MAX_LENGTH,
+        max_len: MAX_BUFFER,
         write: !read_only,
         sizes,
         max: LARGE_ORDER,
@@ -114,7 +112,7 @@ pub(crate) fn attach(device: &Device, what: &Import) -> Result<Pages> {
 /// is in pieces that have to be put together first: not to be called inside the gate.
 ///
 /// `page_size` is 4 KiB, or 2 MiB, or 0 for a good choice: [`EINVAL`]; [`ERANGE`] for a size that
-/// the device does not register, and for a `length` beyond [`MAX_LENGTH`].
+/// the device does not register, and for a `length` beyond [`MAX_BUFFER`].
 ///
 /// A good choice is one that [`Plan`] makes: large chunks, if they can be had, so that one key does.
 /// It fails only when there is no memory.

@@ -12,14 +12,12 @@
 //! answered (ACCEPT). In RTS it takes data before the manager's last message has arrived, so nothing
 //! has to be done about a packet that comes first.
 
-use super::{
-    events::FileEvents,
-    qp::{
-        Claim,
-        QpObject, //
-    }, //
+use super::qp::{
+    Claim,
+    QpObject, //
 };
 use crate::{
+    events::FileEvents,
     kernel::{
         errno::{
             eaddrnotavail,

@@ -17,14 +17,14 @@
 
 use super::{
     buffer::BufferObject,
-    events::FileEvents,
-    table::{
+    usecount::{
         Need,
         Needed, //
     }, //
 };
 use crate::{
     device::Device,
+    events::FileEvents,
     kernel::{
         errno::enotconn,
         lock::{

@@ -6,15 +6,13 @@
 //! and taken by GET_REQUEST. What is admitted has its place from then on, so that it need not be
 //! dropped there.
 
-use super::{
-    connection::{
-        Connection,
-        Deadline,
-        Shared, //
-    },
-    events::FileEvents, //
+use super::connection::{
+    Connection,
+    Deadline,
+    Shared, //
 };
 use crate::{
+    events::FileEvents,
     kernel::{
         errno::{
             eaddrinuse,
@@ -49,9 +47,6 @@ use kernel::{
         UniqueArc, //
     }, //
 };
-
-/// Most requests that a listener keeps waiting.
-pub(crate) const MAX_BACKLOG: u32 = 1024;
 
 /// The requests that wait at all listeners of a file: no more than the file may have objects.
 pub(crate) struct Arrivals {

@@ -3,14 +3,169 @@
 //! The objects of an open file, and the table that has them.
 
 pub(crate) mod ah;
+pub(crate) mod batch;
 pub(crate) mod buffer;
+pub(crate) mod completion;
 pub(crate) mod connection;
 pub(crate) mod cq;
-pub(crate) mod events;
+pub(crate) mod decode;
 pub(crate) mod grant;
 pub(crate) mod listener;
 pub(crate) mod pd;
 pub(crate) mod qp;
 pub(crate) mod quota;
+pub(crate) mod ring;
 pub(crate) mod srq;
 pub(crate) mod table;
+pub(crate) mod usecount;
+
+use crate::{
+    kernel::errno::ebadfd,
+    logic::handle::Kind, //
+};
+use ah::AhObject;
+use buffer::BufferObject;
+use connection::Connection;
+use cq::CqObject;
+use grant::GrantObject;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+use listener::Listener;
+use pd::PdObject;
+use qp::QpObject;
+use srq::SrqObject;
+use table::{
+    Stored,
+    Table, //
+};
+use usecount::{
+    Need,
+    Needed, //
+};
+
+/// The objects of a file.
+pub(crate) type ObjectTable = Table<Object>;
+
+/// Any object.
+#[derive(Clone)]
+pub(crate) enum Object {
+    Pd(Arc<PdObject>),
+    Cq(Arc<CqObject>),
+    Qp(Arc<QpObject>),
+    Buffer(Arc<BufferObject>),
+    Grant(Arc<GrantObject>),
+    Ah(Arc<AhObject>),
+    Srq(Arc<SrqObject>),
+    Listener(Arc<Listener>),
+    Connection(Arc<Connection>),
+}
+
+impl Object {
+    /// Makes those who wait inside it leave, with `err`.
+    pub(crate) fn shoo(&self, err: Error) {
+        match self {
+            Self::Pd(pd) => pd.close(err),
+            Self::Cq(cq) => cq.ring().kill(),
+            Self::Listener(listener) => listener.close(err),
+            Self::Connection(connection) => connection.close(err),
+            _ => (),
+        }
+    }
+
+    /// The number of a queue pair, else 0.
+    pub(crate) fn number(&self) -> u32 {
+        match self {
+            Self::Qp(qp) => qp.number(),
+            _ => 0,
+        }
+    }
+}
+
+impl Stored for Object {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Pd(_) => Kind::Pd,
+            Self::Cq(_) => Kind::Cq,
+            Self::Qp(_) => Kind::Qp,
+            Self::Buffer(_) => Kind::Buffer,
+            Self::Grant(_) => Kind::Grant,
+            Self::Ah(_) => Kind::Ah,
+            Self::Srq(_) => Kind::Srq,
+            Self::Listener(_) => Kind::Listener,
+            Self::Connection(_) => Kind::Connection,
+        }
+    }
+
+    fn users(&self) -> u32 {
+        match self {
+            Self::Pd(object) => object.users().count(),
+            Self::Cq(object) => object.users().count(),
+            Self::Buffer(object) => object.users().count(),
+            Self::Qp(object) => object.users().count(),
+            Self::Srq(object) => object.users().count(),
+            Self::Grant(_) | Self::Ah(_) | Self::Listener(_) | Self::Connection(_) => 0,
+        }
+    }
+}
+
+macro_rules! lookups {
+    ($($(#[$meta:meta])* $name:ident: $variant:ident($ty:ty);)*) => { $(
+        $(#[$meta])*
+        pub(crate) fn $name(&self, handle: u32) -> Result<&Arc<$ty>> {
+            match self.get(handle)? {
+                Object::$variant(object) => Ok(object),
+                _ => Err(ebadfd()),
+            }
+        }
+    )* };
+}
+
+impl Table<Object> {
+    lookups! {
+        /// A protection domain. [`EBADF`], [`ebadfd`].
+        pd: Pd(PdObject);
+        /// A completion queue. [`EBADF`], [`ebadfd`].
+        cq: Cq(CqObject);
+        /// A queue pair. [`EBADF`], [`ebadfd`].
+        qp: Qp(QpObject);
+        /// A buffer. [`EBADF`], [`ebadfd`].
+        buffer: Buffer(BufferObject);
+        /// A grant. [`EBADF`], [`ebadfd`].
+        grant: Grant(GrantObject);
+        /// An address. [`EBADF`], [`ebadfd`].
+        ah: Ah(AhObject);
+        /// A shared receive queue. [`EBADF`], [`ebadfd`].
+        srq: Srq(SrqObject);
+        /// A listener. [`EBADF`], [`ebadfd`].
+        listener: Listener(Listener);
+        /// A connection, or a request for one. [`EBADF`], [`ebadfd`].
+        connection: Connection(Connection);
+    }
+
+    /// A protection domain that a new object will need.
+    pub(crate) fn need_pd(&self, handle: u32) -> Result<Need<PdObject>> {
+        Ok(Need::new(self.pd(handle)?.clone()))
+    }
+
+    /// A completion queue that a new object will need.
+    pub(crate) fn need_cq(&self, handle: u32) -> Result<Need<CqObject>> {
+        Ok(Need::new(self.cq(handle)?.clone()))
+    }
+
+    /// A queue pair that a new object will need.
+    pub(crate) fn need_qp(&self, handle: u32) -> Result<Need<QpObject>> {
+        Ok(Need::new(self.qp(handle)?.clone()))
+    }
+
+    /// A buffer that a new object will need.
+    pub(crate) fn need_buffer(&self, handle: u32) -> Result<Need<BufferObject>> {
+        Ok(Need::new(self.buffer(handle)?.clone()))
+    }
+
+    /// A shared receive queue that a new object will need.
+    pub(crate) fn need_srq(&self, handle: u32) -> Result<Need<SrqObject>> {
+        Ok(Need::new(self.srq(handle)?.clone()))
+    }
+}

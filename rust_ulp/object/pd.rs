@@ -4,7 +4,7 @@
 //!
 //! Runs in process context.
 
-use super::table::{
+use super::usecount::{
     Needed,
     Users, //
 };

@@ -5,14 +5,14 @@
 //! Their completions are those of the queue pairs that use them, see [`crate::object::qp`].
 
 use super::{
-    cq::CqObject,
-    pd::PdObject,
-    qp::{
+    completion::{
         one_more,
         Completions, //
     },
+    cq::CqObject,
+    pd::PdObject,
     quota::Share,
-    table::{
+    usecount::{
         Need,
         Needed,
         Users, //

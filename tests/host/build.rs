@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Takes out of the sources what the tests cannot name: the list of the ABI's constants and
-//! structs, and the functions of the completion ring in `rust_ulp/object/cq.rs`, whose file needs a kernel.
+//! structs, and the functions of the completion ring in `rust_ulp/object/ring.rs`, whose file needs a kernel.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ fn main() {
         &out.join("abi_lists.rs"),
         &abi(&read(&root.join("uapi/abi.rs"))),
     );
-    let ring = ring(&read(&root.join("object/cq.rs")));
+    let ring = ring(&read(&root.join("object/ring.rs")));
     write(&out.join("cq_ring.rs"), &ring);
     for (variant, line, instead) in [
         (
@@ -45,7 +45,7 @@ fn main() {
     ] {
         assert!(
             ring.contains(line),
-            "object/cq.rs has no '{line}': the variants have to follow"
+            "object/ring.rs has no '{line}': the variants have to follow"
         );
         write(
             &out.join(format!("{variant}.rs")),
@@ -111,7 +111,7 @@ fn abi(text: &str) -> String {
     )
 }
 
-/// The ring as `cq.rs` has it, but for what makes and maps it.
+/// The ring as `ring.rs` has it, but for what makes and maps it.
 fn ring(text: &str) -> String {
     let mut out = String::new();
     for start in [
@@ -163,5 +163,5 @@ fn part(text: &str, start: &str, end: &str) -> String {
             return out;
         }
     }
-    panic!("object/cq.rs has no '{start}': the model in tests/host has to follow");
+    panic!("object/ring.rs has no '{start}': the model in tests/host has to follow");
 }

@@ -2,7 +2,7 @@
 
 //! The ring of a completion queue with those who wait for it, in every order of events (loom).
 //!
-//! `build.rs` takes the code out of `rust_ulp/object/cq.rs` as it stands. What it stands on is here in a
+//! `build.rs` takes the code out of `rust_ulp/object/ring.rs` as it stands. What it stands on is here in a
 //! form that loom knows: the lock, the condition variables, the shared page.
 
 use crate::uapi::abi;
@@ -204,7 +204,7 @@ impl Stream {
     }
 }
 
-// All that cq.rs has of it, whether the model asks for it or not.
+// All that ring.rs has of it, whether the model asks for it or not.
 #[allow(dead_code)]
 trait Source {
     fn begin(&self, stream: Stream) -> Result;
@@ -297,7 +297,7 @@ fn check(scenario: impl Fn() + Send + Sync + 'static) {
     model.check(scenario);
 }
 
-/// The ring of `cq.rs`, or a variant of it, with what is done to it.
+/// The ring of `object/ring.rs`, or a variant of it, with what is done to it.
 macro_rules! model {
     ($name:ident) => {
         #[allow(dead_code, clippy::all)]

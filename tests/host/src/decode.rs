@@ -2,7 +2,7 @@
 
 //! Decoding of requests: whatever user space writes.
 
-use crate::logic::decode::{decode, Elements, Limits, Op, Refusal, Request};
+use crate::object_decode::{decode, Elements, Limits, Op, Refusal, Request};
 use crate::uapi::abi;
 use proptest::prelude::*;
 

@@ -2,9 +2,24 @@
 
 //! The order of a file's events, against a list without end.
 
-use crate::logic::events::{Queue, PLACES};
+use crate::logic::events::{Queue, Record, MAX, PLACES};
 use crate::uapi::abi;
 use proptest::prelude::*;
+
+impl Record for abi::Event {
+    fn time_ns(&self) -> u64 {
+        self.time_ns
+    }
+
+    fn lost(count: u32, time_ns: u64) -> Self {
+        Self {
+            event: abi::EVENT_LOST,
+            info: count,
+            time_ns,
+            ..Self::default()
+        }
+    }
+}
 
 fn record(info: u32) -> abi::Event {
     abi::Event {
@@ -16,7 +31,7 @@ fn record(info: u32) -> abi::Event {
 }
 
 struct Log {
-    queue: Queue,
+    queue: Queue<abi::Event>,
     places: Vec<abi::Event>,
 }
 

@@ -20,11 +20,29 @@ mod uapi;
 #[path = "../../../../rust_ulp/logic/mod.rs"]
 mod logic;
 
+#[path = "../../../../rust_ulp/object/decode.rs"]
+mod decode;
+
 use logic::chunks::{common_order, Plan};
-use logic::decode::{decode, Elements, Limits, Op};
-use logic::events::{Queue, PLACES};
+use decode::{decode, Elements, Limits, Op};
+use logic::events::{Queue, Record, PLACES};
 use logic::handle::{Handle, MAX_OBJECTS};
 use uapi::abi;
+
+impl Record for abi::Event {
+    fn time_ns(&self) -> u64 {
+        self.time_ns
+    }
+
+    fn lost(count: u32, time_ns: u64) -> Self {
+        Self {
+            event: abi::EVENT_LOST,
+            info: count,
+            time_ns,
+            ..Self::default()
+        }
+    }
+}
 
 /// Numbers out of bytes; zeros at the end.
 struct Input<'a>(&'a [u8]);

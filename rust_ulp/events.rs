@@ -15,6 +15,8 @@ use crate::{
     },
     logic::events::{
         Queue,
+        Record,
+        MAX,
         PLACES, //
     },
     rdma::{
@@ -40,8 +42,25 @@ use kernel::{
     }, //
 };
 
+const _: () = assert!(MAX as usize == abi::EVENTS_MAX as usize);
+
+impl Record for abi::Event {
+    fn time_ns(&self) -> u64 {
+        self.time_ns
+    }
+
+    fn lost(count: u32, time_ns: u64) -> Self {
+        Self {
+            event: abi::EVENT_LOST,
+            info: count,
+            time_ns,
+            ..Default::default()
+        }
+    }
+}
+
 struct Log {
-    queue: Queue,
+    queue: Queue<abi::Event>,
     places: KVVec<abi::Event>,
 }
 

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The operations of an open file, as the kernel calls them.
+
+use crate::{
+    cmd::{
+        self,
+        uring, //
+    },
+    device::{
+        self,
+        Registry, //
+    },
+    file::Context,
+    kernel::{
+        area::Area,
+        chardev::{
+            chardev,
+            events,
+            FileOperations, //
+        },
+        errno::ebadfd,
+        uring::{
+            Canceling,
+            Entry,
+            Reply, //
+        }, //
+    },
+    object::Object,
+    uapi::abi, //
+};
+use kernel::{
+    fs::File,
+    prelude::*,
+    seq_file::SeqFile,
+    seq_print,
+    str::BStr,
+    sync::{
+        poll::PollTable,
+        Arc,
+        ArcBorrow, //
+    },
+    transmute::AsBytes,
+    uaccess::UserSliceWriter, //
+};
+
+chardev!(Context);
+
+impl FileOperations for Context {
+    type Shared = Registry;
+
+    fn open(registry: &Arc<Registry>) -> Result<Arc<Self>> {
+        Self::new(registry)
+    }
+
+    fn release(this: Arc<Self>) {
+        Self::release(this);
+    }
+
+    fn ioctl(this: ArcBorrow<'_, Self>, cmd: u32, arg: usize) -> Result<isize> {
+        cmd::dispatch(this, cmd, arg)?;
+        Ok(0)
+    }
+
+    fn read(this: ArcBorrow<'_, Self>, block: bool, mut to: UserSliceWriter) -> Result<usize> {
+        let room = to.len();
+        let size = core::mem::size_of::<abi::Event>();
+        this.device()?;
+        if room < size {
+            return Err(EINVAL);
+        }
+        let mut block = block;
+        while to.len() >= size {
+            let before = to.len();
+            let event = match this.events().take(block) {
+                Ok(event) => event,
+                Err(err) if before == room => return Err(err),
+                Err(_) => break,
+            };
+            if let Err(err) = to.write_slice(event.as_bytes()) {
+                this.events().put_back(event);
+                return match room.saturating_sub(before) {
+                    0 => Err(err),
+                    done => Ok(done),
+                };
+            }
+            // The first one is worth waiting for.
+            block = false;
+        }
+        Ok(room.saturating_sub(to.len()))
+    }
+
+    fn uring_issue(this: ArcBorrow<'_, Self>, entry: Entry<'_>) -> Reply {
+        uring::issue(&this, entry)
+    }
+
+    fn uring_cancel(this: ArcBorrow<'_, Self>, command: Canceling<'_>) {
+        uring::cancel(&this, &command);
+    }
+
+    fn mmap(this: ArcBorrow<'_, Self>, area: &Area<'_>, offset: u64) -> Result {
+        let _alive = this.enter()?;
+        let handle = u32::try_from(offset >> 32).map_err(|_| EBADF)?;
+        let at = (offset & 0xffff_ffff) as usize;
+        let table = this.table().lock();
+        let object = table.get(handle)?.clone();
+        drop(table);
+        match &object {
+            Object::Cq(cq) => cq.ring().pages().map(area, at),
+            Object::Buffer(buffer) => buffer.pages().map(area, at),
+            _ => Err(ebadfd()),
+        }
+    }
+
+    fn poll(this: ArcBorrow<'_, Self>, file: &File, table: PollTable<'_>) -> u32 {
+        table.register_wait(file, &this.events().wait);
+        let Ok(device) = this.device() else {
+            return events::ERR;
+        };
+        let mut ready = if this.events().is_ready() {
+            events::PRI
+        } else {
+            0
+        };
+        if device.is_gone() {
+            return ready | events::HUP | events::ERR | events::IN;
+        }
+        for (_, object) in this.table().lock().iter() {
+            if let Object::Cq(cq) = object {
+                // All of them: each has to know that it is polled.
+                if cq.ring().poll() {
+                    ready |= events::IN;
+                }
+            }
+        }
+        ready
+    }
+
+    fn show_fdinfo(this: ArcBorrow<'_, Self>, m: &SeqFile) {
+        seq_print!(m, "rust_ulp-file:\t{}\n", this.id());
+        let Ok(device) = this.device() else {
+            seq_print!(m, "rust_ulp-device:\tnone\n");
+            return;
+        };
+        let Ok(alive) = device.enter() else {
+            seq_print!(m, "rust_ulp-device:\tgone\n");
+            return;
+        };
+        let name = alive.device().name();
+        seq_print!(
+            m,
+            "rust_ulp-device:\t{}\n",
+            BStr::from_bytes(device::name_of(&name))
+        );
+        let (used, limit) = this.quota().usage();
+        seq_print!(m, "rust_ulp-entries:\t{} of {}\n", used, limit);
+        for (handle, object) in this.table().lock().iter() {
+            match object {
+                Object::Pd(_) => seq_print!(m, "rust_ulp-pd:\t{:#x}\n", handle),
+                Object::Cq(cq) => {
+                    let (unread, reserved) = cq.ring().usage();
+                    seq_print!(
+                        m,
+                        "rust_ulp-cq:\t{:#x} entries {} unread {} reserved {} delivery {}\n",
+                        handle,
+                        cq.ring().entries(),
+                        unread,
+                        reserved,
+                        match cq.delivery() {
+                            abi::DELIVER_SOFTIRQ => "softirq",
+                            abi::DELIVER_CALLER => "caller",
+                            _ => "workqueue",
+                        }
+                    );
+                }
+                Object::Qp(qp) => {
+                    let (sends, recvs) = qp.qp().in_flight();
+                    seq_print!(
+                        m,
+                        "rust_ulp-qp:\t{:#x} qpn {} {:?} {:?} sends {} recvs {}\n",
+                        handle,
+                        qp.number(),
+                        qp.qp().qp_type(),
+                        qp.qp().state(),
+                        sends,
+                        recvs
+                    );
+                }
+                Object::Buffer(buffer) => seq_print!(
+                    m,
+                    "rust_ulp-buffer:\t{:#x} bytes {} chunk {} node {} keys {} charged {}\n",
+                    handle,
+                    buffer.length(),
+                    buffer.pages().chunk_size(),
+                    buffer.pages().node(),
+                    buffer.keys(),
+                    buffer.pages().charged()
+                ),
+                Object::Ah(_) => seq_print!(m, "rust_ulp-ah:\t{:#x}\n", handle),
+                Object::Srq(srq) => seq_print!(
+                    m,
+                    "rust_ulp-srq:\t{:#x} entries {} recvs {}\n",
+                    handle,
+                    srq.srq().max_wr(),
+                    srq.srq().in_flight()
+                ),
+                Object::Listener(listener) => {
+                    let (waiting, rejected) = listener.backlog().usage();
+                    seq_print!(
+                        m,
+                        "rust_ulp-listener:\t{:#x} backlog {} waiting {} rejected {}\n",
+                        handle,
+                        listener.backlog().limit(),
+                        waiting,
+                        rejected
+                    )
+                }
+                Object::Connection(connection) => {
+                    let (state, qp) = connection.state();
+                    seq_print!(
+                        m,
+                        "rust_ulp-connection:\t{:#x} qp {:#x} {}\n",
+                        handle,
+                        qp,
+                        match state {
+                            abi::CONN_REQUESTED => "requested",
+                            abi::CONN_ESTABLISHED => "established",
+                            _ => "ended",
+                        }
+                    )
+                }
+                Object::Grant(grant) => seq_print!(
+                    m,
+                    "rust_ulp-grant:\t{:#x} addr {:#x} bytes {} access {:#x}\n",
+                    handle,
+                    grant.addr(),
+                    grant.terms().length,
+                    grant.terms().access
+                ),
+            }
+        }
+    }
+}

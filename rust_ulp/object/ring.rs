@@ -1,0 +1,691 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The completion ring that user space reads, and those who wait for it.
+//!
+//! Every request reserves room in the ring of its completion queue before it is posted, so no
+//! completion is ever without a place, however user space treats the ring. [`Ring::push`] and
+//! [`Ring::release`] run in the context of the completion queue's polling, a softirq at worst, and so do
+//! [`Ring::push_early`] and [`Ring::leave`]; the rest in process context.
+
+use crate::{
+    events::FileEvents,
+    kernel::{
+        errno::{
+            ecanceled,
+            enobufs,
+            etime, //
+        },
+        eventfd::EventFd,
+        lock::{
+            new_spinlock_bh,
+            SpinLockBh, //
+        },
+        pages::{
+            Effort,
+            Pages,
+            PAGE_SIZE, //
+        },
+        timer::now_ns,
+        uring::{
+            Source,
+            Stream, //
+        }, //
+    },
+    rdma::{
+        self,
+        event::Event, //
+    },
+    trace,
+    uapi::{
+        abi,
+        ring::{
+            Producer,
+            SharedIndex, //
+        }, //
+    }, //
+};
+use kernel::{
+    new_condvar,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        CondVar,
+        CondVarTimeoutResult, //
+    },
+    time::msecs_to_jiffies,
+    transmute::AsBytes,
+    uaccess::UserSliceWriter, //
+};
+
+/// An index of a ring, in its shared page.
+struct Index<'a> {
+    pages: &'a Pages,
+    offset: usize,
+}
+
+impl SharedIndex for Index<'_> {
+    fn load_acquire(&self) -> u32 {
+        // The offset is inside the first page, and aligned.
+        self.pages.load_acquire(self.offset).unwrap_or(0)
+    }
+
+    fn store_release(&self, value: u32) {
+        let _ = self.pages.store_release(self.offset, value);
+    }
+}
+
+/// What of a ring is under its lock.
+struct State {
+    producer: Producer,
+    /// Entries kept free for requests that are under way.
+    reserved: u32,
+    /// Requests that the device has, and that have no entry kept free. Together with the others they
+    /// are no more than there are entries: the device's own queue has room for so many.
+    others: u32,
+    /// The fewest unread entries that somebody waits for; `u32::MAX` when nobody does.
+    wake_at: u32,
+    /// Somebody polls the file, and was not woken since.
+    polled: bool,
+    dropped: u32,
+    flags: u32,
+    /// Counts what is put into the ring.
+    eventfd: Option<EventFd>,
+    /// Whoever reads the ring in place of user space.
+    stream: Option<Streaming>,
+    /// There was one: the consumer's index is ours.
+    streamed: bool,
+    /// The queue was destroyed: nothing more will come.
+    gone: bool,
+}
+
+/// A stream that takes what is put into a ring.
+struct Streaming {
+    stream: Stream,
+    /// It was woken, and has not looked since.
+    woken: bool,
+    /// It is to end, whatever there is.
+    canceled: bool,
+    /// Entries that it has copied, and that have not arrived.
+    copied: u32,
+}
+
+impl State {
+    /// Tells those of an entry, or of the end, who hear of each.
+    fn signal(&mut self) {
+        if let Some(eventfd) = &self.eventfd {
+            eventfd.signal();
+        }
+        if let Some(streaming) = &mut self.stream {
+            streaming.wake();
+        }
+    }
+}
+
+impl Streaming {
+    fn wake(&mut self) {
+        if !core::mem::replace(&mut self.woken, true) {
+            self.stream.wake();
+        }
+    }
+}
+
+/// A ring of completions.
+#[pin_data]
+pub(crate) struct Ring {
+    handle: Atomic<u32>,
+    pages: Pages,
+    #[pin]
+    state: SpinLockBh<State>,
+    #[pin]
+    waiters: CondVar,
+    /// Events of the device's queue, seen in any context.
+    failed: Atomic<u32>,
+    file: Arc<FileEvents>,
+}
+
+impl rdma::cq::Handler for Ring {
+    fn event(&self, event: Event) {
+        // Interrupts may be off: take no lock of the ring, the next one who looks will see it.
+        self.failed.store(1, Relaxed);
+        self.waiters.notify_all();
+        self.file
+            .raise(event.number(), self.handle.load(Relaxed), 0);
+    }
+}
+
+impl Source for Ring {
+    fn begin(&self, stream: Stream) -> Result {
+        let mut state = self.state.lock();
+        if state.stream.is_some() {
+            return Err(EBUSY);
+        }
+        // What user space has read up to now is not streamed.
+        self.look(&mut state);
+        state.streamed = true;
+        let mut streaming = Streaming {
+            stream,
+            woken: false,
+            canceled: false,
+            copied: 0,
+        };
+        if state.producer.unread() > 0 || state.flags & abi::CQ_DEAD != 0 || state.gone {
+            streaming.wake();
+        }
+        state.stream = Some(streaming);
+        Ok(())
+    }
+
+    fn poll(&self) -> Result<bool> {
+        let mut state = self.state.lock();
+        let (unread, gone) = (state.producer.unread(), state.gone);
+        let dead = state.flags & abi::CQ_DEAD != 0;
+        let streaming = state.stream.as_mut().ok_or(EBADF)?;
+        let end = if streaming.canceled {
+            ecanceled()
+        } else if unread > 0 {
+            return Ok(true);
+        } else if dead {
+            ENODEV
+        } else if gone {
+            EBADF
+        } else {
+            streaming.woken = false;
+            return Ok(false);
+        };
+        state.stream = None;
+        Err(end)
+    }
+
+    fn copy(&self, mut to: UserSliceWriter) -> Result<usize> {
+        let size = core::mem::size_of::<abi::Cqe>();
+        let room = u32::try_from(to.len() / size).unwrap_or(u32::MAX);
+        let state = self.state.lock();
+        let (first, entries) = (state.producer.oldest(), state.producer.entries());
+        let count = state.producer.unread().min(room);
+        drop(state);
+        if count == 0 {
+            return Err(enobufs());
+        }
+        // They are not written over before they are taken back.
+        for index in 0..count {
+            let mut cqe = abi::Cqe::default();
+            let slot = first.wrapping_add(index) & entries.wrapping_sub(1);
+            self.pages.read(Self::offset(slot), cqe.as_bytes_mut())?;
+            to.write_slice(cqe.as_bytes())?;
+        }
+        if let Some(streaming) = &mut self.state.lock().stream {
+            streaming.copied = count;
+        }
+        Ok((count as usize).saturating_mul(size))
+    }
+
+    fn copied(&self) {
+        let mut state = self.state.lock();
+        let count = match &mut state.stream {
+            Some(streaming) => core::mem::take(&mut streaming.copied),
+            None => 0,
+        };
+        state.producer.take_back(count);
+        drop(state);
+        trace::stream(self.handle.load(Relaxed), count);
+    }
+
+    fn end(&self) {
+        self.state.lock().stream = None;
+    }
+}
+
+impl Ring {
+    const HEAD: usize = core::mem::offset_of!(abi::CqRing, head);
+    const TAIL: usize = core::mem::offset_of!(abi::CqRing, tail);
+    const FLAGS: usize = core::mem::offset_of!(abi::CqRing, flags);
+    const DROPPED: usize = core::mem::offset_of!(abi::CqRing, dropped);
+
+    /// A ring of `entries` entries, a power of two of at most [`MAX_CQ_ENTRIES`]. Sleeps.
+    pub(crate) fn new(entries: u32, node: Option<i32>, file: Arc<FileEvents>) -> Result<Arc<Self>> {
+        let bytes = core::mem::size_of::<abi::Cqe>()
+            .checked_mul(entries as usize)
+            .and_then(|bytes| bytes.checked_add(abi::CQ_ENTRIES_OFFSET))
+            .ok_or(ERANGE)?;
+        let pages = Pages::new(bytes, 0, node, Effort::Reclaim, false)?;
+        let header = abi::CqRing {
+            entries,
+            entry_size: abi::Cqe::SIZE,
+            entries_offset: abi::CQ_ENTRIES_OFFSET as u32,
+            ..Default::default()
+        };
+        pages.write(0, &header)?;
+        let state = State {
+            producer: Producer::new(entries),
+            reserved: 0,
+            others: 0,
+            wake_at: u32::MAX,
+            // Those who polled the file before this ring was made have not registered with it.
+            polled: true,
+            dropped: 0,
+            flags: 0,
+            eventfd: None,
+            stream: None,
+            streamed: false,
+            gone: false,
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                handle: Atomic::new(0),
+                pages,
+                state <- new_spinlock_bh!(state, "rust_ulp::Ring::state"),
+                waiters <- new_condvar!("rust_ulp::Ring::waiters"),
+                failed: Atomic::new(0),
+                file,
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// The pages, for mapping.
+    pub(crate) fn pages(&self) -> &Pages {
+        &self.pages
+    }
+
+    /// The file's events.
+    pub(crate) fn file(&self) -> &Arc<FileEvents> {
+        &self.file
+    }
+
+    /// Tells the ring its handle, for traces and events.
+    pub(crate) fn set_handle(&self, handle: u32) {
+        self.handle.store(handle, Relaxed);
+    }
+
+    /// Where the entry at position `slot` begins.
+    const fn offset(slot: u32) -> usize {
+        (slot as usize)
+            .saturating_mul(core::mem::size_of::<abi::Cqe>())
+            .saturating_add(abi::CQ_ENTRIES_OFFSET)
+    }
+
+    fn head(&self) -> Index<'_> {
+        Index {
+            pages: &self.pages,
+            offset: Self::HEAD,
+        }
+    }
+
+    fn tail(&self) -> Index<'_> {
+        Index {
+            pages: &self.pages,
+            offset: Self::TAIL,
+        }
+    }
+
+    /// Entries that were not read.
+    fn look(&self, state: &mut State) -> u32 {
+        if state.streamed {
+            state.producer.unread()
+        } else {
+            state.producer.refresh(&self.head())
+        }
+    }
+
+    /// Lets `count` requests in that need no entry, or as many as there is room for, and returns how many;
+    /// [`Self::leave`] when the device is done with one. [`EAGAIN`] when it has as many as there are
+    /// entries.
+    pub(crate) fn admit(&self, count: u32) -> Result<u32> {
+        let mut state = self.state.lock();
+        let taken = state.others.saturating_add(state.reserved);
+        let count = count.min(state.producer.entries().saturating_sub(taken));
+        if count == 0 {
+            return Err(EAGAIN);
+        }
+        state.others = state.others.saturating_add(count);
+        Ok(count)
+    }
+
+    /// Ends the stream that `which` names.
+    pub(crate) fn cancel_stream(&self, which: impl FnOnce(&Stream) -> bool) {
+        let mut state = self.state.lock();
+        if let Some(streaming) = &mut state.stream {
+            if which(&streaming.stream) {
+                streaming.canceled = true;
+                streaming.wake();
+            }
+        }
+    }
+
+    /// Says that nobody is left who completes here.
+    pub(super) fn close(&self) {
+        let mut state = self.state.lock();
+        state.gone = true;
+        if let Some(streaming) = &mut state.stream {
+            streaming.wake();
+        }
+    }
+
+    /// Keeps entries free for `count` requests, or for as many as there is room for, and returns how many.
+    /// [`EAGAIN`] when all are read-ahead or taken, or the device has as many requests as there are
+    /// entries.
+    pub(crate) fn reserve(&self, count: u32) -> Result<u32> {
+        let mut state = self.state.lock();
+        let room = |state: &State, unread: u32| {
+            let taken = unread.max(state.others).saturating_add(state.reserved);
+            state.producer.entries().saturating_sub(taken)
+        };
+        // What was unread at the last look may have been read since, and no more.
+        let mut free = room(&state, state.producer.unread());
+        if free < count {
+            let unread = self.look(&mut state);
+            free = room(&state, unread);
+        }
+        let count = count.min(free);
+        if count == 0 {
+            return Err(EAGAIN);
+        }
+        state.reserved = state.reserved.saturating_add(count);
+        Ok(count)
+    }
+
+    /// Gives back what [`Self::reserve`] took: `count` requests make no completion.
+    pub(crate) fn release(&self, count: u32) {
+        let mut state = self.state.lock();
+        state.reserved = state.reserved.saturating_sub(count);
+    }
+
+    /// Puts `cqe` into the entry that its request reserved, and wakes those who wait for it.
+    pub(crate) fn push(&self, cqe: &abi::Cqe) {
+        self.put(cqe, 0);
+    }
+
+    /// The same, of a request that the device still has, until [`Self::leave`].
+    pub(crate) fn push_early(&self, cqe: &abi::Cqe) {
+        self.put(cqe, 1);
+    }
+
+    /// The device is done with `count` requests that had no entry kept free.
+    pub(crate) fn leave(&self, count: u32) {
+        let mut state = self.state.lock();
+        state.others = state.others.saturating_sub(count);
+    }
+
+    fn put(&self, cqe: &abi::Cqe, others: u32) {
+        let mut state = self.state.lock();
+        state.reserved = state.reserved.saturating_sub(1);
+        state.others = state.others.saturating_add(others);
+        let Some(slot) = state.producer.slot() else {
+            // Not reached while every request reserves; but never silent.
+            state.dropped = state.dropped.saturating_add(1);
+            let _ = self.pages.store_release(Self::DROPPED, state.dropped);
+            self.set_flags(&mut state, abi::CQ_OVERFLOW);
+            state.signal();
+            return;
+        };
+        let _ = self.pages.write(Self::offset(slot), cqe);
+        state.producer.publish(&self.tail());
+        state.signal();
+        let unread = self.look(&mut state);
+        let wake = unread >= state.wake_at;
+        if wake {
+            state.wake_at = u32::MAX;
+        }
+        let polled = core::mem::replace(&mut state.polled, false);
+        let tail = state.producer.tail();
+        drop(state);
+
+        trace::deliver(self.handle.load(Relaxed), cqe.user_data, tail, unread, wake);
+        if wake {
+            self.waiters.notify_all();
+        }
+        if polled {
+            self.file.wait.notify_all();
+        }
+    }
+
+    fn set_flags(&self, state: &mut State, flags: u32) {
+        state.flags |= flags;
+        let _ = self.pages.store_release(Self::FLAGS, state.flags);
+    }
+
+    /// Says that nothing more will come, and wakes everybody.
+    pub(crate) fn kill(&self) {
+        let mut state = self.state.lock();
+        self.set_flags(&mut state, abi::CQ_DEAD);
+        state.signal();
+        drop(state);
+        self.waiters.notify_all();
+        self.file.wait.notify_all();
+    }
+
+    /// Has `eventfd` count what is put into the ring from now on, and the ring's end; [`None`] takes
+    /// it away. [`EBUSY`] when there is one.
+    pub(crate) fn set_eventfd(&self, eventfd: Option<EventFd>) -> Result {
+        let mut state = self.state.lock();
+        if eventfd.is_some() && state.eventfd.is_some() {
+            drop(state);
+            return Err(EBUSY);
+        }
+        let old = core::mem::replace(&mut state.eventfd, eventfd);
+        drop(state);
+        drop(old);
+        Ok(())
+    }
+
+    /// How many entries user space has not read.
+    pub(crate) fn unread(&self) -> u32 {
+        let mut state = self.state.lock();
+        self.note_failure(&mut state);
+        self.look(&mut state)
+    }
+
+    /// Whether `poll` should say that there is something; if not, the next completion wakes those
+    /// who have registered with the file's [`FileEvents`] before this call.
+    ///
+    /// Both happen under the ring's lock, as [`Self::push`] does: no wake-up is lost between them.
+    pub(crate) fn poll(&self) -> bool {
+        let mut state = self.state.lock();
+        state.polled = true;
+        self.note_failure(&mut state);
+        self.look(&mut state) > 0 || state.flags != 0
+    }
+
+    fn note_failure(&self, state: &mut State) {
+        if self.failed.load(Relaxed) != 0 && state.flags & abi::CQ_ERROR == 0 {
+            self.set_flags(state, abi::CQ_ERROR);
+        }
+    }
+
+    /// Length of the ring.
+    pub(crate) fn entries(&self) -> u32 {
+        self.state.lock().producer.entries()
+    }
+
+    /// Entries unread, and kept free for requests under way.
+    pub(crate) fn usage(&self) -> (u32, u32) {
+        let mut state = self.state.lock();
+        (self.look(&mut state), state.reserved)
+    }
+
+    /// Waits until `min` entries are unread. Sleeps.
+    ///
+    /// [`etime`] when that takes more than `timeout_ns`, [`EINTR`] when a signal comes, [`ENODEV`]
+    /// when the ring is dead, [`EIO`] when the device's queue has failed.
+    pub(crate) fn wait(&self, min: u32, timeout_ns: u64) -> Result {
+        // Most waits that find something have no need of the time.
+        let mut start = None;
+        let mut state = self.state.lock();
+        loop {
+            self.note_failure(&mut state);
+            if state.flags & abi::CQ_DEAD != 0 {
+                return Err(ENODEV);
+            }
+            if self.look(&mut state) >= min {
+                return Ok(());
+            }
+            if state.flags & abi::CQ_ERROR != 0 {
+                return Err(EIO);
+            }
+            let left = match start {
+                _ if timeout_ns == 0 => 0,
+                None => {
+                    start = Some(now_ns());
+                    timeout_ns
+                }
+                Some(start) => timeout_ns.saturating_sub(now_ns().saturating_sub(start)),
+            };
+            if left == 0 {
+                return Err(etime());
+            }
+            // In slices: the device's failure is noted without the lock, so it may fall between the
+            // look above and the sleep below, and wake nobody.
+            let millis = u32::try_from(left.div_ceil(1_000_000))
+                .unwrap_or(u32::MAX / 2)
+                .min(1000);
+            // Whoever is woken, by whatever, looks again and sets this again.
+            state.wake_at = state.wake_at.min(min);
+            let jiffies = msecs_to_jiffies(millis).max(1);
+            if let CondVarTimeoutResult::Signal { .. } =
+                self.waiters.wait_interruptible_timeout(&mut state, jiffies)
+            {
+                return Err(EINTR);
+            }
+        }
+    }
+}
+
+const _: () = assert!(abi::CQ_ENTRIES_OFFSET == PAGE_SIZE);
+const _: () = assert!(core::mem::size_of::<abi::Cqe>() == 64);
+
+#[kunit_tests(rust_ulp_ring)]
+mod tests {
+    use super::*;
+
+    fn ring(entries: u32) -> Result<Arc<Ring>> {
+        Ring::new(entries, None, FileEvents::new(0)?)
+    }
+
+    fn cqe(user_data: u64) -> abi::Cqe {
+        abi::Cqe {
+            user_data,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn has_room_for_what_is_reserved() -> Result {
+        let ring = ring(4)?;
+        for _ in 0..4 {
+            ring.reserve(1)?;
+        }
+        assert_eq!(ring.reserve(1).err(), Some(EAGAIN));
+        // A request that makes no completion gives its place back, one that makes one does not.
+        ring.release(1);
+        ring.reserve(1)?;
+        ring.push(&cqe(1));
+        assert_eq!(ring.usage(), (1, 3));
+        assert_eq!(ring.reserve(1).err(), Some(EAGAIN));
+        // Nor does the consumer before it has read.
+        ring.pages.store_release(Ring::HEAD, 1)?;
+        ring.reserve(1)?;
+        Ok(())
+    }
+
+    #[test]
+    fn reserves_as_much_as_there_is() -> Result {
+        let ring = ring(4)?;
+        assert_eq!(ring.reserve(3), Ok(3));
+        assert_eq!(ring.admit(2), Ok(1));
+        assert_eq!(ring.reserve(1).err(), Some(EAGAIN));
+        ring.release(2);
+        assert_eq!(ring.admit(1), Ok(1));
+        assert_eq!(ring.reserve(2), Ok(1));
+        assert_eq!(ring.admit(1).err(), Some(EAGAIN));
+        ring.leave(2);
+        ring.release(2);
+        assert_eq!(ring.reserve(u32::MAX), Ok(4));
+        Ok(())
+    }
+
+    #[test]
+    fn has_no_more_at_the_device_than_there_are_entries() -> Result {
+        let ring = ring(2)?;
+        for _ in 0..2 {
+            ring.reserve(1)?;
+            ring.push_early(&cqe(1));
+        }
+        // Read or not, the device has two.
+        ring.pages.store_release(Ring::HEAD, 2)?;
+        assert_eq!(ring.usage(), (0, 0));
+        assert_eq!(ring.reserve(1).err(), Some(EAGAIN));
+        ring.leave(1);
+        ring.reserve(1)?;
+        assert_eq!(ring.reserve(1).err(), Some(EAGAIN));
+        Ok(())
+    }
+
+    #[test]
+    fn believes_no_nonsense_of_the_consumer() -> Result {
+        let ring = ring(4)?;
+        for head in [1, 5, 0x8000_0000, u32::MAX] {
+            ring.pages.store_release(Ring::HEAD, head)?;
+            assert_eq!(ring.unread(), 0);
+        }
+        for _ in 0..4 {
+            ring.reserve(1)?;
+            ring.push(&cqe(2));
+        }
+        assert_eq!(ring.unread(), 4);
+        ring.pages.store_release(Ring::HEAD, 2)?;
+        assert_eq!(ring.unread(), 2);
+        // Back again, and beyond the end.
+        for head in [0, 1, 5, u32::MAX] {
+            ring.pages.store_release(Ring::HEAD, head)?;
+            assert_eq!(ring.unread(), 2);
+        }
+        // What the consumer writes over the kernel's fields changes nothing.
+        ring.pages.store_release(Ring::TAIL, 77)?;
+        assert_eq!(ring.unread(), 2);
+        Ok(())
+    }
+
+    #[test]
+    fn reports_what_does_not_fit() -> Result {
+        let ring = ring(1)?;
+        ring.push(&cqe(1));
+        ring.push(&cqe(2));
+        assert_eq!(ring.unread(), 1);
+        assert_eq!(ring.pages.load_acquire(Ring::FLAGS)?, abi::CQ_OVERFLOW);
+        assert_eq!(ring.pages.load_acquire(Ring::DROPPED)?, 1);
+        Ok(())
+    }
+
+    #[test]
+    fn waits_for_what_is_there_and_no_longer_than_told() -> Result {
+        let ring = ring(4)?;
+        assert_eq!(ring.wait(0, 0), Ok(()));
+        assert_eq!(ring.wait(1, 0).err(), Some(etime()));
+        assert_eq!(ring.wait(1, 2_000_000).err(), Some(etime()));
+        ring.reserve(1)?;
+        ring.push(&cqe(3));
+        assert_eq!(ring.wait(1, 0), Ok(()));
+        assert_eq!(ring.wait(2, 0).err(), Some(etime()));
+        Ok(())
+    }
+
+    #[test]
+    fn dies_and_fails_for_good() -> Result {
+        let failed = ring(2)?;
+        rdma::cq::Handler::event(&*failed, Event::CqErr);
+        assert_eq!(failed.file().take(false)?.event, abi::EVENT_CQ_ERR);
+        assert_eq!(failed.file().take(false).err(), Some(EAGAIN));
+        assert!(failed.poll());
+        assert_eq!(failed.wait(1, 0).err(), Some(EIO));
+        let dead = ring(2)?;
+        dead.kill();
+        assert!(dead.poll());
+        assert_eq!(dead.wait(0, 0).err(), Some(ENODEV));
+        assert_eq!(dead.pages.load_acquire(Ring::FLAGS)?, abi::CQ_DEAD);
+        Ok(())
+    }
+}
