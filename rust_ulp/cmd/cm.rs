@@ -2,24 +2,24 @@
 
 //! Commands of connections: from a struct of the caller to a listener or a connection, and back.
 //!
-//! As the commands of `ioctl`: the struct is read once and checked; nothing but handles and plain
-//! values leaves the gate. What waits does so inside the gate, and leaves when the device goes.
+//! Nothing but handles and plain values leaves the gate. What waits does so inside the gate, and leaves
+//! when the device goes.
 
-use super::publish;
+use super::access::{
+    Made,
+    Undo, //
+};
 use crate::{
     device::{
         Alive,
         Live, //
     },
     file::Context,
-    kernel::{
-        errno::{
-            ebadfd,
-            ehostunreach,
-            eopnotsupp,
-            eproto, //
-        },
-        user::Arg, //
+    kernel::errno::{
+        ebadfd,
+        ehostunreach,
+        eopnotsupp,
+        eproto, //
     },
     limits::MAX_BACKLOG,
     object::{
@@ -58,10 +58,7 @@ use core::net::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        Arc,
-        ArcBorrow, //
-    }, //
+    sync::Arc, //
 };
 
 const AF_INET: u16 = 2;
@@ -143,6 +140,14 @@ fn check_limits(live: &Live, param: &abi::ConnParam) -> Result {
     Ok(())
 }
 
+/// Checks a time to wait. [`EINVAL`].
+fn check_timeout(timeout_ns: u64) -> Result {
+    if timeout_ns > abi::TIMEOUT_MAX_NS {
+        return Err(EINVAL);
+    }
+    Ok(())
+}
+
 /// The first `len` bytes of `data`. [`EMSGSIZE`] when that is more than `most`.
 fn private_data(data: &[u8], len: u32, most: usize) -> Result<&[u8]> {
     let len = len as usize;
@@ -168,55 +173,50 @@ fn claim(this: &Context, handle: u32) -> Result<(Arc<QpObject>, Claim)> {
     Ok((qp, claim))
 }
 
-/// Listens.
-pub(crate) fn listen(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
-    let mut arg = Arg::<abi::Listen>::read(arg, abi::Listen::SIZE)?;
-    if arg.value.flags != 0 {
-        return Err(EINVAL);
-    }
-    let addr = address(&arg.value.addr)?.ok_or(EINVAL)?;
-    if !(1..=MAX_BACKLOG).contains(&arg.value.backlog) {
+/// Checks what the device has no part in.
+pub(super) fn check_listen(value: &abi::Listen) -> Result {
+    address(&value.addr)?.ok_or(EINVAL)?;
+    if !(1..=MAX_BACKLOG).contains(&value.backlog) {
         return Err(ERANGE);
     }
-    let alive = this.enter()?;
-    let listener = Listener::new(
-        this.net(),
-        alive.device(),
-        addr,
-        arg.value.backlog,
-        this.arrivals().clone(),
-        this.events().clone(),
-    )?;
-    let handle = this.insert(Object::Listener(listener.clone()))?;
-    listener.set_handle(handle);
-    if let Err(err) = listener.listen() {
-        drop(listener);
-        this.destroy(&alive, handle, false)?;
-        return Err(err);
-    }
-    arg.value.addr = raw_address(Some(listener.addr()));
-    arg.value.handle = handle;
-    ulp_debug!("listener {:#x}: port {}\n", handle, arg.value.addr.port);
-    drop(listener);
-    drop(alive);
-    publish(this, &arg, handle)
+    Ok(())
 }
 
-/// Takes a request.
-pub(crate) fn get_request(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
-    let mut arg = Arg::<abi::GetRequest>::read(arg, abi::GetRequest::SIZE)?;
-    if arg.value.flags != 0 || arg.value.timeout_ns > abi::TIMEOUT_MAX_NS {
-        return Err(EINVAL);
-    }
-    // A struct that cannot be written is found out before a request is taken.
-    arg.write()?;
-    let deadline = Deadline::new(arg.value.timeout_ns);
-    let alive = this.enter()?;
-    let listener = this.table().lock().listener(arg.value.listener)?.clone();
+/// Makes a listener.
+pub(super) fn listen(
+    file: &Context,
+    device: &Alive<'_>,
+    value: &mut abi::Listen,
+) -> Result<Object> {
+    let listener = Listener::new(
+        file.net(),
+        device.device(),
+        address(&value.addr)?.ok_or(EINVAL)?,
+        value.backlog,
+        file.arrivals().clone(),
+        file.events().clone(),
+    )?;
+    value.addr = raw_address(Some(listener.addr()));
+    Ok(Object::Listener(listener))
+}
+
+/// Checks what the device has no part in.
+pub(super) fn check_get_request(value: &abi::GetRequest) -> Result {
+    check_timeout(value.timeout_ns)
+}
+
+/// Takes a request from a listener.
+pub(super) fn get_request(
+    file: &Context,
+    _device: &Alive<'_>,
+    value: &mut abi::GetRequest,
+) -> Result<Made> {
+    let deadline = Deadline::new(value.timeout_ns);
+    let listener = file.table().lock().listener(value.listener)?.clone();
     let backlog = listener.backlog().clone();
     drop(listener);
     let connection = backlog.take(&deadline)?;
-    let handle = match this.insert(Object::Connection(connection.clone())) {
+    let handle = match file.insert(Object::Connection(connection.clone())) {
         Ok(handle) => handle,
         Err(err) => {
             backlog.put_back(connection);
@@ -225,8 +225,6 @@ pub(crate) fn get_request(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     };
     connection.set_handle(handle);
     let outcome = connection.outcome();
-    drop(connection);
-    let value = &mut arg.value;
     value.handle = handle;
     value.peer = raw_address(outcome.peer);
     value.local = raw_address(outcome.local);
@@ -234,45 +232,34 @@ pub(crate) fn get_request(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     value.peer_qp_num = outcome.peer_qp_num;
     value.private_len = outcome.private.len;
     value.private_data = outcome.private.data;
-    drop(alive);
+    Ok(Made {
+        handle,
+        undo: Undo::PutBack(backlog),
+    })
+}
 
-    let written = arg.write();
-    let alive = this.enter()?;
-    let result = match written {
-        Ok(()) => this.table().lock().publish(handle),
-        Err(err) => {
-            if let Ok(Object::Connection(connection)) = this.withdraw(&alive, handle) {
-                connection.set_handle(0);
-                backlog.put_back(connection);
-                return Err(err);
-            }
-            Err(err)
-        }
-    };
-    backlog.forget();
-    result
+/// Checks what the device has no part in.
+pub(super) fn check_accept(value: &abi::Accept) -> Result {
+    check_timeout(value.timeout_ns)?;
+    private_data(
+        &value.private_data,
+        value.private_len,
+        abi::CM_REP_PRIVATE_MAX,
+    )?;
+    check_parameters(&value.param)
 }
 
 /// Accepts a request.
-pub(crate) fn accept(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
-    let mut arg = Arg::<abi::Accept>::read(arg, abi::Accept::SIZE)?;
-    let value = &arg.value;
-    if value.flags != 0 || value.pad != 0 || value.timeout_ns > abi::TIMEOUT_MAX_NS {
-        return Err(EINVAL);
-    }
+pub(super) fn accept(file: &Context, device: &Alive<'_>, value: &mut abi::Accept) -> Result {
     let private = private_data(
         &value.private_data,
         value.private_len,
         abi::CM_REP_PRIVATE_MAX,
     )?;
-    check_parameters(&value.param)?;
-    // A struct that cannot be written is found out before anything changes.
-    arg.write()?;
     let deadline = Deadline::new(value.timeout_ns);
-    let alive = this.enter()?;
-    check_limits(&alive, &value.param)?;
-    let connection = this.table().lock().connection(value.request)?.clone();
-    let (qp, claim) = claim(&this, value.qp)?;
+    check_limits(&device, &value.param)?;
+    let connection = file.table().lock().connection(value.request)?.clone();
+    let (qp, claim) = claim(&file, value.qp)?;
     let accepted = connection.accept(claim, &qp, &value.param, private, &deadline);
     let result = accepted.and_then(|result| result);
     trace::accept(
@@ -291,54 +278,93 @@ pub(crate) fn accept(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     drop(connection);
     if let Ok(Err(err)) = accepted {
         // Spent. Somebody else may have destroyed it meanwhile.
-        let _ = this.destroy(&alive, value.request, true);
+        let _ = file.destroy(&device, value.request, true);
         return Err(err);
     }
     accepted??;
-    arg.value.param = param;
-    drop(alive);
-    arg.write()
+    value.param = param;
+    Ok(())
+}
+
+/// Checks what the device has no part in.
+pub(super) fn check_reject(value: &abi::Reject) -> Result {
+    private_data(
+        &value.private_data,
+        value.private_len,
+        abi::CM_REJ_PRIVATE_MAX,
+    )
+    .map(|_| ())
 }
 
 /// Rejects a request.
-pub(crate) fn reject(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
-    let arg = Arg::<abi::Reject>::read(arg, abi::Reject::SIZE)?;
-    if arg.value.flags != 0 {
-        return Err(EINVAL);
-    }
+pub(super) fn reject(file: &Context, device: &Alive<'_>, value: &abi::Reject) -> Result {
     let private = private_data(
-        &arg.value.private_data,
-        arg.value.private_len,
+        &value.private_data,
+        value.private_len,
         abi::CM_REJ_PRIVATE_MAX,
     )?;
-    let alive = this.enter()?;
-    let connection = this.table().lock().connection(arg.value.request)?.clone();
+    let connection = file.table().lock().connection(value.request)?.clone();
     connection.reject(private)?;
     drop(connection);
-    ulp_debug!("connection {:#x}: rejected\n", arg.value.request);
-    this.destroy(&alive, arg.value.request, true)
+    ulp_debug!("connection {:#x}: rejected\n", value.request);
+    file.destroy(&device, value.request, true)
 }
 
-/// What CONNECT does inside the gate, up to the handle.
-fn try_connect(
-    this: &Context,
-    alive: &Alive<'_>,
+/// Checks what the device has no part in.
+pub(super) fn check_connect(value: &abi::Connect) -> Result {
+    check_timeout(value.timeout_ns)?;
+    let dst = address(&value.dst)?.ok_or(EINVAL)?;
+    let src = address(&value.src)?;
+    if dst.port() == 0
+        || dst.ip().is_unspecified()
+        || src.is_some_and(|src| src.is_ipv4() != dst.is_ipv4())
+    {
+        return Err(EINVAL);
+    }
+    private_data(
+        &value.private_data,
+        value.private_len,
+        abi::CM_REQ_PRIVATE_MAX,
+    )?;
+    check_parameters(&value.param)?;
+    if cm::is_wildcard(dst.ip()) {
+        // The manager would take it for its own address, whatever device that is on.
+        return Err(ehostunreach());
+    }
+    Ok(())
+}
+
+/// Connects.
+pub(super) fn connect(
+    file: &Context,
+    device: &Alive<'_>,
     value: &mut abi::Connect,
-    wanted: &Wanted<'_>,
-    deadline: &Deadline,
-) -> Result {
-    let (qp, claim) = claim(this, value.qp)?;
-    let (net, file) = (this.net(), this.events().clone());
-    let connection = Connection::new(net, alive.device(), claim, file)?;
-    let handle = this.insert(Object::Connection(connection.clone()))?;
+) -> Result<Made> {
+    let deadline = Deadline::new(value.timeout_ns);
+    let given = *value;
+    check_limits(device, &given.param)?;
+    let wanted = Wanted {
+        dst: address(&given.dst)?.ok_or(EINVAL)?,
+        src: address(&given.src)?,
+        param: given.param,
+        private_data: private_data(
+            &given.private_data,
+            given.private_len,
+            abi::CM_REQ_PRIVATE_MAX,
+        )?,
+        device: device.attributes.index,
+    };
+    let (qp, claim) = claim(file, value.qp)?;
+    let connection = Connection::new(file.net(), device.device(), claim, file.events().clone())?;
+    let handle = file.insert(Object::Connection(connection.clone()))?;
     connection.set_handle(handle);
     let mut times = Times::default();
     // Whoever closes the gate says so before he looks for those who wait: he finds this connection
     // in the table, or it is too late for it here.
-    let result = if this.device()?.is_gone() {
+    let result = if file.device()?.is_gone() {
         Err(ENODEV)
     } else {
-        connection.connect(&qp, wanted, deadline, &mut times)
+        connection.connect(&qp, &wanted, &deadline, &mut times)
     };
     trace::connect(
         handle,
@@ -363,123 +389,51 @@ fn try_connect(
     value.resolve_us = times.resolve;
     value.route_us = times.route;
     value.connect_us = times.connect;
-    match result {
-        Ok(()) => {
-            value.handle = handle;
-            value.src = raw_address(outcome.local);
-            value.param = outcome.param;
-            value.peer_qp_num = outcome.peer_qp_num;
-            Ok(())
-        }
-        Err(err) => {
-            this.destroy(alive, handle, false)?;
-            Err(err)
-        }
+    if let Err(err) = result {
+        file.destroy(device, handle, false)?;
+        return Err(err);
     }
-}
-
-/// Takes the queue pair that `handle` names back to RESET, unless another connection has it. Sleeps.
-fn take_back(this: &Context, handle: u32) -> Result {
-    let _alive = this.enter()?;
-    let need = this.table().lock().need_qp(handle)?;
-    Claim::new(need)?.move_to(State::Reset)
-}
-
-/// Connects.
-pub(crate) fn connect(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
-    let mut arg = Arg::<abi::Connect>::read(arg, abi::Connect::SIZE)?;
-    let given = arg.value;
-    if given.flags != 0 || given.timeout_ns > abi::TIMEOUT_MAX_NS {
-        return Err(EINVAL);
-    }
-    let dst = address(&given.dst)?.ok_or(EINVAL)?;
-    let src = address(&given.src)?;
-    if dst.port() == 0
-        || dst.ip().is_unspecified()
-        || src.is_some_and(|src| src.is_ipv4() != dst.is_ipv4())
-    {
-        return Err(EINVAL);
-    }
-    let private = private_data(
-        &given.private_data,
-        given.private_len,
-        abi::CM_REQ_PRIVATE_MAX,
-    )?;
-    check_parameters(&given.param)?;
-    if cm::is_wildcard(dst.ip()) {
-        // The manager would take it for its own address, whatever device that is on.
-        return Err(ehostunreach());
-    }
-    // A struct that cannot be written is found out before anything changes.
-    arg.write()?;
-    let deadline = Deadline::new(given.timeout_ns);
-    let alive = this.enter()?;
-    check_limits(&alive, &given.param)?;
-    let wanted = Wanted {
-        dst,
-        src,
-        param: given.param,
-        private_data: private,
-        device: alive.attributes.index,
-    };
-    let result = try_connect(&this, &alive, &mut arg.value, &wanted, &deadline);
-    drop(alive);
-    match result {
-        Ok(()) => publish(this, &arg, arg.value.handle).inspect_err(|_| {
-            // The connection is gone again, which has left it in ERR.
-            let _ = take_back(&this, given.qp);
-        }),
-        Err(err) => {
-            // Why the peer rejects. That it could be written was found out above.
-            let _ = arg.write();
-            Err(err)
-        }
-    }
+    value.handle = handle;
+    value.src = raw_address(outcome.local);
+    value.param = outcome.param;
+    value.peer_qp_num = outcome.peer_qp_num;
+    Ok(Made {
+        handle,
+        undo: Undo::Disconnect(given.qp),
+    })
 }
 
 /// Disconnects.
-pub(crate) fn disconnect(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
-    let arg = Arg::<abi::Disconnect>::read(arg, abi::Disconnect::SIZE)?;
-    if arg.value.flags != 0 || arg.value.pad != 0 {
-        return Err(EINVAL);
-    }
-    let _alive = this.enter()?;
-    let connection = this.table().lock().connection(arg.value.conn)?.clone();
+pub(super) fn disconnect(file: &Context, _device: &Alive<'_>, value: &abi::Disconnect) -> Result {
+    let connection = file.table().lock().connection(value.conn)?.clone();
     connection.disconnect()
 }
 
 /// Says how a listener, a request or a connection is.
-pub(crate) fn query(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
-    let mut arg = Arg::<abi::ConnQuery>::read(arg, abi::ConnQuery::SIZE)?;
-    if arg.value.flags != 0 {
-        return Err(EINVAL);
-    }
-    let alive = this.enter()?;
-    let object = this.table().lock().get(arg.value.conn)?.clone();
-    let mut value = abi::ConnQuery {
-        size: arg.value.size,
-        conn: arg.value.conn,
+pub(super) fn query(file: &Context, _device: &Alive<'_>, value: &mut abi::ConnQuery) -> Result {
+    let object = file.table().lock().get(value.conn)?.clone();
+    let mut now = abi::ConnQuery {
+        size: value.size,
+        conn: value.conn,
         ..Default::default()
     };
     match &object {
         Object::Listener(listener) => {
-            value.state = abi::CONN_LISTENING;
-            value.local = raw_address(Some(listener.addr()));
-            value.backlog = listener.backlog().limit();
-            (value.waiting, value.rejected) = listener.backlog().usage();
+            now.state = abi::CONN_LISTENING;
+            now.local = raw_address(Some(listener.addr()));
+            now.backlog = listener.backlog().limit();
+            (now.waiting, now.rejected) = listener.backlog().usage();
         }
         Object::Connection(connection) => {
             let outcome = connection.outcome();
-            (value.state, value.qp) = connection.state();
-            value.local = raw_address(outcome.local);
-            value.peer = raw_address(outcome.peer);
-            value.param = outcome.param;
-            value.peer_qp_num = outcome.peer_qp_num;
+            (now.state, now.qp) = connection.state();
+            now.local = raw_address(outcome.local);
+            now.peer = raw_address(outcome.peer);
+            now.param = outcome.param;
+            now.peer_qp_num = outcome.peer_qp_num;
         }
         _ => return Err(ebadfd()),
     }
-    arg.value = value;
-    drop(object);
-    drop(alive);
-    arg.write()
+    *value = now;
+    Ok(())
 }

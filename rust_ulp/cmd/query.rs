@@ -8,15 +8,13 @@ use crate::{
     device::{
         choose,
         name_of,
+        Alive,
         Choice, //
     },
     file::Context,
     kernel::{
         compat::HAS_URING,
-        user::{
-            write_entry,
-            Arg, //
-        }, //
+        user::write_entry, //
     },
     limits::{
         MAX_BATCH,
@@ -41,16 +39,13 @@ use kernel::{
     sync::ArcBorrow, //
 };
 
-pub(crate) fn module(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
-    let mut arg = Arg::<abi::Query>::read(arg, abi::Query::SIZE)?;
-    if arg.value.flags != 0 {
-        return Err(EINVAL);
-    }
-    arg.value = abi::Query {
-        size: arg.value.size,
+/// Says what the module is, and what it can do.
+pub(super) fn module(file: &Context, value: &mut abi::Query) -> Result {
+    *value = abi::Query {
+        size: value.size,
         flags: 0,
         abi_version: abi::ABI_VERSION,
-        max_objects: this.registry().parameters().max_objects,
+        max_objects: file.registry().parameters().max_objects,
         features: abi::FEATURE_CALL
             | abi::FEATURE_GRANTS
             | abi::FEATURE_DATAGRAM
@@ -68,33 +63,30 @@ pub(crate) fn module(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         max_queue_depth: MAX_QUEUE_DEPTH,
         max_sge: MAX_SGE,
         max_inline: MAX_INLINE,
-        max_entries: this.quota().usage().1,
+        max_entries: file.quota().usage().1,
     };
     if !HAS_URING {
-        arg.value.features &= !abi::FEATURE_URING;
+        value.features &= !abi::FEATURE_URING;
     }
-    arg.write()
+    Ok(())
 }
 
-pub(crate) fn devices(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
-    let mut arg = Arg::<abi::DeviceList>::read(arg, abi::DeviceList::SIZE)?;
-    if arg.value.flags != 0 || arg.value.pad != 0 {
-        return Err(EINVAL);
-    }
+/// Lists the devices that the file may attach to.
+pub(super) fn devices(file: &Context, value: &mut abi::DeviceList) -> Result {
     let mut entries = KVec::new();
     let mut result = Ok(());
     // The name of the default one; there may be none.
-    let default = this
+    let default = file
         .registry()
-        .find(this.net(), b"")
+        .find(file.net(), b"")
         .ok()
         .map(|device| device.index());
-    this.registry().for_each(this.net(), |device, live| {
+    file.registry().for_each(file.net(), |device, live| {
         let mut flags = 0;
         if default == Some(device.index()) {
             flags |= abi::DEVICE_DEFAULT;
         }
-        if choose(live.device(), this.net()).is_some_and(|choice: Choice| choice.is_local()) {
+        if choose(live.device(), file.net()).is_some_and(|choice: Choice| choice.is_local()) {
             flags |= abi::DEVICE_LOCAL_NET;
         }
         let entry = abi::DeviceEntry {
@@ -110,7 +102,6 @@ pub(crate) fn devices(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         }
     });
     result?;
-    let value = &mut arg.value;
     if value.capacity > 0 && value.entry_size < abi::DeviceEntry::SIZE {
         return Err(EINVAL);
     }
@@ -118,42 +109,37 @@ pub(crate) fn devices(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         write_entry(value.entries, value.entry_size, index as usize, entry)?;
     }
     value.count = entries.len() as u32;
-    arg.write()
+    Ok(())
 }
 
-pub(crate) fn attach(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
-    let mut arg = Arg::<abi::Attach>::read(arg, abi::Attach::SIZE)?;
-    if arg.value.flags != 0 {
+/// Checks that a name ends.
+pub(super) fn check_name(value: &abi::Attach) -> Result {
+    if value.name.last() != Some(&0) {
         return Err(EINVAL);
     }
-    let name = arg.value.name;
-    if name.last() != Some(&0) {
-        return Err(EINVAL);
-    }
-    // A struct that cannot be written is found out before anything changes.
-    arg.write()?;
-    Context::attach(this, name_of(&name))?;
+    Ok(())
+}
 
-    let alive = this.enter()?;
-    let choice = choose(alive.device(), this.net());
-    let value = &mut arg.value;
-    value.name = alive.device().name();
-    value.index = alive.attributes.index;
-    value.phys_ports = alive.attributes.phys_ports;
+/// Attaches the file to a device.
+pub(super) fn attach(file: ArcBorrow<'_, Context>, value: &mut abi::Attach) -> Result {
+    let name = value.name;
+    Context::attach(file, name_of(&name))?;
+
+    let device = file.enter()?;
+    let choice = choose(device.device(), file.net());
+    value.name = device.device().name();
+    value.index = device.attributes.index;
+    value.phys_ports = device.attributes.phys_ports;
     value.port = choice.map_or(1, |choice| choice.port);
     value.gid_index = choice.map_or(u32::MAX, |choice| choice.gid_index);
-    drop(alive);
-    arg.write()
+    drop(device);
+    Ok(())
 }
 
-pub(crate) fn device(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
-    let mut arg = Arg::<abi::DeviceQuery>::read(arg, abi::DeviceQuery::SIZE)?;
-    if arg.value.flags != 0 || arg.value.pad != 0 {
-        return Err(EINVAL);
-    }
-    let alive = this.enter()?;
-    let attributes = &alive.attributes;
-    let [rc_send_ops, uc_send_ops, ud_send_ops] = alive.send_ops;
+/// Says what the device can do.
+pub(super) fn device(_file: &Context, device: &Alive<'_>, value: &mut abi::DeviceQuery) -> Result {
+    let attributes = &device.attributes;
+    let [rc_send_ops, uc_send_ops, ud_send_ops] = device.send_ops;
     let mut caps = 0;
     if attributes.max_fast_reg_pages > 0 {
         caps |= abi::CAP_FAST_REG;
@@ -164,11 +150,11 @@ pub(crate) fn device(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     if attributes.virt_dma {
         caps |= abi::CAP_VIRT_DMA;
     }
-    arg.value = abi::DeviceQuery {
-        size: arg.value.size,
+    *value = abi::DeviceQuery {
+        size: value.size,
         flags: 0,
-        name: alive.device().name(),
-        fw_ver: alive.device().firmware(),
+        name: device.device().name(),
+        fw_ver: device.device().firmware(),
         node_guid: attributes.node_guid,
         sys_image_guid: attributes.sys_image_guid,
         max_mr_size: attributes.max_mr_size,
@@ -198,20 +184,15 @@ pub(crate) fn device(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         local_ca_ack_delay: attributes.local_ca_ack_delay,
         pad: 0,
     };
-    drop(alive);
-    arg.write()
+    Ok(())
 }
 
-pub(crate) fn port(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
-    let mut arg = Arg::<abi::PortQuery>::read(arg, abi::PortQuery::SIZE)?;
-    if arg.value.flags != 0 || arg.value.pad != 0 {
-        return Err(EINVAL);
-    }
-    let alive = this.enter()?;
-    let number = arg.value.port;
-    let port = alive.device().port(number)?;
-    arg.value = abi::PortQuery {
-        size: arg.value.size,
+/// Says how a port is.
+pub(super) fn port(file: &Context, device: &Alive<'_>, value: &mut abi::PortQuery) -> Result {
+    let number = value.port;
+    let port = device.device().port(number)?;
+    *value = abi::PortQuery {
+        size: value.size,
         flags: 0,
         port: number,
         state: port.state(),
@@ -235,31 +216,27 @@ pub(crate) fn port(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         port_cap_flags: port.port_cap_flags(),
         bad_pkey_cntr: port.bad_pkey_cntr(),
         qkey_viol_cntr: port.qkey_viol_cntr(),
-        ifindex: alive.device().port_ifindex(number, this.net()),
+        ifindex: device.device().port_ifindex(number, file.net()),
         pad: 0,
     };
-    drop(alive);
-    arg.write()
+    Ok(())
 }
 
-pub(crate) fn gids(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
-    let mut arg = Arg::<abi::GidQuery>::read(arg, abi::GidQuery::SIZE)?;
-    if arg.value.flags != 0 {
-        return Err(EINVAL);
-    }
-    let alive = this.enter()?;
-    let number = arg.value.port;
-    alive.device().port(number)?;
-    let preferred = choose(alive.device(), this.net())
+/// Lists the GIDs of a port.
+pub(super) fn gids(file: &Context, value: &mut abi::GidQuery) -> Result {
+    let device = file.enter()?;
+    let number = value.port;
+    device.device().port(number)?;
+    let preferred = choose(device.device(), file.net())
         .filter(|choice| choice.port == number)
         .map(|choice| choice.gid_index);
     let mut entries = KVec::new();
     let mut result = Ok(());
-    alive.device().for_each_gid(|port, index| {
+    device.device().for_each_gid(|port, index| {
         if port != number {
             return;
         }
-        let Ok(gid) = alive.device().gid(number, index, this.net()) else {
+        let Ok(gid) = device.device().gid(number, index, file.net()) else {
             return;
         };
         let mut flags = 0;
@@ -291,10 +268,9 @@ pub(crate) fn gids(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
             result = entries.push(entry, GFP_KERNEL);
         }
     });
-    drop(alive);
+    drop(device);
     result?;
 
-    let value = &mut arg.value;
     if value.capacity > 0 && value.entry_size < abi::GidEntry::SIZE {
         return Err(EINVAL);
     }
@@ -302,16 +278,11 @@ pub(crate) fn gids(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
         write_entry(value.entries, value.entry_size, index as usize, entry)?;
     }
     value.count = entries.len() as u32;
-    arg.write()
+    Ok(())
 }
 
-pub(crate) fn pkey(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
-    let mut arg = Arg::<abi::PkeyQuery>::read(arg, abi::PkeyQuery::SIZE)?;
-    if arg.value.flags != 0 || arg.value.pad != 0 {
-        return Err(EINVAL);
-    }
-    let alive = this.enter()?;
-    arg.value.pkey = alive.device().pkey(arg.value.port, arg.value.index)?.into();
-    drop(alive);
-    arg.write()
+/// Says what a P_Key is.
+pub(super) fn pkey(_file: &Context, device: &Alive<'_>, value: &mut abi::PkeyQuery) -> Result {
+    value.pkey = device.device().pkey(value.port, value.index)?.into();
+    Ok(())
 }

@@ -20,8 +20,7 @@ use crate::{
             etime, //
         },
         pages::PAGE_SIZE,
-        uring::Begun,
-        user::Arg, //
+        uring::Begun, //
     },
     limits::MAX_BATCH,
     logic::numbered,
@@ -72,14 +71,22 @@ use kernel::{
     sync::ArcBorrow, //
 };
 
-/// The command that cancels requests.
-pub(crate) fn cancel(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
-    let mut arg = Arg::<abi::Cancel>::read(arg, abi::Cancel::SIZE)?;
-    // A struct that cannot be written is found out before anything is canceled.
-    arg.write()?;
-    let value = &mut arg.value;
-    value.canceled = abandon(&this, value.queue, value.user_data, value.flags)?;
-    arg.write()
+/// Checks what needs no queue.
+pub(super) fn check_cancel(value: &abi::Cancel) -> Result {
+    check_which(value.user_data, value.flags)
+}
+
+fn check_which(user_data: u64, flags: u32) -> Result {
+    if flags & !abi::CANCEL_ALL != 0 || (flags == abi::CANCEL_ALL && user_data != 0) {
+        return Err(EINVAL);
+    }
+    Ok(())
+}
+
+/// Cancels requests.
+pub(super) fn cancel(file: ArcBorrow<'_, Context>, value: &mut abi::Cancel) -> Result {
+    value.canceled = abandon(&file, value.queue, value.user_data, value.flags)?;
+    Ok(())
 }
 
 /// Cancels the requests of the queue called `handle` that have `user_data`, or all of them.
@@ -88,9 +95,7 @@ pub(crate) fn cancel(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
 pub(crate) fn abandon(this: &Context, handle: u32, user_data: u64, flags: u32) -> Result<u32> {
     let _alive = this.enter()?;
     let all = flags == abi::CANCEL_ALL;
-    if flags & !abi::CANCEL_ALL != 0 || (all && user_data != 0) {
-        return Err(EINVAL);
-    }
+    check_which(user_data, flags)?;
     let which = |request: &Request| all || request.user_data == user_data;
     let object = this.table().lock().get(handle)?.clone();
     let canceled = match &object {
@@ -120,11 +125,9 @@ pub(crate) struct Place<'a> {
     pub(crate) in_ring: bool,
 }
 
-/// The command.
-pub(crate) fn submit(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
-    let mut arg = Arg::<abi::Submit>::read(arg, abi::Submit::SIZE)?;
-    let value = &mut arg.value;
-    if value.flags != 0 || value.timeout_ns > abi::TIMEOUT_MAX_NS {
+/// Checks what needs no object.
+pub(super) fn check(value: &abi::Submit) -> Result {
+    if value.timeout_ns > abi::TIMEOUT_MAX_NS {
         return Err(EINVAL);
     }
     if value.cq == 0 && (value.min_complete != 0 || value.timeout_ns != 0) {
@@ -136,24 +139,19 @@ pub(crate) fn submit(this: ArcBorrow<'_, Context>, arg: usize) -> Result {
     if value.nr_wrs > 0 && value.wr_size < abi::WR_SIZE_V1 {
         return Err(EINVAL);
     }
+    Ok(())
+}
+
+/// Submits requests, and waits for completions.
+pub(super) fn submit(file: ArcBorrow<'_, Context>, value: &mut abi::Submit) -> Result {
     value.posted = 0;
     value.bad_index = 0;
     value.completed = 0;
     value.wait_error = 0;
-    // A struct that cannot be written is found out before anything is posted.
-    arg.write()?;
-
-    let mut scratch = this.take_scratch()?;
-    let result = run(&this, &mut arg.value, &mut scratch);
-    give_back(&this, scratch);
-    match result {
-        Ok(()) => arg.write(),
-        Err(err) => {
-            // What the caller learns from it is the error; the struct is a help.
-            let _ = arg.write();
-            Err(err)
-        }
-    }
+    let mut scratch = file.take_scratch()?;
+    let result = run(&file, value, &mut scratch);
+    give_back(&file, scratch);
+    result
 }
 
 /// Gives the room for a batch back, unless it has grown beyond what is worth keeping.

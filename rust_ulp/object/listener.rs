@@ -349,14 +349,12 @@ impl Listener {
         Ok(Arc::new(Self { id, backlog, addr }, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Lets requests arrive. Sleeps.
-    pub(crate) fn listen(&self) -> Result {
-        self.id.listen(self.backlog.limit())
-    }
-
-    /// Tells it its handle, for events.
-    pub(crate) fn set_handle(&self, handle: u32) {
+    /// Tells it its handle, for events, and lets requests arrive. Sleeps.
+    pub(crate) fn listen(&self, handle: u32) -> Result {
         self.backlog.handle.store(handle, Relaxed);
+        self.id.listen(self.backlog.limit())?;
+        ulp_debug!("listener {:#x}: port {}\n", handle, self.addr.port());
+        Ok(())
     }
 
     /// The requests that wait. It may be held outside of the gate.

@@ -74,6 +74,20 @@ impl Object {
         }
     }
 
+    /// Tells it its handle, which is in the table, and has it begin its work. Sleeps.
+    pub(crate) fn start(&self, handle: u32) -> Result {
+        match self {
+            Self::Cq(cq) => cq.ring().set_handle(handle),
+            Self::Qp(qp) => qp.set_handle(handle),
+            Self::Srq(srq) => srq.set_handle(handle),
+            Self::Grant(grant) => grant.set_handle(handle),
+            Self::Connection(connection) => connection.set_handle(handle),
+            Self::Listener(listener) => return listener.listen(handle),
+            Self::Pd(_) | Self::Buffer(_) | Self::Ah(_) => (),
+        }
+        Ok(())
+    }
+
     /// The number of a queue pair, else 0.
     pub(crate) fn number(&self) -> u32 {
         match self {

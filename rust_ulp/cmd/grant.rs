@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Commands of grants.
+
+use crate::{
+    device::Alive,
+    file::Context,
+    object::{
+        grant::{
+            GrantObject,
+            Terms, //
+        },
+        Object, //
+    },
+    uapi::abi, //
+};
+use kernel::prelude::*;
+
+/// Checks what the device has no part in.
+pub(super) fn check(value: &abi::GrantCreate) -> Result {
+    if value.flags & abi::GRANT_ONE_SHOT != 0 && value.qp == 0 {
+        return Err(EINVAL);
+    }
+    Ok(())
+}
+
+/// Grants a peer the use of a range of a buffer.
+pub(super) fn create(
+    file: &Context,
+    _device: &Alive<'_>,
+    value: &mut abi::GrantCreate,
+) -> Result<Object> {
+    let table = file.table().lock();
+    let buffer = table.need_buffer(value.buffer)?;
+    let qp = match value.qp {
+        0 => None,
+        handle => Some(table.qp(handle)?.clone()),
+    };
+    drop(table);
+    if qp
+        .as_ref()
+        .is_some_and(|qp| !core::ptr::eq(qp.pd(), buffer.pd()))
+    {
+        return Err(EXDEV);
+    }
+    let terms = Terms {
+        offset: value.offset,
+        length: value.length,
+        access: value.access,
+        flags: value.flags,
+        buffer: value.buffer,
+        qp: value.qp,
+    };
+    let bonds = qp.and_then(|qp| qp.bonds());
+    let object = GrantObject::new(buffer, file.net(), bonds, terms)?;
+    // It may have ended by now.
+    let (addr, rkey) = object.key().unwrap_or((object.addr(), 0));
+    value.addr = addr;
+    value.rkey = rkey;
+    value.length = object.terms().length;
+    Ok(Object::Grant(object))
+}
+
+/// Gives a grant another key.
+pub(super) fn rotate(file: &Context, _device: &Alive<'_>, value: &mut abi::GrantRotate) -> Result {
+    let grant = file.table().lock().grant(value.grant)?.clone();
+    let (addr, rkey) = grant.rotate(file.net())?;
+    value.addr = addr;
+    value.rkey = rkey;
+    Ok(())
+}
+
+/// Says what a grant is, and whether it has ended.
+pub(super) fn query(file: &Context, _device: &Alive<'_>, value: &mut abi::GrantQuery) -> Result {
+    let grant = file.table().lock().grant(value.grant)?.clone();
+    let terms = grant.terms();
+    let state = grant.state();
+    *value = abi::GrantQuery {
+        size: value.size,
+        flags: terms.flags & abi::GRANT_ONE_SHOT,
+        grant: value.grant,
+        state,
+        buffer: terms.buffer,
+        qp: terms.qp,
+        offset: terms.offset,
+        length: terms.length,
+        addr: grant.addr(),
+        rkey: grant.key().map_or(0, |(_, rkey)| rkey),
+        access: terms.access,
+    };
+    Ok(())
+}

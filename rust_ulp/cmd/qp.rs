@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Commands of queue pairs.
+
+use super::address::{
+    address_vector,
+    check_address,
+    needs_resolving,
+    port_exists, //
+};
+use crate::{
+    device::{
+        Alive,
+        Live, //
+    },
+    file::Context,
+    kernel::errno::{
+        eopnotsupp,
+        eproto, //
+    },
+    limits::{
+        MAX_INLINE,
+        MAX_QUEUE_DEPTH,
+        MAX_SGE, //
+    },
+    object::{
+        qp::{
+            QpObject,
+            Queues, //
+        },
+        Object, //
+    },
+    rdma::{
+        self,
+        qp_attr::{
+            mask,
+            QpType,
+            State, //
+        }, //
+    },
+    uapi::abi, //
+};
+use kernel::prelude::*;
+
+/// Makes a queue pair.
+pub(super) fn create(
+    file: &Context,
+    device: &Alive<'_>,
+    value: &mut abi::QpCreate,
+) -> Result<Object> {
+    let qp_type = match value.qp_type {
+        abi::QPT_RC => QpType::Rc,
+        abi::QPT_UC => QpType::Uc,
+        abi::QPT_UD => QpType::Ud,
+        _ => return Err(EINVAL),
+    };
+    if device.send_ops(qp_type) == 0 {
+        return Err(eopnotsupp());
+    }
+    let attributes = &device.attributes;
+    // One more each is needed for draining.
+    let depth = MAX_QUEUE_DEPTH.min(attributes.max_qp_wr.saturating_sub(1));
+    if value.max_send_wr > depth
+        || value.max_recv_wr > depth
+        || value.max_send_sge > MAX_SGE.min(attributes.max_send_sge)
+        || value.max_recv_sge > MAX_SGE.min(attributes.max_recv_sge)
+        || value.max_inline > MAX_INLINE
+    {
+        return Err(ERANGE);
+    }
+    let table = file.table().lock();
+    let pd = table.need_pd(value.pd)?;
+    let send_cq = table.need_cq(value.send_cq)?;
+    let recv_cq = table.need_cq(value.recv_cq)?;
+    let srq = match value.srq {
+        0 => None,
+        handle => Some(table.need_srq(handle)?),
+    };
+    drop(table);
+    // Those that come from a shared queue have no place in this one.
+    let (max_recv_wr, max_recv_sge) = match &srq {
+        None => (value.max_recv_wr.max(1), value.max_recv_sge.max(1)),
+        Some(_) => (0, 0),
+    };
+    let capacity = rdma::qp_attr::Capacity {
+        max_send_wr: value.max_send_wr.max(1),
+        max_recv_wr,
+        max_send_sge: value.max_send_sge.max(1),
+        max_recv_sge,
+        max_inline: value.max_inline,
+    };
+    let entries = capacity.max_send_wr.saturating_add(max_recv_wr);
+    let share = file.quota().take(entries)?;
+    let object = QpObject::new(
+        pd,
+        Queues {
+            send_cq,
+            recv_cq,
+            srq,
+        },
+        qp_type,
+        capacity,
+        value.flags & abi::QP_SIG_ALL != 0,
+        file.device()?.clone(),
+        share,
+    )?;
+    value.max_send_wr = capacity.max_send_wr;
+    value.max_recv_wr = capacity.max_recv_wr;
+    value.max_send_sge = capacity.max_send_sge;
+    value.max_recv_sge = capacity.max_recv_sge;
+    value.qp_num = object.number();
+    Ok(Object::Qp(object))
+}
+
+/// The attributes that a command may change.
+const MODIFIABLE: u32 = abi::QP_STATE
+    | abi::QP_CUR_STATE
+    | abi::QP_EN_SQD_ASYNC_NOTIFY
+    | abi::QP_ACCESS_FLAGS
+    | abi::QP_PKEY_INDEX
+    | abi::QP_PORT
+    | abi::QP_QKEY
+    | abi::QP_AV
+    | abi::QP_PATH_MTU
+    | abi::QP_TIMEOUT
+    | abi::QP_RETRY_CNT
+    | abi::QP_RNR_RETRY
+    | abi::QP_RQ_PSN
+    | abi::QP_MAX_QP_RD_ATOMIC
+    | abi::QP_MIN_RNR_TIMER
+    | abi::QP_SQ_PSN
+    | abi::QP_MAX_DEST_RD_ATOMIC
+    | abi::QP_DEST_QPN;
+
+/// Checks the attributes that count, one by one.
+fn check_attributes(live: &Live, value: &abi::QpModify) -> Result {
+    let (attr, given) = (&value.attr, |bit: u32| value.attr_mask & bit != 0);
+    if value.attr_mask & !MODIFIABLE != 0 || attr.pad != [0; 2] {
+        return Err(EINVAL);
+    }
+    const REMOTE: u32 =
+        abi::ACCESS_REMOTE_WRITE | abi::ACCESS_REMOTE_READ | abi::ACCESS_REMOTE_ATOMIC;
+    if given(abi::QP_STATE) && State::from_raw(attr.qp_state.into()).is_none()
+        || given(abi::QP_CUR_STATE) && State::from_raw(attr.cur_qp_state.into()).is_none()
+        || given(abi::QP_ACCESS_FLAGS) && attr.access_flags & !REMOTE != 0
+        || given(abi::QP_PATH_MTU) && !(1..=5).contains(&attr.path_mtu)
+        || given(abi::QP_AV) && attr.ah.is_global > 1
+        || given(abi::QP_EN_SQD_ASYNC_NOTIFY) && attr.en_sqd_async_notify > 1
+    {
+        return Err(EINVAL);
+    }
+    const BITS_24: u32 = 0xff_ffff;
+    let attributes = &live.attributes;
+    if given(abi::QP_RQ_PSN) && attr.rq_psn > BITS_24
+        || given(abi::QP_SQ_PSN) && attr.sq_psn > BITS_24
+        || given(abi::QP_DEST_QPN) && attr.dest_qp_num > BITS_24
+        || given(abi::QP_TIMEOUT) && attr.timeout > 31
+        || given(abi::QP_RETRY_CNT) && attr.retry_cnt > 7
+        || given(abi::QP_RNR_RETRY) && attr.rnr_retry > 7
+        || given(abi::QP_MIN_RNR_TIMER) && attr.min_rnr_timer > 31
+        || given(abi::QP_MAX_QP_RD_ATOMIC)
+            && u32::from(attr.max_rd_atomic) > attributes.max_qp_init_rd_atom
+        || given(abi::QP_MAX_DEST_RD_ATOMIC)
+            && u32::from(attr.max_dest_rd_atomic) > attributes.max_qp_rd_atom
+        || given(abi::QP_AV) && attr.ah.flow_label > 0xf_ffff
+    {
+        return Err(ERANGE);
+    }
+    if given(abi::QP_PORT) && !port_exists(live, attr.port_num)
+        || given(abi::QP_AV) && !port_exists(live, attr.ah.port_num)
+    {
+        return Err(ENOENT);
+    }
+    if given(abi::QP_PATH_MTU) {
+        // The path may be narrower than the port, never wider.
+        let port = if given(abi::QP_AV) {
+            attr.ah.port_num
+        } else {
+            1
+        };
+        if u32::from(attr.path_mtu) > live.device().port(port.into())?.active_mtu() {
+            return Err(ERANGE);
+        }
+    }
+    if given(abi::QP_PKEY_INDEX) && given(abi::QP_PORT) {
+        live.device()
+            .pkey(attr.port_num.into(), attr.pkey_index.into())?;
+    }
+    Ok(())
+}
+
+/// Changes attributes of a queue pair.
+pub(super) fn modify(file: &Context, device: &Alive<'_>, value: &mut abi::QpModify) -> Result {
+    let qp = file.table().lock().qp(value.qp)?.clone();
+    if device.is_iwarp {
+        return Err(eopnotsupp());
+    }
+    check_attributes(&device, value)?;
+
+    let value = value;
+    let attr = &value.attr;
+    let mut av = address_vector(&attr.ah);
+    let from = qp.qp().state();
+    if value.attr_mask & abi::QP_CUR_STATE != 0
+        && State::from_raw(attr.cur_qp_state.into()) != Some(from)
+    {
+        return Err(eproto());
+    }
+    let to = if value.attr_mask & abi::QP_STATE != 0 {
+        State::from_raw(attr.qp_state.into()).ok_or(EINVAL)?
+    } else {
+        from
+    };
+    if value.attr_mask & abi::QP_AV != 0 {
+        if from == State::Reset || from == State::Err {
+            // The address would be resolved for nothing.
+            return Err(eproto());
+        }
+        check_address(&file, &device, &av)?;
+        if needs_resolving(&device, &av)? {
+            av = av.resolve(qp.pd().pd())?;
+        }
+    }
+    if value.attr_mask & abi::QP_QKEY != 0
+        && attr.qkey & rdma::qp::CONTROLLED_QKEY != 0
+        && !rdma::qp::may_control_qkeys()
+    {
+        return Err(EPERM);
+    }
+    let attributes = rdma::qp_attr::Attributes {
+        qp_state: to as u32,
+        cur_qp_state: attr.cur_qp_state.into(),
+        path_mtu: attr.path_mtu.into(),
+        qkey: attr.qkey,
+        rq_psn: attr.rq_psn,
+        sq_psn: attr.sq_psn,
+        dest_qp_num: attr.dest_qp_num,
+        access_flags: attr.access_flags,
+        av,
+        pkey_index: attr.pkey_index,
+        en_sqd_async_notify: attr.en_sqd_async_notify != 0,
+        sq_draining: false,
+        max_rd_atomic: attr.max_rd_atomic,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        min_rnr_timer: attr.min_rnr_timer,
+        port: attr.port_num.into(),
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+    };
+    qp.modify(&attributes, value.attr_mask)?;
+    if value.attr_mask & mask::AV != 0 {
+        value.attr.ah.dmac = av.dmac;
+        value.attr.ah.hop_limit = av.hop_limit;
+    }
+    Ok(())
+}
+
+/// Checks what needs no object.
+pub(super) fn check_query(value: &abi::QpQuery) -> Result {
+    if value.attr.pad != [0; 2] {
+        return Err(EINVAL);
+    }
+    Ok(())
+}
+
+/// Says what attributes a queue pair has.
+pub(super) fn query(file: &Context, _device: &Alive<'_>, value: &mut abi::QpQuery) -> Result {
+    let qp = file.table().lock().qp(value.qp)?.clone();
+    let attr = qp.qp().query()?;
+    if State::from_raw(attr.qp_state) == Some(State::Err) {
+        // A driver that said so to nobody else.
+        qp.qp().handler().end_grants();
+    }
+    let (sends, recvs) = qp.qp().in_flight();
+    let capacity = qp.capacity();
+    *value = abi::QpQuery {
+        size: value.size,
+        flags: 0,
+        qp: value.qp,
+        qp_num: qp.number(),
+        qp_type: match qp.qp().qp_type() {
+            QpType::Rc => abi::QPT_RC,
+            QpType::Uc => abi::QPT_UC,
+            QpType::Ud => abi::QPT_UD,
+        },
+        max_send_wr: capacity.max_send_wr,
+        max_recv_wr: capacity.max_recv_wr,
+        max_send_sge: capacity.max_send_sge,
+        max_recv_sge: capacity.max_recv_sge,
+        max_inline: capacity.max_inline,
+        sends_in_flight: sends,
+        recvs_in_flight: recvs,
+        attr: abi::QpAttr {
+            qkey: attr.qkey,
+            rq_psn: attr.rq_psn,
+            sq_psn: attr.sq_psn,
+            dest_qp_num: attr.dest_qp_num,
+            access_flags: attr.access_flags,
+            pkey_index: attr.pkey_index,
+            qp_state: attr.qp_state as u8,
+            cur_qp_state: attr.cur_qp_state as u8,
+            path_mtu: attr.path_mtu as u8,
+            port_num: attr.port as u8,
+            timeout: attr.timeout,
+            retry_cnt: attr.retry_cnt,
+            rnr_retry: attr.rnr_retry,
+            min_rnr_timer: attr.min_rnr_timer,
+            max_rd_atomic: attr.max_rd_atomic,
+            max_dest_rd_atomic: attr.max_dest_rd_atomic,
+            en_sqd_async_notify: attr.en_sqd_async_notify.into(),
+            sq_draining: attr.sq_draining.into(),
+            pad: [0; 2],
+            ah: abi::AhAttr {
+                dgid: attr.av.dgid,
+                flow_label: attr.av.flow_label,
+                sgid_index: attr.av.sgid_index,
+                hop_limit: attr.av.hop_limit,
+                traffic_class: attr.av.traffic_class,
+                sl: attr.av.sl,
+                dlid: attr.av.dlid,
+                port_num: attr.av.port as u8,
+                is_global: attr.av.grh.into(),
+                static_rate: attr.av.static_rate,
+                src_path_bits: attr.av.src_path_bits,
+                dmac: attr.av.dmac,
+            },
+        },
+    };
+    Ok(())
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Commands of shared receive queues.
+
+use crate::{
+    device::Alive,
+    file::Context,
+    kernel::errno::eopnotsupp,
+    limits::{
+        MAX_QUEUE_DEPTH,
+        MAX_SGE, //
+    },
+    object::{
+        srq::SrqObject,
+        Object, //
+    },
+    uapi::abi, //
+};
+use kernel::prelude::*;
+
+/// Makes a shared receive queue.
+pub(super) fn create(
+    file: &Context,
+    device: &Alive<'_>,
+    value: &mut abi::SrqCreate,
+) -> Result<Object> {
+    let attributes = &device.attributes;
+    if attributes.max_srq == 0 {
+        return Err(eopnotsupp());
+    }
+    if value.max_wr > MAX_QUEUE_DEPTH.min(attributes.max_srq_wr)
+        || value.max_sge > MAX_SGE.min(attributes.max_srq_sge)
+        || value.limit > value.max_wr
+    {
+        return Err(ERANGE);
+    }
+    let (max_wr, max_sge) = (value.max_wr.max(1), value.max_sge.max(1));
+    let table = file.table().lock();
+    let pd = table.need_pd(value.pd)?;
+    let cq = table.need_cq(value.cq)?;
+    drop(table);
+    let share = file.quota().take(max_wr)?;
+    let object = SrqObject::new(pd, cq, max_wr, max_sge, share)?;
+    if value.limit != 0 {
+        object.srq().set_limit(value.limit)?;
+    }
+    value.max_wr = max_wr;
+    value.max_sge = max_sge;
+    Ok(Object::Srq(object))
+}
+
+/// Arms the limit of a shared receive queue.
+pub(super) fn modify(file: &Context, _device: &Alive<'_>, value: &abi::SrqModify) -> Result {
+    let srq = file.table().lock().srq(value.srq)?.clone();
+    if value.limit > srq.srq().max_wr() {
+        return Err(ERANGE);
+    }
+    srq.srq().set_limit(value.limit)
+}
+
+/// Says how full a shared receive queue is.
+pub(super) fn query(file: &Context, _device: &Alive<'_>, value: &mut abi::SrqQuery) -> Result {
+    let srq = file.table().lock().srq(value.srq)?.clone();
+    srq.srq().reclaim();
+    *value = abi::SrqQuery {
+        size: value.size,
+        flags: 0,
+        srq: value.srq,
+        max_wr: srq.srq().max_wr(),
+        max_sge: srq.max_sge(),
+        limit: srq.srq().limit()?,
+        recvs_in_flight: srq.srq().in_flight(),
+        pad: 0,
+    };
+    Ok(())
+}
