@@ -260,7 +260,7 @@ fn finish<T: Plain>(
         Undo::Disconnect(_) if result.is_ok() => (),
         // The connection is gone, which has left its queue pair in ERR. Another one may have that.
         Undo::Disconnect(qp) => {
-            let qp = file.table().lock().need_qp(*qp);
+            let qp = file.table().lock().use_qp(*qp);
             let _ = qp
                 .and_then(Claim::new)
                 .and_then(|claim| claim.move_to(State::Reset));

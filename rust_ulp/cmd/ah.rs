@@ -43,7 +43,7 @@ pub(super) fn create(
     if !port_exists(device, value.attr.port_num) {
         return Err(ENOENT);
     }
-    let pd = file.table().lock().need_pd(value.pd)?;
+    let pd = file.table().lock().use_pd(value.pd)?;
     let av = address_vector(&value.attr);
     check_address(file, device, &av)?;
     let (object, av) = AhObject::new(pd, &av)?;

@@ -48,7 +48,7 @@ pub(super) fn create(
     value: &mut abi::BufferCreate,
     pages: Pages,
 ) -> Result<Object> {
-    let pd = file.table().lock().need_pd(value.pd)?;
+    let pd = file.table().lock().use_pd(value.pd)?;
     let kind = abi::BUFFER_PAGES;
     let object = BufferObject::register(pd, file.net(), pages, kind, false)?;
     value.length = object.length();
@@ -77,7 +77,7 @@ pub(super) fn register(
     pages: Pages,
 ) -> Result<Object> {
     let read_only = value.flags & abi::BUFFER_READ_ONLY != 0;
-    let pd = file.table().lock().need_pd(value.pd)?;
+    let pd = file.table().lock().use_pd(value.pd)?;
     let kind = abi::BUFFER_USER;
     let object = BufferObject::register(pd, file.net(), pages, kind, read_only)?;
     value.key_bytes = object.key_bytes();
@@ -111,7 +111,7 @@ pub(super) fn import(
     (what, mapped): (Import, Option<Pages>),
 ) -> Result<Object> {
     let read_only = value.flags & abi::BUFFER_READ_ONLY != 0;
-    let pd = file.table().lock().need_pd(value.pd)?;
+    let pd = file.table().lock().use_pd(value.pd)?;
     let pages = match mapped {
         Some(pages) => pages,
         None => buffer::attach(pd.pd().device(), &what)?,

@@ -161,7 +161,7 @@ fn private_data(data: &[u8], len: u32, most: usize) -> Result<&[u8]> {
 fn claim(this: &Context, handle: u32) -> Result<(Arc<QpObject>, Claim)> {
     let table = this.table().lock();
     let qp = table.qp(handle)?.clone();
-    let need = table.need_qp(handle)?;
+    let need = table.use_qp(handle)?;
     drop(table);
     if qp.qp().qp_type() != QpType::Rc {
         return Err(eopnotsupp());

@@ -31,7 +31,7 @@ pub(super) fn create(
     value: &mut abi::GrantCreate,
 ) -> Result<Object> {
     let table = file.table().lock();
-    let buffer = table.need_buffer(value.buffer)?;
+    let buffer = table.use_buffer(value.buffer)?;
     let qp = match value.qp {
         0 => None,
         handle => Some(table.qp(handle)?.clone()),

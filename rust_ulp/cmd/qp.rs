@@ -69,12 +69,12 @@ pub(super) fn create(
         return Err(ERANGE);
     }
     let table = file.table().lock();
-    let pd = table.need_pd(value.pd)?;
-    let send_cq = table.need_cq(value.send_cq)?;
-    let recv_cq = table.need_cq(value.recv_cq)?;
+    let pd = table.use_pd(value.pd)?;
+    let send_cq = table.use_cq(value.send_cq)?;
+    let recv_cq = table.use_cq(value.recv_cq)?;
     let srq = match value.srq {
         0 => None,
-        handle => Some(table.need_srq(handle)?),
+        handle => Some(table.use_srq(handle)?),
     };
     drop(table);
     // Those that come from a shared queue have no place in this one.

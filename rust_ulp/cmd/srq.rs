@@ -36,8 +36,8 @@ pub(super) fn create(
     }
     let (max_wr, max_sge) = (value.max_wr.max(1), value.max_sge.max(1));
     let table = file.table().lock();
-    let pd = table.need_pd(value.pd)?;
-    let cq = table.need_cq(value.cq)?;
+    let pd = table.use_pd(value.pd)?;
+    let cq = table.use_cq(value.cq)?;
     drop(table);
     let share = file.quota().take(max_wr)?;
     let object = SrqObject::new(pd, cq, max_wr, max_sge, share)?;

@@ -4,7 +4,7 @@
 
 use super::{
     pd::PdObject,
-    usecount::Need, //
+    usecount::UseRef, //
 };
 use crate::rdma::ah::{
     AddressVector,
@@ -21,13 +21,13 @@ use kernel::{
 /// way.
 pub(crate) struct AhObject {
     ah: Arc<Ah>,
-    pd: Need<PdObject>,
+    pd: UseRef<PdObject>,
 }
 
 impl AhObject {
     /// Makes an address for `av`; returns with it what that has become. Sleeps.
     pub(crate) fn new(
-        pd: Need<PdObject>,
+        pd: UseRef<PdObject>,
         av: &AddressVector,
     ) -> Result<(Arc<Self>, AddressVector)> {
         let (ah, av) = Ah::new(pd.pd().clone(), av)?;

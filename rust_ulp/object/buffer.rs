@@ -12,9 +12,9 @@
 use super::{
     pd::PdObject,
     usecount::{
-        Need,
-        Needed,
-        Users, //
+        Counted,
+        UseCount,
+        UseRef, //
     }, //
 };
 use crate::{
@@ -66,8 +66,8 @@ pub(crate) struct BufferObject {
     kind: u32,
     /// Nothing may write to it.
     read_only: bool,
-    pd: Need<PdObject>,
-    users: Users,
+    pd: UseRef<PdObject>,
+    use_count: UseCount,
 }
 
 /// Bytes that the user has, as a length of a buffer. [`ERANGE`] for none, and beyond
@@ -144,7 +144,7 @@ impl BufferObject {
     ///
     /// [`EINTR`] when the process is being killed meanwhile.
     pub(crate) fn register(
-        pd: Need<PdObject>,
+        pd: UseRef<PdObject>,
         net: &NetNs,
         pages: Pages,
         kind: u32,
@@ -183,7 +183,7 @@ impl BufferObject {
                 kind,
                 read_only,
                 pd,
-                users: Users::new(),
+                use_count: UseCount::new(),
             },
             GFP_KERNEL_ACCOUNT,
         )?)
@@ -275,8 +275,8 @@ impl BufferObject {
     }
 }
 
-impl Needed for BufferObject {
-    fn users(&self) -> &Users {
-        &self.users
+impl Counted for BufferObject {
+    fn use_count(&self) -> &UseCount {
+        &self.use_count
     }
 }

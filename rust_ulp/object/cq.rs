@@ -6,8 +6,8 @@ use super::{
     quota::Share,
     ring::Ring,
     usecount::{
-        Needed,
-        Users, //
+        Counted,
+        UseCount, //
     }, //
 };
 use crate::{
@@ -30,7 +30,7 @@ pub(crate) struct CqObject {
     cq: Arc<rdma::cq::Cq>,
     ring: Arc<Ring>,
     delivery: u32,
-    users: Users,
+    use_count: UseCount,
     _share: Share,
 }
 
@@ -63,7 +63,7 @@ impl CqObject {
                 cq,
                 ring,
                 delivery,
-                users: Users::new(),
+                use_count: UseCount::new(),
                 _share: share,
             },
             GFP_KERNEL_ACCOUNT,
@@ -122,9 +122,9 @@ impl Drop for CqObject {
     }
 }
 
-impl Needed for CqObject {
-    fn users(&self) -> &Users {
-        &self.users
+impl Counted for CqObject {
+    fn use_count(&self) -> &UseCount {
+        &self.use_count
     }
 }
 

@@ -18,8 +18,8 @@
 use super::{
     buffer::BufferObject,
     usecount::{
-        Need,
-        Needed, //
+        Counted,
+        UseRef, //
     }, //
 };
 use crate::{
@@ -338,7 +338,7 @@ pub(crate) struct GrantObject {
     lease: Arc<Lease>,
     bonds: Option<Arc<Bonds>>,
     terms: Terms,
-    buffer: Need<BufferObject>,
+    buffer: UseRef<BufferObject>,
 }
 
 impl GrantObject {
@@ -348,7 +348,7 @@ impl GrantObject {
     /// the buffer is read-only. [`ERANGE`] when the range is
     /// empty, not inside, or more than goes under one key.
     pub(crate) fn new(
-        buffer: Need<BufferObject>,
+        buffer: UseRef<BufferObject>,
         net: &NetNs,
         bonds: Option<Arc<Bonds>>,
         mut terms: Terms,
@@ -502,5 +502,5 @@ fn register(buffer: &BufferObject, net: &NetNs, terms: &Terms) -> Result<Arc<Mr>
 
 /// How many grants there are of `buffer`.
 pub(crate) fn count_of(buffer: &BufferObject) -> u32 {
-    buffer.users().count()
+    buffer.use_count().count()
 }

@@ -41,8 +41,8 @@ use table::{
     Table, //
 };
 use usecount::{
-    Need,
-    Needed, //
+    Counted, //
+    UseRef,
 };
 
 /// The objects of a file.
@@ -112,13 +112,13 @@ impl Stored for Object {
         }
     }
 
-    fn users(&self) -> u32 {
+    fn use_count(&self) -> u32 {
         match self {
-            Self::Pd(object) => object.users().count(),
-            Self::Cq(object) => object.users().count(),
-            Self::Buffer(object) => object.users().count(),
-            Self::Qp(object) => object.users().count(),
-            Self::Srq(object) => object.users().count(),
+            Self::Pd(object) => object.use_count().count(),
+            Self::Cq(object) => object.use_count().count(),
+            Self::Buffer(object) => object.use_count().count(),
+            Self::Qp(object) => object.use_count().count(),
+            Self::Srq(object) => object.use_count().count(),
             Self::Grant(_) | Self::Ah(_) | Self::Listener(_) | Self::Connection(_) => 0,
         }
     }
@@ -159,27 +159,27 @@ impl Table<Object> {
     }
 
     /// A protection domain that a new object will need.
-    pub(crate) fn need_pd(&self, handle: u32) -> Result<Need<PdObject>> {
-        Ok(Need::new(self.pd(handle)?.clone()))
+    pub(crate) fn use_pd(&self, handle: u32) -> Result<UseRef<PdObject>> {
+        Ok(UseRef::new(self.pd(handle)?.clone()))
     }
 
     /// A completion queue that a new object will need.
-    pub(crate) fn need_cq(&self, handle: u32) -> Result<Need<CqObject>> {
-        Ok(Need::new(self.cq(handle)?.clone()))
+    pub(crate) fn use_cq(&self, handle: u32) -> Result<UseRef<CqObject>> {
+        Ok(UseRef::new(self.cq(handle)?.clone()))
     }
 
     /// A queue pair that a new object will need.
-    pub(crate) fn need_qp(&self, handle: u32) -> Result<Need<QpObject>> {
-        Ok(Need::new(self.qp(handle)?.clone()))
+    pub(crate) fn use_qp(&self, handle: u32) -> Result<UseRef<QpObject>> {
+        Ok(UseRef::new(self.qp(handle)?.clone()))
     }
 
     /// A buffer that a new object will need.
-    pub(crate) fn need_buffer(&self, handle: u32) -> Result<Need<BufferObject>> {
-        Ok(Need::new(self.buffer(handle)?.clone()))
+    pub(crate) fn use_buffer(&self, handle: u32) -> Result<UseRef<BufferObject>> {
+        Ok(UseRef::new(self.buffer(handle)?.clone()))
     }
 
     /// A shared receive queue that a new object will need.
-    pub(crate) fn need_srq(&self, handle: u32) -> Result<Need<SrqObject>> {
-        Ok(Need::new(self.srq(handle)?.clone()))
+    pub(crate) fn use_srq(&self, handle: u32) -> Result<UseRef<SrqObject>> {
+        Ok(UseRef::new(self.srq(handle)?.clone()))
     }
 }

@@ -5,8 +5,8 @@
 //! Runs in process context.
 
 use super::usecount::{
-    Needed,
-    Users, //
+    Counted,
+    UseCount, //
 };
 use crate::{
     kernel::net::NetNs,
@@ -36,7 +36,7 @@ pub(crate) struct PdObject {
     /// What connects the registrar, on iWARP.
     #[pin]
     loopback: Maker,
-    users: Users,
+    use_count: UseCount,
 }
 
 impl PdObject {
@@ -47,7 +47,7 @@ impl PdObject {
                 pd,
                 registrar <- new_mutex!(None, "rust_ulp::PdObject::registrar"),
                 loopback <- Maker::new(|event| trace::cm_event(0, event.number(), event.status())),
-                users: Users::new(),
+                use_count: UseCount::new(),
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -78,8 +78,8 @@ impl PdObject {
     }
 }
 
-impl Needed for PdObject {
-    fn users(&self) -> &Users {
-        &self.users
+impl Counted for PdObject {
+    fn use_count(&self) -> &UseCount {
+        &self.use_count
     }
 }

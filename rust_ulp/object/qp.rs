@@ -13,9 +13,9 @@ use super::{
     quota,
     srq::SrqObject,
     usecount::{
-        Need,
-        Needed,
-        Users, //
+        Counted,
+        UseCount,
+        UseRef, //
     }, //
 };
 use crate::{
@@ -52,27 +52,27 @@ use kernel::{
 /// The queues that a queue pair uses.
 pub(crate) struct Queues {
     /// Where its sends complete.
-    pub(crate) send_cq: Need<CqObject>,
+    pub(crate) send_cq: UseRef<CqObject>,
     /// Where its receives complete.
-    pub(crate) recv_cq: Need<CqObject>,
+    pub(crate) recv_cq: UseRef<CqObject>,
     /// Where its receives come from, when not from its own queue.
-    pub(crate) srq: Option<Need<SrqObject>>,
+    pub(crate) srq: Option<UseRef<SrqObject>>,
 }
 
 /// A queue pair of a file.
 pub(crate) struct QpObject {
     // Before what it needs: the device's queue pair goes first.
     qp: Arc<Qp<Completions>>,
-    pd: Need<PdObject>,
-    _send_cq: Need<CqObject>,
-    _recv_cq: Need<CqObject>,
-    srq: Option<Need<SrqObject>>,
+    pd: UseRef<PdObject>,
+    _send_cq: UseRef<CqObject>,
+    _recv_cq: UseRef<CqObject>,
+    srq: Option<UseRef<SrqObject>>,
     /// As the caller wants it; the device's has room for elements that are cut up.
     capacity: rdma::qp_attr::Capacity,
     sig_all: bool,
     /// A connection has it: see [`Claim`].
     claimed: AtomicFlag,
-    users: Users,
+    use_count: UseCount,
     _share: quota::Share,
 }
 
@@ -81,7 +81,7 @@ impl QpObject {
     ///
     /// [`EXDEV`] when `srq` is of another domain, or completes elsewhere than in `recv_cq`.
     pub(crate) fn new(
-        pd: Need<PdObject>,
+        pd: UseRef<PdObject>,
         queues: Queues,
         qp_type: QpType,
         capacity: rdma::qp_attr::Capacity,
@@ -134,7 +134,7 @@ impl QpObject {
                 capacity,
                 sig_all,
                 claimed: AtomicFlag::new(false),
-                users: Users::new(),
+                use_count: UseCount::new(),
                 _share: share,
             },
             GFP_KERNEL_ACCOUNT,
@@ -230,18 +230,18 @@ impl Drop for QpObject {
     }
 }
 
-impl Needed for QpObject {
-    fn users(&self) -> &Users {
-        &self.users
+impl Counted for QpObject {
+    fn use_count(&self) -> &UseCount {
+        &self.use_count
     }
 }
 
 /// The right of one connection to a queue pair.
-pub(crate) struct Claim(Need<QpObject>);
+pub(crate) struct Claim(UseRef<QpObject>);
 
 impl Claim {
     /// Claims `qp`. [`eisconn`] when another connection has it.
-    pub(crate) fn new(qp: Need<QpObject>) -> Result<Self> {
+    pub(crate) fn new(qp: UseRef<QpObject>) -> Result<Self> {
         if qp.claimed.xchg(true, Full) {
             return Err(eisconn());
         }

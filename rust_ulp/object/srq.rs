@@ -13,9 +13,9 @@ use super::{
     pd::PdObject,
     quota::Share,
     usecount::{
-        Need,
-        Needed,
-        Users, //
+        Counted,
+        UseCount,
+        UseRef, //
     }, //
 };
 use crate::rdma::srq::Srq;
@@ -28,19 +28,19 @@ use kernel::{
 pub(crate) struct SrqObject {
     // Before what it needs: the device's queue goes first.
     srq: Arc<Srq<Completions>>,
-    pd: Need<PdObject>,
-    cq: Need<CqObject>,
+    pd: UseRef<PdObject>,
+    cq: UseRef<CqObject>,
     /// As the caller wants it; the device's has room for elements that are cut up.
     max_sge: u32,
-    users: Users,
+    use_count: UseCount,
     _share: Share,
 }
 
 impl SrqObject {
     /// Makes a shared receive queue for `max_wr` requests of `max_sge` elements. Sleeps.
     pub(crate) fn new(
-        pd: Need<PdObject>,
-        cq: Need<CqObject>,
+        pd: UseRef<PdObject>,
+        cq: UseRef<CqObject>,
         max_wr: u32,
         max_sge: u32,
         share: Share,
@@ -54,7 +54,7 @@ impl SrqObject {
                 pd,
                 cq,
                 max_sge,
-                users: Users::new(),
+                use_count: UseCount::new(),
                 _share: share,
             },
             GFP_KERNEL_ACCOUNT,
@@ -87,8 +87,8 @@ impl SrqObject {
     }
 }
 
-impl Needed for SrqObject {
-    fn users(&self) -> &Users {
-        &self.users
+impl Counted for SrqObject {
+    fn use_count(&self) -> &UseCount {
+        &self.use_count
     }
 }

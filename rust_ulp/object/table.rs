@@ -25,7 +25,7 @@ pub(crate) trait Stored {
     fn kind(&self) -> Kind;
 
     /// How many others need it.
-    fn users(&self) -> u32;
+    fn use_count(&self) -> u32;
 }
 
 struct Entry<O> {
@@ -152,7 +152,7 @@ impl<O: Stored> Table<O> {
         if entry
             .object
             .as_ref()
-            .is_some_and(|object| object.users() > 0)
+            .is_some_and(|object| object.use_count() > 0)
         {
             return Err(EBUSY);
         }

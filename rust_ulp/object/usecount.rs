@@ -12,9 +12,9 @@ use kernel::sync::{
 };
 
 /// How many other objects need an object.
-pub(crate) struct Users(Atomic<i32>);
+pub(crate) struct UseCount(Atomic<i32>);
 
-impl Users {
+impl UseCount {
     /// None yet.
     pub(crate) const fn new() -> Self {
         Self(Atomic::new(0))
@@ -27,24 +27,24 @@ impl Users {
 }
 
 /// An object that others may need.
-pub(crate) trait Needed {
+pub(crate) trait Counted {
     /// How many do.
-    fn users(&self) -> &Users;
+    fn use_count(&self) -> &UseCount;
 }
 
 /// A reference to an object that must not be destroyed while this exists.
-pub(crate) struct Need<T: Needed>(Arc<T>);
+pub(crate) struct UseRef<T: Counted>(Arc<T>);
 
-impl<T: Needed> Need<T> {
+impl<T: Counted> UseRef<T> {
     /// Counts another one who needs `object`. The table's lock is held.
     pub(super) fn new(object: Arc<T>) -> Self {
         // The table's lock orders this against `Table::remove`.
-        object.users().0.add(1, Relaxed);
+        object.use_count().0.add(1, Relaxed);
         Self(object)
     }
 }
 
-impl<T: Needed> Deref for Need<T> {
+impl<T: Counted> Deref for UseRef<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -52,8 +52,8 @@ impl<T: Needed> Deref for Need<T> {
     }
 }
 
-impl<T: Needed> Drop for Need<T> {
+impl<T: Counted> Drop for UseRef<T> {
     fn drop(&mut self) {
-        self.0.users().0.add(-1, Relaxed);
+        self.0.use_count().0.add(-1, Relaxed);
     }
 }

@@ -72,7 +72,7 @@ fn no_kind_is_another() {
     assert_eq!(Handle::from_raw(0), None);
     assert_eq!(Handle::from_raw(u32::MAX), None);
     assert_eq!(MAX_OBJECTS, u32::from(u16::MAX) + 1);
-    // Users go before what they use.
+    // UseCount go before what they use.
     let place = |kind| Kind::TEARDOWN.iter().position(|k| *k == kind).unwrap();
     assert!(place(Kind::Qp) < place(Kind::Cq) && place(Kind::Qp) < place(Kind::Pd));
     assert!(place(Kind::Qp) < place(Kind::Srq) && place(Kind::Srq) < place(Kind::Cq));
