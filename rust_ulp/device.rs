@@ -2,7 +2,7 @@
 
 //! Devices: which there are, which files are attached to them, and how they go.
 //!
-//! Owns the gate of each device. Runs in process context.
+//! Owns the gate of each device. Runs in process file.
 //!
 //! A device goes like this. `remove` takes it off the list, so that no file finds it any more, and
 //! closes its gate: calls from now on are ENODEV, waiters are woken and leave. When nobody is
@@ -111,7 +111,7 @@ pub(crate) struct Device {
     gate: Gate<Live>,
     /// The files attached.
     #[pin]
-    contexts: Mutex<KVec<Arc<dyn AttachedFile>>>,
+    files: Mutex<KVec<Arc<dyn AttachedFile>>>,
     listeners: Arc<Listeners>,
     workqueue: Arc<Workqueue>,
 }
@@ -307,31 +307,31 @@ impl Device {
         self.gate.is_closed()
     }
 
-    /// Notes that `context` makes objects here. Sleeps.
-    pub(crate) fn attach(&self, _alive: &Alive<'_>, context: Arc<dyn AttachedFile>) -> Result {
-        let events = context.events().clone();
+    /// Notes that `file` makes objects here. Sleeps.
+    pub(crate) fn attach(&self, _alive: &Alive<'_>, file: Arc<dyn AttachedFile>) -> Result {
+        let events = file.events().clone();
         self.listeners.add(events.clone())?;
-        self.contexts
+        self.files
             .lock()
-            .push(context, GFP_KERNEL)
+            .push(file, GFP_KERNEL)
             .inspect_err(|_| self.listeners.remove(&events))?;
         Ok(())
     }
 
-    /// Forgets `context`, which has made its last object.
-    pub(crate) fn detach(&self, _alive: &Alive<'_>, context: &dyn AttachedFile) {
-        self.listeners.remove(context.events());
+    /// Forgets `file`, which has made its last object.
+    pub(crate) fn detach(&self, _alive: &Alive<'_>, file: &dyn AttachedFile) {
+        self.listeners.remove(file.events());
         let mut found = None;
-        let mut contexts = self.contexts.lock();
-        for (index, other) in numbered(contexts.iter()) {
-            if core::ptr::addr_eq(&**other, context) {
+        let mut files = self.files.lock();
+        for (index, other) in numbered(files.iter()) {
+            if core::ptr::addr_eq(&**other, file) {
                 found = Some(index);
                 break;
             }
         }
-        let context = found.and_then(|index| contexts.remove(index as usize).ok());
-        drop(contexts);
-        drop(context);
+        let file = found.and_then(|index| files.remove(index as usize).ok());
+        drop(files);
+        drop(file);
     }
 }
 
@@ -370,7 +370,7 @@ impl rdma::client::Client for Registry {
             try_pin_init!(Device {
                 index,
                 gate <- Gate::new(live),
-                contexts <- new_mutex!(KVec::new(), "rust_ulp::Device::contexts"),
+                files <- new_mutex!(KVec::new(), "rust_ulp::Device::files"),
                 listeners,
                 workqueue: self.workqueue.clone(),
             }? Error),
@@ -388,16 +388,16 @@ impl rdma::client::Client for Registry {
             .lock()
             .retain(|other| !Arc::ptr_eq(other, &data));
         let live = data.gate.close(|| {
-            for context in data.contexts.lock().iter() {
-                context.shoo();
+            for file in data.files.lock().iter() {
+                file.shoo();
             }
         });
-        let contexts = core::mem::take(&mut *data.contexts.lock());
-        let count = contexts.len();
-        for context in contexts.iter() {
-            context.bury();
+        let files = core::mem::take(&mut *data.files.lock());
+        let count = files.len();
+        for file in files.iter() {
+            file.bury();
         }
-        drop(contexts);
+        drop(files);
         // The last reference to the device.
         drop(live);
         trace::device_removed(data.index);

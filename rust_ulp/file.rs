@@ -19,7 +19,7 @@ use crate::{
     },
     logic::handle::Kind,
     object::{
-        batch::Scratch,
+        batch::Batch,
         listener::Arrivals,
         quota::Quota,
         table::Stored,
@@ -52,7 +52,7 @@ use kernel::{
 
 /// An open file.
 #[pin_data]
-pub(crate) struct Context {
+pub(crate) struct UlpFile {
     /// Serial number, for traces.
     id: u32,
     registry: Arc<Registry>,
@@ -63,16 +63,16 @@ pub(crate) struct Context {
     table: Mutex<ObjectTable>,
     events: Arc<FileEvents>,
     arrivals: Arc<Arrivals>,
-    /// Room for batches, lent to those who submit at a time.
+    /// CqReservation for batches, lent to those who submit at a time.
     #[pin]
-    scratch: Mutex<[Option<KBox<Scratch>>; 4]>,
+    batch: Mutex<[Option<KBox<Batch>>; 4]>,
     quota: Arc<Quota>,
     /// That it is attached, as the rdma cgroup of who did that counts it.
     #[pin]
     attached: Mutex<Option<Charge>>,
 }
 
-impl Context {
+impl UlpFile {
     /// Opens a file in the network namespace of the current process. Sleeps.
     pub(crate) fn new(registry: &Arc<Registry>) -> Result<Arc<Self>> {
         static SERIAL: Atomic<i32> = Atomic::new(1);
@@ -90,13 +90,13 @@ impl Context {
                 device: SetOnce::new(),
                 table <- new_mutex!(
                     ObjectTable::new(max_objects),
-                    "rust_ulp::Context::table"
+                    "rust_ulp::UlpFile::table"
                 ),
                 events,
                 arrivals,
-                scratch <- new_mutex!([const { None }; 4], "rust_ulp::Context::scratch"),
+                batch <- new_mutex!([const { None }; 4], "rust_ulp::UlpFile::batches"),
                 quota,
-                attached <- new_mutex!(None, "rust_ulp::Context::attached"),
+                attached <- new_mutex!(None, "rust_ulp::UlpFile::attached"),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
@@ -262,26 +262,26 @@ impl Context {
     }
 
     /// Lends the room for a batch, or makes some.
-    pub(crate) fn take_scratch(&self) -> Result<KBox<Scratch>> {
-        let kept = self.scratch.lock().iter_mut().find_map(Option::take);
-        if let Some(scratch) = kept {
-            return Ok(scratch);
+    pub(crate) fn take_batch(&self) -> Result<KBox<Batch>> {
+        let kept = self.batch.lock().iter_mut().find_map(Option::take);
+        if let Some(batch) = kept {
+            return Ok(batch);
         }
-        Ok(KBox::new(Scratch::new(), GFP_KERNEL_ACCOUNT)?)
+        Ok(KBox::new(Batch::new(), GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Takes the room back.
-    pub(crate) fn give_scratch(&self, scratch: KBox<Scratch>) {
-        let mut scratch = Some(scratch);
-        if let Some(place) = self.scratch.lock().iter_mut().find(|it| it.is_none()) {
-            core::mem::swap(place, &mut scratch);
+    pub(crate) fn give_batch(&self, batch: KBox<Batch>) {
+        let mut batch = Some(batch);
+        if let Some(ctx) = self.batch.lock().iter_mut().find(|it| it.is_none()) {
+            core::mem::swap(ctx, &mut batch);
         }
         // More than are kept go.
-        drop(scratch);
+        drop(batch);
     }
 }
 
-impl AttachedFile for Context {
+impl AttachedFile for UlpFile {
     fn events(&self) -> &Arc<FileEvents> {
         &self.events
     }

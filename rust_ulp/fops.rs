@@ -11,7 +11,7 @@ use crate::{
         self,
         Registry, //
     },
-    file::Context,
+    file::UlpFile,
     kernel::{
         area::Area,
         chardev::{
@@ -44,9 +44,9 @@ use kernel::{
     uaccess::UserSliceWriter, //
 };
 
-chardev!(Context);
+chardev!(UlpFile);
 
-impl FileOperations for Context {
+impl FileOperations for UlpFile {
     type Shared = Registry;
 
     fn open(registry: &Arc<Registry>) -> Result<Arc<Self>> {

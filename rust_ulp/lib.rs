@@ -61,10 +61,10 @@
 //! | `Registry::devices` | the list of devices | process |
 //! | `Device::gate` | not a lock: who is inside keeps the device from going | process, may sleep inside |
 //! | `mmap_lock` (kernel) | an address space; taken by copies from and to user space, so no lock below is held over one | process |
-//! | `Device::contexts` | the files attached to a device | process |
-//! | `Context::table` | handles | process |
-//! | `Context::scratch` | room for batches; nothing is taken under it | process |
-//! | `Context::attached` | what the rdma cgroup counts for the file itself | process |
+//! | `Device::files` | the files attached to a device | process |
+//! | `UlpFile::table` | handles | process |
+//! | `UlpFile::batches` | room for batches; nothing is taken under it | process |
+//! | `UlpFile::attached` | what the rdma cgroup counts for the file itself | process |
 //! | `rdmacg_mutex` (kernel) | what the rdma cgroup counts | process |
 //! | `Bonds::growing` | room for the grants of a queue pair | process |
 //! | `Lease::mr` | the key of a grant; held while it dies, and while another is made | process |

@@ -10,7 +10,7 @@
 
 use crate::{
     device::Alive,
-    file::Context,
+    file::UlpFile,
     kernel::user::{
         Arg,
         Plain, //
@@ -67,9 +67,9 @@ impl<T: Plain> User<T> {
 
 /// Runs a command that uses no device, or enters it by itself.
 pub(super) fn ask<T: Plain>(
-    file: ArcBorrow<'_, Context>,
+    file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    run: impl FnOnce(&Context, &mut T) -> Result,
+    run: impl FnOnce(&UlpFile, &mut T) -> Result,
 ) -> Result {
     let mut arg = user.read()?;
     run(&file, &mut arg.value)?;
@@ -80,9 +80,9 @@ pub(super) fn ask<T: Plain>(
 /// struct is written back also when it fails: that helps the caller, who has the error in any case.
 #[inline(always)]
 pub(super) fn change<T: Plain>(
-    file: ArcBorrow<'_, Context>,
+    file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    run: impl FnOnce(ArcBorrow<'_, Context>, &mut T) -> Result,
+    run: impl FnOnce(ArcBorrow<'_, UlpFile>, &mut T) -> Result,
 ) -> Result {
     let mut arg = user.read_writable()?;
     let result = run(file, &mut arg.value);
@@ -92,9 +92,9 @@ pub(super) fn change<T: Plain>(
 
 /// Runs a command that uses the device, and writes nothing back.
 pub(super) fn tell<T: Plain>(
-    file: ArcBorrow<'_, Context>,
+    file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    run: impl FnOnce(&Context, &Alive<'_>, &T) -> Result,
+    run: impl FnOnce(&UlpFile, &Alive<'_>, &T) -> Result,
 ) -> Result {
     let arg = user.read()?;
     let device = file.enter()?;
@@ -103,9 +103,9 @@ pub(super) fn tell<T: Plain>(
 
 /// Runs a command that looks at the device.
 pub(super) fn query<T: Plain>(
-    file: ArcBorrow<'_, Context>,
+    file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    run: impl FnOnce(&Context, &Alive<'_>, &mut T) -> Result,
+    run: impl FnOnce(&UlpFile, &Alive<'_>, &mut T) -> Result,
 ) -> Result {
     let mut arg = user.read()?;
     let device = file.enter()?;
@@ -116,9 +116,9 @@ pub(super) fn query<T: Plain>(
 
 /// Runs a command that changes an object of the device.
 pub(super) fn modify<T: Plain>(
-    file: ArcBorrow<'_, Context>,
+    file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    run: impl FnOnce(&Context, &Alive<'_>, &mut T) -> Result,
+    run: impl FnOnce(&UlpFile, &Alive<'_>, &mut T) -> Result,
 ) -> Result {
     let mut arg = user.read_writable()?;
     let device = file.enter()?;
@@ -159,9 +159,9 @@ created! {
 
 /// Makes an object.
 pub(super) fn create<T: Created>(
-    file: ArcBorrow<'_, Context>,
+    file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    make: impl FnOnce(&Context, &Alive<'_>, &mut T) -> Result<Object>,
+    make: impl FnOnce(&UlpFile, &Alive<'_>, &mut T) -> Result<Object>,
 ) -> Result {
     create_of(
         file,
@@ -173,10 +173,10 @@ pub(super) fn create<T: Created>(
 
 /// Makes an object of what `prepare` has outside the device's gate.
 pub(super) fn create_of<T: Created, P>(
-    file: ArcBorrow<'_, Context>,
+    file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    prepare: impl FnOnce(&Context, &T) -> Result<P>,
-    make: impl FnOnce(&Context, &Alive<'_>, &mut T, P) -> Result<Object>,
+    prepare: impl FnOnce(&UlpFile, &T) -> Result<P>,
+    make: impl FnOnce(&UlpFile, &Alive<'_>, &mut T, P) -> Result<Object>,
 ) -> Result {
     let mut arg = user.read()?;
     let prepared = prepare(&file, &arg.value)?;
@@ -216,9 +216,9 @@ pub(super) struct Made {
 /// Runs a command that makes an object and puts it into the table by itself. What it has noted in the
 /// struct is written back also when it fails.
 pub(super) fn produce<T: Plain>(
-    file: ArcBorrow<'_, Context>,
+    file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    run: impl FnOnce(&Context, &Alive<'_>, &mut T) -> Result<Made>,
+    run: impl FnOnce(&UlpFile, &Alive<'_>, &mut T) -> Result<Made>,
 ) -> Result {
     let mut arg = user.read_writable()?;
     let device = file.enter()?;
@@ -237,7 +237,7 @@ pub(super) fn produce<T: Plain>(
 /// Writes the struct back, and lets `handle`, which is in it, be found; if that fails, undoes what was
 /// done. Not to be called inside the gate.
 fn finish<T: Plain>(
-    file: ArcBorrow<'_, Context>,
+    file: ArcBorrow<'_, UlpFile>,
     arg: &Arg<T>,
     handle: u32,
     undo: &Undo,

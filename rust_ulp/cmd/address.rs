@@ -4,7 +4,7 @@
 
 use crate::{
     device::Live,
-    file::Context,
+    file::UlpFile,
     rdma::{
         self,
         ah::AddressVector, //
@@ -38,7 +38,7 @@ pub(super) fn address_vector(ah: &abi::AhAttr) -> AddressVector {
 ///
 /// [`ENOENT`] for a GID index that is not in use, [`EINVAL`] for an address without a GRH on
 /// Ethernet.
-pub(super) fn check_address(context: &Context, live: &Live, av: &AddressVector) -> Result {
+pub(super) fn check_address(context: &UlpFile, live: &Live, av: &AddressVector) -> Result {
     let port = live.device().port(av.port)?;
     if av.grh && u32::from(av.sgid_index) >= port.gid_tbl_len() {
         return Err(ENOENT);

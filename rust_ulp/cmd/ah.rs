@@ -9,7 +9,7 @@ use super::address::{
 };
 use crate::{
     device::Alive,
-    file::Context,
+    file::UlpFile,
     kernel::errno::eopnotsupp,
     object::{
         ah::AhObject,
@@ -30,7 +30,7 @@ pub(super) fn check(value: &abi::AhCreate) -> Result {
 
 /// Makes an address.
 pub(super) fn create(
-    file: &Context,
+    file: &UlpFile,
     device: &Alive<'_>,
     value: &mut abi::AhCreate,
 ) -> Result<Object> {

@@ -6,7 +6,7 @@
 
 use crate::{
     device::Alive,
-    file::Context,
+    file::UlpFile,
     kernel::{
         dmabuf::Import,
         pages::{
@@ -28,7 +28,7 @@ use crate::{
 use kernel::prelude::*;
 
 /// Allocates memory. It may take long until there are large pages.
-pub(super) fn allocate(file: &Context, value: &abi::BufferCreate) -> Result<Pages> {
+pub(super) fn allocate(file: &UlpFile, value: &abi::BufferCreate) -> Result<Pages> {
     let device = file.enter()?;
     let node = match value.node {
         abi::NODE_ANY => None,
@@ -43,7 +43,7 @@ pub(super) fn allocate(file: &Context, value: &abi::BufferCreate) -> Result<Page
 
 /// Makes a buffer of memory that was allocated.
 pub(super) fn create(
-    file: &Context,
+    file: &UlpFile,
     _device: &Alive<'_>,
     value: &mut abi::BufferCreate,
     pages: Pages,
@@ -60,7 +60,7 @@ pub(super) fn create(
 }
 
 /// Pins memory of the caller, who decides how long its page faults take.
-pub(super) fn pin(file: &Context, value: &abi::BufferRegister) -> Result<Pages> {
+pub(super) fn pin(file: &UlpFile, value: &abi::BufferRegister) -> Result<Pages> {
     let device = file.enter()?;
     let sizes = device.attributes.page_size_cap;
     file.table().lock().pd(value.pd)?;
@@ -71,7 +71,7 @@ pub(super) fn pin(file: &Context, value: &abi::BufferRegister) -> Result<Pages> 
 
 /// Makes a buffer of memory that was pinned.
 pub(super) fn register(
-    file: &Context,
+    file: &UlpFile,
     _device: &Alive<'_>,
     value: &mut abi::BufferRegister,
     pages: Pages,
@@ -87,7 +87,7 @@ pub(super) fn register(
 }
 
 /// Maps a dma-buf for a software device: the exporter decides how long it takes.
-pub(super) fn map(file: &Context, value: &abi::BufferImport) -> Result<(Import, Option<Pages>)> {
+pub(super) fn map(file: &UlpFile, value: &abi::BufferImport) -> Result<(Import, Option<Pages>)> {
     let read_only = value.flags & abi::BUFFER_READ_ONLY != 0;
     let device = file.enter()?;
     let sizes = device.attributes.page_size_cap;
@@ -105,7 +105,7 @@ pub(super) fn map(file: &Context, value: &abi::BufferImport) -> Result<(Import, 
 
 /// Makes a buffer of a dma-buf.
 pub(super) fn import(
-    file: &Context,
+    file: &UlpFile,
     _device: &Alive<'_>,
     value: &mut abi::BufferImport,
     (what, mapped): (Import, Option<Pages>),
@@ -126,7 +126,7 @@ pub(super) fn import(
 }
 
 /// Says what a buffer is.
-pub(super) fn query(file: &Context, _device: &Alive<'_>, value: &mut abi::BufferQuery) -> Result {
+pub(super) fn query(file: &UlpFile, _device: &Alive<'_>, value: &mut abi::BufferQuery) -> Result {
     let buffer = file.table().lock().buffer(value.buffer)?.clone();
     *value = abi::BufferQuery {
         size: value.size,

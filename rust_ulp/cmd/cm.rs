@@ -14,7 +14,7 @@ use crate::{
         Alive,
         Live, //
     },
-    file::Context,
+    file::UlpFile,
     kernel::errno::{
         ebadfd,
         ehostunreach,
@@ -158,7 +158,7 @@ fn private_data(data: &[u8], len: u32, most: usize) -> Result<&[u8]> {
 }
 
 /// The queue pair that `handle` names, and the right to it; it is RC, and in RESET or INIT.
-fn claim(this: &Context, handle: u32) -> Result<(Arc<QpObject>, Claim)> {
+fn claim(this: &UlpFile, handle: u32) -> Result<(Arc<QpObject>, Claim)> {
     let table = this.table().lock();
     let qp = table.qp(handle)?.clone();
     let need = table.use_qp(handle)?;
@@ -184,7 +184,7 @@ pub(super) fn check_listen(value: &abi::Listen) -> Result {
 
 /// Makes a listener.
 pub(super) fn listen(
-    file: &Context,
+    file: &UlpFile,
     device: &Alive<'_>,
     value: &mut abi::Listen,
 ) -> Result<Object> {
@@ -207,7 +207,7 @@ pub(super) fn check_get_request(value: &abi::GetRequest) -> Result {
 
 /// Takes a request from a listener.
 pub(super) fn get_request(
-    file: &Context,
+    file: &UlpFile,
     _device: &Alive<'_>,
     value: &mut abi::GetRequest,
 ) -> Result<Made> {
@@ -250,7 +250,7 @@ pub(super) fn check_accept(value: &abi::Accept) -> Result {
 }
 
 /// Accepts a request.
-pub(super) fn accept(file: &Context, device: &Alive<'_>, value: &mut abi::Accept) -> Result {
+pub(super) fn accept(file: &UlpFile, device: &Alive<'_>, value: &mut abi::Accept) -> Result {
     let private = private_data(
         &value.private_data,
         value.private_len,
@@ -297,7 +297,7 @@ pub(super) fn check_reject(value: &abi::Reject) -> Result {
 }
 
 /// Rejects a request.
-pub(super) fn reject(file: &Context, device: &Alive<'_>, value: &abi::Reject) -> Result {
+pub(super) fn reject(file: &UlpFile, device: &Alive<'_>, value: &abi::Reject) -> Result {
     let private = private_data(
         &value.private_data,
         value.private_len,
@@ -336,7 +336,7 @@ pub(super) fn check_connect(value: &abi::Connect) -> Result {
 
 /// Connects.
 pub(super) fn connect(
-    file: &Context,
+    file: &UlpFile,
     device: &Alive<'_>,
     value: &mut abi::Connect,
 ) -> Result<Made> {
@@ -404,13 +404,13 @@ pub(super) fn connect(
 }
 
 /// Disconnects.
-pub(super) fn disconnect(file: &Context, _device: &Alive<'_>, value: &abi::Disconnect) -> Result {
+pub(super) fn disconnect(file: &UlpFile, _device: &Alive<'_>, value: &abi::Disconnect) -> Result {
     let connection = file.table().lock().connection(value.conn)?.clone();
     connection.disconnect()
 }
 
 /// Says how a listener, a request or a connection is.
-pub(super) fn query(file: &Context, _device: &Alive<'_>, value: &mut abi::ConnQuery) -> Result {
+pub(super) fn query(file: &UlpFile, _device: &Alive<'_>, value: &mut abi::ConnQuery) -> Result {
     let object = file.table().lock().get(value.conn)?.clone();
     let mut now = abi::ConnQuery {
         size: value.size,

@@ -4,7 +4,7 @@
 
 use crate::{
     device::Alive,
-    file::Context,
+    file::UlpFile,
     kernel::eventfd::EventFd,
     limits::MAX_CQ_ENTRIES,
     object::{
@@ -18,7 +18,7 @@ use kernel::prelude::*;
 
 /// Makes a completion queue.
 pub(super) fn create(
-    file: &Context,
+    file: &UlpFile,
     device: &Alive<'_>,
     value: &mut abi::CqCreate,
 ) -> Result<Object> {
@@ -56,7 +56,7 @@ pub(super) fn create(
 }
 
 /// Has an eventfd count what is put into a ring.
-pub(super) fn eventfd(file: &Context, _device: &Alive<'_>, value: &abi::CqEventfd) -> Result {
+pub(super) fn eventfd(file: &UlpFile, _device: &Alive<'_>, value: &abi::CqEventfd) -> Result {
     let cq = file.table().lock().cq(value.cq)?.clone();
     let eventfd = match value.fd {
         -1 => None,

@@ -4,7 +4,7 @@
 
 use crate::{
     device::Alive,
-    file::Context,
+    file::UlpFile,
     object::{
         grant::{
             GrantObject,
@@ -26,7 +26,7 @@ pub(super) fn check(value: &abi::GrantCreate) -> Result {
 
 /// Grants a peer the use of a range of a buffer.
 pub(super) fn create(
-    file: &Context,
+    file: &UlpFile,
     _device: &Alive<'_>,
     value: &mut abi::GrantCreate,
 ) -> Result<Object> {
@@ -62,7 +62,7 @@ pub(super) fn create(
 }
 
 /// Gives a grant another key.
-pub(super) fn rotate(file: &Context, _device: &Alive<'_>, value: &mut abi::GrantRotate) -> Result {
+pub(super) fn rotate(file: &UlpFile, _device: &Alive<'_>, value: &mut abi::GrantRotate) -> Result {
     let grant = file.table().lock().grant(value.grant)?.clone();
     let (addr, rkey) = grant.rotate(file.net())?;
     value.addr = addr;
@@ -71,7 +71,7 @@ pub(super) fn rotate(file: &Context, _device: &Alive<'_>, value: &mut abi::Grant
 }
 
 /// Says what a grant is, and whether it has ended.
-pub(super) fn query(file: &Context, _device: &Alive<'_>, value: &mut abi::GrantQuery) -> Result {
+pub(super) fn query(file: &UlpFile, _device: &Alive<'_>, value: &mut abi::GrantQuery) -> Result {
     let grant = file.table().lock().grant(value.grant)?.clone();
     let terms = grant.terms();
     let state = grant.state();

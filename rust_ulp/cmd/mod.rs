@@ -21,7 +21,7 @@ pub(crate) mod uring;
 
 use crate::{
     device::Alive,
-    file::Context,
+    file::UlpFile,
     uapi::abi, //
 };
 use access::User;
@@ -43,8 +43,8 @@ macro_rules! commands {
             => $access:ident($($handler:path),+);
     )*) => {
         /// Runs command `cmd`. Sleeps. [`ENOTTY`] for what is no command.
-        pub(crate) fn dispatch(file: ArcBorrow<'_, Context>, cmd: u32, arg: usize) -> Result {
-            let run: fn(ArcBorrow<'_, Context>, usize) -> Result = match cmd {
+        pub(crate) fn dispatch(file: ArcBorrow<'_, UlpFile>, cmd: u32, arg: usize) -> Result {
+            let run: fn(ArcBorrow<'_, UlpFile>, usize) -> Result = match cmd {
                 $(abi::$number => |file, arg| {
                     fn check(value: &abi::$name) -> Result {
                         if value.flags & !$flags != 0 $(|| value.$zero != 0)? {
@@ -113,6 +113,6 @@ commands! {
 }
 
 /// Destroys an object.
-fn destroy(file: &Context, device: &Alive<'_>, value: &abi::Destroy) -> Result {
+fn destroy(file: &UlpFile, device: &Alive<'_>, value: &abi::Destroy) -> Result {
     file.destroy(device, value.handle, true)
 }

@@ -4,7 +4,7 @@
 
 use crate::{
     device::Alive,
-    file::Context,
+    file::UlpFile,
     object::{
         pd::PdObject,
         Object, //
@@ -16,7 +16,7 @@ use kernel::prelude::*;
 
 /// Makes a protection domain.
 pub(super) fn create(
-    _file: &Context,
+    _file: &UlpFile,
     device: &Alive<'_>,
     _value: &mut abi::PdCreate,
 ) -> Result<Object> {

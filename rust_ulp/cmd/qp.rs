@@ -13,7 +13,7 @@ use crate::{
         Alive,
         Live, //
     },
-    file::Context,
+    file::UlpFile,
     kernel::errno::{
         eopnotsupp,
         eproto, //
@@ -44,7 +44,7 @@ use kernel::prelude::*;
 
 /// Makes a queue pair.
 pub(super) fn create(
-    file: &Context,
+    file: &UlpFile,
     device: &Alive<'_>,
     value: &mut abi::QpCreate,
 ) -> Result<Object> {
@@ -77,7 +77,7 @@ pub(super) fn create(
         handle => Some(table.use_srq(handle)?),
     };
     drop(table);
-    // Those that come from a shared queue have no place in this one.
+    // Those that come from a shared queue have no ctx in this one.
     let (max_recv_wr, max_recv_sge) = match &srq {
         None => (value.max_recv_wr.max(1), value.max_recv_sge.max(1)),
         Some(_) => (0, 0),
@@ -190,7 +190,7 @@ fn check_attributes(live: &Live, value: &abi::QpModify) -> Result {
 }
 
 /// Changes attributes of a queue pair.
-pub(super) fn modify(file: &Context, device: &Alive<'_>, value: &mut abi::QpModify) -> Result {
+pub(super) fn modify(file: &UlpFile, device: &Alive<'_>, value: &mut abi::QpModify) -> Result {
     let qp = file.table().lock().qp(value.qp)?.clone();
     if device.is_iwarp {
         return Err(eopnotsupp());
@@ -265,7 +265,7 @@ pub(super) fn check_query(value: &abi::QpQuery) -> Result {
 }
 
 /// Says what attributes a queue pair has.
-pub(super) fn query(file: &Context, _device: &Alive<'_>, value: &mut abi::QpQuery) -> Result {
+pub(super) fn query(file: &UlpFile, _device: &Alive<'_>, value: &mut abi::QpQuery) -> Result {
     let qp = file.table().lock().qp(value.qp)?.clone();
     let attr = qp.qp().query()?;
     if State::from_raw(attr.qp_state) == Some(State::Err) {

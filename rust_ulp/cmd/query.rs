@@ -11,7 +11,7 @@ use crate::{
         Alive,
         Choice, //
     },
-    file::Context,
+    file::UlpFile,
     kernel::{
         compat::HAS_URING,
         user::write_entry, //
@@ -40,7 +40,7 @@ use kernel::{
 };
 
 /// Says what the module is, and what it can do.
-pub(super) fn module(file: &Context, value: &mut abi::Query) -> Result {
+pub(super) fn module(file: &UlpFile, value: &mut abi::Query) -> Result {
     *value = abi::Query {
         size: value.size,
         flags: 0,
@@ -72,7 +72,7 @@ pub(super) fn module(file: &Context, value: &mut abi::Query) -> Result {
 }
 
 /// Lists the devices that the file may attach to.
-pub(super) fn devices(file: &Context, value: &mut abi::DeviceList) -> Result {
+pub(super) fn devices(file: &UlpFile, value: &mut abi::DeviceList) -> Result {
     let mut entries = KVec::new();
     let mut result = Ok(());
     // The name of the default one; there may be none.
@@ -121,9 +121,9 @@ pub(super) fn check_name(value: &abi::Attach) -> Result {
 }
 
 /// Attaches the file to a device.
-pub(super) fn attach(file: ArcBorrow<'_, Context>, value: &mut abi::Attach) -> Result {
+pub(super) fn attach(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Attach) -> Result {
     let name = value.name;
-    Context::attach(file, name_of(&name))?;
+    UlpFile::attach(file, name_of(&name))?;
 
     let device = file.enter()?;
     let choice = choose(device.device(), file.net());
@@ -137,7 +137,7 @@ pub(super) fn attach(file: ArcBorrow<'_, Context>, value: &mut abi::Attach) -> R
 }
 
 /// Says what the device can do.
-pub(super) fn device(_file: &Context, device: &Alive<'_>, value: &mut abi::DeviceQuery) -> Result {
+pub(super) fn device(_file: &UlpFile, device: &Alive<'_>, value: &mut abi::DeviceQuery) -> Result {
     let attributes = &device.attributes;
     let [rc_send_ops, uc_send_ops, ud_send_ops] = device.send_ops;
     let mut caps = 0;
@@ -188,7 +188,7 @@ pub(super) fn device(_file: &Context, device: &Alive<'_>, value: &mut abi::Devic
 }
 
 /// Says how a port is.
-pub(super) fn port(file: &Context, device: &Alive<'_>, value: &mut abi::PortQuery) -> Result {
+pub(super) fn port(file: &UlpFile, device: &Alive<'_>, value: &mut abi::PortQuery) -> Result {
     let number = value.port;
     let port = device.device().port(number)?;
     *value = abi::PortQuery {
@@ -223,7 +223,7 @@ pub(super) fn port(file: &Context, device: &Alive<'_>, value: &mut abi::PortQuer
 }
 
 /// Lists the GIDs of a port.
-pub(super) fn gids(file: &Context, value: &mut abi::GidQuery) -> Result {
+pub(super) fn gids(file: &UlpFile, value: &mut abi::GidQuery) -> Result {
     let device = file.enter()?;
     let number = value.port;
     device.device().port(number)?;
@@ -282,7 +282,7 @@ pub(super) fn gids(file: &Context, value: &mut abi::GidQuery) -> Result {
 }
 
 /// Says what a P_Key is.
-pub(super) fn pkey(_file: &Context, device: &Alive<'_>, value: &mut abi::PkeyQuery) -> Result {
+pub(super) fn pkey(_file: &UlpFile, device: &Alive<'_>, value: &mut abi::PkeyQuery) -> Result {
     value.pkey = device.device().pkey(value.port, value.index)?.into();
     Ok(())
 }

@@ -4,7 +4,7 @@
 
 use crate::{
     device::Alive,
-    file::Context,
+    file::UlpFile,
     kernel::errno::eopnotsupp,
     limits::{
         MAX_QUEUE_DEPTH,
@@ -20,7 +20,7 @@ use kernel::prelude::*;
 
 /// Makes a shared receive queue.
 pub(super) fn create(
-    file: &Context,
+    file: &UlpFile,
     device: &Alive<'_>,
     value: &mut abi::SrqCreate,
 ) -> Result<Object> {
@@ -50,7 +50,7 @@ pub(super) fn create(
 }
 
 /// Arms the limit of a shared receive queue.
-pub(super) fn modify(file: &Context, _device: &Alive<'_>, value: &abi::SrqModify) -> Result {
+pub(super) fn modify(file: &UlpFile, _device: &Alive<'_>, value: &abi::SrqModify) -> Result {
     let srq = file.table().lock().srq(value.srq)?.clone();
     if value.limit > srq.srq().max_wr() {
         return Err(ERANGE);
@@ -59,7 +59,7 @@ pub(super) fn modify(file: &Context, _device: &Alive<'_>, value: &abi::SrqModify
 }
 
 /// Says how full a shared receive queue is.
-pub(super) fn query(file: &Context, _device: &Alive<'_>, value: &mut abi::SrqQuery) -> Result {
+pub(super) fn query(file: &UlpFile, _device: &Alive<'_>, value: &mut abi::SrqQuery) -> Result {
     let srq = file.table().lock().srq(value.srq)?.clone();
     srq.srq().reclaim();
     *value = abi::SrqQuery {

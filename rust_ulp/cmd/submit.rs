@@ -2,7 +2,7 @@
 
 //! SUBMIT: many requests, then a wait; and CANCEL.
 //!
-//! Three steps, each a method of [`Scratch`]. First, outside the gate, everything is copied from
+//! Three steps, each a method of [`Batch`]. First, outside the gate, everything is copied from
 //! user space, once, and what can be said without looking anything up is said. Then, inside, handles
 //! are resolved and each request is put into a slot of its queue pair; requests that follow each
 //! other for the same queue form a chain. A request that is refused drops all chains: none was
@@ -11,7 +11,7 @@
 
 use crate::{
     device::Live,
-    file::Context,
+    file::UlpFile,
     kernel::{
         errno::{
             ebadfd,
@@ -26,9 +26,9 @@ use crate::{
     logic::numbered,
     object::{
         batch::{
-            Bad,
-            Scratch,
-            Staged, //
+            BadWr,
+            Batch,
+            ParsedWr, //
         },
         buffer::BufferObject,
         completion::{
@@ -84,7 +84,7 @@ fn check_which(user_data: u64, flags: u32) -> Result {
 }
 
 /// Cancels requests.
-pub(super) fn cancel(file: ArcBorrow<'_, Context>, value: &mut abi::Cancel) -> Result {
+pub(super) fn cancel(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Cancel) -> Result {
     value.canceled = abandon(&file, value.queue, value.user_data, value.flags)?;
     Ok(())
 }
@@ -92,7 +92,7 @@ pub(super) fn cancel(file: ArcBorrow<'_, Context>, value: &mut abi::Cancel) -> R
 /// Cancels the requests of the queue called `handle` that have `user_data`, or all of them.
 ///
 /// Returns how many it were. [`EINVAL`], [`EBADF`], [`ebadfd`].
-pub(crate) fn abandon(this: &Context, handle: u32, user_data: u64, flags: u32) -> Result<u32> {
+pub(crate) fn abandon(this: &UlpFile, handle: u32, user_data: u64, flags: u32) -> Result<u32> {
     let _alive = this.enter()?;
     let all = flags == abi::CANCEL_ALL;
     check_which(user_data, flags)?;
@@ -114,7 +114,7 @@ pub(crate) fn abandon(this: &Context, handle: u32, user_data: u64, flags: u32) -
 }
 
 /// Where a batch comes from, and what it refers to.
-pub(crate) struct Place<'a> {
+pub(crate) struct SubmitCtx<'a> {
     /// Has what its handles name.
     pub(crate) table: &'a ObjectTable,
     /// The device.
@@ -143,34 +143,34 @@ pub(super) fn check(value: &abi::Submit) -> Result {
 }
 
 /// Submits requests, and waits for completions.
-pub(super) fn submit(file: ArcBorrow<'_, Context>, value: &mut abi::Submit) -> Result {
+pub(super) fn submit(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Submit) -> Result {
     value.posted = 0;
     value.bad_index = 0;
     value.completed = 0;
     value.wait_error = 0;
-    let mut scratch = file.take_scratch()?;
-    let result = run(&file, value, &mut scratch);
-    give_back(&file, scratch);
+    let mut batch = file.take_batch()?;
+    let result = run(&file, value, &mut batch);
+    give_back(&file, batch);
     result
 }
 
 /// Gives the room for a batch back, unless it has grown beyond what is worth keeping.
-pub(crate) fn give_back(this: &Context, scratch: KBox<Scratch>) {
-    if scratch.is_small() {
-        this.give_scratch(scratch);
+pub(crate) fn give_back(this: &UlpFile, batch: KBox<Batch>) {
+    if batch.is_small() {
+        this.give_batch(batch);
     }
 }
 
-fn run(this: &Context, value: &mut abi::Submit, scratch: &mut Scratch) -> Result {
-    let staged = scratch
-        .stage(value.wrs, value.nr_wrs, value.wr_size)
+fn run(this: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> Result {
+    let parsed = batch
+        .parse(value.wrs, value.nr_wrs, value.wr_size)
         .map_err(|bad| {
             value.bad_index = bad.index;
             bad.error
         });
     // A husk says so, whatever else is wrong.
     let alive = this.enter()?;
-    staged?;
+    parsed?;
     trace::submit(this.id(), value.nr_wrs, value.cq, value.min_complete);
 
     let table = this.table().lock();
@@ -184,20 +184,20 @@ fn run(this: &Context, value: &mut abi::Submit, scratch: &mut Scratch) -> Result
     {
         return Err(ERANGE);
     }
-    let place = Place {
+    let ctx = SubmitCtx {
         table: &table,
         live: &alive,
         command: None,
         in_ring: true,
     };
-    let resolved = scratch.resolve(&place);
+    let resolved = batch.resolve(&ctx);
     drop(table);
     if let Err(bad) = resolved {
-        scratch.cancel();
+        batch.cancel();
         value.bad_index = bad.index;
         return Err(bad.error);
     }
-    let (posted, result) = scratch.post();
+    let (posted, result) = batch.post();
     value.posted = posted;
     if result.is_err() {
         value.bad_index = value.posted;
@@ -224,45 +224,45 @@ fn run(this: &Context, value: &mut abi::Submit, scratch: &mut Scratch) -> Result
     Ok(())
 }
 
-impl Scratch {
+impl Batch {
     /// Puts every request into a slot of its queue. Sleeps.
     ///
     /// When one is refused, those before it are in their slots still: [`Self::cancel`].
-    pub(crate) fn resolve(&mut self, place: &Place<'_>) -> Result<(), Bad> {
+    pub(crate) fn resolve(&mut self, ctx: &SubmitCtx<'_>) -> Result<(), BadWr> {
         let Self {
-            staged,
+            parsed,
             sges,
             inline,
             chains,
             ..
         } = self;
-        let all: &[Staged] = staged;
+        let all: &[ParsedWr] = parsed;
         let mut last: Option<(u32, Queue<'_>)> = None;
-        let mut run = Run::default();
-        let mut walk = Walk::default();
-        for (index, staged) in numbered(all.iter()) {
-            let fail = |error: Error| Bad { index, error };
-            let handle = staged.request.qp;
+        let mut run = QueueRun::default();
+        let mut walk = LookupCache::default();
+        for (index, parsed) in numbered(all.iter()) {
+            let fail = |error: Error| BadWr { index, error };
+            let handle = parsed.request.qp;
             let queue = match last {
                 Some((was, queue)) if was == handle => queue,
-                _ => Queue::find(place.table, handle).map_err(fail)?,
+                _ => Queue::find(ctx.table, handle).map_err(fail)?,
             };
             last = Some((handle, queue));
             run.next(|| all.get(index as usize..).unwrap_or(&[]));
             let sges = sges
-                .get(staged.first_sge..staged.first_sge.saturating_add(staged.num_sge))
+                .get(parsed.first_sge..parsed.first_sge.saturating_add(parsed.num_sge))
                 .unwrap_or(&[]);
             let data = inline
-                .get(staged.inline_at..staged.inline_at.saturating_add(staged.inline_len))
+                .get(parsed.inline_at..parsed.inline_at.saturating_add(parsed.inline_len))
                 .unwrap_or(&[]);
-            let part = Part {
+            let part = BatchItem {
                 index,
-                request: &staged.request,
+                request: &parsed.request,
                 sges,
                 inline: data,
                 left: run.left,
             };
-            push(place, queue, part, chains, &mut walk).map_err(fail)?;
+            push(ctx, queue, part, chains, &mut walk).map_err(fail)?;
         }
         Ok(())
     }
@@ -408,20 +408,20 @@ fn send(
 
 /// How many requests follow each other for the same queue.
 #[derive(Default)]
-struct Run {
+struct QueueRun {
     /// Those still to come, the present one included.
     left: u32,
 }
 
-impl Run {
+impl QueueRun {
     /// Goes on to the next request; `rest` is that and those after it.
-    fn next<'a>(&mut self, rest: impl FnOnce() -> &'a [Staged]) {
+    fn next<'a>(&mut self, rest: impl FnOnce() -> &'a [ParsedWr]) {
         self.left = self.left.saturating_sub(1);
         if self.left > 0 {
             return;
         }
         let rest = rest();
-        let key = |staged: &Staged| (staged.request.qp, staged.request.op == Op::Recv);
+        let key = |parsed: &ParsedWr| (parsed.request.qp, parsed.request.op == Op::Recv);
         let first = rest.first().map(key);
         let same = rest.iter().take_while(|it| Some(key(it)) == first);
         self.left = u32::try_from(same.count()).unwrap_or(1);
@@ -429,15 +429,15 @@ impl Run {
 }
 
 /// Places in a completion ring that were had for requests to come; dropping it gives them back.
-struct Room<'a> {
+struct CqReservation<'a> {
     ring: &'a Ring,
     /// Whether they are entries, or requests without one.
     in_ring: bool,
     left: u32,
 }
 
-impl<'a> Room<'a> {
-    /// Takes one place in `ring` out of `room`, which has those for `left` requests filled up if it has none.
+impl<'a> CqReservation<'a> {
+    /// Takes one ctx in `ring` out of `room`, which has those for `left` requests filled up if it has none.
     /// [`EAGAIN`].
     fn take(room: &mut Option<Self>, ring: &'a Ring, in_ring: bool, left: u32) -> Result {
         if let Some(had) = room {
@@ -461,7 +461,7 @@ impl<'a> Room<'a> {
     }
 }
 
-impl Drop for Room<'_> {
+impl Drop for CqReservation<'_> {
     fn drop(&mut self) {
         match (self.left, self.in_ring) {
             (0, _) => (),
@@ -473,13 +473,13 @@ impl Drop for Room<'_> {
 
 /// What the requests of a batch had so far, for the next one.
 #[derive(Default)]
-struct Walk<'a> {
-    room: Option<Room<'a>>,
+struct LookupCache<'a> {
+    room: Option<CqReservation<'a>>,
     /// The buffer that was looked up last, with its handle.
     buffer: Option<(u32, &'a BufferObject)>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> LookupCache<'a> {
     /// The buffer called `handle`. [`EBADF`], [`ebadfd`].
     fn buffer(&mut self, table: &'a ObjectTable, handle: u32) -> Result<&'a BufferObject> {
         match self.buffer {
@@ -495,7 +495,7 @@ impl<'a> Walk<'a> {
 
 /// One request of a batch.
 #[derive(Clone, Copy)]
-struct Part<'a> {
+struct BatchItem<'a> {
     index: u32,
     request: &'a crate::object::decode::Request,
     sges: &'a [abi::Sge],
@@ -555,14 +555,14 @@ fn fits_iwarp(
 
 /// Puts one request into a slot, at the end of the last chain or of a new one.
 fn push<'a>(
-    place: &Place<'a>,
+    ctx: &SubmitCtx<'a>,
     queue: Queue<'a>,
-    part: Part<'_>,
+    part: BatchItem<'_>,
     chains: &mut KVVec<Chain<Completions>>,
-    walk: &mut Walk<'a>,
+    walk: &mut LookupCache<'a>,
 ) -> Result {
-    let &Place { table, live, .. } = place;
-    let Part {
+    let &SubmitCtx { table, live, .. } = ctx;
+    let BatchItem {
         index,
         request,
         sges,
@@ -674,7 +674,7 @@ fn push<'a>(
     let chain = chains.last_mut().ok_or(ENOMEM)?;
 
     let ring = queue.handler().ring(request.opcode);
-    Room::take(&mut walk.room, ring, place.in_ring, left)?;
+    CqReservation::take(&mut walk.room, ring, ctx.in_ring, left)?;
     // From here on the queue gives that back.
     let signaled = request.signaled || queue.sig_all() || request.op == Op::Recv;
     let kept = Request {
@@ -682,14 +682,14 @@ fn push<'a>(
         opcode: request.opcode,
         length,
         timeout_ns: request.timeout_ns,
-        share: place.command.map(|command| command.share(index)),
-        in_ring: place.in_ring,
+        share: ctx.command.map(|command| command.share(index)),
+        in_ring: ctx.in_ring,
         signaled,
     };
     let flags = Flags {
         fence: request.fence,
         // Who has asked by io_uring hears of all.
-        signaled: signaled || place.command.is_some(),
+        signaled: signaled || ctx.command.is_some(),
         solicited: request.solicited,
     };
     // What is in user memory was copied with the request.

@@ -14,10 +14,10 @@
 
 use super::submit::{
     self,
-    Place, //
+    SubmitCtx, //
 };
 use crate::{
-    file::Context,
+    file::UlpFile,
     kernel::uring::{
         Canceling,
         Entry,
@@ -25,7 +25,7 @@ use crate::{
     },
     limits::MAX_BATCH,
     object::{
-        batch::Scratch,
+        batch::Batch,
         completion::Request,
         Object, //
     },
@@ -38,7 +38,7 @@ use crate::{
 use kernel::prelude::*;
 
 /// A command is issued.
-pub(crate) fn issue(this: &Context, entry: Entry<'_>) -> Reply {
+pub(crate) fn issue(this: &UlpFile, entry: Entry<'_>) -> Reply {
     let op = entry.op();
     // A husk says so, whatever else is wrong. The gate decides, when it comes to that.
     match this.device() {
@@ -55,10 +55,10 @@ pub(crate) fn issue(this: &Context, entry: Entry<'_>) -> Reply {
     };
     match done {
         Ok(Step::Post {
-            scratch,
+            batch,
             count,
             in_ring,
-        }) => begin(this, entry, scratch, count, in_ring),
+        }) => begin(this, entry, batch, count, in_ring),
         Ok(Step::Answer(number)) => entry.answer(number),
         Err(error) => entry.refuse(error),
     }
@@ -70,39 +70,39 @@ enum Step {
     Answer(u32),
     /// These requests are posted.
     Post {
-        scratch: KBox<Scratch>,
+        batch: KBox<Batch>,
         count: u16,
         in_ring: bool,
     },
 }
 
-/// Stages what `stage` takes.
-fn staged(
-    this: &Context,
+/// Stages what `parse` takes.
+fn parsed(
+    this: &UlpFile,
     count: u16,
     in_ring: bool,
-    stage: impl FnOnce(&mut Scratch) -> Result,
+    parse: impl FnOnce(&mut Batch) -> Result,
 ) -> Result<Step> {
-    let mut scratch = this.take_scratch()?;
-    match stage(&mut scratch) {
+    let mut batch = this.take_batch()?;
+    match parse(&mut batch) {
         Ok(()) => Ok(Step::Post {
-            scratch,
+            batch,
             count,
             in_ring,
         }),
         Err(error) => {
-            submit::give_back(this, scratch);
+            submit::give_back(this, batch);
             Err(error)
         }
     }
 }
 
-fn request(this: &Context, entry: &Entry<'_>) -> Result<Step> {
+fn request(this: &UlpFile, entry: &Entry<'_>) -> Result<Step> {
     let wr: abi::Wr = entry.read()?;
-    staged(this, 1, false, |scratch| scratch.stage_one(wr))
+    parsed(this, 1, false, |batch| batch.parse_one(wr))
 }
 
-fn batch(this: &Context, entry: &Entry<'_>) -> Result<Step> {
+fn batch(this: &UlpFile, entry: &Entry<'_>) -> Result<Step> {
     let value: abi::UringBatch = entry.read()?;
     if value.flags & !abi::URING_RING != 0 || value.nr_wrs == 0 {
         return Err(EINVAL);
@@ -111,22 +111,22 @@ fn batch(this: &Context, entry: &Entry<'_>) -> Result<Step> {
         return Err(E2BIG);
     }
     let in_ring = value.flags & abi::URING_RING != 0;
-    staged(this, value.nr_wrs, in_ring, |scratch| {
-        scratch
-            .stage(value.wrs, value.nr_wrs.into(), value.wr_size.into())
+    parsed(this, value.nr_wrs, in_ring, |batch| {
+        batch
+            .parse(value.wrs, value.nr_wrs.into(), value.wr_size.into())
             .map_err(|bad| bad.error)
     })
 }
 
-/// Posts what was staged, all or none.
+/// Posts what was parsed, all or none.
 fn begin(
-    this: &Context,
+    this: &UlpFile,
     entry: Entry<'_>,
-    mut scratch: KBox<Scratch>,
+    mut batch: KBox<Batch>,
     count: u16,
     in_ring: bool,
 ) -> Reply {
-    let queue = scratch.first_queue();
+    let queue = batch.first_queue();
     trace::uring(this.id(), entry.op(), queue, count.into());
     ulp_debug!(
         "file {}: io_uring: {} requests, queue {:#x}\n",
@@ -137,7 +137,7 @@ fn begin(
     let reply = entry.begin(count, queue, |command| {
         let alive = this.enter().map_err(|error| (0, error))?;
         let table = this.table().lock();
-        let resolved = scratch.resolve(&Place {
+        let resolved = batch.resolve(&SubmitCtx {
             table: &table,
             live: &alive,
             command: Some(command),
@@ -145,24 +145,24 @@ fn begin(
         });
         drop(table);
         if let Err(bad) = resolved {
-            scratch.cancel();
+            batch.cancel();
             return Err((bad.index, bad.error));
         }
-        let (posted, result) = scratch.post();
+        let (posted, result) = batch.post();
         result.map_err(|error| (posted, error))
     });
-    submit::give_back(this, scratch);
+    submit::give_back(this, batch);
     reply
 }
 
 /// As the command CANCEL.
-fn cancel_requests(this: &Context, entry: &Entry<'_>) -> Result<u32> {
+fn cancel_requests(this: &UlpFile, entry: &Entry<'_>) -> Result<u32> {
     let value: abi::UringCancel = entry.read()?;
     submit::abandon(this, value.queue, value.user_data, value.flags)
 }
 
 /// Begins to copy completions out of a ring.
-fn stream(this: &Context, entry: Entry<'_>) -> Reply {
+fn stream(this: &UlpFile, entry: Entry<'_>) -> Reply {
     let value = match entry.read::<abi::UringStream>() {
         Ok(value) if value.flags == 0 && value.reserved == 0 => value,
         Ok(_) => return entry.refuse(EINVAL),
@@ -181,7 +181,7 @@ fn stream(this: &Context, entry: Entry<'_>) -> Reply {
 /// Has `command` end: its ring or its task does.
 ///
 /// What is not found has completed, is about to, or is not posted yet: then io_uring asks again.
-pub(crate) fn cancel(this: &Context, command: &Canceling<'_>) {
+pub(crate) fn cancel(this: &UlpFile, command: &Canceling<'_>) {
     // When the device goes, that ends all of them.
     let Ok(_alive) = this.enter() else {
         return;

@@ -32,7 +32,7 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Room for a batch that is kept with a file when it is not larger than this, in requests.
+/// CqReservation for a batch that is kept with a file when it is not larger than this, in requests.
 const KEEP: usize = 256;
 
 const LIMITS: Limits = Limits {
@@ -41,34 +41,34 @@ const LIMITS: Limits = Limits {
 };
 
 /// A request that was copied from user space.
-pub(crate) struct Staged {
+pub(crate) struct ParsedWr {
     /// What it is.
     pub(crate) request: crate::object::decode::Request,
-    /// Its elements in [`Scratch::sges`].
+    /// Its elements in [`Batch::sges`].
     pub(crate) first_sge: usize,
     /// How many there are.
     pub(crate) num_sge: usize,
-    /// Its inline data in [`Scratch::inline`], when that comes from user memory.
+    /// Its inline data in [`Batch::inline`], when that comes from user memory.
     pub(crate) inline_at: usize,
     /// Bytes of that.
     pub(crate) inline_len: usize,
 }
 
-/// Room for one batch.
-pub(crate) struct Scratch {
+/// CqReservation for one batch.
+pub(crate) struct Batch {
     wrs: KVVec<abi::Wr>,
-    pub(crate) staged: KVVec<Staged>,
+    pub(crate) parsed: KVVec<ParsedWr>,
     pub(crate) sges: KVVec<abi::Sge>,
     pub(crate) inline: KVVec<u8>,
     pub(crate) chains: KVVec<Chain<Completions>>,
 }
 
-impl Scratch {
+impl Batch {
     /// No room yet: it grows to what is needed.
     pub(crate) fn new() -> Self {
         Self {
             wrs: KVVec::new(),
-            staged: KVVec::new(),
+            parsed: KVVec::new(),
             sges: KVVec::new(),
             inline: KVVec::new(),
             chains: KVVec::new(),
@@ -78,18 +78,18 @@ impl Scratch {
     /// Empties it, but for the entries, which are copied over.
     fn clear(&mut self) {
         self.chains.clear();
-        self.staged.clear();
+        self.parsed.clear();
         self.sges.clear();
         self.inline.clear();
     }
 
     /// Whether it is worth keeping.
     pub(crate) fn is_small(&self) -> bool {
-        self.staged.capacity() <= KEEP
+        self.parsed.capacity() <= KEEP
     }
 
     /// Copies `count` requests of `size` bytes each at `addr`, and what they point to. Sleeps.
-    pub(crate) fn stage(&mut self, addr: u64, count: u32, size: u32) -> Result<(), Bad> {
+    pub(crate) fn parse(&mut self, addr: u64, count: u32, size: u32) -> Result<(), BadWr> {
         // Also empties it when the last batch was cut short.
         self.clear();
         let had = self.wrs.len();
@@ -101,13 +101,13 @@ impl Scratch {
         }
         if count > 0 {
             read_array(addr, size, abi::WR_SIZE_V1, &mut self.wrs)
-                .map_err(|(index, error)| Bad { index, error })?;
+                .map_err(|(index, error)| BadWr { index, error })?;
         }
         self.decode()
     }
 
     /// Takes one request that was copied, and copies what it points to. Sleeps.
-    pub(crate) fn stage_one(&mut self, wr: abi::Wr) -> Result {
+    pub(crate) fn parse_one(&mut self, wr: abi::Wr) -> Result {
         self.clear();
         self.wrs.clear();
         self.wrs.push(wr, GFP_KERNEL_ACCOUNT)?;
@@ -116,27 +116,27 @@ impl Scratch {
 
     /// What the first request names; 0 when there is none.
     pub(crate) fn first_queue(&self) -> u32 {
-        self.staged.first().map_or(0, |staged| staged.request.qp)
+        self.parsed.first().map_or(0, |parsed| parsed.request.qp)
     }
 
-    fn no_memory(_: kernel::alloc::AllocError) -> Bad {
-        Bad {
+    fn no_memory(_: kernel::alloc::AllocError) -> BadWr {
+        BadWr {
             index: 0,
             error: ENOMEM,
         }
     }
 
     /// Looks at what was copied, and copies what that points to. Sleeps.
-    fn decode(&mut self) -> Result<(), Bad> {
-        let at = |index: u32| move |error: Error| Bad { index, error };
+    fn decode(&mut self) -> Result<(), BadWr> {
+        let at = |index: u32| move |error: Error| BadWr { index, error };
         let memory = Self::no_memory;
-        self.staged
+        self.parsed
             .reserve(self.wrs.len(), GFP_KERNEL_ACCOUNT)
             .map_err(memory)?;
 
-        let Scratch {
+        let Batch {
             wrs,
-            staged,
+            parsed,
             sges,
             inline,
             ..
@@ -198,9 +198,9 @@ impl Scratch {
                     }
                 }
             }
-            staged
+            parsed
                 .push(
-                    Staged {
+                    ParsedWr {
                         request,
                         first_sge,
                         num_sge,
@@ -252,7 +252,7 @@ impl Scratch {
 }
 
 /// What went wrong, and with which request.
-pub(crate) struct Bad {
+pub(crate) struct BadWr {
     /// The request.
     pub(crate) index: u32,
     /// What.
