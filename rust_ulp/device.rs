@@ -17,7 +17,7 @@ use crate::{
     kernel::{
         gate::{
             Gate,
-            Pass, //
+            GateGuard, //
         },
         net::NetNs,
         workqueue::Workqueue, //
@@ -59,7 +59,7 @@ pub(crate) struct Registry {
 }
 
 /// What can be used while the gate is open.
-pub(crate) struct Live {
+pub(crate) struct DeviceState {
     device: ARef<rdma::device::Device>,
     /// Tells the attached files of the device's events.
     _events: Pin<KBox<rdma::event::Registration<Listeners>>>,
@@ -71,7 +71,7 @@ pub(crate) struct Live {
     pub(crate) is_iwarp: bool,
 }
 
-impl Live {
+impl DeviceState {
     /// The device.
     pub(crate) fn device(&self) -> &rdma::device::Device {
         &self.device
@@ -89,7 +89,7 @@ impl Live {
 }
 
 /// Leave to use a device.
-pub(crate) type Alive<'a> = Pass<'a, Live>;
+pub(crate) type DeviceGuard<'a> = GateGuard<'a, DeviceState>;
 
 /// An open file that is attached to a device.
 pub(crate) trait AttachedFile: Send + Sync {
@@ -97,10 +97,10 @@ pub(crate) trait AttachedFile: Send + Sync {
     fn events(&self) -> &Arc<FileEvents>;
 
     /// Wakes those who wait inside the gate: the device goes.
-    fn shoo(&self);
+    fn wake_waiters(&self);
 
     /// Makes a husk of it: the device's gate is closed, and nobody is inside. Sleeps.
-    fn bury(&self);
+    fn disassociate(&self);
 }
 
 /// One device.
@@ -108,7 +108,7 @@ pub(crate) trait AttachedFile: Send + Sync {
 pub(crate) struct Device {
     index: u32,
     #[pin]
-    gate: Gate<Live>,
+    gate: Gate<DeviceState>,
     /// The files attached.
     #[pin]
     files: Mutex<KVec<Arc<dyn AttachedFile>>>,
@@ -240,13 +240,13 @@ impl Registry {
     }
 
     /// Calls `f` for each device that processes in `net` may use. Sleeps.
-    pub(crate) fn for_each(&self, net: &NetNs, mut f: impl FnMut(&Device, &Live)) {
+    pub(crate) fn for_each(&self, net: &NetNs, mut f: impl FnMut(&Device, &DeviceState)) {
         for device in self.devices.lock().iter() {
-            let Ok(live) = device.gate.enter() else {
+            let Ok(state) = device.gate.enter() else {
                 continue;
             };
-            if live.device.is_accessible_from(net) {
-                f(device, &live);
+            if state.device.is_accessible_from(net) {
+                f(device, &state);
             }
         }
     }
@@ -258,19 +258,19 @@ impl Registry {
     pub(crate) fn find(&self, net: &NetNs, name: &[u8]) -> Result<Arc<Device>> {
         let mut best: Option<(Choice, Arc<Device>)> = None;
         for device in self.devices.lock().iter() {
-            let Ok(live) = device.gate.enter() else {
+            let Ok(state) = device.gate.enter() else {
                 continue;
             };
-            if !live.device.is_accessible_from(net) {
+            if !state.device.is_accessible_from(net) {
                 continue;
             }
             if !name.is_empty() {
-                if name_of(&live.device.name()) == name {
+                if name_of(&state.device.name()) == name {
                     return Ok(device.clone());
                 }
                 continue;
             }
-            if let Some(choice) = choose(&live.device, net).filter(Choice::is_local) {
+            if let Some(choice) = choose(&state.device, net).filter(Choice::is_local) {
                 if best.as_ref().is_none_or(|(was, _)| choice.rank > was.rank) {
                     best = Some((choice, device.clone()));
                 }
@@ -298,7 +298,7 @@ impl Device {
     }
 
     /// Goes in: while the result lives, the device stays. [`ENODEV`] when it is going.
-    pub(crate) fn enter(&self) -> Result<Alive<'_>> {
+    pub(crate) fn enter(&self) -> Result<DeviceGuard<'_>> {
         self.gate.enter()
     }
 
@@ -308,7 +308,7 @@ impl Device {
     }
 
     /// Notes that `file` makes objects here. Sleeps.
-    pub(crate) fn attach(&self, _alive: &Alive<'_>, file: Arc<dyn AttachedFile>) -> Result {
+    pub(crate) fn attach(&self, _alive: &DeviceGuard<'_>, file: Arc<dyn AttachedFile>) -> Result {
         let events = file.events().clone();
         self.listeners.add(events.clone())?;
         self.files
@@ -319,7 +319,7 @@ impl Device {
     }
 
     /// Forgets `file`, which has made its last object.
-    pub(crate) fn detach(&self, _alive: &Alive<'_>, file: &dyn AttachedFile) {
+    pub(crate) fn detach(&self, _alive: &DeviceGuard<'_>, file: &dyn AttachedFile) {
         self.listeners.remove(file.events());
         let mut found = None;
         let mut files = self.files.lock();
@@ -356,7 +356,7 @@ impl rdma::client::Client for Registry {
         }
         let index = attributes.index;
         let listeners = Listeners::new()?;
-        let live = Live {
+        let state = DeviceState {
             _events: KBox::pin_init(
                 rdma::event::Registration::new(device, listeners.clone()),
                 GFP_KERNEL,
@@ -369,7 +369,7 @@ impl rdma::client::Client for Registry {
         let data = Arc::pin_init(
             try_pin_init!(Device {
                 index,
-                gate <- Gate::new(live),
+                gate <- Gate::new(state),
                 files <- new_mutex!(KVec::new(), "rust_ulp::Device::files"),
                 listeners,
                 workqueue: self.workqueue.clone(),
@@ -387,19 +387,19 @@ impl rdma::client::Client for Registry {
         self.devices
             .lock()
             .retain(|other| !Arc::ptr_eq(other, &data));
-        let live = data.gate.close(|| {
+        let state = data.gate.close(|| {
             for file in data.files.lock().iter() {
-                file.shoo();
+                file.wake_waiters();
             }
         });
         let files = core::mem::take(&mut *data.files.lock());
         let count = files.len();
         for file in files.iter() {
-            file.bury();
+            file.disassociate();
         }
         drop(files);
         // The last reference to the device.
-        drop(live);
+        drop(state);
         trace::device_removed(data.index);
         ulp_debug!(
             "device {}: removed, {} files are husks\n",

@@ -7,9 +7,9 @@
 
 use crate::{
     device::{
-        Alive,
         AttachedFile,
         Device,
+        DeviceGuard,
         Registry, //
     },
     events::FileEvents,
@@ -159,7 +159,7 @@ impl UlpFile {
     }
 
     /// Goes into its device's gate. [`ENXIO`], [`ENODEV`].
-    pub(crate) fn enter(&self) -> Result<Alive<'_>> {
+    pub(crate) fn enter(&self) -> Result<DeviceGuard<'_>> {
         self.device()?.enter()
     }
 
@@ -197,13 +197,13 @@ impl UlpFile {
     }
 
     /// Takes out what `handle` names, and drops it. Sleeps.
-    pub(crate) fn destroy(&self, _alive: &Alive<'_>, handle: u32, published: bool) -> Result {
+    pub(crate) fn destroy(&self, _alive: &DeviceGuard<'_>, handle: u32, published: bool) -> Result {
         let object = self.table.lock().remove(handle, published)?;
         let kind = object.kind();
         trace::object_destroy(self.id, kind as u32, handle, object.number());
         if kind != Kind::Cq {
             // Those who wait for it hold it, and nothing else would wake them.
-            object.shoo(EBADF);
+            object.wake_waiters(EBADF);
         }
         if let Object::Grant(grant) = &object {
             // Another command may hold it: its key dies now all the same.
@@ -218,7 +218,7 @@ impl UlpFile {
     }
 
     /// Takes out what `handle` names, which was not published, for another use. Sleeps.
-    pub(crate) fn withdraw(&self, _alive: &Alive<'_>, handle: u32) -> Result<Object> {
+    pub(crate) fn withdraw(&self, _alive: &DeviceGuard<'_>, handle: u32) -> Result<Object> {
         let object = self.table.lock().remove(handle, false)?;
         trace::object_destroy(self.id, object.kind() as u32, handle, object.number());
         Ok(object)
@@ -255,7 +255,7 @@ impl UlpFile {
                     break;
                 };
                 trace::object_destroy(self.id, kind as u32, handle, object.number());
-                object.shoo(ENODEV);
+                object.wake_waiters(ENODEV);
                 drop(object);
             }
         }
@@ -286,14 +286,14 @@ impl AttachedFile for UlpFile {
         &self.events
     }
 
-    fn shoo(&self) {
+    fn wake_waiters(&self) {
         for (_, object) in self.table.lock().iter() {
-            object.shoo(ENODEV);
+            object.wake_waiters(ENODEV);
         }
         self.events.wait.notify_all();
     }
 
-    fn bury(&self) {
+    fn disassociate(&self) {
         self.tear_down();
         drop(self.attached.lock().take());
         self.events.end();

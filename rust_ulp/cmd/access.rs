@@ -9,7 +9,7 @@
 //! destroyed again.
 
 use crate::{
-    device::Alive,
+    device::DeviceGuard,
     file::UlpFile,
     kernel::user::{
         Arg,
@@ -94,7 +94,7 @@ pub(super) fn change<T: Plain>(
 pub(super) fn tell<T: Plain>(
     file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    run: impl FnOnce(&UlpFile, &Alive<'_>, &T) -> Result,
+    run: impl FnOnce(&UlpFile, &DeviceGuard<'_>, &T) -> Result,
 ) -> Result {
     let arg = user.read()?;
     let device = file.enter()?;
@@ -105,7 +105,7 @@ pub(super) fn tell<T: Plain>(
 pub(super) fn query<T: Plain>(
     file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    run: impl FnOnce(&UlpFile, &Alive<'_>, &mut T) -> Result,
+    run: impl FnOnce(&UlpFile, &DeviceGuard<'_>, &mut T) -> Result,
 ) -> Result {
     let mut arg = user.read()?;
     let device = file.enter()?;
@@ -118,7 +118,7 @@ pub(super) fn query<T: Plain>(
 pub(super) fn modify<T: Plain>(
     file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    run: impl FnOnce(&UlpFile, &Alive<'_>, &mut T) -> Result,
+    run: impl FnOnce(&UlpFile, &DeviceGuard<'_>, &mut T) -> Result,
 ) -> Result {
     let mut arg = user.read_writable()?;
     let device = file.enter()?;
@@ -161,7 +161,7 @@ created! {
 pub(super) fn create<T: Created>(
     file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    make: impl FnOnce(&UlpFile, &Alive<'_>, &mut T) -> Result<Object>,
+    make: impl FnOnce(&UlpFile, &DeviceGuard<'_>, &mut T) -> Result<Object>,
 ) -> Result {
     create_of(
         file,
@@ -176,7 +176,7 @@ pub(super) fn create_of<T: Created, P>(
     file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
     prepare: impl FnOnce(&UlpFile, &T) -> Result<P>,
-    make: impl FnOnce(&UlpFile, &Alive<'_>, &mut T, P) -> Result<Object>,
+    make: impl FnOnce(&UlpFile, &DeviceGuard<'_>, &mut T, P) -> Result<Object>,
 ) -> Result {
     let mut arg = user.read()?;
     let prepared = prepare(&file, &arg.value)?;
@@ -218,7 +218,7 @@ pub(super) struct Made {
 pub(super) fn produce<T: Plain>(
     file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    run: impl FnOnce(&UlpFile, &Alive<'_>, &mut T) -> Result<Made>,
+    run: impl FnOnce(&UlpFile, &DeviceGuard<'_>, &mut T) -> Result<Made>,
 ) -> Result {
     let mut arg = user.read_writable()?;
     let device = file.enter()?;

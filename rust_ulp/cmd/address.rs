@@ -3,7 +3,7 @@
 //! Addresses as the caller gives them: checks, and what the verbs take for them.
 
 use crate::{
-    device::Live,
+    device::DeviceState,
     file::UlpFile,
     rdma::{
         self,
@@ -13,7 +13,7 @@ use crate::{
 };
 use kernel::prelude::*;
 
-pub(super) fn port_exists(live: &Live, port: u8) -> bool {
+pub(super) fn port_exists(live: &DeviceState, port: u8) -> bool {
     port != 0 && u32::from(port) <= live.attributes.phys_ports
 }
 
@@ -38,7 +38,7 @@ pub(super) fn address_vector(ah: &abi::AhAttr) -> AddressVector {
 ///
 /// [`ENOENT`] for a GID index that is not in use, [`EINVAL`] for an address without a GRH on
 /// Ethernet.
-pub(super) fn check_address(context: &UlpFile, live: &Live, av: &AddressVector) -> Result {
+pub(super) fn check_address(context: &UlpFile, live: &DeviceState, av: &AddressVector) -> Result {
     let port = live.device().port(av.port)?;
     if av.grh && u32::from(av.sgid_index) >= port.gid_tbl_len() {
         return Err(ENOENT);
@@ -54,7 +54,7 @@ pub(super) fn check_address(context: &UlpFile, live: &Live, av: &AddressVector) 
 }
 
 /// Whether `av` lacks a link-layer address that its port needs. Sleeps.
-pub(super) fn needs_resolving(live: &Live, av: &AddressVector) -> Result<bool> {
+pub(super) fn needs_resolving(live: &DeviceState, av: &AddressVector) -> Result<bool> {
     let port = live.device().port(av.port)?;
     Ok(port.link_layer == rdma::device::LinkLayer::Ethernet && av.dmac == [0; 6])
 }

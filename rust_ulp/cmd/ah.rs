@@ -8,7 +8,7 @@ use super::address::{
     port_exists, //
 };
 use crate::{
-    device::Alive,
+    device::DeviceGuard,
     file::UlpFile,
     kernel::errno::eopnotsupp,
     object::{
@@ -31,7 +31,7 @@ pub(super) fn check(value: &abi::AhCreate) -> Result {
 /// Makes an address.
 pub(super) fn create(
     file: &UlpFile,
-    device: &Alive<'_>,
+    device: &DeviceGuard<'_>,
     value: &mut abi::AhCreate,
 ) -> Result<Object> {
     if device.send_ops(QpType::Ud) == 0 {

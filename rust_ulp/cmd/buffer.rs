@@ -5,7 +5,7 @@
 //! Memory is had outside the gate, since the caller or others decide how long that takes.
 
 use crate::{
-    device::Alive,
+    device::DeviceGuard,
     file::UlpFile,
     kernel::{
         dmabuf::Import,
@@ -44,7 +44,7 @@ pub(super) fn allocate(file: &UlpFile, value: &abi::BufferCreate) -> Result<Page
 /// Makes a buffer of memory that was allocated.
 pub(super) fn create(
     file: &UlpFile,
-    _device: &Alive<'_>,
+    _device: &DeviceGuard<'_>,
     value: &mut abi::BufferCreate,
     pages: Pages,
 ) -> Result<Object> {
@@ -72,7 +72,7 @@ pub(super) fn pin(file: &UlpFile, value: &abi::BufferRegister) -> Result<Pages> 
 /// Makes a buffer of memory that was pinned.
 pub(super) fn register(
     file: &UlpFile,
-    _device: &Alive<'_>,
+    _device: &DeviceGuard<'_>,
     value: &mut abi::BufferRegister,
     pages: Pages,
 ) -> Result<Object> {
@@ -106,7 +106,7 @@ pub(super) fn map(file: &UlpFile, value: &abi::BufferImport) -> Result<(Import, 
 /// Makes a buffer of a dma-buf.
 pub(super) fn import(
     file: &UlpFile,
-    _device: &Alive<'_>,
+    _device: &DeviceGuard<'_>,
     value: &mut abi::BufferImport,
     (what, mapped): (Import, Option<Pages>),
 ) -> Result<Object> {
@@ -126,7 +126,11 @@ pub(super) fn import(
 }
 
 /// Says what a buffer is.
-pub(super) fn query(file: &UlpFile, _device: &Alive<'_>, value: &mut abi::BufferQuery) -> Result {
+pub(super) fn query(
+    file: &UlpFile,
+    _device: &DeviceGuard<'_>,
+    value: &mut abi::BufferQuery,
+) -> Result {
     let buffer = file.table().lock().buffer(value.buffer)?.clone();
     *value = abi::BufferQuery {
         size: value.size,

@@ -11,8 +11,8 @@ use super::access::{
 };
 use crate::{
     device::{
-        Alive,
-        Live, //
+        DeviceGuard,
+        DeviceState, //
     },
     file::UlpFile,
     kernel::errno::{
@@ -130,7 +130,7 @@ fn check_parameters(param: &abi::ConnParam) -> Result {
     Ok(())
 }
 
-fn check_limits(live: &Live, param: &abi::ConnParam) -> Result {
+fn check_limits(live: &DeviceState, param: &abi::ConnParam) -> Result {
     let attributes = &live.attributes;
     if u32::from(param.responder_resources) > attributes.max_qp_rd_atom
         || u32::from(param.initiator_depth) > attributes.max_qp_init_rd_atom
@@ -185,7 +185,7 @@ pub(super) fn check_listen(value: &abi::Listen) -> Result {
 /// Makes a listener.
 pub(super) fn listen(
     file: &UlpFile,
-    device: &Alive<'_>,
+    device: &DeviceGuard<'_>,
     value: &mut abi::Listen,
 ) -> Result<Object> {
     let listener = Listener::new(
@@ -208,7 +208,7 @@ pub(super) fn check_get_request(value: &abi::GetRequest) -> Result {
 /// Takes a request from a listener.
 pub(super) fn get_request(
     file: &UlpFile,
-    _device: &Alive<'_>,
+    _device: &DeviceGuard<'_>,
     value: &mut abi::GetRequest,
 ) -> Result<Made> {
     let deadline = Deadline::new(value.timeout_ns);
@@ -250,7 +250,7 @@ pub(super) fn check_accept(value: &abi::Accept) -> Result {
 }
 
 /// Accepts a request.
-pub(super) fn accept(file: &UlpFile, device: &Alive<'_>, value: &mut abi::Accept) -> Result {
+pub(super) fn accept(file: &UlpFile, device: &DeviceGuard<'_>, value: &mut abi::Accept) -> Result {
     let private = private_data(
         &value.private_data,
         value.private_len,
@@ -297,7 +297,7 @@ pub(super) fn check_reject(value: &abi::Reject) -> Result {
 }
 
 /// Rejects a request.
-pub(super) fn reject(file: &UlpFile, device: &Alive<'_>, value: &abi::Reject) -> Result {
+pub(super) fn reject(file: &UlpFile, device: &DeviceGuard<'_>, value: &abi::Reject) -> Result {
     let private = private_data(
         &value.private_data,
         value.private_len,
@@ -337,7 +337,7 @@ pub(super) fn check_connect(value: &abi::Connect) -> Result {
 /// Connects.
 pub(super) fn connect(
     file: &UlpFile,
-    device: &Alive<'_>,
+    device: &DeviceGuard<'_>,
     value: &mut abi::Connect,
 ) -> Result<Made> {
     let deadline = Deadline::new(value.timeout_ns);
@@ -404,13 +404,21 @@ pub(super) fn connect(
 }
 
 /// Disconnects.
-pub(super) fn disconnect(file: &UlpFile, _device: &Alive<'_>, value: &abi::Disconnect) -> Result {
+pub(super) fn disconnect(
+    file: &UlpFile,
+    _device: &DeviceGuard<'_>,
+    value: &abi::Disconnect,
+) -> Result {
     let connection = file.table().lock().connection(value.conn)?.clone();
     connection.disconnect()
 }
 
 /// Says how a listener, a request or a connection is.
-pub(super) fn query(file: &UlpFile, _device: &Alive<'_>, value: &mut abi::ConnQuery) -> Result {
+pub(super) fn query(
+    file: &UlpFile,
+    _device: &DeviceGuard<'_>,
+    value: &mut abi::ConnQuery,
+) -> Result {
     let object = file.table().lock().get(value.conn)?.clone();
     let mut now = abi::ConnQuery {
         size: value.size,

@@ -3,7 +3,7 @@
 //! Commands of completion queues.
 
 use crate::{
-    device::Alive,
+    device::DeviceGuard,
     file::UlpFile,
     kernel::eventfd::EventFd,
     limits::MAX_CQ_ENTRIES,
@@ -19,7 +19,7 @@ use kernel::prelude::*;
 /// Makes a completion queue.
 pub(super) fn create(
     file: &UlpFile,
-    device: &Alive<'_>,
+    device: &DeviceGuard<'_>,
     value: &mut abi::CqCreate,
 ) -> Result<Object> {
     let delivery = match value.delivery {
@@ -56,7 +56,7 @@ pub(super) fn create(
 }
 
 /// Has an eventfd count what is put into a ring.
-pub(super) fn eventfd(file: &UlpFile, _device: &Alive<'_>, value: &abi::CqEventfd) -> Result {
+pub(super) fn eventfd(file: &UlpFile, _device: &DeviceGuard<'_>, value: &abi::CqEventfd) -> Result {
     let cq = file.table().lock().cq(value.cq)?.clone();
     let eventfd = match value.fd {
         -1 => None,

@@ -3,7 +3,7 @@
 //! Commands of grants.
 
 use crate::{
-    device::Alive,
+    device::DeviceGuard,
     file::UlpFile,
     object::{
         grant::{
@@ -27,7 +27,7 @@ pub(super) fn check(value: &abi::GrantCreate) -> Result {
 /// Grants a peer the use of a range of a buffer.
 pub(super) fn create(
     file: &UlpFile,
-    _device: &Alive<'_>,
+    _device: &DeviceGuard<'_>,
     value: &mut abi::GrantCreate,
 ) -> Result<Object> {
     let table = file.table().lock();
@@ -62,7 +62,11 @@ pub(super) fn create(
 }
 
 /// Gives a grant another key.
-pub(super) fn rotate(file: &UlpFile, _device: &Alive<'_>, value: &mut abi::GrantRotate) -> Result {
+pub(super) fn rotate(
+    file: &UlpFile,
+    _device: &DeviceGuard<'_>,
+    value: &mut abi::GrantRotate,
+) -> Result {
     let grant = file.table().lock().grant(value.grant)?.clone();
     let (addr, rkey) = grant.rotate(file.net())?;
     value.addr = addr;
@@ -71,7 +75,11 @@ pub(super) fn rotate(file: &UlpFile, _device: &Alive<'_>, value: &mut abi::Grant
 }
 
 /// Says what a grant is, and whether it has ended.
-pub(super) fn query(file: &UlpFile, _device: &Alive<'_>, value: &mut abi::GrantQuery) -> Result {
+pub(super) fn query(
+    file: &UlpFile,
+    _device: &DeviceGuard<'_>,
+    value: &mut abi::GrantQuery,
+) -> Result {
     let grant = file.table().lock().grant(value.grant)?.clone();
     let terms = grant.terms();
     let state = grant.state();

@@ -20,7 +20,7 @@ mod submit;
 pub(crate) mod uring;
 
 use crate::{
-    device::Alive,
+    device::DeviceGuard,
     file::UlpFile,
     uapi::abi, //
 };
@@ -113,6 +113,6 @@ commands! {
 }
 
 /// Destroys an object.
-fn destroy(file: &UlpFile, device: &Alive<'_>, value: &abi::Destroy) -> Result {
+fn destroy(file: &UlpFile, device: &DeviceGuard<'_>, value: &abi::Destroy) -> Result {
     file.destroy(device, value.handle, true)
 }

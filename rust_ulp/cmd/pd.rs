@@ -3,7 +3,7 @@
 //! Commands of protection domains.
 
 use crate::{
-    device::Alive,
+    device::DeviceGuard,
     file::UlpFile,
     object::{
         pd::PdObject,
@@ -17,7 +17,7 @@ use kernel::prelude::*;
 /// Makes a protection domain.
 pub(super) fn create(
     _file: &UlpFile,
-    device: &Alive<'_>,
+    device: &DeviceGuard<'_>,
     _value: &mut abi::PdCreate,
 ) -> Result<Object> {
     Ok(Object::Pd(PdObject::new(Pd::new(device.device())?)?))

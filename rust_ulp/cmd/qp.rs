@@ -10,8 +10,8 @@ use super::address::{
 };
 use crate::{
     device::{
-        Alive,
-        Live, //
+        DeviceGuard,
+        DeviceState, //
     },
     file::UlpFile,
     kernel::errno::{
@@ -45,7 +45,7 @@ use kernel::prelude::*;
 /// Makes a queue pair.
 pub(super) fn create(
     file: &UlpFile,
-    device: &Alive<'_>,
+    device: &DeviceGuard<'_>,
     value: &mut abi::QpCreate,
 ) -> Result<Object> {
     let qp_type = match value.qp_type {
@@ -133,7 +133,7 @@ const MODIFIABLE: u32 = abi::QP_STATE
     | abi::QP_DEST_QPN;
 
 /// Checks the attributes that count, one by one.
-fn check_attributes(live: &Live, value: &abi::QpModify) -> Result {
+fn check_attributes(live: &DeviceState, value: &abi::QpModify) -> Result {
     let (attr, given) = (&value.attr, |bit: u32| value.attr_mask & bit != 0);
     if value.attr_mask & !MODIFIABLE != 0 || attr.pad != [0; 2] {
         return Err(EINVAL);
@@ -190,7 +190,11 @@ fn check_attributes(live: &Live, value: &abi::QpModify) -> Result {
 }
 
 /// Changes attributes of a queue pair.
-pub(super) fn modify(file: &UlpFile, device: &Alive<'_>, value: &mut abi::QpModify) -> Result {
+pub(super) fn modify(
+    file: &UlpFile,
+    device: &DeviceGuard<'_>,
+    value: &mut abi::QpModify,
+) -> Result {
     let qp = file.table().lock().qp(value.qp)?.clone();
     if device.is_iwarp {
         return Err(eopnotsupp());
@@ -265,7 +269,7 @@ pub(super) fn check_query(value: &abi::QpQuery) -> Result {
 }
 
 /// Says what attributes a queue pair has.
-pub(super) fn query(file: &UlpFile, _device: &Alive<'_>, value: &mut abi::QpQuery) -> Result {
+pub(super) fn query(file: &UlpFile, _device: &DeviceGuard<'_>, value: &mut abi::QpQuery) -> Result {
     let qp = file.table().lock().qp(value.qp)?.clone();
     let attr = qp.qp().query()?;
     if State::from_raw(attr.qp_state) == Some(State::Err) {

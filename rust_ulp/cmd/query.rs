@@ -8,8 +8,8 @@ use crate::{
     device::{
         choose,
         name_of,
-        Alive,
-        Choice, //
+        Choice,
+        DeviceGuard, //
     },
     file::UlpFile,
     kernel::{
@@ -137,7 +137,11 @@ pub(super) fn attach(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Attach) -> R
 }
 
 /// Says what the device can do.
-pub(super) fn device(_file: &UlpFile, device: &Alive<'_>, value: &mut abi::DeviceQuery) -> Result {
+pub(super) fn device(
+    _file: &UlpFile,
+    device: &DeviceGuard<'_>,
+    value: &mut abi::DeviceQuery,
+) -> Result {
     let attributes = &device.attributes;
     let [rc_send_ops, uc_send_ops, ud_send_ops] = device.send_ops;
     let mut caps = 0;
@@ -188,7 +192,7 @@ pub(super) fn device(_file: &UlpFile, device: &Alive<'_>, value: &mut abi::Devic
 }
 
 /// Says how a port is.
-pub(super) fn port(file: &UlpFile, device: &Alive<'_>, value: &mut abi::PortQuery) -> Result {
+pub(super) fn port(file: &UlpFile, device: &DeviceGuard<'_>, value: &mut abi::PortQuery) -> Result {
     let number = value.port;
     let port = device.device().port(number)?;
     *value = abi::PortQuery {
@@ -282,7 +286,11 @@ pub(super) fn gids(file: &UlpFile, value: &mut abi::GidQuery) -> Result {
 }
 
 /// Says what a P_Key is.
-pub(super) fn pkey(_file: &UlpFile, device: &Alive<'_>, value: &mut abi::PkeyQuery) -> Result {
+pub(super) fn pkey(
+    _file: &UlpFile,
+    device: &DeviceGuard<'_>,
+    value: &mut abi::PkeyQuery,
+) -> Result {
     value.pkey = device.device().pkey(value.port, value.index)?.into();
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! Commands of shared receive queues.
 
 use crate::{
-    device::Alive,
+    device::DeviceGuard,
     file::UlpFile,
     kernel::errno::eopnotsupp,
     limits::{
@@ -21,7 +21,7 @@ use kernel::prelude::*;
 /// Makes a shared receive queue.
 pub(super) fn create(
     file: &UlpFile,
-    device: &Alive<'_>,
+    device: &DeviceGuard<'_>,
     value: &mut abi::SrqCreate,
 ) -> Result<Object> {
     let attributes = &device.attributes;
@@ -50,7 +50,7 @@ pub(super) fn create(
 }
 
 /// Arms the limit of a shared receive queue.
-pub(super) fn modify(file: &UlpFile, _device: &Alive<'_>, value: &abi::SrqModify) -> Result {
+pub(super) fn modify(file: &UlpFile, _device: &DeviceGuard<'_>, value: &abi::SrqModify) -> Result {
     let srq = file.table().lock().srq(value.srq)?.clone();
     if value.limit > srq.srq().max_wr() {
         return Err(ERANGE);
@@ -59,7 +59,11 @@ pub(super) fn modify(file: &UlpFile, _device: &Alive<'_>, value: &abi::SrqModify
 }
 
 /// Says how full a shared receive queue is.
-pub(super) fn query(file: &UlpFile, _device: &Alive<'_>, value: &mut abi::SrqQuery) -> Result {
+pub(super) fn query(
+    file: &UlpFile,
+    _device: &DeviceGuard<'_>,
+    value: &mut abi::SrqQuery,
+) -> Result {
     let srq = file.table().lock().srq(value.srq)?.clone();
     srq.srq().reclaim();
     *value = abi::SrqQuery {

@@ -10,7 +10,7 @@
 //! for a batch is there. The commands of io_uring take the same steps, see [`crate::cmd::uring`].
 
 use crate::{
-    device::Live,
+    device::DeviceState,
     file::UlpFile,
     kernel::{
         errno::{
@@ -118,7 +118,7 @@ pub(crate) struct SubmitCtx<'a> {
     /// Has what its handles name.
     pub(crate) table: &'a ObjectTable,
     /// The device.
-    pub(crate) live: &'a Live,
+    pub(crate) live: &'a DeviceState,
     /// The command of io_uring that hears of its requests.
     pub(crate) command: Option<&'a Begun>,
     /// Whether they make entries in completion rings.
@@ -296,7 +296,7 @@ impl<'a> Queue<'a> {
     /// to a queue pair that has one, and for what the device or the type does not do.
     fn target(
         self,
-        live: &Live,
+        live: &DeviceState,
         request: &crate::object::decode::Request,
     ) -> Result<(TargetRef<'a, Completions>, u32, u32)> {
         let is_recv = request.op == Op::Recv;

@@ -2,7 +2,7 @@
 
 //! A gate around something that can be taken away.
 //!
-//! Whoever wants to use the value enters the gate and holds a [`Pass`] meanwhile, across sleeps if
+//! Whoever wants to use the value enters the gate and holds a [`GateGuard`] meanwhile, across sleeps if
 //! need be. Closing the gate lets nobody in any more, waits until the last pass is given back, and
 //! hands the value out. It is the kernel crate's `Revocable` for those who sleep, by the percpu
 //! counter that the block layer and others freeze their queues with.
@@ -53,7 +53,7 @@ unsafe impl<T: Send + Sync> Sync for Gate<T> {}
 /// # Invariants
 ///
 /// Owns a reference of `gate.refs`.
-pub(crate) struct Pass<'a, T: Send + Sync> {
+pub(crate) struct GateGuard<'a, T: Send + Sync> {
     gate: &'a Gate<T>,
 }
 
@@ -89,11 +89,11 @@ impl<T: Send + Sync> Gate<T> {
     /// Goes in, unless the gate is closed: then [`ENODEV`].
     ///
     /// Does not sleep.
-    pub(crate) fn enter(&self) -> Result<Pass<'_, T>> {
+    pub(crate) fn enter(&self) -> Result<GateGuard<'_, T>> {
         // SAFETY: By the type invariant the counter is initialised.
         if unsafe { bindings::rust_ulp_h_percpu_ref_tryget_live(self.refs.get()) } {
             // INVARIANT: The reference that was just taken.
-            Ok(Pass { gate: self })
+            Ok(GateGuard { gate: self })
         } else {
             Err(ENODEV)
         }
@@ -106,15 +106,15 @@ impl<T: Send + Sync> Gate<T> {
 
     /// Closes the gate: nobody comes in any more.
     ///
-    /// Then calls `shoo`, which must make those inside leave soon, waits until they have left, and
+    /// Then calls `wake_waiters`, which must make those inside leave soon, waits until they have left, and
     /// returns the value; [`None`] when the gate was closed before. Sleeps.
-    pub(crate) fn close(&self, shoo: impl FnOnce()) -> Option<T> {
+    pub(crate) fn close(&self, wake_waiters: impl FnOnce()) -> Option<T> {
         if self.closed.xchg(true, Full) {
             return None;
         }
         // SAFETY: The counter is initialised, and the flag lets one caller come here, once.
         unsafe { bindings::rust_ulp_h_percpu_ref_kill(self.refs.get()) };
-        shoo();
+        wake_waiters();
         self.drained.wait_for_completion();
         // SAFETY: No reference is left and none can be had any more, so nobody else looks at the
         // value, now or later.
@@ -122,20 +122,20 @@ impl<T: Send + Sync> Gate<T> {
     }
 }
 
-impl<T: Send + Sync> Deref for Pass<'_, T> {
+impl<T: Send + Sync> Deref for GateGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
         // SAFETY: The value is only taken when no pass exists, and until then only read.
         match unsafe { &*self.gate.value.get() } {
             Some(value) => value,
-            // SAFETY: By the invariants of `Gate` and `Pass` the value is there.
+            // SAFETY: By the invariants of `Gate` and `GateGuard` the value is there.
             None => unsafe { core::hint::unreachable_unchecked() },
         }
     }
 }
 
-impl<T: Send + Sync> Drop for Pass<'_, T> {
+impl<T: Send + Sync> Drop for GateGuard<'_, T> {
     fn drop(&mut self) {
         // SAFETY: By the type invariant the reference is ours to give back.
         unsafe { bindings::rust_ulp_h_percpu_ref_put(self.gate.refs.get()) };

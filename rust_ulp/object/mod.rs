@@ -64,7 +64,7 @@ pub(crate) enum Object {
 
 impl Object {
     /// Makes those who wait inside it leave, with `err`.
-    pub(crate) fn shoo(&self, err: Error) {
+    pub(crate) fn wake_waiters(&self, err: Error) {
         match self {
             Self::Pd(pd) => pd.close(err),
             Self::Cq(cq) => cq.ring().kill(),
