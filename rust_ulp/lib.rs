@@ -66,8 +66,8 @@
 //! | `UlpFile::batches` | room for batches; nothing is taken under it | process |
 //! | `UlpFile::attached` | what the rdma cgroup counts for the file itself | process |
 //! | `rdmacg_mutex` (kernel) | what the rdma cgroup counts | process |
-//! | `Bonds::growing` | room for the grants of a queue pair | process |
-//! | `Lease::mr` | the key of a grant; held while it dies, and while another is made | process |
+//! | `QpGrants::growing` | room for the grants of a queue pair | process |
+//! | `RemoteKey::mr` | the key of a grant; held while it dies, and while another is made | process |
 //! | `PdObject::registrar` | making the registrar; on iWARP held over a connection | process |
 //! | `rdma::loopback::Maker::now` | who makes such a connection, and whether he may | process |
 //! | handler mutex of an identifier (connection manager); a listener's before that of its request | what happens to the identifier | process; held over `cm::Handler` and `cm::Listener`. Dropping an identifier takes it, so nothing below is held over that |
@@ -81,7 +81,7 @@
 //! | `rdma::Qp::address` | an address that draining needs; nothing is taken under it | process |
 //! | `rdma::Limbo::kept` | memory that a peer may still be reading; nothing is taken under it | process |
 //! | `rdma::Queue::lists` | slots of a queue | process, softirq; held over the driver's `post_send`, and over `Handler::abandon` |
-//! | `Bonds::leases` | the grants of a queue pair | process, softirq |
+//! | `QpGrants::keys` | the grants of a queue pair | process, softirq |
 //! | `Ring::state` | a completion ring | process, softirq; held over waking its stream and its eventfd |
 //! | `FileEvents::log` | records of events | any, interrupts off; under drivers' locks |
 //! | wait queues (kernel) | waiters | any |

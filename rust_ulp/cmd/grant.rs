@@ -7,8 +7,8 @@ use crate::{
     file::UlpFile,
     object::{
         grant::{
-            GrantObject,
-            Terms, //
+            GrantAttr,
+            GrantObject, //
         },
         Object, //
     },
@@ -43,7 +43,7 @@ pub(super) fn create(
     {
         return Err(EXDEV);
     }
-    let terms = Terms {
+    let attr = GrantAttr {
         offset: value.offset,
         length: value.length,
         access: value.access,
@@ -51,13 +51,13 @@ pub(super) fn create(
         buffer: value.buffer,
         qp: value.qp,
     };
-    let bonds = qp.and_then(|qp| qp.bonds());
-    let object = GrantObject::new(buffer, file.net(), bonds, terms)?;
+    let grants = qp.and_then(|qp| qp.grants());
+    let object = GrantObject::new(buffer, file.net(), grants, attr)?;
     // It may have ended by now.
     let (addr, rkey) = object.key().unwrap_or((object.addr(), 0));
     value.addr = addr;
     value.rkey = rkey;
-    value.length = object.terms().length;
+    value.length = object.attr().length;
     Ok(Object::Grant(object))
 }
 
@@ -81,20 +81,20 @@ pub(super) fn query(
     value: &mut abi::GrantQuery,
 ) -> Result {
     let grant = file.table().lock().grant(value.grant)?.clone();
-    let terms = grant.terms();
+    let attr = grant.attr();
     let state = grant.state();
     *value = abi::GrantQuery {
         size: value.size,
-        flags: terms.flags & abi::GRANT_ONE_SHOT,
+        flags: attr.flags & abi::GRANT_ONE_SHOT,
         grant: value.grant,
         state,
-        buffer: terms.buffer,
-        qp: terms.qp,
-        offset: terms.offset,
-        length: terms.length,
+        buffer: attr.buffer,
+        qp: attr.qp,
+        offset: attr.offset,
+        length: attr.length,
         addr: grant.addr(),
         rkey: grant.key().map_or(0, |(_, rkey)| rkey),
-        access: terms.access,
+        access: attr.access,
     };
     Ok(())
 }

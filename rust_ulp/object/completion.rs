@@ -5,7 +5,7 @@
 //! The handler runs in the context of the completion queue's polling, a softirq at worst.
 
 use super::{
-    grant::Bonds,
+    grant::QpGrants,
     ring::Ring, //
 };
 use crate::{
@@ -81,7 +81,7 @@ pub(crate) struct Completions {
     /// Whether a GRH stands before what is received.
     datagrams: bool,
     /// The grants that end with the queue pair; a shared receive queue has none.
-    bonds: Option<Arc<Bonds>>,
+    grants: Option<Arc<QpGrants>>,
     /// Whether a request that fails takes the queue pair to ERR in any case.
     reliable: bool,
 }
@@ -92,7 +92,7 @@ impl Completions {
         qp_type: QpType,
         send_ring: Arc<Ring>,
         recv_ring: Arc<Ring>,
-        bonds: Arc<Bonds>,
+        grants: Arc<QpGrants>,
     ) -> Self {
         Self {
             handle: Atomic::new(0),
@@ -100,7 +100,7 @@ impl Completions {
             send_ring,
             recv_ring,
             datagrams: qp_type == QpType::Ud,
-            bonds: Some(bonds),
+            grants: Some(grants),
             reliable: qp_type == QpType::Rc,
         }
     }
@@ -113,7 +113,7 @@ impl Completions {
             send_ring: ring.clone(),
             recv_ring: ring,
             datagrams: false,
-            bonds: None,
+            grants: None,
             reliable: false,
         }
     }
@@ -134,36 +134,36 @@ impl Completions {
     }
 
     /// The grants that end with the queue pair.
-    pub(super) fn bonds(&self) -> Option<&Arc<Bonds>> {
-        self.bonds.as_ref()
+    pub(super) fn grants(&self) -> Option<&Arc<QpGrants>> {
+        self.grants.as_ref()
     }
 
     /// The queue pair has gone to ERR or RESET: its grants end. Any context.
     pub(crate) fn end_grants(&self) {
-        if let Some(bonds) = &self.bonds {
-            bonds.end_all();
+        if let Some(grants) = &self.grants {
+            grants.end_all();
         }
     }
 
     /// Looks for signs of what ends grants in a completion.
     fn look_for_ends(&self, side: Side, wc: &WorkCompletion) {
-        let Some(bonds) = &self.bonds else {
+        let Some(grants) = &self.grants else {
             return;
         };
         if !wc.is_success() {
             // Sends that fail take an unreliable queue pair to SQE only.
             if self.reliable || side == Side::Recv {
-                bonds.end_all();
+                grants.end_all();
             }
             return;
         }
         if side == Side::Recv {
             if let Some(rkey) = wc.invalidated {
-                bonds.used(rkey);
+                grants.used(rkey);
             }
             if let Some(imm) = wc.imm {
                 if wc.opcode == u32::from(abi::WC_RECV_RDMA_WITH_IMM) {
-                    bonds.used(imm);
+                    grants.used(imm);
                 }
             }
         }

@@ -10,7 +10,7 @@
 //! # How a bound grant ends
 //!
 //! Completions and events of a queue pair say in any context that its grants are to end: they note
-//! it in its [`Bonds`], and put those into the workqueue. There, in process context and inside the
+//! it in its [`QpGrants`], and put those into the workqueue. There, in process context and inside the
 //! device's gate, the keys are taken away one by one, and the file is told. Who destroys the grant
 //! meanwhile, its owner or who tears down the file, finds the key gone, or takes it away itself, and
 //! waits for the other in either case: by the lock of the key.
@@ -65,7 +65,7 @@ use kernel::{
 
 /// The key of a grant, apart from what the grant needs.
 #[pin_data]
-pub(crate) struct Lease {
+pub(crate) struct RemoteKey {
     /// The registration, until it has ended.
     #[pin]
     mr: Mutex<Option<Arc<Mr>>>,
@@ -74,15 +74,15 @@ pub(crate) struct Lease {
     /// Why it is to end, or has: `GRANT_USED` or `GRANT_EXPIRED`; else `GRANT_ACTIVE`.
     state: Atomic<u32>,
     one_shot: bool,
-    /// That of its [`Bonds`] when it was made: it ends with another.
+    /// That of its [`QpGrants`] when it was made: it ends with another.
     epoch: i32,
 }
 
-impl Lease {
+impl RemoteKey {
     fn new(mr: Arc<Mr>, one_shot: bool, epoch: i32) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                mr <- new_mutex!(Some(mr), "rust_ulp::Lease::mr"),
+                mr <- new_mutex!(Some(mr), "rust_ulp::RemoteKey::mr"),
                 handle: Atomic::new(0),
                 state: Atomic::new(abi::GRANT_ACTIVE),
                 one_shot,
@@ -107,11 +107,11 @@ impl Lease {
 
 /// The grants that end with a queue pair; kept with its completions.
 #[pin_data]
-pub(crate) struct Bonds {
+pub(crate) struct QpGrants {
     /// By their keys.
     #[pin]
-    leases: SpinLockBh<KVVec<(u32, Arc<Lease>)>>,
-    /// Held by those who add to `leases`.
+    keys: SpinLockBh<KVVec<(u32, Arc<RemoteKey>)>>,
+    /// Held by those who add to `keys`.
     #[pin]
     growing: Mutex<()>,
     /// Changes when all of them are to end.
@@ -125,47 +125,47 @@ pub(crate) struct Bonds {
 }
 
 impl_has_work! {
-    impl HasWork<Self> for Bonds { self.work }
+    impl HasWork<Self> for QpGrants { self.work }
 }
 
-impl Bonds {
+impl QpGrants {
     /// None yet, of a queue pair of the file with those events on `device`. Sleeps.
     pub(crate) fn new(events: Arc<FileEvents>, device: Arc<Device>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                leases <- new_spinlock_bh!(KVVec::new(), "rust_ulp::Bonds::leases"),
-                growing <- new_mutex!((), "rust_ulp::Bonds::growing"),
+                keys <- new_spinlock_bh!(KVVec::new(), "rust_ulp::QpGrants::keys"),
+                growing <- new_mutex!((), "rust_ulp::QpGrants::growing"),
                 epoch: Atomic::new(0),
                 count: Atomic::new(0),
                 events,
                 device,
-                work <- new_work!("rust_ulp::Bonds::work"),
+                work <- new_work!("rust_ulp::QpGrants::work"),
             }),
             GFP_KERNEL_ACCOUNT,
         )
     }
 
     /// Adds a grant that has the key `rkey`. Sleeps.
-    fn add(&self, rkey: u32, lease: Arc<Lease>) -> Result {
+    fn add(&self, rkey: u32, key: Arc<RemoteKey>) -> Result {
         let growing = self.growing.lock();
-        let leases = self.leases.lock();
-        let (len, room) = (leases.len(), leases.capacity());
-        drop(leases);
+        let keys = self.keys.lock();
+        let (len, room) = (keys.len(), keys.capacity());
+        drop(keys);
         let mut larger = KVVec::new();
         if len == room {
             larger.reserve(len.saturating_mul(2).max(8), GFP_KERNEL_ACCOUNT)?;
         }
-        let mut leases = self.leases.lock();
+        let mut keys = self.keys.lock();
         // It may have become shorter meanwhile, not longer.
-        if larger.capacity() > leases.len() {
-            for entry in leases.drain_all() {
+        if larger.capacity() > keys.len() {
+            for entry in keys.drain_all() {
                 let _ = larger.push_within_capacity(entry);
             }
-            core::mem::swap(&mut *leases, &mut larger);
+            core::mem::swap(&mut *keys, &mut larger);
         }
-        let at = place(&leases, rkey);
-        let added = leases.insert_within_capacity(at, (rkey, lease)).is_ok();
-        drop(leases);
+        let at = place(&keys, rkey);
+        let added = keys.insert_within_capacity(at, (rkey, key)).is_ok();
+        drop(keys);
         drop(growing);
         if !added {
             return Err(ENOMEM);
@@ -176,24 +176,24 @@ impl Bonds {
     }
 
     /// Takes a grant out, if it is still there. Sleeps.
-    fn remove(&self, lease: &Lease) {
-        let mut leases = self.leases.lock();
-        let at = last(&leases, |other| core::ptr::eq(other, lease));
-        let entry = at.and_then(|at| leases.remove(at).ok());
-        drop(leases);
+    fn remove(&self, key: &RemoteKey) {
+        let mut keys = self.keys.lock();
+        let at = last(&keys, |other| core::ptr::eq(other, key));
+        let entry = at.and_then(|at| keys.remove(at).ok());
+        drop(keys);
         if entry.is_some() {
             self.count.add(-1, Relaxed);
         }
     }
 
-    /// Notes that `lease` has the key `rkey` now. Sleeps.
-    fn rename(&self, lease: &Lease, rkey: u32) {
-        let mut leases = self.leases.lock();
-        let at = last(&leases, |other| core::ptr::eq(other, lease));
-        if let Some((_, lease)) = at.and_then(|at| leases.remove(at).ok()) {
-            let at = place(&leases, rkey);
+    /// Notes that `key` has the key `rkey` now. Sleeps.
+    fn rename(&self, key: &RemoteKey, rkey: u32) {
+        let mut keys = self.keys.lock();
+        let at = last(&keys, |other| core::ptr::eq(other, key));
+        if let Some((_, key)) = at.and_then(|at| keys.remove(at).ok()) {
+            let at = place(&keys, rkey);
             // There is room: one was just taken out.
-            let _ = leases.insert_within_capacity(at, (rkey, lease));
+            let _ = keys.insert_within_capacity(at, (rkey, key));
         }
     }
 
@@ -202,9 +202,9 @@ impl Bonds {
         self.epoch.load(Relaxed)
     }
 
-    /// Whether `lease` is to end.
-    fn is_over(&self, lease: &Lease) -> bool {
-        lease.epoch != self.epoch() || lease.state.load(Relaxed) != abi::GRANT_ACTIVE
+    /// Whether `key` is to end.
+    fn is_over(&self, key: &RemoteKey) -> bool {
+        key.epoch != self.epoch() || key.state.load(Relaxed) != abi::GRANT_ACTIVE
     }
 
     /// The queue pair has ended: so do all its grants. Any context.
@@ -222,19 +222,19 @@ impl Bonds {
         if self.count.load(Relaxed) == 0 {
             return;
         }
-        let leases = self.leases.lock();
-        let at = place(&leases, rkey);
-        let is_one_shot = match leases.get(at) {
-            Some((other, lease)) if *other == rkey && lease.one_shot => {
+        let keys = self.keys.lock();
+        let at = place(&keys, rkey);
+        let is_one_shot = match keys.get(at) {
+            Some((other, key)) if *other == rkey && key.one_shot => {
                 // Unless it is to end already, for another reason.
-                let _ = lease
+                let _ = key
                     .state
                     .cmpxchg(abi::GRANT_ACTIVE, abi::GRANT_USED, Relaxed);
                 true
             }
             _ => false,
         };
-        drop(leases);
+        drop(keys);
         if is_one_shot {
             self.kick();
         }
@@ -247,25 +247,25 @@ impl Bonds {
     }
 
     /// Takes out one that is to end, and that has a handle to be reported by.
-    fn next(&self) -> Option<Arc<Lease>> {
-        let mut leases = self.leases.lock();
-        let at = last(&leases, |lease| {
-            self.is_over(lease) && lease.handle.load(Relaxed) != 0
+    fn next(&self) -> Option<Arc<RemoteKey>> {
+        let mut keys = self.keys.lock();
+        let at = last(&keys, |key| {
+            self.is_over(key) && key.handle.load(Relaxed) != 0
         })?;
-        let entry = leases.remove(at).ok();
-        drop(leases);
-        let (_, lease) = entry?;
+        let entry = keys.remove(at).ok();
+        drop(keys);
+        let (_, key) = entry?;
         self.count.add(-1, Relaxed);
-        Some(lease)
+        Some(key)
     }
 }
 
 /// The place of the first one with the key `rkey` or a larger one; they are sorted.
-fn place(leases: &[(u32, Arc<Lease>)], rkey: u32) -> usize {
-    let (mut low, mut high) = (0usize, leases.len());
+fn place(keys: &[(u32, Arc<RemoteKey>)], rkey: u32) -> usize {
+    let (mut low, mut high) = (0usize, keys.len());
     while low < high {
         let middle = low.midpoint(high);
-        match leases.get(middle) {
+        match keys.get(middle) {
             Some((other, _)) if *other < rkey => low = middle.saturating_add(1),
             _ => high = middle,
         }
@@ -274,10 +274,10 @@ fn place(leases: &[(u32, Arc<Lease>)], rkey: u32) -> usize {
 }
 
 /// The place of the last one of which `test` holds.
-fn last(leases: &[(u32, Arc<Lease>)], test: impl Fn(&Lease) -> bool) -> Option<usize> {
-    let mut end = leases.len();
+fn last(keys: &[(u32, Arc<RemoteKey>)], test: impl Fn(&RemoteKey) -> bool) -> Option<usize> {
+    let mut end = keys.len();
     while let Some(at) = end.checked_sub(1) {
-        if leases.get(at).is_some_and(|(_, lease)| test(lease)) {
+        if keys.get(at).is_some_and(|(_, key)| test(key)) {
             return Some(at);
         }
         end = at;
@@ -285,7 +285,7 @@ fn last(leases: &[(u32, Arc<Lease>)], test: impl Fn(&Lease) -> bool) -> Option<u
     None
 }
 
-impl WorkItem for Bonds {
+impl WorkItem for QpGrants {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
@@ -294,16 +294,16 @@ impl WorkItem for Bonds {
             return;
         };
         while !this.device.is_gone() {
-            let Some(lease) = this.next() else {
+            let Some(key) = this.next() else {
                 break;
             };
-            let _ = lease
+            let _ = key
                 .state
                 .cmpxchg(abi::GRANT_ACTIVE, abi::GRANT_EXPIRED, Relaxed);
-            let Some(rkey) = lease.end() else {
+            let Some(rkey) = key.end() else {
                 continue;
             };
-            let (handle, reason) = (lease.handle.load(Relaxed), lease.state.load(Relaxed));
+            let (handle, reason) = (key.handle.load(Relaxed), key.state.load(Relaxed));
             trace::grant_end(this.events.file(), handle, rkey, reason);
             ulp_debug!(
                 "file {}: grant {:#x} with key {:#x} has ended: {}\n",
@@ -318,7 +318,7 @@ impl WorkItem for Bonds {
 }
 
 /// What a grant is to be.
-pub(crate) struct Terms {
+pub(crate) struct GrantAttr {
     /// First byte.
     pub(crate) offset: u64,
     /// Bytes.
@@ -335,14 +335,14 @@ pub(crate) struct Terms {
 
 /// A grant of a file: while it lives and has not ended, its key opens its range.
 pub(crate) struct GrantObject {
-    lease: Arc<Lease>,
-    bonds: Option<Arc<Bonds>>,
-    terms: Terms,
+    key: Arc<RemoteKey>,
+    grants: Option<Arc<QpGrants>>,
+    attr: GrantAttr,
     buffer: UseRef<BufferObject>,
 }
 
 impl GrantObject {
-    /// Grants what `terms` say, which it makes smaller where they allow that. Sleeps.
+    /// Grants what `attr` say, which it makes smaller where they allow that. Sleeps.
     ///
     /// `access` are `ACCESS_REMOTE_*`, at least one, else [`EINVAL`]. [`EACCES`] when they write and
     /// the buffer is read-only. [`ERANGE`] when the range is
@@ -350,37 +350,37 @@ impl GrantObject {
     pub(crate) fn new(
         buffer: UseRef<BufferObject>,
         net: &NetNs,
-        bonds: Option<Arc<Bonds>>,
-        mut terms: Terms,
+        grants: Option<Arc<QpGrants>>,
+        mut attr: GrantAttr,
     ) -> Result<Arc<Self>> {
         const REMOTE: u32 =
             abi::ACCESS_REMOTE_WRITE | abi::ACCESS_REMOTE_READ | abi::ACCESS_REMOTE_ATOMIC;
-        if terms.access == 0 || terms.access & !REMOTE != 0 {
+        if attr.access == 0 || attr.access & !REMOTE != 0 {
             return Err(EINVAL);
         }
-        if buffer.is_read_only() && terms.access & !abi::ACCESS_REMOTE_READ != 0 {
+        if buffer.is_read_only() && attr.access & !abi::ACCESS_REMOTE_READ != 0 {
             return Err(EACCES);
         }
-        let end = terms.offset.checked_add(terms.length).ok_or(ERANGE)?;
-        if terms.length == 0 || end > buffer.length() {
+        let end = attr.offset.checked_add(attr.length).ok_or(ERANGE)?;
+        if attr.length == 0 || end > buffer.length() {
             return Err(ERANGE);
         }
-        if terms.flags & abi::GRANT_PARTIAL != 0 {
-            terms.length = terms.length.min(buffer.most_from(terms.offset));
+        if attr.flags & abi::GRANT_PARTIAL != 0 {
+            attr.length = attr.length.min(buffer.most_from(attr.offset));
         }
         // Before anything else: it ends when its queue pair does from here on.
-        let epoch = bonds.as_ref().map_or(0, |bonds| bonds.epoch());
-        let mr = register(&buffer, net, &terms)?;
+        let epoch = grants.as_ref().map_or(0, |grants| grants.epoch());
+        let mr = register(&buffer, net, &attr)?;
         let rkey = mr.rkey();
-        let lease = Lease::new(mr, terms.flags & abi::GRANT_ONE_SHOT != 0, epoch)?;
-        if let Some(bonds) = &bonds {
-            bonds.add(rkey, lease.clone())?;
+        let key = RemoteKey::new(mr, attr.flags & abi::GRANT_ONE_SHOT != 0, epoch)?;
+        if let Some(grants) = &grants {
+            grants.add(rkey, key.clone())?;
         }
         // What is dropped when this fails takes the grant out again.
         let this = Self {
-            lease,
-            bonds,
-            terms,
+            key,
+            grants,
+            attr,
             buffer,
         };
         Ok(Arc::new(this, GFP_KERNEL_ACCOUNT)?)
@@ -388,17 +388,17 @@ impl GrantObject {
 
     /// Tells it its handle.
     pub(crate) fn set_handle(&self, handle: u32) {
-        self.lease.handle.store(handle, Relaxed);
-        if let Some(bonds) = &self.bonds {
-            if bonds.is_over(&self.lease) {
-                bonds.kick();
+        self.key.handle.store(handle, Relaxed);
+        if let Some(grants) = &self.grants {
+            if grants.is_over(&self.key) {
+                grants.kick();
             }
         }
     }
 
     /// Address and key; [`None`] when it has ended. Sleeps.
     pub(crate) fn key(&self) -> Option<(u64, u32)> {
-        let slot = self.lease.mr.lock();
+        let slot = self.key.mr.lock();
         slot.as_ref().map(|mr| (mr.addr(), mr.rkey()))
     }
 
@@ -407,23 +407,23 @@ impl GrantObject {
     /// The old key is dead then; it lives when this fails. [`enotconn`] when the grant has ended, or
     /// is about to.
     pub(crate) fn rotate(&self, net: &NetNs) -> Result<(u64, u32)> {
-        let mut slot = self.lease.mr.lock();
+        let mut slot = self.key.mr.lock();
         let Some(old) = slot.as_ref().map(|mr| mr.rkey()) else {
             return Err(enotconn());
         };
         if self
-            .bonds
+            .grants
             .as_ref()
-            .is_some_and(|bonds| bonds.is_over(&self.lease))
+            .is_some_and(|grants| grants.is_over(&self.key))
         {
             return Err(enotconn());
         }
-        let handle = self.lease.handle.load(Relaxed);
-        let fresh = register(&self.buffer, net, &self.terms)
+        let handle = self.key.handle.load(Relaxed);
+        let fresh = register(&self.buffer, net, &self.attr)
             .inspect_err(|err| trace::grant_rotate(handle, old, old, err.to_errno()))?;
         let (addr, rkey) = (fresh.addr(), fresh.rkey());
-        if let Some(bonds) = &self.bonds {
-            bonds.rename(&self.lease, rkey);
+        if let Some(grants) = &self.grants {
+            grants.rename(&self.key, rkey);
         }
         let dead = slot.replace(fresh);
         drop(dead);
@@ -439,28 +439,28 @@ impl GrantObject {
 
     /// Takes the key away for good. When it returns, nothing lands any more. Sleeps.
     pub(crate) fn end(&self) {
-        if let Some(bonds) = &self.bonds {
-            bonds.remove(&self.lease);
+        if let Some(grants) = &self.grants {
+            grants.remove(&self.key);
         }
-        self.lease.end();
+        self.key.end();
     }
 
     /// `GRANT_ACTIVE`, or why it has ended. Sleeps while it ends.
     pub(crate) fn state(&self) -> u32 {
         match self.key() {
             Some(_) => abi::GRANT_ACTIVE,
-            None => self.lease.state.load(Relaxed),
+            None => self.key.state.load(Relaxed),
         }
     }
 
     /// What it is.
-    pub(crate) fn terms(&self) -> &Terms {
-        &self.terms
+    pub(crate) fn attr(&self) -> &GrantAttr {
+        &self.attr
     }
 
     /// Address of its first byte.
     pub(crate) fn addr(&self) -> u64 {
-        self.terms
+        self.attr
             .offset
             .saturating_add(self.buffer.pages().lead() as u64)
     }
@@ -472,8 +472,8 @@ impl Drop for GrantObject {
     }
 }
 
-/// Registers the range of `terms`. Sleeps.
-fn register(buffer: &BufferObject, net: &NetNs, terms: &Terms) -> Result<Arc<Mr>> {
+/// Registers the range of `attr`. Sleeps.
+fn register(buffer: &BufferObject, net: &NetNs, attr: &GrantAttr) -> Result<Arc<Mr>> {
     let mut raw = 0;
     for (right, bits) in [
         (
@@ -487,15 +487,15 @@ fn register(buffer: &BufferObject, net: &NetNs, terms: &Terms) -> Result<Arc<Mr>
             access::REMOTE_ATOMIC | access::LOCAL_WRITE,
         ),
     ] {
-        if terms.access & right != 0 {
+        if attr.access & right != 0 {
             raw |= bits;
         }
     }
     Mr::register(
         buffer.pd().registrar(net)?,
         buffer.pages().clone(),
-        usize::try_from(terms.offset).map_err(|_| ERANGE)?,
-        usize::try_from(terms.length).map_err(|_| ERANGE)?,
+        usize::try_from(attr.offset).map_err(|_| ERANGE)?,
+        usize::try_from(attr.length).map_err(|_| ERANGE)?,
         raw,
     )
 }

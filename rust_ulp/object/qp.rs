@@ -8,7 +8,7 @@ use super::{
         Completions, //
     },
     cq::CqObject,
-    grant::Bonds,
+    grant::QpGrants,
     pd::PdObject,
     quota,
     srq::SrqObject,
@@ -103,7 +103,7 @@ impl QpObject {
             qp_type,
             send_cq.ring().clone(),
             recv_cq.ring().clone(),
-            Bonds::new(recv_cq.ring().file().clone(), device)?,
+            QpGrants::new(recv_cq.ring().file().clone(), device)?,
         );
         let attributes = pd.pd().device().attributes();
         let real = rdma::qp_attr::Capacity {
@@ -152,8 +152,8 @@ impl QpObject {
     }
 
     /// The grants that end with it.
-    pub(crate) fn bonds(&self) -> Option<Arc<Bonds>> {
-        self.qp.handler().bonds().cloned()
+    pub(crate) fn grants(&self) -> Option<Arc<QpGrants>> {
+        self.qp.handler().grants().cloned()
     }
 
     /// Its number.
