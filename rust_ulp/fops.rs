@@ -234,8 +234,8 @@ impl FileOperations for UlpFile {
                     "rust_ulp-grant:\t{:#x} addr {:#x} bytes {} access {:#x}\n",
                     handle,
                     grant.addr(),
-                    grant.terms().length,
-                    grant.terms().access
+                    grant.attr().length,
+                    grant.attr().access
                 ),
             }
         }

@@ -68,18 +68,18 @@
 //! | `rdmacg_mutex` (kernel) | what the rdma cgroup counts | process |
 //! | `QpGrants::growing` | room for the grants of a queue pair | process |
 //! | `RemoteKey::mr` | the key of a grant; held while it dies, and while another is made | process |
-//! | `PdObject::registrar` | making the registrar; on iWARP held over a connection | process |
-//! | `rdma::loopback::Maker::now` | who makes such a connection, and whether he may | process |
+//! | `PdObject::fast_reg` | making the fast_reg; on iWARP held over a connection | process |
+//! | `rdma::loopback::LoopbackConnector::state` | who makes such a connection, and whether he may | process |
 //! | handler mutex of an identifier (connection manager); a listener's before that of its request | what happens to the identifier | process; held over `cm::Handler` and `cm::Listener`. Dropping an identifier takes it, so nothing below is held over that |
 //! | `Backlog::waiting` | the requests of a listener | process |
 //! | `Connection::progress` | how far a connection is; held over the move of its queue pair to ERR | process |
-//! | `rdma::loopback::Meeting::progress` | how far such a connection is | process |
+//! | `rdma::loopback::LoopbackConn::progress` | how far such a connection is | process |
 //! | `rtnl_lock` (kernel) | netdevs; held by the core's GID workers, and taken by `ib_query_port()` | process |
 //! | `Listeners::files` | the files that hear of a device's events | process |
 //! | `rdma::Srq::marks` | the queue pairs of a shared receive queue | process |
-//! | `rdma::Registrar::turn`, `rdma::Qp::modifying`, `rdma::Cq::draining`, `rdma::Cq::polling` | one at a time, in this order | process |
+//! | `rdma::FastRegQp::post_lock`, `rdma::Qp::modifying`, `rdma::Cq::draining`, `rdma::Cq::polling` | one at a time, in this order | process |
 //! | `rdma::Qp::address` | an address that draining needs; nothing is taken under it | process |
-//! | `rdma::Limbo::kept` | memory that a peer may still be reading; nothing is taken under it | process |
+//! | `rdma::DeferredPages::kept` | memory that a peer may still be reading; nothing is taken under it | process |
 //! | `rdma::Queue::lists` | slots of a queue | process, softirq; held over the driver's `post_send`, and over `Handler::abandon` |
 //! | `QpGrants::keys` | the grants of a queue pair | process, softirq |
 //! | `Ring::state` | a completion ring | process, softirq; held over waking its stream and its eventfd |

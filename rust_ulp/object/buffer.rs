@@ -151,7 +151,7 @@ impl BufferObject {
         read_only: bool,
     ) -> Result<Arc<Self>> {
         let access = if read_only { 0 } else { access::LOCAL_WRITE };
-        let registrar = pd.registrar(net)?;
+        let fast_reg = pd.fast_reg(net)?;
         let pages = Arc::new(pages, GFP_KERNEL_ACCOUNT)?;
         let key_bytes = mr::max_bytes(&pd.pd().device().attributes(), pages.chunk_size() as u64);
         let mut keys = KVVec::new();
@@ -167,7 +167,7 @@ impl BufferObject {
                 .len()
                 .saturating_sub(at)
                 .min(usize::try_from(room).unwrap_or(usize::MAX));
-            let mr = Mr::register(registrar.clone(), pages.clone(), at, bytes, access)?;
+            let mr = Mr::register(fast_reg.clone(), pages.clone(), at, bytes, access)?;
             keys.push(mr, GFP_KERNEL_ACCOUNT)?;
             at = at.saturating_add(bytes);
             if crate::kernel::task::is_killed() {

@@ -492,7 +492,7 @@ fn register(buffer: &BufferObject, net: &NetNs, attr: &GrantAttr) -> Result<Arc<
         }
     }
     Mr::register(
-        buffer.pd().registrar(net)?,
+        buffer.pd().fast_reg(net)?,
         buffer.pages().clone(),
         usize::try_from(attr.offset).map_err(|_| ERANGE)?,
         usize::try_from(attr.length).map_err(|_| ERANGE)?,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Protection domains, each with its registrar.
+//! Protection domains, each with its fast_reg.
 //!
 //! Runs in process context.
 
@@ -11,8 +11,8 @@ use super::usecount::{
 use crate::{
     kernel::net::NetNs,
     rdma::{
-        fast_reg::Registrar,
-        loopback::Maker,
+        fast_reg::FastRegQp,
+        loopback::LoopbackConnector,
         pd::Pd, //
     },
     trace, //
@@ -32,10 +32,10 @@ pub(crate) struct PdObject {
     pd: Arc<Pd>,
     /// Made when memory is first registered.
     #[pin]
-    registrar: Mutex<Option<Arc<Registrar>>>,
-    /// What connects the registrar, on iWARP.
+    fast_reg: Mutex<Option<Arc<FastRegQp>>>,
+    /// What connects the fast_reg, on iWARP.
     #[pin]
-    loopback: Maker,
+    loopback: LoopbackConnector,
     use_count: UseCount,
 }
 
@@ -45,8 +45,8 @@ impl PdObject {
         Arc::pin_init(
             pin_init!(Self {
                 pd,
-                registrar <- new_mutex!(None, "rust_ulp::PdObject::registrar"),
-                loopback <- Maker::new(|event| trace::cm_event(0, event.number(), event.status())),
+                fast_reg <- new_mutex!(None, "rust_ulp::PdObject::fast_reg"),
+                loopback <- LoopbackConnector::new(|event| trace::cm_event(0, event.number(), event.status())),
                 use_count: UseCount::new(),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -59,17 +59,17 @@ impl PdObject {
     }
 
     /// What registers memory in it. Sleeps; on iWARP, the first time, until that is connected.
-    pub(crate) fn registrar(&self, net: &NetNs) -> Result<Arc<Registrar>> {
-        let mut slot = self.registrar.lock();
-        if let Some(registrar) = slot.as_ref().filter(|registrar| !registrar.is_over()) {
-            return Ok(registrar.clone());
+    pub(crate) fn fast_reg(&self, net: &NetNs) -> Result<Arc<FastRegQp>> {
+        let mut slot = self.fast_reg.lock();
+        if let Some(fast_reg) = slot.as_ref().filter(|fast_reg| !fast_reg.is_over()) {
+            return Ok(fast_reg.clone());
         }
-        let registrar = Registrar::new(self.pd.clone(), &self.loopback, net)?;
-        let old = slot.replace(registrar.clone());
+        let fast_reg = FastRegQp::new(self.pd.clone(), &self.loopback, net)?;
+        let old = slot.replace(fast_reg.clone());
         drop(slot);
         // What it has registered keeps it.
         drop(old);
-        Ok(registrar)
+        Ok(fast_reg)
     }
 
     /// Makes those who wait inside it leave, with `err`. Sleeps.

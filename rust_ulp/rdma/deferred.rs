@@ -16,12 +16,12 @@ use kernel::{
 ///
 /// It stays here until the protection domain goes, and with that all its queue pairs.
 #[pin_data]
-pub(super) struct Limbo {
+pub(super) struct DeferredPages {
     #[pin]
     kept: Mutex<KVVec<Arc<Pages>>>,
 }
 
-impl Limbo {
+impl DeferredPages {
     /// Most that one keeps.
     const MAX: usize = 1024;
 
@@ -29,7 +29,7 @@ impl Limbo {
     pub(super) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                kept <- new_mutex!(KVVec::new(), "rdma::Limbo::kept"),
+                kept <- new_mutex!(KVVec::new(), "rdma::DeferredPages::kept"),
             }),
             GFP_KERNEL,
         )

@@ -2,7 +2,7 @@
 
 //! The queue pair by which memory regions of a protection domain are registered.
 //!
-//! For REG_MR and LOCAL_INV requests a [`Registrar`] keeps a reliable queue pair of its own, connected
+//! For REG_MR and LOCAL_INV requests a [`FastRegQp`] keeps a reliable queue pair of its own, connected
 //! to itself, so that memory can be registered before any other queue pair exists, and without a
 //! request in the queues of anyone else. On iWARP, where that cannot be, it has two that are connected
 //! to each other.
@@ -24,8 +24,8 @@ use super::{
     },
     event::Event,
     loopback::{
-        Maker,
-        Pair, //
+        LoopbackConnector,
+        LoopbackPair, //
     },
     mr::Register,
     pd::Pd,
@@ -76,7 +76,7 @@ use kernel::{
     }, //
 };
 
-/// Somebody who waits for a request of a [`Registrar`].
+/// Somebody who waits for a request of a [`FastRegQp`].
 #[pin_data]
 struct Waiter {
     #[pin]
@@ -96,7 +96,7 @@ impl Waiter {
     }
 }
 
-/// The owner of a registrar's queue pair.
+/// The owner of a fast_reg's queue pair.
 struct Requests;
 
 impl Ticket for Arc<Waiter> {
@@ -118,7 +118,7 @@ impl Handler for Requests {
     }
 
     fn abandon(&self, request: Arc<Waiter>, _why: Abandoned) {
-        // Nobody gives up a request of a registrar.
+        // Nobody gives up a request of a fast_reg.
         request.done.complete_all();
     }
 
@@ -137,21 +137,24 @@ impl cq::Handler for Requests {
 
 /// Registers memory in a protection domain.
 #[pin_data]
-pub(crate) struct Registrar {
+pub(crate) struct FastRegQp {
     // Before the queue pair: that goes last.
-    way: Way,
+    way: RegPath,
     qp: Arc<Qp<Requests>>,
     /// One request at a time.
     #[pin]
-    turn: Mutex<()>,
+    post_lock: Mutex<()>,
 }
 
-/// What the queue pair of a registrar is connected to.
-enum Way {
+/// What the queue pair of a fast_reg is connected to.
+enum RegPath {
     /// Itself.
     Itself { port: u32, path: Path },
     /// Another one, on iWARP. There is no way back when that has ended.
-    Other { pair: Pair, _qp: Arc<Qp<Requests>> },
+    Other {
+        pair: LoopbackPair,
+        _qp: Arc<Qp<Requests>>,
+    },
 }
 
 /// How a device reaches itself.
@@ -160,42 +163,46 @@ struct Path {
     mtu: u32,
 }
 
-impl Registrar {
+impl FastRegQp {
     /// How often a request is posted at most.
     const TRIES: u32 = 4;
 
-    /// Makes a registrar for `pd`. On iWARP `maker` connects it. Sleeps.
+    /// Makes a fast_reg for `pd`. On iWARP `connector` connects it. Sleeps.
     ///
     /// [`eopnotsupp`] when the device has no fast registration; [`eaddrnotavail`] when none of its
-    /// ports has an address yet. On iWARP it takes as long as [`Pair::new`] says, and fails as that
+    /// ports has an address yet. On iWARP it takes as long as [`LoopbackPair::new`] says, and fails as that
     /// does.
-    pub(crate) fn new(pd: Arc<Pd>, maker: &Maker, net: &NetNs) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        pd: Arc<Pd>,
+        connector: &LoopbackConnector,
+        net: &NetNs,
+    ) -> Result<Arc<Self>> {
         let attributes = pd.device().attributes();
         if attributes.max_fast_reg_pages == 0 {
             return Err(eopnotsupp());
         }
         if pd.device().is_iwarp() {
-            return Self::with_pair(pd, maker, net);
+            return Self::with_pair(pd, connector, net);
         }
         let (port, path) = Self::find_path(pd.device(), net)?;
         let qp = Self::queue_pair(pd)?;
-        let this = Self::of(Way::Itself { port, path }, qp)?;
+        let this = Self::of(RegPath::Itself { port, path }, qp)?;
         this.connect()?;
         Ok(this)
     }
 
-    fn with_pair(pd: Arc<Pd>, maker: &Maker, net: &NetNs) -> Result<Arc<Self>> {
+    fn with_pair(pd: Arc<Pd>, connector: &LoopbackConnector, net: &NetNs) -> Result<Arc<Self>> {
         let (near, far) = (Self::queue_pair(pd.clone())?, Self::queue_pair(pd.clone())?);
-        let pair = Pair::new(&pd, maker, net, &near, &far)?;
-        Self::of(Way::Other { pair, _qp: far }, near)
+        let pair = LoopbackPair::new(&pd, connector, net, &near, &far)?;
+        Self::of(RegPath::Other { pair, _qp: far }, near)
     }
 
-    fn of(way: Way, qp: Arc<Qp<Requests>>) -> Result<Arc<Self>> {
+    fn of(way: RegPath, qp: Arc<Qp<Requests>>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 way,
                 qp,
-                turn <- new_mutex!((), "rdma::Registrar::turn"),
+                post_lock <- new_mutex!((), "rdma::FastRegQp::post_lock"),
             }),
             GFP_KERNEL,
         )
@@ -216,8 +223,8 @@ impl Registrar {
     /// Whether it will never register anything any more, so that another one has to be made.
     pub(crate) fn is_over(&self) -> bool {
         match &self.way {
-            Way::Itself { .. } => false,
-            Way::Other { pair, .. } => pair.is_over() || self.qp.state() != State::Rts,
+            RegPath::Itself { .. } => false,
+            RegPath::Other { pair, .. } => pair.is_over() || self.qp.state() != State::Rts,
         }
     }
 
@@ -247,7 +254,7 @@ impl Registrar {
     ///
     /// [`eaddrnotavail`] when the address that was found has gone, [`EIO`] when there is no such way.
     fn connect(&self) -> Result {
-        let Way::Itself { port, path } = &self.way else {
+        let RegPath::Itself { port, path } = &self.way else {
             return Err(EIO);
         };
         self.bring_up(*port, path).map_err(|err| {
@@ -313,7 +320,7 @@ impl Registrar {
     /// had no right to send. It is posted again, [`Self::TRIES`] times in all. [`EIO`] after that, or
     /// when the device refuses it.
     fn run(&self, push: impl Fn(&mut Chain<Requests>, Arc<Waiter>) -> Result) -> Result {
-        let _turn = self.turn.lock();
+        let _turn = self.post_lock.lock();
         for _ in 0..Self::TRIES {
             let waiter = Waiter::new()?;
             if self.qp.state() != State::Rts {
@@ -341,7 +348,7 @@ impl Registrar {
 
     /// Takes the queue pair back to RTS; where it has no way there, to ERR. Sleeps.
     fn recover(&self) -> Result {
-        if let Way::Other { .. } = self.way {
+        if let RegPath::Other { .. } = self.way {
             let error = Attributes {
                 qp_state: State::Err as u32,
                 ..Attributes::default()
@@ -358,7 +365,7 @@ impl Registrar {
     }
 }
 
-impl Register for Registrar {
+impl Register for FastRegQp {
     fn pd(&self) -> &Arc<Pd> {
         self.qp.pd()
     }

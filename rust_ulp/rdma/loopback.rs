@@ -9,7 +9,7 @@
 //! comes in between is turned away.
 //!
 //! The handlers note what happened, and wake who makes the pair. They run with the manager's handler
-//! mutexes held; the lock of [`Meeting`] is taken under those.
+//! mutexes held; the lock of [`LoopbackConn`] is taken under those.
 
 use super::{
     cm,
@@ -70,7 +70,7 @@ struct Progress {
     /// [`step`]s.
     steps: u32,
     /// What arrived, until it is taken.
-    request: Option<cm::Owned<End>>,
+    request: Option<cm::Owned<LoopbackId>>,
     /// Why it goes no further, or is over.
     failure: Option<Error>,
 }
@@ -80,7 +80,7 @@ pub(crate) type Observer = fn(&cm::Event<'_>);
 
 /// What the handlers of a pair share with who makes it.
 #[pin_data]
-struct Meeting {
+struct LoopbackConn {
     observe: Observer,
     secret: [u8; 16],
     #[pin]
@@ -89,7 +89,7 @@ struct Meeting {
     changed: CondVar,
 }
 
-impl Meeting {
+impl LoopbackConn {
     fn new(observe: Observer) -> Result<Arc<Self>> {
         let mut secret = [0; 16];
         for half in secret.chunks_mut(8) {
@@ -108,8 +108,8 @@ impl Meeting {
             pin_init!(Self {
                 observe,
                 secret,
-                progress <- new_mutex!(progress, "rdma::loopback::Meeting::progress"),
-                changed <- new_condvar!("rdma::loopback::Meeting::changed"),
+                progress <- new_mutex!(progress, "rdma::loopback::LoopbackConn::progress"),
+                changed <- new_condvar!("rdma::loopback::LoopbackConn::changed"),
             }),
             GFP_KERNEL,
         )
@@ -162,49 +162,49 @@ impl Meeting {
 }
 
 /// The owner of an identifier at one end.
-struct End {
-    meeting: Arc<Meeting>,
+struct LoopbackId {
+    conn: Arc<LoopbackConn>,
     /// What it is when this end is connected: [`step::NEAR`] or [`step::FAR`].
     connected: u32,
 }
 
-impl cm::Handler for End {
+impl cm::Handler for LoopbackId {
     fn event(&self, _id: &cm::Locked<'_>, event: &cm::Event<'_>) {
-        (self.meeting.observe)(event);
+        (self.conn.observe)(event);
         match event {
-            cm::Event::AddressResolved => self.meeting.reach(step::ADDRESS),
-            cm::Event::RouteResolved => self.meeting.reach(step::ROUTE),
-            cm::Event::Established(_) => self.meeting.reach(self.connected),
+            cm::Event::AddressResolved => self.conn.reach(step::ADDRESS),
+            cm::Event::RouteResolved => self.conn.reach(step::ROUTE),
+            cm::Event::Established(_) => self.conn.reach(self.connected),
             cm::Event::AddressError(err)
             | cm::Event::RouteError(err)
             | cm::Event::ConnectError(err)
-            | cm::Event::Unreachable(err) => self.meeting.fail(*err),
-            cm::Event::Rejected { .. } => self.meeting.fail(econnrefused()),
-            cm::Event::Disconnected | cm::Event::DeviceRemoval => self.meeting.fail(econnreset()),
+            | cm::Event::Unreachable(err) => self.conn.fail(*err),
+            cm::Event::Rejected { .. } => self.conn.fail(econnrefused()),
+            cm::Event::Disconnected | cm::Event::DeviceRemoval => self.conn.fail(econnreset()),
             _ => (),
         }
     }
 }
 
 /// The owner of the listener.
-struct Door(Arc<Meeting>);
+struct LoopbackListener(Arc<LoopbackConn>);
 
-impl cm::Listener for Door {
+impl cm::Listener for LoopbackListener {
     fn request(&self, request: cm::Request<'_>) {
-        let meeting = &self.0;
-        if !request.message().private_data.starts_with(&meeting.secret) {
+        let conn = &self.0;
+        if !request.message().private_data.starts_with(&conn.secret) {
             // Somebody else: not kept, and so rejected.
             return;
         }
         let end = Arc::new(
-            End {
-                meeting: meeting.clone(),
+            LoopbackId {
+                conn: conn.clone(),
                 connected: step::FAR,
             },
             GFP_KERNEL,
         );
         let prepared = end.map_err(Error::from).and_then(cm::Prepared::new);
-        let mut progress = meeting.progress.lock();
+        let mut progress = conn.progress.lock();
         match prepared {
             // It comes once.
             Ok(prepared) if progress.request.is_none() && progress.failure.is_none() => {
@@ -217,7 +217,7 @@ impl cm::Listener for Door {
             }
         }
         drop(progress);
-        meeting.changed.notify_all();
+        conn.changed.notify_all();
     }
 
     fn event(&self, event: &cm::Event<'_>) {
@@ -227,88 +227,88 @@ impl cm::Listener for Door {
 
 /// Who makes pairs: one at a time, until it is closed.
 #[pin_data]
-pub(crate) struct Maker {
+pub(crate) struct LoopbackConnector {
     observe: Observer,
     #[pin]
-    now: Mutex<Now>,
+    state: Mutex<ConnectorState>,
 }
 
-struct Now {
+struct ConnectorState {
     closed: Option<Error>,
-    meeting: Option<Arc<Meeting>>,
+    conn: Option<Arc<LoopbackConn>>,
 }
 
-impl Maker {
+impl LoopbackConnector {
     /// Nobody yet. `observe` hears of the events of the connections.
     pub(crate) fn new(observe: Observer) -> impl PinInit<Self> {
-        let now = Now {
+        let state = ConnectorState {
             closed: None,
-            meeting: None,
+            conn: None,
         };
         pin_init!(Self {
             observe,
-            now <- new_mutex!(now, "rdma::loopback::Maker::now"),
+            state <- new_mutex!(state, "rdma::loopback::LoopbackConnector::state"),
         })
     }
 
-    /// Makes who makes a pair leave, now and from here on, with `err`. Sleeps.
+    /// Makes who makes a pair leave, state and from here on, with `err`. Sleeps.
     pub(crate) fn close(&self, err: Error) {
-        let mut now = self.now.lock();
-        now.closed.get_or_insert(err);
-        if let Some(meeting) = &now.meeting {
-            meeting.fail(err);
+        let mut state = self.state.lock();
+        state.closed.get_or_insert(err);
+        if let Some(conn) = &state.conn {
+            conn.fail(err);
         }
     }
 
-    fn begin(&self, meeting: Arc<Meeting>) -> Result {
-        let mut now = self.now.lock();
-        if let Some(err) = now.closed {
+    fn begin(&self, conn: Arc<LoopbackConn>) -> Result {
+        let mut state = self.state.lock();
+        if let Some(err) = state.closed {
             return Err(err);
         }
-        now.meeting = Some(meeting);
+        state.conn = Some(conn);
         Ok(())
     }
 
     fn end(&self) {
-        let meeting = self.now.lock().meeting.take();
-        drop(meeting);
+        let conn = self.state.lock().conn.take();
+        drop(conn);
     }
 }
 
 /// The connection of two queue pairs with each other.
 ///
 /// Dropping it ends the connection, and takes the queue pairs to ERR. That sleeps.
-pub(super) struct Pair {
-    _near: cm::Owned<End>,
-    _far: cm::Owned<End>,
-    meeting: Arc<Meeting>,
+pub(super) struct LoopbackPair {
+    _near: cm::Owned<LoopbackId>,
+    _far: cm::Owned<LoopbackId>,
+    conn: Arc<LoopbackConn>,
 }
 
-impl Pair {
+impl LoopbackPair {
     /// Connects `near` with `far`, two queue pairs of `pd` that were just made, by an address that
     /// the device has in `net`, which is to be the namespace of the current process. Sleeps, for at
     /// most [`TIMEOUT_MILLIS`], and as long again as a driver takes to give up.
     ///
     /// When it fails, the queue pairs are of no use any more. [`eaddrnotavail`] when the device has no
-    /// address there, [`EINTR`] when a signal comes, [`ETIMEDOUT`], and what [`Maker::close`] was told.
+    /// address there, [`EINTR`] when a signal comes, [`ETIMEDOUT`], and what [`LoopbackConnector::close`] was told.
     pub(super) fn new<H: Handler>(
         pd: &Pd,
-        maker: &Maker,
+        connector: &LoopbackConnector,
         net: &NetNs,
         near: &Qp<H>,
         far: &Qp<H>,
     ) -> Result<Self> {
-        let meeting = Meeting::new(maker.observe)?;
-        maker.begin(meeting.clone())?;
-        let result = Self::meet(pd, net, &meeting, near, far);
-        maker.end();
+        let conn = LoopbackConn::new(connector.observe)?;
+        connector.begin(conn.clone())?;
+        let result = Self::meet(pd, net, &conn, near, far);
+        connector.end();
         result
     }
 
     fn meet<H: Handler>(
         pd: &Pd,
         net: &NetNs,
-        meeting: &Arc<Meeting>,
+        conn: &Arc<LoopbackConn>,
         near: &Qp<H>,
         far: &Qp<H>,
     ) -> Result<Self> {
@@ -317,19 +317,19 @@ impl Pair {
         let ip = (1..=device.attributes().phys_ports)
             .find_map(|port| device.port_addr(port, net))
             .ok_or_else(eaddrnotavail)?;
-        let door = Self::open(pd, net, ip, meeting)?;
+        let door = Self::open(pd, net, ip, conn)?;
         let addr = door.lock().addresses().0.ok_or(EINVAL)?;
 
-        let end = End {
-            meeting: meeting.clone(),
+        let end = LoopbackId {
+            conn: conn.clone(),
             connected: step::NEAR,
         };
         let id = cm::Owned::connection(net, device, Arc::new(end, GFP_KERNEL)?)?;
         let millis = TIMEOUT_MILLIS as u32;
         id.resolve_address(Some(SocketAddr::new(ip, 0)), addr, millis)?;
-        meeting.wait(step::ADDRESS, until)?;
+        conn.wait(step::ADDRESS, until)?;
         id.resolve_route(millis)?;
-        meeting.wait(step::ROUTE, until)?;
+        conn.wait(step::ROUTE, until)?;
         Self::check(pd, &id)?;
         let parameters = |qp: &Qp<H>| cm::Parameters {
             qp_num: qp.number(),
@@ -337,29 +337,34 @@ impl Pair {
         };
         near.prepare(0)?;
         far.prepare(0)?;
-        id.lock().connect(&parameters(near), &meeting.secret)?;
+        id.lock().connect(&parameters(near), &conn.secret)?;
 
         // Dropping `id` waits until it was answered: nothing that arrives may stay without an answer.
-        let request = meeting
+        let request = conn
             .wait(step::REQUEST, until)
-            .and_then(|()| meeting.progress.lock().request.take().ok_or(EINVAL))
-            .inspect_err(|err| meeting.give_up(*err))?;
+            .and_then(|()| conn.progress.lock().request.take().ok_or(EINVAL))
+            .inspect_err(|err| conn.give_up(*err))?;
         request.lock().accept(&parameters(far), &[])?;
-        meeting.wait(step::NEAR | step::FAR, until)?;
+        conn.wait(step::NEAR | step::FAR, until)?;
         near.came_up(0);
         far.came_up(0);
         Ok(Self {
             _near: id,
             _far: request,
-            meeting: meeting.clone(),
+            conn: conn.clone(),
         })
     }
 
     /// Listens on a port of `ip`. Sleeps.
-    fn open(pd: &Pd, net: &NetNs, ip: IpAddr, meeting: &Arc<Meeting>) -> Result<cm::Owned<Door>> {
+    fn open(
+        pd: &Pd,
+        net: &NetNs,
+        ip: IpAddr,
+        conn: &Arc<LoopbackConn>,
+    ) -> Result<cm::Owned<LoopbackListener>> {
         let mut result = Err(eaddrinuse());
         for _ in 0..PORTS {
-            let owner = Arc::new(Door(meeting.clone()), GFP_KERNEL)?;
+            let owner = Arc::new(LoopbackListener(conn.clone()), GFP_KERNEL)?;
             let door = cm::Owned::listener(net, pd.device(), SocketAddr::new(ip, 0), owner)?;
             Self::check(pd, &door)?;
             result = door.listen(BACKLOG).map(|()| door);
@@ -382,6 +387,6 @@ impl Pair {
 
     /// Whether the connection has ended.
     pub(super) fn is_over(&self) -> bool {
-        self.meeting.progress.lock().failure.is_some()
+        self.conn.progress.lock().failure.is_some()
     }
 }

@@ -172,18 +172,18 @@ impl Drop for Mapping {
 ///
 /// Dropping it invalidates its keys and returns when no access is under way any more: what a peer
 /// sends after that does not land. That sleeps. With siw a response to a read that had begun may go
-/// on, and finds the pages that it began with, see [`Limbo`](super::deferred::Limbo).
+/// on, and finds the pages that it began with, see [`DeferredPages`](super::deferred::DeferredPages).
 ///
 /// # Invariants
 ///
-/// - `ptr` is a memory region of the registrar's protection domain, owned.
+/// - `ptr` is a memory region of the fast_reg's protection domain, owned.
 /// - While `registered`, it covers `length` bytes from the address `addr` on, those of `_mapping`.
 pub(crate) struct Mr {
     ptr: NonNull<bindings::ib_mr>,
     registered: bool,
     addr: u64,
     length: u64,
-    registrar: Arc<dyn Register>,
+    fast_reg: Arc<dyn Register>,
     /// Whether a peer may use it.
     remote: bool,
     _mapping: KBox<Mapping>,
@@ -199,9 +199,9 @@ impl Mr {
     ///
     /// They get their positions as addresses. [`ERANGE`] when that is more than the device puts
     /// under one key, see [`max_bytes`]. With siw, what a peer may read is at most one page, else
-    /// [`eopnotsupp`], and [`Limbo`](super::deferred::Limbo) keeps what a peer may use, [`ENOMEM`] when it is full.
+    /// [`eopnotsupp`], and [`DeferredPages`](super::deferred::DeferredPages) keeps what a peer may use, [`ENOMEM`] when it is full.
     pub(crate) fn register(
-        registrar: Arc<dyn Register>,
+        fast_reg: Arc<dyn Register>,
         pages: Arc<Pages>,
         offset: usize,
         length: usize,
@@ -210,10 +210,10 @@ impl Mr {
         let chunk = pages.chunk_size();
         let count = pages.chunks_of(offset, length)?;
         let addr = pages.lead().saturating_add(offset) as u64;
-        let pd = registrar.pd().clone();
+        let pd = fast_reg.pd().clone();
         let remote =
             access & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC) != 0;
-        if let Some(limbo) = pd.limbo().filter(|_| remote) {
+        if let Some(deferred) = pd.deferred().filter(|_| remote) {
             // See `Device::is_siw`.
             let within = addr & (PAGE_SIZE as u64).wrapping_sub(1);
             if access & access::REMOTE_READ != 0
@@ -221,7 +221,7 @@ impl Mr {
             {
                 return Err(eopnotsupp());
             }
-            limbo.keep(&pages)?;
+            deferred.keep(&pages)?;
         }
         let mapping = Mapping::new(pd.device(), pages, offset, length)?;
         let count = u32::try_from(count).map_err(|_| ERANGE)?;
@@ -239,7 +239,7 @@ impl Mr {
             registered: false,
             addr,
             length: length as u64,
-            registrar,
+            fast_reg,
             remote,
             _mapping: mapping,
         };
@@ -271,7 +271,7 @@ impl Mr {
         }
         let (raw, key) = (mr.ptr.as_ptr(), mr.rkey());
         // SAFETY: The region is mapped, and is not touched before this returns.
-        unsafe { mr.registrar.register(raw, key, access) }?;
+        unsafe { mr.fast_reg.register(raw, key, access) }?;
         // INVARIANT: The device has it now.
         mr.registered = true;
         Ok(Arc::new(mr, GFP_KERNEL)?)
@@ -304,7 +304,7 @@ impl Drop for Mr {
     fn drop(&mut self) {
         if self.registered {
             // When it cannot be invalidated, deregistering does all the same, for good.
-            let _ = self.registrar.invalidate(self.rkey());
+            let _ = self.fast_reg.invalidate(self.rkey());
         }
         fault::step();
         // SAFETY: Owned. The driver waits for accesses that are under way.
@@ -312,7 +312,7 @@ impl Drop for Mr {
         if err != 0 {
             pr_warn_once!("a driver refused to deregister memory: {}\n", err);
         }
-        if self.remote && self.registrar.pd().limbo().is_some() {
+        if self.remote && self.fast_reg.pd().deferred().is_some() {
             // What a peer writes siw puts where it is to be with a spinlock held (`siw_qp_llp_data_ready()`).
             // SAFETY: Process context, no lock of RCU is held.
             unsafe { bindings::rust_ulp_h_synchronize_rcu() };

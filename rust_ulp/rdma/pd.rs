@@ -3,7 +3,7 @@
 //! Protection domains.
 
 use super::{
-    deferred::Limbo,
+    deferred::DeferredPages,
     device::Device, //
 };
 use crate::{
@@ -30,7 +30,7 @@ use kernel::{
 pub(crate) struct Pd {
     ptr: NonNull<bindings::ib_pd>,
     /// What keeps memory that a peer may still be reading; with siw, which does not wait for that.
-    limbo: Option<Arc<Limbo>>,
+    deferred: Option<Arc<DeferredPages>>,
     device: ARef<Device>,
 }
 
@@ -48,11 +48,11 @@ impl Pd {
         // INVARIANT: Just allocated; dropped with the value also when there is no memory for it.
         let mut pd = Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
-            limbo: None,
+            deferred: None,
             device: device.into(),
         };
         if device.is_siw() {
-            pd.limbo = Some(Limbo::new()?);
+            pd.deferred = Some(DeferredPages::new()?);
         }
         Ok(Arc::new(pd, GFP_KERNEL)?)
     }
@@ -63,8 +63,8 @@ impl Pd {
     }
 
     /// What keeps memory that a peer may still be reading.
-    pub(super) fn limbo(&self) -> Option<&Limbo> {
-        self.limbo.as_deref()
+    pub(super) fn deferred(&self) -> Option<&DeferredPages> {
+        self.deferred.as_deref()
     }
 
     /// The device.
