@@ -80,7 +80,7 @@
 //! | `rdma::FastRegQp::post_lock`, `rdma::Qp::modifying`, `rdma::Cq::draining`, `rdma::Cq::polling` | one at a time, in this order | process |
 //! | `rdma::Qp::address` | an address that draining needs; nothing is taken under it | process |
 //! | `rdma::DeferredPages::kept` | memory that a peer may still be reading; nothing is taken under it | process |
-//! | `rdma::Queue::lists` | slots of a queue | process, softirq; held over the driver's `post_send`, and over `Handler::abandon` |
+//! | `rdma::Queue::lists` | slots of a queue | process, softirq; held over the driver's `post_send`, and over `Handler::cancel` |
 //! | `QpGrants::keys` | the grants of a queue pair | process, softirq |
 //! | `Ring::state` | a completion ring | process, softirq; held over waking its stream and its eventfd |
 //! | `FileEvents::log` | records of events | any, interrupts off; under drivers' locks |

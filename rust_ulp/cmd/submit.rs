@@ -85,22 +85,27 @@ fn check_which(user_data: u64, flags: u32) -> Result {
 
 /// Cancels requests.
 pub(super) fn cancel(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Cancel) -> Result {
-    value.canceled = abandon(&file, value.queue, value.user_data, value.flags)?;
+    value.canceled = cancel_matching(&file, value.queue, value.user_data, value.flags)?;
     Ok(())
 }
 
 /// Cancels the requests of the queue called `handle` that have `user_data`, or all of them.
 ///
 /// Returns how many it were. [`EINVAL`], [`EBADF`], [`ebadfd`].
-pub(crate) fn abandon(this: &UlpFile, handle: u32, user_data: u64, flags: u32) -> Result<u32> {
+pub(crate) fn cancel_matching(
+    this: &UlpFile,
+    handle: u32,
+    user_data: u64,
+    flags: u32,
+) -> Result<u32> {
     let _alive = this.enter()?;
     let all = flags == abi::CANCEL_ALL;
     check_which(user_data, flags)?;
     let which = |request: &Request| all || request.user_data == user_data;
     let object = this.table().lock().get(handle)?.clone();
     let canceled = match &object {
-        Object::Qp(qp) => qp.qp().abandon(which),
-        Object::Srq(srq) => srq.srq().abandon(which),
+        Object::Qp(qp) => qp.qp().cancel(which),
+        Object::Srq(srq) => srq.srq().cancel(which),
         _ => return Err(ebadfd()),
     };
     trace::cancel(this.id(), handle, user_data, canceled);
@@ -193,7 +198,7 @@ fn run(this: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> Result {
     let resolved = batch.resolve(&ctx);
     drop(table);
     if let Err(bad) = resolved {
-        batch.cancel();
+        batch.discard();
         value.bad_index = bad.index;
         return Err(bad.error);
     }
@@ -227,7 +232,7 @@ fn run(this: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> Result {
 impl Batch {
     /// Puts every request into a slot of its queue. Sleeps.
     ///
-    /// When one is refused, those before it are in their slots still: [`Self::cancel`].
+    /// When one is refused, those before it are in their slots still: [`Self::discard`].
     pub(crate) fn resolve(&mut self, ctx: &SubmitCtx<'_>) -> Result<(), BadWr> {
         let Self {
             parsed,

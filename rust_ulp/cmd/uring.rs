@@ -145,7 +145,7 @@ fn begin(
         });
         drop(table);
         if let Err(bad) = resolved {
-            batch.cancel();
+            batch.discard();
             return Err((bad.index, bad.error));
         }
         let (posted, result) = batch.post();
@@ -158,7 +158,7 @@ fn begin(
 /// As the command CANCEL.
 fn cancel_requests(this: &UlpFile, entry: &Entry<'_>) -> Result<u32> {
     let value: abi::UringCancel = entry.read()?;
-    submit::abandon(this, value.queue, value.user_data, value.flags)
+    submit::cancel_matching(this, value.queue, value.user_data, value.flags)
 }
 
 /// Begins to copy completions out of a ring.
@@ -199,8 +199,8 @@ pub(crate) fn cancel(this: &UlpFile, command: &Canceling<'_>) {
     };
     let found = if command.is_single() {
         let found = match (table.get(command.queue()), command.slot()) {
-            (Ok(Object::Qp(qp)), Some(slot)) => qp.qp().abandon_slot(slot, which),
-            (Ok(Object::Srq(srq)), Some(slot)) => srq.srq().abandon_slot(slot, which),
+            (Ok(Object::Qp(qp)), Some(slot)) => qp.qp().cancel_slot(slot, which),
+            (Ok(Object::Srq(srq)), Some(slot)) => srq.srq().cancel_slot(slot, which),
             _ => false,
         };
         found.into()
@@ -208,8 +208,8 @@ pub(crate) fn cancel(this: &UlpFile, command: &Canceling<'_>) {
         table
             .iter()
             .map(|(_, object)| match object {
-                Object::Qp(qp) => qp.qp().abandon(which),
-                Object::Srq(srq) => srq.srq().abandon(which),
+                Object::Qp(qp) => qp.qp().cancel(which),
+                Object::Srq(srq) => srq.srq().cancel(which),
                 _ => 0,
             })
             .fold(0, u32::saturating_add)

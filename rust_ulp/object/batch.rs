@@ -215,7 +215,7 @@ impl Batch {
     }
 
     /// Takes back what was put into slots and not posted. Sleeps.
-    pub(crate) fn cancel(&mut self) {
+    pub(crate) fn discard(&mut self) {
         self.chains.clear();
     }
 

@@ -14,10 +14,10 @@ use crate::{
         event::Event,
         qp_attr::QpType,
         request::{
-            Abandoned,
+            CancelReason,
             Handler,
-            Side,
-            Ticket, //
+            QueueKind,
+            WrContext, //
         },
         wr::WorkCompletion, //
     },
@@ -53,7 +53,7 @@ pub(crate) struct Request {
     pub(crate) signaled: bool,
 }
 
-impl Ticket for Request {
+impl WrContext for Request {
     fn detach(&mut self) -> Self {
         Self {
             share: self.share.take(),
@@ -146,18 +146,18 @@ impl Completions {
     }
 
     /// Looks for signs of what ends grants in a completion.
-    fn look_for_ends(&self, side: Side, wc: &WorkCompletion) {
+    fn look_for_ends(&self, kind: QueueKind, wc: &WorkCompletion) {
         let Some(grants) = &self.grants else {
             return;
         };
         if !wc.is_success() {
             // Sends that fail take an unreliable queue pair to SQE only.
-            if self.reliable || side == Side::Recv {
+            if self.reliable || kind == QueueKind::Recv {
                 grants.end_all();
             }
             return;
         }
-        if side == Side::Recv {
+        if kind == QueueKind::Recv {
             if let Some(rkey) = wc.invalidated {
                 grants.used(rkey);
             }
@@ -247,16 +247,16 @@ const fn wc_opcode(opcode: u8) -> u8 {
 impl Handler for Completions {
     type Request = Request;
 
-    fn complete(&self, side: Side, mut request: Request, wc: &WorkCompletion) {
-        self.look_for_ends(side, wc);
+    fn complete(&self, kind: QueueKind, mut request: Request, wc: &WorkCompletion) {
+        self.look_for_ends(kind, wc);
         let mut cqe = abi::Cqe {
             status: wc.status as u16,
             vendor_err: wc.vendor_err,
             ..self.cqe(&request)
         };
         if wc.is_success() {
-            match side {
-                Side::Send => {
+            match kind {
+                QueueKind::Send => {
                     // Drivers need not say how much a read or an atomic brought.
                     if matches!(
                         cqe.opcode,
@@ -265,7 +265,7 @@ impl Handler for Completions {
                         cqe.byte_len = request.length;
                     }
                 }
-                Side::Recv => {
+                QueueKind::Recv => {
                     if wc.opcode == u32::from(abi::WC_RECV_RDMA_WITH_IMM) {
                         cqe.opcode = abi::WC_RECV_RDMA_WITH_IMM;
                     }
@@ -300,16 +300,16 @@ impl Handler for Completions {
         }
     }
 
-    fn retire(&self, count: u32) {
+    fn complete_unsignaled(&self, count: u32) {
         // What io_uring is to hear of is signalled, as every receive is: these have places in the ring.
         self.send_ring.release(count);
     }
 
-    fn abandon(&self, mut request: Request, why: Abandoned) {
+    fn cancel(&self, mut request: Request, why: CancelReason) {
         let cqe = abi::Cqe {
             status: match why {
-                Abandoned::Timeout => abi::WC_STATUS_TIMEOUT,
-                Abandoned::Canceled => abi::WC_STATUS_CANCELED,
+                CancelReason::Timeout => abi::WC_STATUS_TIMEOUT,
+                CancelReason::Canceled => abi::WC_STATUS_CANCELED,
             },
             ..self.cqe(&request)
         };
@@ -320,13 +320,13 @@ impl Handler for Completions {
         }
     }
 
-    fn late(&self, request: Request, wc: &WorkCompletion) {
-        let side = if request.opcode == abi::WR_RECV {
-            Side::Recv
+    fn complete_canceled(&self, request: Request, wc: &WorkCompletion) {
+        let kind = if request.opcode == abi::WR_RECV {
+            QueueKind::Recv
         } else {
-            Side::Send
+            QueueKind::Send
         };
-        self.look_for_ends(side, wc);
+        self.look_for_ends(kind, wc);
         let number = self.number.load(Relaxed);
         trace::late(
             number,
@@ -344,7 +344,7 @@ impl Handler for Completions {
         self.ring(request.opcode).leave(1);
     }
 
-    fn cancel(&self, request: Request) {
+    fn discard(&self, request: Request) {
         // Its share goes with it: whoever has begun the command knows why.
         self.give_up(&request);
     }

@@ -14,8 +14,8 @@ use super::{
     },
     request::{
         Handler,
-        Side,
-        Ticket, //
+        QueueKind,
+        WrContext, //
     },
     srq::Srq,
     wr::{
@@ -125,8 +125,8 @@ impl<'a, H: Handler> TargetRef<'a, H> {
 
     fn queue(self) -> &'a Queue<H::Request> {
         match self {
-            Self::Send(qp) => qp.queue(Side::Send),
-            Self::Recv(qp) => qp.queue(Side::Recv),
+            Self::Send(qp) => qp.queue(QueueKind::Send),
+            Self::Recv(qp) => qp.queue(QueueKind::Recv),
             Self::Shared(srq) => srq.queue(),
         }
     }
@@ -146,11 +146,11 @@ impl<'a, H: Handler> TargetRef<'a, H> {
         }
     }
 
-    /// Which side of a queue pair it is.
-    pub(crate) fn side(self) -> Side {
+    /// Which kind of a queue pair it is.
+    pub(crate) fn kind(self) -> QueueKind {
         match self {
-            Self::Send(_) => Side::Send,
-            Self::Recv(_) | Self::Shared(_) => Side::Recv,
+            Self::Send(_) => QueueKind::Send,
+            Self::Recv(_) | Self::Shared(_) => QueueKind::Recv,
         }
     }
 
@@ -217,7 +217,7 @@ impl<H: Handler> Chain<H> {
     ///
     /// `inline` is data that goes into the slot now, instead of `locals`. [`EAGAIN`] when the queue is full,
     /// [`E2BIG`] for too many `locals`, [`EMSGSIZE`] for too much inline data, [`EINVAL`] when it is
-    /// a datagram and the queue pair's type is another, or the other way round; then `cancel` was
+    /// a datagram and the queue pair's type is another, or the other way round; then `discard` was
     /// called for `request`. May sleep.
     pub(crate) fn push(
         &mut self,
@@ -362,7 +362,7 @@ impl<H: Handler> Chain<H> {
             Target::Recv(_) | Target::Shared(_) => false,
         };
         if !fits {
-            self.target().handler().cancel(request);
+            self.target().handler().discard(request);
             return Err(EINVAL);
         }
         self.push_slot(locals, inline, flags.signaled, ah.cloned(), request, fill)
@@ -374,8 +374,8 @@ impl<H: Handler> Chain<H> {
         locals: impl Iterator<Item = Local>,
         request: H::Request,
     ) -> Result {
-        if self.target().side() != Side::Recv {
-            self.target().handler().cancel(request);
+        if self.target().kind() != QueueKind::Recv {
+            self.target().handler().discard(request);
             return Err(EINVAL);
         }
         self.push_slot(locals, None, true, None, request, |slot, list, count| {
@@ -453,7 +453,7 @@ impl<H: Handler> Chain<H> {
         let index = self.spare;
         // SAFETY: By the type invariant the chain owns it, if there is one.
         let Some(content) = (unsafe { queue.content(index) }) else {
-            target.handler().cancel(request);
+            target.handler().discard(request);
             return Err(EAGAIN);
         };
         // INVARIANT: It leaves that list.
@@ -480,7 +480,7 @@ impl<H: Handler> Chain<H> {
                 Ok(())
             }
             (result, _) => {
-                target.handler().cancel(request);
+                target.handler().discard(request);
                 // SAFETY: The slot was taken above and is not used after this.
                 unsafe { queue.put(&mut queue.lists.lock(), index) };
                 result
@@ -543,7 +543,7 @@ impl<H: Handler> Chain<H> {
         let content = unsafe { queue.content(index) }.ok_or(EINVAL)?;
         content.wr = wr;
         content.signaled = signaled;
-        content.abandoned = false;
+        content.canceled = false;
         content.deadline = 0;
         Ok(())
     }
@@ -589,12 +589,12 @@ impl<H: Handler> Chain<H> {
                 Some(next) => core::ptr::from_mut(&mut next.wr),
                 None => core::ptr::null_mut(),
             };
-            match target.side() {
-                Side::Recv => {
+            match target.kind() {
+                QueueKind::Recv => {
                     // A receive queue's slots hold receive requests.
                     content.wr.recv.next = next_wr.cast();
                 }
-                Side::Send => {
+                QueueKind::Send => {
                     lists.silent = lists.silent.wrapping_add(1);
                     // A request with a deadline says when it is done.
                     let force = lists.silent >= half || content.deadline != 0;
@@ -696,7 +696,7 @@ impl<H: Handler> Drop for Chain<H> {
             };
             self.first = content.next;
             if let Some(request) = &mut content.request {
-                target.handler().cancel(request.detach());
+                target.handler().discard(request.detach());
             }
             // SAFETY: The slot is not used after this.
             unsafe { queue.put(&mut queue.lists.lock(), index) };

@@ -42,10 +42,10 @@ use super::{
         MAX_PSN, //
     },
     request::{
-        Abandoned,
+        CancelReason,
         Handler,
-        Side,
-        Ticket, //
+        QueueKind,
+        WrContext, //
     },
     wr::WorkCompletion, //
 };
@@ -99,7 +99,7 @@ impl Waiter {
 /// The owner of a fast_reg's queue pair.
 struct Requests;
 
-impl Ticket for Arc<Waiter> {
+impl WrContext for Arc<Waiter> {
     fn detach(&mut self) -> Self {
         self.clone()
     }
@@ -108,23 +108,23 @@ impl Ticket for Arc<Waiter> {
 impl Handler for Requests {
     type Request = Arc<Waiter>;
 
-    fn complete(&self, _side: Side, request: Arc<Waiter>, wc: &WorkCompletion) {
+    fn complete(&self, _side: QueueKind, request: Arc<Waiter>, wc: &WorkCompletion) {
         request.status.store(wc.status, Release);
         request.done.complete_all();
     }
 
-    fn retire(&self, _count: u32) {
+    fn complete_unsignaled(&self, _count: u32) {
         // Every request is signalled: this is not reached.
     }
 
-    fn abandon(&self, request: Arc<Waiter>, _why: Abandoned) {
+    fn cancel(&self, request: Arc<Waiter>, _why: CancelReason) {
         // Nobody gives up a request of a fast_reg.
         request.done.complete_all();
     }
 
-    fn late(&self, _request: Arc<Waiter>, _wc: &WorkCompletion) {}
+    fn complete_canceled(&self, _request: Arc<Waiter>, _wc: &WorkCompletion) {}
 
-    fn cancel(&self, request: Arc<Waiter>) {
+    fn discard(&self, request: Arc<Waiter>) {
         request.done.complete_all();
     }
 

@@ -31,10 +31,10 @@ use super::{
         NONE, //
     },
     request::{
-        Abandoned,
+        CancelReason,
         Handler,
-        Side,
-        Ticket, //
+        QueueKind,
+        WrContext, //
     },
     srq::{
         Member,
@@ -196,7 +196,7 @@ impl<H: Handler> Qp<H> {
                 // posted, and stops the queue's timer before it goes.
                 send <- unsafe {
                     Queue::new(
-                        Side::Send,
+                        QueueKind::Send,
                         this.as_ptr().cast(),
                         Calls { done: Self::done, expired: Self::send_expired },
                         capacity.max_send_wr,
@@ -207,7 +207,7 @@ impl<H: Handler> Qp<H> {
                 // SAFETY: As above.
                 recv <- unsafe {
                     Queue::new(
-                        Side::Recv,
+                        QueueKind::Recv,
                         this.as_ptr().cast(),
                         Calls { done: Self::done, expired: Self::recv_expired },
                         capacity.max_recv_wr,
@@ -356,10 +356,10 @@ impl<H: Handler> Qp<H> {
         }
     }
 
-    pub(super) fn queue(&self, side: Side) -> &Queue<H::Request> {
-        match side {
-            Side::Send => &self.send,
-            Side::Recv => &self.recv,
+    pub(super) fn queue(&self, kind: QueueKind) -> &Queue<H::Request> {
+        match kind {
+            QueueKind::Send => &self.send,
+            QueueKind::Recv => &self.recv,
         }
     }
 
@@ -395,12 +395,12 @@ impl<H: Handler> Qp<H> {
         };
         // SAFETY: By the type invariant.
         let this = unsafe { &*slot.owner.cast::<Self>() };
-        this.completed(slot.side, slot.index, &WorkCompletion::new(wc));
+        this.completed(slot.kind, slot.index, &WorkCompletion::new(wc));
     }
 
     /// Takes the slots up to `index` off the list of posted ones, oldest first.
-    fn completed(&self, side: Side, index: u32, wc: &WorkCompletion) {
-        let queue = self.queue(side);
+    fn completed(&self, kind: QueueKind, index: u32, wc: &WorkCompletion) {
+        let queue = self.queue(kind);
         loop {
             let mut lists = queue.lists.lock();
             if queue.number(index) == 0 {
@@ -412,19 +412,19 @@ impl<H: Handler> Qp<H> {
             // One before the one that completed made no completion, so it succeeded; and one that
             // succeeded and was only signalled to free the queue is not reported.
             // SAFETY: A slot that has a number is posted; it has completed, and with it those before.
-            let mut retired = unsafe { queue.retire(&mut lists, index) };
+            let mut retired = unsafe { queue.complete_unsignaled(&mut lists, index) };
             let first = lists.first;
             // SAFETY: The slot is in the list of posted ones, and the lock is held.
             let Some(content) = (unsafe { queue.content(first) }) else {
                 return;
             };
-            let (signaled, abandoned, done) = (content.signaled, content.abandoned, first == index);
-            let told = abandoned || signaled || !wc.is_success();
+            let (signaled, canceled, done) = (content.signaled, content.canceled, first == index);
+            let told = canceled || signaled || !wc.is_success();
             let request = content
                 .request
                 .as_mut()
                 .filter(|_| told)
-                .map(Ticket::detach);
+                .map(WrContext::detach);
             // SAFETY: The slot is in the list, and is not used after this.
             unsafe {
                 queue.unlink(&mut lists, first);
@@ -434,13 +434,13 @@ impl<H: Handler> Qp<H> {
 
             retired = retired.saturating_add((!told).into());
             if retired > 0 {
-                self.handler().retire(retired);
+                self.handler().complete_unsignaled(retired);
             }
             match request {
-                Some(request) if abandoned => self.handler().late(request, wc),
-                Some(request) if done => self.handler().complete(side, request, wc),
+                Some(request) if canceled => self.handler().complete_canceled(request, wc),
+                Some(request) if done => self.handler().complete(kind, request, wc),
                 // A driver that has lost a completion.
-                Some(request) => self.handler().cancel(request),
+                Some(request) => self.handler().discard(request),
                 None => (),
             }
             if done {
@@ -456,7 +456,7 @@ impl<H: Handler> Qp<H> {
     /// `this` is a queue pair like this.
     unsafe extern "C" fn send_expired(this: *const c_void) {
         // SAFETY: By the requirement.
-        unsafe { &*this.cast::<Self>() }.expired(Side::Send);
+        unsafe { &*this.cast::<Self>() }.expired(QueueKind::Send);
     }
 
     /// Called in a softirq.
@@ -466,27 +466,27 @@ impl<H: Handler> Qp<H> {
     /// `this` is a queue pair like this.
     unsafe extern "C" fn recv_expired(this: *const c_void) {
         // SAFETY: By the requirement.
-        unsafe { &*this.cast::<Self>() }.expired(Side::Recv);
+        unsafe { &*this.cast::<Self>() }.expired(QueueKind::Recv);
     }
 
-    fn expired(&self, side: Side) {
-        self.queue(side)
-            .expire(|request| self.handler().abandon(request, Abandoned::Timeout));
+    fn expired(&self, kind: QueueKind) {
+        self.queue(kind)
+            .expire(|request| self.handler().cancel(request, CancelReason::Timeout));
     }
 
     /// Gives up the requests that `which` names, of both queues, and returns how many it were.
-    pub(crate) fn abandon(&self, which: impl Fn(&H::Request) -> bool) -> u32 {
-        let canceled = |request| self.handler().abandon(request, Abandoned::Canceled);
-        let sends = self.send.abandon(&which, canceled);
-        let recvs = self.recv.abandon(&which, canceled);
+    pub(crate) fn cancel(&self, which: impl Fn(&H::Request) -> bool) -> u32 {
+        let canceled = |request| self.handler().cancel(request, CancelReason::Canceled);
+        let sends = self.send.cancel(&which, canceled);
+        let recvs = self.recv.cancel(&which, canceled);
         sends.saturating_add(recvs)
     }
 
     /// The same for what is in slot `slot` of one of them.
-    pub(crate) fn abandon_slot(&self, slot: u32, which: impl Fn(&H::Request) -> bool) -> bool {
-        let canceled = |request| self.handler().abandon(request, Abandoned::Canceled);
-        self.send.abandon_slot(slot, &which, canceled)
-            || self.recv.abandon_slot(slot, &which, canceled)
+    pub(crate) fn cancel_slot(&self, slot: u32, which: impl Fn(&H::Request) -> bool) -> bool {
+        let canceled = |request| self.handler().cancel(request, CancelReason::Canceled);
+        self.send.cancel_slot(slot, &which, canceled)
+            || self.recv.cancel_slot(slot, &which, canceled)
     }
 
     /// Drops what free slots still hold of their last requests. Sleeps.
@@ -690,9 +690,9 @@ impl<H: Handler> Qp<H> {
 
     fn open_queues(&self) {
         // A driver that lost completions, by an overflow of its queue, will not make them now.
-        for side in [Side::Send, Side::Recv] {
-            self.flush(side);
-            let mut lists = self.queue(side).lists.lock();
+        for kind in [QueueKind::Send, QueueKind::Recv] {
+            self.flush(kind);
+            let mut lists = self.queue(kind).lists.lock();
             lists.closed = false;
             lists.used = false;
         }
@@ -704,14 +704,14 @@ impl<H: Handler> Qp<H> {
     }
 
     /// Completes what is still posted. The device must be done with the queue pair's requests.
-    fn flush(&self, side: Side) {
-        let queue = self.queue(side);
+    fn flush(&self, kind: QueueKind) {
+        let queue = self.queue(kind);
         loop {
             let first = queue.lists.lock().first;
             if first == NONE {
                 return;
             }
-            self.completed(side, first, &WorkCompletion::FLUSHED);
+            self.completed(kind, first, &WorkCompletion::FLUSHED);
         }
     }
 }
@@ -728,9 +728,9 @@ impl<H: Handler> PinnedDrop for Qp<H> {
         if err != 0 {
             pr_warn_once!("a driver refused to destroy a queue pair: {}\n", err);
         }
-        for side in [Side::Send, Side::Recv] {
-            self.flush(side);
-            self.queue(side).stop();
+        for kind in [QueueKind::Send, QueueKind::Recv] {
+            self.flush(kind);
+            self.queue(kind).stop();
         }
     }
 }

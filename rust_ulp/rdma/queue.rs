@@ -2,14 +2,14 @@
 
 //! Queues: the slots in which requests live while a device may touch them.
 //!
-//! A queue is one side of a queue pair, or a shared receive queue. See [`super::qp`] for what
+//! A queue is one kind of a queue pair, or a shared receive queue. See [`super::qp`] for what
 //! becomes of a request.
 
 use super::{
     ah::Ah,
     request::{
-        Side,
-        Ticket, //
+        QueueKind,
+        WrContext, //
     },
     wr::Local, //
 };
@@ -53,7 +53,7 @@ pub(super) union Wr {
 }
 
 /// What is in a slot. Belongs to whoever owns the slot: see [`Slot`].
-pub(super) struct Content<R> {
+pub(super) struct WrState<R> {
     /// The next slot of the list that this one is in.
     pub(super) next: u32,
     /// The one before it, in the list of posted ones.
@@ -62,7 +62,7 @@ pub(super) struct Content<R> {
     /// Whether the owner wants to hear of it when it succeeds.
     pub(super) signaled: bool,
     /// Whether the owner has heard the last of it already, while the device has it.
-    pub(super) abandoned: bool,
+    pub(super) canceled: bool,
     /// When that is to happen, of [`now_ns`]; 0 is never.
     pub(super) deadline: u64,
     pub(super) request: Option<R>,
@@ -83,14 +83,14 @@ pub(super) struct Slot<R> {
     pub(super) hook: bindings::rust_ulp_cqe_hook,
     /// The queue pair or shared receive queue, for `hook`.
     pub(super) owner: *const c_void,
-    pub(super) side: Side,
+    pub(super) kind: QueueKind,
     pub(super) index: u32,
     /// Its number in the order of posting, from 1 on, while it is in the list of posted ones; else
     /// 0. Changed under the queue's lock.
     number: Atomic<u64>,
     /// 1 while it is in the list of free ones, else 0. Changed under the queue's lock.
     free: Atomic<u32>,
-    content: UnsafeCell<Content<R>>,
+    content: UnsafeCell<WrState<R>>,
 }
 
 /// The lists that every slot of a queue is in, except for those in chains.
@@ -127,7 +127,7 @@ const DEADLINE_STEP: u64 = 1 << 20;
 
 /// A queue of requests.
 #[pin_data]
-pub(super) struct Queue<R: Ticket> {
+pub(super) struct Queue<R: WrContext> {
     /// Due when the first deadline of a posted request has passed, or before.
     #[pin]
     timer: Timer,
@@ -145,11 +145,11 @@ pub(super) struct Queue<R: Ticket> {
 }
 
 // SAFETY: Slots and their parts have one owner at a time, see `Slot`; the requests are `Send`.
-unsafe impl<R: Ticket> Send for Queue<R> {}
+unsafe impl<R: WrContext> Send for Queue<R> {}
 // SAFETY: As above.
-unsafe impl<R: Ticket> Sync for Queue<R> {}
+unsafe impl<R: WrContext> Sync for Queue<R> {}
 
-impl<R: Ticket> Queue<R> {
+impl<R: WrContext> Queue<R> {
     /// Slots `0..depth`, of which `calls` hears; `owner` is for these.
     ///
     /// # Safety
@@ -157,7 +157,7 @@ impl<R: Ticket> Queue<R> {
     /// They may be called for `owner` from the first post on; `expired` until [`Self::stop`] was
     /// called with nothing posted, or the queue is gone.
     pub(super) unsafe fn new(
-        side: Side,
+        kind: QueueKind,
         owner: *const c_void,
         calls: Calls,
         depth: u32,
@@ -178,18 +178,18 @@ impl<R: Ticket> Queue<R> {
                     done: Some(calls.done),
                 },
                 owner,
-                side,
+                kind,
                 index,
                 number: Atomic::new(0),
                 free: Atomic::new(1),
-                content: UnsafeCell::new(Content {
+                content: UnsafeCell::new(WrState {
                     next: if next < depth { next } else { NONE },
                     prev: NONE,
                     wr: Wr {
                         send: Default::default(),
                     },
                     signaled: false,
-                    abandoned: false,
+                    canceled: false,
                     deadline: 0,
                     request: None,
                     ah: None,
@@ -237,13 +237,13 @@ impl<R: Ticket> Queue<R> {
         self.slots.len() as u32
     }
 
-    /// Content of slot `index`.
+    /// WrState of slot `index`.
     ///
     /// # Safety
     ///
     /// The caller owns the slot, and makes no other reference to its content meanwhile.
     #[allow(clippy::mut_from_ref)]
-    pub(super) unsafe fn content(&self, index: u32) -> Option<&mut Content<R>> {
+    pub(super) unsafe fn content(&self, index: u32) -> Option<&mut WrState<R>> {
         self.slots
             .get(index as usize)
             // SAFETY: By the requirement the reference is the only one.
@@ -401,11 +401,11 @@ impl<R: Ticket> Queue<R> {
     /// # Safety
     ///
     /// Slot `index` is posted, and the device is done with those before it, and with it.
-    pub(super) unsafe fn retire(&self, lists: &mut Lists, index: u32) -> u32 {
+    pub(super) unsafe fn complete_unsignaled(&self, lists: &mut Lists, index: u32) -> u32 {
         let (mut at, mut count) = (lists.first, 0u32);
         // SAFETY: The slot is in the list of posted ones, and the lock is held.
         while let Some(content) = unsafe { self.content(at) } {
-            if at == index || content.abandoned || content.signaled {
+            if at == index || content.canceled || content.signaled {
                 break;
             }
             let next = content.next;
@@ -455,8 +455,8 @@ impl<R: Ticket> Queue<R> {
     /// Gives up the posted requests that `which` names: `tell` gets what was kept with each, oldest
     /// first, under the lock. Their slots stay posted until the device is done with them. Returns
     /// how many it were.
-    pub(super) fn abandon(&self, which: impl Fn(&R) -> bool, tell: impl FnMut(R)) -> u32 {
-        self.abandon_locked(
+    pub(super) fn cancel(&self, which: impl Fn(&R) -> bool, tell: impl FnMut(R)) -> u32 {
+        self.cancel_locked(
             &mut self.lists.lock(),
             |content| content.request.as_ref().is_some_and(&which),
             tell,
@@ -464,7 +464,7 @@ impl<R: Ticket> Queue<R> {
     }
 
     /// The same for slot `index` alone, if it is posted.
-    pub(super) fn abandon_slot(
+    pub(super) fn cancel_slot(
         &self,
         index: u32,
         which: impl Fn(&R) -> bool,
@@ -478,11 +478,11 @@ impl<R: Ticket> Queue<R> {
         let Some(content) = (unsafe { self.content(index) }) else {
             return false;
         };
-        if content.abandoned || !content.request.as_ref().is_some_and(which) {
+        if content.canceled || !content.request.as_ref().is_some_and(which) {
             return false;
         }
-        content.abandoned = true;
-        content.request.as_mut().map(Ticket::detach).map(tell);
+        content.canceled = true;
+        content.request.as_mut().map(WrContext::detach).map(tell);
         true
     }
 
@@ -491,7 +491,7 @@ impl<R: Ticket> Queue<R> {
         let mut lists = self.lists.lock();
         let now = now_ns();
         let mut next = u64::MAX;
-        self.abandon_locked(
+        self.cancel_locked(
             &mut lists,
             |content| match content.deadline {
                 0 => false,
@@ -509,20 +509,20 @@ impl<R: Ticket> Queue<R> {
         }
     }
 
-    fn abandon_locked(
+    fn cancel_locked(
         &self,
         lists: &mut Lists,
-        mut which: impl FnMut(&Content<R>) -> bool,
+        mut which: impl FnMut(&WrState<R>) -> bool,
         mut tell: impl FnMut(R),
     ) -> u32 {
         let (mut at, mut count) = (lists.first, 0u32);
         // SAFETY: The slot is in the list of posted ones, and the lock is held.
         while let Some(content) = unsafe { self.content(at) } {
             at = content.next;
-            if content.abandoned || !which(content) {
+            if content.canceled || !which(content) {
                 continue;
             }
-            content.abandoned = true;
+            content.canceled = true;
             if let Some(request) = content.request.as_mut() {
                 count = count.saturating_add(1);
                 tell(request.detach());

@@ -31,10 +31,10 @@ use super::{
         NONE, //
     },
     request::{
-        Abandoned,
+        CancelReason,
         Handler,
-        Side,
-        Ticket, //
+        QueueKind,
+        WrContext, //
     },
     wr::WorkCompletion, //
 };
@@ -79,7 +79,7 @@ impl Mark {
 struct Taken<R> {
     request: R,
     number: u64,
-    abandoned: bool,
+    canceled: bool,
 }
 
 /// That a queue pair uses a shared receive queue.
@@ -205,7 +205,7 @@ impl<H: Handler> Srq<H> {
                 // posted, and stops the queue's timer before it goes.
                 queue <- unsafe {
                     Queue::new(
-                        Side::Recv,
+                        QueueKind::Recv,
                         this.as_ptr().cast(),
                         Calls { done: Self::done, expired: Self::expired },
                         max_wr,
@@ -382,7 +382,7 @@ impl<H: Handler> Srq<H> {
         let Some(Taken {
             request,
             number,
-            abandoned,
+            canceled,
         }) = self.take_back(index)
         else {
             pr_warn_once!("a driver completed a shared request twice\n");
@@ -395,10 +395,10 @@ impl<H: Handler> Srq<H> {
         if let Some(shared) = &member.shared {
             shared.mark.set(number);
         }
-        if abandoned {
-            self.handler.late(request, wc);
+        if canceled {
+            self.handler.complete_canceled(request, wc);
         } else {
-            member.handler.complete(Side::Recv, request, wc);
+            member.handler.complete(QueueKind::Recv, request, wc);
         }
     }
 
@@ -411,8 +411,8 @@ impl<H: Handler> Srq<H> {
         }
         // SAFETY: A slot that has a number is in the list of posted ones, and the lock is held.
         let content = unsafe { self.queue.content(index) }?;
-        let request = content.request.as_mut().map(Ticket::detach);
-        let abandoned = content.abandoned;
+        let request = content.request.as_mut().map(WrContext::detach);
+        let canceled = content.canceled;
         // SAFETY: The slot is in the list, and is not used after this.
         unsafe {
             self.queue.unlink(&mut lists, index);
@@ -421,7 +421,7 @@ impl<H: Handler> Srq<H> {
         Some(Taken {
             request: request?,
             number,
-            abandoned,
+            canceled,
         })
     }
 
@@ -433,20 +433,20 @@ impl<H: Handler> Srq<H> {
     unsafe extern "C" fn expired(this: *const c_void) {
         // SAFETY: By the requirement.
         let this = unsafe { &*this.cast::<Self>() };
-        let tell = |request| this.handler.abandon(request, Abandoned::Timeout);
+        let tell = |request| this.handler.cancel(request, CancelReason::Timeout);
         this.queue.expire(tell);
     }
 
     /// Gives up the requests that `which` names, and returns how many it were.
-    pub(crate) fn abandon(&self, which: impl Fn(&H::Request) -> bool) -> u32 {
-        let tell = |request| self.handler.abandon(request, Abandoned::Canceled);
-        self.queue.abandon(which, tell)
+    pub(crate) fn cancel(&self, which: impl Fn(&H::Request) -> bool) -> u32 {
+        let tell = |request| self.handler.cancel(request, CancelReason::Canceled);
+        self.queue.cancel(which, tell)
     }
 
     /// The same for what is in slot `slot`.
-    pub(crate) fn abandon_slot(&self, slot: u32, which: impl Fn(&H::Request) -> bool) -> bool {
-        let tell = |request| self.handler.abandon(request, Abandoned::Canceled);
-        self.queue.abandon_slot(slot, which, tell)
+    pub(crate) fn cancel_slot(&self, slot: u32, which: impl Fn(&H::Request) -> bool) -> bool {
+        let tell = |request| self.handler.cancel(request, CancelReason::Canceled);
+        self.queue.cancel_slot(slot, which, tell)
     }
 
     /// Waits until all completions that stand in the completion queue are handled. Sleeps.
@@ -496,8 +496,8 @@ impl<H: Handler> Srq<H> {
     fn flush(&self, index: u32) {
         let wc = &WorkCompletion::FLUSHED;
         match self.take_back(index) {
-            Some(taken) if taken.abandoned => self.handler.late(taken.request, wc),
-            Some(taken) => self.handler.complete(Side::Recv, taken.request, wc),
+            Some(taken) if taken.canceled => self.handler.complete_canceled(taken.request, wc),
+            Some(taken) => self.handler.complete(QueueKind::Recv, taken.request, wc),
             None => (),
         }
     }
