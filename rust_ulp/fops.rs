@@ -22,8 +22,8 @@ use crate::{
         errno::ebadfd,
         uring::{
             Canceling,
-            Entry,
-            Reply, //
+            IssueResult,
+            UringCmd, //
         }, //
     },
     object::Object,
@@ -90,8 +90,8 @@ impl FileOperations for UlpFile {
         Ok(room.saturating_sub(to.len()))
     }
 
-    fn uring_issue(this: ArcBorrow<'_, Self>, entry: Entry<'_>) -> Reply {
-        uring::issue(&this, entry)
+    fn uring_issue(this: ArcBorrow<'_, Self>, cmd: UringCmd<'_>) -> IssueResult {
+        uring::issue(&this, cmd)
     }
 
     fn uring_cancel(this: ArcBorrow<'_, Self>, command: Canceling<'_>) {

@@ -90,7 +90,7 @@ pub(super) fn create(
         max_inline: value.max_inline,
     };
     let entries = capacity.max_send_wr.saturating_add(max_recv_wr);
-    let share = file.quota().take(entries)?;
+    let charge = file.quota().take(entries)?;
     let object = QpObject::new(
         pd,
         Queues {
@@ -102,7 +102,7 @@ pub(super) fn create(
         capacity,
         value.flags & abi::QP_SIG_ALL != 0,
         file.device()?.clone(),
-        share,
+        charge,
     )?;
     value.max_send_wr = capacity.max_send_wr;
     value.max_recv_wr = capacity.max_recv_wr;

@@ -39,8 +39,8 @@ pub(super) fn create(
     let pd = table.use_pd(value.pd)?;
     let cq = table.use_cq(value.cq)?;
     drop(table);
-    let share = file.quota().take(max_wr)?;
-    let object = SrqObject::new(pd, cq, max_wr, max_sge, share)?;
+    let charge = file.quota().take(max_wr)?;
+    let object = SrqObject::new(pd, cq, max_wr, max_sge, charge)?;
     if value.limit != 0 {
         object.srq().set_limit(value.limit)?;
     }

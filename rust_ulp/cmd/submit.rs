@@ -20,7 +20,7 @@ use crate::{
             etime, //
         },
         pages::PAGE_SIZE,
-        uring::Begun, //
+        uring::PendingCmd, //
     },
     limits::MAX_BATCH,
     logic::numbered,
@@ -125,7 +125,7 @@ pub(crate) struct SubmitCtx<'a> {
     /// The device.
     pub(crate) live: &'a DeviceState,
     /// The command of io_uring that hears of its requests.
-    pub(crate) command: Option<&'a Begun>,
+    pub(crate) command: Option<&'a PendingCmd>,
     /// Whether they make entries in completion rings.
     pub(crate) in_ring: bool,
 }
@@ -687,7 +687,7 @@ fn push<'a>(
         opcode: request.opcode,
         length,
         timeout_ns: request.timeout_ns,
-        share: ctx.command.map(|command| command.share(index)),
+        cmd_ref: ctx.command.map(|command| command.cmd_ref(index)),
         in_ring: ctx.in_ring,
         signaled,
     };

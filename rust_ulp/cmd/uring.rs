@@ -3,7 +3,7 @@
 //! Requests by io_uring.
 //!
 //! A command carries one request, or points at several. It is taken apart as SUBMIT does it
-//! ([`crate::cmd::submit`]), and each request keeps a share of the command in its slot; the command
+//! ([`crate::cmd::submit`]), and each request keeps a cmd_ref of the command in its slot; the command
 //! completes when all of them have. Nothing is allocated for it, and nothing that waits for its
 //! task holds an object of the device.
 //!
@@ -20,8 +20,8 @@ use crate::{
     file::UlpFile,
     kernel::uring::{
         Canceling,
-        Entry,
-        Reply, //
+        IssueResult,
+        UringCmd, //
     },
     limits::MAX_BATCH,
     object::{
@@ -38,19 +38,19 @@ use crate::{
 use kernel::prelude::*;
 
 /// A command is issued.
-pub(crate) fn issue(this: &UlpFile, entry: Entry<'_>) -> Reply {
-    let op = entry.op();
+pub(crate) fn issue(this: &UlpFile, cmd: UringCmd<'_>) -> IssueResult {
+    let op = cmd.op();
     // A husk says so, whatever else is wrong. The gate decides, when it comes to that.
     match this.device() {
-        Ok(device) if device.is_gone() => return entry.refuse(ENODEV),
+        Ok(device) if device.is_gone() => return cmd.refuse(ENODEV),
         Ok(_) => (),
-        Err(error) => return entry.refuse(error),
+        Err(error) => return cmd.refuse(error),
     }
     let done = match op {
-        abi::URING_REQUEST => request(this, &entry),
-        abi::URING_BATCH => batch(this, &entry),
-        abi::URING_CANCEL => cancel_requests(this, &entry).map(Step::Answer),
-        abi::URING_STREAM => return stream(this, entry),
+        abi::URING_REQUEST => request(this, &cmd),
+        abi::URING_BATCH => batch(this, &cmd),
+        abi::URING_CANCEL => cancel_requests(this, &cmd).map(Step::Answer),
+        abi::URING_STREAM => return stream(this, cmd),
         _ => Err(ENOTTY),
     };
     match done {
@@ -58,9 +58,9 @@ pub(crate) fn issue(this: &UlpFile, entry: Entry<'_>) -> Reply {
             batch,
             count,
             in_ring,
-        }) => begin(this, entry, batch, count, in_ring),
-        Ok(Step::Answer(number)) => entry.answer(number),
-        Err(error) => entry.refuse(error),
+        }) => begin(this, cmd, batch, count, in_ring),
+        Ok(Step::Answer(number)) => cmd.answer(number),
+        Err(error) => cmd.refuse(error),
     }
 }
 
@@ -97,13 +97,13 @@ fn parsed(
     }
 }
 
-fn request(this: &UlpFile, entry: &Entry<'_>) -> Result<Step> {
-    let wr: abi::Wr = entry.read()?;
+fn request(this: &UlpFile, cmd: &UringCmd<'_>) -> Result<Step> {
+    let wr: abi::Wr = cmd.read()?;
     parsed(this, 1, false, |batch| batch.parse_one(wr))
 }
 
-fn batch(this: &UlpFile, entry: &Entry<'_>) -> Result<Step> {
-    let value: abi::UringBatch = entry.read()?;
+fn batch(this: &UlpFile, cmd: &UringCmd<'_>) -> Result<Step> {
+    let value: abi::UringBatch = cmd.read()?;
     if value.flags & !abi::URING_RING != 0 || value.nr_wrs == 0 {
         return Err(EINVAL);
     }
@@ -121,20 +121,20 @@ fn batch(this: &UlpFile, entry: &Entry<'_>) -> Result<Step> {
 /// Posts what was parsed, all or none.
 fn begin(
     this: &UlpFile,
-    entry: Entry<'_>,
+    cmd: UringCmd<'_>,
     mut batch: KBox<Batch>,
     count: u16,
     in_ring: bool,
-) -> Reply {
+) -> IssueResult {
     let queue = batch.first_queue();
-    trace::uring(this.id(), entry.op(), queue, count.into());
+    trace::uring(this.id(), cmd.op(), queue, count.into());
     ulp_debug!(
         "file {}: io_uring: {} requests, queue {:#x}\n",
         this.id(),
         count,
         queue
     );
-    let reply = entry.begin(count, queue, |command| {
+    let reply = cmd.begin(count, queue, |command| {
         let alive = this.enter().map_err(|error| (0, error))?;
         let table = this.table().lock();
         let resolved = batch.resolve(&SubmitCtx {
@@ -156,21 +156,21 @@ fn begin(
 }
 
 /// As the command CANCEL.
-fn cancel_requests(this: &UlpFile, entry: &Entry<'_>) -> Result<u32> {
-    let value: abi::UringCancel = entry.read()?;
+fn cancel_requests(this: &UlpFile, cmd: &UringCmd<'_>) -> Result<u32> {
+    let value: abi::UringCancel = cmd.read()?;
     submit::cancel_matching(this, value.queue, value.user_data, value.flags)
 }
 
 /// Begins to copy completions out of a ring.
-fn stream(this: &UlpFile, entry: Entry<'_>) -> Reply {
-    let value = match entry.read::<abi::UringStream>() {
+fn stream(this: &UlpFile, cmd: UringCmd<'_>) -> IssueResult {
+    let value = match cmd.read::<abi::UringStream>() {
         Ok(value) if value.flags == 0 && value.reserved == 0 => value,
-        Ok(_) => return entry.refuse(EINVAL),
-        Err(error) => return entry.refuse(error),
+        Ok(_) => return cmd.refuse(EINVAL),
+        Err(error) => return cmd.refuse(error),
     };
-    trace::uring(this.id(), entry.op(), value.cq, 0);
+    trace::uring(this.id(), cmd.op(), value.cq, 0);
     ulp_debug!("file {}: io_uring: stream of {:#x}\n", this.id(), value.cq);
-    entry.stream(value.cq, || {
+    cmd.stream(value.cq, || {
         let alive = this.enter()?;
         let cq = this.table().lock().cq(value.cq)?.clone();
         // The queue before the gate: should it go meanwhile, it ends the stream.
@@ -194,8 +194,8 @@ pub(crate) fn cancel(this: &UlpFile, command: &Canceling<'_>) {
         return;
     }
     let which = |request: &Request| {
-        let share = request.share.as_ref();
-        share.is_some_and(|share| command.has(share))
+        let cmd_ref = request.cmd_ref.as_ref();
+        cmd_ref.is_some_and(|cmd_ref| command.has(cmd_ref))
     };
     let found = if command.is_single() {
         let found = match (table.get(command.queue()), command.slot()) {

@@ -2,8 +2,8 @@
 
 //! Commands that come by io_uring: `IORING_OP_URING_CMD`.
 //!
-//! A command that is issued is either answered at once ([`Entry::answer`], [`Entry::refuse`]), or
-//! begun ([`Entry::begin`]): then [`Share`]s of it go out to those who will have something to say
+//! A command that is issued is either answered at once ([`UringCmd::answer`], [`UringCmd::refuse`]), or
+//! begun ([`UringCmd::begin`]): then [`CmdRef`]s of it go out to those who will have something to say
 //! of it, and it completes once, when the last one is gone, whatever they did. What is known of it
 //! meanwhile stands in the 32 bytes that io_uring keeps with a command, so nothing is allocated.
 //!
@@ -59,7 +59,7 @@ const CANCELED: i32 = (kernel::bindings::ECANCELED as i32).wrapping_neg();
 /// What io_uring calls for.
 pub(crate) enum Call<'a> {
     /// A command is issued.
-    Issue(Entry<'a>),
+    Issue(UringCmd<'a>),
     /// A command that was begun is to end: its ring or its task does.
     Cancel(Canceling<'a>),
 }
@@ -78,7 +78,7 @@ impl Call<'_> {
             return Some(Self::Cancel(Canceling(unsafe { Pdu::of(cmd) })));
         }
         // INVARIANT: It is issued, and nobody else knows it.
-        Some(Self::Issue(Entry {
+        Some(Self::Issue(UringCmd {
             cmd,
             flags,
             _call: core::marker::PhantomData,
@@ -90,11 +90,11 @@ impl Call<'_> {
 ///
 /// # Invariants
 ///
-/// Came out of an [`Entry`].
+/// Came out of an [`UringCmd`].
 #[must_use]
-pub(crate) struct Reply(c_int);
+pub(crate) struct IssueResult(c_int);
 
-impl Reply {
+impl IssueResult {
     /// The number.
     pub(crate) fn raw(&self) -> c_int {
         self.0
@@ -125,7 +125,7 @@ mod kind {
 impl<'a> Pdu<'a> {
     /// # Safety
     ///
-    /// `cmd` does not complete before `'a` ends; it was begun, or [`Entry::init`] initialises its
+    /// `cmd` does not complete before `'a` ends; it was begun, or [`UringCmd::init`] initialises its
     /// `pdu` before anything is read.
     unsafe fn of(cmd: NonNull<io_uring_cmd>) -> Self {
         // INVARIANT: By the requirement.
@@ -222,13 +222,13 @@ impl<'a> Pdu<'a> {
 /// # Invariants
 ///
 /// `cmd` is a command that is being issued with `flags`, and nobody else knows it.
-pub(crate) struct Entry<'a> {
+pub(crate) struct UringCmd<'a> {
     cmd: NonNull<io_uring_cmd>,
     flags: c_uint,
     _call: core::marker::PhantomData<&'a ()>,
 }
 
-impl Entry<'_> {
+impl UringCmd<'_> {
     /// What it is: `cmd_op`.
     pub(crate) fn op(&self) -> u32 {
         // SAFETY: By the type invariant.
@@ -262,27 +262,27 @@ impl Entry<'_> {
     }
 
     /// Completes it with `res`, which is not negative.
-    pub(crate) fn answer(self, res: u32) -> Reply {
+    pub(crate) fn answer(self, res: u32) -> IssueResult {
         // INVARIANT: As the three below: of this entry, which is used up.
-        Reply(c_int::try_from(res).unwrap_or(c_int::MAX))
+        IssueResult(c_int::try_from(res).unwrap_or(c_int::MAX))
     }
 
     /// Completes it with an error.
-    pub(crate) fn refuse(self, error: Error) -> Reply {
+    pub(crate) fn refuse(self, error: Error) -> IssueResult {
         if error != EAGAIN {
-            return Reply(error.to_errno());
+            return IssueResult(error.to_errno());
         }
         // io_uring would try that one again, from a worker, and out of order.
         self.done(error.to_errno(), 0, false)
     }
 
     /// Completes it.
-    fn done(self, res: i32, extra: u64, big: bool) -> Reply {
+    fn done(self, res: i32, extra: u64, big: bool) -> IssueResult {
         // SAFETY: By the type invariant it has not completed; these are the flags of the call.
         unsafe {
             bindings::rust_ulp_h_uring_done(self.cmd.as_ptr(), res, extra, self.flags, big);
         }
-        Reply(QUEUED)
+        IssueResult(QUEUED)
     }
 
     fn init(&self, kind: u32, queue: u32) -> Pdu<'static> {
@@ -325,8 +325,8 @@ impl Entry<'_> {
         self,
         count: u16,
         queue: u32,
-        f: impl FnOnce(&Begun) -> Result<(), (u32, Error)>,
-    ) -> Reply {
+        f: impl FnOnce(&PendingCmd) -> Result<(), (u32, Error)>,
+    ) -> IssueResult {
         let outcome = if count == 1 {
             u64::from(CANCELED as u32)
         } else {
@@ -337,7 +337,7 @@ impl Entry<'_> {
         pdu.extra().store(0, Relaxed);
         self.mark();
         // INVARIANT: The share that `init` counted is this one's.
-        let begun = Begun(pdu);
+        let begun = PendingCmd(pdu);
         let result = f(&begun);
         if let Err((index, error)) = result {
             pdu.note(index, error.to_errno(), u64::from(index));
@@ -350,7 +350,7 @@ impl Entry<'_> {
             // Not now: those before it may have their task work to come.
             pdu.complete();
         }
-        Reply(QUEUED)
+        IssueResult(QUEUED)
     }
 
     /// Begins it as a stream of what a source has: see [`Stream`]. May sleep; to be called with no
@@ -363,7 +363,7 @@ impl Entry<'_> {
         self,
         queue: u32,
         find: impl FnOnce() -> Result<(Arc<S>, G)>,
-    ) -> Reply {
+    ) -> IssueResult {
         // SAFETY: By the type invariant.
         let group = unsafe { bindings::rust_ulp_h_uring_group(self.cmd.as_ptr()) };
         let Ok(group) = u16::try_from(group) else {
@@ -387,7 +387,7 @@ impl Entry<'_> {
         let begun = kept.begin(Stream(self.cmd));
         drop(guard);
         match begun {
-            Ok(()) => Reply(QUEUED),
+            Ok(()) => IssueResult(QUEUED),
             Err(error) => {
                 // SAFETY: It came out of `into_raw` above, and nobody else has it: the stream was
                 // not kept, so nobody wakes it.
@@ -403,14 +403,14 @@ impl Entry<'_> {
 /// # Invariants
 ///
 /// Owns a share.
-pub(crate) struct Begun(Pdu<'static>);
+pub(crate) struct PendingCmd(Pdu<'static>);
 
-impl Begun {
+impl PendingCmd {
     /// A share, for the part numbered `index`.
-    pub(crate) fn share(&self, index: u32) -> Share {
+    pub(crate) fn cmd_ref(&self, index: u32) -> CmdRef {
         self.0.shares().fetch_add(1, Relaxed);
         // INVARIANT: It was just counted.
-        Share {
+        CmdRef {
             cmd: self.0.cmd,
             index,
         }
@@ -422,17 +422,17 @@ impl Begun {
 /// # Invariants
 ///
 /// `cmd` was begun, and counts this share.
-pub(crate) struct Share {
+pub(crate) struct CmdRef {
     cmd: NonNull<io_uring_cmd>,
     index: u32,
 }
 
 // SAFETY: What is accessed through it is atomic, and io_uring takes completions in any context.
-unsafe impl Send for Share {}
+unsafe impl Send for CmdRef {}
 // SAFETY: As above.
-unsafe impl Sync for Share {}
+unsafe impl Sync for CmdRef {}
 
-impl Share {
+impl CmdRef {
     /// Says that this part is in slot `slot` of its queue, for [`Canceling::slot`].
     pub(crate) fn placed(&self, slot: u32) {
         self.pdu().slot().store(slot, Relaxed);
@@ -450,7 +450,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for CmdRef {
     fn drop(&mut self) {
         let pdu = self.pdu();
         // The last one completes the command, and then alone knows it.
@@ -464,7 +464,7 @@ impl Drop for Share {
 pub(crate) struct Canceling<'a>(Pdu<'a>);
 
 impl Canceling<'_> {
-    /// What [`Entry::begin`] or [`Entry::stream`] was given.
+    /// What [`UringCmd::begin`] or [`UringCmd::stream`] was given.
     pub(crate) fn queue(&self) -> u32 {
         self.0.queue().load(Relaxed)
     }
@@ -486,7 +486,7 @@ impl Canceling<'_> {
     }
 
     /// Whether `share` is one of it.
-    pub(crate) fn has(&self, share: &Share) -> bool {
+    pub(crate) fn has(&self, share: &CmdRef) -> bool {
         self.0.cmd == share.cmd
     }
 
@@ -527,7 +527,7 @@ pub(crate) trait Source: Send + Sync + 'static {
 /// [`Source::end`] or an error of [`Source::poll`].
 pub(crate) struct Stream(NonNull<io_uring_cmd>);
 
-// SAFETY: As for `Share`.
+// SAFETY: As for `CmdRef`.
 unsafe impl Send for Stream {}
 // SAFETY: As above.
 unsafe impl Sync for Stream {}
@@ -554,9 +554,9 @@ impl Stream {
         // SAFETY: By the requirement; it completes at the end of this function at the earliest.
         let pdu = unsafe { Pdu::of(ptr) };
         let feed = pdu.raw().cast::<bindings::rust_ulp_uring_feed>();
-        // SAFETY: `Entry::stream` has put it there.
+        // SAFETY: `UringCmd::stream` has put it there.
         let context = unsafe { (*feed).source }.cast::<S>();
-        // SAFETY: It came out of `Arc::into_raw` in `Entry::stream`, and is given back below only.
+        // SAFETY: It came out of `Arc::into_raw` in `UringCmd::stream`, and is given back below only.
         let source = unsafe { kernel::sync::ArcBorrow::from_raw(context) };
         let group = pdu.kind().load(Relaxed) & kind::COUNT;
         let mut turns = 0..TURNS;

@@ -9,7 +9,7 @@ use super::{
     ring::Ring, //
 };
 use crate::{
-    kernel::uring::Share,
+    kernel::uring::CmdRef,
     rdma::{
         event::Event,
         qp_attr::QpType,
@@ -46,7 +46,7 @@ pub(crate) struct Request {
     /// How long it may take; 0 for as long as it takes.
     pub(crate) timeout_ns: u64,
     /// The command of io_uring that hears of it.
-    pub(crate) share: Option<Share>,
+    pub(crate) cmd_ref: Option<CmdRef>,
     /// Whether it has a place in the completion ring.
     pub(crate) in_ring: bool,
     /// Whether it makes an entry there when it succeeds.
@@ -56,14 +56,14 @@ pub(crate) struct Request {
 impl WrContext for Request {
     fn detach(&mut self) -> Self {
         Self {
-            share: self.share.take(),
+            cmd_ref: self.cmd_ref.take(),
             ..*self
         }
     }
 
     fn placed(&self, index: u32) {
-        if let Some(share) = &self.share {
-            share.placed(index);
+        if let Some(cmd_ref) = &self.cmd_ref {
+            cmd_ref.placed(index);
         }
     }
 
@@ -191,7 +191,7 @@ impl Completions {
 
     /// Tells the command of io_uring that `request` is part of.
     fn finish(request: &mut Request, cqe: &abi::Cqe) {
-        let Some(share) = request.share.take() else {
+        let Some(cmd_ref) = request.cmd_ref.take() else {
             return;
         };
         let res = match cqe.status {
@@ -199,7 +199,7 @@ impl Completions {
             status => abi::URING_FAILED.saturating_sub(status.into()),
         };
         let high = u32::from(cqe.opcode) | u32::from(cqe.flags) << 8;
-        share.finish(res, u64::from(cqe.imm_data) | u64::from(high) << 32);
+        cmd_ref.finish(res, u64::from(cqe.imm_data) | u64::from(high) << 32);
     }
 
     /// Gives up the place of `request`, which makes no entry.
@@ -345,7 +345,7 @@ impl Handler for Completions {
     }
 
     fn discard(&self, request: Request) {
-        // Its share goes with it: whoever has begun the command knows why.
+        // Its cmd_ref goes with it: whoever has begun the command knows why.
         self.give_up(&request);
     }
 

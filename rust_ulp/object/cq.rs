@@ -3,7 +3,7 @@
 //! Completion queues of a file: the device's queue, and the ring that user space reads.
 
 use super::{
-    quota::Share,
+    quota::QuotaCharge,
     ring::Ring,
     usecount::{
         Counted,
@@ -31,7 +31,7 @@ pub(crate) struct CqObject {
     ring: Arc<Ring>,
     delivery: u32,
     use_count: UseCount,
-    _share: Share,
+    _charge: QuotaCharge,
 }
 
 impl CqObject {
@@ -42,7 +42,7 @@ impl CqObject {
         delivery: u32,
         vector: u32,
         file: Arc<FileEvents>,
-        share: Share,
+        charge: QuotaCharge,
     ) -> Result<Arc<Self>> {
         let poll_context = match delivery {
             abi::DELIVER_WORKQUEUE => rdma::cq::PollContext::Workqueue,
@@ -64,7 +64,7 @@ impl CqObject {
                 ring,
                 delivery,
                 use_count: UseCount::new(),
-                _share: share,
+                _charge: charge,
             },
             GFP_KERNEL_ACCOUNT,
         )?)

@@ -73,7 +73,7 @@ pub(crate) struct QpObject {
     /// A connection has it: see [`Claim`].
     claimed: AtomicFlag,
     use_count: UseCount,
-    _share: quota::Share,
+    _charge: quota::QuotaCharge,
 }
 
 impl QpObject {
@@ -87,7 +87,7 @@ impl QpObject {
         capacity: rdma::qp_attr::Capacity,
         sig_all: bool,
         device: Arc<Device>,
-        share: quota::Share,
+        charge: quota::QuotaCharge,
     ) -> Result<Arc<Self>> {
         let Queues {
             send_cq,
@@ -135,7 +135,7 @@ impl QpObject {
                 sig_all,
                 claimed: AtomicFlag::new(false),
                 use_count: UseCount::new(),
-                _share: share,
+                _charge: charge,
             },
             GFP_KERNEL_ACCOUNT,
         )?)

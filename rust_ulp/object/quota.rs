@@ -44,28 +44,28 @@ impl Quota {
     }
 
     /// Takes `entries` for a queue. [`edquot`] when that is more than there are left.
-    pub(crate) fn take(self: &Arc<Self>, entries: u32) -> Result<Share> {
+    pub(crate) fn take(self: &Arc<Self>, entries: u32) -> Result<QuotaCharge> {
         let before = self.used.fetch_add(entries.into(), Relaxed);
-        let share = Share {
+        let charge = QuotaCharge {
             quota: self.clone(),
             entries,
         };
         if before.saturating_add(entries.into()) > self.limit.into() {
             // Gives them back.
-            drop(share);
+            drop(charge);
             return Err(edquot());
         }
-        Ok(share)
+        Ok(charge)
     }
 }
 
 /// The entries of a queue, until it is dropped.
-pub(crate) struct Share {
+pub(crate) struct QuotaCharge {
     quota: Arc<Quota>,
     entries: u32,
 }
 
-impl Drop for Share {
+impl Drop for QuotaCharge {
     fn drop(&mut self) {
         self.quota
             .used

@@ -11,7 +11,7 @@ use super::{
     },
     cq::CqObject,
     pd::PdObject,
-    quota::Share,
+    quota::QuotaCharge,
     usecount::{
         Counted,
         UseCount,
@@ -33,7 +33,7 @@ pub(crate) struct SrqObject {
     /// As the caller wants it; the device's has room for elements that are cut up.
     max_sge: u32,
     use_count: UseCount,
-    _share: Share,
+    _charge: QuotaCharge,
 }
 
 impl SrqObject {
@@ -43,7 +43,7 @@ impl SrqObject {
         cq: UseRef<CqObject>,
         max_wr: u32,
         max_sge: u32,
-        share: Share,
+        charge: QuotaCharge,
     ) -> Result<Arc<Self>> {
         let handler = Completions::of_shared_queue(cq.ring().clone());
         let room = one_more(max_sge, pd.pd().device().attributes().max_srq_sge);
@@ -55,7 +55,7 @@ impl SrqObject {
                 cq,
                 max_sge,
                 use_count: UseCount::new(),
-                _share: share,
+                _charge: charge,
             },
             GFP_KERNEL_ACCOUNT,
         )?)

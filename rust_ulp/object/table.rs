@@ -28,7 +28,7 @@ pub(crate) trait Stored {
     fn use_count(&self) -> u32;
 }
 
-struct Entry<O> {
+struct TableEntry<O> {
     generation: u16,
     /// The next free entry, when this one is.
     next: u16,
@@ -41,7 +41,7 @@ struct Entry<O> {
 
 /// The table.
 pub(crate) struct Table<O> {
-    entries: KVVec<Entry<O>>,
+    entries: KVVec<TableEntry<O>>,
     /// Free entries, the longest unused first.
     first_free: u16,
     last_free: u16,
@@ -82,7 +82,7 @@ impl<O: Stored> Table<O> {
             index
         } else {
             let index = u16::try_from(self.entries.len()).map_err(|_| EMFILE)?;
-            let entry = Entry {
+            let entry = TableEntry {
                 generation: 0,
                 next: 0,
                 object: Some(object),
@@ -105,7 +105,7 @@ impl<O: Stored> Table<O> {
         .to_raw())
     }
 
-    fn entry(&self, handle: Handle) -> Result<&Entry<O>> {
+    fn entry(&self, handle: Handle) -> Result<&TableEntry<O>> {
         let entry = self.entries.get(usize::from(handle.index)).ok_or(EBADF)?;
         match &entry.object {
             Some(object)
