@@ -20,7 +20,7 @@ use crate::{
     logic::handle::Kind,
     object::{
         batch::Batch,
-        listener::Arrivals,
+        listener::PendingConns,
         quota::Quota,
         table::Stored,
         Object,
@@ -62,7 +62,7 @@ pub(crate) struct UlpFile {
     #[pin]
     table: Mutex<ObjectTable>,
     events: Arc<FileEvents>,
-    arrivals: Arc<Arrivals>,
+    pending: Arc<PendingConns>,
     /// CqReservation for batches, lent to those who submit at a time.
     #[pin]
     batch: Mutex<[Option<KBox<Batch>>; 4]>,
@@ -81,7 +81,7 @@ impl UlpFile {
         let events = FileEvents::new(id)?;
         let max_objects = registry.parameters().max_objects;
         let quota = Quota::new(registry.parameters().max_entries)?;
-        let arrivals = Arc::new(Arrivals::new(max_objects), GFP_KERNEL_ACCOUNT)?;
+        let pending = Arc::new(PendingConns::new(max_objects), GFP_KERNEL_ACCOUNT)?;
         let this = Arc::pin_init(
             pin_init!(Self {
                 id,
@@ -93,7 +93,7 @@ impl UlpFile {
                     "rust_ulp::UlpFile::table"
                 ),
                 events,
-                arrivals,
+                pending,
                 batch <- new_mutex!([const { None }; 4], "rust_ulp::UlpFile::batches"),
                 quota,
                 attached <- new_mutex!(None, "rust_ulp::UlpFile::attached"),
@@ -144,8 +144,8 @@ impl UlpFile {
     }
 
     /// The requests for connections that wait.
-    pub(crate) fn arrivals(&self) -> &Arc<Arrivals> {
-        &self.arrivals
+    pub(crate) fn pending_conns(&self) -> &Arc<PendingConns> {
+        &self.pending
     }
 
     /// What its queues may have.

@@ -24,10 +24,10 @@ use crate::{
     limits::MAX_BACKLOG,
     object::{
         connection::{
+            ConnectParams,
+            ConnectTimes,
             Connection,
-            Deadline,
-            Times,
-            Wanted, //
+            Deadline, //
         },
         listener::Listener,
         qp::{
@@ -193,7 +193,7 @@ pub(super) fn listen(
         device.device(),
         address(&value.addr)?.ok_or(EINVAL)?,
         value.backlog,
-        file.arrivals().clone(),
+        file.pending_conns().clone(),
         file.events().clone(),
     )?;
     value.addr = raw_address(Some(listener.addr()));
@@ -343,7 +343,7 @@ pub(super) fn connect(
     let deadline = Deadline::new(value.timeout_ns);
     let given = *value;
     check_limits(device, &given.param)?;
-    let wanted = Wanted {
+    let params = ConnectParams {
         dst: address(&given.dst)?.ok_or(EINVAL)?,
         src: address(&given.src)?,
         param: given.param,
@@ -358,13 +358,13 @@ pub(super) fn connect(
     let connection = Connection::new(file.net(), device.device(), claim, file.events().clone())?;
     let handle = file.insert(Object::Connection(connection.clone()))?;
     connection.set_handle(handle);
-    let mut times = Times::default();
+    let mut times = ConnectTimes::default();
     // Whoever closes the gate says so before he looks for those who wait: he finds this connection
     // in the table, or it is too late for it here.
     let result = if file.device()?.is_gone() {
         Err(ENODEV)
     } else {
-        connection.connect(&qp, &wanted, &deadline, &mut times)
+        connection.connect(&qp, &params, &deadline, &mut times)
     };
     trace::connect(
         handle,

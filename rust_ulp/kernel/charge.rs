@@ -21,17 +21,17 @@ use kernel::{
 /// # Invariants
 ///
 /// Owns a reference to `mm`, and `pages` of its counter.
-pub(crate) struct Locked {
+pub(crate) struct PinnedCharge {
     mm: NonNull<kernel::bindings::mm_struct>,
     pages: usize,
 }
 
 // SAFETY: The counter is atomic, and the reference may be given back by anyone.
-unsafe impl Send for Locked {}
+unsafe impl Send for PinnedCharge {}
 // SAFETY: As above.
-unsafe impl Sync for Locked {}
+unsafe impl Sync for PinnedCharge {}
 
-impl Locked {
+impl PinnedCharge {
     /// Has the current process pay for `pages` pages. Process context; takes no lock.
     ///
     /// [`ENOMEM`] when that is more than it may have, unless it has `CAP_IPC_LOCK`.
@@ -51,7 +51,7 @@ impl Locked {
     }
 }
 
-impl Drop for Locked {
+impl Drop for PinnedCharge {
     fn drop(&mut self) {
         // SAFETY: By the type invariant; given back once.
         unsafe { bindings::rust_ulp_h_uncharge_pinned(self.mm.as_ptr(), self.pages) };

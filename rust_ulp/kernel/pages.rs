@@ -13,7 +13,7 @@
 
 use super::{
     area::Area,
-    charge::Locked,
+    charge::PinnedCharge,
     dmabuf::{
         DmaBuf,
         Import, //
@@ -49,7 +49,7 @@ const MAX_ORDER: u32 = 10;
 
 /// What an allocation does when there is no memory at once. It kills nobody for it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Effort {
+pub(crate) enum AllocPolicy {
     /// Fails.
     None,
     /// Frees memory, and moves what is in use together.
@@ -74,7 +74,7 @@ pub(crate) struct Pages {
     lead: usize,
     len: usize,
     backing: Backing,
-    charge: Option<Locked>,
+    charge: Option<PinnedCharge>,
 }
 
 /// What holds the pages.
@@ -104,7 +104,7 @@ impl Pages {
         len: usize,
         order: u32,
         node: Option<i32>,
-        effort: Effort,
+        effort: AllocPolicy,
         charge: bool,
     ) -> Result<Self> {
         if len == 0 || order > MAX_ORDER {
@@ -114,7 +114,7 @@ impl Pages {
         let chunk = 1usize << (shift & 63);
         let count = len.checked_add(chunk.wrapping_sub(1)).ok_or(ENOMEM)? >> (shift & 63);
         let charge = if charge {
-            Some(Locked::charge(count << (order & 63))?)
+            Some(PinnedCharge::charge(count << (order & 63))?)
         } else {
             None
         };
@@ -127,7 +127,7 @@ impl Pages {
             backing: Backing::Allocated,
             charge,
         };
-        let quick = effort == Effort::None;
+        let quick = effort == AllocPolicy::None;
         for _ in 0..count {
             // SAFETY: Any node and order may be asked for; a bad node is taken as no preference by
             // the caller, who checks it.
@@ -164,7 +164,7 @@ impl Pages {
             return Err(EFAULT);
         }
         let count = within.saturating_add(len).div_ceil(PAGE_SIZE);
-        let charge = Locked::charge(count)?;
+        let charge = PinnedCharge::charge(count)?;
         let pinned = Pinned::new(start, count, write)?;
 
         let frames = pinned::frames(pinned.pages());
@@ -503,7 +503,7 @@ mod tests {
     #[test]
     fn are_zeroed_and_rounded_up() -> Result {
         for order in [0, 3, 9] {
-            let pages = Pages::new(5000, order, None, Effort::Reclaim, false)?;
+            let pages = Pages::new(5000, order, None, AllocPolicy::Reclaim, false)?;
             assert_eq!(pages.len() % pages.chunk_size(), 0);
             assert!(pages.len() >= 5000);
             let mut buf = [1u8; 64];
@@ -515,13 +515,13 @@ mod tests {
 
     #[test]
     fn refuse_what_is_outside() -> Result {
-        let pages = Pages::new(2 * PAGE_SIZE, 0, None, Effort::Reclaim, false)?;
+        let pages = Pages::new(2 * PAGE_SIZE, 0, None, AllocPolicy::Reclaim, false)?;
         assert_eq!(
-            Pages::new(0, 0, None, Effort::None, false).err(),
+            Pages::new(0, 0, None, AllocPolicy::None, false).err(),
             Some(EINVAL)
         );
         assert_eq!(
-            Pages::new(1, 11, None, Effort::None, false).err(),
+            Pages::new(1, 11, None, AllocPolicy::None, false).err(),
             Some(EINVAL)
         );
         // Not across two chunks, not beyond the last, not at an odd place.
@@ -540,7 +540,7 @@ mod tests {
 
     #[test]
     fn keep_what_is_written() -> Result {
-        let pages = Pages::new(3 * PAGE_SIZE, 0, None, Effort::Reclaim, false)?;
+        let pages = Pages::new(3 * PAGE_SIZE, 0, None, AllocPolicy::Reclaim, false)?;
         pages.write(PAGE_SIZE + 16, &[0x0123_4567_89ab_cdefu64, 42])?;
         assert_eq!(pages.load_acquire(PAGE_SIZE + 24)?, 42);
         pages.store_release(PAGE_SIZE + 24, 43)?;
@@ -552,7 +552,7 @@ mod tests {
 
     #[test]
     fn know_which_chunks_a_range_has() -> Result {
-        let pages = Pages::new(4 * PAGE_SIZE, 0, None, Effort::Reclaim, false)?;
+        let pages = Pages::new(4 * PAGE_SIZE, 0, None, AllocPolicy::Reclaim, false)?;
         assert_eq!(pages.chunks_of(0, 1)?, 1);
         assert_eq!(pages.chunks_of(PAGE_SIZE - 1, 2)?, 2);
         assert_eq!(pages.chunks_of(PAGE_SIZE, 3 * PAGE_SIZE)?, 3);

@@ -23,7 +23,7 @@ use crate::{
         errno::eopnotsupp,
         net::NetNs,
         pages::{
-            Effort,
+            AllocPolicy,
             Pages,
             PAGE_SHIFT, //
         }, //
@@ -127,9 +127,9 @@ pub(crate) fn allocate(
     let mut result = Err(ERANGE);
     for (order, effort) in plan.attempts(|chunk| mr::max_bytes(attributes, chunk)) {
         let effort = if effort {
-            Effort::Reclaim
+            AllocPolicy::Reclaim
         } else {
-            Effort::None
+            AllocPolicy::None
         };
         result = Pages::new(len, order, node, effort, true);
         if !matches!(&result, Err(err) if *err == ENOMEM) {

@@ -131,11 +131,11 @@ enum Stage {
     /// CONNECT has begun.
     Begun,
     /// The peer's address is resolved,
-    AddressKnown,
+    AddrResolved,
     /// the route,
-    RouteKnown,
+    RouteResolved,
     /// and the peer has accepted.
-    Answered,
+    ConnectResponse,
     /// A request that nobody has answered.
     Requested,
     /// ACCEPT is at it.
@@ -145,17 +145,17 @@ enum Stage {
     /// It was established, or a request that was answered in vain.
     Ended,
     /// And late packets are gone.
-    Over,
+    TimewaitExit,
 }
 
-/// Private data of the peer.
+/// PrivateData data of the peer.
 #[derive(Clone, Copy)]
-pub(crate) struct Private {
+pub(crate) struct PrivateData {
     pub(crate) len: u32,
     pub(crate) data: [u8; abi::CM_PRIVATE_MAX],
 }
 
-impl Private {
+impl PrivateData {
     fn new(data: &[u8]) -> Self {
         let mut this = Self {
             len: 0,
@@ -178,7 +178,7 @@ struct Progress {
     reject_reason: u32,
     /// What the peer said last.
     peer: cm::Parameters,
-    private: Private,
+    private: PrivateData,
     /// What the peer asks for, or what was agreed.
     param: abi::ConnParam,
     addresses: (Option<SocketAddr>, Option<SocketAddr>),
@@ -195,8 +195,8 @@ impl Progress {
         let Some(qp) = self.qp.as_ref().filter(|qp| qp.qp().is_iwarp()) else {
             return;
         };
-        if self.stage == Stage::RouteKnown {
-            self.private = Private::new(message.private_data);
+        if self.stage == Stage::RouteResolved {
+            self.private = PrivateData::new(message.private_data);
         }
         // What the peer has outstanding this side answers, and the other way round.
         self.param.responder_resources = message.parameters.initiator_depth;
@@ -224,7 +224,7 @@ impl Shared {
             closed: None,
             reject_reason: 0,
             peer: cm::Parameters::default(),
-            private: Private::new(&[]),
+            private: PrivateData::new(&[]),
             param: abi::ConnParam::default(),
             addresses: (None, None),
             qp: None,
@@ -247,7 +247,7 @@ impl Shared {
         let parameters = message.parameters;
         let mut progress = this.progress.lock();
         progress.peer = parameters;
-        progress.private = Private::new(message.private_data);
+        progress.private = PrivateData::new(message.private_data);
         progress.addresses = request.id().addresses();
         progress.param = abi::ConnParam {
             responder_resources: parameters.responder_resources,
@@ -283,21 +283,23 @@ impl Shared {
 }
 
 impl cm::Handler for Shared {
-    fn event(&self, id: &cm::Locked<'_>, event: &cm::Event<'_>) {
+    fn event(&self, id: &cm::LockedId<'_>, event: &cm::Event<'_>) {
         let handle = self.handle.load(Relaxed);
         trace::cm_event(handle, event.number(), event.status());
         let mut progress = self.progress.lock();
         let mut raised = None;
         match (event, progress.stage) {
-            (cm::Event::AddressResolved, Stage::Begun) => progress.stage = Stage::AddressKnown,
-            (cm::Event::RouteResolved, Stage::AddressKnown) => progress.stage = Stage::RouteKnown,
-            (cm::Event::Response(message), Stage::RouteKnown) => {
+            (cm::Event::AddressResolved, Stage::Begun) => progress.stage = Stage::AddrResolved,
+            (cm::Event::RouteResolved, Stage::AddrResolved) => {
+                progress.stage = Stage::RouteResolved
+            }
+            (cm::Event::Response(message), Stage::RouteResolved) => {
                 progress.peer = message.parameters;
-                progress.private = Private::new(message.private_data);
-                progress.stage = Stage::Answered;
+                progress.private = PrivateData::new(message.private_data);
+                progress.stage = Stage::ConnectResponse;
             }
             // At the end of who asked that is so on iWARP only.
-            (cm::Event::Established(message), Stage::RouteKnown | Stage::Accepting) => {
+            (cm::Event::Established(message), Stage::RouteResolved | Stage::Accepting) => {
                 progress.come_up(message);
                 progress.stage = Stage::Established;
             }
@@ -314,7 +316,7 @@ impl cm::Handler for Shared {
                 cm::Event::Disconnected | cm::Event::Rejected { .. },
                 Stage::Requested | Stage::Accepting,
             ) => progress.fail(econnreset()),
-            (cm::Event::Rejected { .. }, Stage::Ended | Stage::Over) => (),
+            (cm::Event::Rejected { .. }, Stage::Ended | Stage::TimewaitExit) => (),
             (
                 cm::Event::Rejected {
                     reason,
@@ -323,7 +325,7 @@ impl cm::Handler for Shared {
                 _,
             ) => {
                 progress.reject_reason = *reason;
-                progress.private = Private::new(private_data);
+                progress.private = PrivateData::new(private_data);
                 progress.fail(econnrefused());
             }
             (
@@ -337,12 +339,12 @@ impl cm::Handler for Shared {
             }
             (cm::Event::Unreachable(_), _) => progress.fail(ETIMEDOUT),
             (cm::Event::TimewaitExit, Stage::Ended) => {
-                progress.stage = Stage::Over;
+                progress.stage = Stage::TimewaitExit;
                 raised = Some(abi::EVENT_TIMEWAIT_EXIT);
             }
             (cm::Event::AddressChange, _) => raised = Some(abi::EVENT_ADDR_CHANGE),
             // Of another device than the file's, for of that this module hears first, and drops all
-            // identifiers: a route that is not wanted, and that CONNECT gives up when it wakes.
+            // identifiers: a route that is not params, and that CONNECT gives up when it wakes.
             (cm::Event::DeviceRemoval, _) => progress.fail(ehostunreach()),
             _ => (),
         }
@@ -365,7 +367,7 @@ fn of_streams(param: &abi::ConnParam) -> abi::ConnParam {
 }
 
 /// What CONNECT asks for.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct ConnectParams<'a> {
     pub(crate) dst: SocketAddr,
     pub(crate) src: Option<SocketAddr>,
     pub(crate) param: abi::ConnParam,
@@ -376,7 +378,7 @@ pub(crate) struct Wanted<'a> {
 
 /// Microseconds from the start of CONNECT.
 #[derive(Default)]
-pub(crate) struct Times {
+pub(crate) struct ConnectTimes {
     pub(crate) resolve: u32,
     pub(crate) route: u32,
     pub(crate) connect: u32,
@@ -387,7 +389,7 @@ pub(crate) struct Outcome {
     pub(crate) param: abi::ConnParam,
     pub(crate) peer_qp_num: u32,
     pub(crate) reject_reason: u32,
-    pub(crate) private: Private,
+    pub(crate) private: PrivateData,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<SocketAddr>,
 }
@@ -395,7 +397,7 @@ pub(crate) struct Outcome {
 /// A connection of a file, or a request for one.
 pub(crate) struct Connection {
     // Before what its handler uses.
-    id: cm::Owned<Shared>,
+    id: cm::OwnedId<Shared>,
     shared: Arc<Shared>,
 }
 
@@ -409,12 +411,12 @@ impl Connection {
     ) -> Result<Arc<Self>> {
         let shared = Shared::new(Stage::Begun, file)?;
         shared.progress.lock().qp = Some(claim);
-        let id = cm::Owned::connection(net, device, shared.clone())?;
+        let id = cm::OwnedId::connection(net, device, shared.clone())?;
         Ok(Arc::new(Self { id, shared }, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Of a request: its identifier, of which `shared` hears.
-    pub(crate) fn of_request(id: cm::Owned<Shared>, shared: Arc<Shared>) -> Self {
+    pub(crate) fn of_request(id: cm::OwnedId<Shared>, shared: Arc<Shared>) -> Self {
         Self { id, shared }
     }
 
@@ -457,17 +459,17 @@ impl Connection {
     pub(crate) fn connect(
         &self,
         qp: &QpObject,
-        wanted: &Wanted<'_>,
+        params: &ConnectParams<'_>,
         deadline: &Deadline,
-        times: &mut Times,
+        times: &mut ConnectTimes,
     ) -> Result {
-        let param = &wanted.param;
+        let param = &params.param;
         if param.flags & abi::CONN_TRAFFIC_CLASS != 0 {
             self.id.set_traffic_class(param.traffic_class);
         }
         self.set_timers(param)?;
 
-        self.resolve_address(wanted, deadline)
+        self.resolve_address(params, deadline)
             .map_err(|err| match err {
                 // The address is not one of a device. A device that goes has closed the gate.
                 err if err == ENODEV && !self.is_closed() => eaddrnotavail(),
@@ -475,13 +477,13 @@ impl Connection {
                 err => err,
             })?;
         times.resolve = deadline.micros();
-        if self.id.device_index() != Some(wanted.device) {
+        if self.id.device_index() != Some(params.device) {
             return Err(EXDEV);
         }
 
         self.id
             .resolve_route(deadline.millis()?)
-            .and_then(|()| self.pass(Stage::AddressKnown, deadline))
+            .and_then(|()| self.pass(Stage::AddrResolved, deadline))
             .map_err(|err| match err {
                 err if err == ENODEV && !self.is_closed() => ehostunreach(),
                 err => err,
@@ -504,16 +506,16 @@ impl Connection {
             qp.qp().prepare(param.access_flags)?;
             self.shared.progress.lock().param = of_streams(param);
         }
-        id.connect(&parameters, wanted.private_data)?;
+        id.connect(&parameters, params.private_data)?;
         drop(id);
         if qp.qp().is_iwarp() {
-            self.pass(Stage::RouteKnown, deadline)
+            self.pass(Stage::RouteResolved, deadline)
                 .and_then(|()| self.came_up())
                 .inspect_err(|_| self.give_up(qp))?;
             times.connect = deadline.micros();
             return Ok(());
         }
-        self.pass(Stage::RouteKnown, deadline)?;
+        self.pass(Stage::RouteResolved, deadline)?;
         times.connect = deadline.micros();
 
         let from = qp.qp().state();
@@ -563,14 +565,14 @@ impl Connection {
     /// The resolver (`rdma_resolve_ip()`) looks at the neighbour, and then puts its request where
     /// the neighbour's answer is noticed. An answer that comes between the two is only found when the
     /// time is over: so there is more than one look, and the first one is short.
-    fn resolve_address(&self, wanted: &Wanted<'_>, deadline: &Deadline) -> Result {
+    fn resolve_address(&self, params: &ConnectParams<'_>, deadline: &Deadline) -> Result {
         let mut millis = FIRST_LOOK_MILLIS;
         let mut spent = 0u32;
         loop {
             let now = millis.min(deadline.millis()?);
             let result = self
                 .id
-                .resolve_address(wanted.src, wanted.dst, now)
+                .resolve_address(params.src, params.dst, now)
                 .and_then(|()| self.pass(Stage::Begun, deadline));
             spent = spent.saturating_add(now);
             if result != Err(ETIMEDOUT) || spent >= ADDRESS_MILLIS {
@@ -812,7 +814,7 @@ impl Connection {
         let state = match progress.stage {
             Stage::Established => abi::CONN_ESTABLISHED,
             Stage::Ended => abi::CONN_DISCONNECTED,
-            Stage::Over => abi::CONN_TIMEWAIT_OVER,
+            Stage::TimewaitExit => abi::CONN_TIMEWAIT_OVER,
             _ => abi::CONN_REQUESTED,
         };
         (state, progress.qp.as_ref().map_or(0, |qp| qp.handle()))

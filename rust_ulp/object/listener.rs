@@ -49,12 +49,12 @@ use kernel::{
 };
 
 /// The requests that wait at all listeners of a file: no more than the file may have objects.
-pub(crate) struct Arrivals {
+pub(crate) struct PendingConns {
     count: Atomic<i32>,
     limit: i32,
 }
 
-impl Arrivals {
+impl PendingConns {
     /// At most `limit`.
     pub(crate) fn new(limit: u32) -> Self {
         Self {
@@ -135,7 +135,7 @@ pub(crate) struct Backlog {
     waiting: Mutex<Waiting>,
     #[pin]
     arrived: CondVar,
-    arrivals: Arc<Arrivals>,
+    pending: Arc<PendingConns>,
     file: Arc<FileEvents>,
 }
 
@@ -172,7 +172,7 @@ impl Backlog {
                 return Ok(connection);
             }
             drop(waiting);
-            self.arrivals.leave();
+            self.pending.leave();
             drop(connection);
             waiting = self.waiting.lock();
         }
@@ -184,7 +184,7 @@ impl Backlog {
         waiting.taken = waiting.taken.saturating_sub(1);
         if waiting.closed.is_some() {
             drop(waiting);
-            self.arrivals.leave();
+            self.pending.leave();
             return;
         }
         waiting.put_back(connection);
@@ -197,7 +197,7 @@ impl Backlog {
         let mut waiting = self.waiting.lock();
         waiting.taken = waiting.taken.saturating_sub(1);
         drop(waiting);
-        self.arrivals.leave();
+        self.pending.leave();
     }
 
     /// Admits the request, and leaves nothing in its place. [`EAGAIN`] when there is no room.
@@ -206,7 +206,7 @@ impl Backlog {
         let shared = Shared::requested(request, self.file.clone())?;
         let prepared = cm::Prepared::new(shared.clone())?;
         let room = UniqueArc::new_uninit(GFP_KERNEL)?;
-        self.arrivals.enter()?;
+        self.pending.enter()?;
         let mut waiting = self.waiting.lock();
         let place = match waiting.closed {
             None => waiting.free(),
@@ -214,7 +214,7 @@ impl Backlog {
         };
         let Some(place) = place else {
             drop(waiting);
-            self.arrivals.leave();
+            self.pending.leave();
             return Err(EAGAIN);
         };
         let Some(request) = arrived.take() else {
@@ -278,7 +278,7 @@ impl cm::Listener for Backlog {
 
 /// A listener of a file.
 pub(crate) struct Listener {
-    id: cm::Owned<Backlog>,
+    id: cm::OwnedId<Backlog>,
     backlog: Arc<Backlog>,
     addr: SocketAddr,
 }
@@ -293,7 +293,7 @@ impl Listener {
         device: &rdma::device::Device,
         addr: SocketAddr,
         backlog: u32,
-        arrivals: Arc<Arrivals>,
+        pending: Arc<PendingConns>,
         file: Arc<FileEvents>,
     ) -> Result<Arc<Self>> {
         let wildcard = addr.ip().is_unspecified();
@@ -320,12 +320,12 @@ impl Listener {
                 device: index,
                 waiting <- new_mutex!(waiting, "rust_ulp::Backlog::waiting"),
                 arrived <- new_condvar!("rust_ulp::Backlog::arrived"),
-                arrivals,
+                pending,
                 file,
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
-        let id = match cm::Owned::listener(net, device, addr, backlog.clone()) {
+        let id = match cm::OwnedId::listener(net, device, addr, backlog.clone()) {
             Ok(id) => id,
             Err(err) if err == ENODEV || err == eaddrnotavail() || err == EBUSY => {
                 // One errno for an address that no device has, and for a port that a listener on
@@ -333,7 +333,7 @@ impl Listener {
                 let any_port = SocketAddr::new(addr.ip(), 0);
                 let is_there = wildcard
                     || addr.port() != 0
-                        && cm::Owned::listener(net, device, any_port, backlog.clone()).is_ok();
+                        && cm::OwnedId::listener(net, device, any_port, backlog.clone()).is_ok();
                 return Err(if is_there {
                     eaddrinuse()
                 } else {
@@ -382,7 +382,7 @@ impl Drop for Listener {
             let Some(connection) = connection else {
                 break;
             };
-            self.backlog.arrivals.leave();
+            self.backlog.pending.leave();
             // Rejects it. The lock is not held.
             drop(connection);
         }

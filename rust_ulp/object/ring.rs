@@ -21,7 +21,7 @@ use crate::{
             SpinLockBh, //
         },
         pages::{
-            Effort,
+            AllocPolicy,
             Pages,
             PAGE_SIZE, //
         },
@@ -251,7 +251,7 @@ impl Ring {
             .checked_mul(entries as usize)
             .and_then(|bytes| bytes.checked_add(abi::CQ_ENTRIES_OFFSET))
             .ok_or(ERANGE)?;
-        let pages = Pages::new(bytes, 0, node, Effort::Reclaim, false)?;
+        let pages = Pages::new(bytes, 0, node, AllocPolicy::Reclaim, false)?;
         let header = abi::CqRing {
             entries,
             entry_size: abi::Cqe::SIZE,

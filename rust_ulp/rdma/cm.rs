@@ -6,8 +6,8 @@
 //! arrive. Whoever makes it says who is to hear of it. The manager has a mutex for each identifier,
 //! its handler mutex, and holds it while it calls the [`Handler`] or [`Listener`]: so their calls
 //! come one at a time, and what changes the identifier is only to be had with the mutex held, as
-//! [`Locked`]. The identifiers here own no queue pair: its owner moves it through its states, by
-//! what [`Locked::qp_attributes`] says.
+//! [`LockedId`]. The identifiers here own no queue pair: its owner moves it through its states, by
+//! what [`LockedId::qp_attributes`] says.
 //!
 //! An identifier that is dropped waits for its handler. So it must not be dropped by the handler,
 //! nor with a lock held that the handler takes.
@@ -118,7 +118,7 @@ pub(crate) enum Event<'a> {
     RouteResolved,
     /// There is none.
     RouteError(Error),
-    /// The peer accepts: the queue pair can go to RTS, then [`Locked::establish`] is due.
+    /// The peer accepts: the queue pair can go to RTS, then [`LockedId::establish`] is due.
     Response(Message<'a>),
     /// Connecting failed.
     ConnectError(Error),
@@ -134,7 +134,7 @@ pub(crate) enum Event<'a> {
     /// The peer knows that it is connected. On iWARP it comes at both ends, and says what the peer
     /// says: there the requester has no [`Self::Response`], and nothing to confirm.
     Established(Message<'a>),
-    /// The connection has ended; [`Locked::disconnect`] answers the peer.
+    /// The connection has ended; [`LockedId::disconnect`] answers the peer.
     Disconnected,
     /// The device goes: the identifier must be dropped soon.
     DeviceRemoval,
@@ -282,7 +282,7 @@ impl<'a> RawEvent<'a> {
 #[repr(transparent)]
 pub(crate) struct Id(Opaque<bindings::rdma_cm_id>);
 
-// SAFETY: The manager locks what it changes; what it leaves to its callers is in `Locked`.
+// SAFETY: The manager locks what it changes; what it leaves to its callers is in `LockedId`.
 unsafe impl Send for Id {}
 // SAFETY: As above.
 unsafe impl Sync for Id {}
@@ -304,7 +304,7 @@ impl Id {
     pub(crate) fn lock(&self) -> Guard<'_> {
         // SAFETY: By the type invariant.
         unsafe { bindings::rdma_lock_handler(self.as_raw()) };
-        Guard(Locked(self))
+        Guard(LockedId(self))
     }
 
     /// The number of the device that it was bound to, as `rdma dev` shows it.
@@ -318,15 +318,15 @@ impl Id {
 }
 
 /// An [`Id`] whose handler mutex is held.
-pub(crate) struct Locked<'a>(&'a Id);
+pub(crate) struct LockedId<'a>(&'a Id);
 
 /// Holds the handler mutex of an [`Id`].
-pub(crate) struct Guard<'a>(Locked<'a>);
+pub(crate) struct Guard<'a>(LockedId<'a>);
 
 impl<'a> Deref for Guard<'a> {
-    type Target = Locked<'a>;
+    type Target = LockedId<'a>;
 
-    fn deref(&self) -> &Locked<'a> {
+    fn deref(&self) -> &LockedId<'a> {
         &self.0
     }
 }
@@ -347,7 +347,7 @@ pub(crate) struct Path {
     pub(crate) traffic_class: u8,
 }
 
-impl Locked<'_> {
+impl LockedId<'_> {
     fn as_raw(&self) -> *mut bindings::rdma_cm_id {
         self.0.as_raw()
     }
@@ -460,7 +460,7 @@ impl Locked<'_> {
 pub(crate) trait Handler: Send + Sync + 'static {
     /// Something happened. Process context, the handler mutex is held: may sleep, but not for long;
     /// must not drop the identifier.
-    fn event(&self, id: &Locked<'_>, event: &Event<'_>);
+    fn event(&self, id: &LockedId<'_>, event: &Event<'_>);
 }
 
 /// Who hears of requests.
@@ -487,17 +487,17 @@ struct Hook<T> {
 ///
 /// - `ptr` is an identifier, owned.
 /// - Its context is `hook`, owned, whose function goes with `T`.
-pub(crate) struct Owned<T> {
+pub(crate) struct OwnedId<T> {
     ptr: NonNull<bindings::rdma_cm_id>,
     hook: NonNull<Hook<T>>,
 }
 
 // SAFETY: What is owned is `Send` and `Sync`.
-unsafe impl<T: Send + Sync> Send for Owned<T> {}
+unsafe impl<T: Send + Sync> Send for OwnedId<T> {}
 // SAFETY: As above.
-unsafe impl<T: Send + Sync> Sync for Owned<T> {}
+unsafe impl<T: Send + Sync> Sync for OwnedId<T> {}
 
-/// Room for what an [`Owned`] needs beside the identifier.
+/// Room for what an [`OwnedId`] needs beside the identifier.
 pub(crate) struct Prepared<H>(KBox<Hook<H>>);
 
 impl<H: Handler> Prepared<H> {
@@ -505,7 +505,7 @@ impl<H: Handler> Prepared<H> {
     pub(crate) fn new(owner: Arc<H>) -> Result<Self> {
         let hook = Hook {
             hook: bindings::rust_ulp_cm_hook {
-                event: Some(Owned::<H>::handle),
+                event: Some(OwnedId::<H>::handle),
             },
             owner,
         };
@@ -513,7 +513,7 @@ impl<H: Handler> Prepared<H> {
     }
 }
 
-impl<T> Owned<T> {
+impl<T> OwnedId<T> {
     fn new(net: &NetNs, device: &Device, hook: KBox<Hook<T>>) -> Result<Self> {
         fault::point()?;
         let hook = NonNull::from(KBox::leak(hook));
@@ -537,7 +537,7 @@ impl<T> Owned<T> {
     ///
     /// # Safety
     ///
-    /// `id` is the identifier of an [`Owned<T>`], or of a request that it got and nobody has kept,
+    /// `id` is the identifier of an [`OwnedId<T>`], or of a request that it got and nobody has kept,
     /// and the handler mutex is held, during `'a`.
     unsafe fn owner<'a>(id: *mut bindings::rdma_cm_id) -> &'a T {
         // SAFETY: By the type invariant the context is a hook, which is freed only after the
@@ -547,7 +547,7 @@ impl<T> Owned<T> {
     }
 }
 
-impl<T> Deref for Owned<T> {
+impl<T> Deref for OwnedId<T> {
     type Target = Id;
 
     fn deref(&self) -> &Id {
@@ -556,17 +556,17 @@ impl<T> Deref for Owned<T> {
     }
 }
 
-impl<T> Drop for Owned<T> {
+impl<T> Drop for OwnedId<T> {
     fn drop(&mut self) {
         fault::step();
-        // SAFETY: Owned. Waits for the handler, after which the context is not used any more.
+        // SAFETY: OwnedId. Waits for the handler, after which the context is not used any more.
         unsafe { bindings::rdma_destroy_id(self.ptr.as_ptr()) };
         // SAFETY: By the type invariant it is ours, and nobody uses it now.
         drop(unsafe { KBox::from_raw(self.hook.as_ptr()) });
     }
 }
 
-impl<H: Handler> Owned<H> {
+impl<H: Handler> OwnedId<H> {
     /// An identifier for a connection to be made, of which `owner` hears. Reliable connections
     /// in the port space of TCP, in the namespace `net`, by a device of the kind of `device`: RoCE
     /// and iWARP may share an address. Sleeps.
@@ -584,7 +584,7 @@ impl<H: Handler> Owned<H> {
         // SAFETY: By the requirements; the event is valid during the call.
         let (owner, id, event) =
             unsafe { (Self::owner(id), Id::from_raw(id), RawEvent::new(event)) };
-        owner.event(&Locked(id), &event.event());
+        owner.event(&LockedId(id), &event.event());
         0
     }
 
@@ -642,7 +642,7 @@ impl<H: Handler> Owned<H> {
     }
 }
 
-impl<L: Listener> Owned<L> {
+impl<L: Listener> OwnedId<L> {
     /// An identifier bound to `addr`, in the namespace `net`, on devices of the kind of `device`; an
     /// unspecified address is any, port 0 one that the manager chooses. Sleeps.
     ///
@@ -693,7 +693,7 @@ impl<L: Listener> Owned<L> {
         }
         let kept = Cell::new(false);
         owner.request(Request {
-            id: Locked(id),
+            id: LockedId(id),
             message: event.message(),
             kept: &kept,
         });
@@ -708,14 +708,14 @@ impl<L: Listener> Owned<L> {
 
 /// A request that has just arrived.
 pub(crate) struct Request<'a> {
-    id: Locked<'a>,
+    id: LockedId<'a>,
     message: Message<'a>,
     kept: &'a Cell<bool>,
 }
 
 impl Request<'_> {
     /// Its identifier.
-    pub(crate) fn id(&self) -> &Locked<'_> {
+    pub(crate) fn id(&self) -> &LockedId<'_> {
         &self.id
     }
 
@@ -727,7 +727,7 @@ impl Request<'_> {
     /// Keeps it: from now on the owner that is in `prepared` hears of it.
     ///
     /// The result must not be dropped before [`Listener::request`] returns.
-    pub(crate) fn keep<H: Handler>(self, prepared: Prepared<H>) -> Owned<H> {
+    pub(crate) fn keep<H: Handler>(self, prepared: Prepared<H>) -> OwnedId<H> {
         let hook = NonNull::from(KBox::leak(prepared.0));
         let ptr = self.id.as_raw();
         // SAFETY: The handler mutex is held, so nobody uses the context. The hook lives until the
@@ -735,7 +735,7 @@ impl Request<'_> {
         unsafe { bindings::rust_ulp_h_cm_set_hook(ptr, hook.as_ptr().cast()) };
         self.kept.set(true);
         // INVARIANT: The manager leaves the identifier to who keeps it; its context is the hook.
-        Owned {
+        OwnedId {
             // SAFETY: The identifier exists, so this is not null.
             ptr: unsafe { NonNull::new_unchecked(ptr) },
             hook,

@@ -70,7 +70,7 @@ struct Progress {
     /// [`step`]s.
     steps: u32,
     /// What arrived, until it is taken.
-    request: Option<cm::Owned<LoopbackId>>,
+    request: Option<cm::OwnedId<LoopbackId>>,
     /// Why it goes no further, or is over.
     failure: Option<Error>,
 }
@@ -169,7 +169,7 @@ struct LoopbackId {
 }
 
 impl cm::Handler for LoopbackId {
-    fn event(&self, _id: &cm::Locked<'_>, event: &cm::Event<'_>) {
+    fn event(&self, _id: &cm::LockedId<'_>, event: &cm::Event<'_>) {
         (self.conn.observe)(event);
         match event {
             cm::Event::AddressResolved => self.conn.reach(step::ADDRESS),
@@ -279,8 +279,8 @@ impl LoopbackConnector {
 ///
 /// Dropping it ends the connection, and takes the queue pairs to ERR. That sleeps.
 pub(super) struct LoopbackPair {
-    _near: cm::Owned<LoopbackId>,
-    _far: cm::Owned<LoopbackId>,
+    _near: cm::OwnedId<LoopbackId>,
+    _far: cm::OwnedId<LoopbackId>,
     conn: Arc<LoopbackConn>,
 }
 
@@ -324,7 +324,7 @@ impl LoopbackPair {
             conn: conn.clone(),
             connected: step::NEAR,
         };
-        let id = cm::Owned::connection(net, device, Arc::new(end, GFP_KERNEL)?)?;
+        let id = cm::OwnedId::connection(net, device, Arc::new(end, GFP_KERNEL)?)?;
         let millis = TIMEOUT_MILLIS as u32;
         id.resolve_address(Some(SocketAddr::new(ip, 0)), addr, millis)?;
         conn.wait(step::ADDRESS, until)?;
@@ -361,11 +361,11 @@ impl LoopbackPair {
         net: &NetNs,
         ip: IpAddr,
         conn: &Arc<LoopbackConn>,
-    ) -> Result<cm::Owned<LoopbackListener>> {
+    ) -> Result<cm::OwnedId<LoopbackListener>> {
         let mut result = Err(eaddrinuse());
         for _ in 0..PORTS {
             let owner = Arc::new(LoopbackListener(conn.clone()), GFP_KERNEL)?;
-            let door = cm::Owned::listener(net, pd.device(), SocketAddr::new(ip, 0), owner)?;
+            let door = cm::OwnedId::listener(net, pd.device(), SocketAddr::new(ip, 0), owner)?;
             Self::check(pd, &door)?;
             result = door.listen(BACKLOG).map(|()| door);
             if !matches!(&result, Err(err) if *err == eaddrinuse()) {
