@@ -11,8 +11,8 @@
 
 use crate::{
     events::{
-        FileEvents,
-        Listeners, //
+        EventSubscribers,
+        FileEvents, //
     },
     kernel::{
         gate::{
@@ -26,7 +26,7 @@ use crate::{
     logic::numbered,
     rdma::{
         self,
-        client::Slot,
+        client::ClientSlot,
         gid::{
             Gid,
             GidType, //
@@ -62,7 +62,7 @@ pub(crate) struct Registry {
 pub(crate) struct DeviceState {
     device: ARef<rdma::device::Device>,
     /// Tells the attached files of the device's events.
-    _events: Pin<KBox<rdma::event::Registration<Listeners>>>,
+    _events: Pin<KBox<rdma::event::Registration<EventSubscribers>>>,
     /// What the device can do.
     pub(crate) attributes: rdma::device::Attributes,
     /// Opcodes that work, for RC, UC and UD.
@@ -112,7 +112,7 @@ pub(crate) struct Device {
     /// The files attached.
     #[pin]
     files: Mutex<KVec<Arc<dyn AttachedFile>>>,
-    listeners: Arc<Listeners>,
+    subscribers: Arc<EventSubscribers>,
     workqueue: Arc<Workqueue>,
 }
 
@@ -310,17 +310,17 @@ impl Device {
     /// Notes that `file` makes objects here. Sleeps.
     pub(crate) fn attach(&self, _alive: &DeviceGuard<'_>, file: Arc<dyn AttachedFile>) -> Result {
         let events = file.events().clone();
-        self.listeners.add(events.clone())?;
+        self.subscribers.add(events.clone())?;
         self.files
             .lock()
             .push(file, GFP_KERNEL)
-            .inspect_err(|_| self.listeners.remove(&events))?;
+            .inspect_err(|_| self.subscribers.remove(&events))?;
         Ok(())
     }
 
     /// Forgets `file`, which has made its last object.
     pub(crate) fn detach(&self, _alive: &DeviceGuard<'_>, file: &dyn AttachedFile) {
-        self.listeners.remove(file.events());
+        self.subscribers.remove(file.events());
         let mut found = None;
         let mut files = self.files.lock();
         for (index, other) in numbered(files.iter()) {
@@ -340,8 +340,8 @@ impl rdma::client::Client for Registry {
 
     const NAME: &'static CStr = c"rust_ulp";
 
-    fn slot() -> &'static Slot<Self> {
-        static SLOT: Slot<Registry> = Slot::new();
+    fn slot() -> &'static ClientSlot<Self> {
+        static SLOT: ClientSlot<Registry> = ClientSlot::new();
         &SLOT
     }
 
@@ -355,10 +355,10 @@ impl rdma::client::Client for Registry {
             attributes.max_send_sge = 1;
         }
         let index = attributes.index;
-        let listeners = Listeners::new()?;
+        let subscribers = EventSubscribers::new()?;
         let state = DeviceState {
             _events: KBox::pin_init(
-                rdma::event::Registration::new(device, listeners.clone()),
+                rdma::event::Registration::new(device, subscribers.clone()),
                 GFP_KERNEL,
             )?,
             send_ops: capabilities(device, &attributes),
@@ -371,7 +371,7 @@ impl rdma::client::Client for Registry {
                 index,
                 gate <- Gate::new(state),
                 files <- new_mutex!(KVec::new(), "rust_ulp::Device::files"),
-                listeners,
+                subscribers,
                 workqueue: self.workqueue.clone(),
             }? Error),
             GFP_KERNEL,
@@ -415,6 +415,6 @@ impl rdma::client::Client for Registry {
             data.index,
             kernel::str::BStr::from_bytes(name_of(&name))
         );
-        data.listeners.tell(abi::EVENT_DEVICE_RENAMED, 0);
+        data.subscribers.tell(abi::EVENT_DEVICE_RENAMED, 0);
     }
 }

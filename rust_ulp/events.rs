@@ -216,17 +216,17 @@ impl FileEvents {
 /// The core's worker of GID changes holds `rtnl_lock` when it calls: nothing that waits for that
 /// may be done under the lock.
 #[pin_data]
-pub(crate) struct Listeners {
+pub(crate) struct EventSubscribers {
     #[pin]
     files: Mutex<KVec<Arc<FileEvents>>>,
 }
 
-impl Listeners {
+impl EventSubscribers {
     /// Nobody yet. Sleeps.
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                files <- new_mutex!(KVec::new(), "rust_ulp::Listeners::files"),
+                files <- new_mutex!(KVec::new(), "rust_ulp::EventSubscribers::files"),
             }),
             GFP_KERNEL,
         )
@@ -250,7 +250,7 @@ impl Listeners {
     }
 }
 
-impl rdma::event::Handler for Listeners {
+impl rdma::event::Handler for EventSubscribers {
     fn event(&self, event: Event, port: u32) {
         self.tell(event.number(), port);
     }

@@ -75,7 +75,7 @@
 //! | `Connection::progress` | how far a connection is; held over the move of its queue pair to ERR | process |
 //! | `rdma::loopback::LoopbackConn::progress` | how far such a connection is | process |
 //! | `rtnl_lock` (kernel) | netdevs; held by the core's GID workers, and taken by `ib_query_port()` | process |
-//! | `Listeners::files` | the files that hear of a device's events | process |
+//! | `EventSubscribers::files` | the files that hear of a device's events | process |
 //! | `rdma::Srq::marks` | the queue pairs of a shared receive queue | process |
 //! | `rdma::FastRegQp::post_lock`, `rdma::Qp::modifying`, `rdma::Cq::draining`, `rdma::Cq::polling` | one at a time, in this order | process |
 //! | `rdma::Qp::address` | an address that draining needs; nothing is taken under it | process |
@@ -106,7 +106,7 @@
 //! | work that ends grants | process (our workqueue) | inside the gate, which it leaves when the device goes |
 //! | completion handlers | process (workqueue, caller) or softirq, as the completion queue was made | must not sleep |
 //! | events of queue pairs, shared receive queues and completion queues | any, interrupts off, under the driver's locks | store flags and records, wake |
-//! | events of ports and devices | process (a worker of the core, perhaps with `rtnl_lock`) | take `Listeners::files` |
+//! | events of ports and devices | process (a worker of the core, perhaps with `rtnl_lock`) | take `EventSubscribers::files` |
 
 #![crate_name = "rust_ulp"]
 #![deny(clippy::undocumented_unsafe_blocks)]

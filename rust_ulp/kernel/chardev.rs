@@ -82,12 +82,12 @@ pub(crate) trait FileOperations: Send + Sync + Sized + 'static {
 }
 
 /// Where the function that opens a file finds what all files share.
-pub(crate) struct Slot<T>(UnsafeCell<Option<Arc<T>>>);
+pub(crate) struct SharedSlot<T>(UnsafeCell<Option<Arc<T>>>);
 
 // SAFETY: Only written while the device does not exist, see `Registration`; read while it does.
-unsafe impl<T: Send + Sync> Sync for Slot<T> {}
+unsafe impl<T: Send + Sync> Sync for SharedSlot<T> {}
 
-impl<T: Send + Sync> Slot<T> {
+impl<T: Send + Sync> SharedSlot<T> {
     /// An empty slot.
     pub(crate) const fn new() -> Self {
         Self(UnsafeCell::new(None))
@@ -107,7 +107,7 @@ impl<T: Send + Sync> Slot<T> {
 
 /// The device, there while this value is.
 pub(crate) struct Registration<T: Send + Sync + 'static> {
-    slot: &'static Slot<T>,
+    slot: &'static SharedSlot<T>,
 }
 
 impl<T: Send + Sync + 'static> Registration<T> {
@@ -116,7 +116,7 @@ impl<T: Send + Sync + 'static> Registration<T> {
     /// # Safety
     ///
     /// At most one registration exists, and `slot` is the one that `open` looks into.
-    pub(crate) unsafe fn new(slot: &'static Slot<T>, shared: Arc<T>) -> Result<Self> {
+    pub(crate) unsafe fn new(slot: &'static SharedSlot<T>, shared: Arc<T>) -> Result<Self> {
         // SAFETY: There is no device yet, so nobody reads the slot.
         unsafe { *slot.0.get() = Some(shared) };
         let registered = super::fault::point().and_then(|()| {
@@ -164,11 +164,11 @@ macro_rules! chardev {
             };
             use $crate::kernel::{
                 area::Area,
-                chardev::{FileOperations, Registration, Slot},
+                chardev::{FileOperations, Registration, SharedSlot},
                 uring::Call,
             };
 
-            static SHARED: Slot<<$file as FileOperations>::Shared> = Slot::new();
+            static SHARED: SharedSlot<<$file as FileOperations>::Shared> = SharedSlot::new();
 
             /// Makes the device appear; it is there while the result is. Once per module load,
             /// else [`EBUSY`].

@@ -15,9 +15,9 @@ use crate::{
         qp_attr::QpType,
         request::{
             CancelReason,
-            Handler,
             QueueKind,
-            WrContext, //
+            WrContext,
+            WrHandler, //
         },
         wr::WorkCompletion, //
     },
@@ -244,7 +244,7 @@ const fn wc_opcode(opcode: u8) -> u8 {
     }
 }
 
-impl Handler for Completions {
+impl WrHandler for Completions {
     type Request = Request;
 
     fn complete(&self, kind: QueueKind, mut request: Request, wc: &WorkCompletion) {

@@ -8,14 +8,14 @@ use super::{
     qp_attr::State,
     queue::{
         Queue,
-        Slot,
         Wr,
+        WrSlot,
         NONE, //
     },
     request::{
-        Handler,
         QueueKind,
-        WrContext, //
+        WrContext,
+        WrHandler, //
     },
     srq::Srq,
     wr::{
@@ -41,7 +41,7 @@ use kernel::{
 };
 
 /// Where requests go.
-pub(crate) enum Target<H: Handler> {
+pub(crate) enum Target<H: WrHandler> {
     /// The send queue of a queue pair.
     Send(Arc<Qp<H>>),
     /// The receive queue of a queue pair.
@@ -51,7 +51,7 @@ pub(crate) enum Target<H: Handler> {
 }
 
 /// A [`Target`] that is borrowed.
-pub(crate) enum TargetRef<'a, H: Handler> {
+pub(crate) enum TargetRef<'a, H: WrHandler> {
     /// The send queue of a queue pair.
     Send(&'a Arc<Qp<H>>),
     /// The receive queue of a queue pair.
@@ -60,15 +60,15 @@ pub(crate) enum TargetRef<'a, H: Handler> {
     Shared(&'a Arc<Srq<H>>),
 }
 
-impl<H: Handler> Clone for TargetRef<'_, H> {
+impl<H: WrHandler> Clone for TargetRef<'_, H> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<H: Handler> Copy for TargetRef<'_, H> {}
+impl<H: WrHandler> Copy for TargetRef<'_, H> {}
 
-impl<H: Handler> PartialEq for TargetRef<'_, H> {
+impl<H: WrHandler> PartialEq for TargetRef<'_, H> {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Send(a), Self::Send(b)) | (Self::Recv(a), Self::Recv(b)) => Arc::ptr_eq(a, b),
@@ -78,7 +78,7 @@ impl<H: Handler> PartialEq for TargetRef<'_, H> {
     }
 }
 
-impl<H: Handler> Target<H> {
+impl<H: WrHandler> Target<H> {
     /// The same, borrowed.
     pub(crate) fn as_ref(&self) -> TargetRef<'_, H> {
         match self {
@@ -113,7 +113,7 @@ impl<H: Handler> Target<H> {
     }
 }
 
-impl<'a, H: Handler> TargetRef<'a, H> {
+impl<'a, H: WrHandler> TargetRef<'a, H> {
     /// A reference of one's own.
     pub(crate) fn to_owned(self) -> Target<H> {
         match self {
@@ -180,7 +180,7 @@ pub(crate) struct Inline<'a> {
 ///
 /// Owns the slots of the list from `first` to `last`, which has `count` of them, and those of the
 /// list from `spare` on.
-pub(crate) struct Chain<H: Handler> {
+pub(crate) struct Chain<H: WrHandler> {
     target: Target<H>,
     first: u32,
     last: u32,
@@ -193,7 +193,7 @@ pub(crate) struct Chain<H: Handler> {
     timed: bool,
 }
 
-impl<H: Handler> Chain<H> {
+impl<H: WrHandler> Chain<H> {
     /// An empty chain, which about `expected` requests are for: slots are taken ahead for these.
     pub(crate) fn new(target: Target<H>, expected: u32) -> Self {
         // INVARIANT: It owns nothing.
@@ -228,7 +228,7 @@ impl<H: Handler> Chain<H> {
         request: H::Request,
     ) -> Result {
         let is_inline = inline.is_some();
-        let fill = |slot: &Slot<H::Request>, list: *mut bindings::ib_sge, count: u32| {
+        let fill = |slot: &WrSlot<H::Request>, list: *mut bindings::ib_sge, count: u32| {
             let mut wr = bindings::ib_send_wr {
                 sg_list: list,
                 num_sge: count as i32,
@@ -442,7 +442,7 @@ impl<H: Handler> Chain<H> {
         signaled: bool,
         ah: Option<Arc<Ah>>,
         request: H::Request,
-        fill: impl FnOnce(&Slot<H::Request>, *mut bindings::ib_sge, u32) -> Wr,
+        fill: impl FnOnce(&WrSlot<H::Request>, *mut bindings::ib_sge, u32) -> Wr,
     ) -> Result {
         let target = self.target.as_ref();
         let queue = target.queue();
@@ -495,7 +495,7 @@ impl<H: Handler> Chain<H> {
         locals: impl Iterator<Item = Local>,
         inline: Option<Inline<'_>>,
         signaled: bool,
-        fill: impl FnOnce(&Slot<H::Request>, *mut bindings::ib_sge, u32) -> Wr,
+        fill: impl FnOnce(&WrSlot<H::Request>, *mut bindings::ib_sge, u32) -> Wr,
     ) -> Result {
         // SAFETY: The caller owns the slot.
         unsafe { queue.clear(index) };
@@ -683,7 +683,7 @@ impl<H: Handler> Chain<H> {
     }
 }
 
-impl<H: Handler> Drop for Chain<H> {
+impl<H: WrHandler> Drop for Chain<H> {
     fn drop(&mut self) {
         let target = self.target.as_ref();
         let queue = target.queue();

@@ -41,7 +41,7 @@ pub(crate) trait Client: Send + Sync + Sized + 'static {
     const NAME: &'static CStr;
 
     /// Where the one registered client of this type is found: a `static` of the implementer.
-    fn slot() -> &'static Slot<Self>;
+    fn slot() -> &'static ClientSlot<Self>;
 
     /// A device appeared. May sleep. When it fails, the device is not heard of again.
     fn add(&self, device: &Device) -> Result<Arc<Self::Data>>;
@@ -55,15 +55,15 @@ pub(crate) trait Client: Send + Sync + Sized + 'static {
 }
 
 /// Holds the registered client of a type, for callbacks that get no pointer to it.
-pub(crate) struct Slot<T> {
+pub(crate) struct ClientSlot<T> {
     client: UnsafeCell<Option<(Arc<T>, NonNull<bindings::ib_client>)>>,
     taken: AtomicFlag,
 }
 
 // SAFETY: Written by `Registration` only while no callback can run.
-unsafe impl<T: Send + Sync> Sync for Slot<T> {}
+unsafe impl<T: Send + Sync> Sync for ClientSlot<T> {}
 
-impl<T> Slot<T> {
+impl<T> ClientSlot<T> {
     /// An empty slot.
     pub(crate) const fn new() -> Self {
         Self {

@@ -43,9 +43,9 @@ use super::{
     },
     request::{
         CancelReason,
-        Handler,
         QueueKind,
-        WrContext, //
+        WrContext,
+        WrHandler, //
     },
     wr::WorkCompletion, //
 };
@@ -105,7 +105,7 @@ impl WrContext for Arc<Waiter> {
     }
 }
 
-impl Handler for Requests {
+impl WrHandler for Requests {
     type Request = Arc<Waiter>;
 
     fn complete(&self, _side: QueueKind, request: Arc<Waiter>, wc: &WorkCompletion) {

@@ -15,7 +15,7 @@ use super::{
     cm,
     pd::Pd,
     qp::Qp,
-    request::Handler, //
+    request::WrHandler, //
 };
 use crate::{
     bindings,
@@ -291,7 +291,7 @@ impl LoopbackPair {
     ///
     /// When it fails, the queue pairs are of no use any more. [`eaddrnotavail`] when the device has no
     /// address there, [`EINTR`] when a signal comes, [`ETIMEDOUT`], and what [`LoopbackConnector::close`] was told.
-    pub(super) fn new<H: Handler>(
+    pub(super) fn new<H: WrHandler>(
         pd: &Pd,
         connector: &LoopbackConnector,
         net: &NetNs,
@@ -305,7 +305,7 @@ impl LoopbackPair {
         result
     }
 
-    fn meet<H: Handler>(
+    fn meet<H: WrHandler>(
         pd: &Pd,
         net: &NetNs,
         conn: &Arc<LoopbackConn>,

@@ -24,10 +24,10 @@
 //! | [`chain::Chain::post`] | no | takes the queue's lock, under it the driver's |
 //! | [`srq::Srq::reclaim`] | yes | nothing held that a handler takes |
 //! | [`event::Handler::event`] | yes | the core's `event_handler_rwsem`, perhaps `rtnl_lock` |
-//! | [`request::Handler::complete`], `complete_unsignaled` | as [`cq::PollContext`] says | nothing held |
-//! | [`request::Handler::discard`] | as its caller may | nothing held |
+//! | [`request::WrHandler::complete`], `complete_unsignaled` | as [`cq::PollContext`] says | nothing held |
+//! | [`request::WrHandler::discard`] | as its caller may | nothing held |
 //! | [`cm::Handler::event`], [`cm::Listener::request`] | yes | the identifier's handler mutex; of a request, its listener's too |
-//! | [`request::Handler::event`], [`cq::Handler::event`] | no: rxe calls under its locks, interrupts off | driver's locks |
+//! | [`request::WrHandler::event`], [`cq::Handler::event`] | no: rxe calls under its locks, interrupts off | driver's locks |
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 

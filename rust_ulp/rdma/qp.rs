@@ -27,14 +27,14 @@ use super::{
     queue::{
         Calls,
         Queue,
-        Slot,
+        WrSlot,
         NONE, //
     },
     request::{
         CancelReason,
-        Handler,
         QueueKind,
-        WrContext, //
+        WrContext,
+        WrHandler, //
     },
     srq::{
         Member,
@@ -90,7 +90,7 @@ const RESETS: u32 = 3;
 ///   `member`.
 /// - Every slot of both queues points back at this value, which does not move.
 #[pin_data(PinnedDrop)]
-pub(crate) struct Qp<H: Handler> {
+pub(crate) struct Qp<H: WrHandler> {
     ptr: NonNull<bindings::ib_qp>,
     number: u32,
     qp_type: QpType,
@@ -124,9 +124,9 @@ pub(crate) struct Qp<H: Handler> {
 }
 
 // SAFETY: The core and the drivers lock what they change; the rest is `Send` and `Sync` by itself.
-unsafe impl<H: Handler> Send for Qp<H> {}
+unsafe impl<H: WrHandler> Send for Qp<H> {}
 // SAFETY: As above.
-unsafe impl<H: Handler> Sync for Qp<H> {}
+unsafe impl<H: WrHandler> Sync for Qp<H> {}
 
 /// The bit of queue keys that not everybody may set: [`may_control_qkeys`].
 pub(crate) const CONTROLLED_QKEY: u32 = 1 << 31;
@@ -142,7 +142,7 @@ pub(crate) fn may_control_qkeys() -> bool {
 /// a queue when it drains it, and only one at a time is drained into the same completion queue.
 pub(crate) const CQ_RESERVE: u32 = 1;
 
-impl<H: Handler> Qp<H> {
+impl<H: WrHandler> Qp<H> {
     /// Creates a queue pair. Sleeps.
     ///
     /// The queues hold exactly what `capacity` says; the caller checks it against the device's
@@ -391,7 +391,10 @@ impl<H: Handler> Qp<H> {
         // slot lives in the queue pair, which drains its queues before it goes.
         let (slot, wc) = unsafe {
             let wc = &*wc;
-            (&*wc.__bindgen_anon_1.wr_cqe.cast::<Slot<H::Request>>(), wc)
+            (
+                &*wc.__bindgen_anon_1.wr_cqe.cast::<WrSlot<H::Request>>(),
+                wc,
+            )
         };
         // SAFETY: By the type invariant.
         let this = unsafe { &*slot.owner.cast::<Self>() };
@@ -717,7 +720,7 @@ impl<H: Handler> Qp<H> {
 }
 
 #[pinned_drop]
-impl<H: Handler> PinnedDrop for Qp<H> {
+impl<H: WrHandler> PinnedDrop for Qp<H> {
     fn drop(self: Pin<&mut Self>) {
         // Who destroys it need not hear of that.
         self.finished.store(true, Release);

@@ -52,7 +52,7 @@ pub(super) union Wr {
     pub(super) recv: bindings::ib_recv_wr,
 }
 
-/// What is in a slot. Belongs to whoever owns the slot: see [`Slot`].
+/// What is in a slot. Belongs to whoever owns the slot: see [`WrSlot`].
 pub(super) struct WrState<R> {
     /// The next slot of the list that this one is in.
     pub(super) next: u32,
@@ -79,7 +79,7 @@ pub(super) struct WrState<R> {
 ///   owner at a time: the queue, under its lock, for a slot in the list of free ones or in the
 ///   list of posted ones; a chain for a slot in it, or that it has taken ahead.
 #[repr(C)]
-pub(super) struct Slot<R> {
+pub(super) struct WrSlot<R> {
     pub(super) hook: bindings::rust_ulp_cqe_hook,
     /// The queue pair or shared receive queue, for `hook`.
     pub(super) owner: *const c_void,
@@ -133,7 +133,7 @@ pub(super) struct Queue<R: WrContext> {
     timer: Timer,
     #[pin]
     pub(super) lists: SpinLockBh<Lists>,
-    pub(super) slots: KVVec<Slot<R>>,
+    pub(super) slots: KVVec<WrSlot<R>>,
     /// `max_sge` for each slot.
     sges: KVVec<UnsafeCell<bindings::ib_sge>>,
     /// What `sges` point into.
@@ -144,7 +144,7 @@ pub(super) struct Queue<R: WrContext> {
     pub(super) max_inline: u32,
 }
 
-// SAFETY: Slots and their parts have one owner at a time, see `Slot`; the requests are `Send`.
+// SAFETY: Slots and their parts have one owner at a time, see `WrSlot`; the requests are `Send`.
 unsafe impl<R: WrContext> Send for Queue<R> {}
 // SAFETY: As above.
 unsafe impl<R: WrContext> Sync for Queue<R> {}
@@ -170,7 +170,7 @@ impl<R: WrContext> Queue<R> {
         let mut slots = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
         for index in 0..depth {
             let next = index.wrapping_add(1);
-            let slot = Slot {
+            let slot = WrSlot {
                 hook: bindings::rust_ulp_cqe_hook {
                     cqe: bindings::ib_cqe {
                         done: Some(bindings::rust_ulp_completion),
@@ -400,7 +400,7 @@ impl<R: WrContext> Queue<R> {
     ///
     /// # Safety
     ///
-    /// Slot `index` is posted, and the device is done with those before it, and with it.
+    /// WrSlot `index` is posted, and the device is done with those before it, and with it.
     pub(super) unsafe fn complete_unsignaled(&self, lists: &mut Lists, index: u32) -> u32 {
         let (mut at, mut count) = (lists.first, 0u32);
         // SAFETY: The slot is in the list of posted ones, and the lock is held.

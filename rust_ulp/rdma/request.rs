@@ -2,7 +2,7 @@
 
 //! What the owner of a queue pair, or of a shared receive queue, hears of its requests.
 //!
-//! Each request that is pushed ends in exactly one call of its [`Handler`]: `complete`, `complete_unsignaled`
+//! Each request that is pushed ends in exactly one call of its [`WrHandler`]: `complete`, `complete_unsignaled`
 //! for those that were not signalled and succeeded, `discard` when it never reached the device, or
 //! `cancel` when its owner does not want to wait for the device any longer. What the device says
 //! of one that was canceled is swallowed, and ends in a call of `complete_canceled`.
@@ -51,7 +51,7 @@ pub(crate) enum CancelReason {
 /// The owner of a queue pair, or of a shared receive queue.
 ///
 /// Completions of one queue are handled one after the other, in the order of posting.
-pub(crate) trait Handler: Send + Sync + 'static {
+pub(crate) trait WrHandler: Send + Sync + 'static {
     /// What the owner keeps with a request. What it detaches goes to the methods below.
     type Request: WrContext;
 

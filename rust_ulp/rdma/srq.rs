@@ -27,14 +27,14 @@ use super::{
     queue::{
         Calls,
         Queue,
-        Slot,
+        WrSlot,
         NONE, //
     },
     request::{
         CancelReason,
-        Handler,
         QueueKind,
-        WrContext, //
+        WrContext,
+        WrHandler, //
     },
     wr::WorkCompletion, //
 };
@@ -83,12 +83,12 @@ struct Taken<R> {
 }
 
 /// That a queue pair uses a shared receive queue.
-pub(super) struct Membership<H: Handler> {
+pub(super) struct Membership<H: WrHandler> {
     srq: Arc<Srq<H>>,
     mark: Arc<Mark>,
 }
 
-impl<H: Handler> Membership<H> {
+impl<H: WrHandler> Membership<H> {
     /// Joins `srq`, on behalf of a queue pair that is about to be made. Sleeps.
     pub(super) fn new(srq: Arc<Srq<H>>) -> Result<Self> {
         let mut marks = srq.marks.lock();
@@ -105,7 +105,7 @@ impl<H: Handler> Membership<H> {
     }
 }
 
-impl<H: Handler> Drop for Membership<H> {
+impl<H: WrHandler> Drop for Membership<H> {
     /// The queue pair is gone, and its completions are handled. Sleeps.
     fn drop(&mut self) {
         self.srq
@@ -119,12 +119,12 @@ impl<H: Handler> Drop for Membership<H> {
 
 /// What a shared receive queue finds by a completion: the owner of a queue pair, and how far that
 /// has come. It is the context of each queue pair, whether it uses a shared receive queue or not.
-pub(super) struct Member<H: Handler> {
+pub(super) struct Member<H: WrHandler> {
     handler: H,
     shared: Option<Membership<H>>,
 }
 
-impl<H: Handler> Member<H> {
+impl<H: WrHandler> Member<H> {
     /// Of a queue pair of `handler`.
     pub(super) fn new(handler: H, shared: Option<Membership<H>>) -> Self {
         Self { handler, shared }
@@ -149,7 +149,7 @@ impl<H: Handler> Member<H> {
 /// - `marker` is a queue pair of `pd` and `cq`, owned, in ERR, and nobody posts to it.
 /// - Every slot of the queue points back at this value, which does not move.
 #[pin_data(PinnedDrop)]
-pub(crate) struct Srq<H: Handler> {
+pub(crate) struct Srq<H: WrHandler> {
     ptr: NonNull<bindings::ib_srq>,
     marker: NonNull<bindings::ib_qp>,
     max_wr: u32,
@@ -172,11 +172,11 @@ pub(crate) struct Srq<H: Handler> {
 }
 
 // SAFETY: The core and the drivers lock what they change; the rest is `Send` and `Sync` by itself.
-unsafe impl<H: Handler> Send for Srq<H> {}
+unsafe impl<H: WrHandler> Send for Srq<H> {}
 // SAFETY: As above.
-unsafe impl<H: Handler> Sync for Srq<H> {}
+unsafe impl<H: WrHandler> Sync for Srq<H> {}
 
-impl<H: Handler> Srq<H> {
+impl<H: WrHandler> Srq<H> {
     /// Creates a shared receive queue for `max_wr` requests of `max_sge` pieces each. Sleeps.
     ///
     /// The caller checks both against the device's limits. The queue pairs that use it have `cq` as
@@ -368,7 +368,10 @@ impl<H: Handler> Srq<H> {
         // it, which wait for their completions before they go.
         let (slot, wc) = unsafe {
             let wc = &*wc;
-            (&*wc.__bindgen_anon_1.wr_cqe.cast::<Slot<H::Request>>(), wc)
+            (
+                &*wc.__bindgen_anon_1.wr_cqe.cast::<WrSlot<H::Request>>(),
+                wc,
+            )
         };
         // SAFETY: By the type invariant.
         let this = unsafe { &*slot.owner.cast::<Self>() };
@@ -509,7 +512,7 @@ impl<H: Handler> Srq<H> {
 }
 
 #[pinned_drop]
-impl<H: Handler> PinnedDrop for Srq<H> {
+impl<H: WrHandler> PinnedDrop for Srq<H> {
     fn drop(self: Pin<&mut Self>) {
         fault::step();
         // SAFETY: Owned; the queue pairs that used it held references to this value.
