@@ -18,7 +18,8 @@ from ulp import N, File, Qp, error_of
 MODULE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../rust_ulp.ko")
 FINIT_MODULE, DELETE_MODULE = 313, 176
 DEADLINE = 10 * PATIENCE
-#: How long a command stays at its point, in milliseconds: until the removal has begun, on most machines.
+#: How long a command stays at its point, in milliseconds. A removal that begins later finds it done,
+#: which shows less and fails nothing.
 STALL = 1500
 
 

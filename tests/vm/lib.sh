@@ -100,7 +100,7 @@ each() {
 	done
 }
 
-# parts PROGRAM NAME...: relays each part of a test program here that is wanted, and looks at what it left.
+# parts PROGRAM NAME...: relays each wanted part of a test program, and looks at what it left.
 parts() {
 	local program=$1 name
 	shift
@@ -127,7 +127,7 @@ relay() {
 		if IFS= read -r -t 1 -u "$from" line; then
 			line=$part$line part=""
 		else
-			# Status above 128: a time-out. What CMD left behind may hold the pipe open after its end.
+			# Above 128 the read timed out. What CMD left behind may hold the pipe open.
 			[ $? -gt 128 ] || ended=1
 			part+=$line
 			[ -n "$ended" ] || ! kill -0 "$child" 2>/dev/null || continue
@@ -182,7 +182,7 @@ in_host() {
 	fi
 }
 
-# there FUNCTION ARG...: a function of this file on the second machine, which prints KTAP for `relay`.
+# there FUNCTION ARG...: calls a function of this file on the second machine, and prints KTAP.
 there() {
 	# shellcheck disable=SC2016 # for the shell there
 	peer bash -c '. /ulp/tests/vm/lib.sh; trap - EXIT; log_id=$1; shift; "$@"; rc=$?; plan; exit $rc' \

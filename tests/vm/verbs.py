@@ -211,8 +211,8 @@ def test_loss(r):
             [(c.user_data, c.status) for c in a.cq.wait(count)],
             [(i, 0) for i in range(count)],
         )
-    # None of these is lost, but rxe drops the first when the message before it lacks its end. What came
-    # before the last one is all that comes.
+    # None of these is lost. When the last message lacks its end, rxe drops the first of them
+    # (do_class_d1e_error() in rxe_resp.c). When the last of them is here, nothing else will come.
     a.file.submit([a.qp.wr("SEND_WITH_IMM", a.buffer, 0, 1, imm_data=count + i) for i in range(8)])
     a.cq.wait(8)
     all_of_it = b.cq.wait(1)
