@@ -46,7 +46,9 @@ def reports(log_text):
     for line in log_text.replace("\r", "").splitlines():
         line = re.sub(r"^\[[^]]*\] ?", "", line)
         is_bug = is_open and out[-1][0].startswith("BUG: ") and not any(map(FAULT.match, out[-1][1:]))
-        goes_on = is_bug and line.startswith("Oops: ") or bool(out) and FAULT.match(out[-1][0]) and PANIC.match(line)
+        goes_on = (is_bug and line.startswith("Oops: ")) or (
+            bool(out) and FAULT.match(out[-1][0]) and PANIC.match(line)
+        )
         if HEAD.search(line) and not goes_on:
             out.append([line])
             is_open = True
@@ -67,7 +69,7 @@ def known(log_text: str, kernel_release: str) -> str | None:
                 re.match(first, report[0])
                 and all(any(re.search(part, line) for line in report) for part in parts)
                 and not any("[rust_ulp]" in line for line in report)
-                for (first, parts), report in zip(expected, found)
+                for (first, parts), report in zip(expected, found, strict=False)
             )
         ):
             return name

@@ -134,8 +134,10 @@ def full(mode, result):
     lines = [
         f"## {heading[0].upper()}{heading[1:]}",
         "",
-        f"`scripts/bench {mode}`, Linux {result['kernel']}, {result['cpus']} CPU(s),"
-        f" medians of {max(t['pairs'] for t in result['summary'].values())} pairs:",
+        (
+            f"`scripts/bench {mode}`, Linux {result['kernel']}, {result['cpus']} CPU(s),"
+            f" medians of {max(t['pairs'] for t in result['summary'].values())} pairs:"
+        ),
         "",
         "| measured | value | rust_ulp | against | theirs | ratio |",
         "|---|---|---|---|---|---|",
@@ -174,7 +176,8 @@ def summary(results):
         unit = UNITS[key][1]
         ours, theirs = (f"{number(v)} {unit}".rstrip() for v in (row["ours"], s["value"]))
         lines.append(
-            f"| {words} | {result['cpus']} | {ours} | {theirs}, {side} | {s['ratio']:.2f} | {verdict(key, s['ratio'])} |"
+            f"| {words} | {result['cpus']} | {ours} | {theirs}, {side} | {s['ratio']:.2f}"
+            f" | {verdict(key, s['ratio'])} |"
         )
     return "\n".join(lines) + "\n"
 

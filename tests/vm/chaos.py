@@ -9,15 +9,16 @@ it met otherwise is an error of the documented kinds. Each round does one thing 
 makes the hosts whole again, and waits until every loader has gone on. When all loaders have ended,
 at the latest at the end, nothing of the module may be left. Prints `ok` and `not ok` lines, and a table.
 
-ULP_CHAOS_ROUNDS (15, each kind once) says how many rounds at most, ULP_CHAOS_SECONDS after how many seconds no other begins, ULP_SEED
-what the dice are, ULP_CHAOS_ONLY the names of the groups, with commas; ULP_SOAK_SECONDS is for `soak`.
+ULP_CHAOS_ROUNDS (15, each kind once) says how many rounds at most, ULP_CHAOS_SECONDS after how many
+seconds no other begins, ULP_SEED what the dice are, ULP_CHAOS_ONLY the names of the groups, with
+commas; ULP_SOAK_SECONDS is for `soak`.
 """
 
 import collections
 import contextlib
 import ctypes
 import errno
-import json
+import itertools
 import os
 import random
 import re
@@ -218,10 +219,10 @@ class Chaos:
     def end_all(self):
         """Ends the loaders, some of them by force: what is left then, in words."""
         killed = [self.dice.random() < 0.3 for _ in self.loaders]
-        for loader, by_force in zip(self.loaders, killed):
+        for loader, by_force in zip(self.loaders, killed, strict=True):
             if not by_force:
                 loader.stop()
-        for loader, by_force in zip(self.loaders, killed):
+        for loader, by_force in zip(self.loaders, killed, strict=True):
             if by_force:
                 loader.kill()
             else:
@@ -408,7 +409,7 @@ class Chaos:
             times.append(time.monotonic())
             print(
                 "#   {:.1f} s, {:.1f} s until all is there again, {:.1f} s until everyone has gone on".format(
-                    *(b - a for a, b in zip(times, times[1:]))
+                    *(b - a for a, b in itertools.pairwise(times))
                 ),
                 flush=True,
             )
@@ -486,7 +487,7 @@ def test_rounds(r):
     table(rows)
     sums(chaos)
     r.equal(
-        f"{done} rounds (ULP_SEED={SEED}): the loaders ended in good order, the kernel's log is quiet",
+        f"{done} rounds (ULP_SEED={SEED}): the loaders ended in order, the kernel's log is quiet",
         (wrong, bad),
         ([], 0),
     )
@@ -496,7 +497,7 @@ def test_rounds(r):
 
 # --- the soak ---------------------------------------------------------------------
 
-#: The line: what it does to packets. With packets reordered rxe breaks atomics, see loss.py; the loaders know by ULP_LOAD_LINE.
+#: What the line does to packets. Reordered packets break rxe's atomics, see loss.py; ULP_LOAD_LINE tells the loaders.
 LINE = ("delay", "200us", "loss", "1%", "duplicate", "1%", "reorder", "5%", "50%")
 #: Growth that is no leak: caches of the kernel's own, which fill as time goes by.
 SLACK_KIB, SLACK_OBJECTS = 16 << 10, 20000
@@ -593,7 +594,7 @@ def test_soak(r):
     print("# packets: " + ", ".join(f"{n} {k}" for k, n in sorted(sent.items())), flush=True)
     print(f"# memory: {samples}", flush=True)
     r.equal(
-        f"{time.monotonic() - begin:.0f} s (ULP_SEED={SEED}): the loaders ended in good order, the kernel's log is quiet",
+        f"{time.monotonic() - begin:.0f} s (ULP_SEED={SEED}): the loaders ended in order, the kernel's log is quiet",
         (chaos.wrong + chaos.log.reports(), bad),
         ([], 0),
     )

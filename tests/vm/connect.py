@@ -20,8 +20,10 @@ import time
 import warnings
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import contextlib
+
 import ulp
-from ulp import N, S, Cq, End, File, error_of, hang_ns, until
+from ulp import N, S, End, File, error_of, hang_ns, until
 
 # Of fork() with threads: the children need none of their locks.
 warnings.simplefilter("ignore", DeprecationWarning)
@@ -225,7 +227,7 @@ def meet(server, end, where="10.9.0.1", data=b"", **more):
 def test_write(r):
     server, c = Server(), client()
     r.check("LISTEN with port 0 says which port it is", server.port > 1023, server.port)
-    got, request, accepted = meet(server, c, data=b"hello")
+    got, request, _accepted = meet(server, c, data=b"hello")
     r.equal("the request has the private data", bytes(request.private_data[12:17]), b"hello")
     r.equal("padded with zeros", (request.private_len, bytes(request.private_data[17:56])), (56, bytes(39)))
     r.equal("it names the requester", (text_of(request.peer), request.peer_qp_num), ("10.9.0.2", c.qp.num))
@@ -318,7 +320,7 @@ def test_inputs(r):
     server, c = Server(), client()
     f, qp, pd = c.file, c.qp.handle, c.pd
     good = {"addr": addr("0.0.0.0"), "backlog": 1}
-    any4, peer = addr("0.0.0.0"), addr("10.9.0.1", server.port)
+    peer = addr("10.9.0.1", server.port)
     odd = addr("10.9.0.1", 1)
     odd.addr[4] = 1
     family = addr("10.9.0.1", 1)
@@ -480,7 +482,7 @@ def test_backlog(r):
     reject(f, last.handle)
     r.equal(
         "one is connected, two are rejected",
-        sorted(t.name() for t in threads + [again]),
+        sorted(t.name() for t in [*threads, again]),
         ["ECONNREFUSED", "ECONNREFUSED", "none"],
     )
     bad = S["get_request"](size=ulp.ctypes.sizeof(S["get_request"]), listener=h)
@@ -521,7 +523,7 @@ def test_backlog(r):
     r.equal("and is there when there is one", accept_of.peer_qp_num, clients[3].qp.num)
     reject(f, accept_of.handle)
     r.equal("its sender was there all the time", (thread.name(), thread.error.reason), ("ECONNREFUSED", 28))
-    for x in [server.end] + clients:
+    for x in [server.end, *clients]:
         x.file.close()
 
 
@@ -683,11 +685,8 @@ def test_gone(r):
 
     thread = Thread(connect, c, "10.9.0.1", server.port)
     request = server.request().handle
-    with deaf("h1"):
-        with alarm():
-            r.equal(
-                "a signal during ACCEPT, when the last message is lost", error_of(accept, server.end, request), "EINTR"
-            )
+    with deaf("h1"), alarm():
+        r.equal("a signal during ACCEPT, when the last message is lost", error_of(accept, server.end, request), "EINTR")
     r.equal("the queue pair is in RESET again", qp_state(server.end), N["QPS_RESET"])
     got = thread.name()
     r.check("the requester was connected, or refused", got in ("none", "ECONNREFUSED"), got)
@@ -930,7 +929,7 @@ def link_local(host, dev):
 def test_moved(r):
     """The peer's address has another link-layer address: the connection's events say so."""
     server, c = Server(), client()
-    got, request, _ = meet(server, c)
+    got, _request, _ = meet(server, c)
     c.file.events()
     ip = ["ip", "-n", "h2", "neigh"]
     # Another neighbour that moves is not this one's business.
@@ -1216,7 +1215,7 @@ def test_removal(r):
     time.sleep(0.1)
     del_link(r, "rxe1")
     r.equal("GET_REQUEST of the other side ends too", for_request.name(5), "ENODEV")
-    for x in [server.end, c, other] + waiting:
+    for x in [server.end, c, other, *waiting]:
         x.file.close()
 
 
@@ -1326,7 +1325,7 @@ def test_removal_under_load(r):
         bare.alone = True
     r.equal("those who serve are told", [t.name(10) for t in servers], ["ENODEV"] * len(servers))
     r.equal("those who ask find nobody", [t.name(20) for t in threads], ["none"] * len(threads))
-    for x in [server] + clients:
+    for x in [server, *clients]:
         x.file.close()
 
 
@@ -1374,10 +1373,8 @@ class Talker(End):
     def send_last(self, data):
         """To who hangs up when it has that: its DREQ takes the queue pair to ERR, and rxe flushes a request
         whose acknowledgement it has received and not looked at (rxe_comp.c, drain_resp_pkts())."""
-        try:
+        with contextlib.suppress(Flushed):
             self.send(data)
-        except Flushed:
-            pass
 
 
 def stock(host, *command):

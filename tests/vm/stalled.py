@@ -183,7 +183,7 @@ def test_killed(r):
 
 
 def test_ring(r):
-    """Two processes have one ring, and one of them writes over all of it without a pause, for ULP_RING_SECONDS at least."""
+    """Two processes share a ring, and one of them overwrites all of it without a pause for ULP_RING_SECONDS or more."""
     seed = int(os.environ.get("ULP_SEED", "1"))
     seconds = float(os.environ.get("ULP_RING_SECONDS", "2"))
     a, b = pair(entries=64)
@@ -197,7 +197,7 @@ def test_ring(r):
             ring[at : at + 4] = dice.choice((b"\0" * 4, b"\xff" * 4, dice.randbytes(4)))
     results, posted = {}, 0
     begin = time.monotonic()
-    while (took := time.monotonic() - begin) < seconds or posted <= 3 and took < seconds + DEADLINE:
+    while (took := time.monotonic() - begin) < seconds or (posted <= 3 and took < seconds + DEADLINE):
         got = error_of(a.file.submit, [a.write(b, 64)])
         results[got] = results.get(got, 0) + 1
         posted += got == "none"

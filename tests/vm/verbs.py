@@ -249,7 +249,7 @@ def datagrams(length=1 << 16, qkey=QKEY, **more):
     ends = [ulp.End(f"h{i}", length=length, kind="UD", **more) for i in (1, 2)]
     for end in ends:
         end.qp.start(qkey)
-    for end, peer in zip(ends, reversed(ends)):
+    for end, peer in zip(ends, reversed(ends), strict=True):
         end.ah = end.file.ah(end.pd, peer.file.gid().gid)
     return ends
 
@@ -351,9 +351,10 @@ def test_ud_refused(r):
     a, b = datagrams()
     other = a.file.pd()
     foreign = a.file.ah(other, b.file.gid().gid).handle
-    send = lambda ah=a.ah.handle, qpn=b.qp.num, qkey=QKEY, length=8, **more: a.qp.datagram(
-        ah, qpn, qkey, a.buffer, 0, length, **more
-    )
+
+    def send(ah=a.ah.handle, qpn=b.qp.num, qkey=QKEY, length=8, **more):
+        return a.qp.datagram(ah, qpn, qkey, a.buffer, 0, length, **more)
+
     for what, wr, want in (
         ("more than the path's MTU", send(length=4097), "EMSGSIZE"),
         ("no address", send(ah=0), "EBADF"),
@@ -426,7 +427,9 @@ def test_ud_refused(r):
             os._exit({"EPERM": 1, "none": 2}.get(error_of(call), 3))
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
-    change = lambda qkey: a.qp.modify("QKEY", qkey=qkey)
+    def change(qkey):
+        return a.qp.modify("QKEY", qkey=qkey)
+
     r.equal("a queue key with the highest bit needs CAP_NET_RAW", without_raw(lambda: change(1 << 31 | 5)), 1)
     r.equal("one without does not", without_raw(lambda: change(QKEY)), 2)
     r.equal("root has that", error_of(change, 1 << 31 | 5), "none")
@@ -513,7 +516,8 @@ def test_ud_flight(r):
     a.qp.modify("STATE", **reset)
     r.check("silent ones are done", until(lambda: not a.file.call("QP_QUERY", qp=a.qp.handle).sends_in_flight))
     r.equal("and not heard of unless they failed", {c.status for c in settle(a.cq)} <= {5}, True)
-    usage = next(line for line in open(f"/proc/self/fdinfo/{a.file.fd}") if line.startswith("rust_ulp-cq"))
+    with open(f"/proc/self/fdinfo/{a.file.fd}") as f:
+        usage = next(line for line in f if line.startswith("rust_ulp-cq"))
     r.check("no place in the ring is lost", "reserved 0" in usage, usage)
     a.qp.start(QKEY)
     for delivery in ("SOFTIRQ", "CALLER", "WORKQUEUE"):
@@ -586,8 +590,8 @@ def test_srq(r):
     )
     r.equal(
         "a queue pair with one has no receives of its own",
-        (lambda q: (q.max_recv_wr, q.max_recv_sge))(p.file.call("QP_QUERY", qp=p.qps[0].handle)),
-        (0, 0),
+        [getattr(p.file.call("QP_QUERY", qp=p.qps[0].handle), name) for name in ("max_recv_wr", "max_recv_sge")],
+        [0, 0],
     )
     p.post(30)
     r.equal(
@@ -636,7 +640,6 @@ def test_srq(r):
     cq = ulp.Cq(p.file)
     send = p.peers[0].wr("SEND")
     send.qp = p.srq.handle
-    two = p.srq.recv(p.buffer, 0, 64)
     for what, call, want in (
         ("a receive of a queue pair that has one", lambda: p.file.submit([wr, p.qps[0].wr("RECV")]), UNSUPPORTED),
         ("a send to it", lambda: p.file.submit([wr, send]), "EBADFD"),
@@ -670,11 +673,11 @@ def test_srq(r):
     p.srq.limit(60)
     r.equal("a limit is armed", p.srq.query().limit, 60)
     p.file.events()
-    for i in range(4):
+    for _ in range(4):
         p.send(0, b"x")
     p.cq.wait(4)
     r.equal("as many as the limit are left: no event", (p.file.events(), p.srq.query().limit), ([], 60))
-    for i in range(4):
+    for _ in range(4):
         p.send(0, b"x")
     p.cq.wait(4)
     r.equal("one fewer: an event, once", p.file.events(), [(N["EVENT_SRQ_LIMIT"], p.srq.handle, 0, 0)])
@@ -969,10 +972,15 @@ def test_sqd(r):
     for kind in ("RC", "UC", "UD"):
         if kind == "UD":
             a, b = datagrams()
-            request = lambda i: a.qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 0, 64, user_data=i)
+
+            def request(i):
+                return a.qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 0, 64, user_data=i)
         else:
             a, b = pair(kind=kind)
-            request = lambda i: a.write(b, 64, user_data=i)
+
+            def request(i):
+                return a.write(b, 64, user_data=i)
+
         a.file.submit([request(i) for i in range(10)])
         a.file.events()
         a.qp.modify("STATE EN_SQD_ASYNC_NOTIFY", qp_state=N["QPS_SQD"], en_sqd_async_notify=1)
@@ -1102,9 +1110,10 @@ def test_churn(r):
     completed.extend(p.cq.reap())
     r.check(f"queue pairs took some of the {len(posted)} receives", sum(c.status == 0 for c in completed) >= 1, "none")
     r.equal("each receive completed, and once", sorted(c.user_data for c in completed), posted)
-    usage = [
-        line for end in (p, a) for line in open(f"/proc/self/fdinfo/{end.file.fd}") if line.startswith("rust_ulp-cq")
-    ]
+    usage = []
+    for end in (p, a):
+        with open(f"/proc/self/fdinfo/{end.file.fd}") as f:
+            usage += [line for line in f if line.startswith("rust_ulp-cq")]
     r.check("no place in a ring is lost", all("reserved 0" in line for line in usage), f"{usage}")
 
 
