@@ -2,7 +2,7 @@
 
 //! Devices: which there are, which files are attached to them, and how they go.
 //!
-//! Owns the gate of each device. Runs in process file.
+//! Owns the gate of each device. Runs in process context.
 //!
 //! A device goes like this. `remove` takes it off the list, so that no file finds it any more, and
 //! closes its gate: calls from now on are ENODEV, waiters are woken and leave. When nobody is

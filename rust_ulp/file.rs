@@ -63,9 +63,9 @@ pub(crate) struct UlpFile {
     table: Mutex<ObjectTable>,
     events: Arc<FileEvents>,
     pending: Arc<PendingConns>,
-    /// CqReservation for batches, lent to those who submit at a time.
+    /// Spare batches for those who submit.
     #[pin]
-    batch: Mutex<[Option<KBox<Batch>>; 4]>,
+    batches: Mutex<[Option<KBox<Batch>>; 4]>,
     quota: Arc<Quota>,
     /// That it is attached, as the rdma cgroup of who did that counts it.
     #[pin]
@@ -94,7 +94,7 @@ impl UlpFile {
                 ),
                 events,
                 pending,
-                batch <- new_mutex!([const { None }; 4], "rust_ulp::UlpFile::batches"),
+                batches <- new_mutex!([const { None }; 4], "rust_ulp::UlpFile::batches"),
                 quota,
                 attached <- new_mutex!(None, "rust_ulp::UlpFile::attached"),
             }),
@@ -263,7 +263,7 @@ impl UlpFile {
 
     /// Lends the room for a batch, or makes some.
     pub(crate) fn take_batch(&self) -> Result<KBox<Batch>> {
-        let kept = self.batch.lock().iter_mut().find_map(Option::take);
+        let kept = self.batches.lock().iter_mut().find_map(Option::take);
         if let Some(batch) = kept {
             return Ok(batch);
         }
@@ -273,8 +273,8 @@ impl UlpFile {
     /// Takes the room back.
     pub(crate) fn give_batch(&self, batch: KBox<Batch>) {
         let mut batch = Some(batch);
-        if let Some(ctx) = self.batch.lock().iter_mut().find(|it| it.is_none()) {
-            core::mem::swap(ctx, &mut batch);
+        if let Some(spare) = self.batches.lock().iter_mut().find(|it| it.is_none()) {
+            core::mem::swap(spare, &mut batch);
         }
         // More than are kept go.
         drop(batch);

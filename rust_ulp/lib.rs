@@ -1,111 +1,117 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An RDMA upper-layer protocol: verbs for processes, by `/dev/rust_ulp`.
+//! An RDMA upper-layer protocol that exposes verbs to user space through `/dev/rust_ulp`.
 //!
-//! # Rooms
+//! # Layers
 //!
-//! One direction of knowledge: this crate's own modules use `rdma`, that uses `sys`, that uses
-//! `bindings`; `logic` uses nothing, and all may use it. The way of a request:
+//! A file imports only from its own layer and from the layers below it. `scripts/layers` checks that.
+//!
+//! | layer | contents |
+//! |---|---|
+//! | `lib`, `fops` | the module; the file operations that the kernel calls |
+//! | `cmd/` | the table of commands, their handlers, and the commands of io_uring |
+//! | `file` | an open file: its object table, its device, its events |
+//! | `object/` | the object table, and each kind of object that a file can create |
+//! | `device` | the devices, the files attached to each, and device removal |
+//! | `events`, `trace/`, `limits` | event records; tracepoints and debug messages; limits and parameters |
+//! | `uapi/` | the ABI |
+//! | `rdma/` | verbs and the connection manager; knows nothing of this module |
+//! | `kernel/` | what the kernel crate lacks; knows nothing of RDMA |
+//! | `bindings/` | bindgen output and C helpers; used by `rdma/` and `kernel/` only |
+//! | `logic/` | pure code without kernel API or ABI; the host tests compile it too |
+//!
+//! # Data path
 //!
 //! ```text
 //! user space: ioctl SUBMIT
-//!   kernel/entry.c     rust_ulp_ioctl, the door
-//!   ioctl           copies the struct, picks the command
-//!   submit          copies the requests, decodes them (object/decode), resolves handles (handle),
-//!                   chains them per queue, posts, waits
-//!   rdma/chain      puts them into slots (rdma/queue) and links them
-//!   rdma/entry.c       rust_ulp_post_send, the door out; then the driver
+//!   kernel/entry.c      rust_ulp_ioctl
+//!   fops, cmd/access    copy and check struct rust_ulp_submit
+//!   object/batch        copies the work requests; object/decode checks them
+//!   cmd/submit          looks handles up, chains the requests of each queue, posts, waits
+//!   rdma/chain          fills slots (rdma/queue) and links them
+//!   rdma/entry.c        rust_ulp_post_send, then the driver
 //!
-//!   driver, core    poll the completion queue
-//!   rdma/entry.c       rust_ulp_completion
-//!   rdma/qp, srq    find the request
-//!   qp              makes the entry
-//!   cq              puts it into the ring that user space reads, wakes who waits
+//! driver: completion
+//!   rdma/entry.c        rust_ulp_completion
+//!   rdma/qp, rdma/srq   find the request
+//!   object/completion   makes the completion queue entry
+//!   object/ring         writes the entry to the mapped ring and wakes the waiters
 //! ```
 //!
-//! By io_uring the way in is `IORING_OP_URING_CMD`, `rust_ulp_uring_cmd`, `uring`, and then the
-//! steps of `submit`; on the way back `qp` tells the command (`kernel/uring`), which the task
-//! completes in `rust_ulp_uring_done` of kernel/entry.c. Completions as a stream go from `cq` through
-//! `rust_ulp_uring_run`. A request that is over before the device is done with it, by `CANCEL`, its
-//! deadline, or the end of its ring or task, takes the way back from `rdma/queue`, by `rdma/qp` or
-//! `srq`; what the driver says of it later ends in `qp`.
+//! With io_uring a request arrives through `rust_ulp_uring_cmd` and `cmd/uring`, and then takes the
+//! same steps. `object/completion` completes the command (`kernel/uring`) in the task that submitted
+//! it. A stream of completions leaves `object/ring` through `rust_ulp_uring_run`. CANCEL, a deadline,
+//! and the end of a task or ring cancel a request in `rdma/queue`; the driver's completion of a
+//! canceled request ends in `object/completion`.
 //!
-//! And of an event:
+//! # Events, memory, connections
 //!
-//! ```text
-//!   driver, core    something happened to a queue, a port or the device
-//!   rdma/event, qp, srq, cq
-//!   qp, cq, device  know whose it is
-//!   events          keeps a record (logic/events) for each file that it concerns, wakes who waits
-//!   kernel/entry.c     rust_ulp_read; context
-//! ```
-//!
-//! And of memory: `buffer` has what requests of the owner name, `grant` what a peer may use, `rdma/mr`
-//! makes the keys of both; the pages are those of `kernel/pages`, which come from the page allocator, or
-//! by `kernel/pinned` from a process, or by `kernel/dmabuf` from another driver.
-//!
-//! On iWARP `rdma/mr` has a connection of the device with itself for that, by `rdma/loopback`.
-//!
-//! And of a connection: `connect` has the commands, `listener` and `connection` the objects that
-//! they make, `rdma/cm` the manager's identifiers, whose events come in through
-//! `rust_ulp_cm_event` of rdma/entry.c.
+//! - `rdma/event`, `rdma/qp`, `rdma/srq` and `rdma/cq` report events of drivers. `events` keeps a record
+//!   for each file that an event concerns, and wakes the readers of the file.
+//! - `object/buffer` holds the keys that the owner's requests use, `object/grant` the keys that a peer
+//!   may use. `rdma/mr` registers both through `rdma/fast_reg`. The pages are those of `kernel/pages`:
+//!   allocated, pinned (`kernel/pinned`) or imported (`kernel/dmabuf`).
+//! - On iWARP `rdma/loopback` connects the queue pairs of `rdma/fast_reg` with each other.
+//! - `cmd/cm` has the commands of connections, `object/listener` and `object/connection` the objects.
+//!   `rdma/cm` has the connection manager's identifiers, whose events arrive through
+//!   `rust_ulp_cm_event` of rdma/entry.c.
 //!
 //! # Lock order
 //!
-//! Top to bottom; nothing above is taken while something below is held.
+//! From the top to the bottom: no lock is taken while a lock below it is held.
 //!
-//! | lock | what it protects | taken in |
+//! | lock | protects | context |
 //! |---|---|---|
 //! | `devices_rwsem`, `clients_rwsem` (RDMA core) | devices and clients | `add`, `remove` |
-//! | `uring_lock` (kernel) | a ring of io_uring; held over commands. A command may wait for user memory with it, so nobody waits for it who is inside the gate | `uring_cmd`, its task work |
+//! | `uring_lock` (kernel) | an io_uring instance. Held over commands, which may wait for user memory: nobody inside the gate waits for it | `uring_cmd`, task work |
 //! | `Registry::devices` | the list of devices | process |
-//! | `Device::gate` | not a lock: who is inside keeps the device from going | process, may sleep inside |
-//! | `mmap_lock` (kernel) | an address space; taken by copies from and to user space, so no lock below is held over one | process |
+//! | `Device::gate` | not a lock: a guard keeps the device from going away | process; may sleep inside |
+//! | `mmap_lock` (kernel) | an address space. Copies from and to user space take it: no lock below is held over a copy | process |
 //! | `Device::files` | the files attached to a device | process |
 //! | `UlpFile::table` | handles | process |
-//! | `UlpFile::batches` | room for batches; nothing is taken under it | process |
-//! | `UlpFile::attached` | what the rdma cgroup counts for the file itself | process |
-//! | `rdmacg_mutex` (kernel) | what the rdma cgroup counts | process |
-//! | `QpGrants::growing` | room for the grants of a queue pair | process |
-//! | `RemoteKey::mr` | the key of a grant; held while it dies, and while another is made | process |
-//! | `PdObject::fast_reg` | making the fast_reg; on iWARP held over a connection | process |
-//! | `rdma::loopback::LoopbackConnector::state` | who makes such a connection, and whether he may | process |
-//! | handler mutex of an identifier (connection manager); a listener's before that of its request | what happens to the identifier | process; held over `cm::Handler` and `cm::Listener`. Dropping an identifier takes it, so nothing below is held over that |
-//! | `Backlog::waiting` | the requests of a listener | process |
-//! | `Connection::progress` | how far a connection is; held over the move of its queue pair to ERR | process |
-//! | `rdma::loopback::LoopbackConn::progress` | how far such a connection is | process |
-//! | `rtnl_lock` (kernel) | netdevs; held by the core's GID workers, and taken by `ib_query_port()` | process |
-//! | `EventSubscribers::files` | the files that hear of a device's events | process |
+//! | `UlpFile::batches` | spare batches. Nothing is taken under it | process |
+//! | `UlpFile::attached` | the rdma cgroup's charge for the file | process |
+//! | `rdmacg_mutex` (kernel) | the rdma cgroup's charges | process |
+//! | `QpGrants::growing` | the capacity of `QpGrants::keys` | process |
+//! | `RemoteKey::mr` | the key of a grant. Held while the key is revoked or replaced | process |
+//! | `PdObject::fast_reg` | creation of the registration queue pair. On iWARP held while it connects | process |
+//! | `rdma::loopback::LoopbackConnector::state` | the connection attempt in progress | process |
+//! | handler mutex of an identifier (connection manager); a listener's before its request's | the identifier's state. Held over `cm::Handler` and `cm::Listener`. Dropping an identifier takes it: nothing below is held over the drop | process |
+//! | `Backlog::waiting` | the connection requests of a listener | process |
+//! | `Connection::progress` | the state of a connection. Held while its queue pair moves to ERR | process |
+//! | `rdma::loopback::LoopbackConn::progress` | the state of a loopback connection | process |
+//! | `rtnl_lock` (kernel) | netdevs. Held by the core's GID workers; `ib_query_port()` takes it | process |
+//! | `EventSubscribers::files` | the files that receive a device's events | process |
 //! | `rdma::Srq::marks` | the queue pairs of a shared receive queue | process |
-//! | `rdma::FastRegQp::post_lock`, `rdma::Qp::modifying`, `rdma::Cq::draining`, `rdma::Cq::polling` | one at a time, in this order | process |
-//! | `rdma::Qp::address` | an address that draining needs; nothing is taken under it | process |
-//! | `rdma::DeferredPages::kept` | memory that a peer may still be reading; nothing is taken under it | process |
-//! | `rdma::Queue::lists` | slots of a queue | process, softirq; held over the driver's `post_send`, and over `Handler::cancel` |
+//! | `rdma::FastRegQp::post_lock`, `rdma::Qp::modifying`, `rdma::Cq::draining`, `rdma::Cq::polling` | serialise their operation; taken in this order | process |
+//! | `rdma::Qp::address` | the address that draining a datagram queue pair needs. Nothing is taken under it | process |
+//! | `rdma::DeferredPages::kept` | pages that a peer may still read. Nothing is taken under it | process |
+//! | `rdma::Queue::lists` | the slots of a queue. Held over the driver's `post_send` and over `WrHandler::cancel` | process, softirq |
 //! | `QpGrants::keys` | the grants of a queue pair | process, softirq |
-//! | `Ring::state` | a completion ring | process, softirq; held over waking its stream and its eventfd |
-//! | `FileEvents::log` | records of events | any, interrupts off; under drivers' locks |
+//! | `Ring::state` | a completion ring. Held while its stream and its eventfd are woken | process, softirq |
+//! | `FileEvents::log` | event records. Taken under drivers' locks | any; interrupts off |
 //! | wait queues (kernel) | waiters | any |
 //!
-//! Why they are in that order, how long each object lives and which ordering each atomic has:
-//! docs/internals.md.
+//! docs/internals.md gives the reasons for this order, the lifetime of each object, and the memory
+//! ordering of each atomic.
 //!
 //! # Contexts
 //!
 //! | entry | context | rules |
 //! |---|---|---|
-//! | `open`, `ioctl`, `fdinfo` | process | may sleep; nothing held over copies from and to user space |
-//! | `uring_cmd` | process: a task, a worker of io_uring or its polling thread; `uring_lock` perhaps held, with `IO_URING_F_CANCEL` always (then any kernel thread) | copies from user space before it enters the gate; completes a command it has begun only when all shares are gone |
-//! | task work of io_uring | the task that submitted, `uring_lock` held; a kernel thread when the task is gone | holds no object of a device: nobody waits for it |
-//! | `mmap` | process, `mmap_lock` held | takes the gate and the table, copies nothing |
+//! | `open`, `ioctl`, `fdinfo` | process | may sleep; nothing is held over copies from and to user space |
+//! | `uring_cmd` | process: a task, an io_uring worker or the SQPOLL thread. `uring_lock` may be held; with `IO_URING_F_CANCEL` it is, in any kernel thread | copies from user space before it enters the gate; completes a started command only when all references to it are gone |
+//! | io_uring task work | the submitting task with `uring_lock` held, or a kernel thread when the task is gone | holds no object of a device: nobody waits for it |
+//! | `mmap` | process, `mmap_lock` held | enters the gate, takes the table, copies nothing |
 //! | `poll` | process | takes the table |
-//! | `read` | process | sleeps outside the gate, until a signal, a record or the device's end |
-//! | `release` | process, perhaps exiting: no `current->files`, no `current->nsproxy` | tears down, drains |
-//! | `Client::add`, `remove` | process | `remove` is bounded: waits only for those inside the gate, who are woken |
-//! | connection manager's handlers | process (the manager's workqueues), handler mutex held | may sleep, wait for nobody, do not look at the gate; drop no identifier |
-//! | deadlines (`rdma::Queue::timer`) | softirq | take the queue's lock, tell its owner |
-//! | work that ends grants | process (our workqueue) | inside the gate, which it leaves when the device goes |
-//! | completion handlers | process (workqueue, caller) or softirq, as the completion queue was made | must not sleep |
-//! | events of queue pairs, shared receive queues and completion queues | any, interrupts off, under the driver's locks | store flags and records, wake |
+//! | `read` | process | sleeps outside the gate until a signal, a record or device removal |
+//! | `release` | process, perhaps exiting: no `current->files`, no `current->nsproxy` | destroys the objects; drains |
+//! | `Client::add`, `remove` | process | `remove` is bounded: it waits only for guards, whose holders it wakes |
+//! | connection manager handlers | process (the manager's workqueues), handler mutex held | may sleep; wait for nobody; do not enter the gate; drop no identifier |
+//! | deadlines (`rdma::Queue::timer`) | softirq | take the queue's lock, call its owner |
+//! | grant revocation work | process (the module's workqueue) | inside the gate; leaves it when the device goes |
+//! | completion handlers | process (workqueue, caller) or softirq, as the completion queue was created | must not sleep |
+//! | events of queue pairs, shared receive queues and completion queues | any; interrupts off, under the driver's locks | store flags and records; wake waiters |
 //! | events of ports and devices | process (a worker of the core, perhaps with `rtnl_lock`) | take `EventSubscribers::files` |
 
 #![crate_name = "rust_ulp"]

@@ -9,12 +9,14 @@ mod access;
 mod address;
 mod ah;
 mod buffer;
+mod cancel;
 mod cm;
 mod cq;
 mod grant;
 mod pd;
 mod qp;
 mod query;
+mod resolve;
 mod srq;
 mod submit;
 pub(crate) mod uring;
@@ -107,8 +109,8 @@ commands! {
     IOC_DISCONNECT: Disconnect { flags: 0, zero: pad } => tell(cm::disconnect);
     IOC_CONN_QUERY: ConnQuery { flags: 0 } => query(cm::query);
     IOC_SUBMIT: Submit { flags: 0, check: submit::check } => change(submit::submit);
-    IOC_CANCEL: Cancel { flags: abi::CANCEL_ALL, check: submit::check_cancel }
-        => change(submit::cancel);
+    IOC_CANCEL: Cancel { flags: abi::CANCEL_ALL, check: cancel::check }
+        => change(cancel::cancel);
     IOC_DESTROY: Destroy { flags: 0, zero: pad } => tell(destroy);
 }
 

@@ -77,7 +77,7 @@ pub(super) fn create(
         handle => Some(table.use_srq(handle)?),
     };
     drop(table);
-    // Those that come from a shared queue have no ctx in this one.
+    // Those that come from a shared queue have no place in this one.
     let (max_recv_wr, max_recv_sge) = match &srq {
         None => (value.max_recv_wr.max(1), value.max_recv_sge.max(1)),
         Some(_) => (0, 0),

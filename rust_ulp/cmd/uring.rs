@@ -3,7 +3,7 @@
 //! Requests by io_uring.
 //!
 //! A command carries one request, or points at several. It is taken apart as SUBMIT does it
-//! ([`crate::cmd::submit`]), and each request keeps a cmd_ref of the command in its slot; the command
+//! ([`crate::cmd::submit`]), and each request keeps a reference to the command in its slot; the command
 //! completes when all of them have. Nothing is allocated for it, and nothing that waits for its
 //! task holds an object of the device.
 //!
@@ -12,9 +12,10 @@
 //! gate may want it. Nothing here waits for anything but short locks and user memory: no command has
 //! to be tried again by a worker, which would take it out of its order.
 
-use super::submit::{
-    self,
-    SubmitCtx, //
+use super::{
+    cancel,
+    resolve::SubmitCtx,
+    submit, //
 };
 use crate::{
     file::UlpFile,
@@ -76,7 +77,7 @@ enum Step {
     },
 }
 
-/// Stages what `parse` takes.
+/// Parses a batch with `parse`.
 fn parsed(
     this: &UlpFile,
     count: u16,
@@ -135,11 +136,11 @@ fn begin(
         queue
     );
     let reply = cmd.begin(count, queue, |command| {
-        let alive = this.enter().map_err(|error| (0, error))?;
+        let device = this.enter().map_err(|error| (0, error))?;
         let table = this.table().lock();
         let resolved = batch.resolve(&SubmitCtx {
             table: &table,
-            live: &alive,
+            device: &device,
             command: Some(command),
             in_ring,
         });
@@ -158,7 +159,7 @@ fn begin(
 /// As the command CANCEL.
 fn cancel_requests(this: &UlpFile, cmd: &UringCmd<'_>) -> Result<u32> {
     let value: abi::UringCancel = cmd.read()?;
-    submit::cancel_matching(this, value.queue, value.user_data, value.flags)
+    cancel::cancel_matching(this, value.queue, value.user_data, value.flags)
 }
 
 /// Begins to copy completions out of a ring.

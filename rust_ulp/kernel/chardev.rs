@@ -4,7 +4,7 @@
 //!
 //! The kernel crate's `MiscDevice` sets no owner in 7.2, so that a module could be unloaded under
 //! an open file, and it has no `poll`. So the `file_operations` are our own: they stand in
-//! `cmd.c`, where the function tracers see them, and call the functions that [`chardev!`]
+//! `entry.c`, where the function tracers see them, and call the functions that [`chardev!`]
 //! defines for the one type that implements [`FileOperations`].
 //!
 //! C header: [`include/linux/miscdevice.h`](srctree/include/linux/miscdevice.h)
@@ -120,7 +120,7 @@ impl<T: Send + Sync + 'static> Registration<T> {
         // SAFETY: There is no device yet, so nobody reads the slot.
         unsafe { *slot.0.get() = Some(shared) };
         let registered = super::fault::point().and_then(|()| {
-            // SAFETY: The `miscdevice` of `cmd.c` is not registered, as no registration exists.
+            // SAFETY: The `miscdevice` of `entry.c` is not registered, as no registration exists.
             to_result(unsafe { bindings::rust_ulp_chardev_register() })
         });
         if let Err(err) = registered {
@@ -142,7 +142,7 @@ impl<T: Send + Sync + 'static> Drop for Registration<T> {
     }
 }
 
-/// Defines what `cmd.c` calls, for one type that implements [`FileOperations`], and a function
+/// Defines what `entry.c` calls, for one type that implements [`FileOperations`], and a function
 /// `register(shared) -> Result<Device>` that makes the device appear.
 macro_rules! chardev {
     ($file:ty) => {
@@ -194,7 +194,7 @@ macro_rules! chardev {
 
             /// # Safety
             ///
-            /// Called by `cmd.c`, for a file of this device.
+            /// Called by `entry.c`, for a file of this device.
             #[no_mangle]
             unsafe extern "C" fn rust_ulp_rs_open(file: *mut bindings::file) -> c_int {
                 // SAFETY: This is `open`, and the reference ends with it.
@@ -213,7 +213,7 @@ macro_rules! chardev {
 
             /// # Safety
             ///
-            /// Called by `cmd.c`, for a file of this device.
+            /// Called by `entry.c`, for a file of this device.
             #[no_mangle]
             unsafe extern "C" fn rust_ulp_rs_release(file: *mut bindings::file) {
                 // SAFETY: Set by `rust_ulp_rs_open`, and a file is released once, when nothing
@@ -224,7 +224,7 @@ macro_rules! chardev {
 
             /// # Safety
             ///
-            /// Called by `cmd.c`, for a file of this device.
+            /// Called by `entry.c`, for a file of this device.
             #[no_mangle]
             unsafe extern "C" fn rust_ulp_rs_ioctl(
                 file: *mut bindings::file,
@@ -241,7 +241,7 @@ macro_rules! chardev {
 
             /// # Safety
             ///
-            /// Called by `cmd.c`, for a file of this device.
+            /// Called by `entry.c`, for a file of this device.
             #[no_mangle]
             unsafe extern "C" fn rust_ulp_rs_read(
                 file: *mut bindings::file,
@@ -261,7 +261,7 @@ macro_rules! chardev {
 
             /// # Safety
             ///
-            /// Called by `cmd.c`, for a file of this device, with the arguments of `uring_cmd`.
+            /// Called by `entry.c`, for a file of this device, with the arguments of `uring_cmd`.
             #[no_mangle]
             unsafe extern "C" fn rust_ulp_rs_uring_cmd(
                 file: *mut bindings::file,
@@ -285,7 +285,7 @@ macro_rules! chardev {
 
             /// # Safety
             ///
-            /// Called by `cmd.c`, for a file of this device.
+            /// Called by `entry.c`, for a file of this device.
             #[no_mangle]
             unsafe extern "C" fn rust_ulp_rs_mmap(
                 file: *mut bindings::file,
@@ -309,7 +309,7 @@ macro_rules! chardev {
 
             /// # Safety
             ///
-            /// Called by `cmd.c`, for a file of this device.
+            /// Called by `entry.c`, for a file of this device.
             #[no_mangle]
             unsafe extern "C" fn rust_ulp_rs_poll(
                 file: *mut bindings::file,
@@ -327,7 +327,7 @@ macro_rules! chardev {
 
             /// # Safety
             ///
-            /// Called by `cmd.c`, for a file of this device.
+            /// Called by `entry.c`, for a file of this device.
             #[no_mangle]
             unsafe extern "C" fn rust_ulp_rs_show_fdinfo(
                 m: *mut bindings::seq_file,
@@ -340,7 +340,7 @@ macro_rules! chardev {
                 <$file as FileOperations>::show_fdinfo(this, m);
             }
 
-            // The functions have the types that `cmd.h` declares.
+            // The functions have the types that `entry.h` declares.
             const _: unsafe extern "C" fn(*mut bindings::file, c_uint, c_ulong) -> c_long =
                 rust_ulp_rs_ioctl;
         }

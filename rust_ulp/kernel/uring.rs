@@ -496,7 +496,7 @@ impl Canceling<'_> {
     }
 }
 
-/// How many buffers a stream fills before it lets others have their post_lock.
+/// How many buffers a stream fills before it lets others have their turn.
 const TURNS: u32 = 64;
 
 /// What a stream is fed from.

@@ -5,7 +5,7 @@
 //! A handle is not zero and has 31 bits: the kind of the object in bits 27 to 30, a generation in
 //! bits 16 to 26, an index in bits 0 to 15. The generation of an index changes each time that an
 //! object in it is destroyed, so a stale handle is recognised until 2,047 others have had its
-//! index; indices are used again in post_lock, the longest unused first.
+//! index; indices are used again in turn, the longest unused first.
 
 /// What a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use super::{
     completion::Completions,
     decode::{
         decode,
+        DecodedWr,
         Elements,
         Limits, //
     }, //
@@ -32,7 +33,7 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// CqReservation for a batch that is kept with a file when it is not larger than this, in requests.
+/// The largest batch that a file keeps for reuse, in requests.
 const KEEP: usize = 256;
 
 const LIMITS: Limits = Limits {
@@ -43,7 +44,7 @@ const LIMITS: Limits = Limits {
 /// A request that was copied from user space.
 pub(crate) struct ParsedWr {
     /// What it is.
-    pub(crate) request: crate::object::decode::Request,
+    pub(crate) request: DecodedWr,
     /// Its elements in [`Batch::sges`].
     pub(crate) first_sge: usize,
     /// How many there are.
@@ -54,7 +55,7 @@ pub(crate) struct ParsedWr {
     pub(crate) inline_len: usize,
 }
 
-/// CqReservation for one batch.
+/// Work requests that were copied from user space, and what they refer to.
 pub(crate) struct Batch {
     wrs: KVVec<abi::Wr>,
     pub(crate) parsed: KVVec<ParsedWr>,

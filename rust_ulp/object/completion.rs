@@ -345,7 +345,7 @@ impl WrHandler for Completions {
     }
 
     fn discard(&self, request: Request) {
-        // Its cmd_ref goes with it: whoever has begun the command knows why.
+        // The command's reference goes with it: the caller that started the command knows why.
         self.give_up(&request);
     }
 

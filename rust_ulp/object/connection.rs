@@ -148,7 +148,7 @@ enum Stage {
     TimewaitExit,
 }
 
-/// PrivateData data of the peer.
+/// Private data of the peer.
 #[derive(Clone, Copy)]
 pub(crate) struct PrivateData {
     pub(crate) len: u32,
@@ -344,7 +344,7 @@ impl cm::Handler for Shared {
             }
             (cm::Event::AddressChange, _) => raised = Some(abi::EVENT_ADDR_CHANGE),
             // Of another device than the file's, for of that this module hears first, and drops all
-            // identifiers: a route that is not params, and that CONNECT gives up when it wakes.
+            // identifiers: a route that is not wanted, and that CONNECT gives up when it wakes.
             (cm::Event::DeviceRemoval, _) => progress.fail(ehostunreach()),
             _ => (),
         }

@@ -117,7 +117,7 @@ pub enum Elements {
 /// A request, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub, missing_docs)]
-pub struct Request {
+pub struct DecodedWr {
     pub user_data: u64,
     pub qp: u32,
     pub opcode: u8,
@@ -139,7 +139,7 @@ const fn is_known_elsewhere(opcode: u8) -> bool {
 
 /// Decodes `wr`, which was copied from user space.
 #[allow(unreachable_pub)]
-pub fn decode(wr: &abi::Wr, limits: Limits) -> Result<Request, Refusal> {
+pub fn decode(wr: &abi::Wr, limits: Limits) -> Result<DecodedWr, Refusal> {
     const ANY: u16 = abi::SEND_FENCE | abi::SEND_SIGNALED;
     let (remote_addr, rkey) = (wr.remote_addr, wr.rkey);
 
@@ -270,7 +270,7 @@ pub fn decode(wr: &abi::Wr, limits: Limits) -> Result<Request, Refusal> {
         }
     }
 
-    Ok(Request {
+    Ok(DecodedWr {
         user_data: wr.user_data,
         qp: wr.qp,
         opcode: wr.opcode,

@@ -342,7 +342,7 @@ pub(crate) struct GrantObject {
 }
 
 impl GrantObject {
-    /// Grants what `attr` say, which it makes smaller where they allow that. Sleeps.
+    /// Grants what `attr` says, shortened where its flags allow that. Sleeps.
     ///
     /// `access` are `ACCESS_REMOTE_*`, at least one, else [`EINVAL`]. [`EACCES`] when they write and
     /// the buffer is read-only. [`ERANGE`] when the range is

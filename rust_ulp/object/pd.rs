@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Protection domains, each with its fast_reg.
+//! Protection domains, each with the queue pair that registers its memory.
 //!
 //! Runs in process context.
 
@@ -33,7 +33,7 @@ pub(crate) struct PdObject {
     /// Made when memory is first registered.
     #[pin]
     fast_reg: Mutex<Option<Arc<FastRegQp>>>,
-    /// What connects the fast_reg, on iWARP.
+    /// Connects the registration queue pair, on iWARP.
     #[pin]
     loopback: LoopbackConnector,
     use_count: UseCount,

@@ -146,7 +146,7 @@ impl<'a, H: WrHandler> TargetRef<'a, H> {
         }
     }
 
-    /// Which kind of a queue pair it is.
+    /// Which queue of a queue pair it is.
     pub(crate) fn kind(self) -> QueueKind {
         match self {
             Self::Send(_) => QueueKind::Send,

@@ -559,7 +559,7 @@ impl<T> Deref for OwnedId<T> {
 impl<T> Drop for OwnedId<T> {
     fn drop(&mut self) {
         fault::step();
-        // SAFETY: OwnedId. Waits for the handler, after which the context is not used any more.
+        // SAFETY: Owned. Waits for the handler, after which the context is not used any more.
         unsafe { bindings::rdma_destroy_id(self.ptr.as_ptr()) };
         // SAFETY: By the type invariant it is ours, and nobody uses it now.
         drop(unsafe { KBox::from_raw(self.hook.as_ptr()) });

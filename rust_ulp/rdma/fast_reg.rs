@@ -96,7 +96,7 @@ impl Waiter {
     }
 }
 
-/// The owner of a fast_reg's queue pair.
+/// The owner of a registration queue pair.
 struct Requests;
 
 impl WrContext for Arc<Waiter> {
@@ -118,7 +118,7 @@ impl WrHandler for Requests {
     }
 
     fn cancel(&self, request: Arc<Waiter>, _why: CancelReason) {
-        // Nobody gives up a request of a fast_reg.
+        // Nobody cancels a registration request.
         request.done.complete_all();
     }
 
@@ -146,7 +146,7 @@ pub(crate) struct FastRegQp {
     post_lock: Mutex<()>,
 }
 
-/// What the queue pair of a fast_reg is connected to.
+/// What a registration queue pair is connected to.
 enum RegPath {
     /// Itself.
     Itself { port: u32, path: Path },
@@ -167,7 +167,7 @@ impl FastRegQp {
     /// How often a request is posted at most.
     const TRIES: u32 = 4;
 
-    /// Makes a fast_reg for `pd`. On iWARP `connector` connects it. Sleeps.
+    /// Creates the registration queue pair of `pd`. On iWARP `connector` connects it. Sleeps.
     ///
     /// [`eopnotsupp`] when the device has no fast registration; [`eaddrnotavail`] when none of its
     /// ports has an address yet. On iWARP it takes as long as [`LoopbackPair::new`] says, and fails as that

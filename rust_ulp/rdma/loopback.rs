@@ -251,7 +251,7 @@ impl LoopbackConnector {
         })
     }
 
-    /// Makes who makes a pair leave, state and from here on, with `err`. Sleeps.
+    /// Fails the connection attempt in progress, and all later ones, with `err`. Sleeps.
     pub(crate) fn close(&self, err: Error) {
         let mut state = self.state.lock();
         state.closed.get_or_insert(err);

@@ -176,7 +176,7 @@ impl Drop for Mapping {
 ///
 /// # Invariants
 ///
-/// - `ptr` is a memory region of the fast_reg's protection domain, owned.
+/// - `ptr` is a memory region of the protection domain of `fast_reg`, owned.
 /// - While `registered`, it covers `length` bytes from the address `addr` on, those of `_mapping`.
 pub(crate) struct Mr {
     ptr: NonNull<bindings::ib_mr>,

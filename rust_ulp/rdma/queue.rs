@@ -2,7 +2,7 @@
 
 //! Queues: the slots in which requests live while a device may touch them.
 //!
-//! A queue is one kind of a queue pair, or a shared receive queue. See [`super::qp`] for what
+//! A queue is the send or the receive queue of a queue pair, or a shared receive queue. See [`super::qp`] for what
 //! becomes of a request.
 
 use super::{
@@ -237,7 +237,7 @@ impl<R: WrContext> Queue<R> {
         self.slots.len() as u32
     }
 
-    /// WrState of slot `index`.
+    /// The state of slot `index`.
     ///
     /// # Safety
     ///
@@ -400,7 +400,7 @@ impl<R: WrContext> Queue<R> {
     ///
     /// # Safety
     ///
-    /// WrSlot `index` is posted, and the device is done with those before it, and with it.
+    /// Slot `index` is posted, and the device is done with those before it, and with it.
     pub(super) unsafe fn complete_unsignaled(&self, lists: &mut Lists, index: u32) -> u32 {
         let (mut at, mut count) = (lists.first, 0u32);
         // SAFETY: The slot is in the list of posted ones, and the lock is held.

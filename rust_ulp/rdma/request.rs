@@ -27,7 +27,7 @@ pub(crate) enum QueueKind {
 /// out of it before. Its destructor may sleep, that of what [`Self::detach`] returns must not.
 pub(crate) trait WrContext: Send + Sized + 'static {
     /// Takes out what the owner is told with. Called once for the one end of the request, unless that is
-    /// `complete_unsignaled`, and once more when it was `cancel`. Any context, must not sleep.
+    /// `complete_unsignaled`, and once more when it was canceled. Any context, must not sleep.
     fn detach(&mut self) -> Self;
 
     /// How long it may take, from the post on; 0 for as long as it takes.

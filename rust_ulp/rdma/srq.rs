@@ -492,7 +492,7 @@ impl<H: WrHandler> Srq<H> {
             }
         }
         // One that joined the list meanwhile is newer than those that were looked for; a queue
-        // pair that ended meanwhile waits for its post_lock, and looks once more.
+        // pair that ended meanwhile waits for its turn, and looks once more.
         let _ = self.suspect.cmpxchg(suspect, 0, Relaxed);
     }
 

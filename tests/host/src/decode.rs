@@ -2,7 +2,7 @@
 
 //! Decoding of requests: whatever user space writes.
 
-use crate::object_decode::{decode, Elements, Limits, Op, Refusal, Request};
+use crate::object_decode::{decode, Elements, Limits, Op, Refusal, DecodedWr};
 use crate::uapi::abi;
 use proptest::prelude::*;
 
@@ -24,7 +24,7 @@ const OPCODES: [u8; 9] = [
 ];
 
 /// What was decoded, as the bytes that must have been there.
-fn encode(request: &Request) -> abi::Wr {
+fn encode(request: &DecodedWr) -> abi::Wr {
     let mut wr = abi::Wr {
         user_data: request.user_data,
         qp: request.qp,

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! CANCEL: cancels posted work requests. Process context.
+
+use crate::{
+    file::UlpFile,
+    kernel::errno::ebadfd,
+    object::{
+        completion::Request,
+        Object, //
+    },
+    trace::{
+        self,
+        ulp_debug, //
+    },
+    uapi::abi, //
+};
+use kernel::{
+    prelude::*,
+    sync::ArcBorrow, //
+};
+
+/// Checks what needs no queue.
+pub(super) fn check(value: &abi::Cancel) -> Result {
+    check_which(value.user_data, value.flags)
+}
+
+fn check_which(user_data: u64, flags: u32) -> Result {
+    if flags & !abi::CANCEL_ALL != 0 || (flags == abi::CANCEL_ALL && user_data != 0) {
+        return Err(EINVAL);
+    }
+    Ok(())
+}
+
+/// Cancels requests.
+pub(super) fn cancel(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Cancel) -> Result {
+    value.canceled = cancel_matching(&file, value.queue, value.user_data, value.flags)?;
+    Ok(())
+}
+
+/// Cancels the requests of the queue called `handle` that have `user_data`, or all of them.
+///
+/// Returns how many it were. [`EINVAL`], [`EBADF`], [`ebadfd`].
+pub(crate) fn cancel_matching(
+    file: &UlpFile,
+    handle: u32,
+    user_data: u64,
+    flags: u32,
+) -> Result<u32> {
+    let _device = file.enter()?;
+    let all = flags == abi::CANCEL_ALL;
+    check_which(user_data, flags)?;
+    let which = |request: &Request| all || request.user_data == user_data;
+    let object = file.table().lock().get(handle)?.clone();
+    let canceled = match &object {
+        Object::Qp(qp) => qp.qp().cancel(which),
+        Object::Srq(srq) => srq.srq().cancel(which),
+        _ => return Err(ebadfd()),
+    };
+    trace::cancel(file.id(), handle, user_data, canceled);
+    ulp_debug!(
+        "file {}: canceled {} of queue {:#x}\n",
+        file.id(),
+        canceled,
+        handle
+    );
+    Ok(canceled)
+}
