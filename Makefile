@@ -11,7 +11,7 @@ export KVER KDIR PREFIX DESTDIR MODULE_SIGN_KEY MODULE_SIGN_CERT
 .DEFAULT_GOAL := all
 .PHONY: all module userspace lab run dev test test-long mutants test-hosts test-matrix test-debug \
 	test-debug-long test-install selftest-debug bench shell check rust-analyzer doc pictures install uninstall deb \
-	help clean lab-clean results
+	help clean lab-clean results abi
 
 all:
 	@scripts/build all
@@ -75,7 +75,9 @@ doc:
 
 pictures:
 	@scripts/pictures
-	@scripts/abi-doc
+
+abi:
+	@scripts/abi
 
 install uninstall:
 	@scripts/install $@
@@ -114,7 +116,8 @@ help:
 	@echo '  check          formatting and lints of every language'
 	@echo '  rust-analyzer  build/rust-analyzer and .vscode, for an editor'
 	@echo '  doc            rustdoc of the module and of the crate: build/doc'
-	@echo '  pictures       docs/pictures and the tables of docs/abi.md, from their sources'
+	@echo '  pictures       docs/pictures, from their sources'
+	@echo '  abi            what is generated from rust_ulp.h, see scripts/abi'
 	@echo '  clean          removes build/'
 	@echo '  lab-clean      removes the cache of the lab'
 

@@ -27,7 +27,7 @@ use kernel::{
 /// pattern is a value.
 pub(crate) trait Plain: FromBytes + AsBytes + Copy + Default {}
 
-/// Called by `uapi/abi.rs` for each of its structs.
+/// Called by `uapi/define.rs` for each struct of the ABI.
 ///
 /// Compares size and offsets with what bindgen found in the C header, and implements [`Plain`].
 macro_rules! abi_check {

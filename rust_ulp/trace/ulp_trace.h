@@ -17,6 +17,8 @@
 
 #include <linux/tracepoint.h>
 
+#include "ulp_names.h"
+
 #define show_ulp_kind(kind)				\
 	__print_symbolic(kind,				\
 		{ 1, "pd" },				\
@@ -28,53 +30,6 @@
 		{ 7, "srq" },				\
 		{ 8, "listener" },			\
 		{ 9, "connection" })
-
-#define show_ulp_opcode(opcode)				\
-	__print_symbolic(opcode,			\
-		{ 0, "RDMA_WRITE" },			\
-		{ 1, "RDMA_WRITE_WITH_IMM" },		\
-		{ 2, "SEND" },				\
-		{ 3, "SEND_WITH_IMM" },			\
-		{ 4, "RDMA_READ" },			\
-		{ 5, "ATOMIC_CMP_AND_SWP" },		\
-		{ 6, "ATOMIC_FETCH_AND_ADD" },		\
-		{ 9, "SEND_WITH_INV" },			\
-		{ 128, "RECV" })
-
-#define show_ulp_wc_opcode(opcode)			\
-	__print_symbolic(opcode,			\
-		{ 0, "SEND" },				\
-		{ 1, "RDMA_WRITE" },			\
-		{ 2, "RDMA_READ" },			\
-		{ 3, "COMP_SWAP" },			\
-		{ 4, "FETCH_ADD" },			\
-		{ 6, "LOCAL_INV" },			\
-		{ 128, "RECV" },			\
-		{ 129, "RECV_RDMA_WITH_IMM" })
-
-#define show_ulp_event(event)				\
-	__print_symbolic(event,				\
-		{ 0, "CQ_ERR" },			\
-		{ 1, "QP_FATAL" },			\
-		{ 2, "QP_REQ_ERR" },			\
-		{ 3, "QP_ACCESS_ERR" },			\
-		{ 4, "COMM_EST" },			\
-		{ 5, "SQ_DRAINED" },			\
-		{ 6, "PATH_MIG" },			\
-		{ 7, "PATH_MIG_ERR" },			\
-		{ 8, "DEVICE_FATAL" },			\
-		{ 9, "PORT_ACTIVE" },			\
-		{ 10, "PORT_ERR" },			\
-		{ 11, "LID_CHANGE" },			\
-		{ 12, "PKEY_CHANGE" },			\
-		{ 13, "SM_CHANGE" },			\
-		{ 14, "SRQ_ERR" },			\
-		{ 15, "SRQ_LIMIT" },			\
-		{ 16, "LAST_WQE_REACHED" },		\
-		{ 17, "CLIENT_REREGISTER" },		\
-		{ 18, "GID_CHANGE" },			\
-		{ 256, "DEVICE_REMOVED" },		\
-		{ 257, "DEVICE_RENAMED" })
 
 DECLARE_EVENT_CLASS(rust_ulp_file,
 	TP_PROTO(u32 file),
@@ -157,10 +112,6 @@ TRACE_EVENT(rust_ulp_qp_modify,
 		__entry->to = to;
 		__entry->error = error;
 	),
-#define show_ulp_qps(state)				\
-	__print_symbolic(state,				\
-		{ 0, "RESET" }, { 1, "INIT" }, { 2, "RTR" }, { 3, "RTS" },	\
-		{ 4, "SQD" }, { 5, "SQE" }, { 6, "ERR" })
 	TP_printk("qpn=%u %s -> %s error=%d", __entry->qp_num, show_ulp_qps(__entry->from),
 		  show_ulp_qps(__entry->to), __entry->error)
 );
@@ -498,7 +449,7 @@ TRACE_EVENT(rust_ulp_grant_end,
 	),
 	TP_printk("file=%u handle=0x%x rkey=0x%x %s", __entry->file, __entry->handle,
 		  __entry->rkey,
-		  __print_symbolic(__entry->reason, { 2, "used" }, { 3, "expired" }))
+		  show_ulp_grant_state(__entry->reason))
 );
 
 /* A grant has another key, and the old one is dead; or it kept that. */

@@ -2,58 +2,56 @@
 /*
  * The ABI of /dev/rust_ulp.
  *
- * Rules that hold for every command:
+ * Rules for every command:
  *
- *  - A command is _IO(RUST_ULP_IOC_MAGIC, nr). Its argument points at a struct
- *    whose first member, @size, is sizeof that struct as the caller knows it.
- *    A larger struct than the kernel knows is accepted when the bytes beyond
- *    are zero (else E2BIG); a smaller one than the first version of that
- *    struct is EINVAL, more than a page E2BIG. Bytes the caller does not know read
- *    as zero and are not written back.
- *  - @flags bits that are not defined, and padding (@pad, @reserved) that is
- *    not zero, are EINVAL.
- *  - Objects are named by handles: non-zero, at most 31 bits, valid in the open
- *    file that made them and nowhere else.
- *  - A command that fails has changed nothing. But EFAULT comes too late when
- *    the struct can be written at the beginning and no longer at the end, of
- *    ACCEPT, ATTACH, CANCEL, GRANT_ROTATE, QP_MODIFY and SUBMIT: they are done then.
- *    And a queue pair is in ERR when its driver gave up halfway through QP_MODIFY.
- *  - All numbers are in host order, except GIDs and GUIDs, which are bytes in
- *    network order.
- *  - The layout is the same for 32-bit and 64-bit callers.
+ *  - A command is _IO(RUST_ULP_IOC_MAGIC, nr). Its argument points at a struct whose first member,
+ *    @size, is sizeof that struct as the caller knows it.
+ *  - The kernel accepts a larger struct than it knows when the bytes beyond are zero, else E2BIG.
+ *    A struct of more than a page is E2BIG. A struct smaller than its first version is EINVAL. The
+ *    kernel takes members that the caller does not know as zero and does not write them back.
+ *  - A bit of @flags that is not defined is EINVAL. Padding (@pad, @reserved) that is not zero is
+ *    EINVAL.
+ *  - A handle names an object. It is not zero, has at most 31 bits, and is valid only in the open
+ *    file that created the object.
+ *  - A command that fails has changed nothing, with two exceptions. ACCEPT, ATTACH, CANCEL,
+ *    GRANT_ROTATE, QP_MODIFY and SUBMIT have taken effect when they fail with EFAULT because the
+ *    kernel can write the beginning of the struct but not its end. A queue pair is in ERR when its
+ *    driver fails in the middle of QP_MODIFY.
+ *  - Numbers are in host byte order. GIDs and GUIDs are bytes in network byte order.
+ *  - 32-bit and 64-bit callers use the same layout.
  *
  * What an errno means, for every command:
  *
- *  E2BIG       bytes beyond what the kernel knows are not zero; more elements or
- *              requests than allowed
- *  EACCES      a buffer that is READ_ONLY would be written
- *  EADDRNOTAVAIL  no port of the device has an address, which making keys needs
- *  EAGAIN      a queue is full: reap and try again
+ *  E2BIG       bytes beyond what the kernel knows are not zero; more elements or requests than
+ *              allowed
+ *  EACCES      the request would write to a buffer that is READ_ONLY
+ *  EADDRNOTAVAIL  no port of the device has an address, which a key needs
+ *  EAGAIN      a queue is full: poll completions and try again
  *  EALREADY    the file is attached already
- *  EBADF       no such handle in this file (never made, destroyed, another file's)
- *  EBADFD      the handle is of another type
- *  EBUSY       another object needs this one
- *  EDQUOT      over a limit: of queue entries per open file, or of the rdma cgroup
- *  EFAULT      an address that cannot be read or written
- *  EINVAL      a size, flag, padding, name or enumerator that is not defined
+ *  EBADF       this file has no such handle: never created, destroyed, or of another file
+ *  EBADFD      the handle names an object of another type
+ *  EBUSY       another object uses this one
+ *  EDQUOT      a limit is reached: on queue entries per open file, or of the rdma cgroup
+ *  EFAULT      an address cannot be read or written
+ *  EINVAL      a size, flag, padding, name or enumerator is not defined
  *  EMFILE      the file has as many objects as it may have
  *  EMSGSIZE    more bytes than a message, a datagram or inline data may have
- *  ENODEV      the device was removed; nothing but close() is left to do
+ *  ENODEV      the device was removed; only close() is left to do
  *  ENOENT      no such device, port, GID or P_Key, or none that this file may use
- *  ENOMEM      no memory, or over a limit on memory
- *  ENOTCONN    the queue pair is not yet in a state that takes this request
+ *  ENOMEM      no memory, or a limit on memory is reached
+ *  ENOTCONN    the queue pair is not in a state that takes this request
  *  ENOTTY      no such command
- *  ENXIO       the file is not attached to a device yet
- *  EOPNOTSUPP  this device, or this type of queue pair, does not do that; RECV to a
- *              queue pair that has a shared receive queue
- *  EPERM       a queue key whose highest bit is set needs CAP_NET_RAW
- *  EPROTO      the queue pair's state table does not allow that transition, or not
- *              with those attributes
- *  ERANGE      a number outside what the object or the device has room for
- *  EXDEV       objects of different protection domains, or that do not belong together
+ *  ENXIO       the file is not attached to a device
+ *  EOPNOTSUPP  this device, or this type of queue pair, does not support that; RECV to a queue pair
+ *              that has a shared receive queue
+ *  EPERM       a Q_Key whose highest bit is set needs CAP_NET_RAW
+ *  EPROTO      the state table of the queue pair does not allow that transition with these
+ *              attributes
+ *  ERANGE      a number is outside the range of the object or of the device
+ *  EXDEV       the objects have different protection domains, or do not belong together
  *
- * EHOSTUNREACH, ENETUNREACH, ETIMEDOUT and the like from QP_MODIFY are the
- * route's; what else a driver returns is passed on.
+ * EHOSTUNREACH, ENETUNREACH, ETIMEDOUT and the like from QP_MODIFY come from the route lookup. A
+ * command returns any other errno as the driver returned it.
  */
 #ifndef _UAPI_RUST_ULP_H
 #define _UAPI_RUST_ULP_H
@@ -61,7 +59,9 @@
 #include <linux/types.h>
 #include <linux/ioctl.h>
 
+/* rust_ulp_query.abi_version */
 #define RUST_ULP_ABI_VERSION	1
+
 #define RUST_ULP_DEVICE_PATH	"/dev/rust_ulp"
 
 #define RUST_ULP_IOC_MAGIC	0xBF
@@ -104,102 +104,182 @@
 #define RUST_ULP_IOC_GRANT_QUERY	_IO(RUST_ULP_IOC_MAGIC, 0x44)
 /* 0x45 to 0x4f: other commands of memory; 0x80 to 0x8f: RUST_ULP_URING_* */
 
-#define RUST_ULP_NAME_MAX	64	/* as IB_DEVICE_NAME_MAX, NUL included */
+#define RUST_ULP_NAME_MAX	64	/* IB_DEVICE_NAME_MAX, including the NUL */
 
 /* The largest @timeout_ns: one hour. Every wait has a deadline. */
 #define RUST_ULP_TIMEOUT_MAX_NS	3600000000000ULL
 
 /* ---- QUERY: what this module is ---------------------------------------- */
 
-/* @features */
+/* rust_ulp_query.features */
 #define RUST_ULP_FEATURE_CALL		(1ULL << 0)	/* SUBMIT */
 #define RUST_ULP_FEATURE_GRANTS		(1ULL << 1)	/* GRANT_CREATE */
 #define RUST_ULP_FEATURE_SRQ		(1ULL << 2)	/* SRQ_CREATE */
-#define RUST_ULP_FEATURE_DATAGRAM	(1ULL << 3)	/* AH_CREATE, and queue pairs of type UD */
-#define RUST_ULP_FEATURE_EVENTS		(1ULL << 4)	/* read() gives events */
-#define RUST_ULP_FEATURE_CM		(1ULL << 5)	/* LISTEN, CONNECT and so on */
-#define RUST_ULP_FEATURE_CANCEL		(1ULL << 6)	/* CANCEL, and deadlines of requests */
+#define RUST_ULP_FEATURE_DATAGRAM	(1ULL << 3)	/* AH_CREATE and queue pairs of type UD */
+#define RUST_ULP_FEATURE_EVENTS		(1ULL << 4)	/* read() returns events */
+#define RUST_ULP_FEATURE_CM		(1ULL << 5)	/* LISTEN, CONNECT and the like */
+#define RUST_ULP_FEATURE_CANCEL		(1ULL << 6)	/* CANCEL and deadlines of requests */
 #define RUST_ULP_FEATURE_EVENTFD	(1ULL << 7)	/* CQ_EVENTFD */
 #define RUST_ULP_FEATURE_URING		(1ULL << 8)	/* RUST_ULP_URING_* */
 #define RUST_ULP_FEATURE_USER_MEMORY	(1ULL << 9)	/* BUFFER_REGISTER */
 #define RUST_ULP_FEATURE_DMABUF		(1ULL << 10)	/* BUFFER_IMPORT */
 
+/**
+ * struct rust_ulp_query - describes the module
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @abi_version: [out] RUST_ULP_ABI_VERSION of the module.
+ * @max_objects: [out; 1 to 65536] Handles per open file.
+ * @features: [out] RUST_ULP_FEATURE_*.
+ * @max_buffer: [out; bytes; 2^30] Bytes per buffer, before the device's limit.
+ * @max_batch: [out; requests; 1024] @nr_wrs of one SUBMIT.
+ * @max_cq_entries: [out; entries; 32768] @entries of one completion queue.
+ * @max_queue_depth: [out; requests; 16384] Work requests per send or receive queue.
+ * @max_sge: [out; elements; 16] Elements per work request.
+ * @max_inline: [out; bytes; 512] Inline bytes per work request.
+ * @max_entries: [out; entries; 2^18, or the module's parameter] Entries of all queues of one open
+ *   file together.
+ */
 struct rust_ulp_query {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 abi_version;	/* out: RUST_ULP_ABI_VERSION of the module */
-	__u32 max_objects;	/* out: handles per open file */
-	__aligned_u64 features;	/* out: RUST_ULP_FEATURE_* */
-	__aligned_u64 max_buffer; /* out: bytes per buffer, before the device's limit */
-	__u32 max_batch;	/* out: @nr_wrs of one SUBMIT */
-	__u32 max_cq_entries;	/* out: @entries of one completion queue */
-	__u32 max_queue_depth;	/* out: work requests per send or receive queue */
-	__u32 max_sge;		/* out: elements per work request */
-	__u32 max_inline;	/* out: inline bytes per work request */
-	__u32 max_entries;	/* out: entries of all queues of one open file together */
+	__u32 flags;
+	__u32 abi_version;
+	__u32 max_objects;
+	__aligned_u64 features;
+	__aligned_u64 max_buffer;
+	__u32 max_batch;
+	__u32 max_cq_entries;
+	__u32 max_queue_depth;
+	__u32 max_sge;
+	__u32 max_inline;
+	__u32 max_entries;
 };
 
 /* ---- DEVICE_LIST: the devices this file may attach to ------------------- */
 
 /* rust_ulp_device_entry.flags */
-#define RUST_ULP_DEVICE_DEFAULT		(1U << 0)	/* what ATTACH without a name takes */
-#define RUST_ULP_DEVICE_LOCAL_NET	(1U << 1)	/* a GID's netdev is in the opener's network namespace */
+#define RUST_ULP_DEVICE_DEFAULT		(1U << 0)	/* ATTACH without a name takes it */
+#define RUST_ULP_DEVICE_LOCAL_NET	(1U << 1)	/* its netdev is in the opener's netns */
 
+/**
+ * struct rust_ulp_device_entry - one device in the array of DEVICE_LIST
+ * @name: [out; text, NUL-terminated] Name of the device.
+ * @node_guid: [out; 64 bits, network order] Node GUID.
+ * @index: [out; number] Index, as `rdma dev` shows it.
+ * @flags: [out] RUST_ULP_DEVICE_*.
+ * @phys_ports: [out; ports] Number of physical ports.
+ * @pad: Zero.
+ */
 struct rust_ulp_device_entry {
-	__u8 name[RUST_ULP_NAME_MAX];	/* NUL-terminated */
+	__u8 name[RUST_ULP_NAME_MAX];
 	__u8 node_guid[8];
-	__u32 index;		/* as shown by `rdma dev` */
-	__u32 flags;		/* RUST_ULP_DEVICE_* */
+	__u32 index;
+	__u32 flags;
 	__u32 phys_ports;
 	__u32 pad;
 };
 
+/**
+ * struct rust_ulp_device_list - lists the devices that this file may attach to
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @entries: [in; address] Address of an array of @capacity struct rust_ulp_device_entry.
+ * @entry_size: [in; bytes] sizeof(struct rust_ulp_device_entry), as the caller knows it.
+ * @capacity: [in; entries] Length of that array.
+ * @count: [out; entries] Number of devices; may exceed @capacity.
+ * @pad: Zero.
+ */
 struct rust_ulp_device_list {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__aligned_u64 entries;	/* in: address of an array of rust_ulp_device_entry */
-	__u32 entry_size;	/* in: sizeof one entry as the caller knows it */
-	__u32 capacity;		/* in: entries in that array */
-	__u32 count;		/* out: devices there are, may exceed @capacity */
+	__u32 flags;
+	__aligned_u64 entries;
+	__u32 entry_size;
+	__u32 capacity;
+	__u32 count;
 	__u32 pad;
 };
 
 /* ---- ATTACH: bind this open file to one device, once -------------------- */
 
+/**
+ * struct rust_ulp_attach - binds this open file to one device, once
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @name: [in, out; text, NUL-terminated] Name of the device, or empty for the default device.
+ * @index: [out; number] Index, as `rdma dev` shows it.
+ * @phys_ports: [out; ports] Number of physical ports.
+ * @port: [out; 1 to phys_ports] Port of the preferred GID.
+ * @gid_index: [out; index, or 2^32 - 1] Index of the preferred GID, or ~0. The kernel prefers RoCE
+ *   v2 with an IPv4 address of a netdev in the opener's network namespace.
+ */
 struct rust_ulp_attach {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u8 name[RUST_ULP_NAME_MAX];	/* in: the device, or empty for the default; out: its name */
-	__u32 index;		/* out: as shown by `rdma dev` */
-	__u32 phys_ports;	/* out */
-	__u32 port;		/* out: the port whose GID is preferred */
-	__u32 gid_index;	/* out: the preferred GID: RoCE v2 with an IPv4 address of a netdev in
-				 * the opener's network namespace before others; ~0 if none */
+	__u32 flags;
+	__u8 name[RUST_ULP_NAME_MAX];
+	__u32 index;
+	__u32 phys_ports;
+	__u32 port;
+	__u32 gid_index;
 };
 
 /* ---- DEVICE_QUERY -------------------------------------------------------- */
 
-/* @caps */
-#define RUST_ULP_CAP_FAST_REG		(1ULL << 0)	/* buffers and grants can be made */
+/* rust_ulp_device_query.caps */
+#define RUST_ULP_CAP_FAST_REG		(1ULL << 0)	/* the device supports buffers and grants */
 #define RUST_ULP_CAP_SRQ		(1ULL << 1)
-#define RUST_ULP_CAP_VIRT_DMA		(1ULL << 2)	/* a software device: no DMA */
+#define RUST_ULP_CAP_VIRT_DMA		(1ULL << 2)	/* a software device, without DMA */
 
-/* Index into @send_ops; the value of rust_ulp_qp_create.qp_type */
+/* rust_ulp_qp_create.qp_type and rust_ulp_qp_query.qp_type, as enum ib_qp_type */
 #define RUST_ULP_QPT_RC		2
 #define RUST_ULP_QPT_UC		3
 #define RUST_ULP_QPT_UD		4
 
+/**
+ * struct rust_ulp_device_query - describes the device
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @name: [out; text, NUL-terminated] Name of the device.
+ * @fw_ver: [out; text, NUL-terminated] Firmware version.
+ * @node_guid: [out; 64 bits, network order] Node GUID.
+ * @sys_image_guid: [out; 64 bits, network order] System image GUID.
+ * @max_mr_size: [out; bytes] Largest memory region.
+ * @page_size_cap: [out; bits] Bit n: the device registers pages of 2^n bytes.
+ * @caps: [out] RUST_ULP_CAP_*.
+ * @rc_send_ops: [out; bits] Bit n: RC queue pairs take the RUST_ULP_WR_* opcode n.
+ * @uc_send_ops: [out; bits] The same for UC queue pairs.
+ * @ud_send_ops: [out; bits] The same for UD queue pairs.
+ * @vendor_id: [out; 24 bits] Vendor.
+ * @vendor_part_id: [out; number] Part number of the vendor.
+ * @hw_ver: [out; number] Hardware version.
+ * @phys_ports: [out; ports] Number of physical ports.
+ * @max_qp: [out; count] Maximum number of queue pairs.
+ * @max_qp_wr: [out; requests] Maximum work requests per send or receive queue.
+ * @max_send_sge: [out; elements] Maximum elements per send request.
+ * @max_recv_sge: [out; elements] Maximum elements per receive request.
+ * @max_cq: [out; count] Maximum number of completion queues.
+ * @max_cqe: [out; entries] Maximum entries per completion queue.
+ * @max_mr: [out; count] Maximum number of memory regions.
+ * @max_pd: [out; count] Maximum number of protection domains.
+ * @max_qp_rd_atom: [out; count] Maximum responder resources per queue pair.
+ * @max_qp_init_rd_atom: [out; count] Maximum outstanding reads and atomics per queue pair.
+ * @max_srq: [out; count] Maximum number of shared receive queues.
+ * @max_srq_wr: [out; requests] Maximum work requests per shared receive queue.
+ * @max_fast_reg_pages: [out; pages] Maximum pages under one key.
+ * @num_comp_vectors: [out; count] Number of completion vectors, for @comp_vector of CQ_CREATE.
+ * @local_ca_ack_delay: [out; exponent] Local CA ACK delay: 4.096 us * 2^n.
+ * @pad: Zero.
+ */
 struct rust_ulp_device_query {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
+	__u32 flags;
 	__u8 name[RUST_ULP_NAME_MAX];
-	__u8 fw_ver[32];	/* NUL-terminated */
+	__u8 fw_ver[32];
 	__u8 node_guid[8];
 	__u8 sys_image_guid[8];
-	__aligned_u64 max_mr_size;	/* bytes under one key */
-	__aligned_u64 page_size_cap;	/* bit n: pages of 2^n bytes can be registered */
-	__aligned_u64 caps;		/* RUST_ULP_CAP_* */
-	__aligned_u64 rc_send_ops;	/* bit n: RUST_ULP_WR_ opcode n works on RC here */
+	__aligned_u64 max_mr_size;
+	__aligned_u64 page_size_cap;
+	__aligned_u64 caps;
+	__aligned_u64 rc_send_ops;
 	__aligned_u64 uc_send_ops;
 	__aligned_u64 ud_send_ops;
 	__u32 vendor_id;
@@ -214,44 +294,70 @@ struct rust_ulp_device_query {
 	__u32 max_cqe;
 	__u32 max_mr;
 	__u32 max_pd;
-	__u32 max_qp_rd_atom;		/* responder resources per queue pair */
-	__u32 max_qp_init_rd_atom;	/* outstanding reads and atomics per queue pair */
+	__u32 max_qp_rd_atom;
+	__u32 max_qp_init_rd_atom;
 	__u32 max_srq;
 	__u32 max_srq_wr;
-	__u32 max_fast_reg_pages;	/* pages under one key */
+	__u32 max_fast_reg_pages;
 	__u32 num_comp_vectors;
-	__u32 local_ca_ack_delay;	/* 4.096 us * 2^n */
+	__u32 local_ca_ack_delay;
 	__u32 pad;
 };
 
 /* ---- PORT_QUERY, GID_QUERY, PKEY_QUERY ------------------------------------ */
 
+/* rust_ulp_port_query.link_layer, as enum rdma_link_layer */
 #define RUST_ULP_LINK_UNSPECIFIED	0
 #define RUST_ULP_LINK_INFINIBAND	1
 #define RUST_ULP_LINK_ETHERNET		2
 
+/**
+ * struct rust_ulp_port_query - describes a port
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @port: [in; 1 to phys_ports] Port number.
+ * @state: [out; 1 to 5] enum ib_port_state: 1 is down, 2 init, 3 armed, 4 active, 5 active defer.
+ * @phys_state: [out; 1 to 7] enum ib_port_phys_state.
+ * @max_mtu: [out; bytes; 256 to 4096] Largest MTU.
+ * @active_mtu: [out; bytes; 256 to 4096] Active MTU.
+ * @link_layer: [out] RUST_ULP_LINK_*.
+ * @lid: [out; 16 bits] Local identifier.
+ * @sm_lid: [out; 16 bits] LID of the subnet manager.
+ * @lmc: [out; 0 to 7] LID mask control.
+ * @sm_sl: [out; 0 to 15] Service level of the subnet manager.
+ * @max_msg_sz: [out; bytes] Longest message.
+ * @gid_tbl_len: [out; entries] Size of the GID table.
+ * @pkey_tbl_len: [out; entries] Size of the P_Key table.
+ * @active_width: [out; enum] enum ib_port_width.
+ * @active_speed: [out; enum] enum ib_port_speed.
+ * @port_cap_flags: [out; bits] Capability mask of the port.
+ * @bad_pkey_cntr: [out; count] Packets with a wrong P_Key.
+ * @qkey_viol_cntr: [out; count] Packets with a wrong Q_Key.
+ * @ifindex: [out; number] Index of the netdev if it is in the opener's network namespace, else 0.
+ * @pad: Zero.
+ */
 struct rust_ulp_port_query {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 port;		/* in: from 1 */
-	__u32 state;		/* enum ib_port_state: 1 down, 2 init, 3 armed, 4 active, 5 active defer */
-	__u32 phys_state;	/* enum ib_port_phys_state */
-	__u32 max_mtu;		/* bytes */
-	__u32 active_mtu;	/* bytes */
-	__u32 link_layer;	/* RUST_ULP_LINK_* */
+	__u32 flags;
+	__u32 port;
+	__u32 state;
+	__u32 phys_state;
+	__u32 max_mtu;
+	__u32 active_mtu;
+	__u32 link_layer;
 	__u32 lid;
 	__u32 sm_lid;
 	__u32 lmc;
 	__u32 sm_sl;
-	__u32 max_msg_sz;	/* bytes */
+	__u32 max_msg_sz;
 	__u32 gid_tbl_len;
 	__u32 pkey_tbl_len;
-	__u32 active_width;	/* enum ib_port_width */
-	__u32 active_speed;	/* enum ib_port_speed */
+	__u32 active_width;
+	__u32 active_speed;
 	__u32 port_cap_flags;
 	__u32 bad_pkey_cntr;
 	__u32 qkey_viol_cntr;
-	__u32 ifindex;		/* of the netdev when it is in the opener's network namespace, else 0 */
+	__u32 ifindex;
 	__u32 pad;
 };
 
@@ -263,87 +369,146 @@ struct rust_ulp_port_query {
 /* rust_ulp_gid_entry.flags */
 #define RUST_ULP_GID_IPV4	(1U << 0)	/* ::ffff:a.b.c.d */
 #define RUST_ULP_GID_LINK_LOCAL	(1U << 1)	/* fe80::/10 */
-#define RUST_ULP_GID_LOCAL_NET	(1U << 2)	/* its netdev is in the opener's network namespace */
-#define RUST_ULP_GID_PREFERRED	(1U << 3)	/* what ATTACH names */
+#define RUST_ULP_GID_LOCAL_NET	(1U << 2)	/* its netdev is in the opener's netns */
+#define RUST_ULP_GID_PREFERRED	(1U << 3)	/* ATTACH returns it */
 
+/**
+ * struct rust_ulp_gid_entry - one GID in the array of GID_QUERY
+ * @gid: [out; 128 bits, network order] The GID.
+ * @index: [out; number] Index in the GID table.
+ * @ifindex: [out; number] Index of the netdev with RUST_ULP_GID_LOCAL_NET, else 0.
+ * @gid_type: [out] RUST_ULP_GID_IB, RUST_ULP_GID_ROCE_V1 or RUST_ULP_GID_ROCE_V2.
+ * @flags: [out] RUST_ULP_GID_IPV4 and the other bits.
+ * @ifname: [out; text, NUL-terminated] Name of the netdev with RUST_ULP_GID_LOCAL_NET, else empty.
+ */
 struct rust_ulp_gid_entry {
 	__u8 gid[16];
 	__u32 index;
-	__u32 ifindex;		/* when LOCAL_NET, else 0 */
-	__u32 gid_type;		/* RUST_ULP_GID_IB and so on */
+	__u32 ifindex;
+	__u32 gid_type;
 	__u32 flags;
-	__u8 ifname[16];	/* when LOCAL_NET, else empty */
+	__u8 ifname[16];
 };
 
+/**
+ * struct rust_ulp_gid_query - lists the GIDs of a port
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @entries: [in; address] Address of an array of @capacity struct rust_ulp_gid_entry.
+ * @entry_size: [in; bytes] sizeof(struct rust_ulp_gid_entry), as the caller knows it.
+ * @capacity: [in; entries] Length of that array.
+ * @port: [in; 1 to phys_ports] Port number.
+ * @count: [out; entries] Number of GIDs; may exceed @capacity.
+ */
 struct rust_ulp_gid_query {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__aligned_u64 entries;	/* in: address of an array of rust_ulp_gid_entry */
-	__u32 entry_size;	/* in */
-	__u32 capacity;		/* in: entries in that array */
-	__u32 port;		/* in: from 1 */
-	__u32 count;		/* out: entries in use, may exceed @capacity */
+	__u32 flags;
+	__aligned_u64 entries;
+	__u32 entry_size;
+	__u32 capacity;
+	__u32 port;
+	__u32 count;
 };
 
+/**
+ * struct rust_ulp_pkey_query - returns one P_Key of a port
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @port: [in; 1 to phys_ports] Port number.
+ * @index: [in; below pkey_tbl_len] Index in the P_Key table.
+ * @pkey: [out; 16 bits] The P_Key.
+ * @pad: Zero.
+ */
 struct rust_ulp_pkey_query {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 port;		/* in */
-	__u32 index;		/* in */
-	__u32 pkey;		/* out */
+	__u32 flags;
+	__u32 port;
+	__u32 index;
+	__u32 pkey;
 	__u32 pad;
 };
 
 /* ---- Objects ----------------------------------------------------------- */
 
+/**
+ * struct rust_ulp_pd_create - creates a protection domain
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @handle: [out; handle] The new protection domain.
+ * @pad: Zero.
+ */
 struct rust_ulp_pd_create {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 handle;		/* out */
+	__u32 flags;
+	__u32 handle;
 	__u32 pad;
 };
 
-/* rust_ulp_cq_create.delivery: who moves completions from the device into the ring */
-#define RUST_ULP_DELIVER_DEFAULT	0	/* as the module's parameter says */
+/* rust_ulp_cq_create.delivery: what moves completions from the device into the ring */
+#define RUST_ULP_DELIVER_DEFAULT	0	/* as the parameter of the module says */
 #define RUST_ULP_DELIVER_WORKQUEUE	1	/* a kernel worker */
 #define RUST_ULP_DELIVER_SOFTIRQ	2	/* the softirq of the CPU that saw the completion */
-#define RUST_ULP_DELIVER_CALLER		3	/* only the caller of SUBMIT on this queue */
+#define RUST_ULP_DELIVER_CALLER		3	/* only SUBMIT on this queue */
 
+/**
+ * struct rust_ulp_cq_create - creates a completion queue
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @entries: [in, out; entries; 1 to 32768] Minimum length; out: the length, a power of two.
+ * @delivery: [in, out] RUST_ULP_DELIVER_*; out: the choice of the kernel.
+ * @comp_vector: [in; below num_comp_vectors] Completion vector.
+ * @handle: [out; handle] The new completion queue.
+ * @mmap_offset: [out; bytes; for mmap(2)] Where to map the ring.
+ * @mmap_size: [out; bytes] Bytes to map there.
+ */
 struct rust_ulp_cq_create {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 entries;		/* in: at least; out: what there are, a power of two */
-	__u32 delivery;		/* in: RUST_ULP_DELIVER_*; out: what was chosen */
-	__u32 comp_vector;	/* in: below num_comp_vectors */
-	__u32 handle;		/* out */
-	__aligned_u64 mmap_offset;	/* out: of the ring */
-	__aligned_u64 mmap_size;	/* out: bytes to map there */
+	__u32 flags;
+	__u32 entries;
+	__u32 delivery;
+	__u32 comp_vector;
+	__u32 handle;
+	__aligned_u64 mmap_offset;
+	__aligned_u64 mmap_size;
 };
 
-/*
- * The ring of a completion queue, at its mmap_offset. The kernel owns all of it
- * but @head, keeps its own copy of what it owns and reads nothing back.
- *
- * Consumer: tail = load_acquire(@tail); while (head != tail) { copy
- * entry[head & (entries - 1)]; head++; } store_release(@head, head).
- * Both indices run freely over 2^32.
- */
+/* Offset of the first completion in the ring of a completion queue. */
 #define RUST_ULP_CQ_ENTRIES_OFFSET	4096
 
 /* rust_ulp_cq_ring.flags */
 #define RUST_ULP_CQ_OVERFLOW	(1U << 0)	/* @dropped completions did not fit */
-#define RUST_ULP_CQ_DEAD	(1U << 1)	/* the device is gone: nothing more will come */
-#define RUST_ULP_CQ_ERROR	(1U << 2)	/* the device reported an error of the queue itself */
+#define RUST_ULP_CQ_DEAD	(1U << 1)	/* the device is gone, no more completions arrive */
+#define RUST_ULP_CQ_ERROR	(1U << 2)	/* the device reported an error of the queue */
 
+/**
+ * struct rust_ulp_cq_ring - head of the ring of a completion queue
+ * @head: [in; index, runs over 2^32] Index of the next entry that the consumer reads. The consumer
+ *   writes it.
+ * @pad0: Zero.
+ * @tail: [out; index, runs over 2^32] Index of the next entry that the kernel writes.
+ * @flags: [out] RUST_ULP_CQ_*.
+ * @dropped: [out; entries] Completions that did not fit.
+ * @entries: [out; entries; a power of two] Length of the ring.
+ * @entry_size: [out; bytes] sizeof(struct rust_ulp_cqe).
+ * @entries_offset: [out; bytes; 4096] RUST_ULP_CQ_ENTRIES_OFFSET.
+ * @pad1: Zero.
+ *
+ * The caller maps it at @mmap_offset of CQ_CREATE. The kernel owns all of it but @head. It keeps a
+ * copy of what it owns and never reads that from the ring.
+ *
+ * The consumer loads @tail with acquire. While @head differs from @tail, it copies the entry with
+ * the number @head modulo @entries and increments @head. Then it stores @head with release. Both
+ * indices wrap at 2^32.
+ */
 struct rust_ulp_cq_ring {
-	__u32 head;		/* the consumer's */
+	__u32 head;
 	__u32 pad0[15];
-	__u32 tail;		/* the kernel's from here on */
-	__u32 flags;		/* RUST_ULP_CQ_* */
+	__u32 tail;
+	__u32 flags;
 	__u32 dropped;
 	__u32 entries;
 	__u32 entry_size;
-	__u32 entries_offset;	/* RUST_ULP_CQ_ENTRIES_OFFSET */
+	__u32 entries_offset;
 	__u32 pad1[10];
 };
 
@@ -358,32 +523,51 @@ struct rust_ulp_cq_ring {
 #define RUST_ULP_WC_RECV_RDMA_WITH_IMM	129
 
 /*
- * rust_ulp_cqe.status beyond enum ib_wc_status: the request is over for its caller, not
- * for the device. Its data may still arrive at the peer, or in the buffers that it
- * names; a receive may still take a message, which is lost then. Its place in the
- * queue is free again when the device is done with it.
+ * rust_ulp_cqe.status, besides enum ib_wc_status: the request has ended for its caller, but not for
+ * the device. Its data may still arrive at the peer, or in the buffers that it names. A receive may
+ * still consume a message, which is then lost. The device frees its place in the queue later.
  */
-#define RUST_ULP_WC_STATUS_TIMEOUT	256	/* its deadline has passed */
-#define RUST_ULP_WC_STATUS_CANCELED	257	/* CANCEL named it */
+#define RUST_ULP_WC_STATUS_TIMEOUT	256	/* the deadline of the request has passed */
+#define RUST_ULP_WC_STATUS_CANCELED	257	/* CANCEL ended the request */
 
 /* rust_ulp_cqe.flags */
-#define RUST_ULP_WC_GRH			(1U << 0)	/* 40 bytes of GRH stand before the data (UD) */
+#define RUST_ULP_WC_GRH			(1U << 0)	/* UD: 40 bytes of GRH precede the data */
 #define RUST_ULP_WC_WITH_IMM		(1U << 1)	/* @imm_data is immediate data */
 #define RUST_ULP_WC_WITH_INVALIDATE	(1U << 2)	/* @imm_data is the invalidated rkey */
 
+/**
+ * struct rust_ulp_cqe - one completion
+ * @user_data: [out; any] @user_data of the request.
+ * @qp: [out; handle] The queue pair, or the shared receive queue that flushed the request.
+ * @qp_num: [out; 24 bits] Number of that queue pair.
+ * @status: [out; 0 to 22; 256, 257] enum ib_wc_status, where 0 is success, or RUST_ULP_WC_STATUS_*.
+ * @opcode: [out] RUST_ULP_WC_*; valid for failed requests as well.
+ * @flags: [out] RUST_ULP_WC_GRH and the other bits.
+ * @vendor_err: [out; the driver's] Error code of the vendor.
+ * @byte_len: [out; bytes] Length of a receive, read or atomic that succeeded, else 0.
+ * @imm_data: [out; 32 bits, host order] Immediate data or the invalidated key, as @flags says.
+ * @src_qp: [out; 24 bits] Number of the queue pair that sent a UD datagram.
+ * @pkey_index: [out; below pkey_tbl_len] P_Key index of a UD receive.
+ * @slid: [out; 16 bits] LID of the sender of a UD datagram, on InfiniBand.
+ * @sl: [out; 0 to 15] Service level of a UD receive.
+ * @dlid_path_bits: [out; 7 bits] Path bits of the LID of a UD receive.
+ * @port: [out; 0, or 1 to phys_ports] Port of a UD receive.
+ * @pad: Zero.
+ * @reserved: Zero.
+ */
 struct rust_ulp_cqe {
-	__aligned_u64 user_data;	/* of the request */
-	__u32 qp;		/* handle */
+	__aligned_u64 user_data;
+	__u32 qp;
 	__u32 qp_num;
-	__u16 status;		/* enum ib_wc_status: 0 is success; or RUST_ULP_WC_STATUS_* */
-	__u8 opcode;		/* RUST_ULP_WC_*, valid for failed requests too */
-	__u8 flags;		/* RUST_ULP_WC_GRH and so on */
+	__u16 status;
+	__u8 opcode;
+	__u8 flags;
 	__u32 vendor_err;
-	__u32 byte_len;		/* of a receive, read or atomic that succeeded, else 0 */
+	__u32 byte_len;
 	__u32 imm_data;
-	__u32 src_qp;		/* UD receives */
-	__u16 pkey_index;	/* UD receives */
-	__u16 slid;		/* UD receives on InfiniBand */
+	__u32 src_qp;
+	__u16 pkey_index;
+	__u16 slid;
 	__u8 sl;
 	__u8 dlid_path_bits;
 	__u8 port;
@@ -391,41 +575,78 @@ struct rust_ulp_cqe {
 	__u32 reserved[5];
 };
 
-#define RUST_ULP_QP_SIG_ALL	(1U << 0)	/* every send request makes a completion */
+/* rust_ulp_qp_create.flags */
+#define RUST_ULP_QP_SIG_ALL	(1U << 0)	/* every send request generates a completion */
 
+/**
+ * struct rust_ulp_qp_create - creates a queue pair
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] RUST_ULP_QP_SIG_ALL.
+ * @pd: [in; handle] Protection domain.
+ * @send_cq: [in; handle] Completion queue of send requests.
+ * @recv_cq: [in; handle] Completion queue of receive requests; may equal @send_cq.
+ * @srq: [in; handle or 0] Shared receive queue, or 0.
+ * @qp_type: [in] RUST_ULP_QPT_*.
+ * @max_send_wr: [in, out; requests; 0 (which is 1) to 16384] Send requests in flight: requested,
+ *   then granted.
+ * @max_recv_wr: [in, out; requests; 0 (which is 1) to 16384] The same for receive requests; 0 with
+ *   @srq.
+ * @max_send_sge: [in, out; elements; 0 (which is 1) to 16] Elements per send request: requested,
+ *   then granted.
+ * @max_recv_sge: [in, out; elements; 0 (which is 1) to 16] The same for receive requests; 0 with
+ *   @srq.
+ * @max_inline: [in, out; bytes; 0 to 512] Inline bytes per send request: requested, then granted.
+ * @handle: [out; handle] The new queue pair.
+ * @qp_num: [out; 24 bits] Number of the queue pair.
+ */
 struct rust_ulp_qp_create {
 	__u32 size;
-	__u32 flags;		/* in: RUST_ULP_QP_SIG_ALL */
-	__u32 pd;		/* in: handle */
-	__u32 send_cq;		/* in: handle */
-	__u32 recv_cq;		/* in: handle, may equal @send_cq */
-	__u32 srq;		/* in: handle or 0 */
-	__u32 qp_type;		/* in: RUST_ULP_QPT_* */
-	__u32 max_send_wr;	/* in and out, as the others of this group */
-	__u32 max_recv_wr;	/* out: 0 with @srq */
+	__u32 flags;
+	__u32 pd;
+	__u32 send_cq;
+	__u32 recv_cq;
+	__u32 srq;
+	__u32 qp_type;
+	__u32 max_send_wr;
+	__u32 max_recv_wr;
 	__u32 max_send_sge;
-	__u32 max_recv_sge;	/* out: 0 with @srq */
-	__u32 max_inline;	/* bytes */
-	__u32 handle;		/* out */
-	__u32 qp_num;		/* out */
+	__u32 max_recv_sge;
+	__u32 max_inline;
+	__u32 handle;
+	__u32 qp_num;
 };
 
+/**
+ * struct rust_ulp_ah_attr - path to a peer
+ * @dgid: [in, out; 128 bits, network order] GID of the peer.
+ * @flow_label: [in, out; 0 to 2^20 - 1] Flow label of the GRH.
+ * @sgid_index: [in, out; below gid_tbl_len] Index of the local GID.
+ * @hop_limit: [in, out; 0 to 255] Hop limit of the GRH; 0: the kernel takes that of the route.
+ * @traffic_class: [in, out; 0 to 255; DSCP in the upper 6 bits] Traffic class of the GRH.
+ * @sl: [in, out; 0 to 15] Service level.
+ * @dlid: [in, out; 16 bits] LID of the peer, on InfiniBand.
+ * @port_num: [in, out; 1 to phys_ports] Port number.
+ * @is_global: [in, out; 0, 1] 1: the fields of the GRH are used. On RoCE they always are.
+ * @static_rate: [in, out; enum ib_rate] Static rate.
+ * @src_path_bits: [in, out; 7 bits] Path bits of the source LID, on InfiniBand.
+ * @dmac: [in, out; 48 bits, network order] MAC address of the peer; in: 0, the kernel resolves it.
+ */
 struct rust_ulp_ah_attr {
 	__u8 dgid[16];
 	__u32 flow_label;
 	__u8 sgid_index;
-	__u8 hop_limit;		/* 0: the route's */
+	__u8 hop_limit;
 	__u8 traffic_class;
 	__u8 sl;
-	__u16 dlid;		/* InfiniBand */
+	__u16 dlid;
 	__u8 port_num;
-	__u8 is_global;		/* 1: the GRH part is used; always on RoCE */
+	__u8 is_global;
 	__u8 static_rate;
 	__u8 src_path_bits;
-	__u8 dmac[6];		/* in: 0, the kernel resolves it; out: what it is */
+	__u8 dmac[6];
 };
 
-/* rust_ulp_qp_attr: @attr_mask, as enum ib_qp_attr_mask */
+/* rust_ulp_qp_modify.attr_mask, as enum ib_qp_attr_mask */
 #define RUST_ULP_QP_STATE		(1U << 0)
 #define RUST_ULP_QP_CUR_STATE		(1U << 1)
 #define RUST_ULP_QP_EN_SQD_ASYNC_NOTIFY	(1U << 2)
@@ -445,7 +666,7 @@ struct rust_ulp_ah_attr {
 #define RUST_ULP_QP_MAX_DEST_RD_ATOMIC	(1U << 17)
 #define RUST_ULP_QP_DEST_QPN		(1U << 20)
 
-/* @qp_state, as enum ib_qp_state */
+/* rust_ulp_qp_attr.qp_state and rust_ulp_qp_attr.cur_qp_state, as enum ib_qp_state */
 #define RUST_ULP_QPS_RESET	0
 #define RUST_ULP_QPS_INIT	1
 #define RUST_ULP_QPS_RTR	2
@@ -454,52 +675,104 @@ struct rust_ulp_ah_attr {
 #define RUST_ULP_QPS_SQE	5
 #define RUST_ULP_QPS_ERR	6
 
-/* Rights: of a grant, and of a queue pair towards its peer. As enum ib_access_flags. */
+/*
+ * rust_ulp_grant_create.access, rust_ulp_grant_query.access, rust_ulp_qp_attr.access_flags and
+ * rust_ulp_conn_param.access_flags, as enum ib_access_flags
+ */
 #define RUST_ULP_ACCESS_LOCAL_WRITE	(1U << 0)
 #define RUST_ULP_ACCESS_REMOTE_WRITE	(1U << 1)
 #define RUST_ULP_ACCESS_REMOTE_READ	(1U << 2)
 #define RUST_ULP_ACCESS_REMOTE_ATOMIC	(1U << 3)
 
+/**
+ * struct rust_ulp_qp_attr - attributes of a queue pair
+ * @qkey: [in, out; 32 bits; bit 31 is privileged] Q_Key, of a UD queue pair.
+ * @rq_psn: [in, out; 0 to 2^24 - 1] First packet sequence number of the receive side.
+ * @sq_psn: [in, out; 0 to 2^24 - 1] First packet sequence number of the send side.
+ * @dest_qp_num: [in, out; 0 to 2^24 - 1] Number of the queue pair of the peer.
+ * @access_flags: [in, out] RUST_ULP_ACCESS_REMOTE_*: what the peer may do.
+ * @pkey_index: [in, out; below pkey_tbl_len] P_Key index.
+ * @qp_state: [in, out] RUST_ULP_QPS_*: the new state; out: the state.
+ * @cur_qp_state: [in, out] RUST_ULP_QPS_*: the present state, else EPROTO.
+ * @path_mtu: [in, out; 1 to 5] enum ib_mtu: 1 is 256 bytes, 2 is 512, 3 is 1024, 4 is 2048, 5 is
+ *   4096.
+ * @port_num: [in, out; 1 to phys_ports] Port number.
+ * @timeout: [in, out; 0 to 31] Local ACK timeout: 4.096 us * 2^n; 0 waits for ever.
+ * @retry_cnt: [in, out; 0 to 7] Retries after a timeout.
+ * @rnr_retry: [in, out; 0 to 7] Retries when the peer is not ready to receive; 7 retries for ever.
+ * @min_rnr_timer: [in, out; 0 to 31] Delay that the peer keeps after RNR NAK, IBA table 45: 1 is
+ *   0.01 ms, 12 is 0.64 ms, 0 is 655.36 ms.
+ * @max_rd_atomic: [in, out; 0 to max_qp_init_rd_atom] Reads and atomics that this side may have
+ *   outstanding.
+ * @max_dest_rd_atomic: [in, out; 0 to max_qp_rd_atom] Reads and atomics of the peer that this side
+ *   answers at a time.
+ * @en_sqd_async_notify: [in, out; 0, 1] 1: an event reports that SQD is drained.
+ * @sq_draining: [out; 0, 1] 1: the queue pair is in SQD and not yet drained.
+ * @pad: Zero.
+ * @ah: [in, out] Path to the peer.
+ */
 struct rust_ulp_qp_attr {
 	__u32 qkey;
-	__u32 rq_psn;		/* 24 bits */
-	__u32 sq_psn;		/* 24 bits */
-	__u32 dest_qp_num;	/* 24 bits */
-	__u32 access_flags;	/* RUST_ULP_ACCESS_REMOTE_* */
+	__u32 rq_psn;
+	__u32 sq_psn;
+	__u32 dest_qp_num;
+	__u32 access_flags;
 	__u16 pkey_index;
-	__u8 qp_state;		/* RUST_ULP_QPS_* */
+	__u8 qp_state;
 	__u8 cur_qp_state;
-	__u8 path_mtu;		/* enum ib_mtu: 1 256, 2 512, 3 1024, 4 2048, 5 4096 bytes */
+	__u8 path_mtu;
 	__u8 port_num;
-	__u8 timeout;		/* 4.096 us * 2^n, 0 is for ever; 5 bits */
-	__u8 retry_cnt;		/* 0 to 7 */
-	__u8 rnr_retry;		/* 0 to 6, 7 is for ever */
-	__u8 min_rnr_timer;	/* IBA table 45: 1 is 0.01 ms, 12 is 0.64 ms, 0 is 655.36 ms; 5 bits */
+	__u8 timeout;
+	__u8 retry_cnt;
+	__u8 rnr_retry;
+	__u8 min_rnr_timer;
 	__u8 max_rd_atomic;
 	__u8 max_dest_rd_atomic;
 	__u8 en_sqd_async_notify;
-	__u8 sq_draining;	/* out */
+	__u8 sq_draining;
 	__u8 pad[2];
 	struct rust_ulp_ah_attr ah;
 };
 
-/*
- * On iWARP a queue pair is made in INIT, takes receives there, and comes to RTS by ACCEPT or CONNECT
- * and nothing else; ERR is final. QP_MODIFY is EOPNOTSUPP, to RESET as to all other states: who needs
- * another queue pair destroys it and makes one.
+/**
+ * struct rust_ulp_qp_modify - changes the state and the attributes of a queue pair
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @qp: [in; handle] Queue pair.
+ * @attr_mask: [in] RUST_ULP_QP_*: the members of @attr to use.
+ * @attr: [in, out] The attributes; out: @ah.dmac and @ah.hop_limit as the kernel resolved them.
+ *
+ * On iWARP, QP_CREATE leaves a queue pair in INIT, where it takes receives. Only ACCEPT and CONNECT
+ * bring it to RTS. ERR is final. QP_MODIFY returns EOPNOTSUPP for every state, RESET included.
  */
 struct rust_ulp_qp_modify {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 qp;		/* in: handle */
-	__u32 attr_mask;	/* in: RUST_ULP_QP_*, which of @attr count */
-	struct rust_ulp_qp_attr attr;	/* in; out: @ah.dmac and @ah.hop_limit as resolved */
+	__u32 flags;
+	__u32 qp;
+	__u32 attr_mask;
+	struct rust_ulp_qp_attr attr;
 };
 
+/**
+ * struct rust_ulp_qp_query - describes a queue pair
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @qp: [in; handle] Queue pair.
+ * @qp_num: [out; 24 bits] Number of the queue pair.
+ * @qp_type: [out] RUST_ULP_QPT_*.
+ * @max_send_wr: [out; requests] Send requests that may be in flight.
+ * @max_recv_wr: [out; requests] Receive requests that may be in flight.
+ * @max_send_sge: [out; elements] Elements per send request.
+ * @max_recv_sge: [out; elements] Elements per receive request.
+ * @max_inline: [out; bytes] Inline bytes per send request.
+ * @sends_in_flight: [out; requests] Send requests in flight.
+ * @recvs_in_flight: [out; requests] Receive requests in flight.
+ * @attr: [out] The attributes.
+ */
 struct rust_ulp_qp_query {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 qp;		/* in: handle */
+	__u32 flags;
+	__u32 qp;
 	__u32 qp_num;
 	__u32 qp_type;
 	__u32 max_send_wr;
@@ -509,83 +782,125 @@ struct rust_ulp_qp_query {
 	__u32 max_inline;
 	__u32 sends_in_flight;
 	__u32 recvs_in_flight;
-	struct rust_ulp_qp_attr attr;	/* out */
+	struct rust_ulp_qp_attr attr;
 };
 
 /* rust_ulp_buffer_create.node */
 #define RUST_ULP_NODE_ANY	(-1)
 
+/**
+ * struct rust_ulp_buffer_create - creates a buffer of pages of the kernel
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @pd: [in; handle] Protection domain.
+ * @node: [in, out; NUMA node, or -1] NUMA node to prefer, or RUST_ULP_NODE_ANY; ERANGE if there is
+ *   no such node. Other nodes give the pages that this node lacks. out: node of the first page.
+ * @length: [in, out; bytes; 1 to 2^30] Length; out: rounded up to whole pages.
+ * @page_size: [in, out; bytes; 0, 4096, 2097152] Contiguous bytes; 0: the kernel chooses a power of
+ *   two from 4096 to 2097152.
+ * @handle: [out; handle] The new buffer.
+ * @mmap_offset: [out; bytes; for mmap(2)] Where to map the buffer.
+ * @key_bytes: [out; bytes] Bytes under one key of the device.
+ * @keys: [out; count, from 1] Number of those keys.
+ * @pad: Zero.
+ *
+ * A device limits the pages under one key, so a buffer may have several keys, each for @key_bytes
+ * of it. An element of a request may cross their borders, and then counts as one element for each
+ * key. A request with more elements than the queue pair supports is E2BIG. Where the device has two
+ * elements, every queue pair supports one element that crosses one border, whatever @max_send_sge
+ * and @max_recv_sge it has.
+ *
+ * On iWARP, the first key of a protection domain takes a connection of the device with itself, so
+ * the command may fail with EADDRNOTAVAIL (the device has no address in the opener's network
+ * namespace), ETIMEDOUT or EINTR. A send request has one element, under one key, else E2BIG. These
+ * requests are EOPNOTSUPP: a read that is fenced, is empty, or is on a connection that agreed on no
+ * reads; an inline message without data; a message of up to 64 bytes, not inline, that crosses the
+ * end of a page.
+ *
+ * On siw, a grant with REMOTE_READ must lie in one page, else EOPNOTSUPP, but a peer can read by
+ * any key that it has. The memory of buffers with grants stays allocated until the protection
+ * domain is destroyed, for at most 1024 buffers, then ENOMEM.
+ */
 struct rust_ulp_buffer_create {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 pd;		/* in: handle */
-	__s32 node;		/* in: NUMA node to prefer, or RUST_ULP_NODE_ANY; ERANGE when there is no
-				 * such node. What it has not comes from others. out: of the first page */
-	__aligned_u64 length;	/* in: bytes; out: rounded up to whole pages */
-	__u32 page_size;	/* in: 0 to choose, or 4096, or 2097152; out: bytes contiguous, which
-				 * may be any power of two between when it was 0 */
-	__u32 handle;		/* out */
-	__aligned_u64 mmap_offset;	/* out */
-	__aligned_u64 key_bytes;	/* out: bytes under one key of the device */
-	__u32 keys;		/* out: how many of them there are */
+	__u32 flags;
+	__u32 pd;
+	__s32 node;
+	__aligned_u64 length;
+	__u32 page_size;
+	__u32 handle;
+	__aligned_u64 mmap_offset;
+	__aligned_u64 key_bytes;
+	__u32 keys;
 	__u32 pad;
 };
 
-/*
- * A device puts no more than so many pages under one key, so a buffer may have several,
- * each for @key_bytes of it. An element of a request may lie across their borders, and
- * counts as one for each key then. One that the queue pair has no room for is E2BIG; every queue pair
- * has room for one element that lies across one border, whatever @max_send_sge and @max_recv_sge it asked for,
- * where the device has two elements.
- *
- * On iWARP the first key of a domain takes a connection of the device with itself: EADDRNOTAVAIL when it
- * has no address in the opener's network namespace, ETIMEDOUT, EINTR. A send request has one element, under one key
- * (E2BIG). EOPNOTSUPP there: a read that is fenced, empty, or on a connection that agreed on none; an inline
- * message without data; and one of up to 64 bytes, not inline, across the end of a page. With siw a grant
- * with REMOTE_READ lies in one page (EOPNOTSUPP), but a peer can read by any key that it has; and the memory
- * of buffers with grants stays until the domain is destroyed, at most that of 1024 (ENOMEM).
- */
+/* rust_ulp_buffer_register.flags, rust_ulp_buffer_import.flags and rust_ulp_buffer_query.flags */
+#define RUST_ULP_BUFFER_READ_ONLY	(1U << 0)	/* requests and peers may only read it */
 
-/* rust_ulp_buffer_register.flags */
-#define RUST_ULP_BUFFER_READ_ONLY	(1U << 0)	/* requests and peers only read it */
-
-/*
- * Registers memory of the caller where it is, pinned until the buffer is destroyed, and
- * charged to RLIMIT_MEMLOCK. It has no mmap offset. After fork() it stays that of the parent;
- * the child has a copy. What is unmapped meanwhile stays pinned, and is not the caller's any more.
+/**
+ * struct rust_ulp_buffer_register - creates a buffer of memory of the caller
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] RUST_ULP_BUFFER_READ_ONLY.
+ * @pd: [in; handle] Protection domain.
+ * @handle: [out; handle] The new buffer.
+ * @addr: [in; address] Address of the first byte; need not be aligned.
+ * @length: [in; bytes; 1 to 2^30] Length.
+ * @key_bytes: [out; bytes] Bytes under one key of the device; the first key may have less.
+ * @keys: [out; count, from 1] Number of those keys.
+ * @page_size: [out; bytes; a power of two from 4096 to 2097152] Contiguous bytes that the kernel
+ *   found.
  *
- * EFAULT for what is not mapped, or not writable and not READ_ONLY; EOPNOTSUPP for what cannot
- * be pinned for long (files on most filesystems, device memory).
+ * The kernel pins the memory until the buffer is destroyed, and charges it to RLIMIT_MEMLOCK. The
+ * buffer has no mmap offset. After fork() the memory stays that of the parent, and the child has a
+ * copy. Pages that the caller unmaps stay pinned, and the caller can no longer access them.
+ *
+ * EFAULT: the memory is not mapped, or is not writable and READ_ONLY is not set. EOPNOTSUPP: the
+ * kernel cannot pin this memory for long (files on most filesystems, device memory).
  */
 struct rust_ulp_buffer_register {
 	__u32 size;
-	__u32 flags;		/* in: RUST_ULP_BUFFER_READ_ONLY */
-	__u32 pd;		/* in: handle */
-	__u32 handle;		/* out */
-	__aligned_u64 addr;	/* in: of the first byte, aligned or not */
-	__aligned_u64 length;	/* in: bytes */
-	__aligned_u64 key_bytes;	/* out; the first key may have less */
-	__u32 keys;		/* out */
-	__u32 page_size;	/* out: bytes that were found contiguous */
+	__u32 flags;
+	__u32 pd;
+	__u32 handle;
+	__aligned_u64 addr;
+	__aligned_u64 length;
+	__aligned_u64 key_bytes;
+	__u32 keys;
+	__u32 page_size;
 };
 
-/*
- * Registers a dma-buf. For a software device (RUST_ULP_CAP_VIRT_DMA) it must be system memory that
- * its exporter can map into the kernel, else EOPNOTSUPP. Another device is attached to it, and has it
- * mapped for its DMA; that has not been tried on hardware. It has no mmap
- * offset. EACCES when it is not open for writing, without READ_ONLY.
+/**
+ * struct rust_ulp_buffer_import - creates a buffer of a dma-buf
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] RUST_ULP_BUFFER_READ_ONLY.
+ * @pd: [in; handle] Protection domain.
+ * @fd: [in; descriptor] The dma-buf; EBADF if there is no such descriptor, EINVAL if it is another
+ *   file.
+ * @offset: [in; bytes; a multiple of 4096] First byte.
+ * @length: [in, out; bytes; 0 to 2^30] Length; 0: all from @offset on; out: the length.
+ * @key_bytes: [out; bytes] Bytes under one key of the device.
+ * @keys: [out; count, from 1] Number of those keys.
+ * @page_size: [out; bytes; a power of two from 4096 to 2097152] Contiguous bytes.
+ * @handle: [out; handle] The new buffer.
+ * @pad: Zero.
+ *
+ * For a software device (RUST_ULP_CAP_VIRT_DMA), the dma-buf must be system memory that its
+ * exporter can map into the kernel, else EOPNOTSUPP. For any other device, the kernel attaches the
+ * device to the dma-buf and maps that for DMA, which has not been tried on hardware. The buffer has
+ * no mmap offset. EACCES: the dma-buf is not open for writing and READ_ONLY is not set.
  */
 struct rust_ulp_buffer_import {
 	__u32 size;
-	__u32 flags;		/* in: RUST_ULP_BUFFER_READ_ONLY */
-	__u32 pd;		/* in: handle */
-	__s32 fd;		/* in: of the dma-buf; EBADF, EINVAL for another file */
-	__aligned_u64 offset;	/* in: first byte, a multiple of the page size */
-	__aligned_u64 length;	/* in: bytes; 0: all from @offset on; out */
-	__aligned_u64 key_bytes;	/* out */
-	__u32 keys;		/* out */
-	__u32 page_size;	/* out */
-	__u32 handle;		/* out */
+	__u32 flags;
+	__u32 pd;
+	__s32 fd;
+	__aligned_u64 offset;
+	__aligned_u64 length;
+	__aligned_u64 key_bytes;
+	__u32 keys;
+	__u32 page_size;
+	__u32 handle;
 	__u32 pad;
 };
 
@@ -594,336 +909,537 @@ struct rust_ulp_buffer_import {
 #define RUST_ULP_BUFFER_USER	2	/* BUFFER_REGISTER */
 #define RUST_ULP_BUFFER_DMABUF	3	/* BUFFER_IMPORT */
 
+/**
+ * struct rust_ulp_buffer_query - describes a buffer
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in, out] in: 0; out: RUST_ULP_BUFFER_READ_ONLY.
+ * @buffer: [in; handle] Buffer.
+ * @kind: [out] RUST_ULP_BUFFER_PAGES, RUST_ULP_BUFFER_USER or RUST_ULP_BUFFER_DMABUF.
+ * @length: [out; bytes; 1 to 2^30] Length.
+ * @charged: [out; bytes] Bytes that count against RLIMIT_MEMLOCK.
+ * @mmap_offset: [out; bytes; for mmap(2)] Where to map the buffer; 0: it cannot be mapped.
+ * @key_bytes: [out; bytes] Bytes under one key of the device.
+ * @keys: [out; count, from 1] Number of those keys.
+ * @page_size: [out; bytes; a power of two from 4096 to 2097152] Contiguous bytes.
+ * @node: [out; NUMA node, or -1] NUMA node of the first page.
+ * @grants: [out; count] Number of its grants.
+ */
 struct rust_ulp_buffer_query {
 	__u32 size;
-	__u32 flags;		/* in: 0; out: RUST_ULP_BUFFER_READ_ONLY */
-	__u32 buffer;		/* in: handle */
-	__u32 kind;		/* RUST_ULP_BUFFER_PAGES and so on */
-	__aligned_u64 length;	/* bytes */
-	__aligned_u64 charged;	/* bytes that count against RLIMIT_MEMLOCK */
-	__aligned_u64 mmap_offset;	/* 0 when it cannot be mapped */
+	__u32 flags;
+	__u32 buffer;
+	__u32 kind;
+	__aligned_u64 length;
+	__aligned_u64 charged;
+	__aligned_u64 mmap_offset;
 	__aligned_u64 key_bytes;
 	__u32 keys;
 	__u32 page_size;
-	__s32 node;		/* NUMA node of the first page */
-	__u32 grants;		/* that there are of it */
+	__s32 node;
+	__u32 grants;
 };
 
 /* rust_ulp_grant_create.flags */
-#define RUST_ULP_GRANT_ONE_SHOT	(1U << 0)	/* ends when it was used, see below; needs @qp */
-#define RUST_ULP_GRANT_PARTIAL	(1U << 1)	/* as much as goes under one key: @length says how much */
+#define RUST_ULP_GRANT_ONE_SHOT	(1U << 0)	/* ends after one use; needs @qp */
+#define RUST_ULP_GRANT_PARTIAL	(1U << 1)	/* may grant less: @length says how much */
 
-/*
- * One key opens one range, which may lie across keys of its buffer but is no larger
- * than the device puts under one: else ERANGE, or with PARTIAL less is granted.
+/**
+ * struct rust_ulp_grant_create - gives the peer access to a range of a buffer
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] RUST_ULP_GRANT_ONE_SHOT, RUST_ULP_GRANT_PARTIAL.
+ * @buffer: [in; handle] Buffer.
+ * @access: [in] RUST_ULP_ACCESS_REMOTE_*, at least one.
+ * @offset: [in; bytes] First byte.
+ * @length: [in, out; bytes; 1 to 2^30] Length; out: the granted length, with PARTIAL.
+ * @addr: [out; bytes; remote address] Remote address of the first byte.
+ * @rkey: [out; 32 bits] The key.
+ * @handle: [out; handle] The new grant; destroying it revokes the key.
+ * @qp: [in; handle or 0] Queue pair that may use the grant, or 0.
+ * @pad: Zero.
  *
- * A grant with @qp ends with it: when that queue pair goes to ERR or RESET, by command, by its
- * connection's end or by an error, or is destroyed. One with ONE_SHOT ends, besides, when a
- * receive of @qp completes that invalidated the key (SEND_WITH_INV), or that came with
- * immediate data equal to it (RDMA_WRITE_WITH_IMM). When nothing can land any more,
- * RUST_ULP_EVENT_GRANT_ENDED says so; the handle stays until it is destroyed.
+ * One key opens one range. The range may cross keys of its buffer, but is no larger than the device
+ * supports under one key: else ERANGE, or with PARTIAL the kernel grants less.
+ *
+ * A grant with @qp ends when that queue pair goes to ERR or RESET or is destroyed, whatever the
+ * cause. A grant with ONE_SHOT also ends when a receive of @qp completes that invalidated the key
+ * (SEND_WITH_INV), or that has immediate data equal to the key (RDMA_WRITE_WITH_IMM). When the peer
+ * can no longer access the memory, the file reports RUST_ULP_EVENT_GRANT_ENDED. The handle stays
+ * until it is destroyed.
  */
-
 struct rust_ulp_grant_create {
 	__u32 size;
-	__u32 flags;		/* in: RUST_ULP_GRANT_ONE_SHOT, RUST_ULP_GRANT_PARTIAL */
-	__u32 buffer;		/* in: handle */
-	__u32 access;		/* in: RUST_ULP_ACCESS_REMOTE_*, at least one */
-	__aligned_u64 offset;	/* in: first byte */
-	__aligned_u64 length;	/* in: bytes, at least 1; out with PARTIAL */
-	__aligned_u64 addr;	/* out: the remote address of that first byte */
-	__u32 rkey;		/* out */
-	__u32 handle;		/* out: destroying it revokes the key */
-	__u32 qp;		/* in: handle or 0 */
+	__u32 flags;
+	__u32 buffer;
+	__u32 access;
+	__aligned_u64 offset;
+	__aligned_u64 length;
+	__aligned_u64 addr;
+	__u32 rkey;
+	__u32 handle;
+	__u32 qp;
 	__u32 pad;
 };
 
-/*
- * Gives a grant a new key for the same range. When it returns the old one is dead, as
- * after DESTROY. When it fails, the old one lives. ENOTCONN when the grant has ended.
+/**
+ * struct rust_ulp_grant_rotate - gives a grant a new key
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @grant: [in; handle] Grant.
+ * @rkey: [out; 32 bits] The new key.
+ * @addr: [out; bytes; remote address] Remote address of the first byte.
+ *
+ * The range stays the same. When the command returns, the old key is revoked, as after DESTROY.
+ * When it fails, the old key stays valid. ENOTCONN: the grant has ended.
  */
 struct rust_ulp_grant_rotate {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 grant;		/* in: handle */
-	__u32 rkey;		/* out */
-	__aligned_u64 addr;	/* out */
+	__u32 flags;
+	__u32 grant;
+	__u32 rkey;
+	__aligned_u64 addr;
 };
 
 /* rust_ulp_grant_query.state */
 #define RUST_ULP_GRANT_ACTIVE	1
-#define RUST_ULP_GRANT_USED	2	/* ONE_SHOT: used up */
+#define RUST_ULP_GRANT_USED	2	/* a grant with ONE_SHOT was used */
 #define RUST_ULP_GRANT_EXPIRED	3	/* its queue pair has ended */
 
+/**
+ * struct rust_ulp_grant_query - describes a grant
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in, out] in: 0; out: RUST_ULP_GRANT_ONE_SHOT.
+ * @grant: [in; handle] Grant.
+ * @state: [out] RUST_ULP_GRANT_ACTIVE, RUST_ULP_GRANT_USED or RUST_ULP_GRANT_EXPIRED.
+ * @buffer: [out; handle] Buffer.
+ * @qp: [out; handle or 0] Queue pair that may use the grant, or 0.
+ * @offset: [out; bytes] First byte.
+ * @length: [out; bytes; 1 to 2^30] Length.
+ * @addr: [out; bytes; remote address] Remote address of the first byte.
+ * @rkey: [out; 32 bits] The key; 0: the grant has ended.
+ * @access: [out] Rights of the peer.
+ */
 struct rust_ulp_grant_query {
 	__u32 size;
-	__u32 flags;		/* in: 0; out: RUST_ULP_GRANT_ONE_SHOT */
-	__u32 grant;		/* in: handle */
-	__u32 state;		/* RUST_ULP_GRANT_ACTIVE and so on */
-	__u32 buffer;		/* handle */
-	__u32 qp;		/* handle or 0 */
+	__u32 flags;
+	__u32 grant;
+	__u32 state;
+	__u32 buffer;
+	__u32 qp;
 	__aligned_u64 offset;
 	__aligned_u64 length;
 	__aligned_u64 addr;
-	__u32 rkey;		/* 0 when it has ended */
+	__u32 rkey;
 	__u32 access;
 };
 
-/*
- * The address of a datagram's receiver. It may be destroyed while requests that name it are under way.
- * A datagram that is longer than the MTU which the port had when its address was made is EMSGSIZE.
+/**
+ * struct rust_ulp_ah_create - creates an address handle, for datagrams
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @pd: [in; handle] Protection domain.
+ * @handle: [out; handle] The new address handle.
+ * @attr: [in, out] The path; out: @dmac and @hop_limit as the kernel resolved them.
+ * @pad: Zero.
+ *
+ * It may be destroyed while requests that name it are in flight. A datagram that is longer than the
+ * MTU of the port at the time of AH_CREATE is EMSGSIZE.
  */
 struct rust_ulp_ah_create {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 pd;		/* in: handle */
-	__u32 handle;		/* out */
-	struct rust_ulp_ah_attr attr;	/* in; out: @dmac and @hop_limit as resolved */
+	__u32 flags;
+	__u32 pd;
+	__u32 handle;
+	struct rust_ulp_ah_attr attr;
 	__u32 pad;
 };
 
-/*
- * A queue of receive requests that queue pairs share. Its requests are posted by
- * SUBMIT, with this handle where a queue pair's would stand, and complete in @cq,
- * with the handle of the queue pair that used them. Queue pairs that use it have
- * @cq as their @recv_cq and are of the same @pd, or QP_CREATE says EXDEV.
+/**
+ * struct rust_ulp_srq_create - creates a shared receive queue
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @pd: [in; handle] Protection domain.
+ * @cq: [in; handle] Completion queue.
+ * @max_wr: [in, out; requests; 0 (which is 1) to 16384] Requests in flight: requested, then
+ *   granted.
+ * @max_sge: [in, out; elements; 0 (which is 1) to 16] Elements per request: requested, then
+ *   granted.
+ * @limit: [in; requests] The limit, as SRQ_MODIFY arms it; 0: none.
+ * @handle: [out; handle] The new shared receive queue.
  *
- * A queue pair that ends in the middle of a message keeps the request that it had
- * begun to fill. It completes as flushed, with this queue's handle where a queue
- * pair's would stand, when a later one has completed and something is done with
- * the queue; at the latest when it is destroyed, as do all that are left.
+ * SUBMIT posts the requests of a shared receive queue, with its handle in place of that of a queue
+ * pair. They complete in @cq, with the handle of the queue pair that used them. A queue pair that
+ * uses the queue has @cq as its @recv_cq and the same @pd, else QP_CREATE returns EXDEV.
+ *
+ * A queue pair that ends in the middle of a message keeps the request that it had begun to fill.
+ * That request completes as flushed, with the handle of the shared receive queue, at the next
+ * operation on the queue after a later request has completed. At the latest it completes when the
+ * queue is destroyed, as all requests do that are left.
  */
 struct rust_ulp_srq_create {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 pd;		/* in: handle */
-	__u32 cq;		/* in: handle */
-	__u32 max_wr;		/* in and out */
-	__u32 max_sge;		/* in and out */
-	__u32 limit;		/* in: as SRQ_MODIFY sets it, 0 for none */
-	__u32 handle;		/* out */
-};
-
-/* Arms the limit: RUST_ULP_EVENT_SRQ_LIMIT, once, when fewer than @limit requests are left. */
-struct rust_ulp_srq_modify {
-	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 srq;		/* in: handle */
-	__u32 limit;		/* in: 0 disarms, at most @max_wr */
-};
-
-struct rust_ulp_srq_query {
-	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 srq;		/* in: handle */
+	__u32 flags;
+	__u32 pd;
+	__u32 cq;
 	__u32 max_wr;
 	__u32 max_sge;
-	__u32 limit;		/* 0 when disarmed, or when its event was raised */
-	__u32 recvs_in_flight;	/* posted, and not completed */
+	__u32 limit;
+	__u32 handle;
+};
+
+/**
+ * struct rust_ulp_srq_modify - arms the limit of a shared receive queue
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @srq: [in; handle] Shared receive queue.
+ * @limit: [in; requests] The limit, at most @max_wr; 0 disarms it.
+ *
+ * The file reports RUST_ULP_EVENT_SRQ_LIMIT once, when fewer than @limit requests are left.
+ */
+struct rust_ulp_srq_modify {
+	__u32 size;
+	__u32 flags;
+	__u32 srq;
+	__u32 limit;
+};
+
+/**
+ * struct rust_ulp_srq_query - describes a shared receive queue
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @srq: [in; handle] Shared receive queue.
+ * @max_wr: [out; requests] Requests that may be in flight.
+ * @max_sge: [out; elements] Elements per request.
+ * @limit: [out; requests] The limit; 0: it is disarmed, or has raised its event.
+ * @recvs_in_flight: [out; requests] Requests posted and not completed.
+ * @pad: Zero.
+ */
+struct rust_ulp_srq_query {
+	__u32 size;
+	__u32 flags;
+	__u32 srq;
+	__u32 max_wr;
+	__u32 max_sge;
+	__u32 limit;
+	__u32 recvs_in_flight;
 	__u32 pad;
 };
 
+/**
+ * struct rust_ulp_destroy - destroys an object
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @handle: [in; handle] Object of any type; EBUSY while other objects use it.
+ * @pad: Zero.
+ */
 struct rust_ulp_destroy {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 handle;		/* in: of any type; EBUSY while other objects need it */
+	__u32 flags;
+	__u32 handle;
 	__u32 pad;
 };
 
 /* ---- Events -------------------------------------------------------------- */
 
 /*
- * read() on an attached file gives whole records of this form, as many as there are
- * and fit. It waits for the first one, unless O_NONBLOCK is set: then EAGAIN.
- * EINVAL when not one record fits, ENXIO before ATTACH. When the device is gone, the
- * last record is RUST_ULP_EVENT_DEVICE_REMOVED, and after it read() says ENODEV. An
- * object that a record names may have been destroyed since.
- *
- * poll(): POLLPRI while there are records; POLLIN while a completion can be taken.
- *
- * A file keeps RUST_ULP_EVENTS_MAX records. What happens beyond is counted, and
- * reported by one RUST_ULP_EVENT_LOST when there is room again.
+ * The number of records that a file keeps. The kernel counts the events beyond and reports them by
+ * one RUST_ULP_EVENT_LOST when there is room again.
  */
 #define RUST_ULP_EVENTS_MAX	256
 
-/* @event below 256: as enum ib_event_type */
+/* rust_ulp_event.event below 256, as enum ib_event_type */
 #define RUST_ULP_EVENT_CQ_ERR		0	/* @handle: the completion queue */
-#define RUST_ULP_EVENT_QP_FATAL		1	/* @handle: the queue pair; also for 2 to 7 and 16 */
+#define RUST_ULP_EVENT_QP_FATAL		1	/* @handle: the queue pair; so in 2 to 7, 16 */
 #define RUST_ULP_EVENT_QP_REQ_ERR	2
 #define RUST_ULP_EVENT_QP_ACCESS_ERR	3
-#define RUST_ULP_EVENT_COMM_EST		4	/* a packet came before RTS */
+#define RUST_ULP_EVENT_COMM_EST		4	/* a packet arrived before RTS */
 #define RUST_ULP_EVENT_SQ_DRAINED	5
 #define RUST_ULP_EVENT_PATH_MIG		6
 #define RUST_ULP_EVENT_PATH_MIG_ERR	7
 #define RUST_ULP_EVENT_DEVICE_FATAL	8
-#define RUST_ULP_EVENT_PORT_ACTIVE	9	/* @port; also for 10 to 13, 17 and 18 */
+#define RUST_ULP_EVENT_PORT_ACTIVE	9	/* @port; so in 10 to 13, 17, 18 */
 #define RUST_ULP_EVENT_PORT_ERR		10
 #define RUST_ULP_EVENT_LID_CHANGE	11
 #define RUST_ULP_EVENT_PKEY_CHANGE	12
 #define RUST_ULP_EVENT_SM_CHANGE	13
 #define RUST_ULP_EVENT_SRQ_ERR		14	/* @handle: the shared receive queue */
 #define RUST_ULP_EVENT_SRQ_LIMIT	15
-#define RUST_ULP_EVENT_LAST_WQE_REACHED	16	/* a queue pair in ERR takes no more from its SRQ; once */
+#define RUST_ULP_EVENT_LAST_WQE_REACHED	16	/* once: a queue pair in ERR has left its SRQ */
 #define RUST_ULP_EVENT_CLIENT_REREGISTER 17
 #define RUST_ULP_EVENT_GID_CHANGE	18
 
-/* @event of this module */
+/* rust_ulp_event.event from 256, of this module */
 #define RUST_ULP_EVENT_DEVICE_REMOVED	256
 #define RUST_ULP_EVENT_DEVICE_RENAMED	257
-#define RUST_ULP_EVENT_LOST		258	/* @info: how many records did not fit */
-#define RUST_ULP_EVENT_GRANT_ENDED	259	/* @handle: the grant; @info: RUST_ULP_GRANT_USED or EXPIRED */
+#define RUST_ULP_EVENT_LOST		258	/* @info: number of lost records */
+#define RUST_ULP_EVENT_GRANT_ENDED	259	/* @handle: the grant; @info: its state */
 #define RUST_ULP_EVENT_CONNECT_REQUEST	272	/* @handle: the listener; @info: requests waiting */
-#define RUST_ULP_EVENT_DISCONNECTED	273	/* @handle: the connection; the peer has ended it */
-#define RUST_ULP_EVENT_TIMEWAIT_EXIT	274	/* @handle: the connection; late packets are gone */
-#define RUST_ULP_EVENT_ADDR_CHANGE	275	/* @handle: the connection or listener; its address moved */
-#define RUST_ULP_EVENT_UNREACHABLE	276	/* @handle: the connection; the peer does not answer */
+#define RUST_ULP_EVENT_DISCONNECTED	273	/* @handle: the connection; the peer ended it */
+#define RUST_ULP_EVENT_TIMEWAIT_EXIT	274	/* @handle: the connection */
+#define RUST_ULP_EVENT_ADDR_CHANGE	275	/* @handle: the connection or listener */
+#define RUST_ULP_EVENT_UNREACHABLE	276	/* @handle: the connection; no answer */
 
+/**
+ * struct rust_ulp_event - one record that read() returns
+ * @event: [out] RUST_ULP_EVENT_*.
+ * @handle: [out; handle or 0] The object, or 0.
+ * @port: [out; 0, or 1 to phys_ports] Port, or 0.
+ * @info: [out; by @event] Detail of the event.
+ * @time_ns: [out; ns] Time of the event, CLOCK_MONOTONIC.
+ * @reserved: Zero.
+ *
+ * read() on an attached file returns as many whole records as there are and fit. It waits for the
+ * first record, or returns EAGAIN with O_NONBLOCK. EINVAL: not one record fits. ENXIO: the file is
+ * not attached. After the device is removed, the last record is RUST_ULP_EVENT_DEVICE_REMOVED, and
+ * then read() returns ENODEV. The object that a record names may be destroyed already.
+ *
+ * poll() reports POLLPRI while there are records, and POLLIN while there are completions.
+ */
 struct rust_ulp_event {
-	__u32 event;		/* RUST_ULP_EVENT_* */
-	__u32 handle;		/* of the object, or 0 */
-	__u32 port;		/* or 0 */
+	__u32 event;
+	__u32 handle;
+	__u32 port;
 	__u32 info;
-	__aligned_u64 time_ns;	/* CLOCK_MONOTONIC */
+	__aligned_u64 time_ns;
 	__aligned_u64 reserved;
 };
 
 /* ---- Connections by the RDMA connection manager ---------------------------- */
 
 /*
- * Addresses are those of the opener's network namespace. The port space is that of
- * RDMA_PS_TCP; queue pairs are RC.
+ * Addresses belong to the opener's network namespace. The port space is RDMA_PS_TCP. Queue pairs
+ * are of type RC.
  *
  * EACCES         LISTEN, CONNECT: a local port below 1024 needs CAP_NET_BIND_SERVICE
- * EADDRINUSE     LISTEN: the port is taken
+ * EADDRINUSE     LISTEN: the port is in use
  * EADDRNOTAVAIL  no device has that local address
  * ECONNREFUSED   CONNECT: the peer rejected; @reject_reason and the private data say why
- * ECONNRESET     ACCEPT, CONNECT: the other side went away in the middle
- * EHOSTUNREACH, ENETUNREACH  no route, or nobody answers for that address
- * EINTR          a signal came: what was begun is undone
+ * ECONNRESET     ACCEPT, CONNECT: the peer went away during the handshake
+ * EHOSTUNREACH, ENETUNREACH  there is no route, or no host answers for that address
+ * EINTR          a signal arrived: the command has undone what it began
  * EISCONN        the queue pair, or the request, has a connection already
  * ENOTCONN       the connection has ended
- * ETIMEDOUT      the deadline, or the manager's own, has passed: what was begun is undone
- * EXDEV          the local address, the route to the peer, or the request, belongs to another device
- *                than the file's
+ * ETIMEDOUT      the deadline of the command or of the connection manager has passed: the command
+ *                has undone what it began
+ * EXDEV          the local address, the route to the peer, or the request belongs to another device
+ *                than the file
  */
 
-/* As struct sockaddr_in and sockaddr_in6 say it, in one form. */
+/**
+ * struct rust_ulp_addr - an IP address and a port
+ * @family: [in, out; 0, 2, 10] AF_INET is 2, AF_INET6 is 10; 0 where an address is optional.
+ * @port: [in, out; 0 to 65535] Port, in host byte order.
+ * @scope_id: [in, out; interface index] Interface of an IPv6 link-local address, else 0.
+ * @addr: [in, out; 16 bytes, network order] The address; an IPv4 address is in the first four
+ *   bytes, and zeros follow.
+ *
+ * One form for struct sockaddr_in and struct sockaddr_in6.
+ */
 struct rust_ulp_addr {
-	__u16 family;		/* AF_INET 2, AF_INET6 10; 0 where an address may be left out */
-	__u16 port;		/* host order */
-	__u32 scope_id;		/* interface of an IPv6 link-local address, else 0 */
-	__u8 addr[16];		/* network order; IPv4 in the first four bytes, then zeros */
+	__u16 family;
+	__u16 port;
+	__u32 scope_id;
+	__u8 addr[16];
 };
 
-/* Most bytes of private data, each way. */
+/* Most bytes of private data. */
 #define RUST_ULP_CM_REQ_PRIVATE_MAX	56	/* of CONNECT */
 #define RUST_ULP_CM_REP_PRIVATE_MAX	196	/* of ACCEPT */
 #define RUST_ULP_CM_REJ_PRIVATE_MAX	148	/* of REJECT */
-#define RUST_ULP_CM_PRIVATE_MAX		224	/* room for any, with what the other side pads */
+#define RUST_ULP_CM_PRIVATE_MAX		224	/* room for any, padding of the peer included */
 
-/* Parameters of a connection: what one asks for, and what one got. */
+/**
+ * struct rust_ulp_conn_param - parameters of a connection
+ * @responder_resources: [in, out; 0 to max_qp_rd_atom] Reads and atomics of the peer that this side
+ *   answers at a time.
+ * @initiator_depth: [in, out; 0 to max_qp_init_rd_atom] Reads and atomics that this side may have
+ *   outstanding.
+ * @retry_cnt: [in, out; 0 to 7] Retries after a timeout; that of CONNECT holds for both sides.
+ * @rnr_retry: [in, out; 0 to 7] Retries when the receiver is not ready; in: for the peer to use;
+ *   out: for this side, from the peer.
+ * @min_rnr_timer: [in, out; 0 to 31] As rust_ulp_qp_attr.min_rnr_timer.
+ * @ack_timeout: [in, out; 0 to 31] Local ACK timeout: 4.096 us * 2^n; 0: the connection manager
+ *   chooses.
+ * @traffic_class: [in, out; 0 to 255; DSCP in the upper 6 bits] Type of service, with
+ *   RUST_ULP_CONN_TRAFFIC_CLASS; else that of the route.
+ * @path_mtu: [in, out; 0 to 5] enum ib_mtu, at most that of the route; 0: that of the route. ACCEPT
+ *   cannot lower it.
+ * @access_flags: [in, out] RUST_ULP_ACCESS_REMOTE_*: what the peer may do.
+ * @flags: [in, out] RUST_ULP_CONN_*.
+ *
+ * A command takes the requested parameters and returns the negotiated ones.
+ */
 struct rust_ulp_conn_param {
-	__u8 responder_resources;	/* reads and atomics answered at a time */
-	__u8 initiator_depth;		/* reads and atomics outstanding */
-	__u8 retry_cnt;		/* 0 to 7; the requester's holds for both ends */
-	__u8 rnr_retry;		/* 0 to 7; in: for the peer to use, out: for this side, from the peer */
-	__u8 min_rnr_timer;	/* as in rust_ulp_qp_attr */
-	__u8 ack_timeout;	/* 0: the manager's choice; else 4.096 us * 2^n */
-	__u8 traffic_class;	/* type of service; what the route has when @flags lacks TRAFFIC_CLASS */
-	__u8 path_mtu;		/* 0: the route's; else at most that, enum ib_mtu; ACCEPT cannot lower it */
-	__u32 access_flags;	/* RUST_ULP_ACCESS_REMOTE_*: what the peer may do with this queue pair */
-	__u32 flags;		/* RUST_ULP_CONN_* */
+	__u8 responder_resources;
+	__u8 initiator_depth;
+	__u8 retry_cnt;
+	__u8 rnr_retry;
+	__u8 min_rnr_timer;
+	__u8 ack_timeout;
+	__u8 traffic_class;
+	__u8 path_mtu;
+	__u32 access_flags;
+	__u32 flags;
 };
 
+/* rust_ulp_conn_param.flags */
 #define RUST_ULP_CONN_TRAFFIC_CLASS	(1U << 0)
-#define RUST_ULP_CONN_FLOW_CONTROL	(1U << 1)	/* end-to-end, where the device has it */
+#define RUST_ULP_CONN_FLOW_CONTROL	(1U << 1)	/* end-to-end, if the device supports it */
 
+/**
+ * struct rust_ulp_listen - creates a listener
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @addr: [in, out] Local address, all zero for any; out: the port, if that was 0.
+ * @backlog: [in; requests; 1 to 1024] Requests that wait for ACCEPT; the kernel rejects more.
+ * @handle: [out; handle] The new listener.
+ */
 struct rust_ulp_listen {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	struct rust_ulp_addr addr;	/* in: an all-zero address is any; out: the port, when that was 0 */
-	__u32 backlog;		/* in: requests kept waiting, 1 to 1024; more are rejected */
-	__u32 handle;		/* out */
+	__u32 flags;
+	struct rust_ulp_addr addr;
+	__u32 backlog;
+	__u32 handle;
 };
 
-/* Takes the oldest request of a listener. */
+/**
+ * struct rust_ulp_get_request - takes the oldest request of a listener
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @listener: [in; handle] Listener.
+ * @handle: [out; handle] The request; ACCEPT makes it a connection, destroying it rejects it.
+ * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] How long to wait, then ETIME; 0: does not sleep.
+ * @peer: [out] Address of the peer.
+ * @local: [out] Local address.
+ * @param: [out] What the peer requests, from the view of this side.
+ * @peer_qp_num: [out; 24 bits] Number of the queue pair of the peer.
+ * @private_len: [out; bytes; 0 to 224] Length of the private data; the connection manager pads it
+ *   with zeros.
+ * @private_data: [out; bytes] The private data.
+ */
 struct rust_ulp_get_request {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 listener;		/* in: handle */
-	__u32 handle;		/* out: of the request; ACCEPT makes it a connection, destroying it rejects */
-	__aligned_u64 timeout_ns;	/* in: 0 does not sleep; ETIME */
-	struct rust_ulp_addr peer;	/* out */
-	struct rust_ulp_addr local;	/* out */
-	struct rust_ulp_conn_param param;	/* out: what the peer asks for, as seen from here */
-	__u32 peer_qp_num;	/* out */
-	__u32 private_len;	/* out: bytes; the manager pads with zeros */
-	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];	/* out */
+	__u32 flags;
+	__u32 listener;
+	__u32 handle;
+	__aligned_u64 timeout_ns;
+	struct rust_ulp_addr peer;
+	struct rust_ulp_addr local;
+	struct rust_ulp_conn_param param;
+	__u32 peer_qp_num;
+	__u32 private_len;
+	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];
 };
 
-/*
- * ACCEPT and CONNECT take a queue pair in RESET and leave it in RTS, or fail and leave it in RESET.
- * Receives can be posted before: the queue pair may be in INIT as well, and is left
- * there, with its receives, when the command fails. But not when the two ends have
- * answered each other already: then the queue pair is in RESET, and its receives are flushed.
+/**
+ * struct rust_ulp_accept - accepts a request
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @request: [in; handle] The request; its handle is that of the connection from now on.
+ * @qp: [in; handle] Queue pair.
+ * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] How long to wait for the peer, then ETIMEDOUT.
+ * @param: [in, out] Requested parameters; out: negotiated parameters.
+ * @pad: Zero.
+ * @private_len: [in; bytes; 0 to 196] Length of the private data.
+ * @private_data: [in; bytes] The private data.
  *
- * When ACCEPT has to give up a request, its handle is gone, as after REJECT: with
- * ECONNRESET, ETIMEDOUT, EINTR, and what the connection manager itself returns. After any
- * other error the request is as it was.
+ * ACCEPT and CONNECT take a queue pair in RESET and bring it to RTS, or fail and leave it in RESET.
+ * To post receives before, the caller may bring the queue pair to INIT. A command that fails then
+ * leaves it in INIT with its receives, unless both sides have answered each other already: in that
+ * case the queue pair is in RESET and its receives are flushed.
  *
- * A connection needs its queue pair until its own handle is destroyed, which disconnects.
+ * When ACCEPT abandons a request, its handle is gone, as after REJECT. It does so with ECONNRESET,
+ * ETIMEDOUT, EINTR, and the errors of the connection manager. After any other error the request is
+ * unchanged.
  *
- * On iWARP the queue pair is in INIT. A command that fails leaves it there until the peer
- * was asked, or the request was answered; after that, whatever it fails with, in ERR, its receives flushed. Who
- * accepts must not send before something has come from the peer (RFC 5044 7.1). Of the
- * parameters there are the reads each way and @access_flags, which siw does not look at; the others are
- * ignored, and read 0. @peer_qp_num is 0; @reject_reason is 28 when the peer's answer had private data,
- * else 0. Sockets are made in the network namespace of the caller, which should be the opener's. While TCP
- * connects, a signal ends CONNECT, but neither @timeout_ns nor the end of the device (net.ipv4.tcp_syn_retries).
- * There is no TIMEWAIT_EXIT.
+ * A connection uses its queue pair until its own handle is destroyed, which disconnects.
+ *
+ * On iWARP, the queue pair is in INIT. A command that fails before it has asked the peer, or has
+ * answered the request, leaves the queue pair there. A command that fails later leaves it in ERR
+ * and its receives flushed. The side that accepts must not send before data of the peer has arrived
+ * (RFC 5044 7.1). Of the parameters, only the reads of each side and @access_flags are used, and
+ * siw ignores @access_flags. The others are ignored, and read as 0. @peer_qp_num is 0.
+ * @reject_reason is 28 if the answer of the peer had private data, else 0. Sockets are created in
+ * the network namespace of the caller, which should be that of the opener. While TCP connects, a
+ * signal ends CONNECT, but neither @timeout_ns nor the removal of the device does (see
+ * net.ipv4.tcp_syn_retries). The file does not report RUST_ULP_EVENT_TIMEWAIT_EXIT.
  */
 struct rust_ulp_accept {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 request;		/* in: handle; the connection's from now on */
-	__u32 qp;		/* in: handle */
-	__aligned_u64 timeout_ns;	/* in: until the peer has answered; ETIMEDOUT */
-	struct rust_ulp_conn_param param;	/* in; out: what was agreed */
+	__u32 flags;
+	__u32 request;
+	__u32 qp;
+	__aligned_u64 timeout_ns;
+	struct rust_ulp_conn_param param;
 	__u32 pad;
-	__u32 private_len;	/* in: bytes, at most RUST_ULP_CM_REP_PRIVATE_MAX */
-	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];	/* in */
+	__u32 private_len;
+	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];
 };
 
+/**
+ * struct rust_ulp_reject - rejects a request
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @request: [in; handle] The request; its handle is gone afterwards.
+ * @private_len: [in; bytes; 0 to 148] Length of the private data.
+ * @private_data: [in; bytes] The private data.
+ */
 struct rust_ulp_reject {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 request;		/* in: handle; is gone afterwards */
-	__u32 private_len;	/* in: bytes, at most RUST_ULP_CM_REJ_PRIVATE_MAX */
-	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];	/* in */
+	__u32 flags;
+	__u32 request;
+	__u32 private_len;
+	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];
 };
 
+/**
+ * struct rust_ulp_connect - connects a queue pair to a listener
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @qp: [in; handle] Queue pair.
+ * @handle: [out; handle] The new connection.
+ * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] How long the command may take, then ETIMEDOUT.
+ * @dst: [in] Address of the peer.
+ * @src: [in, out] Local address; @family 0: that of the route; out: the address in use.
+ * @param: [in, out] Requested parameters; out: negotiated parameters.
+ * @private_len: [in, out; bytes; 0 to 56] Length of the private data; out: of that of the answer.
+ * @peer_qp_num: [out; 24 bits] Number of the queue pair of the peer.
+ * @reject_reason: [out; number] Valid even if the command fails: 0, or a reason of IBA 12.6.7.2; 28
+ *   is REJECT of the peer.
+ * @resolve_us: [out; us] Time until the address was resolved.
+ * @route_us: [out; us] Time until the route was resolved.
+ * @connect_us: [out; us] Time until the peer had answered.
+ * @private_data: [in, out; bytes] The private data; out: that of the peer, valid even if the
+ *   command fails.
+ */
 struct rust_ulp_connect {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 qp;		/* in: handle */
-	__u32 handle;		/* out: of the connection */
-	__aligned_u64 timeout_ns;	/* in: for all of it; ETIMEDOUT */
-	struct rust_ulp_addr dst;	/* in */
-	struct rust_ulp_addr src;	/* in: @family 0 for the route's; out: what was used */
-	struct rust_ulp_conn_param param;	/* in; out: what was agreed */
-	__u32 private_len;	/* in: bytes, at most RUST_ULP_CM_REQ_PRIVATE_MAX; out: of the peer's answer */
-	__u32 peer_qp_num;	/* out */
-	__u32 reject_reason;	/* out, valid when the command fails too: 0, or IBA 12.6.7.2; 28 is the peer's REJECT */
-	__u32 resolve_us;	/* out: microseconds until the address was resolved, */
-	__u32 route_us;		/* ... the route, */
-	__u32 connect_us;	/* ... and the peer had answered */
-	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];	/* in; out, valid when the command fails too: the peer's */
+	__u32 flags;
+	__u32 qp;
+	__u32 handle;
+	__aligned_u64 timeout_ns;
+	struct rust_ulp_addr dst;
+	struct rust_ulp_addr src;
+	struct rust_ulp_conn_param param;
+	__u32 private_len;
+	__u32 peer_qp_num;
+	__u32 reject_reason;
+	__u32 resolve_us;
+	__u32 route_us;
+	__u32 connect_us;
+	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];
 };
 
+/**
+ * struct rust_ulp_disconnect - ends a connection
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @conn: [in; handle] Connection; its queue pair goes to ERR and its requests are flushed.
+ * @pad: Zero.
+ */
 struct rust_ulp_disconnect {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 conn;		/* in: handle; its queue pair goes to ERR and flushes */
+	__u32 flags;
+	__u32 conn;
 	__u32 pad;
 };
 
@@ -932,21 +1448,37 @@ struct rust_ulp_disconnect {
 #define RUST_ULP_CONN_REQUESTED		2	/* a request that waits for ACCEPT or REJECT */
 #define RUST_ULP_CONN_ESTABLISHED	3
 #define RUST_ULP_CONN_DISCONNECTED	4
-#define RUST_ULP_CONN_TIMEWAIT_OVER	5	/* and late packets are gone */
+#define RUST_ULP_CONN_TIMEWAIT_OVER	5	/* disconnected, and no late packets arrive */
 
+/**
+ * struct rust_ulp_conn_query - describes a connection, a request or a listener
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @conn: [in; handle] Connection, request or listener.
+ * @state: [out] RUST_ULP_CONN_*.
+ * @local: [out] Local address.
+ * @peer: [out] Address of the peer.
+ * @param: [out] Negotiated parameters.
+ * @qp: [out; handle or 0] Queue pair, or 0.
+ * @peer_qp_num: [out; 24 bits] Number of the queue pair of the peer.
+ * @waiting: [out; requests] Requests that wait, of a listener.
+ * @backlog: [out; requests; 1 to 1024] As in LISTEN, of a listener.
+ * @rejected: [out; requests] Rejected requests beyond @backlog, of a listener.
+ * @pad: Zero.
+ */
 struct rust_ulp_conn_query {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 conn;		/* in: handle of a connection, request or listener */
-	__u32 state;		/* RUST_ULP_CONN_* */
+	__u32 flags;
+	__u32 conn;
+	__u32 state;
 	struct rust_ulp_addr local;
 	struct rust_ulp_addr peer;
-	struct rust_ulp_conn_param param;	/* as agreed */
-	__u32 qp;		/* handle, or 0 */
+	struct rust_ulp_conn_param param;
+	__u32 qp;
 	__u32 peer_qp_num;
-	__u32 waiting;		/* of a listener: requests not taken */
-	__u32 backlog;		/* of a listener */
-	__u32 rejected;		/* of a listener: requests beyond @backlog */
+	__u32 waiting;
+	__u32 backlog;
+	__u32 rejected;
 	__u32 pad;
 };
 
@@ -964,166 +1496,236 @@ struct rust_ulp_conn_query {
 #define RUST_ULP_WR_RECV			128
 
 /* rust_ulp_wr.flags */
-#define RUST_ULP_SEND_FENCE	(1U << 0)	/* after the reads and atomics before it */
-#define RUST_ULP_SEND_SIGNALED	(1U << 1)	/* makes a completion when it succeeds */
+#define RUST_ULP_SEND_FENCE	(1U << 0)	/* waits for the reads and atomics before it */
+#define RUST_ULP_SEND_SIGNALED	(1U << 1)	/* generates a completion even if it succeeds */
 #define RUST_ULP_SEND_SOLICITED	(1U << 2)
-#define RUST_ULP_SEND_INLINE	(1U << 3)	/* the data is taken when SUBMIT is called */
+#define RUST_ULP_SEND_INLINE	(1U << 3)	/* SUBMIT copies the data */
 
-/* A piece of local memory. @buffer 0, allowed with INLINE: @offset is an address. */
+/**
+ * struct rust_ulp_sge - a piece of local memory
+ * @buffer: [in; handle or 0] Buffer; 0, only with RUST_ULP_SEND_INLINE: @offset is an address.
+ * @length: [in; bytes; 0 to 2^31 in all] Length.
+ * @offset: [in; bytes, or an address] Offset in the buffer, or address.
+ */
 struct rust_ulp_sge {
-	__u32 buffer;		/* handle */
-	__u32 length;		/* bytes */
-	__aligned_u64 offset;	/* bytes into the buffer */
+	__u32 buffer;
+	__u32 length;
+	__aligned_u64 offset;
 };
 
+/**
+ * struct rust_ulp_wr - a work request
+ * @user_data: [in; any] The kernel copies it to the completion.
+ * @qp: [in; handle] Queue pair, or a shared receive queue for RECV.
+ * @opcode: [in] RUST_ULP_WR_*.
+ * @num_sge: [in; 0 to 16] Number of elements. Up to 1: @sge is the element. More: @sge.offset is
+ *   the address of an array of struct rust_ulp_sge, and @sge.buffer and @sge.length are 0.
+ * @flags: [in] RUST_ULP_SEND_*.
+ * @remote_addr: [in; bytes; remote address] Remote address, of RDMA and atomic requests.
+ * @rkey: [in; 32 bits] Key of the remote memory.
+ * @imm_data: [in; 32 bits, host order] Immediate data, or the key to invalidate.
+ * @sge: [in] The only element, or where the array of elements is.
+ * @arg0: [in; 64 bits] Operand of an atomic: compare or add. UD: address handle | number of the
+ *   queue pair << 32.
+ * @arg1: [in; 64 bits] Second operand of an atomic: swap. UD: Q_Key; with bit 31 set, the Q_Key of
+ *   the queue pair.
+ * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] How long the request may take from the post on,
+ *   rounded up to 2^20 ns, then RUST_ULP_WC_STATUS_TIMEOUT; 0: no deadline.
+ * @reserved: Zero.
+ */
 struct rust_ulp_wr {
-	__aligned_u64 user_data;	/* comes back in the completion */
-	__u32 qp;		/* handle; of a shared receive queue, with RECV */
-	__u8 opcode;		/* RUST_ULP_WR_* */
-	__u8 num_sge;		/* 0, 1: @sge; more: @sge.offset is the address of an array of
-				 * rust_ulp_sge, @sge.buffer and @sge.length are 0 */
-	__u16 flags;		/* RUST_ULP_SEND_* */
+	__aligned_u64 user_data;
+	__u32 qp;
+	__u8 opcode;
+	__u8 num_sge;
+	__u16 flags;
 	__aligned_u64 remote_addr;
 	__u32 rkey;
-	__u32 imm_data;		/* immediate data, or the rkey to invalidate */
+	__u32 imm_data;
 	struct rust_ulp_sge sge;
-	__aligned_u64 arg0;	/* atomics: compare or add; UD: handle of the address | qp_num << 32 */
-	__aligned_u64 arg1;	/* atomics: swap; UD: qkey, the queue pair's own if bit 31 is set */
-	/* The first version ends here: RUST_ULP_WR_SIZE_V1. */
-	__aligned_u64 timeout_ns;	/* 0, or how long from the post on it may take, rounded up to 2^20 ns: else
-				 * RUST_ULP_WC_STATUS_TIMEOUT; at most RUST_ULP_TIMEOUT_MAX_NS */
+	__aligned_u64 arg0;
+	__aligned_u64 arg1;
+	__aligned_u64 timeout_ns;
 	__aligned_u64 reserved;
 };
 
+/* rust_ulp_submit.wr_size: the size of the first version of struct rust_ulp_wr */
 #define RUST_ULP_WR_SIZE_V1	64
 
-/*
- * Posts @nr_wrs requests, then waits until @min_complete completions are unread
- * in the ring of @cq.
+/**
+ * struct rust_ulp_submit - posts requests and waits for completions
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @wrs: [in; address] Address of an array of @nr_wrs struct rust_ulp_wr.
+ * @nr_wrs: [in; requests; 0 to 1024] Length of that array.
+ * @wr_size: [in; bytes; from 64] sizeof(struct rust_ulp_wr), as the caller knows it.
+ * @cq: [in; handle or 0] Completion queue to wait for, or 0.
+ * @min_complete: [in; completions] Completions to wait for, at most @entries of the queue.
+ * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] How long to wait; 0: does not sleep.
+ * @posted: [out; requests] Number of posted requests, valid even if the command fails.
+ * @bad_index: [out; index] Index of the refused request, valid if the command fails.
+ * @completed: [out; completions] Unread completions in the ring of @cq.
+ * @wait_error: [out; 0 or a negative errno] How the wait ended: 0, -ETIME, -EINTR or -EIO.
  *
- * All requests are checked before the first is posted: when one is refused, the
- * command fails with its errno, @bad_index says which, and none was posted. Only
- * the device itself can refuse in the middle; then @posted is less than @nr_wrs,
- * the command fails with the device's errno, and @bad_index equals @posted.
- * Requests for one queue pair are posted in the order of the array.
+ * The command posts @nr_wrs requests, then waits until the ring of @cq has @min_complete unread
+ * completions.
  *
- * EAGAIN: a queue, or the completion queue that must have room for every request
- * in flight, is full. Reap and try again.
+ * The kernel checks all requests before it posts the first. If it refuses one, the command fails
+ * with the errno of that request, @bad_index is its index, and no request is posted. Only the
+ * device can refuse a request later. Then @posted is less than @nr_wrs, the command fails with the
+ * errno of the device, and @bad_index equals @posted. Requests for one queue pair are posted in the
+ * order of the array.
  *
- * The wait does not fail the command: @wait_error is 0, -ETIME, -EINTR (also when an
- * io_uring of the task has something for it), or -EIO when the device's own completion
- * queue has failed (RUST_ULP_CQ_ERROR), and what was posted stays posted. ENODEV when the
- * device is removed meanwhile.
+ * EAGAIN: a queue is full, or the completion queue, which must have room for every request in
+ * flight. Poll completions and try again.
+ *
+ * A failed wait does not fail the command, and posted requests stay posted. @wait_error is 0,
+ * -ETIME, -EINTR (a signal, or task work of an io_uring), or -EIO (the device reported an error of
+ * its completion queue, see RUST_ULP_CQ_ERROR). ENODEV: the device was removed during the wait.
  */
 struct rust_ulp_submit {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__aligned_u64 wrs;	/* in: address of an array of rust_ulp_wr */
-	__u32 nr_wrs;		/* in: may be 0 */
-	__u32 wr_size;		/* in: sizeof one entry as the caller knows it */
-	__u32 cq;		/* in: handle, or 0 not to wait */
-	__u32 min_complete;	/* in: 0 to @entries of the queue */
-	__aligned_u64 timeout_ns;	/* in: 0 does not sleep, at most RUST_ULP_TIMEOUT_MAX_NS */
-	__u32 posted;		/* out, valid when the command fails too */
-	__u32 bad_index;	/* out, valid when the command fails */
-	__u32 completed;	/* out: unread completions in the ring of @cq */
-	__s32 wait_error;	/* out */
+	__u32 flags;
+	__aligned_u64 wrs;
+	__u32 nr_wrs;
+	__u32 wr_size;
+	__u32 cq;
+	__u32 min_complete;
+	__aligned_u64 timeout_ns;
+	__u32 posted;
+	__u32 bad_index;
+	__u32 completed;
+	__s32 wait_error;
 };
 
-/*
- * Completes requests in flight with RUST_ULP_WC_STATUS_CANCELED: those of a queue pair or
- * shared receive queue whose @user_data is that, or all of them. What has completed
- * already is not touched; @canceled may be 0. A send request that is not signaled, and has no
- * deadline, counts as in flight until a later one has completed.
- */
-#define RUST_ULP_CANCEL_ALL	(1U << 0)	/* whatever its @user_data; that is 0 then */
+/* rust_ulp_cancel.flags and rust_ulp_uring_cancel.flags */
+#define RUST_ULP_CANCEL_ALL	(1U << 0)	/* all requests; @user_data is 0 */
 
+/**
+ * struct rust_ulp_cancel - completes requests in flight as canceled
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] RUST_ULP_CANCEL_*.
+ * @queue: [in; handle] Queue pair or shared receive queue.
+ * @canceled: [out; requests] Number of canceled requests; may be 0.
+ * @user_data: [in; any] @user_data of the requests.
+ *
+ * The requests complete with RUST_ULP_WC_STATUS_CANCELED. Requests that have completed are not
+ * affected. A send request that is neither signaled nor has a deadline counts as in flight until a
+ * later one has completed.
+ */
 struct rust_ulp_cancel {
 	__u32 size;
-	__u32 flags;		/* in: RUST_ULP_CANCEL_* */
-	__u32 queue;		/* in: handle */
-	__u32 canceled;		/* out: how many */
-	__aligned_u64 user_data;	/* in */
+	__u32 flags;
+	__u32 queue;
+	__u32 canceled;
+	__aligned_u64 user_data;
 };
 
-/*
- * Has an eventfd signalled for each completion that goes into the ring of @cq, and when the
- * device goes. A queue has one: EBUSY for another; -1 takes it away.
+/**
+ * struct rust_ulp_cq_eventfd - signals an eventfd for each completion
+ * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
+ * @flags: [in] 0: no flag is defined.
+ * @cq: [in; handle] Completion queue.
+ * @fd: [in; descriptor, or -1] The eventfd; EINVAL if it is another file; -1 removes the eventfd of
+ *   the queue.
+ *
+ * The kernel signals the eventfd for each completion that it adds to the ring of @cq, and when the
+ * device is removed. A queue has one eventfd: EBUSY for another.
  */
 struct rust_ulp_cq_eventfd {
 	__u32 size;
-	__u32 flags;		/* in: 0 */
-	__u32 cq;		/* in: handle */
-	__s32 fd;		/* in; EBADF, EINVAL when it is no eventfd */
+	__u32 flags;
+	__u32 cq;
+	__s32 fd;
 };
 
 /* ---- io_uring ------------------------------------------------------------ */
 
 /*
- * The same requests by IORING_OP_URING_CMD on the same file; cmd_op is one of these. What is
- * asked for stands in the entry's command bytes, as the structs below. Pads are
- * zero, as everywhere.
+ * IORING_OP_URING_CMD on the same file takes the same requests. cmd_op is one of these numbers, and
+ * the command bytes of the entry are one of the structs below. Padding is zero.
  *
- * The completion's res:
- *   0 or more   success: the bytes of a receive, read or atomic, else 0
- *   -errno      refused as SUBMIT would have: nothing was posted
- *   below RUST_ULP_URING_FAILED   it completed with a status other than success
- * All that are negative end a chain of linked entries. With IORING_SETUP_CQE32 the first of the
- * two further words says, of a request: @imm_data, and in the upper half @opcode | @flags << 8 of
- * what its rust_ulp_cqe would be.
+ * The result (res) of the completion:
  *
- * Such requests take no room in a completion ring, and make no entry there, but for
- * RUST_ULP_URING_RING; yet a completion queue has no more requests in flight than @entries,
- * however they came. An entry that is not signaled is as good as one that is.
+ *  0 or more   success: the bytes of a receive, read or atomic, else 0
+ *  -errno   the kernel refused the request, as SUBMIT would have: nothing was posted
+ *  below RUST_ULP_URING_FAILED   the request completed with a status other than success
  *
- * IORING_OP_ASYNC_CANCEL does not reach them, and IORING_OP_LINK_TIMEOUT neither: that is what
- * RUST_ULP_URING_CANCEL and @timeout_ns are for. When the ring or the process ends, they are canceled.
+ * A negative result ends a chain of linked entries. With IORING_SETUP_CQE32, the first extra word
+ * of the completion of a request is @imm_data; its upper half is @opcode | @flags << 8 of struct
+ * rust_ulp_cqe.
+ *
+ * These requests take no room in a completion ring and add no entry to it, except with
+ * RUST_ULP_URING_RING. Still, a completion queue has at most @entries requests in flight, from all
+ * sources. A request that is not signaled is treated as signaled.
+ *
+ * IORING_OP_ASYNC_CANCEL and IORING_OP_LINK_TIMEOUT do not reach these requests: use
+ * RUST_ULP_URING_CANCEL and @timeout_ns. The kernel cancels them when the ring or the process ends.
  */
 
-/* One request. Needs IORING_SETUP_SQE128: the 80 bytes are a struct rust_ulp_wr. */
+/* One request. Needs IORING_SETUP_SQE128: the 80 command bytes are a struct rust_ulp_wr. */
 #define RUST_ULP_URING_REQUEST	_IO(RUST_ULP_IOC_MAGIC, 0x80)
-/* Requests in memory: struct rust_ulp_uring_batch. */
+/* An array of requests: struct rust_ulp_uring_batch. */
 #define RUST_ULP_URING_BATCH	_IO(RUST_ULP_IOC_MAGIC, 0x81)
-/* As CANCEL: struct rust_ulp_uring_cancel; res is how many. */
+/* CANCEL: struct rust_ulp_uring_cancel; the result is the number of canceled requests. */
 #define RUST_ULP_URING_CANCEL	_IO(RUST_ULP_IOC_MAGIC, 0x82)
-/* Completions of a queue as a stream: struct rust_ulp_uring_stream. */
+/* A stream of the completions of a queue: struct rust_ulp_uring_stream. */
 #define RUST_ULP_URING_STREAM	_IO(RUST_ULP_IOC_MAGIC, 0x83)
 
-/* res of a request that completed with that enum ib_wc_status, or RUST_ULP_WC_STATUS_* */
+/* The result of a request that completed with a status, as rust_ulp_cqe.status has it */
 #define RUST_ULP_URING_FAILED		(-1024)
 #define RUST_ULP_URING_RES(status)	(RUST_ULP_URING_FAILED - (int)(status))
 
 /* rust_ulp_uring_batch.flags */
-#define RUST_ULP_URING_RING	(1U << 0)	/* requests make entries in completion rings, too, as by SUBMIT */
+#define RUST_ULP_URING_RING	(1U << 0)	/* also adds completions to the ring, like SUBMIT */
 
-/*
- * The requests are posted as SUBMIT does, all or none. The entry completes when all of
- * them have, with their number, or with the status of the one that failed first; the first further
- * word is its index then. A batch of one completes as that request.
+/**
+ * struct rust_ulp_uring_batch - command of RUST_ULP_URING_BATCH
+ * @wrs: [in; address] Address of an array of @nr_wrs struct rust_ulp_wr.
+ * @nr_wrs: [in; requests; 1 to 1024] Length of that array.
+ * @wr_size: [in; bytes; from 64] sizeof(struct rust_ulp_wr), as the caller knows it.
+ * @flags: [in] RUST_ULP_URING_RING.
+ *
+ * The kernel posts all requests or none, as SUBMIT does. The entry completes when all requests have
+ * completed. Its result is their number, or the status of the request that failed first, whose
+ * index is the first extra word. A batch of one request completes like that request.
  */
 struct rust_ulp_uring_batch {
-	__aligned_u64 wrs;	/* address of an array of rust_ulp_wr */
-	__u16 nr_wrs;		/* from 1 */
+	__aligned_u64 wrs;
+	__u16 nr_wrs;
 	__u16 wr_size;
-	__u32 flags;		/* RUST_ULP_URING_RING */
+	__u32 flags;
 };
 
+/**
+ * struct rust_ulp_uring_cancel - command of RUST_ULP_URING_CANCEL
+ * @user_data: [in; any] @user_data of the requests.
+ * @queue: [in; handle] Queue pair or shared receive queue.
+ * @flags: [in] RUST_ULP_CANCEL_*.
+ */
 struct rust_ulp_uring_cancel {
 	__aligned_u64 user_data;
-	__u32 queue;		/* handle */
-	__u32 flags;		/* RUST_ULP_CANCEL_* */
+	__u32 queue;
+	__u32 flags;
 };
 
-/*
- * Multishot (IORING_URING_CMD_MULTISHOT), with a group of provided buffers: completions in the ring
- * of @cq are copied into them, whole struct rust_ulp_cqe, as many as there are and fit; res
- * is bytes. The kernel is the ring's reader from the first time on, and does not look at its head any
- * more. Ends with -ENOBUFS when there is no buffer, and can be begun again: no completion is
- * lost. One at a time: EBUSY. -ENODEV when the device is gone, -EBADF when the queue was destroyed.
+/**
+ * struct rust_ulp_uring_stream - command of RUST_ULP_URING_STREAM
+ * @cq: [in; handle] Completion queue.
+ * @flags: [in] 0: no flag is defined.
+ * @reserved: Zero.
+ *
+ * The command is multishot (IORING_URING_CMD_MULTISHOT) and has a group of provided buffers. The
+ * kernel copies completions from the ring of @cq into the buffers, as many whole struct
+ * rust_ulp_cqe as there are and fit. The result is the number of bytes. From the first stream on,
+ * the kernel is the reader of the ring and ignores its head.
+ *
+ * ENOBUFS: no buffer is left; a new stream continues, and no completion is lost. EBUSY: the queue
+ * has a stream. ENODEV: the device was removed. EBADF: the queue was destroyed.
  */
 struct rust_ulp_uring_stream {
-	__u32 cq;		/* handle */
-	__u32 flags;		/* 0 */
+	__u32 cq;
+	__u32 flags;
 	__aligned_u64 reserved;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Takes out of the sources what the tests cannot name: the list of the ABI's constants and
-//! structs, and the functions of the completion ring in `rust_ulp/object/ring.rs`, whose file needs a kernel.
+//! Takes out of the sources what the tests cannot name: the functions of the completion ring in
+//! `rust_ulp/object/ring.rs`, whose file needs a kernel.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,6 @@ fn main() {
     let out = PathBuf::from(env("OUT_DIR"));
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-env=HOST_RUSTC={}", env("RUSTC"));
-    write(
-        &out.join("abi_lists.rs"),
-        &abi(&read(&root.join("uapi/abi.rs"))),
-    );
     let ring = ring(&read(&root.join("object/ring.rs")));
     write(&out.join("cq_ring.rs"), &ring);
     for (variant, line, instead) in [
@@ -65,50 +61,6 @@ fn read(path: &Path) -> String {
 
 fn write(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-}
-
-/// `NUMBERS`: every constant by name, with its value. `STRUCTS`: every struct with its layout and
-/// the types of its fields as they are written.
-fn abi(text: &str) -> String {
-    let mut numbers = String::new();
-    let mut structs = String::new();
-    let mut inside = false;
-    for line in text.lines().map(str::trim) {
-        if let Some((name, ty)) = line
-            .strip_prefix("pub const ")
-            .and_then(|rest| rest.split_once(": "))
-        {
-            if !ty.starts_with('&')
-                && name
-                    .chars()
-                    .all(|c| c.is_ascii_uppercase() || c == '_' || c.is_ascii_digit())
-                && name != "SIZE"
-            {
-                writeln!(numbers, "({name:?}, abi::{name} as i128),").unwrap();
-            }
-        } else if let Some((name, _)) = line
-            .strip_prefix("struct ")
-            .and_then(|rest| rest.split_once(" = rust_ulp_"))
-        {
-            inside = true;
-            writeln!(
-                structs,
-                "Struct {{ c_name: abi::{name}::C_NAME, size: abi::{name}::SIZE, \
-                 layout: abi::{name}::LAYOUT, types: &["
-            )
-            .unwrap();
-        } else if inside && line == "}" {
-            inside = false;
-            writeln!(structs, "] }},").unwrap();
-        } else if inside && !line.starts_with("//") {
-            let (_, ty) = line.split_once(": ").expect("a field has a type");
-            writeln!(structs, "{:?},", ty.trim_end_matches(',')).unwrap();
-        }
-    }
-    format!(
-        "pub const NUMBERS: &[(&str, i128)] = &[{numbers}];\n\
-         pub const STRUCTS: &[Struct] = &[{structs}];\n"
-    )
 }
 
 /// The ring as `ring.rs` has it, but for what makes and maps it.

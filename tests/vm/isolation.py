@@ -30,6 +30,7 @@ from lifetime import ours
 from ulp import (
     DEBUG,
     FINITE,
+    OUT,
     N,
     PATIENCE,
     S,
@@ -909,24 +910,6 @@ def test_memory(r):
         set(),
     )
     end_well(r, victim, hostile)
-
-
-def fields_out():
-    """Returns the fields that the header marks as out, by struct; `*` of a query is all that is not marked as in."""
-    with open(os.path.join(ulp.here, "rust_ulp.h")) as f:
-        text = f.read()
-    out = {}
-    for name, body in re.findall(r"^struct\s+rust_ulp_(\w+)\s*\{(.*?)^\};", text, re.M | re.S):
-        kind = out[name] = []
-        for field, comment in re.findall(r"^\s+[\w ]+?(\w+)(?:\[\w+\])?;(?:[ \t]*/\*(.*?)(?:\*/|$))?", body, re.M):
-            comment = comment.strip()
-            is_out = comment.startswith("out") or (name.endswith("_query") and not re.match(r"in\b", comment))
-            if is_out and field != "size" and not field.startswith(("pad", "reserved")):
-                kind.append(field)
-    return out
-
-
-OUT = fields_out()
 
 
 def unwritten(me, command, name=None, **fields):

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""/dev/rust_ulp from Python, straight from the C header.
+"""/dev/rust_ulp from Python, by the constants and structs of abi.py, which is made of the C header.
 
-The header is read at run time, so these tests hold the module against the same
-text that its users compile. Nothing here is shared with the Rust crate: when
-both are wrong about the ABI, they are wrong in the same header only.
+Nothing here is shared with the Rust crate: when both are wrong about the ABI, they are wrong in the
+same header only.
 
 One process can be both hosts: File(host="h1") opens the device inside that
 network namespace, and a file keeps the namespace of its opener. Where the hosts
@@ -16,47 +15,13 @@ import ctypes
 import errno
 import mmap
 import os
-import re
 import shutil
 import sys
 import time
 
-CTYPES = {
-    "__u8": ctypes.c_uint8,
-    "__u16": ctypes.c_uint16,
-    "__u32": ctypes.c_uint32,
-    "__s32": ctypes.c_int32,
-    "__u64": ctypes.c_uint64,
-    "__aligned_u64": ctypes.c_uint64,
-}
-
-
-def read_header(path):
-    """The numbers and the structs of the header, by the name without its prefix."""
-    with open(path) as f:
-        text = re.sub(r"/\*.*?\*/", " ", f.read(), flags=re.S)
-    names = {}
-    for name, value in re.findall(r"^#define\s+(RUST_ULP_\w+)[ \t]+(\S.*?)[ \t]*$", text, re.M):
-        value = re.sub(r"\b(\d+|0x[0-9A-Fa-f]+)U?L*\b", r"\1", value)
-        value = re.sub(r"\bRUST_ULP_", "", value)
-        names[name[len("RUST_ULP_") :]] = eval(  # the project's own header
-            value, {"__builtins__": {}, "_IO": lambda magic, nr: magic << 8 | nr}, names
-        )
-    structs = {}
-    for name, body in re.findall(r"^struct\s+rust_ulp_(\w+)\s*\{(.*?)^\};", text, re.M | re.S):
-        fields = []
-        for member in filter(None, (m.strip() for m in body.split(";"))):
-            kind, field, count = re.fullmatch(r"(?:struct rust_ulp_)?(\w+)\s+(\w+)(?:\[(\w+)\])?", member).groups()
-            kind = CTYPES.get(kind) or structs[kind]
-            if count:
-                kind *= int(count) if count.isdigit() else names["" + count.removeprefix("RUST_ULP_")]
-            fields.append((field, kind))
-        structs[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
-    return names, structs
-
+from abi import N, OUT, S  # noqa: F401 # OUT is for the modules that import this one
 
 here = os.path.dirname(os.path.abspath(__file__))
-N, S = read_header(os.path.join(here, "rust_ulp.h"))
 DEVICE = "/dev/rust_ulp"
 libc = ctypes.CDLL(None, use_errno=True)
 

@@ -9,14 +9,17 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
-pub struct Struct {
-    c_name: &'static str,
-    size: u32,
-    layout: &'static [(&'static str, usize, usize)],
-    types: &'static [&'static str],
+macro_rules! numbers {
+    ($($name:ident)*) => {
+        /// Each constant that is a number, by its name.
+        const NUMBERS: &[(&str, i128)] = &[$((stringify!($name), abi::$name as i128)),*];
+    };
 }
+abi::for_each_number!(numbers);
 
-include!(concat!(env!("OUT_DIR"), "/abi_lists.rs"));
+type Layout = &'static [(&'static str, usize, usize)];
+/// A struct, as [`abi::STRUCTS`] has it: its name in C, its size, its layout, the types of its fields.
+type Struct = (&'static str, u32, Layout, &'static [&'static str]);
 
 fn header() -> PathBuf {
     repository().join("rust_ulp/uapi/rust_ulp.h")
@@ -47,13 +50,7 @@ fn c_type(rust: &str) -> String {
 /// A C file that compiles if, and only if, the header says what `abi.rs` says.
 fn program(structs: &[Struct], numbers: &[(&str, i128)]) -> String {
     let mut c = format!("#include <stddef.h>\n#include \"{}\"\n", header().display());
-    for Struct {
-        c_name,
-        size,
-        layout,
-        types,
-    } in structs
-    {
+    for (c_name, size, layout, types) in structs {
         let _ = writeln!(
             c,
             "_Static_assert(sizeof(struct {c_name}) == {size}, \"size of {c_name}\");"
@@ -122,7 +119,7 @@ const ASM: [&str; 2] = ["-idirafter", "/usr/include/x86_64-linux-gnu"];
 
 #[test]
 fn c_and_rust_agree() {
-    let program = program(STRUCTS, NUMBERS);
+    let program = program(abi::STRUCTS, NUMBERS);
     compile("abi", &program, &STRICT).unwrap();
 }
 
@@ -132,7 +129,7 @@ fn c_and_rust_agree_on_32_bits() {
     let [pre, dir] = ASM;
     let options = ["-m32", pre, dir];
     let options = [&options[..], &STRICT[..]].concat();
-    compile("abi32", &program(STRUCTS, NUMBERS), &options).unwrap();
+    compile("abi32", &program(abi::STRUCTS, NUMBERS), &options).unwrap();
 }
 
 /// A header is included by C++ as well, and twice.
@@ -151,13 +148,8 @@ fn header_stands_alone() {
 /// The comparison would notice.
 #[test]
 fn a_difference_is_found() {
-    let wrong = |layout: &'static [(&'static str, usize, usize)], types| {
-        let one = Struct {
-            c_name: "rust_ulp_destroy",
-            size: 16,
-            layout,
-            types,
-        };
+    let wrong = |layout: Layout, types| {
+        let one = ("rust_ulp_destroy", 16, layout, types);
         compile("wrong", &program(&[one], &[]), &STRICT)
     };
     const TYPES: &[&str] = &["u32", "u32", "u32", "u32"];
@@ -210,7 +202,7 @@ fn rust_has_all_of_the_header() {
         .lines()
         .filter_map(|line| line.strip_prefix("struct ")?.strip_suffix(" {"))
         .collect();
-    let known: BTreeSet<&str> = STRUCTS.iter().map(|s| s.c_name).collect();
+    let known: BTreeSet<&str> = abi::STRUCTS.iter().map(|s| s.0).collect();
     assert_eq!(structs, known);
 }
 
@@ -234,17 +226,12 @@ fn commands_begin_with_size_and_flags() {
         "uring_cancel",
         "uring_stream",
     ];
-    for s in STRUCTS {
-        if objects.contains(&&s.c_name["rust_ulp_".len()..]) {
+    for (c_name, size, layout, _) in abi::STRUCTS {
+        if objects.contains(&&c_name["rust_ulp_".len()..]) {
             continue;
         }
-        assert_eq!(
-            s.layout[..2],
-            [("size", 0, 4), ("flags", 4, 4)],
-            "{}",
-            s.c_name
-        );
-        assert_eq!(s.size % 8, 0, "{}", s.c_name);
+        assert_eq!(layout[..2], [("size", 0, 4), ("flags", 4, 4)], "{c_name}");
+        assert_eq!(size % 8, 0, "{c_name}");
     }
     let zero = abi::Wr::default();
     assert_eq!(zero, <abi::Wr as abi::Zero>::ZERO);

@@ -4,7 +4,7 @@
 //! here as they stand.
 #![cfg(test)]
 
-/// Called by `abi.rs` once for each struct; `layout.rs` looks at the layout in its own way.
+/// Called by `define.rs` once for each struct; `layout.rs` looks at the layout in its own way.
 macro_rules! abi_check {
     ($($_:tt)*) => {};
 }

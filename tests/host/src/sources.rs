@@ -123,8 +123,9 @@ fn logic_is_safe_and_needs_no_kernel() {
     let mut files = Vec::new();
     rust_files(&repository().join("rust_ulp/logic"), &mut files);
     files.push(repository().join("rust_ulp/object/decode.rs"));
-    files.push(repository().join("rust_ulp/uapi/ring.rs"));
-    files.push(repository().join("rust_ulp/uapi/abi.rs"));
+    for name in ["abi", "define", "ring"] {
+        files.push(repository().join(format!("rust_ulp/uapi/{name}.rs")));
+    }
     for path in files {
         let code = code(&std::fs::read_to_string(&path).unwrap());
         for word in [
