@@ -19,88 +19,15 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::mman::{madvise, mmap, mmap_anonymous, munmap, MapFlags, MmapAdvise, ProtFlags};
 use std::fs::OpenOptions;
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+#[cfg(any(test, feature = "io-uring"))]
+use std::os::fd::RawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A struct that is the argument of one command.
-pub(crate) trait Command: Copy + 'static {
-    /// Name of the command, for messages.
-    const NAME: &'static str;
-
-    /// A struct that is zero but for its size.
-    fn new() -> Self;
-
-    /// Issues the command.
-    ///
-    /// # Safety
-    ///
-    /// `arg` points at a valid struct that nobody else accesses, and wherever an address in it names
-    /// memory that this command writes to, that memory is the caller's to be written, as far as the
-    /// struct says that it goes.
-    unsafe fn issue(fd: RawFd, arg: *mut Self) -> nix::Result<libc::c_int>;
-}
-
-macro_rules! commands {
-    ($($raw:ident $ty:ident $nr:ident $name:literal;)*) => { $(
-        mod $raw {
-            nix::ioctl_readwrite_bad!(issue, crate::abi::$nr, crate::abi::$ty);
-        }
-
-        impl Command for abi::$ty {
-            const NAME: &'static str = $name;
-
-            fn new() -> Self {
-                Self { size: Self::SIZE, ..Self::default() }
-            }
-
-            unsafe fn issue(fd: RawFd, arg: *mut Self) -> nix::Result<libc::c_int> {
-                // SAFETY: Every command takes a pointer to its struct, whose size is in it. The rest
-                // is what the caller promised.
-                unsafe { $raw::issue(fd, arg) }
-            }
-        }
-    )* };
-}
-
-commands! {
-    query Query IOC_QUERY "QUERY";
-    device_list DeviceList IOC_DEVICE_LIST "DEVICE_LIST";
-    attach Attach IOC_ATTACH "ATTACH";
-    device_query DeviceQuery IOC_DEVICE_QUERY "DEVICE_QUERY";
-    port_query PortQuery IOC_PORT_QUERY "PORT_QUERY";
-    gid_query GidQuery IOC_GID_QUERY "GID_QUERY";
-    pkey_query PkeyQuery IOC_PKEY_QUERY "PKEY_QUERY";
-    pd_create PdCreate IOC_PD_CREATE "PD_CREATE";
-    cq_create CqCreate IOC_CQ_CREATE "CQ_CREATE";
-    qp_create QpCreate IOC_QP_CREATE "QP_CREATE";
-    qp_modify QpModify IOC_QP_MODIFY "QP_MODIFY";
-    qp_query QpQuery IOC_QP_QUERY "QP_QUERY";
-    buffer_create BufferCreate IOC_BUFFER_CREATE "BUFFER_CREATE";
-    buffer_register BufferRegister IOC_BUFFER_REGISTER "BUFFER_REGISTER";
-    buffer_import BufferImport IOC_BUFFER_IMPORT "BUFFER_IMPORT";
-    buffer_query BufferQuery IOC_BUFFER_QUERY "BUFFER_QUERY";
-    grant_create GrantCreate IOC_GRANT_CREATE "GRANT_CREATE";
-    grant_rotate GrantRotate IOC_GRANT_ROTATE "GRANT_ROTATE";
-    grant_query GrantQuery IOC_GRANT_QUERY "GRANT_QUERY";
-    ah_create AhCreate IOC_AH_CREATE "AH_CREATE";
-    srq_create SrqCreate IOC_SRQ_CREATE "SRQ_CREATE";
-    srq_modify SrqModify IOC_SRQ_MODIFY "SRQ_MODIFY";
-    srq_query SrqQuery IOC_SRQ_QUERY "SRQ_QUERY";
-    listen Listen IOC_LISTEN "LISTEN";
-    get_request GetRequest IOC_GET_REQUEST "GET_REQUEST";
-    accept Accept IOC_ACCEPT "ACCEPT";
-    reject Reject IOC_REJECT "REJECT";
-    connect Connect IOC_CONNECT "CONNECT";
-    disconnect Disconnect IOC_DISCONNECT "DISCONNECT";
-    conn_query ConnQuery IOC_CONN_QUERY "CONN_QUERY";
-    destroy Destroy IOC_DESTROY "DESTROY";
-    submit Submit IOC_SUBMIT "SUBMIT";
-    cancel Cancel IOC_CANCEL "CANCEL";
-    cq_eventfd CqEventfd IOC_CQ_EVENTFD "CQ_EVENTFD";
-}
+pub(crate) use crate::abi::Command;
 
 /// Commands that write to nothing but their own struct.
 pub(crate) trait Plain: Command {}
@@ -146,7 +73,8 @@ impl File {
     ///
     /// # Safety
     ///
-    /// As [`Command::issue`], with respect to the addresses in `arg`.
+    /// Wherever an address in `arg` names memory that this command writes to, that memory is the
+    /// caller's to be written, as far as the struct says that it goes.
     unsafe fn issue<C: Command>(&self, arg: &mut C) -> Result<(), Errno> {
         loop {
             // SAFETY: What the caller promised.
@@ -167,8 +95,10 @@ impl File {
         if let Some(fake) = &self.fake {
             return fake.command(C::NAME, arg);
         }
-        // SAFETY: A unique reference is such a pointer; the rest is the caller's promise.
-        unsafe { C::issue(self.fd.as_raw_fd(), arg) }.map(drop)
+        let (fd, arg) = (self.fd.as_raw_fd(), std::ptr::from_mut(arg));
+        // SAFETY: Every command takes a pointer to its struct, whose size is in it. The reference is
+        // unique; the rest is the caller's promise.
+        Errno::result(unsafe { libc::ioctl(fd, libc::c_ulong::from(C::NR), arg) }).map(drop)
     }
 
     /// Issues a command that writes to nothing but `arg`.

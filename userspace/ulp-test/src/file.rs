@@ -8,66 +8,7 @@ use nix::errno::Errno;
 use std::mem::offset_of;
 use std::time::{Duration, Instant};
 
-/// A struct that is the argument of one command.
-pub trait Command: Plain + Default {
-    /// Number of the command.
-    const NR: u32;
-    /// Name of the command.
-    const NAME: &'static str;
-
-    /// Zero but for its size.
-    fn new() -> Self;
-}
-
-macro_rules! commands {
-    ($($ty:ident $nr:ident $name:literal;)*) => { $(
-        impl Command for abi::$ty {
-            const NR: u32 = abi::$nr;
-            const NAME: &'static str = $name;
-
-            fn new() -> Self {
-                Self { size: Self::SIZE, ..Self::default() }
-            }
-        }
-    )* };
-}
-
-commands! {
-    Query IOC_QUERY "QUERY";
-    DeviceList IOC_DEVICE_LIST "DEVICE_LIST";
-    Attach IOC_ATTACH "ATTACH";
-    DeviceQuery IOC_DEVICE_QUERY "DEVICE_QUERY";
-    PortQuery IOC_PORT_QUERY "PORT_QUERY";
-    GidQuery IOC_GID_QUERY "GID_QUERY";
-    PkeyQuery IOC_PKEY_QUERY "PKEY_QUERY";
-    PdCreate IOC_PD_CREATE "PD_CREATE";
-    CqCreate IOC_CQ_CREATE "CQ_CREATE";
-    QpCreate IOC_QP_CREATE "QP_CREATE";
-    QpModify IOC_QP_MODIFY "QP_MODIFY";
-    QpQuery IOC_QP_QUERY "QP_QUERY";
-    BufferCreate IOC_BUFFER_CREATE "BUFFER_CREATE";
-    BufferRegister IOC_BUFFER_REGISTER "BUFFER_REGISTER";
-    BufferImport IOC_BUFFER_IMPORT "BUFFER_IMPORT";
-    BufferQuery IOC_BUFFER_QUERY "BUFFER_QUERY";
-    GrantCreate IOC_GRANT_CREATE "GRANT_CREATE";
-    GrantRotate IOC_GRANT_ROTATE "GRANT_ROTATE";
-    GrantQuery IOC_GRANT_QUERY "GRANT_QUERY";
-    AhCreate IOC_AH_CREATE "AH_CREATE";
-    SrqCreate IOC_SRQ_CREATE "SRQ_CREATE";
-    SrqModify IOC_SRQ_MODIFY "SRQ_MODIFY";
-    SrqQuery IOC_SRQ_QUERY "SRQ_QUERY";
-    Destroy IOC_DESTROY "DESTROY";
-    Submit IOC_SUBMIT "SUBMIT";
-    Cancel IOC_CANCEL "CANCEL";
-    CqEventfd IOC_CQ_EVENTFD "CQ_EVENTFD";
-    Listen IOC_LISTEN "LISTEN";
-    GetRequest IOC_GET_REQUEST "GET_REQUEST";
-    Accept IOC_ACCEPT "ACCEPT";
-    Reject IOC_REJECT "REJECT";
-    Connect IOC_CONNECT "CONNECT";
-    Disconnect IOC_DISCONNECT "DISCONNECT";
-    ConnQuery IOC_CONN_QUERY "CONN_QUERY";
-}
+pub use crate::sys::abi::Command;
 
 /// All rights of a peer.
 pub const REMOTE: u32 =
@@ -148,14 +89,14 @@ impl File {
     }
 
     /// Issues a command; what it wrote back comes with the result.
-    pub fn call<C: Command>(&self, arg: &C) -> (Result<(), Errno>, C) {
+    pub fn call<C: Command + Plain>(&self, arg: &C) -> (Result<(), Errno>, C) {
         self.area.put(0, &bytes(arg));
         let result = self.fd.ioctl(C::NR, Place::In(&self.area, 0));
         (result, value(&self.area.get(0, size_of::<C>())))
     }
 
     /// Issues a command that has to succeed.
-    pub fn accepted<C: Command>(&self, arg: &C) -> Outcome<C> {
+    pub fn accepted<C: Command + Plain>(&self, arg: &C) -> Outcome<C> {
         match self.call(arg) {
             (Ok(()), out) => Ok(out),
             (Err(errno), _) => Err(format!("{} is {errno:?}", C::NAME)),
@@ -204,7 +145,7 @@ impl File {
     }
 
     /// The same for a struct.
-    pub fn refused<C: Command>(&self, arg: &C, want: Errno) -> Outcome {
+    pub fn refused<C: Command + Plain>(&self, arg: &C, want: Errno) -> Outcome {
         self.area.put(0, &bytes(arg));
         self.refuse(C::NR, Place::In(&self.area, 0), want)
     }

@@ -34,37 +34,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// A struct that is the argument of one command.
-trait Cmd: Plain {
-    const NR: u32;
-    const NAME: &'static str;
-    fn sized(self) -> Self;
-}
-
-macro_rules! commands {
-    ($($ty:ident $nr:ident;)*) => { $(
-        impl Cmd for abi::$ty {
-            const NR: u32 = abi::$nr;
-            const NAME: &'static str = stringify!($nr);
-            fn sized(self) -> Self {
-                Self { size: Self::SIZE, ..self }
-            }
-        }
-    )* };
-}
-
-commands! {
-    Query IOC_QUERY; Attach IOC_ATTACH; DeviceQuery IOC_DEVICE_QUERY; GidQuery IOC_GID_QUERY;
-    PortQuery IOC_PORT_QUERY; PdCreate IOC_PD_CREATE; CqCreate IOC_CQ_CREATE;
-    QpCreate IOC_QP_CREATE; QpModify IOC_QP_MODIFY; QpQuery IOC_QP_QUERY;
-    BufferCreate IOC_BUFFER_CREATE; BufferRegister IOC_BUFFER_REGISTER;
-    BufferQuery IOC_BUFFER_QUERY; GrantCreate IOC_GRANT_CREATE; GrantRotate IOC_GRANT_ROTATE;
-    AhCreate IOC_AH_CREATE; SrqCreate IOC_SRQ_CREATE; SrqQuery IOC_SRQ_QUERY;
-    Destroy IOC_DESTROY; Submit IOC_SUBMIT; Cancel IOC_CANCEL; CqEventfd IOC_CQ_EVENTFD;
-    Listen IOC_LISTEN; GetRequest IOC_GET_REQUEST; Accept IOC_ACCEPT; Reject IOC_REJECT;
-    Connect IOC_CONNECT; Disconnect IOC_DISCONNECT; ConnQuery IOC_CONN_QUERY;
-}
-
 /// Why a session ended before its time.
 enum Stop {
     /// A command failed.
@@ -103,32 +72,29 @@ fn documented(command: &str, errno: Errno) -> bool {
         EHOSTUNREACH | ENETUNREACH | ENETDOWN | ETIMEDOUT => {
             matches!(
                 command,
-                "IOC_QP_MODIFY" | "IOC_AH_CREATE" | "IOC_CONNECT" | "IOC_ACCEPT" | "IOC_LISTEN"
+                "QP_MODIFY" | "AH_CREATE" | "CONNECT" | "ACCEPT" | "LISTEN"
             )
         }
         // Not even an own address, for which keys need one.
         EADDRNOTAVAIL => matches!(
             command,
-            "IOC_BUFFER_CREATE"
-                | "IOC_BUFFER_REGISTER"
-                | "IOC_GRANT_CREATE"
-                | "IOC_QP_MODIFY"
-                | "IOC_AH_CREATE"
-                | "IOC_CONNECT"
-                | "IOC_ACCEPT"
-                | "IOC_LISTEN"
+            "BUFFER_CREATE"
+                | "BUFFER_REGISTER"
+                | "GRANT_CREATE"
+                | "QP_MODIFY"
+                | "AH_CREATE"
+                | "CONNECT"
+                | "ACCEPT"
+                | "LISTEN"
         ),
         ECONNREFUSED | ECONNRESET | ENOTCONN | EXDEV => {
-            matches!(command, "IOC_CONNECT" | "IOC_ACCEPT" | "IOC_DISCONNECT")
+            matches!(command, "CONNECT" | "ACCEPT" | "DISCONNECT")
         }
         // The GID that the address names has gone meanwhile.
-        EINVAL | ENODATA => matches!(command, "IOC_QP_MODIFY" | "IOC_AH_CREATE"),
-        ETIME => command == "IOC_GET_REQUEST",
+        EINVAL | ENODATA => matches!(command, "QP_MODIFY" | "AH_CREATE"),
+        ETIME => command == "GET_REQUEST",
         // It was stopped, and goes on.
-        EINTR => matches!(
-            command,
-            "IOC_GET_REQUEST" | "IOC_ACCEPT" | "IOC_CONNECT" | "poll"
-        ),
+        EINTR => matches!(command, "GET_REQUEST" | "ACCEPT" | "CONNECT" | "poll"),
         _ => false,
     }
 }
@@ -277,7 +243,7 @@ impl<'a> Link<'a> {
         if let Some(got) = may(link.call(abi::Attach::default()), &[Errno::EALREADY])? {
             (link.port, link.gid_index) = (got.port as u8, got.gid_index as u8);
             if got.gid_index == u32::MAX {
-                return Err(Stop::Errno("IOC_ATTACH", Errno::ENOENT));
+                return Err(Stop::Errno("ATTACH", Errno::ENOENT));
             }
         }
         let size = size_of::<abi::GidEntry>();
@@ -293,7 +259,7 @@ impl<'a> Link<'a> {
         let preferred = gids
             .into_iter()
             .find(|gid| gid.flags & abi::GID_PREFERRED != 0);
-        let gid = preferred.ok_or(Stop::Errno("IOC_GID_QUERY", Errno::ENOENT))?;
+        let gid = preferred.ok_or(Stop::Errno("GID_QUERY", Errno::ENOENT))?;
         (link.gid, link.gid_index) = (gid.gid, gid.index as u8);
         Ok(link)
     }
@@ -307,9 +273,11 @@ impl<'a> Link<'a> {
         })
     }
 
-    fn call<C: Cmd>(&self, arg: C) -> Done<C> {
+    fn call<C: abi::Command + Plain>(&self, arg: C) -> Done<C> {
         self.worker.begins(C::NAME);
-        self.area.put(0, &bytes(&arg.sized()));
+        self.area.put(0, &bytes(&arg));
+        // Every command begins with the size of its struct.
+        self.area.put(0, &bytes(&(size_of::<C>() as u32)));
         match self.fd.ioctl(C::NR, Place::In(&self.area, 0)) {
             Ok(()) => Ok(value(&self.area.get(0, size_of::<C>()))),
             Err(errno) => Err(Stop::Errno(C::NAME, errno)),
@@ -1520,7 +1488,7 @@ const WORKERS: [(&str, Session); 8] = [
 fn report(all: &All, stop: Stop) {
     match stop {
         Stop::Errno(command, errno) if documented(command, errno) => {
-            all.met(format!("{} {errno:?}", command.trim_start_matches("IOC_")));
+            all.met(format!("{command} {errno:?}"));
         }
         Stop::Errno(command, errno) => all.wrong(format!("{command} is {errno:?}")),
         // Those of the peer that has gone, of the key that was revoked, and of the end.

@@ -4,7 +4,7 @@
 
 use crate::file::{Command, File, Set};
 use crate::report::{because, check, equal, Outcome, Report};
-use crate::sys::{abi, bytes, value, Area, Place, Wild, PAGE};
+use crate::sys::{abi, bytes, value, Area, Place, Plain, Wild, PAGE};
 use nix::errno::Errno;
 use std::mem::offset_of;
 use std::ops::Range;
@@ -62,7 +62,7 @@ macro_rules! probe {
     };
 }
 
-fn on_set<C: Command>(arg: &C) -> Outcome<Call> {
+fn on_set<C: Command + Plain>(arg: &C) -> Outcome<Call> {
     Ok((On::Set, bytes(arg)))
 }
 

@@ -8,7 +8,7 @@ use crate::sys::{abi, Area, Plain, Wild, PAGE};
 use nix::errno::Errno;
 
 /// The command is refused like that, whichever of `args` it has.
-fn all<C: Command>(file: &File, want: Errno, args: &[C]) -> Outcome {
+fn all<C: Command + Plain>(file: &File, want: Errno, args: &[C]) -> Outcome {
     for (i, arg) in args.iter().enumerate() {
         file.refused(arg, want)
             .map_err(because(&format!("number {i} of {}", args.len())))?;

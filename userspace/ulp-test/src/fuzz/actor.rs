@@ -7,7 +7,7 @@ use super::rings::Rings;
 use super::world::{lock, remember, Count, Counts, Kind, Object, Open, Seat, World};
 use crate::file::Command;
 use crate::sys::hostile::Epoll;
-use crate::sys::{abi, bytes, value, Area, Mapping, Place, Wild, PAGE};
+use crate::sys::{abi, bytes, value, Area, Mapping, Place, Plain, Wild, PAGE};
 use nix::errno::Errno;
 use std::mem::offset_of;
 use std::os::fd::OwnedFd;
@@ -240,7 +240,7 @@ impl<'w> Actor<'w> {
     }
 
     /// Makes an object: `object` says what it is, from the struct.
-    pub fn create<C: Command>(
+    pub fn create<C: Command + Plain>(
         &mut self,
         open: &Open,
         arg: C,
@@ -256,17 +256,17 @@ impl<'w> Actor<'w> {
     // --- commands --------------------------------------------------------------------
 
     /// Issues a command, with a struct that is spoiled now and then.
-    pub fn cmd<C: Command>(&mut self, open: &Open, arg: C) -> Answer<C> {
+    pub fn cmd<C: Command + Plain>(&mut self, open: &Open, arg: C) -> Answer<C> {
         self.cmd_as(open, C::NAME, C::NR, arg)
     }
 
     /// The same, whatever comes of it.
-    pub fn issue<C: Command>(&mut self, open: &Open, arg: C) {
+    pub fn issue<C: Command + Plain>(&mut self, open: &Open, arg: C) {
         let _ = self.cmd(open, arg);
     }
 
     /// The same, as another command than the struct's.
-    pub fn cmd_as<C: Command>(
+    pub fn cmd_as<C: Command + Plain>(
         &mut self,
         open: &Open,
         what: &'static str,
