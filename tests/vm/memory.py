@@ -195,6 +195,7 @@ def test_local(r):
     small = Buffer(a.file, a.pd, 5 << 20, PAGE)
     small.map[:] = before = pattern(6, 5 << 20)
     local = keys_on("rxe1") - {a.grant.rkey}
+    a.qp.modify("ACCESS_FLAGS", access_flags=ALL)
     r.check("the owner's buffers have keys", len(local) >= 5, local)
     for op in ("RDMA_WRITE", "RDMA_READ", "ATOMIC_FETCH_AND_ADD"):
         statuses = set()
@@ -207,6 +208,7 @@ def test_local(r):
                 end.cq.reap()
             a.connect(b)
             b.connect(a)
+            a.qp.modify("ACCESS_FLAGS", access_flags=ALL)
         r.equal(f"{op} by a key that was not granted", statuses, {10})
     r.check("nothing was changed", (small.map[:], own[:]) == (before, pattern(5, 1 << 20)))
 
