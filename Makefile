@@ -9,9 +9,8 @@
 export KVER KDIR PREFIX DESTDIR MODULE_SIGN_KEY MODULE_SIGN_CERT
 
 .DEFAULT_GOAL := all
-.PHONY: all module userspace lab run dev test test-long mutants test-hosts test-matrix test-debug \
-	test-debug-long test-install selftest-debug bench shell check rust-analyzer doc pictures install uninstall deb \
-	help clean lab-clean results abi
+.PHONY: all module userspace lab run dev test test-long mutants test-hosts test-matrix test-debug test-debug-long test-install selftest-debug \
+	bench shell check doc pictures install uninstall deb help clean lab-clean
 
 all:
 	@scripts/build all
