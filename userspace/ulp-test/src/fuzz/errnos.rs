@@ -80,7 +80,7 @@ fn lists(what: &str) -> &'static [&'static [Errno]] {
             ],
         ],
         "DISCONNECT" => &[ANY, HANDLE, &[ENOTCONN]],
-        "a command that is none" => &[ANY, &[ENOTTY]],
+        super::ops::NO_COMMAND => &[ANY, &[ENOTTY]],
         // What is not the module's to say: the kernel's mmap() and its kin.
         "mmap" => &[
             ANY,

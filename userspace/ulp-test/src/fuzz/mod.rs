@@ -276,6 +276,26 @@ fn errno_name(errno: i32) -> String {
     }
 }
 
+/// Calls that were made often and never succeeded, with how often: what they lead to was not tried.
+fn never_done(counts: &Counts) -> Vec<(&'static str, u64)> {
+    let mut calls: BTreeMap<&str, [u64; 2]> = BTreeMap::new();
+    for (&(what, errno), count) in counts {
+        calls.entry(what).or_default()[usize::from(errno != 0)] += count.calls;
+    }
+    calls
+        .into_iter()
+        .filter(|&(what, [done, refused])| {
+            let often = match group(what) {
+                // One end must meet another one first.
+                "connections" => 1000,
+                _ => 100,
+            };
+            what != ops::NO_COMMAND && done == 0 && refused >= often
+        })
+        .map(|(what, [_, refused])| (what, refused))
+        .collect()
+}
+
 fn total(counts: &Counts) -> u64 {
     counts.values().map(|count| count.calls).sum()
 }
@@ -395,6 +415,12 @@ fn random(report: &mut Report, options: &Options) -> Outcome<Corpus> {
         ),
         || check("nothing was done", total > 0),
     );
+    for (what, tries) in never_done(&counts) {
+        report.case(
+            format!("seed {}: {what} succeeds now and then", options.seed),
+            || Err(format!("never, in {tries} tries")),
+        );
+    }
     let corpus = std::mem::take(&mut *lock(&world.corpus));
     Ok(corpus)
 }
@@ -493,4 +519,27 @@ pub fn run(args: &[&str]) -> ExitCode {
         report.case("the fuzzer itself", || Err(why));
     }
     report.status()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tells_what_never_succeeds() {
+        let count = |calls| Count {
+            calls,
+            ..Count::default()
+        };
+        let mut counts = Counts::from([
+            (("PD_CREATE", 22), count(60)),
+            (("PD_CREATE", 12), count(60)),
+            (("QUERY", 22), count(99)),
+            (("REJECT", 9), count(999)),
+            ((ops::NO_COMMAND, 25), count(5000)),
+        ]);
+        assert_eq!(never_done(&counts), [("PD_CREATE", 120)]);
+        counts.insert(("PD_CREATE", 0), count(1));
+        assert_eq!(never_done(&counts), []);
+    }
 }

@@ -66,6 +66,9 @@ pub const OPS: &[(&str, u32, Op)] = &[
     ("uring_end", 1, super::rings::end),
 ];
 
+/// What the calls with numbers that are no command's are counted as.
+pub const NO_COMMAND: &str = "a command that is none";
+
 /// Those that neither make nor destroy anything: how many objects there are does not depend on how
 /// often they are done, and they take the least time.
 pub const QUICK: &[&str] = &[
@@ -189,7 +192,7 @@ fn no_command(a: &mut Actor<'_>) {
         1 => abi::IOC_QUERY | 0xc018_0000,
         _ => 0xbe << 8,
     };
-    let _ = a.cmd_as(&open, "a command that is none", nr, abi::Query::new());
+    let _ = a.cmd_as(&open, NO_COMMAND, nr, abi::Query::new());
 }
 
 // --- making objects --------------------------------------------------------------------
@@ -1411,16 +1414,21 @@ fn accept(a: &mut Actor<'_>) {
     answer(a, &open, request, qp, wait);
 }
 
-fn reject(a: &mut Actor<'_>) {
-    let open = a.file();
+fn refuse(a: &mut Actor<'_>, open: &Open, request: u32) {
     let arg = abi::Reject {
-        request: a.handle(&open, Kind::Request),
+        request,
         private_len: a.dice.below(160) as u32,
         ..abi::Reject::new()
     };
-    if a.cmd(&open, arg).0.is_ok() {
-        lock(&open.objects).retain(|object| object.handle != arg.request);
+    if a.cmd(open, arg).0.is_ok() {
+        lock(&open.objects).retain(|object| object.handle != request);
     }
+}
+
+fn reject(a: &mut Actor<'_>) {
+    let open = a.file();
+    let request = a.handle(&open, Kind::Request);
+    refuse(a, &open, request);
 }
 
 fn ask(a: &mut Actor<'_>, open: &Open, qp: u32, dst: abi::Addr, timeout_ns: u64) {
@@ -1451,7 +1459,7 @@ fn connect(a: &mut Actor<'_>) {
     ask(a, &open, qp, dst, wait);
 }
 
-/// One side asks, in a thread of its own, and the other one answers.
+/// One side asks, in a thread of its own, and the other one accepts, or rejects now and then.
 fn meet(a: &mut Actor<'_>) {
     // Nothing depends on how late this is, but how often they meet.
     let long = 40_000_000 * u64::from(patience());
@@ -1484,7 +1492,11 @@ fn meet(a: &mut Actor<'_>) {
             Ok::<_, Errno>(b.counts)
         });
         if let Some(request) = take_request(a, &here, listener.handle, long) {
-            answer(a, &here, request, own.handle, long);
+            if a.dice.one_in(4) {
+                refuse(a, &here, request.handle);
+            } else {
+                answer(a, &here, request, own.handle, long);
+            }
         }
         asks.join()
     });
