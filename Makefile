@@ -9,8 +9,9 @@
 export KVER KDIR PREFIX DESTDIR MODULE_SIGN_KEY MODULE_SIGN_CERT
 
 .DEFAULT_GOAL := all
-.PHONY: all module userspace lab run dev test test-long mutants test-hosts test-matrix test-debug test-debug-long test-install selftest-debug \
-	bench shell check doc pictures install uninstall deb help clean lab-clean
+.PHONY: all module userspace lab run dev test test-long mutants test-hosts test-matrix test-debug \
+	test-debug-long test-install selftest-debug bench results shell check rust-analyzer doc pictures abi \
+	install uninstall deb help clean lab-clean
 
 all:
 	@scripts/build all

@@ -523,7 +523,7 @@ def test_backlog(r):
     r.equal("and is there when there is one", accept_of.peer_qp_num, clients[3].qp.num)
     reject(f, accept_of.handle)
     r.equal("its sender was there all the time", (thread.name(), thread.error.reason), ("ECONNREFUSED", 28))
-    for x in [server.end] + clients:
+    for x in [server.end, *clients]:
         x.file.close()
 
 

@@ -15,6 +15,7 @@ import ctypes
 import errno
 import mmap
 import os
+import re
 import shutil
 import sys
 import time
