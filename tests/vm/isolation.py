@@ -30,8 +30,8 @@ from lifetime import ours
 from ulp import (
     DEBUG,
     FINITE,
-    OUT,
     N,
+    OUT,
     PATIENCE,
     S,
     Buffer,
