@@ -68,8 +68,7 @@ int rust_ulp_h_dmabuf_attach(int fd, bool write, struct device *dev,
 	if (IS_ERR(sgt)) {
 		dma_buf_detach(buf, attach);
 		dma_buf_put(buf);
-		/* A signal while it waited for the exporter's fences. */
-		return PTR_ERR(sgt) == -ERESTARTSYS ? -EINTR : PTR_ERR(sgt);
+		return PTR_ERR(sgt);
 	}
 	out->buf = buf;
 	out->attach = attach;

@@ -73,12 +73,19 @@ struct rust_ulp_h_dmabuf {
 	bool write;
 };
 
+/* What of struct vm_area_struct is read. */
+struct rust_ulp_h_vma {
+	u64 flags;		/* VM_* */
+	bool writeback;		/* maps a file that is written back */
+};
+
 /* What struct sockaddr_in and sockaddr_in6 say. */
 struct rust_ulp_h_addr {
 	u16 family;		/* AF_INET, AF_INET6 */
 	u16 port;		/* host order */
 	u32 scope_id;
 	u8 addr[16];		/* network order; IPv4 in the first four bytes */
+	bool tentative;		/* of a netdev: duplicate address detection has not passed */
 };
 
 /* What the context of an identifier of the connection manager points at. */
@@ -195,8 +202,8 @@ u32 rust_ulp_h_ah_netdev_mtu(struct ib_ah *ah);
 u32 rust_ulp_h_iboe_mtu(u32 mtu);
 int rust_ulp_h_own_dmac(struct ib_device *dev, u32 port, u32 index, u8 dmac[6]);
 
-bool rust_ulp_h_port_addr(struct ib_device *dev, u32 port, struct net *net,
-			  struct rust_ulp_h_addr *out);
+size_t rust_ulp_h_port_addrs(struct ib_device *dev, u32 port, struct net *net,
+			     struct rust_ulp_h_addr *out, size_t max);
 struct rdma_cm_id *rust_ulp_h_cm_create(struct net *net, struct ib_device *dev,
 					struct rust_ulp_cm_hook *hook);
 struct rust_ulp_cm_hook *rust_ulp_h_cm_hook(struct rdma_cm_id *id);
@@ -233,7 +240,7 @@ void rust_ulp_h_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags);
 struct mm_struct *rust_ulp_h_charge_pinned(unsigned long pages);
 void rust_ulp_h_uncharge_pinned(struct mm_struct *mm, unsigned long pages);
 int rust_ulp_h_pin_user_pages(unsigned long start, int num, bool write, struct page **pages);
-int rust_ulp_h_why_not_pinned(unsigned long addr, bool write, int err);
+int rust_ulp_h_vma_at(unsigned long addr, struct rust_ulp_h_vma *out);
 void rust_ulp_h_unpin_range(struct page *page, unsigned long num, bool dirty);
 unsigned long rust_ulp_h_page_to_pfn(struct page *page);
 

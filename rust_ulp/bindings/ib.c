@@ -429,43 +429,42 @@ int rust_ulp_h_own_dmac(struct ib_device *dev, u32 port, u32 index, u8 dmac[6])
 	return err;
 }
 
-/*
- * An address of the port's netdev, when that is in @net: of IPv4 if it has one, else one of IPv6 that
- * needs no link.
- */
-bool rust_ulp_h_port_addr(struct ib_device *dev, u32 port, struct net *net,
-			  struct rust_ulp_h_addr *out)
+/* The addresses of the port's netdev, when that is in @net: up to @max of them; how many they are. */
+size_t rust_ulp_h_port_addrs(struct ib_device *dev, u32 port, struct net *net,
+			     struct rust_ulp_h_addr *out, size_t max)
 {
 	struct net_device *ndev = ib_device_get_netdev(dev, port);
-	struct inet6_ifaddr *ifp;
-	struct inet6_dev *in6_dev;
-	struct in_device *in_dev;
-	struct in_ifaddr *ifa;
+	struct inet6_dev *in6_dev = NULL;
+	struct in_device *in_dev = NULL;
+	const struct inet6_ifaddr *ifp;
+	const struct in_ifaddr *ifa;
+	size_t count = 0;
 
-	memset(out, 0, sizeof(*out));
 	if (!ndev)
-		return false;
+		return 0;
 	rcu_read_lock();
-	in_dev = net_eq(dev_net(ndev), net) ? __in_dev_get_rcu(ndev) : NULL;
+	if (net_eq(dev_net(ndev), net)) {
+		in_dev = __in_dev_get_rcu(ndev);
+		in6_dev = __in6_dev_get(ndev);
+	}
 	if (in_dev) {
 		in_dev_for_each_ifa_rcu(ifa, in_dev) {
-			out->family = AF_INET;
-			memcpy(out->addr, &ifa->ifa_local, sizeof(ifa->ifa_local));
-			break;
+			if (count == max)
+				break;
+			out[count].family = AF_INET;
+			memcpy(out[count++].addr, &ifa->ifa_local, sizeof(ifa->ifa_local));
 		}
 	}
-	in6_dev = !out->family && net_eq(dev_net(ndev), net) ? __in6_dev_get(ndev) : NULL;
 	if (in6_dev) {
 		list_for_each_entry_rcu(ifp, &in6_dev->addr_list, if_list) {
-			if (ifp->flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED) ||
-			    ipv6_addr_type(&ifp->addr) & IPV6_ADDR_LINKLOCAL)
-				continue;
-			out->family = AF_INET6;
-			memcpy(out->addr, &ifp->addr, sizeof(ifp->addr));
-			break;
+			if (count == max)
+				break;
+			out[count].family = AF_INET6;
+			out[count].tentative = ifp->flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED);
+			memcpy(out[count++].addr, &ifp->addr, sizeof(ifp->addr));
 		}
 	}
 	rcu_read_unlock();
 	dev_put(ndev);
-	return out->family;
+	return count;
 }

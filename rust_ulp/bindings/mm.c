@@ -36,29 +36,21 @@ int rust_ulp_h_pin_user_pages(unsigned long start, int num, bool write, struct p
 	return pin_user_pages_fast(start, num, FOLL_LONGTERM | (write ? FOLL_WRITE : 0), pages);
 }
 
-/*
- * Pinning says EFAULT for what is not mapped, and for what is, and cannot be pinned for long:
- * device memory, and files that are written back, whose filesystem has to hear of every write.
- */
-int rust_ulp_h_why_not_pinned(unsigned long addr, bool write, int err)
+/* 1 when something is mapped at @addr in the current process, 0 when nothing is, -EINTR. */
+int rust_ulp_h_vma_at(unsigned long addr, struct rust_ulp_h_vma *out)
 {
 	struct mm_struct *mm = current->mm;
 	struct vm_area_struct *vma;
 
-	if (err != -EFAULT)
-		return err;
 	if (mmap_read_lock_killable(mm))
 		return -EINTR;
 	vma = vma_lookup(mm, addr);
-	if (vma && (vma->vm_flags & (write ? VM_WRITE : VM_READ))) {
-		if (vma->vm_flags & (VM_IO | VM_PFNMAP))
-			err = -EOPNOTSUPP;
-		else if (write && (vma->vm_flags & VM_SHARED) && vma->vm_file &&
-			 mapping_can_writeback(vma->vm_file->f_mapping))
-			err = -EOPNOTSUPP;
+	if (vma) {
+		out->flags = vma->vm_flags;
+		out->writeback = vma->vm_file && mapping_can_writeback(vma->vm_file->f_mapping);
 	}
 	mmap_read_unlock(mm);
-	return err;
+	return !!vma;
 }
 
 void rust_ulp_h_unpin_range(struct page *page, unsigned long num, bool dirty)

@@ -107,7 +107,9 @@ impl DmaBuf {
         // after it is detached. When this fails the struct is as it was, and closing it does nothing.
         to_result(unsafe {
             bindings::rust_ulp_h_dmabuf_attach(what.fd, what.write, raw, &mut buf.raw)
-        })?;
+        })
+        // A signal while it waited for the exporter's fences.
+        .map_err(|err| if err == ERESTARTSYS { EINTR } else { err })?;
         Ok(buf)
     }
 

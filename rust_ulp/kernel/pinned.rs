@@ -4,10 +4,15 @@
 //!
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h)
 
+use super::errno::eopnotsupp;
 use crate::bindings;
 use core::ptr::NonNull;
 use kernel::{
     error::to_result,
+    mm::virt::{
+        flags,
+        vm_flags_t, //
+    },
     page::{
         PAGE_SHIFT,
         PAGE_SIZE, //
@@ -42,9 +47,12 @@ impl Pinned {
                 bindings::rust_ulp_h_pin_user_pages(at, left as i32, write, batch.as_mut_ptr())
             };
             if got <= 0 {
-                // SAFETY: Looks at the current process only.
-                to_result(unsafe { bindings::rust_ulp_h_why_not_pinned(at, write, got) })?;
-                return Err(EFAULT);
+                let err = to_result(got).err().unwrap_or(EFAULT);
+                return Err(if err == EFAULT {
+                    why_fault(at, write)
+                } else {
+                    err
+                });
             }
             for page in batch.iter().take(got as usize) {
                 // INVARIANT: Just pinned. There is room: no more is asked for than that.
@@ -76,6 +84,30 @@ impl Drop for Pinned {
             // SAFETY: By the type invariant. Nobody has written to it by this pin.
             unsafe { kernel::bindings::unpin_user_page(page.as_ptr()) };
         }
+    }
+}
+
+/// Why the page at `addr` cannot be pinned, where pinning says [`EFAULT`].
+///
+/// That also means memory that is mapped and cannot be pinned for long, which is [`eopnotsupp`] here:
+/// device memory, and files that are written back, whose filesystem has to hear of every write.
+/// [`EINTR`] when the process is being killed.
+fn why_fault(addr: usize, write: bool) -> Error {
+    let mut vma = bindings::rust_ulp_h_vma::default();
+    // SAFETY: Looks at the current process, and the struct is valid.
+    match to_result(unsafe { bindings::rust_ulp_h_vma_at(addr, &mut vma) }.min(0)) {
+        Err(err) => return err,
+        Ok(()) if vma.flags == 0 => return EFAULT,
+        Ok(()) => (),
+    }
+    let has = |flags: vm_flags_t| vma.flags & flags as u64 != 0;
+    let allowed = has(if write { flags::WRITE } else { flags::READ });
+    let is_device = has(flags::IO | flags::PFNMAP);
+    let is_written_back = write && has(flags::SHARED) && vma.writeback;
+    if allowed && (is_device || is_written_back) {
+        eopnotsupp()
+    } else {
+        EFAULT
     }
 }
 

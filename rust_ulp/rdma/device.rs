@@ -219,14 +219,38 @@ impl Device {
         unsafe { bindings::rust_ulp_h_device_is_iwarp(self.as_raw()) }
     }
 
-    /// An address of the netdev of port `port`, when that is in `net`. Sleeps.
+    /// Returns an address of the netdev of port `port`, when that is in `net`: an IPv4 address if it has
+    /// one, else an IPv6 address that needs no link. Sleeps.
     pub(crate) fn port_addr(&self, port: u32, net: &NetNs) -> Option<IpAddr> {
-        let mut addr = bindings::rust_ulp_h_addr::default();
-        // SAFETY: All pointers are valid; the core checks the port.
-        unsafe { bindings::rust_ulp_h_port_addr(self.as_raw(), port, net.as_ptr(), &mut addr) }
-            .then(|| sockaddr_from_raw(&addr))?
-            .map(|addr| addr.ip())
+        let mut raw = [bindings::rust_ulp_h_addr::default(); Self::PORT_ADDRS];
+        // SAFETY: All pointers are valid, and there is room for so many; the core checks the port.
+        let count = unsafe {
+            bindings::rust_ulp_h_port_addrs(
+                self.as_raw(),
+                port,
+                net.as_ptr(),
+                raw.as_mut_ptr(),
+                raw.len(),
+            )
+        };
+        let usable = raw
+            .iter()
+            .take(count)
+            .filter(|addr| !addr.tentative)
+            .filter_map(|addr| Some(sockaddr_from_raw(addr)?.ip()));
+        usable.clone().find(IpAddr::is_ipv4).or_else(|| {
+            usable
+                .filter_map(|ip| match ip {
+                    IpAddr::V6(v6) => Some(v6),
+                    IpAddr::V4(_) => None,
+                })
+                .find(|v6| !v6.is_unicast_link_local())
+                .map(IpAddr::V6)
+        })
     }
+
+    /// Addresses of a netdev that are looked at.
+    const PORT_ADDRS: usize = 32;
 
     /// Whether siw drives it, which does less about a peer that reads than others.
     ///
