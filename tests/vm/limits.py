@@ -232,6 +232,7 @@ def test_accounted(r):
         "a buffer": lambda: file.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=PAGE),
     }
     event = "events/kmem/kmalloc"
+    tracing.write("tracing_on", "1")
     for name, make in makers.items():
         tracing.write(f"{event}/filter", f"common_pid == {os.getpid()}")
         tracing.write("trace", "")

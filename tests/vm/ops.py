@@ -454,6 +454,7 @@ def test_reserve(r):
     rxe rounds the number up, so that a queue without it works as well: what is asked for counts.
     """
     file, asked = ulp.File("h1", ""), []
+    tracing.write("tracing_on", "1")
     tracing.write("events/rdma_core/cq_alloc/enable", "1")
     try:
         for entries in (1, 16, 256):
