@@ -7,7 +7,7 @@
 //! A device goes like this. `remove` takes it off the list, so that no file finds it any more, and
 //! closes its gate: calls from now on are ENODEV, waiters are woken and leave. When nobody is
 //! inside, everything that the attached files had made is destroyed, and `remove` returns. The
-//! files are husks from then on.
+//! files are disassociated from then on: every call on them returns `ENODEV`.
 
 use crate::{
     events::{
@@ -99,7 +99,7 @@ pub(crate) trait AttachedFile: Send + Sync {
     /// Wakes those who wait inside the gate: the device goes.
     fn wake_waiters(&self);
 
-    /// Makes a husk of it: the device's gate is closed, and nobody is inside. Sleeps.
+    /// Disassociates it from the device, whose gate is closed with nobody inside. Sleeps.
     fn disassociate(&self);
 }
 
@@ -402,7 +402,7 @@ impl rdma::client::Client for Registry {
         drop(state);
         trace::device_removed(data.index);
         ulp_debug!(
-            "device {}: removed, {} files are husks\n",
+            "device {}: removed, {} files disassociated\n",
             data.index,
             count
         );

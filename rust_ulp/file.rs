@@ -184,21 +184,41 @@ impl UlpFile {
         Ok(())
     }
 
-    /// Puts `object` into the table, not yet to be found; returns its handle. Sleeps.
+    /// Adds `object` to the table and returns its handle, which is to be committed. Sleeps.
     ///
     /// [`EMFILE`] when the table is full, [`edquot`](crate::kernel::errno::edquot) when the rdma cgroup
     /// allows no more.
-    pub(crate) fn insert(&self, object: Object) -> Result<u32> {
+    pub(crate) fn alloc_begin(&self, object: Object) -> Result<u32> {
         let (kind, number) = (object.kind(), object.number());
         let charge = Charge::new(self.enter()?.device(), Resource::Object)?;
-        let handle = self.table.lock().insert(object, charge)?;
+        let handle = self.table.lock().alloc_begin(object, charge)?;
         trace::object_create(self.id, kind as u32, handle, number);
         Ok(handle)
     }
 
-    /// Takes out what `handle` names, and drops it. Sleeps.
-    pub(crate) fn destroy(&self, _alive: &DeviceGuard<'_>, handle: u32, published: bool) -> Result {
-        let object = self.table.lock().remove(handle, published)?;
+    /// Destroys the object that `handle` names. Sleeps.
+    pub(crate) fn destroy(&self, _device: &DeviceGuard<'_>, handle: u32) -> Result {
+        let object = self.table.lock().remove(handle)?;
+        self.drop_object(handle, object);
+        Ok(())
+    }
+
+    /// Destroys an object whose handle was not committed. Sleeps.
+    pub(crate) fn alloc_abort(&self, _device: &DeviceGuard<'_>, handle: u32) -> Result {
+        let object = self.table.lock().alloc_abort(handle)?;
+        self.drop_object(handle, object);
+        Ok(())
+    }
+
+    /// Removes an object whose handle was not committed, for another use.
+    pub(crate) fn withdraw(&self, _device: &DeviceGuard<'_>, handle: u32) -> Result<Object> {
+        let object = self.table.lock().alloc_abort(handle)?;
+        trace::object_destroy(self.id, object.kind() as u32, handle, object.number());
+        Ok(object)
+    }
+
+    /// Drops an object that was removed from the table. Sleeps.
+    fn drop_object(&self, handle: u32, object: Object) {
         let kind = object.kind();
         trace::object_destroy(self.id, kind as u32, handle, object.number());
         if kind != Kind::Cq {
@@ -214,14 +234,6 @@ impl UlpFile {
             // What this cannot do for want of memory, the next use of the slots does.
             let _ = self.purge();
         }
-        Ok(())
-    }
-
-    /// Takes out what `handle` names, which was not published, for another use. Sleeps.
-    pub(crate) fn withdraw(&self, _alive: &DeviceGuard<'_>, handle: u32) -> Result<Object> {
-        let object = self.table.lock().remove(handle, false)?;
-        trace::object_destroy(self.id, object.kind() as u32, handle, object.number());
-        Ok(object)
     }
 
     /// Lets go of memory that only requests which are done still refer to. Sleeps.

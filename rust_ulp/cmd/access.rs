@@ -183,11 +183,11 @@ pub(super) fn create_of<T: Created, P>(
     let device = file.enter()?;
     let object = make(&file, &device, &mut arg.value, prepared)?;
     // Not ours to hold outside the gate: if the device goes meanwhile, the table gives it up.
-    let handle = file.insert(object.clone())?;
+    let handle = file.alloc_begin(object.clone())?;
     let started = object.start(handle);
     drop(object);
     if let Err(err) = started {
-        file.destroy(&device, handle, false)?;
+        file.alloc_abort(&device, handle)?;
         return Err(err);
     }
     arg.value.set_handle(handle);
@@ -244,7 +244,7 @@ fn finish<T: Plain>(
 ) -> Result {
     let written = arg.write();
     let device = file.enter()?;
-    let result = written.and_then(|()| file.table().lock().publish(handle));
+    let result = written.and_then(|()| file.table().lock().alloc_commit(handle));
     if let (Err(err), Undo::PutBack(backlog)) = (written, undo) {
         if let Ok(Object::Connection(connection)) = file.withdraw(&device, handle) {
             connection.set_handle(0);
@@ -253,7 +253,7 @@ fn finish<T: Plain>(
         }
     } else if written.is_err() {
         // Nobody knows the handle, so nobody can need the object.
-        file.destroy(&device, handle, false)?;
+        file.alloc_abort(&device, handle)?;
     }
     match undo {
         Undo::Destroy => (),

@@ -216,7 +216,7 @@ pub(super) fn get_request(
     let backlog = listener.backlog().clone();
     drop(listener);
     let connection = backlog.take(&deadline)?;
-    let handle = match file.insert(Object::Connection(connection.clone())) {
+    let handle = match file.alloc_begin(Object::Connection(connection.clone())) {
         Ok(handle) => handle,
         Err(err) => {
             backlog.put_back(connection);
@@ -278,7 +278,7 @@ pub(super) fn accept(file: &UlpFile, device: &DeviceGuard<'_>, value: &mut abi::
     drop(connection);
     if let Ok(Err(err)) = accepted {
         // Spent. Somebody else may have destroyed it meanwhile.
-        let _ = file.destroy(&device, value.request, true);
+        let _ = file.destroy(device, value.request);
         return Err(err);
     }
     accepted??;
@@ -307,7 +307,7 @@ pub(super) fn reject(file: &UlpFile, device: &DeviceGuard<'_>, value: &abi::Reje
     connection.reject(private)?;
     drop(connection);
     ulp_debug!("connection {:#x}: rejected\n", value.request);
-    file.destroy(&device, value.request, true)
+    file.destroy(device, value.request)
 }
 
 /// Checks what the device has no part in.
@@ -356,7 +356,7 @@ pub(super) fn connect(
     };
     let (qp, claim) = claim(file, value.qp)?;
     let connection = Connection::new(file.net(), device.device(), claim, file.events().clone())?;
-    let handle = file.insert(Object::Connection(connection.clone()))?;
+    let handle = file.alloc_begin(Object::Connection(connection.clone()))?;
     connection.set_handle(handle);
     let mut times = ConnectTimes::default();
     // Whoever closes the gate says so before he looks for those who wait: he finds this connection
@@ -390,7 +390,7 @@ pub(super) fn connect(
     value.route_us = times.route;
     value.connect_us = times.connect;
     if let Err(err) = result {
-        file.destroy(device, handle, false)?;
+        file.alloc_abort(device, handle)?;
         return Err(err);
     }
     value.handle = handle;

@@ -60,8 +60,8 @@ macro_rules! commands {
                 },)*
                 _ => return Err(ENOTTY),
             };
-            // A husk has one answer to all of them. The gate decides for those that use the device;
-            // this is for the rest.
+            // Every command on a disassociated file returns ENODEV. The gate decides for commands that
+            // use the device; this is for the others.
             if file.device().is_ok_and(|device| device.is_gone()) {
                 return Err(ENODEV);
             }
@@ -116,5 +116,5 @@ commands! {
 
 /// Destroys an object.
 fn destroy(file: &UlpFile, device: &DeviceGuard<'_>, value: &abi::Destroy) -> Result {
-    file.destroy(device, value.handle, true)
+    file.destroy(device, value.handle)
 }

@@ -64,7 +64,7 @@ fn run(file: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> Result {
             value.bad_index = bad.index;
             bad.error
         });
-    // A husk says so, whatever else is wrong.
+    // On a disassociated file ENODEV comes before other errors.
     let device = file.enter()?;
     parsed?;
     trace::submit(file.id(), value.nr_wrs, value.cq, value.min_complete);

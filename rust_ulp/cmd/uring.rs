@@ -41,7 +41,7 @@ use kernel::prelude::*;
 /// A command is issued.
 pub(crate) fn issue(this: &UlpFile, cmd: UringCmd<'_>) -> IssueResult {
     let op = cmd.op();
-    // A husk says so, whatever else is wrong. The gate decides, when it comes to that.
+    // On a disassociated file ENODEV comes before other errors. The gate decides later.
     match this.device() {
         Ok(device) if device.is_gone() => return cmd.refuse(ENODEV),
         Ok(_) => (),

@@ -35,8 +35,8 @@ struct TableEntry<O> {
     object: Option<O>,
     /// What the rdma cgroup counts for it.
     charge: Option<Charge>,
-    /// Whether user space knows the handle already.
-    published: bool,
+    /// Whether user space knows the handle.
+    committed: bool,
 }
 
 /// The table.
@@ -63,10 +63,11 @@ impl<O: Stored> Table<O> {
         }
     }
 
-    /// Adds `object`, with what is counted for it, and returns its handle, which finds nothing until it is published.
+    /// Adds `object`, with its charge, and returns its handle. The handle finds nothing before
+    /// [`Self::alloc_commit`].
     ///
     /// [`EMFILE`] when the table is full. May sleep.
-    pub(crate) fn insert(&mut self, object: O, charge: Charge) -> Result<u32> {
+    pub(crate) fn alloc_begin(&mut self, object: O, charge: Charge) -> Result<u32> {
         if self.used >= self.limit {
             return Err(EMFILE);
         }
@@ -78,7 +79,7 @@ impl<O: Stored> Table<O> {
             self.free = self.free.saturating_sub(1);
             entry.object = Some(object);
             entry.charge = Some(charge);
-            entry.published = false;
+            entry.committed = false;
             index
         } else {
             let index = u16::try_from(self.entries.len()).map_err(|_| EMFILE)?;
@@ -87,7 +88,7 @@ impl<O: Stored> Table<O> {
                 next: 0,
                 object: Some(object),
                 charge: Some(charge),
-                published: false,
+                committed: false,
             };
             self.entries.push(entry, GFP_KERNEL_ACCOUNT)?;
             index
@@ -117,17 +118,17 @@ impl<O: Stored> Table<O> {
         }
     }
 
-    /// Lets `handle`, which came from [`Self::insert`], be found.
+    /// Makes the handle that [`Self::alloc_begin`] returned known to lookups.
     ///
-    /// [`ENODEV`] when the object was taken away meanwhile, with the device.
-    pub(crate) fn publish(&mut self, handle: u32) -> Result {
+    /// [`ENODEV`] when the device was removed meanwhile, and the object with it.
+    pub(crate) fn alloc_commit(&mut self, handle: u32) -> Result {
         let handle = Handle::from_raw(handle).ok_or(ENODEV)?;
         self.entry(handle).map_err(|_| ENODEV)?;
         let entry = self
             .entries
             .get_mut(usize::from(handle.index))
             .ok_or(ENODEV)?;
-        entry.published = true;
+        entry.committed = true;
         Ok(())
     }
 
@@ -135,18 +136,25 @@ impl<O: Stored> Table<O> {
     pub(crate) fn get(&self, handle: u32) -> Result<&O> {
         let entry = self.entry(Handle::from_raw(handle).ok_or(EBADF)?)?;
         match &entry.object {
-            Some(object) if entry.published => Ok(object),
+            Some(object) if entry.committed => Ok(object),
             _ => Err(EBADF),
         }
     }
 
-    /// Takes out what `handle` names. [`EBUSY`] while others need it.
-    ///
-    /// `published` tells whether it must have been published.
-    pub(crate) fn remove(&mut self, handle: u32, published: bool) -> Result<O> {
+    /// Removes the object that `handle` names. [`EBUSY`] while other objects use it.
+    pub(crate) fn remove(&mut self, handle: u32) -> Result<O> {
+        self.remove_if(handle, true)
+    }
+
+    /// Removes an object whose handle was not committed.
+    pub(crate) fn alloc_abort(&mut self, handle: u32) -> Result<O> {
+        self.remove_if(handle, false)
+    }
+
+    fn remove_if(&mut self, handle: u32, committed: bool) -> Result<O> {
         let handle = Handle::from_raw(handle).ok_or(EBADF)?;
         let entry = self.entry(handle)?;
-        if entry.published != published {
+        if entry.committed != committed {
             return Err(EBADF);
         }
         if entry
@@ -164,7 +172,7 @@ impl<O: Stored> Table<O> {
         let object = entry.object.take()?;
         entry.charge = None;
         entry.generation = Handle::next_generation(entry.generation);
-        entry.published = false;
+        entry.committed = false;
         if self.free == 0 {
             self.first_free = index;
         } else if let Some(last) = self.entries.get_mut(usize::from(self.last_free)) {
@@ -176,7 +184,7 @@ impl<O: Stored> Table<O> {
         Some(object)
     }
 
-    /// Takes out some object of that kind, published or not.
+    /// Removes an object of that kind, committed or not.
     pub(crate) fn take_any(&mut self, kind: Kind) -> Option<(u32, O)> {
         let (handle, _) = self.iter().find(|(_, object)| object.kind() == kind)?;
         let index = Handle::from_raw(handle)?.index;
