@@ -7,7 +7,8 @@
 
 #include "helpers.h"
 
-static void to_sockaddr(const struct rust_ulp_h_addr *addr, struct sockaddr_storage *out)
+static void to_sockaddr(const struct rust_ulp_h_addr *addr,
+			struct sockaddr_storage *out)
 {
 	memset(out, 0, sizeof(*out));
 	if (addr->family == AF_INET6) {
@@ -33,14 +34,16 @@ static void from_sockaddr(const struct sockaddr_storage *addr, int ifindex,
 	memset(out, 0, sizeof(*out));
 	out->family = addr->ss_family;
 	if (addr->ss_family == AF_INET6) {
-		const struct sockaddr_in6 *sin6 = (const struct sockaddr_in6 *)addr;
+		const struct sockaddr_in6 *sin6 =
+			(const struct sockaddr_in6 *)addr;
 
 		out->port = ntohs(sin6->sin6_port);
 		if (ipv6_addr_type(&sin6->sin6_addr) & IPV6_ADDR_LINKLOCAL)
 			out->scope_id = sin6->sin6_scope_id ?: ifindex;
 		memcpy(out->addr, &sin6->sin6_addr, sizeof(sin6->sin6_addr));
 	} else if (addr->ss_family == AF_INET) {
-		const struct sockaddr_in *sin = (const struct sockaddr_in *)addr;
+		const struct sockaddr_in *sin =
+			(const struct sockaddr_in *)addr;
 
 		out->port = ntohs(sin->sin_port);
 		memcpy(out->addr, &sin->sin_addr, sizeof(sin->sin_addr));
@@ -51,8 +54,8 @@ static void from_sockaddr(const struct sockaddr_storage *addr, int ifindex,
 struct rdma_cm_id *rust_ulp_h_cm_create(struct net *net, struct ib_device *dev,
 					struct rust_ulp_cm_hook *hook)
 {
-	struct rdma_cm_id *id = rdma_create_id(net, rust_ulp_cm_event, hook, RDMA_PS_TCP,
-					       IB_QPT_RC);
+	struct rdma_cm_id *id = rdma_create_id(net, rust_ulp_cm_event, hook,
+					       RDMA_PS_TCP, IB_QPT_RC);
 
 	/* Fails for other kinds only. */
 	if (!IS_ERR(id))
@@ -66,12 +69,14 @@ struct rust_ulp_cm_hook *rust_ulp_h_cm_hook(struct rdma_cm_id *id)
 }
 
 /* In the handler of a request, whose identifier has the context of its listener. */
-void rust_ulp_h_cm_set_hook(struct rdma_cm_id *id, struct rust_ulp_cm_hook *hook)
+void rust_ulp_h_cm_set_hook(struct rdma_cm_id *id,
+			    struct rust_ulp_cm_hook *hook)
 {
 	id->context = hook;
 }
 
-int rust_ulp_h_cm_bind(struct rdma_cm_id *id, const struct rust_ulp_h_addr *addr)
+int rust_ulp_h_cm_bind(struct rdma_cm_id *id,
+		       const struct rust_ulp_h_addr *addr)
 {
 	struct sockaddr_storage storage;
 
@@ -79,8 +84,10 @@ int rust_ulp_h_cm_bind(struct rdma_cm_id *id, const struct rust_ulp_h_addr *addr
 	return rdma_bind_addr(id, (struct sockaddr *)&storage);
 }
 
-int rust_ulp_h_cm_resolve_addr(struct rdma_cm_id *id, const struct rust_ulp_h_addr *src,
-			       const struct rust_ulp_h_addr *dst, unsigned long timeout_ms)
+int rust_ulp_h_cm_resolve_addr(struct rdma_cm_id *id,
+			       const struct rust_ulp_h_addr *src,
+			       const struct rust_ulp_h_addr *dst,
+			       unsigned long timeout_ms)
 {
 	struct sockaddr_storage from, to;
 
@@ -130,15 +137,17 @@ void rust_ulp_h_cm_limit_mtu(struct rdma_cm_id *id, u8 mtu)
 		path->mtu = mtu;
 }
 
-void rust_ulp_h_cm_event_read(const struct rdma_cm_event *event, struct rust_ulp_h_cm_event *out)
+void rust_ulp_h_cm_event_read(const struct rdma_cm_event *event,
+			      struct rust_ulp_h_cm_event *out)
 {
 	const struct rdma_conn_param *conn = &event->param.conn;
 
-	*out = (struct rust_ulp_h_cm_event) {
+	*out = (struct rust_ulp_h_cm_event){
 		.event = event->event,
 		.status = event->status,
 		.private_data = conn->private_data,
-		.private_data_len = conn->private_data ? conn->private_data_len : 0,
+		.private_data_len =
+			conn->private_data ? conn->private_data_len : 0,
 		.qp_num = conn->qp_num,
 		.responder_resources = conn->responder_resources,
 		.initiator_depth = conn->initiator_depth,

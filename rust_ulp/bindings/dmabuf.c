@@ -64,7 +64,8 @@ int rust_ulp_h_dmabuf_attach(int fd, bool write, struct device *dev,
 		dma_buf_put(buf);
 		return PTR_ERR(attach);
 	}
-	sgt = dma_buf_map_attachment_unlocked(attach, write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE);
+	sgt = dma_buf_map_attachment_unlocked(
+		attach, write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE);
 	if (IS_ERR(sgt)) {
 		dma_buf_detach(buf, attach);
 		dma_buf_put(buf);
@@ -85,8 +86,9 @@ void rust_ulp_h_dmabuf_close(struct rust_ulp_h_dmabuf *buf)
 	if (!buf->buf)
 		return;
 	if (buf->attach) {
-		dma_buf_unmap_attachment_unlocked(buf->attach, buf->sgt,
-						  buf->write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE);
+		dma_buf_unmap_attachment_unlocked(
+			buf->attach, buf->sgt,
+			buf->write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE);
 		dma_buf_detach(buf->buf, buf->attach);
 	} else {
 		dma_buf_vunmap_unlocked(buf->buf, &map);
@@ -98,8 +100,8 @@ void rust_ulp_h_dmabuf_close(struct rust_ulp_h_dmabuf *buf)
  * What the device that is attached has for each of @count pages from @offset on, a multiple of the
  * page size. Exporters are to map whole pages: EOPNOTSUPP for one that does not.
  */
-int rust_ulp_h_dmabuf_addresses(const struct rust_ulp_h_dmabuf *buf, size_t offset, u64 *out,
-				size_t count)
+int rust_ulp_h_dmabuf_addresses(const struct rust_ulp_h_dmabuf *buf,
+				size_t offset, u64 *out, size_t count)
 {
 	struct scatterlist *sg;
 	size_t filled = 0;
@@ -124,7 +126,8 @@ int rust_ulp_h_dmabuf_addresses(const struct rust_ulp_h_dmabuf *buf, size_t offs
 }
 
 /* NULL for what is no system memory. */
-struct page *rust_ulp_h_dmabuf_page(const struct rust_ulp_h_dmabuf *buf, size_t offset)
+struct page *rust_ulp_h_dmabuf_page(const struct rust_ulp_h_dmabuf *buf,
+				    size_t offset)
 {
 	void *addr = buf->vaddr + offset;
 	struct page *page;

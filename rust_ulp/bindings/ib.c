@@ -18,11 +18,12 @@ void rust_ulp_h_device_get(struct ib_device *dev)
 	WARN_ON_ONCE(!ib_device_try_get(dev));
 }
 
-void rust_ulp_h_device_describe(struct ib_device *dev, struct rust_ulp_h_device *out)
+void rust_ulp_h_device_describe(struct ib_device *dev,
+				struct rust_ulp_h_device *out)
 {
 	const struct ib_device_attr *attrs = &dev->attrs;
 
-	*out = (struct rust_ulp_h_device) {
+	*out = (struct rust_ulp_h_device){
 		.max_mr_size = attrs->max_mr_size,
 		.page_size_cap = attrs->page_size_cap,
 		.device_cap_flags = attrs->device_cap_flags,
@@ -54,7 +55,8 @@ void rust_ulp_h_device_describe(struct ib_device *dev, struct rust_ulp_h_device 
 		.virt_dma = ib_uses_virt_dma(dev),
 	};
 	memcpy(out->node_guid, &dev->node_guid, sizeof(out->node_guid));
-	memcpy(out->sys_image_guid, &attrs->sys_image_guid, sizeof(out->sys_image_guid));
+	memcpy(out->sys_image_guid, &attrs->sys_image_guid,
+	       sizeof(out->sys_image_guid));
 }
 
 /* NULL when its driver copies by the CPU. */
@@ -116,7 +118,8 @@ u32 rust_ulp_h_port_ifindex(struct ib_device *dev, u32 port, struct net *net)
 	return ifindex;
 }
 
-void rust_ulp_h_register_events(struct ib_event_handler *handler, struct ib_device *dev,
+void rust_ulp_h_register_events(struct ib_event_handler *handler,
+				struct ib_device *dev,
 				void (*event)(struct ib_event_handler *handler,
 					      struct ib_event *event))
 {
@@ -124,21 +127,25 @@ void rust_ulp_h_register_events(struct ib_event_handler *handler, struct ib_devi
 	ib_register_event_handler(handler);
 }
 
-int rust_ulp_h_rdmacg_charge(struct ib_device *dev, bool object, struct rdma_cgroup **cg)
+int rust_ulp_h_rdmacg_charge(struct ib_device *dev, bool object,
+			     struct rdma_cgroup **cg)
 {
 #ifdef CONFIG_CGROUP_RDMA
-	return rdmacg_try_charge(cg, &dev->cg_device, object ? RDMACG_RESOURCE_HCA_OBJECT :
-							       RDMACG_RESOURCE_HCA_HANDLE);
+	return rdmacg_try_charge(cg, &dev->cg_device,
+				 object ? RDMACG_RESOURCE_HCA_OBJECT :
+					  RDMACG_RESOURCE_HCA_HANDLE);
 #else
 	return 0;
 #endif
 }
 
-void rust_ulp_h_rdmacg_uncharge(struct ib_device *dev, bool object, struct rdma_cgroup *cg)
+void rust_ulp_h_rdmacg_uncharge(struct ib_device *dev, bool object,
+				struct rdma_cgroup *cg)
 {
 #ifdef CONFIG_CGROUP_RDMA
-	rdmacg_uncharge(cg, &dev->cg_device, object ? RDMACG_RESOURCE_HCA_OBJECT :
-						      RDMACG_RESOURCE_HCA_HANDLE);
+	rdmacg_uncharge(cg, &dev->cg_device,
+			object ? RDMACG_RESOURCE_HCA_OBJECT :
+				 RDMACG_RESOURCE_HCA_HANDLE);
 #endif
 }
 
@@ -158,18 +165,21 @@ u32 rust_ulp_h_pd_local_dma_lkey(struct ib_pd *pd)
 }
 
 /* ib_alloc_cq() takes no event handler; without one a driver's CQ_ERR is lost. */
-struct ib_cq *rust_ulp_h_alloc_cq(struct ib_device *dev, void *context, int nr_cqe,
-				  int comp_vector, enum ib_poll_context poll_ctx,
-				  void (*event)(struct ib_event *event, void *context))
+struct ib_cq *
+rust_ulp_h_alloc_cq(struct ib_device *dev, void *context, int nr_cqe,
+		    int comp_vector, enum ib_poll_context poll_ctx,
+		    void (*event)(struct ib_event *event, void *context))
 {
-	struct ib_cq *cq = ib_alloc_cq(dev, context, nr_cqe, comp_vector, poll_ctx);
+	struct ib_cq *cq =
+		ib_alloc_cq(dev, context, nr_cqe, comp_vector, poll_ctx);
 
 	if (!IS_ERR(cq))
 		cq->event_handler = event;
 	return cq;
 }
 
-struct ib_qp *rust_ulp_h_create_qp(struct ib_pd *pd, struct ib_qp_init_attr *init)
+struct ib_qp *rust_ulp_h_create_qp(struct ib_pd *pd,
+				   struct ib_qp_init_attr *init)
 {
 	return ib_create_qp(pd, init);
 }
@@ -201,7 +211,8 @@ struct rust_ulp_drain_cqe {
 
 static void rust_ulp_drain_done(struct ib_cq *cq, struct ib_wc *wc)
 {
-	complete(&container_of(wc->wr_cqe, struct rust_ulp_drain_cqe, cqe)->done);
+	complete(
+		&container_of(wc->wr_cqe, struct rust_ulp_drain_cqe, cqe)->done);
 }
 
 /*
@@ -246,7 +257,8 @@ void rust_ulp_h_forget_last_wqe(struct ib_qp *qp)
 }
 
 struct ib_srq *rust_ulp_h_create_srq(struct ib_pd *pd,
-				     void (*event)(struct ib_event *event, void *context),
+				     void (*event)(struct ib_event *event,
+						   void *context),
 				     void *context, u32 max_wr, u32 max_sge)
 {
 	struct ib_srq_init_attr init = {
@@ -295,8 +307,8 @@ int rust_ulp_h_sg_alloc(struct sg_table *table, unsigned int nents)
 	return sg_alloc_table(table, nents, GFP_KERNEL_ACCOUNT);
 }
 
-void rust_ulp_h_sg_set(struct scatterlist *sg, struct page *page, unsigned int len,
-		       unsigned int offset)
+void rust_ulp_h_sg_set(struct scatterlist *sg, struct page *page,
+		       unsigned int len, unsigned int offset)
 {
 	sg_set_page(sg, page, len, offset);
 }
@@ -324,9 +336,10 @@ void rust_ulp_h_dma_unmap(struct ib_device *dev, struct sg_table *sgt)
 	ib_dma_unmap_sgtable_attrs(dev, sgt, DMA_BIDIRECTIONAL, 0);
 }
 
-void rust_ulp_h_ah_attr_set(struct ib_device *dev, struct rdma_ah_attr *attr, u32 port,
-			    const u8 dgid[16], u32 flow_label, u8 sgid_index, u8 hop_limit,
-			    u8 traffic_class, bool grh, u8 sl, u16 dlid, u8 src_path_bits,
+void rust_ulp_h_ah_attr_set(struct ib_device *dev, struct rdma_ah_attr *attr,
+			    u32 port, const u8 dgid[16], u32 flow_label,
+			    u8 sgid_index, u8 hop_limit, u8 traffic_class,
+			    bool grh, u8 sl, u16 dlid, u8 src_path_bits,
 			    u8 static_rate)
 {
 	union ib_gid gid;
@@ -342,7 +355,8 @@ void rust_ulp_h_ah_attr_set(struct ib_device *dev, struct rdma_ah_attr *attr, u3
 		rdma_ah_set_path_bits(attr, src_path_bits);
 	}
 	if (grh)
-		rdma_ah_set_grh(attr, &gid, flow_label, sgid_index, hop_limit, traffic_class);
+		rdma_ah_set_grh(attr, &gid, flow_label, sgid_index, hop_limit,
+				traffic_class);
 }
 
 void rust_ulp_h_ah_attr_set_dmac(struct rdma_ah_attr *attr, const u8 dmac[6])
@@ -363,9 +377,10 @@ u8 rust_ulp_h_ah_attr_hop_limit(const struct rdma_ah_attr *attr)
 	return attr->grh.hop_limit;
 }
 
-void rust_ulp_h_ah_attr_get(const struct rdma_ah_attr *attr, u32 *port, u8 dgid[16],
-			    u32 *flow_label, u8 *sgid_index, u8 *hop_limit, u8 *traffic_class,
-			    bool *grh, u8 *sl, u16 *dlid, u8 *src_path_bits, u8 *static_rate)
+void rust_ulp_h_ah_attr_get(const struct rdma_ah_attr *attr, u32 *port,
+			    u8 dgid[16], u32 *flow_label, u8 *sgid_index,
+			    u8 *hop_limit, u8 *traffic_class, bool *grh, u8 *sl,
+			    u16 *dlid, u8 *src_path_bits, u8 *static_rate)
 {
 	*port = rdma_ah_get_port_num(attr);
 	memcpy(dgid, attr->grh.dgid.raw, 16);
@@ -429,7 +444,7 @@ int rust_ulp_h_own_dmac(struct ib_device *dev, u32 port, u32 index, u8 dmac[6])
 	return err;
 }
 
-/* The addresses of the port's netdev, when that is in @net: up to @max of them; how many they are. */
+/* Stores up to @max addresses of the netdev of the port, if it is in @net, and returns their number. */
 size_t rust_ulp_h_port_addrs(struct ib_device *dev, u32 port, struct net *net,
 			     struct rust_ulp_h_addr *out, size_t max)
 {
@@ -452,7 +467,8 @@ size_t rust_ulp_h_port_addrs(struct ib_device *dev, u32 port, struct net *net,
 			if (count == max)
 				break;
 			out[count].family = AF_INET;
-			memcpy(out[count++].addr, &ifa->ifa_local, sizeof(ifa->ifa_local));
+			memcpy(out[count++].addr, &ifa->ifa_local,
+			       sizeof(ifa->ifa_local));
 		}
 	}
 	if (in6_dev) {
@@ -460,8 +476,10 @@ size_t rust_ulp_h_port_addrs(struct ib_device *dev, u32 port, struct net *net,
 			if (count == max)
 				break;
 			out[count].family = AF_INET6;
-			out[count].tentative = ifp->flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED);
-			memcpy(out[count++].addr, &ifp->addr, sizeof(ifp->addr));
+			out[count].tentative = ifp->flags & (IFA_F_TENTATIVE |
+							     IFA_F_DADFAILED);
+			memcpy(out[count++].addr, &ifp->addr,
+			       sizeof(ifp->addr));
 		}
 	}
 	rcu_read_unlock();

@@ -17,7 +17,8 @@ struct mm_struct *rust_ulp_h_charge_pinned(unsigned long pages)
 
 	if (!mm)
 		return ERR_PTR(-ENOMEM);
-	if (atomic64_add_return(pages, &mm->pinned_vm) > limit && !capable(CAP_IPC_LOCK)) {
+	if (atomic64_add_return(pages, &mm->pinned_vm) > limit &&
+	    !capable(CAP_IPC_LOCK)) {
 		atomic64_sub(pages, &mm->pinned_vm);
 		return ERR_PTR(-ENOMEM);
 	}
@@ -31,9 +32,11 @@ void rust_ulp_h_uncharge_pinned(struct mm_struct *mm, unsigned long pages)
 	mmdrop(mm);
 }
 
-int rust_ulp_h_pin_user_pages(unsigned long start, int num, bool write, struct page **pages)
+int rust_ulp_h_pin_user_pages(unsigned long start, int num, bool write,
+			      struct page **pages)
 {
-	return pin_user_pages_fast(start, num, FOLL_LONGTERM | (write ? FOLL_WRITE : 0), pages);
+	return pin_user_pages_fast(
+		start, num, FOLL_LONGTERM | (write ? FOLL_WRITE : 0), pages);
 }
 
 /* 1 when something is mapped at @addr in the current process, 0 when nothing is, -EINTR. */
@@ -47,7 +50,8 @@ int rust_ulp_h_vma_at(unsigned long addr, struct rust_ulp_h_vma *out)
 	vma = vma_lookup(mm, addr);
 	if (vma) {
 		out->flags = vma->vm_flags;
-		out->writeback = vma->vm_file && mapping_can_writeback(vma->vm_file->f_mapping);
+		out->writeback = vma->vm_file &&
+				 mapping_can_writeback(vma->vm_file->f_mapping);
 	}
 	mmap_read_unlock(mm);
 	return !!vma;
@@ -90,13 +94,14 @@ int rust_ulp_h_page_nid(struct page *page)
 	return page_to_nid(page);
 }
 
-int rust_ulp_h_map_pages(struct vm_area_struct *vma, unsigned long addr, struct page *first,
-			 unsigned long num)
+int rust_ulp_h_map_pages(struct vm_area_struct *vma, unsigned long addr,
+			 struct page *first, unsigned long num)
 {
 	struct page *pages[16];
 
 	while (num) {
-		unsigned long batch = min(num, ARRAY_SIZE(pages)), left = batch, i;
+		unsigned long batch = min(num, ARRAY_SIZE(pages)), left = batch,
+			      i;
 		int err;
 
 		for (i = 0; i < batch; i++)

@@ -31,7 +31,8 @@ void rust_ulp_h_put_net(struct net *net)
 	put_net(net);
 }
 
-int rust_ulp_h_percpu_ref_init(struct percpu_ref *ref, percpu_ref_func_t *release)
+int rust_ulp_h_percpu_ref_init(struct percpu_ref *ref,
+			       percpu_ref_func_t *release)
 {
 	return percpu_ref_init(ref, release, 0, GFP_KERNEL);
 }
@@ -120,13 +121,15 @@ void rust_ulp_h_eventfd_signal(struct eventfd_ctx *ctx)
 
 static enum hrtimer_restart rust_ulp_h_timer_expired(struct hrtimer *hrtimer)
 {
-	struct rust_ulp_timer *timer = container_of(hrtimer, struct rust_ulp_timer, timer);
+	struct rust_ulp_timer *timer =
+		container_of(hrtimer, struct rust_ulp_timer, timer);
 
 	timer->expired(timer->context);
 	return HRTIMER_NORESTART;
 }
 
-void rust_ulp_h_timer_init(struct rust_ulp_timer *timer, void (*expired)(const void *context),
+void rust_ulp_h_timer_init(struct rust_ulp_timer *timer,
+			   void (*expired)(const void *context),
 			   const void *context)
 {
 	timer->expired = expired;

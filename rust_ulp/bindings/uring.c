@@ -33,15 +33,16 @@ void rust_ulp_h_uring_mark(struct io_uring_cmd *cmd, unsigned int issue_flags)
 	io_uring_cmd_mark_cancelable(cmd, issue_flags);
 }
 
-void rust_ulp_h_uring_done(struct io_uring_cmd *cmd, s32 res, u64 extra, unsigned int issue_flags,
-			   bool big)
+void rust_ulp_h_uring_done(struct io_uring_cmd *cmd, s32 res, u64 extra,
+			   unsigned int issue_flags, bool big)
 {
 	__io_uring_cmd_done(cmd, res, extra, issue_flags, big);
 }
 
 /* From task work: fills a buffer of the group, and completes with how much it is. */
 int rust_ulp_h_uring_post(struct io_uring_cmd *cmd, unsigned int group,
-			  ssize_t (*fill)(void *source, void *to, size_t len), void *source)
+			  ssize_t (*fill)(void *source, void *to, size_t len),
+			  void *source)
 {
 	const unsigned int flags = IO_URING_CMD_TASK_WORK_ISSUE_FLAGS;
 	struct io_br_sel sel;
@@ -60,5 +61,6 @@ int rust_ulp_h_uring_post(struct io_uring_cmd *cmd, unsigned int group,
 
 void rust_ulp_h_uring_end(struct io_uring_cmd *cmd, s32 res, bool big)
 {
-	__io_uring_cmd_done(cmd, res, 0, IO_URING_CMD_TASK_WORK_ISSUE_FLAGS, big);
+	__io_uring_cmd_done(cmd, res, 0, IO_URING_CMD_TASK_WORK_ISSUE_FLAGS,
+			    big);
 }

@@ -30,17 +30,20 @@ static int rust_ulp_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
-static long rust_ulp_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
+static long rust_ulp_ioctl(struct file *file, unsigned int cmd,
+			   unsigned long arg)
 {
 	return rust_ulp_rs_ioctl(file, cmd, arg);
 }
 
-static ssize_t rust_ulp_read(struct file *file, char __user *buf, size_t count, loff_t *pos)
+static ssize_t rust_ulp_read(struct file *file, char __user *buf, size_t count,
+			     loff_t *pos)
 {
 	return rust_ulp_rs_read(file, buf, count);
 }
 
-static int rust_ulp_uring_cmd(struct io_uring_cmd *cmd, unsigned int issue_flags)
+static int rust_ulp_uring_cmd(struct io_uring_cmd *cmd,
+			      unsigned int issue_flags)
 {
 	return rust_ulp_rs_uring_cmd(cmd->file, cmd, issue_flags);
 }
@@ -93,9 +96,11 @@ void rust_ulp_chardev_unregister(void)
 static void rust_ulp_uring_done(struct io_tw_req tw_req, io_tw_token_t tw)
 {
 	struct io_uring_cmd *cmd = io_uring_cmd_from_tw(tw_req);
-	struct rust_ulp_uring *it = io_uring_cmd_to_pdu(cmd, struct rust_ulp_uring);
+	struct rust_ulp_uring *it =
+		io_uring_cmd_to_pdu(cmd, struct rust_ulp_uring);
 
-	rust_ulp_h_uring_done(cmd, (s32)it->outcome, it->extra, IO_URING_CMD_TASK_WORK_ISSUE_FLAGS,
+	rust_ulp_h_uring_done(cmd, (s32)it->outcome, it->extra,
+			      IO_URING_CMD_TASK_WORK_ISSUE_FLAGS,
 			      it->kind & RUST_ULP_URING_BIG);
 }
 
@@ -109,7 +114,8 @@ static void rust_ulp_uring_run(struct io_tw_req tw_req, io_tw_token_t tw)
 {
 	struct io_uring_cmd *cmd = io_uring_cmd_from_tw(tw_req);
 
-	io_uring_cmd_to_pdu(cmd, struct rust_ulp_uring_feed)->run(cmd, tw.cancel);
+	io_uring_cmd_to_pdu(cmd, struct rust_ulp_uring_feed)
+		->run(cmd, tw.cancel);
 }
 
 /* Has the task look after a stream. */

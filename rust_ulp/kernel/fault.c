@@ -29,15 +29,18 @@ int rust_ulp_h_fault(bool can_fail)
 /* Any context. A stalling point is none of these: they cannot sleep. */
 bool rust_ulp_h_fault_atomic(void)
 {
-	return !READ_ONCE(rust_ulp_fault_stall) && should_fail(&rust_ulp_fault, 1);
+	return !READ_ONCE(rust_ulp_fault_stall) &&
+	       should_fail(&rust_ulp_fault, 1);
 }
 
 void rust_ulp_h_fault_register(void)
 {
 	rust_ulp_fault.verbose = 0;
-	rust_ulp_fault_dir = fault_create_debugfs_attr("fail_rust_ulp", NULL, &rust_ulp_fault);
+	rust_ulp_fault_dir = fault_create_debugfs_attr("fail_rust_ulp", NULL,
+						       &rust_ulp_fault);
 	if (!IS_ERR(rust_ulp_fault_dir))
-		debugfs_create_u32("stall-ms", 0600, rust_ulp_fault_dir, &rust_ulp_fault_stall);
+		debugfs_create_u32("stall-ms", 0600, rust_ulp_fault_dir,
+				   &rust_ulp_fault_stall);
 }
 
 void rust_ulp_h_fault_unregister(void)

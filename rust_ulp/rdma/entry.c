@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The ways between drivers, the RDMA core and the Rust of rdma/, where the function tracers see them:
- * see kernel/entry.c.
+ * The ways between drivers, the RDMA core and the Rust of rdma/, where the function tracers see
+ * them: see kernel/entry.c.
  */
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_cm.h>
@@ -13,8 +13,10 @@
  * Posts what comes before the request that fails, which is refused, and all behind it. Any context:
  * it does not sleep.
  */
+/* clang-format off */
 #define RUST_ULP_FAULT_POST(post, queue_type, wr_type)						\
-static int rust_ulp_fault_##post(queue_type *queue, const wr_type *first, const wr_type **bad)		\
+static int rust_ulp_fault_##post(queue_type *queue, const wr_type *first,		\
+				 const wr_type **bad)					\
 {												\
 	wr_type *wr, *last = NULL;								\
 	int err;										\
@@ -35,13 +37,15 @@ static int rust_ulp_fault_##post(queue_type *queue, const wr_type *first, const 
 	return -EIO;										\
 }
 
+/* clang-format on */
+
 RUST_ULP_FAULT_POST(post_send, struct ib_qp, struct ib_send_wr)
 RUST_ULP_FAULT_POST(post_recv, struct ib_qp, struct ib_recv_wr)
 RUST_ULP_FAULT_POST(post_srq_recv, struct ib_srq, struct ib_recv_wr)
 #else
-#define rust_ulp_fault_post_send	ib_post_send
-#define rust_ulp_fault_post_recv	ib_post_recv
-#define rust_ulp_fault_post_srq_recv	ib_post_srq_recv
+#define rust_ulp_fault_post_send ib_post_send
+#define rust_ulp_fault_post_recv ib_post_recv
+#define rust_ulp_fault_post_srq_recv ib_post_srq_recv
 #endif
 
 /* The done() of every request: finds the Rust function that belongs to the request. */
@@ -62,7 +66,8 @@ noinline int rust_ulp_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,
 	return rust_ulp_fault_post_recv(qp, wr, bad_wr);
 }
 
-noinline int rust_ulp_post_srq_recv(struct ib_srq *srq, const struct ib_recv_wr *wr,
+noinline int rust_ulp_post_srq_recv(struct ib_srq *srq,
+				    const struct ib_recv_wr *wr,
 				    const struct ib_recv_wr **bad_wr)
 {
 	return rust_ulp_fault_post_srq_recv(srq, wr, bad_wr);

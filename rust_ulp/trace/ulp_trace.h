@@ -388,7 +388,7 @@ TRACE_EVENT(rust_ulp_request,
 		  __entry->peer_qp_num, __entry->waiting, __entry->error)
 );
 
-/* CONNECT is done: how long it took until the address, the route and the peer's answer were there. */
+/* CONNECT is done: the time until the address, the route and the peer's answer were there. */
 TRACE_EVENT(rust_ulp_connect,
 	TP_PROTO(u32 handle, u32 qp_num, u32 resolve_us, u32 route_us, u32 connect_us, int error),
 	TP_ARGS(handle, qp_num, resolve_us, route_us, connect_us, error),
