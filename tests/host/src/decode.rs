@@ -2,7 +2,7 @@
 
 //! Decoding of requests: whatever user space writes.
 
-use crate::object_decode::{decode, Elements, Limits, Op, Refusal, DecodedWr};
+use crate::object_decode::{decode, DecodedWr, Elements, Limits, Op, Refusal};
 use crate::uapi::abi;
 use proptest::prelude::*;
 

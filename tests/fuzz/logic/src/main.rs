@@ -23,8 +23,8 @@ mod logic;
 #[path = "../../../../rust_ulp/object/decode.rs"]
 mod decode;
 
-use logic::chunks::{common_order, Plan};
 use decode::{decode, Elements, Limits, Op};
+use logic::chunks::{common_order, Plan};
 use logic::events::{Queue, Record, PLACES};
 use logic::handle::{Handle, MAX_OBJECTS};
 use uapi::abi;
