@@ -444,7 +444,7 @@ int rust_ulp_h_own_dmac(struct ib_device *dev, u32 port, u32 index, u8 dmac[6])
 	return err;
 }
 
-/* Stores up to @max addresses of the netdev of the port, if it is in @net, and returns their number. */
+/* Stores at most @max addresses of the port's netdev, if that is in @net; returns how many. */
 size_t rust_ulp_h_port_addrs(struct ib_device *dev, u32 port, struct net *net,
 			     struct rust_ulp_h_addr *out, size_t max)
 {
