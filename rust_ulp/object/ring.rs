@@ -245,7 +245,8 @@ impl Ring {
     const FLAGS: usize = core::mem::offset_of!(abi::CqRing, flags);
     const DROPPED: usize = core::mem::offset_of!(abi::CqRing, dropped);
 
-    /// A ring of `entries` entries, a power of two of at most [`MAX_CQ_ENTRIES`]. Sleeps.
+    /// Creates a ring of `entries` entries: a power of two, at most
+    /// [`MAX_CQ_ENTRIES`](crate::limits::MAX_CQ_ENTRIES). Sleeps.
     pub(crate) fn new(entries: u32, node: Option<i32>, file: Arc<FileEvents>) -> Result<Arc<Self>> {
         let bytes = core::mem::size_of::<abi::Cqe>()
             .checked_mul(entries as usize)
