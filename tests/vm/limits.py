@@ -219,17 +219,15 @@ def test_memcg(r):
 
 
 def test_accounted(r):
-    """What the module allocates for a queue is charged to the process: the kernel's allocator says so.
+    """What the module allocates for a queue of requests is charged to the process: the kernel's allocator says so.
 
     What drivers allocate is charged to nobody; these calls come from elsewhere.
     """
     file = File("h1", "")
     pd, cq = file.pd(), Cq(file, 64)
     makers = {
-        "a completion queue": lambda: Cq(file, 64),
         "a queue pair": lambda: Qp(file, pd, cq, depth=8),
         "a shared receive queue": lambda: Srq(file, pd, cq, max_wr=8),
-        "a buffer": lambda: file.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=PAGE),
     }
     event = "events/kmem/kmalloc"
     tracing.write("tracing_on", "1")
