@@ -101,7 +101,7 @@ fn compile(name: &str, source: &str, options: &[&str]) -> Result<(), String> {
     let file = dir.join(format!("{name}.c"));
     std::fs::write(&file, source).unwrap();
     let output = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()))
-        .args(["-std=gnu11", "-fsyntax-only"])
+        .arg("-fsyntax-only")
         .args(options)
         .arg(&file)
         .output()
@@ -112,7 +112,14 @@ fn compile(name: &str, source: &str, options: &[&str]) -> Result<(), String> {
     }
 }
 
-const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-Wpadded", "-Wpedantic", "-Werror"];
+const STRICT: [&str; 6] = [
+    "-std=gnu11",
+    "-Wall",
+    "-Wextra",
+    "-Wpadded",
+    "-Wpedantic",
+    "-Werror",
+];
 /// Where Debian keeps `asm/types.h`; a compiler for 32 bits does not look there by itself.
 #[cfg(target_arch = "x86_64")]
 const ASM: [&str; 2] = ["-idirafter", "/usr/include/x86_64-linux-gnu"];
