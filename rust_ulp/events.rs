@@ -42,7 +42,7 @@ use kernel::{
     }, //
 };
 
-const _: () = assert!(MAX as usize == abi::EVENTS_MAX as usize);
+const _: () = assert!(MAX as usize == abi::EVENTS_MAX);
 
 impl Record for abi::Event {
     fn time_ns(&self) -> u64 {

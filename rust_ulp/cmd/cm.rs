@@ -257,9 +257,9 @@ pub(super) fn accept(file: &UlpFile, device: &DeviceGuard<'_>, value: &mut abi::
         abi::CM_REP_PRIVATE_MAX,
     )?;
     let deadline = Deadline::new(value.timeout_ns);
-    check_limits(&device, &value.param)?;
+    check_limits(device, &value.param)?;
     let connection = file.table().lock().connection(value.request)?.clone();
-    let (qp, claim) = claim(&file, value.qp)?;
+    let (qp, claim) = claim(file, value.qp)?;
     let accepted = connection.accept(claim, &qp, &value.param, private, &deadline);
     let result = accepted.and_then(|result| result);
     trace::accept(

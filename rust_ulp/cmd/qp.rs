@@ -199,9 +199,8 @@ pub(super) fn modify(
     if device.is_iwarp {
         return Err(eopnotsupp());
     }
-    check_attributes(&device, value)?;
+    check_attributes(device, value)?;
 
-    let value = value;
     let attr = &value.attr;
     let mut av = address_vector(&attr.ah);
     let from = qp.qp().state();
@@ -220,8 +219,8 @@ pub(super) fn modify(
             // The address would be resolved for nothing.
             return Err(eproto());
         }
-        check_address(&file, &device, &av)?;
-        if needs_resolving(&device, &av)? {
+        check_address(file, device, &av)?;
+        if needs_resolving(device, &av)? {
             av = av.resolve(qp.pd().pd())?;
         }
     }

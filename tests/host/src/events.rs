@@ -2,7 +2,7 @@
 
 //! The order of a file's events, against a list without end.
 
-use crate::logic::events::{Queue, Record, MAX, PLACES};
+use crate::logic::events::{Queue, Record, PLACES};
 use crate::uapi::abi;
 use proptest::prelude::*;
 
