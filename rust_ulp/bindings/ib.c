@@ -149,9 +149,13 @@ void rust_ulp_h_rdmacg_uncharge(struct ib_device *dev, bool object,
 #endif
 }
 
+/*
+ * Two modules link this file, so that KBUILD_MODNAME names neither: the owner that `rdma resource`
+ * shows of a PD, CQ, QP or identifier is the module that runs.
+ */
 struct ib_pd *rust_ulp_h_alloc_pd(struct ib_device *dev)
 {
-	return ib_alloc_pd(dev, 0);
+	return __ib_alloc_pd(dev, 0, THIS_MODULE->name);
 }
 
 void rust_ulp_h_dealloc_pd(struct ib_pd *pd)
@@ -171,7 +175,8 @@ rust_ulp_h_alloc_cq(struct ib_device *dev, void *context, int nr_cqe,
 		    void (*event)(struct ib_event *event, void *context))
 {
 	struct ib_cq *cq =
-		ib_alloc_cq(dev, context, nr_cqe, comp_vector, poll_ctx);
+		__ib_alloc_cq(dev, context, nr_cqe, comp_vector, poll_ctx,
+			      THIS_MODULE->name);
 
 	if (!IS_ERR(cq))
 		cq->event_handler = event;
@@ -181,7 +186,7 @@ rust_ulp_h_alloc_cq(struct ib_device *dev, void *context, int nr_cqe,
 struct ib_qp *rust_ulp_h_create_qp(struct ib_pd *pd,
 				   struct ib_qp_init_attr *init)
 {
-	return ib_create_qp(pd, init);
+	return ib_create_qp_kernel(pd, init, THIS_MODULE->name);
 }
 
 int rust_ulp_h_destroy_qp(struct ib_qp *qp)
