@@ -28,6 +28,8 @@ errnos! {
     eaddrnotavail = EADDRNOTAVAIL;
     /// Handle of another type.
     ebadfd = EBADFD;
+    /// The content is not what it should be.
+    ebadmsg = EBADMSG;
     /// Canceled.
     ecanceled = ECANCELED;
     /// Connection refused.

@@ -132,13 +132,12 @@ impl AddressVector {
         Ok(Self::from_raw(&raw))
     }
 
-    /// The way from `device` to itself.
-    pub(super) fn to_self(device: &Device, port: u32, index: u32, dgid: [u8; 16]) -> Result<Self> {
+    /// The way to `dgid`, which is GID `index` of port `port` of `device`. The caller adds our own
+    /// port and GID, and on InfiniBand the LID.
+    pub(super) fn to_gid(device: &Device, port: u32, index: u32, dgid: [u8; 16]) -> Result<Self> {
         let mut av = Self {
             dgid,
-            sgid_index: u8::try_from(index).map_err(|_| ERANGE)?,
             hop_limit: 64,
-            port,
             grh: true,
             ..Self::default()
         };

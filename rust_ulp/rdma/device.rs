@@ -18,7 +18,9 @@ use core::{
 };
 use kernel::{
     error::to_result,
+    fmt,
     prelude::*,
+    str::BStr,
     sync::aref::AlwaysRefCounted,
     types::Opaque, //
 };
@@ -151,6 +153,15 @@ impl Port {
     /// Packets with a bad Q_Key.
     pub(crate) fn qkey_viol_cntr(&self) -> u32 {
         self.attr.qkey_viol_cntr
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name();
+        let end = name.iter().position(|byte| *byte == 0);
+        let name = name.get(..end.unwrap_or(name.len())).unwrap_or(&name);
+        fmt::Display::fmt(BStr::from_bytes(name), f)
     }
 }
 

@@ -35,6 +35,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod ah;
+pub(crate) mod buffer;
 pub(crate) mod cgroup;
 pub(crate) mod chain;
 pub(crate) mod client;
@@ -47,10 +48,12 @@ pub(crate) mod fast_reg;
 pub(crate) mod gid;
 pub(crate) mod loopback;
 pub(crate) mod mr;
+pub(crate) mod path;
 pub(crate) mod pd;
 pub(crate) mod qp;
 pub(crate) mod qp_attr;
 mod queue;
 pub(crate) mod request;
 pub(crate) mod srq;
+pub(crate) mod waiter;
 pub(crate) mod wr;

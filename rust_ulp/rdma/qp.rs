@@ -551,6 +551,41 @@ impl<H: WrHandler> Qp<H> {
         result
     }
 
+    /// Brings a reliable queue pair from RESET over INIT and RTR to RTS. Sleeps.
+    ///
+    /// Fails as [`Self::modify`] does. `ENODATA` when the address that `attributes` begin at has
+    /// gone.
+    pub(crate) fn bring_up(&self, attributes: &Attributes) -> Result {
+        let to = |state: State, mask: u32| {
+            let attributes = Attributes {
+                qp_state: state as u32,
+                ..*attributes
+            };
+            self.modify(&attributes, mask::STATE | mask)
+        };
+        to(
+            State::Init,
+            mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS,
+        )?;
+        to(
+            State::Rtr,
+            mask::AV
+                | mask::PATH_MTU
+                | mask::DEST_QPN
+                | mask::RQ_PSN
+                | mask::MAX_DEST_RD_ATOMIC
+                | mask::MIN_RNR_TIMER,
+        )?;
+        to(
+            State::Rts,
+            mask::TIMEOUT
+                | mask::RETRY_CNT
+                | mask::RNR_RETRY
+                | mask::SQ_PSN
+                | mask::MAX_QP_RD_ATOMIC,
+        )
+    }
+
     /// What a driver has left that gave a change up halfway becomes ERR, which drains, and from which
     /// the way to RESET is open. Sleeps.
     ///

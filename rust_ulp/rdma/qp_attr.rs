@@ -131,6 +131,17 @@ pub(crate) struct Attributes {
 }
 
 impl Attributes {
+    /// The same with the rights `access` for the peer, which may have `reads` reads and atomics
+    /// outstanding, as this side may.
+    pub(crate) fn with_rights(self, access: u32, reads: u8) -> Self {
+        Self {
+            access_flags: access,
+            max_rd_atomic: reads,
+            max_dest_rd_atomic: reads,
+            ..self
+        }
+    }
+
     pub(super) fn to_raw(self, device: &Device, mask: u32) -> bindings::ib_qp_attr {
         bindings::ib_qp_attr {
             qp_state: self.qp_state,
@@ -199,5 +210,8 @@ pub(crate) struct Capacity {
     pub(crate) max_inline: u32,
 }
 
-/// Numbers of packets have 24 bits.
-pub(super) const MAX_PSN: u32 = 0xff_ffff;
+/// Returns a packet sequence number to begin with, of 24 bits, that nobody can guess.
+pub(crate) fn random_psn() -> u32 {
+    // SAFETY: Takes no argument.
+    unsafe { bindings::rust_ulp_h_random() as u32 & 0xff_ffff }
+}

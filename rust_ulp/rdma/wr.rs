@@ -66,6 +66,26 @@ pub(crate) enum Operation {
     },
 }
 
+impl Operation {
+    /// Writes to the beginning of the peer's region `mr`, which is at hand where the peer is in the
+    /// same module.
+    pub(crate) fn write_to(mr: &Mr) -> Self {
+        Self::Write {
+            remote_addr: mr.addr(),
+            rkey: mr.rkey(),
+            imm: None,
+        }
+    }
+
+    /// Reads from the beginning of the peer's region `mr`.
+    pub(crate) fn read_from(mr: &Mr) -> Self {
+        Self::Read {
+            remote_addr: mr.addr(),
+            rkey: mr.rkey(),
+        }
+    }
+}
+
 /// What goes with a Send.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tail {

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory of the kernel's own, registered as a whole.
+
+use super::{
+    fast_reg::FastRegQp,
+    mr::Mr,
+    wr::Local, //
+};
+use crate::kernel::{
+    errno::ebadmsg,
+    pages::{
+        AllocPolicy,
+        Pages, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    transmute::AsBytes, //
+};
+
+/// Allocated pages, and the memory region that covers the first bytes of them.
+pub(crate) struct Buffer {
+    mr: Arc<Mr>,
+    pages: Arc<Pages>,
+}
+
+impl Buffer {
+    /// Allocates `len` bytes, zeroed, and registers them with the rights `access`. Sleeps.
+    ///
+    /// Fails as [`Pages::new`] and [`Mr::register`] do.
+    pub(crate) fn new(fast_reg: &Arc<FastRegQp>, len: usize, access: u32) -> Result<Self> {
+        let pages = Pages::new(len, 0, None, AllocPolicy::Reclaim, false)?;
+        let pages = Arc::new(pages, GFP_KERNEL)?;
+        let mr = Mr::register(fast_reg.clone(), pages.clone(), 0, len, access)?;
+        Ok(Self { mr, pages })
+    }
+
+    /// Returns the memory region: its address and its key are for the peer.
+    pub(crate) fn mr(&self) -> &Mr {
+        &self.mr
+    }
+
+    /// Returns all of it, for a request of this side.
+    pub(crate) fn local(&self) -> Result<Local> {
+        let len = u32::try_from(self.mr.length()).map_err(|_| ERANGE)?;
+        Local::new(self.mr.clone(), 0, len)
+    }
+
+    /// Writes `value` at its beginning. Errors as for [`Pages::write`].
+    pub(crate) fn write(&self, value: &impl AsBytes) -> Result {
+        self.pages.write(0, value)
+    }
+
+    /// Checks that it begins with `bytes`; [`ebadmsg`] when it does not.
+    pub(crate) fn check(&self, bytes: &[u8]) -> Result {
+        for (offset, byte) in crate::logic::numbered(bytes.iter()) {
+            let mut found = [0];
+            self.pages.read(offset as usize, &mut found)?;
+            if found != [*byte] {
+                return Err(ebadmsg());
+            }
+        }
+        Ok(())
+    }
+}

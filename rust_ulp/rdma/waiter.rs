@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests that the poster waits for.
+//!
+//! The queue pairs of [`WaitHandler`] have a completion queue of their own, whose completions a
+//! worker handles: it wakes the [`Waiter`] of the request.
+
+use super::{
+    chain::{
+        Chain,
+        Target, //
+    },
+    cq::{
+        self,
+        Cq,
+        PollContext, //
+    },
+    event::Event,
+    pd::Pd,
+    qp::{
+        Qp,
+        CQ_RESERVE, //
+    },
+    qp_attr::{
+        Capacity,
+        QpType, //
+    },
+    request::{
+        CancelReason,
+        QueueKind,
+        WrContext,
+        WrHandler, //
+    },
+    wr::{
+        Flags,
+        Local,
+        Operation,
+        WorkCompletion, //
+    }, //
+};
+use crate::bindings;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Release, //
+        },
+        Arc,
+        Completion, //
+    }, //
+};
+
+/// Waits for one request.
+#[pin_data]
+pub(crate) struct Waiter {
+    #[pin]
+    done: Completion,
+    status: Atomic<u32>,
+}
+
+impl Waiter {
+    /// Sleeps until the request is done, and returns its `enum ib_wc_status`. A request that the
+    /// device never got is `IB_WC_GENERAL_ERR`.
+    pub(super) fn status(&self) -> u32 {
+        self.done.wait_for_completion();
+        self.status.load(Acquire)
+    }
+
+    /// Sleeps until the request is done. [`EIO`] when it failed.
+    pub(crate) fn wait(&self) -> Result {
+        if self.status() == bindings::IB_WC_SUCCESS {
+            Ok(())
+        } else {
+            Err(EIO)
+        }
+    }
+}
+
+impl WrContext for Arc<Waiter> {
+    fn detach(&mut self) -> Self {
+        self.clone()
+    }
+}
+
+/// The owner of queue pairs whose requests are waited for.
+pub(crate) struct WaitHandler;
+
+impl WrHandler for WaitHandler {
+    type Request = Arc<Waiter>;
+
+    fn complete(&self, _side: QueueKind, request: Arc<Waiter>, wc: &WorkCompletion) {
+        request.status.store(wc.status, Release);
+        request.done.complete_all();
+    }
+
+    fn complete_unsignaled(&self, _count: u32) {
+        // Every request is signalled: this is not reached.
+    }
+
+    fn cancel(&self, request: Arc<Waiter>, _why: CancelReason) {
+        // Nobody cancels a request that is waited for.
+        request.done.complete_all();
+    }
+
+    fn complete_canceled(&self, _request: Arc<Waiter>, _wc: &WorkCompletion) {}
+
+    fn discard(&self, request: Arc<Waiter>) {
+        request.done.complete_all();
+    }
+
+    fn event(&self, _event: Event) {}
+}
+
+impl cq::Handler for WaitHandler {
+    fn event(&self, _event: Event) {}
+}
+
+impl Qp<WaitHandler> {
+    /// Creates a reliable queue pair of `pd`, and its completion queue, for so many requests, each
+    /// with one piece of memory. Sleeps.
+    pub(crate) fn with_waiters(pd: &Arc<Pd>, sends: u32, recvs: u32) -> Result<Arc<Self>> {
+        let handler = Arc::new(WaitHandler, GFP_KERNEL)?;
+        let capacity = Capacity {
+            max_send_wr: sends,
+            max_recv_wr: recvs,
+            max_send_sge: 1,
+            max_recv_sge: recvs.min(1),
+            ..Capacity::default()
+        };
+        let entries = sends.saturating_add(recvs).saturating_add(CQ_RESERVE);
+        let cq = Cq::new(pd.device(), entries, 0, PollContext::Workqueue, handler)?;
+        let (pd, handler) = (pd.clone(), WaitHandler);
+        Self::new(pd, cq.clone(), cq, None, QpType::Rc, capacity, handler)
+    }
+
+    /// Posts a send request that reads or writes `local`. Sleeps. Errors as for [`Chain::push`] and
+    /// [`Chain::post`].
+    pub(crate) fn post_send(
+        self: &Arc<Self>,
+        operation: &Operation,
+        local: Local,
+    ) -> Result<Arc<Waiter>> {
+        let flags = Flags {
+            signaled: true,
+            ..Flags::default()
+        };
+        post(Target::Send(self.clone()), |chain, waiter| {
+            chain.push(operation, flags, core::iter::once(local), None, waiter)
+        })
+    }
+
+    /// Posts a receive request that fills `local`. Sleeps. Errors as for [`Self::post_send`].
+    pub(crate) fn post_recv(self: &Arc<Self>, local: Local) -> Result<Arc<Waiter>> {
+        post(Target::Recv(self.clone()), |chain, waiter| {
+            chain.push_recv(core::iter::once(local), waiter)
+        })
+    }
+}
+
+/// Posts the signalled request that `push` appends to an empty chain. Sleeps.
+///
+/// Fails as `push` and [`Chain::post`] do.
+pub(super) fn post(
+    target: Target<WaitHandler>,
+    push: impl FnOnce(&mut Chain<WaitHandler>, Arc<Waiter>) -> Result,
+) -> Result<Arc<Waiter>> {
+    let waiter = Arc::pin_init(
+        pin_init!(Waiter {
+            done <- Completion::new(),
+            status: Atomic::new(bindings::IB_WC_GENERAL_ERR),
+        }),
+        GFP_KERNEL,
+    )?;
+    let mut chain = Chain::new(target, 1);
+    push(&mut chain, waiter.clone())?;
+    let (_, result) = chain.post(|_| ());
+    result.map(|()| waiter)
+}
