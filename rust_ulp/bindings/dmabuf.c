@@ -4,9 +4,12 @@
  */
 #include <linux/dma-buf.h>
 #include <linux/iosys-map.h>
+#include <linux/module.h>
 #include <linux/vmalloc.h>
 
 #include "helpers.h"
+
+MODULE_IMPORT_NS("DMA_BUF");
 
 static struct dma_buf *dmabuf_get(int fd, bool write)
 {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The entry points of the character device and of io_uring.
+ * The entry points of the character device, io_uring's commands among them.
  *
  * rustc emits no fentry, so the function tracers do not see Rust functions. Each way into the
- * module and each way out to a driver therefore passes through a C function, here and in
- * rdma/entry.c, which they do see. None of them does anything but call on.
+ * module and each way out to a driver therefore passes through a C function, here, in task_work.c
+ * and in rdma/entry.c, which they do see. None of them does anything but call on.
  */
 #include <linux/compat.h>
 #include <linux/fs.h>
@@ -91,35 +91,4 @@ int rust_ulp_chardev_register(void)
 void rust_ulp_chardev_unregister(void)
 {
 	misc_deregister(&rust_ulp_misc);
-}
-
-static void rust_ulp_uring_done(struct io_tw_req tw_req, io_tw_token_t tw)
-{
-	struct io_uring_cmd *cmd = io_uring_cmd_from_tw(tw_req);
-	struct rust_ulp_uring *it =
-		io_uring_cmd_to_pdu(cmd, struct rust_ulp_uring);
-
-	rust_ulp_h_uring_done(cmd, (s32)it->outcome, it->extra,
-			      IO_URING_CMD_TASK_WORK_ISSUE_FLAGS,
-			      it->kind & RUST_ULP_URING_BIG);
-}
-
-/* Has the task complete a command of io_uring that all is known of. */
-void rust_ulp_h_uring_complete(struct io_uring_cmd *cmd)
-{
-	io_uring_cmd_do_in_task_lazy(cmd, rust_ulp_uring_done);
-}
-
-static void rust_ulp_uring_run(struct io_tw_req tw_req, io_tw_token_t tw)
-{
-	struct io_uring_cmd *cmd = io_uring_cmd_from_tw(tw_req);
-
-	io_uring_cmd_to_pdu(cmd, struct rust_ulp_uring_feed)
-		->run(cmd, tw.cancel);
-}
-
-/* Has the task look after a stream. */
-void rust_ulp_h_uring_stream(struct io_uring_cmd *cmd)
-{
-	io_uring_cmd_complete_in_task(cmd, rust_ulp_uring_run);
 }

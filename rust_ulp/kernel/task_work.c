@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The task work of io_uring's commands, where the function tracers see it: see entry.c.
+ */
+#include <linux/io_uring/cmd.h>
+
+#include "helpers.h"
+
+static void rust_ulp_uring_done(struct io_tw_req tw_req, io_tw_token_t tw)
+{
+	struct io_uring_cmd *cmd = io_uring_cmd_from_tw(tw_req);
+	struct rust_ulp_uring *it =
+		io_uring_cmd_to_pdu(cmd, struct rust_ulp_uring);
+
+	rust_ulp_h_uring_done(cmd, (s32)it->outcome, it->extra,
+			      IO_URING_CMD_TASK_WORK_ISSUE_FLAGS,
+			      it->kind & RUST_ULP_URING_BIG);
+}
+
+/* Has the task complete a command of io_uring that all is known of. */
+void rust_ulp_h_uring_complete(struct io_uring_cmd *cmd)
+{
+	io_uring_cmd_do_in_task_lazy(cmd, rust_ulp_uring_done);
+}
+
+static void rust_ulp_uring_run(struct io_tw_req tw_req, io_tw_token_t tw)
+{
+	struct io_uring_cmd *cmd = io_uring_cmd_from_tw(tw_req);
+
+	io_uring_cmd_to_pdu(cmd, struct rust_ulp_uring_feed)
+		->run(cmd, tw.cancel);
+}
+
+/* Has the task look after a stream. */
+void rust_ulp_h_uring_stream(struct io_uring_cmd *cmd)
+{
+	io_uring_cmd_complete_in_task(cmd, rust_ulp_uring_run);
+}
