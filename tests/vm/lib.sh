@@ -215,14 +215,16 @@ until_true() {
 
 # --- the module ---------------------------------------------------------------
 
-# load_module [PARAM=VALUE...]: what it depends on first, as insmod does not.
-load_module() {
+# load FILE [PARAM=VALUE...]: what it depends on first, as insmod does not.
+load() {
 	local depends
-	depends=$(modinfo -F depends "$module" | tr , ' ')
+	depends=$(modinfo -F depends "$1" | tr , ' ')
 	# shellcheck disable=SC2086
 	[ -z "$depends" ] || modprobe -a $depends || return
-	timeout 20 insmod "$module" "$@" && [ -c "$dev" ]
+	timeout 20 insmod "$@"
 }
+
+load_module() { load "$module" "$@" && [ -c "$dev" ]; }
 
 is_loaded() { [ -d /sys/module/rust_ulp ]; }
 
@@ -231,8 +233,8 @@ unload_module() { timeout 20 rmmod rust_ulp; }
 # References to the module, as /proc/modules counts them.
 module_refs() { awk '$1 == "rust_ulp" { print $3 }' /proc/modules; }
 
-# What the module owns of verbs objects, one a line: kernel-owned objects carry
-# the name of their module. Nothing, when all is released.
+# What the module and its sample own of verbs objects, one a line: kernel-owned
+# objects carry the name of their module. Nothing, when all is released.
 our_objects() {
 	local kind
 	# The core has one of each for management: when there is no more, none is ours.
@@ -241,7 +243,7 @@ our_objects() {
 	grep -qvE '^$|: pd 1 cq 1 qp 1 cm_id [0-9]+ mr 0 ctx [0-9]+ srq 0 *$' <<<"$said" || return 0
 	for kind in qp cq pd mr srq; do
 		said=$(rdma resource show $kind) || echo "rdma resource show $kind: status $?"
-		grep -E '\bcomm \[?rust_ulp\]?' <<<"$said" | sed "s/^/$kind: /"
+		grep -E '\bcomm \[?(rust_ulp|rdma_ping)\]?' <<<"$said" | sed "s/^/$kind: /"
 	done
 }
 
@@ -320,6 +322,7 @@ clean_up() {
 	done
 	two-hosts down >/dev/null 2>&1
 	is_loaded && unload_module
+	[ ! -d /sys/module/rdma_ping ] || timeout 20 rmmod rdma_ping
 	[ -z "$second_machine" ] || there eval 'is_loaded && unload_module' >/dev/null 2>&1
 	rm -rf "$scratch"
 }
