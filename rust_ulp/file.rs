@@ -221,10 +221,8 @@ impl UlpFile {
     fn drop_object(&self, handle: u32, object: Object) {
         let kind = object.kind();
         trace::object_destroy(self.id, kind as u32, handle, object.number());
-        if kind != Kind::Cq {
-            // Those who wait for it hold it, and nothing else would wake them.
-            object.wake_waiters(EBADF);
-        }
+        // A thread that waits for the object holds it, and nothing else would wake that thread.
+        object.wake_waiters(EBADF);
         if let Object::Grant(grant) = &object {
             // Another command may hold it: its key dies now all the same.
             grant.end();

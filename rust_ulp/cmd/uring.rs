@@ -174,7 +174,7 @@ fn stream(this: &UlpFile, cmd: UringCmd<'_>) -> IssueResult {
     cmd.stream(value.cq, || {
         let alive = this.enter()?;
         let cq = this.table().lock().cq(value.cq)?.clone();
-        // The queue before the gate: should it go meanwhile, it ends the stream.
+        // The queue is dropped before the gate is left: this may be its last reference.
         Ok((cq.ring().clone(), (cq, alive)))
     })
 }

@@ -116,12 +116,6 @@ impl CqObject {
     }
 }
 
-impl Drop for CqObject {
-    fn drop(&mut self) {
-        self.ring.close();
-    }
-}
-
 impl Counted for CqObject {
     fn use_count(&self) -> &UseCount {
         &self.use_count

@@ -67,7 +67,7 @@ impl Object {
     pub(crate) fn wake_waiters(&self, err: Error) {
         match self {
             Self::Pd(pd) => pd.close(err),
-            Self::Cq(cq) => cq.ring().kill(),
+            Self::Cq(cq) => cq.ring().close(err),
             Self::Listener(listener) => listener.close(err),
             Self::Connection(connection) => connection.close(err),
             _ => (),

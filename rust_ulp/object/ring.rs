@@ -98,8 +98,8 @@ struct State {
     stream: Option<Streaming>,
     /// There was one: the consumer's index is ours.
     streamed: bool,
-    /// The queue was destroyed: nothing more will come.
-    gone: bool,
+    /// Why waits and the stream end: the queue was destroyed, or its device is gone.
+    closed: Option<Error>,
 }
 
 /// A stream that takes what is put into a ring.
@@ -172,7 +172,7 @@ impl Source for Ring {
             canceled: false,
             copied: 0,
         };
-        if state.producer.unread() > 0 || state.flags & abi::CQ_DEAD != 0 || state.gone {
+        if state.producer.unread() > 0 || state.closed.is_some() {
             streaming.wake();
         }
         state.stream = Some(streaming);
@@ -181,17 +181,14 @@ impl Source for Ring {
 
     fn poll(&self) -> Result<bool> {
         let mut state = self.state.lock();
-        let (unread, gone) = (state.producer.unread(), state.gone);
-        let dead = state.flags & abi::CQ_DEAD != 0;
+        let (unread, closed) = (state.producer.unread(), state.closed);
         let streaming = state.stream.as_mut().ok_or(EBADF)?;
         let end = if streaming.canceled {
             ecanceled()
         } else if unread > 0 {
             return Ok(true);
-        } else if dead {
-            ENODEV
-        } else if gone {
-            EBADF
+        } else if let Some(err) = closed {
+            err
         } else {
             streaming.woken = false;
             return Ok(false);
@@ -272,7 +269,7 @@ impl Ring {
             eventfd: None,
             stream: None,
             streamed: false,
-            gone: false,
+            closed: None,
         };
         Arc::pin_init(
             pin_init!(Self {
@@ -354,15 +351,6 @@ impl Ring {
                 streaming.canceled = true;
                 streaming.wake();
             }
-        }
-    }
-
-    /// Says that nobody is left who completes here.
-    pub(super) fn close(&self) {
-        let mut state = self.state.lock();
-        state.gone = true;
-        if let Some(streaming) = &mut state.stream {
-            streaming.wake();
         }
     }
 
@@ -449,10 +437,14 @@ impl Ring {
         let _ = self.pages.store_release(Self::FLAGS, state.flags);
     }
 
-    /// Says that nothing more will come, and wakes everybody.
-    pub(crate) fn kill(&self) {
+    /// Ends waits and the stream, now and from now on: with [`EBADF`] when the queue is destroyed, with
+    /// [`ENODEV`] when its device goes. The stream first takes what is unread.
+    pub(super) fn close(&self, err: Error) {
         let mut state = self.state.lock();
-        self.set_flags(&mut state, abi::CQ_DEAD);
+        state.closed.get_or_insert(err);
+        if err == ENODEV {
+            self.set_flags(&mut state, abi::CQ_DEAD);
+        }
         state.signal();
         drop(state);
         self.waiters.notify_all();
@@ -510,16 +502,16 @@ impl Ring {
 
     /// Waits until `min` entries are unread. Sleeps.
     ///
-    /// [`etime`] when that takes more than `timeout_ns`, [`EINTR`] when a signal comes, [`ENODEV`]
-    /// when the ring is dead, [`EIO`] when the device's queue has failed.
+    /// [`etime`] when that takes more than `timeout_ns`, [`EINTR`] when a signal comes, [`EIO`]
+    /// when the device's queue has failed, and the error that [`Self::close`] was told.
     pub(crate) fn wait(&self, min: u32, timeout_ns: u64) -> Result {
         // Most waits that find something have no need of the time.
         let mut start = None;
         let mut state = self.state.lock();
         loop {
             self.note_failure(&mut state);
-            if state.flags & abi::CQ_DEAD != 0 {
-                return Err(ENODEV);
+            if let Some(err) = state.closed {
+                return Err(err);
             }
             if self.look(&mut state) >= min {
                 return Ok(());
@@ -683,10 +675,14 @@ mod tests {
         assert!(failed.poll());
         assert_eq!(failed.wait(1, 0).err(), Some(EIO));
         let dead = ring(2)?;
-        dead.kill();
+        dead.close(ENODEV);
         assert!(dead.poll());
         assert_eq!(dead.wait(0, 0).err(), Some(ENODEV));
         assert_eq!(dead.pages.load_acquire(Ring::FLAGS)?, abi::CQ_DEAD);
+        let destroyed = ring(2)?;
+        destroyed.close(EBADF);
+        assert_eq!(destroyed.wait(0, 0).err(), Some(EBADF));
+        assert_eq!(destroyed.pages.load_acquire(Ring::FLAGS)?, 0);
         Ok(())
     }
 }

@@ -1277,6 +1277,8 @@ abi! {
         @28 pad: u32,
     }
     /// Destroys an object: the argument of [`IOC_DESTROY`].
+    ///
+    /// Waits of other threads for the object, and the stream of a completion queue, end with EBADF.
     struct Destroy = rust_ulp_destroy, 16 bytes {
         /// sizeof this struct, as the caller knows it (in; bytes; to 4096).
         @0 size: u32,
@@ -1586,7 +1588,7 @@ abi! {
     /// A failed wait does not fail the command, and posted requests stay posted. `wait_error` is 0,
     /// -ETIME, -EINTR (a signal, or task work of an io_uring), or -EIO (the device reported an
     /// error of its completion queue, see [`CQ_ERROR`]). ENODEV: the device was removed during the
-    /// wait.
+    /// wait. EBADF: another thread destroyed `cq` during the wait.
     struct Submit = rust_ulp_submit, 56 bytes {
         /// sizeof this struct, as the caller knows it (in; bytes; to 4096).
         @0 size: u32,
@@ -1633,7 +1635,8 @@ abi! {
     /// Signals an eventfd for each completion: the argument of [`IOC_CQ_EVENTFD`].
     ///
     /// The kernel signals the eventfd for each completion that it adds to the ring of `cq`, and
-    /// when the device is removed. A queue has one eventfd: EBUSY for another.
+    /// when the queue is destroyed or the device is removed. A queue has one eventfd: EBUSY for
+    /// another.
     struct CqEventfd = rust_ulp_cq_eventfd, 16 bytes {
         /// sizeof this struct, as the caller knows it (in; bytes; to 4096).
         @0 size: u32,

@@ -1130,6 +1130,8 @@ struct rust_ulp_srq_query {
  * @flags: [in] 0: no flag is defined.
  * @handle: [in; handle] Object of any type; EBUSY while other objects use it.
  * @pad: Zero.
+ *
+ * Waits of other threads for the object, and the stream of a completion queue, end with EBADF.
  */
 struct rust_ulp_destroy {
 	__u32 size;
@@ -1582,6 +1584,7 @@ struct rust_ulp_wr {
  * A failed wait does not fail the command, and posted requests stay posted. @wait_error is 0,
  * -ETIME, -EINTR (a signal, or task work of an io_uring), or -EIO (the device reported an error of
  * its completion queue, see RUST_ULP_CQ_ERROR). ENODEV: the device was removed during the wait.
+ * EBADF: another thread destroyed @cq during the wait.
  */
 struct rust_ulp_submit {
 	__u32 size;
@@ -1630,7 +1633,7 @@ struct rust_ulp_cancel {
  *   the queue.
  *
  * The kernel signals the eventfd for each completion that it adds to the ring of @cq, and when the
- * device is removed. A queue has one eventfd: EBUSY for another.
+ * queue is destroyed or the device is removed. A queue has one eventfd: EBUSY for another.
  */
 struct rust_ulp_cq_eventfd {
 	__u32 size;

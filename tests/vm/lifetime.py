@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """What happens to open files when the device, or the process, goes away.
 
-    lifetime.py idle|waiter|flight|peer|load|netdev|mapping|kill
+    lifetime.py idle|waiter|destroy|flight|peer|load|netdev|mapping|kill
 
 Expects the module and two hosts; `rxe1`, `rxe2` or a netdev may be gone when it
 returns. Prints KTAP.
@@ -75,6 +75,12 @@ def blocked(threads):
         if not ulp.until(lambda t=thread: sleeps(t)):
             raise TimeoutError(f"a waiter does not wait: {thread.result}")
     time.sleep(0.1)
+
+
+def system_ticks(thread):
+    """What the thread has run inside the kernel, in clock ticks."""
+    with open(f"/proc/self/task/{thread.native_id}/stat") as f:
+        return int(f.read().rsplit(")", 1)[1].split()[12])
 
 
 def events(file, milliseconds):
@@ -217,6 +223,28 @@ def test_waiter(r):
     r.equal("who polls a file of the other device sleeps on", bystander.result, "not ended")
     husk(r, "file with waiters", a)
     r.check("an eventfd is told", os.eventfd_read(counter), "it is not")
+
+
+def test_destroy(r):
+    """DESTROY of a completion queue ends the waits for it, whoever delivers its completions."""
+    f = File("h1", "rxe1")
+    for name in ("WORKQUEUE", "SOFTIRQ", "CALLER"):
+        cq = Cq(f, 16, N["DELIVER_" + name])
+        waits = [in_background(lambda cq=cq: f.submit(cq=cq.handle, min_complete=1, timeout_ns=LONG)) for _ in range(2)]
+        if name != "CALLER":
+            blocked(waits)
+        elif not ulp.until(lambda waits=waits: all(system_ticks(t) > 2 for t in waits)):
+            raise TimeoutError("a caller does not poll")
+        counter = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        f.call("CQ_EVENTFD", cq=cq.handle, fd=counter)
+        f.destroy(cq.handle)
+        got = [ended(t) for t in waits]
+        r.equal(f"{name}: waits end with EBADF", got, ["EBADF"] * 2)
+        r.equal(f"{name}: an eventfd is told", error_of(os.eventfd_read, counter), "none")
+        r.equal(f"{name}: the handle is gone", error_of(f.submit, cq=cq.handle), "EBADF")
+        if "not ended" in got:
+            return  # The device's removal would wait for them.
+    remove(r, "rxe1")
 
 
 def test_flight(r):

@@ -519,7 +519,7 @@ macro_rules! model {
                                     ..Default::default()
                                 });
                             }
-                            ring.kill();
+                            ring.close(ENODEV);
                         })
                     };
                     assert_eq!(ring.begin(Stream(task.clone())), Ok(()));
@@ -556,7 +556,7 @@ macro_rules! model {
                     let ring = ring(2);
                     let remover = {
                         let ring = ring.clone();
-                        thread::spawn(move || ring.kill())
+                        thread::spawn(move || ring.close(ENODEV))
                     };
                     assert_eq!(ring.wait(1, FOR_EVER), Err(ENODEV));
                     remover.join().unwrap();

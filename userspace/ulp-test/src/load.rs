@@ -1307,13 +1307,16 @@ fn waiters(worker: Worker<'_>, dice: &mut Dice) -> Done {
         fd: number,
         ..abi::CqEventfd::default()
     })?;
+    // What becomes of the file and the queues meanwhile; see below. DESTROY ends a wait at once.
+    let fate = dice.below(4);
+    let last = if fate == 1 { 3_600_000 } else { 400 };
     let links = [link.again()?, link.again()?];
     let (polled, read) = (Arc::clone(&link.fd), Arc::clone(&link.fd));
     thread::scope(|scope| {
-        let queues = [cq.handle, other.handle];
+        let waits = [(cq.handle, 400), (other.handle, last)];
         let mut threads = Vec::new();
-        for (link, queue) in links.into_iter().zip(queues) {
-            threads.push(scope.spawn(move || link.sleep(queue, 400).map(drop)));
+        for (link, (queue, milliseconds)) in links.into_iter().zip(waits) {
+            threads.push(scope.spawn(move || link.sleep(queue, milliseconds).map(drop)));
         }
         threads.push(scope.spawn(move || {
             let mut set = [PollFd::new(
@@ -1337,7 +1340,7 @@ fn waiters(worker: Worker<'_>, dice: &mut Dice) -> Done {
         }));
         thread::sleep(Duration::from_millis(dice.below(120)));
         let mut result = Ok(());
-        match dice.below(4) {
+        match fate {
             // close() while others are inside: the number names nothing of ours any more.
             0 => {
                 result = link.fd.blank().map_err(|errno| Stop::Errno("dup3", errno));

@@ -5,14 +5,17 @@
 //! Without an argument, all cases that need nothing but a device. `hold` and `sqpoll` are for the
 //! suite, which does something to them meanwhile; `off` is for where io_uring is disabled.
 
-use crate::file::{array, File, Set};
+use crate::file::{array, Command, File, Set};
 use crate::report::{because, check, equal, hang, Outcome, Report};
-use crate::sys::{abi, bytes, multishot, value, Area, Racing, SmallUring, Uring, PAGE};
+use crate::sys::hostile::thread_id;
+use crate::sys::{abi, bytes, multishot, value, Area, Fd, Place, Racing, SmallUring, Uring, PAGE};
 use io_uring::squeue::{Entry128, Flags};
 use io_uring::{cqueue, opcode, types};
 use nix::errno::Errno;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 type Builder = io_uring::Builder<Entry128, cqueue::Entry32>;
@@ -735,19 +738,68 @@ fn races() -> Outcome {
     equal("more", ring.reap().len(), 0)
 }
 
+/// A thread that waits for a completion.
+struct Waiter<'scope> {
+    thread: ScopedJoinHandle<'scope, Outcome<Result<(), Errno>>>,
+    id: mpsc::Receiver<i32>,
+}
+
+impl<'scope> Waiter<'scope> {
+    fn start<'env>(scope: &'scope Scope<'scope, 'env>, file: &'env Fd, cq: u32) -> Self {
+        let (tell, id) = mpsc::channel();
+        let thread = scope.spawn(move || {
+            let area = array(&[abi::Submit {
+                cq,
+                min_complete: 1,
+                timeout_ns: hang().as_nanos() as u64,
+                ..abi::Submit::new()
+            }])?;
+            tell.send(thread_id()).map_err(because("a channel"))?;
+            Ok(file.ioctl(abi::Submit::NR, Place::In(&area, 0)))
+        });
+        Self { thread, id }
+    }
+
+    /// Returns when the thread sleeps.
+    fn sleeps(&self) -> Outcome {
+        let id = self.id.recv().map_err(because("a channel"))?;
+        let end = Instant::now() + hang();
+        loop {
+            let stat = std::fs::read_to_string(format!("/proc/self/task/{id}/stat"))
+                .map_err(because("a thread's state"))?;
+            if stat.contains(") S ") {
+                return Ok(());
+            }
+            check("a thread does not wait", Instant::now() < end)?;
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn end(self) -> Outcome<Result<(), Errno>> {
+        let panicked = |_| Err("a panic".to_owned());
+        self.thread.join().unwrap_or_else(panicked)
+    }
+}
+
 /// A queue pair goes, and the completion queue of a stream.
 fn destroyed() -> Outcome {
     let (set, mut ring) = (Set::new()?, ring()?);
     let entries: Vec<_> = (0..4).map(|i| request(&set, i, recv(&set))).collect();
     run(&mut ring, &entries, 0)?;
-    let own = set.file.cq(16)?;
-    run(&mut ring, &[stream(&set, 8, own.handle, 1)], 0)?;
-    set.file.destroy(own.handle)?;
-    equal(
-        "a stream",
-        run(&mut ring, &[], 1)?,
-        vec![(8, refused(Errno::EBADF))],
-    )?;
+    for waited_for in [false, true] {
+        let own = set.file.cq(16)?;
+        run(&mut ring, &[stream(&set, 8, own.handle, 1)], 0)?;
+        std::thread::scope(|scope| {
+            // A thread that waits for the queue holds it.
+            let waiter = waited_for.then(|| Waiter::start(scope, set.file.fd(), own.handle));
+            let slept = waiter.as_ref().map_or(Ok(()), Waiter::sleeps);
+            set.file.destroy(own.handle)?;
+            let done = run(&mut ring, &[], 1)?;
+            equal("a stream", done, vec![(8, refused(Errno::EBADF))])?;
+            slept?;
+            waiter.map_or(Ok(()), |it| equal("a wait", it.end()?, Err(Errno::EBADF)))
+        })?;
+    }
     set.file.destroy(set.b.handle)?;
     let want: Vec<_> = (0..4).map(|i| (i, failed(FLUSHED))).collect();
     equal("requests", run(&mut ring, &[], 4)?, want)
