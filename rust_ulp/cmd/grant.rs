@@ -5,6 +5,7 @@
 use crate::{
     device::DeviceGuard,
     file::UlpFile,
+    kernel::errno::enotconn,
     object::{
         grant::{
             GrantAttr,
@@ -51,8 +52,13 @@ pub(super) fn create(
         buffer: value.buffer,
         qp: value.qp,
     };
-    let grants = qp.and_then(|qp| qp.grants());
+    let grants = qp.as_ref().and_then(|qp| qp.grants());
     let object = GrantObject::new(buffer, file.net(), grants, attr)?;
+    // A queue pair that fails from here on ends the grant. One that has failed may have ended its
+    // grants before it had this one.
+    if qp.is_some_and(|qp| qp.qp().has_failed()) {
+        return Err(enotconn());
+    }
     // It may have ended by now.
     let (addr, rkey) = object.key().unwrap_or((object.addr(), 0));
     value.addr = addr;

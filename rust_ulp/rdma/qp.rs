@@ -615,6 +615,11 @@ impl<H: WrHandler> Qp<H> {
         }
     }
 
+    /// Whether the queue pair is in ERR, where it was brought, or where the device has moved it. Sleeps.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state() == State::Err || self.device_state() == Some(bindings::IB_QPS_ERR)
+    }
+
     /// The state in which the device has the queue pair, if it says so. Sleeps.
     fn device_state(&self) -> Option<u32> {
         let mut raw = bindings::ib_qp_attr::default();

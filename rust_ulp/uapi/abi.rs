@@ -1127,10 +1127,10 @@ abi! {
     /// device supports under one key: else ERANGE, or with PARTIAL the kernel grants less.
     ///
     /// A grant with `qp` ends when that queue pair goes to ERR or RESET or is destroyed, whatever
-    /// the cause. A grant with ONE_SHOT also ends when a receive of `qp` completes that invalidated
-    /// the key (SEND_WITH_INV), or that has immediate data equal to the key (RDMA_WRITE_WITH_IMM).
-    /// When the peer can no longer access the memory, the file reports [`EVENT_GRANT_ENDED`]. The
-    /// handle stays until it is destroyed.
+    /// the cause. ENOTCONN: `qp` is in ERR. A grant with ONE_SHOT also ends when a receive of `qp`
+    /// completes that invalidated the key (SEND_WITH_INV), or that has immediate data equal to the
+    /// key (RDMA_WRITE_WITH_IMM). When the peer can no longer access the memory, the file reports
+    /// [`EVENT_GRANT_ENDED`]. The handle stays until it is destroyed.
     struct GrantCreate = rust_ulp_grant_create, 56 bytes {
         /// sizeof this struct, as the caller knows it (in; bytes; to 4096).
         @0 size: u32,

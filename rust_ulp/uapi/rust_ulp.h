@@ -961,10 +961,10 @@ struct rust_ulp_buffer_query {
  * supports under one key: else ERANGE, or with PARTIAL the kernel grants less.
  *
  * A grant with @qp ends when that queue pair goes to ERR or RESET or is destroyed, whatever the
- * cause. A grant with ONE_SHOT also ends when a receive of @qp completes that invalidated the key
- * (SEND_WITH_INV), or that has immediate data equal to the key (RDMA_WRITE_WITH_IMM). When the peer
- * can no longer access the memory, the file reports RUST_ULP_EVENT_GRANT_ENDED. The handle stays
- * until it is destroyed.
+ * cause. ENOTCONN: @qp is in ERR. A grant with ONE_SHOT also ends when a receive of @qp completes
+ * that invalidated the key (SEND_WITH_INV), or that has immediate data equal to the key
+ * (RDMA_WRITE_WITH_IMM). When the peer can no longer access the memory, the file reports
+ * RUST_ULP_EVENT_GRANT_ENDED. The handle stays until it is destroyed.
  */
 struct rust_ulp_grant_create {
 	__u32 size;

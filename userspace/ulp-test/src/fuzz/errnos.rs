@@ -42,7 +42,12 @@ fn lists(what: &str) -> &'static [&'static [Errno]] {
         "BUFFER_CREATE" => &[ANY, HANDLE, MAKE, &[EINTR, EOPNOTSUPP, ERANGE]],
         "BUFFER_REGISTER" => &[ANY, HANDLE, MAKE, PIN],
         "BUFFER_IMPORT" => &[ANY, HANDLE, MAKE, PIN, &[EACCES]],
-        "GRANT_CREATE" => &[ANY, HANDLE, MAKE, &[EACCES, EOPNOTSUPP, ERANGE, EXDEV]],
+        "GRANT_CREATE" => &[
+            ANY,
+            HANDLE,
+            MAKE,
+            &[EACCES, ENOTCONN, EOPNOTSUPP, ERANGE, EXDEV],
+        ],
         "GRANT_ROTATE" => &[ANY, HANDLE, &[EDQUOT, ENOMEM, ENOTCONN]],
         "AH_CREATE" => &[ANY, HANDLE, MAKE, ROUTE, &[ENOENT, EOPNOTSUPP, ERANGE]],
         "SRQ_CREATE" => &[ANY, HANDLE, MAKE, &[EOPNOTSUPP, ERANGE]],
