@@ -57,6 +57,9 @@ pub(crate) struct UlpFile {
     id: u32,
     registry: Arc<Registry>,
     net: NetNs,
+    /// Serialises ATTACH.
+    #[pin]
+    attaching: Mutex<()>,
     /// The device that the file is attached to; set once.
     device: SetOnce<Arc<Device>>,
     #[pin]
@@ -87,6 +90,7 @@ impl UlpFile {
                 id,
                 registry: registry.clone(),
                 net,
+                attaching <- new_mutex!((), "rust_ulp::UlpFile::attaching"),
                 device: SetOnce::new(),
                 table <- new_mutex!(
                     ObjectTable::new(max_objects),
@@ -167,6 +171,7 @@ impl UlpFile {
     ///
     /// [`ENOENT`] when there is none, [`ealready`] when it is attached.
     pub(crate) fn attach(this: ArcBorrow<'_, Self>, name: &[u8]) -> Result {
+        let _attaching = this.attaching.lock();
         if this.device.as_ref().is_some() {
             return Err(ealready());
         }
@@ -175,10 +180,7 @@ impl UlpFile {
         let alive = device.enter().map_err(|_| ENOENT)?;
         let charge = Charge::new(alive.device(), Resource::Handle)?;
         device.attach(&alive, Arc::<Self>::from(this))?;
-        if !this.device.populate(device.clone()) {
-            device.detach(&alive, &*this);
-            return Err(ealready());
-        }
+        this.device.populate(device.clone());
         *this.attached.lock() = Some(charge);
         ulp_debug!("file {}: attached to device {}\n", this.id, device.index());
         Ok(())

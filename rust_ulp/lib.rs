@@ -64,6 +64,7 @@
 //! |---|---|---|
 //! | `devices_rwsem`, `clients_rwsem` (RDMA core) | devices and clients | `add`, `remove` |
 //! | `uring_lock` (kernel) | an io_uring instance. Held over commands, which may wait for user memory: nobody inside the gate waits for it | `uring_cmd`, task work |
+//! | `UlpFile::attaching` | serialises ATTACH | process |
 //! | `Registry::devices` | the list of devices | process |
 //! | `Device::gate` | not a lock: a guard keeps the device from going away | process; may sleep inside |
 //! | `mmap_lock` (kernel) | an address space. Copies from and to user space take it: no lock below is held over a copy | process |

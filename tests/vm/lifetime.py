@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """What happens to open files when the device, or the process, goes away.
 
-    lifetime.py idle|waiter|destroy|flight|peer|load|netdev|mapping|kill
+    lifetime.py idle|waiter|destroy|attach|flight|peer|load|netdev|mapping|kill
 
 Expects the module and two hosts; `rxe1`, `rxe2` or a netdev may be gone when it
 returns. Prints KTAP.
@@ -245,6 +245,28 @@ def test_destroy(r):
         if "not ended" in got:
             return  # The device's removal would wait for them.
     remove(r, "rxe1")
+
+
+def test_attach(r):
+    """Threads that attach one file at the same time: one succeeds, and the file hears of its device."""
+    attached, files = [], [File("h1") for _ in range(12 * ROUNDS)]
+    for file in files:
+        barrier = threading.Barrier(4)
+
+        def attach(file=file, barrier=barrier):
+            barrier.wait()
+            file.attach("")
+            return "attached"
+
+        threads = [in_background(attach) for _ in range(4)]
+        attached.append(sorted(ended(t) for t in threads))
+    r.equal("one attaches, the others are told", set(map(tuple, attached)), {("EALREADY",) * 3 + ("attached",)})
+    subprocess.run("rdma dev set rxe1 name renamed".split(), check=True, timeout=DEADLINE)
+    subprocess.run("rdma dev set renamed name rxe1".split(), check=True, timeout=DEADLINE)
+    heard = [sum(e[0] == N["EVENT_DEVICE_RENAMED"] for e in file.events()) for file in files]
+    r.equal("every file hears each event once", {n: heard.count(n) for n in heard}, {2: len(files)})
+    for file in files:
+        file.close()
 
 
 def test_flight(r):
