@@ -52,7 +52,7 @@ macro_rules! abi_check {
         impl $crate::kernel::user::Plain for $name {}
     };
 }
-/// The longest struct that is looked at, in bytes: one page, as `copy_struct_from_user()` has it.
+/// The longest struct, or entry of an array, that is looked at, in bytes: one page, as `copy_struct_from_user()` has it.
 const MAX_SIZE: usize = 4096;
 
 /// A struct that was read from user space and may be written back there.
@@ -113,9 +113,9 @@ impl<T: Plain> Arg<T> {
 
 /// Reads `values.len()` entries of `stride` bytes each into `values`; what an entry lacks becomes zero. Sleeps.
 ///
-/// `min` is the size of an entry's first version: less is [`EINVAL`]. An entry that is longer than
-/// `T` must be zero beyond it, else [`E2BIG`]. An error comes with the number of the entry that it is
-/// about.
+/// `min` is the size of an entry's first version: less is [`EINVAL`], and more than a page [`E2BIG`]. An
+/// entry that is longer than `T` must be zero beyond it, else [`E2BIG`]. An error comes with the number
+/// of the entry that it is about.
 pub(crate) fn read_array<T: Plain>(
     ptr: u64,
     stride: u32,
@@ -127,6 +127,9 @@ pub(crate) fn read_array<T: Plain>(
         return Err((0, EINVAL));
     }
     let stride = stride as usize;
+    if stride > MAX_SIZE {
+        return Err((0, E2BIG));
+    }
     let len = stride.checked_mul(values.len()).ok_or((0, EINVAL))?;
     let slice = || UserSlice::new(UserPtr::from_addr(ptr), len);
     // By one call, when they are no longer than ours. Which of them cannot be read, the slow way says.
@@ -199,9 +202,13 @@ fn read_entry<T: Plain>(reader: &mut UserSliceReader, stride: usize, value: &mut
 
 /// Writes entry number `index` of an array of entries of `stride` bytes. Sleeps.
 ///
-/// What the caller's entry has beyond `T` is set to zero, what it lacks is not written.
+/// What the caller's entry has beyond `T` is set to zero, what it lacks is not written. [`E2BIG`] when the
+/// entry is longer than a page.
 pub(crate) fn write_entry<T: Plain>(ptr: u64, stride: u32, index: usize, value: &T) -> Result {
     let stride = stride as usize;
+    if stride > MAX_SIZE {
+        return Err(E2BIG);
+    }
     let offset = stride.checked_mul(index).ok_or(EFAULT)?;
     let ptr = usize::try_from(ptr)
         .ok()

@@ -8,8 +8,9 @@
 //! - A command is _IO([`IOC_MAGIC`], nr). Its argument points at a struct whose first member,
 //!   `size`, is sizeof that struct as the caller knows it.
 //! - The kernel accepts a larger struct than it knows when the bytes beyond are zero, else E2BIG. A
-//!   struct of more than a page is E2BIG. A struct smaller than its first version is EINVAL. The
-//!   kernel takes members that the caller does not know as zero and does not write them back.
+//!   struct, or an entry of an array, of more than 4096 bytes is E2BIG. A struct smaller than its
+//!   first version is EINVAL. The kernel takes members that the caller does not know as zero and
+//!   does not write them back.
 //! - A bit of `flags` that is not defined is EINVAL. Padding (`pad`, `reserved`) that is not zero
 //!   is EINVAL.
 //! - A handle names an object. It is not zero, has at most 31 bits, and is valid only in the open
@@ -548,7 +549,7 @@ abi! {
         @4 flags: u32,
         /// Address of an array of `capacity` [`DeviceEntry`] (in; address).
         @8 entries: u64,
-        /// sizeof([`DeviceEntry`]), as the caller knows it (in; bytes).
+        /// sizeof([`DeviceEntry`]), as the caller knows it (in; bytes; to 4096).
         @16 entry_size: u32,
         /// Length of that array (in; entries).
         @20 capacity: u32,
@@ -712,7 +713,7 @@ abi! {
         @4 flags: u32,
         /// Address of an array of `capacity` [`GidEntry`] (in; address).
         @8 entries: u64,
-        /// sizeof([`GidEntry`]), as the caller knows it (in; bytes).
+        /// sizeof([`GidEntry`]), as the caller knows it (in; bytes; to 4096).
         @16 entry_size: u32,
         /// Length of that array (in; entries).
         @20 capacity: u32,
@@ -1598,7 +1599,7 @@ abi! {
         @8 wrs: u64,
         /// Length of that array (in; requests; 0 to 1024).
         @16 nr_wrs: u32,
-        /// sizeof([`Wr`]), as the caller knows it (in; bytes; from 64).
+        /// sizeof([`Wr`]), as the caller knows it (in; bytes; 64 to 4096).
         @20 wr_size: u32,
         /// Completion queue to wait for, or 0 (in; handle, or 0).
         @24 cq: u32,
@@ -1658,7 +1659,7 @@ abi! {
         @0 wrs: u64,
         /// Length of that array (in; requests; 1 to 1024).
         @8 nr_wrs: u16,
-        /// sizeof([`Wr`]), as the caller knows it (in; bytes; from 64).
+        /// sizeof([`Wr`]), as the caller knows it (in; bytes; 64 to 4096).
         @10 wr_size: u16,
         /// [`URING_RING`] (in; bits).
         @12 flags: u32,

@@ -7,8 +7,9 @@
  *  - A command is _IO(RUST_ULP_IOC_MAGIC, nr). Its argument points at a struct whose first member,
  *    @size, is sizeof that struct as the caller knows it.
  *  - The kernel accepts a larger struct than it knows when the bytes beyond are zero, else E2BIG.
- *    A struct of more than a page is E2BIG. A struct smaller than its first version is EINVAL. The
- *    kernel takes members that the caller does not know as zero and does not write them back.
+ *    A struct, or an entry of an array, of more than 4096 bytes is E2BIG. A struct smaller than its
+ *    first version is EINVAL. The kernel takes members that the caller does not know as zero and
+ *    does not write them back.
  *  - A bit of @flags that is not defined is EINVAL. Padding (@pad, @reserved) that is not zero is
  *    EINVAL.
  *  - A handle names an object. It is not zero, has at most 31 bits, and is valid only in the open
@@ -184,7 +185,7 @@ struct rust_ulp_device_entry {
  * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
  * @flags: [in] 0: no flag is defined.
  * @entries: [in; address] Address of an array of @capacity struct rust_ulp_device_entry.
- * @entry_size: [in; bytes] sizeof(struct rust_ulp_device_entry), as the caller knows it.
+ * @entry_size: [in; bytes; to 4096] sizeof(struct rust_ulp_device_entry), as the caller knows it.
  * @capacity: [in; entries] Length of that array.
  * @count: [out; entries] Number of devices; may exceed @capacity.
  * @pad: Zero.
@@ -395,7 +396,7 @@ struct rust_ulp_gid_entry {
  * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
  * @flags: [in] 0: no flag is defined.
  * @entries: [in; address] Address of an array of @capacity struct rust_ulp_gid_entry.
- * @entry_size: [in; bytes] sizeof(struct rust_ulp_gid_entry), as the caller knows it.
+ * @entry_size: [in; bytes; to 4096] sizeof(struct rust_ulp_gid_entry), as the caller knows it.
  * @capacity: [in; entries] Length of that array.
  * @port: [in; 1 to phys_ports] Port number.
  * @count: [out; entries] Number of GIDs; may exceed @capacity.
@@ -1560,7 +1561,7 @@ struct rust_ulp_wr {
  * @flags: [in] 0: no flag is defined.
  * @wrs: [in; address] Address of an array of @nr_wrs struct rust_ulp_wr.
  * @nr_wrs: [in; requests; 0 to 1024] Length of that array.
- * @wr_size: [in; bytes; from 64] sizeof(struct rust_ulp_wr), as the caller knows it.
+ * @wr_size: [in; bytes; 64 to 4096] sizeof(struct rust_ulp_wr), as the caller knows it.
  * @cq: [in; handle or 0] Completion queue to wait for, or 0.
  * @min_complete: [in; completions] Completions to wait for, at most @entries of the queue.
  * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] How long to wait; 0: does not sleep.
@@ -1686,7 +1687,7 @@ struct rust_ulp_cq_eventfd {
  * struct rust_ulp_uring_batch - command of RUST_ULP_URING_BATCH
  * @wrs: [in; address] Address of an array of @nr_wrs struct rust_ulp_wr.
  * @nr_wrs: [in; requests; 1 to 1024] Length of that array.
- * @wr_size: [in; bytes; from 64] sizeof(struct rust_ulp_wr), as the caller knows it.
+ * @wr_size: [in; bytes; 64 to 4096] sizeof(struct rust_ulp_wr), as the caller knows it.
  * @flags: [in] RUST_ULP_URING_RING.
  *
  * The kernel posts all requests or none, as SUBMIT does. The entry completes when all requests have

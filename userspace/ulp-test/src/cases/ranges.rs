@@ -221,13 +221,19 @@ fn filling<T: Plain>(r: &mut Report, name: &str, file: &File, fill: &Fill<'_>) {
         count_with(one).map_err(because("one at the very end"))?;
         let area = area.read_only().map_err(because("protecting memory"))?;
         refused(room(area.at(0)), Errno::EFAULT).map_err(because("read-only"))?;
-        refused(
-            Room {
-                entry_size: u32::MAX,
-                ..room(area.at(0))
-            },
-            Errno::EFAULT,
-        )
+        Ok(())
+    });
+    r.case(format!("{name}: entries that are too large"), || {
+        let area = area()?;
+        for entry_size in [PAGE as u32 + 1, u32::MAX] {
+            let room = Room {
+                entries: area.at(0),
+                entry_size,
+                capacity: 4,
+            };
+            refused(room, Errno::E2BIG).map_err(because(&format!("size {entry_size}")))?;
+        }
+        Ok(())
     });
 }
 

@@ -81,10 +81,17 @@ fn calls(r: &mut Report, set: &Set) {
         }
         Ok(())
     });
+    r.case("SUBMIT: wr_size too large", || {
+        for size in [PAGE as u32 + 1, u32::MAX] {
+            bad_call(set, Errno::E2BIG, |arg| arg.wr_size = size)
+                .map_err(because(&format!("size {size}")))?;
+        }
+        Ok(())
+    });
     r.case("SUBMIT: larger requests with zeros", || {
         let size = abi::Wr::SIZE as usize;
-        for stride in [size + 1, size + 8, 3 * size] {
-            let area = Area::new(1).map_err(because("mapping memory"))?;
+        for stride in [size + 1, size + 8, 3 * size, PAGE] {
+            let area = Area::new(5).map_err(because("mapping memory"))?;
             for i in 0..4 {
                 area.put(i * stride, &bytes(&set.write()));
             }
@@ -174,7 +181,7 @@ fn calls(r: &mut Report, set: &Set) {
             bad_call(set, Errno::EFAULT, |arg| arg.wrs = wild.address())
                 .map_err(because(&format!("{wild:?}")))?;
         }
-        bad_call(set, Errno::EFAULT, |arg| arg.wr_size = u32::MAX)
+        Ok(())
     });
     r.case("SUBMIT: requests up to the end of what is mapped", || {
         let area = Area::new(1).map_err(because("mapping memory"))?;
