@@ -251,7 +251,8 @@ impl WrHandler for Completions {
         self.look_for_ends(kind, wc);
         let mut cqe = abi::Cqe {
             status: wc.status as u16,
-            vendor_err: wc.vendor_err,
+            // Drivers need not set it when a request succeeds.
+            vendor_err: if wc.is_success() { 0 } else { wc.vendor_err },
             ..self.cqe(&request)
         };
         if wc.is_success() {
@@ -278,16 +279,19 @@ impl WrHandler for Completions {
                         cqe.flags |= abi::WC_WITH_INVALIDATE;
                         cqe.imm_data = rkey;
                     }
-                    // Drivers say so for every packet that had one on the wire, as with RoCE.
-                    if wc.grh && self.datagrams {
-                        cqe.flags |= abi::WC_GRH;
+                    // Drivers need not set these of connected queue pairs, and report a GRH for every
+                    // packet that had one on the wire, as with RoCE.
+                    if self.datagrams {
+                        if wc.grh {
+                            cqe.flags |= abi::WC_GRH;
+                        }
+                        cqe.src_qp = wc.src_qp;
+                        cqe.pkey_index = wc.pkey_index;
+                        cqe.slid = wc.slid as u16;
+                        cqe.sl = wc.sl;
+                        cqe.dlid_path_bits = wc.dlid_path_bits;
+                        cqe.port = wc.port as u8;
                     }
-                    cqe.src_qp = wc.src_qp;
-                    cqe.pkey_index = wc.pkey_index;
-                    cqe.slid = wc.slid as u16;
-                    cqe.sl = wc.sl;
-                    cqe.dlid_path_bits = wc.dlid_path_bits;
-                    cqe.port = wc.port as u8;
                 }
             }
         }

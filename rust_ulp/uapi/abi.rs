@@ -811,7 +811,7 @@ abi! {
         @18 opcode: u8,
         /// [`WC_GRH`] and the other bits (out; bits).
         @19 flags: u8,
-        /// Error code of the vendor (out; the driver's).
+        /// Error code of the vendor for a request that failed, else 0 (out; the driver's).
         @20 vendor_err: u32,
         /// Length of a receive, read or atomic that succeeded, else 0 (out; bytes).
         @24 byte_len: u32,

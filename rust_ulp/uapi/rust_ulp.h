@@ -544,7 +544,7 @@ struct rust_ulp_cq_ring {
  * @status: [out; 0 to 22; 256, 257] enum ib_wc_status, where 0 is success, or RUST_ULP_WC_STATUS_*.
  * @opcode: [out] RUST_ULP_WC_*; valid for failed requests as well.
  * @flags: [out] RUST_ULP_WC_GRH and the other bits.
- * @vendor_err: [out; the driver's] Error code of the vendor.
+ * @vendor_err: [out; the driver's] Error code of the vendor for a request that failed, else 0.
  * @byte_len: [out; bytes] Length of a receive, read or atomic that succeeded, else 0.
  * @imm_data: [out; 32 bits, host order] Immediate data or the invalidated key, as @flags says.
  * @src_qp: [out; 24 bits] Number of the queue pair that sent a UD datagram.

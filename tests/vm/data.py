@@ -193,11 +193,17 @@ def test_receive(r):
         [(1, 0, 1), (2, 0, 1), (3, 0, 0), (4, 0, 0), (5, 0, 0)],
     )
     imm = N["WC_WITH_IMM"]
+    received = b.cq.wait(4)
+    r.equal(
+        "what only datagrams report is 0",
+        {(c.src_qp, c.pkey_index, c.slid, c.sl, c.dlid_path_bits, c.port, c.vendor_err) for c in received},
+        {(0,) * 7},
+    )
     r.equal(
         "write with immediate, sends and an empty send complete a receive each, in order",
         [
             (c.user_data, c.status, c.opcode, c.byte_len, c.flags & imm, c.imm_data if c.flags & imm else 0)
-            for c in b.cq.wait(4)
+            for c in received
         ],
         [(70, 0, 129, 300, imm, 0xDEADBEEF), (71, 0, 128, 5000, 0, 0), (72, 0, 128, 1, imm, 5), (73, 0, 128, 0, 0, 0)],
     )
