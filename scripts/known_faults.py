@@ -18,7 +18,7 @@ import re
 HEAD = re.compile(
     r"WARNING: |BUG: |Oops: |KASAN|KCSAN|UBSAN|INFO: |general protection|double fault|invalid opcode|divide error"
     r"|possible (circular|recursive)|inconsistent lock|suspicious RCU|list_(add|del) corruption|kmemleak: |ODEBUG: "
-    r"|blocked for more than|\bstall|soft lockup|hard LOCKUP|Kernel panic|ref_tracker: |restrack: "
+    r"|blocked for more than|detected .*stall|soft lockup|hard LOCKUP|Kernel panic|ref_tracker: |restrack: "
 )
 FAULT = re.compile(r"BUG: |Oops: ")
 PANIC = re.compile(r"Kernel panic - not syncing: Fatal exception")
