@@ -54,10 +54,10 @@ static void from_sockaddr(const struct sockaddr_storage *addr, int ifindex,
 struct rdma_cm_id *rust_ulp_h_cm_create(struct net *net, struct ib_device *dev,
 					struct rust_ulp_cm_hook *hook)
 {
-	struct rdma_cm_id *id =
-		__rdma_create_kernel_id(net, rust_ulp_cm_event, hook,
-					RDMA_PS_TCP, IB_QPT_RC,
-					THIS_MODULE->name);
+	struct rdma_cm_id *id = __rdma_create_kernel_id(net, rust_ulp_cm_event,
+							hook, RDMA_PS_TCP,
+							IB_QPT_RC,
+							THIS_MODULE->name);
 
 	/* Fails for other kinds only. */
 	if (!IS_ERR(id))

@@ -174,9 +174,8 @@ rust_ulp_h_alloc_cq(struct ib_device *dev, void *context, int nr_cqe,
 		    int comp_vector, enum ib_poll_context poll_ctx,
 		    void (*event)(struct ib_event *event, void *context))
 {
-	struct ib_cq *cq =
-		__ib_alloc_cq(dev, context, nr_cqe, comp_vector, poll_ctx,
-			      THIS_MODULE->name);
+	struct ib_cq *cq = __ib_alloc_cq(dev, context, nr_cqe, comp_vector,
+					 poll_ctx, THIS_MODULE->name);
 
 	if (!IS_ERR(cq))
 		cq->event_handler = event;

@@ -332,10 +332,12 @@ for frame in json.load(sys.stdin):
     for _ in range(frame["answers"]):
         s.recv(65536)
     if not frame["answers"]:
-        s.shutdown(socket.SHUT_WR)
+        # The server may have hung up by now.
         try:
+            s.shutdown(socket.SHUT_WR)
             while s.recv(4096): pass
-        except ConnectionError: pass
+        except TimeoutError: raise
+        except OSError: pass
     s.close()
 """
 
