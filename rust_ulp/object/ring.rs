@@ -444,8 +444,10 @@ impl Ring {
         state.closed.get_or_insert(err);
         if err == ENODEV {
             self.set_flags(&mut state, abi::CQ_DEAD);
+            state.signal();
+        } else if let Some(streaming) = &mut state.stream {
+            streaming.wake();
         }
-        state.signal();
         drop(state);
         self.waiters.notify_all();
         self.file.wait.notify_all();
