@@ -1636,8 +1636,7 @@ abi! {
     /// Signals an eventfd for each completion: the argument of [`IOC_CQ_EVENTFD`].
     ///
     /// The kernel signals the eventfd for each completion that it adds to the ring of `cq`, and
-    /// when the queue is destroyed or the device is removed. A queue has one eventfd: EBUSY for
-    /// another.
+    /// when the device is removed. A queue has one eventfd: EBUSY for another.
     struct CqEventfd = rust_ulp_cq_eventfd, 16 bytes {
         /// sizeof this struct, as the caller knows it (in; bytes; to 4096).
         @0 size: u32,

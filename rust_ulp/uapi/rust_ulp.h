@@ -1634,7 +1634,7 @@ struct rust_ulp_cancel {
  *   the queue.
  *
  * The kernel signals the eventfd for each completion that it adds to the ring of @cq, and when the
- * queue is destroyed or the device is removed. A queue has one eventfd: EBUSY for another.
+ * device is removed. A queue has one eventfd: EBUSY for another.
  */
 struct rust_ulp_cq_eventfd {
 	__u32 size;
