@@ -62,7 +62,7 @@ test-long:
 	@scripts/test long
 
 mutants: module userspace
-	@tests/mutants/run $(if $(ONLY),--only $(ONLY)) $(if $(COUNT),--count $(COUNT) --seed $(or $(SEED),$(shell git rev-list --count HEAD)))
+	@tests/mutants/run $(if $(ONLY),--only $(ONLY)) $(if $(COUNT),--count $(COUNT) --turn $(or $(TURN),$(shell git rev-list --count HEAD)))
 
 check:
 	@scripts/check
@@ -99,7 +99,7 @@ help:
 	@echo '                 K=PATTERN: only its cases with such names'
 	@echo '  test           all tests that need no special kernel, each once'
 	@echo '  test-long      the same with large counts, chaos, fuzzing, mutants'
-	@echo '  mutants        bugs in the module, each of which its suite must catch (ONLY=ID,... or COUNT=N SEED=S)'
+	@echo '  mutants        bugs in the module, each of which its suite must catch (ONLY=ID,... or COUNT=N TURN=T)'
 	@echo '  test-hosts     two machines: the suites that need a second guest'
 	@echo '  test-matrix    the suites of the VM on each kernel, and a table'
 	@echo '  test-debug     the suites of the VM on a kernel with KASAN, lockdep, kmemleak, ...'
