@@ -1490,6 +1490,13 @@ abi! {
         @112 private_data: [u8; CM_PRIVATE_MAX],
     }
     /// Ends a connection: the argument of [`IOC_DISCONNECT`].
+    ///
+    /// On InfiniBand and RoCE, the connection manager sends a DREQ and repeats it until the peer
+    /// answers, at most 15 times. DESTROY of a connection and the end of its file send it once. If
+    /// the peer does not receive it, the connection of the peer stays [`CONN_ESTABLISHED`], and
+    /// receives that are posted there do not complete: no packet asks whether the other end is
+    /// alive. A deadline (`timeout_ns` of [`Wr`]) ends a receive; a send that is not acknowledged
+    /// finds that the peer has gone.
     struct Disconnect = rust_ulp_disconnect, 16 bytes {
         /// sizeof this struct, as the caller knows it (in; bytes; to 4096).
         @0 size: u32,

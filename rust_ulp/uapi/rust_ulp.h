@@ -1438,6 +1438,13 @@ struct rust_ulp_connect {
  * @flags: [in] 0: no flag is defined.
  * @conn: [in; handle] Connection; its queue pair goes to ERR and its requests are flushed.
  * @pad: Zero.
+ *
+ * On InfiniBand and RoCE, the connection manager sends a DREQ and repeats it until the peer
+ * answers, at most 15 times. DESTROY of a connection and the end of its file send it once. If the
+ * peer does not receive it, the connection of the peer stays RUST_ULP_CONN_ESTABLISHED, and
+ * receives that are posted there do not complete: no packet asks whether the other end is alive.
+ * A deadline (@timeout_ns of struct rust_ulp_wr) ends a receive; a send that is not acknowledged
+ * finds that the peer has gone.
  */
 struct rust_ulp_disconnect {
 	__u32 size;

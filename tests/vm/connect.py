@@ -629,17 +629,18 @@ def test_waits(r):
 
 @ulp.contextlib.contextmanager
 def deaf(host):
-    """What comes to the host by RoCE is lost meanwhile."""
+    """What comes to the host by RoCE is lost meanwhile; yields a function that says whether a packet was."""
 
     def nft(command):
-        subprocess.run([*ulp.at(host), "nft", command], stdin=subprocess.DEVNULL, check=True)
+        words = [*ulp.at(host), "nft", command]
+        return subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True).stdout
 
     nft(
         "add table inet deaf; add chain inet deaf in { type filter hook input priority 0; };"
-        " add rule inet deaf in udp dport 4791 drop"
+        " add rule inet deaf in udp dport 4791 counter drop"
     )
     try:
-        yield
+        yield lambda: "packets 0 " not in nft("list table inet deaf")
     finally:
         nft("delete table inet deaf")
 
@@ -780,6 +781,43 @@ def test_ended(r):
         )
         server.end.file.destroy(request.handle)
     server.close()
+
+
+def test_unheard(r):
+    """A peer ends, and what it says of that is lost. The end of its file sends one DREQ (cm.c, cm_destroy_id());
+    DISCONNECT repeats it until it is answered."""
+    server, bare, c = Server(), Bare("h2", "rxe2"), client()
+    end = server.end
+
+    def completes(op, **more):
+        end.file.submit([end.qp.wr(op, end.buffer, 0, 8, **more)])
+        return end.cq.wait(1)[0].status
+
+    thread = Thread(connect, bare, "10.9.0.1", server.port)
+    conn = server.request().handle
+    accept(end, conn)
+    thread.end()
+    with deaf("h1") as lost:
+        bare.file.close()
+        r.check("the message of a file that is closed is lost", until(lost))
+    r.equal("a receive ends at its deadline", completes("RECV", timeout_ns=SECOND), N["WC_STATUS_TIMEOUT"])
+    r.equal(
+        "and the connection is as before",
+        (query(end.file, conn).state, qp_state(end)),
+        (N["CONN_ESTABLISHED"], N["QPS_RTS"]),
+    )
+    r.equal("a send finds that the peer has gone", ulp.STATUS.get(completes("SEND")), "retries exceeded")
+    end.file.destroy(conn)
+    end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    got, request, _ = meet(server, c)
+    with deaf("h1") as lost:
+        c.file.call("DISCONNECT", conn=got.handle)
+        r.check("the first message of DISCONNECT is lost", until(lost))
+    r.check(
+        "and the next one is not", until(lambda: query(end.file, request.handle).state >= N["CONN_DISCONNECTED"], 40)
+    )
+    server.close()
+    c.file.close()
 
 
 def test_grants(r):
