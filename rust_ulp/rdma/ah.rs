@@ -157,13 +157,13 @@ impl AddressVector {
 ///
 /// # Invariants
 ///
-/// `ptr` is an address handle of `_pd`, owned.
+/// `ptr` is an address handle of `pd`, owned.
 pub(crate) struct Ah {
     ptr: NonNull<bindings::ib_ah>,
     /// Most bytes of a datagram, and the MTU that its netdev had when that was found out.
     mtu: u32,
     netdev_mtu: u32,
-    _pd: Arc<Pd>,
+    pd: Arc<Pd>,
 }
 
 // SAFETY: Address handles are not changed.
@@ -195,12 +195,17 @@ impl Ah {
             mtu: super::device::mtu_bytes(port.active_mtu()),
             // SAFETY: Just made.
             netdev_mtu: unsafe { bindings::rust_ulp_h_ah_netdev_mtu(ptr) },
-            _pd: pd,
+            pd,
         };
         Ok((
             Arc::new(ah, GFP_KERNEL_ACCOUNT)?,
             AddressVector::from_raw(&raw),
         ))
+    }
+
+    /// Returns the protection domain.
+    pub(super) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
     }
 
     /// The C pointer.

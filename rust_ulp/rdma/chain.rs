@@ -4,6 +4,7 @@
 
 use super::{
     ah::Ah,
+    pd::Pd,
     qp::Qp,
     qp_attr::State,
     queue::{
@@ -138,6 +139,14 @@ impl<'a, H: WrHandler> TargetRef<'a, H> {
         }
     }
 
+    /// Returns the protection domain, whose memory and addresses the requests may use.
+    fn pd(self) -> &'a Arc<Pd> {
+        match self {
+            Self::Send(qp) | Self::Recv(qp) => qp.pd(),
+            Self::Shared(srq) => srq.pd(),
+        }
+    }
+
     /// The number of the queue pair; 0 for a shared receive queue.
     pub(crate) fn number(self) -> u32 {
         match self {
@@ -217,8 +226,9 @@ impl<H: WrHandler> Chain<H> {
     ///
     /// `inline` is data that goes into the slot now, instead of `locals`. [`EAGAIN`] when the queue is full,
     /// [`E2BIG`] for too many `locals`, [`EMSGSIZE`] for too much inline data, [`EINVAL`] when it is
-    /// a datagram and the queue pair's type is another, or the other way round; then `discard` was
-    /// called for `request`. May sleep.
+    /// a datagram and the queue pair's type is another, or the other way round, [`EXDEV`] when memory
+    /// or the address belongs to another protection domain; then `discard` was called for `request`.
+    /// May sleep.
     pub(crate) fn push(
         &mut self,
         operation: &Operation,
@@ -365,6 +375,10 @@ impl<H: WrHandler> Chain<H> {
             self.target().handler().discard(request);
             return Err(EINVAL);
         }
+        if ah.is_some_and(|ah| !Arc::ptr_eq(ah.pd(), self.target().pd())) {
+            self.target().handler().discard(request);
+            return Err(EXDEV);
+        }
         self.push_slot(locals, inline, flags.signaled, ah.cloned(), request, fill)
     }
 
@@ -459,7 +473,7 @@ impl<H: WrHandler> Chain<H> {
         // INVARIANT: It leaves that list.
         self.spare = content.next;
         self.expected = self.expected.saturating_sub(1);
-        let result = Self::fill_slot(queue, index, locals, inline, signaled, fill);
+        let result = Self::fill_slot(target, index, locals, inline, signaled, fill);
         // SAFETY: The slot was taken above and is in no list; the reference above is not used any more.
         let content = unsafe { queue.content(index) };
         match (result, content) {
@@ -490,13 +504,14 @@ impl<H: WrHandler> Chain<H> {
 
     /// Makes slot `index`, which the caller owns, hold a request.
     fn fill_slot(
-        queue: &Queue<H::Request>,
+        target: TargetRef<'_, H>,
         index: u32,
         locals: impl Iterator<Item = Local>,
         inline: Option<Inline<'_>>,
         signaled: bool,
         fill: impl FnOnce(&WrSlot<H::Request>, *mut bindings::ib_sge, u32) -> Wr,
     ) -> Result {
+        let queue = target.queue();
         // SAFETY: The caller owns the slot.
         unsafe { queue.clear(index) };
         let slot = queue.slots.get(index as usize).ok_or(EINVAL)?;
@@ -530,6 +545,9 @@ impl<H: WrHandler> Chain<H> {
         } else {
             for local in locals {
                 let (keep, sge) = pieces.next().ok_or(E2BIG)?;
+                if !Arc::ptr_eq(local.pd(), target.pd()) {
+                    return Err(EXDEV);
+                }
                 // SAFETY: The caller owns the slot and its parts of the arrays.
                 unsafe {
                     *sge.get() = local.to_raw();

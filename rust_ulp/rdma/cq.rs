@@ -50,13 +50,13 @@ pub(crate) trait Handler: Send + Sync + 'static {
 ///
 /// # Invariants
 ///
-/// - `ptr` is a completion queue of `_device`, owned.
+/// - `ptr` is a completion queue of `device`, owned.
 /// - `context` came out of `Arc::into_raw` and is given back by `drop_context`.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Cq {
     ptr: NonNull<bindings::ib_cq>,
     poll_context: PollContext,
-    _device: ARef<Device>,
+    device: ARef<Device>,
     context: *const c_void,
     drop_context: unsafe fn(*const c_void),
     /// Serialises those who poll directly: completions are handled in order, and whoever holds it
@@ -132,7 +132,7 @@ impl Cq {
             try_pin_init!(Self {
                 ptr,
                 poll_context,
-                _device: device.into(),
+                device: device.into(),
                 context,
                 drop_context: Self::drop_context::<H>,
                 polling <- new_mutex!((), "rdma::Cq::polling"),
@@ -165,6 +165,11 @@ impl Cq {
     /// The C pointer.
     pub(super) fn as_raw(&self) -> *mut bindings::ib_cq {
         self.ptr.as_ptr()
+    }
+
+    /// Returns the device.
+    pub(super) fn device(&self) -> &Device {
+        &self.device
     }
 
     /// Who polls it.

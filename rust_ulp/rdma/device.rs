@@ -40,6 +40,12 @@ pub(crate) use bindings::rust_ulp_h_device as Attributes;
 #[repr(transparent)]
 pub(crate) struct Device(Opaque<bindings::ib_device>);
 
+impl PartialEq for Device {
+    fn eq(&self, other: &Self) -> bool {
+        core::ptr::eq(self, other)
+    }
+}
+
 // SAFETY: The RDMA core's functions that are called here lock what they change.
 unsafe impl Send for Device {}
 // SAFETY: As above.

@@ -176,7 +176,7 @@ impl Drop for Mapping {
 ///
 /// # Invariants
 ///
-/// - `ptr` is a memory region of the protection domain of `fast_reg`, owned.
+/// - `ptr` is a memory region of `pd`, owned.
 /// - While `registered`, it covers `length` bytes from the address `addr` on, those of `_mapping`.
 pub(crate) struct Mr {
     ptr: NonNull<bindings::ib_mr>,
@@ -184,6 +184,7 @@ pub(crate) struct Mr {
     addr: u64,
     length: u64,
     fast_reg: Arc<dyn Register>,
+    pd: Arc<Pd>,
     /// Whether a peer may use it.
     remote: bool,
     _mapping: KBox<Mapping>,
@@ -240,6 +241,7 @@ impl Mr {
             addr,
             length: length as u64,
             fast_reg,
+            pd,
             remote,
             _mapping: mapping,
         };
@@ -277,6 +279,11 @@ impl Mr {
         Ok(Arc::new(mr, GFP_KERNEL)?)
     }
 
+    /// Returns the protection domain.
+    pub(super) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
     /// Address of the first byte.
     pub(crate) fn addr(&self) -> u64 {
         self.addr
@@ -312,7 +319,7 @@ impl Drop for Mr {
         if err != 0 {
             pr_warn_once!("a driver refused to deregister memory: {}\n", err);
         }
-        if self.remote && self.fast_reg.pd().deferred().is_some() {
+        if self.remote && self.pd.deferred().is_some() {
             // What a peer writes siw puts where it is to be with a spinlock held (`siw_qp_llp_data_ready()`).
             // SAFETY: Process context, no lock of RCU is held.
             unsafe { bindings::rust_ulp_h_synchronize_rcu() };

@@ -37,7 +37,7 @@ impl LocalPath {
     /// is not reached by a link-local GID of RoCE, since it may be on another link.
     /// [`eaddrnotavail`] when there are no such GIDs.
     pub(crate) fn find(from: &Device, to: &Device, net: &NetNs) -> Result<Self> {
-        let is_self = core::ptr::eq(from, to);
+        let is_self = from == to;
         let (mut path, sgid) = first(from, net, |number, index, port, gid| {
             let reaches = is_self || gid.gid_type == GidType::Ib || !gid.is_link_local();
             let av = AddressVector {

@@ -148,7 +148,10 @@ impl<H: WrHandler> Qp<H> {
     /// The queues hold exactly what `capacity` says; the caller checks it against the device's
     /// limits, and sees to it that the completion queues have room for all of it and for
     /// [`CQ_RESERVE`] more. With `srq` it takes its receives from there, and its own receive queue
-    /// is not used; `recv_cq` is where they complete, and must be the queue of `srq`.
+    /// is not used.
+    ///
+    /// Fails with [`EXDEV`] when the objects belong to different devices, or when `recv_cq` is not
+    /// the completion queue of `srq`.
     pub(crate) fn new(
         pd: Arc<Pd>,
         send_cq: Arc<Cq>,
@@ -158,7 +161,13 @@ impl<H: WrHandler> Qp<H> {
         capacity: Capacity,
         handler: H,
     ) -> Result<Arc<Self>> {
+        let device = pd.device();
+        if device != send_cq.device() || device != recv_cq.device() {
+            return Err(EXDEV);
+        }
         let shared = match srq {
+            // The queue pair drains the completion queue of `srq` before it frees what completions use.
+            Some(srq) if !Arc::ptr_eq(srq.cq(), &recv_cq) => return Err(EXDEV),
             Some(srq) => Some(Membership::new(srq)?),
             None => None,
         };

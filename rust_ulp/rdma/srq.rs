@@ -179,9 +179,10 @@ unsafe impl<H: WrHandler> Sync for Srq<H> {}
 impl<H: WrHandler> Srq<H> {
     /// Creates a shared receive queue for `max_wr` requests of `max_sge` pieces each. Sleeps.
     ///
-    /// The caller checks both against the device's limits. The queue pairs that use it have `cq` as
-    /// their receive completion queue, which has room for all of it and for
-    /// [`CQ_RESERVE`](super::qp::CQ_RESERVE) more.
+    /// The caller checks both against the device's limits. The queue pairs that use the queue complete
+    /// their receives in `cq`, which has room for `max_wr` completions and for
+    /// [`CQ_RESERVE`](super::qp::CQ_RESERVE) more. Fails with [`EXDEV`] when `pd` and `cq` belong to
+    /// different devices.
     pub(crate) fn new(
         pd: Arc<Pd>,
         cq: Arc<Cq>,
@@ -189,6 +190,9 @@ impl<H: WrHandler> Srq<H> {
         max_sge: u32,
         handler: H,
     ) -> Result<Arc<Self>> {
+        if pd.device() != cq.device() {
+            return Err(EXDEV);
+        }
         let in_order = pd.device().is_driven_by(c"rdma_rxe");
         let marker = Self::new_marker(&pd, &cq)?;
         let destroy = kernel::types::ScopeGuard::new(|| {
@@ -308,6 +312,11 @@ impl<H: WrHandler> Srq<H> {
     /// The protection domain.
     pub(crate) fn pd(&self) -> &Arc<Pd> {
         &self.pd
+    }
+
+    /// Returns the completion queue of its receives.
+    pub(super) fn cq(&self) -> &Arc<Cq> {
+        &self.cq
     }
 
     /// Requests that it holds at most.

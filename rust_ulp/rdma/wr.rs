@@ -4,7 +4,8 @@
 
 use super::{
     ah::Ah,
-    mr::Mr, //
+    mr::Mr,
+    pd::Pd, //
 };
 use crate::bindings;
 use kernel::{
@@ -130,6 +131,11 @@ impl Local {
         }
         // INVARIANT: Just checked.
         Ok(Self { mr, offset, length })
+    }
+
+    /// Returns the protection domain of the memory.
+    pub(super) fn pd(&self) -> &Arc<Pd> {
+        self.mr.pd()
     }
 
     pub(super) fn to_raw(&self) -> bindings::ib_sge {
