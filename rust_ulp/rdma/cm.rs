@@ -54,7 +54,10 @@ use kernel::{
     },
     prelude::*,
     sync::Arc,
-    types::Opaque, //
+    types::{
+        NotThreadSafe,
+        Opaque, //
+    }, //
 };
 
 /// Whether the manager takes `ip` for any address, or for none: unspecified ones, those of the
@@ -304,7 +307,7 @@ impl Id {
     pub(crate) fn lock(&self) -> Guard<'_> {
         // SAFETY: By the type invariant.
         unsafe { bindings::rdma_lock_handler(self.as_raw()) };
-        Guard(LockedId(self))
+        Guard(LockedId(self, NotThreadSafe))
     }
 
     /// The number of the device that it was bound to, as `rdma dev` shows it.
@@ -317,8 +320,13 @@ impl Id {
     }
 }
 
-/// An [`Id`] whose handler mutex is held.
-pub(crate) struct LockedId<'a>(&'a Id);
+/// An [`Id`] whose handler mutex the current task holds.
+///
+/// # Invariants
+///
+/// The mutex is held for as long as the value exists. Its methods count on the mutex to exclude each
+/// other, and only the task that locked it may unlock it, so the value stays with that task.
+pub(crate) struct LockedId<'a>(&'a Id, NotThreadSafe);
 
 /// Holds the handler mutex of an [`Id`].
 pub(crate) struct Guard<'a>(LockedId<'a>);
@@ -584,7 +592,7 @@ impl<H: Handler> OwnedId<H> {
         // SAFETY: By the requirements; the event is valid during the call.
         let (owner, id, event) =
             unsafe { (Self::owner(id), Id::from_raw(id), RawEvent::new(event)) };
-        owner.event(&LockedId(id), &event.event());
+        owner.event(&LockedId(id, NotThreadSafe), &event.event());
         0
     }
 
@@ -693,7 +701,7 @@ impl<L: Listener> OwnedId<L> {
         }
         let kept = Cell::new(false);
         owner.request(Request {
-            id: LockedId(id),
+            id: LockedId(id, NotThreadSafe),
             message: event.message(),
             kept: &kept,
         });
