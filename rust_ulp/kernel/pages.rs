@@ -99,7 +99,8 @@ impl Pages {
     /// pays if `charge` says so. Sleeps.
     ///
     /// `node` is the NUMA node to prefer. [`ENOMEM`] when there is not enough, or not in such
-    /// chunks, or it may not have as much; [`EINVAL`] when `len` is zero, [`EINTR`] when a signal comes meanwhile.
+    /// chunks, or it may not have as much; [`EINVAL`] when `len` is zero or `node` is not online, [`EINTR`]
+    /// when the process is killed meanwhile.
     pub(crate) fn new(
         len: usize,
         order: u32,
@@ -107,7 +108,7 @@ impl Pages {
         effort: AllocPolicy,
         charge: bool,
     ) -> Result<Self> {
-        if len == 0 || order > MAX_ORDER {
+        if len == 0 || order > MAX_ORDER || !node.is_none_or(node_is_online) {
             return Err(EINVAL);
         }
         let shift = (PAGE_SHIFT as u32).wrapping_add(order);
@@ -129,8 +130,9 @@ impl Pages {
         };
         let quick = effort == AllocPolicy::None;
         for _ in 0..count {
-            // SAFETY: Any node and order may be asked for; a bad node is taken as no preference by
-            // the caller, who checks it.
+            // SAFETY: The allocator has this order. The node is -1, which is no preference, or was
+            // online above. A node that goes offline keeps its lists of zones:
+            // `try_offline_node()`, mm/memory_hotplug.c:2186.
             let page =
                 unsafe { bindings::rust_ulp_h_alloc_pages(node.unwrap_or(-1), order, quick) };
             let page = NonNull::new(page).ok_or(ENOMEM)?;
@@ -522,6 +524,10 @@ mod tests {
         );
         assert_eq!(
             Pages::new(1, 11, None, AllocPolicy::None, false).err(),
+            Some(EINVAL)
+        );
+        assert_eq!(
+            Pages::new(1, 0, Some(i32::MAX), AllocPolicy::None, false).err(),
             Some(EINVAL)
         );
         // Not across two chunks, not beyond the last, not at an odd place.
