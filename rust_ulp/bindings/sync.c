@@ -21,9 +21,12 @@ void rust_ulp_h_synchronize_rcu(void)
 	synchronize_rcu();
 }
 
+/* The network namespace of the current task, or NULL: a task that exits has none. */
 struct net *rust_ulp_h_current_net(void)
 {
-	return get_net(current->nsproxy->net_ns);
+	struct nsproxy *ns = current->nsproxy;
+
+	return ns ? get_net(ns->net_ns) : NULL;
 }
 
 void rust_ulp_h_put_net(struct net *net)

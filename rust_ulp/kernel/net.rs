@@ -31,8 +31,8 @@ unsafe impl Sync for NetNs {}
 impl NetNs {
     /// The namespace of the current process, or [`None`] for a task that is exiting.
     pub(crate) fn current() -> Option<Self> {
-        // SAFETY: Takes no argument; the helper reads the current task's namespaces, which only
-        // that task changes.
+        // SAFETY: The helper reads the current task's `nsproxy`, which only that task changes
+        // (include/linux/nsproxy.h:72), and which is null once the task exits.
         let ptr = unsafe { bindings::rust_ulp_h_current_net() };
         // INVARIANT: The helper took a reference.
         NonNull::new(ptr).map(|ptr| Self { ptr })
