@@ -10,7 +10,6 @@ use super::{
     queue::{
         Queue,
         Wr,
-        WrSlot,
         NONE, //
     },
     request::{
@@ -238,7 +237,7 @@ impl<H: WrHandler> Chain<H> {
         request: H::Request,
     ) -> Result {
         let is_inline = inline.is_some();
-        let fill = |slot: &WrSlot<H::Request>, list: *mut bindings::ib_sge, count: u32| {
+        let fill = |cqe: *mut bindings::ib_cqe, list: *mut bindings::ib_sge, count: u32| {
             let mut wr = bindings::ib_send_wr {
                 sg_list: list,
                 num_sge: count as i32,
@@ -261,7 +260,7 @@ impl<H: WrHandler> Chain<H> {
                 }),
                 ..Default::default()
             };
-            wr.__bindgen_anon_1.wr_cqe = core::ptr::from_ref(&slot.hook.cqe).cast_mut();
+            wr.__bindgen_anon_1.wr_cqe = cqe;
             match *operation {
                 Operation::Write {
                     remote_addr,
@@ -392,13 +391,13 @@ impl<H: WrHandler> Chain<H> {
             self.target().handler().discard(request);
             return Err(EINVAL);
         }
-        self.push_slot(locals, None, true, None, request, |slot, list, count| {
+        self.push_slot(locals, None, true, None, request, |cqe, list, count| {
             let mut wr = bindings::ib_recv_wr {
                 sg_list: list,
                 num_sge: count as i32,
                 ..Default::default()
             };
-            wr.__bindgen_anon_1.wr_cqe = core::ptr::from_ref(&slot.hook.cqe).cast_mut();
+            wr.__bindgen_anon_1.wr_cqe = cqe;
             Wr { recv: wr }
         })
     }
@@ -416,13 +415,13 @@ impl<H: WrHandler> Chain<H> {
         request: H::Request,
     ) -> Result {
         let none = core::iter::empty();
-        self.push_slot(none, None, true, None, request, |slot, _, _| {
+        self.push_slot(none, None, true, None, request, |cqe, _, _| {
             let mut wr = bindings::ib_send_wr {
                 opcode: bindings::IB_WR_REG_MR,
                 send_flags: bindings::IB_SEND_SIGNALED,
                 ..Default::default()
             };
-            wr.__bindgen_anon_1.wr_cqe = core::ptr::from_ref(&slot.hook.cqe).cast_mut();
+            wr.__bindgen_anon_1.wr_cqe = cqe;
             Wr {
                 reg: bindings::ib_reg_wr {
                     wr,
@@ -437,13 +436,13 @@ impl<H: WrHandler> Chain<H> {
     /// Appends a request that invalidates the key `rkey`. May sleep.
     pub(super) fn push_invalidate(&mut self, rkey: u32, request: H::Request) -> Result {
         let none = core::iter::empty();
-        self.push_slot(none, None, true, None, request, |slot, _, _| {
+        self.push_slot(none, None, true, None, request, |cqe, _, _| {
             let mut wr = bindings::ib_send_wr {
                 opcode: bindings::IB_WR_LOCAL_INV,
                 send_flags: bindings::IB_SEND_SIGNALED,
                 ..Default::default()
             };
-            wr.__bindgen_anon_1.wr_cqe = core::ptr::from_ref(&slot.hook.cqe).cast_mut();
+            wr.__bindgen_anon_1.wr_cqe = cqe;
             wr.ex.invalidate_rkey = rkey;
             Wr { send: wr }
         })
@@ -456,7 +455,7 @@ impl<H: WrHandler> Chain<H> {
         signaled: bool,
         ah: Option<Arc<Ah>>,
         request: H::Request,
-        fill: impl FnOnce(&WrSlot<H::Request>, *mut bindings::ib_sge, u32) -> Wr,
+        fill: impl FnOnce(*mut bindings::ib_cqe, *mut bindings::ib_sge, u32) -> Wr,
     ) -> Result {
         let target = self.target.as_ref();
         let queue = target.queue();
@@ -509,14 +508,15 @@ impl<H: WrHandler> Chain<H> {
         locals: impl Iterator<Item = Local>,
         inline: Option<Inline<'_>>,
         signaled: bool,
-        fill: impl FnOnce(&WrSlot<H::Request>, *mut bindings::ib_sge, u32) -> Wr,
+        fill: impl FnOnce(*mut bindings::ib_cqe, *mut bindings::ib_sge, u32) -> Wr,
     ) -> Result {
         let queue = target.queue();
         // SAFETY: The caller owns the slot.
         unsafe { queue.clear(index) };
-        let slot = queue.slots.get(index as usize).ok_or(EINVAL)?;
+        let cqe = queue.cqe(index).ok_or(EINVAL)?;
         let (keeps, sges) = queue.pieces(index);
-        let list = sges.first().map_or(core::ptr::null_mut(), UnsafeCell::get);
+        // Of all elements, not of the first one.
+        let list = UnsafeCell::raw_get(sges.as_ptr());
         let mut count = 0u32;
         let mut pieces = keeps.iter().zip(sges);
         if let Some(data) = inline {
@@ -556,7 +556,7 @@ impl<H: WrHandler> Chain<H> {
                 count = count.wrapping_add(1);
             }
         }
-        let wr = fill(slot, list, count);
+        let wr = fill(cqe, list, count);
         // SAFETY: The caller owns the slot.
         let content = unsafe { queue.content(index) }.ok_or(EINVAL)?;
         content.wr = wr;
@@ -602,11 +602,7 @@ impl<H: WrHandler> Chain<H> {
             queue.set_number(&mut lists, at);
             content.prev = before_it;
             before_it = at;
-            // SAFETY: As above; `next` is another slot than `at`.
-            let next_wr = match unsafe { queue.content(next) } {
-                Some(next) => core::ptr::from_mut(&mut next.wr),
-                None => core::ptr::null_mut(),
-            };
+            let next_wr = queue.wr(next);
             match target.kind() {
                 QueueKind::Recv => {
                     // A receive queue's slots hold receive requests.
@@ -632,11 +628,7 @@ impl<H: WrHandler> Chain<H> {
 
         // Under the lock, so that the list of posted slots is in the order of posting.
         let tail_before = lists.last;
-        // SAFETY: The chain owns its first slot.
-        let first_wr = match unsafe { queue.content(self.first) } {
-            Some(content) => core::ptr::from_mut(&mut content.wr),
-            None => core::ptr::null_mut(),
-        };
+        let first_wr = queue.wr(self.first);
         // SAFETY: The list is not empty, so its last slot is posted, and the lock is held.
         match unsafe { queue.content(lists.last) } {
             Some(last) => last.next = self.first,
@@ -667,11 +659,7 @@ impl<H: WrHandler> Chain<H> {
         // SAFETY: The slots are still in the list, and the lock is held: those that the device
         // took cannot complete before it is released.
         while let Some(content) = unsafe { queue.content(at) } {
-            if core::ptr::from_mut(&mut content.wr)
-                .cast::<c_void>()
-                .cast_const()
-                == bad
-            {
+            if queue.wr(at).cast_const().cast() == bad {
                 break;
             }
             taken = taken.wrapping_add(1);

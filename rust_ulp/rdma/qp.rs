@@ -395,15 +395,12 @@ impl<H: WrHandler> Qp<H> {
     ///
     /// `wc` is the completion of such a request, which completes for the first time.
     unsafe extern "C" fn done(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
-        // SAFETY: The core passes a completion that is valid during the call. Its `wr_cqe` is the
-        // first field of the slot of a request that was posted and did not complete before; the
-        // slot lives in the queue pair, which drains its queues before it goes.
+        // SAFETY: The core passes a completion that is valid during the call. Its `wr_cqe` came out
+        // of `Queue::cqe` for a request that was posted and did not complete before; the slot lives
+        // in the queue pair, which drains its queues before it is freed.
         let (slot, wc) = unsafe {
             let wc = &*wc;
-            (
-                &*wc.__bindgen_anon_1.wr_cqe.cast::<WrSlot<H::Request>>(),
-                wc,
-            )
+            (WrSlot::<H::Request>::from_cqe(wc.__bindgen_anon_1.wr_cqe), wc)
         };
         // SAFETY: By the type invariant.
         let this = unsafe { &*slot.owner.cast::<Self>() };

@@ -93,6 +93,22 @@ pub(super) struct WrSlot<R> {
     content: UnsafeCell<WrState<R>>,
 }
 
+impl<R> WrSlot<R> {
+    /// Returns the slot that `cqe` belongs to.
+    ///
+    /// # Safety
+    ///
+    /// `cqe` came out of [`Queue::cqe`] of a queue that lives longer than `'a`.
+    pub(super) unsafe fn from_cqe<'a>(cqe: *mut bindings::ib_cqe) -> &'a Self {
+        // SAFETY: By the requirement `cqe` is the field of the hook of a slot, and may be used to
+        // reach all of the slot.
+        unsafe {
+            let hook = kernel::container_of!(cqe, bindings::rust_ulp_cqe_hook, cqe);
+            &*kernel::container_of!(hook, Self, hook)
+        }
+    }
+}
+
 /// The lists that every slot of a queue is in, except for those in chains.
 pub(super) struct Lists {
     /// Free slots: a stack.
@@ -248,6 +264,30 @@ impl<R: WrContext> Queue<R> {
             .get(index as usize)
             // SAFETY: By the requirement the reference is the only one.
             .map(|slot| unsafe { &mut *slot.content.get() })
+    }
+
+    /// Returns where the request of slot `index` is, null for [`NONE`].
+    ///
+    /// The pointer is not derived from a reference to the request: it stays valid when somebody who
+    /// owns the slot calls [`Self::content`].
+    pub(super) fn wr(&self, index: u32) -> *mut Wr {
+        match self.slots.get(index as usize) {
+            // SAFETY: The cell holds a value; a pointer into it is made.
+            Some(slot) => unsafe { &raw mut (*slot.content.get()).wr },
+            None => core::ptr::null_mut(),
+        }
+    }
+
+    /// Returns what drivers and the core get as the `wr_cqe` of slot `index`, for
+    /// [`WrSlot::from_cqe`].
+    pub(super) fn cqe(&self, index: u32) -> Option<*mut bindings::ib_cqe> {
+        if index >= self.depth() {
+            return None;
+        }
+        // Derived from the pointer to all slots, so that the whole slot can be reached from it.
+        let slot = self.slots.as_ptr().wrapping_add(index as usize).cast_mut();
+        // SAFETY: The slot exists; a pointer into it is made.
+        Some(unsafe { &raw mut (*slot).hook.cqe })
     }
 
     /// The parts of `locals` and `sges` that belong to slot `index`.

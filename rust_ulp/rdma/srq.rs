@@ -372,15 +372,12 @@ impl<H: WrHandler> Srq<H> {
     ///
     /// `wc` is the completion of such a request.
     unsafe extern "C" fn done(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
-        // SAFETY: The core passes a completion that is valid during the call. Its `wr_cqe` is the
-        // first field of a slot, which lives in the queue; that outlives the queue pairs that use
-        // it, which wait for their completions before they go.
+        // SAFETY: The core passes a completion that is valid during the call. Its `wr_cqe` came out
+        // of `Queue::cqe`. The slot lives in the queue, which outlives the queue pairs that use it;
+        // they wait for their completions before they are freed.
         let (slot, wc) = unsafe {
             let wc = &*wc;
-            (
-                &*wc.__bindgen_anon_1.wr_cqe.cast::<WrSlot<H::Request>>(),
-                wc,
-            )
+            (WrSlot::<H::Request>::from_cqe(wc.__bindgen_anon_1.wr_cqe), wc)
         };
         // SAFETY: By the type invariant.
         let this = unsafe { &*slot.owner.cast::<Self>() };
