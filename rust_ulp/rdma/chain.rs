@@ -8,7 +8,9 @@ use super::{
     qp::Qp,
     qp_attr::State,
     queue::{
+        Lists,
         Queue,
+        SlotParts,
         Wr,
         NONE, //
     },
@@ -21,8 +23,7 @@ use super::{
     wr::{
         Flags,
         Local,
-        Operation,
-        Tail, //
+        Operation, //
     }, //
 };
 use crate::{
@@ -221,13 +222,16 @@ impl<H: WrHandler> Chain<H> {
         self.target.as_ref()
     }
 
-    /// Appends a send request that reads or writes `locals`.
+    /// Appends a send request that reads or writes `locals`. May sleep.
     ///
-    /// `inline` is data that goes into the slot now, instead of `locals`. [`EAGAIN`] when the queue is full,
-    /// [`E2BIG`] for too many `locals`, [`EMSGSIZE`] for too much inline data, [`EINVAL`] when it is
-    /// a datagram and the queue pair's type is another, or the other way round, [`EXDEV`] when memory
-    /// or the address belongs to another protection domain; then `discard` was called for `request`.
-    /// May sleep.
+    /// `inline` is data that is copied into the slot now, instead of `locals`.
+    ///
+    /// When it fails, `discard` was called for `request`. It fails with
+    ///
+    /// - [`EAGAIN`] when the queue is full,
+    /// - [`E2BIG`] for too many `locals`, [`EMSGSIZE`] for too much inline data,
+    /// - [`EINVAL`] for a datagram on a connected queue pair, and the other way round,
+    /// - [`EXDEV`] when the memory or the address belongs to another protection domain.
     pub(crate) fn push(
         &mut self,
         operation: &Operation,
@@ -236,149 +240,27 @@ impl<H: WrHandler> Chain<H> {
         inline: Option<Inline<'_>>,
         request: H::Request,
     ) -> Result {
-        let is_inline = inline.is_some();
-        let fill = |cqe: *mut bindings::ib_cqe, list: *mut bindings::ib_sge, count: u32| {
-            let mut wr = bindings::ib_send_wr {
-                sg_list: list,
-                num_sge: count as i32,
-                send_flags: (if flags.fence {
-                    bindings::IB_SEND_FENCE
-                } else {
-                    0
-                }) | (if flags.signaled {
-                    bindings::IB_SEND_SIGNALED
-                } else {
-                    0
-                }) | (if flags.solicited {
-                    bindings::IB_SEND_SOLICITED
-                } else {
-                    0
-                }) | (if is_inline {
-                    bindings::IB_SEND_INLINE
-                } else {
-                    0
-                }),
-                ..Default::default()
-            };
-            wr.__bindgen_anon_1.wr_cqe = cqe;
-            match *operation {
-                Operation::Write {
-                    remote_addr,
-                    rkey,
-                    imm,
-                } => {
-                    wr.opcode = bindings::IB_WR_RDMA_WRITE;
-                    if let Some(imm) = imm {
-                        wr.opcode = bindings::IB_WR_RDMA_WRITE_WITH_IMM;
-                        wr.ex.imm_data = imm.to_be();
-                    }
-                    Wr {
-                        rdma: bindings::ib_rdma_wr {
-                            wr,
-                            remote_addr,
-                            rkey,
-                        },
-                    }
-                }
-                Operation::Read { remote_addr, rkey } => {
-                    wr.opcode = bindings::IB_WR_RDMA_READ;
-                    Wr {
-                        rdma: bindings::ib_rdma_wr {
-                            wr,
-                            remote_addr,
-                            rkey,
-                        },
-                    }
-                }
-                Operation::Send(tail) => {
-                    wr.opcode = match tail {
-                        Tail::None => bindings::IB_WR_SEND,
-                        Tail::Imm(imm) => {
-                            wr.ex.imm_data = imm.to_be();
-                            bindings::IB_WR_SEND_WITH_IMM
-                        }
-                        Tail::Invalidate(rkey) => {
-                            wr.ex.invalidate_rkey = rkey;
-                            bindings::IB_WR_SEND_WITH_INV
-                        }
-                    };
-                    Wr { send: wr }
-                }
-                Operation::Datagram {
-                    ref ah,
-                    qp_num,
-                    qkey,
-                    imm,
-                } => {
-                    wr.opcode = bindings::IB_WR_SEND;
-                    if let Some(imm) = imm {
-                        wr.opcode = bindings::IB_WR_SEND_WITH_IMM;
-                        wr.ex.imm_data = imm.to_be();
-                    }
-                    Wr {
-                        ud: bindings::ib_ud_wr {
-                            wr,
-                            ah: ah.as_raw(),
-                            remote_qpn: qp_num,
-                            remote_qkey: qkey,
-                            ..Default::default()
-                        },
-                    }
-                }
-                Operation::CompareSwap {
-                    remote_addr,
-                    rkey,
-                    compare,
-                    swap,
-                } => {
-                    wr.opcode = bindings::IB_WR_ATOMIC_CMP_AND_SWP;
-                    Wr {
-                        atomic: bindings::ib_atomic_wr {
-                            wr,
-                            remote_addr,
-                            compare_add: compare,
-                            swap,
-                            rkey,
-                            ..Default::default()
-                        },
-                    }
-                }
-                Operation::FetchAdd {
-                    remote_addr,
-                    rkey,
-                    add,
-                } => {
-                    wr.opcode = bindings::IB_WR_ATOMIC_FETCH_AND_ADD;
-                    Wr {
-                        atomic: bindings::ib_atomic_wr {
-                            wr,
-                            remote_addr,
-                            compare_add: add,
-                            rkey,
-                            ..Default::default()
-                        },
-                    }
-                }
-            }
-        };
-        let ah = match operation {
-            Operation::Datagram { ah, .. } => Some(ah),
-            _ => None,
-        };
-        // A datagram needs its address, and other requests have no use for one.
-        let fits = match &self.target {
-            Target::Send(qp) => qp.note_address(ah),
-            Target::Recv(_) | Target::Shared(_) => false,
-        };
-        if !fits {
+        let ah = operation.ah();
+        if let Err(err) = self.check_address(ah) {
             self.target().handler().discard(request);
-            return Err(EINVAL);
+            return Err(err);
         }
-        if ah.is_some_and(|ah| !Arc::ptr_eq(ah.pd(), self.target().pd())) {
-            self.target().handler().discard(request);
-            return Err(EXDEV);
-        }
+        let send_flags = flags.to_raw(inline.is_some());
+        let fill = |parts: SlotParts| operation.to_raw(parts.send_wr(send_flags));
         self.push_slot(locals, inline, flags.signaled, ah.cloned(), request, fill)
+    }
+
+    /// Checks that a send request fits the target: datagrams have an address of its protection
+    /// domain, other requests have none.
+    fn check_address(&self, ah: Option<&Arc<Ah>>) -> Result {
+        match &self.target {
+            Target::Send(qp) if qp.note_address(ah) => (),
+            _ => return Err(EINVAL),
+        }
+        match ah {
+            Some(ah) if !Arc::ptr_eq(ah.pd(), self.target().pd()) => Err(EXDEV),
+            _ => Ok(()),
+        }
     }
 
     /// Appends a receive request that fills `locals`. Errors as for [`Self::push`]. May sleep.
@@ -391,22 +273,23 @@ impl<H: WrHandler> Chain<H> {
             self.target().handler().discard(request);
             return Err(EINVAL);
         }
-        self.push_slot(locals, None, true, None, request, |cqe, list, count| {
+        self.push_slot(locals, None, true, None, request, |parts| {
             let mut wr = bindings::ib_recv_wr {
-                sg_list: list,
-                num_sge: count as i32,
+                sg_list: parts.sg_list,
+                num_sge: parts.num_sge,
                 ..Default::default()
             };
-            wr.__bindgen_anon_1.wr_cqe = cqe;
+            wr.__bindgen_anon_1.wr_cqe = parts.cqe;
             Wr { recv: wr }
         })
     }
 
-    /// Appends a request that registers `mr`, which the request must hold. May sleep.
+    /// Appends a request that registers `mr`. May sleep.
     ///
     /// # Safety
     ///
-    /// `mr` is mapped, and lives until the request is done.
+    /// `mr` is mapped, belongs to the protection domain of the queue pair, and lives until the
+    /// request is done.
     pub(super) unsafe fn push_register(
         &mut self,
         mr: *mut bindings::ib_mr,
@@ -415,13 +298,9 @@ impl<H: WrHandler> Chain<H> {
         request: H::Request,
     ) -> Result {
         let none = core::iter::empty();
-        self.push_slot(none, None, true, None, request, |cqe, _, _| {
-            let mut wr = bindings::ib_send_wr {
-                opcode: bindings::IB_WR_REG_MR,
-                send_flags: bindings::IB_SEND_SIGNALED,
-                ..Default::default()
-            };
-            wr.__bindgen_anon_1.wr_cqe = cqe;
+        self.push_slot(none, None, true, None, request, |parts| {
+            let mut wr = parts.send_wr(bindings::IB_SEND_SIGNALED);
+            wr.opcode = bindings::IB_WR_REG_MR;
             Wr {
                 reg: bindings::ib_reg_wr {
                     wr,
@@ -436,18 +315,15 @@ impl<H: WrHandler> Chain<H> {
     /// Appends a request that invalidates the key `rkey`. May sleep.
     pub(super) fn push_invalidate(&mut self, rkey: u32, request: H::Request) -> Result {
         let none = core::iter::empty();
-        self.push_slot(none, None, true, None, request, |cqe, _, _| {
-            let mut wr = bindings::ib_send_wr {
-                opcode: bindings::IB_WR_LOCAL_INV,
-                send_flags: bindings::IB_SEND_SIGNALED,
-                ..Default::default()
-            };
-            wr.__bindgen_anon_1.wr_cqe = cqe;
+        self.push_slot(none, None, true, None, request, |parts| {
+            let mut wr = parts.send_wr(bindings::IB_SEND_SIGNALED);
+            wr.opcode = bindings::IB_WR_LOCAL_INV;
             wr.ex.invalidate_rkey = rkey;
             Wr { send: wr }
         })
     }
 
+    /// Fills a free slot and appends it to the chain.
     fn push_slot(
         &mut self,
         locals: impl Iterator<Item = Local>,
@@ -455,50 +331,63 @@ impl<H: WrHandler> Chain<H> {
         signaled: bool,
         ah: Option<Arc<Ah>>,
         request: H::Request,
-        fill: impl FnOnce(*mut bindings::ib_cqe, *mut bindings::ib_sge, u32) -> Wr,
+        fill: impl FnOnce(SlotParts) -> Wr,
     ) -> Result {
-        let target = self.target.as_ref();
-        let queue = target.queue();
-        if self.spare == NONE {
-            // INVARIANT: They were just taken.
-            self.spare = queue.take(self.expected.max(1));
-        }
-        let index = self.spare;
-        // SAFETY: By the type invariant the chain owns it, if there is one.
-        let Some(content) = (unsafe { queue.content(index) }) else {
-            target.handler().discard(request);
+        let Some(index) = self.take_slot() else {
+            self.target().handler().discard(request);
             return Err(EAGAIN);
         };
-        // INVARIANT: It leaves that list.
-        self.spare = content.next;
-        self.expected = self.expected.saturating_sub(1);
-        let result = Self::fill_slot(target, index, locals, inline, signaled, fill);
-        // SAFETY: The slot was taken above and is in no list; the reference above is not used any more.
-        let content = unsafe { queue.content(index) };
-        match (result, content) {
+        let target = self.target.as_ref();
+        let queue = target.queue();
+        let filled = Self::fill_slot(target, index, locals, inline, signaled, fill);
+        // SAFETY: `take_slot` gave the slot to this call, and no reference to it is left.
+        match (filled, unsafe { queue.content(index) }) {
             (Ok(()), Some(content)) => {
                 request.placed(index);
                 self.timed |= request.timeout_ns() != 0;
                 content.request = Some(request);
                 content.ah = ah;
                 content.next = NONE;
-                // SAFETY: By the type invariant the chain owns its last slot.
-                match unsafe { queue.content(self.last) } {
-                    Some(last) => last.next = index,
-                    None => self.first = index,
-                }
-                // INVARIANT: The slot is at the end of the list.
-                self.last = index;
-                self.count = self.count.wrapping_add(1);
+                self.append(index);
                 Ok(())
             }
             (result, _) => {
                 target.handler().discard(request);
-                // SAFETY: The slot was taken above and is not used after this.
+                // SAFETY: As above, and the slot is not used after this.
                 unsafe { queue.put(&mut queue.lists.lock(), index) };
                 result
             }
         }
+    }
+
+    /// Takes a slot out of the spare ones, which are refilled when there are none. The caller owns
+    /// the slot from then on.
+    fn take_slot(&mut self) -> Option<u32> {
+        let queue = self.target.as_ref().queue();
+        if self.spare == NONE {
+            // INVARIANT: The queue gives these slots to the chain.
+            self.spare = queue.take(self.expected.max(1));
+        }
+        let index = self.spare;
+        // SAFETY: By the type invariant the chain owns the slot, if there is one.
+        let content = unsafe { queue.content(index) }?;
+        // INVARIANT: The slot leaves the list of spare ones.
+        self.spare = content.next;
+        self.expected = self.expected.saturating_sub(1);
+        Some(index)
+    }
+
+    /// Puts slot `index`, which the caller owns and whose `next` is [`NONE`], at the end of the
+    /// chain.
+    fn append(&mut self, index: u32) {
+        // SAFETY: By the type invariant the chain owns its last slot.
+        match unsafe { self.target.as_ref().queue().content(self.last) } {
+            Some(last) => last.next = index,
+            None => self.first = index,
+        }
+        // INVARIANT: The slot is the end of the list.
+        self.last = index;
+        self.count = self.count.wrapping_add(1);
     }
 
     /// Makes slot `index`, which the caller owns, hold a request.
@@ -508,55 +397,24 @@ impl<H: WrHandler> Chain<H> {
         locals: impl Iterator<Item = Local>,
         inline: Option<Inline<'_>>,
         signaled: bool,
-        fill: impl FnOnce(*mut bindings::ib_cqe, *mut bindings::ib_sge, u32) -> Wr,
+        fill: impl FnOnce(SlotParts) -> Wr,
     ) -> Result {
         let queue = target.queue();
         // SAFETY: The caller owns the slot.
         unsafe { queue.clear(index) };
-        let cqe = queue.cqe(index).ok_or(EINVAL)?;
-        let (keeps, sges) = queue.pieces(index);
-        // Of all elements, not of the first one.
-        let list = UnsafeCell::raw_get(sges.as_ptr());
-        let mut count = 0u32;
-        let mut pieces = keeps.iter().zip(sges);
-        if let Some(data) = inline {
-            let start = (index as usize).saturating_mul(queue.max_inline as usize);
-            let room = queue
-                .inline
-                .get(start..start.saturating_add(queue.max_inline as usize))
-                .unwrap_or(&[]);
-            let room = room.get(..data.length).ok_or(EMSGSIZE)?;
-            let first = UnsafeCell::raw_get(room.as_ptr());
-            // SAFETY: The caller owns the slot and its part of the array: this is the only
-            // reference to these bytes, which are initialised.
-            (data.copy)(unsafe { core::slice::from_raw_parts_mut(first, room.len()) })?;
-            if !room.is_empty() {
-                let (_, sge) = pieces.next().ok_or(E2BIG)?;
-                let raw = bindings::ib_sge {
-                    // Drivers take the address of inline data for one of the kernel.
-                    addr: first as u64,
-                    length: room.len() as u32,
-                    lkey: 0,
-                };
-                // SAFETY: The caller owns the slot and its part of the array.
-                unsafe { *sge.get() = raw };
-                count = 1;
-            }
-        } else {
-            for local in locals {
-                let (keep, sge) = pieces.next().ok_or(E2BIG)?;
-                if !Arc::ptr_eq(local.pd(), target.pd()) {
-                    return Err(EXDEV);
-                }
-                // SAFETY: The caller owns the slot and its parts of the arrays.
-                unsafe {
-                    *sge.get() = local.to_raw();
-                    *keep.get() = Some(local);
-                }
-                count = count.wrapping_add(1);
-            }
-        }
-        let wr = fill(cqe, list, count);
+        let count = match inline {
+            // SAFETY: As above.
+            Some(inline) => unsafe { Self::fill_inline(queue, index, inline) }?,
+            // SAFETY: As above.
+            None => unsafe { Self::fill_elements(target, index, locals) }?,
+        };
+        let (_, sges) = queue.pieces(index);
+        let wr = fill(SlotParts {
+            cqe: queue.cqe(index).ok_or(EINVAL)?,
+            // Derived from all elements, not from the first one.
+            sg_list: UnsafeCell::raw_get(sges.as_ptr()),
+            num_sge: count as c_int,
+        });
         // SAFETY: The caller owns the slot.
         let content = unsafe { queue.content(index) }.ok_or(EINVAL)?;
         content.wr = wr;
@@ -566,25 +424,120 @@ impl<H: WrHandler> Chain<H> {
         Ok(())
     }
 
-    /// Posts the chain; `before` is called for each request, in order, before the device has any.
+    /// Copies `inline` into slot `index`, and returns how many elements that takes.
     ///
-    /// Returns how many the device took, and the error with which it refused the next one: then
-    /// that one and those after it are cancelled. [`enotconn`] when the queue pair is not in a
-    /// state that takes them, with nothing posted. Does not sleep, but for cancelling.
-    pub(crate) fn post(mut self, mut before: impl FnMut(&H::Request)) -> (u32, Result) {
+    /// # Safety
+    ///
+    /// The caller owns the slot.
+    unsafe fn fill_inline(
+        queue: &Queue<H::Request>,
+        index: u32,
+        inline: Inline<'_>,
+    ) -> Result<u32> {
+        let start = (index as usize).saturating_mul(queue.max_inline as usize);
+        let room = queue
+            .inline
+            .get(start..start.saturating_add(queue.max_inline as usize))
+            .and_then(|room| room.get(..inline.length))
+            .ok_or(EMSGSIZE)?;
+        let first = UnsafeCell::raw_get(room.as_ptr());
+        // SAFETY: By the requirement this is the only reference to these bytes, which are
+        // initialised.
+        (inline.copy)(unsafe { core::slice::from_raw_parts_mut(first, room.len()) })?;
+        if room.is_empty() {
+            return Ok(0);
+        }
+        let sge = queue.pieces(index).1.first().ok_or(E2BIG)?;
+        let raw = bindings::ib_sge {
+            // Drivers take the address of inline data for one of the kernel.
+            addr: first as u64,
+            length: room.len() as u32,
+            lkey: 0,
+        };
+        // SAFETY: By the requirement nobody else accesses the element.
+        unsafe { *sge.get() = raw };
+        Ok(1)
+    }
+
+    /// Puts `locals` into the elements of slot `index`, and returns how many there are.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the slot.
+    unsafe fn fill_elements(
+        target: TargetRef<'_, H>,
+        index: u32,
+        locals: impl Iterator<Item = Local>,
+    ) -> Result<u32> {
+        let (keeps, sges) = target.queue().pieces(index);
+        let mut elements = keeps.iter().zip(sges);
+        let mut count = 0u32;
+        for local in locals {
+            let (keep, sge) = elements.next().ok_or(E2BIG)?;
+            if !Arc::ptr_eq(local.pd(), target.pd()) {
+                return Err(EXDEV);
+            }
+            // SAFETY: By the requirement nobody else accesses the elements of the slot.
+            unsafe {
+                *sge.get() = local.to_raw();
+                *keep.get() = Some(local);
+            }
+            count = count.wrapping_add(1);
+        }
+        Ok(count)
+    }
+
+    /// Posts the chain; `before` is called for each request, in order, before the device has any.
+    /// Does not sleep, except when it discards requests.
+    ///
+    /// Returns how many requests the device took, and the error with which it refused the next one.
+    /// That one and those after it are discarded. Fails with [`enotconn`], with nothing posted, when
+    /// the queue pair is not in a state that takes requests.
+    pub(crate) fn post(mut self, before: impl FnMut(&H::Request)) -> (u32, Result) {
         let target = self.target.as_ref();
         let queue = target.queue();
         if self.count == 0 {
             return (0, Ok(()));
         }
+        // Held over the driver's call, so that the list of posted slots is in the order of posting.
         let mut lists = queue.lists.lock();
         if lists.closed || !target.is_ready() {
             drop(lists);
             return (0, Err(enotconn()));
         }
+        let tail_before = lists.last;
+        let earliest = self.link(&mut lists, before);
+        self.enqueue(&mut lists);
 
-        // Link the requests, and see to it that the queue cannot fill up with silent ones.
-        let half = (queue.depth() / 2).max(1);
+        let first = queue.wr(self.first);
+        // A driver that refuses all of it may leave this alone.
+        let mut bad: *const c_void = first.cast_const().cast();
+        let bad_out: *mut *const c_void = &mut bad;
+        // SAFETY: `link` has linked the requests, the last one ends the list; they, their elements
+        // and their inline data live in slots that nobody touches until the call returns. Each has a
+        // `wr_cqe` and a place in the completion queue.
+        let err = unsafe { self.target.post(first, bad_out) };
+        lists.used = true;
+        queue.watch(&mut lists, earliest);
+        let (taken, rest) = if err == 0 {
+            (self.count, NONE)
+        } else {
+            self.take_back(&mut lists, tail_before, bad)
+        };
+        drop(lists);
+        // INVARIANT: The slots that the device took are the queue's.
+        self.first = rest;
+        self.count = self.count.saturating_sub(taken);
+        (taken, to_result(err))
+    }
+
+    /// Numbers the requests of the chain and links them for the driver, and returns the earliest
+    /// deadline.
+    fn link(&self, lists: &mut Lists, mut before: impl FnMut(&H::Request)) -> u64 {
+        let (target, depth) = (self.target.as_ref(), self.target.as_ref().queue().depth());
+        let queue = target.queue();
+        // See to it that the queue cannot fill up with silent requests.
+        let half = (depth / 2).max(1);
         let (mut at, mut before_it) = (self.first, lists.last);
         let mut earliest = u64::MAX;
         // SAFETY: By the type invariant the chain owns the slots of its list.
@@ -598,11 +551,9 @@ impl<H: WrHandler> Chain<H> {
                     }
                 }
             }
-            let next = content.next;
-            queue.set_number(&mut lists, at);
+            queue.set_number(lists, at);
             content.prev = before_it;
-            before_it = at;
-            let next_wr = queue.wr(next);
+            let next_wr = queue.wr(content.next);
             match target.kind() {
                 QueueKind::Recv => {
                     // A receive queue's slots hold receive requests.
@@ -623,41 +574,32 @@ impl<H: WrHandler> Chain<H> {
                     }
                 }
             }
-            at = next;
+            before_it = at;
+            at = content.next;
         }
+        earliest
+    }
 
-        // Under the lock, so that the list of posted slots is in the order of posting.
-        let tail_before = lists.last;
-        let first_wr = queue.wr(self.first);
-        // SAFETY: The list is not empty, so its last slot is posted, and the lock is held.
-        match unsafe { queue.content(lists.last) } {
+    /// Appends the chain to the list of posted slots.
+    fn enqueue(&self, lists: &mut Lists) {
+        // SAFETY: The last slot of the list, if there is one, is posted, and the lock is held.
+        match unsafe { self.target.as_ref().queue().content(lists.last) } {
             Some(last) => last.next = self.first,
             None => lists.first = self.first,
         }
         lists.last = self.last;
         lists.posted = lists.posted.wrapping_add(self.count);
+    }
 
-        // A driver that refuses all of it may leave this alone.
-        let mut bad: *const c_void = first_wr.cast_const().cast();
-        let bad_out: *mut *const c_void = &mut bad;
-        // SAFETY: The requests are linked, the last one ends the list; they, their elements and
-        // their inline data live in slots that nobody touches until the call returns. Each has a
-        // `wr_cqe` and a place in the completion queue.
-        let err = unsafe { self.target.post(first_wr, bad_out) };
-        lists.used = true;
-        queue.watch(&mut lists, earliest);
-        if err == 0 {
-            // INVARIANT: The slots are the queue's now.
-            let count = core::mem::replace(&mut self.count, 0);
-            return (count, Ok(()));
-        }
-
-        // The device took those before `bad`: cut the list there and take the rest back.
-        let mut taken = 0u32;
-        let mut last_taken = tail_before;
-        let mut at = self.first;
-        // SAFETY: The slots are still in the list, and the lock is held: those that the device
-        // took cannot complete before it is released.
+    /// Takes the slots that the device has not taken out of the list of posted ones: those from the
+    /// request `bad` on. `tail_before` was the last one of that list before the chain.
+    ///
+    /// Returns how many slots the device took, and the first of the others.
+    fn take_back(&self, lists: &mut Lists, tail_before: u32, bad: *const c_void) -> (u32, u32) {
+        let queue = self.target.as_ref().queue();
+        let (mut taken, mut last_taken, mut at) = (0u32, tail_before, self.first);
+        // SAFETY: The slots are in the list, and the lock is held: those that the device took cannot
+        // complete before it is released.
         while let Some(content) = unsafe { queue.content(at) } {
             if queue.wr(at).cast_const().cast() == bad {
                 break;
@@ -675,17 +617,13 @@ impl<H: WrHandler> Chain<H> {
         lists.posted = lists
             .posted
             .saturating_sub(self.count.saturating_sub(taken));
-        let mut rest = at;
-        // SAFETY: These slots the device did not take; they are in no list but the chain's.
-        while let Some(content) = unsafe { queue.content(rest) } {
-            queue.clear_number(&mut lists, rest);
-            rest = content.next;
+        let rest = at;
+        // SAFETY: The device has not taken these slots; they are in no list but the chain's.
+        while let Some(content) = unsafe { queue.content(at) } {
+            queue.clear_number(lists, at);
+            at = content.next;
         }
-        drop(lists);
-        // INVARIANT: What is left of the list is ours.
-        self.first = at;
-        self.count = self.count.saturating_sub(taken);
-        (taken, to_result(err))
+        (taken, rest)
     }
 }
 
@@ -707,7 +645,7 @@ impl<H: WrHandler> Drop for Chain<H> {
             // SAFETY: The slot is not used after this.
             unsafe { queue.put(&mut queue.lists.lock(), index) };
         }
-        // SAFETY: By the type invariant the chain owns them, and it goes.
+        // SAFETY: By the type invariant the chain owns these slots, and does not use them again.
         unsafe { queue.put_all(self.spare) };
     }
 }

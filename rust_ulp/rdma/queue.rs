@@ -28,7 +28,10 @@ use crate::{
 };
 use core::cell::UnsafeCell;
 use kernel::{
-    ffi::c_void,
+    ffi::{
+        c_int,
+        c_void, //
+    },
     prelude::*,
     sync::{
         atomic::{
@@ -50,6 +53,30 @@ pub(super) union Wr {
     pub(super) ud: bindings::ib_ud_wr,
     pub(super) reg: bindings::ib_reg_wr,
     pub(super) recv: bindings::ib_recv_wr,
+}
+
+/// The parts of a slot that a request refers to.
+pub(super) struct SlotParts {
+    /// What [`Queue::cqe`] returns.
+    pub(super) cqe: *mut bindings::ib_cqe,
+    /// The elements.
+    pub(super) sg_list: *mut bindings::ib_sge,
+    /// How many elements the request has.
+    pub(super) num_sge: c_int,
+}
+
+impl SlotParts {
+    /// Returns the general part of a send request with the flags `send_flags`.
+    pub(super) fn send_wr(self, send_flags: c_int) -> bindings::ib_send_wr {
+        let mut wr = bindings::ib_send_wr {
+            sg_list: self.sg_list,
+            num_sge: self.num_sge,
+            send_flags,
+            ..Default::default()
+        };
+        wr.__bindgen_anon_1.wr_cqe = self.cqe;
+        wr
+    }
 }
 
 /// What is in a slot. Belongs to whoever owns the slot: see [`WrSlot`].

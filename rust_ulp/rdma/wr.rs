@@ -5,10 +5,12 @@
 use super::{
     ah::Ah,
     mr::Mr,
-    pd::Pd, //
+    pd::Pd,
+    queue::Wr, //
 };
 use crate::bindings;
 use kernel::{
+    ffi::c_int,
     prelude::*,
     sync::Arc, //
 };
@@ -85,6 +87,119 @@ impl Operation {
             rkey: mr.rkey(),
         }
     }
+
+    /// Returns the address of a datagram.
+    pub(super) fn ah(&self) -> Option<&Arc<Ah>> {
+        match self {
+            Self::Datagram { ah, .. } => Some(ah),
+            _ => None,
+        }
+    }
+
+    /// Returns the request as drivers take it; `wr` is its general part.
+    pub(super) fn to_raw(&self, mut wr: bindings::ib_send_wr) -> Wr {
+        match *self {
+            Self::Write {
+                remote_addr,
+                rkey,
+                imm,
+            } => {
+                wr.opcode = bindings::IB_WR_RDMA_WRITE;
+                if let Some(imm) = imm {
+                    wr.opcode = bindings::IB_WR_RDMA_WRITE_WITH_IMM;
+                    wr.ex.imm_data = imm.to_be();
+                }
+                rdma_wr(wr, remote_addr, rkey)
+            }
+            Self::Read { remote_addr, rkey } => {
+                wr.opcode = bindings::IB_WR_RDMA_READ;
+                rdma_wr(wr, remote_addr, rkey)
+            }
+            Self::Send(tail) => {
+                wr.opcode = match tail {
+                    Tail::None => bindings::IB_WR_SEND,
+                    Tail::Imm(imm) => {
+                        wr.ex.imm_data = imm.to_be();
+                        bindings::IB_WR_SEND_WITH_IMM
+                    }
+                    Tail::Invalidate(rkey) => {
+                        wr.ex.invalidate_rkey = rkey;
+                        bindings::IB_WR_SEND_WITH_INV
+                    }
+                };
+                Wr { send: wr }
+            }
+            Self::Datagram {
+                ref ah,
+                qp_num,
+                qkey,
+                imm,
+            } => {
+                wr.opcode = bindings::IB_WR_SEND;
+                if let Some(imm) = imm {
+                    wr.opcode = bindings::IB_WR_SEND_WITH_IMM;
+                    wr.ex.imm_data = imm.to_be();
+                }
+                Wr {
+                    ud: bindings::ib_ud_wr {
+                        wr,
+                        ah: ah.as_raw(),
+                        remote_qpn: qp_num,
+                        remote_qkey: qkey,
+                        ..Default::default()
+                    },
+                }
+            }
+            Self::CompareSwap {
+                remote_addr,
+                rkey,
+                compare,
+                swap,
+            } => {
+                wr.opcode = bindings::IB_WR_ATOMIC_CMP_AND_SWP;
+                atomic_wr(wr, remote_addr, rkey, compare, swap)
+            }
+            Self::FetchAdd {
+                remote_addr,
+                rkey,
+                add,
+            } => {
+                wr.opcode = bindings::IB_WR_ATOMIC_FETCH_AND_ADD;
+                atomic_wr(wr, remote_addr, rkey, add, 0)
+            }
+        }
+    }
+}
+
+/// Returns a request for memory of the peer.
+fn rdma_wr(wr: bindings::ib_send_wr, remote_addr: u64, rkey: u32) -> Wr {
+    Wr {
+        rdma: bindings::ib_rdma_wr {
+            wr,
+            remote_addr,
+            rkey,
+        },
+    }
+}
+
+/// Returns an atomic request.
+fn atomic_wr(
+    wr: bindings::ib_send_wr,
+    remote_addr: u64,
+    rkey: u32,
+    compare_add: u64,
+    swap: u64,
+) -> Wr {
+    Wr {
+        atomic: bindings::ib_atomic_wr {
+            wr,
+            remote_addr,
+            compare_add,
+            swap,
+            rkey,
+            ..Default::default()
+        },
+    }
 }
 
 /// What goes with a Send.
@@ -107,6 +222,23 @@ pub(crate) struct Flags {
     pub(crate) signaled: bool,
     /// Raises a solicited event at the peer.
     pub(crate) solicited: bool,
+}
+
+impl Flags {
+    /// Returns the flags as drivers take them.
+    pub(super) fn to_raw(self, inline: bool) -> c_int {
+        [
+            (self.fence, bindings::IB_SEND_FENCE),
+            (self.signaled, bindings::IB_SEND_SIGNALED),
+            (self.solicited, bindings::IB_SEND_SOLICITED),
+            (inline, bindings::IB_SEND_INLINE),
+        ]
+        .into_iter()
+        .fold(
+            0,
+            |flags, (set, flag)| if set { flags | flag } else { flags },
+        )
+    }
 }
 
 /// A piece of registered memory that a request reads or writes.
