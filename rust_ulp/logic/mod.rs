@@ -8,6 +8,7 @@
 pub(crate) mod chunks;
 pub(crate) mod events;
 pub(crate) mod handle;
+pub(crate) mod unsignaled;
 
 /// Numbers what `iter` yields from 0 on; wraps where `enumerate` would panic.
 pub(crate) fn numbered<T>(iter: impl Iterator<Item = T>) -> impl Iterator<Item = (u32, T)> {

@@ -28,7 +28,8 @@ use super::{
 };
 use crate::{
     bindings,
-    kernel::errno::enotconn, //
+    kernel::errno::enotconn,
+    logic::unsignaled::Unsignaled, //
 };
 use core::cell::UnsafeCell;
 use kernel::{
@@ -505,7 +506,7 @@ impl<H: WrHandler> Chain<H> {
             drop(lists);
             return (0, Err(enotconn()));
         }
-        let tail_before = lists.last;
+        let before_chain = (lists.last, lists.unsignaled);
         let earliest = self.link(&mut lists, before);
         self.enqueue(&mut lists);
 
@@ -522,7 +523,7 @@ impl<H: WrHandler> Chain<H> {
         let (taken, rest) = if err == 0 {
             (self.count, NONE)
         } else {
-            self.take_back(&mut lists, tail_before, bad)
+            self.take_back(&mut lists, before_chain, bad)
         };
         drop(lists);
         // INVARIANT: The slots that the device took are the queue's.
@@ -534,10 +535,8 @@ impl<H: WrHandler> Chain<H> {
     /// Numbers the requests of the chain and links them for the driver, and returns the earliest
     /// deadline.
     fn link(&self, lists: &mut Lists, mut before: impl FnMut(&H::Request)) -> u64 {
-        let (target, depth) = (self.target.as_ref(), self.target.as_ref().queue().depth());
+        let target = self.target.as_ref();
         let queue = target.queue();
-        // See to it that the queue cannot fill up with silent requests.
-        let half = (depth / 2).max(1);
         let (mut at, mut before_it) = (self.first, lists.last);
         let mut earliest = u64::MAX;
         // SAFETY: By the type invariant the chain owns the slots of its list.
@@ -560,15 +559,11 @@ impl<H: WrHandler> Chain<H> {
                     content.wr.recv.next = next_wr.cast();
                 }
                 QueueKind::Send => {
-                    lists.silent = lists.silent.wrapping_add(1);
-                    // A request with a deadline says when it is done.
-                    let force = lists.silent >= half || content.deadline != 0;
-                    if content.signaled || force {
-                        lists.silent = 0;
-                    }
+                    let is_signaled = content.is_signaled();
+                    let must_signal = lists.unsignaled.next(is_signaled, queue.depth());
                     // Every kind of send request begins with the general part.
                     content.wr.send.next = next_wr.cast();
-                    if force {
+                    if is_signaled || must_signal {
                         // SAFETY: As said, the general part is there.
                         unsafe { content.wr.send.send_flags |= bindings::IB_SEND_SIGNALED };
                     }
@@ -592,12 +587,19 @@ impl<H: WrHandler> Chain<H> {
     }
 
     /// Takes the slots that the device has not taken out of the list of posted ones: those from the
-    /// request `bad` on. `tail_before` was the last one of that list before the chain.
+    /// request `bad` on. `before_chain` is what the lists said of their last slot, and of requests
+    /// that are not signaled, before the chain.
     ///
     /// Returns how many slots the device took, and the first of the others.
-    fn take_back(&self, lists: &mut Lists, tail_before: u32, bad: *const c_void) -> (u32, u32) {
+    fn take_back(
+        &self,
+        lists: &mut Lists,
+        before_chain: (u32, Unsignaled),
+        bad: *const c_void,
+    ) -> (u32, u32) {
         let queue = self.target.as_ref().queue();
-        let (mut taken, mut last_taken, mut at) = (0u32, tail_before, self.first);
+        let (mut taken, mut at) = (0u32, self.first);
+        let (mut last_taken, mut unsignaled) = before_chain;
         // SAFETY: The slots are in the list, and the lock is held: those that the device took cannot
         // complete before it is released.
         while let Some(content) = unsafe { queue.content(at) } {
@@ -605,10 +607,12 @@ impl<H: WrHandler> Chain<H> {
                 break;
             }
             taken = taken.wrapping_add(1);
+            unsignaled.next(content.is_signaled(), queue.depth());
             last_taken = at;
             at = content.next;
         }
         lists.last = last_taken;
+        lists.unsignaled = unsignaled;
         // SAFETY: As above.
         match unsafe { queue.content(last_taken) } {
             Some(last) => last.next = NONE,

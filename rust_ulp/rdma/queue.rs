@@ -24,7 +24,8 @@ use crate::{
             now_ns,
             Timer, //
         }, //
-    }, //
+    },
+    logic::unsignaled::Unsignaled, //
 };
 use core::cell::UnsafeCell;
 use kernel::{
@@ -97,6 +98,14 @@ pub(super) struct WrState<R> {
     pub(super) ah: Option<Arc<Ah>>,
 }
 
+impl<R> WrState<R> {
+    /// Whether the device reports when the request succeeds: for its owner, or because somebody has
+    /// to know that it is done before its deadline.
+    pub(super) fn is_signaled(&self) -> bool {
+        self.signaled || self.deadline != 0
+    }
+}
+
 /// Room for one request.
 ///
 /// # Invariants
@@ -146,8 +155,8 @@ pub(super) struct Lists {
     pub(super) posted: u32,
     /// The number of the request posted last.
     pub(super) number: u64,
-    /// Requests posted since the last one that makes a completion.
-    pub(super) silent: u32,
+    /// The send requests since the last one that is signaled.
+    pub(super) unsignaled: Unsignaled,
     /// Nothing can be posted: the queue is being drained.
     pub(super) closed: bool,
     /// Something was posted since the queue was drained.
@@ -257,7 +266,7 @@ impl<R: WrContext> Queue<R> {
             last: NONE,
             posted: 0,
             number: 0,
-            silent: 0,
+            unsignaled: Unsignaled::default(),
             closed: false,
             used: false,
             due: u64::MAX,

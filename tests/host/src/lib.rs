@@ -29,6 +29,7 @@ mod layout;
 mod ring;
 mod ring_model;
 mod sources;
+mod unsignaled;
 
 /// The root of the repository.
 fn repository() -> std::path::PathBuf {

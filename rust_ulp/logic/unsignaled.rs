@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Which send requests must be signaled, whatever their owner asked for.
+
+/// Counts the requests of a send queue since the last one that is signaled.
+///
+/// A device reports a request that is not signaled only by the completion of a later one. A queue in
+/// which no request is signaled could fill up and never be emptied, so one in half a queue is
+/// signaled in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(unreachable_pub)]
+pub struct Unsignaled(u32);
+
+#[allow(unreachable_pub)]
+impl Unsignaled {
+    /// Counts the next request of a queue of `depth`, and returns whether it must be signaled.
+    pub fn next(&mut self, signaled: bool, depth: u32) -> bool {
+        let count = self.0.saturating_add(1);
+        let must = count >= (depth / 2).max(1);
+        self.0 = if signaled || must { 0 } else { count };
+        must
+    }
+}
