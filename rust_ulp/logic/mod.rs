@@ -6,6 +6,7 @@
 //! too.
 
 pub(crate) mod chunks;
+pub(crate) mod deadlines;
 pub(crate) mod events;
 pub(crate) mod handle;
 pub(crate) mod unsignaled;

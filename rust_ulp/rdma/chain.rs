@@ -507,7 +507,7 @@ impl<H: WrHandler> Chain<H> {
             return (0, Err(enotconn()));
         }
         let before_chain = (lists.last, lists.unsignaled);
-        let earliest = self.link(&mut lists, before);
+        self.link(&mut lists, before);
         self.enqueue(&mut lists);
 
         let first = queue.wr(self.first);
@@ -519,12 +519,14 @@ impl<H: WrHandler> Chain<H> {
         // `wr_cqe` and a place in the completion queue.
         let err = unsafe { self.target.post(first, bad_out) };
         lists.used = true;
-        queue.watch(&mut lists, earliest);
         let (taken, rest) = if err == 0 {
             (self.count, NONE)
         } else {
             self.take_back(&mut lists, before_chain, bad)
         };
+        if self.timed {
+            queue.start_timer(&mut lists);
+        }
         drop(lists);
         // INVARIANT: The slots that the device took are the queue's.
         self.first = rest;
@@ -532,25 +534,23 @@ impl<H: WrHandler> Chain<H> {
         (taken, to_result(err))
     }
 
-    /// Numbers the requests of the chain and links them for the driver, and returns the earliest
-    /// deadline.
-    fn link(&self, lists: &mut Lists, mut before: impl FnMut(&H::Request)) -> u64 {
+    /// Numbers the requests of the chain, notes their deadlines, and links them for the driver.
+    fn link(&self, lists: &mut Lists, mut before: impl FnMut(&H::Request)) {
         let target = self.target.as_ref();
         let queue = target.queue();
         let (mut at, mut before_it) = (self.first, lists.last);
-        let mut earliest = u64::MAX;
         // SAFETY: By the type invariant the chain owns the slots of its list.
         while let Some(content) = unsafe { queue.content(at) } {
             if let Some(request) = &content.request {
                 before(request);
                 if self.timed {
                     content.deadline = Queue::<H::Request>::deadline(request.timeout_ns());
-                    if content.deadline != 0 {
-                        earliest = earliest.min(content.deadline);
-                    }
                 }
             }
             queue.set_number(lists, at);
+            if content.deadline != 0 {
+                queue.set_deadline(lists, at, content.deadline);
+            }
             content.prev = before_it;
             let next_wr = queue.wr(content.next);
             match target.kind() {
@@ -572,7 +572,6 @@ impl<H: WrHandler> Chain<H> {
             before_it = at;
             at = content.next;
         }
-        earliest
     }
 
     /// Appends the chain to the list of posted slots.

@@ -25,7 +25,13 @@ use crate::{
             Timer, //
         }, //
     },
-    logic::unsignaled::Unsignaled, //
+    logic::{
+        deadlines::{
+            Deadline,
+            Deadlines, //
+        },
+        unsignaled::Unsignaled, //
+    }, //
 };
 use core::cell::UnsafeCell;
 use kernel::{
@@ -91,7 +97,8 @@ pub(super) struct WrState<R> {
     pub(super) signaled: bool,
     /// Whether the owner has heard the last of it already, while the device has it.
     pub(super) canceled: bool,
-    /// When that is to happen, of [`now_ns`]; 0 is never.
+    /// When that is to happen, of [`now_ns`]; 0 is never. Posted slots that have one, and were not
+    /// canceled, are in [`Lists::deadlines`].
     pub(super) deadline: u64,
     pub(super) request: Option<R>,
     /// Where it goes, when that is not the queue pair's one peer.
@@ -161,8 +168,10 @@ pub(super) struct Lists {
     pub(super) closed: bool,
     /// Something was posted since the queue was drained.
     pub(super) used: bool,
+    /// The deadlines of posted slots whose owner is still to hear of them.
+    deadlines: Deadlines<KVVec<Deadline>, KVVec<u32>>,
     /// When the timer is due, [`u64::MAX`] when it is not running: no deadline is before that.
-    pub(super) due: u64,
+    due: u64,
 }
 
 /// The functions that a queue calls, with its owner.
@@ -269,6 +278,10 @@ impl<R: WrContext> Queue<R> {
             unsignaled: Unsignaled::default(),
             closed: false,
             used: false,
+            deadlines: Deadlines::new(
+                KVVec::from_elem(Deadline::default(), count, GFP_KERNEL_ACCOUNT)?,
+                KVVec::from_elem(0, count, GFP_KERNEL_ACCOUNT)?,
+            ),
             due: u64::MAX,
         };
         // SAFETY: By the requirement; the timer is only started when something is posted.
@@ -439,8 +452,10 @@ impl<R: WrContext> Queue<R> {
         }
     }
 
-    /// Takes the number of slot `index`, which is not posted any more, or was not after all.
-    pub(super) fn clear_number(&self, _lists: &mut Lists, index: u32) {
+    /// Takes the number and the deadline of slot `index`, which is not posted any more, or was not
+    /// after all.
+    pub(super) fn clear_number(&self, lists: &mut Lists, index: u32) {
+        lists.deadlines.remove(index);
         if let Some(slot) = self.slots.get(index as usize) {
             slot.number.store(0, Relaxed);
         }
@@ -515,11 +530,23 @@ impl<R: WrContext> Queue<R> {
         }
     }
 
-    /// Sees to it that [`Self::expire`] is called when `deadline` has passed.
-    pub(super) fn watch(&self, lists: &mut Lists, deadline: u64) {
-        if deadline < lists.due {
-            lists.due = deadline;
-            self.timer.start(deadline);
+    /// Has the request in slot `index`, which has a number, canceled at `deadline`.
+    pub(super) fn set_deadline(&self, lists: &mut Lists, index: u32, deadline: u64) {
+        lists.deadlines.insert(Deadline {
+            at_ns: deadline,
+            number: self.number(index),
+            slot: index,
+        });
+    }
+
+    /// Sees to it that [`Self::expire`] is called when the first deadline has passed.
+    pub(super) fn start_timer(&self, lists: &mut Lists) {
+        match lists.deadlines.first() {
+            Some(first) if first.at_ns < lists.due => {
+                lists.due = first.at_ns;
+                self.timer.start(first.at_ns);
+            }
+            _ => (),
         }
     }
 
@@ -531,12 +558,17 @@ impl<R: WrContext> Queue<R> {
     /// Gives up the posted requests that `which` names: `tell` gets what was kept with each, oldest
     /// first, under the lock. Their slots stay posted until the device is done with them. Returns
     /// how many it were.
-    pub(super) fn cancel(&self, which: impl Fn(&R) -> bool, tell: impl FnMut(R)) -> u32 {
-        self.cancel_locked(
-            &mut self.lists.lock(),
-            |content| content.request.as_ref().is_some_and(&which),
-            tell,
-        )
+    pub(super) fn cancel(&self, which: impl Fn(&R) -> bool, mut tell: impl FnMut(R)) -> u32 {
+        let mut lists = self.lists.lock();
+        let (mut at, mut count) = (lists.first, 0u32);
+        // SAFETY: The slot is in the list of posted ones, and the lock is held.
+        while let Some(next) = unsafe { self.content(at) }.map(|content| content.next) {
+            if self.cancel_posted(&mut lists, at, &which, &mut tell) {
+                count = count.saturating_add(1);
+            }
+            at = next;
+        }
+        count
     }
 
     /// The same for slot `index` alone, if it is posted.
@@ -546,65 +578,45 @@ impl<R: WrContext> Queue<R> {
         which: impl Fn(&R) -> bool,
         tell: impl FnOnce(R),
     ) -> bool {
-        let _lists = self.lists.lock();
-        if self.number(index) == 0 {
-            return false;
+        let mut lists = self.lists.lock();
+        self.number(index) != 0 && self.cancel_posted(&mut lists, index, which, tell)
+    }
+
+    /// The same for those whose deadline has passed, the earliest first. In a softirq, or process
+    /// context.
+    pub(super) fn expire(&self, mut tell: impl FnMut(R)) {
+        let mut lists = self.lists.lock();
+        let now = now_ns();
+        while let Some(first) = lists.deadlines.first().filter(|first| first.at_ns <= now) {
+            lists.deadlines.remove(first.slot);
+            self.cancel_posted(&mut lists, first.slot, |_| true, &mut tell);
         }
-        // SAFETY: A slot that has a number is in the list of posted ones, and the lock is held.
+        lists.due = u64::MAX;
+        self.start_timer(&mut lists);
+    }
+
+    /// Gives up the request in slot `index`, which is posted, if `which` names it and its owner is
+    /// still to hear of it. Returns whether it did.
+    fn cancel_posted(
+        &self,
+        lists: &mut Lists,
+        index: u32,
+        which: impl FnOnce(&R) -> bool,
+        tell: impl FnOnce(R),
+    ) -> bool {
+        // SAFETY: The slot is in the list of posted ones, and the lock is held.
         let Some(content) = (unsafe { self.content(index) }) else {
             return false;
         };
-        if content.canceled || !content.request.as_ref().is_some_and(which) {
-            return false;
-        }
-        content.canceled = true;
-        content.request.as_mut().map(WrContext::detach).map(tell);
-        true
-    }
-
-    /// The same for those whose deadline has passed. In a softirq, or process context.
-    pub(super) fn expire(&self, tell: impl FnMut(R)) {
-        let mut lists = self.lists.lock();
-        let now = now_ns();
-        let mut next = u64::MAX;
-        self.cancel_locked(
-            &mut lists,
-            |content| match content.deadline {
-                0 => false,
-                deadline if deadline <= now => true,
-                deadline => {
-                    next = next.min(deadline);
-                    false
-                }
-            },
-            tell,
-        );
-        lists.due = u64::MAX;
-        if next != u64::MAX {
-            self.watch(&mut lists, next);
-        }
-    }
-
-    fn cancel_locked(
-        &self,
-        lists: &mut Lists,
-        mut which: impl FnMut(&WrState<R>) -> bool,
-        mut tell: impl FnMut(R),
-    ) -> u32 {
-        let (mut at, mut count) = (lists.first, 0u32);
-        // SAFETY: The slot is in the list of posted ones, and the lock is held.
-        while let Some(content) = unsafe { self.content(at) } {
-            at = content.next;
-            if content.canceled || !which(content) {
-                continue;
-            }
-            content.canceled = true;
-            if let Some(request) = content.request.as_mut() {
-                count = count.saturating_add(1);
+        match &mut content.request {
+            Some(request) if !content.canceled && which(request) => {
+                content.canceled = true;
+                lists.deadlines.remove(index);
                 tell(request.detach());
+                true
             }
+            _ => false,
         }
-        count
     }
 
     /// Drops what free slots still hold of their last requests. Sleeps.

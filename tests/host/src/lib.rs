@@ -22,6 +22,7 @@ mod object_decode;
 
 mod chunks;
 mod cq_model;
+mod deadlines;
 mod decode;
 mod events;
 mod handle;
