@@ -71,7 +71,7 @@ pub(crate) trait WrHandler: Send + Sync + 'static {
     /// the queue's lock held: must not sleep, nor call the queue.
     fn cancel(&self, request: Self::Request, why: CancelReason);
 
-    /// The device is done with a request that was canceled. Context as for `complete`.
+    /// The device is done with a request that was canceled. Context and owner as for `complete`.
     fn complete_canceled(&self, request: Self::Request, wc: &WorkCompletion);
 
     /// A request was not posted, or the driver has said nothing of it. Process context, or whatever the

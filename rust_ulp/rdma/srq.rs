@@ -405,7 +405,7 @@ impl<H: WrHandler> Srq<H> {
             shared.mark.set(number);
         }
         if canceled {
-            self.handler.complete_canceled(request, wc);
+            member.handler.complete_canceled(request, wc);
         } else {
             member.handler.complete(QueueKind::Recv, request, wc);
         }

@@ -2,19 +2,22 @@
 # SPDX-License-Identifier: GPL-2.0
 """Requests that are over for their caller before they are for the device, between h1 and h2.
 
-    cancel.py deadline|cancel|room|receive|shared|gone|reset|killed
+    cancel.py deadline|expiry|cancel|room|receive|shared|once|gone|reset|killed
 
 Expects the module and two hosts. Prints KTAP.
 """
 
 import ctypes
 import os
+import re
 import signal
+import statistics
 import subprocess
 import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import tracing
 import ulp
 from ulp import N, End, Qp, Srq, error_of, pair, pattern
 
@@ -105,6 +108,45 @@ def test_deadline(r):
     r.equal(
         "a request of the first version has no deadline", (said(a.cq.wait(1)), said(b.cq.wait(1))), ([(3, 0)], [(3, 0)])
     )
+
+
+def expiries(depth, rounds=40):
+    """How many microseconds the kernel takes to cancel one request, with `depth` others in the queue."""
+    end, _ = pair(depth=depth + rounds, entries=2 * depth)
+    later = [recv(end, 0, timeout_ns=LATER) for _ in range(128)]
+    for _ in range(depth // len(later)):
+        end.file.submit(later)
+    events = [f"events/timer/hrtimer_expire_{what}/enable" for what in ("entry", "exit")]
+    tracing.write("trace", "")
+    tracing.write("trace_clock", "mono")
+    for event in events:
+        tracing.write(event, "1")
+    tracing.write("tracing_on", "1")
+    try:
+        for i in range(rounds):
+            end.file.submit([recv(end, i, timeout_ns=MS)])
+            assert said(end.cq.wait(1)) == [(i, TIMEOUT)]
+    finally:
+        tracing.write("tracing_on", "0")
+        for event in events:
+            tracing.write(event, "0")
+    begun, took = {}, []
+    for record in map(tracing.LINE.match, tracing.read("trace").splitlines()):
+        timer = record and re.match(r"hrtimer_expire_(entry|exit): hrtimer=(\S+)(?: function=(\S+))?", record["what"])
+        if timer and timer[3] == "rust_ulp_h_timer_expired":
+            begun[timer[2]] = float(record["time"])
+        elif timer and timer[1] == "exit" and timer[2] in begun:
+            took.append(1e6 * (float(record["time"]) - begun.pop(timer[2])))
+    end.file.close()
+    return len(took), statistics.median(took)
+
+
+def test_expiry(r):
+    """A deadline that passes costs no more in a queue that is full of others."""
+    (some, short), (others, long) = expiries(128), expiries(8192)
+    r.equal("the kernel's timer is seen at each deadline", (some >= 40, others >= 40), (True, True))
+    r.note(f"with 128 other deadlines {short:.0f} us, with 8192 {long:.0f} us")
+    r.equal("64 times as many deadlines do not take 8 times as long", long < 8 * max(short, 5), True)
 
 
 def test_cancel(r):
@@ -211,6 +253,35 @@ def test_shared(r):
     b.file.destroy(b.qp.handle)
     b.file.destroy(srq.handle)
     r.equal("when the queue goes, only the other is flushed", said(b.cq.reap()), [(6, FLUSHED)])
+
+
+def test_once(r):
+    """A one-shot grant ends with its use, though the shared receive that tells of it was canceled."""
+    a, b = End("h1"), End("h2")
+    srq = Srq(b.file, b.pd, b.cq)
+    b.file.destroy(b.qp.handle)
+    b.qp = Qp(b.file, b.pd, b.cq, srq=srq.handle)
+    for end, peer in ((a, b), (b, a)):
+        end.connect(peer, **PATIENT)
+    for canceled in (False, True):
+        how = "canceled" if canceled else "kept"
+        grant = b.file.call(
+            "GRANT_CREATE",
+            buffer=b.buffer.handle,
+            access=N["ACCESS_REMOTE_WRITE"],
+            length=64,
+            qp=b.qp.handle,
+            flags=N["GRANT_ONE_SHOT"],
+        )
+        b.file.submit([srq.recv(b.buffer, 4096, 64, user_data=1)])
+        if canceled:
+            r.equal("a shared receive is canceled", cancel(b, 1, queue=srq.handle), 1)
+        write = {"remote_addr": grant.addr, "rkey": grant.rkey, "imm_data": grant.rkey}
+        a.file.submit([a.qp.wr("RDMA_WRITE_WITH_IMM", a.buffer, 0, 8, **write)])
+        r.equal(f"{how}: the grant is used", said(a.cq.wait(1)), [(0, 0)])
+        ended = ulp.until(lambda: b.file.call("GRANT_QUERY", grant=grant.handle).state != N["GRANT_ACTIVE"])
+        r.equal(f"{how}: and has ended", ended, True)
+        r.equal(f"{how}: the receive is told of once", said(b.cq.wait(1)), [(1, CANCELED if canceled else 0)])
 
 
 def test_gone(r):
