@@ -95,7 +95,7 @@ struct rust_ulp_cm_hook {
 
 /* What is kept with a command of io_uring, see uring.rs. */
 struct rust_ulp_uring {
-	u32 shares;
+	u32 shares; /* of a stream: its state */
 	u32 queue;
 	u32 slot;
 	u32 kind;

@@ -215,6 +215,41 @@ impl<'a> Pdu<'a> {
     fn is_big(self) -> bool {
         self.kind().load(Relaxed) & kind::BIG != 0
     }
+
+    /// The same bytes, of a stream.
+    fn feed(self) -> *mut bindings::rust_ulp_uring_feed {
+        self.raw().cast()
+    }
+
+    /// Changes the [`state`] of a stream, and returns the old one.
+    fn change(self, change: impl Fn(u32) -> u32) -> u32 {
+        let mut old = self.shares().load(Relaxed);
+        loop {
+            match self.shares().cmpxchg(old, change(old), Full) {
+                Ok(_) => return old,
+                Err(other) => old = other,
+            }
+        }
+    }
+
+    /// Lets the task work of a stream rest, unless it was woken meanwhile. Returns whether it rests:
+    /// then it may run again at once, and the stream may end.
+    fn rest(self) -> bool {
+        let old = self.change(|old| match old & state::WOKEN {
+            0 => old & !state::BUSY,
+            _ => old,
+        });
+        old & state::WOKEN == 0
+    }
+
+    /// Ends a stream with the result `res`, for its task work. Returns whether the caller completes
+    /// the command; else dropping the [`Stream`] does.
+    fn end_stream(self, res: i32) -> bool {
+        // Where the source was, which nobody looks for any more.
+        self.outcome().store(u64::from(res as u32), Relaxed);
+        self.extra().store(0, Relaxed);
+        self.change(|old| old | state::ENDED) & state::HELD == 0
+    }
 }
 
 /// A command that is being issued.
@@ -377,22 +412,32 @@ impl UringCmd<'_> {
         };
         let kept = source.clone();
         let context = Arc::into_raw(source);
-        let feed = pdu.raw().cast::<bindings::rust_ulp_uring_feed>();
-        // SAFETY: The struct fits, and nobody looks at this part of it before the stream is woken.
+        // SAFETY: The struct fits, and nobody looks at this part of it before the task work is queued.
         unsafe {
-            (*feed).source = context.cast();
-            (*feed).run = Some(Stream::run::<S>);
+            (*pdu.feed()).source = context.cast();
+            (*pdu.feed()).run = Some(Stream::run::<S>);
         }
-        // INVARIANT: Initialised, and its only handle.
+        // Until the stream has begun, this call has the place of the task work.
+        pdu.shares().store(state::HELD | state::BUSY, Relaxed);
+        // INVARIANT: `HELD` is set, and this is the only handle.
         let begun = kept.begin(Stream(self.cmd));
         drop(guard);
         match begun {
-            Ok(()) => IssueResult(QUEUED),
+            Ok(()) => {
+                if !pdu.rest() {
+                    // SAFETY: The state is `BUSY`, so the command has not completed, and nobody else
+                    // queues its task work.
+                    unsafe { bindings::rust_ulp_h_uring_stream(self.cmd.as_ptr()) };
+                }
+                IssueResult(QUEUED)
+            }
             Err(error) => {
-                // SAFETY: It came out of `into_raw` above, and nobody else has it: the stream was
-                // not kept, so nobody wakes it.
+                // SAFETY: It came out of `into_raw` above. The state is `BUSY`, so no task work runs.
                 drop(unsafe { Arc::from_raw(context) });
-                self.done(error.to_errno(), 0, pdu.is_big())
+                match pdu.end_stream(error.to_errno()) {
+                    true => self.done(error.to_errno(), 0, pdu.is_big()),
+                    false => IssueResult(QUEUED),
+                }
             }
         }
     }
@@ -496,109 +541,147 @@ impl Canceling<'_> {
     }
 }
 
-/// How many buffers a stream fills before it lets others have their turn.
+/// How many buffers a stream fills before it lets other task work run.
 const TURNS: u32 = 64;
 
-/// What a stream is fed from.
+/// What feeds a [`Stream`].
 pub(crate) trait Source: Send + Sync + 'static {
-    /// Keeps `stream`, and wakes it when there is something, which may be now. Fails when it has
-    /// another one.
+    /// Keeps `stream`, and wakes it when there is data, which may be at once. Fails, and drops
+    /// `stream`, when the source has another one.
     fn begin(&self, stream: Stream) -> Result;
 
-    /// Whether there is something for the stream; an error when it ends, and was forgotten. When there
-    /// is neither, the next thing that comes wakes it.
+    /// Returns whether there is data for the stream. When there is none, the source wakes the stream
+    /// with the next data. Fails, and drops its [`Stream`], when the stream ends.
     fn poll(&self) -> Result<bool>;
 
-    /// Copies out what there is, as much as fits. Process context, may sleep.
+    /// Copies out the data that there is, as much as fits. Process context, may sleep.
     fn copy(&self, to: UserSliceWriter) -> Result<usize>;
 
-    /// What was copied last has arrived.
+    /// The data that was copied last has arrived.
     fn copied(&self);
 
-    /// The stream ends: forget it.
+    /// Drops its [`Stream`]: the stream ends.
     fn end(&self);
+}
+
+/// The state of a stream: bits of `rust_ulp_uring.shares`.
+mod state {
+    /// The [`Stream`](super::Stream) exists.
+    pub(super) const HELD: u32 = 1 << 0;
+    /// The task work is queued, or runs.
+    pub(super) const BUSY: u32 = 1 << 1;
+    /// The stream was woken, or dropped, since the task work looked at the source.
+    pub(super) const WOKEN: u32 = 1 << 2;
+    /// The task work has ended: the command completes when the [`Stream`](super::Stream) is dropped.
+    pub(super) const ENDED: u32 = 1 << 3;
 }
 
 /// The one handle of a command that completes many times, into buffers that user space provides.
 ///
 /// # Invariants
 ///
-/// The command was begun as a stream, and completes for the last time in [`Self::run`], after
-/// [`Source::end`] or an error of [`Source::poll`].
+/// The command was begun as a stream, and [`state::HELD`] is set. The command does not complete for
+/// the last time before that bit is cleared.
 pub(crate) struct Stream(NonNull<io_uring_cmd>);
 
-// SAFETY: As for `CmdRef`.
+// SAFETY: A stream gives access to the command's state, which is atomic, and queues task work, which
+// io_uring takes in any context (`__io_req_task_work_add()`, io_uring/tw.c).
 unsafe impl Send for Stream {}
 // SAFETY: As above.
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// Has the source polled, soon, in task context. Any context.
-    ///
-    /// Not again before [`Source::poll`] was called, and not after it has failed: the source keeps
-    /// count, under its lock.
+    /// Has task context poll the source soon. Any context; may be called at any time.
     pub(crate) fn wake(&self) {
-        // SAFETY: By the type invariant the command has not completed.
-        unsafe { bindings::rust_ulp_h_uring_stream(self.0.as_ptr()) };
+        self.notify(|state| state);
     }
 
-    /// Called by task work: with `ended` when the task is not there any more.
+    /// Wakes the task work, and changes the state as `change` says. Returns the old state.
+    fn notify(&self, change: impl Fn(u32) -> u32) -> u32 {
+        // SAFETY: By the type invariant the command has not completed.
+        let pdu = unsafe { Pdu::of(self.0) };
+        let old = pdu.change(|old| match old & state::ENDED {
+            0 => change(old | state::BUSY | state::WOKEN),
+            _ => change(old),
+        });
+        if old & (state::BUSY | state::ENDED) == 0 {
+            // SAFETY: The command has not completed. It is in no list of task work: `BUSY` was not
+            // set, and only who sets it queues the work.
+            unsafe { bindings::rust_ulp_h_uring_stream(self.0.as_ptr()) };
+        }
+        old
+    }
+
+    /// Called by task work: with `ended` when the task does not exist any more.
     ///
     /// # Safety
     ///
-    /// `cmd` is a stream of an `S` that was woken.
+    /// `cmd` is a stream of an `S`, whose state is [`state::BUSY`].
     unsafe extern "C" fn run<S: Source>(cmd: *mut io_uring_cmd, ended: bool) {
         let Some(ptr) = NonNull::new(cmd) else {
             return;
         };
         // SAFETY: By the requirement; it completes at the end of this function at the earliest.
         let pdu = unsafe { Pdu::of(ptr) };
-        let feed = pdu.raw().cast::<bindings::rust_ulp_uring_feed>();
         // SAFETY: `UringCmd::stream` has put it there.
-        let context = unsafe { (*feed).source }.cast::<S>();
+        let context = unsafe { (*pdu.feed()).source }.cast::<S>();
         // SAFETY: It came out of `Arc::into_raw` in `UringCmd::stream`, and is given back below only.
         let source = unsafe { kernel::sync::ArcBorrow::from_raw(context) };
+        let Some(res) = Self::feed(pdu, &*source, ended) else {
+            return;
+        };
+        // SAFETY: As above; this is the last use of the reference.
+        drop(unsafe { Arc::from_raw(context) });
+        if pdu.end_stream(res) {
+            let big = pdu.is_big();
+            // SAFETY: Task work of that command, which has not completed.
+            unsafe { bindings::rust_ulp_h_uring_end(cmd, res, big) };
+        }
+    }
+
+    /// Copies data of `source` into buffers. Returns the last result of the command, or [`None`] when
+    /// the stream goes on, and this is called again.
+    fn feed<S: Source>(pdu: Pdu<'_>, source: &S, ended: bool) -> Option<i32> {
         let group = pdu.kind().load(Relaxed) & kind::COUNT;
-        let mut turns = 0..TURNS;
-        let error = loop {
-            if turns.next().is_none() {
-                // Others have work for the task, too. It stays woken.
-                // SAFETY: The command has not completed, and is in no list of task work.
-                unsafe { bindings::rust_ulp_h_uring_stream(cmd) };
-                return;
+        for _ in 0..TURNS {
+            // What wakes the stream from here on is seen below.
+            if pdu.change(|old| old & !state::WOKEN) & state::HELD == 0 {
+                return Some(CANCELED);
             }
             match source.poll() {
-                Ok(false) => return,
-                Err(error) => break error.to_errno(),
+                Ok(false) if pdu.rest() => return None,
+                Ok(false) => continue,
+                Err(error) => return Some(error.to_errno()),
                 Ok(true) if ended => {
                     source.end();
-                    break CANCELED;
+                    return Some(CANCELED);
                 }
                 Ok(true) => (),
             }
-            let source = core::ptr::from_ref(&*source).cast_mut().cast::<c_void>();
+            let context = core::ptr::from_ref(source).cast_mut().cast::<c_void>();
             // SAFETY: Task work of that command; `fill` takes the source for what it is.
-            let err = unsafe {
-                bindings::rust_ulp_h_uring_post(cmd, group, Some(Self::fill::<S>), source)
+            let res = unsafe {
+                bindings::rust_ulp_h_uring_post(
+                    pdu.cmd.as_ptr(),
+                    group,
+                    Some(Self::fill::<S>),
+                    context,
+                )
             };
-            // SAFETY: As above: it is the source.
-            let source = unsafe { &*source.cast::<S>() };
-            if err < 0 {
+            if res != 0 {
                 source.end();
-                break err;
+                return Some(res);
             }
             source.copied();
-        };
-        let big = pdu.is_big();
-        // SAFETY: The source has forgotten the stream, so this is the last use of the reference.
-        drop(unsafe { Arc::from_raw(context) });
-        // SAFETY: Task work of that command, which has not completed.
-        unsafe { bindings::rust_ulp_h_uring_end(cmd, error, big) };
+        }
+        // SAFETY: The command has not completed, and is in no list of task work.
+        unsafe { bindings::rust_ulp_h_uring_stream(pdu.cmd.as_ptr()) };
+        None
     }
 
     /// # Safety
     ///
-    /// `source` is an `S`, `to` is memory of the current process, or not.
+    /// `source` is an `S`. `to` may be any address.
     unsafe extern "C" fn fill<S: Source>(
         source: *mut c_void,
         to: *mut c_void,
@@ -610,6 +693,16 @@ impl Stream {
         match source.copy(to) {
             Ok(done) => isize::try_from(done).unwrap_or(isize::MAX),
             Err(error) => error.to_errno() as isize,
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let old = self.notify(|state| state & !state::HELD);
+        if old & state::ENDED != 0 {
+            // SAFETY: The task work has ended, and left the last completion to this.
+            unsafe { bindings::rust_ulp_h_uring_complete(self.0.as_ptr()) };
         }
     }
 }
