@@ -39,7 +39,11 @@ void rust_ulp_h_uring_done(struct io_uring_cmd *cmd, s32 res, u64 extra,
 	__io_uring_cmd_done(cmd, res, extra, issue_flags, big);
 }
 
-/* From task work: fills a buffer of the group, and completes with how much it is. */
+/*
+ * From task work: fills a buffer of the group, and posts how much that is. Returns 0; or an error, and
+ * the buffer is given back. When io_uring's CQ has no room, returns how many bytes are in the buffer,
+ * which is used up: the last completion of the command has to say so.
+ */
 int rust_ulp_h_uring_post(struct io_uring_cmd *cmd, unsigned int group,
 			  ssize_t (*fill)(void *source, void *to, size_t len),
 			  void *source)
@@ -56,7 +60,7 @@ int rust_ulp_h_uring_post(struct io_uring_cmd *cmd, unsigned int group,
 	sel.val = fill(source, (__force void *)sel.addr, len);
 	if (!io_uring_mshot_cmd_post_cqe(cmd, &sel, flags))
 		return 0;
-	return sel.val < 0 ? sel.val : -ENOBUFS;
+	return sel.val ?: -ENOBUFS;
 }
 
 void rust_ulp_h_uring_end(struct io_uring_cmd *cmd, s32 res, bool big)

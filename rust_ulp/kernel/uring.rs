@@ -668,11 +668,13 @@ impl Stream {
                     context,
                 )
             };
+            if res >= 0 {
+                source.copied();
+            }
             if res != 0 {
                 source.end();
                 return Some(res);
             }
-            source.copied();
         }
         // SAFETY: The command has not completed, and is in no list of task work.
         unsafe { bindings::rust_ulp_h_uring_stream(pdu.cmd.as_ptr()) };

@@ -1731,6 +1731,9 @@ struct rust_ulp_uring_cancel {
  * rust_ulp_cqe as there are and fit. The result is the number of bytes. From the first stream on,
  * the kernel is the reader of the ring and ignores its head.
  *
+ * A result above 0 without IORING_CQE_F_MORE ends the stream: io_uring's CQ had no room. It has no
+ * buffer ID; the bytes are in the next buffer of the group. A new stream continues.
+ *
  * ENOBUFS: no buffer is left; a new stream continues, and no completion is lost. EBUSY: the queue
  * has a stream. ENODEV: the device was removed. EBADF: the queue was destroyed.
  */

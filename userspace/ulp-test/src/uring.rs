@@ -882,6 +882,50 @@ fn streams() -> Outcome {
     )
 }
 
+/// The completion queue of io_uring is full when a stream has filled a buffer.
+fn stream_without_room() -> Outcome {
+    const FULL: usize = 16;
+    const SIZE: usize = 4 * size_of::<abi::Cqe>();
+    let set = Set::new()?;
+    let ring = Uring::new(FULL as u32, |builder| {
+        builder.setup_cqsize(FULL as u32);
+    });
+    let mut ring = ring.map_err(because("making a ring"))?;
+    let area = Area::new(1).map_err(because("mapping memory"))?;
+    let entry =
+        |id: u16| value::<abi::Cqe>(&area.get(usize::from(id) * SIZE, size_of::<abi::Cqe>()));
+    check("no room", ring.provide(&area, 0, SIZE, 8, 1))?;
+    let done = run(&mut ring, &[], 1)?;
+    equal("buffers are given", done, vec![(u64::MAX, 0)])?;
+    let begin = stream(&set, 1, set.cq.handle, 1);
+    run(&mut ring, std::slice::from_ref(&begin), 0)?;
+    let others = vec![cancel(&set, 2, set.a.handle, u64::MAX, 0); FULL];
+    run(&mut ring, &others, 0)?;
+    let write = |user_data| abi::Wr {
+        user_data,
+        ..set.write()
+    };
+    set.file.post(&[write(7)])?;
+    drained_sends(&set)?;
+    let mut done = full(&mut ring, &[], FULL + 1)?;
+    done.retain(|(number, ..)| *number == 1);
+    let [(_, res, flags, _)] = done[..] else {
+        return Err(format!("not one completion of the stream: {done:?}"));
+    };
+    equal("bytes", res, size_of::<abi::Cqe>() as i32)?;
+    let about = (cqueue::more(flags), cqueue::buffer_select(flags));
+    equal("more to come, buffer", about, (false, None))?;
+    equal("what is in the first buffer", entry(0).user_data, 7)?;
+    // The next stream goes on with the next buffer.
+    set.file.post(&[write(8)])?;
+    let done = full(&mut ring, &[begin], 1)?;
+    let [(_, _, flags, _)] = done[..] else {
+        return Err(format!("not one completion: {done:?}"));
+    };
+    equal("the next buffer", cqueue::buffer_select(flags), Some(1))?;
+    equal("what is in the next one", entry(1).user_data, 8)
+}
+
 // --- hostile --------------------------------------------------------------------------------
 
 /// What may become of a request that nobody knows.
@@ -1238,6 +1282,10 @@ pub fn suite(report: &mut Report) {
     report.case("uring: a ring that goes", ring_exit);
     report.case("uring: objects that go", destroyed);
     report.case("uring: a stream of completions", streams);
+    report.case(
+        "uring: a stream without room in the ring",
+        stream_without_room,
+    );
     report.case("uring: requests that change meanwhile", hostile);
     for sqpoll in [false, true] {
         let name = format!("uring: rings that change meanwhile, polled: {sqpoll}");
