@@ -11,7 +11,6 @@ import ctypes
 import os
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -111,8 +110,8 @@ def test_deadline(r):
 
 
 def expiries(depth, rounds=40):
-    """How many microseconds the kernel takes to cancel one request, with `depth` others in the queue."""
-    end, _ = pair(depth=depth + rounds, entries=2 * depth)
+    """The microseconds that the kernel needs to cancel one request, with `depth` others in the queue."""
+    end, _ = pair(depth=depth + rounds, entries=depth + 2 * rounds)
     later = [recv(end, 0, timeout_ns=LATER) for _ in range(128)]
     for _ in range(depth // len(later)):
         end.file.submit(later)
@@ -138,15 +137,16 @@ def expiries(depth, rounds=40):
         elif timer and timer[1] == "exit" and timer[2] in begun:
             took.append(1e6 * (float(record["time"]) - begun.pop(timer[2])))
     end.file.close()
-    return len(took), statistics.median(took)
+    # The least: what interrupts the kernel adds to the others.
+    return len(took), min(took)
 
 
 def test_expiry(r):
     """A deadline that passes costs no more in a queue that is full of others."""
-    (some, short), (others, long) = expiries(128), expiries(8192)
+    (some, short), (others, long) = expiries(128), expiries(16000)
     r.equal("the kernel's timer is seen at each deadline", (some >= 40, others >= 40), (True, True))
-    r.note(f"with 128 other deadlines {short:.0f} us, with 8192 {long:.0f} us")
-    r.equal("64 times as many deadlines do not take 8 times as long", long < 8 * max(short, 5), True)
+    r.note(f"with 128 other deadlines {short:.0f} us, with 16000 {long:.0f} us")
+    r.equal("125 times as many deadlines do not take 4 times as long", long < 4 * max(short, 10), True)
 
 
 def test_cancel(r):
