@@ -245,16 +245,28 @@ impl Mr {
             remote,
             _mapping: mapping,
         };
+        mr.map(chunk)?;
+        let (raw, key) = (mr.ptr.as_ptr(), mr.rkey());
+        // SAFETY: The region is mapped, and is not touched before this returns.
+        unsafe { mr.fast_reg.register(raw, key, access) }?;
+        // INVARIANT: The device has it now.
+        mr.registered = true;
+        Ok(Arc::new(mr, GFP_KERNEL)?)
+    }
+
+    /// Gives a region that is not registered its pages, in chunks of `chunk` bytes, its address, and
+    /// a key that it did not have before.
+    fn map(&mut self, chunk: usize) -> Result {
         // SAFETY: The table is mapped, by its type invariant.
         let (sgl, nents) = unsafe {
-            let table = &*mr._mapping.table.get();
+            let table = &*self._mapping.table.get();
             (table.sgl, table.nents)
         };
         fault::point()?;
         // SAFETY: The region is valid and not registered, the list is mapped.
         let mapped = unsafe {
             bindings::ib_map_mr_sg(
-                mr.ptr.as_ptr(),
+                self.ptr.as_ptr(),
                 sgl,
                 i32::try_from(nents).map_err(|_| ERANGE)?,
                 core::ptr::null_mut(),
@@ -268,15 +280,10 @@ impl Mr {
         // SAFETY: The region is valid, mapped and not registered. Offset and DMA address agree in
         // their lower bits, since chunks are aligned to their size in both.
         unsafe {
-            bindings::rust_ulp_h_mr_next_key(mr.ptr.as_ptr());
-            bindings::rust_ulp_h_mr_set_iova(mr.ptr.as_ptr(), mr.addr);
+            bindings::rust_ulp_h_mr_next_key(self.ptr.as_ptr());
+            bindings::rust_ulp_h_mr_set_iova(self.ptr.as_ptr(), self.addr);
         }
-        let (raw, key) = (mr.ptr.as_ptr(), mr.rkey());
-        // SAFETY: The region is mapped, and is not touched before this returns.
-        unsafe { mr.fast_reg.register(raw, key, access) }?;
-        // INVARIANT: The device has it now.
-        mr.registered = true;
-        Ok(Arc::new(mr, GFP_KERNEL)?)
+        Ok(())
     }
 
     /// Returns the protection domain.

@@ -161,69 +161,19 @@ impl<H: WrHandler> Qp<H> {
         capacity: Capacity,
         handler: H,
     ) -> Result<Arc<Self>> {
-        let device = pd.device();
-        if device != send_cq.device() || device != recv_cq.device() {
-            return Err(EXDEV);
-        }
-        let shared = match srq {
-            // The queue pair drains the completion queue of `srq` before it frees what completions use.
-            Some(srq) if !Arc::ptr_eq(srq.cq(), &recv_cq) => return Err(EXDEV),
-            Some(srq) => Some(Membership::new(srq)?),
-            None => None,
-        };
-        let own_recv_wr = if shared.is_some() {
-            0
-        } else {
-            capacity.max_recv_wr.checked_add(1).ok_or(ERANGE)?
-        };
-        let mut init = bindings::ib_qp_init_attr {
-            event_handler: Some(Self::event),
-            send_cq: send_cq.as_raw(),
-            recv_cq: recv_cq.as_raw(),
-            srq: shared
-                .as_ref()
-                .map_or(core::ptr::null_mut(), |shared| shared.srq().as_raw()),
-            cap: bindings::ib_qp_cap {
-                // One more each for the request that drains the queue.
-                max_send_wr: capacity.max_send_wr.checked_add(1).ok_or(ERANGE)?,
-                max_recv_wr: own_recv_wr,
-                max_send_sge: capacity.max_send_sge,
-                max_recv_sge: capacity.max_recv_sge,
-                max_inline_data: capacity.max_inline,
-                ..Default::default()
-            },
-            sq_sig_type: bindings::IB_SIGNAL_REQ_WR,
-            qp_type: qp_type.to_raw(),
-            ..Default::default()
-        };
+        Self::check_devices(&pd, &send_cq, &recv_cq, srq.as_deref())?;
+        let shared = srq.map(Membership::new).transpose()?;
+        let mut init = Self::init_attr(&send_cq, &recv_cq, shared.as_ref(), qp_type, &capacity)?;
         let raw_pd = pd.as_raw();
         fault::point()?;
         Arc::pin_init(
             try_pin_init!(&this in Self {
                 modifying <- new_mutex!((), "rdma::Qp::modifying"),
-                // SAFETY: The functions take a value like this, which is complete when something is
-                // posted, and stops the queue's timer before it goes.
-                send <- unsafe {
-                    Queue::new(
-                        QueueKind::Send,
-                        this.as_ptr().cast(),
-                        Calls { done: Self::done, expired: Self::send_expired },
-                        capacity.max_send_wr,
-                        capacity.max_send_sge,
-                        capacity.max_inline,
-                    )
-                }?,
+                // SAFETY: The value is complete when something is posted, and stops the timers of its
+                // queues before it is freed.
+                send <- unsafe { Self::new_queue(QueueKind::Send, this.as_ptr(), &capacity) }?,
                 // SAFETY: As above.
-                recv <- unsafe {
-                    Queue::new(
-                        QueueKind::Recv,
-                        this.as_ptr().cast(),
-                        Calls { done: Self::done, expired: Self::recv_expired },
-                        capacity.max_recv_wr,
-                        capacity.max_recv_sge,
-                        0,
-                    )
-                }?,
+                recv <- unsafe { Self::new_queue(QueueKind::Recv, this.as_ptr(), &capacity) }?,
                 qkey: Atomic::new(0),
                 address <- new_mutex!(None, "rdma::Qp::address"),
                 addressed: AtomicFlag::new(false),
@@ -232,7 +182,7 @@ impl<H: WrHandler> Qp<H> {
                 qp_type,
                 capacity,
                 state: Atomic::new(if pd.device().is_iwarp() {
-                    // Which is no other state there.
+                    // iWARP has no RESET.
                     bindings::IB_QPS_INIT
                 } else {
                     bindings::IB_QPS_RESET
@@ -257,6 +207,83 @@ impl<H: WrHandler> Qp<H> {
             }? Error),
             GFP_KERNEL_ACCOUNT,
         )
+    }
+
+    /// Checks that the objects belong to one device, and that `recv_cq` is the completion queue of
+    /// `srq`: that is the one which the queue pair drains before it frees what completions use.
+    fn check_devices(pd: &Pd, send_cq: &Cq, recv_cq: &Arc<Cq>, srq: Option<&Srq<H>>) -> Result {
+        let device = pd.device();
+        let same_cq = srq.is_none_or(|srq| Arc::ptr_eq(srq.cq(), recv_cq));
+        if device == send_cq.device() && device == recv_cq.device() && same_cq {
+            Ok(())
+        } else {
+            Err(EXDEV)
+        }
+    }
+
+    /// Returns what the driver creates a queue pair from, without the context. Each queue has room
+    /// for one request more, which drains it.
+    fn init_attr(
+        send_cq: &Cq,
+        recv_cq: &Cq,
+        shared: Option<&Membership<H>>,
+        qp_type: QpType,
+        capacity: &Capacity,
+    ) -> Result<bindings::ib_qp_init_attr> {
+        let max_recv_wr = match shared {
+            Some(_) => 0,
+            None => capacity.max_recv_wr.checked_add(1).ok_or(ERANGE)?,
+        };
+        Ok(bindings::ib_qp_init_attr {
+            event_handler: Some(Self::event),
+            send_cq: send_cq.as_raw(),
+            recv_cq: recv_cq.as_raw(),
+            srq: shared.map_or(core::ptr::null_mut(), |shared| shared.srq().as_raw()),
+            cap: bindings::ib_qp_cap {
+                max_send_wr: capacity.max_send_wr.checked_add(1).ok_or(ERANGE)?,
+                max_recv_wr,
+                max_send_sge: capacity.max_send_sge,
+                max_recv_sge: capacity.max_recv_sge,
+                max_inline_data: capacity.max_inline,
+                ..Default::default()
+            },
+            sq_sig_type: bindings::IB_SIGNAL_REQ_WR,
+            qp_type: qp_type.to_raw(),
+            ..Default::default()
+        })
+    }
+
+    /// Makes one of the two queues of `this`. Sleeps.
+    ///
+    /// # Safety
+    ///
+    /// `this` is complete when something is posted to the queue, and stops the queue's timer before
+    /// it is freed.
+    unsafe fn new_queue(
+        kind: QueueKind,
+        this: *const Self,
+        capacity: &Capacity,
+    ) -> Result<impl PinInit<Queue<H::Request>>> {
+        let (expired, depth, max_sge, max_inline): (unsafe extern "C" fn(_), _, _, _) = match kind {
+            QueueKind::Send => (
+                Self::send_expired,
+                capacity.max_send_wr,
+                capacity.max_send_sge,
+                capacity.max_inline,
+            ),
+            QueueKind::Recv => (
+                Self::recv_expired,
+                capacity.max_recv_wr,
+                capacity.max_recv_sge,
+                0,
+            ),
+        };
+        let calls = Calls {
+            done: Self::done,
+            expired,
+        };
+        // SAFETY: The functions take a value like this; for the rest see the requirement.
+        unsafe { Queue::new(kind, this.cast(), calls, depth, max_sge, max_inline) }
     }
 
     /// The number, as the wire and `rdma resource` show it.
@@ -400,7 +427,10 @@ impl<H: WrHandler> Qp<H> {
         // in the queue pair, which drains its queues before it is freed.
         let (slot, wc) = unsafe {
             let wc = &*wc;
-            (WrSlot::<H::Request>::from_cqe(wc.__bindgen_anon_1.wr_cqe), wc)
+            (
+                WrSlot::<H::Request>::from_cqe(wc.__bindgen_anon_1.wr_cqe),
+                wc,
+            )
         };
         // SAFETY: By the type invariant.
         let this = unsafe { &*slot.owner.cast::<Self>() };

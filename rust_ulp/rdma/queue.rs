@@ -137,6 +137,41 @@ pub(super) struct WrSlot<R> {
 }
 
 impl<R> WrSlot<R> {
+    /// Returns a slot that is in the list of free ones, before `next`.
+    fn new(
+        kind: QueueKind,
+        owner: *const c_void,
+        done: unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings::ib_wc),
+        index: u32,
+        next: Option<u32>,
+    ) -> Self {
+        Self {
+            hook: bindings::rust_ulp_cqe_hook {
+                cqe: bindings::ib_cqe {
+                    done: Some(bindings::rust_ulp_completion),
+                },
+                done: Some(done),
+            },
+            owner,
+            kind,
+            index,
+            number: Atomic::new(0),
+            free: Atomic::new(1),
+            content: UnsafeCell::new(WrState {
+                next: next.unwrap_or(NONE),
+                prev: NONE,
+                wr: Wr {
+                    send: Default::default(),
+                },
+                signaled: false,
+                canceled: false,
+                deadline: 0,
+                request: None,
+                ah: None,
+            }),
+        }
+    }
+
     /// Returns the slot that `cqe` belongs to.
     ///
     /// # Safety
@@ -231,31 +266,13 @@ impl<R: WrContext> Queue<R> {
         let mut slots = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
         for index in 0..depth {
             let next = index.wrapping_add(1);
-            let slot = WrSlot {
-                hook: bindings::rust_ulp_cqe_hook {
-                    cqe: bindings::ib_cqe {
-                        done: Some(bindings::rust_ulp_completion),
-                    },
-                    done: Some(calls.done),
-                },
-                owner,
+            let slot = WrSlot::new(
                 kind,
+                owner,
+                calls.done,
                 index,
-                number: Atomic::new(0),
-                free: Atomic::new(1),
-                content: UnsafeCell::new(WrState {
-                    next: if next < depth { next } else { NONE },
-                    prev: NONE,
-                    wr: Wr {
-                        send: Default::default(),
-                    },
-                    signaled: false,
-                    canceled: false,
-                    deadline: 0,
-                    request: None,
-                    ah: None,
-                }),
-            };
+                (next < depth).then_some(next),
+            );
             slots.push(slot, GFP_KERNEL_ACCOUNT)?;
         }
         let mut sges = KVVec::with_capacity(total_sge, GFP_KERNEL_ACCOUNT)?;

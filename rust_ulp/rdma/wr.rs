@@ -104,11 +104,10 @@ impl Operation {
                 rkey,
                 imm,
             } => {
-                wr.opcode = bindings::IB_WR_RDMA_WRITE;
-                if let Some(imm) = imm {
-                    wr.opcode = bindings::IB_WR_RDMA_WRITE_WITH_IMM;
-                    wr.ex.imm_data = imm.to_be();
-                }
+                wr.opcode = match set_imm(&mut wr, imm) {
+                    false => bindings::IB_WR_RDMA_WRITE,
+                    true => bindings::IB_WR_RDMA_WRITE_WITH_IMM,
+                };
                 rdma_wr(wr, remote_addr, rkey)
             }
             Self::Read { remote_addr, rkey } => {
@@ -119,7 +118,7 @@ impl Operation {
                 wr.opcode = match tail {
                     Tail::None => bindings::IB_WR_SEND,
                     Tail::Imm(imm) => {
-                        wr.ex.imm_data = imm.to_be();
+                        set_imm(&mut wr, Some(imm));
                         bindings::IB_WR_SEND_WITH_IMM
                     }
                     Tail::Invalidate(rkey) => {
@@ -135,11 +134,10 @@ impl Operation {
                 qkey,
                 imm,
             } => {
-                wr.opcode = bindings::IB_WR_SEND;
-                if let Some(imm) = imm {
-                    wr.opcode = bindings::IB_WR_SEND_WITH_IMM;
-                    wr.ex.imm_data = imm.to_be();
-                }
+                wr.opcode = match set_imm(&mut wr, imm) {
+                    false => bindings::IB_WR_SEND,
+                    true => bindings::IB_WR_SEND_WITH_IMM,
+                };
                 Wr {
                     ud: bindings::ib_ud_wr {
                         wr,
@@ -169,6 +167,14 @@ impl Operation {
             }
         }
     }
+}
+
+/// Puts immediate data into a request, and returns whether there is any.
+fn set_imm(wr: &mut bindings::ib_send_wr, imm: Option<u32>) -> bool {
+    if let Some(imm) = imm {
+        wr.ex.imm_data = imm.to_be();
+    }
+    imm.is_some()
 }
 
 /// Returns a request for memory of the peer.
