@@ -70,7 +70,8 @@ impl Import {
     }
 }
 
-// SAFETY: Taking the mapping away locks what it changes.
+// SAFETY: The mapping is removed under the reservation lock of the buffer, which the `_unlocked`
+// functions take (drivers/dma-buf/dma-buf.c:1329).
 unsafe impl Send for DmaBuf {}
 // SAFETY: As above; nothing is done by reference.
 unsafe impl Sync for DmaBuf {}

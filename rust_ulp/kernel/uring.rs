@@ -472,7 +472,8 @@ pub(crate) struct CmdRef {
     index: u32,
 }
 
-// SAFETY: What is accessed through it is atomic, and io_uring takes completions in any context.
+// SAFETY: What is accessed through it is atomic, and any context may queue the task work that
+// completes the command (`__io_req_task_work_add()`, io_uring/tw.h:40).
 unsafe impl Send for CmdRef {}
 // SAFETY: As above.
 unsafe impl Sync for CmdRef {}
@@ -585,7 +586,7 @@ mod state {
 pub(crate) struct Stream(NonNull<io_uring_cmd>);
 
 // SAFETY: A stream gives access to the command's state, which is atomic, and queues task work, which
-// io_uring takes in any context (`__io_req_task_work_add()`, io_uring/tw.c).
+// io_uring takes in any context (`__io_req_task_work_add()`, io_uring/tw.h:40).
 unsafe impl Send for Stream {}
 // SAFETY: As above.
 unsafe impl Sync for Stream {}

@@ -26,7 +26,8 @@ pub(crate) struct Workqueue {
     ptr: NonNull<kernel::bindings::workqueue_struct>,
 }
 
-// SAFETY: Work is put into a workqueue from anywhere.
+// SAFETY: Any context may queue work: `__queue_work()` takes the lock of the pool
+// (kernel/workqueue.c:2275).
 unsafe impl Send for Workqueue {}
 // SAFETY: As above.
 unsafe impl Sync for Workqueue {}

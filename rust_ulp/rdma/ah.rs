@@ -166,7 +166,8 @@ pub(crate) struct Ah {
     pd: Arc<Pd>,
 }
 
-// SAFETY: Address handles are not changed.
+// SAFETY: Nothing here changes an address handle; destroying it is reentrant, see "Thread safety" in
+// mod.rs.
 unsafe impl Send for Ah {}
 // SAFETY: As above.
 unsafe impl Sync for Ah {}

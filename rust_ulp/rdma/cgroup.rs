@@ -39,7 +39,8 @@ pub(crate) struct Charge {
     device: ARef<Device>,
 }
 
-// SAFETY: A charge may be given back by anyone.
+// SAFETY: Any task may return a charge: `rdmacg_uncharge()` takes `rdmacg_mutex` and looks at the
+// arguments only (kernel/cgroup/rdma.c:307).
 unsafe impl Send for Charge {}
 // SAFETY: As above; nothing is done by reference.
 unsafe impl Sync for Charge {}

@@ -85,7 +85,8 @@ pub(crate) struct Registration<T: Client> {
     owner: Arc<T>,
 }
 
-// SAFETY: The core locks what it changes; the client itself is `Send` and `Sync`.
+// SAFETY: The core registers and unregisters clients under `clients_rwsem`
+// (drivers/infiniband/core/device.c:102); the client itself is `Send` and `Sync`.
 unsafe impl<T: Client> Send for Registration<T> {}
 // SAFETY: As above.
 unsafe impl<T: Client> Sync for Registration<T> {}

@@ -285,7 +285,9 @@ impl<'a> RawEvent<'a> {
 #[repr(transparent)]
 pub(crate) struct Id(Opaque<bindings::rdma_cm_id>);
 
-// SAFETY: The manager locks what it changes; what it leaves to its callers is in `LockedId`.
+// SAFETY: The manager changes the state of an identifier under its spinlock and its handler mutex
+// (drivers/infiniband/core/cma.c:401). Calls that count on the mutex of the caller are methods of
+// `LockedId`.
 unsafe impl Send for Id {}
 // SAFETY: As above.
 unsafe impl Sync for Id {}

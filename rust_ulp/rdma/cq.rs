@@ -68,7 +68,8 @@ pub(crate) struct Cq {
     draining: Mutex<()>,
 }
 
-// SAFETY: The core and the drivers lock what they change; the context is a `Handler`.
+// SAFETY: Drivers are reentrant, see "Thread safety" in mod.rs. `polling` excludes callers that poll
+// directly from each other. The context is a `Handler`, which is `Send` and `Sync`.
 unsafe impl Send for Cq {}
 // SAFETY: As above.
 unsafe impl Sync for Cq {}

@@ -46,7 +46,9 @@ impl PartialEq for Device {
     }
 }
 
-// SAFETY: The RDMA core's functions that are called here lock what they change.
+// SAFETY: Drivers are reentrant, see "Thread safety" in mod.rs. The core reads names under
+// `devices_rwsem` (drivers/infiniband/core/device.c:95), and tables of GIDs under their own lock
+// (drivers/infiniband/core/cache.c:118).
 unsafe impl Send for Device {}
 // SAFETY: As above.
 unsafe impl Sync for Device {}

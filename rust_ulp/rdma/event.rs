@@ -92,7 +92,8 @@ pub(crate) struct Registration<H: Handler> {
     _device: ARef<Device>,
 }
 
-// SAFETY: The core locks what it changes; the handler is `Send` and `Sync`.
+// SAFETY: The core changes its list of handlers under `event_handler_rwsem`
+// (drivers/infiniband/core/device.c:2048); the handler is `Send` and `Sync`.
 unsafe impl<H: Handler> Send for Registration<H> {}
 // SAFETY: As above.
 unsafe impl<H: Handler> Sync for Registration<H> {}

@@ -14,7 +14,17 @@
 //! given back; so a client whose [`client::Client::remove`] returns without having dropped its
 //! objects hangs the removal, but nothing is ever used after it is gone.
 //!
+//! # Thread safety
+//!
+//! Objects of a device are [`Send`] and [`Sync`]: the methods of `struct ib_device` "must be fully
+//! reentrant", and the driver synchronizes calls that use the same object at the same time
+//! (Documentation/infiniband/core_locking.rst:48, "Reentrancy"). The core adds counts of references,
+//! which are atomic, and locks of its own. What neither of them serializes, a lock here does: polling
+//! a completion queue directly, draining, and changes of a queue pair's state. Line numbers in this
+//! crate are those of Linux 7.2.12.
+//!
 //! # Contexts
+
 //!
 //! | what | may sleep | called with |
 //! |---|---|---|

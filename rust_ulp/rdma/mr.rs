@@ -112,7 +112,8 @@ struct Mapping {
     _pages: Arc<Pages>,
 }
 
-// SAFETY: The table is not changed while it is mapped, and mapping goes through the core.
+// SAFETY: Nothing changes the table while it is mapped. A mapping belongs to the table and the device,
+// not to a task: any task may unmap it.
 unsafe impl Send for Mapping {}
 // SAFETY: As above.
 unsafe impl Sync for Mapping {}
@@ -190,7 +191,8 @@ pub(crate) struct Mr {
     _mapping: KBox<Mapping>,
 }
 
-// SAFETY: The core and the drivers lock what they change.
+// SAFETY: Drivers are reentrant, see "Thread safety" in mod.rs. The keys change in `register` only,
+// before anybody else has the value.
 unsafe impl Send for Mr {}
 // SAFETY: As above.
 unsafe impl Sync for Mr {}

@@ -34,7 +34,8 @@ pub(crate) struct Pd {
     device: ARef<Device>,
 }
 
-// SAFETY: The core and the drivers lock what they change.
+// SAFETY: Drivers are reentrant, see "Thread safety" in mod.rs, and the core counts the users of a
+// domain atomically (`atomic_inc(&pd->usecnt)`, drivers/infiniband/core/verbs.c:604).
 unsafe impl Send for Pd {}
 // SAFETY: As above.
 unsafe impl Sync for Pd {}

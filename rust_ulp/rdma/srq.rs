@@ -171,7 +171,8 @@ pub(crate) struct Srq<H: WrHandler> {
     pd: Arc<Pd>,
 }
 
-// SAFETY: The core and the drivers lock what they change; the rest is `Send` and `Sync` by itself.
+// SAFETY: Drivers are reentrant, see "Thread safety" in mod.rs. The other fields are `Send` and
+// `Sync` by themselves; `handler` and the requests are so by the bounds of `WrHandler`.
 unsafe impl<H: WrHandler> Send for Srq<H> {}
 // SAFETY: As above.
 unsafe impl<H: WrHandler> Sync for Srq<H> {}
