@@ -6,17 +6,16 @@ use crate::abi;
 use crate::ah::AddressHandle;
 use crate::buffer::{Buffer, LocalSlice};
 use crate::cq::{Cq, Deadline};
-use crate::device::{lock, Device, DeviceInner};
+use crate::device::{Device, DeviceInner};
 use crate::error::{Error, Result};
 use crate::pool::{Piece, PieceError};
 use crate::qp::{Qp, Transport};
+use crate::sync::Cache;
 use crate::sys::{self, Command};
-#[cfg(feature = "io-uring")]
-use crate::uring::Ring;
 use crate::wr::{Local, Post, Request, RequestFor, Target};
 use nix::errno::Errno;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// More elements than this need a batch.
@@ -130,19 +129,18 @@ impl Storage {
 #[derive(Debug)]
 struct Core<'a> {
     device: &'a Arc<DeviceInner>,
-    home: &'a Mutex<Option<Storage>>,
+    home: &'a Cache,
     storage: Storage,
     /// What requests borrow, they borrow for as long as there is the batch.
     requests: PhantomData<Request<'a>>,
 }
 
 impl<'a> Core<'a> {
-    fn new(device: &'a Arc<DeviceInner>, home: &'a Mutex<Option<Storage>>) -> Self {
-        let storage = lock(home).take().unwrap_or_default();
+    fn new(device: &'a Arc<DeviceInner>, home: &'a Cache) -> Self {
         Self {
             device,
             home,
-            storage,
+            storage: home.take(),
             requests: PhantomData,
         }
     }
@@ -209,17 +207,6 @@ impl<'a> Core<'a> {
         self.storage.wrs.len()
     }
 
-    /// Has a ring of io_uring post everything: see [`DeviceBatch::submit_by`].
-    #[cfg(feature = "io-uring")]
-    fn submit_by(mut self, ring: &mut Ring, wr_id: u64) -> Result<()> {
-        if !self.storage.pieces.is_empty() {
-            return Err(Error::Unsupported {
-                what: "a piece of a pool in a batch by io_uring",
-            });
-        }
-        ring.push_batch(self.device, &mut self.storage, wr_id)
-    }
-
     /// Posts everything; with `wait`, sleeps until so many completions are there.
     fn submit(mut self, wait: Option<(&Cq, u32, Duration)>) -> Result<usize> {
         self.storage.point();
@@ -258,7 +245,7 @@ impl Drop for Core<'_> {
     fn drop(&mut self) {
         let mut storage = std::mem::take(&mut self.storage);
         storage.clear();
-        *lock(self.home) = Some(storage);
+        self.home.put(storage);
     }
 }
 
@@ -384,16 +371,15 @@ impl<'a> DeviceBatch<'a> {
         self.core.push_piece(&target, piece, request)
     }
 
-    /// Has a ring of io_uring post all of it when that is submitted, as one entry, which completes when all
-    /// of it has: `wr_id` is its number. Nothing is posted when one of the requests is refused.
-    ///
-    /// # Errors
-    ///
-    /// As [`Ring::push`](crate::uring::Ring::push); [`Error::TooMany`] for a batch of no requests, or of more
-    /// than 65,535, [`Error::Unsupported`] if a piece of a [`Pool`](crate::Pool) is in it.
+    /// The device, and the requests for a ring of io_uring to take.
     #[cfg(feature = "io-uring")]
-    pub fn submit_by(self, ring: &mut Ring, wr_id: u64) -> Result<()> {
-        self.core.submit_by(ring, wr_id)
+    pub(crate) fn requests(&mut self) -> Result<(&Arc<DeviceInner>, &mut Storage)> {
+        if !self.core.storage.pieces.is_empty() {
+            return Err(Error::Unsupported {
+                what: "a piece of a pool in a batch by io_uring",
+            });
+        }
+        Ok((self.core.device, &mut self.core.storage))
     }
 
     fn check(&self, target: &Target<'_>) -> Result<()> {

@@ -3,10 +3,11 @@
 //! Completion queues.
 
 use crate::abi;
-use crate::device::{lock, DeviceInner, Object};
+use crate::device::{DeviceInner, Object};
 use crate::error::{CompletionError, Error, Result};
 use crate::qp::{Gid, Qp, Transport};
 use crate::ring::{Consumer, Corrupt};
+use crate::sync::lock;
 use crate::sys::{Command, RingMap};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};

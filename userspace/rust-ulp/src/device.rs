@@ -4,26 +4,22 @@
 
 use crate::abi;
 use crate::ah::AddressHandle;
-use crate::batch::{DeviceBatch, Storage};
+use crate::batch::DeviceBatch;
 use crate::buffer::{Buffer, BufferBuilder};
 use crate::cq::{Cq, CqOptions};
 use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::memory::{DmabufBuilder, UserMemoryBuilder};
 use crate::multi::MultiQueueBuilder;
-use crate::qp::{Endpoint, Gid, Path, QpBuilder, Transport};
+use crate::qp::{Gid, Path, QpBuilder, Transport};
 use crate::srq::SrqBuilder;
+use crate::sync::{lock, Cache};
 use crate::sys::{Command, File, Plain};
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// The lock, whoever panicked while holding it: what these locks protect is never half-changed.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use std::sync::{Arc, Mutex};
 
 /// The text of a NUL-terminated field.
 fn text(bytes: &[u8]) -> String {
@@ -372,10 +368,10 @@ pub(crate) struct DeviceInner {
     info: DeviceInfo,
     port: u32,
     chosen: Result<Chosen, String>,
-    /// Who the queue pairs, by handle, are connected to: looked at when a completion has failed.
-    peers: Mutex<HashMap<u32, Endpoint>>,
+    /// The peers of the queue pairs, by handle: number and GID, for the error of a failed completion.
+    peers: Mutex<HashMap<u32, (u32, Gid)>>,
     /// Memory for the next batch.
-    pub(crate) storage: Mutex<Option<Storage>>,
+    pub(crate) storage: Cache,
 }
 
 impl DeviceInner {
@@ -406,15 +402,14 @@ impl DeviceInner {
     }
 
     pub(crate) fn peer_of(&self, qp: u32) -> Option<(u32, Gid)> {
-        let peers = lock(&self.peers);
-        peers.get(&qp).map(|end| (end.qp_num, end.gid))
+        lock(&self.peers).get(&qp).copied()
     }
 
-    pub(crate) fn set_peer(&self, qp: u32, peer: Option<Endpoint>) {
+    pub(crate) fn set_peer(&self, qp: u32, peer: Option<(u32, Gid)>) {
         let mut peers = lock(&self.peers);
         match peer {
-            Some(end) => {
-                peers.insert(qp, end);
+            Some(peer) => {
+                peers.insert(qp, peer);
             }
             None => {
                 peers.remove(&qp);
@@ -607,7 +602,7 @@ impl Device {
                 port: attach.port,
                 chosen,
                 peers: Mutex::new(HashMap::new()),
-                storage: Mutex::new(None),
+                storage: Cache::default(),
             }),
         })
     }

@@ -9,9 +9,10 @@
 //! at is read by way of `/proc/self/mem`, so a wrong address is an `EFAULT`.
 
 use crate::abi;
-use crate::device::{lock, Device};
+use crate::device::Device;
 use crate::ring::{Producer, SharedIndex};
-use crate::sys::{counting, look_up, File};
+use crate::sync::lock;
+use crate::sys::{counting, look_up, FakeKernel, File};
 use nix::errno::Errno;
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
@@ -431,31 +432,6 @@ impl Kernel {
         state.happen(abi::EVENT_DEVICE_REMOVED, 0, 0);
     }
 
-    pub(crate) fn read_events(&self, out: &mut [abi::Event]) -> Result<usize, Errno> {
-        let mut state = lock(&self.state);
-        let n = state.events.len().min(out.len());
-        for (to, from) in out.iter_mut().zip(state.events.drain(..n)) {
-            *to = from;
-        }
-        match (n, state.gone) {
-            (0, true) => Err(Errno::ENODEV),
-            (0, false) => Err(Errno::EAGAIN),
-            (n, _) => Ok(n),
-        }
-    }
-
-    pub(crate) fn wait_event(&self, timeout: Duration) {
-        let end = Instant::now() + timeout;
-        while Instant::now() < end {
-            let state = lock(&self.state);
-            if !state.events.is_empty() || state.gone {
-                return;
-            }
-            drop(state);
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
     /// Completes something that nobody asked for, on the ring number 0.
     pub(crate) fn complete(&self, cqe: abi::Cqe) {
         let mut state = lock(&self.state);
@@ -467,33 +443,6 @@ impl Kernel {
                 _ => None,
             });
         self.push(&mut state, cq.unwrap(), &cqe);
-    }
-
-    pub(crate) fn command(&self, name: &'static str, arg: &mut dyn Any) -> Result<(), Errno> {
-        counting::uncounted(|| {
-            let mut state = lock(&self.state);
-            state.log.push(name);
-            if state
-                .refuse
-                .front()
-                .is_some_and(|(refused, _)| *refused == name)
-            {
-                return Err(state.refuse.pop_front().unwrap().1);
-            }
-            if let Some(arg) = arg.downcast_mut::<abi::Submit>() {
-                drop(state);
-                return self.submit(arg);
-            }
-            if let Some(arg) = arg.downcast_mut::<abi::GetRequest>() {
-                drop(state);
-                return self.get_request(arg);
-            }
-            if let Some(arg) = arg.downcast_mut::<abi::Connect>() {
-                drop(state);
-                return self.connect(arg);
-            }
-            self.control(&mut state, arg)
-        })
     }
 
     fn control(&self, state: &mut State, arg: &mut dyn Any) -> Result<(), Errno> {
@@ -1400,6 +1349,60 @@ impl Kernel {
         self.memory.write_all_at(&bytes, at).unwrap();
         cq.producer.publish(&Index(&self.memory, cq.at + TAIL));
         cq.signal();
+    }
+}
+
+impl FakeKernel for Kernel {
+    fn read_events(&self, out: &mut [abi::Event]) -> Result<usize, Errno> {
+        let mut state = lock(&self.state);
+        let n = state.events.len().min(out.len());
+        for (to, from) in out.iter_mut().zip(state.events.drain(..n)) {
+            *to = from;
+        }
+        match (n, state.gone) {
+            (0, true) => Err(Errno::ENODEV),
+            (0, false) => Err(Errno::EAGAIN),
+            (n, _) => Ok(n),
+        }
+    }
+
+    fn wait_event(&self, timeout: Duration) {
+        let end = Instant::now() + timeout;
+        while Instant::now() < end {
+            let state = lock(&self.state);
+            if !state.events.is_empty() || state.gone {
+                return;
+            }
+            drop(state);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn command(&self, name: &'static str, arg: &mut dyn Any) -> Result<(), Errno> {
+        counting::uncounted(|| {
+            let mut state = lock(&self.state);
+            state.log.push(name);
+            if state
+                .refuse
+                .front()
+                .is_some_and(|(refused, _)| *refused == name)
+            {
+                return Err(state.refuse.pop_front().unwrap().1);
+            }
+            if let Some(arg) = arg.downcast_mut::<abi::Submit>() {
+                drop(state);
+                return self.submit(arg);
+            }
+            if let Some(arg) = arg.downcast_mut::<abi::GetRequest>() {
+                drop(state);
+                return self.get_request(arg);
+            }
+            if let Some(arg) = arg.downcast_mut::<abi::Connect>() {
+                drop(state);
+                return self.connect(arg);
+            }
+            self.control(&mut state, arg)
+        })
     }
 }
 

@@ -4,9 +4,10 @@
 
 use crate::abi;
 use crate::buffer::{widen, Access, Buffer, RemoteSlice};
-use crate::device::{lock, Object};
+use crate::device::Object;
 use crate::error::{Error, Result};
 use crate::qp::{Connected, PreparedQp, Qp};
+use crate::sync::lock;
 use crate::sys::Command;
 use crate::wr::sealed;
 use nix::errno::Errno;

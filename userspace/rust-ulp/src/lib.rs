@@ -141,6 +141,7 @@ mod pool;
 mod qp;
 mod srq;
 pub mod stream;
+mod sync;
 #[allow(unsafe_code)]
 mod sys;
 #[cfg(test)]

@@ -3,9 +3,10 @@
 //! Many queue pairs, each with a thread that takes its completions.
 
 use crate::cq::{Completion, Cq, CqOptions, Deadline};
-use crate::device::{lock, Device};
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::qp::{Qp, QpAttr, QpState, Transport};
+use crate::sync::lock;
 use crossbeam_channel::{bounded, Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 use nix::sched::{sched_getaffinity, sched_getcpu, sched_setaffinity, CpuSet};
 use nix::unistd::Pid;

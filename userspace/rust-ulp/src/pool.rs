@@ -5,8 +5,8 @@
 use crate::batch::post_one;
 use crate::buffer::LocalSlice;
 use crate::cq::Completion;
-use crate::device::lock;
 use crate::error::{Error, Result};
+use crate::sync::lock;
 use crate::wr::{Request, RequestFor};
 use crossbeam_queue::ArrayQueue;
 use std::fmt;

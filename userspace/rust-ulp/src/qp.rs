@@ -3,20 +3,21 @@
 //! Queue pairs, from the builder to the connection.
 
 use crate::abi;
-use crate::batch::{cancel, post_one, QpBatch, Storage};
+use crate::batch::{cancel, post_one, QpBatch};
 use crate::buffer::Access;
 use crate::cq::Cq;
 use crate::device::{Device, DeviceInner, Object, Pd};
 use crate::error::{Error, Result};
 use crate::params::{at_most, bits_24, AckTimeout, Retries, RnrRetries, RnrTimer, TrafficClass};
 use crate::srq::Srq;
+use crate::sync::Cache;
 use crate::sys::{self, Command};
 use crate::wr::{sealed, Post, Recv, Target};
 use nix::errno::Errno;
 use std::fmt;
 use std::marker::PhantomData;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// How a queue pair talks to its peers: [`Rc`], [`Uc`] or [`Ud`].
 pub trait Transport: sealed::Sealed + fmt::Debug + 'static {
@@ -733,7 +734,7 @@ impl<T: Transport> QpBuilder<T> {
             gid_index,
             params: self.params,
             access,
-            storage: Mutex::new(None),
+            storage: Cache::default(),
         })
     }
 
@@ -876,7 +877,7 @@ struct Inner {
     /// What the peer may do.
     access: Access,
     /// Memory for the next batch.
-    storage: Mutex<Option<Storage>>,
+    storage: Cache,
 }
 
 impl Drop for Inner {
@@ -1126,7 +1127,7 @@ impl<T: Transport> PreparedQp<T> {
 
     fn into_qp(self, peer: T::Peer) -> Qp<T> {
         let inner = &self.inner;
-        let end = T::end(&peer).copied();
+        let end = T::end(&peer).map(|end| (end.qp_num, end.gid));
         inner.device.set_peer(inner.object.handle(), end);
         Qp {
             inner: Arc::new(self.inner),
@@ -1362,7 +1363,7 @@ impl<T: Transport> Qp<T> {
         T::end(&self.peer)
     }
 
-    pub(crate) fn storage(&self) -> &Mutex<Option<Storage>> {
+    pub(crate) fn storage(&self) -> &Cache {
         &self.inner.storage
     }
 

@@ -39,12 +39,25 @@ plain!(Query Attach DeviceQuery PortQuery PkeyQuery PdCreate CqCreate QpCreate Q
     BufferCreate BufferImport BufferQuery GrantCreate GrantRotate GrantQuery AhCreate SrqCreate SrqModify SrqQuery Listen GetRequest Accept Reject
     Connect Disconnect ConnQuery Destroy Cancel CqEventfd);
 
+/// What answers in place of the kernel in unit tests.
+#[cfg(test)]
+pub(crate) trait FakeKernel: std::fmt::Debug + Send + Sync {
+    /// Carries out the command `name`, whose struct is `arg`.
+    fn command(&self, name: &'static str, arg: &mut dyn std::any::Any) -> Result<(), Errno>;
+
+    /// Takes events, as many as there are and fit, and returns how many.
+    fn read_events(&self, out: &mut [abi::Event]) -> Result<usize, Errno>;
+
+    /// Sleeps until there may be an event, or the time is over.
+    fn wait_event(&self, timeout: Duration);
+}
+
 /// An open `/dev/rust_ulp`.
 #[derive(Debug)]
 pub(crate) struct File {
     fd: OwnedFd,
     #[cfg(test)]
-    fake: Option<std::sync::Arc<crate::fake::Kernel>>,
+    fake: Option<std::sync::Arc<dyn FakeKernel>>,
 }
 
 impl File {
@@ -62,7 +75,7 @@ impl File {
     }
 
     #[cfg(test)]
-    pub(crate) fn fake(fake: std::sync::Arc<crate::fake::Kernel>, fd: OwnedFd) -> Self {
+    pub(crate) fn fake(fake: std::sync::Arc<dyn FakeKernel>, fd: OwnedFd) -> Self {
         Self {
             fd,
             fake: Some(fake),

@@ -34,7 +34,7 @@
 
 use crate::abi;
 use crate::ah::AddressHandle;
-use crate::batch::Storage;
+use crate::batch::{DeviceBatch, Storage};
 use crate::buffer::{Buffer, LocalSlice};
 use crate::cq::{Completion, Cq, Deadline};
 use crate::device::DeviceInner;
@@ -284,7 +284,7 @@ impl Ring {
     }
 
     /// Adds a batch, whose memory it takes.
-    pub(crate) fn push_batch(
+    fn push_batch(
         &mut self,
         device: &Arc<DeviceInner>,
         storage: &mut Storage,
@@ -566,6 +566,20 @@ impl Ring {
     /// Entries that were added and have not completed, without streams.
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len() - self.reserved
+    }
+}
+
+impl DeviceBatch<'_> {
+    /// Has a ring of io_uring post all of it when that is submitted, as one entry, which completes when all
+    /// of it has: `wr_id` is its number. Nothing is posted when one of the requests is refused.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ring::push`]; [`Error::TooMany`] for a batch of no requests, or of more than 65,535,
+    /// [`Error::Unsupported`] if a piece of a [`Pool`](crate::Pool) is in it.
+    pub fn submit_by(mut self, ring: &mut Ring, wr_id: u64) -> Result<()> {
+        let (device, storage) = self.requests()?;
+        ring.push_batch(device, storage, wr_id)
     }
 }
 
