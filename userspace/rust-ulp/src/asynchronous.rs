@@ -2,7 +2,8 @@
 
 //! Waiting for completions and events in tasks of tokio.
 
-use crate::cq::{Completion, Cq, CqEventFd};
+use crate::completion::Completion;
+use crate::cq::{Cq, CqEventFd};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::events::{Event, Events};

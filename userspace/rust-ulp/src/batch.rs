@@ -5,67 +5,21 @@
 use crate::abi;
 use crate::ah::AddressHandle;
 use crate::buffer::{Buffer, LocalSlice};
-use crate::cq::{Cq, Deadline};
+use crate::cq::Cq;
+use crate::deadline::Deadline;
 use crate::device::{Device, DeviceInner};
 use crate::error::{Error, Result};
 use crate::pool::{Piece, PieceError};
-use crate::qp::{Qp, Transport};
+use crate::post::submit_error;
+use crate::qp::Qp;
+use crate::srq::Srq;
 use crate::sync::Cache;
 use crate::sys::{self, Command};
-use crate::wr::{Local, Post, Request, RequestFor, Target};
-use nix::errno::Errno;
+use crate::transport::Transport;
+use crate::wr::{Local, Post, Recv, Request, RequestFor, Target};
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// More elements than this need a batch.
-const STACK_SGES: usize = 32;
-
-/// What an error of SUBMIT means.
-pub(crate) fn submit_error(errno: Errno) -> Error {
-    match errno {
-        Errno::EAGAIN => Error::QueueFull,
-        Errno::ENOTCONN => Error::NotConnected,
-        errno => Error::sys(abi::Submit::NAME, errno),
-    }
-}
-
-/// Posts one request, without allocating.
-pub(crate) fn post_one(target: &Target<'_>, request: &Request<'_>) -> Result<()> {
-    let mut wr = request.encode(target)?;
-    let mut sges = [abi::Sge::default(); STACK_SGES];
-    if let Local::Many(slices) = &request.local {
-        if slices.len() > 1 {
-            let Some(sges) = sges.get_mut(..slices.len()) else {
-                return Err(Error::TooMany {
-                    what: "elements",
-                    count: slices.len() as u64,
-                    max: STACK_SGES as u64,
-                });
-            };
-            for (to, slice) in sges.iter_mut().zip(*slices) {
-                *to = slice.sge();
-            }
-            wr.sge.offset = sys::address_of(sges);
-        }
-    }
-    let mut arg: abi::Submit = Command::new();
-    let file = target.device.file();
-    file.submit(&[wr], &mut arg).map_err(submit_error)
-}
-
-/// Has the kernel complete requests of `queue`: those with that number, or all.
-pub(crate) fn cancel(device: &DeviceInner, queue: u32, wr_id: Option<u64>) -> Result<u32> {
-    device.needs(abi::FEATURE_CANCEL, "canceling requests")?;
-    let mut arg = abi::Cancel {
-        flags: if wr_id.is_none() { abi::CANCEL_ALL } else { 0 },
-        queue,
-        user_data: wr_id.unwrap_or(0),
-        ..Command::new()
-    };
-    device.call(&mut arg)?;
-    Ok(arg.canceled)
-}
 
 /// The requests of a batch as the ABI has them. Kept from one batch to the next.
 #[derive(Debug, Default)]
@@ -419,5 +373,55 @@ impl<'a> DeviceBatch<'a> {
     /// As [`QpBatch::submit_and_wait`].
     pub fn submit_and_wait(self, cq: &Cq, min: u32, timeout: Duration) -> Result<usize> {
         self.core.submit(Some((cq, min, timeout)))
+    }
+}
+
+impl Device {
+    /// An empty batch of requests for any of this device's queue pairs, to be posted by one call.
+    pub fn batch(&self) -> DeviceBatch<'_> {
+        DeviceBatch::new(self)
+    }
+
+    /// Posts requests for any of this device's queue pairs, by one call. Returns how many there were.
+    ///
+    /// [`Self::batch`] does the same for requests of different types or known one by one.
+    ///
+    /// # Errors
+    ///
+    /// As [`DeviceBatch::submit`].
+    pub fn submit<'a, Q, R>(&'a self, requests: impl IntoIterator<Item = (Q, R)>) -> Result<usize>
+    where
+        R: RequestFor<'a, Q>,
+    {
+        let mut batch = self.batch();
+        for (qp, request) in requests {
+            batch.push(qp, request)?;
+        }
+        batch.submit()
+    }
+}
+
+impl<T: Transport> Qp<T> {
+    /// An empty batch of requests, to be posted by one call.
+    pub fn batch(&self) -> QpBatch<'_, T> {
+        QpBatch::new(self)
+    }
+}
+
+impl Srq {
+    /// Posts receives by one call, in this order. Returns how many there were.
+    ///
+    /// [`Device::batch`] takes them together with requests of queue pairs.
+    ///
+    /// # Errors
+    ///
+    /// As [`DeviceBatch::submit`](crate::DeviceBatch::submit).
+    pub fn post_recvs<'a>(&'a self, recvs: impl IntoIterator<Item = Recv<'a>>) -> Result<usize> {
+        let device = Device::from_inner(self.device_inner());
+        let mut batch = device.batch();
+        for recv in recvs {
+            batch.push(self, recv)?;
+        }
+        batch.submit()
     }
 }

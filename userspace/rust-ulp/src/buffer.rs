@@ -3,31 +3,16 @@
 //! Memory that devices read and write.
 
 use crate::abi;
-use crate::device::{DeviceInner, Object, Pd};
+use crate::copy::{copy_in, copy_out, merge, pieces};
+use crate::device::DeviceInner;
 use crate::error::{Error, Result};
-#[cfg(doc)]
-use crate::grant::Grant;
-use crate::memory::BufferInfo;
-use crate::sys::Mapping;
-use std::fmt;
+use crate::object::Object;
+use crate::pd::Pd;
+use crate::range::{checked, widen};
+use crate::sys::{Command, Mapping};
 use std::ops::{Bound, RangeBounds};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-
-bitflags::bitflags! {
-    /// Rights over memory, and of a queue pair's peer.
-    ///
-    /// Header: `RUST_ULP_ACCESS_*`.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-    pub struct Access: u32 {
-        /// The peer may write (RDMA Write).
-        const REMOTE_WRITE = abi::ACCESS_REMOTE_WRITE;
-        /// The peer may read (RDMA Read).
-        const REMOTE_READ = abi::ACCESS_REMOTE_READ;
-        /// The peer may do atomic operations.
-        const REMOTE_ATOMIC = abi::ACCESS_REMOTE_ATOMIC;
-    }
-}
 
 /// Which pages a [`Buffer`] is made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +25,22 @@ pub enum PageSize {
     Small,
     /// 2 MiB.
     Huge,
+}
+
+impl Pd {
+    /// Allocates a buffer of `len` bytes, zeroed. [`Self::buffer`] has more to choose.
+    ///
+    /// # Errors
+    ///
+    /// As [`BufferBuilder::alloc`].
+    pub fn alloc_buffer(&self, len: usize) -> Result<Buffer> {
+        self.buffer(len).alloc()
+    }
+
+    /// A buffer of `len` bytes, with page size and NUMA node to be chosen.
+    pub fn buffer(&self, len: usize) -> BufferBuilder {
+        BufferBuilder::new(self.clone(), len)
+    }
 }
 
 /// How a [`Buffer`] is made; from [`Pd::buffer`].
@@ -94,7 +95,7 @@ impl BufferBuilder {
                 PageSize::Small => 4096,
                 PageSize::Huge => 2 << 20,
             },
-            ..crate::sys::Command::new()
+            ..Command::new()
         };
         let device = self.pd.device();
         device.call(&mut arg)?;
@@ -131,7 +132,7 @@ pub(crate) struct Parts {
 /// Memory for the device, mapped into this process: allocated by the kernel ([`Pd::buffer`]), of this process
 /// itself ([`Pd::user_memory`]), or another driver's ([`Pd::dmabuf`]).
 ///
-/// A peer to whom a [`Grant`] of it was given can change it at any time, and so can the device while a
+/// A peer to whom a [`Grant`](crate::Grant) of it was given can change it at any time, and so can the device while a
 /// receive or read is under way. There is therefore no way to get a slice of it. What there is, copies
 /// bytes in and out, or loads and stores numbers atomically; all of it is defined whatever a peer does
 /// at the same time. Bytes that a peer writes while they are copied out come out old, new, or some of
@@ -145,7 +146,7 @@ pub(crate) struct Parts {
 /// mapping: it must not touch the buffer.
 ///
 /// A device puts no more than [`Self::key_bytes`] under one key, so a large buffer has several. Requests of
-/// this side do not notice; a [`Grant`] is of one key, and [`Self::grant_all`] makes as many as it takes.
+/// this side do not notice; a [`Grant`](crate::Grant) is of one key, and [`Self::grant_all`] makes as many as it takes.
 #[derive(Clone, Debug)]
 pub struct Buffer {
     inner: Arc<Parts>,
@@ -158,53 +159,6 @@ fn range_error(offset: u64, len: u64, capacity: u64) -> Error {
         len,
         capacity,
     }
-}
-
-/// Offset and length of `range` in something of `capacity` bytes, if it is within.
-fn resolve(range: (Bound<u64>, Bound<u64>), capacity: u64) -> Option<(u64, u64)> {
-    let start = match range.0 {
-        Bound::Included(n) => n,
-        Bound::Excluded(n) => n.checked_add(1)?,
-        Bound::Unbounded => 0,
-    };
-    let end = match range.1 {
-        Bound::Included(n) => n.checked_add(1)?,
-        Bound::Excluded(n) => n,
-        Bound::Unbounded => capacity,
-    };
-    if end > capacity {
-        return None;
-    }
-    Some((start, end.checked_sub(start)?))
-}
-
-fn checked(range: (Bound<u64>, Bound<u64>), what: &'static str, cap: u64) -> Result<(u64, u64)> {
-    resolve(range, cap).ok_or_else(|| {
-        let offset = match range.0 {
-            Bound::Included(n) | Bound::Excluded(n) => n,
-            Bound::Unbounded => 0,
-        };
-        let end = match range.1 {
-            Bound::Included(n) => n.saturating_add(1),
-            Bound::Excluded(n) => n,
-            Bound::Unbounded => cap,
-        };
-        Error::Range {
-            what,
-            offset,
-            len: end.saturating_sub(offset),
-            capacity: cap,
-        }
-    })
-}
-
-pub(crate) fn widen(range: impl RangeBounds<usize>) -> (Bound<u64>, Bound<u64>) {
-    let bound = |bound: Bound<&usize>| match bound {
-        Bound::Included(n) => Bound::Included(*n as u64),
-        Bound::Excluded(n) => Bound::Excluded(*n as u64),
-        Bound::Unbounded => Bound::Unbounded,
-    };
-    (bound(range.start_bound()), bound(range.end_bound()))
 }
 
 /// An ordering that a load may have: what a load cannot do becomes `SeqCst`.
@@ -220,65 +174,6 @@ fn for_store(order: Ordering) -> Ordering {
     match order {
         Ordering::Relaxed | Ordering::Release => order,
         _ => Ordering::SeqCst,
-    }
-}
-
-/// `len` bytes at `offset` as pieces of words: `f(word, first byte in it, bytes of it)`.
-fn pieces(
-    words: &[AtomicU64],
-    offset: usize,
-    len: usize,
-) -> impl Iterator<Item = (&AtomicU64, usize, usize)> {
-    let mut left = len;
-    let mut skip = offset % 8;
-    words
-        .get(offset / 8..)
-        .unwrap_or_default()
-        .iter()
-        .map_while(move |word| {
-            let (first, n) = (skip, left.min(8 - skip));
-            skip = 0;
-            left -= n;
-            (n != 0).then_some((word, first, n))
-        })
-}
-
-/// Replaces bytes `first..` of a word with `bytes`, leaving the others to whoever writes them.
-fn merge(word: &AtomicU64, first: usize, bytes: &[u8], order: Ordering) {
-    let put = |old: u64| {
-        let mut new = old.to_ne_bytes();
-        for (to, from) in new.iter_mut().skip(first).zip(bytes) {
-            *to = *from;
-        }
-        Some(u64::from_ne_bytes(new))
-    };
-    let _ = word.fetch_update(order, Ordering::Relaxed, put);
-}
-
-pub(crate) fn copy_out(words: &[AtomicU64], offset: usize, mut dst: &mut [u8]) {
-    let len = dst.len();
-    for (word, first, n) in pieces(words, offset, len) {
-        let word = word.load(Ordering::Relaxed).to_ne_bytes();
-        if let Some((head, tail)) = std::mem::take(&mut dst).split_at_mut_checked(n) {
-            if let Some(bytes) = word.get(first..).and_then(|b| b.get(..n)) {
-                head.copy_from_slice(bytes);
-            }
-            dst = tail;
-        }
-    }
-}
-
-pub(crate) fn copy_in(words: &[AtomicU64], offset: usize, mut src: &[u8]) {
-    let len = src.len();
-    for (word, first, n) in pieces(words, offset, len) {
-        let Some((head, tail)) = src.split_at_checked(n) else {
-            return;
-        };
-        match <[u8; 8]>::try_from(head) {
-            Ok(whole) => word.store(u64::from_ne_bytes(whole), Ordering::Relaxed),
-            Err(_) => merge(word, first, head, Ordering::Relaxed),
-        }
-        src = tail;
     }
 }
 
@@ -561,15 +456,6 @@ impl Buffer {
         })
     }
 
-    /// What the kernel says of it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::DeviceGone`].
-    pub fn query(&self) -> Result<BufferInfo> {
-        BufferInfo::query(self)
-    }
-
     pub(crate) fn handle(&self) -> u32 {
         self.inner.object.handle()
     }
@@ -661,186 +547,5 @@ impl LocalSlice {
             length: self.len as u32,
             offset: self.offset as u64,
         }
-    }
-}
-
-/// A peer's memory, as its [`Grant`] names it.
-///
-/// It is a number that one believes: the peer's device checks it when it is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteSlice {
-    addr: u64,
-    len: u64,
-    rkey: u32,
-    access: Option<Access>,
-}
-
-impl RemoteSlice {
-    /// Bytes of the wire form.
-    pub const WIRE_LEN: usize = 20;
-
-    /// Memory of `len` bytes at `addr` in the peer's terms, under the key `rkey`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Range`] if it runs over the end of the address space.
-    pub fn new(addr: u64, len: u64, rkey: u32) -> Result<Self> {
-        if addr.checked_add(len).is_none() {
-            return Err(Error::Range {
-                what: "remote address",
-                offset: addr,
-                len,
-                capacity: u64::MAX,
-            });
-        }
-        Ok(Self {
-            addr,
-            len,
-            rkey,
-            access: None,
-        })
-    }
-
-    /// The address of its first byte, in the peer's terms.
-    pub fn addr(&self) -> u64 {
-        self.addr
-    }
-
-    /// Bytes.
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The key.
-    pub fn rkey(&self) -> u32 {
-        self.rkey
-    }
-
-    /// The rights that the peer said it grants, if it said so. Requests that need others are refused
-    /// before they are posted.
-    pub fn access(&self) -> Option<Access> {
-        self.access
-    }
-
-    pub(crate) fn with_access(mut self, access: Access) -> Self {
-        self.access = Some(access);
-        self
-    }
-
-    /// A part of it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Range`] if that is not within it.
-    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Self> {
-        let range = (range.start_bound().cloned(), range.end_bound().cloned());
-        let (offset, len) = checked(range, "part of a remote slice", self.len)?;
-        Ok(Self {
-            // `addr + self.len` does not overflow, and `offset` is at most `self.len`.
-            addr: self.addr.wrapping_add(offset),
-            len,
-            ..*self
-        })
-    }
-
-    /// The wire form: address (8 bytes), length (8), key (4), in network order. It does not carry the
-    /// rights.
-    pub fn to_bytes(&self) -> [u8; Self::WIRE_LEN] {
-        let mut bytes = [0; Self::WIRE_LEN];
-        let fields = self.addr.to_be_bytes().into_iter();
-        let fields = fields.chain(self.len.to_be_bytes());
-        for (to, from) in bytes.iter_mut().zip(fields.chain(self.rkey.to_be_bytes())) {
-            *to = from;
-        }
-        bytes
-    }
-
-    /// Reads the wire form.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Range`] if it runs over the end of the address space.
-    pub fn from_bytes(bytes: &[u8; Self::WIRE_LEN]) -> Result<Self> {
-        let number = |range: std::ops::Range<usize>| {
-            let bytes = bytes.get(range).unwrap_or_default();
-            bytes.iter().fold(0, |n, b| (n << 8) | u64::from(*b))
-        };
-        Self::new(number(0..8), number(8..16), number(16..20) as u32)
-    }
-}
-
-impl fmt::Display for RemoteSlice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} bytes at {:#x} under rkey {:#x}",
-            self.len, self.addr, self.rkey
-        )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn words(n: usize) -> Vec<AtomicU64> {
-        (0..n).map(|_| AtomicU64::new(0)).collect()
-    }
-
-    proptest! {
-        #[test]
-        fn copies_what_a_plain_copy_would(
-            ops in prop::collection::vec((0usize..64, prop::collection::vec(any::<u8>(), 0..40)), 1..20)
-        ) {
-            let shared = words(13);
-            let mut plain = [0u8; 104];
-            for (at, bytes) in ops {
-                copy_in(&shared, at, &bytes);
-                plain[at..at + bytes.len()].copy_from_slice(&bytes);
-                let mut out = vec![0; bytes.len()];
-                copy_out(&shared, at, &mut out);
-                prop_assert_eq!(&out, &bytes);
-            }
-            let mut out = [0; 104];
-            copy_out(&shared, 0, &mut out);
-            prop_assert_eq!(out, plain);
-        }
-
-        #[test]
-        fn ranges(start in 0u64..20, end in 0u64..20, cap in 0u64..20) {
-            let got = resolve((Bound::Included(start), Bound::Excluded(end)), cap);
-            let want = (start <= end && end <= cap).then(|| (start, end - start));
-            prop_assert_eq!(got, want);
-        }
-
-        #[test]
-        fn remote_slices_stay_within(addr: u64, len: u64, start: u64, end: u64) {
-            if let Ok(all) = RemoteSlice::new(addr, len, 7) {
-                prop_assert_eq!(RemoteSlice::from_bytes(&all.to_bytes()).ok(), Some(all));
-                if let Ok(part) = all.slice(start..end) {
-                    prop_assert!(part.addr >= addr && part.addr + part.len <= addr + len);
-                }
-            } else {
-                prop_assert!(addr.checked_add(len).is_none());
-            }
-        }
-    }
-
-    #[test]
-    fn range_ends_do_not_wrap() {
-        let all = RemoteSlice::new(8, 8, 1).unwrap();
-        assert!(all.slice(..=u64::MAX).is_err());
-        assert!(all
-            .slice((Bound::Excluded(u64::MAX), Bound::Unbounded))
-            .is_err());
-        assert!(all.slice(9..).is_err());
-        assert_eq!(all.slice(8..).unwrap().len(), 0);
-        assert!(RemoteSlice::new(u64::MAX, 1, 1).is_err());
     }
 }

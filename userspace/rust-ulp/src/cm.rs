@@ -39,14 +39,20 @@
 //! ```
 
 use crate::abi;
-use crate::buffer::{Access, RemoteSlice};
-use crate::cq::Deadline;
-use crate::device::{Device, DeviceInner, Object};
+use crate::access::Access;
+use crate::deadline::Deadline;
+use crate::device::{Device, DeviceInner};
+use crate::endpoint::Mtu;
 use crate::error::{Error, Result};
 use crate::grant::Grant;
+use crate::object::Object;
 use crate::params::{AckTimeout, Retries, RnrRetries, TrafficClass};
-use crate::qp::{Mtu, PreparedQp, Qp, QpState, Rc};
+use crate::qp::{PreparedQp, Qp};
+pub use crate::refusal::{Private, RejectReason, Rejection};
+use crate::remote::RemoteSlice;
+use crate::state::QpState;
 use crate::sys::{Command, Plain};
+use crate::transport::Rc;
 use crate::wire;
 use nix::errno::Errno;
 use std::fmt;
@@ -226,32 +232,14 @@ impl ConnectOptions {
     }
 }
 
-/// What the other side said along with its request, acceptance or rejection.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Private {
-    bytes: Vec<u8>,
-}
-
 impl Private {
-    fn new(field: &[u8; abi::CM_PRIVATE_MAX], len: u32) -> Self {
-        let bytes = field.iter().take(len as usize);
-        Self {
-            bytes: bytes.copied().collect(),
-        }
-    }
-
-    /// The bytes as they came. The manager fills up with zeros: how long it was, the sender has to say.
-    pub fn raw(&self) -> &[u8] {
-        &self.bytes
-    }
-
     /// What they say in the form of this crate.
     ///
     /// # Errors
     ///
     /// [`Error::Wire`] if they are not in that form.
     pub fn message(&self) -> Result<wire::PrivateData> {
-        Ok(wire::PrivateData::decode(&self.bytes)?)
+        Ok(wire::PrivateData::decode(self.raw())?)
     }
 
     /// The grant number `index`, from 0.
@@ -274,99 +262,8 @@ impl fmt::Debug for Private {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.message() {
             Ok(message) => fmt::Debug::fmt(&message, f),
-            Err(_) => write!(f, "Private({:02x?})", self.bytes),
+            Err(_) => write!(f, "Private({:02x?})", self.raw()),
         }
-    }
-}
-
-macro_rules! reasons {
-    ($($(#[$meta:meta])* $variant:ident = $code:literal, $text:literal;)*) => {
-        /// Why a request was rejected.
-        ///
-        /// Header: `rust_ulp_connect.reject_reason`. Specification: IBA 12.6.7.2.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum RejectReason {
-            $($(#[$meta])* $variant,)*
-            /// A number that has no name here.
-            Other(u32),
-        }
-
-        impl RejectReason {
-            /// The reason with this number.
-            pub fn from_code(code: u32) -> Self {
-                match code {
-                    $($code => Self::$variant,)*
-                    code => Self::Other(code),
-                }
-            }
-
-            /// Its number.
-            pub fn code(self) -> u32 {
-                match self {
-                    $(Self::$variant => $code,)*
-                    Self::Other(code) => code,
-                }
-            }
-
-            /// What happened, and what to do.
-            pub fn explanation(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $text,)*
-                    Self::Other(_) => "see the list of IBA 12.6.7.2",
-                }
-            }
-        }
-    };
-}
-
-reasons! {
-    /// No queue pair.
-    NoQp = 1, "the peer has no queue pair to spare; try later";
-    /// No resources.
-    NoResources = 3, "the peer has no memory or other resources to spare; try later";
-    /// The peer's manager heard no answer.
-    Timeout = 4, "the peer's manager waited for an answer in vain: packets are lost on the way";
-    /// Unsupported.
-    Unsupported = 5, "the peer's manager does not support such a request";
-    /// Nobody listens.
-    NoListener = 8, "nobody listens at that address and port: is the peer's program running, and does it \
-        listen with the connection manager (not with TCP)?";
-    /// Another transport.
-    Transport = 9, "the peer listens for queue pairs of another type";
-    /// A stale connection.
-    Stale = 10, "the peer still knows a connection of an earlier queue pair with this number; try again";
-    /// The GID is none of the peer's.
-    InvalidGid = 12, "the peer does not know the GID that it was addressed by: have addresses changed?";
-    /// The MTU is too large.
-    InvalidMtu = 26, "the peer cannot do that MTU: set a smaller one with QpBuilder::mtu()";
-    /// Too many reads and atomics.
-    Resources = 27, "the peer does not answer so many reads and atomics: QpBuilder::rd_atomic()";
-    /// The peer's program said no.
-    Program = 28, "the peer's program rejected it, or has as many requests waiting as it wants to; its private \
-        data may say why";
-}
-
-/// A rejection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Rejection {
-    /// Who was asked.
-    pub peer: SocketAddr,
-    /// Why.
-    pub reason: RejectReason,
-    /// What the peer said.
-    pub private: Private,
-}
-
-impl fmt::Display for Rejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (reason, text) = (self.reason.code(), self.reason.explanation());
-        write!(
-            f,
-            "{} rejected the connection (reason {reason}): {text}",
-            self.peer
-        )
     }
 }
 

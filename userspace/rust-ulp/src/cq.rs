@@ -3,20 +3,20 @@
 //! Completion queues.
 
 use crate::abi;
-use crate::device::{DeviceInner, Object};
-use crate::error::{CompletionError, Error, Result};
-use crate::qp::{Gid, Qp, Transport};
+use crate::completion::Completion;
+use crate::deadline::Deadline;
+use crate::device::{Device, DeviceInner};
+use crate::error::{Error, Result};
+use crate::object::Object;
 use crate::ring::{Consumer, Corrupt};
 use crate::sync::lock;
 use crate::sys::{Command, RingMap};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::cell::OnceCell;
-use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Who moves completions from the device into the ring.
 ///
@@ -60,302 +60,6 @@ impl CqOptions {
     }
 }
 
-macro_rules! statuses {
-    ($($(#[$meta:meta])* $variant:ident = $code:literal, $name:literal, $explanation:literal;)*) => {
-        /// How a request ended.
-        ///
-        /// Header: `rust_ulp_cqe.status`: `enum ib_wc_status`, or `RUST_ULP_WC_STATUS_*`.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum Status {
-            $($(#[$meta])* $variant,)*
-            /// A number that this crate does not know.
-            Other(u16),
-        }
-
-        impl Status {
-            /// The status with this number.
-            pub fn from_code(code: u16) -> Self {
-                match code {
-                    $($code => Self::$variant,)*
-                    code => Self::Other(code),
-                }
-            }
-
-            /// Its number.
-            pub fn code(self) -> u16 {
-                match self {
-                    $(Self::$variant => $code,)*
-                    Self::Other(code) => code,
-                }
-            }
-
-            /// Its name, short.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)*
-                    Self::Other(_) => "unknown status",
-                }
-            }
-
-            /// What happened, and what to do.
-            pub fn explanation(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $explanation,)*
-                    Self::Other(_) => "the driver gave a status that has no name; see its vendor code",
-                }
-            }
-        }
-    };
-}
-
-statuses! {
-    /// It worked.
-    Success = 0, "success", "nothing to do";
-    /// The data did not fit.
-    LocalLength = 1, "local length error",
-        "what arrived is longer than the receive posted for it, or a message is longer than the port \
-         allows; post larger receives, or split the message";
-    /// The queue pair cannot do that.
-    LocalQpOperation = 2, "local queue pair operation error",
-        "the queue pair could not carry the request out: check its type, state and limits";
-    /// Obsolete.
-    LocalEecOperation = 3, "local EE context operation error", "obsolete: a driver's error";
-    /// Local memory was not the queue pair's to use.
-    LocalProtection = 4, "local protection error",
-        "the request's local memory is not registered, or in another protection domain: was its buffer \
-         destroyed while the request was in flight?";
-    /// An earlier request failed.
-    Flushed = 5, "flushed",
-        "the queue pair went to the error state before this request was done: an earlier completion \
-         on it has the cause, or the peer or its device went away";
-    /// A window was not bound.
-    WindowBind = 6, "memory window bind error", "the window or its region does not allow it";
-    /// The peer answered nonsense.
-    BadResponse = 7, "bad response",
-        "the peer's device answered with a packet that fits no request: do both ends agree on PSNs, \
-         MTU and type of queue pair?";
-    /// Local memory lacked a right.
-    LocalAccess = 8, "local access error",
-        "the receive buffer does not allow what the peer did to it";
-    /// The peer could not take the request.
-    RemoteInvalidRequest = 9, "remote invalid request",
-        "the peer's queue pair does not take such a request: its receive is too small for the message, \
-         or it does not allow the operation (access flags, responder resources)";
-    /// The peer's memory was not ours to use.
-    RemoteAccess = 10, "remote access error",
-        "the peer's memory refused the access: a wrong or revoked rkey, an address or length outside \
-         of the grant, or a right that the grant or the peer's queue pair lacks; not a network problem";
-    /// The peer failed.
-    RemoteOperation = 11, "remote operation error",
-        "the peer's device could not carry the request out: see its completions and its log";
-    /// No answer.
-    RetryExceeded = 12, "retry exceeded",
-        "no acknowledgement after all retries: is the peer's queue pair gone or not yet ready to \
-         receive, the GID index wrong on either end (Device::chosen() gives the reason for it), no route \
-         or a firewall for UDP port 4791, a path that drops packets (no flow control, MTU), or do the \
-         two ends disagree on PSNs? A peer that is only slow wants a longer QpBuilder::timeout()";
-    /// No receive.
-    RnrRetryExceeded = 13, "receiver not ready",
-        "the peer had no receive posted: it has to post them before it is sent to, and more of them; or \
-         raise QpBuilder::rnr_retry() here and min_rnr_timer() there";
-    /// Obsolete.
-    LocalRddViolation = 14, "local RDD violation", "obsolete: a driver's error";
-    /// Obsolete.
-    RemoteInvalidRd = 15, "remote invalid RD request", "obsolete: a driver's error";
-    /// The peer gave it up.
-    RemoteAbort = 16, "remote abort", "the peer gave the operation up";
-    /// Obsolete.
-    InvalidEecn = 17, "invalid EE context number", "obsolete: a driver's error";
-    /// Obsolete.
-    InvalidEecState = 18, "invalid EE context state", "obsolete: a driver's error";
-    /// The device failed.
-    Fatal = 19, "fatal error", "the device failed: see the kernel's log";
-    /// No answer in time.
-    ResponseTimeout = 20, "response timeout", "the peer did not answer in time";
-    /// Something else.
-    General = 21, "general error", "the driver gave no reason: see its vendor code";
-    /// Its deadline has passed.
-    TimedOut = 256, "timed out",
-        "the deadline of the request has passed, and nobody waits for it any more; but the device is not done \
-         with it: its data may still arrive, here or at the peer, so leave its memory alone while the queue \
-         pair lives. Wait longer, or make a new queue pair";
-    /// It was given up.
-    Canceled = 257, "canceled",
-        "the request was canceled, and nobody waits for it any more; but the device is not done with it: its \
-         data may still arrive, here or at the peer, so leave its memory alone while the queue pair lives";
-}
-
-impl Status {
-    /// Whether the device may still be at work on a request that ended so: see [`Self::TimedOut`] and
-    /// [`Self::Canceled`].
-    pub fn is_unfinished(self) -> bool {
-        matches!(self, Self::TimedOut | Self::Canceled)
-    }
-}
-
-/// What a completed request was. Valid for failed requests too.
-///
-/// Header: `RUST_ULP_WC_*`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Opcode {
-    /// A send.
-    Send,
-    /// An RDMA Write, with or without immediate data.
-    Write,
-    /// An RDMA Read.
-    Read,
-    /// A compare-and-swap.
-    CompareSwap,
-    /// A fetch-and-add.
-    FetchAdd,
-    /// A local invalidation.
-    LocalInvalidate,
-    /// A receive, completed by a send.
-    Recv,
-    /// A receive, completed by an RDMA Write with immediate data.
-    RecvWriteImm,
-    /// A number that this crate does not know.
-    Other(u8),
-}
-
-impl Opcode {
-    fn from_code(code: u8) -> Self {
-        match code {
-            abi::WC_SEND => Self::Send,
-            abi::WC_RDMA_WRITE => Self::Write,
-            abi::WC_RDMA_READ => Self::Read,
-            abi::WC_COMP_SWAP => Self::CompareSwap,
-            abi::WC_FETCH_ADD => Self::FetchAdd,
-            abi::WC_LOCAL_INV => Self::LocalInvalidate,
-            abi::WC_RECV => Self::Recv,
-            abi::WC_RECV_RDMA_WITH_IMM => Self::RecvWriteImm,
-            code => Self::Other(code),
-        }
-    }
-}
-
-/// The end of one request, good or bad: [`Self::ok`] tells.
-///
-/// Header struct: `rust_ulp_cqe`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "the request may have failed: call `ok()`"]
-#[non_exhaustive]
-pub struct Completion {
-    /// The request's number, as given to it with `wr_id`.
-    pub wr_id: u64,
-    /// How it ended.
-    pub status: Status,
-    /// What it was.
-    pub opcode: Opcode,
-    /// The driver's own code for a failure.
-    pub vendor_err: u32,
-    /// Bytes received, read, or fetched by an atomic, if it succeeded; else 0. For
-    /// [`Opcode::RecvWriteImm`], bytes that the peer wrote.
-    pub byte_len: u32,
-    /// Immediate data, in host order, where the peer sent some.
-    pub imm: Option<u32>,
-    /// The key of this side's grant that the peer took away with its message.
-    pub invalidated: Option<u32>,
-    /// Number of the queue pair that it was posted to.
-    pub qp_num: u32,
-    qp: u32,
-    peer: Option<(u32, Gid)>,
-    pub(crate) flags: u8,
-    pub(crate) sl: u8,
-    pub(crate) slid: u16,
-    pub(crate) pkey_index: u16,
-    pub(crate) src_qp: u32,
-}
-
-impl Completion {
-    /// An empty one, to fill arrays with for [`Cq::poll_into`].
-    pub const EMPTY: Self = Self {
-        wr_id: 0,
-        status: Status::Success,
-        opcode: Opcode::Send,
-        vendor_err: 0,
-        byte_len: 0,
-        imm: None,
-        invalidated: None,
-        qp_num: 0,
-        qp: 0,
-        peer: None,
-        flags: 0,
-        sl: 0,
-        slid: 0,
-        pkey_index: 0,
-        src_qp: 0,
-    };
-
-    pub(crate) fn new(cqe: &abi::Cqe, device: &DeviceInner) -> Self {
-        let failed = cqe.status != 0;
-        Self {
-            wr_id: cqe.user_data,
-            status: Status::from_code(cqe.status),
-            opcode: Opcode::from_code(cqe.opcode),
-            vendor_err: cqe.vendor_err,
-            byte_len: cqe.byte_len,
-            imm: (cqe.flags & abi::WC_WITH_IMM != 0).then_some(cqe.imm_data),
-            invalidated: (cqe.flags & abi::WC_WITH_INVALIDATE != 0).then_some(cqe.imm_data),
-            qp_num: cqe.qp_num,
-            qp: cqe.qp,
-            // Only failures are explained: the others do not pay for it.
-            peer: if failed { device.peer_of(cqe.qp) } else { None },
-            flags: cqe.flags,
-            sl: cqe.sl,
-            slid: cqe.slid,
-            pkey_index: cqe.pkey_index,
-            src_qp: cqe.src_qp,
-        }
-    }
-
-    /// Itself if the request succeeded.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Completion`] with what is known about the failure.
-    pub fn ok(self) -> Result<Self> {
-        if self.status == Status::Success {
-            return Ok(self);
-        }
-        Err(Error::Completion(CompletionError {
-            wr_id: self.wr_id,
-            opcode: self.opcode,
-            status: self.status,
-            vendor_err: self.vendor_err,
-            qp_num: self.qp_num,
-            peer: self.peer,
-        }))
-    }
-
-    /// Whether the request was posted to this queue pair.
-    pub fn is_of<T: Transport>(&self, qp: &Qp<T>) -> bool {
-        self.qp == qp.handle()
-    }
-}
-
-impl fmt::Display for Completion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:?} request {} on queue pair {:#x}: {}",
-            self.opcode,
-            self.wr_id,
-            self.qp_num,
-            self.status.name()
-        )?;
-        if self.byte_len != 0 {
-            write!(f, ", {} bytes", self.byte_len)?;
-        }
-        if let Some(imm) = self.imm {
-            write!(f, ", immediate data {imm:#x}")?;
-        }
-        Ok(())
-    }
-}
-
 // Dropped in this order: the mapping, the object with its device.
 #[derive(Debug)]
 struct Inner {
@@ -388,46 +92,27 @@ pub struct Cq {
     inner: Arc<Inner>,
 }
 
-/// When waiting ends. The time runs from the first look at it: telling what time it is can be a system call, and
-/// most waits need none, or one.
-#[derive(Clone)]
-pub(crate) struct Deadline {
-    /// None: never.
-    at: OnceCell<Option<Instant>>,
-    after: Duration,
-}
-
-impl Deadline {
-    pub(crate) fn after(after: Duration) -> Self {
-        Self {
-            at: OnceCell::new(),
-            after,
-        }
+impl Device {
+    /// Makes a completion queue with room for at least `entries` completions.
+    ///
+    /// There has to be room for every request in flight on it; posting says
+    /// [`Error::QueueFull`] where there is not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Sys`] with `ERANGE` for more than [`Limits::max_cq_entries`](crate::Limits::max_cq_entries) or none, `EMFILE`, `ENOMEM`;
+    /// [`Error::DeviceGone`].
+    pub fn create_cq(&self, entries: u32) -> Result<Cq> {
+        self.create_cq_with(entries, CqOptions::default())
     }
 
-    /// What is left of it, zero when it has passed.
-    pub(crate) fn left(&self) -> Duration {
-        let Some(at) = self.at.get() else {
-            let _ = self.at.set(Instant::now().checked_add(self.after));
-            return self.after;
-        };
-        match at {
-            Some(at) => at.saturating_duration_since(Instant::now()),
-            None => Duration::MAX,
-        }
-    }
-
-    /// What is left of it, as far as one call may wait.
-    pub(crate) fn left_ns(&self) -> u64 {
-        let left = u64::try_from(self.left().as_nanos()).unwrap_or(u64::MAX);
-        left.min(abi::TIMEOUT_MAX_NS)
-    }
-
-    pub(crate) fn timeout(&self, what: &'static str) -> Error {
-        Error::Timeout {
-            what,
-            after: self.after,
-        }
+    /// Makes a completion queue, with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::create_cq`].
+    pub fn create_cq_with(&self, entries: u32, options: CqOptions) -> Result<Cq> {
+        Cq::create(self.inner(), entries, options)
     }
 }
 
@@ -742,20 +427,5 @@ impl Drop for CqEventFd {
         };
         // An error leaves nothing to do: the device is gone.
         let _ = self.cq.inner.device.call(&mut arg);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn statuses_keep_their_numbers() {
-        for code in 0..64 {
-            assert_eq!(Status::from_code(code).code(), code);
-        }
-        assert_eq!(Status::from_code(12), Status::RetryExceeded);
-        assert_eq!(Status::from_code(13), Status::RnrRetryExceeded);
-        assert_eq!(Status::from_code(10), Status::RemoteAccess);
     }
 }

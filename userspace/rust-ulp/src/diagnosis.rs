@@ -2,10 +2,15 @@
 
 //! Why requests fail: what each status can mean, and what this end can see of it.
 
-use crate::cq::Status;
-use crate::device::{Device, PortInfo, PortState};
+use crate::attr::QpInfo;
+use crate::device::Device;
+use crate::endpoint::{Endpoint, Mtu};
 use crate::error::{CompletionError, Result};
-use crate::qp::{Endpoint, Mtu, Qp, QpInfo, QpState, Transport};
+use crate::port::{PortInfo, PortState};
+use crate::qp::Qp;
+use crate::state::QpState;
+use crate::status::Status;
+use crate::transport::Transport;
 use std::fmt;
 
 /// Something that can have made a request fail.

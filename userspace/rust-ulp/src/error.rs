@@ -2,9 +2,11 @@
 
 //! What can go wrong, in words that say what to do next.
 
-use crate::cq::{Opcode, Status};
-use crate::qp::{Gid, QpState};
-use crate::Access;
+use crate::access::Access;
+use crate::gid::Gid;
+use crate::refusal::{Refusal, RejectReason, Rejection, WireError};
+use crate::state::QpState;
+use crate::status::{Opcode, Status};
 use nix::errno::Errno;
 use std::fmt;
 use std::net::SocketAddr;
@@ -283,15 +285,15 @@ pub enum Error {
     #[error(
         "the peer does not speak this exchange: {0}; is it a rust_ulp program of this version?"
     )]
-    Wire(#[from] crate::wire::WireError),
+    Wire(#[from] WireError),
 
     /// The peer, or this side, refused the connection.
     #[error("the peer refused the connection: {0}")]
-    Refused(crate::wire::Refusal),
+    Refused(Refusal),
 
     /// The peer, or its connection manager, rejected the connection.
     #[error("{0}")]
-    Rejected(Box<crate::cm::Rejection>),
+    Rejected(Box<Rejection>),
 
     /// The device was removed (`ENODEV`): drop everything of it, and open another.
     #[error("the RDMA device was removed; drop all of its objects and open a device again")]
@@ -325,7 +327,7 @@ impl Error {
             Self::Sys { errno, .. } => [libc::ENOMEM, libc::EINTR, libc::ETIMEDOUT].contains(errno),
             // Nobody listens yet, or has room.
             Self::Rejected(rejection) => {
-                use crate::cm::RejectReason::*;
+                use RejectReason::*;
                 let reason = rejection.reason;
                 matches!(reason, NoQp | NoResources | Timeout | NoListener | Stale)
             }

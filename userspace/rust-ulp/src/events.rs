@@ -4,13 +4,15 @@
 
 use crate::abi;
 use crate::cm;
-use crate::cq::{Cq, Deadline};
-use crate::device::DeviceInner;
+use crate::cq::Cq;
+use crate::deadline::Deadline;
+use crate::device::{Device, DeviceInner};
 use crate::error::{Error, Result};
 use crate::grant::{Grant, GrantState};
-use crate::qp::{PreparedQp, Qp, Transport};
+use crate::qp::{PreparedQp, Qp};
+use crate::sealed;
 use crate::srq::Srq;
-use crate::wr::sealed;
+use crate::transport::Transport;
 use nix::errno::Errno;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -241,6 +243,18 @@ impl fmt::Debug for Event {
 #[derive(Clone, Debug)]
 pub struct Events {
     device: Arc<DeviceInner>,
+}
+
+impl Device {
+    /// What happens on it: ports, queues, connections, its removal.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the module has no events.
+    pub fn events(&self) -> Result<Events> {
+        self.inner().needs(abi::FEATURE_EVENTS, "events")?;
+        Ok(Events::new(self.inner()))
+    }
 }
 
 impl Events {

@@ -5,13 +5,16 @@
 //! TCP carries nothing but the parameters, unprotected: whoever can reach the port can connect, and
 //! whoever can listen learns the keys. Use it where the network is trusted.
 
-use crate::buffer::RemoteSlice;
-use crate::cq::Deadline;
+use crate::deadline::Deadline;
+use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::grant::Grant;
-use crate::qp::{Connected, Endpoint, PreparedQp, Qp, Transport};
+use crate::qp::{PreparedQp, Qp};
+use crate::refusal::{Refusal, WireError};
+use crate::remote::RemoteSlice;
 use crate::sys;
-use crate::wire::{Header, Hello, Message, Refusal, WireError, HEADER_LEN, MAX_BODY, MAX_GRANTS};
+use crate::transport::{Connected, Transport};
+use crate::wire::{Header, Hello, Message, HEADER_LEN, MAX_BODY, MAX_GRANTS};
 use nix::poll::PollFlags;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -512,7 +515,8 @@ impl Incoming {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::qp::{Gid, Mtu};
+    use crate::endpoint::Mtu;
+    use crate::gid::Gid;
 
     /// One that has `tcp` to its peer.
     fn at(tcp: TcpStream) -> Peer {

@@ -3,13 +3,18 @@
 //! Keys by which peers access memory.
 
 use crate::abi;
-use crate::buffer::{widen, Access, Buffer, RemoteSlice};
-use crate::device::Object;
+use crate::access::Access;
+use crate::buffer::Buffer;
+use crate::device::DeviceInner;
 use crate::error::{Error, Result};
-use crate::qp::{Connected, PreparedQp, Qp};
+use crate::object::Object;
+use crate::qp::{PreparedQp, Qp};
+use crate::range::widen;
+use crate::remote::RemoteSlice;
+use crate::sealed;
 use crate::sync::lock;
 use crate::sys::Command;
-use crate::wr::sealed;
+use crate::transport::Connected;
 use nix::errno::Errno;
 use std::ops::RangeBounds;
 use std::sync::{Arc, Mutex};
@@ -308,7 +313,7 @@ impl Grant {
         self.inner.object.handle()
     }
 
-    pub(crate) fn device_inner(&self) -> &Arc<crate::device::DeviceInner> {
+    pub(crate) fn device_inner(&self) -> &Arc<DeviceInner> {
         self.inner.buffer.device()
     }
 }

@@ -119,33 +119,53 @@
 #[allow(dead_code)] // the producer's half
 mod ring;
 
+mod access;
 mod ah;
 #[cfg(feature = "tokio")]
 mod asynchronous;
+mod attr;
 mod batch;
 mod buffer;
 pub mod cm;
+mod completion;
+mod copy;
 mod cq;
+mod datagram;
+mod deadline;
 mod device;
 mod diagnosis;
+mod endpoint;
 mod error;
 mod events;
 mod exchange;
 #[cfg(test)]
 mod fake;
+mod gid;
 mod grant;
 mod memory;
 mod multi;
+mod object;
 mod params;
+mod path;
+mod pd;
 mod pool;
+mod port;
+mod post;
 mod qp;
+mod range;
+mod refusal;
+mod remote;
+mod sealed;
 mod srq;
+mod state;
+mod status;
 pub mod stream;
 mod sync;
 #[allow(unsafe_code)]
 mod sys;
 #[cfg(test)]
 mod tests;
+mod transport;
 #[cfg(feature = "io-uring")]
 pub mod uring;
 pub mod wire;
@@ -160,30 +180,37 @@ macro_rules! abi_check {
 #[allow(dead_code)]
 mod abi;
 
-pub use ah::{AddressHandle, Datagram, Destination, Grh};
+pub use access::Access;
+pub use ah::{AddressHandle, Destination};
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncCq, AsyncEvents};
+pub use attr::{QpAttr, QpCaps, QpInfo};
 pub use batch::{DeviceBatch, QpBatch};
-pub use buffer::{Access, Buffer, BufferBuilder, LocalSlice, PageSize, RemoteSlice};
-pub use cq::{Completion, Cq, CqEventFd, CqOptions, Delivery, Opcode, Status};
-pub use device::{
-    Chosen, Device, DeviceEntry, DeviceInfo, GidEntry, GidType, Guid, Limits, LinkLayer, Pd,
-    PortInfo, PortState,
-};
+pub use buffer::{Buffer, BufferBuilder, LocalSlice, PageSize};
+pub use completion::Completion;
+pub use cq::{Cq, CqEventFd, CqOptions, Delivery};
+pub use datagram::{Datagram, Grh};
+pub use device::{Device, DeviceEntry, DeviceInfo, Limits};
 pub use diagnosis::{Advice, Cause, Diagnosis};
+pub use endpoint::{Endpoint, Mtu};
 pub use error::{CompletionError, Error, Result};
 pub use events::{Event, EventKind, EventSource, Events};
 pub use exchange::{Incoming, Listener, Peer, TcpOptions, ACCEPT_TIMEOUT, EXCHANGE_TIMEOUT};
+pub use gid::{Gid, Guid};
 pub use grant::{Grant, GrantFor, GrantInfo, GrantOptions, GrantState};
 pub use memory::{BufferInfo, BufferKind, DmabufBuilder, UserMemoryBuilder};
 pub use multi::{Completions, Lane, MultiQueue, MultiQueueBuilder};
 pub use params::{AckTimeout, Retries, RnrRetries, RnrTimer, TrafficClass};
+pub use path::Path;
+pub use pd::Pd;
 pub use pool::{Piece, PieceError, Pool};
-pub use qp::{
-    Connected, Endpoint, Gid, Mtu, Path, PreparedQp, Qp, QpAttr, QpBuilder, QpCaps, QpInfo,
-    QpState, Rc, Transport, Uc, Ud,
-};
+pub use port::{Chosen, GidEntry, GidType, LinkLayer, PortInfo, PortState};
+pub use qp::{PreparedQp, Qp, QpBuilder};
+pub use remote::RemoteSlice;
 pub use srq::{Srq, SrqBuilder, SrqInfo};
+pub use state::QpState;
+pub use status::{Opcode, Status};
+pub use transport::{Connected, Rc, Transport, Uc, Ud};
 #[doc(hidden)]
 pub use wr::Target;
 pub use wr::{

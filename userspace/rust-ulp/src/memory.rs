@@ -4,10 +4,23 @@
 
 use crate::abi;
 use crate::buffer::{Buffer, Parts};
-use crate::device::{Object, Pd};
 use crate::error::{Error, Result};
+use crate::object::Object;
+use crate::pd::Pd;
 use crate::sys::{Command, Mapping};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+impl Pd {
+    /// Memory of `len` bytes that belongs to this process, registered where it is.
+    pub fn user_memory(&self, len: usize) -> UserMemoryBuilder {
+        UserMemoryBuilder::new(self.clone(), len)
+    }
+
+    /// A dma-buf, to be used as a buffer: memory of another driver or process.
+    pub fn dmabuf(&self, fd: OwnedFd) -> DmabufBuilder {
+        DmabufBuilder::new(self.clone(), fd)
+    }
+}
 
 /// How memory of this process becomes a [`Buffer`]; from [`Pd::user_memory`].
 ///
@@ -223,6 +236,17 @@ pub struct BufferInfo {
     pub grants: u32,
     /// Whether requests and peers only read it.
     pub read_only: bool,
+}
+
+impl Buffer {
+    /// What the kernel says of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceGone`].
+    pub fn query(&self) -> Result<BufferInfo> {
+        BufferInfo::query(self)
+    }
 }
 
 impl BufferInfo {

@@ -2,11 +2,16 @@
 
 //! Many queue pairs, each with a thread that takes its completions.
 
-use crate::cq::{Completion, Cq, CqOptions, Deadline};
+use crate::attr::QpAttr;
+use crate::completion::Completion;
+use crate::cq::{Cq, CqOptions};
+use crate::deadline::Deadline;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::qp::{Qp, QpAttr, QpState, Transport};
+use crate::qp::Qp;
+use crate::state::QpState;
 use crate::sync::lock;
+use crate::transport::Transport;
 use crossbeam_channel::{bounded, Receiver, RecvTimeoutError, SendTimeoutError, Sender};
 use nix::sched::{sched_getaffinity, sched_getcpu, sched_setaffinity, CpuSet};
 use nix::unistd::Pid;
@@ -17,6 +22,13 @@ use std::time::Duration;
 
 /// How often a thread that has nothing to do looks whether it is to end.
 const SLICE: Duration = Duration::from_millis(100);
+
+impl Device {
+    /// Queue pairs with a completion thread each, one for each processor unless said otherwise.
+    pub fn multi_queue(&self) -> MultiQueueBuilder {
+        MultiQueueBuilder::new(self.clone())
+    }
+}
 
 /// How a [`MultiQueue`] is made; from [`Device::multi_queue`].
 #[derive(Clone, Debug)]

@@ -2,10 +2,10 @@
 
 //! Pieces of a buffer that are handed out, sent or received into, and come back.
 
-use crate::batch::post_one;
 use crate::buffer::LocalSlice;
-use crate::cq::Completion;
+use crate::completion::Completion;
 use crate::error::{Error, Result};
+use crate::post::post_one;
 use crate::sync::lock;
 use crate::wr::{Request, RequestFor};
 use crossbeam_queue::ArrayQueue;

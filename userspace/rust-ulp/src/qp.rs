@@ -3,539 +3,33 @@
 //! Queue pairs, from the builder to the connection.
 
 use crate::abi;
-use crate::batch::{cancel, post_one, QpBatch};
-use crate::buffer::Access;
+use crate::access::Access;
+use crate::attr::{QpAttr, QpCaps, QpInfo};
+use crate::completion::Completion;
 use crate::cq::Cq;
-use crate::device::{Device, DeviceInner, Object, Pd};
+use crate::device::{Device, DeviceInner};
+use crate::endpoint::{Endpoint, Mtu};
 use crate::error::{Error, Result};
+use crate::gid::Gid;
+use crate::object::Object;
 use crate::params::{at_most, bits_24, AckTimeout, Retries, RnrRetries, RnrTimer, TrafficClass};
+use crate::path::Path;
+use crate::pd::Pd;
+use crate::post::{cancel, post_one};
 use crate::srq::Srq;
+use crate::state::QpState;
 use crate::sync::Cache;
 use crate::sys::{self, Command};
-use crate::wr::{sealed, Post, Recv, Target};
+use crate::transport::{Connected, Rc, Transport, Ud};
+use crate::wr::{Post, Recv, RequestFor, Target};
 use nix::errno::Errno;
-use std::fmt;
 use std::marker::PhantomData;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// How a queue pair talks to its peers: [`Rc`], [`Uc`] or [`Ud`].
-pub trait Transport: sealed::Sealed + fmt::Debug + 'static {
-    /// `RUST_ULP_QPT_*`.
-    #[doc(hidden)]
-    const QP_TYPE: u32;
-
-    /// What a queue pair knows of the other end.
-    #[doc(hidden)]
-    type Peer: Copy + fmt::Debug + std::marker::Send + Sync + 'static;
-
-    /// The other end, as the kernel knows it.
-    #[doc(hidden)]
-    fn peer(info: &QpInfo, mtu: Mtu) -> Self::Peer;
-
-    /// The other end, if it is one.
-    #[doc(hidden)]
-    fn end(peer: &Self::Peer) -> Option<&Endpoint>;
-}
-
-/// A transport with one peer: [`Rc`] or [`Uc`].
-pub trait Connected: Transport<Peer = Endpoint> {
-    /// Whether the peer acknowledges what arrives.
-    #[doc(hidden)]
-    const RELIABLE: bool;
-}
-
-macro_rules! transports {
-    ($($(#[$meta:meta])* $name:ident = $value:ident, $reliable:literal;)*) => { $(
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug)]
-        pub enum $name {}
-
-        impl sealed::Sealed for $name {}
-
-        impl Transport for $name {
-            const QP_TYPE: u32 = abi::$value;
-            type Peer = Endpoint;
-
-            fn peer(info: &QpInfo, mtu: Mtu) -> Endpoint {
-                let mtu = info.path_mtu.unwrap_or(mtu);
-                Endpoint::new(info.dest_qp_num, info.rq_psn, info.path.gid, mtu)
-            }
-
-            fn end(peer: &Endpoint) -> Option<&Endpoint> {
-                Some(peer)
-            }
-        }
-
-        impl Connected for $name {
-            const RELIABLE: bool = $reliable;
-        }
-    )* };
-}
-
-transports! {
-    /// Reliable connection: one peer; everything arrives once and in order, or the queue pair fails.
-    Rc = QPT_RC, true;
-    /// Unreliable connection: one peer. Sends and writes only; a message that loses a packet is lost whole,
-    /// and nobody is told: its sender's completion says that it left.
-    Uc = QPT_UC, false;
-}
-
-/// Unreliable datagram: any peers, sends of one packet each, at most [`Endpoint::mtu`] bytes. What is
-/// lost is lost.
-#[derive(Clone, Copy, Debug)]
-pub enum Ud {}
-
-impl Ud {
-    /// The Q_Key of queue pairs that are not given one; the one of `ibv_ud_pingpong`, too.
-    pub const DEFAULT_QKEY: u32 = 0x1111_1111;
-}
-
-impl sealed::Sealed for Ud {}
-
-impl Transport for Ud {
-    const QP_TYPE: u32 = abi::QPT_UD;
-    type Peer = ();
-
-    fn peer(_info: &QpInfo, _mtu: Mtu) {}
-
-    fn end(_peer: &()) -> Option<&Endpoint> {
-        None
-    }
-}
-
-/// The address of a port, 16 bytes in network order. IPv4 addresses are `::ffff:a.b.c.d`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Gid(pub [u8; 16]);
-
-impl Gid {
-    /// The IPv4 address that it stands for, if it stands for one.
-    pub fn ipv4(&self) -> Option<Ipv4Addr> {
-        Ipv6Addr::from(self.0).to_ipv4_mapped()
-    }
-}
-
-impl fmt::Display for Gid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&Ipv6Addr::from(self.0), f)
-    }
-}
-
-impl fmt::Debug for Gid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl From<Ipv6Addr> for Gid {
-    fn from(addr: Ipv6Addr) -> Self {
-        Self(addr.octets())
-    }
-}
-
-impl From<Ipv4Addr> for Gid {
-    fn from(addr: Ipv4Addr) -> Self {
-        addr.to_ipv6_mapped().into()
-    }
-}
-
-impl std::str::FromStr for Gid {
-    type Err = std::net::AddrParseError;
-
-    fn from_str(s: &str) -> std::result::Result<Self, Self::Err> {
-        s.parse::<Ipv6Addr>().map(Self::from)
-    }
-}
-
-/// Bytes of payload per packet.
-///
-/// Header: `rust_ulp_qp_attr.path_mtu`, which is `enum ib_mtu`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Mtu {
-    /// 256 bytes.
-    B256 = 1,
-    /// 512 bytes.
-    B512 = 2,
-    /// 1,024 bytes.
-    B1024 = 3,
-    /// 2,048 bytes.
-    B2048 = 4,
-    /// 4,096 bytes.
-    B4096 = 5,
-}
-
-impl Mtu {
-    /// The MTU with this number on the wire, if there is one.
-    pub fn from_code(code: u8) -> Option<Self> {
-        Some(match code {
-            1 => Self::B256,
-            2 => Self::B512,
-            3 => Self::B1024,
-            4 => Self::B2048,
-            5 => Self::B4096,
-            _ => return None,
-        })
-    }
-
-    /// The largest MTU of at most so many bytes, but at least 256.
-    pub fn at_most(bytes: u32) -> Self {
-        match bytes {
-            4096.. => Self::B4096,
-            2048.. => Self::B2048,
-            1024.. => Self::B1024,
-            512.. => Self::B512,
-            _ => Self::B256,
-        }
-    }
-
-    /// Bytes.
-    pub fn bytes(self) -> u32 {
-        128 << (self as u8)
-    }
-}
-
-/// What a queue pair is in.
-///
-/// Header: `RUST_ULP_QPS_*`, which is `enum ib_qp_state`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum QpState {
-    /// Just made; takes nothing.
-    Reset,
-    /// Takes receives.
-    Init,
-    /// Ready to receive.
-    Rtr,
-    /// Ready to send as well.
-    Rts,
-    /// Sends what it has and takes no more.
-    Sqd,
-    /// A send has failed on an unreliable queue pair.
-    Sqe,
-    /// A request has failed; everything is flushed.
-    Err,
-    /// A number that this crate does not know.
-    Other(u8),
-}
-
-impl QpState {
-    /// The state with this number.
-    pub fn from_code(code: u8) -> Self {
-        match code {
-            abi::QPS_RESET => Self::Reset,
-            abi::QPS_INIT => Self::Init,
-            abi::QPS_RTR => Self::Rtr,
-            abi::QPS_RTS => Self::Rts,
-            abi::QPS_SQD => Self::Sqd,
-            abi::QPS_SQE => Self::Sqe,
-            abi::QPS_ERR => Self::Err,
-            code => Self::Other(code),
-        }
-    }
-
-    /// Its number.
-    pub fn code(self) -> u8 {
-        match self {
-            Self::Reset => abi::QPS_RESET,
-            Self::Init => abi::QPS_INIT,
-            Self::Rtr => abi::QPS_RTR,
-            Self::Rts => abi::QPS_RTS,
-            Self::Sqd => abi::QPS_SQD,
-            Self::Sqe => abi::QPS_SQE,
-            Self::Err => abi::QPS_ERR,
-            Self::Other(code) => code,
-        }
-    }
-}
-
-/// Attributes for [`PreparedQp::modify`] and [`Qp::modify`]: those that are set are given to the kernel.
-///
-/// What each transition needs:
-///
-/// | to | RC | UC | UD |
-/// |---|---|---|---|
-/// | Init | `pkey_index`, `port`, `access` | the same | `pkey_index`, `port`, `qkey` |
-/// | Rtr | `path`, `path_mtu`, `dest_qp_num`, `rq_psn`, `max_dest_rd_atomic`, `min_rnr_timer` | `path`, `path_mtu`, `dest_qp_num`, `rq_psn` | none |
-/// | Rts | `timeout`, `retry_cnt`, `rnr_retry`, `sq_psn`, `max_rd_atomic` | `sq_psn` | `sq_psn` |
-/// | Sqd, Err, Reset | none | none | none |
-///
-/// Header struct: `rust_ulp_qp_attr`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "attributes do nothing before they are given to `modify`"]
-pub struct QpAttr {
-    attr: abi::QpAttr,
-    mask: u32,
-}
-
-macro_rules! attributes {
-    ($($(#[$meta:meta])* $name:ident($ty:ty) = $mask:ident, |$attr:ident, $value:ident| $set:expr;)*) => {
-        impl QpAttr { $(
-            $(#[$meta])*
-            pub fn $name(mut self, $value: $ty) -> Self {
-                let $attr = &mut self.attr;
-                $set;
-                self.mask |= abi::$mask;
-                self
-            }
-        )* }
-    };
-}
-
-attributes! {
-    /// Only if it is in this state now.
-    current_state(QpState) = QP_CUR_STATE, |attr, state| attr.cur_qp_state = state.code();
-    /// What the peer may do to memory that is granted.
-    access(Access) = QP_ACCESS_FLAGS, |attr, access| attr.access_flags = access.bits();
-    /// Index into the port's P_Key table.
-    pkey_index(u16) = QP_PKEY_INDEX, |attr, index| attr.pkey_index = index;
-    /// The port, from 1.
-    port(u8) = QP_PORT, |attr, port| attr.port_num = port;
-    /// The Q_Key of datagrams.
-    qkey(u32) = QP_QKEY, |attr, qkey| attr.qkey = qkey;
-    /// The way to the peer.
-    path(Path) = QP_AV, |attr, path| attr.ah = path.to_abi();
-    /// Bytes per packet.
-    path_mtu(Mtu) = QP_PATH_MTU, |attr, mtu| attr.path_mtu = mtu as u8;
-    /// How long to wait for an acknowledgement.
-    timeout(AckTimeout) = QP_TIMEOUT, |attr, timeout| attr.timeout = timeout.code();
-    /// How often to repeat what was not acknowledged.
-    retry_cnt(Retries) = QP_RETRY_CNT, |attr, count| attr.retry_cnt = count.count();
-    /// How often to repeat what found no receive.
-    rnr_retry(RnrRetries) = QP_RNR_RETRY, |attr, count| attr.rnr_retry = count.code();
-    /// Number of the first packet to be received: 24 bits.
-    rq_psn(u32) = QP_RQ_PSN, |attr, psn| attr.rq_psn = psn;
-    /// Reads and atomics under way at a time.
-    max_rd_atomic(u8) = QP_MAX_QP_RD_ATOMIC, |attr, count| attr.max_rd_atomic = count;
-    /// What a peer that found no receive is told to wait.
-    min_rnr_timer(RnrTimer) = QP_MIN_RNR_TIMER, |attr, timer| attr.min_rnr_timer = timer.code();
-    /// Number of the first packet to be sent: 24 bits.
-    sq_psn(u32) = QP_SQ_PSN, |attr, psn| attr.sq_psn = psn;
-    /// Reads and atomics of the peer answered at a time.
-    max_dest_rd_atomic(u8) = QP_MAX_DEST_RD_ATOMIC, |attr, count| attr.max_dest_rd_atomic = count;
-    /// Number of the peer's queue pair: 24 bits.
-    dest_qp_num(u32) = QP_DEST_QPN, |attr, number| attr.dest_qp_num = number;
-    /// Whether to raise an event when the send queue is drained (state Sqd).
-    sqd_event(bool) = QP_EN_SQD_ASYNC_NOTIFY, |attr, on| attr.en_sqd_async_notify = on.into();
-}
-
-impl Default for QpAttr {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl QpAttr {
-    /// No attributes.
-    pub fn new() -> Self {
-        Self {
-            attr: abi::QpAttr::default(),
-            mask: 0,
-        }
-    }
-
-    /// The state to go to, and no other attribute yet.
-    pub fn to(state: QpState) -> Self {
-        let mut attr = Self::new();
-        attr.attr.qp_state = state.code();
-        attr.mask = abi::QP_STATE;
-        attr
-    }
-
-    fn next(&self) -> Option<QpState> {
-        (self.mask & abi::QP_STATE != 0).then(|| QpState::from_code(self.attr.qp_state))
-    }
-}
-
-/// The way to a peer.
-///
-/// Header struct: `rust_ulp_ah_attr`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Path {
-    /// The peer's GID.
-    pub gid: Gid,
-    /// Index of the GID to send from.
-    pub gid_index: u8,
-    /// The port to send from, from 1.
-    pub port: u8,
-    /// Routers that may be passed; 0: as the route says.
-    pub hop_limit: u8,
-    /// DSCP and ECN.
-    pub traffic_class: TrafficClass,
-    /// 20 bits; selects among equal routes.
-    pub flow_label: u32,
-    /// Service level: 0 to 15, and with RoCE 0 to 7.
-    pub sl: u8,
-    /// The peer's LID; InfiniBand only.
-    pub lid: u16,
-    /// Whether GIDs and hop limit count; always with RoCE, and on InfiniBand between subnets.
-    pub is_global: bool,
-}
-
-impl Path {
-    /// The way to `gid` from the GID at `gid_index` of `port`, everything else as the route says.
-    pub fn new(gid: Gid, port: u8, gid_index: u8) -> Self {
-        Self {
-            gid,
-            gid_index,
-            port,
-            hop_limit: 0,
-            traffic_class: TrafficClass::default(),
-            flow_label: 0,
-            sl: 0,
-            lid: 0,
-            is_global: true,
-        }
-    }
-
-    pub(crate) fn to_abi(self) -> abi::AhAttr {
-        abi::AhAttr {
-            dgid: self.gid.0,
-            flow_label: self.flow_label,
-            sgid_index: self.gid_index,
-            hop_limit: self.hop_limit,
-            traffic_class: self.traffic_class.0,
-            sl: self.sl,
-            dlid: self.lid,
-            port_num: self.port,
-            is_global: self.is_global.into(),
-            ..abi::AhAttr::default()
-        }
-    }
-
-    pub(crate) fn from_abi(ah: &abi::AhAttr) -> Self {
-        Self {
-            gid: Gid(ah.dgid),
-            gid_index: ah.sgid_index,
-            port: ah.port_num,
-            hop_limit: ah.hop_limit,
-            traffic_class: TrafficClass(ah.traffic_class),
-            flow_label: ah.flow_label,
-            sl: ah.sl,
-            lid: ah.dlid,
-            is_global: ah.is_global != 0,
-        }
-    }
-}
-
-/// What a queue pair has room for, as the device granted it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct QpCaps {
-    /// Send requests in flight.
-    pub max_send_wr: u32,
-    /// Receive requests in flight.
-    pub max_recv_wr: u32,
-    /// Elements per send request.
-    pub max_send_sge: u32,
-    /// Elements per receive request.
-    pub max_recv_sge: u32,
-    /// Inline bytes per send request.
-    pub max_inline: u32,
-}
-
-/// What the kernel says of a queue pair.
-///
-/// Header struct: `rust_ulp_qp_query`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct QpInfo {
-    /// Its number.
-    pub qp_num: u32,
-    /// What it is in.
-    pub state: QpState,
-    /// What it has room for.
-    pub caps: QpCaps,
-    /// Send requests not yet completed.
-    pub sends_in_flight: u32,
-    /// Receive requests not yet completed.
-    pub recvs_in_flight: u32,
-    /// What the peer may do.
-    pub access: Access,
-    /// Number of the peer's queue pair.
-    pub dest_qp_num: u32,
-    /// The way to the peer.
-    pub path: Path,
-    /// Bytes per packet, once it is connected.
-    pub path_mtu: Option<Mtu>,
-    /// First packet expected, 24 bits.
-    pub rq_psn: u32,
-    /// First packet sent, 24 bits.
-    pub sq_psn: u32,
-    /// Wait for an acknowledgement; RC only, as the others down to [`Self::max_dest_rd_atomic`].
-    pub timeout: AckTimeout,
-    /// Repeats of what was not acknowledged.
-    pub retry_cnt: Retries,
-    /// Repeats of what found no receive.
-    pub rnr_retry: RnrRetries,
-    /// What a peer that found no receive is told to wait.
-    pub min_rnr_timer: RnrTimer,
-    /// Reads and atomics under way at a time.
-    pub max_rd_atomic: u8,
-    /// Reads and atomics of the peer answered at a time.
-    pub max_dest_rd_atomic: u8,
-    /// Index into the port's P_Key table.
-    pub pkey_index: u16,
-    /// The port.
-    pub port: u8,
-    /// Whether a queue pair in [`QpState::Sqd`] still has sends to finish.
-    pub sq_draining: bool,
-    /// The Q_Key that it takes; UD only.
-    pub qkey: u32,
-}
-
-/// One end of a connection: what the other end needs to know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Endpoint {
-    /// Number of the queue pair: 24 bits.
-    pub qp_num: u32,
-    /// Number of the first packet that it sends: 24 bits.
-    pub psn: u32,
-    /// Its GID.
-    pub gid: Gid,
-    /// Its LID; InfiniBand only, else 0.
-    pub lid: u16,
-    /// The largest MTU that it can do.
-    pub mtu: Mtu,
-    /// Reads and atomics that it answers at a time.
-    pub responder: u8,
-    /// Reads and atomics that it has under way at a time.
-    pub initiator: u8,
-}
-
-impl Endpoint {
-    /// An end that does one read or atomic at a time.
-    pub fn new(qp_num: u32, psn: u32, gid: Gid, mtu: Mtu) -> Self {
-        Self {
-            qp_num,
-            psn,
-            gid,
-            lid: 0,
-            mtu,
-            responder: 1,
-            initiator: 1,
-        }
-    }
-
-    /// The same with other numbers of reads and atomics at a time.
-    pub fn rd_atomic(mut self, responder: u8, initiator: u8) -> Self {
-        self.responder = responder;
-        self.initiator = initiator;
-        self
-    }
-
-    /// The same with a LID, for InfiniBand.
-    pub fn lid(mut self, lid: u16) -> Self {
-        self.lid = lid;
-        self
-    }
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "queue pair {:#x} at {}", self.qp_num, self.gid)
+impl Pd {
+    /// A queue pair of type `T` in this domain, whose completions go to `cq`.
+    pub fn create_qp<T: Transport>(&self, cq: &Cq) -> QpBuilder<T> {
+        QpBuilder::new(self, cq)
     }
 }
 
@@ -1288,11 +782,6 @@ impl<T: Transport> Qp<T> {
         cancel(&self.inner.device, self.handle(), None)
     }
 
-    /// An empty batch of requests, to be posted by one call.
-    pub fn batch(&self) -> QpBatch<'_, T> {
-        QpBatch::new(self)
-    }
-
     /// Its number: 24 bits.
     pub fn qp_num(&self) -> u32 {
         self.inner.qp_num
@@ -1388,5 +877,24 @@ impl Qp<Ud> {
 
     pub(crate) fn path_to(&self, gid: Gid, lid: u16) -> Path {
         self.inner.path_to(gid, lid)
+    }
+}
+
+impl Completion {
+    /// Whether the request was posted to this queue pair.
+    pub fn is_of<T: Transport>(&self, qp: &Qp<T>) -> bool {
+        self.qp == qp.handle()
+    }
+}
+
+impl<'a, T: Transport, R: Post<'a, T>> RequestFor<'a, &Qp<T>> for R {
+    fn target<'q>(qp: &'q &Qp<T>) -> Target<'q> {
+        qp.target()
+    }
+}
+
+impl<'a, T: Transport> RequestFor<'a, &PreparedQp<T>> for Recv<'a> {
+    fn target<'q>(qp: &'q &PreparedQp<T>) -> Target<'q> {
+        qp.target()
     }
 }

@@ -3,13 +3,22 @@
 //! Shared receive queues.
 
 use crate::abi;
-use crate::batch::{cancel, post_one};
 use crate::cq::Cq;
-use crate::device::{Device, DeviceInner, Object, Pd};
+use crate::device::DeviceInner;
 use crate::error::Result;
+use crate::object::Object;
+use crate::pd::Pd;
+use crate::post::{cancel, post_one};
 use crate::sys::Command;
-use crate::wr::{Recv, Target};
+use crate::wr::{Recv, RequestFor, Target};
 use std::sync::Arc;
+
+impl Pd {
+    /// A shared receive queue of this domain, whose receives complete in `cq`.
+    pub fn create_srq(&self, cq: &Cq) -> SrqBuilder {
+        SrqBuilder::new(self, cq)
+    }
+}
 
 /// How a shared receive queue is made; from [`Pd::create_srq`].
 ///
@@ -133,22 +142,6 @@ impl Srq {
         post_one(&self.target(), &recv.into())
     }
 
-    /// Posts receives by one call, in this order. Returns how many there were.
-    ///
-    /// [`Device::batch`] takes them together with requests of queue pairs.
-    ///
-    /// # Errors
-    ///
-    /// As [`DeviceBatch::submit`](crate::DeviceBatch::submit).
-    pub fn post_recvs<'a>(&'a self, recvs: impl IntoIterator<Item = Recv<'a>>) -> Result<usize> {
-        let device = Device::from_inner(&self.inner.device);
-        let mut batch = device.batch();
-        for recv in recvs {
-            batch.push(self, recv)?;
-        }
-        batch.submit()
-    }
-
     /// Completes the requests in flight whose number is `wr_id` as
     /// [`Status::Canceled`](crate::Status::Canceled), and returns how many there were. What has completed
     /// already stays as it is, and the queue goes on. The device is not done with what was canceled: see there.
@@ -247,5 +240,11 @@ impl Srq {
             mtu: None,
             takes_receives: true,
         }
+    }
+}
+
+impl<'a> RequestFor<'a, &Srq> for Recv<'a> {
+    fn target<'q>(srq: &'q &Srq) -> Target<'q> {
+        srq.target()
     }
 }

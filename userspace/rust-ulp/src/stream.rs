@@ -47,11 +47,15 @@
 //! Dropping either end in the middle is harmless: the queue pair goes with it. The other end is told when it
 //! sends; one that only waits waits for its time-out.
 
-use crate::buffer::{Access, Buffer, RemoteSlice};
-use crate::cq::{Deadline, Opcode};
+use crate::access::Access;
+use crate::buffer::Buffer;
+use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::grant::Grant;
-use crate::qp::{PreparedQp, Qp, Rc};
+use crate::qp::{PreparedQp, Qp};
+use crate::remote::RemoteSlice;
+use crate::status::Opcode;
+use crate::transport::Rc;
 use crate::wr::{Recv, Send, Write};
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -36,10 +36,13 @@ use crate::abi;
 use crate::ah::AddressHandle;
 use crate::batch::{DeviceBatch, Storage};
 use crate::buffer::{Buffer, LocalSlice};
-use crate::cq::{Completion, Cq, Deadline};
+use crate::completion::Completion;
+use crate::cq::Cq;
+use crate::deadline::Deadline;
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
 use crate::pool::{Piece, PieceError};
+use crate::post::submit_error;
 use crate::sys::{self, Uring, UringCqe};
 use crate::wr::{Local, Request, RequestFor, Target};
 use nix::errno::Errno;
@@ -692,5 +695,5 @@ impl Slot {
 
 /// Why nothing was posted.
 fn refused(res: i32) -> Error {
-    crate::batch::submit_error(Errno::from_raw(res.wrapping_neg()))
+    submit_error(Errno::from_raw(res.wrapping_neg()))
 }

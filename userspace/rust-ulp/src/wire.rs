@@ -49,8 +49,12 @@
 //! A request has room for two grants, or one and 28 bytes of data; an acceptance for eight.
 
 use crate::abi;
-use crate::buffer::{Access, RemoteSlice};
-use crate::qp::{Endpoint, Gid, Mtu};
+use crate::access::Access;
+use crate::endpoint::{Endpoint, Mtu};
+use crate::gid::Gid;
+use crate::remote::RemoteSlice;
+
+pub use crate::refusal::{Refusal, WireError};
 
 /// Grants that one side can tell the other of.
 pub const MAX_GRANTS: usize = 64;
@@ -67,80 +71,6 @@ const GRANT_LEN: usize = RemoteSlice::WIRE_LEN + 4;
 const TYPE_HELLO: u16 = 1;
 const TYPE_REFUSAL: u16 = 2;
 const TYPE_READY: u16 = 3;
-
-/// What makes bytes no message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WireError {
-    /// The magic is another one.
-    #[error("its first bytes are not the magic")]
-    Magic,
-    /// The version is another one.
-    #[error("it speaks version {0}, this side version 1")]
-    Version(u16),
-    /// There is no such type of message.
-    #[error("a message of unknown type {0}")]
-    Type(u16),
-    /// The length is none that the type can have.
-    #[error("a message of {0} bytes, which its type cannot have")]
-    Length(u32),
-    /// A field has a value that it cannot have.
-    #[error("a message whose {0} makes no sense")]
-    Field(&'static str),
-    /// A message of a type that is not due.
-    #[error("a message out of turn")]
-    OutOfTurn,
-}
-
-/// Why a connection was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// The program did not want it.
-    #[error("its program declined")]
-    Declined,
-    /// The two ends have queue pairs of different types.
-    #[error("its queue pair is of another transport")]
-    Transport,
-    /// The peer could not bring its queue pair up.
-    #[error(
-        "its queue pair could not be connected: no route to this GID, or device trouble there"
-    )]
-    Setup,
-    /// The peer has no room.
-    #[error("it has no room for more connections; try later")]
-    Busy,
-    /// The peer did not understand.
-    #[error("it did not understand what this side said: is it of the same version?")]
-    Protocol,
-    /// A number that this version does not know.
-    #[error("its reason has number {0}, unknown here")]
-    Other(u16),
-}
-
-impl Refusal {
-    fn code(self) -> u16 {
-        match self {
-            Self::Declined => 1,
-            Self::Transport => 2,
-            Self::Setup => 3,
-            Self::Busy => 4,
-            Self::Protocol => 5,
-            Self::Other(code) => code,
-        }
-    }
-
-    fn from_code(code: u16) -> Self {
-        match code {
-            1 => Self::Declined,
-            2 => Self::Transport,
-            3 => Self::Setup,
-            4 => Self::Busy,
-            5 => Self::Protocol,
-            code => Self::Other(code),
-        }
-    }
-}
 
 /// Who one side is.
 #[derive(Clone, Debug, PartialEq, Eq)]

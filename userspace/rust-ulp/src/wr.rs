@@ -3,13 +3,15 @@
 //! Requests, as builders: mandatory parts in the constructor, the rest as setters.
 
 use crate::abi;
+use crate::access::Access;
 use crate::ah::Destination;
-use crate::buffer::{Access, LocalSlice, RemoteSlice};
+use crate::buffer::LocalSlice;
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
-use crate::qp::{PreparedQp, Qp, Rc, Transport, Uc, Ud};
-use crate::srq::Srq;
-use crate::sys;
+use crate::remote::RemoteSlice;
+use crate::sealed;
+use crate::sys::{self, Command};
+use crate::transport::{Rc, Transport, Uc, Ud};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -144,7 +146,7 @@ impl<'a> Request<'a> {
             || to.is_some_and(|to| foreign(to.ah().pd().device()))
         {
             return Err(Error::Sys {
-                call: <abi::Submit as sys::Command>::NAME,
+                call: abi::Submit::NAME,
                 errno: libc::EBADF,
             });
         }
@@ -215,16 +217,11 @@ impl<'a> Request<'a> {
     }
 }
 
-pub(crate) mod sealed {
-    /// Nobody else implements the traits that have this one above them.
-    pub trait Sealed {}
-}
-
 /// What a connected queue pair of transport `T` can post. The builders of this crate are that.
 pub trait Post<'a, T: Transport>: Into<Request<'a>> + sealed::Sealed {}
 
-/// A queue with a request that it takes, for [`DeviceBatch`](crate::DeviceBatch): a [`Qp`] with whatever it
-/// can post, a [`PreparedQp`] or a [`Srq`] with a [`Recv`].
+/// A queue with a request that it takes, for [`DeviceBatch`](crate::DeviceBatch): a [`Qp`](crate::Qp) with whatever it
+/// can post, a [`PreparedQp`](crate::PreparedQp) or a [`Srq`](crate::Srq) with a [`Recv`].
 pub trait RequestFor<'a, Q>: Into<Request<'a>> + sealed::Sealed {
     /// Where it goes.
     #[doc(hidden)]
@@ -245,24 +242,6 @@ pub struct Target<'q> {
     /// Most bytes of a datagram.
     pub(crate) mtu: Option<u32>,
     pub(crate) takes_receives: bool,
-}
-
-impl<'a, T: Transport, R: Post<'a, T>> RequestFor<'a, &Qp<T>> for R {
-    fn target<'q>(qp: &'q &Qp<T>) -> Target<'q> {
-        qp.target()
-    }
-}
-
-impl<'a, T: Transport> RequestFor<'a, &PreparedQp<T>> for Recv<'a> {
-    fn target<'q>(qp: &'q &PreparedQp<T>) -> Target<'q> {
-        qp.target()
-    }
-}
-
-impl<'a> RequestFor<'a, &Srq> for Recv<'a> {
-    fn target<'q>(srq: &'q &Srq) -> Target<'q> {
-        srq.target()
-    }
 }
 
 macro_rules! common {

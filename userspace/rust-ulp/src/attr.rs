@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Attributes of a queue pair.
+
+use crate::abi;
+use crate::access::Access;
+use crate::endpoint::Mtu;
+use crate::params::{AckTimeout, Retries, RnrRetries, RnrTimer};
+use crate::path::Path;
+use crate::state::QpState;
+
+/// Attributes for [`PreparedQp::modify`](crate::PreparedQp::modify) and [`Qp::modify`](crate::Qp::modify): those that are set are given to the kernel.
+///
+/// What each transition needs:
+///
+/// | to | RC | UC | UD |
+/// |---|---|---|---|
+/// | Init | `pkey_index`, `port`, `access` | the same | `pkey_index`, `port`, `qkey` |
+/// | Rtr | `path`, `path_mtu`, `dest_qp_num`, `rq_psn`, `max_dest_rd_atomic`, `min_rnr_timer` | `path`, `path_mtu`, `dest_qp_num`, `rq_psn` | none |
+/// | Rts | `timeout`, `retry_cnt`, `rnr_retry`, `sq_psn`, `max_rd_atomic` | `sq_psn` | `sq_psn` |
+/// | Sqd, Err, Reset | none | none | none |
+///
+/// Header struct: `rust_ulp_qp_attr`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "attributes do nothing before they are given to `modify`"]
+pub struct QpAttr {
+    pub(crate) attr: abi::QpAttr,
+    pub(crate) mask: u32,
+}
+
+macro_rules! attributes {
+    ($($(#[$meta:meta])* $name:ident($ty:ty) = $mask:ident, |$attr:ident, $value:ident| $set:expr;)*) => {
+        impl QpAttr { $(
+            $(#[$meta])*
+            pub fn $name(mut self, $value: $ty) -> Self {
+                let $attr = &mut self.attr;
+                $set;
+                self.mask |= abi::$mask;
+                self
+            }
+        )* }
+    };
+}
+
+attributes! {
+    /// Only if it is in this state now.
+    current_state(QpState) = QP_CUR_STATE, |attr, state| attr.cur_qp_state = state.code();
+    /// What the peer may do to memory that is granted.
+    access(Access) = QP_ACCESS_FLAGS, |attr, access| attr.access_flags = access.bits();
+    /// Index into the port's P_Key table.
+    pkey_index(u16) = QP_PKEY_INDEX, |attr, index| attr.pkey_index = index;
+    /// The port, from 1.
+    port(u8) = QP_PORT, |attr, port| attr.port_num = port;
+    /// The Q_Key of datagrams.
+    qkey(u32) = QP_QKEY, |attr, qkey| attr.qkey = qkey;
+    /// The way to the peer.
+    path(Path) = QP_AV, |attr, path| attr.ah = path.to_abi();
+    /// Bytes per packet.
+    path_mtu(Mtu) = QP_PATH_MTU, |attr, mtu| attr.path_mtu = mtu as u8;
+    /// How long to wait for an acknowledgement.
+    timeout(AckTimeout) = QP_TIMEOUT, |attr, timeout| attr.timeout = timeout.code();
+    /// How often to repeat what was not acknowledged.
+    retry_cnt(Retries) = QP_RETRY_CNT, |attr, count| attr.retry_cnt = count.count();
+    /// How often to repeat what found no receive.
+    rnr_retry(RnrRetries) = QP_RNR_RETRY, |attr, count| attr.rnr_retry = count.code();
+    /// Number of the first packet to be received: 24 bits.
+    rq_psn(u32) = QP_RQ_PSN, |attr, psn| attr.rq_psn = psn;
+    /// Reads and atomics under way at a time.
+    max_rd_atomic(u8) = QP_MAX_QP_RD_ATOMIC, |attr, count| attr.max_rd_atomic = count;
+    /// What a peer that found no receive is told to wait.
+    min_rnr_timer(RnrTimer) = QP_MIN_RNR_TIMER, |attr, timer| attr.min_rnr_timer = timer.code();
+    /// Number of the first packet to be sent: 24 bits.
+    sq_psn(u32) = QP_SQ_PSN, |attr, psn| attr.sq_psn = psn;
+    /// Reads and atomics of the peer answered at a time.
+    max_dest_rd_atomic(u8) = QP_MAX_DEST_RD_ATOMIC, |attr, count| attr.max_dest_rd_atomic = count;
+    /// Number of the peer's queue pair: 24 bits.
+    dest_qp_num(u32) = QP_DEST_QPN, |attr, number| attr.dest_qp_num = number;
+    /// Whether to raise an event when the send queue is drained (state Sqd).
+    sqd_event(bool) = QP_EN_SQD_ASYNC_NOTIFY, |attr, on| attr.en_sqd_async_notify = on.into();
+}
+
+impl Default for QpAttr {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl QpAttr {
+    /// No attributes.
+    pub fn new() -> Self {
+        Self {
+            attr: abi::QpAttr::default(),
+            mask: 0,
+        }
+    }
+
+    /// The state to go to, and no other attribute yet.
+    pub fn to(state: QpState) -> Self {
+        let mut attr = Self::new();
+        attr.attr.qp_state = state.code();
+        attr.mask = abi::QP_STATE;
+        attr
+    }
+
+    pub(crate) fn next(&self) -> Option<QpState> {
+        (self.mask & abi::QP_STATE != 0).then(|| QpState::from_code(self.attr.qp_state))
+    }
+}
+
+/// What a queue pair has room for, as the device granted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QpCaps {
+    /// Send requests in flight.
+    pub max_send_wr: u32,
+    /// Receive requests in flight.
+    pub max_recv_wr: u32,
+    /// Elements per send request.
+    pub max_send_sge: u32,
+    /// Elements per receive request.
+    pub max_recv_sge: u32,
+    /// Inline bytes per send request.
+    pub max_inline: u32,
+}
+
+/// What the kernel says of a queue pair.
+///
+/// Header struct: `rust_ulp_qp_query`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QpInfo {
+    /// Its number.
+    pub qp_num: u32,
+    /// What it is in.
+    pub state: QpState,
+    /// What it has room for.
+    pub caps: QpCaps,
+    /// Send requests not yet completed.
+    pub sends_in_flight: u32,
+    /// Receive requests not yet completed.
+    pub recvs_in_flight: u32,
+    /// What the peer may do.
+    pub access: Access,
+    /// Number of the peer's queue pair.
+    pub dest_qp_num: u32,
+    /// The way to the peer.
+    pub path: Path,
+    /// Bytes per packet, once it is connected.
+    pub path_mtu: Option<Mtu>,
+    /// First packet expected, 24 bits.
+    pub rq_psn: u32,
+    /// First packet sent, 24 bits.
+    pub sq_psn: u32,
+    /// Wait for an acknowledgement; RC only, as the others down to [`Self::max_dest_rd_atomic`].
+    pub timeout: AckTimeout,
+    /// Repeats of what was not acknowledged.
+    pub retry_cnt: Retries,
+    /// Repeats of what found no receive.
+    pub rnr_retry: RnrRetries,
+    /// What a peer that found no receive is told to wait.
+    pub min_rnr_timer: RnrTimer,
+    /// Reads and atomics under way at a time.
+    pub max_rd_atomic: u8,
+    /// Reads and atomics of the peer answered at a time.
+    pub max_dest_rd_atomic: u8,
+    /// Index into the port's P_Key table.
+    pub pkey_index: u16,
+    /// The port.
+    pub port: u8,
+    /// Whether a queue pair in [`QpState::Sqd`] still has sends to finish.
+    pub sq_draining: bool,
+    /// The Q_Key that it takes; UD only.
+    pub qkey: u32,
+}

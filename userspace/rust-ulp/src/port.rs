@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Ports of a device, and their GIDs.
+
+use crate::abi;
+use crate::error::{Error, Result};
+use crate::gid::Gid;
+use crate::sys::File;
+use std::fmt;
+
+/// The text of a NUL-terminated field.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
+}
+
+/// What a port is in.
+///
+/// Header: `rust_ulp_port_query.state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PortState {
+    /// No link, or its interface is down.
+    Down,
+    /// Link, not yet configured by the subnet manager.
+    Init,
+    /// Configured, not yet active.
+    Armed,
+    /// Carries traffic.
+    Active,
+    /// Carries traffic, link error being recovered.
+    ActiveDefer,
+    /// A number that this crate does not know.
+    Other(u32),
+}
+
+/// Below what a port sits.
+///
+/// Header: `RUST_ULP_LINK_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LinkLayer {
+    /// InfiniBand: peers are addressed by LID.
+    InfiniBand,
+    /// Ethernet (RoCE): peers are addressed by GID.
+    Ethernet,
+    /// Unspecified, or a number that this crate does not know.
+    Other(u32),
+}
+
+/// A port of a device.
+///
+/// Header struct: `rust_ulp_port_query`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PortInfo {
+    /// Its number, from 1.
+    pub port: u32,
+    /// What it is in.
+    pub state: PortState,
+    /// `enum ib_port_phys_state`.
+    pub phys_state: u32,
+    /// Largest MTU, bytes.
+    pub max_mtu: u32,
+    /// MTU, bytes.
+    pub active_mtu: u32,
+    /// What it sits on.
+    pub link_layer: LinkLayer,
+    /// Local identifier; InfiniBand only.
+    pub lid: u16,
+    /// The subnet manager's LID; InfiniBand only.
+    pub sm_lid: u16,
+    /// Bits of the LID that select a path; InfiniBand only.
+    pub lmc: u8,
+    /// The subnet manager's service level; InfiniBand only.
+    pub sm_sl: u8,
+    /// Bytes of one message.
+    pub max_msg_size: u32,
+    /// Entries of its GID table.
+    pub gid_table_len: u32,
+    /// Entries of its P_Key table.
+    pub pkey_table_len: u32,
+    /// `enum ib_port_width`.
+    pub active_width: u32,
+    /// `enum ib_port_speed`.
+    pub active_speed: u32,
+    /// `IB_PORT_*_SUP` bits.
+    pub cap_flags: u32,
+    /// Packets with a wrong P_Key.
+    pub bad_pkeys: u32,
+    /// Packets with a wrong Q_Key.
+    pub qkey_violations: u32,
+    /// Its network interface, when that is in this network namespace.
+    pub ifindex: Option<u32>,
+}
+
+/// What a GID stands for on the wire.
+///
+/// Header: `RUST_ULP_GID_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GidType {
+    /// InfiniBand.
+    Ib,
+    /// RoCE v1: Ethernet, one broadcast domain.
+    RoceV1,
+    /// RoCE v2: UDP, can be routed.
+    RoceV2,
+    /// A number that this crate does not know.
+    Other(u32),
+}
+
+impl fmt::Display for GidType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ib => f.write_str("InfiniBand"),
+            Self::RoceV1 => f.write_str("RoCE v1"),
+            Self::RoceV2 => f.write_str("RoCE v2"),
+            Self::Other(n) => write!(f, "GID type {n}"),
+        }
+    }
+}
+
+/// An entry of a port's GID table.
+///
+/// Header struct: `rust_ulp_gid_entry`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GidEntry {
+    /// The GID.
+    pub gid: Gid,
+    /// Its place in the table.
+    pub index: u32,
+    /// What it stands for.
+    pub gid_type: GidType,
+    /// Number and name of its network interface, when that is in this network namespace.
+    pub interface: Option<(u32, String)>,
+    /// Whether it is an IPv4 address (`::ffff:a.b.c.d`).
+    pub is_ipv4: bool,
+    /// Whether it is good for one link only (`fe80::/10`).
+    pub is_link_local: bool,
+    /// Whether [`Device::chosen`](crate::Device::chosen) names it.
+    pub is_preferred: bool,
+}
+
+impl GidEntry {
+    fn in_words(&self) -> String {
+        let address = if self.is_ipv4 {
+            "an IPv4 address"
+        } else if self.is_link_local {
+            "a link-local address"
+        } else {
+            "an IPv6 address"
+        };
+        match &self.interface {
+            Some((_, name)) => format!("{}, {address} of {name}", self.gid_type),
+            None if self.gid_type == GidType::Ib => self.gid_type.to_string(),
+            None => format!(
+                "{}, {address} of an interface in another network namespace",
+                self.gid_type
+            ),
+        }
+    }
+}
+
+/// The port and GID that a queue pair uses unless told otherwise, and why.
+///
+/// Header struct: `rust_ulp_attach`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Chosen {
+    /// The port, from 1.
+    pub port: u32,
+    /// Index into its GID table.
+    pub gid_index: u32,
+    /// The GID.
+    pub gid: Gid,
+    /// Why this one, in words.
+    pub reason: String,
+}
+
+impl fmt::Display for Chosen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "port {}, GID index {}, {}: {}",
+            self.port, self.gid_index, self.gid, self.reason
+        )
+    }
+}
+
+/// Asks with arrays that grow until they hold everything.
+pub(crate) fn all<T: Clone, E>(
+    zero: T,
+    mut ask: impl FnMut(&mut [T]) -> std::result::Result<u32, E>,
+) -> std::result::Result<Vec<T>, E> {
+    let mut entries = vec![zero.clone(); 16];
+    loop {
+        let count = ask(&mut entries)? as usize;
+        // Nothing has more of anything than this.
+        if count <= entries.len() || entries.len() >= 1 << 16 {
+            entries.truncate(count);
+            return Ok(entries);
+        }
+        entries.resize(count.min(1 << 16), zero.clone());
+    }
+}
+
+pub(crate) fn gids(file: &File, port: u32) -> Result<Vec<GidEntry>> {
+    let raw = all(abi::GidEntry::default(), |entries| {
+        file.gid_query(port, entries)
+    });
+    let raw = raw.map_err(|errno| Error::sys("GID_QUERY", errno))?;
+    Ok(raw
+        .iter()
+        .map(|entry| GidEntry {
+            gid: Gid(entry.gid),
+            index: entry.index,
+            gid_type: match entry.gid_type {
+                abi::GID_IB => GidType::Ib,
+                abi::GID_ROCE_V1 => GidType::RoceV1,
+                abi::GID_ROCE_V2 => GidType::RoceV2,
+                n => GidType::Other(n),
+            },
+            interface: (entry.flags & abi::GID_LOCAL_NET != 0)
+                .then(|| (entry.ifindex, text(&entry.ifname))),
+            is_ipv4: entry.flags & abi::GID_IPV4 != 0,
+            is_link_local: entry.flags & abi::GID_LINK_LOCAL != 0,
+            is_preferred: entry.flags & abi::GID_PREFERRED != 0,
+        })
+        .collect())
+}
+
+/// What ATTACH chose, with the reason; or what there is, if it chose none.
+pub(crate) fn choose(attach: &abi::Attach, gids: &[GidEntry]) -> Result<Chosen, String> {
+    let tried = || {
+        let all: Vec<String> = gids
+            .iter()
+            .map(|gid| format!("index {}: {}", gid.index, gid.in_words()))
+            .collect();
+        if all.is_empty() {
+            "its table is empty".to_owned()
+        } else {
+            all.join("; ")
+        }
+    };
+    let gid = gids.iter().find(|gid| gid.index == attach.gid_index);
+    let gid = gid.ok_or_else(tried)?;
+    let others: Vec<String> = gids
+        .iter()
+        .filter(|other| other.index != gid.index)
+        .map(|other| format!("{} ({})", other.index, other.in_words()))
+        .collect();
+    let reason = if others.is_empty() {
+        format!("{}; the only one of port {}", gid.in_words(), attach.port)
+    } else {
+        format!(
+            "{}; rather than index {}",
+            gid.in_words(),
+            others.join(", ")
+        )
+    };
+    Ok(Chosen {
+        port: attach.port,
+        gid_index: gid.index,
+        gid: gid.gid,
+        reason,
+    })
+}

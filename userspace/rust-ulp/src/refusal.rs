@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Why a connection does not come about: what the peer says, or its connection manager.
+
+use crate::abi;
+use std::fmt;
+use std::net::SocketAddr;
+
+/// What makes bytes no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The magic is another one.
+    #[error("its first bytes are not the magic")]
+    Magic,
+    /// The version is another one.
+    #[error("it speaks version {0}, this side version 1")]
+    Version(u16),
+    /// There is no such type of message.
+    #[error("a message of unknown type {0}")]
+    Type(u16),
+    /// The length is none that the type can have.
+    #[error("a message of {0} bytes, which its type cannot have")]
+    Length(u32),
+    /// A field has a value that it cannot have.
+    #[error("a message whose {0} makes no sense")]
+    Field(&'static str),
+    /// A message of a type that is not due.
+    #[error("a message out of turn")]
+    OutOfTurn,
+}
+
+/// Why a connection was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The program did not want it.
+    #[error("its program declined")]
+    Declined,
+    /// The two ends have queue pairs of different types.
+    #[error("its queue pair is of another transport")]
+    Transport,
+    /// The peer could not bring its queue pair up.
+    #[error(
+        "its queue pair could not be connected: no route to this GID, or device trouble there"
+    )]
+    Setup,
+    /// The peer has no room.
+    #[error("it has no room for more connections; try later")]
+    Busy,
+    /// The peer did not understand.
+    #[error("it did not understand what this side said: is it of the same version?")]
+    Protocol,
+    /// A number that this version does not know.
+    #[error("its reason has number {0}, unknown here")]
+    Other(u16),
+}
+
+impl Refusal {
+    pub(crate) fn code(self) -> u16 {
+        match self {
+            Self::Declined => 1,
+            Self::Transport => 2,
+            Self::Setup => 3,
+            Self::Busy => 4,
+            Self::Protocol => 5,
+            Self::Other(code) => code,
+        }
+    }
+
+    pub(crate) fn from_code(code: u16) -> Self {
+        match code {
+            1 => Self::Declined,
+            2 => Self::Transport,
+            3 => Self::Setup,
+            4 => Self::Busy,
+            5 => Self::Protocol,
+            code => Self::Other(code),
+        }
+    }
+}
+
+/// What the other side said along with its request, acceptance or rejection.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Private {
+    bytes: Vec<u8>,
+}
+
+impl Private {
+    pub(crate) fn new(field: &[u8; abi::CM_PRIVATE_MAX], len: u32) -> Self {
+        let bytes = field.iter().take(len as usize);
+        Self {
+            bytes: bytes.copied().collect(),
+        }
+    }
+
+    /// The bytes as they came. The manager fills up with zeros: how long it was, the sender has to say.
+    pub fn raw(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+macro_rules! reasons {
+    ($($(#[$meta:meta])* $variant:ident = $code:literal, $text:literal;)*) => {
+        /// Why a request was rejected.
+        ///
+        /// Header: `rust_ulp_connect.reject_reason`. Specification: IBA 12.6.7.2.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum RejectReason {
+            $($(#[$meta])* $variant,)*
+            /// A number that has no name here.
+            Other(u32),
+        }
+
+        impl RejectReason {
+            /// The reason with this number.
+            pub fn from_code(code: u32) -> Self {
+                match code {
+                    $($code => Self::$variant,)*
+                    code => Self::Other(code),
+                }
+            }
+
+            /// Its number.
+            pub fn code(self) -> u32 {
+                match self {
+                    $(Self::$variant => $code,)*
+                    Self::Other(code) => code,
+                }
+            }
+
+            /// What happened, and what to do.
+            pub fn explanation(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)*
+                    Self::Other(_) => "see the list of IBA 12.6.7.2",
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// No queue pair.
+    NoQp = 1, "the peer has no queue pair to spare; try later";
+    /// No resources.
+    NoResources = 3, "the peer has no memory or other resources to spare; try later";
+    /// The peer's manager heard no answer.
+    Timeout = 4, "the peer's manager waited for an answer in vain: packets are lost on the way";
+    /// Unsupported.
+    Unsupported = 5, "the peer's manager does not support such a request";
+    /// Nobody listens.
+    NoListener = 8, "nobody listens at that address and port: is the peer's program running, and does it \
+        listen with the connection manager (not with TCP)?";
+    /// Another transport.
+    Transport = 9, "the peer listens for queue pairs of another type";
+    /// A stale connection.
+    Stale = 10, "the peer still knows a connection of an earlier queue pair with this number; try again";
+    /// The GID is none of the peer's.
+    InvalidGid = 12, "the peer does not know the GID that it was addressed by: have addresses changed?";
+    /// The MTU is too large.
+    InvalidMtu = 26, "the peer cannot do that MTU: set a smaller one with QpBuilder::mtu()";
+    /// Too many reads and atomics.
+    Resources = 27, "the peer does not answer so many reads and atomics: QpBuilder::rd_atomic()";
+    /// The peer's program said no.
+    Program = 28, "the peer's program rejected it, or has as many requests waiting as it wants to; its private \
+        data may say why";
+}
+
+/// A rejection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rejection {
+    /// Who was asked.
+    pub peer: SocketAddr,
+    /// Why.
+    pub reason: RejectReason,
+    /// What the peer said.
+    pub private: Private,
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (reason, text) = (self.reason.code(), self.reason.explanation());
+        write!(
+            f,
+            "{} rejected the connection (reason {reason}): {text}",
+            self.peer
+        )
+    }
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What a completion says: how the request ended, and what it was.
+
+use crate::abi;
+
+macro_rules! statuses {
+    ($($(#[$meta:meta])* $variant:ident = $code:literal, $name:literal, $explanation:literal;)*) => {
+        /// How a request ended.
+        ///
+        /// Header: `rust_ulp_cqe.status`: `enum ib_wc_status`, or `RUST_ULP_WC_STATUS_*`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Status {
+            $($(#[$meta])* $variant,)*
+            /// A number that this crate does not know.
+            Other(u16),
+        }
+
+        impl Status {
+            /// The status with this number.
+            pub fn from_code(code: u16) -> Self {
+                match code {
+                    $($code => Self::$variant,)*
+                    code => Self::Other(code),
+                }
+            }
+
+            /// Its number.
+            pub fn code(self) -> u16 {
+                match self {
+                    $(Self::$variant => $code,)*
+                    Self::Other(code) => code,
+                }
+            }
+
+            /// Its name, short.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                    Self::Other(_) => "unknown status",
+                }
+            }
+
+            /// What happened, and what to do.
+            pub fn explanation(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $explanation,)*
+                    Self::Other(_) => "the driver gave a status that has no name; see its vendor code",
+                }
+            }
+        }
+    };
+}
+
+statuses! {
+    /// It worked.
+    Success = 0, "success", "nothing to do";
+    /// The data did not fit.
+    LocalLength = 1, "local length error",
+        "what arrived is longer than the receive posted for it, or a message is longer than the port \
+         allows; post larger receives, or split the message";
+    /// The queue pair cannot do that.
+    LocalQpOperation = 2, "local queue pair operation error",
+        "the queue pair could not carry the request out: check its type, state and limits";
+    /// Obsolete.
+    LocalEecOperation = 3, "local EE context operation error", "obsolete: a driver's error";
+    /// Local memory was not the queue pair's to use.
+    LocalProtection = 4, "local protection error",
+        "the request's local memory is not registered, or in another protection domain: was its buffer \
+         destroyed while the request was in flight?";
+    /// An earlier request failed.
+    Flushed = 5, "flushed",
+        "the queue pair went to the error state before this request was done: an earlier completion \
+         on it has the cause, or the peer or its device went away";
+    /// A window was not bound.
+    WindowBind = 6, "memory window bind error", "the window or its region does not allow it";
+    /// The peer answered nonsense.
+    BadResponse = 7, "bad response",
+        "the peer's device answered with a packet that fits no request: do both ends agree on PSNs, \
+         MTU and type of queue pair?";
+    /// Local memory lacked a right.
+    LocalAccess = 8, "local access error",
+        "the receive buffer does not allow what the peer did to it";
+    /// The peer could not take the request.
+    RemoteInvalidRequest = 9, "remote invalid request",
+        "the peer's queue pair does not take such a request: its receive is too small for the message, \
+         or it does not allow the operation (access flags, responder resources)";
+    /// The peer's memory was not ours to use.
+    RemoteAccess = 10, "remote access error",
+        "the peer's memory refused the access: a wrong or revoked rkey, an address or length outside \
+         of the grant, or a right that the grant or the peer's queue pair lacks; not a network problem";
+    /// The peer failed.
+    RemoteOperation = 11, "remote operation error",
+        "the peer's device could not carry the request out: see its completions and its log";
+    /// No answer.
+    RetryExceeded = 12, "retry exceeded",
+        "no acknowledgement after all retries: is the peer's queue pair gone or not yet ready to \
+         receive, the GID index wrong on either end (Device::chosen() gives the reason for it), no route \
+         or a firewall for UDP port 4791, a path that drops packets (no flow control, MTU), or do the \
+         two ends disagree on PSNs? A peer that is only slow wants a longer QpBuilder::timeout()";
+    /// No receive.
+    RnrRetryExceeded = 13, "receiver not ready",
+        "the peer had no receive posted: it has to post them before it is sent to, and more of them; or \
+         raise QpBuilder::rnr_retry() here and min_rnr_timer() there";
+    /// Obsolete.
+    LocalRddViolation = 14, "local RDD violation", "obsolete: a driver's error";
+    /// Obsolete.
+    RemoteInvalidRd = 15, "remote invalid RD request", "obsolete: a driver's error";
+    /// The peer gave it up.
+    RemoteAbort = 16, "remote abort", "the peer gave the operation up";
+    /// Obsolete.
+    InvalidEecn = 17, "invalid EE context number", "obsolete: a driver's error";
+    /// Obsolete.
+    InvalidEecState = 18, "invalid EE context state", "obsolete: a driver's error";
+    /// The device failed.
+    Fatal = 19, "fatal error", "the device failed: see the kernel's log";
+    /// No answer in time.
+    ResponseTimeout = 20, "response timeout", "the peer did not answer in time";
+    /// Something else.
+    General = 21, "general error", "the driver gave no reason: see its vendor code";
+    /// Its deadline has passed.
+    TimedOut = 256, "timed out",
+        "the deadline of the request has passed, and nobody waits for it any more; but the device is not done \
+         with it: its data may still arrive, here or at the peer, so leave its memory alone while the queue \
+         pair lives. Wait longer, or make a new queue pair";
+    /// It was given up.
+    Canceled = 257, "canceled",
+        "the request was canceled, and nobody waits for it any more; but the device is not done with it: its \
+         data may still arrive, here or at the peer, so leave its memory alone while the queue pair lives";
+}
+
+impl Status {
+    /// Whether the device may still be at work on a request that ended so: see [`Self::TimedOut`] and
+    /// [`Self::Canceled`].
+    pub fn is_unfinished(self) -> bool {
+        matches!(self, Self::TimedOut | Self::Canceled)
+    }
+}
+
+/// What a completed request was. Valid for failed requests too.
+///
+/// Header: `RUST_ULP_WC_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Opcode {
+    /// A send.
+    Send,
+    /// An RDMA Write, with or without immediate data.
+    Write,
+    /// An RDMA Read.
+    Read,
+    /// A compare-and-swap.
+    CompareSwap,
+    /// A fetch-and-add.
+    FetchAdd,
+    /// A local invalidation.
+    LocalInvalidate,
+    /// A receive, completed by a send.
+    Recv,
+    /// A receive, completed by an RDMA Write with immediate data.
+    RecvWriteImm,
+    /// A number that this crate does not know.
+    Other(u8),
+}
+
+impl Opcode {
+    pub(crate) fn from_code(code: u8) -> Self {
+        match code {
+            abi::WC_SEND => Self::Send,
+            abi::WC_RDMA_WRITE => Self::Write,
+            abi::WC_RDMA_READ => Self::Read,
+            abi::WC_COMP_SWAP => Self::CompareSwap,
+            abi::WC_FETCH_ADD => Self::FetchAdd,
+            abi::WC_LOCAL_INV => Self::LocalInvalidate,
+            abi::WC_RECV => Self::Recv,
+            abi::WC_RECV_RDMA_WITH_IMM => Self::RecvWriteImm,
+            code => Self::Other(code),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_keep_their_numbers() {
+        for code in 0..64 {
+            assert_eq!(Status::from_code(code).code(), code);
+        }
+        assert_eq!(Status::from_code(12), Status::RetryExceeded);
+        assert_eq!(Status::from_code(13), Status::RnrRetryExceeded);
+        assert_eq!(Status::from_code(10), Status::RemoteAccess);
+    }
+}
