@@ -420,6 +420,9 @@ impl AsFd for CqEventFd {
 
 impl Drop for CqEventFd {
     fn drop(&mut self) {
+        if self.cq.inner.device.file().is_inherited() {
+            return;
+        }
         let mut arg = abi::CqEventfd {
             cq: self.cq.handle(),
             fd: -1,

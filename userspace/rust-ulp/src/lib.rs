@@ -74,7 +74,8 @@
 //! it.
 //!
 //! When a device is removed, waits end and every call says [`Error::DeviceGone`]; buffers stay readable.
-//! A forked child does not inherit the mappings of buffers and rings and must not use these types.
+//! A forked child does not inherit the mappings of buffers and rings, and must not use these types. It may
+//! drop them: that changes nothing for the parent.
 //!
 //! # Safety
 //!

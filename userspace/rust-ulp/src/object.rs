@@ -65,6 +65,9 @@ impl Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
+        if self.device.file().is_inherited() {
+            return;
+        }
         // An error leaves nothing to do: the device is gone, or it was destroyed before. What is left
         // goes when the file is closed.
         if let Err(Error::Busy { .. }) = self.destroy() {

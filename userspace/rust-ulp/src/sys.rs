@@ -18,7 +18,11 @@ use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::mman::{madvise, mmap, mmap_anonymous, munmap, MapFlags, MmapAdvise, ProtFlags};
 use std::fs::OpenOptions;
+#[cfg(feature = "io-uring")]
+use std::mem::ManuallyDrop;
 use std::num::NonZeroUsize;
+#[cfg(feature = "io-uring")]
+use std::os::fd::FromRawFd;
 #[cfg(any(test, feature = "io-uring"))]
 use std::os::fd::RawFd;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -52,10 +56,22 @@ pub(crate) trait FakeKernel: std::fmt::Debug + Send + Sync {
     fn wait_event(&self, timeout: Duration);
 }
 
+/// The process that made something. A forked child has a copy of the value, but neither the mappings
+/// nor the handles are the child's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Process(u32);
+
+impl Process {
+    fn this() -> Self {
+        Self(std::process::id())
+    }
+}
+
 /// An open `/dev/rust_ulp`.
 #[derive(Debug)]
 pub(crate) struct File {
     fd: OwnedFd,
+    owner: Process,
     #[cfg(test)]
     fake: Option<std::sync::Arc<dyn FakeKernel>>,
 }
@@ -69,6 +85,7 @@ impl File {
         let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
         Ok(Self {
             fd: file.into(),
+            owner: Process::this(),
             #[cfg(test)]
             fake: None,
         })
@@ -78,8 +95,15 @@ impl File {
     pub(crate) fn fake(fake: std::sync::Arc<dyn FakeKernel>, fd: OwnedFd) -> Self {
         Self {
             fd,
+            owner: Process::this(),
             fake: Some(fake),
         }
+    }
+
+    /// Whether another process opened it: this one is a forked child, and must not destroy what is the
+    /// parent's.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.owner != Process::this()
     }
 
     /// Issues a command. One that a signal interrupts has changed nothing, and is issued again.
@@ -254,7 +278,9 @@ pub(crate) fn async_fd(
 /// A ring of io_uring with entries of 128 bytes and completions of 32, for commands of device files.
 #[cfg(feature = "io-uring")]
 pub(crate) struct Uring {
-    ring: io_uring::IoUring<io_uring::squeue::Entry128, io_uring::cqueue::Entry32>,
+    /// Dropped in the process that made it, once.
+    ring: ManuallyDrop<io_uring::IoUring<io_uring::squeue::Entry128, io_uring::cqueue::Entry32>>,
+    owner: Process,
     /// Entries that go into the ring together.
     staged: Vec<io_uring::squeue::Entry128>,
     /// Buffers for streams; the index is the number of the group.
@@ -364,7 +390,8 @@ impl Uring {
         let ring = builder.build(entries)?;
         let staged = Vec::with_capacity(ring.params().sq_entries() as usize);
         Ok(Self {
-            ring,
+            ring: ManuallyDrop::new(ring),
+            owner: Process::this(),
             staged,
             groups: Vec::new(),
         })
@@ -570,6 +597,13 @@ impl Uring {
 #[cfg(feature = "io-uring")]
 impl Drop for Uring {
     fn drop(&mut self) {
+        if self.owner != Process::this() {
+            // A child has the descriptor, but not the memory, which is marked not to be inherited; and
+            // the registrations are the parent's.
+            // SAFETY: The ring is not dropped here or later: nothing else closes its descriptor.
+            drop(unsafe { OwnedFd::from_raw_fd(self.ring.as_raw_fd()) });
+            return;
+        }
         for (group, buffers) in (0..).zip(std::mem::take(&mut self.groups)) {
             // Copying takes the lock of the ring, and so does this: after it nothing is written any more, though
             // the stream may end later.
@@ -577,6 +611,8 @@ impl Drop for Uring {
                 std::mem::forget(buffers);
             }
         }
+        // SAFETY: This is the only place that drops it, and nothing uses it afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.ring) };
     }
 }
 
@@ -622,6 +658,7 @@ pub(crate) fn address_of<T>(slice: &[T]) -> u64 {
 pub(crate) struct Mapping {
     base: NonNull<libc::c_void>,
     len: usize,
+    owner: Process,
 }
 
 // SAFETY: A mapping belongs to the process, not to a thread.
@@ -658,6 +695,7 @@ impl Mapping {
         Ok(Self {
             base,
             len: len.get(),
+            owner: Process::this(),
         })
     }
 
@@ -672,6 +710,7 @@ impl Mapping {
         let map = Self {
             base,
             len: len.get(),
+            owner: Process::this(),
         };
         // SAFETY: It is all ours, and what is advised leaves its contents as they are.
         unsafe { madvise(map.base, map.len, MmapAdvise::MADV_DONTFORK) }?;
@@ -696,6 +735,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.owner != Process::this() {
+            // A forked child does not have this mapping, and may have another one at its address.
+            return;
+        }
         // SAFETY: By the type invariants it is ours, and all borrows of it have ended. A failure would
         // leave it mapped, which harms nobody.
         let _ = unsafe { munmap(self.base, self.len) };
@@ -817,6 +860,67 @@ pub(crate) fn look_up(fd: RawFd) -> Result<OwnedFd, Errno> {
     // SAFETY: Whoever passed the descriptor has it open over the call.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
     fd.map_err(|_| Errno::EBADF)
+}
+
+/// Runs `f` in a forked child and returns whether it returned true there.
+#[cfg(test)]
+pub(crate) fn holds_in_child(f: impl FnOnce() -> bool) -> bool {
+    let patience = std::env::var("ULP_PATIENCE").ok();
+    let patience = patience.and_then(|text| text.parse().ok()).unwrap_or(1);
+    // SAFETY: The child is a copy of this thread alone. It runs `f`, which waits for no other thread.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: A child that hangs ends.
+        unsafe { libc::alarm(60 * patience) };
+        let holds = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+        // SAFETY: The child ends here, and runs nothing that the parent registered for its own end.
+        unsafe { libc::_exit(i32::from(!holds.unwrap_or(false))) }
+    }
+    let mut status = 0;
+    // SAFETY: The status is this function's own.
+    let ended = unsafe { libc::waitpid(child, &mut status, 0) };
+    ended == child && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_does_not_unmap_what_it_does_not_have() {
+        let map = Mapping::anonymous(4096, false).unwrap();
+        assert!(holds_in_child(move || {
+            // The child has other memory at that address.
+            let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+            let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED_NOREPLACE;
+            let (at, len) = (Some(map.base.addr()), whole(4096, 8).unwrap());
+            // SAFETY: Nothing is mapped there.
+            let own = unsafe { mmap_anonymous(at, len, prot, flags) }.unwrap();
+            let own = own.cast::<u8>().as_ptr();
+            // SAFETY: It was mapped above.
+            unsafe { own.write_volatile(7) };
+            drop(map);
+            // SAFETY: As above; the drop does not end it.
+            (unsafe { own.read_volatile() }) == 7
+        }));
+    }
+
+    #[cfg(feature = "io-uring")]
+    #[test]
+    fn a_child_takes_nothing_from_a_ring() {
+        let Ok(ring) = Uring::new(4, None) else {
+            return; // this machine has no io_uring
+        };
+        let mut ring = Some(ring);
+        let group = ring.as_mut().unwrap().provide().unwrap();
+        assert!(holds_in_child(|| {
+            drop(ring.take());
+            true
+        }));
+        let ring = ring.unwrap();
+        // The buffers are still registered.
+        ring.ring.submitter().unregister_buf_ring(group).unwrap();
+    }
 }
 
 /// Counts what the tests allocate.

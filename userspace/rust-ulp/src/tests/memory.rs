@@ -3,6 +3,7 @@
 //! Memory of every origin, and the keys to it.
 
 use super::*;
+use crate::sys::holds_in_child;
 use crate::{BufferKind, Grant, GrantOptions, GrantState};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use std::fs::File;
@@ -160,6 +161,21 @@ fn memory_goes_whatever_is_under_way() {
     drop(grant);
     assert_eq!(p.kernel.log(), ["DESTROY", "DESTROY"]);
     assert_eq!(p.kernel.objects(), before + 1);
+}
+
+#[test]
+fn a_forked_child_destroys_nothing() {
+    let p = pair();
+    let mem = p.a.pd().user_memory(4096).alloc().unwrap();
+    let grant = mem.grant(.., Access::REMOTE_WRITE).unwrap();
+    let eventfd = p.cq.eventfd().unwrap();
+    let kernel = p.kernel.clone();
+    kernel.log();
+    let all = (grant, mem, eventfd, p);
+    assert!(holds_in_child(|| {
+        drop(all);
+        kernel.log().is_empty()
+    }));
 }
 
 // --- several keys -----------------------------------------------------------------------------------------
