@@ -34,6 +34,8 @@ pub struct Completion {
     /// Number of the queue pair that it was posted to.
     pub qp_num: u32,
     pub(crate) qp: u32,
+    /// Number of the device, to tell handles of different devices apart.
+    pub(crate) device: u64,
     peer: Option<(u32, Gid)>,
     pub(crate) flags: u8,
     pub(crate) sl: u8,
@@ -54,6 +56,7 @@ impl Completion {
         invalidated: None,
         qp_num: 0,
         qp: 0,
+        device: 0,
         peer: None,
         flags: 0,
         sl: 0,
@@ -74,6 +77,7 @@ impl Completion {
             invalidated: (cqe.flags & abi::WC_WITH_INVALIDATE != 0).then_some(cqe.imm_data),
             qp_num: cqe.qp_num,
             qp: cqe.qp,
+            device: device.id(),
             // Only failures are explained: the others do not pay for it.
             peer: if failed { device.peer_of(cqe.qp) } else { None },
             flags: cqe.flags,

@@ -12,7 +12,11 @@ use crate::transport::Transport;
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+
+/// The number of the next device that is opened; 0 is none.
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// A name as a field of the ABI, or [`None`] if it is too long or has a NUL within.
 fn field(name: &str) -> Option<[u8; abi::NAME_MAX]> {
@@ -149,6 +153,8 @@ impl DeviceInfo {
 
 #[derive(Debug)]
 pub(crate) struct DeviceInner {
+    /// Names this open file among all that this process ever had. Handles are unique within one only.
+    id: u64,
     file: File,
     name: String,
     limits: Limits,
@@ -163,6 +169,10 @@ pub(crate) struct DeviceInner {
 }
 
 impl DeviceInner {
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
@@ -309,6 +319,7 @@ impl Device {
         let chosen = choose(&attach, &gids);
         Ok(Self {
             inner: Arc::new(DeviceInner {
+                id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
                 file,
                 name: text(&attach.name),
                 limits: Limits {

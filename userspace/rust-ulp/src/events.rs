@@ -164,9 +164,9 @@ impl EventKind {
 /// What events can be about: queue pairs, completion and shared receive queues, grants, listeners and
 /// connections.
 pub trait EventSource: sealed::Sealed {
-    /// Its handle, and the address of its device's state.
+    /// Its handle, and the number of its device.
     #[doc(hidden)]
-    fn source(&self) -> (u32, usize);
+    fn source(&self) -> (u32, u64);
 }
 
 macro_rules! sources {
@@ -174,8 +174,8 @@ macro_rules! sources {
         impl<$($generic)*> sealed::Sealed for $ty {}
 
         impl<$($generic)*> EventSource for $ty {
-            fn source(&self) -> (u32, usize) {
-                (self.handle(), Arc::as_ptr(self.device_inner()).addr())
+            fn source(&self) -> (u32, u64) {
+                (self.handle(), self.device_inner().id())
             }
         }
     )* };
@@ -202,17 +202,17 @@ pub struct Event {
     /// When it was, on `CLOCK_MONOTONIC`.
     pub time: Duration,
     handle: u32,
-    /// Address of the device's state, to tell handles of different devices apart.
-    device: usize,
+    /// Number of the device, to tell handles of different devices apart.
+    device: u64,
 }
 
 impl Event {
-    fn new(event: &abi::Event, device: &Arc<DeviceInner>) -> Self {
+    fn new(event: &abi::Event, device: &DeviceInner) -> Self {
         Self {
             kind: EventKind::from_abi(event),
             time: Duration::from_nanos(event.time_ns),
             handle: event.handle,
-            device: Arc::as_ptr(device).addr(),
+            device: device.id(),
         }
     }
 

@@ -21,19 +21,20 @@ use std::sync::{Arc, Mutex};
 
 /// A queue pair that a [`Grant`] can be bound to: with one peer, connected or not yet.
 pub trait GrantFor: sealed::Sealed {
+    /// Its handle, and the number of its device.
     #[doc(hidden)]
-    fn bound(&self) -> (u32, usize);
+    fn bound(&self) -> (u32, u64);
 }
 
 impl<T: Connected> GrantFor for Qp<T> {
-    fn bound(&self) -> (u32, usize) {
-        (self.handle(), Arc::as_ptr(self.device_inner()).addr())
+    fn bound(&self) -> (u32, u64) {
+        (self.handle(), self.device_inner().id())
     }
 }
 
 impl<T: Connected> GrantFor for PreparedQp<T> {
-    fn bound(&self) -> (u32, usize) {
-        (self.handle(), Arc::as_ptr(self.device_inner()).addr())
+    fn bound(&self) -> (u32, u64) {
+        (self.handle(), self.device_inner().id())
     }
 }
 
@@ -43,8 +44,8 @@ impl<T: Connected> GrantFor for PreparedQp<T> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GrantOptions {
     flags: u32,
-    /// Handle, and address of its device's state.
-    qp: Option<(u32, usize)>,
+    /// Handle, and number of its device.
+    qp: Option<(u32, u64)>,
 }
 
 impl GrantOptions {
@@ -108,10 +109,7 @@ impl Buffer {
     ) -> Result<Grant> {
         let (offset, len) = self.local(widen(range))?;
         let device = self.device();
-        if options
-            .qp
-            .is_some_and(|(_, of)| of != Arc::as_ptr(device).addr())
-        {
+        if options.qp.is_some_and(|(_, of)| of != device.id()) {
             return Err(Error::sys(abi::GrantCreate::NAME, Errno::EBADF));
         }
         let mut arg = abi::GrantCreate {

@@ -883,7 +883,7 @@ impl Qp<Ud> {
 impl Completion {
     /// Whether the request was posted to this queue pair.
     pub fn is_of<T: Transport>(&self, qp: &Qp<T>) -> bool {
-        self.qp == qp.handle()
+        (self.qp, self.device) == (qp.handle(), qp.device_inner().id())
     }
 }
 

@@ -74,6 +74,22 @@ fn drain(cq: &Cq) -> Vec<Completion> {
 }
 
 #[test]
+fn a_completion_is_of_the_queue_pair_of_its_own_device() {
+    let (p, other) = (pair(), pair());
+    assert_eq!(p.a.handle(), other.a.handle());
+    p.b.post_recv(Recv::empty()).unwrap();
+    p.a.post(Send::empty()).unwrap();
+    for done in drain(&p.cq) {
+        let mine = if done.opcode == Opcode::Recv {
+            (&p.b, &other.b)
+        } else {
+            (&p.a, &other.a)
+        };
+        assert!(done.is_of(mine.0) && !done.is_of(mine.1), "{done}");
+    }
+}
+
+#[test]
 fn everything_crosses_threads() {
     fn check<T: std::marker::Send + Sync + 'static>() {}
     check::<Device>();

@@ -164,6 +164,21 @@ fn memory_goes_whatever_is_under_way() {
 }
 
 #[test]
+fn a_grant_is_not_bound_to_a_queue_pair_of_a_device_that_is_gone() {
+    let first = pair();
+    let options = GrantOptions::new().bound_to(&first.a);
+    let handle = first.a.handle();
+    drop(first);
+    // The allocator may put the next device where the first was.
+    for _ in 0..64 {
+        let next = pair();
+        assert_eq!(next.a.handle(), handle);
+        let error = next.mem.grant_with(.., Access::REMOTE_READ, options);
+        assert_eq!(error.unwrap_err().errno(), Some(libc::EBADF));
+    }
+}
+
+#[test]
 fn a_forked_child_destroys_nothing() {
     let p = pair();
     let mem = p.a.pd().user_memory(4096).alloc().unwrap();
