@@ -285,6 +285,11 @@ pub(crate) struct Uring {
     staged: Vec<io_uring::squeue::Entry128>,
     /// Buffers for streams; the index is the number of the group.
     groups: Vec<Buffers>,
+    /// Whether the ring has entries that the kernel was not told of, because telling it failed.
+    owed: bool,
+    /// Makes the next `enter` fail.
+    #[cfg(test)]
+    pub(crate) failing: bool,
 }
 
 /// What a completion of a [`Uring`] says.
@@ -394,6 +399,9 @@ impl Uring {
             owner: Process::this(),
             staged,
             groups: Vec::new(),
+            owed: false,
+            #[cfg(test)]
+            failing: false,
         })
     }
 
@@ -451,14 +459,29 @@ impl Uring {
         true
     }
 
-    /// Has the kernel take what is in the ring, if it does not do so by itself.
-    fn enter(&mut self) -> std::io::Result<()> {
+    /// Has the kernel take what is in the ring, if it does not do so by itself. After an error the entries
+    /// stay in the ring, and the next call submits them.
+    pub(crate) fn enter(&mut self) -> std::io::Result<()> {
+        self.owed = true;
+        #[cfg(test)]
+        if std::mem::take(&mut self.failing) {
+            return Err(Errno::EBUSY.into());
+        }
         loop {
             match self.ring.submit() {
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-                result => return result.map(drop),
+                Err(error) => return Err(error),
+                Ok(_) => {
+                    self.owed = false;
+                    return Ok(());
+                }
             }
         }
+    }
+
+    /// Whether an [`Self::enter`] has failed since the last one that succeeded.
+    pub(crate) fn owed(&self) -> bool {
+        self.owed
     }
 
     /// Puts what was added into the ring, as [`Self::submit`] does, and sleeps as [`Self::wait`] does, by the
@@ -550,20 +573,18 @@ impl Uring {
             .push(Self::stream_entry(file, cq, group, user_data));
     }
 
-    /// Begins a stream again, before what was added. False when there is no room.
+    /// Puts a stream into the ring again, before what was added: [`Self::enter`] has the kernel take it.
+    /// Returns false when there is no room.
     pub(crate) fn restart_stream(
         &mut self,
         file: RawFd,
         cq: u32,
         group: u16,
         user_data: u64,
-    ) -> std::io::Result<bool> {
+    ) -> bool {
         let entry = Self::stream_entry(file, cq, group, user_data);
         // SAFETY: The command has no addresses. The buffers of the group are those of `provide`.
-        if unsafe { self.ring.submission().push(&entry) }.is_err() {
-            return Ok(false);
-        }
-        self.enter().map(|()| true)
+        unsafe { self.ring.submission().push(&entry) }.is_ok()
     }
 
     /// Sleeps until there are `min` completions, a signal comes, or the time is over. The kernel takes what

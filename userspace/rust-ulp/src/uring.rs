@@ -382,7 +382,7 @@ impl Ring {
 
     /// The next completion of the buffer that is being handed out.
     fn streamed(&mut self) -> Result<Option<Finished>> {
-        let Some(filled) = &mut self.filled else {
+        let Some(filled) = self.filled.take() else {
             return Ok(None);
         };
         let stream = self.streams.get(filled.stream);
@@ -395,13 +395,13 @@ impl Ring {
             _ => return Err(Error::CqCorrupt), // it has not ended: that comes after its buffers
         };
         let cqe = self.uring.streamed(group, filled.buffer, filled.next);
-        filled.next += 1;
-        let buffer = (filled.next >= filled.count).then_some(filled.buffer);
         let cqe = cqe.ok_or(Error::CqCorrupt);
         let finished = cqe.map(|cqe| Completion::new(&cqe, cq.device_inner()));
-        if let Some(buffer) = buffer {
-            self.filled = None;
-            self.uring.give_back(group, buffer);
+        let next = filled.next.saturating_add(1);
+        if next < filled.count {
+            self.filled = Some(Filled { next, ..filled });
+        } else {
+            self.uring.give_back(group, filled.buffer);
         }
         let finished = finished?;
         Ok(Some(Finished {
@@ -432,7 +432,9 @@ impl Ring {
             // All buffers were full, and are not any more; or the thread that began it has ended.
             libc::ENOBUFS | libc::ECANCELED => {
                 stream.idle = true;
-                self.restart().map(|()| None)
+                // What fails here is tried again, and told, when nothing is left to take.
+                let _ = self.resume();
+                Ok(None)
             }
             errno => {
                 if let Some(cq) = stream.cq.take() {
@@ -447,19 +449,34 @@ impl Ring {
         }
     }
 
-    /// Begins streams again that are to.
-    fn restart(&mut self) -> Result<()> {
+    /// Begins streams again that are to. A stream is put into the ring once, even if the kernel cannot be
+    /// told of it now.
+    fn resume(&mut self) -> Result<()> {
+        let mut begun = self.uring.owed();
         for (number, stream) in (STREAM..).zip(&mut self.streams) {
             let Some(cq) = stream.cq.as_ref().filter(|_| stream.idle) else {
                 continue;
             };
             let file = cq.device_inner().file().as_fd().as_raw_fd();
-            let begun = self
+            stream.idle = !self
                 .uring
                 .restart_stream(file, cq.handle(), stream.group, number);
-            stream.idle = !begun.map_err(|error| failed(&error))?;
+            begun |= !stream.idle;
+        }
+        if begun {
+            self.uring.enter().map_err(|error| failed(&error))?;
         }
         Ok(())
+    }
+
+    /// As if the buffers of all streams had been full, and the kernel could not be told to go on.
+    #[cfg(test)]
+    pub(crate) fn stall(&mut self) {
+        self.uring.discard().for_each(drop);
+        self.streams
+            .iter_mut()
+            .for_each(|stream| stream.idle = true);
+        self.uring.failing = true;
     }
 
     /// Submits what was added, and returns how many entries that were.
@@ -519,9 +536,14 @@ impl Ring {
     ///
     /// [`Error::Sys`] if a stream cannot go on.
     pub fn poll(&mut self) -> Result<Option<Finished>> {
-        if self.streams.iter().any(|stream| stream.idle) {
-            self.restart()?;
+        match self.next()? {
+            None => self.resume().map(|()| None),
+            finished => Ok(finished),
         }
+    }
+
+    /// Takes the oldest completion, if there is one.
+    fn next(&mut self) -> Result<Option<Finished>> {
         loop {
             if let Some(finished) = self.streamed()? {
                 return Ok(Some(finished));

@@ -152,6 +152,22 @@ fn a_stream_that_is_refused_ends() {
 }
 
 #[test]
+fn a_stream_that_cannot_go_on_now_goes_on_later_once() {
+    let Ok(mut ring) = Ring::builder().entries(8).build() else {
+        return;
+    };
+    let p = pair(); // its file is a memfd
+    ring.stream(p.a.send_cq()).unwrap();
+    ring.stall();
+    let error = ring.poll().unwrap_err();
+    assert!(matches!(error, Error::Busy { .. }), "{error}");
+    // Then the kernel takes it, and refuses it: it is not a device.
+    let all: Vec<_> = (0..8).filter_map(|_| ring.poll().unwrap()).collect();
+    assert_eq!(all.len(), 1, "{all:?}");
+    assert!(all[0].streamed && all[0].result.is_err());
+}
+
+#[test]
 fn a_ring_allocates_nothing() {
     let Some(mut ring) = ring() else { return };
     let p = pair();
