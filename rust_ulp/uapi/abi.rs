@@ -267,7 +267,7 @@ abi! {
         @48 max_inline: u32,
         @52 max_entries: u32,
     }
-    /// One device in the array of DEVICE_LIST.
+    /// Describes one device, in the array of DEVICE_LIST.
     struct DeviceEntry = rust_ulp_device_entry, 88 bytes {
         @0 name: [u8; NAME_MAX],
         @64 node_guid: [u8; 8],
@@ -356,7 +356,7 @@ abi! {
         @80 ifindex: u32,
         @84 pad: u32,
     }
-    /// One GID in the array of GID_QUERY.
+    /// Describes one GID, in the array of GID_QUERY.
     struct GidEntry = rust_ulp_gid_entry, 48 bytes {
         @0 gid: [u8; 16],
         @16 index: u32,
@@ -402,7 +402,7 @@ abi! {
         @24 mmap_offset: u64,
         @32 mmap_size: u64,
     }
-    /// Head of the ring of a completion queue.
+    /// Is the header of the ring of a completion queue.
     struct CqRing = rust_ulp_cq_ring, 128 bytes {
         @0 head: u32,
         @4 pad0: [u32; 15],
@@ -414,7 +414,7 @@ abi! {
         @84 entries_offset: u32,
         @88 pad1: [u32; 10],
     }
-    /// One completion.
+    /// Describes one completion.
     struct Cqe = rust_ulp_cqe, 64 bytes {
         @0 user_data: u64,
         @8 qp: u32,
@@ -451,7 +451,7 @@ abi! {
         @48 handle: u32,
         @52 qp_num: u32,
     }
-    /// Path to a peer.
+    /// Describes the path to a peer.
     struct AhAttr = rust_ulp_ah_attr, 36 bytes {
         @0 dgid: [u8; 16],
         @16 flow_label: u32,
@@ -466,7 +466,7 @@ abi! {
         @29 src_path_bits: u8,
         @30 dmac: [u8; 6],
     }
-    /// Attributes of a queue pair.
+    /// Holds the attributes of a queue pair.
     struct QpAttr = rust_ulp_qp_attr, 72 bytes {
         @0 qkey: u32,
         @4 rq_psn: u32,
@@ -513,7 +513,7 @@ abi! {
         @44 recvs_in_flight: u32,
         @48 attr: QpAttr,
     }
-    /// Creates a buffer of pages of the kernel.
+    /// Creates a buffer of pages that the kernel allocates.
     struct BufferCreate = rust_ulp_buffer_create, 56 bytes {
         @0 size: u32,
         @4 flags: u32,
@@ -527,7 +527,7 @@ abi! {
         @48 keys: u32,
         @52 pad: u32,
     }
-    /// Creates a buffer of memory of the caller.
+    /// Creates a buffer of the caller's memory.
     struct BufferRegister = rust_ulp_buffer_register, 48 bytes {
         @0 size: u32,
         @4 flags: u32,
@@ -604,7 +604,7 @@ abi! {
         @48 rkey: u32,
         @52 access: u32,
     }
-    /// Creates an address handle, for datagrams.
+    /// Creates an address handle for datagrams.
     struct AhCreate = rust_ulp_ah_create, 56 bytes {
         @0 size: u32,
         @4 flags: u32,
@@ -649,7 +649,7 @@ abi! {
         @8 handle: u32,
         @12 pad: u32,
     }
-    /// One record that read() returns.
+    /// Describes one event, in the records that read() returns.
     struct Event = rust_ulp_event, 32 bytes {
         @0 event: u32,
         @4 handle: u32,
@@ -658,14 +658,14 @@ abi! {
         @16 time_ns: u64,
         @24 reserved: u64,
     }
-    /// An IP address and a port.
+    /// Holds an IP address and a port.
     struct Addr = rust_ulp_addr, 24 bytes {
         @0 family: u16,
         @2 port: u16,
         @4 scope_id: u32,
         @8 addr: [u8; 16],
     }
-    /// Parameters of a connection.
+    /// Holds the parameters of a connection.
     struct ConnParam = rust_ulp_conn_param, 16 bytes {
         @0 responder_resources: u8,
         @1 initiator_depth: u8,
@@ -761,13 +761,13 @@ abi! {
         @96 rejected: u32,
         @100 pad: u32,
     }
-    /// A piece of local memory.
+    /// Describes one element, a range of local memory.
     struct Sge = rust_ulp_sge, 16 bytes {
         @0 buffer: u32,
         @4 length: u32,
         @8 offset: u64,
     }
-    /// A work request.
+    /// Describes a work request.
     struct Wr = rust_ulp_wr, 80 bytes {
         @0 user_data: u64,
         @8 qp: u32,
@@ -813,20 +813,20 @@ abi! {
         @8 cq: u32,
         @12 fd: i32,
     }
-    /// Command of RUST_ULP_URING_BATCH.
+    /// Is the command of RUST_ULP_URING_BATCH.
     struct UringBatch = rust_ulp_uring_batch, 16 bytes {
         @0 wrs: u64,
         @8 nr_wrs: u16,
         @10 wr_size: u16,
         @12 flags: u32,
     }
-    /// Command of RUST_ULP_URING_CANCEL.
+    /// Is the command of RUST_ULP_URING_CANCEL.
     struct UringCancel = rust_ulp_uring_cancel, 16 bytes {
         @0 user_data: u64,
         @8 queue: u32,
         @12 flags: u32,
     }
-    /// Command of RUST_ULP_URING_STREAM.
+    /// Is the command of RUST_ULP_URING_STREAM.
     struct UringStream = rust_ulp_uring_stream, 16 bytes {
         @0 cq: u32,
         @4 flags: u32,

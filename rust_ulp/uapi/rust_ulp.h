@@ -4,55 +4,56 @@
  *
  * Rules for every command:
  *
- *  - A command is _IO(RUST_ULP_IOC_MAGIC, nr). Its argument points at a struct whose first member,
- *    @size, is sizeof that struct as the caller knows it.
- *  - The kernel accepts a larger struct than it knows when the bytes beyond are zero, else E2BIG.
- *    A struct, or an entry of an array, of more than 4096 bytes is E2BIG. A struct smaller than its
- *    first version is EINVAL. The kernel takes members that the caller does not know as zero and
- *    does not write them back.
- *  - A bit of @flags that is not defined is EINVAL. Padding (@pad, @reserved) that is not zero is
- *    EINVAL.
- *  - A handle names an object. It is not zero, has at most 31 bits, and is valid only in the open
- *    file that created the object.
- *  - A command that fails has changed nothing, with two exceptions. ACCEPT, ATTACH, CANCEL,
- *    GRANT_ROTATE, QP_MODIFY and SUBMIT have taken effect when they fail with EFAULT because the
- *    kernel can write the beginning of the struct but not its end. A queue pair is in ERR when its
- *    driver fails in the middle of QP_MODIFY.
+ *  - The request number is _IO(RUST_ULP_IOC_MAGIC, nr). The argument points to a struct whose first
+ *    member, @size, is the size of that struct in the caller's version of this header.
+ *  - The kernel accepts a struct that is larger than its own version if the extra bytes are zero,
+ *    else it returns E2BIG. It returns E2BIG for a struct or an array entry of more than 4096
+ *    bytes, and EINVAL for a struct that is smaller than its first version. Members that the
+ *    caller's version lacks count as zero, and the kernel does not write them back.
+ *  - The kernel returns EINVAL for an undefined bit of @flags, and for padding (@pad, @reserved)
+ *    that is not zero.
+ *  - A handle identifies an object. It is a number from 1 to 2^31 - 1, and is valid only in the
+ *    open file that created the object.
+ *  - A command that fails changes nothing, with two exceptions. ACCEPT, ATTACH, CANCEL,
+ *    GRANT_ROTATE, QP_MODIFY and SUBMIT return EFAULT after they have taken effect if the kernel
+ *    can write the beginning of the struct but not its end. QP_MODIFY leaves the queue pair in ERR
+ *    if the driver fails in the middle of the command.
  *  - Numbers are in host byte order. GIDs and GUIDs are bytes in network byte order.
  *  - 32-bit and 64-bit callers use the same layout.
  *
  * What an errno means, for every command:
  *
- *  E2BIG       bytes beyond what the kernel knows are not zero; more elements or requests than
- *              allowed
+ *  E2BIG       bytes of the struct that the kernel does not know are not zero; there are too many
+ *              elements or requests
  *  EACCES      the request would write to a buffer that is READ_ONLY
- *  EADDRNOTAVAIL  no port of the device has an address, which a key needs
+ *  EADDRNOTAVAIL  a key needs a port that has an address, and the device has none
  *  EAGAIN      a queue is full: poll completions and try again
- *  EALREADY    the file is attached already
- *  EBADF       this file has no such handle: never created, destroyed, or of another file
- *  EBADFD      the handle names an object of another type
+ *  EALREADY    the file is already attached to a device
+ *  EBADF       the file has no object with this handle: the handle was never returned, or belongs
+ *              to another file, or its object was destroyed
+ *  EBADFD      the handle identifies an object of another type
  *  EBUSY       another object uses this one
  *  EDQUOT      a limit is reached: on queue entries per open file, or of the rdma cgroup
  *  EFAULT      an address cannot be read or written
- *  EINVAL      a size, flag, padding, name or enumerator is not defined
- *  EMFILE      the file has as many objects as it may have
- *  EMSGSIZE    more bytes than a message, a datagram or inline data may have
- *  ENODEV      the device was removed; only close() is left to do
- *  ENOENT      no such device, port, GID or P_Key, or none that this file may use
- *  ENOMEM      no memory, or a limit on memory is reached
- *  ENOTCONN    the queue pair is not in a state that takes this request
- *  ENOTTY      no such command
+ *  EINVAL      a size, flag, padding, name or enumerator is invalid
+ *  EMFILE      the file has the maximum number of objects
+ *  EMSGSIZE    a message, a datagram or inline data is too long
+ *  ENODEV      the device was removed; close the file
+ *  ENOENT      there is no such device, port, GID or P_Key, or this file may not use it
+ *  ENOMEM      no memory is available, or a limit on memory is reached
+ *  ENOTCONN    the state of the queue pair does not allow this request
+ *  ENOTTY      there is no such command
  *  ENXIO       the file is not attached to a device
- *  EOPNOTSUPP  this device, or this type of queue pair, does not support that; RECV to a queue pair
- *              that has a shared receive queue
- *  EPERM       a Q_Key whose highest bit is set needs CAP_NET_RAW
- *  EPROTO      the state table of the queue pair does not allow that transition with these
+ *  EOPNOTSUPP  the device, or this type of queue pair, does not support the request; RECV to a
+ *              queue pair that has a shared receive queue
+ *  EPERM       a Q_Key with its highest bit set needs CAP_NET_RAW
+ *  EPROTO      the state table of the queue pair does not allow this transition with these
  *              attributes
  *  ERANGE      a number is outside the range of the object or of the device
  *  EXDEV       the objects have different protection domains, or do not belong together
  *
- * EHOSTUNREACH, ENETUNREACH, ETIMEDOUT and the like from QP_MODIFY come from the route lookup. A
- * command returns any other errno as the driver returned it.
+ * QP_MODIFY also returns the errors of the route lookup: EHOSTUNREACH, ENETUNREACH, ETIMEDOUT and
+ * the like. A command passes on any other errno of the driver.
  */
 #ifndef _UAPI_RUST_ULP_H
 #define _UAPI_RUST_ULP_H
@@ -110,7 +111,7 @@
 /* The largest @timeout_ns: one hour. Every wait has a deadline. */
 #define RUST_ULP_TIMEOUT_MAX_NS	3600000000000ULL
 
-/* ---- QUERY: what this module is ---------------------------------------- */
+/* ---- QUERY --------------------------------------------------------------- */
 
 /* rust_ulp_query.features */
 #define RUST_ULP_FEATURE_CALL		(1ULL << 0)	/* SUBMIT */
@@ -130,16 +131,16 @@
  * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
  * @flags: [in] 0: no flag is defined.
  * @abi_version: [out] RUST_ULP_ABI_VERSION of the module.
- * @max_objects: [out; 1 to 65536] Handles per open file.
+ * @max_objects: [out; 1 to 65536] Maximum objects per open file.
  * @features: [out] RUST_ULP_FEATURE_*.
- * @max_buffer: [out; bytes; 2^30] Bytes per buffer, before the device's limit.
- * @max_batch: [out; requests; 1024] @nr_wrs of one SUBMIT.
- * @max_cq_entries: [out; entries; 32768] @entries of one completion queue.
- * @max_queue_depth: [out; requests; 16384] Work requests per send or receive queue.
- * @max_sge: [out; elements; 16] Elements per work request.
- * @max_inline: [out; bytes; 512] Inline bytes per work request.
- * @max_entries: [out; entries; 2^18, or the module's parameter] Entries of all queues of one open
- *   file together.
+ * @max_buffer: [out; bytes; 2^30] Maximum length of a buffer. A device may allow less.
+ * @max_batch: [out; requests; 1024] Maximum @nr_wrs of SUBMIT.
+ * @max_cq_entries: [out; entries; 32768] Maximum @entries of a completion queue.
+ * @max_queue_depth: [out; requests; 16384] Maximum work requests per send or receive queue.
+ * @max_sge: [out; elements; 16] Maximum elements per work request.
+ * @max_inline: [out; bytes; 512] Maximum inline bytes per work request.
+ * @max_entries: [out; entries; 2^18, or the module's parameter] Maximum entries of all queues of
+ *   one open file together.
  */
 struct rust_ulp_query {
 	__u32 size;
@@ -156,14 +157,14 @@ struct rust_ulp_query {
 	__u32 max_entries;
 };
 
-/* ---- DEVICE_LIST: the devices this file may attach to ------------------- */
+/* ---- DEVICE_LIST --------------------------------------------------------- */
 
 /* rust_ulp_device_entry.flags */
-#define RUST_ULP_DEVICE_DEFAULT		(1U << 0)	/* ATTACH without a name takes it */
+#define RUST_ULP_DEVICE_DEFAULT		(1U << 0)	/* ATTACH without a name selects it */
 #define RUST_ULP_DEVICE_LOCAL_NET	(1U << 1)	/* its netdev is in the opener's netns */
 
 /**
- * struct rust_ulp_device_entry - one device in the array of DEVICE_LIST
+ * struct rust_ulp_device_entry - describes one device, in the array of DEVICE_LIST
  * @name: [out; text, NUL-terminated] Name of the device.
  * @node_guid: [out; 64 bits, network order] Node GUID.
  * @index: [out; number] Index, as `rdma dev` shows it.
@@ -200,7 +201,7 @@ struct rust_ulp_device_list {
 	__u32 pad;
 };
 
-/* ---- ATTACH: bind this open file to one device, once -------------------- */
+/* ---- ATTACH -------------------------------------------------------------- */
 
 /**
  * struct rust_ulp_attach - binds this open file to one device, once
@@ -243,14 +244,14 @@ struct rust_ulp_attach {
  * @fw_ver: [out; text, NUL-terminated] Firmware version.
  * @node_guid: [out; 64 bits, network order] Node GUID.
  * @sys_image_guid: [out; 64 bits, network order] System image GUID.
- * @max_mr_size: [out; bytes] Largest memory region.
- * @page_size_cap: [out; bits] Bit n: the device registers pages of 2^n bytes.
+ * @max_mr_size: [out; bytes] Maximum length of a memory region.
+ * @page_size_cap: [out; bits] Bit n: the device can register pages of 2^n bytes.
  * @caps: [out] RUST_ULP_CAP_*.
- * @rc_send_ops: [out; bits] Bit n: RC queue pairs take the RUST_ULP_WR_* opcode n.
+ * @rc_send_ops: [out; bits] Bit n: RC queue pairs support the RUST_ULP_WR_* opcode n.
  * @uc_send_ops: [out; bits] The same for UC queue pairs.
  * @ud_send_ops: [out; bits] The same for UD queue pairs.
- * @vendor_id: [out; 24 bits] Vendor.
- * @vendor_part_id: [out; number] Part number of the vendor.
+ * @vendor_id: [out; 24 bits] IEEE vendor identifier.
+ * @vendor_part_id: [out; number] Part identifier, assigned by the vendor.
  * @hw_ver: [out; number] Hardware version.
  * @phys_ports: [out; ports] Number of physical ports.
  * @max_qp: [out; count] Maximum number of queue pairs.
@@ -265,7 +266,7 @@ struct rust_ulp_attach {
  * @max_qp_init_rd_atom: [out; count] Maximum outstanding reads and atomics per queue pair.
  * @max_srq: [out; count] Maximum number of shared receive queues.
  * @max_srq_wr: [out; requests] Maximum work requests per shared receive queue.
- * @max_fast_reg_pages: [out; pages] Maximum pages under one key.
+ * @max_fast_reg_pages: [out; pages] Maximum pages per key.
  * @num_comp_vectors: [out; count] Number of completion vectors, for @comp_vector of CQ_CREATE.
  * @local_ca_ack_delay: [out; exponent] Local CA ACK delay: 4.096 us * 2^n.
  * @pad: Zero.
@@ -319,14 +320,14 @@ struct rust_ulp_device_query {
  * @port: [in; 1 to phys_ports] Port number.
  * @state: [out; 1 to 5] enum ib_port_state: 1 is down, 2 init, 3 armed, 4 active, 5 active defer.
  * @phys_state: [out; 1 to 7] enum ib_port_phys_state.
- * @max_mtu: [out; bytes; 256 to 4096] Largest MTU.
+ * @max_mtu: [out; bytes; 256 to 4096] Maximum MTU.
  * @active_mtu: [out; bytes; 256 to 4096] Active MTU.
  * @link_layer: [out] RUST_ULP_LINK_*.
  * @lid: [out; 16 bits] Local identifier.
  * @sm_lid: [out; 16 bits] LID of the subnet manager.
  * @lmc: [out; 0 to 7] LID mask control.
  * @sm_sl: [out; 0 to 15] Service level of the subnet manager.
- * @max_msg_sz: [out; bytes] Longest message.
+ * @max_msg_sz: [out; bytes] Maximum length of a message.
  * @gid_tbl_len: [out; entries] Size of the GID table.
  * @pkey_tbl_len: [out; entries] Size of the P_Key table.
  * @active_width: [out; enum] enum ib_port_width.
@@ -374,7 +375,7 @@ struct rust_ulp_port_query {
 #define RUST_ULP_GID_PREFERRED	(1U << 3)	/* ATTACH returns it */
 
 /**
- * struct rust_ulp_gid_entry - one GID in the array of GID_QUERY
+ * struct rust_ulp_gid_entry - describes one GID, in the array of GID_QUERY
  * @gid: [out; 128 bits, network order] The GID.
  * @index: [out; number] Index in the GID table.
  * @ifindex: [out; number] Index of the netdev with RUST_ULP_GID_LOCAL_NET, else 0.
@@ -429,7 +430,7 @@ struct rust_ulp_pkey_query {
 	__u32 pad;
 };
 
-/* ---- Objects ----------------------------------------------------------- */
+/* ---- Objects ------------------------------------------------------------- */
 
 /**
  * struct rust_ulp_pd_create - creates a protection domain
@@ -445,11 +446,11 @@ struct rust_ulp_pd_create {
 	__u32 pad;
 };
 
-/* rust_ulp_cq_create.delivery: what moves completions from the device into the ring */
-#define RUST_ULP_DELIVER_DEFAULT	0	/* as the parameter of the module says */
+/* rust_ulp_cq_create.delivery: the context that copies completions from the device to the ring */
+#define RUST_ULP_DELIVER_DEFAULT	0	/* the module's parameter "delivery" */
 #define RUST_ULP_DELIVER_WORKQUEUE	1	/* a kernel worker */
 #define RUST_ULP_DELIVER_SOFTIRQ	2	/* the softirq of the CPU that saw the completion */
-#define RUST_ULP_DELIVER_CALLER		3	/* only SUBMIT on this queue */
+#define RUST_ULP_DELIVER_CALLER		3	/* the caller of SUBMIT on this queue, no other */
 
 /**
  * struct rust_ulp_cq_create - creates a completion queue
@@ -478,24 +479,24 @@ struct rust_ulp_cq_create {
 
 /* rust_ulp_cq_ring.flags */
 #define RUST_ULP_CQ_OVERFLOW	(1U << 0)	/* @dropped completions did not fit */
-#define RUST_ULP_CQ_DEAD	(1U << 1)	/* the device is gone, no more completions arrive */
+#define RUST_ULP_CQ_DEAD	(1U << 1)	/* the device was removed: no more completions */
 #define RUST_ULP_CQ_ERROR	(1U << 2)	/* the device reported an error of the queue */
 
 /**
- * struct rust_ulp_cq_ring - head of the ring of a completion queue
+ * struct rust_ulp_cq_ring - is the header of the ring of a completion queue
  * @head: [in; index, runs over 2^32] Index of the next entry that the consumer reads. The consumer
  *   writes it.
  * @pad0: Zero.
  * @tail: [out; index, runs over 2^32] Index of the next entry that the kernel writes.
  * @flags: [out] RUST_ULP_CQ_*.
- * @dropped: [out; entries] Completions that did not fit.
+ * @dropped: [out; entries] Number of completions that did not fit.
  * @entries: [out; entries; a power of two] Length of the ring.
  * @entry_size: [out; bytes] sizeof(struct rust_ulp_cqe).
  * @entries_offset: [out; bytes; 4096] RUST_ULP_CQ_ENTRIES_OFFSET.
  * @pad1: Zero.
  *
- * The caller maps it at @mmap_offset of CQ_CREATE. The kernel owns all of it but @head. It keeps a
- * copy of what it owns and never reads that from the ring.
+ * The caller maps the ring at @mmap_offset of CQ_CREATE. User space writes @head, the kernel writes
+ * all other members. The kernel keeps a private copy of those and never reads them from the ring.
  *
  * The consumer loads @tail with acquire. While @head differs from @tail, it copies the entry with
  * the number @head modulo @entries and increments @head. Then it stores @head with release. Both
@@ -524,9 +525,10 @@ struct rust_ulp_cq_ring {
 #define RUST_ULP_WC_RECV_RDMA_WITH_IMM	129
 
 /*
- * rust_ulp_cqe.status, besides enum ib_wc_status: the request has ended for its caller, but not for
- * the device. Its data may still arrive at the peer, or in the buffers that it names. A receive may
- * still consume a message, which is then lost. The device frees its place in the queue later.
+ * rust_ulp_cqe.status, besides enum ib_wc_status: the request has completed for the caller, but the
+ * device may still process it. Its data may still arrive at the peer, or in the local buffers of
+ * the request. A receive may still consume a message, which is then lost. The request keeps its
+ * place in the queue until the device completes it.
  */
 #define RUST_ULP_WC_STATUS_TIMEOUT	256	/* the deadline of the request has passed */
 #define RUST_ULP_WC_STATUS_CANCELED	257	/* CANCEL ended the request */
@@ -537,14 +539,14 @@ struct rust_ulp_cq_ring {
 #define RUST_ULP_WC_WITH_INVALIDATE	(1U << 2)	/* @imm_data is the invalidated rkey */
 
 /**
- * struct rust_ulp_cqe - one completion
+ * struct rust_ulp_cqe - describes one completion
  * @user_data: [out; any] @user_data of the request.
  * @qp: [out; handle] The queue pair, or the shared receive queue that flushed the request.
  * @qp_num: [out; 24 bits] Number of that queue pair.
  * @status: [out; 0 to 22; 256, 257] enum ib_wc_status, where 0 is success, or RUST_ULP_WC_STATUS_*.
  * @opcode: [out] RUST_ULP_WC_*; valid for failed requests as well.
  * @flags: [out] RUST_ULP_WC_GRH and the other bits.
- * @vendor_err: [out; the driver's] Error code of the vendor for a request that failed, else 0.
+ * @vendor_err: [out; the driver's] Vendor's error code of a request that failed, else 0.
  * @byte_len: [out; bytes] Length of a receive, read or atomic that succeeded, else 0.
  * @imm_data: [out; 32 bits, host order] Immediate data or the invalidated key, as @flags says.
  * @src_qp: [out; 24 bits] Number of the queue pair that sent a UD datagram.
@@ -618,16 +620,16 @@ struct rust_ulp_qp_create {
 };
 
 /**
- * struct rust_ulp_ah_attr - path to a peer
+ * struct rust_ulp_ah_attr - describes the path to a peer
  * @dgid: [in, out; 128 bits, network order] GID of the peer.
  * @flow_label: [in, out; 0 to 2^20 - 1] Flow label of the GRH.
  * @sgid_index: [in, out; below gid_tbl_len] Index of the local GID.
- * @hop_limit: [in, out; 0 to 255] Hop limit of the GRH; 0: the kernel takes that of the route.
+ * @hop_limit: [in, out; 0 to 255] Hop limit of the GRH; 0: the kernel uses that of the route.
  * @traffic_class: [in, out; 0 to 255; DSCP in the upper 6 bits] Traffic class of the GRH.
  * @sl: [in, out; 0 to 15] Service level.
  * @dlid: [in, out; 16 bits] LID of the peer, on InfiniBand.
  * @port_num: [in, out; 1 to phys_ports] Port number.
- * @is_global: [in, out; 0, 1] 1: the fields of the GRH are used. On RoCE they always are.
+ * @is_global: [in, out; 0, 1] 1: packets have a GRH. Must be 1 on RoCE.
  * @static_rate: [in, out; enum ib_rate] Static rate.
  * @src_path_bits: [in, out; 7 bits] Path bits of the source LID, on InfiniBand.
  * @dmac: [in, out; 48 bits, network order] MAC address of the peer; in: 0, the kernel resolves it.
@@ -686,7 +688,7 @@ struct rust_ulp_ah_attr {
 #define RUST_ULP_ACCESS_REMOTE_ATOMIC	(1U << 3)
 
 /**
- * struct rust_ulp_qp_attr - attributes of a queue pair
+ * struct rust_ulp_qp_attr - holds the attributes of a queue pair
  * @qkey: [in, out; 32 bits; bit 31 is privileged] Q_Key, of a UD queue pair.
  * @rq_psn: [in, out; 0 to 2^24 - 1] First packet sequence number of the receive side.
  * @sq_psn: [in, out; 0 to 2^24 - 1] First packet sequence number of the send side.
@@ -698,17 +700,17 @@ struct rust_ulp_ah_attr {
  * @path_mtu: [in, out; 1 to 5] enum ib_mtu: 1 is 256 bytes, 2 is 512, 3 is 1024, 4 is 2048, 5 is
  *   4096.
  * @port_num: [in, out; 1 to phys_ports] Port number.
- * @timeout: [in, out; 0 to 31] Local ACK timeout: 4.096 us * 2^n; 0 waits for ever.
+ * @timeout: [in, out; 0 to 31] Local ACK timeout: 4.096 us * 2^n; 0: no timeout.
  * @retry_cnt: [in, out; 0 to 7] Retries after a timeout.
- * @rnr_retry: [in, out; 0 to 7] Retries when the peer is not ready to receive; 7 retries for ever.
- * @min_rnr_timer: [in, out; 0 to 31] Delay that the peer keeps after RNR NAK, IBA table 45: 1 is
+ * @rnr_retry: [in, out; 0 to 7] Retries after RNR NAK; 7: no limit.
+ * @min_rnr_timer: [in, out; 0 to 31] Minimum delay of the peer after RNR NAK, IBA table 45: 1 is
  *   0.01 ms, 12 is 0.64 ms, 0 is 655.36 ms.
- * @max_rd_atomic: [in, out; 0 to max_qp_init_rd_atom] Reads and atomics that this side may have
- *   outstanding.
- * @max_dest_rd_atomic: [in, out; 0 to max_qp_rd_atom] Reads and atomics of the peer that this side
- *   answers at a time.
+ * @max_rd_atomic: [in, out; 0 to max_qp_init_rd_atom] Maximum outstanding reads and atomics of this
+ *   side.
+ * @max_dest_rd_atomic: [in, out; 0 to max_qp_rd_atom] Maximum outstanding reads and atomics of the
+ *   peer.
  * @en_sqd_async_notify: [in, out; 0, 1] 1: an event reports that SQD is drained.
- * @sq_draining: [out; 0, 1] 1: the queue pair is in SQD and not yet drained.
+ * @sq_draining: [out; 0, 1] 1: the queue pair is in SQD and has not finished draining.
  * @pad: Zero.
  * @ah: [in, out] Path to the peer.
  */
@@ -743,8 +745,8 @@ struct rust_ulp_qp_attr {
  * @attr_mask: [in] RUST_ULP_QP_*: the members of @attr to use.
  * @attr: [in, out] The attributes; out: @ah.dmac and @ah.hop_limit as the kernel resolved them.
  *
- * On iWARP, QP_CREATE leaves a queue pair in INIT, where it takes receives. Only ACCEPT and CONNECT
- * bring it to RTS. ERR is final. QP_MODIFY returns EOPNOTSUPP for every state, RESET included.
+ * On iWARP, QP_CREATE returns a queue pair in INIT, which accepts receives. Only ACCEPT and CONNECT
+ * bring it to RTS. It cannot leave ERR. QP_MODIFY always returns EOPNOTSUPP.
  */
 struct rust_ulp_qp_modify {
 	__u32 size;
@@ -790,37 +792,39 @@ struct rust_ulp_qp_query {
 #define RUST_ULP_NODE_ANY	(-1)
 
 /**
- * struct rust_ulp_buffer_create - creates a buffer of pages of the kernel
+ * struct rust_ulp_buffer_create - creates a buffer of pages that the kernel allocates
  * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
  * @flags: [in] 0: no flag is defined.
  * @pd: [in; handle] Protection domain.
- * @node: [in, out; NUMA node, or -1] NUMA node to prefer, or RUST_ULP_NODE_ANY; ERANGE if there is
- *   no such node. Other nodes give the pages that this node lacks. out: node of the first page.
+ * @node: [in, out; NUMA node, or -1] Preferred NUMA node, or RUST_ULP_NODE_ANY; ERANGE if there is
+ *   no such node. The kernel falls back to other nodes. out: node of the first page.
  * @length: [in, out; bytes; 1 to 2^30] Length; out: rounded up to whole pages.
  * @page_size: [in, out; bytes; 0, 4096, 2097152] Contiguous bytes; 0: the kernel chooses a power of
  *   two from 4096 to 2097152.
  * @handle: [out; handle] The new buffer.
  * @mmap_offset: [out; bytes; for mmap(2)] Where to map the buffer.
- * @key_bytes: [out; bytes] Bytes under one key of the device.
- * @keys: [out; count, from 1] Number of those keys.
+ * @key_bytes: [out; bytes] Bytes per key of the device.
+ * @keys: [out; count, from 1] Number of keys.
  * @pad: Zero.
  *
- * A device limits the pages under one key, so a buffer may have several keys, each for @key_bytes
- * of it. An element of a request may cross their borders, and then counts as one element for each
- * key. A request with more elements than the queue pair supports is E2BIG. Where the device has two
- * elements, every queue pair supports one element that crosses one border, whatever @max_send_sge
- * and @max_recv_sge it has.
+ * A device limits the pages per key, so a buffer may have several keys, each for @key_bytes of it.
+ * An element of a request may cross the border between two keys, and then counts as one element for
+ * each key. A request with more elements than the queue pair supports fails with E2BIG. If the
+ * device supports two elements, every queue pair supports one element that crosses one border,
+ * whatever its @max_send_sge and @max_recv_sge.
  *
- * On iWARP, the first key of a protection domain takes a connection of the device with itself, so
- * the command may fail with EADDRNOTAVAIL (the device has no address in the opener's network
- * namespace), ETIMEDOUT or EINTR. A send request has one element, under one key, else E2BIG. These
- * requests are EOPNOTSUPP: a read that is fenced, is empty, or is on a connection that agreed on no
- * reads; an inline message without data; a message of up to 64 bytes, not inline, that crosses the
- * end of a page.
+ * On iWARP, the first key of a protection domain needs a connection of the device with itself. The
+ * command may therefore fail with EADDRNOTAVAIL (the device has no address in the opener's network
+ * namespace), ETIMEDOUT or EINTR. A send request must have one element, under one key, else it
+ * fails with E2BIG. These requests fail with EOPNOTSUPP:
  *
- * On siw, a grant with REMOTE_READ must lie in one page, else EOPNOTSUPP, but a peer can read by
- * any key that it has. The memory of buffers with grants stays allocated until the protection
- * domain is destroyed, for at most 1024 buffers, then ENOMEM.
+ *  - a read that is fenced, has no data, or uses a connection that agreed on no reads
+ *  - an inline message without data
+ *  - a message of up to 64 bytes, not inline, that crosses the end of a page
+ *
+ * On siw, a grant with REMOTE_READ must lie in one page, else GRANT_CREATE returns EOPNOTSUPP. A
+ * peer can read by any key that it knows. The memory of a buffer that had grants stays allocated
+ * until the protection domain is destroyed; after 1024 such buffers GRANT_CREATE returns ENOMEM.
  */
 struct rust_ulp_buffer_create {
 	__u32 size;
@@ -840,21 +844,21 @@ struct rust_ulp_buffer_create {
 #define RUST_ULP_BUFFER_READ_ONLY	(1U << 0)	/* requests and peers may only read it */
 
 /**
- * struct rust_ulp_buffer_register - creates a buffer of memory of the caller
+ * struct rust_ulp_buffer_register - creates a buffer of the caller's memory
  * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
  * @flags: [in] RUST_ULP_BUFFER_READ_ONLY.
  * @pd: [in; handle] Protection domain.
  * @handle: [out; handle] The new buffer.
  * @addr: [in; address] Address of the first byte; need not be aligned.
  * @length: [in; bytes; 1 to 2^30] Length.
- * @key_bytes: [out; bytes] Bytes under one key of the device; the first key may have less.
- * @keys: [out; count, from 1] Number of those keys.
+ * @key_bytes: [out; bytes] Bytes per key of the device; the first key may cover fewer.
+ * @keys: [out; count, from 1] Number of keys.
  * @page_size: [out; bytes; a power of two from 4096 to 2097152] Contiguous bytes that the kernel
  *   found.
  *
  * The kernel pins the memory until the buffer is destroyed, and charges it to RLIMIT_MEMLOCK. The
- * buffer has no mmap offset. After fork() the memory stays that of the parent, and the child has a
- * copy. Pages that the caller unmaps stay pinned, and the caller can no longer access them.
+ * buffer has no mmap offset. After fork() the buffer refers to the parent's memory, and the child
+ * has a copy. Pages stay pinned after the caller unmaps them.
  *
  * EFAULT: the memory is not mapped, or is not writable and READ_ONLY is not set. EOPNOTSUPP: the
  * kernel cannot pin this memory for long (files on most filesystems, device memory).
@@ -880,16 +884,16 @@ struct rust_ulp_buffer_register {
  *   file.
  * @offset: [in; bytes; a multiple of 4096] First byte.
  * @length: [in, out; bytes; 0 to 2^30] Length; 0: all from @offset on; out: the length.
- * @key_bytes: [out; bytes] Bytes under one key of the device.
- * @keys: [out; count, from 1] Number of those keys.
+ * @key_bytes: [out; bytes] Bytes per key of the device.
+ * @keys: [out; count, from 1] Number of keys.
  * @page_size: [out; bytes; a power of two from 4096 to 2097152] Contiguous bytes.
  * @handle: [out; handle] The new buffer.
  * @pad: Zero.
  *
  * For a software device (RUST_ULP_CAP_VIRT_DMA), the dma-buf must be system memory that its
  * exporter can map into the kernel, else EOPNOTSUPP. For any other device, the kernel attaches the
- * device to the dma-buf and maps that for DMA, which has not been tried on hardware. The buffer has
- * no mmap offset. EACCES: the dma-buf is not open for writing and READ_ONLY is not set.
+ * device to the dma-buf and maps it for DMA; this is untested on hardware. The buffer has no mmap
+ * offset. EACCES: the dma-buf is not open for writing and READ_ONLY is not set.
  */
 struct rust_ulp_buffer_import {
 	__u32 size;
@@ -917,10 +921,10 @@ struct rust_ulp_buffer_import {
  * @buffer: [in; handle] Buffer.
  * @kind: [out] RUST_ULP_BUFFER_PAGES, RUST_ULP_BUFFER_USER or RUST_ULP_BUFFER_DMABUF.
  * @length: [out; bytes; 1 to 2^30] Length.
- * @charged: [out; bytes] Bytes that count against RLIMIT_MEMLOCK.
+ * @charged: [out; bytes] Bytes that are charged to RLIMIT_MEMLOCK.
  * @mmap_offset: [out; bytes; for mmap(2)] Where to map the buffer; 0: it cannot be mapped.
- * @key_bytes: [out; bytes] Bytes under one key of the device.
- * @keys: [out; count, from 1] Number of those keys.
+ * @key_bytes: [out; bytes] Bytes per key of the device.
+ * @keys: [out; count, from 1] Number of keys.
  * @page_size: [out; bytes; a power of two from 4096 to 2097152] Contiguous bytes.
  * @node: [out; NUMA node, or -1] NUMA node of the first page.
  * @grants: [out; count] Number of its grants.
@@ -942,7 +946,7 @@ struct rust_ulp_buffer_query {
 
 /* rust_ulp_grant_create.flags */
 #define RUST_ULP_GRANT_ONE_SHOT	(1U << 0)	/* ends after one use; needs @qp */
-#define RUST_ULP_GRANT_PARTIAL	(1U << 1)	/* may grant less: @length says how much */
+#define RUST_ULP_GRANT_PARTIAL	(1U << 1)	/* may grant less, and returns @length */
 
 /**
  * struct rust_ulp_grant_create - gives the peer access to a range of a buffer
@@ -958,14 +962,15 @@ struct rust_ulp_buffer_query {
  * @qp: [in; handle or 0] Queue pair that may use the grant, or 0.
  * @pad: Zero.
  *
- * One key opens one range. The range may cross keys of its buffer, but is no larger than the device
- * supports under one key: else ERANGE, or with PARTIAL the kernel grants less.
+ * A grant has one key and one range. The range may cross the border between two keys of its buffer.
+ * It must not be larger than the device supports per key: else the command returns ERANGE, or
+ * grants less with PARTIAL.
  *
  * A grant with @qp ends when that queue pair goes to ERR or RESET or is destroyed, whatever the
  * cause. ENOTCONN: @qp is in ERR. A grant with ONE_SHOT also ends when a receive of @qp completes
  * that invalidated the key (SEND_WITH_INV), or that has immediate data equal to the key
- * (RDMA_WRITE_WITH_IMM). When the peer can no longer access the memory, the file reports
- * RUST_ULP_EVENT_GRANT_ENDED. The handle stays until it is destroyed.
+ * (RDMA_WRITE_WITH_IMM). The file reports RUST_ULP_EVENT_GRANT_ENDED when the peer can no longer
+ * access the memory. The handle stays valid until it is destroyed.
  */
 struct rust_ulp_grant_create {
 	__u32 size;
@@ -1003,7 +1008,7 @@ struct rust_ulp_grant_rotate {
 /* rust_ulp_grant_query.state */
 #define RUST_ULP_GRANT_ACTIVE	1
 #define RUST_ULP_GRANT_USED	2	/* a grant with ONE_SHOT was used */
-#define RUST_ULP_GRANT_EXPIRED	3	/* its queue pair has ended */
+#define RUST_ULP_GRANT_EXPIRED	3	/* its queue pair went to ERR or RESET, or was destroyed */
 
 /**
  * struct rust_ulp_grant_query - describes a grant
@@ -1017,7 +1022,7 @@ struct rust_ulp_grant_rotate {
  * @length: [out; bytes; 1 to 2^30] Length.
  * @addr: [out; bytes; remote address] Remote address of the first byte.
  * @rkey: [out; 32 bits] The key; 0: the grant has ended.
- * @access: [out] Rights of the peer.
+ * @access: [out] RUST_ULP_ACCESS_REMOTE_*.
  */
 struct rust_ulp_grant_query {
 	__u32 size;
@@ -1034,7 +1039,7 @@ struct rust_ulp_grant_query {
 };
 
 /**
- * struct rust_ulp_ah_create - creates an address handle, for datagrams
+ * struct rust_ulp_ah_create - creates an address handle for datagrams
  * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
  * @flags: [in] 0: no flag is defined.
  * @pd: [in; handle] Protection domain.
@@ -1042,8 +1047,8 @@ struct rust_ulp_grant_query {
  * @attr: [in, out] The path; out: @dmac and @hop_limit as the kernel resolved them.
  * @pad: Zero.
  *
- * It may be destroyed while requests that name it are in flight. A datagram that is longer than the
- * MTU of the port at the time of AH_CREATE is EMSGSIZE.
+ * The address handle may be destroyed while requests that use it are in flight. A datagram that is
+ * longer than the port's MTU at the time of AH_CREATE fails with EMSGSIZE.
  */
 struct rust_ulp_ah_create {
 	__u32 size;
@@ -1067,14 +1072,14 @@ struct rust_ulp_ah_create {
  * @limit: [in; requests] The limit, as SRQ_MODIFY arms it; 0: none.
  * @handle: [out; handle] The new shared receive queue.
  *
- * SUBMIT posts the requests of a shared receive queue, with its handle in place of that of a queue
- * pair. They complete in @cq, with the handle of the queue pair that used them. A queue pair that
- * uses the queue has @cq as its @recv_cq and the same @pd, else QP_CREATE returns EXDEV.
+ * SUBMIT posts requests to a shared receive queue by its handle in @qp of struct rust_ulp_wr. They
+ * complete in @cq, with the handle of the queue pair that consumed them. A queue pair that uses the
+ * queue must have @cq as its @recv_cq and the same @pd, else QP_CREATE returns EXDEV.
  *
- * A queue pair that ends in the middle of a message keeps the request that it had begun to fill.
- * That request completes as flushed, with the handle of the shared receive queue, at the next
- * operation on the queue after a later request has completed. At the latest it completes when the
- * queue is destroyed, as all requests do that are left.
+ * If a queue pair goes to ERR or RESET, or is destroyed, in the middle of a message, it keeps the
+ * request that the message occupies. That request completes as flushed, with the handle of the
+ * shared receive queue, at the next operation on the queue after a later request has completed.
+ * Destroying the queue completes all remaining requests as flushed.
  */
 struct rust_ulp_srq_create {
 	__u32 size;
@@ -1111,7 +1116,7 @@ struct rust_ulp_srq_modify {
  * @max_wr: [out; requests] Requests that may be in flight.
  * @max_sge: [out; elements] Elements per request.
  * @limit: [out; requests] The limit; 0: it is disarmed, or has raised its event.
- * @recvs_in_flight: [out; requests] Requests posted and not completed.
+ * @recvs_in_flight: [out; requests] Requests in flight.
  * @pad: Zero.
  */
 struct rust_ulp_srq_query {
@@ -1132,7 +1137,7 @@ struct rust_ulp_srq_query {
  * @handle: [in; handle] Object of any type; EBUSY while other objects use it.
  * @pad: Zero.
  *
- * Waits of other threads for the object, and the stream of a completion queue, end with EBADF.
+ * Other threads that wait for the object, and the stream of a completion queue, get EBADF.
  */
 struct rust_ulp_destroy {
 	__u32 size;
@@ -1144,14 +1149,14 @@ struct rust_ulp_destroy {
 /* ---- Events -------------------------------------------------------------- */
 
 /*
- * The number of records that a file keeps. The kernel counts the events beyond and reports them by
- * one RUST_ULP_EVENT_LOST when there is room again.
+ * The maximum number of unread records of a file. The kernel counts further events, and reports
+ * their number by one RUST_ULP_EVENT_LOST when there is room again.
  */
 #define RUST_ULP_EVENTS_MAX	256
 
 /* rust_ulp_event.event below 256, as enum ib_event_type */
 #define RUST_ULP_EVENT_CQ_ERR		0	/* @handle: the completion queue */
-#define RUST_ULP_EVENT_QP_FATAL		1	/* @handle: the queue pair; so in 2 to 7, 16 */
+#define RUST_ULP_EVENT_QP_FATAL		1	/* @handle: the queue pair, as for 2 to 7, 16 */
 #define RUST_ULP_EVENT_QP_REQ_ERR	2
 #define RUST_ULP_EVENT_QP_ACCESS_ERR	3
 #define RUST_ULP_EVENT_COMM_EST		4	/* a packet arrived before RTS */
@@ -1159,7 +1164,7 @@ struct rust_ulp_destroy {
 #define RUST_ULP_EVENT_PATH_MIG		6
 #define RUST_ULP_EVENT_PATH_MIG_ERR	7
 #define RUST_ULP_EVENT_DEVICE_FATAL	8
-#define RUST_ULP_EVENT_PORT_ACTIVE	9	/* @port; so in 10 to 13, 17, 18 */
+#define RUST_ULP_EVENT_PORT_ACTIVE	9	/* @port: the port, as for 10 to 13, 17, 18 */
 #define RUST_ULP_EVENT_PORT_ERR		10
 #define RUST_ULP_EVENT_LID_CHANGE	11
 #define RUST_ULP_EVENT_PKEY_CHANGE	12
@@ -1182,7 +1187,7 @@ struct rust_ulp_destroy {
 #define RUST_ULP_EVENT_UNREACHABLE	276	/* @handle: the connection; no answer */
 
 /**
- * struct rust_ulp_event - one record that read() returns
+ * struct rust_ulp_event - describes one event, in the records that read() returns
  * @event: [out] RUST_ULP_EVENT_*.
  * @handle: [out; handle or 0] The object, or 0.
  * @port: [out; 0, or 1 to phys_ports] Port, or 0.
@@ -1190,10 +1195,10 @@ struct rust_ulp_destroy {
  * @time_ns: [out; ns] Time of the event, CLOCK_MONOTONIC.
  * @reserved: Zero.
  *
- * read() on an attached file returns as many whole records as there are and fit. It waits for the
- * first record, or returns EAGAIN with O_NONBLOCK. EINVAL: not one record fits. ENXIO: the file is
- * not attached. After the device is removed, the last record is RUST_ULP_EVENT_DEVICE_REMOVED, and
- * then read() returns ENODEV. The object that a record names may be destroyed already.
+ * read() on an attached file returns as many whole records as are available and fit. It waits for
+ * the first record, or returns EAGAIN with O_NONBLOCK. EINVAL: not one record fits. ENXIO: the file
+ * is not attached. After the device is removed, the last record is RUST_ULP_EVENT_DEVICE_REMOVED,
+ * and then read() returns ENODEV. The object of a record may have been destroyed.
  *
  * poll() reports POLLPRI while there are records, and POLLIN while there are completions.
  */
@@ -1206,36 +1211,35 @@ struct rust_ulp_event {
 	__aligned_u64 reserved;
 };
 
-/* ---- Connections by the RDMA connection manager ---------------------------- */
+/* ---- Connections by the RDMA connection manager -------------------------- */
 
 /*
- * Addresses belong to the opener's network namespace. The port space is RDMA_PS_TCP. Queue pairs
- * are of type RC.
+ * Addresses belong to the opener's network namespace. The port space is RDMA_PS_TCP. Only queue
+ * pairs of type RC can be connected.
  *
  * EACCES         LISTEN, CONNECT: a local port below 1024 needs CAP_NET_BIND_SERVICE
  * EADDRINUSE     LISTEN: the port is in use
  * EADDRNOTAVAIL  no device has that local address
- * ECONNREFUSED   CONNECT: the peer rejected; @reject_reason and the private data say why
- * ECONNRESET     ACCEPT, CONNECT: the peer went away during the handshake
+ * ECONNREFUSED   CONNECT: the peer rejected; see @reject_reason and the private data
+ * ECONNRESET     ACCEPT, CONNECT: the peer closed the connection during the handshake
  * EHOSTUNREACH, ENETUNREACH  there is no route, or no host answers for that address
- * EINTR          a signal arrived: the command has undone what it began
- * EISCONN        the queue pair, or the request, has a connection already
+ * EINTR          a signal interrupted the command; see struct rust_ulp_accept for its effects
+ * EISCONN        the queue pair or the request already has a connection
  * ENOTCONN       the connection has ended
- * ETIMEDOUT      the deadline of the command or of the connection manager has passed: the command
- *                has undone what it began
+ * ETIMEDOUT      the deadline of the command or of the connection manager has passed; see struct
+ *                rust_ulp_accept for its effects
  * EXDEV          the local address, the route to the peer, or the request belongs to another device
- *                than the file
  */
 
 /**
- * struct rust_ulp_addr - an IP address and a port
+ * struct rust_ulp_addr - holds an IP address and a port
  * @family: [in, out; 0, 2, 10] AF_INET is 2, AF_INET6 is 10; 0 where an address is optional.
  * @port: [in, out; 0 to 65535] Port, in host byte order.
  * @scope_id: [in, out; interface index] Interface of an IPv6 link-local address, else 0.
  * @addr: [in, out; 16 bytes, network order] The address; an IPv4 address is in the first four
  *   bytes, and zeros follow.
  *
- * One form for struct sockaddr_in and struct sockaddr_in6.
+ * The struct stands for both struct sockaddr_in and struct sockaddr_in6.
  */
 struct rust_ulp_addr {
 	__u16 family;
@@ -1244,26 +1248,27 @@ struct rust_ulp_addr {
 	__u8 addr[16];
 };
 
-/* Most bytes of private data. */
+/* Maximum bytes of private data. */
 #define RUST_ULP_CM_REQ_PRIVATE_MAX	56	/* of CONNECT */
 #define RUST_ULP_CM_REP_PRIVATE_MAX	196	/* of ACCEPT */
 #define RUST_ULP_CM_REJ_PRIVATE_MAX	148	/* of REJECT */
-#define RUST_ULP_CM_PRIVATE_MAX		224	/* room for any, padding of the peer included */
+#define RUST_ULP_CM_PRIVATE_MAX		224	/* of any, including the peer's padding */
 
 /**
- * struct rust_ulp_conn_param - parameters of a connection
- * @responder_resources: [in, out; 0 to max_qp_rd_atom] Reads and atomics of the peer that this side
- *   answers at a time.
- * @initiator_depth: [in, out; 0 to max_qp_init_rd_atom] Reads and atomics that this side may have
- *   outstanding.
- * @retry_cnt: [in, out; 0 to 7] Retries after a timeout; that of CONNECT holds for both sides.
- * @rnr_retry: [in, out; 0 to 7] Retries when the receiver is not ready; in: for the peer to use;
- *   out: for this side, from the peer.
+ * struct rust_ulp_conn_param - holds the parameters of a connection
+ * @responder_resources: [in, out; 0 to max_qp_rd_atom] Maximum outstanding reads and atomics of the
+ *   peer.
+ * @initiator_depth: [in, out; 0 to max_qp_init_rd_atom] Maximum outstanding reads and atomics of
+ *   this side.
+ * @retry_cnt: [in, out; 0 to 7] Retries after a timeout. The value of CONNECT applies to both
+ *   sides.
+ * @rnr_retry: [in, out; 0 to 7] Retries after RNR NAK. in: for the peer to use; out: for this side,
+ *   from the peer.
  * @min_rnr_timer: [in, out; 0 to 31] As rust_ulp_qp_attr.min_rnr_timer.
  * @ack_timeout: [in, out; 0 to 31] Local ACK timeout: 4.096 us * 2^n; 0: the connection manager
  *   chooses.
- * @traffic_class: [in, out; 0 to 255; DSCP in the upper 6 bits] Type of service, with
- *   RUST_ULP_CONN_TRAFFIC_CLASS; else that of the route.
+ * @traffic_class: [in, out; 0 to 255; DSCP in the upper 6 bits] Type of service if
+ *   RUST_ULP_CONN_TRAFFIC_CLASS is set, else that of the route.
  * @path_mtu: [in, out; 0 to 5] enum ib_mtu, at most that of the route; 0: that of the route. ACCEPT
  *   cannot lower it.
  * @access_flags: [in, out] RUST_ULP_ACCESS_REMOTE_*: what the peer may do.
@@ -1293,7 +1298,7 @@ struct rust_ulp_conn_param {
  * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
  * @flags: [in] 0: no flag is defined.
  * @addr: [in, out] Local address, all zero for any; out: the port, if that was 0.
- * @backlog: [in; requests; 1 to 1024] Requests that wait for ACCEPT; the kernel rejects more.
+ * @backlog: [in; requests; 1 to 1024] Maximum pending requests; the kernel rejects more.
  * @handle: [out; handle] The new listener.
  */
 struct rust_ulp_listen {
@@ -1309,11 +1314,11 @@ struct rust_ulp_listen {
  * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
  * @flags: [in] 0: no flag is defined.
  * @listener: [in; handle] Listener.
- * @handle: [out; handle] The request; ACCEPT makes it a connection, destroying it rejects it.
+ * @handle: [out; handle] The request. ACCEPT makes it a connection; DESTROY rejects it.
  * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] How long to wait, then ETIME; 0: does not sleep.
  * @peer: [out] Address of the peer.
  * @local: [out] Local address.
- * @param: [out] What the peer requests, from the view of this side.
+ * @param: [out] The peer's requested parameters, as this side would pass them to ACCEPT.
  * @peer_qp_num: [out; 24 bits] Number of the queue pair of the peer.
  * @private_len: [out; bytes; 0 to 224] Length of the private data; the connection manager pads it
  *   with zeros.
@@ -1337,7 +1342,7 @@ struct rust_ulp_get_request {
  * struct rust_ulp_accept - accepts a request
  * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
  * @flags: [in] 0: no flag is defined.
- * @request: [in; handle] The request; its handle is that of the connection from now on.
+ * @request: [in; handle] The request; on success the handle becomes that of the connection.
  * @qp: [in; handle] Queue pair.
  * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] How long to wait for the peer, then ETIMEDOUT.
  * @param: [in, out] Requested parameters; out: negotiated parameters.
@@ -1345,26 +1350,28 @@ struct rust_ulp_get_request {
  * @private_len: [in; bytes; 0 to 196] Length of the private data.
  * @private_data: [in; bytes] The private data.
  *
- * ACCEPT and CONNECT take a queue pair in RESET and bring it to RTS, or fail and leave it in RESET.
- * To post receives before, the caller may bring the queue pair to INIT. A command that fails then
- * leaves it in INIT with its receives, unless both sides have answered each other already: in that
- * case the queue pair is in RESET and its receives are flushed.
+ * ACCEPT and CONNECT bring a queue pair from RESET to RTS. If they fail, it stays in RESET. The
+ * caller may bring the queue pair to INIT first, to post receives. A command that fails then leaves
+ * it in INIT with its receives, unless both sides have answered each other already: in that case
+ * the queue pair is in RESET and its receives are flushed.
  *
- * When ACCEPT abandons a request, its handle is gone, as after REJECT. It does so with ECONNRESET,
- * ETIMEDOUT, EINTR, and the errors of the connection manager. After any other error the request is
- * unchanged.
+ * If ACCEPT fails with ECONNRESET, ETIMEDOUT, EINTR or an error of the connection manager, it
+ * destroys the request, as REJECT does. After any other error the request is unchanged.
  *
- * A connection uses its queue pair until its own handle is destroyed, which disconnects.
+ * A connection uses its queue pair until DESTROY of the connection, which disconnects.
  *
- * On iWARP, the queue pair is in INIT. A command that fails before it has asked the peer, or has
- * answered the request, leaves the queue pair there. A command that fails later leaves it in ERR
- * and its receives flushed. The side that accepts must not send before data of the peer has arrived
- * (RFC 5044 7.1). Of the parameters, only the reads of each side and @access_flags are used, and
- * siw ignores @access_flags. The others are ignored, and read as 0. @peer_qp_num is 0.
- * @reject_reason is 28 if the answer of the peer had private data, else 0. Sockets are created in
- * the network namespace of the caller, which should be that of the opener. While TCP connects, a
- * signal ends CONNECT, but neither @timeout_ns nor the removal of the device does (see
- * net.ipv4.tcp_syn_retries). The file does not report RUST_ULP_EVENT_TIMEWAIT_EXIT.
+ * On iWARP:
+ *
+ *  - The queue pair is in INIT. A command that fails before it sends a request or an answer leaves
+ *    the queue pair there. A command that fails later leaves it in ERR and its receives flushed.
+ *  - The side that accepts must not send before data of the peer has arrived (RFC 5044 7.1).
+ *  - Of @param, the kernel uses only the reads of each side and @access_flags, which siw ignores.
+ *    It ignores the other members and returns them as 0. @peer_qp_num is 0.
+ *  - @reject_reason is 28 if the peer's answer had private data, else 0.
+ *  - Sockets are created in the caller's network namespace, which should be that of the opener.
+ *  - While TCP connects, a signal interrupts CONNECT, but neither @timeout_ns nor the removal of
+ *    the device does (see net.ipv4.tcp_syn_retries).
+ *  - The file does not report RUST_ULP_EVENT_TIMEWAIT_EXIT.
  */
 struct rust_ulp_accept {
 	__u32 size;
@@ -1382,7 +1389,7 @@ struct rust_ulp_accept {
  * struct rust_ulp_reject - rejects a request
  * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
  * @flags: [in] 0: no flag is defined.
- * @request: [in; handle] The request; its handle is gone afterwards.
+ * @request: [in; handle] The request; the command destroys it.
  * @private_len: [in; bytes; 0 to 148] Length of the private data.
  * @private_data: [in; bytes] The private data.
  */
@@ -1400,17 +1407,17 @@ struct rust_ulp_reject {
  * @flags: [in] 0: no flag is defined.
  * @qp: [in; handle] Queue pair.
  * @handle: [out; handle] The new connection.
- * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] How long the command may take, then ETIMEDOUT.
+ * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] Time limit of the command, then ETIMEDOUT.
  * @dst: [in] Address of the peer.
  * @src: [in, out] Local address; @family 0: that of the route; out: the address in use.
  * @param: [in, out] Requested parameters; out: negotiated parameters.
- * @private_len: [in, out; bytes; 0 to 56] Length of the private data; out: of that of the answer.
+ * @private_len: [in, out; bytes; 0 to 56] Length of the private data; out: of the peer's.
  * @peer_qp_num: [out; 24 bits] Number of the queue pair of the peer.
  * @reject_reason: [out; number] Valid even if the command fails: 0, or a reason of IBA 12.6.7.2; 28
- *   is REJECT of the peer.
+ *   stands for the peer's REJECT.
  * @resolve_us: [out; us] Time until the address was resolved.
  * @route_us: [out; us] Time until the route was resolved.
- * @connect_us: [out; us] Time until the peer had answered.
+ * @connect_us: [out; us] Time until the peer answered.
  * @private_data: [in, out; bytes] The private data; out: that of the peer, valid even if the
  *   command fails.
  */
@@ -1458,7 +1465,7 @@ struct rust_ulp_disconnect {
 #define RUST_ULP_CONN_REQUESTED		2	/* a request that waits for ACCEPT or REJECT */
 #define RUST_ULP_CONN_ESTABLISHED	3
 #define RUST_ULP_CONN_DISCONNECTED	4
-#define RUST_ULP_CONN_TIMEWAIT_OVER	5	/* disconnected, and no late packets arrive */
+#define RUST_ULP_CONN_TIMEWAIT_OVER	5	/* disconnected, after the timewait period */
 
 /**
  * struct rust_ulp_conn_query - describes a connection, a request or a listener
@@ -1471,9 +1478,9 @@ struct rust_ulp_disconnect {
  * @param: [out] Negotiated parameters.
  * @qp: [out; handle or 0] Queue pair, or 0.
  * @peer_qp_num: [out; 24 bits] Number of the queue pair of the peer.
- * @waiting: [out; requests] Requests that wait, of a listener.
- * @backlog: [out; requests; 1 to 1024] As in LISTEN, of a listener.
- * @rejected: [out; requests] Rejected requests beyond @backlog, of a listener.
+ * @waiting: [out; requests] Pending requests of a listener.
+ * @backlog: [out; requests; 1 to 1024] @backlog of a listener, as in LISTEN.
+ * @rejected: [out; requests] Requests that a listener rejected because of @backlog.
  * @pad: Zero.
  */
 struct rust_ulp_conn_query {
@@ -1512,7 +1519,7 @@ struct rust_ulp_conn_query {
 #define RUST_ULP_SEND_INLINE	(1U << 3)	/* SUBMIT copies the data */
 
 /**
- * struct rust_ulp_sge - a piece of local memory
+ * struct rust_ulp_sge - describes one element, a range of local memory
  * @buffer: [in; handle or 0] Buffer; 0, only with RUST_ULP_SEND_INLINE: @offset is an address.
  * @length: [in; bytes; 0 to 2^31 in all] Length.
  * @offset: [in; bytes, or an address] Offset in the buffer, or address.
@@ -1524,7 +1531,7 @@ struct rust_ulp_sge {
 };
 
 /**
- * struct rust_ulp_wr - a work request
+ * struct rust_ulp_wr - describes a work request
  * @user_data: [in; any] The kernel copies it to the completion.
  * @qp: [in; handle] Queue pair, or a shared receive queue for RECV.
  * @opcode: [in] RUST_ULP_WR_*.
@@ -1534,13 +1541,13 @@ struct rust_ulp_sge {
  * @remote_addr: [in; bytes; remote address] Remote address, of RDMA and atomic requests.
  * @rkey: [in; 32 bits] Key of the remote memory.
  * @imm_data: [in; 32 bits, host order] Immediate data, or the key to invalidate.
- * @sge: [in] The only element, or where the array of elements is.
+ * @sge: [in] The only element, or the address of the array of elements.
  * @arg0: [in; 64 bits] Operand of an atomic: compare or add. UD: address handle | number of the
  *   queue pair << 32.
  * @arg1: [in; 64 bits] Second operand of an atomic: swap. UD: Q_Key; with bit 31 set, the Q_Key of
  *   the queue pair.
- * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] How long the request may take from the post on,
- *   rounded up to 2^20 ns, then RUST_ULP_WC_STATUS_TIMEOUT; 0: no deadline.
+ * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] Time limit from the post on, rounded up to 2^20 ns,
+ *   then RUST_ULP_WC_STATUS_TIMEOUT; 0: no deadline.
  * @reserved: Zero.
  */
 struct rust_ulp_wr {
@@ -1573,23 +1580,23 @@ struct rust_ulp_wr {
  * @min_complete: [in; completions] Completions to wait for, at most @entries of the queue.
  * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] How long to wait; 0: does not sleep.
  * @posted: [out; requests] Number of posted requests, valid even if the command fails.
- * @bad_index: [out; index] Index of the refused request, valid if the command fails.
+ * @bad_index: [out; index] Index of the request that failed, valid if the command fails.
  * @completed: [out; completions] Unread completions in the ring of @cq.
- * @wait_error: [out; 0 or a negative errno] How the wait ended: 0, -ETIME, -EINTR or -EIO.
+ * @wait_error: [out; 0 or a negative errno] Result of the wait: 0, -ETIME, -EINTR or -EIO.
  *
  * The command posts @nr_wrs requests, then waits until the ring of @cq has @min_complete unread
  * completions.
  *
- * The kernel checks all requests before it posts the first. If it refuses one, the command fails
- * with the errno of that request, @bad_index is its index, and no request is posted. Only the
- * device can refuse a request later. Then @posted is less than @nr_wrs, the command fails with the
- * errno of the device, and @bad_index equals @posted. Requests for one queue pair are posted in the
- * order of the array.
+ * The kernel checks all requests before it posts the first. If a check fails, the command fails
+ * with the errno of that request, @bad_index is its index, and no request is posted. The device may
+ * still refuse a request later. Then @posted is less than @nr_wrs, the command fails with the errno
+ * of the device, and @bad_index equals @posted. Requests for one queue pair are posted in the order
+ * of the array.
  *
- * EAGAIN: a queue is full, or the completion queue, which must have room for every request in
- * flight. Poll completions and try again.
+ * EAGAIN: a queue is full. This includes the completion queue, which must have room for every
+ * request in flight. Poll completions and try again.
  *
- * A failed wait does not fail the command, and posted requests stay posted. @wait_error is 0,
+ * The command succeeds even if the wait fails, and posted requests stay posted. @wait_error is 0,
  * -ETIME, -EINTR (a signal, or task work of an io_uring), or -EIO (the device reported an error of
  * its completion queue, see RUST_ULP_CQ_ERROR). ENODEV: the device was removed during the wait.
  * EBADF: another thread destroyed @cq during the wait.
@@ -1618,11 +1625,11 @@ struct rust_ulp_submit {
  * @flags: [in] RUST_ULP_CANCEL_*.
  * @queue: [in; handle] Queue pair or shared receive queue.
  * @canceled: [out; requests] Number of canceled requests; may be 0.
- * @user_data: [in; any] @user_data of the requests.
+ * @user_data: [in; any] @user_data of the requests to cancel.
  *
- * The requests complete with RUST_ULP_WC_STATUS_CANCELED. Requests that have completed are not
- * affected. A send request that is neither signaled nor has a deadline counts as in flight until a
- * later one has completed.
+ * The requests complete with RUST_ULP_WC_STATUS_CANCELED. The command does not affect requests that
+ * have completed. A send request without a signaled completion and without a deadline counts as in
+ * flight until a later request has completed.
  */
 struct rust_ulp_cancel {
 	__u32 size;
@@ -1641,7 +1648,7 @@ struct rust_ulp_cancel {
  *   the queue.
  *
  * The kernel signals the eventfd for each completion that it adds to the ring of @cq, and when the
- * device is removed. A queue has one eventfd: EBUSY for another.
+ * device is removed. EBUSY: the queue already has an eventfd.
  */
 struct rust_ulp_cq_eventfd {
 	__u32 size;
@@ -1653,24 +1660,24 @@ struct rust_ulp_cq_eventfd {
 /* ---- io_uring ------------------------------------------------------------ */
 
 /*
- * IORING_OP_URING_CMD on the same file takes the same requests. cmd_op is one of these numbers, and
- * the command bytes of the entry are one of the structs below. Padding is zero.
+ * IORING_OP_URING_CMD on the same file submits the same requests. cmd_op is one of these numbers,
+ * and the command bytes of the entry are one of the structs below. Padding is zero.
  *
  * The result (res) of the completion:
  *
  *  0 or more   success: the bytes of a receive, read or atomic, else 0
- *  -errno   the kernel refused the request, as SUBMIT would have: nothing was posted
+ *  -errno   a check of the request failed, as in SUBMIT: nothing was posted
  *  below RUST_ULP_URING_FAILED   the request completed with a status other than success
  *
- * A negative result ends a chain of linked entries. With IORING_SETUP_CQE32, the first extra word
- * of the completion of a request is @imm_data; its upper half is @opcode | @flags << 8 of struct
- * rust_ulp_cqe.
+ * A negative result breaks a chain of linked entries. With IORING_SETUP_CQE32, the first extra word
+ * of the completion has @imm_data in its lower half, and @opcode | @flags << 8 of struct
+ * rust_ulp_cqe in its upper half.
  *
- * These requests take no room in a completion ring and add no entry to it, except with
- * RUST_ULP_URING_RING. Still, a completion queue has at most @entries requests in flight, from all
- * sources. A request that is not signaled is treated as signaled.
+ * These requests use no entry of a completion ring, except with RUST_ULP_URING_RING. A completion
+ * queue still has at most @entries requests in flight, from all sources. Every request counts as
+ * signaled.
  *
- * IORING_OP_ASYNC_CANCEL and IORING_OP_LINK_TIMEOUT do not reach these requests: use
+ * IORING_OP_ASYNC_CANCEL and IORING_OP_LINK_TIMEOUT do not affect these requests: use
  * RUST_ULP_URING_CANCEL and @timeout_ns. The kernel cancels them when the ring or the process ends.
  */
 
@@ -1683,23 +1690,24 @@ struct rust_ulp_cq_eventfd {
 /* A stream of the completions of a queue: struct rust_ulp_uring_stream. */
 #define RUST_ULP_URING_STREAM	_IO(RUST_ULP_IOC_MAGIC, 0x83)
 
-/* The result of a request that completed with a status, as rust_ulp_cqe.status has it */
+/* The result of a request that completed with a status other than success */
 #define RUST_ULP_URING_FAILED		(-1024)
 #define RUST_ULP_URING_RES(status)	(RUST_ULP_URING_FAILED - (int)(status))
 
 /* rust_ulp_uring_batch.flags */
-#define RUST_ULP_URING_RING	(1U << 0)	/* also adds completions to the ring, like SUBMIT */
+#define RUST_ULP_URING_RING	(1U << 0)	/* also adds completions to the ring, as SUBMIT does */
 
 /**
- * struct rust_ulp_uring_batch - command of RUST_ULP_URING_BATCH
+ * struct rust_ulp_uring_batch - is the command of RUST_ULP_URING_BATCH
  * @wrs: [in; address] Address of an array of @nr_wrs struct rust_ulp_wr.
  * @nr_wrs: [in; requests; 1 to 1024] Length of that array.
  * @wr_size: [in; bytes; 64 to 4096] sizeof(struct rust_ulp_wr), as the caller knows it.
  * @flags: [in] RUST_ULP_URING_RING.
  *
- * The kernel posts all requests or none, as SUBMIT does. The entry completes when all requests have
- * completed. Its result is their number, or the status of the request that failed first, whose
- * index is the first extra word. A batch of one request completes like that request.
+ * If the check of one request fails, the kernel posts none, as in SUBMIT. The entry completes when
+ * all requests have completed. Its result is their number, or the status of the request that failed
+ * first; the first extra word is then the index of that request. A batch of one request completes
+ * like RUST_ULP_URING_REQUEST.
  */
 struct rust_ulp_uring_batch {
 	__aligned_u64 wrs;
@@ -1709,8 +1717,8 @@ struct rust_ulp_uring_batch {
 };
 
 /**
- * struct rust_ulp_uring_cancel - command of RUST_ULP_URING_CANCEL
- * @user_data: [in; any] @user_data of the requests.
+ * struct rust_ulp_uring_cancel - is the command of RUST_ULP_URING_CANCEL
+ * @user_data: [in; any] @user_data of the requests to cancel.
  * @queue: [in; handle] Queue pair or shared receive queue.
  * @flags: [in] RUST_ULP_CANCEL_*.
  */
@@ -1721,21 +1729,21 @@ struct rust_ulp_uring_cancel {
 };
 
 /**
- * struct rust_ulp_uring_stream - command of RUST_ULP_URING_STREAM
+ * struct rust_ulp_uring_stream - is the command of RUST_ULP_URING_STREAM
  * @cq: [in; handle] Completion queue.
  * @flags: [in] 0: no flag is defined.
  * @reserved: Zero.
  *
  * The command is multishot (IORING_URING_CMD_MULTISHOT) and has a group of provided buffers. The
- * kernel copies completions from the ring of @cq into the buffers, as many whole struct
- * rust_ulp_cqe as there are and fit. The result is the number of bytes. From the first stream on,
- * the kernel is the reader of the ring and ignores its head.
+ * kernel copies completions from the ring of @cq to the buffers, as many whole struct rust_ulp_cqe
+ * as are available and fit. The result is the number of bytes. From the first stream on, the kernel
+ * is the consumer of the ring and ignores @head.
  *
  * A result above 0 without IORING_CQE_F_MORE ends the stream: io_uring's CQ had no room. It has no
  * buffer ID; the bytes are in the next buffer of the group. A new stream continues.
  *
  * ENOBUFS: no buffer is left; a new stream continues, and no completion is lost. EBUSY: the queue
- * has a stream. ENODEV: the device was removed. EBADF: the queue was destroyed.
+ * already has a stream. ENODEV: the device was removed. EBADF: the queue was destroyed.
  */
 struct rust_ulp_uring_stream {
 	__u32 cq;
