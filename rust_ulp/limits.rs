@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The limits that hold for every device and every file, and the parameters of the module.
+//! The limits that hold for every device and every file, and the module parameters.
 
 use crate::{
     logic::handle::MAX_OBJECTS,
@@ -8,43 +8,47 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Most requests in one queue.
+/// Maximum requests in one queue.
 pub(crate) const MAX_QUEUE_DEPTH: u32 = 1 << 14;
 
-/// Most elements of a request.
+/// Maximum elements of a request.
 pub(crate) const MAX_SGE: u32 = 16;
 
-/// Most inline bytes of a request.
+/// Maximum inline bytes of a request.
 pub(crate) const MAX_INLINE: u32 = 512;
 
-/// Most requests of one call.
+/// Maximum requests of one SUBMIT.
 pub(crate) const MAX_BATCH: u32 = 1024;
 
-/// Longest message: IBA 9.4.1.
+/// Maximum bytes of a message: IBA 9.4.1.
 pub(crate) const MAX_MESSAGE: u64 = 1 << 31;
 
-/// Most entries of a completion ring: as many as fit into the largest chunk of pages beside the header.
+/// Maximum entries of a completion ring, which is one chunk of pages.
 pub(crate) const MAX_CQ_ENTRIES: u32 = 1 << 15;
 
-/// Most bytes of a buffer, before the device's limit: 1 GiB.
+/// Maximum bytes of a buffer: 1 GiB. A device may allow less.
 pub(crate) const MAX_BUFFER: u64 = 1 << 30;
 
-/// Most requests that a listener keeps waiting.
+/// Maximum pending requests of a listener.
 pub(crate) const MAX_BACKLOG: u32 = 1024;
 
-/// The parameters of the module, which do not change while it is loaded.
+/// The rights that a peer can have.
+pub(crate) const REMOTE_ACCESS: u32 =
+    abi::ACCESS_REMOTE_WRITE | abi::ACCESS_REMOTE_READ | abi::ACCESS_REMOTE_ATOMIC;
+
+/// The module parameters. They do not change while the module is loaded.
 #[derive(Clone, Copy)]
 pub(crate) struct Parameters {
-    /// Objects that one open file may have.
+    /// Maximum objects of one open file.
     pub(crate) max_objects: u32,
-    /// Entries that all queues of one open file may have together.
+    /// Maximum entries of all queues of one open file together.
     pub(crate) max_entries: u32,
-    /// Who moves completions by default: `DELIVER_*`.
+    /// The context that delivers completions by default: `DELIVER_WORKQUEUE` or `DELIVER_SOFTIRQ`.
     pub(crate) delivery: u32,
 }
 
 impl Parameters {
-    /// Checks them. [`EINVAL`].
+    /// Checks the parameters. Logs an error and returns [`EINVAL`] if one is out of range.
     pub(crate) fn check(self) -> Result<Self> {
         let delivery = abi::DELIVER_WORKQUEUE..=abi::DELIVER_SOFTIRQ;
         if (1..=MAX_OBJECTS).contains(&self.max_objects)

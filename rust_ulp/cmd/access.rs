@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a command gets at its struct and its device.
+//! Runs a command: copies its struct, enters the device, calls the handler, writes the struct back.
 //!
-//! Here, and nowhere else, structs of commands are copied and checked, the device is entered and left,
-//! and structs are written back. No struct is copied inside the device's gate.
+//! A struct is never copied inside the device's gate: the copy may wait for user memory.
 //!
-//! An object that was made is not to be found before its handle was written; when that fails, it is
-//! destroyed again.
+//! The handle of a new object is written to user space before another command can find the object.
+//! If the write fails, the object is destroyed.
 
 use crate::{
     device::DeviceGuard,
@@ -32,22 +31,21 @@ use kernel::{
     }, //
 };
 
-/// The struct of a command in user space, and what is checked of it without any object.
+/// The struct of a command in user space.
 pub(super) struct User<T> {
     ptr: usize,
-    /// The size of its first version.
     min: u32,
     check: fn(&T) -> Result,
 }
 
 impl<T: Plain> User<T> {
-    /// The struct at `ptr`, which is at least `min` bytes long.
+    /// Describes the struct at `ptr`: its first version has `min` bytes, and `check` checks it.
     #[inline(always)]
     pub(super) fn new(ptr: usize, min: u32, check: fn(&T) -> Result) -> Self {
         Self { ptr, min, check }
     }
 
-    /// Copies the struct, once, and checks it.
+    /// Copies the struct once, and checks the copy. Sleeps.
     #[inline(always)]
     fn read(self) -> Result<Arg<T>> {
         let arg = Arg::read(self.ptr, self.min)?;
@@ -55,8 +53,7 @@ impl<T: Plain> User<T> {
         Ok(arg)
     }
 
-    /// The same of a struct whose command changes something: that it can be written is found out
-    /// before.
+    /// Does the same, and writes the copy back to find out whether that is possible. Sleeps.
     #[inline(always)]
     fn read_writable(self) -> Result<Arg<T>> {
         let arg = self.read()?;
@@ -65,8 +62,24 @@ impl<T: Plain> User<T> {
     }
 }
 
-/// Runs a command that uses no device, or enters it by itself.
-pub(super) fn ask<T: Plain>(
+/// An open file, and the guard that keeps its device from being removed.
+pub(super) struct Ctx<'a> {
+    /// The file.
+    pub(super) file: &'a UlpFile,
+    /// The guard.
+    pub(super) device: DeviceGuard<'a>,
+}
+
+impl<'a> Ctx<'a> {
+    /// Enters the device of `file`. Returns [`ENXIO`] if it has none, [`ENODEV`] if it was removed.
+    fn enter(file: &'a UlpFile) -> Result<Self> {
+        let device = file.enter()?;
+        Ok(Self { file, device })
+    }
+}
+
+/// Runs a command that does not use the device, or whose handler enters it.
+pub(super) fn outside<T: Plain>(
     file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
     run: impl FnOnce(&UlpFile, &mut T) -> Result,
@@ -76,10 +89,11 @@ pub(super) fn ask<T: Plain>(
     arg.write()
 }
 
-/// Runs a command that changes something, and enters the device by itself. What it has noted in the
-/// struct is written back also when it fails: that helps the caller, who has the error in any case.
+/// Runs a command that has an effect, and whose handler enters the device.
+///
+/// Writes the struct back even if the handler fails, for the members that are valid then.
 #[inline(always)]
-pub(super) fn change<T: Plain>(
+pub(super) fn modify_outside<T: Plain>(
     file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
     run: impl FnOnce(ArcBorrow<'_, UlpFile>, &mut T) -> Result,
@@ -90,46 +104,49 @@ pub(super) fn change<T: Plain>(
     result.and(written)
 }
 
-/// Runs a command that uses the device, and writes nothing back.
-pub(super) fn tell<T: Plain>(
+/// Runs a command that returns nothing.
+pub(super) fn input<T: Plain>(
     file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    run: impl FnOnce(&UlpFile, &DeviceGuard<'_>, &T) -> Result,
+    run: impl FnOnce(&Ctx<'_>, &T) -> Result,
 ) -> Result {
     let arg = user.read()?;
-    let device = file.enter()?;
-    run(&file, &device, &arg.value)
+    run(&Ctx::enter(&file)?, &arg.value)
 }
 
-/// Runs a command that looks at the device.
+/// Runs a command that has no effect but what it returns.
 pub(super) fn query<T: Plain>(
     file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    run: impl FnOnce(&UlpFile, &DeviceGuard<'_>, &mut T) -> Result,
+    run: impl FnOnce(&Ctx<'_>, &mut T) -> Result,
 ) -> Result {
-    let mut arg = user.read()?;
-    let device = file.enter()?;
-    run(&file, &device, &mut arg.value)?;
-    drop(device);
-    arg.write()
+    run_and_write(&file, user.read()?, run)
 }
 
-/// Runs a command that changes an object of the device.
+/// Runs a command that changes an object and returns something.
 pub(super) fn modify<T: Plain>(
     file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    run: impl FnOnce(&UlpFile, &DeviceGuard<'_>, &mut T) -> Result,
+    run: impl FnOnce(&Ctx<'_>, &mut T) -> Result,
 ) -> Result {
-    let mut arg = user.read_writable()?;
-    let device = file.enter()?;
-    run(&file, &device, &mut arg.value)?;
-    drop(device);
+    run_and_write(&file, user.read_writable()?, run)
+}
+
+/// Calls the handler inside the gate, and writes the struct back outside of it.
+fn run_and_write<T: Plain>(
+    file: &UlpFile,
+    mut arg: Arg<T>,
+    run: impl FnOnce(&Ctx<'_>, &mut T) -> Result,
+) -> Result {
+    let ctx = Ctx::enter(file)?;
+    run(&ctx, &mut arg.value)?;
+    drop(ctx);
     arg.write()
 }
 
-/// A struct that says which object was made.
+/// The struct of a command that creates an object.
 pub(super) trait Created: Plain {
-    /// Notes the handle.
+    /// Sets the handle of the new object, and the mmap offset that follows from it.
     fn set_handle(&mut self, handle: u32);
 }
 
@@ -157,91 +174,80 @@ created! {
     Listen;
 }
 
-/// Makes an object.
+/// Runs a command that creates an object.
 pub(super) fn create<T: Created>(
     file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    make: impl FnOnce(&UlpFile, &DeviceGuard<'_>, &mut T) -> Result<Object>,
+    make: impl FnOnce(&Ctx<'_>, &mut T) -> Result<Object>,
 ) -> Result {
-    create_of(
-        file,
-        user,
-        |_, _| Ok(()),
-        |file, device, value, ()| make(file, device, value),
-    )
+    create_prepared(file, user, |_, _| Ok(()), |ctx, value, ()| make(ctx, value))
 }
 
-/// Makes an object of what `prepare` has outside the device's gate.
-pub(super) fn create_of<T: Created, P>(
+/// Runs a command that creates an object from the result of `prepare`, which runs outside the gate.
+pub(super) fn create_prepared<T: Created, P>(
     file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
     prepare: impl FnOnce(&UlpFile, &T) -> Result<P>,
-    make: impl FnOnce(&UlpFile, &DeviceGuard<'_>, &mut T, P) -> Result<Object>,
+    make: impl FnOnce(&Ctx<'_>, &mut T, P) -> Result<Object>,
 ) -> Result {
     let mut arg = user.read()?;
     let prepared = prepare(&file, &arg.value)?;
-    let device = file.enter()?;
-    let object = make(&file, &device, &mut arg.value, prepared)?;
-    // Not ours to hold outside the gate: if the device goes meanwhile, the table gives it up.
+    let ctx = Ctx::enter(&file)?;
+    let object = make(&ctx, &mut arg.value, prepared)?;
+    // Device removal takes the object out of the table. This reference must not outlive the guard.
     let handle = file.alloc_begin(object.clone())?;
     let started = object.start(handle);
     drop(object);
     if let Err(err) = started {
-        file.alloc_abort(&device, handle)?;
+        file.alloc_abort(&ctx.device, handle)?;
         return Err(err);
     }
     arg.value.set_handle(handle);
-    drop(device);
-    finish(file, &arg, handle, &Undo::Destroy)
+    drop(ctx);
+    finish(&file, &arg, handle, &Undo::Destroy)
 }
 
-/// What becomes of an object whose handle cannot be written.
+/// The way to undo a command whose handle cannot be written to user space.
 pub(super) enum Undo {
-    /// It is destroyed.
+    /// Destroys the object.
     Destroy,
-    /// It is destroyed, and the queue pair of that handle is taken back to RESET.
+    /// Destroys the connection, and resets the queue pair with this handle.
     Disconnect(u32),
-    /// It goes back to the listener that it was taken from.
+    /// Puts the request back into the backlog that it was taken from.
     PutBack(Arc<Backlog>),
 }
 
-/// An object in the table that cannot be found yet.
+/// A new object that is in the table, and that commands cannot find yet.
 pub(super) struct Made {
     /// Its handle.
     pub(super) handle: u32,
-    /// What becomes of it when that cannot be written.
+    /// The way to undo the command.
     pub(super) undo: Undo,
 }
 
-/// Runs a command that makes an object and puts it into the table by itself. What it has noted in the
-/// struct is written back also when it fails.
+/// Runs a command whose handler creates an object and puts it into the table.
+///
+/// Writes the struct back even if the handler fails, for the members that are valid then.
 pub(super) fn produce<T: Plain>(
     file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    run: impl FnOnce(&UlpFile, &DeviceGuard<'_>, &mut T) -> Result<Made>,
+    run: impl FnOnce(&Ctx<'_>, &mut T) -> Result<Made>,
 ) -> Result {
     let mut arg = user.read_writable()?;
-    let device = file.enter()?;
-    let result = run(&file, &device, &mut arg.value);
-    drop(device);
+    let result = run(&Ctx::enter(&file)?, &mut arg.value);
     match result {
-        Ok(made) => finish(file, &arg, made.handle, &made.undo),
+        Ok(made) => finish(&file, &arg, made.handle, &made.undo),
         Err(err) => {
-            // That it could be written was found out above.
+            // The caller gets the error of the handler in any case.
             let _ = arg.write();
             Err(err)
         }
     }
 }
 
-/// Writes the struct back, and lets `handle`, which is in it, be found; if that fails, undoes what was
-/// done. Not to be called inside the gate.
-fn finish<T: Plain>(
-    file: ArcBorrow<'_, UlpFile>,
-    arg: &Arg<T>,
-    handle: u32,
-    undo: &Undo,
-) -> Result {
+/// Writes the struct back, then lets commands find the object `handle`. If either fails, undoes the
+/// command. Must not be called inside the gate.
+fn finish<T: Plain>(file: &UlpFile, arg: &Arg<T>, handle: u32, undo: &Undo) -> Result {
     let written = arg.write();
     let device = file.enter()?;
     let result = written.and_then(|()| file.table().lock().alloc_commit(handle));
@@ -252,13 +258,14 @@ fn finish<T: Plain>(
             return Err(err);
         }
     } else if written.is_err() {
-        // Nobody knows the handle, so nobody can need the object.
+        // The caller does not know the handle, so it cannot destroy the object.
         file.alloc_abort(&device, handle)?;
     }
     match undo {
         Undo::Destroy => (),
         Undo::Disconnect(_) if result.is_ok() => (),
-        // The connection is gone, which has left its queue pair in ERR. Another one may have that.
+        // Destroying the connection left its queue pair in ERR. Another connection may have claimed
+        // it.
         Undo::Disconnect(qp) => {
             let qp = file.table().lock().use_qp(*qp);
             let _ = qp

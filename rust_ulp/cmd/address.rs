@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Addresses as the caller gives them: checks, and what the verbs take for them.
+//! Conversion and checks of paths to a peer.
 
+use super::access::Ctx;
 use crate::{
     device::DeviceState,
-    file::UlpFile,
     rdma::{
         self,
         ah::AddressVector, //
@@ -13,10 +13,12 @@ use crate::{
 };
 use kernel::prelude::*;
 
-pub(super) fn port_exists(live: &DeviceState, port: u8) -> bool {
-    port != 0 && u32::from(port) <= live.attributes.phys_ports
+/// Returns whether the device has a port with this number.
+pub(super) fn port_exists(device: &DeviceState, port: u8) -> bool {
+    port != 0 && u32::from(port) <= device.attributes.phys_ports
 }
 
+/// Converts a path from the ABI.
 pub(super) fn address_vector(ah: &abi::AhAttr) -> AddressVector {
     AddressVector {
         dgid: ah.dgid,
@@ -34,12 +36,31 @@ pub(super) fn address_vector(ah: &abi::AhAttr) -> AddressVector {
     }
 }
 
-/// Checks that our end of `av` is there. Sleeps.
+/// Converts a path to the ABI.
+pub(super) fn ah_attr(av: &AddressVector) -> abi::AhAttr {
+    abi::AhAttr {
+        dgid: av.dgid,
+        flow_label: av.flow_label,
+        sgid_index: av.sgid_index,
+        hop_limit: av.hop_limit,
+        traffic_class: av.traffic_class,
+        sl: av.sl,
+        dlid: av.dlid,
+        port_num: av.port as u8,
+        is_global: av.grh.into(),
+        static_rate: av.static_rate,
+        src_path_bits: av.src_path_bits,
+        dmac: av.dmac,
+    }
+}
+
+/// Checks the local end of `av`. Sleeps.
 ///
-/// [`ENOENT`] for a GID index that is not in use, [`EINVAL`] for an address without a GRH on
+/// Returns [`ENOENT`] if the GID index is not in use, and [`EINVAL`] for a path without GRH on
 /// Ethernet.
-pub(super) fn check_address(context: &UlpFile, live: &DeviceState, av: &AddressVector) -> Result {
-    let port = live.device().port(av.port)?;
+pub(super) fn check_address(ctx: &Ctx<'_>, av: &AddressVector) -> Result {
+    let device = ctx.device.device();
+    let port = device.port(av.port)?;
     if av.grh && u32::from(av.sgid_index) >= port.gid_tbl_len() {
         return Err(ENOENT);
     }
@@ -47,14 +68,13 @@ pub(super) fn check_address(context: &UlpFile, live: &DeviceState, av: &AddressV
         if !av.grh {
             return Err(EINVAL);
         }
-        live.device()
-            .gid(av.port, av.sgid_index.into(), context.net())?;
+        device.gid(av.port, av.sgid_index.into(), ctx.file.net())?;
     }
     Ok(())
 }
 
-/// Whether `av` lacks a link-layer address that its port needs. Sleeps.
-pub(super) fn needs_resolving(live: &DeviceState, av: &AddressVector) -> Result<bool> {
-    let port = live.device().port(av.port)?;
+/// Returns whether `av` lacks the MAC address that its port needs. Sleeps.
+pub(super) fn needs_resolving(device: &DeviceState, av: &AddressVector) -> Result<bool> {
+    let port = device.device().port(av.port)?;
     Ok(port.link_layer == rdma::device::LinkLayer::Ethernet && av.dmac == [0; 6])
 }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Commands of addresses.
+//! Commands of address handles.
 
-use super::address::{
-    address_vector,
-    check_address,
-    port_exists, //
+use super::{
+    access::Ctx,
+    address::{
+        address_vector,
+        check_address,
+        port_exists, //
+    }, //
 };
 use crate::{
-    device::DeviceGuard,
-    file::UlpFile,
     kernel::errno::eopnotsupp,
     object::{
         ah::AhObject,
@@ -20,7 +21,7 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Checks what the device has no part in.
+/// Checks the members that depend on neither an object nor the device.
 pub(super) fn check(value: &abi::AhCreate) -> Result {
     if value.attr.is_global > 1 {
         return Err(EINVAL);
@@ -28,24 +29,20 @@ pub(super) fn check(value: &abi::AhCreate) -> Result {
     Ok(())
 }
 
-/// Makes an address.
-pub(super) fn create(
-    file: &UlpFile,
-    device: &DeviceGuard<'_>,
-    value: &mut abi::AhCreate,
-) -> Result<Object> {
-    if device.send_ops(QpType::Ud) == 0 {
+/// Creates an address handle.
+pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::AhCreate) -> Result<Object> {
+    if ctx.device.send_ops(QpType::Ud) == 0 {
         return Err(eopnotsupp());
     }
     if value.attr.flow_label > 0xf_ffff {
         return Err(ERANGE);
     }
-    if !port_exists(device, value.attr.port_num) {
+    if !port_exists(&ctx.device, value.attr.port_num) {
         return Err(ENOENT);
     }
-    let pd = file.table().lock().use_pd(value.pd)?;
+    let pd = ctx.file.table().lock().use_pd(value.pd)?;
     let av = address_vector(&value.attr);
-    check_address(file, device, &av)?;
+    check_address(ctx, &av)?;
     let (object, av) = AhObject::new(pd, &av)?;
     value.attr.dmac = av.dmac;
     value.attr.hop_limit = av.hop_limit;

@@ -2,10 +2,11 @@
 
 //! Commands of buffers.
 //!
-//! Memory is had outside the gate, since the caller or others decide how long that takes.
+//! Memory is allocated, pinned and mapped outside the device's gate, because page faults of the
+//! caller, reclaim, and exporters of dma-bufs may take long.
 
+use super::access::Ctx;
 use crate::{
-    device::DeviceGuard,
     file::UlpFile,
     kernel::{
         dmabuf::Import,
@@ -23,34 +24,48 @@ use crate::{
         grant,
         Object, //
     },
+    rdma,
     uapi::abi, //
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
-/// Allocates memory. It may take long until there are large pages.
-pub(super) fn allocate(file: &UlpFile, value: &abi::BufferCreate) -> Result<Pages> {
+/// Returns the attributes of the device, and checks that `pd` is a protection domain.
+fn prepare(file: &UlpFile, pd: u32) -> Result<rdma::device::Attributes> {
     let device = file.enter()?;
+    file.table().lock().pd(pd)?;
+    Ok(device.attributes)
+}
+
+/// Registers `pages`, which are of `kind`, in the protection domain `pd`.
+fn register_pages(
+    ctx: &Ctx<'_>,
+    pd: u32,
+    pages: Pages,
+    kind: u32,
+    flags: u32,
+) -> Result<Arc<BufferObject>> {
+    let pd = ctx.file.table().lock().use_pd(pd)?;
+    let read_only = flags & abi::BUFFER_READ_ONLY != 0;
+    BufferObject::register(pd, ctx.file.net(), pages, kind, read_only)
+}
+
+/// Allocates memory. Sleeps, possibly for long until large pages are free.
+pub(super) fn allocate(file: &UlpFile, value: &abi::BufferCreate) -> Result<Pages> {
+    let attributes = prepare(file, value.pd)?;
     let node = match value.node {
         abi::NODE_ANY => None,
         node if node_is_online(node) => Some(node),
         _ => return Err(ERANGE),
     };
-    file.table().lock().pd(value.pd)?;
-    let attributes = device.attributes;
-    drop(device);
     buffer::allocate(&attributes, value.length, value.page_size, node)
 }
 
-/// Makes a buffer of memory that was allocated.
-pub(super) fn create(
-    file: &UlpFile,
-    _device: &DeviceGuard<'_>,
-    value: &mut abi::BufferCreate,
-    pages: Pages,
-) -> Result<Object> {
-    let pd = file.table().lock().use_pd(value.pd)?;
-    let kind = abi::BUFFER_PAGES;
-    let object = BufferObject::register(pd, file.net(), pages, kind, false)?;
+/// Creates a buffer of allocated memory.
+pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::BufferCreate, pages: Pages) -> Result<Object> {
+    let object = register_pages(ctx, value.pd, pages, abi::BUFFER_PAGES, 0)?;
     value.length = object.length();
     value.page_size = object.pages().chunk_size() as u32;
     value.node = object.pages().node();
@@ -59,65 +74,51 @@ pub(super) fn create(
     Ok(Object::Buffer(object))
 }
 
-/// Pins memory of the caller, who decides how long its page faults take.
+/// Pins memory of the caller. Sleeps, possibly for long in page faults.
 pub(super) fn pin(file: &UlpFile, value: &abi::BufferRegister) -> Result<Pages> {
-    let device = file.enter()?;
-    let sizes = device.attributes.page_size_cap;
-    file.table().lock().pd(value.pd)?;
-    drop(device);
+    let sizes = prepare(file, value.pd)?.page_size_cap;
     let read_only = value.flags & abi::BUFFER_READ_ONLY != 0;
     buffer::pin(value.addr, value.length, read_only, sizes)
 }
 
-/// Makes a buffer of memory that was pinned.
+/// Creates a buffer of pinned memory.
 pub(super) fn register(
-    file: &UlpFile,
-    _device: &DeviceGuard<'_>,
+    ctx: &Ctx<'_>,
     value: &mut abi::BufferRegister,
     pages: Pages,
 ) -> Result<Object> {
-    let read_only = value.flags & abi::BUFFER_READ_ONLY != 0;
-    let pd = file.table().lock().use_pd(value.pd)?;
-    let kind = abi::BUFFER_USER;
-    let object = BufferObject::register(pd, file.net(), pages, kind, read_only)?;
+    let object = register_pages(ctx, value.pd, pages, abi::BUFFER_USER, value.flags)?;
     value.key_bytes = object.key_bytes();
     value.keys = object.keys();
     value.page_size = object.pages().chunk_size() as u32;
     Ok(Object::Buffer(object))
 }
 
-/// Maps a dma-buf for a software device: the exporter decides how long it takes.
+/// Maps a dma-buf if the device is a software device. Sleeps, as long as the exporter takes.
 pub(super) fn map(file: &UlpFile, value: &abi::BufferImport) -> Result<(Import, Option<Pages>)> {
     let read_only = value.flags & abi::BUFFER_READ_ONLY != 0;
-    let device = file.enter()?;
-    let sizes = device.attributes.page_size_cap;
-    let is_software = device.attributes.virt_dma;
-    file.table().lock().pd(value.pd)?;
-    drop(device);
-    let what = buffer::import(value.fd, value.offset, value.length, read_only, sizes);
-    let mapped = if is_software {
-        Some(Pages::import(&what)?)
+    let attributes = prepare(file, value.pd)?;
+    let sizes = attributes.page_size_cap;
+    let import = buffer::import(value.fd, value.offset, value.length, read_only, sizes);
+    let mapped = if attributes.virt_dma {
+        Some(Pages::import(&import)?)
     } else {
         None
     };
-    Ok((what, mapped))
+    Ok((import, mapped))
 }
 
-/// Makes a buffer of a dma-buf.
+/// Creates a buffer of a dma-buf. Attaches any other device to the dma-buf.
 pub(super) fn import(
-    file: &UlpFile,
-    _device: &DeviceGuard<'_>,
+    ctx: &Ctx<'_>,
     value: &mut abi::BufferImport,
-    (what, mapped): (Import, Option<Pages>),
+    (import, mapped): (Import, Option<Pages>),
 ) -> Result<Object> {
-    let read_only = value.flags & abi::BUFFER_READ_ONLY != 0;
-    let pd = file.table().lock().use_pd(value.pd)?;
     let pages = match mapped {
         Some(pages) => pages,
-        None => buffer::attach(pd.pd().device(), &what)?,
+        None => buffer::attach(ctx.device.device(), &import)?,
     };
-    let kind = abi::BUFFER_DMABUF;
-    let object = BufferObject::register(pd, file.net(), pages, kind, read_only)?;
+    let object = register_pages(ctx, value.pd, pages, abi::BUFFER_DMABUF, value.flags)?;
     value.length = object.length();
     value.key_bytes = object.key_bytes();
     value.keys = object.keys();
@@ -125,13 +126,9 @@ pub(super) fn import(
     Ok(Object::Buffer(object))
 }
 
-/// Says what a buffer is.
-pub(super) fn query(
-    file: &UlpFile,
-    _device: &DeviceGuard<'_>,
-    value: &mut abi::BufferQuery,
-) -> Result {
-    let buffer = file.table().lock().buffer(value.buffer)?.clone();
+/// Describes a buffer.
+pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::BufferQuery) -> Result {
+    let buffer = ctx.file.table().lock().buffer(value.buffer)?.clone();
     *value = abi::BufferQuery {
         size: value.size,
         flags: if buffer.is_read_only() {

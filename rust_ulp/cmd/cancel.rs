@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! CANCEL: cancels posted work requests. Process context.
+//! CANCEL: cancels work requests in flight. Runs in process context.
 
 use crate::{
     file::UlpFile,
@@ -20,7 +20,7 @@ use kernel::{
     sync::ArcBorrow, //
 };
 
-/// Checks what needs no queue.
+/// Checks the members that depend on neither an object nor the device.
 pub(super) fn check(value: &abi::Cancel) -> Result {
     check_which(value.user_data, value.flags)
 }
@@ -32,15 +32,16 @@ fn check_which(user_data: u64, flags: u32) -> Result {
     Ok(())
 }
 
-/// Cancels requests.
+/// Runs the command.
 pub(super) fn cancel(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Cancel) -> Result {
     value.canceled = cancel_matching(&file, value.queue, value.user_data, value.flags)?;
     Ok(())
 }
 
-/// Cancels the requests of the queue called `handle` that have `user_data`, or all of them.
+/// Cancels the requests of queue `handle` that have `user_data`, or all with `CANCEL_ALL`.
 ///
-/// Returns how many it were. [`EINVAL`], [`EBADF`], [`ebadfd`].
+/// Returns their number. Returns [`EINVAL`] for undefined flags, [`EBADF`] if there is no such
+/// object, and [`ebadfd`] if the object is not a queue.
 pub(crate) fn cancel_matching(
     file: &UlpFile,
     handle: u32,

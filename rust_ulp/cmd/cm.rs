@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Commands of connections: from a struct of the caller to a listener or a connection, and back.
+//! Commands of connections.
 //!
-//! Nothing but handles and plain values leaves the gate. What waits does so inside the gate, and leaves
-//! when the device goes.
+//! The handlers wait inside the device's gate. Device removal wakes them.
 
 use super::access::{
+    Ctx,
     Made,
     Undo, //
 };
 use crate::{
-    device::{
-        DeviceGuard,
-        DeviceState, //
-    },
+    device::DeviceState,
     file::UlpFile,
     kernel::errno::{
         ebadfd,
@@ -21,7 +18,10 @@ use crate::{
         eopnotsupp,
         eproto, //
     },
-    limits::MAX_BACKLOG,
+    limits::{
+        MAX_BACKLOG,
+        REMOTE_ACCESS, //
+    },
     object::{
         connection::{
             ConnectParams,
@@ -64,7 +64,8 @@ use kernel::{
 const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
 
-/// The address that `addr` says; [`None`] when it is left out. [`EINVAL`].
+/// Converts an address from the ABI. Returns [`None`] if it is all zero, [`EINVAL`] if it is
+/// invalid.
 fn address(addr: &abi::Addr) -> Result<Option<SocketAddr>> {
     match addr.family {
         0 if *addr == abi::Addr::default() => Ok(None),
@@ -78,7 +79,7 @@ fn address(addr: &abi::Addr) -> Result<Option<SocketAddr>> {
         }
         AF_INET6 => {
             let ip = Ipv6Addr::from(addr.addr);
-            // A link-local address needs its link, and no other has one.
+            // A link-local address needs an interface. Other addresses must not have one.
             let link_local = matches!(addr.addr, [0xfe, second, ..] if second & 0xc0 == 0x80);
             if link_local != (addr.scope_id != 0) {
                 return Err(EINVAL);
@@ -91,6 +92,7 @@ fn address(addr: &abi::Addr) -> Result<Option<SocketAddr>> {
     }
 }
 
+/// Converts an address to the ABI. [`None`] becomes zero.
 fn raw_address(addr: Option<SocketAddr>) -> abi::Addr {
     let mut raw = abi::Addr::default();
     match addr {
@@ -112,12 +114,10 @@ fn raw_address(addr: Option<SocketAddr>) -> abi::Addr {
     raw
 }
 
-/// Checks what the device has no part in.
+/// Checks the parameters that do not depend on the device. Returns [`EINVAL`] or [`ERANGE`].
 fn check_parameters(param: &abi::ConnParam) -> Result {
-    const REMOTE: u32 =
-        abi::ACCESS_REMOTE_WRITE | abi::ACCESS_REMOTE_READ | abi::ACCESS_REMOTE_ATOMIC;
     const FLAGS: u32 = abi::CONN_TRAFFIC_CLASS | abi::CONN_FLOW_CONTROL;
-    if param.flags & !FLAGS != 0 || param.access_flags & !REMOTE != 0 || param.path_mtu > 5 {
+    if param.flags & !FLAGS != 0 || param.access_flags & !REMOTE_ACCESS != 0 || param.path_mtu > 5 {
         return Err(EINVAL);
     }
     if param.retry_cnt > 7
@@ -130,8 +130,9 @@ fn check_parameters(param: &abi::ConnParam) -> Result {
     Ok(())
 }
 
-fn check_limits(live: &DeviceState, param: &abi::ConnParam) -> Result {
-    let attributes = &live.attributes;
+/// Checks the parameters against the limits of the device. Returns [`ERANGE`].
+fn check_limits(device: &DeviceState, param: &abi::ConnParam) -> Result {
+    let attributes = &device.attributes;
     if u32::from(param.responder_resources) > attributes.max_qp_rd_atom
         || u32::from(param.initiator_depth) > attributes.max_qp_init_rd_atom
     {
@@ -140,40 +141,31 @@ fn check_limits(live: &DeviceState, param: &abi::ConnParam) -> Result {
     Ok(())
 }
 
-/// Checks a time to wait. [`EINVAL`].
-fn check_timeout(timeout_ns: u64) -> Result {
-    if timeout_ns > abi::TIMEOUT_MAX_NS {
-        return Err(EINVAL);
-    }
-    Ok(())
+/// Returns the first `len` bytes of `data`, or [`EMSGSIZE`].
+fn private_data(data: &[u8], len: u32) -> Result<&[u8]> {
+    data.get(..len as usize).ok_or(EMSGSIZE)
 }
 
-/// The first `len` bytes of `data`. [`EMSGSIZE`] when that is more than `most`.
-fn private_data(data: &[u8], len: u32, most: usize) -> Result<&[u8]> {
-    let len = len as usize;
-    if len > most {
-        return Err(EMSGSIZE);
-    }
-    data.get(..len).ok_or(EMSGSIZE)
-}
-
-/// The queue pair that `handle` names, and the right to it; it is RC, and in RESET or INIT.
+/// Claims the queue pair `handle` for a connection.
+///
+/// Returns [`eopnotsupp`] if it is not of type RC, and [`eproto`] if it is neither in RESET nor in
+/// INIT.
 fn claim(this: &UlpFile, handle: u32) -> Result<(Arc<QpObject>, Claim)> {
     let table = this.table().lock();
     let qp = table.qp(handle)?.clone();
-    let need = table.use_qp(handle)?;
+    let use_ref = table.use_qp(handle)?;
     drop(table);
     if qp.qp().qp_type() != QpType::Rc {
         return Err(eopnotsupp());
     }
-    let claim = Claim::new(need)?;
+    let claim = Claim::new(use_ref)?;
     if !matches!(qp.qp().state(), State::Reset | State::Init) {
         return Err(eproto());
     }
     Ok((qp, claim))
 }
 
-/// Checks what the device has no part in.
+/// Checks the members that depend on neither an object nor the device.
 pub(super) fn check_listen(value: &abi::Listen) -> Result {
     address(&value.addr)?.ok_or(EINVAL)?;
     if !(1..=MAX_BACKLOG).contains(&value.backlog) {
@@ -182,41 +174,29 @@ pub(super) fn check_listen(value: &abi::Listen) -> Result {
     Ok(())
 }
 
-/// Makes a listener.
-pub(super) fn listen(
-    file: &UlpFile,
-    device: &DeviceGuard<'_>,
-    value: &mut abi::Listen,
-) -> Result<Object> {
+/// Creates a listener.
+pub(super) fn listen(ctx: &Ctx<'_>, value: &mut abi::Listen) -> Result<Object> {
     let listener = Listener::new(
-        file.net(),
-        device.device(),
+        ctx.file.net(),
+        ctx.device.device(),
         address(&value.addr)?.ok_or(EINVAL)?,
         value.backlog,
-        file.pending_conns().clone(),
-        file.events().clone(),
+        ctx.file.pending_conns().clone(),
+        ctx.file.events().clone(),
     )?;
     value.addr = raw_address(Some(listener.addr()));
     Ok(Object::Listener(listener))
 }
 
-/// Checks what the device has no part in.
-pub(super) fn check_get_request(value: &abi::GetRequest) -> Result {
-    check_timeout(value.timeout_ns)
-}
-
-/// Takes a request from a listener.
-pub(super) fn get_request(
-    file: &UlpFile,
-    _device: &DeviceGuard<'_>,
-    value: &mut abi::GetRequest,
-) -> Result<Made> {
+/// Takes the oldest request of a listener.
+pub(super) fn get_request(ctx: &Ctx<'_>, value: &mut abi::GetRequest) -> Result<Made> {
     let deadline = Deadline::new(value.timeout_ns);
-    let listener = file.table().lock().listener(value.listener)?.clone();
+    let listener = ctx.file.table().lock().listener(value.listener)?.clone();
     let backlog = listener.backlog().clone();
     drop(listener);
     let connection = backlog.take(&deadline)?;
-    let handle = match file.alloc_begin(Object::Connection(connection.clone())) {
+    let object = Object::Connection(connection.clone());
+    let handle = match ctx.file.alloc_begin(object) {
         Ok(handle) => handle,
         Err(err) => {
             backlog.put_back(connection);
@@ -238,28 +218,18 @@ pub(super) fn get_request(
     })
 }
 
-/// Checks what the device has no part in.
+/// Checks the members that depend on neither an object nor the device.
 pub(super) fn check_accept(value: &abi::Accept) -> Result {
-    check_timeout(value.timeout_ns)?;
-    private_data(
-        &value.private_data,
-        value.private_len,
-        abi::CM_REP_PRIVATE_MAX,
-    )?;
     check_parameters(&value.param)
 }
 
 /// Accepts a request.
-pub(super) fn accept(file: &UlpFile, device: &DeviceGuard<'_>, value: &mut abi::Accept) -> Result {
-    let private = private_data(
-        &value.private_data,
-        value.private_len,
-        abi::CM_REP_PRIVATE_MAX,
-    )?;
+pub(super) fn accept(ctx: &Ctx<'_>, value: &mut abi::Accept) -> Result {
+    let private = private_data(&value.private_data, value.private_len)?;
     let deadline = Deadline::new(value.timeout_ns);
-    check_limits(device, &value.param)?;
-    let connection = file.table().lock().connection(value.request)?.clone();
-    let (qp, claim) = claim(file, value.qp)?;
+    check_limits(&ctx.device, &value.param)?;
+    let connection = ctx.file.table().lock().connection(value.request)?.clone();
+    let (qp, claim) = claim(ctx.file, value.qp)?;
     let accepted = connection.accept(claim, &qp, &value.param, private, &deadline);
     let result = accepted.and_then(|result| result);
     trace::accept(
@@ -277,8 +247,8 @@ pub(super) fn accept(file: &UlpFile, device: &DeviceGuard<'_>, value: &mut abi::
     drop(qp);
     drop(connection);
     if let Ok(Err(err)) = accepted {
-        // Spent. Somebody else may have destroyed it meanwhile.
-        let _ = file.destroy(device, value.request);
+        // The request cannot be accepted again. Another thread may have destroyed it meanwhile.
+        let _ = ctx.file.destroy(&ctx.device, value.request);
         return Err(err);
     }
     accepted??;
@@ -286,33 +256,18 @@ pub(super) fn accept(file: &UlpFile, device: &DeviceGuard<'_>, value: &mut abi::
     Ok(())
 }
 
-/// Checks what the device has no part in.
-pub(super) fn check_reject(value: &abi::Reject) -> Result {
-    private_data(
-        &value.private_data,
-        value.private_len,
-        abi::CM_REJ_PRIVATE_MAX,
-    )
-    .map(|_| ())
-}
-
 /// Rejects a request.
-pub(super) fn reject(file: &UlpFile, device: &DeviceGuard<'_>, value: &abi::Reject) -> Result {
-    let private = private_data(
-        &value.private_data,
-        value.private_len,
-        abi::CM_REJ_PRIVATE_MAX,
-    )?;
-    let connection = file.table().lock().connection(value.request)?.clone();
+pub(super) fn reject(ctx: &Ctx<'_>, value: &abi::Reject) -> Result {
+    let private = private_data(&value.private_data, value.private_len)?;
+    let connection = ctx.file.table().lock().connection(value.request)?.clone();
     connection.reject(private)?;
     drop(connection);
     ulp_debug!("connection {:#x}: rejected\n", value.request);
-    file.destroy(device, value.request)
+    ctx.file.destroy(&ctx.device, value.request)
 }
 
-/// Checks what the device has no part in.
+/// Checks the members that depend on neither an object nor the device.
 pub(super) fn check_connect(value: &abi::Connect) -> Result {
-    check_timeout(value.timeout_ns)?;
     let dst = address(&value.dst)?.ok_or(EINVAL)?;
     let src = address(&value.src)?;
     if dst.port() == 0
@@ -321,51 +276,66 @@ pub(super) fn check_connect(value: &abi::Connect) -> Result {
     {
         return Err(EINVAL);
     }
-    private_data(
-        &value.private_data,
-        value.private_len,
-        abi::CM_REQ_PRIVATE_MAX,
-    )?;
     check_parameters(&value.param)?;
     if cm::is_wildcard(dst.ip()) {
-        // The manager would take it for its own address, whatever device that is on.
+        // The connection manager would take it for an address of this host, on any device.
         return Err(ehostunreach());
     }
     Ok(())
 }
 
-/// Connects.
-pub(super) fn connect(
-    file: &UlpFile,
-    device: &DeviceGuard<'_>,
-    value: &mut abi::Connect,
-) -> Result<Made> {
+/// Connects a queue pair to a listener.
+pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Made> {
     let deadline = Deadline::new(value.timeout_ns);
     let given = *value;
-    check_limits(device, &given.param)?;
+    check_limits(&ctx.device, &given.param)?;
     let params = ConnectParams {
         dst: address(&given.dst)?.ok_or(EINVAL)?,
         src: address(&given.src)?,
         param: given.param,
-        private_data: private_data(
-            &given.private_data,
-            given.private_len,
-            abi::CM_REQ_PRIVATE_MAX,
-        )?,
-        device: device.attributes.index,
+        private_data: private_data(&given.private_data, given.private_len)?,
+        device: ctx.device.attributes.index,
     };
-    let (qp, claim) = claim(file, value.qp)?;
-    let connection = Connection::new(file.net(), device.device(), claim, file.events().clone())?;
-    let handle = file.alloc_begin(Object::Connection(connection.clone()))?;
+    let (qp, claim) = claim(ctx.file, value.qp)?;
+    let events = ctx.file.events().clone();
+    let connection = Connection::new(ctx.file.net(), ctx.device.device(), claim, events)?;
+    let object = Object::Connection(connection.clone());
+    let handle = ctx.file.alloc_begin(object)?;
     connection.set_handle(handle);
     let mut times = ConnectTimes::default();
-    // Whoever closes the gate says so before he looks for those who wait: he finds this connection
-    // in the table, or it is too late for it here.
-    let result = if file.device()?.is_gone() {
+    // Device removal closes the gate, then wakes the objects in the table. It either finds this
+    // connection there, or the gate is closed by now.
+    let result = if ctx.file.device()?.is_gone() {
         Err(ENODEV)
     } else {
         connection.connect(&qp, &params, &deadline, &mut times)
     };
+    trace_connect(handle, &qp, &times, result);
+    let outcome = connection.outcome();
+    drop(connection);
+    drop(qp);
+    value.reject_reason = outcome.reject_reason;
+    value.private_len = outcome.private.len;
+    value.private_data = outcome.private.data;
+    value.resolve_us = times.resolve;
+    value.route_us = times.route;
+    value.connect_us = times.connect;
+    if let Err(err) = result {
+        ctx.file.alloc_abort(&ctx.device, handle)?;
+        return Err(err);
+    }
+    value.handle = handle;
+    value.src = raw_address(outcome.local);
+    value.param = outcome.param;
+    value.peer_qp_num = outcome.peer_qp_num;
+    Ok(Made {
+        handle,
+        undo: Undo::Disconnect(given.qp),
+    })
+}
+
+/// Reports the end of CONNECT to the tracepoint and the debug messages.
+fn trace_connect(handle: u32, qp: &QpObject, times: &ConnectTimes, result: Result) {
     trace::connect(
         handle,
         qp.number(),
@@ -380,46 +350,17 @@ pub(super) fn connect(
         qp.number(),
         result
     );
-    let outcome = connection.outcome();
-    drop(connection);
-    drop(qp);
-    value.reject_reason = outcome.reject_reason;
-    value.private_len = outcome.private.len;
-    value.private_data = outcome.private.data;
-    value.resolve_us = times.resolve;
-    value.route_us = times.route;
-    value.connect_us = times.connect;
-    if let Err(err) = result {
-        file.alloc_abort(device, handle)?;
-        return Err(err);
-    }
-    value.handle = handle;
-    value.src = raw_address(outcome.local);
-    value.param = outcome.param;
-    value.peer_qp_num = outcome.peer_qp_num;
-    Ok(Made {
-        handle,
-        undo: Undo::Disconnect(given.qp),
-    })
 }
 
-/// Disconnects.
-pub(super) fn disconnect(
-    file: &UlpFile,
-    _device: &DeviceGuard<'_>,
-    value: &abi::Disconnect,
-) -> Result {
-    let connection = file.table().lock().connection(value.conn)?.clone();
+/// Ends a connection.
+pub(super) fn disconnect(ctx: &Ctx<'_>, value: &abi::Disconnect) -> Result {
+    let connection = ctx.file.table().lock().connection(value.conn)?.clone();
     connection.disconnect()
 }
 
-/// Says how a listener, a request or a connection is.
-pub(super) fn query(
-    file: &UlpFile,
-    _device: &DeviceGuard<'_>,
-    value: &mut abi::ConnQuery,
-) -> Result {
-    let object = file.table().lock().get(value.conn)?.clone();
+/// Describes a listener, a request or a connection.
+pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::ConnQuery) -> Result {
+    let object = ctx.file.table().lock().get(value.conn)?.clone();
     let mut now = abi::ConnQuery {
         size: value.size,
         conn: value.conn,

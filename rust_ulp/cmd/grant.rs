@@ -2,9 +2,8 @@
 
 //! Commands of grants.
 
+use super::access::Ctx;
 use crate::{
-    device::DeviceGuard,
-    file::UlpFile,
     kernel::errno::enotconn,
     object::{
         grant::{
@@ -17,7 +16,7 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Checks what the device has no part in.
+/// Checks the members that depend on neither an object nor the device.
 pub(super) fn check(value: &abi::GrantCreate) -> Result {
     if value.flags & abi::GRANT_ONE_SHOT != 0 && value.qp == 0 {
         return Err(EINVAL);
@@ -25,13 +24,9 @@ pub(super) fn check(value: &abi::GrantCreate) -> Result {
     Ok(())
 }
 
-/// Grants a peer the use of a range of a buffer.
-pub(super) fn create(
-    file: &UlpFile,
-    _device: &DeviceGuard<'_>,
-    value: &mut abi::GrantCreate,
-) -> Result<Object> {
-    let table = file.table().lock();
+/// Gives the peer access to a range of a buffer.
+pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::GrantCreate) -> Result<Object> {
+    let table = ctx.file.table().lock();
     let buffer = table.use_buffer(value.buffer)?;
     let qp = match value.qp {
         0 => None,
@@ -53,13 +48,13 @@ pub(super) fn create(
         qp: value.qp,
     };
     let grants = qp.as_ref().and_then(|qp| qp.grants());
-    let object = GrantObject::new(buffer, file.net(), grants, attr)?;
-    // A queue pair that fails from here on ends the grant. One that has failed may have ended its
-    // grants before it had this one.
+    let object = GrantObject::new(buffer, ctx.file.net(), grants, attr)?;
+    // A queue pair that fails after this check ends the grant. One that failed before may have
+    // ended its grants before this one was added.
     if qp.is_some_and(|qp| qp.qp().has_failed()) {
         return Err(enotconn());
     }
-    // It may have ended by now.
+    // The grant may have ended already.
     let (addr, rkey) = object.key().unwrap_or((object.addr(), 0));
     value.addr = addr;
     value.rkey = rkey;
@@ -67,33 +62,24 @@ pub(super) fn create(
     Ok(Object::Grant(object))
 }
 
-/// Gives a grant another key.
-pub(super) fn rotate(
-    file: &UlpFile,
-    _device: &DeviceGuard<'_>,
-    value: &mut abi::GrantRotate,
-) -> Result {
-    let grant = file.table().lock().grant(value.grant)?.clone();
-    let (addr, rkey) = grant.rotate(file.net())?;
+/// Gives a grant a new key.
+pub(super) fn rotate(ctx: &Ctx<'_>, value: &mut abi::GrantRotate) -> Result {
+    let grant = ctx.file.table().lock().grant(value.grant)?.clone();
+    let (addr, rkey) = grant.rotate(ctx.file.net())?;
     value.addr = addr;
     value.rkey = rkey;
     Ok(())
 }
 
-/// Says what a grant is, and whether it has ended.
-pub(super) fn query(
-    file: &UlpFile,
-    _device: &DeviceGuard<'_>,
-    value: &mut abi::GrantQuery,
-) -> Result {
-    let grant = file.table().lock().grant(value.grant)?.clone();
+/// Describes a grant.
+pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::GrantQuery) -> Result {
+    let grant = ctx.file.table().lock().grant(value.grant)?.clone();
     let attr = grant.attr();
-    let state = grant.state();
     *value = abi::GrantQuery {
         size: value.size,
         flags: attr.flags & abi::GRANT_ONE_SHOT,
         grant: value.grant,
-        state,
+        state: grant.state(),
         buffer: attr.buffer,
         qp: attr.qp,
         offset: attr.offset,

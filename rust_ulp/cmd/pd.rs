@@ -2,9 +2,8 @@
 
 //! Commands of protection domains.
 
+use super::access::Ctx;
 use crate::{
-    device::DeviceGuard,
-    file::UlpFile,
     object::{
         pd::PdObject,
         Object, //
@@ -14,11 +13,7 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Makes a protection domain.
-pub(super) fn create(
-    _file: &UlpFile,
-    device: &DeviceGuard<'_>,
-    _value: &mut abi::PdCreate,
-) -> Result<Object> {
-    Ok(Object::Pd(PdObject::new(Pd::new(device.device())?)?))
+/// Creates a protection domain.
+pub(super) fn create(ctx: &Ctx<'_>, _value: &mut abi::PdCreate) -> Result<Object> {
+    Ok(Object::Pd(PdObject::new(Pd::new(ctx.device.device())?)?))
 }

@@ -2,18 +2,18 @@
 
 //! Commands of queue pairs.
 
-use super::address::{
-    address_vector,
-    check_address,
-    needs_resolving,
-    port_exists, //
+use super::{
+    access::Ctx,
+    address::{
+        address_vector,
+        ah_attr,
+        check_address,
+        needs_resolving,
+        port_exists, //
+    }, //
 };
 use crate::{
-    device::{
-        DeviceGuard,
-        DeviceState, //
-    },
-    file::UlpFile,
+    device::DeviceState,
     kernel::errno::{
         eopnotsupp,
         eproto, //
@@ -21,7 +21,8 @@ use crate::{
     limits::{
         MAX_INLINE,
         MAX_QUEUE_DEPTH,
-        MAX_SGE, //
+        MAX_SGE,
+        REMOTE_ACCESS, //
     },
     object::{
         qp::{
@@ -32,8 +33,11 @@ use crate::{
     },
     rdma::{
         self,
+        ah::AddressVector,
         qp_attr::{
             mask,
+            Attributes,
+            Capacity,
             QpType,
             State, //
         }, //
@@ -42,23 +46,19 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Makes a queue pair.
-pub(super) fn create(
-    file: &UlpFile,
-    device: &DeviceGuard<'_>,
-    value: &mut abi::QpCreate,
-) -> Result<Object> {
+/// Creates a queue pair.
+pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::QpCreate) -> Result<Object> {
     let qp_type = match value.qp_type {
         abi::QPT_RC => QpType::Rc,
         abi::QPT_UC => QpType::Uc,
         abi::QPT_UD => QpType::Ud,
         _ => return Err(EINVAL),
     };
-    if device.send_ops(qp_type) == 0 {
+    if ctx.device.send_ops(qp_type) == 0 {
         return Err(eopnotsupp());
     }
-    let attributes = &device.attributes;
-    // One more each is needed for draining.
+    let attributes = &ctx.device.attributes;
+    // Draining needs one more request in each queue.
     let depth = MAX_QUEUE_DEPTH.min(attributes.max_qp_wr.saturating_sub(1));
     if value.max_send_wr > depth
         || value.max_recv_wr > depth
@@ -68,7 +68,7 @@ pub(super) fn create(
     {
         return Err(ERANGE);
     }
-    let table = file.table().lock();
+    let table = ctx.file.table().lock();
     let pd = table.use_pd(value.pd)?;
     let send_cq = table.use_cq(value.send_cq)?;
     let recv_cq = table.use_cq(value.recv_cq)?;
@@ -77,12 +77,12 @@ pub(super) fn create(
         handle => Some(table.use_srq(handle)?),
     };
     drop(table);
-    // Those that come from a shared queue have no place in this one.
+    // With a shared receive queue, the queue pair has no receive queue.
     let (max_recv_wr, max_recv_sge) = match &srq {
         None => (value.max_recv_wr.max(1), value.max_recv_sge.max(1)),
         Some(_) => (0, 0),
     };
-    let capacity = rdma::qp_attr::Capacity {
+    let capacity = Capacity {
         max_send_wr: value.max_send_wr.max(1),
         max_recv_wr,
         max_send_sge: value.max_send_sge.max(1),
@@ -90,7 +90,7 @@ pub(super) fn create(
         max_inline: value.max_inline,
     };
     let entries = capacity.max_send_wr.saturating_add(max_recv_wr);
-    let charge = file.quota().take(entries)?;
+    let charge = ctx.file.quota().take(entries)?;
     let object = QpObject::new(
         pd,
         Queues {
@@ -101,7 +101,7 @@ pub(super) fn create(
         qp_type,
         capacity,
         value.flags & abi::QP_SIG_ALL != 0,
-        file.device()?.clone(),
+        ctx.file.device()?.clone(),
         charge,
     )?;
     value.max_send_wr = capacity.max_send_wr;
@@ -112,7 +112,7 @@ pub(super) fn create(
     Ok(Object::Qp(object))
 }
 
-/// The attributes that a command may change.
+/// The attributes that QP_MODIFY can change.
 const MODIFIABLE: u32 = abi::QP_STATE
     | abi::QP_CUR_STATE
     | abi::QP_EN_SQD_ASYNC_NOTIFY
@@ -132,17 +132,16 @@ const MODIFIABLE: u32 = abi::QP_STATE
     | abi::QP_MAX_DEST_RD_ATOMIC
     | abi::QP_DEST_QPN;
 
-/// Checks the attributes that count, one by one.
-fn check_attributes(live: &DeviceState, value: &abi::QpModify) -> Result {
+/// Checks each attribute that `attr_mask` selects. Sleeps.
+///
+/// Returns [`EINVAL`] for an undefined value, [`ERANGE`] for a number that is too large, and
+/// [`ENOENT`] for a port or P_Key that the device lacks.
+fn check_attributes(device: &DeviceState, value: &abi::QpModify) -> Result {
     let (attr, given) = (&value.attr, |bit: u32| value.attr_mask & bit != 0);
-    if value.attr_mask & !MODIFIABLE != 0 || attr.pad != [0; 2] {
-        return Err(EINVAL);
-    }
-    const REMOTE: u32 =
-        abi::ACCESS_REMOTE_WRITE | abi::ACCESS_REMOTE_READ | abi::ACCESS_REMOTE_ATOMIC;
-    if given(abi::QP_STATE) && State::from_raw(attr.qp_state.into()).is_none()
+    if value.attr_mask & !MODIFIABLE != 0
+        || given(abi::QP_STATE) && State::from_raw(attr.qp_state.into()).is_none()
         || given(abi::QP_CUR_STATE) && State::from_raw(attr.cur_qp_state.into()).is_none()
-        || given(abi::QP_ACCESS_FLAGS) && attr.access_flags & !REMOTE != 0
+        || given(abi::QP_ACCESS_FLAGS) && attr.access_flags & !REMOTE_ACCESS != 0
         || given(abi::QP_PATH_MTU) && !(1..=5).contains(&attr.path_mtu)
         || given(abi::QP_AV) && attr.ah.is_global > 1
         || given(abi::QP_EN_SQD_ASYNC_NOTIFY) && attr.en_sqd_async_notify > 1
@@ -150,7 +149,7 @@ fn check_attributes(live: &DeviceState, value: &abi::QpModify) -> Result {
         return Err(EINVAL);
     }
     const BITS_24: u32 = 0xff_ffff;
-    let attributes = &live.attributes;
+    let attributes = &device.attributes;
     if given(abi::QP_RQ_PSN) && attr.rq_psn > BITS_24
         || given(abi::QP_SQ_PSN) && attr.sq_psn > BITS_24
         || given(abi::QP_DEST_QPN) && attr.dest_qp_num > BITS_24
@@ -166,43 +165,56 @@ fn check_attributes(live: &DeviceState, value: &abi::QpModify) -> Result {
     {
         return Err(ERANGE);
     }
-    if given(abi::QP_PORT) && !port_exists(live, attr.port_num)
-        || given(abi::QP_AV) && !port_exists(live, attr.ah.port_num)
+    if given(abi::QP_PORT) && !port_exists(device, attr.port_num)
+        || given(abi::QP_AV) && !port_exists(device, attr.ah.port_num)
     {
         return Err(ENOENT);
     }
     if given(abi::QP_PATH_MTU) {
-        // The path may be narrower than the port, never wider.
         let port = if given(abi::QP_AV) {
             attr.ah.port_num
         } else {
             1
         };
-        if u32::from(attr.path_mtu) > live.device().port(port.into())?.active_mtu() {
+        // The MTU of a path is at most that of the port.
+        if u32::from(attr.path_mtu) > device.device().port(port.into())?.active_mtu() {
             return Err(ERANGE);
         }
     }
     if given(abi::QP_PKEY_INDEX) && given(abi::QP_PORT) {
-        live.device()
+        device
+            .device()
             .pkey(attr.port_num.into(), attr.pkey_index.into())?;
     }
     Ok(())
 }
 
-/// Changes attributes of a queue pair.
-pub(super) fn modify(
-    file: &UlpFile,
-    device: &DeviceGuard<'_>,
-    value: &mut abi::QpModify,
-) -> Result {
-    let qp = file.table().lock().qp(value.qp)?.clone();
-    if device.is_iwarp {
+/// Returns the path of QP_MODIFY, with the MAC address of the peer if the port needs one. Sleeps.
+fn path(ctx: &Ctx<'_>, qp: &QpObject, from: State, value: &abi::QpModify) -> Result<AddressVector> {
+    let av = address_vector(&value.attr.ah);
+    if value.attr_mask & abi::QP_AV == 0 {
+        return Ok(av);
+    }
+    if matches!(from, State::Reset | State::Err) {
+        // No transition from these states takes a path: do not resolve it.
+        return Err(eproto());
+    }
+    check_address(ctx, &av)?;
+    if needs_resolving(&ctx.device, &av)? {
+        return av.resolve(qp.pd().pd());
+    }
+    Ok(av)
+}
+
+/// Changes the state and the attributes of a queue pair.
+pub(super) fn modify(ctx: &Ctx<'_>, value: &mut abi::QpModify) -> Result {
+    let qp = ctx.file.table().lock().qp(value.qp)?.clone();
+    if ctx.device.is_iwarp {
         return Err(eopnotsupp());
     }
-    check_attributes(device, value)?;
+    check_attributes(&ctx.device, value)?;
 
     let attr = &value.attr;
-    let mut av = address_vector(&attr.ah);
     let from = qp.qp().state();
     if value.attr_mask & abi::QP_CUR_STATE != 0
         && State::from_raw(attr.cur_qp_state.into()) != Some(from)
@@ -214,23 +226,14 @@ pub(super) fn modify(
     } else {
         from
     };
-    if value.attr_mask & abi::QP_AV != 0 {
-        if from == State::Reset || from == State::Err {
-            // The address would be resolved for nothing.
-            return Err(eproto());
-        }
-        check_address(file, device, &av)?;
-        if needs_resolving(device, &av)? {
-            av = av.resolve(qp.pd().pd())?;
-        }
-    }
+    let av = path(ctx, &qp, from, value)?;
     if value.attr_mask & abi::QP_QKEY != 0
         && attr.qkey & rdma::qp::CONTROLLED_QKEY != 0
         && !rdma::qp::may_control_qkeys()
     {
         return Err(EPERM);
     }
-    let attributes = rdma::qp_attr::Attributes {
+    let attributes = Attributes {
         qp_state: to as u32,
         cur_qp_state: attr.cur_qp_state.into(),
         path_mtu: attr.path_mtu.into(),
@@ -259,23 +262,41 @@ pub(super) fn modify(
     Ok(())
 }
 
-/// Checks what needs no object.
-pub(super) fn check_query(value: &abi::QpQuery) -> Result {
-    if value.attr.pad != [0; 2] {
-        return Err(EINVAL);
+/// Converts attributes to the ABI.
+fn qp_attr(attr: &Attributes) -> abi::QpAttr {
+    abi::QpAttr {
+        qkey: attr.qkey,
+        rq_psn: attr.rq_psn,
+        sq_psn: attr.sq_psn,
+        dest_qp_num: attr.dest_qp_num,
+        access_flags: attr.access_flags,
+        pkey_index: attr.pkey_index,
+        qp_state: attr.qp_state as u8,
+        cur_qp_state: attr.cur_qp_state as u8,
+        path_mtu: attr.path_mtu as u8,
+        port_num: attr.port as u8,
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+        min_rnr_timer: attr.min_rnr_timer,
+        max_rd_atomic: attr.max_rd_atomic,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        en_sqd_async_notify: attr.en_sqd_async_notify.into(),
+        sq_draining: attr.sq_draining.into(),
+        pad: [0; 2],
+        ah: ah_attr(&attr.av),
     }
-    Ok(())
 }
 
-/// Says what attributes a queue pair has.
-pub(super) fn query(file: &UlpFile, _device: &DeviceGuard<'_>, value: &mut abi::QpQuery) -> Result {
-    let qp = file.table().lock().qp(value.qp)?.clone();
+/// Describes a queue pair.
+pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::QpQuery) -> Result {
+    let qp = ctx.file.table().lock().qp(value.qp)?.clone();
     let attr = qp.qp().query()?;
     if State::from_raw(attr.qp_state) == Some(State::Err) {
-        // A driver that said so to nobody else.
+        // Not every driver reports an event when it moves a queue pair to ERR.
         qp.qp().handler().end_grants();
     }
-    let (sends, recvs) = qp.qp().in_flight();
+    let (sends_in_flight, recvs_in_flight) = qp.qp().in_flight();
     let capacity = qp.capacity();
     *value = abi::QpQuery {
         size: value.size,
@@ -292,43 +313,9 @@ pub(super) fn query(file: &UlpFile, _device: &DeviceGuard<'_>, value: &mut abi::
         max_send_sge: capacity.max_send_sge,
         max_recv_sge: capacity.max_recv_sge,
         max_inline: capacity.max_inline,
-        sends_in_flight: sends,
-        recvs_in_flight: recvs,
-        attr: abi::QpAttr {
-            qkey: attr.qkey,
-            rq_psn: attr.rq_psn,
-            sq_psn: attr.sq_psn,
-            dest_qp_num: attr.dest_qp_num,
-            access_flags: attr.access_flags,
-            pkey_index: attr.pkey_index,
-            qp_state: attr.qp_state as u8,
-            cur_qp_state: attr.cur_qp_state as u8,
-            path_mtu: attr.path_mtu as u8,
-            port_num: attr.port as u8,
-            timeout: attr.timeout,
-            retry_cnt: attr.retry_cnt,
-            rnr_retry: attr.rnr_retry,
-            min_rnr_timer: attr.min_rnr_timer,
-            max_rd_atomic: attr.max_rd_atomic,
-            max_dest_rd_atomic: attr.max_dest_rd_atomic,
-            en_sqd_async_notify: attr.en_sqd_async_notify.into(),
-            sq_draining: attr.sq_draining.into(),
-            pad: [0; 2],
-            ah: abi::AhAttr {
-                dgid: attr.av.dgid,
-                flow_label: attr.av.flow_label,
-                sgid_index: attr.av.sgid_index,
-                hop_limit: attr.av.hop_limit,
-                traffic_class: attr.av.traffic_class,
-                sl: attr.av.sl,
-                dlid: attr.av.dlid,
-                port_num: attr.av.port as u8,
-                is_global: attr.av.grh.into(),
-                static_rate: attr.av.static_rate,
-                src_path_bits: attr.av.src_path_bits,
-                dmac: attr.av.dmac,
-            },
-        },
+        sends_in_flight,
+        recvs_in_flight,
+        attr: qp_attr(&attr),
     };
     Ok(())
 }

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Commands that ask: what the module is, which devices there are, what one can do.
-//!
-//! Runs in process context.
+//! Commands of the module, its devices, and their ports. They run in process context.
 
+use super::access::Ctx;
 use crate::{
     device::{
         choose,
-        name_of,
-        Choice,
-        DeviceGuard, //
+        name_of, //
     },
     file::UlpFile,
     kernel::{
         compat::HAS_URING,
-        user::write_entry, //
+        user::{
+            write_entry,
+            Plain, //
+        }, //
     },
     limits::{
         MAX_BATCH,
@@ -39,7 +39,7 @@ use kernel::{
     sync::ArcBorrow, //
 };
 
-/// Says what the module is, and what it can do.
+/// Describes the module.
 pub(super) fn module(file: &UlpFile, value: &mut abi::Query) -> Result {
     *value = abi::Query {
         size: value.size,
@@ -71,30 +71,43 @@ pub(super) fn module(file: &UlpFile, value: &mut abi::Query) -> Result {
     Ok(())
 }
 
+/// Writes `entries` to an array in user space, as many as it has room for. Sleeps.
+///
+/// The array is at `addr` and has `capacity` entries of `size` bytes. Returns the number of
+/// `entries`.
+fn write_entries<T: Plain>(entries: &[T], addr: u64, size: u32, capacity: u32) -> Result<u32> {
+    if capacity > 0 && (size as usize) < core::mem::size_of::<T>() {
+        return Err(EINVAL);
+    }
+    for (index, entry) in numbered(entries.iter()).take(capacity as usize) {
+        write_entry(addr, size, index as usize, entry)?;
+    }
+    Ok(entries.len() as u32)
+}
+
 /// Lists the devices that the file may attach to.
 pub(super) fn devices(file: &UlpFile, value: &mut abi::DeviceList) -> Result {
     let mut entries = KVec::new();
     let mut result = Ok(());
-    // The name of the default one; there may be none.
     let default = file
         .registry()
         .find(file.net(), b"")
         .ok()
         .map(|device| device.index());
-    file.registry().for_each(file.net(), |device, live| {
+    file.registry().for_each(file.net(), |device, state| {
         let mut flags = 0;
         if default == Some(device.index()) {
             flags |= abi::DEVICE_DEFAULT;
         }
-        if choose(live.device(), file.net()).is_some_and(|choice: Choice| choice.is_local()) {
+        if choose(state.device(), file.net()).is_some_and(|choice| choice.is_local()) {
             flags |= abi::DEVICE_LOCAL_NET;
         }
         let entry = abi::DeviceEntry {
-            name: live.device().name(),
-            node_guid: live.attributes.node_guid,
+            name: state.device().name(),
+            node_guid: state.attributes.node_guid,
             index: device.index(),
             flags,
-            phys_ports: live.attributes.phys_ports,
+            phys_ports: state.attributes.phys_ports,
             pad: 0,
         };
         if result.is_ok() {
@@ -102,17 +115,11 @@ pub(super) fn devices(file: &UlpFile, value: &mut abi::DeviceList) -> Result {
         }
     });
     result?;
-    if value.capacity > 0 && value.entry_size < abi::DeviceEntry::SIZE {
-        return Err(EINVAL);
-    }
-    for (index, entry) in numbered(entries.iter()).take(value.capacity as usize) {
-        write_entry(value.entries, value.entry_size, index as usize, entry)?;
-    }
-    value.count = entries.len() as u32;
+    value.count = write_entries(&entries, value.entries, value.entry_size, value.capacity)?;
     Ok(())
 }
 
-/// Checks that a name ends.
+/// Checks that the name is NUL-terminated.
 pub(super) fn check_name(value: &abi::Attach) -> Result {
     if value.name.last() != Some(&0) {
         return Err(EINVAL);
@@ -132,16 +139,12 @@ pub(super) fn attach(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Attach) -> R
     value.phys_ports = device.attributes.phys_ports;
     value.port = choice.map_or(1, |choice| choice.port);
     value.gid_index = choice.map_or(u32::MAX, |choice| choice.gid_index);
-    drop(device);
     Ok(())
 }
 
-/// Says what the device can do.
-pub(super) fn device(
-    _file: &UlpFile,
-    device: &DeviceGuard<'_>,
-    value: &mut abi::DeviceQuery,
-) -> Result {
+/// Describes the device.
+pub(super) fn device(ctx: &Ctx<'_>, value: &mut abi::DeviceQuery) -> Result {
+    let device = &ctx.device;
     let attributes = &device.attributes;
     let [rc_send_ops, uc_send_ops, ud_send_ops] = device.send_ops;
     let mut caps = 0;
@@ -191,10 +194,11 @@ pub(super) fn device(
     Ok(())
 }
 
-/// Says how a port is.
-pub(super) fn port(file: &UlpFile, device: &DeviceGuard<'_>, value: &mut abi::PortQuery) -> Result {
+/// Describes a port.
+pub(super) fn port(ctx: &Ctx<'_>, value: &mut abi::PortQuery) -> Result {
+    let device = ctx.device.device();
     let number = value.port;
-    let port = device.device().port(number)?;
+    let port = device.port(number)?;
     *value = abi::PortQuery {
         size: value.size,
         flags: 0,
@@ -220,7 +224,7 @@ pub(super) fn port(file: &UlpFile, device: &DeviceGuard<'_>, value: &mut abi::Po
         port_cap_flags: port.port_cap_flags(),
         bad_pkey_cntr: port.bad_pkey_cntr(),
         qkey_viol_cntr: port.qkey_viol_cntr(),
-        ifindex: device.device().port_ifindex(number, file.net()),
+        ifindex: device.port_ifindex(number, ctx.file.net()),
         pad: 0,
     };
     Ok(())
@@ -274,23 +278,12 @@ pub(super) fn gids(file: &UlpFile, value: &mut abi::GidQuery) -> Result {
     });
     drop(device);
     result?;
-
-    if value.capacity > 0 && value.entry_size < abi::GidEntry::SIZE {
-        return Err(EINVAL);
-    }
-    for (index, entry) in numbered(entries.iter()).take(value.capacity as usize) {
-        write_entry(value.entries, value.entry_size, index as usize, entry)?;
-    }
-    value.count = entries.len() as u32;
+    value.count = write_entries(&entries, value.entries, value.entry_size, value.capacity)?;
     Ok(())
 }
 
-/// Says what a P_Key is.
-pub(super) fn pkey(
-    _file: &UlpFile,
-    device: &DeviceGuard<'_>,
-    value: &mut abi::PkeyQuery,
-) -> Result {
-    value.pkey = device.device().pkey(value.port, value.index)?.into();
+/// Returns one P_Key of a port.
+pub(super) fn pkey(ctx: &Ctx<'_>, value: &mut abi::PkeyQuery) -> Result {
+    value.pkey = ctx.device.device().pkey(value.port, value.index)?.into();
     Ok(())
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From requests that were copied to slots of their queues.
+//! Resolves the handles of parsed requests, and puts the requests into slots of their queues.
 //!
-//! Handles are resolved, and each request is put into a slot of its queue; requests that follow each
-//! other for the same queue form a chain. A request that is refused drops all chains: none was posted.
-//! Runs in process context, inside the device's gate, with the file's table locked. Nothing is allocated
-//! once the batch has its room.
+//! Consecutive requests for the same queue form a chain. If a check fails, all chains are dropped
+//! and no request is posted. Runs in process context, inside the device's gate, with the file's
+//! table locked. Allocates only until the batch has grown to its size.
 
 use crate::{
     device::DeviceState,
@@ -66,16 +65,16 @@ pub(crate) struct SubmitCtx<'a> {
     pub(crate) table: &'a ObjectTable,
     /// The device.
     pub(crate) device: &'a DeviceState,
-    /// The command of io_uring that hears of its requests.
+    /// The io_uring command that completes when the requests have completed.
     pub(crate) command: Option<&'a PendingCmd>,
-    /// Whether they make entries in completion rings.
+    /// Whether the requests add entries to completion rings.
     pub(crate) in_ring: bool,
 }
 
 impl Batch {
-    /// Puts every request into a slot of its queue. Sleeps.
+    /// Puts each request into a slot of its queue. Sleeps.
     ///
-    /// When one is refused, those before it are in their slots still: [`Self::discard`].
+    /// If a check fails, earlier requests stay in their slots until [`Self::discard`].
     pub(crate) fn resolve(&mut self, ctx: &SubmitCtx<'_>) -> Result<(), BadWr> {
         let Self {
             parsed,
@@ -116,16 +115,17 @@ impl Batch {
     }
 }
 
-/// Where a request goes.
+/// The queue of the device that a request goes to, and its limits.
 struct QueueTarget<'a> {
     target: TargetRef<'a, Completions>,
-    /// Elements that the caller may name.
+    /// Maximum elements, as the caller counts them.
     max_sge: u32,
-    /// Elements in all, when they are cut where the keys of their buffers end.
+    /// Maximum elements of the device. An element that crosses a border between keys becomes
+    /// several.
     max_pieces: u32,
 }
 
-/// What a request's handle names.
+/// A queue pair or a shared receive queue.
 #[derive(Clone, Copy)]
 enum Queue<'a> {
     Pair(&'a QpObject),
@@ -133,12 +133,12 @@ enum Queue<'a> {
 }
 
 impl<'a> Queue<'a> {
-    /// [`EBADF`], [`ebadfd`] when it takes no requests. Sleeps.
+    /// Looks up a queue. Returns [`EBADF`], or [`ebadfd`] for an object of another type. Sleeps.
     fn find(table: &'a ObjectTable, handle: u32) -> Result<Self> {
         match table.get(handle)? {
             Object::Qp(qp) => Ok(Self::Pair(qp)),
             Object::Srq(srq) => {
-                // There may be more room than there seems to be.
+                // Completes requests of failed queue pairs, which makes room.
                 srq.srq().reclaim();
                 Ok(Self::Shared(srq))
             }
@@ -146,10 +146,11 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// Returns where a request goes, and how many elements it may have there.
+    /// Returns the target of a request.
     ///
-    /// [`ebadfd`] for a send request to a shared receive queue, [`eopnotsupp`] for a receive request
-    /// to a queue pair that has one, and for what the device or the type does not do.
+    /// Returns [`ebadfd`] for a send request to a shared receive queue. Returns [`eopnotsupp`] for
+    /// a receive request to a queue pair that has a shared receive queue, and for an opcode that
+    /// the device or the type of the queue pair does not support.
     fn target(self, device: &DeviceState, request: &DecodedWr) -> Result<QueueTarget<'a>> {
         let is_recv = request.op == Op::Recv;
         match self {
@@ -182,6 +183,7 @@ impl<'a> Queue<'a> {
         }
     }
 
+    /// Returns the protection domain.
     fn pd(self) -> &'a PdObject {
         match self {
             Self::Pair(qp) => qp.pd(),
@@ -189,6 +191,7 @@ impl<'a> Queue<'a> {
         }
     }
 
+    /// Returns the completion handler.
     fn handler(self) -> &'a Completions {
         match self {
             Self::Pair(qp) => qp.qp().handler(),
@@ -196,7 +199,7 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// Bytes of inline data that a request may have.
+    /// Returns the maximum inline bytes of a request.
     fn max_inline(self) -> u32 {
         match self {
             Self::Pair(qp) => qp.qp().capacity().max_inline,
@@ -204,7 +207,7 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// Whether every send request makes a completion.
+    /// Returns whether every send request generates a completion.
     fn sig_all(self) -> bool {
         match self {
             Self::Pair(qp) => qp.sig_all(),
@@ -213,10 +216,11 @@ impl<'a> Queue<'a> {
     }
 }
 
-/// What a send of `length` bytes is on its queue pair: a datagram or not.
+/// Returns the operation for a send of `length` bytes: a datagram on UD, else a message.
 ///
-/// [`EINVAL`] when a connection's send names a receiver, [`EXDEV`] for an address of another domain,
-/// [`ERANGE`] for a number of more than 24 bits, [`EMSGSIZE`] for more than goes into a packet.
+/// Returns [`EINVAL`] if a message names a receiver, [`EXDEV`] for an address handle of another
+/// protection domain, [`ERANGE`] for a queue pair number of more than 24 bits, and [`EMSGSIZE`] if
+/// a datagram is longer than a packet.
 fn send(
     table: &ObjectTable,
     queue: Queue<'_>,
@@ -246,7 +250,7 @@ fn send(
     if to.qp_num > 0xff_ffff {
         return Err(ERANGE);
     }
-    // Devices drop what is longer and call it a success: C10-93.1.1, rxe_requester().
+    // Devices drop longer datagrams and report success: C10-93.1.1, rxe_requester().
     if length > ah.ah().max_datagram() {
         return Err(EMSGSIZE);
     }
@@ -258,15 +262,15 @@ fn send(
     })
 }
 
-/// How many requests follow each other for the same queue.
+/// The number of consecutive requests for the same queue.
 #[derive(Default)]
 struct QueueRun {
-    /// Those still to come, the present one included.
+    /// Requests from the current one on.
     left: u32,
 }
 
 impl QueueRun {
-    /// Goes on to the next request; `rest` is that and those after it.
+    /// Advances to the next request, which is the first of `rest`.
     fn next<'a>(&mut self, rest: impl FnOnce() -> &'a [ParsedWr]) {
         self.left = self.left.saturating_sub(1);
         if self.left > 0 {
@@ -280,17 +284,17 @@ impl QueueRun {
     }
 }
 
-/// Places in a completion ring that were had for requests to come; dropping it gives them back.
+/// Room in a completion queue for requests of a batch. Dropping it returns the unused room.
 struct CqReservation<'a> {
     ring: &'a Ring,
-    /// Whether they are entries, or requests without one.
+    /// Whether the requests add entries to the ring. Others only count as in flight.
     in_ring: bool,
     left: u32,
 }
 
 impl<'a> CqReservation<'a> {
-    /// Takes one place in `ring` out of `reservation`, which has those for `left` requests filled up if it has none.
-    /// [`EAGAIN`].
+    /// Takes room for one request from `reservation`. If that has none in `ring`, first reserves
+    /// room for up to `left` requests there. Returns [`EAGAIN`] if the ring is full.
     fn take(reservation: &mut Option<Self>, ring: &'a Ring, in_ring: bool, left: u32) -> Result {
         if let Some(had) = reservation {
             if had.left > 0 && core::ptr::eq(had.ring, ring) {
@@ -323,16 +327,16 @@ impl Drop for CqReservation<'_> {
     }
 }
 
-/// What the requests of a batch had so far, for the next one.
+/// The results of earlier requests of a batch that the next request may use.
 #[derive(Default)]
 struct LookupCache<'a> {
     reservation: Option<CqReservation<'a>>,
-    /// The buffer that was looked up last, with its handle.
+    /// The handle and the buffer of the last lookup.
     buffer: Option<(u32, &'a BufferObject)>,
 }
 
 impl<'a> LookupCache<'a> {
-    /// The buffer called `handle`. [`EBADF`], [`ebadfd`].
+    /// Looks up a buffer. Returns [`EBADF`] or [`ebadfd`].
     fn buffer(&mut self, table: &'a ObjectTable, handle: u32) -> Result<&'a BufferObject> {
         match self.buffer {
             Some((was, buffer)) if was == handle => Ok(buffer),
@@ -351,35 +355,39 @@ struct BatchItem<'a> {
     index: u32,
     request: &'a DecodedWr,
     sges: &'a [abi::Sge],
-    /// Its inline data, when that comes from user memory.
+    /// Its inline data if that was copied from user memory.
     inline: &'a [u8],
-    /// Requests for the same queue from this one on.
+    /// Consecutive requests for the same queue, from this one on.
     left: u32,
 }
 
-/// siw sends no more bytes than that, and in fact fewer, out of a copy of its own.
+/// Maximum bytes that siw copies to send them inline.
 const SHORT: u32 = 64;
-/// The part of a position that is within a page.
+/// The bits of a position that are its offset in a page.
 const PAGE_BITS: u64 = PAGE_SIZE as u64 - 1;
 
 /// The memory of a request.
 struct Extent {
-    /// Bytes.
+    /// Bytes of all elements.
     length: u32,
-    /// Elements, or pieces of memory when they are cut up, whichever is more.
+    /// Elements of the device, one for each key that an element uses.
     pieces: u64,
-    /// Where in a page the first element begins. Only known on iWARP.
+    /// Offset of the first element in its page. Set on iWARP only.
     within: u64,
-    /// The piece of the one element, if it is that: nearly all requests are so.
+    /// The memory of a request with one element that uses one key, which is the common case.
     whole: Option<Local>,
 }
 
-/// Whether a device of iWARP is to have a send request. Some that siw refuses stop its queue for good,
-/// and for some it reads memory that nobody has named; see `docs/providers.md`.
+/// Checks a send request for an iWARP device.
 ///
-/// [`E2BIG`] for more than one piece of memory; [`eopnotsupp`] for a read into none, one that is
-/// fenced, one on a connection that has none, a message without data that is inline, and a short one
-/// that is not and lies across the end of a page.
+/// siw stops its queue for good after some of the requests that it refuses, and reads unrelated
+/// memory for others; see `docs/providers.md`.
+///
+/// Returns [`E2BIG`] for more than one piece of memory. Returns [`eopnotsupp`] for:
+///
+/// - a read without data, with a fence, or on a connection that agreed on no reads
+/// - an inline message without data
+/// - a short message, not inline, that crosses the end of a page
 fn fits_iwarp(queue: Queue<'_>, request: &DecodedWr, extent: &Extent) -> Result {
     let Queue::Pair(qp) = queue else {
         return Ok(());
@@ -404,11 +412,11 @@ fn fits_iwarp(queue: Queue<'_>, request: &DecodedWr, extent: &Extent) -> Result 
     }
 }
 
-/// Checks the elements of a request, all of them before the first is used.
+/// Checks all elements of a request.
 ///
-/// [`EBADF`], [`ebadfd`] for a handle that names no buffer, [`EXDEV`] for a buffer of another domain,
-/// [`ERANGE`] for bytes outside of it, [`EACCES`] when it is read-only and the request writes,
-/// [`EMSGSIZE`] for a message that is too long.
+/// Returns [`EBADF`] or [`ebadfd`] for a handle that is not a buffer, [`EXDEV`] for a buffer of
+/// another protection domain, [`ERANGE`] for bytes outside the buffer, [`EACCES`] if the buffer is
+/// read-only and the request writes, and [`EMSGSIZE`] if the message is too long.
 #[inline(always)]
 fn check_elements<'a>(
     ctx: &SubmitCtx<'a>,
@@ -456,7 +464,8 @@ fn check_elements<'a>(
     Ok(extent)
 }
 
-/// The operation of a request of `length` bytes; [`None`] for a receive. Errors as for [`send`].
+/// Returns the operation of a request of `length` bytes, or [`None`] for a receive. Fails as
+/// [`send`] does.
 #[inline(always)]
 fn operation(
     table: &ObjectTable,
@@ -504,6 +513,36 @@ fn operation(
     }))
 }
 
+/// Checks the memory of a request against the limits of its queue.
+///
+/// Returns [`E2BIG`] for too many elements, [`EMSGSIZE`] for too many inline bytes, and the errors
+/// of [`check_elements`] and [`fits_iwarp`].
+#[inline(always)]
+fn check_memory<'a>(
+    ctx: &SubmitCtx<'a>,
+    queue: Queue<'a>,
+    item: &BatchItem<'_>,
+    (max_sge, max_pieces): (u32, u32),
+    cache: &mut LookupCache<'a>,
+) -> Result<Extent> {
+    let &BatchItem { request, sges, .. } = item;
+    if !request.inline && sges.len() > max_sge as usize {
+        return Err(E2BIG);
+    }
+    let mut extent = check_elements(ctx, queue, item, cache)?;
+    if !request.inline && extent.pieces > max_pieces.into() {
+        return Err(E2BIG);
+    }
+    if ctx.device.is_iwarp {
+        extent.pieces = extent.pieces.max(sges.len() as u64);
+        fits_iwarp(queue, request, &extent)?;
+    }
+    if request.inline && extent.length > queue.max_inline() {
+        return Err(EMSGSIZE);
+    }
+    Ok(extent)
+}
+
 /// Puts one request into a slot, at the end of the last chain or of a new one.
 fn push<'a>(
     ctx: &SubmitCtx<'a>,
@@ -515,7 +554,6 @@ fn push<'a>(
     let BatchItem {
         index,
         request,
-        sges,
         left,
         ..
     } = item;
@@ -527,21 +565,8 @@ fn push<'a>(
     if !target.is_ready() {
         return Err(enotconn());
     }
-    if !request.inline && sges.len() > max_sge as usize {
-        return Err(E2BIG);
-    }
-    let mut extent = check_elements(ctx, queue, &item, cache)?;
-    if !request.inline && extent.pieces > max_pieces.into() {
-        return Err(E2BIG);
-    }
-    if ctx.device.is_iwarp {
-        extent.pieces = extent.pieces.max(sges.len() as u64);
-        fits_iwarp(queue, request, &extent)?;
-    }
+    let extent = check_memory(ctx, queue, &item, (max_sge, max_pieces), cache)?;
     let length = extent.length;
-    if request.inline && length > queue.max_inline() {
-        return Err(EMSGSIZE);
-    }
     let operation = operation(ctx.table, queue, request.op, length)?;
 
     if !chains.last().is_some_and(|chain| chain.target() == target) {
@@ -550,7 +575,7 @@ fn push<'a>(
     let chain = chains.last_mut().ok_or(ENOMEM)?;
     let ring = queue.handler().ring(request.opcode);
     CqReservation::take(&mut cache.reservation, ring, ctx.in_ring, left)?;
-    // From here on the queue gives that back.
+    // From here on, the slot owns the room and returns it.
     let signaled = request.signaled || queue.sig_all() || request.op == Op::Recv;
     let kept = Request {
         user_data: request.user_data,
@@ -563,7 +588,7 @@ fn push<'a>(
     };
     let flags = Flags {
         fence: request.fence,
-        // Who has asked by io_uring hears of all.
+        // An io_uring command completes when the device has completed each request.
         signaled: signaled || ctx.command.is_some(),
         solicited: request.solicited,
     };
@@ -581,7 +606,7 @@ fn push<'a>(
 /// Copies the inline data of a request to `slot`.
 fn copy_inline(table: &ObjectTable, item: &BatchItem<'_>, slot: &mut [u8]) -> Result {
     if slot.len() == item.inline.len() {
-        // It was in user memory, and was copied with the request.
+        // `Batch::parse` copied the data from user memory.
         slot.copy_from_slice(item.inline);
         return Ok(());
     }
@@ -597,7 +622,7 @@ fn copy_inline(table: &ObjectTable, item: &BatchItem<'_>, slot: &mut [u8]) -> Re
     Ok(())
 }
 
-/// Puts a request, which is a receive without an `operation`, at the end of `chain`.
+/// Puts a request at the end of `chain`: a receive if `operation` is [`None`].
 #[inline(always)]
 fn append(
     table: &ObjectTable,
@@ -620,18 +645,12 @@ fn append(
         .sges
         .iter()
         .filter(|sge| sge.length > 0)
-        .filter_map(|sge| {
-            Some(
-                table
-                    .buffer(sge.buffer)
-                    .ok()?
-                    .locals(sge.offset, sge.length),
-            )
-        })
-        .flatten();
+        .filter_map(|sge| Some((table.buffer(sge.buffer).ok()?, sge)))
+        .flat_map(|(buffer, sge)| buffer.locals(sge.offset, sge.length));
     append_locals(chain, operation, flags, locals, inline, kept)
 }
 
+/// Puts a request with the memory `locals` at the end of `chain`.
 fn append_locals(
     chain: &mut Chain<Completions>,
     operation: Option<&Operation>,

@@ -2,9 +2,8 @@
 
 //! Commands of shared receive queues.
 
+use super::access::Ctx;
 use crate::{
-    device::DeviceGuard,
-    file::UlpFile,
     kernel::errno::eopnotsupp,
     limits::{
         MAX_QUEUE_DEPTH,
@@ -18,13 +17,9 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Makes a shared receive queue.
-pub(super) fn create(
-    file: &UlpFile,
-    device: &DeviceGuard<'_>,
-    value: &mut abi::SrqCreate,
-) -> Result<Object> {
-    let attributes = &device.attributes;
+/// Creates a shared receive queue.
+pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::SrqCreate) -> Result<Object> {
+    let attributes = &ctx.device.attributes;
     if attributes.max_srq == 0 {
         return Err(eopnotsupp());
     }
@@ -35,11 +30,11 @@ pub(super) fn create(
         return Err(ERANGE);
     }
     let (max_wr, max_sge) = (value.max_wr.max(1), value.max_sge.max(1));
-    let table = file.table().lock();
+    let table = ctx.file.table().lock();
     let pd = table.use_pd(value.pd)?;
     let cq = table.use_cq(value.cq)?;
     drop(table);
-    let charge = file.quota().take(max_wr)?;
+    let charge = ctx.file.quota().take(max_wr)?;
     let object = SrqObject::new(pd, cq, max_wr, max_sge, charge)?;
     if value.limit != 0 {
         object.srq().set_limit(value.limit)?;
@@ -50,21 +45,17 @@ pub(super) fn create(
 }
 
 /// Arms the limit of a shared receive queue.
-pub(super) fn modify(file: &UlpFile, _device: &DeviceGuard<'_>, value: &abi::SrqModify) -> Result {
-    let srq = file.table().lock().srq(value.srq)?.clone();
+pub(super) fn modify(ctx: &Ctx<'_>, value: &abi::SrqModify) -> Result {
+    let srq = ctx.file.table().lock().srq(value.srq)?.clone();
     if value.limit > srq.srq().max_wr() {
         return Err(ERANGE);
     }
     srq.srq().set_limit(value.limit)
 }
 
-/// Says how full a shared receive queue is.
-pub(super) fn query(
-    file: &UlpFile,
-    _device: &DeviceGuard<'_>,
-    value: &mut abi::SrqQuery,
-) -> Result {
-    let srq = file.table().lock().srq(value.srq)?.clone();
+/// Describes a shared receive queue.
+pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::SrqQuery) -> Result {
+    let srq = ctx.file.table().lock().srq(value.srq)?.clone();
     srq.srq().reclaim();
     *value = abi::SrqQuery {
         size: value.size,

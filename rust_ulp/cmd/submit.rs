@@ -2,17 +2,26 @@
 
 //! SUBMIT: posts work requests, and waits for completions.
 //!
-//! First, outside the gate, [`Batch::parse`] copies the requests from user space, once, and checks what
-//! needs no object. Then, inside, [`super::resolve`] puts them into slots of their queues, and
-//! [`Batch::post`] posts them in order. Last comes the wait. Process context. The commands of io_uring
-//! take the same steps, see [`super::uring`].
+//! The command takes these steps, in process context:
+//!
+//! 1. Outside the gate, [`Batch::parse`] copies the requests from user space once, and decodes
+//!    them.
+//! 2. Inside the gate, [`super::resolve`] looks handles up and puts the requests into slots of
+//!    their queues.
+//! 3. [`Batch::post`] posts the requests in order.
+//! 4. The command waits for completions.
+//!
+//! The commands of io_uring take steps 1 to 3, see [`super::uring`].
 
 use super::resolve::SubmitCtx;
 use crate::{
     file::UlpFile,
     kernel::errno::etime,
     limits::MAX_BATCH,
-    object::batch::Batch,
+    object::{
+        batch::Batch,
+        cq::CqObject, //
+    },
     trace,
     uapi::abi, //
 };
@@ -21,11 +30,8 @@ use kernel::{
     sync::ArcBorrow, //
 };
 
-/// Checks what needs no object.
+/// Checks the members that depend on neither an object nor the device.
 pub(super) fn check(value: &abi::Submit) -> Result {
-    if value.timeout_ns > abi::TIMEOUT_MAX_NS {
-        return Err(EINVAL);
-    }
     if value.cq == 0 && (value.min_complete != 0 || value.timeout_ns != 0) {
         return Err(EINVAL);
     }
@@ -38,33 +44,33 @@ pub(super) fn check(value: &abi::Submit) -> Result {
     Ok(())
 }
 
-/// Submits requests, and waits for completions.
+/// Runs the command.
 pub(super) fn submit(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Submit) -> Result {
     value.posted = 0;
     value.bad_index = 0;
     value.completed = 0;
     value.wait_error = 0;
     let mut batch = file.take_batch()?;
-    let result = run(&file, value, &mut batch);
+    let result = post_and_wait(&file, value, &mut batch);
     give_back(&file, batch);
     result
 }
 
-/// Gives the room for a batch back, unless it has grown beyond what is worth keeping.
+/// Returns a batch to the file for reuse, and frees it if it is large.
 pub(crate) fn give_back(file: &UlpFile, batch: KBox<Batch>) {
     if batch.is_small() {
         file.give_batch(batch);
     }
 }
 
-fn run(file: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> Result {
+fn post_and_wait(file: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> Result {
     let parsed = batch
         .parse(value.wrs, value.nr_wrs, value.wr_size)
         .map_err(|bad| {
             value.bad_index = bad.index;
             bad.error
         });
-    // On a disassociated file ENODEV comes before other errors.
+    // On a disassociated file ENODEV takes precedence over other errors.
     let device = file.enter()?;
     parsed?;
     trace::submit(file.id(), value.nr_wrs, value.cq, value.min_complete);
@@ -99,23 +105,20 @@ fn run(file: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> Result {
         value.bad_index = value.posted;
         return result;
     }
+    cq.map_or(Ok(()), |cq| wait(file, value, &cq))
+}
 
-    if let Some(cq) = cq {
-        let outcome = cq.wait(value.min_complete, value.timeout_ns);
-        value.completed = cq.ring().unread();
-        trace::wait(
-            file.id(),
-            value.cq,
-            value.completed,
-            outcome.err().map_or(0, |err| err.to_errno()),
-        );
-        match outcome {
-            Ok(()) => (),
-            Err(err) if err == etime() || err == EINTR || err == EIO => {
-                value.wait_error = err.to_errno();
-            }
-            Err(err) => return Err(err),
+/// Waits for completions, and sets `completed` and `wait_error`.
+fn wait(file: &UlpFile, value: &mut abi::Submit, cq: &CqObject) -> Result {
+    let result = cq.wait(value.min_complete, value.timeout_ns);
+    let errno = result.err().map_or(0, |err| err.to_errno());
+    value.completed = cq.ring().unread();
+    trace::wait(file.id(), value.cq, value.completed, errno);
+    match result {
+        Err(err) if err == etime() || err == EINTR || err == EIO => {
+            value.wait_error = errno;
+            Ok(())
         }
+        other => other,
     }
-    Ok(())
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests by io_uring.
+//! Commands of io_uring.
 //!
-//! A command carries one request, or points at several. It is taken apart as SUBMIT does it
-//! ([`crate::cmd::submit`]), and each request keeps a reference to the command in its slot; the command
-//! completes when all of them have. Nothing is allocated for it, and nothing that waits for its
-//! task holds an object of the device.
+//! A command has one work request, or the address of an array. It is parsed and posted as
+//! [`super::submit`] describes. The slot of each request keeps a reference to the command, which
+//! completes when all its requests have completed. A command needs no allocation. While its
+//! completion waits for the submitting task, it refers to no object of the device.
 //!
-//! Process context: a task that submits, a worker of io_uring, or its polling thread. The lock of
-//! the ring may be held, so that lock comes before the device's gate, and nobody who is inside the
-//! gate may want it. Nothing here waits for anything but short locks and user memory: no command has
-//! to be tried again by a worker, which would take it out of its order.
+//! Context: process context, in the submitting task, an io_uring worker or the SQPOLL thread.
+//! `uring_lock` may be held. It is therefore taken before the device's gate, and a thread inside
+//! the gate must not take it. A command waits only for short locks and for user memory. It never
+//! returns EAGAIN to be issued again by a worker, so commands keep their order.
 
 use super::{
     cancel,
@@ -38,23 +38,22 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// A command is issued.
+/// Issues a command.
 pub(crate) fn issue(this: &UlpFile, cmd: UringCmd<'_>) -> IssueResult {
-    let op = cmd.op();
-    // On a disassociated file ENODEV comes before other errors. The gate decides later.
+    // On a disassociated file ENODEV takes precedence over other errors.
     match this.device() {
         Ok(device) if device.is_gone() => return cmd.refuse(ENODEV),
         Ok(_) => (),
         Err(error) => return cmd.refuse(error),
     }
-    let done = match op {
+    let step = match cmd.op() {
         abi::URING_REQUEST => request(this, &cmd),
         abi::URING_BATCH => batch(this, &cmd),
         abi::URING_CANCEL => cancel_requests(this, &cmd).map(Step::Answer),
         abi::URING_STREAM => return stream(this, cmd),
         _ => Err(ENOTTY),
     };
-    match done {
+    match step {
         Ok(Step::Post {
             batch,
             count,
@@ -65,11 +64,11 @@ pub(crate) fn issue(this: &UlpFile, cmd: UringCmd<'_>) -> IssueResult {
     }
 }
 
-/// How a command goes on.
+/// The next step of a command.
 enum Step {
-    /// It is done, with that result.
+    /// Complete it with this result.
     Answer(u32),
-    /// These requests are posted.
+    /// Post these requests.
     Post {
         batch: KBox<Batch>,
         count: u16,
@@ -77,7 +76,7 @@ enum Step {
     },
 }
 
-/// Parses a batch with `parse`.
+/// Parses the requests of a command with `parse`.
 fn parsed(
     this: &UlpFile,
     count: u16,
@@ -119,7 +118,7 @@ fn batch(this: &UlpFile, cmd: &UringCmd<'_>) -> Result<Step> {
     })
 }
 
-/// Posts what was parsed, all or none.
+/// Posts the parsed requests, all or none.
 fn begin(
     this: &UlpFile,
     cmd: UringCmd<'_>,
@@ -156,13 +155,13 @@ fn begin(
     reply
 }
 
-/// As the command CANCEL.
+/// Cancels requests as CANCEL does.
 fn cancel_requests(this: &UlpFile, cmd: &UringCmd<'_>) -> Result<u32> {
     let value: abi::UringCancel = cmd.read()?;
     cancel::cancel_matching(this, value.queue, value.user_data, value.flags)
 }
 
-/// Begins to copy completions out of a ring.
+/// Starts to copy completions from a ring to provided buffers.
 fn stream(this: &UlpFile, cmd: UringCmd<'_>) -> IssueResult {
     let value = match cmd.read::<abi::UringStream>() {
         Ok(value) if value.flags == 0 && value.reserved == 0 => value,
@@ -172,19 +171,20 @@ fn stream(this: &UlpFile, cmd: UringCmd<'_>) -> IssueResult {
     trace::uring(this.id(), cmd.op(), value.cq, 0);
     ulp_debug!("file {}: io_uring: stream of {:#x}\n", this.id(), value.cq);
     cmd.stream(value.cq, || {
-        let alive = this.enter()?;
+        let device = this.enter()?;
         let cq = this.table().lock().cq(value.cq)?.clone();
-        // The queue is dropped before the gate is left: this may be its last reference.
-        Ok((cq.ring().clone(), (cq, alive)))
+        // Tuples are dropped in order: the queue, perhaps its last reference, before the guard.
+        Ok((cq.ring().clone(), (cq, device)))
     })
 }
 
-/// Has `command` end: its ring or its task does.
+/// Cancels a command whose io_uring or task ends.
 ///
-/// What is not found has completed, is about to, or is not posted yet: then io_uring asks again.
+/// A request that is not found has completed, is about to, or is not posted yet. io_uring calls
+/// again for a command that has not completed.
 pub(crate) fn cancel(this: &UlpFile, command: &Canceling<'_>) {
-    // When the device goes, that ends all of them.
-    let Ok(_alive) = this.enter() else {
+    // Device removal completes all requests.
+    let Ok(_device) = this.enter() else {
         return;
     };
     let table = this.table().lock();
