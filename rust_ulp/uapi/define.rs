@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: (GPL-2.0 WITH Linux-syscall-note) OR MIT
 
-//! What `abi.rs` is made with: the macros that define a struct and a command of the ABI.
+//! The macros that `abi.rs` uses to define the structs and commands of the ABI.
 //!
-//! Neither file touches a library, so that the module, user space and the host tests compile them.
-//! A crate that includes `abi.rs` defines the macro `abi_check!` before: `abi!` calls it once for
-//! each struct as `abi_check!(RustName, c_name, field field ...)`.
+//! Both files use `core` only, so that the module, user space and the host tests can compile them.
+//! A crate that includes `abi.rs` first defines the macro `abi_check!`. `abi!` calls it for each
+//! struct, as `abi_check!(RustName, c_name, field field ...)`.
 
-/// A value whose bytes are all zero.
+/// A type that has a value whose bytes are all zero.
 pub trait Zero {
-    /// That value.
+    /// The value whose bytes are all zero.
     const ZERO: Self;
 }
 
@@ -23,18 +23,18 @@ impl<T: Zero, const N: usize> Zero for [T; N] {
 
 /// A struct that is the argument of one command.
 pub trait Command: Zero + Copy + Default + 'static {
-    /// Number of the command.
+    /// The ioctl request number of the command.
     const NR: u32;
-    /// Name of the command: that of its constant without `IOC_`.
+    /// The name of the command: that of its constant without `IOC_`.
     const NAME: &'static str;
 
-    /// Returns a struct that is zero but for its size.
+    /// Returns a struct whose `size` is set, and whose other members are zero.
     fn new() -> Self;
 }
 
-/// Defines the structs of the ABI: `repr(C)`, without padding, with the value zero as default.
+/// Defines the structs of the ABI: `repr(C)`, without padding, with zero as the default.
 ///
-/// Each has the size that is named, and each field the offset.
+/// Asserts the size of each struct and the offset of each field at compile time.
 macro_rules! abi {
     ($(
         $(#[$meta:meta])*
@@ -62,16 +62,16 @@ macro_rules! abi {
             }
 
             impl $name {
-                /// The struct's size as the ABI carries it.
+                /// The size of the struct in bytes.
                 pub const SIZE: u32 = $size;
-                /// Name, offset and size of every field.
+                /// The name, offset and size of each field.
                 pub const LAYOUT: &'static [(&'static str, usize, usize)] =
                     &[$((stringify!($field), $offset, ::core::mem::size_of::<$ty>()),)*];
             }
 
             const _: () = {
                 assert!(::core::mem::size_of::<$name>() == $size);
-                // No padding: what is written to the other side holds no byte that was not set.
+                // Without padding, no uninitialized byte is copied to the other side.
                 assert!($size == 0 $(+ ::core::mem::size_of::<$ty>())*);
                 $(assert!(::core::mem::offset_of!($name, $field) == $offset);)*
             };
@@ -79,14 +79,14 @@ macro_rules! abi {
             abi_check!($name, $c, $($field)*);
         )*
 
-        /// Each struct: its name in C, its size, its layout and the types of its fields.
+        /// The name in C, the size, the layout and the types of the fields of each struct.
         #[allow(clippy::type_complexity)]
         pub const STRUCTS: &[(&str, u32, &[(&str, usize, usize)], &[&str])] =
             &[$((stringify!($c), $size, $name::LAYOUT, &[$(stringify!($ty)),*]),)*];
     };
 }
 
-/// Names the command that takes each struct.
+/// Implements [`Command`] for the structs that are arguments of commands.
 macro_rules! commands {
     ($($name:ident = $nr:ident, $text:literal;)*) => { $(
         impl Command for $name {

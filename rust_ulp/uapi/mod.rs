@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The ABI, as the module uses it.
+//! The ABI, and the code that module, crate and host tests share for it.
 
 #[allow(dead_code, unreachable_pub)]
 pub(crate) mod abi;
