@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! In which chunks memory is taken, and in which it lies.
+//! Sizes of the physically contiguous chunks that make up a buffer.
 //!
-//! A chunk is `2^order` pages that follow each other and begin at a multiple of their size. A device
-//! puts so many chunks of a size under one key.
+//! A chunk is `2^order` contiguous pages, aligned to its size. A device limits the number of chunks
+//! per key.
 
-/// Pages of 2 MiB, in pages of 4 KiB.
+/// The order of 2 MiB, in pages of 4 KiB.
 const LARGE_ORDER: u32 = 9;
 const PAGE_SHIFT: u32 = 12;
 
-/// Bytes of a chunk.
+/// Returns the bytes of a chunk.
 const fn bytes(order: u32) -> u64 {
     1 << (PAGE_SHIFT.wrapping_add(order) & 63)
 }
 
-/// The orders to try for a buffer, one after the other.
+/// The chunk sizes to try for a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub)]
 pub struct Plan {
@@ -25,10 +25,10 @@ pub struct Plan {
 
 #[allow(unreachable_pub)]
 impl Plan {
-    /// For `length` bytes in pages of `page_size` bytes, 4 KiB or 2 MiB, or of a good size when that
-    /// is 0: the largest, up to 2 MiB, that wastes no more than an eighth, and all that are smaller.
+    /// Plans the allocation of `length` bytes in chunks of `page_size` bytes, 4 KiB or 2 MiB.
     ///
-    /// [`None`] for another size.
+    /// With `page_size` 0, the plan starts with the largest chunks, up to 2 MiB, that waste at most
+    /// an eighth of `length`, and goes down to 4 KiB. Returns [`None`] for another size.
     pub fn new(length: u64, page_size: u32) -> Option<Self> {
         let (largest, smallest) = match page_size {
             0x1000 => (0, 0),
@@ -49,12 +49,14 @@ impl Plan {
         })
     }
 
-    /// The orders, and whether there is to be an effort: for the last one, and for the smallest of
-    /// which the device puts all under one key. What cannot be had so is taken in smaller chunks, and
-    /// with more keys.
+    /// Returns the orders to try, from large to small, and whether the allocation may reclaim
+    /// memory.
     ///
-    /// `max_bytes` says how much the device puts under one key in chunks of so many bytes; 0 for a
-    /// size that it does not have, which is left out.
+    /// It may for the smallest order, and for the smallest order with which the buffer needs one
+    /// key.
+    ///
+    /// `max_bytes` returns the maximum bytes per key for chunks of the given size, or 0 if the
+    /// device does not support the size, which is then skipped.
     pub fn attempts(self, max_bytes: impl Fn(u64) -> u64) -> impl Iterator<Item = (u32, bool)> {
         let one_key = move |order: u32, max_bytes: &dyn Fn(u64) -> u64| {
             rounded(self.length, order) <= max_bytes(bytes(order))
@@ -73,17 +75,18 @@ impl Plan {
     }
 }
 
-/// `length` in whole chunks.
+/// Rounds `length` up to whole chunks.
 fn rounded(length: u64, order: u32) -> u64 {
     let mask = bytes(order).wrapping_sub(1);
     length.saturating_add(mask) & !mask
 }
 
-/// The largest order, up to `max`, of those that `sizes` has the bit of the bytes of, in which pages
-/// lie in memory: of the pages with the numbers from `number` on, which are in `frames`, every chunk
-/// that begins at a multiple of its size is in one piece, and begins at a multiple there.
+/// Returns the largest order, up to `max`, in whose chunks the pages are contiguous.
 ///
-/// Also the size of what is left of a chunk at both ends. 0 when there is no other.
+/// The pages have consecutive numbers from `number` on and are in `frames`. Every chunk that begins
+/// at a multiple of its size in page numbers must be contiguous, and aligned, in frames. Partial
+/// chunks at both ends count as well. Bit n of `sizes` allows chunks of 2^n bytes; order 0 is
+/// always allowed.
 #[allow(unreachable_pub)]
 pub fn common_order(
     frames: impl Iterator<Item = usize>,
@@ -91,7 +94,8 @@ pub fn common_order(
     sizes: u64,
     max: u32,
 ) -> u32 {
-    // Where both numbers differ, and where a piece ends: chunks are no larger than the lowest bit.
+    // Collects the bits in which number and frame differ, and the numbers at which a contiguous
+    // range begins. The lowest bit limits the size of a chunk.
     let mut bits = 0usize;
     let mut last: Option<usize> = None;
     let mut number = number;

@@ -1,42 +1,42 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The order of a file's events: which are kept, which are counted as lost, which is the last.
+//! A bounded queue of event records, which counts the records that did not fit.
 
-/// A record.
+/// A record in a [`Queue`].
 #[allow(unreachable_pub)]
 pub trait Record: Copy {
-    /// When it was made.
+    /// Returns the time of the event.
     fn time_ns(&self) -> u64;
 
-    /// One that says that `count` others were lost, the last of them at `time_ns`.
+    /// Returns a record of the loss of `count` records, the last of them at `time_ns`.
     fn lost(count: u32, time_ns: u64) -> Self;
 }
 
-/// Most records that are kept.
+/// Maximum records in the queue.
 #[allow(unreachable_pub)]
 pub const MAX: u32 = 256;
 
-/// How many places the caller's records have: some are for those that are given back.
+/// Length of the caller's array. It has room for records that readers put back.
 #[allow(unreachable_pub)]
 pub const PLACES: u32 = MAX + 8;
 
-/// A queue of records, which stand in an array of [`PLACES`] that the caller keeps.
+/// A queue of records in an array of [`PLACES`] records that the caller owns.
 #[derive(Debug, Default)]
 #[allow(unreachable_pub)]
 pub struct Queue<R> {
     first: u32,
     len: u32,
-    /// Records that did not fit since the last one that did, and when the last of them came.
+    /// Number of records that did not fit since the last one that did, and the time of the last.
     lost: u32,
     lost_ns: u64,
-    /// What comes when all else was read.
+    /// The record that comes after all others.
     last: Option<R>,
     ended: bool,
 }
 
 #[allow(unreachable_pub)]
 impl<R: Record> Queue<R> {
-    /// An empty queue.
+    /// Creates an empty queue.
     pub const fn new() -> Self {
         Self {
             first: 0,
@@ -59,7 +59,7 @@ impl<R: Record> Queue<R> {
         }
     }
 
-    /// Adds a record; counts it when there is no room. After the end nothing is added.
+    /// Adds a record, or counts it if there is no room. Does nothing after [`Self::end`].
     pub fn push(&mut self, places: &mut [R], event: R) {
         if self.ended {
             return;
@@ -72,7 +72,7 @@ impl<R: Record> Queue<R> {
         }
     }
 
-    /// Ends it: `event` is the last record, and has room.
+    /// Ends the queue with `event` as the last record, which always fits.
     pub fn end(&mut self, event: R) {
         if !self.ended {
             self.ended = true;
@@ -80,8 +80,7 @@ impl<R: Record> Queue<R> {
         }
     }
 
-    /// Takes the oldest record. When others were lost for want of its place, a record that says how
-    /// many takes that place.
+    /// Removes the oldest record. If records were lost, a record of their number takes its place.
     pub fn pop(&mut self, places: &mut [R]) -> Option<R> {
         if self.len == 0 {
             return self.last.take();
@@ -97,7 +96,7 @@ impl<R: Record> Queue<R> {
         Some(event)
     }
 
-    /// Puts a record back that was taken and not delivered: it is the oldest again.
+    /// Puts back a record that was not delivered. It is the oldest again.
     pub fn unpop(&mut self, places: &mut [R], event: R) {
         if self.len >= PLACES {
             self.lost = self.lost.saturating_add(1);
@@ -111,12 +110,12 @@ impl<R: Record> Queue<R> {
         }
     }
 
-    /// Whether there is a record.
+    /// Returns whether there is a record.
     pub fn is_ready(&self) -> bool {
         self.len > 0 || self.last.is_some()
     }
 
-    /// Whether the last record was taken, and none will come.
+    /// Returns whether the queue has ended and all records were removed.
     pub fn is_over(&self) -> bool {
         self.ended && !self.is_ready()
     }

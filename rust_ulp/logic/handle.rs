@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Handles: how user space names an object.
+//! Handles, by which user space identifies objects.
 //!
 //! A handle is not zero and has 31 bits: the kind of the object in bits 27 to 30, a generation in
-//! bits 16 to 26, an index in bits 0 to 15. The generation of an index changes each time that an
-//! object in it is destroyed, so a stale handle is recognised until 2,047 others have had its
-//! index; indices are used again in turn, the longest unused first.
+//! bits 16 to 26, an index in bits 0 to 15. The generation of an index changes each time that its
+//! object is destroyed. A stale handle is therefore detected until 2,047 other objects have used
+//! its index. The table reuses the index first that has been free for longest.
 
-/// What a handle names.
+/// The type of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 #[allow(missing_docs, unreachable_pub)]
@@ -24,7 +24,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them, in the order in which they can be destroyed: users before what they use.
+    /// All kinds, in the order of destruction: each object before the objects that it uses.
     #[allow(unreachable_pub)]
     pub const TEARDOWN: [Self; 9] = [
         Self::Listener,
@@ -54,19 +54,19 @@ impl Kind {
     }
 }
 
-/// How many objects there can be at most.
+/// Maximum objects in a table.
 #[allow(unreachable_pub)]
 pub const MAX_OBJECTS: u32 = 1 << 16;
 
 const GENERATIONS: u16 = (1 << 11) - 1;
 
-/// A handle, taken apart.
+/// The parts of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub)]
 pub struct Handle {
-    /// What it names.
+    /// Type of the object.
     pub kind: Kind,
-    /// Place in the table.
+    /// Index in the table.
     pub index: u16,
     /// Below 2,047.
     pub generation: u16,
@@ -74,7 +74,7 @@ pub struct Handle {
 
 #[allow(unreachable_pub)]
 impl Handle {
-    /// Takes a handle apart; [`None`] when it cannot be one.
+    /// Splits a handle, or returns [`None`] if the number cannot be a handle.
     pub const fn from_raw(raw: u32) -> Option<Self> {
         if raw >> 31 != 0 {
             return None;
@@ -89,12 +89,12 @@ impl Handle {
         }
     }
 
-    /// Puts it together.
+    /// Returns the handle as a number.
     pub const fn to_raw(self) -> u32 {
         ((self.kind as u32) << 27) | (((self.generation & 0x7ff) as u32) << 16) | self.index as u32
     }
 
-    /// The generation that follows `generation`.
+    /// Returns the generation after `generation`.
     pub const fn next_generation(generation: u16) -> u16 {
         match generation.checked_add(1) {
             Some(next) if next < GENERATIONS => next,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What can be decided without the kernel.
+//! Pure code.
 //!
-//! These files touch no kernel API, allocate nothing and cannot panic; the host tests compile them
+//! These files use no kernel API, allocate nothing and cannot panic. The host tests compile them
 //! too.
 
 pub(crate) mod chunks;
@@ -11,7 +11,7 @@ pub(crate) mod events;
 pub(crate) mod handle;
 pub(crate) mod unsignaled;
 
-/// Numbers what `iter` yields from 0 on; wraps where `enumerate` would panic.
+/// Pairs each item of `iter` with its number, from 0 on. Wraps where `enumerate` would panic.
 pub(crate) fn numbered<T>(iter: impl Iterator<Item = T>) -> impl Iterator<Item = (u32, T)> {
     iter.scan(0u32, |next, item| {
         let number = *next;
