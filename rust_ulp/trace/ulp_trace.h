@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Tracepoints: events/rust_ulp/ in tracefs. trace.rs wraps them.
+ * Tracepoints: events/rust_ulp/ in tracefs. trace/mod.rs wraps them.
  *
- * An object is named as user space names it, by its handle; a queue pair by its number too, which
- * `rdma resource` and the wire show. No event carries an address of the kernel.
+ * Events identify an object by its handle, and a queue pair also by its number, which `rdma
+ * resource` and packets show. No event has an address of the kernel.
  *
  * This file must not be called trace_events.h: <trace/define_trace.h> includes it by a path that is
- * searched in its own folder first, where the kernel has a file of that name that includes itself
- * without end.
+ * searched in its own folder first. The kernel has a file of that name there, which would include
+ * itself without end.
  */
 #undef TRACE_SYSTEM
 #define TRACE_SYSTEM rust_ulp
@@ -43,7 +43,7 @@ DECLARE_EVENT_CLASS(rust_ulp_file,
 	TP_printk("file=%u", __entry->file)
 );
 
-/* An open file got the serial number by which the events below name it. */
+/* A file was opened. Other events identify it by this serial number. */
 DEFINE_EVENT(rust_ulp_file, rust_ulp_open,
 	TP_PROTO(u32 file), TP_ARGS(file));
 DEFINE_EVENT(rust_ulp_file, rust_ulp_release,
@@ -63,10 +63,10 @@ DECLARE_EVENT_CLASS(rust_ulp_device,
 
 DEFINE_EVENT(rust_ulp_device, rust_ulp_device_add,
 	TP_PROTO(u32 index), TP_ARGS(index));
-/* The gate closes: from here on every call on the device is ENODEV. */
+/* The removal of the device begins: every call on it returns ENODEV from now on. */
 DEFINE_EVENT(rust_ulp_device, rust_ulp_device_remove,
 	TP_PROTO(u32 index), TP_ARGS(index));
-/* Everything of ours on the device is gone. */
+/* All objects of the module on the device are destroyed. */
 DEFINE_EVENT(rust_ulp_device, rust_ulp_device_removed,
 	TP_PROTO(u32 index), TP_ARGS(index));
 
@@ -89,7 +89,7 @@ DECLARE_EVENT_CLASS(rust_ulp_object,
 		  show_ulp_kind(__entry->kind), __entry->handle, __entry->number)
 );
 
-/* @number: of a queue pair its number, else 0. */
+/* An object was created or destroyed. @number: number of a queue pair, else 0. */
 DEFINE_EVENT(rust_ulp_object, rust_ulp_object_create,
 	TP_PROTO(u32 file, u32 kind, u32 handle, u32 number),
 	TP_ARGS(file, kind, handle, number));
@@ -97,6 +97,7 @@ DEFINE_EVENT(rust_ulp_object, rust_ulp_object_destroy,
 	TP_PROTO(u32 file, u32 kind, u32 handle, u32 number),
 	TP_ARGS(file, kind, handle, number));
 
+/* The state of a queue pair was changed, or not if @error is set. */
 TRACE_EVENT(rust_ulp_qp_modify,
 	TP_PROTO(u32 qp_num, u32 from, u32 to, int error),
 	TP_ARGS(qp_num, from, to, error),
@@ -116,7 +117,7 @@ TRACE_EVENT(rust_ulp_qp_modify,
 		  show_ulp_qps(__entry->to), __entry->error)
 );
 
-/* A SUBMIT was decoded. */
+/* SUBMIT has parsed its requests. */
 TRACE_EVENT(rust_ulp_submit,
 	TP_PROTO(u32 file, u32 nr_wrs, u32 cq, u32 min_complete),
 	TP_ARGS(file, nr_wrs, cq, min_complete),
@@ -136,7 +137,7 @@ TRACE_EVENT(rust_ulp_submit,
 		  __entry->nr_wrs, __entry->cq, __entry->min_complete)
 );
 
-/* A request is about to be handed to the driver. */
+/* A request is about to be posted to the driver. */
 TRACE_EVENT(rust_ulp_post,
 	TP_PROTO(u32 qp_num, u64 user_data, u32 opcode, u32 length),
 	TP_ARGS(qp_num, user_data, opcode, length),
@@ -156,7 +157,7 @@ TRACE_EVENT(rust_ulp_post,
 		  __entry->user_data, show_ulp_opcode(__entry->opcode), __entry->length)
 );
 
-/* The driver says that a request is done. */
+/* The driver completed a request. */
 TRACE_EVENT(rust_ulp_completion,
 	TP_PROTO(u32 qp_num, u64 user_data, u32 opcode, u32 status, u32 byte_len),
 	TP_ARGS(qp_num, user_data, opcode, status, byte_len),
@@ -179,7 +180,7 @@ TRACE_EVENT(rust_ulp_completion,
 		  __entry->byte_len)
 );
 
-/* The driver completed a request that was over before: canceled, or past its deadline. */
+/* The driver completed a request that was canceled, or whose deadline had passed. */
 TRACE_EVENT(rust_ulp_late,
 	TP_PROTO(u32 qp_num, u64 user_data, u32 opcode, u32 status),
 	TP_ARGS(qp_num, user_data, opcode, status),
@@ -219,7 +220,7 @@ TRACE_EVENT(rust_ulp_cancel,
 		  __entry->queue, __entry->user_data, __entry->canceled)
 );
 
-/* The completion stands in the ring that user space reads. */
+/* A completion was added to the ring that user space reads. */
 TRACE_EVENT(rust_ulp_deliver,
 	TP_PROTO(u32 cq, u64 user_data, u32 tail, u32 unread, bool woke),
 	TP_ARGS(cq, user_data, tail, unread, woke),
@@ -241,7 +242,7 @@ TRACE_EVENT(rust_ulp_deliver,
 		  __entry->user_data, __entry->tail, __entry->unread, __entry->woke)
 );
 
-/* Completions went out of the ring as a stream. */
+/* A stream of io_uring copied completions from the ring. */
 TRACE_EVENT(rust_ulp_stream,
 	TP_PROTO(u32 cq, u32 count),
 	TP_ARGS(cq, count),
@@ -256,7 +257,7 @@ TRACE_EVENT(rust_ulp_stream,
 	TP_printk("cq=0x%x count=%u", __entry->cq, __entry->count)
 );
 
-/* A command of io_uring is issued, with @count requests, the first for @queue. */
+/* A command of io_uring was issued, with @count requests, the first for @queue. */
 TRACE_EVENT(rust_ulp_uring,
 	TP_PROTO(u32 file, u32 op, u32 queue, u32 count),
 	TP_ARGS(file, op, queue, count),
@@ -276,7 +277,7 @@ TRACE_EVENT(rust_ulp_uring,
 		  __entry->queue, __entry->count)
 );
 
-/* io_uring asks for a command to end; @found requests of it were under way. */
+/* io_uring canceled a command, of which @found requests were in flight. */
 TRACE_EVENT(rust_ulp_uring_cancel,
 	TP_PROTO(u32 file, u32 queue, u32 found),
 	TP_ARGS(file, queue, found),
@@ -293,7 +294,7 @@ TRACE_EVENT(rust_ulp_uring_cancel,
 	TP_printk("file=%u queue=0x%x found=%u", __entry->file, __entry->queue, __entry->found)
 );
 
-/* A record of an event is made for those who read the file. */
+/* An event was recorded for readers of the file. */
 TRACE_EVENT(rust_ulp_event,
 	TP_PROTO(u32 file, u32 event, u32 handle, u32 port, u32 info),
 	TP_ARGS(file, event, handle, port, info),
@@ -316,7 +317,7 @@ TRACE_EVENT(rust_ulp_event,
 		  __entry->info)
 );
 
-/* A waiter goes on: @error is 0, or what @wait_error says. */
+/* The wait of SUBMIT ended. @error: as rust_ulp_submit.wait_error. */
 TRACE_EVENT(rust_ulp_wait,
 	TP_PROTO(u32 file, u32 cq, u32 unread, int error),
 	TP_ARGS(file, cq, unread, error),
@@ -336,7 +337,7 @@ TRACE_EVENT(rust_ulp_wait,
 		  __entry->unread, __entry->error)
 );
 
-/* The connection manager tells of @handle: of a request that was not taken yet, 0. */
+/* The connection manager reported an event. @handle: 0 for a request without a handle. */
 TRACE_EVENT(rust_ulp_cm_event,
 	TP_PROTO(u32 handle, u32 event, int status),
 	TP_ARGS(handle, event, status),
@@ -368,7 +369,7 @@ TRACE_EVENT(rust_ulp_cm_event,
 			{ 15, "TIMEWAIT_EXIT" }), __entry->status)
 );
 
-/* A listener got a request: it waits, or was turned away with @error. */
+/* A listener received a request, or rejected it if @error is set. */
 TRACE_EVENT(rust_ulp_request,
 	TP_PROTO(u32 listener, u32 peer_qp_num, u32 waiting, int error),
 	TP_ARGS(listener, peer_qp_num, waiting, error),
@@ -388,7 +389,7 @@ TRACE_EVENT(rust_ulp_request,
 		  __entry->peer_qp_num, __entry->waiting, __entry->error)
 );
 
-/* CONNECT is done: the time until the address, the route and the peer's answer were there. */
+/* CONNECT has ended. The times are those of struct rust_ulp_connect. */
 TRACE_EVENT(rust_ulp_connect,
 	TP_PROTO(u32 handle, u32 qp_num, u32 resolve_us, u32 route_us, u32 connect_us, int error),
 	TP_ARGS(handle, qp_num, resolve_us, route_us, connect_us, error),
@@ -413,7 +414,7 @@ TRACE_EVENT(rust_ulp_connect,
 		  __entry->connect_us, __entry->error)
 );
 
-/* ACCEPT is done. */
+/* ACCEPT has ended. */
 TRACE_EVENT(rust_ulp_accept,
 	TP_PROTO(u32 handle, u32 qp_num, int error),
 	TP_ARGS(handle, qp_num, error),
@@ -431,7 +432,7 @@ TRACE_EVENT(rust_ulp_accept,
 		  __entry->error)
 );
 
-/* A grant has ended: nothing lands by its key any more. */
+/* A grant ended: the peer can no longer access the memory. */
 TRACE_EVENT(rust_ulp_grant_end,
 	TP_PROTO(u32 file, u32 handle, u32 rkey, u32 reason),
 	TP_ARGS(file, handle, rkey, reason),
@@ -452,7 +453,7 @@ TRACE_EVENT(rust_ulp_grant_end,
 		  show_ulp_grant_state(__entry->reason))
 );
 
-/* A grant has another key, and the old one is dead; or it kept that. */
+/* GRANT_ROTATE replaced and revoked the key @old, or kept it if @error is set. */
 TRACE_EVENT(rust_ulp_grant_rotate,
 	TP_PROTO(u32 handle, u32 old, u32 rkey, int error),
 	TP_ARGS(handle, old, rkey, error),
@@ -472,7 +473,7 @@ TRACE_EVENT(rust_ulp_grant_rotate,
 		  __entry->rkey, __entry->error)
 );
 
-/* A connection has ended: by the peer, or by this side. */
+/* A connection was disconnected, by the peer or by this side. */
 TRACE_EVENT(rust_ulp_disconnect,
 	TP_PROTO(u32 handle, bool by_peer),
 	TP_ARGS(handle, by_peer),
