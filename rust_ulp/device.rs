@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Devices: which there are, which files are attached to them, and how they go.
+//! Devices, the files attached to them, and device removal. Runs in process context.
 //!
-//! Owns the gate of each device. Runs in process context.
+//! `Registry::remove` removes a device in these steps:
 //!
-//! A device goes like this. `remove` takes it off the list, so that no file finds it any more, and
-//! closes its gate: calls from now on are ENODEV, waiters are woken and leave. When nobody is
-//! inside, everything that the attached files had made is destroyed, and `remove` returns. The
-//! files are disassociated from then on: every call on them returns `ENODEV`.
+//! 1. It takes the device off the list, so that no file can attach to it.
+//! 2. It closes the gate. New commands return ENODEV. It wakes the threads inside, which leave.
+//! 3. When no guard is left, it destroys all objects of the attached files.
+//!
+//! The files are then disassociated: every call on them returns ENODEV.
 
 use crate::{
     events::{
@@ -49,35 +50,36 @@ use kernel::{
     }, //
 };
 
-/// All devices.
+/// The list of all devices.
 #[pin_data]
 pub(crate) struct Registry {
+    /// Lock order: after `UlpFile::attaching`, before the gate and `rtnl_lock`.
     #[pin]
     devices: Mutex<KVec<Arc<Device>>>,
     workqueue: Arc<Workqueue>,
     parameters: Parameters,
 }
 
-/// What can be used while the gate is open.
+/// The state of a device inside its gate.
 pub(crate) struct DeviceState {
     device: ARef<rdma::device::Device>,
-    /// Tells the attached files of the device's events.
+    /// Reports the device's events to the attached files.
     _events: Pin<KBox<rdma::event::Registration<EventSubscribers>>>,
-    /// What the device can do.
+    /// The attributes of the device.
     pub(crate) attributes: rdma::device::Attributes,
-    /// Opcodes that work, for RC, UC and UD.
+    /// The supported send opcodes of RC, UC and UD. Bit n stands for opcode n.
     pub(crate) send_ops: [u64; 3],
-    /// Whether it speaks iWARP.
+    /// Whether the transport is iWARP.
     pub(crate) is_iwarp: bool,
 }
 
 impl DeviceState {
-    /// The device.
+    /// Returns the device.
     pub(crate) fn device(&self) -> &rdma::device::Device {
         &self.device
     }
 
-    /// Opcodes of send requests that work on queue pairs of `qp_type` here.
+    /// Returns the supported send opcodes of `qp_type`. Bit n stands for opcode n.
     pub(crate) fn send_ops(&self, qp_type: rdma::qp_attr::QpType) -> u64 {
         let [rc, uc, ud] = self.send_ops;
         match qp_type {
@@ -88,18 +90,18 @@ impl DeviceState {
     }
 }
 
-/// Leave to use a device.
+/// A guard that prevents the removal of a device.
 pub(crate) type DeviceGuard<'a> = GateGuard<'a, DeviceState>;
 
 /// An open file that is attached to a device.
 pub(crate) trait AttachedFile: Send + Sync {
-    /// Its events.
+    /// Returns the events of the file.
     fn events(&self) -> &Arc<FileEvents>;
 
-    /// Wakes those who wait inside the gate: the device goes.
+    /// Wakes all threads of the file that wait inside the gate, for device removal.
     fn wake_waiters(&self);
 
-    /// Disassociates it from the device, whose gate is closed with nobody inside. Sleeps.
+    /// Disassociates the file from the device, whose gate is closed and has no guard. Sleeps.
     fn disassociate(&self);
 }
 
@@ -109,14 +111,14 @@ pub(crate) struct Device {
     index: u32,
     #[pin]
     gate: Gate<DeviceState>,
-    /// The files attached.
+    /// The attached files. Lock order: inside the gate, before `UlpFile::table`.
     #[pin]
     files: Mutex<KVec<Arc<dyn AttachedFile>>>,
     subscribers: Arc<EventSubscribers>,
     workqueue: Arc<Workqueue>,
 }
 
-/// Why a GID was preferred, best last.
+/// The suitability of a GID, best last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Foreign,
@@ -126,13 +128,13 @@ enum Rank {
     V2Ipv4,
 }
 
-/// A port and a GID index that are a good choice.
+/// The preferred GID of a device.
 #[derive(Clone, Copy)]
 pub(crate) struct Choice {
     rank: Rank,
-    /// Port.
+    /// The port.
     pub(crate) port: u32,
-    /// Index of the GID.
+    /// The index of the GID.
     pub(crate) gid_index: u32,
 }
 
@@ -147,9 +149,10 @@ fn rank(gid: &Gid) -> Rank {
     }
 }
 
-/// The GID of `device` to use from `net`: RoCE v2 with an IPv4 address of a netdev in that
-/// namespace before one with an IPv6 address, that before link-local ones, those before RoCE v1
-/// and those before any of another namespace. Ports that are not active come last. Sleeps.
+/// Returns the preferred GID of `device` in the network namespace `net`, if it has any. Sleeps.
+///
+/// Prefers GIDs of active ports, and among those, in this order: RoCE v2 with an IPv4 address, RoCE
+/// v2 with an IPv6 address, link-local addresses, RoCE v1, and GIDs of netdevs in other namespaces.
 pub(crate) fn choose(device: &rdma::device::Device, net: &NetNs) -> Option<Choice> {
     let mut best: Option<(bool, Choice)> = None;
     device.for_each_gid(|port, index| {
@@ -175,26 +178,27 @@ pub(crate) fn choose(device: &rdma::device::Device, net: &NetNs) -> Option<Choic
 }
 
 impl Choice {
-    /// Whether its netdev is in the namespace that was asked for, or it needs none.
+    /// Returns whether the netdev of the GID is in the namespace, or the GID has no netdev.
     pub(crate) fn is_local(&self) -> bool {
         self.rank != Rank::Foreign
     }
 }
 
-/// Opcodes that a device and its driver carry out for kernel users, for RC, UC and UD. What would
-/// misbehave is left out: a request with it is refused, and so is a queue pair of a type that has
-/// none.
+/// Returns the send opcodes that a device and its driver support for kernel users, for RC, UC and
+/// UD.
 ///
-/// | operation | left out because |
+/// The module rejects requests with other opcodes, and queue pairs of a type without opcodes.
+///
+/// | excluded operation | reason |
 /// |---|---|
-/// | `ATOMIC_WRITE`, `FLUSH` | rxe: `init_send_wr()` in `rxe_verbs.c` copies neither address, nor key, nor type, so the peer gets those of the request that had the place in the ring before |
-/// | `BIND_MW` | rxe: as above; and the kernel has no memory windows |
-/// | `RDMA_READ_WITH_INV`, `LOCAL_INV`, `REG_MR` | they change keys: those are the module's, see `rdma/mr.rs` |
-/// | `SEND_WITH_INV` but on RC | the standard has it for RC alone; rxe's `rxe_opcode.c` has it for UC too |
-/// | `SEND_WITH_INV` but on rxe | it has not been tried; siw takes away any key of the domain that it is told (`siw_invalidate_stag()`), not only one that was granted to the peer |
-/// | atomics where the device says `IB_ATOMIC_NONE` | |
+/// | `ATOMIC_WRITE`, `FLUSH` | rxe: `init_send_wr()` in `rxe_verbs.c` copies neither address, nor key, nor type, so the peer gets those of an earlier request |
+/// | `BIND_MW` | rxe: as above; the kernel has no memory windows |
+/// | `RDMA_READ_WITH_INV`, `LOCAL_INV`, `REG_MR` | they change keys, which the module manages, see `rdma/mr.rs` |
+/// | `SEND_WITH_INV` except on RC | IBA has it for RC only; rxe's `rxe_opcode.c` also accepts it for UC |
+/// | `SEND_WITH_INV` except on rxe | untested; `siw_invalidate_stag()` invalidates any key of the protection domain, not only keys granted to the peer |
+/// | atomics if `atomic_cap` is `IB_ATOMIC_NONE` | the device does not support them |
 /// | masked atomics, TSO | rxe: no entry in `rxe_opcode.c` |
-/// | UC, UD, immediate data, atomics on iWARP | it has none; `siw_post_send()` leaves its queue full when it refuses a request |
+/// | UC, UD, immediate data, atomics on iWARP | the transport lacks them; `siw_post_send()` leaves its queue full after it rejects a request |
 fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attributes) -> [u64; 3] {
     const fn ops(list: &[u8]) -> u64 {
         let mut bits = 0;
@@ -225,7 +229,7 @@ fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attrib
 }
 
 impl Registry {
-    /// An empty registry, whose devices have their work done by `workqueue`.
+    /// Creates an empty registry. Work of its devices runs on `workqueue`.
     pub(crate) fn new(workqueue: Arc<Workqueue>, parameters: Parameters) -> impl PinInit<Self> {
         pin_init!(Self {
             workqueue,
@@ -234,12 +238,12 @@ impl Registry {
         })
     }
 
-    /// The parameters of the module.
+    /// Returns the module parameters.
     pub(crate) fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
-    /// Calls `f` for each device that processes in `net` may use. Sleeps.
+    /// Calls `f` for each device that processes in the network namespace `net` may use. Sleeps.
     pub(crate) fn for_each(&self, net: &NetNs, mut f: impl FnMut(&Device, &DeviceState)) {
         for device in self.devices.lock().iter() {
             let Ok(state) = device.gate.enter() else {
@@ -251,10 +255,9 @@ impl Registry {
         }
     }
 
-    /// The device of that name that processes in `net` may use, or with an empty name the one that
-    /// has the best GID for them. Sleeps.
+    /// Returns the device `name`, or the device with the best GID if `name` is empty. Sleeps.
     ///
-    /// [`ENOENT`] when there is none.
+    /// Returns [`ENOENT`] unless processes in the network namespace `net` may use such a device.
     pub(crate) fn find(&self, net: &NetNs, name: &[u8]) -> Result<Arc<Device>> {
         let mut best: Option<(Choice, Arc<Device>)> = None;
         for device in self.devices.lock().iter() {
@@ -280,35 +283,36 @@ impl Registry {
     }
 }
 
-/// The part of `name` before its NUL.
+/// Returns the part of `name` before its NUL.
 pub(crate) fn name_of(name: &[u8]) -> &[u8] {
     let end = name.iter().position(|&byte| byte == 0);
     end.and_then(|end| name.get(..end)).unwrap_or(name)
 }
 
 impl Device {
-    /// The number by which `rdma dev` shows it.
+    /// Returns the index that `rdma dev` shows.
     pub(crate) fn index(&self) -> u32 {
         self.index
     }
 
-    /// Where work on it is done.
+    /// Returns the workqueue for work on the device.
     pub(crate) fn workqueue(&self) -> &Workqueue {
         &self.workqueue
     }
 
-    /// Goes in: while the result lives, the device stays. [`ENODEV`] when it is going.
+    /// Enters the gate: the guard prevents the removal of the device. Returns [`ENODEV`] if the
+    /// removal has begun.
     pub(crate) fn enter(&self) -> Result<DeviceGuard<'_>> {
         self.gate.enter()
     }
 
-    /// Whether it is gone, or going.
+    /// Returns whether the removal of the device has begun.
     pub(crate) fn is_gone(&self) -> bool {
         self.gate.is_closed()
     }
 
-    /// Notes that `file` makes objects here. Sleeps.
-    pub(crate) fn attach(&self, _alive: &DeviceGuard<'_>, file: Arc<dyn AttachedFile>) -> Result {
+    /// Adds `file` to the attached files. Sleeps.
+    pub(crate) fn attach(&self, _guard: &DeviceGuard<'_>, file: Arc<dyn AttachedFile>) -> Result {
         let events = file.events().clone();
         self.subscribers.add(events.clone())?;
         self.files
@@ -318,17 +322,12 @@ impl Device {
         Ok(())
     }
 
-    /// Forgets `file`, which has made its last object.
-    pub(crate) fn detach(&self, _alive: &DeviceGuard<'_>, file: &dyn AttachedFile) {
+    /// Removes `file`, which has no objects and creates no more, from the attached files.
+    pub(crate) fn detach(&self, _guard: &DeviceGuard<'_>, file: &dyn AttachedFile) {
         self.subscribers.remove(file.events());
-        let mut found = None;
         let mut files = self.files.lock();
-        for (index, other) in numbered(files.iter()) {
-            if core::ptr::addr_eq(&**other, file) {
-                found = Some(index);
-                break;
-            }
-        }
+        let found = numbered(files.iter())
+            .find_map(|(index, other)| core::ptr::addr_eq(&**other, file).then_some(index));
         let file = found.and_then(|index| files.remove(index as usize).ok());
         drop(files);
         drop(file);
@@ -348,10 +347,9 @@ impl rdma::client::Client for Registry {
     fn add(&self, device: &rdma::device::Device) -> Result<Arc<Device>> {
         let mut attributes = device.attributes();
         if device.is_iwarp() {
-            // Nobody has looked how its queue pairs leave one.
+            // How iWARP queue pairs leave a shared receive queue is untested.
             attributes.max_srq = 0;
-            // siw looks for the memory of a second element where it found that of the first
-            // (`siw_tx_hdt()`).
+            // siw looks up the memory of a second element by the key of the first (`siw_tx_hdt()`).
             attributes.max_send_sge = 1;
         }
         let index = attributes.index;
@@ -398,7 +396,7 @@ impl rdma::client::Client for Registry {
             file.disassociate();
         }
         drop(files);
-        // The last reference to the device.
+        // Drops the last reference to the device.
         drop(state);
         trace::device_removed(data.index);
         ulp_debug!(

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Events of a file: what happened to its device and its objects, as a stream of records.
+//! Events of the device and the objects of a file, as a stream of records.
 //!
-//! Records are made in any context, under drivers' locks and with interrupts off: they go into an
-//! array that was allocated when the file was opened. They are read in process context.
+//! Drivers report events in any context, under their locks and with interrupts off. Records are
+//! therefore added to an array that was allocated when the file was opened. Process context reads
+//! them.
 
 use crate::{
     kernel::{
@@ -64,28 +65,29 @@ struct Log {
     places: KVVec<abi::Event>,
 }
 
-/// Events of a file, and those who wait for something of it.
+/// The events of a file, and the wait queues of the file.
 #[pin_data]
 pub(crate) struct FileEvents {
-    /// Serial number of the file, for traces.
+    /// Serial number of the file, for tracepoints and debug messages.
     file: u32,
-    /// Those who `poll` the file: woken whenever something may have become ready.
+    /// Wakes pollers of the file when an event or a completion may be ready.
     #[pin]
     pub(crate) wait: PollCondVar,
+    /// Lock order: after all locks of the module and of drivers, before wait queues only.
     #[pin]
     log: SpinLockIrq<Log>,
-    /// Those who wait for a record.
+    /// Wakes threads that wait for a record.
     #[pin]
     readers: CondVar,
 }
 
 impl FileEvents {
-    /// Serial number of the file.
+    /// Returns the serial number of the file.
     pub(crate) fn file(&self) -> u32 {
         self.file
     }
 
-    /// No records, and nobody waits. Sleeps.
+    /// Creates an empty stream. Sleeps.
     pub(crate) fn new(file: u32) -> Result<Arc<Self>> {
         let mut places = KVVec::new();
         places.resize(PLACES as usize, abi::Event::default(), GFP_KERNEL_ACCOUNT)?;
@@ -104,8 +106,7 @@ impl FileEvents {
         )
     }
 
-    /// Notes that `event`, one of `EVENT_*`, happened to the object that `handle` names. Any
-    /// context.
+    /// Adds a record of `event`, one of `EVENT_*`, for the object `handle`. Any context.
     pub(crate) fn raise(&self, event: u32, handle: u32, info: u32) {
         self.push(abi::Event {
             event,
@@ -115,8 +116,8 @@ impl FileEvents {
         });
     }
 
-    /// Notes that `event`, one of `EVENT_*`, happened to the device, or to its port `port` when
-    /// that is not 0. Any context.
+    /// Adds a record of `event`, one of `EVENT_*`, for the device, or for `port` if that is not 0.
+    /// Any context.
     fn raise_on_port(&self, event: u32, port: u32) {
         self.push(abi::Event {
             event,
@@ -134,7 +135,7 @@ impl FileEvents {
         self.wake();
     }
 
-    /// Ends the stream: the device is gone. Any context.
+    /// Ends the stream with a record of the device's removal. Any context.
     pub(crate) fn end(&self) {
         let record = self.stamp(abi::Event {
             event: abi::EVENT_DEVICE_REMOVED,
@@ -144,7 +145,7 @@ impl FileEvents {
         self.wake();
     }
 
-    /// Traces a record, and says when it was made.
+    /// Sets the time of a record, and traces it.
     fn stamp(&self, record: abi::Event) -> abi::Event {
         trace::event(
             self.file,
@@ -172,16 +173,16 @@ impl FileEvents {
         self.wait.notify_all();
     }
 
-    /// Whether there is a record. Those who have registered with [`Self::wait`] before this call
-    /// are woken by the next one.
+    /// Returns whether there is a record. If not, the next record wakes the pollers that registered
+    /// with [`Self::wait`] before this call.
     pub(crate) fn is_ready(&self) -> bool {
         self.log.lock().queue.is_ready()
     }
 
-    /// Takes the oldest record. Sleeps until there is one, if `block` says so.
+    /// Removes the oldest record. Sleeps until there is one if `block` is set.
     ///
-    /// [`ENODEV`] after the last one, [`EAGAIN`] when there is none, [`ERESTARTSYS`] when a signal
-    /// comes.
+    /// Returns [`ENODEV`] after the last record, [`EAGAIN`] if there is none, and [`ERESTARTSYS`]
+    /// if a signal arrives.
     pub(crate) fn take(&self, block: bool) -> Result<abi::Event> {
         let mut log = self.log.lock();
         loop {
@@ -201,7 +202,7 @@ impl FileEvents {
         }
     }
 
-    /// Gives back a record that was taken and could not be delivered.
+    /// Puts back a record that was not delivered.
     pub(crate) fn put_back(&self, event: abi::Event) {
         let mut log = self.log.lock();
         let Log { queue, places } = &mut *log;
@@ -211,18 +212,16 @@ impl FileEvents {
     }
 }
 
-/// The files that hear of a device's events.
-///
-/// The core's worker of GID changes holds `rtnl_lock` when it calls: nothing that waits for that
-/// may be done under the lock.
+/// The files that receive a device's events.
 #[pin_data]
 pub(crate) struct EventSubscribers {
+    /// Lock order: after `rtnl_lock`, which the core's GID worker holds when it reports an event.
     #[pin]
     files: Mutex<KVec<Arc<FileEvents>>>,
 }
 
 impl EventSubscribers {
-    /// Nobody yet. Sleeps.
+    /// Creates an empty list. Sleeps.
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -232,17 +231,17 @@ impl EventSubscribers {
         )
     }
 
-    /// Lets `file` hear of what happens from now on. Sleeps.
+    /// Adds `file`, which receives all later events. Sleeps.
     pub(crate) fn add(&self, file: Arc<FileEvents>) -> Result {
         Ok(self.files.lock().push(file, GFP_KERNEL)?)
     }
 
-    /// The opposite.
+    /// Removes `file`. Sleeps.
     pub(crate) fn remove(&self, file: &Arc<FileEvents>) {
         self.files.lock().retain(|other| !Arc::ptr_eq(other, file));
     }
 
-    /// Tells all of them. Sleeps.
+    /// Reports an event of the device, or of `port` if that is not 0, to all files. Sleeps.
     pub(crate) fn tell(&self, event: u32, port: u32) {
         for file in self.files.lock().iter() {
             file.raise_on_port(event, port);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An open file.
+//! Open files.
 //!
-//! Owns the table of objects, and knows the network namespace of its opener. What it does to a
-//! device it does inside the device's gate.
+//! An open file owns the table of its objects and the network namespace of its opener. It uses its
+//! device only inside the device's gate. Runs in process context.
 
 use crate::{
     device::{
@@ -53,24 +53,26 @@ use kernel::{
 /// An open file.
 #[pin_data]
 pub(crate) struct UlpFile {
-    /// Serial number, for traces.
+    /// Serial number, for tracepoints and debug messages.
     id: u32,
     registry: Arc<Registry>,
     net: NetNs,
-    /// Serialises ATTACH.
+    /// Serialises ATTACH. Lock order: before `Registry::devices` and the gate.
     #[pin]
     attaching: Mutex<()>,
     /// The device that the file is attached to; set once.
     device: SetOnce<Arc<Device>>,
+    /// The objects. Lock order: inside the gate, before the locks of the objects.
     #[pin]
     table: Mutex<ObjectTable>,
     events: Arc<FileEvents>,
     pending: Arc<PendingConns>,
-    /// Spare batches for those who submit.
+    /// Spare batches for SUBMIT. Lock order: no lock is taken under it.
     #[pin]
     batches: Mutex<[Option<KBox<Batch>>; 4]>,
     quota: Arc<Quota>,
-    /// That it is attached, as the rdma cgroup of who did that counts it.
+    /// The charge for this file to the rdma cgroup of the task that attached it. Lock order: before
+    /// `rdmacg_mutex` only.
     #[pin]
     attached: Mutex<Option<Charge>>,
 }
@@ -108,88 +110,91 @@ impl UlpFile {
         Ok(this)
     }
 
-    /// The last reference to the file is gone. Sleeps.
+    /// Destroys all objects, after the last descriptor of the file was closed. Sleeps.
     pub(crate) fn release(this: Arc<Self>) {
         trace::release(this.id);
         if let Ok(device) = this.device() {
-            // With the gate closed it is the device's removal that tears everything down.
-            if let Ok(alive) = device.enter() {
+            // If the gate is closed, device removal tears the file down.
+            if let Ok(guard) = device.enter() {
                 this.tear_down();
                 drop(this.attached.lock().take());
-                device.detach(&alive, &*this);
+                device.detach(&guard, &*this);
             }
         }
         ulp_debug!("file {}: released\n", this.id);
     }
 
-    /// Its serial number.
+    /// Returns the serial number.
     pub(crate) fn id(&self) -> u32 {
         self.id
     }
 
-    /// The namespace of its opener.
+    /// Returns the network namespace of the opener.
     pub(crate) fn net(&self) -> &NetNs {
         &self.net
     }
 
-    /// All devices.
+    /// Returns the list of all devices.
     pub(crate) fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// The table of its objects. Hold its lock over no copy from or to user space, and no wait.
+    /// Returns the object table. Its lock must not be held over a copy from or to user space, or
+    /// over a wait.
     pub(crate) fn table(&self) -> &Mutex<ObjectTable> {
         &self.table
     }
 
-    /// Its events, and those who poll it.
+    /// Returns the events of the file, with its pollers.
     pub(crate) fn events(&self) -> &Arc<FileEvents> {
         &self.events
     }
 
-    /// The requests for connections that wait.
+    /// Returns the count of pending connection requests.
     pub(crate) fn pending_conns(&self) -> &Arc<PendingConns> {
         &self.pending
     }
 
-    /// What its queues may have.
+    /// Returns the quota of queue entries.
     pub(crate) fn quota(&self) -> &Arc<Quota> {
         &self.quota
     }
 
-    /// The device it is attached to; [`ENXIO`] when to none.
+    /// Returns the device that the file is attached to, or [`ENXIO`].
     pub(crate) fn device(&self) -> Result<&Arc<Device>> {
         self.device.as_ref().ok_or(ENXIO)
     }
 
-    /// Goes into its device's gate. [`ENXIO`], [`ENODEV`].
+    /// Enters the gate of the device. Returns [`ENXIO`] if the file is not attached, and [`ENODEV`]
+    /// if the device was removed.
     pub(crate) fn enter(&self) -> Result<DeviceGuard<'_>> {
         self.device()?.enter()
     }
 
-    /// Attaches it to the device called `name`, or the best one when that is empty. Sleeps.
+    /// Attaches the file to the device `name`, or to the default device if `name` is empty. Sleeps.
     ///
-    /// [`ENOENT`] when there is none, [`ealready`] when it is attached.
+    /// Returns [`ENOENT`] if there is no such device, and [`ealready`] if the file is attached.
     pub(crate) fn attach(this: ArcBorrow<'_, Self>, name: &[u8]) -> Result {
         let _attaching = this.attaching.lock();
         if this.device.as_ref().is_some() {
             return Err(ealready());
         }
         let device = this.registry.find(&this.net, name)?;
-        // A device that goes meanwhile is one that is not there.
-        let alive = device.enter().map_err(|_| ENOENT)?;
-        let charge = Charge::new(alive.device(), Resource::Handle)?;
-        device.attach(&alive, Arc::<Self>::from(this))?;
+        // The device may have been removed since `find`.
+        let guard = device.enter().map_err(|_| ENOENT)?;
+        let charge = Charge::new(guard.device(), Resource::Handle)?;
+        device.attach(&guard, Arc::<Self>::from(this))?;
         this.device.populate(device.clone());
         *this.attached.lock() = Some(charge);
         ulp_debug!("file {}: attached to device {}\n", this.id, device.index());
         Ok(())
     }
 
-    /// Adds `object` to the table and returns its handle, which is to be committed. Sleeps.
+    /// Adds `object` to the table and returns its handle, which the caller commits or aborts.
+    /// Sleeps.
     ///
-    /// [`EMFILE`] when the table is full, [`edquot`](crate::kernel::errno::edquot) when the rdma cgroup
-    /// allows no more.
+    /// Returns [`EMFILE`] if the table is full, and [`edquot`](crate::kernel::errno::edquot) if the
+    /// limit of the rdma cgroup is reached.
     pub(crate) fn alloc_begin(&self, object: Object) -> Result<u32> {
         let (kind, number) = (object.kind(), object.number());
         let charge = Charge::new(self.enter()?.device(), Resource::Object)?;
@@ -198,7 +203,9 @@ impl UlpFile {
         Ok(handle)
     }
 
-    /// Destroys the object that `handle` names. Sleeps.
+    /// Destroys an object. Sleeps.
+    ///
+    /// Returns [`EBADF`] if there is no such object, and [`EBUSY`] if another object uses it.
     pub(crate) fn destroy(&self, _device: &DeviceGuard<'_>, handle: u32) -> Result {
         let object = self.table.lock().remove(handle)?;
         self.drop_object(handle, object);
@@ -212,7 +219,7 @@ impl UlpFile {
         Ok(())
     }
 
-    /// Removes an object whose handle was not committed, for another use.
+    /// Removes and returns an object whose handle was not committed.
     pub(crate) fn withdraw(&self, _device: &DeviceGuard<'_>, handle: u32) -> Result<Object> {
         let object = self.table.lock().alloc_abort(handle)?;
         trace::object_destroy(self.id, object.kind() as u32, handle, object.number());
@@ -223,20 +230,20 @@ impl UlpFile {
     fn drop_object(&self, handle: u32, object: Object) {
         let kind = object.kind();
         trace::object_destroy(self.id, kind as u32, handle, object.number());
-        // A thread that waits for the object holds it, and nothing else would wake that thread.
+        // A thread that waits for the object holds a reference, and has no other reason to wake up.
         object.wake_waiters(EBADF);
         if let Object::Grant(grant) = &object {
-            // Another command may hold it: its key dies now all the same.
+            // Revoke the key even if another command holds a reference.
             grant.end();
         }
         drop(object);
         if matches!(kind, Kind::Buffer | Kind::Ah) {
-            // What this cannot do for want of memory, the next use of the slots does.
+            // If memory is short, the slots drop their references when they are used again.
             let _ = self.purge();
         }
     }
 
-    /// Lets go of memory that only requests which are done still refer to. Sleeps.
+    /// Drops the references that slots of completed requests hold to memory regions. Sleeps.
     fn purge(&self) -> Result {
         let mut queues = KVVec::new();
         let table = self.table.lock();
@@ -256,10 +263,10 @@ impl UlpFile {
         Ok(())
     }
 
-    /// Destroys everything, users before what they use. Sleeps.
+    /// Destroys all objects, each before the objects that it uses. Sleeps.
     ///
-    /// Nobody may be able to make anything any more: the gate is closed and empty, or the file is
-    /// released.
+    /// No other thread may be able to create objects: the gate is closed and has no guard, or the
+    /// file is released.
     fn tear_down(&self) {
         for kind in Kind::TEARDOWN {
             loop {
@@ -273,7 +280,7 @@ impl UlpFile {
         }
     }
 
-    /// Lends the room for a batch, or makes some.
+    /// Takes a spare batch, or allocates one.
     pub(crate) fn take_batch(&self) -> Result<KBox<Batch>> {
         let kept = self.batches.lock().iter_mut().find_map(Option::take);
         if let Some(batch) = kept {
@@ -282,14 +289,12 @@ impl UlpFile {
         Ok(KBox::new(Batch::new(), GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Takes the room back.
+    /// Keeps a batch for reuse, or frees it if there are enough.
     pub(crate) fn give_batch(&self, batch: KBox<Batch>) {
         let mut batch = Some(batch);
         if let Some(spare) = self.batches.lock().iter_mut().find(|it| it.is_none()) {
             core::mem::swap(spare, &mut batch);
         }
-        // More than are kept go.
-        drop(batch);
     }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The operations of an open file, as the kernel calls them.
+//! The file operations that the kernel calls.
 
 use crate::{
     cmd::{
@@ -84,7 +84,7 @@ impl FileOperations for UlpFile {
                     done => Ok(done),
                 };
             }
-            // The first one is worth waiting for.
+            // Only the first record is waited for.
             block = false;
         }
         Ok(room.saturating_sub(to.len()))
@@ -99,7 +99,7 @@ impl FileOperations for UlpFile {
     }
 
     fn mmap(this: ArcBorrow<'_, Self>, area: &Area<'_>, offset: u64) -> Result {
-        let _alive = this.enter()?;
+        let _device = this.enter()?;
         let handle = u32::try_from(offset >> 32).map_err(|_| EBADF)?;
         let at = (offset & 0xffff_ffff) as usize;
         let table = this.table().lock();
@@ -127,7 +127,7 @@ impl FileOperations for UlpFile {
         }
         for (_, object) in this.table().lock().iter() {
             if let Object::Cq(cq) = object {
-                // All of them: each has to know that it is polled.
+                // Do not stop at the first: `poll` also tells each ring to wake pollers.
                 if cq.ring().poll() {
                     ready |= events::IN;
                 }
@@ -142,11 +142,11 @@ impl FileOperations for UlpFile {
             seq_print!(m, "rust_ulp-device:\tnone\n");
             return;
         };
-        let Ok(alive) = device.enter() else {
+        let Ok(state) = device.enter() else {
             seq_print!(m, "rust_ulp-device:\tgone\n");
             return;
         };
-        let name = alive.device().name();
+        let name = state.device().name();
         seq_print!(
             m,
             "rust_ulp-device:\t{}\n",
