@@ -27,7 +27,7 @@
 //! user space: ioctl SUBMIT
 //!   kernel/entry.c      rust_ulp_ioctl
 //!   fops, cmd/access    copy and check struct rust_ulp_submit
-//!   object/batch        copies the work requests; object/decode checks them
+//!   object/batch        copies the work requests; uapi/decode checks them
 //!   cmd/resolve         looks handles up; rdma/chain fills slots (rdma/queue) and links them
 //!   cmd/submit          posts the chain of each queue, and waits
 //!   rdma/entry.c        rust_ulp_post_send, then the driver

@@ -29,11 +29,6 @@ use crate::{
             Completions,
             Request, //
         },
-        decode::{
-            DecodedWr,
-            Op,
-            Receiver, //
-        },
         pd::PdObject,
         qp::QpObject,
         ring::Ring,
@@ -55,7 +50,14 @@ use crate::{
             Tail, //
         }, //
     },
-    uapi::abi, //
+    uapi::{
+        abi,
+        decode::{
+            DecodedWr,
+            Op,
+            Receiver, //
+        }, //
+    }, //
 };
 use kernel::prelude::*;
 

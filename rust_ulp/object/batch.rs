@@ -4,15 +4,7 @@
 //!
 //! Process context; nothing is allocated once the room for a batch is there.
 
-use super::{
-    completion::Completions,
-    decode::{
-        decode,
-        DecodedWr,
-        Elements,
-        Limits, //
-    }, //
-};
+use super::completion::Completions;
 use crate::{
     kernel::user::{
         read_array,
@@ -29,7 +21,15 @@ use crate::{
         self,
         ulp_debug, //
     },
-    uapi::abi, //
+    uapi::{
+        abi,
+        decode::{
+            decode,
+            DecodedWr,
+            Elements,
+            Limits, //
+        }, //
+    }, //
 };
 use kernel::prelude::*;
 

@@ -8,7 +8,6 @@ pub(crate) mod buffer;
 pub(crate) mod completion;
 pub(crate) mod connection;
 pub(crate) mod cq;
-pub(crate) mod decode;
 pub(crate) mod grant;
 pub(crate) mod listener;
 pub(crate) mod pd;

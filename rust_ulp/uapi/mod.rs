@@ -4,5 +4,7 @@
 
 #[allow(dead_code, unreachable_pub)]
 pub(crate) mod abi;
+#[allow(dead_code)]
+pub(crate) mod decode;
 #[allow(dead_code, unreachable_pub)]
 pub(crate) mod ring;

@@ -2,8 +2,8 @@
 
 //! Decoding of requests: whatever user space writes.
 
-use crate::object_decode::{decode, DecodedWr, Elements, Limits, Op, Refusal};
 use crate::uapi::abi;
+use crate::uapi::decode::{decode, DecodedWr, Elements, Limits, Op, Refusal};
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits {

@@ -16,10 +16,6 @@ mod uapi;
 #[allow(dead_code)]
 mod logic;
 
-#[path = "../../../rust_ulp/object/decode.rs"]
-#[allow(dead_code)]
-mod object_decode;
-
 mod chunks;
 mod cq_model;
 mod deadlines;

@@ -20,14 +20,11 @@ mod uapi;
 #[path = "../../../../rust_ulp/logic/mod.rs"]
 mod logic;
 
-#[path = "../../../../rust_ulp/object/decode.rs"]
-mod decode;
-
-use decode::{decode, Elements, Limits, Op};
 use logic::chunks::{common_order, Plan};
 use logic::events::{Queue, Record, PLACES};
 use logic::handle::{Handle, MAX_OBJECTS};
 use uapi::abi;
+use uapi::decode::{decode, Elements, Limits, Op};
 
 impl Record for abi::Event {
     fn time_ns(&self) -> u64 {
