@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What can be said of a work request before any object is looked up.
+//! Decodes work requests without looking up any object.
 
 use crate::uapi::abi;
 
-/// Why a request is refused; [`Refusal::errno`] is what the caller gets.
+/// The reason why a request is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub)]
 pub enum Refusal {
-    /// An opcode that nobody knows, an unknown flag, padding, a field that the opcode has not.
+    /// An undefined opcode or flag, padding that is not zero, or a field that the opcode does not
+    /// use.
     Invalid,
-    /// An opcode that exists and is not offered.
+    /// An opcode of `enum ib_wr_opcode` that the module does not support.
     Unsupported,
     /// Too many elements.
     TooManyElements,
-    /// More bytes than a message or inline data may have.
+    /// Too many inline bytes.
     TooLong,
 }
 
 #[allow(unreachable_pub)]
 impl Refusal {
-    /// The errno, positive.
+    /// Returns the positive errno that the caller gets.
     pub const fn errno(self) -> i32 {
         match self {
             Self::Invalid => 22,        // EINVAL
@@ -39,20 +40,20 @@ pub struct Limits {
     pub max_inline: u32,
 }
 
-/// Where a datagram goes.
+/// The receiver of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub)]
 pub struct Receiver {
-    /// Handle of the address.
+    /// Handle of the address handle.
     pub ah: u32,
     /// Number of the queue pair.
     pub qp_num: u32,
-    /// Its queue key.
+    /// Q_Key.
     pub qkey: u32,
 }
 
 impl Receiver {
-    /// What the arguments of a send say; [`None`] when they say nothing, as on a connection.
+    /// Decodes the arguments of a send. Returns [`None`] if both are zero.
     const fn new(arg0: u64, arg1: u64) -> Result<Option<Self>, Refusal> {
         if arg1 >> 32 != 0 {
             return Err(Refusal::Invalid);
@@ -68,8 +69,10 @@ impl Receiver {
     }
 }
 
-/// What a request is to do, with the fields that its opcode has. A send has a receiver where its
-/// arguments are not zero: whether it must, the type of the queue pair says.
+/// The operation of a request, with the fields that its opcode uses.
+///
+/// A send has a receiver if its arguments are not zero. The type of the queue pair decides later
+/// whether it must have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub, missing_docs)]
 pub enum Op {
@@ -101,20 +104,20 @@ pub enum Op {
     Recv,
 }
 
-/// Where the elements of a request stand.
+/// The elements of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub, missing_docs)]
 pub enum Elements {
     None,
     One(abi::Sge),
-    /// An array of `count` elements at this address of user space.
+    /// `count` elements in an array at this address of user space.
     Array {
         addr: u64,
         count: u32,
     },
 }
 
-/// A request, decoded.
+/// A decoded request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub, missing_docs)]
 pub struct DecodedWr {
@@ -127,141 +130,120 @@ pub struct DecodedWr {
     pub fence: bool,
     pub solicited: bool,
     pub inline: bool,
-    /// 0, or how long it may take.
+    /// The time limit, or 0.
     pub timeout_ns: u64,
 }
 
-/// Opcodes of a send queue that the ABI numbers and no queue pair here carries out: LOCAL_INV,
-/// BIND_MW, TSO and later ones of `enum ib_wr_opcode`.
-const fn is_known_elsewhere(opcode: u8) -> bool {
-    matches!(opcode, 7 | 8 | 10..=15)
+/// The fields of a request that an opcode uses. All others must be zero.
+struct Uses {
+    flags: u16,
+    /// `remote_addr` and `rkey`.
+    remote: bool,
+    imm_data: bool,
+    /// Number of arguments.
+    args: u8,
+}
+
+/// Decodes the operation of `wr`, and returns the fields that it uses.
+fn operation(wr: &abi::Wr) -> Result<(Op, Uses), Refusal> {
+    const ANY: u16 = abi::SEND_FENCE | abi::SEND_SIGNALED;
+    const MESSAGE: u16 = ANY | abi::SEND_INLINE | abi::SEND_SOLICITED;
+    let (remote_addr, rkey) = (wr.remote_addr, wr.rkey);
+    let write = |imm| Op::Write {
+        remote_addr,
+        rkey,
+        imm,
+    };
+    let send = |imm, invalidate, to| Op::Send {
+        imm,
+        invalidate,
+        to,
+    };
+    let (op, flags, remote, imm_data, args) = match wr.opcode {
+        abi::WR_RDMA_WRITE => (write(None), ANY | abi::SEND_INLINE, true, false, 0),
+        abi::WR_RDMA_WRITE_WITH_IMM => (write(Some(wr.imm_data)), MESSAGE, true, true, 0),
+        abi::WR_RDMA_READ => (Op::Read { remote_addr, rkey }, ANY, true, false, 0),
+        abi::WR_SEND => {
+            let to = Receiver::new(wr.arg0, wr.arg1)?;
+            (send(None, None, to), MESSAGE, false, false, 2)
+        }
+        abi::WR_SEND_WITH_IMM => {
+            let to = Receiver::new(wr.arg0, wr.arg1)?;
+            (send(Some(wr.imm_data), None, to), MESSAGE, false, true, 2)
+        }
+        abi::WR_SEND_WITH_INV => {
+            let op = send(None, Some(wr.imm_data), None);
+            (op, MESSAGE, false, true, 0)
+        }
+        abi::WR_ATOMIC_CMP_AND_SWP => {
+            let op = Op::CompareSwap {
+                remote_addr,
+                rkey,
+                compare: wr.arg0,
+                swap: wr.arg1,
+            };
+            (op, ANY, true, false, 2)
+        }
+        abi::WR_ATOMIC_FETCH_AND_ADD => {
+            let op = Op::FetchAdd {
+                remote_addr,
+                rkey,
+                add: wr.arg0,
+            };
+            (op, ANY, true, false, 1)
+        }
+        abi::WR_RECV => (Op::Recv, 0, false, false, 0),
+        // LOCAL_INV, BIND_MW, TSO and later opcodes of `enum ib_wr_opcode`.
+        7 | 8 | 10..=15 => return Err(Refusal::Unsupported),
+        _ => return Err(Refusal::Invalid),
+    };
+    let uses = Uses {
+        flags,
+        remote,
+        imm_data,
+        args,
+    };
+    Ok((op, uses))
+}
+
+/// Decodes the elements of `wr`.
+fn elements(wr: &abi::Wr, max_sge: u32) -> Result<Elements, Refusal> {
+    let count = u32::from(wr.num_sge);
+    if count > max_sge {
+        return Err(Refusal::TooManyElements);
+    }
+    match count {
+        0 if wr.sge == abi::Sge::default() => Ok(Elements::None),
+        1 => Ok(Elements::One(wr.sge)),
+        2.. if wr.sge.buffer == 0 && wr.sge.length == 0 => Ok(Elements::Array {
+            addr: wr.sge.offset,
+            count,
+        }),
+        _ => Err(Refusal::Invalid),
+    }
 }
 
 /// Decodes `wr`, which was copied from user space.
 #[allow(unreachable_pub)]
 pub fn decode(wr: &abi::Wr, limits: Limits) -> Result<DecodedWr, Refusal> {
-    const ANY: u16 = abi::SEND_FENCE | abi::SEND_SIGNALED;
-    let (remote_addr, rkey) = (wr.remote_addr, wr.rkey);
-
-    // What the opcode allows: flags, and which fields may be other than zero.
-    let (op, flags, remote, imm, args) = match wr.opcode {
-        abi::WR_RDMA_WRITE => (
-            Op::Write {
-                remote_addr,
-                rkey,
-                imm: None,
-            },
-            ANY | abi::SEND_INLINE,
-            true,
-            false,
-            0,
-        ),
-        abi::WR_RDMA_WRITE_WITH_IMM => (
-            Op::Write {
-                remote_addr,
-                rkey,
-                imm: Some(wr.imm_data),
-            },
-            ANY | abi::SEND_INLINE | abi::SEND_SOLICITED,
-            true,
-            true,
-            0,
-        ),
-        abi::WR_RDMA_READ => (Op::Read { remote_addr, rkey }, ANY, true, false, 0),
-        abi::WR_SEND | abi::WR_SEND_WITH_IMM => {
-            let with_imm = wr.opcode == abi::WR_SEND_WITH_IMM;
-            let to = Receiver::new(wr.arg0, wr.arg1)?;
-            (
-                Op::Send {
-                    imm: if with_imm { Some(wr.imm_data) } else { None },
-                    invalidate: None,
-                    to,
-                },
-                ANY | abi::SEND_INLINE | abi::SEND_SOLICITED,
-                false,
-                with_imm,
-                2,
-            )
-        }
-        abi::WR_SEND_WITH_INV => (
-            Op::Send {
-                imm: None,
-                invalidate: Some(wr.imm_data),
-                to: None,
-            },
-            ANY | abi::SEND_INLINE | abi::SEND_SOLICITED,
-            false,
-            true,
-            0,
-        ),
-        abi::WR_ATOMIC_CMP_AND_SWP => (
-            Op::CompareSwap {
-                remote_addr,
-                rkey,
-                compare: wr.arg0,
-                swap: wr.arg1,
-            },
-            ANY,
-            true,
-            false,
-            2,
-        ),
-        abi::WR_ATOMIC_FETCH_AND_ADD => (
-            Op::FetchAdd {
-                remote_addr,
-                rkey,
-                add: wr.arg0,
-            },
-            ANY,
-            true,
-            false,
-            1,
-        ),
-        abi::WR_RECV => (Op::Recv, 0, false, false, 0),
-        opcode if is_known_elsewhere(opcode) => return Err(Refusal::Unsupported),
-        _ => return Err(Refusal::Invalid),
-    };
-    if wr.flags & !flags != 0
+    let (op, uses) = operation(wr)?;
+    if wr.flags & !uses.flags != 0
         || wr.timeout_ns > abi::TIMEOUT_MAX_NS
         || wr.reserved != 0
-        || (!remote && (remote_addr != 0 || rkey != 0))
-        || (!imm && wr.imm_data != 0)
-        || (args < 1 && wr.arg0 != 0)
-        || (args < 2 && wr.arg1 != 0)
+        || (!uses.remote && (wr.remote_addr != 0 || wr.rkey != 0))
+        || (!uses.imm_data && wr.imm_data != 0)
+        || (uses.args < 1 && wr.arg0 != 0)
+        || (uses.args < 2 && wr.arg1 != 0)
     {
         return Err(Refusal::Invalid);
     }
-
-    let count = u32::from(wr.num_sge);
-    if count > limits.max_sge {
-        return Err(Refusal::TooManyElements);
-    }
-    let elements = match count {
-        0 if wr.sge
-            != (abi::Sge {
-                buffer: 0,
-                length: 0,
-                offset: 0,
-            }) =>
-        {
-            return Err(Refusal::Invalid);
-        }
-        0 => Elements::None,
-        1 => Elements::One(wr.sge),
-        _ if wr.sge.buffer != 0 || wr.sge.length != 0 => return Err(Refusal::Invalid),
-        _ => Elements::Array {
-            addr: wr.sge.offset,
-            count,
-        },
-    };
-
-    match op {
-        // An atomic takes the value that was there, 8 bytes, and works on 8 aligned ones.
-        Op::CompareSwap { .. } | Op::FetchAdd { .. } => match elements {
-            Elements::One(sge) if sge.length == 8 && remote_addr & 7 == 0 => (),
+    let elements = elements(wr, limits.max_sge)?;
+    if matches!(op, Op::CompareSwap { .. } | Op::FetchAdd { .. }) {
+        // An atomic returns 8 bytes, and its remote address is a multiple of 8.
+        match elements {
+            Elements::One(sge) if sge.length == 8 && wr.remote_addr & 7 == 0 => (),
             _ => return Err(Refusal::Invalid),
-        },
-        _ => (),
+        }
     }
     let inline = wr.flags & abi::SEND_INLINE != 0;
     if let Elements::One(sge) = elements {
@@ -269,7 +251,6 @@ pub fn decode(wr: &abi::Wr, limits: Limits) -> Result<DecodedWr, Refusal> {
             return Err(Refusal::TooLong);
         }
     }
-
     Ok(DecodedWr {
         user_data: wr.user_data,
         qp: wr.qp,
