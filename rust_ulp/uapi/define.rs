@@ -32,14 +32,25 @@ pub trait Command: Zero + Copy + Default + 'static {
     fn new() -> Self;
 }
 
+/// Defines the numbers of the ABI, and a list of them.
+macro_rules! numbers {
+    ($($ty:ident: $($name:ident = $value:expr),+;)*) => {
+        $($(pub const $name: $ty = $value;)+)*
+
+        /// The name and the value of each number.
+        pub const NUMBERS: &[(&str, i128)] = &[$($((stringify!($name), $name as i128),)+)*];
+    };
+}
+
 /// Defines the structs of the ABI: `repr(C)`, without padding, with zero as the default.
 ///
-/// Asserts the size of each struct and the offset of each field at compile time.
+/// Asserts the size of each struct and the offset of each field at compile time. Implements [`Command`]
+/// for a struct with the number and the name of a command.
 macro_rules! abi {
     ($(
         $(#[$meta:meta])*
-        struct $name:ident = $c:ident, $size:literal bytes {
-            $($(#[$fmeta:meta])* @$offset:literal $field:ident: $ty:ty,)*
+        struct $name:ident = $c:ident, $size:literal bytes $(, $nr:ident $text:literal)? {
+            $(@$offset:literal $field:ident: $ty:ty),*
         }
     )*) => {
         $(
@@ -48,7 +59,7 @@ macro_rules! abi {
             #[repr(C)]
             #[derive(Clone, Copy, Debug, PartialEq, Eq)]
             pub struct $name {
-                $($(#[$fmeta])* pub $field: $ty,)*
+                $(pub $field: $ty,)*
             }
 
             impl Zero for $name {
@@ -69,6 +80,15 @@ macro_rules! abi {
                     &[$((stringify!($field), $offset, ::core::mem::size_of::<$ty>()),)*];
             }
 
+            $(impl Command for $name {
+                const NR: u32 = $nr;
+                const NAME: &'static str = $text;
+
+                fn new() -> Self {
+                    Self { size: Self::SIZE, ..Self::ZERO }
+                }
+            })?
+
             const _: () = {
                 assert!(::core::mem::size_of::<$name>() == $size);
                 // Without padding, no uninitialized byte is copied to the other side.
@@ -84,18 +104,4 @@ macro_rules! abi {
         pub const STRUCTS: &[(&str, u32, &[(&str, usize, usize)], &[&str])] =
             &[$((stringify!($c), $size, $name::LAYOUT, &[$(stringify!($ty)),*]),)*];
     };
-}
-
-/// Implements [`Command`] for the structs that are arguments of commands.
-macro_rules! commands {
-    ($($name:ident = $nr:ident, $text:literal;)*) => { $(
-        impl Command for $name {
-            const NR: u32 = $nr;
-            const NAME: &'static str = $text;
-
-            fn new() -> Self {
-                Self { size: Self::SIZE, ..Self::ZERO }
-            }
-        }
-    )* };
 }
