@@ -11,7 +11,7 @@
  *    bytes, and EINVAL for a struct that is smaller than its first version. Members that the
  *    caller's version lacks count as zero, and the kernel does not write them back.
  *  - The kernel returns EINVAL for an undefined bit of @flags, and for padding (@pad, @reserved)
- *    that is not zero.
+ *    that is not zero. Where a comment does not describe @flags, no flag is defined.
  *  - A handle identifies an object. It is a number from 1 to 2^31 - 1, and is valid only in the
  *    open file that created the object.
  *  - A command that fails changes nothing, with two exceptions. ACCEPT, ATTACH, CANCEL,
@@ -128,8 +128,6 @@
 
 /**
  * struct rust_ulp_query - describes the module
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @abi_version: [out] RUST_ULP_ABI_VERSION of the module.
  * @max_objects: [out; 1 to 65536] Maximum objects per open file.
  * @features: [out] RUST_ULP_FEATURE_*.
@@ -170,7 +168,6 @@ struct rust_ulp_query {
  * @index: [out; number] Index, as `rdma dev` shows it.
  * @flags: [out] RUST_ULP_DEVICE_*.
  * @phys_ports: [out; ports] Number of physical ports.
- * @pad: Zero.
  */
 struct rust_ulp_device_entry {
 	__u8 name[RUST_ULP_NAME_MAX];
@@ -183,13 +180,10 @@ struct rust_ulp_device_entry {
 
 /**
  * struct rust_ulp_device_list - lists the devices that this file may attach to
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @entries: [in; address] Address of an array of @capacity struct rust_ulp_device_entry.
  * @entry_size: [in; bytes; to 4096] sizeof(struct rust_ulp_device_entry), as the caller knows it.
  * @capacity: [in; entries] Length of that array.
  * @count: [out; entries] Number of devices; may exceed @capacity.
- * @pad: Zero.
  */
 struct rust_ulp_device_list {
 	__u32 size;
@@ -205,8 +199,6 @@ struct rust_ulp_device_list {
 
 /**
  * struct rust_ulp_attach - binds this open file to one device, once
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @name: [in, out; text, NUL-terminated] Name of the device, or empty for the default device.
  * @index: [out; number] Index, as `rdma dev` shows it.
  * @phys_ports: [out; ports] Number of physical ports.
@@ -238,8 +230,6 @@ struct rust_ulp_attach {
 
 /**
  * struct rust_ulp_device_query - describes the device
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @name: [out; text, NUL-terminated] Name of the device.
  * @fw_ver: [out; text, NUL-terminated] Firmware version.
  * @node_guid: [out; 64 bits, network order] Node GUID.
@@ -269,7 +259,6 @@ struct rust_ulp_attach {
  * @max_fast_reg_pages: [out; pages] Maximum pages per key.
  * @num_comp_vectors: [out; count] Number of completion vectors, for @comp_vector of CQ_CREATE.
  * @local_ca_ack_delay: [out; exponent] Local CA ACK delay: 4.096 us * 2^n.
- * @pad: Zero.
  */
 struct rust_ulp_device_query {
 	__u32 size;
@@ -315,8 +304,6 @@ struct rust_ulp_device_query {
 
 /**
  * struct rust_ulp_port_query - describes a port
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @port: [in; 1 to phys_ports] Port number.
  * @state: [out; 1 to 5] enum ib_port_state: 1 is down, 2 init, 3 armed, 4 active, 5 active defer.
  * @phys_state: [out; 1 to 7] enum ib_port_phys_state.
@@ -336,7 +323,6 @@ struct rust_ulp_device_query {
  * @bad_pkey_cntr: [out; count] Packets with a wrong P_Key.
  * @qkey_viol_cntr: [out; count] Packets with a wrong Q_Key.
  * @ifindex: [out; number] Index of the netdev if it is in the opener's network namespace, else 0.
- * @pad: Zero.
  */
 struct rust_ulp_port_query {
 	__u32 size;
@@ -394,8 +380,6 @@ struct rust_ulp_gid_entry {
 
 /**
  * struct rust_ulp_gid_query - lists the GIDs of a port
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @entries: [in; address] Address of an array of @capacity struct rust_ulp_gid_entry.
  * @entry_size: [in; bytes; to 4096] sizeof(struct rust_ulp_gid_entry), as the caller knows it.
  * @capacity: [in; entries] Length of that array.
@@ -414,12 +398,9 @@ struct rust_ulp_gid_query {
 
 /**
  * struct rust_ulp_pkey_query - returns one P_Key of a port
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @port: [in; 1 to phys_ports] Port number.
  * @index: [in; below pkey_tbl_len] Index in the P_Key table.
  * @pkey: [out; 16 bits] The P_Key.
- * @pad: Zero.
  */
 struct rust_ulp_pkey_query {
 	__u32 size;
@@ -434,10 +415,7 @@ struct rust_ulp_pkey_query {
 
 /**
  * struct rust_ulp_pd_create - creates a protection domain
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @handle: [out; handle] The new protection domain.
- * @pad: Zero.
  */
 struct rust_ulp_pd_create {
 	__u32 size;
@@ -454,8 +432,6 @@ struct rust_ulp_pd_create {
 
 /**
  * struct rust_ulp_cq_create - creates a completion queue
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @entries: [in, out; entries; 1 to 32768] Minimum length; out: the length, a power of two.
  * @delivery: [in, out] RUST_ULP_DELIVER_*; out: the choice of the kernel.
  * @comp_vector: [in; below num_comp_vectors] Completion vector.
@@ -486,14 +462,12 @@ struct rust_ulp_cq_create {
  * struct rust_ulp_cq_ring - is the header of the ring of a completion queue
  * @head: [in; index, runs over 2^32] Index of the next entry that the consumer reads. The consumer
  *   writes it.
- * @pad0: Zero.
  * @tail: [out; index, runs over 2^32] Index of the next entry that the kernel writes.
  * @flags: [out] RUST_ULP_CQ_*.
  * @dropped: [out; entries] Number of completions that did not fit.
  * @entries: [out; entries; a power of two] Length of the ring.
  * @entry_size: [out; bytes] sizeof(struct rust_ulp_cqe).
  * @entries_offset: [out; bytes; 4096] RUST_ULP_CQ_ENTRIES_OFFSET.
- * @pad1: Zero.
  *
  * The caller maps the ring at @mmap_offset of CQ_CREATE. User space writes @head, the kernel writes
  * all other members. The kernel keeps a private copy of those and never reads them from the ring.
@@ -555,8 +529,6 @@ struct rust_ulp_cq_ring {
  * @sl: [out; 0 to 15] Service level of a UD receive.
  * @dlid_path_bits: [out; 7 bits] Path bits of the LID of a UD receive.
  * @port: [out; 0, or 1 to phys_ports] Port of a UD receive.
- * @pad: Zero.
- * @reserved: Zero.
  */
 struct rust_ulp_cqe {
 	__aligned_u64 user_data;
@@ -583,7 +555,6 @@ struct rust_ulp_cqe {
 
 /**
  * struct rust_ulp_qp_create - creates a queue pair
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
  * @flags: [in] RUST_ULP_QP_SIG_ALL.
  * @pd: [in; handle] Protection domain.
  * @send_cq: [in; handle] Completion queue of send requests.
@@ -711,7 +682,6 @@ struct rust_ulp_ah_attr {
  *   peer.
  * @en_sqd_async_notify: [in, out; 0, 1] 1: an event reports that SQD is drained.
  * @sq_draining: [out; 0, 1] 1: the queue pair is in SQD and has not finished draining.
- * @pad: Zero.
  * @ah: [in, out] Path to the peer.
  */
 struct rust_ulp_qp_attr {
@@ -739,8 +709,6 @@ struct rust_ulp_qp_attr {
 
 /**
  * struct rust_ulp_qp_modify - changes the state and the attributes of a queue pair
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @qp: [in; handle] Queue pair.
  * @attr_mask: [in] RUST_ULP_QP_*: the members of @attr to use.
  * @attr: [in, out] The attributes; out: @ah.dmac and @ah.hop_limit as the kernel resolved them.
@@ -758,8 +726,6 @@ struct rust_ulp_qp_modify {
 
 /**
  * struct rust_ulp_qp_query - describes a queue pair
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @qp: [in; handle] Queue pair.
  * @qp_num: [out; 24 bits] Number of the queue pair.
  * @qp_type: [out] RUST_ULP_QPT_*.
@@ -793,8 +759,6 @@ struct rust_ulp_qp_query {
 
 /**
  * struct rust_ulp_buffer_create - creates a buffer of pages that the kernel allocates
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @pd: [in; handle] Protection domain.
  * @node: [in, out; NUMA node, or -1] Preferred NUMA node, or RUST_ULP_NODE_ANY; ERANGE if there is
  *   no such node. The kernel falls back to other nodes. out: node of the first page.
@@ -805,7 +769,6 @@ struct rust_ulp_qp_query {
  * @mmap_offset: [out; bytes; for mmap(2)] Where to map the buffer.
  * @key_bytes: [out; bytes] Bytes per key of the device.
  * @keys: [out; count, from 1] Number of keys.
- * @pad: Zero.
  *
  * A device limits the pages per key, so a buffer may have several keys, each for @key_bytes of it.
  * An element of a request may cross the border between two keys, and then counts as one element for
@@ -845,7 +808,6 @@ struct rust_ulp_buffer_create {
 
 /**
  * struct rust_ulp_buffer_register - creates a buffer of the caller's memory
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
  * @flags: [in] RUST_ULP_BUFFER_READ_ONLY.
  * @pd: [in; handle] Protection domain.
  * @handle: [out; handle] The new buffer.
@@ -877,7 +839,6 @@ struct rust_ulp_buffer_register {
 
 /**
  * struct rust_ulp_buffer_import - creates a buffer of a dma-buf
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
  * @flags: [in] RUST_ULP_BUFFER_READ_ONLY.
  * @pd: [in; handle] Protection domain.
  * @fd: [in; descriptor] The dma-buf; EBADF if there is no such descriptor, EINVAL if it is another
@@ -888,7 +849,6 @@ struct rust_ulp_buffer_register {
  * @keys: [out; count, from 1] Number of keys.
  * @page_size: [out; bytes; a power of two from 4096 to 2097152] Contiguous bytes.
  * @handle: [out; handle] The new buffer.
- * @pad: Zero.
  *
  * For a software device (RUST_ULP_CAP_VIRT_DMA), the dma-buf must be system memory that its
  * exporter can map into the kernel, else EOPNOTSUPP. For any other device, the kernel attaches the
@@ -916,7 +876,6 @@ struct rust_ulp_buffer_import {
 
 /**
  * struct rust_ulp_buffer_query - describes a buffer
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
  * @flags: [in, out] in: 0; out: RUST_ULP_BUFFER_READ_ONLY.
  * @buffer: [in; handle] Buffer.
  * @kind: [out] RUST_ULP_BUFFER_PAGES, RUST_ULP_BUFFER_USER or RUST_ULP_BUFFER_DMABUF.
@@ -950,7 +909,6 @@ struct rust_ulp_buffer_query {
 
 /**
  * struct rust_ulp_grant_create - gives the peer access to a range of a buffer
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
  * @flags: [in] RUST_ULP_GRANT_ONE_SHOT, RUST_ULP_GRANT_PARTIAL.
  * @buffer: [in; handle] Buffer.
  * @access: [in] RUST_ULP_ACCESS_REMOTE_*, at least one.
@@ -960,7 +918,6 @@ struct rust_ulp_buffer_query {
  * @rkey: [out; 32 bits] The key.
  * @handle: [out; handle] The new grant; destroying it revokes the key.
  * @qp: [in; handle or 0] Queue pair that may use the grant, or 0.
- * @pad: Zero.
  *
  * A grant has one key and one range. The range may cross the border between two keys of its buffer.
  * It must not be larger than the device supports per key: else the command returns ERANGE, or
@@ -988,8 +945,6 @@ struct rust_ulp_grant_create {
 
 /**
  * struct rust_ulp_grant_rotate - gives a grant a new key
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @grant: [in; handle] Grant.
  * @rkey: [out; 32 bits] The new key.
  * @addr: [out; bytes; remote address] Remote address of the first byte.
@@ -1012,7 +967,6 @@ struct rust_ulp_grant_rotate {
 
 /**
  * struct rust_ulp_grant_query - describes a grant
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
  * @flags: [in, out] in: 0; out: RUST_ULP_GRANT_ONE_SHOT.
  * @grant: [in; handle] Grant.
  * @state: [out] RUST_ULP_GRANT_ACTIVE, RUST_ULP_GRANT_USED or RUST_ULP_GRANT_EXPIRED.
@@ -1040,12 +994,9 @@ struct rust_ulp_grant_query {
 
 /**
  * struct rust_ulp_ah_create - creates an address handle for datagrams
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @pd: [in; handle] Protection domain.
  * @handle: [out; handle] The new address handle.
  * @attr: [in, out] The path; out: @dmac and @hop_limit as the kernel resolved them.
- * @pad: Zero.
  *
  * The address handle may be destroyed while requests that use it are in flight. A datagram that is
  * longer than the port's MTU at the time of AH_CREATE fails with EMSGSIZE.
@@ -1061,8 +1012,6 @@ struct rust_ulp_ah_create {
 
 /**
  * struct rust_ulp_srq_create - creates a shared receive queue
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @pd: [in; handle] Protection domain.
  * @cq: [in; handle] Completion queue.
  * @max_wr: [in, out; requests; 0 (which is 1) to 16384] Requests in flight: requested, then
@@ -1094,8 +1043,6 @@ struct rust_ulp_srq_create {
 
 /**
  * struct rust_ulp_srq_modify - arms the limit of a shared receive queue
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @srq: [in; handle] Shared receive queue.
  * @limit: [in; requests] The limit, at most @max_wr; 0 disarms it.
  *
@@ -1110,14 +1057,11 @@ struct rust_ulp_srq_modify {
 
 /**
  * struct rust_ulp_srq_query - describes a shared receive queue
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @srq: [in; handle] Shared receive queue.
  * @max_wr: [out; requests] Requests that may be in flight.
  * @max_sge: [out; elements] Elements per request.
  * @limit: [out; requests] The limit; 0: it is disarmed, or has raised its event.
  * @recvs_in_flight: [out; requests] Requests in flight.
- * @pad: Zero.
  */
 struct rust_ulp_srq_query {
 	__u32 size;
@@ -1132,10 +1076,7 @@ struct rust_ulp_srq_query {
 
 /**
  * struct rust_ulp_destroy - destroys an object
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @handle: [in; handle] Object of any type; EBUSY while other objects use it.
- * @pad: Zero.
  *
  * Other threads that wait for the object, and the stream of a completion queue, get EBADF.
  */
@@ -1193,7 +1134,6 @@ struct rust_ulp_destroy {
  * @port: [out; 0, or 1 to phys_ports] Port, or 0.
  * @info: [out; by @event] Detail of the event.
  * @time_ns: [out; ns] Time of the event, CLOCK_MONOTONIC.
- * @reserved: Zero.
  *
  * read() on an attached file returns as many whole records as are available and fit. It waits for
  * the first record, or returns EAGAIN with O_NONBLOCK. EINVAL: not one record fits. ENXIO: the file
@@ -1295,8 +1235,6 @@ struct rust_ulp_conn_param {
 
 /**
  * struct rust_ulp_listen - creates a listener
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @addr: [in, out] Local address, all zero for any; out: the port, if that was 0.
  * @backlog: [in; requests; 1 to 1024] Maximum pending requests; the kernel rejects more.
  * @handle: [out; handle] The new listener.
@@ -1311,8 +1249,6 @@ struct rust_ulp_listen {
 
 /**
  * struct rust_ulp_get_request - takes the oldest request of a listener
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @listener: [in; handle] Listener.
  * @handle: [out; handle] The request. ACCEPT makes it a connection; DESTROY rejects it.
  * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] How long to wait, then ETIME; 0: does not sleep.
@@ -1340,13 +1276,10 @@ struct rust_ulp_get_request {
 
 /**
  * struct rust_ulp_accept - accepts a request
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @request: [in; handle] The request; on success the handle becomes that of the connection.
  * @qp: [in; handle] Queue pair.
  * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] How long to wait for the peer, then ETIMEDOUT.
  * @param: [in, out] Requested parameters; out: negotiated parameters.
- * @pad: Zero.
  * @private_len: [in; bytes; 0 to 196] Length of the private data.
  * @private_data: [in; bytes] The private data.
  *
@@ -1387,8 +1320,6 @@ struct rust_ulp_accept {
 
 /**
  * struct rust_ulp_reject - rejects a request
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @request: [in; handle] The request; the command destroys it.
  * @private_len: [in; bytes; 0 to 148] Length of the private data.
  * @private_data: [in; bytes] The private data.
@@ -1403,8 +1334,6 @@ struct rust_ulp_reject {
 
 /**
  * struct rust_ulp_connect - connects a queue pair to a listener
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @qp: [in; handle] Queue pair.
  * @handle: [out; handle] The new connection.
  * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] Time limit of the command, then ETIMEDOUT.
@@ -1441,17 +1370,13 @@ struct rust_ulp_connect {
 
 /**
  * struct rust_ulp_disconnect - ends a connection
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @conn: [in; handle] Connection; its queue pair goes to ERR and its requests are flushed.
- * @pad: Zero.
  *
  * On InfiniBand and RoCE, the connection manager sends a DREQ and repeats it until the peer
  * answers, at most 15 times. DESTROY of a connection and the end of its file send it once. If the
- * peer does not receive it, the connection of the peer stays RUST_ULP_CONN_ESTABLISHED, and
- * receives that are posted there do not complete: no packet asks whether the other end is alive.
- * A deadline (@timeout_ns of struct rust_ulp_wr) ends a receive; a send that is not acknowledged
- * finds that the peer has gone.
+ * peer does not receive it, the peer's connection stays RUST_ULP_CONN_ESTABLISHED, and receives that
+ * are posted there do not complete: no packet checks whether the other end still exists. A deadline
+ * (@timeout_ns of struct rust_ulp_wr) completes a receive. A send fails when it is not acknowledged.
  */
 struct rust_ulp_disconnect {
 	__u32 size;
@@ -1469,8 +1394,6 @@ struct rust_ulp_disconnect {
 
 /**
  * struct rust_ulp_conn_query - describes a connection, a request or a listener
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @conn: [in; handle] Connection, request or listener.
  * @state: [out] RUST_ULP_CONN_*.
  * @local: [out] Local address.
@@ -1481,7 +1404,6 @@ struct rust_ulp_disconnect {
  * @waiting: [out; requests] Pending requests of a listener.
  * @backlog: [out; requests; 1 to 1024] @backlog of a listener, as in LISTEN.
  * @rejected: [out; requests] Requests that a listener rejected because of @backlog.
- * @pad: Zero.
  */
 struct rust_ulp_conn_query {
 	__u32 size;
@@ -1548,7 +1470,6 @@ struct rust_ulp_sge {
  *   the queue pair.
  * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] Time limit from the post on, rounded up to 2^20 ns,
  *   then RUST_ULP_WC_STATUS_TIMEOUT; 0: no deadline.
- * @reserved: Zero.
  */
 struct rust_ulp_wr {
 	__aligned_u64 user_data;
@@ -1571,8 +1492,6 @@ struct rust_ulp_wr {
 
 /**
  * struct rust_ulp_submit - posts requests and waits for completions
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @wrs: [in; address] Address of an array of @nr_wrs struct rust_ulp_wr.
  * @nr_wrs: [in; requests; 0 to 1024] Length of that array.
  * @wr_size: [in; bytes; 64 to 4096] sizeof(struct rust_ulp_wr), as the caller knows it.
@@ -1621,7 +1540,6 @@ struct rust_ulp_submit {
 
 /**
  * struct rust_ulp_cancel - completes requests in flight as canceled
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
  * @flags: [in] RUST_ULP_CANCEL_*.
  * @queue: [in; handle] Queue pair or shared receive queue.
  * @canceled: [out; requests] Number of canceled requests; may be 0.
@@ -1641,8 +1559,6 @@ struct rust_ulp_cancel {
 
 /**
  * struct rust_ulp_cq_eventfd - signals an eventfd for each completion
- * @size: [in; bytes; to 4096] sizeof this struct, as the caller knows it.
- * @flags: [in] 0: no flag is defined.
  * @cq: [in; handle] Completion queue.
  * @fd: [in; descriptor, or -1] The eventfd; EINVAL if it is another file; -1 removes the eventfd of
  *   the queue.
@@ -1731,8 +1647,6 @@ struct rust_ulp_uring_cancel {
 /**
  * struct rust_ulp_uring_stream - is the command of RUST_ULP_URING_STREAM
  * @cq: [in; handle] Completion queue.
- * @flags: [in] 0: no flag is defined.
- * @reserved: Zero.
  *
  * The command is multishot (IORING_URING_CMD_MULTISHOT) and has a group of provided buffers. The
  * kernel copies completions from the ring of @cq to the buffers, as many whole struct rust_ulp_cqe
