@@ -74,15 +74,10 @@ DECLARE_EVENT_CLASS(rust_ulp_object,
 	TP_PROTO(u32 file, u32 kind, u32 handle, u32 number),
 	TP_ARGS(file, kind, handle, number),
 	TP_STRUCT__entry(
-		__field(u32, file)
-		__field(u32, kind)
-		__field(u32, handle)
-		__field(u32, number)
+		__field(u32, file) __field(u32, kind) __field(u32, handle) __field(u32, number)
 	),
 	TP_fast_assign(
-		__entry->file = file;
-		__entry->kind = kind;
-		__entry->handle = handle;
+		__entry->file = file; __entry->kind = kind; __entry->handle = handle;
 		__entry->number = number;
 	),
 	TP_printk("file=%u %s handle=0x%x number=%u", __entry->file,
@@ -102,15 +97,10 @@ TRACE_EVENT(rust_ulp_qp_modify,
 	TP_PROTO(u32 qp_num, u32 from, u32 to, int error),
 	TP_ARGS(qp_num, from, to, error),
 	TP_STRUCT__entry(
-		__field(u32, qp_num)
-		__field(u32, from)
-		__field(u32, to)
-		__field(int, error)
+		__field(u32, qp_num) __field(u32, from) __field(u32, to) __field(int, error)
 	),
 	TP_fast_assign(
-		__entry->qp_num = qp_num;
-		__entry->from = from;
-		__entry->to = to;
+		__entry->qp_num = qp_num; __entry->from = from; __entry->to = to;
 		__entry->error = error;
 	),
 	TP_printk("qpn=%u %s -> %s error=%d", __entry->qp_num, show_ulp_qps(__entry->from),
@@ -122,15 +112,10 @@ TRACE_EVENT(rust_ulp_submit,
 	TP_PROTO(u32 file, u32 nr_wrs, u32 cq, u32 min_complete),
 	TP_ARGS(file, nr_wrs, cq, min_complete),
 	TP_STRUCT__entry(
-		__field(u32, file)
-		__field(u32, nr_wrs)
-		__field(u32, cq)
-		__field(u32, min_complete)
+		__field(u32, file) __field(u32, nr_wrs) __field(u32, cq) __field(u32, min_complete)
 	),
 	TP_fast_assign(
-		__entry->file = file;
-		__entry->nr_wrs = nr_wrs;
-		__entry->cq = cq;
+		__entry->file = file; __entry->nr_wrs = nr_wrs; __entry->cq = cq;
 		__entry->min_complete = min_complete;
 	),
 	TP_printk("file=%u nr_wrs=%u cq=0x%x min_complete=%u", __entry->file,
@@ -142,15 +127,11 @@ TRACE_EVENT(rust_ulp_post,
 	TP_PROTO(u32 qp_num, u64 user_data, u32 opcode, u32 length),
 	TP_ARGS(qp_num, user_data, opcode, length),
 	TP_STRUCT__entry(
-		__field(u64, user_data)
-		__field(u32, qp_num)
-		__field(u32, opcode)
+		__field(u64, user_data) __field(u32, qp_num) __field(u32, opcode)
 		__field(u32, length)
 	),
 	TP_fast_assign(
-		__entry->user_data = user_data;
-		__entry->qp_num = qp_num;
-		__entry->opcode = opcode;
+		__entry->user_data = user_data; __entry->qp_num = qp_num; __entry->opcode = opcode;
 		__entry->length = length;
 	),
 	TP_printk("qpn=%u user_data=0x%llx %s length=%u", __entry->qp_num,
@@ -162,18 +143,12 @@ TRACE_EVENT(rust_ulp_completion,
 	TP_PROTO(u32 qp_num, u64 user_data, u32 opcode, u32 status, u32 byte_len),
 	TP_ARGS(qp_num, user_data, opcode, status, byte_len),
 	TP_STRUCT__entry(
-		__field(u64, user_data)
-		__field(u32, qp_num)
-		__field(u32, opcode)
-		__field(u32, status)
-		__field(u32, byte_len)
+		__field(u64, user_data) __field(u32, qp_num) __field(u32, opcode)
+		__field(u32, status) __field(u32, byte_len)
 	),
 	TP_fast_assign(
-		__entry->user_data = user_data;
-		__entry->qp_num = qp_num;
-		__entry->opcode = opcode;
-		__entry->status = status;
-		__entry->byte_len = byte_len;
+		__entry->user_data = user_data; __entry->qp_num = qp_num; __entry->opcode = opcode;
+		__entry->status = status; __entry->byte_len = byte_len;
 	),
 	TP_printk("qpn=%u user_data=0x%llx %s status=%u byte_len=%u", __entry->qp_num,
 		  __entry->user_data, show_ulp_wc_opcode(__entry->opcode), __entry->status,
@@ -185,15 +160,11 @@ TRACE_EVENT(rust_ulp_late,
 	TP_PROTO(u32 qp_num, u64 user_data, u32 opcode, u32 status),
 	TP_ARGS(qp_num, user_data, opcode, status),
 	TP_STRUCT__entry(
-		__field(u64, user_data)
-		__field(u32, qp_num)
-		__field(u32, opcode)
+		__field(u64, user_data) __field(u32, qp_num) __field(u32, opcode)
 		__field(u32, status)
 	),
 	TP_fast_assign(
-		__entry->user_data = user_data;
-		__entry->qp_num = qp_num;
-		__entry->opcode = opcode;
+		__entry->user_data = user_data; __entry->qp_num = qp_num; __entry->opcode = opcode;
 		__entry->status = status;
 	),
 	TP_printk("qpn=%u user_data=0x%llx opcode=%u status=%u", __entry->qp_num,
@@ -205,15 +176,11 @@ TRACE_EVENT(rust_ulp_cancel,
 	TP_PROTO(u32 file, u32 queue, u64 user_data, u32 canceled),
 	TP_ARGS(file, queue, user_data, canceled),
 	TP_STRUCT__entry(
-		__field(u64, user_data)
-		__field(u32, file)
-		__field(u32, queue)
+		__field(u64, user_data) __field(u32, file) __field(u32, queue)
 		__field(u32, canceled)
 	),
 	TP_fast_assign(
-		__entry->user_data = user_data;
-		__entry->file = file;
-		__entry->queue = queue;
+		__entry->user_data = user_data; __entry->file = file; __entry->queue = queue;
 		__entry->canceled = canceled;
 	),
 	TP_printk("file=%u queue=0x%x user_data=0x%llx canceled=%u", __entry->file,
@@ -225,18 +192,12 @@ TRACE_EVENT(rust_ulp_deliver,
 	TP_PROTO(u32 cq, u64 user_data, u32 tail, u32 unread, bool woke),
 	TP_ARGS(cq, user_data, tail, unread, woke),
 	TP_STRUCT__entry(
-		__field(u64, user_data)
-		__field(u32, cq)
-		__field(u32, tail)
-		__field(u32, unread)
+		__field(u64, user_data) __field(u32, cq) __field(u32, tail) __field(u32, unread)
 		__field(bool, woke)
 	),
 	TP_fast_assign(
-		__entry->user_data = user_data;
-		__entry->cq = cq;
-		__entry->tail = tail;
-		__entry->unread = unread;
-		__entry->woke = woke;
+		__entry->user_data = user_data; __entry->cq = cq; __entry->tail = tail;
+		__entry->unread = unread; __entry->woke = woke;
 	),
 	TP_printk("cq=0x%x user_data=0x%llx tail=%u unread=%u woke=%d", __entry->cq,
 		  __entry->user_data, __entry->tail, __entry->unread, __entry->woke)
@@ -247,12 +208,10 @@ TRACE_EVENT(rust_ulp_stream,
 	TP_PROTO(u32 cq, u32 count),
 	TP_ARGS(cq, count),
 	TP_STRUCT__entry(
-		__field(u32, cq)
-		__field(u32, count)
+		__field(u32, cq) __field(u32, count)
 	),
 	TP_fast_assign(
-		__entry->cq = cq;
-		__entry->count = count;
+		__entry->cq = cq; __entry->count = count;
 	),
 	TP_printk("cq=0x%x count=%u", __entry->cq, __entry->count)
 );
@@ -262,15 +221,10 @@ TRACE_EVENT(rust_ulp_uring,
 	TP_PROTO(u32 file, u32 op, u32 queue, u32 count),
 	TP_ARGS(file, op, queue, count),
 	TP_STRUCT__entry(
-		__field(u32, file)
-		__field(u32, op)
-		__field(u32, queue)
-		__field(u32, count)
+		__field(u32, file) __field(u32, op) __field(u32, queue) __field(u32, count)
 	),
 	TP_fast_assign(
-		__entry->file = file;
-		__entry->op = op;
-		__entry->queue = queue;
+		__entry->file = file; __entry->op = op; __entry->queue = queue;
 		__entry->count = count;
 	),
 	TP_printk("file=%u op=0x%x queue=0x%x count=%u", __entry->file, __entry->op,
@@ -282,14 +236,10 @@ TRACE_EVENT(rust_ulp_uring_cancel,
 	TP_PROTO(u32 file, u32 queue, u32 found),
 	TP_ARGS(file, queue, found),
 	TP_STRUCT__entry(
-		__field(u32, file)
-		__field(u32, queue)
-		__field(u32, found)
+		__field(u32, file) __field(u32, queue) __field(u32, found)
 	),
 	TP_fast_assign(
-		__entry->file = file;
-		__entry->queue = queue;
-		__entry->found = found;
+		__entry->file = file; __entry->queue = queue; __entry->found = found;
 	),
 	TP_printk("file=%u queue=0x%x found=%u", __entry->file, __entry->queue, __entry->found)
 );
@@ -299,18 +249,12 @@ TRACE_EVENT(rust_ulp_event,
 	TP_PROTO(u32 file, u32 event, u32 handle, u32 port, u32 info),
 	TP_ARGS(file, event, handle, port, info),
 	TP_STRUCT__entry(
-		__field(u32, file)
-		__field(u32, event)
-		__field(u32, handle)
-		__field(u32, port)
+		__field(u32, file) __field(u32, event) __field(u32, handle) __field(u32, port)
 		__field(u32, info)
 	),
 	TP_fast_assign(
-		__entry->file = file;
-		__entry->event = event;
-		__entry->handle = handle;
-		__entry->port = port;
-		__entry->info = info;
+		__entry->file = file; __entry->event = event; __entry->handle = handle;
+		__entry->port = port; __entry->info = info;
 	),
 	TP_printk("file=%u %s handle=0x%x port=%u info=%u", __entry->file,
 		  show_ulp_event(__entry->event), __entry->handle, __entry->port,
@@ -322,15 +266,10 @@ TRACE_EVENT(rust_ulp_wait,
 	TP_PROTO(u32 file, u32 cq, u32 unread, int error),
 	TP_ARGS(file, cq, unread, error),
 	TP_STRUCT__entry(
-		__field(u32, file)
-		__field(u32, cq)
-		__field(u32, unread)
-		__field(int, error)
+		__field(u32, file) __field(u32, cq) __field(u32, unread) __field(int, error)
 	),
 	TP_fast_assign(
-		__entry->file = file;
-		__entry->cq = cq;
-		__entry->unread = unread;
+		__entry->file = file; __entry->cq = cq; __entry->unread = unread;
 		__entry->error = error;
 	),
 	TP_printk("file=%u cq=0x%x unread=%u error=%d", __entry->file, __entry->cq,
@@ -342,14 +281,10 @@ TRACE_EVENT(rust_ulp_cm_event,
 	TP_PROTO(u32 handle, u32 event, int status),
 	TP_ARGS(handle, event, status),
 	TP_STRUCT__entry(
-		__field(u32, handle)
-		__field(u32, event)
-		__field(int, status)
+		__field(u32, handle) __field(u32, event) __field(int, status)
 	),
 	TP_fast_assign(
-		__entry->handle = handle;
-		__entry->event = event;
-		__entry->status = status;
+		__entry->handle = handle; __entry->event = event; __entry->status = status;
 	),
 	TP_printk("handle=0x%x %s status=%d", __entry->handle,
 		  __print_symbolic(__entry->event,
@@ -374,16 +309,12 @@ TRACE_EVENT(rust_ulp_request,
 	TP_PROTO(u32 listener, u32 peer_qp_num, u32 waiting, int error),
 	TP_ARGS(listener, peer_qp_num, waiting, error),
 	TP_STRUCT__entry(
-		__field(u32, listener)
-		__field(u32, peer_qp_num)
-		__field(u32, waiting)
+		__field(u32, listener) __field(u32, peer_qp_num) __field(u32, waiting)
 		__field(int, error)
 	),
 	TP_fast_assign(
-		__entry->listener = listener;
-		__entry->peer_qp_num = peer_qp_num;
-		__entry->waiting = waiting;
-		__entry->error = error;
+		__entry->listener = listener; __entry->peer_qp_num = peer_qp_num;
+		__entry->waiting = waiting; __entry->error = error;
 	),
 	TP_printk("listener=0x%x peer_qpn=%u waiting=%u error=%d", __entry->listener,
 		  __entry->peer_qp_num, __entry->waiting, __entry->error)
@@ -394,20 +325,13 @@ TRACE_EVENT(rust_ulp_connect,
 	TP_PROTO(u32 handle, u32 qp_num, u32 resolve_us, u32 route_us, u32 connect_us, int error),
 	TP_ARGS(handle, qp_num, resolve_us, route_us, connect_us, error),
 	TP_STRUCT__entry(
-		__field(u32, handle)
-		__field(u32, qp_num)
-		__field(u32, resolve_us)
-		__field(u32, route_us)
-		__field(u32, connect_us)
-		__field(int, error)
+		__field(u32, handle) __field(u32, qp_num) __field(u32, resolve_us)
+		__field(u32, route_us) __field(u32, connect_us) __field(int, error)
 	),
 	TP_fast_assign(
-		__entry->handle = handle;
-		__entry->qp_num = qp_num;
-		__entry->resolve_us = resolve_us;
-		__entry->route_us = route_us;
-		__entry->connect_us = connect_us;
-		__entry->error = error;
+		__entry->handle = handle; __entry->qp_num = qp_num;
+		__entry->resolve_us = resolve_us; __entry->route_us = route_us;
+		__entry->connect_us = connect_us; __entry->error = error;
 	),
 	TP_printk("handle=0x%x qpn=%u resolve_us=%u route_us=%u connect_us=%u error=%d",
 		  __entry->handle, __entry->qp_num, __entry->resolve_us, __entry->route_us,
@@ -419,14 +343,10 @@ TRACE_EVENT(rust_ulp_accept,
 	TP_PROTO(u32 handle, u32 qp_num, int error),
 	TP_ARGS(handle, qp_num, error),
 	TP_STRUCT__entry(
-		__field(u32, handle)
-		__field(u32, qp_num)
-		__field(int, error)
+		__field(u32, handle) __field(u32, qp_num) __field(int, error)
 	),
 	TP_fast_assign(
-		__entry->handle = handle;
-		__entry->qp_num = qp_num;
-		__entry->error = error;
+		__entry->handle = handle; __entry->qp_num = qp_num; __entry->error = error;
 	),
 	TP_printk("handle=0x%x qpn=%u error=%d", __entry->handle, __entry->qp_num,
 		  __entry->error)
@@ -437,15 +357,10 @@ TRACE_EVENT(rust_ulp_grant_end,
 	TP_PROTO(u32 file, u32 handle, u32 rkey, u32 reason),
 	TP_ARGS(file, handle, rkey, reason),
 	TP_STRUCT__entry(
-		__field(u32, file)
-		__field(u32, handle)
-		__field(u32, rkey)
-		__field(u32, reason)
+		__field(u32, file) __field(u32, handle) __field(u32, rkey) __field(u32, reason)
 	),
 	TP_fast_assign(
-		__entry->file = file;
-		__entry->handle = handle;
-		__entry->rkey = rkey;
+		__entry->file = file; __entry->handle = handle; __entry->rkey = rkey;
 		__entry->reason = reason;
 	),
 	TP_printk("file=%u handle=0x%x rkey=0x%x %s", __entry->file, __entry->handle,
@@ -458,15 +373,10 @@ TRACE_EVENT(rust_ulp_grant_rotate,
 	TP_PROTO(u32 handle, u32 old, u32 rkey, int error),
 	TP_ARGS(handle, old, rkey, error),
 	TP_STRUCT__entry(
-		__field(u32, handle)
-		__field(u32, old)
-		__field(u32, rkey)
-		__field(int, error)
+		__field(u32, handle) __field(u32, old) __field(u32, rkey) __field(int, error)
 	),
 	TP_fast_assign(
-		__entry->handle = handle;
-		__entry->old = old;
-		__entry->rkey = rkey;
+		__entry->handle = handle; __entry->old = old; __entry->rkey = rkey;
 		__entry->error = error;
 	),
 	TP_printk("handle=0x%x old=0x%x rkey=0x%x error=%d", __entry->handle, __entry->old,
@@ -478,12 +388,10 @@ TRACE_EVENT(rust_ulp_disconnect,
 	TP_PROTO(u32 handle, bool by_peer),
 	TP_ARGS(handle, by_peer),
 	TP_STRUCT__entry(
-		__field(u32, handle)
-		__field(bool, by_peer)
+		__field(u32, handle) __field(bool, by_peer)
 	),
 	TP_fast_assign(
-		__entry->handle = handle;
-		__entry->by_peer = by_peer;
+		__entry->handle = handle; __entry->by_peer = by_peer;
 	),
 	TP_printk("handle=0x%x by_peer=%d", __entry->handle, __entry->by_peer)
 );

@@ -1374,9 +1374,10 @@ struct rust_ulp_connect {
  *
  * On InfiniBand and RoCE, the connection manager sends a DREQ and repeats it until the peer
  * answers, at most 15 times. DESTROY of a connection and the end of its file send it once. If the
- * peer does not receive it, the peer's connection stays RUST_ULP_CONN_ESTABLISHED, and receives that
- * are posted there do not complete: no packet checks whether the other end still exists. A deadline
- * (@timeout_ns of struct rust_ulp_wr) completes a receive. A send fails when it is not acknowledged.
+ * peer does not receive it, the peer's connection stays RUST_ULP_CONN_ESTABLISHED, and receives
+ * that are posted there do not complete: no packet checks whether the other end still exists. A
+ * deadline (@timeout_ns of struct rust_ulp_wr) completes a receive. A send fails when it is not
+ * acknowledged.
  */
 struct rust_ulp_disconnect {
 	__u32 size;
