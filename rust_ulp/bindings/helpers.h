@@ -156,7 +156,6 @@ void rust_ulp_h_rdmacg_uncharge(struct ib_device *dev, bool object,
 
 struct ib_pd *rust_ulp_h_alloc_pd(struct ib_device *dev);
 void rust_ulp_h_dealloc_pd(struct ib_pd *pd);
-u32 rust_ulp_h_pd_local_dma_lkey(struct ib_pd *pd);
 
 struct ib_cq *
 rust_ulp_h_alloc_cq(struct ib_device *dev, void *context, int nr_cqe,
@@ -200,7 +199,6 @@ void rust_ulp_h_ah_attr_set(struct ib_device *dev, struct rdma_ah_attr *attr,
 			    u8 static_rate);
 void rust_ulp_h_ah_attr_set_dmac(struct rdma_ah_attr *attr, const u8 dmac[6]);
 void rust_ulp_h_ah_attr_get_dmac(const struct rdma_ah_attr *attr, u8 dmac[6]);
-u8 rust_ulp_h_ah_attr_hop_limit(const struct rdma_ah_attr *attr);
 void rust_ulp_h_ah_attr_get(const struct rdma_ah_attr *attr, u32 *port,
 			    u8 dgid[16], u32 *flow_label, u8 *sgid_index,
 			    u8 *hop_limit, u8 *traffic_class, bool *grh, u8 *sl,

@@ -163,11 +163,6 @@ void rust_ulp_h_dealloc_pd(struct ib_pd *pd)
 	ib_dealloc_pd(pd);
 }
 
-u32 rust_ulp_h_pd_local_dma_lkey(struct ib_pd *pd)
-{
-	return pd->local_dma_lkey;
-}
-
 /* ib_alloc_cq() takes no event handler; without one a driver's CQ_ERR is lost. */
 struct ib_cq *
 rust_ulp_h_alloc_cq(struct ib_device *dev, void *context, int nr_cqe,
@@ -374,11 +369,6 @@ void rust_ulp_h_ah_attr_get_dmac(const struct rdma_ah_attr *attr, u8 dmac[6])
 	memset(dmac, 0, 6);
 	if (attr->type == RDMA_AH_ATTR_TYPE_ROCE)
 		memcpy(dmac, attr->roce.dmac, 6);
-}
-
-u8 rust_ulp_h_ah_attr_hop_limit(const struct rdma_ah_attr *attr)
-{
-	return attr->grh.hop_limit;
 }
 
 void rust_ulp_h_ah_attr_get(const struct rdma_ah_attr *attr, u32 *port,
