@@ -27,10 +27,7 @@ use crate::{
     rdma,
     uapi::abi, //
 };
-use kernel::{
-    prelude::*,
-    sync::Arc, //
-};
+use kernel::prelude::*;
 
 /// Returns the attributes of the device, and checks that `pd` is a protection domain.
 fn prepare(file: &UlpFile, pd: u32) -> Result<rdma::device::Attributes> {
@@ -46,7 +43,7 @@ fn register_pages(
     pages: Pages,
     kind: u32,
     flags: u32,
-) -> Result<Arc<BufferObject>> {
+) -> Result<kernel::sync::Arc<BufferObject>> {
     let pd = ctx.file.table().lock().use_pd(pd)?;
     let read_only = flags & abi::BUFFER_READ_ONLY != 0;
     BufferObject::register(pd, ctx.file.net(), pages, kind, read_only)

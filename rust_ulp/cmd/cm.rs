@@ -56,10 +56,7 @@ use core::net::{
     SocketAddrV4,
     SocketAddrV6, //
 };
-use kernel::{
-    prelude::*,
-    sync::Arc, //
-};
+use kernel::prelude::*;
 
 const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
@@ -150,7 +147,7 @@ fn private_data(data: &[u8], len: u32) -> Result<&[u8]> {
 ///
 /// Returns [`eopnotsupp`] if it is not of type RC, and [`eproto`] if it is neither in RESET nor in
 /// INIT.
-fn claim(this: &UlpFile, handle: u32) -> Result<(Arc<QpObject>, Claim)> {
+fn claim(this: &UlpFile, handle: u32) -> Result<(kernel::sync::Arc<QpObject>, Claim)> {
     let table = this.table().lock();
     let qp = table.qp(handle)?.clone();
     let use_ref = table.use_qp(handle)?;
