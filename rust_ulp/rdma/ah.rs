@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Address vectors and handles: the way to a peer.
+//! Address vectors and address handles: paths to a peer.
 
 use super::{
     device::Device,
@@ -23,7 +23,7 @@ use kernel::{
     sync::Arc, //
 };
 
-/// What the resolver's `err` says of a route, not of the device.
+/// Maps an error of the resolver, which uses `ENODEV` for a route and not for the device.
 fn of_route(err: Error) -> Error {
     if err == ENODEV {
         ehostunreach()
@@ -32,16 +32,16 @@ fn of_route(err: Error) -> Error {
     }
 }
 
-/// `struct rdma_ah_attr`.
+/// An address vector: `struct rdma_ah_attr`.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct AddressVector {
-    /// GID of the peer.
+    /// The GID of the peer.
     pub(crate) dgid: [u8; 16],
-    /// 20 bits.
+    /// The flow label, 20 bits.
     pub(crate) flow_label: u32,
-    /// Index of our GID.
+    /// The index of the local GID.
     pub(crate) sgid_index: u8,
-    /// 0 leaves it to the route.
+    /// The hop limit; 0 takes that of the route.
     pub(crate) hop_limit: u8,
     /// The upper six bits are the DSCP.
     pub(crate) traffic_class: u8,
@@ -49,22 +49,23 @@ pub(crate) struct AddressVector {
     pub(crate) sl: u8,
     /// LID of the peer, on InfiniBand.
     pub(crate) dlid: u16,
-    /// Our port.
+    /// The local port.
     pub(crate) port: u32,
-    /// Whether the fields of the GRH count. Always on RoCE.
+    /// Whether the fields of the GRH are used. Always on RoCE.
     pub(crate) grh: bool,
     /// Rate limit, `enum ib_rate`.
     pub(crate) static_rate: u8,
-    /// Low bits of our LID, on InfiniBand.
+    /// The low bits of the local LID, on InfiniBand.
     pub(crate) src_path_bits: u8,
-    /// Link-layer address of the peer, on RoCE.
+    /// The link-layer address of the peer, on RoCE.
     pub(crate) dmac: [u8; 6],
 }
 
 impl AddressVector {
     pub(super) fn to_raw(self, device: &Device) -> bindings::rdma_ah_attr {
         let mut raw = bindings::rdma_ah_attr::default();
-        // SAFETY: All pointers are valid, the GID and the address have the lengths expected.
+        // SAFETY: All pointers are valid. The GID and the address have the lengths that the helpers
+        // expect.
         unsafe {
             bindings::rust_ulp_h_ah_attr_set(
                 device.as_raw(),
@@ -88,7 +89,7 @@ impl AddressVector {
 
     pub(super) fn from_raw(raw: &bindings::rdma_ah_attr) -> Self {
         let mut av = Self::default();
-        // SAFETY: All pointers are valid, the GID and the address have the lengths expected.
+        // SAFETY: As above.
         unsafe {
             bindings::rust_ulp_h_ah_attr_get(
                 raw,
@@ -109,31 +110,31 @@ impl AddressVector {
         av
     }
 
-    /// Finds the link-layer address of the peer, and the hop limit when that is 0.
+    /// Resolves the link-layer address of the peer, and the hop limit if that is 0. Sleeps, up to
+    /// some seconds while ARP or neighbour discovery is under way.
     ///
-    /// Kernel users have to bring a resolved address to `ib_modify_qp()`, and the resolver is not
-    /// exported. `rdma_create_user_ah()` is: it resolves the attributes in place, so an address
-    /// handle is made and destroyed for it. Sleeps, up to some seconds while ARP or neighbour
-    /// discovery is under way. Fails as the route does: `EHOSTUNREACH`, `ENETUNREACH`,
-    /// [`ETIMEDOUT`]; [`EINVAL`] for a GID index that is not in use.
+    /// `ib_modify_qp()` expects a resolved address of kernel users, and the resolver is not
+    /// exported. `rdma_create_user_ah()` resolves the attributes in place, so this makes and
+    /// destroys an address handle.
     ///
-    /// The resolver says `ENODEV` of a local route whose address no netdev has: that is
-    /// `EHOSTUNREACH` here, since it says nothing of the device.
+    /// Fails as the route does, with `EHOSTUNREACH`, `ENETUNREACH` or [`ETIMEDOUT`], and with
+    /// [`EINVAL`] for a GID index that is not in use. The resolver's `ENODEV` for a local route
+    /// whose address no netdev has becomes `EHOSTUNREACH`.
     pub(crate) fn resolve(self, pd: &Pd) -> Result<Self> {
         let mut raw = self.to_raw(pd.device());
         fault::point()?;
-        // SAFETY: The domain is valid, and so are the attributes; no user data is passed.
+        // SAFETY: The domain and the attributes are valid; no user data is passed.
         let ah = from_err_ptr(unsafe {
             bindings::rdma_create_user_ah(pd.as_raw(), &mut raw, core::ptr::null_mut())
         })
         .map_err(of_route)?;
-        // SAFETY: Just made, and ours.
+        // SAFETY: The handle was just made, and nobody else has it.
         unsafe { bindings::rust_ulp_h_destroy_ah(ah) };
         Ok(Self::from_raw(&raw))
     }
 
-    /// The way to `dgid`, which is GID `index` of port `port` of `device`. The caller adds our own
-    /// port and GID, and on InfiniBand the LID.
+    /// Returns the path to `dgid`, which is GID `index` of port `port` of `device`. The caller adds
+    /// the local port and GID, and on InfiniBand the LID.
     pub(super) fn to_gid(device: &Device, port: u32, index: u32, dgid: [u8; 16]) -> Result<Self> {
         let mut av = Self {
             dgid,
@@ -150,32 +151,39 @@ impl AddressVector {
     }
 }
 
-/// `struct ib_ah`: where a datagram goes.
+/// An address handle, the destination of a datagram: `struct ib_ah`.
 ///
-/// rxe looks it up by its index when it makes the packet, so it must stay until the request is
-/// done: each request holds a reference.
+/// Each request holds a reference until it is done: rxe looks the handle up by its index when it
+/// makes the packet.
+///
+/// ```ignore
+/// let (ah, av) = Ah::new(pd.clone(), &AddressVector { dgid, port: 1, grh: true, ..av })?;
+/// let operation = Operation::Datagram { ah, qp_num, qkey, imm: None };
+/// ```
 ///
 /// # Invariants
 ///
-/// `ptr` is an address handle of `pd`, owned.
+/// `ptr` is an address handle of `pd` that this value owns.
 pub(crate) struct Ah {
     ptr: NonNull<bindings::ib_ah>,
-    /// Most bytes of a datagram, and the MTU that its netdev had when that was found out.
+    /// The longest datagram in bytes, and the MTU of the netdev when it was determined.
     mtu: u32,
     netdev_mtu: u32,
     pd: Arc<Pd>,
 }
 
-// SAFETY: Nothing here changes an address handle; destroying it is reentrant, see "Thread safety" in
-// mod.rs.
+// SAFETY: Nothing here changes an address handle. Destroying it is reentrant, see "Thread safety"
+// in mod.rs.
 unsafe impl Send for Ah {}
 // SAFETY: As above.
 unsafe impl Sync for Ah {}
 
 impl Ah {
-    /// Makes an address handle for `av` in `pd`, and says what the address vector has become: the
-    /// link-layer address is resolved when it is 0 on RoCE, and the hop limit with it. Sleeps; how
-    /// long, and errors, as [`AddressVector::resolve`] has them.
+    /// Makes an address handle for `av` in `pd`, and returns it with the resulting address vector.
+    /// Sleeps.
+    ///
+    /// On RoCE, a link-layer address of 0 is resolved, and the hop limit with it. For how long, and
+    /// the errors, see [`AddressVector::resolve`].
     pub(crate) fn new(pd: Arc<Pd>, av: &AddressVector) -> Result<(Arc<Self>, AddressVector)> {
         let port = pd.device().port(av.port)?;
         let mut raw = av.to_raw(pd.device());
@@ -190,11 +198,12 @@ impl Ah {
             }
         })
         .map_err(of_route)?;
-        // INVARIANT: Just made; destroyed with the value also when there is no memory for it.
+        // INVARIANT: The handle was just made. When an allocation below fails, dropping the value
+        // frees it.
         let ah = Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
             mtu: super::device::mtu_bytes(port.active_mtu()),
-            // SAFETY: Just made.
+            // SAFETY: The handle was just made.
             netdev_mtu: unsafe { bindings::rust_ulp_h_ah_netdev_mtu(ptr) },
             pd,
         };
@@ -209,21 +218,23 @@ impl Ah {
         &self.pd
     }
 
-    /// The C pointer.
+    /// Returns the C pointer.
     pub(super) fn as_raw(&self) -> *mut bindings::ib_ah {
         self.ptr.as_ptr()
     }
 
-    /// Most bytes that a datagram may have: the MTU that the port had when this was made, or what a
-    /// netdev that became narrower since then has room for. Whose netdev or GID is gone keeps what it
-    /// had: what is posted is then dropped, or flushed, not too long. Does not sleep.
+    /// Returns the length of the longest datagram in bytes. Does not sleep.
+    ///
+    /// That is the MTU of the port when the handle was made, or less if the netdev's MTU was
+    /// lowered since. A handle whose netdev or GID no longer exists keeps its length; what it sends
+    /// is dropped or flushed.
     pub(crate) fn max_datagram(&self) -> u32 {
         // SAFETY: By the type invariant.
         let now = unsafe { bindings::rust_ulp_h_ah_netdev_mtu(self.as_raw()) };
         if now == 0 || now >= self.netdev_mtu {
             return self.mtu;
         }
-        // SAFETY: A function of its argument.
+        // SAFETY: A pure function of its argument.
         self.mtu.min(unsafe { bindings::rust_ulp_h_iboe_mtu(now) })
     }
 }
@@ -231,7 +242,7 @@ impl Ah {
 impl Drop for Ah {
     fn drop(&mut self) {
         fault::step();
-        // SAFETY: Owned, and no request refers to it any more.
+        // SAFETY: Owned, and no request refers to it.
         unsafe { bindings::rust_ulp_h_destroy_ah(self.ptr.as_ptr()) };
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of the kernel's own, registered as a whole.
+//! Registered buffers of the kernel.
 
 use super::{
     fast_reg::FastRegQp,
@@ -20,14 +20,19 @@ use kernel::{
     transmute::AsBytes, //
 };
 
-/// Allocated pages, and the memory region that covers the first bytes of them.
+/// Allocated pages, and a memory region that covers their first bytes.
+///
+/// ```ignore
+/// let buffer = Buffer::new(&fast_reg, 64, access::LOCAL_WRITE | access::REMOTE_WRITE)?;
+/// buffer.write(&[1u8; 64])?;
+/// ```
 pub(crate) struct Buffer {
     mr: Arc<Mr>,
     pages: Arc<Pages>,
 }
 
 impl Buffer {
-    /// Allocates `len` bytes, zeroed, and registers them with the rights `access`. Sleeps.
+    /// Allocates `len` zeroed bytes, and registers them with the rights `access`. Sleeps.
     ///
     /// Fails as [`Pages::new`] and [`Mr::register`] do.
     pub(crate) fn new(fast_reg: &Arc<FastRegQp>, len: usize, access: u32) -> Result<Self> {
@@ -37,23 +42,23 @@ impl Buffer {
         Ok(Self { mr, pages })
     }
 
-    /// Returns the memory region: its address and its key are for the peer.
+    /// Returns the memory region, whose address and key the peer needs.
     pub(crate) fn mr(&self) -> &Mr {
         &self.mr
     }
 
-    /// Returns all of it, for a request of this side.
+    /// Returns the whole buffer, for a local request.
     pub(crate) fn local(&self) -> Result<Local> {
         let len = u32::try_from(self.mr.length()).map_err(|_| ERANGE)?;
         Local::new(self.mr.clone(), 0, len)
     }
 
-    /// Writes `value` at its beginning. Errors as for [`Pages::write`].
+    /// Writes `value` to the beginning. Fails as [`Pages::write`] does.
     pub(crate) fn write(&self, value: &impl AsBytes) -> Result {
         self.pages.write(0, value)
     }
 
-    /// Checks that it begins with `bytes`; [`ebadmsg`] when it does not.
+    /// Checks that the buffer begins with `bytes`, else fails with [`ebadmsg`].
     pub(crate) fn check(&self, bytes: &[u8]) -> Result {
         for (offset, byte) in crate::logic::numbered(bytes.iter()) {
             let mut found = [0];

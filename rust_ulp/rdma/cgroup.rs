@@ -2,7 +2,7 @@
 
 //! The rdma cgroup.
 //!
-//! Counts what the processes of a cgroup have of a device: handles, and objects. Without
+//! It counts the handles and the objects of a device that the processes of a cgroup have. Without
 //! `CONFIG_CGROUP_RDMA` nothing is counted.
 //!
 //! C header: [`include/linux/cgroup_rdma.h`](srctree/include/linux/cgroup_rdma.h)
@@ -18,21 +18,25 @@ use kernel::{
     sync::aref::ARef, //
 };
 
-/// What is counted: `enum rdmacg_resource_type`.
+/// A counted resource: `enum rdmacg_resource_type`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resource {
     /// An open device: `hca_handle`.
     Handle,
-    /// Anything made on it: `hca_object`.
+    /// An object of a device: `hca_object`.
     Object,
 }
 
-/// One of a resource, counted until this is dropped. That must be before
+/// A charge for one unit of a resource. Dropping it returns the charge; that must happen before
 /// [`Client::remove`](super::client::Client::remove) returns.
+///
+/// ```ignore
+/// let _charge = Charge::new(device, Resource::Object)?;
+/// ```
 ///
 /// # Invariants
 ///
-/// `cgroup` is what the charge for `resource` of `device` returned.
+/// Charging `resource` of `device` returned `cgroup`.
 pub(crate) struct Charge {
     cgroup: *mut bindings::rdma_cgroup,
     resource: Resource,
@@ -42,13 +46,12 @@ pub(crate) struct Charge {
 // SAFETY: Any task may return a charge: `rdmacg_uncharge()` takes `rdmacg_mutex` and looks at the
 // arguments only (kernel/cgroup/rdma.c:307).
 unsafe impl Send for Charge {}
-// SAFETY: As above; nothing is done by reference.
+// SAFETY: As above. A shared reference gives access to nothing.
 unsafe impl Sync for Charge {}
 
 impl Charge {
-    /// Counts one more for the current process. Sleeps.
-    ///
-    /// [`edquot`] when its cgroup, or one above that, may have no more.
+    /// Charges the current process for one unit. Sleeps. Fails with [`edquot`] when its cgroup, or
+    /// one above that, has reached its limit.
     pub(crate) fn new(device: &Device, resource: Resource) -> Result<Self> {
         let mut cgroup = core::ptr::null_mut();
         // SAFETY: The device is registered.
@@ -60,7 +63,7 @@ impl Charge {
             )
         })
         .map_err(|err| if err == EAGAIN { edquot() } else { err })?;
-        // INVARIANT: That was it.
+        // INVARIANT: `cgroup` was just charged.
         Ok(Self {
             cgroup,
             resource,
@@ -71,7 +74,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant; given back once.
+        // SAFETY: By the type invariant. The charge is returned once.
         unsafe {
             bindings::rust_ulp_h_rdmacg_uncharge(
                 self.device.as_raw(),

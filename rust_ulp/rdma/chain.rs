@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Chains: requests that are put together outside of any lock, and posted in one go.
+//! Chains: requests that are built without a lock, and posted together.
 
 use super::{
     ah::Ah,
@@ -42,7 +42,7 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Where requests go.
+/// The queue that requests are posted to.
 pub(crate) enum Target<H: WrHandler> {
     /// The send queue of a queue pair.
     Send(Arc<Qp<H>>),
@@ -52,7 +52,7 @@ pub(crate) enum Target<H: WrHandler> {
     Shared(Arc<Srq<H>>),
 }
 
-/// A [`Target`] that is borrowed.
+/// A borrowed [`Target`].
 pub(crate) enum TargetRef<'a, H: WrHandler> {
     /// The send queue of a queue pair.
     Send(&'a Arc<Qp<H>>),
@@ -81,7 +81,7 @@ impl<H: WrHandler> PartialEq for TargetRef<'_, H> {
 }
 
 impl<H: WrHandler> Target<H> {
-    /// The same, borrowed.
+    /// Borrows the target.
     pub(crate) fn as_ref(&self) -> TargetRef<'_, H> {
         match self {
             Self::Send(qp) => TargetRef::Send(qp),
@@ -90,15 +90,16 @@ impl<H: WrHandler> Target<H> {
         }
     }
 
-    /// Hands the requests that begin with `first` to the device.
+    /// Posts the requests that begin with `first`. Returns the driver's error.
     ///
     /// # Safety
     ///
-    /// They are requests of that kind, linked, the last one ends the list; they, their elements and
-    /// their inline data stay as they are until the call returns. Each has a `wr_cqe` and a place
-    /// in the completion queue. `bad` is valid.
+    /// - The requests are of the kind of the target, linked, and the last one ends the list.
+    /// - They, their elements and their inline data do not change until the call returns.
+    /// - Each has a `wr_cqe` and a place in the completion queue.
+    /// - `bad` is valid.
     unsafe fn post(&self, first: *mut Wr, bad: *mut *const c_void) -> c_int {
-        // SAFETY: The queue pairs and queues are valid; for the rest see the requirements.
+        // SAFETY: The queue pairs and queues are valid. For the rest see the requirements.
         unsafe {
             match self {
                 Self::Send(qp) => {
@@ -116,7 +117,7 @@ impl<H: WrHandler> Target<H> {
 }
 
 impl<'a, H: WrHandler> TargetRef<'a, H> {
-    /// A reference of one's own.
+    /// Returns an owned target.
     pub(crate) fn to_owned(self) -> Target<H> {
         match self {
             Self::Send(qp) => Target::Send(qp.clone()),
@@ -148,7 +149,7 @@ impl<'a, H: WrHandler> TargetRef<'a, H> {
         }
     }
 
-    /// The number of the queue pair; 0 for a shared receive queue.
+    /// Returns the number of the queue pair; 0 for a shared receive queue.
     pub(crate) fn number(self) -> u32 {
         match self {
             Self::Send(qp) | Self::Recv(qp) => qp.number(),
@@ -156,7 +157,7 @@ impl<'a, H: WrHandler> TargetRef<'a, H> {
         }
     }
 
-    /// Which queue of a queue pair it is.
+    /// Returns which queue of a queue pair the target is.
     pub(crate) fn kind(self) -> QueueKind {
         match self {
             Self::Send(_) => QueueKind::Send,
@@ -164,7 +165,7 @@ impl<'a, H: WrHandler> TargetRef<'a, H> {
         }
     }
 
-    /// Whether it is in a state that takes requests.
+    /// Returns whether the target is in a state that takes requests.
     pub(crate) fn is_ready(self) -> bool {
         match self {
             Self::Send(qp) => qp.state() >= State::Rts,
@@ -174,22 +175,29 @@ impl<'a, H: WrHandler> TargetRef<'a, H> {
     }
 }
 
-/// Data that goes with a request.
+/// Inline data of a request.
 pub(crate) struct Inline<'a> {
-    /// Bytes.
+    /// The number of bytes.
     pub(crate) length: usize,
-    /// Puts them where it is told, that many; called once. What it fails with, pushing fails with.
+    /// Copies that many bytes to its argument. Called once; pushing fails with its error.
     pub(crate) copy: &'a mut dyn FnMut(&mut [u8]) -> Result,
 }
 
-/// Requests for one queue, in order, not yet posted.
+/// Requests for one queue, in order, that are not posted yet.
 ///
-/// Dropping it cancels them.
+/// Dropping a chain discards its requests.
+///
+/// ```ignore
+/// let mut chain = Chain::new(Target::Send(qp.clone()), 2);
+/// chain.push(&Operation::write_to(peer), flags, once(local), None, first)?;
+/// chain.push(&Operation::Send(Tail::None), flags, empty(), None, second)?;
+/// let (posted, result) = chain.post(|_| ());
+/// ```
 ///
 /// # Invariants
 ///
-/// Owns the slots of the list from `first` to `last`, which has `count` of them, and those of the
-/// list from `spare` on.
+/// The chain owns the `count` slots of the list from `first` to `last`, and the slots of the list
+/// from `spare` on.
 pub(crate) struct Chain<H: WrHandler> {
     target: Target<H>,
     first: u32,
@@ -197,16 +205,16 @@ pub(crate) struct Chain<H: WrHandler> {
     count: u32,
     /// Slots that were taken ahead.
     spare: u32,
-    /// How many requests are still to come, as far as is known.
+    /// How many requests the caller still expects to push.
     expected: u32,
-    /// Whether some have a deadline.
+    /// Whether a request has a timeout.
     timed: bool,
 }
 
 impl<H: WrHandler> Chain<H> {
-    /// An empty chain, which about `expected` requests are for: slots are taken ahead for these.
+    /// Creates an empty chain, and takes slots ahead for about `expected` requests.
     pub(crate) fn new(target: Target<H>, expected: u32) -> Self {
-        // INVARIANT: It owns nothing.
+        // INVARIANT: The chain owns no slot.
         Self {
             target,
             first: NONE,
@@ -218,7 +226,7 @@ impl<H: WrHandler> Chain<H> {
         }
     }
 
-    /// Where it goes.
+    /// Returns the target.
     pub(crate) fn target(&self) -> TargetRef<'_, H> {
         self.target.as_ref()
     }
@@ -361,8 +369,8 @@ impl<H: WrHandler> Chain<H> {
         }
     }
 
-    /// Takes a slot out of the spare ones, which are refilled when there are none. The caller owns
-    /// the slot from then on.
+    /// Takes a spare slot, and refills the spare slots when there are none. The caller owns the
+    /// slot.
     fn take_slot(&mut self) -> Option<u32> {
         let queue = self.target.as_ref().queue();
         if self.spare == NONE {
@@ -450,7 +458,7 @@ impl<H: WrHandler> Chain<H> {
         }
         let sge = queue.pieces(index).1.first().ok_or(E2BIG)?;
         let raw = bindings::ib_sge {
-            // Drivers take the address of inline data for one of the kernel.
+            // Drivers take the address of inline data as a kernel address.
             addr: first as u64,
             length: room.len() as u32,
             lkey: 0,
@@ -488,12 +496,12 @@ impl<H: WrHandler> Chain<H> {
         Ok(count)
     }
 
-    /// Posts the chain; `before` is called for each request, in order, before the device has any.
-    /// Does not sleep, except when it discards requests.
+    /// Posts the chain. Calls `before` for each request, in order, before the device has any. Does
+    /// not sleep, except when it discards requests.
     ///
     /// Returns how many requests the device took, and the error with which it refused the next one.
-    /// That one and those after it are discarded. Fails with [`enotconn`], with nothing posted, when
-    /// the queue pair is not in a state that takes requests.
+    /// The refused requests are discarded. Fails with [`enotconn`], with nothing posted, when the
+    /// queue pair is not in a state that takes requests.
     pub(crate) fn post(mut self, before: impl FnMut(&H::Request)) -> (u32, Result) {
         let target = self.target.as_ref();
         let queue = target.queue();
@@ -511,12 +519,12 @@ impl<H: WrHandler> Chain<H> {
         self.enqueue(&mut lists);
 
         let first = queue.wr(self.first);
-        // A driver that refuses all of it may leave this alone.
+        // A driver that refuses all requests may leave this alone.
         let mut bad: *const c_void = first.cast_const().cast();
         let bad_out: *mut *const c_void = &mut bad;
-        // SAFETY: `link` has linked the requests, the last one ends the list; they, their elements
-        // and their inline data live in slots that nobody touches until the call returns. Each has a
-        // `wr_cqe` and a place in the completion queue.
+        // SAFETY: `link` has linked the requests, and the last one ends the list. They, their
+        // elements and their inline data are in slots that nobody accesses until the call returns.
+        // Each has a `wr_cqe`, and the caller of `push` keeps a place in the completion queue.
         let err = unsafe { self.target.post(first, bad_out) };
         lists.used = true;
         let (taken, rest) = if err == 0 {
@@ -528,7 +536,7 @@ impl<H: WrHandler> Chain<H> {
             queue.start_timer(&mut lists);
         }
         drop(lists);
-        // INVARIANT: The slots that the device took are the queue's.
+        // INVARIANT: The queue owns the slots that the device took.
         self.first = rest;
         self.count = self.count.saturating_sub(taken);
         (taken, to_result(err))
@@ -555,16 +563,16 @@ impl<H: WrHandler> Chain<H> {
             let next_wr = queue.wr(content.next);
             match target.kind() {
                 QueueKind::Recv => {
-                    // A receive queue's slots hold receive requests.
+                    // The slots of a receive queue hold receive requests.
                     content.wr.recv.next = next_wr.cast();
                 }
                 QueueKind::Send => {
                     let is_signaled = content.is_signaled();
                     let must_signal = lists.unsignaled.next(is_signaled, queue.depth());
-                    // Every kind of send request begins with the general part.
+                    // Every variant of a send request begins with the general part.
                     content.wr.send.next = next_wr.cast();
                     if is_signaled || must_signal {
-                        // SAFETY: As said, the general part is there.
+                        // SAFETY: The general part is there, as said above.
                         unsafe { content.wr.send.send_flags |= bindings::IB_SEND_SIGNALED };
                     }
                 }
@@ -585,9 +593,9 @@ impl<H: WrHandler> Chain<H> {
         lists.posted = lists.posted.wrapping_add(self.count);
     }
 
-    /// Takes the slots that the device has not taken out of the list of posted ones: those from the
-    /// request `bad` on. `before_chain` is what the lists said of their last slot, and of requests
-    /// that are not signaled, before the chain.
+    /// Removes the slots that the device has not taken from the list of posted slots: those from
+    /// the request `bad` on. `before_chain` has the last slot of the list, and the count of
+    /// unsignaled requests, before the chain.
     ///
     /// Returns how many slots the device took, and the first of the others.
     fn take_back(
@@ -599,7 +607,7 @@ impl<H: WrHandler> Chain<H> {
         let queue = self.target.as_ref().queue();
         let (mut taken, mut at) = (0u32, self.first);
         let (mut last_taken, mut unsignaled) = before_chain;
-        // SAFETY: The slots are in the list, and the lock is held: those that the device took cannot
+        // SAFETY: The slots are posted, and the lock is held: requests that the device took do not
         // complete before it is released.
         while let Some(content) = unsafe { queue.content(at) } {
             if queue.wr(at).cast_const().cast() == bad {
@@ -621,7 +629,7 @@ impl<H: WrHandler> Chain<H> {
             .posted
             .saturating_sub(self.count.saturating_sub(taken));
         let rest = at;
-        // SAFETY: The device has not taken these slots; they are in no list but the chain's.
+        // SAFETY: The device has not taken these slots, and only the chain's list contains them.
         while let Some(content) = unsafe { queue.content(at) } {
             queue.clear_number(lists, at);
             at = content.next;

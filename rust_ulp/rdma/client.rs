@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Clients: who is told of devices.
+//! Clients of the RDMA core, which hear of devices.
 
 use super::device::Device;
 use crate::{
@@ -34,37 +34,38 @@ use kernel::{
 
 /// A client of the RDMA core: `struct ib_client`.
 pub(crate) trait Client: Send + Sync + Sized + 'static {
-    /// What the client keeps for each device.
+    /// The data that the client keeps for each device.
     type Data: Send + Sync + 'static;
 
-    /// Name of the client, as the core shows it.
+    /// The name of the client, as the core shows it.
     const NAME: &'static CStr;
 
-    /// Where the one registered client of this type is found: a `static` of the implementer.
+    /// Returns the `static` of the implementer that holds its registered client.
     fn slot() -> &'static ClientSlot<Self>;
 
-    /// A device appeared. May sleep. When it fails, the device is not heard of again.
+    /// A device was added. May sleep. When this fails, the client does not hear of the device
+    /// again.
     fn add(&self, device: &Device) -> Result<Arc<Self::Data>>;
 
-    /// A device goes: when this returns, every object that the client made on it must be gone.
-    /// May sleep, and must end in bounded time whatever user space does.
+    /// A device is removed. Every object that the client made on it must be dropped before this
+    /// returns. May sleep; must end in bounded time, whatever user space does.
     fn remove(&self, device: &Device, data: Arc<Self::Data>);
 
-    /// A device has another name. May sleep.
+    /// A device was renamed. May sleep.
     fn rename(&self, _device: &Device, _data: ArcBorrow<'_, Self::Data>) {}
 }
 
-/// Holds the registered client of a type, for callbacks that get no pointer to it.
+/// Holds the registered client of a type: the core passes no pointer to it to its callbacks.
 pub(crate) struct ClientSlot<T> {
     client: UnsafeCell<Option<(Arc<T>, NonNull<bindings::ib_client>)>>,
     taken: AtomicFlag,
 }
 
-// SAFETY: Written by `Registration` only while no callback can run.
+// SAFETY: `Registration` writes it only while no callback can run.
 unsafe impl<T: Send + Sync> Sync for ClientSlot<T> {}
 
 impl<T> ClientSlot<T> {
-    /// An empty slot.
+    /// Creates an empty slot.
     pub(crate) const fn new() -> Self {
         Self {
             client: UnsafeCell::new(None),
@@ -73,7 +74,7 @@ impl<T> ClientSlot<T> {
     }
 }
 
-/// A client is registered while this exists.
+/// The registration of a client. Dropping it removes all devices from the client, which sleeps.
 ///
 /// # Invariants
 ///
@@ -92,9 +93,8 @@ unsafe impl<T: Client> Send for Registration<T> {}
 unsafe impl<T: Client> Sync for Registration<T> {}
 
 impl<T: Client> Registration<T> {
-    /// Registers `client`: `add` is called for each device there is, before this returns.
-    ///
-    /// [`EBUSY`] when one of this type is registered already.
+    /// Registers `client`, and calls `add` for each device before it returns. Sleeps. Fails with
+    /// [`EBUSY`] when a client of this type is registered.
     pub(crate) fn new(client: Arc<T>) -> impl PinInit<Self, Error> {
         let (shared, owner) = (client.clone(), client);
         try_pin_init!(Self {
@@ -103,7 +103,8 @@ impl<T: Client> Registration<T> {
                     return Err(EBUSY);
                 }
                 let raw = NonNull::new(slot).ok_or(ENOMEM)?;
-                // SAFETY: The slot is ours, and no callback runs, for nothing is registered.
+                // SAFETY: `taken` gives the slot to this call, and no callback runs, since nothing
+                // is registered.
                 unsafe { *T::slot().client.get() = Some((shared, raw)) };
                 let value = bindings::ib_client {
                     name: T::NAME.as_char_ptr(),
@@ -112,10 +113,10 @@ impl<T: Client> Registration<T> {
                     rename: Some(Self::rename),
                     ..Default::default()
                 };
-                // SAFETY: `slot` is memory for an `ib_client`, and pinned from here on.
+                // SAFETY: `slot` is memory for an `ib_client`, which is pinned from here on.
                 unsafe { slot.write(value) };
                 let registered = fault::point().and_then(|()| {
-                    // SAFETY: As above; it stays until it is unregistered in `drop`.
+                    // SAFETY: As above. `drop` unregisters it.
                     to_result(unsafe { bindings::ib_register_client(slot) })
                 });
                 registered.inspect_err(|_| Self::empty_slot())
@@ -130,11 +131,11 @@ impl<T: Client> Registration<T> {
         T::slot().taken.store(false, kernel::sync::atomic::Release);
     }
 
-    /// The registered client, and what it is registered by.
+    /// Returns the registered client, and the core's handle of it.
     ///
     /// # Safety
     ///
-    /// To be called by callbacks of the core, and not to be used after they return.
+    /// Called in a callback of the core; the result is not used after the callback.
     unsafe fn client<'a>() -> Option<&'a (Arc<T>, NonNull<bindings::ib_client>)> {
         // SAFETY: While a callback runs, the client is registered and its slot is not written.
         unsafe { (*T::slot().client.get()).as_ref() }
@@ -142,7 +143,7 @@ impl<T: Client> Registration<T> {
 
     /// # Safety
     ///
-    /// Called by the RDMA core, for the registered client of this type.
+    /// Called by the RDMA core for the registered client of this type.
     unsafe extern "C" fn add(device: *mut bindings::ib_device) -> c_int {
         // SAFETY: This is a callback.
         let Some((client, raw)) = (unsafe { Self::client() }) else {
@@ -161,12 +162,12 @@ impl<T: Client> Registration<T> {
 
     /// # Safety
     ///
-    /// Called by the RDMA core, for the registered client of this type.
+    /// Called by the RDMA core for the registered client of this type.
     unsafe extern "C" fn remove(device: *mut bindings::ib_device, data: *mut c_void) {
         if data.is_null() {
             return;
         }
-        // SAFETY: Set by `add`, and `remove` is called once for each time that it succeeded.
+        // SAFETY: `add` set it, and `remove` is called once for each `add` that succeeded.
         let data = unsafe { Arc::<T::Data>::from_foreign(data) };
         // SAFETY: This is a callback.
         if let Some((client, _)) = unsafe { Self::client() } {
@@ -177,12 +178,12 @@ impl<T: Client> Registration<T> {
 
     /// # Safety
     ///
-    /// Called by the RDMA core, for the registered client of this type.
+    /// Called by the RDMA core for the registered client of this type.
     unsafe extern "C" fn rename(device: *mut bindings::ib_device, data: *mut c_void) {
         if data.is_null() {
             return;
         }
-        // SAFETY: Set by `add`, and not taken back before `remove`.
+        // SAFETY: `add` set it, and only `remove` takes it back.
         let data = unsafe { Arc::<T::Data>::borrow(data) };
         // SAFETY: This is a callback.
         if let Some((client, _)) = unsafe { Self::client() } {
@@ -195,8 +196,8 @@ impl<T: Client> Registration<T> {
 #[pinned_drop]
 impl<T: Client> PinnedDrop for Registration<T> {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: It is registered, by the type invariant. Removes all devices; after it returns
-        // no callback runs.
+        // SAFETY: Registered, by the type invariant. Removes all devices; no callback runs after it
+        // returns.
         unsafe { bindings::ib_unregister_client(self.client.get()) };
         Self::empty_slot();
     }

@@ -2,7 +2,7 @@
 
 //! Completion queues.
 //!
-//! Made by `ib_alloc_cq()`: the core polls them and calls the `done()` of each request, in the
+//! `ib_alloc_cq()` makes them: the core polls them and calls the `done()` of each request, in the
 //! context that [`PollContext`] names.
 
 use super::{
@@ -29,29 +29,34 @@ use kernel::{
     }, //
 };
 
-/// Who polls a completion queue: `enum ib_poll_context`.
+/// The context in which a completion queue is polled: `enum ib_poll_context`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PollContext {
-    /// Whoever calls [`Cq::process`]: completions are handled in its context.
+    /// The caller of [`Cq::process`].
     Direct,
-    /// A softirq: completion handlers do not sleep.
+    /// A softirq: completion handlers must not sleep.
     SoftIrq,
     /// A worker of the core: completion handlers run in process context.
     Workqueue,
 }
 
-/// What a completion queue tells its owner.
+/// The owner of a completion queue.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// The queue overflowed or failed: [`Event::CqErr`]. Any context, must not sleep.
+    /// The queue overflowed or failed: [`Event::CqErr`]. Any context; must not sleep.
     fn event(&self, event: Event);
 }
 
-/// `struct ib_cq`.
+/// A completion queue: `struct ib_cq`.
+///
+/// ```ignore
+/// let entries = max_send_wr + max_recv_wr + CQ_RESERVE;
+/// let cq = Cq::new(device, entries, 0, PollContext::Workqueue, handler)?;
+/// ```
 ///
 /// # Invariants
 ///
-/// - `ptr` is a completion queue of `device`, owned.
-/// - `context` came out of `Arc::into_raw` and is given back by `drop_context`.
+/// - `ptr` is a completion queue of `device` that this value owns.
+/// - `context` came out of `Arc::into_raw`, and `drop_context` frees it.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Cq {
     ptr: NonNull<bindings::ib_cq>,
@@ -59,11 +64,12 @@ pub(crate) struct Cq {
     device: ARef<Device>,
     context: *const c_void,
     drop_context: unsafe fn(*const c_void),
-    /// Serialises those who poll directly: completions are handled in order, and whoever holds it
-    /// knows that no handler runs.
+    /// Serializes direct polling, so that completions are handled in order. While it is held by
+    /// others, no handler runs. Taken after `draining`.
     #[pin]
     polling: Mutex<()>,
-    /// Held while a queue that completes here is drained: there is room for one such request.
+    /// Held while a queue that completes here is drained: there is room for one such request. Taken
+    /// after `Qp::modifying` and `Srq::marks`.
     #[pin]
     draining: Mutex<()>,
 }
@@ -77,8 +83,8 @@ unsafe impl Sync for Cq {}
 impl Cq {
     /// Allocates a completion queue for `entries` completions. Sleeps.
     ///
-    /// `vector` is below the device's number of completion vectors. [`EINVAL`] when the device
-    /// does not take one or the other.
+    /// `vector` is less than the number of completion vectors of the device. Fails with [`EINVAL`]
+    /// when the device does not accept one of them.
     pub(crate) fn new<H: Handler>(
         device: &Device,
         entries: u32,
@@ -99,7 +105,7 @@ impl Cq {
         let context = Arc::into_raw(handler).cast::<c_void>();
         let init = || {
             fault::point()?;
-            // SAFETY: The device is registered; the context is valid until the queue is gone, and
+            // SAFETY: The device is registered. The context is valid until the queue is freed, and
             // `event` takes it for what it is.
             from_err_ptr(unsafe {
                 bindings::rust_ulp_h_alloc_cq(
@@ -116,13 +122,13 @@ impl Cq {
         let ptr = match init() {
             Ok(ptr) => ptr,
             Err(err) => {
-                // SAFETY: It came out of `Arc::into_raw` above and is not used any more.
+                // SAFETY: The context came out of `Arc::into_raw` above, and is not used any more.
                 unsafe { Self::drop_context::<H>(context) };
                 return Err(err);
             }
         };
         let free = kernel::types::ScopeGuard::new(|| {
-            // SAFETY: The queue is ours and unused, and the context goes after it.
+            // SAFETY: The queue is owned and unused, and the context is freed after it.
             unsafe {
                 bindings::ib_free_cq(ptr.as_ptr());
                 Self::drop_context::<H>(context);
@@ -157,13 +163,13 @@ impl Cq {
     ///
     /// Called by the driver, with the context of a queue that was made for an `H`.
     unsafe extern "C" fn event<H: Handler>(event: *mut bindings::ib_event, context: *mut c_void) {
-        // SAFETY: The driver passes the queue's context, which outlives the queue, and an event
-        // that is valid during the call.
+        // SAFETY: The driver passes the context of the queue, which outlives the queue, and an
+        // event that is valid during the call.
         let (handler, event) = unsafe { (&*context.cast::<H>(), &*event) };
         handler.event(Event::new(event));
     }
 
-    /// The C pointer.
+    /// Returns the C pointer.
     pub(super) fn as_raw(&self) -> *mut bindings::ib_cq {
         self.ptr.as_ptr()
     }
@@ -173,28 +179,31 @@ impl Cq {
         &self.device
     }
 
-    /// Who polls it.
+    /// Returns the context in which it is polled.
     pub(crate) fn poll_context(&self) -> PollContext {
         self.poll_context
     }
 
-    /// Handles at most `budget` completions in the caller's context; returns how many it were.
+    /// Handles at most `budget` completions in the context of the caller, and returns how many.
+    /// Sleeps.
     ///
-    /// Does nothing unless the queue is [`PollContext::Direct`]. Sleeps.
+    /// Does nothing unless the queue is [`PollContext::Direct`].
     pub(crate) fn process(&self, budget: u16) -> u32 {
         if self.poll_context != PollContext::Direct {
             return 0;
         }
         let _polling = self.polling.lock();
-        // SAFETY: The queue is valid and polled directly, by nobody else at this time.
+        // SAFETY: The queue is valid and polled directly, and the lock keeps others from polling
+        // it.
         let done = unsafe { bindings::ib_process_cq_direct(self.as_raw(), budget.into()) };
         u32::try_from(done).unwrap_or(0)
     }
 
-    /// Runs `drain`, which may complete one request more than there is room for otherwise.
+    /// Runs `drain`, which may complete one request more than the queue has room for otherwise.
+    /// Sleeps.
     ///
-    /// It polls a [`PollContext::Direct`] queue, as the core's draining does; nobody else does so
-    /// meanwhile, nor is in the middle of handling what it has polled before. Sleeps.
+    /// The core's draining polls a [`PollContext::Direct`] queue. The lock keeps others from
+    /// polling it, and waits for those that handle what they polled before.
     pub(super) fn with_reserve(&self, drain: impl FnOnce()) {
         let _draining = self.draining.lock();
         let _polling = (self.poll_context == PollContext::Direct).then(|| self.polling.lock());
@@ -206,10 +215,10 @@ impl Cq {
 impl PinnedDrop for Cq {
     fn drop(self: Pin<&mut Self>) {
         fault::step();
-        // SAFETY: Owned, and the queue pairs that use it held references to this value. The core
-        // waits for its own polling of it.
+        // SAFETY: Owned. The queue pairs that used it held references to this value, and the core
+        // waits for its own polling.
         unsafe { bindings::ib_free_cq(self.ptr.as_ptr()) };
-        // SAFETY: By the type invariant, and nothing can use it now that the queue is gone.
+        // SAFETY: By the type invariant. The queue no longer exists, so nothing uses the context.
         unsafe { (self.drop_context)(self.context) };
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Pages that are kept longer than the memory regions that covered them.
+//! Pages that outlive the memory regions that covered them.
 
 use crate::kernel::pages::Pages;
 use kernel::{
@@ -12,20 +12,21 @@ use kernel::{
     }, //
 };
 
-/// Memory that a peer had a key to, and that a response to its read may still be made of.
+/// Pages that a response to a peer's read may still use.
 ///
-/// It stays here until the protection domain goes, and with that all its queue pairs.
+/// They are kept until the protection domain is dropped, when its queue pairs no longer exist.
 #[pin_data]
 pub(super) struct DeferredPages {
+    /// Nothing is taken under it.
     #[pin]
     kept: Mutex<KVVec<Arc<Pages>>>,
 }
 
 impl DeferredPages {
-    /// Most that one keeps.
+    /// The limit of kept pages.
     const MAX: usize = 1024;
 
-    /// An empty one. Sleeps.
+    /// Creates an empty list. Sleeps.
     pub(super) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -35,7 +36,7 @@ impl DeferredPages {
         )
     }
 
-    /// Keeps `pages`. [`ENOMEM`] when it is full. Sleeps.
+    /// Keeps `pages`. Sleeps. Fails with [`ENOMEM`] when the list is full.
     pub(super) fn keep(&self, pages: &Arc<Pages>) -> Result {
         let mut kept = self.kept.lock();
         if kept.iter().any(|other| Arc::ptr_eq(other, pages)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Devices.
+//! RDMA devices and their ports.
 
 use crate::{
     bindings,
@@ -25,14 +25,22 @@ use kernel::{
     types::Opaque, //
 };
 
-/// Longest device name, NUL included: `IB_DEVICE_NAME_MAX`.
+/// The length of the longest device name, NUL included: `IB_DEVICE_NAME_MAX`.
 pub(crate) const NAME_MAX: usize = 64;
 
-/// What a device can do and how many of each it has: `struct ib_device_attr` and what stands beside
-/// it, in types that are the same for all kernels.
+/// The capabilities and limits of a device: fields of `struct ib_device` and `struct
+/// ib_device_attr`, in types that are the same for all kernels.
 pub(crate) use bindings::rust_ulp_h_device as Attributes;
 
-/// `struct ib_device`.
+/// An RDMA device: `struct ib_device`.
+///
+/// ```ignore
+/// fn add(&self, device: &Device) -> Result<Arc<Data>> {
+///     let kept: ARef<Device> = device.into();
+///     pr_info!("{device} has {} ports\n", device.attributes().phys_ports);
+///     Data::new(kept)
+/// }
+/// ```
 ///
 /// # Invariants
 ///
@@ -53,8 +61,8 @@ unsafe impl Send for Device {}
 // SAFETY: As above.
 unsafe impl Sync for Device {}
 
-// SAFETY: `ib_device_try_get` and `ib_device_put` count references; while one is held, the device
-// stays, for unregistering it waits until all are given back.
+// SAFETY: `ib_device_try_get` and `ib_device_put` count references. Unregistering a device waits
+// until all references are returned.
 unsafe impl AlwaysRefCounted for Device {
     fn inc_ref(&self) {
         // SAFETY: By the type invariant the count is above zero.
@@ -67,17 +75,17 @@ unsafe impl AlwaysRefCounted for Device {
     }
 }
 
-/// State of a port: `struct ib_port_attr`.
+/// The state of a port: `struct ib_port_attr`.
 pub(crate) struct Port {
     attr: bindings::ib_port_attr,
-    /// Link layer.
+    /// The link layer.
     pub(crate) link_layer: LinkLayer,
 }
 
-/// Link layer of a port: `enum rdma_link_layer`.
+/// The link layer of a port: `enum rdma_link_layer`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkLayer {
-    /// Unknown to this code.
+    /// Another one.
     Unspecified,
     /// InfiniBand.
     InfiniBand,
@@ -85,7 +93,7 @@ pub(crate) enum LinkLayer {
     Ethernet,
 }
 
-/// Bytes of a path MTU given as `enum ib_mtu`; 0 for none of them.
+/// Returns the bytes of a path MTU of `enum ib_mtu`, 0 for other numbers.
 pub(crate) const fn mtu_bytes(mtu: u32) -> u32 {
     match mtu {
         bindings::IB_MTU_256 => 256,
@@ -98,67 +106,67 @@ pub(crate) const fn mtu_bytes(mtu: u32) -> u32 {
 }
 
 impl Port {
-    /// `enum ib_port_state`.
+    /// Returns the state: `enum ib_port_state`.
     pub(crate) fn state(&self) -> u32 {
         self.attr.state
     }
-    /// `enum ib_port_phys_state`.
+    /// Returns the physical state: `enum ib_port_phys_state`.
     pub(crate) fn phys_state(&self) -> u32 {
         self.attr.phys_state.into()
     }
-    /// `enum ib_mtu`: the largest that the port can have.
+    /// Returns the largest MTU of the port: `enum ib_mtu`.
     pub(crate) fn max_mtu(&self) -> u32 {
         self.attr.max_mtu
     }
-    /// `enum ib_mtu`: what it has now.
+    /// Returns the present MTU: `enum ib_mtu`.
     pub(crate) fn active_mtu(&self) -> u32 {
         self.attr.active_mtu
     }
-    /// Local identifier, on InfiniBand.
+    /// Returns the LID, on InfiniBand.
     pub(crate) fn lid(&self) -> u32 {
         self.attr.lid
     }
-    /// Local identifier of the subnet manager.
+    /// Returns the LID of the subnet manager.
     pub(crate) fn sm_lid(&self) -> u32 {
         self.attr.sm_lid
     }
-    /// Mask of the local identifier.
+    /// Returns the LID mask control.
     pub(crate) fn lmc(&self) -> u32 {
         self.attr.lmc.into()
     }
-    /// Service level of the subnet manager.
+    /// Returns the service level of the subnet manager.
     pub(crate) fn sm_sl(&self) -> u32 {
         self.attr.sm_sl.into()
     }
-    /// Longest message in bytes.
+    /// Returns the length of the longest message in bytes.
     pub(crate) fn max_msg_sz(&self) -> u32 {
         self.attr.max_msg_sz
     }
-    /// Entries of the GID table, used or not.
+    /// Returns the length of the GID table.
     pub(crate) fn gid_tbl_len(&self) -> u32 {
         u32::try_from(self.attr.gid_tbl_len).unwrap_or(0)
     }
-    /// Entries of the P_Key table.
+    /// Returns the length of the P_Key table.
     pub(crate) fn pkey_tbl_len(&self) -> u32 {
         self.attr.pkey_tbl_len.into()
     }
-    /// `enum ib_port_width`.
+    /// Returns the link width: `enum ib_port_width`.
     pub(crate) fn active_width(&self) -> u32 {
         self.attr.active_width.into()
     }
-    /// `enum ib_port_speed`.
+    /// Returns the link speed: `enum ib_port_speed`.
     pub(crate) fn active_speed(&self) -> u32 {
         self.attr.active_speed.into()
     }
-    /// Capability flags.
+    /// Returns the capability flags.
     pub(crate) fn port_cap_flags(&self) -> u32 {
         self.attr.port_cap_flags
     }
-    /// Packets with a bad P_Key.
+    /// Returns the number of packets with a bad P_Key.
     pub(crate) fn bad_pkey_cntr(&self) -> u32 {
         self.attr.bad_pkey_cntr
     }
-    /// Packets with a bad Q_Key.
+    /// Returns the number of packets with a bad Q_Key.
     pub(crate) fn qkey_viol_cntr(&self) -> u32 {
         self.attr.qkey_viol_cntr
     }
@@ -174,22 +182,22 @@ impl fmt::Display for Device {
 }
 
 impl Device {
-    /// A reference to a device.
+    /// Wraps a device of the core.
     ///
     /// # Safety
     ///
-    /// `ptr` is a registered device with a reference count above zero, during `'a`.
+    /// `ptr` is a registered device with a reference count above zero during `'a`.
     pub(crate) unsafe fn from_raw<'a>(ptr: *mut bindings::ib_device) -> &'a Self {
-        // SAFETY: By the requirement; the type is transparent.
+        // SAFETY: By the requirement. The type is transparent.
         unsafe { &*ptr.cast() }
     }
 
-    /// The C pointer.
+    /// Returns the C pointer.
     pub(crate) fn as_raw(&self) -> *mut bindings::ib_device {
         self.0.get()
     }
 
-    /// What the device can do. Does not sleep.
+    /// Returns the capabilities and limits. Does not sleep.
     pub(crate) fn attributes(&self) -> Attributes {
         let mut out = Attributes::default();
         // SAFETY: Both pointers are valid.
@@ -197,18 +205,18 @@ impl Device {
         out
     }
 
-    /// The device that does its DMA; [`None`] when its driver copies by the CPU.
+    /// Returns the device that performs its DMA, [`None`] when the driver copies by the CPU.
     pub(crate) fn dma_device(&self) -> Option<&kernel::device::Device> {
         // SAFETY: The device is registered.
         let ptr = unsafe { bindings::rust_ulp_h_dma_device(self.as_raw()) };
         if ptr.is_null() {
             return None;
         }
-        // SAFETY: A driver's device, which it keeps for as long as this one is registered.
+        // SAFETY: The driver keeps this device for as long as the RDMA device is registered.
         Some(unsafe { kernel::device::Device::from_raw(ptr) })
     }
 
-    /// Copies the name, NUL-terminated and padded. It may change at any time.
+    /// Copies the name, NUL-terminated and padded. The name may change at any time.
     pub(crate) fn name(&self) -> [u8; NAME_MAX] {
         let mut name = [0; NAME_MAX];
         // SAFETY: The buffer has the length that is passed.
@@ -218,7 +226,7 @@ impl Device {
         name
     }
 
-    /// Version of the firmware, NUL-terminated: at most `IB_FW_VERSION_NAME_MAX` bytes.
+    /// Returns the version of the firmware, NUL-terminated: at most `IB_FW_VERSION_NAME_MAX` bytes.
     pub(crate) fn firmware(&self) -> [u8; 32] {
         let mut text = [0; 32];
         // SAFETY: The core writes at most 32 bytes, NUL included.
@@ -226,13 +234,13 @@ impl Device {
         text
     }
 
-    /// Whether the module of that name drives the device.
+    /// Returns whether the module with the name `module` drives the device.
     pub(crate) fn is_driven_by(&self, module: &CStr) -> bool {
-        // SAFETY: The device is registered, which keeps its driver, and the name is NUL-terminated.
+        // SAFETY: The device is registered, which keeps its driver. The name is NUL-terminated.
         unsafe { bindings::rust_ulp_h_device_is_driven_by(self.as_raw(), module.as_char_ptr()) }
     }
 
-    /// Whether it speaks iWARP.
+    /// Returns whether the device is iWARP.
     pub(crate) fn is_iwarp(&self) -> bool {
         // SAFETY: The device is registered.
         unsafe { bindings::rust_ulp_h_device_is_iwarp(self.as_raw()) }
@@ -242,7 +250,7 @@ impl Device {
     /// one, else an IPv6 address that needs no link. Sleeps.
     pub(crate) fn port_addr(&self, port: u32, net: &NetNs) -> Option<IpAddr> {
         let mut raw = [bindings::rust_ulp_h_addr::default(); Self::PORT_ADDRS];
-        // SAFETY: All pointers are valid, and there is room for so many; the core checks the port.
+        // SAFETY: All pointers are valid, and the array has that length. The core checks the port.
         let count = unsafe {
             bindings::rust_ulp_h_port_addrs(
                 self.as_raw(),
@@ -268,29 +276,30 @@ impl Device {
         })
     }
 
-    /// Addresses of a netdev that are looked at.
+    /// The number of addresses of a netdev that are considered.
     const PORT_ADDRS: usize = 32;
 
-    /// Whether siw drives it, which does less about a peer that reads than others.
+    /// Returns whether siw drives the device. It protects memory from a peer that reads less than
+    /// other drivers do:
     ///
-    /// - No right to read is asked for: a key will do.
-    /// - A response to a read is checked when it begins (`siw_qp_sq_proc_tx()`), and goes on for as long as
-    ///   the peer takes to let it, whether the memory is deregistered meanwhile or not.
-    /// - Of a short one that goes across the end of a page the rest is read where that page goes on in
-    ///   the kernel's memory, not in the region (`siw_try_1seg()`).
+    /// - It does not check the right to read: any key will do.
+    /// - It checks a response to a read when the response begins (`siw_qp_sq_proc_tx()`). The
+    ///   response continues for as long as the peer delays it, even when the memory is deregistered
+    ///   meanwhile.
+    /// - When a short response crosses the end of a page, it reads the rest from the kernel's
+    ///   memory behind that page, not from the region (`siw_try_1seg()`).
     pub(super) fn is_siw(&self) -> bool {
         self.is_driven_by(c"siw")
     }
 
-    /// Whether processes in `net` may use the device.
+    /// Returns whether processes in `net` may use the device.
     pub(crate) fn is_accessible_from(&self, net: &NetNs) -> bool {
         // SAFETY: Both pointers are valid.
         unsafe { bindings::rdma_dev_access_netns(self.as_raw(), net.as_ptr()) }
     }
 
-    /// State of port `port`, from 1. Sleeps.
-    ///
-    /// [`ENOENT`] when there is no such port.
+    /// Returns the state of port `port`, from 1. Sleeps. Fails with [`ENOENT`] when there is no
+    /// such port.
     pub(crate) fn port(&self, port: u32) -> Result<Port> {
         if port == 0 || port > self.attributes().phys_ports {
             return Err(ENOENT);
@@ -308,22 +317,21 @@ impl Device {
         Ok(Port { attr, link_layer })
     }
 
-    /// Index of the netdev of port `port` when that is in `net`, else 0. Sleeps.
+    /// Returns the index of the netdev of port `port` if that is in `net`, else 0. Sleeps.
     pub(crate) fn port_ifindex(&self, port: u32, net: &NetNs) -> u32 {
-        // SAFETY: Both pointers are valid; the core checks the port.
+        // SAFETY: Both pointers are valid. The core checks the port.
         unsafe { bindings::rust_ulp_h_port_ifindex(self.as_raw(), port, net.as_ptr()) }
     }
 
-    /// Entry `index` of the P_Key table of port `port`. Sleeps.
-    ///
-    /// [`ENOENT`] when there is no such port or entry.
+    /// Returns entry `index` of the P_Key table of port `port`. Sleeps. Fails with [`ENOENT`] when
+    /// there is no such port or entry.
     pub(crate) fn pkey(&self, port: u32, index: u32) -> Result<u16> {
         if index >= self.port(port)?.pkey_tbl_len() {
             return Err(ENOENT);
         }
         let mut pkey = 0;
         fault::point()?;
-        // SAFETY: The device is registered, port and index exist.
+        // SAFETY: The device is registered, and the port and the index exist.
         to_result(unsafe {
             bindings::ib_query_pkey(self.as_raw(), port, index as u16, &mut pkey)
         })?;

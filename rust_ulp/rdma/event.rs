@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Asynchronous events.
+//! Asynchronous events of devices, ports, queue pairs and queues.
 
 use super::device::Device;
 use crate::bindings;
@@ -13,33 +13,33 @@ use kernel::{
     types::Opaque, //
 };
 
-/// What happened: `enum ib_event_type`.
+/// An asynchronous event: `enum ib_event_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A completion queue overflowed or failed.
     CqErr,
     /// A queue pair failed.
     QpFatal,
-    /// A queue pair got a request that it cannot take.
+    /// A queue pair received a request that it does not support.
     QpReqErr,
-    /// A queue pair got a request that it may not carry out.
+    /// A queue pair received a request without the right to perform it.
     QpAccessErr,
-    /// A queue pair in RTR got its first packet.
+    /// A queue pair in RTR received its first packet.
     CommEst,
     /// A send queue in SQD has drained.
     SqDrained,
-    /// A queue pair of a shared receive queue will take no more from it.
+    /// A queue pair takes no more requests from its shared receive queue.
     QpLastWqeReached,
     /// Fewer requests than its limit are left in a shared receive queue.
     SrqLimit,
     /// A shared receive queue failed.
     SrqErr,
-    /// Any other, as its number.
+    /// Another event, as its number.
     Other(u32),
 }
 
 impl Event {
-    /// The event that `raw` describes.
+    /// Returns the event that `raw` describes.
     pub(super) fn new(raw: &bindings::ib_event) -> Self {
         match raw.event {
             bindings::IB_EVENT_CQ_ERR => Self::CqErr,
@@ -55,7 +55,7 @@ impl Event {
         }
     }
 
-    /// Its number: `enum ib_event_type`.
+    /// Returns the number of the event in `enum ib_event_type`.
     pub(crate) fn number(self) -> u32 {
         match self {
             Self::CqErr => bindings::IB_EVENT_CQ_ERR,
@@ -72,14 +72,18 @@ impl Event {
     }
 }
 
-/// Who is told of the events of a device and its ports.
+/// The owner of a [`Registration`] for the events of a device and its ports.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// Something happened; `port` is 0 when it is not about one. Process context, may sleep; the
-    /// core may hold `rtnl_lock`.
+    /// The device raised `event`; `port` is 0 when it concerns no port. Process context; may sleep.
+    /// The core may hold `rtnl_lock`.
     fn event(&self, event: Event, port: u32);
 }
 
-/// A handler is registered while this exists.
+/// The registration of a handler. Dropping it waits for the handler, which sleeps.
+///
+/// ```ignore
+/// let registration = KBox::pin_init(Registration::new(device, handler), GFP_KERNEL)?;
+/// ```
 ///
 /// # Invariants
 ///
@@ -104,10 +108,10 @@ impl<H: Handler> Registration<H> {
         try_pin_init!(Self {
             handler,
             _device: device.into(),
-            // The last one: what the callback looks at is there.
+            // Initialized last: the callback uses the other fields.
             raw <- Opaque::ffi_init(move |slot: *mut bindings::ib_event_handler| {
-                // SAFETY: `slot` is memory for a handler, pinned from here on; it stays until it is
-                // unregistered in `drop`.
+                // SAFETY: `slot` is memory for a handler, which is pinned from here on. `drop`
+                // unregisters it.
                 unsafe {
                     bindings::rust_ulp_h_register_events(slot, device.as_raw(), Some(Self::event))
                 }
@@ -117,12 +121,12 @@ impl<H: Handler> Registration<H> {
 
     /// # Safety
     ///
-    /// Called by the RDMA core, for a registered handler of this type.
+    /// Called by the RDMA core for a registered handler of this type.
     unsafe extern "C" fn event(
         raw: *mut bindings::ib_event_handler,
         event: *mut bindings::ib_event,
     ) {
-        // SAFETY: By the requirement; unregistering waits for callbacks.
+        // SAFETY: By the requirement. Unregistering waits for callbacks.
         let this = unsafe { &*kernel::container_of!(Opaque::cast_from(raw), Self, raw) };
         // SAFETY: The core passes an event that is valid during the call.
         let raw = unsafe { &*event };
@@ -135,7 +139,7 @@ impl<H: Handler> Registration<H> {
             | bindings::IB_EVENT_SM_CHANGE
             | bindings::IB_EVENT_CLIENT_REREGISTER
             | bindings::IB_EVENT_GID_CHANGE => {
-                // SAFETY: Events of these types are about a port.
+                // SAFETY: Events of these types have a port.
                 unsafe { raw.element.port_num }
             }
             _ => 0,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The queue pair by which memory regions of a protection domain are registered.
+//! The queue pair that registers the memory regions of a protection domain.
 //!
-//! For REG_MR and LOCAL_INV requests a [`FastRegQp`] keeps a reliable queue pair of its own, connected
-//! to itself, so that memory can be registered before any other queue pair exists, and without a
-//! request in the queues of anyone else. On iWARP, where that cannot be, it has two that are connected
-//! to each other.
+//! A [`FastRegQp`] has a reliable queue pair of its own for REG_MR and LOCAL_INV requests. It is
+//! connected to itself, so that memory can be registered before any other queue pair exists, and
+//! without using the queues of others. On iWARP, which has no such connection, it has two queue
+//! pairs that are connected to each other.
 
 use super::{
     chain::{
@@ -54,21 +54,30 @@ use kernel::{
 };
 
 /// Registers memory in a protection domain.
+///
+/// ```ignore
+/// let fast_reg = FastRegQp::to_itself(Pd::new(device)?, &net)?;
+/// let mr = Mr::register(fast_reg.clone(), pages, 0, len, access::LOCAL_WRITE)?;
+/// ```
+///
+/// # Invariants
+///
+/// `way` connects `qp`, or has connected it.
 #[pin_data]
 pub(crate) struct FastRegQp {
-    // Before the queue pair: that goes last.
+    // Dropped before the queue pair that it connects.
     way: RegPath,
     qp: Arc<Qp<WaitHandler>>,
-    /// One request at a time.
+    /// Held over a request: there is one at a time. Taken before `Qp::modifying`.
     #[pin]
     post_lock: Mutex<()>,
 }
 
-/// What a registration queue pair is connected to.
+/// The peer of a registration queue pair.
 enum RegPath {
-    /// Itself.
+    /// The queue pair itself.
     Itself(LocalPath),
-    /// Another one, on iWARP. There is no way back when that has ended.
+    /// Another queue pair, on iWARP. It cannot be connected again.
     Other {
         pair: LoopbackPair,
         _qp: Arc<Qp<WaitHandler>>,
@@ -76,14 +85,16 @@ enum RegPath {
 }
 
 impl FastRegQp {
-    /// How often a request is posted at most.
+    /// The number of times that a request is posted at most.
     const TRIES: u32 = 4;
 
     /// Creates the registration queue pair of `pd`. On iWARP `connector` connects it. Sleeps.
     ///
-    /// [`eopnotsupp`] when the device has no fast registration; [`eaddrnotavail`] when none of its
-    /// ports has an address yet. On iWARP it takes as long as [`LoopbackPair::new`] says, and fails as that
-    /// does.
+    /// On iWARP it takes as long as [`LoopbackPair::new`], and fails as that does. Otherwise it
+    /// fails with
+    ///
+    /// - [`eopnotsupp`] when the device has no fast registration,
+    /// - [`eaddrnotavail`] when no port of the device has an address yet.
     pub(crate) fn new(
         pd: Arc<Pd>,
         connector: &LoopbackConnector,
@@ -96,7 +107,7 @@ impl FastRegQp {
         }
     }
 
-    /// Creates it for a device that is not iWARP, else [`eopnotsupp`]. Otherwise as [`Self::new`].
+    /// As [`Self::new`] for devices other than iWARP; fails with [`eopnotsupp`] on iWARP. Sleeps.
     pub(crate) fn to_itself(pd: Arc<Pd>, net: &NetNs) -> Result<Arc<Self>> {
         if pd.device().is_iwarp() {
             return Err(eopnotsupp());
@@ -132,7 +143,7 @@ impl FastRegQp {
         Qp::with_waiters(pd, 2, 0)
     }
 
-    /// Whether it will never register anything any more, so that another one has to be made.
+    /// Returns whether it cannot register anything any more, and must be replaced.
     pub(crate) fn is_over(&self) -> bool {
         match &self.way {
             RegPath::Itself(_) => false,
@@ -140,15 +151,15 @@ impl FastRegQp {
         }
     }
 
-    /// Brings the queue pair from RESET to RTS, connected to itself.
+    /// Brings the queue pair from RESET to RTS, connected to itself. Sleeps.
     ///
-    /// [`eaddrnotavail`] when the address that was found has gone, [`EIO`] when there is no such way.
+    /// Fails with [`eaddrnotavail`] when the address was removed, and with [`EIO`] on iWARP.
     fn connect(&self) -> Result {
         let RegPath::Itself(path) = &self.way else {
             return Err(EIO);
         };
-        // A packet that another queue pair of this device sends here has the right addresses: with the
-        // right number, too, it would take the queue pair to ERR.
+        // Random: a packet from another queue pair of this device has the right addresses, and with
+        // the right PSN it would move the queue pair to ERR.
         let attributes = path.attributes(self.qp.number(), random_psn());
         self.qp.bring_up(&attributes).map_err(|err| {
             if err == enodata() {
@@ -159,17 +170,17 @@ impl FastRegQp {
         })
     }
 
-    /// Posts one request and waits for it. Sleeps, for as long as the device takes: a local
+    /// Posts one request and waits for it. Sleeps for as long as the device takes. A local
     /// operation needs no peer, and is flushed when the queue pair fails.
     ///
-    /// One that was flushed did not fail itself: somebody took the queue pair to ERR, by a packet that he
-    /// had no right to send. It is posted again, [`Self::TRIES`] times in all. [`EIO`] after that, or
-    /// when the device refuses it.
+    /// A request that was flushed is posted again, [`Self::TRIES`] times in all: another packet
+    /// moved the queue pair to ERR. Fails with [`EIO`] after that, or when the device refuses the
+    /// request.
     fn run(&self, push: impl Fn(&mut Chain<WaitHandler>, Arc<Waiter>) -> Result) -> Result {
         let _turn = self.post_lock.lock();
         for _ in 0..Self::TRIES {
             if self.qp.state() != State::Rts {
-                // The last one failed, and so did the way back.
+                // The last request failed, and the recovery with it.
                 self.recover()?;
             }
             let status = waiter::post(Target::Send(self.qp.clone()), &push)?.status();
@@ -177,7 +188,8 @@ impl FastRegQp {
             if status == bindings::IB_WC_SUCCESS && !injected {
                 return Ok(());
             }
-            // The queue pair failed with the request. What that leaves to be done the next one does.
+            // The queue pair failed with the request. If the recovery fails, the next request
+            // repeats it.
             let recovered = self.recover();
             if status != bindings::IB_WC_WR_FLUSH_ERR || recovered.is_err() {
                 break;
@@ -186,7 +198,7 @@ impl FastRegQp {
         Err(EIO)
     }
 
-    /// Takes the queue pair back to RTS; where it has no way there, to ERR. Sleeps.
+    /// Returns the queue pair to RTS. On iWARP moves it to ERR and fails. Sleeps.
     fn recover(&self) -> Result {
         if let RegPath::Other { .. } = self.way {
             let error = Attributes {
@@ -212,7 +224,7 @@ impl Register for FastRegQp {
 
     unsafe fn register(&self, mr: *mut bindings::ib_mr, key: u32, access: u32) -> Result {
         self.run(|chain, waiter| {
-            // SAFETY: By the requirement, and `run` returns when the request is done.
+            // SAFETY: By the requirement. `run` returns when the request is done.
             unsafe { chain.push_register(mr, key, access, waiter) }
         })
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! GIDs: the addresses of a port.
+//! GIDs, the addresses of a port.
 //!
 //! C header: [`include/rdma/ib_cache.h`](srctree/include/rdma/ib_cache.h)
 
@@ -14,7 +14,7 @@ use kernel::{
     prelude::*, //
 };
 
-/// Type of a GID: `enum ib_gid_type`.
+/// The type of a GID: `enum ib_gid_type`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GidType {
     /// InfiniBand.
@@ -25,38 +25,37 @@ pub(crate) enum GidType {
     RoceV2,
 }
 
-/// An entry of a GID table.
+/// An entry of a GID table, see [`Device::gid`].
 pub(crate) struct Gid {
     /// The address, in network order.
     pub(crate) raw: [u8; 16],
-    /// Its type.
+    /// The type.
     pub(crate) gid_type: GidType,
-    /// Whether its netdev is in the namespace that was asked for.
+    /// Whether the netdev is in the requested namespace.
     pub(crate) local_net: bool,
-    /// Index of that netdev, when `local_net`.
+    /// The index of the netdev, if `local_net`.
     pub(crate) ifindex: u32,
-    /// Name of that netdev, NUL-terminated, when `local_net`.
+    /// The name of the netdev, NUL-terminated, if `local_net`.
     pub(crate) ifname: [u8; 16],
 }
 
 impl Gid {
-    /// Whether it holds an IPv4 address: `::ffff:a.b.c.d`.
+    /// Returns whether it contains an IPv4 address: `::ffff:a.b.c.d`.
     pub(crate) fn is_ipv4(&self) -> bool {
         matches!(self.raw, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ..])
     }
 
-    /// Whether it is a link-local IPv6 address: `fe80::/10`.
+    /// Returns whether it is a link-local IPv6 address: `fe80::/10`.
     pub(crate) fn is_link_local(&self) -> bool {
         matches!(self.raw, [0xfe, second, ..] if second & 0xc0 == 0x80)
     }
 }
 
 impl Device {
-    /// Calls `each` with port and index of every GID table's entry that is in use. Sleeps.
+    /// Calls `each` with the port and the index of every GID in use. Sleeps.
     ///
-    /// The tables are read in one pass; asking for each index takes a table's lock each time, and a
-    /// table may have a thousand entries of which a few are in use. Without memory for that, `each`
-    /// is called for all indices there are.
+    /// Reads all tables in one pass, since a table may have a thousand entries of which a few are
+    /// in use. Without memory for that, calls `each` for every index.
     pub(crate) fn for_each_gid(&self, mut each: impl FnMut(u32, u32)) {
         let tables = || {
             (1..=self.attributes().phys_ports).map(|port| {
@@ -67,7 +66,7 @@ impl Device {
         let total = tables().fold(0usize, |total, (_, length)| {
             total.saturating_add(length as usize)
         });
-        // Usually enough; then all of it.
+        // The first size usually suffices.
         for room in [total.min(64), total] {
             let mut entries = KVVec::new();
             let empty = bindings::ib_uverbs_gid_entry::default();
@@ -75,7 +74,7 @@ impl Device {
                 break;
             }
             let count =
-                // SAFETY: The device is valid, and there is room for that many entries.
+                // SAFETY: The device is valid, and `entries` has `room` entries.
                 unsafe { bindings::rdma_query_gid_table(self.as_raw(), entries.as_mut_ptr(), room) };
             if let Ok(count) = usize::try_from(count) {
                 for entry in entries.iter().take(count) {
@@ -91,9 +90,8 @@ impl Device {
         }
     }
 
-    /// Entry `index` of the GID table of port `port`, seen from `net`. Does not sleep.
-    ///
-    /// [`ENOENT`] when it is not in use.
+    /// Returns entry `index` of the GID table of port `port`, seen from `net`. Does not sleep.
+    /// Fails with [`ENOENT`] when the entry is not in use.
     pub(crate) fn gid(&self, port: u32, index: u32, net: &NetNs) -> Result<Gid> {
         let mut out = bindings::rust_ulp_h_gid::default();
         // SAFETY: All pointers are valid; the core checks port and index.

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Two queue pairs that are connected to each other.
+//! Two queue pairs that are connected to each other, on iWARP.
 //!
-//! On iWARP a queue pair has no way to RTS but a connection, which is a stream of TCP. Where one is
-//! needed before there is a peer, the connection is made with the device itself: a listener on an
-//! address of its own, an identifier that connects to it, and the one that this makes of the
-//! request. Who asks for the connection says a number that nobody else knows, so that whoever
-//! comes in between is turned away.
+//! An iWARP queue pair reaches RTS only by a connection, which is a TCP stream. When one is needed
+//! before there is a peer, the device connects to itself: a listener on one of its addresses, an
+//! identifier that connects to the listener, and the identifier of the resulting request. The
+//! request carries a secret, so that the listener turns others away.
 //!
-//! The handlers note what happened, and wake who makes the pair. They run with the manager's handler
-//! mutexes held; the lock of [`LoopbackConn`] is taken under those.
+//! The handlers note what happened, and wake the task that makes the pair. They run with handler
+//! mutexes of the connection manager held, and take `LoopbackConn::progress` under those.
 
 use super::{
     cm,
@@ -48,37 +47,38 @@ use kernel::{
     time::msecs_to_jiffies, //
 };
 
-/// How long the making of a pair may take.
+/// The time that making a pair may take.
 const TIMEOUT_MILLIS: u64 = 10_000;
-/// How many ports are tried: the manager does not know which ones TCP has given to others.
+/// The number of ports that are tried: the manager does not know which ports TCP gave to others.
 const PORTS: u32 = 8;
-/// Requests that may wait: those who are to be turned away, and ours.
+/// The limit of waiting requests: those of others, and the one of the pair.
 const BACKLOG: u32 = 8;
 
-/// What has happened.
+/// The steps of a connection.
 mod step {
     pub(super) const ADDRESS: u32 = 1 << 0;
     pub(super) const ROUTE: u32 = 1 << 1;
     pub(super) const REQUEST: u32 = 1 << 2;
-    /// Who asked is connected,
+    /// The requesting end is connected.
     pub(super) const NEAR: u32 = 1 << 3;
-    /// and who was asked.
+    /// The listening end is connected.
     pub(super) const FAR: u32 = 1 << 4;
 }
 
 struct Progress {
-    /// [`step`]s.
+    /// The [`step`]s that have happened.
     steps: u32,
-    /// What arrived, until it is taken.
+    /// The request that arrived, until it is taken.
     request: Option<cm::OwnedId<LoopbackId>>,
-    /// Why it goes no further, or is over.
+    /// Why the connection failed or ended.
     failure: Option<Error>,
 }
 
-/// Hears of each event of the identifiers of pairs. Process context, handler mutex held.
+/// A function that hears of each event of the identifiers of pairs. Process context, handler mutex
+/// held.
 pub(crate) type Observer = fn(&cm::Event<'_>);
 
-/// What the handlers of a pair share with who makes it.
+/// The state of a connection, which its handlers share with the task that makes the pair.
 #[pin_data]
 struct LoopbackConn {
     observe: Observer,
@@ -93,7 +93,7 @@ impl LoopbackConn {
     fn new(observe: Observer) -> Result<Arc<Self>> {
         let mut secret = [0; 16];
         for half in secret.chunks_mut(8) {
-            // SAFETY: Takes no argument.
+            // SAFETY: The helper has no argument.
             let number = unsafe { bindings::rust_ulp_h_random() };
             for (to, from) in half.iter_mut().zip(number.to_ne_bytes()) {
                 *to = from;
@@ -125,7 +125,7 @@ impl LoopbackConn {
         self.changed.notify_all();
     }
 
-    /// Has what has arrived rejected, and what arrives from here on. Sleeps.
+    /// Rejects the request that has arrived, and those that will. Sleeps.
     fn give_up(&self, err: Error) {
         let mut progress = self.progress.lock();
         progress.failure.get_or_insert(err);
@@ -134,9 +134,11 @@ impl LoopbackConn {
         drop(request);
     }
 
-    /// Waits until all of `steps` have happened, until `until` at most, of [`now_ns`]. Sleeps.
+    /// Waits until all of `steps` have happened, but not after `until`, in the time of [`now_ns`].
+    /// Sleeps.
     ///
-    /// [`ETIMEDOUT`], [`EINTR`], and what it failed with.
+    /// Fails with [`ETIMEDOUT`], with [`EINTR`] when a signal arrives, and with the error of the
+    /// connection.
     fn wait(&self, steps: u32, until: u64) -> Result {
         let mut progress = self.progress.lock();
         loop {
@@ -164,7 +166,7 @@ impl LoopbackConn {
 /// The owner of an identifier at one end.
 struct LoopbackId {
     conn: Arc<LoopbackConn>,
-    /// What it is when this end is connected: [`step::NEAR`] or [`step::FAR`].
+    /// The step when this end is connected: [`step::NEAR`] or [`step::FAR`].
     connected: u32,
 }
 
@@ -193,7 +195,7 @@ impl cm::Listener for LoopbackListener {
     fn request(&self, request: cm::Request<'_>) {
         let conn = &self.0;
         if !request.message().private_data.starts_with(&conn.secret) {
-            // Somebody else: not kept, and so rejected.
+            // A request of somebody else, which the manager rejects since it is not kept.
             return;
         }
         let end = Arc::new(
@@ -206,7 +208,7 @@ impl cm::Listener for LoopbackListener {
         let prepared = end.map_err(Error::from).and_then(cm::Prepared::new);
         let mut progress = conn.progress.lock();
         match prepared {
-            // It comes once.
+            // The request arrives once.
             Ok(prepared) if progress.request.is_none() && progress.failure.is_none() => {
                 progress.request = Some(request.keep(prepared));
                 progress.steps |= step::REQUEST;
@@ -225,7 +227,12 @@ impl cm::Listener for LoopbackListener {
     }
 }
 
-/// Who makes pairs: one at a time, until it is closed.
+/// Makes pairs, one at a time, until it is closed.
+///
+/// ```ignore
+/// let connector = Arc::pin_init(LoopbackConnector::new(|_event| ()), GFP_KERNEL)?;
+/// let fast_reg = FastRegQp::new(pd, &connector, &net)?;
+/// ```
 #[pin_data]
 pub(crate) struct LoopbackConnector {
     observe: Observer,
@@ -239,7 +246,7 @@ struct ConnectorState {
 }
 
 impl LoopbackConnector {
-    /// Nobody yet. `observe` hears of the events of the connections.
+    /// Creates a connector. `observe` hears of the events of its connections.
     pub(crate) fn new(observe: Observer) -> impl PinInit<Self> {
         let state = ConnectorState {
             closed: None,
@@ -277,7 +284,7 @@ impl LoopbackConnector {
 
 /// The connection of two queue pairs with each other.
 ///
-/// Dropping it ends the connection, and takes the queue pairs to ERR. That sleeps.
+/// Dropping it ends the connection and moves the queue pairs to ERR. That sleeps.
 pub(super) struct LoopbackPair {
     _near: cm::OwnedId<LoopbackId>,
     _far: cm::OwnedId<LoopbackId>,
@@ -285,12 +292,13 @@ pub(super) struct LoopbackPair {
 }
 
 impl LoopbackPair {
-    /// Connects `near` with `far`, two queue pairs of `pd` that were just made, by an address that
-    /// the device has in `net`, which is to be the namespace of the current process. Sleeps, for at
-    /// most [`TIMEOUT_MILLIS`], and as long again as a driver takes to give up.
+    /// Connects `near` with `far`, two new queue pairs of `pd`, by an address that the device has
+    /// in `net`, the namespace of the current process. Sleeps for at most [`TIMEOUT_MILLIS`], and
+    /// as long again as a driver takes to give up.
     ///
-    /// When it fails, the queue pairs are of no use any more. [`eaddrnotavail`] when the device has no
-    /// address there, [`EINTR`] when a signal comes, [`ETIMEDOUT`], and what [`LoopbackConnector::close`] was told.
+    /// When it fails, the queue pairs are of no more use. It fails with [`eaddrnotavail`] when the
+    /// device has no address in `net`, with [`EINTR`] when a signal arrives, with [`ETIMEDOUT`],
+    /// and with the error of [`LoopbackConnector::close`].
     pub(super) fn new<H: WrHandler>(
         pd: &Pd,
         connector: &LoopbackConnector,
@@ -339,7 +347,8 @@ impl LoopbackPair {
         far.prepare(0)?;
         id.lock().connect(&parameters(near), &conn.secret)?;
 
-        // Dropping `id` waits until it was answered: nothing that arrives may stay without an answer.
+        // Dropping `id` waits for the answer to its request, so every request that arrives is
+        // answered.
         let request = conn
             .wait(step::REQUEST, until)
             .and_then(|()| conn.progress.lock().request.take().ok_or(EINVAL))
@@ -375,7 +384,7 @@ impl LoopbackPair {
         result
     }
 
-    /// Checks that the manager has chosen the device of `pd`: another one may have the address, too.
+    /// Checks that the manager chose the device of `pd`: another device may have the same address.
     fn check(pd: &Pd, id: &cm::Id) -> Result {
         fault::point()?;
         if id.device_index() == Some(pd.device().attributes().index) {
@@ -385,7 +394,7 @@ impl LoopbackPair {
         }
     }
 
-    /// Whether the connection has ended.
+    /// Returns whether the connection has ended.
     pub(super) fn is_over(&self) -> bool {
         self.conn.progress.lock().failure.is_some()
     }

@@ -2,46 +2,47 @@
 
 //! InfiniBand verbs.
 //!
-//! Safe abstractions over the kernel's RDMA core, for upper-layer protocols: clients that come and
-//! go with devices, protection domains, completion queues, queue pairs, shared receive queues,
-//! address handles, memory regions made by fast registration, events, connections. They know nothing
-//! of the protocol that uses them.
+//! Safe abstractions over the kernel's RDMA core for upper-layer protocols: clients, protection
+//! domains, completion queues, queue pairs, shared receive queues, address handles, memory regions
+//! made by fast registration, events and connections. They do not depend on the protocol that uses
+//! them. Their examples are not compiled, since they need a device; `samples/rdma_ping.rs` is a
+//! module that is.
 //!
 //! # Lifetime
 //!
-//! Every object holds references to what it was made from: a queue pair to its protection domain
-//! and completion queues, those to the device. A device does not go away before its references are
-//! given back; so a client whose [`client::Client::remove`] returns without having dropped its
-//! objects hangs the removal, but nothing is ever used after it is gone.
+//! Every object holds references to the objects that it was made from: a queue pair to its
+//! protection domain and completion queues, and those to the device. Removing a device waits for
+//! its references. A client whose [`client::Client::remove`] returns without having dropped its
+//! objects hangs the removal, but nothing is used after it was freed.
 //!
 //! # Thread safety
 //!
-//! Objects of a device are [`Send`] and [`Sync`]: the methods of `struct ib_device` "must be fully
-//! reentrant", and the driver synchronizes calls that use the same object at the same time
-//! (Documentation/infiniband/core_locking.rst:48, "Reentrancy"). The core adds counts of references,
-//! which are atomic, and locks of its own. What neither of them serializes, a lock here does: polling
-//! a completion queue directly, draining, and changes of a queue pair's state. Line numbers in this
-//! crate are those of Linux 7.2.12.
+//! Objects of a device are [`Send`] and [`Sync`]. The methods of `struct ib_device` "must be fully
+//! reentrant": the driver synchronizes calls that use the same object at the same time
+//! (Documentation/infiniband/core_locking.rst:48, "Reentrancy"). The core adds atomic reference
+//! counts, and locks of its own. A lock of this crate serializes what neither of them does: polling
+//! a completion queue directly, draining, and changes of a queue pair's state. Line numbers are
+//! those of Linux 7.2.12.
 //!
 //! # Contexts
-
 //!
-//! | what | may sleep | called with |
+//! | function | may sleep | called with |
 //! |---|---|---|
 //! | [`client::Client::add`], `remove`, `rename` | yes | `add` under the core's `devices_rwsem` |
-//! | making and dropping any object | yes | nothing held |
+//! | creating and dropping an object | yes | nothing held |
 //! | [`chain::Chain::push`] | yes: drops what its slot still held | |
 //! | [`chain::Chain::post`] | no | takes the queue's lock, under it the driver's |
 //! | [`srq::Srq::reclaim`] | yes | nothing held that a handler takes |
 //! | [`event::Handler::event`] | yes | the core's `event_handler_rwsem`, perhaps `rtnl_lock` |
 //! | [`request::WrHandler::complete`], `complete_unsignaled` | as [`cq::PollContext`] says | nothing held |
+//! | [`request::WrHandler::cancel`] | no | the queue's lock held |
 //! | [`request::WrHandler::discard`] | as its caller may | nothing held |
-//! | [`cm::Handler::event`], [`cm::Listener::request`] | yes | the identifier's handler mutex; of a request, its listener's too |
-//! | [`request::WrHandler::event`], [`cq::Handler::event`] | no: rxe calls under its locks, interrupts off | driver's locks |
+//! | [`cm::Handler::event`], [`cm::Listener::request`] | yes | the handler mutex; of a request, its listener's too |
+//! | [`request::WrHandler::event`], [`cq::Handler::event`] | no | the driver's locks held; interrupts off on rxe |
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-// A library: it offers more than its consumer uses.
+// This is a library: a module may use a part of it only.
 #![allow(dead_code)]
 
 pub(crate) mod ah;

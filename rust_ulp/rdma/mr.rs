@@ -2,11 +2,11 @@
 
 //! Memory regions, made by fast registration.
 //!
-//! `ib_alloc_mr()`, `ib_map_mr_sg()`, then a REG_MR request on a queue pair of the same protection
-//! domain, see [`super::fast_reg`].
+//! A region is made by `ib_alloc_mr()`, `ib_map_mr_sg()` and a REG_MR request on a queue pair of
+//! the same protection domain, see [`super::fast_reg`].
 //!
-//! Addresses in a region are positions in the pages that it covers: the device and the peer see
-//! no address of the kernel.
+//! Addresses in a region are positions in the pages that it covers. The device and the peer see no
+//! kernel address.
 
 use super::{
     device::{
@@ -40,44 +40,44 @@ use kernel::{
     types::Opaque, //
 };
 
-/// Rights to a memory region: `enum ib_access_flags`.
+/// Access rights to a memory region: `enum ib_access_flags`.
 pub(crate) mod access {
     use crate::bindings;
-    /// Requests of our own may write into it.
+    /// Local requests may write to it.
     pub(crate) const LOCAL_WRITE: u32 = bindings::IB_ACCESS_LOCAL_WRITE;
-    /// A peer may write into it.
+    /// A peer may write to it.
     pub(crate) const REMOTE_WRITE: u32 = bindings::IB_ACCESS_REMOTE_WRITE;
     /// A peer may read it.
     pub(crate) const REMOTE_READ: u32 = bindings::IB_ACCESS_REMOTE_READ;
-    /// A peer may carry out atomics in it.
+    /// A peer may perform atomics on it.
     pub(crate) const REMOTE_ATOMIC: u32 = bindings::IB_ACCESS_REMOTE_ATOMIC;
 }
 
-/// Carries out the requests that memory regions of a protection domain need.
+/// Performs the requests that the memory regions of a protection domain need.
 pub(crate) trait Register: Send + Sync {
-    /// The protection domain.
+    /// Returns the protection domain.
     fn pd(&self) -> &Arc<Pd>;
 
     /// Registers `mr` with the key `key` and the rights `access`. Sleeps.
     ///
     /// # Safety
     ///
-    /// `mr` is a mapped region of that domain, and lives until this returns.
+    /// `mr` is a mapped region of [`Self::pd`], and lives until this returns.
     unsafe fn register(&self, mr: *mut bindings::ib_mr, key: u32, access: u32) -> Result;
 
     /// Invalidates the key `rkey`. Sleeps.
     fn invalidate(&self, rkey: u32) -> Result;
 }
 
-/// A table of pieces of memory: `struct sg_table`.
+/// A scatter list: `struct sg_table`.
 ///
 /// # Invariants
 ///
-/// Allocated. It holds no pointer to itself: it may move.
+/// The table is allocated. It has no pointer to itself, so it may move.
 struct Table(Opaque<kernel::bindings::sg_table>);
 
 impl Table {
-    /// Room for `count` pieces. Sleeps.
+    /// Allocates a table of `count` entries. Sleeps.
     fn new(count: usize) -> Result<Self> {
         let count = c_uint::try_from(count).map_err(|_| ERANGE)?;
         let table = Opaque::<kernel::bindings::sg_table>::zeroed();
@@ -94,17 +94,18 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant; who maps it for a device unmaps it first.
+        // SAFETY: By the type invariant. A mapped table is unmapped before it is dropped.
         unsafe { kernel::bindings::sg_free_table(self.get()) };
     }
 }
 
-/// Pages as a device sees them.
+/// Pages that are mapped for a device.
 ///
 /// # Invariants
 ///
-/// `table` is mapped for `device`; its pages are those of `_pages`. It is ours to unmap, unless it is
-/// `foreign`: then it has what `_pages` were mapped to, which they are for as long as they live.
+/// `table` is mapped for `device`, and its pages are those of `_pages`. Dropping this value unmaps
+/// it, unless it is `foreign`: then the table has the addresses to which `_pages` are mapped while
+/// they live.
 struct Mapping {
     table: Table,
     foreign: bool,
@@ -119,14 +120,14 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `length` bytes at `offset` of `pages` for both directions. Sleeps.
+    /// Maps `length` bytes at `offset` of `pages` in both directions. Sleeps.
     fn new(device: &Device, pages: Arc<Pages>, offset: usize, length: usize) -> Result<KBox<Self>> {
         let table = Table::new(pages.chunks_of(offset, length)?)?;
         // SAFETY: The table was allocated, with an entry for each chunk.
         let mut sg = unsafe { (*table.get()).sgl };
         for (page, within, bytes) in pages.extents(offset, length) {
             // SAFETY: `sg` is an entry of the table, which has one for each chunk, and the bytes
-            // follow each other from there on.
+            // are contiguous.
             unsafe {
                 bindings::rust_ulp_h_sg_set(sg, page.as_ptr(), bytes as c_uint, within as c_uint);
                 sg = bindings::rust_ulp_h_sg_next(sg);
@@ -144,10 +145,10 @@ impl Mapping {
         let mapping = KBox::new_uninit(GFP_KERNEL)?;
         fault::point()?;
         if !is_foreign {
-            // SAFETY: The device is registered, the table complete.
+            // SAFETY: The device is registered, and the table is complete.
             to_result(unsafe { bindings::rust_ulp_h_dma_map(device.as_raw(), table.get()) })?;
         }
-        // INVARIANT: Just mapped, or filled with what has been.
+        // INVARIANT: The table was just mapped, or has the addresses of foreign pages.
         Ok(KBox::write(
             mapping,
             Self {
@@ -163,22 +164,29 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if !self.foreign {
-            // SAFETY: By the type invariant; the region that used it is gone.
+            // SAFETY: By the type invariant. The region that used the mapping no longer exists.
             unsafe { bindings::rust_ulp_h_dma_unmap(self.device.as_raw(), self.table.get()) };
         }
     }
 }
 
-/// A memory region: `struct ib_mr`, registered.
+/// A registered memory region: `struct ib_mr`.
 ///
-/// Dropping it invalidates its keys and returns when no access is under way any more: what a peer
-/// sends after that does not land. That sleeps. With siw a response to a read that had begun may go
-/// on, and finds the pages that it began with, see [`DeferredPages`](super::deferred::DeferredPages).
+/// Dropping it invalidates its keys, and returns when no access is under way: what a peer sends
+/// later does not land. That sleeps. On siw, a response to a read may continue, and reads the pages
+/// that it began with, see [`DeferredPages`](super::deferred::DeferredPages).
+///
+/// ```ignore
+/// let rights = access::LOCAL_WRITE | access::REMOTE_WRITE;
+/// let mr = Mr::register(fast_reg.clone(), pages, 0, 4096, rights)?;
+/// tell_the_peer(mr.addr(), mr.rkey());
+/// ```
 ///
 /// # Invariants
 ///
-/// - `ptr` is a memory region of `pd`, owned.
-/// - While `registered`, it covers `length` bytes from the address `addr` on, those of `_mapping`.
+/// - `ptr` is a memory region of `pd` that this value owns.
+/// - While `registered`, it covers the `length` bytes from the address `addr` on, which are those
+///   of `_mapping`.
 pub(crate) struct Mr {
     ptr: NonNull<bindings::ib_mr>,
     registered: bool,
@@ -192,7 +200,7 @@ pub(crate) struct Mr {
 }
 
 // SAFETY: Drivers are reentrant, see "Thread safety" in mod.rs. The keys change in `register` only,
-// before anybody else has the value.
+// when nobody else has the value.
 unsafe impl Send for Mr {}
 // SAFETY: As above.
 unsafe impl Sync for Mr {}
@@ -200,9 +208,14 @@ unsafe impl Sync for Mr {}
 impl Mr {
     /// Registers `length` bytes at `offset` of `pages` with the rights `access`. Sleeps.
     ///
-    /// They get their positions as addresses. [`ERANGE`] when that is more than the device puts
-    /// under one key, see [`max_bytes`]. With siw, what a peer may read is at most one page, else
-    /// [`eopnotsupp`], and [`DeferredPages`](super::deferred::DeferredPages) keeps what a peer may use, [`ENOMEM`] when it is full.
+    /// The address of a byte is its position in `pages`. On siw,
+    /// [`DeferredPages`](super::deferred::DeferredPages) keeps pages that a peer can access. Fails
+    /// with
+    ///
+    /// - [`ERANGE`] when the device does not support so many bytes under one key, see
+    ///   [`max_bytes`],
+    /// - [`eopnotsupp`] when the device is siw and a peer could read more than one page,
+    /// - [`ENOMEM`] when there is no memory, or too many pages are deferred.
     pub(crate) fn register(
         fast_reg: Arc<dyn Register>,
         pages: Arc<Pages>,
@@ -236,7 +249,7 @@ impl Mr {
         let ptr = from_err_ptr(unsafe {
             bindings::ib_alloc_mr(pd.as_raw(), bindings::IB_MR_TYPE_MEM_REG, count)
         })?;
-        // INVARIANT: Just allocated, and not registered.
+        // INVARIANT: The region was just allocated, and is not registered.
         let mut mr = Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
             registered: false,
@@ -249,23 +262,23 @@ impl Mr {
         };
         mr.map(chunk)?;
         let (raw, key) = (mr.ptr.as_ptr(), mr.rkey());
-        // SAFETY: The region is mapped, and is not touched before this returns.
+        // SAFETY: The region is mapped, and nobody accesses it before this returns.
         unsafe { mr.fast_reg.register(raw, key, access) }?;
-        // INVARIANT: The device has it now.
+        // INVARIANT: The device has registered it.
         mr.registered = true;
         Ok(Arc::new(mr, GFP_KERNEL)?)
     }
 
-    /// Gives a region that is not registered its pages, in chunks of `chunk` bytes, its address, and
-    /// a key that it did not have before.
+    /// Gives a region that is not registered its pages, in chunks of `chunk` bytes, its address,
+    /// and a new key.
     fn map(&mut self, chunk: usize) -> Result {
-        // SAFETY: The table is mapped, by its type invariant.
+        // SAFETY: The table is mapped, by the type invariant of `Mapping`.
         let (sgl, nents) = unsafe {
             let table = &*self._mapping.table.get();
             (table.sgl, table.nents)
         };
         fault::point()?;
-        // SAFETY: The region is valid and not registered, the list is mapped.
+        // SAFETY: The region is valid and not registered, and the list is mapped.
         let mapped = unsafe {
             bindings::ib_map_mr_sg(
                 self.ptr.as_ptr(),
@@ -279,8 +292,8 @@ impl Mr {
         if u32::try_from(mapped) != Ok(nents) {
             return Err(ERANGE);
         }
-        // SAFETY: The region is valid, mapped and not registered. Offset and DMA address agree in
-        // their lower bits, since chunks are aligned to their size in both.
+        // SAFETY: The region is valid, mapped and not registered. Chunks are aligned to their size
+        // both in the pages and in DMA addresses, so the lower bits of both agree.
         unsafe {
             bindings::rust_ulp_h_mr_next_key(self.ptr.as_ptr());
             bindings::rust_ulp_h_mr_set_iova(self.ptr.as_ptr(), self.addr);
@@ -293,23 +306,23 @@ impl Mr {
         &self.pd
     }
 
-    /// Address of the first byte.
+    /// Returns the address of the first byte.
     pub(crate) fn addr(&self) -> u64 {
         self.addr
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub(crate) fn length(&self) -> u64 {
         self.length
     }
 
-    /// The key for requests of our own.
+    /// Returns the key for local requests.
     pub(super) fn lkey(&self) -> u32 {
         // SAFETY: By the type invariant.
         unsafe { bindings::rust_ulp_h_mr_lkey(self.ptr.as_ptr()) }
     }
 
-    /// The key for requests of a peer.
+    /// Returns the key for requests of a peer.
     pub(crate) fn rkey(&self) -> u32 {
         // SAFETY: By the type invariant.
         unsafe { bindings::rust_ulp_h_mr_rkey(self.ptr.as_ptr()) }
@@ -319,25 +332,26 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         if self.registered {
-            // When it cannot be invalidated, deregistering does all the same, for good.
+            // Deregistering invalidates the region too, if this fails.
             let _ = self.fast_reg.invalidate(self.rkey());
         }
         fault::step();
-        // SAFETY: Owned. The driver waits for accesses that are under way.
+        // SAFETY: Owned. The driver waits for accesses under way.
         let err = unsafe { bindings::rust_ulp_h_dereg_mr(self.ptr.as_ptr()) };
         if err != 0 {
             pr_warn_once!("a driver refused to deregister memory: {}\n", err);
         }
         if self.remote && self.pd.deferred().is_some() {
-            // What a peer writes siw puts where it is to be with a spinlock held (`siw_qp_llp_data_ready()`).
-            // SAFETY: Process context, no lock of RCU is held.
+            // siw holds a spinlock while it stores what a peer writes (`siw_qp_llp_data_ready()`).
+            // SAFETY: Process context, without an RCU lock.
             unsafe { bindings::rust_ulp_h_synchronize_rcu() };
         }
     }
 }
 
-/// How many bytes a device with these `attributes` puts under one key, when they are in chunks of
-/// `chunk` bytes and begin with one; a multiple of `chunk`, 0 when it has no pages of that size.
+/// Returns how many bytes a device with these `attributes` supports under one key, in chunks of
+/// `chunk` bytes from the start of a chunk. That is a multiple of `chunk`, 0 when the device has no
+/// pages of this size.
 pub(crate) fn max_bytes(attributes: &device::Attributes, chunk: u64) -> u64 {
     if attributes.page_size_cap & chunk == 0 {
         return 0;

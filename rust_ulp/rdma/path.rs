@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The way between two devices of this machine, and from a device to itself.
+//! Paths between devices of this machine, and from a device to itself.
 
 use super::{
     ah::AddressVector,
@@ -21,21 +21,26 @@ use crate::kernel::{
 };
 use kernel::prelude::*;
 
-/// GIDs of a port that are looked at.
+/// The number of GIDs of a port that are considered.
 const MAX_GIDS: u32 = 256;
 
-/// The way to a device of this machine.
+/// A path to a device of this machine.
+///
+/// ```ignore
+/// let path = LocalPath::find(near.device(), far.device(), &net)?;
+/// qp.bring_up(&path.attributes(peer.number(), psn))?;
+/// ```
 pub(crate) struct LocalPath {
     av: AddressVector,
     mtu: u32,
 }
 
 impl LocalPath {
-    /// Finds the way from `from` to `to`, which may be the same device. Sleeps.
+    /// Finds a path from `from` to `to`, which may be the same device. Sleeps.
     ///
-    /// It leads from the first GID of `from` to the first of the same kind of `to`. Another device
-    /// is not reached by a link-local GID of RoCE, since it may be on another link.
-    /// [`eaddrnotavail`] when there are no such GIDs.
+    /// The path leads from the first GID of `from` to the first GID of the same kind of `to`. A
+    /// link-local GID of RoCE does not reach another device, which may be on another link. Fails
+    /// with [`eaddrnotavail`] when there are no such GIDs.
     pub(crate) fn find(from: &Device, to: &Device, net: &NetNs) -> Result<Self> {
         let is_self = from == to;
         let (mut path, sgid) = first(from, net, |number, index, port, gid| {
@@ -53,7 +58,7 @@ impl LocalPath {
             if kind(&gid) != kind(&sgid) {
                 return None;
             }
-            // The GID may have gone meanwhile.
+            // The GID may have been removed meanwhile.
             let mut av = AddressVector::to_gid(to, number, index, gid.raw).ok()?;
             if port.link_layer == LinkLayer::InfiniBand {
                 av.dlid = port.lid() as u16;
@@ -69,8 +74,8 @@ impl LocalPath {
         Ok(path)
     }
 
-    /// Returns the attributes of a reliable queue pair that is connected this way to the queue pair
-    /// with the number `peer`. `psn` is the first PSN of both. The peer gets no rights.
+    /// Returns the attributes of a reliable queue pair that this path connects to the queue pair
+    /// number `peer`. Both begin with the PSN `psn`. The peer gets no rights.
     pub(crate) fn attributes(&self, peer: u32, psn: u32) -> Attributes {
         Attributes {
             dest_qp_num: peer,
@@ -88,8 +93,8 @@ impl LocalPath {
     }
 }
 
-/// What `choose` returns for the first GID of `device` that it takes; its arguments are the number
-/// of the port, the index of the GID, the port and the GID.
+/// Returns the first result of `choose` for a GID of `device`. The arguments of `choose` are the
+/// number of the port, the index of the GID, the port and the GID.
 fn first<T>(
     device: &Device,
     net: &NetNs,

@@ -20,16 +20,22 @@ use kernel::{
     }, //
 };
 
-/// `struct ib_pd`: what its queue pairs may touch are its memory regions.
+/// A protection domain: `struct ib_pd`. Its queue pairs can access only its memory regions.
 ///
-/// Never has a remote key of its own (`IB_PD_UNSAFE_GLOBAL_RKEY`).
+/// It has no remote key of its own (`IB_PD_UNSAFE_GLOBAL_RKEY`).
+///
+/// ```ignore
+/// let pd = Pd::new(device)?;
+/// let qp = FastRegQp::to_itself(pd.clone(), &net)?;
+/// let buffer = Buffer::new(&qp, 4096, access::LOCAL_WRITE | access::REMOTE_READ)?;
+/// ```
 ///
 /// # Invariants
 ///
-/// `ptr` is a protection domain of `device`, owned.
+/// `ptr` is a protection domain of `device` that this value owns.
 pub(crate) struct Pd {
     ptr: NonNull<bindings::ib_pd>,
-    /// What keeps memory that a peer may still be reading; with siw, which does not wait for that.
+    /// On siw, keeps memory that a peer may still read: siw does not wait for such reads.
     deferred: Option<Arc<DeferredPages>>,
     device: ARef<Device>,
 }
@@ -46,7 +52,7 @@ impl Pd {
         fault::point()?;
         // SAFETY: The device is registered.
         let ptr = from_err_ptr(unsafe { bindings::rust_ulp_h_alloc_pd(device.as_raw()) })?;
-        // INVARIANT: Just allocated; dropped with the value also when there is no memory for it.
+        // INVARIANT: Just allocated. When an allocation below fails, dropping the value frees it.
         let mut pd = Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
             deferred: None,
@@ -58,17 +64,17 @@ impl Pd {
         Ok(Arc::new(pd, GFP_KERNEL)?)
     }
 
-    /// The C pointer.
+    /// Returns the C pointer.
     pub(super) fn as_raw(&self) -> *mut bindings::ib_pd {
         self.ptr.as_ptr()
     }
 
-    /// What keeps memory that a peer may still be reading.
+    /// Returns what keeps memory that a peer may still read.
     pub(super) fn deferred(&self) -> Option<&DeferredPages> {
         self.deferred.as_deref()
     }
 
-    /// The device.
+    /// Returns the device.
     pub(crate) fn device(&self) -> &Device {
         &self.device
     }
@@ -77,7 +83,7 @@ impl Pd {
 impl Drop for Pd {
     fn drop(&mut self) {
         fault::step();
-        // SAFETY: Owned, and whatever was made of it held a reference to this value.
+        // SAFETY: Owned. Every object of the domain held a reference to this value.
         unsafe { bindings::rust_ulp_h_dealloc_pd(self.ptr.as_ptr()) };
     }
 }

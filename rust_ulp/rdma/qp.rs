@@ -2,15 +2,14 @@
 
 //! Queue pairs.
 //!
-//! A queue pair owns a slot for each request that its queues may hold. A request is put together
-//! in a free slot, outside of any lock, as part of a [`Chain`](super::chain::Chain); posting the
-//! chain hands its slots to the device, in order; the completion gives them back. So posting
-//! allocates nothing, and what a request refers to lives in the slot for as long as the device may
-//! touch it.
+//! A queue pair has a slot for each request that its queues may hold. A
+//! [`Chain`](super::chain::Chain) builds requests in free slots, without a lock. Posting the chain
+//! hands its slots to the device, in order, and a completion frees them. Posting allocates nothing,
+//! and what a request refers to lives in the slot while the device may access it.
 //!
-//! How a request ends, [`super::request`] says. The memory regions and the address that it refers to stay
-//! in its slot after that, until the slot is used again, [`Qp::purge`] is called, or the queue pair goes: completions may be handled in a
-//! softirq, where a region could not be deregistered nor an address destroyed.
+//! [`super::request`] describes how a request ends. The memory regions and the address of a request
+//! stay in its slot until the slot is reused, [`Qp::purge`] is called, or the queue pair is
+//! dropped: a completion handler may run in a softirq, where they could not be destroyed.
 
 use super::{
     ah::Ah,
@@ -77,17 +76,26 @@ use kernel::{
     }, //
 };
 
-/// How often a queue pair is moved to RESET until the device has it there: rxe's `rxe_qp_error()`, which a
-/// task calls that `rxe_qp_reset()` has not yet stopped, sets ERR whatever the state was. The second time no
-/// task is at work any more.
+/// How often a queue pair is moved to RESET until the device reports that state. A task of rxe that
+/// `rxe_qp_reset()` has not yet stopped may call `rxe_qp_error()`, which sets ERR. No such task
+/// runs the second time.
 const RESETS: u32 = 3;
 
-/// A queue pair.
+/// A queue pair: `struct ib_qp`.
+///
+/// Dropping it moves it to ERR, waits until the handlers of all its requests have returned, and
+/// destroys it. That sleeps.
+///
+/// ```ignore
+/// let qp = Qp::new(pd, send_cq, recv_cq, None, QpType::Rc, capacity, handler)?;
+/// let path = LocalPath::find(device, peer_device, &net)?;
+/// qp.bring_up(&path.attributes(peer_number, psn).with_rights(access::REMOTE_WRITE, 1))?;
+/// ```
 ///
 /// # Invariants
 ///
-/// - `ptr` is a queue pair of `pd`, `send_cq`, `recv_cq` and `shared`, owned; its context is
-///   `member`.
+/// - `ptr` is a queue pair of `pd`, `send_cq`, `recv_cq` and the shared receive queue of `member`,
+///   all of one device. This value owns it. Its context is `member`.
 /// - Every slot of both queues points back at this value, which does not move.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Qp<H: WrHandler> {
@@ -95,28 +103,29 @@ pub(crate) struct Qp<H: WrHandler> {
     number: u32,
     qp_type: QpType,
     capacity: Capacity,
-    /// The state that it was last brought to; failures are not seen here.
+    /// The state that [`Qp::modify`] or a connection set last; failures do not change it.
     state: Atomic<u32>,
-    /// On iWARP, reads outstanding at most, of the connection.
+    /// On iWARP, the connection's limit of outstanding reads.
     max_reads: Atomic<u32>,
-    /// Serialises changes of the state.
+    /// Serializes changes of the state. Taken before `Cq::draining`.
     #[pin]
     modifying: Mutex<()>,
     #[pin]
     send: Queue<H::Request>,
     #[pin]
     recv: Queue<H::Request>,
-    /// Its queue key, on UD.
+    /// The queue key of a UD queue pair.
     qkey: Atomic<u32>,
-    /// The first address that it was to send to: of a datagram queue pair, whose draining needs one.
+    /// The first address of a send request: draining a UD queue pair needs one. Nothing is taken
+    /// under it.
     #[pin]
     address: Mutex<Option<Arc<Ah>>>,
-    /// That there is one.
+    /// Whether `address` is set.
     addressed: AtomicFlag,
-    /// Its owner, and where its receives come from, when not from its own queue: the context of the
-    /// queue pair.
+    /// The owner, and the shared receive queue if there is one: the context of the queue pair.
     member: Member<H>,
-    /// That it takes no more from there was reported, or is not to be.
+    /// Whether the event that ends the use of the shared receive queue was reported, or is not to
+    /// be.
     finished: AtomicFlag,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
@@ -129,27 +138,27 @@ unsafe impl<H: WrHandler> Send for Qp<H> {}
 // SAFETY: As above.
 unsafe impl<H: WrHandler> Sync for Qp<H> {}
 
-/// The bit of queue keys that not everybody may set: [`may_control_qkeys`].
+/// The bit of a queue key that only privileged processes may set, see [`may_control_qkeys`].
 pub(crate) const CONTROLLED_QKEY: u32 = 1 << 31;
 
-/// Whether the current process may give a queue pair a key with [`CONTROLLED_QKEY`]: it has
-/// `CAP_NET_RAW`, as uverbs asks in `modify_qp()`.
+/// Returns whether the current process may set [`CONTROLLED_QKEY`]: it has `CAP_NET_RAW`, which
+/// uverbs demands in `modify_qp()`.
 pub(crate) fn may_control_qkeys() -> bool {
-    // SAFETY: Looks at the current process.
+    // SAFETY: The helper looks at the current process only.
     unsafe { bindings::rust_ulp_h_may_control_qkeys() }
 }
 
-/// Entries that a completion queue needs beside those for requests: the core posts one more to
-/// a queue when it drains it, and only one at a time is drained into the same completion queue.
+/// The entries that a completion queue needs for draining. The core posts one more request to a
+/// queue that it drains, and one queue at a time drains into a completion queue.
 pub(crate) const CQ_RESERVE: u32 = 1;
 
 impl<H: WrHandler> Qp<H> {
     /// Creates a queue pair. Sleeps.
     ///
-    /// The queues hold exactly what `capacity` says; the caller checks it against the device's
-    /// limits, and sees to it that the completion queues have room for all of it and for
-    /// [`CQ_RESERVE`] more. With `srq` it takes its receives from there, and its own receive queue
-    /// is not used.
+    /// The queues hold exactly what `capacity` says. The caller checks it against the limits of the
+    /// device, and ensures that the completion queues have room for all requests and for
+    /// [`CQ_RESERVE`] more. A queue pair with `srq` takes its receives from there, and does not use
+    /// its own receive queue.
     ///
     /// Fails with [`EXDEV`] when the objects belong to different devices, or when `recv_cq` is not
     /// the completion queue of `srq`.
@@ -170,8 +179,8 @@ impl<H: WrHandler> Qp<H> {
         Arc::pin_init(
             try_pin_init!(&this in Self {
                 modifying <- new_mutex!((), "rdma::Qp::modifying"),
-                // SAFETY: The value is complete when something is posted, and stops the timers of its
-                // queues before it is freed.
+                // SAFETY: The value is complete when something is posted, and stops the timers of
+                // its queues before it is freed.
                 send <- unsafe { Self::new_queue(QueueKind::Send, this.as_ptr(), &capacity) }?,
                 // SAFETY: As above.
                 recv <- unsafe { Self::new_queue(QueueKind::Recv, this.as_ptr(), &capacity) }?,
@@ -190,17 +199,18 @@ impl<H: WrHandler> Qp<H> {
                 }),
                 max_reads: Atomic::new(0),
                 ptr: {
-                    // SAFETY: A place in this value.
+                    // SAFETY: A pointer to a field of this value is made.
                     init.qp_context = unsafe { &raw mut (*this.as_ptr()).member }.cast();
                     // SAFETY: The domain and the queues are valid and outlive the queue pair. Its
-                    // context is in this value: no event is raised before the queue pair leaves
-                    // RESET, by which time the value is complete.
+                    // context is in this value. No event is raised before the queue pair leaves
+                    // RESET, and then the value is complete.
                     let ptr = from_err_ptr(unsafe {
                         bindings::rust_ulp_h_create_qp(raw_pd, &mut init)
                     })?;
                     NonNull::new(ptr).ok_or(ENOMEM)?
                 },
-                // SAFETY: Just created. Nothing can fail any more, so it is not lost.
+                // SAFETY: The queue pair was just created. Nothing after this fails, so it is not
+                // leaked.
                 number: unsafe { bindings::rust_ulp_h_qp_num(ptr.as_ptr()) },
                 send_cq,
                 recv_cq,
@@ -211,7 +221,7 @@ impl<H: WrHandler> Qp<H> {
     }
 
     /// Checks that the objects belong to one device, and that `recv_cq` is the completion queue of
-    /// `srq`: that is the one which the queue pair drains before it frees what completions use.
+    /// `srq`. The queue pair drains only that one before it frees what completions use.
     fn check_devices(pd: &Pd, send_cq: &Cq, recv_cq: &Arc<Cq>, srq: Option<&Srq<H>>) -> Result {
         let device = pd.device();
         let same_cq = srq.is_none_or(|srq| Arc::ptr_eq(srq.cq(), recv_cq));
@@ -223,7 +233,7 @@ impl<H: WrHandler> Qp<H> {
     }
 
     /// Returns what the driver creates a queue pair from, without the context. Each queue has room
-    /// for one request more, which drains it.
+    /// for one more request, which drains it.
     fn init_attr(
         send_cq: &Cq,
         recv_cq: &Cq,
@@ -254,7 +264,7 @@ impl<H: WrHandler> Qp<H> {
         })
     }
 
-    /// Makes one of the two queues of `this`. Sleeps.
+    /// Creates one of the queues of `this`. Sleeps.
     ///
     /// # Safety
     ///
@@ -283,52 +293,53 @@ impl<H: WrHandler> Qp<H> {
             done: Self::done,
             expired,
         };
-        // SAFETY: The functions take a value like this; for the rest see the requirement.
+        // SAFETY: The functions take a value like this. For the rest see the requirement.
         unsafe { Queue::new(kind, this.cast(), calls, depth, max_sge, max_inline) }
     }
 
-    /// The number, as the wire and `rdma resource` show it.
+    /// Returns the number, as the wire and `rdma resource` show it.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// The transport.
+    /// Returns the transport.
     pub(crate) fn qp_type(&self) -> QpType {
         self.qp_type
     }
 
-    /// The sizes.
+    /// Returns the sizes of the queues.
     pub(crate) fn capacity(&self) -> Capacity {
         self.capacity
     }
 
-    /// The protection domain.
+    /// Returns the protection domain.
     pub(crate) fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
-    /// The owner.
+    /// Returns the owner.
     pub(crate) fn handler(&self) -> &H {
         self.member.handler()
     }
 
-    /// The state that it was last brought to.
+    /// Returns the state that it was last moved to.
     pub(crate) fn state(&self) -> State {
         State::from_raw(self.state.load(Acquire)).unwrap_or(State::Err)
     }
 
-    /// Whether it is one of iWARP: made in INIT, taken to RTS by a connection and nothing else, and
-    /// then to ERR for good.
+    /// Returns whether the device is iWARP. Its queue pairs begin in INIT, only a connection moves
+    /// them to RTS, and they do not leave ERR.
     pub(crate) fn is_iwarp(&self) -> bool {
         self.pd.device().is_iwarp()
     }
 
-    /// Reads outstanding at most, of one of iWARP that is connected.
+    /// Returns the limit of outstanding reads of a connected iWARP queue pair.
     pub(crate) fn max_reads(&self) -> u32 {
         self.max_reads.load(Relaxed)
     }
 
-    /// Gives one of iWARP, in INIT, the rights that a peer is to have. Sleeps.
+    /// Gives an iWARP queue pair in INIT the rights `access` of the peer. Sleeps. Fails with
+    /// [`eproto`] in other states.
     pub(crate) fn prepare(&self, access: u32) -> Result {
         let _modifying = self.modifying.lock();
         if self.state() != State::Init {
@@ -345,8 +356,8 @@ impl<H: WrHandler> Qp<H> {
         to_result(unsafe { bindings::ib_modify_qp(self.ptr.as_ptr(), &mut raw, mask as i32) })
     }
 
-    /// Notes that the connection manager has taken one of iWARP to RTS, where it may have `reads`
-    /// outstanding. Sleeps.
+    /// Notes that the connection manager has moved an iWARP queue pair to RTS, with at most `reads`
+    /// outstanding reads. Sleeps.
     pub(crate) fn came_up(&self, reads: u32) {
         let _modifying = self.modifying.lock();
         if self.state() == State::Init {
@@ -355,21 +366,21 @@ impl<H: WrHandler> Qp<H> {
         }
     }
 
-    /// Requests in the send and in the receive queue.
+    /// Returns the number of posted requests in the send and in the receive queue.
     pub(crate) fn in_flight(&self) -> (u32, u32) {
-        // Not in one expression: it would hold the first lock while it takes the second.
+        // Not one expression: it would hold the first lock while it takes the second.
         let sends = self.send.lists.lock().posted;
         let recvs = self.recv.lists.lock().posted;
         (sends, recvs)
     }
 
-    /// The C pointer.
+    /// Returns the C pointer.
     pub(super) fn as_raw(&self) -> *mut bindings::ib_qp {
         self.ptr.as_ptr()
     }
 
-    /// The queue key that a datagram carries whose request says `qkey`: with the highest bit set
-    /// that stands for the queue pair's own (IBA 10.2.5), which rxe does not look at.
+    /// Returns the queue key that a datagram carries. If `qkey` has the highest bit set, that is
+    /// the key of the queue pair (IBA 10.2.5); rxe ignores this rule.
     pub(crate) fn qkey_for(&self, qkey: u32) -> u32 {
         if qkey & CONTROLLED_QKEY != 0 {
             self.qkey.load(Relaxed)
@@ -378,7 +389,8 @@ impl<H: WrHandler> Qp<H> {
         }
     }
 
-    /// Whether a send request to `ah` fits this type of queue pair; keeps the first address. Sleeps.
+    /// Returns whether a send request to `ah` fits the transport, and keeps the first address.
+    /// Sleeps.
     pub(super) fn note_address(&self, ah: Option<&Arc<Ah>>) -> bool {
         match ah {
             Some(ah) if self.qp_type == QpType::Ud => {
@@ -402,30 +414,31 @@ impl<H: WrHandler> Qp<H> {
 
     /// # Safety
     ///
-    /// Called by the driver, with the context of a queue pair like this.
+    /// Called by the driver with the context of a queue pair like this.
     unsafe extern "C" fn event(event: *mut bindings::ib_event, context: *mut c_void) {
-        // SAFETY: The context is in the queue pair, which outlives its events, see `new`.
+        // SAFETY: The context is a field of the queue pair, which outlives its events, see `new`.
         let (this, event) = unsafe {
             let this = kernel::container_of!(context.cast::<Member<H>>(), Self, member);
             (&*this, &*event)
         };
         let event = Event::new(event);
-        // rxe says it once more for each packet that still comes.
+        // rxe raises the event again for each packet that arrives later.
         if event == Event::QpLastWqeReached && this.finished.xchg(true, Full) {
             return;
         }
         this.handler().event(event);
     }
 
-    /// Called by `rust_ulp_completion` for each completion of a request of a queue pair like this.
+    /// Handles the completion of a request of a queue pair like this. Called by
+    /// `rust_ulp_completion`.
     ///
     /// # Safety
     ///
-    /// `wc` is the completion of such a request, which completes for the first time.
+    /// `wc` is the first completion of such a request.
     unsafe extern "C" fn done(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
         // SAFETY: The core passes a completion that is valid during the call. Its `wr_cqe` came out
-        // of `Queue::cqe` for a request that was posted and did not complete before; the slot lives
-        // in the queue pair, which drains its queues before it is freed.
+        // of `Queue::cqe`. The slot lives in the queue pair, which drains its queues before it is
+        // freed.
         let (slot, wc) = unsafe {
             let wc = &*wc;
             (
@@ -438,23 +451,24 @@ impl<H: WrHandler> Qp<H> {
         this.completed(slot.kind, slot.index, &WorkCompletion::new(wc));
     }
 
-    /// Takes the slots up to `index` off the list of posted ones, oldest first.
+    /// Completes the posted slots up to `index`, the oldest first.
     fn completed(&self, kind: QueueKind, index: u32, wc: &WorkCompletion) {
         let queue = self.queue(kind);
         loop {
             let mut lists = queue.lists.lock();
             if queue.number(index) == 0 {
-                // A completion of a request that is not posted: the driver made it twice.
+                // The request is not posted: the driver completed it twice.
                 drop(lists);
                 pr_warn_once!("a driver completed a request twice\n");
                 return;
             }
-            // One before the one that completed made no completion, so it succeeded; and one that
-            // succeeded and was only signalled to free the queue is not reported.
-            // SAFETY: A slot that has a number is posted; it has completed, and with it those before.
+            // A request before this one made no completion, so it succeeded. A request that was
+            // signaled only to empty the queue is not reported.
+            // SAFETY: A slot that has a number is posted. It has completed, and with it the slots
+            // before it.
             let mut retired = unsafe { queue.complete_unsignaled(&mut lists, index) };
             let first = lists.first;
-            // SAFETY: The slot is in the list of posted ones, and the lock is held.
+            // SAFETY: The slot is posted, and the lock is held.
             let Some(content) = (unsafe { queue.content(first) }) else {
                 return;
             };
@@ -465,7 +479,7 @@ impl<H: WrHandler> Qp<H> {
                 .as_mut()
                 .filter(|_| told)
                 .map(WrContext::detach);
-            // SAFETY: The slot is in the list, and is not used after this.
+            // SAFETY: The slot is posted, and is not used after this.
             unsafe {
                 queue.unlink(&mut lists, first);
                 queue.put(&mut lists, first);
@@ -479,7 +493,7 @@ impl<H: WrHandler> Qp<H> {
             match request {
                 Some(request) if canceled => self.handler().complete_canceled(request, wc),
                 Some(request) if done => self.handler().complete(kind, request, wc),
-                // A driver that has lost a completion.
+                // The driver lost this completion.
                 Some(request) => self.handler().discard(request),
                 None => (),
             }
@@ -489,7 +503,7 @@ impl<H: WrHandler> Qp<H> {
         }
     }
 
-    /// Called in a softirq.
+    /// Cancels sends whose deadline has passed. Called in a softirq.
     ///
     /// # Safety
     ///
@@ -499,7 +513,7 @@ impl<H: WrHandler> Qp<H> {
         unsafe { &*this.cast::<Self>() }.expired(QueueKind::Send);
     }
 
-    /// Called in a softirq.
+    /// Cancels receives whose deadline has passed. Called in a softirq.
     ///
     /// # Safety
     ///
@@ -514,7 +528,7 @@ impl<H: WrHandler> Qp<H> {
             .expire(|request| self.handler().cancel(request, CancelReason::Timeout));
     }
 
-    /// Gives up the requests that `which` names, of both queues, and returns how many it were.
+    /// Cancels the requests of both queues that `which` selects, and returns how many it canceled.
     pub(crate) fn cancel(&self, which: impl Fn(&H::Request) -> bool) -> u32 {
         let canceled = |request| self.handler().cancel(request, CancelReason::Canceled);
         let sends = self.send.cancel(&which, canceled);
@@ -522,7 +536,7 @@ impl<H: WrHandler> Qp<H> {
         sends.saturating_add(recvs)
     }
 
-    /// The same for what is in slot `slot` of one of them.
+    /// Cancels the request in slot `slot` of one of the queues, if `which` selects it.
     pub(crate) fn cancel_slot(&self, slot: u32, which: impl Fn(&H::Request) -> bool) -> bool {
         let canceled = |request| self.handler().cancel(request, CancelReason::Canceled);
         self.send.cancel_slot(slot, &which, canceled)
@@ -535,13 +549,15 @@ impl<H: WrHandler> Qp<H> {
         self.recv.purge();
     }
 
-    /// Changes attributes; [`mask`] says which. Sleeps.
+    /// Changes the attributes that `mask` names, see [`mask`]. Sleeps.
     ///
-    /// [`eproto`] when the state table (IBA 10.3.1) does not allow the change from the state that
-    /// it was last brought to. On the way to RESET the queues are drained first, so that every
-    /// request completes; and what the device makes of it is looked at, see [`RESETS`]. A driver that
-    /// fails halfway leaves the queue pair in ERR.
-    /// [`eopnotsupp`] on iWARP for all but the way to ERR.
+    /// A change to RESET drains the queues first, so that every request completes, and checks the
+    /// result, see [`RESETS`]. It fails with
+    ///
+    /// - [`eproto`] when the state table (IBA 10.3.1) does not allow the change from
+    ///   [`Self::state`],
+    /// - [`eopnotsupp`] on iWARP for every change except that to ERR,
+    /// - the error of the driver. If the driver gave up halfway, the queue pair is in ERR.
     pub(crate) fn modify(&self, attributes: &Attributes, mask: u32) -> Result {
         let _modifying = self.modifying.lock();
         let from = self.state.load(Relaxed);
@@ -553,7 +569,7 @@ impl<H: WrHandler> Qp<H> {
         if self.is_iwarp() && (mask != mask::STATE || to != bindings::IB_QPS_ERR) {
             return Err(eopnotsupp());
         }
-        // SAFETY: Pure function of its arguments.
+        // SAFETY: A pure function of its arguments.
         let is_ok = unsafe { bindings::ib_modify_qp_is_ok(from, to, self.qp_type.to_raw(), mask) };
         if !is_ok {
             return Err(eproto());
@@ -588,10 +604,10 @@ impl<H: WrHandler> Qp<H> {
         result
     }
 
-    /// Brings a reliable queue pair from RESET over INIT and RTR to RTS. Sleeps.
+    /// Brings a reliable queue pair from RESET through INIT and RTR to RTS. Sleeps.
     ///
-    /// Fails as [`Self::modify`] does. `ENODATA` when the address that `attributes` begin at has
-    /// gone.
+    /// Fails as [`Self::modify`] does, and with `ENODATA` when the source address of `attributes`
+    /// no longer exists.
     pub(crate) fn bring_up(&self, attributes: &Attributes) -> Result {
         let to = |state: State, mask: u32| {
             let attributes = Attributes {
@@ -623,12 +639,12 @@ impl<H: WrHandler> Qp<H> {
         )
     }
 
-    /// What a driver has left that gave a change up halfway becomes ERR, which drains, and from which
-    /// the way to RESET is open. Sleeps.
+    /// Moves a queue pair to ERR when its driver gave a change up halfway. From ERR it drains, and
+    /// may be reset. Sleeps.
     ///
-    /// When rxe has no memory for the reads of a peer, `rxe_qp_from_attr()` has set the new state
-    /// already, so that a second try is refused, and has stopped the task that receives, so that
-    /// receives would never be flushed. To take no reads needs no memory, and starts the task again.
+    /// When rxe has no memory for the reads of a peer, `rxe_qp_from_attr()` has already set the new
+    /// state and stopped the receive task. A second try would be refused, and receives would not be
+    /// flushed. Setting the number of reads to 0 needs no memory, and starts the task again.
     fn settle(&self, err: Error, from: u32, to: u32, mask: u32) {
         let reads = mask & mask::MAX_DEST_RD_ATOMIC;
         let Some(now) = self.device_state() else {
@@ -652,12 +668,12 @@ impl<H: WrHandler> Qp<H> {
         }
     }
 
-    /// Whether the queue pair is in ERR, where it was brought, or where the device has moved it. Sleeps.
+    /// Returns whether the queue pair is in ERR, by a change or by a failure. Sleeps.
     pub(crate) fn has_failed(&self) -> bool {
         self.state() == State::Err || self.device_state() == Some(bindings::IB_QPS_ERR)
     }
 
-    /// The state in which the device has the queue pair, if it says so. Sleeps.
+    /// Returns the state that the device reports. Sleeps.
     fn device_state(&self) -> Option<u32> {
         let mut raw = bindings::ib_qp_attr::default();
         let mut init = bindings::ib_qp_init_attr::default();
@@ -668,7 +684,7 @@ impl<H: WrHandler> Qp<H> {
         (err == 0).then_some(raw.qp_state)
     }
 
-    /// What the device says of the queue pair. Sleeps.
+    /// Queries the attributes. Sleeps.
     pub(crate) fn query(&self) -> Result<Attributes> {
         let mut raw = bindings::ib_qp_attr::default();
         let mut init = bindings::ib_qp_init_attr::default();
@@ -696,7 +712,7 @@ impl<H: WrHandler> Qp<H> {
         Ok(Attributes::from_raw(&raw))
     }
 
-    /// Moves the queue pair to ERR.
+    /// Moves the queue pair to ERR. Sleeps.
     fn fail(&self) {
         let mut raw = bindings::ib_qp_attr {
             qp_state: bindings::IB_QPS_ERR,
@@ -710,11 +726,11 @@ impl<H: WrHandler> Qp<H> {
         }
     }
 
-    /// Lets nobody post, moves the queue pair to ERR and waits until all requests are done, and
-    /// their handlers with them. Sleeps.
+    /// Refuses new requests, moves the queue pair to ERR, and waits until the handlers of all
+    /// requests have returned. Sleeps.
     ///
-    /// A queue that nothing was posted to since the last time needs no draining. One that is empty
-    /// may: the handler of its last completion may still run.
+    /// A queue that nothing was posted to since it was last drained needs no draining. An empty
+    /// queue may need it: the handler of its last completion may still run.
     fn drain(&self) {
         fault::step();
         let used = [&self.send, &self.recv].map(|queue| {
@@ -724,39 +740,39 @@ impl<H: WrHandler> Qp<H> {
         });
         let [sent, received] = used;
         let qp = self.ptr.as_ptr();
-        // Nobody posts, since both queues are closed; each has room for one more request, and the
-        // completion queues, made by `ib_alloc_cq`, for one more completion.
+        // Nobody posts, since both queues are closed. Each queue has room for one more request, and
+        // the completion queues, which `ib_alloc_cq` made, have room for one more completion.
         if sent {
             let address = self.address.lock().clone();
             let drain_sq = || match &address {
-                // The core drains with an RDMA write, which is none of a datagram's operations.
+                // The core drains with an RDMA write, which UD does not have.
                 Some(ah) => {
                     self.fail();
-                    // SAFETY: The queue pair is valid and in ERR, the address one of its domain;
-                    // for room see above.
+                    // SAFETY: The queue pair is valid and in ERR, and the address belongs to its
+                    // domain. For the room see above.
                     let err = unsafe { bindings::rust_ulp_h_drain_ud_sq(qp, ah.as_raw()) };
                     if err != 0 {
                         pr_warn_once!("a driver refused the last datagram: {}\n", err);
                     }
                 }
-                // SAFETY: The queue pair is valid; for room see above.
+                // SAFETY: The queue pair is valid. For the room see above.
                 None => unsafe { bindings::ib_drain_sq(qp) },
             };
             self.send_cq.with_reserve(drain_sq);
         }
         if received {
-            // SAFETY: The queue pair is valid; for room see above.
+            // SAFETY: The queue pair is valid. For the room see above.
             let drain_rq = || unsafe { bindings::ib_drain_rq(qp) };
             self.recv_cq.with_reserve(drain_rq);
         }
-        // One that was never in a state to receive has taken nothing.
+        // A queue pair that never left RESET has taken no receive.
         let shared = self
             .member
             .shared()
             .filter(|_| self.state() != State::Reset);
         if let Some(shared) = shared {
             self.fail();
-            // SAFETY: The queue pair is valid, has a shared receive queue and was moved to ERR.
+            // SAFETY: The queue pair is valid, has a shared receive queue, and is in ERR.
             if !unsafe { bindings::rust_ulp_h_wait_last_wqe(qp) } {
                 pr_warn_once!("a driver did not say that a queue pair took its last request\n");
             }
@@ -769,7 +785,8 @@ impl<H: WrHandler> Qp<H> {
     }
 
     fn open_queues(&self) {
-        // A driver that lost completions, by an overflow of its queue, will not make them now.
+        // A driver that lost completions, because a completion queue overflowed, does not make them
+        // any more.
         for kind in [QueueKind::Send, QueueKind::Recv] {
             self.flush(kind);
             let mut lists = self.queue(kind).lists.lock();
@@ -777,13 +794,13 @@ impl<H: WrHandler> Qp<H> {
             lists.used = false;
         }
         if self.member.shared().is_some() {
-            // SAFETY: The queue pair is valid, and in RESET: no event of it is under way.
+            // SAFETY: The queue pair is valid and in RESET: it raises no event.
             unsafe { bindings::rust_ulp_h_forget_last_wqe(self.ptr.as_ptr()) };
             self.finished.store(false, Release);
         }
     }
 
-    /// Completes what is still posted. The device must be done with the queue pair's requests.
+    /// Completes the requests that are still posted. The device is done with them.
     fn flush(&self, kind: QueueKind) {
         let queue = self.queue(kind);
         loop {
@@ -799,11 +816,11 @@ impl<H: WrHandler> Qp<H> {
 #[pinned_drop]
 impl<H: WrHandler> PinnedDrop for Qp<H> {
     fn drop(self: Pin<&mut Self>) {
-        // Who destroys it need not hear of that.
+        // The owner that destroys the queue pair need not hear of its end.
         self.finished.store(true, Release);
         self.drain();
         fault::step();
-        // SAFETY: Owned; nobody uses it any more, and no completion of it is under way.
+        // SAFETY: Owned. Nobody uses it any more, and none of its completions is being handled.
         let err = unsafe { bindings::rust_ulp_h_destroy_qp(self.ptr.as_ptr()) };
         if err != 0 {
             pr_warn_once!("a driver refused to destroy a queue pair: {}\n", err);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a queue pair is: its type, its state, its sizes and its other attributes.
+//! The type, state, sizes and other attributes of a queue pair.
 
 use super::{
     ah::AddressVector,
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::bindings;
 
-/// Transport of a queue pair: `enum ib_qp_type`.
+/// The transport of a queue pair: `enum ib_qp_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QpType {
     /// Reliable connected.
@@ -29,20 +29,20 @@ impl QpType {
     }
 }
 
-/// State of a queue pair: `enum ib_qp_state`, IBA 10.3.1.
+/// The state of a queue pair: `enum ib_qp_state`, IBA 10.3.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub(crate) enum State {
-    /// Made, or taken back to that.
+    /// Created, or reset.
     Reset = bindings::IB_QPS_RESET,
-    /// Takes receive requests.
+    /// Accepts receive requests.
     Init = bindings::IB_QPS_INIT,
     /// Ready to receive.
     Rtr = bindings::IB_QPS_RTR,
     /// Ready to send.
     Rts = bindings::IB_QPS_RTS,
-    /// The send queue drains. What is posted now begins in RTS; with rxe, when the next request is
-    /// posted there: `rxe_qp_from_attr()` wakes nobody on the way back.
+    /// The send queue drains. Requests that are posted now begin in RTS. On rxe they begin when
+    /// another request is posted in RTS: `rxe_qp_from_attr()` does not wake the requester.
     Sqd = bindings::IB_QPS_SQD,
     /// The send queue failed (unreliable transports).
     Sqe = bindings::IB_QPS_SQE,
@@ -51,7 +51,7 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// The state of that number.
+    /// Returns the state with the number `raw`.
     pub(crate) fn from_raw(raw: u32) -> Option<Self> {
         Some(match raw {
             bindings::IB_QPS_RESET => Self::Reset,
@@ -66,7 +66,7 @@ impl State {
     }
 }
 
-/// Which attributes of an [`Attributes`] count: `enum ib_qp_attr_mask`.
+/// The bits that select attributes of an [`Attributes`]: `enum ib_qp_attr_mask`.
 pub(crate) mod mask {
     use crate::bindings;
     pub(crate) const STATE: u32 = bindings::IB_QP_STATE;
@@ -87,52 +87,57 @@ pub(crate) mod mask {
     pub(crate) const DEST_QPN: u32 = bindings::IB_QP_DEST_QPN;
 }
 
-/// Attributes of a queue pair: `struct ib_qp_attr`, without alternate paths.
+/// The attributes of a queue pair: `struct ib_qp_attr`, without alternate paths.
+///
+/// ```ignore
+/// let error = Attributes { qp_state: State::Err as u32, ..Attributes::default() };
+/// qp.modify(&error, mask::STATE)?;
+/// ```
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Attributes {
-    /// The state to go to, or that it is in.
+    /// The state to move to, or the present one.
     pub(crate) qp_state: u32,
-    /// The state it is believed to be in.
+    /// The state that the caller assumes.
     pub(crate) cur_qp_state: u32,
     /// `enum ib_mtu`.
     pub(crate) path_mtu: u32,
     /// Q_Key, on UD.
     pub(crate) qkey: u32,
-    /// First packet sequence number expected; 24 bits.
+    /// The first expected packet sequence number; 24 bits.
     pub(crate) rq_psn: u32,
-    /// First packet sequence number sent; 24 bits.
+    /// The first sent packet sequence number; 24 bits.
     pub(crate) sq_psn: u32,
-    /// The peer's number; 24 bits.
+    /// The number of the peer's queue pair; 24 bits.
     pub(crate) dest_qp_num: u32,
-    /// What the peer may do: [`access`](super::mr::access).
+    /// The rights of the peer: [`access`](super::mr::access).
     pub(crate) access_flags: u32,
-    /// The way to the peer.
+    /// The path to the peer.
     pub(crate) av: AddressVector,
     /// Index of the P_Key.
     pub(crate) pkey_index: u16,
     /// Whether to raise [`Event::SqDrained`](super::event::Event::SqDrained).
     pub(crate) en_sqd_async_notify: bool,
-    /// Whether it is draining.
+    /// Whether the send queue is draining.
     pub(crate) sq_draining: bool,
-    /// Reads and atomics outstanding at most.
+    /// The limit of outstanding reads and atomics.
     pub(crate) max_rd_atomic: u8,
-    /// Reads and atomics answered at a time at most.
+    /// The limit of reads and atomics that are answered at a time.
     pub(crate) max_dest_rd_atomic: u8,
     /// `enum ib_rnr_timeout`.
     pub(crate) min_rnr_timer: u8,
     /// Port.
     pub(crate) port: u32,
-    /// 4.096 us * 2^n; 0 waits for ever.
+    /// The acknowledgement timeout, 4.096 us * 2^n; 0 is infinite.
     pub(crate) timeout: u8,
-    /// 0 to 7.
+    /// The number of retries, 0 to 7.
     pub(crate) retry_cnt: u8,
-    /// 0 to 6; 7 tries for ever.
+    /// The number of retries after RNR, 0 to 6; 7 is infinite.
     pub(crate) rnr_retry: u8,
 }
 
 impl Attributes {
-    /// The same with the rights `access` for the peer, which may have `reads` reads and atomics
-    /// outstanding, as this side may.
+    /// Returns the attributes with the rights `access` of the peer, and at most `reads` outstanding
+    /// reads and atomics in each direction.
     pub(crate) fn with_rights(self, access: u32, reads: u8) -> Self {
         Self {
             access_flags: access,
@@ -195,23 +200,23 @@ impl Attributes {
     }
 }
 
-/// Sizes of a queue pair: `struct ib_qp_cap`.
+/// The sizes of a queue pair: `struct ib_qp_cap`.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Capacity {
     /// Requests in the send queue.
     pub(crate) max_send_wr: u32,
     /// Requests in the receive queue.
     pub(crate) max_recv_wr: u32,
-    /// Pieces of memory of a send request.
+    /// Elements of a send request.
     pub(crate) max_send_sge: u32,
-    /// Pieces of memory of a receive request.
+    /// Elements of a receive request.
     pub(crate) max_recv_sge: u32,
     /// Bytes of inline data of a send request.
     pub(crate) max_inline: u32,
 }
 
-/// Returns a packet sequence number to begin with, of 24 bits, that nobody can guess.
+/// Returns a random packet sequence number of 24 bits.
 pub(crate) fn random_psn() -> u32 {
-    // SAFETY: Takes no argument.
+    // SAFETY: The helper has no argument.
     unsafe { bindings::rust_ulp_h_random() as u32 & 0xff_ffff }
 }

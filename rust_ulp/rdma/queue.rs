@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Queues: the slots in which requests live while a device may touch them.
+//! Queues of work requests, and the slots in which requests live while a device may access them.
 //!
-//! A queue is the send or the receive queue of a queue pair, or a shared receive queue. See [`super::qp`] for what
-//! becomes of a request.
+//! A [`Queue`] is the send or receive queue of a queue pair, or a shared receive queue.
+//! [`super::qp`] describes the life of a request.
 
 use super::{
     ah::Ah,
@@ -49,10 +49,11 @@ use kernel::{
     }, //
 };
 
-/// No slot.
+/// The index of no slot.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The request as the driver takes it: one of them, all beginning with the general part.
+/// A work request in the form that drivers take. Every variant of a send request begins with
+/// `send`.
 pub(super) union Wr {
     pub(super) send: bindings::ib_send_wr,
     pub(super) rdma: bindings::ib_rdma_wr,
@@ -66,7 +67,7 @@ pub(super) union Wr {
 pub(super) struct SlotParts {
     /// What [`Queue::cqe`] returns.
     pub(super) cqe: *mut bindings::ib_cqe,
-    /// The elements.
+    /// The array of elements.
     pub(super) sg_list: *mut bindings::ib_sge,
     /// How many elements the request has.
     pub(super) num_sge: c_int,
@@ -86,58 +87,58 @@ impl SlotParts {
     }
 }
 
-/// What is in a slot. Belongs to whoever owns the slot: see [`WrSlot`].
+/// The contents of a slot. [`WrSlot`] says who owns them.
 pub(super) struct WrState<R> {
-    /// The next slot of the list that this one is in.
+    /// The next slot of the list that contains this one.
     pub(super) next: u32,
-    /// The one before it, in the list of posted ones.
+    /// The previous slot in the list of posted slots.
     pub(super) prev: u32,
     pub(super) wr: Wr,
-    /// Whether the owner wants to hear of it when it succeeds.
+    /// Whether the owner hears of the request when it succeeds.
     pub(super) signaled: bool,
-    /// Whether the owner has heard the last of it already, while the device has it.
+    /// Whether the request was canceled: its owner has heard of it, but the device still has it.
     pub(super) canceled: bool,
-    /// When that is to happen, of [`now_ns`]; 0 is never. Posted slots that have one, and were not
-    /// canceled, are in [`Lists::deadlines`].
+    /// When the request is canceled, in the time of [`now_ns`]; 0 is never. [`Lists::deadlines`]
+    /// contains the posted slots that have a deadline and were not canceled.
     pub(super) deadline: u64,
     pub(super) request: Option<R>,
-    /// Where it goes, when that is not the queue pair's one peer.
+    /// The address of a datagram, kept alive for the device.
     pub(super) ah: Option<Arc<Ah>>,
 }
 
 impl<R> WrState<R> {
-    /// Whether the device reports when the request succeeds: for its owner, or because somebody has
-    /// to know that it is done before its deadline.
+    /// Whether the device reports the success of the request. A request with a deadline is always
+    /// reported: the queue must know in time that it is done.
     pub(super) fn is_signaled(&self) -> bool {
         self.signaled || self.deadline != 0
     }
 }
 
-/// Room for one request.
+/// A slot for one request.
 ///
 /// # Invariants
 ///
-/// - `hook` is never changed once the owner of the queue exists.
-/// - `content`, and the parts of the queue's arrays that belong to the slot, are accessed by one
-///   owner at a time: the queue, under its lock, for a slot in the list of free ones or in the
-///   list of posted ones; a chain for a slot in it, or that it has taken ahead.
+/// - `hook` does not change once the owner of the queue exists.
+/// - One owner at a time accesses `content` and the slot's parts of the queue's arrays. The queue
+///   owns free and posted slots, under its lock. A [`Chain`](super::chain::Chain) owns the slots
+///   that it took.
 #[repr(C)]
 pub(super) struct WrSlot<R> {
     pub(super) hook: bindings::rust_ulp_cqe_hook,
-    /// The queue pair or shared receive queue, for `hook`.
+    /// The queue pair or shared receive queue, for the functions of `hook`.
     pub(super) owner: *const c_void,
     pub(super) kind: QueueKind,
     pub(super) index: u32,
-    /// Its number in the order of posting, from 1 on, while it is in the list of posted ones; else
-    /// 0. Changed under the queue's lock.
+    /// The number of the request in the order of posting, from 1; 0 while the slot is not posted.
+    /// Changed under the queue's lock.
     number: Atomic<u64>,
-    /// 1 while it is in the list of free ones, else 0. Changed under the queue's lock.
+    /// 1 while the slot is free, else 0. Changed under the queue's lock.
     free: Atomic<u32>,
     content: UnsafeCell<WrState<R>>,
 }
 
 impl<R> WrSlot<R> {
-    /// Returns a slot that is in the list of free ones, before `next`.
+    /// Returns a free slot; `next` is the free slot after it.
     fn new(
         kind: QueueKind,
         owner: *const c_void,
@@ -178,8 +179,8 @@ impl<R> WrSlot<R> {
     ///
     /// `cqe` came out of [`Queue::cqe`] of a queue that lives longer than `'a`.
     pub(super) unsafe fn from_cqe<'a>(cqe: *mut bindings::ib_cqe) -> &'a Self {
-        // SAFETY: By the requirement `cqe` is the field of the hook of a slot, and may be used to
-        // reach all of the slot.
+        // SAFETY: By the requirement `cqe` is a field of the hook of a slot, derived from a pointer
+        // to the whole slot.
         unsafe {
             let hook = kernel::container_of!(cqe, bindings::rust_ulp_cqe_hook, cqe);
             &*kernel::container_of!(hook, Self, hook)
@@ -187,71 +188,77 @@ impl<R> WrSlot<R> {
     }
 }
 
-/// The lists that every slot of a queue is in, except for those in chains.
+/// The lists of a queue. Each slot that no chain owns is in the list of free or of posted slots.
 pub(super) struct Lists {
-    /// Free slots: a stack.
+    /// The first free slot: the list is a stack.
     pub(super) free: u32,
-    /// Posted slots: a queue, in the order of posting.
+    /// The oldest and the newest posted slot: the list is in the order of posting.
     pub(super) first: u32,
     pub(super) last: u32,
     pub(super) posted: u32,
-    /// The number of the request posted last.
+    /// The number of the newest request.
     pub(super) number: u64,
     /// The send requests since the last one that is signaled.
     pub(super) unsignaled: Unsignaled,
-    /// Nothing can be posted: the queue is being drained.
+    /// Whether posting is refused because the queue is drained.
     pub(super) closed: bool,
-    /// Something was posted since the queue was drained.
+    /// Whether something was posted since the queue was last drained.
     pub(super) used: bool,
-    /// The deadlines of posted slots whose owner is still to hear of them.
+    /// The deadlines of the posted slots that were not canceled.
     deadlines: Deadlines<KVVec<Deadline>, KVVec<u32>>,
-    /// When the timer is due, [`u64::MAX`] when it is not running: no deadline is before that.
+    /// When the timer fires, [`u64::MAX`] when it does not run. No deadline is earlier.
     due: u64,
 }
 
-/// The functions that a queue calls, with its owner.
+/// The functions that a queue calls with its owner.
 pub(super) struct Calls {
-    /// For each completion.
+    /// Called for each completion.
     pub(super) done: unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings::ib_wc),
-    /// When a deadline has passed: for [`Queue::expire`].
+    /// Called when a deadline has passed; calls [`Queue::expire`].
     pub(super) expired: unsafe extern "C" fn(*const c_void),
 }
 
-/// Deadlines are met to a multiple of this, in ns, later than they say: however many there are, a
-/// queue looks through its requests no more often than that.
+/// The granularity of deadlines, in nanoseconds. Deadlines are rounded up to a multiple of it, so
+/// the timer of a queue fires at most once in this time.
 const DEADLINE_STEP: u64 = 1 << 20;
 
-/// A queue of requests.
+/// A queue of work requests.
+///
+/// # Invariants
+///
+/// - Every slot is free, posted, or owned by one chain.
+/// - `sges` and `locals` have `max_sge` entries for each slot, `inline` has `max_inline` bytes.
 #[pin_data]
 pub(super) struct Queue<R: WrContext> {
-    /// Due when the first deadline of a posted request has passed, or before.
+    /// Fires at the first deadline, or earlier.
     #[pin]
     timer: Timer,
     #[pin]
     pub(super) lists: SpinLockBh<Lists>,
     pub(super) slots: KVVec<WrSlot<R>>,
-    /// `max_sge` for each slot.
+    /// The elements of the slots.
     sges: KVVec<UnsafeCell<bindings::ib_sge>>,
-    /// What `sges` point into.
+    /// The memory that `sges` refer to, kept alive for the device.
     locals: KVVec<UnsafeCell<Option<Local>>>,
-    /// `max_inline` for each slot.
+    /// The inline data of the slots.
     pub(super) inline: KVVec<UnsafeCell<u8>>,
     max_sge: u32,
     pub(super) max_inline: u32,
 }
 
-// SAFETY: Slots and their parts have one owner at a time, see `WrSlot`; the requests are `Send`.
+// SAFETY: Each slot and its parts have one owner at a time, see `WrSlot`. Requests are `Send`.
 unsafe impl<R: WrContext> Send for Queue<R> {}
 // SAFETY: As above.
 unsafe impl<R: WrContext> Sync for Queue<R> {}
 
 impl<R: WrContext> Queue<R> {
-    /// Slots `0..depth`, of which `calls` hears; `owner` is for these.
+    /// Creates a queue of `depth` slots. Sleeps.
     ///
     /// # Safety
     ///
-    /// They may be called for `owner` from the first post on; `expired` until [`Self::stop`] was
-    /// called with nothing posted, or the queue is gone.
+    /// - `calls` may be called with `owner` from the first post on.
+    /// - `calls.expired` may be called with `owner` until [`Self::stop`] is called with nothing
+    ///   posted, or the queue is dropped.
     pub(super) unsafe fn new(
         kind: QueueKind,
         owner: *const c_void,
@@ -283,7 +290,7 @@ impl<R: WrContext> Queue<R> {
         }
         let inline = KVVec::from_elem(0u8, total_inline, GFP_KERNEL_ACCOUNT)?;
         let (bytes, len, capacity) = inline.into_raw_parts();
-        // SAFETY: These are the parts of such a vector; a cell has the layout of what is in it.
+        // SAFETY: These are the parts of a vector, and `UnsafeCell<u8>` has the layout of `u8`.
         let inline =
             unsafe { KVVec::from_raw_parts(bytes.cast::<UnsafeCell<u8>>(), len, capacity) };
         let lists = Lists {
@@ -301,7 +308,7 @@ impl<R: WrContext> Queue<R> {
             ),
             due: u64::MAX,
         };
-        // SAFETY: By the requirement; the timer is only started when something is posted.
+        // SAFETY: By the requirement; the timer starts only when something is posted.
         let timer = unsafe { Timer::new(calls.expired, owner) };
         Ok(pin_init!(Self {
             timer <- timer,
@@ -319,23 +326,23 @@ impl<R: WrContext> Queue<R> {
         self.slots.len() as u32
     }
 
-    /// The state of slot `index`.
+    /// Returns the contents of slot `index`.
     ///
     /// # Safety
     ///
-    /// The caller owns the slot, and makes no other reference to its content meanwhile.
+    /// The caller owns the slot, and has no other reference to its contents.
     #[allow(clippy::mut_from_ref)]
     pub(super) unsafe fn content(&self, index: u32) -> Option<&mut WrState<R>> {
         self.slots
             .get(index as usize)
-            // SAFETY: By the requirement the reference is the only one.
+            // SAFETY: By the requirement this is the only reference.
             .map(|slot| unsafe { &mut *slot.content.get() })
     }
 
-    /// Returns where the request of slot `index` is, null for [`NONE`].
+    /// Returns a pointer to the request of slot `index`, null for [`NONE`].
     ///
-    /// The pointer is not derived from a reference to the request: it stays valid when somebody who
-    /// owns the slot calls [`Self::content`].
+    /// The pointer is not derived from a reference to the request, so it stays valid when the owner
+    /// of the slot calls [`Self::content`].
     pub(super) fn wr(&self, index: u32) -> *mut Wr {
         match self.slots.get(index as usize) {
             // SAFETY: The cell holds a value; a pointer into it is made.
@@ -344,19 +351,18 @@ impl<R: WrContext> Queue<R> {
         }
     }
 
-    /// Returns what drivers and the core get as the `wr_cqe` of slot `index`, for
-    /// [`WrSlot::from_cqe`].
+    /// Returns the `wr_cqe` of slot `index`, for [`WrSlot::from_cqe`].
     pub(super) fn cqe(&self, index: u32) -> Option<*mut bindings::ib_cqe> {
         if index >= self.depth() {
             return None;
         }
-        // Derived from the pointer to all slots, so that the whole slot can be reached from it.
+        // Derived from the pointer to all slots: `from_cqe` reaches the whole slot by it.
         let slot = self.slots.as_ptr().wrapping_add(index as usize).cast_mut();
         // SAFETY: The slot exists; a pointer into it is made.
         Some(unsafe { &raw mut (*slot).hook.cqe })
     }
 
-    /// The parts of `locals` and `sges` that belong to slot `index`.
+    /// Returns the parts of `locals` and `sges` that belong to slot `index`.
     pub(super) fn pieces(
         &self,
         index: u32,
@@ -384,20 +390,19 @@ impl<R: WrContext> Queue<R> {
             content.ah = None;
         }
         for local in self.pieces(index).0 {
-            // SAFETY: By the requirement the caller owns the slot's parts too.
+            // SAFETY: By the requirement the caller owns the slot's parts.
             unsafe { *local.get() = None };
         }
     }
 
-    /// Takes `count` free slots, or as many as there are: the first one of them, or [`NONE`].
-    ///
-    /// They are a list, which the caller owns.
+    /// Takes up to `count` free slots, as a list that the caller owns. Returns the first one,
+    /// [`NONE`] when there are none.
     pub(super) fn take(&self, count: u32) -> u32 {
         let mut lists = self.lists.lock();
         let (first, mut last) = (lists.free, NONE);
         for _ in 0..count {
             let index = lists.free;
-            // SAFETY: The slot is in the list of free ones, and the lock is held.
+            // SAFETY: The slot is free, and the lock is held.
             let Some(content) = (unsafe { self.content(index) }) else {
                 break;
             };
@@ -405,7 +410,7 @@ impl<R: WrContext> Queue<R> {
             self.set_free(&mut lists, index, false);
             last = index;
         }
-        // SAFETY: As above, when it was taken.
+        // SAFETY: As above: the slot was just taken.
         match unsafe { self.content(last) } {
             Some(content) => {
                 content.next = NONE;
@@ -415,18 +420,18 @@ impl<R: WrContext> Queue<R> {
         }
     }
 
-    /// Gives the slots of the list from `first` on back.
+    /// Returns the slots of the list from `first` on to the queue.
     ///
     /// # Safety
     ///
-    /// The caller owns them, and does so no longer.
+    /// The caller owns the slots, and gives them up.
     pub(super) unsafe fn put_all(&self, first: u32) {
         if first == NONE {
             return;
         }
         let mut lists = self.lists.lock();
         let mut at = first;
-        // SAFETY: By the requirement; each belongs to the caller until it is given back.
+        // SAFETY: By the requirement: the caller owns each slot until the queue gets it.
         while let Some(next) = unsafe { self.content(at) }.map(|content| content.next) {
             // SAFETY: As above.
             unsafe { self.put(&mut lists, at) };
@@ -434,11 +439,11 @@ impl<R: WrContext> Queue<R> {
         }
     }
 
-    /// Gives slot `index` back.
+    /// Returns slot `index` to the queue.
     ///
     /// # Safety
     ///
-    /// The caller owns the slot, and does so no longer.
+    /// The caller owns the slot, and gives it up.
     pub(super) unsafe fn put(&self, lists: &mut Lists, index: u32) {
         // SAFETY: By the requirement.
         if let Some(content) = unsafe { self.content(index) } {
@@ -454,14 +459,14 @@ impl<R: WrContext> Queue<R> {
         }
     }
 
-    /// The number of the request in slot `index`; 0 when it is not posted.
+    /// Returns the number of the request in slot `index`, 0 when the slot is not posted.
     pub(super) fn number(&self, index: u32) -> u64 {
         self.slots
             .get(index as usize)
             .map_or(0, |slot| slot.number.load(Relaxed))
     }
 
-    /// Gives the request in slot `index` the next number: it is about to be posted.
+    /// Gives the request in slot `index`, which is about to be posted, the next number.
     pub(super) fn set_number(&self, lists: &mut Lists, index: u32) {
         lists.number = lists.number.wrapping_add(1);
         if let Some(slot) = self.slots.get(index as usize) {
@@ -469,8 +474,7 @@ impl<R: WrContext> Queue<R> {
         }
     }
 
-    /// Takes the number and the deadline of slot `index`, which is not posted any more, or was not
-    /// after all.
+    /// Removes the number and the deadline of slot `index`, which is no longer posted.
     pub(super) fn clear_number(&self, lists: &mut Lists, index: u32) {
         lists.deadlines.remove(index);
         if let Some(slot) = self.slots.get(index as usize) {
@@ -478,18 +482,18 @@ impl<R: WrContext> Queue<R> {
         }
     }
 
-    /// Takes slot `index` out of the list of posted ones.
+    /// Removes slot `index` from the list of posted slots.
     ///
     /// # Safety
     ///
-    /// The slot is in that list. The caller owns it from then on.
+    /// The slot is posted. The caller owns it afterwards.
     pub(super) unsafe fn unlink(&self, lists: &mut Lists, index: u32) {
-        // SAFETY: The slot is in the list, and the lock is held.
+        // SAFETY: The slot is posted, and the lock is held.
         let Some((prev, next)) = (unsafe { self.content(index) }).map(|it| (it.prev, it.next))
         else {
             return;
         };
-        // SAFETY: As above: neighbours in the list are in the list.
+        // SAFETY: As above: the neighbours of a posted slot are posted.
         match unsafe { self.content(prev) } {
             Some(before) => before.next = next,
             None => lists.first = next,
@@ -503,23 +507,23 @@ impl<R: WrContext> Queue<R> {
         self.clear_number(lists, index);
     }
 
-    /// Gives the posted slots before `index` back, up to the first whose owner is to hear of it: how many
-    /// it were. Their requests made no completion, so they succeeded.
+    /// Frees the posted slots before `index`, up to the first one whose owner hears of it, and
+    /// returns how many it freed. Their requests made no completion, so they succeeded.
     ///
     /// # Safety
     ///
-    /// Slot `index` is posted, and the device is done with those before it, and with it.
+    /// Slot `index` is posted, and the device is done with it and with the slots before it.
     pub(super) unsafe fn complete_unsignaled(&self, lists: &mut Lists, index: u32) -> u32 {
         let (mut at, mut count) = (lists.first, 0u32);
-        // SAFETY: The slot is in the list of posted ones, and the lock is held.
+        // SAFETY: The slot is posted, and the lock is held.
         while let Some(content) = unsafe { self.content(at) } {
             if at == index || content.canceled || content.signaled {
                 break;
             }
             let next = content.next;
             self.clear_number(lists, at);
-            // SAFETY: By the requirement the device does not know it any more; it leaves the list
-            // below, before anybody can look.
+            // SAFETY: By the requirement the device is done with the slot. It leaves the list of
+            // posted slots below, before the lock is released.
             unsafe { self.put(lists, at) };
             count = count.wrapping_add(1);
             at = next;
@@ -536,7 +540,7 @@ impl<R: WrContext> Queue<R> {
         count
     }
 
-    /// The deadline of a request that is posted now, which may take `timeout_ns`; 0 for none.
+    /// Returns the deadline of a request that is posted now and may take `timeout_ns`; 0 for none.
     pub(super) fn deadline(timeout_ns: u64) -> u64 {
         match timeout_ns {
             0 => 0,
@@ -547,7 +551,7 @@ impl<R: WrContext> Queue<R> {
         }
     }
 
-    /// Has the request in slot `index`, which has a number, canceled at `deadline`.
+    /// Adds the deadline of the request in slot `index`, which has a number.
     pub(super) fn set_deadline(&self, lists: &mut Lists, index: u32, deadline: u64) {
         lists.deadlines.insert(Deadline {
             at_ns: deadline,
@@ -556,7 +560,7 @@ impl<R: WrContext> Queue<R> {
         });
     }
 
-    /// Sees to it that [`Self::expire`] is called when the first deadline has passed.
+    /// Starts the timer if the first deadline is earlier than the timer.
     pub(super) fn start_timer(&self, lists: &mut Lists) {
         match lists.deadlines.first() {
             Some(first) if first.at_ns < lists.due => {
@@ -567,18 +571,19 @@ impl<R: WrContext> Queue<R> {
         }
     }
 
-    /// Stops the timer. Process context; nothing may be posted.
+    /// Stops the timer. Process context; nothing is posted.
     pub(super) fn stop(&self) {
         self.timer.cancel();
     }
 
-    /// Gives up the posted requests that `which` names: `tell` gets what was kept with each, oldest
-    /// first, under the lock. Their slots stay posted until the device is done with them. Returns
-    /// how many it were.
+    /// Cancels the posted requests that `which` selects, and returns how many it canceled.
+    ///
+    /// Calls `tell` for each request, the oldest first, under the queue's lock. The slots stay
+    /// posted until the device is done with them.
     pub(super) fn cancel(&self, which: impl Fn(&R) -> bool, mut tell: impl FnMut(R)) -> u32 {
         let mut lists = self.lists.lock();
         let (mut at, mut count) = (lists.first, 0u32);
-        // SAFETY: The slot is in the list of posted ones, and the lock is held.
+        // SAFETY: The slot is posted, and the lock is held.
         while let Some(next) = unsafe { self.content(at) }.map(|content| content.next) {
             if self.cancel_posted(&mut lists, at, &which, &mut tell) {
                 count = count.saturating_add(1);
@@ -588,7 +593,8 @@ impl<R: WrContext> Queue<R> {
         count
     }
 
-    /// The same for slot `index` alone, if it is posted.
+    /// Cancels the request in slot `index` if it is posted and `which` selects it. Otherwise as
+    /// [`Self::cancel`].
     pub(super) fn cancel_slot(
         &self,
         index: u32,
@@ -599,8 +605,8 @@ impl<R: WrContext> Queue<R> {
         self.number(index) != 0 && self.cancel_posted(&mut lists, index, which, tell)
     }
 
-    /// The same for those whose deadline has passed, the earliest first. In a softirq, or process
-    /// context.
+    /// Cancels the requests whose deadline has passed, the earliest first. Softirq or process
+    /// context. Otherwise as [`Self::cancel`].
     pub(super) fn expire(&self, mut tell: impl FnMut(R)) {
         let mut lists = self.lists.lock();
         let now = now_ns();
@@ -612,8 +618,8 @@ impl<R: WrContext> Queue<R> {
         self.start_timer(&mut lists);
     }
 
-    /// Gives up the request in slot `index`, which is posted, if `which` names it and its owner is
-    /// still to hear of it. Returns whether it did.
+    /// Cancels the request in slot `index`, which is posted, if `which` selects it and it was not
+    /// canceled before. Returns whether it did.
     fn cancel_posted(
         &self,
         lists: &mut Lists,
@@ -621,7 +627,7 @@ impl<R: WrContext> Queue<R> {
         which: impl FnOnce(&R) -> bool,
         tell: impl FnOnce(R),
     ) -> bool {
-        // SAFETY: The slot is in the list of posted ones, and the lock is held.
+        // SAFETY: The slot is posted, and the lock is held.
         let Some(content) = (unsafe { self.content(index) }) else {
             return false;
         };
@@ -636,9 +642,7 @@ impl<R: WrContext> Queue<R> {
         }
     }
 
-    /// Drops what free slots still hold of their last requests. Sleeps.
-    ///
-    /// They stay free meanwhile, for whoever wants to post something.
+    /// Drops what free slots still hold of their last requests. Sleeps. The slots stay free.
     pub(super) fn purge(&self) {
         for index in 0..self.depth() {
             while let Some(rest) = self.leftover(index) {
@@ -647,14 +651,14 @@ impl<R: WrContext> Queue<R> {
         }
     }
 
-    /// Takes out something that slot `index` holds of its last request; [`None`] when there is nothing
-    /// any more, or the slot is not free. What is returned may sleep when it is dropped.
+    /// Takes something that slot `index` still holds of its last request. Returns [`None`] when the
+    /// slot holds nothing, or is not free. Dropping the result may sleep.
     fn leftover(&self, index: u32) -> Option<Leftover<R>> {
         let _lists = self.lists.lock();
         if self.slots.get(index as usize)?.free.load(Relaxed) == 0 {
             return None;
         }
-        // SAFETY: The slot is in the list of free ones, and the lock is held.
+        // SAFETY: The slot is free, and the lock is held.
         let content = unsafe { self.content(index) }?;
         if let Some(request) = content.request.take() {
             return Some(Leftover::Request(request));
@@ -663,7 +667,7 @@ impl<R: WrContext> Queue<R> {
             return Some(Leftover::Address(ah));
         }
         self.pieces(index).0.iter().find_map(|local| {
-            // SAFETY: As above: its parts belong to the same owner.
+            // SAFETY: As above: the slot's parts have the same owner.
             unsafe { (*local.get()).take() }.map(Leftover::Memory)
         })
     }

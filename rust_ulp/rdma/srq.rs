@@ -2,22 +2,27 @@
 
 //! Shared receive queues.
 //!
-//! Its slots are those of a queue pair's queue, but any queue pair that uses it may take any of
-//! them, so they complete out of order. A completion names the queue pair, whose owner gets it.
+//! The slots are those of a [`Queue`], but any queue pair that uses the shared receive queue may
+//! take any of them, so they complete out of order. A completion names its queue pair, whose owner
+//! gets it.
 //!
 //! # Requests that nobody completes
 //!
-//! A queue pair takes a request when a message begins, and completes it when the message ends. One
-//! that goes in between takes the request with it: rxe holds a copy of it in the queue pair
-//! (`get_srq_wqe()` in `rxe_resp.c`), and neither the flush on the way to ERR nor the end of the
-//! queue pair completes it. The verbs call that leakage (see `__ib_drain_srq()` in the core).
+//! A queue pair takes a request when a message begins, and completes it when the message ends. A
+//! queue pair that fails in between never completes the request: rxe holds a copy in the queue pair
+//! (`get_srq_wqe()` in `rxe_resp.c`), which neither the flush nor the end of the queue pair
+//! completes. The core calls that leakage (`__ib_drain_srq()`).
 //!
-//! It is found out by order. Requests are numbered as they are posted, and where a driver takes
-//! them in that order, each one older than one that has completed was taken. Each queue pair
-//! completes what it takes in that order too, so it cannot hold any request that is older than the
-//! last one which it completed, or than the newest that had been completed when it was made. What
-//! was taken, and no queue pair can hold, is given back as flushed: [`Srq::reclaim`]. A queue pair
-//! that is reset may still hold its request, for rxe completes it with the next error.
+//! [`Srq::reclaim`] finds such requests by their order, on drivers that take requests in the order
+//! of posting:
+//!
+//! - Requests are numbered as they are posted. When one has completed, all older ones were taken.
+//! - A queue pair completes what it takes in the same order. It holds no request that is older than
+//!   the last one that it completed, and none that is older than the newest completed one when it
+//!   was created.
+//! - A request that was taken, and that no queue pair can hold, is completed as flushed.
+//!
+//! A queue pair that was reset may still hold its request: rxe completes it with the next error.
 
 use super::{
     cq::Cq,
@@ -62,7 +67,7 @@ use kernel::{
     }, //
 };
 
-/// How far a queue pair has come: it holds no request whose number is not above this one.
+/// The progress of a queue pair: it holds no request up to this number.
 struct Mark(Atomic<u64>);
 
 impl Mark {
@@ -82,31 +87,32 @@ struct Taken<R> {
     canceled: bool,
 }
 
-/// That a queue pair uses a shared receive queue.
+/// The use of a shared receive queue by a queue pair.
 pub(super) struct Membership<H: WrHandler> {
     srq: Arc<Srq<H>>,
     mark: Arc<Mark>,
 }
 
 impl<H: WrHandler> Membership<H> {
-    /// Joins `srq`, on behalf of a queue pair that is about to be made. Sleeps.
+    /// Joins `srq` for a queue pair that is about to be created. Sleeps.
     pub(super) fn new(srq: Arc<Srq<H>>) -> Result<Self> {
         let mut marks = srq.marks.lock();
-        // All that is older than this was taken by others.
+        // Older requests were taken by others.
         let mark = Arc::new(Mark(Atomic::new(srq.newest.load(Relaxed))), GFP_KERNEL)?;
         marks.push(mark.clone(), GFP_KERNEL)?;
         drop(marks);
         Ok(Self { srq, mark })
     }
 
-    /// The shared receive queue.
+    /// Returns the shared receive queue.
     pub(super) fn srq(&self) -> &Arc<Srq<H>> {
         &self.srq
     }
 }
 
 impl<H: WrHandler> Drop for Membership<H> {
-    /// The queue pair is gone, and its completions are handled. Sleeps.
+    /// Leaves the shared receive queue: the queue pair no longer exists, and its completions are
+    /// handled. Sleeps.
     fn drop(&mut self) {
         self.srq
             .marks
@@ -117,36 +123,44 @@ impl<H: WrHandler> Drop for Membership<H> {
     }
 }
 
-/// What a shared receive queue finds by a completion: the owner of a queue pair, and how far that
-/// has come. It is the context of each queue pair, whether it uses a shared receive queue or not.
+/// The context of every queue pair, by which a shared receive queue finds the owner and the
+/// progress of the queue pair that completed a request.
 pub(super) struct Member<H: WrHandler> {
     handler: H,
     shared: Option<Membership<H>>,
 }
 
 impl<H: WrHandler> Member<H> {
-    /// Of a queue pair of `handler`.
+    /// Creates the context of a queue pair.
     pub(super) fn new(handler: H, shared: Option<Membership<H>>) -> Self {
         Self { handler, shared }
     }
 
-    /// The owner of the queue pair.
+    /// Returns the owner of the queue pair.
     pub(super) fn handler(&self) -> &H {
         &self.handler
     }
 
-    /// The shared receive queue that the queue pair uses.
+    /// Returns the use of a shared receive queue, if the queue pair has one.
     pub(super) fn shared(&self) -> Option<&Membership<H>> {
         self.shared.as_ref()
     }
 }
 
-/// `struct ib_srq`: a queue of receive requests for several queue pairs.
+/// A queue of receive requests for several queue pairs: `struct ib_srq`.
+///
+/// ```ignore
+/// let srq = Srq::new(pd, cq.clone(), 128, 1, handler)?;
+/// let qp = Qp::new(pd, send_cq, cq, Some(srq.clone()), QpType::Rc, capacity, qp_handler)?;
+/// let mut chain = Chain::new(Target::Shared(srq), 1);
+/// chain.push_recv(once(local), request)?;
+/// ```
 ///
 /// # Invariants
 ///
-/// - `ptr` is a shared receive queue of `pd`, owned; its context is this value.
-/// - `marker` is a queue pair of `pd` and `cq`, owned, in ERR, and nobody posts to it.
+/// - `ptr` is a shared receive queue of `pd` that this value owns. Its context is this value.
+/// - `marker` is a queue pair of `pd` and `cq` in ERR that this value owns, and nobody posts to it.
+/// - `pd` and `cq` belong to one device.
 /// - Every slot of the queue points back at this value, which does not move.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Srq<H: WrHandler> {
@@ -158,12 +172,12 @@ pub(crate) struct Srq<H: WrHandler> {
     in_order: bool,
     #[pin]
     queue: Queue<H::Request>,
-    /// The highest number of a request that has completed.
+    /// The highest number of a completed request.
     newest: Atomic<u64>,
-    /// The highest number of a request that a queue pair may have had when it ended; 0 when all of
-    /// them are accounted for.
+    /// The highest number of a request that a queue pair may have held when it ended; 0 when every
+    /// such request is accounted for.
     suspect: Atomic<u64>,
-    /// Of the queue pairs that use it.
+    /// The progress of the queue pairs that use the queue. Taken before `Queue::lists`.
     #[pin]
     marks: Mutex<KVec<Arc<Mark>>>,
     handler: H,
@@ -178,12 +192,12 @@ unsafe impl<H: WrHandler> Send for Srq<H> {}
 unsafe impl<H: WrHandler> Sync for Srq<H> {}
 
 impl<H: WrHandler> Srq<H> {
-    /// Creates a shared receive queue for `max_wr` requests of `max_sge` pieces each. Sleeps.
+    /// Creates a shared receive queue for `max_wr` requests of `max_sge` elements each. Sleeps.
     ///
-    /// The caller checks both against the device's limits. The queue pairs that use the queue complete
-    /// their receives in `cq`, which has room for `max_wr` completions and for
-    /// [`CQ_RESERVE`](super::qp::CQ_RESERVE) more. Fails with [`EXDEV`] when `pd` and `cq` belong to
-    /// different devices.
+    /// The caller checks both against the limits of the device. The queue pairs that use the queue
+    /// complete their receives in `cq`, which has room for `max_wr` completions and for
+    /// [`CQ_RESERVE`](super::qp::CQ_RESERVE) more. Fails with [`EXDEV`] when `pd` and `cq` belong
+    /// to different devices.
     pub(crate) fn new(
         pd: Arc<Pd>,
         cq: Arc<Cq>,
@@ -197,7 +211,7 @@ impl<H: WrHandler> Srq<H> {
         let in_order = pd.device().is_driven_by(c"rdma_rxe");
         let marker = Self::new_marker(&pd, &cq)?;
         let destroy = kernel::types::ScopeGuard::new(|| {
-            // SAFETY: The queue pair is ours, and nothing is posted to it.
+            // SAFETY: The queue pair is owned, and nothing is posted to it.
             unsafe { bindings::rust_ulp_h_destroy_qp(marker.as_ptr()) };
         });
         let raw_pd = pd.as_raw();
@@ -206,8 +220,8 @@ impl<H: WrHandler> Srq<H> {
             try_pin_init!(&this in Self {
                 marker,
                 in_order,
-                // SAFETY: The functions take a value like this, which is complete when something is
-                // posted, and stops the queue's timer before it goes.
+                // SAFETY: The functions take a value like this. It is complete when something is
+                // posted, and stops the queue's timer before it is freed.
                 queue <- unsafe {
                     Queue::new(
                         QueueKind::Recv,
@@ -224,8 +238,8 @@ impl<H: WrHandler> Srq<H> {
                 handler,
                 ptr: {
                     // SAFETY: The domain is valid and outlives the queue. Its context is this
-                    // value: no event is raised before there are requests, by which time the value
-                    // is complete.
+                    // value. No event is raised before there are requests, and then the value is
+                    // complete.
                     let ptr = from_err_ptr(unsafe {
                         bindings::rust_ulp_h_create_srq(
                             raw_pd,
@@ -248,8 +262,8 @@ impl<H: WrHandler> Srq<H> {
         Ok(this)
     }
 
-    /// A queue pair that is in ERR: what is posted to it completes at once, behind all that stands
-    /// in the completion queue already.
+    /// Creates a queue pair in ERR. What is posted to it completes at once, after everything in the
+    /// completion queue.
     fn new_marker(pd: &Pd, cq: &Cq) -> Result<NonNull<bindings::ib_qp>> {
         let mut init = bindings::ib_qp_init_attr {
             send_cq: cq.as_raw(),
@@ -269,7 +283,7 @@ impl<H: WrHandler> Srq<H> {
         // SAFETY: The domain and the queue are valid and outlive the queue pair.
         let ptr = from_err_ptr(unsafe { bindings::rust_ulp_h_create_qp(pd.as_raw(), &mut init) })?;
         let ptr = NonNull::new(ptr).ok_or(ENOMEM)?;
-        // There is no way from RESET to ERR in the state table.
+        // The state table has no way from RESET to ERR.
         for (state, also) in [
             (
                 bindings::IB_QPS_INIT,
@@ -288,7 +302,7 @@ impl<H: WrHandler> Srq<H> {
                 to_result(unsafe { bindings::ib_modify_qp(ptr.as_ptr(), &mut raw, also as i32) })
             });
             if let Err(err) = modified {
-                // SAFETY: Ours, and nothing was posted to it.
+                // SAFETY: The queue pair is owned, and nothing was posted to it.
                 unsafe { bindings::rust_ulp_h_destroy_qp(ptr.as_ptr()) };
                 return Err(err);
             }
@@ -296,7 +310,7 @@ impl<H: WrHandler> Srq<H> {
         Ok(ptr)
     }
 
-    /// The C pointer.
+    /// Returns the C pointer.
     pub(super) fn as_raw(&self) -> *mut bindings::ib_srq {
         self.ptr.as_ptr()
     }
@@ -305,38 +319,38 @@ impl<H: WrHandler> Srq<H> {
         &self.queue
     }
 
-    /// The owner.
+    /// Returns the owner.
     pub(crate) fn handler(&self) -> &H {
         &self.handler
     }
 
-    /// The protection domain.
+    /// Returns the protection domain.
     pub(crate) fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
-    /// Returns the completion queue of its receives.
+    /// Returns the completion queue of the receives.
     pub(super) fn cq(&self) -> &Arc<Cq> {
         &self.cq
     }
 
-    /// Requests that it holds at most.
+    /// Returns the number of requests that the queue can hold.
     pub(crate) fn max_wr(&self) -> u32 {
         self.max_wr
     }
 
-    /// Pieces of memory of a request at most.
+    /// Returns the number of elements that a request can have.
     pub(crate) fn max_sge(&self) -> u32 {
         self.max_sge
     }
 
-    /// Requests posted and not completed.
+    /// Returns the number of posted requests.
     pub(crate) fn in_flight(&self) -> u32 {
         self.queue.lists.lock().posted
     }
 
-    /// Raises [`Event::SrqLimit`] once, when fewer than `limit` requests are left; 0 does not.
-    /// Sleeps.
+    /// Has the device raise [`Event::SrqLimit`] once, when fewer than `limit` requests are left; 0
+    /// disarms it. Sleeps.
     pub(crate) fn set_limit(&self, limit: u32) -> Result {
         let mut attr = bindings::ib_srq_attr {
             srq_limit: limit,
@@ -349,7 +363,7 @@ impl<H: WrHandler> Srq<H> {
         })
     }
 
-    /// The limit that is armed, 0 when none is. Sleeps.
+    /// Returns the armed limit, 0 when none is. Sleeps.
     pub(crate) fn limit(&self) -> Result<u32> {
         let mut attr = bindings::ib_srq_attr::default();
         fault::point()?;
@@ -360,30 +374,30 @@ impl<H: WrHandler> Srq<H> {
 
     /// # Safety
     ///
-    /// Called by the driver, with the context of a queue like this.
+    /// Called by the driver with the context of a queue like this.
     unsafe extern "C" fn event(event: *mut bindings::ib_event, context: *mut c_void) {
         // SAFETY: The context is the queue, which outlives its events, see `new`.
         let (this, event) = unsafe { (&*context.cast::<Self>(), &*event) };
         this.handler.event(Event::new(event));
     }
 
-    /// Called by `rust_ulp_completion` for each completion of a request of a queue like this.
+    /// Handles the completion of a request of a queue like this. Called by `rust_ulp_completion`.
     ///
     /// # Safety
     ///
     /// `wc` is the completion of such a request.
     unsafe extern "C" fn done(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
         // SAFETY: The core passes a completion that is valid during the call. Its `wr_cqe` came out
-        // of `Queue::cqe`. The slot lives in the queue, which outlives the queue pairs that use it;
-        // they wait for their completions before they are freed.
+        // of `Queue::cqe`. The slot lives in the queue, which outlives the queue pairs that use it.
+        // They wait for their completions before they are freed.
         let (slot, wc) = unsafe {
             let wc = &*wc;
             (WrSlot::<H::Request>::from_cqe(wc.__bindgen_anon_1.wr_cqe), wc)
         };
         // SAFETY: By the type invariant.
         let this = unsafe { &*slot.owner.cast::<Self>() };
-        // SAFETY: The queue pair is one that uses this queue, so its context is a `Member<H>`; it waits
-        // for this completion before it goes.
+        // SAFETY: The queue pair uses this queue, so its context is a `Member<H>`. It waits for
+        // this completion before it is freed.
         let member = unsafe { &*bindings::rust_ulp_h_qp_context(wc.qp).cast::<Member<H>>() };
         this.completed(slot.index, member, &WorkCompletion::new(wc));
     }
@@ -398,7 +412,8 @@ impl<H: WrHandler> Srq<H> {
             pr_warn_once!("a driver completed a shared request twice\n");
             return;
         };
-        // Completions of one queue are handled one after the other: nobody else stores.
+        // Only this function stores it, and completions of one queue are handled one after the
+        // other.
         if number > self.newest.load(Relaxed) {
             self.newest.store(number, Relaxed);
         }
@@ -412,18 +427,18 @@ impl<H: WrHandler> Srq<H> {
         }
     }
 
-    /// Frees slot `index`, when it is posted.
+    /// Frees slot `index` if it is posted.
     fn take_back(&self, index: u32) -> Option<Taken<H::Request>> {
         let mut lists = self.queue.lists.lock();
         let number = self.queue.number(index);
         if number == 0 {
             return None;
         }
-        // SAFETY: A slot that has a number is in the list of posted ones, and the lock is held.
+        // SAFETY: A slot that has a number is posted, and the lock is held.
         let content = unsafe { self.queue.content(index) }?;
         let request = content.request.as_mut().map(WrContext::detach);
         let canceled = content.canceled;
-        // SAFETY: The slot is in the list, and is not used after this.
+        // SAFETY: The slot is posted, and is not used after this.
         unsafe {
             self.queue.unlink(&mut lists, index);
             self.queue.put(&mut lists, index);
@@ -435,7 +450,7 @@ impl<H: WrHandler> Srq<H> {
         })
     }
 
-    /// Called in a softirq.
+    /// Cancels requests whose deadline has passed. Called in a softirq.
     ///
     /// # Safety
     ///
@@ -447,42 +462,43 @@ impl<H: WrHandler> Srq<H> {
         this.queue.expire(tell);
     }
 
-    /// Gives up the requests that `which` names, and returns how many it were.
+    /// Cancels the requests that `which` selects, and returns how many it canceled.
     pub(crate) fn cancel(&self, which: impl Fn(&H::Request) -> bool) -> u32 {
         let tell = |request| self.handler.cancel(request, CancelReason::Canceled);
         self.queue.cancel(which, tell)
     }
 
-    /// The same for what is in slot `slot`.
+    /// Cancels the request in slot `slot`, if `which` selects it.
     pub(crate) fn cancel_slot(&self, slot: u32, which: impl Fn(&H::Request) -> bool) -> bool {
         let tell = |request| self.handler.cancel(request, CancelReason::Canceled);
         self.queue.cancel_slot(slot, which, tell)
     }
 
-    /// Waits until all completions that stand in the completion queue are handled. Sleeps.
+    /// Waits until all completions in the completion queue are handled. Sleeps.
     pub(super) fn synchronize(&self) {
-        // SAFETY: By the type invariant the queue pair is in ERR and nobody posts to it; it has
-        // room for a request, and the completion queue, made by `ib_alloc_cq`, for its completion.
+        // SAFETY: By the type invariant the queue pair is in ERR and nobody posts to it. It has
+        // room for a request, and the completion queue, which `ib_alloc_cq` made, has room for its
+        // completion.
         let drain = || unsafe { bindings::ib_drain_rq(self.marker.as_ptr()) };
         self.cq.with_reserve(drain);
     }
 
-    /// Notes that a queue pair ends, or was reset: it may have taken any request that is posted.
+    /// Notes that a queue pair ends or was reset: it may have taken any posted request.
     pub(super) fn suspect(&self) {
         let number = self.queue.lists.lock().number;
         self.suspect.store(number, Relaxed);
     }
 
-    /// Completes, as flushed, what queue pairs have taken that are gone; how, the description of
-    /// this module says. Does nothing while there can be none. Sleeps.
+    /// Completes, as flushed, the requests that were taken by queue pairs which no longer exist.
+    /// Sleeps. The description of this module says how.
     pub(crate) fn reclaim(&self) {
         let suspect = self.suspect.load(Relaxed);
         if !self.in_order || suspect == 0 {
             return;
         }
-        // Also keeps others from doing the same.
+        // Held to the end, so that nobody else does the same.
         let marks = self.marks.lock();
-        // Before the marks: what is completed from here on is left for the next time.
+        // Read before the marks: a later call handles what completes from here on.
         let newest = self.newest.load(Relaxed);
         let passed = marks.iter().map(|mark| mark.get()).fold(newest, u64::min);
         loop {
@@ -490,7 +506,7 @@ impl<H: WrHandler> Srq<H> {
             let first = lists.first;
             let number = self.queue.number(first);
             drop(lists);
-            // The oldest stands first.
+            // The oldest request is the first one.
             match number {
                 0 => break,
                 number if number <= passed => self.flush(first),
@@ -498,8 +514,8 @@ impl<H: WrHandler> Srq<H> {
                 _ => break,
             }
         }
-        // One that joined the list meanwhile is newer than those that were looked for; a queue
-        // pair that ended meanwhile waits for its turn, and looks once more.
+        // A queue pair that joined meanwhile holds newer requests only. A queue pair that ended
+        // meanwhile has changed `suspect`, and calls this again.
         let _ = self.suspect.cmpxchg(suspect, 0, Relaxed);
     }
 
@@ -522,7 +538,7 @@ impl<H: WrHandler> Srq<H> {
 impl<H: WrHandler> PinnedDrop for Srq<H> {
     fn drop(self: Pin<&mut Self>) {
         fault::step();
-        // SAFETY: Owned; the queue pairs that used it held references to this value.
+        // SAFETY: Owned. The queue pairs that used it held references to this value.
         let err = unsafe { bindings::rust_ulp_h_destroy_srq(self.ptr.as_ptr()) };
         if err != 0 {
             pr_warn_once!(
@@ -530,7 +546,7 @@ impl<H: WrHandler> PinnedDrop for Srq<H> {
                 err
             );
         }
-        // SAFETY: Owned, and nothing is posted to it outside of `synchronize`.
+        // SAFETY: Owned. Only `synchronize` posts to it.
         let err = unsafe { bindings::rust_ulp_h_destroy_qp(self.marker.as_ptr()) };
         if err != 0 {
             pr_warn_once!("a driver refused to destroy a queue pair: {}\n", err);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Requests that the poster waits for.
+//! Requests that their poster waits for.
 //!
-//! The queue pairs of [`WaitHandler`] have a completion queue of their own, whose completions a
-//! worker handles: it wakes the [`Waiter`] of the request.
+//! The queue pairs of [`WaitHandler`] have a completion queue of their own. A worker of the core
+//! handles its completions, and wakes the [`Waiter`] of each request.
 
 use super::{
     chain::{
@@ -53,6 +53,11 @@ use kernel::{
 };
 
 /// Waits for one request.
+///
+/// ```ignore
+/// let waiter = qp.post_send(&Operation::Send(Tail::None), buffer.local()?)?;
+/// waiter.wait()?;
+/// ```
 #[pin_data]
 pub(crate) struct Waiter {
     #[pin]
@@ -61,14 +66,14 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// Sleeps until the request is done, and returns its `enum ib_wc_status`. A request that the
-    /// device never got is `IB_WC_GENERAL_ERR`.
+    /// Waits for the request, and returns its `enum ib_wc_status`. Sleeps. A request that the
+    /// device never got has `IB_WC_GENERAL_ERR`.
     pub(super) fn status(&self) -> u32 {
         self.done.wait_for_completion();
         self.status.load(Acquire)
     }
 
-    /// Sleeps until the request is done. [`EIO`] when it failed.
+    /// Waits for the request. Sleeps. Fails with [`EIO`] when the request failed.
     pub(crate) fn wait(&self) -> Result {
         if self.status() == bindings::IB_WC_SUCCESS {
             Ok(())
@@ -84,7 +89,7 @@ impl WrContext for Arc<Waiter> {
     }
 }
 
-/// The owner of queue pairs whose requests are waited for.
+/// The owner of queue pairs whose requests have a [`Waiter`].
 pub(crate) struct WaitHandler;
 
 impl WrHandler for WaitHandler {
@@ -96,11 +101,11 @@ impl WrHandler for WaitHandler {
     }
 
     fn complete_unsignaled(&self, _count: u32) {
-        // Every request is signalled: this is not reached.
+        // Not reached: every request is signaled.
     }
 
     fn cancel(&self, request: Arc<Waiter>, _why: CancelReason) {
-        // Nobody cancels a request that is waited for.
+        // Not reached: nobody cancels these requests.
         request.done.complete_all();
     }
 
@@ -118,8 +123,8 @@ impl cq::Handler for WaitHandler {
 }
 
 impl Qp<WaitHandler> {
-    /// Creates a reliable queue pair of `pd`, and its completion queue, for so many requests, each
-    /// with one piece of memory. Sleeps.
+    /// Creates a reliable queue pair of `pd` and its completion queue, for `sends` and `recvs`
+    /// requests of one element each. Sleeps.
     pub(crate) fn with_waiters(pd: &Arc<Pd>, sends: u32, recvs: u32) -> Result<Arc<Self>> {
         let handler = Arc::new(WaitHandler, GFP_KERNEL)?;
         let capacity = Capacity {
@@ -135,8 +140,8 @@ impl Qp<WaitHandler> {
         Self::new(pd, cq.clone(), cq, None, QpType::Rc, capacity, handler)
     }
 
-    /// Posts a send request that reads or writes `local`. Sleeps. Errors as for [`Chain::push`] and
-    /// [`Chain::post`].
+    /// Posts a send request that reads or writes `local`. Sleeps. Fails as [`Chain::push`] and
+    /// [`Chain::post`] do.
     pub(crate) fn post_send(
         self: &Arc<Self>,
         operation: &Operation,
@@ -151,7 +156,7 @@ impl Qp<WaitHandler> {
         })
     }
 
-    /// Posts a receive request that fills `local`. Sleeps. Errors as for [`Self::post_send`].
+    /// Posts a receive request that fills `local`. Sleeps. Fails as [`Self::post_send`] does.
     pub(crate) fn post_recv(self: &Arc<Self>, local: Local) -> Result<Arc<Waiter>> {
         post(Target::Recv(self.clone()), |chain, waiter| {
             chain.push_recv(core::iter::once(local), waiter)
@@ -159,9 +164,8 @@ impl Qp<WaitHandler> {
     }
 }
 
-/// Posts the signalled request that `push` appends to an empty chain. Sleeps.
-///
-/// Fails as `push` and [`Chain::post`] do.
+/// Posts the signaled request that `push` appends to an empty chain. Sleeps. Fails as `push` and
+/// [`Chain::post`] do.
 pub(super) fn post(
     target: Target<WaitHandler>,
     push: impl FnOnce(&mut Chain<WaitHandler>, Arc<Waiter>) -> Result,

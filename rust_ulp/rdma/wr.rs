@@ -15,10 +15,10 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Operations of a send queue.
+/// An operation of a send queue: `enum ib_wr_opcode`.
 #[derive(Clone)]
 pub(crate) enum Operation {
-    /// `IB_WR_RDMA_WRITE`, with immediate data `IB_WR_RDMA_WRITE_WITH_IMM`.
+    /// `IB_WR_RDMA_WRITE`, or `IB_WR_RDMA_WRITE_WITH_IMM` with immediate data.
     Write {
         /// Address in the peer's memory region.
         remote_addr: u64,
@@ -36,13 +36,13 @@ pub(crate) enum Operation {
     },
     /// `IB_WR_SEND`, `IB_WR_SEND_WITH_IMM` or `IB_WR_SEND_WITH_INV`.
     Send(Tail),
-    /// The same of a datagram, without a key.
+    /// `IB_WR_SEND` or `IB_WR_SEND_WITH_IMM` on UD.
     Datagram {
-        /// The way to the receiver; kept until the slot of the request is used again.
+        /// The address of the receiver; kept until the slot of the request is reused.
         ah: Arc<Ah>,
-        /// The receiver's number; 24 bits.
+        /// The number of the receiver's queue pair; 24 bits.
         qp_num: u32,
-        /// The receiver's queue key.
+        /// The queue key of the receiver.
         qkey: u32,
         /// Immediate data, in host order.
         imm: Option<u32>,
@@ -53,9 +53,9 @@ pub(crate) enum Operation {
         remote_addr: u64,
         /// Key of that region.
         rkey: u32,
-        /// What must stand there.
+        /// The expected value.
         compare: u64,
-        /// What then stands there.
+        /// The value that replaces the expected one.
         swap: u64,
     },
     /// `IB_WR_ATOMIC_FETCH_AND_ADD`.
@@ -64,14 +64,13 @@ pub(crate) enum Operation {
         remote_addr: u64,
         /// Key of that region.
         rkey: u32,
-        /// What is added, modulo 2^64.
+        /// The addend, modulo 2^64.
         add: u64,
     },
 }
 
 impl Operation {
-    /// Writes to the beginning of the peer's region `mr`, which is at hand where the peer is in the
-    /// same module.
+    /// Writes to the beginning of the peer's region `mr`, for peers in the same module.
     pub(crate) fn write_to(mr: &Mr) -> Self {
         Self::Write {
             remote_addr: mr.addr(),
@@ -80,7 +79,7 @@ impl Operation {
         }
     }
 
-    /// Reads from the beginning of the peer's region `mr`.
+    /// Reads from the beginning of the peer's region `mr`, for peers in the same module.
     pub(crate) fn read_from(mr: &Mr) -> Self {
         Self::Read {
             remote_addr: mr.addr(),
@@ -88,7 +87,7 @@ impl Operation {
         }
     }
 
-    /// Returns the address of a datagram.
+    /// Returns the address of a datagram, [`None`] for other operations.
     pub(super) fn ah(&self) -> Option<&Arc<Ah>> {
         match self {
             Self::Datagram { ah, .. } => Some(ah),
@@ -96,7 +95,7 @@ impl Operation {
         }
     }
 
-    /// Returns the request as drivers take it; `wr` is its general part.
+    /// Returns the request in the form that drivers take; `wr` is its general part.
     pub(super) fn to_raw(&self, mut wr: bindings::ib_send_wr) -> Wr {
         match *self {
             Self::Write {
@@ -169,7 +168,7 @@ impl Operation {
     }
 }
 
-/// Puts immediate data into a request, and returns whether there is any.
+/// Sets the immediate data of a request, and returns whether there is any.
 fn set_imm(wr: &mut bindings::ib_send_wr, imm: Option<u32>) -> bool {
     if let Some(imm) = imm {
         wr.ex.imm_data = imm.to_be();
@@ -208,7 +207,7 @@ fn atomic_wr(
     }
 }
 
-/// What goes with a Send.
+/// The additional field of a Send.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tail {
     /// Nothing.
@@ -219,19 +218,19 @@ pub(crate) enum Tail {
     Invalidate(u32),
 }
 
-/// Options of a request: `enum ib_send_flags`.
+/// The options of a request: `enum ib_send_flags`.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Flags {
-    /// Starts after the reads and atomics before it are done.
+    /// Starts the request when the reads and atomics before it are done.
     pub(crate) fence: bool,
-    /// Makes a completion when it succeeds; one that fails makes one in any case.
+    /// Reports the success of the request; a failure is always reported.
     pub(crate) signaled: bool,
     /// Raises a solicited event at the peer.
     pub(crate) solicited: bool,
 }
 
 impl Flags {
-    /// Returns the flags as drivers take them.
+    /// Returns the flags in the form that drivers take.
     pub(super) fn to_raw(self, inline: bool) -> c_int {
         [
             (self.fence, bindings::IB_SEND_FENCE),
@@ -247,13 +246,17 @@ impl Flags {
     }
 }
 
-/// A piece of registered memory that a request reads or writes.
+/// A range of registered memory that a request reads or writes.
 ///
-/// Holds the memory region until the request's slot is used again.
+/// It keeps the memory region until the slot of the request is reused.
+///
+/// ```ignore
+/// chain.push_recv(core::iter::once(Local::new(mr, 0, 64)?), request)?;
+/// ```
 ///
 /// # Invariants
 ///
-/// `offset` and `length` lie in the region, `length` is not 0.
+/// The `length` bytes at `offset` are in the region, and `length` is not 0.
 pub(crate) struct Local {
     mr: Arc<Mr>,
     offset: u64,
@@ -261,7 +264,8 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// `length` bytes at `offset` of `mr`; [`ERANGE`] when they are not inside, or none.
+    /// Returns `length` bytes at `offset` of `mr`. Fails with [`ERANGE`] when they are not in the
+    /// region, or `length` is 0.
     pub(crate) fn new(mr: Arc<Mr>, offset: u64, length: u32) -> Result<Self> {
         let end = offset.checked_add(length.into()).ok_or(ERANGE)?;
         if length == 0 || end > mr.length() {
@@ -278,7 +282,7 @@ impl Local {
 
     pub(super) fn to_raw(&self) -> bindings::ib_sge {
         bindings::ib_sge {
-            // Cannot wrap: the region lies at these addresses.
+            // Cannot wrap: these addresses are in the region.
             addr: self.mr.addr().wrapping_add(self.offset),
             length: self.length,
             lkey: self.mr.lkey(),
@@ -286,39 +290,39 @@ impl Local {
     }
 }
 
-/// What became of a request: `struct ib_wc`.
+/// The completion of a request: `struct ib_wc`.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct WorkCompletion {
     /// `enum ib_wc_status`: 0 is success.
     pub(crate) status: u32,
-    /// `enum ib_wc_opcode`; only valid when it succeeded.
+    /// `enum ib_wc_opcode`; valid when the request succeeded.
     pub(crate) opcode: u32,
-    /// Driver's own code.
+    /// The driver's own error code.
     pub(crate) vendor_err: u32,
     /// Bytes received.
     pub(crate) byte_len: u32,
     /// Immediate data in host order.
     pub(crate) imm: Option<u32>,
-    /// Key that the peer had invalidated.
+    /// The key that the peer has invalidated.
     pub(crate) invalidated: Option<u32>,
-    /// Whether a GRH stands before the data.
+    /// Whether a GRH precedes the data.
     pub(crate) grh: bool,
-    /// Sender, on UD.
+    /// The number of the sender's queue pair, on UD.
     pub(crate) src_qp: u32,
     /// P_Key index, on UD.
     pub(crate) pkey_index: u16,
-    /// Sender's LID, on InfiniBand.
+    /// The LID of the sender, on InfiniBand.
     pub(crate) slid: u32,
     /// Service level.
     pub(crate) sl: u8,
-    /// Low bits of our LID.
+    /// The low bits of the local LID.
     pub(crate) dlid_path_bits: u8,
     /// Port.
     pub(crate) port: u32,
 }
 
 impl WorkCompletion {
-    /// What a request gets that was in a queue when its queue pair failed or went.
+    /// The completion of a request that was posted when its queue pair failed or was destroyed.
     pub(crate) const FLUSHED: Self = Self {
         status: bindings::IB_WC_WR_FLUSH_ERR,
         opcode: 0,
@@ -335,7 +339,7 @@ impl WorkCompletion {
         port: 0,
     };
 
-    /// Whether it succeeded.
+    /// Returns whether the request succeeded.
     pub(crate) fn is_success(&self) -> bool {
         self.status == bindings::IB_WC_SUCCESS
     }
