@@ -11,7 +11,6 @@ use super::{
         Lists,
         Queue,
         SlotParts,
-        Wr,
         NONE, //
     },
     request::{
@@ -23,7 +22,8 @@ use super::{
     wr::{
         Flags,
         Local,
-        Operation, //
+        Operation,
+        Wr, //
     }, //
 };
 use crate::{

@@ -11,7 +11,10 @@ use super::{
         QueueKind,
         WrContext, //
     },
-    wr::Local, //
+    wr::{
+        Local,
+        Wr, //
+    }, //
 };
 use crate::{
     bindings,
@@ -51,17 +54,6 @@ use kernel::{
 
 /// The index of no slot.
 pub(super) const NONE: u32 = u32::MAX;
-
-/// A work request in the form that drivers take. Every variant of a send request begins with
-/// `send`.
-pub(super) union Wr {
-    pub(super) send: bindings::ib_send_wr,
-    pub(super) rdma: bindings::ib_rdma_wr,
-    pub(super) atomic: bindings::ib_atomic_wr,
-    pub(super) ud: bindings::ib_ud_wr,
-    pub(super) reg: bindings::ib_reg_wr,
-    pub(super) recv: bindings::ib_recv_wr,
-}
 
 /// The parts of a slot that a request refers to.
 pub(super) struct SlotParts {

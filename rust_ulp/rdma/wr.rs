@@ -5,8 +5,7 @@
 use super::{
     ah::Ah,
     mr::Mr,
-    pd::Pd,
-    queue::Wr, //
+    pd::Pd, //
 };
 use crate::bindings;
 use kernel::{
@@ -14,6 +13,17 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
+
+/// A work request in the form that drivers take. Every variant of a send request begins with
+/// `send`.
+pub(super) union Wr {
+    pub(super) send: bindings::ib_send_wr,
+    pub(super) rdma: bindings::ib_rdma_wr,
+    pub(super) atomic: bindings::ib_atomic_wr,
+    pub(super) ud: bindings::ib_ud_wr,
+    pub(super) reg: bindings::ib_reg_wr,
+    pub(super) recv: bindings::ib_recv_wr,
+}
 
 /// An operation of a send queue: `enum ib_wr_opcode`.
 #[derive(Clone)]
