@@ -8,9 +8,14 @@
 //! promises, or a request with a status, and the worker begins anew. Anything else is wrong, and so
 //! is data that is not there though the request that carried it has succeeded.
 //!
-//! On its standard input it takes `?`, which it answers with a line of counts, `exec`, after which
-//! it goes on as a new program, and `stop`, or the end. Then it prints what it did, what it met
-//! and what was wrong, one a line.
+//! On its standard input it takes
+//!
+//! - `calm`: from now on nothing is taken away, and `outage`: something may be. It begins in an
+//!   outage. A session that lies in a calm as a whole may fail in fewer ways;
+//! - `?`, which it answers with a line of counts, and `did`, before whose answer it prints how often
+//!   it has done each thing;
+//! - `exec`, after which it goes on as a new program;
+//! - `stop`, or the end. Then it prints what it did, what it met and what was wrong, one a line.
 
 use crate::file::{INIT, REMOTE, RTR, RTS};
 use crate::hosts::pattern;
@@ -59,45 +64,42 @@ fn may<T>(result: Done<T>, expected: &[Errno]) -> Done<Option<T>> {
     }
 }
 
-/// Whether a command may fail like that when a device, a namespace, the line or the peer goes, or
-/// memory is scarce.
-fn documented(command: &str, errno: Errno) -> bool {
+/// Returns whether the header documents that failure: at any time if the peer or a signal causes
+/// it, and unless it `is_calm` also if a device, a namespace, an address, the line or memory is gone.
+fn documented(command: &str, errno: Errno, is_calm: bool) -> bool {
     use Errno::*;
     match errno {
+        // The peer does not answer, or not in time on a busy machine.
+        EHOSTUNREACH | ETIMEDOUT => ROUTED.contains(&command),
+        ECONNREFUSED | ECONNRESET | ENOTCONN => {
+            matches!(command, "CONNECT" | "ACCEPT" | "DISCONNECT")
+        }
+        ETIME => command == "GET_REQUEST",
+        // It was stopped, and goes on.
+        EINTR => matches!(command, "GET_REQUEST" | "ACCEPT" | "CONNECT" | "poll"),
+        _ if is_calm => false,
         // The device was removed, no other is there yet, or no memory.
         ENODEV | ENOENT | ENOMEM => true,
         // The module is gone: there is no device file.
         ENXIO => command == "open",
-        // The route's, and who is not there any more.
-        EHOSTUNREACH | ENETUNREACH | ENETDOWN | ETIMEDOUT => {
-            matches!(
-                command,
-                "QP_MODIFY" | "AH_CREATE" | "CONNECT" | "ACCEPT" | "LISTEN"
-            )
-        }
-        // Not even an own address, for which keys need one.
-        EADDRNOTAVAIL => matches!(
-            command,
-            "BUFFER_CREATE"
-                | "BUFFER_REGISTER"
-                | "GRANT_CREATE"
-                | "QP_MODIFY"
-                | "AH_CREATE"
-                | "CONNECT"
-                | "ACCEPT"
-                | "LISTEN"
-        ),
-        ECONNREFUSED | ECONNRESET | ENOTCONN | EXDEV => {
-            matches!(command, "CONNECT" | "ACCEPT" | "DISCONNECT")
+        ENETUNREACH | ENETDOWN => ROUTED.contains(&command),
+        EXDEV => matches!(command, "CONNECT" | "ACCEPT"),
+        // The device has no address, which keys need too.
+        EADDRNOTAVAIL => {
+            ROUTED.contains(&command)
+                || matches!(
+                    command,
+                    "BUFFER_CREATE" | "BUFFER_REGISTER" | "GRANT_CREATE"
+                )
         }
         // The GID that the address names has gone meanwhile.
         EINVAL | ENODATA => matches!(command, "QP_MODIFY" | "AH_CREATE"),
-        ETIME => command == "GET_REQUEST",
-        // It was stopped, and goes on.
-        EINTR => matches!(command, "GET_REQUEST" | "ACCEPT" | "CONNECT" | "poll"),
         _ => false,
     }
 }
+
+/// The commands that need a route.
+const ROUTED: [&str; 5] = ["QP_MODIFY", "AH_CREATE", "CONNECT", "ACCEPT", "LISTEN"];
 
 /// xorshift64*
 struct Dice(u64);
@@ -140,6 +142,8 @@ struct Pulse {
 #[derive(Default)]
 struct All {
     stop: AtomicBool,
+    /// Grows with each outage and each calm; odd in a calm.
+    phase: AtomicU64,
     did: Mutex<BTreeMap<&'static str, u64>>,
     met: Mutex<BTreeMap<String, u64>>,
     wrong: Mutex<Vec<String>>,
@@ -163,8 +167,22 @@ impl All {
         lock(&self.wrong).push(why);
     }
 
-    fn done(&self) -> u64 {
-        lock(&self.did).values().sum()
+    fn say_done(&self) {
+        for (what, times) in &*lock(&self.did) {
+            println!("did {times} {what}");
+        }
+    }
+
+    fn say_sum(&self) {
+        let done: u64 = lock(&self.did).values().sum();
+        println!("at {done} wrong {}", lock(&self.wrong).len());
+    }
+
+    /// Begins a calm, or an outage; if it is at hand already, it goes on.
+    fn begin(&self, is_calm: bool) {
+        let phase = self.phase.load(Relaxed);
+        self.phase
+            .store(phase + u64::from((phase % 2 == 1) != is_calm), Relaxed);
     }
 }
 
@@ -173,11 +191,18 @@ impl All {
 struct Worker<'a> {
     all: &'a All,
     pulse: &'a Pulse,
+    /// The phase in which its session began.
+    phase: u64,
 }
 
 impl Worker<'_> {
     fn over(&self) -> bool {
         self.all.stop.load(Relaxed)
+    }
+
+    /// Returns whether nothing has been taken away since its session began.
+    fn is_calm(&self) -> bool {
+        self.phase % 2 == 1 && self.all.phase.load(Relaxed) == self.phase
     }
 
     fn begins(&self, command: &'static str) {
@@ -354,6 +379,9 @@ impl<'a> Link<'a> {
     }
 }
 
+/// Naps that together are longer than all the tries of a sender take.
+const NAPS: u32 = 80;
+
 /// A completion queue.
 struct Queue {
     handle: u32,
@@ -392,6 +420,17 @@ impl Queue {
         out
     }
 
+    /// Sleeps for a quarter of a second, or until a completion is there, and says whether one came.
+    fn nap(&self, link: &Link<'_>) -> Done<bool> {
+        match link.sleep(self.handle, 250)? {
+            0 => Ok(true),
+            error => match Errno::from_raw(-error) {
+                Errno::ETIME | Errno::EINTR => Ok(false),
+                errno => Err(Stop::Errno("wait", errno)),
+            },
+        }
+    }
+
     /// The next `count` completions. Sleeps are counted, and not the time: who is stopped is late.
     fn wait(&self, link: &Link<'_>, count: usize) -> Done<Vec<abi::Cqe>> {
         let (mut out, mut idle) = (Vec::new(), 0);
@@ -400,14 +439,8 @@ impl Queue {
             if out.len() >= count {
                 return Ok(out);
             }
-            match link.sleep(self.handle, 250)? {
-                0 => idle = 0,
-                error if error == -(Errno::ETIME as i32) => idle += 1,
-                error if error == -(Errno::EINTR as i32) => (),
-                error => return Err(Stop::Errno("wait", Errno::from_raw(-error))),
-            }
-            // Ten seconds are more than all the tries of a sender take.
-            if idle > 80 * patience() {
+            idle = if self.nap(link)? { 0 } else { idle + 1 };
+            if idle > NAPS * patience() {
                 return wrong(format!(
                     "{} of {count} completions came in {idle} sleeps",
                     out.len()
@@ -1098,7 +1131,6 @@ fn param() -> abi::ConnParam {
 
 /// A server, whom a client connects to, and who accepts, refuses or leaves.
 fn manager(worker: Worker<'_>, dice: &mut Dice) -> Done {
-    let all = worker.all;
     let server = End::new(Link::open(worker, "h1")?, dice, abi::QPT_RC, None)?;
     let addr = abi::Addr {
         family: 2,
@@ -1109,10 +1141,12 @@ fn manager(worker: Worker<'_>, dice: &mut Dice) -> Done {
         backlog: 4,
         ..abi::Listen::default()
     })?;
-    let seed = dice.next();
+    let (seed, sent) = (dice.next(), &AtomicBool::new(false));
     thread::scope(|scope| {
-        let client = scope.spawn(move || client(worker, &mut Dice::new(seed), listener.addr.port));
-        let served = serve(worker, dice, &server, listener.handle);
+        let port = listener.addr.port;
+        let client = scope.spawn(move || client(worker, &mut Dice::new(seed), port, sent));
+        let left = || client.is_finished().then(|| sent.load(Relaxed));
+        let served = serve(worker, dice, &server, listener.handle, left);
         let left = server.link.destroy(listener.handle);
         let client = client
             .join()
@@ -1120,14 +1154,22 @@ fn manager(worker: Worker<'_>, dice: &mut Dice) -> Done {
         for stop in [served, left, client].into_iter().filter_map(Result::err) {
             match stop {
                 Stop::Wrong(why) => return Err(Stop::Wrong(why)),
-                stop => report(all, stop),
+                stop => report(worker, stop),
             }
         }
         Ok(())
     })
 }
 
-fn serve(worker: Worker<'_>, dice: &mut Dice, end: &End<'_>, listener: u32) -> Done {
+/// Accepts a request and receives a message. `left` is `None` while the client is there, and then
+/// says whether its message has arrived.
+fn serve(
+    worker: Worker<'_>,
+    dice: &mut Dice,
+    end: &End<'_>,
+    listener: u32,
+    left: impl Fn() -> Option<bool>,
+) -> Done {
     let arg = abi::GetRequest {
         listener,
         timeout_ns: 2_000_000_000,
@@ -1136,14 +1178,12 @@ fn serve(worker: Worker<'_>, dice: &mut Dice, end: &End<'_>, listener: u32) -> D
     let request = end.link.call(arg)?.handle;
     match dice.below(6) {
         0 => {
+            end.link.call(abi::Reject {
+                request,
+                ..abi::Reject::default()
+            })?;
             worker.all.did("reject", 1);
-            return end
-                .link
-                .call(abi::Reject {
-                    request,
-                    ..abi::Reject::default()
-                })
-                .map(drop);
+            return Ok(());
         }
         1 => return end.link.destroy(request),
         2 => return Ok(()),
@@ -1158,6 +1198,22 @@ fn serve(worker: Worker<'_>, dice: &mut Dice, end: &End<'_>, listener: u32) -> D
     })?;
     worker.all.did("accept", 1);
     end.link.post(&[end.recv(HALF, 64, 7)])?;
+    // A client that leaves says so once (cm.c, cm_destroy_id()). If the line loses that, nothing ends
+    // the connection, and its receiver must give up of its own accord.
+    let mut naps = 0;
+    while !end.cq.nap(&end.link)? {
+        let Some(has_sent) = left() else { continue };
+        naps += 1;
+        if naps > 8 && !has_sent && (rough() || !worker.is_calm()) {
+            worker.all.met("a peer that left unheard".into());
+            return Ok(());
+        }
+        if naps > NAPS * patience() {
+            return wrong(format!(
+                "nothing came in {naps} naps after the client had left, message sent: {has_sent}"
+            ));
+        }
+    }
     end.succeed(7..8)?;
     end.holds("a message over a connection", HALF, &[0x5a; 64])?;
     if dice.one_in(2) {
@@ -1171,7 +1227,8 @@ fn serve(worker: Worker<'_>, dice: &mut Dice, end: &End<'_>, listener: u32) -> D
     Ok(())
 }
 
-fn client(worker: Worker<'_>, dice: &mut Dice, port: u16) -> Done {
+/// Connects and sends a message; `sent` says whether it has arrived.
+fn client(worker: Worker<'_>, dice: &mut Dice, port: u16, sent: &AtomicBool) -> Done {
     let end = End::new(Link::open(worker, "h2")?, dice, abi::QPT_RC, None)?;
     let got = end.link.call(abi::Connect {
         qp: end.qp.handle,
@@ -1188,6 +1245,7 @@ fn client(worker: Worker<'_>, dice: &mut Dice, port: u16) -> Done {
         ..end.request(abi::WR_SEND, &end, 0, 0, 64, 3)
     }])?;
     end.succeed(3..4)?;
+    sent.store(true, Relaxed);
     end.link.call(abi::ConnQuery {
         conn: got.handle,
         ..abi::ConnQuery::default()
@@ -1440,6 +1498,7 @@ fn passed(seed: u64) -> ExitCode {
     let worker = Worker {
         all: &all,
         pulse: &pulse,
+        phase: 0,
     };
     let mut dice = Dice::new(seed);
     let result = (|| {
@@ -1464,7 +1523,7 @@ fn passed(seed: u64) -> ExitCode {
     })();
     match result {
         Err(Stop::Wrong(why)) => println!("wrong {why}"),
-        Err(Stop::Errno(command, errno)) if !documented(command, errno) => {
+        Err(Stop::Errno(command, errno)) if !documented(command, errno, false) => {
             println!("wrong {command} is {errno:?} in who was passed a descriptor");
         }
         _ => return ExitCode::SUCCESS,
@@ -1488,12 +1547,20 @@ const WORKERS: [(&str, Session); 8] = [
 ];
 
 /// Counts why a session ended.
-fn report(all: &All, stop: Stop) {
+fn report(worker: Worker<'_>, stop: Stop) {
+    let (all, is_calm) = (worker.all, worker.is_calm());
     match stop {
-        Stop::Errno(command, errno) if documented(command, errno) => {
+        Stop::Errno(command, errno) if documented(command, errno, is_calm) => {
             all.met(format!("{command} {errno:?}"));
         }
-        Stop::Errno(command, errno) => all.wrong(format!("{command} is {errno:?}")),
+        Stop::Errno(command, errno) => {
+            let when = if is_calm {
+                " while nothing is taken away"
+            } else {
+                ""
+            };
+            all.wrong(format!("{command} is {errno:?}{when}"));
+        }
         // Those of the peer that has gone, of the key that was revoked, and of the end.
         Stop::Status(code @ (5 | 9 | 10 | 11 | 12 | 13 | 256 | 257)) => all.met(status(code)),
         Stop::Status(code) => all.wrong(format!("a request completed with {}", status(code))),
@@ -1504,12 +1571,14 @@ fn report(all: &All, stop: Stop) {
 fn work(worker: Worker<'_>, name: &str, session: Session, seed: u64) {
     let mut dice = Dice::new(seed);
     while !worker.over() {
+        let phase = worker.all.phase.load(Relaxed);
+        let worker = Worker { phase, ..worker };
         if let Err(stop) = session(worker, &mut dice) {
             let idle = matches!(stop, Stop::Errno(..));
             if let Stop::Wrong(why) = stop {
                 worker.all.wrong(format!("{name}: {why}"));
             } else {
-                report(worker.all, stop);
+                report(worker, stop);
             }
             if idle {
                 thread::sleep(Duration::from_millis(20));
@@ -1560,12 +1629,18 @@ pub fn run(args: &[&str]) -> ExitCode {
         .zip(pulses)
         .zip(seed.wrapping_mul(1000)..)
         .map(|((&(name, session), pulse), seed)| {
-            thread::spawn(move || work(Worker { all, pulse }, name, session, seed))
+            let phase = 0;
+            thread::spawn(move || work(Worker { all, pulse, phase }, name, session, seed))
         })
         .collect();
     for line in std::io::stdin().lock().lines() {
         match line.as_deref() {
-            Ok("?") => println!("at {} wrong {}", all.done(), lock(&all.wrong).len()),
+            Ok(word @ ("calm" | "outage")) => all.begin(word == "calm"),
+            Ok("?") => all.say_sum(),
+            Ok("did") => {
+                all.say_done();
+                all.say_sum();
+            }
             Ok("exec") => {
                 let next = seed.wrapping_add(1).to_string();
                 let error = Program::new("/proc/self/exe").args(["load", &next]).exec();
@@ -1580,9 +1655,7 @@ pub fn run(args: &[&str]) -> ExitCode {
             all.wrong("a worker panicked".into());
         }
     }
-    for (what, times) in &*lock(&all.did) {
-        println!("did {times} {what}");
-    }
+    all.say_done();
     for (what, times) in &*lock(&all.met) {
         println!("met {times} {what}");
     }
