@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Connections, by the RDMA connection manager.
+//! Connections through the RDMA connection manager.
 //!
-//! An identifier stands for a connection, for one that is being made, or for a place where requests
-//! arrive. Whoever makes it says who is to hear of it. The manager has a mutex for each identifier,
-//! its handler mutex, and holds it while it calls the [`Handler`] or [`Listener`]: so their calls
-//! come one at a time, and what changes the identifier is only to be had with the mutex held, as
-//! [`LockedId`]. The identifiers here own no queue pair: its owner moves it through its states, by
-//! what [`LockedId::qp_attributes`] says.
+//! An identifier stands for a connection, for one that is being established, or for a listener. Its
+//! creator names the owner that hears of its events. The manager has a handler mutex for each
+//! identifier, and holds it while it calls the [`Handler`] or [`Listener`], so these calls exclude
+//! each other. Operations that need the mutex are methods of [`LockedId`].
 //!
-//! An identifier that is dropped waits for its handler. So it must not be dropped by the handler,
-//! nor with a lock held that the handler takes.
+//! An identifier has no queue pair. The owner of the queue pair changes its state, with the
+//! attributes that [`LockedId::qp_attributes`] returns.
+//!
+//! Dropping an identifier waits for its handler. A handler must not drop it, and nobody may drop it
+//! with a lock held that the handler takes.
 //!
 //! C header: [`include/rdma/rdma_cm.h`](srctree/include/rdma/rdma_cm.h)
 
@@ -60,8 +61,8 @@ use kernel::{
     }, //
 };
 
-/// Whether the manager takes `ip` for any address, or for none: unspecified ones, those of the
-/// network zero, and loopback.
+/// Returns whether the manager treats `ip` as any address or as none: unspecified addresses,
+/// network 0, and loopback.
 pub(crate) fn is_wildcard(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => matches!(v4.octets(), [0 | 127, ..]),
@@ -69,21 +70,22 @@ pub(crate) fn is_wildcard(ip: IpAddr) -> bool {
     }
 }
 
-/// What a request or an answer says: `struct rdma_conn_param`, without its private data.
+/// The parameters of a request or an answer: `struct rdma_conn_param` without private data.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Parameters {
-    /// Reads and atomics that the sender of this answers at a time; in an event, those of the peer
-    /// that the receiver is to answer.
+    /// The number of reads and atomics that the sender of this message answers at a time. In an
+    /// event, the number that the receiver is to answer.
     pub(crate) responder_resources: u8,
-    /// Reads and atomics that the sender of this has outstanding; in an event as above.
+    /// The number of reads and atomics that the sender of this message has outstanding. In an event
+    /// as above.
     pub(crate) initiator_depth: u8,
-    /// End-to-end flow control.
+    /// Whether to use end-to-end flow control.
     pub(crate) flow_control: bool,
-    /// 0 to 7, for both ends; only in a request.
+    /// The number of retries of both ends, 0 to 7; only in a request.
     pub(crate) retry_count: u8,
-    /// 0 to 7, for the end that receives this.
+    /// The number of retries after RNR, 0 to 7, for the end that receives this message.
     pub(crate) rnr_retry_count: u8,
-    /// Number of the sender's queue pair.
+    /// The number of the sender's queue pair.
     pub(crate) qp_num: u32,
 }
 
@@ -103,54 +105,54 @@ impl Parameters {
     }
 }
 
-/// What the peer says, in a request or an answer.
+/// A request or an answer of the peer.
 pub(crate) struct Message<'a> {
-    /// As seen from here.
+    /// The parameters, as seen from this end.
     pub(crate) parameters: Parameters,
     /// The peer's private data, padded with zeros by the manager.
     pub(crate) private_data: &'a [u8],
 }
 
-/// What happened to a connection: `enum rdma_cm_event_type`.
+/// An event of a connection: `enum rdma_cm_event_type`.
 pub(crate) enum Event<'a> {
-    /// The address is resolved, and a device chosen.
+    /// The address is resolved, and the manager has chosen a device.
     AddressResolved,
-    /// It cannot be resolved.
+    /// The address cannot be resolved.
     AddressError(Error),
-    /// The route is known.
+    /// The route is resolved.
     RouteResolved,
-    /// There is none.
+    /// The route cannot be resolved.
     RouteError(Error),
-    /// The peer accepts: the queue pair can go to RTS, then [`LockedId::establish`] is due.
+    /// The peer accepts. The owner moves the queue pair to RTS, then calls [`LockedId::establish`].
     Response(Message<'a>),
-    /// Connecting failed.
+    /// The connection attempt failed.
     ConnectError(Error),
-    /// The peer does not answer; or its link-layer address has changed.
+    /// The peer does not answer, or its link-layer address has changed.
     Unreachable(Error),
     /// The peer rejects.
     Rejected {
-        /// IBA 12.6.7.2.
+        /// The reason, IBA 12.6.7.2.
         reason: u32,
-        /// What the peer's consumer says, when it was that who rejected.
+        /// The private data of the peer's consumer, if that rejected.
         private_data: &'a [u8],
     },
-    /// The peer knows that it is connected. On iWARP it comes at both ends, and says what the peer
-    /// says: there the requester has no [`Self::Response`], and nothing to confirm.
+    /// The connection is established. On iWARP both ends get this event with the peer's message:
+    /// the requester gets no [`Self::Response`], and has nothing to confirm.
     Established(Message<'a>),
     /// The connection has ended; [`LockedId::disconnect`] answers the peer.
     Disconnected,
-    /// The device goes: the identifier must be dropped soon.
+    /// The device is being removed: the identifier must be dropped soon.
     DeviceRemoval,
     /// The address has moved to another device.
     AddressChange,
-    /// Packets that were under way have died out.
+    /// The timewait state has ended: no packet of the connection is under way.
     TimewaitExit,
-    /// Any other, as its number.
+    /// Another event, as its number.
     Other(u32),
 }
 
 impl Event<'_> {
-    /// `enum rdma_cm_event_type`.
+    /// Returns the number in `enum rdma_cm_event_type`.
     pub(crate) fn number(&self) -> u32 {
         match self {
             Self::AddressResolved => bindings::RDMA_CM_EVENT_ADDR_RESOLVED,
@@ -170,7 +172,7 @@ impl Event<'_> {
         }
     }
 
-    /// The errno, or why the peer rejects; else 0.
+    /// Returns the errno, or the peer's reason to reject, else 0.
     pub(crate) fn status(&self) -> i32 {
         match self {
             Self::AddressError(err)
@@ -183,14 +185,14 @@ impl Event<'_> {
     }
 }
 
-/// The consumer's own reason to reject.
+/// The reason of a consumer that rejects.
 pub(crate) const REJECT_CONSUMER: u8 = bindings::IB_CM_REJ_CONSUMER_DEFINED as u8;
-/// No room.
+/// The reason of an end without resources.
 pub(crate) const REJECT_NO_RESOURCES: u8 = bindings::IB_CM_REJ_NO_RESOURCES as u8;
-/// Nobody listens.
+/// The reason of an end without a listener.
 pub(crate) const REJECT_NO_LISTENER: u8 = bindings::IB_CM_REJ_INVALID_SERVICE_ID as u8;
 
-/// An error of the manager, which is not always an errno.
+/// Returns the error of a status of the manager, which is not always an errno.
 fn error_of(status: i32) -> Error {
     match status {
         -4095..=-1 => Error::from_errno(status),
@@ -198,7 +200,7 @@ fn error_of(status: i32) -> Error {
     }
 }
 
-/// An event as C has it, read.
+/// The fields of a C event.
 struct RawEvent<'a> {
     raw: bindings::rust_ulp_h_cm_event,
     _event: PhantomData<&'a bindings::rdma_cm_event>,
@@ -223,8 +225,8 @@ impl<'a> RawEvent<'a> {
         let private_data: &[u8] = if self.raw.private_data.is_null() || len == 0 {
             &[]
         } else {
-            // SAFETY: The manager says how long the data is, in its copy of the peer's message,
-            // which lives as long as the event and is written by nobody.
+            // SAFETY: The manager gives the length of the data in its copy of the peer's message.
+            // The copy lives as long as the event, and nobody writes to it.
             unsafe { core::slice::from_raw_parts(self.raw.private_data.cast(), len) }
         };
         Message {
@@ -253,7 +255,7 @@ impl<'a> RawEvent<'a> {
             bindings::RDMA_CM_EVENT_REJECTED => {
                 let reason = match u32::try_from(self.raw.status) {
                     Ok(reason) => reason,
-                    // iWARP has no reasons, but an errno, and not always the one for this.
+                    // iWARP has no reasons. It has an errno, which is not always this one.
                     Err(_) if !self.message().private_data.is_empty() => REJECT_CONSUMER.into(),
                     Err(_) if error == econnrefused() => REJECT_CONSUMER.into(),
                     Err(_) => 0,
@@ -277,7 +279,7 @@ impl<'a> RawEvent<'a> {
     }
 }
 
-/// `struct rdma_cm_id`.
+/// An identifier of the connection manager: `struct rdma_cm_id`.
 ///
 /// # Invariants
 ///
@@ -286,8 +288,8 @@ impl<'a> RawEvent<'a> {
 pub(crate) struct Id(Opaque<bindings::rdma_cm_id>);
 
 // SAFETY: The manager changes the state of an identifier under its spinlock and its handler mutex
-// (drivers/infiniband/core/cma.c:401). Calls that count on the mutex of the caller are methods of
-// `LockedId`.
+// (drivers/infiniband/core/cma.c:401). Operations that need the caller to hold the mutex are
+// methods of `LockedId`.
 unsafe impl Send for Id {}
 // SAFETY: As above.
 unsafe impl Sync for Id {}
@@ -297,7 +299,7 @@ impl Id {
     ///
     /// `ptr` is an identifier that exists during `'a`.
     unsafe fn from_raw<'a>(ptr: *mut bindings::rdma_cm_id) -> &'a Self {
-        // SAFETY: By the requirement; the type is transparent.
+        // SAFETY: By the requirement. The type is transparent.
         unsafe { &*ptr.cast() }
     }
 
@@ -305,19 +307,20 @@ impl Id {
         self.0.get()
     }
 
-    /// Takes the handler mutex. Sleeps. Not to be called by its handler.
+    /// Takes the handler mutex. Sleeps. The handler must not call this.
     pub(crate) fn lock(&self) -> Guard<'_> {
         // SAFETY: By the type invariant.
         unsafe { bindings::rdma_lock_handler(self.as_raw()) };
         Guard(LockedId(self, NotThreadSafe))
     }
 
-    /// The number of the device that it was bound to, as `rdma dev` shows it.
+    /// Returns the number of the device that the identifier is bound to, as `rdma dev` shows it.
     ///
-    /// Does not change once the address is resolved, or bound and not a wildcard.
+    /// The number does not change after the address is resolved, or after binding to an address
+    /// that is no wildcard.
     pub(crate) fn device_index(&self) -> Option<u32> {
         let mut index = 0;
-        // SAFETY: By the type invariant. The device stays while the identifier is bound to it.
+        // SAFETY: By the type invariant. The device exists while the identifier is bound to it.
         unsafe { bindings::rust_ulp_h_cm_device_index(self.as_raw(), &mut index) }.then_some(index)
     }
 }
@@ -326,7 +329,7 @@ impl Id {
 ///
 /// # Invariants
 ///
-/// The mutex is held for as long as the value exists. Its methods count on the mutex to exclude each
+/// The mutex is held while the value exists. The mutex excludes the methods of two values from each
 /// other, and only the task that locked it may unlock it, so the value stays with that task.
 pub(crate) struct LockedId<'a>(&'a Id, NotThreadSafe);
 
@@ -343,15 +346,15 @@ impl<'a> Deref for Guard<'a> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        // SAFETY: Taken by `Id::lock`, on this thread.
+        // SAFETY: `Id::lock` took the mutex in this task.
         unsafe { bindings::rdma_unlock_handler(self.0 .0.as_raw()) };
     }
 }
 
-/// A path as the manager knows it.
+/// The path of a connection, as the manager knows it.
 #[derive(Clone, Copy)]
 pub(crate) struct Path {
-    /// `enum ib_mtu`.
+    /// The MTU: `enum ib_mtu`.
     pub(crate) mtu: u8,
     /// The upper six bits are the DSCP.
     pub(crate) traffic_class: u8,
@@ -362,12 +365,12 @@ impl LockedId<'_> {
         self.0.as_raw()
     }
 
-    /// The identifier.
+    /// Returns the identifier.
     pub(crate) fn id(&self) -> &Id {
         self.0
     }
 
-    /// Its own address and the peer's, as far as they are known.
+    /// Returns the local address and the peer's, as far as they are known.
     pub(crate) fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
         let mut local = bindings::rust_ulp_h_addr::default();
         let mut peer = bindings::rust_ulp_h_addr::default();
@@ -376,30 +379,31 @@ impl LockedId<'_> {
         (sockaddr_from_raw(&local), sockaddr_from_raw(&peer))
     }
 
-    /// The path, once the route is known.
+    /// Returns the path, once the route is resolved.
     pub(crate) fn path(&self) -> Option<Path> {
         let mut path = Path {
             mtu: 0,
             traffic_class: 0,
         };
-        // SAFETY: All pointers are valid. The path changes only while the route is being resolved,
-        // which is announced with the handler mutex held.
+        // SAFETY: All pointers are valid. The manager changes the path only while it resolves the
+        // route, and announces the result with the handler mutex held.
         unsafe {
             bindings::rust_ulp_h_cm_path(self.as_raw(), &mut path.mtu, &mut path.traffic_class)
         }
         .then_some(path)
     }
 
-    /// Lowers the path's MTU, `enum ib_mtu`. Before [`Self::connect`], which tells the peer.
+    /// Lowers the MTU of the path, `enum ib_mtu`. Call it before [`Self::connect`], which tells the
+    /// peer.
     pub(crate) fn limit_mtu(&self, mtu: u8) {
         // SAFETY: By the type invariant of `Id`.
         unsafe { bindings::rust_ulp_h_cm_limit_mtu(self.as_raw(), mtu) };
     }
 
-    /// What the queue pair has to be given on its way to `state`, one of INIT, RTR and RTS, and
-    /// which of it counts. [`EINVAL`] when it is too early or too late for that.
+    /// Returns the attributes that move the queue pair to `state`, one of INIT, RTR and RTS, and
+    /// their mask. Fails with [`EINVAL`] when the connection is not in a state for that.
     pub(crate) fn qp_attributes(&self, state: State) -> Result<(Attributes, u32)> {
-        // The manager looks at the device.
+        // The manager uses the device without a check.
         self.0.device_index().ok_or(EINVAL)?;
         let mut raw = bindings::ib_qp_attr {
             qp_state: state as u32,
@@ -412,19 +416,19 @@ impl LockedId<'_> {
         Ok((Attributes::from_raw(&raw), mask as u32))
     }
 
-    /// Asks the peer for a connection. Private data: at most 56 bytes, else [`EINVAL`]. On iWARP it
-    /// takes as long as TCP does, or until a signal comes: [`EINTR`].
+    /// Sends a connection request. Fails with [`EINVAL`] for more than 56 bytes of private data. On
+    /// iWARP it sleeps for as long as TCP takes, and fails with [`EINTR`] when a signal arrives.
     pub(crate) fn connect(&self, parameters: &Parameters, private_data: &[u8]) -> Result {
         let mut raw = parameters.to_raw(private_data)?;
         fault::point()?;
-        // SAFETY: The parameters and what they point at are valid, and copied by the manager; it
-        // checks the identifier's state.
+        // SAFETY: The parameters and the private data are valid, and the manager copies them. It
+        // checks the state of the identifier.
         to_result(unsafe { bindings::rdma_connect_locked(self.as_raw(), &mut raw) })
             .map_err(|err| if err == ERESTARTSYS { EINTR } else { err })
     }
 
-    /// Accepts a request. Private data: at most 196 bytes, else [`EINVAL`]. When it fails, the
-    /// manager has rejected the request.
+    /// Accepts a request. Fails with [`EINVAL`] for more than 196 bytes of private data. When it
+    /// fails otherwise, the manager has rejected the request.
     pub(crate) fn accept(&self, parameters: &Parameters, private_data: &[u8]) -> Result {
         let mut raw = parameters.to_raw(private_data)?;
         fault::point().inspect_err(|_| self.give_up())?;
@@ -432,86 +436,92 @@ impl LockedId<'_> {
         to_result(unsafe { bindings::rdma_accept(self.as_raw(), &mut raw) })
     }
 
-    /// Tells the peer that its answer has arrived. When it fails, the manager has rejected it.
+    /// Confirms the answer of the peer. When it fails, the manager has rejected the answer.
     pub(crate) fn establish(&self) -> Result {
         fault::point().inspect_err(|_| self.give_up())?;
-        // SAFETY: The handler mutex is held; without parameters it is an answer that is accepted.
+        // SAFETY: The handler mutex is held. Without parameters this confirms an answer.
         to_result(unsafe { bindings::rdma_accept(self.as_raw(), core::ptr::null_mut()) })
     }
 
-    /// Does what the manager does when it fails to accept.
+    /// Rejects, as the manager does when it fails to accept.
     fn give_up(&self) {
         let _ = self.reject(REJECT_CONSUMER, &[]);
     }
 
-    /// Rejects a request or an answer. Private data: at most 148 bytes, else [`EINVAL`]. Fails when
-    /// there is nothing to reject any more.
+    /// Rejects a request or an answer. Fails with [`EINVAL`] for more than 148 bytes of private
+    /// data, and when there is nothing to reject.
     ///
-    /// Not for a request that was accepted and is not yet established: the manager would go on to
+    /// Not for a request that was accepted and is not established: the manager would continue to
     /// send its answer, and dropping the identifier would wait for that.
     pub(crate) fn reject(&self, reason: u8, private_data: &[u8]) -> Result {
         let len = u8::try_from(private_data.len()).map_err(|_| EINVAL)?;
         fault::point()?;
-        // SAFETY: The data is valid, and copied by the manager, which checks the state.
+        // SAFETY: The data is valid, and the manager copies it and checks the state.
         to_result(unsafe {
             bindings::rdma_reject(self.as_raw(), private_data.as_ptr().cast(), len, reason)
         })
     }
 
-    /// Ends the connection, or answers a peer who did. Fails when there is nothing to end.
+    /// Ends the connection, or answers a peer that ended it. Fails when there is nothing to end.
     pub(crate) fn disconnect(&self) -> Result {
         fault::point()?;
-        // SAFETY: By the type invariant of `Id`; the manager checks the state.
+        // SAFETY: By the type invariant of `Id`. The manager checks the state.
         to_result(unsafe { bindings::rdma_disconnect(self.as_raw()) })
     }
 }
 
-/// Who hears of a connection.
+/// The owner of a connection's identifier.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// Something happened. Process context, the handler mutex is held: may sleep, but not for long;
-    /// must not drop the identifier.
+    /// The connection raised `event`. Process context with the handler mutex held: may sleep, but
+    /// not for long; must not drop the identifier.
     fn event(&self, id: &LockedId<'_>, event: &Event<'_>);
 }
 
-/// Who hears of requests.
+/// The owner of a listener's identifier.
 pub(crate) trait Listener: Send + Sync + 'static {
-    /// A request arrived, and is destroyed if it is not kept. Context as for [`Handler::event`]; for
-    /// a listener on all devices, perhaps several at a time. Must drop neither the listener's
-    /// identifier nor that of the request.
+    /// A request arrived; it is destroyed unless it is kept. Context as for [`Handler::event`]; a
+    /// listener on all devices may get several at a time. Must drop neither the listener's
+    /// identifier nor the request's.
     fn request(&self, request: Request<'_>);
 
-    /// Something happened to the listener. Context as above.
+    /// The listener raised `event`. Context as for [`Handler::event`].
     fn event(&self, event: &Event<'_>);
 }
 
-/// What the context of an identifier points at.
+/// The context of an identifier.
 #[repr(C)]
 struct Hook<T> {
     hook: bindings::rust_ulp_cm_hook,
     owner: Arc<T>,
 }
 
-/// An identifier that is owned.
+/// An owned identifier. Dropping it waits for its handler and destroys it, which sleeps.
+///
+/// ```ignore
+/// let id = OwnedId::connection(&net, device, owner)?;
+/// id.resolve_address(None, addr, 1000)?;
+/// // The owner continues with each event: `resolve_route`, `connect`, `establish`.
+/// ```
 ///
 /// # Invariants
 ///
-/// - `ptr` is an identifier, owned.
-/// - Its context is `hook`, owned, whose function goes with `T`.
+/// - `ptr` is an identifier that this value owns.
+/// - Its context is `hook`, which this value owns, and whose function takes an identifier of `T`.
 pub(crate) struct OwnedId<T> {
     ptr: NonNull<bindings::rdma_cm_id>,
     hook: NonNull<Hook<T>>,
 }
 
-// SAFETY: What is owned is `Send` and `Sync`.
+// SAFETY: As for `Id`. The owner is `Send` and `Sync`.
 unsafe impl<T: Send + Sync> Send for OwnedId<T> {}
 // SAFETY: As above.
 unsafe impl<T: Send + Sync> Sync for OwnedId<T> {}
 
-/// Room for what an [`OwnedId`] needs beside the identifier.
+/// The memory that an [`OwnedId`] needs beside the identifier.
 pub(crate) struct Prepared<H>(KBox<Hook<H>>);
 
 impl<H: Handler> Prepared<H> {
-    /// For an identifier of which `owner` is to hear. May sleep.
+    /// Allocates the memory for an identifier of `owner`. May sleep.
     pub(crate) fn new(owner: Arc<H>) -> Result<Self> {
         let hook = Hook {
             hook: bindings::rust_ulp_cm_hook {
@@ -527,31 +537,31 @@ impl<T> OwnedId<T> {
     fn new(net: &NetNs, device: &Device, hook: KBox<Hook<T>>) -> Result<Self> {
         fault::point()?;
         let hook = NonNull::from(KBox::leak(hook));
-        // SAFETY: The namespace and the device are valid, and the hook lives until the identifier is
+        // SAFETY: The namespace and the device are valid. The hook lives until the identifier is
         // destroyed.
         let ptr = from_err_ptr(unsafe {
             bindings::rust_ulp_h_cm_create(net.as_ptr(), device.as_raw(), hook.as_ptr().cast())
         });
         match ptr.and_then(|ptr| NonNull::new(ptr).ok_or(ENOMEM)) {
-            // INVARIANT: Just made, with that context.
+            // INVARIANT: The identifier was just made with that context.
             Ok(ptr) => Ok(Self { ptr, hook }),
             Err(err) => {
-                // SAFETY: Leaked above, and nobody else has it.
+                // SAFETY: The hook was leaked above, and nobody else has it.
                 drop(unsafe { KBox::from_raw(hook.as_ptr()) });
                 Err(err)
             }
         }
     }
 
-    /// The owner that the context of `id` points at.
+    /// Returns the owner of the identifier `id`.
     ///
     /// # Safety
     ///
-    /// `id` is the identifier of an [`OwnedId<T>`], or of a request that it got and nobody has kept,
-    /// and the handler mutex is held, during `'a`.
+    /// `id` is the identifier of an [`OwnedId<T>`], or of a request to it that nobody has kept, and
+    /// the handler mutex is held during `'a`.
     unsafe fn owner<'a>(id: *mut bindings::rdma_cm_id) -> &'a T {
-        // SAFETY: By the type invariant the context is a hook, which is freed only after the
-        // identifier was destroyed, and that waits for the mutex.
+        // SAFETY: By the type invariant the context is a hook. It is freed only after the
+        // identifier is destroyed, which waits for the mutex.
         let hook = unsafe { &*bindings::rust_ulp_h_cm_hook(id).cast::<Hook<T>>() };
         &hook.owner
     }
@@ -569,58 +579,61 @@ impl<T> Deref for OwnedId<T> {
 impl<T> Drop for OwnedId<T> {
     fn drop(&mut self) {
         fault::step();
-        // SAFETY: Owned. Waits for the handler, after which the context is not used any more.
+        // SAFETY: Owned. Waits for the handler; nobody uses the context afterwards.
         unsafe { bindings::rdma_destroy_id(self.ptr.as_ptr()) };
-        // SAFETY: By the type invariant it is ours, and nobody uses it now.
+        // SAFETY: By the type invariant the hook is owned, and nobody uses it any more.
         drop(unsafe { KBox::from_raw(self.hook.as_ptr()) });
     }
 }
 
 impl<H: Handler> OwnedId<H> {
-    /// An identifier for a connection to be made, of which `owner` hears. Reliable connections
-    /// in the port space of TCP, in the namespace `net`, by a device of the kind of `device`: RoCE
-    /// and iWARP may share an address. Sleeps.
+    /// Creates an identifier for a connection, whose events `owner` hears. Sleeps.
+    ///
+    /// Its type is reliable connected, in the port space of TCP and the namespace `net`. It uses
+    /// devices of the kind of `device`, since RoCE and iWARP may share an address.
     pub(crate) fn connection(net: &NetNs, device: &Device, owner: Arc<H>) -> Result<Self> {
         Self::new(net, device, Prepared::new(owner)?.0)
     }
 
     /// # Safety
     ///
-    /// Called by the manager with the handler mutex held, for an identifier like this.
+    /// Called by the manager with the handler mutex held for an identifier like this.
     unsafe extern "C" fn handle(
         id: *mut bindings::rdma_cm_id,
         event: *mut bindings::rdma_cm_event,
     ) -> c_int {
-        // SAFETY: By the requirements; the event is valid during the call.
+        // SAFETY: By the requirements. The event is valid during the call.
         let (owner, id, event) =
             unsafe { (Self::owner(id), Id::from_raw(id), RawEvent::new(event)) };
         owner.event(&LockedId(id, NotThreadSafe), &event.event());
         0
     }
 
-    /// Traffic class of what is resolved from here on. Sleeps.
+    /// Sets the traffic class of later resolutions. Sleeps.
     pub(crate) fn set_traffic_class(&self, class: u8) {
         // SAFETY: By the type invariant.
         unsafe { bindings::rdma_set_service_type(self.as_raw(), class.into()) };
     }
 
-    /// How long to wait for an acknowledgement: 4.096 us * 2^`timeout`. Before the route is
-    /// resolved, or a request accepted. Sleeps.
+    /// Sets the acknowledgement timeout to 4.096 us * 2^`timeout`. Call it before the route is
+    /// resolved, or before a request is accepted. Sleeps.
     pub(crate) fn set_ack_timeout(&self, timeout: u8) -> Result {
         fault::point()?;
         // SAFETY: By the type invariant.
         to_result(unsafe { bindings::rdma_set_ack_timeout(self.as_raw(), timeout) })
     }
 
-    /// `enum ib_rnr_timeout`, at most 31. Before the queue pair goes to RTR. Sleeps.
+    /// Sets the RNR timer, `enum ib_rnr_timeout`, at most 31. Call it before the queue pair goes to
+    /// RTR. Sleeps.
     pub(crate) fn set_min_rnr_timer(&self, timer: u8) -> Result {
         fault::point()?;
-        // SAFETY: By the type invariant; its type is RC.
+        // SAFETY: By the type invariant. The type of the identifier is RC.
         to_result(unsafe { bindings::rdma_set_min_rnr_timer(self.as_raw(), timer) })
     }
 
-    /// Starts to look for the link-layer address of `dst`, from `src` or where the route begins,
-    /// for at most `millis`. Ends in [`Event::AddressResolved`] or [`Event::AddressError`]. Sleeps.
+    /// Starts to resolve the link-layer address of `dst`, from `src` or from the source of the
+    /// route, for at most `millis`. Sleeps. Ends in [`Event::AddressResolved`] or
+    /// [`Event::AddressError`].
     pub(crate) fn resolve_address(
         &self,
         src: Option<SocketAddr>,
@@ -630,7 +643,7 @@ impl<H: Handler> OwnedId<H> {
         let src = src.map(|src| sockaddr_to_raw(&src));
         let src = src.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         fault::point()?;
-        // SAFETY: All pointers are valid, or null where that is allowed.
+        // SAFETY: All pointers are valid, or null where the manager allows that.
         to_result(unsafe {
             bindings::rust_ulp_h_cm_resolve_addr(
                 self.as_raw(),
@@ -641,24 +654,26 @@ impl<H: Handler> OwnedId<H> {
         })
     }
 
-    /// Starts to look for the route, for at most `millis`. Ends in [`Event::RouteResolved`] or
-    /// [`Event::RouteError`]. Sleeps.
+    /// Starts to resolve the route, for at most `millis`. Sleeps. Ends in [`Event::RouteResolved`]
+    /// or [`Event::RouteError`].
     pub(crate) fn resolve_route(&self, millis: u32) -> Result {
-        // The manager looks at the device.
+        // The manager uses the device without a check.
         self.device_index().ok_or(EINVAL)?;
         fault::point()?;
-        // SAFETY: By the type invariant; the manager checks the state.
+        // SAFETY: By the type invariant. The manager checks the state.
         to_result(unsafe { bindings::rdma_resolve_route(self.as_raw(), millis as c_ulong) })
     }
 }
 
 impl<L: Listener> OwnedId<L> {
-    /// An identifier bound to `addr`, in the namespace `net`, on devices of the kind of `device`; an
-    /// unspecified address is any, port 0 one that the manager chooses. Sleeps.
+    /// Creates an identifier that is bound to `addr` in the namespace `net`, on devices of the kind
+    /// of `device`. Sleeps. An unspecified address is any address; the manager chooses port 0.
+    /// Fails with
     ///
-    /// `EADDRNOTAVAIL` when a listener on any address has the port, `EADDRINUSE` when one on the
-    /// same address has it; [`ENODEV`], `EADDRNOTAVAIL` when no device has the address; [`EACCES`]
-    /// for a port below 1024 without `CAP_NET_BIND_SERVICE`.
+    /// - `EADDRINUSE` when a listener on the same address has the port,
+    /// - `EADDRNOTAVAIL` when a listener on any address has the port,
+    /// - [`ENODEV`] or `EADDRNOTAVAIL` when no device has the address,
+    /// - [`EACCES`] for a port below 1024 without `CAP_NET_BIND_SERVICE`.
     pub(crate) fn listener(
         net: &NetNs,
         device: &Device,
@@ -678,23 +693,23 @@ impl<L: Listener> OwnedId<L> {
         Ok(this)
     }
 
-    /// Lets requests arrive. Sleeps.
+    /// Lets requests arrive; at most `backlog` wait. Sleeps.
     pub(crate) fn listen(&self, backlog: u32) -> Result {
         let backlog = c_int::try_from(backlog).map_err(|_| ERANGE)?;
         fault::point()?;
-        // SAFETY: By the type invariant, and it is bound.
+        // SAFETY: By the type invariant, and the identifier is bound.
         to_result(unsafe { bindings::rdma_listen(self.as_raw(), backlog) })
     }
 
     /// # Safety
     ///
-    /// Called by the manager with the handler mutex held, for an identifier like this or for that
-    /// of a request, which begins with the context of its listener.
+    /// Called by the manager with the handler mutex held, for an identifier like this, or for the
+    /// identifier of a request, which has the context of its listener.
     unsafe extern "C" fn arrived(
         id: *mut bindings::rdma_cm_id,
         event: *mut bindings::rdma_cm_event,
     ) -> c_int {
-        // SAFETY: By the requirements; the mutex of the listener is held too.
+        // SAFETY: By the requirements. The mutex of the listener is held too.
         let (owner, id, event) =
             unsafe { (Self::owner(id), Id::from_raw(id), RawEvent::new(event)) };
         if event.raw.event != bindings::RDMA_CM_EVENT_CONNECT_REQUEST {
@@ -710,13 +725,21 @@ impl<L: Listener> OwnedId<L> {
         if kept.get() {
             0
         } else {
-            // Makes the manager destroy the identifier, and reject what was not rejected.
+            // The manager destroys the identifier, and rejects the request if that was not done.
             econnrefused().to_errno()
         }
     }
 }
 
 /// A request that has just arrived.
+///
+/// ```ignore
+/// fn request(&self, request: Request<'_>) {
+///     if let Ok(prepared) = Prepared::new(self.owner.clone()) {
+///         *self.kept.lock() = Some(request.keep(prepared));
+///     }
+/// }
+/// ```
 pub(crate) struct Request<'a> {
     id: LockedId<'a>,
     message: Message<'a>,
@@ -724,17 +747,17 @@ pub(crate) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// Its identifier.
+    /// Returns the identifier of the request.
     pub(crate) fn id(&self) -> &LockedId<'_> {
         &self.id
     }
 
-    /// What the peer says.
+    /// Returns the message of the peer.
     pub(crate) fn message(&self) -> &Message<'_> {
         &self.message
     }
 
-    /// Keeps it: from now on the owner that is in `prepared` hears of it.
+    /// Keeps the request. From now on the owner in `prepared` hears of its events.
     ///
     /// The result must not be dropped before [`Listener::request`] returns.
     pub(crate) fn keep<H: Handler>(self, prepared: Prepared<H>) -> OwnedId<H> {
@@ -744,7 +767,7 @@ impl Request<'_> {
         // identifier is destroyed.
         unsafe { bindings::rust_ulp_h_cm_set_hook(ptr, hook.as_ptr().cast()) };
         self.kept.set(true);
-        // INVARIANT: The manager leaves the identifier to who keeps it; its context is the hook.
+        // INVARIANT: The manager leaves the identifier to this value. Its context is the hook.
         OwnedId {
             // SAFETY: The identifier exists, so this is not null.
             ptr: unsafe { NonNull::new_unchecked(ptr) },
