@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Where kernels differ.
+//! Differences between kernels.
 
-/// Whether the kernel has io_uring. What a driver needs of it is exported from 7.2 on.
+/// Whether the kernel has io_uring. From 7.2 on it exports what a driver needs.
 pub(crate) const HAS_URING: bool = cfg!(CONFIG_IO_URING);
 
-/// What a module parameter's `value()` returns: a reference in 7.2, the value from 7.3 on.
+/// The result of a module parameter's `value()`: a reference in 7.2, the value from 7.3 on.
 pub(crate) trait Parameter {
-    /// The value.
+    /// Returns the value.
     fn get(self) -> u32;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Counters that user space waits for.
+//! Eventfds.
 //!
 //! C header: [`include/linux/eventfd.h`](srctree/include/linux/eventfd.h)
 
@@ -12,11 +12,11 @@ use kernel::{
     prelude::*, //
 };
 
-/// The counter behind an eventfd.
+/// The counter of an eventfd.
 ///
 /// # Invariants
 ///
-/// Owns a reference of the context.
+/// The value owns a reference to the context.
 pub(crate) struct EventFd(NonNull<eventfd_ctx>);
 
 // SAFETY: References are a `kref`, and `eventfd_signal_mask()` adds to the counter under the lock of
@@ -26,17 +26,16 @@ unsafe impl Send for EventFd {}
 unsafe impl Sync for EventFd {}
 
 impl EventFd {
-    /// The counter that `fd` of the current process names. Process context.
-    ///
-    /// [`EBADF`], [`EINVAL`] when it is no eventfd.
+    /// Returns the eventfd with the descriptor `fd` of the current process. Process context. Fails
+    /// with [`EBADF`], and with [`EINVAL`] when the descriptor is no eventfd.
     pub(crate) fn get(fd: i32) -> Result<Self> {
-        // SAFETY: Looks `fd` up in the current process.
+        // SAFETY: The function looks `fd` up in the current process.
         let ptr = from_err_ptr(unsafe { kernel::bindings::eventfd_ctx_fdget(fd) })?;
-        // INVARIANT: The reference that was just taken.
+        // INVARIANT: The reference was just taken.
         Ok(Self(NonNull::new(ptr).ok_or(EBADF)?))
     }
 
-    /// Adds one. Any context.
+    /// Adds one to the counter. Any context.
     pub(crate) fn signal(&self) {
         // SAFETY: By the type invariant.
         unsafe { bindings::rust_ulp_h_eventfd_signal(self.0.as_ptr()) };

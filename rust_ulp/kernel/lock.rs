@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Spinlocks that keep softirqs out, or all interrupts.
+//! Spinlocks that disable softirqs, or all interrupts.
 //!
-//! Completion queues may be polled in a softirq, and requests are posted by processes: whatever
-//! both touch is under a [`SpinLockBh`]. Drivers raise events with interrupts off: what they touch
-//! is under a [`SpinLockIrq`].
+//! A [`SpinLockBh`] protects what completion handlers in softirqs share with processes that post
+//! requests. A [`SpinLockIrq`] protects what events of drivers change, which are raised with
+//! interrupts off.
 //!
 //! C header: [`include/linux/spinlock.h`](srctree/include/linux/spinlock.h)
 
@@ -24,12 +24,11 @@ use kernel::{
 /// `spin_lock_bh()` and `spin_unlock_bh()`.
 pub(crate) struct SpinLockBhBackend;
 
-/// A `spinlock_t` that is always taken with softirqs disabled.
-///
-/// May be taken in process context and in softirqs, not with interrupts disabled.
+/// A `spinlock_t` that is always taken with softirqs disabled, in process context or in a softirq.
+/// Interrupts must be on.
 pub(crate) type SpinLockBh<T> = Lock<T, SpinLockBhBackend>;
 
-// SAFETY: The kernel's `spinlock_t` ensures mutual exclusion, and `relock` is the default one, which
+// SAFETY: The kernel's `spinlock_t` ensures mutual exclusion. `relock` is the default one, which
 // locks in the same way.
 unsafe impl Backend for SpinLockBhBackend {
     type State = kernel::bindings::spinlock_t;
@@ -47,13 +46,13 @@ unsafe impl Backend for SpinLockBhBackend {
 
     #[inline]
     unsafe fn lock(ptr: *mut Self::State) -> Self::GuardState {
-        // SAFETY: The caller ensures that `ptr` was initialised.
+        // SAFETY: The caller ensures that `ptr` is initialized.
         unsafe { bindings::rust_ulp_h_spin_lock_bh(ptr) }
     }
 
     #[inline]
     unsafe fn try_lock(ptr: *mut Self::State) -> Option<Self::GuardState> {
-        // SAFETY: The caller ensures that `ptr` was initialised.
+        // SAFETY: The caller ensures that `ptr` is initialized.
         (unsafe { bindings::rust_ulp_h_spin_trylock_bh(ptr) } != 0).then_some(())
     }
 
@@ -70,7 +69,7 @@ unsafe impl Backend for SpinLockBhBackend {
     }
 }
 
-/// Creates a [`SpinLockBh`] initialiser with the given name and a newly-created lock class.
+/// Creates a [`SpinLockBh`] initializer with the given name and a new lock class.
 macro_rules! new_spinlock_bh {
     ($inner:expr $(, $name:literal)? $(,)?) => {
         $crate::kernel::lock::SpinLockBh::new(
@@ -88,8 +87,8 @@ pub(crate) struct SpinLockIrqBackend;
 /// A `spinlock_t` that is always taken with interrupts disabled. Any context.
 pub(crate) type SpinLockIrq<T> = Lock<T, SpinLockIrqBackend>;
 
-// SAFETY: The kernel's `spinlock_t` ensures mutual exclusion. The default `relock` locks anew and
-// keeps the flags of that.
+// SAFETY: The kernel's `spinlock_t` ensures mutual exclusion. The default `relock` locks again, and
+// keeps the new flags.
 unsafe impl Backend for SpinLockIrqBackend {
     type State = kernel::bindings::spinlock_t;
     type GuardState = c_ulong;
@@ -106,21 +105,21 @@ unsafe impl Backend for SpinLockIrqBackend {
 
     #[inline]
     unsafe fn lock(ptr: *mut Self::State) -> Self::GuardState {
-        // SAFETY: The caller ensures that `ptr` was initialised.
+        // SAFETY: The caller ensures that `ptr` is initialized.
         unsafe { bindings::rust_ulp_h_spin_lock_irqsave(ptr) }
     }
 
     #[inline]
     unsafe fn try_lock(ptr: *mut Self::State) -> Option<Self::GuardState> {
         let mut flags = 0;
-        // SAFETY: The caller ensures that `ptr` was initialised.
+        // SAFETY: The caller ensures that `ptr` is initialized.
         let locked = unsafe { bindings::rust_ulp_h_spin_trylock_irqsave(ptr, &mut flags) };
         locked.then_some(flags)
     }
 
     #[inline]
     unsafe fn unlock(ptr: *mut Self::State, flags: &Self::GuardState) {
-        // SAFETY: The caller owns the lock, and the flags are those of taking it.
+        // SAFETY: The caller owns the lock, and the flags are those of the call that took it.
         unsafe { bindings::rust_ulp_h_spin_unlock_irqrestore(ptr, *flags) }
     }
 
@@ -131,7 +130,7 @@ unsafe impl Backend for SpinLockIrqBackend {
     }
 }
 
-/// Creates a [`SpinLockIrq`] initialiser with the given name and a newly-created lock class.
+/// Creates a [`SpinLockIrq`] initializer with the given name and a new lock class.
 macro_rules! new_spinlock_irq {
     ($inner:expr $(, $name:literal)? $(,)?) => {
         $crate::kernel::lock::SpinLockIrq::new(

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a character device of verbs needs and the kernel crate does not have.
+//! What a character device for verbs needs, and the kernel crate does not have.
 //!
-//! Knows nothing of RDMA and nothing of this module's objects. Together with `rdma/` and
-//! `bindings/` it is the only place where `unsafe` is written.
+//! This folder knows nothing of RDMA and nothing of this module's objects. `unsafe` is written
+//! here, in `rdma/` and in `bindings/` only.
 
 pub(crate) mod area;
 pub(crate) mod chardev;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Network namespaces, and addresses in them.
+//! Network namespaces, and socket addresses.
 //!
 //! C header: [`include/net/net_namespace.h`](srctree/include/net/net_namespace.h)
 
@@ -18,18 +18,18 @@ use core::{
 ///
 /// # Invariants
 ///
-/// `ptr` is a namespace of which this value owns a reference.
+/// `ptr` is a namespace, and this value owns a reference to it.
 pub(crate) struct NetNs {
     ptr: NonNull<kernel::bindings::net>,
 }
 
-// SAFETY: The reference count of a namespace is atomic, and nothing else is touched.
+// SAFETY: The reference count of a namespace is atomic, and nothing else is accessed.
 unsafe impl Send for NetNs {}
 // SAFETY: As above.
 unsafe impl Sync for NetNs {}
 
 impl NetNs {
-    /// The namespace of the current process, or [`None`] for a task that is exiting.
+    /// Returns the namespace of the current process, [`None`] when the task is exiting.
     pub(crate) fn current() -> Option<Self> {
         // SAFETY: The helper reads the current task's `nsproxy`, which only that task changes
         // (include/linux/nsproxy.h:72), and which is null once the task exits.
@@ -38,7 +38,7 @@ impl NetNs {
         NonNull::new(ptr).map(|ptr| Self { ptr })
     }
 
-    /// The C pointer, valid while `self` is.
+    /// Returns the C pointer, which is valid while `self` is.
     pub(crate) fn as_ptr(&self) -> *mut kernel::bindings::net {
         self.ptr.as_ptr()
     }
@@ -46,7 +46,7 @@ impl NetNs {
 
 impl Drop for NetNs {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant the reference is ours to give back.
+        // SAFETY: By the type invariant this value owns the reference.
         unsafe { bindings::rust_ulp_h_put_net(self.ptr.as_ptr()) };
     }
 }
@@ -54,7 +54,7 @@ impl Drop for NetNs {
 const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
 
-/// What C takes for `addr`.
+/// Returns `addr` in the form that C takes.
 pub(crate) fn sockaddr_to_raw(addr: &SocketAddr) -> bindings::rust_ulp_h_addr {
     let mut raw = bindings::rust_ulp_h_addr {
         port: addr.port(),
@@ -76,7 +76,7 @@ pub(crate) fn sockaddr_to_raw(addr: &SocketAddr) -> bindings::rust_ulp_h_addr {
     raw
 }
 
-/// The address that C has; [`None`] for one of another family.
+/// Returns the address of `raw`, [`None`] when it is of another family.
 pub(crate) fn sockaddr_from_raw(raw: &bindings::rust_ulp_h_addr) -> Option<SocketAddr> {
     match raw.family {
         AF_INET => {

@@ -2,8 +2,8 @@
 
 //! A timer that fires in a softirq.
 //!
-//! The kernel crate's `HrTimer` has to be started through the pointer that owns what it lies in;
-//! this one is started by whoever holds a reference, under a lock if need be.
+//! The kernel crate's `HrTimer` is started through the pointer that owns its container. This one is
+//! started through a reference, which may be under a lock.
 //!
 //! C header: [`include/linux/hrtimer.h`](srctree/include/linux/hrtimer.h)
 
@@ -18,7 +18,7 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// `raw` is initialised, and calls a function with what that function takes.
+/// `raw` is initialized, and calls its function with the context of that function.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Timer {
     #[pin]
@@ -32,12 +32,12 @@ unsafe impl Send for Timer {}
 unsafe impl Sync for Timer {}
 
 impl Timer {
-    /// A timer that calls `expired` with `context`, in a softirq, when it is due.
+    /// Creates a timer that calls `expired` with `context` in a softirq.
     ///
     /// # Safety
     ///
     /// `expired` may be called with `context` from the first [`Self::start`] on, until the timer is
-    /// dropped or [`Self::cancel`] was called with no other start after it.
+    /// dropped, or until [`Self::cancel`] returns and nobody starts it again.
     pub(crate) unsafe fn new(
         expired: unsafe extern "C" fn(*const c_void),
         context: *const c_void,
@@ -51,17 +51,16 @@ impl Timer {
         })
     }
 
-    /// Makes it due at `at_ns` of [`now_ns`], instead of when it was before. Any
-    /// context.
+    /// Sets the time to `at_ns`, in the time of [`now_ns`]. Any context.
     pub(crate) fn start(&self, at_ns: u64) {
-        // SAFETY: By the type invariant it is initialised.
+        // SAFETY: By the type invariant the timer is initialized.
         unsafe { bindings::rust_ulp_h_timer_start(self.raw.get(), at_ns.min(i64::MAX as u64)) };
     }
 
-    /// Takes that back, and waits until its function has returned, should it run. Process context,
-    /// with no lock held that the function takes.
+    /// Stops the timer, and waits until its function has returned. Process context, without locks
+    /// that the function takes.
     pub(crate) fn cancel(&self) {
-        // SAFETY: By the type invariant it is initialised.
+        // SAFETY: By the type invariant the timer is initialized.
         unsafe { bindings::rust_ulp_h_timer_cancel(self.raw.get()) };
     }
 }
@@ -73,9 +72,9 @@ impl PinnedDrop for Timer {
     }
 }
 
-/// `CLOCK_MONOTONIC`, in nanoseconds. Any context but NMI.
+/// Returns `CLOCK_MONOTONIC` in nanoseconds. Any context except NMI.
 pub(crate) fn now_ns() -> u64 {
-    // SAFETY: May be called outside of NMIs.
+    // SAFETY: The function may be called in any context except NMI.
     let now = unsafe { kernel::bindings::ktime_get() };
     u64::try_from(now).unwrap_or(0)
 }

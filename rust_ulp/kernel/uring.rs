@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Commands that come by io_uring: `IORING_OP_URING_CMD`.
+//! Commands of io_uring: `IORING_OP_URING_CMD`.
 //!
-//! A command that is issued is either answered at once ([`UringCmd::answer`], [`UringCmd::refuse`]), or
-//! begun ([`UringCmd::begin`]): then [`CmdRef`]s of it go out to those who will have something to say
-//! of it, and it completes once, when the last one is gone, whatever they did. What is known of it
-//! meanwhile stands in the 32 bytes that io_uring keeps with a command, so nothing is allocated.
+//! A command that is issued is answered at once ([`UringCmd::answer`], [`UringCmd::refuse`]), or
+//! started ([`UringCmd::begin`]). Each part of a started command has a [`CmdRef`], and the command
+//! completes once, when the last one is dropped. Its state is in the 32 bytes that io_uring keeps
+//! with a command, so nothing is allocated.
 //!
-//! A command that was begun is marked cancelable before the first share goes out: when its ring or
-//! its task ends, io_uring asks for it ([`Canceling`]), again and again until it has completed. An
-//! answer to that is to drop its shares.
+//! A started command is marked cancelable before the first [`CmdRef`] exists. When its ring or its
+//! task ends, io_uring passes it to the module as [`Canceling`], repeatedly, until it has
+//! completed. The module then drops its references.
 //!
-//! Completion goes through task work of the task that submitted it, which may be stopped: nobody
-//! may wait for it, and it holds nothing but the command.
+//! The task that submitted a command completes it, in task work. That task may be stopped, so
+//! nobody may wait for the completion, and the completion holds no object.
 //!
 //! C header: [`include/linux/io_uring/cmd.h`](srctree/include/linux/io_uring/cmd.h)
 
@@ -45,39 +45,40 @@ use kernel::{
     }, //
 };
 
-/// Bytes of a command in an entry of 64 bytes.
+/// The length of a command in an entry of 64 bytes.
 const SMALL: usize = 16;
-/// The same, of one of 128 bytes.
+/// The length of a command in an entry of 128 bytes.
 const LARGE: usize = 80;
 
-/// What `uring_cmd` returns for a command that completes otherwise.
+/// The result of `uring_cmd` for a command that completes later.
 const QUEUED: c_int = (kernel::bindings::EIOCBQUEUED as c_int).wrapping_neg();
 
-/// `res` of a command that nothing was said of.
+/// The `res` of a command whose part ended without a result.
 const CANCELED: i32 = (kernel::bindings::ECANCELED as i32).wrapping_neg();
 
-/// What io_uring calls for.
+/// A call of `uring_cmd`.
 pub(crate) enum Call<'a> {
     /// A command is issued.
     Issue(UringCmd<'a>),
-    /// A command that was begun is to end: its ring or its task does.
+    /// A started command must end, because its ring or its task ends.
     Cancel(Canceling<'a>),
 }
 
 impl Call<'_> {
-    /// Wraps what io_uring passes.
+    /// Wraps the arguments of a call.
     ///
     /// # Safety
     ///
-    /// `cmd` and `flags` are the arguments of a call of `uring_cmd`, which returns after `'a` ends.
+    /// `cmd` and `flags` are the arguments of a call of `uring_cmd` that returns after `'a` ends.
     pub(crate) unsafe fn new(cmd: *mut io_uring_cmd, flags: c_uint) -> Option<Self> {
         let cmd = NonNull::new(cmd)?;
         if flags & bindings::IO_URING_F_CANCEL as c_uint != 0 {
-            // SAFETY: io_uring cancels what is marked, which was begun, and completes nothing
-            // meanwhile.
+            // SAFETY: io_uring cancels commands that are marked, so this one was started. It does
+            // not complete during the call: io_uring holds the lock of the ring, which its
+            // completion takes.
             return Some(Self::Cancel(Canceling(unsafe { Pdu::of(cmd) })));
         }
-        // INVARIANT: It is issued, and nobody else knows it.
+        // INVARIANT: The command is being issued, and nobody else knows it.
         Some(Self::Issue(UringCmd {
             cmd,
             flags,
@@ -86,47 +87,47 @@ impl Call<'_> {
     }
 }
 
-/// What `uring_cmd` returns for a command that was issued: that it has completed, or will.
+/// The result of `uring_cmd` for a command that is issued.
 ///
 /// # Invariants
 ///
-/// Came out of an [`UringCmd`].
+/// The number came out of a [`UringCmd`].
 #[must_use]
 pub(crate) struct IssueResult(c_int);
 
 impl IssueResult {
-    /// The number.
+    /// Returns the number.
     pub(crate) fn raw(&self) -> c_int {
         self.0
     }
 }
 
-/// What is kept with a command that was begun. All of it is atomic: shares are anywhere.
+/// The state of a started command. Its fields are atomic, since references are in any context.
 ///
 /// # Invariants
 ///
-/// `cmd` has not completed, and its `pdu` is initialised.
+/// `cmd` has not completed, and its `pdu` is initialized.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Pdu<'a> {
     cmd: NonNull<io_uring_cmd>,
     _cmd: core::marker::PhantomData<&'a ()>,
 }
 
-/// `rust_ulp_uring.kind`: the number of shares to come, and
+/// Bits of `rust_ulp_uring.kind`.
 mod kind {
     /// The completion has room for 32 bytes.
     pub(super) const BIG: u32 = crate::bindings::RUST_ULP_URING_BIG;
-    /// A [`Stream`](super::Stream).
+    /// The command is a [`Stream`](super::Stream).
     pub(super) const STREAM: u32 = 1 << 17;
-    /// Those that come from the number of shares.
+    /// The number of parts; of a stream, the group of buffers.
     pub(super) const COUNT: u32 = 0xffff;
 }
 
 impl<'a> Pdu<'a> {
     /// # Safety
     ///
-    /// `cmd` does not complete before `'a` ends; it was begun, or [`UringCmd::init`] initialises its
-    /// `pdu` before anything is read.
+    /// `cmd` does not complete before `'a` ends. It was started, or [`UringCmd::init`] initializes
+    /// its `pdu` before anything is read.
     unsafe fn of(cmd: NonNull<io_uring_cmd>) -> Self {
         // INVARIANT: By the requirement.
         Self {
@@ -141,7 +142,8 @@ impl<'a> Pdu<'a> {
     }
 
     fn shares(self) -> &'a Atomic<u32> {
-        // SAFETY: By the type invariant valid and initialised, and accessed as an atomic only.
+        // SAFETY: By the type invariant the field is valid and initialized. It is accessed as an
+        // atomic only.
         unsafe { Atomic::from_ptr(&raw mut (*self.raw()).shares) }
     }
 
@@ -174,25 +176,26 @@ impl<'a> Pdu<'a> {
         self.kind().load(Relaxed) & kind::COUNT
     }
 
-    /// Notes what became of the part numbered `index`.
+    /// Notes the result of part `index`.
     fn note(self, index: u32, res: i32, extra: u64) {
         if self.count() == 1 {
             self.outcome().store(u64::from(res as u32), Relaxed);
             self.extra().store(extra, Relaxed);
         } else if res < 0 {
-            // The first one counts.
+            // The first failure counts.
             let outcome = u64::from(res as u32) | u64::from(index) << 32;
             let _ = self.outcome().cmpxchg(0, outcome, Full);
         }
     }
 
-    /// Gives back a share; whether it was the last one, after which the caller completes.
+    /// Drops a reference, and returns whether it was the last one; then the caller completes the
+    /// command.
     fn put(self) -> bool {
-        // Orders what was noted before the completion.
+        // Orders the results of the parts before the completion.
         self.shares().fetch_sub(1, Full) == 1
     }
 
-    /// The completion's `res`, and the first further word.
+    /// Returns the `res` of the completion, and the first further word.
     fn result(self) -> (i32, u64) {
         let outcome = self.outcome().load(Relaxed);
         match (self.count(), outcome as u32 as i32) {
@@ -202,10 +205,10 @@ impl<'a> Pdu<'a> {
         }
     }
 
-    /// Has the task complete the command: the last share is gone. Any context.
+    /// Has the task complete the command, whose last reference was dropped. Any context.
     fn complete(self) {
         let (res, extra) = self.result();
-        // Nobody but the task work looks at it from here on.
+        // From here on, only the task work reads these fields.
         self.outcome().store(u64::from(res as u32), Relaxed);
         self.extra().store(extra, Relaxed);
         // SAFETY: By the type invariant the command has not completed.
@@ -216,12 +219,12 @@ impl<'a> Pdu<'a> {
         self.kind().load(Relaxed) & kind::BIG != 0
     }
 
-    /// The same bytes, of a stream.
+    /// Returns the state of a stream, which has other fields behind `kind`.
     fn feed(self) -> *mut bindings::rust_ulp_uring_feed {
         self.raw().cast()
     }
 
-    /// Changes the [`state`] of a stream, and returns the old one.
+    /// Changes the [`state`] of a stream, and returns the old state.
     fn change(self, change: impl Fn(u32) -> u32) -> u32 {
         let mut old = self.shares().load(Relaxed);
         loop {
@@ -232,8 +235,8 @@ impl<'a> Pdu<'a> {
         }
     }
 
-    /// Lets the task work of a stream rest, unless it was woken meanwhile. Returns whether it rests:
-    /// then it may run again at once, and the stream may end.
+    /// Lets the task work of a stream rest, unless the stream was woken meanwhile. Returns whether
+    /// it rests. Then it may run again at once, and complete the command.
     fn rest(self) -> bool {
         let old = self.change(|old| match old & state::WOKEN {
             0 => old & !state::BUSY,
@@ -242,10 +245,10 @@ impl<'a> Pdu<'a> {
         old & state::WOKEN == 0
     }
 
-    /// Ends a stream with the result `res`, for its task work. Returns whether the caller completes
-    /// the command; else dropping the [`Stream`] does.
+    /// Ends a stream with the result `res`. Returns whether the caller completes the command; if
+    /// not, dropping the [`Stream`] does.
     fn end_stream(self, res: i32) -> bool {
-        // Where the source was, which nobody looks for any more.
+        // These fields held the source, which nobody needs any more.
         self.outcome().store(u64::from(res as u32), Relaxed);
         self.extra().store(0, Relaxed);
         self.change(|old| old | state::ENDED) & state::HELD == 0
@@ -264,15 +267,14 @@ pub(crate) struct UringCmd<'a> {
 }
 
 impl UringCmd<'_> {
-    /// What it is: `cmd_op`.
+    /// Returns the operation: `cmd_op`.
     pub(crate) fn op(&self) -> u32 {
         // SAFETY: By the type invariant.
         unsafe { bindings::rust_ulp_h_uring_op(self.cmd.as_ptr()) }
     }
 
-    /// Copies the struct that stands in the entry, once: user space may write over it.
-    ///
-    /// [`EINVAL`] when it does not fit into the entries of this ring.
+    /// Copies the struct in the entry, once, since user space can write to the entry. Fails with
+    /// [`EINVAL`] when the struct is longer than the commands of this ring.
     pub(crate) fn read<T: Plain>(&self) -> Result<T> {
         let room = if self.flags & bindings::IO_URING_F_SQE128 as c_uint != 0 {
             LARGE
@@ -284,8 +286,7 @@ impl UringCmd<'_> {
         }
         let mut value = T::default();
         let bytes = value.as_bytes_mut();
-        // SAFETY: The entry has that many bytes; the copy is as long as the value, whose bytes may
-        // have any value.
+        // SAFETY: The entry has that many bytes, and so has the value, which may have any bytes.
         unsafe {
             bindings::rust_ulp_h_uring_copy(
                 self.cmd.as_ptr(),
@@ -296,24 +297,26 @@ impl UringCmd<'_> {
         Ok(value)
     }
 
-    /// Completes it with `res`, which is not negative.
+    /// Completes the command with `res`, which is not negative.
     pub(crate) fn answer(self, res: u32) -> IssueResult {
-        // INVARIANT: As the three below: of this entry, which is used up.
+        // INVARIANT: The number is the result of this command, which is used up. The same holds
+        // below.
         IssueResult(c_int::try_from(res).unwrap_or(c_int::MAX))
     }
 
-    /// Completes it with an error.
+    /// Completes the command with an error.
     pub(crate) fn refuse(self, error: Error) -> IssueResult {
         if error != EAGAIN {
             return IssueResult(error.to_errno());
         }
-        // io_uring would try that one again, from a worker, and out of order.
+        // io_uring would issue the command again from a worker, out of order.
         self.done(error.to_errno(), 0, false)
     }
 
-    /// Completes it.
+    /// Completes the command.
     fn done(self, res: i32, extra: u64, big: bool) -> IssueResult {
-        // SAFETY: By the type invariant it has not completed; these are the flags of the call.
+        // SAFETY: By the type invariant the command has not completed. These are the flags of the
+        // call.
         unsafe {
             bindings::rust_ulp_h_uring_done(self.cmd.as_ptr(), res, extra, self.flags, big);
         }
@@ -326,10 +329,10 @@ impl UringCmd<'_> {
         } else {
             0
         };
-        // SAFETY: By the type invariant it has not completed; those who get this use it as long as
-        // they know that.
+        // SAFETY: By the type invariant the command has not completed. The users of this value hold
+        // references, or are this call.
         let pdu = unsafe { Pdu::of(self.cmd) };
-        // SAFETY: The command is ours alone until it is marked.
+        // SAFETY: Nobody else accesses the command before it is marked.
         unsafe {
             *pdu.raw() = bindings::rust_ulp_uring {
                 shares: 1,
@@ -342,18 +345,20 @@ impl UringCmd<'_> {
         pdu
     }
 
-    /// Marks it cancelable. May sleep, on the lock of the ring.
+    /// Marks the command cancelable. May sleep, on the lock of the ring.
     fn mark(&self) {
-        // SAFETY: By the type invariant; these are the flags of the call.
+        // SAFETY: By the type invariant. These are the flags of the call.
         unsafe { bindings::rust_ulp_h_uring_mark(self.cmd.as_ptr(), self.flags) };
     }
 
-    /// Begins it: `f` makes shares of it, at most `count`, which is 1 to 65535.
+    /// Starts the command; `f` makes up to `count` references to it, 1 to 65535. May sleep; call it
+    /// without locks.
     ///
-    /// It completes when `f` has returned and all shares are gone: one of one part with what was said
-    /// of that, else [`ECANCELED`]; one of several with their number, or with what failed first.
-    /// When `f` fails, with the number of the part that it is about, that counts like a part that
-    /// fails. `queue` is kept for [`Canceling::queue`]. May sleep; to be called with no lock held.
+    /// The command completes when `f` has returned and all references are dropped. The result of a
+    /// command of one part is the result of that part, or [`ECANCELED`] if it has none. The result
+    /// of a command of several parts is their number, or the first failure. A failure of `f`, with
+    /// the number of a part, counts as a failure of that part. [`Canceling::queue`] returns
+    /// `queue`.
     ///
     /// [`ECANCELED`]: CANCELED
     pub(crate) fn begin(
@@ -371,7 +376,7 @@ impl UringCmd<'_> {
         pdu.outcome().store(outcome, Relaxed);
         pdu.extra().store(0, Relaxed);
         self.mark();
-        // INVARIANT: The share that `init` counted is this one's.
+        // INVARIANT: `init` counted this reference.
         let begun = PendingCmd(pdu);
         let result = f(&begun);
         if let Err((index, error)) = result {
@@ -382,18 +387,17 @@ impl UringCmd<'_> {
                 let ((res, extra), big) = (pdu.result(), pdu.is_big());
                 return self.done(res, extra, big);
             }
-            // Not now: those before it may have their task work to come.
+            // Not here: earlier commands may still wait for their task work.
             pdu.complete();
         }
         IssueResult(QUEUED)
     }
 
-    /// Begins it as a stream of what a source has: see [`Stream`]. May sleep; to be called with no
-    /// lock held.
+    /// Starts the command as a [`Stream`] of a source. May sleep; call it without locks.
     ///
-    /// `find` finds the source, and something that is kept until the stream has begun. `queue` is
-    /// kept for [`Canceling::queue`]. [`EINVAL`] unless the command was submitted as a multishot with
-    /// a group of buffers.
+    /// `find` returns the source, and a guard that is kept until the stream has begun.
+    /// [`Canceling::queue`] returns `queue`. Fails with [`EINVAL`] unless the command is multishot
+    /// and has a group of buffers.
     pub(crate) fn stream<S: Source, G>(
         self,
         queue: u32,
@@ -412,12 +416,12 @@ impl UringCmd<'_> {
         };
         let kept = source.clone();
         let context = Arc::into_raw(source);
-        // SAFETY: The struct fits, and nobody looks at this part of it before the task work is queued.
+        // SAFETY: The struct fits, and nobody accesses these fields before the task work is queued.
         unsafe {
             (*pdu.feed()).source = context.cast();
             (*pdu.feed()).run = Some(Stream::run::<S>);
         }
-        // Until the stream has begun, this call has the place of the task work.
+        // This call stands for the task work until the stream has begun.
         pdu.shares().store(state::HELD | state::BUSY, Relaxed);
         // INVARIANT: `HELD` is set, and this is the only handle.
         let begun = kept.begin(Stream(self.cmd));
@@ -432,7 +436,8 @@ impl UringCmd<'_> {
                 IssueResult(QUEUED)
             }
             Err(error) => {
-                // SAFETY: It came out of `into_raw` above. The state is `BUSY`, so no task work runs.
+                // SAFETY: The pointer came out of `into_raw` above. The state is `BUSY`, so no task
+                // work runs.
                 drop(unsafe { Arc::from_raw(context) });
                 match pdu.end_stream(error.to_errno()) {
                     true => self.done(error.to_errno(), 0, pdu.is_big()),
@@ -443,18 +448,18 @@ impl UringCmd<'_> {
     }
 }
 
-/// A command that was begun, while it is issued.
+/// A started command while it is issued.
 ///
 /// # Invariants
 ///
-/// Owns a share.
+/// The value owns a reference to the command.
 pub(crate) struct PendingCmd(Pdu<'static>);
 
 impl PendingCmd {
-    /// A share, for the part numbered `index`.
+    /// Returns a reference for part `index`.
     pub(crate) fn cmd_ref(&self, index: u32) -> CmdRef {
         self.0.shares().fetch_add(1, Relaxed);
-        // INVARIANT: It was just counted.
+        // INVARIANT: The reference was just counted.
         CmdRef {
             cmd: self.0.cmd,
             index,
@@ -462,11 +467,12 @@ impl PendingCmd {
     }
 }
 
-/// A part of a command that has not completed; when the last one is gone, it does.
+/// A reference to a started command, held by one of its parts. The command completes when the last
+/// one is dropped.
 ///
 /// # Invariants
 ///
-/// `cmd` was begun, and counts this share.
+/// `cmd` was started, and counts this reference.
 pub(crate) struct CmdRef {
     cmd: NonNull<io_uring_cmd>,
     index: u32,
@@ -479,19 +485,19 @@ unsafe impl Send for CmdRef {}
 unsafe impl Sync for CmdRef {}
 
 impl CmdRef {
-    /// Says that this part is in slot `slot` of its queue, for [`Canceling::slot`].
+    /// Notes that the part is in slot `slot` of its queue, for [`Canceling::slot`].
     pub(crate) fn placed(&self, slot: u32) {
         self.pdu().slot().store(slot, Relaxed);
     }
 
-    /// Says what became of this part. Any context.
+    /// Ends the part with a result. Any context.
     pub(crate) fn finish(self, res: i32, extra: u64) {
         self.pdu().note(self.index, res, extra);
     }
 
     fn pdu(&self) -> Pdu<'_> {
-        // SAFETY: By the type invariant the command was begun, and does not complete before this
-        // share is gone.
+        // SAFETY: By the type invariant the command was started. It does not complete before this
+        // reference is dropped.
         unsafe { Pdu::of(self.cmd) }
     }
 }
@@ -499,63 +505,63 @@ impl CmdRef {
 impl Drop for CmdRef {
     fn drop(&mut self) {
         let pdu = self.pdu();
-        // The last one completes the command, and then alone knows it.
+        // The last reference completes the command, which nobody else uses any more.
         if pdu.put() {
             pdu.complete();
         }
     }
 }
 
-/// A command that was begun, and is to end. Its ring's lock is held.
+/// A started command that must end. The lock of its ring is held.
 pub(crate) struct Canceling<'a>(Pdu<'a>);
 
 impl Canceling<'_> {
-    /// What [`UringCmd::begin`] or [`UringCmd::stream`] was given.
+    /// Returns the `queue` that [`UringCmd::begin`] or [`UringCmd::stream`] got.
     pub(crate) fn queue(&self) -> u32 {
         self.0.queue().load(Relaxed)
     }
 
-    /// Where its one part was put; [`None`] when it has several, or none yet.
+    /// Returns the slot of its only part; [`None`] when it has several parts, or no slot yet.
     pub(crate) fn slot(&self) -> Option<u32> {
         let slot = self.0.slot().load(Relaxed);
         (self.0.count() == 1 && slot != u32::MAX).then_some(slot)
     }
 
-    /// Whether it has one part only.
+    /// Returns whether it has one part.
     pub(crate) fn is_single(&self) -> bool {
         self.0.count() == 1
     }
 
-    /// Whether it is a stream.
+    /// Returns whether it is a stream.
     pub(crate) fn is_stream(&self) -> bool {
         self.0.kind().load(Relaxed) & kind::STREAM != 0
     }
 
-    /// Whether `share` is one of it.
-    pub(crate) fn has(&self, share: &CmdRef) -> bool {
-        self.0.cmd == share.cmd
+    /// Returns whether `cmd_ref` is a reference to it.
+    pub(crate) fn has(&self, cmd_ref: &CmdRef) -> bool {
+        self.0.cmd == cmd_ref.cmd
     }
 
-    /// Whether it is `stream`.
+    /// Returns whether it is the command of `stream`.
     pub(crate) fn is(&self, stream: &Stream) -> bool {
         self.0.cmd == stream.0
     }
 }
 
-/// How many buffers a stream fills before it lets other task work run.
+/// The number of buffers that a stream fills before it lets other task work run.
 const TURNS: u32 = 64;
 
 /// What feeds a [`Stream`].
 pub(crate) trait Source: Send + Sync + 'static {
-    /// Keeps `stream`, and wakes it when there is data, which may be at once. Fails, and drops
-    /// `stream`, when the source has another one.
+    /// Keeps `stream`, and wakes it when there is data. Fails, and drops `stream`, when the source
+    /// has another one.
     fn begin(&self, stream: Stream) -> Result;
 
-    /// Returns whether there is data for the stream. When there is none, the source wakes the stream
-    /// with the next data. Fails, and drops its [`Stream`], when the stream ends.
+    /// Returns whether there is data for the stream. If there is none, the source wakes the stream
+    /// when data arrives. Fails, and drops its [`Stream`], when the stream ends.
     fn poll(&self) -> Result<bool>;
 
-    /// Copies out the data that there is, as much as fits. Process context, may sleep.
+    /// Copies out as much data as fits. Process context; may sleep.
     fn copy(&self, to: UserSliceWriter) -> Result<usize>;
 
     /// The data that was copied last has arrived.
@@ -569,20 +575,22 @@ pub(crate) trait Source: Send + Sync + 'static {
 mod state {
     /// The [`Stream`](super::Stream) exists.
     pub(super) const HELD: u32 = 1 << 0;
-    /// The task work is queued, or runs.
+    /// The task work is queued or runs.
     pub(super) const BUSY: u32 = 1 << 1;
-    /// The stream was woken, or dropped, since the task work looked at the source.
+    /// The stream was woken or dropped since the task work polled the source.
     pub(super) const WOKEN: u32 = 1 << 2;
-    /// The task work has ended: the command completes when the [`Stream`](super::Stream) is dropped.
+    /// The task work has ended: dropping the [`Stream`](super::Stream) completes the command.
     pub(super) const ENDED: u32 = 1 << 3;
 }
 
-/// The one handle of a command that completes many times, into buffers that user space provides.
+/// The handle of a command that completes many times, into buffers that user space provides.
+///
+/// The command ends when the handle is dropped.
 ///
 /// # Invariants
 ///
-/// The command was begun as a stream, and [`state::HELD`] is set. The command does not complete for
-/// the last time before that bit is cleared.
+/// The command is a stream, and [`state::HELD`] is set. The command does not complete for the last
+/// time while that bit is set.
 pub(crate) struct Stream(NonNull<io_uring_cmd>);
 
 // SAFETY: A stream gives access to the command's state, which is atomic, and queues task work, which
@@ -592,12 +600,13 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// Has task context poll the source soon. Any context; may be called at any time.
+    /// Has task context poll the source soon. Any context, at any time.
     pub(crate) fn wake(&self) {
         self.notify(|state| state);
     }
 
-    /// Wakes the task work, and changes the state as `change` says. Returns the old state.
+    /// Changes the state as `change` says, and queues the task work if it rests. Returns the old
+    /// state.
     fn notify(&self, change: impl Fn(u32) -> u32) -> u32 {
         // SAFETY: By the type invariant the command has not completed.
         let pdu = unsafe { Pdu::of(self.0) };
@@ -606,27 +615,29 @@ impl Stream {
             _ => change(old),
         });
         if old & (state::BUSY | state::ENDED) == 0 {
-            // SAFETY: The command has not completed. It is in no list of task work: `BUSY` was not
-            // set, and only who sets it queues the work.
+            // SAFETY: The command has not completed: the handle exists, or was dropped by this
+            // call, and then only the task work completes the command. This call has set `BUSY`,
+            // and nobody else queues the task work.
             unsafe { bindings::rust_ulp_h_uring_stream(self.0.as_ptr()) };
         }
         old
     }
 
-    /// Called by task work: with `ended` when the task does not exist any more.
+    /// Runs as task work; `ended` says that the task no longer exists.
     ///
     /// # Safety
     ///
-    /// `cmd` is a stream of an `S`, whose state is [`state::BUSY`].
+    /// `cmd` is a stream of an `S` in the state [`state::BUSY`].
     unsafe extern "C" fn run<S: Source>(cmd: *mut io_uring_cmd, ended: bool) {
         let Some(ptr) = NonNull::new(cmd) else {
             return;
         };
-        // SAFETY: By the requirement; it completes at the end of this function at the earliest.
+        // SAFETY: By the requirement. Only the end of this function completes the command.
         let pdu = unsafe { Pdu::of(ptr) };
-        // SAFETY: `UringCmd::stream` has put it there.
+        // SAFETY: `UringCmd::stream` has set it.
         let context = unsafe { (*pdu.feed()).source }.cast::<S>();
-        // SAFETY: It came out of `Arc::into_raw` in `UringCmd::stream`, and is given back below only.
+        // SAFETY: The pointer came out of `Arc::into_raw` in `UringCmd::stream`. It is freed only
+        // below.
         let source = unsafe { kernel::sync::ArcBorrow::from_raw(context) };
         let Some(res) = Self::feed(pdu, &*source, ended) else {
             return;

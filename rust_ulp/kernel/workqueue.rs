@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A workqueue of our own.
+//! A workqueue of the module.
 //!
-//! The kernel crate has the system's, which nobody can wait for when the module goes.
+//! The kernel crate has the system's workqueues only, which a module cannot wait for when it is
+//! unloaded.
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
@@ -17,11 +18,11 @@ use kernel::{
     workqueue::Queue, //
 };
 
-/// A workqueue: work that sleeps, in no order, on any CPU.
+/// A workqueue for work that sleeps, in no order, on any CPU.
 ///
 /// # Invariants
 ///
-/// `ptr` is a workqueue, owned.
+/// `ptr` is a workqueue that this value owns.
 pub(crate) struct Workqueue {
     ptr: NonNull<kernel::bindings::workqueue_struct>,
 }
@@ -33,11 +34,11 @@ unsafe impl Send for Workqueue {}
 unsafe impl Sync for Workqueue {}
 
 impl Workqueue {
-    /// Makes a workqueue. Sleeps.
+    /// Creates a workqueue. Sleeps.
     pub(crate) fn new() -> Result<Arc<Self>> {
-        // SAFETY: Takes nothing.
+        // SAFETY: The helper has no argument.
         let ptr = unsafe { bindings::rust_ulp_h_alloc_workqueue() };
-        // INVARIANT: Just made.
+        // INVARIANT: The workqueue was just created.
         let this = Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
         };
@@ -49,22 +50,22 @@ impl Deref for Workqueue {
     type Target = Queue;
 
     fn deref(&self) -> &Queue {
-        // SAFETY: By the type invariant; the result does not outlive `self`.
+        // SAFETY: By the type invariant. The result does not outlive `self`.
         unsafe { Queue::from_raw(self.ptr.as_ptr()) }
     }
 }
 
 impl Drop for Workqueue {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant. What is in it is done first.
+        // SAFETY: By the type invariant. The work in the queue is done first.
         unsafe { kernel::bindings::destroy_workqueue(self.ptr.as_ptr()) };
     }
 }
 
-/// Waits, when it is dropped, until all work in the workqueue is done.
+/// Waits for all work in the workqueue when it is dropped.
 ///
-/// Work that holds what holds the workqueue must not drop it last: who makes a workqueue keeps one
-/// of these, and drops it when nobody enqueues any more.
+/// Work that holds a reference to the workqueue must not drop the last one. The creator of a
+/// workqueue keeps a `Drain`, and drops it when nobody queues work any more.
 pub(crate) struct Drain(pub(crate) Arc<Workqueue>);
 
 impl Drop for Drain {
