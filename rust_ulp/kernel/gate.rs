@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A gate around something that can be taken away.
+//! A gate around a value that can be revoked.
 //!
-//! Whoever wants to use the value enters the gate and holds a [`GateGuard`] meanwhile, across sleeps if
-//! need be. Closing the gate lets nobody in any more, waits until the last pass is given back, and
-//! hands the value out. It is the kernel crate's `Revocable` for those who sleep, by the percpu
-//! counter that the block layer and others freeze their queues with.
+//! A user of the value enters the gate, and holds a [`GateGuard`] meanwhile; it may sleep. Closing
+//! the gate refuses new users, waits for the last guard, and returns the value. Unlike the kernel
+//! crate's `Revocable`, its users may sleep: it counts them in a percpu counter, as the block layer
+//! does to freeze its queues.
 //!
 //! C header: [`include/linux/percpu-refcount.h`](srctree/include/linux/percpu-refcount.h)
 
@@ -27,12 +27,12 @@ use kernel::{
     types::Opaque, //
 };
 
-/// A value that can be used until the gate around it closes.
+/// A value that can be used until its gate is closed.
 ///
 /// # Invariants
 ///
-/// - `refs` is initialised, and its first reference is dropped by [`Gate::close`] alone.
-/// - `value` is [`Some`] while a pass exists or can still be had.
+/// - `refs` is initialized, and only [`Gate::close`] drops its first reference.
+/// - `value` is [`Some`] while a guard exists or can be had.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Gate<T: Send + Sync> {
     #[pin]
@@ -43,81 +43,77 @@ pub(crate) struct Gate<T: Send + Sync> {
     value: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: A gate hands out `&T` to any thread and gives `T` to the one that closes it.
+// SAFETY: A gate gives `&T` to any thread, and `T` to the thread that closes it.
 unsafe impl<T: Send + Sync> Send for Gate<T> {}
 // SAFETY: As above.
 unsafe impl<T: Send + Sync> Sync for Gate<T> {}
 
-/// Leave to use the value behind a [`Gate`], which stays open meanwhile.
+/// The right to use the value behind a [`Gate`], which does not close meanwhile.
 ///
 /// # Invariants
 ///
-/// Owns a reference of `gate.refs`.
+/// The value owns a reference of `gate.refs`.
 pub(crate) struct GateGuard<'a, T: Send + Sync> {
     gate: &'a Gate<T>,
 }
 
 impl<T: Send + Sync> Gate<T> {
-    /// A gate, open, around `value`.
+    /// Creates an open gate around `value`.
     pub(crate) fn new(value: T) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             refs <- Opaque::try_ffi_init(|slot| {
-                // SAFETY: `slot` is memory for a `percpu_ref`, and `Self::release` is a function
-                // that the counter may call in any context.
+                // SAFETY: `slot` is memory for a `percpu_ref`, and the counter may call
+                // `Self::release` in any context.
                 kernel::error::to_result(unsafe {
                     bindings::rust_ulp_h_percpu_ref_init(slot, Some(Self::release))
                 })
             }),
             drained <- Completion::new(),
             closed: AtomicFlag::new(false),
-            // INVARIANT: Some, and the gate is open.
+            // INVARIANT: The value is there, and the gate is open.
             value: UnsafeCell::new(Some(value)),
         }? Error)
     }
 
-    /// Called when the last reference is gone, in any context.
+    /// Called when the last reference is dropped, in any context.
     ///
     /// # Safety
     ///
     /// `refs` is the counter of a gate.
     unsafe extern "C" fn release(refs: *mut kernel::bindings::percpu_ref) {
-        // SAFETY: `refs` is the field of a gate, which outlives its counter.
+        // SAFETY: `refs` is a field of a gate, which outlives its counter.
         let gate = unsafe { &*kernel::container_of!(Opaque::cast_from(refs), Self, refs) };
         gate.drained.complete_all();
     }
 
-    /// Goes in, unless the gate is closed: then [`ENODEV`].
-    ///
-    /// Does not sleep.
+    /// Enters the gate. Does not sleep. Fails with [`ENODEV`] when the gate is closed.
     pub(crate) fn enter(&self) -> Result<GateGuard<'_, T>> {
-        // SAFETY: By the type invariant the counter is initialised.
+        // SAFETY: By the type invariant the counter is initialized.
         if unsafe { bindings::rust_ulp_h_percpu_ref_tryget_live(self.refs.get()) } {
-            // INVARIANT: The reference that was just taken.
+            // INVARIANT: The reference was just taken.
             Ok(GateGuard { gate: self })
         } else {
             Err(ENODEV)
         }
     }
 
-    /// Whether the gate is closed, or about to be.
+    /// Returns whether the gate is closed or being closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Relaxed)
     }
 
-    /// Closes the gate: nobody comes in any more.
+    /// Closes the gate, and returns the value; [`None`] when it was closed before. Sleeps.
     ///
-    /// Then calls `wake_waiters`, which must make those inside leave soon, waits until they have left, and
-    /// returns the value; [`None`] when the gate was closed before. Sleeps.
+    /// Calls `wake_waiters`, which must make the users leave soon, and waits until they have left.
     pub(crate) fn close(&self, wake_waiters: impl FnOnce()) -> Option<T> {
         if self.closed.xchg(true, Full) {
             return None;
         }
-        // SAFETY: The counter is initialised, and the flag lets one caller come here, once.
+        // SAFETY: The counter is initialized, and `closed` lets one caller get here, once.
         unsafe { bindings::rust_ulp_h_percpu_ref_kill(self.refs.get()) };
         wake_waiters();
         self.drained.wait_for_completion();
-        // SAFETY: No reference is left and none can be had any more, so nobody else looks at the
-        // value, now or later.
+        // SAFETY: No reference exists or can be had any more, so nobody else accesses the value.
         unsafe { (*self.value.get()).take() }
     }
 }
@@ -126,7 +122,7 @@ impl<T: Send + Sync> Deref for GateGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: The value is only taken when no pass exists, and until then only read.
+        // SAFETY: The value is taken only when no guard exists, and is only read before.
         match unsafe { &*self.gate.value.get() } {
             Some(value) => value,
             // SAFETY: By the invariants of `Gate` and `GateGuard` the value is there.
@@ -137,7 +133,7 @@ impl<T: Send + Sync> Deref for GateGuard<'_, T> {
 
 impl<T: Send + Sync> Drop for GateGuard<'_, T> {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant the reference is ours to give back.
+        // SAFETY: By the type invariant this value owns the reference.
         unsafe { bindings::rust_ulp_h_percpu_ref_put(self.gate.refs.get()) };
     }
 }
@@ -146,7 +142,7 @@ impl<T: Send + Sync> Drop for GateGuard<'_, T> {
 impl<T: Send + Sync> PinnedDrop for Gate<T> {
     fn drop(self: Pin<&mut Self>) {
         drop(self.close(|| ()));
-        // SAFETY: The counter is initialised, dead, and nobody can reach it any more.
+        // SAFETY: The counter is initialized and dead, and nobody can reach it any more.
         unsafe { bindings::rust_ulp_h_percpu_ref_exit(self.refs.get()) };
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Pages of a process, pinned where they are.
+//! Pinned pages of a process.
 //!
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h)
 
@@ -20,29 +20,31 @@ use kernel::{
     prelude::*, //
 };
 
-/// Pages that are asked for at a time.
+/// The number of pages that are pinned at a time.
 const BATCH: usize = 128;
 
-/// Pages of a process, in the order of their addresses.
+/// Pinned pages of a process, in the order of their addresses.
 ///
 /// # Invariants
 ///
-/// Each was pinned once, and is unpinned when this is dropped.
+/// Each page was pinned once, and dropping this value unpins it.
 pub(super) struct Pinned(KVVec<NonNull<kernel::bindings::page>>);
 
 impl Pinned {
     /// Pins `count` pages of the current process from the address `start` on, for reading, and for
-    /// writing if `write` says so. Sleeps, and faults pages in.
+    /// writing if `write` is set. Sleeps, and faults pages in. Fails with
     ///
-    /// [`EFAULT`] for what is not mapped, or not for that; [`EOPNOTSUPP`](super::errno::eopnotsupp)
-    /// for what cannot stay; [`ENOMEM`]; [`EINTR`] when the process is being killed.
+    /// - [`EFAULT`] for pages that are not mapped, or not with that right,
+    /// - [`EOPNOTSUPP`](super::errno::eopnotsupp) for pages that cannot stay in place,
+    /// - [`ENOMEM`],
+    /// - [`EINTR`] when the process is being killed.
     pub(super) fn new(start: usize, count: usize, write: bool) -> Result<Self> {
         let mut pinned = Self(KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?);
         while pinned.0.len() < count {
             let at = start.wrapping_add(pinned.0.len() << PAGE_SHIFT);
             let left = count.saturating_sub(pinned.0.len()).min(BATCH);
             let mut batch = [core::ptr::null_mut(); BATCH];
-            // SAFETY: There is room for `left` pointers.
+            // SAFETY: The array has room for `left` pointers.
             let got = unsafe {
                 bindings::rust_ulp_h_pin_user_pages(at, left as i32, write, batch.as_mut_ptr())
             };
@@ -55,7 +57,8 @@ impl Pinned {
                 });
             }
             for page in batch.iter().take(got as usize) {
-                // INVARIANT: Just pinned. There is room: no more is asked for than that.
+                // INVARIANT: The page was just pinned. There is room, since no more pages are
+                // requested.
                 if let Some(page) = NonNull::new(*page) {
                     let _ = pinned.0.push_within_capacity(page);
                 }
@@ -67,12 +70,12 @@ impl Pinned {
         Ok(pinned)
     }
 
-    /// The pages.
+    /// Returns the pages.
     pub(super) fn pages(&self) -> &[NonNull<kernel::bindings::page>] {
         &self.0
     }
 
-    /// Leaves the pages pinned: they are the caller's to [`unpin`].
+    /// Leaves the pages pinned; the caller calls [`unpin`].
     pub(super) fn into_raw(mut self) {
         self.0.clear();
     }
@@ -81,20 +84,20 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         for page in self.0.iter() {
-            // SAFETY: By the type invariant. Nobody has written to it by this pin.
+            // SAFETY: By the type invariant. Nobody has written to the page by this pin.
             unsafe { kernel::bindings::unpin_user_page(page.as_ptr()) };
         }
     }
 }
 
-/// Why the page at `addr` cannot be pinned, where pinning says [`EFAULT`].
+/// Returns why the page at `addr` cannot be pinned when the kernel says [`EFAULT`].
 ///
-/// That also means memory that is mapped and cannot be pinned for long, which is [`eopnotsupp`] here:
-/// device memory, and files that are written back, whose filesystem has to hear of every write.
-/// [`EINTR`] when the process is being killed.
+/// Mapped memory that cannot be pinned for long is [`eopnotsupp`]: device memory, and files with
+/// writeback, whose filesystem must hear of every write. A process that is being killed gets
+/// [`EINTR`].
 fn why_fault(addr: usize, write: bool) -> Error {
     let mut vma = bindings::rust_ulp_h_vma::default();
-    // SAFETY: Looks at the current process, and the struct is valid.
+    // SAFETY: The helper looks at the current process, and the struct is valid.
     match to_result(unsafe { bindings::rust_ulp_h_vma_at(addr, &mut vma) }.min(0)) {
         Err(err) => return err,
         Ok(()) if vma.flags == 0 => return EFAULT,
@@ -111,21 +114,21 @@ fn why_fault(addr: usize, write: bool) -> Error {
     }
 }
 
-/// The numbers in memory of pages that are held.
+/// Returns the frame numbers of pages.
 pub(super) fn frames(
     pages: &[NonNull<kernel::bindings::page>],
 ) -> impl Iterator<Item = usize> + '_ {
-    // SAFETY: Pure arithmetic on a page that is there.
+    // SAFETY: Arithmetic on the address of a page.
     let number = |page: &NonNull<_>| unsafe { bindings::rust_ulp_h_page_to_pfn(page.as_ptr()) };
     pages.iter().map(number)
 }
 
-/// Unpins `extents`: the page that each begins in, where it does, and its bytes. They are dirty when
-/// something could `write` to them.
+/// Unpins `extents`; each is its first page, the offset in that page, and a number of bytes. The
+/// pages become dirty if somebody could `write` to them.
 ///
 /// # Safety
 ///
-/// The pages of an extent were pinned, and follow each other in the memory map.
+/// The pages of an extent were pinned, and are contiguous in the memory map.
 pub(super) unsafe fn unpin(
     extents: impl Iterator<Item = (NonNull<kernel::bindings::page>, usize, usize)>,
     write: bool,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Structs that cross the border to user space.
+//! Structs that are copied from and to user space.
 //!
-//! Each begins with its own size, so that either side may know a longer version than the other:
-//! the semantics of `copy_struct_from_user()`.
+//! Each begins with its size, so that either side may know a longer version than the other: the
+//! semantics of `copy_struct_from_user()`.
 //!
 //! C header: [`include/linux/uaccess.h`](srctree/include/linux/uaccess.h)
 
@@ -23,13 +23,13 @@ use kernel::{
 
 /// A struct of the ABI.
 ///
-/// Implemented by `abi_check!`, for types without padding of which every bit
-/// pattern is a value.
+/// `abi_check!` implements it, for types without padding that accept every bit pattern.
 pub(crate) trait Plain: FromBytes + AsBytes + Copy + Default {}
 
-/// Called by `uapi/define.rs` for each struct of the ABI.
+/// Checks a struct of the ABI; `uapi/define.rs` calls this for each of them.
 ///
-/// Compares size and offsets with what bindgen found in the C header, and implements [`Plain`].
+/// Compares its size and offsets with those that bindgen found in the C header, and implements
+/// [`Plain`].
 macro_rules! abi_check {
     ($name:ident, $c:ident, $($field:ident)*) => {
         const _: () = {
@@ -44,31 +44,33 @@ macro_rules! abi_check {
                 "a field of the ABI has another offset in C"
             );)*
         };
-        // SAFETY: The fields are integers, arrays of them, and structs of this kind: `Zero` is
-        // implemented for nothing else. So every bit pattern is a value.
+        // SAFETY: The fields are integers, arrays of them, and structs of this kind, since `Zero`
+        // is implemented for nothing else. So every bit pattern is a value.
         unsafe impl ::kernel::transmute::FromBytes for $name {}
-        // SAFETY: `abi!` asserts that there is no padding; for the rest see above.
+        // SAFETY: `abi!` asserts that there is no padding. For the rest see above.
         unsafe impl ::kernel::transmute::AsBytes for $name {}
         impl $crate::kernel::user::Plain for $name {}
     };
 }
-/// The longest struct, or entry of an array, that is looked at, in bytes: one page, as `copy_struct_from_user()` has it.
+/// The largest size of a struct or of an array's entry in bytes: one page, as for
+/// `copy_struct_from_user()`.
 const MAX_SIZE: usize = 4096;
 
-/// A struct that was read from user space and may be written back there.
+/// A struct that was read from user space and may be written back.
 pub(crate) struct Arg<T> {
     ptr: UserPtr,
-    /// Bytes that both sides know.
+    /// The number of bytes that both sides know.
     known: usize,
-    /// The struct itself.
+    /// The struct.
     pub(crate) value: T,
 }
 
 impl<T: Plain> Arg<T> {
-    /// Reads the struct at `ptr`, once. Sleeps.
+    /// Reads the struct at `ptr` once. Sleeps. `min` is the size of its first version. Fails with
     ///
-    /// `min` is the size of its first version: less is [`EINVAL`]. More than `T` has is fine when
-    /// it is zero, else [`E2BIG`]. [`EFAULT`] when it cannot be read.
+    /// - [`EINVAL`] when the struct is shorter than `min`,
+    /// - [`E2BIG`] when it is longer than `T` and not zero there, or longer than a page,
+    /// - [`EFAULT`] when it cannot be read.
     pub(crate) fn read(ptr: usize, min: u32) -> Result<Self> {
         let ptr = UserPtr::from_addr(ptr);
         let mut word = [0u8; 4];
@@ -87,7 +89,7 @@ impl<T: Plain> Arg<T> {
         let known = size.min(bytes.len());
         let mut reader = UserSlice::new(ptr, size).reader();
         reader.read_slice(bytes.get_mut(..known).ok_or(EINVAL)?)?;
-        // The size that was checked, not what stands there by now.
+        // The size that was checked, not the one that user space may have written since.
         bytes.get_mut(..4).ok_or(EINVAL)?.copy_from_slice(&word);
 
         let mut rest = [0u8; 64];
@@ -102,7 +104,7 @@ impl<T: Plain> Arg<T> {
         Ok(Self { ptr, known, value })
     }
 
-    /// Writes the struct back, as much of it as the caller knows. Sleeps.
+    /// Writes the struct back, as far as the caller knows it. Sleeps.
     pub(crate) fn write(&self) -> Result {
         let bytes = self.value.as_bytes();
         UserSlice::new(self.ptr, self.known)
@@ -111,11 +113,12 @@ impl<T: Plain> Arg<T> {
     }
 }
 
-/// Reads `values.len()` entries of `stride` bytes each into `values`; what an entry lacks becomes zero. Sleeps.
+/// Reads `values.len()` entries of `stride` bytes each into `values`. Sleeps. What an entry lacks
+/// becomes zero.
 ///
-/// `min` is the size of an entry's first version: less is [`EINVAL`], and more than a page [`E2BIG`]. An
-/// entry that is longer than `T` must be zero beyond it, else [`E2BIG`]. An error comes with the number
-/// of the entry that it is about.
+/// `min` is the size of an entry's first version. Fails with [`EINVAL`] when `stride` is less, and
+/// with [`E2BIG`] when it is more than a page, or when an entry is longer than `T` and not zero
+/// there. An error comes with the number of its entry.
 pub(crate) fn read_array<T: Plain>(
     ptr: u64,
     stride: u32,
@@ -132,7 +135,8 @@ pub(crate) fn read_array<T: Plain>(
     }
     let len = stride.checked_mul(values.len()).ok_or((0, EINVAL))?;
     let slice = || UserSlice::new(UserPtr::from_addr(ptr), len);
-    // By one call, when they are no longer than ours. Which of them cannot be read, the slow way says.
+    // Entries that are no longer than ours are read by one call. If that fails, the loop below
+    // finds the entry.
     let bytes = all_bytes(values);
     if let Some(start) = bytes.len().checked_sub(len) {
         let tail = bytes.get_mut(start..).unwrap_or(&mut []);
@@ -149,16 +153,16 @@ pub(crate) fn read_array<T: Plain>(
     Ok(())
 }
 
-/// The bytes of `values`.
+/// Returns the bytes of `values`.
 fn all_bytes<T: Plain>(values: &mut [T]) -> &mut [u8] {
     let len = core::mem::size_of_val(values);
-    // SAFETY: The bytes are those of `values`, which are borrowed for as long. `T` has no padding, so
-    // all of them are initialised (`AsBytes`), and whatever is put there is a value (`FromBytes`).
+    // SAFETY: The bytes are those of `values`, which are borrowed for as long. `T` has no padding,
+    // so all bytes are initialized (`AsBytes`), and any bytes are a value (`FromBytes`).
     unsafe { core::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), len) }
 }
 
-/// Moves entries of `stride` bytes, which stand at the end of `bytes`, to the multiples of `size` there, from
-/// the first on: none is written over before it was moved. What an entry lacks becomes zero.
+/// Moves entries of `stride` bytes from the end of `bytes` to multiples of `size`, the first one
+/// first. No entry is overwritten before it is moved. What an entry lacks becomes zero.
 fn spread(bytes: &mut [u8], stride: usize, size: usize) {
     if stride >= size {
         return;
@@ -200,10 +204,10 @@ fn read_entry<T: Plain>(reader: &mut UserSliceReader, stride: usize, value: &mut
     Ok(())
 }
 
-/// Writes entry number `index` of an array of entries of `stride` bytes. Sleeps.
+/// Writes entry `index` of an array of entries of `stride` bytes. Sleeps.
 ///
-/// What the caller's entry has beyond `T` is set to zero, what it lacks is not written. [`E2BIG`] when the
-/// entry is longer than a page.
+/// Writes zero to what the caller's entry has beyond `T`, and does not write what it lacks. Fails
+/// with [`E2BIG`] when `stride` is more than a page.
 pub(crate) fn write_entry<T: Plain>(ptr: u64, stride: u32, index: usize, value: &T) -> Result {
     let stride = stride as usize;
     if stride > MAX_SIZE {
