@@ -392,7 +392,10 @@ impl<H: WrHandler> Srq<H> {
         // They wait for their completions before they are freed.
         let (slot, wc) = unsafe {
             let wc = &*wc;
-            (WrSlot::<H::Request>::from_cqe(wc.__bindgen_anon_1.wr_cqe), wc)
+            (
+                WrSlot::<H::Request>::from_cqe(wc.__bindgen_anon_1.wr_cqe),
+                wc,
+            )
         };
         // SAFETY: By the type invariant.
         let this = unsafe { &*slot.owner.cast::<Self>() };
