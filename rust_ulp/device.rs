@@ -111,7 +111,7 @@ pub(crate) struct Device {
     index: u32,
     #[pin]
     gate: Gate<DeviceState>,
-    /// The attached files. Lock order: inside the gate, before `UlpFile::table`.
+    /// The attached files. Lock order: before `UlpFile::table`.
     #[pin]
     files: Mutex<KVec<Arc<dyn AttachedFile>>>,
     subscribers: Arc<EventSubscribers>,

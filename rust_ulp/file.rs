@@ -62,7 +62,7 @@ pub(crate) struct UlpFile {
     attaching: Mutex<()>,
     /// The device that the file is attached to; set once.
     device: SetOnce<Arc<Device>>,
-    /// The objects. Lock order: inside the gate, before the locks of the objects.
+    /// The objects. Lock order: after `mmap_lock` and `Device::files`, before the locks of objects.
     #[pin]
     table: Mutex<ObjectTable>,
     events: Arc<FileEvents>,
