@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What bindgen reads: the verbs, the connection manager, our helpers and our ABI.
+ * The input of bindgen: the verbs, the connection manager, the helpers and the ABI.
  */
 #include <rdma/ib_verbs.h>
 #include <rdma/ib_cache.h>
 #include <rdma/ib_cm.h>
 #include <rdma/rdma_cm.h>
 
-#include "helpers.h"
+#include "cm.c"
+#include "dmabuf.c"
+#include "ib.c"
+#include "mm.c"
+#include "sync.c"
+#include "uring.c"
 #include "rust_ulp.h"
