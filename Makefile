@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 #
-# The commands of the project; the work is done by scripts/. (The kernel's build
-# of the module reads Kbuild, not this.)
+# The commands of the project, which call scripts/. The kernel's build of the module reads Kbuild.
 
-# KVER: which kernel of the lab; KDIR: a prepared kernel tree instead of it.
+# KVER: the kernel of the lab; KDIR: a prepared kernel tree instead of it.
 # T, K: the suite of `make dev` and the pattern of its cases; SHARE: a directory for `make shell`.
 # PREFIX, DESTDIR, MODULE_SIGN_KEY, MODULE_SIGN_CERT: of install, see scripts/install.
 export KVER KDIR PREFIX DESTDIR MODULE_SIGN_KEY MODULE_SIGN_CERT
@@ -90,34 +89,34 @@ test-install:
 
 help:
 	@echo 'usage: make [TARGET] [KVER=version] [KDIR=directory]'
-	@echo '  all (default)  module and userspace; the module for the running kernel, where it can be built here'
-	@echo '  module         build/KVER/rust_ulp.ko, for the kernel of the lab or the tree KDIR'
-	@echo '  userspace      build/user/release: the tools and examples'
-	@echo '  lab            what the VM needs, from packages, cached outside the tree'
-	@echo '  run            boots the VM and lets an RDMA Write cross between two hosts'
-	@echo '  dev T=SUITE    builds what changed and runs that suite in a guest that stays up;'
-	@echo '                 K=PATTERN: only its cases with such names'
-	@echo '  test           all tests that need no special kernel, each once'
-	@echo '  test-long      the same with large counts, chaos, fuzzing, mutants'
-	@echo '  mutants        bugs in the module, each of which its suite must catch (ONLY=ID,... or COUNT=N TURN=T)'
-	@echo '  test-hosts     two machines: the suites that need a second guest'
-	@echo '  test-matrix    the suites of the VM on each kernel, and a table'
-	@echo '  test-debug     the suites of the VM on a kernel with KASAN, lockdep, kmemleak, ...'
-	@echo '  test-debug-long those of them that take longer'
-	@echo '  selftest-debug planted bugs: that kernel finds each of them'
-	@echo '  bench          compares with libibverbs and perftest'
+	@echo '  all (default)  builds module and userspace, for the running kernel where that is possible'
+	@echo '  module         builds build/KVER/rust_ulp.ko, for the kernel of the lab or the tree KDIR'
+	@echo '  userspace      builds the tools and examples in build/user/release'
+	@echo '  lab            makes the VM from packages, in a cache outside the tree'
+	@echo '  run            boots the VM and sends an RDMA Write between two hosts'
+	@echo '  dev T=SUITE    builds changes and runs the suite in a guest that keeps running;'
+	@echo '                 K=PATTERN: only the cases whose names match'
+	@echo '  test           runs all tests that need no special kernel, each once'
+	@echo '  test-long      runs them with large counts, and chaos, fuzzing and mutants'
+	@echo '  mutants        plants bugs in the module that suites must find (ONLY=ID,... or COUNT=N TURN=T)'
+	@echo '  test-hosts     runs the suites that need a second guest'
+	@echo '  test-matrix    runs the suites of the VM on each kernel, and prints a table'
+	@echo '  test-debug     runs the suites of the VM on a kernel with KASAN, lockdep, kmemleak, ...'
+	@echo '  test-debug-long runs the longer ones of those suites'
+	@echo '  selftest-debug checks that the debug kernel finds each planted bug'
+	@echo '  bench          compares the performance with libibverbs and perftest'
 	@echo '  results        prints the log of test runs; WHAT="test hosts" [NOTE=words] runs and logs them'
-	@echo '  shell          the VM with two hosts and the module loaded; SHARE=DIR is its /share;'
-	@echo '                 scripts/vm enter opens a second terminal in it'
-	@echo '  install        what is built, for the running kernel (PREFIX=/usr/local, DESTDIR=)'
-	@echo '  uninstall      takes that away again'
-	@echo '  deb            packages of the tools and, for DKMS, of the module: build/deb'
-	@echo '  test-install   tries all three in a Debian with systemd; takes half an hour'
-	@echo '  check          formatting and lints of every language'
-	@echo '  rust-analyzer  build/rust-analyzer and .vscode, for an editor'
-	@echo '  doc            rustdoc of the module and of the crate: build/doc'
-	@echo '  pictures       docs/pictures, from their sources'
-	@echo '  abi            what is generated from rust_ulp.h, see scripts/abi'
+	@echo '  shell          opens a shell in the VM, with two hosts and the module; SHARE=DIR is its /share;'
+	@echo '                 scripts/vm enter opens a second one'
+	@echo '  install        installs the build for the running kernel (PREFIX=/usr/local, DESTDIR=)'
+	@echo '  uninstall      removes the installed files'
+	@echo '  deb            builds packages of the tools and, for DKMS, of the module in build/deb'
+	@echo '  test-install   tests all three in a Debian with systemd; takes half an hour'
+	@echo '  check          checks formatting and lints of every language'
+	@echo '  rust-analyzer  writes build/rust-analyzer and .vscode, for an editor'
+	@echo '  doc            builds the rustdoc of the module and of the crate in build/doc'
+	@echo '  pictures       draws docs/pictures from their sources'
+	@echo '  abi            generates files from rust_ulp.h, see scripts/abi'
 	@echo '  clean          removes build/'
 	@echo '  lab-clean      removes the cache of the lab'
 
