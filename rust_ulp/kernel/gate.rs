@@ -147,6 +147,7 @@ impl<T: Send + Sync> PinnedDrop for Gate<T> {
     }
 }
 
+#[cfg(not(ulp_sample))]
 #[kunit_tests(rust_ulp_gate)]
 mod tests {
     use super::*;

@@ -498,6 +498,7 @@ pub(crate) fn node_is_online(node: i32) -> bool {
     unsafe { bindings::rust_ulp_h_node_online(node) }
 }
 
+#[cfg(not(ulp_sample))]
 #[kunit_tests(rust_ulp_pages)]
 mod tests {
     use super::*;
