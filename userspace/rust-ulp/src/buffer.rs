@@ -11,7 +11,7 @@ use crate::pd::Pd;
 use crate::range::{checked, widen};
 use crate::sys::{Command, Mapping};
 use std::ops::{Bound, RangeBounds};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{fence, AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// Which pages a [`Buffer`] is made of.
@@ -245,6 +245,15 @@ impl Buffer {
         }
     }
 
+    /// Whether this process may write these bytes.
+    fn check_write(&self, offset: usize, len: usize) -> Result<()> {
+        self.check(offset, len)?;
+        match &self.inner.map {
+            Some(map) if !map.is_writable() => Err(Error::ReadOnly),
+            _ => Ok(()),
+        }
+    }
+
     /// Copies bytes from `offset` on out into `dst`.
     ///
     /// # Errors
@@ -274,9 +283,10 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// [`Error::Range`] if it does not fit; then nothing is written.
+    /// [`Error::Range`] if it does not fit; then nothing is written. This and every other store is
+    /// [`Error::ReadOnly`] if the buffer is mapped for reading only.
     pub fn write_at(&self, offset: usize, src: &[u8]) -> Result<()> {
-        self.check(offset, src.len())?;
+        self.check_write(offset, src.len())?;
         copy_in(self.words(), offset, src);
         Ok(())
     }
@@ -288,7 +298,7 @@ impl Buffer {
     /// [`Error::Range`] if it is not within the buffer.
     pub fn fill(&self, range: impl RangeBounds<usize>, value: u8) -> Result<()> {
         let (offset, len) = self.local(widen(range))?;
-        self.check(offset, len)?;
+        self.check_write(offset, len)?;
         let pattern = [value; 8];
         for (word, first, n) in pieces(self.words(), offset, len) {
             if n == 8 {
@@ -319,7 +329,7 @@ impl Buffer {
         src_offset: usize,
         len: usize,
     ) -> Result<()> {
-        self.check(offset, len)?;
+        self.check_write(offset, len)?;
         src.check(src_offset, len)?;
         let mut chunk = [0u8; 1024];
         let backwards = Arc::ptr_eq(&self.inner, &src.inner) && offset > src_offset;
@@ -357,10 +367,23 @@ impl Buffer {
         }
     }
 
+    /// Loads a word. Where this process may not write, only relaxed loads are sure not to.
+    fn load_word(&self, word: &AtomicU64, order: Ordering) -> u64 {
+        match (&self.inner.map, for_load(order)) {
+            (Some(map), Ordering::Acquire | Ordering::SeqCst) if !map.is_writable() => {
+                fence(Ordering::SeqCst);
+                let value = word.load(Ordering::Relaxed);
+                fence(Ordering::SeqCst);
+                value
+            }
+            (_, order) => word.load(order),
+        }
+    }
+
     fn load<const N: usize>(&self, offset: usize, order: Ordering) -> Result<[u8; N]> {
         let (word, first) = self.word::<N>(offset)?;
         let mut value = [0; N];
-        let word = word.load(for_load(order)).to_ne_bytes();
+        let word = self.load_word(word, order).to_ne_bytes();
         for (to, from) in value.iter_mut().zip(word.iter().skip(first)) {
             *to = *from;
         }
@@ -403,7 +426,7 @@ impl Buffer {
     ///
     /// [`Error::Range`], or [`Error::Misaligned`] unless `offset` is a multiple of 8.
     pub fn load_u64(&self, offset: usize, order: Ordering) -> Result<u64> {
-        Ok(self.word::<8>(offset)?.0.load(for_load(order)))
+        Ok(self.load_word(self.word::<8>(offset)?.0, order))
     }
 
     /// Stores a number of 8 bytes in host order at `offset`. An ordering that a store cannot have is
@@ -413,6 +436,7 @@ impl Buffer {
     ///
     /// [`Error::Range`], or [`Error::Misaligned`] unless `offset` is a multiple of 8.
     pub fn store_u64(&self, offset: usize, value: u64, order: Ordering) -> Result<()> {
+        self.check_write(offset, 8)?;
         self.word::<8>(offset)?.0.store(value, for_store(order));
         Ok(())
     }
@@ -431,6 +455,7 @@ impl Buffer {
         new: u64,
         order: Ordering,
     ) -> Result<u64> {
+        self.check_write(offset, 8)?;
         let (word, _) = self.word::<8>(offset)?;
         let failure = match order {
             Ordering::Relaxed | Ordering::Release => Ordering::Relaxed,

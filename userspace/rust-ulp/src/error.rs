@@ -95,6 +95,13 @@ pub enum Error {
     )]
     NotMapped,
 
+    /// The memory of a buffer is mapped for reading only.
+    #[error(
+        "the memory is mapped for reading only; import the dma-buf without DmabufBuilder::read_only() \
+         to write to it"
+    )]
+    ReadOnly,
+
     /// A grant has ended: its queue pair has, or it was used.
     #[error(
         "the grant has ended, with its queue pair or because it was used; Grant::query() says which; \

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::object::Object;
 use crate::pd::Pd;
 use crate::sys::{Command, Mapping};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 impl Pd {
     /// Memory of `len` bytes that belongs to this process, registered where it is.
@@ -16,7 +16,12 @@ impl Pd {
         UserMemoryBuilder::new(self.clone(), len)
     }
 
-    /// A dma-buf, to be used as a buffer: memory of another driver or process.
+    /// Begins the import of a dma-buf, the memory of another driver or process, as a buffer.
+    ///
+    /// The memory is that of a file: whoever maps it sees what peers, devices and this crate write. This
+    /// crate makes no reference to it. Code that maps the file by itself and makes a `&[u8]` of the
+    /// mapping promises, in its own `unsafe` block, that nobody writes there; no part of this process
+    /// can keep that promise while a peer may write to the buffer.
     pub fn dmabuf(&self, fd: OwnedFd) -> DmabufBuilder {
         DmabufBuilder::new(self.clone(), fd)
     }
@@ -139,7 +144,8 @@ impl DmabufBuilder {
         self
     }
 
-    /// Requests and peers only read it.
+    /// Requests, peers and this process only read it: the file need not be open for writing, and every
+    /// store by [`Buffer`] is [`Error::ReadOnly`].
     ///
     /// Header: `RUST_ULP_BUFFER_READ_ONLY`.
     pub fn read_only(mut self) -> Self {
@@ -179,7 +185,7 @@ impl DmabufBuilder {
         let object = Object::new(device, arg.handle);
         let map = self
             .map
-            .then(|| Mapping::new(&self.fd.as_fd(), self.offset, arg.length))
+            .then(|| Mapping::shared(&self.fd, self.offset, arg.length, !self.read_only))
             .transpose()
             .map_err(|errno| Error::sys("mmap of a dma-buf", errno))?;
         let overflow = |_| Error::sys(abi::BufferImport::NAME, nix::errno::Errno::EOVERFLOW);

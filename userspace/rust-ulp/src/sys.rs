@@ -673,12 +673,13 @@ pub(crate) fn address_of<T>(slice: &[T]) -> u64 {
 ///
 /// # Invariants
 ///
-/// `base` is the address of a mapping of `len` bytes, readable and writable, which nothing unmaps
-/// before this is dropped. It is aligned to a page, and `len` is a multiple of 8.
+/// `base` is the address of a mapping of `len` bytes, readable, and writable if `writable` says so, which
+/// nothing unmaps before this is dropped. It is aligned to a page, and `len` is a multiple of 8.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<libc::c_void>,
     len: usize,
+    writable: bool,
     owner: Process,
 }
 
@@ -697,25 +698,29 @@ fn whole(len: u64, multiple: usize) -> Result<NonZeroUsize, Errno> {
 }
 
 impl Mapping {
-    /// Maps `len` bytes of `file`, rounded up to whole words, at `offset`.
+    /// Maps `len` bytes of `file`, rounded up to whole words, at `offset`, to be read and written.
     pub(crate) fn new(file: &impl AsFd, offset: u64, len: u64) -> Result<Self, Errno> {
+        Self::shared(file, offset, len, true)
+    }
+
+    /// The same, to be read, and written only if `writable`.
+    pub(crate) fn shared(
+        file: &impl AsFd,
+        offset: u64,
+        len: u64,
+        writable: bool,
+    ) -> Result<Self, Errno> {
         let len = whole(len, 8)?;
+        let mut prot = ProtFlags::PROT_READ;
+        prot.set(ProtFlags::PROT_WRITE, writable);
         let offset = libc::off_t::try_from(offset).map_err(|_| Errno::EOVERFLOW)?;
         // SAFETY: A new mapping at an address that the kernel chooses touches no memory of ours.
-        let base = unsafe {
-            mmap(
-                None,
-                len,
-                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
-                MapFlags::MAP_SHARED,
-                file,
-                offset,
-            )
-        }?;
+        let base = unsafe { mmap(None, len, prot, MapFlags::MAP_SHARED, file, offset) }?;
         // INVARIANT: mmap() returned a mapping of this length; pages are aligned.
         Ok(Self {
             base,
             len: len.get(),
+            writable,
             owner: Process::this(),
         })
     }
@@ -731,6 +736,7 @@ impl Mapping {
         let map = Self {
             base,
             len: len.get(),
+            writable: true,
             owner: Process::this(),
         };
         // SAFETY: It is all ours, and what is advised leaves its contents as they are.
@@ -741,6 +747,11 @@ impl Mapping {
             let _ = unsafe { madvise(map.base, map.len, MmapAdvise::MADV_HUGEPAGE) };
         }
         Ok(map)
+    }
+
+    /// Whether the memory may be stored to. A store to memory that is mapped for reading raises a signal.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
     }
 
     /// The memory as words.

@@ -146,6 +146,33 @@ fn dmabufs_mapped_and_not() {
 }
 
 #[test]
+fn a_read_only_dmabuf_is_mapped_to_be_read() {
+    let p = pair();
+    let file = dmabuf(4096);
+    file.write_all_at(b"to be read", 8).unwrap();
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+    let fd = OwnedFd::from(File::open(path).unwrap());
+    let mem = p.a.pd().dmabuf(fd).read_only().map().import().unwrap();
+    assert_eq!(mem.to_vec(8..18).unwrap(), b"to be read");
+    let word = u64::from_ne_bytes(*b"to be re");
+    for order in [Ordering::Relaxed, Ordering::Acquire, Ordering::SeqCst] {
+        assert_eq!(mem.load_u64(8, order).unwrap(), word);
+    }
+    for error in [
+        mem.write_at(0, b"x").unwrap_err(),
+        mem.fill(.., 1).unwrap_err(),
+        mem.copy_from(0, &p.mem, 0, 1).unwrap_err(),
+        mem.store_u64(0, 1, Ordering::Relaxed).unwrap_err(),
+        mem.compare_exchange_u64(0, 0, 2, Ordering::SeqCst)
+            .unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::ReadOnly), "{error}");
+    }
+    p.mem.copy_from(0, &mem, 8, 10).unwrap();
+    assert_eq!(p.mem.to_vec(..10).unwrap(), b"to be read");
+}
+
+#[test]
 fn memory_goes_whatever_is_under_way() {
     let p = pair();
     let before = p.kernel.objects();
