@@ -3,7 +3,7 @@
 //! Memory that devices read and write.
 
 use crate::abi;
-use crate::copy::{copy_in, copy_out, merge, pieces};
+use crate::copy::{copy_in, copy_out, fill};
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
 use crate::object::Object;
@@ -299,19 +299,7 @@ impl Buffer {
     pub fn fill(&self, range: impl RangeBounds<usize>, value: u8) -> Result<()> {
         let (offset, len) = self.local(widen(range))?;
         self.check_write(offset, len)?;
-        let pattern = [value; 8];
-        for (word, first, n) in pieces(self.words(), offset, len) {
-            if n == 8 {
-                word.store(u64::from_ne_bytes(pattern), Ordering::Relaxed);
-            } else {
-                merge(
-                    word,
-                    first,
-                    pattern.get(..n).unwrap_or_default(),
-                    Ordering::Relaxed,
-                );
-            }
-        }
+        fill(self.words(), offset, len, value);
         Ok(())
     }
 

@@ -1,30 +1,51 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Copies between plain bytes and memory that others change at the same time.
+//!
+//! Shared memory is a slice of `AtomicU64`, and every access to it is a relaxed one of a whole word. A
+//! range of bytes is a head within its first word, a body of whole words, and a tail within its last
+//! word. The body is copied in chunks of [`CHUNK`] words, which the compiler unrolls.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// `len` bytes at `offset` as pieces of words: `f(word, first byte in it, bytes of it)`.
-pub(crate) fn pieces(
-    words: &[AtomicU64],
-    offset: usize,
-    len: usize,
-) -> impl Iterator<Item = (&AtomicU64, usize, usize)> {
-    let mut left = len;
-    let mut skip = offset % 8;
-    words
-        .get(offset / 8..)
-        .unwrap_or_default()
-        .iter()
-        .map_while(move |word| {
-            let (first, n) = (skip, left.min(8 - skip));
-            skip = 0;
-            left -= n;
-            (n != 0).then_some((word, first, n))
-        })
+/// Words that one step of a copy moves.
+const CHUNK: usize = 8;
+/// Bytes of a word.
+const WORD: usize = 8;
+
+/// A range of bytes: part of the first word, whole words, part of the last word.
+struct Parts<'a> {
+    /// The word, and the first byte in it.
+    head: Option<(&'a AtomicU64, usize)>,
+    head_len: usize,
+    body: &'a [AtomicU64],
+    tail: Option<&'a AtomicU64>,
 }
 
-/// Replaces bytes `first..` of a word with `bytes`, leaving the others to whoever writes them.
+/// Splits the `len` bytes from `offset` on. Bytes beyond the end of `words` are left out.
+fn split(words: &[AtomicU64], offset: usize, len: usize) -> Parts<'_> {
+    let mut words = words.get(offset / WORD..).unwrap_or_default();
+    let first = offset % WORD;
+    let head_len = if first == 0 { 0 } else { len.min(WORD - first) };
+    let mut head = None;
+    if head_len != 0 {
+        if let Some((word, rest)) = words.split_first() {
+            head = Some((word, first));
+            words = rest;
+        }
+    }
+    let whole = (len - head_len) / WORD;
+    let (body, rest) = words.split_at_checked(whole).unwrap_or((words, &[]));
+    Parts {
+        head,
+        head_len,
+        body,
+        tail: rest.first(),
+    }
+}
+
+/// Replaces bytes `first..` of a word with `bytes`; other threads and devices may write the rest of it
+/// at the same time.
 pub(crate) fn merge(word: &AtomicU64, first: usize, bytes: &[u8], order: Ordering) {
     let put = |old: u64| {
         let mut new = old.to_ne_bytes();
@@ -36,30 +57,84 @@ pub(crate) fn merge(word: &AtomicU64, first: usize, bytes: &[u8], order: Orderin
     let _ = word.fetch_update(order, Ordering::Relaxed, put);
 }
 
-pub(crate) fn copy_out(words: &[AtomicU64], offset: usize, mut dst: &mut [u8]) {
-    let len = dst.len();
-    for (word, first, n) in pieces(words, offset, len) {
-        let word = word.load(Ordering::Relaxed).to_ne_bytes();
-        if let Some((head, tail)) = std::mem::take(&mut dst).split_at_mut_checked(n) {
-            if let Some(bytes) = word.get(first..).and_then(|b| b.get(..n)) {
-                head.copy_from_slice(bytes);
-            }
-            dst = tail;
+/// Copies bytes `first..` of a word out.
+fn extract(word: &AtomicU64, first: usize, dst: &mut [u8]) {
+    let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+    for (to, from) in dst.iter_mut().zip(bytes.iter().skip(first)) {
+        *to = *from;
+    }
+}
+
+/// Loads words; `dst` has as many bytes as these have.
+#[inline]
+fn load(words: &[AtomicU64], dst: &mut [u8]) {
+    for (word, to) in words.iter().zip(dst.chunks_exact_mut(WORD)) {
+        to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+    }
+}
+
+/// Stores words; `src` has as many bytes as these have.
+#[inline]
+fn store(words: &[AtomicU64], src: &[u8]) {
+    for (word, from) in words.iter().zip(src.chunks_exact(WORD)) {
+        if let Ok(bytes) = <[u8; WORD]>::try_from(from) {
+            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
         }
     }
 }
 
-pub(crate) fn copy_in(words: &[AtomicU64], offset: usize, mut src: &[u8]) {
-    let len = src.len();
-    for (word, first, n) in pieces(words, offset, len) {
-        let Some((head, tail)) = src.split_at_checked(n) else {
-            return;
-        };
-        match <[u8; 8]>::try_from(head) {
-            Ok(whole) => word.store(u64::from_ne_bytes(whole), Ordering::Relaxed),
-            Err(_) => merge(word, first, head, Ordering::Relaxed),
-        }
-        src = tail;
+/// Copies the bytes from `offset` on into `dst`.
+pub(crate) fn copy_out(words: &[AtomicU64], offset: usize, dst: &mut [u8]) {
+    let parts = split(words, offset, dst.len());
+    let (head, dst) = dst.split_at_mut(parts.head_len);
+    if let Some((word, first)) = parts.head {
+        extract(word, first, head);
+    }
+    let (body, tail) = dst.split_at_mut(parts.body.len() * WORD);
+    let mut to = body.chunks_exact_mut(CHUNK * WORD);
+    let mut from = parts.body.chunks_exact(CHUNK);
+    for (to, from) in to.by_ref().zip(from.by_ref()) {
+        load(from, to);
+    }
+    load(from.remainder(), to.into_remainder());
+    if let Some(word) = parts.tail {
+        extract(word, 0, tail);
+    }
+}
+
+/// Copies `src` into the bytes from `offset` on.
+pub(crate) fn copy_in(words: &[AtomicU64], offset: usize, src: &[u8]) {
+    let parts = split(words, offset, src.len());
+    let (head, src) = src.split_at(parts.head_len);
+    if let Some((word, first)) = parts.head {
+        merge(word, first, head, Ordering::Relaxed);
+    }
+    let (body, tail) = src.split_at(parts.body.len() * WORD);
+    let mut from = body.chunks_exact(CHUNK * WORD);
+    let mut to = parts.body.chunks_exact(CHUNK);
+    for (to, from) in to.by_ref().zip(from.by_ref()) {
+        store(to, from);
+    }
+    store(to.remainder(), from.remainder());
+    if let Some(word) = parts.tail.filter(|_| !tail.is_empty()) {
+        merge(word, 0, tail, Ordering::Relaxed);
+    }
+}
+
+/// Sets the `len` bytes from `offset` on to `value`.
+pub(crate) fn fill(words: &[AtomicU64], offset: usize, len: usize, value: u8) {
+    let parts = split(words, offset, len);
+    let pattern = [value; WORD];
+    let tail = len - parts.head_len - parts.body.len() * WORD;
+    if let Some((word, first)) = parts.head {
+        let head = pattern.get(..parts.head_len).unwrap_or_default();
+        merge(word, first, head, Ordering::Relaxed);
+    }
+    for word in parts.body {
+        word.store(u64::from_ne_bytes(pattern), Ordering::Relaxed);
+    }
+    if let (Some(word), Some(tail @ [_, ..])) = (parts.tail, pattern.get(..tail)) {
+        merge(word, 0, tail, Ordering::Relaxed);
     }
 }
 
@@ -70,6 +145,28 @@ mod tests {
 
     fn words(n: usize) -> Vec<AtomicU64> {
         (0..n).map(|_| AtomicU64::new(0)).collect()
+    }
+
+    #[test]
+    fn every_offset_and_length() {
+        let plain: Vec<u8> = (1..=200).collect();
+        for offset in 0..17 {
+            for len in 0..=plain.len() {
+                let shared = words(28);
+                copy_in(&shared, offset, &plain[..len]);
+                let mut all = [0xff; 8 * 28];
+                copy_out(&shared, 0, &mut all);
+                let (before, rest) = all.split_at(offset);
+                let (mine, after) = rest.split_at(len);
+                assert_eq!(mine, &plain[..len], "{len} bytes at {offset}");
+                assert!(before.iter().chain(after).all(|byte| *byte == 0));
+                let mut some = vec![0xff; len];
+                copy_out(&shared, offset, &mut some);
+                assert_eq!(some, &plain[..len], "{len} bytes at {offset}");
+                fill(&shared, offset, len, 0);
+                assert!(shared.iter().all(|word| word.load(Ordering::Relaxed) == 0));
+            }
+        }
     }
 
     proptest! {
