@@ -11,7 +11,8 @@ use crate::pd::Pd;
 use crate::range::{checked, widen};
 use crate::sys::{Command, Mapping};
 use std::ops::{Bound, RangeBounds};
-use std::sync::atomic::{fence, AtomicU64, Ordering};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
 /// Which pages a [`Buffer`] is made of.
@@ -139,7 +140,7 @@ pub(crate) struct Parts {
 /// each; aligned numbers of up to 8 bytes come out whole as far as the device writes them whole.
 ///
 /// What a peer wrote before a completion was reaped, or before a number was loaded with
-/// [`Ordering::Acquire`] that the peer wrote after it, is seen by what this thread reads afterwards.
+/// [`Ordering::Acquire`](std::sync::atomic::Ordering::Acquire) that the peer wrote after it, is seen by what this thread reads afterwards.
 ///
 /// Cheap to clone; the memory is freed when the last clone, slice and grant is gone *and* the device is
 /// done with it. Dropping it with requests in flight is harmless. A forked child does not inherit the
@@ -150,31 +151,6 @@ pub(crate) struct Parts {
 #[derive(Clone, Debug)]
 pub struct Buffer {
     inner: Arc<Parts>,
-}
-
-fn range_error(offset: u64, len: u64, capacity: u64) -> Error {
-    Error::Range {
-        what: "range of a buffer",
-        offset,
-        len,
-        capacity,
-    }
-}
-
-/// An ordering that a load may have: what a load cannot do becomes `SeqCst`.
-fn for_load(order: Ordering) -> Ordering {
-    match order {
-        Ordering::Relaxed | Ordering::Acquire => order,
-        _ => Ordering::SeqCst,
-    }
-}
-
-/// An ordering that a store may have: what a store cannot do becomes `SeqCst`.
-fn for_store(order: Ordering) -> Ordering {
-    match order {
-        Ordering::Relaxed | Ordering::Release => order,
-        _ => Ordering::SeqCst,
-    }
 }
 
 impl Buffer {
@@ -225,28 +201,42 @@ impl Buffer {
         self.inner.map.is_some()
     }
 
+    /// Returns the address of its first byte, or [`None`] if it is not mapped.
+    ///
+    /// The address is good for as long as the buffer, a clone, a slice or a grant of it exists. Peers and
+    /// devices may change the memory at any time: never make a reference to it that is not one to
+    /// atomics. Accesses that race with those of this type have to be atomic and of 8 aligned bytes.
+    pub fn as_ptr(&self) -> Option<NonNull<u8>> {
+        self.inner.map.as_ref().map(Mapping::base)
+    }
+
     /// None of them if it is not mapped.
-    fn words(&self) -> &[AtomicU64] {
+    pub(crate) fn words(&self) -> &[AtomicU64] {
         self.inner.map.as_ref().map_or(&[], Mapping::words)
     }
 
+    pub(crate) fn range_error(&self, offset: usize, len: usize) -> Error {
+        Error::Range {
+            what: "range of a buffer",
+            offset: offset as u64,
+            len: len as u64,
+            capacity: self.inner.len as u64,
+        }
+    }
+
     /// Whether this process may access these bytes.
-    fn check(&self, offset: usize, len: usize) -> Result<()> {
+    pub(crate) fn check(&self, offset: usize, len: usize) -> Result<()> {
         if self.inner.map.is_none() {
             return Err(Error::NotMapped);
         }
         match offset.checked_add(len) {
             Some(end) if end <= self.inner.len => Ok(()),
-            _ => Err(range_error(
-                offset as u64,
-                len as u64,
-                self.inner.len as u64,
-            )),
+            _ => Err(self.range_error(offset, len)),
         }
     }
 
     /// Whether this process may write these bytes.
-    fn check_write(&self, offset: usize, len: usize) -> Result<()> {
+    pub(crate) fn check_write(&self, offset: usize, len: usize) -> Result<()> {
         self.check(offset, len)?;
         match &self.inner.map {
             Some(map) if !map.is_writable() => Err(Error::ReadOnly),
@@ -338,121 +328,6 @@ impl Buffer {
         let (offset, len) = checked(range, "range of a buffer", self.inner.len as u64)?;
         // Both are at most `len`, which is a usize.
         Ok((offset as usize, len as usize))
-    }
-
-    /// The word that has the `N` aligned bytes at `offset`, and where in it they start.
-    fn word<const N: usize>(&self, offset: usize) -> Result<(&AtomicU64, usize)> {
-        self.check(offset, N)?;
-        if offset % N != 0 {
-            return Err(Error::Misaligned {
-                offset: offset as u64,
-                align: N as u64,
-            });
-        }
-        match self.words().get(offset / 8) {
-            Some(word) => Ok((word, offset % 8)),
-            None => Err(range_error(offset as u64, N as u64, self.inner.len as u64)),
-        }
-    }
-
-    /// Loads a word. Where this process may not write, only relaxed loads are sure not to.
-    fn load_word(&self, word: &AtomicU64, order: Ordering) -> u64 {
-        match (&self.inner.map, for_load(order)) {
-            (Some(map), Ordering::Acquire | Ordering::SeqCst) if !map.is_writable() => {
-                fence(Ordering::SeqCst);
-                let value = word.load(Ordering::Relaxed);
-                fence(Ordering::SeqCst);
-                value
-            }
-            (_, order) => word.load(order),
-        }
-    }
-
-    fn load<const N: usize>(&self, offset: usize, order: Ordering) -> Result<[u8; N]> {
-        let (word, first) = self.word::<N>(offset)?;
-        let mut value = [0; N];
-        let word = self.load_word(word, order).to_ne_bytes();
-        for (to, from) in value.iter_mut().zip(word.iter().skip(first)) {
-            *to = *from;
-        }
-        Ok(value)
-    }
-
-    /// Loads the byte at `offset`. An ordering that a load cannot have is taken as `SeqCst`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Range`].
-    pub fn load_u8(&self, offset: usize, order: Ordering) -> Result<u8> {
-        Ok(u8::from_ne_bytes(self.load(offset, order)?))
-    }
-
-    /// Loads a number of 2 bytes in host order at `offset`, as [`Self::load_u64`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Range`], or [`Error::Misaligned`] unless `offset` is a multiple of 2.
-    pub fn load_u16(&self, offset: usize, order: Ordering) -> Result<u16> {
-        Ok(u16::from_ne_bytes(self.load(offset, order)?))
-    }
-
-    /// Loads a number of 4 bytes in host order at `offset`, as [`Self::load_u64`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Range`], or [`Error::Misaligned`] unless `offset` is a multiple of 4.
-    pub fn load_u32(&self, offset: usize, order: Ordering) -> Result<u32> {
-        Ok(u32::from_ne_bytes(self.load(offset, order)?))
-    }
-
-    /// Loads a number of 8 bytes in host order at `offset`.
-    ///
-    /// With [`Ordering::Acquire`], what the peer wrote before it wrote this number is seen by what is
-    /// read afterwards. An ordering that a load cannot have is taken as `SeqCst`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Range`], or [`Error::Misaligned`] unless `offset` is a multiple of 8.
-    pub fn load_u64(&self, offset: usize, order: Ordering) -> Result<u64> {
-        Ok(self.load_word(self.word::<8>(offset)?.0, order))
-    }
-
-    /// Stores a number of 8 bytes in host order at `offset`. An ordering that a store cannot have is
-    /// taken as `SeqCst`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Range`], or [`Error::Misaligned`] unless `offset` is a multiple of 8.
-    pub fn store_u64(&self, offset: usize, value: u64, order: Ordering) -> Result<()> {
-        self.check_write(offset, 8)?;
-        self.word::<8>(offset)?.0.store(value, for_store(order));
-        Ok(())
-    }
-
-    /// Stores `new` at `offset` if `current` is there, and returns what was there: atomic with respect
-    /// to this process and others on this host. Whether it is with respect to the device's own atomic
-    /// operations is up to the device; on software devices it is.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Range`], or [`Error::Misaligned`] unless `offset` is a multiple of 8.
-    pub fn compare_exchange_u64(
-        &self,
-        offset: usize,
-        current: u64,
-        new: u64,
-        order: Ordering,
-    ) -> Result<u64> {
-        self.check_write(offset, 8)?;
-        let (word, _) = self.word::<8>(offset)?;
-        let failure = match order {
-            Ordering::Relaxed | Ordering::Release => Ordering::Relaxed,
-            Ordering::Acquire | Ordering::AcqRel => Ordering::Acquire,
-            _ => Ordering::SeqCst,
-        };
-        Ok(match word.compare_exchange(current, new, order, failure) {
-            Ok(old) | Err(old) => old,
-        })
     }
 
     /// A part of the buffer, to send from or receive into.

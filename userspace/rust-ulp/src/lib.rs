@@ -79,11 +79,14 @@
 //!
 //! # Safety
 //!
-//! There is no `unsafe` to write and no way to a reference to memory that a peer or a device can change:
-//! a [`Buffer`] copies bytes in and out, and loads and stores numbers, by atomic accesses of one size.
-//! Memory is freed by the kernel, not by a `Drop` that can be forgotten. A [`RemoteSlice`] is a number
-//! that one believes: the peer's device checks it. What is in a ring is checked before it is used. All
-//! system calls and shared memory are in one private module.
+//! No function hands out a reference to memory that a peer or a device can change. A [`Buffer`] copies
+//! bytes in and out, and loads, stores and adds numbers, by atomic accesses of one size. The kernel frees
+//! memory, not a `Drop` that can be forgotten. A [`RemoteSlice`] is a number, which the peer's device
+//! checks. The crate checks the content of a ring before it uses it. All system calls and shared memory
+//! are in one private module.
+//!
+//! One function is `unsafe`: [`Pd::register_raw`], which registers memory that the caller owns.
+//! [`Buffer::as_ptr`] is the way in the other direction.
 //!
 //! # What there is
 //!
@@ -124,6 +127,7 @@ mod access;
 mod ah;
 #[cfg(feature = "tokio")]
 mod asynchronous;
+mod atomic;
 mod attr;
 mod batch;
 mod buffer;

@@ -16,6 +16,35 @@ impl Pd {
         UserMemoryBuilder::new(self.clone(), len)
     }
 
+    /// Registers `len` bytes at `ptr`, memory of this process that the caller owns, as a buffer.
+    ///
+    /// The memory is pinned, and charged to `RLIMIT_MEMLOCK`, until the buffer is dropped and the device
+    /// is done with it. Dropping the buffer does not free it.
+    ///
+    /// # Safety
+    ///
+    /// Until the buffer and all clones, slices and grants of it are dropped:
+    ///
+    /// - the memory stays mapped, readable and writable;
+    /// - no reference to it exists but to atomics, since peers and devices change it;
+    /// - every access of this process to it that races with one by [`Buffer`] is atomic and of 8 aligned
+    ///   bytes.
+    ///
+    /// Devices go on to write to requests in flight after that, until these have completed or their queue
+    /// pair is gone: the kernel keeps the pages for them, but pages that the process reuses change.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Sys`] with `EFAULT` for a null pointer or memory that is not mapped, `EINVAL` unless `ptr`
+    /// and `len` are multiples of 8; as [`UserMemoryBuilder::alloc`].
+    #[allow(unsafe_code)]
+    pub unsafe fn register_raw(&self, ptr: *mut u8, len: usize) -> Result<Buffer> {
+        // SAFETY: What the caller promised; the buffer and what is made of it keep the mapping.
+        let map = unsafe { Mapping::borrowed(ptr, len) };
+        let map = map.map_err(|errno| Error::sys(abi::BufferRegister::NAME, errno))?;
+        register(self.clone(), map, len, false)
+    }
+
     /// Begins the import of a dma-buf, the memory of another driver or process, as a buffer.
     ///
     /// The memory is that of a file: whoever maps it sees what peers, devices and this crate write. This
@@ -80,25 +109,32 @@ impl UserMemoryBuilder {
         device.needs(abi::FEATURE_USER_MEMORY, "user memory")?;
         let map = Mapping::anonymous(self.len as u64, self.huge)
             .map_err(|errno| Error::sys("mmap of memory", errno))?;
-        let mut arg = abi::BufferRegister {
-            flags: flags(self.read_only),
-            pd: self.pd.handle(),
-            length: self.len as u64,
-            ..Command::new()
-        };
-        let registered = device.file().register(&map, &mut arg);
-        registered.map_err(|errno| Error::sys(abi::BufferRegister::NAME, errno))?;
-        Ok(Buffer::new(Parts {
-            object: Object::new(device, arg.handle),
-            map: Some(map),
-            pd: self.pd,
-            len: self.len,
-            page_size: arg.page_size,
-            node: None,
-            key_bytes: arg.key_bytes,
-            keys: arg.keys,
-        }))
+        register(self.pd, map, self.len, self.read_only)
     }
+}
+
+/// Registers the first `len` bytes of `map`.
+fn register(pd: Pd, map: Mapping, len: usize, read_only: bool) -> Result<Buffer> {
+    let device = pd.device();
+    device.needs(abi::FEATURE_USER_MEMORY, "user memory")?;
+    let mut arg = abi::BufferRegister {
+        flags: flags(read_only),
+        pd: pd.handle(),
+        length: len as u64,
+        ..Command::new()
+    };
+    let registered = device.file().register(&map, &mut arg);
+    registered.map_err(|errno| Error::sys(abi::BufferRegister::NAME, errno))?;
+    Ok(Buffer::new(Parts {
+        object: Object::new(device, arg.handle),
+        map: Some(map),
+        pd,
+        len,
+        page_size: arg.page_size,
+        node: None,
+        key_bytes: arg.key_bytes,
+        keys: arg.keys,
+    }))
 }
 
 fn flags(read_only: bool) -> u32 {

@@ -674,13 +674,14 @@ pub(crate) fn address_of<T>(slice: &[T]) -> u64 {
 /// # Invariants
 ///
 /// `base` is the address of a mapping of `len` bytes, readable, and writable if `writable` says so, which
-/// nothing unmaps before this is dropped. It is aligned to a page, and `len` is a multiple of 8.
+/// nothing unmaps before this is dropped. Both are multiples of 8.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<libc::c_void>,
     len: usize,
     writable: bool,
-    owner: Process,
+    /// The process that unmaps it when this is dropped; [`None`] if somebody else owns the memory.
+    owner: Option<Process>,
 }
 
 // SAFETY: A mapping belongs to the process, not to a thread.
@@ -721,8 +722,34 @@ impl Mapping {
             base,
             len: len.get(),
             writable,
-            owner: Process::this(),
+            owner: Some(Process::this()),
         })
+    }
+
+    /// Memory of `len` bytes at `base` that somebody else owns. Fails with `EFAULT` for a null pointer, and
+    /// with `EINVAL` unless both are multiples of 8.
+    ///
+    /// # Safety
+    ///
+    /// Until this is dropped the memory stays mapped, readable and writable, and this process accesses it
+    /// by aligned atomics of 8 bytes only, if at all while others do.
+    pub(crate) unsafe fn borrowed(base: *mut u8, len: usize) -> Result<Self, Errno> {
+        let base = NonNull::new(base).ok_or(Errno::EFAULT)?;
+        if base.addr().get() % 8 != 0 || len % 8 != 0 {
+            return Err(Errno::EINVAL);
+        }
+        // INVARIANT: What the caller promised, and what was checked.
+        Ok(Self {
+            base: base.cast(),
+            len,
+            writable: true,
+            owner: None,
+        })
+    }
+
+    /// The address of the first byte.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base.cast()
     }
 
     /// Maps `len` bytes of zeros that belong to this process alone, rounded up to whole pages of 4 KiB, or
@@ -737,7 +764,7 @@ impl Mapping {
             base,
             len: len.get(),
             writable: true,
-            owner: Process::this(),
+            owner: Some(Process::this()),
         };
         // SAFETY: It is all ours, and what is advised leaves its contents as they are.
         unsafe { madvise(map.base, map.len, MmapAdvise::MADV_DONTFORK) }?;
@@ -767,7 +794,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.owner != Process::this() {
+        if self.owner != Some(Process::this()) {
             // A forked child does not have this mapping, and may have another one at its address.
             return;
         }

@@ -9,6 +9,7 @@ use nix::sys::memfd::{memfd_create, MFdFlags};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::AtomicU64;
 
 /// Something that the fake kernel takes for a dma-buf.
 fn dmabuf(len: u64) -> File {
@@ -146,6 +147,90 @@ fn dmabufs_mapped_and_not() {
 }
 
 #[test]
+#[allow(unsafe_code)]
+fn memory_that_the_caller_owns() {
+    let p = pair();
+    let own: Vec<AtomicU64> = (0..2048).map(|_| AtomicU64::new(0)).collect();
+    let own = &own[own.as_ptr().align_offset(4096)..][..1024];
+    let (ptr, len) = (own.as_ptr().cast_mut().cast::<u8>(), 8 * own.len());
+    // SAFETY: The vector outlives the buffer, and all access to it is atomic and of 8 bytes.
+    let register = |ptr, len| unsafe { p.a.pd().register_raw(ptr, len) };
+    let mem = register(ptr, len).unwrap();
+    assert_eq!(mem.as_ptr().unwrap().as_ptr(), ptr);
+    assert_eq!(
+        (mem.len(), mem.query().unwrap().kind),
+        (8192, BufferKind::User)
+    );
+    works(&p, &mem);
+    mem.store_u64(8, 77, Ordering::Relaxed).unwrap();
+    drop(mem);
+    // It is still the caller's.
+    assert_eq!(own[1].load(Ordering::Relaxed), 77);
+    for (ptr, len, errno) in [
+        (std::ptr::null_mut(), len, libc::EFAULT),
+        (ptr.wrapping_add(4), 8, libc::EINVAL),
+        (ptr, 12, libc::EINVAL),
+    ] {
+        assert_eq!(register(ptr, len).unwrap_err().errno(), Some(errno));
+    }
+}
+
+#[test]
+fn numbers_of_every_size() {
+    let p = pair();
+    let (mem, order) = (&p.mem, Ordering::SeqCst);
+    mem.fill(.., 0x11).unwrap();
+    mem.store_u8(1, 0xfe, order).unwrap();
+    mem.store_u16(2, 0x2222, Ordering::Release).unwrap();
+    mem.store_u32(4, 0x3333_3333, Ordering::Relaxed).unwrap();
+    // No store has changed the bytes beside it.
+    let bytes = [0x11, 0xfe, 0x22, 0x22, 0x33, 0x33, 0x33, 0x33, 0x11];
+    assert_eq!(mem.to_vec(..9).unwrap(), bytes);
+    assert_eq!(mem.fetch_add_u8(1, 3, order).unwrap(), 0xfe);
+    assert_eq!(mem.fetch_add_u16(2, 1, order).unwrap(), 0x2222);
+    assert_eq!(
+        mem.fetch_add_u32(4, 1, Ordering::AcqRel).unwrap(),
+        0x3333_3333
+    );
+    assert_eq!(mem.load_u8(0, order).unwrap(), 0x11);
+    assert_eq!(mem.load_u8(1, order).unwrap(), 1);
+    assert_eq!(mem.load_u16(2, order).unwrap(), 0x2223);
+    assert_eq!(mem.load_u32(4, Ordering::Acquire).unwrap(), 0x3333_3334);
+    mem.store_u64(8, u64::MAX, order).unwrap();
+    assert_eq!(mem.fetch_add_u64(8, 2, order).unwrap(), u64::MAX);
+    assert_eq!(mem.load_u64(8, order).unwrap(), 1);
+    for error in [
+        mem.store_u16(1, 0, order).unwrap_err(),
+        mem.store_u32(2, 0, order).unwrap_err(),
+        mem.store_u64(4, 0, order).unwrap_err(),
+        mem.fetch_add_u32(6, 0, order).unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::Misaligned { .. }), "{error}");
+    }
+    let error = mem.store_u8(8192, 0, order).unwrap_err();
+    assert!(matches!(error, Error::Range { .. }), "{error}");
+}
+
+#[test]
+fn additions_of_threads_add_up() {
+    let p = pair();
+    std::thread::scope(|scope| {
+        for i in 0..4 {
+            let mem = &p.mem;
+            scope.spawn(move || {
+                for _ in 0..1000 {
+                    mem.fetch_add_u64(0, 1, Ordering::Relaxed).unwrap();
+                    // These four share a word.
+                    mem.fetch_add_u16(8 + 2 * i, 1, Ordering::Relaxed).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(p.mem.load_u64(0, Ordering::Acquire).unwrap(), 4000);
+    assert!((0..4).all(|i| p.mem.load_u16(8 + 2 * i, Ordering::Acquire).unwrap() == 1000));
+}
+
+#[test]
 fn a_read_only_dmabuf_is_mapped_to_be_read() {
     let p = pair();
     let file = dmabuf(4096);
@@ -162,7 +247,9 @@ fn a_read_only_dmabuf_is_mapped_to_be_read() {
         mem.write_at(0, b"x").unwrap_err(),
         mem.fill(.., 1).unwrap_err(),
         mem.copy_from(0, &p.mem, 0, 1).unwrap_err(),
+        mem.store_u8(0, 1, Ordering::Relaxed).unwrap_err(),
         mem.store_u64(0, 1, Ordering::Relaxed).unwrap_err(),
+        mem.fetch_add_u32(0, 1, Ordering::Relaxed).unwrap_err(),
         mem.compare_exchange_u64(0, 0, 2, Ordering::SeqCst)
             .unwrap_err(),
     ] {
