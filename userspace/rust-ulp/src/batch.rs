@@ -184,7 +184,7 @@ impl<'a> Core<'a> {
         result.map_err(|errno| Error::Batch {
             index: arg.bad_index,
             posted: arg.posted,
-            source: Box::new(submit_error(errno)),
+            cause: Box::new(submit_error(errno)),
         })?;
         if let Some((cq, min, deadline)) = deadline {
             if arg.completed < min {

@@ -280,9 +280,9 @@ impl Device {
     }
 
     fn file() -> Result<File> {
-        File::open(abi::DEVICE_PATH).map_err(|source| Error::Open {
+        File::open(abi::DEVICE_PATH).map_err(|cause| Error::Open {
             path: abi::DEVICE_PATH.to_owned(),
-            source,
+            cause,
         })
     }
 

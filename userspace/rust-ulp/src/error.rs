@@ -16,16 +16,19 @@ use std::time::Duration;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong. The text says what happened and what to do about it.
+///
+/// The text of an error has the text of its cause. [`std::error::Error::source`] therefore returns none,
+/// so that no program prints the cause twice.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The device file cannot be opened.
-    #[error("cannot open {path}: {source}; {}", open_hint(.source))]
+    #[error("cannot open {path}: {cause}; {}", open_hint(.cause))]
     Open {
         /// The path that was tried.
         path: String,
         /// The system's reason.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
 
     /// Module and crate speak different versions of the ABI.
@@ -111,12 +114,12 @@ pub enum Error {
 
     /// io_uring cannot be used here.
     #[error(
-        "io_uring cannot be used here: {source}; {}. Qp::post() and batches work without it",
-        uring_hint(.source)
+        "io_uring cannot be used here: {cause}; {}. Qp::post() and batches work without it",
+        uring_hint(.cause)
     )]
     NoUring {
         /// The system's reason.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
 
     /// The thread that takes completions has ended.
@@ -219,14 +222,14 @@ pub enum Error {
     QueueFull,
 
     /// Requests of a batch were refused.
-    #[error("request {index} of the batch: {source} ({posted} requests were posted)")]
+    #[error("request {index} of the batch: {cause} ({posted} requests were posted)")]
     Batch {
         /// Position in the batch of the request that was refused.
         index: u32,
         /// How many were posted: 0 unless the device itself refused in the middle.
         posted: u32,
         /// Why.
-        source: Box<Error>,
+        cause: Box<Error>,
     },
 
     /// Completions did not fit into the completion queue and are lost.
@@ -277,7 +280,7 @@ pub enum Error {
 
     /// A TCP operation of the exchange failed.
     #[error(
-        "{what} {}: {source}; check that the peer runs, its address, and firewalls", at(.peer)
+        "{what} {}: {cause}; check that the peer runs, its address, and firewalls", at(.peer)
     )]
     Tcp {
         /// What was done.
@@ -285,14 +288,14 @@ pub enum Error {
         /// The peer, when known.
         peer: Option<SocketAddr>,
         /// The system's reason.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
 
     /// The peer sent something that is no message of the exchange.
     #[error(
         "the peer does not speak this exchange: {0}; is it a rust_ulp program of this version?"
     )]
-    Wire(#[from] WireError),
+    Wire(WireError),
 
     /// The peer, or this side, refused the connection.
     #[error("the peer refused the connection: {0}")]
@@ -322,9 +325,9 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::QueueFull | Self::Timeout { .. } | Self::Busy { .. } => true,
-            Self::Batch { posted, source, .. } => *posted == 0 && source.is_retryable(),
-            Self::Tcp { source, .. } => matches!(
-                source.kind(),
+            Self::Batch { posted, cause, .. } => *posted == 0 && cause.is_retryable(),
+            Self::Tcp { cause, .. } => matches!(
+                cause.kind(),
                 std::io::ErrorKind::ConnectionRefused
                     | std::io::ErrorKind::ConnectionReset
                     | std::io::ErrorKind::TimedOut
@@ -338,7 +341,7 @@ impl Error {
                 let reason = rejection.reason;
                 matches!(reason, NoQp | NoResources | Timeout | NoListener | Stale)
             }
-            Self::Open { source, .. } => source.kind() == std::io::ErrorKind::Interrupted,
+            Self::Open { cause, .. } => cause.kind() == std::io::ErrorKind::Interrupted,
             _ => false,
         }
     }
@@ -347,7 +350,7 @@ impl Error {
     pub fn is_backpressure(&self) -> bool {
         match self {
             Self::QueueFull => true,
-            Self::Batch { posted, source, .. } => *posted == 0 && source.is_backpressure(),
+            Self::Batch { posted, cause, .. } => *posted == 0 && cause.is_backpressure(),
             _ => false,
         }
     }
@@ -355,8 +358,8 @@ impl Error {
     /// The error number that the system gave, where one did.
     pub fn errno(&self) -> Option<i32> {
         match self {
-            Self::Open { source, .. } | Self::Tcp { source, .. } | Self::NoUring { source } => {
-                source.raw_os_error()
+            Self::Open { cause, .. } | Self::Tcp { cause, .. } | Self::NoUring { cause } => {
+                cause.raw_os_error()
             }
             Self::Unsupported { .. } => Some(libc::EOPNOTSUPP),
             Self::NoDevice { .. } => Some(libc::ENOENT),
@@ -367,7 +370,7 @@ impl Error {
             Self::Timeout { .. } => Some(libc::ETIME),
             Self::DeviceGone => Some(libc::ENODEV),
             Self::Rejected(_) => Some(libc::ECONNREFUSED),
-            Self::Batch { source, .. } => source.errno(),
+            Self::Batch { cause, .. } => cause.errno(),
             Self::Sys { errno, .. } => Some(*errno),
             _ => None,
         }
@@ -386,11 +389,17 @@ impl Error {
     }
 }
 
+impl From<WireError> for Error {
+    fn from(error: WireError) -> Self {
+        Self::Wire(error)
+    }
+}
+
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
-            Error::Open { source, .. } | Error::Tcp { source, .. } | Error::NoUring { source } => {
-                source.kind()
+            Error::Open { cause, .. } | Error::Tcp { cause, .. } | Error::NoUring { cause } => {
+                cause.kind()
             }
             Error::QueueFull => std::io::ErrorKind::WouldBlock,
             Error::Timeout { .. } => std::io::ErrorKind::TimedOut,
@@ -454,8 +463,8 @@ impl fmt::Display for Explained<'_> {
     }
 }
 
-fn open_hint(source: &std::io::Error) -> &'static str {
-    match source.raw_os_error() {
+fn open_hint(cause: &std::io::Error) -> &'static str {
+    match cause.raw_os_error() {
         Some(libc::ENOENT) => "load the module: insmod rust_ulp.ko",
         Some(libc::EACCES | libc::EPERM) => {
             "run as root, or install the udev rule and join the group rdma"
@@ -465,8 +474,8 @@ fn open_hint(source: &std::io::Error) -> &'static str {
     }
 }
 
-fn uring_hint(source: &std::io::Error) -> &'static str {
-    match source.raw_os_error() {
+fn uring_hint(cause: &std::io::Error) -> &'static str {
+    match cause.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
             "it is disabled: see sysctl kernel.io_uring_disabled and kernel.io_uring_group, or a container's \
              seccomp filter"

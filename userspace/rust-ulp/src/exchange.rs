@@ -93,7 +93,7 @@ impl Peer {
 }
 
 fn tcp(what: &'static str, peer: Option<SocketAddr>) -> impl Fn(std::io::Error) -> Error {
-    move |source| Error::Tcp { what, peer, source }
+    move |cause| Error::Tcp { what, peer, cause }
 }
 
 /// A TCP connection on which everything has to be done by one deadline.

@@ -424,12 +424,12 @@ fn what_a_batch_says_when_it_is_refused() {
     let Error::Batch {
         index: 2,
         posted: 2,
-        source,
+        cause,
     } = &error
     else {
         panic!("{error}");
     };
-    assert!(matches!(**source, Error::QueueFull));
+    assert!(matches!(**cause, Error::QueueFull));
     assert!(
         !error.is_backpressure() && !error.is_retryable(),
         "some were posted"
@@ -1400,7 +1400,7 @@ fn refusing_and_nobody_there() {
 fn errors_say_what_to_do() {
     let open = |errno| Error::Open {
         path: "/dev/rust_ulp".into(),
-        source: std::io::Error::from_raw_os_error(errno),
+        cause: std::io::Error::from_raw_os_error(errno),
     };
     let all: Vec<(Error, &[&str])> = vec![
         (open(libc::ENOENT), &["/dev/rust_ulp", "insmod rust_ulp.ko"]),
@@ -1483,7 +1483,7 @@ fn errors_say_what_to_do() {
             Error::Batch {
                 index: 3,
                 posted: 0,
-                source: Box::new(Error::QueueFull),
+                cause: Box::new(Error::QueueFull),
             },
             &["request 3", "reap completions", "0 requests were posted"],
         ),
@@ -1508,7 +1508,7 @@ fn errors_say_what_to_do() {
             Error::Tcp {
                 what: "connecting to",
                 peer: None,
-                source: std::io::ErrorKind::NotFound.into(),
+                cause: std::io::ErrorKind::NotFound.into(),
             },
             &["connecting to", "check that the peer runs"],
         ),
@@ -1542,6 +1542,11 @@ fn errors_say_what_to_do() {
             assert!(text.contains(part), "{part:?} is not in {text:?}");
         }
         assert!(!text.contains("  ") && !text.contains('\n'), "{text:?}");
+        let cause = std::error::Error::source(&error).map(ToString::to_string);
+        assert!(
+            cause.is_none_or(|cause| !text.contains(&cause)),
+            "{text:?} has its cause"
+        );
         let io = std::io::Error::from(error);
         assert_eq!(io.to_string(), text);
     }

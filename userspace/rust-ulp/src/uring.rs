@@ -87,7 +87,7 @@ impl RingBuilder {
             let ms = u32::try_from(idle.as_millis()).unwrap_or(u32::MAX);
             ms.max(1) // 0 is the kernel's choice
         });
-        let uring = Uring::new(self.entries, idle).map_err(|source| Error::NoUring { source })?;
+        let uring = Uring::new(self.entries, idle).map_err(|cause| Error::NoUring { cause })?;
         // Completions never wait for room.
         let slots = uring.entries().saturating_mul(2);
         Ok(Ring {
@@ -707,10 +707,10 @@ impl Slot {
             return Ok(Completion::new(&cqe, device));
         };
         let done = Completion::new(&cqe, device);
-        done.ok().map_err(|source| Error::Batch {
+        done.ok().map_err(|cause| Error::Batch {
             index: low,
             posted: count,
-            source: Box::new(source),
+            cause: Box::new(cause),
         })
     }
 }

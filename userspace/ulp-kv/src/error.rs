@@ -50,12 +50,12 @@ pub enum Error {
     NoServer,
 
     /// The server is not there.
-    #[error("{server} cannot be reached: {source}; is `ulp kv server` running there?")]
+    #[error("{server} cannot be reached: {cause}; is `ulp kv server` running there?")]
     Unreachable {
         /// The server.
         server: String,
         /// Why.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
 
     /// The server has gone, or it has cut this client off. Whether the last change was made is not known.

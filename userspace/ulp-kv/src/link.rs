@@ -76,9 +76,9 @@ fn gone(name: &str, why: impl ToString) -> Error {
 impl Link {
     /// Connects to `name`, which is HOST:PORT.
     pub fn connect(name: &str, device: &Device, options: &Options) -> Result<Self> {
-        let unreachable = |source| Error::Unreachable {
+        let unreachable = |cause| Error::Unreachable {
             server: name.to_owned(),
-            source,
+            cause,
         };
         let corrupt = |what: &str| Error::Corrupt {
             server: name.to_owned(),

@@ -211,9 +211,9 @@ impl Shared {
 
     /// A client, until it goes.
     fn serve(&self, tcp: TcpStream) -> Result<()> {
-        let io = |source| Error::Unreachable {
+        let io = |cause| Error::Unreachable {
             server: "a client".to_owned(),
-            source,
+            cause,
         };
         tcp.set_read_timeout(Some(HELLO)).map_err(io)?;
         let mut control = Control::new(tcp).map_err(io)?;
@@ -292,9 +292,9 @@ impl Server {
             });
         }
         let table = Geometry::fit(options.memory, segment, options.max_value)?;
-        let listener = TcpListener::bind(addr).map_err(|source| Error::Unreachable {
+        let listener = TcpListener::bind(addr).map_err(|cause| Error::Unreachable {
             server: addr.to_owned(),
-            source,
+            cause,
         })?;
         let _ = listener.set_nonblocking(true);
         let own = Own::new(&device, &pd, remotes, segment)?;
@@ -322,9 +322,9 @@ impl Server {
     pub fn local_addr(&self) -> Result<SocketAddr> {
         self.listener
             .local_addr()
-            .map_err(|source| Error::Unreachable {
+            .map_err(|cause| Error::Unreachable {
                 server: "this".to_owned(),
-                source,
+                cause,
             })
     }
 
@@ -363,10 +363,10 @@ impl Server {
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                Err(source) => {
+                Err(cause) => {
                     return Err(Error::Unreachable {
                         server: "this".to_owned(),
-                        source,
+                        cause,
                     });
                 }
             }

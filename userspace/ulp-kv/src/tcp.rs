@@ -105,9 +105,9 @@ impl TcpServer {
             listener.set_nonblocking(true)?;
             Ok(listener)
         });
-        let listener = made.map_err(|source| Error::Unreachable {
+        let listener = made.map_err(|cause| Error::Unreachable {
             server: addr.to_owned(),
-            source,
+            cause,
         })?;
         Ok(Self { listener })
     }
@@ -119,9 +119,9 @@ impl TcpServer {
     /// [`Error::Unreachable`].
     pub fn local_addr(&self) -> Result<SocketAddr> {
         let addr = self.listener.local_addr();
-        addr.map_err(|source| Error::Unreachable {
+        addr.map_err(|cause| Error::Unreachable {
             server: "this".to_owned(),
-            source,
+            cause,
         })
     }
 
@@ -154,9 +154,9 @@ impl TcpStore {
     /// [`Error::Unreachable`].
     pub fn connect(name: &str) -> Result<Self> {
         let stream = TcpStream::connect(name).and_then(Stream::new);
-        let stream = stream.map_err(|source| Error::Unreachable {
+        let stream = stream.map_err(|cause| Error::Unreachable {
             server: name.to_owned(),
-            source,
+            cause,
         })?;
         Ok(Self {
             name: name.to_owned(),

@@ -149,7 +149,7 @@ mod tests {
         let refused = || std::io::Error::from(ErrorKind::ConnectionRefused);
         let told = ulp_kv::Error::Unreachable {
             server: "one".to_owned(),
-            source: refused(),
+            cause: refused(),
         };
         let text = causes(&anyhow::Error::new(told).context("a pair"));
         assert_eq!(text.matches("connection refused").count(), 1, "{text}");

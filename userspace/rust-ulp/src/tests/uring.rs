@@ -25,8 +25,8 @@ fn what_is_missing_is_named() {
         (libc::ENOSYS, "seccomp"),
         (libc::ENOMEM, "ulimit -l"),
     ] {
-        let source = std::io::Error::from_raw_os_error(errno);
-        let error = Error::NoUring { source };
+        let cause = std::io::Error::from_raw_os_error(errno);
+        let error = Error::NoUring { cause };
         assert!(error.to_string().contains(words), "{error}");
         assert_eq!(error.errno(), Some(errno));
     }

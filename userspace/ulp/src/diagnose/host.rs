@@ -100,9 +100,7 @@ fn node(found: &mut Findings) -> Result<Option<Vec<DeviceEntry>>> {
             }
             Ok(Some(entries))
         }
-        Err(Error::Open { source, .. })
-            if source.kind() == std::io::ErrorKind::PermissionDenied =>
-        {
+        Err(Error::Open { cause, .. }) if cause.kind() == std::io::ErrorKind::PermissionDenied => {
             let me = name_of(geteuid().as_raw());
             found.fail(
                 "node",

@@ -133,14 +133,14 @@ fn status(error: &Error) -> Option<Status> {
 fn connect_failed(host: &str, error: &Error, found: &mut Findings) -> Result<()> {
     let ping = host.rsplit_once(':').map_or(host, |(host, _)| host);
     match error {
-        Error::Tcp { source, .. } if source.kind() == ErrorKind::ConnectionRefused => found.fail(
+        Error::Tcp { cause, .. } if cause.kind() == ErrorKind::ConnectionRefused => found.fail(
             "peer",
             format!("nobody listens at {host}: its host is there, the program is not"),
             "there: ulp diagnose --serve (or start the program that it stands for)",
         ),
-        Error::Tcp { source, .. } => found.fail(
+        Error::Tcp { cause, .. } => found.fail(
             "peer",
-            format!("{host} cannot be reached by TCP: {source}"),
+            format!("{host} cannot be reached by TCP: {cause}"),
             format!("ping {ping}; ip route get {ping}; let the TCP port through the firewalls"),
         ),
         Error::Timeout { .. } => found.fail(
