@@ -2,10 +2,10 @@
 
 //! A queue pair and a completion thread for each processor, and a worker that posts to each.
 //!
-//!     multi_queue listen 0.0.0.0:18515 4        # lanes; the other end has as many
+//!     multi_queue listen 0.0.0.0:18515 4        # queues; the other end has as many
 //!     multi_queue 10.9.0.2:18515 4
 
-use rust_ulp::{Access, Device, Lane, Listener, Rc, RemoteSlice, Result, Write};
+use rust_ulp::{Access, Device, Listener, Queue, Rc, RemoteSlice, Result, Write};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,11 @@ const DEPTH: u64 = 16;
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match &args[..] {
-        [listener, addr, lanes] if listener == "listen" => listen(addr, lanes.parse().unwrap_or(1)),
-        [addr, lanes] => connect(addr, lanes.parse().unwrap_or(1)),
-        _ => panic!("usage: multi_queue listen ADDR:PORT LANES | multi_queue ADDR:PORT LANES"),
+        [listener, addr, queues] if listener == "listen" => {
+            listen(addr, queues.parse().unwrap_or(1))
+        }
+        [addr, queues] => connect(addr, queues.parse().unwrap_or(1)),
+        _ => panic!("usage: multi_queue listen ADDR:PORT QUEUES | multi_queue ADDR:PORT QUEUES"),
     };
     if let Err(error) = result {
         eprintln!("multi_queue: {error}");
@@ -26,54 +28,57 @@ fn main() {
     }
 }
 
-/// Is written to: 8 bytes for each lane.
-fn listen(addr: &str, lanes: usize) -> Result<()> {
+/// Is written to: 8 bytes for each queue.
+fn listen(addr: &str, queues: usize) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, listener) = (dev.alloc_pd()?, Listener::bind(addr)?);
-    let (buf, mut peers) = (pd.alloc_buffer(8 * lanes)?, Vec::new());
+    let (buf, mut peers) = (pd.alloc_buffer(8 * queues)?, Vec::new());
     let grant = buf.grant(.., Access::REMOTE_WRITE)?;
-    let multi = dev.multi_queue().lanes(lanes).build(|_, cq| {
+    let multi = dev.multi_queue().queues(queues).build(|_, cq| {
         let qp = pd.create_qp::<Rc>(cq).build()?;
         let (qp, peer) = listener.accept(LONG)?.accept(qp, &[&grant])?;
         peers.push(peer);
         Ok(qp)
     })?;
     let end = Instant::now() + LONG;
-    for i in 0..lanes {
+    for i in 0..queues {
         while buf.load_u64(8 * i, Ordering::Acquire)? != WRITES {
-            assert!(Instant::now() < end, "lane {i} is late");
+            assert!(Instant::now() < end, "queue {i} is late");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    println!("{lanes} lanes, each written to {WRITES} times");
+    println!("{queues} queues, each written to {WRITES} times");
     peers.iter().try_for_each(|peer| peer.wait_gone(LONG))?;
     multi.stop(LONG).map(drop)
 }
 
-fn connect(addr: &str, lanes: usize) -> Result<()> {
+fn connect(addr: &str, queues: usize) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, mut to) = (dev.alloc_pd()?, Vec::new());
-    let multi = dev.multi_queue().lanes(lanes).pinned().build(|i, cq| {
+    let multi = dev.multi_queue().queues(queues).pinned().build(|i, cq| {
         let (qp, peer) = pd.create_qp::<Rc>(cq).build()?.connect_tcp(addr, &[])?;
         to.push((peer.grant(0)?.slice(8 * i as u64..)?, peer));
         Ok(qp)
     })?;
     std::thread::scope(|scope| {
-        for (lane, (to, _peer)) in multi.lanes().iter().zip(&to) {
-            scope.spawn(|| work(lane, *to).unwrap());
+        for (queue, (to, _peer)) in multi.queues().iter().zip(&to) {
+            scope.spawn(|| work(queue, *to).unwrap());
         }
     });
-    let cpus = multi.lanes().iter().flat_map(Lane::cpu);
-    println!("{lanes} lanes on processors {:?}", cpus.collect::<Vec<_>>());
+    let cpus = multi.queues().iter().flat_map(Queue::cpu);
+    println!(
+        "{queues} queues on processors {:?}",
+        cpus.collect::<Vec<_>>()
+    );
     multi.stop(LONG).map(drop)
 }
 
 /// Writes numbers, with some under way at a time.
-fn work(lane: &Lane<Rc>, to: RemoteSlice) -> Result<()> {
-    let done = || lane.completions().wait(LONG)?.ok().map(drop);
+fn work(queue: &Queue<Rc>, to: RemoteSlice) -> Result<()> {
+    let done = || queue.completions().wait(LONG)?.ok().map(drop);
     for i in 1..=WRITES {
         (i > DEPTH).then(done).transpose()?;
-        lane.qp().post(Write::inline_bytes(&i.to_ne_bytes(), to))?;
+        queue.qp().post(Write::inline_bytes(&i.to_ne_bytes(), to))?;
     }
     (0..DEPTH).try_for_each(|_| done())
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Messages from and into pieces of a pool: each piece is one's own, or its request's.
+//! Messages from and into chunks of a pool: each chunk is one's own, or its request's.
 //!
 //!     pool listen 0.0.0.0:18515
 //!     pool 10.9.0.2:18515 1000        # so many messages
@@ -30,15 +30,15 @@ fn listen(addr: &str) -> Result<()> {
     let buf = pd.alloc_buffer(32 * 1024)?;
     let pool = Pool::new(buf.slice(..)?, 1024)?;
     let qp = pd.create_qp::<Rc>(&cq).build()?;
-    while let Some(piece) = pool.take() {
-        piece.post(&qp, |memory| Ok(Recv::new(memory)))?;
+    while let Some(chunk) = pool.take() {
+        chunk.post(&qp, |memory| Ok(Recv::new(memory)))?;
     }
     let (qp, peer) = qp.accept_tcp(addr, &[])?;
     for expected in 0u64.. {
         let done = cq.wait(LONG)?.ok()?;
-        let piece = pool.complete(&done).ok_or("no piece of the pool")?;
+        let chunk = pool.complete(&done).ok_or("no chunk of the pool")?;
         let mut number = [0; 8];
-        piece.read_at(0, &mut number)?;
+        chunk.read_at(0, &mut number)?;
         if done.byte_len == 0 {
             println!("{expected} messages, in order");
             return Ok(peer.wait_gone(LONG)?); // when it has its acknowledgement
@@ -47,7 +47,7 @@ fn listen(addr: &str) -> Result<()> {
             return Err(format!("not message {expected}").into());
         }
         // It is ours again: for the next one.
-        piece.post(&qp, |memory| Ok(Recv::new(memory)))?;
+        chunk.post(&qp, |memory| Ok(Recv::new(memory)))?;
     }
     Ok(())
 }
@@ -60,19 +60,19 @@ fn connect(addr: &str, count: &str) -> Result<()> {
     let (qp, _peer) = pd.create_qp::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
     for number in 0..=count {
         // None is free: wait for one.
-        let piece = match pool.take() {
-            Some(piece) => piece,
-            None => (pool.complete(&cq.wait(LONG)?.ok()?)).ok_or("no piece of the pool")?,
+        let chunk = match pool.take() {
+            Some(chunk) => chunk,
+            None => (pool.complete(&cq.wait(LONG)?.ok()?)).ok_or("no chunk of the pool")?,
         };
-        piece.write_at(0, &number.to_le_bytes())?;
+        chunk.write_at(0, &number.to_le_bytes())?;
         let len = if number == count { 0 } else { 1024 };
-        piece.post(&qp, |memory| Ok(Send::new(memory.slice(..len)?)))?;
+        chunk.post(&qp, |memory| Ok(Send::new(memory.slice(..len)?)))?;
     }
     while pool.available() < pool.len() {
         let done = cq.wait(LONG)?.ok()?;
         assert_eq!(done.opcode, Opcode::Send);
         drop(pool.complete(&done));
     }
-    println!("{count} messages from {} pieces", pool.len());
+    println!("{count} messages from {} chunks", pool.len());
     Ok(())
 }

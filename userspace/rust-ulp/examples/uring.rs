@@ -49,7 +49,7 @@ fn listen(addr: &str) -> Result<()> {
 fn connect(addr: &str, message: &[u8]) -> Result<()> {
     let mut ring = Ring::builder()
         .entries(8)
-        .kernel_thread(Duration::from_millis(200))
+        .sqpoll(Duration::from_millis(200))
         .build()?;
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);

@@ -9,7 +9,7 @@ use crate::cq::Cq;
 use crate::deadline::Deadline;
 use crate::device::{Device, DeviceInner};
 use crate::error::{Error, Result};
-use crate::pool::{Piece, PieceError};
+use crate::pool::{Chunk, ChunkError};
 use crate::post::submit_error;
 use crate::qp::Qp;
 use crate::srq::Srq;
@@ -33,8 +33,8 @@ pub(crate) struct Storage {
     /// What the requests refer to.
     keep: Vec<Buffer>,
     addresses: Vec<AddressHandle>,
-    /// Pieces of pools, each with the index of its request.
-    pieces: Vec<(u32, Piece)>,
+    /// Chunks of pools, each with the index of its request.
+    chunks: Vec<(u32, Chunk)>,
 }
 
 impl Storage {
@@ -75,7 +75,7 @@ impl Storage {
         self.bytes.clear();
         self.keep.clear();
         self.addresses.clear();
-        self.pieces.clear();
+        self.chunks.clear();
     }
 }
 
@@ -137,22 +137,22 @@ impl<'a> Core<'a> {
         Ok(())
     }
 
-    /// As [`Self::push`], for a request that names `piece`.
-    fn push_piece(
+    /// As [`Self::push`], for a request that names `chunk`.
+    fn push_chunk(
         &mut self,
         target: &Target<'_>,
-        piece: Piece,
+        chunk: Chunk,
         request: Result<Request<'a>>,
-    ) -> Result<(), PieceError> {
+    ) -> Result<(), ChunkError> {
         // Less than there may be in one call.
         let index = self.len() as u32;
         let pushed = request.and_then(|request| {
-            let wr_id = piece.fly(target.life);
+            let wr_id = chunk.fly(target.life);
             self.push(target, request.tracked(wr_id))
         });
         match pushed {
-            Ok(()) => self.storage.pieces.push((index, piece)),
-            Err(error) => return Err(piece.refused(error)),
+            Ok(()) => self.storage.chunks.push((index, chunk)),
+            Err(error) => return Err(chunk.refused(error)),
         }
         Ok(())
     }
@@ -164,7 +164,7 @@ impl<'a> Core<'a> {
     /// Posts everything; with `wait`, sleeps until so many completions are there.
     fn submit(mut self, wait: Option<(&Cq, u32, Duration)>) -> Result<usize> {
         self.storage.point();
-        let Storage { wrs, pieces, .. } = &mut self.storage;
+        let Storage { wrs, chunks, .. } = &mut self.storage;
         let mut arg: abi::Submit = Command::new();
         let mut deadline = None;
         if let Some((cq, min, timeout)) = wait {
@@ -175,10 +175,10 @@ impl<'a> Core<'a> {
             deadline = Some((cq, min, until));
         }
         let result = self.device.file().submit(wrs, &mut arg);
-        for (index, piece) in pieces.drain(..) {
+        for (index, chunk) in chunks.drain(..) {
             // What was not posted is free again.
             if result.is_ok() || index < arg.posted {
-                piece.gone();
+                chunk.gone();
             }
         }
         result.map_err(|errno| Error::Batch {
@@ -231,18 +231,18 @@ impl<'a, T: Transport> QpBatch<'a, T> {
         self.core.push(&self.qp.target(), request.into())
     }
 
-    /// Adds the request that `request` makes of a piece of a [`Pool`](crate::Pool), as [`Piece::post`] does.
+    /// Adds the request that `request` makes of a chunk of a [`Pool`](crate::Pool), as [`Chunk::post`] does.
     ///
     /// # Errors
     ///
-    /// As [`Self::push`], with the piece.
-    pub fn push_piece<R: Post<'a, T>>(
+    /// As [`Self::push`], with the chunk.
+    pub fn push_chunk<R: Post<'a, T>>(
         &mut self,
-        piece: Piece,
+        chunk: Chunk,
         request: impl FnOnce(LocalSlice) -> Result<R>,
-    ) -> Result<(), PieceError> {
-        let request = request(piece.local()).map(Into::into);
-        self.core.push_piece(&self.qp.target(), piece, request)
+    ) -> Result<(), ChunkError> {
+        let request = request(chunk.local()).map(Into::into);
+        self.core.push_chunk(&self.qp.target(), chunk, request)
     }
 
     /// Requests in it.
@@ -306,31 +306,31 @@ impl<'a> DeviceBatch<'a> {
         self.core.push(&target, request.into())
     }
 
-    /// Adds the request that `request` makes of a piece of a [`Pool`](crate::Pool), as [`Piece::post`] does.
+    /// Adds the request that `request` makes of a chunk of a [`Pool`](crate::Pool), as [`Chunk::post`] does.
     ///
     /// # Errors
     ///
-    /// As [`Self::push`], with the piece.
-    pub fn push_piece<Q, R: RequestFor<'a, Q>>(
+    /// As [`Self::push`], with the chunk.
+    pub fn push_chunk<Q, R: RequestFor<'a, Q>>(
         &mut self,
         qp: Q,
-        piece: Piece,
+        chunk: Chunk,
         request: impl FnOnce(LocalSlice) -> Result<R>,
-    ) -> Result<(), PieceError> {
+    ) -> Result<(), ChunkError> {
         let target = R::target(&qp);
         if let Err(error) = self.check(&target) {
-            return Err(piece.refused(error));
+            return Err(chunk.refused(error));
         }
-        let request = request(piece.local()).map(Into::into);
-        self.core.push_piece(&target, piece, request)
+        let request = request(chunk.local()).map(Into::into);
+        self.core.push_chunk(&target, chunk, request)
     }
 
     /// The device, and the requests for a ring of io_uring to take.
     #[cfg(feature = "io-uring")]
     pub(crate) fn requests(&mut self) -> Result<(&Arc<DeviceInner>, &mut Storage)> {
-        if !self.core.storage.pieces.is_empty() {
+        if !self.core.storage.chunks.is_empty() {
             return Err(Error::Unsupported {
-                what: "a piece of a pool in a batch by io_uring",
+                what: "a chunk of a pool in a batch by io_uring",
             });
         }
         Ok((self.core.device, &mut self.core.storage))

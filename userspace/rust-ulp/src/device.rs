@@ -5,7 +5,7 @@
 use crate::abi;
 use crate::error::{Error, Result};
 use crate::gid::{Gid, Guid};
-use crate::port::{all, choose, gids, text, Chosen, GidEntry, LinkLayer, PortInfo, PortState};
+use crate::port::{all, choose, gids, text, DefaultGid, GidEntry, LinkLayer, PortInfo, PortState};
 use crate::sync::{lock, Cache};
 use crate::sys::{Command, File, Plain};
 use crate::transport::Transport;
@@ -161,7 +161,7 @@ pub(crate) struct DeviceInner {
     features: u64,
     info: DeviceInfo,
     port: u32,
-    chosen: Result<Chosen, String>,
+    chosen: Result<DefaultGid, String>,
     /// The peers of the queue pairs, by handle: number and GID, for the error of a failed completion.
     peers: Mutex<HashMap<u32, (u32, Gid)>>,
     /// Memory for the next batch.
@@ -377,7 +377,8 @@ impl Device {
     /// # Errors
     ///
     /// [`Error::NoUsableGid`] if the port has none.
-    pub fn chosen(&self) -> Result<&Chosen> {
+    #[doc(alias = "chosen")]
+    pub fn default_gid(&self) -> Result<&DefaultGid> {
         self.inner
             .chosen
             .as_ref()

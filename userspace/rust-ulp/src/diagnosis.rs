@@ -56,7 +56,7 @@ advice! {
             "look at the peer's program and its completions; the peer has to be in Rtr before this end sends, which \
              connect_tcp() and connect_cm() see to";
         "a wrong GID: this end sends from an address that the peer cannot answer, or to one that is not the peer's" =>
-            "compare Device::chosen() at both ends with Qp::peer(): both GIDs have to be of one type, RoCE v1 or v2, \
+            "compare Device::default_gid() at both ends with Qp::peer(): both GIDs have to be of one type, RoCE v1 or v2, \
              and their addresses have to reach each other (ping -I); QpBuilder::gid() takes another";
         "RoCE v2's packets do not get through" =>
             "let UDP port 4791 through the firewalls of both hosts and between them; look with tcpdump at both ends";

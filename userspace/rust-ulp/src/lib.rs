@@ -204,12 +204,12 @@ pub use exchange::{Incoming, Listener, Peer, TcpOptions, ACCEPT_TIMEOUT, EXCHANG
 pub use gid::{Gid, Guid};
 pub use grant::{Grant, GrantFor, GrantInfo, GrantOptions, GrantState};
 pub use memory::{BufferInfo, BufferKind, DmabufBuilder, UserMemoryBuilder};
-pub use multi::{Completions, Lane, MultiQueue, MultiQueueBuilder};
+pub use multi::{Completions, MultiQueue, MultiQueueBuilder, Queue};
 pub use params::{AckTimeout, Retries, RnrRetries, RnrTimer, TrafficClass};
 pub use path::Path;
 pub use pd::Pd;
-pub use pool::{Piece, PieceError, Pool};
-pub use port::{Chosen, GidEntry, GidType, LinkLayer, PortInfo, PortState};
+pub use pool::{Chunk, ChunkError, Pool};
+pub use port::{DefaultGid, GidEntry, GidType, LinkLayer, PortInfo, PortState};
 pub use qp::{PreparedQp, Qp, QpBuilder};
 pub use remote::RemoteSlice;
 pub use srq::{Srq, SrqBuilder, SrqInfo};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Many queue pairs, each with a thread that takes its completions.
+//! Many queue pairs, each with a completion queue and a thread that reaps it.
 
 use crate::attr::QpAttr;
 use crate::completion::Completion;
@@ -35,7 +35,7 @@ impl Device {
 #[must_use = "nothing is made before `build`"]
 pub struct MultiQueueBuilder {
     device: Device,
-    lanes: Option<usize>,
+    queues: Option<usize>,
     entries: u32,
     pin: bool,
     one_stream: bool,
@@ -45,53 +45,56 @@ impl MultiQueueBuilder {
     pub(crate) fn new(device: Device) -> Self {
         Self {
             device,
-            lanes: None,
+            queues: None,
             entries: 256,
             pin: false,
             one_stream: false,
         }
     }
 
-    /// How many queue pairs; unless said, one for each processor that this thread may run on.
-    pub fn lanes(mut self, n: usize) -> Self {
-        self.lanes = Some(n);
+    /// Sets how many queue pairs there are. The default is one for each processor that this thread may run
+    /// on.
+    pub fn queues(mut self, n: usize) -> Self {
+        self.queues = Some(n);
         self
     }
 
-    /// Entries of each lane's completion queue; 256 unless said.
+    /// Sets the entries of each completion queue. The default is 256.
     pub fn entries(mut self, n: u32) -> Self {
         self.entries = n;
         self
     }
 
-    /// Each thread runs on one processor only: the lanes go over those that this thread may run on.
+    /// Pins each thread to one processor, in turn, of those that this thread may run on.
     pub fn pinned(mut self) -> Self {
         self.pin = true;
         self
     }
 
-    /// All lanes give their completions to one stream, from which any thread takes any.
+    /// Hands the completions of all queue pairs over by one channel, from which any thread takes any.
     pub fn one_stream(mut self) -> Self {
         self.one_stream = true;
         self
     }
 
-    /// Makes the lanes: `connect` makes the queue pair of each, on the completion queue that it is given, and
-    /// connects it. The queue is that lane's alone: what it reports is taken by the lane's thread.
+    /// Makes the queue pairs, completion queues and threads.
+    ///
+    /// `connect` gets an index and a completion queue. It makes a queue pair on that completion queue and
+    /// connects it. Only the thread reaps the completion queue.
     ///
     /// # Errors
     ///
-    /// What `connect` says; [`Error::Range`] for no lanes, [`Error::Sys`] if a thread cannot be started or
+    /// What `connect` says; [`Error::Range`] for no queues, [`Error::Sys`] if a thread cannot be started or
     /// pinned; as [`Device::create_cq`]. Nothing is left then but what `connect` has kept.
     pub fn build<T: Transport>(
         self,
         mut connect: impl FnMut(usize, &Cq) -> Result<Qp<T>>,
     ) -> Result<MultiQueue<T>> {
         let cpus = cpus()?;
-        let count = self.lanes.unwrap_or(cpus.len());
+        let count = self.queues.unwrap_or(cpus.len());
         if count == 0 {
             return Err(Error::Range {
-                what: "lanes",
+                what: "queues",
                 offset: 0,
                 len: 0,
                 capacity: cpus.len() as u64,
@@ -102,7 +105,7 @@ impl MultiQueueBuilder {
         let room = |n: usize| bounded((self.entries as usize).saturating_mul(n).max(1));
         let stream = self.one_stream.then(|| room(count));
         let vectors = self.device.info().num_comp_vectors.max(1);
-        let mut lanes = Vec::with_capacity(count);
+        let mut queues = Vec::with_capacity(count);
         for (index, cpu) in (0..count).zip(cpus.iter().copied().cycle()) {
             // Less than there are vectors.
             let vector = (index % vectors as usize) as u32;
@@ -112,7 +115,7 @@ impl MultiQueueBuilder {
             let (to, from) = stream.clone().unwrap_or_else(|| room(1));
             let cpu = self.pin.then_some(cpu);
             start(index, cpu, cq, to, control.0.clone())?;
-            lanes.push(Lane {
+            queues.push(Queue {
                 qp,
                 cpu,
                 completions: Completions {
@@ -121,7 +124,7 @@ impl MultiQueueBuilder {
                 },
             });
         }
-        Ok(MultiQueue { lanes, control })
+        Ok(MultiQueue { queues, control })
     }
 }
 
@@ -149,7 +152,7 @@ impl Drop for Control {
     }
 }
 
-/// Starts the thread of a lane, and waits until it is where it is to be.
+/// Starts the thread that reaps `cq`, and waits until it is pinned.
 fn start(
     index: usize,
     cpu: Option<usize>,
@@ -193,7 +196,7 @@ fn take(cq: &Cq, to: &Sender<Completion>, state: &State) -> Result<()> {
         let n = cq.poll_into(&mut some)?;
         for done in some.iter().take(n) {
             let mut done = *done;
-            // Nobody takes what was handed over: then this lane's queues fill up, and posting says so.
+            // No thread takes completions: the completion queue fills up, and posting fails.
             while let Err(error) = to.send_timeout(done, SLICE) {
                 match error {
                     SendTimeoutError::Timeout(it) if !state.stop.load(Ordering::Acquire) => {
@@ -215,9 +218,10 @@ fn take(cq: &Cq, to: &Sender<Completion>, state: &State) -> Result<()> {
     }
 }
 
-/// The completions of a lane, or of all lanes: each goes to one who takes it.
+/// The completions of one [`Queue`], or of all.
 ///
-/// They are handed over without a lock. Cheap to clone; several threads may take.
+/// Several threads may take completions: each one goes to one of them. They are handed over without a
+/// lock. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Completions {
     from: Receiver<Completion>,
@@ -263,16 +267,17 @@ impl Completions {
     }
 }
 
-/// A queue pair of a [`MultiQueue`].
+/// A queue pair of a [`MultiQueue`], with its completions.
 #[derive(Debug)]
-pub struct Lane<T: Transport> {
+#[doc(alias = "Lane")]
+pub struct Queue<T: Transport> {
     qp: Qp<T>,
     cpu: Option<usize>,
     completions: Completions,
 }
 
-impl<T: Transport> Lane<T> {
-    /// Its queue pair, to post to. Its completion queue is its thread's: do not take from it.
+impl<T: Transport> Queue<T> {
+    /// Returns the queue pair, to post to. Only the thread of the queue reaps its completion queue.
     pub fn qp(&self) -> &Qp<T> {
         &self.qp
     }
@@ -282,54 +287,53 @@ impl<T: Transport> Lane<T> {
         self.cpu
     }
 
-    /// What its requests report; of all lanes with [`MultiQueueBuilder::one_stream`].
+    /// Returns its completions; those of all queues with [`MultiQueueBuilder::one_stream`].
     pub fn completions(&self) -> &Completions {
         &self.completions
     }
 }
 
-/// Queue pairs that do not share anything, each with a completion queue and a thread that sleeps on it and
-/// hands completions over.
+/// Queue pairs that share nothing, each with a completion queue and a thread that reaps it.
 ///
-/// Who posts on a lane and takes from it on one thread waits for no other; [`Self::here`] is the lane of
-/// the processor that this thread runs on.
+/// A thread that posts to one [`Queue`] and takes its completions waits for no other thread.
+/// [`Self::here`] is the queue of the processor that the calling thread runs on.
 ///
-/// Where completions are not taken, the lane's queues fill up and posting says
-/// [`Error::QueueFull`]: nothing is lost. Dropping it with work in flight is harmless: its threads end
-/// within a tenth of a second, and the queue pairs go with their last clones. [`Self::stop`] ends it in
-/// order.
+/// If no thread takes the completions, the completion queue fills up and posting fails with
+/// [`Error::QueueFull`]; no completion is lost. Dropping it with requests in flight is harmless: its
+/// threads end within a tenth of a second, and the queue pairs go with their last clones. [`Self::stop`]
+/// ends it in order.
 #[derive(Debug)]
 pub struct MultiQueue<T: Transport> {
-    lanes: Vec<Lane<T>>,
+    queues: Vec<Queue<T>>,
     control: Control,
 }
 
 impl<T: Transport> MultiQueue<T> {
-    /// The lanes, in order.
-    pub fn lanes(&self) -> &[Lane<T>] {
-        &self.lanes
+    /// Returns the queues, in order.
+    pub fn queues(&self) -> &[Queue<T>] {
+        &self.queues
     }
 
-    /// The lane number `index`, and round again beyond the last.
-    pub fn lane(&self, index: usize) -> &Lane<T> {
-        let lanes = &self.lanes;
-        match lanes.get(index.checked_rem(lanes.len()).unwrap_or(0)) {
-            Some(lane) => lane,
-            // There is one lane at least.
+    /// Returns the queue at `index` modulo the number of queues.
+    pub fn queue(&self, index: usize) -> &Queue<T> {
+        let queues = &self.queues;
+        match queues.get(index.checked_rem(queues.len()).unwrap_or(0)) {
+            Some(queue) => queue,
+            // There is one queue at least.
             None => unreachable!(),
         }
     }
 
-    /// The lane whose thread is pinned to the processor on which this thread runs, or another one that is
-    /// always the same for this processor.
-    pub fn here(&self) -> &Lane<T> {
+    /// Returns the queue whose thread is pinned to the processor that this thread runs on, or else a queue
+    /// that is always the same one for this processor.
+    pub fn here(&self) -> &Queue<T> {
         let cpu = sched_getcpu().unwrap_or(0);
-        let pinned = self.lanes.iter().find(|lane| lane.cpu == Some(cpu));
-        pinned.unwrap_or_else(|| self.lane(cpu))
+        let pinned = self.queues.iter().find(|queue| queue.cpu == Some(cpu));
+        pinned.unwrap_or_else(|| self.queue(cpu))
     }
 
-    /// Ends it: takes all queue pairs to the state Err, waits until everything in flight has completed, and
-    /// ends the threads. Returns the completions that nobody has taken.
+    /// Takes all queue pairs to the state Err, waits until every request has completed, and ends the
+    /// threads. Returns the completions that no thread has taken.
     ///
     /// # Errors
     ///
@@ -338,28 +342,28 @@ impl<T: Transport> MultiQueue<T> {
     pub fn stop(self, timeout: Duration) -> Result<Vec<Completion>> {
         let deadline = Deadline::after(timeout);
         let mut left = Vec::new();
-        for lane in &self.lanes {
-            lane.qp.modify(QpAttr::to(QpState::Err))?;
+        for queue in &self.queues {
+            queue.qp.modify(QpAttr::to(QpState::Err))?;
         }
-        for lane in &self.lanes {
+        for queue in &self.queues {
             loop {
                 self.drain(&mut left);
-                let info = lane.qp.query()?;
+                let info = queue.qp.query()?;
                 if info.sends_in_flight == 0 && info.recvs_in_flight == 0 {
                     break;
                 }
-                self.rest(&deadline, "the requests of a lane to complete")?;
+                self.rest(&deadline, "the requests of a queue to complete")?;
             }
         }
         self.control.0.stop.store(true, Ordering::Release);
         // The threads have what is left in the rings, and hand it over.
-        for lane in &self.lanes {
+        for queue in &self.queues {
             loop {
-                match lane.completions.from.recv_timeout(deadline.left()) {
+                match queue.completions.from.recv_timeout(deadline.left()) {
                     Ok(done) => left.push(done),
                     Err(RecvTimeoutError::Disconnected) => break,
                     Err(RecvTimeoutError::Timeout) => {
-                        return Err(deadline.timeout("the threads of the lanes to end"));
+                        return Err(deadline.timeout("the threads of the queues to end"));
                     }
                 }
             }
@@ -371,8 +375,8 @@ impl<T: Transport> MultiQueue<T> {
     }
 
     fn drain(&self, left: &mut Vec<Completion>) {
-        for lane in &self.lanes {
-            left.extend(lane.completions.from.try_iter());
+        for queue in &self.queues {
+            left.extend(queue.completions.from.try_iter());
         }
     }
 

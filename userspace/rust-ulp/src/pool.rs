@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Pieces of a buffer that are handed out, sent or received into, and come back.
+//! Chunks of a buffer that are handed out, sent or received into, and come back.
 
 use crate::buffer::LocalSlice;
 use crate::completion::Completion;
@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-/// Bits of a request's number: which pool, which piece, and how often that was in flight before.
+/// Bits of a request's number: which pool, which chunk, and how often that was in flight before.
 const TAG_BITS: u32 = 20;
 const INDEX_BITS: u32 = 22;
 const ROUND_BITS: u32 = 64 - TAG_BITS - INDEX_BITS;
@@ -21,7 +21,7 @@ const ROUND_BITS: u32 = 64 - TAG_BITS - INDEX_BITS;
 /// The next pool's number.
 static NEXT_TAG: AtomicU32 = AtomicU32::new(1);
 
-/// Of a piece: rounds, times 2, and 1 while a request is in flight.
+/// Of a chunk: rounds, times 2, and 1 while a request is in flight.
 const IN_FLIGHT: u32 = 1;
 
 #[derive(Debug)]
@@ -34,19 +34,19 @@ struct Slot {
 #[derive(Debug)]
 struct Inner {
     memory: LocalSlice,
-    piece_len: usize,
-    /// Pieces that nobody has.
+    chunk_len: usize,
+    /// Chunks that nobody has.
     free: ArrayQueue<u32>,
     slots: Box<[Slot]>,
     tag: u64,
 }
 
 impl Inner {
-    /// Takes a piece out of flight: true for the one caller who did.
+    /// Takes a chunk out of flight: true for the one caller who did.
     fn land(&self, index: u32, flying: u32) -> bool {
         self.slots.get(index as usize).is_some_and(|slot| {
             // What follows reads what the device wrote: the completion's own ordering sees to that. This one
-            // is for those who see the piece land at another thread.
+            // is for those who see the chunk land at another thread.
             let landed = flying.wrapping_add(1);
             let order = (Ordering::AcqRel, Ordering::Acquire);
             let swapped = slot
@@ -62,19 +62,19 @@ impl Inner {
     }
 }
 
-/// A part of a buffer as pieces of one length, for requests.
+/// A part of a buffer as chunks of one length, for requests.
 ///
 /// ```no_run
 /// # use rust_ulp::*;
 /// # fn example(qp: Qp<Rc>, buffer: Buffer) -> Result<()> {
 /// let pool = Pool::new(buffer.slice(..)?, 4096)?;
-/// let piece = pool.take().ok_or(Error::QueueFull)?;
-/// piece.write_at(0, b"hello")?;
-/// piece.post(&qp, |memory| Ok(Send::new(memory.slice(..5)?)))?;
+/// let chunk = pool.take().ok_or(Error::QueueFull)?;
+/// chunk.write_at(0, b"hello")?;
+/// chunk.post(&qp, |memory| Ok(Send::new(memory.slice(..5)?)))?;
 /// // ...
 /// while let Some(done) = qp.send_cq().poll()? {
-///     if let Some(piece) = pool.complete(&done) {
-///         drop(piece); // or posted again
+///     if let Some(chunk) = pool.complete(&done) {
+///         drop(chunk); // or posted again
 ///     }
 ///     let _ = done.ok()?;
 /// }
@@ -82,12 +82,12 @@ impl Inner {
 /// # }
 /// ```
 ///
-/// A piece that was posted is the request's, and comes back by [`Self::complete`] with its completion, good
+/// A chunk that was posted is the request's, and comes back by [`Self::complete`] with its completion, good
 /// or bad: nobody else gets it before. Requests that have timed out or were canceled may still be under
-/// way, and those of a queue pair that is dropped have no completion: their pieces come back when the
-/// queue is gone. A piece that is forgotten never comes back; that harms nobody else.
+/// way, and those of a queue pair that is dropped have no completion: their chunks come back when the
+/// queue is gone. A chunk that is forgotten never comes back; that harms nobody else.
 ///
-/// Pieces are handed out without a lock. Cheap to clone: clones share the pieces. A piece keeps the pool, and
+/// Chunks are handed out without a lock. Cheap to clone: clones share the chunks. A chunk keeps the pool, and
 /// the pool its buffer.
 #[derive(Clone, Debug)]
 pub struct Pool {
@@ -95,24 +95,24 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// As many pieces of `piece_len` bytes as fit into `memory`.
+    /// As many chunks of `chunk_len` bytes as fit into `memory`.
     ///
     /// # Errors
     ///
     /// [`Error::Range`] if none fits, [`Error::TooMany`] if there would be more than 4,194,304.
-    pub fn new(memory: LocalSlice, piece_len: usize) -> Result<Self> {
-        let Some(count @ 1..) = memory.len().checked_div(piece_len) else {
+    pub fn new(memory: LocalSlice, chunk_len: usize) -> Result<Self> {
+        let Some(count @ 1..) = memory.len().checked_div(chunk_len) else {
             return Err(Error::Range {
-                what: "a piece",
+                what: "a chunk",
                 offset: 0,
-                len: piece_len as u64,
+                len: chunk_len as u64,
                 capacity: memory.len() as u64,
             });
         };
         let max = 1 << INDEX_BITS;
         if count > max {
             return Err(Error::TooMany {
-                what: "pieces",
+                what: "chunks",
                 count: count as u64,
                 max: max as u64,
             });
@@ -124,7 +124,7 @@ impl Pool {
         let tag = NEXT_TAG.fetch_add(1, Ordering::Relaxed) % (1 << TAG_BITS);
         let inner = Inner {
             memory,
-            piece_len,
+            chunk_len,
             free: ArrayQueue::new(count),
             slots: slots.collect(),
             // Not 0: small numbers are everybody's.
@@ -139,19 +139,19 @@ impl Pool {
         })
     }
 
-    /// Takes a piece, if there is one. Its bytes are what they were.
-    pub fn take(&self) -> Option<Piece> {
+    /// Takes a chunk, if there is one. Its bytes are what they were.
+    pub fn take(&self) -> Option<Chunk> {
         let free = &self.inner.free;
         let index = free.pop().or_else(|| {
             self.reclaim();
             free.pop()
         })?;
-        Some(Piece::new(&self.inner, index))
+        Some(Chunk::new(&self.inner, index))
     }
 
-    /// The piece of the request that has completed, if it was one of this pool's. Not if it has timed out or
+    /// The chunk of the request that has completed, if it was one of this pool's. Not if it has timed out or
     /// was canceled: the device may still be at it.
-    pub fn complete(&self, done: &Completion) -> Option<Piece> {
+    pub fn complete(&self, done: &Completion) -> Option<Chunk> {
         let number = done.wr_id;
         if number >> (INDEX_BITS + ROUND_BITS) != self.inner.tag || done.status.is_unfinished() {
             return None;
@@ -163,10 +163,10 @@ impl Pool {
         if flying & IN_FLIGHT == 0 || !named || !self.inner.land(index, flying) {
             return None;
         }
-        Some(Piece::new(&self.inner, index))
+        Some(Chunk::new(&self.inner, index))
     }
 
-    /// Takes pieces back that were in flight on queues that are gone, and returns how many. Done by
+    /// Takes chunks back that were in flight on queues that are gone, and returns how many. Done by
     /// [`Self::take`] when there are none left.
     pub fn reclaim(&self) -> usize {
         let mut count = 0;
@@ -183,12 +183,12 @@ impl Pool {
         count
     }
 
-    /// Bytes of a piece.
-    pub fn piece_len(&self) -> usize {
-        self.inner.piece_len
+    /// Bytes of a chunk.
+    pub fn chunk_len(&self) -> usize {
+        self.inner.chunk_len
     }
 
-    /// How many pieces there are.
+    /// How many chunks there are.
     pub fn len(&self) -> usize {
         self.inner.slots.len()
     }
@@ -198,29 +198,30 @@ impl Pool {
         self.inner.slots.is_empty()
     }
 
-    /// How many pieces nobody has.
+    /// How many chunks nobody has.
     pub fn available(&self) -> usize {
         self.inner.free.len()
     }
 }
 
-/// The number of the request for a piece in that state.
+/// The number of the request for a chunk in that state.
 fn wr_id(tag: u64, index: u32, flying: u32) -> u64 {
     let round = u64::from(flying >> 1) & ((1 << ROUND_BITS) - 1);
     (((tag << INDEX_BITS) | u64::from(index)) << ROUND_BITS) | round
 }
 
-/// A piece of a [`Pool`]: one's own until it is posted or dropped.
+/// A chunk of a [`Pool`]: one's own until it is posted or dropped.
 #[derive(Debug)]
-#[must_use = "a piece goes back when it is dropped"]
-pub struct Piece {
+#[must_use = "a chunk goes back when it is dropped"]
+#[doc(alias = "Piece")]
+pub struct Chunk {
     pool: Arc<Inner>,
     index: u32,
     /// Not the request's.
     ours: bool,
 }
 
-impl Piece {
+impl Chunk {
     fn new(pool: &Arc<Inner>, index: u32) -> Self {
         Self {
             pool: pool.clone(),
@@ -231,25 +232,25 @@ impl Piece {
 
     /// Bytes.
     pub fn len(&self) -> usize {
-        self.pool.piece_len
+        self.pool.chunk_len
     }
 
-    /// Never true: there are no empty pieces.
+    /// Never true: there are no empty chunks.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Where in its buffer it starts.
     pub fn offset(&self) -> usize {
-        // All pieces are within the memory.
-        self.pool.memory.offset() + self.index as usize * self.pool.piece_len
+        // All chunks are within the memory.
+        self.pool.memory.offset() + self.index as usize * self.pool.chunk_len
     }
 
     fn check(&self, offset: usize, len: usize) -> Result<usize> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len() => Ok(self.offset() + offset),
             _ => Err(Error::Range {
-                what: "range of a piece",
+                what: "range of a chunk",
                 offset: offset as u64,
                 len: len as u64,
                 capacity: self.len() as u64,
@@ -261,7 +262,7 @@ impl Piece {
     ///
     /// # Errors
     ///
-    /// [`Error::Range`] if they are not all within the piece; as [`Buffer::read_at`](crate::Buffer::read_at).
+    /// [`Error::Range`] if they are not all within the chunk; as [`Buffer::read_at`](crate::Buffer::read_at).
     pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<()> {
         let at = self.check(offset, dst.len())?;
         self.pool.memory.buffer().read_at(at, dst)
@@ -277,17 +278,17 @@ impl Piece {
         self.pool.memory.buffer().write_at(at, src)
     }
 
-    /// Posts the request that `request` makes of this piece's memory, or of a part of it. It is signaled, and
+    /// Posts the request that `request` makes of this chunk's memory, or of a part of it. It is signaled, and
     /// its number is the pool's: what it says of these does not count.
     ///
     /// # Errors
     ///
-    /// What `request` says, and as [`Qp::post`](crate::Qp::post); with the piece, since nothing was posted.
+    /// What `request` says, and as [`Qp::post`](crate::Qp::post); with the chunk, since nothing was posted.
     pub fn post<'a, Q, R: RequestFor<'a, Q>>(
         self,
         queue: Q,
         request: impl FnOnce(LocalSlice) -> Result<R>,
-    ) -> Result<(), PieceError> {
+    ) -> Result<(), ChunkError> {
         let posted = request(self.local()).and_then(|request| {
             let target = R::target(&queue);
             let wr_id = self.fly(target.life);
@@ -330,9 +331,9 @@ impl Piece {
     }
 
     /// It was not posted.
-    pub(crate) fn refused(self, error: Error) -> PieceError {
+    pub(crate) fn refused(self, error: Error) -> ChunkError {
         self.ground();
-        PieceError { error, piece: self }
+        ChunkError { error, chunk: self }
     }
 
     /// Takes it out of flight if it is.
@@ -346,7 +347,7 @@ impl Piece {
     }
 }
 
-impl Drop for Piece {
+impl Drop for Chunk {
     fn drop(&mut self) {
         if self.ours {
             self.ground();
@@ -355,41 +356,42 @@ impl Drop for Piece {
     }
 }
 
-/// A piece that was not posted, and why.
-pub struct PieceError {
+/// A chunk that was not posted, and why.
+#[doc(alias = "PieceError")]
+pub struct ChunkError {
     error: Error,
-    piece: Piece,
+    chunk: Chunk,
 }
 
-impl PieceError {
+impl ChunkError {
     /// Why.
     pub fn error(&self) -> &Error {
         &self.error
     }
 
-    /// The piece, to be posted again.
-    pub fn into_piece(self) -> Piece {
-        self.piece
+    /// The chunk, to be posted again.
+    pub fn into_chunk(self) -> Chunk {
+        self.chunk
     }
 }
 
-impl fmt::Debug for PieceError {
+impl fmt::Debug for ChunkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PieceError").field(&self.error).finish()
+        f.debug_tuple("ChunkError").field(&self.error).finish()
     }
 }
 
-impl fmt::Display for PieceError {
+impl fmt::Display for ChunkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.error, f)
     }
 }
 
-impl std::error::Error for PieceError {}
+impl std::error::Error for ChunkError {}
 
-/// The piece goes back.
-impl From<PieceError> for Error {
-    fn from(error: PieceError) -> Self {
+/// The chunk goes back.
+impl From<ChunkError> for Error {
+    fn from(error: ChunkError) -> Self {
         error.error
     }
 }

@@ -139,7 +139,7 @@ pub struct GidEntry {
     pub is_ipv4: bool,
     /// Whether it is good for one link only (`fe80::/10`).
     pub is_link_local: bool,
-    /// Whether [`Device::chosen`](crate::Device::chosen) names it.
+    /// Whether [`Device::default_gid`](crate::Device::default_gid) names it.
     pub is_preferred: bool,
 }
 
@@ -167,8 +167,9 @@ impl GidEntry {
 ///
 /// Header struct: `rust_ulp_attach`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[doc(alias = "Chosen")]
 #[non_exhaustive]
-pub struct Chosen {
+pub struct DefaultGid {
     /// The port, from 1.
     pub port: u32,
     /// Index into its GID table.
@@ -179,7 +180,7 @@ pub struct Chosen {
     pub reason: String,
 }
 
-impl fmt::Display for Chosen {
+impl fmt::Display for DefaultGid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -232,7 +233,7 @@ pub(crate) fn gids(file: &File, port: u32) -> Result<Vec<GidEntry>> {
 }
 
 /// What ATTACH chose, with the reason; or what there is, if it chose none.
-pub(crate) fn choose(attach: &abi::Attach, gids: &[GidEntry]) -> Result<Chosen, String> {
+pub(crate) fn choose(attach: &abi::Attach, gids: &[GidEntry]) -> Result<DefaultGid, String> {
     let tried = || {
         let all: Vec<String> = gids
             .iter()
@@ -260,7 +261,7 @@ pub(crate) fn choose(attach: &abi::Attach, gids: &[GidEntry]) -> Result<Chosen, 
             others.join(", ")
         )
     };
-    Ok(Chosen {
+    Ok(DefaultGid {
         port: attach.port,
         gid_index: gid.index,
         gid: gid.gid,

@@ -155,7 +155,7 @@ impl<T: Transport> QpBuilder<T> {
         self
     }
 
-    /// Port and GID index to use, instead of those that [`Device::chosen`] names.
+    /// Port and GID index to use, instead of those that [`Device::default_gid`] names.
     pub fn gid(mut self, port: u8, gid_index: u8) -> Self {
         self.gid = Some((port, gid_index));
         self
@@ -243,7 +243,7 @@ impl<T: Transport> QpBuilder<T> {
         let device = Device::from_inner(self.pd.device());
         let (port, gid_index, gid) = match self.gid {
             None => {
-                let chosen = device.chosen()?;
+                let chosen = device.default_gid()?;
                 (chosen.port, chosen.gid_index, chosen.gid)
             }
             Some((port, index)) => {

@@ -96,7 +96,7 @@ statuses! {
     /// No answer.
     RetryExceeded = 12, "retry exceeded",
         "no acknowledgement after all retries: is the peer's queue pair gone or not yet ready to \
-         receive, the GID index wrong on either end (Device::chosen() gives the reason for it), no route \
+         receive, the GID index wrong on either end (Device::default_gid() gives the reason for it), no route \
          or a firewall for UDP port 4791, a path that drops packets (no flow control, MTU), or do the \
          two ends disagree on PSNs? A peer that is only slow wants a longer QpBuilder::timeout()";
     /// No receive.

@@ -111,8 +111,8 @@ fn everything_crosses_threads() {
     check::<cm::Connection>();
     check::<cm::ConnectError>();
     check::<crate::Pool>();
-    check::<crate::Piece>();
-    check::<crate::PieceError>();
+    check::<crate::Chunk>();
+    check::<crate::ChunkError>();
     check::<crate::stream::Sender>();
     check::<crate::stream::Receiver>();
     check::<crate::MultiQueue<Ud>>();
@@ -1011,7 +1011,7 @@ fn half_made_things_go_again() {
 fn devices_are_found_and_explained() {
     let kernel = Kernel::new();
     let device = Device::attach(kernel.file(), "fake0").unwrap();
-    let chosen = device.chosen().unwrap();
+    let chosen = device.default_gid().unwrap();
     assert_eq!((chosen.port, chosen.gid_index), (1, 1));
     for part in [
         "RoCE v2",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! The same requests by io_uring: posted and reaped without a system call for each, and with
-//! [`RingBuilder::kernel_thread`] without any. Needs the feature `io-uring`.
+//! [`RingBuilder::sqpoll`] without any. Needs the feature `io-uring`.
 //!
 //! ```no_run
 //! use rust_ulp::{uring::Ring, LocalSlice, Qp, Rc, RemoteSlice, Result, Send, Write};
@@ -41,7 +41,7 @@ use crate::cq::Cq;
 use crate::deadline::Deadline;
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
-use crate::pool::{Piece, PieceError};
+use crate::pool::{Chunk, ChunkError};
 use crate::post::submit_error;
 use crate::sys::{self, Uring, UringCqe};
 use crate::wr::{Local, Request, RequestFor, Target};
@@ -72,7 +72,8 @@ impl RingBuilder {
     /// while there is work, and sleeps after `idle` without.
     ///
     /// `IORING_SETUP_SQPOLL`.
-    pub fn kernel_thread(mut self, idle: Duration) -> Self {
+    #[doc(alias = "kernel_thread")]
+    pub fn sqpoll(mut self, idle: Duration) -> Self {
         self.idle = Some(idle);
         self
     }
@@ -133,7 +134,7 @@ struct Slot {
     queue: u32,
     qp_num: u32,
     device: Option<Arc<DeviceInner>>,
-    piece: Option<Piece>,
+    chunk: Option<Chunk>,
     /// Of a batch.
     count: Option<u32>,
     keep: Vec<Buffer>,
@@ -151,8 +152,10 @@ struct Memory {
 
 /// A request, or a batch, that is over.
 #[derive(Debug)]
+#[doc(alias = "Finished")]
+#[doc(alias = "io_uring_cqe")]
 #[non_exhaustive]
-pub struct Finished {
+pub struct Cqe {
     /// Its number.
     pub wr_id: u64,
     /// It came by a [`Ring::stream`], whether it was posted by this ring or by a call. A stream that ends is an
@@ -212,27 +215,27 @@ impl Ring {
             .map_err(|(error, _)| error)
     }
 
-    /// Adds the request that `request` makes of a piece of a [`Pool`](crate::Pool), as [`Piece::post`] does.
+    /// Adds the request that `request` makes of a chunk of a [`Pool`](crate::Pool), as [`Chunk::post`] does.
     ///
     /// # Errors
     ///
-    /// As [`Self::push`], with the piece.
-    pub fn push_piece<'a, Q, R: RequestFor<'a, Q>>(
+    /// As [`Self::push`], with the chunk.
+    pub fn push_chunk<'a, Q, R: RequestFor<'a, Q>>(
         &mut self,
         queue: Q,
-        piece: Piece,
+        chunk: Chunk,
         request: impl FnOnce(LocalSlice) -> Result<R>,
-    ) -> Result<(), PieceError> {
+    ) -> Result<(), ChunkError> {
         let target = R::target(&queue);
-        let request: Request<'a> = match request(piece.local()) {
+        let request: Request<'a> = match request(chunk.local()) {
             Ok(request) => request.into(),
-            Err(error) => return Err(piece.refused(error)),
+            Err(error) => return Err(chunk.refused(error)),
         };
-        let request = request.tracked(piece.fly(target.life));
-        match self.push_request(&target, request, Some(piece)) {
+        let request = request.tracked(chunk.fly(target.life));
+        match self.push_request(&target, request, Some(chunk)) {
             Ok(()) => Ok(()),
             // It comes back: it was given.
-            Err((error, Some(piece))) => Err(piece.refused(error)),
+            Err((error, Some(chunk))) => Err(chunk.refused(error)),
             Err((_, None)) => Ok(()),
         }
     }
@@ -241,8 +244,8 @@ impl Ring {
         &mut self,
         target: &Target<'_>,
         request: Request<'_>,
-        piece: Option<Piece>,
-    ) -> Result<(), (Error, Option<Piece>)> {
+        chunk: Option<Chunk>,
+    ) -> Result<(), (Error, Option<Chunk>)> {
         let device = target.device;
         let prepared = request.encode(target).and_then(|wr| {
             device.needs(abi::FEATURE_URING, "io_uring")?;
@@ -250,10 +253,10 @@ impl Ring {
         });
         let (mut wr, index) = match prepared {
             Ok(prepared) => prepared,
-            Err(error) => return Err((error, piece)),
+            Err(error) => return Err((error, chunk)),
         };
         let Some(slot) = self.slots.get_mut(index as usize) else {
-            return Err((Error::QueueFull, piece)); // there is one for each index
+            return Err((Error::QueueFull, chunk)); // there is one for each index
         };
         match request.local {
             Local::None => {}
@@ -276,7 +279,7 @@ impl Ring {
         slot.wr_id = wr.user_data;
         (slot.queue, slot.qp_num) = (target.handle, target.qp_num);
         slot.to = request.to.map(|to| to.ah);
-        slot.piece = piece;
+        slot.chunk = chunk;
         slot.device = Some(device.clone());
         let file = device.file().as_fd().as_raw_fd();
         let bytes = sys::request_bytes(&wr);
@@ -335,7 +338,7 @@ impl Ring {
     }
 
     /// Adds a stream to what [`Self::submit`] submits next: what completes in `cq`, and is there already, comes
-    /// through this ring, as [`Finished`] with `streamed`, in its order. The kernel copies completions into
+    /// through this ring, as [`Cqe`] with `streamed`, in its order. The kernel copies completions into
     /// buffers of the ring's, many at a time, and goes on until the ring is dropped.
     ///
     /// The queue cannot be read in another way from then on: [`Cq::poll`] and the like fail with
@@ -348,7 +351,7 @@ impl Ring {
     ///
     /// [`Error::QueueFull`] if there is not so much room; [`Error::Streamed`] if a ring of this process has one of
     /// `cq`; [`Error::Unsupported`]; [`Error::Sys`] if the kernel does not take the buffers. What fails later
-    /// is [`Finished::result`]: [`Error::Busy`] while another ring's stream of `cq` has not ended,
+    /// is [`Cqe::result`]: [`Error::Busy`] while another ring's stream of `cq` has not ended,
     /// [`Error::DeviceGone`] when the device is removed.
     pub fn stream(&mut self, cq: &Cq) -> Result<()> {
         let device = cq.device_inner();
@@ -381,7 +384,7 @@ impl Ring {
     }
 
     /// The next completion of the buffer that is being handed out.
-    fn streamed(&mut self) -> Result<Option<Finished>> {
+    fn streamed(&mut self) -> Result<Option<Cqe>> {
         let Some(filled) = self.filled.take() else {
             return Ok(None);
         };
@@ -404,7 +407,7 @@ impl Ring {
             self.uring.give_back(group, filled.buffer);
         }
         let finished = finished?;
-        Ok(Some(Finished {
+        Ok(Some(Cqe {
             wr_id: finished.wr_id,
             streamed: true,
             result: Ok(finished),
@@ -412,7 +415,7 @@ impl Ring {
     }
 
     /// A completion of the stream that is number `index`.
-    fn streams_on(&mut self, index: usize, cqe: &UringCqe) -> Result<Option<Finished>> {
+    fn streams_on(&mut self, index: usize, cqe: &UringCqe) -> Result<Option<Cqe>> {
         let Some(stream) = self.streams.get_mut(index) else {
             return Ok(None); // none has such a number
         };
@@ -440,7 +443,7 @@ impl Ring {
                 if let Some(cq) = stream.cq.take() {
                     cq.end_stream();
                 }
-                Ok(Some(Finished {
+                Ok(Some(Cqe {
                     wr_id: 0,
                     streamed: true,
                     result: Err(Error::sys("URING_STREAM", Errno::from_raw(errno))),
@@ -535,7 +538,7 @@ impl Ring {
     /// # Errors
     ///
     /// [`Error::Sys`] if a stream cannot go on.
-    pub fn poll(&mut self) -> Result<Option<Finished>> {
+    pub fn poll(&mut self) -> Result<Option<Cqe>> {
         match self.next()? {
             None => self.resume().map(|()| None),
             finished => Ok(finished),
@@ -543,7 +546,7 @@ impl Ring {
     }
 
     /// Takes the oldest completion, if there is one.
-    fn next(&mut self) -> Result<Option<Finished>> {
+    fn next(&mut self) -> Result<Option<Cqe>> {
         loop {
             if let Some(finished) = self.streamed()? {
                 return Ok(Some(finished));
@@ -573,7 +576,7 @@ impl Ring {
     /// # Errors
     ///
     /// [`Error::Timeout`] if there is none within `timeout`; [`Error::Sys`].
-    pub fn wait(&mut self, timeout: Duration) -> Result<Finished> {
+    pub fn wait(&mut self, timeout: Duration) -> Result<Cqe> {
         let deadline = Deadline::after(timeout);
         loop {
             if let Some(finished) = self.poll()? {
@@ -601,7 +604,7 @@ impl DeviceBatch<'_> {
     /// # Errors
     ///
     /// As [`Ring::push`]; [`Error::TooMany`] for a batch of no requests, or of more than 65,535,
-    /// [`Error::Unsupported`] if a piece of a [`Pool`](crate::Pool) is in it.
+    /// [`Error::Unsupported`] if a chunk of a [`Pool`](crate::Pool) is in it.
     pub fn submit_by(mut self, ring: &mut Ring, wr_id: u64) -> Result<()> {
         let (device, storage) = self.requests()?;
         ring.push_batch(device, storage, wr_id)
@@ -622,7 +625,7 @@ impl Drop for Ring {
         for index in self.uring.discard() {
             let slot = usize::try_from(index).ok();
             if let Some(slot) = slot.and_then(|index| self.slots.get_mut(index)) {
-                // Its piece, too, was not posted.
+                // Its chunk, too, was not posted.
                 *slot = Slot::default();
             }
         }
@@ -630,8 +633,8 @@ impl Drop for Ring {
         // it stays where it is.
         for slot in self.slots.iter_mut().filter(|slot| slot.device.is_some()) {
             std::mem::forget(take(&mut slot.memory));
-            if let Some(piece) = slot.piece.take() {
-                piece.gone();
+            if let Some(chunk) = slot.chunk.take() {
+                chunk.gone();
             }
         }
     }
@@ -651,18 +654,18 @@ fn failed(error: &std::io::Error) -> Error {
 
 impl Slot {
     /// What the completion says, which also frees the slot.
-    fn finish(&mut self, res: i32, extra: u64) -> Finished {
+    fn finish(&mut self, res: i32, extra: u64) -> Cqe {
         let wr_id = self.wr_id;
         let result = match self.device.take() {
             Some(device) => self.outcome(res, extra, &device),
             None => Err(Error::Stopped), // it was not in flight
         };
-        if let Some(piece) = self.piece.take() {
+        if let Some(chunk) = self.chunk.take() {
             match &result {
                 // The completion has it.
-                Ok(_) => piece.gone(),
+                Ok(_) => chunk.gone(),
                 // It was not posted.
-                Err(_) => drop(piece),
+                Err(_) => drop(chunk),
             }
         }
         self.keep.clear();
@@ -671,7 +674,7 @@ impl Slot {
         self.memory.sges.clear();
         self.memory.bytes.clear();
         self.memory.batch.clear();
-        Finished {
+        Cqe {
             wr_id,
             streamed: false,
             result,

@@ -6,7 +6,7 @@
 use crate::hosts::{connect, pattern, Host};
 use crate::report::{because, check, equal, hang, Outcome, Report};
 use crate::sys::abi;
-use rust_ulp::uring::{Finished, Ring};
+use rust_ulp::uring::{Cqe, Ring};
 use rust_ulp::{
     cm, Access, AckTimeout, BufferKind, CompareSwap, Completion, CompletionError, Cq, Endpoint,
     Error, EventKind, FetchAdd, Grant, GrantOptions, GrantState, Grh, Opcode, Pool, Qp, QpAttr, Rc,
@@ -178,7 +178,7 @@ fn datagrams(r: &mut Report, a: &Host, b: &Host) {
             &format!("UD over {name}: a datagram and its answer"),
             || {
                 let open = |host: &Host| -> R<Qp<Ud>> {
-                    let chosen = host.dev.chosen()?;
+                    let chosen = host.dev.default_gid()?;
                     let gids = host.dev.gids(chosen.port)?;
                     let gid = gids
                         .iter()
@@ -394,7 +394,7 @@ fn events(r: &mut Report, a: &Host, b: &Host) {
 // --- the connection manager -------------------------------------------------------------------------------------
 
 fn address(host: &Host, port: u16) -> Outcome<SocketAddr> {
-    let gid = host.dev.chosen().map_err(because("its GID"))?.gid;
+    let gid = host.dev.default_gid().map_err(because("its GID"))?.gid;
     let ip = gid.ipv4().ok_or("the chosen GID is no IPv4 address")?;
     Ok(SocketAddr::new(ip.into(), port))
 }
@@ -686,7 +686,7 @@ fn in_flight(a: &Host, b: &Host, fate: &str) -> R<Outcome> {
 
 /// The next completion of a stream, good and of a receive: its number.
 fn streamed(ring: &mut Ring) -> R<Outcome<u64>> {
-    let Finished {
+    let Cqe {
         streamed, result, ..
     } = ring.wait(hang())?;
     let done = result?.ok()?;
@@ -741,7 +741,7 @@ fn rings(r: &mut Report, a: &Host, b: &Host) {
             ring.stream(&b.cq)?;
             ring.submit()?;
             while rest.last() != Some(&139) {
-                let Finished { wr_id, result, .. } = ring.wait(hang())?;
+                let Cqe { wr_id, result, .. } = ring.wait(hang())?;
                 match result {
                     Err(Error::Busy { .. }) => {
                         std::thread::sleep(Duration::from_millis(1));

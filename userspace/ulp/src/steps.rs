@@ -321,7 +321,7 @@ impl End {
                 "RDMA 设备，即 `rdma dev` 显示的名字",
             ),
         )?;
-        let chosen = device.chosen()?.clone();
+        let chosen = device.default_gid()?.clone();
         t.value(
             "GID",
             format!("{} (index {})", chosen.gid, chosen.gid_index),
@@ -484,7 +484,7 @@ impl End {
             "INIT -> RTR: it receives, and knows its peer",
             "INIT -> RTR：可以接收，并知道对端",
         ))?;
-        let chosen = self.device.chosen()?;
+        let chosen = self.device.default_gid()?;
         let port = u8::try_from(chosen.port).unwrap_or(1);
         let index = u8::try_from(chosen.gid_index).unwrap_or(0);
         let path = self.qp.modify(

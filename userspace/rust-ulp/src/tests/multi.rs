@@ -5,8 +5,8 @@
 use super::*;
 use crate::MultiQueue;
 
-/// `n` lanes, and the queue pairs at their other ends.
-fn lanes(
+/// `n` queues, and the queue pairs at their other ends.
+fn queues(
     n: usize,
     with: impl FnOnce(crate::MultiQueueBuilder) -> crate::MultiQueueBuilder,
 ) -> (Arc<Kernel>, MultiQueue<Rc>, Vec<Qp<Rc>>, Cq) {
@@ -14,9 +14,9 @@ fn lanes(
     let device = kernel.device();
     let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(1024).unwrap());
     let mut peers = Vec::new();
-    let builder = with(device.multi_queue().lanes(n));
-    let multi = builder.build(|_, lane_cq| {
-        let ours = pd.create_qp::<Rc>(lane_cq).build()?;
+    let builder = with(device.multi_queue().queues(n));
+    let multi = builder.build(|_, queue_cq| {
+        let ours = pd.create_qp::<Rc>(queue_cq).build()?;
         let theirs = pd.create_qp::<Rc>(&cq).build()?;
         let (at, to) = (ours.endpoint(), theirs.endpoint());
         peers.push(theirs.connect(at)?);
@@ -26,18 +26,18 @@ fn lanes(
 }
 
 #[test]
-fn each_lane_has_its_completions() {
-    let (_, multi, peers, _) = lanes(3, |builder| builder.pinned());
-    assert_eq!(multi.lanes().len(), 3);
+fn each_queue_has_its_completions() {
+    let (_, multi, peers, _) = queues(3, |builder| builder.pinned());
+    assert_eq!(multi.queues().len(), 3);
     for (i, peer) in peers.iter().enumerate() {
-        let lane = multi.lane(i + 3);
-        assert!(lane.cpu().is_some());
-        lane.qp().post_recv(Recv::empty().wr_id(i as u64)).unwrap();
+        let queue = multi.queue(i + 3);
+        assert!(queue.cpu().is_some());
+        queue.qp().post_recv(Recv::empty().wr_id(i as u64)).unwrap();
         peer.post(Send::empty()).unwrap();
-        let done = lane.completions().wait(SOON).unwrap().ok().unwrap();
-        assert!(done.is_of(lane.qp()));
+        let done = queue.completions().wait(SOON).unwrap().ok().unwrap();
+        assert!(done.is_of(queue.qp()));
         assert_eq!(done.wr_id, i as u64);
-        assert!(lane.completions().try_next().unwrap().is_none());
+        assert!(queue.completions().try_next().unwrap().is_none());
     }
     let error = multi.here().completions().wait(NOW).unwrap_err();
     assert!(
@@ -45,17 +45,17 @@ fn each_lane_has_its_completions() {
         "{error}"
     );
     let cpu = multi.here().cpu();
-    assert!(multi.lanes().iter().any(|lane| lane.cpu() == cpu));
+    assert!(multi.queues().iter().any(|queue| queue.cpu() == cpu));
     assert!(multi.stop(SOON).unwrap().is_empty());
 }
 
 #[test]
 fn any_thread_takes_any_of_one_stream() {
-    let (_, multi, peers, _) = lanes(4, |builder| builder.one_stream());
+    let (_, multi, peers, _) = queues(4, |builder| builder.one_stream());
     let taken = std::thread::scope(|scope| {
         let takers: Vec<_> = (0..3)
             .map(|i| {
-                let completions = multi.lane(i).completions().clone();
+                let completions = multi.queue(i).completions().clone();
                 scope.spawn(move || {
                     let mut mine = Vec::new();
                     while let Ok(done) = completions.wait(Duration::from_millis(300)) {
@@ -66,8 +66,8 @@ fn any_thread_takes_any_of_one_stream() {
             })
             .collect();
         for i in 0..100 {
-            for (lane, peer) in multi.lanes().iter().zip(&peers) {
-                lane.qp().post_recv(Recv::empty().wr_id(i)).unwrap();
+            for (queue, peer) in multi.queues().iter().zip(&peers) {
+                queue.qp().post_recv(Recv::empty().wr_id(i)).unwrap();
                 peer.post(Send::empty().signaled(false)).unwrap();
             }
         }
@@ -83,11 +83,11 @@ fn any_thread_takes_any_of_one_stream() {
 
 #[test]
 fn a_stop_leaves_nothing_in_flight() {
-    let (kernel, multi, peers, _) = lanes(2, |builder| builder.entries(64));
-    let clone = multi.lane(0).completions().clone();
-    for lane in multi.lanes() {
+    let (kernel, multi, peers, _) = queues(2, |builder| builder.entries(64));
+    let clone = multi.queue(0).completions().clone();
+    for queue in multi.queues() {
         for i in 0..40 {
-            lane.qp().post_recv(Recv::empty().wr_id(i)).unwrap();
+            queue.qp().post_recv(Recv::empty().wr_id(i)).unwrap();
         }
     }
     peers[0].post(Send::empty()).unwrap();
@@ -112,13 +112,13 @@ fn until(what: impl Fn() -> bool) {
 
 #[test]
 fn nobody_takes_and_it_is_dropped() {
-    let (kernel, multi, peers, cq) = lanes(2, |builder| builder.entries(4));
-    let lane = multi.lane(0);
+    let (kernel, multi, peers, cq) = queues(2, |builder| builder.entries(4));
+    let queue = multi.queue(0);
     // 4 in the ring, 4 handed over, and as many as the thread has in its hands.
     let mut posted = 0;
     let end = std::time::Instant::now() + Duration::from_millis(500);
     while std::time::Instant::now() < end {
-        match lane.qp().post_recv(Recv::empty()) {
+        match queue.qp().post_recv(Recv::empty()) {
             Ok(()) => {
                 posted += 1;
                 peers[0].post(Send::empty().signaled(false)).unwrap();
@@ -129,9 +129,9 @@ fn nobody_takes_and_it_is_dropped() {
     assert!((8..=4 + 4 + 32).contains(&posted), "{posted}");
     // Nothing was lost.
     for _ in 0..posted {
-        let _ = lane.completions().wait(SOON).unwrap().ok().unwrap();
+        let _ = queue.completions().wait(SOON).unwrap().ok().unwrap();
     }
-    lane.qp().post_recv(Recv::empty()).unwrap();
+    queue.qp().post_recv(Recv::empty()).unwrap();
     drop(multi);
     drop((peers, cq));
     until(|| kernel.objects() == 0);
@@ -139,9 +139,9 @@ fn nobody_takes_and_it_is_dropped() {
 
 #[test]
 fn a_queue_that_fails_is_told_once() {
-    let (kernel, multi, _peers, _) = lanes(1, |builder| builder);
+    let (kernel, multi, _peers, _) = queues(1, |builder| builder);
     kernel.set_flags_of(1, abi::CQ_OVERFLOW, 7);
-    let completions = multi.lane(0).completions();
+    let completions = multi.queue(0).completions();
     let error = completions.wait(SOON).unwrap_err();
     assert!(matches!(error, Error::CqOverflow { dropped: 7 }), "{error}");
     assert!(matches!(completions.wait(SOON), Err(Error::Stopped)));
@@ -150,27 +150,27 @@ fn a_queue_that_fails_is_told_once() {
 
 #[test]
 fn a_stop_has_its_deadline() {
-    let (kernel, multi, _peers, _) = lanes(1, |builder| builder);
-    multi.lane(0).qp().post_recv(Recv::empty()).unwrap();
+    let (kernel, multi, _peers, _) = queues(1, |builder| builder);
+    multi.queue(0).qp().post_recv(Recv::empty()).unwrap();
     kernel.hold_back();
     let error = multi.stop(Duration::from_millis(50)).unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
 }
 
 #[test]
-fn lanes_that_cannot_be() {
+fn queues_that_cannot_be() {
     let kernel = Kernel::new();
     let device = kernel.device();
     let error = device
         .multi_queue()
-        .lanes(0)
+        .queues(0)
         .build::<Rc>(|_, _| unreachable!())
         .unwrap_err();
     assert!(matches!(error, Error::Range { .. }), "{error}");
     let pd = device.alloc_pd().unwrap();
     let error = device
         .multi_queue()
-        .lanes(3)
+        .queues(3)
         .build::<Ud>(|i, cq| match i {
             2 => Err(Error::NotConnected),
             _ => pd.create_qp(cq).build()?.ready(),
@@ -183,12 +183,12 @@ fn lanes_that_cannot_be() {
 
 #[test]
 fn handing_over_allocates_nothing() {
-    let (_, multi, peers, cq) = lanes(1, |builder| builder);
-    let lane = multi.lane(0);
+    let (_, multi, peers, cq) = queues(1, |builder| builder);
+    let queue = multi.queue(0);
     let round = || {
-        lane.qp().post_recv(Recv::empty()).unwrap();
+        queue.qp().post_recv(Recv::empty()).unwrap();
         peers[0].post(Send::empty()).unwrap();
-        let _ = lane.completions().wait(SOON).unwrap().ok().unwrap();
+        let _ = queue.completions().wait(SOON).unwrap().ok().unwrap();
         let _ = cq.wait(SOON).unwrap().ok().unwrap();
     };
     // On this thread; what the other one does is the same code as `wait`. Who has to sleep for the first

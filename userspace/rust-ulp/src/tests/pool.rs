@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Pieces that are handed out and come back.
+//! Chunks that are handed out and come back.
 
 use super::*;
-use crate::{Piece, Pool};
+use crate::{Chunk, Pool};
 use std::collections::HashSet;
 
-fn pool(p: &Pair, pieces: usize) -> Pool {
-    let mem = p.a.pd().alloc_buffer(pieces * 64 + 63).unwrap();
+fn pool(p: &Pair, chunks: usize) -> Pool {
+    let mem = p.a.pd().alloc_buffer(chunks * 64 + 63).unwrap();
     Pool::new(mem.slice(..).unwrap(), 64).unwrap()
 }
 
-fn take(pool: &Pool) -> Piece {
+fn take(pool: &Pool) -> Chunk {
     pool.take().unwrap()
 }
 
-fn send(piece: Piece, qp: &Qp<Rc>) {
-    piece.post(qp, |memory| Ok(Send::new(memory))).unwrap();
+fn send(chunk: Chunk, qp: &Qp<Rc>) {
+    chunk.post(qp, |memory| Ok(Send::new(memory))).unwrap();
 }
 
 #[test]
-fn pieces_stay_within() {
+fn chunks_stay_within() {
     let p = pair();
     let mem = p.mem.slice(100..1000).unwrap();
     for (len, ok) in [(0, false), (900, true), (901, false)] {
@@ -28,7 +28,7 @@ fn pieces_stay_within() {
     }
     let pool = Pool::new(mem, 400).unwrap();
     assert_eq!(
-        (pool.len(), pool.piece_len(), pool.available()),
+        (pool.len(), pool.chunk_len(), pool.available()),
         (2, 400, 2)
     );
     let (one, two) = (take(&pool), take(&pool));
@@ -53,23 +53,23 @@ fn pieces_stay_within() {
     assert!(one.read_at(usize::MAX, &mut byte).is_err());
     drop(one);
     assert_eq!(take(&pool).offset(), 100);
-    // The pieces keep the pool, and that the memory.
+    // The chunks keep the pool, and that the memory.
     drop((pool, p.mem));
     two.read_at(395, &mut byte).unwrap();
     assert_eq!(&byte, b"1");
 }
 
 #[test]
-fn a_piece_comes_back_with_its_completion() {
+fn a_chunk_comes_back_with_its_completion() {
     let p = pair();
     let pool = pool(&p, 2);
-    let piece = take(&pool);
-    piece.write_at(0, b"hello").unwrap();
-    // A receive has its piece as long as nothing came.
+    let chunk = take(&pool);
+    chunk.write_at(0, b"hello").unwrap();
+    // A receive has its chunk as long as nothing came.
     take(&pool)
         .post(&p.b, |memory| Ok(Recv::new(memory).wr_id(77)))
         .unwrap();
-    piece
+    chunk
         .post(&p.a, |memory| {
             Ok(Send::new(memory.slice(..5)?).signaled(false).wr_id(78))
         })
@@ -92,7 +92,7 @@ fn a_piece_comes_back_with_its_completion() {
 }
 
 #[test]
-fn a_piece_that_is_not_posted() {
+fn a_chunk_that_is_not_posted() {
     let p = pair();
     let pool = pool(&p, 1);
     p.kernel.refuse("SUBMIT", Errno::EAGAIN);
@@ -100,8 +100,8 @@ fn a_piece_that_is_not_posted() {
         .post(&p.a, |memory| Ok(Send::new(memory)))
         .unwrap_err();
     assert!(refused.error().is_backpressure());
-    let piece = refused.into_piece();
-    let refused = piece
+    let chunk = refused.into_chunk();
+    let refused = chunk
         .post(&p.a, |memory| Ok(Send::new(memory.slice(65..)?)))
         .unwrap_err();
     assert!(matches!(refused.error(), Error::Range { .. }));
@@ -144,7 +144,7 @@ fn completions_of_others_are_not_taken() {
 }
 
 #[test]
-fn pieces_of_what_has_no_completion_come_back() {
+fn chunks_of_what_has_no_completion_come_back() {
     let p = pair();
     let pool = pool(&p, 3);
     for _ in 0..3 {
@@ -173,7 +173,7 @@ fn pieces_of_what_has_no_completion_come_back() {
 }
 
 #[test]
-fn a_queue_pair_that_the_kernel_keeps_keeps_its_pieces() {
+fn a_queue_pair_that_the_kernel_keeps_keeps_its_chunks() {
     let p = pair();
     let pool = pool(&p, 1);
     take(&pool)
@@ -186,22 +186,22 @@ fn a_queue_pair_that_the_kernel_keeps_keeps_its_pieces() {
 }
 
 #[test]
-fn pieces_in_batches() {
+fn chunks_in_batches() {
     let p = pair();
     let pool = pool(&p, 4);
     let mut batch = p.device.batch();
     for _ in 0..2 {
         batch
-            .push_piece(&p.b, take(&pool), |memory| Ok(Recv::new(memory)))
+            .push_chunk(&p.b, take(&pool), |memory| Ok(Recv::new(memory)))
             .unwrap();
     }
     batch.submit().unwrap();
     let mut batch = p.a.batch();
     batch
-        .push_piece(take(&pool), |memory| Ok(Send::new(memory)))
+        .push_chunk(take(&pool), |memory| Ok(Send::new(memory)))
         .unwrap();
     let refused = batch
-        .push_piece(take(&pool), |memory| Ok(Send::new(memory.slice(65..)?)))
+        .push_chunk(take(&pool), |memory| Ok(Send::new(memory.slice(65..)?)))
         .unwrap_err();
     assert!(matches!(refused.error(), Error::Range { .. }));
     drop(refused);
@@ -212,7 +212,7 @@ fn pieces_in_batches() {
     p.kernel.refuse("SUBMIT", Errno::EAGAIN);
     let mut batch = p.a.batch();
     batch
-        .push_piece(take(&pool), |memory| Ok(Send::new(memory)))
+        .push_chunk(take(&pool), |memory| Ok(Send::new(memory)))
         .unwrap();
     assert!(batch.submit().unwrap_err().is_backpressure());
     assert_eq!(pool.available(), 2);
@@ -221,7 +221,7 @@ fn pieces_in_batches() {
     for qp in [&p.a, &p.b] {
         let _ = qp;
         batch
-            .push_piece(take(&pool), |memory| Ok(Send::new(memory)))
+            .push_chunk(take(&pool), |memory| Ok(Send::new(memory)))
             .unwrap();
     }
     p.kernel.stumble(1);
@@ -233,12 +233,12 @@ fn pieces_in_batches() {
 
     let other = pair();
     let mut batch = other.device.batch();
-    let refused = batch.push_piece(&p.a, take(&pool), |memory| Ok(Send::new(memory)));
+    let refused = batch.push_chunk(&p.a, take(&pool), |memory| Ok(Send::new(memory)));
     assert_eq!(refused.unwrap_err().error().errno(), Some(libc::EBADF));
 }
 
 #[test]
-fn pieces_allocate_nothing() {
+fn chunks_allocate_nothing() {
     let p = pair();
     let pool = pool(&p, 4);
     let round = || {
@@ -248,10 +248,10 @@ fn pieces_allocate_nothing() {
         send(take(&pool), &p.a);
         let mut batch = p.device.batch();
         batch
-            .push_piece(&p.b, take(&pool), |memory| Ok(Recv::new(memory)))
+            .push_chunk(&p.b, take(&pool), |memory| Ok(Recv::new(memory)))
             .unwrap();
         batch
-            .push_piece(&p.a, take(&pool), |memory| Ok(Send::new(memory)))
+            .push_chunk(&p.a, take(&pool), |memory| Ok(Send::new(memory)))
             .unwrap();
         batch.submit().unwrap();
         while let Some(done) = p.cq.poll().unwrap() {
@@ -276,8 +276,8 @@ fn many_threads_take_and_return() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..2000 {
-                    let Some(piece) = pool.take() else { continue };
-                    let one = &taken[piece.offset() / 64];
+                    let Some(chunk) = pool.take() else { continue };
+                    let one = &taken[chunk.offset() / 64];
                     assert!(!one.swap(true, Ordering::AcqRel), "two have it");
                     one.store(false, Ordering::Release);
                 }
@@ -297,7 +297,7 @@ enum Step {
 }
 
 proptest! {
-    // Each piece is at one place, whatever is done: with us, in flight, or free.
+    // Each chunk is at one place, whatever is done: with us, in flight, or free.
     #[test]
     fn pieces_are_where_they_are(steps in prop::collection::vec(
         prop_oneof![
@@ -317,8 +317,8 @@ proptest! {
                 Step::Take => ours.extend(pool.take()),
                 Step::Drop(at) if !ours.is_empty() => drop(ours.remove(at.index(ours.len()))),
                 Step::Recv(at) if !ours.is_empty() => {
-                    let piece: Piece = ours.remove(at.index(ours.len()));
-                    piece.post(&p.b, |memory| Ok(Recv::new(memory))).unwrap();
+                    let chunk: Chunk = ours.remove(at.index(ours.len()));
+                    chunk.post(&p.b, |memory| Ok(Recv::new(memory))).unwrap();
                     posted += 1;
                 }
                 Step::Send if posted > landed => {
@@ -334,7 +334,7 @@ proptest! {
                 }
                 _ => {}
             }
-            let places: HashSet<_> = ours.iter().map(Piece::offset).collect();
+            let places: HashSet<_> = ours.iter().map(Chunk::offset).collect();
             prop_assert_eq!(places.len(), ours.len());
             prop_assert_eq!(pool.available() + ours.len() + posted, 5);
         }

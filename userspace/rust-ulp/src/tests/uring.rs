@@ -40,14 +40,14 @@ fn requests_that_were_not_submitted_go() {
     let pool = Pool::new(p.mem.slice(..).unwrap(), 4096).unwrap();
     let mem = p.a.pd().alloc_buffer(64).unwrap();
     let before = p.kernel.objects();
-    let pieces = [mem.slice(..4).unwrap(), mem.slice(8..12).unwrap()];
-    ring.push(&p.a, Write::gather(&pieces, grant.remote()))
+    let chunks = [mem.slice(..4).unwrap(), mem.slice(8..12).unwrap()];
+    ring.push(&p.a, Write::gather(&chunks, grant.remote()))
         .unwrap();
     ring.link();
-    ring.push_piece(&p.b, pool.take().unwrap(), |memory| Ok(Recv::new(memory)))
+    ring.push_chunk(&p.b, pool.take().unwrap(), |memory| Ok(Recv::new(memory)))
         .unwrap();
     let refused = ring
-        .push_piece(&p.b, pool.take().unwrap(), |memory| {
+        .push_chunk(&p.b, pool.take().unwrap(), |memory| {
             Ok(Recv::new(memory.slice(5000..)?))
         })
         .unwrap_err();
@@ -66,7 +66,7 @@ fn requests_that_were_not_submitted_go() {
     assert!(matches!(error, Error::TooMany { count: 0, .. }), "{error}");
     let mut batch = p.device.batch();
     batch
-        .push_piece(&p.b, pool.take().unwrap(), |memory| Ok(Recv::new(memory)))
+        .push_chunk(&p.b, pool.take().unwrap(), |memory| Ok(Recv::new(memory)))
         .unwrap();
     let error = batch.submit_by(&mut ring, 9).unwrap_err();
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
@@ -79,7 +79,7 @@ fn requests_that_were_not_submitted_go() {
     let error = ring.wait(NOW).unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
     // The ring keeps what they refer to.
-    drop((pieces, mem));
+    drop((chunks, mem));
     assert_eq!(p.kernel.objects(), before);
     drop(ring);
     assert_eq!(p.kernel.objects(), before - 1);
@@ -92,7 +92,7 @@ fn a_file_that_is_no_device_refuses() {
     let p = pair(); // its file is a memfd
     let pool = Pool::new(p.mem.slice(..).unwrap(), 4096).unwrap();
     ring.push(&p.a, Send::inline_bytes(b"x").wr_id(7)).unwrap();
-    ring.push_piece(&p.b, pool.take().unwrap(), |memory| Ok(Recv::new(memory)))
+    ring.push_chunk(&p.b, pool.take().unwrap(), |memory| Ok(Recv::new(memory)))
         .unwrap();
     assert_eq!(ring.submit().unwrap(), 2);
     for _ in 0..2 {
@@ -172,13 +172,13 @@ fn a_ring_allocates_nothing() {
     let Some(mut ring) = ring() else { return };
     let p = pair();
     let grant = p.mem.grant(.., Access::all()).unwrap();
-    let pieces = [p.mem.slice(..4).unwrap(), p.mem.slice(8..12).unwrap()];
+    let chunks = [p.mem.slice(..4).unwrap(), p.mem.slice(8..12).unwrap()];
     let pool = Pool::new(p.mem.slice(..).unwrap(), 4096).unwrap();
     let mut round = || {
-        ring.push(&p.a, Write::gather(&pieces, grant.remote()))
+        ring.push(&p.a, Write::gather(&chunks, grant.remote()))
             .unwrap();
         ring.push(&p.a, Send::inline_bytes(b"x")).unwrap();
-        ring.push_piece(&p.b, pool.take().unwrap(), |memory| Ok(Recv::new(memory)))
+        ring.push_chunk(&p.b, pool.take().unwrap(), |memory| Ok(Recv::new(memory)))
             .unwrap();
         let mut batch = p.device.batch();
         batch.push(&p.a, Send::inline_bytes(b"kept")).unwrap();

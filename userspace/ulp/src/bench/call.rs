@@ -42,7 +42,7 @@ pub fn open(options: &DeviceOptions) -> Result<(Device, Option<(u8, u8)>)> {
     let gid = match (options.port, options.gid_index) {
         (None, None) => None,
         (port, index) => {
-            let chosen = device.chosen().ok();
+            let chosen = device.default_gid().ok();
             let port = port.or(chosen.and_then(|c| u8::try_from(c.port).ok()));
             let index = index.or(chosen.and_then(|c| u8::try_from(c.gid_index).ok()));
             Some((port.unwrap_or(1), index.unwrap_or(0)))

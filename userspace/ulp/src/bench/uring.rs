@@ -14,7 +14,7 @@ use super::end::{Control, Done, End, Kind, Op, Plan, Queue};
 use super::wire::EndAddress;
 use anyhow::{bail, Context, Result};
 use rust_ulp as ulp;
-use rust_ulp::uring::{Finished, Ring};
+use rust_ulp::uring::{Cqe, Ring};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -66,7 +66,7 @@ impl UringEnd {
         Ok(())
     }
 
-    fn take(&mut self, finished: Finished) -> Result<()> {
+    fn take(&mut self, finished: Cqe) -> Result<()> {
         let number = finished.wr_id;
         let completion = finished.result?.ok()?;
         if number & LIST != 0 {
@@ -181,7 +181,7 @@ impl End for UringEnd {
         let entries = most.clamp(128, RING_ENTRIES).next_power_of_two();
         let mut builder = Ring::builder().entries(entries);
         if config.sqpoll {
-            builder = builder.kernel_thread(IDLE);
+            builder = builder.sqpoll(IDLE);
         }
         Ok(Self {
             ring: builder.build()?,

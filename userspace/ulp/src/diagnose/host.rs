@@ -174,7 +174,7 @@ fn device(
 
 /// The port that is taken without being told.
 fn number(device: &Device) -> u32 {
-    device.chosen().map_or(1, |chosen| chosen.port)
+    device.default_gid().map_or(1, |chosen| chosen.port)
 }
 
 fn port(device: &Device, found: &mut Findings) -> Result<bool> {

@@ -170,7 +170,7 @@ pub fn look(args: &Diagnose, peer: &str, device: &Device, found: &mut Findings) 
         Err(error) => return connect_failed(&host, &error, found),
     };
     found.ok("peer", format!("{host} listens, and is {theirs}"))?;
-    let port = device.port(device.chosen().map_or(1, |chosen| chosen.port))?;
+    let port = device.port(device.default_gid().map_or(1, |chosen| chosen.port))?;
     let netdev =
         crate::show::interface(&port).map_or_else(|| "NETDEV".to_owned(), |netdev| netdev.name);
     if let Err(error) = small {
