@@ -6,6 +6,7 @@ use crate::abi;
 use crate::error::{Error, Result};
 use crate::gid::{Gid, Guid};
 use crate::port::{all, choose, gids, text, DefaultGid, GidEntry, LinkLayer, PortInfo, PortState};
+use crate::status::WrOpcode;
 use crate::sync::{lock, Cache};
 use crate::sys::{Command, File, Plain};
 use crate::transport::Transport;
@@ -52,6 +53,38 @@ pub struct Limits {
     pub max_inline: u32,
     /// Entries of all queues of one [`Device`] together.
     pub max_entries: u32,
+}
+
+bitflags::bitflags! {
+    /// The optional parts of the ABI.
+    ///
+    /// Header: `RUST_ULP_FEATURE_*`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Features: u64 {
+        /// Requests are posted by a call.
+        const CALL = abi::FEATURE_CALL;
+        /// [`Grant`](crate::Grant)s.
+        const GRANTS = abi::FEATURE_GRANTS;
+        /// [`Srq`](crate::Srq)s.
+        const SRQ = abi::FEATURE_SRQ;
+        /// Queue pairs of type [`Ud`](crate::Ud).
+        const DATAGRAM = abi::FEATURE_DATAGRAM;
+        /// [`Events`](crate::Events).
+        const EVENTS = abi::FEATURE_EVENTS;
+        /// Connecting by the connection manager: [`cm`](crate::cm).
+        const CM = abi::FEATURE_CM;
+        /// Deadlines and [`Qp::cancel`](crate::Qp::cancel).
+        const CANCEL = abi::FEATURE_CANCEL;
+        /// [`Cq::eventfd`](crate::Cq::eventfd).
+        const EVENTFD = abi::FEATURE_EVENTFD;
+        /// Commands by io_uring.
+        const URING = abi::FEATURE_URING;
+        /// [`Pd::user_memory`](crate::Pd::user_memory).
+        const USER_MEMORY = abi::FEATURE_USER_MEMORY;
+        /// [`Pd::dmabuf`](crate::Pd::dmabuf).
+        const DMABUF = abi::FEATURE_DMABUF;
+        const _ = !0;
+    }
 }
 
 /// A device that can be opened; from [`Device::list`].
@@ -138,16 +171,15 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
-    /// Whether a send request with this opcode of the ABI (`RUST_ULP_WR_*`) works on queue pairs of
-    /// type `T` here.
-    pub fn supports<T: Transport>(&self, opcode: u8) -> bool {
+    /// Returns whether queue pairs of type `T` carry out send requests with this opcode here.
+    pub fn supports<T: Transport>(&self, opcode: WrOpcode) -> bool {
         let [rc, uc, ud] = self.send_ops;
         let ops = match T::QP_TYPE {
             abi::QPT_RC => rc,
             abi::QPT_UC => uc,
             _ => ud,
         };
-        ops.checked_shr(u32::from(opcode)).unwrap_or(0) & 1 != 0
+        ops.checked_shr(u32::from(opcode.code())).unwrap_or(0) & 1 != 0
     }
 }
 
@@ -362,9 +394,9 @@ impl Device {
         &self.inner.limits
     }
 
-    /// What the module offers beyond version 1 of the ABI: `RUST_ULP_FEATURE_*`.
-    pub fn features(&self) -> u64 {
-        self.inner.features
+    /// Returns the optional parts of the ABI that the module has.
+    pub fn features(&self) -> Features {
+        Features::from_bits_retain(self.inner.features)
     }
 
     /// What the device is and can do, as asked when it was opened.

@@ -195,7 +195,7 @@ pub use buffer::{Buffer, BufferBuilder, LocalSlice, PageSize};
 pub use completion::Completion;
 pub use cq::{Cq, CqEventFd, CqOptions, Delivery};
 pub use datagram::{Datagram, Grh};
-pub use device::{Device, DeviceEntry, DeviceInfo, Limits};
+pub use device::{Device, DeviceEntry, DeviceInfo, Features, Limits};
 pub use diagnosis::{Advice, Cause, Diagnosis};
 pub use endpoint::{Endpoint, Mtu};
 pub use error::{CompletionError, Error, Result};
@@ -214,7 +214,7 @@ pub use qp::{PreparedQp, Qp, QpBuilder};
 pub use remote::RemoteSlice;
 pub use srq::{Srq, SrqBuilder, SrqInfo};
 pub use state::QpState;
-pub use status::{Opcode, Status};
+pub use status::{Opcode, Status, WrOpcode};
 pub use transport::{Connected, Rc, Transport, Uc, Ud};
 #[doc(hidden)]
 pub use wr::Target;

@@ -18,6 +18,7 @@ use crate::pd::Pd;
 use crate::post::{cancel, post_one};
 use crate::srq::Srq;
 use crate::state::QpState;
+use crate::status::WrOpcode;
 use crate::sync::Cache;
 use crate::sys::{self, Command};
 use crate::transport::{Connected, Rc, Transport, Ud};
@@ -263,9 +264,9 @@ impl<T: Transport> QpBuilder<T> {
         let about_port = device.port(port.into())?;
         let info = device.info();
         let supported = [
-            (abi::WR_RDMA_WRITE, Access::REMOTE_WRITE),
-            (abi::WR_RDMA_READ, Access::REMOTE_READ),
-            (abi::WR_ATOMIC_CMP_AND_SWP, Access::REMOTE_ATOMIC),
+            (WrOpcode::Write, Access::REMOTE_WRITE),
+            (WrOpcode::Read, Access::REMOTE_READ),
+            (WrOpcode::CompareSwap, Access::REMOTE_ATOMIC),
         ];
         let supported = supported
             .into_iter()

@@ -138,6 +138,46 @@ impl Status {
     }
 }
 
+/// What a send request is to do.
+///
+/// Header: `RUST_ULP_WR_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[doc(alias = "ibv_wr_opcode")]
+#[non_exhaustive]
+pub enum WrOpcode {
+    /// [`Write`](crate::Write).
+    Write,
+    /// [`Write::imm`](crate::Write::imm).
+    WriteImm,
+    /// [`Send`](crate::Send), [`SendTo`](crate::SendTo).
+    Send,
+    /// [`Send::imm`](crate::Send::imm), [`SendTo::imm`](crate::SendTo::imm).
+    SendImm,
+    /// [`Read`](crate::Read).
+    Read,
+    /// [`CompareSwap`](crate::CompareSwap).
+    CompareSwap,
+    /// [`FetchAdd`](crate::FetchAdd).
+    FetchAdd,
+    /// [`SendInvalidate`](crate::SendInvalidate).
+    SendInvalidate,
+}
+
+impl WrOpcode {
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Write => abi::WR_RDMA_WRITE,
+            Self::WriteImm => abi::WR_RDMA_WRITE_WITH_IMM,
+            Self::Send => abi::WR_SEND,
+            Self::SendImm => abi::WR_SEND_WITH_IMM,
+            Self::Read => abi::WR_RDMA_READ,
+            Self::CompareSwap => abi::WR_ATOMIC_CMP_AND_SWP,
+            Self::FetchAdd => abi::WR_ATOMIC_FETCH_AND_ADD,
+            Self::SendInvalidate => abi::WR_SEND_WITH_INV,
+        }
+    }
+}
+
 /// What a completed request was. Valid for failed requests too.
 ///
 /// Header: `RUST_ULP_WC_*`.

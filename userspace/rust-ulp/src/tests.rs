@@ -6,9 +6,9 @@ use crate::fake::Kernel;
 use crate::sys::counting::allocations;
 use crate::{
     abi, cm, Access, AckTimeout, Buffer, CompareSwap, Completion, Cq, Device, Endpoint, Error,
-    EventKind, FetchAdd, Gid, Grh, Listener, Mtu, Opcode, Path, PreparedQp, Qp, QpAttr, QpState,
-    Rc, Read, Recv, RemoteSlice, Retries, RnrRetries, RnrTimer, Send, SendTo, Srq, Status,
-    TcpOptions, TrafficClass, Uc, Ud, Write,
+    EventKind, Features, FetchAdd, Gid, Grh, Listener, Mtu, Opcode, Path, PreparedQp, Qp, QpAttr,
+    QpState, Rc, Read, Recv, RemoteSlice, Retries, RnrRetries, RnrTimer, Send, SendTo, Srq, Status,
+    TcpOptions, TrafficClass, Uc, Ud, WrOpcode, Write,
 };
 use nix::errno::Errno;
 use proptest::prelude::*;
@@ -1028,8 +1028,10 @@ fn devices_are_found_and_explained() {
     assert_eq!(device.gids(2).unwrap_err().errno(), Some(libc::ENOENT));
     assert_eq!(device.port(2).unwrap_err().errno(), Some(libc::ENOENT));
     assert_eq!(device.pkey(1, 0).unwrap(), 0xffff);
-    assert!(device.info().supports::<Rc>(abi::WR_RDMA_WRITE));
-    assert!(!device.info().supports::<Rc>(200) && !device.info().supports::<Ud>(0));
+    assert!(device.info().supports::<Rc>(WrOpcode::Write));
+    assert!(!device.info().supports::<Ud>(WrOpcode::Write));
+    let features = device.features();
+    assert!(features.contains(Features::CANCEL | Features::DMABUF));
 
     // More than the first question has room for.
     let mut entries = vec![abi::DeviceEntry::default(); 20];

@@ -482,8 +482,8 @@ impl<'a> Post<'a, Uc> for Send<'a> {}
 impl<'a> Send<'a> {
     /// Also takes a grant of the peer's away: when the message has arrived, the key of `grant` opens
     /// nothing any more, and the peer is told which one it was
-    /// ([`Completion::invalidated`](crate::Completion::invalidated)). Not on every device:
-    /// [`DeviceInfo::supports`](crate::DeviceInfo::supports) has it as opcode 9.
+    /// ([`Completion::invalidated`](crate::Completion::invalidated)). Not every device does it:
+    /// [`DeviceInfo::supports`](crate::DeviceInfo::supports) tells.
     #[inline]
     pub fn invalidate(self, grant: RemoteSlice) -> SendInvalidate<'a> {
         let mut request = self.request;

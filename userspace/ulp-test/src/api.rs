@@ -5,13 +5,12 @@
 
 use crate::hosts::{connect, pattern, Host};
 use crate::report::{because, check, equal, hang, Outcome, Report};
-use crate::sys::abi;
 use rust_ulp::uring::{Cqe, Ring};
 use rust_ulp::{
     cm, Access, AckTimeout, BufferKind, CompareSwap, Completion, CompletionError, Cq, Endpoint,
-    Error, EventKind, FetchAdd, Grant, GrantOptions, GrantState, Grh, Opcode, Pool, Qp, QpAttr, Rc,
-    Read, Recv, RemoteSlice, Retries, RnrRetries, RnrTimer, Send, SendTo, Status, TrafficClass, Uc,
-    Ud, Write,
+    Error, EventKind, Features, FetchAdd, Grant, GrantOptions, GrantState, Grh, Opcode, Pool, Qp,
+    QpAttr, Rc, Read, Recv, RemoteSlice, Retries, RnrRetries, RnrTimer, Send, SendTo, Status,
+    TrafficClass, Uc, Ud, WrOpcode, Write,
 };
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,19 +63,19 @@ pub fn run(r: &mut Report) {
     invalidating(r, &a, &b);
     for (feature, name, part) in [
         (
-            abi::FEATURE_DATAGRAM,
+            Features::DATAGRAM,
             "datagrams",
             datagrams as fn(&mut Report, &Host, &Host),
         ),
-        (abi::FEATURE_SRQ, "shared receives", shared),
-        (abi::FEATURE_EVENTS, "events", events),
-        (abi::FEATURE_CM, "the connection manager", manager),
-        (abi::FEATURE_CANCEL, "deadlines and cancel", unfinished),
-        (abi::FEATURE_EVENTFD, "files of completion queues", files),
-        (abi::FEATURE_URING, "rings of io_uring", rings),
-        (abi::FEATURE_USER_MEMORY, "memory and grants", memory),
+        (Features::SRQ, "shared receives", shared),
+        (Features::EVENTS, "events", events),
+        (Features::CM, "the connection manager", manager),
+        (Features::CANCEL, "deadlines and cancel", unfinished),
+        (Features::EVENTFD, "files of completion queues", files),
+        (Features::URING, "rings of io_uring", rings),
+        (Features::USER_MEMORY, "memory and grants", memory),
     ] {
-        if a.dev.features() & feature != 0 {
+        if a.dev.features().contains(feature) {
             part(r, &a, &b);
         } else {
             r.skip(name, "the module does not have them");
@@ -141,7 +140,7 @@ fn unreliable(r: &mut Report, a: &Host, b: &Host) {
 // --- messages that take grants away ----------------------------------------------------------------------------
 
 fn invalidating(r: &mut Report, a: &Host, b: &Host) {
-    if !b.dev.info().supports::<Rc>(abi::WR_SEND_WITH_INV) {
+    if !b.dev.info().supports::<Rc>(WrOpcode::SendInvalidate) {
         r.skip("sends that take a grant away", "the device has none");
         return;
     }
