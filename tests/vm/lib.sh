@@ -116,23 +116,22 @@ parts() {
 # test, ends without a plan, or with a plan or a status that its tests contradict. $relayed is how
 # many tests it ran. Nothing happens when NAME is not wanted.
 relay() {
-	local name=$1 rc=0 line part="" from ended="" good=0 bad=0 left=0 plan="" why=""
+	local name=$1 rc="" line from mark="# relay: the status is " good=0 bad=0 left=0 plan="" why=""
 	shift
 	relayed=0
 	: >"$scratch/relay"
 	wanted "$name" || return 0
-	exec {from}< <("$@" 2>&1)
+	# A process that CMD left behind may hold the pipe open, so a line says that CMD has ended. A time limit
+	# of read would lose bytes: bash forgets what it has read when its alarm interrupts it.
+	exec {from}< <(
+		"$@" 2>&1
+		printf '%s%d\n' "$mark" $?
+	)
 	child=$!
-	while :; do
-		if IFS= read -r -t 1 -u "$from" line; then
-			line=$part$line part=""
-		else
-			# Above 128 the read timed out. What CMD left behind may hold the pipe open.
-			[ $? -gt 128 ] || ended=1
-			part+=$line
-			[ -n "$ended" ] || ! kill -0 "$child" 2>/dev/null || continue
-			[ -n "$part" ] || break
-			line=$part part=""
+	while [ -z "$rc" ] && { IFS= read -r -u "$from" line || [ -n "$line" ]; }; do
+		if [[ $line == *"$mark"* ]]; then
+			rc=${line##*"$mark"} line=${line%"$mark"*}
+			[ -n "$line" ] || break
 		fi
 		printf '%s\n' "$line" >>"$scratch/relay"
 		if [[ $line =~ ^(not )?ok\ [0-9]+(\ .*)?$ ]]; then
@@ -151,7 +150,8 @@ relay() {
 		fi
 	done
 	exec {from}<&-
-	wait "$child" || rc=$?
+	wait "$child" || rc=${rc:-$?}
+	rc=${rc:-0}
 	child=""
 	relayed=$((good + bad + left))
 	if [ -z "$plan" ]; then
@@ -314,6 +314,7 @@ table() {
 clean_up() {
 	local pid
 	[ -z "$child" ] || {
+		for pid in $(pgrep -P "$child"); do pkill -KILL -P "$pid"; done
 		pkill -KILL -P "$child"
 		kill -KILL "$child"
 	} 2>/dev/null
