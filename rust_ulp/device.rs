@@ -121,7 +121,6 @@ pub(crate) struct Device {
 /// The suitability of a GID, best last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    Foreign,
     Other,
     LinkLocal,
     V2,
@@ -141,7 +140,6 @@ pub(crate) struct Choice {
 fn rank(gid: &Gid) -> Rank {
     match gid.gid_type {
         GidType::Ib => Rank::V2,
-        _ if !gid.local_net => Rank::Foreign,
         GidType::RoceV2 if gid.is_ipv4() => Rank::V2Ipv4,
         _ if gid.is_link_local() => Rank::LinkLocal,
         GidType::RoceV2 => Rank::V2,
@@ -152,13 +150,17 @@ fn rank(gid: &Gid) -> Rank {
 /// Returns the preferred GID of `device` in the network namespace `net`, if it has any. Sleeps.
 ///
 /// Prefers GIDs of active ports, and among those, in this order: RoCE v2 with an IPv4 address, RoCE
-/// v2 with an IPv6 address, link-local addresses, RoCE v1, and GIDs of netdevs in other namespaces.
+/// v2 with an IPv6 address, link-local addresses, and RoCE v1. GIDs whose netdev is in another
+/// namespace do not count.
 pub(crate) fn choose(device: &rdma::device::Device, net: &NetNs) -> Option<Choice> {
     let mut best: Option<(bool, Choice)> = None;
     device.for_each_gid(|port, index| {
         let Ok(gid) = device.gid(port, index, net) else {
             return;
         };
+        if gid.foreign_net {
+            return;
+        }
         // IB_PORT_ACTIVE
         let active = device.port(port).is_ok_and(|port| port.state() == 4);
         let choice = Choice {
@@ -175,13 +177,6 @@ pub(crate) fn choose(device: &rdma::device::Device, net: &NetNs) -> Option<Choic
         }
     });
     best.map(|(_, choice)| choice)
-}
-
-impl Choice {
-    /// Returns whether the netdev of the GID is in the namespace, or the GID has no netdev.
-    pub(crate) fn is_local(&self) -> bool {
-        self.rank != Rank::Foreign
-    }
 }
 
 /// Returns the send opcodes that a device and its driver support for kernel users, for RC, UC and
@@ -273,7 +268,7 @@ impl Registry {
                 }
                 continue;
             }
-            if let Some(choice) = choose(&state.device, net).filter(Choice::is_local) {
+            if let Some(choice) = choose(&state.device, net) {
                 if best.as_ref().is_none_or(|(was, _)| choice.rank > was.rank) {
                     best = Some((choice, device.clone()));
                 }

@@ -63,6 +63,7 @@ struct rust_ulp_h_gid {
 	u32 ifindex; /* 0 when there is none, or not in the namespace asked for */
 	char ifname[16];
 	bool local_net; /* its netdev is in the namespace asked for */
+	bool foreign_net; /* its netdev is in another one */
 };
 
 /* A dma-buf that is mapped: into the kernel, or for a device. */

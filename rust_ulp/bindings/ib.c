@@ -95,7 +95,9 @@ int rust_ulp_h_gid(struct ib_device *dev, u32 port, u32 index, struct net *net,
 	out->gid_type = attr->gid_type;
 	rcu_read_lock();
 	ndev = rdma_read_gid_attr_ndev_rcu(attr);
-	if (!IS_ERR(ndev) && net_eq(dev_net(ndev), net)) {
+	if (!IS_ERR(ndev) && !net_eq(dev_net(ndev), net)) {
+		out->foreign_net = true;
+	} else if (!IS_ERR(ndev)) {
 		out->local_net = true;
 		out->ifindex = ndev->ifindex;
 		strscpy_pad(out->ifname, ndev->name, sizeof(out->ifname));

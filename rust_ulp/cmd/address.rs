@@ -56,19 +56,19 @@ pub(super) fn ah_attr(av: &AddressVector) -> abi::AhAttr {
 
 /// Checks the local end of `av`. Sleeps.
 ///
-/// Returns [`ENOENT`] if the GID index is not in use, and [`EINVAL`] for a path without GRH on
-/// Ethernet.
+/// Returns [`ENOENT`] if the GID index is not in use or the netdev of the GID is in another network
+/// namespace than the file's, and [`EINVAL`] for a path without GRH on Ethernet.
 pub(super) fn check_address(ctx: &Ctx<'_>, av: &AddressVector) -> Result {
     let device = ctx.device.device();
-    let port = device.port(av.port)?;
-    if av.grh && u32::from(av.sgid_index) >= port.gid_tbl_len() {
-        return Err(ENOENT);
+    if !av.grh {
+        return match device.port(av.port)?.link_layer {
+            rdma::device::LinkLayer::Ethernet => Err(EINVAL),
+            _ => Ok(()),
+        };
     }
-    if port.link_layer == rdma::device::LinkLayer::Ethernet {
-        if !av.grh {
-            return Err(EINVAL);
-        }
-        device.gid(av.port, av.sgid_index.into(), ctx.file.net())?;
+    let gid = device.gid(av.port, av.sgid_index.into(), ctx.file.net())?;
+    if gid.foreign_net {
+        return Err(ENOENT);
     }
     Ok(())
 }

@@ -99,7 +99,7 @@ pub(super) fn devices(file: &UlpFile, value: &mut abi::DeviceList) -> Result {
         if default == Some(device.index()) {
             flags |= abi::DEVICE_DEFAULT;
         }
-        if choose(state.device(), file.net()).is_some_and(|choice| choice.is_local()) {
+        if choose(state.device(), file.net()).is_some() {
             flags |= abi::DEVICE_LOCAL_NET;
         }
         let entry = abi::DeviceEntry {
@@ -247,6 +247,10 @@ pub(super) fn gids(file: &UlpFile, value: &mut abi::GidQuery) -> Result {
         let Ok(gid) = device.device().gid(number, index, file.net()) else {
             return;
         };
+        // The address is the business of another namespace.
+        if gid.foreign_net {
+            return;
+        }
         let mut flags = 0;
         if gid.is_ipv4() {
             flags |= abi::GID_IPV4;

@@ -33,6 +33,8 @@ pub(crate) struct Gid {
     pub(crate) gid_type: GidType,
     /// Whether the netdev is in the requested namespace.
     pub(crate) local_net: bool,
+    /// Whether the netdev is in another namespace. A GID of InfiniBand has no netdev.
+    pub(crate) foreign_net: bool,
     /// The index of the netdev, if `local_net`.
     pub(crate) ifindex: u32,
     /// The name of the netdev, NUL-terminated, if `local_net`.
@@ -107,6 +109,7 @@ impl Device {
                 _ => GidType::Ib,
             },
             local_net: out.local_net,
+            foreign_net: out.foreign_net,
             ifindex: out.ifindex,
             ifname: out.ifname,
         })

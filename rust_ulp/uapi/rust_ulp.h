@@ -203,8 +203,8 @@ struct rust_ulp_device_list {
  * @index: [out; number] Index, as `rdma dev` shows it.
  * @phys_ports: [out; ports] Number of physical ports.
  * @port: [out; 1 to phys_ports] Port of the preferred GID.
- * @gid_index: [out; index, or 2^32 - 1] Index of the preferred GID, or ~0. The kernel prefers RoCE
- *   v2 with an IPv4 address of a netdev in the opener's network namespace.
+ * @gid_index: [out; index, or 2^32 - 1] Index of the preferred GID, or ~0: the device has none in
+ *   the opener's network namespace. The kernel prefers RoCE v2 with an IPv4 address.
  */
 struct rust_ulp_attach {
 	__u32 size;
@@ -385,6 +385,9 @@ struct rust_ulp_gid_entry {
  * @capacity: [in; entries] Length of that array.
  * @port: [in; 1 to phys_ports] Port number.
  * @count: [out; entries] Number of GIDs; may exceed @capacity.
+ *
+ * A GID whose netdev is in another network namespace than the opener's is not listed, and no
+ * address may use it: ENOENT.
  */
 struct rust_ulp_gid_query {
 	__u32 size;

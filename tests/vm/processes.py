@@ -243,7 +243,7 @@ def test_child(r):
 
 
 def test_shared(r):
-    """Devices are shared: one of another namespace can be used, and is not preferred."""
+    """Devices are shared: that of another namespace can be attached, but its GIDs cannot be used."""
     file = File("h1")
     local = {ulp.text(d.name): bool(d.flags & N["DEVICE_LOCAL_NET"]) for d in file.devices()}
     r.equal("both are listed, with whose they are", local, {"rxe1": True, "rxe2": False})
@@ -251,13 +251,15 @@ def test_shared(r):
     r.equal("the default one is our own", ulp.text(got.name), "rxe1")
     other = File("h1")
     got = other.attach("rxe2")
+    r.equal("it has no GID that can be used here", got.gid_index, 2**32 - 1)
     gids = other.entries("GID_QUERY", "gid_entry", port=1)
-    r.equal(
-        "the other's interfaces are not shown",
-        {(g.ifindex, ulp.text(g.ifname), g.flags & N["GID_LOCAL_NET"]) for g in gids},
-        {(0, "", 0)},
-    )
+    r.equal("the GIDs of the other namespace are not shown", [bytes(g.gid).hex() for g in gids], [])
     pd = other.pd()
+    other.gid_index, gid = ulp.gid_of("rxe2")
+    gid = bytes.fromhex(gid.replace(":", ""))
+    r.equal("AH_CREATE refuses the index of one", error_of(other.ah, pd, gid), "ENOENT")
+    qp = ulp.Qp(other, pd, Cq(other, 4))
+    r.equal("QP_MODIFY refuses it", (error_of(qp.connect, qp.num, gid, 1, 1), qp.step), ("ENOENT", "RTR"))
     buffer = Buffer(other, pd, 4096)
     cq = Cq(other, 4)
     r.equal("memory is registered there", error_of(other.grant, buffer), "none")
