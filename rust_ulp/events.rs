@@ -58,6 +58,22 @@ impl Record for abi::Event {
             ..Default::default()
         }
     }
+
+    fn is_request(&self) -> bool {
+        self.event == abi::EVENT_CONNECT_REQUEST
+    }
+
+    fn merge(&self, newer: &Self) -> Option<Self> {
+        // Packets of a peer cause these, as many as it likes.
+        let repeats = matches!(
+            self.event,
+            abi::EVENT_CONNECT_REQUEST | abi::EVENT_UNREACHABLE
+        );
+        (repeats && self.event == newer.event && self.handle == newer.handle).then_some(Self {
+            info: newer.info,
+            ..*self
+        })
+    }
 }
 
 struct Log {

@@ -1124,11 +1124,11 @@ struct rust_ulp_destroy {
 #define RUST_ULP_EVENT_DEVICE_RENAMED	257
 #define RUST_ULP_EVENT_LOST		258	/* @info: number of lost records */
 #define RUST_ULP_EVENT_GRANT_ENDED	259	/* @handle: the grant; @info: its state */
-#define RUST_ULP_EVENT_CONNECT_REQUEST	272	/* @handle: the listener; @info: requests waiting */
+#define RUST_ULP_EVENT_CONNECT_REQUEST	272	/* @handle: listener; @info: requests waiting; merged */
 #define RUST_ULP_EVENT_DISCONNECTED	273	/* @handle: the connection; the peer ended it */
 #define RUST_ULP_EVENT_TIMEWAIT_EXIT	274	/* @handle: the connection */
 #define RUST_ULP_EVENT_ADDR_CHANGE	275	/* @handle: the connection or listener */
-#define RUST_ULP_EVENT_UNREACHABLE	276	/* @handle: the connection; no answer */
+#define RUST_ULP_EVENT_UNREACHABLE	276	/* @handle: the connection; no answer; merged */
 
 /**
  * struct rust_ulp_event - describes one event, in the records that read() returns
@@ -1142,6 +1142,10 @@ struct rust_ulp_destroy {
  * the first record, or returns EAGAIN with O_NONBLOCK. EINVAL: not one record fits. ENXIO: the file
  * is not attached. After the device is removed, the last record is RUST_ULP_EVENT_DEVICE_REMOVED,
  * and then read() returns ENODEV. The object of a record may have been destroyed.
+ *
+ * An event that is marked as merged makes no record while one of its kind and object is unread,
+ * whose @info it updates. When RUST_ULP_EVENTS_MAX records are unread, a
+ * RUST_ULP_EVENT_CONNECT_REQUEST record gives its place to a record of another kind.
  *
  * poll() reports POLLPRI while there are records, and POLLIN while there are completions.
  */

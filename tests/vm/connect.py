@@ -527,6 +527,41 @@ def test_backlog(r):
         x.file.close()
 
 
+def test_flood(r):
+    """A peer that asks again and again, and events that nobody reads meanwhile."""
+    server, c, other = Server(), client(), client()
+    got, request, _ = meet(server, c)
+    f = server.end.file
+    f.events()
+    for i in range(N["EVENTS_MAX"] + 10):
+        thread = Thread(connect, other, "10.9.0.1", server.port)
+        reject(f, server.request().handle)
+        if thread.name() != "ECONNREFUSED":
+            r.equal(f"request {i} is rejected", thread.name(), "ECONNREFUSED")
+    c.file.call("DISCONNECT", conn=got.handle)
+    seen = []
+    r.check(
+        "the event of a connection has its place",
+        until(lambda: seen.extend(f.events()) or N["EVENT_DISCONNECTED"] in [e[0] for e in seen], 5),
+        seen[:8],
+    )
+    ends = (N["EVENT_DISCONNECTED"], N["EVENT_TIMEWAIT_EXIT"])
+    r.equal(
+        "one event for all requests, and none is lost",
+        [e for e in seen if e[0] not in ends],
+        [(N["EVENT_CONNECT_REQUEST"], server.listener, 0, 1)],
+    )
+    thread = Thread(connect, other, "10.9.0.1", server.port)
+    reject(f, server.request().handle)
+    r.equal(
+        "the next one is an event again",
+        (thread.name(), len([e for e in f.events() if e[1] != request.handle])),
+        ("ECONNREFUSED", 1),
+    )
+    for x in (server.end, c, other):
+        x.file.close()
+
+
 class Page:
     """A page with a copy of a struct."""
 

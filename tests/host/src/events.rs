@@ -19,6 +19,22 @@ impl Record for abi::Event {
             ..Self::default()
         }
     }
+
+    fn is_request(&self) -> bool {
+        self.event == abi::EVENT_CONNECT_REQUEST
+    }
+
+    fn merge(&self, newer: &Self) -> Option<Self> {
+        // Packets of a peer cause these, as many as it likes.
+        let repeats = matches!(
+            self.event,
+            abi::EVENT_CONNECT_REQUEST | abi::EVENT_UNREACHABLE
+        );
+        (repeats && self.event == newer.event && self.handle == newer.handle).then_some(Self {
+            info: newer.info,
+            ..*self
+        })
+    }
 }
 
 fn record(info: u32) -> abi::Event {
@@ -116,6 +132,57 @@ fn the_oldest_are_kept_and_the_rest_is_counted_once() {
     );
     let lost = log.pop().unwrap();
     assert_eq!((lost.event, lost.info), (abi::EVENT_LOST, 1));
+    assert_eq!(log.pop(), None);
+}
+
+fn request(handle: u32, info: u32) -> abi::Event {
+    abi::Event {
+        event: abi::EVENT_CONNECT_REQUEST,
+        handle,
+        ..record(info)
+    }
+}
+
+#[test]
+fn requests_are_merged_until_they_are_read() {
+    let mut log = Log::new();
+    for info in 1..1000 {
+        log.queue.push(&mut log.places, request(info % 2, info));
+    }
+    let merged = |handle, first, info| abi::Event {
+        time_ns: first,
+        ..request(handle, info)
+    };
+    assert_eq!(log.pop(), Some(merged(1, 1, 999)));
+    log.queue.push(&mut log.places, request(1, 5));
+    assert_eq!(log.pop(), Some(merged(0, 2, 998)));
+    assert_eq!(log.pop(), Some(request(1, 5)));
+    assert_eq!(log.pop(), None);
+}
+
+#[test]
+fn requests_displace_nothing() {
+    let mut log = Log::new();
+    let max = abi::EVENTS_MAX as u32;
+    log.push(0);
+    for handle in 1..max {
+        log.queue.push(&mut log.places, request(handle, 7));
+    }
+    // The newest requests give their places away.
+    log.push(1);
+    log.queue.push(&mut log.places, request(max, 8));
+    log.push(2);
+    assert_eq!(log.pop(), Some(record(0)));
+    for handle in 1..max - 2 {
+        assert_eq!(log.pop(), Some(request(handle, 7)));
+    }
+    assert_eq!(log.pop(), Some(record(1)));
+    assert_eq!(log.pop(), Some(record(2)));
+    let lost = log.pop().unwrap();
+    assert_eq!(
+        (lost.event, lost.info, lost.time_ns),
+        (abi::EVENT_LOST, 3, 8)
+    );
     assert_eq!(log.pop(), None);
 }
 
