@@ -79,6 +79,7 @@
 //! | `rdmacg_mutex` (kernel) | the rdma cgroup's charges | process |
 //! | `QpGrants::growing` | the capacity of `QpGrants::keys` | process |
 //! | `RemoteKey::mr` | the key of a grant. Held while the key is revoked or replaced | process |
+//! | `QpObject::claimed` | whether a connection has the queue pair. Held while the owner changes attributes | process |
 //! | `PdObject::fast_reg` | creation of the registration queue pair. On iWARP held while it connects | process |
 //! | `rdma::loopback::LoopbackConnector::state` | the connection attempt in progress | process |
 //! | handler mutex of an identifier (connection manager); a listener's before its request's | the identifier's state. Held over `cm::Handler` and `cm::Listener`. Dropping an identifier takes it: no lock below is held over the drop | process |

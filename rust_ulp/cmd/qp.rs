@@ -254,7 +254,7 @@ pub(super) fn modify(ctx: &Ctx<'_>, value: &mut abi::QpModify) -> Result {
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
     };
-    qp.modify(&attributes, value.attr_mask)?;
+    qp.modify_by_owner(&attributes, value.attr_mask)?;
     if value.attr_mask & mask::AV != 0 {
         value.attr.ah.dmac = av.dmac;
         value.attr.ah.hop_limit = av.hop_limit;

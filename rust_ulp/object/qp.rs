@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Queue pairs of a file. Runs in process context.
+//! Queue pairs of a file. Process context.
 
 use super::{
     completion::{
@@ -38,14 +38,11 @@ use crate::{
 };
 use core::ops::Deref;
 use kernel::{
+    new_mutex,
     prelude::*,
     sync::{
-        atomic::{
-            AtomicFlag,
-            Full,
-            Release, //
-        },
-        Arc, //
+        Arc,
+        Mutex, //
     }, //
 };
 
@@ -60,6 +57,7 @@ pub(crate) struct Queues {
 }
 
 /// A queue pair of a file.
+#[pin_data(PinnedDrop)]
 pub(crate) struct QpObject {
     // Before what it needs: the device's queue pair goes first.
     qp: Arc<Qp<Completions>>,
@@ -67,11 +65,12 @@ pub(crate) struct QpObject {
     _send_cq: UseRef<CqObject>,
     _recv_cq: UseRef<CqObject>,
     srq: Option<UseRef<SrqObject>>,
-    /// As the caller wants it; the device's has room for elements that are cut up.
+    /// As the caller asked; the device's queue pair has room for elements that are cut up.
     capacity: rdma::qp_attr::Capacity,
     sig_all: bool,
-    /// A connection has it: see [`Claim`].
-    claimed: AtomicFlag,
+    /// Whether a connection has it, see [`Claim`]. Held while its owner changes attributes.
+    #[pin]
+    claimed: Mutex<bool>,
     use_count: UseCount,
     _charge: quota::QuotaCharge,
 }
@@ -79,7 +78,7 @@ pub(crate) struct QpObject {
 impl QpObject {
     /// Makes a queue pair. Sleeps.
     ///
-    /// [`EXDEV`] when `srq` is of another domain, or completes elsewhere than in `recv_cq`.
+    /// Returns [`EXDEV`] when `srq` belongs to another domain or does not complete in `recv_cq`.
     pub(crate) fn new(
         pd: UseRef<PdObject>,
         queues: Queues,
@@ -124,8 +123,8 @@ impl QpObject {
             handler,
         )?;
         qp.handler().set_number(qp.number());
-        Ok(Arc::new(
-            Self {
+        Arc::pin_init(
+            pin_init!(Self {
                 qp,
                 pd,
                 _send_cq: send_cq,
@@ -133,60 +132,74 @@ impl QpObject {
                 srq,
                 capacity,
                 sig_all,
-                claimed: AtomicFlag::new(false),
+                claimed <- new_mutex!(false, "rust_ulp::QpObject::claimed"),
                 use_count: UseCount::new(),
                 _charge: charge,
-            },
+            }),
             GFP_KERNEL_ACCOUNT,
-        )?)
+        )
     }
 
-    /// The device's queue pair.
+    /// Returns the device's queue pair.
     pub(crate) fn qp(&self) -> &Arc<Qp<Completions>> {
         &self.qp
     }
 
-    /// The sizes that it was asked to have.
+    /// Returns the sizes that the caller asked for.
     pub(crate) fn capacity(&self) -> rdma::qp_attr::Capacity {
         self.capacity
     }
 
-    /// The grants that end with it.
+    /// Returns the grants that end with it.
     pub(crate) fn grants(&self) -> Option<Arc<QpGrants>> {
         self.qp.handler().grants().cloned()
     }
 
-    /// Its number.
+    /// Returns its number.
     pub(crate) fn number(&self) -> u32 {
         self.qp.number()
     }
 
-    /// Its protection domain.
+    /// Returns its protection domain.
     pub(crate) fn pd(&self) -> &PdObject {
         &self.pd
     }
 
-    /// Whether its receives come from a shared queue.
+    /// Returns whether its receives come from a shared queue.
     pub(crate) fn has_srq(&self) -> bool {
         self.srq.is_some()
     }
 
-    /// Whether every send request makes a completion.
+    /// Returns whether every send request makes a completion.
     pub(crate) fn sig_all(&self) -> bool {
         self.sig_all
     }
 
-    /// Tells it its handle, for completions.
+    /// Sets its handle, for completions.
     pub(crate) fn set_handle(&self, handle: u32) {
         self.qp.handler().set_handle(handle);
     }
 
-    /// Its handle.
+    /// Returns its handle.
     pub(crate) fn handle(&self) -> u32 {
         self.qp.handler().handle()
     }
 
-    /// Changes attributes as [`Qp::modify`] does, and says so. Sleeps.
+    /// Changes attributes for the owner of the file. Sleeps.
+    ///
+    /// Returns [`eisconn`] while a connection has the queue pair, except on the way to ERR, and the
+    /// errors of [`Qp::modify`].
+    pub(crate) fn modify_by_owner(&self, attributes: &Attributes, mask: u32) -> Result {
+        // Held until the end: no connection begins with a queue pair that is changing.
+        let claimed = self.claimed.lock();
+        let to_err = mask & mask::STATE != 0 && attributes.qp_state == State::Err as u32;
+        if *claimed && !to_err {
+            return Err(eisconn());
+        }
+        self.modify(attributes, mask)
+    }
+
+    /// Changes attributes as [`Qp::modify`] does, and traces that. Sleeps.
     pub(crate) fn modify(&self, attributes: &Attributes, mask: u32) -> Result {
         let from = self.qp.state();
         let to = if mask & mask::STATE != 0 {
@@ -214,7 +227,7 @@ impl QpObject {
         result
     }
 
-    /// Changes nothing but the state. Sleeps.
+    /// Changes the state only. Sleeps.
     pub(crate) fn move_to(&self, state: State) -> Result {
         let attributes = Attributes {
             qp_state: state as u32,
@@ -224,8 +237,9 @@ impl QpObject {
     }
 }
 
-impl Drop for QpObject {
-    fn drop(&mut self) {
+#[pinned_drop]
+impl PinnedDrop for QpObject {
+    fn drop(self: Pin<&mut Self>) {
         self.qp.handler().end_grants();
     }
 }
@@ -240,9 +254,9 @@ impl Counted for QpObject {
 pub(crate) struct Claim(UseRef<QpObject>);
 
 impl Claim {
-    /// Claims `qp`. [`eisconn`] when another connection has it.
+    /// Claims `qp`. Sleeps. Returns [`eisconn`] when another connection has it.
     pub(crate) fn new(qp: UseRef<QpObject>) -> Result<Self> {
-        if qp.claimed.xchg(true, Full) {
+        if core::mem::replace(&mut *qp.claimed.lock(), true) {
             return Err(eisconn());
         }
         Ok(Self(qp))
@@ -259,6 +273,6 @@ impl Deref for Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.0.claimed.store(false, Release);
+        *self.0.claimed.lock() = false;
     }
 }

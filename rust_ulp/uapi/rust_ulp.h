@@ -718,6 +718,9 @@ struct rust_ulp_qp_attr {
  *
  * On iWARP, QP_CREATE returns a queue pair in INIT, which accepts receives. Only ACCEPT and CONNECT
  * bring it to RTS. It cannot leave ERR. QP_MODIFY always returns EOPNOTSUPP.
+ *
+ * A connection has its queue pair from the begin of ACCEPT or CONNECT until the connection is
+ * destroyed. Meanwhile QP_MODIFY may only set the state ERR, else it returns EISCONN.
  */
 struct rust_ulp_qp_modify {
 	__u32 size;
@@ -1171,7 +1174,7 @@ struct rust_ulp_event {
  * ECONNRESET     ACCEPT, CONNECT: the peer closed the connection during the handshake
  * EHOSTUNREACH, ENETUNREACH  there is no route, or no host answers for that address
  * EINTR          a signal interrupted the command; see struct rust_ulp_accept for its effects
- * EISCONN        the queue pair or the request already has a connection
+ * EISCONN        the queue pair or the request already has a connection; QP_MODIFY: it has one
  * ENOTCONN       the connection has ended
  * ETIMEDOUT      the deadline of the command or of the connection manager has passed; see struct
  *                rust_ulp_accept for its effects

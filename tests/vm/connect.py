@@ -855,6 +855,57 @@ def test_unheard(r):
     c.file.close()
 
 
+def test_owned(r):
+    """A queue pair that a connection has is changed by nobody else, but to ERR."""
+    server, c = Server(), client()
+    stop = threading.Event()
+    seen = set()
+
+    def disturb():
+        while not stop.is_set():
+            seen.add(error_of(c.qp.modify, "STATE", qp_state=N["QPS_RESET"]))
+
+    thread = Thread(disturb)
+    results = []
+    for _ in range(10):
+        connecting = Thread(connect, c, "10.9.0.1", server.port)
+        request = server.request().handle
+        results.append((error_of(accept, server.end, request), connecting.name()))
+        if results[-1] != ("none", "none"):
+            break
+        c.file.destroy(connecting.result.handle)
+        server.end.file.destroy(request)
+        server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    stop.set()
+    thread.end()
+    r.equal("QP_MODIFY does not disturb CONNECT", results, [("none", "none")] * 10)
+    r.equal("it says why", seen - {"none"}, {"EISCONN"})
+    c.qp.modify("STATE", qp_state=N["QPS_RESET"])
+
+    got, request, _ = meet(server, c)
+    r.equal("to RESET", error_of(c.qp.modify, "STATE", qp_state=N["QPS_RESET"]), "EISCONN")
+    r.equal("of rights alone", error_of(c.qp.modify, "ACCESS_FLAGS", access_flags=0), "EISCONN")
+    r.equal("the connection goes on", write_to(c, bytes(got.private_data), b"on").status, 0)
+    r.equal("to ERR", error_of(c.qp.modify, "STATE", qp_state=N["QPS_ERR"]), "none")
+    r.equal("out of ERR", error_of(c.qp.modify, "STATE", qp_state=N["QPS_RESET"]), "EISCONN")
+    c.file.destroy(got.handle)
+    r.equal("when the connection is gone", error_of(c.qp.modify, "STATE", qp_state=N["QPS_RESET"]), "none")
+    server.end.file.destroy(request.handle)
+    server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+
+    # The first peer goes when a second one is connected by the same queue pair.
+    got, request, _ = meet(server, c)
+    server.end.file.destroy(request.handle)
+    server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    other = client()
+    theirs, request, _ = meet(server, other)
+    c.file.destroy(got.handle)
+    r.equal("the old peer's end is not the new one's", write_to(other, bytes(theirs.private_data), b"two").status, 0)
+    r.equal("nor its connection's", query(server.end.file, request.handle).state, N["CONN_ESTABLISHED"])
+    for x in (server.end, c, other):
+        x.file.close()
+
+
 def test_grants(r):
     """Grants that are bound to a connection's queue pair end with it, whoever ends it and how."""
     server = Server()
