@@ -28,6 +28,16 @@ void rust_ulp_h_uring_copy(const struct io_uring_cmd *cmd, void *to, size_t len)
 	memcpy(to, cmd->sqe->cmd, len);
 }
 
+/* io_uring ends the commands that a task has in a ring, or all of a ring. */
+bool rust_ulp_h_uring_end_together(const struct io_uring_cmd *a,
+				   const struct io_uring_cmd *b)
+{
+	const struct io_kiocb *one = cmd_to_io_kiocb((void *)a);
+	const struct io_kiocb *two = cmd_to_io_kiocb((void *)b);
+
+	return one->ctx == two->ctx && one->tctx == two->tctx;
+}
+
 void rust_ulp_h_uring_mark(struct io_uring_cmd *cmd, unsigned int issue_flags)
 {
 	io_uring_cmd_mark_cancelable(cmd, issue_flags);

@@ -21,6 +21,7 @@ use crate::{
     file::UlpFile,
     kernel::uring::{
         Canceling,
+        CmdRef,
         IssueResult,
         UringCmd, //
     },
@@ -28,7 +29,8 @@ use crate::{
     object::{
         batch::Batch,
         completion::Request,
-        Object, //
+        Object,
+        ObjectTable, //
     },
     trace::{
         self,
@@ -181,8 +183,12 @@ fn stream(this: &UlpFile, cmd: UringCmd<'_>) -> IssueResult {
 /// Cancels a command whose io_uring or task ends.
 ///
 /// A request that is not found has completed, is about to, or is not posted yet. io_uring calls
-/// again for a command that has not completed.
+/// again for a command that has not completed. One search cancels the requests of all commands that
+/// end together: it runs with `uring_lock` held, and the user chooses the number of commands.
 pub(crate) fn cancel(this: &UlpFile, command: &Canceling<'_>) {
+    if !command.is_stream() && command.is_complete() {
+        return;
+    }
     // Device removal completes all requests.
     let Ok(_device) = this.enter() else {
         return;
@@ -194,18 +200,10 @@ pub(crate) fn cancel(this: &UlpFile, command: &Canceling<'_>) {
         }
         return;
     }
-    let which = |request: &Request| {
-        let cmd_ref = request.cmd_ref.as_ref();
-        cmd_ref.is_some_and(|cmd_ref| command.has(cmd_ref))
-    };
     let found = if command.is_single() {
-        let found = match (table.get(command.queue()), command.slot()) {
-            (Ok(Object::Qp(qp)), Some(slot)) => qp.qp().cancel_slot(slot, which),
-            (Ok(Object::Srq(srq)), Some(slot)) => srq.srq().cancel_slot(slot, which),
-            _ => false,
-        };
-        found.into()
+        cancel_single(&table, command).into()
     } else {
+        let which = of_command(|cmd_ref| command.ends_with(cmd_ref));
         table
             .iter()
             .map(|(_, object)| match object {
@@ -217,4 +215,19 @@ pub(crate) fn cancel(this: &UlpFile, command: &Canceling<'_>) {
     };
     drop(table);
     trace::uring_cancel(this.id(), command.queue(), found);
+}
+
+/// Cancels the one request of `command`; returns whether it was found.
+fn cancel_single(table: &ObjectTable, command: &Canceling<'_>) -> bool {
+    let which = of_command(|cmd_ref| command.has(cmd_ref));
+    match (table.get(command.queue()), command.slot()) {
+        (Ok(Object::Qp(qp)), Some(slot)) => qp.qp().cancel_slot(slot, which),
+        (Ok(Object::Srq(srq)), Some(slot)) => srq.srq().cancel_slot(slot, which),
+        _ => false,
+    }
+}
+
+/// Returns a test for the requests of the commands that `which` names.
+fn of_command(which: impl Fn(&CmdRef) -> bool + Copy) -> impl Fn(&Request) -> bool + Copy {
+    move |request| request.cmd_ref.as_ref().is_some_and(which)
 }

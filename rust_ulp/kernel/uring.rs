@@ -537,9 +537,22 @@ impl Canceling<'_> {
         self.0.kind().load(Relaxed) & kind::STREAM != 0
     }
 
+    /// Returns whether no reference to it is left: its completion is on its way.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.0.shares().load(Relaxed) == 0
+    }
+
     /// Returns whether `cmd_ref` is a reference to it.
     pub(crate) fn has(&self, cmd_ref: &CmdRef) -> bool {
         self.0.cmd == cmd_ref.cmd
+    }
+
+    /// Returns whether the command of `cmd_ref` is to end as well: io_uring ends all commands of a
+    /// ring, or all that a task has in a ring (`io_uring_try_cancel_uring_cmd()`).
+    pub(crate) fn ends_with(&self, cmd_ref: &CmdRef) -> bool {
+        let (this, other) = (self.0.cmd.as_ptr(), cmd_ref.cmd.as_ptr());
+        // SAFETY: By the type invariants neither command has completed.
+        unsafe { bindings::rust_ulp_h_uring_end_together(this, other) }
     }
 
     /// Returns whether it is the command of `stream`.

@@ -945,12 +945,12 @@ def _(w):
 
 
 class Uring:
-    """A ring of 8 entries of 128 bytes, with completions of 32: io_uring_setup(2)."""
+    """A ring with entries of 128 bytes and completions of 32: io_uring_setup(2)."""
 
-    def __init__(self):
+    def __init__(self, entries=8):
         params = (ctypes.c_uint32 * 30)()
         params[2] = 1 << 10 | 1 << 11  # IORING_SETUP_SQE128, IORING_SETUP_CQE32
-        self.fd = libc.syscall(425, 8, params)
+        self.fd = libc.syscall(425, entries, params)
         if self.fd < 0:
             raise OSError(ctypes.get_errno(), "io_uring_setup")
         entries, cq_entries = params[0], params[1]
