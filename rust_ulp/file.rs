@@ -269,8 +269,9 @@ impl UlpFile {
     /// file is released.
     fn tear_down(&self) {
         for kind in Kind::TEARDOWN {
+            let mut from = 0;
             loop {
-                let Some((handle, object)) = self.table.lock().take_any(kind) else {
+                let Some((handle, object)) = self.table.lock().take_next(kind, &mut from) else {
                     break;
                 };
                 trace::object_destroy(self.id, kind as u32, handle, object.number());

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The table of what an open file has made.
+//! The table of the objects that an open file has made.
 //!
-//! Each object is found by its handle (`logic/handle.rs` says what is in one), in the file that
-//! made it and nowhere else. The table is under the file's lock; whoever looks an object up
-//! holds a reference to it, and may use it for as long as the device's gate lets it.
+//! A handle (`logic/handle.rs`) finds an object in the file that made it, and nowhere else. The file's
+//! lock protects the table. A lookup returns a reference to the object, which may be used inside the
+//! device's gate.
 
 use crate::{
     logic::{
@@ -19,12 +19,12 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// What a table has.
+/// An object of a table.
 pub(crate) trait Stored {
-    /// What it is.
+    /// Returns its kind.
     fn kind(&self) -> Kind;
 
-    /// How many others need it.
+    /// Returns how many other objects use it.
     fn use_count(&self) -> u32;
 }
 
@@ -33,7 +33,7 @@ struct TableEntry<O> {
     /// The next free entry, when this one is.
     next: u16,
     object: Option<O>,
-    /// What the rdma cgroup counts for it.
+    /// The charge of the rdma cgroup for it.
     charge: Option<Charge>,
     /// Whether user space knows the handle.
     committed: bool,
@@ -51,7 +51,7 @@ pub(crate) struct Table<O> {
 }
 
 impl<O: Stored> Table<O> {
-    /// An empty table for at most `limit` objects.
+    /// Makes an empty table for at most `limit` objects.
     pub(crate) fn new(limit: u32) -> Self {
         Self {
             entries: KVVec::new(),
@@ -132,7 +132,7 @@ impl<O: Stored> Table<O> {
         Ok(())
     }
 
-    /// The object that `handle` names. [`EBADF`] when there is none.
+    /// Returns the object that `handle` names. [`EBADF`] when there is none.
     pub(crate) fn get(&self, handle: u32) -> Result<&O> {
         let entry = self.entry(Handle::from_raw(handle).ok_or(EBADF)?)?;
         match &entry.object {
@@ -184,14 +184,24 @@ impl<O: Stored> Table<O> {
         Some(object)
     }
 
-    /// Removes an object of that kind, committed or not.
-    pub(crate) fn take_any(&mut self, kind: Kind) -> Option<(u32, O)> {
-        let (handle, _) = self.iter().find(|(_, object)| object.kind() == kind)?;
-        let index = Handle::from_raw(handle)?.index;
-        Some((handle, self.take(index)?))
+    /// Removes the next object of that kind, committed or not, from the entry `from` on.
+    pub(crate) fn take_next(&mut self, kind: Kind, from: &mut u32) -> Option<(u32, O)> {
+        while let Some(entry) = self.entries.get(*from as usize) {
+            let index = u16::try_from(*from).ok()?;
+            *from = from.saturating_add(1);
+            if entry.object.as_ref().map(Stored::kind) == Some(kind) {
+                let handle = Handle {
+                    kind,
+                    index,
+                    generation: entry.generation,
+                };
+                return Some((handle.to_raw(), self.take(index)?));
+            }
+        }
+        None
     }
 
-    /// All objects with their handles.
+    /// Returns all objects with their handles.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &O)> {
         numbered(self.entries.iter()).filter_map(|(index, entry)| {
             let object = entry.object.as_ref()?;
