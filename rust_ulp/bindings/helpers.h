@@ -66,6 +66,19 @@ struct rust_ulp_h_gid {
 	bool foreign_net; /* its netdev is in another one */
 };
 
+/* Who pays for pinned pages. */
+struct rust_ulp_h_payer {
+	struct mm_struct *mm;
+	struct user_struct *user; /* NULL: it has CAP_IPC_LOCK */
+};
+
+/* The pages of a mapping, which its areas share. */
+struct rust_ulp_h_mapping {
+	struct page *(*page)(const void *mapping, unsigned long pgoff);
+	void (*get)(const void *mapping);
+	void (*put)(const void *mapping);
+};
+
 /* A dma-buf that is mapped: into the kernel, or for a device. */
 struct rust_ulp_h_dmabuf {
 	void *buf; /* struct dma_buf */

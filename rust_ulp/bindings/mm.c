@@ -6,30 +6,61 @@
 #include <linux/capability.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
+#include <linux/sched/user.h>
 
 #include "helpers.h"
 
-/* As ib_umem_get_va() does. The caller owns a reference to what is returned. */
-struct mm_struct *rust_ulp_h_charge_pinned(unsigned long pages)
+/* As __io_account_mem() of io_uring does. */
+static bool charge_user(struct user_struct *user, unsigned long pages,
+			unsigned long limit)
+{
+	long now = atomic_long_read(&user->locked_vm);
+
+	do {
+		if (now + pages > limit)
+			return false;
+	} while (!atomic_long_try_cmpxchg(&user->locked_vm, &now, now + pages));
+	return true;
+}
+
+/*
+ * The user has one limit for all its processes, as io_uring has it; the address
+ * space has it as well, as ib_umem_get_va() has it. With CAP_IPC_LOCK there is no
+ * limit, and the address space alone counts. The caller owns references to both.
+ */
+int rust_ulp_h_charge_pinned(unsigned long pages, struct rust_ulp_h_payer *out)
 {
 	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
+	struct user_struct *user = NULL;
 	struct mm_struct *mm = current->mm;
 
 	if (!mm)
-		return ERR_PTR(-ENOMEM);
-	if (atomic64_add_return(pages, &mm->pinned_vm) > limit &&
-	    !capable(CAP_IPC_LOCK)) {
+		return -ENOMEM;
+	if (!ns_capable_noaudit(&init_user_ns, CAP_IPC_LOCK)) {
+		user = current_user();
+		if (!charge_user(user, pages, limit))
+			return -ENOMEM;
+	}
+	if (atomic64_add_return(pages, &mm->pinned_vm) > limit && user) {
 		atomic64_sub(pages, &mm->pinned_vm);
-		return ERR_PTR(-ENOMEM);
+		atomic_long_sub(pages, &user->locked_vm);
+		return -ENOMEM;
 	}
 	mmgrab(mm);
-	return mm;
+	out->mm = mm;
+	out->user = user ? get_uid(user) : NULL;
+	return 0;
 }
 
-void rust_ulp_h_uncharge_pinned(struct mm_struct *mm, unsigned long pages)
+void rust_ulp_h_uncharge_pinned(const struct rust_ulp_h_payer *payer,
+				unsigned long pages)
 {
-	atomic64_sub(pages, &mm->pinned_vm);
-	mmdrop(mm);
+	atomic64_sub(pages, &payer->mm->pinned_vm);
+	mmdrop(payer->mm);
+	if (payer->user) {
+		atomic_long_sub(pages, &payer->user->locked_vm);
+		free_uid(payer->user);
+	}
 }
 
 int rust_ulp_h_pin_user_pages(unsigned long start, int num, bool write,
@@ -92,6 +123,48 @@ void *rust_ulp_h_page_address(struct page *page)
 int rust_ulp_h_page_nid(struct page *page)
 {
 	return page_to_nid(page);
+}
+
+/*
+ * Pages are mapped when the area is made; madvise(MADV_DONTNEED) takes them out
+ * of it, and a fault brings one back.
+ */
+static vm_fault_t mapping_fault(struct vm_fault *vmf)
+{
+	struct rust_ulp_h_mapping *mapping = vmf->vma->vm_private_data;
+	struct page *page = mapping->page(mapping, vmf->pgoff);
+
+	if (!page)
+		return VM_FAULT_SIGBUS;
+	return vmf_insert_page(vmf->vma, vmf->address & PAGE_MASK, page);
+}
+
+static void mapping_open(struct vm_area_struct *vma)
+{
+	struct rust_ulp_h_mapping *mapping = vma->vm_private_data;
+
+	mapping->get(mapping);
+}
+
+static void mapping_close(struct vm_area_struct *vma)
+{
+	struct rust_ulp_h_mapping *mapping = vma->vm_private_data;
+
+	mapping->put(mapping);
+}
+
+static const struct vm_operations_struct mapping_ops = {
+	.open = mapping_open,
+	.close = mapping_close,
+	.fault = mapping_fault,
+};
+
+/* The area owns @mapping from now on. */
+void rust_ulp_h_vma_set_mapping(struct vm_area_struct *vma,
+				struct rust_ulp_h_mapping *mapping)
+{
+	vma->vm_private_data = mapping;
+	vma->vm_ops = &mapping_ops;
 }
 
 int rust_ulp_h_map_pages(struct vm_area_struct *vma, unsigned long addr,

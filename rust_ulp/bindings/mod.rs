@@ -61,7 +61,7 @@ macro_rules! incomplete {
 incomplete! {
     ib_device ib_pd ib_cq ib_qp ib_mr ib_ah ib_srq ib_xrcd
     ib_rwq_ind_table ib_gid_attr ib_client_nl_info ib_udata ib_wq ib_ucontext net_device sockaddr
-    rdma_cm_id rdma_cm_event rdma_cgroup
+    rdma_cm_id rdma_cm_event rdma_cgroup user_struct
 }
 
 include!(env!("RUST_ULP_BINDINGS"));

@@ -18,18 +18,24 @@ impl<'a> Area<'a> {
         Self { vma }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.vma.end().wrapping_sub(self.vma.start())
     }
 
-    /// Whether it is `MAP_SHARED`.
+    /// Returns whether it is `MAP_SHARED`.
     pub(crate) fn is_shared(&self) -> bool {
         // SAFETY: The area is valid while `self` is.
         unsafe { bindings::rust_ulp_h_vma_is_shared(self.vma.as_ptr()) }
     }
 
-    /// The kernel crate's view of it.
+    /// Returns where in the file it begins, in pages.
+    pub(crate) fn page_offset(&self) -> usize {
+        // SAFETY: The area is valid while `self` is, and nobody else changes it.
+        unsafe { (*self.vma.as_ptr()).vm_pgoff }
+    }
+
+    /// Returns the kernel crate's view of it.
     pub(crate) fn vma(&self) -> &VmaNew {
         self.vma
     }

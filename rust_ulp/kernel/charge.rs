@@ -1,51 +1,51 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who pays for memory that stays where it is.
+//! The charge for memory that stays where it is.
 //!
-//! `RLIMIT_MEMLOCK` of the process that asks for it, by the counter that `ib_umem` uses, too: `VmPin`
-//! of `/proc/PID/status`. The address space is kept for as long as it pays, so that giving back needs
-//! no current process, and is right after `exec()` and in the last `close()` of a process that exits.
+//! The user pays who asks for the memory, by the counter of all its processes that io_uring uses as
+//! well, and so does the address space, by the counter of `ib_umem`: `VmPin` of `/proc/PID/status`.
+//! Each is limited by `RLIMIT_MEMLOCK` of the process that asks. Both are kept for as long as they
+//! pay, so giving back needs no current process, and is right after `exec()` and in the last
+//! `close()` of a process that exits. A child that asks through an inherited file pays as its user.
 //!
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h)
 
 use crate::bindings;
-use core::ptr::NonNull;
 use kernel::{
-    error::from_err_ptr,
+    error::to_result,
     page::PAGE_SHIFT,
     prelude::*, //
 };
 
-/// Pages that an address space pays for until this is dropped.
+/// Pages that a user and an address space pay for until this is dropped.
 ///
 /// # Invariants
 ///
-/// Owns a reference to `mm`, and `pages` of its counter.
+/// Owns the references of `payer`, and `pages` of its counters.
 pub(crate) struct PinnedCharge {
-    mm: NonNull<kernel::bindings::mm_struct>,
+    payer: bindings::rust_ulp_h_payer,
     pages: usize,
 }
 
-// SAFETY: The counter is atomic, and the reference may be given back by anyone.
+// SAFETY: The counters are atomic, and any thread may give the references back.
 unsafe impl Send for PinnedCharge {}
 // SAFETY: As above.
 unsafe impl Sync for PinnedCharge {}
 
 impl PinnedCharge {
-    /// Has the current process pay for `pages` pages. Process context; takes no lock.
+    /// Charges `pages` pages to the current process and its user. Process context; takes no lock.
     ///
-    /// [`ENOMEM`] when that is more than it may have, unless it has `CAP_IPC_LOCK`.
+    /// Returns [`ENOMEM`] when that is more than either may have. A process with `CAP_IPC_LOCK` has no
+    /// limit, and its user is not charged.
     pub(crate) fn charge(pages: usize) -> Result<Self> {
-        // SAFETY: Any number may be asked for.
-        let mm = from_err_ptr(unsafe { bindings::rust_ulp_h_charge_pinned(pages) })?;
-        // INVARIANT: Both were just taken.
-        Ok(Self {
-            mm: NonNull::new(mm).ok_or(ENOMEM)?,
-            pages,
-        })
+        let mut payer = bindings::rust_ulp_h_payer::default();
+        // SAFETY: Any number may be asked for; the struct is valid.
+        to_result(unsafe { bindings::rust_ulp_h_charge_pinned(pages, &mut payer) })?;
+        // INVARIANT: All was just taken.
+        Ok(Self { payer, pages })
     }
 
-    /// How many bytes that is.
+    /// Returns the number of bytes.
     pub(crate) fn bytes(&self) -> u64 {
         (self.pages as u64) << PAGE_SHIFT
     }
@@ -54,6 +54,6 @@ impl PinnedCharge {
 impl Drop for PinnedCharge {
     fn drop(&mut self) {
         // SAFETY: By the type invariant; given back once.
-        unsafe { bindings::rust_ulp_h_uncharge_pinned(self.mm.as_ptr(), self.pages) };
+        unsafe { bindings::rust_ulp_h_uncharge_pinned(&self.payer, self.pages) };
     }
 }

@@ -3,8 +3,7 @@
 //! Pages that kernel, user space and devices share.
 //!
 //! They are in chunks of the same size. Allocated ones are zeroed, and charged to the memory cgroup
-//! of the caller; a mapping holds references to the pages, so they outlive this value for as long as
-//! they are mapped.
+//! of the caller. A mapping holds them, with their charge, for as long as any part of it is mapped.
 //!
 //! User space and devices write to these pages at any time: no reference to their content is ever
 //! made here, only volatile and atomic accesses by raw pointer.
@@ -31,13 +30,18 @@ use core::ptr::NonNull;
 use kernel::{
     device::Device,
     error::to_result,
+    ffi::c_void,
     prelude::*,
-    sync::atomic::{
-        ordering::{
-            Acquire,
-            Release, //
+    sync::{
+        atomic::{
+            ordering::{
+                Acquire,
+                Release, //
+            },
+            Atomic, //
         },
-        Atomic, //
+        Arc,
+        ArcBorrow, //
     },
     transmute::AsBytes, //
 };
@@ -361,8 +365,9 @@ impl Pages {
 
     /// Maps `area.len()` bytes from `offset`, a multiple of the page size, on.
     ///
-    /// [`EINVAL`] when that is not inside, the area is private, or the pages are not allocated ones; [`EPERM`] when it is executable.
-    pub(crate) fn map(&self, area: &Area<'_>, offset: usize) -> Result {
+    /// Returns [`EINVAL`] when that is not inside, the area is private, or the pages are not allocated
+    /// ones, [`EPERM`] when it is executable.
+    pub(crate) fn map(self: &Arc<Self>, area: &Area<'_>, offset: usize) -> Result {
         let end = offset.checked_add(area.len()).ok_or(EINVAL)?;
         if !self.can_be_mapped()
             || end > self.len
@@ -376,6 +381,7 @@ impl Pages {
         vma.set_dontcopy();
         vma.set_dontexpand();
         vma.set_mixedmap();
+        let mapping = Mapping::new(self.clone(), area.page_offset(), offset >> PAGE_SHIFT)?;
 
         let mut addr = vma.start();
         for (page, _, bytes) in self.extents(offset, area.len()) {
@@ -392,6 +398,8 @@ impl Pages {
             })?;
             addr = addr.wrapping_add(bytes);
         }
+        // When mapping fails before, the kernel does not call the area's functions.
+        mapping.give_to(area);
         Ok(())
     }
 
@@ -460,6 +468,79 @@ impl Pages {
     }
 }
 
+/// The pages of a mapping. Each area that a part of it lies in holds a reference.
+#[repr(C)]
+struct Mapping {
+    functions: bindings::rust_ulp_h_mapping,
+    pages: Arc<Pages>,
+    /// The offset in the file, in pages, of the first of the pages.
+    origin: usize,
+}
+
+impl Mapping {
+    /// Makes a mapping of `pages`, whose page number `first` is at `page_offset` in the file.
+    fn new(pages: Arc<Pages>, page_offset: usize, first: usize) -> Result<Arc<Self>> {
+        Ok(Arc::new(
+            Self {
+                functions: bindings::rust_ulp_h_mapping {
+                    page: Some(Self::page),
+                    get: Some(Self::get),
+                    put: Some(Self::put),
+                },
+                pages,
+                origin: page_offset.wrapping_sub(first),
+            },
+            GFP_KERNEL_ACCOUNT,
+        )?)
+    }
+
+    /// Gives this reference to `area`, which is being made.
+    fn give_to(self: Arc<Self>, area: &Area<'_>) {
+        let mapping = Arc::into_raw(self).cast_mut();
+        // SAFETY: The area is valid, and nobody else knows it. The struct begins with the functions.
+        unsafe { bindings::rust_ulp_h_vma_set_mapping(area.vma().as_ptr(), mapping.cast()) };
+    }
+
+    /// Returns the page at `page_offset` in the file.
+    ///
+    /// # Safety
+    ///
+    /// An area holds a reference to `mapping`.
+    unsafe extern "C" fn page(
+        mapping: *const c_void,
+        page_offset: usize,
+    ) -> *mut kernel::bindings::page {
+        // SAFETY: By the requirement; the pointer came from `give_to`.
+        let mapping = unsafe { &*mapping.cast::<Self>() };
+        let number = page_offset.wrapping_sub(mapping.origin);
+        let page = number
+            .checked_mul(PAGE_SIZE)
+            .and_then(|offset| mapping.pages.extents(offset, 1).next());
+        page.map_or(core::ptr::null_mut(), |(page, _, _)| page.as_ptr())
+    }
+
+    /// Takes a reference for another area.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::page`].
+    unsafe extern "C" fn get(mapping: *const c_void) {
+        // SAFETY: By the requirement; the pointer came from `give_to`.
+        let mapping = unsafe { ArcBorrow::from_raw(mapping.cast::<Self>()) };
+        let _ = Arc::into_raw(Arc::from(mapping));
+    }
+
+    /// Drops the reference of an area.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::page`]; the area does so no longer.
+    unsafe extern "C" fn put(mapping: *const c_void) {
+        // SAFETY: By the requirement; the pointer came from `give_to` or `get`.
+        drop(unsafe { Arc::from_raw(mapping.cast::<Self>()) });
+    }
+}
+
 /// Every one of `all` that begins a chunk of `2^order`.
 fn firsts<T: Copy>(all: &[T], order: u32) -> Result<KVVec<T>> {
     let step = 1usize << (order & 31);
@@ -478,8 +559,8 @@ impl Drop for Pages {
         match self.backing {
             Backing::Allocated => {
                 for page in self.chunks.iter() {
-                    // SAFETY: The allocation is ours. Mappings hold references of their own to the
-                    // pages.
+                    // SAFETY: The allocation is ours. No mapping is left; whoever else looks at a page
+                    // holds a reference to it.
                     unsafe { bindings::rust_ulp_h_free_pages(page.as_ptr(), self.order) };
                 }
             }

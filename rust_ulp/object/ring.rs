@@ -137,7 +137,7 @@ impl Streaming {
 #[pin_data]
 pub(crate) struct Ring {
     handle: Atomic<u32>,
-    pages: Pages,
+    pages: Arc<Pages>,
     #[pin]
     state: SpinLockBh<State>,
     #[pin]
@@ -249,7 +249,10 @@ impl Ring {
             .checked_mul(entries as usize)
             .and_then(|bytes| bytes.checked_add(abi::CQ_ENTRIES_OFFSET))
             .ok_or(ERANGE)?;
-        let pages = Pages::new(bytes, 0, node, AllocPolicy::Reclaim, false)?;
+        let pages = Arc::new(
+            Pages::new(bytes, 0, node, AllocPolicy::Reclaim, false)?,
+            GFP_KERNEL_ACCOUNT,
+        )?;
         let header = abi::CqRing {
             entries,
             entry_size: abi::Cqe::SIZE,
@@ -284,8 +287,8 @@ impl Ring {
         )
     }
 
-    /// The pages, for mapping.
-    pub(crate) fn pages(&self) -> &Pages {
+    /// Returns the pages, for mapping.
+    pub(crate) fn pages(&self) -> &Arc<Pages> {
         &self.pages
     }
 

@@ -782,6 +782,9 @@ struct rust_ulp_qp_query {
  * device supports two elements, every queue pair supports one element that crosses one border,
  * whatever its @max_send_sge and @max_recv_sge.
  *
+ * The memory is charged to the process and to its user, each within RLIMIT_MEMLOCK, until the
+ * buffer is destroyed and no part of it is mapped.
+ *
  * On iWARP, the first key of a protection domain needs a connection of the device with itself. The
  * command may therefore fail with EADDRNOTAVAIL (the device has no address in the opener's network
  * namespace), ETIMEDOUT or EINTR. A send request must have one element, under one key, else it
@@ -824,9 +827,10 @@ struct rust_ulp_buffer_create {
  * @page_size: [out; bytes; a power of two from 4096 to 2097152] Contiguous bytes that the kernel
  *   found.
  *
- * The kernel pins the memory until the buffer is destroyed, and charges it to RLIMIT_MEMLOCK. The
- * buffer has no mmap offset. After fork() the buffer refers to the parent's memory, and the child
- * has a copy. Pages stay pinned after the caller unmaps them.
+ * The kernel pins the memory until the buffer is destroyed, and charges it to the process and to
+ * its user, each within RLIMIT_MEMLOCK. The buffer has no mmap offset. After fork() the buffer
+ * refers to the parent's memory, and the child has a copy. Pages stay pinned after the caller
+ * unmaps them.
  *
  * EFAULT: the memory is not mapped, or is not writable and READ_ONLY is not set. EOPNOTSUPP: the
  * kernel cannot pin this memory for long (files on most filesystems, device memory).

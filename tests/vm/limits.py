@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: GPL-2.0
 """The limits of a process and of an open file.
 
-    limits.py memlock|entries|rdma|memcg|accounted
+    limits.py memlock|held|dropped|entries|rdma|memcg|accounted
 
 Expects the module with max_entries=1000 max_objects=64, and two hosts. Prints `ok` and `not ok`
 lines.
 """
 
+import ctypes
 import mmap
 import os
 import re
@@ -22,6 +23,9 @@ from ulp import N, S, Buffer, Cq, File, Qp, Srq, UserBuffer, error_of
 
 PAGE = 4096
 MEBI = 1 << 20
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.mmap.restype = ctypes.c_void_p
+LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 
 
 def pinned():
@@ -71,6 +75,88 @@ def test_memlock(r):
     create(MEBI // 2)
     file.close()
     r.equal("nothing is counted for a file that was closed", pinned(), 0)
+
+
+class Part:
+    """A mapping of a buffer of which parts can be unmapped."""
+
+    def __init__(self, file, got):
+        self.at = LIBC.mmap(
+            None, got.length, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file.fd, got.mmap_offset
+        )
+        self.length = got.length
+
+    def unmap(self, offset, length):
+        if LIBC.munmap(ctypes.c_void_p(self.at + offset), ctypes.c_size_t(length)):
+            raise OSError(ctypes.get_errno(), "munmap")
+
+    def keep_last(self):
+        """Unmaps all but the last page."""
+        self.unmap(0, self.length - PAGE)
+        self.at, self.length = self.at + self.length - PAGE, PAGE
+
+
+def test_held(r):
+    """Memory is charged while a mapping holds it, to the user whatever process asked."""
+    limit, large = 8 * MEBI, 2 * MEBI
+    file, other = File("h1", ""), File("h1", "")
+    pd, other_pd = file.pd(), other.pd()
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
+    os.setresuid(65534, 65534, 65534)
+
+    def create(file, pd, length, page_size):
+        return file.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=length, page_size=page_size)
+
+    parts = []
+
+    def hold():
+        got = create(file, pd, large, large)
+        parts.append(Part(file, got))
+        parts[-1].keep_last()
+        file.destroy(got.handle)
+
+    for _ in range(2):
+        r.equal("a page holds its large page", [error_of(hold) for _ in range(6)], ["none"] * 4 + ["ENOMEM"] * 2)
+        r.equal("which is counted", pinned(), limit)
+        while parts:
+            parts.pop().unmap(0, PAGE)
+        r.equal("until it is unmapped", pinned(), 0)
+
+    pid = os.fork()
+    if not pid:
+        os._exit(0 if error_of(create, other, other_pd, limit, PAGE) == "none" else 1)
+    r.equal("a child takes all there is", os.waitpid(pid, 0)[1], 0)
+    r.equal("its parent has no more", error_of(create, file, pd, PAGE, PAGE), "ENOMEM")
+    other.close()
+    r.equal("until that is given back", error_of(create, file, pd, PAGE, PAGE), "none")
+
+
+def test_dropped(r):
+    """Pages that madvise() takes out of a mapping come back with what is in them."""
+
+    def look():
+        file = File("h1", "")
+        cq = Cq(file, 16)
+        cq.map.madvise(mmap.MADV_DONTNEED)
+        part = Part(file, file.call("BUFFER_CREATE", pd=file.pd(), node=N["NODE_ANY"], length=8 * PAGE, page_size=PAGE))
+        pages = (ctypes.c_uint64 * (part.length // 8)).from_address(part.at)
+        for i in range(8):
+            pages[i * PAGE // 8] = 100 + i
+        # In two areas, of which the first begins behind the first page.
+        part.unmap(0, PAGE)
+        part.unmap(4 * PAGE, PAGE)
+        for first, count in ((1, 3), (5, 3)):
+            LIBC.madvise(ctypes.c_void_p(part.at + first * PAGE), ctypes.c_size_t(count * PAGE), mmap.MADV_DONTNEED)
+        return cq.ring.entries, [pages[i * PAGE // 8] for i in (1, 2, 3, 5, 6, 7)]
+
+    out, wire = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.write(wire, repr(look()).encode())
+        os._exit(0)
+    os.close(wire)
+    r.equal("a ring and a buffer", os.read(out, 1000).decode(), repr((16, [101, 102, 103, 105, 106, 107])))
+    r.equal("without a signal", os.waitpid(pid, 0)[1], 0)
 
 
 def test_entries(r):

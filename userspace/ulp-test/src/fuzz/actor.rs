@@ -36,8 +36,6 @@ pub struct Mapped {
     pub writable: bool,
     /// It can be read.
     pub readable: bool,
-    /// Its pages are still there.
-    pub present: bool,
 }
 
 /// A thread.

@@ -985,7 +985,6 @@ fn map(a: &mut Actor<'_>) {
         entries: object.number,
         writable: prot.contains(ProtFlags::PROT_WRITE),
         readable: prot.contains(ProtFlags::PROT_READ),
-        present: true,
         map,
     });
 }
@@ -1041,11 +1040,6 @@ fn remap(a: &mut Actor<'_>) {
             ]);
             let result = a.maps[which].map.advise(advice);
             a.note("madvise", result);
-            if result.is_ok() && matches!(advice, libc::MADV_DONTNEED | libc::MADV_REMOVE) {
-                // The pages are gone from there, and do not come back: a SIGBUS for who looks.
-                let map = &mut a.maps[which];
-                (map.present, map.readable, map.writable) = (false, false, false);
-            }
         }
         _ => {
             let (read, write, exec) = (a.dice.below(4), a.dice.below(2), a.dice.below(8));
@@ -1055,7 +1049,7 @@ fn remap(a: &mut Actor<'_>) {
             prot.set(ProtFlags::PROT_EXEC, exec == 0);
             let result = a.maps[which].map.protect(prot);
             a.note("mprotect", result);
-            if result.is_ok() && a.maps[which].present {
+            if result.is_ok() {
                 a.maps[which].readable = read != 0;
                 a.maps[which].writable = write != 0 && read != 0;
             }
