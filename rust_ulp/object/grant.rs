@@ -386,9 +386,11 @@ impl GrantObject {
         Ok(Arc::new(this, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Tells it its handle.
+    /// Sets its handle, and has it end if its queue pair has ended meanwhile.
     pub(crate) fn set_handle(&self, handle: u32) {
-        self.key.handle.store(handle, Relaxed);
+        // A full barrier before `is_over` loads the epoch: `end_all` changes the epoch before the
+        // work looks for a handle, so one of the two sees the other.
+        let _ = self.key.handle.xchg(handle, Full);
         if let Some(grants) = &self.grants {
             if grants.is_over(&self.key) {
                 grants.kick();
