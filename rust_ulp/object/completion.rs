@@ -296,12 +296,13 @@ impl WrHandler for Completions {
             }
         }
         Self::note(&cqe);
-        Self::finish(&mut request, &cqe);
+        // Before the command completes: its submitter may use the place at once.
         if request.in_ring && (request.signaled || !wc.is_success()) {
             self.ring(request.opcode).push(&cqe);
         } else {
             self.give_up(&request);
         }
+        Self::finish(&mut request, &cqe);
     }
 
     fn complete_unsignaled(&self, count: u32) {
@@ -318,10 +319,10 @@ impl WrHandler for Completions {
             ..self.cqe(&request)
         };
         Self::note(&cqe);
-        Self::finish(&mut request, &cqe);
         if request.in_ring {
             self.ring(request.opcode).push_early(&cqe);
         }
+        Self::finish(&mut request, &cqe);
     }
 
     fn complete_canceled(&self, request: Request, wc: &WorkCompletion) {

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""What the end of a ring of io_uring costs.
+"""What completes a command of io_uring, and what the end of a ring costs.
 
-    uring.py exit
+    uring.py exit|resubmit
 
 Expects the module and two hosts. Prints KTAP.
 """
@@ -19,6 +19,9 @@ from faults import Uring
 from ulp import N, S, End
 
 BATCHES = 512
+LINKED = 64
+ROUNDS = ulp.count("ULP_ROUNDS", 40, 4)
+IOSQE_IO_LINK = 1 << 2
 
 
 def hold(wire):
@@ -56,6 +59,24 @@ def test_exit(r):
     found = [e["found"] for e in trace.events("uring_cancel")]
     r.equal("each request is found", sum(found), 2 * BATCHES)
     r.check("by few searches", len(found) <= 8, f"{len(found)} searches for {BATCHES} commands")
+
+
+def test_resubmit(r):
+    """A command that has completed has given its place back: the command that is linked to it finds it."""
+    a, b = End("h1", depth=1, entries=1), End("h2")
+    a.connect(b)
+    b.connect(a)
+    command = bytes(a.write(b, 8))
+    ring = Uring(LINKED)
+    results = []
+    for _ in range(ROUNDS):
+        for i in range(LINKED):
+            ring.prepare(a.file.fd, N["URING_REQUEST"], command, None, flags=IOSQE_IO_LINK * (i < LINKED - 1))
+        call = ring.enter(LINKED, 0)
+        call.function(*call.args)
+        results += [res for _, res in ring.wait(LINKED)]
+    r.equal("each is posted", {res: results.count(res) for res in results}, {results[0]: ROUNDS * LINKED})
+    r.check("and succeeds", results[0] >= 0, results[0])
 
 
 if __name__ == "__main__":
