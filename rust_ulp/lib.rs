@@ -165,6 +165,10 @@ module! {
             default: 1,
             description: "Context that delivers completions by default: 1 workqueue, 2 softirq",
         },
+        user_softirq: u32 {
+            default: 0,
+            description: "1: processes without CAP_SYS_NICE may choose delivery by softirq",
+        },
     },
 }
 
@@ -185,6 +189,7 @@ impl ::kernel::Module for RustUlp {
             max_objects: module_parameters::max_objects.value().get(),
             max_entries: module_parameters::max_entries.value().get(),
             delivery: module_parameters::delivery.value().get(),
+            user_softirq: module_parameters::user_softirq.value().get(),
         };
         let parameters = parameters.check()?;
         let faults = kernel::fault::Directory::new();

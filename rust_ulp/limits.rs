@@ -45,6 +45,8 @@ pub(crate) struct Parameters {
     pub(crate) max_entries: u32,
     /// The context that delivers completions by default: `DELIVER_WORKQUEUE` or `DELIVER_SOFTIRQ`.
     pub(crate) delivery: u32,
+    /// 1 when every process may choose delivery by softirq.
+    pub(crate) user_softirq: u32,
 }
 
 impl Parameters {
@@ -54,10 +56,13 @@ impl Parameters {
         if (1..=MAX_OBJECTS).contains(&self.max_objects)
             && delivery.contains(&self.delivery)
             && self.max_entries != 0
+            && self.user_softirq <= 1
         {
             return Ok(self);
         }
-        pr_err!("max_objects must be 1 to 65536, max_entries at least 1, delivery 1 or 2\n");
+        pr_err!(
+            "max_objects must be 1 to 65536, max_entries at least 1, delivery 1 or 2, user_softirq 0 or 1\n"
+        );
         Err(EINVAL)
     }
 }

@@ -2,6 +2,7 @@
 /*
  * Locks, counters, timers, work, tasks and namespaces. See helpers.h.
  */
+#include <linux/capability.h>
 #include <linux/nsproxy.h>
 #include <linux/random.h>
 #include <linux/rcupdate.h>
@@ -149,6 +150,11 @@ void rust_ulp_h_timer_start(struct rust_ulp_timer *timer, u64 at_ns)
 void rust_ulp_h_timer_cancel(struct rust_ulp_timer *timer)
 {
 	hrtimer_cancel(&timer->timer);
+}
+
+bool rust_ulp_h_may_raise_priority(void)
+{
+	return capable(CAP_SYS_NICE);
 }
 
 bool rust_ulp_h_is_killed(void)

@@ -4,7 +4,10 @@
 
 use super::access::Ctx;
 use crate::{
-    kernel::eventfd::EventFd,
+    kernel::{
+        eventfd::EventFd,
+        task, //
+    },
     limits::MAX_CQ_ENTRIES,
     object::{
         cq::CqObject,
@@ -15,14 +18,30 @@ use crate::{
 };
 use kernel::prelude::*;
 
+/// Returns the delivery for a completion queue that asks for `wanted`.
+///
+/// Returns [`EPERM`] for the softirq, which takes CPU time from other processes, unless the module's
+/// parameters or `CAP_SYS_NICE` allow it.
+fn choose_delivery(ctx: &Ctx<'_>, wanted: u32) -> Result<u32> {
+    let parameters = ctx.file.registry().parameters();
+    match wanted {
+        // `Parameters::check` allows the workqueue and the softirq.
+        abi::DELIVER_DEFAULT => Ok(parameters.delivery),
+        abi::DELIVER_SOFTIRQ
+            if parameters.delivery != wanted
+                && parameters.user_softirq == 0
+                && !task::may_raise_priority() =>
+        {
+            Err(EPERM)
+        }
+        abi::DELIVER_WORKQUEUE..=abi::DELIVER_CALLER => Ok(wanted),
+        _ => Err(EINVAL),
+    }
+}
+
 /// Creates a completion queue.
 pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::CqCreate) -> Result<Object> {
-    let delivery = match value.delivery {
-        // `Parameters::check` allows the workqueue and the softirq.
-        abi::DELIVER_DEFAULT => ctx.file.registry().parameters().delivery,
-        delivery @ abi::DELIVER_WORKQUEUE..=abi::DELIVER_CALLER => delivery,
-        _ => return Err(EINVAL),
-    };
+    let delivery = choose_delivery(ctx, value.delivery)?;
     let attributes = &ctx.device.attributes;
     let room = attributes.max_cqe.saturating_sub(rdma::qp::CQ_RESERVE);
     let entries = value.entries.checked_next_power_of_two().ok_or(ERANGE)?;

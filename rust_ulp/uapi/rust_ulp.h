@@ -441,6 +441,10 @@ struct rust_ulp_pd_create {
  * @handle: [out; handle] The new completion queue.
  * @mmap_offset: [out; bytes; for mmap(2)] Where to map the ring.
  * @mmap_size: [out; bytes] Bytes to map there.
+ *
+ * EPERM: delivery by softirq takes CPU time from other processes. It needs CAP_SYS_NICE, or the
+ * parameter user_softirq=1 or delivery=2 of the module. The kernel worker has a high priority and
+ * is in no cgroup of the caller: cpu.max does not limit it.
  */
 struct rust_ulp_cq_create {
 	__u32 size;

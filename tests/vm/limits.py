@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The limits of a process and of an open file.
 
-    limits.py memlock|held|dropped|entries|rdma|memcg|accounted
+    limits.py memlock|held|dropped|softirq|entries|rdma|memcg|accounted
 
 Expects the module with max_entries=1000 max_objects=64, and two hosts. Prints `ok` and `not ok`
 lines.
@@ -157,6 +157,19 @@ def test_dropped(r):
     os.close(wire)
     r.equal("a ring and a buffer", os.read(out, 1000).decode(), repr((16, [101, 102, 103, 105, 106, 107])))
     r.equal("without a signal", os.waitpid(pid, 0)[1], 0)
+
+
+def test_softirq(r):
+    """Delivery by softirq, at the price of other processes, is not every user's choice."""
+    file = File("h1", "")
+
+    def create(delivery):
+        return file.call("CQ_CREATE", entries=16, delivery=N["DELIVER_" + delivery]).delivery
+
+    r.equal("who may raise priorities may choose it", create("SOFTIRQ"), N["DELIVER_SOFTIRQ"])
+    os.setresuid(65534, 65534, 65534)
+    r.equal("others may not", error_of(create, "SOFTIRQ"), "EPERM")
+    r.equal("but the rest", [create(name) for name in ("DEFAULT", "WORKQUEUE", "CALLER")], [1, 1, 3])
 
 
 def test_entries(r):

@@ -30,7 +30,7 @@ fn lists(what: &str) -> &'static [&'static [Errno]] {
         "ATTACH" => &[ANY, &[EALREADY, ENOENT, ENOMEM]],
         "PORT_QUERY" | "GID_QUERY" | "PKEY_QUERY" => &[ANY, &[ENOENT]],
         "PD_CREATE" => &[ANY, MAKE],
-        "CQ_CREATE" => &[ANY, MAKE, &[ERANGE]],
+        "CQ_CREATE" => &[ANY, MAKE, &[EPERM, ERANGE]],
         "QP_CREATE" => &[ANY, HANDLE, MAKE, &[EOPNOTSUPP, ERANGE, EXDEV]],
         "QP_MODIFY" => &[
             ANY,
