@@ -102,7 +102,7 @@ commands! {
     IOC_QP_QUERY: QpQuery { flags: 0, zero: attr.pad } => query(qp::query);
     IOC_SRQ_CREATE: SrqCreate { flags: 0 } => create(srq::create);
     IOC_SRQ_MODIFY: SrqModify { flags: 0 } => input(srq::modify);
-    IOC_SRQ_QUERY: SrqQuery { flags: 0, zero: pad } => query(srq::query);
+    IOC_SRQ_QUERY: SrqQuery { flags: 0 } => query(srq::query);
     IOC_AH_CREATE: AhCreate { flags: 0, zero: pad, check: ah::check } => create(ah::create);
     IOC_BUFFER_CREATE: BufferCreate { flags: 0, zero: pad }
         => create_prepared(buffer::allocate, buffer::create);

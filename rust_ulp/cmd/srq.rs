@@ -65,7 +65,7 @@ pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::SrqQuery) -> Result {
         max_sge: srq.max_sge(),
         limit: srq.srq().limit()?,
         recvs_in_flight: srq.srq().in_flight(),
-        pad: 0,
+        orphans: srq.srq().overtaken(),
     };
     Ok(())
 }

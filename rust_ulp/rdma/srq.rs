@@ -349,6 +349,20 @@ impl<H: WrHandler> Srq<H> {
         self.queue.lists.lock().posted
     }
 
+    /// Returns the number of posted requests that are older than one that has completed: queue
+    /// pairs have taken them. 0 where the driver does not take requests in the order of posting.
+    pub(crate) fn overtaken(&self) -> u32 {
+        if !self.in_order {
+            return 0;
+        }
+        let lists = self.queue.lists.lock();
+        // None of these has completed. A request that the driver refused also had a number.
+        let younger = lists.number.saturating_sub(self.newest.load(Relaxed));
+        lists
+            .posted
+            .saturating_sub(u32::try_from(younger).unwrap_or(u32::MAX))
+    }
+
     /// Has the device raise [`Event::SrqLimit`] once, when fewer than `limit` requests are left; 0
     /// disarms it. Sleeps.
     pub(crate) fn set_limit(&self, limit: u32) -> Result {

@@ -255,7 +255,7 @@ abi! {
     /// Describes a shared receive queue.
     struct SrqQuery = rust_ulp_srq_query, 32 bytes, IOC_SRQ_QUERY "SRQ_QUERY" {
         @0 size: u32, @4 flags: u32, @8 srq: u32, @12 max_wr: u32, @16 max_sge: u32, @20 limit: u32,
-        @24 recvs_in_flight: u32, @28 pad: u32
+        @24 recvs_in_flight: u32, @28 orphans: u32
     }
     /// Destroys an object.
     struct Destroy = rust_ulp_destroy, 16 bytes, IOC_DESTROY "DESTROY" {

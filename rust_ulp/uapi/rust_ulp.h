@@ -1043,6 +1043,12 @@ struct rust_ulp_ah_create {
  * request that the message occupies. That request completes as flushed, with the handle of the
  * shared receive queue, at the next operation on the queue after a later request has completed.
  * Destroying the queue completes all remaining requests as flushed.
+ *
+ * As far as the kernel can tell, a connected and idle queue pair may also hold the request. So the
+ * request stays until each queue pair that uses the queue has completed a later one or has ended. A
+ * peer whose queue pairs end in the middle of messages can thus drain a queue that it shares with
+ * idle peers. SRQ_QUERY counts these requests as @orphans: post others in their place, or destroy
+ * idle queue pairs.
  */
 struct rust_ulp_srq_create {
 	__u32 size;
@@ -1076,6 +1082,8 @@ struct rust_ulp_srq_modify {
  * @max_sge: [out; elements] Elements per request.
  * @limit: [out; requests] The limit; 0: it is disarmed, or has raised its event.
  * @recvs_in_flight: [out; requests] Requests in flight.
+ * @orphans: [out; requests] Requests of these that a queue pair has taken, though a later request
+ *   has completed. Each queue pair in use may hold one; queue pairs that have ended hold the rest.
  */
 struct rust_ulp_srq_query {
 	__u32 size;
@@ -1085,7 +1093,7 @@ struct rust_ulp_srq_query {
 	__u32 max_sge;
 	__u32 limit;
 	__u32 recvs_in_flight;
-	__u32 pad;
+	__u32 orphans;
 };
 
 /**

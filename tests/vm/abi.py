@@ -626,7 +626,7 @@ struct(
 )
 struct(
     "srq_query",
-    "max_wr max_sge limit recvs_in_flight",
+    "max_wr max_sge limit recvs_in_flight orphans",
     size=c_uint32,
     flags=c_uint32,
     srq=c_uint32,
@@ -634,7 +634,7 @@ struct(
     max_sge=c_uint32,
     limit=c_uint32,
     recvs_in_flight=c_uint32,
-    pad=c_uint32,
+    orphans=c_uint32,
 )
 struct(
     "destroy",

@@ -777,14 +777,16 @@ def test_srq_taken(r):
             (1, 2, 0, p.qps[1].handle),
         )
         if how == "reset":
-            r.equal("the queue pair may still have it", (p.srq.query().recvs_in_flight, p.cq.reap()), (7, []))
+            q = p.srq.query()
+            r.equal("the queue pair may still have it", (q.recvs_in_flight, q.orphans, p.cq.reap()), (7, 1, []))
             p.peers[0].modify("STATE", qp_state=N["QPS_RESET"])
             p.connect(0)
             p.send(0, b"again", imm=3)
             r.equal("until it takes another", [(c.user_data, c.imm_data, c.status) for c in p.cq.wait(1)], [(2, 3, 0)])
         p.far_cq.wait(1 if how == "destroyed" else 2)
         left = 6 if how == "destroyed" else 5
-        r.equal(f"{how}: then what was taken is given back", p.srq.query().recvs_in_flight, left)
+        q = p.srq.query()
+        r.equal(f"{how}: then what was taken is given back", (q.recvs_in_flight, q.orphans), (left, 0))
         r.equal(
             f"{how}: as flushed, by nobody",
             [(c.user_data, c.status, c.qp, c.qp_num) for c in p.cq.reap()],
