@@ -23,7 +23,10 @@ use crate::{
         net::NetNs,
         workqueue::Workqueue, //
     },
-    limits::Parameters,
+    limits::{
+        Parameters,
+        Users, //
+    },
     logic::numbered,
     rdma::{
         self,
@@ -58,6 +61,7 @@ pub(crate) struct Registry {
     devices: Mutex<KVec<Arc<Device>>>,
     workqueue: Arc<Workqueue>,
     parameters: Parameters,
+    users: Arc<Users>,
 }
 
 /// The state of a device inside its gate.
@@ -225,10 +229,15 @@ fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attrib
 
 impl Registry {
     /// Creates an empty registry. Work of its devices runs on `workqueue`.
-    pub(crate) fn new(workqueue: Arc<Workqueue>, parameters: Parameters) -> impl PinInit<Self> {
+    pub(crate) fn new(
+        workqueue: Arc<Workqueue>,
+        parameters: Parameters,
+        users: Arc<Users>,
+    ) -> impl PinInit<Self> {
         pin_init!(Self {
             workqueue,
             parameters,
+            users,
             devices <- new_mutex!(KVec::new(), "rust_ulp::Registry::devices"),
         })
     }
@@ -236,6 +245,11 @@ impl Registry {
     /// Returns the module parameters.
     pub(crate) fn parameters(&self) -> &Parameters {
         &self.parameters
+    }
+
+    /// Returns the users and their limits.
+    pub(crate) fn users(&self) -> &Arc<Users> {
+        &self.users
     }
 
     /// Calls `f` for each device that processes in the network namespace `net` may use. Sleeps.

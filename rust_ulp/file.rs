@@ -85,7 +85,7 @@ impl UlpFile {
         let net = NetNs::current().ok_or(EINVAL)?;
         let events = FileEvents::new(id)?;
         let max_objects = registry.parameters().max_objects;
-        let quota = Quota::new(registry.parameters().max_entries)?;
+        let quota = Quota::new(registry.parameters().max_entries, registry.users().clone())?;
         let pending = Arc::new(PendingConns::new(max_objects), GFP_KERNEL_ACCOUNT)?;
         let this = Arc::pin_init(
             pin_init!(Self {
@@ -194,11 +194,12 @@ impl UlpFile {
     /// Sleeps.
     ///
     /// Returns [`EMFILE`] if the table is full, and [`edquot`](crate::kernel::errno::edquot) if the
-    /// limit of the rdma cgroup is reached.
+    /// limit of the rdma cgroup or of the user is reached.
     pub(crate) fn alloc_begin(&self, object: Object) -> Result<u32> {
         let (kind, number) = (object.kind(), object.number());
         let charge = Charge::new(self.enter()?.device(), Resource::Object)?;
-        let handle = self.table.lock().alloc_begin(object, charge)?;
+        let charges = (charge, self.registry.users().charge(1, 0)?);
+        let handle = self.table.lock().alloc_begin(object, charges)?;
         trace::object_create(self.id, kind as u32, handle, number);
         Ok(handle)
     }

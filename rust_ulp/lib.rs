@@ -75,6 +75,7 @@
 //! | `Device::files` | the files attached to a device | process |
 //! | `UlpFile::table` | handles | process |
 //! | `UlpFile::batches` | spare batches. No lock is taken under it | process |
+//! | `Users::list` | the users that have objects. No lock is taken under it | process |
 //! | `UlpFile::attached` | the rdma cgroup's charge for the file | process |
 //! | `rdmacg_mutex` (kernel) | the rdma cgroup's charges | process |
 //! | `QpGrants::growing` | the capacity of `QpGrants::keys` | process |
@@ -161,6 +162,14 @@ module! {
             default: 1 << 18,
             description: "Maximum entries of all queues of one open file together, at least 1",
         },
+        max_user_objects: u32 {
+            default: 16384,
+            description: "Objects that all open files of one user may have together",
+        },
+        max_user_entries: u32 {
+            default: 1 << 20,
+            description: "Entries that all queues of one user may have together",
+        },
         delivery: u32 {
             default: 1,
             description: "Context that delivers completions by default: 1 workqueue, 2 softirq",
@@ -188,6 +197,8 @@ impl ::kernel::Module for RustUlp {
         let parameters = limits::Parameters {
             max_objects: module_parameters::max_objects.value().get(),
             max_entries: module_parameters::max_entries.value().get(),
+            max_user_objects: module_parameters::max_user_objects.value().get(),
+            max_user_entries: module_parameters::max_user_entries.value().get(),
             delivery: module_parameters::delivery.value().get(),
             user_softirq: module_parameters::user_softirq.value().get(),
         };
@@ -195,7 +206,11 @@ impl ::kernel::Module for RustUlp {
         let faults = kernel::fault::Directory::new();
         let workqueue = kernel::workqueue::Workqueue::new()?;
         let registry = Arc::pin_init(
-            device::Registry::new(workqueue.clone(), parameters),
+            device::Registry::new(
+                workqueue.clone(),
+                parameters,
+                limits::Users::new(&parameters)?,
+            ),
             GFP_KERNEL,
         )?;
         let client = KBox::pin_init(

@@ -1,12 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The limits that hold for every device and every file, and the module parameters.
+//! The limits that hold for every device, user and file, and the module parameters.
 
 use crate::{
+    kernel::{
+        errno::edquot,
+        task, //
+    },
     logic::handle::MAX_OBJECTS,
     uapi::abi, //
 };
-use kernel::prelude::*;
+use kernel::{
+    current,
+    new_mutex,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        Mutex, //
+    },
+    task::Kuid, //
+};
 
 /// Maximum requests in one queue.
 pub(crate) const MAX_QUEUE_DEPTH: u32 = 1 << 14;
@@ -43,6 +60,10 @@ pub(crate) struct Parameters {
     pub(crate) max_objects: u32,
     /// Maximum entries of all queues of one open file together.
     pub(crate) max_entries: u32,
+    /// Maximum objects of all open files of one user together.
+    pub(crate) max_user_objects: u32,
+    /// Maximum entries of all queues of one user together.
+    pub(crate) max_user_entries: u32,
     /// The context that delivers completions by default: `DELIVER_WORKQUEUE` or `DELIVER_SOFTIRQ`.
     pub(crate) delivery: u32,
     /// 1 when every process may choose delivery by softirq.
@@ -64,5 +85,101 @@ impl Parameters {
             "max_objects must be 1 to 65536, max_entries at least 1, delivery 1 or 2, user_softirq 0 or 1\n"
         );
         Err(EINVAL)
+    }
+}
+
+/// A user, whose objects count together whatever file they are in.
+struct User {
+    uid: Kuid,
+    objects: Atomic<i64>,
+    entries: Atomic<i64>,
+}
+
+/// The users that have something.
+#[pin_data]
+pub(crate) struct Users {
+    max_objects: u32,
+    max_entries: u32,
+    /// Counts grow with this lock held only.
+    #[pin]
+    list: Mutex<KVec<Arc<User>>>,
+}
+
+impl Users {
+    /// Makes an empty list, with the limits of `parameters`. Sleeps.
+    pub(crate) fn new(parameters: &Parameters) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                max_objects: parameters.max_user_objects,
+                max_entries: parameters.max_user_entries,
+                list <- new_mutex!(KVec::new(), "rust_ulp::Users::list"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Charges so many objects, and so many entries of queues, to the user of the current process.
+    /// Sleeps.
+    ///
+    /// Returns [`edquot`] when that is more than the user may have. A process with
+    /// `CAP_SYS_RESOURCE` has no limit, and its user is not charged.
+    pub(crate) fn charge(&self, objects: u32, entries: u32) -> Result<UserCharge> {
+        let mut charge = UserCharge {
+            user: None,
+            objects,
+            entries,
+        };
+        if task::may_exceed_limits() {
+            return Ok(charge);
+        }
+        let uid = current!().uid();
+        let mut list = self.list.lock();
+        // Nobody else has a charge for such a user, and none is added without the lock.
+        list.retain(|user| user.objects.load(Relaxed) != 0 || user.entries.load(Relaxed) != 0);
+        let found = list.iter().find(|user| user.uid == uid).cloned();
+        let user = match found {
+            Some(user) => user,
+            None => {
+                let user = User {
+                    uid,
+                    objects: Atomic::new(0),
+                    entries: Atomic::new(0),
+                };
+                let user = Arc::new(user, GFP_KERNEL_ACCOUNT)?;
+                list.push(user.clone(), GFP_KERNEL_ACCOUNT)?;
+                user
+            }
+        };
+        let fits = |used: &Atomic<i64>, more: u32, limit: u32| {
+            used.load(Relaxed).saturating_add(more.into()) <= limit.into()
+        };
+        if !fits(&user.objects, objects, self.max_objects)
+            || !fits(&user.entries, entries, self.max_entries)
+        {
+            return Err(edquot());
+        }
+        user.objects.add(objects.into(), Relaxed);
+        user.entries.add(entries.into(), Relaxed);
+        charge.user = Some(user);
+        Ok(charge)
+    }
+}
+
+/// What a user was charged, until it is dropped. Any context.
+pub(crate) struct UserCharge {
+    /// [`None`] when nobody was.
+    user: Option<Arc<User>>,
+    objects: u32,
+    entries: u32,
+}
+
+impl Drop for UserCharge {
+    fn drop(&mut self) {
+        if let Some(user) = &self.user {
+            user.objects
+                .add(i64::from(self.objects).wrapping_neg(), Relaxed);
+            user.entries
+                .add(i64::from(self.entries).wrapping_neg(), Relaxed);
+        }
     }
 }

@@ -157,6 +157,12 @@ bool rust_ulp_h_may_raise_priority(void)
 	return capable(CAP_SYS_NICE);
 }
 
+/* Asked for each object: without a line in the audit log. */
+bool rust_ulp_h_may_exceed_limits(void)
+{
+	return ns_capable_noaudit(&init_user_ns, CAP_SYS_RESOURCE);
+}
+
 bool rust_ulp_h_is_killed(void)
 {
 	return fatal_signal_pending(current);

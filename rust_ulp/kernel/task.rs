@@ -18,6 +18,12 @@ pub(crate) fn may_raise_priority() -> bool {
     unsafe { bindings::rust_ulp_h_may_raise_priority() }
 }
 
+/// Returns whether limits do not hold for the current task: `CAP_SYS_RESOURCE`.
+pub(crate) fn may_exceed_limits() -> bool {
+    // SAFETY: Looks at the current task.
+    unsafe { bindings::rust_ulp_h_may_exceed_limits() }
+}
+
 /// Returns whether the current task is being killed.
 ///
 /// A pending signal does not count: work of io_uring for the task looks like one, and a command that

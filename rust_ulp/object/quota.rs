@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What an open file may have of queues.
+//! The limits of all queues of an open file and of a user.
 //!
-//! Drivers allocate the memory of queues on our behalf, and charge nobody for it: so all queues of a
-//! file together have a limit. Any context.
+//! Drivers allocate the memory of queues and charge nobody for it, so the entries of queues have
+//! limits. Process context; giving back in any context.
 
-use crate::kernel::errno::edquot;
+use crate::{
+    kernel::errno::edquot,
+    limits::{
+        UserCharge,
+        Users, //
+    }, //
+};
 use kernel::{
     prelude::*,
     sync::{
@@ -21,21 +27,23 @@ use kernel::{
 pub(crate) struct Quota {
     used: Atomic<i64>,
     limit: u32,
+    users: Arc<Users>,
 }
 
 impl Quota {
-    /// None used, of `limit`.
-    pub(crate) fn new(limit: u32) -> Result<Arc<Self>> {
+    /// Makes a quota of `limit` entries, which count for their users as well.
+    pub(crate) fn new(limit: u32, users: Arc<Users>) -> Result<Arc<Self>> {
         Ok(Arc::new(
             Self {
                 used: Atomic::new(0),
                 limit,
+                users,
             },
             GFP_KERNEL_ACCOUNT,
         )?)
     }
 
-    /// How many are used, and how many there may be.
+    /// Returns how many are used, and the limit.
     pub(crate) fn usage(&self) -> (u64, u32) {
         (
             u64::try_from(self.used.load(Relaxed)).unwrap_or(0),
@@ -43,12 +51,16 @@ impl Quota {
         )
     }
 
-    /// Takes `entries` for a queue. [`edquot`] when that is more than there are left.
+    /// Takes `entries` for a queue. Sleeps.
+    ///
+    /// Returns [`edquot`] when the file or the user of the current process has too many.
     pub(crate) fn take(self: &Arc<Self>, entries: u32) -> Result<QuotaCharge> {
+        let user = self.users.charge(0, entries)?;
         let before = self.used.fetch_add(entries.into(), Relaxed);
         let charge = QuotaCharge {
             quota: self.clone(),
             entries,
+            _user: user,
         };
         if before.saturating_add(entries.into()) > self.limit.into() {
             // Gives them back.
@@ -63,6 +75,7 @@ impl Quota {
 pub(crate) struct QuotaCharge {
     quota: Arc<Quota>,
     entries: u32,
+    _user: UserCharge,
 }
 
 impl Drop for QuotaCharge {
@@ -76,10 +89,19 @@ impl Drop for QuotaCharge {
 #[kunit_tests(rust_ulp_quota)]
 mod tests {
     use super::*;
+    use crate::limits::Parameters;
 
     #[test]
     fn gives_no_more_than_there_is() -> Result {
-        let quota = Quota::new(10)?;
+        let parameters = Parameters {
+            max_objects: 1,
+            max_entries: 1,
+            max_user_objects: u32::MAX,
+            max_user_entries: u32::MAX,
+            delivery: 1,
+            user_softirq: 0,
+        };
+        let quota = Quota::new(10, Users::new(&parameters)?)?;
         let first = quota.take(6)?;
         assert_eq!(quota.take(5).err(), Some(edquot()));
         let second = quota.take(4)?;

@@ -7,6 +7,7 @@
 //! device's gate.
 
 use crate::{
+    limits::UserCharge,
     logic::{
         handle::{
             Handle,
@@ -28,13 +29,15 @@ pub(crate) trait Stored {
     fn use_count(&self) -> u32;
 }
 
+/// The charges for an object: to the rdma cgroup, and to the user.
+pub(crate) type Charges = (Charge, UserCharge);
+
 struct TableEntry<O> {
     generation: u16,
     /// The next free entry, when this one is.
     next: u16,
     object: Option<O>,
-    /// The charge of the rdma cgroup for it.
-    charge: Option<Charge>,
+    charges: Option<Charges>,
     /// Whether user space knows the handle.
     committed: bool,
 }
@@ -63,11 +66,11 @@ impl<O: Stored> Table<O> {
         }
     }
 
-    /// Adds `object`, with its charge, and returns its handle. The handle finds nothing before
+    /// Adds `object`, with its charges, and returns its handle. The handle finds nothing before
     /// [`Self::alloc_commit`].
     ///
     /// [`EMFILE`] when the table is full. May sleep.
-    pub(crate) fn alloc_begin(&mut self, object: O, charge: Charge) -> Result<u32> {
+    pub(crate) fn alloc_begin(&mut self, object: O, charges: Charges) -> Result<u32> {
         if self.used >= self.limit {
             return Err(EMFILE);
         }
@@ -78,7 +81,7 @@ impl<O: Stored> Table<O> {
             self.first_free = entry.next;
             self.free = self.free.saturating_sub(1);
             entry.object = Some(object);
-            entry.charge = Some(charge);
+            entry.charges = Some(charges);
             entry.committed = false;
             index
         } else {
@@ -87,7 +90,7 @@ impl<O: Stored> Table<O> {
                 generation: 0,
                 next: 0,
                 object: Some(object),
-                charge: Some(charge),
+                charges: Some(charges),
                 committed: false,
             };
             self.entries.push(entry, GFP_KERNEL_ACCOUNT)?;
@@ -170,7 +173,7 @@ impl<O: Stored> Table<O> {
     fn take(&mut self, index: u16) -> Option<O> {
         let entry = self.entries.get_mut(usize::from(index))?;
         let object = entry.object.take()?;
-        entry.charge = None;
+        entry.charges = None;
         entry.generation = Handle::next_generation(entry.generation);
         entry.committed = false;
         if self.free == 0 {

@@ -33,7 +33,8 @@
  *              to another file, or its object was destroyed
  *  EBADFD      the handle identifies an object of another type
  *  EBUSY       another object uses this one
- *  EDQUOT      a limit is reached: on queue entries per open file, or of the rdma cgroup
+ *  EDQUOT      a limit is reached: on queue entries per open file, on objects or queue entries per
+ *              user, or of the rdma cgroup. CAP_SYS_RESOURCE exempts from the limits per user
  *  EFAULT      an address cannot be read or written
  *  EINVAL      a size, flag, padding, name or enumerator is invalid
  *  EMFILE      the file has the maximum number of objects

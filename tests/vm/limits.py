@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The limits of a process and of an open file.
 
-    limits.py memlock|held|dropped|softirq|entries|rdma|memcg|accounted
+    limits.py memlock|held|dropped|softirq|users|entries|rdma|memcg|accounted
 
 Expects the module with max_entries=1000 max_objects=64, and two hosts. Prints `ok` and `not ok`
 lines.
@@ -157,6 +157,54 @@ def test_dropped(r):
     os.close(wire)
     r.equal("a ring and a buffer", os.read(out, 1000).decode(), repr((16, [101, 102, 103, 105, 106, 107])))
     r.equal("without a signal", os.waitpid(pid, 0)[1], 0)
+
+
+def test_users(r):
+    """A user has its limits in all files and processes, and another user has its own."""
+    files = [File("h1", "") for _ in range(3)]
+    first = files[0].pd()
+
+    def cq(file, entries):
+        return file.call("CQ_CREATE", entries=entries).handle
+
+    cqs = [cq(file, 1024) for file in files]
+    r.equal("who may exceed limits has none", len(cqs), 3)
+    for file, handle in zip(files, cqs, strict=True):
+        file.destroy(handle)
+
+    def as_user(uid, body):
+        """What the function returns in a process of that user."""
+        out, wire = os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                os.setresuid(uid, uid, uid)
+                os.write(wire, repr(body()).encode())
+            finally:
+                os._exit(0)
+        os.close(wire)
+        got = os.read(out, 1000).decode()
+        os.close(out)
+        os.waitpid(pid, 0)
+        return got
+
+    def entries():
+        return [error_of(cq, file, 512) for file in (*files, files[0])]
+
+    r.equal("entries of three files", as_user(1001, entries), repr(["none", "none", "EDQUOT", "EDQUOT"]))
+    r.equal("of the same user again", as_user(1001, entries), repr(["EDQUOT"] * 4))
+    r.equal("of another user", as_user(1002, entries), repr(["none", "none", "EDQUOT", "EDQUOT"]))
+
+    def objects():
+        made = 0
+        while error_of(files[made % 3].pd) == "none":
+            made += 1
+        return made, error_of(files[0].pd)
+
+    r.equal("objects of three files, beside the queues", as_user(1001, objects), repr((98, "EDQUOT")))
+    files[1].close()
+    r.check("what is given back can be had again", as_user(1001, objects) not in (repr((0, "EDQUOT")), ""))
+    files[0].destroy(first)
 
 
 def test_softirq(r):
