@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Batches: requests that are copied from user space, once, and looked at without looking anything up.
+//! Batches: work requests that are copied from user space once, and checked before any lookup.
 //!
-//! Process context; nothing is allocated once the room for a batch is there.
+//! Process context. A batch that was used before has its memory, and allocates nothing.
 
 use super::completion::Completions;
 use crate::{
@@ -33,7 +33,7 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// The largest batch that a file keeps for reuse, in requests.
+/// Most requests in a batch that a file keeps for reuse.
 const KEEP: usize = 256;
 
 const LIMITS: Limits = Limits {
@@ -43,19 +43,19 @@ const LIMITS: Limits = Limits {
 
 /// A request that was copied from user space.
 pub(crate) struct ParsedWr {
-    /// What it is.
+    /// The decoded request.
     pub(crate) request: DecodedWr,
-    /// Its elements in [`Batch::sges`].
+    /// Index of its first element in [`Batch::sges`].
     pub(crate) first_sge: usize,
-    /// How many there are.
+    /// Number of its elements.
     pub(crate) num_sge: usize,
-    /// Its inline data in [`Batch::inline`], when that comes from user memory.
+    /// Index of its inline data in [`Batch::inline`], when that comes from user memory.
     pub(crate) inline_at: usize,
-    /// Bytes of that.
+    /// Bytes of inline data.
     pub(crate) inline_len: usize,
 }
 
-/// Work requests that were copied from user space, and what they refer to.
+/// Work requests that were copied from user space, and the data that they point to.
 pub(crate) struct Batch {
     wrs: KVVec<abi::Wr>,
     pub(crate) parsed: KVVec<ParsedWr>,
@@ -65,7 +65,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// No room yet: it grows to what is needed.
+    /// Makes an empty batch, which grows as needed.
     pub(crate) fn new() -> Self {
         Self {
             wrs: KVVec::new(),
@@ -76,7 +76,7 @@ impl Batch {
         }
     }
 
-    /// Empties it, but for the entries, which are copied over.
+    /// Empties it. The entries stay, to be overwritten.
     fn clear(&mut self) {
         self.chains.clear();
         self.parsed.clear();
@@ -84,14 +84,15 @@ impl Batch {
         self.inline.clear();
     }
 
-    /// Whether it is worth keeping.
+    /// Returns whether it is small enough to keep.
     pub(crate) fn is_small(&self) -> bool {
         self.parsed.capacity() <= KEEP
     }
 
-    /// Copies `count` requests of `size` bytes each at `addr`, and what they point to. Sleeps.
+    /// Copies `count` requests of `size` bytes each at `addr`, and the data that they point to.
+    /// Sleeps.
     pub(crate) fn parse(&mut self, addr: u64, count: u32, size: u32) -> Result<(), BadWr> {
-        // Also empties it when the last batch was cut short.
+        // The last use may have ended early.
         self.clear();
         let had = self.wrs.len();
         self.wrs.truncate(count as usize);
@@ -107,7 +108,7 @@ impl Batch {
         self.decode()
     }
 
-    /// Takes one request that was copied, and copies what it points to. Sleeps.
+    /// Takes one request that was copied, and copies the data that it points to. Sleeps.
     pub(crate) fn parse_one(&mut self, wr: abi::Wr) -> Result {
         self.clear();
         self.wrs.clear();
@@ -115,7 +116,7 @@ impl Batch {
         self.decode().map_err(|bad| bad.error)
     }
 
-    /// What the first request names; 0 when there is none.
+    /// Returns the queue of the first request, 0 without requests.
     pub(crate) fn first_queue(&self) -> u32 {
         self.parsed.first().map_or(0, |parsed| parsed.request.qp)
     }
@@ -127,14 +128,8 @@ impl Batch {
         }
     }
 
-    /// Looks at what was copied, and copies what that points to. Sleeps.
+    /// Decodes the requests that were copied, and copies what they point to. Sleeps.
     fn decode(&mut self) -> Result<(), BadWr> {
-        let at = |index: u32| move |error: Error| BadWr { index, error };
-        let memory = Self::no_memory;
-        self.parsed
-            .reserve(self.wrs.len(), GFP_KERNEL_ACCOUNT)
-            .map_err(memory)?;
-
         let Batch {
             wrs,
             parsed,
@@ -142,91 +137,46 @@ impl Batch {
             inline,
             ..
         } = self;
+        parsed
+            .reserve(wrs.len(), GFP_KERNEL_ACCOUNT)
+            .map_err(Self::no_memory)?;
         for (index, wr) in numbered(wrs.iter()) {
-            let fail = at(index);
+            let fail = |error: Error| BadWr { index, error };
             let request = decode(wr, LIMITS)
                 .map_err(|refusal| fail(Error::from_errno(refusal.errno().wrapping_neg())))?;
             let first_sge = sges.len();
-            let mut num_sge = 0;
-            match request.elements {
-                Elements::None => (),
-                Elements::One(sge) => {
-                    sges.push(sge, GFP_KERNEL_ACCOUNT).map_err(memory)?;
-                    num_sge = 1;
-                }
-                Elements::Array { addr, count } => {
-                    num_sge = count as usize;
-                    let total = first_sge.saturating_add(num_sge);
-                    sges.resize(total, abi::Sge::default(), GFP_KERNEL_ACCOUNT)
-                        .map_err(memory)?;
-                    let part = sges.get_mut(first_sge..total).ok_or_else(|| fail(EINVAL))?;
-                    read_array(addr, abi::Sge::SIZE, abi::Sge::SIZE, part)
-                        .map_err(|(_, error)| fail(error))?;
-                }
-            }
+            copy_elements(sges, &request.elements).map_err(fail)?;
             let list = sges.get(first_sge..).unwrap_or(&[]);
-            let length: u64 = list
-                .iter()
-                .map(|sge| u64::from(sge.length))
-                .fold(0, u64::saturating_add);
-            if length > MAX_MESSAGE {
-                return Err(fail(EMSGSIZE));
-            }
-
             let inline_at = inline.len();
-            let mut inline_len = 0;
-            if request.inline {
-                if length > LIMITS.max_inline.into() {
-                    return Err(fail(EMSGSIZE));
-                }
-                // Elements in user memory; those in buffers are read when these are found.
-                let user = list.iter().any(|sge| sge.buffer == 0);
-                if user && list.iter().any(|sge| sge.buffer != 0) {
-                    return Err(fail(EINVAL));
-                }
-                if user {
-                    inline_len = length as usize;
-                    let total = inline_at.saturating_add(inline_len);
-                    inline
-                        .resize(total, 0, GFP_KERNEL_ACCOUNT)
-                        .map_err(memory)?;
-                    let mut to = inline_at;
-                    for sge in list {
-                        let end = to.saturating_add(sge.length as usize);
-                        let part = inline.get_mut(to..end).ok_or_else(|| fail(EINVAL))?;
-                        read_bytes(sge.offset, part).map_err(fail)?;
-                        to = end;
-                    }
-                }
-            }
+            copy_inline(inline, list, &request).map_err(fail)?;
+            let item = ParsedWr {
+                first_sge,
+                num_sge: list.len(),
+                inline_at,
+                inline_len: inline.len().saturating_sub(inline_at),
+                request,
+            };
             parsed
-                .push(
-                    ParsedWr {
-                        request,
-                        first_sge,
-                        num_sge,
-                        inline_at,
-                        inline_len,
-                    },
-                    GFP_KERNEL_ACCOUNT,
-                )
-                .map_err(memory)?;
+                .push(item, GFP_KERNEL_ACCOUNT)
+                .map_err(Self::no_memory)?;
         }
         Ok(())
     }
 
-    /// Takes back what was put into slots and not posted. Sleeps.
+    /// Takes back the requests that are in slots and were not posted. Sleeps.
     pub(crate) fn discard(&mut self) {
         self.chains.clear();
     }
 
-    /// Posts what was put into slots, in order: how many the devices took, and the error with which
-    /// one refused the next. Those after that are taken back. Sleeps only for that.
+    /// Posts the requests that are in slots, in order.
+    ///
+    /// Returns how many the device took, and the error with which it refused the next one. That one
+    /// and those after it are taken back. Sleeps only to take requests back.
     pub(crate) fn post(&mut self) -> (u32, Result) {
         let (mut total, mut result) = (0u32, Ok(()));
         for chain in self.chains.drain_all() {
             if result.is_err() {
-                // Cancelled, when it is dropped.
+                // Dropping the chain takes its requests back.
                 continue;
             }
             let number = chain.target().number();
@@ -252,10 +202,61 @@ impl Batch {
     }
 }
 
-/// What went wrong, and with which request.
+/// Appends the elements of a request to `sges`. Sleeps.
+fn copy_elements(sges: &mut KVVec<abi::Sge>, elements: &Elements) -> Result {
+    match *elements {
+        Elements::None => Ok(()),
+        Elements::One(sge) => Ok(sges.push(sge, GFP_KERNEL_ACCOUNT)?),
+        Elements::Array { addr, count } => {
+            let first = sges.len();
+            let total = first.saturating_add(count as usize);
+            sges.resize(total, abi::Sge::default(), GFP_KERNEL_ACCOUNT)?;
+            let part = sges.get_mut(first..total).ok_or(EINVAL)?;
+            read_array(addr, abi::Sge::SIZE, abi::Sge::SIZE, part).map_err(|(_, error)| error)
+        }
+    }
+}
+
+/// Checks the length of a request with these elements, and appends its inline data to `inline` if
+/// that is in user memory. Sleeps.
+///
+/// Inline data in buffers is copied later, when the buffers are looked up. Returns [`EMSGSIZE`] for
+/// a request that is too long, [`EINVAL`] for inline data in both.
+fn copy_inline(inline: &mut KVVec<u8>, sges: &[abi::Sge], request: &DecodedWr) -> Result {
+    let length = sges
+        .iter()
+        .map(|sge| u64::from(sge.length))
+        .fold(0, u64::saturating_add);
+    let most = if request.inline {
+        LIMITS.max_inline.into()
+    } else {
+        MAX_MESSAGE
+    };
+    if length > most {
+        return Err(EMSGSIZE);
+    }
+    if !request.inline || sges.iter().all(|sge| sge.buffer != 0) {
+        return Ok(());
+    }
+    if sges.iter().any(|sge| sge.buffer != 0) {
+        return Err(EINVAL);
+    }
+    let mut to = inline.len();
+    let total = to.saturating_add(length as usize);
+    inline.resize(total, 0, GFP_KERNEL_ACCOUNT)?;
+    for sge in sges {
+        let end = to.saturating_add(sge.length as usize);
+        let part = inline.get_mut(to..end).ok_or(EINVAL)?;
+        read_bytes(sge.offset, part)?;
+        to = end;
+    }
+    Ok(())
+}
+
+/// A request that was refused, and why.
 pub(crate) struct BadWr {
-    /// The request.
+    /// The number of the request.
     pub(crate) index: u32,
-    /// What.
+    /// The errno.
     pub(crate) error: Error,
 }
