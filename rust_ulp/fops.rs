@@ -26,7 +26,10 @@ use crate::{
             UringCmd, //
         }, //
     },
-    object::Object,
+    object::{
+        show::show,
+        Object, //
+    },
     uapi::abi, //
 };
 use kernel::{
@@ -155,89 +158,7 @@ impl FileOperations for UlpFile {
         let (used, limit) = this.quota().usage();
         seq_print!(m, "rust_ulp-entries:\t{} of {}\n", used, limit);
         for (handle, object) in this.table().lock().iter() {
-            match object {
-                Object::Pd(_) => seq_print!(m, "rust_ulp-pd:\t{:#x}\n", handle),
-                Object::Cq(cq) => {
-                    let (unread, reserved) = cq.ring().usage();
-                    seq_print!(
-                        m,
-                        "rust_ulp-cq:\t{:#x} entries {} unread {} reserved {} delivery {}\n",
-                        handle,
-                        cq.ring().entries(),
-                        unread,
-                        reserved,
-                        match cq.delivery() {
-                            abi::DELIVER_SOFTIRQ => "softirq",
-                            abi::DELIVER_CALLER => "caller",
-                            _ => "workqueue",
-                        }
-                    );
-                }
-                Object::Qp(qp) => {
-                    let (sends, recvs) = qp.qp().in_flight();
-                    seq_print!(
-                        m,
-                        "rust_ulp-qp:\t{:#x} qpn {} {:?} {:?} sends {} recvs {}\n",
-                        handle,
-                        qp.number(),
-                        qp.qp().qp_type(),
-                        qp.qp().state(),
-                        sends,
-                        recvs
-                    );
-                }
-                Object::Buffer(buffer) => seq_print!(
-                    m,
-                    "rust_ulp-buffer:\t{:#x} bytes {} chunk {} node {} keys {} charged {}\n",
-                    handle,
-                    buffer.length(),
-                    buffer.pages().chunk_size(),
-                    buffer.pages().node(),
-                    buffer.keys(),
-                    buffer.pages().charged()
-                ),
-                Object::Ah(_) => seq_print!(m, "rust_ulp-ah:\t{:#x}\n", handle),
-                Object::Srq(srq) => seq_print!(
-                    m,
-                    "rust_ulp-srq:\t{:#x} entries {} recvs {}\n",
-                    handle,
-                    srq.srq().max_wr(),
-                    srq.srq().in_flight()
-                ),
-                Object::Listener(listener) => {
-                    let (waiting, rejected) = listener.backlog().usage();
-                    seq_print!(
-                        m,
-                        "rust_ulp-listener:\t{:#x} backlog {} waiting {} rejected {}\n",
-                        handle,
-                        listener.backlog().limit(),
-                        waiting,
-                        rejected
-                    )
-                }
-                Object::Connection(connection) => {
-                    let (state, qp) = connection.state();
-                    seq_print!(
-                        m,
-                        "rust_ulp-connection:\t{:#x} qp {:#x} {}\n",
-                        handle,
-                        qp,
-                        match state {
-                            abi::CONN_REQUESTED => "requested",
-                            abi::CONN_ESTABLISHED => "established",
-                            _ => "ended",
-                        }
-                    )
-                }
-                Object::Grant(grant) => seq_print!(
-                    m,
-                    "rust_ulp-grant:\t{:#x} addr {:#x} bytes {} access {:#x}\n",
-                    handle,
-                    grant.addr(),
-                    grant.attr().length,
-                    grant.attr().access
-                ),
-            }
+            show(m, handle, object);
         }
     }
 }

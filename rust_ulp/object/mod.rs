@@ -14,6 +14,7 @@ pub(crate) mod pd;
 pub(crate) mod qp;
 pub(crate) mod quota;
 pub(crate) mod ring;
+pub(crate) mod show;
 pub(crate) mod srq;
 pub(crate) mod table;
 pub(crate) mod usecount;
