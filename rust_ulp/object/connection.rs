@@ -765,7 +765,10 @@ impl Connection {
         Ok(Err(err))
     }
 
-    /// Rejects the request. Sleeps. [`eisconn`], [`enotconn`].
+    /// Rejects the request. Sleeps.
+    ///
+    /// Returns [`eisconn`] when it was accepted, [`enotconn`] when it is over, and [`ENOMEM`] when
+    /// the message could not be sent for want of memory: then the request waits on.
     pub(crate) fn reject(&self, private_data: &[u8]) -> Result {
         let id = self.id.lock();
         let mut progress = self.shared.progress.lock();
@@ -775,8 +778,11 @@ impl Connection {
             _ => return Err(enotconn()),
         }
         drop(progress);
-        // Fails when the peer has gone already.
-        let _ = id.reject(cm::REJECT_CONSUMER, private_data);
+        if id.reject(cm::REJECT_CONSUMER, private_data) == Err(ENOMEM) {
+            self.shared.progress.lock().stage = Stage::Requested;
+            return Err(ENOMEM);
+        }
+        // Any other failure says that the peer has gone already.
         Ok(())
     }
 

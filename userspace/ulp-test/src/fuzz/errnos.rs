@@ -62,7 +62,7 @@ fn lists(what: &str) -> &'static [&'static [Errno]] {
             &[EACCES, EADDRINUSE, EADDRNOTAVAIL, ERANGE, EXDEV],
         ],
         "GET_REQUEST" => &[ANY, HANDLE, MAKE, &[EINTR, ETIME]],
-        "REJECT" => &[ANY, HANDLE, &[EISCONN, EMSGSIZE, ENOTCONN]],
+        "REJECT" => &[ANY, HANDLE, &[EISCONN, EMSGSIZE, ENOMEM, ENOTCONN]],
         "ACCEPT" => &[
             ANY,
             HANDLE,
