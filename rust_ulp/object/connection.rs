@@ -454,8 +454,8 @@ impl Connection {
 
     /// Connects `qp`, in RESET or INIT, which this connection has claimed. Sleeps.
     ///
-    /// When it fails, the queue pair is in the state that it was in, unless it had to go back to
-    /// RESET from beyond INIT, or on iWARP to ERR; and the connection is to be dropped.
+    /// When it fails, the connection is to be dropped. The queue pair is in the state that it was in,
+    /// except that from beyond INIT it goes back to RESET, and on iWARP to ERR.
     pub(crate) fn connect(
         &self,
         qp: &QpObject,
@@ -463,12 +463,34 @@ impl Connection {
         deadline: &Deadline,
         times: &mut ConnectTimes,
     ) -> Result {
-        let param = &params.param;
-        if param.flags & abi::CONN_TRAFFIC_CLASS != 0 {
-            self.id.set_traffic_class(param.traffic_class);
+        if params.param.flags & abi::CONN_TRAFFIC_CLASS != 0 {
+            self.id.set_traffic_class(params.param.traffic_class);
         }
-        self.set_timers(param)?;
+        self.set_timers(&params.param)?;
+        self.resolve(params, deadline, times)?;
+        self.request(qp, params)?;
+        let answered = self.pass(Stage::RouteResolved, deadline);
+        if qp.qp().is_iwarp() {
+            answered
+                .and_then(|()| self.came_up())
+                .inspect_err(|_| self.give_up(qp))?;
+            times.connect = deadline.micros();
+            return Ok(());
+        }
+        answered?;
+        times.connect = deadline.micros();
+        let from = qp.qp().state();
+        self.establish(qp, &params.param)
+            .inspect_err(|_| self.take_back(qp, from))
+    }
 
+    /// Resolves the address of the peer, and the route to it. Sleeps.
+    fn resolve(
+        &self,
+        params: &ConnectParams<'_>,
+        deadline: &Deadline,
+        times: &mut ConnectTimes,
+    ) -> Result {
         self.resolve_address(params, deadline)
             .map_err(|err| match err {
                 // The address is not one of a device. A device that goes has closed the gate.
@@ -480,7 +502,6 @@ impl Connection {
         if self.id.device_index() != Some(params.device) {
             return Err(EXDEV);
         }
-
         self.id
             .resolve_route(deadline.millis()?)
             .and_then(|()| self.pass(Stage::AddrResolved, deadline))
@@ -489,7 +510,12 @@ impl Connection {
                 err => err,
             })?;
         times.route = deadline.micros();
+        Ok(())
+    }
 
+    /// Sends the connection request. Sleeps.
+    fn request(&self, qp: &QpObject, params: &ConnectParams<'_>) -> Result {
+        let param = &params.param;
         let id = self.id.lock();
         if param.path_mtu != 0 {
             id.limit_mtu(param.path_mtu);
@@ -506,37 +532,24 @@ impl Connection {
             qp.qp().prepare(param.access_flags)?;
             self.shared.progress.lock().param = of_streams(param);
         }
-        id.connect(&parameters, params.private_data)?;
-        drop(id);
-        if qp.qp().is_iwarp() {
-            self.pass(Stage::RouteResolved, deadline)
-                .and_then(|()| self.came_up())
-                .inspect_err(|_| self.give_up(qp))?;
-            times.connect = deadline.micros();
-            return Ok(());
-        }
-        self.pass(Stage::RouteResolved, deadline)?;
-        times.connect = deadline.micros();
+        id.connect(&parameters, params.private_data)
+    }
 
-        let from = qp.qp().state();
-        let result = self.bring_up(qp, param).and_then(|agreed| {
-            let id = self.id.lock();
-            let mut progress = self.shared.progress.lock();
-            // The peer may have gone since.
-            if let Some(err) = progress.closed.or(progress.failure) {
-                return Err(err);
-            }
-            progress.param = agreed;
-            progress.addresses = id.addresses();
-            drop(progress);
-            id.establish()?;
-            self.shared.progress.lock().stage = Stage::Established;
-            Ok(())
-        });
-        if result.is_err() {
-            self.take_back(qp, from);
+    /// Brings `qp` to RTS after the peer has accepted, and tells the peer. Sleeps.
+    fn establish(&self, qp: &QpObject, param: &abi::ConnParam) -> Result {
+        let agreed = self.bring_up(qp, param)?;
+        let id = self.id.lock();
+        let mut progress = self.shared.progress.lock();
+        // The peer may have gone since.
+        if let Some(err) = progress.closed.or(progress.failure) {
+            return Err(err);
         }
-        result
+        progress.param = agreed;
+        progress.addresses = id.addresses();
+        drop(progress);
+        id.establish()?;
+        self.shared.progress.lock().stage = Stage::Established;
+        Ok(())
     }
 
     /// The end of [`Self::connect`] on iWARP, where nothing is left to do.
