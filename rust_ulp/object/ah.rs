@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Addresses of datagrams' receivers. Runs in process context.
+//! Address handles, for the receivers of datagrams. Process context.
 
 use super::{
     pd::PdObject,
@@ -15,17 +15,17 @@ use kernel::{
     sync::Arc, //
 };
 
-/// An address of a file.
+/// An address handle of a file.
 ///
-/// Requests keep the device's address handle, not this: it may be destroyed while they are under
-/// way.
+/// Requests hold the device's address handle, so a process may destroy this object while they are
+/// in flight.
 pub(crate) struct AhObject {
     ah: Arc<Ah>,
     pd: UseRef<PdObject>,
 }
 
 impl AhObject {
-    /// Makes an address for `av`; returns with it what that has become. Sleeps.
+    /// Creates an address handle for `av`, and returns it with the resolved `av`. Sleeps.
     pub(crate) fn new(
         pd: UseRef<PdObject>,
         av: &AddressVector,
@@ -34,12 +34,12 @@ impl AhObject {
         Ok((Arc::new(Self { ah, pd }, GFP_KERNEL_ACCOUNT)?, av))
     }
 
-    /// The device's address handle.
+    /// Returns the device's address handle.
     pub(crate) fn ah(&self) -> &Arc<Ah> {
         &self.ah
     }
 
-    /// Its protection domain.
+    /// Returns its protection domain.
     pub(crate) fn pd(&self) -> &PdObject {
         &self.pd
     }

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Buffers.
+//! Buffers: memory that is registered for requests of its owner. Process context.
 //!
-//! A buffer is pages that the module allocates and user space maps, registered for requests of its
-//! owner. Process context.
-//!
-//! A device puts no more than so many pages under one key. A buffer has as many keys as it needs,
-//! each for [`BufferObject::key_bytes`] of its positions, see [`Pages`]; an element of a request is
-//! cut where the next key begins.
+//! The pages are allocated and mapped to user space, or pinned, or imported. A device limits the
+//! pages under one key, so a buffer has as many keys as it needs, each for
+//! [`BufferObject::key_bytes`] of its positions, see [`Pages`]. An element of a request is cut
+//! where the next key begins.
 
 use super::{
     pd::PdObject,
@@ -48,7 +46,7 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Pages of 2 MiB.
+/// The order of pages of 2 MiB.
 const LARGE_ORDER: u32 = 21 - PAGE_SHIFT as u32;
 
 /// A buffer of a file.
@@ -64,14 +62,13 @@ pub(crate) struct BufferObject {
     pages: Arc<Pages>,
     /// `BUFFER_PAGES` and so on.
     kind: u32,
-    /// Nothing may write to it.
+    /// Whether neither requests nor peers may write to it.
     read_only: bool,
     pd: UseRef<PdObject>,
     use_count: UseCount,
 }
 
-/// Bytes that the user has, as a length of a buffer. [`ERANGE`] for none, and beyond
-/// [`MAX_BUFFER`].
+/// Checks the length of a buffer. [`ERANGE`] for 0 and beyond [`MAX_BUFFER`].
 fn checked_length(length: u64) -> Result<usize> {
     if length == 0 || length > MAX_BUFFER {
         return Err(ERANGE);
@@ -79,8 +76,8 @@ fn checked_length(length: u64) -> Result<usize> {
     usize::try_from(length).map_err(|_| ERANGE)
 }
 
-/// Pins the `length` bytes at `addr` of the current process for requests of a device that registers
-/// pages of the sizes `sizes`; see [`Pages::pin`]. Sleeps, for as long as user space likes: not to be
+/// Pins the `length` bytes at `addr` of the current process, for a device that registers pages of
+/// the sizes `sizes`; see [`Pages::pin`]. User space may make it sleep without limit: not to be
 /// called inside the gate.
 pub(crate) fn pin(addr: u64, length: u64, read_only: bool, sizes: u64) -> Result<Pages> {
     let len = checked_length(length)?;
@@ -88,8 +85,8 @@ pub(crate) fn pin(addr: u64, length: u64, read_only: bool, sizes: u64) -> Result
     Pages::pin(addr, len, !read_only, sizes, LARGE_ORDER)
 }
 
-/// What of the dma-buf `fd` is to be imported for requests of a device that registers pages of the
-/// sizes `sizes`: the `length` bytes at `offset`, or all from there on when `length` is 0.
+/// Returns what to import of the dma-buf `fd`, for a device that registers pages of the sizes
+/// `sizes`: the `length` bytes at `offset`, or all from there on when `length` is 0.
 pub(crate) fn import(fd: i32, offset: u64, length: u64, read_only: bool, sizes: u64) -> Import {
     Import {
         fd,
@@ -102,20 +99,21 @@ pub(crate) fn import(fd: i32, offset: u64, length: u64, read_only: bool, sizes: 
     }
 }
 
-/// Attaches `device` to what is to be imported. [`eopnotsupp`] for one that does no DMA, and as
-/// [`Pages::attach`]. Sleeps; inside the gate, since the pages must go before the device does.
+/// Attaches `device` to what is to be imported. Sleeps; inside the gate, since the pages must be
+/// dropped before the device is removed.
+///
+/// Returns [`eopnotsupp`] for a device that does no DMA, and the errors of [`Pages::attach`].
 pub(crate) fn attach(device: &Device, what: &Import) -> Result<Pages> {
     Pages::attach(device.dma_device().ok_or_else(eopnotsupp)?, what)
 }
 
-/// Allocates `length` bytes for requests of a device with these `attributes`. Sleeps, for long where memory
-/// is in pieces that have to be put together first: not to be called inside the gate.
+/// Allocates `length` bytes for a device with these `attributes`. Sleeps, and for long where memory
+/// is fragmented: not to be called inside the gate.
 ///
-/// `page_size` is 4 KiB, or 2 MiB, or 0 for a good choice: [`EINVAL`]; [`ERANGE`] for a size that
-/// the device does not register, and for a `length` beyond [`MAX_BUFFER`].
-///
-/// A good choice is one that [`Plan`] makes: large chunks, if they can be had, so that one key does.
-/// It fails only when there is no memory.
+/// `page_size` is 4 KiB, 2 MiB, or 0 for the choice of [`Plan`]: large chunks where possible, so
+/// that one key suffices. Returns [`EINVAL`] for another size, [`ERANGE`] for a size that the
+/// device does not register and for a `length` beyond [`MAX_BUFFER`]. With 0 it fails for want of
+/// memory only.
 pub(crate) fn allocate(
     attributes: &Attributes,
     length: u64,
@@ -140,9 +138,9 @@ pub(crate) fn allocate(
 }
 
 impl BufferObject {
-    /// Registers `pages` for requests of the owner, with as many keys as that takes. Sleeps.
+    /// Registers `pages` for requests of the owner, with as many keys as needed. Sleeps.
     ///
-    /// [`EINTR`] when the process is being killed meanwhile.
+    /// Returns [`EINTR`] when the process is being killed.
     pub(crate) fn register(
         pd: UseRef<PdObject>,
         net: &NetNs,
@@ -189,32 +187,32 @@ impl BufferObject {
         )?)
     }
 
-    /// The pages.
+    /// Returns the pages.
     pub(crate) fn pages(&self) -> &Arc<Pages> {
         &self.pages
     }
 
-    /// What it was made of: `BUFFER_PAGES` and so on.
+    /// Returns the kind of its memory: `BUFFER_PAGES` and so on.
     pub(crate) fn kind(&self) -> u32 {
         self.kind
     }
 
-    /// Whether neither requests nor peers may write to it.
+    /// Returns whether neither requests nor peers may write to it.
     pub(crate) fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// Positions under one key.
+    /// Returns the number of positions under one key.
     pub(crate) fn key_bytes(&self) -> u64 {
         self.key_bytes
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     pub(crate) fn keys(&self) -> u32 {
         self.keys.len() as u32
     }
 
-    /// Bytes from `offset` on that go under one key.
+    /// Returns the most bytes from `offset` on that fit under one key.
     pub(crate) fn most_from(&self, offset: u64) -> u64 {
         // As with the buffer's own keys: whole chunks, and what is left of the first.
         let chunk = self.pages.chunk_size() as u64;
@@ -222,8 +220,8 @@ impl BufferObject {
         self.key_bytes.saturating_sub(within)
     }
 
-    /// The one piece that [`Self::locals`] gives, when the whole buffer has one key; [`None`] when it
-    /// has more, and for what is not inside.
+    /// Returns the one piece of [`Self::locals`] when the buffer has one key; [`None`] when it has
+    /// more, and for a range that is not inside.
     pub(crate) fn local(&self, offset: u64, length: u32) -> Option<Local> {
         let [mr] = self.keys.as_slice() else {
             return None;
@@ -232,8 +230,8 @@ impl BufferObject {
         Local::new(mr.clone(), at.checked_sub(mr.addr())?, length).ok()
     }
 
-    /// What requests of the owner name for the `length` bytes at `offset`: a piece for each key that
-    /// they lie under. None for what is not inside.
+    /// Returns the pieces for the `length` bytes at `offset`, one for each key; none for a range
+    /// that is not inside.
     pub(crate) fn locals(&self, offset: u64, length: u32) -> impl Iterator<Item = Local> + '_ {
         let mut at = offset.saturating_add(self.pages.lead() as u64);
         let end = at.saturating_add(length.into());
@@ -249,7 +247,7 @@ impl BufferObject {
         })
     }
 
-    /// How many pieces [`Self::locals`] gives.
+    /// Returns the number of pieces of [`Self::locals`].
     pub(crate) fn pieces(&self, offset: u64, length: u32) -> u64 {
         let Some(last) = u64::from(length).checked_sub(1) else {
             return 0;
@@ -264,12 +262,12 @@ impl BufferObject {
             .saturating_add(1)
     }
 
-    /// The protection domain.
+    /// Returns the protection domain.
     pub(crate) fn pd(&self) -> &PdObject {
         &self.pd
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub(crate) fn length(&self) -> u64 {
         self.pages.len() as u64
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! From the completion of a request to an entry of a ring.
+//! Completions: makes entries of a ring of them, and completes commands of io_uring.
 //!
-//! The handler runs in the context of the completion queue's polling, a softirq at worst.
+//! The handler runs in the context of the completion queue's polling, which may be a softirq.
 
 use super::{
     grant::QpGrants,
@@ -35,17 +35,17 @@ use kernel::sync::{
     Arc, //
 };
 
-/// What is kept with each request.
+/// The data that is kept with each request.
 pub(crate) struct Request {
-    /// The caller's.
+    /// The caller's value.
     pub(crate) user_data: u64,
     /// `WR_*`.
     pub(crate) opcode: u8,
-    /// Bytes.
+    /// The length in bytes.
     pub(crate) length: u32,
-    /// How long it may take; 0 for as long as it takes.
+    /// The longest time that it may take; 0 for no limit.
     pub(crate) timeout_ns: u64,
-    /// The command of io_uring that hears of it.
+    /// The command of io_uring that it is part of.
     pub(crate) cmd_ref: Option<CmdRef>,
     /// Whether it has a place in the completion ring.
     pub(crate) in_ring: bool,
@@ -78,16 +78,16 @@ pub(crate) struct Completions {
     number: Atomic<u32>,
     send_ring: Arc<Ring>,
     recv_ring: Arc<Ring>,
-    /// Whether a GRH stands before what is received.
+    /// Whether a GRH stands before the received data.
     datagrams: bool,
     /// The grants that end with the queue pair; a shared receive queue has none.
     grants: Option<Arc<QpGrants>>,
-    /// Whether a request that fails takes the queue pair to ERR in any case.
+    /// Whether every failed request takes the queue pair to ERR.
     reliable: bool,
 }
 
 impl Completions {
-    /// Of a queue pair of type `qp_type`.
+    /// Makes the handler of a queue pair of type `qp_type`.
     pub(super) fn of_queue_pair(
         qp_type: QpType,
         send_ring: Arc<Ring>,
@@ -105,7 +105,8 @@ impl Completions {
         }
     }
 
-    /// Of a shared receive queue, which completes in `ring` what no queue pair does.
+    /// Makes the handler of a shared receive queue, which completes in `ring` the receives that no
+    /// queue pair completes.
     pub(crate) fn of_shared_queue(ring: Arc<Ring>) -> Self {
         Self {
             handle: Atomic::new(0),
@@ -118,40 +119,40 @@ impl Completions {
         }
     }
 
-    /// Tells it its handle, for completions and events.
+    /// Sets its handle, for completions and events.
     pub(crate) fn set_handle(&self, handle: u32) {
         self.handle.store(handle, Relaxed);
     }
 
-    /// The handle that it was told.
+    /// Returns its handle.
     pub(super) fn handle(&self) -> u32 {
         self.handle.load(Relaxed)
     }
 
-    /// Tells it the number of the queue pair, for completions.
+    /// Sets the number of the queue pair, for completions.
     pub(super) fn set_number(&self, number: u32) {
         self.number.store(number, Relaxed);
     }
 
-    /// The grants that end with the queue pair.
+    /// Returns the grants that end with the queue pair.
     pub(super) fn grants(&self) -> Option<&Arc<QpGrants>> {
         self.grants.as_ref()
     }
 
-    /// The queue pair has gone to ERR or RESET: its grants end. Any context.
+    /// Ends the grants: the queue pair has gone to ERR or RESET. Any context.
     pub(crate) fn end_grants(&self) {
         if let Some(grants) = &self.grants {
             grants.end_all();
         }
     }
 
-    /// Looks for signs of what ends grants in a completion.
+    /// Ends grants when a completion reports that they were used or that the queue pair failed.
     fn look_for_ends(&self, kind: QueueKind, wc: &WorkCompletion) {
         let Some(grants) = &self.grants else {
             return;
         };
         if !wc.is_success() {
-            // Sends that fail take an unreliable queue pair to SQE only.
+            // A failed send takes an unreliable queue pair to SQE only.
             if self.reliable || kind == QueueKind::Recv {
                 grants.end_all();
             }
@@ -169,7 +170,7 @@ impl Completions {
         }
     }
 
-    /// Where requests with that opcode complete.
+    /// Returns the ring in which requests with that opcode complete.
     pub(crate) fn ring(&self, opcode: u8) -> &Ring {
         if opcode == abi::WR_RECV {
             &self.recv_ring
@@ -178,7 +179,7 @@ impl Completions {
         }
     }
 
-    /// What every completion of `request` says.
+    /// Returns the part that all completions of `request` have in common.
     fn cqe(&self, request: &Request) -> abi::Cqe {
         abi::Cqe {
             user_data: request.user_data,
@@ -189,7 +190,7 @@ impl Completions {
         }
     }
 
-    /// Tells the command of io_uring that `request` is part of.
+    /// Reports the completion to the command of io_uring that `request` is part of.
     fn finish(request: &mut Request, cqe: &abi::Cqe) {
         let Some(cmd_ref) = request.cmd_ref.take() else {
             return;
@@ -212,7 +213,7 @@ impl Completions {
         }
     }
 
-    /// Tells those who trace.
+    /// Traces a completion.
     fn note(cqe: &abi::Cqe) {
         trace::completion(
             cqe.qp_num,
@@ -232,7 +233,7 @@ impl Completions {
     }
 }
 
-/// The completion's opcode of a request, `WC_*`.
+/// Returns the opcode of the completion of a request, `WC_*`.
 const fn wc_opcode(opcode: u8) -> u8 {
     match opcode {
         abi::WR_RDMA_WRITE | abi::WR_RDMA_WRITE_WITH_IMM => abi::WC_RDMA_WRITE,
@@ -258,7 +259,7 @@ impl WrHandler for Completions {
         if wc.is_success() {
             match kind {
                 QueueKind::Send => {
-                    // Drivers need not say how much a read or an atomic brought.
+                    // Drivers need not report the length of a read or an atomic.
                     if matches!(
                         cqe.opcode,
                         abi::WC_RDMA_READ | abi::WC_COMP_SWAP | abi::WC_FETCH_ADD
@@ -279,8 +280,8 @@ impl WrHandler for Completions {
                         cqe.flags |= abi::WC_WITH_INVALIDATE;
                         cqe.imm_data = rkey;
                     }
-                    // Drivers need not set these of connected queue pairs, and report a GRH for every
-                    // packet that had one on the wire, as with RoCE.
+                    // Drivers need not set these of connected queue pairs, and report a GRH for
+                    // every packet that had one on the wire, as with RoCE.
                     if self.datagrams {
                         if wc.grh {
                             cqe.flags |= abi::WC_GRH;
@@ -306,7 +307,7 @@ impl WrHandler for Completions {
     }
 
     fn complete_unsignaled(&self, count: u32) {
-        // What io_uring is to hear of is signalled, as every receive is: these have places in the ring.
+        // Requests of io_uring and receives are all signalled, so these have places in the ring.
         self.send_ring.release(count);
     }
 
@@ -350,7 +351,7 @@ impl WrHandler for Completions {
     }
 
     fn discard(&self, request: Request) {
-        // The command's reference goes with it: the caller that started the command knows why.
+        // Drops the reference to the command, whose issuer reports the error.
         self.give_up(&request);
     }
 
@@ -366,8 +367,10 @@ impl WrHandler for Completions {
     }
 }
 
-/// Elements of a request where `asked` were asked for: one more, for an element that lies across
-/// the keys of its buffer, where the device has it.
+/// Returns the elements that the device's queue gets for a caller that asked for `asked`.
+///
+/// That is one more, for an element that lies across two keys of its buffer, where the device has
+/// it.
 pub(crate) fn one_more(asked: u32, max: u32) -> u32 {
     asked.saturating_add(1).min(max).max(asked)
 }

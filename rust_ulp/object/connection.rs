@@ -2,15 +2,15 @@
 
 //! Connections of a file.
 //!
-//! Owns the manager's identifier of each, and knows how far it has come. A connection begins with
-//! CONNECT, or as a request that a listener got and ACCEPT takes. The commands run in the caller's
-//! context and take one step after the other; the handler runs in process context with the manager's
-//! handler mutex held, notes what happened, wakes the command that waits, and moves the queue pair to
-//! ERR when the peer has ended the connection.
+//! A connection owns an identifier of the connection manager, and its stage. It begins with
+//! CONNECT, or as a request that a listener received and ACCEPT takes. The commands run in the
+//! caller's context, one step after the other. The handler runs in process context with the
+//! manager's handler mutex held: it stores the event, wakes the command that waits, and moves the
+//! queue pair to ERR when the peer has ended the connection.
 //!
 //! The queue pair leaves its state only when the peer has answered (CONNECT) or is about to be
-//! answered (ACCEPT). In RTS it takes data before the manager's last message has arrived, so nothing
-//! has to be done about a packet that comes first.
+//! answered (ACCEPT). In RTS it takes data before the manager's last message has arrived, so a
+//! packet that comes first needs no special case.
 
 use super::qp::{
     Claim,
@@ -66,13 +66,13 @@ use kernel::{
     time::msecs_to_jiffies, //
 };
 
-/// How long to look for a link-layer address at most: neighbours are asked three times, a second
-/// apart.
+/// The longest time to resolve a link-layer address: the kernel asks a neighbour three times, a
+/// second apart.
 const ADDRESS_MILLIS: u32 = 4000;
-/// How long the first look takes at most; the next ones twice as long as that before.
+/// The longest time of the first attempt; each further attempt takes twice as long as the last one.
 const FIRST_LOOK_MILLIS: u32 = 10;
 
-/// Until when a command waits.
+/// The time until which a command waits.
 pub(crate) struct Deadline {
     /// Of [`now_ns`].
     start: u64,
@@ -80,7 +80,7 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// In `timeout_ns`.
+    /// Makes a deadline in `timeout_ns`.
     pub(crate) fn new(timeout_ns: u64) -> Self {
         Self {
             start: now_ns(),
@@ -93,7 +93,7 @@ impl Deadline {
         self.timeout_ns.saturating_sub(elapsed)
     }
 
-    /// Milliseconds left, rounded up; [`ETIMEDOUT`] when there are none.
+    /// Returns the milliseconds left, rounded up; [`ETIMEDOUT`] when there are none.
     fn millis(&self) -> Result<u32> {
         match self.left_ns().div_ceil(1_000_000) {
             0 => Err(ETIMEDOUT),
@@ -101,14 +101,14 @@ impl Deadline {
         }
     }
 
-    /// Microseconds since the start.
+    /// Returns the microseconds since the start.
     fn micros(&self) -> u32 {
         let elapsed = now_ns().saturating_sub(self.start);
         u32::try_from(elapsed / 1000).unwrap_or(u32::MAX)
     }
 
-    /// Sleeps until `changed` is notified, or for no reason. [`EINTR`] when a signal comes,
-    /// `false` when the time is over.
+    /// Sleeps until `changed` is notified; may wake spuriously. Returns [`EINTR`] when a signal
+    /// comes, `false` when the time is over.
     pub(crate) fn wait<T, B: Backend>(
         &self,
         changed: &CondVar,
@@ -125,30 +125,30 @@ impl Deadline {
     }
 }
 
-/// How far a connection has come.
+/// The stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// CONNECT has begun.
     Begun,
-    /// The peer's address is resolved,
+    /// The peer's address is resolved.
     AddrResolved,
-    /// the route,
+    /// The route to the peer is resolved.
     RouteResolved,
-    /// and the peer has accepted.
+    /// The peer has accepted.
     ConnectResponse,
-    /// A request that nobody has answered.
+    /// It is a request that was not answered.
     Requested,
-    /// ACCEPT is at it.
+    /// ACCEPT has begun.
     Accepting,
-    /// Both ends know.
+    /// Both ends have established it.
     Established,
-    /// It was established, or a request that was answered in vain.
+    /// It was established and has ended, or a request whose answer failed.
     Ended,
-    /// And late packets are gone.
+    /// The timewait period is over.
     TimewaitExit,
 }
 
-/// Private data of the peer.
+/// The private data of the peer.
 #[derive(Clone, Copy)]
 pub(crate) struct PrivateData {
     pub(crate) len: u32,
@@ -171,15 +171,15 @@ impl PrivateData {
 
 struct Progress {
     stage: Stage,
-    /// Why it goes no further.
+    /// The error that ended the attempt.
     failure: Option<Error>,
-    /// Why those who wait have to leave.
+    /// The error with which waiting threads leave.
     closed: Option<Error>,
     reject_reason: u32,
-    /// What the peer said last.
+    /// The parameters of the peer's last message.
     peer: cm::Parameters,
     private: PrivateData,
-    /// What the peer asks for, or what was agreed.
+    /// The parameters that the peer asks for, or the negotiated ones.
     param: abi::ConnParam,
     addresses: (Option<SocketAddr>, Option<SocketAddr>),
     qp: Option<Claim>,
@@ -190,7 +190,7 @@ impl Progress {
         self.failure.get_or_insert(err);
     }
 
-    /// Notes that the manager has connected the queue pair: one of iWARP, which comes to RTS so. Sleeps.
+    /// Notes that the manager has brought the queue pair to RTS, as it does on iWARP. Sleeps.
     fn come_up(&mut self, message: &cm::Message<'_>) {
         let Some(qp) = self.qp.as_ref().filter(|qp| qp.qp().is_iwarp()) else {
             return;
@@ -198,14 +198,14 @@ impl Progress {
         if self.stage == Stage::RouteResolved {
             self.private = PrivateData::new(message.private_data);
         }
-        // What the peer has outstanding this side answers, and the other way round.
+        // This side answers the requests that the peer has outstanding, and the other way round.
         self.param.responder_resources = message.parameters.initiator_depth;
         self.param.initiator_depth = message.parameters.responder_resources;
         qp.qp().came_up(self.param.initiator_depth.into());
     }
 }
 
-/// What the handler and the commands of a connection share.
+/// The part of a connection that its handler and its commands share.
 #[pin_data]
 pub(crate) struct Shared {
     handle: Atomic<u32>,
@@ -240,7 +240,7 @@ impl Shared {
         )
     }
 
-    /// Of a request that has just arrived.
+    /// Makes the shared part for a request that has just arrived.
     pub(crate) fn requested(request: &cm::Request<'_>, file: Arc<FileEvents>) -> Result<Arc<Self>> {
         let this = Self::new(Stage::Requested, file)?;
         let message = request.message();
@@ -298,7 +298,7 @@ impl cm::Handler for Shared {
                 progress.private = PrivateData::new(message.private_data);
                 progress.stage = Stage::ConnectResponse;
             }
-            // At the end of who asked that is so on iWARP only.
+            // At the requester's end only on iWARP.
             (cm::Event::Established(message), Stage::RouteResolved | Stage::Accepting) => {
                 progress.come_up(message);
                 progress.stage = Stage::Established;
@@ -308,7 +308,7 @@ impl cm::Handler for Shared {
                 Stage::Established, //
             ) => {
                 self.end(&mut progress, true);
-                // Fails when it was no request to disconnect: then it needs no answer.
+                // Fails when the event was no disconnect request, which needs no answer.
                 let _ = id.disconnect();
                 raised = Some(abi::EVENT_DISCONNECTED);
             }
@@ -343,8 +343,8 @@ impl cm::Handler for Shared {
                 raised = Some(abi::EVENT_TIMEWAIT_EXIT);
             }
             (cm::Event::AddressChange, _) => raised = Some(abi::EVENT_ADDR_CHANGE),
-            // Of another device than the file's, for of that this module hears first, and drops all
-            // identifiers: a route that is not wanted, and that CONNECT gives up when it wakes.
+            // Another device than the file's is removed: when the file's own device is, this module
+            // has dropped its identifiers before. CONNECT gives up the route when it wakes.
             (cm::Event::DeviceRemoval, _) => progress.fail(ehostunreach()),
             _ => (),
         }
@@ -356,7 +356,7 @@ impl cm::Handler for Shared {
     }
 }
 
-/// What of `param` a connection of iWARP has.
+/// Returns the part of `param` that an iWARP connection has.
 fn of_streams(param: &abi::ConnParam) -> abi::ConnParam {
     abi::ConnParam {
         responder_resources: param.responder_resources,
@@ -366,7 +366,7 @@ fn of_streams(param: &abi::ConnParam) -> abi::ConnParam {
     }
 }
 
-/// What CONNECT asks for.
+/// The parameters of CONNECT.
 pub(crate) struct ConnectParams<'a> {
     pub(crate) dst: SocketAddr,
     pub(crate) src: Option<SocketAddr>,
@@ -376,7 +376,7 @@ pub(crate) struct ConnectParams<'a> {
     pub(crate) device: u32,
 }
 
-/// Microseconds from the start of CONNECT.
+/// The times at which steps of CONNECT ended, in microseconds from its start.
 #[derive(Default)]
 pub(crate) struct ConnectTimes {
     pub(crate) resolve: u32,
@@ -384,7 +384,7 @@ pub(crate) struct ConnectTimes {
     pub(crate) connect: u32,
 }
 
-/// What the peer said, and what was agreed.
+/// The answer of the peer, and the negotiated parameters.
 pub(crate) struct Outcome {
     pub(crate) param: abi::ConnParam,
     pub(crate) peer_qp_num: u32,
@@ -396,13 +396,13 @@ pub(crate) struct Outcome {
 
 /// A connection of a file, or a request for one.
 pub(crate) struct Connection {
-    // Before what its handler uses.
+    // Before the part that its handler uses.
     id: cm::OwnedId<Shared>,
     shared: Arc<Shared>,
 }
 
 impl Connection {
-    /// For a connection to be made by [`Self::connect`] with the queue pair of `claim`. Sleeps.
+    /// Makes a connection for [`Self::connect`] with the queue pair of `claim`. Sleeps.
     pub(crate) fn new(
         net: &NetNs,
         device: &rdma::device::Device,
@@ -415,23 +415,23 @@ impl Connection {
         Ok(Arc::new(Self { id, shared }, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Of a request: its identifier, of which `shared` hears.
+    /// Makes a connection of a request, whose identifier has `shared` as its handler.
     pub(crate) fn of_request(id: cm::OwnedId<Shared>, shared: Arc<Shared>) -> Self {
         Self { id, shared }
     }
 
-    /// Tells it its handle, for events.
+    /// Sets its handle, for events.
     pub(crate) fn set_handle(&self, handle: u32) {
         self.shared.handle.store(handle, Relaxed);
     }
 
-    /// Makes those who wait for it leave, with `err`.
+    /// Wakes the threads that wait for it, with `err`.
     pub(crate) fn close(&self, err: Error) {
         self.shared.progress.lock().closed.get_or_insert(err);
         self.shared.changed.notify_all();
     }
 
-    /// Whether it is a request whose sender has gone.
+    /// Returns whether it is a request whose sender has gone.
     pub(crate) fn is_dead(&self) -> bool {
         self.shared.progress.lock().failure.is_some()
     }
@@ -454,8 +454,8 @@ impl Connection {
 
     /// Connects `qp`, in RESET or INIT, which this connection has claimed. Sleeps.
     ///
-    /// When it fails, the connection is to be dropped. The queue pair is in the state that it was in,
-    /// except that from beyond INIT it goes back to RESET, and on iWARP to ERR.
+    /// When it fails, the connection is to be dropped. The queue pair is in the state that it was
+    /// in, except that from beyond INIT it goes back to RESET, and on iWARP to ERR.
     pub(crate) fn connect(
         &self,
         qp: &QpObject,
@@ -552,7 +552,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The end of [`Self::connect`] on iWARP, where nothing is left to do.
+    /// Ends [`Self::connect`] on iWARP, where the manager has connected the queue pair.
     fn came_up(&self) -> Result {
         let id = self.id.lock();
         let mut progress = self.shared.progress.lock();
@@ -567,17 +567,17 @@ impl Connection {
         Ok(())
     }
 
-    /// Gives up `qp`, of iWARP, which the manager has. Sleeps.
+    /// Moves `qp`, of iWARP, to ERR. Sleeps.
     fn give_up(&self, qp: &QpObject) {
         // When the driver refuses, the queue pair is as bad as it can be.
         let _ = qp.move_to(State::Err);
     }
 
-    /// Finds the link-layer address of the peer. Sleeps.
+    /// Resolves the link-layer address of the peer. Sleeps.
     ///
-    /// The resolver (`rdma_resolve_ip()`) looks at the neighbour, and then puts its request where
-    /// the neighbour's answer is noticed. An answer that comes between the two is only found when the
-    /// time is over: so there is more than one look, and the first one is short.
+    /// The resolver (`rdma_resolve_ip()`) looks at the neighbour entry, and then queues its request
+    /// for the neighbour's answer. It finds an answer that arrives between the two only when its
+    /// time is over. So there are several attempts, and the first one is short.
     fn resolve_address(&self, params: &ConnectParams<'_>, deadline: &Deadline) -> Result {
         let mut millis = FIRST_LOOK_MILLIS;
         let mut spent = 0u32;
@@ -611,8 +611,8 @@ impl Connection {
         self.id.set_min_rnr_timer(param.min_rnr_timer)
     }
 
-    /// Brings `qp` to RTS by what the manager knows and `param` asks for; returns what came of it.
-    /// Sleeps.
+    /// Brings `qp` to RTS with the manager's attributes and `param`; returns the negotiated
+    /// parameters. Sleeps.
     fn bring_up(&self, qp: &QpObject, param: &abi::ConnParam) -> Result<abi::ConnParam> {
         const KNOWN: u32 = mask::STATE
             | mask::ACCESS_FLAGS
@@ -631,7 +631,7 @@ impl Connection {
             | mask::DEST_QPN;
         let mut agreed = *param;
         for state in [State::Init, State::Rtr, State::Rts] {
-            // What is not known is of alternate paths, which are not asked for.
+            // The other attributes are of alternate paths, which are not supported.
             let known = self.id.lock().qp_attributes(state);
             // The manager knows before its handler does that the peer has gone.
             let (mut attributes, mask) =
@@ -645,7 +645,8 @@ impl Connection {
                     if param.flags & abi::CONN_TRAFFIC_CLASS != 0 {
                         attributes.av.traffic_class = param.traffic_class;
                     }
-                    // A peer may promise more than it was asked for, and the device can do.
+                    // A peer may answer with more than the request asked for and the device
+                    // supports.
                     attributes.max_dest_rd_atomic =
                         attributes.max_dest_rd_atomic.min(param.responder_resources);
                     agreed.responder_resources = attributes.max_dest_rd_atomic;
@@ -676,9 +677,9 @@ impl Connection {
 
     /// Accepts the request with the queue pair of `claim`, which is `qp`, in RESET or INIT. Sleeps.
     ///
-    /// The outer error: nothing has changed; [`eisconn`] when it is a connection already, or becomes
-    /// one, [`enotconn`] when it was one. The inner error: the request is spent, and to be dropped,
-    /// which rejects it; [`econnreset`] when the peer has gone.
+    /// After an outer error nothing has changed: [`eisconn`] when it is a connection already or
+    /// becomes one, [`enotconn`] when it was one. After an inner error the request is to be
+    /// dropped, which rejects it: [`econnreset`] when the peer has gone.
     pub(crate) fn accept(
         &self,
         claim: Claim,
@@ -700,7 +701,7 @@ impl Connection {
             return Ok(Err(err));
         }
         if param.path_mtu != 0 && param.path_mtu < progress.param.path_mtu {
-            // The peer would not hear of it, and send longer packets.
+            // The peer would not learn of it, and would send longer packets.
             return Err(ERANGE);
         }
         let asked = progress.param;
@@ -753,7 +754,7 @@ impl Connection {
         let answered = id.accept(&parameters, private_data);
         drop(id);
         let result = answered
-            // What it says when the requester has gone.
+            // The manager's error when the requester has gone.
             .map_err(|err| if err == EINVAL { econnreset() } else { err })
             .and_then(|()| self.pass(Stage::Accepting, deadline));
         let Err(err) = result else {
@@ -761,11 +762,11 @@ impl Connection {
         };
         let mut progress = self.shared.progress.lock();
         if progress.stage == Stage::Established && progress.closed.is_none() {
-            // At the last moment.
+            // The peer has answered at the last moment.
             return Ok(Ok(()));
         }
-        // Not rejected here: the manager would go on to send its answer, and wait for that when the
-        // identifier is dropped, which stops it.
+        // No rejection here: the manager would go on sending its answer, and wait for that when the
+        // identifier is dropped. Dropping the identifier stops the answer.
         progress.stage = Stage::Ended;
         let claim = progress.qp.take();
         drop(progress);
@@ -808,12 +809,12 @@ impl Connection {
         }
         self.shared.end(&mut progress, false);
         drop(progress);
-        // Fails when the peer was faster.
+        // Fails when the peer has disconnected already.
         let _ = id.disconnect();
         Ok(())
     }
 
-    /// What came of it.
+    /// Returns the peer's answer and the negotiated parameters.
     pub(crate) fn outcome(&self) -> Outcome {
         let progress = self.shared.progress.lock();
         let (local, peer) = progress.addresses;
@@ -827,7 +828,7 @@ impl Connection {
         }
     }
 
-    /// `CONN_*`, and the handle of its queue pair or 0.
+    /// Returns its state, `CONN_*`, and the handle of its queue pair or 0.
     pub(crate) fn state(&self) -> (u32, u32) {
         let progress = self.shared.progress.lock();
         let state = match progress.stage {
@@ -842,7 +843,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // The manager tells the peer when the identifier goes.
+        // The manager tells the peer when the identifier is dropped.
         let mut progress = self.shared.progress.lock();
         if progress.stage == Stage::Established {
             self.shared.end(&mut progress, false);

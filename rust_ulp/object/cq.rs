@@ -35,7 +35,7 @@ pub(crate) struct CqObject {
 }
 
 impl CqObject {
-    /// Makes a completion queue of `entries` entries, a power of two. Sleeps.
+    /// Creates a completion queue of `entries` entries, a power of two. Sleeps.
     pub(crate) fn new(
         device: &rdma::device::Device,
         entries: u32,
@@ -70,27 +70,27 @@ impl CqObject {
         )?)
     }
 
-    /// The device's queue.
+    /// Returns the device's queue.
     pub(crate) fn cq(&self) -> &Arc<rdma::cq::Cq> {
         &self.cq
     }
 
-    /// The ring.
+    /// Returns the ring.
     pub(crate) fn ring(&self) -> &Arc<Ring> {
         &self.ring
     }
 
-    /// `DELIVER_*`.
+    /// Returns the delivery, `DELIVER_*`.
     pub(crate) fn delivery(&self) -> u32 {
         self.delivery
     }
 
-    /// Bytes to map.
+    /// Returns the number of bytes to map.
     pub(crate) fn mmap_size(&self) -> u64 {
         self.ring.pages().len() as u64
     }
 
-    /// Waits as [`Ring::wait`] does; when only callers move completions, moves them. Sleeps.
+    /// Waits as [`Ring::wait`] does. Moves completions when only callers do that. Sleeps.
     pub(crate) fn wait(&self, min: u32, timeout_ns: u64) -> Result {
         if self.delivery != abi::DELIVER_CALLER {
             return self.ring.wait(min, timeout_ns);
@@ -122,7 +122,7 @@ impl Counted for CqObject {
     }
 }
 
-/// The offset at which user space maps the object that `handle` names.
+/// Returns the offset at which user space maps the object with that handle.
 pub(crate) const fn mmap_offset(handle: u32) -> u64 {
     (handle as u64) << 32
 }

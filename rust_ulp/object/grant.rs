@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Grants.
+//! Grants: keys by which a peer may use a range of a buffer.
 //!
-//! A grant is a key by which a peer may use a range of a buffer. It ends when it is destroyed; one
-//! that is bound to a queue pair, with that; and one for a single use when it was used. Its key is
-//! never used again: a region that was invalidated may still be written by a responder that is
-//! copying, so it is deregistered, which waits for that, and another one is made where one is needed.
+//! A grant ends when it is destroyed. One that is bound to a queue pair ends with the queue pair,
+//! and one for a single use ends with that use. A key is never used again: a responder that is
+//! copying may still write to a region that was invalidated. So the region is deregistered, which
+//! waits for the responder, and a new one is registered when needed.
 //!
 //! # How a bound grant ends
 //!
-//! Completions and events of a queue pair say in any context that its grants are to end: they note
-//! it in its [`QpGrants`], and put those into the workqueue. There, in process context and inside the
-//! device's gate, the keys are taken away one by one, and the file is told. Who destroys the grant
-//! meanwhile, its owner or who tears down the file, finds the key gone, or takes it away itself, and
-//! waits for the other in either case: by the lock of the key.
+//! Completions and events of a queue pair end its grants, in any context: they note that in its
+//! [`QpGrants`] and queue its work. The work runs in process context inside the device's gate. It
+//! revokes the keys one by one and reports them to the file. Another thread may destroy such a
+//! grant meanwhile. The lock of the key orders the two: the second one finds the key gone.
 
 use super::{
     buffer::BufferObject,
@@ -63,7 +62,7 @@ use kernel::{
     }, //
 };
 
-/// The key of a grant, apart from what the grant needs.
+/// The key of a grant, without the objects that the grant uses.
 #[pin_data]
 pub(crate) struct RemoteKey {
     /// The registration, until it has ended.
@@ -71,10 +70,10 @@ pub(crate) struct RemoteKey {
     mr: Mutex<Option<Arc<Mr>>>,
     /// The grant's handle; 0 before it has one.
     handle: Atomic<u32>,
-    /// Why it is to end, or has: `GRANT_USED` or `GRANT_EXPIRED`; else `GRANT_ACTIVE`.
+    /// `GRANT_ACTIVE`, or the reason why it ends: `GRANT_USED` or `GRANT_EXPIRED`.
     state: Atomic<u32>,
     one_shot: bool,
-    /// That of its [`QpGrants`] when it was made: it ends with another.
+    /// The epoch of its [`QpGrants`] when it was created: it ends when the epoch changes.
     epoch: i32,
 }
 
@@ -92,31 +91,31 @@ impl RemoteKey {
         )
     }
 
-    /// Takes the key away. When it returns, nothing lands any more. Sleeps.
+    /// Revokes the key. After it returns, the peer can access nothing by it. Sleeps.
     ///
-    /// Returns what the key was; [`None`] when it was gone.
+    /// Returns the key; [`None`] when it was gone.
     fn end(&self) -> Option<u32> {
         let mut slot = self.mr.lock();
         let mr = slot.take()?;
         let rkey = mr.rkey();
-        // With the lock held: who finds the key gone may rely on that.
+        // With the lock held: a thread that finds the key gone may rely on that.
         drop(mr);
         Some(rkey)
     }
 }
 
-/// The grants that end with a queue pair; kept with its completions.
+/// The grants that end with a queue pair.
 #[pin_data]
 pub(crate) struct QpGrants {
-    /// By their keys.
+    /// Sorted by their keys.
     #[pin]
     keys: SpinLockBh<KVVec<(u32, Arc<RemoteKey>)>>,
-    /// Held by those who add to `keys`.
+    /// Held by threads that add to `keys`.
     #[pin]
     growing: Mutex<()>,
     /// Changes when all of them are to end.
     epoch: Atomic<i32>,
-    /// How many there are.
+    /// The length of `keys`.
     count: Atomic<i32>,
     events: Arc<FileEvents>,
     device: Arc<Device>,
@@ -129,7 +128,7 @@ impl_has_work! {
 }
 
 impl QpGrants {
-    /// None yet, of a queue pair of the file with those events on `device`. Sleeps.
+    /// Makes an empty list for a queue pair on `device`, of the file with these events. Sleeps.
     pub(crate) fn new(events: Arc<FileEvents>, device: Arc<Device>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -170,12 +169,12 @@ impl QpGrants {
         if !added {
             return Err(ENOMEM);
         }
-        // Before it is looked whether they are to end: see `end_all`.
+        // Before `is_over` is asked: see `end_all`.
         let _ = self.count.fetch_add(1, Full);
         Ok(())
     }
 
-    /// Takes a grant out, if it is still there. Sleeps.
+    /// Removes a grant, if it is still there. Sleeps.
     fn remove(&self, key: &RemoteKey) {
         let mut keys = self.keys.lock();
         let at = last(&keys, |other| core::ptr::eq(other, key));
@@ -192,32 +191,32 @@ impl QpGrants {
         let at = last(&keys, |other| core::ptr::eq(other, key));
         if let Some((_, key)) = at.and_then(|at| keys.remove(at).ok()) {
             let at = place(&keys, rkey);
-            // There is room: one was just taken out.
+            // There is room: an entry was just removed.
             let _ = keys.insert_within_capacity(at, (rkey, key));
         }
     }
 
-    /// The number that a grant made now is given.
+    /// Returns the epoch of a grant that is created now.
     fn epoch(&self) -> i32 {
         self.epoch.load(Relaxed)
     }
 
-    /// Whether `key` is to end.
+    /// Returns whether `key` is to end.
     fn is_over(&self, key: &RemoteKey) -> bool {
         key.epoch != self.epoch() || key.state.load(Relaxed) != abi::GRANT_ACTIVE
     }
 
-    /// The queue pair has ended: so do all its grants. Any context.
+    /// Ends all grants: the queue pair has ended. Any context.
     pub(crate) fn end_all(self: &Arc<Self>) {
-        // Who adds one meanwhile counts it and then looks at this; either sees the other.
+        // A thread that adds a grant counts it and then loads this: one of the two sees the other.
         let _ = self.epoch.fetch_add(1, Full);
         if self.count.load(Relaxed) > 0 {
             self.kick();
         }
     }
 
-    /// A receive of the queue pair says that the key `rkey` was used: it ends when it was for one
-    /// use. Process context or softirq.
+    /// Ends the grant with the key `rkey` if it was for one use: a receive reports that use.
+    /// Process context or softirq.
     pub(crate) fn used(self: &Arc<Self>, rkey: u32) {
         if self.count.load(Relaxed) == 0 {
             return;
@@ -240,13 +239,13 @@ impl QpGrants {
         }
     }
 
-    /// Has what is to end ended. Any context.
+    /// Queues the work that ends grants. Any context.
     fn kick(self: &Arc<Self>) {
-        // When it is in the queue already, it will see what was noted before.
+        // Work that is queued already will see what was noted before.
         let _ = self.device.workqueue().enqueue(self.clone());
     }
 
-    /// Takes out one that is to end, and that has a handle to be reported by.
+    /// Removes a grant that is to end and has a handle, by which it is reported.
     fn next(&self) -> Option<Arc<RemoteKey>> {
         let mut keys = self.keys.lock();
         let at = last(&keys, |key| {
@@ -260,7 +259,7 @@ impl QpGrants {
     }
 }
 
-/// The place of the first one with the key `rkey` or a larger one; they are sorted.
+/// Returns the place of the first entry whose key is at least `rkey`.
 fn place(keys: &[(u32, Arc<RemoteKey>)], rkey: u32) -> usize {
     let (mut low, mut high) = (0usize, keys.len());
     while low < high {
@@ -273,7 +272,7 @@ fn place(keys: &[(u32, Arc<RemoteKey>)], rkey: u32) -> usize {
     low
 }
 
-/// The place of the last one of which `test` holds.
+/// Returns the place of the last entry for which `test` holds.
 fn last(keys: &[(u32, Arc<RemoteKey>)], test: impl Fn(&RemoteKey) -> bool) -> Option<usize> {
     let mut end = keys.len();
     while let Some(at) = end.checked_sub(1) {
@@ -290,7 +289,7 @@ impl WorkItem for QpGrants {
 
     fn run(this: Arc<Self>) {
         let Ok(_alive) = this.device.enter() else {
-            // Who takes the device away ends all grants.
+            // The removal of the device ends all grants.
             return;
         };
         while !this.device.is_gone() {
@@ -317,11 +316,11 @@ impl WorkItem for QpGrants {
     }
 }
 
-/// What a grant is to be.
+/// The attributes of a grant.
 pub(crate) struct GrantAttr {
-    /// First byte.
+    /// The offset of its first byte.
     pub(crate) offset: u64,
-    /// Bytes.
+    /// Its length in bytes.
     pub(crate) length: u64,
     /// `ACCESS_REMOTE_*`.
     pub(crate) access: u32,
@@ -333,7 +332,7 @@ pub(crate) struct GrantAttr {
     pub(crate) qp: u32,
 }
 
-/// A grant of a file: while it lives and has not ended, its key opens its range.
+/// A grant of a file.
 pub(crate) struct GrantObject {
     key: Arc<RemoteKey>,
     grants: Option<Arc<QpGrants>>,
@@ -342,11 +341,11 @@ pub(crate) struct GrantObject {
 }
 
 impl GrantObject {
-    /// Grants what `attr` says, shortened where its flags allow that. Sleeps.
+    /// Creates a grant with `attr`, shortened where its flags allow that. Sleeps.
     ///
-    /// `access` are `ACCESS_REMOTE_*`, at least one, else [`EINVAL`]. [`EACCES`] when they write and
-    /// the buffer is read-only. [`ERANGE`] when the range is
-    /// empty, not inside, or more than goes under one key.
+    /// `access` are `ACCESS_REMOTE_*`, at least one, else [`EINVAL`]. [`EACCES`] when they write
+    /// and the buffer is read-only. [`ERANGE`] when the range is empty, not inside, or more than
+    /// goes under one key.
     pub(crate) fn new(
         buffer: UseRef<BufferObject>,
         net: &NetNs,
@@ -368,7 +367,7 @@ impl GrantObject {
         if attr.flags & abi::GRANT_PARTIAL != 0 {
             attr.length = attr.length.min(buffer.most_from(attr.offset));
         }
-        // Before anything else: it ends when its queue pair does from here on.
+        // First: from here on the end of the queue pair ends the grant.
         let epoch = grants.as_ref().map_or(0, |grants| grants.epoch());
         let mr = register(&buffer, net, &attr)?;
         let rkey = mr.rkey();
@@ -376,7 +375,7 @@ impl GrantObject {
         if let Some(grants) = &grants {
             grants.add(rkey, key.clone())?;
         }
-        // What is dropped when this fails takes the grant out again.
+        // When this fails, dropping the value removes the grant.
         let this = Self {
             key,
             grants,
@@ -398,16 +397,16 @@ impl GrantObject {
         }
     }
 
-    /// Address and key; [`None`] when it has ended. Sleeps.
+    /// Returns address and key; [`None`] when it has ended. Sleeps.
     pub(crate) fn key(&self) -> Option<(u64, u32)> {
         let slot = self.key.mr.lock();
         slot.as_ref().map(|mr| (mr.addr(), mr.rkey()))
     }
 
-    /// Gives it another key, returns address and key. Sleeps.
+    /// Replaces the key, and returns address and new key. Sleeps.
     ///
-    /// The old key is dead then; it lives when this fails. [`enotconn`] when the grant has ended, or
-    /// is about to.
+    /// The old key is dead then; it lives when this fails. [`enotconn`] when the grant has ended,
+    /// or is about to.
     pub(crate) fn rotate(&self, net: &NetNs) -> Result<(u64, u32)> {
         let mut slot = self.key.mr.lock();
         let Some(old) = slot.as_ref().map(|mr| mr.rkey()) else {
@@ -439,7 +438,7 @@ impl GrantObject {
         Ok((addr, rkey))
     }
 
-    /// Takes the key away for good. When it returns, nothing lands any more. Sleeps.
+    /// Revokes the key for good. After it returns, the peer can access nothing by it. Sleeps.
     pub(crate) fn end(&self) {
         if let Some(grants) = &self.grants {
             grants.remove(&self.key);
@@ -447,7 +446,7 @@ impl GrantObject {
         self.key.end();
     }
 
-    /// `GRANT_ACTIVE`, or why it has ended. Sleeps while it ends.
+    /// Returns `GRANT_ACTIVE`, or why it has ended. Sleeps while it ends.
     pub(crate) fn state(&self) -> u32 {
         match self.key() {
             Some(_) => abi::GRANT_ACTIVE,
@@ -455,12 +454,12 @@ impl GrantObject {
         }
     }
 
-    /// What it is.
+    /// Returns its attributes.
     pub(crate) fn attr(&self) -> &GrantAttr {
         &self.attr
     }
 
-    /// Address of its first byte.
+    /// Returns the address of its first byte.
     pub(crate) fn addr(&self) -> u64 {
         self.attr
             .offset
@@ -483,7 +482,7 @@ fn register(buffer: &BufferObject, net: &NetNs, attr: &GrantAttr) -> Result<Arc<
             access::REMOTE_WRITE | access::LOCAL_WRITE,
         ),
         (abi::ACCESS_REMOTE_READ, access::REMOTE_READ),
-        // Atomics write, which the verbs want to see said.
+        // The verbs require the right to write for atomics.
         (
             abi::ACCESS_REMOTE_ATOMIC,
             access::REMOTE_ATOMIC | access::LOCAL_WRITE,
@@ -502,7 +501,7 @@ fn register(buffer: &BufferObject, net: &NetNs, attr: &GrantAttr) -> Result<Arc<
     )
 }
 
-/// How many grants there are of `buffer`.
+/// Returns the number of grants of `buffer`.
 pub(crate) fn count_of(buffer: &BufferObject) -> u32 {
     buffer.use_count().count()
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Listeners of a file: where requests for connections arrive, and wait.
+//! Listeners of a file, and the connection requests that wait at them.
 //!
-//! Requests are admitted by the manager's handler, in process context with its handler mutexes held,
-//! and taken by GET_REQUEST. What is admitted has its place from then on, so that it need not be
-//! dropped there.
+//! The connection manager's handler admits requests, in process context with its handler mutexes
+//! held, and GET_REQUEST takes them. A request that is admitted has its place, so the handler never
+//! has to drop it.
 
 use super::connection::{
     Connection,
@@ -48,14 +48,15 @@ use kernel::{
     }, //
 };
 
-/// The requests that wait at all listeners of a file: no more than the file may have objects.
+/// Counts the requests that wait at all listeners of a file, at most as many as the file may have
+/// objects.
 pub(crate) struct PendingConns {
     count: Atomic<i32>,
     limit: i32,
 }
 
 impl PendingConns {
-    /// At most `limit`.
+    /// Makes a count with that limit.
     pub(crate) fn new(limit: u32) -> Self {
         Self {
             count: Atomic::new(0),
@@ -84,7 +85,7 @@ struct Waiting {
     /// Places kept free for requests that may be put back.
     taken: usize,
     rejected: u32,
-    /// Why nobody is admitted any more.
+    /// The reason why no request is admitted any more.
     closed: Option<Error>,
 }
 
@@ -95,7 +96,7 @@ impl Waiting {
         self.places.get_mut(at)
     }
 
-    /// The place behind the last one; [`None`] when all are in use.
+    /// Returns the place behind the last request; [`None`] when all are in use.
     fn free(&mut self) -> Option<&mut Option<Arc<Connection>>> {
         if self.len.saturating_add(self.taken) >= self.places.len() {
             return None;
@@ -114,7 +115,7 @@ impl Waiting {
         connection
     }
 
-    /// Puts `connection` before all others. There must be a free place.
+    /// Puts `connection` before all others. There is a free place.
     fn put_back(&mut self, connection: Arc<Connection>) {
         let last = self.places.len().saturating_sub(1);
         self.first = self.first.checked_sub(1).unwrap_or(last);
@@ -125,7 +126,7 @@ impl Waiting {
     }
 }
 
-/// What the handler and the commands of a listener share.
+/// The requests of a listener, which its handler and the commands share.
 #[pin_data]
 pub(crate) struct Backlog {
     handle: Atomic<u32>,
@@ -140,12 +141,12 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    /// How many it holds at most.
+    /// Returns the most requests that it holds.
     pub(crate) fn limit(&self) -> u32 {
         self.waiting.lock().places.len() as u32
     }
 
-    /// How many wait, and how many were turned away.
+    /// Returns how many requests wait, and how many were rejected for want of room.
     pub(crate) fn usage(&self) -> (u32, u32) {
         let waiting = self.waiting.lock();
         (waiting.len as u32, waiting.rejected)
@@ -178,7 +179,7 @@ impl Backlog {
         }
     }
 
-    /// Puts back what was taken; when the listener is closed, drops it. Sleeps.
+    /// Puts a request back that was taken; drops it when the listener is closed. Sleeps.
     pub(crate) fn put_back(&self, connection: Arc<Connection>) {
         let mut waiting = self.waiting.lock();
         waiting.taken = waiting.taken.saturating_sub(1);
@@ -192,7 +193,7 @@ impl Backlog {
         self.arrived.notify_all();
     }
 
-    /// What was taken is not put back.
+    /// Notes that a request that was taken is not put back.
     pub(crate) fn forget(&self) {
         let mut waiting = self.waiting.lock();
         waiting.taken = waiting.taken.saturating_sub(1);
@@ -200,7 +201,7 @@ impl Backlog {
         self.pending.leave();
     }
 
-    /// Admits the request, and leaves nothing in its place. [`EAGAIN`] when there is no room.
+    /// Admits the request and takes it out of `arrived`. [`EAGAIN`] when there is no room.
     fn admit(&self, arrived: &mut Option<cm::Request<'_>>) -> Result {
         let request = arrived.as_ref().ok_or(EINVAL)?;
         let shared = Shared::requested(request, self.file.clone())?;
@@ -233,7 +234,7 @@ impl cm::Listener for Backlog {
         let peer = request.message().parameters.qp_num;
         let id = request.id();
         if id.id().device_index() != Some(self.device) {
-            // A listener on any address hears of those of all devices.
+            // A listener on any address receives the requests of all devices.
             trace::request(handle, peer, 0, EXDEV.to_errno());
             let _ = id.reject(cm::REJECT_NO_LISTENER, &[]);
             return;
@@ -299,7 +300,7 @@ impl Listener {
         let wildcard = addr.ip().is_unspecified();
         let index = device.attributes().index;
         if !wildcard && cm::is_wildcard(addr.ip()) {
-            // The manager would take it for any address.
+            // The connection manager would take it for any address.
             return Err(eaddrnotavail());
         }
         let mut places = KVVec::with_capacity(backlog as usize, GFP_KERNEL_ACCOUNT)?;
@@ -349,7 +350,7 @@ impl Listener {
         Ok(Arc::new(Self { id, backlog, addr }, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Tells it its handle, for events, and lets requests arrive. Sleeps.
+    /// Sets its handle, for events, and starts to listen. Sleeps.
     pub(crate) fn listen(&self, handle: u32) -> Result {
         self.backlog.handle.store(handle, Relaxed);
         self.id.listen(self.backlog.limit())?;
@@ -357,17 +358,17 @@ impl Listener {
         Ok(())
     }
 
-    /// The requests that wait. It may be held outside of the gate.
+    /// Returns its requests. They may be held outside the gate.
     pub(crate) fn backlog(&self) -> &Arc<Backlog> {
         &self.backlog
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub(crate) fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Admits nobody any more, and makes those who wait for requests leave, with `err`.
+    /// Admits no request any more, and wakes the threads that wait for one, with `err`.
     pub(crate) fn close(&self, err: Error) {
         self.backlog.waiting.lock().closed.get_or_insert(err);
         self.backlog.arrived.notify_all();

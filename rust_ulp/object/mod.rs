@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The objects of an open file, and the table that has them.
+//! The objects of an open file, and the table that holds them.
 
 pub(crate) mod ah;
 pub(crate) mod batch;
@@ -63,7 +63,7 @@ pub(crate) enum Object {
 }
 
 impl Object {
-    /// Makes those who wait inside it leave, with `err`.
+    /// Wakes the threads that wait for it, with `err`.
     pub(crate) fn wake_waiters(&self, err: Error) {
         match self {
             Self::Pd(pd) => pd.close(err),
@@ -74,7 +74,7 @@ impl Object {
         }
     }
 
-    /// Tells it its handle, which is in the table, and has it begin its work. Sleeps.
+    /// Sets its handle, which is in the table, and starts it. Sleeps.
     pub(crate) fn start(&self, handle: u32) -> Result {
         match self {
             Self::Cq(cq) => cq.ring().set_handle(handle),
@@ -88,7 +88,7 @@ impl Object {
         Ok(())
     }
 
-    /// The number of a queue pair, else 0.
+    /// Returns the number of a queue pair, else 0.
     pub(crate) fn number(&self) -> u32 {
         match self {
             Self::Qp(qp) => qp.number(),
@@ -138,47 +138,47 @@ macro_rules! lookups {
 
 impl Table<Object> {
     lookups! {
-        /// A protection domain. [`EBADF`], [`ebadfd`].
+        /// Returns a protection domain. [`EBADF`], [`ebadfd`].
         pd: Pd(PdObject);
-        /// A completion queue. [`EBADF`], [`ebadfd`].
+        /// Returns a completion queue. [`EBADF`], [`ebadfd`].
         cq: Cq(CqObject);
-        /// A queue pair. [`EBADF`], [`ebadfd`].
+        /// Returns a queue pair. [`EBADF`], [`ebadfd`].
         qp: Qp(QpObject);
-        /// A buffer. [`EBADF`], [`ebadfd`].
+        /// Returns a buffer. [`EBADF`], [`ebadfd`].
         buffer: Buffer(BufferObject);
-        /// A grant. [`EBADF`], [`ebadfd`].
+        /// Returns a grant. [`EBADF`], [`ebadfd`].
         grant: Grant(GrantObject);
-        /// An address. [`EBADF`], [`ebadfd`].
+        /// Returns an address. [`EBADF`], [`ebadfd`].
         ah: Ah(AhObject);
-        /// A shared receive queue. [`EBADF`], [`ebadfd`].
+        /// Returns a shared receive queue. [`EBADF`], [`ebadfd`].
         srq: Srq(SrqObject);
-        /// A listener. [`EBADF`], [`ebadfd`].
+        /// Returns a listener. [`EBADF`], [`ebadfd`].
         listener: Listener(Listener);
-        /// A connection, or a request for one. [`EBADF`], [`ebadfd`].
+        /// Returns a connection, or a request for one. [`EBADF`], [`ebadfd`].
         connection: Connection(Connection);
     }
 
-    /// A protection domain that a new object will need.
+    /// Returns a protection domain that a new object will use.
     pub(crate) fn use_pd(&self, handle: u32) -> Result<UseRef<PdObject>> {
         Ok(UseRef::new(self.pd(handle)?.clone()))
     }
 
-    /// A completion queue that a new object will need.
+    /// Returns a completion queue that a new object will use.
     pub(crate) fn use_cq(&self, handle: u32) -> Result<UseRef<CqObject>> {
         Ok(UseRef::new(self.cq(handle)?.clone()))
     }
 
-    /// A queue pair that a new object will need.
+    /// Returns a queue pair that a new object will use.
     pub(crate) fn use_qp(&self, handle: u32) -> Result<UseRef<QpObject>> {
         Ok(UseRef::new(self.qp(handle)?.clone()))
     }
 
-    /// A buffer that a new object will need.
+    /// Returns a buffer that a new object will use.
     pub(crate) fn use_buffer(&self, handle: u32) -> Result<UseRef<BufferObject>> {
         Ok(UseRef::new(self.buffer(handle)?.clone()))
     }
 
-    /// A shared receive queue that a new object will need.
+    /// Returns a shared receive queue that a new object will use.
     pub(crate) fn use_srq(&self, handle: u32) -> Result<UseRef<SrqObject>> {
         Ok(UseRef::new(self.srq(handle)?.clone()))
     }

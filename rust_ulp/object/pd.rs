@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Protection domains, each with the queue pair that registers its memory.
-//!
-//! Runs in process context.
+//! Protection domains, each with the queue pair that registers its memory. Process context.
 
 use super::usecount::{
     Counted,
@@ -30,7 +28,7 @@ use kernel::{
 #[pin_data]
 pub(crate) struct PdObject {
     pd: Arc<Pd>,
-    /// Made when memory is first registered.
+    /// Created when memory is first registered.
     #[pin]
     fast_reg: Mutex<Option<Arc<FastRegQp>>>,
     /// Connects the registration queue pair, on iWARP.
@@ -53,12 +51,13 @@ impl PdObject {
         )
     }
 
-    /// The protection domain.
+    /// Returns the device's protection domain.
     pub(crate) fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
-    /// What registers memory in it. Sleeps; on iWARP, the first time, until that is connected.
+    /// Returns the queue pair that registers memory in it. Sleeps: on iWARP, the first call waits
+    /// until the queue pair is connected.
     pub(crate) fn fast_reg(&self, net: &NetNs) -> Result<Arc<FastRegQp>> {
         let mut slot = self.fast_reg.lock();
         if let Some(fast_reg) = slot.as_ref().filter(|fast_reg| !fast_reg.is_over()) {
@@ -67,12 +66,12 @@ impl PdObject {
         let fast_reg = FastRegQp::new(self.pd.clone(), &self.loopback, net)?;
         let old = slot.replace(fast_reg.clone());
         drop(slot);
-        // What it has registered keeps it.
+        // The registrations keep the old one.
         drop(old);
         Ok(fast_reg)
     }
 
-    /// Makes those who wait inside it leave, with `err`. Sleeps.
+    /// Wakes the threads that wait for the connection, with `err`. Sleeps.
     pub(crate) fn close(&self, err: Error) {
         self.loopback.close(err);
     }

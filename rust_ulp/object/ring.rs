@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The completion ring that user space reads, and those who wait for it.
+//! The completion ring that user space reads, and the threads that wait for it.
 //!
-//! Every request reserves room in the ring of its completion queue before it is posted, so no
-//! completion is ever without a place, however user space treats the ring. [`Ring::push`] and
-//! [`Ring::release`] run in the context of the completion queue's polling, a softirq at worst, and so do
-//! [`Ring::push_early`] and [`Ring::leave`]; the rest in process context.
+//! Every request reserves an entry in the ring of its completion queue before it is posted. So every
+//! completion has a place, whatever user space does with the ring. [`Ring::push`], [`Ring::release`],
+//! [`Ring::push_early`] and [`Ring::leave`] run in the context of the completion queue's polling,
+//! which may be a softirq. The rest runs in process context.
 
 use crate::{
     events::FileEvents,
@@ -78,43 +78,44 @@ impl SharedIndex for Index<'_> {
     }
 }
 
-/// What of a ring is under its lock.
+/// The state of a ring, which its lock protects.
 struct State {
     producer: Producer,
-    /// Entries kept free for requests that are under way.
+    /// Entries that requests in flight have reserved.
     reserved: u32,
-    /// Requests that the device has, and that have no entry kept free. Together with the others they
-    /// are no more than there are entries: the device's own queue has room for so many.
+    /// Requests that the device has, and that have no entry kept free. Together with the others
+    /// they are no more than there are entries: the device's own queue has room for so many.
     others: u32,
-    /// The fewest unread entries that somebody waits for; `u32::MAX` when nobody does.
+    /// The fewest unread entries that a thread waits for; `u32::MAX` without such a thread.
     wake_at: u32,
-    /// Somebody polls the file, and was not woken since.
+    /// Whether a thread polls the file and was not woken since.
     polled: bool,
     dropped: u32,
     flags: u32,
-    /// Counts what is put into the ring.
+    /// Counts the entries that are put into the ring.
     eventfd: Option<EventFd>,
-    /// Whoever reads the ring in place of user space.
+    /// The stream that reads the ring in place of user space.
     stream: Option<Streaming>,
-    /// There was one: the consumer's index is ours.
+    /// Whether there was a stream: the consumer's index is the kernel's then.
     streamed: bool,
-    /// Why waits and the stream end: the queue was destroyed, or its device is gone.
+    /// The error with which waits and the stream end: the queue was destroyed, or its device is
+    /// gone.
     closed: Option<Error>,
 }
 
-/// A stream that takes what is put into a ring.
+/// A stream that takes the entries of a ring.
 struct Streaming {
     stream: Stream,
-    /// It was woken, and has not looked since.
+    /// Whether it was woken and has not looked since.
     woken: bool,
-    /// It is to end, whatever there is.
+    /// Whether it is to end, even with unread entries.
     canceled: bool,
-    /// Entries that it has copied, and that have not arrived.
+    /// Entries that it has copied and that have not arrived.
     copied: u32,
 }
 
 impl State {
-    /// Tells those of an entry, or of the end, who hear of each.
+    /// Signals an entry, or the end, to the eventfd and the stream.
     fn signal(&mut self) {
         if let Some(eventfd) = &self.eventfd {
             eventfd.signal();
@@ -149,7 +150,7 @@ pub(crate) struct Ring {
 
 impl rdma::cq::Handler for Ring {
     fn event(&self, event: Event) {
-        // Interrupts may be off: take no lock of the ring, the next one who looks will see it.
+        // Interrupts may be off: take no lock of the ring. The next thread that looks will see it.
         self.failed.store(1, Relaxed);
         self.waiters.notify_all();
         self.file
@@ -163,7 +164,7 @@ impl Source for Ring {
         if state.stream.is_some() {
             return Err(EBUSY);
         }
-        // What user space has read up to now is not streamed.
+        // Entries that user space has read are not streamed.
         self.look(&mut state);
         state.streamed = true;
         let mut streaming = Streaming {
@@ -207,7 +208,7 @@ impl Source for Ring {
         if count == 0 {
             return Err(enobufs());
         }
-        // They are not written over before they are taken back.
+        // The entries are not overwritten before `take_back`.
         for index in 0..count {
             let mut cqe = abi::Cqe::default();
             let slot = first.wrapping_add(index) & entries.wrapping_sub(1);
@@ -265,7 +266,8 @@ impl Ring {
             reserved: 0,
             others: 0,
             wake_at: u32::MAX,
-            // Those who polled the file before this ring was made have not registered with it.
+            // Threads that polled the file before this ring was created have not registered with
+            // it.
             polled: true,
             dropped: 0,
             flags: 0,
@@ -292,17 +294,17 @@ impl Ring {
         &self.pages
     }
 
-    /// The file's events.
+    /// Returns the file's events.
     pub(crate) fn file(&self) -> &Arc<FileEvents> {
         &self.file
     }
 
-    /// Tells the ring its handle, for traces and events.
+    /// Sets its handle, for traces and events.
     pub(crate) fn set_handle(&self, handle: u32) {
         self.handle.store(handle, Relaxed);
     }
 
-    /// Where the entry at position `slot` begins.
+    /// Returns the offset of the entry at position `slot`.
     const fn offset(slot: u32) -> usize {
         (slot as usize)
             .saturating_mul(core::mem::size_of::<abi::Cqe>())
@@ -323,7 +325,7 @@ impl Ring {
         }
     }
 
-    /// Entries that were not read.
+    /// Returns the number of unread entries.
     fn look(&self, state: &mut State) -> u32 {
         if state.streamed {
             state.producer.unread()
@@ -332,9 +334,9 @@ impl Ring {
         }
     }
 
-    /// Lets `count` requests in that need no entry, or as many as there is room for, and returns how many;
-    /// [`Self::leave`] when the device is done with one. [`EAGAIN`] when it has as many as there are
-    /// entries.
+    /// Lets `count` requests in that need no entry, or as many as there is room for, and returns
+    /// how many; [`Self::leave`] when the device is done with one. [`EAGAIN`] when it has as many
+    /// as there are entries.
     pub(crate) fn admit(&self, count: u32) -> Result<u32> {
         let mut state = self.state.lock();
         let taken = state.others.saturating_add(state.reserved);
@@ -357,16 +359,16 @@ impl Ring {
         }
     }
 
-    /// Keeps entries free for `count` requests, or for as many as there is room for, and returns how many.
-    /// [`EAGAIN`] when all are read-ahead or taken, or the device has as many requests as there are
-    /// entries.
+    /// Keeps entries free for `count` requests, or for as many as there is room for, and returns
+    /// how many. [`EAGAIN`] when all are read-ahead or taken, or the device has as many requests as
+    /// there are entries.
     pub(crate) fn reserve(&self, count: u32) -> Result<u32> {
         let mut state = self.state.lock();
         let room = |state: &State, unread: u32| {
             let taken = unread.max(state.others).saturating_add(state.reserved);
             state.producer.entries().saturating_sub(taken)
         };
-        // What was unread at the last look may have been read since, and no more.
+        // Entries that were unread at the last look may have been read since.
         let mut free = room(&state, state.producer.unread());
         if free < count {
             let unread = self.look(&mut state);
@@ -380,23 +382,23 @@ impl Ring {
         Ok(count)
     }
 
-    /// Gives back what [`Self::reserve`] took: `count` requests make no completion.
+    /// Undoes [`Self::reserve`] for `count` requests, which make no completion.
     pub(crate) fn release(&self, count: u32) {
         let mut state = self.state.lock();
         state.reserved = state.reserved.saturating_sub(count);
     }
 
-    /// Puts `cqe` into the entry that its request reserved, and wakes those who wait for it.
+    /// Puts `cqe` into the entry that its request reserved, and wakes the threads that wait for it.
     pub(crate) fn push(&self, cqe: &abi::Cqe) {
         self.put(cqe, 0);
     }
 
-    /// The same, of a request that the device still has, until [`Self::leave`].
+    /// Does the same for a request that the device still has, until [`Self::leave`].
     pub(crate) fn push_early(&self, cqe: &abi::Cqe) {
         self.put(cqe, 1);
     }
 
-    /// The device is done with `count` requests that had no entry kept free.
+    /// Notes that the device is done with `count` requests that had no entry reserved.
     pub(crate) fn leave(&self, count: u32) {
         let mut state = self.state.lock();
         state.others = state.others.saturating_sub(count);
@@ -407,7 +409,7 @@ impl Ring {
         state.reserved = state.reserved.saturating_sub(1);
         state.others = state.others.saturating_add(others);
         let Some(slot) = state.producer.slot() else {
-            // Not reached while every request reserves; but never silent.
+            // Not reached while every request reserves an entry; but never silent.
             state.dropped = state.dropped.saturating_add(1);
             let _ = self.pages.store_release(Self::DROPPED, state.dropped);
             self.set_flags(&mut state, abi::CQ_OVERFLOW);
@@ -440,8 +442,8 @@ impl Ring {
         let _ = self.pages.store_release(Self::FLAGS, state.flags);
     }
 
-    /// Ends waits and the stream, now and from now on: with [`EBADF`] when the queue is destroyed, with
-    /// [`ENODEV`] when its device goes. The stream first takes what is unread.
+    /// Ends waits and the stream, now and from now on: with [`EBADF`] when the queue is destroyed,
+    /// with [`ENODEV`] when its device goes. The stream first takes what is unread.
     pub(super) fn close(&self, err: Error) {
         let mut state = self.state.lock();
         state.closed.get_or_insert(err);
@@ -456,8 +458,8 @@ impl Ring {
         self.file.wait.notify_all();
     }
 
-    /// Has `eventfd` count what is put into the ring from now on, and the ring's end; [`None`] takes
-    /// it away. [`EBUSY`] when there is one.
+    /// Has `eventfd` count what is put into the ring from now on, and the ring's end; [`None`]
+    /// takes it away. [`EBUSY`] when there is one.
     pub(crate) fn set_eventfd(&self, eventfd: Option<EventFd>) -> Result {
         let mut state = self.state.lock();
         if eventfd.is_some() && state.eventfd.is_some() {
@@ -470,7 +472,7 @@ impl Ring {
         Ok(())
     }
 
-    /// How many entries user space has not read.
+    /// Returns how many entries user space has not read.
     pub(crate) fn unread(&self) -> u32 {
         let mut state = self.state.lock();
         self.note_failure(&mut state);
@@ -494,12 +496,12 @@ impl Ring {
         }
     }
 
-    /// Length of the ring.
+    /// Returns the length of the ring.
     pub(crate) fn entries(&self) -> u32 {
         self.state.lock().producer.entries()
     }
 
-    /// Entries unread, and kept free for requests under way.
+    /// Returns how many entries are unread, and how many are reserved.
     pub(crate) fn usage(&self) -> (u32, u32) {
         let mut state = self.state.lock();
         (self.look(&mut state), state.reserved)
@@ -510,7 +512,7 @@ impl Ring {
     /// [`etime`] when that takes more than `timeout_ns`, [`EINTR`] when a signal comes, [`EIO`]
     /// when the device's queue has failed, and the error that [`Self::close`] was told.
     pub(crate) fn wait(&self, min: u32, timeout_ns: u64) -> Result {
-        // Most waits that find something have no need of the time.
+        // Most waits that find an entry do not need the time.
         let mut start = None;
         let mut state = self.state.lock();
         loop {
@@ -540,7 +542,7 @@ impl Ring {
             let millis = u32::try_from(left.div_ceil(1_000_000))
                 .unwrap_or(u32::MAX / 2)
                 .min(1000);
-            // Whoever is woken, by whatever, looks again and sets this again.
+            // A thread that wakes, for any reason, looks again and sets this again.
             state.wake_at = state.wake_at.min(min);
             let jiffies = msecs_to_jiffies(millis).max(1);
             if let CondVarTimeoutResult::Signal { .. } =

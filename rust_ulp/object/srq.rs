@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Shared receive queues of a file.
+//! Shared receive queues of a file. Process context.
 //!
-//! Their completions are those of the queue pairs that use them, see [`crate::object::qp`].
+//! A receive completes on the queue pair that used it, see [`crate::object::qp`].
 
 use super::{
     completion::{
@@ -30,14 +30,14 @@ pub(crate) struct SrqObject {
     srq: Arc<Srq<Completions>>,
     pd: UseRef<PdObject>,
     cq: UseRef<CqObject>,
-    /// As the caller wants it; the device's has room for elements that are cut up.
+    /// As the caller asked; the device's queue has room for elements that are cut up.
     max_sge: u32,
     use_count: UseCount,
     _charge: QuotaCharge,
 }
 
 impl SrqObject {
-    /// Makes a shared receive queue for `max_wr` requests of `max_sge` elements. Sleeps.
+    /// Creates a shared receive queue for `max_wr` requests of `max_sge` elements. Sleeps.
     pub(crate) fn new(
         pd: UseRef<PdObject>,
         cq: UseRef<CqObject>,
@@ -61,27 +61,27 @@ impl SrqObject {
         )?)
     }
 
-    /// The device's queue.
+    /// Returns the device's queue.
     pub(crate) fn srq(&self) -> &Arc<Srq<Completions>> {
         &self.srq
     }
 
-    /// Elements that a request may have.
+    /// Returns the most elements of a request.
     pub(crate) fn max_sge(&self) -> u32 {
         self.max_sge
     }
 
-    /// Its protection domain.
+    /// Returns its protection domain.
     pub(crate) fn pd(&self) -> &PdObject {
         &self.pd
     }
 
-    /// Where its requests complete.
+    /// Returns the completion queue of its requests.
     pub(crate) fn cq(&self) -> &CqObject {
         &self.cq
     }
 
-    /// Tells it its handle, for completions and events.
+    /// Sets its handle, for completions and events.
     pub(crate) fn set_handle(&self, handle: u32) {
         self.srq.handler().set_handle(handle);
     }

@@ -2,9 +2,9 @@
 
 //! The table of the objects that an open file has made.
 //!
-//! A handle (`logic/handle.rs`) finds an object in the file that made it, and nowhere else. The file's
-//! lock protects the table. A lookup returns a reference to the object, which may be used inside the
-//! device's gate.
+//! A handle (`logic/handle.rs`) finds an object in the file that made it, and nowhere else. The
+//! file's lock protects the table. A lookup returns a reference to the object, which may be used
+//! inside the device's gate.
 
 use crate::{
     limits::UserCharge,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How many objects need another one, which cannot be destroyed meanwhile.
+//! Use counts: an object cannot be destroyed while other objects use it.
 
 use core::ops::Deref;
 use kernel::sync::{
@@ -11,24 +11,24 @@ use kernel::sync::{
     Arc, //
 };
 
-/// How many other objects need an object.
+/// The number of other objects that use an object.
 pub(crate) struct UseCount(Atomic<i32>);
 
 impl UseCount {
-    /// None yet.
+    /// Makes a count of none.
     pub(crate) const fn new() -> Self {
         Self(Atomic::new(0))
     }
 
-    /// How many there are now.
+    /// Returns the present number.
     pub(crate) fn count(&self) -> u32 {
         u32::try_from(self.0.load(Relaxed)).unwrap_or(0)
     }
 }
 
-/// An object that others may need.
+/// An object that others may use.
 pub(crate) trait Counted {
-    /// How many do.
+    /// Returns its use count.
     fn use_count(&self) -> &UseCount;
 }
 
@@ -36,7 +36,7 @@ pub(crate) trait Counted {
 pub(crate) struct UseRef<T: Counted>(Arc<T>);
 
 impl<T: Counted> UseRef<T> {
-    /// Counts another one who needs `object`. The table's lock is held.
+    /// Counts another user of `object`. The table's lock is held.
     pub(super) fn new(object: Arc<T>) -> Self {
         // The table's lock orders this against `Table::remove`.
         object.use_count().0.add(1, Relaxed);
