@@ -131,7 +131,8 @@ impl Qp<WaitHandler> {
             max_send_wr: sends,
             max_recv_wr: recvs,
             max_send_sge: 1,
-            max_recv_sge: recvs.min(1),
+            // Even without receives: mlx5 cannot size its receive queue otherwise.
+            max_recv_sge: 1,
             ..Capacity::default()
         };
         let entries = sends.saturating_add(recvs).saturating_add(CQ_RESERVE);
