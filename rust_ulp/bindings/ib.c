@@ -327,6 +327,34 @@ void rust_ulp_h_sg_set_dma(struct scatterlist *sg, u64 addr, unsigned int len)
 	sg_dma_len(sg) = len;
 }
 
+u64 rust_ulp_h_sg_dma_address(struct scatterlist *sg)
+{
+	return sg_dma_address(sg);
+}
+
+/*
+ * Returns the largest of the page sizes @sizes in which the mapped list can stand at @iova, 0 for
+ * none. As ib_umem_find_best_pgsz(): below the page size all addresses agree with @iova, and each
+ * piece but the last ends with a page.
+ */
+u64 rust_ulp_h_sg_page_size(struct sg_table *table, u64 iova, u64 sizes)
+{
+	struct scatterlist *sg;
+	u64 differ = 0, end = 0;
+	int i;
+
+	for_each_sgtable_dma_sg(table, sg, i) {
+		if (i && sg_dma_address(sg) != end)
+			differ |= iova | end;
+		differ |= sg_dma_address(sg) ^ iova;
+		iova += sg_dma_len(sg);
+		end = sg_dma_address(sg) + sg_dma_len(sg);
+	}
+	if (differ)
+		sizes &= GENMASK_ULL(__ffs64(differ), 0);
+	return sizes ? 1ULL << __fls(sizes) : 0;
+}
+
 int rust_ulp_h_dma_map(struct ib_device *dev, struct sg_table *sgt)
 {
 	return ib_dma_map_sgtable_attrs(dev, sgt, DMA_BIDIRECTIONAL, 0);

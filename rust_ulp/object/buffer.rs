@@ -227,7 +227,7 @@ impl BufferObject {
             return None;
         };
         let at = offset.saturating_add(self.pages.lead() as u64);
-        Local::new(mr.clone(), at.checked_sub(mr.addr())?, length).ok()
+        Local::new(mr.clone(), at.checked_sub(mr.position())?, length).ok()
     }
 
     /// Returns the pieces for the `length` bytes at `offset`, one for each key; none for a range
@@ -239,9 +239,9 @@ impl BufferObject {
             let mr = self
                 .keys
                 .get(usize::try_from(at.checked_div(self.key_bytes)?).ok()?)?;
-            let next = mr.addr().saturating_add(mr.length()).min(end);
+            let next = mr.position().saturating_add(mr.length()).min(end);
             let bytes = u32::try_from(next.checked_sub(at)?).ok()?;
-            let local = Local::new(mr.clone(), at.checked_sub(mr.addr())?, bytes).ok()?;
+            let local = Local::new(mr.clone(), at.checked_sub(mr.position())?, bytes).ok()?;
             at = next;
             Some(local)
         })

@@ -5,8 +5,8 @@
 //! A region is made by `ib_alloc_mr()`, `ib_map_mr_sg()` and a REG_MR request on a queue pair of
 //! the same protection domain, see [`super::fast_reg`].
 //!
-//! Addresses in a region are positions in the pages that it covers. The device and the peer see no
-//! kernel address.
+//! The address of a byte in a region is its position in the pages, or another one in the same chunk
+//! where an IOMMU requires that. The device and the peer see no kernel address.
 
 use super::{
     device::{
@@ -161,6 +161,54 @@ impl Mapping {
     }
 }
 
+/// The page table of a region.
+struct Layout {
+    /// Address of the first byte in the region.
+    addr: u64,
+    /// Size of a page in bytes.
+    page_size: u32,
+    /// Number of pages.
+    pages: u32,
+}
+
+impl Mapping {
+    /// Chooses the page table for the `length` bytes at `position`, which lie in chunks of `chunk`
+    /// bytes.
+    ///
+    /// Below the page size, the address in the region and the DMA address must agree. An IOMMU keeps only
+    /// the offset in a page of its own, so the page may have to be smaller than a chunk. The address is
+    /// the position, unless that takes more pages than the device supports: then its lower bits are
+    /// those of the DMA address. [`ERANGE`] when that takes too many pages, too.
+    fn layout(&self, position: u64, length: u64, chunk: u64) -> Result<Layout> {
+        let attributes = self.device.attributes();
+        let within = chunk.wrapping_sub(1);
+        let sizes = attributes.page_size_cap & (chunk | within);
+        // SAFETY: By the type invariant the table is mapped; it has an entry.
+        let dma = unsafe { bindings::rust_ulp_h_sg_dma_address((*self.table.get()).sgl) };
+        for addr in [position, (position & !within) | (dma & within)] {
+            // SAFETY: The table is mapped.
+            let size = unsafe { bindings::rust_ulp_h_sg_page_size(self.table.get(), addr, sizes) };
+            let last = (addr & size.wrapping_sub(1))
+                .saturating_add(length)
+                .wrapping_sub(1);
+            let pages = last
+                .checked_shr(size.trailing_zeros())
+                .and_then(|last| u32::try_from(last.saturating_add(1)).ok());
+            let (Some(pages), Ok(page_size)) = (pages, u32::try_from(size)) else {
+                continue;
+            };
+            if pages <= attributes.max_fast_reg_pages {
+                return Ok(Layout {
+                    addr,
+                    page_size,
+                    pages,
+                });
+            }
+        }
+        Err(ERANGE)
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         if !self.foreign {
@@ -191,6 +239,8 @@ pub(crate) struct Mr {
     ptr: NonNull<bindings::ib_mr>,
     registered: bool,
     addr: u64,
+    /// Position in the pages.
+    position: u64,
     length: u64,
     fast_reg: Arc<dyn Register>,
     pd: Arc<Pd>,
@@ -208,9 +258,9 @@ unsafe impl Sync for Mr {}
 impl Mr {
     /// Registers `length` bytes at `offset` of `pages` with the rights `access`. Sleeps.
     ///
-    /// The address of a byte is its position in `pages`. On siw,
-    /// [`DeferredPages`](super::deferred::DeferredPages) keeps pages that a peer can access. Fails
-    /// with
+    /// The address of a byte is its position in `pages`, unless the DMA addresses require another one,
+    /// see [`Layout`]. On siw, [`DeferredPages`](super::deferred::DeferredPages) keeps pages that a
+    /// peer can access. Fails with
     ///
     /// - [`ERANGE`] when the device does not support so many bytes under one key, see
     ///   [`max_bytes`],
@@ -224,14 +274,13 @@ impl Mr {
         access: u32,
     ) -> Result<Arc<Self>> {
         let chunk = pages.chunk_size();
-        let count = pages.chunks_of(offset, length)?;
-        let addr = pages.lead().saturating_add(offset) as u64;
+        let position = pages.lead().saturating_add(offset) as u64;
         let pd = fast_reg.pd().clone();
         let remote =
             access & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC) != 0;
         if let Some(deferred) = pd.deferred().filter(|_| remote) {
             // See `Device::is_siw`.
-            let within = addr & (PAGE_SIZE as u64).wrapping_sub(1);
+            let within = position & (PAGE_SIZE as u64).wrapping_sub(1);
             if access & access::REMOTE_READ != 0
                 && within.saturating_add(length as u64) > PAGE_SIZE as u64
             {
@@ -240,27 +289,25 @@ impl Mr {
             deferred.keep(&pages)?;
         }
         let mapping = Mapping::new(pd.device(), pages, offset, length)?;
-        let count = u32::try_from(count).map_err(|_| ERANGE)?;
-        if count > pd.device().attributes().max_fast_reg_pages {
-            return Err(ERANGE);
-        }
+        let layout = mapping.layout(position, length as u64, chunk as u64)?;
         fault::point()?;
         // SAFETY: The domain is valid.
         let ptr = from_err_ptr(unsafe {
-            bindings::ib_alloc_mr(pd.as_raw(), bindings::IB_MR_TYPE_MEM_REG, count)
+            bindings::ib_alloc_mr(pd.as_raw(), bindings::IB_MR_TYPE_MEM_REG, layout.pages)
         })?;
         // INVARIANT: The region was just allocated, and is not registered.
         let mut mr = Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
             registered: false,
-            addr,
+            addr: layout.addr,
+            position,
             length: length as u64,
             fast_reg,
             pd,
             remote,
             _mapping: mapping,
         };
-        mr.map(chunk)?;
+        mr.map(layout.page_size)?;
         let (raw, key) = (mr.ptr.as_ptr(), mr.rkey());
         // SAFETY: The region is mapped, and nobody accesses it before this returns.
         unsafe { mr.fast_reg.register(raw, key, access) }?;
@@ -269,9 +316,9 @@ impl Mr {
         Ok(Arc::new(mr, GFP_KERNEL)?)
     }
 
-    /// Gives a region that is not registered its pages, in chunks of `chunk` bytes, its address,
-    /// and a new key.
-    fn map(&mut self, chunk: usize) -> Result {
+    /// Gives a region that is not registered its page table, with pages of `page_size` bytes, its
+    /// address, and a new key.
+    fn map(&mut self, page_size: u32) -> Result {
         // SAFETY: The table is mapped, by the type invariant of `Mapping`.
         let (sgl, nents) = unsafe {
             let table = &*self._mapping.table.get();
@@ -285,15 +332,15 @@ impl Mr {
                 sgl,
                 i32::try_from(nents).map_err(|_| ERANGE)?,
                 core::ptr::null_mut(),
-                u32::try_from(chunk).map_err(|_| ERANGE)?,
+                page_size,
             )
         };
         to_result(mapped.min(0))?;
         if u32::try_from(mapped) != Ok(nents) {
             return Err(ERANGE);
         }
-        // SAFETY: The region is valid, mapped and not registered. Chunks are aligned to their size
-        // both in the pages and in DMA addresses, so the lower bits of both agree.
+        // SAFETY: The region is valid, mapped and not registered. Its address and the DMA addresses
+        // agree below the page size, see `Mapping::layout`.
         unsafe {
             bindings::rust_ulp_h_mr_next_key(self.ptr.as_ptr());
             bindings::rust_ulp_h_mr_set_iova(self.ptr.as_ptr(), self.addr);
@@ -309,6 +356,11 @@ impl Mr {
     /// Returns the address of the first byte.
     pub(crate) fn addr(&self) -> u64 {
         self.addr
+    }
+
+    /// Returns the position of the first byte in the pages.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
     }
 
     /// Returns the length in bytes.
