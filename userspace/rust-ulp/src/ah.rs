@@ -19,8 +19,8 @@ struct Inner {
     path: Path,
 }
 
-/// The way to a host to which datagrams are sent. From [`Pd::create_ah`], [`Qp::address`](crate::Qp::address) or
-/// [`Qp::reply_to`](crate::Qp::reply_to).
+/// The way to a host to which datagrams are sent. From [`Pd::create_ah`],
+/// [`Qp::address`](crate::Qp::address) or [`Qp::reply_to`](crate::Qp::reply_to).
 ///
 /// Cheap to clone; destroyed with the last clone, which may be while datagrams are under way.
 ///
@@ -31,14 +31,16 @@ pub struct AddressHandle {
 }
 
 impl Pd {
-    /// A way on which datagrams of this domain's queue pairs can go. [`Qp::address`](crate::Qp::address)
-    /// and [`Qp::reply_to`](crate::Qp::reply_to) know most of it already.
+    /// A way on which datagrams of this domain's queue pairs can go.
+    /// [`Qp::address`](crate::Qp::address) and [`Qp::reply_to`](crate::Qp::reply_to) know most of
+    /// it already.
     ///
     /// # Errors
     ///
-    /// [`Error::Sys`](crate::Error::Sys) with `EHOSTUNREACH`, `ENETUNREACH` or `ETIMEDOUT` if there is no way to the GID,
-    /// `ENOENT` for a port or GID index that there is not, `ERANGE` for numbers that are too large,
-    /// `EMFILE`; [`Error::Unsupported`](crate::Error::Unsupported) if the device has no datagrams, [`Error::DeviceGone`](crate::Error::DeviceGone).
+    /// [`Error::Sys`](crate::Error::Sys) with `EHOSTUNREACH`, `ENETUNREACH` or `ETIMEDOUT` if there
+    /// is no way to the GID, `ENOENT` for a port or GID index that there is not, `ERANGE` for
+    /// numbers that are too large, `EMFILE`; [`Error::Unsupported`](crate::Error::Unsupported) if
+    /// the device has no datagrams, [`Error::DeviceGone`](crate::Error::DeviceGone).
     pub fn create_ah(&self, path: Path) -> Result<AddressHandle> {
         AddressHandle::create(self, path)
     }
@@ -74,8 +76,8 @@ impl AddressHandle {
 
     /// A queue pair at that host, by its number (24 bits), and the Q_Key that it takes.
     ///
-    /// With the highest bit of `qkey` set, the specification has the sending queue pair's own Q_Key used
-    /// instead.
+    /// With the highest bit of `qkey` set, the specification has the sending queue pair's own Q_Key
+    /// used instead.
     pub fn queue_pair(&self, qp_num: u32, qkey: u32) -> Destination {
         Destination {
             ah: self.clone(),
@@ -89,7 +91,8 @@ impl AddressHandle {
     }
 }
 
-/// Who a datagram is for: a queue pair at a host. From [`AddressHandle::queue_pair`] or [`Qp::reply_to`](crate::Qp::reply_to).
+/// Who a datagram is for: a queue pair at a host. From [`AddressHandle::queue_pair`] or
+/// [`Qp::reply_to`](crate::Qp::reply_to).
 #[derive(Clone, Debug)]
 pub struct Destination {
     pub(crate) ah: AddressHandle,

@@ -22,9 +22,9 @@ fn failed(call: &'static str) -> impl Fn(std::io::Error) -> Error {
 
 /// A completion queue whose completions a task waits for. Needs the feature `tokio`.
 ///
-/// Waiting is cancel-safe: a future that is dropped, in a `select!` or after a time-out, has taken nothing.
-/// One task waits at a time, which the compiler sees to; polling the [`Cq`] besides is allowed, and each
-/// completion goes to one who takes it.
+/// Waiting is cancel-safe: a future that is dropped, in a `select!` or after a time-out, has taken
+/// nothing. One task waits at a time, which the compiler sees to; polling the [`Cq`] besides is
+/// allowed, and each completion goes to one who takes it.
 #[derive(Debug)]
 pub struct AsyncCq {
     fd: AsyncFd<OwnedFd>,
@@ -67,8 +67,8 @@ impl AsyncCq {
         Ok(done)
     }
 
-    /// Takes as many completions as there are and fit into `out`, waiting until there is one, and returns how
-    /// many.
+    /// Takes as many completions as there are and fit into `out`, waiting until there is one, and
+    /// returns how many.
     ///
     /// # Errors
     ///
@@ -85,8 +85,8 @@ impl AsyncCq {
                 .readable()
                 .await
                 .map_err(failed("epoll of an eventfd"))?;
-            // In this order: what arrives after each of these makes it readable again, or is seen by the
-            // next look at the ring.
+            // In this order: what arrives after each of these makes it readable again, or is seen
+            // by the next look at the ring.
             ready.clear_ready();
             self.eventfd.take()?;
         }

@@ -2,8 +2,8 @@
 
 //! Numbers in a buffer: atomic loads, stores and additions.
 //!
-//! Every access is one of the whole word that has the number, so that no two accesses of different sizes
-//! race.
+//! Every access is one of the whole word that has the number, so that no two accesses of different
+//! sizes race.
 
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
@@ -97,12 +97,13 @@ macro_rules! numbers {
         impl Buffer { $(
             #[doc = concat!("Loads the `", stringify!($ty), "` in host order at `offset`.")]
             ///
-            /// With [`Ordering::Acquire`], what the peer wrote before it wrote this number is visible to
-            /// later reads. An ordering that a load cannot have is taken as `SeqCst`.
+            /// With [`Ordering::Acquire`], what the peer wrote before it wrote this number is
+            /// visible to later reads. An ordering that a load cannot have is taken as `SeqCst`.
             ///
             /// # Errors
             ///
-            /// [`Error::Range`], or [`Error::Misaligned`] unless `offset` is a multiple of its size.
+            /// [`Error::Range`], or [`Error::Misaligned`] unless `offset` is a multiple of its
+            /// size.
             pub fn $load(&self, offset: usize, order: Ordering) -> Result<$ty> {
                 Ok($ty::from_ne_bytes(self.load(offset, order)?))
             }
@@ -127,9 +128,9 @@ macro_rules! numbers {
             #[doc = concat!("Adds to the `", stringify!($ty), "` in host order at `offset`, which wraps \
                 around, and returns what was there.")]
             ///
-            /// The addition is atomic for all processes of this host, but not for the atomic operations of
-            /// peers ([`FetchAdd`](crate::FetchAdd)): with most devices, Soft-RoCE among them, these are
-            /// atomic among themselves only.
+            /// The addition is atomic for all processes of this host, but not for the atomic
+            /// operations of peers ([`FetchAdd`](crate::FetchAdd)): with most devices, Soft-RoCE
+            /// among them, these are atomic among themselves only.
             ///
             /// # Errors
             ///
@@ -157,7 +158,8 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// [`Error::Range`], [`Error::ReadOnly`], or [`Error::Misaligned`] unless `offset` is a multiple of 8.
+    /// [`Error::Range`], [`Error::ReadOnly`], or [`Error::Misaligned`] unless `offset` is a
+    /// multiple of 8.
     pub fn compare_exchange_u64(
         &self,
         offset: usize,

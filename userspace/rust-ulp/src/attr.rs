@@ -9,7 +9,8 @@ use crate::params::{AckTimeout, Retries, RnrRetries, RnrTimer};
 use crate::path::Path;
 use crate::state::QpState;
 
-/// Attributes for [`PreparedQp::modify`](crate::PreparedQp::modify) and [`Qp::modify`](crate::Qp::modify): those that are set are given to the kernel.
+/// Attributes for [`PreparedQp::modify`](crate::PreparedQp::modify) and
+/// [`Qp::modify`](crate::Qp::modify): those that are set are given to the kernel.
 ///
 /// What each transition needs:
 ///

@@ -25,8 +25,8 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub(crate) struct Storage {
     wrs: Vec<abi::Wr>,
-    /// Elements of requests with several; until the batch is submitted, `wr.sge.offset` is an index into
-    /// these, or into the bytes.
+    /// Elements of requests with several; until the batch is submitted, `wr.sge.offset` is an index
+    /// into these, or into the bytes.
     sges: Vec<abi::Sge>,
     /// Bytes of inline requests.
     bytes: Vec<u8>,
@@ -225,13 +225,15 @@ impl<'a, T: Transport> QpBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// Those of a request that can be told before it is posted: [`Error::Range`], [`Error::Access`],
-    /// [`Error::Misaligned`], [`Error::TooMany`] and the like. The batch is then as it was.
+    /// Those of a request that can be told before it is posted: [`Error::Range`],
+    /// [`Error::Access`], [`Error::Misaligned`], [`Error::TooMany`] and the like. The batch is then
+    /// as it was.
     pub fn push(&mut self, request: impl Post<'a, T>) -> Result<()> {
         self.core.push(&self.qp.target(), request.into())
     }
 
-    /// Adds the request that `request` makes of a chunk of a [`Pool`](crate::Pool), as [`Chunk::post`] does.
+    /// Adds the request that `request` makes of a chunk of a [`Pool`](crate::Pool), as
+    /// [`Chunk::post`] does.
     ///
     /// # Errors
     ///
@@ -259,8 +261,8 @@ impl<'a, T: Transport> QpBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Batch`] with what a request was refused for. Nothing was posted then, unless the device
-    /// itself refused in the middle; the error says how many were.
+    /// [`Error::Batch`] with what a request was refused for. Nothing was posted then, unless the
+    /// device itself refused in the middle; the error says how many were.
     pub fn submit(self) -> Result<usize> {
         self.core.submit(None)
     }
@@ -270,8 +272,8 @@ impl<'a, T: Transport> QpBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// As [`Self::submit`]; [`Error::Timeout`] if there are fewer completions within `timeout`: then
-    /// everything was posted.
+    /// As [`Self::submit`]; [`Error::Timeout`] if there are fewer completions within `timeout`:
+    /// then everything was posted.
     pub fn submit_and_wait(self, min: u32, timeout: Duration) -> Result<usize> {
         self.core.submit(Some((self.qp.send_cq(), min, timeout)))
     }
@@ -294,8 +296,8 @@ impl<'a> DeviceBatch<'a> {
         }
     }
 
-    /// Adds a request for a queue pair: `batch.push(&qp, Write::new(src, dst))`. Those for one queue pair
-    /// are posted in the order in which they were added.
+    /// Adds a request for a queue pair: `batch.push(&qp, Write::new(src, dst))`. Those for one
+    /// queue pair are posted in the order in which they were added.
     ///
     /// # Errors
     ///
@@ -306,7 +308,8 @@ impl<'a> DeviceBatch<'a> {
         self.core.push(&target, request.into())
     }
 
-    /// Adds the request that `request` makes of a chunk of a [`Pool`](crate::Pool), as [`Chunk::post`] does.
+    /// Adds the request that `request` makes of a chunk of a [`Pool`](crate::Pool), as
+    /// [`Chunk::post`] does.
     ///
     /// # Errors
     ///
@@ -365,8 +368,8 @@ impl<'a> DeviceBatch<'a> {
         self.core.submit(None)
     }
 
-    /// Posts all of it, then sleeps until `min` completions can be taken from `cq`, all by one call.
-    /// Returns how many were posted.
+    /// Posts all of it, then sleeps until `min` completions can be taken from `cq`, all by one
+    /// call. Returns how many were posted.
     ///
     /// # Errors
     ///
@@ -382,7 +385,8 @@ impl Device {
         DeviceBatch::new(self)
     }
 
-    /// Posts requests for any of this device's queue pairs, by one call. Returns how many there were.
+    /// Posts requests for any of this device's queue pairs, by one call. Returns how many there
+    /// were.
     ///
     /// [`Self::batch`] does the same for requests of different types or known one by one.
     ///

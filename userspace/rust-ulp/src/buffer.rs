@@ -84,8 +84,8 @@ impl BufferBuilder {
     /// # Errors
     ///
     /// [`Error::Sys`] with `ERANGE` for a length of 0 or more than
-    /// [`Limits::max_buffer`](crate::Limits::max_buffer), or a node that there is not, `ENOMEM` over a
-    /// limit on memory, `EMFILE` with too many objects.
+    /// [`Limits::max_buffer`](crate::Limits::max_buffer), or a node that there is not, `ENOMEM`
+    /// over a limit on memory, `EMFILE` with too many objects.
     pub fn alloc(self) -> Result<Buffer> {
         let mut arg = abi::BufferCreate {
             pd: self.pd.handle(),
@@ -130,24 +130,27 @@ pub(crate) struct Parts {
     pub(crate) keys: u32,
 }
 
-/// Memory for the device, mapped into this process: allocated by the kernel ([`Pd::buffer`]), of this process
-/// itself ([`Pd::user_memory`]), or another driver's ([`Pd::dmabuf`]).
+/// Memory for the device, mapped into this process: allocated by the kernel ([`Pd::buffer`]), of
+/// this process itself ([`Pd::user_memory`]), or another driver's ([`Pd::dmabuf`]).
 ///
-/// A peer to whom a [`Grant`](crate::Grant) of it was given can change it at any time, and so can the device while a
-/// receive or read is under way. There is therefore no way to get a slice of it. What there is, copies
-/// bytes in and out, or loads and stores numbers atomically; all of it is defined whatever a peer does
-/// at the same time. Bytes that a peer writes while they are copied out come out old, new, or some of
-/// each; aligned numbers of up to 8 bytes come out whole as far as the device writes them whole.
+/// A peer to whom a [`Grant`](crate::Grant) of it was given can change it at any time, and so can
+/// the device while a receive or read is under way. There is therefore no way to get a slice of it.
+/// What there is, copies bytes in and out, or loads and stores numbers atomically; all of it is
+/// defined whatever a peer does at the same time. Bytes that a peer writes while they are copied
+/// out come out old, new, or some of each; aligned numbers of up to 8 bytes come out whole as far
+/// as the device writes them whole.
 ///
 /// What a peer wrote before a completion was reaped, or before a number was loaded with
-/// [`Ordering::Acquire`](std::sync::atomic::Ordering::Acquire) that the peer wrote after it, is seen by what this thread reads afterwards.
+/// [`Ordering::Acquire`](std::sync::atomic::Ordering::Acquire) that the peer wrote after it, is
+/// seen by what this thread reads afterwards.
 ///
-/// Cheap to clone; the memory is freed when the last clone, slice and grant is gone *and* the device is
-/// done with it. Dropping it with requests in flight is harmless. A forked child does not inherit the
-/// mapping: it must not touch the buffer.
+/// Cheap to clone; the memory is freed when the last clone, slice and grant is gone *and* the
+/// device is done with it. Dropping it with requests in flight is harmless. A forked child does not
+/// inherit the mapping: it must not touch the buffer.
 ///
-/// A device puts no more than [`Self::key_bytes`] under one key, so a large buffer has several. Requests of
-/// this side do not notice; a [`Grant`](crate::Grant) is of one key, and [`Self::grant_all`] makes as many as it takes.
+/// A device puts no more than [`Self::key_bytes`] under one key, so a large buffer has several.
+/// Requests of this side do not notice; a [`Grant`](crate::Grant) is of one key, and
+/// [`Self::grant_all`] makes as many as it takes.
 #[derive(Clone, Debug)]
 pub struct Buffer {
     inner: Arc<Parts>,
@@ -170,7 +173,8 @@ impl Buffer {
         self.inner.len == 0
     }
 
-    /// Bytes of its pages, or those that were found contiguous: a power of two from 4,096 to 2,097,152.
+    /// Bytes of its pages, or those that were found contiguous: a power of two from 4,096 to
+    /// 2,097,152.
     pub fn page_size(&self) -> u32 {
         self.inner.page_size
     }
@@ -180,8 +184,8 @@ impl Buffer {
         self.inner.node
     }
 
-    /// Bytes that one key of the device opens at most. The first key of memory that is not aligned to them
-    /// has less.
+    /// Bytes that one key of the device opens at most. The first key of memory that is not aligned
+    /// to them has less.
     pub fn key_bytes(&self) -> u64 {
         self.inner.key_bytes
     }
@@ -203,9 +207,10 @@ impl Buffer {
 
     /// Returns the address of its first byte, or [`None`] if it is not mapped.
     ///
-    /// The address is good for as long as the buffer, a clone, a slice or a grant of it exists. Peers and
-    /// devices may change the memory at any time: never make a reference to it that is not one to
-    /// atomics. Accesses that race with those of this type have to be atomic and of 8 aligned bytes.
+    /// The address is good for as long as the buffer, a clone, a slice or a grant of it exists.
+    /// Peers and devices may change the memory at any time: never make a reference to it that is
+    /// not one to atomics. Accesses that race with those of this type have to be atomic and of 8
+    /// aligned bytes.
     pub fn as_ptr(&self) -> Option<NonNull<u8>> {
         self.inner.map.as_ref().map(Mapping::base)
     }
@@ -248,8 +253,8 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// [`Error::Range`] if they are not all within the buffer; then `dst` is as it was. This and everything
-    /// that follows is [`Error::NotMapped`] if the buffer is not mapped.
+    /// [`Error::Range`] if they are not all within the buffer; then `dst` is as it was. This and
+    /// everything that follows is [`Error::NotMapped`] if the buffer is not mapped.
     pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<()> {
         self.check(offset, dst.len())?;
         copy_out(self.words(), offset, dst);

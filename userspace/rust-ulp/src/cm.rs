@@ -2,10 +2,10 @@
 
 //! Connecting by the RDMA connection manager: addresses of IP, no TCP.
 //!
-//! The manager finds device, port, GID and path by the addresses, and brings both queue pairs up. Each
-//! side can say something along: 56 bytes with a request, 196 with its acceptance, 148 with its
-//! rejection. The options here put grants and data into these in the form of [`wire::PrivateData`];
-//! other programs' forms go as they are ([`ConnectOptions::raw`]).
+//! The manager finds device, port, GID and path by the addresses, and brings both queue pairs up.
+//! Each side can say something along: 56 bytes with a request, 196 with its acceptance, 148 with
+//! its rejection. The options here put grants and data into these in the form of
+//! [`wire::PrivateData`]; other programs' forms go as they are ([`ConnectOptions::raw`]).
 //!
 //! ```no_run
 //! use rust_ulp::{cm, Access, Device, Rc, Recv, Result, Write};
@@ -267,9 +267,9 @@ impl fmt::Debug for Private {
     }
 }
 
-/// A connection that did not come about. The queue pair is as it was, with the receives that were posted to
-/// it: it can be tried with again. Only when the two ends had answered each other already, its receives are
-/// flushed, and have to be posted anew.
+/// A connection that did not come about. The queue pair is as it was, with the receives that were
+/// posted to it: it can be tried with again. Only when the two ends had answered each other
+/// already, its receives are flushed, and have to be posted anew.
 pub struct ConnectError {
     error: Error,
     qp: Box<PreparedQp<Rc>>,
@@ -331,8 +331,9 @@ impl From<ConnectError> for Error {
 
 /// What both sides agreed on, or what one asks for.
 ///
-/// The requester's retries hold for both ends. How often an end repeats what found no receive, the other
-/// end says: [`QpBuilder::rnr_retry`](crate::QpBuilder::rnr_retry) is what it tells its peer to do here.
+/// The requester's retries hold for both ends. How often an end repeats what found no receive, the
+/// other end says: [`QpBuilder::rnr_retry`](crate::QpBuilder::rnr_retry) is what it tells its peer
+/// to do here.
 ///
 /// Header struct: `rust_ulp_conn_param`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -463,8 +464,9 @@ fn query(device: &DeviceInner, handle: u32) -> Result<abi::ConnQuery> {
     Ok(arg)
 }
 
-/// Issues a command that waits, with what is left of the time, until no signal interrupts it, or `again`
-/// does not let it. One that fails may have written to its struct, so each time it is made anew.
+/// Issues a command that waits, with what is left of the time, until no signal interrupts it, or
+/// `again` does not let it. One that fails may have written to its struct, so each time it is made
+/// anew.
 fn wait<C: Command + Plain>(
     device: &DeviceInner,
     deadline: &Deadline,
@@ -491,26 +493,28 @@ struct ListenerInner {
 /// Takes requests of peers that connect ([`PreparedQp::connect_cm`], or any program that uses the
 /// connection manager).
 ///
-/// Cheap to clone; several threads may take requests. Dropping the last clone rejects those that wait,
-/// and leaves connections alone. [`EventKind::ConnectRequest`](crate::EventKind::ConnectRequest) tells
-/// of requests to those who wait for other things as well.
+/// Cheap to clone; several threads may take requests. Dropping the last clone rejects those that
+/// wait, and leaves connections alone.
+/// [`EventKind::ConnectRequest`](crate::EventKind::ConnectRequest) tells of requests to those who
+/// wait for other things as well.
 #[derive(Clone, Debug)]
 pub struct Listener {
     inner: Arc<ListenerInner>,
 }
 
 impl Listener {
-    /// Listens at `addr` for peers that reach it over this device. Address `0.0.0.0` or `::` takes any,
-    /// and port 0 one that is free; [`Self::local_addr`] tells which. An IPv6 link-local address needs
-    /// its scope. At most `backlog` requests, 1 to 1,024, are kept waiting; more are rejected.
+    /// Listens at `addr` for peers that reach it over this device. Address `0.0.0.0` or `::` takes
+    /// any, and port 0 one that is free; [`Self::local_addr`] tells which. An IPv6 link-local
+    /// address needs its scope. At most `backlog` requests, 1 to 1,024, are kept waiting; more are
+    /// rejected.
     ///
     /// Header struct: `rust_ulp_listen`.
     ///
     /// # Errors
     ///
-    /// [`Error::Sys`] with `EADDRINUSE` if the port is taken, `EACCES` if it is below 1,024 and for the
-    /// privileged, `EADDRNOTAVAIL` if no device has that address, `EXDEV` if another device has it,
-    /// `ERANGE` for another backlog; [`Error::DeviceGone`].
+    /// [`Error::Sys`] with `EADDRINUSE` if the port is taken, `EACCES` if it is below 1,024 and for
+    /// the privileged, `EADDRNOTAVAIL` if no device has that address, `EXDEV` if another device has
+    /// it, `ERANGE` for another backlog; [`Error::DeviceGone`].
     pub fn bind(device: &Device, addr: SocketAddr, backlog: u32) -> Result<Self> {
         let mut arg = abi::Listen {
             addr: to_abi(&addr),
@@ -539,7 +543,8 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`] if there is none within `timeout`; zero does not sleep. [`Error::DeviceGone`].
+    /// [`Error::Timeout`] if there is none within `timeout`; zero does not sleep.
+    /// [`Error::DeviceGone`].
     pub fn next_request(&self, timeout: Duration) -> Result<Request> {
         let device = &self.inner.device;
         let deadline = Deadline::after(timeout);
@@ -644,10 +649,11 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// With [`Error::Timeout`] if the peer does not answer in time, [`Error::Sys`] with `ECONNRESET` if
-    /// it went away, `EINTR` if a signal came, `EXDEV` if it came over another device than that of `qp`,
-    /// `ERANGE` if `qp` was built with a smaller MTU than the peer has asked for; [`Error::TooMany`] for
-    /// too much private data; [`Error::DeviceGone`]. The peer is rejected then.
+    /// With [`Error::Timeout`] if the peer does not answer in time, [`Error::Sys`] with
+    /// `ECONNRESET` if it went away, `EINTR` if a signal came, `EXDEV` if it came over another
+    /// device than that of `qp`, `ERANGE` if `qp` was built with a smaller MTU than the peer has
+    /// asked for; [`Error::TooMany`] for too much private data; [`Error::DeviceGone`]. The peer is
+    /// rejected then.
     pub fn accept(
         self,
         qp: PreparedQp<Rc>,
@@ -753,8 +759,8 @@ fn param(qp: &PreparedQp<Rc>, flow_control: bool) -> abi::ConnParam {
 }
 
 impl PreparedQp<Rc> {
-    /// Connects to a peer that listens at `addr` with the connection manager ([`Listener`]). When this
-    /// returns, both sides can send.
+    /// Connects to a peer that listens at `addr` with the connection manager ([`Listener`]). When
+    /// this returns, both sides can send.
     ///
     /// Device, port and GID are those of the route; the rest is as the queue pair was built. An
     /// [`AckTimeout::FOREVER`] leaves that to the manager here.
@@ -762,11 +768,11 @@ impl PreparedQp<Rc> {
     /// # Errors
     ///
     /// With [`Error::Rejected`] if the peer, or its manager, does not want it; [`Error::Timeout`];
-    /// [`Error::Sys`] with `EHOSTUNREACH` or `ENETUNREACH` if there is no way, `ETIMEDOUT` if nobody
-    /// answers, `ECONNRESET` if the peer went away in the middle, `EINTR` if a signal came when receives
-    /// were lost already, `EADDRNOTAVAIL` for a source address of no device, `EXDEV` if the route is
-    /// that of another device; [`Error::TooMany`] for too much private data; [`Error::DeviceGone`]. The
-    /// queue pair can be tried again.
+    /// [`Error::Sys`] with `EHOSTUNREACH` or `ENETUNREACH` if there is no way, `ETIMEDOUT` if
+    /// nobody answers, `ECONNRESET` if the peer went away in the middle, `EINTR` if a signal came
+    /// when receives were lost already, `EADDRNOTAVAIL` for a source address of no device, `EXDEV`
+    /// if the route is that of another device; [`Error::TooMany`] for too much private data;
+    /// [`Error::DeviceGone`]. The queue pair can be tried again.
     pub fn connect_cm(
         self,
         addr: SocketAddr,
@@ -851,8 +857,8 @@ struct ConnectionInner {
 
 /// A connection that the manager keeps, with its queue pair.
 ///
-/// Cheap to clone. Dropping the last clone ends the connection: the peer is told, and the queue pair
-/// goes to the error state, in which a clone of it that lives on takes nothing more.
+/// Cheap to clone. Dropping the last clone ends the connection: the peer is told, and the queue
+/// pair goes to the error state, in which a clone of it that lives on takes nothing more.
 /// [`EventKind::Disconnected`](crate::EventKind::Disconnected) tells that the peer has ended it.
 #[derive(Clone, Debug)]
 pub struct Connection {
@@ -908,7 +914,8 @@ impl Connection {
         self.inner.parts.timings
     }
 
-    /// Ends it, for all clones: the peer is told, and the queue pair goes to the error state and flushes.
+    /// Ends it, for all clones: the peer is told, and the queue pair goes to the error state and
+    /// flushes.
     ///
     /// Header struct: `rust_ulp_disconnect`.
     ///

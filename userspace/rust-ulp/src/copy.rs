@@ -2,9 +2,9 @@
 
 //! Copies between plain bytes and memory that others change at the same time.
 //!
-//! Shared memory is a slice of `AtomicU64`, and every access to it is a relaxed one of a whole word. A
-//! range of bytes is a head within its first word, a body of whole words, and a tail within its last
-//! word. The body is copied in chunks of [`CHUNK`] words, which the compiler unrolls.
+//! Shared memory is a slice of `AtomicU64`, and every access to it is a relaxed one of a whole
+//! word. A range of bytes is a head within its first word, a body of whole words, and a tail within
+//! its last word. The body is copied in chunks of [`CHUNK`] words, which the compiler unrolls.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -44,8 +44,8 @@ fn split(words: &[AtomicU64], offset: usize, len: usize) -> Parts<'_> {
     }
 }
 
-/// Replaces bytes `first..` of a word with `bytes`; other threads and devices may write the rest of it
-/// at the same time.
+/// Replaces bytes `first..` of a word with `bytes`; other threads and devices may write the rest of
+/// it at the same time.
 pub(crate) fn merge(word: &AtomicU64, first: usize, bytes: &[u8], order: Ordering) {
     let put = |old: u64| {
         let mut new = old.to_ne_bytes();

@@ -31,8 +31,8 @@ pub enum Delivery {
     Workqueue,
     /// The softirq of the processor that saw the completion: least delay.
     Softirq,
-    /// Only [`Cq::wait`], [`Cq::wait_for`] and batches that wait, on this queue. [`Cq::poll`] alone, or
-    /// polling the file, then sees nothing.
+    /// Only [`Cq::wait`], [`Cq::wait_for`] and batches that wait, on this queue. [`Cq::poll`]
+    /// alone, or polling the file, then sees nothing.
     Caller,
 }
 
@@ -84,9 +84,10 @@ const STREAM_ENDED: u32 = 2;
 
 /// A queue in which requests report their end, mapped into this process.
 ///
-/// Reaping makes no system call. Cheap to clone; destroyed when the last clone and the last queue pair
-/// on it is gone. Clones share one ring behind a lock that costs two atomic operations while nobody
-/// else holds it: several threads may reap one queue, and each completion goes to one of them.
+/// Reaping makes no system call. Cheap to clone; destroyed when the last clone and the last queue
+/// pair on it is gone. Clones share one ring behind a lock that costs two atomic operations while
+/// nobody else holds it: several threads may reap one queue, and each completion goes to one of
+/// them.
 #[derive(Clone, Debug)]
 pub struct Cq {
     inner: Arc<Inner>,
@@ -100,7 +101,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::Sys`] with `ERANGE` for more than [`Limits::max_cq_entries`](crate::Limits::max_cq_entries) or none, `EMFILE`, `ENOMEM`;
+    /// [`Error::Sys`] with `ERANGE` for more than
+    /// [`Limits::max_cq_entries`](crate::Limits::max_cq_entries) or none, `EMFILE`, `ENOMEM`;
     /// [`Error::DeviceGone`].
     pub fn create_cq(&self, entries: u32) -> Result<Cq> {
         self.create_cq_with(entries, CqOptions::default())
@@ -180,8 +182,8 @@ impl Cq {
         Ok((n != 0).then_some(completion))
     }
 
-    /// Takes as many completions as there are and fit into `out`, oldest first, and returns how many.
-    /// Makes no system call.
+    /// Takes as many completions as there are and fit into `out`, oldest first, and returns how
+    /// many. Makes no system call.
     ///
     /// # Errors
     ///
@@ -222,7 +224,8 @@ impl Cq {
         }
     }
 
-    /// From now on the kernel reads it, for one ring of io_uring. [`Error::Streamed`] if it does so for another.
+    /// From now on the kernel reads it, for one ring of io_uring. [`Error::Streamed`] if it does so
+    /// for another.
     #[cfg(feature = "io-uring")]
     pub(crate) fn begin_stream(&self) -> Result<()> {
         match self.inner.stream.swap(STREAM_BEGUN, Ordering::Relaxed) {
@@ -270,8 +273,8 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`] if there is none within `timeout`; [`Error::DeviceGone`] as soon as the device
-    /// is removed; as [`Self::poll`].
+    /// [`Error::Timeout`] if there is none within `timeout`; [`Error::DeviceGone`] as soon as the
+    /// device is removed; as [`Self::poll`].
     pub fn wait(&self, timeout: Duration) -> Result<Completion> {
         let deadline = Deadline::after(timeout);
         loop {
@@ -287,8 +290,8 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// [`Error::Range`] if `n` is more than [`Self::entries`]; [`Error::Timeout`] if there are fewer
-    /// within `timeout`, which can still be taken; as [`Self::poll`].
+    /// [`Error::Range`] if `n` is more than [`Self::entries`]; [`Error::Timeout`] if there are
+    /// fewer within `timeout`, which can still be taken; as [`Self::poll`].
     pub fn wait_for(&self, n: u32, timeout: Duration) -> Result<u32> {
         self.wait_until(n, &Deadline::after(timeout))
     }
@@ -316,8 +319,8 @@ impl Cq {
         }
     }
 
-    /// A file that becomes readable when a completion arrives, for `poll`, `epoll` and the like. A queue has
-    /// one at a time. With [`Delivery::Caller`] nothing arrives by itself.
+    /// A file that becomes readable when a completion arrives, for `poll`, `epoll` and the like. A
+    /// queue has one at a time. With [`Delivery::Caller`] nothing arrives by itself.
     ///
     /// What arrived before is not counted: look at the queue first, and only then at the file.
     ///
@@ -378,11 +381,11 @@ impl Cq {
     }
 }
 
-/// A file that becomes readable when a completion arrives in a queue, and when the device is removed; from
-/// [`Cq::eventfd`].
+/// A file that becomes readable when a completion arrives in a queue, and when the device is
+/// removed; from [`Cq::eventfd`].
 ///
-/// It stays readable until [`Self::take`]. The order that loses nothing: wait for the file, take, then poll
-/// the queue until it is empty. It keeps its queue.
+/// It stays readable until [`Self::take`]. The order that loses nothing: wait for the file, take,
+/// then poll the queue until it is empty. It keeps its queue.
 #[derive(Debug)]
 pub struct CqEventFd {
     fd: EventFd,

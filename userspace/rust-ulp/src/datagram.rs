@@ -16,10 +16,11 @@ use crate::status::Opcode;
 use crate::transport::Ud;
 use std::net::Ipv4Addr;
 
-/// Where a datagram came from and how, as its network header has it: the 40 bytes before its payload.
+/// Where a datagram came from and how, as its network header has it: the 40 bytes before its
+/// payload.
 ///
-/// RoCE v2 over IPv6 and InfiniBand have a global route header, which looks like that of IPv6. RoCE v2 over
-/// IPv4 has 20 bytes without meaning, then the IPv4 header.
+/// RoCE v2 over IPv6 and InfiniBand have a global route header, which looks like that of IPv6. RoCE
+/// v2 over IPv4 has 20 bytes without meaning, then the IPv4 header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Grh {
@@ -46,7 +47,8 @@ impl Grh {
         let [first, ..] = bytes;
         let (_, v4) = bytes.split_last_chunk::<20>()?;
         match first >> 4 {
-            // The first 20 bytes may be anything before an IPv4 header: it is one if its sum is right.
+            // The first 20 bytes may be anything before an IPv4 header: it is one if its sum is
+            // right.
             6 if !ipv4_sum_is_right(v4) => Some(Self::ipv6(bytes)),
             _ if v4.first()? >> 4 == 4 => Some(Self::ipv4(v4)),
             _ => None,
@@ -118,8 +120,8 @@ pub struct Datagram {
 }
 
 impl Qp<Ud> {
-    /// The way to the host of `peer`, by this queue pair's port and GID, with the options that it was built
-    /// with.
+    /// The way to the host of `peer`, by this queue pair's port and GID, with the options that it
+    /// was built with.
     ///
     /// # Errors
     ///
@@ -128,16 +130,16 @@ impl Qp<Ud> {
         AddressHandle::create(self.pd(), self.path_to(peer.gid, peer.lid))
     }
 
-    /// What a completed receive got, which was posted with `into`, of this queue pair or of the shared
-    /// receive queue that it uses.
+    /// What a completed receive got, which was posted with `into`, of this queue pair or of the
+    /// shared receive queue that it uses.
     ///
-    /// The device puts 40 bytes for the network header ([`Grh`]) before the payload: receives have to be so
-    /// much longer than the longest datagram.
+    /// The device puts 40 bytes for the network header ([`Grh`]) before the payload: receives have
+    /// to be so much longer than the longest datagram.
     ///
     /// # Errors
     ///
-    /// [`Error::Completion`] if it failed. [`Error::NotADatagram`] if it is no receive of this queue
-    /// pair, or does not fit to `into`.
+    /// [`Error::Completion`] if it failed. [`Error::NotADatagram`] if it is no receive of this
+    /// queue pair, or does not fit to `into`.
     pub fn received(&self, done: &Completion, into: &LocalSlice) -> Result<Datagram> {
         let done = (*done).ok()?;
         let total = done.byte_len as usize;
@@ -162,8 +164,8 @@ impl Qp<Ud> {
         })
     }
 
-    /// The queue pair that sent a datagram, by the way that it came: from the GID that it was sent to, if
-    /// this port has it. The Q_Key is this queue pair's own.
+    /// The queue pair that sent a datagram, by the way that it came: from the GID that it was sent
+    /// to, if this port has it. The Q_Key is this queue pair's own.
     ///
     /// # Errors
     ///

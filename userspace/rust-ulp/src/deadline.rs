@@ -7,8 +7,8 @@ use crate::error::Error;
 use std::cell::OnceCell;
 use std::time::{Duration, Instant};
 
-/// When waiting ends. The time runs from the first look at it: telling what time it is can be a system call, and
-/// most waits need none, or one.
+/// When waiting ends. The time runs from the first look at it: telling what time it is can be a
+/// system call, and most waits need none, or one.
 #[derive(Clone)]
 pub(crate) struct Deadline {
     /// None: never.

@@ -185,7 +185,8 @@ impl DeviceInfo {
 
 #[derive(Debug)]
 pub(crate) struct DeviceInner {
-    /// Names this open file among all that this process ever had. Handles are unique within one only.
+    /// Names this open file among all that this process ever had. Handles are unique within one
+    /// only.
     id: u64,
     file: File,
     name: String,
@@ -194,7 +195,8 @@ pub(crate) struct DeviceInner {
     info: DeviceInfo,
     port: u32,
     chosen: Result<DefaultGid, String>,
-    /// The peers of the queue pairs, by handle: number and GID, for the error of a failed completion.
+    /// The peers of the queue pairs, by handle: number and GID, for the error of a failed
+    /// completion.
     peers: Mutex<HashMap<u32, (u32, Gid)>>,
     /// Memory for the next batch.
     pub(crate) storage: Cache,
@@ -253,9 +255,9 @@ impl DeviceInner {
 /// It is one open file: objects of one `Device` are unknown to another, even of the same device.
 /// Cheap to clone; the file is closed when the last clone and the last object is gone.
 ///
-/// [`AsFd`] gives the file for `poll`, `epoll` and the like: it is readable while any completion queue of
-/// this device has completions that were not reaped, has priority data (`POLLPRI`) while there are
-/// [`Events`](crate::Events), and is hung up when the device was removed.
+/// [`AsFd`] gives the file for `poll`, `epoll` and the like: it is readable while any completion
+/// queue of this device has completions that were not reaped, has priority data (`POLLPRI`) while
+/// there are [`Events`](crate::Events), and is hung up when the device was removed.
 #[derive(Clone, Debug)]
 pub struct Device {
     inner: Arc<DeviceInner>,
@@ -266,8 +268,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::Open`] without the module or the permission, [`Error::Abi`] if the module is of another
-    /// version, [`Error::NoDevice`] if there is none.
+    /// [`Error::Open`] without the module or the permission, [`Error::Abi`] if the module is of
+    /// another version, [`Error::NoDevice`] if there is none.
     pub fn open_default() -> Result<Self> {
         Self::attach(Self::file()?, "")
     }

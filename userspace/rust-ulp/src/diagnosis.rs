@@ -36,7 +36,8 @@ pub struct Advice {
 macro_rules! advice {
     ($($status:ident: $symptom:literal, [$($what:literal => $cure:literal;)*];)*) => {
         impl Status {
-            /// What this status says, and what can have led to it; [`None`] for what only a driver knows.
+            /// What this status says, and what can have led to it; [`None`] for what only a driver
+            /// knows.
             pub fn advice(self) -> Option<&'static Advice> {
                 match self {
                     $(Self::$status => Some(&Advice {
@@ -133,8 +134,8 @@ advice! {
     ];
 }
 
-/// Why a request failed, as far as this end can see; from [`Qp::diagnose`]. Its text has a line for each
-/// thing.
+/// Why a request failed, as far as this end can see; from [`Qp::diagnose`]. Its text has a line for
+/// each thing.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Diagnosis {
@@ -155,8 +156,8 @@ pub struct Diagnosis {
 }
 
 impl<T: Transport> Qp<T> {
-    /// Looks at this end of a failed request: what is wrong here is found, the rest is told as possible
-    /// causes.
+    /// Looks at this end of a failed request: what is wrong here is found, the rest is told as
+    /// possible causes.
     ///
     /// # Errors
     ///

@@ -17,8 +17,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong. The text says what happened and what to do about it.
 ///
-/// The text of an error has the text of its cause. [`std::error::Error::source`] therefore returns none,
-/// so that no program prints the cause twice.
+/// The text of an error has the text of its cause. [`std::error::Error::source`] therefore returns
+/// none, so that no program prints the cause twice.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -161,8 +161,8 @@ impl EventKind {
     }
 }
 
-/// What events can be about: queue pairs, completion and shared receive queues, grants, listeners and
-/// connections.
+/// What events can be about: queue pairs, completion and shared receive queues, grants, listeners
+/// and connections.
 pub trait EventSource: sealed::Sealed {
     /// Its handle, and the number of its device.
     #[doc(hidden)]
@@ -234,12 +234,12 @@ impl fmt::Debug for Event {
 
 /// The events of a [`Device`](crate::Device); from [`Device::events`](crate::Device::events).
 ///
-/// A device keeps 256 events; what happens beyond is counted, and told as [`EventKind::Lost`]. Several
-/// threads may read: each event goes to one of them. All of a device's `Events`, clones or not, read the
-/// same stream.
+/// A device keeps 256 events; what happens beyond is counted, and told as [`EventKind::Lost`].
+/// Several threads may read: each event goes to one of them. All of a device's `Events`, clones or
+/// not, read the same stream.
 ///
-/// [`AsFd`] gives the device's file, on which events are `POLLPRI` (`EPOLLPRI`); `POLLIN` there is about
-/// completions.
+/// [`AsFd`] gives the device's file, on which events are `POLLPRI` (`EPOLLPRI`); `POLLIN` there is
+/// about completions.
 #[derive(Clone, Debug)]
 pub struct Events {
     device: Arc<DeviceInner>,

@@ -22,8 +22,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long an exchange may take, from the connection to the point where both sides are ready, unless
-/// said otherwise.
+/// How long an exchange may take, from the connection to the point where both sides are ready,
+/// unless said otherwise.
 pub const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long [`PreparedQp::accept_tcp`] waits for somebody to connect.
@@ -58,11 +58,13 @@ impl Peer {
         })
     }
 
-    /// Waits until the peer has dropped its own `Peer`, with all clones of it, or its process has ended.
+    /// Waits until the peer has dropped its own `Peer`, with all clones of it, or its process has
+    /// ended.
     ///
     /// A request that has arrived here need not be acknowledged yet, and a queue pair that goes
-    /// acknowledges nothing any more: the peer's request then ends with `retry exceeded`, though it was
-    /// carried out. So who received the last request waits for this before the queue pair is dropped.
+    /// acknowledges nothing any more: the peer's request then ends with `retry exceeded`, though it
+    /// was carried out. So who received the last request waits for this before the queue pair is
+    /// dropped.
     ///
     /// # Errors
     ///
@@ -310,14 +312,15 @@ fn dial(addr: impl ToSocketAddrs, options: &TcpOptions) -> Result<Stream> {
 }
 
 impl<T: Connected> PreparedQp<T> {
-    /// Connects to a peer that accepts at `addr` ([`Self::accept_tcp`], [`Listener`]), telling it of
-    /// `grants`. When this returns, both sides can send.
+    /// Connects to a peer that accepts at `addr` ([`Self::accept_tcp`], [`Listener`]), telling it
+    /// of `grants`. When this returns, both sides can send.
     ///
     /// # Errors
     ///
-    /// [`Error::Tcp`] if nobody listens there or the connection breaks, [`Error::Timeout`] if it takes
-    /// longer than [`EXCHANGE_TIMEOUT`], [`Error::Wire`] if the peer is another kind of program,
-    /// [`Error::Refused`] if it does not want to; as [`Self::connect`]. The queue pair is gone then.
+    /// [`Error::Tcp`] if nobody listens there or the connection breaks, [`Error::Timeout`] if it
+    /// takes longer than [`EXCHANGE_TIMEOUT`], [`Error::Wire`] if the peer is another kind of
+    /// program, [`Error::Refused`] if it does not want to; as [`Self::connect`]. The queue pair is
+    /// gone then.
     pub fn connect_tcp(self, addr: impl ToSocketAddrs, grants: &[&Grant]) -> Result<(Qp<T>, Peer)> {
         self.connect_tcp_with(addr, grants, TcpOptions::default())
     }
@@ -452,8 +455,8 @@ impl Incoming {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`] if it takes longer than [`EXCHANGE_TIMEOUT`], [`Error::Wire`] if the peer is
-    /// another kind of program, [`Error::Refused`] if the two do not fit; [`Error::Tcp`]; as
+    /// [`Error::Timeout`] if it takes longer than [`EXCHANGE_TIMEOUT`], [`Error::Wire`] if the peer
+    /// is another kind of program, [`Error::Refused`] if the two do not fit; [`Error::Tcp`]; as
     /// [`PreparedQp::connect`]. The queue pair is gone then, and the peer was told.
     pub fn accept<T: Connected>(
         self,
@@ -505,8 +508,8 @@ impl Incoming {
     pub fn refuse(self, reason: Refusal) -> Result<()> {
         let deadline = Deadline::after(Duration::from_secs(1));
         let mut stream = Stream::new(self.tcp, self.addr, deadline)?;
-        // What it has to say is read first: data that nobody read would turn the end of the connection
-        // into a reset, which can overtake the refusal.
+        // What it has to say is read first: data that nobody read would turn the end of the
+        // connection into a reset, which can overtake the refusal.
         let _ = stream.receive_hello();
         stream.send(&Message::Refusal(reason))
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A kernel for unit tests, in this process: enough of `/dev/rust_ulp` to connect queue pairs of one
-//! kernel with each other, by parameters or by the connection manager, and to carry their requests out at
-//! once.
+//! A kernel for unit tests, in this process: enough of `/dev/rust_ulp` to connect queue pairs of
+//! one kernel with each other, by parameters or by the connection manager, and to carry their
+//! requests out at once.
 //!
-//! It is as strict as the real one where the crate has to keep rules: sizes, flags, handles, the order of
-//! states, room in the rings. Memory is a memfd, of which buffers and rings are parts; what requests point
-//! at is read by way of `/proc/self/mem`, so a wrong address is an `EFAULT`.
+//! It is as strict as the real one where the crate has to keep rules: sizes, flags, handles, the
+//! order of states, room in the rings. Memory is a memfd, of which buffers and rings are parts;
+//! what requests point at is read by way of `/proc/self/mem`, so a wrong address is an `EFAULT`.
 
 use crate::abi;
 use crate::device::Device;

@@ -60,9 +60,10 @@ impl GrantOptions {
         self
     }
 
-    /// As [`Self::bound_to`], and also ends when the peer says that it has used it: by a send that takes it
-    /// away ([`Send::invalidate`](crate::Send::invalidate)), or by a write whose immediate data is the key.
-    /// [`EventKind::GrantEnded`](crate::EventKind::GrantEnded) says when nothing lands any more.
+    /// As [`Self::bound_to`], and also ends when the peer says that it has used it: by a send that
+    /// takes it away ([`Send::invalidate`](crate::Send::invalidate)), or by a write whose immediate
+    /// data is the key. [`EventKind::GrantEnded`](crate::EventKind::GrantEnded) says when nothing
+    /// lands any more.
     ///
     /// Header: `RUST_ULP_GRANT_ONE_SHOT`.
     pub fn one_shot(mut self, qp: &impl GrantFor) -> Self {
@@ -70,8 +71,8 @@ impl GrantOptions {
         self.bound_to(qp)
     }
 
-    /// Where not all of the range goes under one key, as much of it as does: [`Grant::remote`] says how
-    /// much.
+    /// Where not all of the range goes under one key, as much of it as does: [`Grant::remote`] says
+    /// how much.
     ///
     /// Header: `RUST_ULP_GRANT_PARTIAL`.
     pub fn partial(mut self) -> Self {
@@ -81,8 +82,8 @@ impl GrantOptions {
 }
 
 impl Buffer {
-    /// Lets whoever learns the key access a part of the buffer with the rights in `access`, until the
-    /// grant is dropped.
+    /// Lets whoever learns the key access a part of the buffer with the rights in `access`, until
+    /// the grant is dropped.
     ///
     /// # Errors
     ///
@@ -99,8 +100,8 @@ impl Buffer {
     ///
     /// [`Error::Range`] if the part is not within the buffer, [`Error::Unsupported`] if the device
     /// cannot, [`Error::Sys`] with `ERANGE` for an empty part or one that does not go under one key
-    /// ([`GrantOptions::partial`], [`Self::grant_all`]), `EINVAL` for no rights, `EBADF` for a queue pair of
-    /// another device, `ENOMEM` over a limit.
+    /// ([`GrantOptions::partial`], [`Self::grant_all`]), `EINVAL` for no rights, `EBADF` for a
+    /// queue pair of another device, `ENOMEM` over a limit.
     pub fn grant_with(
         &self,
         range: impl RangeBounds<usize>,
@@ -224,8 +225,8 @@ pub struct GrantInfo {
 
 /// A key by which peers access a part of a [`Buffer`].
 ///
-/// Cheap to clone; the key dies with the last clone, or by [`Self::revoke`], and with [`GrantOptions`] before.
-/// It keeps its buffer, but not the queue pair that it is bound to.
+/// Cheap to clone; the key dies with the last clone, or by [`Self::revoke`], and with
+/// [`GrantOptions`] before. It keeps its buffer, but not the queue pair that it is bound to.
 #[derive(Clone, Debug)]
 pub struct Grant {
     inner: Arc<Inner>,
@@ -252,14 +253,16 @@ impl Grant {
         self.inner.offset
     }
 
-    /// Gives it another key, for all clones, and returns what peers need to know from now on. After this
-    /// returns `Ok`, nothing that uses the old one lands any more; after an error the old one is as it was.
+    /// Gives it another key, for all clones, and returns what peers need to know from now on. After
+    /// this returns `Ok`, nothing that uses the old one lands any more; after an error the old one
+    /// is as it was.
     ///
     /// Header struct: `rust_ulp_grant_rotate`.
     ///
     /// # Errors
     ///
-    /// [`Error::GrantEnded`] if it has; [`Error::Sys`] with `EBADF` if it was revoked; [`Error::DeviceGone`].
+    /// [`Error::GrantEnded`] if it has; [`Error::Sys`] with `EBADF` if it was revoked;
+    /// [`Error::DeviceGone`].
     pub fn rotate(&self) -> Result<RemoteSlice> {
         let mut arg = abi::GrantRotate {
             grant: self.handle(),

@@ -46,9 +46,9 @@
 //! }
 //! ```
 //!
-//! What cannot work does not compile: a queue pair that is not connected ([`PreparedQp`]) takes receives
-//! only, connecting turns it into a [`Qp`], and a peer's memory ([`RemoteSlice`]) is not one's own
-//! ([`LocalSlice`]):
+//! What cannot work does not compile: a queue pair that is not connected ([`PreparedQp`]) takes
+//! receives only, connecting turns it into a [`Qp`], and a peer's memory ([`RemoteSlice`]) is not
+//! one's own ([`LocalSlice`]):
 //!
 //! ```compile_fail
 //! # use rust_ulp::*;
@@ -59,31 +59,32 @@
 //!
 //! # Thread safety
 //!
-//! Every type is `Send` and `Sync`. Posting to one [`Qp`] from several threads is allowed: each call is
-//! posted as a whole, in the order in which the kernel takes them. Clones of a [`Cq`] share one ring:
-//! several threads may reap it, and each completion goes to one of them. A [`Buffer`] may be read and
-//! written by several threads and by peers at the same time; what that gives is said there.
+//! Every type is `Send` and `Sync`. Posting to one [`Qp`] from several threads is allowed: each
+//! call is posted as a whole, in the order in which the kernel takes them. Clones of a [`Cq`] share
+//! one ring: several threads may reap it, and each completion goes to one of them. A [`Buffer`] may
+//! be read and written by several threads and by peers at the same time; what that gives is said
+//! there.
 //!
 //! # Resource cleanup
 //!
-//! [`Device`], [`Pd`], [`Cq`], [`Buffer`], [`Grant`], [`Qp`] and the like are counted references without
-//! lifetimes. What is made keeps what it was made of, so the order in which they are dropped does not
-//! matter; the last reference destroys the kernel's object, and the last of a device closes its file,
-//! with which the kernel frees whatever is left. Dropping, forgetting or giving up waiting for anything
-//! while requests are in flight is harmless: the kernel keeps the memory until the device is done with
-//! it.
+//! [`Device`], [`Pd`], [`Cq`], [`Buffer`], [`Grant`], [`Qp`] and the like are counted references
+//! without lifetimes. What is made keeps what it was made of, so the order in which they are
+//! dropped does not matter; the last reference destroys the kernel's object, and the last of a
+//! device closes its file, with which the kernel frees whatever is left. Dropping, forgetting or
+//! giving up waiting for anything while requests are in flight is harmless: the kernel keeps the
+//! memory until the device is done with it.
 //!
-//! When a device is removed, waits end and every call says [`Error::DeviceGone`]; buffers stay readable.
-//! A forked child does not inherit the mappings of buffers and rings, and must not use these types. It may
-//! drop them: that changes nothing for the parent.
+//! When a device is removed, waits end and every call says [`Error::DeviceGone`]; buffers stay
+//! readable. A forked child does not inherit the mappings of buffers and rings, and must not use
+//! these types. It may drop them: that changes nothing for the parent.
 //!
 //! # Safety
 //!
-//! No function hands out a reference to memory that a peer or a device can change. A [`Buffer`] copies
-//! bytes in and out, and loads, stores and adds numbers, by atomic accesses of one size. The kernel frees
-//! memory, not a `Drop` that can be forgotten. A [`RemoteSlice`] is a number, which the peer's device
-//! checks. The crate checks the content of a ring before it uses it. All system calls and shared memory
-//! are in one private module.
+//! No function hands out a reference to memory that a peer or a device can change. A [`Buffer`]
+//! copies bytes in and out, and loads, stores and adds numbers, by atomic accesses of one size. The
+//! kernel frees memory, not a `Drop` that can be forgotten. A [`RemoteSlice`] is a number, which
+//! the peer's device checks. The crate checks the content of a ring before it uses it. All system
+//! calls and shared memory are in one private module.
 //!
 //! One function is `unsafe`: [`Pd::register_raw`], which registers memory that the caller owns.
 //! [`Buffer::as_ptr`] is the way in the other direction.
@@ -115,9 +116,10 @@
 //! # Errors
 //!
 //! Each [`Error`] says what happened and what to do. [`Error::is_backpressure`] tells a full queue,
-//! after which one reaps and posts again, from what is wrong; [`Error::is_retryable`] tells what may
-//! work later. A request that failed is a [`CompletionError`] with both ends and a decoded [`Status`];
-//! [`Qp::diagnose`] looks for what is wrong at this end, and tells the possible causes with their cures.
+//! after which one reaps and posts again, from what is wrong; [`Error::is_retryable`] tells what
+//! may work later. A request that failed is a [`CompletionError`] with both ends and a decoded
+//! [`Status`]; [`Qp::diagnose`] looks for what is wrong at this end, and tells the possible causes
+//! with their cures.
 
 #[path = "../../../rust_ulp/uapi/ring.rs"]
 #[allow(dead_code)] // the producer's half

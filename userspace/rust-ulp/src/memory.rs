@@ -18,8 +18,8 @@ impl Pd {
 
     /// Registers `len` bytes at `ptr`, memory of this process that the caller owns, as a buffer.
     ///
-    /// The memory is pinned, and charged to `RLIMIT_MEMLOCK`, until the buffer is dropped and the device
-    /// is done with it. Dropping the buffer does not free it.
+    /// The memory is pinned, and charged to `RLIMIT_MEMLOCK`, until the buffer is dropped and the
+    /// device is done with it. Dropping the buffer does not free it.
     ///
     /// # Safety
     ///
@@ -27,16 +27,17 @@ impl Pd {
     ///
     /// - the memory stays mapped, readable and writable;
     /// - no reference to it exists but to atomics, since peers and devices change it;
-    /// - every access of this process to it that races with one by [`Buffer`] is atomic and of 8 aligned
-    ///   bytes.
+    /// - every access of this process to it that races with one by [`Buffer`] is atomic and of 8
+    ///   aligned bytes.
     ///
-    /// Devices go on to write to requests in flight after that, until these have completed or their queue
-    /// pair is gone: the kernel keeps the pages for them, but pages that the process reuses change.
+    /// Devices go on to write to requests in flight after that, until these have completed or their
+    /// queue pair is gone: the kernel keeps the pages for them, but pages that the process reuses
+    /// change.
     ///
     /// # Errors
     ///
-    /// [`Error::Sys`] with `EFAULT` for a null pointer or memory that is not mapped, `EINVAL` unless `ptr`
-    /// and `len` are multiples of 8; as [`UserMemoryBuilder::alloc`].
+    /// [`Error::Sys`] with `EFAULT` for a null pointer or memory that is not mapped, `EINVAL`
+    /// unless `ptr` and `len` are multiples of 8; as [`UserMemoryBuilder::alloc`].
     #[allow(unsafe_code)]
     pub unsafe fn register_raw(&self, ptr: *mut u8, len: usize) -> Result<Buffer> {
         // SAFETY: What the caller promised; the buffer and what is made of it keep the mapping.
@@ -47,10 +48,10 @@ impl Pd {
 
     /// Begins the import of a dma-buf, the memory of another driver or process, as a buffer.
     ///
-    /// The memory is that of a file: whoever maps it sees what peers, devices and this crate write. This
-    /// crate makes no reference to it. Code that maps the file by itself and makes a `&[u8]` of the
-    /// mapping promises, in its own `unsafe` block, that nobody writes there; no part of this process
-    /// can keep that promise while a peer may write to the buffer.
+    /// The memory is that of a file: whoever maps it sees what peers, devices and this crate write.
+    /// This crate makes no reference to it. Code that maps the file by itself and makes a `&[u8]`
+    /// of the mapping promises, in its own `unsafe` block, that nobody writes there; no part of
+    /// this process can keep that promise while a peer may write to the buffer.
     pub fn dmabuf(&self, fd: OwnedFd) -> DmabufBuilder {
         DmabufBuilder::new(self.clone(), fd)
     }
@@ -58,9 +59,9 @@ impl Pd {
 
 /// How memory of this process becomes a [`Buffer`]; from [`Pd::user_memory`].
 ///
-/// The memory is made here, and nothing else in this process has it: a slice of somebody else's could not
-/// be registered soundly, since peers change what is registered. It is pinned, and charged to
-/// `RLIMIT_MEMLOCK`, until the buffer is dropped and the device is done with it.
+/// The memory is made here, and nothing else in this process has it: a slice of somebody else's
+/// could not be registered soundly, since peers change what is registered. It is pinned, and
+/// charged to `RLIMIT_MEMLOCK`, until the buffer is dropped and the device is done with it.
 ///
 /// Header struct: `rust_ulp_buffer_register`.
 #[derive(Clone, Debug)]
@@ -101,9 +102,10 @@ impl UserMemoryBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the module or the device does not register such memory; [`Error::Sys`] with
-    /// `EOVERFLOW` or `ERANGE` for a length of 0 or more than there can be, `ENOMEM` without memory or over
-    /// a limit (`ulimit -l`), `EMFILE` with too many objects; [`Error::DeviceGone`].
+    /// [`Error::Unsupported`] if the module or the device does not register such memory;
+    /// [`Error::Sys`] with `EOVERFLOW` or `ERANGE` for a length of 0 or more than there can be,
+    /// `ENOMEM` without memory or over a limit (`ulimit -l`), `EMFILE` with too many objects;
+    /// [`Error::DeviceGone`].
     pub fn alloc(self) -> Result<Buffer> {
         let device = self.pd.device();
         device.needs(abi::FEATURE_USER_MEMORY, "user memory")?;
@@ -180,8 +182,8 @@ impl DmabufBuilder {
         self
     }
 
-    /// Requests, peers and this process only read it: the file need not be open for writing, and every
-    /// store by [`Buffer`] is [`Error::ReadOnly`].
+    /// Requests, peers and this process only read it: the file need not be open for writing, and
+    /// every store by [`Buffer`] is [`Error::ReadOnly`].
     ///
     /// Header: `RUST_ULP_BUFFER_READ_ONLY`.
     pub fn read_only(mut self) -> Self {
@@ -189,9 +191,9 @@ impl DmabufBuilder {
         self
     }
 
-    /// Maps it into this process too, for those whose memory can be, so that the buffer can be read and
-    /// written here. Its exporter's caches are not synchronized: this is for memory that is coherent, as
-    /// system memory is on most machines.
+    /// Maps it into this process too, for those whose memory can be, so that the buffer can be read
+    /// and written here. Its exporter's caches are not synchronized: this is for memory that is
+    /// coherent, as system memory is on most machines.
     pub fn map(mut self) -> Self {
         self.map = true;
         self
@@ -201,11 +203,11 @@ impl DmabufBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the module has no dma-bufs, or for memory that the device cannot reach;
-    /// [`Error::Sys`] with `EINVAL` for a file that is no dma-buf, or an offset that is not aligned, `ERANGE`
-    /// for a part that it does not have, `EACCES` for one that is not open for writing without
-    /// [`Self::read_only`], `ENOMEM`, `EMFILE`, and with [`Self::map`] what the exporter says
-    /// to mmap(); [`Error::DeviceGone`].
+    /// [`Error::Unsupported`] if the module has no dma-bufs, or for memory that the device cannot
+    /// reach; [`Error::Sys`] with `EINVAL` for a file that is no dma-buf, or an offset that is not
+    /// aligned, `ERANGE` for a part that it does not have, `EACCES` for one that is not open for
+    /// writing without [`Self::read_only`], `ENOMEM`, `EMFILE`, and with [`Self::map`] what the
+    /// exporter says to mmap(); [`Error::DeviceGone`].
     pub fn import(self) -> Result<Buffer> {
         let device = self.pd.device();
         device.needs(abi::FEATURE_DMABUF, "dma-buf")?;

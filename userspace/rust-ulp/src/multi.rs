@@ -52,8 +52,8 @@ impl MultiQueueBuilder {
         }
     }
 
-    /// Sets how many queue pairs there are. The default is one for each processor that this thread may run
-    /// on.
+    /// Sets how many queue pairs there are. The default is one for each processor that this thread
+    /// may run on.
     pub fn queues(mut self, n: usize) -> Self {
         self.queues = Some(n);
         self
@@ -71,7 +71,8 @@ impl MultiQueueBuilder {
         self
     }
 
-    /// Hands the completions of all queue pairs over by one channel, from which any thread takes any.
+    /// Hands the completions of all queue pairs over by one channel, from which any thread takes
+    /// any.
     pub fn one_stream(mut self) -> Self {
         self.one_stream = true;
         self
@@ -79,13 +80,14 @@ impl MultiQueueBuilder {
 
     /// Makes the queue pairs, completion queues and threads.
     ///
-    /// `connect` gets an index and a completion queue. It makes a queue pair on that completion queue and
-    /// connects it. Only the thread reaps the completion queue.
+    /// `connect` gets an index and a completion queue. It makes a queue pair on that completion
+    /// queue and connects it. Only the thread reaps the completion queue.
     ///
     /// # Errors
     ///
-    /// What `connect` says; [`Error::Range`] for no queues, [`Error::Sys`] if a thread cannot be started or
-    /// pinned; as [`Device::create_cq`]. Nothing is left then but what `connect` has kept.
+    /// What `connect` says; [`Error::Range`] for no queues, [`Error::Sys`] if a thread cannot be
+    /// started or pinned; as [`Device::create_cq`]. Nothing is left then but what `connect` has
+    /// kept.
     pub fn build<T: Transport>(
         self,
         mut connect: impl FnMut(usize, &Cq) -> Result<Qp<T>>,
@@ -220,8 +222,8 @@ fn take(cq: &Cq, to: &Sender<Completion>, state: &State) -> Result<()> {
 
 /// The completions of one [`Queue`], or of all.
 ///
-/// Several threads may take completions: each one goes to one of them. They are handed over without a
-/// lock. Cheap to clone.
+/// Several threads may take completions: each one goes to one of them. They are handed over without
+/// a lock. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Completions {
     from: Receiver<Completion>,
@@ -233,8 +235,8 @@ impl Completions {
     ///
     /// # Errors
     ///
-    /// Once nothing is left to take and the thread has ended: why, or [`Error::Stopped`] if that was told
-    /// already or it was stopped.
+    /// Once nothing is left to take and the thread has ended: why, or [`Error::Stopped`] if that
+    /// was told already or it was stopped.
     pub fn try_next(&self) -> Result<Option<Completion>> {
         match self.from.try_recv() {
             Ok(done) => Ok(Some(done)),
@@ -299,9 +301,9 @@ impl<T: Transport> Queue<T> {
 /// [`Self::here`] is the queue of the processor that the calling thread runs on.
 ///
 /// If no thread takes the completions, the completion queue fills up and posting fails with
-/// [`Error::QueueFull`]; no completion is lost. Dropping it with requests in flight is harmless: its
-/// threads end within a tenth of a second, and the queue pairs go with their last clones. [`Self::stop`]
-/// ends it in order.
+/// [`Error::QueueFull`]; no completion is lost. Dropping it with requests in flight is harmless:
+/// its threads end within a tenth of a second, and the queue pairs go with their last clones.
+/// [`Self::stop`] ends it in order.
 #[derive(Debug)]
 pub struct MultiQueue<T: Transport> {
     queues: Vec<Queue<T>>,
@@ -324,21 +326,21 @@ impl<T: Transport> MultiQueue<T> {
         }
     }
 
-    /// Returns the queue whose thread is pinned to the processor that this thread runs on, or else a queue
-    /// that is always the same one for this processor.
+    /// Returns the queue whose thread is pinned to the processor that this thread runs on, or else
+    /// a queue that is always the same one for this processor.
     pub fn here(&self) -> &Queue<T> {
         let cpu = sched_getcpu().unwrap_or(0);
         let pinned = self.queues.iter().find(|queue| queue.cpu == Some(cpu));
         pinned.unwrap_or_else(|| self.queue(cpu))
     }
 
-    /// Takes all queue pairs to the state Err, waits until every request has completed, and ends the
-    /// threads. Returns the completions that no thread has taken.
+    /// Takes all queue pairs to the state Err, waits until every request has completed, and ends
+    /// the threads. Returns the completions that no thread has taken.
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`] if that takes longer than `timeout`, and [`Error::DeviceGone`] and the like; then the
-    /// threads end all the same, and what was in flight is harmless.
+    /// [`Error::Timeout`] if that takes longer than `timeout`, and [`Error::DeviceGone`] and the
+    /// like; then the threads end all the same, and what was in flight is harmless.
     pub fn stop(self, timeout: Duration) -> Result<Vec<Completion>> {
         let deadline = Deadline::after(timeout);
         let mut left = Vec::new();

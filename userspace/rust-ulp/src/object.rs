@@ -68,8 +68,8 @@ impl Drop for Object {
         if self.device.file().is_inherited() {
             return;
         }
-        // An error leaves nothing to do: the device is gone, or it was destroyed before. What is left
-        // goes when the file is closed.
+        // An error leaves nothing to do: the device is gone, or it was destroyed before. What is
+        // left goes when the file is closed.
         if let Err(Error::Busy { .. }) = self.destroy() {
             std::mem::forget(self.life.clone());
         }

@@ -23,11 +23,11 @@ pub(crate) fn bits_24(what: &'static str, value: u32) -> Result<u32> {
     at_most(what, value, 0xff_ffff)
 }
 
-/// How long a reliable queue pair waits for an acknowledgement before it repeats a request: 4.096 us * 2^n,
-/// with n from 1 to 31 (8 us to 2.4 hours), or for ever.
+/// How long a reliable queue pair waits for an acknowledgement before it repeats a request: 4.096
+/// us * 2^n, with n from 1 to 31 (8 us to 2.4 hours), or for ever.
 ///
-/// A device may take up to four times as long. With [`Retries`] of `r`, a peer that vanished is noticed
-/// after about `r + 1` times this.
+/// A device may take up to four times as long. With [`Retries`] of `r`, a peer that vanished is
+/// noticed after about `r + 1` times this.
 ///
 /// | n | time | | n | time |
 /// |---|---|---|---|---|
@@ -94,8 +94,8 @@ impl fmt::Debug for AckTimeout {
 
 /// How often a reliable queue pair repeats what was not acknowledged: 0 to 7.
 ///
-/// rxe takes 7 as for ever, with which a peer that vanished is never noticed; other devices take it as
-/// seven.
+/// rxe takes 7 as for ever, with which a peer that vanished is never noticed; other devices take it
+/// as seven.
 ///
 /// Header: `rust_ulp_qp_attr.retry_cnt`. Specification: Retry Count of the queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -124,7 +124,8 @@ impl Retries {
     }
 }
 
-/// How often a reliable queue pair repeats what found no receive at the peer: 0 to 6 times, or for ever.
+/// How often a reliable queue pair repeats what found no receive at the peer: 0 to 6 times, or for
+/// ever.
 ///
 /// Between two tries it waits as long as the peer's [`RnrTimer`] says.
 ///
@@ -168,7 +169,8 @@ const RNR_TIMES: [u32; 32] = [
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// What a peer whose request found no receive is told to wait before it tries again: 0.01 ms to 655.36 ms.
+/// What a peer whose request found no receive is told to wait before it tries again: 0.01 ms to
+/// 655.36 ms.
 ///
 /// | n | ms | | n | ms | | n | ms | | n | ms |
 /// |---|---|---|---|---|---|---|---|---|---|---|

@@ -24,7 +24,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::Sys`](crate::Error::Sys) with `EMFILE` with too many objects, [`Error::DeviceGone`](crate::Error::DeviceGone).
+    /// [`Error::Sys`](crate::Error::Sys) with `EMFILE` with too many objects,
+    /// [`Error::DeviceGone`](crate::Error::DeviceGone).
     pub fn alloc_pd(&self) -> Result<Pd> {
         let mut arg: abi::PdCreate = Command::new();
         self.inner().call(&mut arg)?;

@@ -45,8 +45,8 @@ impl Inner {
     /// Takes a chunk out of flight: true for the one caller who did.
     fn land(&self, index: u32, flying: u32) -> bool {
         self.slots.get(index as usize).is_some_and(|slot| {
-            // What follows reads what the device wrote: the completion's own ordering sees to that. This one
-            // is for those who see the chunk land at another thread.
+            // What follows reads what the device wrote: the completion's own ordering sees to that.
+            // This one is for those who see the chunk land at another thread.
             let landed = flying.wrapping_add(1);
             let order = (Ordering::AcqRel, Ordering::Acquire);
             let swapped = slot
@@ -82,13 +82,14 @@ impl Inner {
 /// # }
 /// ```
 ///
-/// A chunk that was posted is the request's, and comes back by [`Self::complete`] with its completion, good
-/// or bad: nobody else gets it before. Requests that have timed out or were canceled may still be under
-/// way, and those of a queue pair that is dropped have no completion: their chunks come back when the
-/// queue is gone. A chunk that is forgotten never comes back; that harms nobody else.
+/// A chunk that was posted is the request's, and comes back by [`Self::complete`] with its
+/// completion, good or bad: nobody else gets it before. Requests that have timed out or were
+/// canceled may still be under way, and those of a queue pair that is dropped have no completion:
+/// their chunks come back when the queue is gone. A chunk that is forgotten never comes back; that
+/// harms nobody else.
 ///
-/// Chunks are handed out without a lock. Cheap to clone: clones share the chunks. A chunk keeps the pool, and
-/// the pool its buffer.
+/// Chunks are handed out without a lock. Cheap to clone: clones share the chunks. A chunk keeps the
+/// pool, and the pool its buffer.
 #[derive(Clone, Debug)]
 pub struct Pool {
     inner: Arc<Inner>,
@@ -149,8 +150,8 @@ impl Pool {
         Some(Chunk::new(&self.inner, index))
     }
 
-    /// The chunk of the request that has completed, if it was one of this pool's. Not if it has timed out or
-    /// was canceled: the device may still be at it.
+    /// The chunk of the request that has completed, if it was one of this pool's. Not if it has
+    /// timed out or was canceled: the device may still be at it.
     pub fn complete(&self, done: &Completion) -> Option<Chunk> {
         let number = done.wr_id;
         if number >> (INDEX_BITS + ROUND_BITS) != self.inner.tag || done.status.is_unfinished() {
@@ -262,7 +263,8 @@ impl Chunk {
     ///
     /// # Errors
     ///
-    /// [`Error::Range`] if they are not all within the chunk; as [`Buffer::read_at`](crate::Buffer::read_at).
+    /// [`Error::Range`] if they are not all within the chunk; as
+    /// [`Buffer::read_at`](crate::Buffer::read_at).
     pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<()> {
         let at = self.check(offset, dst.len())?;
         self.pool.memory.buffer().read_at(at, dst)
@@ -278,12 +280,13 @@ impl Chunk {
         self.pool.memory.buffer().write_at(at, src)
     }
 
-    /// Posts the request that `request` makes of this chunk's memory, or of a part of it. It is signaled, and
-    /// its number is the pool's: what it says of these does not count.
+    /// Posts the request that `request` makes of this chunk's memory, or of a part of it. It is
+    /// signaled, and its number is the pool's: what it says of these does not count.
     ///
     /// # Errors
     ///
-    /// What `request` says, and as [`Qp::post`](crate::Qp::post); with the chunk, since nothing was posted.
+    /// What `request` says, and as [`Qp::post`](crate::Qp::post); with the chunk, since nothing was
+    /// posted.
     pub fn post<'a, Q, R: RequestFor<'a, Q>>(
         self,
         queue: Q,

@@ -113,8 +113,8 @@ impl<T: Transport> QpBuilder<T> {
         self
     }
 
-    /// Takes its receives from `srq`, whose completion queue becomes that of its receives. It takes none of
-    /// its own then.
+    /// Takes its receives from `srq`, whose completion queue becomes that of its receives. It takes
+    /// none of its own then.
     pub fn srq(mut self, srq: &Srq) -> Self {
         self.recv_cq = srq.cq().clone();
         self.caps.max_recv_wr = 0;
@@ -238,8 +238,9 @@ impl<T: Transport> QpBuilder<T> {
     /// # Errors
     ///
     /// [`Error::NoUsableGid`] if no GID was given and the device has none to choose;
-    /// [`Error::Unsupported`] if the device does not do this type, [`Error::Sys`] with `ERANGE` for more
-    /// than the device has room for, `EXDEV` for completion queues of another device, `EMFILE`, `ENOMEM`.
+    /// [`Error::Unsupported`] if the device does not do this type, [`Error::Sys`] with `ERANGE` for
+    /// more than the device has room for, `EXDEV` for completion queues of another device,
+    /// `EMFILE`, `ENOMEM`.
     pub fn build(self) -> Result<PreparedQp<T>> {
         let device = Device::from_inner(self.pd.device());
         let (port, gid_index, gid) = match self.gid {
@@ -304,7 +305,8 @@ impl<T: Connected> QpBuilder<T> {
         self
     }
 
-    /// The largest MTU to use; the port's unless said. The connection gets the smaller one of both ends.
+    /// The largest MTU to use; the port's unless said. The connection gets the smaller one of both
+    /// ends.
     pub fn mtu(mut self, mtu: Mtu) -> Self {
         self.params.mtu = Some(mtu);
         self
@@ -318,22 +320,23 @@ impl QpBuilder<Rc> {
         self
     }
 
-    /// How often to repeat what was not acknowledged; 6 unless said, since rxe takes 7 for ever and would
-    /// never tell of a peer that vanished.
+    /// How often to repeat what was not acknowledged; 6 unless said, since rxe takes 7 for ever and
+    /// would never tell of a peer that vanished.
     pub fn retry_cnt(mut self, count: Retries) -> Self {
         self.params.retry_cnt = count;
         self
     }
 
-    /// How often to repeat what found no receive; 6 unless said. For ever hides a peer that forgot to
-    /// post. Over the connection manager, this is what the peer is told to do, and the peer says what
-    /// this end does.
+    /// How often to repeat what found no receive; 6 unless said. For ever hides a peer that forgot
+    /// to post. Over the connection manager, this is what the peer is told to do, and the peer says
+    /// what this end does.
     pub fn rnr_retry(mut self, count: RnrRetries) -> Self {
         self.params.rnr_retry = count;
         self
     }
 
-    /// What a peer that found no receive is told to wait; [`RnrTimer::DEFAULT`] (10.24 ms) unless said.
+    /// What a peer that found no receive is told to wait; [`RnrTimer::DEFAULT`] (10.24 ms) unless
+    /// said.
     pub fn min_rnr_timer(mut self, timer: RnrTimer) -> Self {
         self.params.min_rnr_timer = timer;
         self
@@ -347,8 +350,8 @@ impl QpBuilder<Rc> {
 }
 
 impl QpBuilder<Ud> {
-    /// The Q_Key that a datagram has to carry to be received: [`Ud::DEFAULT_QKEY`] unless said. Those
-    /// with the highest bit set are for the privileged.
+    /// The Q_Key that a datagram has to carry to be received: [`Ud::DEFAULT_QKEY`] unless said.
+    /// Those with the highest bit set are for the privileged.
     pub fn qkey(mut self, qkey: u32) -> Self {
         self.params.qkey = qkey;
         self
@@ -466,8 +469,8 @@ impl Inner {
     }
 }
 
-/// A queue pair that is not yet connected (state Init): receives can be posted, so that they are there
-/// before the peer sends.
+/// A queue pair that is not yet connected (state Init): receives can be posted, so that they are
+/// there before the peer sends.
 ///
 /// Connecting turns it into a [`Qp`]. It is not to be cloned: nothing is left of it then.
 #[derive(Debug)]
@@ -489,9 +492,10 @@ impl<T: Transport> PreparedQp<T> {
     }
 
     /// Completes the requests in flight whose number is `wr_id` as
-    /// [`Status::Canceled`](crate::Status::Canceled), and returns how many there were. What has completed
-    /// already stays as it is, and the queue goes on. The device is not done with what was canceled: see there.
-    /// An unsignaled send counts as in flight until a later one has completed.
+    /// [`Status::Canceled`](crate::Status::Canceled), and returns how many there were. What has
+    /// completed already stays as it is, and the queue goes on. The device is not done with what
+    /// was canceled: see there. An unsignaled send counts as in flight until a later one has
+    /// completed.
     ///
     /// Header struct: `rust_ulp_cancel`.
     ///
@@ -693,8 +697,8 @@ impl<T: Connected> PreparedQp<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Sys`] with `EHOSTUNREACH`, `ENETUNREACH` or `ETIMEDOUT` if there is no way to the peer's
-    /// GID; [`Error::Value`] for numbers that are too large; [`Error::DeviceGone`].
+    /// [`Error::Sys`] with `EHOSTUNREACH`, `ENETUNREACH` or `ETIMEDOUT` if there is no way to the
+    /// peer's GID; [`Error::Value`] for numbers that are too large; [`Error::DeviceGone`].
     pub fn connect(self, peer: Endpoint) -> Result<Qp<T>> {
         self.ready_to_receive(&peer)?;
         self.ready_to_send(peer)
@@ -702,7 +706,8 @@ impl<T: Connected> PreparedQp<T> {
 }
 
 impl PreparedQp<Ud> {
-    /// Takes it to the state Rts: it sends to and receives from anybody who knows its number and Q_Key.
+    /// Takes it to the state Rts: it sends to and receives from anybody who knows its number and
+    /// Q_Key.
     ///
     /// # Errors
     ///
@@ -716,8 +721,8 @@ impl PreparedQp<Ud> {
 
 /// A queue pair that is connected, or ready (state Rts): requests can be posted to it.
 ///
-/// Cheap to clone; destroyed when the last clone is gone, with whatever is in flight on it. It keeps its
-/// completion queues and its protection domain.
+/// Cheap to clone; destroyed when the last clone is gone, with whatever is in flight on it. It
+/// keeps its completion queues and its protection domain.
 #[derive(Debug)]
 pub struct Qp<T: Transport> {
     inner: Arc<Inner>,
@@ -737,16 +742,17 @@ impl<T: Transport> Clone for Qp<T> {
 }
 
 impl<T: Transport> Qp<T> {
-    /// Posts a request: it is under way when this returns, and reports its end to the completion queue.
+    /// Posts a request: it is under way when this returns, and reports its end to the completion
+    /// queue.
     ///
     /// # Errors
     ///
     /// [`Error::QueueFull`] if there is no room: reap and try again. [`Error::Range`],
-    /// [`Error::Misaligned`], [`Error::Access`], [`Error::TooMany`] or [`Error::DatagramTooLong`] for a
-    /// request that cannot work, [`Error::SharedReceives`] for a receive on a queue pair that has a
-    /// shared receive queue, [`Error::NotConnected`] after an earlier one failed, [`Error::Sys`] with
-    /// `EMSGSIZE` for too many bytes, `EXDEV` for a buffer of another domain or `EBADF` for one of
-    /// another [`Device`], [`Error::DeviceGone`]. Nothing was posted then.
+    /// [`Error::Misaligned`], [`Error::Access`], [`Error::TooMany`] or [`Error::DatagramTooLong`]
+    /// for a request that cannot work, [`Error::SharedReceives`] for a receive on a queue pair that
+    /// has a shared receive queue, [`Error::NotConnected`] after an earlier one failed,
+    /// [`Error::Sys`] with `EMSGSIZE` for too many bytes, `EXDEV` for a buffer of another domain or
+    /// `EBADF` for one of another [`Device`], [`Error::DeviceGone`]. Nothing was posted then.
     pub fn post<'a>(&self, request: impl Post<'a, T>) -> Result<()> {
         post_one(&self.target(), &request.into())
     }
@@ -761,9 +767,10 @@ impl<T: Transport> Qp<T> {
     }
 
     /// Completes the requests in flight whose number is `wr_id` as
-    /// [`Status::Canceled`](crate::Status::Canceled), and returns how many there were. What has completed
-    /// already stays as it is, and the queue goes on. The device is not done with what was canceled: see there.
-    /// An unsignaled send counts as in flight until a later one has completed.
+    /// [`Status::Canceled`](crate::Status::Canceled), and returns how many there were. What has
+    /// completed already stays as it is, and the queue goes on. The device is not done with what
+    /// was canceled: see there. An unsignaled send counts as in flight until a later one has
+    /// completed.
     ///
     /// Header struct: `rust_ulp_cancel`.
     ///
@@ -824,9 +831,9 @@ impl<T: Transport> Qp<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidTransition`] if the state table does not allow it; [`Error::Sys`] with `ERANGE` for
-    /// numbers that are too large, `EHOSTUNREACH`, `ENETUNREACH` or `ETIMEDOUT` if there is no way to the
-    /// peer; [`Error::DeviceGone`].
+    /// [`Error::InvalidTransition`] if the state table does not allow it; [`Error::Sys`] with
+    /// `ERANGE` for numbers that are too large, `EHOSTUNREACH`, `ENETUNREACH` or `ETIMEDOUT` if
+    /// there is no way to the peer; [`Error::DeviceGone`].
     pub fn modify(&self, attr: QpAttr) -> Result<Path> {
         self.inner.modify(attr)
     }

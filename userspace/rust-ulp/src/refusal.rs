@@ -94,7 +94,8 @@ impl Private {
         }
     }
 
-    /// The bytes as they came. The manager fills up with zeros: how long it was, the sender has to say.
+    /// The bytes as they came. The manager fills up with zeros: how long it was, the sender has to
+    /// say.
     pub fn raw(&self) -> &[u8] {
         &self.bytes
     }

@@ -65,8 +65,8 @@ impl RemoteSlice {
         self.rkey
     }
 
-    /// The rights that the peer said it grants, if it said so. Requests that need others are refused
-    /// before they are posted.
+    /// The rights that the peer said it grants, if it said so. Requests that need others are
+    /// refused before they are posted.
     pub fn access(&self) -> Option<Access> {
         self.access
     }
@@ -92,8 +92,8 @@ impl RemoteSlice {
         })
     }
 
-    /// The wire form: address (8 bytes), length (8), key (4), in network order. It does not carry the
-    /// rights.
+    /// The wire form: address (8 bytes), length (8), key (4), in network order. It does not carry
+    /// the rights.
     pub fn to_bytes(&self) -> [u8; Self::WIRE_LEN] {
         let mut bytes = [0; Self::WIRE_LEN];
         let fields = self.addr.to_be_bytes().into_iter();

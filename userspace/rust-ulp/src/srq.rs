@@ -68,8 +68,8 @@ impl SrqBuilder {
     /// # Errors
     ///
     /// [`Error::Unsupported`](crate::Error::Unsupported) if the device has none,
-    /// [`Error::Sys`](crate::Error::Sys) with `ERANGE` for more than the device has room for, `EXDEV`
-    /// for a completion queue of another device, `EMFILE`, `ENOMEM`;
+    /// [`Error::Sys`](crate::Error::Sys) with `ERANGE` for more than the device has room for,
+    /// `EXDEV` for a completion queue of another device, `EMFILE`, `ENOMEM`;
     /// [`Error::DeviceGone`](crate::Error::DeviceGone).
     pub fn build(self) -> Result<Srq> {
         let mut arg = abi::SrqCreate {
@@ -106,8 +106,8 @@ struct Inner {
     max_sge: u32,
 }
 
-/// A queue of receives that queue pairs share ([`QpBuilder::srq`](crate::QpBuilder::srq)): each message
-/// that comes for one of them takes the first. Its completion names the queue pair
+/// A queue of receives that queue pairs share ([`QpBuilder::srq`](crate::QpBuilder::srq)): each
+/// message that comes for one of them takes the first. Its completion names the queue pair
 /// ([`Completion::is_of`](crate::Completion::is_of)).
 ///
 /// Cheap to clone; destroyed when the last clone and the last queue pair on it is gone.
@@ -143,8 +143,9 @@ impl Srq {
     }
 
     /// Completes the requests in flight whose number is `wr_id` as
-    /// [`Status::Canceled`](crate::Status::Canceled), and returns how many there were. What has completed
-    /// already stays as it is, and the queue goes on. The device is not done with what was canceled: see there.
+    /// [`Status::Canceled`](crate::Status::Canceled), and returns how many there were. What has
+    /// completed already stays as it is, and the queue goes on. The device is not done with what
+    /// was canceled: see there.
     ///
     /// Header struct: `rust_ulp_cancel`.
     ///
@@ -165,8 +166,8 @@ impl Srq {
         cancel(&self.inner.device, self.handle(), None)
     }
 
-    /// Asks for one [`EventKind::SrqLimit`](crate::EventKind::SrqLimit) when fewer than `n` receives are
-    /// left; 0 asks for none. After the event, it has to be asked for again.
+    /// Asks for one [`EventKind::SrqLimit`](crate::EventKind::SrqLimit) when fewer than `n`
+    /// receives are left; 0 asks for none. After the event, it has to be asked for again.
     ///
     /// Header struct: `rust_ulp_srq_modify`.
     ///

@@ -131,8 +131,8 @@ statuses! {
 }
 
 impl Status {
-    /// Whether the device may still be at work on a request that ended so: see [`Self::TimedOut`] and
-    /// [`Self::Canceled`].
+    /// Whether the device may still be at work on a request that ended so: see [`Self::TimedOut`]
+    /// and [`Self::Canceled`].
     pub fn is_unfinished(self) -> bool {
         matches!(self, Self::TimedOut | Self::Canceled)
     }

@@ -2,15 +2,16 @@
 
 //! A stream of bytes in one direction, through a ring of the receiver's memory.
 //!
-//! The sender puts bytes into the receiver's ring by RDMA Write, as far as there is room: the receiver's
-//! processor takes no part in it, and nothing is sent that has no place. The last write of a chunk carries
-//! its length as immediate data, which tells the receiver that it is there, and wakes it if it sleeps. When a
-//! chunk was taken, the receiver gives its room back by an empty message with the same number: the credit.
-//! Head and tail are counts that each end keeps to itself; what the other end says is checked.
+//! The sender puts bytes into the receiver's ring by RDMA Write, as far as there is room: the
+//! receiver's processor takes no part in it, and nothing is sent that has no place. The last write
+//! of a chunk carries its length as immediate data, which tells the receiver that it is there, and
+//! wakes it if it sleeps. When a chunk was taken, the receiver gives its room back by an empty
+//! message with the same number: the credit. Head and tail are counts that each end keeps to
+//! itself; what the other end says is checked.
 //!
-//! Each end needs a queue pair of its own, with one completion queue for both directions that nobody else
-//! uses, of [`ENTRIES`] entries. The ends may be connected in any way; the receiver's grant is what the sender has to
-//! get:
+//! Each end needs a queue pair of its own, with one completion queue for both directions that
+//! nobody else uses, of [`ENTRIES`] entries. The ends may be connected in any way; the receiver's
+//! grant is what the sender has to get:
 //!
 //! ```no_run
 //! use rust_ulp::{stream, Device, Rc, Result};
@@ -44,8 +45,8 @@
 //! }
 //! ```
 //!
-//! Dropping either end in the middle is harmless: the queue pair goes with it. The other end is told when it
-//! sends; one that only waits waits for its time-out.
+//! Dropping either end in the middle is harmless: the queue pair goes with it. The other end is
+//! told when it sends; one that only waits waits for its time-out.
 
 use crate::access::Access;
 use crate::buffer::Buffer;
@@ -92,8 +93,8 @@ impl Credit {
         }
     }
 
-    /// Bytes that the next chunk may have: a quarter of the ring, so that the other end can work on one while
-    /// the next one comes.
+    /// Bytes that the next chunk may have: a quarter of the ring, so that the other end can work on
+    /// one while the next one comes.
     fn room(&self) -> u64 {
         let left = self.capacity - (self.sent - self.taken);
         left.min(self.capacity.div_ceil(4)).min(u32::MAX.into())
@@ -193,8 +194,8 @@ impl Arrived {
     }
 }
 
-/// The pieces of `len` bytes from count `at` on, in rings of `one` and `two` bytes: where each starts in
-/// either, and its length.
+/// The pieces of `len` bytes from count `at` on, in rings of `one` and `two` bytes: where each
+/// starts in either, and its length.
 fn pieces(at: u64, len: u64, one: u64, two: u64) -> impl Iterator<Item = (u64, u64, u64)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -258,7 +259,8 @@ impl End {
         while self.unfinished != 0 && self.told(Some(deadline)).is_ok() {}
     }
 
-    /// What the other end has told, if it has. Sleeps for one completion until the deadline, if there is one.
+    /// What the other end has told, if it has. Sleeps for one completion until the deadline, if
+    /// there is one.
     fn told(&mut self, mut deadline: Option<&Deadline>) -> Result<Option<(Opcode, u32)>> {
         loop {
             let cq = self.qp.send_cq();
@@ -306,13 +308,13 @@ pub struct PreparedSender {
 }
 
 impl PreparedSender {
-    /// Makes a sender of a queue pair that was not used yet, with memory of its own for `len` bytes, which are
-    /// there until the receiver has them: as much as the receiver's ring is best.
+    /// Makes a sender of a queue pair that was not used yet, with memory of its own for `len`
+    /// bytes, which are there until the receiver has them: as much as the receiver's ring is best.
     ///
     /// # Errors
     ///
-    /// [`Error::Range`] if the queue pair or its completion queues have less room than a stream needs; as
-    /// [`BufferBuilder::alloc`](crate::BufferBuilder::alloc).
+    /// [`Error::Range`] if the queue pair or its completion queues have less room than a stream
+    /// needs; as [`BufferBuilder::alloc`](crate::BufferBuilder::alloc).
     pub fn new(qp: &PreparedQp<Rc>, len: usize) -> Result<Self> {
         let staging = qp.pd().alloc_buffer(len)?;
         prepare(qp)?;
@@ -367,13 +369,13 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Sends as many of the bytes as there is room for now, and returns how many; 0 is back-pressure: the
-    /// receiver has to take something first. Does not sleep.
+    /// Sends as many of the bytes as there is room for now, and returns how many; 0 is
+    /// back-pressure: the receiver has to take something first. Does not sleep.
     ///
     /// # Errors
     ///
-    /// [`Error::Completion`] when the connection has failed, [`Error::Stream`] when the receiver breaks the
-    /// rules, [`Error::NotConnected`] after either and after [`Self::finish`].
+    /// [`Error::Completion`] when the connection has failed, [`Error::Stream`] when the receiver
+    /// breaks the rules, [`Error::NotConnected`] after either and after [`Self::finish`].
     pub fn try_send(&mut self, bytes: &[u8]) -> Result<usize> {
         if self.ended {
             return Err(Error::NotConnected);
@@ -398,8 +400,8 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// As [`Self::try_send`]; [`Error::Timeout`] when that takes longer than `timeout`: then some of it may
-    /// have been sent.
+    /// As [`Self::try_send`]; [`Error::Timeout`] when that takes longer than `timeout`: then some
+    /// of it may have been sent.
     pub fn send(&mut self, bytes: &[u8], timeout: Duration) -> Result<()> {
         let deadline = Deadline::after(timeout);
         let mut sent = 0;
@@ -555,9 +557,10 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Takes as many bytes as there are and fit into `out`, and returns how many, or [`None`] when none have
-    /// arrived; 0 is the end of the stream, or an `out` of no bytes. Does not sleep: who drops the receiver at
-    /// the end calls [`Self::recv`] once more, so that the sender gets to know.
+    /// Takes as many bytes as there are and fit into `out`, and returns how many, or [`None`] when
+    /// none have arrived; 0 is the end of the stream, or an `out` of no bytes. Does not sleep: who
+    /// drops the receiver at the end calls [`Self::recv`] once more, so that the sender gets to
+    /// know.
     ///
     /// # Errors
     ///
@@ -567,8 +570,8 @@ impl Receiver {
         self.take(out)
     }
 
-    /// Takes as many bytes as there are and fit into `out`, sleeping until there is one, and returns how many;
-    /// 0 is the end of the stream, or an `out` of no bytes.
+    /// Takes as many bytes as there are and fit into `out`, sleeping until there is one, and
+    /// returns how many; 0 is the end of the stream, or an `out` of no bytes.
     ///
     /// # Errors
     ///
@@ -578,7 +581,8 @@ impl Receiver {
         loop {
             if let Some(n) = self.try_recv(out)? {
                 if n == 0 && self.arrived.ended {
-                    // Who sees the end may drop this at once: what was given back is to arrive before.
+                    // Who sees the end may drop this at once: what was given back is to arrive
+                    // before.
                     self.end.finish(&deadline);
                 }
                 return Ok(n);

@@ -4,13 +4,13 @@
 //!
 //! What it hands out is safe to use in any way:
 //!
-//! - A [`File`] takes commands as structs of the ABI. The kernel checks what they say, and writes only
-//!   to the struct itself and to the arrays that are passed as slices.
-//! - A [`Mapping`] is shared memory as a slice of `AtomicU64`, and all access to it in this process has
-//!   that one size and alignment: nobody gets a reference to bytes that a device or another process can
-//!   change, and no two accesses of different sizes race.
-//! - A [`RingMap`] is the mapping of a completion ring: its header as `AtomicU32`, its entries as words
-//!   that are copied out.
+//! - A [`File`] takes commands as structs of the ABI. The kernel checks what they say, and writes
+//!   only to the struct itself and to the arrays that are passed as slices.
+//! - A [`Mapping`] is shared memory as a slice of `AtomicU64`, and all access to it in this process
+//!   has that one size and alignment: nobody gets a reference to bytes that a device or another
+//!   process can change, and no two accesses of different sizes race.
+//! - A [`RingMap`] is the mapping of a completion ring: its header as `AtomicU32`, its entries as
+//!   words that are copied out.
 
 use crate::abi;
 use crate::ring::SharedIndex;
@@ -56,8 +56,8 @@ pub(crate) trait FakeKernel: std::fmt::Debug + Send + Sync {
     fn wait_event(&self, timeout: Duration);
 }
 
-/// The process that made something. A forked child has a copy of the value, but neither the mappings
-/// nor the handles are the child's.
+/// The process that made something. A forked child has a copy of the value, but neither the
+/// mappings nor the handles are the child's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process(u32);
 
@@ -78,8 +78,8 @@ pub(crate) struct File {
 
 impl File {
     pub(crate) fn open(path: &str) -> std::io::Result<Self> {
-        // The standard library sets O_CLOEXEC. O_NONBLOCK is about reading events: who wants to wait for
-        // them, polls.
+        // The standard library sets O_CLOEXEC. O_NONBLOCK is about reading events: who wants to
+        // wait for them, polls.
         let mut options = OpenOptions::new();
         options.read(true).write(true);
         let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
@@ -100,8 +100,8 @@ impl File {
         }
     }
 
-    /// Whether another process opened it: this one is a forked child, and must not destroy what is the
-    /// parent's.
+    /// Whether another process opened it: this one is a forked child, and must not destroy what is
+    /// the parent's.
     pub(crate) fn is_inherited(&self) -> bool {
         self.owner != Process::this()
     }
@@ -133,8 +133,8 @@ impl File {
             return fake.command(C::NAME, arg);
         }
         let (fd, arg) = (self.fd.as_raw_fd(), std::ptr::from_mut(arg));
-        // SAFETY: Every command takes a pointer to its struct, whose size is in it. The reference is
-        // unique; the rest is the caller's promise.
+        // SAFETY: Every command takes a pointer to its struct, whose size is in it. The reference
+        // is unique; the rest is the caller's promise.
         Errno::result(unsafe { libc::ioctl(fd, libc::c_ulong::from(C::NR), arg) }).map(drop)
     }
 
@@ -144,14 +144,15 @@ impl File {
         unsafe { self.issue(arg) }
     }
 
-    /// Issues a command that writes to nothing but `arg`, and leaves it to the caller to do so again when a
-    /// signal interrupts it.
+    /// Issues a command that writes to nothing but `arg`, and leaves it to the caller to do so
+    /// again when a signal interrupts it.
     pub(crate) fn call_once<C: Plain>(&self, arg: &mut C) -> Result<(), Errno> {
         // SAFETY: There are no addresses in a `Plain` command.
         unsafe { self.issue_once(arg) }
     }
 
-    /// Reads as many events as there are and fit into `events`, and returns how many. Does not sleep.
+    /// Reads as many events as there are and fit into `events`, and returns how many. Does not
+    /// sleep.
     pub(crate) fn read_events(&self, events: &mut [abi::Event]) -> Result<usize, Errno> {
         #[cfg(test)]
         if let Some(fake) = &self.fake {
@@ -159,8 +160,8 @@ impl File {
         }
         loop {
             let len = size_of_val(events);
-            // SAFETY: `events` is a unique reference to so many bytes of plain data, for which any bytes
-            // are valid.
+            // SAFETY: `events` is a unique reference to so many bytes of plain data, for which any
+            // bytes are valid.
             let got = unsafe { libc::read(self.fd.as_raw_fd(), events.as_mut_ptr().cast(), len) };
             match usize::try_from(got) {
                 Ok(bytes) => return Ok(bytes / size_of::<abi::Event>()),
@@ -188,8 +189,8 @@ impl File {
             capacity: u32::try_from(entries.len()).unwrap_or(u32::MAX),
             ..abi::DeviceList::new()
         };
-        // SAFETY: `entries` is a unique reference to at least `capacity` entries of `entry_size`, plain
-        // data for which any bytes are valid.
+        // SAFETY: `entries` is a unique reference to at least `capacity` entries of `entry_size`,
+        // plain data for which any bytes are valid.
         unsafe { self.issue(&mut arg) }?;
         Ok(arg.count)
     }
@@ -218,17 +219,17 @@ impl File {
             return Err(Errno::EFAULT);
         }
         arg.addr = map.base.as_ptr().expose_provenance() as u64;
-        // SAFETY: The command itself writes to its own struct. What devices write there from now on, they
-        // write to a mapping that is ours, of which nobody has a reference but to atomics; and the kernel
-        // keeps its pages for them when it is unmapped.
+        // SAFETY: The command itself writes to its own struct. What devices write there from now
+        // on, they write to a mapping that is ours, of which nobody has a reference but to atomics;
+        // and the kernel keeps its pages for them when it is unmapped.
         unsafe { self.issue(arg) }
     }
 
-    /// Posts `wrs` and waits as `arg` says; `arg` is written back in every case. Entries are as long as
-    /// their version.
+    /// Posts `wrs` and waits as `arg` says; `arg` is written back in every case. Entries are as
+    /// long as their version.
     ///
-    /// Addresses within `wrs` are only read from: a wrong one is an `EFAULT`, or a request with other
-    /// bytes of this process in it. [`crate::wr`] sees to it that they are right.
+    /// Addresses within `wrs` are only read from: a wrong one is an `EFAULT`, or a request with
+    /// other bytes of this process in it. [`crate::wr`] sees to it that they are right.
     pub(crate) fn submit(&self, wrs: &[abi::Wr], arg: &mut abi::Submit) -> Result<(), Errno> {
         arg.wrs = if wrs.is_empty() {
             0
@@ -270,12 +271,14 @@ pub(crate) fn async_fd(
     interest: tokio::io::Interest,
 ) -> std::io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
     let fd = file.as_fd().try_clone_to_owned()?;
-    // SAFETY: An `OwnedFd` is one open descriptor for as long as it lives, and the `AsyncFd` owns it.
+    // SAFETY: An `OwnedFd` is one open descriptor for as long as it lives, and the `AsyncFd` owns
+    // it.
     let fd = unsafe { tokio::io::unix::AsyncFd::register_with_interest(fd, interest) };
     Ok(fd?)
 }
 
-/// A ring of io_uring with entries of 128 bytes and completions of 32, for commands of device files.
+/// A ring of io_uring with entries of 128 bytes and completions of 32, for commands of device
+/// files.
 #[cfg(feature = "io-uring")]
 pub(crate) struct Uring {
     /// Dropped in the process that made it, once.
@@ -307,8 +310,8 @@ pub(crate) struct UringCqe {
 
 /// Memory that a stream copies completions to, and the ring by which the kernel gets it.
 ///
-/// The first page is that ring, whose entries are two words: an address; and length, number, and, of the first
-/// one, the ring's tail. The buffers are the pages after it.
+/// The first page is that ring, whose entries are two words: an address; and length, number, and,
+/// of the first one, the ring's tail. The buffers are the pages after it.
 #[cfg(feature = "io-uring")]
 struct Buffers {
     map: Mapping,
@@ -384,8 +387,8 @@ impl Uring {
     /// Most completions that a stream makes before some of its buffers are given back.
     pub(crate) const STREAM_ENTRIES: usize = Buffers::COUNT as usize + 1;
 
-    /// Sets a ring up, with a thread of the kernel's that takes the entries if `idle_ms` says how long it
-    /// looks for them before it sleeps.
+    /// Sets a ring up, with a thread of the kernel's that takes the entries if `idle_ms` says how
+    /// long it looks for them before it sleeps.
     pub(crate) fn new(entries: u32, idle_ms: Option<u32>) -> std::io::Result<Self> {
         let mut builder = io_uring::IoUring::builder();
         if let Some(idle_ms) = idle_ms {
@@ -433,8 +436,8 @@ impl Uring {
         }
     }
 
-    /// Puts what was added into the ring, and has the kernel take it if it does not do so by itself. False
-    /// when there is no room: then it is still to be put there.
+    /// Puts what was added into the ring, and has the kernel take it if it does not do so by
+    /// itself. False when there is no room: then it is still to be put there.
     pub(crate) fn submit(&mut self) -> std::io::Result<bool> {
         if !self.put() {
             return Ok(false);
@@ -446,10 +449,11 @@ impl Uring {
     fn put(&mut self) -> bool {
         if !self.staged.is_empty() {
             let mut queue = self.ring.submission();
-            // SAFETY: What a command of /dev/rust_ulp has addresses of, the kernel reads and does not write,
-            // and copies: a wrong one is an EFAULT, or a request with other bytes of this process in it.
-            // Where the data is, it names by handles of the kernel's. `crate::uring` keeps what is read. A
-            // stream writes to buffers that `provide` has registered.
+            // SAFETY: What a command of /dev/rust_ulp has addresses of, the kernel reads and does
+            // not write, and copies: a wrong one is an EFAULT, or a request with other bytes of
+            // this process in it. Where the data is, it names by handles of the kernel's.
+            // `crate::uring` keeps what is read. A stream writes to buffers that `provide` has
+            // registered.
             if unsafe { queue.push_multiple(&self.staged) }.is_err() {
                 return false;
             }
@@ -459,8 +463,8 @@ impl Uring {
         true
     }
 
-    /// Has the kernel take what is in the ring, if it does not do so by itself. After an error the entries
-    /// stay in the ring, and the next call submits them.
+    /// Has the kernel take what is in the ring, if it does not do so by itself. After an error the
+    /// entries stay in the ring, and the next call submits them.
     pub(crate) fn enter(&mut self) -> std::io::Result<()> {
         self.owed = true;
         #[cfg(test)]
@@ -484,8 +488,8 @@ impl Uring {
         self.owed
     }
 
-    /// Puts what was added into the ring, as [`Self::submit`] does, and sleeps as [`Self::wait`] does, by the
-    /// same system call.
+    /// Puts what was added into the ring, as [`Self::submit`] does, and sleeps as [`Self::wait`]
+    /// does, by the same system call.
     pub(crate) fn submit_and_wait(
         &mut self,
         min: usize,
@@ -511,9 +515,9 @@ impl Uring {
             buffers.give(id);
         }
         let address = buffers.address();
-        // SAFETY: The ring of the group stands there, aligned to a page, and stays until `drop` has taken the
-        // group away, or for ever. The kernel writes only to buffers that were given to it, with
-        // addresses in the same mapping, and whoever reads them does so as words.
+        // SAFETY: The ring of the group stands there, aligned to a page, and stays until `drop` has
+        // taken the group away, or for ever. The kernel writes only to buffers that were given to
+        // it, with addresses in the same mapping, and whoever reads them does so as words.
         unsafe {
             self.ring
                 .submitter()
@@ -556,7 +560,8 @@ impl Uring {
         let entry = entry.flags(io_uring::squeue::Flags::BUFFER_SELECT);
         // SAFETY: An entry is those 128 bytes: struct io_uring_sqe of the kernel.
         let mut bytes = unsafe { std::mem::transmute::<Entry, [u8; 128]>(entry) };
-        // uring_cmd_flags = IORING_URING_CMD_MULTISHOT, and buf_group: the io-uring crate has no way to say so.
+        // uring_cmd_flags = IORING_URING_CMD_MULTISHOT, and buf_group: the io-uring crate has no
+        // way to say so.
         let fields = [(28, [2, 0]), (40, group.to_ne_bytes())];
         for (at, value) in fields {
             for (to, from) in bytes.iter_mut().skip(at).zip(value) {
@@ -573,8 +578,8 @@ impl Uring {
             .push(Self::stream_entry(file, cq, group, user_data));
     }
 
-    /// Puts a stream into the ring again, before what was added: [`Self::enter`] has the kernel take it.
-    /// Returns false when there is no room.
+    /// Puts a stream into the ring again, before what was added: [`Self::enter`] has the kernel
+    /// take it. Returns false when there is no room.
     pub(crate) fn restart_stream(
         &mut self,
         file: RawFd,
@@ -587,8 +592,8 @@ impl Uring {
         unsafe { self.ring.submission().push(&entry) }.is_ok()
     }
 
-    /// Sleeps until there are `min` completions, a signal comes, or the time is over. The kernel takes what
-    /// was put into the ring, by the same call.
+    /// Sleeps until there are `min` completions, a signal comes, or the time is over. The kernel
+    /// takes what was put into the ring, by the same call.
     pub(crate) fn wait(&mut self, min: usize, timeout: Duration) -> std::io::Result<()> {
         let timeout = io_uring::types::Timespec::from(timeout);
         let args = io_uring::types::SubmitArgs::new().timespec(&timeout);
@@ -619,15 +624,15 @@ impl Uring {
 impl Drop for Uring {
     fn drop(&mut self) {
         if self.owner != Process::this() {
-            // A child has the descriptor, but not the memory, which is marked not to be inherited; and
-            // the registrations are the parent's.
-            // SAFETY: The ring is not dropped here or later: nothing else closes its descriptor.
+            // A child has the descriptor, but not the memory, which is marked not to be inherited;
+            // and the registrations are the parent's. SAFETY: The ring is not dropped here or
+            // later: nothing else closes its descriptor.
             drop(unsafe { OwnedFd::from_raw_fd(self.ring.as_raw_fd()) });
             return;
         }
         for (group, buffers) in (0..).zip(std::mem::take(&mut self.groups)) {
-            // Copying takes the lock of the ring, and so does this: after it nothing is written any more, though
-            // the stream may end later.
+            // Copying takes the lock of the ring, and so does this: after it nothing is written any
+            // more, though the stream may end later.
             if self.ring.submitter().unregister_buf_ring(group).is_err() {
                 std::mem::forget(buffers);
             }
@@ -668,13 +673,13 @@ pub(crate) fn address_of<T>(slice: &[T]) -> u64 {
     slice.as_ptr().expose_provenance() as u64
 }
 
-/// Memory that is shared with the kernel, devices and whoever they let write to it: of the device file or
-/// of a dma-buf, or anonymous to be registered.
+/// Memory that is shared with the kernel, devices and whoever they let write to it: of the device
+/// file or of a dma-buf, or anonymous to be registered.
 ///
 /// # Invariants
 ///
-/// `base` is the address of a mapping of `len` bytes, readable, and writable if `writable` says so, which
-/// nothing unmaps before this is dropped. Both are multiples of 8.
+/// `base` is the address of a mapping of `len` bytes, readable, and writable if `writable` says so,
+/// which nothing unmaps before this is dropped. Both are multiples of 8.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<libc::c_void>,
@@ -726,13 +731,13 @@ impl Mapping {
         })
     }
 
-    /// Memory of `len` bytes at `base` that somebody else owns. Fails with `EFAULT` for a null pointer, and
-    /// with `EINVAL` unless both are multiples of 8.
+    /// Memory of `len` bytes at `base` that somebody else owns. Fails with `EFAULT` for a null
+    /// pointer, and with `EINVAL` unless both are multiples of 8.
     ///
     /// # Safety
     ///
-    /// Until this is dropped the memory stays mapped, readable and writable, and this process accesses it
-    /// by aligned atomics of 8 bytes only, if at all while others do.
+    /// Until this is dropped the memory stays mapped, readable and writable, and this process
+    /// accesses it by aligned atomics of 8 bytes only, if at all while others do.
     pub(crate) unsafe fn borrowed(base: *mut u8, len: usize) -> Result<Self, Errno> {
         let base = NonNull::new(base).ok_or(Errno::EFAULT)?;
         if base.addr().get() % 8 != 0 || len % 8 != 0 {
@@ -752,8 +757,9 @@ impl Mapping {
         self.base.cast()
     }
 
-    /// Maps `len` bytes of zeros that belong to this process alone, rounded up to whole pages of 4 KiB, or
-    /// of 2 MiB with `huge`, of which the kernel is asked to make them. A forked child does not get them.
+    /// Maps `len` bytes of zeros that belong to this process alone, rounded up to whole pages of 4
+    /// KiB, or of 2 MiB with `huge`, of which the kernel is asked to make them. A forked child does
+    /// not get them.
     pub(crate) fn anonymous(len: u64, huge: bool) -> Result<Self, Errno> {
         let len = whole(len, if huge { 2 << 20 } else { 4096 })?;
         let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
@@ -776,18 +782,19 @@ impl Mapping {
         Ok(map)
     }
 
-    /// Whether the memory may be stored to. A store to memory that is mapped for reading raises a signal.
+    /// Whether the memory may be stored to. A store to memory that is mapped for reading raises a
+    /// signal.
     pub(crate) fn is_writable(&self) -> bool {
         self.writable
     }
 
     /// The memory as words.
     pub(crate) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: By the type invariants this is `len / 8` aligned words that stay mapped as long as
-        // `self` is borrowed. Any bytes are a valid AtomicU64, which may change behind a shared
-        // reference. The kernel's and the devices' accesses are outside of this program; those of this
-        // program all go through this slice and have this size, or through a `RingMap`, which keeps
-        // its header (u32) and its entries (u64) apart.
+        // SAFETY: By the type invariants this is `len / 8` aligned words that stay mapped as long
+        // as `self` is borrowed. Any bytes are a valid AtomicU64, which may change behind a shared
+        // reference. The kernel's and the devices' accesses are outside of this program; those of
+        // this program all go through this slice and have this size, or through a `RingMap`, which
+        // keeps its header (u32) and its entries (u64) apart.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len / 8) }
     }
 }
@@ -798,8 +805,8 @@ impl Drop for Mapping {
             // A forked child does not have this mapping, and may have another one at its address.
             return;
         }
-        // SAFETY: By the type invariants it is ours, and all borrows of it have ended. A failure would
-        // leave it mapped, which harms nobody.
+        // SAFETY: By the type invariants it is ours, and all borrows of it have ended. A failure
+        // would leave it mapped, which harms nobody.
         let _ = unsafe { munmap(self.base, self.len) };
     }
 }
@@ -850,9 +857,9 @@ impl RingMap {
 
     fn header(&self, offset: usize) -> &AtomicU32 {
         debug_assert!(offset % 4 == 0 && offset < size_of::<abi::CqRing>());
-        // SAFETY: `offset` is one of the four below: within the header, which by the type invariants is
-        // within the mapping, and aligned. All accesses of this program to the header are of this
-        // size. It stays mapped as long as `self` is borrowed.
+        // SAFETY: `offset` is one of the four below: within the header, which by the type
+        // invariants is within the mapping, and aligned. All accesses of this program to the header
+        // are of this size. It stays mapped as long as `self` is borrowed.
         unsafe { AtomicU32::from_ptr(self.map.base.as_ptr().cast::<u8>().add(offset).cast()) }
     }
 
@@ -901,7 +908,8 @@ fn copy_cqe(words: &[AtomicU64], first: usize) -> Option<abi::Cqe> {
 /// A number that a peer cannot guess.
 pub(crate) fn random_u32() -> Result<u32, Errno> {
     let mut bytes = [0u8; 4];
-    // SAFETY: The buffer is ours and as long as said. Requests of up to 256 bytes are never cut short.
+    // SAFETY: The buffer is ours and as long as said. Requests of up to 256 bytes are never cut
+    // short.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     if usize::try_from(got) == Ok(bytes.len()) {
         Ok(u32::from_ne_bytes(bytes))
@@ -926,7 +934,8 @@ pub(crate) fn look_up(fd: RawFd) -> Result<OwnedFd, Errno> {
 pub(crate) fn holds_in_child(f: impl FnOnce() -> bool) -> bool {
     let patience = std::env::var("ULP_PATIENCE").ok();
     let patience = patience.and_then(|text| text.parse().ok()).unwrap_or(1);
-    // SAFETY: The child is a copy of this thread alone. It runs `f`, which waits for no other thread.
+    // SAFETY: The child is a copy of this thread alone. It runs `f`, which waits for no other
+    // thread.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: A child that hangs ends.

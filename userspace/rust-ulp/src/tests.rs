@@ -2335,7 +2335,8 @@ fn listeners_wait_and_count() {
     assert_eq!(kernel.objects(), left - 1);
 }
 
-/// A signal undoes a connection: it is begun anew where nothing is lost by that, else the caller is told.
+/// A signal undoes a connection: it is begun anew where nothing is lost by that, else the caller is
+/// told.
 #[test]
 fn signals_while_connecting() {
     let kernel = Kernel::new();

@@ -63,15 +63,16 @@ macro_rules! transports {
 }
 
 transports! {
-    /// Reliable connection: one peer; everything arrives once and in order, or the queue pair fails.
+    /// Reliable connection: one peer; everything arrives once and in order, or the queue pair
+    /// fails.
     Rc = QPT_RC, true;
-    /// Unreliable connection: one peer. Sends and writes only; a message that loses a packet is lost whole,
-    /// and nobody is told: its sender's completion says that it left.
+    /// Unreliable connection: one peer. Sends and writes only; a message that loses a packet is
+    /// lost whole, and nobody is told: its sender's completion says that it left.
     Uc = QPT_UC, false;
 }
 
-/// Unreliable datagram: any peers, sends of one packet each, at most [`Endpoint::mtu`] bytes. What is
-/// lost is lost.
+/// Unreliable datagram: any peers, sends of one packet each, at most [`Endpoint::mtu`] bytes. What
+/// is lost is lost.
 #[derive(Clone, Copy, Debug)]
 pub enum Ud {}
 

@@ -21,16 +21,19 @@
 //! }
 //! ```
 //!
-//! Requests of a ring report to it and not to the completion queues of their queue pairs; but these have no
-//! more requests in flight than they have entries, however they came. One ring serves any queue pairs of any devices, and a queue pair can be used by rings and by
-//! [`Qp::post`](crate::Qp::post) at the same time; their order is that in which the kernel takes them.
+//! Requests of a ring report to it and not to the completion queues of their queue pairs; but these
+//! have no more requests in flight than they have entries, however they came. One ring serves any
+//! queue pairs of any devices, and a queue pair can be used by rings and by
+//! [`Qp::post`](crate::Qp::post) at the same time; their order is that in which the kernel takes
+//! them.
 //!
-//! [`Ring::stream`] has the completions of a queue come through the ring, too: those of requests that were posted by
-//! a call, above all receives, in one loop with everything else, and without a system call each.
+//! [`Ring::stream`] has the completions of a queue come through the ring, too: those of requests
+//! that were posted by a call, above all receives, in one loop with everything else, and without a
+//! system call each.
 //!
-//! What a request refers to is kept until it has completed: its buffers, its device, and what it has several
-//! elements or inline bytes of, which the ring copies. A ring may be dropped or forgotten with requests in
-//! flight: the kernel cancels them, or completes them without telling.
+//! What a request refers to is kept until it has completed: its buffers, its device, and what it
+//! has several elements or inline bytes of, which the ring copies. A ring may be dropped or
+//! forgotten with requests in flight: the kernel cancels them, or completes them without telling.
 
 use crate::abi;
 use crate::ah::AddressHandle;
@@ -61,15 +64,15 @@ pub struct RingBuilder {
 }
 
 impl RingBuilder {
-    /// Entries that can be added between two submits: a power of two, 128 unless said. Twice as many can be
-    /// in flight.
+    /// Entries that can be added between two submits: a power of two, 128 unless said. Twice as
+    /// many can be in flight.
     pub fn entries(mut self, n: u32) -> Self {
         self.entries = n;
         self
     }
 
-    /// A thread of the kernel's takes what is submitted, so that no system call is needed; it costs a processor
-    /// while there is work, and sleeps after `idle` without.
+    /// A thread of the kernel's takes what is submitted, so that no system call is needed; it costs
+    /// a processor while there is work, and sleeps after `idle` without.
     ///
     /// `IORING_SETUP_SQPOLL`.
     #[doc(alias = "kernel_thread")]
@@ -158,20 +161,21 @@ struct Memory {
 pub struct Cqe {
     /// Its number.
     pub wr_id: u64,
-    /// It came by a [`Ring::stream`], whether it was posted by this ring or by a call. A stream that ends is an
-    /// error with this, and the number 0.
+    /// It came by a [`Ring::stream`], whether it was posted by this ring or by a call. A stream
+    /// that ends is an error with this, and the number 0.
     pub streamed: bool,
-    /// How a request ended: [`Completion::ok`] tells. Of a batch that succeeded, a completion of nothing but
-    /// that number; of one that did not, [`Error::Batch`] with the first request that failed, while all of
-    /// it was posted. [`Error::Sys`] and the like as of [`Qp::post`](crate::Qp::post) when nothing was
-    /// posted, with `ECANCELED` when that was because one before it in its chain failed.
+    /// How a request ended: [`Completion::ok`] tells. Of a batch that succeeded, a completion of
+    /// nothing but that number; of one that did not, [`Error::Batch`] with the first request that
+    /// failed, while all of it was posted. [`Error::Sys`] and the like as of
+    /// [`Qp::post`](crate::Qp::post) when nothing was posted, with `ECANCELED` when that was
+    /// because one before it in its chain failed.
     pub result: Result<Completion>,
 }
 
 /// An io_uring for requests of this crate.
 ///
-/// [`AsFd`] gives its file, which is readable while there are completions; look with [`Self::poll`] until there
-/// is none before waiting for it.
+/// [`AsFd`] gives its file, which is readable while there are completions; look with [`Self::poll`]
+/// until there is none before waiting for it.
 pub struct Ring {
     // Goes first: then nobody takes entries any more.
     uring: Uring,
@@ -206,16 +210,17 @@ impl Ring {
     ///
     /// # Errors
     ///
-    /// [`Error::QueueFull`] if there is no room: submit and reap. Those of a request that can be told before
-    /// it is posted, as of [`QpBatch::push`](crate::QpBatch::push); [`Error::Unsupported`] if the module has
-    /// no io_uring.
+    /// [`Error::QueueFull`] if there is no room: submit and reap. Those of a request that can be
+    /// told before it is posted, as of [`QpBatch::push`](crate::QpBatch::push);
+    /// [`Error::Unsupported`] if the module has no io_uring.
     pub fn push<'a, Q, R: RequestFor<'a, Q>>(&mut self, queue: Q, request: R) -> Result<()> {
         let target = R::target(&queue);
         self.push_request(&target, request.into(), None)
             .map_err(|(error, _)| error)
     }
 
-    /// Adds the request that `request` makes of a chunk of a [`Pool`](crate::Pool), as [`Chunk::post`] does.
+    /// Adds the request that `request` makes of a chunk of a [`Pool`](crate::Pool), as
+    /// [`Chunk::post`] does.
     ///
     /// # Errors
     ///
@@ -331,28 +336,29 @@ impl Ring {
         self.free.last().copied().ok_or(Error::QueueFull)
     }
 
-    /// What is added next starts only when what was added last has succeeded; else it ends with `ECANCELED`.
-    /// A chain is submitted as a whole: it ends with [`Self::submit`].
+    /// What is added next starts only when what was added last has succeeded; else it ends with
+    /// `ECANCELED`. A chain is submitted as a whole: it ends with [`Self::submit`].
     pub fn link(&mut self) {
         self.uring.link();
     }
 
-    /// Adds a stream to what [`Self::submit`] submits next: what completes in `cq`, and is there already, comes
-    /// through this ring, as [`Cqe`] with `streamed`, in its order. The kernel copies completions into
-    /// buffers of the ring's, many at a time, and goes on until the ring is dropped.
+    /// Adds a stream to what [`Self::submit`] submits next: what completes in `cq`, and is there
+    /// already, comes through this ring, as [`Cqe`] with `streamed`, in its order. The kernel
+    /// copies completions into buffers of the ring's, many at a time, and goes on until the ring is
+    /// dropped.
     ///
     /// The queue cannot be read in another way from then on: [`Cq::poll`] and the like fail with
-    /// [`Error::Streamed`]. A ring that is dropped loses what was in its buffers; another one can go on with the
-    /// queue.
+    /// [`Error::Streamed`]. A ring that is dropped loses what was in its buffers; another one can
+    /// go on with the queue.
     ///
     /// A stream takes room for nine entries away from the ring.
     ///
     /// # Errors
     ///
-    /// [`Error::QueueFull`] if there is not so much room; [`Error::Streamed`] if a ring of this process has one of
-    /// `cq`; [`Error::Unsupported`]; [`Error::Sys`] if the kernel does not take the buffers. What fails later
-    /// is [`Cqe::result`]: [`Error::Busy`] while another ring's stream of `cq` has not ended,
-    /// [`Error::DeviceGone`] when the device is removed.
+    /// [`Error::QueueFull`] if there is not so much room; [`Error::Streamed`] if a ring of this
+    /// process has one of `cq`; [`Error::Unsupported`]; [`Error::Sys`] if the kernel does not take
+    /// the buffers. What fails later is [`Cqe::result`]: [`Error::Busy`] while another ring's
+    /// stream of `cq` has not ended, [`Error::DeviceGone`] when the device is removed.
     pub fn stream(&mut self, cq: &Cq) -> Result<()> {
         let device = cq.device_inner();
         device.needs(abi::FEATURE_URING, "io_uring")?;
@@ -452,8 +458,8 @@ impl Ring {
         }
     }
 
-    /// Begins streams again that are to. A stream is put into the ring once, even if the kernel cannot be
-    /// told of it now.
+    /// Begins streams again that are to. A stream is put into the ring once, even if the kernel
+    /// cannot be told of it now.
     fn resume(&mut self) -> Result<()> {
         let mut begun = self.uring.owed();
         for (number, stream) in (STREAM..).zip(&mut self.streams) {
@@ -486,8 +492,8 @@ impl Ring {
     ///
     /// # Errors
     ///
-    /// [`Error::QueueFull`] if the kernel's thread has not yet taken what was submitted before: reap, and do it
-    /// again; [`Error::Sys`].
+    /// [`Error::QueueFull`] if the kernel's thread has not yet taken what was submitted before:
+    /// reap, and do it again; [`Error::Sys`].
     pub fn submit(&mut self) -> Result<usize> {
         let count = self.uring.staged();
         match self.uring.submit() {
@@ -498,14 +504,14 @@ impl Ring {
         Ok(count)
     }
 
-    /// Submits what was added, and sleeps until there are `min` completions to take, by one system call. Returns
-    /// how many entries were submitted. What a stream puts into one buffer counts as one, and so does its beginning
-    /// again.
+    /// Submits what was added, and sleeps until there are `min` completions to take, by one system
+    /// call. Returns how many entries were submitted. What a stream puts into one buffer counts as
+    /// one, and so does its beginning again.
     ///
     /// # Errors
     ///
-    /// As [`Self::submit`]: then nothing was submitted. [`Error::Timeout`] if there are fewer within `timeout`:
-    /// then everything was.
+    /// As [`Self::submit`]: then nothing was submitted. [`Error::Timeout`] if there are fewer
+    /// within `timeout`: then everything was.
     pub fn submit_and_wait(&mut self, min: u32, timeout: Duration) -> Result<usize> {
         let deadline = Deadline::after(timeout);
         let min = min as usize;
@@ -532,8 +538,8 @@ impl Ring {
         Ok(count)
     }
 
-    /// Takes the oldest completion, if there is one. Makes no system call, but when the buffers of a stream were
-    /// all full.
+    /// Takes the oldest completion, if there is one. Makes no system call, but when the buffers of
+    /// a stream were all full.
     ///
     /// # Errors
     ///
@@ -571,7 +577,8 @@ impl Ring {
         }
     }
 
-    /// Takes the oldest completion, sleeping until there is one. What was added and not submitted stays so.
+    /// Takes the oldest completion, sleeping until there is one. What was added and not submitted
+    /// stays so.
     ///
     /// # Errors
     ///
@@ -598,8 +605,9 @@ impl Ring {
 }
 
 impl DeviceBatch<'_> {
-    /// Has a ring of io_uring post all of it when that is submitted, as one entry, which completes when all
-    /// of it has: `wr_id` is its number. Nothing is posted when one of the requests is refused.
+    /// Has a ring of io_uring post all of it when that is submitted, as one entry, which completes
+    /// when all of it has: `wr_id` is its number. Nothing is posted when one of the requests is
+    /// refused.
     ///
     /// # Errors
     ///
@@ -629,8 +637,8 @@ impl Drop for Ring {
                 *slot = Slot::default();
             }
         }
-        // The kernel may still be about to read what is in flight, from memory that nobody must have then:
-        // it stays where it is.
+        // The kernel may still be about to read what is in flight, from memory that nobody must
+        // have then: it stays where it is.
         for slot in self.slots.iter_mut().filter(|slot| slot.device.is_some()) {
             std::mem::forget(take(&mut slot.memory));
             if let Some(chunk) = slot.chunk.take() {

@@ -28,9 +28,9 @@
 //!
 //! Refusal: 2 bytes reason, 2 bytes zero. Ready has no body.
 //!
-//! The one who connects says hello; the other one takes its queue pair to Rtr and says hello or refuses;
-//! the first takes its own to Rts and says ready; the other one takes its own to Rts and says ready. So
-//! each knows that the peer can receive before it sends.
+//! The one who connects says hello; the other one takes its queue pair to Rtr and says hello or
+//! refuses; the first takes its own to Rts and says ready; the other one takes its own to Rts and
+//! says ready. So each knows that the peer can receive before it sends.
 
 //!
 //! # By the connection manager
@@ -200,7 +200,8 @@ fn hello(input: &mut Input<'_>) -> Result<Hello, WireError> {
 }
 
 impl Message {
-    /// Header and body. Grants beyond [`MAX_GRANTS`] are left out; numbers of 24 bits are cut to that.
+    /// Header and body. Grants beyond [`MAX_GRANTS`] are left out; numbers of 24 bits are cut to
+    /// that.
     pub fn encode(&self) -> Vec<u8> {
         let (kind, body) = match self {
             Self::Hello(hello) => (TYPE_HELLO, encode_hello(hello)),
@@ -257,8 +258,8 @@ impl PrivateData {
     const MAGIC: [u8; 2] = *b"RU";
     const VERSION: u8 = 1;
 
-    /// The bytes. Grants beyond 15 and bytes beyond 255 make it longer than anything can carry, and are
-    /// an error there.
+    /// The bytes. Grants beyond 15 and bytes beyond 255 make it longer than anything can carry, and
+    /// are an error there.
     pub fn encode(&self) -> Vec<u8> {
         let count = u8::try_from(self.grants.len()).unwrap_or(u8::MAX).min(15);
         let len = u8::try_from(self.data.len()).unwrap_or(u8::MAX);

@@ -220,8 +220,9 @@ impl<'a> Request<'a> {
 /// What a connected queue pair of transport `T` can post. The builders of this crate are that.
 pub trait Post<'a, T: Transport>: Into<Request<'a>> + sealed::Sealed {}
 
-/// A queue with a request that it takes, for [`DeviceBatch`](crate::DeviceBatch): a [`Qp`](crate::Qp) with whatever it
-/// can post, a [`PreparedQp`](crate::PreparedQp) or a [`Srq`](crate::Srq) with a [`Recv`].
+/// A queue with a request that it takes, for [`DeviceBatch`](crate::DeviceBatch): a
+/// [`Qp`](crate::Qp) with whatever it can post, a [`PreparedQp`](crate::PreparedQp) or a
+/// [`Srq`](crate::Srq) with a [`Recv`].
 pub trait RequestFor<'a, Q>: Into<Request<'a>> + sealed::Sealed {
     /// Where it goes.
     #[doc(hidden)]
@@ -254,9 +255,10 @@ macro_rules! common {
                 self
             }
 
-            /// How long it may take from when it is posted on: up to an hour, counted in units of about a
-            /// millisecond; for ever unless said. Afterwards it completes as [`Status::TimedOut`](crate::Status::TimedOut), which says
-            /// nothing of the queue pair: that goes on, and the device is not done with the request.
+            /// How long it may take from when it is posted on: up to an hour, counted in units of
+            /// about a millisecond; for ever unless said. Afterwards it completes as
+            /// [`Status::TimedOut`](crate::Status::TimedOut), which says nothing of the queue pair:
+            /// that goes on, and the device is not done with the request.
             ///
             /// Header: `rust_ulp_wr.timeout_ns`.
             #[inline]
@@ -282,9 +284,9 @@ macro_rules! send_side {
         common!($name);
 
         impl<'a> $name<'a> {
-            /// Whether it makes a completion when it succeeds; true unless said. It makes one when it
-            /// fails in any case. A queue pair whose requests are all unsignaled fills up: the slots of
-            /// unsignaled requests are free again when a later signaled one completes.
+            /// Whether it makes a completion when it succeeds; true unless said. It makes one when
+            /// it fails in any case. A queue pair whose requests are all unsignaled fills up: the
+            /// slots of unsignaled requests are free again when a later signaled one completes.
             ///
             /// Header: `RUST_ULP_SEND_SIGNALED`.
             #[inline]
@@ -323,8 +325,8 @@ macro_rules! solicited {
                 self
             }
 
-            /// Takes the data while it is posted, so that the memory can be changed at once. At most
-            /// [`QpCaps::max_inline`](crate::QpCaps::max_inline) bytes.
+            /// Takes the data while it is posted, so that the memory can be changed at once. At
+            /// most [`QpCaps::max_inline`](crate::QpCaps::max_inline) bytes.
             ///
             /// Header: `RUST_ULP_SEND_INLINE`.
             #[inline]
@@ -373,7 +375,8 @@ impl<'a> Write<'a> {
         Self::with(Local::Bytes(src), dst)
     }
 
-    /// Also completes a receive of the peer's, which gets this number (in host order on both sides).
+    /// Also completes a receive of the peer's, which gets this number (in host order on both
+    /// sides).
     #[inline]
     pub fn imm(mut self, imm: u32) -> Self {
         self.request.wr.opcode = abi::WR_RDMA_WRITE_WITH_IMM;
@@ -480,8 +483,8 @@ impl<'a> Post<'a, Rc> for Send<'a> {}
 impl<'a> Post<'a, Uc> for Send<'a> {}
 
 impl<'a> Send<'a> {
-    /// Also takes a grant of the peer's away: when the message has arrived, the key of `grant` opens
-    /// nothing any more, and the peer is told which one it was
+    /// Also takes a grant of the peer's away: when the message has arrived, the key of `grant`
+    /// opens nothing any more, and the peer is told which one it was
     /// ([`Completion::invalidated`](crate::Completion::invalidated)). Not every device does it:
     /// [`DeviceInfo::supports`](crate::DeviceInfo::supports) tells.
     #[inline]
@@ -493,8 +496,8 @@ impl<'a> Send<'a> {
     }
 }
 
-/// A send that takes a grant of the peer's away. Made by [`Send::invalidate`]; it carries no immediate
-/// data.
+/// A send that takes a grant of the peer's away. Made by [`Send::invalidate`]; it carries no
+/// immediate data.
 ///
 /// Header: `rust_ulp_wr` with `RUST_ULP_WR_SEND_WITH_INV`.
 #[derive(Clone, Debug)]
@@ -508,8 +511,8 @@ fenced!(SendInvalidate);
 solicited!(SendInvalidate);
 impl<'a> Post<'a, Rc> for SendInvalidate<'a> {}
 
-/// A datagram: the message goes into the first receive of the queue pair that it is for, behind 40 bytes
-/// for the network header, if that has a receive and takes the Q_Key. At most
+/// A datagram: the message goes into the first receive of the queue pair that it is for, behind 40
+/// bytes for the network header, if that has a receive and takes the Q_Key. At most
 /// [`Endpoint::mtu`](crate::Endpoint) bytes. Its completion says that it left, not that it arrived.
 ///
 /// Header: `rust_ulp_wr` with `RUST_ULP_WR_SEND` or `RUST_ULP_WR_SEND_WITH_IMM`, `arg0` and `arg1`.

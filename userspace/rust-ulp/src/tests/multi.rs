@@ -191,8 +191,9 @@ fn handing_over_allocates_nothing() {
         let _ = queue.completions().wait(SOON).unwrap().ok().unwrap();
         let _ = cq.wait(SOON).unwrap().ok().unwrap();
     };
-    // On this thread; what the other one does is the same code as `wait`. Who has to sleep for the first
-    // time, or finds a queue of the fake longer than ever, allocates for that once: all is there in the end.
+    // On this thread; what the other one does is the same code as `wait`. Who has to sleep for the
+    // first time, or finds a queue of the fake longer than ever, allocates for that once: all is
+    // there in the end.
     let allocates = |_| {
         let before = allocations();
         (0..200).for_each(|_| round());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What of a ring can be told without a kernel that has the commands: `ulp-test` and the example see the rest.
+//! What of a ring can be told without a kernel that has the commands: `ulp-test` and the example
+//! see the rest.
 
 use super::*;
 use crate::uring::Ring;
