@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Chunks of a buffer that are handed out, sent or received into, and come back.
+//! Pools: a buffer divided into chunks of one length, for requests.
 
 use crate::buffer::LocalSlice;
 use crate::completion::Completion;
@@ -13,21 +13,22 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-/// Bits of a request's number: which pool, which chunk, and how often that was in flight before.
+/// Bits of the `wr_id` of a request: the pool, the chunk, and how often the chunk was posted
+/// before.
 const TAG_BITS: u32 = 20;
 const INDEX_BITS: u32 = 22;
 const ROUND_BITS: u32 = 64 - TAG_BITS - INDEX_BITS;
 
-/// The next pool's number.
+/// The tag of the next pool.
 static NEXT_TAG: AtomicU32 = AtomicU32::new(1);
 
-/// Of a chunk: rounds, times 2, and 1 while a request is in flight.
+/// The state of a chunk is twice the number of its posts, and one more while a request has it.
 const IN_FLIGHT: u32 = 1;
 
 #[derive(Debug)]
 struct Slot {
     state: AtomicU32,
-    /// What it was posted to.
+    /// The life of the queue that it was posted to.
     queue: Mutex<Weak<()>>,
 }
 
@@ -35,14 +36,14 @@ struct Slot {
 struct Inner {
     memory: LocalSlice,
     chunk_len: usize,
-    /// Chunks that nobody has.
+    /// Free chunks.
     free: ArrayQueue<u32>,
     slots: Box<[Slot]>,
     tag: u64,
 }
 
 impl Inner {
-    /// Takes a chunk out of flight: true for the one caller who did.
+    /// Takes a chunk back from its request. Returns true for the one caller that did.
     fn land(&self, index: u32, flying: u32) -> bool {
         self.slots.get(index as usize).is_some_and(|slot| {
             // What follows reads what the device wrote: the completion's own ordering sees to that.
@@ -62,7 +63,7 @@ impl Inner {
     }
 }
 
-/// A part of a buffer as chunks of one length, for requests.
+/// A part of a buffer, divided into chunks of one length.
 ///
 /// ```no_run
 /// # use rust_ulp::*;
@@ -82,21 +83,21 @@ impl Inner {
 /// # }
 /// ```
 ///
-/// A chunk that was posted is the request's, and comes back by [`Self::complete`] with its
-/// completion, good or bad: nobody else gets it before. Requests that have timed out or were
-/// canceled may still be under way, and those of a queue pair that is dropped have no completion:
-/// their chunks come back when the queue is gone. A chunk that is forgotten never comes back; that
-/// harms nobody else.
+/// Posting moves a chunk into its request. [`Self::complete`] returns it with the completion,
+/// whether the request succeeded or failed. A request that has timed out or was canceled may still
+/// access its chunk, and the requests of a queue pair that is dropped have no completion: these
+/// chunks come back when the queue is gone. A chunk that the program forgets never comes back;
+/// nothing else breaks.
 ///
-/// Chunks are handed out without a lock. Cheap to clone: clones share the chunks. A chunk keeps the
-/// pool, and the pool its buffer.
+/// Taking and returning chunks takes no lock. Cheap to clone: clones share the chunks. A chunk
+/// keeps the pool, and the pool keeps its buffer.
 #[derive(Clone, Debug)]
 pub struct Pool {
     inner: Arc<Inner>,
 }
 
 impl Pool {
-    /// As many chunks of `chunk_len` bytes as fit into `memory`.
+    /// Divides `memory` into as many chunks of `chunk_len` bytes as fit.
     ///
     /// # Errors
     ///
@@ -140,7 +141,7 @@ impl Pool {
         })
     }
 
-    /// Takes a chunk, if there is one. Its bytes are what they were.
+    /// Takes a free chunk, if there is one. Its bytes are those that were last written to it.
     pub fn take(&self) -> Option<Chunk> {
         let free = &self.inner.free;
         let index = free.pop().or_else(|| {
@@ -150,8 +151,8 @@ impl Pool {
         Some(Chunk::new(&self.inner, index))
     }
 
-    /// The chunk of the request that has completed, if it was one of this pool's. Not if it has
-    /// timed out or was canceled: the device may still be at it.
+    /// Returns the chunk of a completed request of this pool. Returns [`None`] for other requests,
+    /// and for one that has timed out or was canceled: the device may still access its chunk.
     pub fn complete(&self, done: &Completion) -> Option<Chunk> {
         let number = done.wr_id;
         if number >> (INDEX_BITS + ROUND_BITS) != self.inner.tag || done.status.is_unfinished() {
@@ -167,8 +168,8 @@ impl Pool {
         Some(Chunk::new(&self.inner, index))
     }
 
-    /// Takes chunks back that were in flight on queues that are gone, and returns how many. Done by
-    /// [`Self::take`] when there are none left.
+    /// Takes back the chunks in flight on queues that are gone, and returns how many there were.
+    /// [`Self::take`] does so when no chunk is free.
     pub fn reclaim(&self) -> usize {
         let mut count = 0;
         for (slot, index) in self.inner.slots.iter().zip(0..) {
@@ -184,34 +185,34 @@ impl Pool {
         count
     }
 
-    /// Bytes of a chunk.
+    /// Returns the bytes of a chunk.
     pub fn chunk_len(&self) -> usize {
         self.inner.chunk_len
     }
 
-    /// How many chunks there are.
+    /// Returns the number of chunks.
     pub fn len(&self) -> usize {
         self.inner.slots.len()
     }
 
-    /// Never true: there are no empty pools.
+    /// Returns false: every pool has a chunk.
     pub fn is_empty(&self) -> bool {
         self.inner.slots.is_empty()
     }
 
-    /// How many chunks nobody has.
+    /// Returns the number of free chunks.
     pub fn available(&self) -> usize {
         self.inner.free.len()
     }
 }
 
-/// The number of the request for a chunk in that state.
+/// Returns the `wr_id` of the request that a chunk in that state is posted with.
 fn wr_id(tag: u64, index: u32, flying: u32) -> u64 {
     let round = u64::from(flying >> 1) & ((1 << ROUND_BITS) - 1);
     (((tag << INDEX_BITS) | u64::from(index)) << ROUND_BITS) | round
 }
 
-/// A chunk of a [`Pool`]: one's own until it is posted or dropped.
+/// A chunk of a [`Pool`], which belongs to its holder until it is posted or dropped.
 #[derive(Debug)]
 #[must_use = "a chunk goes back when it is dropped"]
 #[doc(alias = "Piece")]
@@ -231,17 +232,17 @@ impl Chunk {
         }
     }
 
-    /// Bytes.
+    /// Returns its length in bytes.
     pub fn len(&self) -> usize {
         self.pool.chunk_len
     }
 
-    /// Never true: there are no empty chunks.
+    /// Returns false: no chunk is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where in its buffer it starts.
+    /// Returns its offset in its buffer.
     pub fn offset(&self) -> usize {
         // All chunks are within the memory.
         self.pool.memory.offset() + self.index as usize * self.pool.chunk_len
@@ -259,7 +260,7 @@ impl Chunk {
         }
     }
 
-    /// Copies bytes from `offset` on out into `dst`.
+    /// Copies the bytes from `offset` on into `dst`.
     ///
     /// # Errors
     ///
@@ -280,13 +281,13 @@ impl Chunk {
         self.pool.memory.buffer().write_at(at, src)
     }
 
-    /// Posts the request that `request` makes of this chunk's memory, or of a part of it. It is
-    /// signaled, and its number is the pool's: what it says of these does not count.
+    /// Posts the request that `request` makes of this chunk's memory, or of a part of it. The pool
+    /// sets the request's `wr_id` and makes it signaled.
     ///
     /// # Errors
     ///
-    /// What `request` says, and as [`Qp::post`](crate::Qp::post); with the chunk, since nothing was
-    /// posted.
+    /// The errors of `request` and of [`Qp::post`](crate::Qp::post). The error returns the chunk,
+    /// since nothing was posted.
     pub fn post<'a, Q, R: RequestFor<'a, Q>>(
         self,
         queue: Q,
@@ -307,7 +308,7 @@ impl Chunk {
         }
     }
 
-    /// Its memory, for requests.
+    /// Returns its memory, for requests.
     pub(crate) fn local(&self) -> LocalSlice {
         let start = self.offset() - self.pool.memory.offset();
         self.pool.memory.part(start, self.len())
@@ -317,7 +318,7 @@ impl Chunk {
         self.pool.slots.get(self.index as usize)
     }
 
-    /// It is about to be posted: the number of the request.
+    /// Marks it as posted, and returns the `wr_id` of the request.
     pub(crate) fn fly(&self, queue: &Arc<()>) -> u64 {
         let Some(slot) = self.slot() else {
             return 0; // there is one for each index
@@ -328,7 +329,7 @@ impl Chunk {
         wr_id(self.pool.tag, self.index, flying)
     }
 
-    /// It was posted: its completion has it from now on, and may have had it already.
+    /// Gives it to its completion, which may have come already.
     pub(crate) fn gone(mut self) {
         self.ours = false;
     }
@@ -339,7 +340,7 @@ impl Chunk {
         ChunkError { error, chunk: self }
     }
 
-    /// Takes it out of flight if it is.
+    /// Takes it back from its request if it has one.
     fn ground(&self) {
         if let Some(slot) = self.slot() {
             let flying = slot.state.load(Ordering::Relaxed);
@@ -359,7 +360,7 @@ impl Drop for Chunk {
     }
 }
 
-/// A chunk that was not posted, and why.
+/// The error of posting a chunk, with the chunk.
 #[doc(alias = "PieceError")]
 pub struct ChunkError {
     error: Error,
@@ -367,12 +368,12 @@ pub struct ChunkError {
 }
 
 impl ChunkError {
-    /// Why.
+    /// Returns the error.
     pub fn error(&self) -> &Error {
         &self.error
     }
 
-    /// The chunk, to be posted again.
+    /// Returns the chunk, to be posted again.
     pub fn into_chunk(self) -> Chunk {
         self.chunk
     }
@@ -392,7 +393,7 @@ impl fmt::Display for ChunkError {
 
 impl std::error::Error for ChunkError {}
 
-/// The chunk goes back.
+/// Drops the chunk, which is free again.
 impl From<ChunkError> for Error {
     fn from(error: ChunkError) -> Self {
         error.error

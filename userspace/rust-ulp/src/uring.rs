@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The same requests by io_uring: posted and reaped without a system call for each, and with
+//! Requests by io_uring: posted and reaped without a system call for each, and with
 //! [`RingBuilder::sqpoll`] without any. Needs the feature `io-uring`.
 //!
 //! ```no_run
@@ -21,19 +21,17 @@
 //! }
 //! ```
 //!
-//! Requests of a ring report to it and not to the completion queues of their queue pairs; but these
-//! have no more requests in flight than they have entries, however they came. One ring serves any
-//! queue pairs of any devices, and a queue pair can be used by rings and by
-//! [`Qp::post`](crate::Qp::post) at the same time; their order is that in which the kernel takes
-//! them.
+//! A request of a ring completes in the ring, and not in the completion queue of its queue pair. It
+//! still takes an entry of that completion queue while it is in flight. One ring serves any queue
+//! pairs of any devices. Rings and [`Qp::post`](crate::Qp::post) may post to one queue pair at the
+//! same time; requests are in the order in which the kernel takes them.
 //!
-//! [`Ring::stream`] has the completions of a queue come through the ring, too: those of requests
-//! that were posted by a call, above all receives, in one loop with everything else, and without a
-//! system call each.
+//! [`Ring::stream`] has the completions of a completion queue come through the ring, too: those of
+//! receives, above all. One loop then takes all completions, without a system call for each.
 //!
-//! What a request refers to is kept until it has completed: its buffers, its device, and what it
-//! has several elements or inline bytes of, which the ring copies. A ring may be dropped or
-//! forgotten with requests in flight: the kernel cancels them, or completes them without telling.
+//! The ring keeps what a request refers to until it has completed: its buffers, its device, and
+//! copies of its elements and inline bytes. A program may drop or forget a ring with requests in
+//! flight: the kernel cancels them, or completes them without a completion.
 
 use crate::abi;
 use crate::ah::AddressHandle;
@@ -55,7 +53,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a [`Ring`] is made.
+/// Options of a [`Ring`]; from [`Ring::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is made before `build`"]
 pub struct RingBuilder {
@@ -64,15 +62,15 @@ pub struct RingBuilder {
 }
 
 impl RingBuilder {
-    /// Entries that can be added between two submits: a power of two, 128 unless said. Twice as
-    /// many can be in flight.
+    /// Sets how many entries can be added between two submits: a power of two, 128 by default.
+    /// Twice as many can be in flight.
     pub fn entries(mut self, n: u32) -> Self {
         self.entries = n;
         self
     }
 
-    /// A thread of the kernel's takes what is submitted, so that no system call is needed; it costs
-    /// a processor while there is work, and sleeps after `idle` without.
+    /// Has a kernel thread take what is submitted, without a system call. The thread uses a
+    /// processor while there is work, and sleeps after `idle` without work.
     ///
     /// `IORING_SETUP_SQPOLL`.
     #[doc(alias = "kernel_thread")]
@@ -105,7 +103,7 @@ impl RingBuilder {
     }
 }
 
-/// Marks the number of an entry that is a stream.
+/// Marks the `user_data` of an entry that is a stream.
 const STREAM: u64 = 1 << 63;
 
 /// Completions of a queue that come through the ring.
@@ -115,7 +113,7 @@ struct Stream {
     cq: Option<Cq>,
     /// Its buffers.
     group: u16,
-    /// It is to begin again, and there was no room.
+    /// It is to begin again, and the ring had no room for it.
     idle: bool,
 }
 
@@ -153,29 +151,29 @@ struct Memory {
     batch: Storage,
 }
 
-/// A request, or a batch, that is over.
+/// A completion of a ring: of a request, of a batch, or of a stream.
 #[derive(Debug)]
 #[doc(alias = "Finished")]
 #[doc(alias = "io_uring_cqe")]
 #[non_exhaustive]
 pub struct Cqe {
-    /// Its number.
+    /// The `wr_id` of the request or batch.
     pub wr_id: u64,
-    /// It came by a [`Ring::stream`], whether it was posted by this ring or by a call. A stream
-    /// that ends is an error with this, and the number 0.
+    /// Whether it came by a [`Ring::stream`], posted by this ring or by a call. The end of a stream
+    /// is an error with this flag and the `wr_id` 0.
     pub streamed: bool,
-    /// How a request ended: [`Completion::ok`] tells. Of a batch that succeeded, a completion of
-    /// nothing but that number; of one that did not, [`Error::Batch`] with the first request that
-    /// failed, while all of it was posted. [`Error::Sys`] and the like as of
-    /// [`Qp::post`](crate::Qp::post) when nothing was posted, with `ECANCELED` when that was
-    /// because one before it in its chain failed.
+    /// How it ended; [`Completion::ok`] tells whether a request succeeded. A batch that succeeded
+    /// has a completion with its `wr_id` alone. A batch of which a request failed has
+    /// [`Error::Batch`] with the first such request; all of it was posted. If nothing was posted,
+    /// this is the error of [`Qp::post`](crate::Qp::post), or `ECANCELED` if an earlier entry of
+    /// its chain failed.
     pub result: Result<Completion>,
 }
 
-/// An io_uring for requests of this crate.
+/// An instance of io_uring for the requests of this crate.
 ///
-/// [`AsFd`] gives its file, which is readable while there are completions; look with [`Self::poll`]
-/// until there is none before waiting for it.
+/// [`AsFd`] gives its file, which is readable while there are completions. Call [`Self::poll`]
+/// until it returns none before waiting for the file.
 pub struct Ring {
     // Goes first: then nobody takes entries any more.
     uring: Uring,
@@ -198,7 +196,7 @@ impl fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// How a ring is to be.
+    /// Returns the options of a new ring.
     pub fn builder() -> RingBuilder {
         RingBuilder {
             entries: 128,
@@ -206,7 +204,7 @@ impl Ring {
         }
     }
 
-    /// Adds a request to what [`Self::submit`] submits next.
+    /// Adds a request to those that [`Self::submit`] submits next.
     ///
     /// # Errors
     ///
@@ -336,29 +334,29 @@ impl Ring {
         self.free.last().copied().ok_or(Error::QueueFull)
     }
 
-    /// What is added next starts only when what was added last has succeeded; else it ends with
-    /// `ECANCELED`. A chain is submitted as a whole: it ends with [`Self::submit`].
+    /// Makes the next entry start only when the last one has succeeded; otherwise the next one ends
+    /// with `ECANCELED`. [`Self::submit`] ends a chain.
     pub fn link(&mut self) {
         self.uring.link();
     }
 
-    /// Adds a stream to what [`Self::submit`] submits next: what completes in `cq`, and is there
-    /// already, comes through this ring, as [`Cqe`] with `streamed`, in its order. The kernel
-    /// copies completions into buffers of the ring's, many at a time, and goes on until the ring is
-    /// dropped.
+    /// Adds a stream to what [`Self::submit`] submits next. From then on the completions of `cq`,
+    /// and those that are there already, come through this ring in their order, as [`Cqe`] with
+    /// `streamed`. The kernel copies many completions at a time into buffers of the ring, and goes
+    /// on until the ring is dropped.
     ///
-    /// The queue cannot be read in another way from then on: [`Cq::poll`] and the like fail with
-    /// [`Error::Streamed`]. A ring that is dropped loses what was in its buffers; another one can
-    /// go on with the queue.
+    /// Nothing else can read the queue from then on: [`Cq::poll`] and the like fail with
+    /// [`Error::Streamed`]. Dropping the ring loses the completions in its buffers; another ring
+    /// can then go on with the queue.
     ///
-    /// A stream takes room for nine entries away from the ring.
+    /// A stream takes the room of nine entries of the ring.
     ///
     /// # Errors
     ///
-    /// [`Error::QueueFull`] if there is not so much room; [`Error::Streamed`] if a ring of this
-    /// process has one of `cq`; [`Error::Unsupported`]; [`Error::Sys`] if the kernel does not take
-    /// the buffers. What fails later is [`Cqe::result`]: [`Error::Busy`] while another ring's
-    /// stream of `cq` has not ended, [`Error::DeviceGone`] when the device is removed.
+    /// [`Error::QueueFull`] without that room; [`Error::Streamed`] if a ring of this process
+    /// streams `cq`; [`Error::Unsupported`]; [`Error::Sys`] if the kernel does not take the
+    /// buffers. Later failures are in [`Cqe::result`]: [`Error::Busy`] while another ring's stream
+    /// of `cq` has not ended, [`Error::DeviceGone`] when the device is removed.
     pub fn stream(&mut self, cq: &Cq) -> Result<()> {
         let device = cq.device_inner();
         device.needs(abi::FEATURE_URING, "io_uring")?;
@@ -488,12 +486,12 @@ impl Ring {
         self.uring.failing = true;
     }
 
-    /// Submits what was added, and returns how many entries that were.
+    /// Submits the entries that were added, and returns how many there were.
     ///
     /// # Errors
     ///
-    /// [`Error::QueueFull`] if the kernel's thread has not yet taken what was submitted before:
-    /// reap, and do it again; [`Error::Sys`].
+    /// [`Error::QueueFull`] if the kernel thread has not yet taken what was submitted before: reap,
+    /// and submit again; [`Error::Sys`].
     pub fn submit(&mut self) -> Result<usize> {
         let count = self.uring.staged();
         match self.uring.submit() {
@@ -504,14 +502,14 @@ impl Ring {
         Ok(count)
     }
 
-    /// Submits what was added, and sleeps until there are `min` completions to take, by one system
-    /// call. Returns how many entries were submitted. What a stream puts into one buffer counts as
-    /// one, and so does its beginning again.
+    /// Submits the entries that were added and sleeps until there are `min` completions to take, by
+    /// one system call. Returns how many entries were submitted. The completions that a stream puts
+    /// into one buffer count as one.
     ///
     /// # Errors
     ///
-    /// As [`Self::submit`]: then nothing was submitted. [`Error::Timeout`] if there are fewer
-    /// within `timeout`: then everything was.
+    /// As [`Self::submit`]: nothing was submitted. [`Error::Timeout`] if there are fewer
+    /// completions within `timeout`: everything was submitted.
     pub fn submit_and_wait(&mut self, min: u32, timeout: Duration) -> Result<usize> {
         let deadline = Deadline::after(timeout);
         let min = min as usize;
@@ -538,8 +536,8 @@ impl Ring {
         Ok(count)
     }
 
-    /// Takes the oldest completion, if there is one. Makes no system call, but when the buffers of
-    /// a stream were all full.
+    /// Takes the oldest completion, if there is one. Makes a system call only when all buffers of a
+    /// stream were full.
     ///
     /// # Errors
     ///
@@ -577,8 +575,7 @@ impl Ring {
         }
     }
 
-    /// Takes the oldest completion, sleeping until there is one. What was added and not submitted
-    /// stays so.
+    /// Takes the oldest completion, sleeping until there is one. Does not submit entries.
     ///
     /// # Errors
     ///
@@ -598,16 +595,15 @@ impl Ring {
         }
     }
 
-    /// Entries that were added and have not completed, without streams.
+    /// Returns how many entries were added and have not completed, without streams.
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len() - self.reserved
     }
 }
 
 impl DeviceBatch<'_> {
-    /// Has a ring of io_uring post all of it when that is submitted, as one entry, which completes
-    /// when all of it has: `wr_id` is its number. Nothing is posted when one of the requests is
-    /// refused.
+    /// Adds the whole batch to a ring as one entry, which completes when all requests have
+    /// completed. `wr_id` is the number of the entry. If a request is refused, none is posted.
     ///
     /// # Errors
     ///
