@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
-/// Which pages a [`Buffer`] is made of.
+/// The pages that a [`Buffer`] is made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PageSize {
@@ -38,13 +38,13 @@ impl Pd {
         self.buffer(len).alloc()
     }
 
-    /// A buffer of `len` bytes, with page size and NUMA node to be chosen.
+    /// Returns options for a buffer of `len` bytes: its page size and NUMA node.
     pub fn buffer(&self, len: usize) -> BufferBuilder {
         BufferBuilder::new(self.clone(), len)
     }
 }
 
-/// How a [`Buffer`] is made; from [`Pd::buffer`].
+/// Options of a [`Buffer`]; from [`Pd::buffer`].
 ///
 /// Header struct: `rust_ulp_buffer_create`.
 #[derive(Clone, Debug)]
@@ -66,14 +66,14 @@ impl BufferBuilder {
         }
     }
 
-    /// The size of its pages; [`PageSize::Auto`] unless said.
+    /// Sets the size of its pages. The default is [`PageSize::Auto`].
     pub fn pages(mut self, pages: PageSize) -> Self {
         self.pages = pages;
         self
     }
 
-    /// The NUMA node of its pages, which is preferred: what it has not comes from others, see
-    /// [`Buffer::node`]. Any unless said.
+    /// Sets the preferred NUMA node of its pages; the kernel takes pages of other nodes if it has
+    /// to. [`Buffer::node`] tells. The default is any node.
     pub fn node(mut self, node: u16) -> Self {
         self.node = Some(node);
         self
@@ -116,11 +116,11 @@ impl BufferBuilder {
     }
 }
 
-/// What a buffer is made of. Dropped in this order: the object, the mapping, the protection domain.
+/// The parts of a buffer, dropped in this order: the object, the mapping, the protection domain.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) object: Object,
-    /// None: this process cannot reach it.
+    /// [`None`] if this process has not mapped it.
     pub(crate) map: Option<Mapping>,
     pub(crate) pd: Pd,
     pub(crate) len: usize,
@@ -130,27 +130,26 @@ pub(crate) struct Parts {
     pub(crate) keys: u32,
 }
 
-/// Memory for the device, mapped into this process: allocated by the kernel ([`Pd::buffer`]), of
-/// this process itself ([`Pd::user_memory`]), or another driver's ([`Pd::dmabuf`]).
+/// Memory for the device, mapped into this process. The kernel allocates it ([`Pd::buffer`]), or it
+/// is memory of this process ([`Pd::user_memory`], [`Pd::register_raw`]) or of another driver
+/// ([`Pd::dmabuf`]).
 ///
-/// A peer to whom a [`Grant`](crate::Grant) of it was given can change it at any time, and so can
-/// the device while a receive or read is under way. There is therefore no way to get a slice of it.
-/// What there is, copies bytes in and out, or loads and stores numbers atomically; all of it is
-/// defined whatever a peer does at the same time. Bytes that a peer writes while they are copied
-/// out come out old, new, or some of each; aligned numbers of up to 8 bytes come out whole as far
-/// as the device writes them whole.
+/// A peer that has a [`Grant`](crate::Grant) can change it at any time, and so can the device while
+/// a receive or read is in flight. There is therefore no slice of it. Its functions copy bytes in
+/// and out, and load, store and add numbers atomically; their behaviour is defined whatever a peer
+/// does at the same time. A copy of bytes that a peer writes has old bytes, new bytes, or some of
+/// each. An aligned number of up to 8 bytes is whole as far as the device writes it whole.
 ///
-/// What a peer wrote before a completion was reaped, or before a number was loaded with
-/// [`Ordering::Acquire`](std::sync::atomic::Ordering::Acquire) that the peer wrote after it, is
-/// seen by what this thread reads afterwards.
+/// A thread that reaps a completion, or loads a number with
+/// [`Ordering::Acquire`](std::sync::atomic::Ordering::Acquire), sees what the peer wrote before.
 ///
-/// Cheap to clone; the memory is freed when the last clone, slice and grant is gone *and* the
-/// device is done with it. Dropping it with requests in flight is harmless. A forked child does not
-/// inherit the mapping: it must not touch the buffer.
+/// Cheap to clone. The kernel frees the memory when the last clone, slice and grant is dropped and
+/// the device is done with it. Dropping it with requests in flight is harmless. A forked child does
+/// not inherit the mapping, and must not use the buffer.
 ///
-/// A device puts no more than [`Self::key_bytes`] under one key, so a large buffer has several.
-/// Requests of this side do not notice; a [`Grant`](crate::Grant) is of one key, and
-/// [`Self::grant_all`] makes as many as it takes.
+/// A device puts at most [`Self::key_bytes`] under one key, so a large buffer has several keys.
+/// Requests of this side may cross them. A [`Grant`](crate::Grant) is of one key, and
+/// [`Self::grant_all`] makes as many grants as it takes.
 #[derive(Clone, Debug)]
 pub struct Buffer {
     inner: Arc<Parts>,
@@ -163,44 +162,45 @@ impl Buffer {
         }
     }
 
-    /// Bytes that were asked for.
+    /// Returns its length in bytes, as requested.
     pub fn len(&self) -> usize {
         self.inner.len
     }
 
-    /// Never true: there are no empty buffers.
+    /// Returns false: no buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.inner.len == 0
     }
 
-    /// Bytes of its pages, or those that were found contiguous: a power of two from 4,096 to
-    /// 2,097,152.
+    /// Returns the bytes of its pages, or of the contiguous memory that it was found to have: a
+    /// power of two from 4,096 to 2,097,152.
     pub fn page_size(&self) -> u32 {
         self.inner.page_size
     }
 
-    /// NUMA node of its first page, if the kernel allocated it. [`Self::query`] tells of any.
+    /// Returns the NUMA node of its first page, if the kernel allocated it. [`Self::query`] tells
+    /// the node of any buffer.
     pub fn node(&self) -> Option<i32> {
         self.inner.node
     }
 
-    /// Bytes that one key of the device opens at most. The first key of memory that is not aligned
-    /// to them has less.
+    /// Returns how many bytes one key of the device opens at most. The first key of unaligned
+    /// memory opens fewer.
     pub fn key_bytes(&self) -> u64 {
         self.inner.key_bytes
     }
 
-    /// Keys of the device that it takes.
+    /// Returns how many keys of the device it takes.
     pub fn keys(&self) -> u32 {
         self.inner.keys
     }
 
-    /// Its protection domain.
+    /// Returns its protection domain.
     pub fn pd(&self) -> &Pd {
         &self.inner.pd
     }
 
-    /// Whether this process can read and write it: not where a dma-buf was not mapped.
+    /// Returns whether this process has mapped it. Only a dma-buf may not be mapped.
     pub fn is_mapped(&self) -> bool {
         self.inner.map.is_some()
     }
@@ -215,7 +215,7 @@ impl Buffer {
         self.inner.map.as_ref().map(Mapping::base)
     }
 
-    /// None of them if it is not mapped.
+    /// Returns its memory as words; none if it is not mapped.
     pub(crate) fn words(&self) -> &[AtomicU64] {
         self.inner.map.as_ref().map_or(&[], Mapping::words)
     }
@@ -229,7 +229,7 @@ impl Buffer {
         }
     }
 
-    /// Whether this process may access these bytes.
+    /// Checks that this process may access these bytes.
     pub(crate) fn check(&self, offset: usize, len: usize) -> Result<()> {
         if self.inner.map.is_none() {
             return Err(Error::NotMapped);
@@ -240,7 +240,7 @@ impl Buffer {
         }
     }
 
-    /// Whether this process may write these bytes.
+    /// Checks that this process may write these bytes.
     pub(crate) fn check_write(&self, offset: usize, len: usize) -> Result<()> {
         self.check(offset, len)?;
         match &self.inner.map {
@@ -249,19 +249,19 @@ impl Buffer {
         }
     }
 
-    /// Copies bytes from `offset` on out into `dst`.
+    /// Copies the bytes from `offset` on into `dst`.
     ///
     /// # Errors
     ///
-    /// [`Error::Range`] if they are not all within the buffer; then `dst` is as it was. This and
-    /// everything that follows is [`Error::NotMapped`] if the buffer is not mapped.
+    /// [`Error::Range`] if they are not all within the buffer; then `dst` is unchanged. This
+    /// function and the following ones fail with [`Error::NotMapped`] if the buffer is not mapped.
     pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<()> {
         self.check(offset, dst.len())?;
         copy_out(self.words(), offset, dst);
         Ok(())
     }
 
-    /// Copies the bytes of `range` out into a new vector.
+    /// Copies the bytes of `range` into a new vector.
     ///
     /// # Errors
     ///
@@ -278,8 +278,8 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// [`Error::Range`] if it does not fit; then nothing is written. This and every other store is
-    /// [`Error::ReadOnly`] if the buffer is mapped for reading only.
+    /// [`Error::Range`] if it does not fit; then nothing is written. This function and every other
+    /// one that writes fail with [`Error::ReadOnly`] if the buffer is mapped for reading only.
     pub fn write_at(&self, offset: usize, src: &[u8]) -> Result<()> {
         self.check_write(offset, src.len())?;
         copy_in(self.words(), offset, src);
