@@ -27,7 +27,7 @@ static void to_sockaddr(const struct rust_ulp_h_addr *addr,
 	}
 }
 
-/* The connection manager does not always say of which link a link-local address is: @ifindex. */
+/* The manager does not always set the scope of a link-local address; @ifindex replaces it. */
 static void from_sockaddr(const struct sockaddr_storage *addr, int ifindex,
 			  struct rust_ulp_h_addr *out)
 {
@@ -50,7 +50,7 @@ static void from_sockaddr(const struct sockaddr_storage *addr, int ifindex,
 	}
 }
 
-/* The manager looks at no device of another kind than @dev, where it knows that kind. */
+/* Restricts the identifier to devices of the kind of @dev, for the kinds that the manager knows. */
 struct rdma_cm_id *rust_ulp_h_cm_create(struct net *net, struct ib_device *dev,
 					struct rust_ulp_cm_hook *hook)
 {
@@ -70,7 +70,7 @@ struct rust_ulp_cm_hook *rust_ulp_h_cm_hook(struct rdma_cm_id *id)
 	return id->context;
 }
 
-/* In the handler of a request, whose identifier has the context of its listener. */
+/* Called in the handler of a request, whose identifier has the context of its listener. */
 void rust_ulp_h_cm_set_hook(struct rdma_cm_id *id,
 			    struct rust_ulp_cm_hook *hook)
 {
@@ -130,7 +130,7 @@ bool rust_ulp_h_cm_path(struct rdma_cm_id *id, u8 *mtu, u8 *traffic_class)
 	return true;
 }
 
-/* Between rdma_resolve_route() and rdma_connect(): what the peer is told, and has to keep to. */
+/* Called between rdma_resolve_route() and rdma_connect(), which tells the peer this limit. */
 void rust_ulp_h_cm_limit_mtu(struct rdma_cm_id *id, u8 mtu)
 {
 	struct sa_path_rec *path = id->route.path_rec;

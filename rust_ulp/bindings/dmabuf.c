@@ -52,7 +52,7 @@ put:
 	return err;
 }
 
-/* A static attachment: while it is mapped, the exporter keeps the memory where it is. */
+/* Makes a static attachment: the exporter does not move the memory while it is mapped. */
 int rust_ulp_h_dmabuf_attach(int fd, bool write, struct device *dev,
 			     struct rust_ulp_h_dmabuf *out)
 {
@@ -100,8 +100,8 @@ void rust_ulp_h_dmabuf_close(struct rust_ulp_h_dmabuf *buf)
 }
 
 /*
- * What the device that is attached has for each of @count pages from @offset on, a multiple of the
- * page size. Exporters are to map whole pages: EOPNOTSUPP for one that does not.
+ * Stores the addresses that the attached device has for @count pages from @offset on, a multiple of
+ * the page size. Fails with EOPNOTSUPP when the exporter does not map whole pages.
  */
 int rust_ulp_h_dmabuf_addresses(const struct rust_ulp_h_dmabuf *buf,
 				size_t offset, u64 *out, size_t count)
@@ -128,7 +128,7 @@ int rust_ulp_h_dmabuf_addresses(const struct rust_ulp_h_dmabuf *buf,
 	return filled == count ? 0 : -EOPNOTSUPP;
 }
 
-/* NULL for what is no system memory. */
+/* Returns NULL for memory that is not system memory. */
 struct page *rust_ulp_h_dmabuf_page(const struct rust_ulp_h_dmabuf *buf,
 				    size_t offset)
 {

@@ -12,7 +12,7 @@
 
 #include "helpers.h"
 
-/* The caller has a reference, or is in a client's callback: the count is not zero. */
+/* The caller has a reference, or is in a callback of a client, so the count is not zero. */
 void rust_ulp_h_device_get(struct ib_device *dev)
 {
 	WARN_ON_ONCE(!ib_device_try_get(dev));
@@ -59,13 +59,13 @@ void rust_ulp_h_device_describe(struct ib_device *dev,
 	       sizeof(out->sys_image_guid));
 }
 
-/* NULL when its driver copies by the CPU. */
+/* Returns NULL when the driver copies by the CPU. */
 struct device *rust_ulp_h_dma_device(struct ib_device *dev)
 {
 	return dev->dma_device;
 }
 
-/* The device may be renamed meanwhile: the copy is NUL-terminated, whatever it says. */
+/* The device may be renamed meanwhile; the copy is NUL-terminated in any case. */
 void rust_ulp_h_device_name(struct ib_device *dev, char *out, size_t len)
 {
 	strscpy_pad(out, dev_name(&dev->dev), len);
@@ -217,8 +217,8 @@ static void rust_ulp_drain_done(struct ib_cq *cq, struct ib_wc *wc)
 }
 
 /*
- * What ib_drain_sq() does, for a queue pair of datagrams in ERR: the core's posts an RDMA write,
- * which is no operation of theirs.
+ * Drains the send queue of a UD queue pair in ERR. ib_drain_sq() posts an RDMA write, which UD does
+ * not have.
  */
 int rust_ulp_h_drain_ud_sq(struct ib_qp *qp, struct ib_ah *ah)
 {
@@ -246,7 +246,7 @@ int rust_ulp_h_drain_ud_sq(struct ib_qp *qp, struct ib_ah *ah)
 	return 0;
 }
 
-/* As long as __ib_drain_srq() waits. */
+/* The time that __ib_drain_srq() waits. */
 bool rust_ulp_h_wait_last_wqe(struct ib_qp *qp)
 {
 	return wait_for_completion_timeout(&qp->srq_completion, 60 * HZ);
@@ -319,7 +319,7 @@ struct scatterlist *rust_ulp_h_sg_next(struct scatterlist *sg)
 	return sg_next(sg);
 }
 
-/* What somebody else has mapped. */
+/* Stores an address to which somebody else has mapped the memory. */
 void rust_ulp_h_sg_set_dma(struct scatterlist *sg, u64 addr, unsigned int len)
 {
 	sg->length = len;
@@ -424,7 +424,7 @@ struct ib_ah *rust_ulp_h_create_ah(struct ib_pd *pd, struct rdma_ah_attr *attr)
 	return rdma_create_ah(pd, attr, RDMA_CREATE_AH_SLEEPABLE);
 }
 
-/* MTU of the netdev behind an address handle; 0 when there is none, or its GID is gone. */
+/* Returns the MTU of the netdev of an address handle, 0 when there is none or its GID was removed. */
 u32 rust_ulp_h_ah_netdev_mtu(struct ib_ah *ah)
 {
 	struct net_device *ndev;
@@ -440,7 +440,7 @@ u32 rust_ulp_h_ah_netdev_mtu(struct ib_ah *ah)
 	return mtu;
 }
 
-/* Bytes of the IB MTU that fits a netdev's MTU. */
+/* Returns the bytes of the IB MTU that fits the MTU of a netdev. */
 u32 rust_ulp_h_iboe_mtu(u32 mtu)
 {
 	enum ib_mtu fits = iboe_get_mtu(min_t(u32, mtu, INT_MAX));
@@ -453,7 +453,7 @@ void rust_ulp_h_destroy_ah(struct ib_ah *ah)
 	rdma_destroy_ah(ah, RDMA_DESTROY_AH_SLEEPABLE);
 }
 
-/* The link-layer address behind a GID of this device: the way from a device to itself. */
+/* Stores the link-layer address of a GID of this device, for a path from the device to itself. */
 int rust_ulp_h_own_dmac(struct ib_device *dev, u32 port, u32 index, u8 dmac[6])
 {
 	const struct ib_gid_attr *attr = rdma_get_gid_attr(dev, port, index);
@@ -468,7 +468,7 @@ int rust_ulp_h_own_dmac(struct ib_device *dev, u32 port, u32 index, u8 dmac[6])
 	return err;
 }
 
-/* Stores at most @max addresses of the port's netdev, if that is in @net; returns how many. */
+/* Stores at most @max addresses of the port's netdev, if that is in @net, and returns how many. */
 size_t rust_ulp_h_port_addrs(struct ib_device *dev, u32 port, struct net *net,
 			     struct rust_ulp_h_addr *out, size_t max)
 {

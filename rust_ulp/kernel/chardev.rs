@@ -2,10 +2,10 @@
 
 //! The character device.
 //!
-//! The kernel crate's `MiscDevice` sets no owner in 7.2, so that a module could be unloaded under
-//! an open file, and it has no `poll`. So the `file_operations` are our own: they stand in
-//! `entry.c`, where the function tracers see them, and call the functions that [`chardev!`]
-//! defines for the one type that implements [`FileOperations`].
+//! In 7.2 the kernel crate's `MiscDevice` sets no owner, so a module could be unloaded under an
+//! open file, and it has no `poll`. This module has `file_operations` of its own in `entry.c`,
+//! where the function tracers see them. They call the functions that [`chardev!`] defines for the
+//! one type that implements [`FileOperations`].
 //!
 //! C header: [`include/linux/miscdevice.h`](srctree/include/linux/miscdevice.h)
 
@@ -32,99 +32,100 @@ use kernel::{
     uaccess::UserSliceWriter, //
 };
 
-/// Events that `poll` returns, as in `include/uapi/linux/eventpoll.h`.
+/// The events that `poll` returns, as in `include/uapi/linux/eventpoll.h`.
 pub(crate) mod events {
-    /// There is something to read.
+    /// There is data to read.
     pub(crate) const IN: u32 = kernel::bindings::POLLIN | kernel::bindings::POLLRDNORM;
-    /// There is something out of the ordinary.
+    /// There is an exceptional condition.
     pub(crate) const PRI: u32 = kernel::bindings::POLLPRI;
     /// An error.
     pub(crate) const ERR: u32 = kernel::bindings::POLLERR;
-    /// The other side is gone.
+    /// The device was removed.
     pub(crate) const HUP: u32 = kernel::bindings::POLLHUP;
 }
 
 /// An open file of the device.
 pub(crate) trait FileOperations: Send + Sync + Sized + 'static {
-    /// What all open files have in common.
+    /// The data that all open files share.
     type Shared: Send + Sync + 'static;
 
-    /// The device was opened. Process context, may sleep.
+    /// Opens the device. Process context, may sleep.
     fn open(shared: &Arc<Self::Shared>) -> Result<Arc<Self>>;
 
-    /// The last reference to the file is gone: no other method runs on it now or later. Process
-    /// context, may sleep; the current task may be one that has already given up its own files.
+    /// The last reference to the file was dropped: no other method runs on it now or later. Process
+    /// context, may sleep; the current task may have given up its own files.
     fn release(this: Arc<Self>);
 
-    /// `ioctl(fd, cmd, arg)`. Process context, may sleep.
+    /// Handles `ioctl(fd, cmd, arg)`. Process context, may sleep.
     fn ioctl(this: ArcBorrow<'_, Self>, cmd: u32, arg: usize) -> Result<isize>;
 
-    /// `read(fd, ..)`: as many bytes as were put into `to`. `block` tells whether `O_NONBLOCK` is
-    /// not set. Process context, may sleep.
+    /// Handles `read(fd, ..)`, and returns the number of bytes that it put into `to`. `block` says
+    /// whether `O_NONBLOCK` is clear. Process context, may sleep.
     fn read(this: ArcBorrow<'_, Self>, block: bool, to: UserSliceWriter) -> Result<usize>;
 
-    /// A command of io_uring is issued. Process context, may sleep; the lock of its ring may be held.
+    /// Issues a command of io_uring. Process context, may sleep; the lock of its ring may be held.
     fn uring_issue(this: ArcBorrow<'_, Self>, cmd: UringCmd<'_>) -> IssueResult;
 
-    /// A command that was begun is to end, soon: its ring or its task does. Asked again until it has
-    /// completed. Process context, may sleep; the lock of its ring is held.
+    /// Ends a started command soon, because its ring or its task ends. Called repeatedly until the
+    /// command has completed. Process context, may sleep; the lock of its ring is held.
     fn uring_cancel(this: ArcBorrow<'_, Self>, command: Canceling<'_>);
 
-    /// `mmap(.., fd, offset)`: `offset` in bytes. Called with the `mmap_lock` of the process held
-    /// for writing.
+    /// Handles `mmap(.., fd, offset)`; `offset` is in bytes. Called with the `mmap_lock` of the
+    /// process held for writing.
     fn mmap(this: ArcBorrow<'_, Self>, area: &Area<'_>, offset: u64) -> Result;
 
-    /// `poll`: registers with `table`, then returns [`events`]. May be called in a loop by anyone.
+    /// Registers with `table`, then returns [`events`]. Process context.
     fn poll(this: ArcBorrow<'_, Self>, file: &File, table: PollTable<'_>) -> u32;
 
-    /// `/proc/PID/fdinfo/FD`. Process context, may sleep.
+    /// Prints `/proc/PID/fdinfo/FD`. Process context, may sleep.
     fn show_fdinfo(this: ArcBorrow<'_, Self>, m: &SeqFile);
 }
 
-/// Where the function that opens a file finds what all files share.
+/// Holds the data that all files share, for the function that opens a file.
 pub(crate) struct SharedSlot<T>(UnsafeCell<Option<Arc<T>>>);
 
-// SAFETY: Only written while the device does not exist, see `Registration`; read while it does.
+// SAFETY: `Registration` writes it only while the device does not exist. It is read while the
+// device exists.
 unsafe impl<T: Send + Sync> Sync for SharedSlot<T> {}
 
 impl<T: Send + Sync> SharedSlot<T> {
-    /// An empty slot.
+    /// Creates an empty slot.
     pub(crate) const fn new() -> Self {
         Self(UnsafeCell::new(None))
     }
 
-    /// What all files share.
+    /// Returns the shared data.
     ///
     /// # Safety
     ///
-    /// Called by `open` of the device only, with the result not used after it returns.
+    /// Only `open` of the device calls this, and does not use the result after it returns.
     pub(crate) unsafe fn get(&self) -> Option<&Arc<T>> {
-        // SAFETY: `misc_open` runs under `misc_mtx`, as `misc_register` and `misc_deregister` do:
-        // the device exists while `open` runs, and the slot is not written then.
+        // SAFETY: `misc_open`, `misc_register` and `misc_deregister` run under `misc_mtx`: the
+        // device exists while `open` runs, and nobody writes the slot.
         unsafe { (*self.0.get()).as_ref() }
     }
 }
 
-/// The device, there while this value is.
+/// The registered device. Dropping it removes the device.
 pub(crate) struct Registration<T: Send + Sync + 'static> {
     slot: &'static SharedSlot<T>,
 }
 
 impl<T: Send + Sync + 'static> Registration<T> {
-    /// Makes the device appear.
+    /// Registers the device.
     ///
     /// # Safety
     ///
-    /// At most one registration exists, and `slot` is the one that `open` looks into.
+    /// At most one registration exists, and `open` reads `slot`.
     pub(crate) unsafe fn new(slot: &'static SharedSlot<T>, shared: Arc<T>) -> Result<Self> {
-        // SAFETY: There is no device yet, so nobody reads the slot.
+        // SAFETY: The device does not exist yet, so nobody reads the slot.
         unsafe { *slot.0.get() = Some(shared) };
         let registered = super::fault::point().and_then(|()| {
-            // SAFETY: The `miscdevice` of `entry.c` is not registered, as no registration exists.
+            // SAFETY: No registration exists, so the `miscdevice` of `entry.c` is not registered.
             to_result(unsafe { bindings::rust_ulp_chardev_register() })
         });
         if let Err(err) = registered {
-            // SAFETY: There is still no device.
+            // SAFETY: The device still does not exist.
             unsafe { *slot.0.get() = None };
             return Err(err);
         }
@@ -134,16 +135,16 @@ impl<T: Send + Sync + 'static> Registration<T> {
 
 impl<T: Send + Sync + 'static> Drop for Registration<T> {
     fn drop(&mut self) {
-        // SAFETY: It is registered, by `new`. After this call nobody opens the device any more;
-        // files that are open keep the module loaded, since the operations have an owner.
+        // SAFETY: `new` has registered it. Afterwards nobody opens the device. Open files keep the
+        // module loaded, since the operations have an owner.
         unsafe { bindings::rust_ulp_chardev_unregister() };
-        // SAFETY: The device is gone, so nobody reads the slot.
+        // SAFETY: The device no longer exists, so nobody reads the slot.
         unsafe { *self.slot.0.get() = None };
     }
 }
 
-/// Defines what `entry.c` calls, for one type that implements [`FileOperations`], and a function
-/// `register(shared) -> Result<Device>` that makes the device appear.
+/// Defines the functions that `entry.c` calls, for a type that implements [`FileOperations`], and a
+/// function `register(shared) -> Result<Device>`.
 macro_rules! chardev {
     ($file:ty) => {
         mod chardev_glue {
@@ -170,8 +171,8 @@ macro_rules! chardev {
 
             static SHARED: SharedSlot<<$file as FileOperations>::Shared> = SharedSlot::new();
 
-            /// Makes the device appear; it is there while the result is. Once per module load,
-            /// else [`EBUSY`].
+            /// Registers the device; dropping the result removes it. Fails with [`EBUSY`] the
+            /// second time that a loaded module calls it.
             pub(crate) fn register(
                 shared: Arc<<$file as FileOperations>::Shared>,
             ) -> Result<Registration<<$file as FileOperations>::Shared>> {
@@ -179,16 +180,16 @@ macro_rules! chardev {
                 if DONE.xchg(true, Full) {
                     return Err(EBUSY);
                 }
-                // SAFETY: The first registration and the last; the slot is the one read below.
+                // SAFETY: This is the only registration, and the functions below read this slot.
                 unsafe { Registration::new(&SHARED, shared) }
             }
 
             /// # Safety
             ///
-            /// `file` is a valid file whose `private_data` was set by `rust_ulp_rs_open`, and which
-            /// is not released before `'a` ends.
+            /// `rust_ulp_rs_open` has set the `private_data` of `file`, which is not released
+            /// before `'a` ends.
             unsafe fn this<'a>(file: *mut bindings::file) -> ArcBorrow<'a, $file> {
-                // SAFETY: By the safety requirements.
+                // SAFETY: By the requirement.
                 unsafe { Arc::<$file>::borrow((*file).private_data) }
             }
 
@@ -197,13 +198,14 @@ macro_rules! chardev {
             /// Called by `entry.c`, for a file of this device.
             #[no_mangle]
             unsafe extern "C" fn rust_ulp_rs_open(file: *mut bindings::file) -> c_int {
-                // SAFETY: This is `open`, and the reference ends with it.
+                // SAFETY: This is `open`, and does not use the reference afterwards.
                 let Some(shared) = (unsafe { SHARED.get() }) else {
                     return ENODEV.to_errno();
                 };
                 match <$file as FileOperations>::open(shared) {
                     Ok(this) => {
-                        // SAFETY: `file` is being opened: its private data is ours.
+                        // SAFETY: `file` is being opened, and nobody else accesses its private
+                        // data.
                         unsafe { (*file).private_data = this.into_foreign() };
                         0
                     }
@@ -216,8 +218,8 @@ macro_rules! chardev {
             /// Called by `entry.c`, for a file of this device.
             #[no_mangle]
             unsafe extern "C" fn rust_ulp_rs_release(file: *mut bindings::file) {
-                // SAFETY: Set by `rust_ulp_rs_open`, and a file is released once, when nothing
-                // else uses it.
+                // SAFETY: `rust_ulp_rs_open` has set it. A file is released once, when nothing else
+                // uses it.
                 let this = unsafe { Arc::<$file>::from_foreign((*file).private_data) };
                 <$file as FileOperations>::release(this);
             }
@@ -250,7 +252,7 @@ macro_rules! chardev {
             ) -> isize {
                 // SAFETY: The file is open, and stays so during the call.
                 let this = unsafe { this(file) };
-                // SAFETY: As above; the file is a stream, which has no position to lock.
+                // SAFETY: As above. The file is a stream, which has no position to lock.
                 let block = unsafe { File::from_raw_file(file) }.flags() & flags::O_NONBLOCK == 0;
                 let to = UserSlice::new(UserPtr::from_ptr(buf.cast()), count).writer();
                 match <$file as FileOperations>::read(this, block, to) {
@@ -270,7 +272,7 @@ macro_rules! chardev {
             ) -> c_int {
                 // SAFETY: The command holds the file, which stays open during the call.
                 let this = unsafe { this(file) };
-                // SAFETY: By the requirement; it is used during the call only.
+                // SAFETY: By the requirement. The result is used during the call only.
                 match unsafe { Call::new(cmd, flags) } {
                     Some(Call::Issue(cmd)) => {
                         <$file as FileOperations>::uring_issue(this, cmd).raw()
@@ -317,8 +319,7 @@ macro_rules! chardev {
             ) -> u32 {
                 // SAFETY: The file is open, and stays so during the call.
                 let this = unsafe { this(file) };
-                // SAFETY: As above; nobody holds the position lock of a file of ours by `fdget_pos`
-                // without it being counted: nothing here reads or moves a position.
+                // SAFETY: As above. Nothing here reads or moves the position of the file.
                 let file = unsafe { File::from_raw_file(file) };
                 // SAFETY: `poll` gets a table that is null or valid during the call.
                 let table = unsafe { PollTable::from_raw(table) };
@@ -340,7 +341,7 @@ macro_rules! chardev {
                 <$file as FileOperations>::show_fdinfo(this, m);
             }
 
-            // The functions have the types that `entry.h` declares.
+            // Checks that the functions have the types that `entry.h` declares.
             const _: unsafe extern "C" fn(*mut bindings::file, c_uint, c_ulong) -> c_long =
                 rust_ulp_rs_ioctl;
         }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Debug messages that `dynamic_debug` knows.
+//! Debug messages for `dynamic_debug`.
 //!
-//! The kernel crate's `pr_debug!` is compiled out unless debug assertions are on, and has no entry
-//! in `/proc/dynamic_debug/control`. [`dynamic_pr_debug!`] has: silent until asked for, by file, line,
-//! function (here: the Rust module) or format, at run time or by the parameter `dyndbg=`.
+//! The kernel crate's `pr_debug!` is compiled only with debug assertions, and has no entry in
+//! `/proc/dynamic_debug/control`. [`dynamic_pr_debug!`] has one. It is silent until it is enabled
+//! by file, line, format or function, which here is the Rust module, at run time or by the
+//! parameter `dyndbg=`.
 //!
-//! How: the module loader takes the section `__dyndbg` for an array of `struct _ddebug`. Each site
-//! puts one there, asks the static key in it whether to print, a jump that the kernel patches, and
-//! prints by `__dynamic_pr_debug()`. A kernel without `CONFIG_DYNAMIC_DEBUG` has none of them.
+//! The module loader takes the section `__dyndbg` as an array of `struct _ddebug`. Each site puts
+//! one there, asks its static key whether to print, which is a patched jump, and prints with
+//! `__dynamic_pr_debug()`. A kernel without `CONFIG_DYNAMIC_DEBUG` has no sites.
 //!
 //! C header: [`include/linux/dynamic_debug.h`](srctree/include/linux/dynamic_debug.h)
 
@@ -20,7 +21,7 @@ use kernel::{
     str::CStrExt as _, //
 };
 
-/// `struct _ddebug`, with the union around its key flattened to the variant that is used.
+/// `struct _ddebug`, with the union around its key flattened to the variant in use.
 ///
 /// # Invariants
 ///
@@ -32,16 +33,17 @@ pub(crate) struct Site {
     function: *const u8,
     filename: *const u8,
     format: *const u8,
-    /// Line in bits 0 to 17, class in 18 to 23, flags from 24 on; the kernel changes the flags.
+    /// The line in bits 0 to 17, the class in bits 18 to 23, and the flags, which the kernel
+    /// changes, from bit 24 on.
     bits: UnsafeCell<u32>,
-    /// Public for the macro, which needs its offset and type. The kernel changes it as well; Rust
-    /// makes no reference to it, and the cell above keeps the whole site out of read-only memory.
+    /// Public for the macro, which needs its offset and type. The kernel changes it. Rust makes no
+    /// reference to it, and the cell above keeps the site out of read-only memory.
     pub(crate) key: bindings::static_key_false,
 }
 
 #[cfg(CONFIG_DYNAMIC_DEBUG)]
-// SAFETY: The kernel changes flags and key under locks of its own and reads them as atomics; Rust
-// does not touch them at all.
+// SAFETY: The kernel changes the flags and the key under its own locks, and reads them as atomics.
+// Rust does not access them.
 unsafe impl Sync for Site {}
 
 #[cfg(CONFIG_DYNAMIC_DEBUG)]
@@ -55,7 +57,7 @@ const _: () = {
 
 #[cfg(CONFIG_DYNAMIC_DEBUG)]
 impl Site {
-    /// A site that does not print. Each string ends with a NUL; only the macro calls this.
+    /// Returns a site that does not print. Each string ends with a NUL. Only the macro calls this.
     pub(crate) const fn new(
         modname: &'static str,
         function: &'static str,
@@ -65,7 +67,7 @@ impl Site {
     ) -> Self {
         assert!(ends_with_nul(modname) && ends_with_nul(function));
         assert!(ends_with_nul(filename) && ends_with_nul(format));
-        // INVARIANT: Just checked.
+        // INVARIANT: The strings were just checked.
         Self {
             modname: modname.as_ptr(),
             function: function.as_ptr(),
@@ -73,16 +75,15 @@ impl Site {
             format: format.as_ptr(),
             // Class 63 is _DPRINTK_CLASS_DFLT.
             bits: UnsafeCell::new((line & 0x3_ffff) | (63 << 18)),
-            // SAFETY: All zero is a static key that is false and has no sites of its own yet.
+            // SAFETY: Zero is a static key that is false and has no sites yet.
             key: unsafe { core::mem::zeroed() },
         }
     }
 
     /// Prints `args` as the flags of this site say. Any context.
     pub(crate) fn print(&'static self, args: kernel::fmt::Arguments<'_>) {
-        // SAFETY: `self` lies in the section `__dyndbg`, so it is the descriptor that the kernel
-        // takes it for; `%s` takes a string, which by the type invariant it is, and `%pA` a pointer
-        // to `Arguments`.
+        // SAFETY: `self` is in the section `__dyndbg`, so it is a descriptor. `%s` takes a string,
+        // which it is by the type invariant, and `%pA` takes a pointer to `Arguments`.
         unsafe {
             bindings::__dynamic_pr_debug(
                 core::ptr::from_ref(self).cast_mut().cast(),
@@ -99,7 +100,7 @@ const fn ends_with_nul(s: &str) -> bool {
     matches!(s.as_bytes(), [.., 0])
 }
 
-/// Prints a line by `dynamic_debug`. Costs a patched jump when it is off. Any context.
+/// Prints a line with `dynamic_debug`. Costs a patched jump when it is off. Any context.
 ///
 /// `$module` is the name of the module, a literal.
 macro_rules! dynamic_pr_debug {
@@ -127,7 +128,7 @@ macro_rules! dynamic_pr_debug {
                 SITE.print(::kernel::prelude::fmt!($format $($args)*));
             }
         }
-        // What is printed has been used, all the same.
+        // Uses the arguments, so that they are not reported as unused.
         #[cfg(not(CONFIG_DYNAMIC_DEBUG))]
         if false {
             let _ = ::kernel::prelude::fmt!($format $($args)*);

@@ -2,9 +2,9 @@
 /*
  * The entry points of the character device, io_uring's commands among them.
  *
- * rustc emits no fentry, so the function tracers do not see Rust functions. Each way into the
- * module and each way out to a driver therefore passes through a C function, here, in task_work.c
- * and in rdma/entry.c, which they do see. None of them does anything but call on.
+ * rustc emits no fentry, so the function tracers do not see Rust functions. Each call into the
+ * module, and each call of a driver, therefore passes through a C function, here, in task_work.c and
+ * in rdma/entry.c. These functions only call the next one.
  */
 #include <linux/compat.h>
 #include <linux/fs.h>

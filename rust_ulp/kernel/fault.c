@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Faults of our own, see fault.rs. Built only where the kernel has CONFIG_FAULT_INJECTION.
+ * Fault points, see fault.rs. Built only for kernels with CONFIG_FAULT_INJECTION.
  */
 #include <linux/debugfs.h>
 #include <linux/delay.h>
@@ -26,7 +26,7 @@ int rust_ulp_h_fault(bool can_fail)
 	return 0;
 }
 
-/* Any context. A stalling point is none of these: they cannot sleep. */
+/* Any context. These points do not stall, since they must not sleep. */
 bool rust_ulp_h_fault_atomic(void)
 {
 	return !READ_ONCE(rust_ulp_fault_stall) &&

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The task work of io_uring's commands, where the function tracers see it: see entry.c.
+ * The task work of io_uring's commands, in C for the function tracers: see entry.c.
  */
 #include <linux/io_uring/cmd.h>
 
@@ -17,7 +17,7 @@ static void rust_ulp_uring_done(struct io_tw_req tw_req, io_tw_token_t tw)
 			      it->kind & RUST_ULP_URING_BIG);
 }
 
-/* Has the task complete a command of io_uring that all is known of. */
+/* Has the task complete a command of io_uring whose result is known. */
 void rust_ulp_h_uring_complete(struct io_uring_cmd *cmd)
 {
 	io_uring_cmd_do_in_task_lazy(cmd, rust_ulp_uring_done);
@@ -31,7 +31,7 @@ static void rust_ulp_uring_run(struct io_tw_req tw_req, io_tw_token_t tw)
 		->run(cmd, tw.cancel);
 }
 
-/* Has the task look after a stream. */
+/* Has the task run a stream. */
 void rust_ulp_h_uring_stream(struct io_uring_cmd *cmd)
 {
 	io_uring_cmd_complete_in_task(cmd, rust_ulp_uring_run);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The ways between drivers, the RDMA core and the Rust of rdma/, where the function tracers see
- * them: see kernel/entry.c.
+ * The calls between drivers, the RDMA core and the Rust of rdma/, in C for the function tracers: see
+ * kernel/entry.c.
  */
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_cm.h>
@@ -10,8 +10,8 @@
 
 #ifdef CONFIG_FAULT_INJECTION
 /*
- * Posts what comes before the request that fails, which is refused, and all behind it. Any context:
- * it does not sleep.
+ * Posts the requests before the one that is to fail; that one and those after it are refused. Any
+ * context: it does not sleep.
  */
 /* clang-format off */
 #define RUST_ULP_FAULT_POST(post, queue_type, wr_type)						\
@@ -48,7 +48,7 @@ RUST_ULP_FAULT_POST(post_srq_recv, struct ib_srq, struct ib_recv_wr)
 #define rust_ulp_fault_post_srq_recv ib_post_srq_recv
 #endif
 
-/* The done() of every request: finds the Rust function that belongs to the request. */
+/* The done() of every request: calls the Rust function of the request. */
 void rust_ulp_completion(struct ib_cq *cq, struct ib_wc *wc)
 {
 	container_of(wc->wr_cqe, struct rust_ulp_cqe_hook, cqe)->done(cq, wc);
@@ -73,7 +73,7 @@ noinline int rust_ulp_post_srq_recv(struct ib_srq *srq,
 	return rust_ulp_fault_post_srq_recv(srq, wr, bad_wr);
 }
 
-/* The handler of every identifier: finds the Rust function that belongs to it. */
+/* The handler of every identifier: calls the Rust function of the identifier. */
 int rust_ulp_cm_event(struct rdma_cm_id *id, struct rdma_cm_event *event)
 {
 	struct rust_ulp_cm_hook *hook = id->context;
