@@ -1144,7 +1144,7 @@ struct rust_ulp_destroy {
 #define RUST_ULP_EVENT_DEVICE_RENAMED	257
 #define RUST_ULP_EVENT_LOST		258	/* @info: number of lost records */
 #define RUST_ULP_EVENT_GRANT_ENDED	259	/* @handle: the grant; @info: its state */
-#define RUST_ULP_EVENT_CONNECT_REQUEST	272	/* @handle: listener; @info: requests waiting; merged */
+#define RUST_ULP_EVENT_CONNECT_REQUEST	272	/* @info: requests at listener @handle; merged */
 #define RUST_ULP_EVENT_DISCONNECTED	273	/* @handle: the connection; the peer ended it */
 #define RUST_ULP_EVENT_TIMEWAIT_EXIT	274	/* @handle: the connection */
 #define RUST_ULP_EVENT_ADDR_CHANGE	275	/* @handle: the connection or listener */
