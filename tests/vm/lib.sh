@@ -324,6 +324,7 @@ clean_up() {
 	two-hosts down >/dev/null 2>&1
 	is_loaded && unload_module
 	[ ! -d /sys/module/rdma_ping ] || timeout 20 rmmod rdma_ping
+	[ ! -d /sys/module/ulp_hca ] || timeout 20 rmmod ulp_hca
 	[ -z "$second_machine" ] || there eval 'is_loaded && unload_module' >/dev/null 2>&1
 	rm -rf "$scratch"
 }

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The devices: PCI functions of QEMU's `edu`, each with an RDMA device and a
+ * netdev.
+ *
+ * The PCI function is there for its place behind the IOMMU; nothing else of it
+ * is used.
+ */
+#include <linux/delay.h>
+#include <linux/etherdevice.h>
+#include <linux/module.h>
+#include <net/addrconf.h>
+
+#include "hca.h"
+
+static unsigned int dma_faults;
+module_param(dma_faults, uint, 0444);
+MODULE_PARM_DESC(dma_faults, "accesses to addresses that are not mapped");
+
+static unsigned int broken_rules;
+module_param(broken_rules, uint, 0444);
+MODULE_PARM_DESC(broken_rules, "calls that a driver need not expect");
+
+static unsigned int fail_command;
+module_param(fail_command, uint, 0644);
+MODULE_PARM_DESC(fail_command,
+		 "the n-th command from now on fails, 0 for none");
+
+static unsigned int command_us;
+module_param(command_us, uint, 0644);
+MODULE_PARM_DESC(command_us, "microseconds that a command takes");
+
+/* The devices by number. A reader is in an RCU read section. */
+struct hca __rcu *hcas[2];
+static DEFINE_MUTEX(hcas_lock);
+static DEFINE_SPINLOCK(count_lock);
+
+static void count(unsigned int *counter)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(&count_lock, flags);
+	++*counter;
+	spin_unlock_irqrestore(&count_lock, flags);
+}
+
+/* What every command to the adapter does: it sleeps, and may fail. */
+int hca_command(struct hca *hca, const char *name)
+{
+	unsigned int us = READ_ONCE(command_us);
+	bool fails;
+
+	might_sleep();
+	if (us)
+		usleep_range(us, us + us / 8);
+	spin_lock_irq(&count_lock);
+	fails = fail_command && !--fail_command;
+	spin_unlock_irq(&count_lock);
+	if (!fails)
+		return 0;
+	dev_info(&hca->pdev->dev, "%s fails, as was asked for\n", name);
+	return -EIO;
+}
+
+/* Somebody broke a rule that adapters rely on. */
+void hca_broken(struct hca *hca, const char *format, ...)
+{
+	struct va_format text = { .fmt = format };
+	va_list args;
+
+	va_start(args, format);
+	text.va = &args;
+	dev_err_ratelimited(&hca->pdev->dev, "rule broken: %pV\n", &text);
+	va_end(args);
+	count(&broken_rules);
+}
+
+void hca_dma_fault(struct hca *hca, u64 addr, const char *why)
+{
+	dev_err_ratelimited(&hca->pdev->dev, "DMA fault: address %#llx: %s\n",
+			    addr, why);
+	count(&dma_faults);
+}
+
+/* --- GIDs --- */
+
+int hca_add_gid(const struct ib_gid_attr *attr, void **context)
+{
+	struct hca *hca = to_hca(attr->device);
+	unsigned long flags;
+
+	spin_lock_irqsave(&hca->gid_lock, flags);
+	hca->gids[attr->index] = attr->gid;
+	hca->gid_used[attr->index] = true;
+	spin_unlock_irqrestore(&hca->gid_lock, flags);
+	return 0;
+}
+
+int hca_del_gid(const struct ib_gid_attr *attr, void **context)
+{
+	struct hca *hca = to_hca(attr->device);
+	unsigned long flags;
+
+	spin_lock_irqsave(&hca->gid_lock, flags);
+	hca->gid_used[attr->index] = false;
+	spin_unlock_irqrestore(&hca->gid_lock, flags);
+	return 0;
+}
+
+bool hca_gid(struct hca *hca, u8 index, union ib_gid *gid)
+{
+	unsigned long flags;
+	bool used;
+
+	if (index >= HCA_GIDS)
+		return false;
+	spin_lock_irqsave(&hca->gid_lock, flags);
+	used = hca->gid_used[index];
+	*gid = hca->gids[index];
+	spin_unlock_irqrestore(&hca->gid_lock, flags);
+	return used;
+}
+
+/* Returns the number of the device that has the GID behind the link address `dmac`, else -1. */
+int hca_find_gid(const union ib_gid *gid, const u8 *dmac)
+{
+	union ib_gid have;
+	struct hca *hca;
+	unsigned int i;
+	int n;
+
+	guard(rcu)
+		();
+	for (n = 0; n < ARRAY_SIZE(hcas); n++) {
+		hca = rcu_dereference(hcas[n]);
+		if (!hca || !ether_addr_equal(dmac, hca->netdev->dev_addr))
+			continue;
+		for (i = 0; i < HCA_GIDS; i++)
+			if (hca_gid(hca, i, &have) &&
+			    !memcmp(&have, gid, sizeof(have)))
+				return n;
+	}
+	return -1;
+}
+
+/* --- the netdev: what one sends the other receives --- */
+
+static netdev_tx_t hca_xmit(struct sk_buff *skb, struct net_device *netdev)
+{
+	struct hca *self = *(struct hca **)netdev_priv(netdev), *peer;
+
+	guard(rcu)
+		();
+	peer = rcu_dereference(hcas[!self->number]);
+	skb_tx_timestamp(skb);
+	if (peer)
+		dev_forward_skb(peer->netdev, skb);
+	else
+		kfree_skb(skb);
+	return NETDEV_TX_OK;
+}
+
+static const struct net_device_ops netdev_ops = {
+	.ndo_start_xmit = hca_xmit,
+	.ndo_set_mac_address = eth_mac_addr,
+	.ndo_validate_addr = eth_validate_addr,
+};
+
+static int add_netdev(struct hca *hca)
+{
+	struct net_device *netdev = alloc_etherdev(sizeof(struct hca *));
+	int err;
+
+	if (!netdev)
+		return -ENOMEM;
+	*(struct hca **)netdev_priv(netdev) = hca;
+	netdev->netdev_ops = &netdev_ops;
+	netdev->mtu = 4200;
+	netdev->max_mtu = 9000;
+	SET_NETDEV_DEV(netdev, &hca->pdev->dev);
+	snprintf(netdev->name, sizeof(netdev->name), "hca%d", hca->number + 1);
+	eth_hw_addr_random(netdev);
+	err = register_netdev(netdev);
+	if (err) {
+		free_netdev(netdev);
+		return err;
+	}
+	hca->netdev = netdev;
+	return 0;
+}
+
+/* --- PCI --- */
+
+/* Gives the device a number, by which others find it. */
+static int publish(struct hca *hca)
+{
+	guard(mutex)
+		(&hcas_lock);
+	for (hca->number = 0; hca->number < ARRAY_SIZE(hcas); hca->number++)
+		if (!rcu_access_pointer(hcas[hca->number]))
+			break;
+	if (hca->number == ARRAY_SIZE(hcas))
+		return -ENOSPC;
+	if (add_netdev(hca))
+		return -ENOMEM;
+	rcu_assign_pointer(hcas[hca->number], hca);
+	return 0;
+}
+
+static void unpublish(struct hca *hca)
+{
+	struct net_device *netdev = hca->netdev;
+
+	mutex_lock(&hcas_lock);
+	RCU_INIT_POINTER(hcas[hca->number], NULL);
+	mutex_unlock(&hcas_lock);
+	synchronize_rcu();
+	unregister_netdev(netdev);
+	free_netdev(netdev);
+}
+
+static int hca_probe(struct pci_dev *pdev, const struct pci_device_id *id)
+{
+	struct hca *hca;
+	char name[IB_DEVICE_NAME_MAX];
+	int err;
+
+	err = pcim_enable_device(pdev);
+	if (err)
+		return err;
+	pci_set_master(pdev);
+	err = dma_set_mask_and_coherent(&pdev->dev, DMA_BIT_MASK(64));
+	if (err)
+		return err;
+	dma_set_max_seg_size(&pdev->dev, UINT_MAX);
+
+	hca = ib_alloc_device(hca, ib);
+	if (!hca)
+		return -ENOMEM;
+	hca->pdev = pdev;
+	hca->domain = iommu_get_domain_for_dev(&pdev->dev);
+	if (hca->domain && !iommu_is_dma_domain(hca->domain))
+		hca->domain = NULL;
+	xa_init_flags(&hca->qps, XA_FLAGS_ALLOC | XA_FLAGS_LOCK_IRQ);
+	xa_init_flags(&hca->mrs, XA_FLAGS_ALLOC | XA_FLAGS_LOCK_IRQ);
+	spin_lock_init(&hca->gid_lock);
+	err = publish(hca);
+	if (err)
+		goto dealloc;
+
+	ib_set_device_ops(&hca->ib, &hca_ops);
+	hca->ib.node_type = RDMA_NODE_IB_CA;
+	hca->ib.phys_port_cnt = 1;
+	hca->ib.num_comp_vectors = num_possible_cpus();
+	hca->ib.local_dma_lkey = HCA_DMA_LKEY;
+	addrconf_addr_eui48((u8 *)&hca->ib.node_guid, hca->netdev->dev_addr);
+	strscpy(hca->ib.node_desc, "ulp_hca");
+	err = ib_device_set_netdev(&hca->ib, hca->netdev, 1);
+	if (err)
+		goto unpublish;
+	snprintf(name, sizeof(name), "hca%d", hca->number + 1);
+	err = ib_register_device(&hca->ib, name, &pdev->dev);
+	if (err)
+		goto unpublish;
+	pci_set_drvdata(pdev, hca);
+	dev_info(&pdev->dev, "%s, %s\n", name,
+		 hca->domain ? "behind an IOMMU" : "without an IOMMU");
+	return 0;
+
+unpublish:
+	ib_device_set_netdev(&hca->ib, NULL, 1);
+	unpublish(hca);
+dealloc:
+	ib_dealloc_device(&hca->ib);
+	return err;
+}
+
+static void hca_remove(struct pci_dev *pdev)
+{
+	struct hca *hca = pci_get_drvdata(pdev);
+
+	ib_unregister_device(&hca->ib);
+	unpublish(hca);
+	WARN_ON(!xa_empty(&hca->qps) || !xa_empty(&hca->mrs));
+	ib_dealloc_device(&hca->ib);
+}
+
+/* The number that QEMU gives to `-device edu`. */
+static const struct pci_device_id hca_ids[] = { { PCI_DEVICE(0x1234, 0x11e8) },
+						{} };
+MODULE_DEVICE_TABLE(pci, hca_ids);
+
+static struct pci_driver hca_driver = {
+	.name = KBUILD_MODNAME,
+	.id_table = hca_ids,
+	.probe = hca_probe,
+	.remove = hca_remove,
+};
+module_pci_driver(hca_driver);
+
+MODULE_DESCRIPTION("an RDMA adapter for tests");
+MODULE_LICENSE("GPL");

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * ulp_hca: an RDMA adapter for tests. It obeys the rules that adapters with
+ * real DMA have; README.md lists them.
+ */
+#ifndef ULP_HCA_H
+#define ULP_HCA_H
+
+#include <linux/iommu.h>
+#include <linux/irq_work.h>
+#include <linux/netdevice.h>
+#include <linux/pci.h>
+#include <linux/workqueue.h>
+#include <linux/xarray.h>
+#include <rdma/ib_verbs.h>
+
+#define HCA_GIDS 64
+#define HCA_MAX_SGE 16
+#define HCA_MAX_INLINE 256
+#define HCA_MAX_WR 16384
+#define HCA_MAX_CQE 1048576
+#define HCA_MAX_PAGES 512
+#define HCA_MAX_RD_ATOMIC 16
+/* The reserved L_Key: addresses are DMA addresses. Indices of memory regions begin behind it. */
+#define HCA_DMA_LKEY 0x100
+#define HCA_FIRST_MR 2
+/* A queue pair that has so much to move goes on in a worker. */
+#define HCA_INLINE_BYTES (64 << 10)
+
+struct hca {
+	struct ib_device ib;
+	struct pci_dev *pdev;
+	/* NULL where no IOMMU translates: a DMA address is a physical address. */
+	struct iommu_domain *domain;
+	struct net_device *netdev;
+	int number;
+	struct xarray qps;
+	struct xarray mrs;
+	u32 next_qp, next_mr;
+	/* Of the GID table and its flags. */
+	spinlock_t gid_lock;
+	union ib_gid gids[HCA_GIDS];
+	bool gid_used[HCA_GIDS];
+};
+
+struct hca_pd {
+	struct ib_pd ib;
+};
+
+struct hca_cqe {
+	struct ib_wc wc;
+	/* The queue whose entries the completion frees, up to `next`. */
+	struct hca_wq *wq;
+	u32 next;
+};
+
+struct hca_cq {
+	struct ib_cq ib;
+	/* Of all below. */
+	spinlock_t lock;
+	struct hca_cqe *ring;
+	u32 head, tail, size;
+	enum ib_cq_notify_flags armed;
+	bool overrun;
+	struct irq_work irq, error;
+};
+
+/* A work queue. Entries are posted at head, taken at tail, and free again at done. */
+struct hca_wq {
+	/* Of all below but the sizes. */
+	spinlock_t lock;
+	void *ring;
+	u32 head, tail, done;
+	u32 size, stride, max_sge;
+	/* Of a shared receive queue: the limit below which it raises an event, 0 for none. */
+	u32 limit;
+	struct irq_work *event;
+};
+
+struct hca_recv {
+	u64 wr_id;
+	u32 num_sge;
+	struct ib_sge sge[];
+};
+
+struct hca_mr {
+	struct ib_mr ib;
+	/* Of all below. */
+	spinlock_t lock;
+	int users;
+	bool valid;
+	/* All of the memory, by DMA address. */
+	bool dma;
+	u8 key;
+	int access;
+	u64 iova, length;
+	u32 shift, nr_pages, max_pages;
+	/* How many pages ib_map_mr_sg() has set, and since when no REG_MR has taken them. */
+	u32 set_pages;
+	u64 *pages;
+};
+
+/* A piece of memory that has been checked: of a region, by DMA address, or of the driver. */
+struct hca_seg {
+	struct hca *hca;
+	struct hca_mr *mr;
+	void *ptr;
+	u64 addr, length;
+};
+
+struct hca_segs {
+	u32 count;
+	u64 length;
+	struct hca_seg seg[HCA_MAX_SGE + 1];
+};
+
+struct hca_ah {
+	struct ib_ah ib;
+	union ib_gid dgid;
+	u8 dmac[ETH_ALEN];
+	u8 sgid_index, hop_limit, traffic_class;
+};
+
+struct hca_wqe {
+	u64 wr_id;
+	enum ib_wr_opcode opcode;
+	u32 flags;
+	u32 num_sge;
+	/* Bytes in all; with IB_SEND_INLINE they stand in place of the SGEs. */
+	u64 length;
+	/* Immediate data as in the request, or an R_Key. */
+	u32 ex;
+	union {
+		struct {
+			u64 addr, compare, swap;
+			u32 rkey;
+		} rdma;
+		struct {
+			union ib_gid dgid;
+			u8 dmac[ETH_ALEN];
+			u8 sgid_index, hop_limit, traffic_class;
+			u32 qpn, qkey;
+		} ud;
+		struct {
+			struct hca_mr *mr;
+			u64 iova, length;
+			u32 page_size, key;
+			int access;
+		} reg;
+	};
+	struct ib_sge sge[];
+};
+
+struct hca_srq {
+	struct ib_srq ib;
+	struct hca_wq wq;
+	struct irq_work event;
+};
+
+struct hca_qp {
+	struct ib_qp ib;
+	refcount_t refs;
+	struct completion released;
+
+	/*
+	 * Of the state, `running`, `stalled` and `inbound`. The lock of a completion queue is taken
+	 * inside of it, and those of work queues inside of both.
+	 */
+	spinlock_t lock;
+	enum ib_qp_state state;
+	struct ib_qp_attr attr;
+	struct ib_qp_init_attr init;
+	/* Of modifying and querying. */
+	struct mutex command;
+	/* Somebody carries out the send queue; it waits for `retry`. */
+	bool running, stalled;
+	/* Messages of the peer that are being received. */
+	int inbound;
+	bool last_wqe, established;
+
+	struct hca_wq sq, rq;
+	/* The queue that receives are taken from. */
+	struct hca_wq *recvs;
+
+	/* The device at the other end, -1 where there is none. */
+	int dest;
+	u32 send_psn, recv_psn;
+	u8 retries, rnr_retries;
+
+	struct work_struct work;
+	struct delayed_work retry;
+	struct irq_work event;
+	unsigned long events;
+
+	/* Of who runs the send queue. */
+	struct hca_segs near, far;
+	u8 grh[sizeof(struct ib_grh)];
+};
+
+static inline struct hca_cq *to_cq(struct ib_cq *ib)
+{
+	return container_of(ib, struct hca_cq, ib);
+}
+
+static inline struct hca_mr *to_mr(struct ib_mr *ib)
+{
+	return container_of(ib, struct hca_mr, ib);
+}
+
+static inline struct hca_qp *to_qp(struct ib_qp *ib)
+{
+	return container_of(ib, struct hca_qp, ib);
+}
+
+static inline struct hca_srq *to_srq(struct ib_srq *ib)
+{
+	return container_of(ib, struct hca_srq, ib);
+}
+
+static inline struct hca_ah *to_ah(struct ib_ah *ib)
+{
+	return container_of(ib, struct hca_ah, ib);
+}
+
+static inline struct hca *to_hca(struct ib_device *ib)
+{
+	return container_of(ib, struct hca, ib);
+}
+
+static inline void *hca_entry(struct hca_wq *wq, u32 n)
+{
+	return wq->ring + (size_t)(n % wq->size) * wq->stride;
+}
+
+/* device.c */
+extern struct hca __rcu *hcas[2];
+int hca_command(struct hca *hca, const char *name);
+void hca_broken(struct hca *hca, const char *format, ...) __printf(2, 3);
+void hca_dma_fault(struct hca *hca, u64 addr, const char *why);
+int hca_add_gid(const struct ib_gid_attr *attr, void **context);
+int hca_del_gid(const struct ib_gid_attr *attr, void **context);
+int hca_find_gid(const union ib_gid *gid, const u8 *dmac);
+bool hca_gid(struct hca *hca, u8 index, union ib_gid *gid);
+
+/* verbs.c */
+extern const struct ib_device_ops hca_ops;
+void hca_push_cqe(struct hca_cq *cq, const struct ib_wc *wc, struct hca_wq *wq,
+		  u32 next, bool solicited);
+struct hca_qp *hca_get_qp(struct hca *hca, u32 qpn);
+void hca_put_qp(struct hca_qp *qp);
+void hca_qp_event(struct hca_qp *qp, enum ib_event_type type);
+
+/* memory.c */
+struct ib_mr *hca_get_dma_mr(struct ib_pd *pd, int access);
+struct ib_mr *hca_reg_user_mr(struct ib_pd *pd, u64 start, u64 length, u64 virt,
+			      int access, struct ib_dmah *dmah,
+			      struct ib_udata *udata);
+struct ib_mr *hca_alloc_mr(struct ib_pd *pd, enum ib_mr_type type, u32 max);
+int hca_map_mr_sg(struct ib_mr *mr, struct scatterlist *sg, int nents,
+		  unsigned int *offset);
+int hca_dereg_mr(struct ib_mr *mr, struct ib_udata *udata);
+int hca_register(struct hca_qp *qp, struct hca_wqe *wqe);
+int hca_invalidate(struct hca *hca, struct ib_pd *pd, u32 key, bool may_sleep);
+void hca_segs_begin(struct hca_segs *segs);
+int hca_segs_add(struct hca_segs *segs, struct hca *hca, struct ib_pd *pd,
+		 u32 key, u64 addr, u64 length, int access);
+void hca_segs_add_ptr(struct hca_segs *segs, void *ptr, u64 length);
+int hca_segs_add_list(struct hca_segs *segs, struct hca *hca, struct ib_pd *pd,
+		      const struct ib_sge *sge, u32 count, int access);
+void hca_segs_end(struct hca_segs *segs);
+int hca_copy(struct hca_segs *to, struct hca_segs *from);
+int hca_atomic(struct hca_segs *segs, bool swap, u64 compare, u64 value,
+	       u64 *old);
+
+/* wire.c */
+void hca_run(struct hca_qp *qp);
+void hca_run_work(struct work_struct *work);
+void hca_retry_work(struct work_struct *work);
+void hca_flush_recvs(struct hca_qp *qp);
+struct hca_qp *hca_inbound(struct hca *from, int number, u32 qpn);
+void hca_inbound_end(struct hca_qp *to);
+enum ib_wc_status hca_take_recv(struct hca_qp *to, u64 length,
+				struct hca_segs *segs, u64 *wr_id);
+void hca_recv_wc(struct hca_qp *to, struct ib_wc *wc, bool solicited);
+enum ib_wc_status hca_gather(struct hca_qp *qp, struct hca_wqe *wqe,
+			     int access);
+
+/* datagram.c */
+void hca_datagram_wqe(struct hca_wqe *wqe, const struct ib_ud_wr *wr);
+enum ib_wc_status hca_send_datagram(struct hca_qp *qp, struct hca_wqe *wqe);
+
+#endif

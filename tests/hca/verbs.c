@@ -1,0 +1,884 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The verbs: objects, their states, and what is posted and polled. */
+#include <linux/delay.h>
+#include <rdma/ib_addr.h>
+#include <rdma/ib_cm.h>
+#include <rdma/ib_mad.h>
+
+#include "hca.h"
+
+/* --- completion queues --- */
+
+static void cq_interrupt(struct irq_work *irq)
+{
+	struct hca_cq *cq = container_of(irq, struct hca_cq, irq);
+
+	cq->ib.comp_handler(&cq->ib, cq->ib.cq_context);
+}
+
+static void cq_error(struct irq_work *irq)
+{
+	struct hca_cq *cq = container_of(irq, struct hca_cq, error);
+	struct ib_event event = {
+		.device = cq->ib.device,
+		.element.cq = &cq->ib,
+		.event = IB_EVENT_CQ_ERR,
+	};
+
+	if (cq->ib.event_handler)
+		cq->ib.event_handler(&event, cq->ib.cq_context);
+}
+
+static int create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
+		     struct uverbs_attr_bundle *attrs)
+{
+	struct hca_cq *cq = to_cq(ib);
+	int err;
+
+	if (!attr->cqe || attr->cqe > HCA_MAX_CQE || attr->flags ||
+	    attr->comp_vector >= ib->device->num_comp_vectors)
+		return -EINVAL;
+	err = hca_command(to_hca(ib->device), "create_cq");
+	if (err)
+		return err;
+	cq->size = roundup_pow_of_two(attr->cqe);
+	cq->ring = kvcalloc(cq->size, sizeof(*cq->ring), GFP_KERNEL);
+	if (!cq->ring)
+		return -ENOMEM;
+	spin_lock_init(&cq->lock);
+	cq->irq = IRQ_WORK_INIT_HARD(cq_interrupt);
+	cq->error = IRQ_WORK_INIT_HARD(cq_error);
+	ib->cqe = cq->size;
+	return 0;
+}
+
+static int destroy_cq(struct ib_cq *ib, struct ib_udata *udata)
+{
+	struct hca_cq *cq = to_cq(ib);
+	int err;
+
+	err = hca_command(to_hca(ib->device), "destroy_cq");
+	if (err)
+		return err;
+	irq_work_sync(&cq->irq);
+	irq_work_sync(&cq->error);
+	kvfree(cq->ring);
+	return 0;
+}
+
+/* `next` is how far the completion frees the send queue `wq`; of a receive queue it frees one. */
+void hca_push_cqe(struct hca_cq *cq, const struct ib_wc *wc, struct hca_wq *wq,
+		  u32 next, bool solicited)
+{
+	struct hca_cqe *cqe;
+	unsigned long flags;
+	bool interrupt = false;
+
+	spin_lock_irqsave(&cq->lock, flags);
+	if (cq->head - cq->tail == cq->size) {
+		if (!cq->overrun) {
+			hca_broken(to_hca(cq->ib.device),
+				   "a CQ of %u entries overruns", cq->size);
+			irq_work_queue(&cq->error);
+		}
+		cq->overrun = true;
+	} else {
+		cqe = &cq->ring[cq->head++ & (cq->size - 1)];
+		cqe->wc = *wc;
+		cqe->wq = wq;
+		cqe->next = next;
+		interrupt = cq->armed == IB_CQ_NEXT_COMP ||
+			    (cq->armed && (solicited || wc->status));
+	}
+	if (interrupt)
+		cq->armed = 0;
+	spin_unlock_irqrestore(&cq->lock, flags);
+	if (interrupt)
+		irq_work_queue(&cq->irq);
+}
+
+/* The entries of the queue that a completion stands for are free again. */
+static void free_entries(struct hca_cqe *cqe)
+{
+	spin_lock(&cqe->wq->lock);
+	if (cqe->wc.opcode & IB_WC_RECV)
+		cqe->wq->done++;
+	else
+		cqe->wq->done = cqe->next;
+	spin_unlock(&cqe->wq->lock);
+}
+
+static int poll_cq(struct ib_cq *ib, int count, struct ib_wc *wc)
+{
+	struct hca_cq *cq = to_cq(ib);
+	struct hca_cqe *cqe;
+	unsigned long flags;
+	int polled = 0;
+
+	spin_lock_irqsave(&cq->lock, flags);
+	for (; polled < count && cq->tail != cq->head; polled++, cq->tail++) {
+		cqe = &cq->ring[cq->tail & (cq->size - 1)];
+		free_entries(cqe);
+		if (cqe->wc.status) {
+			/* Of a failed request nothing else is defined. */
+			wc[polled].wr_id = cqe->wc.wr_id;
+			wc[polled].status = cqe->wc.status;
+			wc[polled].vendor_err = cqe->wc.vendor_err;
+			wc[polled].qp = cqe->wc.qp;
+		} else {
+			wc[polled] = cqe->wc;
+		}
+	}
+	spin_unlock_irqrestore(&cq->lock, flags);
+	return polled;
+}
+
+static int req_notify_cq(struct ib_cq *ib, enum ib_cq_notify_flags how)
+{
+	struct hca_cq *cq = to_cq(ib);
+	unsigned long flags;
+	int missed;
+
+	spin_lock_irqsave(&cq->lock, flags);
+	cq->armed = max(cq->armed, how & IB_CQ_SOLICITED_MASK);
+	missed = (how & IB_CQ_REPORT_MISSED_EVENTS) && cq->head != cq->tail;
+	spin_unlock_irqrestore(&cq->lock, flags);
+	return missed;
+}
+
+/* Takes the completions of a queue pair away, which has no queues any more. */
+static void clean_cq(struct ib_cq *ib, struct hca_qp *qp)
+{
+	struct hca_cq *cq = to_cq(ib);
+	struct hca_cqe *cqe;
+	unsigned long flags;
+	u32 from, to;
+
+	spin_lock_irqsave(&cq->lock, flags);
+	for (from = to = cq->tail; from != cq->head; from++) {
+		cqe = &cq->ring[from & (cq->size - 1)];
+		if (cqe->wc.qp == &qp->ib)
+			free_entries(cqe);
+		else
+			cq->ring[to++ & (cq->size - 1)] = *cqe;
+	}
+	cq->head = to;
+	spin_unlock_irqrestore(&cq->lock, flags);
+}
+
+/* --- work queues --- */
+
+static int init_wq(struct hca_wq *wq, u32 entries, u32 sge, size_t stride)
+{
+	spin_lock_init(&wq->lock);
+	wq->max_sge = sge;
+	if (!entries)
+		return 0;
+	wq->size = roundup_pow_of_two(entries);
+	wq->stride = stride;
+	wq->ring = kvcalloc(wq->size, stride, GFP_KERNEL);
+	return wq->ring ? 0 : -ENOMEM;
+}
+
+static void reset_wq(struct hca_wq *wq)
+{
+	wq->head = 0;
+	wq->tail = 0;
+	wq->done = 0;
+}
+
+static int post_receives(struct hca_wq *wq, const struct ib_recv_wr *wr,
+			 const struct ib_recv_wr **bad)
+{
+	struct hca_recv *recv;
+	unsigned long flags;
+	int err = 0;
+
+	spin_lock_irqsave(&wq->lock, flags);
+	for (; wr; wr = wr->next) {
+		if (wr->num_sge > wq->max_sge)
+			err = -EINVAL;
+		else if (wq->head - wq->done >= wq->size)
+			err = -ENOMEM;
+		if (err) {
+			*bad = wr;
+			break;
+		}
+		recv = hca_entry(wq, wq->head);
+		recv->wr_id = wr->wr_id;
+		recv->num_sge = wr->num_sge;
+		memcpy(recv->sge, wr->sg_list,
+		       wr->num_sge * sizeof(*recv->sge));
+		wq->head++;
+	}
+	spin_unlock_irqrestore(&wq->lock, flags);
+	return err;
+}
+
+static void srq_event(struct irq_work *irq)
+{
+	struct hca_srq *srq = container_of(irq, struct hca_srq, event);
+	struct ib_event event = {
+		.device = srq->ib.device,
+		.element.srq = &srq->ib,
+		.event = IB_EVENT_SRQ_LIMIT_REACHED,
+	};
+
+	if (srq->ib.event_handler)
+		srq->ib.event_handler(&event, srq->ib.srq_context);
+}
+
+static int create_srq(struct ib_srq *ib, struct ib_srq_init_attr *init,
+		      struct ib_udata *udata)
+{
+	struct hca_srq *srq = to_srq(ib);
+	int err;
+
+	if (init->srq_type != IB_SRQT_BASIC || !init->attr.max_wr ||
+	    init->attr.max_wr > HCA_MAX_WR || !init->attr.max_sge ||
+	    init->attr.max_sge > HCA_MAX_SGE)
+		return -EINVAL;
+	err = hca_command(to_hca(ib->device), "create_srq");
+	if (err)
+		return err;
+	srq->event = IRQ_WORK_INIT_HARD(srq_event);
+	err = init_wq(&srq->wq, init->attr.max_wr, init->attr.max_sge,
+		      struct_size_t(struct hca_recv, sge, init->attr.max_sge));
+	if (err)
+		return err;
+	srq->wq.event = &srq->event;
+	init->attr.max_wr = srq->wq.size;
+	return 0;
+}
+
+static int modify_srq(struct ib_srq *ib, struct ib_srq_attr *attr,
+		      enum ib_srq_attr_mask mask, struct ib_udata *udata)
+{
+	struct hca_srq *srq = to_srq(ib);
+	unsigned long flags;
+	int err;
+
+	if (mask & ~IB_SRQ_LIMIT || attr->srq_limit > srq->wq.size)
+		return -EINVAL;
+	err = hca_command(to_hca(ib->device), "modify_srq");
+	if (err)
+		return err;
+	spin_lock_irqsave(&srq->wq.lock, flags);
+	srq->wq.limit = attr->srq_limit;
+	spin_unlock_irqrestore(&srq->wq.lock, flags);
+	return 0;
+}
+
+static int query_srq(struct ib_srq *ib, struct ib_srq_attr *attr)
+{
+	struct hca_srq *srq = to_srq(ib);
+
+	attr->max_wr = srq->wq.size;
+	attr->max_sge = srq->wq.max_sge;
+	attr->srq_limit = READ_ONCE(srq->wq.limit);
+	return 0;
+}
+
+static int destroy_srq(struct ib_srq *ib, struct ib_udata *udata)
+{
+	struct hca_srq *srq = to_srq(ib);
+	int err;
+
+	err = hca_command(to_hca(ib->device), "destroy_srq");
+	if (err)
+		return err;
+	irq_work_sync(&srq->event);
+	kvfree(srq->wq.ring);
+	return 0;
+}
+
+static int post_srq_recv(struct ib_srq *ib, const struct ib_recv_wr *wr,
+			 const struct ib_recv_wr **bad)
+{
+	return post_receives(&to_srq(ib)->wq, wr, bad);
+}
+
+/* --- queue pairs --- */
+
+static void qp_event(struct irq_work *irq)
+{
+	struct hca_qp *qp = container_of(irq, struct hca_qp, event);
+	struct ib_event event = {
+		.device = qp->ib.device,
+		.element.qp = &qp->ib,
+	};
+	unsigned int type;
+
+	for (type = 0; type < BITS_PER_LONG; type++) {
+		if (!test_and_clear_bit(type, &qp->events))
+			continue;
+		event.event = type;
+		if (qp->ib.event_handler)
+			qp->ib.event_handler(&event, qp->ib.qp_context);
+	}
+}
+
+void hca_qp_event(struct hca_qp *qp, enum ib_event_type type)
+{
+	set_bit(type, &qp->events);
+	irq_work_queue(&qp->event);
+}
+
+struct hca_qp *hca_get_qp(struct hca *hca, u32 qpn)
+{
+	struct hca_qp *qp;
+	unsigned long flags;
+
+	xa_lock_irqsave(&hca->qps, flags);
+	qp = xa_load(&hca->qps, qpn);
+	if (qp)
+		refcount_inc(&qp->refs);
+	xa_unlock_irqrestore(&hca->qps, flags);
+	return qp;
+}
+
+void hca_put_qp(struct hca_qp *qp)
+{
+	if (refcount_dec_and_test(&qp->refs))
+		complete(&qp->released);
+}
+
+static void free_queues(struct hca_qp *qp)
+{
+	kvfree(qp->sq.ring);
+	kvfree(qp->rq.ring);
+}
+
+static int check_qp(struct hca *hca, const struct ib_qp_init_attr *init)
+{
+	const struct ib_qp_cap *cap = &init->cap;
+
+	switch (init->qp_type) {
+	case IB_QPT_RC:
+	case IB_QPT_UC:
+	case IB_QPT_UD:
+	case IB_QPT_GSI:
+		break;
+	default:
+		return -EOPNOTSUPP;
+	}
+	if (init->create_flags)
+		return -EOPNOTSUPP;
+	if (cap->max_send_wr > HCA_MAX_WR || cap->max_recv_wr > HCA_MAX_WR ||
+	    cap->max_send_sge > HCA_MAX_SGE ||
+	    cap->max_recv_sge > HCA_MAX_SGE ||
+	    cap->max_inline_data > HCA_MAX_INLINE)
+		return -EINVAL;
+	/* mlx5/qp.c, set_rq_size(): the stride of a receive without SGE is not defined. */
+	if (!init->srq && cap->max_recv_wr && !cap->max_recv_sge) {
+		hca_broken(hca, "a QP with %u receives of max_recv_sge 0",
+			   cap->max_recv_wr);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+static int create_qp(struct ib_qp *ib, struct ib_qp_init_attr *init,
+		     struct ib_udata *udata)
+{
+	struct hca *hca = to_hca(ib->device);
+	struct hca_qp *qp = to_qp(ib);
+	struct ib_qp_cap *cap = &init->cap;
+	size_t room;
+	u32 qpn = 1;
+	int err;
+
+	err = check_qp(hca, init);
+	if (err)
+		return err;
+	err = hca_command(hca, "create_qp");
+	if (err)
+		return err;
+	refcount_set(&qp->refs, 1);
+	init_completion(&qp->released);
+	spin_lock_init(&qp->lock);
+	mutex_init(&qp->command);
+	INIT_WORK(&qp->work, hca_run_work);
+	INIT_DELAYED_WORK(&qp->retry, hca_retry_work);
+	qp->event = IRQ_WORK_INIT_HARD(qp_event);
+	qp->state = IB_QPS_RESET;
+	qp->dest = -1;
+	room = max_t(size_t, cap->max_inline_data,
+		     cap->max_send_sge * sizeof(struct ib_sge));
+	err = init_wq(&qp->sq, cap->max_send_wr, cap->max_send_sge,
+		      ALIGN(sizeof(struct hca_wqe) + room, 8));
+	if (!err && !init->srq)
+		err = init_wq(&qp->rq, cap->max_recv_wr, cap->max_recv_sge,
+			      struct_size_t(struct hca_recv, sge,
+					    cap->max_recv_sge));
+	if (err)
+		goto out;
+	qp->recvs = init->srq ? &to_srq(init->srq)->wq : &qp->rq;
+	cap->max_send_wr = qp->sq.size;
+	cap->max_recv_wr = qp->rq.size;
+	qp->init = *init;
+	if (init->qp_type == IB_QPT_GSI)
+		err = xa_insert_irq(&hca->qps, qpn, qp, GFP_KERNEL);
+	else
+		err = xa_alloc_cyclic_irq(&hca->qps, &qpn, qp,
+					  XA_LIMIT(16, (1 << 24) - 1),
+					  &hca->next_qp, GFP_KERNEL);
+	if (err < 0)
+		goto out;
+	ib->qp_num = qpn;
+	return 0;
+out:
+	free_queues(qp);
+	return err;
+}
+
+/* Waits until nobody sends or receives by the queue pair, which is in a state without both. */
+static void quiesce(struct hca_qp *qp)
+{
+	cancel_delayed_work_sync(&qp->retry);
+	while (READ_ONCE(qp->running) || READ_ONCE(qp->inbound))
+		usleep_range(20, 50);
+}
+
+static void set_state(struct hca_qp *qp, enum ib_qp_state state)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(&qp->lock, flags);
+	qp->state = state;
+	qp->stalled = false;
+	spin_unlock_irqrestore(&qp->lock, flags);
+}
+
+static void clean_cqs(struct hca_qp *qp)
+{
+	clean_cq(qp->ib.send_cq, qp);
+	if (qp->ib.recv_cq != qp->ib.send_cq)
+		clean_cq(qp->ib.recv_cq, qp);
+}
+
+static void reset_qp(struct hca_qp *qp)
+{
+	set_state(qp, IB_QPS_RESET);
+	quiesce(qp);
+	clean_cqs(qp);
+	reset_wq(&qp->sq);
+	reset_wq(&qp->rq);
+	qp->last_wqe = false;
+	qp->established = false;
+	qp->dest = -1;
+	memset(&qp->attr, 0, sizeof(qp->attr));
+}
+
+static int destroy_qp(struct ib_qp *ib, struct ib_udata *udata)
+{
+	struct hca *hca = to_hca(ib->device);
+	struct hca_qp *qp = to_qp(ib);
+	int err;
+
+	err = hca_command(hca, "destroy_qp");
+	if (err)
+		return err;
+	xa_erase_irq(&hca->qps, ib->qp_num);
+	set_state(qp, IB_QPS_RESET);
+	hca_put_qp(qp);
+	wait_for_completion(&qp->released);
+	quiesce(qp);
+	cancel_work_sync(&qp->work);
+	irq_work_sync(&qp->event);
+	clean_cqs(qp);
+	free_queues(qp);
+	return 0;
+}
+
+static void take_attributes(struct hca_qp *qp, const struct ib_qp_attr *attr,
+			    int mask)
+{
+	struct ib_qp_attr *to = &qp->attr;
+
+	if (mask & IB_QP_PKEY_INDEX)
+		to->pkey_index = attr->pkey_index;
+	if (mask & IB_QP_PORT)
+		to->port_num = attr->port_num;
+	if (mask & IB_QP_QKEY)
+		to->qkey = attr->qkey;
+	if (mask & IB_QP_ACCESS_FLAGS)
+		to->qp_access_flags = attr->qp_access_flags;
+	if (mask & IB_QP_AV) {
+		to->ah_attr = attr->ah_attr;
+		to->ah_attr.grh.sgid_attr = NULL;
+		qp->dest = hca_find_gid(&attr->ah_attr.grh.dgid,
+					attr->ah_attr.roce.dmac);
+	}
+	if (mask & IB_QP_PATH_MTU)
+		to->path_mtu = attr->path_mtu;
+	if (mask & IB_QP_TIMEOUT)
+		to->timeout = attr->timeout;
+	if (mask & IB_QP_RETRY_CNT)
+		to->retry_cnt = attr->retry_cnt;
+	if (mask & IB_QP_RNR_RETRY)
+		to->rnr_retry = attr->rnr_retry;
+	if (mask & IB_QP_RQ_PSN)
+		to->rq_psn = attr->rq_psn;
+	if (mask & IB_QP_SQ_PSN)
+		to->sq_psn = attr->sq_psn;
+	if (mask & IB_QP_MAX_QP_RD_ATOMIC)
+		to->max_rd_atomic = attr->max_rd_atomic;
+	if (mask & IB_QP_MAX_DEST_RD_ATOMIC)
+		to->max_dest_rd_atomic = attr->max_dest_rd_atomic;
+	if (mask & IB_QP_MIN_RNR_TIMER)
+		to->min_rnr_timer = attr->min_rnr_timer;
+	if (mask & IB_QP_DEST_QPN)
+		to->dest_qp_num = attr->dest_qp_num;
+	if (mask & IB_QP_RQ_PSN)
+		qp->recv_psn = attr->rq_psn;
+	if (mask & IB_QP_SQ_PSN)
+		qp->send_psn = attr->sq_psn;
+	qp->retries = to->retry_cnt;
+	qp->rnr_retries = to->rnr_retry;
+	to->en_sqd_async_notify = mask & IB_QP_EN_SQD_ASYNC_NOTIFY &&
+				  attr->en_sqd_async_notify;
+}
+
+static int modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,
+		     struct ib_udata *udata)
+{
+	struct hca_qp *qp = to_qp(ib);
+	enum ib_qp_state from, to;
+	int err = -EINVAL;
+
+	guard(mutex)
+		(&qp->command);
+	from = mask & IB_QP_CUR_STATE ? attr->cur_qp_state :
+					READ_ONCE(qp->state);
+	to = mask & IB_QP_STATE ? attr->qp_state : from;
+	if (mask & IB_QP_CUR_STATE && from != READ_ONCE(qp->state))
+		return -EINVAL;
+	if (!ib_modify_qp_is_ok(from, to, ib->qp_type, mask) ||
+	    (mask & IB_QP_MAX_QP_RD_ATOMIC &&
+	     attr->max_rd_atomic > HCA_MAX_RD_ATOMIC) ||
+	    (mask & IB_QP_MAX_DEST_RD_ATOMIC &&
+	     attr->max_dest_rd_atomic > HCA_MAX_RD_ATOMIC))
+		return err;
+	err = hca_command(to_hca(ib->device), "modify_qp");
+	if (err)
+		return err;
+	if (to == IB_QPS_RESET) {
+		reset_qp(qp);
+		return 0;
+	}
+	take_attributes(qp, attr, mask);
+	set_state(qp, to);
+	hca_run(qp);
+	hca_flush_recvs(qp);
+	return 0;
+}
+
+static int query_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,
+		    struct ib_qp_init_attr *init)
+{
+	struct hca_qp *qp = to_qp(ib);
+	int err;
+
+	guard(mutex)
+		(&qp->command);
+	err = hca_command(to_hca(ib->device), "query_qp");
+	if (err)
+		return err;
+	*attr = qp->attr;
+	attr->qp_state = READ_ONCE(qp->state);
+	attr->cur_qp_state = attr->qp_state;
+	attr->sq_draining = attr->qp_state == IB_QPS_SQD &&
+			    READ_ONCE(qp->running);
+	attr->sq_psn = qp->send_psn;
+	attr->rq_psn = qp->recv_psn;
+	attr->cap = qp->init.cap;
+	*init = qp->init;
+	return 0;
+}
+
+static int inline_data(struct hca_qp *qp, struct hca_wqe *wqe,
+		       const struct ib_send_wr *wr)
+{
+	void *to = wqe->sge;
+	int i;
+
+	if (wqe->length > qp->init.cap.max_inline_data)
+		return -EINVAL;
+	for (i = 0; i < wr->num_sge; i++) {
+		/* Of the kernel's users the address is one of the kernel. */
+		memcpy(to, (void *)(uintptr_t)wr->sg_list[i].addr,
+		       wr->sg_list[i].length);
+		to += wr->sg_list[i].length;
+	}
+	return 0;
+}
+
+static int fill_wqe(struct hca_qp *qp, struct hca_wqe *wqe,
+		    const struct ib_send_wr *wr)
+{
+	bool datagram = qp->ib.qp_type == IB_QPT_UD ||
+			qp->ib.qp_type == IB_QPT_GSI;
+	int i;
+
+	if (wr->num_sge > qp->sq.max_sge)
+		return -EINVAL;
+	wqe->wr_id = wr->wr_id;
+	wqe->opcode = wr->opcode;
+	wqe->flags = wr->send_flags;
+	wqe->ex = wr->ex.invalidate_rkey;
+	wqe->num_sge = wr->num_sge;
+	wqe->length = 0;
+	for (i = 0; i < wr->num_sge; i++)
+		wqe->length += wr->sg_list[i].length;
+	switch (wr->opcode) {
+	case IB_WR_RDMA_WRITE:
+	case IB_WR_RDMA_WRITE_WITH_IMM:
+	case IB_WR_RDMA_READ:
+		wqe->rdma.addr = rdma_wr(wr)->remote_addr;
+		wqe->rdma.rkey = rdma_wr(wr)->rkey;
+		break;
+	case IB_WR_ATOMIC_CMP_AND_SWP:
+	case IB_WR_ATOMIC_FETCH_AND_ADD:
+		wqe->rdma.addr = atomic_wr(wr)->remote_addr;
+		wqe->rdma.rkey = atomic_wr(wr)->rkey;
+		wqe->rdma.compare = atomic_wr(wr)->compare_add;
+		wqe->rdma.swap = atomic_wr(wr)->swap;
+		break;
+	case IB_WR_REG_MR:
+		wqe->reg.mr = to_mr(reg_wr(wr)->mr);
+		wqe->reg.iova = reg_wr(wr)->mr->iova;
+		wqe->reg.length = reg_wr(wr)->mr->length;
+		wqe->reg.page_size = reg_wr(wr)->mr->page_size;
+		wqe->reg.key = reg_wr(wr)->key;
+		wqe->reg.access = reg_wr(wr)->access;
+		break;
+	case IB_WR_SEND:
+	case IB_WR_SEND_WITH_IMM:
+		if (datagram)
+			hca_datagram_wqe(wqe, ud_wr(wr));
+		break;
+	case IB_WR_SEND_WITH_INV:
+	case IB_WR_LOCAL_INV:
+		break;
+	default:
+		return -EOPNOTSUPP;
+	}
+	if (datagram && wr->opcode != IB_WR_SEND &&
+	    wr->opcode != IB_WR_SEND_WITH_IMM)
+		return -EINVAL;
+	if (wr->send_flags & IB_SEND_INLINE)
+		return inline_data(qp, wqe, wr);
+	memcpy(wqe->sge, wr->sg_list, wr->num_sge * sizeof(*wqe->sge));
+	return 0;
+}
+
+static int post_send(struct ib_qp *ib, const struct ib_send_wr *wr,
+		     const struct ib_send_wr **bad)
+{
+	struct hca_qp *qp = to_qp(ib);
+	unsigned long flags;
+	int err = 0;
+
+	spin_lock_irqsave(&qp->lock, flags);
+	spin_lock(&qp->sq.lock);
+	if (qp->state < IB_QPS_RTS) {
+		*bad = wr;
+		err = -EINVAL;
+		wr = NULL;
+	}
+	for (; wr; wr = wr->next) {
+		if (qp->sq.head - qp->sq.done >= qp->sq.size)
+			err = -ENOMEM;
+		else
+			err = fill_wqe(qp, hca_entry(&qp->sq, qp->sq.head), wr);
+		if (err) {
+			*bad = wr;
+			break;
+		}
+		WRITE_ONCE(qp->sq.head, qp->sq.head + 1);
+	}
+	spin_unlock(&qp->sq.lock);
+	spin_unlock_irqrestore(&qp->lock, flags);
+	hca_run(qp);
+	return err;
+}
+
+static int post_recv(struct ib_qp *ib, const struct ib_recv_wr *wr,
+		     const struct ib_recv_wr **bad)
+{
+	struct hca_qp *qp = to_qp(ib);
+	int err;
+
+	if (ib->srq || READ_ONCE(qp->state) == IB_QPS_RESET) {
+		*bad = wr;
+		return -EINVAL;
+	}
+	err = post_receives(&qp->rq, wr, bad);
+	if (READ_ONCE(qp->state) == IB_QPS_ERR)
+		hca_flush_recvs(qp);
+	return err;
+}
+
+/* --- what has no state here --- */
+
+static int alloc_pd(struct ib_pd *pd, struct ib_udata *udata)
+{
+	return hca_command(to_hca(pd->device), "alloc_pd");
+}
+
+static int dealloc_pd(struct ib_pd *pd, struct ib_udata *udata)
+{
+	return hca_command(to_hca(pd->device), "dealloc_pd");
+}
+
+static int create_ah(struct ib_ah *ib, struct rdma_ah_init_attr *init,
+		     struct ib_udata *udata)
+{
+	const struct ib_global_route *grh = rdma_ah_read_grh(init->ah_attr);
+	struct hca_ah *ah = to_ah(ib);
+	int err;
+
+	/* Some are created with a spinlock held. */
+	if (init->flags & RDMA_CREATE_AH_SLEEPABLE) {
+		err = hca_command(to_hca(ib->device), "create_ah");
+		if (err)
+			return err;
+	}
+	ah->dgid = grh->dgid;
+	ah->sgid_index = grh->sgid_index;
+	ah->hop_limit = grh->hop_limit;
+	ah->traffic_class = grh->traffic_class;
+	memcpy(ah->dmac, init->ah_attr->roce.dmac, ETH_ALEN);
+	return 0;
+}
+
+static int destroy_ah(struct ib_ah *ib, u32 flags)
+{
+	return 0;
+}
+
+static int query_device(struct ib_device *ib, struct ib_device_attr *attr,
+			struct ib_udata *udata)
+{
+	struct hca *hca = to_hca(ib);
+
+	attr->fw_ver = 1ULL << 32;
+	attr->sys_image_guid = ib->node_guid;
+	attr->max_mr_size = ~0ULL;
+	attr->page_size_cap = 0xfffff000;
+	attr->vendor_id = hca->pdev->vendor;
+	attr->vendor_part_id = hca->pdev->device;
+	attr->max_qp = 1 << 17;
+	attr->max_qp_wr = HCA_MAX_WR;
+	attr->device_cap_flags = IB_DEVICE_MEM_MGT_EXTENSIONS |
+				 IB_DEVICE_RC_RNR_NAK_GEN |
+				 IB_DEVICE_SYS_IMAGE_GUID;
+	attr->kernel_cap_flags = IBK_LOCAL_DMA_LKEY;
+	attr->max_send_sge = HCA_MAX_SGE;
+	attr->max_recv_sge = HCA_MAX_SGE;
+	attr->max_sge_rd = HCA_MAX_SGE;
+	attr->max_cq = 1 << 17;
+	attr->max_cqe = HCA_MAX_CQE;
+	attr->max_mr = 1 << 20;
+	attr->max_pd = 1 << 17;
+	attr->max_qp_rd_atom = HCA_MAX_RD_ATOMIC;
+	attr->max_qp_init_rd_atom = HCA_MAX_RD_ATOMIC;
+	attr->max_res_rd_atom = HCA_MAX_RD_ATOMIC << 17;
+	attr->atomic_cap = IB_ATOMIC_HCA;
+	attr->max_ah = 1 << 17;
+	attr->max_srq = 1 << 17;
+	attr->max_srq_wr = HCA_MAX_WR;
+	attr->max_srq_sge = HCA_MAX_SGE;
+	attr->max_fast_reg_page_list_len = HCA_MAX_PAGES;
+	attr->max_pkeys = 1;
+	attr->local_ca_ack_delay = 15;
+	return 0;
+}
+
+static int query_port(struct ib_device *ib, u32 port, struct ib_port_attr *attr)
+{
+	struct net_device *netdev = to_hca(ib)->netdev;
+
+	attr->state = ib_get_curr_port_state(netdev);
+	attr->phys_state = attr->state == IB_PORT_ACTIVE ?
+				   IB_PORT_PHYS_STATE_LINK_UP :
+				   IB_PORT_PHYS_STATE_DISABLED;
+	attr->max_mtu = IB_MTU_4096;
+	attr->active_mtu = iboe_get_mtu(READ_ONCE(netdev->mtu));
+	attr->gid_tbl_len = HCA_GIDS;
+	attr->pkey_tbl_len = 1;
+	attr->ip_gids = true;
+	attr->port_cap_flags = IB_PORT_CM_SUP;
+	attr->max_msg_sz = 1 << 30;
+	attr->max_vl_num = 1;
+	attr->active_width = IB_WIDTH_4X;
+	attr->active_speed = IB_SPEED_EDR;
+	return 0;
+}
+
+static int query_pkey(struct ib_device *ib, u32 port, u16 index, u16 *pkey)
+{
+	if (index)
+		return -EINVAL;
+	*pkey = IB_DEFAULT_PKEY_FULL;
+	return 0;
+}
+
+static enum rdma_link_layer get_link_layer(struct ib_device *ib, u32 port)
+{
+	return IB_LINK_LAYER_ETHERNET;
+}
+
+static int get_port_immutable(struct ib_device *ib, u32 port,
+			      struct ib_port_immutable *immutable)
+{
+	immutable->core_cap_flags = RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP;
+	immutable->gid_tbl_len = HCA_GIDS;
+	immutable->pkey_tbl_len = 1;
+	immutable->max_mad_size = IB_MGMT_MAD_SIZE;
+	return 0;
+}
+
+const struct ib_device_ops hca_ops = {
+	.owner = THIS_MODULE,
+	.driver_id = RDMA_DRIVER_UNKNOWN,
+
+	.add_gid = hca_add_gid,
+	.alloc_mr = hca_alloc_mr,
+	.alloc_pd = alloc_pd,
+	.create_ah = create_ah,
+	.create_cq = create_cq,
+	.create_qp = create_qp,
+	.create_srq = create_srq,
+	.dealloc_pd = dealloc_pd,
+	.del_gid = hca_del_gid,
+	.dereg_mr = hca_dereg_mr,
+	.destroy_ah = destroy_ah,
+	.destroy_cq = destroy_cq,
+	.destroy_qp = destroy_qp,
+	.destroy_srq = destroy_srq,
+	.get_dma_mr = hca_get_dma_mr,
+	.get_link_layer = get_link_layer,
+	.get_port_immutable = get_port_immutable,
+	.map_mr_sg = hca_map_mr_sg,
+	.modify_qp = modify_qp,
+	.modify_srq = modify_srq,
+	.poll_cq = poll_cq,
+	.post_recv = post_recv,
+	.post_send = post_send,
+	.post_srq_recv = post_srq_recv,
+	.query_device = query_device,
+	.query_pkey = query_pkey,
+	.query_port = query_port,
+	.query_qp = query_qp,
+	.query_srq = query_srq,
+	.reg_user_mr = hca_reg_user_mr,
+	.req_notify_cq = req_notify_cq,
+
+	INIT_RDMA_OBJ_SIZE(ib_ah, hca_ah, ib),
+	INIT_RDMA_OBJ_SIZE(ib_cq, hca_cq, ib),
+	INIT_RDMA_OBJ_SIZE(ib_pd, hca_pd, ib),
+	INIT_RDMA_OBJ_SIZE(ib_qp, hca_qp, ib),
+	INIT_RDMA_OBJ_SIZE(ib_srq, hca_srq, ib),
+};
