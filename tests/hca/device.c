@@ -13,12 +13,14 @@
 
 #include "hca.h"
 
-static unsigned int dma_faults;
-module_param(dma_faults, uint, 0444);
+unsigned int hca_dma_faults;
+EXPORT_SYMBOL_GPL(hca_dma_faults);
+module_param_named(dma_faults, hca_dma_faults, uint, 0444);
 MODULE_PARM_DESC(dma_faults, "accesses to addresses that are not mapped");
 
-static unsigned int broken_rules;
-module_param(broken_rules, uint, 0444);
+unsigned int hca_broken_rules;
+EXPORT_SYMBOL_GPL(hca_broken_rules);
+module_param_named(broken_rules, hca_broken_rules, uint, 0444);
 MODULE_PARM_DESC(broken_rules, "calls that a driver need not expect");
 
 static unsigned int fail_command;
@@ -72,14 +74,14 @@ void hca_broken(struct hca *hca, const char *format, ...)
 	text.va = &args;
 	dev_err_ratelimited(&hca->pdev->dev, "rule broken: %pV\n", &text);
 	va_end(args);
-	count(&broken_rules);
+	count(&hca_broken_rules);
 }
 
 void hca_dma_fault(struct hca *hca, u64 addr, const char *why)
 {
 	dev_err_ratelimited(&hca->pdev->dev, "DMA fault: address %#llx: %s\n",
 			    addr, why);
-	count(&dma_faults);
+	count(&hca_dma_faults);
 }
 
 /* --- GIDs --- */

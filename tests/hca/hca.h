@@ -234,6 +234,7 @@ static inline void *hca_entry(struct hca_wq *wq, u32 n)
 
 /* device.c */
 extern struct hca __rcu *hcas[2];
+extern unsigned int hca_dma_faults, hca_broken_rules;
 int hca_command(struct hca *hca, const char *name);
 void hca_broken(struct hca *hca, const char *format, ...) __printf(2, 3);
 void hca_dma_fault(struct hca *hca, u64 addr, const char *why);
