@@ -355,14 +355,20 @@ u64 rust_ulp_h_sg_page_size(struct sg_table *table, u64 iova, u64 sizes)
 	return sizes ? 1ULL << __fls(sizes) : 0;
 }
 
+/*
+ * Users and the device share the memory for as long as it is mapped, and nobody synchronises it: no
+ * bounce buffers. -EIO where the DMA layer needs them.
+ */
 int rust_ulp_h_dma_map(struct ib_device *dev, struct sg_table *sgt)
 {
-	return ib_dma_map_sgtable_attrs(dev, sgt, DMA_BIDIRECTIONAL, 0);
+	return ib_dma_map_sgtable_attrs(dev, sgt, DMA_BIDIRECTIONAL,
+					DMA_ATTR_REQUIRE_COHERENT);
 }
 
 void rust_ulp_h_dma_unmap(struct ib_device *dev, struct sg_table *sgt)
 {
-	ib_dma_unmap_sgtable_attrs(dev, sgt, DMA_BIDIRECTIONAL, 0);
+	ib_dma_unmap_sgtable_attrs(dev, sgt, DMA_BIDIRECTIONAL,
+				   DMA_ATTR_REQUIRE_COHERENT);
 }
 
 void rust_ulp_h_ah_attr_set(struct ib_device *dev, struct rdma_ah_attr *attr,

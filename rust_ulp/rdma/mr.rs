@@ -146,7 +146,15 @@ impl Mapping {
         fault::point()?;
         if !is_foreign {
             // SAFETY: The device is registered, and the table is complete.
-            to_result(unsafe { bindings::rust_ulp_h_dma_map(device.as_raw(), table.get()) })?;
+            to_result(unsafe { bindings::rust_ulp_h_dma_map(device.as_raw(), table.get()) }).map_err(
+                |err| {
+                    if err != EIO {
+                        return err;
+                    }
+                    pr_warn_once!("{device}: DMA needs bounce buffers, which memory shared with processes cannot have\n");
+                    eopnotsupp()
+                },
+            )?;
         }
         // INVARIANT: The table was just mapped, or has the addresses of foreign pages.
         Ok(KBox::write(
