@@ -16,10 +16,8 @@ const DEPTH: u64 = 16;
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match &args[..] {
-        [listener, addr, queues] if listener == "listen" => {
-            listen(addr, queues.parse().unwrap_or(1))
-        }
-        [addr, queues] => connect(addr, queues.parse().unwrap_or(1)),
+        [listener, addr, n] if listener == "listen" => listen(addr, n.parse().unwrap_or(1)),
+        [addr, n] => connect(addr, n.parse().unwrap_or(1)),
         _ => panic!("usage: multi_queue listen ADDR:PORT QUEUES | multi_queue ADDR:PORT QUEUES"),
     };
     if let Err(error) = result {
@@ -65,11 +63,8 @@ fn connect(addr: &str, queues: usize) -> Result<()> {
             scope.spawn(|| work(queue, *to).unwrap());
         }
     });
-    let cpus = multi.queues().iter().flat_map(Queue::cpu);
-    println!(
-        "{queues} queues on processors {:?}",
-        cpus.collect::<Vec<_>>()
-    );
+    let cpus: Vec<_> = multi.queues().iter().flat_map(Queue::cpu).collect();
+    println!("{queues} queues on processors {cpus:?}");
     multi.stop(LONG).map(drop)
 }
 
