@@ -61,8 +61,7 @@
 //!
 //! A thread that holds a lock takes only locks from lower rows. Several locks in one row are taken
 //! from left to right. The last column is the context of a lock: "process" stands for a mutex,
-//! "softirq" for [`SpinLockBh`](kernel::lock::SpinLockBh), "hardirq" for
-//! [`SpinLockIrq`](kernel::lock::SpinLockIrq).
+//! "softirq" for `SpinLockBh`, "hardirq" for `SpinLockIrq`.
 //!
 //! | lock | protects | context |
 //! |---|---|---|

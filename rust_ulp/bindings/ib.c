@@ -430,7 +430,7 @@ struct ib_ah *rust_ulp_h_create_ah(struct ib_pd *pd, struct rdma_ah_attr *attr)
 	return rdma_create_ah(pd, attr, RDMA_CREATE_AH_SLEEPABLE);
 }
 
-/* Returns the MTU of the netdev of an address handle, 0 when there is none or its GID was removed. */
+/* Returns the MTU of the netdev of an address handle, 0 without one or when its GID was removed. */
 u32 rust_ulp_h_ah_netdev_mtu(struct ib_ah *ah)
 {
 	struct net_device *ndev;

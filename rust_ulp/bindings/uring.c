@@ -50,9 +50,9 @@ void rust_ulp_h_uring_done(struct io_uring_cmd *cmd, s32 res, u64 extra,
 }
 
 /*
- * From task work: fills a buffer of the group, and posts how much that is. Returns 0; or an error, and
- * the buffer is given back. When io_uring's CQ has no room, returns how many bytes are in the buffer,
- * which is used up: the last completion of the command has to say so.
+ * Called from task work: fills a buffer of the group, and posts its length. Returns 0, or an error;
+ * then the buffer is given back. When io_uring's CQ has no room, returns the length: the buffer is
+ * used up, and the last completion of the command has to say so.
  */
 int rust_ulp_h_uring_post(struct io_uring_cmd *cmd, unsigned int group,
 			  ssize_t (*fill)(void *source, void *to, size_t len),

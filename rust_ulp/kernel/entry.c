@@ -3,8 +3,8 @@
  * The entry points of the character device, io_uring's commands among them.
  *
  * rustc emits no fentry, so the function tracers do not see Rust functions. Each call into the
- * module, and each call of a driver, therefore passes through a C function, here, in task_work.c and
- * in rdma/entry.c. These functions only call the next one.
+ * module, and each call of a driver, therefore passes through a C function, here, in task_work.c
+ * and in rdma/entry.c. These functions only call the next one.
  */
 #include <linux/compat.h>
 #include <linux/fs.h>

@@ -1639,7 +1639,7 @@ struct rust_ulp_cq_eventfd {
 #define RUST_ULP_URING_RES(status)	(RUST_ULP_URING_FAILED - (int)(status))
 
 /* rust_ulp_uring_batch.flags */
-#define RUST_ULP_URING_RING	(1U << 0)	/* also adds completions to the ring, as SUBMIT does */
+#define RUST_ULP_URING_RING	(1U << 0)	/* adds completions to the ring, as SUBMIT does */
 
 /**
  * struct rust_ulp_uring_batch - is the command of RUST_ULP_URING_BATCH

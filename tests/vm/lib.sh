@@ -160,9 +160,9 @@ relay() {
 		why="it ran $relayed tests and planned $plan"
 	elif [ $relayed = 0 ]; then
 		why="it ran no test"
-	elif [ $rc != 0 ] && [ $bad = 0 ]; then
+	elif [ "$rc" != 0 ] && [ $bad = 0 ]; then
 		why="status $rc, and no test failed"
-	elif [ $rc = 0 ] && [ $bad != 0 ]; then
+	elif [ "$rc" = 0 ] && [ $bad != 0 ]; then
 		why="status 0 with $bad failed tests"
 	fi
 	[ -z "$why" ] || not_ok "$name" "$why: $(tail -n 3 "$scratch/relay")"
