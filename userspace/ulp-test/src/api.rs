@@ -912,7 +912,15 @@ fn memory(r: &mut Report, a: &Host, b: &Host) {
 /// Makes a request fail, and looks for what the diagnosis says.
 fn diagnosed(qp: &Qp<Rc>, cq: &Cq, statuses: &[Status], parts: &[&str]) -> Outcome {
     let error = failure(qp, cq)?;
-    let diagnosis = qp.diagnose(&error).map_err(because("diagnosing"))?;
+    // rxe completes the request before it moves the queue pair to ERR (rxe_comp.c, COMPST_ERROR).
+    let end = std::time::Instant::now() + hang();
+    let diagnosis = loop {
+        let diagnosis = qp.diagnose(&error).map_err(because("diagnosing"))?;
+        if diagnosis.info.state == rust_ulp::QpState::Err || std::time::Instant::now() > end {
+            break diagnosis;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
     let text = diagnosis.to_string();
     let known = statuses.contains(&error.status);
     check(format!("status {:?}", error.status), known)?;
