@@ -65,7 +65,7 @@ struct device *rust_ulp_h_dma_device(struct ib_device *dev)
 	return dev->dma_device;
 }
 
-/* The device may be renamed meanwhile; the copy is NUL-terminated in any case. */
+/* A rename of the device may change the name during the copy, which is NUL-terminated anyway. */
 void rust_ulp_h_device_name(struct ib_device *dev, char *out, size_t len)
 {
 	strscpy_pad(out, dev_name(&dev->dev), len);

@@ -22,7 +22,7 @@ int rust_ulp_h_uring_group(const struct io_uring_cmd *cmd)
 	return READ_ONCE(cmd->sqe->buf_group);
 }
 
-/* User space may write over the entry meanwhile: what is in the copy is what counts. */
+/* User space may change the entry at any time: only the copy is checked and used. */
 void rust_ulp_h_uring_copy(const struct io_uring_cmd *cmd, void *to, size_t len)
 {
 	memcpy(to, cmd->sqe->cmd, len);

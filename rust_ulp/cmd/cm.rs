@@ -244,7 +244,7 @@ pub(super) fn accept(ctx: &Ctx<'_>, value: &mut abi::Accept) -> Result {
     drop(qp);
     drop(connection);
     if let Ok(Err(err)) = accepted {
-        // The request cannot be accepted again. Another thread may have destroyed it meanwhile.
+        // The request cannot be accepted again. Another thread may have destroyed it by now.
         let _ = ctx.file.destroy(&ctx.device, value.request);
         return Err(err);
     }

@@ -2,8 +2,8 @@
 
 //! The charge for memory that stays where it is.
 //!
-//! The user pays who asks for the memory, by the counter of all its processes that io_uring uses as
-//! well, and so does the address space, by the counter of `ib_umem`: `VmPin` of `/proc/PID/status`.
+//! Memory is charged to the user of the caller, by the counter that io_uring uses as well, and to the
+//! address space of the caller, by the counter of `ib_umem`: `VmPin` of `/proc/PID/status`.
 //! Each is limited by `RLIMIT_MEMLOCK` of the process that asks. Both are kept for as long as they
 //! pay, so giving back needs no current process, and is right after `exec()` and in the last
 //! `close()` of a process that exits. A child that asks through an inherited file pays as its user.

@@ -5,7 +5,7 @@
 //! A software device needs the CPU's mapping, since it copies by the CPU; then only system memory
 //! has pages that can be registered. A device that performs DMA is attached instead, and gets
 //! addresses of its own. Either mapping is kept while the pages are used, and the exporter does not
-//! move the memory meanwhile.
+//! move the memory during that time.
 //!
 //! C header: [`include/linux/dma-buf.h`](srctree/include/linux/dma-buf.h)
 

@@ -2,7 +2,7 @@
 
 //! A gate around a value that can be revoked.
 //!
-//! A user of the value enters the gate, and holds a [`GateGuard`] meanwhile; it may sleep. Closing
+//! A user of the value enters the gate, and holds a [`GateGuard`] while inside; it may sleep. Closing
 //! the gate refuses new users, waits for the last guard, and returns the value. Unlike the kernel
 //! crate's `Revocable`, its users may sleep: it counts them in a percpu counter, as the block layer
 //! does to freeze its queues.
@@ -48,7 +48,7 @@ unsafe impl<T: Send + Sync> Send for Gate<T> {}
 // SAFETY: As above.
 unsafe impl<T: Send + Sync> Sync for Gate<T> {}
 
-/// The right to use the value behind a [`Gate`], which does not close meanwhile.
+/// The right to use the value behind a [`Gate`], which does not close while this exists.
 ///
 /// # Invariants
 ///

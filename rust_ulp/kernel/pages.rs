@@ -104,7 +104,7 @@ impl Pages {
     ///
     /// `node` is the NUMA node to prefer. [`ENOMEM`] when there is not enough, or not in such
     /// chunks, or it may not have as much; [`EINVAL`] when `len` is zero or `node` is not online, [`EINTR`]
-    /// when the process is killed meanwhile.
+    /// when the process is killed during the allocation.
     pub(crate) fn new(
         len: usize,
         order: u32,
@@ -433,7 +433,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Copies `buf.len()` bytes at `offset` out, whatever others write there meanwhile. Any context.
+    /// Copies `buf.len()` bytes at `offset` out. Others may write there during the copy. Any context.
     pub(crate) fn read(&self, offset: usize, buf: &mut [u8]) -> Result {
         let mut at = offset;
         for byte in buf {

@@ -12,7 +12,7 @@
 //! Completions and events of a queue pair end its grants, in any context: they note that in its
 //! [`QpGrants`] and queue its work. The work runs in process context inside the device's gate. It
 //! revokes the keys one by one and reports them to the file. Another thread may destroy such a
-//! grant meanwhile. The lock of the key orders the two: the second one finds the key gone.
+//! grant at the same time. The lock of the key orders the two: the second one finds the key gone.
 
 use super::{
     buffer::BufferObject,
@@ -155,7 +155,7 @@ impl QpGrants {
             larger.reserve(len.saturating_mul(2).max(8), GFP_KERNEL_ACCOUNT)?;
         }
         let mut keys = self.keys.lock();
-        // It may have become shorter meanwhile, not longer.
+        // Another thread may have made it shorter, not longer.
         if larger.capacity() > keys.len() {
             for entry in keys.drain_all() {
                 let _ = larger.push_within_capacity(entry);
@@ -385,7 +385,7 @@ impl GrantObject {
         Ok(Arc::new(this, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Sets its handle, and has it end if its queue pair has ended meanwhile.
+    /// Sets its handle, and ends the grant if its queue pair has ended since.
     pub(crate) fn set_handle(&self, handle: u32) {
         // A full barrier before `is_over` loads the epoch: `end_all` changes the epoch before the
         // work looks for a handle, so one of the two sees the other.

@@ -123,7 +123,7 @@ impl<O: Stored> Table<O> {
 
     /// Makes the handle that [`Self::alloc_begin`] returned known to lookups.
     ///
-    /// [`ENODEV`] when the device was removed meanwhile, and the object with it.
+    /// [`ENODEV`] when the removal of the device took the object with it.
     pub(crate) fn alloc_commit(&mut self, handle: u32) -> Result {
         let handle = Handle::from_raw(handle).ok_or(ENODEV)?;
         self.entry(handle).map_err(|_| ENODEV)?;

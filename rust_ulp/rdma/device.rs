@@ -284,8 +284,8 @@ impl Device {
     ///
     /// - It does not check the right to read: any key will do.
     /// - It checks a response to a read when the response begins (`siw_qp_sq_proc_tx()`). The
-    ///   response continues for as long as the peer delays it, even when the memory is deregistered
-    ///   meanwhile.
+    ///   response continues for as long as the peer delays it, even after the memory is
+    ///   deregistered.
     /// - When a short response crosses the end of a page, it reads the rest from the kernel's
     ///   memory behind that page, not from the region (`siw_try_1seg()`).
     pub(super) fn is_siw(&self) -> bool {

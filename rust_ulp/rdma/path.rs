@@ -58,7 +58,7 @@ impl LocalPath {
             if kind(&gid) != kind(&sgid) {
                 return None;
             }
-            // The GID may have been removed meanwhile.
+            // The GID may have been removed since the search.
             let mut av = AddressVector::to_gid(to, number, index, gid.raw).ok()?;
             if port.link_layer == LinkLayer::InfiniBand {
                 av.dlid = port.lid() as u16;

@@ -531,8 +531,8 @@ impl<H: WrHandler> Srq<H> {
                 _ => break,
             }
         }
-        // A queue pair that joined meanwhile holds newer requests only. A queue pair that ended
-        // meanwhile has changed `suspect`, and calls this again.
+        // A queue pair that joined since then holds newer requests only. A queue pair that ended
+        // since then has changed `suspect`, and calls this again.
         let _ = self.suspect.cmpxchg(suspect, 0, Relaxed);
     }
 
