@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What `ulp bench` does, without a user: the same loops on the same two devices by
- * the kernel's own verbs, so that what the border to user space costs is a number.
+ * The loops of `ulp bench` inside the kernel: the same requests on the same two
+ * devices by the kernel's own verbs. The difference is the cost of the module, of the
+ * crate and of the calls between them.
  *
  *   insmod ulp_floor.ko local=rxe1 remote=rxe2 test=write n=10240
  *   cat /sys/module/ulp_floor/parameters/result
  *
- * Loading it measures once. `write` posts lists over all queue pairs, the last
- * request of each queue pair signalled, and sleeps when the next list does not fit;
- * `send` is a ping-pong of two threads that sleep for their receives. A completion
- * wakes the sleeper and does nothing else, and there are no checks, no slots and no
- * rings: nothing of what a driver does can be left out. Not part of rust_ulp.ko.
+ * Loading the module runs one measurement. `write` posts lists over all queue pairs,
+ * signals the last request of each queue pair, and sleeps when the next list does not
+ * fit. `send` is a ping-pong of two threads that sleep for their receives. There are no
+ * checks, no slots and no rings.
+ *
+ * With delivery=workqueue or softirq, the core polls the completion queue, and each
+ * wait has a timer. With delivery=direct, the completion handler wakes the thread that
+ * waits, which polls the queue itself; one timer ends the measurement when it hangs.
  */
 #include <linux/completion.h>
 #include <linux/etherdevice.h>
@@ -25,6 +29,7 @@
 #include <linux/string.h>
 #include <linux/vmalloc.h>
 #include <linux/wait.h>
+#include <linux/workqueue.h>
 #include <net/ipv6.h>
 #include <rdma/ib_cache.h>
 #include <rdma/ib_verbs.h>
@@ -34,6 +39,8 @@
 #define MAX_SIZE SZ_1M
 #define PORT 1
 #define TIMEOUT (30 * HZ)
+/* Deadline of a whole measurement with delivery=direct. */
+#define DIRECT_TIMEOUT (240 * HZ)
 
 static char *local = "rxe1";
 module_param(local, charp, 0444);
@@ -50,7 +57,7 @@ MODULE_PARM_DESC(test, "write or send");
 static char *delivery = "workqueue";
 module_param(delivery, charp, 0444);
 MODULE_PARM_DESC(delivery,
-		 "who polls the completion queues: workqueue or softirq");
+		 "who polls the completion queues: workqueue, softirq or direct");
 
 static unsigned int size = 8;
 module_param(size, uint, 0444);
@@ -124,6 +131,8 @@ struct end {
 };
 
 static struct end ends[2];
+/* Whether delivery=direct. */
+static bool direct;
 static struct ib_rdma_wr writes[MAX_DEPTH];
 static struct ib_sge sges[MAX_DEPTH];
 
@@ -142,17 +151,69 @@ static void floor_done(struct ib_cq *cq, struct ib_wc *wc)
 		wake_up(&queue->wait);
 }
 
+/* The same for delivery=direct: the thread that waits polls, so nobody is woken. */
+static void floor_done_direct(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct share *share = container_of(wc->wr_cqe, struct share, cqe);
+	struct queue *queue = cq->cq_context;
+
+	share->done++;
+	if (wc->status != IB_WC_SUCCESS)
+		WRITE_ONCE(queue->failed, wc->status);
+	queue->done++;
+}
+
+/* The completion handler of delivery=direct. */
+static void floor_arrived(struct ib_cq *cq, void *context)
+{
+	struct queue *queue = context;
+
+	wake_up(&queue->wait);
+}
+
+static bool is_done(struct queue *queue, unsigned int wanted)
+{
+	return (int)(READ_ONCE(queue->done) - wanted) >= 0 ||
+	       READ_ONCE(queue->failed);
+}
+
+/* Polls until `wanted` completions were there, and sleeps between events of the device. */
+static int poll_until(struct queue *queue, unsigned int wanted)
+{
+	DEFINE_WAIT(wait);
+	int missed = 0;
+
+	ib_process_cq_direct(queue->cq, -1);
+	while (!is_done(queue, wanted) && missed >= 0) {
+		prepare_to_wait(&queue->wait, &wait, TASK_UNINTERRUPTIBLE);
+		missed = ib_req_notify_cq(queue->cq,
+					  IB_CQ_NEXT_COMP |
+						  IB_CQ_REPORT_MISSED_EVENTS);
+		/* The watchdog sets `failed` before it wakes. */
+		if (!missed && !READ_ONCE(queue->failed))
+			schedule();
+		finish_wait(&queue->wait, &wait);
+		ib_process_cq_direct(queue->cq, -1);
+	}
+	return min(missed, 0);
+}
+
 /* Sleeps until `count` completions are there that were not taken; takes all that are. */
 static int wait_for(struct queue *queue, unsigned int count)
 {
 	unsigned int wanted = queue->taken + count;
-	long left;
+	long left = 1;
+	int err = 0;
 
-	WRITE_ONCE(queue->wanted, wanted);
-	left = wait_event_timeout(queue->wait,
-				  (int)(READ_ONCE(queue->done) - wanted) >= 0 ||
-					  READ_ONCE(queue->failed),
-				  TIMEOUT);
+	if (direct) {
+		err = poll_until(queue, wanted);
+	} else {
+		WRITE_ONCE(queue->wanted, wanted);
+		left = wait_event_timeout(queue->wait, is_done(queue, wanted),
+					  TIMEOUT);
+	}
+	if (err)
+		return err;
 	if (READ_ONCE(queue->failed)) {
 		pr_err("ulp_floor: a request failed with status %u\n",
 		       queue->failed);
@@ -173,6 +234,8 @@ static int make_queue(struct end *end, struct queue *queue,
 		context = IB_POLL_WORKQUEUE;
 	else if (!strcmp(delivery, "softirq"))
 		context = IB_POLL_SOFTIRQ;
+	else if (direct)
+		context = IB_POLL_DIRECT;
 	else
 		return -EINVAL;
 	init_waitqueue_head(&queue->wait);
@@ -183,6 +246,9 @@ static int make_queue(struct end *end, struct queue *queue,
 		queue->cq = NULL;
 		return err;
 	}
+	/* Nothing has armed the queue yet, so the core's handler was not called. */
+	if (direct)
+		queue->cq->comp_handler = floor_arrived;
 	return 0;
 }
 
@@ -245,8 +311,9 @@ static int make_end(struct end *end)
 		if (IS_ERR(qp))
 			return PTR_ERR(qp);
 		end->pairs[i].qp = qp;
-		end->pairs[i].sends.cqe.done = floor_done;
-		end->pairs[i].receives.cqe.done = floor_done;
+		end->pairs[i].sends.cqe.done = direct ? floor_done_direct :
+							floor_done;
+		end->pairs[i].receives.cqe.done = end->pairs[i].sends.cqe.done;
 	}
 	end->inbox = alloc_pages_exact(size, GFP_KERNEL | __GFP_ZERO);
 	end->outbox = alloc_pages_exact(size, GFP_KERNEL | __GFP_ZERO);
@@ -497,8 +564,12 @@ static int post_message(struct end *end, unsigned int i)
 		.send_flags = size <= inlined ? IB_SEND_INLINE : 0,
 	};
 
-	if (i % 64 == 63)
+	if (i % 64 == 63) {
 		wr.send_flags |= IB_SEND_SIGNALED;
+		/* Nobody waits for these: the last one frees entries of the queue. */
+		if (direct)
+			ib_process_cq_direct(end->sent.cq, -1);
+	}
 	return ib_post_send(end->pairs[0].qp, &wr, NULL);
 }
 
@@ -584,6 +655,21 @@ out:
 	return err;
 }
 
+/* Ends a measurement of delivery=direct that hangs. */
+static void floor_expired(struct work_struct *work)
+{
+	struct queue *queues[] = { &ends[0].sent, &ends[0].received,
+				   &ends[1].sent, &ends[1].received };
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(queues); i++) {
+		WRITE_ONCE(queues[i]->failed, IB_WC_GENERAL_ERR);
+		wake_up(&queues[i]->wait);
+	}
+}
+
+static DECLARE_DELAYED_WORK(watchdog, floor_expired);
+
 static int measure(void)
 {
 	unsigned int i;
@@ -600,10 +686,14 @@ static int measure(void)
 		if (err)
 			return err;
 	}
+	/* All wait queues exist now. */
+	if (direct)
+		schedule_delayed_work(&watchdog, DIRECT_TIMEOUT);
 	err = make_key(&ends[1]);
-	if (err)
-		return err;
-	return strcmp(test, "send") ? measure_writes() : measure_sends();
+	if (!err)
+		err = strcmp(test, "send") ? measure_writes() : measure_sends();
+	cancel_delayed_work_sync(&watchdog);
+	return err;
 }
 
 static int floor_add(struct ib_device *device)
@@ -645,6 +735,7 @@ static int __init floor_init(void)
 	    list / qps > depth || (write && n % list) ||
 	    (!write && strcmp(test, "send")))
 		return -EINVAL;
+	direct = !strcmp(delivery, "direct");
 	err = ib_register_client(&client);
 	if (err)
 		return err;
