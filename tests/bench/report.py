@@ -34,6 +34,7 @@ UNITS = {
 WHERE = {
     "smp": "emulated, several CPUs: noisy, spinning allowed",
     "icount": "one CPU, one instruction is one nanosecond of guest time: repeatable",
+    "hca": "the lab's adapter, one CPU, one instruction is one nanosecond of guest time",
 }
 
 
@@ -46,7 +47,7 @@ def keys(name, sample, mode):
         return list(sample)
     if "rate" not in name:
         return ["mib_s"]
-    return ["msg_s", "each_ns"] if mode == "icount" else ["msg_s"]
+    return ["msg_s"] if mode == "smp" else ["msg_s", "each_ns"]
 
 
 def value(run, key):
