@@ -404,7 +404,7 @@ fn fits_iwarp(queue: Queue<'_>, request: &DecodedWr, extent: &Extent) -> Result 
         Op::Recv => return Ok(()),
         _ if request.inline => length > 0,
         _ if pieces > 1 => return Err(E2BIG),
-        Op::Read { .. } => length > 0 && !request.fence && qp.qp().max_reads() > 0,
+        op if op.is_read() => length > 0 && !request.fence && qp.qp().max_reads() > 0,
         _ => length > SHORT || within.saturating_add(length.into()) <= PAGE_BITS.saturating_add(1),
     };
     if fits {
@@ -433,10 +433,7 @@ fn check_elements<'a>(
         within: 0,
         whole: None,
     };
-    let writes = matches!(
-        request.op,
-        Op::Recv | Op::Read { .. } | Op::CompareSwap { .. } | Op::FetchAdd { .. }
-    );
+    let writes = request.op.writes_local();
     for sge in sges {
         extent.length = extent.length.checked_add(sge.length).ok_or(EMSGSIZE)?;
         if request.inline && sge.buffer == 0 {
@@ -477,41 +474,12 @@ fn operation(
 ) -> Result<Option<Operation>> {
     Ok(Some(match op {
         Op::Recv => return Ok(None),
-        Op::Write {
-            remote_addr,
-            rkey,
-            imm,
-        } => Operation::Write {
-            remote_addr,
-            rkey,
-            imm,
-        },
-        Op::Read { remote_addr, rkey } => Operation::Read { remote_addr, rkey },
+        Op::Remote(remote) => Operation::Remote(remote),
         Op::Send {
             imm,
             invalidate,
             to,
         } => send(table, queue, imm, invalidate, to, length)?,
-        Op::CompareSwap {
-            remote_addr,
-            rkey,
-            compare,
-            swap,
-        } => Operation::CompareSwap {
-            remote_addr,
-            rkey,
-            compare,
-            swap,
-        },
-        Op::FetchAdd {
-            remote_addr,
-            rkey,
-            add,
-        } => Operation::FetchAdd {
-            remote_addr,
-            rkey,
-            add,
-        },
     }))
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod chunks;
 pub(crate) mod deadlines;
 pub(crate) mod events;
 pub(crate) mod handle;
+pub(crate) mod remote;
 pub(crate) mod unsignaled;
 
 /// Pairs each item of `iter` with its number, from 0 on. Wraps where `enumerate` would panic.

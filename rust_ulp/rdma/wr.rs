@@ -7,7 +7,13 @@ use super::{
     mr::Mr,
     pd::Pd, //
 };
-use crate::bindings;
+use crate::{
+    bindings,
+    logic::remote::{
+        Remote,
+        RemoteOp, //
+    }, //
+};
 use kernel::{
     ffi::c_int,
     prelude::*,
@@ -28,22 +34,8 @@ pub(super) union Wr {
 /// An operation of a send queue: `enum ib_wr_opcode`.
 #[derive(Clone)]
 pub(crate) enum Operation {
-    /// `IB_WR_RDMA_WRITE`, or `IB_WR_RDMA_WRITE_WITH_IMM` with immediate data.
-    Write {
-        /// Address in the peer's memory region.
-        remote_addr: u64,
-        /// Key of that region.
-        rkey: u32,
-        /// Immediate data, in host order.
-        imm: Option<u32>,
-    },
-    /// `IB_WR_RDMA_READ`.
-    Read {
-        /// Address in the peer's memory region.
-        remote_addr: u64,
-        /// Key of that region.
-        rkey: u32,
-    },
+    /// A Write, a Read or an atomic.
+    Remote(Remote),
     /// `IB_WR_SEND`, `IB_WR_SEND_WITH_IMM` or `IB_WR_SEND_WITH_INV`.
     Send(Tail),
     /// `IB_WR_SEND` or `IB_WR_SEND_WITH_IMM` on UD.
@@ -57,44 +49,22 @@ pub(crate) enum Operation {
         /// Immediate data, in host order.
         imm: Option<u32>,
     },
-    /// `IB_WR_ATOMIC_CMP_AND_SWP`.
-    CompareSwap {
-        /// Address in the peer's memory region, a multiple of 8.
-        remote_addr: u64,
-        /// Key of that region.
-        rkey: u32,
-        /// The expected value.
-        compare: u64,
-        /// The value that replaces the expected one.
-        swap: u64,
-    },
-    /// `IB_WR_ATOMIC_FETCH_AND_ADD`.
-    FetchAdd {
-        /// Address in the peer's memory region, a multiple of 8.
-        remote_addr: u64,
-        /// Key of that region.
-        rkey: u32,
-        /// The addend, modulo 2^64.
-        add: u64,
-    },
 }
 
 impl Operation {
     /// Writes to the beginning of the peer's region `mr`, for peers in the same module.
     pub(crate) fn write_to(mr: &Mr) -> Self {
-        Self::Write {
-            remote_addr: mr.addr(),
-            rkey: mr.rkey(),
-            imm: None,
-        }
+        Self::on(mr, RemoteOp::Write { imm: None })
     }
 
     /// Reads from the beginning of the peer's region `mr`, for peers in the same module.
     pub(crate) fn read_from(mr: &Mr) -> Self {
-        Self::Read {
-            remote_addr: mr.addr(),
-            rkey: mr.rkey(),
-        }
+        Self::on(mr, RemoteOp::Read)
+    }
+
+    fn on(mr: &Mr, op: RemoteOp) -> Self {
+        let (addr, rkey) = (mr.addr(), mr.rkey());
+        Self::Remote(Remote { addr, rkey, op })
     }
 
     /// Returns the address of a datagram, [`None`] for other operations.
@@ -108,21 +78,7 @@ impl Operation {
     /// Returns the request in the form that drivers take; `wr` is its general part.
     pub(super) fn to_raw(&self, mut wr: bindings::ib_send_wr) -> Wr {
         match *self {
-            Self::Write {
-                remote_addr,
-                rkey,
-                imm,
-            } => {
-                wr.opcode = match set_imm(&mut wr, imm) {
-                    false => bindings::IB_WR_RDMA_WRITE,
-                    true => bindings::IB_WR_RDMA_WRITE_WITH_IMM,
-                };
-                rdma_wr(wr, remote_addr, rkey)
-            }
-            Self::Read { remote_addr, rkey } => {
-                wr.opcode = bindings::IB_WR_RDMA_READ;
-                rdma_wr(wr, remote_addr, rkey)
-            }
+            Self::Remote(remote) => remote_wr(wr, remote),
             Self::Send(tail) => {
                 wr.opcode = match tail {
                     Tail::None => bindings::IB_WR_SEND,
@@ -147,32 +103,14 @@ impl Operation {
                     false => bindings::IB_WR_SEND,
                     true => bindings::IB_WR_SEND_WITH_IMM,
                 };
-                Wr {
-                    ud: bindings::ib_ud_wr {
-                        wr,
-                        ah: ah.as_raw(),
-                        remote_qpn: qp_num,
-                        remote_qkey: qkey,
-                        ..Default::default()
-                    },
-                }
-            }
-            Self::CompareSwap {
-                remote_addr,
-                rkey,
-                compare,
-                swap,
-            } => {
-                wr.opcode = bindings::IB_WR_ATOMIC_CMP_AND_SWP;
-                atomic_wr(wr, remote_addr, rkey, compare, swap)
-            }
-            Self::FetchAdd {
-                remote_addr,
-                rkey,
-                add,
-            } => {
-                wr.opcode = bindings::IB_WR_ATOMIC_FETCH_AND_ADD;
-                atomic_wr(wr, remote_addr, rkey, add, 0)
+                let ud = bindings::ib_ud_wr {
+                    wr,
+                    ah: ah.as_raw(),
+                    remote_qpn: qp_num,
+                    remote_qkey: qkey,
+                    ..Default::default()
+                };
+                Wr { ud }
             }
         }
     }
@@ -187,32 +125,37 @@ fn set_imm(wr: &mut bindings::ib_send_wr, imm: Option<u32>) -> bool {
 }
 
 /// Returns a request for memory of the peer.
-fn rdma_wr(wr: bindings::ib_send_wr, remote_addr: u64, rkey: u32) -> Wr {
-    Wr {
-        rdma: bindings::ib_rdma_wr {
-            wr,
-            remote_addr,
-            rkey,
+fn remote_wr(mut wr: bindings::ib_send_wr, remote: Remote) -> Wr {
+    let (opcode, operands) = match remote.op {
+        RemoteOp::Write { imm } => match set_imm(&mut wr, imm) {
+            false => (bindings::IB_WR_RDMA_WRITE, None),
+            true => (bindings::IB_WR_RDMA_WRITE_WITH_IMM, None),
         },
-    }
-}
-
-/// Returns an atomic request.
-fn atomic_wr(
-    wr: bindings::ib_send_wr,
-    remote_addr: u64,
-    rkey: u32,
-    compare_add: u64,
-    swap: u64,
-) -> Wr {
-    Wr {
-        atomic: bindings::ib_atomic_wr {
-            wr,
-            remote_addr,
-            compare_add,
-            swap,
-            rkey,
-            ..Default::default()
+        RemoteOp::Read => (bindings::IB_WR_RDMA_READ, None),
+        RemoteOp::CompareSwap { compare, swap } => {
+            (bindings::IB_WR_ATOMIC_CMP_AND_SWP, Some((compare, swap)))
+        }
+        RemoteOp::FetchAdd { add } => (bindings::IB_WR_ATOMIC_FETCH_AND_ADD, Some((add, 0))),
+    };
+    wr.opcode = opcode;
+    let Remote { addr, rkey, .. } = remote;
+    match operands {
+        None => Wr {
+            rdma: bindings::ib_rdma_wr {
+                wr,
+                remote_addr: addr,
+                rkey,
+            },
+        },
+        Some((compare_add, swap)) => Wr {
+            atomic: bindings::ib_atomic_wr {
+                wr,
+                remote_addr: addr,
+                compare_add,
+                swap,
+                rkey,
+                ..Default::default()
+            },
         },
     }
 }

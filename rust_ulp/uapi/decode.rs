@@ -2,7 +2,13 @@
 
 //! Decodes work requests without looking up any object.
 
-use crate::uapi::abi;
+use crate::{
+    logic::remote::{
+        Remote,
+        RemoteOp, //
+    },
+    uapi::abi, //
+};
 
 /// The reason why a request is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,32 +82,30 @@ impl Receiver {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub, missing_docs)]
 pub enum Op {
-    Write {
-        remote_addr: u64,
-        rkey: u32,
-        imm: Option<u32>,
-    },
-    Read {
-        remote_addr: u64,
-        rkey: u32,
-    },
+    Remote(Remote),
     Send {
         imm: Option<u32>,
         invalidate: Option<u32>,
         to: Option<Receiver>,
     },
-    CompareSwap {
-        remote_addr: u64,
-        rkey: u32,
-        compare: u64,
-        swap: u64,
-    },
-    FetchAdd {
-        remote_addr: u64,
-        rkey: u32,
-        add: u64,
-    },
     Recv,
+}
+
+#[allow(unreachable_pub)]
+impl Op {
+    /// Returns whether it is an RDMA Read.
+    pub const fn is_read(self) -> bool {
+        matches!(self, Self::Remote(remote) if matches!(remote.op, RemoteOp::Read))
+    }
+
+    /// Returns whether the device writes to the elements of the request.
+    pub const fn writes_local(self) -> bool {
+        match self {
+            Self::Recv => true,
+            Self::Remote(remote) => !matches!(remote.op, RemoteOp::Write { .. }),
+            Self::Send { .. } => false,
+        }
+    }
 }
 
 /// The elements of a request.
@@ -134,11 +138,10 @@ pub struct DecodedWr {
     pub timeout_ns: u64,
 }
 
-/// The fields of a request that an opcode uses. All others must be zero.
+/// The fields of a request that an opcode uses, besides `remote_addr` and `rkey` for [`Op::Remote`].
+/// All others must be zero.
 struct Uses {
     flags: u16,
-    /// `remote_addr` and `rkey`.
-    remote: bool,
     imm_data: bool,
     /// Number of arguments.
     args: u8,
@@ -148,58 +151,45 @@ struct Uses {
 fn operation(wr: &abi::Wr) -> Result<(Op, Uses), Refusal> {
     const ANY: u16 = abi::SEND_FENCE | abi::SEND_SIGNALED;
     const MESSAGE: u16 = ANY | abi::SEND_INLINE | abi::SEND_SOLICITED;
-    let (remote_addr, rkey) = (wr.remote_addr, wr.rkey);
-    let write = |imm| Op::Write {
-        remote_addr,
-        rkey,
-        imm,
+    let remote = |op| {
+        let (addr, rkey) = (wr.remote_addr, wr.rkey);
+        Op::Remote(Remote { addr, rkey, op })
     };
+    let write = |imm| remote(RemoteOp::Write { imm });
     let send = |imm, invalidate, to| Op::Send {
         imm,
         invalidate,
         to,
     };
-    let (op, flags, remote, imm_data, args) = match wr.opcode {
-        abi::WR_RDMA_WRITE => (write(None), ANY | abi::SEND_INLINE, true, false, 0),
-        abi::WR_RDMA_WRITE_WITH_IMM => (write(Some(wr.imm_data)), MESSAGE, true, true, 0),
-        abi::WR_RDMA_READ => (Op::Read { remote_addr, rkey }, ANY, true, false, 0),
+    let (op, flags, imm_data, args) = match wr.opcode {
+        abi::WR_RDMA_WRITE => (write(None), ANY | abi::SEND_INLINE, false, 0),
+        abi::WR_RDMA_WRITE_WITH_IMM => (write(Some(wr.imm_data)), MESSAGE, true, 0),
+        abi::WR_RDMA_READ => (remote(RemoteOp::Read), ANY, false, 0),
         abi::WR_SEND => {
             let to = Receiver::new(wr.arg0, wr.arg1)?;
-            (send(None, None, to), MESSAGE, false, false, 2)
+            (send(None, None, to), MESSAGE, false, 2)
         }
         abi::WR_SEND_WITH_IMM => {
             let to = Receiver::new(wr.arg0, wr.arg1)?;
-            (send(Some(wr.imm_data), None, to), MESSAGE, false, true, 2)
+            (send(Some(wr.imm_data), None, to), MESSAGE, true, 2)
         }
-        abi::WR_SEND_WITH_INV => {
-            let op = send(None, Some(wr.imm_data), None);
-            (op, MESSAGE, false, true, 0)
-        }
+        abi::WR_SEND_WITH_INV => (send(None, Some(wr.imm_data), None), MESSAGE, true, 0),
         abi::WR_ATOMIC_CMP_AND_SWP => {
-            let op = Op::CompareSwap {
-                remote_addr,
-                rkey,
-                compare: wr.arg0,
-                swap: wr.arg1,
-            };
-            (op, ANY, true, false, 2)
+            let (compare, swap) = (wr.arg0, wr.arg1);
+            let op = RemoteOp::CompareSwap { compare, swap };
+            (remote(op), ANY, false, 2)
         }
         abi::WR_ATOMIC_FETCH_AND_ADD => {
-            let op = Op::FetchAdd {
-                remote_addr,
-                rkey,
-                add: wr.arg0,
-            };
-            (op, ANY, true, false, 1)
+            let op = RemoteOp::FetchAdd { add: wr.arg0 };
+            (remote(op), ANY, false, 1)
         }
-        abi::WR_RECV => (Op::Recv, 0, false, false, 0),
+        abi::WR_RECV => (Op::Recv, 0, false, 0),
         // LOCAL_INV, BIND_MW, TSO and later opcodes of `enum ib_wr_opcode`.
         7 | 8 | 10..=15 => return Err(Refusal::Unsupported),
         _ => return Err(Refusal::Invalid),
     };
     let uses = Uses {
         flags,
-        remote,
         imm_data,
         args,
     };
@@ -227,10 +217,11 @@ fn elements(wr: &abi::Wr, max_sge: u32) -> Result<Elements, Refusal> {
 #[allow(unreachable_pub)]
 pub fn decode(wr: &abi::Wr, limits: Limits) -> Result<DecodedWr, Refusal> {
     let (op, uses) = operation(wr)?;
+    let is_remote = matches!(op, Op::Remote(_));
     if wr.flags & !uses.flags != 0
         || wr.timeout_ns > abi::TIMEOUT_MAX_NS
         || wr.reserved != 0
-        || (!uses.remote && (wr.remote_addr != 0 || wr.rkey != 0))
+        || (!is_remote && (wr.remote_addr != 0 || wr.rkey != 0))
         || (!uses.imm_data && wr.imm_data != 0)
         || (uses.args < 1 && wr.arg0 != 0)
         || (uses.args < 2 && wr.arg1 != 0)
@@ -238,8 +229,8 @@ pub fn decode(wr: &abi::Wr, limits: Limits) -> Result<DecodedWr, Refusal> {
         return Err(Refusal::Invalid);
     }
     let elements = elements(wr, limits.max_sge)?;
-    if matches!(op, Op::CompareSwap { .. } | Op::FetchAdd { .. }) {
-        // An atomic returns 8 bytes, and its remote address is a multiple of 8.
+    if is_remote && uses.args > 0 {
+        // An atomic: it returns 8 bytes, and its remote address is a multiple of 8.
         match elements {
             Elements::One(sge) if sge.length == 8 && wr.remote_addr & 7 == 0 => (),
             _ => return Err(Refusal::Invalid),

@@ -2,6 +2,7 @@
 
 //! Decoding of requests: whatever user space writes.
 
+use crate::logic::remote::RemoteOp;
 use crate::uapi::abi;
 use crate::uapi::decode::{decode, DecodedWr, Elements, Limits, Op, Refusal};
 use proptest::prelude::*;
@@ -33,20 +34,24 @@ fn encode(request: &DecodedWr) -> abi::Wr {
         ..abi::Wr::default()
     };
     let opcode = match request.op {
-        Op::Write {
-            remote_addr,
-            rkey,
-            imm,
-        } => {
-            (wr.remote_addr, wr.rkey, wr.imm_data) = (remote_addr, rkey, imm.unwrap_or(0));
-            match imm {
-                Some(_) => abi::WR_RDMA_WRITE_WITH_IMM,
-                None => abi::WR_RDMA_WRITE,
+        Op::Remote(remote) => {
+            (wr.remote_addr, wr.rkey) = (remote.addr, remote.rkey);
+            match remote.op {
+                RemoteOp::Write { imm: None } => abi::WR_RDMA_WRITE,
+                RemoteOp::Write { imm: Some(imm) } => {
+                    wr.imm_data = imm;
+                    abi::WR_RDMA_WRITE_WITH_IMM
+                }
+                RemoteOp::Read => abi::WR_RDMA_READ,
+                RemoteOp::CompareSwap { compare, swap } => {
+                    (wr.arg0, wr.arg1) = (compare, swap);
+                    abi::WR_ATOMIC_CMP_AND_SWP
+                }
+                RemoteOp::FetchAdd { add } => {
+                    wr.arg0 = add;
+                    abi::WR_ATOMIC_FETCH_AND_ADD
+                }
             }
-        }
-        Op::Read { remote_addr, rkey } => {
-            (wr.remote_addr, wr.rkey) = (remote_addr, rkey);
-            abi::WR_RDMA_READ
         }
         Op::Send {
             imm,
@@ -64,24 +69,6 @@ fn encode(request: &DecodedWr) -> abi::Wr {
                 (None, Some(_)) => abi::WR_SEND_WITH_INV,
                 (Some(_), Some(_)) => panic!("no opcode does both"),
             }
-        }
-        Op::CompareSwap {
-            remote_addr,
-            rkey,
-            compare,
-            swap,
-        } => {
-            (wr.remote_addr, wr.rkey) = (remote_addr, rkey);
-            (wr.arg0, wr.arg1) = (compare, swap);
-            abi::WR_ATOMIC_CMP_AND_SWP
-        }
-        Op::FetchAdd {
-            remote_addr,
-            rkey,
-            add,
-        } => {
-            (wr.remote_addr, wr.rkey, wr.arg0) = (remote_addr, rkey, add);
-            abi::WR_ATOMIC_FETCH_AND_ADD
         }
         Op::Recv => abi::WR_RECV,
     };
