@@ -97,36 +97,13 @@ impl Cq {
         if entries == 0 {
             return Err(EINVAL);
         }
-        let raw_context = match poll_context {
-            PollContext::Direct => bindings::IB_POLL_DIRECT,
-            PollContext::SoftIrq => bindings::IB_POLL_SOFTIRQ,
-            PollContext::Workqueue => bindings::IB_POLL_WORKQUEUE,
-        };
         let context = Arc::into_raw(handler).cast::<c_void>();
-        let init = || {
-            fault::point()?;
-            // SAFETY: The device is registered. The context is valid until the queue is freed, and
-            // `event` takes it for what it is.
-            from_err_ptr(unsafe {
-                bindings::rust_ulp_h_alloc_cq(
-                    device.as_raw(),
-                    context.cast_mut(),
-                    entries,
-                    vector,
-                    raw_context,
-                    Some(Self::event::<H>),
-                )
-            })
-            .and_then(|ptr| NonNull::new(ptr).ok_or(ENOMEM))
-        };
-        let ptr = match init() {
-            Ok(ptr) => ptr,
-            Err(err) => {
+        // SAFETY: The context is valid until the queue is freed.
+        let ptr = unsafe { Self::alloc::<H>(device, entries, vector, poll_context, context) }
+            .inspect_err(|_| {
                 // SAFETY: The context came out of `Arc::into_raw` above, and is not used any more.
                 unsafe { Self::drop_context::<H>(context) };
-                return Err(err);
-            }
-        };
+            })?;
         let free = kernel::types::ScopeGuard::new(|| {
             // SAFETY: The queue is owned and unused, and the context is freed after it.
             unsafe {
@@ -149,6 +126,39 @@ impl Cq {
         )?;
         free.dismiss();
         Ok(cq)
+    }
+
+    /// Has the core allocate a queue with the context `context`. Sleeps.
+    ///
+    /// # Safety
+    ///
+    /// `context` came out of `Arc::<H>::into_raw`, and is valid until the queue is freed.
+    unsafe fn alloc<H: Handler>(
+        device: &Device,
+        entries: c_int,
+        vector: c_int,
+        poll_context: PollContext,
+        context: *const c_void,
+    ) -> Result<NonNull<bindings::ib_cq>> {
+        let raw_context = match poll_context {
+            PollContext::Direct => bindings::IB_POLL_DIRECT,
+            PollContext::SoftIrq => bindings::IB_POLL_SOFTIRQ,
+            PollContext::Workqueue => bindings::IB_POLL_WORKQUEUE,
+        };
+        fault::point()?;
+        // SAFETY: The device is registered. The context is valid by the requirement, and `event`
+        // takes it for what it is.
+        let ptr = from_err_ptr(unsafe {
+            bindings::rust_ulp_h_alloc_cq(
+                device.as_raw(),
+                context.cast_mut(),
+                entries,
+                vector,
+                raw_context,
+                Some(Self::event::<H>),
+            )
+        })?;
+        NonNull::new(ptr).ok_or(ENOMEM)
     }
 
     /// # Safety

@@ -134,7 +134,7 @@ impl<R> WrSlot<R> {
     fn new(
         kind: QueueKind,
         owner: *const c_void,
-        done: unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings::ib_wc),
+        done: Done,
         index: u32,
         next: Option<u32>,
     ) -> Self {
@@ -202,10 +202,34 @@ pub(super) struct Lists {
     due: u64,
 }
 
+impl Lists {
+    /// Creates the lists of a queue of `count` free slots. Sleeps.
+    fn new(count: usize) -> Result<Self> {
+        Ok(Self {
+            free: if count > 0 { 0 } else { NONE },
+            first: NONE,
+            last: NONE,
+            posted: 0,
+            number: 0,
+            unsignaled: Unsignaled::default(),
+            closed: false,
+            used: false,
+            deadlines: Deadlines::new(
+                KVVec::from_elem(Deadline::default(), count, GFP_KERNEL_ACCOUNT)?,
+                KVVec::from_elem(0, count, GFP_KERNEL_ACCOUNT)?,
+            ),
+            due: u64::MAX,
+        })
+    }
+}
+
+/// A function for completions, as `struct ib_cqe` has it.
+pub(super) type Done = unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings::ib_wc);
+
 /// The functions that a queue calls with its owner.
 pub(super) struct Calls {
     /// Called for each completion.
-    pub(super) done: unsafe extern "C" fn(*mut bindings::ib_cq, *mut bindings::ib_wc),
+    pub(super) done: Done,
     /// Called when a deadline has passed; calls [`Queue::expire`].
     pub(super) expired: unsafe extern "C" fn(*const c_void),
 }
@@ -262,44 +286,15 @@ impl<R: WrContext> Queue<R> {
         let count = depth as usize;
         let total_sge = count.checked_mul(max_sge as usize).ok_or(ERANGE)?;
         let total_inline = count.checked_mul(max_inline as usize).ok_or(ERANGE)?;
-        let mut slots = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
-        for index in 0..depth {
-            let next = index.wrapping_add(1);
-            let slot = WrSlot::new(
-                kind,
-                owner,
-                calls.done,
-                index,
-                (next < depth).then_some(next),
-            );
-            slots.push(slot, GFP_KERNEL_ACCOUNT)?;
-        }
         let mut sges = KVVec::with_capacity(total_sge, GFP_KERNEL_ACCOUNT)?;
         let mut locals = KVVec::with_capacity(total_sge, GFP_KERNEL_ACCOUNT)?;
         for _ in 0..total_sge {
             sges.push(UnsafeCell::new(Default::default()), GFP_KERNEL_ACCOUNT)?;
             locals.push(UnsafeCell::new(None), GFP_KERNEL_ACCOUNT)?;
         }
-        let inline = KVVec::from_elem(0u8, total_inline, GFP_KERNEL_ACCOUNT)?;
-        let (bytes, len, capacity) = inline.into_raw_parts();
-        // SAFETY: These are the parts of a vector, and `UnsafeCell<u8>` has the layout of `u8`.
-        let inline =
-            unsafe { KVVec::from_raw_parts(bytes.cast::<UnsafeCell<u8>>(), len, capacity) };
-        let lists = Lists {
-            free: if depth > 0 { 0 } else { NONE },
-            first: NONE,
-            last: NONE,
-            posted: 0,
-            number: 0,
-            unsignaled: Unsignaled::default(),
-            closed: false,
-            used: false,
-            deadlines: Deadlines::new(
-                KVVec::from_elem(Deadline::default(), count, GFP_KERNEL_ACCOUNT)?,
-                KVVec::from_elem(0, count, GFP_KERNEL_ACCOUNT)?,
-            ),
-            due: u64::MAX,
-        };
+        let slots = Self::new_slots(kind, owner, calls.done, depth)?;
+        let inline = Self::new_inline(total_inline)?;
+        let lists = Lists::new(count)?;
         // SAFETY: By the requirement; the timer starts only when something is posted.
         let timer = unsafe { Timer::new(calls.expired, owner) };
         Ok(pin_init!(Self {
@@ -312,6 +307,30 @@ impl<R: WrContext> Queue<R> {
             max_sge,
             max_inline,
         }))
+    }
+
+    /// Allocates `depth` free slots, each with the number of the next one. Sleeps.
+    fn new_slots(
+        kind: QueueKind,
+        owner: *const c_void,
+        done: Done,
+        depth: u32,
+    ) -> Result<KVVec<WrSlot<R>>> {
+        let mut slots = KVVec::with_capacity(depth as usize, GFP_KERNEL_ACCOUNT)?;
+        for index in 0..depth {
+            let next = Some(index.wrapping_add(1)).filter(|next| *next < depth);
+            let slot = WrSlot::new(kind, owner, done, index, next);
+            slots.push(slot, GFP_KERNEL_ACCOUNT)?;
+        }
+        Ok(slots)
+    }
+
+    /// Allocates `total` bytes for inline data. Sleeps.
+    fn new_inline(total: usize) -> Result<KVVec<UnsafeCell<u8>>> {
+        let (bytes, len, capacity) =
+            KVVec::from_elem(0u8, total, GFP_KERNEL_ACCOUNT)?.into_raw_parts();
+        // SAFETY: These are the parts of a vector, and `UnsafeCell<u8>` has the layout of `u8`.
+        Ok(unsafe { KVVec::from_raw_parts(bytes.cast::<UnsafeCell<u8>>(), len, capacity) })
     }
 
     pub(super) fn depth(&self) -> u32 {

@@ -236,21 +236,9 @@ impl<H: WrHandler> Srq<H> {
                 suspect: Atomic::new(0),
                 marks <- new_mutex!(KVec::new(), "rdma::Srq::marks"),
                 handler,
-                ptr: {
-                    // SAFETY: The domain is valid and outlives the queue. Its context is this
-                    // value. No event is raised before there are requests, and then the value is
-                    // complete.
-                    let ptr = from_err_ptr(unsafe {
-                        bindings::rust_ulp_h_create_srq(
-                            raw_pd,
-                            Some(Self::event),
-                            this.as_ptr().cast(),
-                            max_wr,
-                            max_sge,
-                        )
-                    })?;
-                    NonNull::new(ptr).ok_or(ENOMEM)?
-                },
+                // SAFETY: The domain outlives the queue. No event is raised before there are
+                // requests, and then the value is complete.
+                ptr: unsafe { Self::create(raw_pd, this.as_ptr(), max_wr, max_sge) }?,
                 max_wr,
                 max_sge,
                 cq,
@@ -260,6 +248,24 @@ impl<H: WrHandler> Srq<H> {
         )?;
         destroy.dismiss();
         Ok(this)
+    }
+
+    /// Has the driver create a queue in `pd`, whose context is `this`. Sleeps.
+    ///
+    /// # Safety
+    ///
+    /// `pd` is valid and outlives the queue. `this` is complete when the queue raises an event.
+    unsafe fn create(
+        pd: *mut bindings::ib_pd,
+        this: *mut Self,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<NonNull<bindings::ib_srq>> {
+        // SAFETY: By the requirements.
+        let ptr = from_err_ptr(unsafe {
+            bindings::rust_ulp_h_create_srq(pd, Some(Self::event), this.cast(), max_wr, max_sge)
+        })?;
+        NonNull::new(ptr).ok_or(ENOMEM)
     }
 
     /// Creates a queue pair in ERR. What is posted to it completes at once, after everything in the
