@@ -166,7 +166,7 @@ pub(crate) fn choose(device: &rdma::device::Device, net: &NetNs) -> Option<Choic
             return;
         }
         // IB_PORT_ACTIVE
-        let active = device.port(port).is_ok_and(|port| port.state() == 4);
+        let active = device.port(port).is_ok_and(|port| port.state == 4);
         let choice = Choice {
             rank: rank(&gid),
             port,

@@ -66,6 +66,22 @@ struct rust_ulp_h_gid {
 	bool foreign_net; /* its netdev is in another one */
 };
 
+/* An address vector: the fields of struct rdma_ah_attr. */
+struct rust_ulp_h_av {
+	u8 dgid[16]; /* of the peer */
+	u32 flow_label; /* 20 bits */
+	u32 port; /* the local one */
+	u16 dlid; /* of the peer, on InfiniBand */
+	u8 sgid_index; /* of the local GID */
+	u8 hop_limit; /* 0 takes that of the route */
+	u8 traffic_class; /* the upper six bits are the DSCP */
+	u8 sl;
+	u8 static_rate; /* enum ib_rate */
+	u8 src_path_bits; /* the low bits of the local LID, on InfiniBand */
+	u8 dmac[6]; /* the link-layer address of the peer, on RoCE */
+	bool grh; /* the fields of the GRH are used: always on RoCE */
+};
+
 /* Who pays for pinned pages. */
 struct rust_ulp_h_payer {
 	struct mm_struct *mm;

@@ -371,58 +371,46 @@ void rust_ulp_h_dma_unmap(struct ib_device *dev, struct sg_table *sgt)
 				   DMA_ATTR_REQUIRE_COHERENT);
 }
 
-void rust_ulp_h_ah_attr_set(struct ib_device *dev, struct rdma_ah_attr *attr,
-			    u32 port, const u8 dgid[16], u32 flow_label,
-			    u8 sgid_index, u8 hop_limit, u8 traffic_class,
-			    bool grh, u8 sl, u16 dlid, u8 src_path_bits,
-			    u8 static_rate)
+void rust_ulp_h_av_to_attr(struct ib_device *dev, const struct rust_ulp_h_av *av,
+			   struct rdma_ah_attr *attr)
 {
 	union ib_gid gid;
 
 	memset(attr, 0, sizeof(*attr));
-	memcpy(gid.raw, dgid, sizeof(gid.raw));
-	attr->type = rdma_ah_find_type(dev, port);
-	rdma_ah_set_port_num(attr, port);
-	rdma_ah_set_sl(attr, sl);
-	rdma_ah_set_static_rate(attr, static_rate);
+	memcpy(gid.raw, av->dgid, sizeof(gid.raw));
+	attr->type = rdma_ah_find_type(dev, av->port);
+	rdma_ah_set_port_num(attr, av->port);
+	rdma_ah_set_sl(attr, av->sl);
+	rdma_ah_set_static_rate(attr, av->static_rate);
 	if (attr->type == RDMA_AH_ATTR_TYPE_IB) {
-		rdma_ah_set_dlid(attr, dlid);
-		rdma_ah_set_path_bits(attr, src_path_bits);
+		rdma_ah_set_dlid(attr, av->dlid);
+		rdma_ah_set_path_bits(attr, av->src_path_bits);
 	}
-	if (grh)
-		rdma_ah_set_grh(attr, &gid, flow_label, sgid_index, hop_limit,
-				traffic_class);
-}
-
-void rust_ulp_h_ah_attr_set_dmac(struct rdma_ah_attr *attr, const u8 dmac[6])
-{
 	if (attr->type == RDMA_AH_ATTR_TYPE_ROCE)
-		memcpy(attr->roce.dmac, dmac, 6);
+		memcpy(attr->roce.dmac, av->dmac, sizeof(av->dmac));
+	if (av->grh)
+		rdma_ah_set_grh(attr, &gid, av->flow_label, av->sgid_index,
+				av->hop_limit, av->traffic_class);
 }
 
-void rust_ulp_h_ah_attr_get_dmac(const struct rdma_ah_attr *attr, u8 dmac[6])
+void rust_ulp_h_av_from_attr(const struct rdma_ah_attr *attr,
+			     struct rust_ulp_h_av *av)
 {
-	memset(dmac, 0, 6);
+	*av = (struct rust_ulp_h_av){
+		.flow_label = attr->grh.flow_label,
+		.port = rdma_ah_get_port_num(attr),
+		.dlid = rdma_ah_get_dlid(attr),
+		.sgid_index = attr->grh.sgid_index,
+		.hop_limit = attr->grh.hop_limit,
+		.traffic_class = attr->grh.traffic_class,
+		.sl = rdma_ah_get_sl(attr),
+		.static_rate = rdma_ah_get_static_rate(attr),
+		.src_path_bits = rdma_ah_get_path_bits(attr),
+		.grh = rdma_ah_get_ah_flags(attr) & IB_AH_GRH,
+	};
+	memcpy(av->dgid, attr->grh.dgid.raw, sizeof(av->dgid));
 	if (attr->type == RDMA_AH_ATTR_TYPE_ROCE)
-		memcpy(dmac, attr->roce.dmac, 6);
-}
-
-void rust_ulp_h_ah_attr_get(const struct rdma_ah_attr *attr, u32 *port,
-			    u8 dgid[16], u32 *flow_label, u8 *sgid_index,
-			    u8 *hop_limit, u8 *traffic_class, bool *grh, u8 *sl,
-			    u16 *dlid, u8 *src_path_bits, u8 *static_rate)
-{
-	*port = rdma_ah_get_port_num(attr);
-	memcpy(dgid, attr->grh.dgid.raw, 16);
-	*flow_label = attr->grh.flow_label;
-	*sgid_index = attr->grh.sgid_index;
-	*hop_limit = attr->grh.hop_limit;
-	*traffic_class = attr->grh.traffic_class;
-	*grh = rdma_ah_get_ah_flags(attr) & IB_AH_GRH;
-	*sl = rdma_ah_get_sl(attr);
-	*dlid = rdma_ah_get_dlid(attr);
-	*src_path_bits = rdma_ah_get_path_bits(attr);
-	*static_rate = rdma_ah_get_static_rate(attr);
+		memcpy(av->dmac, attr->roce.dmac, sizeof(av->dmac));
 }
 
 struct ib_ah *rust_ulp_h_create_ah(struct ib_pd *pd, struct rdma_ah_attr *attr)

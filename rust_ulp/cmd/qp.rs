@@ -177,7 +177,7 @@ fn check_attributes(device: &DeviceState, value: &abi::QpModify) -> Result {
             1
         };
         // The MTU of a path is at most that of the port.
-        if u32::from(attr.path_mtu) > device.device().port(port.into())?.active_mtu() {
+        if u32::from(attr.path_mtu) > device.device().port(port.into())?.active_mtu {
             return Err(ERANGE);
         }
     }

@@ -32,81 +32,21 @@ fn of_route(err: Error) -> Error {
     }
 }
 
-/// An address vector: `struct rdma_ah_attr`.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct AddressVector {
-    /// The GID of the peer.
-    pub(crate) dgid: [u8; 16],
-    /// The flow label, 20 bits.
-    pub(crate) flow_label: u32,
-    /// The index of the local GID.
-    pub(crate) sgid_index: u8,
-    /// The hop limit; 0 takes that of the route.
-    pub(crate) hop_limit: u8,
-    /// The upper six bits are the DSCP.
-    pub(crate) traffic_class: u8,
-    /// Service level.
-    pub(crate) sl: u8,
-    /// LID of the peer, on InfiniBand.
-    pub(crate) dlid: u16,
-    /// The local port.
-    pub(crate) port: u32,
-    /// Whether the fields of the GRH are used. Always on RoCE.
-    pub(crate) grh: bool,
-    /// Rate limit, `enum ib_rate`.
-    pub(crate) static_rate: u8,
-    /// The low bits of the local LID, on InfiniBand.
-    pub(crate) src_path_bits: u8,
-    /// The link-layer address of the peer, on RoCE.
-    pub(crate) dmac: [u8; 6],
-}
+/// An address vector: the fields of `struct rdma_ah_attr`, which `helpers.h` describes.
+pub(crate) use bindings::rust_ulp_h_av as AddressVector;
 
 impl AddressVector {
     pub(super) fn to_raw(self, device: &Device) -> bindings::rdma_ah_attr {
         let mut raw = bindings::rdma_ah_attr::default();
-        // SAFETY: All pointers are valid. The GID and the address have the lengths that the helpers
-        // expect.
-        unsafe {
-            bindings::rust_ulp_h_ah_attr_set(
-                device.as_raw(),
-                &mut raw,
-                self.port,
-                self.dgid.as_ptr(),
-                self.flow_label,
-                self.sgid_index,
-                self.hop_limit,
-                self.traffic_class,
-                self.grh,
-                self.sl,
-                self.dlid,
-                self.src_path_bits,
-                self.static_rate,
-            );
-            bindings::rust_ulp_h_ah_attr_set_dmac(&mut raw, self.dmac.as_ptr());
-        }
+        // SAFETY: All pointers are valid.
+        unsafe { bindings::rust_ulp_h_av_to_attr(device.as_raw(), &self, &mut raw) };
         raw
     }
 
     pub(super) fn from_raw(raw: &bindings::rdma_ah_attr) -> Self {
         let mut av = Self::default();
-        // SAFETY: As above.
-        unsafe {
-            bindings::rust_ulp_h_ah_attr_get(
-                raw,
-                &mut av.port,
-                av.dgid.as_mut_ptr(),
-                &mut av.flow_label,
-                &mut av.sgid_index,
-                &mut av.hop_limit,
-                &mut av.traffic_class,
-                &mut av.grh,
-                &mut av.sl,
-                &mut av.dlid,
-                &mut av.src_path_bits,
-                &mut av.static_rate,
-            );
-            bindings::rust_ulp_h_ah_attr_get_dmac(raw, av.dmac.as_mut_ptr());
-        }
+        // SAFETY: Both pointers are valid.
+        unsafe { bindings::rust_ulp_h_av_from_attr(raw, &mut av) };
         av
     }
 
@@ -202,7 +142,7 @@ impl Ah {
         // frees it.
         let ah = Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
-            mtu: super::device::mtu_bytes(port.active_mtu()),
+            mtu: super::device::mtu_bytes(port.active_mtu),
             // SAFETY: The handle was just made.
             netdev_mtu: unsafe { bindings::rust_ulp_h_ah_netdev_mtu(ptr) },
             pd,

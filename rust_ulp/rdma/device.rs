@@ -14,6 +14,7 @@ use crate::{
 };
 use core::{
     net::IpAddr,
+    ops::Deref,
     ptr::NonNull, //
 };
 use kernel::{
@@ -75,11 +76,19 @@ unsafe impl AlwaysRefCounted for Device {
     }
 }
 
-/// The state of a port: `struct ib_port_attr`.
+/// The state of a port: `struct ib_port_attr`, and the link layer.
 pub(crate) struct Port {
     attr: bindings::ib_port_attr,
     /// The link layer.
     pub(crate) link_layer: LinkLayer,
+}
+
+impl Deref for Port {
+    type Target = bindings::ib_port_attr;
+
+    fn deref(&self) -> &Self::Target {
+        &self.attr
+    }
 }
 
 /// The link layer of a port: `enum rdma_link_layer`.
@@ -106,69 +115,9 @@ pub(crate) const fn mtu_bytes(mtu: u32) -> u32 {
 }
 
 impl Port {
-    /// Returns the state: `enum ib_port_state`.
-    pub(crate) fn state(&self) -> u32 {
-        self.attr.state
-    }
-    /// Returns the physical state: `enum ib_port_phys_state`.
-    pub(crate) fn phys_state(&self) -> u32 {
-        self.attr.phys_state.into()
-    }
-    /// Returns the largest MTU of the port: `enum ib_mtu`.
-    pub(crate) fn max_mtu(&self) -> u32 {
-        self.attr.max_mtu
-    }
-    /// Returns the present MTU: `enum ib_mtu`.
-    pub(crate) fn active_mtu(&self) -> u32 {
-        self.attr.active_mtu
-    }
-    /// Returns the LID, on InfiniBand.
-    pub(crate) fn lid(&self) -> u32 {
-        self.attr.lid
-    }
-    /// Returns the LID of the subnet manager.
-    pub(crate) fn sm_lid(&self) -> u32 {
-        self.attr.sm_lid
-    }
-    /// Returns the LID mask control.
-    pub(crate) fn lmc(&self) -> u32 {
-        self.attr.lmc.into()
-    }
-    /// Returns the service level of the subnet manager.
-    pub(crate) fn sm_sl(&self) -> u32 {
-        self.attr.sm_sl.into()
-    }
-    /// Returns the length of the longest message in bytes.
-    pub(crate) fn max_msg_sz(&self) -> u32 {
-        self.attr.max_msg_sz
-    }
     /// Returns the length of the GID table.
     pub(crate) fn gid_tbl_len(&self) -> u32 {
         u32::try_from(self.attr.gid_tbl_len).unwrap_or(0)
-    }
-    /// Returns the length of the P_Key table.
-    pub(crate) fn pkey_tbl_len(&self) -> u32 {
-        self.attr.pkey_tbl_len.into()
-    }
-    /// Returns the link width: `enum ib_port_width`.
-    pub(crate) fn active_width(&self) -> u32 {
-        self.attr.active_width.into()
-    }
-    /// Returns the link speed: `enum ib_port_speed`.
-    pub(crate) fn active_speed(&self) -> u32 {
-        self.attr.active_speed.into()
-    }
-    /// Returns the capability flags.
-    pub(crate) fn port_cap_flags(&self) -> u32 {
-        self.attr.port_cap_flags
-    }
-    /// Returns the number of packets with a bad P_Key.
-    pub(crate) fn bad_pkey_cntr(&self) -> u32 {
-        self.attr.bad_pkey_cntr
-    }
-    /// Returns the number of packets with a bad Q_Key.
-    pub(crate) fn qkey_viol_cntr(&self) -> u32 {
-        self.attr.qkey_viol_cntr
     }
 }
 
@@ -326,7 +275,7 @@ impl Device {
     /// Returns entry `index` of the P_Key table of port `port`. Sleeps. Fails with [`ENOENT`] when
     /// there is no such port or entry.
     pub(crate) fn pkey(&self, port: u32, index: u32) -> Result<u16> {
-        if index >= self.port(port)?.pkey_tbl_len() {
+        if index >= self.port(port)?.pkey_tbl_len.into() {
             return Err(ENOENT);
         }
         let mut pkey = 0;

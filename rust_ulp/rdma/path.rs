@@ -50,7 +50,7 @@ impl LocalPath {
                 sgid_index: u8::try_from(index).ok()?,
                 ..AddressVector::default()
             };
-            let mtu = port.active_mtu();
+            let mtu = port.active_mtu;
             reaches.then_some((Self { av, mtu }, gid))
         })?;
         let kind = |gid: &Gid| (gid.gid_type, gid.is_ipv4(), gid.is_link_local());
@@ -61,9 +61,9 @@ impl LocalPath {
             // The GID may have been removed since the search.
             let mut av = AddressVector::to_gid(to, number, index, gid.raw).ok()?;
             if port.link_layer == LinkLayer::InfiniBand {
-                av.dlid = port.lid() as u16;
+                av.dlid = port.lid as u16;
             }
-            Some((av, port.active_mtu()))
+            Some((av, port.active_mtu))
         })?;
         path.av = AddressVector {
             port: path.av.port,
