@@ -358,7 +358,7 @@ impl WrHandler for Completions {
     fn event(&self, event: Event) {
         if matches!(
             event,
-            Event::QpFatal | Event::QpReqErr | Event::QpAccessErr | Event::QpLastWqeReached
+            Event::QP_FATAL | Event::QP_REQ_ERR | Event::QP_ACCESS_ERR | Event::QP_LAST_WQE_REACHED
         ) {
             self.end_grants();
         }

@@ -676,7 +676,7 @@ mod tests {
     #[test]
     fn dies_and_fails_for_good() -> Result {
         let failed = ring(2)?;
-        rdma::cq::Handler::event(&*failed, Event::CqErr);
+        rdma::cq::Handler::event(&*failed, Event::CQ_ERR);
         assert_eq!(failed.file().take(false)?.event, abi::EVENT_CQ_ERR);
         assert_eq!(failed.file().take(false).err(), Some(EAGAIN));
         assert!(failed.poll());

@@ -42,7 +42,7 @@ pub(crate) enum PollContext {
 
 /// The owner of a completion queue.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// The queue overflowed or failed: [`Event::CqErr`]. Any context; must not sleep.
+    /// The queue overflowed or failed: [`Event::CQ_ERR`]. Any context; must not sleep.
     fn event(&self, event: Event);
 }
 

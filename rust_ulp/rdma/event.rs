@@ -13,62 +13,30 @@ use kernel::{
     types::Opaque, //
 };
 
-/// An asynchronous event: `enum ib_event_type`.
+/// An asynchronous event: a number of `enum ib_event_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
-    /// A completion queue overflowed or failed.
-    CqErr,
-    /// A queue pair failed.
-    QpFatal,
-    /// A queue pair received a request that it does not support.
-    QpReqErr,
-    /// A queue pair received a request without the right to perform it.
-    QpAccessErr,
-    /// A queue pair in RTR received its first packet.
-    CommEst,
-    /// A send queue in SQD has drained.
-    SqDrained,
-    /// A queue pair takes no more requests from its shared receive queue.
-    QpLastWqeReached,
-    /// Fewer requests than its limit are left in a shared receive queue.
-    SrqLimit,
-    /// A shared receive queue failed.
-    SrqErr,
-    /// Another event, as its number.
-    Other(u32),
-}
+pub(crate) struct Event(u32);
 
 impl Event {
+    /// A completion queue overflowed or failed.
+    pub(crate) const CQ_ERR: Self = Self(bindings::IB_EVENT_CQ_ERR);
+    /// A queue pair failed.
+    pub(crate) const QP_FATAL: Self = Self(bindings::IB_EVENT_QP_FATAL);
+    /// A queue pair received a request that it does not support.
+    pub(crate) const QP_REQ_ERR: Self = Self(bindings::IB_EVENT_QP_REQ_ERR);
+    /// A queue pair received a request without the right to perform it.
+    pub(crate) const QP_ACCESS_ERR: Self = Self(bindings::IB_EVENT_QP_ACCESS_ERR);
+    /// A queue pair takes no more requests from its shared receive queue.
+    pub(crate) const QP_LAST_WQE_REACHED: Self = Self(bindings::IB_EVENT_QP_LAST_WQE_REACHED);
+
     /// Returns the event that `raw` describes.
     pub(super) fn new(raw: &bindings::ib_event) -> Self {
-        match raw.event {
-            bindings::IB_EVENT_CQ_ERR => Self::CqErr,
-            bindings::IB_EVENT_QP_FATAL => Self::QpFatal,
-            bindings::IB_EVENT_QP_REQ_ERR => Self::QpReqErr,
-            bindings::IB_EVENT_QP_ACCESS_ERR => Self::QpAccessErr,
-            bindings::IB_EVENT_COMM_EST => Self::CommEst,
-            bindings::IB_EVENT_SQ_DRAINED => Self::SqDrained,
-            bindings::IB_EVENT_QP_LAST_WQE_REACHED => Self::QpLastWqeReached,
-            bindings::IB_EVENT_SRQ_LIMIT_REACHED => Self::SrqLimit,
-            bindings::IB_EVENT_SRQ_ERR => Self::SrqErr,
-            other => Self::Other(other),
-        }
+        Self(raw.event)
     }
 
-    /// Returns the number of the event in `enum ib_event_type`.
+    /// Returns the number of the event.
     pub(crate) fn number(self) -> u32 {
-        match self {
-            Self::CqErr => bindings::IB_EVENT_CQ_ERR,
-            Self::QpFatal => bindings::IB_EVENT_QP_FATAL,
-            Self::QpReqErr => bindings::IB_EVENT_QP_REQ_ERR,
-            Self::QpAccessErr => bindings::IB_EVENT_QP_ACCESS_ERR,
-            Self::CommEst => bindings::IB_EVENT_COMM_EST,
-            Self::SqDrained => bindings::IB_EVENT_SQ_DRAINED,
-            Self::QpLastWqeReached => bindings::IB_EVENT_QP_LAST_WQE_REACHED,
-            Self::SrqLimit => bindings::IB_EVENT_SRQ_LIMIT_REACHED,
-            Self::SrqErr => bindings::IB_EVENT_SRQ_ERR,
-            Self::Other(number) => number,
-        }
+        self.0
     }
 }
 

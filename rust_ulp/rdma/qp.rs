@@ -423,7 +423,7 @@ impl<H: WrHandler> Qp<H> {
         };
         let event = Event::new(event);
         // rxe raises the event again for each packet that arrives later.
-        if event == Event::QpLastWqeReached && this.finished.xchg(true, Full) {
+        if event == Event::QP_LAST_WQE_REACHED && this.finished.xchg(true, Full) {
             return;
         }
         this.handler().event(event);

@@ -115,7 +115,7 @@ pub(crate) struct Attributes {
     pub(crate) av: AddressVector,
     /// Index of the P_Key.
     pub(crate) pkey_index: u16,
-    /// Whether to raise [`Event::SqDrained`](super::event::Event::SqDrained).
+    /// Whether to raise `IB_EVENT_SQ_DRAINED`.
     pub(crate) en_sqd_async_notify: bool,
     /// Whether the send queue is draining.
     pub(crate) sq_draining: bool,

@@ -369,8 +369,8 @@ impl<H: WrHandler> Srq<H> {
             .saturating_sub(u32::try_from(younger).unwrap_or(u32::MAX))
     }
 
-    /// Has the device raise [`Event::SrqLimit`] once, when fewer than `limit` requests are left; 0
-    /// disarms it. Sleeps.
+    /// Has the device raise `IB_EVENT_SRQ_LIMIT_REACHED` once, when fewer than `limit` requests are
+    /// left; 0 disarms it. Sleeps.
     pub(crate) fn set_limit(&self, limit: u32) -> Result {
         let mut attr = bindings::ib_srq_attr {
             srq_limit: limit,

@@ -213,11 +213,11 @@ trait Source {
     fn end(&self);
 }
 
-enum Event {
-    CqErr,
-}
+struct Event;
 
 impl Event {
+    const CQ_ERR: Self = Self;
+
     fn number(self) -> u32 {
         abi::EVENT_CQ_ERR
     }
@@ -574,7 +574,7 @@ macro_rules! model {
                     }
                     let device = {
                         let ring = ring.clone();
-                        thread::spawn(move || ring.event(Event::CqErr))
+                        thread::spawn(move || ring.event(Event::CQ_ERR))
                     };
                     assert_eq!(ring.wait(1, FOR_EVER), Err(EIO));
                     device.join().unwrap();
@@ -587,7 +587,7 @@ macro_rules! model {
                     let ring = ring(2);
                     let device = {
                         let ring = ring.clone();
-                        thread::spawn(move || ring.event(Event::CqErr))
+                        thread::spawn(move || ring.event(Event::CQ_ERR))
                     };
                     let prepared = ring.file.wait.prepare();
                     if !ring.poll() {
