@@ -31,7 +31,7 @@ int rust_ulp_h_dmabuf_open(int fd, bool write, struct rust_ulp_h_dmabuf *out)
 	if (IS_ERR(buf))
 		return PTR_ERR(buf);
 	err = -EOPNOTSUPP;
-	/* A mapping that fails is a bug of the exporter's to the core, which warns. */
+	/* The core warns when an exporter fails to map, so check first that it can. */
 	if (!buf->ops->vmap)
 		goto put;
 	err = dma_buf_vmap_unlocked(buf, &map);

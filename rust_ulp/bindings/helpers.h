@@ -22,7 +22,7 @@
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_cm.h>
 
-/* What of struct ib_device and its attributes is read, in types that do not change. */
+/* Fields of struct ib_device and its attributes, in types that are the same for all kernels. */
 struct rust_ulp_h_device {
 	u64 max_mr_size;
 	u64 page_size_cap;
@@ -60,10 +60,10 @@ struct rust_ulp_h_device {
 struct rust_ulp_h_gid {
 	u8 gid[16];
 	u32 gid_type; /* enum ib_gid_type */
-	u32 ifindex; /* 0 when there is none, or not in the namespace asked for */
+	u32 ifindex; /* of the netdev, 0 without @local_net */
 	char ifname[16];
-	bool local_net; /* its netdev is in the namespace asked for */
-	bool foreign_net; /* its netdev is in another one */
+	bool local_net; /* the netdev is in the requested namespace */
+	bool foreign_net; /* the netdev is in another namespace */
 };
 
 /* An address vector: the fields of struct rdma_ah_attr. */
@@ -82,52 +82,52 @@ struct rust_ulp_h_av {
 	bool grh; /* the fields of the GRH are used: always on RoCE */
 };
 
-/* Who pays for pinned pages. */
+/* The address space and the user that pinned pages are charged to. */
 struct rust_ulp_h_payer {
 	struct mm_struct *mm;
-	struct user_struct *user; /* NULL: it has CAP_IPC_LOCK */
+	struct user_struct *user; /* NULL with CAP_IPC_LOCK */
 };
 
-/* The pages of a mapping, which its areas share. */
+/* The functions of a mapping, whose areas share its pages. */
 struct rust_ulp_h_mapping {
 	struct page *(*page)(const void *mapping, unsigned long pgoff);
 	void (*get)(const void *mapping);
 	void (*put)(const void *mapping);
 };
 
-/* A dma-buf that is mapped: into the kernel, or for a device. */
+/* A dma-buf that is mapped into the kernel or for a device. */
 struct rust_ulp_h_dmabuf {
 	void *buf; /* struct dma_buf */
-	void *attach; /* struct dma_buf_attachment of the device, or NULL */
-	void *sgt; /* struct sg_table, with @attach */
-	void *vaddr; /* without */
+	void *attach; /* struct dma_buf_attachment, NULL when mapped into the kernel */
+	void *sgt; /* struct sg_table, set with @attach */
+	void *vaddr; /* set without @attach */
 	size_t size;
 	bool write;
 };
 
-/* What of struct vm_area_struct is read. */
+/* Fields of struct vm_area_struct. */
 struct rust_ulp_h_vma {
 	u64 flags; /* VM_* */
-	bool writeback; /* maps a file that is written back */
+	bool writeback; /* the area maps a file with writeback */
 };
 
-/* What struct sockaddr_in and sockaddr_in6 say. */
+/* The fields of struct sockaddr_in and sockaddr_in6. */
 struct rust_ulp_h_addr {
 	u16 family; /* AF_INET, AF_INET6 */
 	u16 port; /* host order */
 	u32 scope_id;
 	u8 addr[16]; /* network order; IPv4 in the first four bytes */
-	bool tentative; /* of a netdev: duplicate address detection has not passed */
+	bool tentative; /* an address of a netdev that has not passed DAD */
 };
 
-/* What the context of an identifier of the connection manager points at. */
+/* The context of an identifier of the connection manager points to this. */
 struct rust_ulp_cm_hook {
 	int (*event)(struct rdma_cm_id *id, struct rdma_cm_event *event);
 };
 
-/* What is kept with a command of io_uring, see uring.rs. */
+/* The state of a command of io_uring, see uring.rs. */
 struct rust_ulp_uring {
-	u32 shares; /* of a stream: its state */
+	u32 shares; /* the reference count; of a stream, its state */
 	u32 queue;
 	u32 slot;
 	u32 kind;
@@ -135,10 +135,10 @@ struct rust_ulp_uring {
 	u64 extra;
 };
 
-/* In @kind: the completion has room for 32 bytes. */
+/* A bit of @kind: the completion has room for 32 bytes. */
 #define RUST_ULP_URING_BIG (1U << 16)
 
-/* The same, of a stream. */
+/* The state of a stream. */
 struct rust_ulp_uring_feed {
 	u32 pad[4];
 	const void *source;
@@ -152,9 +152,9 @@ struct rust_ulp_timer {
 	const void *context;
 };
 
-/* What of struct rdma_cm_event is read. */
+/* Fields of struct rdma_cm_event. */
 struct rust_ulp_h_cm_event {
-	const void *private_data; /* of the peer; lives as long as the event */
+	const void *private_data; /* from the peer, valid as long as the event */
 	u32 event; /* enum rdma_cm_event_type */
 	s32 status;
 	u32 qp_num;
@@ -169,7 +169,7 @@ struct rust_ulp_h_cm_event {
 void rust_ulp_h_uring_done(struct io_uring_cmd *cmd, s32 res, u64 extra,
 			   unsigned int issue_flags, bool big);
 
-/* In the two entry.c: seen by the function tracers. */
+/* Defined in C for the function tracers, see kernel/entry.c. */
 struct rust_ulp_cqe_hook {
 	struct ib_cqe cqe;
 	void (*done)(struct ib_cq *cq, struct ib_wc *wc);

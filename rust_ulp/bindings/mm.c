@@ -24,9 +24,9 @@ static bool charge_user(struct user_struct *user, unsigned long pages,
 }
 
 /*
- * The user has one limit for all its processes, as io_uring has it; the address
- * space has it as well, as ib_umem_get_va() has it. With CAP_IPC_LOCK there is no
- * limit, and the address space alone counts. The caller owns references to both.
+ * Charges the user, whose processes share one limit (as in io_uring), and the address space, which
+ * has the same limit (as in ib_umem_get_va()). With CAP_IPC_LOCK there is no limit, and only the
+ * address space is charged. The caller owns the references in @out.
  */
 int rust_ulp_h_charge_pinned(unsigned long pages, struct rust_ulp_h_payer *out)
 {
@@ -70,7 +70,7 @@ int rust_ulp_h_pin_user_pages(unsigned long start, int num, bool write,
 		start, num, FOLL_LONGTERM | (write ? FOLL_WRITE : 0), pages);
 }
 
-/* 1 when something is mapped at @addr in the current process, 0 when nothing is, -EINTR. */
+/* Returns 1 when the current process has an area at @addr, 0 when it has none, or -EINTR. */
 int rust_ulp_h_vma_at(unsigned long addr, struct rust_ulp_h_vma *out)
 {
 	struct mm_struct *mm = current->mm;
@@ -98,7 +98,7 @@ unsigned long rust_ulp_h_page_to_pfn(struct page *page)
 	return page_to_pfn(page);
 }
 
-/* Fails rather than have the OOM killer look for somebody, of the cgroup or of the machine. */
+/* Fails instead of invoking the OOM killer of the cgroup or of the machine. */
 struct page *rust_ulp_h_alloc_pages(int node, unsigned int order, bool quick)
 {
 	gfp_t gfp = GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN;
@@ -109,7 +109,7 @@ struct page *rust_ulp_h_alloc_pages(int node, unsigned int order, bool quick)
 	return alloc_pages_node(node, gfp, order);
 }
 
-/* Drops the allocation's reference; mappings of a page hold their own. */
+/* Drops the reference of the allocation. Mappings of a page hold references of their own. */
 void rust_ulp_h_free_pages(struct page *page, unsigned int order)
 {
 	__free_pages(page, order);
@@ -125,10 +125,7 @@ int rust_ulp_h_page_nid(struct page *page)
 	return page_to_nid(page);
 }
 
-/*
- * Pages are mapped when the area is made; madvise(MADV_DONTNEED) takes them out
- * of it, and a fault brings one back.
- */
+/* mmap() maps all pages. madvise(MADV_DONTNEED) unmaps pages, and a fault maps one again. */
 static vm_fault_t mapping_fault(struct vm_fault *vmf)
 {
 	struct rust_ulp_h_mapping *mapping = vmf->vma->vm_private_data;
@@ -159,7 +156,7 @@ static const struct vm_operations_struct mapping_ops = {
 	.fault = mapping_fault,
 };
 
-/* The area owns @mapping from now on. */
+/* Gives the reference to @mapping to the area. */
 void rust_ulp_h_vma_set_mapping(struct vm_area_struct *vma,
 				struct rust_ulp_h_mapping *mapping)
 {

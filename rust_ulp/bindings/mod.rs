@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What bindgen makes of `bindings_helper.h`, and nothing else.
-//!
-//! May be used by `rdma/` and `kernel/` only.
+//! The output of bindgen for `bindings_helper.h`. Only `rdma/` and `kernel/` may use it.
 
 #![allow(
     clippy::all,

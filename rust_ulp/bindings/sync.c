@@ -16,13 +16,13 @@ u64 rust_ulp_h_random(void)
 	return get_random_u64();
 }
 
-/* Returns when no softirq runs that ran before, nor anybody who could not be preempted. */
+/* Returns when all softirqs and sections without preemption that ran before have ended. */
 void rust_ulp_h_synchronize_rcu(void)
 {
 	synchronize_rcu();
 }
 
-/* The network namespace of the current task, or NULL: a task that exits has none. */
+/* Returns the network namespace of the current task, NULL when the task is exiting. */
 struct net *rust_ulp_h_current_net(void)
 {
 	struct nsproxy *ns = current->nsproxy;
@@ -108,9 +108,9 @@ void rust_ulp_h_relax(void)
 {
 	cpu_relax();
 	/*
-	 * Under lazy preemption cond_resched() does nothing, and who was woken by
-	 * another CPU has the lazy flag set only: without a look at it, a worker
-	 * that must run here to end the wait runs at the next tick.
+	 * Under lazy preemption cond_resched() does nothing, and a task that another CPU wakes
+	 * sets the lazy flag only. Without this check, a worker that must run on this CPU to end
+	 * the wait would run at the next tick.
 	 */
 	if (test_thread_flag(TIF_NEED_RESCHED_LAZY))
 		schedule();
@@ -157,7 +157,7 @@ bool rust_ulp_h_may_raise_priority(void)
 	return capable(CAP_SYS_NICE);
 }
 
-/* Asked for each object: without a line in the audit log. */
+/* Called for each object, so it writes nothing to the audit log. */
 bool rust_ulp_h_may_exceed_limits(void)
 {
 	return ns_capable_noaudit(&init_user_ns, CAP_SYS_RESOURCE);

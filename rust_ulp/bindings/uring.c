@@ -14,7 +14,7 @@ u32 rust_ulp_h_uring_op(const struct io_uring_cmd *cmd)
 	return cmd->cmd_op;
 }
 
-/* The group of buffers of a command that completes many times, or -EINVAL. */
+/* Returns the buffer group of a multishot command, or -EINVAL. */
 int rust_ulp_h_uring_group(const struct io_uring_cmd *cmd)
 {
 	if (!(cmd->flags & IORING_URING_CMD_MULTISHOT))
@@ -22,13 +22,16 @@ int rust_ulp_h_uring_group(const struct io_uring_cmd *cmd)
 	return READ_ONCE(cmd->sqe->buf_group);
 }
 
-/* User space may change the entry at any time: only the copy is checked and used. */
+/* User space may change the entry at any time, so the caller checks and uses the copy only. */
 void rust_ulp_h_uring_copy(const struct io_uring_cmd *cmd, void *to, size_t len)
 {
 	memcpy(to, cmd->sqe->cmd, len);
 }
 
-/* io_uring ends the commands that a task has in a ring, or all of a ring. */
+/*
+ * Returns whether io_uring cancels @a and @b together: it cancels all commands of a ring, or all
+ * commands of a task in a ring.
+ */
 bool rust_ulp_h_uring_end_together(const struct io_uring_cmd *a,
 				   const struct io_uring_cmd *b)
 {
@@ -50,9 +53,9 @@ void rust_ulp_h_uring_done(struct io_uring_cmd *cmd, s32 res, u64 extra,
 }
 
 /*
- * Called from task work: fills a buffer of the group, and posts its length. Returns 0, or an error;
- * then the buffer is given back. When io_uring's CQ has no room, returns the length: the buffer is
- * used up, and the last completion of the command has to say so.
+ * Fills a buffer of the group, and posts its length. Called from task work. Returns 0, or an error
+ * when the buffer is still in its group. When io_uring's CQ is full, returns the length: the buffer
+ * is used up, and the last completion of the command must report it.
  */
 int rust_ulp_h_uring_post(struct io_uring_cmd *cmd, unsigned int group,
 			  ssize_t (*fill)(void *source, void *to, size_t len),

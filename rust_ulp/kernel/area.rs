@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Areas of an address space.
+//! Areas of an address space: `struct vm_area_struct`.
 //!
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h)
 
 use crate::bindings;
 use kernel::mm::virt::VmaNew;
 
-/// A part of an address space that is being mapped.
+/// An area that `mmap` is setting up.
 pub(crate) struct Area<'a> {
     vma: &'a VmaNew,
 }
@@ -29,13 +29,13 @@ impl<'a> Area<'a> {
         unsafe { bindings::rust_ulp_h_vma_is_shared(self.vma.as_ptr()) }
     }
 
-    /// Returns where in the file it begins, in pages.
+    /// Returns the offset in the file at which it begins, in pages.
     pub(crate) fn page_offset(&self) -> usize {
         // SAFETY: The area is valid while `self` is, and nobody else changes it.
         unsafe { (*self.vma.as_ptr()).vm_pgoff }
     }
 
-    /// Returns the kernel crate's view of it.
+    /// Returns the type of the kernel crate.
     pub(crate) fn vma(&self) -> &VmaNew {
         self.vma
     }

@@ -2,8 +2,8 @@
 
 //! The charge for memory that stays where it is.
 //!
-//! Memory is charged to the user of the caller, by the counter that io_uring uses as well, and to the
-//! address space of the caller, by the counter of `ib_umem`: `VmPin` of `/proc/PID/status`.
+//! Memory is charged to the user of the caller, by the counter that io_uring uses as well, and to
+//! the address space of the caller, by the counter of `ib_umem`: `VmPin` of `/proc/PID/status`.
 //! Each is limited by `RLIMIT_MEMLOCK` of the process that asks. Both are kept for as long as they
 //! pay, so giving back needs no current process, and is right after `exec()` and in the last
 //! `close()` of a process that exits. A child that asks through an inherited file pays as its user.
@@ -35,8 +35,8 @@ unsafe impl Sync for PinnedCharge {}
 impl PinnedCharge {
     /// Charges `pages` pages to the current process and its user. Process context; takes no lock.
     ///
-    /// Returns [`ENOMEM`] when that is more than either may have. A process with `CAP_IPC_LOCK` has no
-    /// limit, and its user is not charged.
+    /// Returns [`ENOMEM`] when that is more than either may have. A process with `CAP_IPC_LOCK` has
+    /// no limit, and its user is not charged.
     pub(crate) fn charge(pages: usize) -> Result<Self> {
         let mut payer = bindings::rust_ulp_h_payer::default();
         // SAFETY: Any number may be asked for; the struct is valid.

@@ -20,7 +20,7 @@ static int rust_ulp_open(struct inode *inode, struct file *file)
 {
 	int err = rust_ulp_rs_open(file);
 
-	/* No position: whoever waits in read() holds no lock that others wait for. */
+	/* Without a position, a thread that waits in read() holds no lock of the file. */
 	return err ? err : stream_open(inode, file);
 }
 

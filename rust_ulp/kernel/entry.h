@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What entry.c calls in Rust; defined by the macro `chardev!` in chardev.rs.
+ * The Rust functions that entry.c calls. The macro `chardev!` in chardev.rs defines them.
  */
 #ifndef _RUST_ULP_ENTRY_H
 #define _RUST_ULP_ENTRY_H

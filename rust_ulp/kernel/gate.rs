@@ -2,10 +2,10 @@
 
 //! A gate around a value that can be revoked.
 //!
-//! A user of the value enters the gate, and holds a [`GateGuard`] while inside; it may sleep. Closing
-//! the gate refuses new users, waits for the last guard, and returns the value. Unlike the kernel
-//! crate's `Revocable`, its users may sleep: it counts them in a percpu counter, as the block layer
-//! does to freeze its queues.
+//! A user of the value enters the gate, and holds a [`GateGuard`] while inside; it may sleep.
+//! Closing the gate refuses new users, waits for the last guard, and returns the value. Unlike the
+//! kernel crate's `Revocable`, its users may sleep: it counts them in a percpu counter, as the
+//! block layer does to freeze its queues.
 //!
 //! C header: [`include/linux/percpu-refcount.h`](srctree/include/linux/percpu-refcount.h)
 

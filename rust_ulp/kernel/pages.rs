@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Pages that kernel, user space and devices share.
+//! Pages that the kernel, user space and devices share.
 //!
-//! They are in chunks of the same size. Allocated ones are zeroed, and charged to the memory cgroup
-//! of the caller. A mapping holds them, with their charge, for as long as any part of it is mapped.
+//! The pages are in chunks of one size. Allocated pages are zeroed, and charged to the memory
+//! cgroup of the caller. A mapping keeps the pages and their charge while any part of it is mapped.
 //!
-//! User space and devices write to these pages at any time: no reference to their content is ever
-//! made here, only volatile and atomic accesses by raw pointer.
+//! User space and devices write to these pages at any time. This module therefore makes no
+//! reference to their contents, and accesses them by raw pointers, volatile or atomic.
 //!
 //! C header: [`include/linux/gfp.h`](srctree/include/linux/gfp.h)
 
@@ -48,15 +48,15 @@ use kernel::{
 
 pub(crate) use kernel::page::{PAGE_SHIFT, PAGE_SIZE};
 
-/// The largest chunk that the page allocator has: `2^10` pages.
+/// The order of the largest chunk of the page allocator: `2^10` pages.
 const MAX_ORDER: u32 = 10;
 
-/// What an allocation does when there is no memory at once. It kills nobody for it.
+/// How hard an allocation tries when no memory is free. No policy invokes the OOM killer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AllocPolicy {
     /// Fails.
     None,
-    /// Frees memory, and moves what is in use together.
+    /// Reclaims and compacts memory.
     Reclaim,
 }
 
@@ -66,12 +66,12 @@ pub(crate) enum AllocPolicy {
 ///
 /// # Invariants
 ///
-/// - `order` is at most [`MAX_ORDER`], `lead` is less than a chunk has bytes.
-/// - The `len` bytes from position `lead` on lie in the chunks: those at position `p` in number
-///   `p >> (PAGE_SHIFT + order)` of `chunks`, whose `2^order` pages follow each other.
-/// - The pages with those bytes are held by `backing`, and have addresses in the kernel's linear
-///   mapping. But those of [`Backing::Attached`] are none of the kernel's: `chunks` is empty, and
-///   what a device has for each chunk stands there.
+/// - `order` is at most [`MAX_ORDER`], and `lead` is less than the size of a chunk.
+/// - The `len` bytes from position `lead` on are in the chunks. The byte at position `p` is in
+///   chunk `p >> (PAGE_SHIFT + order)`, whose `2^order` pages are contiguous.
+/// - `backing` keeps the pages with those bytes, which are in the kernel's linear mapping.
+/// - [`Backing::Attached`] has no pages: `chunks` is empty, and a device has an address for each
+///   chunk.
 pub(crate) struct Pages {
     chunks: KVVec<NonNull<kernel::bindings::page>>,
     order: u32,
@@ -83,33 +83,35 @@ pub(crate) struct Pages {
 
 /// What holds the pages.
 enum Backing {
-    /// Each chunk is an allocation, owned.
+    /// Each chunk is an owned allocation.
     Allocated,
-    /// The pages are pinned, and may be written to.
+    /// The pages are pinned, for writing too if `write` is set.
     Pinned { write: bool },
-    /// The pages are another driver's,
+    /// The pages belong to a dma-buf that is mapped into the kernel.
     DmaBuf { _buf: DmaBuf },
-    /// and only a device knows them, by these addresses of each chunk.
+    /// The memory belongs to a dma-buf that is mapped for a device, at an address for each chunk.
     Attached { addresses: KVVec<u64>, _buf: DmaBuf },
 }
 
-// SAFETY: The pages are owned, and their content is only accessed as something that others change.
+// SAFETY: The pages are owned, and every access to their contents expects concurrent writes.
 unsafe impl Send for Pages {}
 // SAFETY: As above.
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// Allocates at least `len` bytes in chunks of `2^order` pages, for which the current process
-    /// pays if `charge` says so. Sleeps.
+    /// Allocates at least `len` bytes in chunks of `2^order` pages. Sleeps.
     ///
-    /// `node` is the NUMA node to prefer. [`ENOMEM`] when there is not enough, or not in such
-    /// chunks, or it may not have as much; [`EINVAL`] when `len` is zero or `node` is not online, [`EINTR`]
-    /// when the process is killed during the allocation.
+    /// `node` is the preferred NUMA node. `charge` says whether the pages count as pinned memory of
+    /// the current process. Fails with
+    ///
+    /// - [`ENOMEM`] when there are not enough chunks, or the process has reached its limit,
+    /// - [`EINVAL`] when `len` is 0, `order` is above [`MAX_ORDER`], or `node` is not online,
+    /// - [`EINTR`] when the process is being killed.
     pub(crate) fn new(
         len: usize,
         order: u32,
         node: Option<i32>,
-        effort: AllocPolicy,
+        policy: AllocPolicy,
         charge: bool,
     ) -> Result<Self> {
         if len == 0 || order > MAX_ORDER || !node.is_none_or(node_is_online) {
@@ -127,22 +129,22 @@ impl Pages {
             chunks: KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?,
             order,
             lead: 0,
-            // INVARIANT: No chunks yet.
+            // INVARIANT: There are no chunks yet.
             len: 0,
             backing: Backing::Allocated,
             charge,
         };
-        let quick = effort == AllocPolicy::None;
+        let quick = policy == AllocPolicy::None;
         for _ in 0..count {
-            // SAFETY: The allocator has this order. The node is -1, which is no preference, or was
+            // SAFETY: The allocator has this order. The node is -1, for no preference, or was
             // online above. A node that goes offline keeps its lists of zones:
             // `try_offline_node()`, mm/memory_hotplug.c:2186.
             let page =
                 unsafe { bindings::rust_ulp_h_alloc_pages(node.unwrap_or(-1), order, quick) };
             let page = NonNull::new(page).ok_or(ENOMEM)?;
-            // INVARIANT: The capacity is there, and the length follows.
+            // INVARIANT: There is capacity for the chunk, and its length is added below.
             if pages.chunks.push(page, GFP_KERNEL_ACCOUNT).is_err() {
-                // SAFETY: Just allocated, and nobody knows of it.
+                // SAFETY: The chunk was just allocated, and nobody else has it.
                 unsafe { bindings::rust_ulp_h_free_pages(page.as_ptr(), order) };
                 return Err(ENOMEM);
             }
@@ -155,14 +157,13 @@ impl Pages {
     }
 
     /// Pins the `len` bytes at `addr` of the current process, for reading, and for writing if
-    /// `write` says so, and has it pay for them. Sleeps, and faults pages in: not to be called with
-    /// anything held that others wait for.
+    /// `write` is set. Charges the process for them. Sleeps, and faults pages in: the caller holds
+    /// nothing that others wait for.
     ///
-    /// Chunks are as large as memory has them ([`chunks::common_order`]), up to `2^max` pages, of the sizes whose bit is set in
-    /// `sizes`.
-    ///
-    /// [`EFAULT`] for what is not mapped, or not for that; [`EOPNOTSUPP`](super::errno::eopnotsupp)
-    /// for what cannot stay; [`ENOMEM`]; [`EINTR`] when the process is being killed.
+    /// Chunks are as large as the memory allows ([`chunks::common_order`]), at most `2^max` pages.
+    /// Bit `n` of `sizes` allows chunks of `2^n` bytes. Fails as [`Pinned::new`] does, with
+    /// [`EFAULT`] when `len` is 0 or the range wraps, and with [`ENOMEM`] when the process has
+    /// reached its limit.
     pub(crate) fn pin(addr: usize, len: usize, write: bool, sizes: u64, max: u32) -> Result<Self> {
         let within = addr & (PAGE_SIZE - 1);
         let start = addr.wrapping_sub(within);
@@ -183,7 +184,7 @@ impl Pages {
         let mut chunks = KVVec::with_capacity(total, GFP_KERNEL_ACCOUNT)?;
         let mut at = 0usize;
         while let Some(page) = pinned.pages().get(at) {
-            // Where the chunk would begin: for the first one, that may be a page before ours.
+            // The first chunk may begin before the first pinned page.
             let back = if at == 0 { in_chunk } else { 0 };
             let first = page.as_ptr().wrapping_offset(back.wrapping_neg());
             let _ = chunks.push_within_capacity(NonNull::new(first).ok_or(EFAULT)?);
@@ -191,9 +192,9 @@ impl Pages {
                 .saturating_add(step)
                 .saturating_sub(usize::try_from(back).unwrap_or(0));
         }
-        // What was pinned is the chunks' from here on.
+        // From here on, this value unpins the pages.
         pinned.into_raw();
-        // INVARIANT: Chunk by chunk, the pages follow each other.
+        // INVARIANT: The pages of a chunk are contiguous.
         Ok(Self {
             chunks,
             order,
@@ -204,19 +205,20 @@ impl Pages {
         })
     }
 
-    /// The pages of a dma-buf. Sleeps: exporters take their time, so not to be called with anything
-    /// held that others wait for.
+    /// Imports a range of a dma-buf by the kernel's mapping of it. Sleeps, for as long as the
+    /// exporter takes: the caller holds nothing that others wait for. Fails with
     ///
-    /// [`ERANGE`] for a range that is not inside, or more than `max_len`; [`EINVAL`] when it does not
-    /// begin with a page, or `fd` is no dma-buf; [`EBADF`] when it is nothing; [`EACCES`] when it is not
-    /// open for that; [`EOPNOTSUPP`](super::errno::eopnotsupp) when the exporter has no such mapping, or it is not one of system
-    /// memory.
+    /// - [`ERANGE`] when the range is not in the dma-buf, or longer than `max_len`,
+    /// - [`EINVAL`] when the range does not begin with a page, or `fd` is no dma-buf,
+    /// - [`EBADF`] when `fd` is not open, [`EACCES`] when it is not open for writing,
+    /// - [`EOPNOTSUPP`](super::errno::eopnotsupp) when the exporter has no mapping for the kernel,
+    ///   or not one of system memory.
     pub(crate) fn import(what: &Import) -> Result<Self> {
         let buf = DmaBuf::open(what)?;
         let (offset, len) = what.range(&buf)?;
         let pages = buf.pages(offset, len)?;
         let order = chunks::common_order(pinned::frames(&pages), 0, what.sizes, what.max);
-        // INVARIANT: Chunk by chunk, the pages follow each other.
+        // INVARIANT: The pages of a chunk are contiguous.
         Ok(Self {
             chunks: firsts(&pages, order)?,
             order,
@@ -227,19 +229,21 @@ impl Pages {
         })
     }
 
-    /// The same for `device`, which does DMA: attaches it to the dma-buf. These pages have addresses of that
-    /// device alone ([`Self::addresses`]), and are to be dropped before its driver goes.
+    /// Imports a range of a dma-buf for `device`, which does DMA, by an attachment. Only that
+    /// device has addresses for it ([`Self::addresses`]). Drop the result before the driver
+    /// unbinds.
     ///
-    /// Sleeps: an exporter may have it wait for a fence, which is one that is sure to come; [`EINTR`] when a
-    /// signal comes first. Errors as for [`Self::import`], and what the exporter says to that device;
-    /// [`EOPNOTSUPP`](super::errno::eopnotsupp) when it does not map whole pages.
+    /// Sleeps. The exporter may wait for a fence; fences signal in bounded time. Fails as
+    /// [`Self::import`] does, with [`EINTR`] when a signal arrives, with
+    /// [`EOPNOTSUPP`](super::errno::eopnotsupp) when the exporter does not map whole pages, and
+    /// with the exporter's error for the device.
     pub(crate) fn attach(device: &Device, what: &Import) -> Result<Self> {
         let buf = DmaBuf::attach(device, what)?;
         let (offset, len) = what.range(&buf)?;
         let pages = buf.addresses(offset, len)?;
         let frames = pages.iter().map(|addr| (addr >> PAGE_SHIFT) as usize);
         let order = chunks::common_order(frames, 0, what.sizes, what.max);
-        // INVARIANT: There are no pages; chunk by chunk, the addresses follow each other.
+        // INVARIANT: There are no pages. The addresses of a chunk are contiguous.
         Ok(Self {
             chunks: KVVec::new(),
             order,
@@ -253,39 +257,38 @@ impl Pages {
         })
     }
 
-    /// Bytes in all.
+    /// Returns the length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes that a process pays for.
+    /// Returns the bytes that are charged to a process.
     pub(crate) fn charged(&self) -> u64 {
         self.charge.as_ref().map_or(0, |charge| charge.bytes())
     }
 
-    /// Whether they can be mapped.
+    /// Returns whether the pages can be mapped.
     pub(crate) fn can_be_mapped(&self) -> bool {
         matches!(self.backing, Backing::Allocated)
     }
 
-    /// Bytes of one chunk, a power of two.
+    /// Returns the bytes of a chunk, a power of two.
     pub(crate) fn chunk_size(&self) -> usize {
         1usize << self.chunk_shift()
     }
 
     fn chunk_shift(&self) -> u32 {
-        // By the type invariant far below 64.
+        // Below 64 by the type invariant.
         (PAGE_SHIFT as u32).wrapping_add(self.order) & 63
     }
 
-    /// Position of the first byte: how far it is from the beginning of its chunk.
+    /// Returns the position of the first byte in its chunk.
     pub(crate) fn lead(&self) -> usize {
         self.lead
     }
 
-    /// In how many chunks the `length` bytes at `offset` lie.
-    ///
-    /// [`ERANGE`] when there are no bytes, or not all inside.
+    /// Returns the number of chunks that the `length` bytes at `offset` are in. Fails with
+    /// [`ERANGE`] when `length` is 0 or not all bytes exist.
     pub(crate) fn chunks_of(&self, offset: usize, length: usize) -> Result<usize> {
         let end = offset.checked_add(length).ok_or(ERANGE)?;
         if length == 0 || end > self.len {
@@ -296,8 +299,8 @@ impl Pages {
         Ok(last.wrapping_sub(first).wrapping_add(1))
     }
 
-    /// The `length` bytes at `offset`, chunk by chunk: the page that a part begins in, where it
-    /// does, and its bytes. Ends early where they are not inside.
+    /// Returns the parts of the `length` bytes at `offset`, one for each chunk: the first page, the
+    /// offset in that page, and the number of bytes. Ends early when not all bytes exist.
     pub(crate) fn extents(
         &self,
         offset: usize,
@@ -311,8 +314,8 @@ impl Pages {
             })
     }
 
-    /// The same of pages that were mapped for a device: its address of a part, and its bytes; [`None`]
-    /// for others.
+    /// Returns the parts of memory that is mapped for a device: its address of each part, and the
+    /// number of bytes. Returns [`None`] for other pages.
     pub(crate) fn addresses(
         &self,
         offset: usize,
@@ -328,8 +331,8 @@ impl Pages {
         Some(self.parts(offset, length).map_while(part))
     }
 
-    /// The `length` bytes at `offset`, chunk by chunk: its number, where in it they begin, and how many
-    /// there are. Ends where they are not inside.
+    /// Returns the parts of the `length` bytes at `offset`: the number of the chunk, the offset in
+    /// it, and the number of bytes. Ends early when not all bytes exist.
     fn parts(
         &self,
         offset: usize,
@@ -354,19 +357,20 @@ impl Pages {
         })
     }
 
-    /// NUMA node of the first page.
+    /// Returns the NUMA node of the first page, -1 without pages.
     pub(crate) fn node(&self) -> i32 {
         match self.extents(0, 1).next() {
-            // SAFETY: By the type invariant it is a page.
+            // SAFETY: By the type invariant this is a page.
             Some((page, _, _)) => unsafe { bindings::rust_ulp_h_page_nid(page.as_ptr()) },
             None => -1,
         }
     }
 
-    /// Maps `area.len()` bytes from `offset`, a multiple of the page size, on.
+    /// Maps `area.len()` bytes from `offset` on into `area`. Fails with
     ///
-    /// Returns [`EINVAL`] when that is not inside, the area is private, or the pages are not allocated
-    /// ones, [`EPERM`] when it is executable.
+    /// - [`EINVAL`] when `offset` is not a multiple of the page size, not all bytes exist, the area
+    ///   is private, or the pages were not allocated by [`Self::new`],
+    /// - [`EPERM`] when the area is executable.
     pub(crate) fn map(self: &Arc<Self>, area: &Area<'_>, offset: usize) -> Result {
         let end = offset.checked_add(area.len()).ok_or(EINVAL)?;
         if !self.can_be_mapped()
@@ -385,9 +389,9 @@ impl Pages {
 
         let mut addr = vma.start();
         for (page, _, bytes) in self.extents(offset, area.len()) {
-            // SAFETY: The bytes are ours, and whole pages, since chunks are and `offset` is; pages
-            // of a chunk follow each other in the memory map. The area is being set up, has room
-            // for them at `addr`, and may mix pages.
+            // SAFETY: By the type invariant these pages are owned and contiguous. They are whole
+            // pages, since `offset` is a multiple of the page size. The area is being set up, has
+            // room for them at `addr`, and may mix pages.
             to_result(unsafe {
                 bindings::rust_ulp_h_map_pages(
                     vma.as_ptr(),
@@ -398,25 +402,26 @@ impl Pages {
             })?;
             addr = addr.wrapping_add(bytes);
         }
-        // When mapping fails before, the kernel does not call the area's functions.
+        // Last: when mapping fails, the kernel does not call the functions of the area.
         mapping.give_to(area);
         Ok(())
     }
 
-    /// The kernel's address of the `len` bytes at `offset`, which must not cross a chunk.
+    /// Returns the kernel's address of the `len` bytes at `offset`. Fails with [`ERANGE`] when they
+    /// do not exist or are in two chunks.
     fn address(&self, offset: usize, len: usize) -> Result<NonNull<u8>> {
         let (page, within, bytes) = self.extents(offset, len).next().ok_or(ERANGE)?;
         if bytes < len {
             return Err(ERANGE);
         }
-        // SAFETY: By the type invariant it is a page with an address.
+        // SAFETY: By the type invariant the page is in the linear mapping.
         let base = unsafe { bindings::rust_ulp_h_page_address(page.as_ptr()) }.cast::<u8>();
         NonNull::new(base.wrapping_add(within)).ok_or(EFAULT)
     }
 
-    /// Writes `value` at `offset`, a multiple of 8 like its size; not atomic as a whole.
-    ///
-    /// [`ERANGE`] when it is not inside one chunk. Any context.
+    /// Writes `value` at `offset`, in words of 8 bytes; not atomic as a whole. Any context. Fails
+    /// with [`EINVAL`] when the offset or the size is not a multiple of 8, and with [`ERANGE`] when
+    /// the bytes are not in one chunk.
     pub(crate) fn write<T: AsBytes>(&self, offset: usize, value: &T) -> Result {
         let bytes = value.as_bytes();
         if (offset | bytes.len()) & 7 != 0 {
@@ -426,33 +431,36 @@ impl Pages {
         for word in bytes.chunks_exact(8) {
             let mut part = [0u8; 8];
             part.copy_from_slice(word);
-            // SAFETY: Inside the chunk, by the check in `address`, and aligned, by the one above.
+            // SAFETY: `address` has checked that the word is in the chunk. It is aligned, as
+            // checked above.
             unsafe { to.write_volatile(u64::from_ne_bytes(part)) };
             to = to.wrapping_add(1);
         }
         Ok(())
     }
 
-    /// Copies `buf.len()` bytes at `offset` out. Others may write there during the copy. Any context.
+    /// Copies `buf.len()` bytes at `offset` to `buf`. Others may write there during the copy. Any
+    /// context. Fails with [`ERANGE`] when not all bytes exist.
     pub(crate) fn read(&self, offset: usize, buf: &mut [u8]) -> Result {
         let mut at = offset;
         for byte in buf {
             let from = self.address(at, 1)?;
-            // SAFETY: One byte inside the chunk.
+            // SAFETY: The byte is in the chunk.
             *byte = unsafe { from.as_ptr().read_volatile() };
             at = at.wrapping_add(1);
         }
         Ok(())
     }
 
-    /// The 32-bit word at `offset` as an atomic.
+    /// Returns the 32-bit word at `offset` as an atomic. Fails with [`EINVAL`] when it is not
+    /// aligned, and with [`ERANGE`] when it does not exist.
     fn atomic(&self, offset: usize) -> Result<&Atomic<u32>> {
         if offset & 3 != 0 {
             return Err(EINVAL);
         }
         let ptr = self.address(offset, 4)?.as_ptr().cast::<u32>();
-        // SAFETY: Aligned and inside a chunk that lives as long as `self`; the kernel accesses
-        // this word through this function only, and what user space does is not Rust's to order.
+        // SAFETY: The word is aligned, and in a chunk that lives as long as `self`. The kernel
+        // accesses it as an atomic only. Accesses of user space are outside Rust's memory model.
         Ok(unsafe { Atomic::from_ptr(ptr) })
     }
 
@@ -468,17 +476,17 @@ impl Pages {
     }
 }
 
-/// The pages of a mapping. Each area that a part of it lies in holds a reference.
+/// A mapping of pages. Each area that contains a part of it holds a reference.
 #[repr(C)]
 struct Mapping {
     functions: bindings::rust_ulp_h_mapping,
     pages: Arc<Pages>,
-    /// The offset in the file, in pages, of the first of the pages.
+    /// The offset of the first page in the file, in pages.
     origin: usize,
 }
 
 impl Mapping {
-    /// Makes a mapping of `pages`, whose page number `first` is at `page_offset` in the file.
+    /// Creates a mapping of `pages`, whose page `first` is at `page_offset` in the file.
     fn new(pages: Arc<Pages>, page_offset: usize, first: usize) -> Result<Arc<Self>> {
         Ok(Arc::new(
             Self {
@@ -494,10 +502,10 @@ impl Mapping {
         )?)
     }
 
-    /// Gives this reference to `area`, which is being made.
+    /// Gives this reference to `area`, which is being set up.
     fn give_to(self: Arc<Self>, area: &Area<'_>) {
         let mapping = Arc::into_raw(self).cast_mut();
-        // SAFETY: The area is valid, and nobody else knows it. The struct begins with the functions.
+        // SAFETY: The area is valid and being set up. The struct begins with the functions.
         unsafe { bindings::rust_ulp_h_vma_set_mapping(area.vma().as_ptr(), mapping.cast()) };
     }
 
@@ -510,7 +518,7 @@ impl Mapping {
         mapping: *const c_void,
         page_offset: usize,
     ) -> *mut kernel::bindings::page {
-        // SAFETY: By the requirement; the pointer came from `give_to`.
+        // SAFETY: By the requirement. The pointer came out of `give_to`.
         let mapping = unsafe { &*mapping.cast::<Self>() };
         let number = page_offset.wrapping_sub(mapping.origin);
         let page = number
@@ -525,7 +533,7 @@ impl Mapping {
     ///
     /// As for [`Self::page`].
     unsafe extern "C" fn get(mapping: *const c_void) {
-        // SAFETY: By the requirement; the pointer came from `give_to`.
+        // SAFETY: By the requirement. The pointer came out of `give_to`.
         let mapping = unsafe { ArcBorrow::from_raw(mapping.cast::<Self>()) };
         let _ = Arc::into_raw(Arc::from(mapping));
     }
@@ -534,14 +542,14 @@ impl Mapping {
     ///
     /// # Safety
     ///
-    /// As for [`Self::page`]; the area does so no longer.
+    /// As for [`Self::page`]. The area gives up its reference.
     unsafe extern "C" fn put(mapping: *const c_void) {
-        // SAFETY: By the requirement; the pointer came from `give_to` or `get`.
+        // SAFETY: By the requirement. The reference came out of `give_to` or `get`.
         drop(unsafe { Arc::from_raw(mapping.cast::<Self>()) });
     }
 }
 
-/// Every one of `all` that begins a chunk of `2^order`.
+/// Returns the first item of each `2^order` of `all`.
 fn firsts<T: Copy>(all: &[T], order: u32) -> Result<KVVec<T>> {
     let step = 1usize << (order & 31);
     let most = (all.len() >> (order & 31)).saturating_add(1);
@@ -559,13 +567,13 @@ impl Drop for Pages {
         match self.backing {
             Backing::Allocated => {
                 for page in self.chunks.iter() {
-                    // SAFETY: The allocation is ours. No mapping is left; whoever else looks at a page
-                    // holds a reference to it.
+                    // SAFETY: The allocation is owned, and no mapping is left. Other users of a
+                    // page hold references to it.
                     unsafe { bindings::rust_ulp_h_free_pages(page.as_ptr(), self.order) };
                 }
             }
             Backing::Pinned { write } => {
-                // SAFETY: By the type invariant they are pinned, and follow each other in each chunk.
+                // SAFETY: By the type invariant the pages are pinned, and contiguous in each chunk.
                 unsafe { pinned::unpin(self.extents(0, self.len), write) };
             }
             Backing::DmaBuf { .. } | Backing::Attached { .. } => (),
@@ -573,9 +581,9 @@ impl Drop for Pages {
     }
 }
 
-/// Whether `node` is a NUMA node that is online.
+/// Returns whether `node` is a NUMA node that is online.
 pub(crate) fn node_is_online(node: i32) -> bool {
-    // SAFETY: Any number may be asked for.
+    // SAFETY: The helper accepts any number.
     unsafe { bindings::rust_ulp_h_node_online(node) }
 }
 
@@ -612,7 +620,7 @@ mod tests {
             Pages::new(1, 0, Some(i32::MAX), AllocPolicy::None, false).err(),
             Some(EINVAL)
         );
-        // Not across two chunks, not beyond the last, not at an odd place.
+        // Across two chunks, beyond the last one, not aligned.
         assert_eq!(pages.write(PAGE_SIZE - 8, &[1u64, 2]).err(), Some(ERANGE));
         assert_eq!(pages.write(2 * PAGE_SIZE, &1u64).err(), Some(ERANGE));
         assert_eq!(pages.write(4, &1u64).err(), Some(EINVAL));

@@ -6,29 +6,29 @@
 
 use crate::bindings;
 
-/// Lets other tasks run, in a loop that waits for something. Process context.
+/// Lets other tasks run, in a loop that polls. Process context; may sleep.
 pub(crate) fn relax() {
-    // SAFETY: Takes nothing, and may be called wherever sleeping is allowed.
+    // SAFETY: The helper has no argument, and its context may sleep.
     unsafe { bindings::rust_ulp_h_relax() };
 }
 
 /// Returns whether the current task may take CPU time from others: `CAP_SYS_NICE`.
 pub(crate) fn may_raise_priority() -> bool {
-    // SAFETY: Looks at the current task.
+    // SAFETY: The helper reads the current task.
     unsafe { bindings::rust_ulp_h_may_raise_priority() }
 }
 
-/// Returns whether limits do not hold for the current task: `CAP_SYS_RESOURCE`.
+/// Returns whether the current task may exceed limits: `CAP_SYS_RESOURCE`.
 pub(crate) fn may_exceed_limits() -> bool {
-    // SAFETY: Looks at the current task.
+    // SAFETY: The helper reads the current task.
     unsafe { bindings::rust_ulp_h_may_exceed_limits() }
 }
 
 /// Returns whether the current task is being killed.
 ///
-/// A pending signal does not count: work of io_uring for the task looks like one, and a command that
-/// gives up for it would fail for no reason.
+/// A pending signal does not count. io_uring's task work looks like a signal, and must not end a
+/// command.
 pub(crate) fn is_killed() -> bool {
-    // SAFETY: Looks at the current task.
+    // SAFETY: The helper reads the current task.
     unsafe { bindings::rust_ulp_h_is_killed() }
 }

@@ -4,8 +4,8 @@
 
 /// Counts the requests of a send queue since the last one that is signaled.
 ///
-/// A device reports a request that is not signaled only by the completion of a later one. A queue in
-/// which no request is signaled could fill up and never be emptied, so one in half a queue is
+/// A device reports a request that is not signaled only by the completion of a later one. A queue
+/// in which no request is signaled could fill up and never be emptied, so one in half a queue is
 /// signaled in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(unreachable_pub)]

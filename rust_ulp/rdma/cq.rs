@@ -74,8 +74,8 @@ pub(crate) struct Cq {
     draining: Mutex<()>,
 }
 
-// SAFETY: Drivers are reentrant, see "Thread safety" in mod.rs. `polling` excludes callers that poll
-// directly from each other. The context is a `Handler`, which is `Send` and `Sync`.
+// SAFETY: Drivers are reentrant, see "Thread safety" in mod.rs. `polling` excludes callers that
+// poll directly from each other. The context is a `Handler`, which is `Send` and `Sync`.
 unsafe impl Send for Cq {}
 // SAFETY: As above.
 unsafe impl Sync for Cq {}

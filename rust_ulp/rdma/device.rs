@@ -195,8 +195,8 @@ impl Device {
         unsafe { bindings::rust_ulp_h_device_is_iwarp(self.as_raw()) }
     }
 
-    /// Returns an address of the netdev of port `port`, when that is in `net`: an IPv4 address if it has
-    /// one, else an IPv6 address that needs no link. Sleeps.
+    /// Returns an address of the netdev of port `port`, when that is in `net`: an IPv4 address if
+    /// it has one, else an IPv6 address that needs no link. Sleeps.
     pub(crate) fn port_addr(&self, port: u32, net: &NetNs) -> Option<IpAddr> {
         let mut raw = [bindings::rust_ulp_h_addr::default(); Self::PORT_ADDRS];
         // SAFETY: All pointers are valid, and the array has that length. The core checks the port.

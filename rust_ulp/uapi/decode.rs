@@ -138,8 +138,8 @@ pub struct DecodedWr {
     pub timeout_ns: u64,
 }
 
-/// The fields of a request that an opcode uses, besides `remote_addr` and `rkey` for [`Op::Remote`].
-/// All others must be zero.
+/// The fields of a request that an opcode uses, besides `remote_addr` and `rkey` for
+/// [`Op::Remote`]. All others must be zero.
 struct Uses {
     flags: u16,
     imm_data: bool,

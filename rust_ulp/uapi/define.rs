@@ -44,8 +44,8 @@ macro_rules! numbers {
 
 /// Defines the structs of the ABI: `repr(C)`, without padding, with zero as the default.
 ///
-/// Asserts the size of each struct and the offset of each field at compile time. Implements [`Command`]
-/// for a struct with the number and the name of a command.
+/// Asserts the size of each struct and the offset of each field at compile time. Implements
+/// [`Command`] for a struct with the number and the name of a command.
 macro_rules! abi {
     ($(
         $(#[$meta:meta])*
