@@ -8,6 +8,15 @@ use crate::bindings;
 use kernel::mm::virt::VmaNew;
 
 /// An area that `mmap` is setting up.
+///
+/// ```
+/// fn mmap(pages: &Arc<pages::Pages>, area: &Area<'_>) -> Result {
+///     if area.len() != pages.len() {
+///         return Err(EINVAL);
+///     }
+///     pages.map(area, 0)
+/// }
+/// ```
 pub(crate) struct Area<'a> {
     vma: &'a VmaNew,
 }

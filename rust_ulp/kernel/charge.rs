@@ -19,6 +19,12 @@ use kernel::{
 
 /// Pages that a user and an address space pay for until this is dropped.
 ///
+/// ```
+/// fn charge() -> Result<PinnedCharge> {
+///     PinnedCharge::charge(16) // 64 KiB with pages of 4 KiB.
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// Owns the references of `payer`, and `pages` of its counters.

@@ -6,6 +6,12 @@
 pub(crate) const HAS_URING: bool = cfg!(CONFIG_IO_URING);
 
 /// The result of a module parameter's `value()`: a reference in 7.2, the value from 7.3 on.
+///
+/// ```
+/// fn doubled(parameter: impl Parameter) -> u32 {
+///     parameter.get().saturating_mul(2)
+/// }
+/// ```
 pub(crate) trait Parameter {
     /// Returns the value.
     fn get(self) -> u32;

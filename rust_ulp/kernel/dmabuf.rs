@@ -35,6 +35,13 @@ pub(super) struct DmaBuf {
 }
 
 /// The range of a dma-buf to import.
+///
+/// ```
+/// fn import(fd: i32) -> Result<pages::Pages> {
+///     let (offset, len, max_len, sizes, max) = (0, 0, 1 << 30, u64::MAX, 9);
+///     pages::Pages::import(&Import { fd, offset, len, max_len, write: true, sizes, max })
+/// }
+/// ```
 pub(crate) struct Import {
     /// The descriptor of the dma-buf in the current process.
     pub(crate) fd: i32,

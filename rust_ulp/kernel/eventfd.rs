@@ -14,6 +14,13 @@ use kernel::{
 
 /// The counter of an eventfd.
 ///
+/// ```
+/// fn signal(fd: i32) -> Result {
+///     EventFd::get(fd)?.signal();
+///     Ok(())
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// The value owns a reference to the context.

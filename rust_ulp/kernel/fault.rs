@@ -43,6 +43,12 @@ pub(crate) fn point() -> Result {
 pub(crate) fn step() {}
 
 /// The directory in debugfs. Dropping it removes the directory.
+///
+/// ```
+/// fn init() -> Directory {
+///     Directory::new() // Kept until the module is unloaded.
+/// }
+/// ```
 pub(crate) struct Directory(());
 
 impl Directory {

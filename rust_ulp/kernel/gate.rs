@@ -29,6 +29,16 @@ use kernel::{
 
 /// A value that can be used until its gate is closed.
 ///
+/// ```
+/// fn revoke() -> Result {
+///     let gate = Arc::pin_init(Gate::new(7), GFP_KERNEL)?;
+///     assert_eq!(*gate.enter()?, 7);
+///     assert_eq!(gate.close(|| ()), Some(7));
+///     assert_eq!(gate.enter().err(), Some(ENODEV));
+///     Ok(())
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// - `refs` is initialized, and only [`Gate::close`] drops its first reference.

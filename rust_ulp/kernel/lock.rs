@@ -26,6 +26,14 @@ pub(crate) struct SpinLockBhBackend;
 
 /// A `spinlock_t` that is always taken with softirqs disabled, in process context or in a softirq.
 /// Interrupts must be on.
+///
+/// ```
+/// fn new_counter() -> Result<Arc<SpinLockBh<u32>>> {
+///     let counter = Arc::pin_init(new_spinlock_bh!(0, "counter"), GFP_KERNEL)?;
+///     *counter.lock() += 1;
+///     Ok(counter)
+/// }
+/// ```
 pub(crate) type SpinLockBh<T> = Lock<T, SpinLockBhBackend>;
 
 // SAFETY: The kernel's `spinlock_t` ensures mutual exclusion. `relock` is the default one, which

@@ -2,8 +2,8 @@
 
 //! What a character device for verbs needs, and the kernel crate does not have.
 //!
-//! This folder knows nothing of RDMA and nothing of this module's objects. `unsafe` is written
-//! here, in `rdma/` and in `bindings/` only.
+//! This folder depends neither on RDMA nor on the objects of this module. Only this folder, `rdma/`
+//! and `bindings/` contain `unsafe`. `rdma/mod.rs` says how the examples are compiled.
 
 pub(crate) mod area;
 pub(crate) mod chardev;

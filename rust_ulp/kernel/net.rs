@@ -16,6 +16,12 @@ use core::{
 
 /// A reference to a network namespace.
 ///
+/// ```
+/// fn accessible(device: &crate::rdma::device::Device) -> bool {
+///     NetNs::current().is_some_and(|net| device.is_accessible_from(&net))
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// `ptr` is a namespace, and this value owns a reference to it.

@@ -64,6 +64,15 @@ pub(crate) enum AllocPolicy {
 ///
 /// A position is an offset plus `lead`: chunks begin at multiples of their size.
 ///
+/// ```
+/// fn hello() -> Result<Arc<Pages>> {
+///     let pages = Arc::new(Pages::new(4096, 0, None, AllocPolicy::Reclaim, false)?, GFP_KERNEL)?;
+///     pages.write(0, b"hello..\0")?;
+///     pages.store_release(8, 1)?;
+///     Ok(pages)
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// - `order` is at most [`MAX_ORDER`], and `lead` is less than the size of a chunk.

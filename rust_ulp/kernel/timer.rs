@@ -16,6 +16,12 @@ use kernel::{
 
 /// A timer.
 ///
+/// ```
+/// fn in_a_second(timer: &Timer) {
+///     timer.start(now_ns().saturating_add(1_000_000_000));
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// `raw` is initialized, and calls its function with the context of that function.

@@ -257,6 +257,15 @@ impl<'a> Pdu<'a> {
 
 /// A command that is being issued.
 ///
+/// ```
+/// fn issue(cmd: UringCmd<'_>, start: impl FnOnce(CmdRef) -> Result) -> IssueResult {
+///     if cmd.op() != 1 {
+///         return cmd.refuse(EINVAL);
+///     }
+///     cmd.begin(1, 0, |pending| start(pending.cmd_ref(0)).map_err(|err| (0, err)))
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// `cmd` is a command that is being issued with `flags`, and nobody else knows it.

@@ -57,6 +57,14 @@ macro_rules! abi_check {
 const MAX_SIZE: usize = 4096;
 
 /// A struct that was read from user space and may be written back.
+///
+/// ```
+/// fn ioctl<T: Plain>(arg: usize, handle: impl FnOnce(&mut T) -> Result) -> Result {
+///     let mut arg = Arg::<T>::read(arg, 16)?;
+///     handle(&mut arg.value)?;
+///     arg.write()
+/// }
+/// ```
 pub(crate) struct Arg<T> {
     ptr: UserPtr,
     /// The number of bytes that both sides know.

@@ -66,6 +66,13 @@ impl Drop for Workqueue {
 ///
 /// Work that holds a reference to the workqueue must not drop the last one. The creator of a
 /// workqueue keeps a `Drain`, and drops it when nobody queues work any more.
+///
+/// ```
+/// fn new_queue() -> Result<(Arc<Workqueue>, Drain)> {
+///     let queue = Workqueue::new()?;
+///     Ok((queue.clone(), Drain(queue)))
+/// }
+/// ```
 pub(crate) struct Drain(pub(crate) Arc<Workqueue>);
 
 impl Drop for Drain {

@@ -96,9 +96,13 @@ impl AddressVector {
 /// Each request holds a reference until it is done: rxe looks the handle up by its index when it
 /// makes the packet.
 ///
-/// ```ignore
-/// let (ah, av) = Ah::new(pd.clone(), &AddressVector { dgid, port: 1, grh: true, ..av })?;
-/// let operation = Operation::Datagram { ah, qp_num, qkey, imm: None };
+/// ```
+/// fn datagram(pd: &Arc<pd::Pd>, dgid: [u8; 16]) -> Result<wr::Operation> {
+///     let (qp_num, qkey, imm) = (7, 0x1111_1111, None);
+///     let av = AddressVector { dgid, port: 1, grh: true, ..AddressVector::default() };
+///     let (ah, _resolved) = Ah::new(pd.clone(), &av)?;
+///     Ok(wr::Operation::Datagram { ah, qp_num, qkey, imm })
+/// }
 /// ```
 ///
 /// # Invariants

@@ -22,9 +22,12 @@ use kernel::{
 
 /// Allocated pages, and a memory region that covers their first bytes.
 ///
-/// ```ignore
-/// let buffer = Buffer::new(&fast_reg, 64, access::LOCAL_WRITE | access::REMOTE_WRITE)?;
-/// buffer.write(&[1u8; 64])?;
+/// ```
+/// fn hello(fast_reg: &Arc<fast_reg::FastRegQp>) -> Result<Buffer> {
+///     let buffer = Buffer::new(fast_reg, 64, mr::access::LOCAL_WRITE | mr::access::REMOTE_READ)?;
+///     buffer.write(&[1u8; 64])?;
+///     Ok(buffer)
+/// }
 /// ```
 pub(crate) struct Buffer {
     mr: Arc<Mr>,

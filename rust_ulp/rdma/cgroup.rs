@@ -30,8 +30,11 @@ pub(crate) enum Resource {
 /// A charge for one unit of a resource. Dropping it returns the charge; that must happen before
 /// [`Client::remove`](super::client::Client::remove) returns.
 ///
-/// ```ignore
-/// let _charge = Charge::new(device, Resource::Object)?;
+/// ```
+/// fn new_pd(device: &device::Device) -> Result<(Arc<pd::Pd>, Charge)> {
+///     let charge = Charge::new(device, Resource::Object)?;
+///     Ok((pd::Pd::new(device)?, charge))
+/// }
 /// ```
 ///
 /// # Invariants

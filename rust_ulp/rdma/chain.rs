@@ -176,6 +176,12 @@ impl<'a, H: WrHandler> TargetRef<'a, H> {
 }
 
 /// Inline data of a request.
+///
+/// ```
+/// fn greeting(copy: &mut dyn FnMut(&mut [u8]) -> Result) -> Inline<'_> {
+///     Inline { length: 5, copy } // `|slot| Ok(slot.copy_from_slice(b"hello"))`
+/// }
+/// ```
 pub(crate) struct Inline<'a> {
     /// The number of bytes.
     pub(crate) length: usize,
@@ -187,11 +193,17 @@ pub(crate) struct Inline<'a> {
 ///
 /// Dropping a chain discards its requests.
 ///
-/// ```ignore
-/// let mut chain = Chain::new(Target::Send(qp.clone()), 2);
-/// chain.push(&Operation::write_to(peer), flags, once(local), None, first)?;
-/// chain.push(&Operation::Send(Tail::None), flags, empty(), None, second)?;
-/// let (posted, result) = chain.post(|_| ());
+/// ```
+/// # use core::iter::{empty, once};
+/// fn write_and_send(qp: Arc<qp::Qp<waiter::WaitHandler>>, local: wr::Local, peer: &mr::Mr,
+///                   [first, second]: [Arc<waiter::Waiter>; 2]) -> Result {
+///     let flags = wr::Flags { signaled: true, ..wr::Flags::default() };
+///     let mut chain = Chain::new(Target::Send(qp), 2);
+///     chain.push(&wr::Operation::write_to(peer), flags, once(local), None, first)?;
+///     chain.push(&wr::Operation::Send(wr::Tail::None), flags, empty(), None, second)?;
+///     let (_posted, result) = chain.post(|_request| ());
+///     result
+/// }
 /// ```
 ///
 /// # Invariants

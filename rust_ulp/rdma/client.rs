@@ -33,6 +33,31 @@ use kernel::{
 };
 
 /// A client of the RDMA core: `struct ib_client`.
+///
+/// ```
+/// # use device::Device;
+/// struct Lister;
+///
+/// impl Client for Lister {
+///     type Data = pd::Pd;
+///     const NAME: &'static CStr = c"lister";
+///
+///     fn slot() -> &'static ClientSlot<Self> {
+///         static SLOT: ClientSlot<Lister> = ClientSlot::new();
+///         &SLOT
+///     }
+///
+///     fn add(&self, device: &Device) -> Result<Arc<pd::Pd>> {
+///         pd::Pd::new(device)
+///     }
+///
+///     fn remove(&self, _device: &Device, _last: Arc<pd::Pd>) {}
+/// }
+///
+/// fn register() -> Result<Pin<KBox<Registration<Lister>>>> {
+///     KBox::pin_init(Registration::new(Arc::new(Lister, GFP_KERNEL)?), GFP_KERNEL)
+/// }
+/// ```
 pub(crate) trait Client: Send + Sync + Sized + 'static {
     /// The data that the client keeps for each device.
     type Data: Send + Sync + 'static;

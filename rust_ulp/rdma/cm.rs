@@ -334,6 +334,12 @@ impl Id {
 pub(crate) struct LockedId<'a>(&'a Id, NotThreadSafe);
 
 /// Holds the handler mutex of an [`Id`].
+///
+/// ```
+/// fn hang_up<H: Handler>(id: &OwnedId<H>) -> Result {
+///     id.lock().disconnect()
+/// }
+/// ```
 pub(crate) struct Guard<'a>(LockedId<'a>);
 
 impl<'a> Deref for Guard<'a> {
@@ -478,6 +484,23 @@ pub(crate) trait Handler: Send + Sync + 'static {
 }
 
 /// The owner of a listener's identifier.
+///
+/// ```
+/// # use {crate::kernel::net::NetNs, core::net::SocketAddr};
+/// /// An owner that keeps no request: the manager rejects each of them.
+/// struct Refuser;
+///
+/// impl Listener for Refuser {
+///     fn request(&self, _request: Request<'_>) {}
+///     fn event(&self, _event: &Event<'_>) {}
+/// }
+///
+/// fn listen(net: &NetNs, device: &device::Device, addr: SocketAddr) -> Result<OwnedId<Refuser>> {
+///     let id = OwnedId::listener(net, device, addr, Arc::new(Refuser, GFP_KERNEL)?)?;
+///     id.listen(16)?;
+///     Ok(id)
+/// }
+/// ```
 pub(crate) trait Listener: Send + Sync + 'static {
     /// A request arrived; it is destroyed unless it is kept. Context as for [`Handler::event`]; a
     /// listener on all devices may get several at a time. Must drop neither the listener's
@@ -497,10 +520,27 @@ struct Hook<T> {
 
 /// An owned identifier. Dropping it waits for its handler and destroys it, which sleeps.
 ///
-/// ```ignore
-/// let id = OwnedId::connection(&net, device, owner)?;
-/// id.resolve_address(None, addr, 1000)?;
-/// // The owner continues with each event: `resolve_route`, `connect`, `establish`.
+/// ```
+/// # use core::net::SocketAddr;
+/// /// The owner of a connection to a peer.
+/// struct Caller;
+///
+/// impl Handler for Caller {
+///     fn event(&self, id: &LockedId<'_>, event: &Event<'_>) {
+///         let connected = match event {
+///             Event::RouteResolved => id.connect(&Parameters::default(), b"hello"),
+///             Event::Response(message) => id.establish(),
+///             _ => Ok(()), // The other steps: `OwnedId::resolve_route`, `Qp::modify`.
+///         };
+///     }
+/// }
+///
+/// fn call(net: &crate::kernel::net::NetNs, device: &device::Device, peer: SocketAddr,
+///         owner: Arc<Caller>) -> Result<OwnedId<Caller>> {
+///     let id = OwnedId::connection(net, device, owner)?;
+///     id.resolve_address(None, peer, 1000)?;
+///     Ok(id)
+/// }
 /// ```
 ///
 /// # Invariants
@@ -733,11 +773,16 @@ impl<L: Listener> OwnedId<L> {
 
 /// A request that has just arrived.
 ///
-/// ```ignore
-/// fn request(&self, request: Request<'_>) {
-///     if let Ok(prepared) = Prepared::new(self.owner.clone()) {
-///         *self.kept.lock() = Some(request.keep(prepared));
-///     }
+/// ```
+/// struct Kept;
+///
+/// impl Handler for Kept {
+///     fn event(&self, _id: &LockedId<'_>, _event: &Event<'_>) {}
+/// }
+///
+/// fn keep(request: Request<'_>) -> Result<OwnedId<Kept>> {
+///     pr_info!("{} bytes of private data\n", request.message().private_data.len());
+///     Ok(request.keep(Prepared::new(Arc::new(Kept, GFP_KERNEL)?)?))
 /// }
 /// ```
 pub(crate) struct Request<'a> {

@@ -48,9 +48,12 @@ pub(crate) trait Handler: Send + Sync + 'static {
 
 /// A completion queue: `struct ib_cq`.
 ///
-/// ```ignore
-/// let entries = max_send_wr + max_recv_wr + CQ_RESERVE;
-/// let cq = Cq::new(device, entries, 0, PollContext::Workqueue, handler)?;
+/// ```
+/// fn queue(device: &device::Device, requests: u32) -> Result<Arc<Cq>> {
+///     let handler = Arc::new(waiter::WaitHandler, GFP_KERNEL)?;
+///     let entries = requests.checked_add(qp::CQ_RESERVE).ok_or(ERANGE)?;
+///     Cq::new(device, entries, 0, PollContext::Workqueue, handler)
+/// }
 /// ```
 ///
 /// # Invariants

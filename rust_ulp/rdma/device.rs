@@ -35,11 +35,10 @@ pub(crate) use bindings::rust_ulp_h_device as Attributes;
 
 /// An RDMA device: `struct ib_device`.
 ///
-/// ```ignore
-/// fn add(&self, device: &Device) -> Result<Arc<Data>> {
-///     let kept: ARef<Device> = device.into();
+/// ```
+/// fn keep(device: &Device) -> ARef<Device> {
 ///     pr_info!("{device} has {} ports\n", device.attributes().phys_ports);
-///     Data::new(kept)
+///     device.into()
 /// }
 /// ```
 ///
@@ -77,6 +76,13 @@ unsafe impl AlwaysRefCounted for Device {
 }
 
 /// The state of a port: `struct ib_port_attr`, and the link layer.
+///
+/// ```
+/// fn is_active_ethernet(device: &Device, number: u32) -> Result<bool> {
+///     let port = device.port(number)?;
+///     Ok(port.link_layer == LinkLayer::Ethernet && port.state == 4) // IB_PORT_ACTIVE
+/// }
+/// ```
 pub(crate) struct Port {
     attr: bindings::ib_port_attr,
     /// The link layer.

@@ -49,8 +49,19 @@ pub(crate) trait Handler: Send + Sync + 'static {
 
 /// The registration of a handler. Dropping it waits for the handler, which sleeps.
 ///
-/// ```ignore
-/// let registration = KBox::pin_init(Registration::new(device, handler), GFP_KERNEL)?;
+/// ```
+/// struct Log;
+///
+/// impl Handler for Log {
+///     fn event(&self, event: Event, port: u32) {
+///         pr_info!("event {} of port {port}\n", event.number());
+///     }
+/// }
+///
+/// fn log(device: &device::Device) -> Result<Pin<KBox<Registration<Log>>>> {
+///     let handler = Arc::new(Log, GFP_KERNEL)?;
+///     KBox::pin_init(Registration::new(device, handler), GFP_KERNEL)
+/// }
 /// ```
 ///
 /// # Invariants

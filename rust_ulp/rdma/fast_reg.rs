@@ -55,9 +55,11 @@ use kernel::{
 
 /// Registers memory in a protection domain.
 ///
-/// ```ignore
-/// let fast_reg = FastRegQp::to_itself(Pd::new(device)?, &net)?;
-/// let mr = Mr::register(fast_reg.clone(), pages, 0, len, access::LOCAL_WRITE)?;
+/// ```
+/// fn registrar(device: &device::Device) -> Result<Arc<FastRegQp>> {
+///     let net = crate::kernel::net::NetNs::current().ok_or(ESRCH)?;
+///     FastRegQp::to_itself(pd::Pd::new(device)?, &net)
+/// }
 /// ```
 ///
 /// # Invariants

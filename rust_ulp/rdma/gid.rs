@@ -26,6 +26,17 @@ pub(crate) enum GidType {
 }
 
 /// An entry of a GID table, see [`Device::gid`].
+///
+/// ```
+/// fn count_ipv4(device: &device::Device, net: &crate::kernel::net::NetNs) -> usize {
+///     let mut count = 0;
+///     device.for_each_gid(|port, index| {
+///         let is_v2 = |gid: Gid| gid.gid_type == GidType::RoceV2 && gid.is_ipv4();
+///         count += usize::from(device.gid(port, index, net).is_ok_and(is_v2));
+///     });
+///     count
+/// }
+/// ```
 pub(crate) struct Gid {
     /// The address, in network order.
     pub(crate) raw: [u8; 16],

@@ -229,9 +229,12 @@ impl cm::Listener for LoopbackListener {
 
 /// Makes pairs, one at a time, until it is closed.
 ///
-/// ```ignore
-/// let connector = Arc::pin_init(LoopbackConnector::new(|_event| ()), GFP_KERNEL)?;
-/// let fast_reg = FastRegQp::new(pd, &connector, &net)?;
+/// ```
+/// # use crate::kernel::net::NetNs;
+/// fn registrar(device: &device::Device, net: &NetNs) -> Result<Arc<fast_reg::FastRegQp>> {
+///     let connector = Arc::pin_init(LoopbackConnector::new(|_event| ()), GFP_KERNEL)?;
+///     fast_reg::FastRegQp::new(pd::Pd::new(device)?, &connector, net)
+/// }
 /// ```
 #[pin_data]
 pub(crate) struct LoopbackConnector {

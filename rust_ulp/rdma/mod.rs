@@ -5,8 +5,11 @@
 //! Safe abstractions over the kernel's RDMA core for upper-layer protocols: clients, protection
 //! domains, completion queues, queue pairs, shared receive queues, address handles, memory regions
 //! made by fast registration, events and connections. They do not depend on the protocol that uses
-//! them. Their examples are not compiled, since they need a device; `samples/rdma_ping.rs` is a
-//! module that is.
+//! them. `samples/rdma_ping.rs` is a module that uses them.
+//!
+//! The examples are no doctests, since those run as KUnit tests of the kernel's own tree only.
+//! `scripts/check examples` compiles them. Each sees the kernel crate's prelude, `ARef`, `Arc`, the
+//! modules of its folder, and the names of its file.
 //!
 //! # Lifetime
 //!

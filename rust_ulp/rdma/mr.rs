@@ -232,10 +232,14 @@ impl Drop for Mapping {
 /// later does not land. That sleeps. On siw, a response to a read may continue, and reads the pages
 /// that it began with, see [`DeferredPages`](super::deferred::DeferredPages).
 ///
-/// ```ignore
-/// let rights = access::LOCAL_WRITE | access::REMOTE_WRITE;
-/// let mr = Mr::register(fast_reg.clone(), pages, 0, 4096, rights)?;
-/// tell_the_peer(mr.addr(), mr.rkey());
+/// ```
+/// # use crate::kernel::pages::Pages;
+/// fn offer(fast_reg: Arc<fast_reg::FastRegQp>, pages: Arc<Pages>) -> Result<(Arc<Mr>, [u64; 2])> {
+///     let rights = access::LOCAL_WRITE | access::REMOTE_WRITE;
+///     let mr = Mr::register(fast_reg, pages, 0, 4096, rights)?;
+///     let for_the_peer = [mr.addr(), mr.rkey().into()];
+///     Ok((mr, for_the_peer))
+/// }
 /// ```
 ///
 /// # Invariants

@@ -26,9 +26,12 @@ const MAX_GIDS: u32 = 256;
 
 /// A path to a device of this machine.
 ///
-/// ```ignore
-/// let path = LocalPath::find(near.device(), far.device(), &net)?;
-/// qp.bring_up(&path.attributes(peer.number(), psn))?;
+/// ```
+/// # use {crate::kernel::net::NetNs, qp::Qp, waiter::WaitHandler};
+/// fn connect(near: &Qp<WaitHandler>, far: &Qp<WaitHandler>, net: &NetNs) -> Result {
+///     let path = LocalPath::find(near.pd().device(), far.pd().device(), net)?;
+///     near.bring_up(&path.attributes(far.number(), 1))
+/// }
 /// ```
 pub(crate) struct LocalPath {
     av: AddressVector,

@@ -24,10 +24,12 @@ use kernel::{
 ///
 /// It has no remote key of its own (`IB_PD_UNSAFE_GLOBAL_RKEY`).
 ///
-/// ```ignore
-/// let pd = Pd::new(device)?;
-/// let qp = FastRegQp::to_itself(pd.clone(), &net)?;
-/// let buffer = Buffer::new(&qp, 4096, access::LOCAL_WRITE | access::REMOTE_READ)?;
+/// ```
+/// fn allocate(device: &device::Device) -> Result<Arc<Pd>> {
+///     let pd = Pd::new(device)?;
+///     assert!(pd.device() == device);
+///     Ok(pd)
+/// }
 /// ```
 ///
 /// # Invariants

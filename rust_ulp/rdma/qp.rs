@@ -86,10 +86,12 @@ const RESETS: u32 = 3;
 /// Dropping it moves it to ERR, waits until the handlers of all its requests have returned, and
 /// destroys it. That sleeps.
 ///
-/// ```ignore
-/// let qp = Qp::new(pd, send_cq, recv_cq, None, QpType::Rc, capacity, handler)?;
-/// let path = LocalPath::find(device, peer_device, &net)?;
-/// qp.bring_up(&path.attributes(peer_number, psn).with_rights(access::REMOTE_WRITE, 1))?;
+/// ```
+/// # use {qp_attr::{Capacity, QpType}, waiter::WaitHandler};
+/// fn new_qp(pd: Arc<pd::Pd>, cq: Arc<cq::Cq>) -> Result<Arc<Qp<WaitHandler>>> {
+///     let capacity = Capacity { max_send_wr: 16, max_send_sge: 1, ..Capacity::default() };
+///     Qp::new(pd, cq.clone(), cq, None, QpType::Rc, capacity, WaitHandler)
+/// }
 /// ```
 ///
 /// # Invariants

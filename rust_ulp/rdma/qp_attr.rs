@@ -89,9 +89,11 @@ pub(crate) mod mask {
 
 /// The attributes of a queue pair: `struct ib_qp_attr`, without alternate paths.
 ///
-/// ```ignore
-/// let error = Attributes { qp_state: State::Err as u32, ..Attributes::default() };
-/// qp.modify(&error, mask::STATE)?;
+/// ```
+/// fn fail(qp: &qp::Qp<waiter::WaitHandler>) -> Result {
+///     let error = Attributes { qp_state: State::Err as u32, ..Attributes::default() };
+///     qp.modify(&error, mask::STATE)
+/// }
 /// ```
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Attributes {
@@ -201,6 +203,13 @@ impl Attributes {
 }
 
 /// The sizes of a queue pair: `struct ib_qp_cap`.
+///
+/// ```
+/// fn one_element(max_send_wr: u32, max_recv_wr: u32) -> Capacity {
+///     let (max_send_sge, max_recv_sge, max_inline) = (1, 1, 0);
+///     Capacity { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline }
+/// }
+/// ```
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Capacity {
     /// Requests in the send queue.

@@ -29,7 +29,7 @@ pub(crate) enum QueueKind {
 /// It stays in the slot of the request until the slot is reused, so its destructor may sleep. What
 /// [`Self::detach`] returns goes to the handler; its destructor must not sleep.
 ///
-/// ```ignore
+/// ```
 /// struct Request { user_data: u64 }
 ///
 /// impl WrContext for Request {

@@ -149,11 +149,14 @@ impl<H: WrHandler> Member<H> {
 
 /// A queue of receive requests for several queue pairs: `struct ib_srq`.
 ///
-/// ```ignore
-/// let srq = Srq::new(pd, cq.clone(), 128, 1, handler)?;
-/// let qp = Qp::new(pd, send_cq, cq, Some(srq.clone()), QpType::Rc, capacity, qp_handler)?;
-/// let mut chain = Chain::new(Target::Shared(srq), 1);
-/// chain.push_recv(once(local), request)?;
+/// ```
+/// # use {chain::{Chain, Target}, waiter::{WaitHandler, Waiter}};
+/// fn post(pd: Arc<pd::Pd>, cq: Arc<cq::Cq>, local: wr::Local, request: Arc<Waiter>) -> Result {
+///     let srq = Srq::new(pd, cq, 128, 1, WaitHandler)?;
+///     let mut chain = Chain::new(Target::Shared(srq), 1);
+///     chain.push_recv(core::iter::once(local), request)?;
+///     chain.post(|_request| ()).1
+/// }
 /// ```
 ///
 /// # Invariants

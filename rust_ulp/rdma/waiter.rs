@@ -54,9 +54,10 @@ use kernel::{
 
 /// Waits for one request.
 ///
-/// ```ignore
-/// let waiter = qp.post_send(&Operation::Send(Tail::None), buffer.local()?)?;
-/// waiter.wait()?;
+/// ```
+/// fn send(qp: &Arc<qp::Qp<WaitHandler>>, buffer: &buffer::Buffer) -> Result {
+///     qp.post_send(&wr::Operation::Send(wr::Tail::None), buffer.local()?)?.wait()
+/// }
 /// ```
 #[pin_data]
 pub(crate) struct Waiter {

@@ -32,6 +32,13 @@ pub(super) union Wr {
 }
 
 /// An operation of a send queue: `enum ib_wr_opcode`.
+///
+/// ```
+/// # use crate::logic::remote::{Remote, RemoteOp};
+/// fn count(addr: u64, rkey: u32) -> Operation {
+///     Operation::Remote(Remote { addr, rkey, op: RemoteOp::FetchAdd { add: 1 } })
+/// }
+/// ```
 #[derive(Clone)]
 pub(crate) enum Operation {
     /// A Write, a Read or an atomic.
@@ -203,8 +210,10 @@ impl Flags {
 ///
 /// It keeps the memory region until the slot of the request is reused.
 ///
-/// ```ignore
-/// chain.push_recv(core::iter::once(Local::new(mr, 0, 64)?), request)?;
+/// ```
+/// fn first_bytes(mr: &Arc<mr::Mr>) -> Result<Local> {
+///     Local::new(mr.clone(), 0, 64)
+/// }
 /// ```
 ///
 /// # Invariants
@@ -244,6 +253,14 @@ impl Local {
 }
 
 /// The completion of a request: `struct ib_wc`.
+///
+/// ```
+/// fn log(wc: &WorkCompletion) {
+///     if wc.is_success() {
+///         pr_info!("{} bytes, immediate data {:?}\n", wc.byte_len, wc.imm);
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Default)]
 pub(crate) struct WorkCompletion {
     /// `enum ib_wc_status`: 0 is success.
