@@ -9,7 +9,7 @@ export KVER KDIR PREFIX DESTDIR MODULE_SIGN_KEY MODULE_SIGN_CERT
 
 .DEFAULT_GOAL := all
 .PHONY: all module userspace lab run dev test test-long mutants test-hosts test-matrix test-debug \
-	test-debug-long test-install selftest-debug bench results shell check rust-analyzer doc pictures abi \
+	test-debug-long test-install selftest-debug bench results shell check rust-analyzer doc book pictures abi \
 	install uninstall deb help clean lab-clean
 
 all:
@@ -72,6 +72,9 @@ rust-analyzer:
 doc:
 	@scripts/doc
 
+book:
+	@scripts/book
+
 pictures:
 	@scripts/pictures
 
@@ -115,6 +118,7 @@ help:
 	@echo '  check          checks formatting and lints of every language'
 	@echo '  rust-analyzer  writes build/rust-analyzer and .vscode, for an editor'
 	@echo '  doc            builds the rustdoc of the module and of the crate in build/doc'
+	@echo '  book           builds the documents as a book in build/book/html'
 	@echo '  pictures       draws docs/pictures from their sources'
 	@echo '  abi            generates files from rust_ulp.h, see scripts/abi'
 	@echo '  clean          removes build/'
