@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::post::post_one;
 use crate::sync::lock;
 use crate::wr::{Request, RequestFor};
-use crossbeam_queue::ArrayQueue;
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -37,7 +37,7 @@ struct Inner {
     memory: LocalSlice,
     chunk_len: usize,
     /// Free chunks.
-    free: ArrayQueue<u32>,
+    free: Mutex<VecDeque<u32>>,
     slots: Box<[Slot]>,
     tag: u64,
 }
@@ -57,9 +57,13 @@ impl Inner {
         })
     }
 
+    fn pop(&self) -> Option<u32> {
+        lock(&self.free).pop_front()
+    }
+
     fn free(&self, index: u32) {
-        // There is room for all that there are, and each is there once.
-        let _ = self.free.push(index);
+        // Each chunk is in there at most once: this does not allocate.
+        lock(&self.free).push_back(index);
     }
 }
 
@@ -77,7 +81,7 @@ impl Inner {
 ///     if let Some(chunk) = pool.complete(&done) {
 ///         drop(chunk); // or posted again
 ///     }
-///     let _ = done.ok()?;
+///     done.check()?;
 /// }
 /// # Ok(())
 /// # }
@@ -127,15 +131,12 @@ impl Pool {
         let inner = Inner {
             memory,
             chunk_len,
-            free: ArrayQueue::new(count),
+            // `count` is at most 2^22.
+            free: Mutex::new((0..count as u32).collect()),
             slots: slots.collect(),
             // Not 0: small numbers are everybody's.
             tag: u64::from(tag.max(1)),
         };
-        // `count` is at most 2^22.
-        for index in 0..count as u32 {
-            inner.free(index);
-        }
         Ok(Self {
             inner: Arc::new(inner),
         })
@@ -143,10 +144,9 @@ impl Pool {
 
     /// Takes a free chunk, if there is one. Its bytes are those that were last written to it.
     pub fn take(&self) -> Option<Chunk> {
-        let free = &self.inner.free;
-        let index = free.pop().or_else(|| {
+        let index = self.inner.pop().or_else(|| {
             self.reclaim();
-            free.pop()
+            self.inner.pop()
         })?;
         Some(Chunk::new(&self.inner, index))
     }
@@ -202,7 +202,7 @@ impl Pool {
 
     /// Returns the number of free chunks.
     pub fn available(&self) -> usize {
-        self.inner.free.len()
+        lock(&self.inner.free).len()
     }
 }
 
