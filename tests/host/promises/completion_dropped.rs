@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! A completion is looked at: it may be a failure.
-//@ error unused_must_use: the request may have failed: call `ok()`
+//@ error unused_must_use: the request may have failed: call `ok()` or `check()`
 
 #![deny(unused_must_use)]
 

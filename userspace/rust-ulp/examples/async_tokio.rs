@@ -61,7 +61,7 @@ async fn run(addr: &str, message: Option<&[u8]>) -> Result<()> {
     println!("it says {:?}", String::from_utf8_lossy(&got.to_vec()?));
     if message.is_none() {
         qp.post(Send::new(got))?;
-        let _ = timeout(LONG, done.wait()).await??.ok()?;
+        timeout(LONG, done.wait()).await??.check()?;
     }
     // The last receive is gone, of which an event tells.
     while timeout(LONG, events.next_event()).await??.kind != EventKind::SrqLimit {}

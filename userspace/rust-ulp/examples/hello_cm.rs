@@ -47,7 +47,7 @@ fn listen(addr: &str) -> Result<()> {
     let got = buf.to_vec(..done.byte_len as usize)?;
     println!("it wrote {:?}", String::from_utf8_lossy(&got));
     connection.qp().post(Send::inline_bytes(b"hello to you"))?;
-    let _ = cq.wait(LONG)?.ok()?; // acknowledged: it has arrived
+    cq.wait(LONG)?.check()?; // acknowledged: it has arrived
     Ok(())
 }
 

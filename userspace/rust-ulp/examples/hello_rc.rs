@@ -52,7 +52,7 @@ fn answer(addr: &str) -> Result<()> {
     let (qp, _) = qp.accept_tcp(addr, &[])?;
     println!("{} says {:?}", qp.peer(), receive(&cq, &buf)?);
     qp.post(Send::inline_bytes(b"hello to you"))?;
-    let _ = cq.wait(LONG)?.ok()?; // acknowledged: it has arrived
+    cq.wait(LONG)?.check()?; // acknowledged: it has arrived
     Ok(())
 }
 

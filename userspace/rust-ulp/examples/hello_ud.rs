@@ -53,7 +53,7 @@ fn answer() -> Result<()> {
     let (who, text) = (from.ah().path().gid, got.payload.to_vec()?);
     println!("{who} says {:?}", String::from_utf8_lossy(&text));
     qp.post(SendTo::inline_bytes(b"hello to you", &from))?;
-    let _ = cq.wait(Duration::from_secs(5))?.ok()?; // it has left; whether it arrives, nobody says
+    cq.wait(Duration::from_secs(5))?.check()?; // it has left; whether it arrives, nobody says
     Ok(())
 }
 

@@ -33,7 +33,7 @@
 //!     let connection = qp.connect_cm(addr, &cm::ConnectOptions::new())?;
 //!     let grant = connection.private().grant(0)?;
 //!     connection.qp().post(Write::inline_bytes(b"hello", grant).imm(1))?;
-//!     let _ = cq.wait(LONG)?.ok()?;
+//!     cq.wait(LONG)?.check()?;
 //!     Ok(())
 //! }
 //! ```

@@ -13,7 +13,7 @@ use std::fmt;
 ///
 /// Header struct: `rust_ulp_cqe`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "the request may have failed: call `ok()`"]
+#[must_use = "the request may have failed: call `ok()` or `check()`"]
 #[non_exhaustive]
 pub struct Completion {
     /// The request's number, as given to it with `wr_id`.
@@ -94,8 +94,19 @@ impl Completion {
     ///
     /// [`Error::Completion`] with what is known about the failure.
     pub fn ok(self) -> Result<Self> {
+        self.check()?;
+        Ok(self)
+    }
+
+    /// Returns an error if the request failed, as [`Self::ok`], for callers that need nothing else
+    /// of the completion.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::ok`].
+    pub fn check(&self) -> Result<()> {
         if self.status == Status::Success {
-            return Ok(self);
+            return Ok(());
         }
         Err(Error::Completion(CompletionError {
             wr_id: self.wr_id,

@@ -18,7 +18,7 @@ use crate::wire::{Header, Hello, Message, HEADER_LEN, MAX_BODY, MAX_GRANTS};
 use nix::poll::PollFlags;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,25 +72,51 @@ impl Peer {
     pub fn wait_gone(&self, timeout: Duration) -> Result<()> {
         const WHAT: &str = "waiting for the peer to hang up";
         let deadline = Deadline::after(timeout);
-        let failed = tcp(WHAT, Some(self.addr));
-        loop {
+        while !self.is_gone()? {
             let left = deadline.left();
             if left.is_zero() {
                 return Err(deadline.timeout(WHAT));
             }
-            self.tcp.set_read_timeout(Some(left)).map_err(&failed)?;
-            match (&*self.tcp).read(&mut [0]) {
-                Ok(0) => return Ok(()),
-                Ok(_) => return Err(WireError::OutOfTurn.into()),
-                Err(error) => match error.kind() {
-                    std::io::ErrorKind::ConnectionReset => return Ok(()),
-                    std::io::ErrorKind::Interrupted
-                    | std::io::ErrorKind::WouldBlock
-                    | std::io::ErrorKind::TimedOut => {}
-                    _ => return Err(failed(error)),
-                },
-            }
+            self.wait_readable(left)?;
         }
+        Ok(())
+    }
+
+    /// Returns true once [`Self::wait_gone`] would return at once. Does not wait.
+    ///
+    /// The file of [`AsFd`] is readable from then on, for `poll`, `epoll` and the like.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Tcp`]; [`Error::Wire`] if the peer sends something instead.
+    pub fn is_gone(&self) -> Result<bool> {
+        if !self.wait_readable(Duration::ZERO)? {
+            return Ok(false);
+        }
+        match (&*self.tcp).read(&mut [0]) {
+            Ok(0) => Ok(true),
+            Ok(_) => Err(WireError::OutOfTurn.into()),
+            Err(error) => match error.kind() {
+                std::io::ErrorKind::ConnectionReset => Ok(true),
+                // Another thread has read what was there.
+                std::io::ErrorKind::Interrupted
+                | std::io::ErrorKind::WouldBlock
+                | std::io::ErrorKind::TimedOut => Ok(false),
+                _ => Err(tcp("reading from the peer", Some(self.addr))(error)),
+            },
+        }
+    }
+
+    /// Waits until the TCP connection can be read, a signal comes, or the time is over.
+    fn wait_readable(&self, timeout: Duration) -> Result<bool> {
+        let waited = sys::wait_for(self.tcp.as_fd(), PollFlags::POLLIN, timeout);
+        waited.map_err(|errno| Error::sys("poll", errno))
+    }
+}
+
+impl AsFd for Peer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.tcp.as_fd()
     }
 }
 
@@ -432,7 +458,7 @@ impl Listener {
 }
 
 impl AsFd for Listener {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         self.tcp.as_fd()
     }
 }
@@ -547,10 +573,12 @@ mod tests {
         let there = at(there);
         let clone = there.clone();
         drop(there);
+        assert!(!here.is_gone().unwrap());
         let error = here.wait_gone(Duration::from_millis(20)).unwrap_err();
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
         drop(clone);
         here.wait_gone(EXCHANGE_TIMEOUT).unwrap();
+        assert!(here.is_gone().unwrap());
         here.wait_gone(EXCHANGE_TIMEOUT).unwrap();
     }
 

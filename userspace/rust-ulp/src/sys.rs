@@ -178,7 +178,7 @@ impl File {
             fake.wait_event(timeout);
             return Ok(());
         }
-        wait_for(self.as_fd(), PollFlags::POLLPRI, timeout)
+        wait_for(self.as_fd(), PollFlags::POLLPRI, timeout).map(drop)
     }
 
     /// Fills `entries` with devices and returns how many there are, which may be more.
@@ -249,13 +249,21 @@ impl AsFd for File {
     }
 }
 
-/// Sleeps until `fd` is ready for `flags`, a signal comes, or the time is over.
-pub(crate) fn wait_for(fd: BorrowedFd<'_>, flags: PollFlags, left: Duration) -> Result<(), Errno> {
+/// Sleeps until `fd` is ready for `flags`, a signal comes, or the time is over. Returns true if
+/// `fd` is ready.
+pub(crate) fn wait_for(
+    fd: BorrowedFd<'_>,
+    flags: PollFlags,
+    left: Duration,
+) -> Result<bool, Errno> {
     // Rounded up, so that it does not turn into a busy loop at the end.
-    let ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX - 1) + 1;
-    let timeout = PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX);
+    let ms = left.as_nanos().div_ceil(1_000_000);
+    let timeout = i32::try_from(ms).map_or(PollTimeout::MAX, |ms| {
+        PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
+    });
     match poll(&mut [PollFd::new(fd, flags)], timeout) {
-        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::EINTR) => Ok(false),
         Err(errno) => Err(errno),
     }
 }

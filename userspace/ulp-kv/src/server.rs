@@ -105,7 +105,7 @@ impl Own {
         let target = part.slice(at..at.saturating_add(8))?;
         self.qp
             .post(CompareSwap::new(target, old, new, self.result.slice(..)?))?;
-        let _ = self.cq.wait(Duration::from_secs(60))?.ok()?;
+        self.cq.wait(Duration::from_secs(60))?.check()?;
         Ok(self.result.load_u64(0, Ordering::Acquire)? == old)
     }
 }

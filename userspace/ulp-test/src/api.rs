@@ -110,13 +110,13 @@ fn unreliable(r: &mut Report, a: &Host, b: &Host) {
             (two.opcode, two.wr_id, two.imm),
         ];
         for _ in 0..2 {
-            let _ = a.cq.wait(hang())?.ok()?;
+            a.cq.wait(hang())?.check()?;
         }
         let got = (dst.to_vec(..LEN)?, dst.to_vec(LEN..2 * LEN - 5)?);
         let info = first.query()?;
         // Nobody is told that there is no receive.
         first.post(Send::empty())?;
-        let _ = a.cq.wait(hang())?.ok()?;
+        a.cq.wait(hang())?.check()?;
         let after = second.query()?.state;
         Ok(equal(
             "completions",
@@ -155,7 +155,7 @@ fn invalidating(r: &mut Report, a: &Host, b: &Host) {
         let told = next(&b.cq, Opcode::Recv)?.invalidated;
         first.post(Write::inline_bytes(b"kept", kept.remote()))?;
         for _ in 0..3 {
-            let _ = a.cq.wait(hang())?.ok()?;
+            a.cq.wait(hang())?.check()?;
         }
         first.post(Write::inline_bytes(b"twice", gone.remote()))?;
         let refused = failure(&first, &a.cq).map(|error| error.status);
@@ -749,7 +749,7 @@ fn rings(r: &mut Report, a: &Host, b: &Host) {
                         ring.submit()?;
                     }
                     done => {
-                        let _ = done?.ok()?;
+                        done?.check()?;
                         rest.push(wr_id);
                     }
                 }
@@ -788,7 +788,7 @@ fn rings(r: &mut Report, a: &Host, b: &Host) {
             let posted = ring.submit_and_wait(8, hang())?;
             let mut numbers = Vec::new();
             while let Some(done) = ring.poll()? {
-                let _ = done.result?.ok()?;
+                done.result?.check()?;
                 numbers.push(done.wr_id);
             }
             numbers.sort_unstable();
@@ -845,7 +845,7 @@ fn memory(r: &mut Report, a: &Host, b: &Host) {
         for grant in &grants {
             let (from, len) = (grant.offset(), grant.remote().len() as usize);
             first.post(Write::new(src.slice(from..from + len)?, grant.remote()))?;
-            let _ = a.cq.wait(hang())?.ok()?;
+            a.cq.wait(hang())?.check()?;
         }
         let (of_src, of_dst) = (src.query()?, dst.query()?);
         let same = dst.to_vec(..)? == data;
@@ -863,7 +863,7 @@ fn memory(r: &mut Report, a: &Host, b: &Host) {
         let old = grant.remote();
         let new = grant.rotate()?;
         first.post(Write::inline_bytes(b"new", new))?;
-        let _ = a.cq.wait(hang())?.ok()?;
+        a.cq.wait(hang())?.check()?;
         first.post(Write::inline_bytes(b"old", old))?;
         let refused = failure(&first, &a.cq).map(|error| error.status);
         let bytes = mem.to_vec(..3)?;
@@ -885,7 +885,7 @@ fn memory(r: &mut Report, a: &Host, b: &Host) {
         second.post_recv(Recv::empty())?;
         first.post(Write::inline_bytes(b"used", key).imm(key.rkey()))?;
         pass(&b.cq, Opcode::RecvWriteImm)?;
-        let _ = a.cq.wait(hang())?.ok()?;
+        a.cq.wait(hang())?.check()?;
         let of = |grant: &Grant| -> R<_> {
             loop {
                 let event = events.wait(hang())?;

@@ -755,8 +755,8 @@ fn client(host: &str, mistake: Option<Mistake>, common: &Common) -> Result<()> {
         explain(&mut t, mistake, &connected, &done)?;
         return tcp.meet();
     }
-    let _ = post(&mut t, false)?.ok()?;
-    let _ = post(&mut t, true)?.ok()?;
+    post(&mut t, false)?.check()?;
+    post(&mut t, true)?.check()?;
     t.step(Said(
         "post an RDMA Read: what was written comes back",
         "提交 RDMA READ：读回写入的内容",
@@ -768,7 +768,7 @@ fn client(host: &str, mistake: Option<Mistake>, common: &Common) -> Result<()> {
         )
         .wr_id(3),
     )?;
-    let _ = connected.done(&t)?.ok()?;
+    connected.done(&t)?.check()?;
     let read = buffer.to_vec(LEN / 2..LEN / 2 + len)?;
     t.value(
         "read",

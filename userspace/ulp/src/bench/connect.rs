@@ -121,7 +121,7 @@ fn ours(
         let connected = start.elapsed();
         let write = rust_ulp::Write::new(buffer.slice(..BYTES)?, remote.slice(..BYTES as u64)?);
         connection.qp().post(write)?;
-        let _ = cq.wait(timeout)?.ok()?;
+        cq.wait(timeout)?.check()?;
         let total = start.elapsed();
         let timings = connection.timings().context("a connection without times")?;
         connection.disconnect()?;

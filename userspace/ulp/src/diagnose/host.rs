@@ -354,7 +354,7 @@ fn write_to_itself(args: &Diagnose, device: &Device, found: &mut Findings) -> Re
         let (_to, from) = (to.connect(here)?, from.connect(there)?);
         from.post(Write::inline_bytes(b"to itself", grant.remote()).imm(9))?;
         for _ in 0..2 {
-            let _ = cq.wait(Duration::from_secs(30))?.ok()?;
+            cq.wait(Duration::from_secs(30))?.check()?;
         }
         Ok(buffer.to_vec(..9)? == b"to itself")
     };

@@ -115,7 +115,7 @@ fn write(
             buffer.slice(..len)?,
             peer.grant(0)?.slice(..len as u64)?,
         ))?;
-        let _ = cq.wait(PATIENCE)?.ok()?;
+        cq.wait(PATIENCE)?.check()?;
         qp.post(Send::empty())?;
         cq.wait(PATIENCE)?.ok().map(|_| ())
     };
