@@ -264,12 +264,13 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the device whose network interface is in this network namespace, or the first one.
+    /// Opens the device that has the best GID in this network namespace. The GID of a RoCE v2 port
+    /// with an IPv4 address is the best.
     ///
     /// # Errors
     ///
     /// [`Error::Open`] without the module or the permission, [`Error::Abi`] if the module is of
-    /// another version, [`Error::NoDevice`] if there is none.
+    /// another version, [`Error::NoDevice`] if no device has a GID in this network namespace.
     pub fn open_default() -> Result<Self> {
         Self::attach(Self::file()?, "")
     }
@@ -278,7 +279,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// As [`Self::open_default`].
+    /// As [`Self::open_default`]; [`Error::NoDevice`] if there is no such device.
     pub fn open(name: &str) -> Result<Self> {
         if name.is_empty() {
             return Err(Error::NoDevice {

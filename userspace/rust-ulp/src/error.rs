@@ -52,8 +52,8 @@ pub enum Error {
 
     /// No device by that name, or none at all, that this process may use (`ENOENT`).
     #[error(
-        "no RDMA device {}that this process may use; `rdma link` shows what there is, \
-         `rdma link add rxe0 type rxe netdev NETDEV` makes one", named(.name)
+        "{}; `rdma link` shows what there is, `rdma link add rxe0 type rxe netdev NETDEV` makes \
+         one", no_device(.name)
     )]
     NoDevice {
         /// The name that was asked for, empty for the default device.
@@ -86,8 +86,8 @@ pub enum Error {
 
     /// The queue pair is not in a state that takes this request (`ENOTCONN`).
     #[error(
-        "the queue pair is not connected, or in error after an earlier request failed; \
-         reap its completions for the cause, then make a new one"
+        "the state of the queue pair does not allow this request: connect it first; a receive \
+         needs the state INIT"
     )]
     NotConnected,
 
@@ -486,11 +486,13 @@ fn uring_hint(cause: &std::io::Error) -> &'static str {
     }
 }
 
-fn named(name: &str) -> String {
+fn no_device(name: &str) -> String {
     if name.is_empty() {
-        String::new()
+        "no RDMA device that this process may use has a GID in this network namespace; open one by \
+         its name, or from the namespace of its network interface"
+            .to_owned()
     } else {
-        format!("named {name:?} ")
+        format!("no RDMA device named {name:?} that this process may use")
     }
 }
 

@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 /// What the address of offset 0 of the memory is to peers.
 const ADDRESS: u64 = 0x7000_0000_0000;
 const PAGE: u64 = 4096;
+/// `IB_WC_WR_FLUSH_ERR`.
+const FLUSHED: u16 = 5;
 /// 512 pages.
 const KEY_BYTES: u64 = 2 << 20;
 
@@ -1116,13 +1118,20 @@ impl Kernel {
         let qp = state.qp(wr.qp)?;
         let (create, qp_state) = (qp.arg, qp.attr.qp_state);
         let needed = if recv { abi::QPS_INIT } else { abi::QPS_RTS };
-        if qp_state < needed || qp_state == abi::QPS_ERR {
+        if qp_state < needed {
             return Err(Errno::ENOTCONN);
         }
+        let flushed = qp_state == abi::QPS_ERR;
         if recv {
             assert_eq!(create.srq, 0, "the crate refuses these");
             self.reserve(state, create.recv_cq)?;
-            state.qp(wr.qp)?.recvs.push_back(Recv::new(wr, sges));
+            let recv = Recv::new(wr, sges);
+            if flushed {
+                let cqe = recv.failed(wr.qp, create.qp_num, FLUSHED);
+                self.push(state, create.recv_cq, &cqe);
+            } else {
+                state.qp(wr.qp)?.recvs.push_back(recv);
+            }
             return Ok(());
         }
         let data = self.gather(state, &sges)?;
@@ -1152,6 +1161,11 @@ impl Kernel {
             qp_num: create.qp_num,
             ..abi::Cqe::default()
         };
+        if flushed {
+            cqe.status = FLUSHED;
+            self.push(state, create.send_cq, &cqe);
+            return Ok(());
+        }
         let atomic = |f: &dyn Fn(u64) -> u64, cqe: &mut abi::Cqe| {
             let at = self.remote(state, &wr, 8, abi::ACCESS_REMOTE_ATOMIC)?;
             let old: [u8; 8] = self.read(&at, 8).try_into().unwrap();
@@ -1278,7 +1292,7 @@ impl Kernel {
             if silent {
                 state.cq(arg.recv_cq).unwrap().reserved -= 1;
             } else {
-                self.push(state, arg.recv_cq, &recv.failed(qp, arg.qp_num, 5));
+                self.push(state, arg.recv_cq, &recv.failed(qp, arg.qp_num, FLUSHED));
             }
         }
     }

@@ -750,9 +750,13 @@ impl<T: Transport> Qp<T> {
     /// [`Error::QueueFull`] if there is no room: reap and try again. [`Error::Range`],
     /// [`Error::Misaligned`], [`Error::Access`], [`Error::TooMany`] or [`Error::DatagramTooLong`]
     /// for a request that cannot work, [`Error::SharedReceives`] for a receive on a queue pair that
-    /// has a shared receive queue, [`Error::NotConnected`] after an earlier one failed,
-    /// [`Error::Sys`] with `EMSGSIZE` for too many bytes, `EXDEV` for a buffer of another domain or
-    /// `EBADF` for one of another [`Device`], [`Error::DeviceGone`]. Nothing was posted then.
+    /// has a shared receive queue, [`Error::NotConnected`] if [`Self::modify`] has reset the queue
+    /// pair, [`Error::Sys`] with `EMSGSIZE` for too many bytes, `EXDEV` for a buffer of another
+    /// domain or `EBADF` for one of another [`Device`], [`Error::DeviceGone`]. Nothing was posted
+    /// then.
+    ///
+    /// After a request has failed, the queue pair is in the state [`QpState::Err`]. It still takes
+    /// requests, and each completes with [`Status::Flushed`](crate::Status::Flushed).
     pub fn post<'a>(&self, request: impl Post<'a, T>) -> Result<()> {
         post_one(&self.target(), &request.into())
     }
