@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(
     missing_docs,
     unsafe_op_in_unsafe_fn,
@@ -14,37 +15,9 @@
         unsafe_code
     )
 )]
-
-//! RDMA from safe Rust, over `/dev/rust_ulp` and without libibverbs.
+#![doc = include_str!("../README.md")]
 //!
-//! One side grants memory and waits for somebody to connect; the other side writes into it:
-//!
-//! ```no_run
-//! use rust_ulp::{Access, Device, Rc, Recv, Result, Write};
-//! use std::time::Duration;
-//!
-//! fn target(addr: &str) -> Result<Vec<u8>> {
-//!     let dev = Device::open_default()?;
-//!     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
-//!     let buf = pd.alloc_buffer(4096)?;
-//!     let grant = buf.grant(.., Access::REMOTE_WRITE)?;
-//!     let qp = pd.create_qp::<Rc>(&cq).build()?;
-//!     qp.post_recv(Recv::empty())?;
-//!     let (_qp, peer) = qp.accept_tcp(addr, &[&grant])?;
-//!     let done = cq.wait(Duration::from_secs(30))?.ok()?;
-//!     peer.wait_gone(Duration::from_secs(30))?; // its write is acknowledged
-//!     buf.to_vec(..done.byte_len as usize)
-//! }
-//!
-//! fn writer(addr: &str) -> Result<()> {
-//!     let dev = Device::open_default()?;
-//!     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
-//!     let (qp, peer) = pd.create_qp::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
-//!     qp.post(Write::inline_bytes(b"hello", peer.grant(0)?).imm(1))?;
-//!     let _ = cq.wait(Duration::from_secs(30))?.ok()?;
-//!     Ok(())
-//! }
-//! ```
+//! # Misuse that does not compile
 //!
 //! What cannot work does not compile: a queue pair that is not connected ([`PreparedQp`]) takes
 //! receives only, connecting turns it into a [`Qp`], and a peer's memory ([`RemoteSlice`]) is not
@@ -98,20 +71,13 @@
 //! | datagrams | [`SendTo`] a [`Destination`] behind an [`AddressHandle`]; [`Qp::received`] finds payload and sender, [`Qp::reply_to`] the way back |
 //! | posting | [`Qp::post`]; deadlines on every request ([`Send::timeout`]), [`Qp::cancel`]; [`Qp::batch`] and, over many queue pairs, [`Device::batch`]: one system call, which can also wait |
 //! | receiving | [`Recv`] per queue pair, or an [`Srq`] that many share |
-//! | completions | [`Cq::poll`] and [`Cq::poll_into`] without a system call, [`Cq::wait`] with a deadline, [`Cq::eventfd`] or the file of a [`Device`] for `poll` and `epoll`; [`MultiQueue`], a queue pair and a completion thread for each processor |
+//! | completions | [`Cq::poll`] and [`Cq::poll_into`] without a system call, [`Cq::wait`] with a deadline, [`Cq::eventfd`] or the file of a [`Device`] for `poll` and `epoll`; `MultiQueue`, a queue pair and a completion thread for each processor |
 //! | connecting | [`PreparedQp::connect_cm`], [`cm::Listener`] by the RDMA connection manager; [`PreparedQp::connect_tcp`], [`Listener`] over TCP; [`PreparedQp::connect`] with an [`Endpoint`] that came another way; [`PreparedQp::modify`] step by step |
 //! | events | [`Device::events`]: ports, queues, connections, removal |
 //! | memory | [`Buffer`] of 4 KiB or 2 MiB pages on a chosen NUMA node, of this process's own memory, or of a dma-buf; [`Grant`] of a part, with rights, revocable, with keys that change, for one peer or one use |
 //! | | [`Pool`] of pieces that come back when their request has completed; [`stream`] of bytes through a ring of the peer's |
 //!
 //! Posting and reaping allocate nothing, once a batch of that size was posted before.
-//!
-//! # Features
-//!
-//! None is on unless asked for.
-//!
-//! - `tokio`: `AsyncCq` and `AsyncEvents`, which tasks wait for.
-//! - `io-uring`: `uring`, which posts requests by io_uring, without a system call for each.
 //!
 //! # Errors
 //!
@@ -121,7 +87,7 @@
 //! [`Status`]; [`Qp::diagnose`] looks for what is wrong at this end, and tells the possible causes
 //! with their cures.
 
-#[path = "../../../rust_ulp/uapi/ring.rs"]
+#[path = "uapi/ring.rs"]
 #[allow(dead_code)] // the producer's half
 mod ring;
 
@@ -150,6 +116,7 @@ mod fake;
 mod gid;
 mod grant;
 mod memory;
+#[cfg(feature = "multi-queue")]
 mod multi;
 mod object;
 mod params;
@@ -174,6 +141,7 @@ mod sys;
 mod tests;
 mod transport;
 #[cfg(feature = "io-uring")]
+#[cfg_attr(docsrs, doc(cfg(feature = "io-uring")))]
 pub mod uring;
 pub mod wire;
 mod wr;
@@ -183,13 +151,14 @@ macro_rules! abi_check {
     ($($_:tt)*) => {};
 }
 
-#[path = "../../../rust_ulp/uapi/abi.rs"]
+#[path = "uapi/abi.rs"]
 #[allow(dead_code)]
 mod abi;
 
 pub use access::Access;
 pub use ah::{AddressHandle, Destination};
 #[cfg(feature = "tokio")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
 pub use asynchronous::{AsyncCq, AsyncEvents};
 pub use attr::{QpAttr, QpCaps, QpInfo};
 pub use batch::{DeviceBatch, QpBatch};
@@ -206,6 +175,8 @@ pub use exchange::{Incoming, Listener, Peer, TcpOptions, ACCEPT_TIMEOUT, EXCHANG
 pub use gid::{Gid, Guid};
 pub use grant::{Grant, GrantFor, GrantInfo, GrantOptions, GrantState};
 pub use memory::{BufferInfo, BufferKind, DmabufBuilder, UserMemoryBuilder};
+#[cfg(feature = "multi-queue")]
+#[cfg_attr(docsrs, doc(cfg(feature = "multi-queue")))]
 pub use multi::{Completions, MultiQueue, MultiQueueBuilder, Queue};
 pub use params::{AckTimeout, Retries, RnrRetries, RnrTimer, TrafficClass};
 pub use path::Path;

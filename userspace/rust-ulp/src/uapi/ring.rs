@@ -1,0 +1,1 @@
+../../../../rust_ulp/uapi/ring.rs
