@@ -206,7 +206,7 @@ impl UlpFile {
 
     /// Destroys an object. Sleeps.
     ///
-    /// Returns [`EBADF`] if there is no such object, and [`EBUSY`] if another object uses it.
+    /// Returns [`ENOENT`] if there is no such object, and [`EBUSY`] if another object uses it.
     pub(crate) fn destroy(&self, _device: &DeviceGuard<'_>, handle: u32) -> Result {
         let object = self.table.lock().remove(handle)?;
         self.drop_object(handle, object);
@@ -232,7 +232,7 @@ impl UlpFile {
         let kind = object.kind();
         trace::object_destroy(self.id, kind as u32, handle, object.number());
         // A thread that waits for the object holds a reference, and has no other reason to wake up.
-        object.wake_waiters(EBADF);
+        object.wake_waiters(ENOENT);
         if let Object::Grant(grant) = &object {
             // Revoke the key even if another command holds a reference.
             grant.end();

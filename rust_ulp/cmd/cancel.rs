@@ -40,7 +40,7 @@ pub(super) fn cancel(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Cancel) -> R
 
 /// Cancels the requests of queue `handle` that have `user_data`, or all with `CANCEL_ALL`.
 ///
-/// Returns their number. Returns [`EINVAL`] for undefined flags, [`EBADF`] if there is no such
+/// Returns their number. Returns [`EINVAL`] for undefined flags, [`ENOENT`] if there is no such
 /// object, and [`ebadfd`] if the object is not a queue.
 pub(crate) fn cancel_matching(
     file: &UlpFile,

@@ -135,7 +135,7 @@ enum Queue<'a> {
 }
 
 impl<'a> Queue<'a> {
-    /// Looks up a queue. Returns [`EBADF`], or [`ebadfd`] for an object of another type. Sleeps.
+    /// Looks up a queue. Returns [`ENOENT`], or [`ebadfd`] for an object of another type. Sleeps.
     fn find(table: &'a ObjectTable, handle: u32) -> Result<Self> {
         match table.get(handle)? {
             Object::Qp(qp) => Ok(Self::Pair(qp)),
@@ -244,7 +244,7 @@ fn send(
             (None, None) => Tail::None,
         }));
     }
-    let to = to.ok_or(EBADF)?;
+    let to = to.ok_or(ENOENT)?;
     let ah = table.ah(to.ah)?;
     if !core::ptr::eq(ah.pd(), qp.pd()) {
         return Err(EXDEV);
@@ -338,7 +338,7 @@ struct LookupCache<'a> {
 }
 
 impl<'a> LookupCache<'a> {
-    /// Looks up a buffer. Returns [`EBADF`] or [`ebadfd`].
+    /// Looks up a buffer. Returns [`ENOENT`] or [`ebadfd`].
     fn buffer(&mut self, table: &'a ObjectTable, handle: u32) -> Result<&'a BufferObject> {
         match self.buffer {
             Some((was, buffer)) if was == handle => Ok(buffer),
@@ -416,7 +416,7 @@ fn fits_iwarp(queue: Queue<'_>, request: &DecodedWr, extent: &Extent) -> Result 
 
 /// Checks all elements of a request.
 ///
-/// Returns [`EBADF`] or [`ebadfd`] for a handle that is not a buffer, [`EXDEV`] for a buffer of
+/// Returns [`ENOENT`] or [`ebadfd`] for a handle that is not a buffer, [`EXDEV`] for a buffer of
 /// another protection domain, [`ERANGE`] for bytes outside the buffer, [`EACCES`] if the buffer is
 /// read-only and the request writes, and [`EMSGSIZE`] if the message is too long.
 #[inline(always)]

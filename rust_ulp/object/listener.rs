@@ -377,7 +377,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.close(EBADF);
+        self.close(ENOENT);
         loop {
             let connection = self.backlog.waiting.lock().pop();
             let Some(connection) = connection else {

@@ -138,23 +138,23 @@ macro_rules! lookups {
 
 impl Table<Object> {
     lookups! {
-        /// Returns a protection domain. [`EBADF`], [`ebadfd`].
+        /// Returns a protection domain. [`ENOENT`], [`ebadfd`].
         pd: Pd(PdObject);
-        /// Returns a completion queue. [`EBADF`], [`ebadfd`].
+        /// Returns a completion queue. [`ENOENT`], [`ebadfd`].
         cq: Cq(CqObject);
-        /// Returns a queue pair. [`EBADF`], [`ebadfd`].
+        /// Returns a queue pair. [`ENOENT`], [`ebadfd`].
         qp: Qp(QpObject);
-        /// Returns a buffer. [`EBADF`], [`ebadfd`].
+        /// Returns a buffer. [`ENOENT`], [`ebadfd`].
         buffer: Buffer(BufferObject);
-        /// Returns a grant. [`EBADF`], [`ebadfd`].
+        /// Returns a grant. [`ENOENT`], [`ebadfd`].
         grant: Grant(GrantObject);
-        /// Returns an address. [`EBADF`], [`ebadfd`].
+        /// Returns an address. [`ENOENT`], [`ebadfd`].
         ah: Ah(AhObject);
-        /// Returns a shared receive queue. [`EBADF`], [`ebadfd`].
+        /// Returns a shared receive queue. [`ENOENT`], [`ebadfd`].
         srq: Srq(SrqObject);
-        /// Returns a listener. [`EBADF`], [`ebadfd`].
+        /// Returns a listener. [`ENOENT`], [`ebadfd`].
         listener: Listener(Listener);
-        /// Returns a connection, or a request for one. [`EBADF`], [`ebadfd`].
+        /// Returns a connection, or a request for one. [`ENOENT`], [`ebadfd`].
         connection: Connection(Connection);
     }
 

@@ -183,7 +183,7 @@ impl Source for Ring {
     fn poll(&self) -> Result<bool> {
         let mut state = self.state.lock();
         let (unread, closed) = (state.producer.unread(), state.closed);
-        let streaming = state.stream.as_mut().ok_or(EBADF)?;
+        let streaming = state.stream.as_mut().ok_or(ENOENT)?;
         let end = if streaming.canceled {
             ecanceled()
         } else if unread > 0 {
@@ -442,7 +442,7 @@ impl Ring {
         let _ = self.pages.store_release(Self::FLAGS, state.flags);
     }
 
-    /// Ends waits and the stream, now and from now on: with [`EBADF`] when the queue is destroyed,
+    /// Ends waits and the stream, now and from now on: with [`ENOENT`] when the queue is destroyed,
     /// with [`ENODEV`] when its device goes. The stream first takes what is unread.
     pub(super) fn close(&self, err: Error) {
         let mut state = self.state.lock();
@@ -687,8 +687,8 @@ mod tests {
         assert_eq!(dead.wait(0, 0).err(), Some(ENODEV));
         assert_eq!(dead.pages.load_acquire(Ring::FLAGS)?, abi::CQ_DEAD);
         let destroyed = ring(2)?;
-        destroyed.close(EBADF);
-        assert_eq!(destroyed.wait(0, 0).err(), Some(EBADF));
+        destroyed.close(ENOENT);
+        assert_eq!(destroyed.wait(0, 0).err(), Some(ENOENT));
         assert_eq!(destroyed.pages.load_acquire(Ring::FLAGS)?, 0);
         Ok(())
     }

@@ -110,14 +110,14 @@ impl<O: Stored> Table<O> {
     }
 
     fn entry(&self, handle: Handle) -> Result<&TableEntry<O>> {
-        let entry = self.entries.get(usize::from(handle.index)).ok_or(EBADF)?;
+        let entry = self.entries.get(usize::from(handle.index)).ok_or(ENOENT)?;
         match &entry.object {
             Some(object)
                 if entry.generation == handle.generation && object.kind() == handle.kind =>
             {
                 Ok(entry)
             }
-            _ => Err(EBADF),
+            _ => Err(ENOENT),
         }
     }
 
@@ -135,12 +135,12 @@ impl<O: Stored> Table<O> {
         Ok(())
     }
 
-    /// Returns the object that `handle` names. [`EBADF`] when there is none.
+    /// Returns the object that `handle` names. [`ENOENT`] when there is none.
     pub(crate) fn get(&self, handle: u32) -> Result<&O> {
-        let entry = self.entry(Handle::from_raw(handle).ok_or(EBADF)?)?;
+        let entry = self.entry(Handle::from_raw(handle).ok_or(ENOENT)?)?;
         match &entry.object {
             Some(object) if entry.committed => Ok(object),
-            _ => Err(EBADF),
+            _ => Err(ENOENT),
         }
     }
 
@@ -155,10 +155,10 @@ impl<O: Stored> Table<O> {
     }
 
     fn remove_if(&mut self, handle: u32, committed: bool) -> Result<O> {
-        let handle = Handle::from_raw(handle).ok_or(EBADF)?;
+        let handle = Handle::from_raw(handle).ok_or(ENOENT)?;
         let entry = self.entry(handle)?;
         if entry.committed != committed {
-            return Err(EBADF);
+            return Err(ENOENT);
         }
         if entry
             .object
@@ -167,7 +167,7 @@ impl<O: Stored> Table<O> {
         {
             return Err(EBUSY);
         }
-        self.take(handle.index).ok_or(EBADF)
+        self.take(handle.index).ok_or(ENOENT)
     }
 
     fn take(&mut self, index: u16) -> Option<O> {

@@ -29,8 +29,7 @@
  *  EADDRNOTAVAIL  a key needs a port that has an address, and the device has none
  *  EAGAIN      a queue is full: poll completions and try again
  *  EALREADY    the file is already attached to a device
- *  EBADF       the file has no object with this handle: the handle was never returned, or belongs
- *              to another file, or its object was destroyed
+ *  EBADF       the descriptor that the command got is not open. Never said of a handle
  *  EBADFD      the handle identifies an object of another type
  *  EBUSY       another object uses this one
  *  EDQUOT      a limit is reached: on queue entries per open file, on objects or queue entries per
@@ -40,7 +39,9 @@
  *  EMFILE      the file has the maximum number of objects
  *  EMSGSIZE    a message, a datagram or inline data is too long
  *  ENODEV      the device was removed; close the file
- *  ENOENT      there is no such device, port, GID or P_Key, or this file may not use it
+ *  ENOENT      there is no such device, port, GID or P_Key, or this file may not use it; the file has
+ *              no object with this handle: the handle was never returned, or belongs to another
+ *              file, or its object was destroyed
  *  ENOMEM      no memory is available, or a limit on memory is reached
  *  ENOTCONN    the state of the queue pair does not allow this request
  *  ENOTTY      there is no such command
@@ -1101,7 +1102,7 @@ struct rust_ulp_srq_query {
  * struct rust_ulp_destroy - destroys an object
  * @handle: [in; handle] Object of any type; EBUSY while other objects use it.
  *
- * Other threads that wait for the object, and the stream of a completion queue, get EBADF.
+ * Other threads that wait for the object, and the stream of a completion queue, get ENOENT.
  */
 struct rust_ulp_destroy {
 	__u32 size;
@@ -1546,7 +1547,7 @@ struct rust_ulp_wr {
  * The command succeeds even if the wait fails, and posted requests stay posted. @wait_error is 0,
  * -ETIME, -EINTR (a signal, or task work of an io_uring), or -EIO (the device reported an error of
  * its completion queue, see RUST_ULP_CQ_ERROR). ENODEV: the device was removed during the wait.
- * EBADF: another thread destroyed @cq during the wait.
+ * ENOENT: another thread destroyed @cq during the wait.
  */
 struct rust_ulp_submit {
 	__u32 size;
@@ -1685,7 +1686,7 @@ struct rust_ulp_uring_cancel {
  * buffer ID; the bytes are in the next buffer of the group. A new stream continues.
  *
  * ENOBUFS: no buffer is left; a new stream continues, and no completion is lost. EBUSY: the queue
- * already has a stream. ENODEV: the device was removed. EBADF: the queue was destroyed.
+ * already has a stream. ENODEV: the device was removed. ENOENT: the queue was destroyed.
  */
 struct rust_ulp_uring_stream {
 	__u32 cq;

@@ -171,8 +171,8 @@ def test_cancel(r):
 
     r.equal("unknown flags", refused(flags=2), "EINVAL")
     r.equal("all, and a number", refused(flags=N["CANCEL_ALL"], user_data=1), "EINVAL")
-    r.equal("no handle", refused(queue=0), "EBADF")
-    r.equal("another file's handle", refused(queue=0x7FFFFFFF), "EBADF")
+    r.equal("no handle", refused(queue=0), "ENOENT")
+    r.equal("another file's handle", refused(queue=0x7FFFFFFF), "ENOENT")
     r.equal("a completion queue", refused(queue=a.cq.handle), "EBADFD")
 
 

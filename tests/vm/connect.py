@@ -283,7 +283,7 @@ def test_reject(r):
         (28, b"not today", 148),
     )
     r.equal("the queue pair is in RESET", qp_state(c), N["QPS_RESET"])
-    r.equal("the request is gone", error_of(query, server.end.file, request.handle), "EBADF")
+    r.equal("the request is gone", error_of(query, server.end.file, request.handle), "ENOENT")
 
     thread = Thread(connect, c, "10.9.0.1", server.port)
     server.end.file.destroy(server.request().handle)
@@ -353,7 +353,7 @@ def test_inputs(r):
         ("an unknown family", {"dst": family}, "EINVAL"),
         ("a source of another family", {"src": addr("fd09::2")}, "EINVAL"),
         ("a loopback address", {"dst": addr("127.0.0.1", 1)}, "EHOSTUNREACH"),
-        ("no queue pair", {"qp": 0}, "EBADF"),
+        ("no queue pair", {"qp": 0}, "ENOENT"),
         ("a PD for a queue pair", {"qp": pd}, "EBADFD"),
         ("too much private data", {"private_len": 57}, "EMSGSIZE"),
         ("an unknown flag of the parameters", {"param": param(flags=4)}, "EINVAL"),
@@ -372,7 +372,7 @@ def test_inputs(r):
     for name, fields, want in (
         ("a flag", {"flags": 1}, "EINVAL"),
         ("too long a time", {"timeout_ns": 3601 * SECOND}, "EINVAL"),
-        ("no listener", {"listener": 0}, "EBADF"),
+        ("no listener", {"listener": 0}, "ENOENT"),
         ("a PD", {"listener": server.end.pd}, "EBADFD"),
         ("nothing there, no time", {}, "ETIME"),
         ("nothing there", {"timeout_ns": SECOND // 10}, "ETIME"),
@@ -386,9 +386,9 @@ def test_inputs(r):
         ("a flag", {"flags": 1}, "EINVAL"),
         ("padding", {"pad": 1}, "EINVAL"),
         ("too long a time", {"timeout_ns": 3601 * SECOND}, "EINVAL"),
-        ("no request", {"request": 0}, "EBADF"),
+        ("no request", {"request": 0}, "ENOENT"),
         ("the listener", {"request": h}, "EBADFD"),
-        ("no queue pair", {"qp": 0}, "EBADF"),
+        ("no queue pair", {"qp": 0}, "ENOENT"),
         ("the request for a queue pair", {"qp": request}, "EBADFD"),
         ("too much private data", {"private_len": 197}, "EMSGSIZE"),
         ("a smaller path MTU", {"param": param(path_mtu=1)}, "ERANGE"),
@@ -398,7 +398,7 @@ def test_inputs(r):
         r.equal(f"ACCEPT, {name}", error_of(g.call, "ACCEPT", **good | fields), want)
     for name, fields, want in (
         ("a flag", {"flags": 1}, "EINVAL"),
-        ("no request", {"request": 0}, "EBADF"),
+        ("no request", {"request": 0}, "ENOENT"),
         ("too much private data", {"private_len": 149}, "EMSGSIZE"),
     ):
         r.equal(f"REJECT, {name}", error_of(g.call, "REJECT", **{"request": request} | fields), want)
@@ -656,7 +656,7 @@ def test_waits(r):
     thread = Thread(get_request, f, h, 30)
     time.sleep(0.2)
     f.destroy(h)
-    r.equal("GET_REQUEST of a listener that is destroyed", thread.name(), "EBADF")
+    r.equal("GET_REQUEST of a listener that is destroyed", thread.name(), "ENOENT")
     r.equal("and from now on nobody listens", error_of(connect, c, "10.9.0.1", server.port), "ECONNREFUSED")
     server.close()
     c.file.close()
@@ -698,7 +698,7 @@ def test_gone(r):
     r.equal(
         "ACCEPT of its request, which is gone then",
         (error_of(accept, server.end, request), error_of(query, server.end.file, request)),
-        ("ECONNRESET", "EBADF"),
+        ("ECONNRESET", "ENOENT"),
     )
     r.equal("the queue pair is in RESET", qp_state(server.end), N["QPS_RESET"])
 
@@ -717,7 +717,7 @@ def test_gone(r):
     r.check("ACCEPT of a request whose sender went silently", got in ("ETIMEDOUT", "ECONNRESET"), got)
     r.equal("the queue pair is in RESET", qp_state(server.end), N["QPS_RESET"])
     r.equal("its receives are flushed", [(d.user_data, d.status) for d in server.end.cq.wait(1)], [(5, FLUSHED)])
-    r.equal("the request is gone", error_of(query, server.end.file, request), "EBADF")
+    r.equal("the request is gone", error_of(query, server.end.file, request), "ENOENT")
 
     thread = Thread(connect, c, "10.9.0.1", server.port)
     request = server.request().handle
@@ -1405,7 +1405,7 @@ def test_killed(r):
     handle = connect_patiently(bare, "10.9.0.1", got.addr.port).handle
     r.check("the server lives when its clients are killed", handle != 0)
     server.file.destroy(got.handle)
-    r.equal("its threads end with the listener", {t.name() for t in threads}, {"EBADF"})
+    r.equal("its threads end with the listener", {t.name() for t in threads}, {"ENOENT"})
     server.file.close()
     bare.file.destroy(handle)
     reset(bare, bare.qp)

@@ -871,7 +871,7 @@ def request_of(w):
 
 def is_spent(w):
     """The request of the last ACCEPT is gone."""
-    if error_of(w.file.call, "CONN_QUERY", conn=w.request) != "EBADF":
+    if error_of(w.file.call, "CONN_QUERY", conn=w.request) != "ENOENT":
         return False
     leave(w, w.thread)
     w.file.destroy(w.accepting)

@@ -20,7 +20,7 @@ const EIO: Errno = Errno(5);
 const EINTR: Errno = Errno(4);
 const EAGAIN: Errno = Errno(11);
 const ENODEV: Errno = Errno(19);
-const EBADF: Errno = Errno(9);
+const ENOENT: Errno = Errno(2);
 const EBUSY: Errno = Errno(16);
 
 #[allow(dead_code)]

@@ -301,7 +301,7 @@ impl<'a> DeviceBatch<'a> {
     ///
     /// # Errors
     ///
-    /// As [`QpBatch::push`]; [`Error::Sys`] with `EBADF` for a queue pair of another `Device`.
+    /// As [`QpBatch::push`]; [`Error::Sys`] with `ENOENT` for a queue pair of another `Device`.
     pub fn push<Q, R: RequestFor<'a, Q>>(&mut self, qp: Q, request: R) -> Result<()> {
         let target = R::target(&qp);
         self.check(&target)?;
@@ -345,7 +345,7 @@ impl<'a> DeviceBatch<'a> {
         }
         Err(Error::Sys {
             call: abi::Submit::NAME,
-            errno: libc::EBADF,
+            errno: libc::ENOENT,
         })
     }
 

@@ -521,7 +521,7 @@ fn errno_hint(errno: i32) -> &'static str {
             "more elements or requests than allowed, or the module is older than this program"
         }
         libc::EALREADY => "the file is attached already",
-        libc::EBADF => "the object was destroyed, or belongs to another Device",
+        libc::EBADF => "the file descriptor is not open",
         libc::EBADFD => "the object is of another type",
         libc::ECANCELED => "an earlier request of its chain did not succeed, or the ring ended",
         libc::EDQUOT => "over a limit of queue entries per open file, or of the rdma cgroup",
@@ -530,7 +530,10 @@ fn errno_hint(errno: i32) -> &'static str {
         libc::EINVAL => "the module does not know such a size, flag, name or number",
         libc::EMFILE => "this Device has as many objects as it may have: drop some",
         libc::EMSGSIZE => "more bytes than a message, or inline data, may have: split it",
-        libc::ENOENT => "no such port, GID or P_Key that this process may use",
+        libc::ENOENT => {
+            "no such object, port, GID or P_Key that this process may use: an object was destroyed, or belongs \
+             to another Device"
+        }
         libc::ENOMEM => "no memory, or over a limit on memory: see ulimit -l",
         libc::ENOTTY => "the module is older than this program, or this is another device",
         libc::ENXIO => "the file is not attached to a device",

@@ -846,7 +846,7 @@ impl Kernel {
                     return Err(Errno::EBUSY);
                 }
                 state.expire(arg.handle);
-                state.objects.remove(&arg.handle).map(drop).ok_or(Errno::EBADF)
+                state.objects.remove(&arg.handle).map(drop).ok_or(Errno::ENOENT)
             };
         }
         Err(Errno::ENOTTY)
@@ -870,7 +870,7 @@ impl Kernel {
                     }
                 }
                 Some(_) => return Err(Errno::EBADFD),
-                None => return Err(Errno::EBADF),
+                None => return Err(Errno::ENOENT),
             }
             drop(state);
             if Instant::now() >= end {
@@ -1144,7 +1144,7 @@ impl Kernel {
                 let ah = match state.objects.get(&(wr.arg0 as u32)) {
                     Some(Object::Ah { attr, .. }) => *attr,
                     Some(_) => return Err(Errno::EBADFD),
-                    None => return Err(Errno::EBADF),
+                    None => return Err(Errno::ENOENT),
                 };
                 let number = (wr.arg0 >> 32) as u32;
                 state.with_number(number).filter(|qp| {
@@ -1309,7 +1309,7 @@ impl Kernel {
             Some(Object::Qp(qp)) => (&mut qp.recvs, qp.arg.recv_cq, qp.arg.qp_num),
             Some(Object::Srq(srq)) => (&mut srq.recvs, srq.arg.cq, 0),
             Some(_) => return Err(Errno::EBADFD),
-            None => return Err(Errno::EBADF),
+            None => return Err(Errno::ENOENT),
         };
         let mut told = Vec::new();
         for recv in recvs.iter_mut().filter(|recv| !recv.over && which(recv)) {
@@ -1439,7 +1439,7 @@ impl State {
         match self.objects.get(&handle) {
             Some(Object::Pd) => Ok(()),
             Some(_) => Err(Errno::EBADFD),
-            None => Err(Errno::EBADF),
+            None => Err(Errno::ENOENT),
         }
     }
 
@@ -1447,7 +1447,7 @@ impl State {
         match self.objects.get_mut(&handle) {
             Some(Object::Cq(cq)) => Ok(cq),
             Some(_) => Err(Errno::EBADFD),
-            None => Err(Errno::EBADF),
+            None => Err(Errno::ENOENT),
         }
     }
 
@@ -1455,7 +1455,7 @@ impl State {
         match self.objects.get_mut(&handle) {
             Some(Object::Qp(qp)) => Ok(qp),
             Some(_) => Err(Errno::EBADFD),
-            None => Err(Errno::EBADF),
+            None => Err(Errno::ENOENT),
         }
     }
 
@@ -1463,7 +1463,7 @@ impl State {
         match self.objects.get_mut(&handle) {
             Some(Object::Srq(srq)) => Ok(srq),
             Some(_) => Err(Errno::EBADFD),
-            None => Err(Errno::EBADF),
+            None => Err(Errno::ENOENT),
         }
     }
 
@@ -1471,7 +1471,7 @@ impl State {
         match self.objects.get_mut(&handle) {
             Some(Object::Conn(conn)) => Ok(conn),
             Some(_) => Err(Errno::EBADFD),
-            None => Err(Errno::EBADF),
+            None => Err(Errno::ENOENT),
         }
     }
 
@@ -1557,7 +1557,7 @@ impl State {
         match self.objects.get(&handle) {
             Some(Object::Buffer(memory)) => Ok(memory),
             Some(_) => Err(Errno::EBADFD),
-            None => Err(Errno::EBADF),
+            None => Err(Errno::ENOENT),
         }
     }
 
@@ -1565,7 +1565,7 @@ impl State {
         match self.objects.get_mut(&handle) {
             Some(Object::Grant(grant)) => Ok(grant),
             Some(_) => Err(Errno::EBADFD),
-            None => Err(Errno::EBADF),
+            None => Err(Errno::ENOENT),
         }
     }
 

@@ -100,7 +100,7 @@ impl Buffer {
     ///
     /// [`Error::Range`] if the part is not within the buffer, [`Error::Unsupported`] if the device
     /// cannot, [`Error::Sys`] with `ERANGE` for an empty part or one that does not go under one key
-    /// ([`GrantOptions::partial`], [`Self::grant_all`]), `EINVAL` for no rights, `EBADF` for a
+    /// ([`GrantOptions::partial`], [`Self::grant_all`]), `EINVAL` for no rights, `ENOENT` for a
     /// queue pair of another device, `ENOMEM` over a limit.
     pub fn grant_with(
         &self,
@@ -111,7 +111,7 @@ impl Buffer {
         let (offset, len) = self.local(widen(range))?;
         let device = self.device();
         if options.qp.is_some_and(|(_, of)| of != device.id()) {
-            return Err(Error::sys(abi::GrantCreate::NAME, Errno::EBADF));
+            return Err(Error::sys(abi::GrantCreate::NAME, Errno::ENOENT));
         }
         let mut arg = abi::GrantCreate {
             flags: options.flags,
@@ -261,7 +261,7 @@ impl Grant {
     ///
     /// # Errors
     ///
-    /// [`Error::GrantEnded`] if it has; [`Error::Sys`] with `EBADF` if it was revoked;
+    /// [`Error::GrantEnded`] if it has; [`Error::Sys`] with `ENOENT` if it was revoked;
     /// [`Error::DeviceGone`].
     pub fn rotate(&self) -> Result<RemoteSlice> {
         let mut arg = abi::GrantRotate {
@@ -283,7 +283,7 @@ impl Grant {
     ///
     /// # Errors
     ///
-    /// [`Error::Sys`] with `EBADF` if it was revoked; [`Error::DeviceGone`].
+    /// [`Error::Sys`] with `ENOENT` if it was revoked; [`Error::DeviceGone`].
     pub fn query(&self) -> Result<GrantInfo> {
         let mut arg = abi::GrantQuery {
             grant: self.handle(),
@@ -305,7 +305,7 @@ impl Grant {
     ///
     /// # Errors
     ///
-    /// [`Error::DeviceGone`], or [`Error::Sys`] with `EBADF` if it was revoked before.
+    /// [`Error::DeviceGone`], or [`Error::Sys`] with `ENOENT` if it was revoked before.
     pub fn revoke(&self) -> Result<()> {
         self.inner.object.destroy()
     }

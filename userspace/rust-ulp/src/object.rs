@@ -43,7 +43,7 @@ impl Object {
         self.gone.store(true, Ordering::Release);
     }
 
-    /// Destroys it now. The second time, this is the `EBADF` that the kernel would say.
+    /// Destroys it now. The second time, this is the `ENOENT` that the kernel would say.
     pub(crate) fn destroy(&self) -> Result<()> {
         let mut arg = abi::Destroy {
             handle: self.handle,
@@ -52,7 +52,7 @@ impl Object {
         if self.gone.swap(true, Ordering::AcqRel) {
             return Err(Error::Sys {
                 call: abi::Destroy::NAME,
-                errno: libc::EBADF,
+                errno: libc::ENOENT,
             });
         }
         let result = self.device.call(&mut arg);

@@ -752,7 +752,7 @@ impl<T: Transport> Qp<T> {
     /// for a request that cannot work, [`Error::SharedReceives`] for a receive on a queue pair that
     /// has a shared receive queue, [`Error::NotConnected`] if [`Self::modify`] has reset the queue
     /// pair, [`Error::Sys`] with `EMSGSIZE` for too many bytes, `EXDEV` for a buffer of another
-    /// domain or `EBADF` for one of another [`Device`], [`Error::DeviceGone`]. Nothing was posted
+    /// domain or `ENOENT` for one of another [`Device`], [`Error::DeviceGone`]. Nothing was posted
     /// then.
     ///
     /// After a request has failed, the queue pair is in the state [`QpState::Err`]. It still takes

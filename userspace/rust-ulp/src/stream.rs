@@ -247,7 +247,7 @@ fn same(prepared: u32, qp: Qp<Rc>) -> Result<End> {
     if prepared != qp.qp_num() {
         return Err(Error::Sys {
             call: "start of a stream",
-            errno: libc::EBADF,
+            errno: libc::ENOENT,
         });
     }
     Ok(End { qp, unfinished: 0 })
@@ -328,7 +328,7 @@ impl PreparedSender {
     ///
     /// # Errors
     ///
-    /// [`Error::Sys`] with `EBADF` for another queue pair, [`Error::Range`] for a ring of no bytes,
+    /// [`Error::Sys`] with `ENOENT` for another queue pair, [`Error::Range`] for a ring of no bytes,
     /// [`Error::Access`] for one that may not be written to.
     pub fn start(self, qp: Qp<Rc>, ring: RemoteSlice) -> Result<Sender> {
         let end = same(self.qp_num, qp)?;
@@ -534,7 +534,7 @@ impl PreparedReceiver {
     ///
     /// # Errors
     ///
-    /// [`Error::Sys`] with `EBADF` for another queue pair.
+    /// [`Error::Sys`] with `ENOENT` for another queue pair.
     pub fn start(self, qp: Qp<Rc>) -> Result<Receiver> {
         let end = same(self.qp_num, qp)?;
         let arrived = Arrived::new(self.ring.len() as u64);

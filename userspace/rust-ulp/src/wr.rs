@@ -147,7 +147,7 @@ impl<'a> Request<'a> {
         {
             return Err(Error::Sys {
                 call: abi::Submit::NAME,
-                errno: libc::EBADF,
+                errno: libc::ENOENT,
             });
         }
         if let Some(remote) = &self.remote {

@@ -737,7 +737,7 @@ fn part(dice: &mut Dice, a: End<'_>, b: End<'_>) -> Done {
                     end.pd,
                 ] {
                     // What was destroyed before, and what a shared receive queue needs.
-                    may(end.link.destroy(handle), &[Errno::EBADF, Errno::EBUSY])?;
+                    may(end.link.destroy(handle), &[Errno::ENOENT, Errno::EBUSY])?;
                 }
             }
         }
@@ -1417,7 +1417,7 @@ fn waiters(worker: Worker<'_>, dice: &mut Dice) -> Done {
         for thread in threads {
             match thread.join().unwrap_or_else(|_| wrong("a waiter panicked")) {
                 // Another file, or a queue that is no more.
-                Err(Stop::Errno(_, Errno::ENOTTY | Errno::EBADF | Errno::EINVAL)) => (),
+                Err(Stop::Errno(_, Errno::ENOTTY | Errno::EBADF | Errno::EINVAL | Errno::ENOENT)) => (),
                 other => result = result.and(other),
             }
         }

@@ -234,7 +234,7 @@ fn refusals() -> Outcome {
     };
     let wr = set.write();
     let bad = |qp| request(&set, 9, abi::Wr { qp, ..wr });
-    one("no handle", bad(0), refused(Errno::EBADF))?;
+    one("no handle", bad(0), refused(Errno::ENOENT))?;
     one("a buffer's", bad(set.buffer.handle), refused(Errno::EBADFD))?;
     one("in INIT", bad(set.idle.handle), refused(Errno::ENOTCONN))?;
     let late = abi::Wr {
@@ -303,11 +303,11 @@ fn refusals() -> Outcome {
     one(
         "one is bad",
         batch(&set, 9, &area, 2, 0),
-        refused(Errno::EBADF),
+        refused(Errno::ENOENT),
     )?;
     equal("none was posted", in_flight(&set, set.a.handle)?, (0, 0))?;
     for (what, queue, user_data, flags, want) in [
-        ("no handle", 0, 0, 0, Errno::EBADF),
+        ("no handle", 0, 0, 0, Errno::ENOENT),
         ("a buffer's", set.buffer.handle, 0, 0, Errno::EBADFD),
         ("a flag", set.a.handle, 0, 2, Errno::EINVAL),
         (
@@ -327,7 +327,7 @@ fn refusals() -> Outcome {
     one(
         "a stream of nothing",
         stream(&set, 9, 0, 1),
-        refused(Errno::EBADF),
+        refused(Errno::ENOENT),
     )?;
     one(
         "of a queue pair",
@@ -795,9 +795,9 @@ fn destroyed() -> Outcome {
             let slept = waiter.as_ref().map_or(Ok(()), Waiter::sleeps);
             set.file.destroy(own.handle)?;
             let done = run(&mut ring, &[], 1)?;
-            equal("a stream", done, vec![(8, refused(Errno::EBADF))])?;
+            equal("a stream", done, vec![(8, refused(Errno::ENOENT))])?;
             slept?;
-            waiter.map_or(Ok(()), |it| equal("a wait", it.end()?, Err(Errno::EBADF)))
+            waiter.map_or(Ok(()), |it| equal("a wait", it.end()?, Err(Errno::ENOENT)))
         })?;
     }
     set.file.destroy(set.b.handle)?;
@@ -939,7 +939,7 @@ fn stream_without_room() -> Outcome {
 /// What may become of a request that nobody knows.
 const DOCUMENTED: [Errno; 12] = [
     Errno::EINVAL,
-    Errno::EBADF,
+    Errno::ENOENT,
     Errno::EBADFD,
     Errno::ENOTCONN,
     Errno::E2BIG,

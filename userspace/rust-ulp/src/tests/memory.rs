@@ -288,7 +288,7 @@ fn a_grant_is_not_bound_to_a_queue_pair_of_a_device_that_is_gone() {
         let next = pair();
         assert_eq!(next.a.handle(), handle);
         let error = next.mem.grant_with(.., Access::REMOTE_READ, options);
-        assert_eq!(error.unwrap_err().errno(), Some(libc::EBADF));
+        assert_eq!(error.unwrap_err().errno(), Some(libc::ENOENT));
     }
 }
 
@@ -380,8 +380,8 @@ fn a_key_that_changes() {
     assert_eq!(write(&p, new), Status::Success);
     assert_eq!(write(&p, old), Status::RemoteAccess);
     grant.revoke().unwrap();
-    assert_eq!(clone.rotate().unwrap_err().errno(), Some(libc::EBADF));
-    assert_eq!(clone.query().unwrap_err().errno(), Some(libc::EBADF));
+    assert_eq!(clone.rotate().unwrap_err().errno(), Some(libc::ENOENT));
+    assert_eq!(clone.query().unwrap_err().errno(), Some(libc::ENOENT));
 }
 
 /// The grant ends, the event says so, and nothing else happened.
@@ -446,5 +446,5 @@ fn grants_end_with_their_queue_pair() {
         .mem
         .grant_with(.., Access::REMOTE_READ, bound)
         .unwrap_err();
-    assert_eq!(error.errno(), Some(libc::EBADF), "{error}");
+    assert_eq!(error.errno(), Some(libc::ENOENT), "{error}");
 }

@@ -399,7 +399,7 @@ const FIELDS: &[Field] = &[
 
 impl Field {
     fn no_such(&self, set: &Set, handle: u32) -> Outcome {
-        (self.refused)(set, handle, Errno::EBADF).map_err(because(&format!("{handle:#x}")))
+        (self.refused)(set, handle, Errno::ENOENT).map_err(because(&format!("{handle:#x}")))
     }
 
     fn never_made(&self, set: &Set) -> Outcome {
@@ -445,7 +445,7 @@ fn stale(set: &Set) -> Outcome<Vec<(Kind, u32)>> {
     for kind in KINDS {
         let handle = kind.make(set)?;
         set.file.destroy(handle)?;
-        set.file.keeps(handle, Errno::EBADF)?;
+        set.file.keeps(handle, Errno::ENOENT)?;
         out.push((kind, handle));
     }
     Ok(out)
@@ -543,7 +543,7 @@ fn busy(set: &Set) -> Outcome {
     file.refused(&arg, Errno::ERANGE)?;
     arg = File::qp_args(pd, cq);
     arg.recv_cq = 0;
-    file.refused(&arg, Errno::EBADF)?;
+    file.refused(&arg, Errno::ENOENT)?;
     file.destroy(cq)?;
     file.destroy(pd)
 }
@@ -594,7 +594,7 @@ pub fn run(r: &mut Report) {
     r.case("DESTROY: each once", || {
         for handle in &new {
             set.file.destroy(*handle)?;
-            set.file.keeps(*handle, Errno::EBADF)?;
+            set.file.keeps(*handle, Errno::ENOENT)?;
         }
         Ok(())
     });

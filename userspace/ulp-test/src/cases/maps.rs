@@ -115,7 +115,7 @@ pub fn run(r: &mut Report) {
             0x7fff_ffff << 32,
             0xffff_ffff << 32,
         ] {
-            refused(file, offset, PAGE, RW, shared, Errno::EBADF)
+            refused(file, offset, PAGE, RW, shared, Errno::ENOENT)
                 .map_err(because(&format!("at {offset:#x}")))?;
         }
         Ok(())
@@ -136,8 +136,8 @@ pub fn run(r: &mut Report) {
         map.put(0, b"still");
         file.destroy(cq.handle)?;
         file.destroy(buffer.handle)?;
-        refused(file, cq.mmap_offset, PAGE, RW, shared, Errno::EBADF)?;
-        refused(file, buffer.mmap_offset, PAGE, RW, shared, Errno::EBADF)?;
+        refused(file, cq.mmap_offset, PAGE, RW, shared, Errno::ENOENT)?;
+        refused(file, buffer.mmap_offset, PAGE, RW, shared, Errno::ENOENT)?;
         equal("a mapping from before", map.get(0, 5), b"still".to_vec())
     });
     r.case(

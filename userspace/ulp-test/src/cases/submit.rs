@@ -49,7 +49,7 @@ fn calls(r: &mut Report, set: &Set) {
             ..abi::Cancel::new()
         };
         let (result, out) = set.file.call(&arg);
-        equal("result", result, Err(Errno::EBADF))?;
+        equal("result", result, Err(Errno::ENOENT))?;
         equal("canceled", out.canceled, 77)
     });
     r.case("SUBMIT: nothing to do", || {

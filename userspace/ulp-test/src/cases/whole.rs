@@ -79,7 +79,7 @@ fn dismantle(set: Set) -> Outcome {
         set.pd,
     ] {
         file.destroy(handle)?;
-        file.keeps(handle, Errno::EBADF)?;
+        file.keeps(handle, Errno::ENOENT)?;
     }
     equal("objects", file.count("")?, 0)
 }

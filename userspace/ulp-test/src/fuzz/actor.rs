@@ -232,7 +232,7 @@ impl<'w> Actor<'w> {
                     self.finding(format!("a {:?} was destroyed twice", object.kind));
                 }
             }
-            Err(Errno::EBADF | Errno::ENODEV | Errno::ENXIO) => (),
+            Err(Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) => (),
             Err(_) => lock(&open.objects).push(object),
         }
     }

@@ -7,7 +7,7 @@ use nix::errno::Errno::{self, *};
 /// What every command may say, whatever it is.
 const ANY: &[Errno] = &[E2BIG, EFAULT, EINVAL, ENODEV, ENXIO];
 /// What may be wrong with a handle.
-const HANDLE: &[Errno] = &[EBADF, EBADFD];
+const HANDLE: &[Errno] = &[ENOENT, EBADFD];
 /// What may be in the way of one more object.
 const MAKE: &[Errno] = &[EDQUOT, EMFILE, ENOMEM];
 /// What may be in the way of pinning memory, or of making a key for it.
@@ -16,7 +16,7 @@ const PIN: &[Errno] = &[EAGAIN, EINTR, EOPNOTSUPP, ERANGE];
 const ROUTE: &[Errno] = &[EHOSTUNREACH, ENETUNREACH, ETIMEDOUT];
 /// What a request may be refused for.
 const POST: &[Errno] = &[
-    EACCES, EAGAIN, EBADF, EBADFD, EMSGSIZE, ENOMEM, ENOTCONN, EOPNOTSUPP, ERANGE, EXDEV,
+    EACCES, EAGAIN, EBADFD, EMSGSIZE, ENOENT, ENOMEM, ENOTCONN, EOPNOTSUPP, ERANGE, EXDEV,
 ];
 
 /// What io_uring says itself: of a link; of a number that is no file, or another's, when it comes to
@@ -36,12 +36,12 @@ fn lists(what: &str) -> &'static [&'static [Errno]] {
             ANY,
             HANDLE,
             ROUTE,
-            &[EISCONN, ENOENT, ENOMEM, EPERM, EPROTO, ERANGE],
+            &[EISCONN, ENOMEM, EPERM, EPROTO, ERANGE],
         ],
         "QP_QUERY" | "SRQ_QUERY" | "BUFFER_QUERY" | "GRANT_QUERY" | "CONN_QUERY" => &[ANY, HANDLE],
         "BUFFER_CREATE" => &[ANY, HANDLE, MAKE, &[EINTR, EOPNOTSUPP, ERANGE]],
         "BUFFER_REGISTER" => &[ANY, HANDLE, MAKE, PIN],
-        "BUFFER_IMPORT" => &[ANY, HANDLE, MAKE, PIN, &[EACCES]],
+        "BUFFER_IMPORT" => &[ANY, HANDLE, MAKE, PIN, &[EACCES, EBADF]],
         "GRANT_CREATE" => &[
             ANY,
             HANDLE,
@@ -49,13 +49,13 @@ fn lists(what: &str) -> &'static [&'static [Errno]] {
             &[EACCES, ENOTCONN, EOPNOTSUPP, ERANGE, EXDEV],
         ],
         "GRANT_ROTATE" => &[ANY, HANDLE, &[ENOMEM, ENOTCONN]],
-        "AH_CREATE" => &[ANY, HANDLE, MAKE, ROUTE, &[ENOENT, EOPNOTSUPP, ERANGE]],
+        "AH_CREATE" => &[ANY, HANDLE, MAKE, ROUTE, &[EOPNOTSUPP, ERANGE]],
         "SRQ_CREATE" => &[ANY, HANDLE, MAKE, &[EOPNOTSUPP, ERANGE]],
         "SRQ_MODIFY" => &[ANY, HANDLE, &[ERANGE]],
-        "DESTROY" => &[ANY, &[EBADF, EBUSY]],
+        "DESTROY" => &[ANY, &[EBUSY, ENOENT]],
         "SUBMIT" => &[ANY, POST],
         "CANCEL" => &[ANY, HANDLE],
-        "CQ_EVENTFD" => &[ANY, HANDLE, &[EBUSY]],
+        "CQ_EVENTFD" => &[ANY, HANDLE, &[EBADF, EBUSY]],
         "LISTEN" => &[
             ANY,
             MAKE,
