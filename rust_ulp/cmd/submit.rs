@@ -16,7 +16,6 @@
 use super::resolve::SubmitCtx;
 use crate::{
     file::UlpFile,
-    kernel::errno::etime,
     limits::MAX_BATCH,
     object::{
         batch::Batch,
@@ -105,20 +104,18 @@ fn post_and_wait(file: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> 
         value.bad_index = value.posted;
         return result;
     }
-    cq.map_or(Ok(()), |cq| wait(file, value, &cq))
+    if let Some(cq) = cq {
+        wait(file, value, &cq);
+    }
+    Ok(())
 }
 
 /// Waits for completions, and sets `completed` and `wait_error`.
-fn wait(file: &UlpFile, value: &mut abi::Submit, cq: &CqObject) -> Result {
+///
+/// An error of the wait must not look like an error of the requests, which are posted.
+fn wait(file: &UlpFile, value: &mut abi::Submit, cq: &CqObject) {
     let result = cq.wait(value.min_complete, value.timeout_ns);
-    let errno = result.err().map_or(0, |err| err.to_errno());
+    value.wait_error = result.err().map_or(0, |err| err.to_errno());
     value.completed = cq.ring().unread();
-    trace::wait(file.id(), value.cq, value.completed, errno);
-    match result {
-        Err(err) if err == etime() || err == EINTR || err == EIO => {
-            value.wait_error = errno;
-            Ok(())
-        }
-        other => other,
-    }
+    trace::wait(file.id(), value.cq, value.completed, value.wait_error);
 }

@@ -1530,7 +1530,7 @@ struct rust_ulp_wr {
  * @posted: [out; requests] Number of posted requests, valid even if the command fails.
  * @bad_index: [out; index] Index of the request that failed, valid if the command fails.
  * @completed: [out; completions] Unread completions in the ring of @cq.
- * @wait_error: [out; 0 or a negative errno] Result of the wait: 0, -ETIME, -EINTR or -EIO.
+ * @wait_error: [out; 0 or a negative errno] Result of the wait.
  *
  * The command posts @nr_wrs requests, then waits until the ring of @cq has @min_complete unread
  * completions.
@@ -1544,10 +1544,15 @@ struct rust_ulp_wr {
  * EAGAIN: a queue is full. This includes the completion queue, which must have room for every
  * request in flight. Poll completions and try again.
  *
- * The command succeeds even if the wait fails, and posted requests stay posted. @wait_error is 0,
- * -ETIME, -EINTR (a signal, or task work of an io_uring), or -EIO (the device reported an error of
- * its completion queue, see RUST_ULP_CQ_ERROR). ENODEV: the device was removed during the wait.
- * ENOENT: another thread destroyed @cq during the wait.
+ * The command succeeds if it has posted all requests, whatever ends the wait. @wait_error says
+ * that:
+ *
+ *  0         the completions are there
+ *  -ETIME    the time ran out
+ *  -EINTR    a signal, or task work of an io_uring
+ *  -EIO      the device reported an error of its completion queue, see RUST_ULP_CQ_ERROR
+ *  -ENODEV   the device was removed
+ *  -ENOENT   another thread destroyed @cq
  */
 struct rust_ulp_submit {
 	__u32 size;

@@ -59,6 +59,13 @@ def in_background(function, *args):
     return thread
 
 
+def wait_for_one(file, cq):
+    """Waits for a completion of `cq`; raises what ended the wait."""
+    got = file.submit(cq=cq.handle, min_complete=1, timeout_ns=LONG)
+    if got.wait_error:
+        raise OSError(-got.wait_error, "SUBMIT")
+
+
 def ended(thread):
     thread.join(DEADLINE)
     return thread.result
@@ -203,21 +210,27 @@ def test_idle(r):
 
 
 def test_waiter(r):
-    a, _ = pair()
+    a, b = pair()
     second = Cq(a.file, 16)
     other = File("h2", "rxe2")
-    sleepers = [
-        in_background(lambda cq=cq: a.file.submit(cq=cq.handle, min_complete=1, timeout_ns=LONG))
-        for cq in (a.cq, a.cq, second)
-    ]
+    sleepers = [in_background(wait_for_one, a.file, cq) for cq in (a.cq, a.cq, second)]
+    poster = in_background(
+        lambda: a.file.submit([a.write(b, 8, flags=0)], cq=second.handle, min_complete=1, timeout_ns=LONG)
+    )
     poller = in_background(events, a.file, 600000)
     counter = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     a.file.call("CQ_EVENTFD", cq=second.handle, fd=counter)
     bystander = in_background(events, other, 600000)
-    blocked([*sleepers, poller, bystander])
+    blocked([*sleepers, poster, poller, bystander])
     remove(r, "rxe1")
     for i, sleeper in enumerate(sleepers):
         r.equal(f"blocked waiter {i} gets ENODEV", ended(sleeper), "ENODEV")
+    got = ended(poster)
+    r.equal(
+        "a SUBMIT that has posted succeeds, and says what ended its wait",
+        (getattr(got, "posted", got), getattr(got, "wait_error", got)),
+        (1, -errno.ENODEV),
+    )
     got = ended(poller)
     r.check("a blocked poll returns POLLHUP", isinstance(got, list) and got and got[0][1] & select.POLLHUP, got)
     r.equal("who polls a file of the other device sleeps on", bystander.result, "not ended")
@@ -230,7 +243,7 @@ def test_destroy(r):
     f = File("h1", "rxe1")
     for name in ("WORKQUEUE", "SOFTIRQ", "CALLER"):
         cq = Cq(f, 16, N["DELIVER_" + name])
-        waits = [in_background(lambda cq=cq: f.submit(cq=cq.handle, min_complete=1, timeout_ns=LONG)) for _ in range(2)]
+        waits = [in_background(wait_for_one, f, cq) for _ in range(2)]
         if name != "CALLER":
             blocked(waits)
         elif not ulp.until(lambda waits=waits: all(system_ticks(t) > 2 for t in waits)):
@@ -370,7 +383,7 @@ def test_load(r):
 def test_netdev(r):
     """The netdev under the device goes, and the device with it."""
     a, _ = pair()
-    sleeper = in_background(lambda: a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=LONG))
+    sleeper = in_background(wait_for_one, a.file, a.cq)
     blocked([sleeper])
     subprocess.run("ip -n h1 link del w1".split(), check=True, timeout=DEADLINE)
     r.equal("a waiter gets ENODEV when the netdev is deleted", ended(sleeper), "ENODEV")

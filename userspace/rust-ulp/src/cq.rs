@@ -362,8 +362,12 @@ impl Cq {
             Err(errno) => return Err(Error::sys("SUBMIT (waiting)", errno)),
         }
         // Here before the time is over, with less than was waited for: nothing more will come.
-        if arg.wait_error == -libc::EIO {
-            return Err(Error::CqFailed);
+        match Errno::from_raw(arg.wait_error.saturating_neg()) {
+            Errno::EIO => return Err(Error::CqFailed),
+            errno @ (Errno::ENODEV | Errno::ENOENT) => {
+                return Err(Error::sys("SUBMIT (waiting)", errno))
+            }
+            _ => {}
         }
         // What arrived at the last moment counts.
         if arg.completed < n && deadline.left().is_zero() {

@@ -755,7 +755,12 @@ impl<'scope> Waiter<'scope> {
                 ..abi::Submit::new()
             }])?;
             tell.send(thread_id()).map_err(because("a channel"))?;
-            Ok(file.ioctl(abi::Submit::NR, Place::In(&area, 0)))
+            let result = file.ioctl(abi::Submit::NR, Place::In(&area, 0));
+            let out: abi::Submit = value(&area.get(0, size_of::<abi::Submit>()));
+            Ok(result.and(match out.wait_error {
+                0 => Ok(()),
+                error => Err(Errno::from_raw(-error)),
+            }))
         });
         Self { thread, id }
     }

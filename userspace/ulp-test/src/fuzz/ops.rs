@@ -843,7 +843,14 @@ fn submit(a: &mut Actor<'_>) {
             out.posted, out.nr_wrs
         ));
     }
-    let allowed = [0, libc::ETIME, libc::EINTR, libc::EIO];
+    let allowed = [
+        0,
+        libc::ETIME,
+        libc::EINTR,
+        libc::EIO,
+        libc::ENODEV,
+        libc::ENOENT,
+    ];
     if result.is_ok() && !allowed.contains(&out.wait_error.saturating_neg()) {
         a.finding(format!("the wait of SUBMIT is {}", out.wait_error));
     }
