@@ -120,28 +120,20 @@ pub(super) fn query<T: Plain>(
     user: User<T>,
     run: impl FnOnce(&Ctx<'_>, &mut T) -> Result,
 ) -> Result {
-    run_and_write(&file, user.read()?, run)
+    let mut arg = user.read()?;
+    run(&Ctx::enter(&file)?, &mut arg.value)?;
+    arg.write()
 }
 
 /// Runs a command that changes an object and returns something.
+///
+/// Writes the struct back even if the handler fails, for the members that are valid then.
 pub(super) fn modify<T: Plain>(
     file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
     run: impl FnOnce(&Ctx<'_>, &mut T) -> Result,
 ) -> Result {
-    run_and_write(&file, user.read_writable()?, run)
-}
-
-/// Calls the handler inside the gate, and writes the struct back outside of it.
-fn run_and_write<T: Plain>(
-    file: &UlpFile,
-    mut arg: Arg<T>,
-    run: impl FnOnce(&Ctx<'_>, &mut T) -> Result,
-) -> Result {
-    let ctx = Ctx::enter(file)?;
-    run(&ctx, &mut arg.value)?;
-    drop(ctx);
-    arg.write()
+    modify_outside(file, user, |file, value| run(&Ctx::enter(&file)?, value))
 }
 
 /// The struct of a command that creates an object.

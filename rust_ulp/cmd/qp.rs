@@ -36,6 +36,7 @@ use crate::{
         ah::AddressVector,
         qp_attr::{
             mask,
+            mismatch,
             Attributes,
             Capacity,
             QpType,
@@ -207,6 +208,8 @@ fn path(ctx: &Ctx<'_>, qp: &QpObject, from: State, value: &abi::QpModify) -> Res
 }
 
 /// Changes the state and the attributes of a queue pair.
+///
+/// If it returns [`eproto`], the masks in `value` say which attributes are wrong.
 pub(super) fn modify(ctx: &Ctx<'_>, value: &mut abi::QpModify) -> Result {
     let qp = ctx.file.table().lock().qp(value.qp)?.clone();
     if ctx.device.is_iwarp {
@@ -214,19 +217,36 @@ pub(super) fn modify(ctx: &Ctx<'_>, value: &mut abi::QpModify) -> Result {
     }
     check_attributes(&ctx.device, value)?;
 
-    let attr = &value.attr;
     let from = qp.qp().state();
     if value.attr_mask & abi::QP_CUR_STATE != 0
-        && State::from_raw(attr.cur_qp_state.into()) != Some(from)
+        && State::from_raw(value.attr.cur_qp_state.into()) != Some(from)
     {
+        (value.missing_mask, value.extra_mask) = (0, abi::QP_CUR_STATE);
         return Err(eproto());
     }
     let to = if value.attr_mask & abi::QP_STATE != 0 {
-        State::from_raw(attr.qp_state.into()).ok_or(EINVAL)?
+        State::from_raw(value.attr.qp_state.into()).ok_or(EINVAL)?
     } else {
         from
     };
-    let av = path(ctx, &qp, from, value)?;
+    let result = change(ctx, &qp, from, to, value);
+    if result == Err(eproto()) {
+        (value.missing_mask, value.extra_mask) =
+            mismatch(from, to, qp.qp().qp_type(), value.attr_mask);
+    }
+    result
+}
+
+/// Moves `qp` from state `from` to state `to`. Sleeps.
+fn change(
+    ctx: &Ctx<'_>,
+    qp: &QpObject,
+    from: State,
+    to: State,
+    value: &mut abi::QpModify,
+) -> Result {
+    let attr = &value.attr;
+    let av = path(ctx, qp, from, value)?;
     if value.attr_mask & abi::QP_QKEY != 0
         && attr.qkey & rdma::qp::CONTROLLED_QKEY != 0
         && !rdma::qp::may_control_qkeys()

@@ -17,6 +17,7 @@ use super::{
     event::Event,
     pd::Pd,
     qp_attr::{
+        is_transition,
         mask,
         Attributes,
         Capacity,
@@ -571,9 +572,7 @@ impl<H: WrHandler> Qp<H> {
         if self.is_iwarp() && (mask != mask::STATE || to != bindings::IB_QPS_ERR) {
             return Err(eopnotsupp());
         }
-        // SAFETY: A pure function of its arguments.
-        let is_ok = unsafe { bindings::ib_modify_qp_is_ok(from, to, self.qp_type.to_raw(), mask) };
-        if !is_ok {
+        if !is_transition(from, to, self.qp_type, mask) {
             return Err(eproto());
         }
         if to == bindings::IB_QPS_RESET {

@@ -87,6 +87,51 @@ pub(crate) mod mask {
     pub(crate) const DEST_QPN: u32 = bindings::IB_QP_DEST_QPN;
 }
 
+/// Returns whether a queue pair may go from state `from` to state `to` with the attributes `mask`.
+pub(super) fn is_transition(from: u32, to: u32, qp_type: QpType, mask: u32) -> bool {
+    // SAFETY: A pure function of its arguments.
+    unsafe { bindings::ib_modify_qp_is_ok(from, to, qp_type.to_raw(), mask) }
+}
+
+/// Returns the attributes that a transition requires, without the state: `qp_state_table`
+/// (drivers/infiniband/core/verbs.c:1458), which is not exported.
+fn required(from: State, to: State, qp_type: QpType) -> u32 {
+    match (from, to, qp_type) {
+        (State::Reset, State::Init, QpType::Ud) => mask::PKEY_INDEX | mask::PORT | mask::QKEY,
+        (State::Reset, State::Init, _) => mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS,
+        (State::Init, State::Rtr, QpType::Uc) => {
+            mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN
+        }
+        (State::Init, State::Rtr, QpType::Rc) => {
+            required(from, to, QpType::Uc) | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER
+        }
+        (State::Rtr, State::Rts, QpType::Rc) => {
+            mask::TIMEOUT
+                | mask::RETRY_CNT
+                | mask::RNR_RETRY
+                | mask::SQ_PSN
+                | mask::MAX_QP_RD_ATOMIC
+        }
+        (State::Rtr, State::Rts, _) => mask::SQ_PSN,
+        _ => 0,
+    }
+}
+
+/// Returns the attributes that are missing from `mask` for a transition, and those that the
+/// transition does not take. If there is no such transition, the latter is [`mask::STATE`].
+pub(crate) fn mismatch(from: State, to: State, qp_type: QpType, mask: u32) -> (u32, u32) {
+    let needed = required(from, to, qp_type) | mask::STATE;
+    let is_ok = |mask| is_transition(from as u32, to as u32, qp_type, mask);
+    if !is_ok(needed) {
+        return (0, mask::STATE);
+    }
+    let extra = (0..u32::BITS)
+        .map(|bit| 1u32.rotate_left(bit) & mask & !needed)
+        .filter(|&bit| !is_ok(needed | bit))
+        .fold(0, |bits, bit| bits | bit);
+    (needed & !mask & !mask::STATE, extra)
+}
+
 /// The attributes of a queue pair: `struct ib_qp_attr`, without alternate paths.
 ///
 /// ```

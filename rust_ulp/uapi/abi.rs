@@ -195,8 +195,9 @@ abi! {
         @32 en_sqd_async_notify: u8, @33 sq_draining: u8, @34 pad: [u8; 2], @36 ah: AhAttr
     }
     /// Changes the state and the attributes of a queue pair.
-    struct QpModify = rust_ulp_qp_modify, 88 bytes, IOC_QP_MODIFY "QP_MODIFY" {
-        @0 size: u32, @4 flags: u32, @8 qp: u32, @12 attr_mask: u32, @16 attr: QpAttr
+    struct QpModify = rust_ulp_qp_modify, 96 bytes, IOC_QP_MODIFY "QP_MODIFY" {
+        @0 size: u32, @4 flags: u32, @8 qp: u32, @12 attr_mask: u32, @16 missing_mask: u32,
+        @20 extra_mask: u32, @24 attr: QpAttr
     }
     /// Describes a queue pair.
     struct QpQuery = rust_ulp_qp_query, 120 bytes, IOC_QP_QUERY "QP_QUERY" {

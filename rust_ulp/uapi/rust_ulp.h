@@ -50,7 +50,7 @@
  *              queue pair that has a shared receive queue
  *  EPERM       a Q_Key with its highest bit set needs CAP_NET_RAW
  *  EPROTO      the state table of the queue pair does not allow this transition with these
- *              attributes
+ *              attributes, see @missing_mask and @extra_mask of struct rust_ulp_qp_modify
  *  ERANGE      a number is outside the range of the object or of the device
  *  EXDEV       the objects have different protection domains, or do not belong together
  *
@@ -629,7 +629,10 @@ struct rust_ulp_ah_attr {
 	__u8 dmac[6];
 };
 
-/* rust_ulp_qp_modify.attr_mask, as enum ib_qp_attr_mask */
+/*
+ * rust_ulp_qp_modify.attr_mask, rust_ulp_qp_modify.missing_mask and rust_ulp_qp_modify.extra_mask,
+ * as enum ib_qp_attr_mask
+ */
 #define RUST_ULP_QP_STATE		(1U << 0)
 #define RUST_ULP_QP_CUR_STATE		(1U << 1)
 #define RUST_ULP_QP_EN_SQD_ASYNC_NOTIFY	(1U << 2)
@@ -720,6 +723,10 @@ struct rust_ulp_qp_attr {
  * struct rust_ulp_qp_modify - changes the state and the attributes of a queue pair
  * @qp: [in; handle] Queue pair.
  * @attr_mask: [in] RUST_ULP_QP_*: the members of @attr to use.
+ * @missing_mask: [out] RUST_ULP_QP_*: attributes that the transition requires; valid with EPROTO.
+ * @extra_mask: [out] RUST_ULP_QP_*: attributes that the transition does not take; valid with
+ *   EPROTO. RUST_ULP_QP_STATE: there is no such transition. RUST_ULP_QP_CUR_STATE: the state is
+ *   another one, or the transition does not take that check.
  * @attr: [in, out] The attributes; out: @ah.dmac and @ah.hop_limit as the kernel resolved them.
  *
  * On iWARP, QP_CREATE returns a queue pair in INIT, which accepts receives. Only ACCEPT and CONNECT
@@ -733,6 +740,8 @@ struct rust_ulp_qp_modify {
 	__u32 flags;
 	__u32 qp;
 	__u32 attr_mask;
+	__u32 missing_mask;
+	__u32 extra_mask;
 	struct rust_ulp_qp_attr attr;
 };
 

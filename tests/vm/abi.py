@@ -472,11 +472,13 @@ struct(
 )
 struct(
     "qp_modify",
-    "",
+    "missing_mask extra_mask",
     size=c_uint32,
     flags=c_uint32,
     qp=c_uint32,
     attr_mask=c_uint32,
+    missing_mask=c_uint32,
+    extra_mask=c_uint32,
     attr=S["qp_attr"],
 )
 struct(

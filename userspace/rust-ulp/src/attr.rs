@@ -7,7 +7,7 @@ use crate::access::Access;
 use crate::endpoint::Mtu;
 use crate::params::{AckTimeout, Retries, RnrRetries, RnrTimer};
 use crate::path::Path;
-use crate::state::QpState;
+use crate::state::{AttrSet, QpState};
 
 /// Attributes for [`PreparedQp::modify`](crate::PreparedQp::modify) and
 /// [`Qp::modify`](crate::Qp::modify): those that are set are given to the kernel.
@@ -101,6 +101,11 @@ impl QpAttr {
         attr.attr.qp_state = state.code();
         attr.mask = abi::QP_STATE;
         attr
+    }
+
+    /// Returns the attributes that are set.
+    pub fn set(&self) -> AttrSet {
+        AttrSet { mask: self.mask }
     }
 
     pub(crate) fn next(&self) -> Option<QpState> {

@@ -2,10 +2,11 @@
 
 //! What can go wrong, in words that say what to do next.
 
+use crate::abi;
 use crate::access::Access;
 use crate::gid::Gid;
 use crate::refusal::{Refusal, RejectReason, Rejection, WireError};
-use crate::state::QpState;
+use crate::state::{AttrSet, QpState};
 use crate::status::{Opcode, Status};
 use nix::errno::Errno;
 use std::fmt;
@@ -74,14 +75,19 @@ pub enum Error {
 
     /// The queue pair's state table does not allow that (`EPROTO`).
     #[error(
-        "a queue pair does not go from {current:?} to {next:?} with these attributes; \
-         RC wants Reset, Init, Rtr, Rts in this order, each with the attributes that QpAttr lists"
+        "a queue pair does not go from {current:?} to {next:?}{}; \
+         RC wants Reset, Init, Rtr, Rts in this order, each with the attributes that QpAttr lists",
+        wrong_attributes(*.missing, *.extra)
     )]
     InvalidTransition {
         /// The state that it is in.
         current: QpState,
         /// The state that was asked for.
         next: QpState,
+        /// Attributes that the transition requires and that were not given.
+        missing: AttrSet,
+        /// Attributes that the transition does not take. `state`: there is no such transition.
+        extra: AttrSet,
     },
 
     /// The queue pair is not in a state that takes this request (`ENOTCONN`).
@@ -484,6 +490,18 @@ fn uring_hint(cause: &std::io::Error) -> &'static str {
         Some(libc::ENOMEM) => "no memory, or over a limit: see ulimit -l",
         _ => "see io_uring_setup(2)",
     }
+}
+
+fn wrong_attributes(missing: AttrSet, extra: AttrSet) -> String {
+    let mut text = String::new();
+    if !missing.is_empty() {
+        text += &format!(" without {missing}");
+    }
+    // A state that cannot be reached stands in the text already.
+    if !extra.is_empty() && extra.mask != abi::QP_STATE {
+        text += &format!(" with {extra}");
+    }
+    text
 }
 
 fn no_device(name: &str) -> String {

@@ -1649,7 +1649,10 @@ impl Qp {
                     | abi::QP_SQ_PSN
                     | abi::QP_MAX_QP_RD_ATOMIC
             }
-            _ => return Err(Errno::EPROTO),
+            _ => {
+                arg.extra_mask = abi::QP_STATE;
+                return Err(Errno::EPROTO);
+            }
         };
         let only_reliable = abi::QP_TIMEOUT
             | abi::QP_RETRY_CNT
@@ -1657,7 +1660,9 @@ impl Qp {
             | abi::QP_MIN_RNR_TIMER
             | abi::QP_MAX_QP_RD_ATOMIC
             | abi::QP_MAX_DEST_RD_ATOMIC;
-        if mask & needed != needed || (!reliable && mask & only_reliable != 0) {
+        arg.missing_mask = needed & !mask;
+        arg.extra_mask = if reliable { 0 } else { mask & only_reliable };
+        if arg.missing_mask != 0 || arg.extra_mask != 0 {
             return Err(Errno::EPROTO);
         }
         macro_rules! set {

@@ -186,7 +186,7 @@ pub use port::{DefaultGid, GidEntry, GidType, LinkLayer, PortInfo, PortState};
 pub use qp::{PreparedQp, Qp, QpBuilder};
 pub use remote::RemoteSlice;
 pub use srq::{Srq, SrqBuilder, SrqInfo};
-pub use state::QpState;
+pub use state::{AttrSet, QpState};
 pub use status::{Opcode, Status, WrOpcode};
 pub use transport::{Connected, Rc, Transport, Uc, Ud};
 #[doc(hidden)]

@@ -17,7 +17,7 @@ use crate::path::Path;
 use crate::pd::Pd;
 use crate::post::{cancel, post_one};
 use crate::srq::Srq;
-use crate::state::QpState;
+use crate::state::{AttrSet, QpState};
 use crate::status::WrOpcode;
 use crate::sync::Cache;
 use crate::sys::{self, Command};
@@ -424,6 +424,12 @@ impl Inner {
                 Err(Error::InvalidTransition {
                     current,
                     next: attr.next().unwrap_or(current),
+                    missing: AttrSet {
+                        mask: arg.missing_mask,
+                    },
+                    extra: AttrSet {
+                        mask: arg.extra_mask,
+                    },
                 })
             }
             Err(errno) => Err(Error::sys(abi::QpModify::NAME, errno)),
@@ -610,6 +616,8 @@ impl<T: Transport> PreparedQp<T> {
             return Err(Error::InvalidTransition {
                 current: info.state,
                 next: QpState::Rts,
+                missing: AttrSet::default(),
+                extra: AttrSet::default(),
             });
         }
         let (port, index) = (info.path.port, info.path.gid_index);

@@ -1132,9 +1132,19 @@ fn states_in_their_order_or_an_explanation() {
             error,
             Error::InvalidTransition {
                 current: QpState::Init,
-                next: QpState::Rts
+                next: QpState::Rts,
+                ..
             }
         ),
+        "{error}"
+    );
+    let error = qp
+        .modify(QpAttr::to(QpState::Rtr).dest_qp_num(7).rq_psn(1))
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("without path, path_mtu, min_rnr_timer, max_dest_rd_atomic;"),
         "{error}"
     );
     let error = qp.into_connected().unwrap_err();
@@ -1441,9 +1451,11 @@ fn errors_say_what_to_do() {
         (
             Error::InvalidTransition {
                 current: QpState::Init,
-                next: QpState::Rts,
+                next: QpState::Rtr,
+                missing: QpAttr::new().rq_psn(1).path_mtu(Mtu::B1024).set(),
+                extra: QpAttr::new().qkey(1).set(),
             },
-            &["Init", "Rts", "QpAttr"],
+            &["Init to Rtr without path_mtu, rq_psn with qkey;", "QpAttr"],
         ),
         (Error::NotConnected, &["the state", "connect it", "INIT"]),
         (

@@ -1417,7 +1417,10 @@ fn waiters(worker: Worker<'_>, dice: &mut Dice) -> Done {
         for thread in threads {
             match thread.join().unwrap_or_else(|_| wrong("a waiter panicked")) {
                 // Another file, or a queue that is no more.
-                Err(Stop::Errno(_, Errno::ENOTTY | Errno::EBADF | Errno::EINVAL | Errno::ENOENT)) => (),
+                Err(Stop::Errno(
+                    _,
+                    Errno::ENOTTY | Errno::EBADF | Errno::EINVAL | Errno::ENOENT,
+                )) => (),
                 other => result = result.and(other),
             }
         }
