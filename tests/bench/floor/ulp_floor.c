@@ -56,8 +56,9 @@ MODULE_PARM_DESC(test, "write or send");
 
 static char *delivery = "workqueue";
 module_param(delivery, charp, 0444);
-MODULE_PARM_DESC(delivery,
-		 "who polls the completion queues: workqueue, softirq or direct");
+MODULE_PARM_DESC(
+	delivery,
+	"who polls the completion queues: workqueue, softirq or direct");
 
 static unsigned int size = 8;
 module_param(size, uint, 0444);
