@@ -558,8 +558,9 @@ fn push<'a>(
     };
     let flags = Flags {
         fence: request.fence,
-        // An io_uring command completes when the device has completed each request.
-        signaled: signaled || ctx.command.is_some(),
+        // An io_uring command completes when the device has completed all requests. The last one of
+        // consecutive requests for a queue reports those before it.
+        signaled: signaled && ctx.in_ring || ctx.command.is_some() && left <= 1,
         solicited: request.solicited,
     };
     append(

@@ -19,6 +19,7 @@
 use super::user::Plain;
 use crate::bindings;
 use core::{
+    cell::Cell,
     mem::size_of,
     ptr::NonNull, //
 };
@@ -188,11 +189,11 @@ impl<'a> Pdu<'a> {
         }
     }
 
-    /// Drops a reference, and returns whether it was the last one; then the caller completes the
-    /// command.
-    fn put(self) -> bool {
+    /// Drops `count` references, and returns whether the last one was among them; then the caller
+    /// completes the command.
+    fn put(self, count: u32) -> bool {
         // Orders the results of the parts before the completion.
-        self.shares().fetch_sub(1, Full) == 1
+        self.shares().fetch_sub(count, Full) == count
     }
 
     /// Returns the `res` of the completion, and the first further word.
@@ -332,7 +333,7 @@ impl UringCmd<'_> {
         IssueResult(QUEUED)
     }
 
-    fn init(&self, kind: u32, queue: u32) -> Pdu<'static> {
+    fn init(&self, kind: u32, queue: u32, shares: u32) -> Pdu<'static> {
         let big = if self.flags & bindings::IO_URING_F_CQE32 as c_uint != 0 {
             kind::BIG
         } else {
@@ -344,7 +345,7 @@ impl UringCmd<'_> {
         // SAFETY: Nobody else accesses the command before it is marked.
         unsafe {
             *pdu.raw() = bindings::rust_ulp_uring {
-                shares: 1,
+                shares,
                 queue,
                 slot: u32::MAX,
                 kind: kind | big,
@@ -381,17 +382,21 @@ impl UringCmd<'_> {
         } else {
             0
         };
-        let pdu = self.init(u32::from(count), queue);
+        let count = u32::from(count);
+        let pdu = self.init(count, queue, count.saturating_add(1));
         pdu.outcome().store(outcome, Relaxed);
         pdu.extra().store(0, Relaxed);
         self.mark();
-        // INVARIANT: `init` counted this reference.
-        let begun = PendingCmd(pdu);
+        // INVARIANT: `init` counted these references.
+        let begun = PendingCmd {
+            pdu,
+            left: Cell::new(count),
+        };
         let result = f(&begun);
         if let Err((index, error)) = result {
             pdu.note(index, error.to_errno(), u64::from(index));
         }
-        if pdu.put() {
+        if pdu.put(begun.left.get().saturating_add(1)) {
             if result.is_err() {
                 let ((res, extra), big) = (pdu.result(), pdu.is_big());
                 return self.done(res, extra, big);
@@ -417,7 +422,7 @@ impl UringCmd<'_> {
         let Ok(group) = u16::try_from(group) else {
             return self.refuse(EINVAL);
         };
-        let pdu = self.init(kind::STREAM | u32::from(group), queue);
+        let pdu = self.init(kind::STREAM | u32::from(group), queue, 1);
         self.mark();
         let (source, guard) = match find() {
             Ok(found) => found,
@@ -461,30 +466,41 @@ impl UringCmd<'_> {
 ///
 /// # Invariants
 ///
-/// The value owns a reference to the command.
-pub(crate) struct PendingCmd(Pdu<'static>);
+/// The value owns `left` references to the command, and one more.
+pub(crate) struct PendingCmd {
+    pdu: Pdu<'static>,
+    left: Cell<u32>,
+}
 
 impl PendingCmd {
     /// Returns a reference for part `index`.
     pub(crate) fn cmd_ref(&self, index: u32) -> CmdRef {
-        self.0.shares().fetch_add(1, Relaxed);
-        // INVARIANT: The reference was just counted.
+        match self.left.get().checked_sub(1) {
+            // INVARIANT: The result owns this reference.
+            Some(left) => self.left.set(left),
+            None => {
+                self.pdu.shares().fetch_add(1, Relaxed);
+            }
+        }
+        // INVARIANT: The reference is counted.
         CmdRef {
-            cmd: self.0.cmd,
+            cmd: self.pdu.cmd,
             index,
+            count: 1,
         }
     }
 }
 
-/// A reference to a started command, held by one of its parts. The command completes when the last
-/// one is dropped.
+/// A reference to a started command, held by one of its parts, or the references of several parts
+/// that have ended. The command completes when the last one is dropped.
 ///
 /// # Invariants
 ///
-/// `cmd` was started, and counts this reference.
+/// `cmd` was started, and counts `count` references for this value.
 pub(crate) struct CmdRef {
     cmd: NonNull<io_uring_cmd>,
     index: u32,
+    count: u32,
 }
 
 // SAFETY: What is accessed through it is atomic, and any context may queue the task work that
@@ -497,6 +513,20 @@ impl CmdRef {
     /// Notes that the part is in slot `slot` of its queue, for [`Canceling::slot`].
     pub(crate) fn placed(&self, slot: u32) {
         self.pdu().slot().store(slot, Relaxed);
+    }
+
+    /// Adds the reference of a part that succeeded to `refs`. If those are to another command, drops
+    /// them. Any context.
+    pub(crate) fn merge(self, refs: &mut Option<Self>) {
+        match refs {
+            Some(refs) if refs.cmd == self.cmd => {
+                // INVARIANT: The references of `self` are those of `refs` from here on. There are
+                // no more of them than `begin` counted.
+                refs.count = refs.count.wrapping_add(self.count);
+                core::mem::forget(self);
+            }
+            _ => *refs = Some(self),
+        }
     }
 
     /// Ends the part with a result. Any context.
@@ -515,7 +545,7 @@ impl Drop for CmdRef {
     fn drop(&mut self) {
         let pdu = self.pdu();
         // The last reference completes the command, which nobody else uses any more.
-        if pdu.put() {
+        if pdu.put(self.count) {
             pdu.complete();
         }
     }

@@ -53,12 +53,42 @@ pub(crate) struct Request {
     pub(crate) signaled: bool,
 }
 
+/// Requests that were not signaled and succeeded.
+#[derive(Default)]
+pub(crate) struct Unsignaled {
+    /// The number of those with a place in the completion ring.
+    in_ring: u32,
+    /// The number of the others.
+    others: u32,
+    /// Their references to an io_uring command.
+    cmd_refs: Option<CmdRef>,
+}
+
 impl WrContext for Request {
+    type Unsignaled = Unsignaled;
+
     fn detach(&mut self) -> Self {
         Self {
             cmd_ref: self.cmd_ref.take(),
             ..*self
         }
+    }
+
+    fn complete_unsignaled(&mut self, done: &mut Unsignaled) {
+        let count = if self.in_ring {
+            &mut done.in_ring
+        } else {
+            &mut done.others
+        };
+        *count = count.saturating_add(1);
+        if let Some(cmd_ref) = self.cmd_ref.take() {
+            cmd_ref.merge(&mut done.cmd_refs);
+        }
+    }
+
+    fn chain_refused(&mut self) {
+        // The command reports the refusal.
+        self.cmd_ref = None;
     }
 
     fn placed(&self, index: u32) {
@@ -306,9 +336,15 @@ impl WrHandler for Completions {
         Self::finish(&mut request, &cqe);
     }
 
-    fn complete_unsignaled(&self, count: u32) {
-        // Requests of io_uring and receives are all signalled, so these have places in the ring.
-        self.send_ring.release(count);
+    fn complete_unsignaled(&self, done: Unsignaled) {
+        // Before the command completes, as in `complete`. Receives are all signaled.
+        if done.in_ring > 0 {
+            self.send_ring.release(done.in_ring);
+        }
+        if done.others > 0 {
+            self.send_ring.leave(done.others);
+        }
+        drop(done.cmd_refs);
     }
 
     fn cancel(&self, mut request: Request, why: CancelReason) {

@@ -626,6 +626,9 @@ impl<H: WrHandler> Chain<H> {
                 break;
             }
             taken = taken.wrapping_add(1);
+            if let (Some(request), false) = (&mut content.request, content.signaled) {
+                request.chain_refused();
+            }
             unsignaled.next(content.is_signaled(), queue.depth());
             last_taken = at;
             at = content.next;

@@ -467,9 +467,10 @@ impl<H: WrHandler> Qp<H> {
             }
             // A request before this one made no completion, so it succeeded. A request that was
             // signaled only to empty the queue is not reported.
+            let mut unsignaled = Default::default();
             // SAFETY: A slot that has a number is posted. It has completed, and with it the slots
             // before it.
-            let mut retired = unsafe { queue.complete_unsignaled(&mut lists, index) };
+            let count = unsafe { queue.complete_unsignaled(&mut lists, index, &mut unsignaled) };
             let first = lists.first;
             // SAFETY: The slot is posted, and the lock is held.
             let Some(content) = (unsafe { queue.content(first) }) else {
@@ -477,11 +478,14 @@ impl<H: WrHandler> Qp<H> {
             };
             let (signaled, canceled, done) = (content.signaled, content.canceled, first == index);
             let told = canceled || signaled || !wc.is_success();
-            let request = content
-                .request
-                .as_mut()
-                .filter(|_| told)
-                .map(WrContext::detach);
+            let request = match &mut content.request {
+                Some(request) if told => Some(request.detach()),
+                Some(request) => {
+                    request.complete_unsignaled(&mut unsignaled);
+                    None
+                }
+                None => None,
+            };
             // SAFETY: The slot is posted, and is not used after this.
             unsafe {
                 queue.unlink(&mut lists, first);
@@ -489,9 +493,8 @@ impl<H: WrHandler> Qp<H> {
             }
             drop(lists);
 
-            retired = retired.saturating_add((!told).into());
-            if retired > 0 {
-                self.handler().complete_unsignaled(retired);
+            if count > 0 || !told {
+                self.handler().complete_unsignaled(unsignaled);
             }
             match request {
                 Some(request) if canceled => self.handler().complete_canceled(request, wc),

@@ -518,13 +518,19 @@ impl<R: WrContext> Queue<R> {
         self.clear_number(lists, index);
     }
 
-    /// Frees the posted slots before `index`, up to the first one whose owner hears of it, and
-    /// returns how many it freed. Their requests made no completion, so they succeeded.
+    /// Frees the posted slots before `index`, up to the first one whose owner hears of it. Adds
+    /// their requests to `done`, and returns how many there were. They made no completion, so they
+    /// succeeded.
     ///
     /// # Safety
     ///
     /// Slot `index` is posted, and the device is done with it and with the slots before it.
-    pub(super) unsafe fn complete_unsignaled(&self, lists: &mut Lists, index: u32) -> u32 {
+    pub(super) unsafe fn complete_unsignaled(
+        &self,
+        lists: &mut Lists,
+        index: u32,
+        done: &mut R::Unsignaled,
+    ) -> u32 {
         let (mut at, mut count) = (lists.first, 0u32);
         // SAFETY: The slot is posted, and the lock is held.
         while let Some(content) = unsafe { self.content(at) } {
@@ -532,6 +538,9 @@ impl<R: WrContext> Queue<R> {
                 break;
             }
             let next = content.next;
+            if let Some(request) = &mut content.request {
+                request.complete_unsignaled(done);
+            }
             self.clear_number(lists, at);
             // SAFETY: By the requirement the device is done with the slot. It leaves the list of
             // posted slots below, before the lock is released.

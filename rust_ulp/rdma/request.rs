@@ -33,17 +33,35 @@ pub(crate) enum QueueKind {
 /// struct Request { user_data: u64 }
 ///
 /// impl WrContext for Request {
+///     type Unsignaled = u32;
+///
 ///     fn detach(&mut self) -> Self {
 ///         Self { user_data: self.user_data }
+///     }
+///
+///     fn complete_unsignaled(&mut self, count: &mut u32) {
+///         *count += 1;
 ///     }
 /// }
 /// ```
 pub(crate) trait WrContext: Send + Sized + 'static {
+    /// What the handler is told of requests that were not signaled and succeeded.
+    type Unsignaled: Default;
+
     /// Takes out the data that the handler gets. Any context; must not sleep.
     ///
     /// Called once for each call of the handler with the request: twice for a request that is
     /// canceled, never for one that ends in `complete_unsignaled`.
     fn detach(&mut self) -> Self;
+
+    /// Adds the request to `done`: it was not signaled, and succeeded. Any context, with the
+    /// queue's lock held; must not sleep.
+    fn complete_unsignaled(&mut self, done: &mut Self::Unsignaled);
+
+    /// Called for a request that is not signaled and was posted, if the driver refused a later
+    /// request of its chain. No completion may report it. Context as for
+    /// [`Self::complete_unsignaled`].
+    fn chain_refused(&mut self) {}
 
     /// Returns the timeout of the request in nanoseconds, counted from the post; 0 for none.
     fn timeout_ns(&self) -> u64 {
@@ -80,9 +98,9 @@ pub(crate) trait WrHandler: Send + Sync + 'static {
     /// process context, with the list of queue pairs of the queue locked.
     fn complete(&self, kind: QueueKind, request: Self::Request, wc: &WorkCompletion);
 
-    /// `count` unsignaled send requests succeeded; their data stays in their slots. Context as for
+    /// Unsignaled send requests succeeded; their data stays in their slots. Context as for
     /// `complete`.
-    fn complete_unsignaled(&self, count: u32);
+    fn complete_unsignaled(&self, done: <Self::Request as WrContext>::Unsignaled);
 
     /// A request was canceled; the device still has it. Softirq or process context with the queue's
     /// lock held: must not sleep, and must not call the queue.

@@ -85,8 +85,14 @@ impl Waiter {
 }
 
 impl WrContext for Arc<Waiter> {
+    type Unsignaled = ();
+
     fn detach(&mut self) -> Self {
         self.clone()
+    }
+
+    fn complete_unsignaled(&mut self, _done: &mut ()) {
+        // Not reached: every request is signaled.
     }
 }
 
@@ -101,9 +107,7 @@ impl WrHandler for WaitHandler {
         request.done.complete_all();
     }
 
-    fn complete_unsignaled(&self, _count: u32) {
-        // Not reached: every request is signaled.
-    }
+    fn complete_unsignaled(&self, _done: ()) {}
 
     fn cancel(&self, request: Arc<Waiter>, _why: CancelReason) {
         // Not reached: nobody cancels these requests.

@@ -478,6 +478,60 @@ fn batches() -> Outcome {
     )
 }
 
+/// The parts of a batch end in another order than they were posted in.
+fn batch_parts() -> Outcome {
+    let (set, mut ring) = (Set::new()?, ring()?);
+    let sends = |timeout_ns| {
+        let part = |user_data, timeout_ns| abi::Wr {
+            user_data,
+            timeout_ns,
+            ..send(&set)
+        };
+        array(&[part(0, 0), part(1, 0), part(2, timeout_ns)])
+    };
+    let receives: Vec<_> = (20..23).map(|i| request(&set, i, recv(&set))).collect();
+    let received = |done: &[(u64, i32, u32, u64)]| done.iter().filter(|it| it.0 >= 20).count();
+    let canceled = failed(abi::WC_STATUS_CANCELED);
+    let late = failed(abi::WC_STATUS_TIMEOUT);
+
+    // Without a receive, the peer accepts none of them.
+    let area = sends(0)?;
+    run(&mut ring, &[batch(&set, 1, &area, 3, 0)], 0)?;
+    let done = run(&mut ring, &[cancel(&set, 10, set.a.handle, 2, 0)], 1)?;
+    equal("the last one is canceled", done, vec![(10, 1)])?;
+    let done = full(&mut ring, &receives, 4)?;
+    equal("all messages arrive", received(&done), 3)?;
+    let got = done.iter().find(|it| it.0 == 1).copied();
+    equal("the batch says which", got, Some((1, canceled, 0, 2)))?;
+
+    let area = sends(1)?;
+    run(&mut ring, &[batch(&set, 2, &area, 3, 0)], 0)?;
+    let end = Instant::now() + hang();
+    while set.file.query(set.a.handle)?.sends_in_flight != 3 {
+        check("they are not posted", Instant::now() < end)?;
+    }
+    let first = cancel(&set, 11, set.a.handle, 0, 0);
+    let done = run(&mut ring, &[first], 1)?;
+    equal("the first one is canceled", done, vec![(11, 1)])?;
+    let done = full(&mut ring, &receives, 4)?;
+    equal("all of those arrive", received(&done), 3)?;
+    let got = done.iter().find(|it| it.0 == 2).copied();
+    let timed_out = Some((2, late, 0, 2));
+    check(
+        format!("of two failures the first counts: {got:?}"),
+        got == timed_out || got == Some((2, canceled, 0, 0)),
+    )?;
+
+    // Each part gives its place back: there is room for a full queue, again and again.
+    drained(&set, set.a.handle)?;
+    let area = array(&vec![set.write(); 60])?;
+    for round in 0..20 {
+        let done = run(&mut ring, &[batch(&set, 3, &area, 60, 0)], 1)?;
+        equal(format!("round {round}"), done, vec![(3, 60)])?;
+    }
+    set.works(4)
+}
+
 fn drained_sends(set: &Set) -> Outcome {
     let end = Instant::now() + hang();
     while in_flight(set, set.a.handle)?.0 != 0 {
@@ -1288,6 +1342,7 @@ pub fn suite(report: &mut Report) {
     report.case("uring: what fails", statuses);
     report.case("uring: the order of completions", order);
     report.case("uring: batches", batches);
+    report.case("uring: parts of a batch", batch_parts);
     report.case("uring: cancel and deadlines", cancels);
     report.case("uring: linked entries", links);
     report.case("uring: ends that race", races);
