@@ -419,13 +419,17 @@ impl Pages {
     /// Returns the kernel's address of the `len` bytes at `offset`. Fails with [`ERANGE`] when they
     /// do not exist or are in two chunks.
     fn address(&self, offset: usize, len: usize) -> Result<NonNull<u8>> {
-        let (page, within, bytes) = self.extents(offset, len).next().ok_or(ERANGE)?;
-        if bytes < len {
+        let end = offset.checked_add(len).ok_or(ERANGE)?;
+        let at = self.lead.wrapping_add(offset);
+        let within = at & self.chunk_size().wrapping_sub(1);
+        if end > self.len || len == 0 || within.saturating_add(len) > self.chunk_size() {
             return Err(ERANGE);
         }
+        let chunk = self.chunks.get(at >> self.chunk_shift()).ok_or(ERANGE)?;
+        let page = chunk.as_ptr().wrapping_add(within >> PAGE_SHIFT);
         // SAFETY: By the type invariant the page is in the linear mapping.
-        let base = unsafe { bindings::rust_ulp_h_page_address(page.as_ptr()) }.cast::<u8>();
-        NonNull::new(base.wrapping_add(within)).ok_or(EFAULT)
+        let base = unsafe { bindings::rust_ulp_h_page_address(page) }.cast::<u8>();
+        NonNull::new(base.wrapping_add(within & (PAGE_SIZE - 1))).ok_or(EFAULT)
     }
 
     /// Writes `value` at `offset`, in words of 8 bytes; not atomic as a whole. Any context. Fails
@@ -448,40 +452,101 @@ impl Pages {
         Ok(())
     }
 
-    /// Copies `buf.len()` bytes at `offset` to `buf`. Others may write there during the copy. Any
-    /// context. Fails with [`ERANGE`] when not all bytes exist.
+    /// Copies `buf.len()` bytes at `offset` to `buf`. Others may write there during the copy. Fails
+    /// with [`ERANGE`] if they are not all in the pages. Any context.
     pub(crate) fn read(&self, offset: usize, buf: &mut [u8]) -> Result {
-        let mut at = offset;
-        for byte in buf {
-            let from = self.address(at, 1)?;
-            // SAFETY: The byte is in the chunk.
-            *byte = unsafe { from.as_ptr().read_volatile() };
-            at = at.wrapping_add(1);
+        let (mut at, mut rest) = (offset, buf);
+        while !rest.is_empty() {
+            let within = self.lead.wrapping_add(at) & self.chunk_size().wrapping_sub(1);
+            let count = rest.len().min(self.chunk_size().saturating_sub(within));
+            let (part, tail) = rest.split_at_mut_checked(count).ok_or(ERANGE)?;
+            let from = self.address(at, count)?;
+            // SAFETY: `address` has found that many bytes.
+            unsafe { copy_volatile(from.as_ptr(), part) };
+            at = at.wrapping_add(count);
+            rest = tail;
         }
         Ok(())
     }
 
-    /// Returns the 32-bit word at `offset` as an atomic. Fails with [`EINVAL`] when it is not
-    /// aligned, and with [`ERANGE`] when it does not exist.
-    fn atomic(&self, offset: usize) -> Result<&Atomic<u32>> {
+    /// Returns the 32-bit word at `offset`. Fails with [`EINVAL`] if it is not aligned, and with
+    /// [`ERANGE`] outside the pages.
+    pub(crate) fn word(self: &Arc<Self>, offset: usize) -> Result<Word> {
         if offset & 3 != 0 {
             return Err(EINVAL);
         }
-        let ptr = self.address(offset, 4)?.as_ptr().cast::<u32>();
-        // SAFETY: The word is aligned, and in a chunk that lives as long as `self`. The kernel
-        // accesses it as an atomic only. Accesses of user space are outside Rust's memory model.
-        Ok(unsafe { Atomic::from_ptr(ptr) })
+        // INVARIANT: The address is aligned, since chunks are, and `lead` is 0 in mapped pages.
+        // Others are refused here.
+        let ptr = self.address(offset, 4)?.cast::<u32>();
+        if !ptr.is_aligned() {
+            return Err(EINVAL);
+        }
+        Ok(Word {
+            ptr,
+            _pages: self.clone(),
+        })
+    }
+}
+
+/// Copies `to.len()` bytes from `from` on, in words where `from` is aligned.
+///
+/// # Safety
+///
+/// `from` is valid for reading that many bytes. Others may write there.
+unsafe fn copy_volatile(from: *const u8, to: &mut [u8]) {
+    let mut at = from;
+    let mut words = to.chunks_exact_mut(8);
+    if at.cast::<u64>().is_aligned() {
+        for word in &mut words {
+            // SAFETY: By the requirement, and `at` is aligned.
+            let value = unsafe { at.cast::<u64>().read_volatile() };
+            word.copy_from_slice(&value.to_ne_bytes());
+            at = at.wrapping_add(8);
+        }
+    } else {
+        for byte in (&mut words).flatten() {
+            // SAFETY: By the requirement.
+            *byte = unsafe { at.read_volatile() };
+            at = at.wrapping_add(1);
+        }
+    }
+    for byte in words.into_remainder() {
+        // SAFETY: By the requirement.
+        *byte = unsafe { at.read_volatile() };
+        at = at.wrapping_add(1);
+    }
+}
+
+/// A 32-bit word of shared pages, whose address is looked up once.
+///
+/// # Invariants
+///
+/// `ptr` is the aligned kernel address of a word in `_pages`, which stays there as long as these.
+/// The kernel accesses the word as an atomic only.
+pub(crate) struct Word {
+    ptr: NonNull<u32>,
+    _pages: Arc<Pages>,
+}
+
+// SAFETY: The value gives access to an atomic in pages that are `Send` and `Sync`.
+unsafe impl Send for Word {}
+// SAFETY: As above.
+unsafe impl Sync for Word {}
+
+impl Word {
+    fn atomic(&self) -> &Atomic<u32> {
+        // SAFETY: By the type invariant. Accesses of user space are outside Rust's memory model.
+        unsafe { Atomic::from_ptr(self.ptr.as_ptr()) }
     }
 
-    /// Loads the 32-bit word at `offset` with acquire ordering. Any context.
-    pub(crate) fn load_acquire(&self, offset: usize) -> Result<u32> {
-        Ok(self.atomic(offset)?.load(Acquire))
+    /// Loads the word with acquire ordering. Any context.
+    pub(crate) fn load_acquire(&self) -> u32 {
+        self.atomic().load(Acquire)
     }
 
-    /// Stores the 32-bit word at `offset` with release ordering. Any context.
-    pub(crate) fn store_release(&self, offset: usize, value: u32) -> Result {
-        self.atomic(offset)?.store(value, Release);
-        Ok(())
+    /// Stores the word with release ordering. Any context.
+    pub(crate) fn store_release(&self, value: u32) {
+        self.atomic().store(value, Release);
     }
 }
 
@@ -617,6 +682,7 @@ mod tests {
     #[test]
     fn refuse_what_is_outside() -> Result {
         let pages = Pages::new(2 * PAGE_SIZE, 0, None, AllocPolicy::Reclaim, false)?;
+        let pages = Arc::new(pages, GFP_KERNEL)?;
         assert_eq!(
             Pages::new(0, 0, None, AllocPolicy::None, false).err(),
             Some(EINVAL)
@@ -634,8 +700,8 @@ mod tests {
         assert_eq!(pages.write(2 * PAGE_SIZE, &1u64).err(), Some(ERANGE));
         assert_eq!(pages.write(4, &1u64).err(), Some(EINVAL));
         assert_eq!(pages.write(usize::MAX - 7, &1u64).err(), Some(ERANGE));
-        assert_eq!(pages.load_acquire(2 * PAGE_SIZE).err(), Some(ERANGE));
-        assert_eq!(pages.load_acquire(2).err(), Some(EINVAL));
+        assert_eq!(pages.word(2 * PAGE_SIZE).err(), Some(ERANGE));
+        assert_eq!(pages.word(2).err(), Some(EINVAL));
         assert_eq!(
             pages.read(2 * PAGE_SIZE - 1, &mut [0; 2]).err(),
             Some(ERANGE)
@@ -646,12 +712,31 @@ mod tests {
     #[test]
     fn keep_what_is_written() -> Result {
         let pages = Pages::new(3 * PAGE_SIZE, 0, None, AllocPolicy::Reclaim, false)?;
+        let pages = Arc::new(pages, GFP_KERNEL)?;
         pages.write(PAGE_SIZE + 16, &[0x0123_4567_89ab_cdefu64, 42])?;
-        assert_eq!(pages.load_acquire(PAGE_SIZE + 24)?, 42);
-        pages.store_release(PAGE_SIZE + 24, 43)?;
+        let word = pages.word(PAGE_SIZE + 24)?;
+        assert_eq!(word.load_acquire(), 42);
+        word.store_release(43);
         let mut buf = [0; 8];
         pages.read(PAGE_SIZE + 24, &mut buf)?;
         assert_eq!(u64::from_ne_bytes(buf), 43);
+        Ok(())
+    }
+
+    #[test]
+    fn copy_from_any_offset_across_chunks() -> Result {
+        let pages = Pages::new(2 * PAGE_SIZE, 0, None, AllocPolicy::Reclaim, false)?;
+        let all: [u8; 64] = core::array::from_fn(|i| i as u8 ^ 0x5a);
+        pages.write(PAGE_SIZE - 32, all.first_chunk::<32>().ok_or(EINVAL)?)?;
+        pages.write(PAGE_SIZE, all.last_chunk::<32>().ok_or(EINVAL)?)?;
+        for from in 0..64 {
+            for to in from..=64 {
+                let mut buf = [0u8; 64];
+                let part = buf.get_mut(from..to).ok_or(EINVAL)?;
+                pages.read((PAGE_SIZE - 32).wrapping_add(from), part)?;
+                assert_eq!(buf.get(from..to), all.get(from..to));
+            }
+        }
         Ok(())
     }
 

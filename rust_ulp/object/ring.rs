@@ -23,6 +23,7 @@ use crate::{
         pages::{
             AllocPolicy,
             Pages,
+            Word,
             PAGE_SIZE, //
         },
         timer::now_ns,
@@ -61,20 +62,32 @@ use kernel::{
     uaccess::UserSliceWriter, //
 };
 
-/// An index of a ring, in its shared page.
-struct Index<'a> {
-    pages: &'a Pages,
-    offset: usize,
-}
-
-impl SharedIndex for Index<'_> {
+impl SharedIndex for Word {
     fn load_acquire(&self) -> u32 {
-        // The offset is inside the first page, and aligned.
-        self.pages.load_acquire(self.offset).unwrap_or(0)
+        Self::load_acquire(self)
     }
 
     fn store_release(&self, value: u32) {
-        let _ = self.pages.store_release(self.offset, value);
+        Self::store_release(self, value);
+    }
+}
+
+/// The words of the header that change after its creation.
+struct Header {
+    head: Word,
+    tail: Word,
+    flags: Word,
+    dropped: Word,
+}
+
+impl Header {
+    fn of(pages: &Arc<Pages>) -> Result<Self> {
+        Ok(Self {
+            head: pages.word(core::mem::offset_of!(abi::CqRing, head))?,
+            tail: pages.word(core::mem::offset_of!(abi::CqRing, tail))?,
+            flags: pages.word(core::mem::offset_of!(abi::CqRing, flags))?,
+            dropped: pages.word(core::mem::offset_of!(abi::CqRing, dropped))?,
+        })
     }
 }
 
@@ -139,6 +152,8 @@ impl Streaming {
 pub(crate) struct Ring {
     handle: Atomic<u32>,
     pages: Arc<Pages>,
+    header: Header,
+    entries: u32,
     #[pin]
     state: SpinLockBh<State>,
     #[pin]
@@ -202,7 +217,7 @@ impl Source for Ring {
         let size = core::mem::size_of::<abi::Cqe>();
         let room = u32::try_from(to.len() / size).unwrap_or(u32::MAX);
         let state = self.state.lock();
-        let (first, entries) = (state.producer.oldest(), state.producer.entries());
+        let (first, entries) = (state.producer.oldest(), self.entries);
         let count = state.producer.unread().min(room);
         drop(state);
         if count == 0 {
@@ -238,11 +253,6 @@ impl Source for Ring {
 }
 
 impl Ring {
-    const HEAD: usize = core::mem::offset_of!(abi::CqRing, head);
-    const TAIL: usize = core::mem::offset_of!(abi::CqRing, tail);
-    const FLAGS: usize = core::mem::offset_of!(abi::CqRing, flags);
-    const DROPPED: usize = core::mem::offset_of!(abi::CqRing, dropped);
-
     /// Creates a ring of `entries` entries: a power of two, at most
     /// [`MAX_CQ_ENTRIES`](crate::limits::MAX_CQ_ENTRIES). Sleeps.
     pub(crate) fn new(entries: u32, node: Option<i32>, file: Arc<FileEvents>) -> Result<Arc<Self>> {
@@ -261,6 +271,7 @@ impl Ring {
             ..Default::default()
         };
         pages.write(0, &header)?;
+        let header = Header::of(&pages)?;
         let state = State {
             producer: Producer::new(entries),
             reserved: 0,
@@ -280,6 +291,8 @@ impl Ring {
             pin_init!(Self {
                 handle: Atomic::new(0),
                 pages,
+                header,
+                entries,
                 state <- new_spinlock_bh!(state, "rust_ulp::Ring::state"),
                 waiters <- new_condvar!("rust_ulp::Ring::waiters"),
                 failed: Atomic::new(0),
@@ -311,26 +324,12 @@ impl Ring {
             .saturating_add(abi::CQ_ENTRIES_OFFSET)
     }
 
-    fn head(&self) -> Index<'_> {
-        Index {
-            pages: &self.pages,
-            offset: Self::HEAD,
-        }
-    }
-
-    fn tail(&self) -> Index<'_> {
-        Index {
-            pages: &self.pages,
-            offset: Self::TAIL,
-        }
-    }
-
     /// Returns the number of unread entries.
     fn look(&self, state: &mut State) -> u32 {
         if state.streamed {
             state.producer.unread()
         } else {
-            state.producer.refresh(&self.head())
+            state.producer.refresh(&self.header.head)
         }
     }
 
@@ -411,13 +410,13 @@ impl Ring {
         let Some(slot) = state.producer.slot() else {
             // Not reached while every request reserves an entry; but never silent.
             state.dropped = state.dropped.saturating_add(1);
-            let _ = self.pages.store_release(Self::DROPPED, state.dropped);
+            self.header.dropped.store_release(state.dropped);
             self.set_flags(&mut state, abi::CQ_OVERFLOW);
             state.signal();
             return;
         };
         let _ = self.pages.write(Self::offset(slot), cqe);
-        state.producer.publish(&self.tail());
+        state.producer.publish(&self.header.tail);
         state.signal();
         let unread = self.look(&mut state);
         let wake = unread >= state.wake_at;
@@ -439,7 +438,7 @@ impl Ring {
 
     fn set_flags(&self, state: &mut State, flags: u32) {
         state.flags |= flags;
-        let _ = self.pages.store_release(Self::FLAGS, state.flags);
+        self.header.flags.store_release(state.flags);
     }
 
     /// Ends waits and the stream, now and from now on: with [`ENOENT`] when the queue is destroyed,
@@ -496,9 +495,9 @@ impl Ring {
         }
     }
 
-    /// Returns the length of the ring.
+    /// Returns the number of entries.
     pub(crate) fn entries(&self) -> u32 {
-        self.state.lock().producer.entries()
+        self.entries
     }
 
     /// Returns how many entries are unread, and how many are reserved.
@@ -586,7 +585,7 @@ mod tests {
         assert_eq!(ring.usage(), (1, 3));
         assert_eq!(ring.reserve(1).err(), Some(EAGAIN));
         // Nor does the consumer before it has read.
-        ring.pages.store_release(Ring::HEAD, 1)?;
+        ring.header.head.store_release(1);
         ring.reserve(1)?;
         Ok(())
     }
@@ -615,7 +614,7 @@ mod tests {
             ring.push_early(&cqe(1));
         }
         // Read or not, the device has two.
-        ring.pages.store_release(Ring::HEAD, 2)?;
+        ring.header.head.store_release(2);
         assert_eq!(ring.usage(), (0, 0));
         assert_eq!(ring.reserve(1).err(), Some(EAGAIN));
         ring.leave(1);
@@ -628,7 +627,7 @@ mod tests {
     fn believes_no_nonsense_of_the_consumer() -> Result {
         let ring = ring(4)?;
         for head in [1, 5, 0x8000_0000, u32::MAX] {
-            ring.pages.store_release(Ring::HEAD, head)?;
+            ring.header.head.store_release(head);
             assert_eq!(ring.unread(), 0);
         }
         for _ in 0..4 {
@@ -636,15 +635,15 @@ mod tests {
             ring.push(&cqe(2));
         }
         assert_eq!(ring.unread(), 4);
-        ring.pages.store_release(Ring::HEAD, 2)?;
+        ring.header.head.store_release(2);
         assert_eq!(ring.unread(), 2);
         // Back again, and beyond the end.
         for head in [0, 1, 5, u32::MAX] {
-            ring.pages.store_release(Ring::HEAD, head)?;
+            ring.header.head.store_release(head);
             assert_eq!(ring.unread(), 2);
         }
         // What the consumer writes over the kernel's fields changes nothing.
-        ring.pages.store_release(Ring::TAIL, 77)?;
+        ring.header.tail.store_release(77);
         assert_eq!(ring.unread(), 2);
         Ok(())
     }
@@ -655,8 +654,8 @@ mod tests {
         ring.push(&cqe(1));
         ring.push(&cqe(2));
         assert_eq!(ring.unread(), 1);
-        assert_eq!(ring.pages.load_acquire(Ring::FLAGS)?, abi::CQ_OVERFLOW);
-        assert_eq!(ring.pages.load_acquire(Ring::DROPPED)?, 1);
+        assert_eq!(ring.header.flags.load_acquire(), abi::CQ_OVERFLOW);
+        assert_eq!(ring.header.dropped.load_acquire(), 1);
         Ok(())
     }
 
@@ -685,11 +684,11 @@ mod tests {
         dead.close(ENODEV);
         assert!(dead.poll());
         assert_eq!(dead.wait(0, 0).err(), Some(ENODEV));
-        assert_eq!(dead.pages.load_acquire(Ring::FLAGS)?, abi::CQ_DEAD);
+        assert_eq!(dead.header.flags.load_acquire(), abi::CQ_DEAD);
         let destroyed = ring(2)?;
         destroyed.close(ENOENT);
         assert_eq!(destroyed.wait(0, 0).err(), Some(ENOENT));
-        assert_eq!(destroyed.pages.load_acquire(Ring::FLAGS)?, 0);
+        assert_eq!(destroyed.header.flags.load_acquire(), 0);
         Ok(())
     }
 }
