@@ -422,13 +422,18 @@ impl<H: WrHandler> Chain<H> {
     ) -> Result {
         let queue = target.queue();
         // SAFETY: The caller owns the slot.
-        unsafe { queue.clear(index) };
-        let count = match inline {
+        let held = unsafe { queue.begin_fill(index) };
+        let (count, kept) = match inline {
             // SAFETY: As above.
-            Some(inline) => unsafe { Self::fill_inline(queue, index, inline) }?,
-            // SAFETY: As above.
-            None => unsafe { Self::fill_elements(target, index, locals) }?,
+            Some(inline) => (unsafe { Self::fill_inline(queue, index, inline) }?, 0),
+            None => {
+                // SAFETY: As above.
+                let count = unsafe { Self::fill_elements(target, index, locals) }?;
+                (count, count)
+            }
         };
+        // SAFETY: As above.
+        unsafe { queue.end_fill(index, kept, held) };
         let (_, sges) = queue.pieces(index);
         let wr = fill(SlotParts {
             cqe: queue.cqe(index).ok_or(EINVAL)?,

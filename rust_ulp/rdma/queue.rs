@@ -96,6 +96,8 @@ pub(super) struct WrState<R> {
     pub(super) request: Option<R>,
     /// The address of a datagram, kept alive for the device.
     pub(super) ah: Option<Arc<Ah>>,
+    /// The number of the slot's elements, from the first on, that may keep memory alive.
+    held: u32,
 }
 
 impl<R> WrState<R> {
@@ -161,6 +163,7 @@ impl<R> WrSlot<R> {
                 deadline: 0,
                 request: None,
                 ah: None,
+                held: 0,
             }),
         }
     }
@@ -389,20 +392,33 @@ impl<R: WrContext> Queue<R> {
         )
     }
 
-    /// Drops what slot `index` still holds of its last request. Sleeps.
+    /// Notes that the elements of slot `index` are about to be replaced, and returns how many of
+    /// them may keep memory alive.
     ///
     /// # Safety
     ///
     /// The caller owns the slot.
-    pub(super) unsafe fn clear(&self, index: u32) {
+    pub(super) unsafe fn begin_fill(&self, index: u32) -> u32 {
         // SAFETY: By the requirement.
-        if let Some(content) = unsafe { self.content(index) } {
-            content.request = None;
-            content.ah = None;
-        }
-        for local in self.pieces(index).0 {
+        let content = unsafe { self.content(index) };
+        content.map_or(0, |content| core::mem::replace(&mut content.held, u32::MAX))
+    }
+
+    /// Drops the memory of the last request that slot `index` keeps alive beyond its first `count`
+    /// elements; `held` is the result of [`Self::begin_fill`]. Sleeps.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the slot.
+    pub(super) unsafe fn end_fill(&self, index: u32, count: u32, held: u32) {
+        let rest = self.pieces(index).0.get(count as usize..).unwrap_or(&[]);
+        for local in rest.iter().take(held.saturating_sub(count) as usize) {
             // SAFETY: By the requirement the caller owns the slot's parts.
             unsafe { *local.get() = None };
+        }
+        // SAFETY: As above.
+        if let Some(content) = unsafe { self.content(index) } {
+            content.held = count;
         }
     }
 
