@@ -50,6 +50,11 @@ impl<H: DerefMut<Target = [Deadline]>, P: DerefMut<Target = [u32]>> Deadlines<H,
         }
     }
 
+    /// Returns whether the arrays have no entries, so that [`Self::insert`] does nothing.
+    pub fn is_unallocated(&self) -> bool {
+        self.places.is_empty()
+    }
+
     /// Returns the earliest deadline.
     pub fn first(&self) -> Option<Deadline> {
         self.get(0)

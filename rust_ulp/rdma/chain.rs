@@ -250,6 +250,7 @@ impl<H: WrHandler> Chain<H> {
     /// When it fails, `discard` was called for `request`. It fails with
     ///
     /// - [`EAGAIN`] when the queue is full,
+    /// - [`ENOMEM`] when there is no memory for its deadline,
     /// - [`E2BIG`] for too many `locals`, [`EMSGSIZE`] for too much inline data,
     /// - [`EINVAL`] for a datagram on a connected queue pair, and the other way round,
     /// - [`EXDEV`] when the memory or the address belongs to another protection domain.
@@ -354,6 +355,12 @@ impl<H: WrHandler> Chain<H> {
         request: H::Request,
         fill: impl FnOnce(SlotParts) -> Wr,
     ) -> Result {
+        if request.timeout_ns() != 0 && !self.timed {
+            if let Err(err) = self.target().queue().reserve_deadlines() {
+                self.target().handler().discard(request);
+                return Err(err);
+            }
+        }
         let Some(index) = self.take_slot() else {
             self.target().handler().discard(request);
             return Err(EAGAIN);

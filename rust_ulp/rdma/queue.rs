@@ -199,16 +199,17 @@ pub(super) struct Lists {
     pub(super) closed: bool,
     /// Whether something was posted since the queue was last drained.
     pub(super) used: bool,
-    /// The deadlines of the posted slots that were not canceled.
+    /// The deadlines of the posted slots that were not canceled. Has no memory before
+    /// [`Queue::reserve_deadlines`].
     deadlines: Deadlines<KVVec<Deadline>, KVVec<u32>>,
     /// When the timer fires, [`u64::MAX`] when it does not run. No deadline is earlier.
     due: u64,
 }
 
 impl Lists {
-    /// Creates the lists of a queue of `count` free slots. Sleeps.
-    fn new(count: usize) -> Result<Self> {
-        Ok(Self {
+    /// Creates the lists of a queue of `count` free slots.
+    fn new(count: usize) -> Self {
+        Self {
             free: if count > 0 { 0 } else { NONE },
             first: NONE,
             last: NONE,
@@ -217,12 +218,9 @@ impl Lists {
             unsignaled: Unsignaled::default(),
             closed: false,
             used: false,
-            deadlines: Deadlines::new(
-                KVVec::from_elem(Deadline::default(), count, GFP_KERNEL_ACCOUNT)?,
-                KVVec::from_elem(0, count, GFP_KERNEL_ACCOUNT)?,
-            ),
+            deadlines: Deadlines::new(KVVec::new(), KVVec::new()),
             due: u64::MAX,
-        })
+        }
     }
 }
 
@@ -297,7 +295,7 @@ impl<R: WrContext> Queue<R> {
         }
         let slots = Self::new_slots(kind, owner, calls.done, depth)?;
         let inline = Self::new_inline(total_inline)?;
-        let lists = Lists::new(count)?;
+        let lists = Lists::new(count);
         // SAFETY: By the requirement; the timer starts only when something is posted.
         let timer = unsafe { Timer::new(calls.expired, owner) };
         Ok(pin_init!(Self {
@@ -585,6 +583,26 @@ impl<R: WrContext> Queue<R> {
                 .checked_next_multiple_of(DEADLINE_STEP)
                 .unwrap_or(u64::MAX),
         }
+    }
+
+    /// Allocates memory for the deadlines, if there is none. Sleeps.
+    pub(super) fn reserve_deadlines(&self) -> Result {
+        if !self.lists.lock().deadlines.is_unallocated() {
+            return Ok(());
+        }
+        let mut deadlines = Deadlines::new(
+            KVVec::from_elem(Deadline::default(), self.slots.len(), GFP_KERNEL_ACCOUNT)?,
+            KVVec::from_elem(0, self.slots.len(), GFP_KERNEL_ACCOUNT)?,
+        );
+        let mut lists = self.lists.lock();
+        // Unless another thread was faster.
+        if lists.deadlines.is_unallocated() {
+            core::mem::swap(&mut lists.deadlines, &mut deadlines);
+        }
+        drop(lists);
+        // What is left is freed without the lock.
+        drop(deadlines);
+        Ok(())
     }
 
     /// Adds the deadline of the request in slot `index`, which has a number.
