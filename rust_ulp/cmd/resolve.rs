@@ -86,18 +86,26 @@ impl Batch {
             ..
         } = self;
         let all: &[ParsedWr] = parsed;
-        let mut last: Option<(u32, Queue<'_>)> = None;
-        let mut run = QueueRun::default();
+        let mut run: Option<QueueRun<'_>> = None;
         let mut cache = LookupCache::default();
         for (index, parsed) in numbered(all.iter()) {
             let fail = |error: Error| BadWr { index, error };
-            let handle = parsed.request.qp;
-            let queue = match last {
-                Some((was, queue)) if was == handle => queue,
-                _ => Queue::find(ctx.table, handle).map_err(fail)?,
+            let run = match &mut run {
+                Some(run) if run.left > 1 => {
+                    run.left = run.left.wrapping_sub(1);
+                    run
+                }
+                run => {
+                    let rest = all.get(index as usize..).unwrap_or(&[]);
+                    let new = QueueRun::begin(ctx, rest).map_err(fail)?;
+                    let chain = Chain::new(new.target.to_owned(), new.left);
+                    chains
+                        .push(chain, GFP_KERNEL_ACCOUNT)
+                        .map_err(|_| fail(ENOMEM))?;
+                    run.insert(new)
+                }
             };
-            last = Some((handle, queue));
-            run.next(|| all.get(index as usize..).unwrap_or(&[]));
+            let chain = chains.last_mut().ok_or_else(|| fail(ENOMEM))?;
             let sges = sges
                 .get(parsed.first_sge..parsed.first_sge.saturating_add(parsed.num_sge))
                 .unwrap_or(&[]);
@@ -109,22 +117,11 @@ impl Batch {
                 request: &parsed.request,
                 sges,
                 inline: data,
-                left: run.left,
             };
-            push(ctx, queue, item, chains, &mut cache).map_err(fail)?;
+            push(ctx, run, item, chain, &mut cache).map_err(fail)?;
         }
         Ok(())
     }
-}
-
-/// The queue of the device that a request goes to, and its limits.
-struct QueueTarget<'a> {
-    target: TargetRef<'a, Completions>,
-    /// Maximum elements, as the caller counts them.
-    max_sge: u32,
-    /// Maximum elements of the device. An element that crosses a border between keys becomes
-    /// several.
-    max_pieces: u32,
 }
 
 /// A queue pair or a shared receive queue.
@@ -148,43 +145,6 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// Returns the target of a request.
-    ///
-    /// Returns [`ebadfd`] for a send request to a shared receive queue. Returns [`eopnotsupp`] for
-    /// a receive request to a queue pair that has a shared receive queue, and for an opcode that
-    /// the device or the type of the queue pair does not support.
-    fn target(self, device: &DeviceState, request: &DecodedWr) -> Result<QueueTarget<'a>> {
-        let is_recv = request.op == Op::Recv;
-        match self {
-            Self::Shared(_) if !is_recv => Err(ebadfd()),
-            Self::Shared(srq) => Ok(QueueTarget {
-                target: TargetRef::Shared(srq.srq()),
-                max_sge: srq.max_sge(),
-                max_pieces: srq.srq().max_sge(),
-            }),
-            Self::Pair(qp) if is_recv => {
-                if qp.has_srq() {
-                    return Err(eopnotsupp());
-                }
-                Ok(QueueTarget {
-                    target: TargetRef::Recv(qp.qp()),
-                    max_sge: qp.capacity().max_recv_sge,
-                    max_pieces: qp.qp().capacity().max_recv_sge,
-                })
-            }
-            Self::Pair(qp) => {
-                if device.send_ops(qp.qp().qp_type()) & (1 << (request.opcode & 63)) == 0 {
-                    return Err(eopnotsupp());
-                }
-                Ok(QueueTarget {
-                    target: TargetRef::Send(qp.qp()),
-                    max_sge: qp.capacity().max_send_sge,
-                    max_pieces: qp.qp().capacity().max_send_sge,
-                })
-            }
-        }
-    }
-
     /// Returns the protection domain.
     fn pd(self) -> &'a PdObject {
         match self {
@@ -198,22 +158,6 @@ impl<'a> Queue<'a> {
         match self {
             Self::Pair(qp) => qp.qp().handler(),
             Self::Shared(srq) => srq.srq().handler(),
-        }
-    }
-
-    /// Returns the maximum inline bytes of a request.
-    fn max_inline(self) -> u32 {
-        match self {
-            Self::Pair(qp) => qp.qp().capacity().max_inline,
-            Self::Shared(_) => 0,
-        }
-    }
-
-    /// Returns whether every send request generates a completion.
-    fn sig_all(self) -> bool {
-        match self {
-            Self::Pair(qp) => qp.sig_all(),
-            Self::Shared(_) => false,
         }
     }
 }
@@ -264,25 +208,93 @@ fn send(
     })
 }
 
-/// The number of consecutive requests for the same queue.
-#[derive(Default)]
-struct QueueRun {
-    /// Requests from the current one on.
+/// Consecutive requests for the same queue, and what is looked up or checked once for them.
+struct QueueRun<'a> {
+    queue: Queue<'a>,
+    target: TargetRef<'a, Completions>,
+    pd: &'a PdObject,
+    /// Where the requests complete.
+    ring: &'a Ring,
+    /// Maximum elements, as the caller counts them.
+    max_sge: u32,
+    /// Maximum elements of the device. An element that crosses a border between keys becomes
+    /// several.
+    max_pieces: u32,
+    max_inline: u32,
+    /// Whether every send request generates a completion.
+    sig_all: bool,
+    /// The supported opcodes of send requests: bit `n` stands for opcode `n`.
+    opcodes: u64,
+    /// The number of requests from the current one on.
     left: u32,
 }
 
-impl QueueRun {
-    /// Advances to the next request, which is the first of `rest`.
-    fn next<'a>(&mut self, rest: impl FnOnce() -> &'a [ParsedWr]) {
-        self.left = self.left.saturating_sub(1);
-        if self.left > 0 {
-            return;
-        }
-        let rest = rest();
+impl<'a> QueueRun<'a> {
+    /// Begins the run of the first of `rest`. Sleeps.
+    ///
+    /// Returns the errors of [`Queue::find`]. Returns [`ebadfd`] for a send request to a shared
+    /// receive queue. Returns [`eopnotsupp`] for a receive request to a queue pair that has a
+    /// shared receive queue, and for an opcode that the device or the type of the queue pair does
+    /// not support. Returns [`enotconn`] if the queue does not take requests in its state.
+    fn begin(ctx: &SubmitCtx<'a>, rest: &[ParsedWr]) -> Result<Self> {
         let key = |parsed: &ParsedWr| (parsed.request.qp, parsed.request.op == Op::Recv);
-        let first = rest.first().map(key);
-        let same = rest.iter().take_while(|it| Some(key(it)) == first);
-        self.left = u32::try_from(same.count()).unwrap_or(1);
+        let first = &rest.first().ok_or(EINVAL)?.request;
+        let is_recv = first.op == Op::Recv;
+        let count = rest
+            .iter()
+            .take_while(|it| key(it) == (first.qp, is_recv))
+            .count();
+        let queue = Queue::find(ctx.table, first.qp)?;
+        let run = |target, max_sge, max_pieces| Self {
+            queue,
+            target,
+            pd: queue.pd(),
+            ring: queue.handler().ring(first.opcode),
+            max_sge,
+            max_pieces,
+            max_inline: 0,
+            sig_all: false,
+            opcodes: u64::MAX,
+            left: u32::try_from(count).unwrap_or(1),
+        };
+        let run = match queue {
+            Queue::Shared(_) if !is_recv => return Err(ebadfd()),
+            Queue::Shared(srq) => {
+                let target = TargetRef::Shared(srq.srq());
+                run(target, srq.max_sge(), srq.srq().max_sge())
+            }
+            Queue::Pair(qp) if is_recv => {
+                if qp.has_srq() {
+                    return Err(eopnotsupp());
+                }
+                let (asked, real) = (qp.capacity(), qp.qp().capacity());
+                let target = TargetRef::Recv(qp.qp());
+                run(target, asked.max_recv_sge, real.max_recv_sge)
+            }
+            Queue::Pair(qp) => {
+                let (asked, real) = (qp.capacity(), qp.qp().capacity());
+                let target = TargetRef::Send(qp.qp());
+                Self {
+                    max_inline: real.max_inline,
+                    sig_all: qp.sig_all(),
+                    opcodes: ctx.device.send_ops(qp.qp().qp_type()),
+                    ..run(target, asked.max_send_sge, real.max_send_sge)
+                }
+            }
+        };
+        run.check_opcode(first)?;
+        if !run.target.is_ready() {
+            return Err(enotconn());
+        }
+        Ok(run)
+    }
+
+    /// Returns [`eopnotsupp`] for an unsupported opcode.
+    fn check_opcode(&self, request: &DecodedWr) -> Result {
+        if self.opcodes & (1 << (request.opcode & 63)) == 0 {
+            return Err(eopnotsupp());
+        }
+        Ok(())
     }
 }
 
@@ -359,8 +371,6 @@ struct BatchItem<'a> {
     sges: &'a [abi::Sge],
     /// Its inline data if that was copied from user memory.
     inline: &'a [u8],
-    /// Consecutive requests for the same queue, from this one on.
-    left: u32,
 }
 
 /// Maximum bytes that siw copies to send them inline.
@@ -422,7 +432,7 @@ fn fits_iwarp(queue: Queue<'_>, request: &DecodedWr, extent: &Extent) -> Result 
 #[inline(always)]
 fn check_elements<'a>(
     ctx: &SubmitCtx<'a>,
-    queue: Queue<'a>,
+    run: &QueueRun<'a>,
     item: &BatchItem<'_>,
     cache: &mut LookupCache<'a>,
 ) -> Result<Extent> {
@@ -440,7 +450,7 @@ fn check_elements<'a>(
             continue;
         }
         let buffer = cache.buffer(ctx.table, sge.buffer)?;
-        if !core::ptr::eq(buffer.pd(), queue.pd()) {
+        if !core::ptr::eq(buffer.pd(), run.pd) {
             return Err(EXDEV);
         }
         let end = sge.offset.checked_add(sge.length.into()).ok_or(ERANGE)?;
@@ -490,63 +500,44 @@ fn operation(
 #[inline(always)]
 fn check_memory<'a>(
     ctx: &SubmitCtx<'a>,
-    queue: Queue<'a>,
+    run: &QueueRun<'a>,
     item: &BatchItem<'_>,
-    (max_sge, max_pieces): (u32, u32),
     cache: &mut LookupCache<'a>,
 ) -> Result<Extent> {
     let &BatchItem { request, sges, .. } = item;
-    if !request.inline && sges.len() > max_sge as usize {
+    if !request.inline && sges.len() > run.max_sge as usize {
         return Err(E2BIG);
     }
-    let mut extent = check_elements(ctx, queue, item, cache)?;
-    if !request.inline && extent.pieces > max_pieces.into() {
+    let mut extent = check_elements(ctx, run, item, cache)?;
+    if !request.inline && extent.pieces > run.max_pieces.into() {
         return Err(E2BIG);
     }
     if ctx.device.is_iwarp {
         extent.pieces = extent.pieces.max(sges.len() as u64);
-        fits_iwarp(queue, request, &extent)?;
+        fits_iwarp(run.queue, request, &extent)?;
     }
-    if request.inline && extent.length > queue.max_inline() {
+    if request.inline && extent.length > run.max_inline {
         return Err(EMSGSIZE);
     }
     Ok(extent)
 }
 
-/// Puts one request into a slot, at the end of the last chain or of a new one.
+/// Puts one request into a slot, at the end of `chain`.
 fn push<'a>(
     ctx: &SubmitCtx<'a>,
-    queue: Queue<'a>,
+    run: &QueueRun<'a>,
     item: BatchItem<'_>,
-    chains: &mut KVVec<Chain<Completions>>,
+    chain: &mut Chain<Completions>,
     cache: &mut LookupCache<'a>,
 ) -> Result {
-    let BatchItem {
-        index,
-        request,
-        left,
-        ..
-    } = item;
-    let QueueTarget {
-        target,
-        max_sge,
-        max_pieces,
-    } = queue.target(ctx.device, request)?;
-    if !target.is_ready() {
-        return Err(enotconn());
-    }
-    let extent = check_memory(ctx, queue, &item, (max_sge, max_pieces), cache)?;
+    let BatchItem { index, request, .. } = item;
+    run.check_opcode(request)?;
+    let extent = check_memory(ctx, run, &item, cache)?;
     let length = extent.length;
-    let operation = operation(ctx.table, queue, request.op, length)?;
-
-    if !chains.last().is_some_and(|chain| chain.target() == target) {
-        chains.push(Chain::new(target.to_owned(), left), GFP_KERNEL_ACCOUNT)?;
-    }
-    let chain = chains.last_mut().ok_or(ENOMEM)?;
-    let ring = queue.handler().ring(request.opcode);
-    CqReservation::take(&mut cache.reservation, ring, ctx.in_ring, left)?;
+    let operation = operation(ctx.table, run.queue, request.op, length)?;
+    CqReservation::take(&mut cache.reservation, run.ring, ctx.in_ring, run.left)?;
     // From here on, the slot owns the room and returns it.
-    let signaled = request.signaled || queue.sig_all() || request.op == Op::Recv;
+    let signaled = request.signaled || run.sig_all || request.op == Op::Recv;
     let kept = Request {
         user_data: request.user_data,
         opcode: request.opcode,
@@ -560,7 +551,7 @@ fn push<'a>(
         fence: request.fence,
         // An io_uring command completes when the device has completed all requests. The last one of
         // consecutive requests for a queue reports those before it.
-        signaled: signaled && ctx.in_ring || ctx.command.is_some() && left <= 1,
+        signaled: signaled && ctx.in_ring || ctx.command.is_some() && run.left <= 1,
         solicited: request.solicited,
     };
     append(
