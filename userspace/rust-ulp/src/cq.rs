@@ -176,10 +176,9 @@ impl Cq {
     /// [`Error::CqFailed`] if the queue failed, [`Error::DeviceGone`] if nothing more will come.
     /// [`Error::Streamed`] if a ring of io_uring is its reader.
     pub fn poll(&self) -> Result<Option<Completion>> {
-        let mut one = [Completion::EMPTY];
-        let n = self.poll_into(&mut one)?;
-        let [completion] = one;
-        Ok((n != 0).then_some(completion))
+        let mut one = None;
+        self.take(1, |completion| one = Some(completion))?;
+        Ok(one)
     }
 
     /// Takes as many completions as there are and fit into `out`, oldest first, and returns how
@@ -189,20 +188,30 @@ impl Cq {
     ///
     /// As [`Self::poll`].
     pub fn poll_into(&self, out: &mut [Completion]) -> Result<usize> {
+        let mut places = out.iter_mut();
+        self.take(places.len(), |completion| {
+            if let Some(place) = places.next() {
+                *place = completion;
+            }
+        })
+    }
+
+    /// Takes up to `max` completions, the oldest first, and returns how many there were.
+    fn take(&self, max: usize, mut each: impl FnMut(Completion)) -> Result<usize> {
         self.is_ours()?;
         let ring = &self.inner.ring;
         let mut n = 0;
         {
             let mut consumer = lock(&self.inner.consumer);
-            if (consumer.ready() as usize) < out.len() {
+            if (consumer.ready() as usize) < max {
                 consumer
                     .refresh(&ring.tail())
                     .map_err(|Corrupt| Error::CqCorrupt)?;
             }
-            for completion in out.iter_mut() {
+            while n < max {
                 let Some(slot) = consumer.slot() else { break };
                 let cqe = ring.entry(slot).ok_or(Error::CqCorrupt)?;
-                *completion = Completion::new(&cqe, &self.inner.device);
+                each(Completion::new(&cqe, &self.inner.device));
                 consumer.advance();
                 n += 1;
             }
@@ -210,7 +219,7 @@ impl Cq {
                 consumer.release(&ring.head());
             }
         }
-        if n == 0 && !out.is_empty() {
+        if n == 0 && max != 0 {
             self.health()?;
         }
         Ok(n)

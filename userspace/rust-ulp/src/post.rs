@@ -3,6 +3,7 @@
 //! Posting and canceling without a batch.
 
 use crate::abi;
+use crate::buffer::LocalSlice;
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
 use crate::sys::{self, Command};
@@ -23,23 +24,31 @@ pub(crate) fn submit_error(errno: Errno) -> Error {
 
 /// Posts one request, without allocating.
 pub(crate) fn post_one(target: &Target<'_>, request: &Request<'_>) -> Result<()> {
-    let mut wr = request.encode(target)?;
-    let mut sges = [abi::Sge::default(); STACK_SGES];
-    if let Local::Many(slices) = &request.local {
-        if slices.len() > 1 {
-            let Some(sges) = sges.get_mut(..slices.len()) else {
-                return Err(Error::TooMany {
-                    what: "elements",
-                    count: slices.len() as u64,
-                    max: STACK_SGES as u64,
-                });
-            };
-            for (to, slice) in sges.iter_mut().zip(*slices) {
-                *to = slice.sge();
-            }
-            wr.sge.offset = sys::address_of(sges);
-        }
+    let wr = request.encode(target)?;
+    match &request.local {
+        Local::Many(slices) if slices.len() > 1 => post_several(target, wr, slices),
+        _ => submit(target, wr),
     }
+}
+
+/// Posts a request with several elements.
+fn post_several(target: &Target<'_>, mut wr: abi::Wr, slices: &[LocalSlice]) -> Result<()> {
+    let mut sges = [abi::Sge::default(); STACK_SGES];
+    let Some(sges) = sges.get_mut(..slices.len()) else {
+        return Err(Error::TooMany {
+            what: "elements",
+            count: slices.len() as u64,
+            max: STACK_SGES as u64,
+        });
+    };
+    for (to, slice) in sges.iter_mut().zip(slices) {
+        *to = slice.sge();
+    }
+    wr.sge.offset = sys::address_of(sges);
+    submit(target, wr)
+}
+
+fn submit(target: &Target<'_>, wr: abi::Wr) -> Result<()> {
     let mut arg: abi::Submit = Command::new();
     let file = target.device.file();
     file.submit(&[wr], &mut arg).map_err(submit_error)
