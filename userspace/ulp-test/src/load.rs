@@ -1217,12 +1217,8 @@ fn serve(
     end.succeed(7..8)?;
     end.holds("a message over a connection", HALF, &[0x5a; 64])?;
     if dice.one_in(2) {
-        end.link.call(abi::Disconnect {
-            conn: request,
-            ..abi::Disconnect::default()
-        })?;
+        disconnect(worker, end, request)?;
         end.link.destroy(request)?;
-        worker.all.did("disconnect", 1);
     }
     Ok(())
 }
@@ -1251,16 +1247,21 @@ fn client(worker: Worker<'_>, dice: &mut Dice, port: u16, sent: &AtomicBool) -> 
         ..abi::ConnQuery::default()
     })?;
     match dice.below(3) {
-        0 => end
-            .link
-            .call(abi::Disconnect {
-                conn: got.handle,
-                ..abi::Disconnect::default()
-            })
-            .map(drop),
+        0 => disconnect(worker, &end, got.handle),
         1 => end.link.destroy(got.handle),
         _ => Ok(()),
     }
+}
+
+/// Ends a connection, unless the peer was first.
+fn disconnect(worker: Worker<'_>, end: &End<'_>, conn: u32) -> Done {
+    let arg = abi::Disconnect {
+        conn,
+        ..abi::Disconnect::default()
+    };
+    let done = may(end.link.call(arg), &[Errno::ENOTCONN])?;
+    worker.all.did("disconnect", done.is_some().into());
+    Ok(())
 }
 
 /// Requests by io_uring, whose ring goes before the file, or after it, or in the middle.
