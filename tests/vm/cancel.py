@@ -279,7 +279,7 @@ def test_once(r):
         write = {"remote_addr": grant.addr, "rkey": grant.rkey, "imm_data": grant.rkey}
         a.file.submit([a.qp.wr("RDMA_WRITE_WITH_IMM", a.buffer, 0, 8, **write)])
         r.equal(f"{how}: the grant is used", said(a.cq.wait(1)), [(0, 0)])
-        ended = ulp.until(lambda: b.file.call("GRANT_QUERY", grant=grant.handle).state != N["GRANT_ACTIVE"])
+        ended = ulp.until(lambda: b.file.call("GRANT_QUERY", grant=grant.handle).state != N["GRANT_ACTIVE"], 5)
         r.equal(f"{how}: and has ended", ended, True)
         r.equal(f"{how}: the receive is told of once", said(b.cq.wait(1)), [(1, CANCELED if canceled else 0)])
 
