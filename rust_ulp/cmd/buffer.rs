@@ -128,11 +128,7 @@ pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::BufferQuery) -> Result {
     let buffer = ctx.file.table().lock().buffer(value.buffer)?.clone();
     *value = abi::BufferQuery {
         size: value.size,
-        flags: if buffer.is_read_only() {
-            abi::BUFFER_READ_ONLY
-        } else {
-            0
-        },
+        flags: 0,
         buffer: value.buffer,
         kind: buffer.kind(),
         length: buffer.length(),
@@ -147,6 +143,12 @@ pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::BufferQuery) -> Result {
         page_size: buffer.pages().chunk_size() as u32,
         node: buffer.pages().node(),
         grants: grant::count_of(&buffer),
+        buffer_flags: if buffer.is_read_only() {
+            abi::BUFFER_READ_ONLY
+        } else {
+            0
+        },
+        pad: 0,
     };
     Ok(())
 }

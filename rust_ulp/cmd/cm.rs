@@ -240,7 +240,7 @@ pub(super) fn accept(ctx: &Ctx<'_>, value: &mut abi::Accept) -> Result {
         qp.number(),
         result
     );
-    let param = connection.outcome().param;
+    let agreed = connection.outcome().param;
     drop(qp);
     drop(connection);
     if let Ok(Err(err)) = accepted {
@@ -249,7 +249,7 @@ pub(super) fn accept(ctx: &Ctx<'_>, value: &mut abi::Accept) -> Result {
         return Err(err);
     }
     accepted??;
-    value.param = param;
+    value.agreed = agreed;
     Ok(())
 }
 
@@ -284,13 +284,12 @@ pub(super) fn check_connect(value: &abi::Connect) -> Result {
 /// Connects a queue pair to a listener.
 pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Made> {
     let deadline = Deadline::new(value.timeout_ns);
-    let given = *value;
-    check_limits(&ctx.device, &given.param)?;
+    check_limits(&ctx.device, &value.param)?;
     let params = ConnectParams {
-        dst: address(&given.dst)?.ok_or(EINVAL)?,
-        src: address(&given.src)?,
-        param: given.param,
-        private_data: private_data(&given.private_data, given.private_len)?,
+        dst: address(&value.dst)?.ok_or(EINVAL)?,
+        src: address(&value.src)?,
+        param: value.param,
+        private_data: private_data(&value.private_data, value.private_len)?,
         device: ctx.device.attributes.index,
     };
     let (qp, claim) = claim(ctx.file, value.qp)?;
@@ -312,8 +311,8 @@ pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Made> {
     drop(connection);
     drop(qp);
     value.reject_reason = outcome.reject_reason;
-    value.private_len = outcome.private.len;
-    value.private_data = outcome.private.data;
+    value.peer_private_len = outcome.private.len;
+    value.peer_private_data = outcome.private.data;
     value.resolve_us = times.resolve;
     value.route_us = times.route;
     value.connect_us = times.connect;
@@ -322,12 +321,12 @@ pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Made> {
         return Err(err);
     }
     value.handle = handle;
-    value.src = raw_address(outcome.local);
-    value.param = outcome.param;
+    value.local = raw_address(outcome.local);
+    value.agreed = outcome.param;
     value.peer_qp_num = outcome.peer_qp_num;
     Ok(Made {
         handle,
-        undo: Undo::Disconnect(given.qp),
+        undo: Undo::Disconnect(value.qp),
     })
 }
 

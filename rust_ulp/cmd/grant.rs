@@ -77,7 +77,7 @@ pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::GrantQuery) -> Result {
     let attr = grant.attr();
     *value = abi::GrantQuery {
         size: value.size,
-        flags: attr.flags & abi::GRANT_ONE_SHOT,
+        flags: 0,
         grant: value.grant,
         state: grant.state(),
         buffer: attr.buffer,
@@ -87,6 +87,8 @@ pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::GrantQuery) -> Result {
         addr: grant.addr(),
         rkey: grant.key().map_or(0, |(_, rkey)| rkey),
         access: attr.access,
+        grant_flags: attr.flags & abi::GRANT_ONE_SHOT,
+        pad: 0,
     };
     Ok(())
 }

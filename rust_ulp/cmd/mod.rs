@@ -110,12 +110,12 @@ commands! {
         => create_prepared(buffer::pin, buffer::register);
     IOC_BUFFER_IMPORT: BufferImport { flags: abi::BUFFER_READ_ONLY, zero: pad }
         => create_prepared(buffer::map, buffer::import);
-    IOC_BUFFER_QUERY: BufferQuery { flags: 0 } => query(buffer::query);
+    IOC_BUFFER_QUERY: BufferQuery { flags: 0, zero: pad } => query(buffer::query);
     IOC_GRANT_CREATE: GrantCreate {
         flags: (abi::GRANT_ONE_SHOT | abi::GRANT_PARTIAL), zero: pad, check: grant::check
     } => create(grant::create);
     IOC_GRANT_ROTATE: GrantRotate { flags: 0 } => modify(grant::rotate);
-    IOC_GRANT_QUERY: GrantQuery { flags: 0 } => query(grant::query);
+    IOC_GRANT_QUERY: GrantQuery { flags: 0, zero: pad } => query(grant::query);
     IOC_LISTEN: Listen { flags: 0, check: cm::check_listen } => create(cm::listen);
     IOC_GET_REQUEST: GetRequest { flags: 0, timeout: timeout_ns } => produce(cm::get_request);
     IOC_ACCEPT: Accept {
@@ -124,7 +124,8 @@ commands! {
     } => modify(cm::accept);
     IOC_REJECT: Reject { flags: 0, private: CM_REJ_PRIVATE_MAX } => input(cm::reject);
     IOC_CONNECT: Connect {
-        flags: 0, timeout: timeout_ns, check: cm::check_connect, private: CM_REQ_PRIVATE_MAX
+        flags: 0, zero: pad, timeout: timeout_ns, check: cm::check_connect,
+        private: CM_REQ_PRIVATE_MAX
     } => produce(cm::connect);
     IOC_DISCONNECT: Disconnect { flags: 0, zero: pad } => input(cm::disconnect);
     IOC_CONN_QUERY: ConnQuery { flags: 0 } => query(cm::query);

@@ -20,7 +20,7 @@ const fn io(nr: u32) -> u32 {
 pub const DEVICE_PATH: &str = "/dev/rust_ulp";
 
 numbers! {
-    u32: ABI_VERSION = 1;
+    u32: ABI_VERSION = 2;
     u32: IOC_MAGIC = 0xBF, IOC_QUERY = io(0x00), IOC_DEVICE_LIST = io(0x01), IOC_ATTACH = io(0x02),
         IOC_DEVICE_QUERY = io(0x03), IOC_PORT_QUERY = io(0x04), IOC_GID_QUERY = io(0x05),
         IOC_PKEY_QUERY = io(0x06), IOC_PD_CREATE = io(0x10), IOC_CQ_CREATE = io(0x11),
@@ -221,10 +221,10 @@ abi! {
         @32 key_bytes: u64, @40 keys: u32, @44 page_size: u32, @48 handle: u32, @52 pad: u32
     }
     /// Describes a buffer.
-    struct BufferQuery = rust_ulp_buffer_query, 64 bytes, IOC_BUFFER_QUERY "BUFFER_QUERY" {
+    struct BufferQuery = rust_ulp_buffer_query, 72 bytes, IOC_BUFFER_QUERY "BUFFER_QUERY" {
         @0 size: u32, @4 flags: u32, @8 buffer: u32, @12 kind: u32, @16 length: u64,
         @24 charged: u64, @32 mmap_offset: u64, @40 key_bytes: u64, @48 keys: u32,
-        @52 page_size: u32, @56 node: i32, @60 grants: u32
+        @52 page_size: u32, @56 node: i32, @60 grants: u32, @64 buffer_flags: u32, @68 pad: u32
     }
     /// Gives the peer access to a range of a buffer.
     struct GrantCreate = rust_ulp_grant_create, 56 bytes, IOC_GRANT_CREATE "GRANT_CREATE" {
@@ -236,9 +236,10 @@ abi! {
         @0 size: u32, @4 flags: u32, @8 grant: u32, @12 rkey: u32, @16 addr: u64
     }
     /// Describes a grant.
-    struct GrantQuery = rust_ulp_grant_query, 56 bytes, IOC_GRANT_QUERY "GRANT_QUERY" {
+    struct GrantQuery = rust_ulp_grant_query, 64 bytes, IOC_GRANT_QUERY "GRANT_QUERY" {
         @0 size: u32, @4 flags: u32, @8 grant: u32, @12 state: u32, @16 buffer: u32, @20 qp: u32,
-        @24 offset: u64, @32 length: u64, @40 addr: u64, @48 rkey: u32, @52 access: u32
+        @24 offset: u64, @32 length: u64, @40 addr: u64, @48 rkey: u32, @52 access: u32,
+        @56 grant_flags: u32, @60 pad: u32
     }
     /// Creates an address handle for datagrams.
     struct AhCreate = rust_ulp_ah_create, 56 bytes, IOC_AH_CREATE "AH_CREATE" {
@@ -288,10 +289,10 @@ abi! {
         @92 private_len: u32, @96 private_data: [u8; CM_PRIVATE_MAX]
     }
     /// Accepts a request.
-    struct Accept = rust_ulp_accept, 272 bytes, IOC_ACCEPT "ACCEPT" {
+    struct Accept = rust_ulp_accept, 288 bytes, IOC_ACCEPT "ACCEPT" {
         @0 size: u32, @4 flags: u32, @8 request: u32, @12 qp: u32, @16 timeout_ns: u64,
-        @24 param: ConnParam, @40 pad: u32, @44 private_len: u32,
-        @48 private_data: [u8; CM_PRIVATE_MAX]
+        @24 param: ConnParam, @40 agreed: ConnParam, @56 pad: u32, @60 private_len: u32,
+        @64 private_data: [u8; CM_PRIVATE_MAX]
     }
     /// Rejects a request.
     struct Reject = rust_ulp_reject, 240 bytes, IOC_REJECT "REJECT" {
@@ -299,11 +300,12 @@ abi! {
         @16 private_data: [u8; CM_PRIVATE_MAX]
     }
     /// Connects a queue pair to a listener.
-    struct Connect = rust_ulp_connect, 336 bytes, IOC_CONNECT "CONNECT" {
+    struct Connect = rust_ulp_connect, 608 bytes, IOC_CONNECT "CONNECT" {
         @0 size: u32, @4 flags: u32, @8 qp: u32, @12 handle: u32, @16 timeout_ns: u64,
-        @24 dst: Addr, @48 src: Addr, @72 param: ConnParam, @88 private_len: u32,
-        @92 peer_qp_num: u32, @96 reject_reason: u32, @100 resolve_us: u32, @104 route_us: u32,
-        @108 connect_us: u32, @112 private_data: [u8; CM_PRIVATE_MAX]
+        @24 dst: Addr, @48 src: Addr, @72 local: Addr, @96 param: ConnParam, @112 agreed: ConnParam,
+        @128 private_len: u32, @132 peer_qp_num: u32, @136 reject_reason: u32, @140 resolve_us: u32,
+        @144 route_us: u32, @148 connect_us: u32, @152 private_data: [u8; CM_PRIVATE_MAX],
+        @376 pad: u32, @380 peer_private_len: u32, @384 peer_private_data: [u8; CM_PRIVATE_MAX]
     }
     /// Ends a connection.
     struct Disconnect = rust_ulp_disconnect, 16 bytes, IOC_DISCONNECT "DISCONNECT" {

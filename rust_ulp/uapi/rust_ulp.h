@@ -64,7 +64,7 @@
 #include <linux/ioctl.h>
 
 /* rust_ulp_query.abi_version */
-#define RUST_ULP_ABI_VERSION	1
+#define RUST_ULP_ABI_VERSION	2
 
 #define RUST_ULP_DEVICE_PATH	"/dev/rust_ulp"
 
@@ -827,7 +827,10 @@ struct rust_ulp_buffer_create {
 	__u32 pad;
 };
 
-/* rust_ulp_buffer_register.flags, rust_ulp_buffer_import.flags and rust_ulp_buffer_query.flags */
+/*
+ * rust_ulp_buffer_register.flags, rust_ulp_buffer_import.flags and
+ * rust_ulp_buffer_query.buffer_flags
+ */
 #define RUST_ULP_BUFFER_READ_ONLY	(1U << 0)	/* requests and peers may only read it */
 
 /**
@@ -901,7 +904,6 @@ struct rust_ulp_buffer_import {
 
 /**
  * struct rust_ulp_buffer_query - describes a buffer
- * @flags: [in, out] in: 0; out: RUST_ULP_BUFFER_READ_ONLY.
  * @buffer: [in; handle] Buffer.
  * @kind: [out] RUST_ULP_BUFFER_PAGES, RUST_ULP_BUFFER_USER or RUST_ULP_BUFFER_DMABUF.
  * @length: [out; bytes; 1 to 2^30] Length.
@@ -912,6 +914,7 @@ struct rust_ulp_buffer_import {
  * @page_size: [out; bytes; a power of two from 4096 to 2097152] Contiguous bytes.
  * @node: [out; NUMA node, or -1] NUMA node of the first page.
  * @grants: [out; count] Number of its grants.
+ * @buffer_flags: [out] RUST_ULP_BUFFER_READ_ONLY.
  */
 struct rust_ulp_buffer_query {
 	__u32 size;
@@ -926,9 +929,11 @@ struct rust_ulp_buffer_query {
 	__u32 page_size;
 	__s32 node;
 	__u32 grants;
+	__u32 buffer_flags;
+	__u32 pad;
 };
 
-/* rust_ulp_grant_create.flags */
+/* rust_ulp_grant_create.flags and rust_ulp_grant_query.grant_flags */
 #define RUST_ULP_GRANT_ONE_SHOT	(1U << 0)	/* ends after one use; needs @qp */
 #define RUST_ULP_GRANT_PARTIAL	(1U << 1)	/* may grant less, and returns @length */
 
@@ -992,7 +997,6 @@ struct rust_ulp_grant_rotate {
 
 /**
  * struct rust_ulp_grant_query - describes a grant
- * @flags: [in, out] in: 0; out: RUST_ULP_GRANT_ONE_SHOT.
  * @grant: [in; handle] Grant.
  * @state: [out] RUST_ULP_GRANT_ACTIVE, RUST_ULP_GRANT_USED or RUST_ULP_GRANT_EXPIRED.
  * @buffer: [out; handle] Buffer.
@@ -1002,6 +1006,7 @@ struct rust_ulp_grant_rotate {
  * @addr: [out; bytes; remote address] Remote address of the first byte.
  * @rkey: [out; 32 bits] The key; 0: the grant has ended.
  * @access: [out] RUST_ULP_ACCESS_REMOTE_*.
+ * @grant_flags: [out] RUST_ULP_GRANT_ONE_SHOT.
  */
 struct rust_ulp_grant_query {
 	__u32 size;
@@ -1015,6 +1020,8 @@ struct rust_ulp_grant_query {
 	__aligned_u64 addr;
 	__u32 rkey;
 	__u32 access;
+	__u32 grant_flags;
+	__u32 pad;
 };
 
 /**
@@ -1251,7 +1258,7 @@ struct rust_ulp_addr {
  * @access_flags: [in, out] RUST_ULP_ACCESS_REMOTE_*: what the peer may do.
  * @flags: [in, out] RUST_ULP_CONN_*.
  *
- * A command takes the requested parameters and returns the negotiated ones.
+ * A command takes the requested parameters, and returns the negotiated ones in another member.
  */
 struct rust_ulp_conn_param {
 	__u8 responder_resources;
@@ -1316,7 +1323,8 @@ struct rust_ulp_get_request {
  * @request: [in; handle] The request; on success the handle becomes that of the connection.
  * @qp: [in; handle] Queue pair.
  * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] How long to wait for the peer, then ETIMEDOUT.
- * @param: [in, out] Requested parameters; out: negotiated parameters.
+ * @param: [in] Requested parameters.
+ * @agreed: [out] Negotiated parameters.
  * @private_len: [in; bytes; 0 to 196] Length of the private data.
  * @private_data: [in; bytes] The private data.
  *
@@ -1336,7 +1344,7 @@ struct rust_ulp_get_request {
  *    the queue pair there. A command that fails later leaves it in ERR and its receives flushed.
  *  - The side that accepts must not send before data of the peer has arrived (RFC 5044 7.1).
  *  - Of @param, the kernel uses only the reads of each side and @access_flags, which siw ignores.
- *    It ignores the other members and returns them as 0. @peer_qp_num is 0.
+ *    It ignores the other members, and they are 0 in @agreed. @peer_qp_num is 0.
  *  - @reject_reason is 28 if the peer's answer had private data, else 0.
  *  - Sockets are created in the caller's network namespace, which should be that of the opener.
  *  - While TCP connects, a signal interrupts CONNECT, but neither @timeout_ns nor the removal of
@@ -1350,6 +1358,7 @@ struct rust_ulp_accept {
 	__u32 qp;
 	__aligned_u64 timeout_ns;
 	struct rust_ulp_conn_param param;
+	struct rust_ulp_conn_param agreed;
 	__u32 pad;
 	__u32 private_len;
 	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];
@@ -1375,17 +1384,20 @@ struct rust_ulp_reject {
  * @handle: [out; handle] The new connection.
  * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] Time limit of the command, then ETIMEDOUT.
  * @dst: [in] Address of the peer.
- * @src: [in, out] Local address; @family 0: that of the route; out: the address in use.
- * @param: [in, out] Requested parameters; out: negotiated parameters.
- * @private_len: [in, out; bytes; 0 to 56] Length of the private data; out: of the peer's.
+ * @src: [in] Local address; @family 0: that of the route.
+ * @local: [out] The local address in use.
+ * @param: [in] Requested parameters.
+ * @agreed: [out] Negotiated parameters.
+ * @private_len: [in; bytes; 0 to 56] Length of the private data.
  * @peer_qp_num: [out; 24 bits] Number of the queue pair of the peer.
  * @reject_reason: [out; number] Valid even if the command fails: 0, or a reason of IBA 12.6.7.2; 28
  *   stands for the peer's REJECT.
  * @resolve_us: [out; us] Time until the address was resolved.
  * @route_us: [out; us] Time until the route was resolved.
  * @connect_us: [out; us] Time until the peer answered.
- * @private_data: [in, out; bytes] The private data; out: that of the peer, valid even if the
- *   command fails.
+ * @private_data: [in; bytes] The private data.
+ * @peer_private_len: [out; bytes; 0 to 224] Length of the peer's private data.
+ * @peer_private_data: [out; bytes] The private data of the peer, valid even if the command fails.
  */
 struct rust_ulp_connect {
 	__u32 size;
@@ -1395,7 +1407,9 @@ struct rust_ulp_connect {
 	__aligned_u64 timeout_ns;
 	struct rust_ulp_addr dst;
 	struct rust_ulp_addr src;
+	struct rust_ulp_addr local;
 	struct rust_ulp_conn_param param;
+	struct rust_ulp_conn_param agreed;
 	__u32 private_len;
 	__u32 peer_qp_num;
 	__u32 reject_reason;
@@ -1403,6 +1417,9 @@ struct rust_ulp_connect {
 	__u32 route_us;
 	__u32 connect_us;
 	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];
+	__u32 pad;
+	__u32 peer_private_len;
+	__u8 peer_private_data[RUST_ULP_CM_PRIVATE_MAX];
 };
 
 /**

@@ -8,7 +8,7 @@ from ctypes import Structure, c_int32, c_uint8, c_uint16, c_uint32, c_uint64
 
 # The constants.
 N = {
-    "ABI_VERSION": 1,
+    "ABI_VERSION": 2,
     "DEVICE_PATH": "/dev/rust_ulp",
     "IOC_MAGIC": 191,
     "IOC_QUERY": 48896,
@@ -543,7 +543,7 @@ struct(
 )
 struct(
     "buffer_query",
-    "kind length charged mmap_offset key_bytes keys page_size node grants",
+    "kind length charged mmap_offset key_bytes keys page_size node grants buffer_flags",
     size=c_uint32,
     flags=c_uint32,
     buffer=c_uint32,
@@ -556,6 +556,8 @@ struct(
     page_size=c_uint32,
     node=c_int32,
     grants=c_uint32,
+    buffer_flags=c_uint32,
+    pad=c_uint32,
 )
 struct(
     "grant_create",
@@ -583,7 +585,7 @@ struct(
 )
 struct(
     "grant_query",
-    "state buffer qp offset length addr rkey access",
+    "state buffer qp offset length addr rkey access grant_flags",
     size=c_uint32,
     flags=c_uint32,
     grant=c_uint32,
@@ -595,6 +597,8 @@ struct(
     addr=c_uint64,
     rkey=c_uint32,
     access=c_uint32,
+    grant_flags=c_uint32,
+    pad=c_uint32,
 )
 struct(
     "ah_create",
@@ -704,13 +708,14 @@ struct(
 )
 struct(
     "accept",
-    "",
+    "agreed",
     size=c_uint32,
     flags=c_uint32,
     request=c_uint32,
     qp=c_uint32,
     timeout_ns=c_uint64,
     param=S["conn_param"],
+    agreed=S["conn_param"],
     pad=c_uint32,
     private_len=c_uint32,
     private_data=c_uint8 * 224,
@@ -726,7 +731,7 @@ struct(
 )
 struct(
     "connect",
-    "handle peer_qp_num reject_reason resolve_us route_us connect_us",
+    "handle local agreed peer_qp_num reject_reason resolve_us route_us connect_us peer_private_len peer_private_data",
     size=c_uint32,
     flags=c_uint32,
     qp=c_uint32,
@@ -734,7 +739,9 @@ struct(
     timeout_ns=c_uint64,
     dst=S["addr"],
     src=S["addr"],
+    local=S["addr"],
     param=S["conn_param"],
+    agreed=S["conn_param"],
     private_len=c_uint32,
     peer_qp_num=c_uint32,
     reject_reason=c_uint32,
@@ -742,6 +749,9 @@ struct(
     route_us=c_uint32,
     connect_us=c_uint32,
     private_data=c_uint8 * 224,
+    pad=c_uint32,
+    peer_private_len=c_uint32,
+    peer_private_data=c_uint8 * 224,
 )
 struct(
     "disconnect",

@@ -77,7 +77,7 @@ class Refused(OSError):
 
     def __init__(self, err, got):
         super().__init__(err, os.strerror(err))
-        self.reason, self.data = got.reject_reason, bytes(got.private_data[: got.private_len])
+        self.reason, self.data = got.reject_reason, bytes(got.peer_private_data[: got.peer_private_len])
 
 
 def listen(file, where="0.0.0.0", port=0, backlog=16, scope=0):
@@ -233,14 +233,14 @@ def test_write(r):
     r.equal("it names the requester", (text_of(request.peer), request.peer_qp_num), ("10.9.0.2", c.qp.num))
     r.equal("and the listener", (text_of(request.local), request.local.port), ("10.9.0.1", server.port))
     r.equal("CONNECT names the peer", got.peer_qp_num, server.end.qp.num)
-    r.equal("and the address used", text_of(got.src), "10.9.0.2")
+    r.equal("and the address used", text_of(got.local), "10.9.0.2")
     r.check(
         "times are in order",
         0 < got.resolve_us <= got.route_us <= got.connect_us,
         (got.resolve_us, got.route_us, got.connect_us),
     )
     r.equal("both queue pairs are in RTS", (qp_state(c), qp_state(server.end)), (3, 3))
-    r.equal("a write to the listener's side", write_to(c, bytes(got.private_data), b"ping").status, 0)
+    r.equal("a write to the listener's side", write_to(c, bytes(got.peer_private_data), b"ping").status, 0)
     r.equal("arrives", server.end.buffer.map[4096:4100], b"ping")
     r.equal("a write to the connecting side", write_to(server.end, bytes(request.private_data), b"pong").status, 0)
     r.equal("arrives too", c.buffer.map[4096:4100], b"pong")
@@ -610,7 +610,7 @@ def test_unwritable(r):
         server.end.file.destroy(request)
         server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
     got, _, _ = meet(server, c)
-    r.equal("which connects again, and works", write_to(c, bytes(got.private_data), b"again").status, 0)
+    r.equal("which connects again, and works", write_to(c, bytes(got.peer_private_data), b"again").status, 0)
     for x in (server.end, c):
         x.file.close()
 
@@ -784,7 +784,7 @@ def test_ended(r):
             got, request, _ = meet(server, c)
             r.equal(
                 "the same queue pairs are connected again",
-                (write_to(c, bytes(got.private_data), b"again").status, server.end.buffer.map[4096:4101]),
+                (write_to(c, bytes(got.peer_private_data), b"again").status, server.end.buffer.map[4096:4101]),
                 (0, b"again"),
             )
             c.file.destroy(got.handle)
@@ -887,7 +887,7 @@ def test_owned(r):
     got, request, _ = meet(server, c)
     r.equal("to RESET", error_of(c.qp.modify, "STATE", qp_state=N["QPS_RESET"]), "EISCONN")
     r.equal("of rights alone", error_of(c.qp.modify, "ACCESS_FLAGS", access_flags=0), "EISCONN")
-    r.equal("the connection goes on", write_to(c, bytes(got.private_data), b"on").status, 0)
+    r.equal("the connection goes on", write_to(c, bytes(got.peer_private_data), b"on").status, 0)
     r.equal("to ERR", error_of(c.qp.modify, "STATE", qp_state=N["QPS_ERR"]), "none")
     r.equal("out of ERR", error_of(c.qp.modify, "STATE", qp_state=N["QPS_RESET"]), "EISCONN")
     c.file.destroy(got.handle)
@@ -902,7 +902,7 @@ def test_owned(r):
     other = client()
     theirs, request, _ = meet(server, other)
     c.file.destroy(got.handle)
-    r.equal("the old peer's end is not the new one's", write_to(other, bytes(theirs.private_data), b"two").status, 0)
+    r.equal("the old peer's end is not the new one's", write_to(other, bytes(theirs.peer_private_data), b"two").status, 0)
     r.equal("nor its connection's", query(server.end.file, request.handle).state, N["CONN_ESTABLISHED"])
     for x in (server.end, c, other):
         x.file.close()
@@ -1081,7 +1081,7 @@ def test_moved(r):
     finally:
         for neighbour in ("10.9.0.77", "10.9.0.1"):
             subprocess.run([*ip, "del", neighbour, "dev", "w2"], check=True, timeout=10 * ulp.PATIENCE)
-    r.equal("when the peer is where it was, it goes on", write_to(c, bytes(got.private_data), b"there").status, 0)
+    r.equal("when the peer is where it was, it goes on", write_to(c, bytes(got.peer_private_data), b"there").status, 0)
 
 
 def test_addresses(r):
@@ -1100,17 +1100,17 @@ def test_addresses(r):
             r.equal(
                 f"{name}, a listener on {'the' if bound == where else 'any'} address",
                 (
-                    text_of(got.src),
+                    text_of(got.local),
                     text_of(request.peer),
                     text_of(request.local),
                     request.peer.scope_id,
-                    got.src.scope_id,
+                    got.local.scope_id,
                 ),
                 (here, here, where, scopes[0], scopes[1]),
             )
             r.equal(
                 f"{name}, a write arrives",
-                (write_to(c, bytes(got.private_data), b"to you").status, server.end.buffer.map[4096:4102]),
+                (write_to(c, bytes(got.peer_private_data), b"to you").status, server.end.buffer.map[4096:4102]),
                 (0, b"to you"),
             )
             q = query(c.file, got.handle)
@@ -1149,7 +1149,7 @@ def test_params(r):
         min_rnr_timer=11,
         ack_timeout=15,
     )
-    p = accepted.param
+    p = accepted.agreed
     r.equal(
         "ACCEPT says what was agreed",
         (
@@ -1165,7 +1165,7 @@ def test_params(r):
         ),
         (4, 2, 5, 2, 11, 15, 0x68, 3, ACCESS),
     )
-    p = thread.end().param
+    p = thread.end().agreed
     r.equal(
         "CONNECT too",
         (
@@ -1200,7 +1200,13 @@ def test_params(r):
             ),
             want,
         )
-    r.equal("CONN_QUERY says so", bytes(query(c.file, thread.result.handle).param), bytes(thread.result.param))
+    r.equal("CONN_QUERY says so", bytes(query(c.file, thread.result.handle).param), bytes(thread.result.agreed))
+    r.equal(
+        "the structs keep what was asked for",
+        (bytes(thread.result.param), bytes(thread.result.src), thread.result.private_len),
+        (bytes(param(**asked)), bytes(addr()), 0),
+    )
+    r.equal("of both sides", (accepted.param.responder_resources, accepted.param.initiator_depth), (4, 5))
     server.end.buffer.map[:8192] = ulp.pattern(3, 8192)
     where, rkey = server.end.grant.addr, server.end.grant.rkey
     c.file.submit([c.qp.wr("RDMA_READ", c.buffer, 0, 8192, remote_addr=where, rkey=rkey)])

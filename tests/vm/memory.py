@@ -225,13 +225,13 @@ def test_grants(r):
     got = query(a.file, grant)
     r.equal(
         "what a grant is",
-        (got.state, got.flags, got.buffer, got.qp, got.offset, got.length, got.addr, got.rkey, got.access),
+        (got.state, got.grant_flags, got.buffer, got.qp, got.offset, got.length, got.addr, got.rkey, got.access),
         (N["GRANT_ACTIVE"], 0, target.handle, 0, 100, 5000, grant.addr, grant.rkey, ALL),
     )
     got = a.file.call("BUFFER_QUERY", buffer=target.handle)
     r.equal(
         "what its buffer is",
-        (got.kind, got.length, got.keys, got.key_bytes, got.page_size, got.grants, got.flags),
+        (got.kind, got.length, got.keys, got.key_bytes, got.page_size, got.grants, got.buffer_flags),
         (N["BUFFER_PAGES"], 4 << 20, 2, KEY, PAGE, 1, 0),
     )
     part = {"buffer": target.handle, "access": ALL, "flags": N["GRANT_PARTIAL"]}
@@ -324,7 +324,8 @@ def test_once(r):
 
     for op, fields in (("RDMA_WRITE_WITH_IMM", True), ("SEND_WITH_INV", False)):
         g, other, many = bound(a, once), bound(a, once), bound(a)
-        r.equal(f"{op}: a one-shot grant says so", query(a.file, g).flags, once)
+        r.equal(f"{op}: a one-shot grant says so", query(a.file, g).grant_flags, once)
+        r.equal(f"{op}: the query can be issued again", a.file.issue("GRANT_QUERY", query(a.file, g))[0], 0)
         b.buffer.map[:64] = pattern(g.rkey & 255, 64)
         a.buffer.map[:64] = bytes(64)
         got = send(op, g.rkey, g.rkey, remote_addr=g.addr) if fields else send(op, g.rkey)
@@ -604,7 +605,7 @@ def test_user(r):
         pages = (at + length + 4095) // 4096 - at // 4096
         r.equal(
             f"{length} bytes at {at}: what it is",
-            (got.kind, got.length, got.keys, got.mmap_offset, got.charged, status_of("VmPin") - pinned, got.flags),
+            (got.kind, got.length, got.keys, got.mmap_offset, got.charged, status_of("VmPin") - pinned, got.buffer_flags),
             (N["BUFFER_USER"], length, (first + length - 1) // buffer.key_bytes + 1, 0, pages << 12, pages << 12, 0),
         )
         n = min(length, 40000)
@@ -684,7 +685,9 @@ def test_user(r):
     r.equal("to register what is no memory", {refused(v, 4096, read_only) for v in bare}, {"EOPNOTSUPP"})
     r.equal("nothing of that is pinned", status_of("VmPin"), pinned)
     buffer = UserBuffer(a.file, a.pd, only, flags=read_only)
-    r.equal("read-only: it says so", a.file.call("BUFFER_QUERY", buffer=buffer.handle).flags, read_only)
+    got = a.file.call("BUFFER_QUERY", buffer=buffer.handle)
+    r.equal("read-only: it says so", got.buffer_flags, read_only)
+    r.equal("read-only: the query can be issued again", a.file.issue("BUFFER_QUERY", got)[0], 0)
     a.file.submit([a.qp.wr("RDMA_WRITE", buffer, 0, 8192, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
     r.equal("read-only: it is read", (done(a), b.buffer.map[:8192] == bytes(8192)), ([0], True))
     writes = [
@@ -790,7 +793,7 @@ def test_import(r):
         q = a.file.call("BUFFER_QUERY", buffer=buffer.handle)
         r.equal(
             "what it is",
-            (q.kind, q.length, q.mmap_offset, q.charged, q.keys, buffer.length, q.flags),
+            (q.kind, q.length, q.mmap_offset, q.charged, q.keys, buffer.length, q.buffer_flags),
             (N["BUFFER_DMABUF"], 3 << 20, 0, 0, buffer.keys, 3 << 20, 0),
         )
         r.equal("it cannot be mapped by us", error_of(a.file.map, 4096, buffer.handle << 32), "EINVAL")

@@ -179,15 +179,15 @@ def test_data(r):
     server, c, got, request, accepted = meet()
     s = server.end
     r.equal("the request has the private data", bytes(request.private_data[: request.private_len]), granted(c))
-    r.equal("and so has the answer", bytes(got.private_data[: got.private_len]), granted(s))
+    r.equal("and so has the answer", bytes(got.peer_private_data[: got.peer_private_len]), granted(s))
     r.equal("both queue pairs are in RTS", (qp_state(c), qp_state(s)), (N["QPS_RTS"], N["QPS_RTS"]))
     r.equal(
         "both connections are established",
         (query(c.file, got.handle).state, query(s.file, request.handle).state),
         (N["CONN_ESTABLISHED"],) * 2,
     )
-    r.equal("reads each way as asked", (got.param.initiator_depth, got.param.responder_resources), (4, 4))
-    r.check("what streams do not have is 0", got.param.retry_cnt == got.param.path_mtu == accepted.param.rnr_retry == 0)
+    r.equal("reads each way as asked", (got.agreed.initiator_depth, got.agreed.responder_resources), (4, 4))
+    r.check("what streams do not have is 0", got.agreed.retry_cnt == got.agreed.path_mtu == accepted.agreed.rnr_retry == 0)
 
     there = {"remote_addr": s.grant.addr, "rkey": s.grant.rkey}
     page = {"remote_addr": s.page.addr, "rkey": s.page.rkey}

@@ -706,7 +706,7 @@ impl Request {
             ConnectionParts {
                 local: self.local,
                 peer: self.peer,
-                param: arg.param,
+                param: arg.agreed,
                 private: self.private,
                 timings: None,
             },
@@ -802,7 +802,7 @@ impl PreparedQp<Rc> {
             // With receives that were flushed it is another queue pair than it was.
             || matches!(qp.query(), Ok(info) if info.state == QpState::Init),
         );
-        let private = Private::new(&arg.private_data, arg.private_len);
+        let private = Private::new(&arg.peer_private_data, arg.peer_private_len);
         match result {
             Ok(()) => {}
             Err(Errno::ECONNREFUSED) => {
@@ -824,9 +824,9 @@ impl PreparedQp<Rc> {
             object,
             qp,
             ConnectionParts {
-                local: from_abi(&arg.src),
+                local: from_abi(&arg.local),
                 peer: addr,
-                param: arg.param,
+                param: arg.agreed,
                 private,
                 timings: Some(Timings {
                     resolved: micros(arg.resolve_us),

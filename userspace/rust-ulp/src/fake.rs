@@ -641,7 +641,7 @@ impl Kernel {
                 });
                 arg.grants = grants.count() as u32;
                 let memory = state.buffer(arg.buffer)?;
-                (arg.kind, arg.flags, arg.length) = (memory.kind, memory.flags, memory.len);
+                (arg.kind, arg.buffer_flags, arg.length) = (memory.kind, memory.flags, memory.len);
                 arg.charged = memory.len.next_multiple_of(PAGE);
                 (arg.page_size, arg.node) = (PAGE as u32, 0);
                 (arg.key_bytes, arg.keys) = state.keys(arg.length);
@@ -687,7 +687,7 @@ impl Kernel {
                 let grant = state.grant(arg.grant)?;
                 let of = &grant.arg;
                 let active = grant.state == abi::GRANT_ACTIVE;
-                (arg.state, arg.flags) = (grant.state, of.flags & abi::GRANT_ONE_SHOT);
+                (arg.state, arg.grant_flags) = (grant.state, of.flags & abi::GRANT_ONE_SHOT);
                 (arg.buffer, arg.qp, arg.offset) = (of.buffer, of.qp, of.offset);
                 (arg.length, arg.addr, arg.access) = (of.length, of.addr, of.access);
                 arg.rkey = if active { grant.rkey } else { 0 };
@@ -796,6 +796,7 @@ impl Kernel {
                 }
                 let ours = state.conn(arg.request)?;
                 (ours.state, ours.qp, ours.param) = (abi::CONN_ESTABLISHED, arg.qp, arg.param);
+                arg.agreed = arg.param;
                 let conn = state.conn(theirs)?;
                 (conn.state, conn.private) = (abi::CONN_ESTABLISHED, bytes);
                 conn.param.initiator_depth = arg.param.responder_resources;
@@ -888,11 +889,11 @@ impl Kernel {
         if state.qp(arg.qp)?.attr.qp_state != abi::QPS_INIT {
             return Err(Errno::EISCONN);
         }
-        arg.src = at_port(40000);
+        arg.local = at_port(40000);
         let bytes = arg.private_data[..arg.private_len as usize].to_vec();
         let number = state.qp(arg.qp)?.arg.qp_num;
         let Some(listener) = state.listener(arg.dst.port) else {
-            (arg.private_len, arg.reject_reason) = (0, 8);
+            arg.reject_reason = 8;
             return Err(Errno::ECONNREFUSED);
         };
         if let Some(Object::Listener {
@@ -904,7 +905,7 @@ impl Kernel {
         {
             if requests.len() as u32 >= *backlog {
                 *rejected += 1;
-                (arg.private_len, arg.reject_reason) = (0, 28);
+                arg.reject_reason = 28;
                 return Err(Errno::ECONNREFUSED);
             }
         }
@@ -920,7 +921,7 @@ impl Kernel {
             private: bytes.clone(),
             reject_reason: 0,
         };
-        let (to, from) = (arg.dst, arg.src);
+        let (to, from) = (arg.dst, arg.local);
         state.add(Object::Conn(Box::new(conn(
             0,
             ours + 1,
@@ -941,10 +942,10 @@ impl Kernel {
         loop {
             let mut state = lock(&self.state);
             let conn = state.conn(ours)?;
-            (arg.reject_reason, arg.param) = (conn.reject_reason, conn.param);
+            (arg.reject_reason, arg.agreed) = (conn.reject_reason, conn.param);
             if conn.state != 0 || conn.reject_reason != 0 {
-                arg.private_data = private(&conn.private);
-                arg.private_len = conn.private.len() as u32;
+                arg.peer_private_data = private(&conn.private);
+                arg.peer_private_len = conn.private.len() as u32;
             }
             if conn.reject_reason != 0 {
                 state.objects.remove(&ours);

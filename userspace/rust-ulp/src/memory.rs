@@ -314,7 +314,7 @@ impl BufferInfo {
             page_size: arg.page_size,
             node: arg.node,
             grants: arg.grants,
-            read_only: arg.flags & abi::BUFFER_READ_ONLY != 0,
+            read_only: arg.buffer_flags & abi::BUFFER_READ_ONLY != 0,
         })
     }
 }
