@@ -18,6 +18,20 @@ pub(super) fn port_exists(device: &DeviceState, port: u8) -> bool {
     port != 0 && u32::from(port) <= device.attributes.phys_ports
 }
 
+/// Checks the members of a path that do not depend on the device.
+///
+/// Returns [`EINVAL`] for an undefined value, and [`ERANGE`] for a number that is too large.
+pub(super) fn check_path(ah: &abi::AhAttr) -> Result {
+    // `enum ib_rate` has no 1 and no 24.
+    if ah.is_global > 1 || !matches!(ah.static_rate, 0 | 2..=23 | 25) {
+        return Err(EINVAL);
+    }
+    if ah.flow_label > 0xf_ffff || ah.sl > 15 || ah.src_path_bits > 127 {
+        return Err(ERANGE);
+    }
+    Ok(())
+}
+
 /// Converts a path from the ABI.
 pub(super) fn address_vector(ah: &abi::AhAttr) -> AddressVector {
     AddressVector {

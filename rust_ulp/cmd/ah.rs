@@ -7,6 +7,7 @@ use super::{
     address::{
         address_vector,
         check_address,
+        check_path,
         port_exists, //
     }, //
 };
@@ -23,19 +24,13 @@ use kernel::prelude::*;
 
 /// Checks the members that depend on neither an object nor the device.
 pub(super) fn check(value: &abi::AhCreate) -> Result {
-    if value.attr.is_global > 1 {
-        return Err(EINVAL);
-    }
-    Ok(())
+    check_path(&value.attr)
 }
 
 /// Creates an address handle.
 pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::AhCreate) -> Result<Object> {
     if ctx.device.send_ops(QpType::Ud) == 0 {
         return Err(eopnotsupp());
-    }
-    if value.attr.flow_label > 0xf_ffff {
-        return Err(ERANGE);
     }
     if !port_exists(&ctx.device, value.attr.port_num) {
         return Err(ENOENT);

@@ -41,7 +41,7 @@ fn is_zero<T: abi::Zero + PartialEq>(value: &T) -> bool {
 /// - the number and the struct of the command;
 /// - `flags`: the defined flags; `zero`: padding; `timeout`: a member that is at most
 ///   `TIMEOUT_MAX_NS`. The command fails with [`EINVAL`] for other values;
-/// - `private`: the maximum length of private data, else [`EMSGSIZE`];
+/// - `private`: the maximum length of private data, else [`EMSGSIZE`]; zeros follow the data;
 /// - `check`: a function that checks everything else that depends on neither an object nor the
 ///   device;
 /// - the function of [`access`] that runs the command, and its handlers.
@@ -68,6 +68,10 @@ macro_rules! commands {
                         $($check(value)?;)?
                         $(if value.private_len as usize > abi::$private {
                             return Err(EMSGSIZE);
+                        }
+                        let mut rest = value.private_data.iter().skip(value.private_len as usize);
+                        if rest.any(|&byte| byte != 0) {
+                            return Err(EINVAL);
                         })?
                         Ok(())
                     }

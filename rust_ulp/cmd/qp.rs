@@ -8,6 +8,7 @@ use super::{
         address_vector,
         ah_attr,
         check_address,
+        check_path,
         needs_resolving,
         port_exists, //
     }, //
@@ -144,7 +145,6 @@ fn check_attributes(device: &DeviceState, value: &abi::QpModify) -> Result {
         || given(abi::QP_CUR_STATE) && State::from_raw(attr.cur_qp_state.into()).is_none()
         || given(abi::QP_ACCESS_FLAGS) && attr.access_flags & !REMOTE_ACCESS != 0
         || given(abi::QP_PATH_MTU) && !(1..=5).contains(&attr.path_mtu)
-        || given(abi::QP_AV) && attr.ah.is_global > 1
         || given(abi::QP_EN_SQD_ASYNC_NOTIFY) && attr.en_sqd_async_notify > 1
     {
         return Err(EINVAL);
@@ -162,9 +162,11 @@ fn check_attributes(device: &DeviceState, value: &abi::QpModify) -> Result {
             && u32::from(attr.max_rd_atomic) > attributes.max_qp_init_rd_atom
         || given(abi::QP_MAX_DEST_RD_ATOMIC)
             && u32::from(attr.max_dest_rd_atomic) > attributes.max_qp_rd_atom
-        || given(abi::QP_AV) && attr.ah.flow_label > 0xf_ffff
     {
         return Err(ERANGE);
+    }
+    if given(abi::QP_AV) {
+        check_path(&attr.ah)?;
     }
     if given(abi::QP_PORT) && !port_exists(device, attr.port_num)
         || given(abi::QP_AV) && !port_exists(device, attr.ah.port_num)

@@ -610,8 +610,8 @@ struct rust_ulp_qp_create {
  * @dlid: [in, out; 16 bits] LID of the peer, on InfiniBand.
  * @port_num: [in, out; 1 to phys_ports] Port number.
  * @is_global: [in, out; 0, 1] 1: packets have a GRH. Must be 1 on RoCE.
- * @static_rate: [in, out; enum ib_rate] Static rate.
- * @src_path_bits: [in, out; 7 bits] Path bits of the source LID, on InfiniBand.
+ * @static_rate: [in, out; 0, 2 to 23, 25] enum ib_rate; 0: the rate of the port.
+ * @src_path_bits: [in, out; 0 to 127] Path bits of the source LID, on InfiniBand.
  * @dmac: [in, out; 48 bits, network order] MAC address of the peer; in: 0, the kernel resolves it.
  */
 struct rust_ulp_ah_attr {
@@ -1326,7 +1326,7 @@ struct rust_ulp_get_request {
  * @param: [in] Requested parameters.
  * @agreed: [out] Negotiated parameters.
  * @private_len: [in; bytes; 0 to 196] Length of the private data.
- * @private_data: [in; bytes] The private data.
+ * @private_data: [in; bytes] The private data, then zeros.
  *
  * ACCEPT and CONNECT bring a queue pair from RESET to RTS. If they fail, it stays in RESET. The
  * caller may bring the queue pair to INIT first, to post receives. A command that fails then leaves
@@ -1368,7 +1368,7 @@ struct rust_ulp_accept {
  * struct rust_ulp_reject - rejects a request
  * @request: [in; handle] The request; the command destroys it.
  * @private_len: [in; bytes; 0 to 148] Length of the private data.
- * @private_data: [in; bytes] The private data.
+ * @private_data: [in; bytes] The private data, then zeros.
  */
 struct rust_ulp_reject {
 	__u32 size;
@@ -1395,7 +1395,7 @@ struct rust_ulp_reject {
  * @resolve_us: [out; us] Time until the address was resolved.
  * @route_us: [out; us] Time until the route was resolved.
  * @connect_us: [out; us] Time until the peer answered.
- * @private_data: [in; bytes] The private data.
+ * @private_data: [in; bytes] The private data, then zeros.
  * @peer_private_len: [out; bytes; 0 to 224] Length of the peer's private data.
  * @peer_private_data: [out; bytes] The private data of the peer, valid even if the command fails.
  */

@@ -356,6 +356,7 @@ def test_inputs(r):
         ("no queue pair", {"qp": 0}, "ENOENT"),
         ("a PD for a queue pair", {"qp": pd}, "EBADFD"),
         ("too much private data", {"private_len": 57}, "EMSGSIZE"),
+        ("more private data than its length", private(b"1234") | {"private_len": 3}, "EINVAL"),
         ("an unknown flag of the parameters", {"param": param(flags=4)}, "EINVAL"),
         ("local rights", {"param": param(access_flags=1)}, "EINVAL"),
         ("a path MTU of 6", {"param": param(path_mtu=6)}, "EINVAL"),
@@ -391,6 +392,7 @@ def test_inputs(r):
         ("no queue pair", {"qp": 0}, "ENOENT"),
         ("the request for a queue pair", {"qp": request}, "EBADFD"),
         ("too much private data", {"private_len": 197}, "EMSGSIZE"),
+        ("more private data than its length", private(b"1234") | {"private_len": 0}, "EINVAL"),
         ("a smaller path MTU", {"param": param(path_mtu=1)}, "ERANGE"),
         ("an unknown flag of the parameters", {"param": param(flags=8)}, "EINVAL"),
         ("more responder resources than the device has", {"param": param(responder_resources=255)}, "ERANGE"),
@@ -400,6 +402,7 @@ def test_inputs(r):
         ("a flag", {"flags": 1}, "EINVAL"),
         ("no request", {"request": 0}, "ENOENT"),
         ("too much private data", {"private_len": 149}, "EMSGSIZE"),
+        ("more private data than its length", private(b"1234") | {"private_len": 3}, "EINVAL"),
     ):
         r.equal(f"REJECT, {name}", error_of(g.call, "REJECT", **{"request": request} | fields), want)
     r.equal("DISCONNECT of a request", error_of(g.call, "DISCONNECT", conn=request), "ENOTCONN")

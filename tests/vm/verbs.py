@@ -391,6 +391,9 @@ def test_ud_refused(r):
         ("no GRH", {"is_global": 0}, "EINVAL"),
         ("is_global 2", {"is_global": 2}, "EINVAL"),
         ("a flow label of 21 bits", {"flow_label": 1 << 20}, "ERANGE"),
+        ("a service level of 5 bits", {"sl": 16}, "ERANGE"),
+        ("path bits of 8 bits", {"src_path_bits": 128}, "ERANGE"),
+        ("a rate that is not defined", {"static_rate": 1}, "EINVAL"),
     ):
         r.equal(f"an address with {what}", error_of(a.file.ah, a.pd, gid, **more), want)
     r.equal(
