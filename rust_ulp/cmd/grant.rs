@@ -16,9 +16,12 @@ use crate::{
 };
 use kernel::prelude::*;
 
+/// The flags of a grant that ends with its use.
+const ONE_SHOT: u32 = abi::GRANT_ONE_SHOT_INV | abi::GRANT_ONE_SHOT_IMM;
+
 /// Checks the members that depend on neither an object nor the device.
 pub(super) fn check(value: &abi::GrantCreate) -> Result {
-    if value.flags & abi::GRANT_ONE_SHOT != 0 && value.qp == 0 {
+    if value.flags & ONE_SHOT != 0 && value.qp == 0 {
         return Err(EINVAL);
     }
     Ok(())
@@ -87,7 +90,7 @@ pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::GrantQuery) -> Result {
         addr: grant.addr(),
         rkey: grant.key().map_or(0, |(_, rkey)| rkey),
         access: attr.access,
-        grant_flags: attr.flags & abi::GRANT_ONE_SHOT,
+        grant_flags: attr.flags & ONE_SHOT,
         pad: 0,
     };
     Ok(())

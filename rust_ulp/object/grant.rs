@@ -72,19 +72,20 @@ pub(crate) struct RemoteKey {
     handle: Atomic<u32>,
     /// `GRANT_ACTIVE`, or the reason why it ends: `GRANT_USED` or `GRANT_EXPIRED`.
     state: Atomic<u32>,
-    one_shot: bool,
+    /// `GRANT_ONE_SHOT_*` and other flags.
+    flags: u32,
     /// The epoch of its [`QpGrants`] when it was created: it ends when the epoch changes.
     epoch: i32,
 }
 
 impl RemoteKey {
-    fn new(mr: Arc<Mr>, one_shot: bool, epoch: i32) -> Result<Arc<Self>> {
+    fn new(mr: Arc<Mr>, flags: u32, epoch: i32) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 mr <- new_mutex!(Some(mr), "rust_ulp::RemoteKey::mr"),
                 handle: Atomic::new(0),
                 state: Atomic::new(abi::GRANT_ACTIVE),
-                one_shot,
+                flags,
                 epoch,
             }),
             GFP_KERNEL_ACCOUNT,
@@ -215,16 +216,16 @@ impl QpGrants {
         }
     }
 
-    /// Ends the grant with the key `rkey` if it was for one use: a receive reports that use.
-    /// Process context or softirq.
-    pub(crate) fn used(self: &Arc<Self>, rkey: u32) {
+    /// Ends the grant with the key `rkey` if it ends with a use of kind `how`, one of
+    /// `GRANT_ONE_SHOT_*`, which a receive reports. Process context or softirq.
+    pub(crate) fn used(self: &Arc<Self>, rkey: u32, how: u32) {
         if self.count.load(Relaxed) == 0 {
             return;
         }
         let keys = self.keys.lock();
         let at = place(&keys, rkey);
         let is_one_shot = match keys.get(at) {
-            Some((other, key)) if *other == rkey && key.one_shot => {
+            Some((other, key)) if *other == rkey && key.flags & how != 0 => {
                 // Unless it is to end already, for another reason.
                 let _ = key
                     .state
@@ -371,7 +372,7 @@ impl GrantObject {
         let epoch = grants.as_ref().map_or(0, |grants| grants.epoch());
         let mr = register(&buffer, net, &attr)?;
         let rkey = mr.rkey();
-        let key = RemoteKey::new(mr, attr.flags & abi::GRANT_ONE_SHOT != 0, epoch)?;
+        let key = RemoteKey::new(mr, attr.flags, epoch)?;
         if let Some(grants) = &grants {
             grants.add(rkey, key.clone())?;
         }

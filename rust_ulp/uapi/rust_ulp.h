@@ -934,12 +934,13 @@ struct rust_ulp_buffer_query {
 };
 
 /* rust_ulp_grant_create.flags and rust_ulp_grant_query.grant_flags */
-#define RUST_ULP_GRANT_ONE_SHOT	(1U << 0)	/* ends after one use; needs @qp */
-#define RUST_ULP_GRANT_PARTIAL	(1U << 1)	/* may grant less, and returns @length */
+#define RUST_ULP_GRANT_ONE_SHOT_INV	(1U << 0)	/* ends when invalidated; needs @qp */
+#define RUST_ULP_GRANT_ONE_SHOT_IMM	(1U << 1)	/* ends by immediate data; needs @qp */
+#define RUST_ULP_GRANT_PARTIAL		(1U << 2)	/* may grant less, and returns @length */
 
 /**
  * struct rust_ulp_grant_create - gives the peer access to a range of a buffer
- * @flags: [in] RUST_ULP_GRANT_ONE_SHOT, RUST_ULP_GRANT_PARTIAL.
+ * @flags: [in] RUST_ULP_GRANT_ONE_SHOT_*, RUST_ULP_GRANT_PARTIAL.
  * @buffer: [in; handle] Buffer.
  * @access: [in] RUST_ULP_ACCESS_REMOTE_*, at least one.
  * @offset: [in; bytes] First byte.
@@ -947,17 +948,25 @@ struct rust_ulp_buffer_query {
  * @addr: [out; bytes; remote address] Remote address of the first byte.
  * @rkey: [out; 32 bits] The key.
  * @handle: [out; handle] The new grant; destroying it revokes the key.
- * @qp: [in; handle or 0] Queue pair that may use the grant, or 0.
+ * @qp: [in; handle or 0] Queue pair with which the grant ends, or 0.
  *
  * A grant has one key and one range. The range may cross the border between two keys of its buffer.
  * It must not be larger than the device supports per key: else the command returns ERANGE, or
  * grants less with PARTIAL.
  *
  * A grant with @qp ends when that queue pair goes to ERR or RESET or is destroyed, whatever the
- * cause. ENOTCONN: @qp is in ERR. A grant with ONE_SHOT also ends when a receive of @qp completes
- * that invalidated the key (SEND_WITH_INV), or that has immediate data equal to the key
- * (RDMA_WRITE_WITH_IMM). The file reports RUST_ULP_EVENT_GRANT_ENDED when the peer can no longer
- * access the memory. The handle stays valid until it is destroyed.
+ * cause. ENOTCONN: @qp is in ERR. The file reports RUST_ULP_EVENT_GRANT_ENDED when the peer can no
+ * longer access the memory. The handle stays valid until it is destroyed.
+ *
+ * A grant with ONE_SHOT_INV also ends when a receive of @qp completes that invalidated the key
+ * (SEND_WITH_INV). A grant with ONE_SHOT_IMM also ends when a receive of @qp completes that has
+ * immediate data equal to the key (RDMA_WRITE_WITH_IMM). Do not combine ONE_SHOT_IMM with other
+ * uses of immediate data: a number that equals the key by chance ends the grant.
+ *
+ * The protection domain is the trust boundary of a grant, with @qp or without. @qp limits the life
+ * of the key, not its users: the device checks that key and queue pair have the same protection
+ * domain. The peer of any queue pair of the domain can use the key if it knows it. Give peers that
+ * do not trust each other different protection domains.
  */
 struct rust_ulp_grant_create {
 	__u32 size;
@@ -992,7 +1001,7 @@ struct rust_ulp_grant_rotate {
 
 /* rust_ulp_grant_query.state */
 #define RUST_ULP_GRANT_ACTIVE	1
-#define RUST_ULP_GRANT_USED	2	/* a grant with ONE_SHOT was used */
+#define RUST_ULP_GRANT_USED	2	/* a grant with ONE_SHOT_* was used */
 #define RUST_ULP_GRANT_EXPIRED	3	/* its queue pair went to ERR or RESET, or was destroyed */
 
 /**
@@ -1000,13 +1009,13 @@ struct rust_ulp_grant_rotate {
  * @grant: [in; handle] Grant.
  * @state: [out] RUST_ULP_GRANT_ACTIVE, RUST_ULP_GRANT_USED or RUST_ULP_GRANT_EXPIRED.
  * @buffer: [out; handle] Buffer.
- * @qp: [out; handle or 0] Queue pair that may use the grant, or 0.
+ * @qp: [out; handle or 0] Queue pair with which the grant ends, or 0.
  * @offset: [out; bytes] First byte.
  * @length: [out; bytes; 1 to 2^30] Length.
  * @addr: [out; bytes; remote address] Remote address of the first byte.
  * @rkey: [out; 32 bits] The key; 0: the grant has ended.
  * @access: [out] RUST_ULP_ACCESS_REMOTE_*.
- * @grant_flags: [out] RUST_ULP_GRANT_ONE_SHOT.
+ * @grant_flags: [out] RUST_ULP_GRANT_ONE_SHOT_*.
  */
 struct rust_ulp_grant_query {
 	__u32 size;

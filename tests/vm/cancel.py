@@ -271,7 +271,7 @@ def test_once(r):
             access=N["ACCESS_REMOTE_WRITE"],
             length=64,
             qp=b.qp.handle,
-            flags=N["GRANT_ONE_SHOT"],
+            flags=N["GRANT_ONE_SHOT_IMM"],
         )
         b.file.submit([srq.recv(b.buffer, 4096, 64, user_data=1)])
         if canceled:

@@ -1008,7 +1008,7 @@ def test_grants(r):
         f.events()
         request = next(how)
         grants, free = [bound(8192 + 64 * i) for i in range(4)], bound(8192 + 64 * 4, qp=0)
-        once = bound(8192 + 64 * 5, flags=N["GRANT_ONE_SHOT"])
+        once = bound(8192 + 64 * 5, flags=N["GRANT_ONE_SHOT_IMM"])
         r.equal(
             f"{name}: the keys open their ranges until then",
             {tries(g, ulp.pattern(g.rkey & 255, 64)) for g in (grants[0], free)},

@@ -660,7 +660,7 @@ def test_peer(r):
             heard,
         )
     join(victim, hostile)
-    once = victim(new_grant, offset=8192, flags=N["GRANT_ONE_SHOT"], qp=handle)
+    once = victim(new_grant, offset=8192, flags=N["GRANT_ONE_SHOT_IMM"], qp=handle)
     victim(receives, 2)
     first = hostile(request, "RDMA_WRITE_WITH_IMM", once[1], once[2], fill=0x11, imm_data=once[2])[0]
     r.equal("a grant for one use", (first, victim(completions, 1), victim(content, 8192, 64)), (0, [0], b"\x11" * 64))

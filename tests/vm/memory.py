@@ -255,7 +255,7 @@ def test_grants(r):
         error_of(a.file.call, "GRANT_CREATE", offset=4 << 20, length=1, **part),
         "ERANGE",
     )
-    for flags, qp in ((N["GRANT_ONE_SHOT"], 0), (4, 0), (1 << 31, a.qp.handle)):
+    for flags, qp in ((N["GRANT_ONE_SHOT_INV"], 0), (N["GRANT_ONE_SHOT_IMM"], 0), (8, 0), (1 << 31, a.qp.handle)):
         r.equal(
             f"flags {flags:#x} with queue pair {qp:#x}",
             error_of(a.file.call, "GRANT_CREATE", buffer=target.handle, access=ALL, length=8, flags=flags, qp=qp),
@@ -315,15 +315,15 @@ def bound(end, flags=0, buffer=None, **more):
 
 def test_once(r):
     a, b = joined()
-    once = N["GRANT_ONE_SHOT"]
+    inv, imm = N["GRANT_ONE_SHOT_INV"], N["GRANT_ONE_SHOT_IMM"]
     a.file.submit([a.qp.wr("RECV", a.buffer, 32768, 64) for _ in range(8)])
 
-    def send(op, imm, rkey=0, **fields):
-        b.file.submit([b.qp.wr(op, b.buffer, 0, 64, imm_data=imm, rkey=rkey, **fields)])
+    def send(op, data, rkey=0, **fields):
+        b.file.submit([b.qp.wr(op, b.buffer, 0, 64, imm_data=data, rkey=rkey, **fields)])
         return done(b) + done(a)
 
-    for op, fields in (("RDMA_WRITE_WITH_IMM", True), ("SEND_WITH_INV", False)):
-        g, other, many = bound(a, once), bound(a, once), bound(a)
+    for op, fields, once in (("RDMA_WRITE_WITH_IMM", True, imm), ("SEND_WITH_INV", False, inv)):
+        g, other, many = bound(a, once), bound(a, once), bound(a, once ^ inv ^ imm)
         r.equal(f"{op}: a one-shot grant says so", query(a.file, g).grant_flags, once)
         r.equal(f"{op}: the query can be issued again", a.file.issue("GRANT_QUERY", query(a.file, g))[0], 0)
         b.buffer.map[:64] = pattern(g.rkey & 255, 64)
@@ -337,7 +337,7 @@ def test_once(r):
             r.equal("what was written is there", a.buffer.map[:64], b.buffer.map[:64])
             got = send(op, many.rkey, many.rkey, remote_addr=many.addr)
             r.equal(
-                "a grant for many uses outlives them",
+                "a grant that ends when it is invalidated outlives immediate data",
                 (got, endings(a.file, 1, 0.1), query(a.file, many).state),
                 ([0, 0], [], 1),
             )
@@ -347,6 +347,12 @@ def test_once(r):
             got = send(op, fresh.rkey, fresh.rkey, remote_addr=fresh.addr)
             r.equal(
                 "a key that was rotated is good for one use", (got, endings(a.file, 1)), ([0, 0], [(other.handle, 2)])
+            )
+        else:
+            r.equal(
+                "a grant that ends by immediate data is not ended by an invalidation",
+                (send(op, many.rkey), endings(a.file, 1, 0.1), query(a.file, many).state),
+                ([0, 0], [], 1),
             )
         b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 64, remote_addr=g.addr, rkey=g.rkey)])
         r.equal(f"{op}: and its key is dead", done(b), [10])

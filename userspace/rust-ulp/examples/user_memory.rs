@@ -37,7 +37,7 @@ fn listen(addr: &str) -> Result<()> {
     let qp = pd.create_qp::<Rc>(&cq).build()?;
     qp.post_recv(Recv::empty())?;
     // The last bytes of it, for this peer and once.
-    let once = GrantOptions::new().one_shot(&qp);
+    let once = GrantOptions::new().ends_on_immediate(&qp);
     let grant = buf.grant_with(LEN - 4096.., Access::REMOTE_WRITE, once)?;
     let (_qp, peer) = qp.accept_tcp(addr, &[&grant])?;
     let done = cq.wait(LONG)?.ok()?;

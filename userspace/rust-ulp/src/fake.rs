@@ -26,6 +26,8 @@ const ADDRESS: u64 = 0x7000_0000_0000;
 const PAGE: u64 = 4096;
 /// `IB_WC_WR_FLUSH_ERR`.
 const FLUSHED: u16 = 5;
+/// The flags of a grant that ends with its use.
+const ONE_SHOT: u32 = abi::GRANT_ONE_SHOT_INV | abi::GRANT_ONE_SHOT_IMM;
 /// 512 pages.
 const KEY_BYTES: u64 = 2 << 20;
 
@@ -655,7 +657,7 @@ impl Kernel {
                 }
                 if arg.qp != 0 {
                     state.qp(arg.qp)?;
-                } else if arg.flags & abi::GRANT_ONE_SHOT != 0 {
+                } else if arg.flags & ONE_SHOT != 0 {
                     return Err(Errno::EINVAL);
                 }
                 if arg.length == 0 || arg.offset + arg.length > len {
@@ -687,7 +689,7 @@ impl Kernel {
                 let grant = state.grant(arg.grant)?;
                 let of = &grant.arg;
                 let active = grant.state == abi::GRANT_ACTIVE;
-                (arg.state, arg.grant_flags) = (grant.state, of.flags & abi::GRANT_ONE_SHOT);
+                (arg.state, arg.grant_flags) = (grant.state, of.flags & ONE_SHOT);
                 (arg.buffer, arg.qp, arg.offset) = (of.buffer, of.qp, of.offset);
                 (arg.length, arg.addr, arg.access) = (of.length, of.addr, of.access);
                 arg.rkey = if active { grant.rkey } else { 0 };
@@ -1266,8 +1268,10 @@ impl Kernel {
                 ..theirs
             };
             self.push(state, arg.recv_cq, &theirs);
-            if written || wr.opcode == abi::WR_SEND_WITH_INV {
-                state.used(peer, wr.imm_data);
+            if written {
+                state.used(peer, wr.imm_data, abi::GRANT_ONE_SHOT_IMM);
+            } else if wr.opcode == abi::WR_SEND_WITH_INV {
+                state.used(peer, wr.imm_data, abi::GRANT_ONE_SHOT_INV);
             }
         }
         let all = create.flags & abi::QP_SIG_ALL != 0;
@@ -1598,9 +1602,9 @@ impl State {
     }
 
     /// A receive of `qp` named that key.
-    fn used(&mut self, qp: u32, rkey: u32) {
+    fn used(&mut self, qp: u32, rkey: u32, how: u32) {
         self.end_grants(abi::GRANT_USED, |grant| {
-            grant.arg.qp == qp && grant.rkey == rkey && grant.arg.flags & abi::GRANT_ONE_SHOT != 0
+            grant.arg.qp == qp && grant.rkey == rkey && grant.arg.flags & how != 0
         });
     }
 

@@ -55,19 +55,32 @@ impl GrantOptions {
     }
 
     /// Ends with this queue pair: when that is in error, reset or gone.
+    ///
+    /// The queue pair limits the life of the key, not its users: the peer of any queue pair of the
+    /// same [`Pd`](crate::Pd) can use the key if it knows it.
     pub fn bound_to(mut self, qp: &impl GrantFor) -> Self {
         self.qp = Some(qp.bound());
         self
     }
 
-    /// As [`Self::bound_to`], and also ends when the peer says that it has used it: by a send that
-    /// takes it away ([`Send::invalidate`](crate::Send::invalidate)), or by a write whose immediate
-    /// data is the key. [`EventKind::GrantEnded`](crate::EventKind::GrantEnded) says when nothing
-    /// lands any more.
+    /// As [`Self::bound_to`], and also ends when a send of the peer invalidates the key
+    /// ([`Send::invalidate`](crate::Send::invalidate)).
+    /// [`EventKind::GrantEnded`](crate::EventKind::GrantEnded) reports when the peer can no longer
+    /// access the memory.
     ///
-    /// Header: `RUST_ULP_GRANT_ONE_SHOT`.
-    pub fn one_shot(mut self, qp: &impl GrantFor) -> Self {
-        self.flags |= abi::GRANT_ONE_SHOT;
+    /// Header: `RUST_ULP_GRANT_ONE_SHOT_INV`.
+    pub fn ends_on_invalidate(mut self, qp: &impl GrantFor) -> Self {
+        self.flags |= abi::GRANT_ONE_SHOT_INV;
+        self.bound_to(qp)
+    }
+
+    /// As [`Self::bound_to`], and also ends when a write of the peer has immediate data that is
+    /// equal to the key. Any such number ends the grant: do not use immediate data for something
+    /// else.
+    ///
+    /// Header: `RUST_ULP_GRANT_ONE_SHOT_IMM`.
+    pub fn ends_on_immediate(mut self, qp: &impl GrantFor) -> Self {
+        self.flags |= abi::GRANT_ONE_SHOT_IMM;
         self.bound_to(qp)
     }
 
@@ -296,7 +309,7 @@ impl Grant {
             len: arg.length,
             access: Access::from_bits_truncate(arg.access),
             rkey: (arg.rkey != 0).then_some(arg.rkey),
-            one_shot: arg.grant_flags & abi::GRANT_ONE_SHOT != 0,
+            one_shot: arg.grant_flags != 0,
             bound: arg.qp != 0,
         })
     }

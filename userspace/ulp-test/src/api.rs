@@ -879,7 +879,7 @@ fn memory(r: &mut Report, a: &Host, b: &Host) {
         while events.next_event()?.is_some() {}
         let mem = b.pd.alloc_buffer(4096)?;
         let write = Access::REMOTE_WRITE;
-        let once = mem.grant_with(..64, write, GrantOptions::new().one_shot(&second))?;
+        let once = mem.grant_with(..64, write, GrantOptions::new().ends_on_immediate(&second))?;
         let bound = mem.grant_with(64..128, write, GrantOptions::new().bound_to(&second))?;
         let key = once.remote();
         second.post_recv(Recv::empty())?;

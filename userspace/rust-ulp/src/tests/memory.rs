@@ -401,7 +401,7 @@ fn ended(p: &Pair, grant: &Grant, state: GrantState) {
 fn a_grant_for_one_use() {
     let p = pair();
     let once = |flags: GrantOptions| p.mem.grant_with(..64, Access::REMOTE_WRITE, flags).unwrap();
-    let grant = once(GrantOptions::new().one_shot(&p.b));
+    let grant = once(GrantOptions::new().ends_on_invalidate(&p.b));
     let other = once(GrantOptions::new().bound_to(&p.b));
     assert!(grant.query().unwrap().one_shot && other.query().unwrap().bound);
     assert_eq!(write(&p, grant.remote()), Status::Success);
@@ -410,7 +410,7 @@ fn a_grant_for_one_use() {
     p.a.post(Send::empty().invalidate(grant.remote())).unwrap();
     ended(&p, &grant, GrantState::Used);
     // By immediate data that is the key.
-    let grant = once(GrantOptions::new().one_shot(&p.b));
+    let grant = once(GrantOptions::new().ends_on_immediate(&p.b));
     let key = grant.remote();
     p.b.post_recv(Recv::empty()).unwrap();
     p.a.post(Write::inline_bytes(b"done", key).imm(key.rkey()))

@@ -162,7 +162,7 @@ fn probes() -> Vec<Probe> {
             ..abi::GrantQuery::new()
         })),
         Probe {
-            flags: abi::GRANT_ONE_SHOT | abi::GRANT_PARTIAL,
+            flags: abi::GRANT_ONE_SHOT_INV | abi::GRANT_ONE_SHOT_IMM | abi::GRANT_PARTIAL,
             handle: Some(offset_of!(abi::GrantCreate, handle)),
             ..probe!(GrantCreate, |set| on_set(&File::grant_args(
                 set.buffer.handle
