@@ -5,6 +5,7 @@
 use super::access::Ctx;
 use crate::{
     kernel::{
+        errno::eopnotsupp,
         eventfd::EventFd,
         task, //
     },
@@ -66,8 +67,14 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::CqCreate) -> Result<Object>
 }
 
 /// Sets or removes the eventfd of a completion queue.
+///
+/// Returns [`eopnotsupp`] if only the caller of SUBMIT delivers completions: nothing would signal
+/// the eventfd while a thread waits for it.
 pub(super) fn eventfd(ctx: &Ctx<'_>, value: &abi::CqEventfd) -> Result {
     let cq = ctx.file.table().lock().cq(value.cq)?.clone();
+    if cq.delivery() == abi::DELIVER_CALLER {
+        return Err(eopnotsupp());
+    }
     let eventfd = match value.fd {
         -1 => None,
         fd => Some(EventFd::get(fd)?),

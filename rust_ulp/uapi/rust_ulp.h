@@ -1633,7 +1633,8 @@ struct rust_ulp_cancel {
  *   the queue.
  *
  * The kernel signals the eventfd for each completion that it adds to the ring of @cq, and when the
- * device is removed. EBUSY: the queue already has an eventfd.
+ * device is removed. EBUSY: the queue already has an eventfd. EOPNOTSUPP: with
+ * RUST_ULP_DELIVER_CALLER no completion arrives while nobody waits in SUBMIT.
  */
 struct rust_ulp_cq_eventfd {
 	__u32 size;

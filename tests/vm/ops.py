@@ -557,6 +557,8 @@ def test_eventfd(r):
     r.equal("what is no file", bind(1000), "EBADF")
     r.equal("what is no eventfd", bind(a.file.fd), "EINVAL")
     r.equal("what is no completion queue", (bind(counter, a.qp.handle), bind(counter, 0)), ("EBADFD", "ENOENT"))
+    caller = ulp.Cq(a.file, delivery=N["DELIVER_CALLER"]).handle
+    r.equal("a queue that its caller delivers", (bind(counter, caller), bind(-1, caller)), ("EOPNOTSUPP", "EOPNOTSUPP"))
     r.equal("unknown flags", error_of(a.file.call, "CQ_EVENTFD", cq=a.cq.handle, fd=-1, flags=1), "EINVAL")
     bind(counter)
     os.close(poll.fileno())

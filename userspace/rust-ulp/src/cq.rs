@@ -329,7 +329,7 @@ impl Cq {
     }
 
     /// A file that becomes readable when a completion arrives, for `poll`, `epoll` and the like. A
-    /// queue has one at a time. With [`Delivery::Caller`] nothing arrives by itself.
+    /// queue has one at a time.
     ///
     /// What arrived before is not counted: look at the queue first, and only then at the file.
     ///
@@ -337,8 +337,9 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] if the queue has one already; [`Error::Unsupported`] if the module has none;
-    /// [`Error::Sys`] with `EMFILE` without room for a descriptor; [`Error::DeviceGone`].
+    /// [`Error::Busy`] if the queue has one already; [`Error::Unsupported`] if the module has none,
+    /// and with [`Delivery::Caller`], with which nothing arrives by itself; [`Error::Sys`] with
+    /// `EMFILE` without room for a descriptor; [`Error::DeviceGone`].
     pub fn eventfd(&self) -> Result<CqEventFd> {
         let device = &self.inner.device;
         device.needs(abi::FEATURE_EVENTFD, "an eventfd of a completion queue")?;

@@ -55,7 +55,7 @@ fn lists(what: &str) -> &'static [&'static [Errno]] {
         "DESTROY" => &[ANY, &[EBUSY, ENOENT]],
         "SUBMIT" => &[ANY, POST],
         "CANCEL" => &[ANY, HANDLE],
-        "CQ_EVENTFD" => &[ANY, HANDLE, &[EBADF, EBUSY]],
+        "CQ_EVENTFD" => &[ANY, HANDLE, &[EBADF, EBUSY, EOPNOTSUPP]],
         "LISTEN" => &[
             ANY,
             MAKE,
