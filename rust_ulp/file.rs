@@ -62,6 +62,8 @@ pub(crate) struct UlpFile {
     attaching: Mutex<()>,
     /// The device that the file is attached to; set once.
     device: SetOnce<Arc<Device>>,
+    /// The bytes of an event, as the opener knows it. Set before `device`.
+    event_size: Atomic<u32>,
     /// The objects. Lock order: after `mmap_lock` and `Device::files`, before the locks of objects.
     #[pin]
     table: Mutex<ObjectTable>,
@@ -94,6 +96,7 @@ impl UlpFile {
                 net,
                 attaching <- new_mutex!((), "rust_ulp::UlpFile::attaching"),
                 device: SetOnce::new(),
+                event_size: Atomic::new(0),
                 table <- new_mutex!(
                     ObjectTable::new(max_objects),
                     "rust_ulp::UlpFile::table"
@@ -171,10 +174,16 @@ impl UlpFile {
         self.device()?.enter()
     }
 
-    /// Attaches the file to the device `name`, or to the default device if `name` is empty. Sleeps.
+    /// Returns the bytes of an event, as the opener knows it; 0 if the file is not attached.
+    pub(crate) fn event_size(&self) -> usize {
+        self.event_size.load(Relaxed) as usize
+    }
+
+    /// Attaches the file to the device `name`, or to the default device if `name` is empty. Events
+    /// have `event_size` bytes. Sleeps.
     ///
     /// Returns [`ENOENT`] if there is no such device, and [`ealready`] if the file is attached.
-    pub(crate) fn attach(this: ArcBorrow<'_, Self>, name: &[u8]) -> Result {
+    pub(crate) fn attach(this: ArcBorrow<'_, Self>, name: &[u8], event_size: u32) -> Result {
         let _attaching = this.attaching.lock();
         if this.device.as_ref().is_some() {
             return Err(ealready());
@@ -184,6 +193,7 @@ impl UlpFile {
         let guard = device.enter().map_err(|_| ENOENT)?;
         let charge = Charge::new(guard.device(), Resource::Handle)?;
         device.attach(&guard, Arc::<Self>::from(this))?;
+        this.event_size.store(event_size, Relaxed);
         this.device.populate(device.clone());
         *this.attached.lock() = Some(charge);
         ulp_debug!("file {}: attached to device {}\n", this.id, device.index());

@@ -30,7 +30,6 @@ use crate::{
         show::show,
         Object, //
     },
-    uapi::abi, //
 };
 use kernel::{
     fs::File,
@@ -67,8 +66,8 @@ impl FileOperations for UlpFile {
 
     fn read(this: ArcBorrow<'_, Self>, block: bool, mut to: UserSliceWriter) -> Result<usize> {
         let room = to.len();
-        let size = core::mem::size_of::<abi::Event>();
         this.device()?;
+        let size = this.event_size();
         if room < size {
             return Err(EINVAL);
         }
@@ -80,7 +79,8 @@ impl FileOperations for UlpFile {
                 Err(err) if before == room => return Err(err),
                 Err(_) => break,
             };
-            if let Err(err) = to.write_slice(event.as_bytes()) {
+            let known = event.as_bytes().get(..size).ok_or(EINVAL)?;
+            if let Err(err) = to.write_slice(known) {
                 this.events().put_back(event);
                 return match room.saturating_sub(before) {
                     0 => Err(err),

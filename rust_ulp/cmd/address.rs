@@ -14,8 +14,8 @@ use crate::{
 use kernel::prelude::*;
 
 /// Returns whether the device has a port with this number.
-pub(super) fn port_exists(device: &DeviceState, port: u8) -> bool {
-    port != 0 && u32::from(port) <= device.attributes.phys_ports
+pub(super) fn port_exists(device: &DeviceState, port: u32) -> bool {
+    port != 0 && port <= device.attributes.phys_ports
 }
 
 /// Checks the members of a path that do not depend on the device.
@@ -42,7 +42,7 @@ pub(super) fn address_vector(ah: &abi::AhAttr) -> AddressVector {
         traffic_class: ah.traffic_class,
         sl: ah.sl,
         dlid: ah.dlid,
-        port: ah.port_num.into(),
+        port: ah.port_num,
         grh: ah.is_global != 0,
         static_rate: ah.static_rate,
         src_path_bits: ah.src_path_bits,
@@ -60,11 +60,13 @@ pub(super) fn ah_attr(av: &AddressVector) -> abi::AhAttr {
         traffic_class: av.traffic_class,
         sl: av.sl,
         dlid: av.dlid,
-        port_num: av.port as u8,
+        port_num: av.port,
         is_global: av.grh.into(),
         static_rate: av.static_rate,
         src_path_bits: av.src_path_bits,
         dmac: av.dmac,
+        pad: 0,
+        reserved: [0; 6],
     }
 }
 

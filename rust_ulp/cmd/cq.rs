@@ -2,7 +2,10 @@
 
 //! Commands of completion queues.
 
-use super::access::Ctx;
+use super::{
+    access::Ctx,
+    check_entry_size, //
+};
 use crate::{
     kernel::{
         errno::eopnotsupp,
@@ -40,6 +43,11 @@ fn choose_delivery(ctx: &Ctx<'_>, wanted: u32) -> Result<u32> {
     }
 }
 
+/// Checks the members that depend on neither an object nor the device.
+pub(super) fn check(value: &abi::CqCreate) -> Result {
+    check_entry_size(value.cqe_size, abi::CQE_SIZE_V1, abi::Cqe::SIZE)
+}
+
 /// Creates a completion queue.
 pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::CqCreate) -> Result<Object> {
     let delivery = choose_delivery(ctx, value.delivery)?;
@@ -55,6 +63,7 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::CqCreate) -> Result<Object>
     let object = CqObject::new(
         ctx.device.device(),
         entries,
+        value.cqe_size,
         delivery,
         value.comp_vector,
         ctx.file.events().clone(),

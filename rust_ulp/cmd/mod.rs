@@ -23,6 +23,7 @@ pub(crate) mod uring;
 
 use crate::{
     file::UlpFile,
+    kernel::errno::eprotonosupport,
     uapi::abi, //
 };
 use access::User;
@@ -36,11 +37,22 @@ fn is_zero<T: abi::Zero + PartialEq>(value: &T) -> bool {
     *value == T::ZERO
 }
 
+/// Checks the size that the caller knows of a struct that the kernel writes.
+///
+/// Returns [`eprotonosupport`] unless it is a multiple of 8 from `first`, the size of the first
+/// version, to `known`.
+fn check_entry_size(size: u32, first: u32, known: u32) -> Result {
+    if size < first || size > known || size & 7 != 0 {
+        return Err(eprotonosupport());
+    }
+    Ok(())
+}
+
 /// Declares the commands. Each line has:
 ///
 /// - the number and the struct of the command;
-/// - `flags`: the defined flags; `zero`: padding; `timeout`: a member that is at most
-///   `TIMEOUT_MAX_NS`. The command fails with [`EINVAL`] for other values;
+/// - `flags`: the defined flags; `zero`: padding, also of nested structs; `timeout`: a member that
+///   is at most `TIMEOUT_MAX_NS`. The command fails with [`EINVAL`] for other values;
 /// - `private`: the maximum length of private data, else [`EMSGSIZE`]; zeros follow the data;
 /// - `check`: a function that checks everything else that depends on neither an object nor the
 ///   device;
@@ -48,7 +60,7 @@ fn is_zero<T: abi::Zero + PartialEq>(value: &T) -> bool {
 macro_rules! commands {
     ($(
         $number:ident: $name:ident {
-            flags: $flags:expr $(, zero: $($zero:ident).+)? $(, timeout: $timeout:ident)?
+            flags: $flags:expr $(, zero: ($($($zero:ident).+),+))? $(, timeout: $timeout:ident)?
             $(, check: $check:path)? $(, private: $private:ident)?
         } => $access:ident($($handler:path),+);
     )*) => {
@@ -60,7 +72,7 @@ macro_rules! commands {
                 $(abi::$number => |file, arg| {
                     fn check(value: &abi::$name) -> Result {
                         if value.flags & !$flags != 0
-                            $(|| !is_zero(&value.$($zero).+))?
+                            $($(|| !is_zero(&value.$($zero).+))+)?
                             $(|| value.$timeout > abi::TIMEOUT_MAX_NS)?
                         {
                             return Err(EINVAL);
@@ -92,53 +104,60 @@ macro_rules! commands {
 
 commands! {
     IOC_QUERY: Query { flags: 0 } => outside(query::module);
-    IOC_DEVICE_LIST: DeviceList { flags: 0, zero: pad } => outside(query::devices);
-    IOC_ATTACH: Attach { flags: 0, check: query::check_name } => modify_outside(query::attach);
-    IOC_DEVICE_QUERY: DeviceQuery { flags: 0, zero: pad } => query(query::device);
-    IOC_PORT_QUERY: PortQuery { flags: 0, zero: pad } => query(query::port);
+    IOC_DEVICE_LIST: DeviceList { flags: 0, zero: (pad) } => outside(query::devices);
+    IOC_ATTACH: Attach { flags: 0, zero: (pad), check: query::check_attach }
+        => modify_outside(query::attach);
+    IOC_DEVICE_QUERY: DeviceQuery { flags: 0, zero: (pad) } => query(query::device);
+    IOC_PORT_QUERY: PortQuery { flags: 0, zero: (pad) } => query(query::port);
     IOC_GID_QUERY: GidQuery { flags: 0 } => outside(query::gids);
-    IOC_PKEY_QUERY: PkeyQuery { flags: 0, zero: pad } => query(query::pkey);
-    IOC_PD_CREATE: PdCreate { flags: 0, zero: pad } => create(pd::create);
-    IOC_CQ_CREATE: CqCreate { flags: 0 } => create(cq::create);
+    IOC_PKEY_QUERY: PkeyQuery { flags: 0, zero: (pad) } => query(query::pkey);
+    IOC_PD_CREATE: PdCreate { flags: 0, zero: (pad) } => create(pd::create);
+    IOC_CQ_CREATE: CqCreate { flags: 0, zero: (pad), check: cq::check } => create(cq::create);
     IOC_CQ_EVENTFD: CqEventfd { flags: 0 } => input(cq::eventfd);
     IOC_QP_CREATE: QpCreate { flags: abi::QP_SIG_ALL } => create(qp::create);
-    IOC_QP_MODIFY: QpModify { flags: 0, zero: attr.pad } => modify(qp::modify);
-    IOC_QP_QUERY: QpQuery { flags: 0, zero: attr.pad } => query(qp::query);
+    IOC_QP_MODIFY: QpModify {
+        flags: 0, zero: (attr.pad, attr.reserved, attr.ah.pad, attr.ah.reserved)
+    } => modify(qp::modify);
+    IOC_QP_QUERY: QpQuery {
+        flags: 0, zero: (attr.pad, attr.reserved, attr.ah.pad, attr.ah.reserved)
+    } => query(qp::query);
     IOC_SRQ_CREATE: SrqCreate { flags: 0 } => create(srq::create);
     IOC_SRQ_MODIFY: SrqModify { flags: 0 } => input(srq::modify);
     IOC_SRQ_QUERY: SrqQuery { flags: 0 } => query(srq::query);
-    IOC_AH_CREATE: AhCreate { flags: 0, zero: pad, check: ah::check } => create(ah::create);
-    IOC_BUFFER_CREATE: BufferCreate { flags: 0, zero: pad }
+    IOC_AH_CREATE: AhCreate { flags: 0, zero: (attr.pad, attr.reserved), check: ah::check }
+        => create(ah::create);
+    IOC_BUFFER_CREATE: BufferCreate { flags: 0, zero: (pad) }
         => create_prepared(buffer::allocate, buffer::create);
     IOC_BUFFER_REGISTER: BufferRegister { flags: abi::BUFFER_READ_ONLY }
         => create_prepared(buffer::pin, buffer::register);
-    IOC_BUFFER_IMPORT: BufferImport { flags: abi::BUFFER_READ_ONLY, zero: pad }
+    IOC_BUFFER_IMPORT: BufferImport { flags: abi::BUFFER_READ_ONLY, zero: (pad) }
         => create_prepared(buffer::map, buffer::import);
-    IOC_BUFFER_QUERY: BufferQuery { flags: 0, zero: pad } => query(buffer::query);
+    IOC_BUFFER_QUERY: BufferQuery { flags: 0, zero: (pad) } => query(buffer::query);
     IOC_GRANT_CREATE: GrantCreate {
         flags: (abi::GRANT_ONE_SHOT_INV | abi::GRANT_ONE_SHOT_IMM | abi::GRANT_PARTIAL),
-        zero: pad, check: grant::check
+        zero: (pad), check: grant::check
     } => create(grant::create);
     IOC_GRANT_ROTATE: GrantRotate { flags: 0 } => modify(grant::rotate);
-    IOC_GRANT_QUERY: GrantQuery { flags: 0, zero: pad } => query(grant::query);
+    IOC_GRANT_QUERY: GrantQuery { flags: 0, zero: (pad) } => query(grant::query);
     IOC_LISTEN: Listen { flags: 0, check: cm::check_listen } => create(cm::listen);
-    IOC_GET_REQUEST: GetRequest { flags: 0, timeout: timeout_ns } => produce(cm::get_request);
+    IOC_GET_REQUEST: GetRequest { flags: 0, zero: (param.reserved), timeout: timeout_ns }
+        => produce(cm::get_request);
     IOC_ACCEPT: Accept {
-        flags: 0, zero: pad, timeout: timeout_ns, check: cm::check_accept,
-        private: CM_REP_PRIVATE_MAX
+        flags: 0, zero: (pad, param.reserved, agreed.reserved), timeout: timeout_ns,
+        check: cm::check_accept, private: CM_REP_PRIVATE_MAX
     } => modify(cm::accept);
     IOC_REJECT: Reject { flags: 0, private: CM_REJ_PRIVATE_MAX } => input(cm::reject);
     IOC_CONNECT: Connect {
-        flags: 0, zero: pad, timeout: timeout_ns, check: cm::check_connect,
-        private: CM_REQ_PRIVATE_MAX
+        flags: 0, zero: (pad, param.reserved, agreed.reserved), timeout: timeout_ns,
+        check: cm::check_connect, private: CM_REQ_PRIVATE_MAX
     } => produce(cm::connect);
-    IOC_DISCONNECT: Disconnect { flags: 0, zero: pad } => input(cm::disconnect);
-    IOC_CONN_QUERY: ConnQuery { flags: 0 } => query(cm::query);
+    IOC_DISCONNECT: Disconnect { flags: 0, zero: (pad) } => input(cm::disconnect);
+    IOC_CONN_QUERY: ConnQuery { flags: 0, zero: (pad, param.reserved) } => query(cm::query);
     IOC_SUBMIT: Submit { flags: 0, timeout: timeout_ns, check: submit::check }
         => modify_outside(submit::submit);
     IOC_CANCEL: Cancel { flags: abi::CANCEL_ALL, check: cancel::check }
         => modify_outside(cancel::cancel);
-    IOC_DESTROY: Destroy { flags: 0, zero: pad } => input(destroy);
+    IOC_DESTROY: Destroy { flags: 0, zero: (pad) } => input(destroy);
 }
 
 /// Destroys an object.

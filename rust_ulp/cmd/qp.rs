@@ -180,14 +180,14 @@ fn check_attributes(device: &DeviceState, value: &abi::QpModify) -> Result {
             1
         };
         // The MTU of a path is at most that of the port.
-        if u32::from(attr.path_mtu) > device.device().port(port.into())?.active_mtu {
+        if u32::from(attr.path_mtu) > device.device().port(port)?.active_mtu {
             return Err(ERANGE);
         }
     }
     if given(abi::QP_PKEY_INDEX) && given(abi::QP_PORT) {
         device
             .device()
-            .pkey(attr.port_num.into(), attr.pkey_index.into())?;
+            .pkey(attr.port_num, attr.pkey_index.into())?;
     }
     Ok(())
 }
@@ -271,7 +271,7 @@ fn change(
         max_rd_atomic: attr.max_rd_atomic,
         max_dest_rd_atomic: attr.max_dest_rd_atomic,
         min_rnr_timer: attr.min_rnr_timer,
-        port: attr.port_num.into(),
+        port: attr.port_num,
         timeout: attr.timeout,
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
@@ -296,7 +296,7 @@ fn qp_attr(attr: &Attributes) -> abi::QpAttr {
         qp_state: attr.qp_state as u8,
         cur_qp_state: attr.cur_qp_state as u8,
         path_mtu: attr.path_mtu as u8,
-        port_num: attr.port as u8,
+        port_num: attr.port,
         timeout: attr.timeout,
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
@@ -305,8 +305,9 @@ fn qp_attr(attr: &Attributes) -> abi::QpAttr {
         max_dest_rd_atomic: attr.max_dest_rd_atomic,
         en_sqd_async_notify: attr.en_sqd_async_notify.into(),
         sq_draining: attr.sq_draining.into(),
-        pad: [0; 2],
+        pad: [0; 3],
         ah: ah_attr(&attr.av),
+        reserved: [0; 6],
     }
 }
 

@@ -2,7 +2,10 @@
 
 //! Commands of the module, its devices, and their ports. They run in process context.
 
-use super::access::Ctx;
+use super::{
+    access::Ctx,
+    check_entry_size, //
+};
 use crate::{
     device::{
         choose,
@@ -64,6 +67,8 @@ pub(super) fn module(file: &UlpFile, value: &mut abi::Query) -> Result {
         max_sge: MAX_SGE,
         max_inline: MAX_INLINE,
         max_entries: file.quota().usage().1,
+        event_size: abi::Event::SIZE,
+        cqe_size: abi::Cqe::SIZE,
     };
     if !HAS_URING {
         value.features &= !abi::FEATURE_URING;
@@ -119,18 +124,18 @@ pub(super) fn devices(file: &UlpFile, value: &mut abi::DeviceList) -> Result {
     Ok(())
 }
 
-/// Checks that the name is NUL-terminated.
-pub(super) fn check_name(value: &abi::Attach) -> Result {
+/// Checks that the name is NUL-terminated, and the size of events.
+pub(super) fn check_attach(value: &abi::Attach) -> Result {
     if value.name.last() != Some(&0) {
         return Err(EINVAL);
     }
-    Ok(())
+    check_entry_size(value.event_size, abi::EVENT_SIZE_V1, abi::Event::SIZE)
 }
 
 /// Attaches the file to a device.
 pub(super) fn attach(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Attach) -> Result {
     let name = value.name;
-    UlpFile::attach(file, name_of(&name))?;
+    UlpFile::attach(file, name_of(&name), value.event_size)?;
 
     let device = file.enter()?;
     let choice = choose(device.device(), file.net());

@@ -52,6 +52,8 @@ errnos! {
     eopnotsupp = EOPNOTSUPP;
     /// Protocol error.
     eproto = EPROTO;
+    /// Protocol not supported.
+    eprotonosupport = EPROTONOSUPPORT;
     /// Timer expired.
     etime = ETIME;
 }

@@ -435,7 +435,7 @@ impl Pages {
     /// Writes `value` at `offset`, in words of 8 bytes; not atomic as a whole. Any context. Fails
     /// with [`EINVAL`] when the offset or the size is not a multiple of 8, and with [`ERANGE`] when
     /// the bytes are not in one chunk.
-    pub(crate) fn write<T: AsBytes>(&self, offset: usize, value: &T) -> Result {
+    pub(crate) fn write<T: AsBytes + ?Sized>(&self, offset: usize, value: &T) -> Result {
         let bytes = value.as_bytes();
         if (offset | bytes.len()) & 7 != 0 {
             return Err(EINVAL);

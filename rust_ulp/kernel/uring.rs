@@ -284,7 +284,8 @@ impl UringCmd<'_> {
     }
 
     /// Copies the struct in the entry, once, since user space can write to the entry. Fails with
-    /// [`EINVAL`] when the struct is longer than the commands of this ring.
+    /// [`EINVAL`] when the struct is longer than the commands of this ring, and with [`E2BIG`] when
+    /// a byte of the command after the struct is not zero.
     pub(crate) fn read<T: Plain>(&self) -> Result<T> {
         let room = if self.flags & bindings::IO_URING_F_SQE128 as c_uint != 0 {
             LARGE
@@ -293,6 +294,20 @@ impl UringCmd<'_> {
         };
         if size_of::<T>() > room {
             return Err(EINVAL);
+        }
+        if size_of::<T>() < room {
+            let mut command = [0u8; LARGE];
+            // SAFETY: A command of this ring has `room` bytes, and the array has at least as many.
+            unsafe {
+                bindings::rust_ulp_h_uring_copy(
+                    self.cmd.as_ptr(),
+                    command.as_mut_ptr().cast(),
+                    room,
+                )
+            };
+            if command.iter().skip(size_of::<T>()).any(|&byte| byte != 0) {
+                return Err(E2BIG);
+            }
         }
         let mut value = T::default();
         let bytes = value.as_bytes_mut();

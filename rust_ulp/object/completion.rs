@@ -321,7 +321,7 @@ impl WrHandler for Completions {
                         cqe.slid = wc.slid as u16;
                         cqe.sl = wc.sl;
                         cqe.dlid_path_bits = wc.dlid_path_bits;
-                        cqe.port = wc.port as u8;
+                        cqe.port = wc.port;
                     }
                 }
             }

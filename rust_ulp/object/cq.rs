@@ -35,10 +35,12 @@ pub(crate) struct CqObject {
 }
 
 impl CqObject {
-    /// Creates a completion queue of `entries` entries, a power of two. Sleeps.
+    /// Creates a completion queue of `entries` entries, a power of two, of `entry_size` bytes each.
+    /// Sleeps.
     pub(crate) fn new(
         device: &rdma::device::Device,
         entries: u32,
+        entry_size: u32,
         delivery: u32,
         vector: u32,
         file: Arc<FileEvents>,
@@ -50,7 +52,7 @@ impl CqObject {
             abi::DELIVER_CALLER => rdma::cq::PollContext::Direct,
             _ => return Err(EINVAL),
         };
-        let ring = Ring::new(entries, None, file)?;
+        let ring = Ring::new(entries, entry_size, None, file)?;
         let cq = rdma::cq::Cq::new(
             device,
             entries.saturating_add(rdma::qp::CQ_RESERVE),

@@ -154,6 +154,9 @@ pub(crate) struct Ring {
     pages: Arc<Pages>,
     header: Header,
     entries: u32,
+    /// The bytes of an entry, as user space knows it: a multiple of 8, at most the size of
+    /// [`abi::Cqe`].
+    entry_size: u32,
     #[pin]
     state: SpinLockBh<State>,
     #[pin]
@@ -214,8 +217,9 @@ impl Source for Ring {
     }
 
     fn copy(&self, mut to: UserSliceWriter) -> Result<usize> {
-        let size = core::mem::size_of::<abi::Cqe>();
-        let room = u32::try_from(to.len() / size).unwrap_or(u32::MAX);
+        let size = self.entry_size as usize;
+        let room = to.len().checked_div(size).unwrap_or(0);
+        let room = u32::try_from(room).unwrap_or(u32::MAX);
         let state = self.state.lock();
         let (first, entries) = (state.producer.oldest(), self.entries);
         let count = state.producer.unread().min(room);
@@ -227,8 +231,9 @@ impl Source for Ring {
         for index in 0..count {
             let mut cqe = abi::Cqe::default();
             let slot = first.wrapping_add(index) & entries.wrapping_sub(1);
-            self.pages.read(Self::offset(slot), cqe.as_bytes_mut())?;
-            to.write_slice(cqe.as_bytes())?;
+            let known = cqe.as_bytes_mut().get_mut(..size).ok_or(EINVAL)?;
+            self.pages.read(self.offset(slot), known)?;
+            to.write_slice(known)?;
         }
         if let Some(streaming) = &mut self.state.lock().stream {
             streaming.copied = count;
@@ -255,8 +260,15 @@ impl Source for Ring {
 impl Ring {
     /// Creates a ring of `entries` entries: a power of two, at most
     /// [`MAX_CQ_ENTRIES`](crate::limits::MAX_CQ_ENTRIES). Sleeps.
-    pub(crate) fn new(entries: u32, node: Option<i32>, file: Arc<FileEvents>) -> Result<Arc<Self>> {
-        let bytes = core::mem::size_of::<abi::Cqe>()
+    ///
+    /// Each entry has the first `entry_size` bytes of [`abi::Cqe`], a multiple of 8.
+    pub(crate) fn new(
+        entries: u32,
+        entry_size: u32,
+        node: Option<i32>,
+        file: Arc<FileEvents>,
+    ) -> Result<Arc<Self>> {
+        let bytes = (entry_size as usize)
             .checked_mul(entries as usize)
             .and_then(|bytes| bytes.checked_add(abi::CQ_ENTRIES_OFFSET))
             .ok_or(ERANGE)?;
@@ -266,7 +278,7 @@ impl Ring {
         )?;
         let header = abi::CqRing {
             entries,
-            entry_size: abi::Cqe::SIZE,
+            entry_size,
             entries_offset: abi::CQ_ENTRIES_OFFSET as u32,
             ..Default::default()
         };
@@ -293,6 +305,7 @@ impl Ring {
                 pages,
                 header,
                 entries,
+                entry_size,
                 state <- new_spinlock_bh!(state, "rust_ulp::Ring::state"),
                 waiters <- new_condvar!("rust_ulp::Ring::waiters"),
                 failed: Atomic::new(0),
@@ -318,10 +331,17 @@ impl Ring {
     }
 
     /// Returns the offset of the entry at position `slot`.
-    const fn offset(slot: u32) -> usize {
+    const fn offset(&self, slot: u32) -> usize {
         (slot as usize)
-            .saturating_mul(core::mem::size_of::<abi::Cqe>())
+            .saturating_mul(self.entry_size as usize)
             .saturating_add(abi::CQ_ENTRIES_OFFSET)
+    }
+
+    /// Writes `cqe` to the entry at position `slot`, as far as user space knows it.
+    fn write(&self, slot: u32, cqe: &abi::Cqe) {
+        if let Some(known) = cqe.as_bytes().get(..self.entry_size as usize) {
+            let _ = self.pages.write(self.offset(slot), known);
+        }
     }
 
     /// Returns the number of unread entries.
@@ -415,7 +435,7 @@ impl Ring {
             state.signal();
             return;
         };
-        let _ = self.pages.write(Self::offset(slot), cqe);
+        self.write(slot, cqe);
         state.producer.publish(&self.header.tail);
         state.signal();
         let unread = self.look(&mut state);
@@ -554,14 +574,13 @@ impl Ring {
 }
 
 const _: () = assert!(abi::CQ_ENTRIES_OFFSET == PAGE_SIZE);
-const _: () = assert!(core::mem::size_of::<abi::Cqe>() == 64);
 
 #[kunit_tests(rust_ulp_ring)]
 mod tests {
     use super::*;
 
     fn ring(entries: u32) -> Result<Arc<Ring>> {
-        Ring::new(entries, None, FileEvents::new(0)?)
+        Ring::new(entries, abi::Cqe::SIZE, None, FileEvents::new(0)?)
     }
 
     fn cqe(user_data: u64) -> abi::Cqe {
@@ -620,6 +639,27 @@ mod tests {
         ring.leave(1);
         ring.reserve(1)?;
         assert_eq!(ring.reserve(1).err(), Some(EAGAIN));
+        Ok(())
+    }
+
+    #[test]
+    fn writes_entries_as_long_as_user_space_knows_them() -> Result {
+        let ring = Ring::new(4, 16, None, FileEvents::new(0)?)?;
+        for user_data in 1..=2 {
+            ring.reserve(1)?;
+            ring.push(&abi::Cqe {
+                qp: 7,
+                vendor_err: u32::MAX,
+                ..cqe(user_data)
+            });
+        }
+        let mut words = [0u8; 48];
+        ring.pages.read(abi::CQ_ENTRIES_OFFSET, &mut words)?;
+        let word = |at: usize| words.get(at).copied();
+        // The entries follow each other, and nothing is behind them.
+        assert_eq!((word(0), word(8)), (Some(1), Some(7)));
+        assert_eq!((word(16), word(24)), (Some(2), Some(7)));
+        assert!(words.iter().skip(32).all(|&byte| byte == 0));
         Ok(())
     }
 

@@ -53,6 +53,7 @@ numbers! {
         WC_LOCAL_INV = 6, WC_RECV = 128, WC_RECV_RDMA_WITH_IMM = 129;
     u16: WC_STATUS_TIMEOUT = 256, WC_STATUS_CANCELED = 257;
     u8: WC_GRH = 1 << 0, WC_WITH_IMM = 1 << 1, WC_WITH_INVALIDATE = 1 << 2;
+    u32: CQE_SIZE_V1 = 64;
     u32: QP_SIG_ALL = 1 << 0;
     u32: QP_STATE = 1 << 0, QP_CUR_STATE = 1 << 1, QP_EN_SQD_ASYNC_NOTIFY = 1 << 2,
         QP_ACCESS_FLAGS = 1 << 3, QP_PKEY_INDEX = 1 << 4, QP_PORT = 1 << 5, QP_QKEY = 1 << 6,
@@ -77,6 +78,7 @@ numbers! {
     u32: EVENT_DEVICE_REMOVED = 256, EVENT_DEVICE_RENAMED = 257, EVENT_LOST = 258,
         EVENT_GRANT_ENDED = 259, EVENT_CONNECT_REQUEST = 272, EVENT_DISCONNECTED = 273,
         EVENT_TIMEWAIT_EXIT = 274, EVENT_ADDR_CHANGE = 275, EVENT_UNREACHABLE = 276;
+    u32: EVENT_SIZE_V1 = 32;
     usize: CM_REQ_PRIVATE_MAX = 56, CM_REP_PRIVATE_MAX = 196, CM_REJ_PRIVATE_MAX = 148,
         CM_PRIVATE_MAX = 224;
     u32: CONN_TRAFFIC_CLASS = 1 << 0, CONN_FLOW_CONTROL = 1 << 1;
@@ -98,10 +100,11 @@ numbers! {
 
 abi! {
     /// Describes the module.
-    struct Query = rust_ulp_query, 56 bytes, IOC_QUERY "QUERY" {
+    struct Query = rust_ulp_query, 64 bytes, IOC_QUERY "QUERY" {
         @0 size: u32, @4 flags: u32, @8 abi_version: u32, @12 max_objects: u32, @16 features: u64,
         @24 max_buffer: u64, @32 max_batch: u32, @36 max_cq_entries: u32, @40 max_queue_depth: u32,
-        @44 max_sge: u32, @48 max_inline: u32, @52 max_entries: u32
+        @44 max_sge: u32, @48 max_inline: u32, @52 max_entries: u32, @56 event_size: u32,
+        @60 cqe_size: u32
     }
     /// Describes one device, in the array of DEVICE_LIST.
     struct DeviceEntry = rust_ulp_device_entry, 88 bytes {
@@ -109,14 +112,14 @@ abi! {
         @80 phys_ports: u32, @84 pad: u32
     }
     /// Lists the devices that this file may attach to.
-    struct DeviceList = rust_ulp_device_list, 32 bytes, IOC_DEVICE_LIST "DEVICE_LIST" {
+    struct DeviceList = rust_ulp_device_list, 32 bytes, IOC_DEVICE_LIST "DEVICE_LIST", entry_size = DeviceEntry {
         @0 size: u32, @4 flags: u32, @8 entries: u64, @16 entry_size: u32, @20 capacity: u32,
         @24 count: u32, @28 pad: u32
     }
     /// Binds this open file to one device, once.
-    struct Attach = rust_ulp_attach, 88 bytes, IOC_ATTACH "ATTACH" {
+    struct Attach = rust_ulp_attach, 96 bytes, IOC_ATTACH "ATTACH", event_size = Event {
         @0 size: u32, @4 flags: u32, @8 name: [u8; NAME_MAX], @72 index: u32, @76 phys_ports: u32,
-        @80 port: u32, @84 gid_index: u32
+        @80 port: u32, @84 gid_index: u32, @88 event_size: u32, @92 pad: u32
     }
     /// Describes the device.
     struct DeviceQuery = rust_ulp_device_query, 248 bytes, IOC_DEVICE_QUERY "DEVICE_QUERY" {
@@ -145,7 +148,7 @@ abi! {
         @32 ifname: [u8; 16]
     }
     /// Lists the GIDs of a port.
-    struct GidQuery = rust_ulp_gid_query, 32 bytes, IOC_GID_QUERY "GID_QUERY" {
+    struct GidQuery = rust_ulp_gid_query, 32 bytes, IOC_GID_QUERY "GID_QUERY", entry_size = GidEntry {
         @0 size: u32, @4 flags: u32, @8 entries: u64, @16 entry_size: u32, @20 capacity: u32,
         @24 port: u32, @28 count: u32
     }
@@ -158,9 +161,9 @@ abi! {
         @0 size: u32, @4 flags: u32, @8 handle: u32, @12 pad: u32
     }
     /// Creates a completion queue.
-    struct CqCreate = rust_ulp_cq_create, 40 bytes, IOC_CQ_CREATE "CQ_CREATE" {
+    struct CqCreate = rust_ulp_cq_create, 48 bytes, IOC_CQ_CREATE "CQ_CREATE", cqe_size = Cqe {
         @0 size: u32, @4 flags: u32, @8 entries: u32, @12 delivery: u32, @16 comp_vector: u32,
-        @20 handle: u32, @24 mmap_offset: u64, @32 mmap_size: u64
+        @20 handle: u32, @24 mmap_offset: u64, @32 mmap_size: u64, @40 cqe_size: u32, @44 pad: u32
     }
     /// Is the header of the ring of a completion queue.
     struct CqRing = rust_ulp_cq_ring, 128 bytes {
@@ -171,8 +174,8 @@ abi! {
     struct Cqe = rust_ulp_cqe, 64 bytes {
         @0 user_data: u64, @8 qp: u32, @12 qp_num: u32, @16 status: u16, @18 opcode: u8,
         @19 flags: u8, @20 vendor_err: u32, @24 byte_len: u32, @28 imm_data: u32, @32 src_qp: u32,
-        @36 pkey_index: u16, @38 slid: u16, @40 sl: u8, @41 dlid_path_bits: u8, @42 port: u8,
-        @43 pad: u8, @44 reserved: [u32; 5]
+        @36 port: u32, @40 pkey_index: u16, @42 slid: u16, @44 sl: u8, @45 dlid_path_bits: u8,
+        @46 pad: [u8; 2], @48 reserved: [u32; 4]
     }
     /// Creates a queue pair.
     struct QpCreate = rust_ulp_qp_create, 56 bytes, IOC_QP_CREATE "QP_CREATE" {
@@ -181,26 +184,28 @@ abi! {
         @40 max_recv_sge: u32, @44 max_inline: u32, @48 handle: u32, @52 qp_num: u32
     }
     /// Describes the path to a peer.
-    struct AhAttr = rust_ulp_ah_attr, 36 bytes {
-        @0 dgid: [u8; 16], @16 flow_label: u32, @20 sgid_index: u8, @21 hop_limit: u8,
-        @22 traffic_class: u8, @23 sl: u8, @24 dlid: u16, @26 port_num: u8, @27 is_global: u8,
-        @28 static_rate: u8, @29 src_path_bits: u8, @30 dmac: [u8; 6]
+    struct AhAttr = rust_ulp_ah_attr, 64 bytes {
+        @0 dgid: [u8; 16], @16 flow_label: u32, @20 port_num: u32, @24 sgid_index: u8,
+        @25 hop_limit: u8, @26 traffic_class: u8, @27 sl: u8, @28 dlid: u16, @30 is_global: u8,
+        @31 static_rate: u8, @32 dmac: [u8; 6], @38 src_path_bits: u8, @39 pad: u8,
+        @40 reserved: [u32; 6]
     }
     /// Holds the attributes of a queue pair.
-    struct QpAttr = rust_ulp_qp_attr, 72 bytes {
+    struct QpAttr = rust_ulp_qp_attr, 128 bytes {
         @0 qkey: u32, @4 rq_psn: u32, @8 sq_psn: u32, @12 dest_qp_num: u32, @16 access_flags: u32,
-        @20 pkey_index: u16, @22 qp_state: u8, @23 cur_qp_state: u8, @24 path_mtu: u8,
-        @25 port_num: u8, @26 timeout: u8, @27 retry_cnt: u8, @28 rnr_retry: u8,
-        @29 min_rnr_timer: u8, @30 max_rd_atomic: u8, @31 max_dest_rd_atomic: u8,
-        @32 en_sqd_async_notify: u8, @33 sq_draining: u8, @34 pad: [u8; 2], @36 ah: AhAttr
+        @20 port_num: u32, @24 pkey_index: u16, @26 qp_state: u8, @27 cur_qp_state: u8,
+        @28 path_mtu: u8, @29 timeout: u8, @30 retry_cnt: u8, @31 rnr_retry: u8,
+        @32 min_rnr_timer: u8, @33 max_rd_atomic: u8, @34 max_dest_rd_atomic: u8,
+        @35 en_sqd_async_notify: u8, @36 sq_draining: u8, @37 pad: [u8; 3], @40 ah: AhAttr,
+        @104 reserved: [u32; 6]
     }
     /// Changes the state and the attributes of a queue pair.
-    struct QpModify = rust_ulp_qp_modify, 96 bytes, IOC_QP_MODIFY "QP_MODIFY" {
+    struct QpModify = rust_ulp_qp_modify, 152 bytes, IOC_QP_MODIFY "QP_MODIFY" {
         @0 size: u32, @4 flags: u32, @8 qp: u32, @12 attr_mask: u32, @16 missing_mask: u32,
         @20 extra_mask: u32, @24 attr: QpAttr
     }
     /// Describes a queue pair.
-    struct QpQuery = rust_ulp_qp_query, 120 bytes, IOC_QP_QUERY "QP_QUERY" {
+    struct QpQuery = rust_ulp_qp_query, 176 bytes, IOC_QP_QUERY "QP_QUERY" {
         @0 size: u32, @4 flags: u32, @8 qp: u32, @12 qp_num: u32, @16 qp_type: u32,
         @20 max_send_wr: u32, @24 max_recv_wr: u32, @28 max_send_sge: u32, @32 max_recv_sge: u32,
         @36 max_inline: u32, @40 sends_in_flight: u32, @44 recvs_in_flight: u32, @48 attr: QpAttr
@@ -242,8 +247,8 @@ abi! {
         @56 grant_flags: u32, @60 pad: u32
     }
     /// Creates an address handle for datagrams.
-    struct AhCreate = rust_ulp_ah_create, 56 bytes, IOC_AH_CREATE "AH_CREATE" {
-        @0 size: u32, @4 flags: u32, @8 pd: u32, @12 handle: u32, @16 attr: AhAttr, @52 pad: u32
+    struct AhCreate = rust_ulp_ah_create, 80 bytes, IOC_AH_CREATE "AH_CREATE" {
+        @0 size: u32, @4 flags: u32, @8 pd: u32, @12 handle: u32, @16 attr: AhAttr
     }
     /// Creates a shared receive queue.
     struct SrqCreate = rust_ulp_srq_create, 32 bytes, IOC_SRQ_CREATE "SRQ_CREATE" {
@@ -273,26 +278,26 @@ abi! {
         @0 family: u16, @2 port: u16, @4 scope_id: u32, @8 addr: [u8; 16]
     }
     /// Holds the parameters of a connection.
-    struct ConnParam = rust_ulp_conn_param, 16 bytes {
+    struct ConnParam = rust_ulp_conn_param, 32 bytes {
         @0 responder_resources: u8, @1 initiator_depth: u8, @2 retry_cnt: u8, @3 rnr_retry: u8,
         @4 min_rnr_timer: u8, @5 ack_timeout: u8, @6 traffic_class: u8, @7 path_mtu: u8,
-        @8 access_flags: u32, @12 flags: u32
+        @8 access_flags: u32, @12 flags: u32, @16 reserved: [u32; 4]
     }
     /// Creates a listener.
     struct Listen = rust_ulp_listen, 40 bytes, IOC_LISTEN "LISTEN" {
         @0 size: u32, @4 flags: u32, @8 addr: Addr, @32 backlog: u32, @36 handle: u32
     }
     /// Takes the oldest request of a listener.
-    struct GetRequest = rust_ulp_get_request, 320 bytes, IOC_GET_REQUEST "GET_REQUEST" {
+    struct GetRequest = rust_ulp_get_request, 336 bytes, IOC_GET_REQUEST "GET_REQUEST" {
         @0 size: u32, @4 flags: u32, @8 listener: u32, @12 handle: u32, @16 timeout_ns: u64,
-        @24 peer: Addr, @48 local: Addr, @72 param: ConnParam, @88 peer_qp_num: u32,
-        @92 private_len: u32, @96 private_data: [u8; CM_PRIVATE_MAX]
+        @24 peer: Addr, @48 local: Addr, @72 param: ConnParam, @104 peer_qp_num: u32,
+        @108 private_len: u32, @112 private_data: [u8; CM_PRIVATE_MAX]
     }
     /// Accepts a request.
-    struct Accept = rust_ulp_accept, 288 bytes, IOC_ACCEPT "ACCEPT" {
+    struct Accept = rust_ulp_accept, 320 bytes, IOC_ACCEPT "ACCEPT" {
         @0 size: u32, @4 flags: u32, @8 request: u32, @12 qp: u32, @16 timeout_ns: u64,
-        @24 param: ConnParam, @40 agreed: ConnParam, @56 pad: u32, @60 private_len: u32,
-        @64 private_data: [u8; CM_PRIVATE_MAX]
+        @24 param: ConnParam, @56 agreed: ConnParam, @88 pad: u32, @92 private_len: u32,
+        @96 private_data: [u8; CM_PRIVATE_MAX]
     }
     /// Rejects a request.
     struct Reject = rust_ulp_reject, 240 bytes, IOC_REJECT "REJECT" {
@@ -300,22 +305,22 @@ abi! {
         @16 private_data: [u8; CM_PRIVATE_MAX]
     }
     /// Connects a queue pair to a listener.
-    struct Connect = rust_ulp_connect, 608 bytes, IOC_CONNECT "CONNECT" {
+    struct Connect = rust_ulp_connect, 640 bytes, IOC_CONNECT "CONNECT" {
         @0 size: u32, @4 flags: u32, @8 qp: u32, @12 handle: u32, @16 timeout_ns: u64,
-        @24 dst: Addr, @48 src: Addr, @72 local: Addr, @96 param: ConnParam, @112 agreed: ConnParam,
-        @128 private_len: u32, @132 peer_qp_num: u32, @136 reject_reason: u32, @140 resolve_us: u32,
-        @144 route_us: u32, @148 connect_us: u32, @152 private_data: [u8; CM_PRIVATE_MAX],
-        @376 pad: u32, @380 peer_private_len: u32, @384 peer_private_data: [u8; CM_PRIVATE_MAX]
+        @24 dst: Addr, @48 src: Addr, @72 local: Addr, @96 param: ConnParam, @128 agreed: ConnParam,
+        @160 private_len: u32, @164 peer_qp_num: u32, @168 reject_reason: u32, @172 resolve_us: u32,
+        @176 route_us: u32, @180 connect_us: u32, @184 private_data: [u8; CM_PRIVATE_MAX],
+        @408 pad: u32, @412 peer_private_len: u32, @416 peer_private_data: [u8; CM_PRIVATE_MAX]
     }
     /// Ends a connection.
     struct Disconnect = rust_ulp_disconnect, 16 bytes, IOC_DISCONNECT "DISCONNECT" {
         @0 size: u32, @4 flags: u32, @8 conn: u32, @12 pad: u32
     }
     /// Describes a connection, a request or a listener.
-    struct ConnQuery = rust_ulp_conn_query, 104 bytes, IOC_CONN_QUERY "CONN_QUERY" {
+    struct ConnQuery = rust_ulp_conn_query, 120 bytes, IOC_CONN_QUERY "CONN_QUERY" {
         @0 size: u32, @4 flags: u32, @8 conn: u32, @12 state: u32, @16 local: Addr, @40 peer: Addr,
-        @64 param: ConnParam, @80 qp: u32, @84 peer_qp_num: u32, @88 waiting: u32, @92 backlog: u32,
-        @96 rejected: u32, @100 pad: u32
+        @64 param: ConnParam, @96 qp: u32, @100 peer_qp_num: u32, @104 waiting: u32,
+        @108 backlog: u32, @112 rejected: u32, @116 pad: u32
     }
     /// Describes one element, a range of local memory.
     struct Sge = rust_ulp_sge, 16 bytes {
@@ -328,7 +333,7 @@ abi! {
         @56 arg1: u64, @64 timeout_ns: u64, @72 reserved: u64
     }
     /// Posts requests and waits for completions.
-    struct Submit = rust_ulp_submit, 56 bytes, IOC_SUBMIT "SUBMIT" {
+    struct Submit = rust_ulp_submit, 56 bytes, IOC_SUBMIT "SUBMIT", wr_size = Wr {
         @0 size: u32, @4 flags: u32, @8 wrs: u64, @16 nr_wrs: u32, @20 wr_size: u32, @24 cq: u32,
         @28 min_complete: u32, @32 timeout_ns: u64, @40 posted: u32, @44 bad_index: u32,
         @48 completed: u32, @52 wait_error: i32

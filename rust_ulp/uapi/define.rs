@@ -28,7 +28,7 @@ pub trait Command: Zero + Copy + Default + 'static {
     /// The name of the command: that of its constant without `IOC_`.
     const NAME: &'static str;
 
-    /// Returns a struct whose `size` is set, and whose other members are zero.
+    /// Returns a struct whose `size` and sizes of other structs are set. Its other members are zero.
     fn new() -> Self;
 }
 
@@ -49,7 +49,8 @@ macro_rules! numbers {
 macro_rules! abi {
     ($(
         $(#[$meta:meta])*
-        struct $name:ident = $c:ident, $size:literal bytes $(, $nr:ident $text:literal)? {
+        struct $name:ident = $c:ident, $size:literal bytes
+            $(, $nr:ident $text:literal $(, $sized:ident = $of:ident)*)? {
             $(@$offset:literal $field:ident: $ty:ty),*
         }
     )*) => {
@@ -85,7 +86,7 @@ macro_rules! abi {
                 const NAME: &'static str = $text;
 
                 fn new() -> Self {
-                    Self { size: Self::SIZE, ..Self::ZERO }
+                    Self { size: Self::SIZE, $($sized: $of::SIZE,)* ..Self::ZERO }
                 }
             })?
 

@@ -49,6 +49,7 @@
  *  EOPNOTSUPP  the device, or this type of queue pair, does not support the request; RECV to a
  *              queue pair that has a shared receive queue
  *  EPERM       a Q_Key with its highest bit set needs CAP_NET_RAW
+ *  EPROTONOSUPPORT  @event_size or @cqe_size is a size that the kernel does not write
  *  EPROTO      the state table of the queue pair does not allow this transition with these
  *              attributes, see @missing_mask and @extra_mask of struct rust_ulp_qp_modify
  *  ERANGE      a number is outside the range of the object or of the device
@@ -141,6 +142,8 @@
  * @max_inline: [out; bytes; 512] Maximum inline bytes per work request.
  * @max_entries: [out; entries; 2^18, or the module's parameter] Maximum entries of all queues of
  *   one open file together.
+ * @event_size: [out; bytes; a multiple of 8] Maximum @event_size of ATTACH.
+ * @cqe_size: [out; bytes; a multiple of 8] Maximum @cqe_size of CQ_CREATE.
  */
 struct rust_ulp_query {
 	__u32 size;
@@ -155,6 +158,8 @@ struct rust_ulp_query {
 	__u32 max_sge;
 	__u32 max_inline;
 	__u32 max_entries;
+	__u32 event_size;
+	__u32 cqe_size;
 };
 
 /* ---- DEVICE_LIST --------------------------------------------------------- */
@@ -207,6 +212,10 @@ struct rust_ulp_device_list {
  * @port: [out; 1 to phys_ports] Port of the preferred GID.
  * @gid_index: [out; index, or 2^32 - 1] Index of the preferred GID, or ~0: the device has none in
  *   the opener's network namespace. The kernel prefers RoCE v2 with an IPv4 address.
+ * @event_size: [in; bytes; 32] sizeof(struct rust_ulp_event), as the caller knows it.
+ *
+ * read() returns records of @event_size bytes. The kernel accepts each multiple of 8 from
+ * RUST_ULP_EVENT_SIZE_V1 to the size that QUERY returns. EPROTONOSUPPORT: any other size.
  */
 struct rust_ulp_attach {
 	__u32 size;
@@ -216,6 +225,8 @@ struct rust_ulp_attach {
 	__u32 phys_ports;
 	__u32 port;
 	__u32 gid_index;
+	__u32 event_size;
+	__u32 pad;
 };
 
 /* ---- DEVICE_QUERY -------------------------------------------------------- */
@@ -443,6 +454,10 @@ struct rust_ulp_pd_create {
  * @handle: [out; handle] The new completion queue.
  * @mmap_offset: [out; bytes; for mmap(2)] Where to map the ring.
  * @mmap_size: [out; bytes] Bytes to map there.
+ * @cqe_size: [in; bytes; 64] sizeof(struct rust_ulp_cqe), as the caller knows it.
+ *
+ * The entries of the ring have @cqe_size bytes each. The kernel accepts each multiple of 8 from
+ * RUST_ULP_CQE_SIZE_V1 to the size that QUERY returns. EPROTONOSUPPORT: any other size.
  *
  * EPERM: delivery by softirq takes CPU time from other processes. It needs CAP_SYS_NICE, or the
  * parameter user_softirq=1 or delivery=2 of the module. The kernel worker has a high priority and
@@ -457,6 +472,8 @@ struct rust_ulp_cq_create {
 	__u32 handle;
 	__aligned_u64 mmap_offset;
 	__aligned_u64 mmap_size;
+	__u32 cqe_size;
+	__u32 pad;
 };
 
 /* Offset of the first completion in the ring of a completion queue. */
@@ -475,7 +492,7 @@ struct rust_ulp_cq_create {
  * @flags: [out] RUST_ULP_CQ_*.
  * @dropped: [out; entries] Number of completions that did not fit.
  * @entries: [out; entries; a power of two] Length of the ring.
- * @entry_size: [out; bytes] sizeof(struct rust_ulp_cqe).
+ * @entry_size: [out; bytes] @cqe_size of CQ_CREATE: the distance of two entries.
  * @entries_offset: [out; bytes; 4096] RUST_ULP_CQ_ENTRIES_OFFSET.
  *
  * The caller maps the ring at @mmap_offset of CQ_CREATE. User space writes @head, the kernel writes
@@ -533,11 +550,11 @@ struct rust_ulp_cq_ring {
  * @byte_len: [out; bytes] Length of a receive, read or atomic that succeeded, else 0.
  * @imm_data: [out; 32 bits, host order] Immediate data or the invalidated key, as @flags says.
  * @src_qp: [out; 24 bits] Number of the queue pair that sent a UD datagram.
+ * @port: [out; 0, or 1 to phys_ports] Port of a UD receive.
  * @pkey_index: [out; below pkey_tbl_len] P_Key index of a UD receive.
  * @slid: [out; 16 bits] LID of the sender of a UD datagram, on InfiniBand.
  * @sl: [out; 0 to 15] Service level of a UD receive.
  * @dlid_path_bits: [out; 7 bits] Path bits of the LID of a UD receive.
- * @port: [out; 0, or 1 to phys_ports] Port of a UD receive.
  */
 struct rust_ulp_cqe {
 	__aligned_u64 user_data;
@@ -550,14 +567,17 @@ struct rust_ulp_cqe {
 	__u32 byte_len;
 	__u32 imm_data;
 	__u32 src_qp;
+	__u32 port;
 	__u16 pkey_index;
 	__u16 slid;
 	__u8 sl;
 	__u8 dlid_path_bits;
-	__u8 port;
-	__u8 pad;
-	__u32 reserved[5];
+	__u8 pad[2];
+	__u32 reserved[4];
 };
+
+/* rust_ulp_cq_create.cqe_size: the size of the first version of struct rust_ulp_cqe */
+#define RUST_ULP_CQE_SIZE_V1	64
 
 /* rust_ulp_qp_create.flags */
 #define RUST_ULP_QP_SIG_ALL	(1U << 0)	/* every send request generates a completion */
@@ -603,30 +623,32 @@ struct rust_ulp_qp_create {
  * struct rust_ulp_ah_attr - describes the path to a peer
  * @dgid: [in, out; 128 bits, network order] GID of the peer.
  * @flow_label: [in, out; 0 to 2^20 - 1] Flow label of the GRH.
+ * @port_num: [in, out; 1 to phys_ports] Port number.
  * @sgid_index: [in, out; below gid_tbl_len] Index of the local GID.
  * @hop_limit: [in, out; 0 to 255] Hop limit of the GRH; 0: the kernel uses that of the route.
  * @traffic_class: [in, out; 0 to 255; DSCP in the upper 6 bits] Traffic class of the GRH.
  * @sl: [in, out; 0 to 15] Service level.
  * @dlid: [in, out; 16 bits] LID of the peer, on InfiniBand.
- * @port_num: [in, out; 1 to phys_ports] Port number.
  * @is_global: [in, out; 0, 1] 1: packets have a GRH. Must be 1 on RoCE.
  * @static_rate: [in, out; 0, 2 to 23, 25] enum ib_rate; 0: the rate of the port.
- * @src_path_bits: [in, out; 0 to 127] Path bits of the source LID, on InfiniBand.
  * @dmac: [in, out; 48 bits, network order] MAC address of the peer; in: 0, the kernel resolves it.
+ * @src_path_bits: [in, out; 0 to 127] Path bits of the source LID, on InfiniBand.
  */
 struct rust_ulp_ah_attr {
 	__u8 dgid[16];
 	__u32 flow_label;
+	__u32 port_num;
 	__u8 sgid_index;
 	__u8 hop_limit;
 	__u8 traffic_class;
 	__u8 sl;
 	__u16 dlid;
-	__u8 port_num;
 	__u8 is_global;
 	__u8 static_rate;
-	__u8 src_path_bits;
 	__u8 dmac[6];
+	__u8 src_path_bits;
+	__u8 pad;
+	__u32 reserved[6];
 };
 
 /*
@@ -677,12 +699,12 @@ struct rust_ulp_ah_attr {
  * @sq_psn: [in, out; 0 to 2^24 - 1] First packet sequence number of the send side.
  * @dest_qp_num: [in, out; 0 to 2^24 - 1] Number of the queue pair of the peer.
  * @access_flags: [in, out] RUST_ULP_ACCESS_REMOTE_*: what the peer may do.
+ * @port_num: [in, out; 1 to phys_ports] Port number.
  * @pkey_index: [in, out; below pkey_tbl_len] P_Key index.
  * @qp_state: [in, out] RUST_ULP_QPS_*: the new state; out: the state.
  * @cur_qp_state: [in, out] RUST_ULP_QPS_*: the present state, else EPROTO.
  * @path_mtu: [in, out; 1 to 5] enum ib_mtu: 1 is 256 bytes, 2 is 512, 3 is 1024, 4 is 2048, 5 is
  *   4096.
- * @port_num: [in, out; 1 to phys_ports] Port number.
  * @timeout: [in, out; 0 to 31] Local ACK timeout: 4.096 us * 2^n; 0: no timeout.
  * @retry_cnt: [in, out; 0 to 7] Retries after a timeout.
  * @rnr_retry: [in, out; 0 to 7] Retries after RNR NAK; 7: no limit.
@@ -702,11 +724,11 @@ struct rust_ulp_qp_attr {
 	__u32 sq_psn;
 	__u32 dest_qp_num;
 	__u32 access_flags;
+	__u32 port_num;
 	__u16 pkey_index;
 	__u8 qp_state;
 	__u8 cur_qp_state;
 	__u8 path_mtu;
-	__u8 port_num;
 	__u8 timeout;
 	__u8 retry_cnt;
 	__u8 rnr_retry;
@@ -715,8 +737,9 @@ struct rust_ulp_qp_attr {
 	__u8 max_dest_rd_atomic;
 	__u8 en_sqd_async_notify;
 	__u8 sq_draining;
-	__u8 pad[2];
+	__u8 pad[3];
 	struct rust_ulp_ah_attr ah;
+	__u32 reserved[6];
 };
 
 /**
@@ -1048,7 +1071,6 @@ struct rust_ulp_ah_create {
 	__u32 pd;
 	__u32 handle;
 	struct rust_ulp_ah_attr attr;
-	__u32 pad;
 };
 
 /**
@@ -1184,10 +1206,11 @@ struct rust_ulp_destroy {
  * @info: [out; by @event] Detail of the event.
  * @time_ns: [out; ns] Time of the event, CLOCK_MONOTONIC.
  *
- * read() on an attached file returns as many whole records as are available and fit. It waits for
- * the first record, or returns EAGAIN with O_NONBLOCK. EINVAL: not one record fits. ENXIO: the file
- * is not attached. After the device is removed, the last record is RUST_ULP_EVENT_DEVICE_REMOVED,
- * and then read() returns ENODEV. The object of a record may have been destroyed.
+ * read() on an attached file returns as many whole records as are available and fit. Each has the
+ * @event_size bytes of ATTACH. read() waits for the first record, or returns EAGAIN with
+ * O_NONBLOCK. EINVAL: not one record fits. ENXIO: the file is not attached. After the device is
+ * removed, the last record is RUST_ULP_EVENT_DEVICE_REMOVED, and then read() returns ENODEV. The
+ * object of a record may have been destroyed.
  *
  * An event that is marked as merged makes no record while one of its kind and object is unread,
  * whose @info it updates. When RUST_ULP_EVENTS_MAX records are unread, a
@@ -1203,6 +1226,9 @@ struct rust_ulp_event {
 	__aligned_u64 time_ns;
 	__aligned_u64 reserved;
 };
+
+/* rust_ulp_attach.event_size: the size of the first version of struct rust_ulp_event */
+#define RUST_ULP_EVENT_SIZE_V1	32
 
 /* ---- Connections by the RDMA connection manager -------------------------- */
 
@@ -1280,6 +1306,7 @@ struct rust_ulp_conn_param {
 	__u8 path_mtu;
 	__u32 access_flags;
 	__u32 flags;
+	__u32 reserved[4];
 };
 
 /* rust_ulp_conn_param.flags */
@@ -1647,7 +1674,8 @@ struct rust_ulp_cq_eventfd {
 
 /*
  * IORING_OP_URING_CMD on the same file submits the same requests. cmd_op is one of these numbers,
- * and the command bytes of the entry are one of the structs below. Padding is zero.
+ * and the command bytes of the entry are one of the structs below, followed by zeros, else E2BIG.
+ * Padding is zero.
  *
  * The result (res) of the completion:
  *
@@ -1667,7 +1695,10 @@ struct rust_ulp_cq_eventfd {
  * RUST_ULP_URING_CANCEL and @timeout_ns. The kernel cancels them when the ring or the process ends.
  */
 
-/* One request. Needs IORING_SETUP_SQE128: the 80 command bytes are a struct rust_ulp_wr. */
+/*
+ * One request. Needs IORING_SETUP_SQE128: the 80 command bytes are a struct rust_ulp_wr. A struct
+ * that has grown beyond 80 bytes goes by RUST_ULP_URING_BATCH, which takes its size.
+ */
 #define RUST_ULP_URING_REQUEST	_IO(RUST_ULP_IOC_MAGIC, 0x80)
 /* An array of requests: struct rust_ulp_uring_batch. */
 #define RUST_ULP_URING_BATCH	_IO(RUST_ULP_IOC_MAGIC, 0x81)

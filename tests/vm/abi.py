@@ -97,6 +97,7 @@ N = {
     "WC_GRH": 1,
     "WC_WITH_IMM": 2,
     "WC_WITH_INVALIDATE": 4,
+    "CQE_SIZE_V1": 64,
     "QP_SIG_ALL": 1,
     "QP_STATE": 1,
     "QP_CUR_STATE": 2,
@@ -167,6 +168,7 @@ N = {
     "EVENT_TIMEWAIT_EXIT": 274,
     "EVENT_ADDR_CHANGE": 275,
     "EVENT_UNREACHABLE": 276,
+    "EVENT_SIZE_V1": 32,
     "CM_REQ_PRIVATE_MAX": 56,
     "CM_REP_PRIVATE_MAX": 196,
     "CM_REJ_PRIVATE_MAX": 148,
@@ -205,6 +207,15 @@ N = {
 S = {}
 # The members that only the kernel writes, of each struct.
 OUT = {}
+# The members that say the size of another struct, of each struct.
+SIZES = {
+    "device_list": {"entry_size": "device_entry"},
+    "attach": {"event_size": "event"},
+    "gid_query": {"entry_size": "gid_entry"},
+    "cq_create": {"cqe_size": "cqe"},
+    "submit": {"wr_size": "wr"},
+    "uring_batch": {"wr_size": "wr"},
+}
 
 
 def struct(name, out, /, **members):
@@ -215,7 +226,7 @@ def struct(name, out, /, **members):
 struct(
     "query",
     "abi_version max_objects features max_buffer max_batch max_cq_entries max_queue_depth max_sge "
-    "max_inline max_entries",
+    "max_inline max_entries event_size cqe_size",
     size=c_uint32,
     flags=c_uint32,
     abi_version=c_uint32,
@@ -228,6 +239,8 @@ struct(
     max_sge=c_uint32,
     max_inline=c_uint32,
     max_entries=c_uint32,
+    event_size=c_uint32,
+    cqe_size=c_uint32,
 )
 struct(
     "device_entry",
@@ -260,6 +273,8 @@ struct(
     phys_ports=c_uint32,
     port=c_uint32,
     gid_index=c_uint32,
+    event_size=c_uint32,
+    pad=c_uint32,
 )
 struct(
     "device_query",
@@ -377,6 +392,8 @@ struct(
     handle=c_uint32,
     mmap_offset=c_uint64,
     mmap_size=c_uint64,
+    cqe_size=c_uint32,
+    pad=c_uint32,
 )
 struct(
     "cq_ring",
@@ -393,8 +410,8 @@ struct(
 )
 struct(
     "cqe",
-    "user_data qp qp_num status opcode flags vendor_err byte_len imm_data src_qp pkey_index slid sl "
-    "dlid_path_bits port",
+    "user_data qp qp_num status opcode flags vendor_err byte_len imm_data src_qp port pkey_index slid sl "
+    "dlid_path_bits",
     user_data=c_uint64,
     qp=c_uint32,
     qp_num=c_uint32,
@@ -405,13 +422,13 @@ struct(
     byte_len=c_uint32,
     imm_data=c_uint32,
     src_qp=c_uint32,
+    port=c_uint32,
     pkey_index=c_uint16,
     slid=c_uint16,
     sl=c_uint8,
     dlid_path_bits=c_uint8,
-    port=c_uint8,
-    pad=c_uint8,
-    reserved=c_uint32 * 5,
+    pad=c_uint8 * 2,
+    reserved=c_uint32 * 4,
 )
 struct(
     "qp_create",
@@ -436,16 +453,18 @@ struct(
     "",
     dgid=c_uint8 * 16,
     flow_label=c_uint32,
+    port_num=c_uint32,
     sgid_index=c_uint8,
     hop_limit=c_uint8,
     traffic_class=c_uint8,
     sl=c_uint8,
     dlid=c_uint16,
-    port_num=c_uint8,
     is_global=c_uint8,
     static_rate=c_uint8,
-    src_path_bits=c_uint8,
     dmac=c_uint8 * 6,
+    src_path_bits=c_uint8,
+    pad=c_uint8,
+    reserved=c_uint32 * 6,
 )
 struct(
     "qp_attr",
@@ -455,11 +474,11 @@ struct(
     sq_psn=c_uint32,
     dest_qp_num=c_uint32,
     access_flags=c_uint32,
+    port_num=c_uint32,
     pkey_index=c_uint16,
     qp_state=c_uint8,
     cur_qp_state=c_uint8,
     path_mtu=c_uint8,
-    port_num=c_uint8,
     timeout=c_uint8,
     retry_cnt=c_uint8,
     rnr_retry=c_uint8,
@@ -468,8 +487,9 @@ struct(
     max_dest_rd_atomic=c_uint8,
     en_sqd_async_notify=c_uint8,
     sq_draining=c_uint8,
-    pad=c_uint8 * 2,
+    pad=c_uint8 * 3,
     ah=S["ah_attr"],
+    reserved=c_uint32 * 6,
 )
 struct(
     "qp_modify",
@@ -609,7 +629,6 @@ struct(
     pd=c_uint32,
     handle=c_uint32,
     attr=S["ah_attr"],
-    pad=c_uint32,
 )
 struct(
     "srq_create",
@@ -682,6 +701,7 @@ struct(
     path_mtu=c_uint8,
     access_flags=c_uint32,
     flags=c_uint32,
+    reserved=c_uint32 * 4,
 )
 struct(
     "listen",

@@ -57,7 +57,7 @@ class Call:
 def ioctl(file, command, undo=None, **fields):
     """The ioctl with its struct filled from `fields`."""
     kind = S[command.lower()]
-    arg = kind(**{"size": ctypes.sizeof(kind)} | fields)
+    arg = kind(**{"size": ctypes.sizeof(kind)} | ulp.sizes_of(command.lower()) | fields)
     return Call(
         libc.ioctl, ctypes.c_int(file.fd), ctypes.c_ulong(N["IOC_" + command]), ctypes.byref(arg), arg=arg, undo=undo
     )

@@ -918,6 +918,7 @@ def unwritten(me, command, name=None, **fields):
     Returns the fields out that kept bytes of poison, and the rest of the caller's memory that did not keep it.
     """
     kind = S[name or command.lower()]
+    fields = ulp.sizes_of(name or command.lower()) | fields
     size, left = ctypes.sizeof(kind), {}
     for poison in (0xA5, 0x5A):
         room = (ctypes.c_uint8 * (size + 64))(*[poison] * (size + 64))
@@ -1009,7 +1010,7 @@ def written(me):
     look("SRQ_CREATE", pd=e.pd, cq=e.cq.handle, max_wr=4, max_sge=1, limit=0)
     srq = Srq(f, e.pd, e.cq, 4)
     look("SRQ_QUERY", srq=srq.handle)
-    look("SUBMIT", wr_size=ctypes.sizeof(S["wr"]))
+    look("SUBMIT")
     look("CANCEL", queue=e.qp.handle, flags=N["CANCEL_ALL"])
     listener = f.call("LISTEN", backlog=4, addr=connect.addr("0.0.0.0", 0)).handle
     look("CONN_QUERY", conn=listener)

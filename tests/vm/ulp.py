@@ -20,7 +20,7 @@ import shutil
 import sys
 import time
 
-from abi import N, OUT, S  # noqa: F401 # OUT is for the modules that import this one
+from abi import N, OUT, SIZES, S  # noqa: F401 # OUT is for the modules that import this one
 
 here = os.path.dirname(os.path.abspath(__file__))
 DEVICE = "/dev/rust_ulp"
@@ -85,6 +85,11 @@ def ioctl(fd, cmd, arg):
         raise OSError(e, os.strerror(e))
 
 
+def sizes_of(struct):
+    """The members of `struct` that say the size of another struct."""
+    return {member: ctypes.sizeof(S[of]) for member, of in SIZES.get(struct, {}).items()}
+
+
 def gid_of(name):
     """The index and the text of the device's RoCE v2 GID with an IPv4 address."""
     base = f"/sys/class/infiniband/{name}/ports/1"
@@ -142,7 +147,8 @@ class File(OnHost):
 
     def call(self, command, name=None, /, **fields):
         """Issues the command with its struct filled from `fields`; returns the struct."""
-        arg = S[name or command.lower()](**{"size": 0} | fields)
+        struct = name or command.lower()
+        arg = S[struct](**{"size": 0} | sizes_of(struct) | fields)
         arg.size = arg.size or ctypes.sizeof(arg)
         ioctl(self.fd, N["IOC_" + command], ctypes.byref(arg))
         return arg
@@ -159,14 +165,14 @@ class File(OnHost):
     def entries(self, command, entry, **fields):
         kind = S[entry]
         array = (kind * 64)()
-        got = self.call(command, entries=ctypes.addressof(array), capacity=64, entry_size=ctypes.sizeof(kind), **fields)
+        got = self.call(command, entries=ctypes.addressof(array), capacity=64, **fields)
         return list(array[: got.count])
 
     def devices(self):
         return self.entries("DEVICE_LIST", "device_entry")
 
     def attach(self, name=""):
-        arg = S["attach"](size=ctypes.sizeof(S["attach"]))
+        arg = S["attach"](size=ctypes.sizeof(S["attach"]), **sizes_of("attach"))
         ctypes.memmove(arg.name, name.encode(), len(name))
         ioctl(self.fd, N["IOC_ATTACH"], ctypes.byref(arg))
         self.name, self.port, self.gid_index = text(arg.name), arg.port, arg.gid_index
@@ -200,7 +206,6 @@ class File(OnHost):
             "SUBMIT",
             wrs=ctypes.addressof(array),
             nr_wrs=len(wrs),
-            wr_size=ctypes.sizeof(S["wr"]),
             cq=cq,
             min_complete=min_complete,
             timeout_ns=timeout_ns,

@@ -143,7 +143,10 @@ static void open_device(struct end *end)
 {
 	static struct rust_ulp_gid_entry gids[256];
 	struct rust_ulp_query query = { 0 };
-	struct rust_ulp_attach attach = { 0 }; /* no name: the default device */
+	/* no name: the default device */
+	struct rust_ulp_attach attach = {
+		.event_size = sizeof(struct rust_ulp_event)
+	};
 	struct rust_ulp_port_query port = { 0 };
 	struct rust_ulp_gid_query gid_query = { 0 };
 	uint32_t i, bytes;
@@ -188,7 +191,8 @@ static void open_device(struct end *end)
 static void make_objects(struct end *end)
 {
 	struct rust_ulp_pd_create pd = { 0 };
-	struct rust_ulp_cq_create cq = { .entries = 16 };
+	struct rust_ulp_cq_create cq = { .entries = 16,
+					 .cqe_size = sizeof(struct rust_ulp_cqe) };
 	struct rust_ulp_buffer_create buffer = { .node = RUST_ULP_NODE_ANY,
 						 .length = BUFFER_SIZE };
 	struct rust_ulp_qp_create qp = { .qp_type = RUST_ULP_QPT_RC,
@@ -218,7 +222,7 @@ static void make_objects(struct end *end)
 	init.attr_mask = RUST_ULP_QP_STATE | RUST_ULP_QP_PKEY_INDEX |
 			 RUST_ULP_QP_PORT | RUST_ULP_QP_ACCESS_FLAGS;
 	init.attr.qp_state = RUST_ULP_QPS_INIT;
-	init.attr.port_num = (uint8_t)end->port;
+	init.attr.port_num = end->port;
 	init.attr.access_flags = RUST_ULP_ACCESS_REMOTE_WRITE;
 	COMMAND(end->dev, QP_MODIFY, &init);
 
@@ -253,7 +257,7 @@ static void ready_to_receive(const struct end *end,
 	rtr.attr.max_dest_rd_atomic = smaller(RD_ATOMIC, peer->initiator);
 	rtr.attr.min_rnr_timer = RNR_TIMER;
 	rtr.attr.ah.is_global = 1;
-	rtr.attr.ah.port_num = (uint8_t)end->port;
+	rtr.attr.ah.port_num = end->port;
 	rtr.attr.ah.sgid_index = (uint8_t)end->gid_index;
 	rtr.attr.ah.dlid = ntohs(peer->lid);
 	memcpy(rtr.attr.ah.dgid, peer->gid, sizeof(peer->gid));

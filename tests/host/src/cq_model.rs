@@ -307,6 +307,7 @@ macro_rules! model {
             pub struct Ring {
                 handle: Atomic<u32>,
                 pages: Pages,
+                entry_size: u32,
                 state: SpinLockBh<State>,
                 waiters: CondVar,
                 failed: Atomic<u32>,
@@ -314,6 +315,12 @@ macro_rules! model {
             }
 
             include!(concat!(env!("OUT_DIR"), "/", stringify!($name), ".rs"));
+
+            impl Ring {
+                fn write(&self, slot: u32, cqe: &abi::Cqe) {
+                    let _ = self.pages.write(self.offset(slot), cqe);
+                }
+            }
 
             fn ring(entries: u32) -> Arc<Ring> {
                 let file = Arc::new(FileEvents {
@@ -326,6 +333,7 @@ macro_rules! model {
                 Arc::new(Ring {
                     handle: Atomic::new(0),
                     pages: Pages::new(),
+                    entry_size: abi::Cqe::SIZE,
                     state: SpinLockBh(loom::sync::Mutex::new(new_state(entries))),
                     waiters: CondVar::new(),
                     failed: Atomic::new(0),

@@ -51,7 +51,7 @@ attributes! {
     /// Index into the port's P_Key table.
     pkey_index(u16) = QP_PKEY_INDEX, |attr, index| attr.pkey_index = index;
     /// The port, from 1.
-    port(u8) = QP_PORT, |attr, port| attr.port_num = port;
+    port(u32) = QP_PORT, |attr, port| attr.port_num = port;
     /// The Q_Key of datagrams.
     qkey(u32) = QP_QKEY, |attr, qkey| attr.qkey = qkey;
     /// The way to the peer.
@@ -172,7 +172,7 @@ pub struct QpInfo {
     /// Index into the port's P_Key table.
     pub pkey_index: u16,
     /// The port.
-    pub port: u8,
+    pub port: u32,
     /// Whether a queue pair in [`QpState::Sqd`] still has sends to finish.
     pub sq_draining: bool,
     /// The Q_Key that it takes; UD only.

@@ -755,6 +755,7 @@ fn param(qp: &PreparedQp<Rc>, flow_control: bool) -> abi::ConnParam {
         path_mtu: params.mtu.map_or(0, |mtu| mtu as u8),
         access_flags: qp.access().bits(),
         flags,
+        ..abi::ConnParam::default()
     }
 }
 

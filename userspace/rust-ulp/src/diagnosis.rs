@@ -166,8 +166,8 @@ impl<T: Transport> Qp<T> {
         let info = self.query()?;
         let device = Device::from_inner(self.device_inner());
         let (port, gids) = (
-            device.port(info.port.into())?,
-            device.gids(info.port.into())?,
+            device.port(info.port)?,
+            device.gids(info.port)?,
         );
         let local = *self.local();
         let peer = self.end().copied();

@@ -17,7 +17,7 @@ pub struct Path {
     /// Index of the GID to send from.
     pub gid_index: u8,
     /// The port to send from, from 1.
-    pub port: u8,
+    pub port: u32,
     /// Routers that may be passed; 0: as the route says.
     pub hop_limit: u8,
     /// DSCP and ECN.
@@ -34,7 +34,7 @@ pub struct Path {
 
 impl Path {
     /// The way to `gid` from the GID at `gid_index` of `port`, everything else as the route says.
-    pub fn new(gid: Gid, port: u8, gid_index: u8) -> Self {
+    pub fn new(gid: Gid, port: u32, gid_index: u8) -> Self {
         Self {
             gid,
             gid_index,

@@ -47,7 +47,7 @@ pub struct QpBuilder<T: Transport> {
     srq: Option<Srq>,
     signal_all: bool,
     access: Option<Access>,
-    gid: Option<(u8, u8)>,
+    gid: Option<(u32, u8)>,
     params: Params,
     transport: PhantomData<fn() -> T>,
 }
@@ -157,7 +157,7 @@ impl<T: Transport> QpBuilder<T> {
     }
 
     /// Port and GID index to use, instead of those that [`Device::default_gid`] names.
-    pub fn gid(mut self, port: u8, gid_index: u8) -> Self {
+    pub fn gid(mut self, port: u32, gid_index: u8) -> Self {
         self.gid = Some((port, gid_index));
         self
     }
@@ -193,7 +193,7 @@ impl<T: Transport> QpBuilder<T> {
     }
 
     /// Makes the queue pair, in the state Reset.
-    fn create(&self, port: u8, gid_index: u8, access: Access) -> Result<Inner> {
+    fn create(&self, port: u32, gid_index: u8, access: Access) -> Result<Inner> {
         let device = self.pd.device();
         let mut arg = abi::QpCreate {
             flags: if self.signal_all { abi::QP_SIG_ALL } else { 0 },
@@ -249,20 +249,20 @@ impl<T: Transport> QpBuilder<T> {
                 (chosen.port, chosen.gid_index, chosen.gid)
             }
             Some((port, index)) => {
-                let gids = device.gids(port.into())?;
+                let gids = device.gids(port)?;
                 let entry = gids.iter().find(|entry| entry.index == index.into());
                 let entry = entry.ok_or_else(|| Error::NoUsableGid {
-                    port: port.into(),
+                    port,
                     tried: format!("index {index} is empty"),
                 })?;
-                (port.into(), entry.index, entry.gid)
+                (port, entry.index, entry.gid)
             }
         };
         let narrow = |what, n: u32| at_most(what, n, u8::MAX.into()).map(|n| n as u8);
-        let (port, gid_index) = (narrow("a port", port)?, narrow("a GID index", gid_index)?);
+        let gid_index = narrow("a GID index", gid_index)?;
         at_most("a service level", self.params.sl, 15)?;
         at_most("a flow label", self.params.flow_label, 0xf_ffff)?;
-        let about_port = device.port(port.into())?;
+        let about_port = device.port(port)?;
         let info = device.info();
         let supported = [
             (WrOpcode::Write, Access::REMOTE_WRITE),
@@ -369,7 +369,7 @@ struct Inner {
     recv_cq: Cq,
     srq: Option<Srq>,
     pd: Pd,
-    port: u8,
+    port: u32,
     gid_index: u8,
     params: Params,
     /// What the peer may do.
@@ -623,7 +623,7 @@ impl<T: Transport> PreparedQp<T> {
         let (port, index) = (info.path.port, info.path.gid_index);
         let known = (port, index) == (self.inner.port, self.inner.gid_index);
         if T::QP_TYPE != abi::QPT_UD && !known && port != 0 {
-            let gids = Device::from_inner(&self.inner.device).gids(port.into())?;
+            let gids = Device::from_inner(&self.inner.device).gids(port)?;
             if let Some(entry) = gids.iter().find(|entry| entry.index == index.into()) {
                 self.local.gid = entry.gid;
             }

@@ -185,7 +185,6 @@ impl File {
     pub(crate) fn device_list(&self, entries: &mut [abi::DeviceEntry]) -> Result<u32, Errno> {
         let mut arg = abi::DeviceList {
             entries: entries.as_mut_ptr().expose_provenance() as u64,
-            entry_size: abi::DeviceEntry::SIZE,
             capacity: u32::try_from(entries.len()).unwrap_or(u32::MAX),
             ..abi::DeviceList::new()
         };
@@ -199,7 +198,6 @@ impl File {
     pub(crate) fn gid_query(&self, port: u32, entries: &mut [abi::GidEntry]) -> Result<u32, Errno> {
         let mut arg = abi::GidQuery {
             entries: entries.as_mut_ptr().expose_provenance() as u64,
-            entry_size: abi::GidEntry::SIZE,
             capacity: u32::try_from(entries.len()).unwrap_or(u32::MAX),
             port,
             ..abi::GidQuery::new()

@@ -186,7 +186,7 @@ fn datagrams(r: &mut Report, a: &Host, b: &Host) {
                     let qp = host
                         .pd
                         .create_qp::<Ud>(&host.cq)
-                        .gid(chosen.port as u8, index as u8);
+                        .gid(chosen.port, index as u8);
                     qp.traffic_class(TrafficClass(0x20)).build()?.ready()
                 };
                 let (asker, answerer) = (open(a)?, open(b)?);

@@ -277,7 +277,7 @@ impl File {
         let mut ah = abi::AhAttr {
             dgid: self.gid,
             sgid_index: self.gid_index as u8,
-            port_num: self.port as u8,
+            port_num: self.port,
             is_global: 1,
             ..abi::AhAttr::default()
         };
@@ -286,7 +286,7 @@ impl File {
             dest_qp_num,
             access_flags: REMOTE,
             path_mtu: 3,
-            port_num: self.port as u8,
+            port_num: self.port,
             timeout: 14,
             retry_cnt: 6,
             rnr_retry: 6,

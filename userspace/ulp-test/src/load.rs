@@ -20,6 +20,7 @@
 use crate::file::{INIT, REMOTE, RTR, RTS};
 use crate::hosts::pattern;
 use crate::report::patience;
+use crate::sys::abi::Command;
 use crate::sys::{
     abi, bytes, enter_net, linger, value, Area, Fd, Mapping, Place, Plain, Uring, PAGE,
 };
@@ -218,7 +219,7 @@ struct Link<'a> {
     worker: Worker<'a>,
     fd: Arc<Fd>,
     area: Area,
-    port: u8,
+    port: u32,
     gid_index: u8,
     gid: [u8; 16],
 }
@@ -265,8 +266,8 @@ impl<'a> Link<'a> {
             gid_index: 0,
             gid: [0; 16],
         };
-        if let Some(got) = may(link.call(abi::Attach::default()), &[Errno::EALREADY])? {
-            (link.port, link.gid_index) = (got.port as u8, got.gid_index as u8);
+        if let Some(got) = may(link.call(abi::Attach::new()), &[Errno::EALREADY])? {
+            (link.port, link.gid_index) = (got.port, got.gid_index as u8);
             if got.gid_index == u32::MAX {
                 return Err(Stop::Errno("ATTACH", Errno::ENOENT));
             }
@@ -298,7 +299,7 @@ impl<'a> Link<'a> {
         })
     }
 
-    fn call<C: abi::Command + Plain>(&self, arg: C) -> Done<C> {
+    fn call<C: Command + Plain>(&self, arg: C) -> Done<C> {
         self.worker.begins(C::NAME);
         self.area.put(0, &bytes(&arg));
         // Every command begins with the size of its struct.
@@ -395,7 +396,7 @@ impl Queue {
         let got = link.call(abi::CqCreate {
             entries,
             delivery,
-            ..abi::CqCreate::default()
+            ..abi::CqCreate::new()
         })?;
         Ok(Self {
             handle: got.handle,

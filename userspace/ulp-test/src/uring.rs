@@ -334,6 +334,52 @@ fn refusals() -> Outcome {
         stream(&set, 9, set.a.handle, 1),
         refused(Errno::EBADFD),
     )?;
+    let long = Area::new(1).map_err(because("mapping memory"))?;
+    let batch_of_one = abi::UringBatch {
+        wrs: long.at(0),
+        nr_wrs: 1,
+        wr_size: abi::Wr::SIZE as u16 + 16,
+        flags: 0,
+    };
+    let which = abi::UringCancel {
+        queue: set.a.handle,
+        ..abi::UringCancel::default()
+    };
+    let of = abi::UringStream {
+        cq: set.cq.handle,
+        ..abi::UringStream::default()
+    };
+    for (op, raw) in [
+        (abi::URING_BATCH, bytes(&batch_of_one)),
+        (abi::URING_CANCEL, bytes(&which)),
+        (abi::URING_STREAM, bytes(&of)),
+    ] {
+        for at in [16, 79] {
+            let mut cmd = [0; 80];
+            cmd[..raw.len()].copy_from_slice(&raw);
+            cmd[at] = 1;
+            let entry = opcode::UringCmd80::new(types::Fd(fd), op).cmd(cmd).build();
+            one(
+                "a byte after the struct",
+                entry.user_data(9),
+                refused(Errno::E2BIG),
+            )?;
+        }
+    }
+    // A request that is longer than the kernel knows goes by a batch.
+    let wr = abi::Wr { user_data: 9, ..wr };
+    long.put(0, &bytes(&wr));
+    one(
+        "a longer request with zeros",
+        entry_of(fd, abi::URING_BATCH, &batch_of_one),
+        0,
+    )?;
+    long.put(size_of::<abi::Wr>() + 15, &[1]);
+    one(
+        "a longer request without",
+        entry_of(fd, abi::URING_BATCH, &batch_of_one),
+        refused(Errno::E2BIG),
+    )?;
     let once = abi::UringStream {
         cq: set.cq.handle,
         ..abi::UringStream::default()

@@ -378,7 +378,7 @@ impl End {
             "RESET -> INIT: it may take receives",
             "RESET -> INIT：可以提交接收请求",
         ))?;
-        let port = u8::try_from(chosen.port).unwrap_or(1);
+        let port = chosen.port;
         qp.modify(
             QpAttr::to(QpState::Init)
                 .pkey_index(0)
@@ -485,11 +485,10 @@ impl End {
             "INIT -> RTR：可以接收，并知道对端",
         ))?;
         let chosen = self.device.default_gid()?;
-        let port = u8::try_from(chosen.port).unwrap_or(1);
         let index = u8::try_from(chosen.gid_index).unwrap_or(0);
         let path = self.qp.modify(
             QpAttr::to(QpState::Rtr)
-                .path(rust_ulp::Path::new(gid, port, index))
+                .path(rust_ulp::Path::new(gid, chosen.port, index))
                 .path_mtu(mtu)
                 .dest_qp_num(peer.qp_num)
                 .rq_psn(peer.psn)

@@ -37,13 +37,33 @@ struct Probe {
     make: fn(&Set) -> Outcome<Call>,
 }
 
-fn padding(layout: &[(&str, usize, usize)], at: usize) -> Vec<Range<usize>> {
-    let is_pad = |name: &str| name == "pad" || name == "reserved";
-    layout
-        .iter()
-        .filter(|(name, ..)| is_pad(name))
-        .map(|(_, offset, size)| at + offset..at + offset + size)
-        .collect()
+/// The padding of the struct with the name `of` in C, and of the structs in it.
+fn padding(of: &str, at: usize) -> Vec<Range<usize>> {
+    let found = abi::STRUCTS.iter().find(|(name, ..)| *name == of);
+    let Some((_, _, layout, types)) = found else {
+        return Vec::new();
+    };
+    let mut out = Vec::new();
+    for ((name, offset, size), ty) in layout.iter().zip(*types) {
+        let start = at + offset;
+        if *name == "pad" || *name == "reserved" {
+            out.push(start..start + size);
+        }
+        out.extend(padding(&snake(ty), start));
+    }
+    out
+}
+
+/// The name in C of a struct.
+fn snake(rust: &str) -> String {
+    let mut out = String::from("rust_ulp");
+    for letter in rust.chars() {
+        if letter.is_ascii_uppercase() {
+            out.push('_');
+        }
+        out.push(letter.to_ascii_lowercase());
+    }
+    out
 }
 
 macro_rules! probe {
@@ -53,7 +73,7 @@ macro_rules! probe {
             nr: abi::$ty::NR,
             size: size_of::<abi::$ty>(),
             flags: 0,
-            pads: padding(abi::$ty::LAYOUT, 0),
+            pads: padding(&snake(stringify!($ty)), 0),
             handle: None,
             writes: true,
             attached: true,
@@ -115,21 +135,15 @@ fn probes() -> Vec<Probe> {
                 set.cq.handle
             )))
         },
-        Probe {
-            pads: padding(abi::QpAttr::LAYOUT, offset_of!(abi::QpModify, attr)),
-            ..probe!(QpModify, |set| {
-                let mut arg = set.file.modify_args(set.idle.handle, abi::QPS_INIT, 0);
-                arg.attr_mask = abi::QP_STATE | abi::QP_ACCESS_FLAGS;
-                on_set(&arg)
-            })
-        },
-        Probe {
-            pads: padding(abi::QpAttr::LAYOUT, offset_of!(abi::QpQuery, attr)),
-            ..probe!(QpQuery, |set| on_set(&abi::QpQuery {
-                qp: set.a.handle,
-                ..abi::QpQuery::new()
-            }))
-        },
+        probe!(QpModify, |set| {
+            let mut arg = set.file.modify_args(set.idle.handle, abi::QPS_INIT, 0);
+            arg.attr_mask = abi::QP_STATE | abi::QP_ACCESS_FLAGS;
+            on_set(&arg)
+        }),
+        probe!(QpQuery, |set| on_set(&abi::QpQuery {
+            qp: set.a.handle,
+            ..abi::QpQuery::new()
+        })),
         Probe {
             handle: Some(offset_of!(abi::BufferCreate, handle)),
             ..probe!(BufferCreate, |set| on_set(&abi::BufferCreate {
@@ -323,6 +337,15 @@ impl Probe {
         })
     }
 
+    /// What the command returned can be passed in again.
+    fn again(&self, set: &Set) -> Outcome {
+        let (_, right) = (self.make)(set)?;
+        let area = area(1)?;
+        area.put(0, &right);
+        self.accept(&set.file, &area, 0)?;
+        self.accept(&set.file, &area, 0)
+    }
+
     fn unknown_flags(&self, set: &Set) -> Outcome {
         self.try_all(set, |file, right| {
             let area = area(1)?;
@@ -486,6 +509,11 @@ pub fn run(r: &mut Report) {
         r.case(format!("{name}: a size over a page"), || {
             probe.over_a_page(&set)
         });
+        if name.ends_with("QUERY") || name.ends_with("LIST") {
+            r.case(format!("{name}: with what it returned"), || {
+                probe.again(&set)
+            });
+        }
         r.case(format!("{name}: unknown flags"), || {
             probe.unknown_flags(&set)
         });

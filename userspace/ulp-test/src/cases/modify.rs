@@ -195,8 +195,8 @@ fn attributes(r: &mut Report, set: &Set) {
     bad("access_flags", QPS_INIT, EINVAL, &access, |arg, n| {
         arg.attr.access_flags = n;
     });
-    bad("port_num", QPS_INIT, ENOENT, &[0, 2, 99, 255], |arg, n| {
-        arg.attr.port_num = n as u8;
+    bad("port_num", QPS_INIT, ENOENT, &[0, 2, 255, 257], |arg, n| {
+        arg.attr.port_num = n;
     });
     bad(
         "pkey_index",
@@ -232,9 +232,9 @@ fn attributes(r: &mut Report, set: &Set) {
         "ah.port_num",
         QPS_RTR,
         ENOENT,
-        &[0, 2, 99, 255],
+        &[0, 2, 255, 257],
         |arg, n| {
-            arg.attr.ah.port_num = n as u8;
+            arg.attr.ah.port_num = n;
         },
     );
     let flow = [1 << 20, 1 << 24, u32::MAX];

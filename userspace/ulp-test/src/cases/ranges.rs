@@ -53,6 +53,30 @@ fn attaching(r: &mut Report) {
         file.refused(&attach([0xff; 64]), Errno::EINVAL)?;
         file.accepted(&abi::Attach::new()).map(drop)
     });
+    r.case("ATTACH: sizes of an event", || {
+        let file = File::open()?;
+        let most = file.accepted(&abi::Query::new())?.event_size;
+        equal("the largest", most, abi::Event::SIZE)?;
+        let least = abi::EVENT_SIZE_V1;
+        let sizes = [
+            0,
+            8,
+            least - 8,
+            least - 1,
+            most + 1,
+            most + 8,
+            4096,
+            u32::MAX,
+        ];
+        for event_size in sizes {
+            let wrong = abi::Attach {
+                event_size,
+                ..abi::Attach::new()
+            };
+            file.refused(&wrong, Errno::EPROTONOSUPPORT)?;
+        }
+        file.accepted(&abi::Attach::new()).map(drop)
+    });
     r.case("ATTACH: twice", || {
         let file = File::open()?;
         let got = file.accepted(&abi::Attach::new())?;
@@ -319,6 +343,26 @@ fn completion_queues(r: &mut Report, set: &Set) {
             file.destroy(got.handle)?;
         }
         Ok(())
+    });
+    r.case("CQ_CREATE: sizes of a completion", || {
+        let most = file.accepted(&abi::Query::new())?.cqe_size;
+        equal("the largest", most, abi::Cqe::SIZE)?;
+        let least = abi::CQE_SIZE_V1;
+        let args = [
+            0,
+            8,
+            least - 8,
+            least - 1,
+            most + 1,
+            most + 8,
+            4096,
+            u32::MAX,
+        ];
+        let args = args.map(|cqe_size| abi::CqCreate {
+            cqe_size,
+            ..with(4)
+        });
+        all(file, Errno::EPROTONOSUPPORT, &args)
     });
     r.case("CQ_CREATE: delivery", || {
         let args = [4, 5, 1 << 31, u32::MAX].map(|delivery| abi::CqCreate {

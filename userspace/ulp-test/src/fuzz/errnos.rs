@@ -27,10 +27,10 @@ const RING: &[Errno] = &[ECANCELED, EBADF, EOPNOTSUPP];
 fn lists(what: &str) -> &'static [&'static [Errno]] {
     match what {
         "QUERY" | "DEVICE_LIST" | "DEVICE_QUERY" => &[ANY],
-        "ATTACH" => &[ANY, &[EALREADY, ENOENT, ENOMEM]],
+        "ATTACH" => &[ANY, &[EALREADY, ENOENT, ENOMEM, EPROTONOSUPPORT]],
         "PORT_QUERY" | "GID_QUERY" | "PKEY_QUERY" => &[ANY, &[ENOENT]],
         "PD_CREATE" => &[ANY, MAKE],
-        "CQ_CREATE" => &[ANY, MAKE, &[EPERM, ERANGE]],
+        "CQ_CREATE" => &[ANY, MAKE, &[EPERM, EPROTONOSUPPORT, ERANGE]],
         "QP_CREATE" => &[ANY, HANDLE, MAKE, &[EOPNOTSUPP, ERANGE, EXDEV]],
         "QP_MODIFY" => &[
             ANY,

@@ -330,7 +330,7 @@ fn address(a: &mut Actor<'_>, host: usize, peer: usize) -> abi::AhAttr {
         dgid: other.gid,
         sgid_index: own.gid_index as u8,
         hop_limit: 64,
-        port_num: own.port as u8,
+        port_num: own.port,
         is_global: 1,
         ..abi::AhAttr::default()
     };
@@ -491,7 +491,7 @@ fn attributes(a: &mut Actor<'_>, host: usize, peer: usize, number: u32) -> abi::
         dest_qp_num: number,
         access_flags: REMOTE,
         path_mtu: 3,
-        port_num: a.seat(host).port as u8,
+        port_num: a.seat(host).port,
         // Short: what is broken ends soon.
         timeout: 10,
         retry_cnt: 2,

@@ -34,7 +34,7 @@ pub struct CallEnd {
 }
 
 /// Opens the device, and tells port and GID for queue pairs if they are not the default ones.
-pub fn open(options: &DeviceOptions) -> Result<(Device, Option<(u8, u8)>)> {
+pub fn open(options: &DeviceOptions) -> Result<(Device, Option<(u32, u8)>)> {
     let device = match &options.name {
         Some(name) => Device::open(name),
         None => Device::open_default(),
@@ -43,7 +43,7 @@ pub fn open(options: &DeviceOptions) -> Result<(Device, Option<(u8, u8)>)> {
         (None, None) => None,
         (port, index) => {
             let chosen = device.default_gid().ok();
-            let port = port.or(chosen.and_then(|c| u8::try_from(c.port).ok()));
+            let port = port.map(u32::from).or(chosen.map(|c| c.port));
             let index = index.or(chosen.and_then(|c| u8::try_from(c.gid_index).ok()));
             Some((port.unwrap_or(1), index.unwrap_or(0)))
         }

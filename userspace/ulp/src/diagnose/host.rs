@@ -344,7 +344,7 @@ fn write_to_itself(args: &Diagnose, device: &Device, found: &mut Findings) -> Re
         let make = || {
             let builder = pd.create_qp::<Rc>(&cq);
             match args.gid_index {
-                Some(index) => builder.gid(number(device) as u8, index).build(),
+                Some(index) => builder.gid(number(device), index).build(),
                 None => builder.build(),
             }
         };
