@@ -122,12 +122,14 @@ impl FileEvents {
         )
     }
 
-    /// Adds a record of `event`, one of `EVENT_*`, for the object `handle`. Any context.
-    pub(crate) fn raise(&self, event: u32, handle: u32, info: u32) {
+    /// Adds a record of `event`, one of `EVENT_*`, for the object `handle`, whose creator gave it
+    /// `user_data`. Any context.
+    pub(crate) fn raise(&self, event: u32, handle: u32, user_data: u64, info: u32) {
         self.push(abi::Event {
             event,
             handle,
             info,
+            user_data,
             ..Default::default()
         });
     }

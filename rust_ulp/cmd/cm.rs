@@ -178,6 +178,7 @@ pub(super) fn listen(ctx: &Ctx<'_>, value: &mut abi::Listen) -> Result<Object> {
         ctx.device.device(),
         address(&value.addr)?.ok_or(EINVAL)?,
         value.backlog,
+        value.user_data,
         ctx.file.pending_conns().clone(),
         ctx.file.events().clone(),
     )?;
@@ -227,7 +228,14 @@ pub(super) fn accept(ctx: &Ctx<'_>, value: &mut abi::Accept) -> Result {
     check_limits(&ctx.device, &value.param)?;
     let connection = ctx.file.table().lock().connection(value.request)?.clone();
     let (qp, claim) = claim(ctx.file, value.qp)?;
-    let accepted = connection.accept(claim, &qp, &value.param, private, &deadline);
+    let accepted = connection.accept(
+        claim,
+        &qp,
+        &value.param,
+        private,
+        value.user_data,
+        &deadline,
+    );
     let result = accepted.and_then(|result| result);
     trace::accept(
         value.request,
@@ -294,7 +302,13 @@ pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Made> {
     };
     let (qp, claim) = claim(ctx.file, value.qp)?;
     let events = ctx.file.events().clone();
-    let connection = Connection::new(ctx.file.net(), ctx.device.device(), claim, events)?;
+    let connection = Connection::new(
+        ctx.file.net(),
+        ctx.device.device(),
+        claim,
+        value.user_data,
+        events,
+    )?;
     let object = Object::Connection(connection.clone());
     let handle = ctx.file.alloc_begin(object)?;
     connection.set_handle(handle);
@@ -366,6 +380,7 @@ pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::ConnQuery) -> Result {
         Object::Listener(listener) => {
             now.state = abi::CONN_LISTENING;
             now.local = raw_address(Some(listener.addr()));
+            now.user_data = listener.backlog().user_data();
             now.backlog = listener.backlog().limit();
             (now.waiting, now.rejected) = listener.backlog().usage();
         }
@@ -376,6 +391,7 @@ pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::ConnQuery) -> Result {
             now.peer = raw_address(outcome.peer);
             now.param = outcome.param;
             now.peer_qp_num = outcome.peer_qp_num;
+            now.user_data = connection.user_data();
         }
         _ => return Err(ebadfd()),
     }

@@ -49,6 +49,7 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::GrantCreate) -> Result<Obje
         flags: value.flags,
         buffer: value.buffer,
         qp: value.qp,
+        user_data: value.user_data,
     };
     let grants = qp.as_ref().and_then(|qp| qp.grants());
     let object = GrantObject::new(buffer, ctx.file.net(), grants, attr)?;
@@ -92,6 +93,7 @@ pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::GrantQuery) -> Result {
         access: attr.access,
         grant_flags: attr.flags & ONE_SHOT,
         pad: 0,
+        user_data: attr.user_data,
     };
     Ok(())
 }

@@ -28,6 +28,7 @@ use crate::{
     object::{
         qp::{
             QpObject,
+            QpOptions,
             Queues, //
         },
         Object, //
@@ -102,7 +103,10 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::QpCreate) -> Result<Object>
         },
         qp_type,
         capacity,
-        value.flags & abi::QP_SIG_ALL != 0,
+        QpOptions {
+            sig_all: value.flags & abi::QP_SIG_ALL != 0,
+            user_data: value.user_data,
+        },
         ctx.file.device()?.clone(),
         charge,
     )?;
@@ -339,6 +343,7 @@ pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::QpQuery) -> Result {
         sends_in_flight,
         recvs_in_flight,
         attr: qp_attr(&attr),
+        user_data: qp.qp().handler().user_data(),
     };
     Ok(())
 }

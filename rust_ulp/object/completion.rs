@@ -106,6 +106,8 @@ impl WrContext for Request {
 pub(crate) struct Completions {
     handle: Atomic<u32>,
     number: Atomic<u32>,
+    /// The value that the creator of the queue pair gave it.
+    user_data: u64,
     send_ring: Arc<Ring>,
     recv_ring: Arc<Ring>,
     /// Whether a GRH stands before the received data.
@@ -123,10 +125,12 @@ impl Completions {
         send_ring: Arc<Ring>,
         recv_ring: Arc<Ring>,
         grants: Arc<QpGrants>,
+        user_data: u64,
     ) -> Self {
         Self {
             handle: Atomic::new(0),
             number: Atomic::new(0),
+            user_data,
             send_ring,
             recv_ring,
             datagrams: qp_type == QpType::Ud,
@@ -141,6 +145,7 @@ impl Completions {
         Self {
             handle: Atomic::new(0),
             number: Atomic::new(0),
+            user_data: 0,
             send_ring: ring.clone(),
             recv_ring: ring,
             datagrams: false,
@@ -157,6 +162,11 @@ impl Completions {
     /// Returns its handle.
     pub(super) fn handle(&self) -> u32 {
         self.handle.load(Relaxed)
+    }
+
+    /// Returns the value that the creator of the queue pair gave it.
+    pub(crate) fn user_data(&self) -> u64 {
+        self.user_data
     }
 
     /// Sets the number of the queue pair, for completions.
@@ -213,6 +223,7 @@ impl Completions {
     fn cqe(&self, request: &Request) -> abi::Cqe {
         abi::Cqe {
             user_data: request.user_data,
+            qp_user_data: self.user_data,
             qp: self.handle.load(Relaxed),
             qp_num: self.number.load(Relaxed),
             opcode: wc_opcode(request.opcode),
@@ -399,7 +410,9 @@ impl WrHandler for Completions {
             self.end_grants();
         }
         let handle = self.handle.load(Relaxed);
-        self.recv_ring.file().raise(event.number(), handle, 0);
+        self.recv_ring
+            .file()
+            .raise(event.number(), handle, self.user_data, 0);
     }
 }
 

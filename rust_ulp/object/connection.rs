@@ -209,6 +209,8 @@ impl Progress {
 #[pin_data]
 pub(crate) struct Shared {
     handle: Atomic<u32>,
+    /// The value that the caller of CONNECT or ACCEPT gave the connection; 0 for a request.
+    user_data: Atomic<u64>,
     #[pin]
     progress: Mutex<Progress>,
     #[pin]
@@ -232,6 +234,7 @@ impl Shared {
         Arc::pin_init(
             pin_init!(Self {
                 handle: Atomic::new(0),
+                user_data: Atomic::new(0),
                 progress <- new_mutex!(progress, "rust_ulp::Connection::progress"),
                 changed <- new_condvar!("rust_ulp::Connection::changed"),
                 file,
@@ -351,7 +354,8 @@ impl cm::Handler for Shared {
         drop(progress);
         self.changed.notify_all();
         if let Some(event) = raised.filter(|_| handle != 0) {
-            self.file.raise(event, handle, 0);
+            let user_data = self.user_data.load(Relaxed);
+            self.file.raise(event, handle, user_data, 0);
         }
     }
 }
@@ -407,9 +411,11 @@ impl Connection {
         net: &NetNs,
         device: &rdma::device::Device,
         claim: Claim,
+        user_data: u64,
         file: Arc<FileEvents>,
     ) -> Result<Arc<Self>> {
         let shared = Shared::new(Stage::Begun, file)?;
+        shared.user_data.store(user_data, Relaxed);
         shared.progress.lock().qp = Some(claim);
         let id = cm::OwnedId::connection(net, device, shared.clone())?;
         Ok(Arc::new(Self { id, shared }, GFP_KERNEL_ACCOUNT)?)
@@ -686,6 +692,7 @@ impl Connection {
         qp: &QpObject,
         param: &abi::ConnParam,
         private_data: &[u8],
+        user_data: u64,
         deadline: &Deadline,
     ) -> Result<Result> {
         let mut progress = self.shared.progress.lock();
@@ -706,6 +713,7 @@ impl Connection {
         }
         let asked = progress.param;
         progress.stage = Stage::Accepting;
+        self.shared.user_data.store(user_data, Relaxed);
         progress.qp = Some(claim);
         drop(progress);
 
@@ -733,6 +741,7 @@ impl Connection {
                 } else {
                     Stage::Requested
                 };
+                self.shared.user_data.store(0, Relaxed);
                 let claim = progress.qp.take();
                 drop(progress);
                 drop(claim);
@@ -826,6 +835,11 @@ impl Connection {
             local,
             peer,
         }
+    }
+
+    /// Returns the value that the caller of CONNECT or ACCEPT gave it; 0 for a request.
+    pub(crate) fn user_data(&self) -> u64 {
+        self.shared.user_data.load(Relaxed)
     }
 
     /// Returns its state, `CONN_*`, and the handle of its queue pair or 0.

@@ -74,18 +74,21 @@ pub(crate) struct RemoteKey {
     state: Atomic<u32>,
     /// `GRANT_ONE_SHOT_*` and other flags.
     flags: u32,
+    /// The value that the creator of the grant gave it.
+    user_data: u64,
     /// The epoch of its [`QpGrants`] when it was created: it ends when the epoch changes.
     epoch: i32,
 }
 
 impl RemoteKey {
-    fn new(mr: Arc<Mr>, flags: u32, epoch: i32) -> Result<Arc<Self>> {
+    fn new(mr: Arc<Mr>, attr: &GrantAttr, epoch: i32) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 mr <- new_mutex!(Some(mr), "rust_ulp::RemoteKey::mr"),
                 handle: Atomic::new(0),
                 state: Atomic::new(abi::GRANT_ACTIVE),
-                flags,
+                flags: attr.flags,
+                user_data: attr.user_data,
                 epoch,
             }),
             GFP_KERNEL_ACCOUNT,
@@ -312,7 +315,8 @@ impl WorkItem for QpGrants {
                 rkey,
                 reason
             );
-            this.events.raise(abi::EVENT_GRANT_ENDED, handle, reason);
+            this.events
+                .raise(abi::EVENT_GRANT_ENDED, handle, key.user_data, reason);
         }
     }
 }
@@ -331,6 +335,8 @@ pub(crate) struct GrantAttr {
     pub(crate) buffer: u32,
     /// The handle of its queue pair, or 0.
     pub(crate) qp: u32,
+    /// The value for its events.
+    pub(crate) user_data: u64,
 }
 
 /// A grant of a file.
@@ -372,7 +378,7 @@ impl GrantObject {
         let epoch = grants.as_ref().map_or(0, |grants| grants.epoch());
         let mr = register(&buffer, net, &attr)?;
         let rkey = mr.rkey();
-        let key = RemoteKey::new(mr, attr.flags, epoch)?;
+        let key = RemoteKey::new(mr, &attr, epoch)?;
         if let Some(grants) = &grants {
             grants.add(rkey, key.clone())?;
         }

@@ -130,6 +130,8 @@ impl Waiting {
 #[pin_data]
 pub(crate) struct Backlog {
     handle: Atomic<u32>,
+    /// The value that the creator of the listener gave it.
+    user_data: u64,
     /// The number of the file's device.
     device: u32,
     #[pin]
@@ -141,6 +143,11 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
+    /// Returns the value that the creator of the listener gave it.
+    pub(crate) fn user_data(&self) -> u64 {
+        self.user_data
+    }
+
     /// Returns the most requests that it holds.
     pub(crate) fn limit(&self) -> u32 {
         self.waiting.lock().places.len() as u32
@@ -264,7 +271,8 @@ impl cm::Listener for Backlog {
         );
         if result.is_ok() {
             self.arrived.notify_all();
-            self.file.raise(abi::EVENT_CONNECT_REQUEST, handle, count);
+            self.file
+                .raise(abi::EVENT_CONNECT_REQUEST, handle, self.user_data, count);
         }
     }
 
@@ -272,7 +280,8 @@ impl cm::Listener for Backlog {
         let handle = self.handle.load(Relaxed);
         trace::cm_event(handle, event.number(), event.status());
         if matches!(event, cm::Event::AddressChange) && handle != 0 {
-            self.file.raise(abi::EVENT_ADDR_CHANGE, handle, 0);
+            self.file
+                .raise(abi::EVENT_ADDR_CHANGE, handle, self.user_data, 0);
         }
     }
 }
@@ -294,6 +303,7 @@ impl Listener {
         device: &rdma::device::Device,
         addr: SocketAddr,
         backlog: u32,
+        user_data: u64,
         pending: Arc<PendingConns>,
         file: Arc<FileEvents>,
     ) -> Result<Arc<Self>> {
@@ -318,6 +328,7 @@ impl Listener {
         let backlog = Arc::pin_init(
             pin_init!(Backlog {
                 handle: Atomic::new(0),
+                user_data,
                 device: index,
                 waiting <- new_mutex!(waiting, "rust_ulp::Backlog::waiting"),
                 arrived <- new_condvar!("rust_ulp::Backlog::arrived"),

@@ -56,6 +56,14 @@ pub(crate) struct Queues {
     pub(crate) srq: Option<UseRef<SrqObject>>,
 }
 
+/// The choices of the creator of a queue pair.
+pub(crate) struct QpOptions {
+    /// Whether every send request generates a completion.
+    pub(crate) sig_all: bool,
+    /// The value for completions and events.
+    pub(crate) user_data: u64,
+}
+
 /// A queue pair of a file.
 #[pin_data(PinnedDrop)]
 pub(crate) struct QpObject {
@@ -84,7 +92,7 @@ impl QpObject {
         queues: Queues,
         qp_type: QpType,
         capacity: rdma::qp_attr::Capacity,
-        sig_all: bool,
+        options: QpOptions,
         device: Arc<Device>,
         charge: quota::QuotaCharge,
     ) -> Result<Arc<Self>> {
@@ -103,6 +111,7 @@ impl QpObject {
             send_cq.ring().clone(),
             recv_cq.ring().clone(),
             QpGrants::new(recv_cq.ring().file().clone(), device)?,
+            options.user_data,
         );
         let attributes = pd.pd().device().attributes();
         let real = rdma::qp_attr::Capacity {
@@ -131,7 +140,7 @@ impl QpObject {
                 _recv_cq: recv_cq,
                 srq,
                 capacity,
-                sig_all,
+                sig_all: options.sig_all,
                 claimed <- new_mutex!(false, "rust_ulp::QpObject::claimed"),
                 use_count: UseCount::new(),
                 _charge: charge,

@@ -172,7 +172,7 @@ impl rdma::cq::Handler for Ring {
         self.failed.store(1, Relaxed);
         self.waiters.notify_all();
         self.file
-            .raise(event.number(), self.handle.load(Relaxed), 0);
+            .raise(event.number(), self.handle.load(Relaxed), 0, 0);
     }
 }
 
@@ -648,7 +648,7 @@ mod tests {
         for user_data in 1..=2 {
             ring.reserve(1)?;
             ring.push(&abi::Cqe {
-                qp: 7,
+                qp_user_data: 7,
                 vendor_err: u32::MAX,
                 ..cqe(user_data)
             });

@@ -172,16 +172,17 @@ abi! {
     }
     /// Describes one completion.
     struct Cqe = rust_ulp_cqe, 64 bytes {
-        @0 user_data: u64, @8 qp: u32, @12 qp_num: u32, @16 status: u16, @18 opcode: u8,
-        @19 flags: u8, @20 vendor_err: u32, @24 byte_len: u32, @28 imm_data: u32, @32 src_qp: u32,
-        @36 port: u32, @40 pkey_index: u16, @42 slid: u16, @44 sl: u8, @45 dlid_path_bits: u8,
-        @46 pad: [u8; 2], @48 reserved: [u32; 4]
+        @0 user_data: u64, @8 qp_user_data: u64, @16 qp: u32, @20 qp_num: u32, @24 status: u16,
+        @26 opcode: u8, @27 flags: u8, @28 vendor_err: u32, @32 byte_len: u32, @36 imm_data: u32,
+        @40 src_qp: u32, @44 port: u32, @48 pkey_index: u16, @50 slid: u16, @52 sl: u8,
+        @53 dlid_path_bits: u8, @54 pad: [u8; 2], @56 reserved: [u32; 2]
     }
     /// Creates a queue pair.
-    struct QpCreate = rust_ulp_qp_create, 56 bytes, IOC_QP_CREATE "QP_CREATE" {
+    struct QpCreate = rust_ulp_qp_create, 64 bytes, IOC_QP_CREATE "QP_CREATE" {
         @0 size: u32, @4 flags: u32, @8 pd: u32, @12 send_cq: u32, @16 recv_cq: u32, @20 srq: u32,
         @24 qp_type: u32, @28 max_send_wr: u32, @32 max_recv_wr: u32, @36 max_send_sge: u32,
-        @40 max_recv_sge: u32, @44 max_inline: u32, @48 handle: u32, @52 qp_num: u32
+        @40 max_recv_sge: u32, @44 max_inline: u32, @48 handle: u32, @52 qp_num: u32,
+        @56 user_data: u64
     }
     /// Describes the path to a peer.
     struct AhAttr = rust_ulp_ah_attr, 64 bytes {
@@ -205,10 +206,11 @@ abi! {
         @20 extra_mask: u32, @24 attr: QpAttr
     }
     /// Describes a queue pair.
-    struct QpQuery = rust_ulp_qp_query, 176 bytes, IOC_QP_QUERY "QP_QUERY" {
+    struct QpQuery = rust_ulp_qp_query, 184 bytes, IOC_QP_QUERY "QP_QUERY" {
         @0 size: u32, @4 flags: u32, @8 qp: u32, @12 qp_num: u32, @16 qp_type: u32,
         @20 max_send_wr: u32, @24 max_recv_wr: u32, @28 max_send_sge: u32, @32 max_recv_sge: u32,
-        @36 max_inline: u32, @40 sends_in_flight: u32, @44 recvs_in_flight: u32, @48 attr: QpAttr
+        @36 max_inline: u32, @40 sends_in_flight: u32, @44 recvs_in_flight: u32, @48 attr: QpAttr,
+        @176 user_data: u64
     }
     /// Creates a buffer of pages that the kernel allocates.
     struct BufferCreate = rust_ulp_buffer_create, 56 bytes, IOC_BUFFER_CREATE "BUFFER_CREATE" {
@@ -232,19 +234,20 @@ abi! {
         @52 page_size: u32, @56 node: i32, @60 grants: u32, @64 buffer_flags: u32, @68 pad: u32
     }
     /// Gives the peer access to a range of a buffer.
-    struct GrantCreate = rust_ulp_grant_create, 56 bytes, IOC_GRANT_CREATE "GRANT_CREATE" {
+    struct GrantCreate = rust_ulp_grant_create, 64 bytes, IOC_GRANT_CREATE "GRANT_CREATE" {
         @0 size: u32, @4 flags: u32, @8 buffer: u32, @12 access: u32, @16 offset: u64,
-        @24 length: u64, @32 addr: u64, @40 rkey: u32, @44 handle: u32, @48 qp: u32, @52 pad: u32
+        @24 length: u64, @32 addr: u64, @40 rkey: u32, @44 handle: u32, @48 qp: u32, @52 pad: u32,
+        @56 user_data: u64
     }
     /// Gives a grant a new key.
     struct GrantRotate = rust_ulp_grant_rotate, 24 bytes, IOC_GRANT_ROTATE "GRANT_ROTATE" {
         @0 size: u32, @4 flags: u32, @8 grant: u32, @12 rkey: u32, @16 addr: u64
     }
     /// Describes a grant.
-    struct GrantQuery = rust_ulp_grant_query, 64 bytes, IOC_GRANT_QUERY "GRANT_QUERY" {
+    struct GrantQuery = rust_ulp_grant_query, 72 bytes, IOC_GRANT_QUERY "GRANT_QUERY" {
         @0 size: u32, @4 flags: u32, @8 grant: u32, @12 state: u32, @16 buffer: u32, @20 qp: u32,
         @24 offset: u64, @32 length: u64, @40 addr: u64, @48 rkey: u32, @52 access: u32,
-        @56 grant_flags: u32, @60 pad: u32
+        @56 grant_flags: u32, @60 pad: u32, @64 user_data: u64
     }
     /// Creates an address handle for datagrams.
     struct AhCreate = rust_ulp_ah_create, 80 bytes, IOC_AH_CREATE "AH_CREATE" {
@@ -271,7 +274,7 @@ abi! {
     /// Describes one event, in the records that read() returns.
     struct Event = rust_ulp_event, 32 bytes {
         @0 event: u32, @4 handle: u32, @8 port: u32, @12 info: u32, @16 time_ns: u64,
-        @24 reserved: u64
+        @24 user_data: u64
     }
     /// Holds an IP address and a port.
     struct Addr = rust_ulp_addr, 24 bytes {
@@ -284,8 +287,9 @@ abi! {
         @8 access_flags: u32, @12 flags: u32, @16 reserved: [u32; 4]
     }
     /// Creates a listener.
-    struct Listen = rust_ulp_listen, 40 bytes, IOC_LISTEN "LISTEN" {
-        @0 size: u32, @4 flags: u32, @8 addr: Addr, @32 backlog: u32, @36 handle: u32
+    struct Listen = rust_ulp_listen, 48 bytes, IOC_LISTEN "LISTEN" {
+        @0 size: u32, @4 flags: u32, @8 addr: Addr, @32 backlog: u32, @36 handle: u32,
+        @40 user_data: u64
     }
     /// Takes the oldest request of a listener.
     struct GetRequest = rust_ulp_get_request, 336 bytes, IOC_GET_REQUEST "GET_REQUEST" {
@@ -294,10 +298,10 @@ abi! {
         @108 private_len: u32, @112 private_data: [u8; CM_PRIVATE_MAX]
     }
     /// Accepts a request.
-    struct Accept = rust_ulp_accept, 320 bytes, IOC_ACCEPT "ACCEPT" {
+    struct Accept = rust_ulp_accept, 328 bytes, IOC_ACCEPT "ACCEPT" {
         @0 size: u32, @4 flags: u32, @8 request: u32, @12 qp: u32, @16 timeout_ns: u64,
         @24 param: ConnParam, @56 agreed: ConnParam, @88 pad: u32, @92 private_len: u32,
-        @96 private_data: [u8; CM_PRIVATE_MAX]
+        @96 private_data: [u8; CM_PRIVATE_MAX], @320 user_data: u64
     }
     /// Rejects a request.
     struct Reject = rust_ulp_reject, 240 bytes, IOC_REJECT "REJECT" {
@@ -305,22 +309,23 @@ abi! {
         @16 private_data: [u8; CM_PRIVATE_MAX]
     }
     /// Connects a queue pair to a listener.
-    struct Connect = rust_ulp_connect, 640 bytes, IOC_CONNECT "CONNECT" {
+    struct Connect = rust_ulp_connect, 648 bytes, IOC_CONNECT "CONNECT" {
         @0 size: u32, @4 flags: u32, @8 qp: u32, @12 handle: u32, @16 timeout_ns: u64,
         @24 dst: Addr, @48 src: Addr, @72 local: Addr, @96 param: ConnParam, @128 agreed: ConnParam,
         @160 private_len: u32, @164 peer_qp_num: u32, @168 reject_reason: u32, @172 resolve_us: u32,
         @176 route_us: u32, @180 connect_us: u32, @184 private_data: [u8; CM_PRIVATE_MAX],
-        @408 pad: u32, @412 peer_private_len: u32, @416 peer_private_data: [u8; CM_PRIVATE_MAX]
+        @408 pad: u32, @412 peer_private_len: u32, @416 peer_private_data: [u8; CM_PRIVATE_MAX],
+        @640 user_data: u64
     }
     /// Ends a connection.
     struct Disconnect = rust_ulp_disconnect, 16 bytes, IOC_DISCONNECT "DISCONNECT" {
         @0 size: u32, @4 flags: u32, @8 conn: u32, @12 pad: u32
     }
     /// Describes a connection, a request or a listener.
-    struct ConnQuery = rust_ulp_conn_query, 120 bytes, IOC_CONN_QUERY "CONN_QUERY" {
+    struct ConnQuery = rust_ulp_conn_query, 128 bytes, IOC_CONN_QUERY "CONN_QUERY" {
         @0 size: u32, @4 flags: u32, @8 conn: u32, @12 state: u32, @16 local: Addr, @40 peer: Addr,
         @64 param: ConnParam, @96 qp: u32, @100 peer_qp_num: u32, @104 waiting: u32,
-        @108 backlog: u32, @112 rejected: u32, @116 pad: u32
+        @108 backlog: u32, @112 rejected: u32, @116 pad: u32, @120 user_data: u64
     }
     /// Describes one element, a range of local memory.
     struct Sge = rust_ulp_sge, 16 bytes {

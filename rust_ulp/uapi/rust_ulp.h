@@ -541,6 +541,7 @@ struct rust_ulp_cq_ring {
 /**
  * struct rust_ulp_cqe - describes one completion
  * @user_data: [out; any] @user_data of the request.
+ * @qp_user_data: [out; any] @user_data of the queue pair; 0 if @qp is a shared receive queue.
  * @qp: [out; handle] The queue pair, or the shared receive queue that flushed the request.
  * @qp_num: [out; 24 bits] Number of that queue pair.
  * @status: [out; 0 to 22; 256, 257] enum ib_wc_status, where 0 is success, or RUST_ULP_WC_STATUS_*.
@@ -558,6 +559,7 @@ struct rust_ulp_cq_ring {
  */
 struct rust_ulp_cqe {
 	__aligned_u64 user_data;
+	__aligned_u64 qp_user_data;
 	__u32 qp;
 	__u32 qp_num;
 	__u16 status;
@@ -573,7 +575,7 @@ struct rust_ulp_cqe {
 	__u8 sl;
 	__u8 dlid_path_bits;
 	__u8 pad[2];
-	__u32 reserved[4];
+	__u32 reserved[2];
 };
 
 /* rust_ulp_cq_create.cqe_size: the size of the first version of struct rust_ulp_cqe */
@@ -601,6 +603,7 @@ struct rust_ulp_cqe {
  * @max_inline: [in, out; bytes; 0 to 512] Inline bytes per send request: requested, then granted.
  * @handle: [out; handle] The new queue pair.
  * @qp_num: [out; 24 bits] Number of the queue pair.
+ * @user_data: [in; any] The kernel copies it to completions and events of the queue pair.
  */
 struct rust_ulp_qp_create {
 	__u32 size;
@@ -617,6 +620,7 @@ struct rust_ulp_qp_create {
 	__u32 max_inline;
 	__u32 handle;
 	__u32 qp_num;
+	__aligned_u64 user_data;
 };
 
 /**
@@ -781,6 +785,7 @@ struct rust_ulp_qp_modify {
  * @sends_in_flight: [out; requests] Send requests in flight.
  * @recvs_in_flight: [out; requests] Receive requests in flight.
  * @attr: [out] The attributes.
+ * @user_data: [out; any] @user_data of QP_CREATE.
  */
 struct rust_ulp_qp_query {
 	__u32 size;
@@ -796,6 +801,7 @@ struct rust_ulp_qp_query {
 	__u32 sends_in_flight;
 	__u32 recvs_in_flight;
 	struct rust_ulp_qp_attr attr;
+	__aligned_u64 user_data;
 };
 
 /* rust_ulp_buffer_create.node */
@@ -972,6 +978,7 @@ struct rust_ulp_buffer_query {
  * @rkey: [out; 32 bits] The key.
  * @handle: [out; handle] The new grant; destroying it revokes the key.
  * @qp: [in; handle or 0] Queue pair with which the grant ends, or 0.
+ * @user_data: [in; any] The kernel copies it to events of the grant.
  *
  * A grant has one key and one range. The range may cross the border between two keys of its buffer.
  * It must not be larger than the device supports per key: else the command returns ERANGE, or
@@ -1003,6 +1010,7 @@ struct rust_ulp_grant_create {
 	__u32 handle;
 	__u32 qp;
 	__u32 pad;
+	__aligned_u64 user_data;
 };
 
 /**
@@ -1039,6 +1047,7 @@ struct rust_ulp_grant_rotate {
  * @rkey: [out; 32 bits] The key; 0: the grant has ended.
  * @access: [out] RUST_ULP_ACCESS_REMOTE_*.
  * @grant_flags: [out] RUST_ULP_GRANT_ONE_SHOT_*.
+ * @user_data: [out; any] @user_data of GRANT_CREATE.
  */
 struct rust_ulp_grant_query {
 	__u32 size;
@@ -1054,6 +1063,7 @@ struct rust_ulp_grant_query {
 	__u32 access;
 	__u32 grant_flags;
 	__u32 pad;
+	__aligned_u64 user_data;
 };
 
 /**
@@ -1205,6 +1215,8 @@ struct rust_ulp_destroy {
  * @port: [out; 0, or 1 to phys_ports] Port, or 0.
  * @info: [out; by @event] Detail of the event.
  * @time_ns: [out; ns] Time of the event, CLOCK_MONOTONIC.
+ * @user_data: [out; any] @user_data of the queue pair, grant, listener or connection @handle, else
+ *   0.
  *
  * read() on an attached file returns as many whole records as are available and fit. Each has the
  * @event_size bytes of ATTACH. read() waits for the first record, or returns EAGAIN with
@@ -1224,7 +1236,7 @@ struct rust_ulp_event {
 	__u32 port;
 	__u32 info;
 	__aligned_u64 time_ns;
-	__aligned_u64 reserved;
+	__aligned_u64 user_data;
 };
 
 /* rust_ulp_attach.event_size: the size of the first version of struct rust_ulp_event */
@@ -1318,6 +1330,7 @@ struct rust_ulp_conn_param {
  * @addr: [in, out] Local address, all zero for any; out: the port, if that was 0.
  * @backlog: [in; requests; 1 to 1024] Maximum pending requests; the kernel rejects more.
  * @handle: [out; handle] The new listener.
+ * @user_data: [in; any] The kernel copies it to events of the listener.
  */
 struct rust_ulp_listen {
 	__u32 size;
@@ -1325,6 +1338,7 @@ struct rust_ulp_listen {
 	struct rust_ulp_addr addr;
 	__u32 backlog;
 	__u32 handle;
+	__aligned_u64 user_data;
 };
 
 /**
@@ -1363,6 +1377,7 @@ struct rust_ulp_get_request {
  * @agreed: [out] Negotiated parameters.
  * @private_len: [in; bytes; 0 to 196] Length of the private data.
  * @private_data: [in; bytes] The private data, then zeros.
+ * @user_data: [in; any] The kernel copies it to events of the connection.
  *
  * ACCEPT and CONNECT bring a queue pair from RESET to RTS. If they fail, it stays in RESET. The
  * caller may bring the queue pair to INIT first, to post receives. A command that fails then leaves
@@ -1398,6 +1413,7 @@ struct rust_ulp_accept {
 	__u32 pad;
 	__u32 private_len;
 	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];
+	__aligned_u64 user_data;
 };
 
 /**
@@ -1434,6 +1450,7 @@ struct rust_ulp_reject {
  * @private_data: [in; bytes] The private data, then zeros.
  * @peer_private_len: [out; bytes; 0 to 224] Length of the peer's private data.
  * @peer_private_data: [out; bytes] The private data of the peer, valid even if the command fails.
+ * @user_data: [in; any] The kernel copies it to events of the connection.
  */
 struct rust_ulp_connect {
 	__u32 size;
@@ -1456,6 +1473,7 @@ struct rust_ulp_connect {
 	__u32 pad;
 	__u32 peer_private_len;
 	__u8 peer_private_data[RUST_ULP_CM_PRIVATE_MAX];
+	__aligned_u64 user_data;
 };
 
 /**
@@ -1495,6 +1513,7 @@ struct rust_ulp_disconnect {
  * @waiting: [out; requests] Pending requests of a listener.
  * @backlog: [out; requests; 1 to 1024] @backlog of a listener, as in LISTEN.
  * @rejected: [out; requests] Requests that a listener rejected because of @backlog.
+ * @user_data: [out; any] @user_data of LISTEN, ACCEPT or CONNECT; 0 for a request.
  */
 struct rust_ulp_conn_query {
 	__u32 size;
@@ -1510,6 +1529,7 @@ struct rust_ulp_conn_query {
 	__u32 backlog;
 	__u32 rejected;
 	__u32 pad;
+	__aligned_u64 user_data;
 };
 
 /* ---- SUBMIT -------------------------------------------------------------- */

@@ -410,9 +410,10 @@ struct(
 )
 struct(
     "cqe",
-    "user_data qp qp_num status opcode flags vendor_err byte_len imm_data src_qp port pkey_index slid sl "
-    "dlid_path_bits",
+    "user_data qp_user_data qp qp_num status opcode flags vendor_err byte_len imm_data src_qp port "
+    "pkey_index slid sl dlid_path_bits",
     user_data=c_uint64,
+    qp_user_data=c_uint64,
     qp=c_uint32,
     qp_num=c_uint32,
     status=c_uint16,
@@ -428,7 +429,7 @@ struct(
     sl=c_uint8,
     dlid_path_bits=c_uint8,
     pad=c_uint8 * 2,
-    reserved=c_uint32 * 4,
+    reserved=c_uint32 * 2,
 )
 struct(
     "qp_create",
@@ -447,6 +448,7 @@ struct(
     max_inline=c_uint32,
     handle=c_uint32,
     qp_num=c_uint32,
+    user_data=c_uint64,
 )
 struct(
     "ah_attr",
@@ -504,7 +506,8 @@ struct(
 )
 struct(
     "qp_query",
-    "qp_num qp_type max_send_wr max_recv_wr max_send_sge max_recv_sge max_inline sends_in_flight recvs_in_flight attr",
+    "qp_num qp_type max_send_wr max_recv_wr max_send_sge max_recv_sge max_inline sends_in_flight "
+    "recvs_in_flight attr user_data",
     size=c_uint32,
     flags=c_uint32,
     qp=c_uint32,
@@ -518,6 +521,7 @@ struct(
     sends_in_flight=c_uint32,
     recvs_in_flight=c_uint32,
     attr=S["qp_attr"],
+    user_data=c_uint64,
 )
 struct(
     "buffer_create",
@@ -594,6 +598,7 @@ struct(
     handle=c_uint32,
     qp=c_uint32,
     pad=c_uint32,
+    user_data=c_uint64,
 )
 struct(
     "grant_rotate",
@@ -606,7 +611,7 @@ struct(
 )
 struct(
     "grant_query",
-    "state buffer qp offset length addr rkey access grant_flags",
+    "state buffer qp offset length addr rkey access grant_flags user_data",
     size=c_uint32,
     flags=c_uint32,
     grant=c_uint32,
@@ -620,6 +625,7 @@ struct(
     access=c_uint32,
     grant_flags=c_uint32,
     pad=c_uint32,
+    user_data=c_uint64,
 )
 struct(
     "ah_create",
@@ -672,13 +678,13 @@ struct(
 )
 struct(
     "event",
-    "event handle port info time_ns",
+    "event handle port info time_ns user_data",
     event=c_uint32,
     handle=c_uint32,
     port=c_uint32,
     info=c_uint32,
     time_ns=c_uint64,
-    reserved=c_uint64,
+    user_data=c_uint64,
 )
 struct(
     "addr",
@@ -711,6 +717,7 @@ struct(
     addr=S["addr"],
     backlog=c_uint32,
     handle=c_uint32,
+    user_data=c_uint64,
 )
 struct(
     "get_request",
@@ -740,6 +747,7 @@ struct(
     pad=c_uint32,
     private_len=c_uint32,
     private_data=c_uint8 * 224,
+    user_data=c_uint64,
 )
 struct(
     "reject",
@@ -773,6 +781,7 @@ struct(
     pad=c_uint32,
     peer_private_len=c_uint32,
     peer_private_data=c_uint8 * 224,
+    user_data=c_uint64,
 )
 struct(
     "disconnect",
@@ -784,7 +793,7 @@ struct(
 )
 struct(
     "conn_query",
-    "state local peer param qp peer_qp_num waiting backlog rejected",
+    "state local peer param qp peer_qp_num waiting backlog rejected user_data",
     size=c_uint32,
     flags=c_uint32,
     conn=c_uint32,
@@ -798,6 +807,7 @@ struct(
     backlog=c_uint32,
     rejected=c_uint32,
     pad=c_uint32,
+    user_data=c_uint64,
 )
 struct(
     "sge",

@@ -530,6 +530,34 @@ def test_backlog(r):
         x.file.close()
 
 
+def test_cookies(r):
+    """The user_data of listeners and connections come back in their events, and in CONN_QUERY."""
+    server, c = End("h1", "rxe1", access=ACCESS), client()
+    f = server.file
+    door = f.call("LISTEN", addr=addr("10.9.0.1"), backlog=4, user_data=11)
+    asked = {"qp": c.qp.handle, "timeout_ns": hang_ns(), "dst": addr("10.9.0.1", door.addr.port), "param": param()}
+    thread = Thread(c.file.call, "CONNECT", user_data=22, **asked)
+    request = get_request(f, door.handle).handle
+    r.equal("of the listener", [query(f, door.handle).user_data, query(f, request).user_data], [11, 0])
+    r.equal("CONNECT_REQUEST has it", [e.user_data for e in f.records()], [11])
+    wrong = {"request": request, "qp": server.qp.handle, "param": param(path_mtu=1), "timeout_ns": hang_ns()}
+    r.equal("an ACCEPT that fails", error_of(f.call, "ACCEPT", user_data=44, **wrong), "ERANGE")
+    r.equal("leaves none", query(f, request).user_data, 0)
+    f.call("ACCEPT", user_data=33, **wrong | {"param": param()})
+    got = thread.end()
+    r.equal("of the ends", [query(f, request).user_data, query(c.file, got.handle).user_data], [33, 22])
+    f.records()
+    c.file.records()
+    f.call("DISCONNECT", conn=request)
+    ends = {"accepting": (f, request, 33), "connecting": (c.file, got.handle, 22)}
+    for name, (file, handle, want) in ends.items():
+        seen = []
+        r.check(f"{name}: events arrive", until(lambda s=seen, x=file: s.extend(x.records()) or s), name)
+        r.equal(f"{name}: they have it", {e.user_data for e in seen if e.handle == handle}, {want})
+    for x in (f, c.file):
+        x.close()
+
+
 def test_flood(r):
     """A peer that asks again and again, and events that nobody reads meanwhile."""
     server, c, other = Server(), client(), client()

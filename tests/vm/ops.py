@@ -525,6 +525,51 @@ def test_reset(r):
     r.equal("and it works again", (a.cq.wait(1)[0].status, b.buffer.map[:8]), (0, b"resumed!"))
 
 
+def test_cookies(r):
+    """The user_data of a queue pair and of a grant come back in completions and events."""
+    one, two, three = 0x1122334455667788, (1 << 64) - 1, 1 << 63
+    a, b = ulp.End("h1"), ulp.End("h2")
+    qp = {"pd": a.pd, "send_cq": a.cq.handle, "recv_cq": a.cq.handle, "qp_type": N["QPT_RC"]}
+    room = dict.fromkeys(("max_send_wr", "max_recv_wr", "max_send_sge", "max_recv_sge"), 4)
+    made = a.file.call("QP_CREATE", user_data=one, **qp, **room)
+    a.qp.handle, a.qp.num = made.handle, made.qp_num
+    a.connect(b)
+    b.connect(a)
+    a.file.submit([a.qp.wr("RECV", a.buffer, 0, 8, user_data=1), a.write(b, 8, user_data=2)])
+    b.file.submit([b.qp.wr("SEND", b.buffer, 0, 8, user_data=3)])
+    r.equal("its completions have it", {c.user_data: c.qp_user_data for c in a.cq.wait(2)}, {1: one, 2: one})
+    r.equal("those of one without do not", [(c.user_data, c.qp_user_data) for c in b.cq.wait(1)], [(3, 0)])
+    r.equal("QP_QUERY has it", a.file.call("QP_QUERY", qp=made.handle).user_data, one)
+    grant = a.file.call(
+        "GRANT_CREATE",
+        buffer=a.buffer.handle,
+        access=N["ACCESS_REMOTE_WRITE"],
+        length=8,
+        qp=made.handle,
+        user_data=two,
+    )
+    r.equal("GRANT_QUERY has that of the grant", a.file.call("GRANT_QUERY", grant=grant.handle).user_data, two)
+    srq = ulp.Srq(a.file, a.pd, a.cq)
+    last = a.file.call("QP_CREATE", user_data=three, srq=srq.handle, **qp, max_send_wr=1, max_send_sge=1)
+    a.file.submit([srq.recv(user_data=4), a.qp.wr("RECV", user_data=5)])
+    a.file.records()
+    for handle in (made.handle, last.handle):
+        a.file.call("QP_MODIFY", qp=handle, attr_mask=N["QP_STATE"], attr=S["qp_attr"](qp_state=N["QPS_ERR"]))
+    r.equal("a flushed request has it", [(c.user_data, c.qp_user_data) for c in a.cq.wait(1)], [(5, one)])
+    heard = {}
+
+    def both():
+        heard.update({e.handle: e.user_data for e in a.file.records()})
+        return grant.handle in heard and last.handle in heard
+
+    r.check("the grant ends, and the queue pair leaves its shared receive queue", ulp.until(both), heard)
+    want = {grant.handle: two, last.handle: three, made.handle: one}
+    r.equal("their events have it", heard, {handle: want.get(handle) for handle in heard})
+    a.file.destroy(last.handle)
+    a.file.destroy(srq.handle)
+    r.equal("the shared receive queue has none", [(c.user_data, c.qp_user_data) for c in a.cq.wait(1)], [(4, 0)])
+
+
 def test_eventfd(r):
     a, b = pair()
     counter = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

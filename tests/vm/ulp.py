@@ -213,12 +213,15 @@ class File(OnHost):
 
     def events(self):
         """The records that are there, as (event, handle, port, info)."""
+        return [(e.event, e.handle, e.port, e.info) for e in self.records()]
+
+    def records(self):
+        """The records that are there."""
         out = []
         os.set_blocking(self.fd, False)
         try:
             while data := os.read(self.fd, 64 * ctypes.sizeof(S["event"])):
-                array = (S["event"] * (len(data) // ctypes.sizeof(S["event"]))).from_buffer_copy(data)
-                out += [(e.event, e.handle, e.port, e.info) for e in array]
+                out += (S["event"] * (len(data) // ctypes.sizeof(S["event"]))).from_buffer_copy(data)
         except BlockingIOError:
             return out
         finally:

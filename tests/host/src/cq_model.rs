@@ -286,7 +286,7 @@ struct FileEvents {
 
 impl FileEvents {
     /// Keeps a record, under a lock of its own, and wakes everybody.
-    fn raise(&self, _event: u32, _handle: u32, _info: u32) {
+    fn raise(&self, _event: u32, _handle: u32, _user_data: u64, _info: u32) {
         self.wait.notify_all();
     }
 }

@@ -33,6 +33,9 @@ pub struct Completion {
     pub invalidated: Option<u32>,
     /// Number of the queue pair that it was posted to.
     pub qp_num: u32,
+    /// The value that the queue pair got with
+    /// [`QpBuilder::user_data`](crate::QpBuilder::user_data).
+    pub qp_user_data: u64,
     pub(crate) qp: u32,
     /// Number of the device, to tell handles of different devices apart.
     pub(crate) device: u64,
@@ -55,6 +58,7 @@ impl Completion {
         imm: None,
         invalidated: None,
         qp_num: 0,
+        qp_user_data: 0,
         qp: 0,
         device: 0,
         peer: None,
@@ -76,6 +80,7 @@ impl Completion {
             imm: (cqe.flags & abi::WC_WITH_IMM != 0).then_some(cqe.imm_data),
             invalidated: (cqe.flags & abi::WC_WITH_INVALIDATE != 0).then_some(cqe.imm_data),
             qp_num: cqe.qp_num,
+            qp_user_data: cqe.qp_user_data,
             qp: cqe.qp,
             device: device.id(),
             // Only failures are explained: the others do not pay for it.

@@ -201,6 +201,8 @@ pub struct Event {
     pub kind: EventKind,
     /// When it was, on `CLOCK_MONOTONIC`.
     pub time: Duration,
+    /// The value that the object got when it was made, or 0.
+    pub user_data: u64,
     handle: u32,
     /// Number of the device, to tell handles of different devices apart.
     device: u64,
@@ -211,6 +213,7 @@ impl Event {
         Self {
             kind: EventKind::from_abi(event),
             time: Duration::from_nanos(event.time_ns),
+            user_data: event.user_data,
             handle: event.handle,
             device: device.id(),
         }

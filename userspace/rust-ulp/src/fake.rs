@@ -1352,9 +1352,11 @@ impl Kernel {
     }
 
     fn push(&self, state: &mut State, cq: u32, cqe: &abi::Cqe) {
+        let qp_user_data = state.user_data(cqe.qp);
         let cq = state.cq(cq).unwrap();
         cq.reserved = cq.reserved.saturating_sub(1);
         let mut bytes = cqe.user_data.to_ne_bytes().to_vec();
+        bytes.extend(qp_user_data.to_ne_bytes());
         bytes.extend(cqe.qp.to_ne_bytes());
         bytes.extend(cqe.qp_num.to_ne_bytes());
         bytes.extend(cqe.status.to_ne_bytes());
@@ -1489,11 +1491,22 @@ impl State {
             })
     }
 
+    /// The value that the maker of an object gave it.
+    fn user_data(&self, handle: u32) -> u64 {
+        match self.objects.get(&handle) {
+            Some(Object::Qp(qp)) => qp.arg.user_data,
+            Some(Object::Grant(grant)) => grant.arg.user_data,
+            _ => 0,
+        }
+    }
+
     fn happen(&mut self, event: u32, handle: u32, info: u32) {
+        let user_data = self.user_data(handle);
         self.events.push_back(abi::Event {
             event,
             handle,
             info,
+            user_data,
             ..abi::Event::default()
         });
     }

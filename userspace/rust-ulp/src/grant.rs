@@ -44,6 +44,7 @@ impl<T: Connected> GrantFor for PreparedQp<T> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GrantOptions {
     flags: u32,
+    user_data: u64,
     /// Handle, and number of its device.
     qp: Option<(u32, u64)>,
 }
@@ -82,6 +83,15 @@ impl GrantOptions {
     pub fn ends_on_immediate(mut self, qp: &impl GrantFor) -> Self {
         self.flags |= abi::GRANT_ONE_SHOT_IMM;
         self.bound_to(qp)
+    }
+
+    /// Sets a value of the caller's, which events of the grant carry
+    /// ([`Event::user_data`](crate::Event::user_data)).
+    ///
+    /// Header: `rust_ulp_grant_create.user_data`.
+    pub fn user_data(mut self, value: u64) -> Self {
+        self.user_data = value;
+        self
     }
 
     /// Where not all of the range goes under one key, as much of it as does: [`Grant::remote`] says
@@ -128,6 +138,7 @@ impl Buffer {
         }
         let mut arg = abi::GrantCreate {
             flags: options.flags,
+            user_data: options.user_data,
             buffer: self.handle(),
             access: access.bits(),
             offset: offset as u64,

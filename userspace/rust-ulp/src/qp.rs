@@ -46,6 +46,7 @@ pub struct QpBuilder<T: Transport> {
     caps: QpCaps,
     srq: Option<Srq>,
     signal_all: bool,
+    user_data: u64,
     access: Option<Access>,
     gid: Option<(u32, u8)>,
     params: Params,
@@ -87,6 +88,7 @@ impl<T: Transport> QpBuilder<T> {
             },
             srq: None,
             signal_all: false,
+            user_data: 0,
             access: None,
             gid: None,
             params: Params {
@@ -156,6 +158,16 @@ impl<T: Transport> QpBuilder<T> {
         self
     }
 
+    /// Sets a value of the caller's, which completions and events of the queue pair carry
+    /// ([`Completion::qp_user_data`](crate::Completion::qp_user_data),
+    /// [`Event::user_data`](crate::Event::user_data)).
+    ///
+    /// Header: `rust_ulp_qp_create.user_data`.
+    pub fn user_data(mut self, value: u64) -> Self {
+        self.user_data = value;
+        self
+    }
+
     /// Port and GID index to use, instead of those that [`Device::default_gid`] names.
     pub fn gid(mut self, port: u32, gid_index: u8) -> Self {
         self.gid = Some((port, gid_index));
@@ -207,6 +219,7 @@ impl<T: Transport> QpBuilder<T> {
             max_send_sge: self.caps.max_send_sge,
             max_recv_sge: self.caps.max_recv_sge,
             max_inline: self.caps.max_inline,
+            user_data: self.user_data,
             ..Command::new()
         };
         device.call(&mut arg)?;

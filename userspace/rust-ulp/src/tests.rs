@@ -2033,7 +2033,7 @@ fn events_come_in_their_order_and_end() {
             info,
             handle: cq.handle(),
             time_ns: 1_500_000_000,
-            reserved: 0,
+            user_data: 0,
         });
     };
     happen(abi::EVENT_CQ_ERR, 0, 0);

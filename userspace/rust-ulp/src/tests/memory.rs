@@ -385,9 +385,10 @@ fn a_key_that_changes() {
 }
 
 /// The grant ends, the event says so, and nothing else happened.
-fn ended(p: &Pair, grant: &Grant, state: GrantState) {
+fn ended(p: &Pair, grant: &Grant, state: GrantState, user_data: u64) {
     let event = p.device.events().unwrap().wait(SOON).unwrap();
     assert_eq!(event.kind, EventKind::GrantEnded { state });
+    assert_eq!(event.user_data, user_data);
     assert!(event.is_about(grant) && !event.is_about(&p.a));
     assert!(p.device.events().unwrap().next_event().unwrap().is_none());
     let info = grant.query().unwrap();
@@ -401,21 +402,21 @@ fn ended(p: &Pair, grant: &Grant, state: GrantState) {
 fn a_grant_for_one_use() {
     let p = pair();
     let once = |flags: GrantOptions| p.mem.grant_with(..64, Access::REMOTE_WRITE, flags).unwrap();
-    let grant = once(GrantOptions::new().ends_on_invalidate(&p.b));
+    let grant = once(GrantOptions::new().ends_on_invalidate(&p.b).user_data(9));
     let other = once(GrantOptions::new().bound_to(&p.b));
     assert!(grant.query().unwrap().one_shot && other.query().unwrap().bound);
     assert_eq!(write(&p, grant.remote()), Status::Success);
     // By a send that takes it away.
     p.b.post_recv(Recv::empty()).unwrap();
     p.a.post(Send::empty().invalidate(grant.remote())).unwrap();
-    ended(&p, &grant, GrantState::Used);
+    ended(&p, &grant, GrantState::Used, 9);
     // By immediate data that is the key.
     let grant = once(GrantOptions::new().ends_on_immediate(&p.b));
     let key = grant.remote();
     p.b.post_recv(Recv::empty()).unwrap();
     p.a.post(Write::inline_bytes(b"done", key).imm(key.rkey()))
         .unwrap();
-    ended(&p, &grant, GrantState::Used);
+    ended(&p, &grant, GrantState::Used, 0);
     assert_eq!(other.query().unwrap().state, GrantState::Active);
     assert_eq!(drain(&p.cq).len(), 4);
     assert_eq!(write(&p, key), Status::RemoteAccess);
@@ -427,13 +428,13 @@ fn grants_end_with_their_queue_pair() {
     let bound = GrantOptions::new().bound_to(&p.b);
     let grant = p.mem.grant_with(.., Access::REMOTE_READ, bound).unwrap();
     p.b.modify(QpAttr::to(QpState::Err)).unwrap();
-    ended(&p, &grant, GrantState::Expired);
+    ended(&p, &grant, GrantState::Expired, 0);
     // One that is not connected yet, and is dropped.
     let prepared = p.b.pd().create_qp::<Rc>(&p.cq).build().unwrap();
     let bound = GrantOptions::new().bound_to(&prepared);
     let grant = p.mem.grant_with(.., Access::REMOTE_READ, bound).unwrap();
     drop(prepared);
-    ended(&p, &grant, GrantState::Expired);
+    ended(&p, &grant, GrantState::Expired, 0);
     // Dropped first, it has no event.
     let bound = GrantOptions::new().bound_to(&p.a);
     drop(p.mem.grant_with(.., Access::REMOTE_READ, bound).unwrap());
