@@ -21,6 +21,7 @@ use crate::{
     object::{
         batch::Batch,
         listener::PendingConns,
+        mmap::MmapOffsets,
         quota::Quota,
         table::Stored,
         Object,
@@ -67,6 +68,7 @@ pub(crate) struct UlpFile {
     /// The objects. Lock order: after `mmap_lock` and `Device::files`, before the locks of objects.
     #[pin]
     table: Mutex<ObjectTable>,
+    mmap_offsets: Arc<MmapOffsets>,
     events: Arc<FileEvents>,
     pending: Arc<PendingConns>,
     /// Spare batches for SUBMIT. Lock order: no lock is taken under it.
@@ -89,6 +91,7 @@ impl UlpFile {
         let max_objects = registry.parameters().max_objects;
         let quota = Quota::new(registry.parameters().max_entries, registry.users().clone())?;
         let pending = Arc::new(PendingConns::new(max_objects), GFP_KERNEL_ACCOUNT)?;
+        let mmap_offsets = MmapOffsets::new()?;
         let this = Arc::pin_init(
             pin_init!(Self {
                 id,
@@ -101,6 +104,7 @@ impl UlpFile {
                     ObjectTable::new(max_objects),
                     "rust_ulp::UlpFile::table"
                 ),
+                mmap_offsets,
                 events,
                 pending,
                 batches <- new_mutex!([const { None }; 4], "rust_ulp::UlpFile::batches"),
@@ -151,6 +155,11 @@ impl UlpFile {
     /// Returns the events of the file, with its pollers.
     pub(crate) fn events(&self) -> &Arc<FileEvents> {
         &self.events
+    }
+
+    /// Returns the offsets at which user space maps objects.
+    pub(crate) fn mmap_offsets(&self) -> &Arc<MmapOffsets> {
+        &self.mmap_offsets
     }
 
     /// Returns the count of pending connection requests.

@@ -103,8 +103,7 @@ impl FileOperations for UlpFile {
 
     fn mmap(this: ArcBorrow<'_, Self>, area: &Area<'_>, offset: u64) -> Result {
         let _device = this.enter()?;
-        let handle = u32::try_from(offset >> 32).map_err(|_| ENOENT)?;
-        let at = (offset & 0xffff_ffff) as usize;
+        let (handle, at) = this.mmap_offsets().find(offset).ok_or(ENOENT)?;
         let table = this.table().lock();
         let object = table.get(handle)?.clone();
         drop(table);

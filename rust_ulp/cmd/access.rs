@@ -15,7 +15,6 @@ use crate::{
         Plain, //
     },
     object::{
-        cq::mmap_offset,
         listener::Backlog,
         qp::Claim,
         Object, //
@@ -138,16 +137,15 @@ pub(super) fn modify<T: Plain>(
 
 /// The struct of a command that creates an object.
 pub(super) trait Created: Plain {
-    /// Sets the handle of the new object, and the mmap offset that follows from it.
+    /// Sets the handle of the new object.
     fn set_handle(&mut self, handle: u32);
 }
 
 macro_rules! created {
-    ($($name:ident $($mmap_offset:ident)?;)*) => { $(
+    ($($name:ident;)*) => { $(
         impl Created for abi::$name {
             fn set_handle(&mut self, handle: u32) {
                 self.handle = handle;
-                $(self.$mmap_offset = mmap_offset(handle);)?
             }
         }
     )* };
@@ -155,11 +153,11 @@ macro_rules! created {
 
 created! {
     PdCreate;
-    CqCreate mmap_offset;
+    CqCreate;
     QpCreate;
     SrqCreate;
     AhCreate;
-    BufferCreate mmap_offset;
+    BufferCreate;
     BufferRegister;
     BufferImport;
     GrantCreate;

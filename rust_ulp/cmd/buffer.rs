@@ -20,7 +20,6 @@ use crate::{
             self,
             BufferObject, //
         },
-        cq::mmap_offset,
         grant,
         Object, //
     },
@@ -46,7 +45,14 @@ fn register_pages(
 ) -> Result<kernel::sync::Arc<BufferObject>> {
     let pd = ctx.file.table().lock().use_pd(pd)?;
     let read_only = flags & abi::BUFFER_READ_ONLY != 0;
-    BufferObject::register(pd, ctx.file.net(), pages, kind, read_only)
+    BufferObject::register(
+        pd,
+        ctx.file.net(),
+        ctx.file.mmap_offsets(),
+        pages,
+        kind,
+        read_only,
+    )
 }
 
 /// Allocates memory. Sleeps, possibly for long until large pages are free.
@@ -68,6 +74,7 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::BufferCreate, pages: Pages)
     value.node = object.pages().node();
     value.key_bytes = object.key_bytes();
     value.keys = object.keys();
+    value.mmap_offset = object.mmap_offset();
     Ok(Object::Buffer(object))
 }
 
@@ -133,11 +140,7 @@ pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::BufferQuery) -> Result {
         kind: buffer.kind(),
         length: buffer.length(),
         charged: buffer.pages().charged(),
-        mmap_offset: if buffer.pages().can_be_mapped() {
-            mmap_offset(value.buffer)
-        } else {
-            0
-        },
+        mmap_offset: buffer.mmap_offset(),
         key_bytes: buffer.key_bytes(),
         keys: buffer.keys(),
         page_size: buffer.pages().chunk_size() as u32,

@@ -14,7 +14,10 @@ use crate::{
     },
     limits::MAX_CQ_ENTRIES,
     object::{
-        cq::CqObject,
+        cq::{
+            CqObject,
+            CqOptions, //
+        },
         Object, //
     },
     rdma,
@@ -62,15 +65,19 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::CqCreate) -> Result<Object>
     }
     let object = CqObject::new(
         ctx.device.device(),
-        entries,
-        value.cqe_size,
-        delivery,
-        value.comp_vector,
+        &CqOptions {
+            entries,
+            entry_size: value.cqe_size,
+            delivery,
+            comp_vector: value.comp_vector,
+        },
         ctx.file.events().clone(),
+        ctx.file.mmap_offsets(),
         ctx.file.quota().take(entries)?,
     )?;
     value.entries = entries;
     value.delivery = delivery;
+    value.mmap_offset = object.mmap_offset();
     value.mmap_size = object.mmap_size();
     Ok(Object::Cq(object))
 }

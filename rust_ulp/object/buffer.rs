@@ -8,6 +8,10 @@
 //! where the next key begins.
 
 use super::{
+    mmap::{
+        MmapOffset,
+        MmapOffsets, //
+    },
     pd::PdObject,
     usecount::{
         Counted,
@@ -60,6 +64,8 @@ pub(crate) struct BufferObject {
     keys: KVVec<Arc<Mr>>,
     key_bytes: u64,
     pages: Arc<Pages>,
+    /// [`None`] if user space cannot map the pages.
+    mmap_offset: Option<MmapOffset>,
     /// `BUFFER_PAGES` and so on.
     kind: u32,
     /// Whether neither requests nor peers may write to it.
@@ -144,6 +150,7 @@ impl BufferObject {
     pub(crate) fn register(
         pd: UseRef<PdObject>,
         net: &NetNs,
+        offsets: &Arc<MmapOffsets>,
         pages: Pages,
         kind: u32,
         read_only: bool,
@@ -172,12 +179,18 @@ impl BufferObject {
                 return Err(EINTR);
             }
         }
+        let mmap_offset = if pages.can_be_mapped() {
+            Some(offsets.reserve(pages.len())?)
+        } else {
+            None
+        };
         // INVARIANT: Each key ended where the next begins, at a multiple of `key_bytes`.
         Ok(Arc::new(
             Self {
                 keys,
                 key_bytes,
                 pages,
+                mmap_offset,
                 kind,
                 read_only,
                 pd,
@@ -190,6 +203,18 @@ impl BufferObject {
     /// Returns the pages.
     pub(crate) fn pages(&self) -> &Arc<Pages> {
         &self.pages
+    }
+
+    /// Sets its handle, by which lookups of its offset name it.
+    pub(crate) fn set_handle(&self, handle: u32) {
+        if let Some(offset) = &self.mmap_offset {
+            offset.set_handle(handle);
+        }
+    }
+
+    /// Returns the offset at which user space maps the pages; 0 if it cannot.
+    pub(crate) fn mmap_offset(&self) -> u64 {
+        self.mmap_offset.as_ref().map_or(0, MmapOffset::bytes)
     }
 
     /// Returns the kind of its memory: `BUFFER_PAGES` and so on.

@@ -3,6 +3,10 @@
 //! Completion queues of a file: the device's queue, and the ring that user space reads.
 
 use super::{
+    mmap::{
+        MmapOffset,
+        MmapOffsets, //
+    },
     quota::QuotaCharge,
     ring::Ring,
     usecount::{
@@ -24,47 +28,58 @@ use kernel::{
     sync::Arc, //
 };
 
+/// The choices of the creator of a completion queue.
+pub(crate) struct CqOptions {
+    /// The number of entries: a power of two.
+    pub(crate) entries: u32,
+    /// The bytes of an entry, as user space knows it.
+    pub(crate) entry_size: u32,
+    /// `DELIVER_*`.
+    pub(crate) delivery: u32,
+    /// The completion vector.
+    pub(crate) comp_vector: u32,
+}
+
 /// A completion queue of a file.
 pub(crate) struct CqObject {
     // Before the ring: the device's queue goes first.
     cq: Arc<rdma::cq::Cq>,
     ring: Arc<Ring>,
+    mmap_offset: MmapOffset,
     delivery: u32,
     use_count: UseCount,
     _charge: QuotaCharge,
 }
 
 impl CqObject {
-    /// Creates a completion queue of `entries` entries, a power of two, of `entry_size` bytes each.
-    /// Sleeps.
+    /// Creates a completion queue. Sleeps.
     pub(crate) fn new(
         device: &rdma::device::Device,
-        entries: u32,
-        entry_size: u32,
-        delivery: u32,
-        vector: u32,
+        options: &CqOptions,
         file: Arc<FileEvents>,
+        offsets: &Arc<MmapOffsets>,
         charge: QuotaCharge,
     ) -> Result<Arc<Self>> {
-        let poll_context = match delivery {
+        let poll_context = match options.delivery {
             abi::DELIVER_WORKQUEUE => rdma::cq::PollContext::Workqueue,
             abi::DELIVER_SOFTIRQ => rdma::cq::PollContext::SoftIrq,
             abi::DELIVER_CALLER => rdma::cq::PollContext::Direct,
             _ => return Err(EINVAL),
         };
-        let ring = Ring::new(entries, entry_size, None, file)?;
+        let ring = Ring::new(options.entries, options.entry_size, None, file)?;
         let cq = rdma::cq::Cq::new(
             device,
-            entries.saturating_add(rdma::qp::CQ_RESERVE),
-            vector,
+            options.entries.saturating_add(rdma::qp::CQ_RESERVE),
+            options.comp_vector,
             poll_context,
             ring.clone(),
         )?;
         Ok(Arc::new(
             Self {
                 cq,
+                mmap_offset: offsets.reserve(ring.pages().len())?,
                 ring,
-                delivery,
+                delivery: options.delivery,
                 use_count: UseCount::new(),
                 _charge: charge,
             },
@@ -85,6 +100,17 @@ impl CqObject {
     /// Returns the delivery, `DELIVER_*`.
     pub(crate) fn delivery(&self) -> u32 {
         self.delivery
+    }
+
+    /// Sets its handle, by which lookups of its offset, traces and events name it.
+    pub(crate) fn set_handle(&self, handle: u32) {
+        self.ring.set_handle(handle);
+        self.mmap_offset.set_handle(handle);
+    }
+
+    /// Returns the offset at which user space maps the ring.
+    pub(crate) fn mmap_offset(&self) -> u64 {
+        self.mmap_offset.bytes()
     }
 
     /// Returns the number of bytes to map.
@@ -122,9 +148,4 @@ impl Counted for CqObject {
     fn use_count(&self) -> &UseCount {
         &self.use_count
     }
-}
-
-/// Returns the offset at which user space maps the object with that handle.
-pub(crate) const fn mmap_offset(handle: u32) -> u64 {
-    (handle as u64) << 32
 }

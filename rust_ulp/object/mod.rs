@@ -10,6 +10,7 @@ pub(crate) mod connection;
 pub(crate) mod cq;
 pub(crate) mod grant;
 pub(crate) mod listener;
+pub(crate) mod mmap;
 pub(crate) mod pd;
 pub(crate) mod qp;
 pub(crate) mod quota;
@@ -77,13 +78,14 @@ impl Object {
     /// Sets its handle, which is in the table, and starts it. Sleeps.
     pub(crate) fn start(&self, handle: u32) -> Result {
         match self {
-            Self::Cq(cq) => cq.ring().set_handle(handle),
+            Self::Cq(cq) => cq.set_handle(handle),
+            Self::Buffer(buffer) => buffer.set_handle(handle),
             Self::Qp(qp) => qp.set_handle(handle),
             Self::Srq(srq) => srq.set_handle(handle),
             Self::Grant(grant) => grant.set_handle(handle),
             Self::Connection(connection) => connection.set_handle(handle),
             Self::Listener(listener) => return listener.listen(handle),
-            Self::Pd(_) | Self::Buffer(_) | Self::Ah(_) => (),
+            Self::Pd(_) | Self::Ah(_) => (),
         }
         Ok(())
     }

@@ -19,7 +19,10 @@
  *    can write the beginning of the struct but not its end. QP_MODIFY leaves the queue pair in ERR
  *    if the driver fails in the middle of the command.
  *  - Numbers are in host byte order. GIDs and GUIDs are bytes in network byte order.
- *  - 32-bit and 64-bit callers use the same layout.
+ *  - 32-bit and 64-bit callers use the same layout. The layout does not depend on the page size.
+ *  - An mmap offset says nothing to user space. It is below 2^44, which mmap2() of a 32-bit process
+ *    reaches, and is a multiple of 65536. A range of an object may be mapped that begins at a
+ *    multiple of the page size from there.
  *
  * What an errno means, for every command:
  *
@@ -476,7 +479,7 @@ struct rust_ulp_cq_create {
 	__u32 pad;
 };
 
-/* Offset of the first completion in the ring of a completion queue. */
+/* Offset of the first completion in the ring of a completion queue, with pages of any size */
 #define RUST_ULP_CQ_ENTRIES_OFFSET	4096
 
 /* rust_ulp_cq_ring.flags */

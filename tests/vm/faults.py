@@ -1161,7 +1161,7 @@ def _(w):
 @case("file", "mmap", "mmap of a buffer", errors=("EAGAIN",))
 def _(w):
     got = w.file.call("BUFFER_CREATE", pd=w.pd, node=N["NODE_ANY"], length=16 * PAGE, page_size=PAGE)
-    call = Call(libc.mmap, None, 16 * PAGE, 3, 1, w.file.fd, got.handle << 32)
+    call = Call(libc.mmap, None, 16 * PAGE, 3, 1, w.file.fd, got.mmap_offset)
     call.size = 16 * PAGE
     call.undo = lambda: w.file.destroy(got.handle)
     return call

@@ -214,13 +214,13 @@ def test_child(r):
             listen(wire)
             os.kill(os.getpid(), signal.SIGKILL)
         shown = a.file.map(a.buffer.length, a.file.call("BUFFER_QUERY", buffer=a.buffer.handle).mmap_offset)
-        ring = a.file.map(4096, a.cq.handle << 32)
+        ring = a.file.map(4096, a.cq.offset)
         same = shown[:4096] == pattern(2, 4096)
 
         def write(fill):
             shown[:64] = bytes([fill]) * 64
             got = a.file.submit([a.write(b, 64)], cq=a.cq.handle, min_complete=fill, timeout_ns=ulp.hang_ns())
-            there = b.file.map(b.buffer.length, b.buffer.handle << 32)
+            there = b.file.map(b.buffer.length, b.buffer.offset)
             return [got.posted, got.completed, there[:64] == bytes([fill]) * 64]
 
         up.send(json.dumps([same, *write(1)]).encode())

@@ -191,7 +191,7 @@ def test_ring(r):
     child = os.fork()
     if child == 0:
         # A fork does not get the mapping, and may make one.
-        dice, ring = random.Random(seed), a.file.map(len(a.cq.map), a.cq.handle << 32)
+        dice, ring = random.Random(seed), a.file.map(len(a.cq.map), a.cq.offset)
         while True:
             at = dice.choice((0, 64, 68, 72, 76, dice.randrange(len(ring) - 4)))
             ring[at : at + 4] = dice.choice((b"\0" * 4, b"\xff" * 4, dice.randbytes(4)))

@@ -235,7 +235,7 @@ class Cq:
     def __init__(self, file, entries=256, delivery=0):
         self.file = file
         got = file.call("CQ_CREATE", entries=entries, delivery=delivery)
-        self.handle, self.entries = got.handle, got.entries
+        self.handle, self.entries, self.offset = got.handle, got.entries, got.mmap_offset
         self.map = file.map(got.mmap_size, got.mmap_offset)
         self.ring = S["cq_ring"].from_buffer(self.map)
         self.slots = (S["cqe"] * got.entries).from_buffer(self.map, N["CQ_ENTRIES_OFFSET"])
@@ -267,6 +267,7 @@ class Buffer:
     def __init__(self, file, pd, length, page_size=0, node=N["NODE_ANY"]):
         got = file.call("BUFFER_CREATE", pd=pd, node=node, length=length, page_size=page_size)
         self.handle, self.length, self.page_size = got.handle, got.length, got.page_size
+        self.offset = got.mmap_offset
         self.keys, self.key_bytes, self.node = got.keys, got.key_bytes, got.node
         self.map = file.map(got.length, got.mmap_offset)
 

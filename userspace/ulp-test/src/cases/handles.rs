@@ -4,7 +4,7 @@
 
 use crate::file::{Command, File, Set};
 use crate::report::{because, check, equal, Outcome, Report};
-use crate::sys::{abi, Mapping, PAGE};
+use crate::sys::abi;
 use nix::errno::Errno;
 
 /// What a handle names.
@@ -71,16 +71,6 @@ struct Field {
 
 fn post(set: &Set, wr: abi::Wr, want: Errno) -> Outcome {
     set.file.not_posted(&[wr], want, 0)
-}
-
-fn map(set: &Set, handle: u32, want: Errno) -> Outcome {
-    let offset = u64::from(handle) << 32;
-    let got = set
-        .file
-        .fd()
-        .share(offset, PAGE as u64)
-        .map(|_: Mapping| ());
-    equal("mmap", got, Err(want))
 }
 
 const FIELDS: &[Field] = &[
@@ -388,12 +378,6 @@ const FIELDS: &[Field] = &[
             };
             post(set, wr, want)
         },
-    },
-    Field {
-        name: "mmap's offset",
-        kind: None, // has cases of its own
-        optional: false,
-        refused: map,
     },
 ];
 
