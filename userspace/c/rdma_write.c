@@ -14,6 +14,8 @@
  * is closed, as soon as the device is done with it.
  */
 #define _DEFAULT_SOURCE
+/* mmap offsets go up to 2^44, in a 32-bit program too */
+#define _FILE_OFFSET_BITS 64
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
@@ -143,10 +145,7 @@ static void open_device(struct end *end)
 {
 	static struct rust_ulp_gid_entry gids[256];
 	struct rust_ulp_query query = { 0 };
-	/* no name: the default device */
-	struct rust_ulp_attach attach = {
-		.event_size = sizeof(struct rust_ulp_event)
-	};
+	struct rust_ulp_attach attach = { 0 }; /* no name: the default device */
 	struct rust_ulp_port_query port = { 0 };
 	struct rust_ulp_gid_query gid_query = { 0 };
 	uint32_t i, bytes;
@@ -158,6 +157,7 @@ static void open_device(struct end *end)
 	if (query.abi_version != RUST_ULP_ABI_VERSION)
 		fail_because("QUERY",
 			     "the module has another version of the ABI");
+	attach.event_size = sizeof(struct rust_ulp_event);
 	COMMAND(end->dev, ATTACH, &attach);
 	end->port = attach.port;
 	end->gid_index = attach.gid_index;
@@ -191,8 +191,9 @@ static void open_device(struct end *end)
 static void make_objects(struct end *end)
 {
 	struct rust_ulp_pd_create pd = { 0 };
-	struct rust_ulp_cq_create cq = { .entries = 16,
-					 .cqe_size = sizeof(struct rust_ulp_cqe) };
+	struct rust_ulp_cq_create cq = {
+		.entries = 16, .cqe_size = sizeof(struct rust_ulp_cqe)
+	};
 	struct rust_ulp_buffer_create buffer = { .node = RUST_ULP_NODE_ANY,
 						 .length = BUFFER_SIZE };
 	struct rust_ulp_qp_create qp = { .qp_type = RUST_ULP_QPT_RC,
