@@ -19,6 +19,9 @@
  *    can write the beginning of the struct but not its end. QP_MODIFY leaves the queue pair in ERR
  *    if the driver fails in the middle of the command.
  *  - Numbers are in host byte order. GIDs and GUIDs are bytes in network byte order.
+ *  - From the freeze of a version on, constants and members stay as they are. Structs that begin
+ *    with @size, or whose size the caller passes, grow at their end; padding becomes members; and
+ *    constants are added. docs/abi.md has the rules, "What stays, and what may change".
  *  - 32-bit and 64-bit callers use the same layout. The layout does not depend on the page size.
  *  - An mmap offset says nothing to user space. It is below 2^44, which mmap2() of a 32-bit process
  *    reaches, and is a multiple of 65536. A range of an object may be mapped that begins at a

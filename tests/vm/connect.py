@@ -933,7 +933,9 @@ def test_owned(r):
     other = client()
     theirs, request, _ = meet(server, other)
     c.file.destroy(got.handle)
-    r.equal("the old peer's end is not the new one's", write_to(other, bytes(theirs.peer_private_data), b"two").status, 0)
+    r.equal(
+        "the old peer's end is not the new one's", write_to(other, bytes(theirs.peer_private_data), b"two").status, 0
+    )
     r.equal("nor its connection's", query(server.end.file, request.handle).state, N["CONN_ESTABLISHED"])
     for x in (server.end, c, other):
         x.file.close()

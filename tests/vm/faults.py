@@ -535,7 +535,9 @@ def grant(w, **more):
 
 
 case("memory", "GRANT_CREATE")(grant)
-case("memory", "GRANT_CREATE", "GRANT_CREATE, one shot")(lambda w: grant(w, qp=w.qp.handle, flags=N["GRANT_ONE_SHOT_INV"]))
+case("memory", "GRANT_CREATE", "GRANT_CREATE, one shot")(
+    lambda w: grant(w, qp=w.qp.handle, flags=N["GRANT_ONE_SHOT_INV"])
+)
 
 
 @case("memory", "GRANT_ROTATE", late=True)

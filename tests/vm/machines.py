@@ -336,7 +336,9 @@ def test_killed(r):
     name = asking.name(60)
     r.check("CONNECT that nobody answers ends", name in ("ETIMEDOUT", "EHOSTUNREACH"), name)
     r.equal(
-        "a write over the connection fails", cm.write_to(own, bytes(got.peer_private_data), b"lost").status, RETRY_EXCEEDED
+        "a write over the connection fails",
+        cm.write_to(own, bytes(got.peer_private_data), b"lost").status,
+        RETRY_EXCEEDED,
     )
     r.equal("its queue pair is in ERR", cm.qp_state(own), N["QPS_ERR"])
     ending = cm.Thread(own.file.destroy, got.handle)

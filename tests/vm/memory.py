@@ -611,7 +611,15 @@ def test_user(r):
         pages = (at + length + 4095) // 4096 - at // 4096
         r.equal(
             f"{length} bytes at {at}: what it is",
-            (got.kind, got.length, got.keys, got.mmap_offset, got.charged, status_of("VmPin") - pinned, got.buffer_flags),
+            (
+                got.kind,
+                got.length,
+                got.keys,
+                got.mmap_offset,
+                got.charged,
+                status_of("VmPin") - pinned,
+                got.buffer_flags,
+            ),
             (N["BUFFER_USER"], length, (first + length - 1) // buffer.key_bytes + 1, 0, pages << 12, pages << 12, 0),
         )
         n = min(length, 40000)
@@ -630,9 +638,7 @@ def test_user(r):
             (done(b), own[:] == model),
             ([0], True),
         )
-        r.equal(
-            f"{length} bytes at {at}: it cannot be mapped", error_of(a.file.map, 4096, got.mmap_offset), "ENOENT"
-        )
+        r.equal(f"{length} bytes at {at}: it cannot be mapped", error_of(a.file.map, 4096, got.mmap_offset), "ENOENT")
         a.file.destroy(grant.handle)
         a.file.destroy(buffer.handle)
         r.equal(f"{length} bytes at {at}: unpinned", status_of("VmPin"), pinned)

@@ -187,7 +187,9 @@ def test_data(r):
         (N["CONN_ESTABLISHED"],) * 2,
     )
     r.equal("reads each way as asked", (got.agreed.initiator_depth, got.agreed.responder_resources), (4, 4))
-    r.check("what streams do not have is 0", got.agreed.retry_cnt == got.agreed.path_mtu == accepted.agreed.rnr_retry == 0)
+    r.check(
+        "what streams do not have is 0", got.agreed.retry_cnt == got.agreed.path_mtu == accepted.agreed.rnr_retry == 0
+    )
 
     there = {"remote_addr": s.grant.addr, "rkey": s.grant.rkey}
     page = {"remote_addr": s.page.addr, "rkey": s.page.rkey}

@@ -20,7 +20,7 @@ import shutil
 import sys
 import time
 
-from abi import N, OUT, SIZES, S  # noqa: F401 # OUT is for the modules that import this one
+from abi import N, OUT, S, SIZES  # noqa: F401 # OUT is for the modules that import this one
 
 here = os.path.dirname(os.path.abspath(__file__))
 DEVICE = "/dev/rust_ulp"

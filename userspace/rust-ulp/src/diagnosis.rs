@@ -165,10 +165,7 @@ impl<T: Transport> Qp<T> {
     pub fn diagnose(&self, error: &CompletionError) -> Result<Diagnosis> {
         let info = self.query()?;
         let device = Device::from_inner(self.device_inner());
-        let (port, gids) = (
-            device.port(info.port)?,
-            device.gids(info.port)?,
-        );
+        let (port, gids) = (device.port(info.port)?, device.gids(info.port)?);
         let local = *self.local();
         let peer = self.end().copied();
         let mut findings = Vec::new();

@@ -244,15 +244,27 @@ fn attributes(r: &mut Report, set: &Set) {
     bad("ah.is_global", QPS_RTR, EINVAL, &[0, 2, 255], |arg, n| {
         arg.attr.ah.is_global = n as u8;
     });
-    bad("ah.static_rate", QPS_RTR, EINVAL, &[1, 24, 26, 255], |arg, n| {
-        arg.attr.ah.static_rate = n as u8;
-    });
+    bad(
+        "ah.static_rate",
+        QPS_RTR,
+        EINVAL,
+        &[1, 24, 26, 255],
+        |arg, n| {
+            arg.attr.ah.static_rate = n as u8;
+        },
+    );
     bad("ah.sl", QPS_RTR, ERANGE, &[16, 255], |arg, n| {
         arg.attr.ah.sl = n as u8;
     });
-    bad("ah.src_path_bits", QPS_RTR, ERANGE, &[128, 255], |arg, n| {
-        arg.attr.ah.src_path_bits = n as u8;
-    });
+    bad(
+        "ah.src_path_bits",
+        QPS_RTR,
+        ERANGE,
+        &[128, 255],
+        |arg, n| {
+            arg.attr.ah.src_path_bits = n as u8;
+        },
+    );
     bad("timeout", QPS_RTS, ERANGE, &[32, 64, 255], |arg, n| {
         arg.attr.timeout = n as u8;
     });

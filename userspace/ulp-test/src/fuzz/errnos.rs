@@ -95,9 +95,7 @@ fn lists(what: &str) -> &'static [&'static [Errno]] {
         // What is not the module's to say: the kernel's mmap() and its kin.
         "mmap" => &[
             ANY,
-            &[
-                EACCES, EAGAIN, ENOENT, ENOMEM, EOVERFLOW, EPERM, EOPNOTSUPP,
-            ],
+            &[EACCES, EAGAIN, ENOENT, ENOMEM, EOVERFLOW, EPERM, EOPNOTSUPP],
         ],
         "munmap" | "mprotect" | "mremap" | "madvise" => &[ANY, &[EACCES, ENOMEM, EPERM, EAGAIN]],
         "read" => &[ANY, &[EAGAIN]],
