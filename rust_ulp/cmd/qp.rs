@@ -60,17 +60,7 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::QpCreate) -> Result<Object>
     if ctx.device.send_ops(qp_type) == 0 {
         return Err(eopnotsupp());
     }
-    let attributes = &ctx.device.attributes;
-    // Draining needs one more request in each queue.
-    let depth = MAX_QUEUE_DEPTH.min(attributes.max_qp_wr.saturating_sub(1));
-    if value.max_send_wr > depth
-        || value.max_recv_wr > depth
-        || value.max_send_sge > MAX_SGE.min(attributes.max_send_sge)
-        || value.max_recv_sge > MAX_SGE.min(attributes.max_recv_sge)
-        || value.max_inline > MAX_INLINE
-    {
-        return Err(ERANGE);
-    }
+    check_sizes(value, &ctx.device.attributes)?;
     let table = ctx.file.table().lock();
     let pd = table.use_pd(value.pd)?;
     let send_cq = table.use_cq(value.send_cq)?;
@@ -116,6 +106,21 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::QpCreate) -> Result<Object>
     value.max_recv_sge = capacity.max_recv_sge;
     value.qp_num = object.number();
     Ok(Object::Qp(object))
+}
+
+/// Checks the sizes of the queues against the limits of the module and of the device.
+fn check_sizes(value: &abi::QpCreate, device: &rdma::device::Attributes) -> Result {
+    // Draining needs one more request in each queue.
+    let depth = MAX_QUEUE_DEPTH.min(device.max_qp_wr.saturating_sub(1));
+    if value.max_send_wr > depth
+        || value.max_recv_wr > depth
+        || value.max_send_sge > MAX_SGE.min(device.max_send_sge)
+        || value.max_recv_sge > MAX_SGE.min(device.max_recv_sge)
+        || value.max_inline > MAX_INLINE
+    {
+        return Err(ERANGE);
+    }
+    Ok(())
 }
 
 /// The attributes that QP_MODIFY can change.
