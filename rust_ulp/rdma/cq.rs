@@ -192,11 +192,6 @@ impl Cq {
         &self.device
     }
 
-    /// Returns the context in which it is polled.
-    pub(crate) fn poll_context(&self) -> PollContext {
-        self.poll_context
-    }
-
     /// Handles at most `budget` completions in the context of the caller, and returns how many.
     /// Sleeps.
     ///
