@@ -319,7 +319,7 @@ struct scatterlist *rust_ulp_h_sg_next(struct scatterlist *sg)
 	return sg_next(sg);
 }
 
-/* Stores an address to which somebody else has mapped the memory. */
+/* Stores the address of memory that an exporter has mapped for the device. */
 void rust_ulp_h_sg_set_dma(struct scatterlist *sg, u64 addr, unsigned int len)
 {
 	sg->length = len;
@@ -356,8 +356,8 @@ u64 rust_ulp_h_sg_page_size(struct sg_table *table, u64 iova, u64 sizes)
 }
 
 /*
- * Users and the device share the memory for as long as it is mapped, and nobody synchronises it: no
- * bounce buffers. -EIO where the DMA layer needs them.
+ * User space and the device share the memory while it is mapped, without dma_sync_*() calls, so
+ * bounce buffers are refused. Returns -EIO where the DMA layer needs them.
  */
 int rust_ulp_h_dma_map(struct ib_device *dev, struct sg_table *sgt)
 {

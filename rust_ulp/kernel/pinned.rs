@@ -124,7 +124,7 @@ pub(super) fn frames(
 }
 
 /// Unpins `extents`; each is its first page, the offset in that page, and a number of bytes. The
-/// pages become dirty if somebody could `write` to them.
+/// pages become dirty if they were pinned for writing.
 ///
 /// # Safety
 ///

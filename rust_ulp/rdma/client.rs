@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Clients of the RDMA core, which hear of devices.
+//! Clients of the RDMA core, which calls them for each device.
 
 use super::device::Device;
 use crate::{
@@ -68,8 +68,8 @@ pub(crate) trait Client: Send + Sync + Sized + 'static {
     /// Returns the `static` of the implementer that holds its registered client.
     fn slot() -> &'static ClientSlot<Self>;
 
-    /// A device was added. May sleep. When this fails, the client does not hear of the device
-    /// again.
+    /// A device was added. May sleep. When this fails, the core does not call the client for the
+    /// device again.
     fn add(&self, device: &Device) -> Result<Arc<Self::Data>>;
 
     /// A device is removed. Every object that the client made on it must be dropped before this

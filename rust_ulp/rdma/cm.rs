@@ -3,7 +3,7 @@
 //! Connections through the RDMA connection manager.
 //!
 //! An identifier stands for a connection, for one that is being established, or for a listener. Its
-//! creator names the owner that hears of its events. The manager has a handler mutex for each
+//! creator names the owner that gets its events. The manager has a handler mutex for each
 //! identifier, and holds it while it calls the [`Handler`] or [`Listener`], so these calls exclude
 //! each other. Operations that need the mutex are methods of [`LockedId`].
 //!
@@ -627,7 +627,7 @@ impl<T> Drop for OwnedId<T> {
 }
 
 impl<H: Handler> OwnedId<H> {
-    /// Creates an identifier for a connection, whose events `owner` hears. Sleeps.
+    /// Creates an identifier for a connection, whose events `owner` gets. Sleeps.
     ///
     /// Its type is reliable connected, in the port space of TCP and the namespace `net`. It uses
     /// devices of the kind of `device`, since RoCE and iWARP may share an address.
@@ -802,7 +802,7 @@ impl Request<'_> {
         &self.message
     }
 
-    /// Keeps the request. From now on the owner in `prepared` hears of its events.
+    /// Keeps the request. From now on the owner in `prepared` gets its events.
     ///
     /// The result must not be dropped before [`Listener::request`] returns.
     pub(crate) fn keep<H: Handler>(self, prepared: Prepared<H>) -> OwnedId<H> {

@@ -74,7 +74,7 @@ struct Progress {
     failure: Option<Error>,
 }
 
-/// A function that hears of each event of the identifiers of pairs. Process context, handler mutex
+/// A function that gets each event of the identifiers of pairs. Process context, handler mutex
 /// held.
 pub(crate) type Observer = fn(&cm::Event<'_>);
 
@@ -195,7 +195,7 @@ impl cm::Listener for LoopbackListener {
     fn request(&self, request: cm::Request<'_>) {
         let conn = &self.0;
         if !request.message().private_data.starts_with(&conn.secret) {
-            // A request of somebody else, which the manager rejects since it is not kept.
+            // A request of another peer. The manager rejects it, since it is not kept.
             return;
         }
         let end = Arc::new(
@@ -249,7 +249,7 @@ struct ConnectorState {
 }
 
 impl LoopbackConnector {
-    /// Creates a connector. `observe` hears of the events of its connections.
+    /// Creates a connector. `observe` gets the events of its connections.
     pub(crate) fn new(observe: Observer) -> impl PinInit<Self> {
         let state = ConnectorState {
             closed: None,

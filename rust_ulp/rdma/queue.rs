@@ -86,9 +86,9 @@ pub(super) struct WrState<R> {
     /// The previous slot in the list of posted slots.
     pub(super) prev: u32,
     pub(super) wr: Wr,
-    /// Whether the owner hears of the request when it succeeds.
+    /// Whether the success of the request is reported to the owner.
     pub(super) signaled: bool,
-    /// Whether the request was canceled: its owner has heard of it, but the device still has it.
+    /// Whether the request was canceled. This was reported, but the device still has the request.
     pub(super) canceled: bool,
     /// When the request is canceled, in the time of [`now_ns`]; 0 is never. [`Lists::deadlines`]
     /// contains the posted slots that have a deadline and were not canceled.
@@ -532,8 +532,8 @@ impl<R: WrContext> Queue<R> {
         self.clear_number(lists, index);
     }
 
-    /// Frees the posted slots before `index`, up to the first one whose owner hears of it. Adds
-    /// their requests to `done`, and returns how many there were. They made no completion, so they
+    /// Frees the posted slots before `index`, up to the first one that is to be reported. Adds their
+    /// requests to `done`, and returns how many there were. They made no completion, so they
     /// succeeded.
     ///
     /// # Safety

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the owner of a queue pair or of a shared receive queue hears of its requests.
+//! The calls that the owner of a queue pair or of a shared receive queue gets for its requests.
 //!
 //! Each request that is pushed ends in exactly one call of its [`WrHandler`]:
 //!

@@ -522,7 +522,7 @@ impl<H: WrHandler> Srq<H> {
         if !self.in_order || suspect == 0 {
             return;
         }
-        // Held to the end, so that nobody else does the same.
+        // Held to the end: one thread at a time reclaims.
         let marks = self.marks.lock();
         // Read before the marks: a later call handles what completes from here on.
         let newest = self.newest.load(Relaxed);
