@@ -371,7 +371,8 @@ void rust_ulp_h_dma_unmap(struct ib_device *dev, struct sg_table *sgt)
 				   DMA_ATTR_REQUIRE_COHERENT);
 }
 
-void rust_ulp_h_av_to_attr(struct ib_device *dev, const struct rust_ulp_h_av *av,
+void rust_ulp_h_av_to_attr(struct ib_device *dev,
+			   const struct rust_ulp_h_av *av,
 			   struct rdma_ah_attr *attr)
 {
 	union ib_gid gid;
