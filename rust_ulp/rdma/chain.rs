@@ -178,8 +178,8 @@ impl<'a, H: WrHandler> TargetRef<'a, H> {
 /// Inline data of a request.
 ///
 /// ```
-/// fn greeting(copy: &mut dyn FnMut(&mut [u8]) -> Result) -> Inline<'_> {
-///     Inline { length: 5, copy } // `|slot| Ok(slot.copy_from_slice(b"hello"))`
+/// fn with_greeting(post: impl FnOnce(Inline<'_>) -> Result) -> Result {
+///     post(Inline { length: 5, copy: &mut |slot| Ok(slot.copy_from_slice(b"hello")) })
 /// }
 /// ```
 pub(crate) struct Inline<'a> {

@@ -527,11 +527,12 @@ struct Hook<T> {
 ///
 /// impl Handler for Caller {
 ///     fn event(&self, id: &LockedId<'_>, event: &Event<'_>) {
-///         let connected = match event {
+///         let result = match event {
 ///             Event::RouteResolved => id.connect(&Parameters::default(), b"hello"),
-///             Event::Response(message) => id.establish(),
+///             Event::Response(_) => id.establish(),
 ///             _ => Ok(()), // The other steps: `OwnedId::resolve_route`, `Qp::modify`.
 ///         };
+///         result.unwrap_or_else(|err| pr_err!("{err:?}\n"));
 ///     }
 /// }
 ///
