@@ -68,7 +68,7 @@ pub(crate) enum AllocPolicy {
 /// fn hello() -> Result<Arc<Pages>> {
 ///     let pages = Arc::new(Pages::new(4096, 0, None, AllocPolicy::Reclaim, false)?, GFP_KERNEL)?;
 ///     pages.write(0, b"hello..\0")?;
-///     pages.store_release(8, 1)?;
+///     pages.word(8)?.store_release(1);
 ///     Ok(pages)
 /// }
 /// ```
