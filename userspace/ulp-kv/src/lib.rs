@@ -10,8 +10,8 @@
     )
 )]
 
-//! A key-value store in the memory of servers that take no part: a get is RDMA Reads, a put is an RDMA Write and
-//! compare-and-swaps.
+//! A key-value store in the memory of servers that take no part: a get is RDMA Reads, a put is an
+//! RDMA Write and compare-and-swaps.
 //!
 //! ```no_run
 //! use ulp_kv::{Options, Store};
@@ -24,11 +24,12 @@
 //! }
 //! ```
 //!
-//! Keys have 1 to 255 bytes, values at most 64 KiB. With several servers a key is at one of them, which its
-//! rendezvous hash names. Each key is linearizable: a get gives what the last put before it, or one at the same
-//! time, has put. What readers see is whole: a record has its version at the head and at the tail, and a checksum
-//! over all of it. A client that dies, or is cut off, while it changes something changes it wholly or not at all.
-//! `docs/kv.md` has the protocol and why it is right.
+//! Keys have 1 to 255 bytes, values at most 64 KiB. With several servers a key is at one of them,
+//! which its rendezvous hash names. Each key is linearizable: a get gives what the last put before
+//! it, or one at the same time, has put. What readers see is whole: a record has its version at the
+//! head and at the tail, and a checksum over all of it. A client that dies, or is cut off, while it
+//! changes something changes it wholly or not at all. `docs/kv.md` has the protocol and why it is
+//! right.
 //!
 //! A [`Store`] is one client: a thread that wants to do things at the same time has another.
 
@@ -56,17 +57,31 @@ use std::time::Duration;
 pub struct Options {
     /// The device; the default one unless said.
     pub device: Option<String>,
-    /// How long one and the same client may have a lock before this one complains to the server, by this one's
-    /// clock: 2 s. What is right does not depend on it; a client that is cut off without need connects again.
+    /// How long one and the same client may have a lock before this one complains to the server, by
+    /// this one's clock: 2 s. What is right does not depend on it; a client that is cut off without
+    /// need connects again.
     pub lease: Duration,
-    /// How long others may be in the way of one operation before it fails as [`Error::Contended`]: 60 s.
+    /// How long others may be in the way of one operation before it fails as [`Error::Contended`]:
+    /// 60 s.
     pub patience: Duration,
-    /// Whether records are looked at before they are believed. Without that, torn ones are taken for good: for
-    /// tests, which have to fail then.
-    pub verify: bool,
-    /// How long a reader sleeps between slot and record, for tests: it meets more writers then.
-    #[doc(hidden)]
-    pub slow: Duration,
+    /// Whether the client verifies records before it returns their values.
+    verify: bool,
+    /// How long a reader sleeps between the reads of a slot and of its record.
+    slow: Duration,
+}
+
+#[cfg(feature = "test-hooks")]
+impl Options {
+    /// Makes the client return values without verification, so that a test sees torn ones.
+    pub fn unverified(&mut self) {
+        self.verify = false;
+    }
+
+    /// Makes readers sleep between the reads of a slot and of its record, so that they meet more
+    /// writers.
+    pub fn slow(&mut self, delay: Duration) {
+        self.slow = delay;
+    }
 }
 
 impl Default for Options {
@@ -99,8 +114,8 @@ pub struct Stats {
 
 /// A client of one server or of several.
 ///
-/// When an operation fails with [`Error::Gone`], the next one that is for that server connects to it again. A
-/// server that was started anew has nothing.
+/// When an operation fails with [`Error::Gone`], the next one that is for that server connects to
+/// it again. A server that was started anew has nothing.
 pub struct Store {
     device: Device,
     options: Options,
@@ -126,12 +141,13 @@ fn check(key: &[u8]) -> Result<()> {
 }
 
 impl Store {
-    /// Connects to servers, each HOST:PORT. All clients have to give the same names, in any order: where a key is
-    /// depends on them.
+    /// Connects to servers, each HOST:PORT. All clients have to give the same names, in any order:
+    /// where a key is depends on them.
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`], [`Error::Corrupt`], [`Error::Refused`], [`Error::Rdma`], [`Error::NoServer`].
+    /// [`Error::Unreachable`], [`Error::Corrupt`], [`Error::Refused`], [`Error::Rdma`],
+    /// [`Error::NoServer`].
     pub fn connect<S: AsRef<str>>(servers: &[S], options: Options) -> Result<Self> {
         let device = match &options.device {
             Some(name) => Device::open(name)?,
@@ -196,8 +212,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`Error::Key`]; [`Error::Gone`] if the server is gone, and the next time [`Error::Unreachable`];
-    /// [`Error::Corrupt`], [`Error::Contended`], [`Error::Rdma`].
+    /// [`Error::Key`]; [`Error::Gone`] if the server is gone, and the next time
+    /// [`Error::Unreachable`]; [`Error::Corrupt`], [`Error::Contended`], [`Error::Rdma`].
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.link_of(key)?.get(key)
     }
@@ -206,8 +222,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// As [`Self::get`]; [`Error::TooLarge`], [`Error::Full`]. After those of [`Error::is_unknown`] the value may
-    /// have been set.
+    /// As [`Self::get`]; [`Error::TooLarge`], [`Error::Full`]. After those of [`Error::is_unknown`]
+    /// the value may have been set.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.link_of(key)?.put(key, value)
     }
@@ -221,8 +237,8 @@ impl Store {
         self.link_of(key)?.delete(key)
     }
 
-    /// The values of many keys, in their order, by few round trips. Each is as [`Self::get`] would give it at
-    /// some time during the call; all of them together are no snapshot.
+    /// The values of many keys, in their order, by few round trips. Each is as [`Self::get`] would
+    /// give it at some time during the call; all of them together are no snapshot.
     ///
     /// # Errors
     ///
@@ -252,8 +268,8 @@ impl Store {
         Ok(values)
     }
 
-    /// Calls `each` with every key and the length of its value. Keys that come or go meanwhile may be among them
-    /// or not.
+    /// Calls `each` with every key and the length of its value. Keys that come or go meanwhile may
+    /// be among them or not.
     ///
     /// # Errors
     ///
@@ -266,12 +282,12 @@ impl Store {
             .try_for_each(|name| self.link(name)?.list(&mut each))
     }
 
-    /// Takes the lock of a key's bucket and keeps it: for tests of what others do then.
+    /// Takes the lock of a key's bucket and keeps it, to test how other clients recover.
     ///
     /// # Errors
     ///
     /// As [`Self::put`].
-    #[doc(hidden)]
+    #[cfg(feature = "test-hooks")]
     pub fn hold(&mut self, key: &[u8]) -> Result<()> {
         self.link_of(key)?.hold(key)
     }

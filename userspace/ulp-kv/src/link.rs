@@ -645,7 +645,8 @@ impl Link {
         Ok(there.is_some())
     }
 
-    /// Takes the lock of a key's bucket and keeps it, for tests of what others do then.
+    /// Takes the lock of a key's bucket and keeps it.
+    #[cfg(feature = "test-hooks")]
     pub fn hold(&mut self, key: &[u8]) -> Result<()> {
         let bucket = self.table.bucket_of(layout::hash(key));
         self.lock(bucket).map(|_| ())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The server: memory, and who may reach it. No get, put or delete passes through here; what does is who comes,
-//! who goes, and whose locks are to be given back then.
+//! The server: memory, and who may reach it. No get, put or delete passes through here; what does
+//! is who comes, who goes, and whose locks are to be given back then.
 
 use crate::control::{Control, FromClient, FromServer, Segment, MAX_SEGMENTS, VERSION};
 use crate::error::{Error, Result};
@@ -25,7 +25,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A client: the queue pair over which it reaches the memory, and the connection whose end is its end.
+/// A client: the queue pair over which it reaches the memory, and the connection whose end is its
+/// end.
 #[derive(Debug)]
 struct Session {
     // Dropped first, which takes it down: after that nothing of this client lands any more.
@@ -63,8 +64,8 @@ struct Shared {
     stats: ServerStats,
 }
 
-/// A queue pair of the server's to itself: words that clients swap are swapped here by the device, too. What the
-/// processor does atomically need not be so for the device.
+/// A queue pair of the server's to itself: words that clients swap are swapped here by the device,
+/// too. What the processor does atomically need not be so for the device.
 #[derive(Debug)]
 struct Own {
     qp: Qp<Rc>,
@@ -118,8 +119,8 @@ impl Shared {
         ))
     }
 
-    /// Takes a client's queue pair down, then gives its locks back. In this order: a write of its that is still
-    /// on its way would else land in what is another's by then.
+    /// Takes a client's queue pair down, then gives its locks back. In this order: a write of its
+    /// that is still on its way would else land in what is another's by then.
     fn end(&self, id: u32) -> Result<bool> {
         let session = lock(&self.sessions).all.remove(&id);
         let was_there = session.is_some();
@@ -220,7 +221,8 @@ impl Shared {
         let Some(id) = self.welcome(&mut control).map_err(io)? else {
             return Ok(());
         };
-        // Its end, or its host's, is the end of this; a host that vanished is noticed when others complain.
+        // Its end, or its host's, is the end of this; a host that vanished is noticed when others
+        // complain.
         let _ = control.stream().set_read_timeout(None);
         while let Ok(FromClient::Stuck { bucket, lock }) = control.receive() {
             let answer = self.stuck(bucket, lock)?;
@@ -255,8 +257,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`Error::Memory`] for less or more memory than a table can have, [`Error::Unreachable`] if it cannot
-    /// listen there, [`Error::Rdma`].
+    /// [`Error::Memory`] for less or more memory than a table can have, [`Error::Unreachable`] if
+    /// it cannot listen there, [`Error::Rdma`].
     pub fn new(addr: &str, options: &ServerOptions) -> Result<Self> {
         let too_much = Error::Memory {
             len: options.memory,
@@ -374,13 +376,13 @@ impl Server {
         Ok(())
     }
 
-    /// Writes nonsense over all records, or over everything, again and again until `stop` is set, as a hostile
-    /// server does: for tests of clients.
+    /// Overwrites all records, or everything, with random bytes until `stop` is set, as a hostile
+    /// server does.
     ///
     /// # Errors
     ///
     /// [`Error::Rdma`].
-    #[doc(hidden)]
+    #[cfg(feature = "test-hooks")]
     pub fn scribble(&self, everything: bool, stop: &AtomicBool) -> Result<()> {
         let mut random = SmallRng::seed_from_u64(1);
         let memory = &self.shared.memory;

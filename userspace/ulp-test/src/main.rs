@@ -3,13 +3,15 @@
 //! What the tests in the VM run: cases against `/dev/rust_ulp` as it stands in `rust_ulp.h`.
 //!
 //! `abi` makes every command wrong in every way, by system calls of its own, and `uring` issues
-//! requests by io_uring; `fuzz` does all of it at random, `load` until it is stopped; `api`, `rights` and
-//! `write-sizes` go through the crate. All but `load` print KTAP.
+//! requests by io_uring; `fuzz` does all of it at random, `load` until it is stopped; `api`,
+//! `rights` and `write-sizes` go through the crate. `kv` and `revoking-peer` are careless and
+//! hostile peers of the tool `ulp`. All but these and `load` print KTAP.
 
 mod api;
 mod cases;
 mod file;
 mod fuzz;
+mod hooks;
 mod hosts;
 mod load;
 mod report;
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
     let part: fn(&mut Report, &str) = match args[..] {
         ["fuzz", ref options @ ..] => return fuzz::run(options),
         ["load", ref rest @ ..] => return load::run(rest),
+        ["kv" | "revoking-peer", ..] => return hooks::run(),
         ["abi"] => |report, _| cases::run(report),
         ["api"] => |report, _| api::run(report),
         ["rights"] => |report, _| rights::run(report),
@@ -35,7 +38,7 @@ fn main() -> ExitCode {
         ["uring", _] => uring::part,
         _ => {
             eprintln!(
-                "usage: ulp-test abi|api|rights|write-sizes|uring [PART]|fuzz [OPTION...]|load [SEED]"
+                "usage: ulp-test abi|api|rights|write-sizes|uring [PART]|fuzz [OPTION...]|load [SEED]|kv|revoking-peer"
             );
             return ExitCode::from(2);
         }

@@ -41,9 +41,6 @@ pub struct Diagnose {
     #[arg(short, long, value_name = "KIB", default_value_t = 1024,
           value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     memory: u64,
-    /// As a peer: take back the key before it is used, as a program does that ends too early.
-    #[arg(long, hide = true, requires = "serve")]
-    revoke: bool,
     #[command(flatten)]
     format: FormatArgs,
 }

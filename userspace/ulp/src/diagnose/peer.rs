@@ -53,9 +53,6 @@ fn answer(
     let grant = buffer.grant(.., Access::REMOTE_WRITE)?;
     let qp = prepare(args, &pd, &cq, None)?;
     qp.post_recv(Recv::empty())?;
-    if args.revoke {
-        grant.revoke()?;
-    }
     let (_qp, _) = incoming.accept(qp, &[&grant])?;
     // It says when it is done, or goes, or breaks the connection by what it tries.
     let end = Instant::now() + PATIENCE;

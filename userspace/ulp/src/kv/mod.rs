@@ -3,14 +3,12 @@
 //! `ulp kv`: a key-value store whose servers take no part in gets and puts.
 //!
 //! - [`bench`]: YCSB's mixes, over RDMA and over TCP
-//! - [`worker`]: a client that writes down what it did and saw, and who looks at that
 
 mod bench;
-mod worker;
 
 use crate::output::{address, interrupts, print, table, Format, FormatArgs, VERSION};
 use anyhow::{Context, Result};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde_json::json;
 use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
@@ -73,12 +71,6 @@ enum Command {
     },
     /// Measures YCSB's mixes A, B and C, with keys that are as popular as Zipf says.
     Bench(bench::Bench),
-    /// Does things at random and writes down what it saw, for `check`.
-    #[command(hide = true)]
-    Worker(worker::Worker),
-    /// Tells whether one store can have done what clients wrote down.
-    #[command(hide = true)]
-    Check(worker::Check),
 }
 
 #[derive(Debug, Args)]
@@ -101,15 +93,6 @@ struct ServerArgs {
     /// Serve a store over TCP instead, to compare with.
     #[arg(long)]
     tcp: bool,
-    /// Write nonsense over it, as a hostile server does.
-    #[arg(long, hide = true, value_enum)]
-    scribble: Option<Scribble>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Scribble {
-    Records,
-    All,
 }
 
 /// What all clients have.
@@ -188,13 +171,7 @@ impl ServerArgs {
             table.max_value
         );
         eprintln!("listening at {}, until Ctrl-C", server.local_addr()?);
-        std::thread::scope(|scope| {
-            if let Some(what) = self.scribble {
-                let (server, stop) = (&server, &stop);
-                scope.spawn(move || server.scribble(what == Scribble::All, stop));
-            }
-            server.run(&stop)
-        })?;
+        server.run(&stop)?;
         let (stats, get) = (server.stats(), |n: &std::sync::atomic::AtomicU64| {
             n.load(Ordering::Relaxed)
         });
@@ -305,8 +282,6 @@ impl Kv {
                 }
             }
             Command::Bench(bench) => return bench.run(),
-            Command::Worker(worker) => return worker.run(),
-            Command::Check(check) => return check.run(),
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Peers that the tests of the tool `ulp` need, and that the tool does not have.
+//!
+//! `kv serve` is a hostile server of the key-value store, `kv worker` a client that records its
+//! random operations, `kv check` the check of these records. `revoking-peer` revokes its key too
+//! early.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use nix::time::{clock_gettime, ClockId};
+use rand::{rngs::SmallRng, Rng, SeedableRng};
+use rust_ulp::{Access, Cq, Device, Listener, Rc, Recv};
+use std::error::Error;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+use ulp_kv::history::{check, Operation, Outcome, Record};
+use ulp_kv::{Options, Server, ServerOptions, Store};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+#[derive(Debug, Parser)]
+enum Command {
+    /// The key-value store.
+    #[command(subcommand)]
+    Kv(Kv),
+    /// Serves `ulp diagnose PEER`, but revokes the key before the client uses it.
+    RevokingPeer {
+        /// HOST:PORT
+        listen: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum Kv {
+    /// Serves a table whose contents it overwrites all the time.
+    Serve(Serve),
+    /// Makes random operations and records them, for `check`.
+    Worker(Worker),
+    /// Tells whether a correct store can have produced the records of some clients.
+    Check(Check),
+}
+
+#[derive(Debug, Args)]
+struct Serve {
+    /// HOST:PORT
+    listen: String,
+    /// What it overwrites.
+    #[arg(value_enum)]
+    what: Scribble,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Scribble {
+    Records,
+    All,
+}
+
+#[derive(Debug, Args)]
+struct Worker {
+    /// The servers, HOST:PORT.
+    #[arg(short, long, required = true, value_delimiter = ',')]
+    servers: Vec<String>,
+    /// The number of the client in its records, and the seed of its random numbers.
+    #[arg(long)]
+    id: u64,
+    /// Operations.
+    #[arg(long, default_value_t = 300)]
+    ops: u64,
+    /// Keys.
+    #[arg(long, default_value_t = 4)]
+    keys: u32,
+    /// Bytes of the longest value.
+    #[arg(long, default_value_t = 8192)]
+    size: usize,
+    /// Milliseconds to sleep between the two reads of a get.
+    #[arg(long, default_value_t = 0)]
+    slow: u64,
+    /// Milliseconds that another client may hold a lock before this one complains.
+    #[arg(long, default_value_t = 2000)]
+    lease: u64,
+    /// Milliseconds that other clients may block an operation.
+    #[arg(long, default_value_t = 60_000)]
+    patience: u64,
+    /// Return values without verification.
+    #[arg(long)]
+    unverified: bool,
+    /// At the end take a lock and keep it until SIGINT.
+    #[arg(long)]
+    hold: bool,
+}
+
+#[derive(Debug, Args)]
+struct Check {
+    /// The records of the workers.
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+}
+
+/// Returns a flag that SIGINT and SIGTERM set.
+fn interrupts() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    Ok(stop)
+}
+
+/// Runs `ulp-test kv ...` and `ulp-test revoking-peer ...`.
+///
+/// The exit status is 0, 1 for a torn value and for records that no correct store can produce, 2
+/// for errors.
+pub fn run() -> ExitCode {
+    let done = match Command::parse() {
+        Command::Kv(Kv::Serve(serve)) => serve.run(),
+        Command::Kv(Kv::Worker(worker)) => worker.run(),
+        Command::Kv(Kv::Check(check)) => check.run(),
+        Command::RevokingPeer { listen } => revoking_peer(&listen),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("ulp-test: {error}");
+        ExitCode::from(2)
+    })
+}
+
+/// Serves one client of `ulp diagnose` after the other.
+fn revoking_peer(listen: &str) -> Result<ExitCode> {
+    let (stop, device) = (interrupts()?, Device::open_default()?);
+    let listener = Listener::bind(listen)?;
+    while !stop.load(Ordering::Relaxed) {
+        let incoming = match listener.accept(Duration::from_millis(200)) {
+            Err(rust_ulp::Error::Timeout { .. }) => continue,
+            incoming => incoming?,
+        };
+        let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
+        let buffer = pd.alloc_buffer(1 << 16)?;
+        let grant = buffer.grant(.., Access::REMOTE_WRITE)?;
+        let qp = pd.create_qp::<Rc>(&cq).build()?;
+        qp.post_recv(Recv::empty())?;
+        grant.revoke()?;
+        let _qp = incoming.accept(qp, &[&grant])?;
+        wait(&cq, &stop)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Waits for any completion: the write of the client ends the connection.
+fn wait(cq: &Cq, stop: &AtomicBool) -> Result<()> {
+    while !stop.load(Ordering::Relaxed) {
+        match cq.wait(Duration::from_millis(200)) {
+            Err(rust_ulp::Error::Timeout { .. }) => {}
+            done => return Ok(done.map(|_| ())?),
+        }
+    }
+    Ok(())
+}
+
+impl Serve {
+    fn run(&self) -> Result<ExitCode> {
+        let stop = interrupts()?;
+        let options = ServerOptions {
+            memory: 1 << 20,
+            max_value: 1 << 10,
+            device: None,
+        };
+        let server = Server::new(&self.listen, &options)?;
+        eprintln!("listening at {}", server.local_addr()?);
+        std::thread::scope(|scope| {
+            scope.spawn(|| server.scribble(self.what == Scribble::All, &stop));
+            server.run(&stop)
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn now() -> Result<u64> {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
+    Ok(Duration::from(time).as_nanos() as u64)
+}
+
+/// Returns a value that repeats a number, so that a mixture of two values is detected.
+fn fill(number: u64, len: usize) -> Vec<u8> {
+    number.to_le_bytes().into_iter().cycle().take(len).collect()
+}
+
+/// Returns the number of a value, if the value is whole.
+fn number(value: &[u8]) -> Option<u64> {
+    let number = u64::from_le_bytes(value.get(..8)?.try_into().ok()?);
+    (value == fill(number, value.len())).then_some(number)
+}
+
+impl Worker {
+    fn run(self) -> Result<ExitCode> {
+        let stop = interrupts()?;
+        let mut options = Options::default();
+        if self.unverified {
+            options.unverified();
+        }
+        options.slow(Duration::from_millis(self.slow));
+        options.lease = Duration::from_millis(self.lease);
+        options.patience = Duration::from_millis(self.patience);
+        let mut store = Store::connect(&self.servers, options)?;
+        let mut random = SmallRng::seed_from_u64(self.id);
+        let say = |key: &str, begin, end| -> Result<()> {
+            let record = Record {
+                time: now()?,
+                client: self.id,
+                key: key.to_owned(),
+                begin,
+                end,
+            };
+            // One write per line, because a test may kill this process at any time.
+            let line = serde_json::to_string(&record)? + "\n";
+            Ok(std::io::stdout().write_all(line.as_bytes())?)
+        };
+        let mut torn = 0u64;
+        for n in 0..self.ops {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let key = format!("key {}", random.random_range(0..self.keys.max(1)));
+            let operation = match random.random_range(0..10) {
+                0 => Operation::Delete,
+                1..=4 => Operation::Put((self.id << 32) | n),
+                _ => Operation::Get,
+            };
+            say(&key, Some(operation), None)?;
+            let done = match operation {
+                Operation::Put(value) => {
+                    let len = random.random_range(8..=self.size.max(8));
+                    store
+                        .put(key.as_bytes(), &fill(value, len))
+                        .map(|()| Outcome::Done)
+                }
+                Operation::Delete => store.delete(key.as_bytes()).map(Outcome::Deleted),
+                Operation::Get => store.get(key.as_bytes()).map(|value| match value {
+                    None => Outcome::Found(None),
+                    Some(value) => Outcome::Found(Some(number(&value).unwrap_or_else(|| {
+                        torn += 1;
+                        u64::MAX
+                    }))),
+                }),
+            };
+            let outcome = done.unwrap_or_else(|error| {
+                eprintln!("{key}: {operation:?}: {error}");
+                if error.is_reconnectable() {
+                    // A server that is started again takes a while.
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                match error.is_unknown() {
+                    true => Outcome::Unknown,
+                    false => Outcome::Failed,
+                }
+            });
+            say(&key, None, Some(outcome))?;
+        }
+        if self.hold {
+            store.hold(b"key 0")?;
+            eprintln!("holding");
+            while !stop.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            match store.put(b"key 0", b"after it was held") {
+                Ok(()) => eprintln!("put"),
+                Err(error) => eprintln!("{error}"),
+            }
+            store.put(b"key 0", b"connected again")?;
+            eprintln!("put again");
+        }
+        let stats = store.stats();
+        eprintln!(
+            "{} round trips, {} torn reads met, {} believed, {} locks held by others, {} complaints, {} reconnects",
+            stats.round_trips, stats.torn, torn, stats.lock_misses, stats.complaints, stats.reconnects
+        );
+        Ok(match torn {
+            0 => ExitCode::SUCCESS,
+            _ => ExitCode::FAILURE,
+        })
+    }
+}
+
+impl Check {
+    fn run(self) -> Result<ExitCode> {
+        let mut history = Vec::new();
+        for path in &self.files {
+            let file = std::fs::File::open(path)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            for line in BufReader::new(file).lines() {
+                let line = line?;
+                // The last line of a client that was killed may be incomplete.
+                if let Ok(record) = serde_json::from_str::<Record>(&line) {
+                    history.push(record);
+                }
+            }
+        }
+        if history.is_empty() {
+            return Err("there are no records in these files".into());
+        }
+        let count = match check(&history) {
+            Ok(count) => count,
+            Err(violation) => {
+                eprintln!("ulp-test: {violation}");
+                return Ok(ExitCode::FAILURE);
+            }
+        };
+        let unknown = history
+            .iter()
+            .filter(|record| record.end == Some(Outcome::Unknown))
+            .count();
+        println!("linearizable: {count} operations, {unknown} of unknown outcome");
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mixture_is_seen() {
+        let (one, other) = (fill(7, 100), fill(8, 100));
+        assert_eq!((number(&one), number(&other)), (Some(7), Some(8)));
+        let mixed: Vec<u8> = one[..64].iter().chain(&other[64..]).copied().collect();
+        assert_eq!(number(&mixed), None);
+        assert_eq!(number(b"short"), None);
+    }
+}
