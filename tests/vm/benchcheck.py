@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 
+import schema
 import ulp
 from ulp import DEBUG, PATIENCE
 
@@ -19,6 +20,7 @@ SERVER = "10.9.0.1"
 PORT = 18515
 LATENCY = ("min", "p50", "p90", "p99", "p99_9", "p99_99", "max")
 results = ulp.Report()
+SCHEMA = schema.of("bench")
 
 
 def said(good, name, why=""):
@@ -92,7 +94,7 @@ def run(name, want, *arguments, rows=1):
     except ValueError as error:
         said(False, name, f"{error}: {got.stdout[-200:]}")
         return None
-    why = None
+    why = schema.violation(SCHEMA, report)
     if len(report["rows"]) != rows:
         why = f"{len(report['rows'])} rows, not {rows}"
     for row in report["rows"]:
@@ -108,16 +110,16 @@ def everything():
         "write": ["write"],
         "read": ["read"],
         "send": ["send"],
-        "fetch-add": ["atomic"],
-        "cmp-swap": ["atomic", "--op", "cmp-swap"],
+        "fetch_add": ["atomic"],
+        "cmp_swap": ["atomic", "--op", "cmp-swap"],
     }
     for backend in ("call", "uring", "verbs"):
         for test, words in tests.items():
-            atomic = test in ("fetch-add", "cmp-swap")
+            atomic = test in ("fetch_add", "cmp_swap")
             # Bandwidth and rate are one loop, and so are both atomics: each has one of them, writes both.
-            metrics = ["latency"] + ["bandwidth"] * (not atomic) + ["rate"] * (test in ("write", "fetch-add"))
+            metrics = ["latency"] + ["bandwidth"] * (not atomic) + ["rate"] * (test in ("write", "fetch_add"))
             if DEBUG:
-                metrics = metrics[:1] if test in ("write", "send", "fetch-add") else []
+                metrics = metrics[:1] if test in ("write", "send", "fetch_add") else []
             for metric in metrics:
                 # Two that spin on two emulated CPUs take their time: one test does.
                 modes = ["event"] + ["poll"] * (metric == "latency" and test == "write")
@@ -126,7 +128,7 @@ def everything():
                         # Atomics are looked at one by one, and their sum once; what goes to and fro at
                         # both ends.
                         n, options = 20, []
-                        verified = {"read": 22, "fetch-add": 23, "cmp-swap": 23}.get(test, 44)
+                        verified = {"read": 22, "fetch_add": 23, "cmp_swap": 23}.get(test, 44)
                     else:
                         n, options = 400, ["-q", "2", "-l", "32"]
                         verified = 442 if atomic else 440
@@ -152,7 +154,7 @@ def everything():
                         "--warmup",
                         str(n // 10),
                         "--verify",
-                        "-b",
+                        "--backend",
                         backend,
                         *options,
                         *(["-e"] if mode == "event" else []),
@@ -171,7 +173,7 @@ def mixed():
         "--warmup",
         "40",
         "--verify",
-        "-b",
+        "--backend",
         "uring",
         "--sqpoll",
         "-l",
@@ -189,7 +191,7 @@ def mixed():
         "--warmup",
         "4",
         "--verify",
-        "-b",
+        "--backend",
         "uring",
         "--peer-backend",
         "verbs",
@@ -206,7 +208,7 @@ def mixed():
         "--warmup",
         "4",
         "--verify",
-        "-b",
+        "--backend",
         "call",
         "--peer-backend",
         "verbs",
@@ -223,7 +225,7 @@ def mixed():
         "--warmup",
         "4",
         "--verify",
-        "-b",
+        "--backend",
         "verbs",
         "--peer-backend",
         "call",
@@ -239,7 +241,7 @@ def mixed():
         "2,1K,100000",
         "-n",
         "100",
-        "-T",
+        "--threads",
         "2",
         "-q",
         "3",
@@ -255,7 +257,7 @@ def mixed():
         said(
             report["config"]["qps"] == 3
             and report["config"]["threads"] == 2
-            and report["version"] == 1
+            and report["version"] == 2
             and report["client"]["kernel"] == report["server"]["kernel"] == os.uname().release
             and report["client"]["module"]
             and report["command"][1:3] == ["bench", "write"],
@@ -264,7 +266,16 @@ def mixed():
         )
     for backend in ("call", "verbs"):
         report = run(
-            f"connect by {backend}", {"iterations": 10}, "connect", SERVER, "-n", "10", "-b", backend, "-e", rows=6
+            f"connect by {backend}",
+            {"iterations": 10},
+            "connect",
+            SERVER,
+            "-n",
+            "10",
+            "--backend",
+            backend,
+            "-e",
+            rows=6,
         )
         if report:
             steps = [row["step"] for row in report["rows"]]
@@ -274,7 +285,16 @@ def mixed():
                 steps,
             )
         report = run(
-            f"register by {backend}", {"iterations": 5}, "register", "-n", "5", "-s", "4096,1M", "-b", backend, rows=10
+            f"register by {backend}",
+            {"iterations": 5},
+            "register",
+            "-n",
+            "5",
+            "-s",
+            "4096,1M",
+            "--backend",
+            backend,
+            rows=10,
         )
         said(report and report["server"] is None, f"register by {backend} needs no server")
     report = run("a duration in place of a count", {"interrupted": False}, "send", "rate", SERVER, "-e", "-D", "0.2")
@@ -301,8 +321,8 @@ def refusals():
         "no queue pairs": ["write", "bw", SERVER, "-q", "0"],
         "latency on two": ["write", "lat", SERVER, "-q", "2"],
         "an atomic of 16 bytes": ["atomic", "lat", SERVER, "-s", "16"],
-        "connections by io_uring": ["connect", SERVER, "-b", "uring"],
-        "an unknown back end": ["write", "lat", SERVER, "-b", "pigeon"],
+        "connections by io_uring": ["connect", SERVER, "--backend", "uring"],
+        "an unknown back end": ["write", "lat", SERVER, "--backend", "pigeon"],
         "a plot of nothing": ["plot"],
     }.items():
         got = bench(*arguments)
@@ -313,14 +333,14 @@ def refusals():
         )
     got = bench("write", "lat", SERVER, "-p", "9")
     said(
-        got.returncode == 1 and "ulp bench serve" in got.stderr and not got.stdout,
-        "no server: status 1, and what to do",
+        got.returncode == 2 and "ulp bench serve" in got.stderr and not got.stdout,
+        "no server: status 2, and what to do",
         f"status {got.returncode}: {got.stderr}",
     )
     got = bench("write", "lat", SERVER, "-d", "nothing0", "-e")
-    said(got.returncode == 1 and "nothing0" in got.stderr, "no such device: it is named", got.stderr)
-    got = bench("write", "lat", SERVER, "-d", "nothing0", "-e", "-b", "verbs")
-    said(got.returncode == 1 and "nothing0" in got.stderr, "libibverbs: no such device: it is named", got.stderr)
+    said(got.returncode == 2 and "nothing0" in got.stderr, "no such device: it is named", got.stderr)
+    got = bench("write", "lat", SERVER, "-d", "nothing0", "-e", "--backend", "verbs")
+    said(got.returncode == 2 and "nothing0" in got.stderr, "libibverbs: no such device: it is named", got.stderr)
 
 
 # Says one thing after the other to a server, each on a connection of its own, as far as it is heard.
@@ -352,7 +372,7 @@ def hostile():
     config = json.loads(bench("register", "-n", "1", "--format", "json").stdout)["config"]
     hello = {
         "magic": "ulp bench",
-        "version": 1,
+        "version": 2,
         "config": config | {"test": "write", "metric": "rate", "sizes": [8], "depth": 8, "list": 8},
     }
 
@@ -456,7 +476,7 @@ def interrupted():
                 "100000000",
                 "--warmup",
                 "0",
-                "-b",
+                "--backend",
                 backend,
                 "--format",
                 "json",
@@ -479,7 +499,7 @@ def interrupted():
         try:
             report = json.loads(out)
             row = report["rows"][0]
-            good = process.returncode == 1 and report["interrupted"] and row["interrupted"]
+            good = process.returncode == 2 and report["interrupted"] and row["interrupted"]
             said(
                 good and 0 < row["iterations"] < 100000000 and wrong_row(row, {}) is None,
                 f"{name} prints what there is",
@@ -492,8 +512,8 @@ def interrupted():
 def plots():
     path = "/tmp/bench-plot"
     for n, words in enumerate((["write", "lat"], ["write", "bw", "-s", "8,64,4096"])):
-        got = bench(words[0], words[1], SERVER, "-e", "-n", "64", *words[2:], "-O", f"{path}-{n}.json")
-        if not said(got.returncode == 0, f"-O: {words}", got.stderr):
+        got = bench(words[0], words[1], SERVER, "-e", "-n", "64", *words[2:], "--output", f"{path}-{n}.json")
+        if not said(got.returncode == 0, f"--output: {words}", got.stderr):
             return
     got = bench("plot", f"{path}-0.json", f"{path}-1.json", "-o", path)
     files = got.stdout.split()

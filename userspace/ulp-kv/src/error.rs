@@ -50,7 +50,7 @@ pub enum Error {
     NoServer,
 
     /// The server is not there.
-    #[error("{server} cannot be reached: {cause}; is `ulp kv server` running there?")]
+    #[error("{server} cannot be reached: {cause}; is `ulp kv serve` running there?")]
     Unreachable {
         /// The server.
         server: String,

@@ -1,28 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `ulp allreduce`: numbers of several hosts are added up, such that each host has all of the sums.
+//! `ulp allreduce`: adds up vectors of several hosts, such that each host has all of the sums.
 //!
-//! It is the ring algorithm. Each rank has a vector of numbers, cut into as many chunks as there are ranks. In the
-//! first half, in each of `ranks - 1` steps, every rank writes a chunk to the next one, which adds it to its own: then
-//! each rank has the sums of one chunk. In the second half these go around in the same way. Each rank sends
-//! `2 (ranks - 1) / ranks` times its vector, however many there are.
+//! The algorithm is the ring all-reduce. Each rank has a vector of numbers, cut into as many chunks
+//! as there are ranks. The first half has `ranks - 1` steps. In each step every rank writes a chunk
+//! to the next rank, which adds the chunk to its own. After that, each rank has the sums of one
+//! chunk. In the second half the sums go around the ring in the same way. Each rank sends `2 (ranks
+//! - 1) / ranks` times its vector.
 //!
-//! Over RDMA a step is one Write with immediate data, the number of the step: in the first half into a place of its
-//! own in the inbox of the next rank, in the second half to where it belongs. Rounds begin when all ranks have ended
-//! the one before, so no place is written to before its owner is done with it. Over TCP, to compare with, the same bytes
-//! go through a socket.
+//! Over RDMA a step is one RDMA Write with immediate data, the number of the step. In the first
+//! half it writes to a slot of its own in the inbox of the next rank, in the second half to its
+//! final place. A round begins when all ranks have ended the previous one, so no rank overwrites
+//! data in use. Over TCP, for comparison, the same bytes go through a socket.
 //!
-//! - [`ring`]: the ranks find each other, meet, and tell who is gone
+//! - [`ring`]: the connections between the ranks, barriers, and the detection of lost ranks
 
 mod ring;
 
-use crate::output::{address, interrupts, rows, FormatArgs, Usage};
+use crate::args::{address, duration, DeviceArg};
+use crate::output::{self, interrupts, table, FormatArgs, Usage};
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use ring::{Data, Ring};
 use rust_ulp::{
-    Access, Buffer, Cq, Device, Error, Grant, Listener, Opcode, Qp, Rc, Recv, RemoteSlice, Write,
+    Access, Buffer, Cq, Error, Grant, Listener, Opcode, Qp, Rc, Recv, RemoteSlice, Write,
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::ops::Range;
 use std::process::ExitCode;
@@ -31,41 +34,40 @@ use std::time::{Duration, Instant};
 
 /// TCP port of a rank.
 const PORT: u16 = 7180;
-/// How often somebody who waits looks whether the others are there.
+/// The interval at which a rank that waits checks for lost ranks and Ctrl-C.
 const SLICE: Duration = Duration::from_millis(100);
-/// Of an `f32`.
+/// The size of an `f32`.
 const WORD: usize = 4;
 
-/// Arguments of `ulp allreduce`: each rank is given the same ones, but for its number.
+/// Arguments of `ulp allreduce`. All ranks get the same, apart from `--rank`.
 #[derive(Debug, Args)]
 pub struct AllReduce {
-    /// The ranks in order, HOST or HOST:PORT each: 2 to 16. Each listens at its own.
+    /// The ranks in order, 2 to 16 times HOST or HOST:PORT; each listens at its own address
     #[arg(required = true, value_delimiter = ',', value_name = "HOST,...")]
     ranks: Vec<String>,
-    /// Which of them this one is, from 0.
+    /// The number of this rank, from 0
     #[arg(short, long)]
     rank: usize,
-    /// Numbers, of 4 bytes each.
+    /// Numbers per vector, of 4 bytes each
     #[arg(short = 'n', long, default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1..=1 << 26))]
     count: u32,
-    /// How often.
+    /// Rounds
     #[arg(short, long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     iters: u32,
-    /// By what, in turn.
+    /// Transports to measure, one after the other
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["rdma", "tcp"])]
     over: Vec<Over>,
-    /// Seconds that the other ranks may keep this one waiting.
-    #[arg(short, long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    timeout: u64,
-    /// RDMA device [default: the first whose interface is in this network namespace]
-    #[arg(short, long, value_name = "NAME")]
-    device: Option<String>,
+    /// Time to wait for the other ranks, in seconds or with a unit
+    #[arg(short, long, value_name = "TIME", default_value = "30", value_parser = duration)]
+    timeout: Duration,
+    #[command(flatten)]
+    device: DeviceArg,
     #[command(flatten)]
     format: FormatArgs,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema, ValueEnum)]
+#[serde(rename_all = "snake_case")]
 enum Over {
     Rdma,
     Tcp,
@@ -80,25 +82,33 @@ impl Over {
     }
 }
 
-/// What came of it; times in microseconds, bandwidths in MiB/s.
-#[derive(Serialize)]
+/// The output of `ulp allreduce`.
+#[derive(Serialize, JsonSchema)]
+pub struct Results {
+    rows: Vec<Row>,
+}
+
+/// The measurements of one transport.
+#[derive(Serialize, JsonSchema)]
 struct Row {
     over: Over,
     rank: usize,
     ranks: usize,
+    /// The size of the vector.
     bytes: usize,
     iterations: usize,
-    median: f64,
-    min: f64,
-    /// The vector's bytes by the median.
-    bandwidth: f64,
-    /// What each rank sends, by the median.
-    sent: f64,
-    /// Sums that are not those of plain addition.
+    median_us: f64,
+    min_us: f64,
+    /// The size of the vector, divided by the median.
+    bandwidth_mib_s: f64,
+    /// The bytes that each rank sends, divided by the median.
+    sent_mib_s: f64,
+    /// Sums that differ from those of plain addition.
     wrong: usize,
 }
 
-/// The number at a place of a rank's vector: multiples of 1/8, whose sums are exact in whatever order.
+/// Returns an element of the vector of a rank: a multiple of 1/8, so that sums are exact in any
+/// order.
 fn number(rank: usize, iteration: usize, place: usize) -> f32 {
     let mixed = (place as u32)
         .wrapping_mul(2_654_435_761)
@@ -107,7 +117,7 @@ fn number(rank: usize, iteration: usize, place: usize) -> f32 {
     (mixed % 4001) as f32 / 8.0 - 250.0
 }
 
-/// The vector of a rank, as bytes.
+/// Returns the vector of a rank, as bytes.
 fn vector(rank: usize, iteration: usize, count: usize) -> Vec<u8> {
     let numbers = (0..count).map(|place| number(rank, iteration, place));
     numbers.flat_map(f32::to_le_bytes).collect()
@@ -122,7 +132,7 @@ fn add(ours: &mut [u8], theirs: &[u8]) {
     }
 }
 
-/// How many of the sums are not those of plain addition.
+/// Returns the number of sums that differ from those of plain addition.
 fn wrong(sums: &[u8], ranks: usize, iteration: usize) -> usize {
     let is_wrong = |(place, sum): (usize, &[u8])| {
         let want: f32 = (0..ranks).map(|rank| number(rank, iteration, place)).sum();
@@ -132,7 +142,7 @@ fn wrong(sums: &[u8], ranks: usize, iteration: usize) -> usize {
     sums.filter(|sum| is_wrong(*sum)).count()
 }
 
-/// The bytes of a chunk.
+/// Returns the bytes of a chunk.
 fn chunk(chunk: usize, ranks: usize, count: usize) -> Range<usize> {
     let start = |chunk: usize| chunk * count / ranks * WORD;
     start(chunk)..start(chunk + 1)
@@ -143,19 +153,19 @@ fn chunk(chunk: usize, ranks: usize, count: usize) -> Range<usize> {
 struct Step {
     /// From 0.
     number: usize,
-    /// What goes to the next rank.
+    /// The bytes that go to the next rank.
     sends: Range<usize>,
-    /// What comes from the one before.
+    /// The bytes that come from the previous rank.
     takes: Range<usize>,
-    /// It is to be added to what is there, rather than to take its place.
+    /// Whether the rank adds the bytes to its own, rather than replaces its own.
     adds: bool,
 }
 
-/// The steps of a rank, in order.
+/// Returns the steps of a rank, in order.
 fn steps(rank: usize, ranks: usize, count: usize) -> impl Iterator<Item = Step> {
     (0..2 * (ranks - 1)).map(move |number| {
         let adds = number < ranks - 1;
-        // The one that was taken in the step before goes on.
+        // The chunk that came in the previous step goes on.
         let sends = rank + 2 * ranks - number;
         Step {
             number,
@@ -166,13 +176,13 @@ fn steps(rank: usize, ranks: usize, count: usize) -> impl Iterator<Item = Step> 
     })
 }
 
-/// What carries the steps.
+/// A transport of the steps.
 trait Carrier {
-    /// Puts this rank's vector where the steps find it.
+    /// Stores the vector of this rank.
     fn fill(&mut self, vector: &[u8]) -> Result<()>;
-    /// Sends and takes what a step says.
+    /// Sends and receives the chunks of a step.
     fn step(&mut self, step: &Step, ring: &Ring) -> Result<()>;
-    /// The vector as it is.
+    /// Returns the vector.
     fn result(&mut self) -> Result<Vec<u8>>;
 }
 
@@ -198,11 +208,8 @@ struct Rdma {
 }
 
 impl Rdma {
-    fn connect(ring: &Ring, device: Option<&str>, count: usize) -> Result<Self> {
-        let device = match device {
-            Some(name) => Device::open(name)?,
-            None => Device::open_default()?,
-        };
+    fn connect(ring: &Ring, device: &DeviceArg, count: usize) -> Result<Self> {
+        let device = device.open()?;
         let ranks = ring.ranks();
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(256)?);
         let place = count.div_ceil(ranks) * WORD;
@@ -216,7 +223,7 @@ impl Rdma {
             pd.create_qp::<Rc>(&cq).build()?,
             pd.create_qp::<Rc>(&cq).build()?,
         );
-        // All of a round: the rank before may be ahead.
+        // Receives for a whole round, because the previous rank may be ahead.
         (0..2 * ranks).try_for_each(|_| prev.post_recv(Recv::empty()))?;
         let (ip, patience) = (ring.next_ip()?, ring.patience());
         let accept = || listener.accept(patience)?.accept(prev, &[&grant]);
@@ -226,8 +233,8 @@ impl Rdma {
             (prev.join(), next)
         });
         let (next, peer) = next.context("connecting to the next rank")?;
-        let prev = prev.map_err(|_| anyhow!("a thread broke off"))?;
-        let (prev, _) = prev.context("waiting for the rank before")?;
+        let prev = prev.map_err(|_| anyhow!("a thread panicked"))?;
+        let (prev, _) = prev.context("waiting for the previous rank")?;
         let theirs = peer.grant(0)?;
         ensure!(
             theirs.len() == memory.len() as u64,
@@ -248,7 +255,7 @@ impl Rdma {
         })
     }
 
-    /// Where the chunk of a step of the first half comes to.
+    /// Returns the offset that the chunk of a step of the first half is written to.
     fn inbox(&self, step: &Step) -> usize {
         self.count * WORD + step.number * self.place
     }
@@ -293,7 +300,7 @@ impl Carrier for Rdma {
                     self.come += 1;
                 }
                 (opcode, imm) => bail!(
-                    "{opcode:?} {imm:?} after {} steps is no part of this",
+                    "unexpected completion {opcode:?} {imm:?} after {} steps",
                     self.come
                 ),
             }
@@ -349,14 +356,14 @@ impl AllReduce {
     fn measure(&self, over: Over, ring: &Ring) -> Result<Row> {
         let (ranks, count) = (self.ranks.len(), self.count as usize);
         let mut carrier: Box<dyn Carrier> = match over {
-            Over::Rdma => Box::new(Rdma::connect(ring, self.device.as_deref(), count)?),
+            Over::Rdma => Box::new(Rdma::connect(ring, &self.device, count)?),
             Over::Tcp => Box::new(Tcp {
                 data: ring.data()?,
                 vector: Vec::new(),
                 came: Vec::new(),
             }),
         };
-        eprintln!("rank {} of {ranks}: over {}", self.rank, over.name());
+        message!("rank {} of {ranks}: over {}", self.rank, over.name());
         let (mut times, mut bad) = (Vec::new(), 0);
         for iteration in 0..self.iters as usize {
             carrier.fill(&vector(self.rank, iteration, count))?;
@@ -368,7 +375,7 @@ impl AllReduce {
             times.push(begin.elapsed().as_secs_f64());
             bad += wrong(&carrier.result()?, ranks, iteration);
         }
-        // Nobody leaves while another one still waits for an acknowledgement.
+        // No rank leaves while another waits for an acknowledgement.
         ring.meet()?;
         times.sort_by(f64::total_cmp);
         let bytes = count * WORD;
@@ -380,10 +387,10 @@ impl AllReduce {
             ranks,
             bytes,
             iterations: times.len(),
-            median: median * 1e6,
-            min: times.first().copied().unwrap_or(f64::NAN) * 1e6,
-            bandwidth,
-            sent: bandwidth * (2 * (ranks - 1)) as f64 / ranks as f64,
+            median_us: median * 1e6,
+            min_us: times.first().copied().unwrap_or(f64::NAN) * 1e6,
+            bandwidth_mib_s: bandwidth,
+            sent_mib_s: bandwidth * (2 * (ranks - 1)) as f64 / ranks as f64,
             wrong: bad,
         })
     }
@@ -397,7 +404,10 @@ impl AllReduce {
         );
         ensure!(
             self.rank < ranks,
-            usage(format!("--rank {}: there are {ranks}, from 0", self.rank))
+            usage(format!(
+                "--rank {}: there are {ranks} ranks, from 0",
+                self.rank
+            ))
         );
         ensure!(
             self.count as usize >= ranks,
@@ -408,19 +418,18 @@ impl AllReduce {
         );
         let names = self.ranks.iter().map(|host| address(host, PORT)).collect();
         let stop = interrupts()?;
-        let patience = Duration::from_secs(self.timeout);
-        let ring = Ring::connect(names, self.rank, self.count, patience, stop.clone())?;
-        let (mut done, mut failed) = (Vec::new(), None);
+        let ring = Ring::connect(names, self.rank, self.count, self.timeout, stop.clone())?;
+        let (mut results, mut failed) = (Results { rows: Vec::new() }, None);
         for over in &self.over {
             match self.measure(*over, &ring) {
-                Ok(row) => done.push(row),
+                Ok(row) => results.rows.push(row),
                 Err(error) => {
                     failed = Some(ring.leave(error));
                     break;
                 }
             }
         }
-        if !done.is_empty() {
+        if !results.rows.is_empty() {
             let head = [
                 "OVER",
                 "RANK",
@@ -433,33 +442,33 @@ impl AllReduce {
                 "SENT[MiB/s]",
                 "WRONG",
             ];
-            rows(self.format.format, "rows", &done, &head, |row| {
-                vec![vec![
+            let cells = |row: &Row| {
+                vec![
                     row.over.name().to_owned(),
                     row.rank.to_string(),
                     row.ranks.to_string(),
                     row.bytes.to_string(),
                     row.iterations.to_string(),
-                    format!("{:.0}", row.median),
-                    format!("{:.0}", row.min),
-                    format!("{:.1}", row.bandwidth),
-                    format!("{:.1}", row.sent),
+                    format!("{:.0}", row.median_us),
+                    format!("{:.0}", row.min_us),
+                    format!("{:.1}", row.bandwidth_mib_s),
+                    format!("{:.1}", row.sent_mib_s),
                     row.wrong.to_string(),
-                ]]
-            })?;
+                ]
+            };
+            self.format
+                .print(&results, || table(&head, results.rows.iter().map(cells)))?;
         }
         if let Some(error) = failed {
             return Err(error);
         }
         ensure!(
-            done.iter().all(|row| row.wrong == 0),
+            results.rows.iter().all(|row| row.wrong == 0),
             "sums differ from those of plain addition"
         );
-        let interrupted = stop.load(Ordering::Relaxed);
-        Ok(if interrupted {
-            ExitCode::FAILURE
-        } else {
-            ExitCode::SUCCESS
+        Ok(match stop.load(Ordering::Relaxed) {
+            true => output::interrupted(),
+            false => ExitCode::SUCCESS,
         })
     }
 }

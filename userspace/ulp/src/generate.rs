@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Manual pages and completions of the tool, from what it says of itself in `--help`.
+//! The manual pages and completions of the tool, generated from its arguments.
 
 use anyhow::{Context, Result};
 use clap::{Args, Command};
@@ -9,23 +9,24 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Where they go.
+/// Arguments of `ulp generate`.
 #[derive(Args, Debug)]
 pub struct Generate {
-    /// The directory that gets man/ and completions/
+    /// The directory for man/ and completions/.
     dir: PathBuf,
 }
 
 impl Generate {
-    /// Writes a page per subcommand and a completion per shell.
+    /// Writes a manual page per command and a completion per shell.
     pub fn run(self, tool: Command) -> Result<ExitCode> {
-        // The shells would offer hidden subcommands, too.
+        // Hidden commands have no page and are not offered by the shells.
         let shown = tool.get_subcommands().filter(|sub| !sub.is_hide_set());
         let tool = Command::new("ulp")
             .version(env!("CARGO_PKG_VERSION"))
             .about(tool.get_about().cloned().unwrap_or_default())
             .subcommand_required(true)
             .disable_help_subcommand(true)
+            .args(tool.get_arguments().cloned())
             .subcommands(shown.cloned().collect::<Vec<_>>());
         let (man, completions) = (self.dir.join("man"), self.dir.join("completions"));
         for dir in [&man, &completions] {

@@ -7,67 +7,78 @@
 
 //! `ulp`: the command-line tool of rust_ulp.
 //!
-//! Results go to the standard output, progress and messages to the standard error. The exit status is 0
-//! if what was asked for was done, 1 if it failed or was interrupted, 2 for arguments that make no
-//! sense.
+//! Results go to the standard output, progress and messages to the standard error. The exit status
+//! is 0 for success, 1 for the answer "no" (a key is missing, a check failed), and 2 for errors and
+//! interrupted commands. A reader that closes the standard output early ends the command with 0.
+
+#[macro_use]
+mod output;
 
 mod allreduce;
+mod args;
 mod bench;
 mod diagnose;
+mod ethtool;
 mod generate;
 mod kv;
 mod netlink;
-mod output;
 mod pingpong;
+mod rdma;
 mod rping;
+mod schema;
 mod show;
 mod steps;
 mod system;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
-/// RDMA by /dev/rust_ulp: tools.
+/// Shows, tests and measures RDMA devices, and uses them by /dev/rust_ulp.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 struct Cli {
+    /// Color the output; auto: on a terminal, unless NO_COLOR is set
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
+    color: ColorChoice,
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Lists the RDMA devices, their ports and what they can do.
+    /// Lists the RDMA devices, their ports and their limits.
     Devices(show::Devices),
-    /// Lists the GIDs of the ports, and says which one is used and why.
+    /// Lists the GIDs of the ports, which GID is used, and why.
     Gids(show::Gids),
-    /// Prints what happens on a device as it happens, until Ctrl-C.
+    /// Prints the asynchronous events of a device until Ctrl-C.
     Events(show::Events),
-    /// Prints a device's counters, and what those that tell of trouble mean.
+    /// Prints the counters of the devices, and what the counters of faults mean.
     Counters(show::Counters),
     /// Lists the queue pairs of all programs, with their states.
     Qp(show::Qps),
-    /// Finds what is wrong with this host, or between it and a peer, and says how to mend it.
+    /// Finds faults of this host, or between it and a peer, and names the repair of each.
     Diagnose(diagnose::Diagnose),
-    /// Makes a connection step by step and says what each means; or makes a classic mistake.
+    /// Makes a connection step by step and explains each step, or makes a classic mistake.
     Steps(steps::Steps),
-    /// The other end of ibv_rc_pingpong, ibv_uc_pingpong and ibv_ud_pingpong, or of itself.
+    /// Exchanges messages with ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong, or with itself.
     Pingpong(pingpong::Pingpong),
-    /// Either end of rping.
+    /// Exchanges data with rping, as its server or its client.
     Rping(rping::Rping),
-    /// A key-value store in memory that is read and written from afar.
+    /// Serves or uses a key-value store whose clients access the server's memory directly.
     Kv(kv::Kv),
-    /// Adds up numbers of several hosts, such that each has the sums: a ring all-reduce, beside the same over TCP.
+    /// Adds up vectors of several hosts with a ring all-reduce, by RDMA and by TCP.
     #[command(name = "allreduce")]
     AllReduce(allreduce::AllReduce),
-    /// Measures latency, bandwidth and rate, over this device and over libibverbs.
+    /// Measures latency, bandwidth and message rate, by /dev/rust_ulp and by libibverbs.
     Bench(bench::Bench),
-    /// Writes the manual pages and the completions of all subcommands.
+    /// Prints the JSON Schema of the output of a command.
+    Schema(schema::Args),
+    /// Writes the manual pages and the shell completions of all commands.
     #[command(hide = true)]
     Generate(generate::Generate),
-    /// Prints what completes these commands in a shell.
+    /// Prints the completions for a shell.
     Completions {
-        /// Which shell.
+        /// The shell
         shell: clap_complete::Shell,
     },
 }
@@ -80,8 +91,14 @@ fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
 }
 
 fn main() -> ExitCode {
-    // Clap ends with status 2 for bad arguments, with 0 after --help.
+    // Clap ends with status 2 for invalid arguments, with 0 after --help.
     let cli = Cli::parse();
+    match cli.color {
+        ColorChoice::Auto => anstream::ColorChoice::Auto,
+        ColorChoice::Always => anstream::ColorChoice::Always,
+        ColorChoice::Never => anstream::ColorChoice::Never,
+    }
+    .write_global();
     let result = match cli.command {
         Command::Devices(devices) => devices.run(),
         Command::Gids(gids) => gids.run(),
@@ -95,19 +112,87 @@ fn main() -> ExitCode {
         Command::Kv(kv) => kv.run(),
         Command::AllReduce(allreduce) => allreduce.run(),
         Command::Bench(bench) => bench.run(),
+        Command::Schema(schema) => schema.run(),
         Command::Generate(generate) => generate.run(Cli::command()),
         Command::Completions { shell } => completions(shell),
     };
-    match result {
-        Ok(code) => code,
-        Err(error) if error.is::<output::Usage>() => {
-            eprintln!("ulp: {error}");
-            ExitCode::from(2)
-        }
-        Err(error) if output::is_closed(&error) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("ulp: {}", output::causes(&error));
-            ExitCode::FAILURE
-        }
+    result.unwrap_or_else(|error| output::failed(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The letters of perftest's options, and the long names that they have there.
+    const PERFTEST: &[(char, &str)] = &[
+        ('D', "duration"),
+        ('F', "cpu-freq"),
+        ('I', "inline-size"),
+        ('Q', "cq-mod"),
+        ('V', "version"),
+        ('a', "all"),
+        ('d', "device"),
+        ('e', "events"),
+        ('h', "help"),
+        ('i', "ib-port"),
+        ('l', "post-list"),
+        ('n', "iters"),
+        ('p', "port"),
+        ('q', "qp"),
+        ('r', "rx-depth"),
+        ('s', "size"),
+        ('t', "tx-depth"),
+        ('x', "gid-index"),
+        // perftest has it for raw Ethernet only.
+        ('j', "json"),
+    ];
+
+    fn visit(command: &clap::Command, check: &mut impl FnMut(&clap::Command, &clap::Arg)) {
+        command.get_arguments().for_each(|arg| check(command, arg));
+        command.get_subcommands().for_each(|sub| visit(sub, check));
+    }
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn letters_of_bench_mean_what_they_mean_in_perftest() {
+        let cli = Cli::command();
+        visit(
+            cli.find_subcommand("bench").unwrap(),
+            &mut |command, arg| {
+                if let (Some(letter), Some(long)) = (arg.get_short(), arg.get_long()) {
+                    let name = command.get_name();
+                    // `plot` measures nothing.
+                    let known = PERFTEST.contains(&(letter, long)) || name == "plot";
+                    assert!(known, "ulp bench {name}: -{letter} is --{long}");
+                }
+            },
+        );
+    }
+
+    #[test]
+    fn json_has_a_short_form_in_every_command_with_a_format() {
+        let mut commands = Vec::new();
+        visit(&Cli::command(), &mut |command, arg| {
+            if arg.get_id() == "format" {
+                let short = command
+                    .get_arguments()
+                    .find(|arg| arg.get_short() == Some('j'));
+                assert_eq!(short.and_then(|arg| arg.get_long()), Some("json"));
+                commands.push(command.get_name().to_owned());
+            }
+        });
+        assert!(commands.len() >= 16, "{commands:?}");
+    }
+
+    #[test]
+    fn every_argument_has_a_help_text() {
+        visit(&Cli::command(), &mut |command, arg| {
+            let named = arg.is_hide_set() || arg.get_help().is_some();
+            assert!(named, "ulp {}: {}", command.get_name(), arg.get_id());
+        });
     }
 }

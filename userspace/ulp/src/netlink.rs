@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Questions to the kernel over netlink: the RDMA core's, ethtool's and those of data centre bridging.
+//! Requests to the kernel over netlink: to the RDMA core, to ethtool and to data center bridging.
+//!
+//! The crate `neli` 0.7 opens such sockets, but it knows neither the attributes of the RDMA core and
+//! of ethtool nor `struct dcbmsg`. The constants and the requests of this module would remain.
 
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -14,8 +17,7 @@ type Result<T> = std::result::Result<T, Errno>;
 
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
-/// All of them.
-pub const NLM_F_DUMP: u16 = 0x300;
+const NLM_F_DUMP: u16 = 0x300;
 const NLA_F_NESTED: u16 = 1 << 15;
 const NLA_TYPE_MASK: u16 = 0x3fff;
 const NLMSG_ERROR: u16 = 2;
@@ -27,8 +29,8 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.get(..N)?.try_into().ok()
 }
 
-/// A u8, u16, u32 or u64, in host order.
-pub fn integer(bytes: &[u8]) -> u64 {
+/// Reads a u8, u16, u32 or u64 in host order.
+fn integer(bytes: &[u8]) -> u64 {
     match bytes.len() {
         1 => bytes.iter().map(|b| u64::from(*b)).sum(),
         2 => number(bytes, 0).map_or(0, u16::from_ne_bytes).into(),
@@ -37,14 +39,15 @@ pub fn integer(bytes: &[u8]) -> u64 {
     }
 }
 
-/// A text that ends with NUL.
-pub fn text(bytes: &[u8]) -> String {
+/// Reads a text that ends with NUL.
+fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
 }
 
-/// The attributes in `bytes`: type and contents. What makes no sense ends them.
-pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+/// Iterates over the attributes in `bytes`, as type and contents. A malformed attribute ends the
+/// iteration.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(u16::from_ne_bytes(number(bytes, 0)?));
         let kind = u16::from_ne_bytes(number(bytes, 2)?) & NLA_TYPE_MASK;
@@ -54,15 +57,15 @@ pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// The contents of the first attribute of a type.
-pub fn attribute(bytes: &[u8], kind: u16) -> Option<&[u8]> {
+/// Returns the contents of the first attribute of a type.
+fn attribute(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(bytes)
         .find(|(of, _)| *of == kind)
         .map(|(_, body)| body)
 }
 
 /// Appends an attribute.
-pub fn put(message: &mut Vec<u8>, kind: u16, body: &[u8]) {
+fn put(message: &mut Vec<u8>, kind: u16, body: &[u8]) {
     // Names and numbers: short.
     message.extend(((body.len() + 4) as u16).to_ne_bytes());
     message.extend(kind.to_ne_bytes());
@@ -86,7 +89,7 @@ impl Netlink {
         Ok(Self { fd })
     }
 
-    /// Sends a message, and returns the bodies of what comes back.
+    /// Sends a message, and returns the bodies of the answers.
     fn ask(&self, kind: u16, flags: u16, body: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut message = Vec::with_capacity(HEADER + body.len());
         message.extend(((HEADER + body.len()) as u32).to_ne_bytes());
@@ -128,9 +131,12 @@ impl Netlink {
 // --- the RDMA core --------------------------------------------------------------
 
 const RDMA_NL_NLDEV: u16 = 5;
+const NLDEV_CMD_GET: u16 = 1;
+const NLDEV_CMD_PORT_GET: u16 = 5;
 const NLDEV_CMD_RES_QP_GET: u16 = 10;
 const NLDEV_CMD_STAT_GET: u16 = 17;
 const NLDEV_DEV_INDEX: u16 = 1;
+const NLDEV_DEV_NAME: u16 = 2;
 const NLDEV_PORT_INDEX: u16 = 3;
 const NLDEV_RES_QP: u16 = 19;
 const NLDEV_RES_QP_ENTRY: u16 = 20;
@@ -142,6 +148,8 @@ const NLDEV_RES_TYPE: u16 = 26;
 const NLDEV_RES_STATE: u16 = 27;
 const NLDEV_RES_PID: u16 = 28;
 const NLDEV_RES_KERN_NAME: u16 = 29;
+const NLDEV_NDEV_NAME: u16 = 51;
+const NLDEV_DEV_PROTOCOL: u16 = 67;
 const NLDEV_STAT_HWCOUNTERS: u16 = 80;
 const NLDEV_STAT_ENTRY: u16 = 81;
 const NLDEV_STAT_ENTRY_NAME: u16 = 82;
@@ -156,7 +164,39 @@ fn rdma(command: u16, flags: u16, numbers: &[(u16, u32)]) -> Result<Vec<Vec<u8>>
     socket.ask((RDMA_NL_NLDEV << 10) | command, flags, &body)
 }
 
-/// A queue pair as the RDMA core knows it.
+/// An RDMA device as the RDMA core lists it.
+pub struct DeviceEntry {
+    pub index: u32,
+    pub name: String,
+    /// "ib", "roce", "iw", "opa" or "usnic".
+    pub protocol: Option<String>,
+}
+
+/// Lists the RDMA devices of this network namespace; none where the kernel has no RDMA core.
+pub fn devices() -> Result<Vec<DeviceEntry>> {
+    let answers = match rdma(NLDEV_CMD_GET, NLM_F_DUMP, &[]) {
+        Err(Errno::EPROTONOSUPPORT | Errno::ECONNREFUSED) => Vec::new(),
+        answers => answers?,
+    };
+    let entry = |answer: &Vec<u8>| {
+        Some(DeviceEntry {
+            index: attribute(answer, NLDEV_DEV_INDEX).map(integer)? as u32,
+            name: attribute(answer, NLDEV_DEV_NAME).map(text)?,
+            protocol: attribute(answer, NLDEV_DEV_PROTOCOL).map(text),
+        })
+    };
+    Ok(answers.iter().filter_map(entry).collect())
+}
+
+/// Returns the network interface of a port, if it is in this network namespace.
+pub fn port_interface(device: u32, port: u32) -> Result<Option<String>> {
+    let numbers = [(NLDEV_DEV_INDEX, device), (NLDEV_PORT_INDEX, port)];
+    let answers = rdma(NLDEV_CMD_PORT_GET, 0, &numbers)?;
+    let name = |answer: &Vec<u8>| attribute(answer, NLDEV_NDEV_NAME).map(text);
+    Ok(answers.iter().find_map(name))
+}
+
+/// A queue pair as the RDMA core lists it.
 pub struct QpEntry {
     pub number: u32,
     pub peer: Option<u32>,
@@ -167,11 +207,11 @@ pub struct QpEntry {
     pub rq_psn: Option<u32>,
     pub sq_psn: Option<u32>,
     pub pid: Option<u32>,
-    /// The kernel module whose it is.
+    /// The kernel module that owns it, if no process does.
     pub module: Option<String>,
 }
 
-/// The queue pairs of the device with this index.
+/// Lists the queue pairs of a device.
 pub fn queue_pairs(device: u32) -> Result<Vec<QpEntry>> {
     let answers = rdma(
         NLDEV_CMD_RES_QP_GET,
@@ -198,7 +238,7 @@ pub fn queue_pairs(device: u32) -> Result<Vec<QpEntry>> {
     Ok(entries)
 }
 
-/// The counters of a port, by name, as the driver has them.
+/// Returns the hardware counters of a port, with the driver's names.
 pub fn counters(device: u32, port: u32) -> Result<Vec<(String, u64)>> {
     let numbers = [(NLDEV_DEV_INDEX, device), (NLDEV_PORT_INDEX, port)];
     let answers = rdma(NLDEV_CMD_STAT_GET, 0, &numbers)?;
@@ -235,7 +275,7 @@ fn nul(name: &str) -> Vec<u8> {
     name.bytes().chain([0]).collect()
 }
 
-/// Whether an interface obeys pause frames, and whether it sends them.
+/// Returns whether an interface obeys pause frames, and whether it sends them.
 pub fn pause(interface: &str) -> Result<(bool, bool)> {
     // struct genlmsghdr: command, version, reserved.
     let generic = |command| vec![command, 1, 0, 0];
@@ -261,7 +301,7 @@ pub fn pause(interface: &str) -> Result<(bool, bool)> {
     }
 }
 
-/// The priorities of an interface that have flow control: bit n for priority n.
+/// Returns the priorities of an interface that have flow control: bit n for priority n.
 pub fn priority_flow_control(interface: &str) -> Result<u8> {
     let socket = Netlink::open(SockProtocol::NetlinkRoute)?;
     // struct dcbmsg: family, command, padding.

@@ -1,68 +1,155 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! How results come out, for all commands.
+//! The output and the exit status of all commands.
+//!
+//! Results go to the standard output, as a table or as JSON. Messages go to the standard error.
 
-use anyhow::Result;
+use anyhow::{bail, Result};
 use clap::{Args, ValueEnum};
 use comfy_table::{presets::NOTHING, Table};
+use schemars::JsonSchema;
 use serde::Serialize;
-use std::io::{ErrorKind, IsTerminal, Write};
-use std::net::Ipv6Addr;
+use std::fmt;
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
-/// Version of what `--format json` prints.
-pub const VERSION: u32 = 1;
+/// The version of the JSON documents, which each of them carries.
+pub const VERSION: u32 = 2;
 
-/// Arguments that make no sense: exit status 2.
+/// The exit status of errors, and of commands that Ctrl-C interrupted.
+pub const ERROR: u8 = 2;
+
+/// Prints a message to the standard error.
+macro_rules! message {
+    ($($arg:tt)*) => { $crate::output::message(format_args!($($arg)*)) };
+}
+
+/// Writes a line to the standard error in one call, so that lines of several processes do not mix.
+///
+/// A standard error that is closed is not a failure of the command.
+pub fn message(text: fmt::Arguments<'_>) {
+    let _ = anstream::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
+/// An error in the arguments that clap cannot find.
 #[derive(Debug)]
 pub struct Usage(pub String);
 
-impl std::fmt::Display for Usage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
 impl std::error::Error for Usage {}
 
+/// The error of a write to a standard output that its reader has closed (`ulp ... | head`).
+#[derive(Debug)]
+pub struct Closed;
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the standard output is closed")
+    }
+}
+
+impl std::error::Error for Closed {}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+enum Format {
     Table,
     Json,
 }
 
+/// The options `--format` and `--json`.
 #[derive(Debug, Args)]
 pub struct FormatArgs {
-    /// How the results are printed.
+    /// Format of the results; `ulp schema` prints the JSON Schema of each command
     #[arg(long, value_enum, default_value_t = Format::Table)]
-    pub format: Format,
-}
-
-/// Prints a result.
-pub fn print(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{text}")?;
-    Ok(out.flush()?)
-}
-
-/// Prints rows: under their heads, or as `{"version": 1, NAME: [ROW...]}`.
-pub fn rows<T: Serialize>(
     format: Format,
-    name: &str,
-    rows: &[T],
-    head: &[&str],
-    cells: impl Fn(&T) -> Vec<Vec<String>>,
-) -> Result<()> {
-    match format {
-        Format::Table => print(&table(head, rows.iter().flat_map(cells))),
-        Format::Json => print(&serde_json::to_string_pretty(
-            &serde_json::json!({"version": VERSION, name: rows}),
-        )?),
+    /// Short for --format json
+    #[arg(short, long, conflicts_with = "format")]
+    json: bool,
+}
+
+impl FormatArgs {
+    pub fn is_json(&self) -> bool {
+        self.json || self.format == Format::Json
+    }
+
+    /// Prints a result: the document as JSON, or else the text.
+    pub fn print<T: Serialize>(&self, document: &T, text: impl FnOnce() -> String) -> Result<()> {
+        match self.is_json() {
+            true => print(&serde_json::to_string_pretty(&versioned(document))?),
+            false => print(&text()),
+        }
+    }
+
+    /// Prints an element of a stream: one JSON object per line, or else the text.
+    pub fn stream<T: Serialize>(&self, document: &T, text: impl FnOnce() -> String) -> Result<()> {
+        match self.is_json() {
+            true => print(&serde_json::to_string(&versioned(document))?),
+            false => print(&text()),
+        }
     }
 }
 
-/// Columns under their heads, without lines.
+/// A document with the version of the format.
+#[derive(Serialize)]
+struct Versioned<'a, T> {
+    version: u32,
+    #[serde(flatten)]
+    document: &'a T,
+}
+
+fn versioned<T>(document: &T) -> Versioned<'_, T> {
+    Versioned {
+        version: VERSION,
+        document,
+    }
+}
+
+/// Returns the JSON Schema of a document, the version included.
+pub fn schema<T: JsonSchema>() -> schemars::Schema {
+    let mut schema = schemars::schema_for!(T);
+    let entry = |key: &str| serde_json::json!(key);
+    let object = schema.ensure_object();
+    if let Some(properties) = object
+        .entry("properties")
+        .or_insert(serde_json::json!({}))
+        .as_object_mut()
+    {
+        properties.insert("version".to_owned(), serde_json::json!({"const": VERSION}));
+    }
+    if let Some(required) = object
+        .entry("required")
+        .or_insert(serde_json::json!([]))
+        .as_array_mut()
+    {
+        if !required.contains(&entry("version")) {
+            required.push(entry("version"));
+        }
+    }
+    schema
+}
+
+/// Prints a line, or several, to the standard output.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = anstream::stdout().lock();
+    write(&mut out, format!("{text}\n").as_bytes())
+}
+
+/// Writes bytes to `out`, which is the standard output.
+pub fn write(out: &mut impl Write, bytes: &[u8]) -> Result<()> {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => bail!(Closed),
+        written => Ok(written?),
+    }
+}
+
+/// Formats columns under their heads, without lines.
 pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_preset(NOTHING).set_header(head);
@@ -72,13 +159,35 @@ pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Stri
     lines.join("\n")
 }
 
-/// Whether nobody reads any more (`ulp ... | head`).
-pub fn is_closed(error: &anyhow::Error) -> bool {
-    let error = error.downcast_ref::<std::io::Error>();
-    error.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+/// Returns the text of an optional value, or "-".
+pub fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// An error with its causes, each once: many errors name their cause themselves.
+/// Returns the exit status of an answer: 0 for yes, 1 for no.
+pub fn answer(yes: bool) -> ExitCode {
+    match yes {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+/// Returns the exit status of a command that Ctrl-C ended before it was done, and says so.
+pub fn interrupted() -> ExitCode {
+    message!("ulp: interrupted");
+    ExitCode::from(ERROR)
+}
+
+/// Returns the exit status of a failed command, after a message about the failure.
+pub fn failed(error: &anyhow::Error) -> ExitCode {
+    if error.is::<Closed>() {
+        return ExitCode::SUCCESS;
+    }
+    message!("ulp: {}", causes(error));
+    ExitCode::from(ERROR)
+}
+
+/// Formats an error with its causes. A cause that the text above it already names is left out.
 pub fn causes(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -90,58 +199,19 @@ pub fn causes(error: &anyhow::Error) -> String {
     text
 }
 
-/// Whether words may have colours: on a terminal, unless `NO_COLOR` says otherwise.
-pub fn colours() -> bool {
-    let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    std::io::stdout().is_terminal() && !refused
-}
-
-/// Set by Ctrl-C; a second one ends the program.
+/// Returns a flag that Ctrl-C and SIGTERM set. A second signal ends the program.
 pub fn interrupts() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())?;
+        signal_hook::flag::register_conditional_shutdown(signal, ERROR.into(), stop.clone())?;
         signal_hook::flag::register(signal, stop.clone())?;
     }
     Ok(stop)
 }
 
-/// HOST and a port, HOST:PORT, or an IPv6 address in brackets or without.
-pub fn address(host: &str, port: u16) -> String {
-    if host.parse::<Ipv6Addr>().is_ok() {
-        return format!("[{host}]:{port}");
-    }
-    let has_port = match host.rsplit_once(':') {
-        Some((rest, port)) => {
-            port.parse::<u16>().is_ok() && (!rest.contains(':') || rest.ends_with(']'))
-        }
-        None => false,
-    };
-    if has_port {
-        host.to_owned()
-    } else {
-        format!("{host}:{port}")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_get_a_port() {
-        for (host, want) in [
-            ("10.9.0.1", "10.9.0.1:7"),
-            ("10.9.0.1:8", "10.9.0.1:8"),
-            ("name", "name:7"),
-            ("fd09::1", "[fd09::1]:7"),
-            ("[fd09::1]", "[fd09::1]:7"),
-            ("[fd09::1]:8", "[fd09::1]:8"),
-            ("::", "[::]:7"),
-        ] {
-            assert_eq!(address(host, 7), want);
-        }
-    }
 
     #[test]
     fn a_cause_is_told_once() {
@@ -162,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_have_no_blanks_behind() {
+    fn tables_have_no_trailing_blanks() {
         let text = table(
             &["A", "LONG"],
             [vec!["wide cell".to_owned(), "b".to_owned()]],

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `ulp pingpong`: the other end of `ibv_rc_pingpong`, `ibv_uc_pingpong` and `ibv_ud_pingpong`, or of itself.
+//! `ulp pingpong`: a peer of `ibv_rc_pingpong`, `ibv_uc_pingpong` and `ibv_ud_pingpong`, or of
+//! itself.
 //!
-//! They meet over TCP: each sends `LID:QPN:PSN:GID` in hexadecimal digits and a NUL, 52 bytes, the one that
-//! connects first, which answers the other's with `done` and a NUL. It also sends the first message; who has
-//! received one sends one.
+//! The two exchange their addresses by TCP, as `LID:QPN:PSN:GID` in hexadecimal digits and a NUL,
+//! 52 bytes. The client sends its address first, and answers the server's with `done` and a NUL.
+//! The client also sends the first message; each end answers a message with a message.
 
-use crate::output::{address, interrupts, print, Format, FormatArgs, VERSION};
+use crate::args::{address, size_u32, DeviceArg};
+use crate::output::{interrupts, FormatArgs};
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use rust_ulp::{
-    Buffer, Completion, Connected, Cq, Device, Endpoint, Error, Gid, Grh, Mtu, Opcode, PreparedQp,
-    Qp, QpBuilder, Rc, Recv, Send, SendTo, Transport, Uc, Ud,
+    Buffer, Completion, Connected, Cq, Endpoint, Error, Gid, Grh, Mtu, Opcode, PreparedQp, Qp,
+    QpBuilder, Rc, Recv, Send, SendTo, Transport, Uc, Ud,
 };
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::ExitCode;
@@ -21,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const LINE: usize = 52;
-/// What those programs look at with -c: the first byte of each page.
+/// The stride of the bytes that the stock programs verify with -c: the first byte of each page.
 const PAGE: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -35,37 +38,75 @@ enum Kind {
 /// Arguments of `ulp pingpong`: those of `ibv_*_pingpong`.
 #[derive(Debug, Args)]
 pub struct Pingpong {
-    /// Which of them.
+    /// Transport
     #[arg(value_enum)]
     kind: Kind,
-    /// Where the other end listens [default: listen]
+    /// Host of the server [default: be the server]
     host: Option<String>,
-    /// TCP port.
+    /// TCP port of the server
     #[arg(short, long, default_value_t = 18515)]
     port: u16,
-    /// RDMA device [default: the first whose interface is in this network namespace]
-    #[arg(short = 'd', long, value_name = "NAME")]
-    device: Option<String>,
+    #[command(flatten)]
+    device: DeviceArg,
     /// Index of the GID [default: RoCE v2, IPv4]
     #[arg(short = 'g', long, value_name = "N")]
     gid_index: Option<u8>,
-    /// Bytes of a message; of ud at most the MTU [default: 4096; 1024 of ud]
-    #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    /// Bytes per message, at most 1MiB; for ud at most the MTU [default: 4096; for ud 1024]
+    #[arg(short, long, value_parser = message_size)]
     size: Option<u32>,
-    /// Bytes of a packet.
+    /// Path MTU in bytes
     #[arg(short, long, default_value_t = 1024)]
     mtu: u32,
-    /// Receives that are kept posted.
+    /// Receives that are kept posted
     #[arg(short, long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
     rx_depth: u32,
-    /// Messages in each direction.
+    /// Messages in each direction
     #[arg(short = 'n', long, default_value_t = 1000)]
     iters: u64,
-    /// Look at what comes.
+    /// Verify the contents of the messages
     #[arg(short = 'c', long)]
     check: bool,
     #[command(flatten)]
     format: FormatArgs,
+}
+
+/// The output of `ulp pingpong`.
+#[derive(Serialize, JsonSchema)]
+pub struct Summary {
+    messages: u64,
+    /// The bytes of both directions.
+    bytes: u64,
+    seconds: f64,
+    /// Messages with wrong contents; counted with `--check`.
+    invalid: u64,
+}
+
+impl Summary {
+    /// Formats the summary as the stock programs do.
+    fn text(&self) -> String {
+        let Self {
+            messages,
+            bytes,
+            seconds,
+            ..
+        } = *self;
+        let (rate, each) = (
+            bytes as f64 * 8e-6 / seconds,
+            seconds * 1e6 / messages.max(1) as f64,
+        );
+        format!(
+            "{bytes} bytes in {seconds:.2} seconds = {rate:.2} Mbit/sec\n\
+             {messages} iters in {seconds:.2} seconds = {each:.2} usec/iter"
+        )
+    }
+}
+
+/// Parses the size of a message.
+fn message_size(text: &str) -> std::result::Result<u32, String> {
+    match size_u32(text)? {
+        size @ 1..=0x10_0000 => Ok(size),
+        _ => Err("the size must be between 1 byte and 1MiB".to_owned()),
+    }
 }
 
 fn line(end: &Endpoint) -> Vec<u8> {
@@ -91,7 +132,7 @@ fn parse(line: &[u8], mtu: Mtu) -> Option<Endpoint> {
     Some(end.lid(u16::try_from(lid).ok()?))
 }
 
-/// How a message is sent to the one peer.
+/// A queue pair that sends messages to one peer.
 trait Player {
     fn send(&self, buffer: &Buffer, len: usize) -> rust_ulp::Result<()>;
     fn post_recv(&self, recv: Recv<'_>) -> rust_ulp::Result<()>;
@@ -125,11 +166,11 @@ impl Player for Datagrams {
     }
 }
 
-/// The memory of one end: what is sent, then the receives.
+/// The memory of one end: the message to send, then the receives.
 struct Memory {
     buffer: Buffer,
     len: usize,
-    /// Bytes of the network header before a message.
+    /// Bytes of the global routing header before a message.
     head: usize,
     depth: usize,
 }
@@ -158,7 +199,7 @@ impl Memory {
         Ok(Recv::new(self.buffer.slice(at..at + self.head + self.len)?).wr_id(slot as u64))
     }
 
-    /// Whether a message is as those programs send it.
+    /// Returns whether a message is as the stock programs send it.
     fn is_good(&self, done: &Completion) -> Result<bool> {
         let at = self.at(usize::try_from(done.wr_id)?) + self.head;
         let data = self.buffer.to_vec(at..at + self.len)?;
@@ -167,7 +208,7 @@ impl Memory {
     }
 }
 
-/// The TCP connection, and whether this end sends first.
+/// The TCP connection, and whether this end sends first: the client does.
 struct Meeting {
     tcp: TcpStream,
     first: bool,
@@ -184,7 +225,7 @@ impl Pingpong {
         }
         let listener = TcpListener::bind(("::", self.port)).context("listening")?;
         listener.set_nonblocking(true)?;
-        eprintln!("listening at {}", listener.local_addr()?);
+        message!("listening at {}", listener.local_addr()?);
         loop {
             match listener.accept() {
                 Ok((tcp, _)) => {
@@ -201,7 +242,7 @@ impl Pingpong {
         }
     }
 
-    /// Tells the other end of this one, and hears of it; `connect` is done where it has to be.
+    /// Exchanges the addresses, and calls `connect` with the peer's address at the right time.
     fn exchange<P>(
         &self,
         meeting: &mut Meeting,
@@ -215,16 +256,20 @@ impl Pingpong {
         meeting
             .tcp
             .read_exact(&mut theirs)
-            .context("the other end hung up")?;
-        let peer = parse(&theirs, Mtu::at_most(self.mtu))
-            .context("what the other end says is no address")?;
-        eprintln!(
+            .context("the peer closed the connection")?;
+        let peer =
+            parse(&theirs, Mtu::at_most(self.mtu)).context("the peer sent an invalid address")?;
+        message!(
             "local:  QPN {:#08x}, PSN {:#08x}, GID {}",
-            here.qp_num, here.psn, here.gid
+            here.qp_num,
+            here.psn,
+            here.gid
         );
-        eprintln!(
+        message!(
             "remote: QPN {:#08x}, PSN {:#08x}, GID {}",
-            peer.qp_num, peer.psn, peer.gid
+            peer.qp_num,
+            peer.psn,
+            peer.gid
         );
         let player = connect(peer)?;
         if meeting.first {
@@ -235,7 +280,7 @@ impl Pingpong {
             meeting
                 .tcp
                 .read_exact(&mut done)
-                .context("the other end hung up")?;
+                .context("the peer closed the connection")?;
         }
         Ok(player)
     }
@@ -272,7 +317,7 @@ impl Pingpong {
                     );
                     ensure!(
                         last.elapsed() < PATIENCE,
-                        "nothing comes any more, after {received} messages"
+                        "no more messages arrive, after {received} messages"
                     );
                     continue;
                 }
@@ -296,10 +341,7 @@ impl Pingpong {
 
     pub fn run(self) -> Result<ExitCode> {
         let stop = interrupts()?;
-        let device = match &self.device {
-            Some(name) => Device::open(name)?,
-            None => Device::open_default()?,
-        };
+        let device = self.device.open()?;
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(2048)?);
         let default = if self.kind == Kind::Ud { 1024 } else { 4096 };
         let len = self.size.unwrap_or(default) as usize;
@@ -337,19 +379,15 @@ impl Pingpong {
         let (received, wrong) = self.play(player.as_ref(), &memory, &cq, meeting.first, &stop)?;
         let seconds = begin.elapsed().as_secs_f64();
         let bytes = received * len as u64 * 2;
-        match self.format.format {
-            Format::Json => print(&serde_json::to_string_pretty(&json!({
-                "version": VERSION, "messages": received, "bytes": bytes, "seconds": seconds, "invalid": wrong,
-            }))?)?,
-            // As those programs have it.
-            Format::Table => print(&format!(
-                "{bytes} bytes in {seconds:.2} seconds = {:.2} Mbit/sec\n{received} iters in {seconds:.2} seconds = {:.2} usec/iter",
-                bytes as f64 * 8e-6 / seconds,
-                seconds * 1e6 / received.max(1) as f64
-            ))?,
-        }
+        let summary = Summary {
+            messages: received,
+            bytes,
+            seconds,
+            invalid: wrong,
+        };
+        self.format.print(&summary, || summary.text())?;
         if wrong > 0 {
-            bail!("{wrong} messages were not what was sent");
+            bail!("{wrong} messages had wrong contents");
         }
         Ok(ExitCode::SUCCESS)
     }

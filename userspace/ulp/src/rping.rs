@@ -1,53 +1,79 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `ulp rping`: either end of librdmacm's `rping`, which connects by the RDMA connection manager.
+//! `ulp rping`: server or client of librdmacm's `rping`, which connects by the RDMA connection
+//! manager.
 //!
-//! A message has 16 bytes: address (8), key and size (4 each) in network order. The client tells of its source;
-//! the server reads that, and sends; the client tells of its sink; the server writes there what it read, and sends.
+//! A message has 16 bytes: address (8), key and size (4 each) in network order. The client sends
+//! the address of its source. The server reads the source and sends a message. The client sends the
+//! address of its sink. The server writes the data there and sends a message.
 
-use crate::output::{address, interrupts, print, Format, FormatArgs, VERSION};
+use crate::args::{address, size_u32, DeviceArg};
+use crate::output::{interrupts, FormatArgs};
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use rust_ulp::{
     cm, Access, Buffer, Completion, Cq, Device, Error, GrantOptions, Opcode, Qp, Rc, Read, Recv,
     RemoteSlice, Send, Status, Write,
 };
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::net::ToSocketAddrs;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const INFO: usize = 16;
-/// The most that rping takes.
+/// The largest size that rping takes.
 const MAX: usize = 64 * 1024;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Arguments of `ulp rping`: those of `rping`.
 #[derive(Debug, Args)]
 pub struct Rping {
-    /// Where the server is [default: be the server, of one client]
+    /// Host of the server [default: be the server, of one client]
     host: Option<String>,
-    /// As the server: the address to listen at.
+    /// Address that the server listens at
     #[arg(short, long, default_value = "0.0.0.0")]
     addr: String,
-    /// Port of the connection manager.
+    /// Port of the connection manager
     #[arg(short, long, default_value_t = 7174)]
     port: u16,
-    /// RDMA device [default: the first whose interface is in this network namespace]
-    #[arg(short, long, value_name = "NAME")]
-    device: Option<String>,
-    /// As the client: how often.
+    #[command(flatten)]
+    device: DeviceArg,
+    /// Pings that the client sends
     #[arg(short = 'C', long, default_value_t = 10)]
     count: u64,
-    /// As the client: bytes.
-    #[arg(short = 'S', long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(17..=64 * 1024 - 1))]
+    /// Bytes per ping of the client, 17 to 65535
+    #[arg(short = 'S', long, default_value = "100", value_parser = ping_size)]
     size: u32,
     #[command(flatten)]
     format: FormatArgs,
 }
 
-/// One end: messages at the start of the memory, data behind.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Role {
+    Client,
+    Server,
+}
+
+/// The output of `ulp rping`.
+#[derive(Serialize, JsonSchema)]
+pub struct Summary {
+    role: Role,
+    pings: u64,
+    seconds: f64,
+}
+
+/// Parses the size of a ping.
+fn ping_size(text: &str) -> std::result::Result<u32, String> {
+    match size_u32(text)? {
+        size @ 17..=0xffff => Ok(size),
+        _ => Err("the size must be between 17 and 65535 bytes".to_owned()),
+    }
+}
+
+/// One end. Its memory has the messages at the start, and the data behind them.
 struct End<'a> {
     qp: Qp<Rc>,
     cq: Cq,
@@ -64,17 +90,14 @@ impl End<'_> {
             match self.cq.wait(Duration::from_millis(200)) {
                 Err(Error::Timeout { .. }) => {
                     ensure!(!self.stop.load(Ordering::Relaxed), "interrupted");
-                    ensure!(
-                        begin.elapsed() < PATIENCE,
-                        "nothing comes from the other end"
-                    );
+                    ensure!(begin.elapsed() < PATIENCE, "the peer does not answer");
                 }
                 done => return Ok(done?),
             }
         }
     }
 
-    /// Waits for a request of this end's, and takes note of a message that comes meanwhile.
+    /// Waits for a request of this end, and records whether a message arrived meanwhile.
     fn finish(&self, what: Opcode, arrived: &mut bool) -> Result<()> {
         loop {
             let done = self.wait()?.ok()?;
@@ -96,7 +119,7 @@ impl End<'_> {
         }
     }
 
-    /// Waits for the other end's message; [`None`] if it has hung up.
+    /// Waits for a message of the peer; returns [`None`] if the peer disconnected.
     fn message(&self, arrived: &mut bool) -> Result<Option<RemoteSlice>> {
         if !*arrived {
             let done = self.wait()?;
@@ -106,7 +129,7 @@ impl End<'_> {
             let done = done.ok()?;
             ensure!(
                 done.opcode == Opcode::Recv && done.byte_len as usize == INFO,
-                "that is no message of rping"
+                "the peer sent something other than a message of rping"
             );
         }
         *arrived = false;
@@ -149,7 +172,7 @@ impl Rping {
             .parse()
             .context("the address to listen at")?;
         let listener = cm::Listener::bind(device, addr, 1)?;
-        eprintln!("listening at {}", listener.local_addr());
+        message!("listening at {}", listener.local_addr());
         let request = loop {
             match listener.next_request(Duration::from_millis(200)) {
                 Err(Error::Timeout { .. }) => ensure!(!stop.load(Ordering::Relaxed), "interrupted"),
@@ -178,7 +201,7 @@ impl Rping {
             end.finish(Opcode::Read, &mut arrived)?;
             end.send(&none, &mut arrived)?;
             let Some(sink) = end.message(&mut arrived)? else {
-                bail!("the client hung up in the middle")
+                bail!("the client disconnected in the middle of a ping")
             };
             ensure!(
                 sink.len() >= len as u64,
@@ -190,7 +213,8 @@ impl Rping {
             end.finish(Opcode::Write, &mut arrived)?;
             pings += 1;
             if let Err(error) = end.send(&none, &mut arrived) {
-                // A client that has what it wanted hangs up at once: its acknowledgement may be lost with it.
+                // A client disconnects right after its last ping, so its acknowledgement may be
+                // lost.
                 let flushed = matches!(error.downcast_ref(), Some(Error::Completion(e)) if e.status == Status::Flushed);
                 ensure!(flushed, error);
                 return Ok(pings);
@@ -216,7 +240,7 @@ impl Rping {
         let qp = pd.create_qp::<Rc>(&cq).build()?;
         qp.post_recv(Recv::new(memory.slice(INFO..2 * INFO)?))?;
         let connection = qp.connect_cm(addr, &cm::ConnectOptions::new())?;
-        eprintln!(
+        message!(
             "connected from {} to {}",
             connection.local_addr(),
             connection.peer_addr()
@@ -228,7 +252,7 @@ impl Rping {
             stop,
         };
         let mut arrived = false;
-        let hung_up = "the server hung up";
+        let hung_up = "the server disconnected";
         for ping in 0..self.count {
             let mut data = format!("rdma-ping-{ping}: ").into_bytes();
             let text = (0..).map(|n| b'A' + ((ping + n) % 58) as u8);
@@ -251,21 +275,22 @@ impl Rping {
 
     pub fn run(self) -> Result<ExitCode> {
         let stop = interrupts()?;
-        let device = match &self.device {
-            Some(name) => Device::open(name)?,
-            None => Device::open_default()?,
-        };
+        let device = self.device.open()?;
         let begin = Instant::now();
-        let (side, pings) = match &self.host {
-            Some(host) => ("client", self.client(host, &device, &stop)?),
-            None => ("server", self.server(&device, &stop)?),
+        let (role, pings) = match &self.host {
+            Some(host) => (Role::Client, self.client(host, &device, &stop)?),
+            None => (Role::Server, self.server(&device, &stop)?),
         };
-        match self.format.format {
-            Format::Json => print(&json!({
-                "version": VERSION, "side": side, "pings": pings, "seconds": begin.elapsed().as_secs_f64(),
-            }).to_string())?,
-            Format::Table => print(&format!("{side}: {pings} pings, each read and written back whole"))?,
-        }
+        let seconds = begin.elapsed().as_secs_f64();
+        let summary = Summary {
+            role,
+            pings,
+            seconds,
+        };
+        self.format.print(&summary, || match role {
+            Role::Client => format!("client: {pings} pings, each came back unchanged"),
+            Role::Server => format!("server: {pings} pings, each read and written back"),
+        })?;
         Ok(ExitCode::SUCCESS)
     }
 }

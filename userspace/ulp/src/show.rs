@@ -1,48 +1,42 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `ulp devices`, `gids`, `events`, `counters` and `qp`: what there is, and what goes on.
+//! `ulp devices`, `gids`, `events`, `counters` and `qp`: the state of the RDMA devices of this
+//! host.
+//!
+//! All but `events` work without the module `rust_ulp`, and show more with it.
 
-use crate::output::{self, interrupts, Format, FormatArgs, VERSION};
+use crate::args::{duration, DeviceArg};
+use crate::output::{self, answer, interrupts, or_dash, FormatArgs};
+use crate::rdma::{self, GidEntry, RdmaDevice};
 use crate::{netlink, system};
-use anyhow::{bail, Context, Result};
+use anyhow::{Context, Result};
 use clap::Args;
-use rust_ulp::{Device, DeviceEntry, Error, EventKind, GidEntry, LinkLayer, PortInfo, QpState};
+use nix::errno::Errno;
+use rust_ulp::{Device, DeviceEntry, Error, EventKind};
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::json;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The devices, or the one by that name.
-pub fn devices(name: Option<&str>) -> Result<Vec<DeviceEntry>> {
-    let mut all = Device::list()?;
-    if let Some(name) = name {
-        all.retain(|entry| entry.name == name);
-        if all.is_empty() {
-            bail!(Error::NoDevice {
-                name: name.to_owned()
-            });
-        }
-    }
-    Ok(all)
+/// The option `--device` of commands that show all devices.
+#[derive(Debug, Args)]
+struct Filter {
+    /// Show this RDMA device only
+    #[arg(short, long, value_name = "NAME")]
+    device: Option<String>,
 }
 
-/// A port's network interface, of this namespace.
-pub fn interface(port: &PortInfo) -> Option<system::Interface> {
-    system::Interface::numbered(port.ifindex?)
-}
-
-fn link(layer: LinkLayer) -> String {
-    match layer {
-        LinkLayer::InfiniBand => "InfiniBand".to_owned(),
-        LinkLayer::Ethernet => "Ethernet".to_owned(),
-        other => format!("{other:?}"),
+impl Filter {
+    fn devices(&self) -> Result<Vec<RdmaDevice>> {
+        rdma::devices(self.device.as_deref())
     }
 }
 
-fn or_dash(text: Option<String>) -> String {
-    text.unwrap_or_else(|| "-".to_owned())
+/// Returns a word as the RDMA tools print it.
+fn upper(word: &str) -> String {
+    word.to_uppercase()
 }
 
 // --- devices ----------------------------------------------------------------------
@@ -50,120 +44,194 @@ fn or_dash(text: Option<String>) -> String {
 /// Arguments of `ulp devices`.
 #[derive(Debug, Args)]
 pub struct Devices {
-    /// This device only.
-    #[arg(short, long, value_name = "NAME")]
-    device: Option<String>,
-    /// All that a device can do, and not only what it is.
+    #[command(flatten)]
+    filter: Filter,
+    /// Show all attributes and limits of each device
     #[arg(short, long)]
     verbose: bool,
     #[command(flatten)]
     format: FormatArgs,
 }
 
-#[derive(Serialize)]
+/// The output of `ulp devices`.
+#[derive(Serialize, JsonSchema)]
+pub struct DeviceList {
+    devices: Vec<DeviceRow>,
+}
+
+#[derive(Serialize, JsonSchema)]
 struct DeviceRow {
-    name: String,
-    index: u32,
-    node_guid: String,
-    is_default: bool,
+    #[serde(flatten)]
+    device: RdmaDevice,
+    /// Whether a port of the device is usable in this network namespace.
     local_net: bool,
+    /// What the module adds; null where the module is not loaded or may not be used.
+    rust_ulp: Option<ModuleView>,
+}
+
+/// An RDMA device as the module shows it.
+#[derive(Serialize, JsonSchema)]
+struct ModuleView {
+    /// Whether programs that name no device use this one.
+    is_default: bool,
+    /// Whether the device is implemented in software.
     software: bool,
-    firmware: String,
-    ports: Vec<PortRow>,
-    capabilities: Vec<(&'static str, u64)>,
+    ports: Vec<PortView>,
+    /// The limits of the device, with the names of `struct ib_device_attr`, and those of the
+    /// module.
+    limits: BTreeMap<&'static str, u64>,
 }
 
-#[derive(Serialize)]
-struct PortRow {
+#[derive(Serialize, JsonSchema)]
+struct PortView {
     port: u32,
-    state: String,
-    link_layer: String,
-    max_mtu: u32,
     active_mtu: u32,
-    lid: u16,
-    gid_table_len: u32,
-    pkey_table_len: u32,
-    max_message: u32,
-    interface: Option<String>,
+    max_mtu: u32,
+    max_msg_size: u32,
 }
 
-fn device_row(entry: &DeviceEntry) -> Result<DeviceRow> {
-    let device = Device::open(&entry.name).with_context(|| entry.name.clone())?;
-    let (info, limits) = (device.info(), device.limits());
-    let mut ports = Vec::new();
-    for number in 1..=info.ports {
-        let port = device.port(number)?;
-        ports.push(PortRow {
-            port: number,
-            state: format!("{:?}", port.state),
-            link_layer: link(port.link_layer),
-            max_mtu: port.max_mtu,
-            active_mtu: port.active_mtu,
-            lid: port.lid,
-            gid_table_len: port.gid_table_len,
-            pkey_table_len: port.pkey_table_len,
-            max_message: port.max_msg_size,
-            interface: interface(&port).map(|interface| interface.name),
-        });
+impl ModuleView {
+    fn new(entry: &DeviceEntry) -> Result<Self> {
+        let device = Device::open(&entry.name).with_context(|| entry.name.clone())?;
+        let (info, limits) = (device.info(), device.limits());
+        let port = |port| {
+            let info = device.port(port)?;
+            Ok(PortView {
+                port,
+                active_mtu: info.active_mtu,
+                max_mtu: info.max_mtu,
+                max_msg_size: info.max_msg_size,
+            })
+        };
+        Ok(Self {
+            is_default: entry.is_default,
+            software: info.software,
+            ports: (1..=info.ports).map(port).collect::<Result<_>>()?,
+            limits: BTreeMap::from([
+                ("max_qp", info.max_qp.into()),
+                ("max_qp_wr", info.max_qp_wr.into()),
+                ("max_send_sge", info.max_send_sge.into()),
+                ("max_recv_sge", info.max_recv_sge.into()),
+                ("max_cq", info.max_cq.into()),
+                ("max_cqe", info.max_cqe.into()),
+                ("max_srq", info.max_srq.into()),
+                ("max_mr", info.max_mr.into()),
+                ("max_mr_size", info.max_mr_size),
+                ("max_fast_reg_page_list_len", info.max_fast_reg_pages.into()),
+                ("max_pd", info.max_pd.into()),
+                ("max_qp_rd_atom", info.max_responder.into()),
+                ("max_qp_init_rd_atom", info.max_initiator.into()),
+                ("num_comp_vectors", info.num_comp_vectors.into()),
+                ("rust_ulp_max_objects", limits.max_objects.into()),
+                ("rust_ulp_max_buffer", limits.max_buffer),
+                ("rust_ulp_max_batch", limits.max_batch.into()),
+                ("rust_ulp_max_queue_depth", limits.max_queue_depth.into()),
+                ("rust_ulp_max_inline", limits.max_inline.into()),
+            ]),
+        })
     }
-    Ok(DeviceRow {
-        name: entry.name.clone(),
-        index: entry.index,
-        node_guid: entry.node_guid.to_string(),
-        is_default: entry.is_default,
-        local_net: entry.local_net,
-        software: info.software,
-        firmware: info.fw_ver.clone(),
-        ports,
-        capabilities: vec![
-            ("queue pairs", info.max_qp.into()),
-            ("requests per queue", info.max_qp_wr.into()),
-            ("elements of a send", info.max_send_sge.into()),
-            ("elements of a receive", info.max_recv_sge.into()),
-            ("completion queues", info.max_cq.into()),
-            ("entries of a completion queue", info.max_cqe.into()),
-            ("shared receive queues", info.max_srq.into()),
-            ("keys", info.max_mr.into()),
-            ("pages under one key", info.max_fast_reg_pages.into()),
-            ("bytes under one key", info.max_mr_size),
-            ("protection domains", info.max_pd.into()),
-            (
-                "reads and atomics answered at a time",
-                info.max_responder.into(),
-            ),
-            (
-                "reads and atomics under way at a time",
-                info.max_initiator.into(),
-            ),
-            ("completion vectors", info.num_comp_vectors.into()),
-            (
-                "this module: objects per open file",
-                limits.max_objects.into(),
-            ),
-            ("this module: bytes of a buffer", limits.max_buffer),
-            ("this module: requests per call", limits.max_batch.into()),
-            (
-                "this module: requests per queue",
-                limits.max_queue_depth.into(),
-            ),
-            ("this module: inline bytes", limits.max_inline.into()),
-        ],
-    })
 }
 
-fn yes(flag: bool) -> String {
-    if flag { "yes" } else { "no" }.to_owned()
+impl DeviceRow {
+    /// Formats the attributes that the table leaves out.
+    fn attributes(&self) -> String {
+        let device = &self.device;
+        let texts = [
+            ("protocol", &device.protocol),
+            ("node_type", &device.node_type),
+            ("sys_image_guid", &device.sys_image_guid),
+            ("node_desc", &device.node_desc),
+            ("firmware", &device.firmware),
+            ("hca_type", &device.hca_type),
+            ("board_id", &device.board_id),
+            ("hw_rev", &device.hw_rev),
+            ("vendor_id", &device.vendor_id),
+            ("vendor_part_id", &device.vendor_part_id),
+            ("driver", &device.driver),
+        ];
+        let mut rows: Vec<_> = texts
+            .into_iter()
+            .map(|(name, text)| vec![name.to_owned(), or_dash(text.as_ref())])
+            .collect();
+        for port in &device.ports {
+            let mut add =
+                |name: &str, value| rows.push(vec![format!("port {} {name}", port.port), value]);
+            add("lid", or_dash(port.lid));
+            add("lmc", or_dash(port.lmc));
+            add("sm_lid", or_dash(port.sm_lid));
+            add("sm_sl", or_dash(port.sm_sl));
+            add("cap_mask", or_dash(port.cap_mask.as_ref()));
+            add("gid_tbl_len", port.gid_tbl_len.to_string());
+            add("pkey_tbl_len", port.pkey_tbl_len.to_string());
+        }
+        let limits = self.rust_ulp.iter().flat_map(|module| &module.limits);
+        rows.extend(limits.map(|(name, limit)| vec![(*name).to_owned(), limit.to_string()]));
+        output::table(&[&device.name, "VALUE"], rows)
+    }
+
+    fn cells(&self) -> Vec<Vec<String>> {
+        let yes = |flag| if flag { "yes" } else { "no" }.to_owned();
+        let port = |port: &rdma::Port| {
+            let module = self.rust_ulp.as_ref();
+            let view =
+                module.and_then(|view| view.ports.iter().find(|view| view.port == port.port));
+            let speed = [
+                port.width.map(|width| format!("{width}X")),
+                port.speed.clone(),
+            ];
+            vec![
+                self.device.name.clone(),
+                port.port.to_string(),
+                upper(port.state),
+                upper(port.phys_state),
+                port.link_layer.to_owned(),
+                or_dash(port.rate_gbps),
+                or_dash(Some(
+                    speed.into_iter().flatten().collect::<Vec<_>>().join(" "),
+                )),
+                or_dash(view.map(|view| view.active_mtu)),
+                or_dash(view.map(|view| view.max_mtu)),
+                or_dash(port.netdev.as_ref()),
+                or_dash(self.device.node_guid.as_ref()),
+                module.map_or_else(|| "-".to_owned(), |view| yes(view.is_default)),
+                yes(self.local_net),
+            ]
+        };
+        self.device.ports.iter().map(port).collect()
+    }
+}
+
+/// Returns the devices as the module lists them, or why it does not.
+fn module_devices() -> rust_ulp::Result<Vec<DeviceEntry>> {
+    let entries = Device::list();
+    if let Err(error) = &entries {
+        message!("ulp: less is known without /dev/rust_ulp: {error}");
+    }
+    entries
 }
 
 impl Devices {
     pub fn run(self) -> Result<ExitCode> {
-        let entries = devices(self.device.as_deref())?;
-        let rows = entries.iter().map(device_row).collect::<Result<Vec<_>>>()?;
+        let devices = self.filter.devices()?;
+        let entries = module_devices().unwrap_or_default();
+        let row = |device: RdmaDevice| {
+            let entry = entries.iter().find(|entry| entry.name == device.name);
+            Ok(DeviceRow {
+                local_net: device.is_here(),
+                rust_ulp: entry.map(ModuleView::new).transpose()?,
+                device,
+            })
+        };
+        let devices = devices.into_iter().map(row).collect::<Result<_>>()?;
+        let list = DeviceList { devices };
         let head = [
             "DEVICE",
             "PORT",
             "STATE",
+            "PHYSICAL",
             "LINK",
+            "Gbit/s",
+            "SPEED",
             "MTU",
             "MAX MTU",
             "NETDEV",
@@ -171,42 +239,17 @@ impl Devices {
             "DEFAULT",
             "HERE",
         ];
-        output::rows(self.format.format, "devices", &rows, &head, |row| {
-            row.ports
-                .iter()
-                .map(|port| {
-                    vec![
-                        row.name.clone(),
-                        port.port.to_string(),
-                        port.state.clone(),
-                        port.link_layer.clone(),
-                        port.active_mtu.to_string(),
-                        port.max_mtu.to_string(),
-                        or_dash(port.interface.clone()),
-                        row.node_guid.clone(),
-                        yes(row.is_default),
-                        yes(row.local_net),
-                    ]
-                })
-                .collect()
-        })?;
-        if self.verbose && self.format.format == Format::Table {
-            for row in &rows {
-                let cells = row
-                    .capabilities
-                    .iter()
-                    .map(|(what, n)| vec![(*what).to_owned(), n.to_string()]);
-                output::print(&format!(
-                    "\n{}",
-                    output::table(&[&row.name, "AT MOST"], cells)
-                ))?;
+        self.format.print(&list, || {
+            let mut text = output::table(&head, list.devices.iter().flat_map(DeviceRow::cells));
+            for row in list.devices.iter().filter(|_| self.verbose) {
+                text += &format!("\n\n{}", row.attributes());
             }
+            text
+        })?;
+        if list.devices.is_empty() {
+            message!("ulp: there is no RDMA device; `ulp diagnose` tells how to make one");
         }
-        if rows.is_empty() {
-            eprintln!("ulp: no RDMA device; `ulp diagnose` says what to do");
-            return Ok(ExitCode::FAILURE);
-        }
-        Ok(ExitCode::SUCCESS)
+        Ok(answer(!list.devices.is_empty()))
     }
 }
 
@@ -215,71 +258,78 @@ impl Devices {
 /// Arguments of `ulp gids`.
 #[derive(Debug, Args)]
 pub struct Gids {
-    /// Of this device only.
-    #[arg(short, long, value_name = "NAME")]
-    device: Option<String>,
+    #[command(flatten)]
+    filter: Filter,
     #[command(flatten)]
     format: FormatArgs,
 }
 
-#[derive(Serialize)]
+/// The output of `ulp gids`.
+#[derive(Serialize, JsonSchema)]
+pub struct GidList {
+    gids: Vec<GidRow>,
+}
+
+#[derive(Serialize, JsonSchema)]
 struct GidRow {
     device: String,
     port: u32,
-    index: u32,
-    gid: String,
-    ipv4: Option<String>,
-    r#type: String,
-    interface: Option<String>,
-    link_local: bool,
-    chosen: bool,
-}
-
-impl GidRow {
-    fn new(device: &str, port: u32, entry: &GidEntry) -> Self {
-        Self {
-            device: device.to_owned(),
-            port,
-            index: entry.index,
-            gid: entry.gid.to_string(),
-            ipv4: entry.gid.ipv4().map(|addr| addr.to_string()),
-            r#type: entry.gid_type.to_string(),
-            interface: entry.interface.as_ref().map(|(_, name)| name.clone()),
-            link_local: entry.is_link_local,
-            chosen: entry.is_preferred,
-        }
-    }
+    #[serde(flatten)]
+    entry: GidEntry,
+    /// Whether programs that name no GID use this one; null where the module is not loaded.
+    used: Option<bool>,
 }
 
 impl Gids {
     pub fn run(self) -> Result<ExitCode> {
-        let mut rows = Vec::new();
-        let mut reasons = Vec::new();
-        for entry in devices(self.device.as_deref())? {
-            let device = Device::open(&entry.name).with_context(|| entry.name.clone())?;
-            for port in 1..=device.info().ports {
-                let gids = device.gids(port)?;
-                rows.extend(gids.iter().map(|gid| GidRow::new(&entry.name, port, gid)));
+        let known = module_devices().is_ok();
+        let (mut gids, mut reasons) = (Vec::new(), Vec::new());
+        for device in self.filter.devices()? {
+            // The module does not serve every device.
+            let opened = Device::open(&device.name).ok().filter(|_| known);
+            for port in &device.ports {
+                let preferred = match &opened {
+                    Some(opened) => Some(opened.gids(port.port)?),
+                    None => None,
+                };
+                let used = |index| {
+                    let mut gids = preferred.as_ref()?.iter();
+                    Some(gids.any(|gid| gid.is_preferred && gid.index == index))
+                };
+                gids.extend(device.gids(port).into_iter().map(|entry| GidRow {
+                    device: device.name.clone(),
+                    port: port.port,
+                    used: used(entry.index),
+                    entry,
+                }));
             }
-            reasons.push(device.to_string());
+            reasons.extend(opened.map(|opened| opened.to_string()));
         }
+        let list = GidList { gids };
         let head = [
             "DEVICE", "PORT", "INDEX", "GID", "IPv4", "TYPE", "NETDEV", "USED",
         ];
-        output::rows(self.format.format, "gids", &rows, &head, |row| {
-            vec![vec![
+        let cells = |row: &GidRow| {
+            vec![
                 row.device.clone(),
                 row.port.to_string(),
-                row.index.to_string(),
-                row.gid.clone(),
-                or_dash(row.ipv4.clone()),
-                row.r#type.clone(),
-                or_dash(row.interface.clone()),
-                if row.chosen { "*" } else { "" }.to_owned(),
-            ]]
-        })?;
+                row.entry.index.to_string(),
+                row.entry.gid.clone(),
+                or_dash(row.entry.ipv4.as_ref()),
+                row.entry.type_name().to_owned(),
+                or_dash(row.entry.netdev.as_ref()),
+                match row.used {
+                    Some(true) => "*",
+                    Some(false) => "",
+                    None => "-",
+                }
+                .to_owned(),
+            ]
+        };
+        self.format
+            .print(&list, || output::table(&head, list.gids.iter().map(cells)))?;
         for reason in reasons {
-            eprintln!("{reason}");
+            message!("{reason}");
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -290,51 +340,124 @@ impl Gids {
 /// Arguments of `ulp events`.
 #[derive(Debug, Args)]
 pub struct Events {
-    /// Of this device [default: the first whose interface is in this network namespace]
-    #[arg(short, long, value_name = "NAME")]
-    device: Option<String>,
-    /// End after so many.
+    #[command(flatten)]
+    device: DeviceArg,
+    /// End after N events
     #[arg(short = 'n', long, value_name = "N")]
     count: Option<u64>,
-    /// End after so many seconds.
-    #[arg(short = 'D', long, value_name = "S")]
-    duration: Option<u64>,
+    /// End after this time, in seconds or with a unit
+    #[arg(short = 'D', long, value_name = "TIME", value_parser = duration)]
+    duration: Option<Duration>,
     #[command(flatten)]
     format: FormatArgs,
 }
 
-/// What it means to somebody who looks at ports.
-fn meaning(kind: EventKind) -> &'static str {
+/// A line of the output of `ulp events`.
+#[derive(Serialize, JsonSchema)]
+pub struct EventRow {
+    /// When the event was reported, in seconds of CLOCK_MONOTONIC.
+    time: f64,
+    device: String,
+    /// The kernel's name of the event.
+    event: &'static str,
+    port: Option<u32>,
+    /// The number of events that were lost.
+    lost: Option<u32>,
+    meaning: &'static str,
+}
+
+/// Returns the kernel's name of an event, and its meaning.
+fn event(kind: EventKind) -> (&'static str, &'static str) {
     match kind {
-        EventKind::PortActive { .. } => "the port carries traffic",
-        EventKind::PortError { .. } => {
-            "the port carries no traffic: its link or its interface went down"
+        EventKind::CqError => ("cq_err", "a completion queue has failed"),
+        EventKind::QpFatal => ("qp_fatal", "a queue pair has failed"),
+        EventKind::QpRequestError => ("qp_req_err", "a peer sent an invalid request"),
+        EventKind::QpAccessError => (
+            "qp_access_err",
+            "a peer accessed memory that it may not access",
+        ),
+        EventKind::CommunicationEstablished => ("comm_est", "the first packet of a peer arrived"),
+        EventKind::SqDrained => ("sq_drained", "a send queue has sent what was posted"),
+        EventKind::PathMigrated => ("path_mig", "a queue pair uses its alternate path"),
+        EventKind::PathMigrationFailed => {
+            ("path_mig_err", "a queue pair cannot use its alternate path")
         }
-        EventKind::GidChange { .. } => "addresses have come or gone: look at `ulp gids`",
-        EventKind::PkeyChange { .. } => "the table of partition keys has changed",
-        EventKind::LidChange { .. } => "the port has another local identifier",
-        EventKind::SmChange { .. } => "another subnet manager rules",
-        EventKind::ClientReregister { .. } => "the subnet manager forgot its clients",
-        EventKind::DeviceFatal => "the device has failed",
-        EventKind::DeviceRemoved => "the device is gone: the last event",
-        EventKind::DeviceRenamed => "the device has another name",
-        EventKind::Lost { .. } => "events were lost because nobody read them",
-        _ => "",
+        EventKind::DeviceFatal => ("device_fatal", "the device has failed"),
+        EventKind::PortActive { .. } => ("port_active", "the port carries traffic"),
+        EventKind::PortError { .. } => (
+            "port_err",
+            "the port carries no traffic: its link or its interface went down",
+        ),
+        EventKind::LidChange { .. } => ("lid_change", "the local identifier of the port changed"),
+        EventKind::PkeyChange { .. } => ("pkey_change", "the table of partition keys changed"),
+        EventKind::SmChange { .. } => ("sm_change", "another subnet manager took over"),
+        EventKind::SrqError => ("srq_err", "a shared receive queue has failed"),
+        EventKind::SrqLimit => (
+            "srq_limit_reached",
+            "a shared receive queue has fewer receives than its limit",
+        ),
+        EventKind::LastWqeReached => (
+            "qp_last_wqe_reached",
+            "a queue pair in error takes no more receives from its shared queue",
+        ),
+        EventKind::ClientReregister { .. } => (
+            "client_reregister",
+            "the subnet manager lost its registrations",
+        ),
+        EventKind::GidChange { .. } => {
+            ("gid_change", "addresses have come or gone: see `ulp gids`")
+        }
+        EventKind::DeviceRemoved => ("device_removed", "the device is gone: the last event"),
+        EventKind::DeviceRenamed => ("device_renamed", "the device has another name"),
+        EventKind::Lost { .. } => ("lost", "events were lost because nobody read them"),
+        _ => ("other", ""),
+    }
+}
+
+impl EventRow {
+    fn new(device: &str, time: Duration, kind: EventKind) -> Self {
+        let (event, meaning) = event(kind);
+        let (mut port, mut lost) = (None, None);
+        match kind {
+            EventKind::PortActive { port: number }
+            | EventKind::PortError { port: number }
+            | EventKind::LidChange { port: number }
+            | EventKind::PkeyChange { port: number }
+            | EventKind::SmChange { port: number }
+            | EventKind::ClientReregister { port: number }
+            | EventKind::GidChange { port: number } => port = Some(number),
+            EventKind::Lost { count } => lost = Some(count),
+            _ => {}
+        }
+        Self {
+            time: time.as_secs_f64(),
+            device: device.to_owned(),
+            event,
+            port,
+            lost,
+            meaning,
+        }
+    }
+
+    fn text(&self) -> String {
+        let (time, event) = (self.time, upper(self.event));
+        let port = self.port.map(|port| format!("port {port}"));
+        let port = port.unwrap_or_default();
+        let text = format!(
+            "{time:14.6} {:8} {event:20} {port:7} {}",
+            self.device, self.meaning
+        );
+        text.trim_end().to_owned()
     }
 }
 
 impl Events {
     pub fn run(self) -> Result<ExitCode> {
-        let device = match &self.device {
-            Some(name) => Device::open(name)?,
-            None => Device::open_default()?,
-        };
+        let device = self.device.open()?;
         let events = device.events()?;
         let stop = interrupts()?;
-        eprintln!("{}: waiting for events, until Ctrl-C", device.name());
-        let end = self
-            .duration
-            .map(|s| Instant::now() + Duration::from_secs(s.min(1 << 30)));
+        message!("{}: waiting for events, until Ctrl-C", device.name());
+        let end = self.duration.map(|duration| Instant::now() + duration);
         let mut seen = 0;
         while !stop.load(Ordering::Relaxed)
             && self.count.is_none_or(|count| seen < count)
@@ -346,26 +469,13 @@ impl Events {
                 Err(error) => return Err(error.into()),
             };
             seen += 1;
-            let (time, kind) = (event.time.as_secs_f64(), format!("{:?}", event.kind));
-            output::print(&match self.format.format {
-                Format::Table => format!(
-                    "{time:14.6} {:8} {kind:32} {}",
-                    device.name(),
-                    meaning(event.kind)
-                )
-                .trim_end()
-                .to_owned(),
-                Format::Json => json!({
-                    "version": VERSION, "time": time, "device": device.name(), "event": kind,
-                    "meaning": meaning(event.kind),
-                })
-                .to_string(),
-            })?;
+            let row = EventRow::new(device.name(), event.time, event.kind);
+            self.format.stream(&row, || row.text())?;
             if event.kind == EventKind::DeviceRemoved {
                 break;
             }
         }
-        eprintln!("{seen} events");
+        message!("{seen} events");
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -375,20 +485,21 @@ impl Events {
 /// Arguments of `ulp counters`.
 #[derive(Debug, Args)]
 pub struct Counters {
-    /// Of this device only.
-    #[arg(short, long, value_name = "NAME")]
-    device: Option<String>,
-    /// Those only that are not 0.
+    #[command(flatten)]
+    filter: Filter,
+    /// Show only counters that are not 0
     #[arg(long)]
     nonzero: bool,
-    /// Every so many seconds, by how much they rose, until Ctrl-C.
-    #[arg(short, long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86400))]
-    watch: Option<u64>,
+    /// Print the increase over each interval, in seconds or with a unit, until Ctrl-C
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    watch: Option<Duration>,
     #[command(flatten)]
     format: FormatArgs,
 }
 
-/// A counter that tells of trouble, and of which. Those of rxe, and what others call the same.
+/// Returns what a counter that is not 0 means, if it indicates a fault.
+///
+/// The names are those of rxe, of mlx5 and of the specification.
 pub fn trouble(counter: &str) -> Option<&'static str> {
     Some(match counter {
         "duplicate_request" => "requests came again: their acknowledgements were lost or late",
@@ -407,91 +518,152 @@ pub fn trouble(counter: &str) -> Option<&'static str> {
         "send_err" => "packets could not be sent: no route, or the interface is down",
         "link_downed" => "the link went down",
         "symbol_error" | "port_rcv_errors" => "damaged packets: look at cable and connectors",
-        "port_xmit_discards" | "rx_discards_phy" => {
+        "port_xmit_discards" | "rx_discards_phy" | "tx_discards_phy" => {
             "packets were dropped: congestion without flow control"
+        }
+        "out_of_buffer" | "rx_out_of_buffer" => {
+            "packets were dropped because no receive was posted in time"
+        }
+        "np_ecn_marked_roce_packets" => "a switch marked packets to here: congestion on the path",
+        "rp_cnp_handled" => "peers asked this host to send more slowly: congestion on the path",
+        "tx_pause_storm_error_events" | "rx_pause_storm_error_events" => {
+            "pause frames stopped the port for so long that the adapter gave up"
         }
         _ => return None,
     })
 }
 
-#[derive(Clone, Serialize)]
+/// The output of `ulp counters`; one per interval with `--watch`.
+#[derive(Clone, Serialize, JsonSchema)]
+pub struct CounterList {
+    counters: Vec<CounterRow>,
+}
+
+/// The place that the kernel shows a counter in.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Source {
+    /// The driver's hardware counters, as `rdma statistic` prints them.
+    Hw,
+    /// The port counters of the specification, in sysfs.
+    Port,
+    /// The statistics of the network interface, as `ethtool -S` prints them.
+    Netdev,
+}
+
+#[derive(Clone, Serialize, JsonSchema)]
 struct CounterRow {
     device: String,
     port: u32,
+    source: Source,
     counter: String,
     value: u64,
+    /// What the counter indicates if it is not 0; null for counters of no fault.
     trouble: Option<&'static str>,
 }
 
-fn counters(entries: &[DeviceEntry]) -> Result<Vec<CounterRow>> {
-    let mut rows = Vec::new();
-    for entry in entries {
-        for port in 1..=entry.ports {
-            let counters = netlink::counters(entry.index, port)
-                .with_context(|| format!("{}, port {port}: the driver's counters", entry.name))?;
-            rows.extend(counters.into_iter().map(|(counter, value)| CounterRow {
-                device: entry.name.clone(),
-                port,
-                trouble: trouble(&counter),
-                counter,
-                value,
-            }));
+impl CounterRow {
+    fn key(&self) -> (&str, u32, Source, &str) {
+        (&self.device, self.port, self.source, &self.counter)
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let trouble = self.trouble.filter(|_| self.value != 0).unwrap_or_default();
+        let source = match self.source {
+            Source::Hw => "hw",
+            Source::Port => "port",
+            Source::Netdev => "netdev",
+        };
+        vec![
+            self.device.clone(),
+            self.port.to_string(),
+            source.to_owned(),
+            self.counter.clone(),
+            self.value.to_string(),
+            trouble.to_owned(),
+        ]
+    }
+}
+
+/// Reads all counters of some devices.
+fn counters(devices: &[RdmaDevice]) -> Result<CounterList> {
+    let (sysfs, mut list) = (rdma::Sysfs::default(), Vec::new());
+    for device in devices {
+        for port in &device.ports {
+            let hardware = match netlink::counters(device.index, port.port) {
+                // The driver has none.
+                Err(Errno::EOPNOTSUPP | Errno::EINVAL) => Vec::new(),
+                read => read.with_context(|| {
+                    format!("{}, port {}: the driver's counters", device.name, port.port)
+                })?,
+            };
+            let netdev = port.netdev.as_deref();
+            for (source, counters) in [
+                (Source::Hw, hardware),
+                (Source::Port, sysfs.port_counters(&device.name, port.port)),
+                (
+                    Source::Netdev,
+                    netdev.map(rdma::ethtool_counters).unwrap_or_default(),
+                ),
+            ] {
+                list.extend(counters.into_iter().map(|(counter, value)| CounterRow {
+                    device: device.name.clone(),
+                    port: port.port,
+                    source,
+                    trouble: trouble(&counter),
+                    counter,
+                    value,
+                }));
+            }
         }
     }
-    Ok(rows)
+    Ok(CounterList { counters: list })
 }
 
 impl Counters {
-    fn show(&self, mut rows: Vec<CounterRow>) -> Result<()> {
-        rows.retain(|row| !self.nonzero || row.value != 0);
-        let head = ["DEVICE", "PORT", "COUNTER", "VALUE", "TELLS OF"];
-        let cells = |row: &CounterRow| {
-            let trouble = row.trouble.filter(|_| row.value != 0).unwrap_or_default();
-            vec![vec![
-                row.device.clone(),
-                row.port.to_string(),
-                row.counter.clone(),
-                row.value.to_string(),
-                trouble.to_owned(),
-            ]]
-        };
-        output::rows(self.format.format, "counters", &rows, &head, cells)
+    fn text(&self, list: &CounterList) -> String {
+        let head = ["DEVICE", "PORT", "SOURCE", "COUNTER", "VALUE", "MEANING"];
+        output::table(&head, list.counters.iter().map(CounterRow::cells))
     }
 
     pub fn run(self) -> Result<ExitCode> {
-        let entries = devices(self.device.as_deref())?;
-        let mut last = counters(&entries)?;
-        let Some(seconds) = self.watch else {
-            self.show(last)?;
+        let devices = self.filter.devices()?;
+        let read = || counters(&devices);
+        let shown = |mut list: CounterList| {
+            list.counters.retain(|row| !self.nonzero || row.value != 0);
+            list
+        };
+        let mut last = read()?;
+        let Some(interval) = self.watch else {
+            let list = shown(last);
+            self.format.print(&list, || self.text(&list))?;
             return Ok(ExitCode::SUCCESS);
         };
         let stop = interrupts()?;
-        eprintln!("every {seconds} s, until Ctrl-C");
+        message!(
+            "every {}, until Ctrl-C",
+            humantime::format_duration(interval)
+        );
         let mut next = Instant::now();
         loop {
-            next += Duration::from_secs(seconds);
+            next += interval;
             while Instant::now() < next && !stop.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(50));
             }
-            // What there is until Ctrl-C is shown, too.
-            let now = counters(&entries)?;
+            // The increase until Ctrl-C is shown, too.
+            let now = read()?;
             let before: HashMap<_, _> = last
+                .counters
                 .iter()
-                .map(|row| {
-                    (
-                        (row.device.as_str(), row.port, row.counter.as_str()),
-                        row.value,
-                    )
-                })
+                .map(|row| (row.key(), row.value))
                 .collect();
-            let mut rose = now.clone();
-            for row in &mut rose {
-                let key = (row.device.as_str(), row.port, row.counter.as_str());
-                row.value = row
-                    .value
-                    .wrapping_sub(before.get(&key).copied().unwrap_or(0));
+            let mut increase = now.clone();
+            for row in &mut increase.counters {
+                let before = before.get(&row.key()).copied().unwrap_or(0);
+                row.value = row.value.wrapping_sub(before);
             }
-            self.show(rose)?;
+            let list = shown(increase);
+            self.format.stream(&list, || self.text(&list))?;
             last = now;
             if stop.load(Ordering::Relaxed) {
                 return Ok(ExitCode::SUCCESS);
@@ -505,94 +677,121 @@ impl Counters {
 /// Arguments of `ulp qp`.
 #[derive(Debug, Args)]
 pub struct Qps {
-    /// Of this device only.
-    #[arg(short, long, value_name = "NAME")]
-    device: Option<String>,
-    /// Those of /dev/rust_ulp only.
+    #[command(flatten)]
+    filter: Filter,
+    /// Show only queue pairs of /dev/rust_ulp
     #[arg(short, long)]
     ours: bool,
     #[command(flatten)]
     format: FormatArgs,
 }
 
-#[derive(Serialize)]
-struct QpRow {
-    device: String,
-    number: u32,
-    r#type: String,
-    state: String,
-    peer: Option<u32>,
-    rq_psn: Option<u32>,
-    sq_psn: Option<u32>,
-    sends: Option<u32>,
-    receives: Option<u32>,
-    pid: Option<u32>,
-    program: String,
+/// `enum ib_qp_type`.
+const QP_TYPES: &[&str] = &[
+    "smi",
+    "gsi",
+    "rc",
+    "uc",
+    "ud",
+    "raw_ipv6",
+    "raw_ethertype",
+    "unknown",
+    "raw_packet",
+    "xrc_ini",
+    "xrc_tgt",
+];
+/// `enum ib_qp_state`.
+const QP_STATES: &[&str] = &[
+    "reset", "init", "rtr", "rts", "sqd", "sqe", "err", "unknown",
+];
+
+/// The output of `ulp qp`.
+#[derive(Serialize, JsonSchema)]
+pub struct QpList {
+    queue_pairs: Vec<QpRow>,
 }
 
-/// `enum ib_qp_type`.
-fn qp_type(kind: u8) -> String {
-    match kind {
-        0 => "SMI".to_owned(),
-        1 => "GSI".to_owned(),
-        2 => "RC".to_owned(),
-        3 => "UC".to_owned(),
-        4 => "UD".to_owned(),
-        8 => "RAW".to_owned(),
-        n => format!("type {n}"),
+#[derive(Serialize, JsonSchema)]
+struct QpRow {
+    device: String,
+    qp_num: u32,
+    #[schemars(extend("enum" = QP_TYPES))]
+    r#type: &'static str,
+    #[schemars(extend("enum" = QP_STATES))]
+    state: &'static str,
+    dest_qp_num: Option<u32>,
+    rq_psn: Option<u32>,
+    sq_psn: Option<u32>,
+    /// Outstanding send requests; known for queue pairs of /dev/rust_ulp.
+    sends: Option<u32>,
+    /// Outstanding receives; known for queue pairs of /dev/rust_ulp.
+    recvs: Option<u32>,
+    /// The process that owns the queue pair.
+    pid: Option<u32>,
+    /// The name of that process.
+    program: Option<String>,
+    /// The kernel module that created the queue pair.
+    module: Option<String>,
+}
+
+impl QpRow {
+    fn cells(&self) -> Vec<String> {
+        let module = self.module.as_ref().map(|module| format!("[{module}]"));
+        vec![
+            self.device.clone(),
+            self.qp_num.to_string(),
+            upper(self.r#type),
+            upper(self.state),
+            or_dash(self.dest_qp_num),
+            or_dash(self.rq_psn),
+            or_dash(self.sq_psn),
+            or_dash(self.sends),
+            or_dash(self.recvs),
+            or_dash(self.pid),
+            or_dash(self.program.clone().or(module)),
+        ]
     }
 }
 
 impl Qps {
     pub fn run(self) -> Result<ExitCode> {
         let mut owners = system::owners();
-        let mut rows = Vec::new();
-        for entry in devices(self.device.as_deref())? {
-            let qps = netlink::queue_pairs(entry.index)
-                .with_context(|| format!("{}: its queue pairs", entry.name))?;
+        let mut queue_pairs = Vec::new();
+        for device in self.filter.devices()? {
+            let qps = netlink::queue_pairs(device.index)
+                .with_context(|| format!("listing the queue pairs of {}", device.name))?;
             for qp in qps {
-                let owner = owners.remove(&(entry.name.clone(), qp.number));
+                let owner = owners.remove(&(device.name.clone(), qp.number));
                 if self.ours && qp.module.as_deref() != Some("rust_ulp") {
                     continue;
                 }
-                let module = qp.module.map(|name| format!("[{name}]"));
-                rows.push(QpRow {
-                    device: entry.name.clone(),
-                    number: qp.number,
-                    r#type: qp_type(qp.kind),
-                    state: format!("{:?}", QpState::from_code(qp.state)),
-                    peer: qp.peer,
+                let pid = owner.as_ref().map(|owner| owner.pid).or(qp.pid);
+                queue_pairs.push(QpRow {
+                    device: device.name.clone(),
+                    qp_num: qp.number,
+                    r#type: rdma::word(QP_TYPES, qp.kind.into()),
+                    state: rdma::word(QP_STATES, qp.state.into()),
+                    dest_qp_num: qp.peer,
                     rq_psn: qp.rq_psn,
                     sq_psn: qp.sq_psn,
                     sends: owner.as_ref().map(|owner| owner.sends),
-                    receives: owner.as_ref().map(|owner| owner.receives),
-                    pid: owner.as_ref().map(|owner| owner.pid).or(qp.pid),
-                    program: owner
-                        .map(|owner| owner.program)
-                        .or(module)
-                        .unwrap_or_default(),
+                    recvs: owner.as_ref().map(|owner| owner.receives),
+                    pid,
+                    program: match owner {
+                        Some(owner) => Some(owner.program),
+                        None => pid.and_then(system::program),
+                    },
+                    module: qp.module,
                 });
             }
         }
-        let number = |n: Option<u32>| or_dash(n.map(|n| n.to_string()));
+        let list = QpList { queue_pairs };
         let head = [
             "DEVICE", "QPN", "TYPE", "STATE", "PEER QPN", "RQ PSN", "SQ PSN", "SENDS", "RECVS",
             "PID", "PROGRAM",
         ];
-        output::rows(self.format.format, "queue_pairs", &rows, &head, |row| {
-            vec![vec![
-                row.device.clone(),
-                row.number.to_string(),
-                row.r#type.clone(),
-                row.state.clone(),
-                number(row.peer),
-                number(row.rq_psn),
-                number(row.sq_psn),
-                number(row.sends),
-                number(row.receives),
-                number(row.pid),
-                row.program.clone(),
-            ]]
+        self.format.print(&list, || {
+            output::table(&head, list.queue_pairs.iter().map(QpRow::cells))
         })?;
         Ok(ExitCode::SUCCESS)
     }

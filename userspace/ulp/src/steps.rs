@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `ulp steps`: a connection step by step, with what each parameter means; and the classic mistakes, made on
-//! purpose.
+//! `ulp steps`: a connection step by step, with the meaning of each parameter, and the classic
+//! mistakes.
 
-use crate::output::{address, print};
+use crate::args::{address, DeviceArg};
+use crate::output::print;
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use rust_ulp::{
@@ -20,9 +21,9 @@ use std::time::Duration;
 const PORT: u16 = 18517;
 const LEN: usize = 16_384;
 const TEXT: &str = "hello, step by step";
-/// How long anything may take.
+/// The deadline of each step.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long an acknowledgement may take.
+/// The timeout of an acknowledgement.
 const ACK: Duration = Duration::from_millis(500);
 const RETRIES: u8 = 3;
 
@@ -30,24 +31,26 @@ const RETRIES: u8 = 3;
 #[derive(Debug, Args)]
 pub struct Steps {
     #[command(subcommand)]
-    side: Side,
+    role: Role,
 }
 
 #[derive(Debug, Subcommand)]
-enum Side {
-    /// Waits for one client, and lets it write, send and read.
-    Server {
+enum Role {
+    /// Serves one client, which writes, sends and reads.
+    #[command(visible_alias = "server")]
+    Serve {
         /// Listen at this address only.
-        #[arg(long, default_value = "::")]
+        #[arg(long, value_name = "ADDRESS", default_value = "::")]
         listen: String,
         #[command(flatten)]
         common: Common,
     },
     /// Connects to a server, writes, sends and reads.
-    Client {
-        /// Where `ulp steps server` runs.
+    #[command(visible_alias = "client")]
+    Connect {
+        /// Host of `ulp steps serve`.
         host: String,
-        /// Make this classic mistake, and explain what it looks like.
+        /// Make this classic mistake, and explain its symptom.
         #[arg(long = "break", value_enum, value_name = "WHAT")]
         mistake: Option<Mistake>,
         #[command(flatten)]
@@ -57,15 +60,14 @@ enum Side {
 
 #[derive(Debug, Args)]
 struct Common {
-    /// The language of the explanations.
+    /// Language of the explanations.
     #[arg(long, value_enum, default_value_t = Lang::En)]
     lang: Lang,
     /// TCP port of the server.
     #[arg(short, long, default_value_t = PORT)]
     port: u16,
-    /// RDMA device [default: the first whose interface is in this network namespace]
-    #[arg(short, long, value_name = "NAME")]
-    device: Option<String>,
+    #[command(flatten)]
+    device: DeviceArg,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -77,13 +79,13 @@ enum Lang {
 /// A classic mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 enum Mistake {
-    /// The path leads to another GID than the peer's.
+    /// The path leads to a GID that is not the peer's.
     Gid,
-    /// The first packet's number is not the one that the peer waits for.
+    /// The sequence number of the first packet is not the one that the peer expects.
     Psn,
     /// The peer has posted no receive.
     Rnr,
-    /// The key is not the one that the peer gave.
+    /// The key is not the one that the peer granted.
     Rkey,
     /// The ends have different MTUs.
     Mtu,
@@ -91,7 +93,7 @@ enum Mistake {
     Timeout,
 }
 
-/// What is said, in both languages.
+/// A text in both languages.
 struct Said(&'static str, &'static str);
 
 impl Said {
@@ -103,9 +105,9 @@ impl Said {
     }
 }
 
-/// What a mistake looks like.
+/// The explanation of a mistake.
 struct Lesson {
-    /// How the request may end.
+    /// The possible statuses of the request.
     statuses: &'static [Status],
     mistake: Said,
     symptom: Said,
@@ -203,7 +205,7 @@ impl Mistake {
     }
 }
 
-/// What is told of a step.
+/// Prints the steps.
 struct Teller {
     lang: Lang,
     step: u32,
@@ -215,7 +217,7 @@ impl Teller {
         print(&format!("\n[{}] {}", self.step, title.in_lang(self.lang)))
     }
 
-    /// A parameter, its value, and what it means.
+    /// Prints a parameter, its value, and its meaning.
     fn value(&self, name: &str, value: impl std::fmt::Display, meaning: Said) -> Result<()> {
         print(&format!(
             "    {name:20} = {value}\n    {:20}   {}",
@@ -228,7 +230,7 @@ impl Teller {
         print(&format!("    {}", said.in_lang(self.lang)))
     }
 
-    /// The state machine, with where the queue pair is now.
+    /// Prints the state machine, with the state of the queue pair marked.
     fn state(&self, now: QpState) -> Result<()> {
         let states = [
             (QpState::Reset, "RESET"),
@@ -252,7 +254,7 @@ impl Teller {
     }
 }
 
-/// What the ends tell each other, a line of JSON each.
+/// The message that each end sends, a line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 struct Hello {
     qp_num: u32,
@@ -281,14 +283,16 @@ impl Tcp {
     fn receive(&mut self) -> Result<Hello> {
         let mut line = String::new();
         self.0.by_ref().take(4096).read_line(&mut line)?;
-        serde_json::from_str(&line).context("what the peer says is no hello of `ulp steps`")
+        serde_json::from_str(&line).context("the peer is not `ulp steps`")
     }
 
-    /// Both ends have come so far.
+    /// Waits until both ends call this.
     fn meet(&mut self) -> Result<()> {
         self.0.get_mut().write_all(b".")?;
         let mut byte = [0];
-        self.0.read_exact(&mut byte).context("the peer has gone")
+        self.0
+            .read_exact(&mut byte)
+            .context("the peer closed the connection")
     }
 }
 
@@ -302,17 +306,14 @@ struct End {
 }
 
 impl End {
-    /// Everything before the other end is known.
+    /// Creates all objects that do not depend on the peer.
     fn make(common: &Common) -> Result<Self> {
         let mut t = Teller {
             lang: common.lang,
             step: 0,
         };
         t.step(Said("open the device", "打开设备"))?;
-        let device = match &common.device {
-            Some(name) => Device::open(name)?,
-            None => Device::open_default()?,
-        };
+        let device = common.device.open()?;
         t.value(
             "device",
             device.name(),
@@ -447,15 +448,15 @@ impl End {
             format!("{:#x}, {:#x}, {}", hello.rkey, hello.addr, hello.len),
             Said("the peer's memory", "对端内存"),
         )?;
-        let mtu = Mtu::from_code(hello.mtu).context("the peer's MTU makes no sense")?;
-        let gid = hello.gid.parse().context("the peer's GID makes no sense")?;
+        let mtu = Mtu::from_code(hello.mtu).context("the peer sent an invalid MTU")?;
+        let gid = hello.gid.parse().context("the peer sent an invalid GID")?;
         Ok((
             Endpoint::new(hello.qp_num, hello.psn, gid, mtu),
             RemoteSlice::new(hello.addr, hello.len, hello.rkey)?,
         ))
     }
 
-    /// INIT to RTS, with the mistakes that are made on the way.
+    /// Moves the queue pair from INIT to RTS, with the mistake.
     fn connect(
         mut self,
         peer: &Endpoint,
@@ -468,9 +469,9 @@ impl End {
         let mut mtu = here.mtu.min(peer.mtu);
         let mut psn = here.psn;
         match mine {
-            // What goes to oneself there is the queue pair of that number, if it is not this one itself: for
-            // that it is a packet too early. One that is too late would be taken for a double, and
-            // acknowledged.
+            // The own device may have a queue pair with the peer's number. A packet with a later
+            // sequence number is not acknowledged there; one with an earlier number would count as
+            // a duplicate.
             Some(Mistake::Gid) => {
                 (gid, psn) = (here.gid, peer.psn.wrapping_add(0x1000) & 0xff_ffff)
             }
@@ -636,7 +637,7 @@ fn explain(
     )?;
     ensure!(
         lesson.statuses.contains(&done.status),
-        "this mistake was to end as one of {:?}, and ended as {:?}",
+        "the request should have failed with one of {:?}, and ended with {:?}",
         lesson.statuses,
         done.status
     );
@@ -648,7 +649,7 @@ fn server(listen: &str, common: &Common) -> Result<()> {
     end.teller
         .step(Said("exchange by TCP", "通过 TCP 交换信息"))?;
     let listener = TcpListener::bind(listen).with_context(|| listen.to_owned())?;
-    eprintln!("listening at {}", listener.local_addr()?);
+    message!("listening at {}", listener.local_addr()?);
     let mut tcp = Tcp::new(listener.accept()?.0)?;
     let theirs = tcp.receive()?;
     let mistake = theirs.mistake;
@@ -670,7 +671,7 @@ fn server(listen: &str, common: &Common) -> Result<()> {
     }
     tcp.meet()?;
     if mistake.is_some() {
-        // What comes does not come right; the client tells when it has seen enough.
+        // The requests of the client fail; it reports when it is done.
         return tcp.meet();
     }
     t.step(Said("the client's message", "客户端的消息"))?;
@@ -697,7 +698,7 @@ fn server(listen: &str, common: &Common) -> Result<()> {
     )?;
     ensure!(
         message == TEXT.as_bytes() && written == TEXT.as_bytes(),
-        "what arrived is not what was sent"
+        "the received data differs from the sent data"
     );
     tcp.meet()
 }
@@ -708,7 +709,7 @@ fn client(host: &str, mistake: Option<Mistake>, common: &Common) -> Result<()> {
         .step(Said("exchange by TCP", "通过 TCP 交换信息"))?;
     let mut tcp = Tcp::new(
         TcpStream::connect(host)
-            .with_context(|| format!("{host}: is `ulp steps server` running there?"))?,
+            .with_context(|| format!("{host}: is `ulp steps serve` running there?"))?,
     )?;
     tcp.send(&end.hello(mistake))?;
     let (peer, mut memory) = end.told(&tcp.receive()?)?;
@@ -719,7 +720,7 @@ fn client(host: &str, mistake: Option<Mistake>, common: &Common) -> Result<()> {
     tcp.meet()?;
     let (qp, buffer) = (&connected.qp, &connected.buffer);
     buffer.write_at(0, TEXT.as_bytes())?;
-    // With too large packets only what has several of them fails.
+    // With too large packets, only a message of several packets fails.
     let len = if mistake == Some(Mistake::Mtu) {
         LEN / 2
     } else {
@@ -749,7 +750,7 @@ fn client(host: &str, mistake: Option<Mistake>, common: &Common) -> Result<()> {
     if let Some(mistake) = mistake {
         let done = post(&mut t, mistake == Mistake::Rnr)?;
         if done.status == Status::Success {
-            bail!("the mistake went unnoticed");
+            bail!("the request succeeded in spite of the mistake");
         }
         explain(&mut t, mistake, &connected, &done)?;
         return tcp.meet();
@@ -776,7 +777,7 @@ fn client(host: &str, mistake: Option<Mistake>, common: &Common) -> Result<()> {
     )?;
     ensure!(
         read == TEXT.as_bytes(),
-        "what was read is not what was written"
+        "the read data differs from the written data"
     );
     tcp.meet()?;
     t.step(Said(
@@ -789,9 +790,9 @@ fn client(host: &str, mistake: Option<Mistake>, common: &Common) -> Result<()> {
 
 impl Steps {
     pub fn run(self) -> Result<ExitCode> {
-        match &self.side {
-            Side::Server { listen, common } => server(&address(listen, common.port), common)?,
-            Side::Client {
+        match &self.role {
+            Role::Serve { listen, common } => server(&address(listen, common.port), common)?,
+            Role::Connect {
                 host,
                 mistake,
                 common,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What the kernel tells in `/sys` and `/proc`.
+//! Facts that the kernel tells in `/sys` and `/proc`, apart from RDMA devices.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,7 +9,7 @@ fn read(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// Whether a module is loaded, or built into the kernel with something to show.
+/// Returns whether a module is loaded, or built into the kernel with parameters.
 pub fn has_module(name: &str) -> bool {
     fs::exists(format!("/sys/module/{name}")).unwrap_or(false)
 }
@@ -18,14 +18,14 @@ pub fn has_module(name: &str) -> bool {
 pub struct Interface {
     pub name: String,
     pub mtu: u32,
-    /// Whether somebody turned it on.
+    /// Whether the administrator enabled it.
     pub is_up: bool,
-    /// Whether there is a line; [`None`] while it is down.
+    /// Whether it has a link; [`None`] while it is disabled.
     pub carrier: Option<bool>,
 }
 
 impl Interface {
-    /// The one by that name.
+    /// Returns the interface with a name.
     pub fn named(name: &str) -> Option<Self> {
         let get = |what: &str| read(&format!("/sys/class/net/{name}/{what}"));
         let flags = get("flags")?;
@@ -37,17 +37,9 @@ impl Interface {
             carrier: get("carrier").map(|carrier| carrier == "1"),
         })
     }
-
-    /// The one with that index.
-    pub fn numbered(index: u32) -> Option<Self> {
-        let index = index.to_string();
-        interfaces()
-            .find(|name| read(&format!("/sys/class/net/{name}/ifindex")).as_ref() == Some(&index))
-            .and_then(|name| Self::named(&name))
-    }
 }
 
-/// The names of the network interfaces of this namespace.
+/// Lists the names of the network interfaces of this namespace.
 pub fn interfaces() -> impl Iterator<Item = String> {
     let entries = fs::read_dir("/sys/class/net")
         .into_iter()
@@ -56,7 +48,7 @@ pub fn interfaces() -> impl Iterator<Item = String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok())
 }
 
-/// Settings of a RoCE adapter for explicit congestion notification, if its driver shows them.
+/// Returns the ECN settings of a RoCE adapter, if its driver shows them.
 pub fn ecn(interface: &str) -> Option<String> {
     let of = |side: &str| {
         let path = format!("/sys/class/net/{interface}/ecn/{side}/enable");
@@ -75,13 +67,13 @@ pub fn ecn(interface: &str) -> Option<String> {
     ))
 }
 
-/// The type of service that the connection manager gives to connections of a port, if it was set.
+/// Returns the type of service that the connection manager uses for a port, if it was set.
 pub fn default_tos(device: &str, port: u32) -> Option<u8> {
     let path = format!("/sys/kernel/config/rdma_cm/{device}/ports/{port}/default_roce_tos");
     read(&path)?.parse().ok()
 }
 
-/// A queue pair of a program that has `/dev/rust_ulp` open.
+/// A queue pair of a process that has `/dev/rust_ulp` open.
 pub struct Owned {
     pub pid: u32,
     pub program: String,
@@ -89,7 +81,12 @@ pub struct Owned {
     pub receives: u32,
 }
 
-/// The queue pairs of all programs that this user may look at, by device and number.
+/// Returns the name of a process.
+pub fn program(pid: u32) -> Option<String> {
+    read(&format!("/proc/{pid}/comm"))
+}
+
+/// Returns the queue pairs of all processes that this user may inspect, by device and number.
 pub fn owners() -> HashMap<(String, u32), Owned> {
     let mut owners = HashMap::new();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -111,7 +108,7 @@ pub fn owners() -> HashMap<(String, u32), Owned> {
             }
             let number = file.file_name();
             let info = read(&format!("{base}/fdinfo/{}", number.to_string_lossy()));
-            let program = read(&format!("{base}/comm")).unwrap_or_default();
+            let program = program(pid).unwrap_or_default();
             for (device, qpn, sends, receives) in queue_pairs(&info.unwrap_or_default()) {
                 let program = program.clone();
                 owners.insert(
@@ -129,7 +126,8 @@ pub fn owners() -> HashMap<(String, u32), Owned> {
     owners
 }
 
-/// Device, number, sends and receives under way of the queue pairs in the fdinfo of a file.
+/// Parses the fdinfo of a file: device, number, and outstanding sends and receives of its queue
+/// pairs.
 fn queue_pairs(info: &str) -> Vec<(String, u32, u32, u32)> {
     let mut device = String::new();
     let mut found = Vec::new();

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What is measured, and how: the client makes it from its options and sends it to the server whole.
+//! The parameters of a measurement. The client makes them from its options and sends them to the
+//! server.
 
 use anyhow::{bail, Result};
 use clap::ValueEnum;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The operation that is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// The measured operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Test {
     /// RDMA Write.
     Write,
@@ -23,7 +25,7 @@ pub enum Test {
     CmpSwap,
     /// Connecting by the RDMA connection manager, up to the first completed write.
     Connect,
-    /// Making memory reachable for peers, and taking that back.
+    /// Granting peers access to memory, and revoking it.
     Register,
 }
 
@@ -47,17 +49,17 @@ impl std::fmt::Display for Test {
     }
 }
 
-/// What of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+/// The measured quantity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
+#[serde(rename_all = "snake_case")]
 pub enum Metric {
-    /// The time of one: half a round trip of writes and sends, a whole one of reads and atomics.
+    /// Time per operation: half a round trip of writes and sends, a whole one of reads and atomics.
     #[value(alias = "lat")]
     Latency,
-    /// Many in flight: bytes per second.
+    /// Bytes per second, with many requests outstanding.
     #[value(alias = "bw")]
     Bandwidth,
-    /// Many in flight: messages per second.
+    /// Messages per second, with many requests outstanding.
     Rate,
 }
 
@@ -71,13 +73,13 @@ impl std::fmt::Display for Metric {
     }
 }
 
-/// What carries it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+/// The interface to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
+#[serde(rename_all = "snake_case")]
 pub enum Backend {
-    /// /dev/rust_ulp, by one system call for many requests.
+    /// /dev/rust_ulp, with one system call for many requests.
     Call,
-    /// /dev/rust_ulp, by io_uring.
+    /// /dev/rust_ulp, with io_uring.
     Uring,
     /// libibverbs.
     Verbs,
@@ -93,95 +95,97 @@ impl std::fmt::Display for Backend {
     }
 }
 
-/// Who moves completions of /dev/rust_ulp into the mapped ring.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+/// The context that moves completions of /dev/rust_ulp into the mapped ring.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum,
+)]
+#[serde(rename_all = "snake_case")]
 pub enum Delivery {
-    /// As the module's parameter says.
+    /// The default of the module's parameter.
     #[default]
     Default,
     /// A kernel worker.
     Workqueue,
-    /// The softirq that saw the completion.
+    /// The softirq that handles the completion.
     Softirq,
-    /// The call that waits for it.
+    /// The system call that waits for the completion.
     Caller,
 }
 
-/// How one learns of completions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// The way to wait for completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// By looking again and again.
+    /// By polling.
     Poll,
-    /// By sleeping until woken.
+    /// By sleeping until an event.
     Event,
 }
 
-/// How long a row takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// The length of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Amount {
-    /// So many messages per thread.
+    /// Messages per thread.
     Iterations(u64),
-    /// So many milliseconds.
+    /// Milliseconds.
     Millis(u64),
 }
 
-/// Version of [`Config`] and of the messages about it.
-pub const VERSION: u32 = 1;
+/// The version of [`Config`] and of the messages between client and server.
+pub const VERSION: u32 = 2;
 
-/// The limits of what a client may ask of a server.
+/// The largest message that a client may request of a server.
 pub const MAX_SIZE: u32 = 16 << 20;
 const MAX_ITERATIONS: u64 = 1 << 40;
 const MAX_DEPTH: u32 = 8192;
 const MAX_QPS: u32 = 256;
 const MAX_THREADS: u32 = 64;
 const MAX_INLINE: u32 = 4096;
-/// Bytes of one end's buffer, and of all ends of a run.
+/// The sizes of the buffer of one end, and of the buffers of all ends of a run.
 const MAX_MEMORY: u64 = 64 << 20;
 const MAX_ALL_MEMORY: u64 = 512 << 20;
-/// Bytes of slots of one end, where each message has its own.
+/// The size of the slots of one end, where each message has a slot of its own.
 const SLOT_MEMORY: u64 = 16 << 20;
-/// Entries of a ring of io_uring; twice as many can be in flight.
+/// The entries of an io_uring; twice as many requests can be in flight.
 pub const RING_ENTRIES: u32 = 16_384;
 /// Alignment of slots.
 const ALIGN: u64 = 64;
 
-/// A whole measurement. Every number is checked by [`Config::check`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// The parameters of a measurement. [`Config::check`] checks every number.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     pub test: Test,
     pub metric: Metric,
     pub backend: Backend,
-    /// The server's.
+    /// The back end of the server.
     pub peer_backend: Backend,
     pub mode: Mode,
     pub delivery: Delivery,
-    /// A thread of the kernel's submits what goes by io_uring, at both ends.
+    /// Whether a kernel thread submits the requests of io_uring, at both ends.
     pub sqpoll: bool,
-    /// Bytes per message; a row each.
+    /// Bytes per message; a row for each.
     pub sizes: Vec<u32>,
     pub amount: Amount,
-    /// Messages before those that count, per thread.
+    /// Messages before the measurement, per thread.
     pub warmup: u64,
-    /// Requests in flight, per queue pair.
+    /// Outstanding requests, per queue pair.
     pub depth: u32,
-    /// Receives kept posted, per queue pair.
+    /// Posted receives, per queue pair.
     pub rx_depth: u32,
-    /// Requests per posting, over all queue pairs of a thread.
+    /// Requests per post, over all queue pairs of a thread.
     pub list: u32,
-    /// One request in so many is signaled, where they are posted one by one.
+    /// The distance of signaled requests among those posted one by one.
     pub cq_mod: u32,
     /// Queue pairs per thread.
     pub qps: u32,
     pub threads: u32,
-    /// Messages of at most so many bytes travel in the request.
+    /// The size of the largest message that is sent inline.
     pub inline: u32,
     /// Whether the contents of every message are verified.
     pub verify: bool,
-    /// How long anything may take before it counts as failed.
+    /// The deadline of each step.
     pub timeout_ms: u64,
 }
 
@@ -193,7 +197,7 @@ fn range<T: PartialOrd + std::fmt::Display>(what: &str, n: T, min: T, max: T) ->
 }
 
 impl Config {
-    /// Whether it can be run: the client's options and what a server is sent go through this.
+    /// Checks the parameters; both the client and the server do.
     pub fn check(&self) -> Result<()> {
         range("the number of sizes", self.sizes.len(), 1, 64)?;
         for size in &self.sizes {
@@ -232,7 +236,7 @@ impl Config {
                 self.depth
             );
         }
-        // Queues of completions are per thread.
+        // The completion queues belong to a thread.
         let entries = u64::from(self.qps) * u64::from(self.depth.max(self.rx_depth));
         range("queue pairs (-q) times depth (-t, -r)", entries, 1, 65_536)?;
         if [self.backend, self.peer_backend].contains(&Backend::Uring) {
@@ -245,7 +249,7 @@ impl Config {
             bail!("latency is measured on one queue pair (-q) per thread");
         }
         if !self.list_test() && self.backend == Backend::Uring {
-            bail!("connections and registrations do not go by io_uring");
+            bail!("connections and registrations cannot use io_uring");
         }
         if self.test.is_atomic() && self.sizes != [8] {
             bail!("an atomic operation has 8 bytes");
@@ -270,7 +274,7 @@ impl Config {
         Ok(())
     }
 
-    /// Whether messages are exchanged, in contrast to connections and registrations.
+    /// Returns whether messages are exchanged, in contrast to connections and registrations.
     pub fn list_test(&self) -> bool {
         !matches!(self.test, Test::Connect | Test::Register)
     }
@@ -279,7 +283,7 @@ impl Config {
         Duration::from_millis(self.timeout_ms)
     }
 
-    /// Messages per thread, the warm-up's included, where that is known.
+    /// Returns the number of messages per thread, with those of the warm-up, if it is known.
     pub fn messages(&self) -> Option<u64> {
         match self.amount {
             Amount::Iterations(n) => Some(n.saturating_add(self.warmup)),
@@ -288,10 +292,10 @@ impl Config {
     }
 }
 
-/// Where messages lie in an end's buffer: the same at both ends.
+/// The layout of messages in the buffer of an end, the same at both ends.
 ///
-/// The first half is where messages arrive, the second where they come from. In each, every queue pair
-/// has `slots` slots.
+/// Messages arrive in the first half and leave from the second. In each half, every queue pair has
+/// `slots` slots.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     pub size: u32,
@@ -318,7 +322,8 @@ impl Layout {
         }
     }
 
-    /// Requests in flight per queue pair, so that each has a slot of its own where contents count.
+    /// Returns the outstanding requests per queue pair, each with a slot of its own if contents are
+    /// verified.
     pub fn depth(&self, config: &Config) -> u64 {
         match config.verify {
             true => u64::from(config.depth).min(self.slots),
@@ -326,7 +331,8 @@ impl Layout {
         }
     }
 
-    /// Receives posted per queue pair, likewise.
+    /// Returns the posted receives per queue pair, each with a slot of its own if contents are
+    /// verified.
     pub fn rx_depth(&self, config: &Config) -> u64 {
         match config.verify {
             true => u64::from(config.rx_depth).min(self.slots),
@@ -342,12 +348,12 @@ impl Layout {
         2 * self.half()
     }
 
-    /// Where message `number` of queue pair `qp` arrives.
+    /// Returns the offset that message `number` of queue pair `qp` arrives at.
     pub fn inbox(&self, qp: u64, number: u64) -> u64 {
         (qp * self.slots + number % self.slots) * self.stride
     }
 
-    /// Where it comes from.
+    /// Returns the offset that message `number` of queue pair `qp` leaves from.
     pub fn outbox(&self, qp: u64, number: u64) -> u64 {
         self.half() + self.inbox(qp, number)
     }

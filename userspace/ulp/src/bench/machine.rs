@@ -1,35 +1,36 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Where it was measured.
+//! The machines of a measurement.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::fs;
 
-/// A machine, as it is written down with the results.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// A machine, as the report describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Machine {
     pub host: String,
     pub kernel: String,
     pub cpu: String,
     pub cpus: usize,
-    /// Whether it runs under a hypervisor or an emulator.
+    /// Whether the machine runs under a hypervisor or an emulator.
     pub virtual_machine: bool,
-    /// The build of the module, where it is loaded.
+    /// The version or build id of the module, if it is loaded.
     pub module: Option<String>,
     /// Version of this program.
     pub tool: String,
-    /// What the clock of the kernel is.
+    /// The clock source of the kernel.
     pub clocksource: String,
 }
 
-/// The first line of a file, or nothing.
+/// Returns the first line of a file, if it is not empty.
 fn line(path: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.lines().next()?.trim().to_owned()).filter(|s| !s.is_empty())
 }
 
-/// What the kernel says of the module: its version where it has one, else its build id.
+/// Returns the version of the loaded module, or else its build id.
 fn module() -> Option<String> {
     const DIR: &str = "/sys/module/rust_ulp";
     if !fs::exists(DIR).unwrap_or(false) {

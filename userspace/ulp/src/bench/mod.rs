@@ -2,10 +2,10 @@
 
 //! `ulp bench`: one set of loops over several back ends.
 //!
-//! - [`config`]: what is measured; [`wire`]: how the server is told
-//! - [`end`]: what a back end has to do; [`call`], [`uring`], [`verbs`]: the back ends
-//! - [`loops`]: the measurements themselves; [`connect`], [`register`]: those without messages
-//! - [`client`], [`server`]: the two sides; [`stats`], [`table`], [`plot`]: what comes out
+//! - [`config`]: the parameters of a measurement; [`wire`]: the messages to the server
+//! - [`end`]: the interface of the back ends; [`call`], [`uring`], [`verbs`]: the back ends
+//! - [`loops`]: the measurements; [`connect`], [`register`]: the measurements without messages
+//! - [`client`], [`server`]: the two roles; [`stats`], [`table`], [`plot`]: the results
 
 mod call;
 mod client;
@@ -24,18 +24,19 @@ mod uring;
 mod verbs;
 mod wire;
 
-use crate::output::{address, causes, interrupts, Format, Usage};
+use crate::args::{address, duration, size_u32, DeviceArg};
+use crate::output::{self, causes, interrupts, FormatArgs, Usage, VERSION};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use config::{Amount, Backend, Config, Delivery, Metric, Mode, Test};
 use end::DeviceOptions;
 use machine::Machine;
 use progress::Progress;
-use stats::{Report, REPORT_VERSION};
-use std::io::Write;
+pub use stats::Report;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Arguments of `ulp bench`.
 #[derive(Debug, Args)]
@@ -46,38 +47,38 @@ pub struct Bench {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// RDMA Write.
+    /// Measures RDMA Write.
     Write(Measure),
-    /// RDMA Read.
+    /// Measures RDMA Read.
     Read(Measure),
-    /// Send and receive.
+    /// Measures Send and Receive.
     Send(Measure),
-    /// Atomic operations on 8 bytes.
+    /// Measures atomic operations on 8 bytes.
     Atomic {
-        /// Which one.
+        /// The operation.
         #[arg(long, value_enum, default_value_t = Atomic::FetchAdd)]
         op: Atomic,
         #[command(flatten)]
         measure: Measure,
     },
-    /// From nothing to the first completed write, by the RDMA connection manager.
+    /// Measures connecting by the RDMA connection manager, up to the first completed write.
     Connect {
-        /// Where `ulp bench serve` runs: an address of its RDMA device.
+        /// Host of `ulp bench serve`: an address of its RDMA device.
         host: String,
         #[command(flatten)]
         common: Common,
     },
-    /// Making memory reachable for peers, and taking that back. Needs no server.
+    /// Measures granting peers access to memory, and revoking it. Needs no server.
     Register {
-        /// Bytes; a row for each.
-        #[arg(short, long, value_delimiter = ',', value_parser = size)]
+        /// Sizes of the memory; a row for each.
+        #[arg(short, long, value_delimiter = ',', value_parser = size_u32)]
         size: Option<Vec<u32>>,
         #[command(flatten)]
         common: Common,
     },
-    /// The other side of all measurements: the client sends the configuration.
+    /// Serves the clients of all measurements, which send the configuration.
     Serve {
-        /// End after one client, with its success or failure.
+        /// End after one client, with the exit status of its measurement.
         #[arg(long)]
         once: bool,
         /// Listen at this address only.
@@ -86,12 +87,12 @@ enum Command {
         #[command(flatten)]
         device: DeviceArgs,
     },
-    /// Draws percentile curves, and bandwidth and rate over size, as SVG.
+    /// Draws percentile curves, and bandwidth and rate over the message size, as SVG.
     Plot {
-        /// Outputs of --format json; each has one report or a list of them.
+        /// JSON outputs of ulp bench; each has one report or a list of reports.
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// Where to.
+        /// Directory of the pictures.
         #[arg(short, long, default_value = ".")]
         out: PathBuf,
     },
@@ -103,13 +104,12 @@ enum Atomic {
     CmpSwap,
 }
 
-/// Which device; perftest's letters.
+/// The options that choose the device, with perftest's letters.
 #[derive(Debug, Args)]
 struct DeviceArgs {
-    /// RDMA device [default: the first whose interface is in this network namespace]
-    #[arg(short, long, value_name = "NAME")]
-    device: Option<String>,
-    /// Port of the device [default: that of the interface]
+    #[command(flatten)]
+    name: DeviceArg,
+    /// Port of the device [default: the port of the default GID]
     #[arg(short, long, value_name = "N")]
     ib_port: Option<u8>,
     /// Index of the GID [default: RoCE v2, IPv4]
@@ -123,118 +123,95 @@ struct DeviceArgs {
 impl DeviceArgs {
     fn options(&self) -> DeviceOptions {
         DeviceOptions {
-            name: self.device.clone(),
+            name: self.name.name.clone(),
             port: self.ib_port,
             gid_index: self.gid_index,
         }
     }
 }
 
-/// What all measurements have.
+/// The options of all measurements.
 #[derive(Debug, Args)]
 struct Common {
     #[command(flatten)]
     device: DeviceArgs,
-    /// What carries it.
-    #[arg(short, long, value_enum, default_value_t = Backend::Call)]
+    /// Interface to the device.
+    #[arg(long, value_enum, default_value_t = Backend::Call)]
     backend: Backend,
-    /// Iterations, per thread [default: 1000; 10240 of bandwidth and rate, 200 of connect]
+    /// Iterations per thread [default: 1000; bandwidth and rate: 10240; connect: 200]
     #[arg(short = 'n', long, value_name = "N")]
     iters: Option<u64>,
-    /// Seconds, in place of iterations.
-    #[arg(short = 'D', long, value_name = "S", conflicts_with = "iters", value_parser = seconds)]
-    duration: Option<u64>,
-    /// Messages before those that count, per thread [default: a tenth of -n, at most 1000]
+    /// Time to measure instead of iterations, in seconds or with a unit.
+    #[arg(short = 'D', long, value_name = "TIME", conflicts_with = "iters", value_parser = duration)]
+    duration: Option<Duration>,
+    /// Messages per thread before the measurement [default: a tenth of -n, at most 1000]
     #[arg(long, value_name = "N")]
     warmup: Option<u64>,
-    /// Sleep for completions in place of looking for them.
+    /// Sleep until a completion event instead of polling.
     #[arg(short, long)]
     events: bool,
-    /// Seconds that anything may take.
-    #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
-    timeout: u64,
-    /// How the results are printed.
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
-    /// Write the results as JSON to this file, too.
-    #[arg(short = 'O', long, value_name = "FILE")]
+    /// Deadline of each step, in seconds or with a unit.
+    #[arg(long, value_name = "TIME", default_value = "30", value_parser = duration)]
+    timeout: Duration,
+    #[command(flatten)]
+    format: FormatArgs,
+    /// Also write the results as JSON to this file.
+    #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// As perftest's: nothing is said about the CPU's frequency. Without effect here.
+    /// Has no effect; perftest's option against a warning about the CPU frequency.
     #[arg(short = 'F', long, hide_short_help = true)]
     cpu_freq: bool,
 }
 
-/// What measurements of messages have.
+/// The options of measurements of messages.
 #[derive(Debug, Args)]
 struct Measure {
-    /// What of it.
+    /// Quantity to measure.
     #[arg(value_enum)]
     metric: Metric,
-    /// Where `ulp bench serve` runs.
+    /// Host of `ulp bench serve`.
     host: String,
     #[command(flatten)]
     common: Common,
-    /// Bytes per message, such as 8 or 64K; a row for each [default: 8; 64K of bandwidth]
-    #[arg(short, long, value_delimiter = ',', value_parser = size)]
+    /// Bytes per message, such as 8 or 64K; a row for each [default: 8; bandwidth: 64K]
+    #[arg(short, long, value_delimiter = ',', value_parser = size_u32)]
     size: Option<Vec<u32>>,
-    /// All sizes from 2 bytes to 8 MiB, by powers of two.
+    /// Measure all powers of two from 2 bytes to 8 MiB.
     #[arg(short, long, conflicts_with = "size")]
     all: bool,
-    /// Requests per posting, over all queue pairs of a thread [default: 16 of bandwidth, 64 of rate]
+    /// Requests per post, over all queue pairs of a thread [default: bandwidth: 16; rate: 64]
     #[arg(short = 'l', long, value_name = "N")]
     post_list: Option<u32>,
-    /// Requests in flight, per queue pair.
+    /// Outstanding requests per queue pair.
     #[arg(short, long, value_name = "N", default_value_t = 128)]
     tx_depth: u32,
-    /// Receives kept posted, per queue pair.
+    /// Posted receives per queue pair.
     #[arg(short, long, value_name = "N", default_value_t = 512)]
     rx_depth: u32,
-    /// Queue pairs, per thread.
+    /// Queue pairs per thread.
     #[arg(short, long, value_name = "N", default_value_t = 1)]
     qp: u32,
-    /// Threads, each with a device file, queues and queue pairs of its own.
-    #[arg(short = 'T', long, value_name = "N", default_value_t = 1)]
+    /// Threads, each with its own open device, completion queues and queue pairs.
+    #[arg(long, value_name = "N", default_value_t = 1)]
     threads: u32,
-    /// Messages of at most so many bytes travel in the request [default: 64 of latency, else 0]
+    /// Size of the largest message that is sent inline [default: latency: 64; else 0]
     #[arg(short = 'I', long, value_name = "BYTES")]
     inline_size: Option<u32>,
-    /// Of requests posted one by one, one in so many is signaled [default: 64, as far as -t allows]
+    /// Signal every Nth request of those posted one by one [default: 64, at most -t]
     #[arg(short = 'Q', long, value_name = "N")]
     cq_mod: Option<u32>,
-    /// Verify the contents of messages; that takes its time.
+    /// Verify the contents of the messages, which takes time.
     #[arg(long, visible_alias = "data-validation")]
     verify: bool,
-    /// What carries it at the server [default: the same]
+    /// Interface to the device at the server [default: as --backend]
     #[arg(long, value_enum)]
     peer_backend: Option<Backend>,
-    /// Who moves completions of /dev/rust_ulp into the ring.
+    /// Context that moves completions of /dev/rust_ulp into the ring.
     #[arg(long, value_enum, default_value_t = Delivery::Default)]
     delivery: Delivery,
-    /// By io_uring: a thread of the kernel's submits (IORING_SETUP_SQPOLL).
+    /// With io_uring, let a kernel thread submit (IORING_SETUP_SQPOLL).
     #[arg(long)]
     sqpoll: bool,
-}
-
-/// A number of bytes, with K or M.
-fn size(text: &str) -> std::result::Result<u32, String> {
-    let (digits, unit) = match text.strip_suffix(['K', 'k']) {
-        Some(digits) => (digits, 1 << 10),
-        None => match text.strip_suffix('M') {
-            Some(digits) => (digits, 1 << 20),
-            None => (text, 1),
-        },
-    };
-    let n: u32 = digits.parse().map_err(|e| format!("{e}"))?;
-    n.checked_mul(unit).ok_or_else(|| "too large".to_owned())
-}
-
-/// Seconds, in ms.
-fn seconds(text: &str) -> std::result::Result<u64, String> {
-    let s: f64 = text.parse().map_err(|e| format!("{e}"))?;
-    match s > 0.0 && s <= 86_400.0 {
-        true => Ok((s * 1000.0).ceil() as u64),
-        false => Err("it is above 0 and at most 86400".to_owned()),
-    }
 }
 
 impl Common {
@@ -245,7 +222,7 @@ impl Common {
             _ => 10_240,
         };
         let amount = match self.duration {
-            Some(ms) => Amount::Millis(ms),
+            Some(duration) => Amount::Millis(duration.as_millis() as u64),
             None => Amount::Iterations(self.iters.unwrap_or(default)),
         };
         let warmup = match amount {
@@ -271,7 +248,7 @@ impl Common {
             threads: 1,
             inline: 0,
             verify: false,
-            timeout_ms: self.timeout,
+            timeout_ms: self.timeout.as_millis() as u64,
         }
     }
 }
@@ -310,7 +287,7 @@ impl Measure {
 }
 
 impl Bench {
-    /// Does it.
+    /// Runs the command.
     pub fn run(self) -> Result<ExitCode> {
         match self.command {
             Command::Write(m) => measure(&m.common, m.config(Test::Write), &m.host),
@@ -348,9 +325,8 @@ impl Bench {
                 Ok(ExitCode::SUCCESS)
             }
             Command::Plot { files, out } => {
-                let mut stdout = std::io::stdout();
                 for path in plot::run(&files, &out)? {
-                    writeln!(stdout, "{}", path.display())?;
+                    output::print(&path.display().to_string())?;
                 }
                 Ok(ExitCode::SUCCESS)
             }
@@ -366,7 +342,7 @@ fn measure(common: &Common, config: Config, host: &str) -> Result<ExitCode> {
     let outcome = client::run(&config, &common.device.options(), &host, &stop, &progress);
     let interrupted = stop.load(Ordering::Relaxed);
     let report = Report {
-        version: REPORT_VERSION,
+        version: VERSION,
         config,
         command: std::env::args().collect(),
         client: Machine::here(),
@@ -375,11 +351,10 @@ fn measure(common: &Common, config: Config, host: &str) -> Result<ExitCode> {
         interrupted,
     };
     if outcome.error.is_none() || !report.rows.is_empty() {
-        let text = match common.format {
-            Format::Table => table::render(&report),
-            Format::Json => serde_json::to_string_pretty(&report)?,
-        };
-        writeln!(std::io::stdout(), "{text}")?;
+        output::print(&match common.format.is_json() {
+            true => serde_json::to_string_pretty(&report)?,
+            false => table::render(&report),
+        })?;
         if let Some(path) = &common.output {
             std::fs::write(path, serde_json::to_string_pretty(&report)? + "\n")
                 .with_context(|| format!("{}", path.display()))?;
@@ -387,26 +362,7 @@ fn measure(common: &Common, config: Config, host: &str) -> Result<ExitCode> {
     }
     match outcome.error {
         Some(error) => Err(error),
-        None if interrupted => {
-            eprintln!("ulp: interrupted");
-            Ok(ExitCode::FAILURE)
-        }
+        None if interrupted => Ok(output::interrupted()),
         None => Ok(ExitCode::SUCCESS),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_and_seconds() {
-        assert_eq!(
-            (size("8"), size("64K"), size("1M")),
-            (Ok(8), Ok(65_536), Ok(1 << 20))
-        );
-        assert!(size("4096M").is_err() && size("-1").is_err() && size("").is_err());
-        assert_eq!((seconds("0.5"), seconds("2")), (Ok(500), Ok(2000)));
-        assert!(seconds("0").is_err() && seconds("nan").is_err() && seconds("1e9").is_err());
     }
 }

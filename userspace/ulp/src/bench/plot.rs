@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Reports as pictures: percentile curves, and bandwidth and rate over size, as SVG.
+//! Pictures of reports: percentile curves, and bandwidth and rate over the message size, as SVG.
 
-use super::stats::{Report, Row, REPORT_VERSION};
+use super::stats::{Report, Row};
 use super::Usage;
+use crate::output::VERSION;
 use anyhow::{bail, Context, Result};
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::prelude::*;
@@ -31,7 +32,7 @@ const COLORS: [RGBColor; 8] = [
     RGBColor(0x7f, 0x7f, 0x7f),
 ];
 
-/// Reads reports, and writes what pictures they make; the files that were written.
+/// Draws the pictures of some reports, and returns the files that were written.
 pub fn run(files: &[PathBuf], out: &Path) -> Result<Vec<PathBuf>> {
     let mut latencies: BTreeMap<String, Vec<Curve>> = BTreeMap::new();
     // Test, and whether bytes or messages are counted.
@@ -64,7 +65,7 @@ pub fn run(files: &[PathBuf], out: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     if latencies.is_empty() && flows.is_empty() {
-        bail!("no rows in what was given");
+        bail!("the reports have no rows");
     }
     fs::create_dir_all(out).with_context(|| format!("{}", out.display()))?;
     let mut written = Vec::new();
@@ -107,7 +108,7 @@ pub fn run(files: &[PathBuf], out: &Path) -> Result<Vec<PathBuf>> {
     Ok(written)
 }
 
-/// A file has a report, or a list of them.
+/// Reads a file with a report, or with a list of reports.
 fn read(file: &Path) -> Result<Vec<Report>> {
     #[derive(serde::Deserialize)]
     #[serde(untagged)]
@@ -121,18 +122,18 @@ fn read(file: &Path) -> Result<Vec<Report>> {
         Ok(OneOrMany::One(report)) => vec![*report],
         Ok(OneOrMany::Many(reports)) => reports,
         Err(_) => bail!(Usage(format!(
-            "{shown} is no output of ulp bench --format json"
+            "{shown} is not a JSON output of ulp bench, or of another version than {VERSION}"
         ))),
     };
-    if reports.iter().any(|r| r.version != REPORT_VERSION) {
+    if reports.iter().any(|r| r.version != VERSION) {
         bail!(Usage(format!(
-            "{shown} is of another version than {REPORT_VERSION}"
+            "{shown} is of another version than {VERSION}"
         )));
     }
     Ok(reports)
 }
 
-/// What tells a curve from the others.
+/// Returns the name of a curve.
 fn name(report: &Report, row: &Row) -> String {
     let mode = match row.mode {
         super::config::Mode::Poll => "polling",
@@ -174,7 +175,7 @@ struct Axes<'a> {
     y: &'a str,
 }
 
-/// Smallest and largest of the numbers, a bit apart for a logarithmic axis.
+/// Returns the smallest and the largest number, apart from each other for a logarithmic axis.
 fn span(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let (low, high) = values
         .filter(|v| v.is_finite() && *v > 0.0)

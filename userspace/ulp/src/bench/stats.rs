@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What was measured, summed up.
+//! The results of measurements.
 
 use super::config::{Backend, Config, Metric, Mode, Test};
 use super::machine::Machine;
 use anyhow::Result;
 use hdrhistogram::Histogram;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Longest latency that has a place of its own; longer ones count as this, but for the maximum.
+/// The longest latency of the histogram. Longer ones count as this one, apart from the maximum.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// Latencies, in ns: percentiles to 0.1 %, minimum, maximum, average and deviation exact. Recording
-/// allocates nothing.
+/// Latencies in ns. Percentiles are exact to 0.1 %; minimum, maximum, average and deviation are
+/// exact.
+///
+/// Recording allocates no memory.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     histogram: Histogram<u64>,
@@ -62,12 +65,12 @@ impl Latencies {
         Ok(())
     }
 
-    /// Nothing if nothing was recorded.
+    /// Returns the statistics, or [`None`] if nothing was recorded.
     pub fn sum_up(&self) -> Option<LatencyNs> {
         if self.n == 0 {
             return None;
         }
-        // A bucket's highest value may be beyond what was seen.
+        // The highest value of a bucket may be above the maximum.
         let clamp = |ns: u64| ns.clamp(self.min, self.max);
         let at = |quantile| clamp(self.histogram.value_at_quantile(quantile));
         let curve = self
@@ -91,11 +94,11 @@ impl Latencies {
 }
 
 /// Latencies in ns.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LatencyNs {
     pub min: u64,
     pub max: u64,
-    /// The median, by the name that it has in perftest.
+    /// The median, by its name in perftest.
     pub typical: u64,
     pub avg: f64,
     pub stdev: f64,
@@ -108,10 +111,10 @@ pub struct LatencyNs {
     pub curve: Vec<(f64, u64)>,
 }
 
-/// Many in flight.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// The throughput with many requests in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Throughput {
-    /// The best tenth of the run. MiB are 1,048,576 bytes.
+    /// The throughput of the best tenth of the run. A MiB is 1,048,576 bytes.
     pub peak_mib_s: f64,
     pub avg_mib_s: f64,
     /// Millions of messages per second.
@@ -119,41 +122,38 @@ pub struct Throughput {
     pub messages_per_s: f64,
 }
 
-/// One line of results.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A row of results.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Row {
     pub test: Test,
     pub metric: Metric,
     pub backend: Backend,
     pub mode: Mode,
-    /// Which part of a connection or a registration.
+    /// The step of a connection or a registration.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub step: Option<String>,
     /// Bytes per message.
     pub size: u32,
-    /// Messages that count, of all threads.
+    /// Measured messages of all threads.
     pub iterations: u64,
     pub elapsed_ns: u64,
-    /// Messages whose contents were verified; nothing without --verify.
+    /// Messages whose contents were verified; null without --verify.
     pub verified: Option<u64>,
-    /// Ended by Ctrl-C.
+    /// Whether Ctrl-C ended the row.
     pub interrupted: bool,
     pub latency_ns: Option<LatencyNs>,
     pub throughput: Option<Throughput>,
 }
 
-/// Version of [`Report`].
-pub const REPORT_VERSION: u32 = 1;
-
-/// Everything about a run: what `--format json` prints.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// The output of `ulp bench`: the parameters, the machines and the results.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
     pub version: u32,
     pub config: Config,
-    /// As it was typed.
+    /// The command line.
     pub command: Vec<String>,
     pub client: Machine,
-    /// Nothing for what needs no server.
+    /// The machine of the server; null for measurements without a server.
     pub server: Option<Machine>,
     pub rows: Vec<Row>,
     pub interrupted: bool,

@@ -1,50 +1,67 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! This host, from the module upwards. What stands on something that is broken is not looked at.
+//! Checks of this host, from the module upwards. Each check needs the objects of those before it.
+//!
+//! Without the module, or without access to it, the checks that need only sysfs and netlink remain.
 
 use super::{Diagnose, Findings};
-use crate::show::{interface, trouble};
+use crate::rdma::{self, GidEntry, Port, RdmaDevice};
+use crate::show::trouble;
 use crate::{netlink, system};
 use anyhow::Result;
 use nix::errno::Errno;
 use nix::sys::resource::{getrlimit, Resource, RLIM_INFINITY};
 use nix::unistd::{geteuid, Group, Uid, User};
-use rust_ulp::{
-    Access, Device, DeviceEntry, Error, GidEntry, GidType, LinkLayer, PortState, Rc, Recv, Write,
-};
+use rust_ulp::{Access, Device, DeviceEntry, Error, Rc, Recv, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::time::Duration;
 
 const NODE: &str = "/dev/rust_ulp";
+const NOT_OFFERED: &str = "not offered by this device";
 
-/// Looks at everything, and returns the device if peers can be reached by it.
-pub fn look(args: &Diagnose, found: &mut Findings) -> Result<Option<Device>> {
-    if !module(found)? {
-        return Ok(None);
-    }
-    let Some(entries) = node(found)? else {
+/// Runs all checks of this host, and returns the device if peers can be reached through it.
+pub fn check(args: &Diagnose, found: &mut Findings) -> Result<Option<Device>> {
+    let entries = match module(found)? {
+        true => node(found)?,
+        false => None,
+    };
+    let Some(device) = device(args, entries.as_deref(), found)? else {
         return Ok(None);
     };
-    let Some(entry) = device(args, &entries, found)? else {
-        return Ok(None);
-    };
-    let device = match Device::open(&entry.name) {
-        Ok(device) => device,
-        Err(error) => {
+    let opened = match entries.map(|_| Device::open(&device.name)) {
+        Some(Err(error)) => {
             found.fail("device", error.to_string(), "rdma dev show")?;
             return Ok(None);
         }
+        opened => opened.and_then(Result::ok),
     };
-    // Both are looked at: a port that is down often has no addresses, either.
-    let is_up = port(&device, found)?;
-    let has_gid = gid(args, &device, found)?;
-    let works =
-        memory(args, &device, found)? && has_gid && is_up && write_to_itself(args, &device, found)?;
-    counters(&entry, found)?;
-    flow_control(&device, found)?;
-    Ok((is_up && has_gid && works).then_some(device))
+    let number = opened.as_ref().map_or(1, default_port);
+    let Some(port) = device.ports.iter().find(|port| port.port == number) else {
+        found.fail(
+            "port",
+            format!("{} has no port {number}", device.name),
+            "rdma link show",
+        )?;
+        return Ok(None);
+    };
+    // Both are checked: a port that is down often has no addresses, either.
+    let is_up = check_port(port, opened.as_ref(), found)?;
+    let has_gid = gid(args, &device, port, opened.as_ref(), found)?;
+    let works = match &opened {
+        Some(opened) => {
+            memory(args, opened, found)?
+                && has_gid
+                && is_up
+                && write_to_itself(args, opened, found)?
+        }
+        None => false,
+    };
+    counters(&device, found)?;
+    flow_control(&device, port, found)?;
+    Ok(opened.filter(|_| is_up && has_gid && works))
 }
 
+/// Checks that the module is loaded.
 fn module(found: &mut Findings) -> Result<bool> {
     if system::has_module("rust_ulp") {
         found.ok("module", "rust_ulp is loaded")?;
@@ -63,19 +80,19 @@ fn name_of(uid: u32) -> String {
     user.map_or_else(|| uid.to_string(), |user| user.name)
 }
 
-/// The node: there, a device, and this user may open it.
+/// Checks that the device node exists and that this user may open it. Returns the module's devices.
 fn node(found: &mut Findings) -> Result<Option<Vec<DeviceEntry>>> {
     let Ok(about) = std::fs::metadata(NODE) else {
         found.fail(
             "node",
             format!("the module is loaded, but there is no {NODE}"),
-            "udevadm trigger /sys/devices/virtual/*/rust_ulp; in a container: hand it in (--device /dev/rust_ulp)",
+            "udevadm trigger /sys/devices/virtual/*/rust_ulp; in a container: pass it (--device /dev/rust_ulp)",
         )?;
         return Ok(None);
     };
     if !about.file_type().is_char_device() {
         let cure = format!("rm {NODE}, then reload the module");
-        found.fail("node", format!("{NODE} is no character device"), cure)?;
+        found.fail("node", format!("{NODE} is not a character device"), cure)?;
         return Ok(None);
     }
     let group = Group::from_gid(nix::unistd::Gid::from_raw(about.gid()))
@@ -105,7 +122,7 @@ fn node(found: &mut Findings) -> Result<Option<Vec<DeviceEntry>>> {
             found.fail(
                 "node",
                 format!("{who}: {me} may not open it"),
-                format!("as root: chgrp rdma {NODE} && chmod 0660 {NODE} && usermod -aG rdma {me}, then log in anew"),
+                format!("as root: chgrp rdma {NODE} && chmod 0660 {NODE} && usermod -aG rdma {me}, then log in again"),
             )?;
             Ok(None)
         }
@@ -116,14 +133,19 @@ fn node(found: &mut Findings) -> Result<Option<Vec<DeviceEntry>>> {
     }
 }
 
-/// The device that programs take.
+/// Checks that there is a device that programs can use, and returns it.
 fn device(
     args: &Diagnose,
-    entries: &[DeviceEntry],
+    entries: Option<&[DeviceEntry]>,
     found: &mut Findings,
-) -> Result<Option<DeviceEntry>> {
-    let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
-    if entries.is_empty() {
+) -> Result<Option<RdmaDevice>> {
+    let mut devices = rdma::devices(None)?;
+    if let Some(entries) = entries {
+        // The module shows only devices that this process may use.
+        devices.retain(|device| entries.iter().any(|entry| entry.name == device.name));
+    }
+    let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+    let Some(first) = names.first() else {
         let interface = system::interfaces()
             .filter(|name| name != "lo")
             .find(|name| system::Interface::named(name).is_some_and(|interface| interface.is_up));
@@ -135,54 +157,58 @@ fn device(
         let cure = format!("modprobe rdma_rxe && rdma link add rxe0 type rxe netdev {interface}");
         found.fail("device", what, cure)?;
         return Ok(None);
-    }
-    let entry = match &args.device {
-        Some(name) => entries.iter().find(|entry| entry.name == *name),
-        None => entries.iter().find(|entry| entry.is_default),
     };
-    let Some(entry) = entry else {
-        let wanted = args.device.as_deref().unwrap_or("to take by default");
+    let default = entries.and_then(|entries| entries.iter().find(|entry| entry.is_default));
+    let chosen = devices
+        .iter()
+        .find(|device| match (&args.device.name, default) {
+            (Some(name), _) => device.name == *name,
+            (None, Some(default)) => device.name == default.name,
+            (None, None) => device.is_here(),
+        });
+    let Some(chosen) = chosen else {
+        let wanted = args
+            .device
+            .name
+            .as_deref()
+            .unwrap_or("that is used by default");
         found.fail(
             "device",
             format!(
                 "there is no RDMA device {wanted}; there is {}",
                 names.join(", ")
             ),
-            format!("ulp diagnose -d {}", names.first().unwrap_or(&"NAME")),
+            format!("ulp diagnose -d {first}"),
         )?;
         return Ok(None);
     };
-    if !entry.local_net {
+    if !chosen.is_here() {
         found.fail(
             "device",
-            format!("the interface of {} is not in this network namespace", entry.name),
+            format!("the interface of {} is not in this network namespace", chosen.name),
             "ip netns exec NAMESPACE ulp diagnose, or rdma link add rxe0 type rxe netdev NETDEV in this one",
         )?;
         return Ok(None);
     }
+    let guid = chosen.node_guid.as_deref().unwrap_or("unknown");
     found.ok(
         "device",
-        format!(
-            "{} of {}, GUID {}",
-            entry.name,
-            names.join(", "),
-            entry.node_guid
-        ),
+        format!("{} of {}, GUID {guid}", chosen.name, names.join(", ")),
     )?;
-    Ok(Some(entry.clone()))
+    Ok(Some(chosen.clone()))
 }
 
-/// The port that is taken without being told.
-fn number(device: &Device) -> u32 {
+/// Returns the port that programs use by default.
+fn default_port(device: &Device) -> u32 {
     device.default_gid().map_or(1, |chosen| chosen.port)
 }
 
-fn port(device: &Device, found: &mut Findings) -> Result<bool> {
-    let port = device.port(number(device))?;
-    let netdev = interface(&port);
+/// Checks that the port is up, and its MTU.
+fn check_port(port: &Port, opened: Option<&Device>, found: &mut Findings) -> Result<bool> {
+    let netdev = port.netdev.as_deref().and_then(system::Interface::named);
     let name = netdev.as_ref().map_or("NETDEV", |netdev| &netdev.name);
-    if !matches!(port.state, PortState::Active | PortState::ActiveDefer) {
-        let what = format!("port {} is {:?}", port.port, port.state);
+    let what = format!("port {} is {}", port.port, port.state.to_uppercase());
+    if !port.is_active() {
         match &netdev {
             Some(netdev) if !netdev.is_up => found.fail(
                 "port",
@@ -191,120 +217,116 @@ fn port(device: &Device, found: &mut Findings) -> Result<bool> {
             )?,
             Some(netdev) if netdev.carrier == Some(false) => found.fail(
                 "port",
-                format!("{what}: its interface {name} is up, but has no carrier: the other end of the line is down"),
+                format!("{what}: its interface {name} is up, but has no carrier: the other end of the link is down"),
                 format!("connect the cable, or at the other end: ip link set NETDEV up; then see ip link show {name}"),
             )?,
             _ => found.fail("port", what, "rdma link show; ip link")?,
         }
         return Ok(false);
     }
-    found.ok(
-        "port",
-        format!(
-            "port {} is {:?}, its interface is {name}",
-            port.port, port.state
-        ),
-    )?;
-    let mtu = port.active_mtu;
-    if let (Some(netdev), LinkLayer::Ethernet) = (&netdev, port.link_layer) {
-        let what = format!(
-            "packets carry {mtu} bytes, {name} has an MTU of {}",
-            netdev.mtu
-        );
-        if mtu < port.max_mtu.min(4096) {
-            found.could(
-                "mtu",
-                format!("{what}: {} are possible", port.max_mtu.min(4096)),
-                format!(
-                    "ip link set {name} mtu 4200, here, at the peer and in all switches between"
-                ),
-            )?;
-        } else {
-            found.ok("mtu", what)?;
-        }
+    found.ok("port", format!("{what}, its interface is {name}"))?;
+    let (Some(netdev), Some(opened), false) = (&netdev, opened, port.is_infiniband()) else {
+        return Ok(true);
+    };
+    let info = opened.port(port.port)?;
+    let (mtu, max) = (info.active_mtu, info.max_mtu.min(4096));
+    let what = format!(
+        "packets carry {mtu} bytes, {name} has an MTU of {}",
+        netdev.mtu
+    );
+    if mtu < max {
+        found.could(
+            "mtu",
+            format!("{what}: {max} are possible"),
+            format!("ip link set {name} mtu 4200, here, at the peer and in all switches between"),
+        )?;
+    } else {
+        found.ok("mtu", what)?;
     }
     Ok(true)
 }
 
-fn in_words(entry: &GidEntry) -> String {
-    let kind = match entry.is_link_local {
-        true => "link-local",
-        false if entry.is_ipv4 => "an IPv4 address",
-        false => "an IPv6 address",
-    };
+fn describe(entry: &GidEntry) -> String {
+    let (kind, address) = (entry.type_name(), entry.address_kind());
     format!(
-        "GID index {}, {} ({}, {kind})",
-        entry.index, entry.gid, entry.gid_type
+        "GID index {}, {} ({kind}, {address})",
+        entry.index, entry.gid
     )
 }
 
-fn gid(args: &Diagnose, device: &Device, found: &mut Findings) -> Result<bool> {
-    let number = number(device);
-    let gids = device.gids(number)?;
-    let netdev = interface(&device.port(number)?);
-    let name = netdev.map_or_else(|| "NETDEV".to_owned(), |netdev| netdev.name);
-    let give = format!("ip addr add ADDRESS/24 dev {name}");
+/// Checks that the port has a GID that peers can reach, and the GID index of the arguments.
+fn gid(
+    args: &Diagnose,
+    device: &RdmaDevice,
+    port: &Port,
+    opened: Option<&Device>,
+    found: &mut Findings,
+) -> Result<bool> {
+    let gids = device.gids(port);
+    let name = port.netdev.as_deref().unwrap_or("NETDEV");
     let usable = |entry: &&GidEntry| {
-        entry.gid_type == GidType::Ib
-            || (entry.interface.is_some()
-                && !entry.is_link_local
-                && entry.gid_type == GidType::RoceV2)
+        entry.r#type == "ib"
+            || (entry.netdev.is_some() && !entry.link_local && entry.r#type == "roce_v2")
     };
+    let chosen = opened.and_then(|opened| opened.default_gid().ok());
+    let chosen = chosen.map(|chosen| chosen.gid_index);
     let best = gids
         .iter()
         .filter(usable)
-        .max_by_key(|entry| (entry.is_preferred, entry.is_ipv4));
+        .max_by_key(|entry| (Some(entry.index) == chosen, entry.ipv4.is_some()));
     let Some(best) = best else {
-        let there: Vec<String> = gids.iter().map(in_words).collect();
-        let there = if there.is_empty() {
-            "its table is empty".to_owned()
-        } else {
-            there.join("; ")
+        let present: Vec<String> = gids.iter().map(describe).collect();
+        let present = match present.is_empty() {
+            true => "its GID table is empty".to_owned(),
+            false => present.join("; "),
         };
         found.fail(
             "gid",
-            format!("{name} has no address by which peers could reach it: {there}"),
-            give,
+            format!("{name} has no address by which peers could reach it: {present}"),
+            format!("ip addr add ADDRESS/24 dev {name}"),
         )?;
         return Ok(false);
     };
     let Some(index) = args.gid_index else {
-        found.ok("gid", device.to_string())?;
+        found.ok(
+            "gid",
+            opened.map_or_else(|| describe(best), ToString::to_string),
+        )?;
         return Ok(true);
+    };
+    let fault = match gids.iter().find(|entry| entry.index == u32::from(index)) {
+        None => format!("GID index {index} of port {} is empty", port.port),
+        Some(entry) if entry.netdev.is_none() && entry.r#type != "ib" => {
+            format!("{} is of an interface in another network namespace", describe(entry))
+        }
+        Some(entry) if entry.link_local && entry.r#type != "ib" => format!(
+            "{} is good for one link only: peers behind a router, and those with IPv4 addresses, cannot answer",
+            describe(entry)
+        ),
+        Some(entry) if entry.r#type == "roce_v1" => format!(
+            "{} is of RoCE v1, which peers of RoCE v2 do not understand, and routers do not forward",
+            describe(entry)
+        ),
+        Some(entry) => {
+            found.ok("gid", describe(entry))?;
+            return Ok(true);
+        }
     };
     let cure = format!(
         "use index {}: {}; `ulp gids` lists them",
         best.index,
-        in_words(best)
+        describe(best)
     );
-    match gids.iter().find(|entry| entry.index == u32::from(index)) {
-        None => found.fail("gid", format!("GID index {index} of port {number} is empty"), cure)?,
-        Some(entry) if entry.interface.is_none() && entry.gid_type != GidType::Ib => found.fail(
-            "gid",
-            format!("{} is of an interface in another network namespace", in_words(entry)),
-            cure,
-        )?,
-        Some(entry) if entry.is_link_local => found.fail(
-            "gid",
-            format!("{} is good for one link only: peers behind a router, and those with IPv4 addresses, cannot answer", in_words(entry)),
-            cure,
-        )?,
-        Some(entry) if entry.gid_type == GidType::RoceV1 => found.fail(
-            "gid",
-            format!("{} is of RoCE v1, which peers of RoCE v2 do not understand, and no router passes on", in_words(entry)),
-            cure,
-        )?,
-        Some(entry) => {
-            found.ok("gid", in_words(entry))?;
-            return Ok(true);
-        }
-    }
+    found.fail("gid", fault, cure)?;
     Ok(false)
 }
 
-/// Memory can be registered, as much as is wanted.
+/// Checks that as much memory as the arguments say can be registered.
 fn memory(args: &Diagnose, device: &Device, found: &mut Findings) -> Result<bool> {
-    let bytes = args.memory << 10;
+    let (bytes, size) = (
+        args.memory,
+        format!("{} KiB", args.memory.div_ceil(1 << 10)),
+    );
     let (soft, hard) = getrlimit(Resource::RLIMIT_MEMLOCK)?;
     let limit = match soft {
         RLIM_INFINITY => "no limit".to_owned(),
@@ -316,26 +338,26 @@ fn memory(args: &Diagnose, device: &Device, found: &mut Findings) -> Result<bool
     });
     match tried {
         Ok(keys) => {
-            let what = format!("{} KiB registered under {} keys; locked memory has {limit}", args.memory, keys.len());
+            let what = format!("{size} registered under {} keys; locked memory has {limit}", keys.len());
             found.ok("memlock", what)?;
             return Ok(true);
         }
         Err(Error::Sys { errno, .. }) if errno == Errno::ENOMEM as i32 && soft < bytes => found.fail(
             "memlock",
-            format!("{} KiB cannot be registered: locked memory has {limit}", args.memory),
-            "ulimit -l unlimited, and for good: echo '* - memlock unlimited' > /etc/security/limits.d/rdma.conf \
+            format!("{size} cannot be registered: locked memory has {limit}"),
+            "ulimit -l unlimited, and permanently: echo '* - memlock unlimited' > /etc/security/limits.d/rdma.conf \
              (a service: LimitMEMLOCK=infinity)",
         )?,
         Err(error) => found.fail(
             "memlock",
-            format!("{} KiB cannot be registered: {error}", args.memory),
+            format!("{size} cannot be registered: {error}"),
             "ulimit -l; cat /proc/meminfo; ulp devices -v",
         )?,
     }
     Ok(false)
 }
 
-/// One queue pair writes to another of the same device: everything but the network works.
+/// Checks that a queue pair can write to another of the same device: all but the network works.
 fn write_to_itself(args: &Diagnose, device: &Device, found: &mut Findings) -> Result<bool> {
     let written = || -> rust_ulp::Result<bool> {
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(8)?);
@@ -344,7 +366,7 @@ fn write_to_itself(args: &Diagnose, device: &Device, found: &mut Findings) -> Re
         let make = || {
             let builder = pd.create_qp::<Rc>(&cq);
             match args.gid_index {
-                Some(index) => builder.gid(number(device), index).build(),
+                Some(index) => builder.gid(default_port(device), index).build(),
                 None => builder.build(),
             }
         };
@@ -361,14 +383,14 @@ fn write_to_itself(args: &Diagnose, device: &Device, found: &mut Findings) -> Re
     match written() {
         Ok(true) => {
             found.ok(
-                "data path",
+                "data_path",
                 "a queue pair wrote to another one of this device",
             )?;
             Ok(true)
         }
         Ok(false) => {
             found.fail(
-                "data path",
+                "data_path",
                 "a write to itself completed, but did not arrive",
                 "dmesg | tail",
             )?;
@@ -376,7 +398,7 @@ fn write_to_itself(args: &Diagnose, device: &Device, found: &mut Findings) -> Re
         }
         Err(error) => {
             found.fail(
-                "data path",
+                "data_path",
                 format!("a write to itself failed: {error}"),
                 "dmesg | tail; ulp events",
             )?;
@@ -385,13 +407,15 @@ fn write_to_itself(args: &Diagnose, device: &Device, found: &mut Findings) -> Re
     }
 }
 
-fn counters(entry: &DeviceEntry, found: &mut Findings) -> Result<()> {
+/// Checks that no counter of the device indicates a fault.
+fn counters(device: &RdmaDevice, found: &mut Findings) -> Result<()> {
     let mut all = Vec::new();
-    for port in 1..=entry.ports {
-        match netlink::counters(entry.index, port) {
+    for port in &device.ports {
+        match netlink::counters(device.index, port.port) {
             Ok(counters) => all.extend(counters),
-            Err(_) => return found.note("counters", "not offered by this device"),
+            Err(_) => return found.note("counters", NOT_OFFERED),
         }
+        all.extend(rdma::Sysfs::default().port_counters(&device.name, port.port));
     }
     let bad = all.iter().filter(|(_, value)| *value != 0);
     let bad: Vec<String> = bad
@@ -400,7 +424,7 @@ fn counters(entry: &DeviceEntry, found: &mut Findings) -> Result<()> {
     if bad.is_empty() {
         return found.ok(
             "counters",
-            "none tells of trouble since the device was made",
+            "none indicates a fault since the device was added",
         );
     }
     found.could(
@@ -410,21 +434,17 @@ fn counters(entry: &DeviceEntry, found: &mut Findings) -> Result<()> {
     )
 }
 
-/// What keeps packets from being dropped: what can be read of it.
-fn flow_control(device: &Device, found: &mut Findings) -> Result<()> {
-    const NOT_OFFERED: &str = "not offered by this device";
-    let number = number(device);
-    let port = device.port(number)?;
-    if port.link_layer == LinkLayer::InfiniBand {
+/// Reports the settings that keep packets from being dropped.
+fn flow_control(device: &RdmaDevice, port: &Port, found: &mut Findings) -> Result<()> {
+    if port.is_infiniband() {
         return found.ok(
-            "flow control",
+            "flow_control",
             "InfiniBand has credits: packets are not dropped",
         );
     }
-    let Some(netdev) = interface(&port) else {
+    let Some(name) = &port.netdev else {
         return Ok(());
     };
-    let name = &netdev.name;
     match netlink::pause(name) {
         Ok((rx, tx)) => {
             let on = |on| if on { "on" } else { "off" };
@@ -451,9 +471,9 @@ fn flow_control(device: &Device, found: &mut Findings) -> Result<()> {
     }
     let ecn = system::ecn(name).unwrap_or_else(|| NOT_OFFERED.to_owned());
     found.note("ecn", format!("{name}: {ecn}"))?;
-    let dscp = match system::default_tos(device.name(), number) {
-        Some(tos) => format!("{} of connections by the connection manager", tos >> 2),
-        None => "0, unless the program says QpBuilder::traffic_class()".to_owned(),
+    let dscp = match system::default_tos(&device.name, port.port) {
+        Some(tos) => format!("{} for connections of the connection manager", tos >> 2),
+        None => "0, unless the program sets QpBuilder::traffic_class()".to_owned(),
     };
     found.note("dscp", format!("{name}: {dscp}"))
 }

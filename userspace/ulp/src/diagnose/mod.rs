@@ -1,76 +1,96 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `ulp diagnose`: what is wrong with this host, or between it and a peer, and what mends it.
+//! `ulp diagnose`: finds faults of this host, or between it and a peer, and names the repair of
+//! each.
 //!
-//! - [`host`]: module, node, devices, port, addresses, memory, a write to itself, counters, flow control
-//! - [`peer`]: what only two hosts can tell, with `ulp diagnose --serve` at the other one
+//! - [`host`]: module, node, device, port, addresses, memory, a write to itself, counters, flow
+//!   control
+//! - [`peer`]: checks of the path to another host, where `ulp diagnose --serve` runs
 
 mod host;
 mod peer;
 
-use crate::output::{self, colours, interrupts, Format, FormatArgs, VERSION};
+use crate::args::{size, DeviceArg};
+use crate::output::{self, answer, interrupts, FormatArgs};
+use anstyle::{AnsiColor, Style};
 use anyhow::Result;
 use clap::Args;
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::json;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Arguments of `ulp diagnose`.
 #[derive(Debug, Args)]
 pub struct Diagnose {
-    /// Where `ulp diagnose --serve` runs, to look at what is between [default: look at this host only]
+    /// Host where `ulp diagnose --serve` runs, to test the path to it [default: test this host
+    /// only]
     #[arg(conflicts_with = "serve")]
     peer: Option<String>,
-    /// Be that peer, until Ctrl-C.
+    /// Serve the peers that test the path to this host, until Ctrl-C
     #[arg(long)]
     serve: bool,
-    /// Listen at this address only.
-    #[arg(long, default_value = "::", requires = "serve")]
+    /// Listen at this address only
+    #[arg(long, value_name = "ADDRESS", default_value = "::", requires = "serve")]
     listen: String,
-    /// TCP port of the peer.
+    /// TCP port of the peer
     #[arg(short, long, default_value_t = 18516)]
     port: u16,
-    /// RDMA device [default: the first whose interface is in this network namespace]
-    #[arg(short, long, value_name = "NAME")]
-    device: Option<String>,
-    /// Index of the GID that the program uses [default: the one that is chosen by itself]
+    #[command(flatten)]
+    device: DeviceArg,
+    /// Index of the GID to test [default: the GID that programs use by default]
     #[arg(short = 'x', long, value_name = "N")]
     gid_index: Option<u8>,
-    /// Memory that the program registers, in KiB.
-    #[arg(short, long, value_name = "KIB", default_value_t = 1024,
-          value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    /// Size of the memory to register, at most 1GiB
+    #[arg(short, long, value_name = "SIZE", default_value = "1MiB", value_parser = memory)]
     memory: u64,
     #[command(flatten)]
     format: FormatArgs,
 }
 
-/// How something is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+/// Parses the size of the memory to register.
+fn memory(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        size @ 1..=0x4000_0000 => Ok(size),
+        _ => Err("the size must be between 1 byte and 1GiB".to_owned()),
+    }
+}
+
+/// The verdict of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// As it should be.
+    /// The checked object works.
     Ok,
-    /// Works, but not as well as it could; or to be known.
+    /// The checked object works, but could work better, or its state is worth knowing.
     Note,
-    /// Does not work.
+    /// The checked object does not work.
     Fail,
 }
 
-/// Something that was looked at.
-#[derive(Clone, Debug, Serialize)]
+/// The result of a check.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Finding {
     pub check: &'static str,
     pub verdict: Verdict,
     pub what: String,
-    /// The command that mends it.
+    /// The command that repairs the fault.
     pub cure: Option<String>,
 }
 
-/// What was found so far. Each thing is told as soon as it is found.
+/// The output of `ulp diagnose`.
+#[derive(Serialize, JsonSchema)]
+pub struct Diagnosis {
+    /// The number of failed checks.
+    failed: usize,
+    /// Whether Ctrl-C ended the diagnosis before all checks were done.
+    interrupted: bool,
+    findings: Vec<Finding>,
+}
+
+/// The findings so far. The table is printed line by line.
 pub struct Findings {
-    format: Format,
-    coloured: bool,
+    is_json: bool,
     stop: std::sync::Arc<AtomicBool>,
     all: Vec<Finding>,
 }
@@ -83,17 +103,15 @@ impl Findings {
         what: String,
         cure: Option<String>,
     ) -> Result<()> {
-        if self.format == Format::Table {
-            let (word, colour) = match verdict {
-                Verdict::Ok => ("ok", 32),
-                Verdict::Note => ("note", 33),
-                Verdict::Fail => ("FAIL", 31),
+        if !self.is_json {
+            let (word, color) = match verdict {
+                Verdict::Ok => ("ok", AnsiColor::Green),
+                Verdict::Note => ("note", AnsiColor::Yellow),
+                Verdict::Fail => ("FAIL", AnsiColor::Red),
             };
-            let word = match self.coloured {
-                true => format!("\x1b[{colour}m{word:4}\x1b[0m"),
-                false => format!("{word:4}"),
-            };
-            output::print(&format!("{word} {check:12} {what}"))?;
+            let style = Style::new().fg_color(Some(color.into()));
+            let name = check.replace('_', " ");
+            output::print(&format!("{style}{word:4}{style:#} {name:12} {what}"))?;
             if let Some(cure) = &cure {
                 output::print(&format!("     {:12} -> {cure}", ""))?;
             }
@@ -107,15 +125,17 @@ impl Findings {
         Ok(())
     }
 
+    /// Adds a check that passed.
     pub fn ok(&mut self, check: &'static str, what: impl Into<String>) -> Result<()> {
         self.add(check, Verdict::Ok, what.into(), None)
     }
 
+    /// Adds a fact that is worth knowing.
     pub fn note(&mut self, check: &'static str, what: impl Into<String>) -> Result<()> {
         self.add(check, Verdict::Note, what.into(), None)
     }
 
-    /// Something that works, and the command that makes it better.
+    /// Adds a finding that works, with the command that improves it.
     pub fn could(
         &mut self,
         check: &'static str,
@@ -125,7 +145,7 @@ impl Findings {
         self.add(check, Verdict::Note, what.into(), Some(cure.into()))
     }
 
-    /// Something that does not work, and the command that mends it.
+    /// Adds a fault, with the command that repairs it.
     pub fn fail(
         &mut self,
         check: &'static str,
@@ -135,7 +155,7 @@ impl Findings {
         self.add(check, Verdict::Fail, what.into(), Some(cure.into()))
     }
 
-    /// Whether somebody pressed Ctrl-C.
+    /// Returns whether Ctrl-C was pressed.
     pub fn is_over(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -149,33 +169,31 @@ impl Diagnose {
             return Ok(ExitCode::SUCCESS);
         }
         let mut findings = Findings {
-            format: self.format.format,
-            coloured: colours(),
+            is_json: self.format.is_json(),
             stop,
             all: Vec::new(),
         };
-        let device = host::look(&self, &mut findings)?;
+        let device = host::check(&self, &mut findings)?;
         if let (Some(peer), Some(device), false) = (&self.peer, device, findings.is_over()) {
-            peer::look(&self, peer, &device, &mut findings)?;
+            peer::check(&self, peer, &device, &mut findings)?;
         }
-        let failed = findings
-            .all
-            .iter()
-            .filter(|f| f.verdict == Verdict::Fail)
-            .count();
         let interrupted = findings.is_over();
-        match self.format.format {
-            Format::Table => eprintln!("{failed} of {} checks failed", findings.all.len()),
-            Format::Json => output::print(&serde_json::to_string_pretty(&json!({
-                "version": VERSION, "failed": failed, "interrupted": interrupted, "findings": findings.all,
-            }))?)?,
+        let findings = findings.all;
+        let is_failed = |finding: &&Finding| finding.verdict == Verdict::Fail;
+        let diagnosis = Diagnosis {
+            failed: findings.iter().filter(is_failed).count(),
+            interrupted,
+            findings,
+        };
+        if self.format.is_json() {
+            self.format.print(&diagnosis, String::new)?;
+        } else {
+            let (failed, all) = (diagnosis.failed, diagnosis.findings.len());
+            message!("{failed} of {all} checks failed");
         }
-        if interrupted {
-            eprintln!("ulp: interrupted");
-        }
-        Ok(match failed == 0 && !interrupted {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
+        Ok(match interrupted {
+            true => output::interrupted(),
+            false => answer(diagnosis.failed == 0),
         })
     }
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What is between two hosts: the peer listens, the packets get through, small ones and large ones, and
-//! its key is good.
+//! Checks of the path to a peer: it listens, small and large packets get through, and its key is
+//! valid.
 
 use super::{Diagnose, Findings};
-use crate::output::address;
+use crate::args::address;
 use anyhow::Result;
 use rust_ulp::{
     Access, AckTimeout, Device, Endpoint, Error, Listener, Mtu, Pd, PreparedQp, Rc, Recv, Retries,
@@ -14,10 +14,10 @@ use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes that are written: many packets, whatever the MTU.
+/// The size of the large write: many packets, whatever the MTU.
 const LEN: usize = 1 << 16;
 const SMALL: usize = 64;
-/// How long the peer waits for somebody who connected.
+/// How long the peer waits for a client that connected.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn prepare(
@@ -28,7 +28,7 @@ fn prepare(
 ) -> rust_ulp::Result<PreparedQp<Rc>> {
     let mut builder = pd
         .create_qp::<Rc>(cq)
-        // Nobody answers: known after four seconds or more.
+        // A peer that does not answer is detected after four seconds or more.
         .timeout(AckTimeout::at_least(Duration::from_secs(1)))
         .retry_cnt(Retries::new(3)?);
     if let Some(mtu) = mtu {
@@ -54,7 +54,7 @@ fn answer(
     let qp = prepare(args, &pd, &cq, None)?;
     qp.post_recv(Recv::empty())?;
     let (_qp, _) = incoming.accept(qp, &[&grant])?;
-    // It says when it is done, or goes, or breaks the connection by what it tries.
+    // The client sends when it is done. Its process may end, or a request may break the connection.
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end && !stop.load(Ordering::Relaxed) {
         match cq.wait(Duration::from_millis(200)) {
@@ -65,23 +65,20 @@ fn answer(
     Ok(())
 }
 
-/// Answers those who diagnose, until it is told to stop.
+/// Serves peers that test the path to this host, until `stop` is set.
 pub fn serve(args: &Diagnose, stop: &AtomicBool) -> Result<()> {
-    let device = match &args.device {
-        Some(name) => Device::open(name)?,
-        None => Device::open_default()?,
-    };
+    let device = args.device.open()?;
     let listener = Listener::bind(address(&args.listen, args.port))?;
-    eprintln!("{device}");
-    eprintln!("listening at {}, until Ctrl-C", listener.local_addr()?);
+    message!("{device}");
+    message!("listening at {}, until Ctrl-C", listener.local_addr()?);
     std::thread::scope(|scope| {
         while !stop.load(Ordering::Relaxed) {
             match listener.accept(Duration::from_millis(200)) {
                 Ok(incoming) => {
                     let (from, device) = (incoming.addr(), &device);
                     scope.spawn(move || match answer(args, device, incoming, stop) {
-                        Ok(()) => eprintln!("{from}: done"),
-                        Err(error) => eprintln!("{from}: {error}"),
+                        Ok(()) => message!("{from}: done"),
+                        Err(error) => message!("{from}: {error}"),
                     });
                 }
                 Err(Error::Timeout { .. }) => {}
@@ -92,9 +89,11 @@ pub fn serve(args: &Diagnose, stop: &AtomicBool) -> Result<()> {
     })
 }
 
-// --- the one who looks -----------------------------------------------------------------
+// --- the client ------------------------------------------------------------------------
 
-/// Connects with packets of at most `mtu`, and writes `len` bytes. The peer's end, and how it went.
+/// Connects with packets of at most `mtu`, and writes `len` bytes.
+///
+/// Returns the peer's endpoint, and the result of the write.
 fn write(
     args: &Diagnose,
     host: &str,
@@ -119,7 +118,7 @@ fn write(
     Ok((peer.endpoint, one()))
 }
 
-/// Which of the classic ways a write has failed.
+/// Returns the completion status of a failed write.
 fn status(error: &Error) -> Option<Status> {
     match error {
         Error::Completion(error) => Some(error.status),
@@ -132,8 +131,8 @@ fn connect_failed(host: &str, error: &Error, found: &mut Findings) -> Result<()>
     match error {
         Error::Tcp { cause, .. } if cause.kind() == ErrorKind::ConnectionRefused => found.fail(
             "peer",
-            format!("nobody listens at {host}: its host is there, the program is not"),
-            "there: ulp diagnose --serve (or start the program that it stands for)",
+            format!("nobody listens at {host}: the host answers, but the program does not run"),
+            "there: ulp diagnose --serve (or start the program in question)",
         ),
         Error::Tcp { cause, .. } => found.fail(
             "peer",
@@ -147,52 +146,56 @@ fn connect_failed(host: &str, error: &Error, found: &mut Findings) -> Result<()>
         ),
         Error::Wire(_) | Error::Refused(_) => found.fail(
             "peer",
-            format!("what listens at {host} is another program: {error}"),
+            format!("another program listens at {host}: {error}"),
             "there: ulp diagnose --serve, of this version",
         ),
         Error::Sys { .. } => found.fail(
             "peer",
-            format!("the peer answers by TCP, but there is no way to its GID: {error}"),
-            "ulp gids at both ends: the GIDs in use have to be addresses that reach each other (ping -I)",
+            format!("the peer answers by TCP, but there is no route to its GID: {error}"),
+            "ulp gids at both ends: the GIDs in use must be addresses that reach each other (ping -I)",
         ),
         error => found.fail("peer", error.to_string(), "ulp diagnose at the peer"),
     }
 }
 
-/// Looks at the way to a peer.
-pub fn look(args: &Diagnose, peer: &str, device: &Device, found: &mut Findings) -> Result<()> {
+/// Runs all checks of the path to a peer.
+pub fn check(args: &Diagnose, peer: &str, device: &Device, found: &mut Findings) -> Result<()> {
     let host = address(peer, args.port);
     let (theirs, small) = match write(args, &host, device, Some(Mtu::B256), SMALL) {
         Ok(done) => done,
         Err(error) => return connect_failed(&host, &error, found),
     };
-    found.ok("peer", format!("{host} listens, and is {theirs}"))?;
+    found.ok("peer", format!("{host} listens; its endpoint is {theirs}"))?;
     let port = device.port(device.default_gid().map_or(1, |chosen| chosen.port))?;
-    let netdev =
-        crate::show::interface(&port).map_or_else(|| "NETDEV".to_owned(), |netdev| netdev.name);
+    let here = crate::rdma::devices(Some(device.name()))?;
+    let here = here.iter().flat_map(|device| &device.ports);
+    let netdev = here
+        .filter(|it| it.port == port.port)
+        .find_map(|it| it.netdev.clone());
+    let netdev = netdev.unwrap_or_else(|| "NETDEV".to_owned());
     if let Err(error) = small {
         return match status(&error) {
             Some(Status::RetryExceeded) => found.fail(
                 "packets",
-                "TCP reaches the peer, but nobody answers RoCE v2: UDP port 4791 does not get through",
+                "the peer answers by TCP, but not by RoCE v2: UDP port 4791 does not get through",
                 format!(
                     "at both ends, and between them: nft list ruleset; nft insert rule inet filter input udp dport 4791 \
-                     accept (firewall-cmd --add-port=4791/udp); to see where they end: tcpdump -ni {netdev} udp port 4791"
+                     accept (firewall-cmd --add-port=4791/udp); to see where packets end: tcpdump -ni {netdev} udp port 4791"
                 ),
             ),
             Some(Status::RemoteAccess) => found.fail(
                 "key",
-                "packets get through, but the peer's device refuses the key that the peer gave: revoked, or its memory is gone",
-                "at the peer: keep the Grant until its peers are done, and start the program anew, which makes a new key",
+                "packets get through, but the peer's device refuses the key that the peer gave: the key was revoked, or its memory was freed",
+                "at the peer: keep the Grant until its peers are done, and start the program again, which makes a new key",
             ),
             _ => found.fail("packets", error.to_string(), "ulp diagnose at the peer"),
         };
     }
     found.ok(
         "packets",
-        "small packets get through, and their answers come back",
+        "small packets get through, and so do their acknowledgements",
     )?;
-    found.ok("key", "the peer's key is good")?;
+    found.ok("key", "the peer's key is valid")?;
     let (here, there) = (Mtu::at_most(port.active_mtu), theirs.mtu);
     let smaller = here.min(there).bytes();
     if here != there {
@@ -201,7 +204,7 @@ pub fn look(args: &Diagnose, peer: &str, device: &Device, found: &mut Findings) 
             false => format!("at the peer: ip link set NETDEV mtu {}", here.bytes() + 104),
         };
         found.could(
-            "peer mtu",
+            "peer_mtu",
             format!(
                 "MTU mismatch: packets carry {} bytes here and {} at the peer; {smaller} are used",
                 here.bytes(),
@@ -211,7 +214,7 @@ pub fn look(args: &Diagnose, peer: &str, device: &Device, found: &mut Findings) 
         )?;
     } else {
         found.ok(
-            "peer mtu",
+            "peer_mtu",
             format!("packets carry {smaller} bytes at both ends"),
         )?;
     }

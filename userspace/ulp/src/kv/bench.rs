@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! YCSB's core workloads A, B and C, over RDMA or over TCP.
+//! The core workloads A, B and C of YCSB, over RDMA or over TCP.
 
-use super::{size, ClientArgs};
-use crate::output::{interrupts, print, table, Format, FormatArgs, VERSION};
+use super::ClientArgs;
+use crate::args::size;
+use crate::output::{self, interrupts, table, FormatArgs};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rand::{rngs::SmallRng, Rng, RngCore, SeedableRng};
 use rand_distr::{Distribution, Zipf};
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::json;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,17 +20,17 @@ use std::sync::Barrier;
 use std::time::Instant;
 use ulp_kv::{tcp::TcpStore, Kv, Store};
 
-/// How popular the most popular keys are; YCSB's.
+/// The exponent of the Zipf distribution, as in YCSB.
 const SKEW: f64 = 0.99;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 enum Workload {
-    /// Half gets, half puts.
+    /// 50 % gets, 50 % puts.
     A,
     /// 95 % gets, 5 % puts.
     B,
-    /// Gets only.
+    /// 100 % gets.
     C,
 }
 
@@ -48,45 +49,67 @@ impl Workload {
 pub struct Bench {
     #[command(flatten)]
     client: ClientArgs,
-    /// The mixes; a row for each.
+    /// The workloads; a row for each.
     #[arg(short, long, value_enum, value_delimiter = ',', default_values = ["a", "b", "c"])]
     workload: Vec<Workload>,
-    /// Keys, which are put first.
+    /// Keys that are put before the measurement.
     #[arg(short, long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     records: u32,
-    /// Operations of each client.
+    /// Operations per client.
     #[arg(short = 'n', long, default_value_t = 1000)]
     ops: u64,
-    /// Clients at a time, each a thread with a connection of its own.
+    /// Concurrent clients, each a thread with a connection of its own.
     #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     clients: u32,
-    /// Bytes of a value.
-    #[arg(long, default_value = "1KiB", value_parser = size)]
+    /// Size of the values.
+    #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = size)]
     value: u64,
-    /// The servers are those of `ulp kv server --tcp`; one of them.
+    /// Measure one server of `ulp kv serve --tcp`.
     #[arg(long)]
     tcp: bool,
-    /// Of the dice.
+    /// Seed of the random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
     format: FormatArgs,
 }
 
-/// What was measured; latencies in microseconds.
-#[derive(Serialize)]
+/// The transport of the store.
+#[derive(Clone, Copy, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Over {
+    Rdma,
+    Tcp,
+}
+
+/// The output of `ulp kv bench`.
+#[derive(Serialize, JsonSchema)]
+pub struct Results {
+    over: Over,
+    records: u32,
+    clients: u32,
+    /// The size of the values in bytes.
+    value: u64,
+    seed: u64,
+    /// Whether Ctrl-C ended the measurement.
+    interrupted: bool,
+    rows: Vec<Row>,
+}
+
+/// The measurements of a workload.
+#[derive(Serialize, JsonSchema)]
 struct Row {
     workload: Workload,
     operations: u64,
     seconds: f64,
     operations_per_s: f64,
-    get_p50: Option<f64>,
-    get_p99: Option<f64>,
-    put_p50: Option<f64>,
-    put_p99: Option<f64>,
+    get_p50_us: Option<f64>,
+    get_p99_us: Option<f64>,
+    put_p50_us: Option<f64>,
+    put_p99_us: Option<f64>,
 }
 
-/// What one client has seen, in nanoseconds.
+/// The latencies of one client, in nanoseconds.
 struct Seen {
     gets: Histogram<u64>,
     puts: Histogram<u64>,
@@ -102,7 +125,7 @@ impl Seen {
     }
 }
 
-/// The key of a rank: popular ones are not neighbours.
+/// Returns the key of a rank of popularity. Popular keys are not neighbors.
 fn key(rank: u64, records: u32) -> String {
     let scrambled = SmallRng::seed_from_u64(rank).next_u64() % u64::from(records);
     format!("user{scrambled:019}")
@@ -152,7 +175,7 @@ impl Bench {
         Ok(())
     }
 
-    /// One client's share.
+    /// Runs the operations of one client.
     fn client(
         &self,
         workload: Workload,
@@ -166,7 +189,7 @@ impl Bench {
         let mut random =
             SmallRng::seed_from_u64(self.seed.wrapping_mul(1000).wrapping_add(n.into()));
         let zipf = Zipf::new(f64::from(self.records), SKEW)?;
-        // Whoever cannot connect does not keep the others waiting.
+        // A client that cannot connect does not keep the others waiting.
         start.wait();
         let mut store = connected?;
         for _ in 0..self.ops {
@@ -207,7 +230,7 @@ impl Bench {
             for client in clients {
                 let seen = client
                     .join()
-                    .map_err(|_| anyhow::anyhow!("a client broke off"))??;
+                    .map_err(|_| anyhow::anyhow!("a client panicked"))??;
                 all.gets.add(&seen.gets)?;
                 all.puts.add(&seen.puts)?;
             }
@@ -223,10 +246,10 @@ impl Bench {
             operations,
             seconds,
             operations_per_s: operations as f64 / seconds,
-            get_p50: at(&seen.gets, 50.0),
-            get_p99: at(&seen.gets, 99.0),
-            put_p50: at(&seen.puts, 50.0),
-            put_p99: at(&seen.puts, 99.0),
+            get_p50_us: at(&seen.gets, 50.0),
+            get_p99_us: at(&seen.gets, 99.0),
+            put_p50_us: at(&seen.puts, 50.0),
+            put_p99_us: at(&seen.puts, 99.0),
         })
     }
 
@@ -239,47 +262,53 @@ impl Bench {
                 rows.push(self.measure(*workload, &stop)?);
             }
         }
-        let carrier = if self.tcp { "TCP" } else { "RDMA" };
-        let interrupted = stop.load(Ordering::Relaxed);
-        match self.format.format {
-            Format::Json => print(&serde_json::to_string_pretty(&json!({
-                "version": VERSION, "carrier": carrier, "records": self.records, "clients": self.clients,
-                "value": self.value, "seed": self.seed, "interrupted": interrupted, "rows": rows,
-            }))?)?,
-            Format::Table => {
-                let us = |value: Option<f64>| {
-                    value.map_or_else(|| "-".to_owned(), |us| format!("{us:.0}"))
-                };
-                let cells = rows.iter().map(|row| {
-                    vec![
-                        format!("{:?}", row.workload),
-                        carrier.to_owned(),
-                        row.operations.to_string(),
-                        format!("{:.0}", row.operations_per_s),
-                        us(row.get_p50),
-                        us(row.get_p99),
-                        us(row.put_p50),
-                        us(row.put_p99),
-                    ]
-                });
-                let head = [
-                    "MIX",
-                    "OVER",
-                    "OPS",
-                    "OPS/S",
-                    "GET 50%[us]",
-                    "GET 99%[us]",
-                    "PUT 50%[us]",
-                    "PUT 99%[us]",
-                ];
-                print(&table(&head, cells))?;
-            }
-        }
-        if interrupted {
-            eprintln!("ulp: interrupted");
-            return Ok(ExitCode::FAILURE);
-        }
-        Ok(ExitCode::SUCCESS)
+        let results = Results {
+            over: if self.tcp { Over::Tcp } else { Over::Rdma },
+            records: self.records,
+            clients: self.clients,
+            value: self.value,
+            seed: self.seed,
+            interrupted: stop.load(Ordering::Relaxed),
+            rows,
+        };
+        self.format.print(&results, || results.text())?;
+        Ok(match results.interrupted {
+            true => output::interrupted(),
+            false => ExitCode::SUCCESS,
+        })
+    }
+}
+
+impl Results {
+    fn text(&self) -> String {
+        let us = |value: Option<f64>| output::or_dash(value.map(|us| format!("{us:.0}")));
+        let over = match self.over {
+            Over::Rdma => "RDMA",
+            Over::Tcp => "TCP",
+        };
+        let cells = |row: &Row| {
+            vec![
+                format!("{:?}", row.workload),
+                over.to_owned(),
+                row.operations.to_string(),
+                format!("{:.0}", row.operations_per_s),
+                us(row.get_p50_us),
+                us(row.get_p99_us),
+                us(row.put_p50_us),
+                us(row.put_p99_us),
+            ]
+        };
+        let head = [
+            "MIX",
+            "OVER",
+            "OPS",
+            "OPS/S",
+            "GET 50%[us]",
+            "GET 99%[us]",
+            "PUT 50%[us]",
+            "PUT 99%[us]",
+        ];
+        table(&head, self.rows.iter().map(cells))
     }
 }
 

@@ -2,15 +2,17 @@
 
 //! `ulp kv`: a key-value store whose servers take no part in gets and puts.
 //!
-//! - [`bench`]: YCSB's mixes, over RDMA and over TCP
+//! - [`bench`]: the workloads of YCSB, over RDMA and over TCP
 
-mod bench;
+pub mod bench;
 
-use crate::output::{address, interrupts, print, table, Format, FormatArgs, VERSION};
+use crate::args::{address, size, DeviceArg};
+use crate::output::{self, answer, interrupts, table, FormatArgs};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use serde_json::json;
-use std::io::{IsTerminal, Read, Write};
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::io::{IsTerminal, Read};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use ulp_kv::{Options, Server, ServerOptions, Store};
@@ -27,32 +29,35 @@ pub struct Kv {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Offers memory for a table, until Ctrl-C. Its contents end with it.
-    Server(ServerArgs),
+    /// Serves memory for a table until Ctrl-C. The contents end with the server.
+    #[command(visible_alias = "server")]
+    Serve(ServeArgs),
     /// Sets the value of a key.
     Put {
-        /// 1 to 255 bytes.
+        /// The key, 1 to 255 bytes.
         key: String,
-        /// At most 64 KiB; `-` reads it from the standard input.
+        /// The value, at most 64 KiB; `-` reads it from the standard input.
         value: String,
         #[command(flatten)]
         client: ClientArgs,
     },
-    /// Prints the value of a key, as it is.
+    /// Prints the value of a key as it is, or as JSON.
     Get {
         /// The key.
         key: String,
         #[command(flatten)]
         client: ClientArgs,
+        #[command(flatten)]
+        format: FormatArgs,
     },
-    /// Takes a key away.
+    /// Deletes a key.
     Delete {
         /// The key.
         key: String,
         #[command(flatten)]
         client: ClientArgs,
     },
-    /// Prints the values of many keys, which are looked up together.
+    /// Prints the values of several keys, which are looked up together.
     Mget {
         /// The keys.
         #[arg(required = true)]
@@ -69,36 +74,35 @@ enum Command {
         #[command(flatten)]
         format: FormatArgs,
     },
-    /// Measures YCSB's mixes A, B and C, with keys that are as popular as Zipf says.
+    /// Measures the YCSB workloads A, B and C, with keys of a Zipf distribution.
     Bench(bench::Bench),
 }
 
 #[derive(Debug, Args)]
-struct ServerArgs {
-    /// Memory, such as 64MiB; at most 1GiB.
-    #[arg(short, long, default_value = "256MiB", value_parser = size)]
+struct ServeArgs {
+    /// Size of the memory, such as 64MiB; at most 1GiB.
+    #[arg(short, long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
     memory: u64,
-    /// The longest value: each key takes twice that. At most 64KiB.
-    #[arg(long, default_value = "64KiB", value_parser = size)]
+    /// Size of the longest value, at most 64KiB. Each key takes twice as much memory.
+    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = size)]
     max_value: u64,
     /// Listen at this address only.
-    #[arg(long, default_value = "::")]
+    #[arg(long, value_name = "ADDRESS", default_value = "::")]
     listen: String,
     /// TCP port.
     #[arg(short, long, default_value_t = PORT)]
     port: u16,
-    /// RDMA device [default: the first whose interface is in this network namespace]
-    #[arg(short, long, value_name = "NAME")]
-    device: Option<String>,
-    /// Serve a store over TCP instead, to compare with.
+    #[command(flatten)]
+    device: DeviceArg,
+    /// Serve a store over TCP instead, for comparison.
     #[arg(long)]
     tcp: bool,
 }
 
-/// What all clients have.
+/// The options of all clients.
 #[derive(Clone, Debug, Args)]
 struct ClientArgs {
-    /// The servers, HOST or HOST:PORT. All clients have to name the same.
+    /// The servers, HOST or HOST:PORT. All clients must name the same servers.
     #[arg(
         short,
         long,
@@ -107,9 +111,35 @@ struct ClientArgs {
         value_name = "HOST,..."
     )]
     servers: Vec<String>,
-    /// RDMA device [default: the first whose interface is in this network namespace]
-    #[arg(short, long, value_name = "NAME")]
-    device: Option<String>,
+    #[command(flatten)]
+    device: DeviceArg,
+}
+
+/// The output of `ulp kv get` and `ulp kv mget`.
+#[derive(Serialize, JsonSchema)]
+pub struct Values {
+    values: Vec<Value>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Value {
+    key: String,
+    /// The value, with invalid UTF-8 replaced; null if there is no such key.
+    value: Option<String>,
+    bytes: Option<usize>,
+}
+
+/// The output of `ulp kv list`.
+#[derive(Serialize, JsonSchema)]
+pub struct Keys {
+    keys: Vec<Key>,
+}
+
+#[derive(Serialize, JsonSchema, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    key: String,
+    /// The length of the value.
+    bytes: usize,
 }
 
 impl ClientArgs {
@@ -122,7 +152,7 @@ impl ClientArgs {
 
     fn options(&self) -> Options {
         let mut options = Options::default();
-        options.device.clone_from(&self.device);
+        options.device.clone_from(&self.device.name);
         options
     }
 
@@ -131,52 +161,37 @@ impl ClientArgs {
     }
 }
 
-/// Bytes, with KiB, MiB or GiB.
-fn size(text: &str) -> std::result::Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let unit = match &text[digits.len()..] {
-        "" | "B" => 0,
-        "K" | "KiB" => 10,
-        "M" | "MiB" => 20,
-        "G" | "GiB" => 30,
-        unit => return Err(format!("{unit:?} is no unit: KiB, MiB or GiB")),
-    };
-    let n: u64 = digits.parse().map_err(|error| format!("{error}"))?;
-    n.checked_mul(1 << unit)
-        .ok_or_else(|| "too large".to_owned())
-}
-
-impl ServerArgs {
+impl ServeArgs {
     fn run(&self) -> Result<()> {
         let stop = interrupts()?;
         let listen = address(&self.listen, self.port);
         if self.tcp {
             let server = ulp_kv::tcp::TcpServer::new(&listen)?;
-            eprintln!("listening at {}, until Ctrl-C", server.local_addr()?);
+            message!("listening at {}, until Ctrl-C", server.local_addr()?);
             server.run(&stop);
             return Ok(());
         }
         let options = ServerOptions {
             memory: self.memory,
             max_value: u32::try_from(self.max_value).unwrap_or(u32::MAX),
-            device: self.device.clone(),
+            device: self.device.name.clone(),
         };
         let server = Server::new(&listen, &options)?;
         let table = server.table();
-        eprintln!(
+        message!(
             "{} bytes under {} keys: room for {} keys of values to {} bytes",
             self.memory,
             server.keys(),
             table.slots(),
             table.max_value
         );
-        eprintln!("listening at {}, until Ctrl-C", server.local_addr()?);
+        message!("listening at {}, until Ctrl-C", server.local_addr()?);
         server.run(&stop)?;
         let (stats, get) = (server.stats(), |n: &std::sync::atomic::AtomicU64| {
             n.load(Ordering::Relaxed)
         });
-        eprintln!(
-            "{} clients, {} cut off, {} locks freed of those who were gone",
+        message!(
+            "{} clients, {} cut off, {} locks of lost clients freed",
             get(&stats.clients),
             get(&stats.cut_off),
             get(&stats.locks_freed)
@@ -190,62 +205,66 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn no_such(key: &str) -> ExitCode {
-    eprintln!("ulp: there is no key {key:?}");
-    ExitCode::FAILURE
+    message!("ulp: there is no key {key:?}");
+    answer(false)
 }
 
-fn many(client: &ClientArgs, keys: &[String], format: Format) -> Result<ExitCode> {
-    let values = client.connect()?.get_many(keys)?;
-    let found = || keys.iter().zip(&values);
-    match format {
-        Format::Json => {
-            let row = |(key, value): (&String, &Option<Vec<u8>>)| json!({"key": key, "value": value.as_deref().map(text), "bytes": value.as_ref().map(Vec::len)});
-            let rows: Vec<_> = found().map(row).collect();
-            print(&serde_json::to_string_pretty(
-                &json!({"version": VERSION, "values": rows}),
-            )?)?;
-        }
-        Format::Table => {
-            let cells = found().map(|(key, value)| {
-                let value = value.as_deref().map_or_else(|| "-".to_owned(), text);
-                vec![key.clone(), value]
-            });
-            print(&table(&["KEY", "VALUE"], cells))?;
-        }
-    }
-    Ok(match values.iter().all(Option::is_some) {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+/// Prints the values of several keys as JSON or as a table.
+fn print_values(
+    keys: &[String],
+    values: Vec<Option<Vec<u8>>>,
+    format: &FormatArgs,
+) -> Result<ExitCode> {
+    let found = values.iter().all(Option::is_some);
+    let value = |(key, value): (&String, Option<Vec<u8>>)| Value {
+        key: key.clone(),
+        bytes: value.as_ref().map(Vec::len),
+        value: value.as_deref().map(text),
+    };
+    let values = Values {
+        values: keys.iter().zip(values).map(value).collect(),
+    };
+    let cells = |value: &Value| vec![value.key.clone(), output::or_dash(value.value.as_ref())];
+    format.print(&values, || {
+        table(&["KEY", "VALUE"], values.values.iter().map(cells))
+    })?;
+    Ok(answer(found))
 }
 
 impl Kv {
     pub fn run(self) -> Result<ExitCode> {
         match self.command {
-            Command::Server(server) => server.run()?,
+            Command::Serve(server) => server.run()?,
             Command::Put { key, value, client } => {
                 let mut bytes = value.into_bytes();
                 if bytes == b"-" {
                     bytes.clear();
-                    // One more than can be: then it is too large, however long it is.
+                    // One byte more than the limit, so that a longer value is refused.
                     let most = ulp_kv::MAX_VALUE as u64 + 1;
                     std::io::stdin()
                         .take(most)
                         .read_to_end(&mut bytes)
-                        .context("the value")?;
+                        .context("reading the value")?;
                 }
                 client.connect()?.put(key.as_bytes(), &bytes)?;
             }
-            Command::Get { key, client } => {
-                let Some(value) = client.connect()?.get(key.as_bytes())? else {
+            Command::Get {
+                key,
+                client,
+                format,
+            } => {
+                let value = client.connect()?.get(key.as_bytes())?;
+                if format.is_json() {
+                    return print_values(&[key], vec![value], &format);
+                }
+                let Some(mut value) = value else {
                     return Ok(no_such(&key));
                 };
-                let mut out = std::io::stdout().lock();
-                out.write_all(&value)?;
+                let mut out = std::io::stdout();
                 if out.is_terminal() {
-                    writeln!(out)?;
+                    value.push(b'\n');
                 }
-                out.flush()?;
+                output::write(&mut out, &value)?;
             }
             Command::Delete { key, client } => {
                 if !client.connect()?.delete(key.as_bytes())? {
@@ -256,60 +275,27 @@ impl Kv {
                 keys,
                 client,
                 format,
-            } => return many(&client, &keys, format.format),
+            } => {
+                let values = client.connect()?.get_many(&keys)?;
+                return print_values(&keys, values, &format);
+            }
             Command::List { client, format } => {
-                let mut rows = Vec::new();
-                client
-                    .connect()?
-                    .list(|key, len| rows.push((text(key), len)))?;
-                rows.sort();
-                match format.format {
-                    Format::Json => {
-                        let rows: Vec<_> = rows
-                            .iter()
-                            .map(|(key, len)| json!({"key": key, "bytes": len}))
-                            .collect();
-                        print(&serde_json::to_string_pretty(
-                            &json!({"version": VERSION, "keys": rows}),
-                        )?)?;
-                    }
-                    Format::Table => {
-                        let cells = rows
-                            .iter()
-                            .map(|(key, len)| vec![key.clone(), len.to_string()]);
-                        print(&table(&["KEY", "BYTES"], cells))?;
-                    }
-                }
+                let mut keys = Vec::new();
+                client.connect()?.list(|key, bytes| {
+                    keys.push(Key {
+                        key: text(key),
+                        bytes,
+                    });
+                })?;
+                keys.sort();
+                let list = Keys { keys };
+                let cells = |key: &Key| vec![key.key.clone(), key.bytes.to_string()];
+                format.print(&list, || {
+                    table(&["KEY", "BYTES"], list.keys.iter().map(cells))
+                })?;
             }
             Command::Bench(bench) => return bench.run(),
         }
         Ok(ExitCode::SUCCESS)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes() {
-        for (text, want) in [
-            ("1GiB", 1 << 30),
-            ("64K", 65_536),
-            ("7", 7),
-            ("3MiB", 3 << 20),
-        ] {
-            assert_eq!(size(text), Ok(want));
-        }
-        for bad in [
-            "",
-            "GiB",
-            "1TiB",
-            "1 MiB",
-            "99999999999999999999",
-            "99999999999999GiB",
-        ] {
-            assert!(size(bad).is_err(), "{bad}");
-        }
     }
 }

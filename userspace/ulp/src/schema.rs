@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `ulp schema`: the JSON Schema of the output of each command, made from the types that are
+//! printed.
+
+use crate::output::{print, schema};
+use crate::{allreduce, bench, diagnose, kv, pingpong, rping, show};
+use anyhow::Result;
+use clap::ValueEnum;
+use std::process::ExitCode;
+
+/// Arguments of `ulp schema`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The command; commands with the same output share a schema
+    #[arg(value_enum)]
+    command: Command,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Command {
+    Devices,
+    Gids,
+    /// A line per event
+    Events,
+    /// A line per interval with --watch
+    Counters,
+    Qp,
+    Diagnose,
+    Pingpong,
+    Rping,
+    /// kv get and kv mget
+    KvGet,
+    KvList,
+    KvBench,
+    Allreduce,
+    /// All commands of bench that measure
+    Bench,
+}
+
+impl Args {
+    pub fn run(self) -> Result<ExitCode> {
+        let schema = match self.command {
+            Command::Devices => schema::<show::DeviceList>(),
+            Command::Gids => schema::<show::GidList>(),
+            Command::Events => schema::<show::EventRow>(),
+            Command::Counters => schema::<show::CounterList>(),
+            Command::Qp => schema::<show::QpList>(),
+            Command::Diagnose => schema::<diagnose::Diagnosis>(),
+            Command::Pingpong => schema::<pingpong::Summary>(),
+            Command::Rping => schema::<rping::Summary>(),
+            Command::KvGet => schema::<kv::Values>(),
+            Command::KvList => schema::<kv::Keys>(),
+            Command::KvBench => schema::<kv::bench::Results>(),
+            Command::Allreduce => schema::<allreduce::Results>(),
+            Command::Bench => schema::<bench::Report>(),
+        };
+        print(&serde_json::to_string_pretty(&schema)?)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
