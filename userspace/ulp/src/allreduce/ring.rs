@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! How ranks find each other, meet, and tell who is gone: a TCP connection to the next rank, and one from the rank
-//! before.
+//! The TCP connections of a rank to the next and from the previous rank, barriers, and lost ranks.
 //!
-//! The first message is a line of JSON each way. Those after it have four bytes: what it is, a rank, and a port in
-//! network order.
+//! The first message is a line of JSON each way. The others have four bytes: the kind, a rank, and
+//! a port in network order.
 
 use super::SLICE;
 use anyhow::{anyhow, bail, ensure, Context, Result};
@@ -19,20 +18,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const VERSION: u32 = 1;
-/// Bytes of the first message, at most.
+/// The largest size of the first message.
 const MAX_LINE: usize = 1024;
-/// All have come here.
+/// The kind of message for a barrier.
 const MEET: u8 = 1;
-/// Where the sender listens.
+/// The kind of message with the port that the sender listens at.
 const PORT: u8 = 2;
-/// That rank has hung up.
+/// The kind of message for a rank that closed its connections.
 const GONE: u8 = 3;
-/// That rank has given up.
+/// The kind of message for a rank that failed.
 const FAILED: u8 = 4;
 
 type Message = [u8; 4];
 
-/// Who wants to connect.
+/// The first message, from a rank that wants to connect.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Hello {
     version: u32,
@@ -41,7 +40,7 @@ struct Hello {
     count: u32,
 }
 
-/// A rank that is not there any more.
+/// The error for a rank that is gone.
 #[derive(Debug)]
 struct Lost {
     rank: usize,
@@ -72,7 +71,7 @@ pub struct Ring {
     stop: Arc<AtomicBool>,
 }
 
-/// Waits until `ready` has something, looking at it now and then.
+/// Polls `ready` until it returns a value.
 fn until<T>(
     mut ready: impl FnMut() -> Result<Option<T>>,
     deadline: Instant,
@@ -85,12 +84,12 @@ fn until<T>(
         }
         let stopped = stop.iter().any(|stop| stop.load(Ordering::Relaxed));
         ensure!(!stopped, "interrupted");
-        ensure!(Instant::now() < deadline, "{whom} has not come in time");
+        ensure!(Instant::now() < deadline, "{whom} did not connect in time");
         std::thread::sleep(SLICE / 2);
     }
 }
 
-/// Connects to somebody who may not listen yet.
+/// Connects to a rank that may not listen yet.
 fn dial(name: &str, deadline: Instant, stop: &[&AtomicBool]) -> Result<TcpStream> {
     let mut last = None;
     let dialled = until(
@@ -116,19 +115,19 @@ fn dial(name: &str, deadline: Instant, stop: &[&AtomicBool]) -> Result<TcpStream
     }
 }
 
-/// A line of JSON from somebody who may be anybody.
+/// Reads a line of JSON from an untrusted peer.
 fn line<T: DeserializeOwned>(mut tcp: &TcpStream, deadline: Instant) -> Result<T> {
-    // No byte more than the line: what follows is a message.
+    // Reads no byte after the line, because other messages follow.
     let mut line = Vec::new();
     let ended = |line: &[u8]| line.len() == MAX_LINE || line.ends_with(b"\n");
     while !ended(&line) {
         let (left, mut byte) = (deadline.saturating_duration_since(Instant::now()), [0]);
-        ensure!(!left.is_zero(), "nothing has come in time");
+        ensure!(!left.is_zero(), "nothing arrived in time");
         tcp.set_read_timeout(Some(left))?;
         tcp.read_exact(&mut byte)?;
         line.extend(byte);
     }
-    serde_json::from_slice(&line).context("that is no rank of `ulp allreduce`")
+    serde_json::from_slice(&line).context("the peer is not a rank of `ulp allreduce`")
 }
 
 fn say(mut tcp: &TcpStream, message: &impl Serialize) -> Result<()> {
@@ -136,7 +135,7 @@ fn say(mut tcp: &TcpStream, message: &impl Serialize) -> Result<()> {
     Ok(tcp.write_all(line.as_bytes())?)
 }
 
-/// Waits for the rank before, and sends others away.
+/// Waits for the previous rank, and refuses others.
 fn accept(
     listener: &TcpListener,
     want: &Hello,
@@ -151,7 +150,7 @@ fn accept(
                 accepted => accepted?,
             };
             tcp.set_nonblocking(false)?;
-            // Whoever says nothing is not waited for long.
+            // A peer that sends nothing blocks the others for a short time only.
             let soon = deadline.min(Instant::now() + Duration::from_secs(2));
             let Ok(hello) = line::<Hello>(&tcp, soon) else {
                 return Ok(None);
@@ -170,17 +169,17 @@ fn accept(
             if answer.is_empty() {
                 return Ok(Some(tcp));
             }
-            eprintln!("{addr} was sent away: {answer}");
+            message!("{addr} was refused: {answer}");
             Ok(None)
         },
         deadline,
         stop,
-        "the rank before",
+        "the previous rank",
     )
 }
 
 impl Ring {
-    /// Connects to the next rank, and waits for the one before.
+    /// Connects to the next rank, and waits for the previous one.
     pub fn connect(
         names: Vec<String>,
         rank: usize,
@@ -210,7 +209,7 @@ impl Ring {
                 ensure!(answer.is_empty(), "{} refuses: {answer}", name(rank + 1));
                 Ok(tcp)
             });
-            // Without a next rank nobody needs one before.
+            // Without a next rank the previous one is not needed.
             alone.store(next.is_err(), Ordering::Relaxed);
             (prev.join(), next)
         });
@@ -239,12 +238,12 @@ impl Ring {
         self.patience
     }
 
-    /// The address at which this rank was found.
+    /// Returns the address at which the previous rank reached this one.
     pub fn own_ip(&self) -> Result<IpAddr> {
         Ok(self.prev.local_addr()?.ip())
     }
 
-    /// The address of the next rank.
+    /// Returns the address of the next rank.
     pub fn next_ip(&self) -> Result<IpAddr> {
         Ok(self.next.peer_addr()?.ip())
     }
@@ -255,14 +254,14 @@ impl Ring {
         Lost { rank, name, failed }.into()
     }
 
-    /// The connections, with who is there.
+    /// Returns the connections, with their ranks.
     fn neighbours(&self) -> [(&TcpStream, usize); 2] {
         let before = self.rank + self.ranks() - 1;
         [(&self.next, self.rank + 1), (&self.prev, before)]
             .map(|(tcp, rank)| (tcp, rank % self.ranks()))
     }
 
-    /// An error if somebody is gone, this one was interrupted, or `deadline` is over.
+    /// Returns an error if a rank is gone, this one was interrupted, or `deadline` is over.
     pub fn look(&self, deadline: Instant) -> Result<()> {
         for (tcp, rank) in self.neighbours() {
             let mut message: Message = [0; 4];
@@ -280,13 +279,13 @@ impl Ring {
         ensure!(!self.stop.load(Ordering::Relaxed), "interrupted");
         ensure!(
             Instant::now() < deadline,
-            "the other ranks are there, but nothing has come for {} s: is one of them stopped, or do packets get lost?",
+            "the other ranks are connected, but nothing arrived for {} s: is one of them stopped, or are packets lost?",
             self.patience.as_secs()
         );
         Ok(())
     }
 
-    /// Why something failed with `error`: mostly because somebody is gone, which is told a moment later.
+    /// Returns the cause of `error`: mostly a rank that is gone, which is reported a moment later.
     pub fn why(&self, error: impl Into<anyhow::Error>) -> anyhow::Error {
         let end = Instant::now() + Duration::from_secs(2);
         while Instant::now() < end {
@@ -302,7 +301,7 @@ impl Ring {
         tcp.write_all(&message).map_err(|error| self.why(error))
     }
 
-    /// The next message, which has to be of that kind.
+    /// Receives the next message, which must be of a kind.
     fn receive(&self, mut tcp: &TcpStream, kind: u8) -> Result<Message> {
         let deadline = Instant::now() + self.patience;
         let (mut message, mut have): (Message, usize) = ([0; 4], 0);
@@ -319,7 +318,7 @@ impl Ring {
                 {
                     self.look(deadline)?;
                 }
-                // Who has hung up.
+                // The peer closed the connection.
                 _ => {
                     self.look(deadline)?;
                     bail!("a rank has hung up");
@@ -330,16 +329,16 @@ impl Ring {
             [GONE, rank, ..] => Err(self.lost(rank.into(), false)),
             [FAILED, rank, ..] => Err(self.lost(rank.into(), true)),
             [is, ..] => {
-                ensure!(is == kind, "message {is} came for {kind}");
+                ensure!(is == kind, "message {is} arrived instead of {kind}");
                 Ok(message)
             }
         }
     }
 
-    /// Waits until all ranks have come here.
+    /// Waits until all ranks call this.
     pub fn meet(&self) -> Result<()> {
         ensure!(!self.stop.load(Ordering::Relaxed), "interrupted");
-        // The first time around says that all have come, the second that all know.
+        // The first round shows that all ranks are here, the second that all know.
         for _ in 0..2 {
             if self.rank == 0 {
                 self.send(&self.next, [MEET, 0, 0, 0])?;
@@ -352,7 +351,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Tells the rank before where this one listens, and returns where the next one does.
+    /// Sends the port of this rank to the previous one, and returns the port of the next one.
     pub fn tell(&self, port: u16) -> Result<u16> {
         let [high, low] = port.to_be_bytes();
         self.send(&self.prev, [PORT, 0, high, low])?;
@@ -360,7 +359,7 @@ impl Ring {
         Ok(u16::from_be_bytes([high, low]))
     }
 
-    /// Tells the neighbours why this rank leaves.
+    /// Tells the neighbors why this rank leaves, and returns the reason.
     pub fn leave(&self, error: anyhow::Error) -> anyhow::Error {
         let (kind, rank) = match error.downcast_ref::<Lost>() {
             Some(lost) if lost.failed => (FAILED, lost.rank),
@@ -368,18 +367,18 @@ impl Ring {
             None => (FAILED, self.rank),
         };
         for (mut tcp, _) in self.neighbours() {
-            // At most 15. Who does not hear it sees the end of the connection.
+            // At most 15. A rank that misses the message sees the end of the connection.
             let _ = tcp.write_all(&[kind, rank as u8, 0, 0]);
         }
         error
     }
 
-    /// Connections for the vectors themselves.
+    /// Creates the connections for the vectors.
     pub fn data(&self) -> Result<Data> {
         let deadline = Instant::now() + self.patience;
         let listener = TcpListener::bind((self.own_ip()?, 0))?;
         let port = self.tell(listener.local_addr()?.port())?;
-        // Connected before it is accepted.
+        // The connection is established before it is accepted.
         let next = TcpStream::connect_timeout(&(self.next_ip()?, port).into(), self.patience)?;
         listener.set_nonblocking(true)?;
         let accepted = || match listener.accept() {
@@ -388,7 +387,7 @@ impl Ring {
             }
             accepted => Ok(Some(accepted?.0)),
         };
-        let prev = until(accepted, deadline, &[&self.stop], "the rank before")?;
+        let prev = until(accepted, deadline, &[&self.stop], "the previous rank")?;
         for tcp in [&next, &prev] {
             tcp.set_nodelay(true)?;
             tcp.set_nonblocking(true)?;
@@ -397,14 +396,14 @@ impl Ring {
     }
 }
 
-/// Where vectors go over TCP.
+/// The connections for vectors over TCP.
 pub struct Data {
     next: TcpStream,
     prev: TcpStream,
 }
 
 impl Data {
-    /// Sends all of `sends` to the next rank while `takes` comes from the one before.
+    /// Sends `sends` to the next rank while it receives `takes` from the previous one.
     pub fn exchange(&mut self, mut sends: &[u8], mut takes: &mut [u8], ring: &Ring) -> Result<()> {
         let deadline = Instant::now() + ring.patience();
         while !sends.is_empty() || !takes.is_empty() {
@@ -415,7 +414,7 @@ impl Data {
             if !takes.is_empty() {
                 files.push(PollFd::new(self.prev.as_fd(), PollFlags::POLLIN));
             }
-            // A signal is seen by who looks.
+            // The caller checks for signals.
             if poll(&mut files, PollTimeout::try_from(SLICE)?).unwrap_or(0) == 0 {
                 ring.look(deadline)?;
                 continue;
@@ -515,7 +514,7 @@ mod tests {
         let rings = rings(74, Duration::from_secs(20));
         rings[0].look(Instant::now() + LONG).unwrap();
         let late = rings[0].look(Instant::now()).unwrap_err().to_string();
-        assert!(late.contains("nothing has come for 20 s"), "{late}");
+        assert!(late.contains("nothing arrived for 20 s"), "{late}");
         let nobody = Ring::connect(
             vec!["127.75.0.1:7180".to_owned(), "127.75.0.2:7180".to_owned()],
             0,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! /dev/rust_ulp by the call: one system call posts requests for any number of queue pairs, and waits.
+//! The back end `call`: one system call posts requests to any number of queue pairs, and waits.
 
 use super::config::Delivery;
 use super::end::{Control, DeviceOptions, Done, End, Kind, Op, Plan, Queue};
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a wait lasts before it is looked whether the run is over.
+/// The interval at which a thread that waits checks whether the run is over.
 const SLICE: Duration = Duration::from_millis(250);
 
 pub struct CallEnd {
@@ -28,12 +28,12 @@ pub struct CallEnd {
     prepared: Vec<PreparedQp<Rc>>,
     qps: Vec<Qp<Rc>>,
     remote: Option<RemoteSlice>,
-    /// Completions are moved by calls alone.
+    /// Whether only system calls move completions.
     by_caller: bool,
     control: Arc<Control>,
 }
 
-/// Opens the device, and tells port and GID for queue pairs if they are not the default ones.
+/// Opens the device, and returns port and GID for queue pairs if they are not the default ones.
 pub fn open(options: &DeviceOptions) -> Result<(Device, Option<(u32, u8)>)> {
     let device = match &options.name {
         Some(name) => Device::open(name),
@@ -51,7 +51,7 @@ pub fn open(options: &DeviceOptions) -> Result<(Device, Option<(u32, u8)>)> {
     Ok((device, gid))
 }
 
-/// What takes requests.
+/// A receiver of requests.
 trait Sink<'a> {
     fn push<R: Post<'a, Rc>>(&mut self, qp: &Qp<Rc>, request: R) -> ulp::Result<()>;
 }
@@ -76,7 +76,7 @@ impl CallEnd {
         }
     }
 
-    /// Makes the request of `op`, and gives it to a batch or a ring.
+    /// Creates the request of `op`, and adds it to a batch or a ring.
     fn push<'a>(&'a self, sink: &mut impl Sink<'a>, op: &Op) -> Result<()> {
         let qp = self.qps.get(op.qp as usize).context("no such queue pair")?;
         let (local, len) = (op.local as usize, op.len as usize);
@@ -124,7 +124,7 @@ impl CallEnd {
         Ok(())
     }
 
-    /// Adds one request to a ring; before it is connected, it can only be a receive.
+    /// Adds a request to a ring; before the queue pair is connected, only a receive.
     pub fn push_by(&self, ring: &mut Ring, op: &Op) -> Result<()> {
         if self.qps.is_empty() {
             let qp = self.prepared.get(op.qp as usize);
@@ -149,7 +149,7 @@ impl CallEnd {
         Ok(batch)
     }
 
-    /// Sleeps until there is something, after a first wait that ended without.
+    /// Sleeps until there is a completion, after a first wait that timed out.
     fn wait(&self, queue: Queue, min: u32) -> Result<()> {
         let until = Instant::now() + self.control.timeout;
         loop {
@@ -157,7 +157,7 @@ impl CallEnd {
             match self.cq(queue).wait_for(min, SLICE) {
                 Ok(_) => return Ok(()),
                 Err(ulp::Error::Timeout { .. }) if Instant::now() < until => {
-                    // The last ones are fewer than asked for.
+                    // The last completions are fewer than `min`.
                     if self.cq(queue).wait_for(1, Duration::ZERO).is_ok() {
                         return Ok(());
                     }
@@ -272,7 +272,7 @@ impl End for CallEnd {
         }
         let batch = self.batch(ops)?;
         if self.by_caller {
-            // Moves completions of what was posted before into the ring, too.
+            // This also moves completions of earlier requests into the ring.
             batch.submit_and_wait(&self.send_cq, 0, Duration::ZERO)?;
         } else {
             batch.submit()?;

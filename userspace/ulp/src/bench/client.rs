@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The side that measures.
+//! The client, which measures.
 
 use super::call::CallEnd;
 use super::config::{Amount, Backend, Config, Layout, Metric, Test, VERSION};
@@ -21,18 +21,18 @@ use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How often the server hears that the client is alive, and the progress bar moves.
+/// The interval of messages to the server that the client is alive, and of the progress bar.
 const TICK: Duration = Duration::from_millis(200);
 
-/// What came out.
+/// The outcome of a measurement.
 pub struct Outcome {
     pub rows: Vec<Row>,
     pub server: Option<Machine>,
-    /// Why there are no more rows.
+    /// The reason that there are no more rows.
     pub error: Option<anyhow::Error>,
 }
 
-/// Runs the whole measurement; rows that were finished before something failed are not lost.
+/// Runs the measurement. The outcome has the rows that were finished before a failure.
 pub fn run(
     config: &Config,
     device: &DeviceOptions,
@@ -69,7 +69,7 @@ fn dial(host: &str, config: &Config) -> Result<TcpStream> {
     match last {
         Some(error) => Err(error).with_context(|| {
             format!(
-                "nobody answers at {host}: start `ulp bench serve` there, or name its port with -p"
+                "nobody answers at {host}: start `ulp bench serve` there, or give its port with -p"
             )
         }),
         None => bail!("{host}: no such host"),
@@ -125,7 +125,7 @@ fn with_server(
     Ok(())
 }
 
-/// One size.
+/// Measures one size.
 fn row<E: End>(
     config: &Config,
     device: &DeviceOptions,
@@ -187,8 +187,9 @@ fn row<E: End>(
     sum_up(config, size, &all, theirs, control.stopped())
 }
 
-/// Runs the threads, and meanwhile listens to the server. What they measured, and the first failure
-/// that is a reason.
+/// Runs the threads, and reads the messages of the server meanwhile.
+///
+/// Returns the measurements of the threads, or the first failure that caused the others.
 fn measure_all<'a, E: End>(
     ends: &mut [E],
     task: &(dyn Fn(usize) -> Task<'a> + Sync),
@@ -197,7 +198,7 @@ fn measure_all<'a, E: End>(
     progress: &Progress,
 ) -> (Vec<Measured>, Option<anyhow::Error>) {
     let (sender, results) = channel();
-    // Whoever is through it is let go with the others.
+    // The threads that pass it are released together.
     let gate = Mutex::new(());
     let count = ends.len();
     let mut all = Vec::new();
@@ -212,7 +213,7 @@ fn measure_all<'a, E: End>(
         let closed = gate.lock();
         for (thread, end) in ends.iter_mut().enumerate() {
             let (sender, failed, gate) = (sender.clone(), sender.clone(), &gate);
-            // The name is what tracers tell it from the others by.
+            // The name identifies the thread in traces.
             let named = std::thread::Builder::new().name("measure".to_owned());
             let spawned = named.spawn_scoped(scope, move || {
                 drop(gate.lock());
@@ -252,7 +253,7 @@ fn measure_all<'a, E: End>(
             }
         }
     });
-    // A failure of a request may only be what the server's failure looks like from here.
+    // A failed request may be a consequence of a failure of the server.
     if failure.is_some() {
         if let Err(error) = wire.receive_within(TICK) {
             if causes(&error).contains("the peer failed") {
@@ -308,7 +309,7 @@ fn sum_up(
     })
 }
 
-/// Counts rounds of something that is done again and again.
+/// Counts the rounds of a repeated operation.
 pub struct Rounds {
     amount: Amount,
     warmup: u64,
@@ -326,7 +327,7 @@ impl Rounds {
         }
     }
 
-    /// Whether there is another round; and whether it counts.
+    /// Returns whether the next round is measured, or [`None`] if there is no next round.
     pub fn next(&mut self, stop: &AtomicBool) -> Option<bool> {
         let counts = self.i >= self.warmup;
         if counts && self.began.is_none() {
@@ -346,7 +347,7 @@ impl Rounds {
     }
 }
 
-/// The rows of something that has steps.
+/// The latencies of an operation that has several steps.
 pub struct Steps {
     names: &'static [&'static str],
     latencies: Vec<Latencies>,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! From nothing to the first completed write, by the RDMA connection manager: CONNECT against
-//! librdmacm's sequence.
+//! Measures connecting by the RDMA connection manager, up to the first completed write.
 //!
-//! Not counted is what both have before: the open device, its domain and a completion queue. Ours makes a
-//! buffer and a queue pair, connects by one call, and writes 8 bytes; librdmacm registers fresh pages, makes
-//! an identifier, resolves address and route, makes a queue pair, connects, and writes, with an event to
-//! fetch and to acknowledge after each step. Both sleep for the completion. The server is of the same kind,
-//! has its queue pair before it is asked, and says that it has nothing else to do before each round.
+//! The open device, its protection domain and a completion queue exist before the measurement. With
+//! /dev/rust_ulp, the client creates a buffer and a queue pair, connects by one call, and writes 8
+//! bytes. With librdmacm, it registers fresh pages, creates an identifier, resolves address and
+//! route, creates a queue pair, connects, and writes; it fetches and acknowledges an event after
+//! each step. Both sleep until the completion. The server uses the same back end, creates its queue
+//! pair before the request, and reports before each round that it is idle.
 
 use super::call;
 use super::client::{Rounds, Steps};
@@ -26,9 +26,9 @@ use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
 use ulp_verbs::{cm, Memory, QueuePair, VerbsCq};
 
-/// What a connection has; the last is all of it together.
+/// The steps of a connection; the last is their sum.
 const STEPS: &[&str] = &["buffer", "address", "route", "connect", "write", "total"];
-/// Of the write, and of the buffer that it is from.
+/// The size of the write and of its buffer.
 const BYTES: usize = 8;
 const BUFFER: usize = 4096;
 
@@ -88,10 +88,10 @@ pub fn run(
     wire.send(&Message::Bye)
 }
 
-/// Of each step.
+/// The times of the steps.
 type Times = [Duration; 6];
 
-/// Where to connect to, and what may be written there.
+/// The address of the server, and its buffer.
 struct Target {
     addr: SocketAddr,
     end: EndAddress,
@@ -166,7 +166,7 @@ fn theirs(
             }
             cq.arm()?;
             if cq.poll(1, |done| status = Some(done.status))? == 0 {
-                // Nobody else makes events here; a write that fails makes one, too.
+                // Only this identifier has events here. A write that fails causes one, too.
                 cq.wait_event()?;
             }
         }
@@ -177,7 +177,7 @@ fn theirs(
             ulp_verbs::status_text(status.unwrap_or(5))
         );
         id.disconnect(timeout)?;
-        // What the end of the queue pair flushed.
+        // Discards the requests that the end of the queue pair flushed.
         while cq.poll(16, |_| {})? != 0 {}
         Ok([
             made,
@@ -190,7 +190,7 @@ fn theirs(
     })
 }
 
-/// Takes connections until the client says that it was all.
+/// Accepts connections until the client is done.
 pub fn serve(
     config: &Config,
     device: &DeviceOptions,
@@ -223,7 +223,7 @@ pub fn serve(
                         silent = Duration::ZERO;
                         match is_ready.recv_timeout(config.timeout()) {
                             Ok(()) => wire.send(&Message::Alive)?,
-                            Err(_) => bail!("the connection before did not end"),
+                            Err(_) => bail!("the previous connection did not end"),
                         }
                     }
                     Some(Message::Bye) => return Ok(()),
@@ -231,7 +231,7 @@ pub fn serve(
                 }
                 ensure!(
                     silent < config.timeout(),
-                    "the client said nothing for {silent:?}"
+                    "the client sent nothing for {silent:?}"
                 );
                 ensure!(!stop.load(Ordering::Relaxed), "interrupted");
             }
@@ -239,25 +239,25 @@ pub fn serve(
         })();
         over.store(true, Ordering::Relaxed);
         match accepting.join() {
-            // Why it accepts no more is the reason of whatever else went wrong.
+            // The failure of this thread caused all other failures.
             Ok(accepted) => accepted.and(result),
             Err(_) => bail!("a thread of the server panicked"),
         }
     })
 }
 
-/// How long a wait lasts before it is looked whether the run is over.
+/// The interval at which a thread that waits checks whether the run is over.
 const SLICE: Duration = Duration::from_millis(200);
 
-/// One who takes connections, one at a time.
+/// A server that accepts one connection at a time.
 trait Server: Send {
-    /// Its port, and what may be written.
+    /// Returns its port and its buffer.
     fn target(&self) -> (u16, EndAddress);
-    /// Makes what the next connection needs.
+    /// Creates the objects of the next connection.
     fn prepare(&mut self) -> Result<()>;
-    /// Takes a connection. False when nobody asked for one.
+    /// Accepts a connection; returns false if there was no request.
     fn accept(&mut self) -> Result<bool>;
-    /// Whether the peer has hung up; then it is over here, too.
+    /// Returns whether the peer has disconnected; then this end disconnects, too.
     fn is_over(&mut self) -> Result<bool>;
 }
 

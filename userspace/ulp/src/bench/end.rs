@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! One end of a measurement, whatever carries it: what the loops in [`super::loops`] are written over.
+//! The interface of the back ends, which the loops in [`super::loops`] use.
 //!
 //! An end belongs to one thread. It has a buffer, queue pairs that reach the peer's buffer, and two
-//! completion queues. Requests name both buffers by offset. Posting copies a request once into the form
-//! that the back end wants, for all of them alike.
+//! completion queues. Requests name both buffers by offset. Every back end copies a request once,
+//! into its own form.
 
 use super::config::{Config, Layout};
 use super::wire::EndAddress;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Write,
@@ -22,7 +22,7 @@ pub enum Kind {
     Recv,
     /// Adds `args.0`.
     FetchAdd,
-    /// Puts `args.1` where `args.0` is.
+    /// Stores `args.1` if the value is `args.0`.
     CmpSwap,
 }
 
@@ -30,7 +30,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct Op {
     pub kind: Kind,
-    /// Which queue pair, from 0.
+    /// The number of the queue pair, from 0.
     pub qp: u32,
     /// Offsets into this end's buffer and the peer's.
     pub local: u64,
@@ -40,7 +40,7 @@ pub struct Op {
     pub inline: bool,
     pub imm: Option<u32>,
     pub args: (u64, u64),
-    /// Comes back in the completion.
+    /// The identifier that the completion carries.
     pub id: u64,
 }
 
@@ -48,7 +48,7 @@ impl Op {
     pub fn new(kind: Kind, qp: u64, local: u64, remote: u64, len: u32) -> Self {
         Self {
             kind,
-            // At most as many as Config::check() allows.
+            // Config::check() limits the number of queue pairs.
             qp: qp as u32,
             local,
             remote,
@@ -69,19 +69,19 @@ pub struct Done {
     pub imm: Option<u32>,
 }
 
-/// Which of the two completion queues.
+/// One of the two completion queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
     Send,
     Recv,
 }
 
-/// What threads of a run share.
+/// The state that the threads of a run share.
 #[derive(Debug)]
 pub struct Control {
-    /// Set by Ctrl-C: the row ends as if it were over.
+    /// Set by Ctrl-C: the row ends early.
     pub stop: Arc<AtomicBool>,
-    /// The run came to nothing: whoever waits stops waiting.
+    /// Set when the run has failed: all threads stop waiting.
     pub abort: AtomicBool,
     /// Messages so far, for the progress bar.
     pub progress: AtomicU64,
@@ -102,7 +102,7 @@ impl Control {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// An error once the run came to nothing.
+    /// Returns an error once the run has failed.
     pub fn check(&self) -> Result<()> {
         if self.abort.load(Ordering::Relaxed) {
             bail!(Aborted);
@@ -110,7 +110,7 @@ impl Control {
         Ok(())
     }
 
-    /// Looks until `there` says so.
+    /// Polls until `there` returns true.
     pub fn spin(&self, what: &str, mut there: impl FnMut() -> Result<bool>) -> Result<()> {
         let mut began = None;
         for i in 1_u64.. {
@@ -129,19 +129,19 @@ impl Control {
     }
 }
 
-/// Not a failure of its own: another thread or the peer has the reason.
+/// The error of a thread that stopped because another thread or the peer failed.
 #[derive(Debug)]
 pub struct Aborted;
 
 impl std::fmt::Display for Aborted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("given up")
+        f.write_str("stopped because another thread failed")
     }
 }
 
 impl std::error::Error for Aborted {}
 
-/// Which device, and what of it; what is not said is chosen.
+/// The device, its port and its GID; the default of each is used if it is [`None`].
 #[derive(Clone, Debug, Default)]
 pub struct DeviceOptions {
     pub name: Option<String>,
@@ -149,7 +149,7 @@ pub struct DeviceOptions {
     pub gid_index: Option<u8>,
 }
 
-/// What an end is made for.
+/// The parameters of an end.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
     pub device: &'a DeviceOptions,
@@ -160,10 +160,10 @@ pub struct Plan<'a> {
 
 /// One end: [`super::call::CallEnd`], [`super::uring::UringEnd`], [`super::verbs::VerbsEnd`].
 pub trait End: Send + Sized {
-    /// Makes everything up to queue pairs that take receives.
+    /// Creates all objects, up to queue pairs that accept receives.
     fn new(plan: &Plan<'_>) -> Result<Self>;
 
-    /// What the other side has to know.
+    /// Returns the address that the other side needs.
     fn address(&self) -> EndAddress;
 
     /// Connects its queue pairs to the peer's, one by one. Called once.
@@ -172,23 +172,24 @@ pub trait End: Send + Sized {
     /// Posts requests. Before [`Self::connect`] these can only be receives.
     fn post(&mut self, ops: &[Op]) -> Result<()>;
 
-    /// Posts requests, then sleeps until there is something to reap from `queue`; where the back end can,
-    /// until there is `min` of it.
+    /// Posts requests, then sleeps until `queue` has a completion. Some back ends wait for `min` of
+    /// them.
     fn post_and_wait(&mut self, ops: &[Op], queue: Queue, min: u32) -> Result<()>;
 
-    /// Takes what there is without sleeping, and returns how many were appended. All must have
-    /// succeeded.
+    /// Takes completions without sleeping, and returns how many were appended.
+    ///
+    /// A completion with an error is an error.
     fn reap(&mut self, queue: Queue, done: &mut Vec<Done>) -> Result<usize>;
 
-    /// The byte at an offset of its buffer.
+    /// Returns the byte at an offset of the buffer.
     fn load(&self, offset: u64) -> Result<u8>;
 
-    /// Sets the byte at an offset.
+    /// Sets the byte at an offset of the buffer.
     fn store(&self, offset: u64, byte: u8) -> Result<()>;
 
-    /// Copies bytes out.
+    /// Copies bytes out of the buffer.
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()>;
 
-    /// Copies bytes in.
+    /// Copies bytes into the buffer.
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()>;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What is measured: the loops, over any back end.
+//! The loops of the measurements, over any back end.
 //!
 //! | | client | server | one number |
 //! |---|---|---|---|
@@ -10,9 +10,9 @@
 //! | read and atomic latency | posts one, waits for its completion | nothing | post to completion |
 //! | bandwidth, rate | posts lists, the last of each queue pair signaled | receives sends | messages by time |
 //!
-//! A round trip is from posting one message to posting the next. The peer needs no count: the client's
-//! last message says that it is the last. With verification each message has contents of its own, and
-//! the time that this takes is in the numbers.
+//! A round trip is from posting one message to posting the next. The peer needs no count: the
+//! client's last message says that it is the last. With verification each message has contents of
+//! its own, and the time that this takes is in the numbers.
 
 use super::config::{Amount, Config, Layout, Metric, Mode, Test};
 use super::end::{Control, Done, End, Kind, Op, Queue};
@@ -26,17 +26,17 @@ const LAST_MARK: u8 = 255;
 /// Immediate data of the last message.
 const LAST_IMM: u32 = 1;
 
-/// What one thread works with.
+/// The state of one thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Task<'a> {
     pub config: &'a Config,
     pub layout: Layout,
     pub control: &'a Control,
-    /// From 0, the same at both ends.
+    /// The number of the thread, from 0, the same at both ends.
     pub thread: u64,
 }
 
-/// What one thread of the client measured.
+/// The measurements of one thread of the client.
 #[derive(Clone, Debug)]
 pub struct Measured {
     pub latencies: Option<Latencies>,
@@ -44,13 +44,13 @@ pub struct Measured {
     pub elapsed: Duration,
     /// Messages per second in the best tenth.
     pub peak: f64,
-    /// Messages on each queue pair, the warm-up's included.
+    /// Messages on each queue pair, with those of the warm-up.
     pub sent: Vec<u64>,
-    /// Of them, those that this side verified.
+    /// The messages that this side verified.
     pub verified: u64,
 }
 
-/// When it is enough.
+/// The end condition of a loop.
 struct Limit {
     amount: Amount,
     warmup: u64,
@@ -66,7 +66,7 @@ impl Limit {
         }
     }
 
-    /// Whether message number `i`, posted at `now`, is the last.
+    /// Returns whether message number `i`, posted at `now`, is the last.
     fn is_last(&mut self, i: u64, now: Instant, control: &Control) -> bool {
         if control.stopped() {
             return true;
@@ -84,16 +84,16 @@ impl Limit {
     }
 }
 
-/// Who sends: a message has other contents in each direction.
+/// The sender of a message; the contents differ in each direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Origin {
     Client,
     Server,
 }
 
-/// The word number `word` of a message.
+/// Returns word number `word` of a message.
 fn pattern(task: &Task<'_>, from: Origin, qp: u64, number: u64, word: u64) -> u64 {
-    // splitmix64 over where it is.
+    // splitmix64 over the position.
     let mut z = ((from as u64) << 63) ^ (task.thread << 56) ^ (qp << 44);
     z = (z ^ number)
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -103,7 +103,7 @@ fn pattern(task: &Task<'_>, from: Origin, qp: u64, number: u64, word: u64) -> u6
     z ^ (z >> 31)
 }
 
-/// The contents of a message.
+/// Returns the contents of a message.
 fn contents(task: &Task<'_>, from: Origin, qp: u64, number: u64, bytes: &mut [u8]) {
     for (word, chunk) in bytes.chunks_mut(8).enumerate() {
         let value = pattern(task, from, qp, number, word as u64).to_le_bytes();
@@ -113,7 +113,7 @@ fn contents(task: &Task<'_>, from: Origin, qp: u64, number: u64, bytes: &mut [u8
     }
 }
 
-/// Contents on their way in and out.
+/// Buffers for the verification of contents.
 struct Scratch {
     want: Vec<u8>,
     got: Vec<u8>,
@@ -132,7 +132,7 @@ impl Scratch {
         }
     }
 
-    /// Puts a message where it is sent from.
+    /// Stores a message at the place that it is sent from.
     fn fill<E: End>(
         &mut self,
         task: &Task<'_>,
@@ -145,7 +145,7 @@ impl Scratch {
         end.write(at, &self.want)
     }
 
-    /// Looks at one that arrived, but for its last `but` bytes.
+    /// Verifies a message that arrived, apart from its last `but` bytes.
     fn verify<E: End>(
         &mut self,
         task: &Task<'_>,
@@ -184,7 +184,7 @@ impl Task<'_> {
         self.config.metric == Metric::Latency
     }
 
-    /// Whether both sides exchange messages by receives.
+    /// Returns whether both sides exchange messages by receives.
     fn by_receives(&self) -> bool {
         match self.config.test {
             Test::Send => true,
@@ -198,7 +198,7 @@ impl Task<'_> {
     }
 }
 
-/// Before the ends are connected: posts receives, puts in place what is read.
+/// Posts receives and stores the data of reads, before the ends are connected.
 pub fn prepare<E: End>(task: &Task<'_>, end: &mut E, server: bool) -> Result<()> {
     let layout = &task.layout;
     if task.by_receives() && (server || task.is_latency()) {
@@ -237,7 +237,7 @@ fn receive(task: &Task<'_>, qp: u64, number: u64) -> Op {
     op
 }
 
-/// The server's part while the client measures; returns how many messages were verified.
+/// Runs the server while the client measures, and returns the number of verified messages.
 pub fn serve<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
     match task.config.test {
         Test::Write if task.is_latency() && !task.event() => write_pong(task, end),
@@ -247,7 +247,7 @@ pub fn serve<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
     }
 }
 
-/// The server's part afterwards: looks at what has been written; returns how many were verified.
+/// Verifies the written messages after the measurement, and returns their number.
 pub fn inspect<E: End>(task: &Task<'_>, end: &E, sent: &[u64]) -> Result<u64> {
     let config = task.config;
     ensure!(
@@ -285,7 +285,7 @@ pub fn inspect<E: End>(task: &Task<'_>, end: &E, sent: &[u64]) -> Result<u64> {
     Ok(verified)
 }
 
-/// The client's part.
+/// Runs the client.
 pub fn measure<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
     if !task.is_latency() {
         return Flow::new(task).run(end);
@@ -297,12 +297,12 @@ pub fn measure<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
     }
 }
 
-/// The mark of message number `i` that is not the last.
+/// Returns the mark of message number `i`, which is not the last.
 fn mark(i: u64) -> u8 {
     (i % 254) as u8 + 1
 }
 
-/// A side's own requests on their way, of those that are posted one by one.
+/// The outstanding requests of a side that posts them one by one.
 struct Outstanding {
     signaled: u64,
     every: u64,
@@ -320,14 +320,14 @@ impl Outstanding {
         }
     }
 
-    /// Whether the next one, number `i`, is signaled; counts it.
+    /// Counts the next request, number `i`, and returns whether it is signaled.
     fn next(&mut self, i: u64, last: bool) -> bool {
         let signaled = (i + 1) % self.every == 0 || last;
         self.signaled += u64::from(signaled);
         signaled
     }
 
-    /// Takes what is done.
+    /// Takes the completions.
     fn reap<E: End>(&mut self, end: &mut E) -> Result<()> {
         if self.signaled != 0 {
             self.done.clear();
@@ -336,7 +336,7 @@ impl Outstanding {
         Ok(())
     }
 
-    /// Waits until the next `every` requests fit, or until all is done.
+    /// Waits until the next `every` requests fit, or until all are complete.
     fn make_room<E: End>(&mut self, task: &Task<'_>, end: &mut E, all: bool) -> Result<()> {
         loop {
             self.reap(end)?;
@@ -358,16 +358,16 @@ impl Outstanding {
     }
 }
 
-/// One side of an exchange, one message at a time.
+/// A side of an exchange, one message at a time.
 trait Side {
     /// Sends message number `i`, and waits for the peer's answer to it.
     fn round<E: End>(&mut self, task: &Task<'_>, end: &mut E, i: u64, last: bool) -> Result<()>;
 
-    /// Its own requests.
+    /// Returns its own requests.
     fn outstanding(&mut self) -> &mut Outstanding;
 }
 
-/// Sends and waits for the answer, again and again.
+/// Repeats sending a message and waiting for the answer.
 fn ping<S: Side, E: End>(task: &Task<'_>, end: &mut E, mut side: S) -> Result<Measured> {
     let mut latencies = Latencies::new()?;
     let mut limit = Limit::new(task.config);
@@ -410,7 +410,9 @@ fn write_pong<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
     Ok(0)
 }
 
-/// One side of an exchange of writes, which spins on the last byte of its own buffer. One slot is enough.
+/// A side of an exchange of writes, which polls the last byte of its own buffer.
+///
+/// One slot is enough.
 struct WriteSide {
     from: Origin,
     to: Origin,
@@ -447,7 +449,7 @@ impl WriteSide {
         end.post(&[op])
     }
 
-    /// Spins until the peer's message is there; its mark.
+    /// Polls until the peer's message arrived, and returns its mark.
     fn arrival<E: End>(
         &mut self,
         task: &Task<'_>,
@@ -482,7 +484,7 @@ impl Side for WriteSide {
     }
 }
 
-/// One side of an exchange of messages that a receive takes: sends, or writes with immediate data.
+/// A side of an exchange of messages that consume receives: sends, or writes with immediate data.
 struct MessageSide {
     from: Origin,
     to: Origin,
@@ -508,7 +510,7 @@ impl MessageSide {
         }
     }
 
-    /// Message number `i`, and the receive for the one after the next.
+    /// Returns message number `i`, and the receive for the message after the next.
     fn ops<E: End>(&mut self, task: &Task<'_>, end: &E, i: u64, last: bool) -> Result<[Op; 2]> {
         let layout = &task.layout;
         let (inbox, outbox) = (layout.inbox(0, i), layout.outbox(0, i));
@@ -528,7 +530,7 @@ impl MessageSide {
         Ok([receive(task, 0, i + 2), op])
     }
 
-    /// Waits for the peer's message number `i`, after posting `ops`; whether it is the last.
+    /// Posts `ops`, waits for the peer's message number `i`, and returns whether it is the last.
     fn exchange<E: End>(
         &mut self,
         task: &Task<'_>,
@@ -584,7 +586,7 @@ fn message_pong<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
             side.outstanding.make_room(task, end, true)?;
             return Ok(side.verified);
         }
-        // One call: the answer, and the sleep for the next message.
+        // One call posts the answer and sleeps until the next message.
         last = side.exchange(task, end, i + 1, &ops)?;
         side.outstanding.make_room(task, end, false)?;
     }
@@ -603,12 +605,12 @@ fn of_latencies(
         elapsed,
         peak: 0.0,
         sent: vec![messages],
-        // Every answer was looked at.
+        // Every answer was verified.
         verified: if task.config.verify { messages } else { 0 },
     }
 }
 
-/// The request number `number` of a queue pair, as reads and writes and atomics go.
+/// Returns request number `number` of a queue pair, for reads, writes and atomics.
 fn request(task: &Task<'_>, qp: u64, number: u64) -> Op {
     let layout = &task.layout;
     let (inbox, outbox) = (layout.inbox(qp, number), layout.outbox(qp, number));
@@ -617,7 +619,7 @@ fn request(task: &Task<'_>, qp: u64, number: u64) -> Op {
         Test::Read => Op::new(Kind::Read, qp, inbox, outbox, size),
         Test::Send => Op::new(Kind::Send, qp, outbox, 0, size),
         Test::FetchAdd | Test::CmpSwap => {
-            // Results have slots, what they are of is one number per queue pair.
+            // The results have slots; the operand is one number per queue pair.
             let add = task.config.test == Test::FetchAdd;
             let kind = if add { Kind::FetchAdd } else { Kind::CmpSwap };
             let mut op = Op::new(kind, qp, inbox, layout.inbox(qp, 0), 8);
@@ -632,7 +634,7 @@ fn request(task: &Task<'_>, qp: u64, number: u64) -> Op {
     }
 }
 
-/// Before a request is posted, where contents count.
+/// Prepares the contents of a request before it is posted.
 fn dress<E: End>(
     task: &Task<'_>,
     end: &E,
@@ -646,7 +648,7 @@ fn dress<E: End>(
             let at = layout.outbox(qp, number);
             scratch.fill(task, end, Origin::Client, (qp, number), at)
         }
-        // What was there before is not to be taken for what is read.
+        // Clears the buffer, so that old data does not pass for read data.
         _ => scratch.fill(
             task,
             end,
@@ -657,7 +659,7 @@ fn dress<E: End>(
     }
 }
 
-/// After it is done; whether there was something to look at.
+/// Verifies a completed request, and returns whether it had contents to verify.
 fn look<E: End>(
     task: &Task<'_>,
     end: &E,
@@ -683,7 +685,7 @@ fn look<E: End>(
     }
 }
 
-/// Posts one, waits for its completion.
+/// Repeats posting a request and waiting for its completion.
 fn one_by_one<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
     let mut latencies = Latencies::new()?;
     let mut limit = Limit::new(task.config);
@@ -731,17 +733,17 @@ fn one_by_one<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
     Ok(measured)
 }
 
-/// Many in flight.
+/// The state of a loop with many outstanding requests.
 struct Flow<'a> {
     task: &'a Task<'a>,
     depth: u64,
-    /// Per queue pair: posted, in flight, done.
+    /// Requests per queue pair: posted, outstanding, complete.
     posted: Vec<u64>,
     flying: Vec<u64>,
     done: Vec<u64>,
     /// The queue pair whose turn it is.
     turn: usize,
-    /// Signaled requests in flight.
+    /// Outstanding signaled requests.
     signals: u64,
     ops: Vec<Op>,
     reaped: Vec<Done>,
@@ -749,7 +751,7 @@ struct Flow<'a> {
     verified: u64,
 }
 
-/// The best part of a run.
+/// The best tenth of a run.
 struct Peak {
     slice: u64,
     time: Duration,
@@ -804,8 +806,9 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// How a list of `n` is shared out: queue pair and number of requests, beginning with the one whose
-    /// turn it is.
+    /// Distributes a list of `n` over the queue pairs, from the one whose turn it is.
+    ///
+    /// Returns queue pairs, each with a number of requests.
     fn shares(&self, n: u64) -> impl Iterator<Item = (usize, u64)> + use<> {
         let (qps, turn) = (self.flying.len(), self.turn);
         let (each, more) = (n / qps as u64, n % qps as u64);
@@ -819,7 +822,7 @@ impl<'a> Flow<'a> {
             .all(|(qp, share)| self.flying.get(qp).is_some_and(|f| f + share <= self.depth))
     }
 
-    /// Makes the requests of a list of `n`.
+    /// Creates the requests of a list of `n`.
     fn fill<E: End>(&mut self, end: &E, n: u64) -> Result<()> {
         let task = self.task;
         self.ops.clear();
@@ -846,7 +849,7 @@ impl<'a> Flow<'a> {
         Ok(())
     }
 
-    /// Takes what is done; how many messages these were.
+    /// Takes completions, and returns the number of messages that they complete.
     fn reap<E: End>(&mut self, end: &mut E) -> Result<u64> {
         self.reaped.clear();
         end.reap(Queue::Send, &mut self.reaped)?;
@@ -873,7 +876,9 @@ impl<'a> Flow<'a> {
         Ok(messages)
     }
 
-    /// Sleeps or looks until there is something to reap; in one call with what `fill` made, if `post`.
+    /// Sleeps or polls until there is a completion.
+    ///
+    /// With `post`, the same call posts the requests that `fill` created.
     fn wait<E: End>(&mut self, end: &mut E, post: bool, min: u64) -> Result<u64> {
         if self.task.event() {
             let ops = if post { self.ops.as_slice() } else { &[] };
@@ -893,11 +898,11 @@ impl<'a> Flow<'a> {
         Ok(messages)
     }
 
-    /// Posts lists until it is enough, and waits for the end of all.
+    /// Posts lists until the end condition holds, and waits for all completions.
     fn phase<E: End>(&mut self, end: &mut E, amount: Amount, peak: &mut Peak) -> Result<u64> {
         let began = Instant::now();
         let list = u64::from(self.task.config.list).min(self.depth * self.flying.len() as u64);
-        // Completions that a list makes.
+        // Completions per list.
         let each = self.shares(list).count() as u64;
         let mut total = 0;
         loop {
@@ -955,7 +960,7 @@ impl<'a> Flow<'a> {
         })
     }
 
-    /// Tells the receiver of each queue pair that this was all.
+    /// Sends the last message on each queue pair.
     fn farewell<E: End>(&mut self, end: &mut E) -> Result<()> {
         for qp in 0..self.flying.len() {
             let number = self.posted.get(qp).copied().unwrap_or(0);
@@ -977,7 +982,7 @@ impl<'a> Flow<'a> {
     }
 }
 
-/// Takes sends until each queue pair had its last.
+/// Receives messages until each queue pair had its last.
 fn receiver<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
     let qps = task.config.qps as usize;
     let mut received = vec![0_u64; qps];
@@ -987,7 +992,7 @@ fn receiver<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
     let mut done = Vec::with_capacity(256);
     let mut again = Vec::with_capacity(256);
     let rx_depth = task.layout.rx_depth(task.config);
-    // Where it is known how many are to come, one wakes up for a whole list.
+    // If the number of messages is known, the thread wakes up once per list.
     let total = task.config.messages();
     let mut so_far = 0;
     while left != 0 {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! How far it is: on a terminal, on the standard error.
+//! The progress bar, on the standard error if that is a terminal.
 
 use super::config::{Amount, Config};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// A bar, or nothing where nobody looks.
+/// A progress bar, which is hidden if the standard error is no terminal.
 pub struct Progress {
     bar: ProgressBar,
 }
@@ -24,7 +24,7 @@ impl Progress {
         }
     }
 
-    /// A row of a size begins.
+    /// Starts the bar for a row.
     pub fn begin(&self, config: &Config, size: u32) {
         let threads = if config.list_test() {
             u64::from(config.threads)
@@ -50,12 +50,12 @@ impl Progress {
         self.bar.enable_steady_tick(Duration::from_millis(500));
     }
 
-    /// So many messages.
+    /// Shows the number of messages so far.
     pub fn show(&self, messages: u64) {
         self.bar.set_position(messages);
     }
 
-    /// The row is over.
+    /// Ends the bar of the row.
     pub fn end(&self) {
         self.bar.disable_steady_tick();
         self.bar.finish_and_clear();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What it takes to make memory reachable for peers, and to take that back. Needs no server.
+//! Measures granting peers access to memory, and revoking it. Needs no server.
 //!
-//! /dev/rust_ulp allocates the memory (allocate, map), grants it, revokes the grant, and frees it;
-//! libibverbs maps anonymous pages that are present, registers, deregisters and unmaps them.
+//! With /dev/rust_ulp, it allocates and maps the memory, grants it, revokes the grant, and frees
+//! it. With libibverbs, it maps and populates anonymous pages, registers, deregisters and unmaps
+//! them.
 
 use super::call;
 use super::client::{Rounds, Steps};

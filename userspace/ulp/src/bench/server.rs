@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The side that answers: `ulp bench serve`. It has no options of a measurement: the client sends them.
+//! The server, `ulp bench serve`. It has no options of a measurement, because the client sends
+//! them.
 
 use super::call::CallEnd;
 use super::config::{Backend, Config, Layout, Test, VERSION};
@@ -19,17 +20,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long somebody who connected may take to say what he wants.
+/// The deadline for the first message of a client.
 const HELLO: Duration = Duration::from_secs(10);
 
-/// Serves clients, one after the other, until stopped; one with `once`, whose failure is then the
-/// server's.
+/// Serves clients, one after the other, until `stop` is set.
+///
+/// With `once` it serves one client, and returns the failure of its measurement.
 pub fn run(addr: &str, once: bool, device: &DeviceOptions, stop: &Arc<AtomicBool>) -> Result<()> {
     let listener = TcpListener::bind(addr).with_context(|| {
         format!("listening at {addr}: is another server there? -p takes another port")
     })?;
     listener.set_nonblocking(true)?;
-    eprintln!("ulp: listening at {}", listener.local_addr()?);
+    message!("ulp: listening at {}", listener.local_addr()?);
     while !stop.load(Ordering::Relaxed) {
         let (tcp, peer) = match listener.accept() {
             Ok(accepted) => accepted,
@@ -47,7 +49,7 @@ pub fn run(addr: &str, once: bool, device: &DeviceOptions, stop: &Arc<AtomicBool
         match result {
             Ok(()) => {}
             Err(error) if once => return Err(error.context(format!("client {peer}"))),
-            Err(error) => eprintln!("ulp: client {peer}: {}", causes(&error)),
+            Err(error) => message!("ulp: client {peer}: {}", causes(&error)),
         }
         if once {
             break;
@@ -78,7 +80,7 @@ fn serve(
             version,
             config,
         } => {
-            ensure!(magic == MAGIC, "the peer is another kind of program");
+            ensure!(magic == MAGIC, "the peer is another program");
             ensure!(
                 version == VERSION,
                 "the client speaks version {version}, this is {VERSION}"
@@ -171,7 +173,8 @@ fn row<E: End>(
                 })
             })
             .collect();
-        // From here on a thread may wait for what never comes: whatever happens, it is told.
+        // From here on a thread may wait for messages that never come, so every failure sets
+        // `abort`.
         let sent = wire
             .send(&Message::Ready { ends: addresses })
             .and_then(|()| finish(wire, control));
@@ -204,7 +207,7 @@ fn row<E: End>(
     wire.send(&Message::Done { verified })
 }
 
-/// Waits until the client is done, as long as it says that it is alive and no thread here has failed.
+/// Waits until the client is done, while it reports that it is alive and no thread here has failed.
 fn finish(wire: &mut Wire, control: &Control) -> Result<Vec<Vec<u64>>> {
     let mut silent = Duration::ZERO;
     let tick = Duration::from_millis(200);
@@ -218,7 +221,7 @@ fn finish(wire: &mut Wire, control: &Control) -> Result<Vec<Vec<u64>>> {
         control.check()?;
         ensure!(
             silent < control.timeout,
-            "the client said nothing for {silent:?}"
+            "the client sent nothing for {silent:?}"
         );
         ensure!(!control.stopped(), "interrupted");
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Rows as a table, with perftest's columns and some more.
+//! The table of a report, with perftest's columns and some more.
 
 use super::stats::{LatencyNs, Report, Row};
 use comfy_table::presets::NOTHING;
@@ -38,7 +38,7 @@ const LATENCY: &[&str] = &[
 ];
 const THROUGHPUT: &[&str] = &["BW peak[MiB/sec]", "BW average[MiB/sec]", "MsgRate[Mpps]"];
 
-/// The table, and what was measured above it.
+/// Formats a report: its parameters, then its rows.
 pub fn render(report: &Report) -> String {
     let config = &report.config;
     let mut title = format!("{} {}, {}", config.test, config.metric, config.backend);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! /dev/rust_ulp by io_uring: the same requests as entries of a ring; a list is one entry.
+//! The back end `uring`: requests are entries of an io_uring, and a list is one entry.
 //!
-//! Completions come through the ring, so the completion queues of the queue pairs stay empty. Everything
-//! else is that of [`CallEnd`].
+//! Completions come through the ring, so the completion queues of the queue pairs stay empty. The
+//! other objects are those of [`CallEnd`].
 //!
-//! One system call submits and sleeps; with `--sqpoll` a thread of the kernel's submits, and polling makes no
-//! system call at all.
+//! One system call submits and sleeps. With `--sqpoll` a kernel thread submits, and polling makes
+//! no system call.
 
 use super::call::CallEnd;
 use super::config::RING_ENTRIES;
@@ -19,19 +19,19 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a wait lasts before it is looked whether the run is over.
+/// The interval at which a thread that waits checks whether the run is over.
 const SLICE: Duration = Duration::from_millis(250);
-/// After so long without work the kernel's thread sleeps.
+/// The idle time after which the kernel thread sleeps.
 const IDLE: Duration = Duration::from_millis(50);
-/// Marks the number of an entry that is a list, in place of a request's own.
+/// The mark of an entry that is a list, in its user data.
 const LIST: u64 = 1 << 63;
-/// Marks a receive.
+/// The mark of a receive.
 const RECV: u64 = 1 << 62;
-/// Marks a request that is not signaled: its completion is for nobody.
+/// The mark of an unsignaled request, whose completion is dropped.
 const SILENT: u64 = 1 << 61;
 
 pub struct UringEnd {
-    // Goes first: what is in flight is over then.
+    // Dropped first, which ends the requests in flight.
     ring: Ring,
     end: CallEnd,
     /// The signaled requests of each list in flight.
@@ -43,7 +43,7 @@ pub struct UringEnd {
 }
 
 impl UringEnd {
-    /// Submits what was added; a kernel's thread that is behind is waited for.
+    /// Submits the added entries, and waits for a kernel thread that is behind.
     fn submit(&mut self) -> Result<()> {
         let until = Instant::now() + self.control.timeout;
         loop {
@@ -58,7 +58,7 @@ impl UringEnd {
         }
     }
 
-    /// Takes all completions that there are.
+    /// Takes all completions.
     fn drain(&mut self) -> Result<()> {
         while let Some(finished) = self.ring.poll()? {
             self.take(finished)?;
@@ -123,7 +123,7 @@ impl UringEnd {
             (_, true) => op.id,
             (_, false) => op.id | SILENT,
         };
-        // An entry that is silent in the device as well would say nothing of its end.
+        // Without a completion of the device, io_uring would have none either.
         numbered.signaled = true;
         loop {
             match self.end.push_by(&mut self.ring, &numbered) {
@@ -140,7 +140,7 @@ impl UringEnd {
         }
     }
 
-    /// The ring is full: what was added goes, and something has to come back.
+    /// Submits the entries of a full ring, and waits for a completion.
     fn make_room(&mut self) -> Result<()> {
         self.submit()?;
         let finished = self.ring.wait(self.control.timeout)?;
@@ -212,7 +212,7 @@ impl End for UringEnd {
         let mut posted = ops.is_empty();
         // A list of sends is one entry.
         let min = if queue == Queue::Send { 1 } else { min };
-        // Telling the time is no part of the measurement.
+        // Reading the clock is not part of the measurement.
         let mut until = None;
         let mut overdue = |timeout| {
             let now = Instant::now();
@@ -231,7 +231,7 @@ impl End for UringEnd {
                 Err(ulp::Error::Timeout { .. }) => {
                     posted = true;
                     self.drain()?;
-                    // The last ones are fewer than asked for.
+                    // The last completions are fewer than `min`.
                     if !self.queue(queue).is_empty() {
                         return Ok(());
                     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! libibverbs: a list per queue pair by `ibv_post_send`, sleeping by `ibv_get_cq_event`.
+//! The back end `verbs`: libibverbs, with a list per queue pair by `ibv_post_send`.
+//!
+//! It sleeps in `ibv_get_cq_event`.
 
 use super::end::{Aborted, Control, DeviceOptions, Done, End, Kind, Op, Plan, Queue};
 use super::wire::{EndAddress, QpAddress};
@@ -15,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use ulp_verbs::{Context, Memory, Peer, QueuePair, Request, Requests, VerbsCq};
 
-/// A device with the port and GID that queue pairs use.
+/// A device, with the port and the GID of its queue pairs.
 pub struct Chosen {
     pub context: Arc<Context>,
     pub port: u8,
@@ -25,7 +27,7 @@ pub struct Chosen {
     mtu: u8,
 }
 
-/// Addresses of this machine, in this network namespace.
+/// Returns the addresses of this network namespace.
 fn own_addresses() -> Vec<Ipv6Addr> {
     let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
     all.filter_map(|interface| {
@@ -38,8 +40,9 @@ fn own_addresses() -> Vec<Ipv6Addr> {
     .collect()
 }
 
-/// The best entry of a GID table for this network namespace, as the module would choose: RoCE v2 of an
-/// address that is its own, IPv4 rather than IPv6, link-local last.
+/// Returns the entry of a GID table that the module would choose for this network namespace.
+///
+/// It prefers RoCE v2 GIDs of addresses of the namespace, IPv4 to IPv6, and link-local ones last.
 fn best_gid(context: &Context, port: u8, gids: u32) -> Option<(u8, [u8; 16])> {
     let own = own_addresses();
     let rank = |gid: [u8; 16]| {
@@ -60,7 +63,7 @@ fn best_gid(context: &Context, port: u8, gids: u32) -> Option<(u8, [u8; 16])> {
         .map(|(_, index, gid)| (index, gid))
 }
 
-/// Opens a device: the one that is named, or the first that has a port which can be used.
+/// Opens a device: the named one, or the first with a usable port.
 pub fn open(options: &DeviceOptions) -> Result<Chosen> {
     let names = match &options.name {
         Some(name) => vec![name.clone()],
@@ -75,9 +78,9 @@ pub fn open(options: &DeviceOptions) -> Result<Chosen> {
     }
     match tried.is_empty() {
         true => {
-            bail!("libibverbs sees no device: load its driver (rdma link add ... type rxe ...)")
+            bail!("libibverbs finds no device: load its driver (rdma link add ... type rxe ...)")
         }
-        false => bail!("no device that libibverbs can use: {}", tried.join("; ")),
+        false => bail!("libibverbs can use no device: {}", tried.join("; ")),
     }
 }
 
@@ -102,7 +105,7 @@ fn open_named(name: &str, options: &DeviceOptions) -> Result<Chosen> {
     })
 }
 
-/// `enum ibv_mtu` of so many bytes, and back.
+/// Converts between bytes and `enum ibv_mtu`.
 fn mtu_code(bytes: u32) -> u8 {
     (1..=5)
         .rev()
@@ -114,17 +117,19 @@ fn mtu_bytes(code: u8) -> u32 {
     128 << code.clamp(1, 5)
 }
 
-/// Reads and atomics at a time: what the crate takes as well.
+/// The outstanding reads and atomics, as many as the crate uses.
 const RD_ATOMIC: u8 = 16;
 
-/// Ends sleeps in libibverbs, which have no deadline, by letting the queue pairs fail: a thread that
-/// looks at the run ten times a second.
+/// A thread that ends sleeps in libibverbs, which have no deadline, by moving the queue pairs to
+/// ERR.
+///
+/// It checks the run ten times a second.
 struct Guard {
-    /// When this end went to sleep, in ms since `began`, plus 1; 0 while it is awake.
+    /// The time at which this end went to sleep, in ms since `began`, plus 1; 0 while it is awake.
     asleep: Arc<AtomicU64>,
     overdue: Arc<AtomicBool>,
     began: Instant,
-    /// Dropped: the thread ends.
+    /// Its drop ends the thread.
     end: Option<Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -185,7 +190,7 @@ pub struct VerbsEnd {
     memory: Arc<Memory>,
     send_cq: Arc<VerbsCq>,
     recv_cq: Arc<VerbsCq>,
-    /// Polled and not yet reaped.
+    /// Completions that were polled and not yet reaped.
     sent: VecDeque<ulp_verbs::Done>,
     received: VecDeque<ulp_verbs::Done>,
     room: Requests,
@@ -236,7 +241,7 @@ impl VerbsEnd {
         })
     }
 
-    /// Polls once; how many there are to reap then.
+    /// Polls once, and returns the number of completions to reap.
     fn poll(&mut self, queue: Queue) -> Result<usize> {
         let (cq, done) = match queue {
             Queue::Send => (&self.send_cq, &mut self.sent),
@@ -253,7 +258,7 @@ impl VerbsEnd {
                 Queue::Recv => self.recv_cq.clone(),
             };
             cq.arm()?;
-            // What came before it was armed makes no event.
+            // Completions from before the queue was armed cause no event.
             if self.poll(queue)? != 0 {
                 return Ok(());
             }
@@ -443,7 +448,7 @@ impl End for VerbsEnd {
         while !rest.is_empty() {
             let (word, first, n) = self.piece(at, rest.len())?;
             let (head, tail) = rest.split_at(n);
-            // The other bytes of the word are left to whoever writes them.
+            // Other threads may write the other bytes of the word.
             let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, |old| {
                 let mut new = old.to_ne_bytes();
                 for (to, from) in new.iter_mut().skip(first).zip(head) {
@@ -459,7 +464,8 @@ impl End for VerbsEnd {
 }
 
 impl VerbsEnd {
-    /// The word with the byte at an offset, which byte of it that is, and how many of `len` are in it.
+    /// Returns the word with the byte at an offset, the index of the byte, and how many of `len` it
+    /// holds.
     fn piece(&self, offset: u64, len: usize) -> Result<(&AtomicU64, usize, usize)> {
         let word = self.memory.words().get(offset as usize / 8);
         let first = offset as usize % 8;

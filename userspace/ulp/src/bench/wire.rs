@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What client and server say to each other over TCP.
+//! The messages between client and server, over TCP.
 //!
-//! A message is its length (4 bytes, network order) and so many bytes of JSON. Lengths are checked before
-//! anything is read, numbers before anything is done. Like the crate's own exchange it is unprotected:
-//! use it where the network is trusted.
+//! A message is a length (4 bytes, network order) and that many bytes of JSON. The receiver checks
+//! lengths before it reads, and numbers before it acts. Like the crate's own exchange the
+//! connection has no authentication and no encryption: use it on trusted networks only.
 
 use super::config::Config;
 use super::machine::Machine;
@@ -14,12 +14,12 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// What a client says first.
+/// The first text of a client.
 pub const MAGIC: &str = "ulp bench";
-/// Longest message.
+/// The length of the longest message.
 const MAX_LEN: usize = 1 << 20;
 
-/// A queue pair, as the other side needs to know it.
+/// The address of a queue pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QpAddress {
@@ -29,23 +29,23 @@ pub struct QpAddress {
     pub lid: u16,
     /// Bytes.
     pub mtu: u32,
-    /// Reads and atomics that it answers, and has under way, at a time.
+    /// The outstanding reads and atomics, as responder and as initiator.
     pub rd_atomic: (u8, u8),
 }
 
-/// One thread's end.
+/// The address of the end of a thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EndAddress {
     pub qps: Vec<QpAddress>,
-    /// Its buffer, in its own terms.
+    /// The address of its buffer.
     pub addr: u64,
     pub len: u64,
     pub rkey: u32,
 }
 
 impl EndAddress {
-    /// Whether it can be what the other side has for such a configuration.
+    /// Checks that the end fits the configuration.
     pub fn check(&self, qps: u32, bytes: u64) -> Result<()> {
         ensure!(
             self.qps.len() == qps as usize,
@@ -61,44 +61,44 @@ impl EndAddress {
         for qp in &self.qps {
             ensure!(
                 qp.qp_num < 1 << 24 && qp.psn < 1 << 24 && (256..=4096).contains(&qp.mtu),
-                "the peer's queue pair makes no sense: {qp:?}"
+                "the peer's queue pair is invalid: {qp:?}"
             );
         }
         Ok(())
     }
 }
 
-/// What there is to say.
+/// A message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Message {
-    /// Client: what is to be measured.
+    /// Client: the parameters of the measurement.
     Hello {
         magic: String,
         version: u32,
         config: Box<Config>,
     },
-    /// Server: it will be.
+    /// Server: the parameters are accepted.
     Welcome { version: u32, machine: Box<Machine> },
-    /// Client: the next row, with its ends, one for each thread. They take receives already.
+    /// Client: the next row, with its ends, one per thread. They accept receives already.
     Row { size: u32, ends: Vec<EndAddress> },
     /// Server: its own ends, connected.
     Ready { ends: Vec<EndAddress> },
-    /// Server: where connections are taken, in place of `Ready`.
+    /// Server: the port that accepts connections, in place of `Ready`.
     Listening { port: u16, end: EndAddress },
-    /// Client: still at it.
+    /// Client: the measurement goes on.
     Alive,
-    /// Client: so many messages were sent on each queue pair of each thread.
+    /// Client: the number of messages sent on each queue pair of each thread.
     Finish { sent: Vec<Vec<u64>> },
-    /// Server: and so many of them were verified.
+    /// Server: the number of messages verified.
     Done { verified: u64 },
-    /// Either: it came to nothing.
+    /// Either: the measurement failed.
     Failed { why: String },
-    /// Client: that was all.
+    /// Client: there are no more rows.
     Bye,
 }
 
-/// The connection. Everything has a deadline.
+/// The connection. Every operation has a deadline.
 #[derive(Debug)]
 pub struct Wire {
     tcp: TcpStream,
@@ -134,7 +134,7 @@ impl Wire {
             let left = until.saturating_duration_since(Instant::now());
             ensure!(
                 !left.is_zero(),
-                "the peer said nothing for {:?}",
+                "the peer sent nothing for {:?}",
                 self.timeout
             );
             self.tcp.set_read_timeout(Some(left))?;
@@ -149,7 +149,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Takes the next message; [`Message::Failed`] becomes an error.
+    /// Receives the next message; [`Message::Failed`] becomes an error.
     pub fn receive(&mut self) -> Result<Message> {
         let until = Instant::now() + self.timeout;
         let mut len = [0; 4];
@@ -157,17 +157,17 @@ impl Wire {
         let len = u32::from_be_bytes(len) as usize;
         ensure!(
             len <= MAX_LEN,
-            "the peer is another kind of program: a message of {len} bytes"
+            "the peer is another program: a message of {len} bytes"
         );
         let mut body = vec![0; len];
         self.fill(&mut body, until)?;
-        match serde_json::from_slice(&body).context("the peer is another kind of program")? {
+        match serde_json::from_slice(&body).context("the peer is another program")? {
             Message::Failed { why } => bail!("the peer failed: {why}"),
             message => Ok(message),
         }
     }
 
-    /// Takes the next message if one begins within `time`.
+    /// Receives the next message if it begins within `time`.
     pub fn receive_within(&mut self, time: Duration) -> Result<Option<Message>> {
         self.tcp.set_read_timeout(Some(time))?;
         match self.tcp.peek(&mut [0]) {
@@ -235,14 +235,14 @@ mod tests {
             .receive()
             .unwrap_err()
             .to_string()
-            .contains("another kind"));
+            .contains("another program"));
         let (mut wire, mut there) = pair();
         there.write_all(&[0, 0, 0, 9, b'"']).unwrap();
         assert!(wire
             .receive()
             .unwrap_err()
             .to_string()
-            .contains("said nothing"));
+            .contains("sent nothing"));
         let (mut wire, there) = pair();
         drop(there);
         assert!(wire.receive().unwrap_err().to_string().contains("hung up"));
