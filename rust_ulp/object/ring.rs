@@ -31,18 +31,16 @@ use crate::{
             Stream, //
         }, //
     },
+    logic::ring::{
+        Producer,
+        SharedIndex, //
+    },
     rdma::{
         self,
         event::Event, //
     },
     trace,
-    uapi::{
-        abi,
-        ring::{
-            Producer,
-            SharedIndex, //
-        }, //
-    }, //
+    uapi::abi, //
 };
 use kernel::{
     new_condvar,

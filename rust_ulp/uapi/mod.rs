@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The ABI, and the code that module, crate and host tests share for it.
+//! The ABI, and the decoder of its requests. The host tests compile these files too.
 
 #[allow(dead_code, unreachable_pub)]
 pub(crate) mod abi;
 #[allow(dead_code)]
 pub(crate) mod decode;
-#[allow(dead_code, unreachable_pub)]
-pub(crate) mod ring;

@@ -5,8 +5,8 @@
 //! `build.rs` takes the code out of `rust_ulp/object/ring.rs` as it stands. What it stands on is here in a
 //! form that loom knows: the lock, the condition variables, the shared page.
 
+use crate::logic::ring::{Consumer, Producer, SharedIndex};
 use crate::uapi::abi;
-use crate::uapi::ring::{Consumer, Producer, SharedIndex};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::Arc;

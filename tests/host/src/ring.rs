@@ -2,7 +2,7 @@
 
 //! The ring against a hostile other side, on one thread. `ring_model.rs` has the threads.
 
-use crate::uapi::ring::{Consumer, Corrupt, Producer, SharedIndex};
+use crate::logic::ring::{Consumer, Corrupt, Producer, SharedIndex};
 use proptest::prelude::*;
 use std::cell::Cell;
 

@@ -2,7 +2,7 @@
 
 //! Producer and consumer on two threads, in every order that the memory model allows (loom).
 
-use crate::uapi::ring::{Consumer, Producer, SharedIndex};
+use crate::logic::ring::{Consumer, Producer, SharedIndex};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::Arc;

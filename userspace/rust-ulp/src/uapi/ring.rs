@@ -1,1 +1,1 @@
-../../../../rust_ulp/uapi/ring.rs
+../../../../rust_ulp/logic/ring.rs
