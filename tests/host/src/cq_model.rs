@@ -226,17 +226,27 @@ impl Event {
 const FOR_EVER: u64 = u64::MAX;
 const ENTRIES: usize = 4;
 
-/// Where the words of the header stand.
-const WORDS: [usize; 4] = [
-    std::mem::offset_of!(abi::CqRing, head),
-    std::mem::offset_of!(abi::CqRing, tail),
-    std::mem::offset_of!(abi::CqRing, flags),
-    std::mem::offset_of!(abi::CqRing, dropped),
-];
+/// A word of the header.
+struct Word(AtomicU32);
 
-/// The shared memory of the ring.
+impl Word {
+    fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+}
+
+impl SharedIndex for Word {
+    fn load_acquire(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn store_release(&self, value: u32) {
+        self.0.store(value, Ordering::Release);
+    }
+}
+
+/// The entries of the ring.
 struct Pages {
-    words: [AtomicU32; 4],
     entries: [UnsafeCell<u64>; ENTRIES],
 }
 
@@ -248,22 +258,8 @@ unsafe impl Send for Pages {}
 impl Pages {
     fn new() -> Self {
         Self {
-            words: std::array::from_fn(|_| AtomicU32::new(0)),
             entries: std::array::from_fn(|_| UnsafeCell::new(0)),
         }
-    }
-
-    fn word(&self, offset: usize) -> &AtomicU32 {
-        &self.words[WORDS.iter().position(|at| *at == offset).unwrap()]
-    }
-
-    fn load_acquire(&self, offset: usize) -> Result<u32> {
-        Ok(self.word(offset).load(Ordering::Acquire))
-    }
-
-    fn store_release(&self, offset: usize, value: u32) -> Result {
-        self.word(offset).store(value, Ordering::Release);
-        Ok(())
     }
 
     fn write(&self, offset: usize, cqe: &abi::Cqe) -> Result {
@@ -307,6 +303,8 @@ macro_rules! model {
             pub struct Ring {
                 handle: Atomic<u32>,
                 pages: Pages,
+                header: Header,
+                entries: u32,
                 entry_size: u32,
                 state: SpinLockBh<State>,
                 waiters: CondVar,
@@ -333,6 +331,13 @@ macro_rules! model {
                 Arc::new(Ring {
                     handle: Atomic::new(0),
                     pages: Pages::new(),
+                    header: Header {
+                        head: Word::new(),
+                        tail: Word::new(),
+                        flags: Word::new(),
+                        dropped: Word::new(),
+                    },
+                    entries,
                     entry_size: abi::Cqe::SIZE,
                     state: SpinLockBh(loom::sync::Mutex::new(new_state(entries))),
                     waiters: CondVar::new(),
@@ -381,31 +386,31 @@ macro_rules! model {
                     let mut consumer = Consumer::new(2).unwrap();
                     let mut taken = 0;
                     let mut take = || {
-                        consumer.refresh(&ring.tail()).unwrap();
+                        consumer.refresh(&ring.header.tail).unwrap();
                         while consumer.slot().is_some() {
                             taken += 1;
                             consumer.advance();
                         }
-                        consumer.release(&ring.head());
+                        consumer.release(&ring.header.head);
                         taken
                     };
                     take();
                     let posted: u32 = posters.into_iter().map(|it| it.join().unwrap()).sum();
                     assert_eq!(take(), posted);
-                    assert_eq!(ring.pages.load_acquire(Ring::DROPPED), Ok(0));
+                    assert_eq!(ring.header.dropped.load_acquire(), 0);
                     assert_eq!(ring.usage(), (0, 0));
                 });
             }
 
             /// Takes what is there; each comes once, in order, whole.
             fn drain(ring: &Ring, consumer: &mut Consumer, next: &mut u64) {
-                consumer.refresh(&ring.tail()).unwrap();
+                consumer.refresh(&ring.header.tail).unwrap();
                 while let Some(slot) = consumer.slot() {
                     assert_eq!(ring.pages.read(slot), *next);
                     *next += 1;
                     consumer.advance();
                 }
-                consumer.release(&ring.head());
+                consumer.release(&ring.header.head);
             }
 
             /// One who waits and takes until it has all.
@@ -420,7 +425,7 @@ macro_rules! model {
                     }
                     device.join().unwrap();
                     assert_eq!(ring.usage(), (0, 0));
-                    assert_eq!(ring.pages.load_acquire(Ring::DROPPED), Ok(0));
+                    assert_eq!(ring.header.dropped.load_acquire(), 0);
                 });
             }
 
