@@ -553,8 +553,10 @@ def test_cookies(r):
     last = a.file.call("QP_CREATE", user_data=three, srq=srq.handle, **qp, max_send_wr=1, max_send_sge=1)
     a.file.submit([srq.recv(user_data=4), a.qp.wr("RECV", user_data=5)])
     a.file.records()
-    for handle in (made.handle, last.handle):
-        a.file.call("QP_MODIFY", qp=handle, attr_mask=N["QP_STATE"], attr=S["qp_attr"](qp_state=N["QPS_ERR"]))
+    a.qp.modify("STATE", qp_state=N["QPS_ERR"])
+    a.qp.handle = last.handle
+    a.qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=a.file.port)
+    a.qp.modify("STATE", qp_state=N["QPS_ERR"])
     r.equal("a flushed request has it", [(c.user_data, c.qp_user_data) for c in a.cq.wait(1)], [(5, one)])
     heard = {}
 
