@@ -271,7 +271,7 @@ def test_wait(r):
     r.equal("they are there", [c.user_data for c in a.cq.reap()], [0, 1, 2])
     r.equal("poll after they were read", p.poll(0), [])
     a.file.submit([a.write(b, 64)])
-    r.equal("a sleeping poll wakes", [e & select.POLLIN for _, e in p.poll(20000 * ulp.PATIENCE)], [select.POLLIN])
+    r.equal("a sleeping poll wakes", [e & select.POLLIN for _, e in p.poll(5000 * ulp.PATIENCE)], [select.POLLIN])
     a.cq.reap()
     level, edge = select.epoll(), select.epoll()
     level.register(a.file.fd, select.EPOLLIN)
@@ -281,7 +281,7 @@ def test_wait(r):
         a.file.submit([a.write(b, 64)])
         r.equal(
             f"epoll by level and by edge: completion {i + 1} is an event",
-            (edge.poll(20 * ulp.PATIENCE), level.poll(20 * ulp.PATIENCE)),
+            (edge.poll(5 * ulp.PATIENCE), level.poll(5 * ulp.PATIENCE)),
             (ready, ready),
         )
         r.equal("... which stays by level, and not by edge", (edge.poll(0), level.poll(0)), ([], ready))
