@@ -10,9 +10,12 @@
 use crate::{
     device::DeviceGuard,
     file::UlpFile,
-    kernel::user::{
-        Arg,
-        Plain, //
+    kernel::{
+        errno::eprotonosupport,
+        user::{
+            Arg,
+            Plain, //
+        }, //
     },
     object::{
         listener::Backlog,
@@ -59,6 +62,17 @@ impl<T: Plain> User<T> {
         arg.write()?;
         Ok(arg)
     }
+}
+
+/// Checks the size that the caller knows of a struct that the kernel writes.
+///
+/// Returns [`eprotonosupport`] unless it is a multiple of 8 from `first`, the size of the first
+/// version, to `known`.
+pub(super) fn check_entry_size(size: u32, first: u32, known: u32) -> Result {
+    if size < first || size > known || size & 7 != 0 {
+        return Err(eprotonosupport());
+    }
+    Ok(())
 }
 
 /// An open file, and the guard that keeps its device from being removed.

@@ -2,9 +2,9 @@
 
 //! Commands of completion queues.
 
-use super::{
-    access::Ctx,
-    check_entry_size, //
+use super::access::{
+    check_entry_size,
+    Ctx, //
 };
 use crate::{
     kernel::{

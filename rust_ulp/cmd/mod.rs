@@ -23,7 +23,6 @@ pub(crate) mod uring;
 
 use crate::{
     file::UlpFile,
-    kernel::errno::eprotonosupport,
     uapi::abi, //
 };
 use access::User;
@@ -35,17 +34,6 @@ use kernel::{
 /// Returns whether all bytes of `value` are zero.
 fn is_zero<T: abi::Zero + PartialEq>(value: &T) -> bool {
     *value == T::ZERO
-}
-
-/// Checks the size that the caller knows of a struct that the kernel writes.
-///
-/// Returns [`eprotonosupport`] unless it is a multiple of 8 from `first`, the size of the first
-/// version, to `known`.
-fn check_entry_size(size: u32, first: u32, known: u32) -> Result {
-    if size < first || size > known || size & 7 != 0 {
-        return Err(eprotonosupport());
-    }
-    Ok(())
 }
 
 /// Declares the commands. Each line has:

@@ -2,9 +2,9 @@
 
 //! Commands of the module, its devices, and their ports. They run in process context.
 
-use super::{
-    access::Ctx,
-    check_entry_size, //
+use super::access::{
+    check_entry_size,
+    Ctx, //
 };
 use crate::{
     device::{
