@@ -74,6 +74,7 @@
 //! | `Device::files` | the files attached to a device | process |
 //! | `UlpFile::table` | handles | process |
 //! | `UlpFile::batches` | spare batches. No lock is taken under it | process |
+//! | `MmapOffsets::ranges` | the offsets at which user space maps objects. No lock is taken under it | process |
 //! | `Users::list` | the users that have objects. No lock is taken under it | process |
 //! | `UlpFile::attached` | the rdma cgroup's charge for the file | process |
 //! | `rdmacg_mutex` (kernel) | the rdma cgroup's charges | process |
