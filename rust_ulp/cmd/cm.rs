@@ -26,9 +26,9 @@ use crate::{
         connection::{
             ConnectParams,
             ConnectTimes,
-            Connection,
-            Deadline, //
+            Connection, //
         },
+        deadline::Deadline,
         listener::Listener,
         qp::{
             Claim,
@@ -188,11 +188,13 @@ pub(super) fn listen(ctx: &Ctx<'_>, value: &mut abi::Listen) -> Result<Object> {
 
 /// Takes the oldest request of a listener.
 pub(super) fn get_request(ctx: &Ctx<'_>, value: &mut abi::GetRequest) -> Result<Made> {
-    let deadline = Deadline::new(value.timeout_ns);
+    let deadline = Deadline::new(value.timeout_ns, value.flags);
     let listener = ctx.file.table().lock().listener(value.listener)?.clone();
     let backlog = listener.backlog().clone();
     drop(listener);
-    let connection = backlog.take(&deadline)?;
+    let taken = backlog.take(&deadline);
+    value.timeout_ns = deadline.rest();
+    let connection = taken?;
     let object = Object::Connection(connection.clone());
     let handle = match ctx.file.alloc_begin(object) {
         Ok(handle) => handle,
@@ -224,7 +226,7 @@ pub(super) fn check_accept(value: &abi::Accept) -> Result {
 /// Accepts a request.
 pub(super) fn accept(ctx: &Ctx<'_>, value: &mut abi::Accept) -> Result {
     let private = private_data(&value.private_data, value.private_len)?;
-    let deadline = Deadline::new(value.timeout_ns);
+    let deadline = Deadline::new(value.timeout_ns, value.flags);
     check_limits(&ctx.device, &value.param)?;
     let connection = ctx.file.table().lock().connection(value.request)?.clone();
     let (qp, claim) = claim(ctx.file, value.qp)?;
@@ -236,6 +238,7 @@ pub(super) fn accept(ctx: &Ctx<'_>, value: &mut abi::Accept) -> Result {
         value.user_data,
         &deadline,
     );
+    value.timeout_ns = deadline.rest();
     let result = accepted.and_then(|result| result);
     trace::accept(
         value.request,
@@ -291,7 +294,7 @@ pub(super) fn check_connect(value: &abi::Connect) -> Result {
 
 /// Connects a queue pair to a listener.
 pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Made> {
-    let deadline = Deadline::new(value.timeout_ns);
+    let deadline = Deadline::new(value.timeout_ns, value.flags);
     check_limits(&ctx.device, &value.param)?;
     let params = ConnectParams {
         dst: address(&value.dst)?.ok_or(EINVAL)?,
@@ -312,7 +315,7 @@ pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Made> {
     let object = Object::Connection(connection.clone());
     let handle = ctx.file.alloc_begin(object)?;
     connection.set_handle(handle);
-    let mut times = ConnectTimes::default();
+    let mut times = ConnectTimes::new();
     // Device removal closes the gate, then wakes the objects in the table. It either finds this
     // connection there, or the gate is closed by now.
     let result = if ctx.file.device()?.is_gone() {
@@ -320,6 +323,7 @@ pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Made> {
     } else {
         connection.connect(&qp, &params, &deadline, &mut times)
     };
+    value.timeout_ns = deadline.rest();
     trace_connect(handle, &qp, &times, result);
     let outcome = connection.outcome();
     drop(connection);

@@ -39,8 +39,8 @@ fn is_zero<T: abi::Zero + PartialEq>(value: &T) -> bool {
 /// Declares the commands. Each line has:
 ///
 /// - the number and the struct of the command;
-/// - `flags`: the defined flags; `zero`: padding, also of nested structs; `timeout`: a member that
-///   is at most `TIMEOUT_MAX_NS`. The command fails with [`EINVAL`] for other values;
+/// - `flags`: the defined flags; `zero`: padding, also of nested structs. The command fails with
+///   [`EINVAL`] for other values;
 /// - `private`: the maximum length of private data, else [`EMSGSIZE`]; zeros follow the data;
 /// - `check`: a function that checks everything else that depends on neither an object nor the
 ///   device;
@@ -48,7 +48,7 @@ fn is_zero<T: abi::Zero + PartialEq>(value: &T) -> bool {
 macro_rules! commands {
     ($(
         $number:ident: $name:ident {
-            flags: $flags:expr $(, zero: ($($($zero:ident).+),+))? $(, timeout: $timeout:ident)?
+            flags: $flags:expr $(, zero: ($($($zero:ident).+),+))?
             $(, check: $check:path)? $(, private: $private:ident)?
         } => $access:ident($($handler:path),+);
     )*) => {
@@ -61,7 +61,6 @@ macro_rules! commands {
                     fn check(value: &abi::$name) -> Result {
                         if value.flags & !$flags != 0
                             $($(|| !is_zero(&value.$($zero).+))+)?
-                            $(|| value.$timeout > abi::TIMEOUT_MAX_NS)?
                         {
                             return Err(EINVAL);
                         }
@@ -128,20 +127,20 @@ commands! {
     IOC_GRANT_ROTATE: GrantRotate { flags: 0 } => modify(grant::rotate);
     IOC_GRANT_QUERY: GrantQuery { flags: 0, zero: (pad) } => query(grant::query);
     IOC_LISTEN: Listen { flags: 0, check: cm::check_listen } => create(cm::listen);
-    IOC_GET_REQUEST: GetRequest { flags: 0, zero: (param.reserved), timeout: timeout_ns }
+    IOC_GET_REQUEST: GetRequest { flags: abi::TIMEOUT_ABSOLUTE, zero: (param.reserved) }
         => produce(cm::get_request);
     IOC_ACCEPT: Accept {
-        flags: 0, zero: (pad, param.reserved, agreed.reserved), timeout: timeout_ns,
+        flags: abi::TIMEOUT_ABSOLUTE, zero: (pad, param.reserved, agreed.reserved),
         check: cm::check_accept, private: CM_REP_PRIVATE_MAX
     } => modify(cm::accept);
     IOC_REJECT: Reject { flags: 0, private: CM_REJ_PRIVATE_MAX } => input(cm::reject);
     IOC_CONNECT: Connect {
-        flags: 0, zero: (pad, param.reserved, agreed.reserved), timeout: timeout_ns,
+        flags: abi::TIMEOUT_ABSOLUTE, zero: (pad, param.reserved, agreed.reserved),
         check: cm::check_connect, private: CM_REQ_PRIVATE_MAX
     } => produce(cm::connect);
     IOC_DISCONNECT: Disconnect { flags: 0, zero: (pad) } => input(cm::disconnect);
     IOC_CONN_QUERY: ConnQuery { flags: 0, zero: (pad, param.reserved) } => query(cm::query);
-    IOC_SUBMIT: Submit { flags: 0, timeout: timeout_ns, check: submit::check }
+    IOC_SUBMIT: Submit { flags: abi::TIMEOUT_ABSOLUTE, check: submit::check }
         => modify_outside(submit::submit);
     IOC_CANCEL: Cancel { flags: abi::CANCEL_ALL, check: cancel::check }
         => modify_outside(cancel::cancel);

@@ -19,7 +19,8 @@ use crate::{
     limits::MAX_BATCH,
     object::{
         batch::Batch,
-        cq::CqObject, //
+        cq::CqObject,
+        deadline::Deadline, //
     },
     trace,
     uapi::abi, //
@@ -31,7 +32,7 @@ use kernel::{
 
 /// Checks the members that depend on neither an object nor the device.
 pub(super) fn check(value: &abi::Submit) -> Result {
-    if value.cq == 0 && (value.min_complete != 0 || value.timeout_ns != 0) {
+    if value.cq == 0 && (value.min_complete != 0 || value.timeout_ns != 0 || value.flags != 0) {
         return Err(EINVAL);
     }
     if value.nr_wrs > MAX_BATCH {
@@ -114,7 +115,9 @@ fn post_and_wait(file: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> 
 ///
 /// An error of the wait must not look like an error of the requests, which are posted.
 fn wait(file: &UlpFile, value: &mut abi::Submit, cq: &CqObject) {
-    let result = cq.wait(value.min_complete, value.timeout_ns);
+    let deadline = Deadline::new(value.timeout_ns, value.flags);
+    let result = cq.wait(value.min_complete, &deadline);
+    value.timeout_ns = deadline.rest();
     value.wait_error = result.err().map_or(0, |err| err.to_errno());
     value.completed = cq.ring().unread();
     trace::wait(file.id(), value.cq, value.completed, value.wait_error);

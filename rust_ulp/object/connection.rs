@@ -12,9 +12,12 @@
 //! answered (ACCEPT). In RTS it takes data before the manager's last message has arrived, so a
 //! packet that comes first needs no special case.
 
-use super::qp::{
-    Claim,
-    QpObject, //
+use super::{
+    deadline::Deadline,
+    qp::{
+        Claim,
+        QpObject, //
+    }, //
 };
 use crate::{
     events::FileEvents,
@@ -25,7 +28,8 @@ use crate::{
             econnreset,
             ehostunreach,
             eisconn,
-            enotconn, //
+            enotconn,
+            etime, //
         },
         net::NetNs,
         timer::now_ns, //
@@ -54,16 +58,10 @@ use kernel::{
             Atomic,
             Relaxed, //
         },
-        lock::{
-            Backend,
-            Guard, //
-        },
         Arc,
         CondVar,
-        CondVarTimeoutResult,
         Mutex, //
-    },
-    time::msecs_to_jiffies, //
+    }, //
 };
 
 /// The longest time to resolve a link-layer address: the kernel asks a neighbour three times, a
@@ -71,59 +69,6 @@ use kernel::{
 const ADDRESS_MILLIS: u32 = 4000;
 /// The longest time of the first attempt; each further attempt takes twice as long as the last one.
 const FIRST_LOOK_MILLIS: u32 = 10;
-
-/// The time until which a command waits.
-pub(crate) struct Deadline {
-    /// Of [`now_ns`].
-    start: u64,
-    timeout_ns: u64,
-}
-
-impl Deadline {
-    /// Makes a deadline in `timeout_ns`.
-    pub(crate) fn new(timeout_ns: u64) -> Self {
-        Self {
-            start: now_ns(),
-            timeout_ns,
-        }
-    }
-
-    fn left_ns(&self) -> u64 {
-        let elapsed = now_ns().saturating_sub(self.start);
-        self.timeout_ns.saturating_sub(elapsed)
-    }
-
-    /// Returns the milliseconds left, rounded up; [`ETIMEDOUT`] when there are none.
-    fn millis(&self) -> Result<u32> {
-        match self.left_ns().div_ceil(1_000_000) {
-            0 => Err(ETIMEDOUT),
-            millis => Ok(u32::try_from(millis).unwrap_or(u32::MAX / 2)),
-        }
-    }
-
-    /// Returns the microseconds since the start.
-    fn micros(&self) -> u32 {
-        let elapsed = now_ns().saturating_sub(self.start);
-        u32::try_from(elapsed / 1000).unwrap_or(u32::MAX)
-    }
-
-    /// Sleeps until `changed` is notified; may wake spuriously. Returns [`EINTR`] when a signal
-    /// comes, `false` when the time is over.
-    pub(crate) fn wait<T, B: Backend>(
-        &self,
-        changed: &CondVar,
-        guard: &mut Guard<'_, T, B>,
-    ) -> Result<bool> {
-        let Ok(millis) = self.millis() else {
-            return Ok(false);
-        };
-        let jiffies = msecs_to_jiffies(millis).max(1);
-        match changed.wait_interruptible_timeout(guard, jiffies) {
-            CondVarTimeoutResult::Signal { .. } => Err(EINTR),
-            _ => Ok(true),
-        }
-    }
-}
 
 /// The stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -381,11 +326,30 @@ pub(crate) struct ConnectParams<'a> {
 }
 
 /// The times at which steps of CONNECT ended, in microseconds from its start.
-#[derive(Default)]
 pub(crate) struct ConnectTimes {
+    /// The start, of [`now_ns`].
+    start: u64,
     pub(crate) resolve: u32,
     pub(crate) route: u32,
     pub(crate) connect: u32,
+}
+
+impl ConnectTimes {
+    /// Makes the times of a CONNECT that starts now.
+    pub(crate) fn new() -> Self {
+        Self {
+            start: now_ns(),
+            resolve: 0,
+            route: 0,
+            connect: 0,
+        }
+    }
+
+    /// Returns the microseconds since the start.
+    fn elapsed(&self) -> u32 {
+        let elapsed = now_ns().saturating_sub(self.start);
+        u32::try_from(elapsed / 1000).unwrap_or(u32::MAX)
+    }
 }
 
 /// The answer of the peer, and the negotiated parameters.
@@ -453,7 +417,7 @@ impl Connection {
                 return Ok(());
             }
             if !deadline.wait(&self.shared.changed, &mut progress)? {
-                return Err(ETIMEDOUT);
+                return Err(etime());
             }
         }
     }
@@ -480,11 +444,11 @@ impl Connection {
             answered
                 .and_then(|()| self.came_up())
                 .inspect_err(|_| self.give_up(qp))?;
-            times.connect = deadline.micros();
+            times.connect = times.elapsed();
             return Ok(());
         }
         answered?;
-        times.connect = deadline.micros();
+        times.connect = times.elapsed();
         let from = qp.qp().state();
         self.establish(qp, &params.param)
             .inspect_err(|_| self.take_back(qp, from))
@@ -501,21 +465,21 @@ impl Connection {
             .map_err(|err| match err {
                 // The address is not one of a device. A device that goes has closed the gate.
                 err if err == ENODEV && !self.is_closed() => eaddrnotavail(),
-                err if err == ETIMEDOUT && deadline.left_ns() > 0 => ehostunreach(),
+                err if err == ETIMEDOUT => ehostunreach(),
                 err => err,
             })?;
-        times.resolve = deadline.micros();
+        times.resolve = times.elapsed();
         if self.id.device_index() != Some(params.device) {
             return Err(EXDEV);
         }
         self.id
-            .resolve_route(deadline.millis()?)
+            .resolve_route(deadline.millis().ok_or_else(etime)?)
             .and_then(|()| self.pass(Stage::AddrResolved, deadline))
             .map_err(|err| match err {
                 err if err == ENODEV && !self.is_closed() => ehostunreach(),
                 err => err,
             })?;
-        times.route = deadline.micros();
+        times.route = times.elapsed();
         Ok(())
     }
 
@@ -588,7 +552,7 @@ impl Connection {
         let mut millis = FIRST_LOOK_MILLIS;
         let mut spent = 0u32;
         loop {
-            let now = millis.min(deadline.millis()?);
+            let now = millis.min(deadline.millis().ok_or_else(etime)?);
             let result = self
                 .id
                 .resolve_address(params.src, params.dst, now)

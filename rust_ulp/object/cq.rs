@@ -3,6 +3,7 @@
 //! Completion queues of a file: the device's queue, and the ring that user space reads.
 
 use super::{
+    deadline::Deadline,
     mmap::{
         MmapOffset,
         MmapOffsets, //
@@ -16,10 +17,7 @@ use super::{
 };
 use crate::{
     events::FileEvents,
-    kernel::{
-        errno::etime,
-        timer::now_ns, //
-    },
+    kernel::errno::etime,
     rdma,
     uapi::abi, //
 };
@@ -119,19 +117,18 @@ impl CqObject {
     }
 
     /// Waits as [`Ring::wait`] does. Moves completions when only callers do that. Sleeps.
-    pub(crate) fn wait(&self, min: u32, timeout_ns: u64) -> Result {
+    pub(crate) fn wait(&self, min: u32, deadline: &Deadline) -> Result {
         if self.delivery != abi::DELIVER_CALLER {
-            return self.ring.wait(min, timeout_ns);
+            return self.ring.wait(min, deadline);
         }
-        let start = now_ns();
+        let now = Deadline::new(0, 0);
         loop {
             let done = self.cq.process(256);
-            match self.ring.wait(min, 0) {
+            match self.ring.wait(min, &now) {
                 Err(err) if err == etime() => (),
                 result => return result,
             }
-            let elapsed = now_ns().saturating_sub(start);
-            if elapsed >= timeout_ns {
+            if deadline.left_ns() == 0 {
                 return Err(etime());
             }
             if kernel::current!().signal_pending() {

@@ -6,10 +6,12 @@
 //! held, and GET_REQUEST takes them. A request that is admitted has its place, so the handler never
 //! has to drop it.
 
-use super::connection::{
-    Connection,
-    Deadline,
-    Shared, //
+use super::{
+    connection::{
+        Connection,
+        Shared, //
+    },
+    deadline::Deadline, //
 };
 use crate::{
     events::FileEvents,

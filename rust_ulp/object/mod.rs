@@ -8,6 +8,7 @@ pub(crate) mod buffer;
 pub(crate) mod completion;
 pub(crate) mod connection;
 pub(crate) mod cq;
+pub(crate) mod deadline;
 pub(crate) mod grant;
 pub(crate) mod listener;
 pub(crate) mod mmap;

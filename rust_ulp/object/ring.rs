@@ -7,6 +7,7 @@
 //! [`Ring::push_early`] and [`Ring::leave`] run in the context of the completion queue's polling,
 //! which may be a softirq. The rest runs in process context.
 
+use super::deadline::Deadline;
 use crate::{
     events::FileEvents,
     kernel::{
@@ -25,7 +26,6 @@ use crate::{
             Pages,
             Word, //
         },
-        timer::now_ns,
         uring::{
             Source,
             Stream, //
@@ -525,11 +525,9 @@ impl Ring {
 
     /// Waits until `min` entries are unread. Sleeps.
     ///
-    /// [`etime`] when that takes more than `timeout_ns`, [`EINTR`] when a signal comes, [`EIO`]
-    /// when the device's queue has failed, and the error that [`Self::close`] was told.
-    pub(crate) fn wait(&self, min: u32, timeout_ns: u64) -> Result {
-        // Most waits that find an entry do not need the time.
-        let mut start = None;
+    /// [`etime`] when the time runs out, [`EINTR`] when a signal comes, [`EIO`] when the device's
+    /// queue has failed, and the error that [`Self::close`] was told.
+    pub(crate) fn wait(&self, min: u32, deadline: &Deadline) -> Result {
         let mut state = self.state.lock();
         loop {
             self.note_failure(&mut state);
@@ -542,14 +540,7 @@ impl Ring {
             if state.flags & abi::CQ_ERROR != 0 {
                 return Err(EIO);
             }
-            let left = match start {
-                _ if timeout_ns == 0 => 0,
-                None => {
-                    start = Some(now_ns());
-                    timeout_ns
-                }
-                Some(start) => timeout_ns.saturating_sub(now_ns().saturating_sub(start)),
-            };
+            let left = deadline.left_ns();
             if left == 0 {
                 return Err(etime());
             }
@@ -700,32 +691,40 @@ mod tests {
     #[test]
     fn waits_for_what_is_there_and_no_longer_than_told() -> Result {
         let ring = ring(4)?;
-        assert_eq!(ring.wait(0, 0), Ok(()));
-        assert_eq!(ring.wait(1, 0).err(), Some(etime()));
-        assert_eq!(ring.wait(1, 2_000_000).err(), Some(etime()));
+        let now = Deadline::new(0, 0);
+        assert_eq!(ring.wait(0, &now), Ok(()));
+        assert_eq!(ring.wait(1, &now).err(), Some(etime()));
+        let later = Deadline::new(2_000_000, 0);
+        assert_eq!(ring.wait(1, &later).err(), Some(etime()));
+        assert_eq!(later.rest(), 0);
+        let past = Deadline::new(1, abi::TIMEOUT_ABSOLUTE);
+        assert_eq!(ring.wait(1, &past).err(), Some(etime()));
+        assert_eq!(past.rest(), 1);
         ring.reserve(1)?;
         ring.push(&cqe(3));
-        assert_eq!(ring.wait(1, 0), Ok(()));
-        assert_eq!(ring.wait(2, 0).err(), Some(etime()));
+        let forever = Deadline::new(abi::TIMEOUT_INFINITE, 0);
+        assert_eq!(ring.wait(1, &forever), Ok(()));
+        assert_eq!(ring.wait(2, &now).err(), Some(etime()));
         Ok(())
     }
 
     #[test]
     fn dies_and_fails_for_good() -> Result {
+        let now = Deadline::new(0, 0);
         let failed = ring(2)?;
         rdma::cq::Handler::event(&*failed, Event::CQ_ERR);
         assert_eq!(failed.file().take(false)?.event, abi::EVENT_CQ_ERR);
         assert_eq!(failed.file().take(false).err(), Some(EAGAIN));
         assert!(failed.poll());
-        assert_eq!(failed.wait(1, 0).err(), Some(EIO));
+        assert_eq!(failed.wait(1, &now).err(), Some(EIO));
         let dead = ring(2)?;
         dead.close(ENODEV);
         assert!(dead.poll());
-        assert_eq!(dead.wait(0, 0).err(), Some(ENODEV));
+        assert_eq!(dead.wait(0, &now).err(), Some(ENODEV));
         assert_eq!(dead.header.flags.load_acquire(), abi::CQ_DEAD);
         let destroyed = ring(2)?;
         destroyed.close(ENOENT);
-        assert_eq!(destroyed.wait(0, 0).err(), Some(ENOENT));
+        assert_eq!(destroyed.wait(0, &now).err(), Some(ENOENT));
         assert_eq!(destroyed.header.flags.load_acquire(), 0);
         Ok(())
     }

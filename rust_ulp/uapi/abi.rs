@@ -35,6 +35,8 @@ numbers! {
     u32: IOC_BUFFER_REGISTER = io(0x40), IOC_BUFFER_IMPORT = io(0x41), IOC_BUFFER_QUERY = io(0x42),
         IOC_GRANT_ROTATE = io(0x43), IOC_GRANT_QUERY = io(0x44);
     usize: NAME_MAX = 64;
+    u32: TIMEOUT_ABSOLUTE = 1 << 0;
+    u64: TIMEOUT_INFINITE = 0xffffffffffffffff;
     u64: TIMEOUT_MAX_NS = 3_600_000_000_000;
     u64: FEATURE_CALL = 1 << 0, FEATURE_GRANTS = 1 << 1, FEATURE_SRQ = 1 << 2,
         FEATURE_DATAGRAM = 1 << 3, FEATURE_EVENTS = 1 << 4, FEATURE_CM = 1 << 5,

@@ -18,6 +18,13 @@
  *    GRANT_ROTATE, QP_MODIFY and SUBMIT return EFAULT after they have taken effect if the kernel
  *    can write the beginning of the struct but not its end. QP_MODIFY leaves the queue pair in ERR
  *    if the driver fails in the middle of the command.
+ *  - @timeout_ns of a command that waits (ACCEPT, CONNECT, GET_REQUEST, SUBMIT) is a number of
+ *    nanoseconds from the start of the command: 0 does not wait, and RUST_ULP_TIMEOUT_INFINITE
+ *    waits for ever. With RUST_ULP_TIMEOUT_ABSOLUTE in @flags, it is a time of CLOCK_MONOTONIC. If
+ *    the time runs out, the wait ends with ETIME; ETIMEDOUT is of the network.
+ *  - A signal ends a wait with EINTR. A command that has slept writes to @timeout_ns what is left
+ *    of it, unless it is absolute or infinite. A caller that repeats the command with the same
+ *    struct thus waits until the same time.
  *  - Numbers are in host byte order. GIDs and GUIDs are bytes in network byte order.
  *  - From the freeze of a version on, constants and members stay as they are. Structs that begin
  *    with @size, or whose size the caller passes, grow at their end; padding becomes members; and
@@ -45,8 +52,8 @@
  *  EMFILE      the file has the maximum number of objects
  *  EMSGSIZE    a message, a datagram or inline data is too long
  *  ENODEV      the device was removed; close the file
- *  ENOENT      there is no such device, port, GID or P_Key, or this file may not use it; the file has
- *              no object with this handle: the handle was never returned, or belongs to another
+ *  ENOENT      there is no such device, port, GID or P_Key, or this file may not use it; the file
+ *              has no object with this handle: the handle was never returned, or belongs to another
  *              file, or its object was destroyed
  *  ENOMEM      no memory is available, or a limit on memory is reached
  *  ENOTCONN    the state of the queue pair does not allow this request
@@ -58,6 +65,7 @@
  *  EPROTONOSUPPORT  @event_size or @cqe_size is a size that the kernel does not write
  *  EPROTO      the state table of the queue pair does not allow this transition with these
  *              attributes, see @missing_mask and @extra_mask of struct rust_ulp_qp_modify
+ *  ETIME       the time of a wait ran out, see @timeout_ns above
  *  ERANGE      a number is outside the range of the object or of the device
  *  EXDEV       the objects have different protection domains, or do not belong together
  *
@@ -117,7 +125,16 @@
 
 #define RUST_ULP_NAME_MAX	64	/* IB_DEVICE_NAME_MAX, including the NUL */
 
-/* The largest @timeout_ns: one hour. Every wait has a deadline. */
+/*
+ * rust_ulp_accept.flags, rust_ulp_connect.flags, rust_ulp_get_request.flags and
+ * rust_ulp_submit.flags
+ */
+#define RUST_ULP_TIMEOUT_ABSOLUTE	(1U << 0)	/* @timeout_ns: CLOCK_MONOTONIC */
+
+/* A @timeout_ns of these structs: no limit. Signals, DESTROY and device removal end the wait. */
+#define RUST_ULP_TIMEOUT_INFINITE	0xffffffffffffffffULL
+
+/* The largest @timeout_ns of a request: one hour. */
 #define RUST_ULP_TIMEOUT_MAX_NS	3600000000000ULL
 
 /* ---- QUERY --------------------------------------------------------------- */
@@ -1263,8 +1280,8 @@ struct rust_ulp_event {
  * EINTR          a signal interrupted the command; see struct rust_ulp_accept for its effects
  * EISCONN        the queue pair or the request already has a connection; QP_MODIFY: it has one
  * ENOTCONN       the connection has ended
- * ETIMEDOUT      the deadline of the command or of the connection manager has passed; see struct
- *                rust_ulp_accept for its effects
+ * ETIME          the time of the command ran out; see struct rust_ulp_accept for its effects
+ * ETIMEDOUT      the peer does not answer; see struct rust_ulp_accept for its effects
  * EXDEV          the local address, the route to the peer, or the request belongs to another device
  */
 
@@ -1349,9 +1366,10 @@ struct rust_ulp_listen {
 
 /**
  * struct rust_ulp_get_request - takes the oldest request of a listener
+ * @flags: [in] RUST_ULP_TIMEOUT_ABSOLUTE.
  * @listener: [in; handle] Listener.
  * @handle: [out; handle] The request. ACCEPT makes it a connection; DESTROY rejects it.
- * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] How long to wait, then ETIME; 0: does not sleep.
+ * @timeout_ns: [in, out; ns] How long to wait; out: what is left.
  * @peer: [out] Address of the peer.
  * @local: [out] Local address.
  * @param: [out] The peer's requested parameters, as this side would pass them to ACCEPT.
@@ -1376,9 +1394,10 @@ struct rust_ulp_get_request {
 
 /**
  * struct rust_ulp_accept - accepts a request
+ * @flags: [in] RUST_ULP_TIMEOUT_ABSOLUTE.
  * @request: [in; handle] The request; on success the handle becomes that of the connection.
  * @qp: [in; handle] Queue pair.
- * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] How long to wait for the peer, then ETIMEDOUT.
+ * @timeout_ns: [in, out; ns] How long to wait for the peer; out: what is left.
  * @param: [in] Requested parameters.
  * @agreed: [out] Negotiated parameters.
  * @private_len: [in; bytes; 0 to 196] Length of the private data.
@@ -1390,7 +1409,7 @@ struct rust_ulp_get_request {
  * it in INIT with its receives, unless both sides have answered each other already: in that case
  * the queue pair is in RESET and its receives are flushed.
  *
- * If ACCEPT fails with ECONNRESET, ETIMEDOUT, EINTR or an error of the connection manager, it
+ * If ACCEPT fails with ECONNRESET, ETIME, ETIMEDOUT, EINTR or an error of the connection manager, it
  * destroys the request, as REJECT does. After any other error the request is unchanged.
  *
  * A connection uses its queue pair until DESTROY of the connection, which disconnects.
@@ -1438,9 +1457,10 @@ struct rust_ulp_reject {
 
 /**
  * struct rust_ulp_connect - connects a queue pair to a listener
+ * @flags: [in] RUST_ULP_TIMEOUT_ABSOLUTE.
  * @qp: [in; handle] Queue pair.
  * @handle: [out; handle] The new connection.
- * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] Time limit of the command, then ETIMEDOUT.
+ * @timeout_ns: [in, out; ns] How long to wait; out: what is left.
  * @dst: [in] Address of the peer.
  * @src: [in] Local address; @family 0: that of the route.
  * @local: [out] The local address in use.
@@ -1609,12 +1629,13 @@ struct rust_ulp_wr {
 
 /**
  * struct rust_ulp_submit - posts requests and waits for completions
+ * @flags: [in] RUST_ULP_TIMEOUT_ABSOLUTE; only with @cq.
  * @wrs: [in; address] Address of an array of @nr_wrs struct rust_ulp_wr.
  * @nr_wrs: [in; requests; 0 to 1024] Length of that array.
  * @wr_size: [in; bytes; 64 to 4096] sizeof(struct rust_ulp_wr), as the caller knows it.
  * @cq: [in; handle or 0] Completion queue to wait for, or 0.
  * @min_complete: [in; completions] Completions to wait for, at most @entries of the queue.
- * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] How long to wait; 0: does not sleep.
+ * @timeout_ns: [in, out; ns] How long to wait; out: what is left.
  * @posted: [out; requests] Number of posted requests, valid even if the command fails.
  * @bad_index: [out; index] Index of the request that failed, valid if the command fails.
  * @completed: [out; completions] Unread completions in the ring of @cq.

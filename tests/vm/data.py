@@ -15,6 +15,7 @@ import select
 import signal
 import sys
 import threading
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
@@ -250,13 +251,23 @@ def test_full(r):
 def test_wait(r):
     a, b = pair()
     got = a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=10**6)
-    r.equal("a wait for nothing ends with ETIME", (-got.wait_error, got.completed), (errno.ETIME, 0))
+    r.equal(
+        "a wait for nothing ends with ETIME, and nothing is left of its time",
+        (-got.wait_error, got.completed, got.timeout_ns),
+        (errno.ETIME, 0, 0),
+    )
     signal.signal(signal.SIGALRM, lambda *_: None)
     # Again and again: on a busy machine the first may precede the call.
     signal.setitimer(signal.ITIMER_REAL, 0.3, 0.3)
     got = a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=ulp.hang_ns())
     signal.setitimer(signal.ITIMER_REAL, 0)
     r.equal("a signal ends a wait with EINTR", -got.wait_error, errno.EINTR)
+    r.check("and leaves the rest of its time", 0 < got.timeout_ns < ulp.hang_ns(), got.timeout_ns)
+    got = a.file.submit(
+        cq=a.cq.handle, min_complete=1, timeout_ns=time.monotonic_ns() + 10**7, flags=N["TIMEOUT_ABSOLUTE"]
+    )
+    r.equal("a wait until a time ends with ETIME", -got.wait_error, errno.ETIME)
+    r.check("and not before", time.monotonic_ns() >= got.timeout_ns, got.timeout_ns)
     p = select.poll()
     p.register(a.file.fd, select.POLLIN)
     r.equal("poll with no completion", p.poll(0), [])

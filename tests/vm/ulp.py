@@ -200,10 +200,11 @@ class File(OnHost):
             "GRANT_CREATE", buffer=buffer.handle, access=access, offset=offset, length=length or buffer.length
         )
 
-    def submit(self, wrs=(), cq=0, min_complete=0, timeout_ns=0):
+    def submit(self, wrs=(), cq=0, min_complete=0, timeout_ns=0, flags=0):
         array = (S["wr"] * max(1, len(wrs)))(*wrs)
         return self.call(
             "SUBMIT",
+            flags=flags,
             wrs=ctypes.addressof(array),
             nr_wrs=len(wrs),
             cq=cq,

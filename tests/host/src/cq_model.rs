@@ -153,9 +153,13 @@ fn msecs_to_jiffies(millis: u32) -> u64 {
     millis.into()
 }
 
-/// `sys::now_ns()`: stands still.
-fn now_ns() -> u64 {
-    0
+/// `object::deadline::Deadline`: its time stands still.
+struct Deadline(u64);
+
+impl Deadline {
+    fn left_ns(&self) -> u64 {
+        self.0
+    }
 }
 
 mod trace {
@@ -223,7 +227,7 @@ impl Event {
     }
 }
 
-const FOR_EVER: u64 = u64::MAX;
+const FOR_EVER: &Deadline = &Deadline(u64::MAX);
 const ENTRIES: usize = 4;
 
 /// A word of the header.

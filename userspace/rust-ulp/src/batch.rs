@@ -175,6 +175,9 @@ impl<'a> Core<'a> {
             deadline = Some((cq, min, until));
         }
         let result = self.device.file().submit(wrs, &mut arg);
+        if let Some((_, _, until)) = &deadline {
+            until.set_left_ns(arg.timeout_ns);
+        }
         for (index, chunk) in chunks.drain(..) {
             // What was not posted is free again.
             if result.is_ok() || index < arg.posted {

@@ -474,7 +474,8 @@ fn wait<C: Command + Plain>(
     again: impl Fn() -> bool,
 ) -> (C, Result<(), Errno>) {
     loop {
-        let mut arg = command(deadline.left_ns());
+        let left = u64::try_from(deadline.left().as_nanos());
+        let mut arg = command(left.unwrap_or(abi::TIMEOUT_INFINITE));
         match device.file().call_once(&mut arg) {
             Err(Errno::EINTR) if again() => {}
             result => return (arg, result),
@@ -548,25 +549,16 @@ impl Listener {
     pub fn next_request(&self, timeout: Duration) -> Result<Request> {
         let device = &self.inner.device;
         let deadline = Deadline::after(timeout);
-        loop {
-            let (arg, result) = wait(
-                device,
-                &deadline,
-                |timeout_ns| abi::GetRequest {
-                    listener: self.handle(),
-                    timeout_ns,
-                    ..Command::new()
-                },
-                || true,
-            );
-            match result {
-                Ok(()) => return Ok(Request::new(device, &arg)),
-                Err(Errno::ETIME) if deadline.left().is_zero() => {
-                    return Err(deadline.timeout("waiting for a connection request"))
-                }
-                Err(Errno::ETIME) => {}
-                Err(errno) => return Err(Error::sys(abi::GetRequest::NAME, errno)),
-            }
+        let mut arg = abi::GetRequest {
+            listener: self.handle(),
+            timeout_ns: deadline.left_ns(),
+            ..Command::new()
+        };
+        // Repeated after a signal, it waits for what is left of the time.
+        match device.file().call(&mut arg) {
+            Ok(()) => Ok(Request::new(device, &arg)),
+            Err(Errno::ETIME) => Err(deadline.timeout("waiting for a connection request")),
+            Err(errno) => Err(Error::sys(abi::GetRequest::NAME, errno)),
         }
     }
 
@@ -690,10 +682,17 @@ impl Request {
         );
         if let Err(errno) = result {
             // The request has been given up, and its handle is gone.
-            if [Errno::ECONNRESET, Errno::ETIMEDOUT, Errno::EINTR].contains(&errno) {
+            if [
+                Errno::ECONNRESET,
+                Errno::ETIME,
+                Errno::ETIMEDOUT,
+                Errno::EINTR,
+            ]
+            .contains(&errno)
+            {
                 self.object.is_gone();
             }
-            let error = if errno == Errno::ETIMEDOUT && deadline.left().is_zero() {
+            let error = if errno == Errno::ETIME {
                 deadline.timeout("accepting a connection")
             } else {
                 Error::sys(abi::Accept::NAME, errno)
@@ -814,7 +813,7 @@ impl PreparedQp<Rc> {
                 };
                 return Err(fail(Error::Rejected(Box::new(rejection)), qp));
             }
-            Err(Errno::ETIMEDOUT) if deadline.left().is_zero() => {
+            Err(Errno::ETIME) => {
                 return Err(fail(deadline.timeout("connecting"), qp));
             }
             Err(errno) => return Err(fail(Error::sys(abi::Connect::NAME, errno), qp)),

@@ -371,19 +371,14 @@ impl Cq {
             Ok(()) => {}
             Err(errno) => return Err(Error::sys("SUBMIT (waiting)", errno)),
         }
-        // Here before the time is over, with less than was waited for: nothing more will come.
+        deadline.set_left_ns(arg.timeout_ns);
         match Errno::from_raw(arg.wait_error.saturating_neg()) {
-            Errno::EIO => return Err(Error::CqFailed),
-            errno @ (Errno::ENODEV | Errno::ENOENT) => {
-                return Err(Error::sys("SUBMIT (waiting)", errno))
-            }
-            _ => {}
+            Errno::EIO => Err(Error::CqFailed),
+            // What arrived at the last moment counts.
+            Errno::ETIME if arg.completed < n => Err(deadline.timeout("waiting for completions")),
+            errno @ (Errno::ENODEV | Errno::ENOENT) => Err(Error::sys("SUBMIT (waiting)", errno)),
+            _ => Ok(()),
         }
-        // What arrived at the last moment counts.
-        if arg.completed < n && deadline.left().is_zero() {
-            return Err(deadline.timeout("waiting for completions"));
-        }
-        Ok(())
     }
 
     pub(crate) fn handle(&self) -> u32 {

@@ -4,23 +4,29 @@
 
 use crate::abi;
 use crate::error::Error;
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::time::{Duration, Instant};
 
 /// When waiting ends. The time runs from the first look at it: telling what time it is can be a
 /// system call, and most waits need none, or one.
+///
+/// A wait that consists of commands alone needs none: each command says what it has left.
 #[derive(Clone)]
 pub(crate) struct Deadline {
     /// None: never.
     at: OnceCell<Option<Instant>>,
     after: Duration,
+    /// What the last command has left of it, for the next one.
+    left_ns: Cell<u64>,
 }
 
 impl Deadline {
     pub(crate) fn after(after: Duration) -> Self {
+        let ns = u64::try_from(after.as_nanos()).unwrap_or(abi::TIMEOUT_INFINITE);
         Self {
             at: OnceCell::new(),
             after,
+            left_ns: Cell::new(ns),
         }
     }
 
@@ -36,10 +42,14 @@ impl Deadline {
         }
     }
 
-    /// What is left of it, as far as one call may wait.
+    /// `timeout_ns` of the next command.
     pub(crate) fn left_ns(&self) -> u64 {
-        let left = u64::try_from(self.left().as_nanos()).unwrap_or(u64::MAX);
-        left.min(abi::TIMEOUT_MAX_NS)
+        self.left_ns.get()
+    }
+
+    /// Notes `timeout_ns` as a command wrote it.
+    pub(crate) fn set_left_ns(&self, left: u64) {
+        self.left_ns.set(left);
     }
 
     pub(crate) fn timeout(&self, what: &'static str) -> Error {

@@ -557,6 +557,7 @@ fn errno_hint(errno: i32) -> &'static str {
         libc::ENXIO => "the file is not attached to a device",
         libc::ERANGE => "a number outside of what the object or the device has room for",
         libc::EXDEV => "the objects are of different protection domains",
+        libc::ETIME => "the time ran out: wait longer",
         libc::EHOSTUNREACH | libc::ENETUNREACH => {
             "no route to the peer's GID: check addresses and the GID's network interface"
         }

@@ -960,7 +960,7 @@ impl Kernel {
             }
             if Instant::now() >= end {
                 state.objects.remove(&ours);
-                return Err(Errno::ETIMEDOUT);
+                return Err(Errno::ETIME);
             }
             drop(state);
             std::thread::sleep(Duration::from_millis(1));

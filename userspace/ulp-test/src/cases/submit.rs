@@ -209,19 +209,32 @@ fn calls(r: &mut Report, set: &Set) {
         equal("bad_index of ten", out.bad_index, 6)
     });
     r.case("SUBMIT: timeout_ns", || {
-        for timeout in [abi::TIMEOUT_MAX_NS + 1, 1 << 63, u64::MAX] {
-            bad_call(set, Errno::EINVAL, |arg| {
-                arg.cq = set.cq.handle;
-                arg.timeout_ns = timeout;
-            })
-            .map_err(because(&format!("{timeout}")))?;
+        bad_call(set, Errno::EINVAL, |arg| arg.flags = abi::TIMEOUT_ABSOLUTE)?;
+        for timeout_ns in [0, 1, 1 << 63, abi::TIMEOUT_INFINITE] {
+            for flags in [0, abi::TIMEOUT_ABSOLUTE] {
+                let got = file.accepted(&abi::Submit {
+                    flags,
+                    cq: set.cq.handle,
+                    timeout_ns,
+                    ..abi::Submit::new()
+                })?;
+                let what = format!("{timeout_ns}, flags {flags}: wait_error and timeout_ns");
+                equal(what, (got.wait_error, got.timeout_ns), (0, timeout_ns))?;
+            }
         }
-        let got = file.accepted(&abi::Submit {
+        let passed = file.accepted(&abi::Submit {
+            flags: abi::TIMEOUT_ABSOLUTE,
             cq: set.cq.handle,
-            timeout_ns: abi::TIMEOUT_MAX_NS,
+            min_complete: 1,
+            timeout_ns: 1,
             ..abi::Submit::new()
         })?;
-        equal("wait_error", got.wait_error, 0)
+        let want = (-(Errno::ETIME as i32), 1);
+        equal(
+            "a time that has passed",
+            (passed.wait_error, passed.timeout_ns),
+            want,
+        )
     });
     r.case("SUBMIT: min_complete without a queue", || {
         for count in [1, 2, u32::MAX] {

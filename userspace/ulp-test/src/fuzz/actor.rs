@@ -343,10 +343,8 @@ impl<'w> Actor<'w> {
                 raw[at..at + 8].copy_from_slice(&word.to_ne_bytes());
             }
         };
-        let wait = |wait: u64| match wait {
-            WAIT_NS..=abi::TIMEOUT_MAX_NS => wait % WAIT_NS,
-            _ => wait,
-        };
+        // Of an absolute time nearly all the range is in the future.
+        let wait = |wait: u64| wait % WAIT_NS;
         let address = |address: u64| {
             let own = self.args.has(address) || self.data.has(address) || self.is_shared(address);
             if own || address >> 47 != 0 {

@@ -69,6 +69,7 @@ fn lists(what: &str) -> &'static [&'static [Errno]] {
             ROUTE,
             &[
                 ECONNRESET, EINTR, EISCONN, EMSGSIZE, ENOMEM, ENOTCONN, EOPNOTSUPP, EPROTO, ERANGE,
+                ETIME,
             ],
         ],
         "CONNECT" => &[
@@ -87,6 +88,7 @@ fn lists(what: &str) -> &'static [&'static [Errno]] {
                 EOPNOTSUPP,
                 EPROTO,
                 ERANGE,
+                ETIME,
                 EXDEV,
             ],
         ],

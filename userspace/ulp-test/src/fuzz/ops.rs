@@ -1399,7 +1399,7 @@ fn answer(a: &mut Actor<'_>, open: &Open, request: Object, qp: u32, timeout_ns: 
     }
     if matches!(
         result,
-        Err(Errno::ECONNRESET | Errno::ETIMEDOUT | Errno::EINTR)
+        Err(Errno::ECONNRESET | Errno::ETIME | Errno::ETIMEDOUT | Errno::EINTR)
     ) {
         objects.retain(|object| object.handle != request.handle);
     }

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The time until which a command waits.
+
+use crate::{
+    kernel::timer::now_ns,
+    uapi::abi, //
+};
+use core::cell::Cell;
+use kernel::{
+    prelude::*,
+    sync::{
+        lock::{
+            Backend,
+            Guard, //
+        },
+        CondVar,
+        CondVarTimeoutResult, //
+    },
+    time::msecs_to_jiffies, //
+};
+
+/// The time until which a command waits: `timeout_ns` of its struct.
+pub(crate) struct Deadline {
+    timeout_ns: u64,
+    absolute: bool,
+    /// The time at which a relative deadline began. A command that does not sleep needs none.
+    start: Cell<Option<u64>>,
+}
+
+impl Deadline {
+    /// Makes the deadline of a command with these `flags`.
+    pub(crate) fn new(timeout_ns: u64, flags: u32) -> Self {
+        Self {
+            timeout_ns,
+            absolute: flags & abi::TIMEOUT_ABSOLUTE != 0,
+            start: Cell::new(None),
+        }
+    }
+
+    /// Returns the nanoseconds left; 0 when the time has run out. A relative deadline begins with
+    /// the first call.
+    pub(crate) fn left_ns(&self) -> u64 {
+        match (self.timeout_ns, self.start.get()) {
+            (abi::TIMEOUT_INFINITE, _) => u64::MAX,
+            (at, _) if self.absolute => at.saturating_sub(now_ns()),
+            (0, _) => 0,
+            (timeout, Some(start)) => timeout.saturating_sub(now_ns().saturating_sub(start)),
+            (timeout, None) => {
+                self.start.set(Some(now_ns()));
+                timeout
+            }
+        }
+    }
+
+    /// Returns what the command writes back to `timeout_ns`: a caller that repeats the command then
+    /// waits for the rest of the time only.
+    pub(crate) fn rest(&self) -> u64 {
+        match self.start.get() {
+            Some(_) => self.left_ns(),
+            None => self.timeout_ns,
+        }
+    }
+
+    /// Returns the milliseconds left, rounded up; [`None`] when the time has run out.
+    pub(crate) fn millis(&self) -> Option<u32> {
+        match self.left_ns().div_ceil(1_000_000) {
+            0 => None,
+            millis => Some(u32::try_from(millis).unwrap_or(u32::MAX / 2)),
+        }
+    }
+
+    /// Sleeps until `changed` is notified; may wake spuriously. Returns [`EINTR`] when a signal
+    /// comes, `false` when the time has run out.
+    pub(crate) fn wait<T, B: Backend>(
+        &self,
+        changed: &CondVar,
+        guard: &mut Guard<'_, T, B>,
+    ) -> Result<bool> {
+        let Some(millis) = self.millis() else {
+            return Ok(false);
+        };
+        let jiffies = msecs_to_jiffies(millis).max(1);
+        match changed.wait_interruptible_timeout(guard, jiffies) {
+            CondVarTimeoutResult::Signal { .. } => Err(EINTR),
+            _ => Ok(true),
+        }
+    }
+}
