@@ -80,6 +80,8 @@
 //! | `rdmacg_mutex` (kernel) | the rdma cgroup's charges | process |
 //! | `QpGrants::growing` | the capacity of `QpGrants::keys` | process |
 //! | `RemoteKey::mr` | the key of a grant. Held while the key is revoked or replaced | process |
+//! | `Background::connection` | a connection whose attempt is pending. Held while the module's workqueue takes a step of it | process |
+//! | `Connection::stepping` | one step of an attempt at a time | process |
 //! | `QpObject::claimed` | whether a connection has the queue pair. Held while the owner changes attributes | process |
 //! | `PdObject::fast_reg` | creation of the registration queue pair. On iWARP held while it connects | process |
 //! | `rdma::loopback::LoopbackConnector::state` | the connection attempt in progress | process |
@@ -117,6 +119,7 @@
 //! | connection manager handlers | process (the manager's workqueues), handler mutex held | may sleep; do not wait for other threads; do not enter the gate; drop no identifier |
 //! | deadlines (`rdma::Queue::timer`) | softirq | take `rdma::Queue::lists`, call its `WrHandler` |
 //! | grant revocation work | process (the module's workqueue) | enters the gate; returns early on device removal |
+//! | connection work | process (the module's workqueue) | enters the gate; takes the steps of a pending attempt |
 //! | completion handlers | process (workqueue, caller) or softirq, as CQ_CREATE chose | must not sleep |
 //! | events of queue pairs, shared receive queues and completion queues | process, softirq or hardirq; interrupts off, under the driver's locks | store flags and records; wake waiters |
 //! | events of ports and devices | process (a worker of the core, perhaps with `rtnl_lock`) | take `EventSubscribers::files` |

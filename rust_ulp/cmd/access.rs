@@ -227,20 +227,23 @@ pub(super) struct Made {
     pub(super) handle: u32,
     /// The way to undo the command.
     pub(super) undo: Undo,
+    /// The result of the command, which does not undo it.
+    pub(super) result: Result,
 }
 
-/// Runs a command whose handler creates an object and puts it into the table.
+/// Runs a command whose handler creates an object and puts it into the table, or finds it there.
 ///
 /// Writes the struct back even if the handler fails, for the members that are valid then.
 pub(super) fn produce<T: Plain>(
     file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    run: impl FnOnce(&Ctx<'_>, &mut T) -> Result<Made>,
+    run: impl FnOnce(&Ctx<'_>, &mut T) -> Result<Option<Made>>,
 ) -> Result {
     let mut arg = user.read_writable()?;
     let result = run(&Ctx::enter(&file)?, &mut arg.value);
     match result {
-        Ok(made) => finish(&file, &arg, made.handle, &made.undo),
+        Ok(Some(made)) => finish(&file, &arg, made.handle, &made.undo).and(made.result),
+        Ok(None) => arg.write(),
         Err(err) => {
             // The caller gets the error of the handler in any case.
             let _ = arg.write();

@@ -24,8 +24,8 @@ use crate::{
     },
     object::{
         connection::{
+            Attended,
             ConnectParams,
-            ConnectTimes,
             Connection, //
         },
         deadline::Deadline,
@@ -56,7 +56,10 @@ use core::net::{
     SocketAddrV4,
     SocketAddrV6, //
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
@@ -147,7 +150,7 @@ fn private_data(data: &[u8], len: u32) -> Result<&[u8]> {
 ///
 /// Returns [`eopnotsupp`] if it is not of type RC, and [`eproto`] if it is neither in RESET nor in
 /// INIT.
-fn claim(this: &UlpFile, handle: u32) -> Result<(kernel::sync::Arc<QpObject>, Claim)> {
+fn claim(this: &UlpFile, handle: u32) -> Result<(Arc<QpObject>, Claim)> {
     let table = this.table().lock();
     let qp = table.qp(handle)?.clone();
     let use_ref = table.use_qp(handle)?;
@@ -187,7 +190,7 @@ pub(super) fn listen(ctx: &Ctx<'_>, value: &mut abi::Listen) -> Result<Object> {
 }
 
 /// Takes the oldest request of a listener.
-pub(super) fn get_request(ctx: &Ctx<'_>, value: &mut abi::GetRequest) -> Result<Made> {
+pub(super) fn get_request(ctx: &Ctx<'_>, value: &mut abi::GetRequest) -> Result<Option<Made>> {
     let deadline = Deadline::new(value.timeout_ns, value.flags);
     let listener = ctx.file.table().lock().listener(value.listener)?.clone();
     let backlog = listener.backlog().clone();
@@ -212,56 +215,89 @@ pub(super) fn get_request(ctx: &Ctx<'_>, value: &mut abi::GetRequest) -> Result<
     value.peer_qp_num = outcome.peer_qp_num;
     value.private_len = outcome.private.len;
     value.private_data = outcome.private.data;
-    Ok(Made {
+    Ok(Some(Made {
         handle,
         undo: Undo::PutBack(backlog),
-    })
+        result: Ok(()),
+    }))
+}
+
+/// Checks that a command that does not wait has no time to wait.
+fn check_nonblock(flags: u32, timeout_ns: u64) -> Result {
+    if flags & abi::NONBLOCK != 0 && (flags != abi::NONBLOCK || timeout_ns != 0) {
+        return Err(EINVAL);
+    }
+    Ok(())
+}
+
+/// Checks that the attempt that a command begins has time, or that the command does not wait.
+fn check_time(flags: u32, timeout_ns: u64) -> Result {
+    if flags & abi::NONBLOCK == 0 && timeout_ns == 0 {
+        return Err(EINVAL);
+    }
+    Ok(())
 }
 
 /// Checks the members that depend on neither an object nor the device.
 pub(super) fn check_accept(value: &abi::Accept) -> Result {
+    check_nonblock(value.flags, value.timeout_ns)?;
     check_parameters(&value.param)
 }
 
 /// Accepts a request.
 pub(super) fn accept(ctx: &Ctx<'_>, value: &mut abi::Accept) -> Result {
-    let private = private_data(&value.private_data, value.private_len)?;
     let deadline = Deadline::new(value.timeout_ns, value.flags);
     check_limits(&ctx.device, &value.param)?;
     let connection = ctx.file.table().lock().connection(value.request)?.clone();
-    let (qp, claim) = claim(ctx.file, value.qp)?;
-    let accepted = connection.accept(
+    if !connection.is_accept_of(value.qp) {
+        begin_accept(ctx, value, &connection)?;
+    }
+    if value.flags & abi::NONBLOCK != 0 {
+        connection.leave();
+        return Ok(());
+    }
+    let Attended { result, .. } = connection.attend(&deadline);
+    value.timeout_ns = deadline.rest();
+    trace_accept(ctx, value, result);
+    result?;
+    value.agreed = connection.outcome().param;
+    Ok(())
+}
+
+/// Begins to accept a request.
+fn begin_accept(ctx: &Ctx<'_>, value: &abi::Accept, connection: &Arc<Connection>) -> Result {
+    check_time(value.flags, value.timeout_ns)?;
+    let private = private_data(&value.private_data, value.private_len)?;
+    let (_qp, claim) = claim(ctx.file, value.qp)?;
+    let result = connection.accept(
+        ctx.file.device()?.clone(),
         claim,
-        &qp,
         &value.param,
         private,
         value.user_data,
-        &deadline,
+        value.flags & abi::NONBLOCK != 0,
     );
-    value.timeout_ns = deadline.rest();
-    let result = accepted.and_then(|result| result);
+    if result.is_err() {
+        trace_accept(ctx, value, result);
+    }
+    result
+}
+
+/// Reports the end of ACCEPT to the tracepoint and the debug messages.
+fn trace_accept(ctx: &Ctx<'_>, value: &abi::Accept, result: Result) {
+    let qp = ctx.file.table().lock().qp(value.qp).map(|qp| qp.number());
+    let number = qp.unwrap_or(0);
     trace::accept(
         value.request,
-        qp.number(),
+        number,
         result.err().map_or(0, |err| err.to_errno()),
     );
     ulp_debug!(
         "connection {:#x}: accepted with qp {}: {:?}\n",
         value.request,
-        qp.number(),
+        number,
         result
     );
-    let agreed = connection.outcome().param;
-    drop(qp);
-    drop(connection);
-    if let Ok(Err(err)) = accepted {
-        // The request cannot be accepted again. Another thread may have destroyed it by now.
-        let _ = ctx.file.destroy(&ctx.device, value.request);
-        return Err(err);
-    }
-    accepted??;
-    value.agreed = agreed;
-    Ok(())
 }
 
 /// Rejects a request.
@@ -276,6 +312,10 @@ pub(super) fn reject(ctx: &Ctx<'_>, value: &abi::Reject) -> Result {
 
 /// Checks the members that depend on neither an object nor the device.
 pub(super) fn check_connect(value: &abi::Connect) -> Result {
+    check_nonblock(value.flags, value.timeout_ns)?;
+    if value.handle == 0 {
+        check_time(value.flags, value.timeout_ns)?;
+    }
     let dst = address(&value.dst)?.ok_or(EINVAL)?;
     let src = address(&value.src)?;
     if dst.port() == 0
@@ -293,16 +333,24 @@ pub(super) fn check_connect(value: &abi::Connect) -> Result {
 }
 
 /// Connects a queue pair to a listener.
-pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Made> {
+pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Option<Made>> {
     let deadline = Deadline::new(value.timeout_ns, value.flags);
+    if value.handle != 0 {
+        connect_again(ctx, value, &deadline)?;
+        return Ok(None);
+    }
     check_limits(&ctx.device, &value.param)?;
-    let params = ConnectParams {
-        dst: address(&value.dst)?.ok_or(EINVAL)?,
-        src: address(&value.src)?,
-        param: value.param,
-        private_data: private_data(&value.private_data, value.private_len)?,
-        device: ctx.device.attributes.index,
-    };
+    let params = ConnectParams::new(
+        address(&value.dst)?.ok_or(EINVAL)?,
+        address(&value.src)?,
+        value.param,
+        private_data(&value.private_data, value.private_len)?,
+        ctx.device.attributes.index,
+    );
+    let nonblock = value.flags & abi::NONBLOCK != 0;
+    if nonblock && ctx.device.is_iwarp {
+        return Err(eopnotsupp());
+    }
     let (qp, claim) = claim(ctx.file, value.qp)?;
     let events = ctx.file.events().clone();
     let connection = Connection::new(
@@ -315,41 +363,74 @@ pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Made> {
     let object = Object::Connection(connection.clone());
     let handle = ctx.file.alloc_begin(object)?;
     connection.set_handle(handle);
-    let mut times = ConnectTimes::new();
     // Device removal closes the gate, then wakes the objects in the table. It either finds this
     // connection there, or the gate is closed by now.
-    let result = if ctx.file.device()?.is_gone() {
+    let device = ctx.file.device()?;
+    let begun = if device.is_gone() {
         Err(ENODEV)
     } else {
-        connection.connect(&qp, &params, &deadline, &mut times)
+        connection.connect(device.clone(), params)
+    };
+    let Attended { result, is_pending } = match begun {
+        Err(err) => Attended::over(Err(err)),
+        Ok(()) if nonblock => {
+            connection.leave();
+            Attended::pending(Ok(()))
+        }
+        Ok(()) => connection.attend(&deadline),
     };
     value.timeout_ns = deadline.rest();
-    trace_connect(handle, &qp, &times, result);
-    let outcome = connection.outcome();
+    trace_connect(handle, &qp, &connection, result);
+    if !is_pending {
+        describe(value, &connection, result);
+    }
     drop(connection);
     drop(qp);
-    value.reject_reason = outcome.reject_reason;
-    value.peer_private_len = outcome.private.len;
-    value.peer_private_data = outcome.private.data;
-    value.resolve_us = times.resolve;
-    value.route_us = times.route;
-    value.connect_us = times.connect;
-    if let Err(err) = result {
+    if let (Err(err), false) = (result, is_pending) {
         ctx.file.alloc_abort(&ctx.device, handle)?;
         return Err(err);
     }
     value.handle = handle;
-    value.local = raw_address(outcome.local);
-    value.agreed = outcome.param;
-    value.peer_qp_num = outcome.peer_qp_num;
-    Ok(Made {
+    Ok(Some(Made {
         handle,
         undo: Undo::Disconnect(value.qp),
-    })
+        result,
+    }))
+}
+
+/// Waits for an attempt that an earlier command has left pending.
+fn connect_again(ctx: &Ctx<'_>, value: &mut abi::Connect, deadline: &Deadline) -> Result {
+    let connection = ctx.file.table().lock().connection(value.handle)?.clone();
+    if value.flags & abi::NONBLOCK != 0 || !connection.is_connect_of(value.qp) {
+        return Err(EINVAL);
+    }
+    let Attended { result, is_pending } = connection.attend(deadline);
+    value.timeout_ns = deadline.rest();
+    if !is_pending {
+        describe(value, &connection, result);
+    }
+    result
+}
+
+/// Sets the members that say what became of an attempt.
+fn describe(value: &mut abi::Connect, connection: &Connection, result: Result) {
+    let outcome = connection.outcome();
+    value.reject_reason = outcome.reject_reason;
+    value.peer_private_len = outcome.private.len;
+    value.peer_private_data = outcome.private.data;
+    value.resolve_us = outcome.times.resolve;
+    value.route_us = outcome.times.route;
+    value.connect_us = outcome.times.connect;
+    if result.is_ok() {
+        value.local = raw_address(outcome.local);
+        value.agreed = outcome.param;
+        value.peer_qp_num = outcome.peer_qp_num;
+    }
 }
 
 /// Reports the end of CONNECT to the tracepoint and the debug messages.
-fn trace_connect(handle: u32, qp: &QpObject, times: &ConnectTimes, result: Result) {
+fn trace_connect(handle: u32, qp: &QpObject, connection: &Connection, result: Result) {
+    let times = connection.outcome().times;
     trace::connect(
         handle,
         qp.number(),

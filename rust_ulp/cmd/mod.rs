@@ -130,13 +130,13 @@ commands! {
     IOC_GET_REQUEST: GetRequest { flags: abi::TIMEOUT_ABSOLUTE, zero: (param.reserved) }
         => produce(cm::get_request);
     IOC_ACCEPT: Accept {
-        flags: abi::TIMEOUT_ABSOLUTE, zero: (pad, param.reserved, agreed.reserved),
-        check: cm::check_accept, private: CM_REP_PRIVATE_MAX
+        flags: (abi::TIMEOUT_ABSOLUTE | abi::NONBLOCK),
+        zero: (pad, param.reserved, agreed.reserved), check: cm::check_accept, private: CM_REP_PRIVATE_MAX
     } => modify(cm::accept);
     IOC_REJECT: Reject { flags: 0, private: CM_REJ_PRIVATE_MAX } => input(cm::reject);
     IOC_CONNECT: Connect {
-        flags: abi::TIMEOUT_ABSOLUTE, zero: (pad, param.reserved, agreed.reserved),
-        check: cm::check_connect, private: CM_REQ_PRIVATE_MAX
+        flags: (abi::TIMEOUT_ABSOLUTE | abi::NONBLOCK),
+        zero: (pad, param.reserved, agreed.reserved), check: cm::check_connect, private: CM_REQ_PRIVATE_MAX
     } => produce(cm::connect);
     IOC_DISCONNECT: Disconnect { flags: 0, zero: (pad) } => input(cm::disconnect);
     IOC_CONN_QUERY: ConnQuery { flags: 0, zero: (pad, param.reserved) } => query(cm::query);

@@ -3,10 +3,12 @@
 //! Connections of a file.
 //!
 //! A connection owns an identifier of the connection manager, and its stage. It begins with
-//! CONNECT, or as a request that a listener received and ACCEPT takes. The commands run in the
-//! caller's context, one step after the other. The handler runs in process context with the
-//! manager's handler mutex held: it stores the event, wakes the command that waits, and moves the
-//! queue pair to ERR when the peer has ended the connection.
+//! CONNECT, or as a request that a listener received and ACCEPT takes. The handler runs in process
+//! context with the manager's handler mutex held: it stores the event, and moves the queue pair to
+//! ERR when the peer has ended the connection.
+//!
+//! The other steps of an attempt run outside of the handler, see [`Connection::step`]: by the
+//! command that waits for the attempt, or, when none does, by the work of [`Background`].
 //!
 //! The queue pair leaves its state only when the peer has answered (CONNECT) or is about to be
 //! answered (ACCEPT). In RTS it takes data before the manager's last message has arrived, so a
@@ -20,6 +22,7 @@ use super::{
     }, //
 };
 use crate::{
+    device::Device,
     events::FileEvents,
     kernel::{
         errno::{
@@ -52,6 +55,7 @@ use core::net::SocketAddr;
 use kernel::{
     new_condvar,
     new_mutex,
+    new_work,
     prelude::*,
     sync::{
         atomic::{
@@ -61,6 +65,11 @@ use kernel::{
         Arc,
         CondVar,
         Mutex, //
+    },
+    workqueue::{
+        impl_has_work,
+        Work,
+        WorkItem, //
     }, //
 };
 
@@ -69,16 +78,22 @@ use kernel::{
 const ADDRESS_MILLIS: u32 = 4000;
 /// The longest time of the first attempt; each further attempt takes twice as long as the last one.
 const FIRST_LOOK_MILLIS: u32 = 10;
+/// The longest time to resolve a route, which on InfiniBand asks the subnet administrator.
+const ROUTE_MILLIS: u32 = 4000;
 
 /// The stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// CONNECT has begun.
-    Begun,
+    /// CONNECT has begun: the peer's address is being resolved.
+    AddrQuery,
     /// The peer's address is resolved.
     AddrResolved,
+    /// The route to the peer is being resolved.
+    RouteQuery,
     /// The route to the peer is resolved.
     RouteResolved,
+    /// The connection request is on its way.
+    Connect,
     /// The peer has accepted.
     ConnectResponse,
     /// It is a request that was not answered.
@@ -87,10 +102,28 @@ enum Stage {
     Accepting,
     /// Both ends have established it.
     Established,
-    /// It was established and has ended, or a request whose answer failed.
+    /// The attempt has failed, and its queue pair is free again.
+    Failed,
+    /// It was established and has ended, or a request that was rejected.
     Ended,
     /// The timewait period is over.
     TimewaitExit,
+}
+
+impl Stage {
+    /// Returns whether CONNECT or ACCEPT is establishing the connection.
+    fn is_attempt(self) -> bool {
+        matches!(
+            self,
+            Self::AddrQuery
+                | Self::AddrResolved
+                | Self::RouteQuery
+                | Self::RouteResolved
+                | Self::Connect
+                | Self::ConnectResponse
+                | Self::Accepting
+        )
+    }
 }
 
 /// The private data of the peer.
@@ -112,6 +145,10 @@ impl PrivateData {
         }
         this
     }
+
+    fn bytes(&self) -> &[u8] {
+        self.data.get(..self.len as usize).unwrap_or(&[])
+    }
 }
 
 struct Progress {
@@ -128,11 +165,58 @@ struct Progress {
     param: abi::ConnParam,
     addresses: (Option<SocketAddr>, Option<SocketAddr>),
     qp: Option<Claim>,
+    /// The handle of the queue pair of the attempt, even after the attempt.
+    qp_handle: u32,
+    /// The state of the queue pair before the attempt.
+    from: State,
+    /// The parameters of CONNECT.
+    params: Option<ConnectParams>,
+    times: ConnectTimes,
+    /// The number of commands that wait for the attempt.
+    waiting: u32,
+    /// Whether a command has left the attempt pending: events report its end.
+    is_pending: bool,
+    background: Option<Arc<Background>>,
 }
 
 impl Progress {
     fn fail(&mut self, err: Error) {
         self.failure.get_or_insert(err);
+        if self.stage == Stage::Requested {
+            self.stage = Stage::Failed;
+        }
+    }
+
+    /// Returns whether [`Connection::step`] has something to do.
+    fn is_due(&self) -> bool {
+        self.closed.is_none()
+            && match self.stage {
+                Stage::AddrResolved | Stage::RouteResolved | Stage::ConnectResponse => true,
+                stage => stage.is_attempt() && self.failure.is_some(),
+            }
+    }
+
+    /// Returns whether the next step may sleep for long: only a command takes it. On iWARP, a
+    /// request waits for TCP.
+    fn needs_command(&self) -> bool {
+        self.stage == Stage::RouteResolved
+            && self.failure.is_none()
+            && self.qp.as_ref().is_some_and(|qp| qp.qp().is_iwarp())
+    }
+
+    /// Has the next step taken in the background, if it is due and no command waits.
+    fn kick(&self) {
+        if self.waiting == 0 && self.is_due() && !self.needs_command() {
+            if let Some(background) = &self.background {
+                // Work that is queued already will see the present stage.
+                let _ = background.device.workqueue().enqueue(background.clone());
+            }
+        }
+    }
+
+    /// Returns the queue pair of the attempt.
+    fn object(&self) -> Result<Arc<QpObject>> {
+        self.qp.as_ref().map(Claim::object).ok_or_else(econnreset)
     }
 
     /// Notes that the manager has brought the queue pair to RTS, as it does on iWARP. Sleeps.
@@ -140,7 +224,7 @@ impl Progress {
         let Some(qp) = self.qp.as_ref().filter(|qp| qp.qp().is_iwarp()) else {
             return;
         };
-        if self.stage == Stage::RouteResolved {
+        if self.stage == Stage::Connect {
             self.private = PrivateData::new(message.private_data);
         }
         // This side answers the requests that the peer has outstanding, and the other way round.
@@ -160,7 +244,56 @@ pub(crate) struct Shared {
     progress: Mutex<Progress>,
     #[pin]
     changed: CondVar,
+    /// Held during a step. Lock order: before the manager's handler mutex.
+    #[pin]
+    stepping: Mutex<()>,
     file: Arc<FileEvents>,
+}
+
+/// Takes the steps of an attempt that no command waits for.
+#[pin_data]
+struct Background {
+    device: Arc<Device>,
+    /// The connection, from when a command left its attempt until it is closed. Held during a step,
+    /// so a connection that was closed takes none. Lock order: after the table, before
+    /// `Shared::stepping`.
+    #[pin]
+    connection: Mutex<Option<Arc<Connection>>>,
+    #[pin]
+    work: Work<Self>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Background { self.work }
+}
+
+impl Background {
+    fn new(device: Arc<Device>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                device,
+                connection <- new_mutex!(None, "rust_ulp::Background::connection"),
+                work <- new_work!("rust_ulp::Background::work"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+}
+
+impl WorkItem for Background {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let Ok(_alive) = this.device.enter() else {
+            // The removal of the device ends the connection.
+            return;
+        };
+        if let Some(connection) = &*this.connection.lock() {
+            while connection.is_due_here() {
+                connection.step();
+            }
+        }
+    }
 }
 
 impl Shared {
@@ -175,6 +308,13 @@ impl Shared {
             param: abi::ConnParam::default(),
             addresses: (None, None),
             qp: None,
+            qp_handle: 0,
+            from: State::Reset,
+            params: None,
+            times: ConnectTimes::new(),
+            waiting: 0,
+            is_pending: false,
+            background: None,
         };
         Arc::pin_init(
             pin_init!(Self {
@@ -182,6 +322,7 @@ impl Shared {
                 user_data: Atomic::new(0),
                 progress <- new_mutex!(progress, "rust_ulp::Connection::progress"),
                 changed <- new_condvar!("rust_ulp::Connection::changed"),
+                stepping <- new_mutex!((), "rust_ulp::Connection::stepping"),
                 file,
             }),
             GFP_KERNEL,
@@ -230,48 +371,59 @@ impl Shared {
     }
 }
 
-impl cm::Handler for Shared {
-    fn event(&self, id: &cm::LockedId<'_>, event: &cm::Event<'_>) {
-        let handle = self.handle.load(Relaxed);
-        trace::cm_event(handle, event.number(), event.status());
-        let mut progress = self.progress.lock();
-        let mut raised = None;
+impl Shared {
+    /// Notes an event of an attempt. Returns whether it was one.
+    fn attempt_event(
+        &self,
+        progress: &mut Progress,
+        id: &cm::LockedId<'_>,
+        event: &cm::Event<'_>,
+    ) -> bool {
         match (event, progress.stage) {
-            (cm::Event::AddressResolved, Stage::Begun) => progress.stage = Stage::AddrResolved,
-            (cm::Event::RouteResolved, Stage::AddrResolved) => {
-                progress.stage = Stage::RouteResolved
-            }
-            (cm::Event::Response(message), Stage::RouteResolved) => {
+            (cm::Event::AddressResolved, Stage::AddrQuery) => progress.stage = Stage::AddrResolved,
+            (cm::Event::RouteResolved, Stage::RouteQuery) => progress.stage = Stage::RouteResolved,
+            (cm::Event::Response(message), Stage::Connect) => {
                 progress.peer = message.parameters;
                 progress.private = PrivateData::new(message.private_data);
                 progress.stage = Stage::ConnectResponse;
             }
             // At the requester's end only on iWARP.
-            (cm::Event::Established(message), Stage::RouteResolved | Stage::Accepting) => {
+            (cm::Event::Established(message), Stage::Connect | Stage::Accepting) => {
                 progress.come_up(message);
-                progress.stage = Stage::Established;
+                progress.addresses = id.addresses();
+                self.established(progress);
             }
-            (
-                cm::Event::Disconnected | cm::Event::Rejected { .. },
-                Stage::Established, //
-            ) => {
-                self.end(&mut progress, true);
+            _ => return false,
+        }
+        true
+    }
+
+    /// Notes an event that ends an attempt or a connection. Returns the event to report, `EVENT_*`.
+    /// Sleeps.
+    fn end_event(
+        &self,
+        progress: &mut Progress,
+        id: &cm::LockedId<'_>,
+        event: &cm::Event<'_>,
+    ) -> Option<u32> {
+        match (event, progress.stage) {
+            (cm::Event::Disconnected | cm::Event::Rejected { .. }, Stage::Established) => {
+                self.end(progress, true);
                 // Fails when the event was no disconnect request, which needs no answer.
                 let _ = id.disconnect();
-                raised = Some(abi::EVENT_DISCONNECTED);
+                return Some(abi::EVENT_DISCONNECTED);
             }
             (
                 cm::Event::Disconnected | cm::Event::Rejected { .. },
                 Stage::Requested | Stage::Accepting,
             ) => progress.fail(econnreset()),
-            (cm::Event::Rejected { .. }, Stage::Ended | Stage::TimewaitExit) => (),
             (
                 cm::Event::Rejected {
                     reason,
                     private_data,
                 },
-                _,
-            ) => {
+                stage,
+            ) if stage.is_attempt() => {
                 progress.reject_reason = *reason;
                 progress.private = PrivateData::new(private_data);
                 progress.fail(econnrefused());
@@ -283,24 +435,58 @@ impl cm::Handler for Shared {
                 _,
             ) => progress.fail(*err),
             (cm::Event::Unreachable(_), Stage::Established) => {
-                raised = Some(abi::EVENT_UNREACHABLE);
+                return Some(abi::EVENT_UNREACHABLE);
             }
             (cm::Event::Unreachable(_), _) => progress.fail(ETIMEDOUT),
             (cm::Event::TimewaitExit, Stage::Ended) => {
                 progress.stage = Stage::TimewaitExit;
-                raised = Some(abi::EVENT_TIMEWAIT_EXIT);
+                return Some(abi::EVENT_TIMEWAIT_EXIT);
             }
-            (cm::Event::AddressChange, _) => raised = Some(abi::EVENT_ADDR_CHANGE),
+            (cm::Event::AddressChange, _) => return Some(abi::EVENT_ADDR_CHANGE),
             // Another device than the file's is removed: when the file's own device is, this module
-            // has dropped its identifiers before. CONNECT gives up the route when it wakes.
+            // has dropped its identifiers before. The attempt gives up the route.
             (cm::Event::DeviceRemoval, _) => progress.fail(ehostunreach()),
             _ => (),
         }
+        None
+    }
+
+    /// Notes that the connection is established.
+    fn established(&self, progress: &mut Progress) {
+        progress.stage = Stage::Established;
+        progress.times.connect = progress.times.elapsed();
+        if progress.is_pending {
+            self.raise(abi::EVENT_ESTABLISHED, 0);
+        }
+    }
+
+    /// Reports an event of the connection to the file, if it has a handle.
+    fn raise(&self, event: u32, info: u32) {
+        let handle = self.handle.load(Relaxed);
+        if handle != 0 {
+            let user_data = self.user_data.load(Relaxed);
+            self.file.raise(event, handle, user_data, info);
+        }
+    }
+}
+
+impl cm::Handler for Shared {
+    fn event(&self, id: &cm::LockedId<'_>, event: &cm::Event<'_>) {
+        let handle = self.handle.load(Relaxed);
+        trace::cm_event(handle, event.number(), event.status());
+        let mut progress = self.progress.lock();
+        // An attempt that has failed, or whose connection is closed, goes no further.
+        let goes_on = progress.failure.is_none() && progress.closed.is_none();
+        let raised = if goes_on && self.attempt_event(&mut progress, id, event) {
+            None
+        } else {
+            self.end_event(&mut progress, id, event)
+        };
+        progress.kick();
         drop(progress);
         self.changed.notify_all();
-        if let Some(event) = raised.filter(|_| handle != 0) {
-            let user_data = self.user_data.load(Relaxed);
-            self.file.raise(event, handle, user_data, 0);
+        if let Some(event) = raised {
+            self.raise(event, 0);
         }
     }
 }
@@ -315,17 +501,89 @@ fn of_streams(param: &abi::ConnParam) -> abi::ConnParam {
     }
 }
 
+/// Brings the queue pair of an attempt that ends in `stage` back to the state `from`, and gives it
+/// free. Sleeps.
+///
+/// A queue pair beyond INIT goes to RESET. On iWARP one that has a connection goes to ERR.
+fn give_back(claim: Option<Claim>, stage: Stage, from: State) {
+    let Some(claim) = claim else {
+        return;
+    };
+    let to = if !claim.qp().is_iwarp() {
+        (claim.qp().state() != from).then_some(State::Reset)
+    } else {
+        let sent = matches!(stage, Stage::Connect | Stage::Accepting);
+        sent.then_some(State::Err)
+    };
+    if let Some(to) = to {
+        // When the driver refuses, the queue pair is as bad as it can be.
+        let _ = claim.move_to(to);
+    }
+}
+
 /// The parameters of CONNECT.
-pub(crate) struct ConnectParams<'a> {
+#[derive(Clone, Copy)]
+pub(crate) struct ConnectParams {
     pub(crate) dst: SocketAddr,
     pub(crate) src: Option<SocketAddr>,
     pub(crate) param: abi::ConnParam,
-    pub(crate) private_data: &'a [u8],
+    pub(crate) private: PrivateData,
     /// The number of the file's device.
     pub(crate) device: u32,
+    /// The duration of the present attempt to resolve the address, and of all before.
+    millis: u32,
+    spent: u32,
+}
+
+impl ConnectParams {
+    /// Makes the parameters. `private_data` is at most [`abi::CM_PRIVATE_MAX`] bytes.
+    pub(crate) fn new(
+        dst: SocketAddr,
+        src: Option<SocketAddr>,
+        param: abi::ConnParam,
+        private_data: &[u8],
+        device: u32,
+    ) -> Self {
+        Self {
+            dst,
+            src,
+            param,
+            private: PrivateData::new(private_data),
+            device,
+            millis: FIRST_LOOK_MILLIS,
+            spent: 0,
+        }
+    }
+}
+
+/// What became of an attempt while a command waited for it.
+pub(crate) struct Attended {
+    /// The result of the attempt, or what ended the wait.
+    pub(crate) result: Result,
+    /// Whether the attempt goes on.
+    pub(crate) is_pending: bool,
+}
+
+impl Attended {
+    /// Makes the value for an attempt that is over.
+    pub(crate) fn over(result: Result) -> Self {
+        Self {
+            result,
+            is_pending: false,
+        }
+    }
+
+    /// Makes the value for an attempt that goes on.
+    pub(crate) fn pending(result: Result) -> Self {
+        Self {
+            result,
+            is_pending: true,
+        }
+    }
 }
 
 /// The times at which steps of CONNECT ended, in microseconds from its start.
+#[derive(Clone, Copy)]
 pub(crate) struct ConnectTimes {
     /// The start, of [`now_ns`].
     start: u64,
@@ -336,7 +594,7 @@ pub(crate) struct ConnectTimes {
 
 impl ConnectTimes {
     /// Makes the times of a CONNECT that starts now.
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         Self {
             start: now_ns(),
             resolve: 0,
@@ -360,6 +618,7 @@ pub(crate) struct Outcome {
     pub(crate) private: PrivateData,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<SocketAddr>,
+    pub(crate) times: ConnectTimes,
 }
 
 /// A connection of a file, or a request for one.
@@ -378,9 +637,13 @@ impl Connection {
         user_data: u64,
         file: Arc<FileEvents>,
     ) -> Result<Arc<Self>> {
-        let shared = Shared::new(Stage::Begun, file)?;
+        let shared = Shared::new(Stage::AddrQuery, file)?;
         shared.user_data.store(user_data, Relaxed);
-        shared.progress.lock().qp = Some(claim);
+        let mut progress = shared.progress.lock();
+        progress.from = claim.qp().state();
+        progress.qp_handle = claim.handle();
+        progress.qp = Some(claim);
+        drop(progress);
         let id = cm::OwnedId::connection(net, device, shared.clone())?;
         Ok(Arc::new(Self { id, shared }, GFP_KERNEL_ACCOUNT)?)
     }
@@ -395,10 +658,15 @@ impl Connection {
         self.shared.handle.store(handle, Relaxed);
     }
 
-    /// Wakes the threads that wait for it, with `err`.
+    /// Wakes the threads that wait for it, with `err`. The attempt takes no further step. Sleeps.
     pub(crate) fn close(&self, err: Error) {
-        self.shared.progress.lock().closed.get_or_insert(err);
+        let mut progress = self.shared.progress.lock();
+        progress.closed.get_or_insert(err);
+        let background = progress.background.clone();
+        drop(progress);
         self.shared.changed.notify_all();
+        // The caller has another reference: this one is not the last.
+        drop(background.and_then(|background| background.connection.lock().take()));
     }
 
     /// Returns whether it is a request whose sender has gone.
@@ -406,87 +674,158 @@ impl Connection {
         self.shared.progress.lock().failure.is_some()
     }
 
-    /// Waits until it has left stage `from`. Sleeps.
-    fn pass(&self, from: Stage, deadline: &Deadline) -> Result {
-        let mut progress = self.shared.progress.lock();
-        loop {
-            if let Some(err) = progress.closed.or(progress.failure) {
-                return Err(err);
-            }
-            if progress.stage != from {
-                return Ok(());
-            }
-            if !deadline.wait(&self.shared.changed, &mut progress)? {
-                return Err(etime());
-            }
-        }
+    /// Returns whether the work of [`Background`] has to take a step.
+    fn is_due_here(&self) -> bool {
+        let progress = self.shared.progress.lock();
+        progress.is_due() && !progress.needs_command()
     }
 
-    /// Connects `qp`, in RESET or INIT, which this connection has claimed. Sleeps.
-    ///
-    /// When it fails, the connection is to be dropped. The queue pair is in the state that it was
-    /// in, except that from beyond INIT it goes back to RESET, and on iWARP to ERR.
-    pub(crate) fn connect(
-        &self,
-        qp: &QpObject,
-        params: &ConnectParams<'_>,
-        deadline: &Deadline,
-        times: &mut ConnectTimes,
-    ) -> Result {
+    /// Returns whether CONNECT made it with the queue pair `qp`.
+    pub(crate) fn is_connect_of(&self, qp: u32) -> bool {
+        let progress = self.shared.progress.lock();
+        progress.params.is_some() && progress.qp_handle == qp
+    }
+
+    /// Returns whether an ACCEPT with the queue pair `qp` has left it pending.
+    pub(crate) fn is_accept_of(&self, qp: u32) -> bool {
+        let progress = self.shared.progress.lock();
+        progress.params.is_none() && progress.is_pending && progress.qp_handle == qp
+    }
+
+    /// Leaves the attempt pending: from now on its steps run in the background. Sleeps.
+    pub(crate) fn leave(self: &Arc<Self>) {
+        let mut progress = self.shared.progress.lock();
+        progress.is_pending = true;
+        let background = progress.background.clone();
+        drop(progress);
+        let Some(background) = background else {
+            return;
+        };
+        let mut connection = background.connection.lock();
+        let progress = self.shared.progress.lock();
+        // Otherwise `close` has looked already, and nobody would take the reference away.
+        if progress.closed.is_none() {
+            *connection = Some(self.clone());
+        }
+        drop(connection);
+        progress.kick();
+    }
+
+    /// Waits until the attempt is over, and takes its steps meanwhile. Sleeps.
+    pub(crate) fn attend(self: &Arc<Self>, deadline: &Deadline) -> Attended {
+        let mut progress = self.shared.progress.lock();
+        progress.waiting = progress.waiting.saturating_add(1);
+        let attended = loop {
+            if let Some(err) = progress.closed {
+                break Attended::over(Err(err));
+            }
+            if !progress.stage.is_attempt() {
+                break Attended::over(match progress.stage {
+                    Stage::Failed => Err(progress.failure.unwrap_or_else(econnreset)),
+                    // The peer may have ended it since: that is another event.
+                    _ => Ok(()),
+                });
+            }
+            if progress.is_due() {
+                drop(progress);
+                self.step();
+                progress = self.shared.progress.lock();
+                continue;
+            }
+            match deadline.wait(&self.shared.changed, &mut progress) {
+                Ok(true) => (),
+                Ok(false) => break Attended::pending(Err(etime())),
+                Err(err) => break Attended::pending(Err(err)),
+            }
+        };
+        progress.waiting = progress.waiting.saturating_sub(1);
+        // Before the lock is dropped: the end of the attempt either was seen above, or is reported.
+        progress.is_pending |= attended.is_pending;
+        drop(progress);
+        if attended.is_pending {
+            self.leave();
+        }
+        attended
+    }
+
+    /// Starts to connect the queue pair, in RESET or INIT, that this connection has claimed. Sleeps.
+    pub(crate) fn connect(&self, device: Arc<Device>, params: ConnectParams) -> Result {
+        let background = Background::new(device)?;
         if params.param.flags & abi::CONN_TRAFFIC_CLASS != 0 {
             self.id.set_traffic_class(params.param.traffic_class);
         }
         self.set_timers(&params.param)?;
-        self.resolve(params, deadline, times)?;
-        self.request(qp, params)?;
-        let answered = self.pass(Stage::RouteResolved, deadline);
-        if qp.qp().is_iwarp() {
-            answered
-                .and_then(|()| self.came_up())
-                .inspect_err(|_| self.give_up(qp))?;
-            times.connect = times.elapsed();
-            return Ok(());
-        }
-        answered?;
-        times.connect = times.elapsed();
-        let from = qp.qp().state();
-        self.establish(qp, &params.param)
-            .inspect_err(|_| self.take_back(qp, from))
+        let mut progress = self.shared.progress.lock();
+        progress.background = Some(background);
+        progress.params = Some(params);
+        drop(progress);
+        self.id
+            .resolve_address(params.src, params.dst, params.millis)
+            .map_err(|err| self.explain(Stage::AddrQuery, err))
     }
 
-    /// Resolves the address of the peer, and the route to it. Sleeps.
-    fn resolve(
-        &self,
-        params: &ConnectParams<'_>,
-        deadline: &Deadline,
-        times: &mut ConnectTimes,
-    ) -> Result {
-        self.resolve_address(params, deadline)
-            .map_err(|err| match err {
-                // The address is not one of a device. A device that goes has closed the gate.
-                err if err == ENODEV && !self.is_closed() => eaddrnotavail(),
-                err if err == ETIMEDOUT => ehostunreach(),
-                err => err,
-            })?;
-        times.resolve = times.elapsed();
-        if self.id.device_index() != Some(params.device) {
+    /// Takes the next step of the attempt, if one is due. Sleeps.
+    fn step(&self) {
+        let _stepping = self.shared.stepping.lock();
+        let progress = self.shared.progress.lock();
+        let (stage, failure) = (progress.stage, progress.failure);
+        if !progress.is_due() {
+            return;
+        }
+        drop(progress);
+        let result = match (stage, failure) {
+            (Stage::AddrQuery, Some(err)) if err == ETIMEDOUT => self.resolve_again(),
+            (_, Some(err)) => Err(err),
+            (Stage::AddrResolved, None) => self.resolve_route(),
+            (Stage::RouteResolved, None) => self.request(),
+            _ => self.establish(),
+        };
+        if let Err(err) = result {
+            self.give_up(err);
+        }
+    }
+
+    /// Resolves the link-layer address of the peer once more. Sleeps.
+    ///
+    /// The resolver (`rdma_resolve_ip()`) looks at the neighbour entry, and then queues its request
+    /// for the neighbour's answer. It finds an answer that arrives between the two only when its
+    /// time is over. So there are several attempts, and the first one is short. The handler cannot
+    /// begin one: `rdma_resolve_addr()` would wait for it to return.
+    fn resolve_again(&self) -> Result {
+        let mut progress = self.shared.progress.lock();
+        let params = progress.params.as_mut().ok_or(EINVAL)?;
+        params.spent = params.spent.saturating_add(params.millis);
+        if params.spent >= ADDRESS_MILLIS {
+            return Err(ETIMEDOUT);
+        }
+        params.millis = params.millis.saturating_mul(2);
+        let (src, dst, millis) = (params.src, params.dst, params.millis);
+        progress.failure = None;
+        drop(progress);
+        self.id.resolve_address(src, dst, millis)
+    }
+
+    /// Starts to resolve the route to the peer. Sleeps.
+    fn resolve_route(&self) -> Result {
+        let mut progress = self.shared.progress.lock();
+        progress.times.resolve = progress.times.elapsed();
+        progress.stage = Stage::RouteQuery;
+        let device = progress.params.as_ref().map(|params| params.device);
+        drop(progress);
+        if self.id.device_index() != device {
             return Err(EXDEV);
         }
-        self.id
-            .resolve_route(deadline.millis().ok_or_else(etime)?)
-            .and_then(|()| self.pass(Stage::AddrResolved, deadline))
-            .map_err(|err| match err {
-                err if err == ENODEV && !self.is_closed() => ehostunreach(),
-                err => err,
-            })?;
-        times.route = times.elapsed();
-        Ok(())
+        self.id.resolve_route(ROUTE_MILLIS)
     }
 
     /// Sends the connection request. Sleeps.
-    fn request(&self, qp: &QpObject, params: &ConnectParams<'_>) -> Result {
-        let param = &params.param;
+    fn request(&self) -> Result {
         let id = self.id.lock();
+        let mut progress = self.shared.progress.lock();
+        progress.times.route = progress.times.elapsed();
+        let params = *progress.params.as_ref().ok_or(EINVAL)?;
+        let qp = progress.object()?;
+        let param = &params.param;
         if param.path_mtu != 0 {
             id.limit_mtu(param.path_mtu);
         }
@@ -500,14 +839,25 @@ impl Connection {
         };
         if qp.qp().is_iwarp() {
             qp.qp().prepare(param.access_flags)?;
-            self.shared.progress.lock().param = of_streams(param);
+            progress.param = of_streams(param);
         }
-        id.connect(&parameters, params.private_data)
+        progress.stage = Stage::Connect;
+        drop(progress);
+        id.connect(&parameters, params.private.bytes())
+            // Nothing was sent.
+            .inspect_err(|_| self.shared.progress.lock().stage = Stage::RouteResolved)
     }
 
-    /// Brings `qp` to RTS after the peer has accepted, and tells the peer. Sleeps.
-    fn establish(&self, qp: &QpObject, param: &abi::ConnParam) -> Result {
-        let agreed = self.bring_up(qp, param)?;
+    /// Brings the queue pair to RTS after the peer has accepted, and tells the peer. Sleeps.
+    fn establish(&self) -> Result {
+        let progress = self.shared.progress.lock();
+        let param = progress.params.as_ref().ok_or(EINVAL)?.param;
+        let qp = progress.object()?;
+        drop(progress);
+        let agreed = self.bring_up(&qp, &param).inspect_err(|_| {
+            // Without this the peer would wait until the connection is destroyed.
+            let _ = self.id.lock().reject(cm::REJECT_CONSUMER, &[]);
+        })?;
         let id = self.id.lock();
         let mut progress = self.shared.progress.lock();
         // The peer may have gone since.
@@ -518,60 +868,49 @@ impl Connection {
         progress.addresses = id.addresses();
         drop(progress);
         id.establish()?;
-        self.shared.progress.lock().stage = Stage::Established;
+        self.shared.established(&mut self.shared.progress.lock());
+        self.shared.changed.notify_all();
         Ok(())
     }
 
-    /// Ends [`Self::connect`] on iWARP, where the manager has connected the queue pair.
-    fn came_up(&self) -> Result {
-        let id = self.id.lock();
+    /// Ends the attempt with `err`: gives the queue pair back and reports the failure. Sleeps.
+    fn give_up(&self, err: Error) {
         let mut progress = self.shared.progress.lock();
-        // The peer may have gone since.
-        if let Some(err) = progress.closed.or(progress.failure) {
-            return Err(err);
-        }
-        if progress.stage != Stage::Established {
-            return Err(econnreset());
-        }
-        progress.addresses = id.addresses();
-        Ok(())
-    }
-
-    /// Moves `qp`, of iWARP, to ERR. Sleeps.
-    fn give_up(&self, qp: &QpObject) {
-        // When the driver refuses, the queue pair is as bad as it can be.
-        let _ = qp.move_to(State::Err);
-    }
-
-    /// Resolves the link-layer address of the peer. Sleeps.
-    ///
-    /// The resolver (`rdma_resolve_ip()`) looks at the neighbour entry, and then queues its request
-    /// for the neighbour's answer. It finds an answer that arrives between the two only when its
-    /// time is over. So there are several attempts, and the first one is short.
-    fn resolve_address(&self, params: &ConnectParams<'_>, deadline: &Deadline) -> Result {
-        let mut millis = FIRST_LOOK_MILLIS;
-        let mut spent = 0u32;
-        loop {
-            let now = millis.min(deadline.millis().ok_or_else(etime)?);
-            let result = self
-                .id
-                .resolve_address(params.src, params.dst, now)
-                .and_then(|()| self.pass(Stage::Begun, deadline));
-            spent = spent.saturating_add(now);
-            if result != Err(ETIMEDOUT) || spent >= ADDRESS_MILLIS {
-                return result;
-            }
-            let mut progress = self.shared.progress.lock();
-            if progress.failure == Some(ETIMEDOUT) {
-                progress.failure = None;
-            }
-            drop(progress);
-            millis = millis.saturating_mul(2);
+        let stage = progress.stage;
+        // No event moves a failed attempt to another stage.
+        let err = self.explain_closed(stage, err, progress.closed.is_some());
+        progress.failure = Some(err);
+        let (claim, from) = (progress.qp.take(), progress.from);
+        drop(progress);
+        give_back(claim, stage, from);
+        let mut progress = self.shared.progress.lock();
+        progress.stage = Stage::Failed;
+        let is_pending = progress.is_pending;
+        drop(progress);
+        self.shared.changed.notify_all();
+        if is_pending {
+            let errno = err.to_errno().unsigned_abs();
+            self.shared.raise(abi::EVENT_CONNECT_FAILED, errno);
         }
     }
 
-    fn is_closed(&self) -> bool {
-        self.shared.progress.lock().closed.is_some()
+    /// Returns the errno of the ABI for an error of the manager in `stage`.
+    fn explain(&self, stage: Stage, err: Error) -> Error {
+        let is_closed = self.shared.progress.lock().closed.is_some();
+        self.explain_closed(stage, err, is_closed)
+    }
+
+    /// Does the same. A device that goes `is_closed`.
+    fn explain_closed(&self, stage: Stage, err: Error, is_closed: bool) -> Error {
+        match stage {
+            // The address is not one of a device.
+            Stage::AddrQuery if err == ENODEV && !is_closed => eaddrnotavail(),
+            Stage::AddrQuery if err == ETIMEDOUT => ehostunreach(),
+            Stage::RouteQuery if err == ENODEV && !is_closed => ehostunreach(),
+            // The manager knows before its handler does that the peer has gone.
+            Stage::Accepting | Stage::ConnectResponse if err == EINVAL => econnreset(),
+            _ => err,
+        }
     }
 
     fn set_timers(&self, param: &abi::ConnParam) -> Result {
@@ -637,83 +976,40 @@ impl Connection {
         Ok(agreed)
     }
 
-    /// Undoes [`Self::bring_up`]. Sleeps.
-    fn take_back(&self, qp: &QpObject, from: State) {
-        if qp.qp().state() != from {
-            // When the driver refuses, the queue pair is as bad as it can be.
-            let _ = qp.move_to(State::Reset);
-        }
-    }
-
-    /// Accepts the request with the queue pair of `claim`, which is `qp`, in RESET or INIT. Sleeps.
+    /// Starts to accept the request with the queue pair of `claim`, in RESET or INIT. Sleeps.
     ///
-    /// After an outer error nothing has changed: [`eisconn`] when it is a connection already or
-    /// becomes one, [`enotconn`] when it was one. After an inner error the request is to be
-    /// dropped, which rejects it: [`econnreset`] when the peer has gone.
+    /// [`eisconn`] when it is a connection already or becomes one, [`enotconn`] when it was one,
+    /// [`econnreset`] when the peer has gone: then it has failed. After any other error before the
+    /// answer is sent, the request waits on. With `nonblock`, events report the end of the attempt.
     pub(crate) fn accept(
         &self,
+        device: Arc<Device>,
         claim: Claim,
-        qp: &QpObject,
         param: &abi::ConnParam,
         private_data: &[u8],
         user_data: u64,
-        deadline: &Deadline,
-    ) -> Result<Result> {
-        let mut progress = self.shared.progress.lock();
-        match progress.stage {
-            Stage::Requested => (),
-            Stage::Accepting | Stage::Established => return Err(eisconn()),
-            _ => return Err(enotconn()),
-        }
-        if let Some(err) = progress.closed {
-            return Err(err);
-        }
-        if let Some(err) = progress.failure {
-            return Ok(Err(err));
-        }
-        if param.path_mtu != 0 && param.path_mtu < progress.param.path_mtu {
-            // The peer would not learn of it, and would send longer packets.
-            return Err(ERANGE);
-        }
-        let asked = progress.param;
-        progress.stage = Stage::Accepting;
+        nonblock: bool,
+    ) -> Result {
+        let background = Background::new(device)?;
+        let qp = claim.object();
+        let param = self.begin_accept(background, claim, param)?;
         self.shared.user_data.store(user_data, Relaxed);
-        progress.qp = Some(claim);
-        drop(progress);
-
-        let from = qp.qp().state();
-        let param = abi::ConnParam {
-            responder_resources: param.responder_resources.min(asked.responder_resources),
-            initiator_depth: param.initiator_depth.min(asked.initiator_depth),
-            ..*param
-        };
-        let result = if qp.qp().is_iwarp() {
-            let agreed = of_streams(&param);
-            qp.qp().prepare(param.access_flags).map(|()| agreed)
-        } else {
-            self.set_timers(&param)
-                .and_then(|()| self.bring_up(qp, &param))
-        };
-        let agreed = match result {
+        let agreed = match self.prepare(&qp, &param) {
             Ok(agreed) => agreed,
+            Err(err) if err == econnreset() => {
+                self.give_up(err);
+                return Err(err);
+            }
             Err(err) => {
-                self.take_back(qp, from);
-                let mut progress = self.shared.progress.lock();
-                let spent = err == econnreset();
-                progress.stage = if spent {
-                    Stage::Ended
-                } else {
-                    Stage::Requested
-                };
-                self.shared.user_data.store(0, Relaxed);
-                let claim = progress.qp.take();
-                drop(progress);
-                drop(claim);
-                return if spent { Ok(Err(err)) } else { Err(err) };
+                self.undo_accept();
+                return Err(err);
             }
         };
-        self.shared.progress.lock().param = agreed;
-
+        let mut progress = self.shared.progress.lock();
+        progress.param = agreed;
+        // Before the answer: the peer may confirm it at once.
+        progress.is_pending = nonblock;
+        drop(progress);
         let parameters = cm::Parameters {
             responder_resources: agreed.responder_resources,
             initiator_depth: agreed.initiator_depth,
@@ -722,34 +1018,76 @@ impl Connection {
             rnr_retry_count: param.rnr_retry,
             qp_num: qp.number(),
         };
-        // Not held while waiting: the handler takes it.
         let id = self.id.lock();
         let answered = id.accept(&parameters, private_data);
         drop(id);
-        let result = answered
-            // The manager's error when the requester has gone.
-            .map_err(|err| if err == EINVAL { econnreset() } else { err })
-            .and_then(|()| self.pass(Stage::Accepting, deadline));
-        let Err(err) = result else {
-            return Ok(Ok(()));
-        };
+        answered.map_err(|err| {
+            let err = self.explain(Stage::Accepting, err);
+            self.shared.progress.lock().is_pending = false;
+            self.give_up(err);
+            err
+        })
+    }
+
+    /// Moves the request to [`Stage::Accepting`]; returns `param`, limited to what the peer asks
+    /// for.
+    fn begin_accept(
+        &self,
+        background: Arc<Background>,
+        claim: Claim,
+        param: &abi::ConnParam,
+    ) -> Result<abi::ConnParam> {
         let mut progress = self.shared.progress.lock();
-        if progress.stage == Stage::Established && progress.closed.is_none() {
-            // The peer has answered at the last moment.
-            return Ok(Ok(()));
+        if let Some(err) = progress.closed {
+            return Err(err);
         }
-        // No rejection here: the manager would go on sending its answer, and wait for that when the
-        // identifier is dropped. Dropping the identifier stops the answer.
-        progress.stage = Stage::Ended;
-        let claim = progress.qp.take();
-        drop(progress);
+        match progress.stage {
+            Stage::Requested => (),
+            Stage::Accepting | Stage::Established => return Err(eisconn()),
+            Stage::Failed => return Err(progress.failure.unwrap_or_else(econnreset)),
+            _ => return Err(enotconn()),
+        }
+        let asked = progress.param;
+        if param.path_mtu != 0 && param.path_mtu < asked.path_mtu {
+            // The peer would not learn of it, and would send longer packets.
+            return Err(ERANGE);
+        }
+        progress.stage = Stage::Accepting;
+        progress.from = claim.qp().state();
+        progress.qp_handle = claim.handle();
+        progress.qp = Some(claim);
+        progress.background = Some(background);
+        Ok(abi::ConnParam {
+            responder_resources: param.responder_resources.min(asked.responder_resources),
+            initiator_depth: param.initiator_depth.min(asked.initiator_depth),
+            ..*param
+        })
+    }
+
+    /// Prepares `qp` for the answer, on IB and RoCE by bringing it to RTS; returns the negotiated
+    /// parameters. Sleeps.
+    fn prepare(&self, qp: &QpObject, param: &abi::ConnParam) -> Result<abi::ConnParam> {
         if qp.qp().is_iwarp() {
-            self.give_up(qp);
-        } else {
-            self.take_back(qp, from);
+            qp.qp().prepare(param.access_flags)?;
+            return Ok(of_streams(param));
         }
-        drop(claim);
-        Ok(Err(err))
+        self.set_timers(param)?;
+        self.bring_up(qp, param)
+    }
+
+    /// Undoes [`Self::begin_accept`] and [`Self::prepare`]. Sleeps.
+    fn undo_accept(&self) {
+        let mut progress = self.shared.progress.lock();
+        self.shared.user_data.store(0, Relaxed);
+        let (claim, from) = (progress.qp.take(), progress.from);
+        drop(progress);
+        // Nothing was sent: on iWARP the queue pair is as it was.
+        give_back(claim, Stage::RouteResolved, from);
+        let mut progress = self.shared.progress.lock();
+        progress.stage = match progress.failure {
+            None => Stage::Requested,
+            Some(_) => Stage::Failed,
+        };
     }
 
     /// Rejects the request. Sleeps.
@@ -760,7 +1098,8 @@ impl Connection {
         let id = self.id.lock();
         let mut progress = self.shared.progress.lock();
         match progress.stage {
-            Stage::Requested => progress.stage = Stage::Ended,
+            // A requester that has gone is not told.
+            Stage::Requested | Stage::Failed => progress.stage = Stage::Ended,
             Stage::Accepting | Stage::Established => return Err(eisconn()),
             _ => return Err(enotconn()),
         }
@@ -798,6 +1137,7 @@ impl Connection {
             private: progress.private,
             local,
             peer,
+            times: progress.times,
         }
     }
 
@@ -810,10 +1150,12 @@ impl Connection {
     pub(crate) fn state(&self) -> (u32, u32) {
         let progress = self.shared.progress.lock();
         let state = match progress.stage {
+            Stage::Requested => abi::CONN_REQUESTED,
             Stage::Established => abi::CONN_ESTABLISHED,
             Stage::Ended => abi::CONN_DISCONNECTED,
             Stage::TimewaitExit => abi::CONN_TIMEWAIT_OVER,
-            _ => abi::CONN_REQUESTED,
+            Stage::Failed => abi::CONN_FAILED,
+            _ => abi::CONN_CONNECTING,
         };
         (state, progress.qp.as_ref().map_or(0, |qp| qp.handle()))
     }
@@ -825,6 +1167,11 @@ impl Drop for Connection {
         let mut progress = self.shared.progress.lock();
         if progress.stage == Stage::Established {
             self.shared.end(&mut progress, false);
+        } else if progress.stage.is_attempt() {
+            let stage = core::mem::replace(&mut progress.stage, Stage::Failed);
+            let (claim, from) = (progress.qp.take(), progress.from);
+            drop(progress);
+            give_back(claim, stage, from);
         }
     }
 }

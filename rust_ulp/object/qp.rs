@@ -270,6 +270,11 @@ impl Claim {
         }
         Ok(Self(qp))
     }
+
+    /// Returns the queue pair.
+    pub(super) fn object(&self) -> Arc<QpObject> {
+        self.0.object().clone()
+    }
 }
 
 impl Deref for Claim {

@@ -109,7 +109,9 @@ fn show_connection(m: &SeqFile, handle: u32, connection: &Connection) {
         qp,
         match state {
             abi::CONN_REQUESTED => "requested",
+            abi::CONN_CONNECTING => "connecting",
             abi::CONN_ESTABLISHED => "established",
+            abi::CONN_FAILED => "failed",
             _ => "ended",
         }
     );

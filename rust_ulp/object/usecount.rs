@@ -42,6 +42,11 @@ impl<T: Counted> UseRef<T> {
         object.use_count().0.add(1, Relaxed);
         Self(object)
     }
+
+    /// Returns the object.
+    pub(super) fn object(&self) -> &Arc<T> {
+        &self.0
+    }
 }
 
 impl<T: Counted> Deref for UseRef<T> {

@@ -131,6 +131,12 @@
  */
 #define RUST_ULP_TIMEOUT_ABSOLUTE	(1U << 0)	/* @timeout_ns: CLOCK_MONOTONIC */
 
+/*
+ * rust_ulp_accept.flags and rust_ulp_connect.flags: do not wait. @timeout_ns is 0, and no other
+ * flag is set.
+ */
+#define RUST_ULP_NONBLOCK		(1U << 1)
+
 /* A @timeout_ns of these structs: no limit. Signals, DESTROY and device removal end the wait. */
 #define RUST_ULP_TIMEOUT_INFINITE	0xffffffffffffffffULL
 
@@ -1230,6 +1236,8 @@ struct rust_ulp_destroy {
 #define RUST_ULP_EVENT_TIMEWAIT_EXIT	274	/* @handle: the connection */
 #define RUST_ULP_EVENT_ADDR_CHANGE	275	/* @handle: the connection or listener */
 #define RUST_ULP_EVENT_UNREACHABLE	276	/* @handle: the connection; no answer; merged */
+#define RUST_ULP_EVENT_ESTABLISHED	277	/* @handle: the connection; of a pending attempt */
+#define RUST_ULP_EVENT_CONNECT_FAILED	278	/* the same; @info: the errno, a positive number */
 
 /**
  * struct rust_ulp_event - describes one event, in the records that read() returns
@@ -1277,12 +1285,25 @@ struct rust_ulp_event {
  * ECONNREFUSED   CONNECT: the peer rejected; see @reject_reason and the private data
  * ECONNRESET     ACCEPT, CONNECT: the peer closed the connection during the handshake
  * EHOSTUNREACH, ENETUNREACH  there is no route, or no host answers for that address
- * EINTR          a signal interrupted the command; see struct rust_ulp_accept for its effects
+ * EINTR          a signal interrupted the wait; ACCEPT, CONNECT: the attempt is pending
  * EISCONN        the queue pair or the request already has a connection; QP_MODIFY: it has one
  * ENOTCONN       the connection has ended
- * ETIME          the time of the command ran out; see struct rust_ulp_accept for its effects
- * ETIMEDOUT      the peer does not answer; see struct rust_ulp_accept for its effects
+ * ETIME          the time of the wait ran out; ACCEPT, CONNECT: the attempt is pending
+ * ETIMEDOUT      the peer does not answer
  * EXDEV          the local address, the route to the peer, or the request belongs to another device
+ *
+ * An attempt to connect is pending after ACCEPT or CONNECT with RUST_ULP_NONBLOCK, and after one
+ * whose wait ended with ETIME or EINTR:
+ *
+ *  - Its end is an event: RUST_ULP_EVENT_ESTABLISHED or RUST_ULP_EVENT_CONNECT_FAILED.
+ *  - The command, repeated with the same struct, waits for that end, and then returns what the
+ *    first one would have returned. @handle of struct rust_ulp_connect names the attempt: it is not
+ *    0. Of the other members, only @flags and @timeout_ns are used.
+ *  - CONN_QUERY returns RUST_ULP_CONN_CONNECTING. DESTROY gives the attempt up.
+ *  - An attempt that fails gives its queue pair back before the event. The handle stays valid, with
+ *    the state RUST_ULP_CONN_FAILED, until DESTROY.
+ *
+ * The connection manager limits the time of an attempt, to about a minute on RoCE.
  */
 
 /**
@@ -1394,10 +1415,11 @@ struct rust_ulp_get_request {
 
 /**
  * struct rust_ulp_accept - accepts a request
- * @flags: [in] RUST_ULP_TIMEOUT_ABSOLUTE.
+ * @flags: [in] RUST_ULP_TIMEOUT_ABSOLUTE, RUST_ULP_NONBLOCK.
  * @request: [in; handle] The request; on success the handle becomes that of the connection.
  * @qp: [in; handle] Queue pair.
- * @timeout_ns: [in, out; ns] How long to wait for the peer; out: what is left.
+ * @timeout_ns: [in, out; ns] How long to wait for the peer; out: what is left. EINVAL: 0 for an
+ *   attempt that begins, unless RUST_ULP_NONBLOCK is set.
  * @param: [in] Requested parameters.
  * @agreed: [out] Negotiated parameters.
  * @private_len: [in; bytes; 0 to 196] Length of the private data.
@@ -1409,8 +1431,10 @@ struct rust_ulp_get_request {
  * it in INIT with its receives, unless both sides have answered each other already: in that case
  * the queue pair is in RESET and its receives are flushed.
  *
- * If ACCEPT fails with ECONNRESET, ETIME, ETIMEDOUT, EINTR or an error of the connection manager, it
- * destroys the request, as REJECT does. After any other error the request is unchanged.
+ * If ACCEPT fails with ECONNRESET, ETIMEDOUT or an error of the connection manager, the request has
+ * failed (RUST_ULP_CONN_FAILED), and only DESTROY is left for it. After ETIME and EINTR the attempt
+ * is pending. After any other error the request is unchanged. A CONNECT that fails with another
+ * error than ETIME and EINTR, and began the attempt, leaves no connection.
  *
  * A connection uses its queue pair until DESTROY of the connection, which disconnects.
  *
@@ -1423,8 +1447,10 @@ struct rust_ulp_get_request {
  *    It ignores the other members, and they are 0 in @agreed. @peer_qp_num is 0.
  *  - @reject_reason is 28 if the peer's answer had private data, else 0.
  *  - Sockets are created in the caller's network namespace, which should be that of the opener.
- *  - While TCP connects, a signal interrupts CONNECT, but neither @timeout_ns nor the removal of
- *    the device does (see net.ipv4.tcp_syn_retries).
+ *  - CONNECT with RUST_ULP_NONBLOCK returns EOPNOTSUPP. A pending attempt sends its request only
+ *    while a CONNECT waits for it.
+ *  - While TCP connects, a signal ends the attempt with EINTR, but neither @timeout_ns nor the
+ *    removal of the device ends the wait (see net.ipv4.tcp_syn_retries).
  *  - The file does not report RUST_ULP_EVENT_TIMEWAIT_EXIT.
  */
 struct rust_ulp_accept {
@@ -1457,10 +1483,12 @@ struct rust_ulp_reject {
 
 /**
  * struct rust_ulp_connect - connects a queue pair to a listener
- * @flags: [in] RUST_ULP_TIMEOUT_ABSOLUTE.
+ * @flags: [in] RUST_ULP_TIMEOUT_ABSOLUTE, RUST_ULP_NONBLOCK.
  * @qp: [in; handle] Queue pair.
- * @handle: [out; handle] The new connection.
- * @timeout_ns: [in, out; ns] How long to wait; out: what is left.
+ * @handle: [in, out; handle or 0] in: 0, or the connection of a pending attempt; out: the
+ *   connection.
+ * @timeout_ns: [in, out; ns] How long to wait; out: what is left. EINVAL: 0 for an attempt that
+ *   begins, unless RUST_ULP_NONBLOCK is set.
  * @dst: [in] Address of the peer.
  * @src: [in] Local address; @family 0: that of the route.
  * @local: [out] The local address in use.
@@ -1523,9 +1551,11 @@ struct rust_ulp_disconnect {
 /* rust_ulp_conn_query.state */
 #define RUST_ULP_CONN_LISTENING		1
 #define RUST_ULP_CONN_REQUESTED		2	/* a request that waits for ACCEPT or REJECT */
-#define RUST_ULP_CONN_ESTABLISHED	3
-#define RUST_ULP_CONN_DISCONNECTED	4
-#define RUST_ULP_CONN_TIMEWAIT_OVER	5	/* disconnected, after the timewait period */
+#define RUST_ULP_CONN_CONNECTING	3	/* CONNECT or ACCEPT has begun */
+#define RUST_ULP_CONN_ESTABLISHED	4
+#define RUST_ULP_CONN_DISCONNECTED	5
+#define RUST_ULP_CONN_TIMEWAIT_OVER	6	/* disconnected, after the timewait period */
+#define RUST_ULP_CONN_FAILED		7	/* never established; its queue pair is free */
 
 /**
  * struct rust_ulp_conn_query - describes a connection, a request or a listener

@@ -65,7 +65,9 @@
 		{ 273, "DISCONNECTED" }, \
 		{ 274, "TIMEWAIT_EXIT" }, \
 		{ 275, "ADDR_CHANGE" }, \
-		{ 276, "UNREACHABLE" })
+		{ 276, "UNREACHABLE" }, \
+		{ 277, "ESTABLISHED" }, \
+		{ 278, "CONNECT_FAILED" })
 
 #define show_ulp_grant_state(value) \
 	__print_symbolic(value, \

@@ -100,19 +100,58 @@ def connect(end, where, port, data=b"", seconds=None, src=None, scope=0, **more)
     )
     failed, arg = end.file.issue("CONNECT", arg)
     if failed:
+        if arg.handle:  # it is pending
+            end.file.destroy(arg.handle)
         raise Refused(failed, arg)
     return arg
 
 
 def accept(end, request, data=b"", seconds=None, **more):
-    return end.file.call(
-        "ACCEPT",
-        request=request,
-        qp=end.qp.handle,
-        timeout_ns=int(seconds * SECOND) if seconds else hang_ns(),
-        param=param(**more),
-        **private(data),
+    """ACCEPT. What is pending or has failed is destroyed."""
+    try:
+        return end.file.call(
+            "ACCEPT",
+            request=request,
+            qp=end.qp.handle,
+            timeout_ns=int(seconds * SECOND) if seconds else hang_ns(),
+            param=param(**more),
+            **private(data),
+        )
+    except OSError as e:
+        if e.errno not in (errno.ENODEV, errno.ENXIO, errno.ENOENT):
+            state = query(end.file, request).state
+            if state in (N["CONN_CONNECTING"], N["CONN_FAILED"]):
+                end.file.destroy(request)
+        raise
+
+
+def start(end, where, port, **more):
+    """CONNECT that does not wait: its struct, to be issued again."""
+    arg = S["connect"](
+        qp=end.qp.handle, flags=N["NONBLOCK"], dst=addr(where, port), param=param(), **private(grant_of(end)) | more
     )
+    failed, arg = end.file.issue("CONNECT", arg)
+    if failed:
+        raise Refused(failed, arg)
+    return arg
+
+
+def finish(end, arg, seconds=20):
+    """The errno of the CONNECT with that struct, which waits for an attempt that is pending."""
+    arg.flags, arg.timeout_ns = 0, hang_ns(seconds)
+    return end.file.issue("CONNECT", arg)[0]
+
+
+def heard(end, event, handle, seconds=20):
+    """Waits for an event of `handle`; returns its info, or None and what was heard instead."""
+    seen = []
+
+    def look():
+        seen.extend(end.file.events())
+        return [e for e in seen if e[:2] == (N["EVENT_" + event], handle)]
+
+    found = until(look, seconds)
+    return found[0][3] if found else (None, seen)
 
 
 def later(ns):
@@ -349,8 +388,12 @@ def test_inputs(r):
 
     good = {"qp": qp, "dst": peer, "timeout_ns": SECOND, "param": param()}
     for name, fields, want in (
-        ("a flag", {"flags": 1}, "EINVAL"),
-        ("no time", {"timeout_ns": 0}, "ETIME"),
+        ("a flag", {"flags": 4}, "EINVAL"),
+        ("no time", {"timeout_ns": 0}, "EINVAL"),
+        ("no waiting, and a time", {"flags": N["NONBLOCK"]}, "EINVAL"),
+        ("no waiting until a time", {"flags": N["NONBLOCK"] | 1, "timeout_ns": 0}, "EINVAL"),
+        ("an attempt that is none", {"handle": 0x7FFFFFFF}, "ENOENT"),
+        ("a PD for an attempt", {"handle": pd}, "EBADFD"),
         ("no address", {"dst": addr()}, "EINVAL"),
         ("any address", {"dst": addr("0.0.0.0", 1)}, "EINVAL"),
         ("no port", {"dst": addr("10.9.0.1")}, "EINVAL"),
@@ -375,7 +418,8 @@ def test_inputs(r):
 
     g, h = server.end.file, server.listener
     for name, fields, want in (
-        ("a flag", {"flags": 1}, "EINVAL"),
+        ("a flag", {"flags": 4}, "EINVAL"),
+        ("another flag", {"flags": 2}, "EINVAL"),
         ("no listener", {"listener": 0}, "ENOENT"),
         ("a PD", {"listener": server.end.pd}, "EBADFD"),
         ("nothing there, no time", {}, "ETIME"),
@@ -387,8 +431,10 @@ def test_inputs(r):
     request = server.request().handle
     good = {"request": request, "qp": server.end.qp.handle, "timeout_ns": SECOND, "param": param()}
     for name, fields, want in (
-        ("a flag", {"flags": 1}, "EINVAL"),
+        ("a flag", {"flags": 4}, "EINVAL"),
         ("padding", {"pad": 1}, "EINVAL"),
+        ("no time", {"timeout_ns": 0}, "EINVAL"),
+        ("no waiting, and a time", {"flags": N["NONBLOCK"]}, "EINVAL"),
         ("no request", {"request": 0}, "ENOENT"),
         ("the listener", {"request": h}, "EBADFD"),
         ("no queue pair", {"qp": 0}, "ENOENT"),
@@ -734,6 +780,120 @@ def asked(server, c, seconds):
     except OSError:
         thread.name()
         return asked(server, c, 4 * seconds) if seconds < 1000 else (thread, 0)
+
+
+def test_pending(r):
+    """Attempts that no command waits for."""
+    server, c = Server(), client()
+    f = server.end.file
+    arg = start(c, "10.9.0.1", server.port)
+    r.check("CONNECT that does not wait names its connection", arg.handle, arg.handle)
+    request = server.request().handle
+    r.equal(
+        "which is being established",
+        (query(c.file, arg.handle).state, error_of(c.file.destroy, c.qp.handle)),
+        (N["CONN_CONNECTING"], "EBUSY"),
+    )
+    mine = S["accept"](
+        request=request,
+        qp=server.end.qp.handle,
+        flags=N["NONBLOCK"],
+        param=param(),
+        **private(grant_of(server.end)),
+    )
+    r.equal("ACCEPT that does not wait", f.issue("ACCEPT", mine)[0], 0)
+    r.equal("an event tells the end to one side", heard(c, "ESTABLISHED", arg.handle), 0)
+    r.equal("and to the other", heard(server.end, "ESTABLISHED", request), 0)
+    r.equal("both queue pairs are in RTS", (qp_state(c), qp_state(server.end)), (3, 3))
+    r.equal("CONNECT again has the result", (finish(c, arg), arg.peer_qp_num), (0, server.end.qp.num))
+    r.check("and the times", 0 < arg.resolve_us <= arg.route_us <= arg.connect_us, arg.connect_us)
+    mine.flags, mine.timeout_ns = 0, hang_ns()
+    r.equal("so has ACCEPT", (f.issue("ACCEPT", mine)[0], mine.agreed.responder_resources), (0, 4))
+    r.equal("a write arrives", write_to(c, bytes(arg.peer_private_data), b"later").status, 0)
+    c.file.destroy(arg.handle)
+    f.destroy(request)
+    for end in (c, server.end):
+        end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+
+    nobody = server.port + 1 if server.port < 65535 else 1025
+    for what, where, port, want, reason in (
+        ("nobody listens", "10.9.0.1", nobody, errno.ECONNREFUSED, 8),
+        ("nobody has the address", "10.9.0.77", 7, errno.EHOSTUNREACH, 0),
+    ):
+        arg = start(c, where, port)
+        r.equal(f"{what}: an event has the cause", heard(c, "CONNECT_FAILED", arg.handle), want)
+        r.equal(
+            "the queue pair is free, and the connection is not",
+            (qp_state(c), error_of(c.qp.modify, "STATE", qp_state=N["QPS_RESET"]), query(c.file, arg.handle).state),
+            (N["QPS_RESET"], "none", N["CONN_FAILED"]),
+        )
+        r.equal("CONNECT again has the cause too", (finish(c, arg), arg.reject_reason), (want, reason))
+        c.file.destroy(arg.handle)
+
+    # The signal comes here, so that who connects has to be here.
+    there, near = Server(host="h2"), End("h1", "rxe1", access=ACCESS)
+    time_left = hang_ns()
+    arg = S["connect"](
+        qp=near.qp.handle, timeout_ns=time_left, dst=addr("10.9.0.2", there.port), param=param(), **private(b"")
+    )
+    with alarm():
+        r.equal("a signal during CONNECT", near.file.issue("CONNECT", arg)[0], errno.EINTR)
+    r.equal("leaves the attempt pending", query(near.file, arg.handle).state, N["CONN_CONNECTING"])
+    r.check("and the rest of the time", 0 < arg.timeout_ns < time_left, arg.timeout_ns)
+    pending, handle = arg.timeout_ns, arg.handle
+    thread = Thread(near.file.issue, "CONNECT", arg)
+    request = there.request().handle
+    accept(there.end, request)
+    r.equal("CONNECT again, with the same struct, connects", (thread.end()[0], arg.handle), (0, handle))
+    r.check("in what was left", arg.timeout_ns <= pending, arg.timeout_ns)
+    r.equal("an event tells it as well", heard(near, "ESTABLISHED", handle), 0)
+    near.file.destroy(handle)
+    there.end.file.destroy(request)
+    for end in (near, there.end):
+        end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+
+    arg.handle, arg.private_len, arg.timeout_ns = 0, 0, SECOND // 10
+    r.equal("time that runs out", near.file.issue("CONNECT", arg)[0], errno.ETIME)
+    r.equal(
+        "leaves the attempt pending too",
+        (query(near.file, arg.handle).state, arg.timeout_ns),
+        (N["CONN_CONNECTING"], 0),
+    )
+    r.equal("and so does no time", (near.file.issue("CONNECT", arg)[0]), errno.ETIME)
+    other = ulp.Qp(near.file, near.pd, near.cq)
+    arg.qp, arg.timeout_ns = other.handle, 1
+    r.equal("it is not another queue pair's", near.file.issue("CONNECT", arg)[0], errno.EINVAL)
+    near.file.destroy(arg.handle)
+    r.equal(
+        "DESTROY gives it up, and the queue pair back",
+        (qp_state(near), error_of(near.file.destroy, near.qp.handle)),
+        (N["QPS_RESET"], "none"),
+    )
+
+    thread = Thread(connect, c, "10.9.0.1", server.port)
+    mine.request, mine.flags, mine.timeout_ns = server.request().handle, 0, hang_ns()
+    with deaf("h1"), alarm():
+        r.equal("a signal during ACCEPT, when the last message is lost", f.issue("ACCEPT", mine)[0], errno.EINTR)
+        r.equal("leaves the request pending", query(f, mine.request).state, N["CONN_CONNECTING"])
+    r.equal("the requester is connected", thread.name(), "none")
+    write_to(c, grant_of(server.end), b"before")
+    r.equal("ACCEPT again accepts", f.issue("ACCEPT", mine)[0], 0)
+    r.equal("an event tells it as well", heard(server.end, "ESTABLISHED", mine.request), 0)
+    r.equal("and once more", f.issue("ACCEPT", mine)[0], 0)
+
+    bare = Bare("h2", "rxe2", 8)
+    for i, qp in enumerate(bare.qps):
+        bare.file.call(
+            "CONNECT",
+            qp=qp.handle,
+            flags=N["NONBLOCK"],
+            dst=addr("10.9.0.77" if i % 2 else "10.9.0.1", server.port),
+            param=param(),
+        )
+    bare.file.close()
+    r.check("a file with pending attempts is closed", True)
+    for x in (server, c, there, near):
+        x.close()
 
 
 def test_gone(r):
@@ -1362,6 +1522,8 @@ def test_removal(r):
     f = c.file
     here = listen(f)
     waiting = [client() for _ in range(3)]
+    pending = [client() for _ in range(2)]
+    attempts = [start(pending[0], "10.9.0.1", server.port), start(pending[1], "10.9.0.98", 7)]
     unanswered = Thread(connect, waiting[0], "10.9.0.1", server.port)
     unresolved = Thread(connect, waiting[1], "10.9.0.99", 7)
     for_request = Thread(get_request, f, here.handle, 60)
@@ -1378,10 +1540,16 @@ def test_removal(r):
         del_link(r, "rxe2")
     for name, thread in (
         ("CONNECT that nobody answered", unanswered),
-        ("CONNECT without an address", unresolved),
         ("GET_REQUEST", for_request),
     ):
         r.equal(f"{name} ends", thread.name(5), "ENODEV")
+    # The resolver gives up after some seconds, which may be over on a busy machine.
+    r.check("CONNECT without an address ends", unresolved.name(5) in ("ENODEV", "EHOSTUNREACH"), unresolved.error)
+    r.equal(
+        "attempts that nobody waits for end",
+        [error_of(query, x.file, attempt.handle) for x, attempt in zip(pending, attempts, strict=True)],
+        ["ENODEV"] * 2,
+    )
     r.check("ACCEPT ends", half_open.name(5) in ("ENODEV", "none"))
     r.equal("commands on a connection", error_of(query, f, got.handle), "ENODEV")
     r.check(
@@ -1394,7 +1562,7 @@ def test_removal(r):
     time.sleep(0.1)
     del_link(r, "rxe1")
     r.equal("GET_REQUEST of the other side ends too", for_request.name(5), "ENODEV")
-    for x in [server.end, c, other, *waiting]:
+    for x in [server.end, c, other, *waiting, *pending]:
         x.file.close()
 
 
@@ -1410,6 +1578,7 @@ def serve_all(server, listener, qp):
         except OSError as e:
             if e.errno not in (errno.ECONNRESET, errno.ETIME, errno.ETIMEDOUT):
                 raise
+            file.destroy(request)
         reset(server, qp)
 
 

@@ -872,9 +872,10 @@ def request_of(w):
 
 
 def is_spent(w):
-    """The request of the last ACCEPT is gone."""
-    if error_of(w.file.call, "CONN_QUERY", conn=w.request) != "ENOENT":
+    """The request of the last ACCEPT has failed."""
+    if w.file.call("CONN_QUERY", conn=w.request).state != N["CONN_FAILED"]:
         return False
+    w.file.destroy(w.request)
     leave(w, w.thread)
     w.file.destroy(w.accepting)
     return True

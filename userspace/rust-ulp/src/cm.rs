@@ -50,8 +50,7 @@ use crate::params::{AckTimeout, Retries, RnrRetries, TrafficClass};
 use crate::qp::{PreparedQp, Qp};
 pub use crate::refusal::{Private, RejectReason, Rejection};
 use crate::remote::RemoteSlice;
-use crate::state::QpState;
-use crate::sys::{Command, Plain};
+use crate::sys::Command;
 use crate::transport::Rc;
 use crate::wire;
 use nix::errno::Errno;
@@ -398,12 +397,16 @@ pub enum State {
     Listening,
     /// A request, neither accepted nor rejected.
     Requested,
+    /// One side has begun to connect or to accept.
+    Connecting,
     /// Both sides can send.
     Established,
     /// One side has ended it.
     Disconnected,
     /// It has ended, and late packets are gone.
     TimewaitOver,
+    /// It did not come about.
+    Failed,
     /// A number that this crate does not know.
     Other(u32),
 }
@@ -413,9 +416,11 @@ impl State {
         match code {
             abi::CONN_LISTENING => Self::Listening,
             abi::CONN_REQUESTED => Self::Requested,
+            abi::CONN_CONNECTING => Self::Connecting,
             abi::CONN_ESTABLISHED => Self::Established,
             abi::CONN_DISCONNECTED => Self::Disconnected,
             abi::CONN_TIMEWAIT_OVER => Self::TimewaitOver,
+            abi::CONN_FAILED => Self::Failed,
             code => Self::Other(code),
         }
     }
@@ -462,25 +467,6 @@ fn query(device: &DeviceInner, handle: u32) -> Result<abi::ConnQuery> {
     };
     device.call(&mut arg)?;
     Ok(arg)
-}
-
-/// Issues a command that waits, with what is left of the time, until no signal interrupts it, or
-/// `again` does not let it. One that fails may have written to its struct, so each time it is made
-/// anew.
-fn wait<C: Command + Plain>(
-    device: &DeviceInner,
-    deadline: &Deadline,
-    mut command: impl FnMut(u64) -> C,
-    again: impl Fn() -> bool,
-) -> (C, Result<(), Errno>) {
-    loop {
-        let left = u64::try_from(deadline.left().as_nanos());
-        let mut arg = command(left.unwrap_or(abi::TIMEOUT_INFINITE));
-        match device.file().call_once(&mut arg) {
-            Err(Errno::EINTR) if again() => {}
-            result => return (arg, result),
-        }
-    }
 }
 
 // Dropped in this order: the object with its device.
@@ -642,7 +628,7 @@ impl Request {
     /// # Errors
     ///
     /// With [`Error::Timeout`] if the peer does not answer in time, [`Error::Sys`] with
-    /// `ECONNRESET` if it went away, `EINTR` if a signal came, `EXDEV` if it came over another
+    /// `ECONNRESET` if it went away, `EXDEV` if it came over another
     /// device than that of `qp`, `ERANGE` if `qp` was built with a smaller MTU than the peer has
     /// asked for; [`Error::TooMany`] for too much private data; [`Error::DeviceGone`]. The peer is
     /// rejected then.
@@ -666,37 +652,23 @@ impl Request {
         param.responder_resources = param.responder_resources.min(asked.responder_resources);
         param.initiator_depth = param.initiator_depth.min(asked.initiator_depth);
         let deadline = Deadline::after(options.timeout);
-        let (arg, result) = wait(
-            &self.device,
-            &deadline,
-            |timeout_ns| abi::Accept {
-                request: self.object.handle(),
-                qp: qp.handle(),
-                timeout_ns,
-                param,
-                private_len,
-                private_data,
-                ..Command::new()
-            },
-            || false,
-        );
-        if let Err(errno) = result {
-            // The request has been given up, and its handle is gone.
-            if [
-                Errno::ECONNRESET,
-                Errno::ETIME,
-                Errno::ETIMEDOUT,
-                Errno::EINTR,
-            ]
-            .contains(&errno)
-            {
-                self.object.is_gone();
-            }
-            let error = if errno == Errno::ETIME {
-                deadline.timeout("accepting a connection")
-            } else {
-                Error::sys(abi::Accept::NAME, errno)
+        let mut arg = abi::Accept {
+            request: self.object.handle(),
+            qp: qp.handle(),
+            timeout_ns: deadline.left_ns().max(1),
+            param,
+            private_len,
+            private_data,
+            ..Command::new()
+        };
+        // Repeated after a signal, it waits on.
+        if let Err(errno) = self.device.file().call(&mut arg) {
+            let error = match errno {
+                Errno::ETIME => deadline.timeout("accepting a connection"),
+                errno => Error::sys(abi::Accept::NAME, errno),
             };
+            // Before the queue pair, which a pending attempt has.
+            drop(self.object);
             return Err(fail(error, qp));
         }
         Connection::new(
@@ -769,8 +741,7 @@ impl PreparedQp<Rc> {
     ///
     /// With [`Error::Rejected`] if the peer, or its manager, does not want it; [`Error::Timeout`];
     /// [`Error::Sys`] with `EHOSTUNREACH` or `ENETUNREACH` if there is no way, `ETIMEDOUT` if
-    /// nobody answers, `ECONNRESET` if the peer went away in the middle, `EINTR` if a signal came
-    /// when receives were lost already, `EADDRNOTAVAIL` for a source address of no device, `EXDEV`
+    /// nobody answers, `ECONNRESET` if the peer went away in the middle, `EADDRNOTAVAIL` for a source address of no device, `EXDEV`
     /// if the route is that of another device; [`Error::TooMany`] for too much private data;
     /// [`Error::DeviceGone`]. The queue pair can be tried again.
     pub fn connect_cm(
@@ -786,37 +757,34 @@ impl PreparedQp<Rc> {
         };
         let device = qp.device_inner();
         let deadline = Deadline::after(options.timeout);
-        let (arg, result) = wait(
-            device,
-            &deadline,
-            |timeout_ns| abi::Connect {
-                qp: qp.handle(),
-                timeout_ns,
-                dst: to_abi(&addr),
-                src: options.source.as_ref().map(to_abi).unwrap_or_default(),
-                param: param(&qp, options.flow_control),
-                private_len,
-                private_data,
-                ..Command::new()
-            },
-            // With receives that were flushed it is another queue pair than it was.
-            || matches!(qp.query(), Ok(info) if info.state == QpState::Init),
-        );
+        let mut arg = abi::Connect {
+            qp: qp.handle(),
+            timeout_ns: deadline.left_ns().max(1),
+            dst: to_abi(&addr),
+            src: options.source.as_ref().map(to_abi).unwrap_or_default(),
+            param: param(&qp, options.flow_control),
+            private_len,
+            private_data,
+            ..Command::new()
+        };
+        // Repeated after a signal, it waits on.
+        let result = device.file().call(&mut arg);
         let private = Private::new(&arg.peer_private_data, arg.peer_private_len);
-        match result {
-            Ok(()) => {}
-            Err(Errno::ECONNREFUSED) => {
-                let rejection = Rejection {
+        if let Err(errno) = result {
+            let error = match errno {
+                Errno::ECONNREFUSED => Error::Rejected(Box::new(Rejection {
                     peer: addr,
                     reason: RejectReason::from_code(arg.reject_reason),
                     private,
-                };
-                return Err(fail(Error::Rejected(Box::new(rejection)), qp));
+                })),
+                Errno::ETIME => deadline.timeout("connecting"),
+                errno => Error::sys(abi::Connect::NAME, errno),
+            };
+            if arg.handle != 0 {
+                // Gives up the pending attempt, which has the queue pair.
+                drop(Object::new(device, arg.handle));
             }
-            Err(Errno::ETIME) => {
-                return Err(fail(deadline.timeout("connecting"), qp));
-            }
-            Err(errno) => return Err(fail(Error::sys(abi::Connect::NAME, errno), qp)),
+            return Err(fail(error, qp));
         }
         let object = Object::new(device, arg.handle);
         let micros = |n: u32| Duration::from_micros(n.into());

@@ -111,6 +111,13 @@ pub enum EventKind {
     AddressChange,
     /// The peer of a [`cm::Connection`] does not answer.
     Unreachable,
+    /// A connection that no command waited for is established.
+    Established,
+    /// A connection that no command waited for did not come about.
+    ConnectFailed {
+        /// The error number.
+        errno: i32,
+    },
     /// A number that this crate does not know.
     Other {
         /// The number.
@@ -156,6 +163,10 @@ impl EventKind {
             abi::EVENT_TIMEWAIT_EXIT => Self::TimewaitExit,
             abi::EVENT_ADDR_CHANGE => Self::AddressChange,
             abi::EVENT_UNREACHABLE => Self::Unreachable,
+            abi::EVENT_ESTABLISHED => Self::Established,
+            abi::EVENT_CONNECT_FAILED => Self::ConnectFailed {
+                errno: i32::try_from(info).unwrap_or(0),
+            },
             code => Self::Other { code, port, info },
         }
     }

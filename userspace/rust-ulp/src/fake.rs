@@ -56,8 +56,6 @@ struct State {
     port_state: Option<u32>,
     /// The second GID is another one.
     moved: bool,
-    /// A signal comes while a request is accepted.
-    interrupt: bool,
     /// Nothing is flushed.
     held_back: bool,
     /// What is new is not there.
@@ -397,11 +395,6 @@ impl Kernel {
     /// Something happens.
     pub(crate) fn happen(&self, event: abi::Event) {
         lock(&self.state).events.push_back(event);
-    }
-
-    /// A signal comes while the next request is accepted.
-    pub(crate) fn interrupt(&self) {
-        lock(&self.state).interrupt = true;
     }
 
     /// The port goes down, and has another address when it comes back.
@@ -785,10 +778,6 @@ impl Kernel {
                     state.objects.remove(&arg.request);
                     return Err(Errno::ECONNRESET);
                 }
-                if std::mem::take(&mut state.interrupt) {
-                    state.reject(arg.request, 28, &[])?;
-                    return Err(Errno::EINTR);
-                }
                 let their_qp = state.conn(theirs)?.qp;
                 let numbers = [state.qp(arg.qp)?.arg.qp_num, state.qp(their_qp)?.arg.qp_num];
                 for (qp, number) in [(arg.qp, numbers[1]), (their_qp, numbers[0])] {
@@ -888,6 +877,7 @@ impl Kernel {
         assert!(arg.private_len as usize <= abi::CM_REQ_PRIVATE_MAX);
         let end = Instant::now() + Duration::from_nanos(arg.timeout_ns);
         let mut state = lock(&self.state);
+        assert_eq!((arg.handle, arg.timeout_ns == 0), (0, false));
         if state.qp(arg.qp)?.attr.qp_state != abi::QPS_INIT {
             return Err(Errno::EISCONN);
         }

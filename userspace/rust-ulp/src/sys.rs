@@ -144,13 +144,6 @@ impl File {
         unsafe { self.issue(arg) }
     }
 
-    /// Issues a command that writes to nothing but `arg`, and leaves it to the caller to do so
-    /// again when a signal interrupts it.
-    pub(crate) fn call_once<C: Plain>(&self, arg: &mut C) -> Result<(), Errno> {
-        // SAFETY: There are no addresses in a `Plain` command.
-        unsafe { self.issue_once(arg) }
-    }
-
     /// Reads as many events as there are and fit into `events`, and returns how many. Does not
     /// sleep.
     pub(crate) fn read_events(&self, events: &mut [abi::Event]) -> Result<usize, Errno> {

@@ -75,7 +75,7 @@ fn documented(command: &str, errno: Errno, is_calm: bool) -> bool {
         ECONNREFUSED | ECONNRESET | ENOTCONN => {
             matches!(command, "CONNECT" | "ACCEPT" | "DISCONNECT")
         }
-        ETIME => command == "GET_REQUEST",
+        ETIME => matches!(command, "GET_REQUEST" | "ACCEPT" | "CONNECT"),
         // It was stopped, and goes on.
         EINTR => matches!(command, "GET_REQUEST" | "ACCEPT" | "CONNECT" | "poll"),
         _ if is_calm => false,
@@ -1190,13 +1190,18 @@ fn serve(
         2 => return Ok(()),
         _ => (),
     }
-    end.link.call(abi::Accept {
+    let accepted = end.link.call(abi::Accept {
         request,
         qp: end.qp.handle,
         timeout_ns: 4_000_000_000,
         param: param(),
         ..abi::Accept::default()
-    })?;
+    });
+    if accepted.is_err() {
+        // It is pending, or has failed.
+        may(end.link.destroy(request), &[Errno::ENOENT])?;
+    }
+    accepted?;
     worker.all.did("accept", 1);
     end.link.post(&[end.recv(HALF, 64, 7)])?;
     // A client that leaves says so once (cm.c, cm_destroy_id()). If the line loses that, nothing ends

@@ -299,8 +299,15 @@ impl<'w> Actor<'w> {
         let whole = wild.is_none() && offset + raw.len() <= self.args.len();
         if whole {
             let after = self.args.get(offset, raw.len());
-            // Those two say something when they fail as well.
-            let may_say = matches!(nr, abi::IOC_SUBMIT | abi::IOC_CONNECT);
+            // These say something when they fail as well: what is left of the time, for example.
+            let may_say = matches!(
+                nr,
+                abi::IOC_SUBMIT
+                    | abi::IOC_CONNECT
+                    | abi::IOC_ACCEPT
+                    | abi::IOC_GET_REQUEST
+                    | abi::IOC_QP_MODIFY
+            );
             if result.is_err() && after != raw && !may_say && result != Err(Errno::EFAULT) {
                 self.finding(format!("{what} wrote to its struct, and is {result:?}"));
             }

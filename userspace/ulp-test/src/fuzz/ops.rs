@@ -1382,10 +1382,12 @@ fn get_request(a: &mut Actor<'_>) {
 }
 
 fn answer(a: &mut Actor<'_>, open: &Open, request: Object, qp: u32, timeout_ns: u64) {
+    let nonblock = a.dice.one_in(4);
     let arg = abi::Accept {
+        flags: if nonblock { abi::NONBLOCK } else { 0 },
         request: request.handle,
         qp,
-        timeout_ns,
+        timeout_ns: if nonblock { 0 } else { timeout_ns },
         param: parameters(a),
         private_len: a.dice.below(64) as u32,
         ..abi::Accept::new()
@@ -1396,12 +1398,6 @@ fn answer(a: &mut Actor<'_>, open: &Open, request: Object, qp: u32, timeout_ns: 
         if result.is_ok() {
             object.kind = Kind::Conn;
         }
-    }
-    if matches!(
-        result,
-        Err(Errno::ECONNRESET | Errno::ETIME | Errno::ETIMEDOUT | Errno::EINTR)
-    ) {
-        objects.retain(|object| object.handle != request.handle);
     }
 }
 
@@ -1433,9 +1429,16 @@ fn reject(a: &mut Actor<'_>) {
 }
 
 fn ask(a: &mut Actor<'_>, open: &Open, qp: u32, dst: abi::Addr, timeout_ns: u64) {
+    let nonblock = a.dice.one_in(4);
     let arg = abi::Connect {
+        flags: if nonblock { abi::NONBLOCK } else { 0 },
         qp,
-        timeout_ns,
+        handle: if a.dice.one_in(8) {
+            a.handle(open, Kind::Conn)
+        } else {
+            0
+        },
+        timeout_ns: if nonblock { 0 } else { timeout_ns },
         dst,
         src: if a.dice.one_in(4) {
             net(open.host, 0)
@@ -1446,7 +1449,11 @@ fn ask(a: &mut Actor<'_>, open: &Open, qp: u32, dst: abi::Addr, timeout_ns: u64)
         private_len: a.dice.below(64) as u32,
         ..abi::Connect::new()
     };
-    a.create(open, arg, |out| object(Kind::Conn, out.handle));
+    let (result, out) = a.cmd(open, arg);
+    // Pending after the latter two.
+    if matches!(result, Ok(()) | Err(Errno::ETIME | Errno::EINTR)) && out.handle != arg.handle {
+        a.made(open, object(Kind::Conn, out.handle));
+    }
 }
 
 fn connect(a: &mut Actor<'_>) {
