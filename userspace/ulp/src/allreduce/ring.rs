@@ -51,7 +51,7 @@ struct Lost {
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = if self.failed {
-            "has failed: see what it says"
+            "has failed: see its messages"
         } else {
             "is gone"
         };
@@ -321,7 +321,7 @@ impl Ring {
                 // The peer closed the connection.
                 _ => {
                     self.look(deadline)?;
-                    bail!("a rank has hung up");
+                    bail!("a rank closed its connection");
                 }
             }
         }

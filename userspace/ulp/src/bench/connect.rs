@@ -265,7 +265,7 @@ fn accept(mut server: Box<dyn Server>, ready: mpsc::Sender<()>, over: &AtomicBoo
     let going_on = || !over.load(Ordering::Relaxed);
     while going_on() {
         server.prepare()?;
-        // Nobody listens when it is over.
+        // The receiver is gone when the run is over.
         let _ = ready.send(());
         while going_on() && !server.accept()? {}
         while going_on() && !server.is_over()? {}
@@ -329,7 +329,7 @@ impl Server for Ours {
         let qp = self.next.take().context("no queue pair is prepared")?;
         match request.accept(qp, &self.options) {
             Ok(connection) => self.connection = Some(connection),
-            // The client had written and hung up before accept() looked what had become of it.
+            // The client wrote and disconnected before accept() read the state of the connection.
             Err(error)
                 if matches!(error.error(), rust_ulp::Error::InvalidTransition { .. })
                     || error.error().errno() == Some(libc::ECONNRESET) => {}
