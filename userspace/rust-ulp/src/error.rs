@@ -555,6 +555,7 @@ fn errno_hint(errno: i32) -> &'static str {
         libc::ENOMEM => "no memory, or over a limit on memory: see ulimit -l",
         libc::ENOTTY => "the module is older than this program, or this is another device",
         libc::ENXIO => "the file is not attached to a device",
+        libc::EPROTONOSUPPORT => "the module does not write records of that size: build both from one tree",
         libc::ERANGE => "a number outside of what the object or the device has room for",
         libc::EXDEV => "the objects are of different protection domains",
         libc::ETIME => "the time ran out: wait longer",

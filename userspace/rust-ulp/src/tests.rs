@@ -1052,10 +1052,7 @@ fn devices_are_found_and_explained() {
     assert!(
         matches!(
             error,
-            Error::Abi {
-                kernel: 2,
-                library: 1
-            }
+            Error::Abi { kernel, library } if (kernel, library) == (abi::ABI_VERSION + 1, abi::ABI_VERSION)
         ),
         "{error}"
     );
@@ -2122,6 +2119,9 @@ fn events_of_the_header_are_named() {
         let Some(rest) = line.strip_prefix("#define RUST_ULP_EVENT_") else {
             continue;
         };
+        if rest.starts_with("SIZE_V1") {
+            continue;
+        }
         let code = rest.split_whitespace().nth(1).unwrap().parse().unwrap();
         kernel.happen(abi::Event {
             event: code,
