@@ -7,7 +7,8 @@ use crate::{
     device::DeviceState,
     rdma::{
         self,
-        ah::AddressVector, //
+        ah::AddressVector,
+        gid::GidRef, //
     },
     uapi::abi, //
 };
@@ -72,21 +73,25 @@ pub(super) fn ah_attr(av: &AddressVector) -> abi::AhAttr {
 
 /// Checks the local end of `av`. Sleeps.
 ///
+/// The caller keeps the returned reference until the device has the path. Until then, the index
+/// cannot become that of a GID in another namespace.
+///
 /// Returns [`ENOENT`] if the GID index is not in use or the netdev of the GID is in another network
 /// namespace than the file's, and [`EINVAL`] for a path without GRH on Ethernet.
-pub(super) fn check_address(ctx: &Ctx<'_>, av: &AddressVector) -> Result {
+pub(super) fn check_address(ctx: &Ctx<'_>, av: &AddressVector) -> Result<Option<GidRef>> {
     let device = ctx.device.device();
     if !av.grh {
         return match device.port(av.port)?.link_layer {
             rdma::device::LinkLayer::Ethernet => Err(EINVAL),
-            _ => Ok(()),
+            _ => Ok(None),
         };
     }
+    let held = device.hold_gid(av.port, av.sgid_index.into())?;
     let gid = device.gid(av.port, av.sgid_index.into(), ctx.file.net())?;
     if gid.foreign_net {
         return Err(ENOENT);
     }
-    Ok(())
+    Ok(Some(held))
 }
 
 /// Returns whether `av` lacks the MAC address that its port needs. Sleeps.

@@ -37,7 +37,7 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::AhCreate) -> Result<Object>
     }
     let pd = ctx.file.table().lock().use_pd(value.pd)?;
     let av = address_vector(&value.attr);
-    check_address(ctx, &av)?;
+    let _gid = check_address(ctx, &av)?;
     let (object, av) = AhObject::new(pd, &av)?;
     value.attr.dmac = av.dmac;
     value.attr.hop_limit = av.hop_limit;

@@ -36,6 +36,7 @@ use crate::{
     rdma::{
         self,
         ah::AddressVector,
+        gid::GidRef,
         qp_attr::{
             mask,
             mismatch,
@@ -201,21 +202,27 @@ fn check_attributes(device: &DeviceState, value: &abi::QpModify) -> Result {
     Ok(())
 }
 
-/// Returns the path of QP_MODIFY, with the MAC address of the peer if the port needs one. Sleeps.
-fn path(ctx: &Ctx<'_>, qp: &QpObject, from: State, value: &abi::QpModify) -> Result<AddressVector> {
+/// Returns the path of QP_MODIFY, with the MAC address of the peer if the port needs one, and the
+/// reference of [`check_address`]. Sleeps.
+fn path(
+    ctx: &Ctx<'_>,
+    qp: &QpObject,
+    from: State,
+    value: &abi::QpModify,
+) -> Result<(AddressVector, Option<GidRef>)> {
     let av = address_vector(&value.attr.ah);
     if value.attr_mask & abi::QP_AV == 0 {
-        return Ok(av);
+        return Ok((av, None));
     }
     if matches!(from, State::Reset | State::Err) {
         // No transition from these states takes a path: do not resolve it.
         return Err(eproto());
     }
-    check_address(ctx, &av)?;
+    let gid = check_address(ctx, &av)?;
     if needs_resolving(&ctx.device, &av)? {
-        return av.resolve(qp.pd().pd());
+        return Ok((av.resolve(qp.pd().pd())?, gid));
     }
-    Ok(av)
+    Ok((av, gid))
 }
 
 /// Changes the state and the attributes of a queue pair.
@@ -257,7 +264,7 @@ fn change(
     value: &mut abi::QpModify,
 ) -> Result {
     let attr = &value.attr;
-    let av = path(ctx, qp, from, value)?;
+    let (av, _gid) = path(ctx, qp, from, value)?;
     if value.attr_mask & abi::QP_QKEY != 0
         && attr.qkey & rdma::qp::CONTROLLED_QKEY != 0
         && !rdma::qp::may_control_qkeys()

@@ -9,8 +9,12 @@ use crate::{
     bindings,
     kernel::net::NetNs, //
 };
+use core::ptr::NonNull;
 use kernel::{
-    error::to_result,
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
     prelude::*, //
 };
 
@@ -64,6 +68,26 @@ impl Gid {
     }
 }
 
+/// A reference to an entry of a GID table.
+///
+/// Until it is dropped, the index names this entry or, if the GID was removed, none. On RoCE,
+/// `del_gid()` leaves the entry in the table. `find_gid()` does not give its place to another GID
+/// before the last reference has called `free_gid_entry_locked()` (`core/cache.c`). A GID of
+/// InfiniBand belongs to no namespace.
+///
+/// # Invariants
+///
+/// This value owns a reference to the entry.
+#[must_use]
+pub(crate) struct GidRef(NonNull<bindings::ib_gid_attr>);
+
+impl Drop for GidRef {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant. The device is registered, see `Device::hold_gid`.
+        unsafe { bindings::rdma_put_gid_attr(self.0.as_ptr()) };
+    }
+}
+
 impl Device {
     /// Calls `each` with the port and the index of every GID in use. Sleeps.
     ///
@@ -101,6 +125,18 @@ impl Device {
                 each(port, index);
             }
         }
+    }
+
+    /// Returns a reference to entry `index` of the GID table of port `port`. Does not sleep. Fails
+    /// with [`ENOENT`] when the entry is not in use. The caller drops the reference before the
+    /// device goes.
+    pub(crate) fn hold_gid(&self, port: u32, index: u32) -> Result<GidRef> {
+        let index = i32::try_from(index).map_err(|_| ENOENT)?;
+        // SAFETY: The device is registered; the core checks port and index.
+        let entry = unsafe { bindings::rdma_get_gid_attr(self.as_raw(), port, index) };
+        let entry = from_err_ptr(entry.cast_mut()).map_err(|_| ENOENT)?;
+        // INVARIANT: The core has counted this reference.
+        NonNull::new(entry).map(GidRef).ok_or(ENOENT)
     }
 
     /// Returns entry `index` of the GID table of port `port`, seen from `net`. Does not sleep.
