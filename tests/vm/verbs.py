@@ -874,7 +874,7 @@ def test_events(r):
     start = time.monotonic_ns()
     data = os.read(also.fd, 33)
     record = ulp.S["event"].from_buffer_copy(data)
-    r.equal("read() gives whole records", (len(data), record.event, record.port, record.reserved), (32, gid[0], 1, 0))
+    r.equal("read() gives whole records", (len(data), record.event, record.port, record.user_data), (32, gid[0], 1, 0))
     r.check(
         "with the time at which it happened",
         before < record.time_ns < start,
