@@ -225,7 +225,7 @@ def request(me, op, addr, rkey, length=64, offset=0, fill=None, **fields):
     done = e.cq.wait(1)[0]
     me.wrong += wrong(done)
     # But for what is the requester's own.
-    rest = bytes(done)[16:]
+    rest = bytes(done)[type(done).status.offset :]
     return done.status, rest, bytes(e.buffer.map[offset : offset + length])
 
 
@@ -331,7 +331,7 @@ def loop_request(me, op, addr, rkey, **fields):
     for qp in me.pair:
         e.file.destroy(qp.handle)
     me.wrong += wrong(done)
-    return done.status, bytes(done)[16:], bytes(e.buffer.map[:64]) == b"\xee" * 64
+    return done.status, bytes(done)[type(done).status.offset :], bytes(e.buffer.map[:64]) == b"\xee" * 64
 
 
 def guess(me, keys, addr):
@@ -1467,7 +1467,7 @@ def test_uring(r):
     qp, buffer = victim(handles)
     far = victim(pad_table, 1)[0]
     victim(receives, 4)
-    r.equal("a queue of another file's, by a ring", hostile(ring_cancel, far), [(99, -9)])
+    r.equal("a queue of another file's, by a ring", hostile(ring_cancel, far), [(99, -2)])
     fd = passed_on(victim)
     guest = User(HOSTILE)
     guest(adopt, fds=[fd])

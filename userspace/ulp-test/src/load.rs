@@ -277,7 +277,7 @@ impl<'a> Link<'a> {
             entries: link.area.at(2 * PAGE),
             entry_size: abi::GidEntry::SIZE,
             capacity: 32,
-            port: u32::from(link.port),
+            port: link.port,
             ..abi::GidQuery::default()
         })?;
         let gids = (0..got.count.min(32) as usize)
@@ -1445,7 +1445,7 @@ fn openers(worker: Worker<'_>, dice: &mut Dice) -> Done {
     link.call(abi::Query::default())?;
     link.call(abi::DeviceQuery::default())?;
     link.call(abi::PortQuery {
-        port: u32::from(link.port),
+        port: link.port,
         ..abi::PortQuery::default()
     })?;
     match dice.below(6) {
