@@ -11,6 +11,7 @@ use super::{
         Lists,
         Queue,
         SlotParts,
+        SlotRef,
         NONE, //
     },
     request::{
@@ -367,10 +368,15 @@ impl<H: WrHandler> Chain<H> {
         };
         let target = self.target.as_ref();
         let queue = target.queue();
-        let filled = Self::fill_slot(target, index, locals, inline, signaled, fill);
-        // SAFETY: `take_slot` gave the slot to this call, and no reference to it is left.
-        match (filled, unsafe { queue.content(index) }) {
-            (Ok(()), Some(content)) => {
+        // SAFETY: `take_slot` gave the slot to this call, and there is no reference to it.
+        let slot = unsafe { queue.slot(index) }.ok_or(EINVAL);
+        let filled = slot.and_then(|mut slot| {
+            Self::fill_slot(target, index, &mut slot, locals, inline, fill)?;
+            Ok(slot.content)
+        });
+        match filled {
+            Ok(content) => {
+                content.signaled = signaled;
                 request.placed(index);
                 self.timed |= request.timeout_ns() != 0;
                 content.request = Some(request);
@@ -379,11 +385,11 @@ impl<H: WrHandler> Chain<H> {
                 self.append(index);
                 Ok(())
             }
-            (result, _) => {
+            Err(err) => {
                 target.handler().discard(request);
                 // SAFETY: As above, and the slot is not used after this.
                 unsafe { queue.put(&mut queue.lists.lock(), index) };
-                result
+                Err(err)
             }
         }
     }
@@ -418,55 +424,53 @@ impl<H: WrHandler> Chain<H> {
         self.count = self.count.wrapping_add(1);
     }
 
-    /// Makes slot `index`, which the caller owns, hold a request.
+    /// Makes `slot`, which has that index, hold the request that `fill` makes.
     fn fill_slot(
         target: TargetRef<'_, H>,
         index: u32,
+        slot: &mut SlotRef<'_, H::Request>,
         locals: impl Iterator<Item = Local>,
         inline: Option<Inline<'_>>,
-        signaled: bool,
         fill: impl FnOnce(SlotParts) -> Wr,
     ) -> Result {
-        let queue = target.queue();
-        // SAFETY: The caller owns the slot.
-        let held = unsafe { queue.begin_fill(index) };
+        // Until the slot is filled, each element may keep memory alive.
+        let held = core::mem::replace(&mut slot.content.held, u32::MAX);
         let (count, kept) = match inline {
-            // SAFETY: As above.
-            Some(inline) => (unsafe { Self::fill_inline(queue, index, inline) }?, 0),
-            None => {
-                // SAFETY: As above.
-                let count = unsafe { Self::fill_elements(target, index, locals) }?;
-                (count, count)
-            }
+            // SAFETY: The caller has the only reference to the slot.
+            Some(inline) => unsafe { Self::fill_inline(target.queue(), index, slot, inline) }?,
+            None => Self::fill_elements(target, slot, locals)?,
         };
-        // SAFETY: As above.
-        unsafe { queue.end_fill(index, kept, held) };
-        let (_, sges) = queue.pieces(index);
-        let wr = fill(SlotParts {
-            cqe: queue.cqe(index).ok_or(EINVAL)?,
-            // Derived from all elements, not from the first one.
-            sg_list: UnsafeCell::raw_get(sges.as_ptr()),
+        // The memory of the last request that was not overwritten.
+        let rest = slot.locals.get_mut(kept as usize..).unwrap_or(&mut []);
+        let count_rest = held.saturating_sub(kept) as usize;
+        rest.iter_mut()
+            .take(count_rest)
+            .for_each(|local| *local = None);
+
+        let content = &mut *slot.content;
+        content.held = kept;
+        content.wr = fill(SlotParts {
+            cqe: slot.cqe,
+            sg_list: slot.sges.as_mut_ptr(),
             num_sge: count as c_int,
         });
-        // SAFETY: The caller owns the slot.
-        let content = unsafe { queue.content(index) }.ok_or(EINVAL)?;
-        content.wr = wr;
-        content.signaled = signaled;
         content.canceled = false;
         content.deadline = 0;
         Ok(())
     }
 
-    /// Copies `inline` into slot `index`, and returns how many elements that takes.
+    /// Copies `inline` into slot `index`. Returns how many elements that takes, and that none of
+    /// them keeps memory alive.
     ///
     /// # Safety
     ///
-    /// The caller owns the slot.
+    /// The caller owns the slot, whose other parts are `slot`.
     unsafe fn fill_inline(
         queue: &Queue<H::Request>,
         index: u32,
+        slot: &mut SlotRef<'_, H::Request>,
         inline: Inline<'_>,
-    ) -> Result<u32> {
+    ) -> Result<(u32, u32)> {
         let start = (index as usize).saturating_mul(queue.max_inline as usize);
         let room = queue
             .inline
@@ -478,46 +482,37 @@ impl<H: WrHandler> Chain<H> {
         // initialised.
         (inline.copy)(unsafe { core::slice::from_raw_parts_mut(first, room.len()) })?;
         if room.is_empty() {
-            return Ok(0);
+            return Ok((0, 0));
         }
-        let sge = queue.pieces(index).1.first().ok_or(E2BIG)?;
-        let raw = bindings::ib_sge {
+        *slot.sges.first_mut().ok_or(E2BIG)? = bindings::ib_sge {
             // Drivers take the address of inline data as a kernel address.
             addr: first as u64,
             length: room.len() as u32,
             lkey: 0,
         };
-        // SAFETY: By the requirement nobody else accesses the element.
-        unsafe { *sge.get() = raw };
-        Ok(1)
+        Ok((1, 0))
     }
 
-    /// Puts `locals` into the elements of slot `index`, and returns how many there are.
-    ///
-    /// # Safety
-    ///
-    /// The caller owns the slot.
-    unsafe fn fill_elements(
+    /// Puts `locals` into the elements of `slot`. Returns how many there are, and the same number,
+    /// since each keeps memory alive.
+    fn fill_elements(
         target: TargetRef<'_, H>,
-        index: u32,
+        slot: &mut SlotRef<'_, H::Request>,
         locals: impl Iterator<Item = Local>,
-    ) -> Result<u32> {
-        let (keeps, sges) = target.queue().pieces(index);
-        let mut elements = keeps.iter().zip(sges);
+    ) -> Result<(u32, u32)> {
+        let pd = target.pd();
+        let mut elements = slot.locals.iter_mut().zip(slot.sges.iter_mut());
         let mut count = 0u32;
         for local in locals {
             let (keep, sge) = elements.next().ok_or(E2BIG)?;
-            if !Arc::ptr_eq(local.pd(), target.pd()) {
+            if !Arc::ptr_eq(local.pd(), pd) {
                 return Err(EXDEV);
             }
-            // SAFETY: By the requirement nobody else accesses the elements of the slot.
-            unsafe {
-                *sge.get() = local.to_raw();
-                *keep.get() = Some(local);
-            }
+            *sge = local.to_raw();
+            *keep = Some(local);
             count = count.wrapping_add(1);
         }
-        Ok(count)
+        Ok((count, count))
     }
 
     /// Posts the chain. Calls `before` for each request, in order, before the device has any. Does

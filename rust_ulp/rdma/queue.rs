@@ -97,7 +97,17 @@ pub(super) struct WrState<R> {
     /// The address of a datagram, kept alive for the device.
     pub(super) ah: Option<Arc<Ah>>,
     /// The number of the slot's elements, from the first on, that may keep memory alive.
-    held: u32,
+    pub(super) held: u32,
+}
+
+/// A slot that its owner fills, with its parts.
+pub(super) struct SlotRef<'a, R> {
+    pub(super) content: &'a mut WrState<R>,
+    /// What [`Queue::cqe`] returns.
+    pub(super) cqe: *mut bindings::ib_cqe,
+    /// The memory that `sges` refer to.
+    pub(super) locals: &'a mut [Option<Local>],
+    pub(super) sges: &'a mut [bindings::ib_sge],
 }
 
 impl<R> WrState<R> {
@@ -390,33 +400,25 @@ impl<R: WrContext> Queue<R> {
         )
     }
 
-    /// Notes that the elements of slot `index` are about to be replaced, and returns how many of
-    /// them may keep memory alive.
+    /// Returns slot `index` with its parts, to be filled.
     ///
     /// # Safety
     ///
-    /// The caller owns the slot.
-    pub(super) unsafe fn begin_fill(&self, index: u32) -> u32 {
-        // SAFETY: By the requirement.
-        let content = unsafe { self.content(index) };
-        content.map_or(0, |content| core::mem::replace(&mut content.held, u32::MAX))
-    }
-
-    /// Drops the memory of the last request that slot `index` keeps alive beyond its first `count`
-    /// elements; `held` is the result of [`Self::begin_fill`]. Sleeps.
-    ///
-    /// # Safety
-    ///
-    /// The caller owns the slot.
-    pub(super) unsafe fn end_fill(&self, index: u32, count: u32, held: u32) {
-        let rest = self.pieces(index).0.get(count as usize..).unwrap_or(&[]);
-        for local in rest.iter().take(held.saturating_sub(count) as usize) {
-            // SAFETY: By the requirement the caller owns the slot's parts.
-            unsafe { *local.get() = None };
-        }
-        // SAFETY: As above.
-        if let Some(content) = unsafe { self.content(index) } {
-            content.held = count;
+    /// The caller owns the slot, and has no other reference to it or its parts.
+    pub(super) unsafe fn slot(&self, index: u32) -> Option<SlotRef<'_, R>> {
+        let (locals, sges) = self.pieces(index);
+        let cqe = self.cqe(index)?;
+        // SAFETY: By the requirement these are the only references. An `UnsafeCell` has the layout
+        // of its value.
+        unsafe {
+            let locals_at = UnsafeCell::raw_get(locals.as_ptr());
+            let sges_at = UnsafeCell::raw_get(sges.as_ptr());
+            Some(SlotRef {
+                content: self.content(index)?,
+                cqe,
+                locals: core::slice::from_raw_parts_mut(locals_at, locals.len()),
+                sges: core::slice::from_raw_parts_mut(sges_at, sges.len()),
+            })
         }
     }
 
