@@ -16,15 +16,31 @@ cache=${RUST_ULP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rust_ulp}
 # and the one of the suite after $suite. When the archive has moved on, the lab takes
 # a successor and says so, see successor().
 suite=trixie
-pinned_kver=7.2.12+deb13-amd64
-next_kver=7.3.4+deb13-amd64
+# ARCH is the end of its version, unless KVER has one; a kernel developer's environment may have
+# the kernel's word for it.
+case ${KVER:-}:${ARCH:-} in
+*-arm64:*) ending=arm64 ;;
+sid:* | *-amd64:* | *: | *:x86 | *:x86_64) ending=amd64 ;;
+*) ending=$ARCH ;;
+esac
+pinned_kver=7.2.12+deb13-$ending
+next_kver=7.3.4+deb13-$ending
 sid_kver=7.2.13+deb14-amd64
 
-# cache_of KVER: a kernel of another suite lives in a cache of its own, with the
-# compilers that it was built with. Only the guest's root is that of $suite for all.
+# arch_of KVER: the architecture, as Debian calls it, of a kernel.
+arch_of() {
+	case $1 in
+	*-arm64) echo arm64 ;;
+	*) echo amd64 ;;
+	esac
+}
+
+# cache_of KVER: a kernel of another suite or architecture lives in a cache of its own, with
+# the compilers that it was built with. Only the guest's root is that of $suite for all.
 base_cache=$cache
 cache_of() {
 	case $1 in
+	*+deb13-arm64) echo "$base_cache/arm64" ;;
 	'' | *+deb13[-+]*) echo "$base_cache" ;;
 	*) echo "$base_cache/sid" ;;
 	esac
@@ -34,7 +50,16 @@ cache_of() {
 use_kver() {
 	cache=$(cache_of "$1")
 	suite=trixie
-	[ "$cache" = "$base_cache" ] || suite=sid
+	[ "$cache" != "$base_cache/sid" ] || suite=sid
+	arch=$(arch_of "$1")
+}
+
+# The programs that are built for the kernels of that architecture.
+programs() {
+	case $arch in
+	arm64) echo "$repo/build/user/aarch64-unknown-linux-gnu/release" ;;
+	*) echo "$repo/build/user/release" ;;
+	esac
 }
 
 say() { printf '%s\n' "$*" >&2; }
@@ -229,4 +254,8 @@ successor() {
 # The debug kernel is made from the source of the stock one and named after it.
 debug_kver() { echo "${1%-*}-debug"; }
 
+case $ending in
+amd64 | arm64) ;;
+*) die "ARCH=$ARCH: it is amd64 or arm64" ;;
+esac
 use_kver "$(default_kver)"
