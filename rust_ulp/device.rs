@@ -165,8 +165,7 @@ pub(crate) fn choose(device: &rdma::device::Device, net: &NetNs) -> Option<Choic
         if gid.foreign_net {
             return;
         }
-        // IB_PORT_ACTIVE
-        let active = device.port(port).is_ok_and(|port| port.state == 4);
+        let active = device.port(port).is_ok_and(|port| port.is_active());
         let choice = Choice {
             rank: rank(&gid),
             port,
@@ -197,6 +196,7 @@ pub(crate) fn choose(device: &rdma::device::Device, net: &NetNs) -> Option<Choic
 /// | `SEND_WITH_INV` except on rxe | untested; `siw_invalidate_stag()` invalidates any key of the protection domain, not only keys granted to the peer |
 /// | atomics if `atomic_cap` is `IB_ATOMIC_NONE` | the device does not support them |
 /// | masked atomics, TSO | rxe: no entry in `rxe_opcode.c` |
+/// | `RDMA_READ` on iWARP except on siw | its sink needs a key with REMOTE_WRITE, as `rdma_rw_init_one_mr()` in `core/rw.c` gives it: a peer could write there |
 /// | UC, UD, immediate data, atomics on iWARP | the transport lacks them; `siw_post_send()` leaves its queue full after it rejects a request |
 fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attributes) -> [u64; 3] {
     const fn ops(list: &[u8]) -> u64 {
@@ -214,7 +214,10 @@ fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attrib
     const ATOMICS: u64 = ops(&[abi::WR_ATOMIC_CMP_AND_SWP, abi::WR_ATOMIC_FETCH_AND_ADD]);
 
     if device.is_iwarp() {
-        let rc = ops(&[abi::WR_SEND, abi::WR_RDMA_WRITE, abi::WR_RDMA_READ]);
+        let mut rc = ops(&[abi::WR_SEND, abi::WR_RDMA_WRITE]);
+        if device.is_driven_by(c"siw") {
+            rc |= ops(&[abi::WR_RDMA_READ]);
+        }
         return [rc, 0, 0];
     }
     let mut rc = RC;
@@ -355,9 +358,12 @@ impl rdma::client::Client for Registry {
 
     fn add(&self, device: &rdma::device::Device) -> Result<Arc<Device>> {
         let mut attributes = device.attributes();
-        if device.is_iwarp() {
-            // How iWARP queue pairs leave a shared receive queue is untested.
+        if device.is_iwarp() || !device.raises_last_wqe() {
+            // Nothing says when a queue pair has left a shared receive queue. How those of iWARP
+            // leave one is untested.
             attributes.max_srq = 0;
+        }
+        if device.is_iwarp() {
             // siw looks up the memory of a second element by the key of the first (`siw_tx_hdt()`).
             attributes.max_send_sge = 1;
         }

@@ -16,7 +16,6 @@ use crate::{
     },
     logic::events::{
         Queue,
-        Record,
         MAX,
         PLACES, //
     },
@@ -44,37 +43,6 @@ use kernel::{
 };
 
 const _: () = assert!(MAX as usize == abi::EVENTS_MAX);
-
-impl Record for abi::Event {
-    fn time_ns(&self) -> u64 {
-        self.time_ns
-    }
-
-    fn lost(count: u32, time_ns: u64) -> Self {
-        Self {
-            event: abi::EVENT_LOST,
-            info: count,
-            time_ns,
-            ..Default::default()
-        }
-    }
-
-    fn is_request(&self) -> bool {
-        self.event == abi::EVENT_CONNECT_REQUEST
-    }
-
-    fn merge(&self, newer: &Self) -> Option<Self> {
-        // Packets of a peer cause these, as many as it likes.
-        let repeats = matches!(
-            self.event,
-            abi::EVENT_CONNECT_REQUEST | abi::EVENT_UNREACHABLE
-        );
-        (repeats && self.event == newer.event && self.handle == newer.handle).then_some(Self {
-            info: newer.info,
-            ..*self
-        })
-    }
-}
 
 struct Log {
     queue: Queue<abi::Event>,

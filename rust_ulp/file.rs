@@ -251,7 +251,7 @@ impl UlpFile {
         let kind = object.kind();
         trace::object_destroy(self.id, kind as u32, handle, object.number());
         // A thread that waits for the object holds a reference, and has no other reason to wake up.
-        object.wake_waiters(ENOENT);
+        object.end(ENOENT);
         if let Object::Grant(grant) = &object {
             // Revoke the key even if another command holds a reference.
             grant.end();
@@ -295,7 +295,7 @@ impl UlpFile {
                     break;
                 };
                 trace::object_destroy(self.id, kind as u32, handle, object.number());
-                object.wake_waiters(ENODEV);
+                object.end(ENODEV);
                 drop(object);
             }
         }

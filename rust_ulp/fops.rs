@@ -26,6 +26,7 @@ use crate::{
             UringCmd, //
         }, //
     },
+    logic::cq_ring::CqRing,
     object::{
         show::show,
         Object, //
@@ -130,7 +131,7 @@ impl FileOperations for UlpFile {
         for (_, object) in this.table().lock().iter() {
             if let Object::Cq(cq) = object {
                 // Do not stop at the first: `poll` also tells each ring to wake pollers.
-                if cq.ring().poll() {
+                if cq.ring().is_ready() {
                     ready |= events::IN;
                 }
             }

@@ -78,14 +78,13 @@
 //! | `Users::list` | the users that have objects. No lock is taken under it | process |
 //! | `UlpFile::attached` | the rdma cgroup's charge for the file | process |
 //! | `rdmacg_mutex` (kernel) | the rdma cgroup's charges | process |
-//! | `QpGrants::growing` | the capacity of `QpGrants::keys` | process |
 //! | `RemoteKey::mr` | the key of a grant. Held while the key is revoked or replaced | process |
-//! | `Background::connection` | a connection whose attempt is pending. Held while the module's workqueue takes a step of it | process |
+//! | `Background::connection` | a connection whose attempt is pending. Held while the module's workqueue takes a step of it; not taken under `UlpFile::table` | process |
 //! | `Connection::stepping` | one step of an attempt at a time | process |
 //! | `QpObject::claimed` | whether a connection has the queue pair. Held while the owner changes attributes | process |
 //! | `PdObject::fast_reg` | creation of the registration queue pair. On iWARP held while it connects | process |
 //! | `rdma::loopback::LoopbackConnector::state` | the connection attempt in progress | process |
-//! | handler mutex of an identifier (connection manager); a listener's before its request's | the identifier's state. Held over `cm::Handler` and `cm::Listener`. Dropping an identifier takes it: no lock below is held over the drop | process |
+//! | handler mutex of an identifier (connection manager); a listener's before its request's | the identifier's state. Held over `cm::Handler` and `cm::Listener`. Dropping an identifier takes it: no lock below is held over the drop. Not taken under `UlpFile::table`: `ucma_migrate_id()` of rdma_ucm copies to user space under those of its identifiers, and lockdep knows no difference | process |
 //! | `Backlog::waiting` | the connection requests of a listener | process |
 //! | `Connection::progress` | the state of a connection. Held while its queue pair moves to ERR | process |
 //! | `rdma::loopback::LoopbackConn::progress` | the state of a loopback connection | process |

@@ -14,6 +14,7 @@ use kernel::{
     current,
     new_mutex,
     prelude::*,
+    rbtree::RBTree,
     sync::{
         atomic::{
             Atomic,
@@ -21,8 +22,7 @@ use kernel::{
         },
         Arc,
         Mutex, //
-    },
-    task::Kuid, //
+    }, //
 };
 
 /// Maximum requests in one queue.
@@ -90,9 +90,57 @@ impl Parameters {
 
 /// A user, whose objects count together whatever file they are in.
 struct User {
-    uid: Kuid,
     objects: Atomic<i64>,
     entries: Atomic<i64>,
+}
+
+impl User {
+    /// Returns whether the user has nothing.
+    fn is_idle(&self) -> bool {
+        self.objects.load(Relaxed) == 0 && self.entries.load(Relaxed) == 0
+    }
+}
+
+/// Users, by the numbers of their `kuid_t`.
+struct UserTree {
+    tree: RBTree<u32, Arc<User>>,
+    /// Users from this number on are the next to be looked at, whether they are idle.
+    next: u32,
+}
+
+impl UserTree {
+    /// Returns user `uid`, who is added unless there.
+    ///
+    /// Each user that is added has two others looked at: idle ones are removed, so that at most
+    /// every second one is idle after a while.
+    fn get(&mut self, uid: u32) -> Result<Arc<User>> {
+        if let Some(user) = self.tree.get(&uid) {
+            return Ok(user.clone());
+        }
+        for _ in 0..2 {
+            let Some((at, is_idle)) = self.tree.cursor_lower_bound(&self.next).map(|at| {
+                let (uid, user) = at.current();
+                (*uid, user.is_idle())
+            }) else {
+                self.next = 0;
+                continue;
+            };
+            if is_idle {
+                // Nobody else has a charge for such a user, and none is added without the lock.
+                drop(self.tree.remove_node(&at));
+            }
+            self.next = at.wrapping_add(1);
+        }
+        let user = User {
+            objects: Atomic::new(0),
+            entries: Atomic::new(0),
+        };
+        let user = Arc::new(user, GFP_KERNEL_ACCOUNT)?;
+        let _ = self
+            .tree
+            .try_create_and_insert(uid, user.clone(), GFP_KERNEL_ACCOUNT)?;
+        Ok(user)
+    }
 }
 
 /// The users that have something.
@@ -102,7 +150,7 @@ pub(crate) struct Users {
     max_entries: u32,
     /// Counts grow with this lock held only.
     #[pin]
-    list: Mutex<KVec<Arc<User>>>,
+    list: Mutex<UserTree>,
 }
 
 impl Users {
@@ -112,7 +160,10 @@ impl Users {
             pin_init!(Self {
                 max_objects: parameters.max_user_objects,
                 max_entries: parameters.max_user_entries,
-                list <- new_mutex!(KVec::new(), "rust_ulp::Users::list"),
+                list <- new_mutex!(
+                    UserTree { tree: RBTree::new(), next: 0 },
+                    "rust_ulp::Users::list"
+                ),
             }),
             GFP_KERNEL,
         )
@@ -132,24 +183,9 @@ impl Users {
         if task::may_exceed_limits() {
             return Ok(charge);
         }
-        let uid = current!().uid();
+        let uid = current!().uid().into_raw().val;
         let mut list = self.list.lock();
-        // Nobody else has a charge for such a user, and none is added without the lock.
-        list.retain(|user| user.objects.load(Relaxed) != 0 || user.entries.load(Relaxed) != 0);
-        let found = list.iter().find(|user| user.uid == uid).cloned();
-        let user = match found {
-            Some(user) => user,
-            None => {
-                let user = User {
-                    uid,
-                    objects: Atomic::new(0),
-                    entries: Atomic::new(0),
-                };
-                let user = Arc::new(user, GFP_KERNEL_ACCOUNT)?;
-                list.push(user.clone(), GFP_KERNEL_ACCOUNT)?;
-                user
-            }
-        };
+        let user = list.get(uid)?;
         let fits = |used: &Atomic<i64>, more: u32, limit: u32| {
             used.load(Relaxed).saturating_add(more.into()) <= limit.into()
         };
@@ -165,7 +201,7 @@ impl Users {
     }
 }
 
-/// What a user was charged, until it is dropped. Any context.
+/// The charge of a user, given back when it is dropped. Any context.
 pub(crate) struct UserCharge {
     /// [`None`] when nobody was.
     user: Option<Arc<User>>,
@@ -181,5 +217,33 @@ impl Drop for UserCharge {
             user.entries
                 .add(i64::from(self.entries).wrapping_neg(), Relaxed);
         }
+    }
+}
+
+#[kunit_tests(rust_ulp_limits)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_users_go_and_others_stay() -> Result {
+        let mut users = UserTree {
+            tree: RBTree::new(),
+            next: 0,
+        };
+        for uid in 0..1000u32 {
+            let user = users.get(uid)?;
+            user.entries.store((uid % 10 == 0).into(), Relaxed);
+        }
+        let busy = |users: &UserTree| users.tree.values().filter(|user| !user.is_idle()).count();
+        assert_eq!(busy(&users), 100);
+        // The walk comes round within so many, and finds the idle ones.
+        for uid in 1000..2000u32 {
+            let _ = users.get(uid)?;
+        }
+        assert_eq!(busy(&users), 100);
+        assert!(users.tree.keys().count() < 400);
+        let again = users.get(500)?;
+        assert_eq!(again.entries.load(Relaxed), 1);
+        Ok(())
     }
 }

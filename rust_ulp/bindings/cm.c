@@ -138,23 +138,3 @@ void rust_ulp_h_cm_limit_mtu(struct rdma_cm_id *id, u8 mtu)
 	if (path && path->mtu > mtu)
 		path->mtu = mtu;
 }
-
-void rust_ulp_h_cm_event_read(const struct rdma_cm_event *event,
-			      struct rust_ulp_h_cm_event *out)
-{
-	const struct rdma_conn_param *conn = &event->param.conn;
-
-	*out = (struct rust_ulp_h_cm_event){
-		.event = event->event,
-		.status = event->status,
-		.private_data = conn->private_data,
-		.private_data_len =
-			conn->private_data ? conn->private_data_len : 0,
-		.qp_num = conn->qp_num,
-		.responder_resources = conn->responder_resources,
-		.initiator_depth = conn->initiator_depth,
-		.flow_control = conn->flow_control,
-		.retry_count = conn->retry_count,
-		.rnr_retry_count = conn->rnr_retry_count,
-	};
-}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * The types of the C helpers, and the functions that other folders define. The helpers wrap static
- * inlines, macros, and structs whose layout differs between kernels. They make no decisions.
+ * inlines, macros, and structs whose layout differs between kernels. Rust decides what a caller may
+ * do; a helper that can fail does so as the functions of the kernel that it calls or follows.
  *
  * bindgen reads the helpers from the .c files of this folder, so they need no prototypes.
  */
@@ -9,9 +10,7 @@
 #define _RUST_ULP_HELPERS_H
 
 #include <linux/cgroup_rdma.h>
-#include <linux/eventfd.h>
 #include <linux/fs.h>
-#include <linux/hrtimer.h>
 #include <linux/io_uring/cmd.h>
 #include <linux/mm.h>
 #include <linux/percpu-refcount.h>
@@ -71,7 +70,7 @@ struct rust_ulp_h_av {
 	u8 dgid[16]; /* of the peer */
 	u32 flow_label; /* 20 bits */
 	u32 port; /* the local one */
-	u16 dlid; /* of the peer, on InfiniBand */
+	u32 dlid; /* of the peer, on InfiniBand; above 16 bits on OPA */
 	u8 sgid_index; /* of the local GID */
 	u8 hop_limit; /* 0 takes that of the route */
 	u8 traffic_class; /* the upper six bits are the DSCP */
@@ -145,27 +144,6 @@ struct rust_ulp_uring_feed {
 	void (*run)(struct io_uring_cmd *cmd, bool ended);
 };
 
-/* A timer that calls @expired in a softirq. */
-struct rust_ulp_timer {
-	struct hrtimer timer;
-	void (*expired)(const void *context);
-	const void *context;
-};
-
-/* Fields of struct rdma_cm_event. */
-struct rust_ulp_h_cm_event {
-	const void *private_data; /* from the peer, valid as long as the event */
-	u32 event; /* enum rdma_cm_event_type */
-	s32 status;
-	u32 qp_num;
-	u8 private_data_len;
-	u8 responder_resources;
-	u8 initiator_depth;
-	u8 flow_control;
-	u8 retry_count;
-	u8 rnr_retry_count;
-};
-
 void rust_ulp_h_uring_done(struct io_uring_cmd *cmd, s32 res, u64 extra,
 			   unsigned int issue_flags, bool big);
 
@@ -176,6 +154,7 @@ struct rust_ulp_cqe_hook {
 };
 
 void rust_ulp_completion(struct ib_cq *cq, struct ib_wc *wc);
+void rust_ulp_ignore(struct ib_cq *cq, struct ib_wc *wc);
 int rust_ulp_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 		       const struct ib_send_wr **bad_wr);
 int rust_ulp_post_recv(struct ib_qp *qp, const struct ib_recv_wr *wr,

@@ -2,7 +2,6 @@
 /*
  * The verbs: devices, queues, memory regions, addresses. See helpers.h.
  */
-#include <linux/capability.h>
 #include <linux/in6.h>
 #include <linux/inetdevice.h>
 #include <linux/rcupdate.h>
@@ -16,6 +15,17 @@
 void rust_ulp_h_device_get(struct ib_device *dev)
 {
 	WARN_ON_ONCE(!ib_device_try_get(dev));
+}
+
+/*
+ * irdma reports 262144 pages under one key. But irdma_post_send() gives the adapter a list of one
+ * level, and above 512 pages irdma_set_page() fills one of two (hw/irdma/verbs.c:3248, 4245).
+ */
+static u32 max_fast_reg_pages(struct ib_device *dev)
+{
+	u32 max = dev->attrs.max_fast_reg_page_list_len;
+
+	return dev->ops.driver_id == RDMA_DRIVER_IRDMA ? min(max, 512U) : max;
 }
 
 void rust_ulp_h_device_describe(struct ib_device *dev,
@@ -48,7 +58,7 @@ void rust_ulp_h_device_describe(struct ib_device *dev,
 		.max_srq = attrs->max_srq,
 		.max_srq_wr = attrs->max_srq_wr,
 		.max_srq_sge = attrs->max_srq_sge,
-		.max_fast_reg_pages = attrs->max_fast_reg_page_list_len,
+		.max_fast_reg_pages = max_fast_reg_pages(dev),
 		.local_ca_ack_delay = attrs->local_ca_ack_delay,
 		.atomic_cap = attrs->atomic_cap,
 		.numa_node = ibdev_to_node(dev),
@@ -74,6 +84,29 @@ void rust_ulp_h_device_name(struct ib_device *dev, char *out, size_t len)
 bool rust_ulp_h_device_is_driven_by(struct ib_device *dev, const char *module)
 {
 	return dev->ops.owner && !strcmp(module_name(dev->ops.owner), module);
+}
+
+/*
+ * Whether the driver raises IB_EVENT_QP_LAST_WQE_REACHED, by which a queue pair leaves a shared
+ * receive queue: those that have it in their source.
+ */
+bool rust_ulp_h_device_raises_last_wqe(struct ib_device *dev)
+{
+	switch (dev->ops.driver_id) {
+	case RDMA_DRIVER_BNXT_RE: /* hw/bnxt_re/main.c:1626 */
+	case RDMA_DRIVER_HFI1: /* sw/rdmavt/qp.c:713 */
+	case RDMA_DRIVER_HNS: /* hw/hns/hns_roce_qp.c:170 */
+	case RDMA_DRIVER_IONIC: /* hw/ionic/ionic_admin.c:865 */
+	case RDMA_DRIVER_MLX4: /* hw/mlx4/qp.c:232 */
+	case RDMA_DRIVER_MLX5: /* hw/mlx5/qp.c:385 */
+	case RDMA_DRIVER_MTHCA: /* hw/mthca/mthca_eq.c:298 */
+	case RDMA_DRIVER_OCRDMA: /* hw/ocrdma/ocrdma_hw.c:769 */
+	case RDMA_DRIVER_RXE: /* sw/rxe/rxe_resp.c:1550 */
+	case RDMA_DRIVER_VMW_PVRDMA: /* hw/vmw_pvrdma/pvrdma_main.c:451 */
+		return true;
+	default:
+		return false;
+	}
 }
 
 bool rust_ulp_h_device_is_iwarp(struct ib_device *dev)
@@ -160,11 +193,6 @@ struct ib_pd *rust_ulp_h_alloc_pd(struct ib_device *dev)
 	return __ib_alloc_pd(dev, 0, THIS_MODULE->name);
 }
 
-void rust_ulp_h_dealloc_pd(struct ib_pd *pd)
-{
-	ib_dealloc_pd(pd);
-}
-
 /* ib_alloc_cq() takes no event handler; without one a driver's CQ_ERR is lost. */
 struct ib_cq *
 rust_ulp_h_alloc_cq(struct ib_device *dev, void *context, int nr_cqe,
@@ -179,15 +207,105 @@ rust_ulp_h_alloc_cq(struct ib_device *dev, void *context, int nr_cqe,
 	return cq;
 }
 
+/*
+ * Has `handler` called in place of the core's handler, and `work` run in place of its work, and
+ * returns the core's handler. The queue is polled by work, and has no queue pair yet.
+ */
+ib_comp_handler rust_ulp_h_take_over_cq(struct ib_cq *cq,
+					ib_comp_handler handler,
+					work_func_t work)
+{
+	ib_comp_handler core = cq->comp_handler;
+
+	cq->work.func = work;
+	WRITE_ONCE(cq->comp_handler, handler);
+	return core;
+}
+
+/* Returns the queue and its context. */
+struct ib_cq *rust_ulp_h_cq_of_work(struct work_struct *work, void **context)
+{
+	struct ib_cq *cq = container_of(work, struct ib_cq, work);
+
+	*context = cq->cq_context;
+	return cq;
+}
+
+/* As ib_cq_completion_workqueue(). */
+void rust_ulp_h_queue_cq_work(struct ib_cq *cq)
+{
+	queue_work(cq->comp_wq, &cq->work);
+}
+
+/*
+ * As the end of ib_cq_poll_work(), after `completed` completions were handled: returns false when
+ * the queue is armed and empty.
+ */
+bool rust_ulp_h_arm_cq(struct ib_cq *cq, int completed)
+{
+	if (ib_req_notify_cq(cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS) >
+	    0)
+		return true;
+	if (cq->dim)
+		rdma_dim(cq->dim, completed);
+	return false;
+}
+
+bool rust_ulp_h_cq_is_used(struct ib_cq *cq)
+{
+	return atomic_read(&cq->usecnt);
+}
+
+static bool polled_by_work(const struct ib_cq *cq)
+{
+	return cq->poll_ctx == IB_POLL_WORKQUEUE ||
+	       cq->poll_ctx == IB_POLL_UNBOUND_WORKQUEUE;
+}
+
+/*
+ * Waits until the completions that the core has polled are handled. The caller excludes those that
+ * poll directly.
+ */
+void rust_ulp_h_sync_cq(struct ib_cq *cq)
+{
+	if (cq->poll_ctx == IB_POLL_SOFTIRQ) {
+		irq_poll_disable(&cq->iop);
+		irq_poll_enable(&cq->iop);
+		/* An interrupt in between was not noted. */
+		irq_poll_sched(&cq->iop);
+	} else if (polled_by_work(cq)) {
+		flush_work(&cq->work);
+	}
+}
+
+/*
+ * Ends the polling and the events of a queue that cannot be freed, since a driver did not destroy
+ * a queue pair. Gives it back the handler that rust_ulp_h_take_over_cq() took, if any.
+ */
+void rust_ulp_h_stop_cq(struct ib_cq *cq, ib_comp_handler handler)
+{
+	if (handler)
+		WRITE_ONCE(cq->comp_handler, handler);
+	if (cq->poll_ctx == IB_POLL_SOFTIRQ)
+		irq_poll_disable(&cq->iop);
+	else if (polled_by_work(cq))
+		disable_work_sync(&cq->work);
+	WRITE_ONCE(cq->event_handler, NULL);
+	synchronize_rcu();
+}
+
 struct ib_qp *rust_ulp_h_create_qp(struct ib_pd *pd,
 				   struct ib_qp_init_attr *init)
 {
 	return ib_create_qp_kernel(pd, init, THIS_MODULE->name);
 }
 
-int rust_ulp_h_destroy_qp(struct ib_qp *qp)
+/* Ends the events of a queue pair that the driver did not destroy. Its context is NULL then. */
+void rust_ulp_h_disown_qp(struct ib_qp *qp)
 {
-	return ib_destroy_qp(qp);
+	WRITE_ONCE(qp->registered_event_handler, NULL);
+	WRITE_ONCE(qp->qp_context, NULL);
+	synchronize_rcu();
 }
 
 u32 rust_ulp_h_qp_num(struct ib_qp *qp)
@@ -195,14 +313,9 @@ u32 rust_ulp_h_qp_num(struct ib_qp *qp)
 	return qp->qp_num;
 }
 
-bool rust_ulp_h_may_control_qkeys(void)
-{
-	return capable(CAP_NET_RAW);
-}
-
 void *rust_ulp_h_qp_context(struct ib_qp *qp)
 {
-	return qp->qp_context;
+	return READ_ONCE(qp->qp_context);
 }
 
 struct rust_ulp_drain_cqe {
@@ -246,10 +359,9 @@ int rust_ulp_h_drain_ud_sq(struct ib_qp *qp, struct ib_ah *ah)
 	return 0;
 }
 
-/* The time that __ib_drain_srq() waits. */
 bool rust_ulp_h_wait_last_wqe(struct ib_qp *qp)
 {
-	return wait_for_completion_timeout(&qp->srq_completion, 60 * HZ);
+	return wait_for_completion_timeout(&qp->srq_completion, 10 * HZ);
 }
 
 void rust_ulp_h_forget_last_wqe(struct ib_qp *qp)
@@ -272,14 +384,11 @@ struct ib_srq *rust_ulp_h_create_srq(struct ib_pd *pd,
 	return ib_create_srq(pd, &init);
 }
 
-int rust_ulp_h_destroy_srq(struct ib_srq *srq)
+/* Ends the events of a shared receive queue that the driver did not destroy. */
+void rust_ulp_h_disown_srq(struct ib_srq *srq)
 {
-	return ib_destroy_srq_user(srq, NULL);
-}
-
-int rust_ulp_h_dereg_mr(struct ib_mr *mr)
-{
-	return ib_dereg_mr(mr);
+	WRITE_ONCE(srq->event_handler, NULL);
+	synchronize_rcu();
 }
 
 /* As ib_map_mr_sg_zbva() does: after ib_map_mr_sg(), before the REG_MR request is posted. */
@@ -303,20 +412,10 @@ void rust_ulp_h_mr_next_key(struct ib_mr *mr)
 	ib_update_fast_reg_key(mr, ib_inc_rkey(mr->rkey));
 }
 
-int rust_ulp_h_sg_alloc(struct sg_table *table, unsigned int nents)
-{
-	return sg_alloc_table(table, nents, GFP_KERNEL_ACCOUNT);
-}
-
 void rust_ulp_h_sg_set(struct scatterlist *sg, struct page *page,
 		       unsigned int len, unsigned int offset)
 {
 	sg_set_page(sg, page, len, offset);
-}
-
-struct scatterlist *rust_ulp_h_sg_next(struct scatterlist *sg)
-{
-	return sg_next(sg);
 }
 
 /* Stores the address of memory that an exporter has mapped for the device. */
@@ -325,11 +424,6 @@ void rust_ulp_h_sg_set_dma(struct scatterlist *sg, u64 addr, unsigned int len)
 	sg->length = len;
 	sg_dma_address(sg) = addr;
 	sg_dma_len(sg) = len;
-}
-
-u64 rust_ulp_h_sg_dma_address(struct scatterlist *sg)
-{
-	return sg_dma_address(sg);
 }
 
 /*
@@ -383,7 +477,8 @@ void rust_ulp_h_av_to_attr(struct ib_device *dev,
 	rdma_ah_set_port_num(attr, av->port);
 	rdma_ah_set_sl(attr, av->sl);
 	rdma_ah_set_static_rate(attr, av->static_rate);
-	if (attr->type == RDMA_AH_ATTR_TYPE_IB) {
+	if (attr->type == RDMA_AH_ATTR_TYPE_IB ||
+	    attr->type == RDMA_AH_ATTR_TYPE_OPA) {
 		rdma_ah_set_dlid(attr, av->dlid);
 		rdma_ah_set_path_bits(attr, av->src_path_bits);
 	}
@@ -412,11 +507,6 @@ void rust_ulp_h_av_from_attr(const struct rdma_ah_attr *attr,
 	memcpy(av->dgid, attr->grh.dgid.raw, sizeof(av->dgid));
 	if (attr->type == RDMA_AH_ATTR_TYPE_ROCE)
 		memcpy(av->dmac, attr->roce.dmac, sizeof(av->dmac));
-}
-
-struct ib_ah *rust_ulp_h_create_ah(struct ib_pd *pd, struct rdma_ah_attr *attr)
-{
-	return rdma_create_ah(pd, attr, RDMA_CREATE_AH_SLEEPABLE);
 }
 
 /* Returns the MTU of the netdev of an address handle, 0 without one or when its GID was removed. */

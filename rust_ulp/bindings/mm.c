@@ -63,13 +63,6 @@ void rust_ulp_h_uncharge_pinned(const struct rust_ulp_h_payer *payer,
 	}
 }
 
-int rust_ulp_h_pin_user_pages(unsigned long start, int num, bool write,
-			      struct page **pages)
-{
-	return pin_user_pages_fast(
-		start, num, FOLL_LONGTERM | (write ? FOLL_WRITE : 0), pages);
-}
-
 /* Returns 1 when the current process has an area at @addr, 0 when it has none, or -EINTR. */
 int rust_ulp_h_vma_at(unsigned long addr, struct rust_ulp_h_vma *out)
 {
@@ -88,11 +81,6 @@ int rust_ulp_h_vma_at(unsigned long addr, struct rust_ulp_h_vma *out)
 	return !!vma;
 }
 
-void rust_ulp_h_unpin_range(struct page *page, unsigned long num, bool dirty)
-{
-	unpin_user_page_range_dirty_lock(page, num, dirty);
-}
-
 unsigned long rust_ulp_h_page_to_pfn(struct page *page)
 {
 	return page_to_pfn(page);
@@ -107,12 +95,6 @@ struct page *rust_ulp_h_alloc_pages(int node, unsigned int order, bool quick)
 		gfp |= __GFP_COMP;
 	gfp |= quick ? __GFP_NORETRY : __GFP_RETRY_MAYFAIL;
 	return alloc_pages_node(node, gfp, order);
-}
-
-/* Drops the reference of the allocation. Mappings of a page hold references of their own. */
-void rust_ulp_h_free_pages(struct page *page, unsigned int order)
-{
-	__free_pages(page, order);
 }
 
 void *rust_ulp_h_page_address(struct page *page)
@@ -184,11 +166,6 @@ int rust_ulp_h_map_pages(struct vm_area_struct *vma, unsigned long addr,
 		num -= batch;
 	}
 	return 0;
-}
-
-bool rust_ulp_h_vma_is_shared(const struct vm_area_struct *vma)
-{
-	return vma->vm_flags & VM_SHARED;
 }
 
 bool rust_ulp_h_node_online(int node)

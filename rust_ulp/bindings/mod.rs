@@ -24,8 +24,6 @@ use kernel::{
     bindings::{
         completion,
         device,
-        eventfd_ctx,
-        hrtimer,
         io_uring_cmd,
         list_head,
         lock_class_key,
@@ -40,6 +38,8 @@ use kernel::{
         sg_table,
         spinlock_t,
         vm_area_struct,
+        work_func_t,
+        work_struct,
         workqueue_struct, //
     },
     ffi, //
@@ -59,7 +59,7 @@ macro_rules! incomplete {
 incomplete! {
     ib_device ib_pd ib_cq ib_qp ib_mr ib_ah ib_srq ib_xrcd
     ib_rwq_ind_table ib_gid_attr ib_client_nl_info ib_udata ib_wq ib_ucontext net_device sockaddr
-    rdma_cm_id rdma_cm_event rdma_cgroup user_struct
+    rdma_cm_id rdma_cgroup user_struct
 }
 
 include!(env!("RUST_ULP_BINDINGS"));

@@ -55,7 +55,8 @@ impl<T: Plain> User<T> {
         Ok(arg)
     }
 
-    /// Does the same, and writes the copy back to find out whether that is possible. Sleeps.
+    /// Reads the struct as [`Self::read`] does, and writes it back to find out whether that is
+    /// possible. Sleeps.
     #[inline(always)]
     fn read_writable(self) -> Result<Arg<T>> {
         let arg = self.read()?;

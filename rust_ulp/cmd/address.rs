@@ -42,7 +42,7 @@ pub(super) fn address_vector(ah: &abi::AhAttr) -> AddressVector {
         hop_limit: ah.hop_limit,
         traffic_class: ah.traffic_class,
         sl: ah.sl,
-        dlid: ah.dlid,
+        dlid: u32::from(ah.dlid_high) << 16 | u32::from(ah.dlid),
         port: ah.port_num,
         grh: ah.is_global != 0,
         static_rate: ah.static_rate,
@@ -60,14 +60,16 @@ pub(super) fn ah_attr(av: &AddressVector) -> abi::AhAttr {
         hop_limit: av.hop_limit,
         traffic_class: av.traffic_class,
         sl: av.sl,
-        dlid: av.dlid,
+        dlid: av.dlid as u16,
+        dlid_high: (av.dlid >> 16) as u16,
         port_num: av.port,
         is_global: av.grh.into(),
         static_rate: av.static_rate,
         src_path_bits: av.src_path_bits,
         dmac: av.dmac,
         pad: 0,
-        reserved: [0; 6],
+        pad2: 0,
+        reserved: [0; 5],
     }
 }
 

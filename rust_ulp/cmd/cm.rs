@@ -339,18 +339,7 @@ pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Option<
         connect_again(ctx, value, &deadline)?;
         return Ok(None);
     }
-    check_limits(&ctx.device, &value.param)?;
-    let params = ConnectParams::new(
-        address(&value.dst)?.ok_or(EINVAL)?,
-        address(&value.src)?,
-        value.param,
-        private_data(&value.private_data, value.private_len)?,
-        ctx.device.attributes.index,
-    );
-    let nonblock = value.flags & abi::NONBLOCK != 0;
-    if nonblock && ctx.device.is_iwarp {
-        return Err(eopnotsupp());
-    }
+    let params = connect_params(ctx, value)?;
     let (qp, claim) = claim(ctx.file, value.qp)?;
     let events = ctx.file.events().clone();
     let connection = Connection::new(
@@ -363,17 +352,9 @@ pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Option<
     let object = Object::Connection(connection.clone());
     let handle = ctx.file.alloc_begin(object)?;
     connection.set_handle(handle);
-    // Device removal closes the gate, then wakes the objects in the table. It either finds this
-    // connection there, or the gate is closed by now.
-    let device = ctx.file.device()?;
-    let begun = if device.is_gone() {
-        Err(ENODEV)
-    } else {
-        connection.connect(device.clone(), params)
-    };
-    let Attended { result, is_pending } = match begun {
+    let Attended { result, is_pending } = match begin_connect(ctx, &connection, params) {
         Err(err) => Attended::over(Err(err)),
-        Ok(()) if nonblock => {
+        Ok(()) if value.flags & abi::NONBLOCK != 0 => {
             connection.leave();
             Attended::pending(Ok(()))
         }
@@ -396,6 +377,33 @@ pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Option<
         undo: Undo::Disconnect(value.qp),
         result,
     }))
+}
+
+/// Checks the members that depend on the device, and returns the parameters of the attempt.
+fn connect_params(ctx: &Ctx<'_>, value: &abi::Connect) -> Result<ConnectParams> {
+    check_limits(&ctx.device, &value.param)?;
+    let params = ConnectParams::new(
+        address(&value.dst)?.ok_or(EINVAL)?,
+        address(&value.src)?,
+        value.param,
+        private_data(&value.private_data, value.private_len)?,
+        ctx.device.attributes.index,
+    );
+    if value.flags & abi::NONBLOCK != 0 && ctx.device.is_iwarp {
+        return Err(eopnotsupp());
+    }
+    Ok(params)
+}
+
+/// Starts the attempt of a connection that is in the table.
+fn begin_connect(ctx: &Ctx<'_>, connection: &Connection, params: ConnectParams) -> Result {
+    // Device removal closes the gate, then wakes the objects in the table. It either finds this
+    // connection there, or the gate is closed by now.
+    let device = ctx.file.device()?;
+    if device.is_gone() {
+        return Err(ENODEV);
+    }
+    connection.connect(device.clone(), params)
 }
 
 /// Waits for an attempt that an earlier command has left pending.

@@ -13,6 +13,7 @@ use crate::{
         task, //
     },
     limits::MAX_CQ_ENTRIES,
+    logic::cq_ring::CqRing,
     object::{
         cq::{
             CqObject,

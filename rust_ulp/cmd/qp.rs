@@ -71,19 +71,8 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::QpCreate) -> Result<Object>
         handle => Some(table.use_srq(handle)?),
     };
     drop(table);
-    // With a shared receive queue, the queue pair has no receive queue.
-    let (max_recv_wr, max_recv_sge) = match &srq {
-        None => (value.max_recv_wr.max(1), value.max_recv_sge.max(1)),
-        Some(_) => (0, 0),
-    };
-    let capacity = Capacity {
-        max_send_wr: value.max_send_wr.max(1),
-        max_recv_wr,
-        max_send_sge: value.max_send_sge.max(1),
-        max_recv_sge,
-        max_inline: value.max_inline,
-    };
-    let entries = capacity.max_send_wr.saturating_add(max_recv_wr);
+    let capacity = capacity(value);
+    let entries = capacity.max_send_wr.saturating_add(capacity.max_recv_wr);
     let charge = ctx.file.quota().take(entries)?;
     let object = QpObject::new(
         pd,
@@ -107,6 +96,21 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::QpCreate) -> Result<Object>
     value.max_recv_sge = capacity.max_recv_sge;
     value.qp_num = object.number();
     Ok(Object::Qp(object))
+}
+
+/// Returns the sizes of the queues. With a shared receive queue, the queue pair has none of its own.
+fn capacity(value: &abi::QpCreate) -> Capacity {
+    let (max_recv_wr, max_recv_sge) = match value.srq {
+        0 => (value.max_recv_wr.max(1), value.max_recv_sge.max(1)),
+        _ => (0, 0),
+    };
+    Capacity {
+        max_send_wr: value.max_send_wr.max(1),
+        max_recv_wr,
+        max_send_sge: value.max_send_sge.max(1),
+        max_recv_sge,
+        max_inline: value.max_inline,
+    }
 }
 
 /// Checks the sizes of the queues against the limits of the module and of the device.

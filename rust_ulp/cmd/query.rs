@@ -33,7 +33,10 @@ use crate::{
             mtu_bytes,
             LinkLayer, //
         },
-        gid::GidType, //
+        gid::{
+            Gid,
+            GidType, //
+        }, //
     },
     uapi::abi, //
 };
@@ -256,32 +259,8 @@ pub(super) fn gids(file: &UlpFile, value: &mut abi::GidQuery) -> Result {
         if gid.foreign_net {
             return;
         }
-        let mut flags = 0;
-        if gid.is_ipv4() {
-            flags |= abi::GID_IPV4;
-        }
-        if gid.is_link_local() {
-            flags |= abi::GID_LINK_LOCAL;
-        }
-        if gid.local_net {
-            flags |= abi::GID_LOCAL_NET;
-        }
-        if preferred == Some(index) {
-            flags |= abi::GID_PREFERRED;
-        }
-        let entry = abi::GidEntry {
-            gid: gid.raw,
-            index,
-            ifindex: gid.ifindex,
-            gid_type: match gid.gid_type {
-                GidType::Ib => abi::GID_IB,
-                GidType::RoceV1 => abi::GID_ROCE_V1,
-                GidType::RoceV2 => abi::GID_ROCE_V2,
-            },
-            flags,
-            ifname: gid.ifname,
-        };
         if result.is_ok() {
+            let entry = gid_entry(&gid, index, preferred == Some(index));
             result = entries.push(entry, GFP_KERNEL);
         }
     });
@@ -289,6 +268,30 @@ pub(super) fn gids(file: &UlpFile, value: &mut abi::GidQuery) -> Result {
     result?;
     value.count = write_entries(&entries, value.entries, value.entry_size, value.capacity)?;
     Ok(())
+}
+
+/// Describes the GID at `index`.
+fn gid_entry(gid: &Gid, index: u32, preferred: bool) -> abi::GidEntry {
+    let flags = [
+        (gid.is_ipv4(), abi::GID_IPV4),
+        (gid.is_link_local(), abi::GID_LINK_LOCAL),
+        (gid.local_net, abi::GID_LOCAL_NET),
+        (preferred, abi::GID_PREFERRED),
+    ];
+    abi::GidEntry {
+        gid: gid.raw,
+        index,
+        ifindex: gid.ifindex,
+        gid_type: match gid.gid_type {
+            GidType::Ib => abi::GID_IB,
+            GidType::RoceV1 => abi::GID_ROCE_V1,
+            GidType::RoceV2 => abi::GID_ROCE_V2,
+        },
+        flags: flags
+            .into_iter()
+            .fold(0, |all, (set, flag)| if set { all | flag } else { all }),
+        ifname: gid.ifname,
+    }
 }
 
 /// Returns one P_Key of a port.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Resolves the handles of parsed requests, and puts the requests into slots of their queues.
+//! Decodes requests, resolves their handles, and puts the requests into a chain.
 //!
-//! Consecutive requests for the same queue form a chain. If a check fails, all chains are dropped
-//! and no request is posted. Runs in process context, inside the device's gate, with the file's
-//! table locked. Allocates only until the batch has grown to its size.
+//! If a check fails, the chain is emptied and no request is posted. Runs in process context, inside
+//! the device's gate, with the file's table locked. Allocates only until the batch has grown to its
+//! size.
 
 use crate::{
     device::DeviceState,
@@ -15,14 +15,19 @@ use crate::{
             eopnotsupp, //
         },
         pages::PAGE_SIZE,
+        timer::now_ns,
         uring::PendingCmd, //
     },
-    logic::numbered,
+    limits::MAX_MESSAGE,
+    logic::{
+        cq_ring::CqRing,
+        numbered, //
+    },
     object::{
         batch::{
+            decoded,
             BadWr,
-            Batch,
-            ParsedWr, //
+            Batch, //
         },
         buffer::BufferObject,
         completion::{
@@ -54,6 +59,7 @@ use crate::{
         abi,
         decode::{
             DecodedWr,
+            Elements,
             Op,
             Receiver, //
         }, //
@@ -74,22 +80,24 @@ pub(crate) struct SubmitCtx<'a> {
 }
 
 impl Batch {
-    /// Puts each request into a slot of its queue. Sleeps.
+    /// Puts each request into the chain. Sleeps.
     ///
-    /// If a check fails, earlier requests stay in their slots until [`Self::discard`].
+    /// If a check fails, earlier requests stay in the chain until [`Self::discard`].
     pub(crate) fn resolve(&mut self, ctx: &SubmitCtx<'_>) -> Result<(), BadWr> {
         let Self {
-            parsed,
+            wrs,
+            data,
             sges,
             inline,
-            chains,
-            ..
+            chain,
         } = self;
-        let all: &[ParsedWr] = parsed;
+        let all: &[abi::Wr] = wrs;
+        let mut data = data.iter().peekable();
         let mut run: Option<QueueRun<'_>> = None;
         let mut cache = LookupCache::default();
-        for (index, parsed) in numbered(all.iter()) {
+        for (index, wr) in numbered(all.iter()) {
             let fail = |error: Error| BadWr { index, error };
+            let request = decoded(wr).map_err(fail)?;
             let run = match &mut run {
                 Some(run) if run.left > 1 => {
                     run.left = run.left.wrapping_sub(1);
@@ -98,25 +106,25 @@ impl Batch {
                 run => {
                     let rest = all.get(index as usize..).unwrap_or(&[]);
                     let new = QueueRun::begin(ctx, rest).map_err(fail)?;
-                    let chain = Chain::new(new.target.to_owned(), new.left);
-                    chains
-                        .push(chain, GFP_KERNEL_ACCOUNT)
-                        .map_err(|_| fail(ENOMEM))?;
+                    chain.begin(new.target, new.left).map_err(fail)?;
                     run.insert(new)
                 }
             };
-            let chain = chains.last_mut().ok_or_else(|| fail(ENOMEM))?;
-            let sges = sges
-                .get(parsed.first_sge..parsed.first_sge.saturating_add(parsed.num_sge))
-                .unwrap_or(&[]);
-            let data = inline
-                .get(parsed.inline_at..parsed.inline_at.saturating_add(parsed.inline_len))
-                .unwrap_or(&[]);
+            let (sges, inline) = match data.next_if(|data| data.index == index) {
+                Some(data) => data.of(sges, inline),
+                None => match &request.elements {
+                    Elements::One(sge) if u64::from(sge.length) > MAX_MESSAGE => {
+                        return Err(fail(EMSGSIZE));
+                    }
+                    Elements::One(sge) => (core::slice::from_ref(sge), &[][..]),
+                    _ => (&[][..], &[][..]),
+                },
+            };
             let item = BatchItem {
                 index,
-                request: &parsed.request,
+                request: &request,
                 sges,
-                inline: data,
+                inline,
             };
             push(ctx, run, item, chain, &mut cache).map_err(fail)?;
         }
@@ -164,9 +172,8 @@ impl<'a> Queue<'a> {
 
 /// Returns the operation for a send of `length` bytes: a datagram on UD, else a message.
 ///
-/// Returns [`EINVAL`] if a message names a receiver, [`EXDEV`] for an address handle of another
-/// protection domain, [`ERANGE`] for a queue pair number of more than 24 bits, and [`EMSGSIZE`] if
-/// a datagram is longer than a packet.
+/// Returns [`EINVAL`] if a message names a receiver, [`ERANGE`] for a queue pair number of more than
+/// 24 bits, and [`EMSGSIZE`] if a datagram is longer than a packet.
 fn send(
     table: &ObjectTable,
     queue: Queue<'_>,
@@ -190,9 +197,6 @@ fn send(
     }
     let to = to.ok_or(ENOENT)?;
     let ah = table.ah(to.ah)?;
-    if !core::ptr::eq(ah.pd(), qp.pd()) {
-        return Err(EXDEV);
-    }
     if to.qp_num > 0xff_ffff {
         return Err(ERANGE);
     }
@@ -220,7 +224,6 @@ struct QueueRun<'a> {
     /// Maximum elements of the device. An element that crosses a border between keys becomes
     /// several.
     max_pieces: u32,
-    max_inline: u32,
     /// Whether every send request generates a completion.
     sig_all: bool,
     /// The supported opcodes of send requests: bit `n` stands for opcode `n`.
@@ -236,10 +239,10 @@ impl<'a> QueueRun<'a> {
     /// receive queue. Returns [`eopnotsupp`] for a receive request to a queue pair that has a
     /// shared receive queue, and for an opcode that the device or the type of the queue pair does
     /// not support. Returns [`enotconn`] if the queue does not take requests in its state.
-    fn begin(ctx: &SubmitCtx<'a>, rest: &[ParsedWr]) -> Result<Self> {
-        let key = |parsed: &ParsedWr| (parsed.request.qp, parsed.request.op == Op::Recv);
-        let first = &rest.first().ok_or(EINVAL)?.request;
-        let is_recv = first.op == Op::Recv;
+    fn begin(ctx: &SubmitCtx<'a>, rest: &[abi::Wr]) -> Result<Self> {
+        let key = |wr: &abi::Wr| (wr.qp, wr.opcode == abi::WR_RECV);
+        let first = rest.first().ok_or(EINVAL)?;
+        let (_, is_recv) = key(first);
         let count = rest
             .iter()
             .take_while(|it| key(it) == (first.qp, is_recv))
@@ -252,7 +255,6 @@ impl<'a> QueueRun<'a> {
             ring: queue.handler().ring(first.opcode),
             max_sge,
             max_pieces,
-            max_inline: 0,
             sig_all: false,
             opcodes: u64::MAX,
             left: u32::try_from(count).unwrap_or(1),
@@ -275,14 +277,13 @@ impl<'a> QueueRun<'a> {
                 let (asked, real) = (qp.capacity(), qp.qp().capacity());
                 let target = TargetRef::Send(qp.qp());
                 Self {
-                    max_inline: real.max_inline,
                     sig_all: qp.sig_all(),
                     opcodes: ctx.device.send_ops(qp.qp().qp_type()),
                     ..run(target, asked.max_send_sge, real.max_send_sge)
                 }
             }
         };
-        run.check_opcode(first)?;
+        run.check_opcode(first.opcode)?;
         if !run.target.is_ready() {
             return Err(enotconn());
         }
@@ -290,8 +291,8 @@ impl<'a> QueueRun<'a> {
     }
 
     /// Returns [`eopnotsupp`] for an unsupported opcode.
-    fn check_opcode(&self, request: &DecodedWr) -> Result {
-        if self.opcodes & (1 << (request.opcode & 63)) == 0 {
+    fn check_opcode(&self, opcode: u8) -> Result {
+        if self.opcodes & (1 << (opcode & 63)) == 0 {
             return Err(eopnotsupp());
         }
         Ok(())
@@ -379,7 +380,7 @@ const SHORT: u32 = 64;
 const PAGE_BITS: u64 = PAGE_SIZE as u64 - 1;
 
 /// The memory of a request.
-struct Extent {
+struct Extent<'a> {
     /// Bytes of all elements.
     length: u32,
     /// Elements of the device, one for each key that an element uses.
@@ -387,7 +388,7 @@ struct Extent {
     /// Offset of the first element in its page. Set on iWARP only.
     within: u64,
     /// The memory of a request with one element that uses one key, which is the common case.
-    whole: Option<Local>,
+    whole: Option<Local<'a>>,
 }
 
 /// Checks a send request for an iWARP device.
@@ -400,7 +401,7 @@ struct Extent {
 /// - a read without data, with a fence, or on a connection that agreed on no reads
 /// - an inline message without data
 /// - a short message, not inline, that crosses the end of a page
-fn fits_iwarp(queue: Queue<'_>, request: &DecodedWr, extent: &Extent) -> Result {
+fn fits_iwarp(queue: Queue<'_>, request: &DecodedWr, extent: &Extent<'_>) -> Result {
     let Queue::Pair(qp) = queue else {
         return Ok(());
     };
@@ -435,7 +436,7 @@ fn check_elements<'a>(
     run: &QueueRun<'a>,
     item: &BatchItem<'_>,
     cache: &mut LookupCache<'a>,
-) -> Result<Extent> {
+) -> Result<Extent<'a>> {
     let &BatchItem { request, sges, .. } = item;
     let mut extent = Extent {
         length: 0,
@@ -495,15 +496,15 @@ fn operation(
 
 /// Checks the memory of a request against the limits of its queue.
 ///
-/// Returns [`E2BIG`] for too many elements, [`EMSGSIZE`] for too many inline bytes, and the errors
-/// of [`check_elements`] and [`fits_iwarp`].
+/// Returns [`E2BIG`] for too many elements, and the errors of [`check_elements`] and
+/// [`fits_iwarp`].
 #[inline(always)]
 fn check_memory<'a>(
     ctx: &SubmitCtx<'a>,
     run: &QueueRun<'a>,
     item: &BatchItem<'_>,
     cache: &mut LookupCache<'a>,
-) -> Result<Extent> {
+) -> Result<Extent<'a>> {
     let &BatchItem { request, sges, .. } = item;
     if !request.inline && sges.len() > run.max_sge as usize {
         return Err(E2BIG);
@@ -516,13 +517,10 @@ fn check_memory<'a>(
         extent.pieces = extent.pieces.max(sges.len() as u64);
         fits_iwarp(run.queue, request, &extent)?;
     }
-    if request.inline && extent.length > run.max_inline {
-        return Err(EMSGSIZE);
-    }
     Ok(extent)
 }
 
-/// Puts one request into a slot, at the end of `chain`.
+/// Puts one request at the end of `chain`.
 fn push<'a>(
     ctx: &SubmitCtx<'a>,
     run: &QueueRun<'a>,
@@ -531,18 +529,18 @@ fn push<'a>(
     cache: &mut LookupCache<'a>,
 ) -> Result {
     let BatchItem { index, request, .. } = item;
-    run.check_opcode(request)?;
+    run.check_opcode(request.opcode)?;
     let extent = check_memory(ctx, run, &item, cache)?;
     let length = extent.length;
     let operation = operation(ctx.table, run.queue, request.op, length)?;
     CqReservation::take(&mut cache.reservation, run.ring, ctx.in_ring, run.left)?;
-    // From here on, the slot owns the room and returns it.
+    // From here on, the request owns the room and returns it.
     let signaled = request.signaled || run.sig_all || request.op == Op::Recv;
     let kept = Request {
         user_data: request.user_data,
         opcode: request.opcode,
         length,
-        timeout_ns: request.timeout_ns,
+        timeout_ns: request.limit.map_or(0, |limit| limit.left(now_ns())),
         cmd_ref: ctx.command.map(|command| command.cmd_ref(index)),
         in_ring: ctx.in_ring,
         signaled,
@@ -592,7 +590,7 @@ fn append(
     item: &BatchItem<'_>,
     operation: Option<&Operation>,
     flags: Flags,
-    extent: Extent,
+    extent: Extent<'_>,
     kept: Request,
 ) -> Result {
     let mut copy = |slot: &mut [u8]| copy_inline(table, item, slot);
@@ -613,11 +611,11 @@ fn append(
 }
 
 /// Puts a request with the memory `locals` at the end of `chain`.
-fn append_locals(
+fn append_locals<'a>(
     chain: &mut Chain<Completions>,
     operation: Option<&Operation>,
     flags: Flags,
-    locals: impl IntoIterator<Item = Local>,
+    locals: impl IntoIterator<Item = Local<'a>>,
     inline: Option<Inline<'_>>,
     kept: Request,
 ) -> Result {

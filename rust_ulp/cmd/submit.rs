@@ -4,10 +4,10 @@
 //!
 //! The command takes these steps, in process context:
 //!
-//! 1. Outside the gate, [`Batch::parse`] copies the requests from user space once, and decodes
-//!    them.
-//! 2. Inside the gate, [`super::resolve`] looks handles up and puts the requests into slots of
-//!    their queues.
+//! 1. Outside the gate, [`Batch::parse`] copies the requests from user space once, and the data
+//!    that they point to.
+//! 2. Inside the gate, [`super::resolve`] decodes them, looks handles up, and puts the requests into
+//!    a chain.
 //! 3. [`Batch::post`] posts the requests in order.
 //! 4. The command waits for completions.
 //!
@@ -17,6 +17,7 @@ use super::resolve::SubmitCtx;
 use crate::{
     file::UlpFile,
     limits::MAX_BATCH,
+    logic::cq_ring::CqRing,
     object::{
         batch::Batch,
         cq::CqObject,

@@ -26,6 +26,7 @@ use crate::{
         UringCmd, //
     },
     limits::MAX_BATCH,
+    logic::cq_ring::CqRing,
     object::{
         batch::Batch,
         completion::Request,

@@ -4,8 +4,10 @@
 //!
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h)
 
-use crate::bindings;
-use kernel::mm::virt::VmaNew;
+use kernel::mm::virt::{
+    flags,
+    VmaNew, //
+};
 
 /// An area that `mmap` is setting up.
 ///
@@ -34,8 +36,7 @@ impl<'a> Area<'a> {
 
     /// Returns whether it is `MAP_SHARED`.
     pub(crate) fn is_shared(&self) -> bool {
-        // SAFETY: The area is valid while `self` is.
-        unsafe { bindings::rust_ulp_h_vma_is_shared(self.vma.as_ptr()) }
+        self.vma.flags() & flags::SHARED != 0
     }
 
     /// Returns the offset in the file at which it begins, in pages.

@@ -82,10 +82,13 @@ pub(crate) trait FileOperations: Send + Sync + Sized + 'static {
 }
 
 /// Holds the data that all files share, for the function that opens a file.
+///
+/// # Invariants
+///
+/// Only a [`Registration`] writes it, while the device does not exist.
 pub(crate) struct SharedSlot<T>(UnsafeCell<Option<Arc<T>>>);
 
-// SAFETY: `Registration` writes it only while the device does not exist. It is read while the
-// device exists.
+// SAFETY: By the type invariant. It is read while the device exists.
 unsafe impl<T: Send + Sync> Sync for SharedSlot<T> {}
 
 impl<T: Send + Sync> SharedSlot<T> {

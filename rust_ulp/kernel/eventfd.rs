@@ -4,7 +4,6 @@
 //!
 //! C header: [`include/linux/eventfd.h`](srctree/include/linux/eventfd.h)
 
-use crate::bindings;
 use core::ptr::NonNull;
 use kernel::{
     bindings::eventfd_ctx,
@@ -45,7 +44,7 @@ impl EventFd {
     /// Adds one to the counter. Any context.
     pub(crate) fn signal(&self) {
         // SAFETY: By the type invariant.
-        unsafe { bindings::rust_ulp_h_eventfd_signal(self.0.as_ptr()) };
+        unsafe { kernel::bindings::eventfd_signal_mask(self.0.as_ptr(), 0) };
     }
 }
 

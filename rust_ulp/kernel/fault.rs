@@ -14,7 +14,7 @@
 use crate::bindings;
 use kernel::prelude::*;
 
-/// A point before a call that can fail. Fails with [`EIO`] when a fault is injected. Process
+/// Fails with [`EIO`] when a fault is injected: a point before a call that can fail. Process
 /// context; may sleep.
 #[cfg(CONFIG_FAULT_INJECTION)]
 pub(crate) fn point() -> Result {
@@ -22,22 +22,22 @@ pub(crate) fn point() -> Result {
     kernel::error::to_result(unsafe { bindings::rust_ulp_h_fault(true) })
 }
 
-/// A point before a call that cannot fail, where other events may come in between. Process context;
-/// may sleep.
+/// Sleeps when a fault is injected: a point before a call that cannot fail, where other events may
+/// come in between. Process context.
 #[cfg(CONFIG_FAULT_INJECTION)]
 pub(crate) fn step() {
     // SAFETY: The helper takes no pointer, and the caller may sleep. The result is 0.
     unsafe { bindings::rust_ulp_h_fault(false) };
 }
 
-/// As [`point`] of a kernel that injects faults.
+/// Succeeds: this kernel injects no faults.
 #[cfg(not(CONFIG_FAULT_INJECTION))]
 #[inline(always)]
 pub(crate) fn point() -> Result {
     Ok(())
 }
 
-/// As [`step`] of a kernel that injects faults.
+/// Returns: this kernel injects no faults.
 #[cfg(not(CONFIG_FAULT_INJECTION))]
 #[inline(always)]
 pub(crate) fn step() {}

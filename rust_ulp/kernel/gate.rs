@@ -75,7 +75,12 @@ impl<T: Send + Sync> Gate<T> {
                 // SAFETY: `slot` is memory for a `percpu_ref`, and the counter may call
                 // `Self::release` in any context.
                 kernel::error::to_result(unsafe {
-                    bindings::rust_ulp_h_percpu_ref_init(slot, Some(Self::release))
+                    kernel::bindings::percpu_ref_init(
+                        slot,
+                        Some(Self::release),
+                        0,
+                        kernel::bindings::GFP_KERNEL,
+                    )
                 })
             }),
             drained <- Completion::new(),
@@ -120,7 +125,7 @@ impl<T: Send + Sync> Gate<T> {
             return None;
         }
         // SAFETY: The counter is initialized, and `closed` lets one caller get here, once.
-        unsafe { bindings::rust_ulp_h_percpu_ref_kill(self.refs.get()) };
+        unsafe { kernel::bindings::percpu_ref_kill_and_confirm(self.refs.get(), None) };
         wake_waiters();
         self.drained.wait_for_completion();
         // SAFETY: No reference exists or can be had any more, so nobody else accesses the value.
@@ -153,7 +158,7 @@ impl<T: Send + Sync> PinnedDrop for Gate<T> {
     fn drop(self: Pin<&mut Self>) {
         drop(self.close(|| ()));
         // SAFETY: The counter is initialized and dead, and nobody can reach it any more.
-        unsafe { bindings::rust_ulp_h_percpu_ref_exit(self.refs.get()) };
+        unsafe { kernel::bindings::percpu_ref_exit(self.refs.get()) };
     }
 }
 

@@ -93,6 +93,12 @@ pub(crate) use new_spinlock_bh;
 pub(crate) struct SpinLockIrqBackend;
 
 /// A `spinlock_t` that is always taken with interrupts disabled. Any context.
+///
+/// ```
+/// fn new_log() -> Result<Arc<SpinLockIrq<[u32; 8]>>> {
+///     Arc::pin_init(new_spinlock_irq!([0; 8], "log"), GFP_KERNEL)
+/// }
+/// ```
 pub(crate) type SpinLockIrq<T> = Lock<T, SpinLockIrqBackend>;
 
 // SAFETY: The kernel's `spinlock_t` ensures mutual exclusion. The default `relock` locks again, and

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a character device for verbs needs, and the kernel crate does not have.
+//! The parts of a character device for verbs that the kernel crate does not have.
 //!
 //! This folder depends neither on RDMA nor on the objects of this module. Only this folder, `rdma/`
 //! and `bindings/` contain `unsafe`. `rdma/mod.rs` says how the examples are compiled.
@@ -23,6 +23,7 @@ pub(crate) mod task;
 pub(crate) mod timer;
 pub(crate) mod tracepoint;
 pub(crate) mod uring;
+pub(crate) mod wakeup;
 pub(crate) mod workqueue;
 #[macro_use]
 pub(crate) mod user;

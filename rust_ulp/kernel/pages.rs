@@ -51,7 +51,7 @@ pub(crate) use kernel::page::{PAGE_SHIFT, PAGE_SIZE};
 /// The order of the largest chunk of the page allocator: `2^10` pages.
 const MAX_ORDER: u32 = 10;
 
-/// How hard an allocation tries when no memory is free. No policy invokes the OOM killer.
+/// The effort of an allocation when no memory is free. No policy invokes the OOM killer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AllocPolicy {
     /// Fails.
@@ -90,7 +90,7 @@ pub(crate) struct Pages {
     charge: Option<PinnedCharge>,
 }
 
-/// What holds the pages.
+/// The owner of the pages.
 enum Backing {
     /// Each chunk is an owned allocation.
     Allocated,
@@ -154,7 +154,7 @@ impl Pages {
             // INVARIANT: There is capacity for the chunk, and its length is added below.
             if pages.chunks.push(page, GFP_KERNEL_ACCOUNT).is_err() {
                 // SAFETY: The chunk was just allocated, and nobody else has it.
-                unsafe { bindings::rust_ulp_h_free_pages(page.as_ptr(), order) };
+                unsafe { kernel::bindings::__free_pages(page.as_ptr(), order) };
                 return Err(ENOMEM);
             }
             pages.len = pages.len.wrapping_add(chunk);
@@ -643,7 +643,7 @@ impl Drop for Pages {
                 for page in self.chunks.iter() {
                     // SAFETY: The allocation is owned, and no mapping is left. Other users of a
                     // page hold references to it.
-                    unsafe { bindings::rust_ulp_h_free_pages(page.as_ptr(), self.order) };
+                    unsafe { kernel::bindings::__free_pages(page.as_ptr(), self.order) };
                 }
             }
             Backing::Pinned { write } => {

@@ -8,6 +8,12 @@ use super::errno::eopnotsupp;
 use crate::bindings;
 use core::ptr::NonNull;
 use kernel::{
+    bindings::{
+        pin_user_pages_fast,
+        unpin_user_page_range_dirty_lock,
+        FOLL_LONGTERM,
+        FOLL_WRITE, //
+    },
     error::to_result,
     mm::virt::{
         flags,
@@ -39,15 +45,15 @@ impl Pinned {
     /// - [`ENOMEM`],
     /// - [`EINTR`] when the process is being killed.
     pub(super) fn new(start: usize, count: usize, write: bool) -> Result<Self> {
+        let gup_flags = FOLL_LONGTERM | if write { FOLL_WRITE } else { 0 };
         let mut pinned = Self(KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?);
         while pinned.0.len() < count {
             let at = start.wrapping_add(pinned.0.len() << PAGE_SHIFT);
             let left = count.saturating_sub(pinned.0.len()).min(BATCH);
             let mut batch = [core::ptr::null_mut(); BATCH];
             // SAFETY: The array has room for `left` pointers.
-            let got = unsafe {
-                bindings::rust_ulp_h_pin_user_pages(at, left as i32, write, batch.as_mut_ptr())
-            };
+            let got =
+                unsafe { pin_user_pages_fast(at, left as i32, gup_flags, batch.as_mut_ptr()) };
             if got <= 0 {
                 let err = to_result(got).err().unwrap_or(EFAULT);
                 return Err(if err == EFAULT {
@@ -137,7 +143,7 @@ pub(super) unsafe fn unpin(
         let count = within.saturating_add(bytes).div_ceil(PAGE_SIZE);
         // SAFETY: By the requirement.
         unsafe {
-            bindings::rust_ulp_h_unpin_range(page.as_ptr(), count, write);
+            unpin_user_page_range_dirty_lock(page.as_ptr(), count, write);
         }
     }
 }

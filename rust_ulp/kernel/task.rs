@@ -5,6 +5,7 @@
 //! C header: [`include/linux/sched.h`](srctree/include/linux/sched.h)
 
 use crate::bindings;
+use kernel::ffi::c_int;
 
 /// Lets other tasks run, in a loop that polls. Process context; may sleep.
 pub(crate) fn relax() {
@@ -14,14 +15,20 @@ pub(crate) fn relax() {
 
 /// Returns whether the current task may take CPU time from others: `CAP_SYS_NICE`.
 pub(crate) fn may_raise_priority() -> bool {
-    // SAFETY: The helper reads the current task.
-    unsafe { bindings::rust_ulp_h_may_raise_priority() }
+    // SAFETY: The function reads the current task.
+    unsafe { kernel::bindings::capable(kernel::bindings::CAP_SYS_NICE as c_int) }
 }
 
 /// Returns whether the current task may exceed limits: `CAP_SYS_RESOURCE`.
 pub(crate) fn may_exceed_limits() -> bool {
-    // SAFETY: The helper reads the current task.
-    unsafe { bindings::rust_ulp_h_may_exceed_limits() }
+    // SAFETY: The function reads the current task. Called for each object, so it writes nothing to
+    // the audit log. The initial namespace always exists.
+    unsafe {
+        kernel::bindings::ns_capable_noaudit(
+            &raw mut kernel::bindings::init_user_ns,
+            kernel::bindings::CAP_SYS_RESOURCE as c_int,
+        )
+    }
 }
 
 /// Returns whether the current task is being killed.

@@ -7,8 +7,8 @@
 //!
 //! C header: [`include/linux/hrtimer.h`](srctree/include/linux/hrtimer.h)
 
-use crate::bindings;
 use kernel::{
+    bindings,
     ffi::c_void,
     prelude::*,
     types::Opaque, //
@@ -24,11 +24,13 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// `raw` is initialized, and calls its function with the context of that function.
+/// `raw` is initialized, and calls [`Self::fire`]. `expired` may be called with `context` then.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Timer {
     #[pin]
-    raw: Opaque<bindings::rust_ulp_timer>,
+    raw: Opaque<bindings::hrtimer>,
+    expired: unsafe extern "C" fn(*const c_void),
+    context: *const c_void,
 }
 
 // SAFETY: The kernel changes a timer under the lock of its base: `lock_hrtimer_base()`,
@@ -50,24 +52,50 @@ impl Timer {
     ) -> impl PinInit<Self> {
         // INVARIANT: By the requirement.
         pin_init!(Self {
-            raw <- Opaque::ffi_init(move |raw| {
+            raw <- Opaque::ffi_init(|raw| {
                 // SAFETY: `raw` is memory for a timer, which does not move.
-                unsafe { bindings::rust_ulp_h_timer_init(raw, Some(expired), context) }
+                unsafe {
+                    bindings::hrtimer_setup(
+                        raw,
+                        Some(Self::fire),
+                        bindings::CLOCK_MONOTONIC as bindings::clockid_t,
+                        bindings::hrtimer_mode_HRTIMER_MODE_ABS_SOFT,
+                    )
+                }
             }),
+            expired,
+            context,
         })
+    }
+
+    /// Called in a softirq.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a field of a timer.
+    unsafe extern "C" fn fire(raw: *mut bindings::hrtimer) -> bindings::hrtimer_restart {
+        // SAFETY: By the requirement. A timer that is dropped waits for this function.
+        let this = unsafe { &*kernel::container_of!(Opaque::cast_from(raw), Self, raw) };
+        // SAFETY: By the type invariant.
+        unsafe { (this.expired)(this.context) };
+        // `HRTIMER_NORESTART`, whose name differs between kernels.
+        // SAFETY: An integer in 7.2, from 7.3 on a struct of one. The value is 0.
+        unsafe { core::mem::zeroed() }
     }
 
     /// Sets the time to `at_ns`, in the time of [`now_ns`]. Any context.
     pub(crate) fn start(&self, at_ns: u64) {
+        let at = i64::try_from(at_ns).unwrap_or(i64::MAX);
+        let mode = bindings::hrtimer_mode_HRTIMER_MODE_ABS_SOFT;
         // SAFETY: By the type invariant the timer is initialized.
-        unsafe { bindings::rust_ulp_h_timer_start(self.raw.get(), at_ns.min(i64::MAX as u64)) };
+        unsafe { bindings::hrtimer_start_range_ns(self.raw.get(), at, 0, mode) };
     }
 
     /// Stops the timer, and waits until its function has returned. Process context, without locks
     /// that the function takes.
     pub(crate) fn cancel(&self) {
         // SAFETY: By the type invariant the timer is initialized.
-        unsafe { bindings::rust_ulp_h_timer_cancel(self.raw.get()) };
+        unsafe { bindings::hrtimer_cancel(self.raw.get()) };
     }
 }
 
@@ -81,6 +109,6 @@ impl PinnedDrop for Timer {
 /// Returns `CLOCK_MONOTONIC` in nanoseconds. Any context except NMI.
 pub(crate) fn now_ns() -> u64 {
     // SAFETY: The function may be called in any context except NMI.
-    let now = unsafe { kernel::bindings::ktime_get() };
+    let now = unsafe { bindings::ktime_get() };
     u64::try_from(now).unwrap_or(0)
 }

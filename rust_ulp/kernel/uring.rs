@@ -479,6 +479,12 @@ impl UringCmd<'_> {
 
 /// A started command while it is issued.
 ///
+/// ```
+/// fn halves(pending: &PendingCmd) -> [CmdRef; 2] {
+///     [pending.cmd_ref(0), pending.cmd_ref(1)]
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// The value owns `left` references to the command, and one more.
@@ -567,6 +573,15 @@ impl Drop for CmdRef {
 }
 
 /// A started command that must end. The lock of its ring is held.
+///
+/// ```
+/// fn end(command: Canceling<'_>, held: &mut Option<CmdRef>) {
+///     if held.as_ref().is_some_and(|cmd_ref| command.has(cmd_ref)) {
+///         // The last reference completes the command.
+///         *held = None;
+///     }
+/// }
+/// ```
 pub(crate) struct Canceling<'a>(Pdu<'a>);
 
 impl Canceling<'_> {
@@ -618,7 +633,39 @@ impl Canceling<'_> {
 /// The number of buffers that a stream fills before it lets other task work run.
 const TURNS: u32 = 64;
 
-/// What feeds a [`Stream`].
+/// A source of the data that a [`Stream`] copies to user space.
+///
+/// ```
+/// use ::kernel::uaccess::UserSliceWriter;
+///
+/// struct Zeros(lock::SpinLockIrq<Option<Stream>>);
+///
+/// impl Source for Zeros {
+///     fn begin(&self, stream: Stream) -> Result {
+///         let mut kept = self.0.lock();
+///         if kept.is_some() {
+///             return Err(EBUSY);
+///         }
+///         kept.insert(stream).wake();
+///         Ok(())
+///     }
+///
+///     fn poll(&self) -> Result<bool> {
+///         Ok(true)
+///     }
+///
+///     fn copy(&self, mut to: UserSliceWriter) -> Result<usize> {
+///         to.write(&0u64)?;
+///         Ok(8)
+///     }
+///
+///     fn copied(&self) {}
+///
+///     fn end(&self) {
+///         *self.0.lock() = None;
+///     }
+/// }
+/// ```
 pub(crate) trait Source: Send + Sync + 'static {
     /// Keeps `stream`, and wakes it when there is data. Fails, and drops `stream`, when the source
     /// has another one.

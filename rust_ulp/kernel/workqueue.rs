@@ -78,6 +78,6 @@ pub(crate) struct Drain(pub(crate) Arc<Workqueue>);
 impl Drop for Drain {
     fn drop(&mut self) {
         // SAFETY: By the type invariant of the workqueue.
-        unsafe { bindings::rust_ulp_h_flush_workqueue(self.0.ptr.as_ptr()) };
+        unsafe { kernel::bindings::__flush_workqueue(self.0.ptr.as_ptr()) };
     }
 }

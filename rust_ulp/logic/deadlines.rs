@@ -7,7 +7,7 @@
 
 use core::ops::DerefMut;
 
-/// When a request is due.
+/// The deadline of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(unreachable_pub)]
 pub struct Deadline {
@@ -53,6 +53,11 @@ impl<H: DerefMut<Target = [Deadline]>, P: DerefMut<Target = [u32]>> Deadlines<H,
     /// Returns whether the arrays have no entries, so that [`Self::insert`] does nothing.
     pub fn is_unallocated(&self) -> bool {
         self.places.is_empty()
+    }
+
+    /// Returns whether no slot has a deadline.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// Returns the earliest deadline.

@@ -6,9 +6,12 @@
 //! too, and the crate compiles `ring.rs`.
 
 pub(crate) mod chunks;
+pub(crate) mod cq_ring;
 pub(crate) mod deadlines;
 pub(crate) mod events;
 pub(crate) mod handle;
+pub(crate) mod order;
+pub(crate) mod poller;
 pub(crate) mod remote;
 #[allow(dead_code, unreachable_pub)]
 pub(crate) mod ring;

@@ -14,7 +14,7 @@ pub struct Remote {
     pub op: RemoteOp,
 }
 
-/// What an operation does with the memory of a peer.
+/// The access of an operation to the memory of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub)]
 pub enum RemoteOp {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which send requests must be signaled, whatever their owner asked for.
+//! The send requests that must be signaled, whatever their owner asked for.
 
 /// Counts the requests of a send queue since the last one that is signaled.
 ///

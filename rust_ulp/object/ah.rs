@@ -21,7 +21,7 @@ use kernel::{
 /// in flight.
 pub(crate) struct AhObject {
     ah: Arc<Ah>,
-    pd: UseRef<PdObject>,
+    _pd: UseRef<PdObject>,
 }
 
 impl AhObject {
@@ -31,16 +31,11 @@ impl AhObject {
         av: &AddressVector,
     ) -> Result<(Arc<Self>, AddressVector)> {
         let (ah, av) = Ah::new(pd.pd().clone(), av)?;
-        Ok((Arc::new(Self { ah, pd }, GFP_KERNEL_ACCOUNT)?, av))
+        Ok((Arc::new(Self { ah, _pd: pd }, GFP_KERNEL_ACCOUNT)?, av))
     }
 
     /// Returns the device's address handle.
     pub(crate) fn ah(&self) -> &Arc<Ah> {
         &self.ah
-    }
-
-    /// Returns its protection domain.
-    pub(crate) fn pd(&self) -> &PdObject {
-        &self.pd
     }
 }

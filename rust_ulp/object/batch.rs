@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Batches: work requests that are copied from user space once, and checked before any lookup.
+//! Batches: work requests that are copied from user space once, before any lookup.
 //!
 //! Process context. A batch that was used before has its memory, and allocates nothing.
 
@@ -41,27 +41,52 @@ const LIMITS: Limits = Limits {
     max_inline: MAX_INLINE,
 };
 
-/// A request that was copied from user space.
-pub(crate) struct ParsedWr {
-    /// The decoded request.
-    pub(crate) request: DecodedWr,
+/// The data of a request that has several elements, or inline data.
+pub(crate) struct WrData {
+    /// The number of the request.
+    pub(crate) index: u32,
     /// Index of its first element in [`Batch::sges`].
-    pub(crate) first_sge: usize,
+    first_sge: usize,
     /// Number of its elements.
-    pub(crate) num_sge: usize,
+    num_sge: usize,
     /// Index of its inline data in [`Batch::inline`], when that comes from user memory.
-    pub(crate) inline_at: usize,
+    inline_at: usize,
     /// Bytes of inline data.
-    pub(crate) inline_len: usize,
+    inline_len: usize,
 }
 
 /// Work requests that were copied from user space, and the data that they point to.
 pub(crate) struct Batch {
-    wrs: KVVec<abi::Wr>,
-    pub(crate) parsed: KVVec<ParsedWr>,
+    pub(crate) wrs: KVVec<abi::Wr>,
+    /// The data of the requests that point to some, in their order.
+    pub(crate) data: KVVec<WrData>,
     pub(crate) sges: KVVec<abi::Sge>,
     pub(crate) inline: KVVec<u8>,
-    pub(crate) chains: KVVec<Chain<Completions>>,
+    pub(crate) chain: Chain<Completions>,
+}
+
+/// Decodes a request that was copied. Fails with the errno for the caller.
+#[inline(always)]
+pub(crate) fn decoded(wr: &abi::Wr) -> Result<DecodedWr> {
+    decode(wr, LIMITS).map_err(|refusal| Error::from_errno(refusal.errno().wrapping_neg()))
+}
+
+impl WrData {
+    /// Returns the elements and the inline data, out of those of the batch.
+    pub(crate) fn of<'a>(
+        &self,
+        sges: &'a [abi::Sge],
+        inline: &'a [u8],
+    ) -> (&'a [abi::Sge], &'a [u8]) {
+        let (sge, byte) = (self.first_sge, self.inline_at);
+        (
+            sges.get(sge..sge.saturating_add(self.num_sge))
+                .unwrap_or(&[]),
+            inline
+                .get(byte..byte.saturating_add(self.inline_len))
+                .unwrap_or(&[]),
+        )
+    }
 }
 
 impl Batch {
@@ -69,24 +94,24 @@ impl Batch {
     pub(crate) fn new() -> Self {
         Self {
             wrs: KVVec::new(),
-            parsed: KVVec::new(),
+            data: KVVec::new(),
             sges: KVVec::new(),
             inline: KVVec::new(),
-            chains: KVVec::new(),
+            chain: Chain::new(),
         }
     }
 
     /// Empties it. The entries stay, to be overwritten.
     fn clear(&mut self) {
-        self.chains.clear();
-        self.parsed.clear();
+        self.chain.clear();
+        self.data.clear();
         self.sges.clear();
         self.inline.clear();
     }
 
     /// Returns whether it is small enough to keep.
     pub(crate) fn is_small(&self) -> bool {
-        self.parsed.capacity() <= KEEP
+        self.wrs.capacity() <= KEEP
     }
 
     /// Copies `count` requests of `size` bytes each at `addr`, and the data that they point to.
@@ -105,7 +130,7 @@ impl Batch {
             read_array(addr, size, abi::WR_SIZE_V1, &mut self.wrs)
                 .map_err(|(index, error)| BadWr { index, error })?;
         }
-        self.decode()
+        self.copy_data()
     }
 
     /// Takes one request that was copied, and copies the data that it points to. Sleeps.
@@ -113,12 +138,12 @@ impl Batch {
         self.clear();
         self.wrs.clear();
         self.wrs.push(wr, GFP_KERNEL_ACCOUNT)?;
-        self.decode().map_err(|bad| bad.error)
+        self.copy_data().map_err(|bad| bad.error)
     }
 
     /// Returns the queue of the first request, 0 without requests.
     pub(crate) fn first_queue(&self) -> u32 {
-        self.parsed.first().map_or(0, |parsed| parsed.request.qp)
+        self.wrs.first().map_or(0, |wr| wr.qp)
     }
 
     fn no_memory(_: kernel::alloc::AllocError) -> BadWr {
@@ -128,77 +153,61 @@ impl Batch {
         }
     }
 
-    /// Decodes the requests that were copied, and copies what they point to. Sleeps.
-    fn decode(&mut self) -> Result<(), BadWr> {
+    /// Copies what the requests point to. Sleeps.
+    fn copy_data(&mut self) -> Result<(), BadWr> {
         let Batch {
             wrs,
-            parsed,
+            data,
             sges,
             inline,
             ..
         } = self;
-        parsed
-            .reserve(wrs.len(), GFP_KERNEL_ACCOUNT)
-            .map_err(Self::no_memory)?;
         for (index, wr) in numbered(wrs.iter()) {
+            if wr.num_sge <= 1 && wr.flags & abi::SEND_INLINE == 0 {
+                continue;
+            }
             let fail = |error: Error| BadWr { index, error };
-            let request = decode(wr, LIMITS)
-                .map_err(|refusal| fail(Error::from_errno(refusal.errno().wrapping_neg())))?;
+            let request = decoded(wr).map_err(fail)?;
             let first_sge = sges.len();
             copy_elements(sges, &request.elements).map_err(fail)?;
             let list = sges.get(first_sge..).unwrap_or(&[]);
             let inline_at = inline.len();
             copy_inline(inline, list, &request).map_err(fail)?;
-            let item = ParsedWr {
+            let item = WrData {
+                index,
                 first_sge,
                 num_sge: list.len(),
                 inline_at,
                 inline_len: inline.len().saturating_sub(inline_at),
-                request,
             };
-            parsed
-                .push(item, GFP_KERNEL_ACCOUNT)
+            data.push(item, GFP_KERNEL_ACCOUNT)
                 .map_err(Self::no_memory)?;
         }
         Ok(())
     }
 
-    /// Takes back the requests that are in slots and were not posted. Sleeps.
+    /// Discards the requests that are in the chain. Sleeps.
     pub(crate) fn discard(&mut self) {
-        self.chains.clear();
+        self.chain.clear();
     }
 
-    /// Posts the requests that are in slots, in order.
-    ///
-    /// Returns how many the device took, and the error with which it refused the next one. That one
-    /// and those after it are taken back. Sleeps only to take requests back.
+    /// Posts the requests that are in the chain, in order, as [`Chain::post`] does.
     pub(crate) fn post(&mut self) -> (u32, Result) {
-        let (mut total, mut result) = (0u32, Ok(()));
-        for chain in self.chains.drain_all() {
-            if result.is_err() {
-                // Dropping the chain takes its requests back.
-                continue;
-            }
-            let number = chain.target().number();
-            let (posted, outcome) = chain.post(|request| {
-                trace::post(
-                    number,
-                    request.user_data,
-                    request.opcode.into(),
-                    request.length,
-                );
-                ulp_debug!(
-                    "qp {}: post user_data {:#x} opcode {} length {}\n",
-                    number,
-                    request.user_data,
-                    request.opcode,
-                    request.length
-                );
-            });
-            total = total.saturating_add(posted);
-            result = outcome;
-        }
-        (total, result)
+        self.chain.post(|number, request| {
+            trace::post(
+                number,
+                request.user_data,
+                request.opcode.into(),
+                request.length,
+            );
+            ulp_debug!(
+                "qp {}: post user_data {:#x} opcode {} length {}\n",
+                number,
+                request.user_data,
+                request.opcode,
+                request.length
+            );
+        })
     }
 }
 

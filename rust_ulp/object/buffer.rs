@@ -37,6 +37,7 @@ use crate::{
             Attributes,
             Device, //
         },
+        fast_reg::FastRegQp,
         mr::{
             self,
             access,
@@ -143,6 +144,37 @@ pub(crate) fn allocate(
     result
 }
 
+/// Registers `pages` with a key for each `key_bytes`. Sleeps. Returns [`EINTR`] when the process is
+/// being killed.
+fn register_keys(
+    fast_reg: &Arc<FastRegQp>,
+    pages: &Arc<Pages>,
+    key_bytes: u64,
+    access: u32,
+) -> Result<KVVec<Arc<Mr>>> {
+    let mut keys = KVVec::new();
+    let mut at = 0usize;
+    while at < pages.len() {
+        // The first key begins where the pages do, and has less.
+        let position = pages.lead().saturating_add(at) as u64;
+        let room = position
+            .checked_rem(key_bytes)
+            .and_then(|within| key_bytes.checked_sub(within))
+            .ok_or(ERANGE)?;
+        let bytes = pages
+            .len()
+            .saturating_sub(at)
+            .min(usize::try_from(room).unwrap_or(usize::MAX));
+        let mr = Mr::register(fast_reg.clone(), pages.clone(), at, bytes, access)?;
+        keys.push(mr, GFP_KERNEL_ACCOUNT)?;
+        at = at.saturating_add(bytes);
+        if crate::kernel::task::is_killed() {
+            return Err(EINTR);
+        }
+    }
+    Ok(keys)
+}
+
 impl BufferObject {
     /// Registers `pages` for requests of the owner, with as many keys as needed. Sleeps.
     ///
@@ -159,26 +191,7 @@ impl BufferObject {
         let fast_reg = pd.fast_reg(net)?;
         let pages = Arc::new(pages, GFP_KERNEL_ACCOUNT)?;
         let key_bytes = mr::max_bytes(&pd.pd().device().attributes(), pages.chunk_size() as u64);
-        let mut keys = KVVec::new();
-        let mut at = 0usize;
-        while at < pages.len() {
-            // The first key begins where the pages do, and has less.
-            let position = pages.lead().saturating_add(at) as u64;
-            let room = position
-                .checked_rem(key_bytes)
-                .and_then(|within| key_bytes.checked_sub(within))
-                .ok_or(ERANGE)?;
-            let bytes = pages
-                .len()
-                .saturating_sub(at)
-                .min(usize::try_from(room).unwrap_or(usize::MAX));
-            let mr = Mr::register(fast_reg.clone(), pages.clone(), at, bytes, access)?;
-            keys.push(mr, GFP_KERNEL_ACCOUNT)?;
-            at = at.saturating_add(bytes);
-            if crate::kernel::task::is_killed() {
-                return Err(EINTR);
-            }
-        }
+        let keys = register_keys(&fast_reg, &pages, key_bytes, access)?;
         let mmap_offset = if pages.can_be_mapped() {
             Some(offsets.reserve(pages.len())?)
         } else {
@@ -247,17 +260,17 @@ impl BufferObject {
 
     /// Returns the one piece of [`Self::locals`] when the buffer has one key; [`None`] when it has
     /// more, and for a range that is not inside.
-    pub(crate) fn local(&self, offset: u64, length: u32) -> Option<Local> {
+    pub(crate) fn local(&self, offset: u64, length: u32) -> Option<Local<'_>> {
         let [mr] = self.keys.as_slice() else {
             return None;
         };
         let at = offset.saturating_add(self.pages.lead() as u64);
-        Local::new(mr.clone(), at.checked_sub(mr.position())?, length).ok()
+        Local::new(mr, at.checked_sub(mr.position())?, length).ok()
     }
 
     /// Returns the pieces for the `length` bytes at `offset`, one for each key; none for a range
     /// that is not inside.
-    pub(crate) fn locals(&self, offset: u64, length: u32) -> impl Iterator<Item = Local> + '_ {
+    pub(crate) fn locals(&self, offset: u64, length: u32) -> impl Iterator<Item = Local<'_>> {
         let mut at = offset.saturating_add(self.pages.lead() as u64);
         let end = at.saturating_add(length.into());
         core::iter::from_fn(move || {
@@ -266,7 +279,7 @@ impl BufferObject {
                 .get(usize::try_from(at.checked_div(self.key_bytes)?).ok()?)?;
             let next = mr.position().saturating_add(mr.length()).min(end);
             let bytes = u32::try_from(next.checked_sub(at)?).ok()?;
-            let local = Local::new(mr.clone(), at.checked_sub(mr.position())?, bytes).ok()?;
+            let local = Local::new(mr, at.checked_sub(mr.position())?, bytes).ok()?;
             at = next;
             Some(local)
         })

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     kernel::uring::CmdRef,
+    logic::cq_ring::CqRing,
     rdma::{
         event::Event,
         qp_attr::QpType,
@@ -74,16 +75,24 @@ impl WrContext for Request {
         }
     }
 
-    fn complete_unsignaled(&mut self, done: &mut Unsignaled) {
+    fn complete_unsignaled(self, done: &mut Unsignaled) {
         let count = if self.in_ring {
             &mut done.in_ring
         } else {
             &mut done.others
         };
         *count = count.saturating_add(1);
-        if let Some(cmd_ref) = self.cmd_ref.take() {
+        if let Some(cmd_ref) = self.cmd_ref {
             cmd_ref.merge(&mut done.cmd_refs);
         }
+    }
+
+    fn is_plain(&self) -> bool {
+        self.in_ring && self.cmd_ref.is_none()
+    }
+
+    fn complete_plain(count: u32, done: &mut Unsignaled) {
+        done.in_ring = done.in_ring.saturating_add(count);
     }
 
     fn chain_refused(&mut self) {

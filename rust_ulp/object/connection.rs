@@ -42,6 +42,7 @@ use crate::{
         cm,
         qp_attr::{
             mask,
+            Attributes,
             State, //
         }, //
     },
@@ -240,6 +241,8 @@ pub(crate) struct Shared {
     handle: Atomic<u32>,
     /// The value that the caller of CONNECT or ACCEPT gave the connection; 0 for a request.
     user_data: Atomic<u64>,
+    /// Lock order: after the handler mutex of an identifier, before `rdma::Qp::modifying`. Held while
+    /// the queue pair moves to ERR.
     #[pin]
     progress: Mutex<Progress>,
     #[pin]
@@ -254,9 +257,9 @@ pub(crate) struct Shared {
 #[pin_data]
 struct Background {
     device: Arc<Device>,
-    /// The connection, from when a command left its attempt until it is closed. Held during a step,
-    /// so a connection that was closed takes none. Lock order: after the table, before
-    /// `Shared::stepping`.
+    /// The connection, from when a command left its attempt until it is destroyed. Held during a
+    /// step, so a connection that was destroyed takes none. Lock order: before `Shared::stepping`;
+    /// never under the table's lock.
     #[pin]
     connection: Mutex<Option<Arc<Connection>>>,
     #[pin]
@@ -501,6 +504,49 @@ fn of_streams(param: &abi::ConnParam) -> abi::ConnParam {
     }
 }
 
+/// The attributes that a connection takes from the manager. The others are of alternate paths, which
+/// are not supported.
+const MANAGED: u32 = mask::STATE
+    | mask::ACCESS_FLAGS
+    | mask::PKEY_INDEX
+    | mask::PORT
+    | mask::AV
+    | mask::PATH_MTU
+    | mask::TIMEOUT
+    | mask::RETRY_CNT
+    | mask::RNR_RETRY
+    | mask::RQ_PSN
+    | mask::MAX_QP_RD_ATOMIC
+    | mask::MIN_RNR_TIMER
+    | mask::SQ_PSN
+    | mask::MAX_DEST_RD_ATOMIC
+    | mask::DEST_QPN;
+
+/// Limits the manager's attributes for RTR to `param`, and sets those of `agreed`.
+fn agree_rtr(attributes: &mut Attributes, param: &abi::ConnParam, agreed: &mut abi::ConnParam) {
+    if param.path_mtu != 0 {
+        attributes.path_mtu = attributes.path_mtu.min(param.path_mtu.into());
+    }
+    if param.flags & abi::CONN_TRAFFIC_CLASS != 0 {
+        attributes.av.traffic_class = param.traffic_class;
+    }
+    // A peer may answer with more than the request asked for and the device supports.
+    attributes.max_dest_rd_atomic = attributes.max_dest_rd_atomic.min(param.responder_resources);
+    agreed.responder_resources = attributes.max_dest_rd_atomic;
+    agreed.path_mtu = attributes.path_mtu as u8;
+    agreed.traffic_class = attributes.av.traffic_class;
+    agreed.min_rnr_timer = attributes.min_rnr_timer;
+}
+
+/// Limits the manager's attributes for RTS to `param`, and sets those of `agreed`.
+fn agree_rts(attributes: &mut Attributes, param: &abi::ConnParam, agreed: &mut abi::ConnParam) {
+    attributes.max_rd_atomic = attributes.max_rd_atomic.min(param.initiator_depth);
+    agreed.initiator_depth = attributes.max_rd_atomic;
+    agreed.retry_cnt = attributes.retry_cnt;
+    agreed.rnr_retry = attributes.rnr_retry;
+    agreed.ack_timeout = attributes.timeout;
+}
+
 /// Brings the queue pair of an attempt that ends in `stage` back to the state `from`, and gives it
 /// free. Sleeps.
 ///
@@ -556,7 +602,7 @@ impl ConnectParams {
     }
 }
 
-/// What became of an attempt while a command waited for it.
+/// The outcome of an attempt at the end of a command that waited for it.
 pub(crate) struct Attended {
     /// The result of the attempt, or what ended the wait.
     pub(crate) result: Result,
@@ -658,13 +704,16 @@ impl Connection {
         self.shared.handle.store(handle, Relaxed);
     }
 
-    /// Wakes the threads that wait for it, with `err`. The attempt takes no further step. Sleeps.
+    /// Wakes the threads that wait for it, with `err`. The attempt begins no further step. Sleeps.
     pub(crate) fn close(&self, err: Error) {
-        let mut progress = self.shared.progress.lock();
-        progress.closed.get_or_insert(err);
-        let background = progress.background.clone();
-        drop(progress);
+        self.shared.progress.lock().closed.get_or_insert(err);
         self.shared.changed.notify_all();
+    }
+
+    /// Waits for the step that the background takes, and takes the background's reference away.
+    /// After [`Self::close`], and not under the table's lock: a step takes the handler mutex. Sleeps.
+    pub(crate) fn end_background(&self) {
+        let background = self.shared.progress.lock().background.clone();
         // The caller has another reference: this one is not the last.
         drop(background.and_then(|background| background.connection.lock().take()));
     }
@@ -703,7 +752,7 @@ impl Connection {
         };
         let mut connection = background.connection.lock();
         let progress = self.shared.progress.lock();
-        // Otherwise `close` has looked already, and nobody would take the reference away.
+        // Otherwise `end_background` may have looked, and nobody would take the reference away.
         if progress.closed.is_none() {
             *connection = Some(self.clone());
         }
@@ -900,7 +949,7 @@ impl Connection {
         self.explain_closed(stage, err, is_closed)
     }
 
-    /// Does the same. A device that goes `is_closed`.
+    /// Returns the errno as [`Self::explain`] does. A connection whose device goes `is_closed`.
     fn explain_closed(&self, stage: Stage, err: Error, is_closed: bool) -> Error {
         match stage {
             // The address is not one of a device.
@@ -923,55 +972,18 @@ impl Connection {
     /// Brings `qp` to RTS with the manager's attributes and `param`; returns the negotiated
     /// parameters. Sleeps.
     fn bring_up(&self, qp: &QpObject, param: &abi::ConnParam) -> Result<abi::ConnParam> {
-        const KNOWN: u32 = mask::STATE
-            | mask::ACCESS_FLAGS
-            | mask::PKEY_INDEX
-            | mask::PORT
-            | mask::AV
-            | mask::PATH_MTU
-            | mask::TIMEOUT
-            | mask::RETRY_CNT
-            | mask::RNR_RETRY
-            | mask::RQ_PSN
-            | mask::MAX_QP_RD_ATOMIC
-            | mask::MIN_RNR_TIMER
-            | mask::SQ_PSN
-            | mask::MAX_DEST_RD_ATOMIC
-            | mask::DEST_QPN;
         let mut agreed = *param;
         for state in [State::Init, State::Rtr, State::Rts] {
-            // The other attributes are of alternate paths, which are not supported.
             let known = self.id.lock().qp_attributes(state);
             // The manager knows before its handler does that the peer has gone.
             let (mut attributes, mask) =
                 known.map_err(|err| if err == EINVAL { econnreset() } else { err })?;
             match state {
                 State::Init => attributes.access_flags = param.access_flags,
-                State::Rtr => {
-                    if param.path_mtu != 0 {
-                        attributes.path_mtu = attributes.path_mtu.min(param.path_mtu.into());
-                    }
-                    if param.flags & abi::CONN_TRAFFIC_CLASS != 0 {
-                        attributes.av.traffic_class = param.traffic_class;
-                    }
-                    // A peer may answer with more than the request asked for and the device
-                    // supports.
-                    attributes.max_dest_rd_atomic =
-                        attributes.max_dest_rd_atomic.min(param.responder_resources);
-                    agreed.responder_resources = attributes.max_dest_rd_atomic;
-                    agreed.path_mtu = attributes.path_mtu as u8;
-                    agreed.traffic_class = attributes.av.traffic_class;
-                    agreed.min_rnr_timer = attributes.min_rnr_timer;
-                }
-                _ => {
-                    attributes.max_rd_atomic = attributes.max_rd_atomic.min(param.initiator_depth);
-                    agreed.initiator_depth = attributes.max_rd_atomic;
-                    agreed.retry_cnt = attributes.retry_cnt;
-                    agreed.rnr_retry = attributes.rnr_retry;
-                    agreed.ack_timeout = attributes.timeout;
-                }
+                State::Rtr => agree_rtr(&mut attributes, param, &mut agreed),
+                _ => agree_rts(&mut attributes, param, &mut agreed),
             }
-            qp.modify(&attributes, mask & KNOWN)?;
+            qp.modify(&attributes, mask & MANAGED)?;
         }
         Ok(agreed)
     }

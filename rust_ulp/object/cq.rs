@@ -116,11 +116,18 @@ impl CqObject {
         self.ring.pages().len() as u64
     }
 
-    /// Waits as [`Ring::wait`] does. Moves completions when only callers do that. Sleeps.
+    /// Waits as [`Ring::wait`] does. Moves completions while it waits, unless a softirq does that.
+    /// Sleeps.
     pub(crate) fn wait(&self, min: u32, deadline: &Deadline) -> Result {
-        if self.delivery != abi::DELIVER_CALLER {
-            return self.ring.wait(min, deadline);
+        match self.delivery {
+            abi::DELIVER_CALLER => self.wait_spinning(min, deadline),
+            abi::DELIVER_WORKQUEUE => self.ring.wait_serving(min, deadline, || self.cq.serve()),
+            _ => self.ring.wait(min, deadline),
         }
+    }
+
+    /// Waits for a queue that only callers poll.
+    fn wait_spinning(&self, min: u32, deadline: &Deadline) -> Result {
         let now = Deadline::new(0, 0);
         loop {
             let done = self.cq.process(256);

@@ -46,6 +46,10 @@ use kernel::{
     new_mutex,
     new_work,
     prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNode, //
+    },
     sync::{
         atomic::{
             Atomic,
@@ -65,9 +69,12 @@ use kernel::{
 /// The key of a grant, without the objects that the grant uses.
 #[pin_data]
 pub(crate) struct RemoteKey {
-    /// The registration, until it has ended.
+    /// The registration, until it has ended. Lock order: before the locks of `rdma`. Held while
+    /// the key is revoked or replaced.
     #[pin]
     mr: Mutex<Option<Arc<Mr>>>,
+    /// By which its [`QpGrants`] has it. Written with `QpGrants::keys` locked.
+    rkey: Atomic<u32>,
     /// The grant's handle; 0 before it has one.
     handle: Atomic<u32>,
     /// `GRANT_ACTIVE`, or the reason why it ends: `GRANT_USED` or `GRANT_EXPIRED`.
@@ -82,8 +89,10 @@ pub(crate) struct RemoteKey {
 
 impl RemoteKey {
     fn new(mr: Arc<Mr>, attr: &GrantAttr, epoch: i32) -> Result<Arc<Self>> {
+        let rkey = mr.rkey();
         Arc::pin_init(
             pin_init!(Self {
+                rkey: Atomic::new(rkey),
                 mr <- new_mutex!(Some(mr), "rust_ulp::RemoteKey::mr"),
                 handle: Atomic::new(0),
                 state: Atomic::new(abi::GRANT_ACTIVE),
@@ -108,18 +117,49 @@ impl RemoteKey {
     }
 }
 
+/// Grants by their keys. Every grant in it is registered, so no two have the same key.
+type Keys = RBTree<u32, Arc<RemoteKey>>;
+
+/// The grants of a queue pair.
+struct Sets {
+    live: Keys,
+    /// Those that are to end for themselves: the others are found by their epoch.
+    ended: Keys,
+}
+
+impl Sets {
+    fn live(&mut self) -> &mut Keys {
+        &mut self.live
+    }
+
+    fn ended(&mut self) -> &mut Keys {
+        &mut self.ended
+    }
+
+    /// Moves the grant with the key `rkey` to those that are to end.
+    fn end(&mut self, rkey: u32) {
+        if let Some(node) = self.live.remove_node(&rkey) {
+            // Nothing is replaced: a key is in one of the two.
+            let _ = self.ended.insert(node);
+        }
+    }
+}
+
+/// How many grants are looked at while the lock is held.
+const STRIDE: usize = 32;
+
 /// The grants that end with a queue pair.
 #[pin_data]
 pub(crate) struct QpGrants {
-    /// Sorted by their keys.
+    /// Held for a search by key, or for [`STRIDE`] of them. Lock order: after
+    /// `rdma::Queue::lists`, before `FileEvents::log`.
     #[pin]
-    keys: SpinLockBh<KVVec<(u32, Arc<RemoteKey>)>>,
-    /// Held by threads that add to `keys`.
-    #[pin]
-    growing: Mutex<()>,
+    keys: SpinLockBh<Sets>,
     /// Changes when all of them are to end.
     epoch: Atomic<i32>,
-    /// The length of `keys`.
+    /// The epoch for which the work has looked at all grants. Only the work uses it.
+    seen: Atomic<i32>,
+    /// The number of grants.
     count: Atomic<i32>,
     events: Arc<FileEvents>,
     device: Arc<Device>,
@@ -136,9 +176,12 @@ impl QpGrants {
     pub(crate) fn new(events: Arc<FileEvents>, device: Arc<Device>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                keys <- new_spinlock_bh!(KVVec::new(), "rust_ulp::QpGrants::keys"),
-                growing <- new_mutex!((), "rust_ulp::QpGrants::growing"),
+                keys <- new_spinlock_bh!(
+                    Sets { live: RBTree::new(), ended: RBTree::new() },
+                    "rust_ulp::QpGrants::keys"
+                ),
                 epoch: Atomic::new(0),
+                seen: Atomic::new(0),
                 count: Atomic::new(0),
                 events,
                 device,
@@ -148,31 +191,11 @@ impl QpGrants {
         )
     }
 
-    /// Adds a grant that has the key `rkey`. Sleeps.
-    fn add(&self, rkey: u32, key: Arc<RemoteKey>) -> Result {
-        let growing = self.growing.lock();
-        let keys = self.keys.lock();
-        let (len, room) = (keys.len(), keys.capacity());
-        drop(keys);
-        let mut larger = KVVec::new();
-        if len == room {
-            larger.reserve(len.saturating_mul(2).max(8), GFP_KERNEL_ACCOUNT)?;
-        }
-        let mut keys = self.keys.lock();
-        // Another thread may have made it shorter, not longer.
-        if larger.capacity() > keys.len() {
-            for entry in keys.drain_all() {
-                let _ = larger.push_within_capacity(entry);
-            }
-            core::mem::swap(&mut *keys, &mut larger);
-        }
-        let at = place(&keys, rkey);
-        let added = keys.insert_within_capacity(at, (rkey, key)).is_ok();
-        drop(keys);
-        drop(growing);
-        if !added {
-            return Err(ENOMEM);
-        }
+    /// Adds a grant. Sleeps.
+    fn add(&self, key: Arc<RemoteKey>) -> Result {
+        let rkey = key.rkey.load(Relaxed);
+        let node = RBTreeNode::new(rkey, key, GFP_KERNEL_ACCOUNT)?;
+        let _ = self.keys.lock().live.insert(node);
         // Before `is_over` is asked: see `end_all`.
         let _ = self.count.fetch_add(1, Full);
         Ok(())
@@ -181,23 +204,30 @@ impl QpGrants {
     /// Removes a grant, if it is still there. Sleeps.
     fn remove(&self, key: &RemoteKey) {
         let mut keys = self.keys.lock();
-        let at = last(&keys, |other| core::ptr::eq(other, key));
-        let entry = at.and_then(|at| keys.remove(at).ok());
+        let rkey = key.rkey.load(Relaxed);
+        let node = keys.live.remove_node(&rkey);
+        let node = node.or_else(|| keys.ended.remove_node(&rkey));
         drop(keys);
-        if entry.is_some() {
+        if node.is_some() {
             self.count.add(-1, Relaxed);
         }
     }
 
-    /// Notes that `key` has the key `rkey` now. Sleeps.
-    fn rename(&self, key: &RemoteKey, rkey: u32) {
+    /// Notes that `key` has the key `rkey` now, unless it is to end. Sleeps.
+    fn rename(&self, key: &Arc<RemoteKey>, rkey: u32) -> Result {
+        let node = RBTreeNode::new(rkey, key.clone(), GFP_KERNEL_ACCOUNT)?;
         let mut keys = self.keys.lock();
-        let at = last(&keys, |other| core::ptr::eq(other, key));
-        if let Some((_, key)) = at.and_then(|at| keys.remove(at).ok()) {
-            let at = place(&keys, rkey);
-            // There is room: an entry was just removed.
-            let _ = keys.insert_within_capacity(at, (rkey, key));
-        }
+        let old = keys.live.remove_node(&key.rkey.load(Relaxed));
+        let unused = match &old {
+            Some(_) => {
+                key.rkey.store(rkey, Relaxed);
+                keys.live.insert(node)
+            }
+            None => Some(node),
+        };
+        drop(keys);
+        drop((old, unused));
+        Ok(())
     }
 
     /// Returns the epoch of a grant that is created now.
@@ -225,14 +255,14 @@ impl QpGrants {
         if self.count.load(Relaxed) == 0 {
             return;
         }
-        let keys = self.keys.lock();
-        let at = place(&keys, rkey);
-        let is_one_shot = match keys.get(at) {
-            Some((other, key)) if *other == rkey && key.flags & how != 0 => {
+        let mut keys = self.keys.lock();
+        let is_one_shot = match keys.live.get(&rkey) {
+            Some(key) if key.flags & how != 0 => {
                 // Unless it is to end already, for another reason.
                 let _ = key
                     .state
                     .cmpxchg(abi::GRANT_ACTIVE, abi::GRANT_USED, Relaxed);
+                keys.end(rkey);
                 true
             }
             _ => false,
@@ -243,49 +273,75 @@ impl QpGrants {
         }
     }
 
+    /// Has the work end `key`, which is over. Sleeps.
+    fn end(self: &Arc<Self>, key: &RemoteKey) {
+        let mut keys = self.keys.lock();
+        keys.end(key.rkey.load(Relaxed));
+        drop(keys);
+        self.kick();
+    }
+
     /// Queues the work that ends grants. Any context.
     fn kick(self: &Arc<Self>) {
         // Work that is queued already will see what was noted before.
         let _ = self.device.workqueue().enqueue(self.clone());
     }
 
-    /// Removes a grant that is to end and has a handle, by which it is reported.
-    fn next(&self) -> Option<Arc<RemoteKey>> {
-        let mut keys = self.keys.lock();
-        let at = last(&keys, |key| {
-            self.is_over(key) && key.handle.load(Relaxed) != 0
-        })?;
-        let entry = keys.remove(at).ok();
-        drop(keys);
-        let (_, key) = entry?;
-        self.count.add(-1, Relaxed);
-        Some(key)
+    /// Removes the first grant of a set that is to end and has a handle, by which it is reported.
+    ///
+    /// Looks at the keys from `from` on, and sets it to where to go on.
+    fn next(
+        &self,
+        set: impl Fn(&mut Sets) -> &mut Keys,
+        from: &mut Option<u32>,
+    ) -> Option<Arc<RemoteKey>> {
+        while from.is_some() {
+            let mut sets = self.keys.lock();
+            let keys = set(&mut sets);
+            for _ in 0..STRIDE {
+                let Some(at) = from.and_then(|from| keys.cursor_lower_bound(&from)) else {
+                    *from = None;
+                    break;
+                };
+                let (&rkey, key) = at.current();
+                *from = rkey.checked_add(1);
+                if self.is_over(key) && key.handle.load(Relaxed) != 0 {
+                    let node = keys.remove_node(&rkey);
+                    drop(sets);
+                    self.count.add(-1, Relaxed);
+                    return node.map(|node| node.to_key_value().1);
+                }
+            }
+        }
+        None
     }
-}
 
-/// Returns the place of the first entry whose key is at least `rkey`.
-fn place(keys: &[(u32, Arc<RemoteKey>)], rkey: u32) -> usize {
-    let (mut low, mut high) = (0usize, keys.len());
-    while low < high {
-        let middle = low.midpoint(high);
-        match keys.get(middle) {
-            Some((other, _)) if *other < rkey => low = middle.saturating_add(1),
-            _ => high = middle,
+    /// Revokes the keys of the grants of a set that are to end, and reports them. Sleeps.
+    fn end_over(&self, set: impl Fn(&mut Sets) -> &mut Keys) {
+        let mut from = Some(0);
+        while !self.device.is_gone() {
+            let Some(key) = self.next(&set, &mut from) else {
+                break;
+            };
+            let _ = key
+                .state
+                .cmpxchg(abi::GRANT_ACTIVE, abi::GRANT_EXPIRED, Relaxed);
+            let Some(rkey) = key.end() else {
+                continue;
+            };
+            let (handle, reason) = (key.handle.load(Relaxed), key.state.load(Relaxed));
+            trace::grant_end(self.events.file(), handle, rkey, reason);
+            ulp_debug!(
+                "file {}: grant {:#x} with key {:#x} has ended: {}\n",
+                self.events.file(),
+                handle,
+                rkey,
+                reason
+            );
+            self.events
+                .raise(abi::EVENT_GRANT_ENDED, handle, key.user_data, reason);
         }
     }
-    low
-}
-
-/// Returns the place of the last entry for which `test` holds.
-fn last(keys: &[(u32, Arc<RemoteKey>)], test: impl Fn(&RemoteKey) -> bool) -> Option<usize> {
-    let mut end = keys.len();
-    while let Some(at) = end.checked_sub(1) {
-        if keys.get(at).is_some_and(|(_, key)| test(key)) {
-            return Some(at);
-        }
-        end = at;
-    }
-    None
 }
 
 impl WorkItem for QpGrants {
@@ -296,27 +352,12 @@ impl WorkItem for QpGrants {
             // The removal of the device ends all grants.
             return;
         };
-        while !this.device.is_gone() {
-            let Some(key) = this.next() else {
-                break;
-            };
-            let _ = key
-                .state
-                .cmpxchg(abi::GRANT_ACTIVE, abi::GRANT_EXPIRED, Relaxed);
-            let Some(rkey) = key.end() else {
-                continue;
-            };
-            let (handle, reason) = (key.handle.load(Relaxed), key.state.load(Relaxed));
-            trace::grant_end(this.events.file(), handle, rkey, reason);
-            ulp_debug!(
-                "file {}: grant {:#x} with key {:#x} has ended: {}\n",
-                this.events.file(),
-                handle,
-                rkey,
-                reason
-            );
-            this.events
-                .raise(abi::EVENT_GRANT_ENDED, handle, key.user_data, reason);
+        this.end_over(Sets::ended);
+        // A grant that has no handle now ends for itself when it gets one: see `set_handle`.
+        let epoch = this.epoch();
+        if this.seen.load(Relaxed) != epoch {
+            this.seen.store(epoch, Relaxed);
+            this.end_over(Sets::live);
         }
     }
 }
@@ -377,10 +418,9 @@ impl GrantObject {
         // First: from here on the end of the queue pair ends the grant.
         let epoch = grants.as_ref().map_or(0, |grants| grants.epoch());
         let mr = register(&buffer, net, &attr)?;
-        let rkey = mr.rkey();
         let key = RemoteKey::new(mr, &attr, epoch)?;
         if let Some(grants) = &grants {
-            grants.add(rkey, key.clone())?;
+            grants.add(key.clone())?;
         }
         // When this fails, dropping the value removes the grant.
         let this = Self {
@@ -399,7 +439,7 @@ impl GrantObject {
         let _ = self.key.handle.xchg(handle, Full);
         if let Some(grants) = &self.grants {
             if grants.is_over(&self.key) {
-                grants.kick();
+                grants.end(&self.key);
             }
         }
     }
@@ -431,7 +471,7 @@ impl GrantObject {
             .inspect_err(|err| trace::grant_rotate(handle, old, old, err.to_errno()))?;
         let (addr, rkey) = (fresh.addr(), fresh.rkey());
         if let Some(grants) = &self.grants {
-            grants.rename(&self.key, rkey);
+            grants.rename(&self.key, rkey)?;
         }
         let dead = slot.replace(fresh);
         drop(dead);

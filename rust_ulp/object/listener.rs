@@ -92,6 +92,22 @@ struct Waiting {
 }
 
 impl Waiting {
+    /// Makes an empty ring of `len` places. Sleeps.
+    fn new(len: u32) -> Result<Self> {
+        let mut places = KVVec::with_capacity(len as usize, GFP_KERNEL_ACCOUNT)?;
+        for _ in 0..len {
+            places.push(None, GFP_KERNEL_ACCOUNT)?;
+        }
+        Ok(Self {
+            places,
+            first: 0,
+            len: 0,
+            taken: 0,
+            rejected: 0,
+            closed: None,
+        })
+    }
+
     fn place(&mut self, offset: usize) -> Option<&mut Option<Arc<Connection>>> {
         let at = self.first.saturating_add(offset);
         let at = at.checked_sub(self.places.len()).unwrap_or(at);
@@ -136,6 +152,7 @@ pub(crate) struct Backlog {
     user_data: u64,
     /// The number of the file's device.
     device: u32,
+    /// Lock order: after the handler mutex of an identifier.
     #[pin]
     waiting: Mutex<Waiting>,
     #[pin]
@@ -145,6 +162,29 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
+    /// Makes a backlog of `len` requests, of the device with the number `device`. Sleeps.
+    fn new(
+        len: u32,
+        device: u32,
+        user_data: u64,
+        pending: Arc<PendingConns>,
+        file: Arc<FileEvents>,
+    ) -> Result<Arc<Self>> {
+        let waiting = Waiting::new(len)?;
+        Arc::pin_init(
+            pin_init!(Self {
+                handle: Atomic::new(0),
+                user_data,
+                device,
+                waiting <- new_mutex!(waiting, "rust_ulp::Backlog::waiting"),
+                arrived <- new_condvar!("rust_ulp::Backlog::arrived"),
+                pending,
+                file,
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
     /// Returns the value that the creator of the listener gave it.
     pub(crate) fn user_data(&self) -> u64 {
         self.user_data
@@ -315,52 +355,37 @@ impl Listener {
             // The connection manager would take it for any address.
             return Err(eaddrnotavail());
         }
-        let mut places = KVVec::with_capacity(backlog as usize, GFP_KERNEL_ACCOUNT)?;
-        for _ in 0..backlog {
-            places.push(None, GFP_KERNEL_ACCOUNT)?;
-        }
-        let waiting = Waiting {
-            places,
-            first: 0,
-            len: 0,
-            taken: 0,
-            rejected: 0,
-            closed: None,
-        };
-        let backlog = Arc::pin_init(
-            pin_init!(Backlog {
-                handle: Atomic::new(0),
-                user_data,
-                device: index,
-                waiting <- new_mutex!(waiting, "rust_ulp::Backlog::waiting"),
-                arrived <- new_condvar!("rust_ulp::Backlog::arrived"),
-                pending,
-                file,
-            }),
-            GFP_KERNEL_ACCOUNT,
-        )?;
-        let id = match cm::OwnedId::listener(net, device, addr, backlog.clone()) {
-            Ok(id) => id,
-            Err(err) if err == ENODEV || err == eaddrnotavail() || err == EBUSY => {
-                // One errno for an address that no device has, and for a port that a listener on
-                // any address has. With another port, only the former stays.
-                let any_port = SocketAddr::new(addr.ip(), 0);
-                let is_there = wildcard
-                    || addr.port() != 0
-                        && cm::OwnedId::listener(net, device, any_port, backlog.clone()).is_ok();
-                return Err(if is_there {
-                    eaddrinuse()
-                } else {
-                    eaddrnotavail()
-                });
-            }
-            Err(err) => return Err(err),
-        };
+        let backlog = Backlog::new(backlog, index, user_data, pending, file)?;
+        let id = Self::bind(net, device, addr, &backlog)?;
         if !wildcard && id.device_index() != Some(index) {
             return Err(EXDEV);
         }
         let addr = id.lock().addresses().0.unwrap_or(addr);
         Ok(Arc::new(Self { id, backlog, addr }, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// Binds an identifier to `addr`. Sleeps. The errors are those of [`Self::new`].
+    fn bind(
+        net: &NetNs,
+        device: &rdma::device::Device,
+        addr: SocketAddr,
+        backlog: &Arc<Backlog>,
+    ) -> Result<cm::OwnedId<Backlog>> {
+        let bind = |addr| cm::OwnedId::listener(net, device, addr, backlog.clone());
+        bind(addr).map_err(|err| {
+            if err != ENODEV && err != eaddrnotavail() && err != EBUSY {
+                return err;
+            }
+            // One errno for an address that no device has, and for a port that a listener on any
+            // address has. With another port, only the former stays.
+            let any_port = SocketAddr::new(addr.ip(), 0);
+            let is_there = addr.ip().is_unspecified() || addr.port() != 0 && bind(any_port).is_ok();
+            if is_there {
+                eaddrinuse()
+            } else {
+                eaddrnotavail()
+            }
+        })
     }
 
     /// Sets its handle, for events, and starts to listen. Sleeps.

@@ -65,7 +65,7 @@ pub(crate) enum Object {
 }
 
 impl Object {
-    /// Wakes the threads that wait for it, with `err`.
+    /// Wakes the threads that wait for it, with `err`. Sleeps, but not for them.
     pub(crate) fn wake_waiters(&self, err: Error) {
         match self {
             Self::Pd(pd) => pd.close(err),
@@ -73,6 +73,15 @@ impl Object {
             Self::Listener(listener) => listener.close(err),
             Self::Connection(connection) => connection.close(err),
             _ => (),
+        }
+    }
+
+    /// Ends what goes on with an object that was removed from the table: wakes the threads that wait
+    /// for it, with `err`. Sleeps.
+    pub(crate) fn end(&self, err: Error) {
+        self.wake_waiters(err);
+        if let Self::Connection(connection) = self {
+            connection.end_background();
         }
     }
 

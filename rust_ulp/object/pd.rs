@@ -28,7 +28,8 @@ use kernel::{
 #[pin_data]
 pub(crate) struct PdObject {
     pd: Arc<Pd>,
-    /// Created when memory is first registered.
+    /// Created when memory is first registered. Lock order: before the handler mutexes of the
+    /// connection manager. On iWARP held while it connects.
     #[pin]
     fast_reg: Mutex<Option<Arc<FastRegQp>>>,
     /// Connects the registration queue pair, on iWARP.

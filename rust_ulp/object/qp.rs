@@ -27,6 +27,7 @@ use crate::{
         qp_attr::{
             mask,
             Attributes,
+            Capacity,
             QpType,
             State, //
         }, //
@@ -56,6 +57,34 @@ pub(crate) struct Queues {
     pub(crate) srq: Option<UseRef<SrqObject>>,
 }
 
+impl Queues {
+    /// Returns [`EXDEV`] when the shared receive queue is not of `pd`, or does not complete in
+    /// `recv_cq`.
+    fn check(&self, pd: &PdObject) -> Result {
+        match &self.srq {
+            Some(srq)
+                if !core::ptr::eq(srq.pd(), pd) || !core::ptr::eq(srq.cq(), &*self.recv_cq) =>
+            {
+                Err(EXDEV)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Returns the capacity of the device's queue pair for a caller that asked for `asked`: elements may
+/// be cut at the borders of keys.
+fn with_cuts(asked: Capacity, device: &rdma::device::Attributes) -> Capacity {
+    Capacity {
+        max_send_sge: one_more(asked.max_send_sge, device.max_send_sge),
+        max_recv_sge: match asked.max_recv_sge {
+            0 => 0,
+            asked => one_more(asked, device.max_recv_sge),
+        },
+        ..asked
+    }
+}
+
 /// The choices of the creator of a queue pair.
 pub(crate) struct QpOptions {
     /// Whether every send request generates a completion.
@@ -74,7 +103,7 @@ pub(crate) struct QpObject {
     _recv_cq: UseRef<CqObject>,
     srq: Option<UseRef<SrqObject>>,
     /// As the caller asked; the device's queue pair has room for elements that are cut up.
-    capacity: rdma::qp_attr::Capacity,
+    capacity: Capacity,
     sig_all: bool,
     /// Whether a connection has it, see [`Claim`]. Held while its owner changes attributes.
     #[pin]
@@ -91,21 +120,17 @@ impl QpObject {
         pd: UseRef<PdObject>,
         queues: Queues,
         qp_type: QpType,
-        capacity: rdma::qp_attr::Capacity,
+        capacity: Capacity,
         options: QpOptions,
         device: Arc<Device>,
         charge: quota::QuotaCharge,
     ) -> Result<Arc<Self>> {
+        queues.check(&pd)?;
         let Queues {
             send_cq,
             recv_cq,
             srq,
         } = queues;
-        if srq.as_ref().is_some_and(|srq| {
-            !core::ptr::eq(srq.pd(), &*pd) || !core::ptr::eq(srq.cq(), &*recv_cq)
-        }) {
-            return Err(EXDEV);
-        }
         let handler = Completions::of_queue_pair(
             qp_type,
             send_cq.ring().clone(),
@@ -113,22 +138,13 @@ impl QpObject {
             QpGrants::new(recv_cq.ring().file().clone(), device)?,
             options.user_data,
         );
-        let attributes = pd.pd().device().attributes();
-        let real = rdma::qp_attr::Capacity {
-            max_send_sge: one_more(capacity.max_send_sge, attributes.max_send_sge),
-            max_recv_sge: match capacity.max_recv_sge {
-                0 => 0,
-                asked => one_more(asked, attributes.max_recv_sge),
-            },
-            ..capacity
-        };
         let qp = Qp::new(
             pd.pd().clone(),
             send_cq.cq().clone(),
             recv_cq.cq().clone(),
             srq.as_ref().map(|srq| srq.srq().clone()),
             qp_type,
-            real,
+            with_cuts(capacity, &pd.pd().device().attributes()),
             handler,
         )?;
         qp.handler().set_number(qp.number());
@@ -155,7 +171,7 @@ impl QpObject {
     }
 
     /// Returns the sizes that the caller asked for.
-    pub(crate) fn capacity(&self) -> rdma::qp_attr::Capacity {
+    pub(crate) fn capacity(&self) -> Capacity {
         self.capacity
     }
 

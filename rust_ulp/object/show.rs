@@ -10,7 +10,10 @@ use super::{
     qp::QpObject,
     Object, //
 };
-use crate::uapi::abi;
+use crate::{
+    logic::cq_ring::CqRing,
+    uapi::abi, //
+};
 use kernel::{
     seq_file::SeqFile,
     seq_print, //

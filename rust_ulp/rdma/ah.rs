@@ -3,7 +3,11 @@
 //! Address vectors and address handles: paths to a peer.
 
 use super::{
-    device::Device,
+    device::{
+        Device,
+        LinkLayer,
+        Port, //
+    },
     pd::Pd, //
 };
 use crate::{
@@ -73,9 +77,15 @@ impl AddressVector {
         Ok(Self::from_raw(&raw))
     }
 
-    /// Returns the path to `dgid`, which is GID `index` of port `port` of `device`. The caller adds
-    /// the local port and GID, and on InfiniBand the LID.
-    pub(super) fn to_gid(device: &Device, port: u32, index: u32, dgid: [u8; 16]) -> Result<Self> {
+    /// Returns the path to `dgid`, which is GID `index` of `port` of `device`, the port with that
+    /// `number`. The caller adds the local port and GID.
+    pub(super) fn to_gid(
+        device: &Device,
+        port: &Port,
+        number: u32,
+        index: u32,
+        dgid: [u8; 16],
+    ) -> Result<Self> {
         let mut av = Self {
             dgid,
             hop_limit: 64,
@@ -83,9 +93,13 @@ impl AddressVector {
             ..Self::default()
         };
         fault::point()?;
+        if port.link_layer == LinkLayer::InfiniBand {
+            av.dlid = port.lid;
+            return Ok(av);
+        }
         // SAFETY: The device is registered; the core checks port and index.
         to_result(unsafe {
-            bindings::rust_ulp_h_own_dmac(device.as_raw(), port, index, av.dmac.as_mut_ptr())
+            bindings::rust_ulp_h_own_dmac(device.as_raw(), number, index, av.dmac.as_mut_ptr())
         })?;
         Ok(av)
     }
@@ -131,14 +145,14 @@ impl Ah {
     pub(crate) fn new(pd: Arc<Pd>, av: &AddressVector) -> Result<(Arc<Self>, AddressVector)> {
         let port = pd.device().port(av.port)?;
         let mut raw = av.to_raw(pd.device());
-        let resolve = port.link_layer == super::device::LinkLayer::Ethernet && av.dmac == [0; 6];
+        let resolve = port.link_layer == LinkLayer::Ethernet && av.dmac == [0; 6];
         fault::point()?;
         // SAFETY: The domain and the attributes are valid; no user data is passed.
         let ptr = from_err_ptr(unsafe {
             if resolve {
                 bindings::rdma_create_user_ah(pd.as_raw(), &mut raw, core::ptr::null_mut())
             } else {
-                bindings::rust_ulp_h_create_ah(pd.as_raw(), &mut raw)
+                bindings::rdma_create_ah(pd.as_raw(), &mut raw, bindings::RDMA_CREATE_AH_SLEEPABLE)
             }
         })
         .map_err(of_route)?;

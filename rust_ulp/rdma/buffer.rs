@@ -51,9 +51,9 @@ impl Buffer {
     }
 
     /// Returns the whole buffer, for a local request.
-    pub(crate) fn local(&self) -> Result<Local> {
+    pub(crate) fn local(&self) -> Result<Local<'_>> {
         let len = u32::try_from(self.mr.length()).map_err(|_| ERANGE)?;
-        Local::new(self.mr.clone(), 0, len)
+        Local::new(&self.mr, 0, len)
     }
 
     /// Writes `value` to the beginning. Fails as [`Pages::write`] does.

@@ -4,15 +4,15 @@
 
 use super::{
     ah::Ah,
+    mr::Mr,
     pd::Pd,
     qp::Qp,
     qp_attr::State,
     queue::{
         Lists,
+        NewWr,
         Queue,
-        SlotParts,
-        SlotRef,
-        NONE, //
+        UsedMr, //
     },
     request::{
         QueueKind,
@@ -29,10 +29,8 @@ use super::{
 };
 use crate::{
     bindings,
-    kernel::errno::enotconn,
-    logic::unsignaled::Unsignaled, //
+    kernel::errno::enotconn, //
 };
-use core::cell::UnsafeCell;
 use kernel::{
     error::to_result,
     ffi::{
@@ -190,120 +188,170 @@ pub(crate) struct Inline<'a> {
     pub(crate) copy: &'a mut dyn FnMut(&mut [u8]) -> Result,
 }
 
-/// Requests for one queue, in order, that are not posted yet.
+/// What a [`Chain`] keeps of a request beside the form that drivers take.
+struct StagedWr<R> {
+    request: Option<R>,
+    /// The address of a datagram, kept alive for the device.
+    ah: Option<Arc<Ah>>,
+    /// The place of its elements in [`Chain::sges`].
+    first_sge: u32,
+    /// Whether its success is reported to the owner.
+    signaled: bool,
+    /// Whether the address of its element is a place in [`Chain::inline`].
+    inline: bool,
+}
+
+/// Consecutive requests of a chain for one queue.
+struct Run<H: WrHandler> {
+    target: Target<H>,
+    /// The number in the chain of its first request.
+    first: u32,
+    count: u32,
+    /// The slots that are reserved for it.
+    reserved: u32,
+    /// How many requests the caller still expects to push.
+    expected: u32,
+    /// Whether a request has a timeout.
+    timed: bool,
+    /// Whether a request has inline data.
+    inline: bool,
+}
+
+/// Requests in order, that are not posted yet. Consecutive requests for the same queue are posted
+/// together.
+///
+/// Drivers copy work requests, their elements and inline data when they are posted, so the chain can
+/// be used again at once. Consumers in the kernel rely on that: they post requests that are on the
+/// stack (`nvme_rdma_post_send()`, `nvme_rdma_post_recv()`, drivers/nvme/host/rdma.c:1593 and 1624).
+/// The elements and the inline data are copied at these lines of drivers/infiniband:
+///
+/// | driver | send | receive |
+/// |---|---|---|
+/// | rxe | rxe_verbs.c:845, 847 | rxe_verbs.c:995 |
+/// | siw | siw_verbs.c:861 to 914 | siw_verbs.c:1096, 1810 |
+/// | mlx5 | wr.c:1165, 1178 | wr.c:1253 |
+/// | bnxt_re | ib_verbs.c:3132, 3159 | ib_verbs.c:3357, 3396 |
+/// | hns | hns_roce_hw_v2.c:317 to 368 | hns_roce_hw_v2.c:798 |
+/// | cxgb4 | qp.c:423, 468 | qp.c:468 |
+/// | rdmavt | qp.c:2050 | qp.c:1824, 2231 |
 ///
 /// Dropping a chain discards its requests.
 ///
 /// ```
 /// # use core::iter::{empty, once};
-/// fn write_and_send(qp: Arc<qp::Qp<waiter::WaitHandler>>, local: wr::Local, peer: &mr::Mr,
+/// fn write_and_send(qp: &Arc<qp::Qp<waiter::WaitHandler>>, local: wr::Local<'_>, peer: &mr::Mr,
 ///                   [first, second]: [Arc<waiter::Waiter>; 2]) -> Result {
 ///     let flags = wr::Flags { signaled: true, ..wr::Flags::default() };
-///     let mut chain = Chain::new(Target::Send(qp), 2);
+///     let mut chain = Chain::new();
+///     chain.begin(TargetRef::Send(qp), 2)?;
 ///     chain.push(&wr::Operation::write_to(peer), flags, once(local), None, first)?;
 ///     chain.push(&wr::Operation::Send(wr::Tail::None), flags, empty(), None, second)?;
-///     let (_posted, result) = chain.post(|_request| ());
+///     let (_posted, result) = chain.post(|_number, _request| ());
 ///     result
 /// }
 /// ```
-///
-/// # Invariants
-///
-/// The chain owns the `count` slots of the list from `first` to `last`, and the slots of the list
-/// from `spare` on.
 pub(crate) struct Chain<H: WrHandler> {
-    target: Target<H>,
-    first: u32,
-    last: u32,
-    count: u32,
-    /// Slots that were taken ahead.
-    spare: u32,
-    /// How many requests the caller still expects to push.
-    expected: u32,
-    /// Whether a request has a timeout.
-    timed: bool,
+    runs: KVVec<Run<H>>,
+    staged: KVVec<StagedWr<H::Request>>,
+    /// The requests in the form that drivers take, in the order of `staged`. Those beyond the
+    /// length of that are not used.
+    wrs: KVVec<Wr>,
+    sges: KVVec<bindings::ib_sge>,
+    inline: KVVec<u8>,
+    used: KVVec<UsedMr>,
+    /// Memory that slots have kept for earlier requests, to be dropped without a lock.
+    stale: KVVec<Arc<Mr>>,
 }
 
+// SAFETY: The pointers in `wrs` and `sges` are set and used during a call of `post`. All else is
+// `Send`.
+unsafe impl<H: WrHandler> Send for Chain<H> {}
+
 impl<H: WrHandler> Chain<H> {
-    /// Creates an empty chain, and takes slots ahead for about `expected` requests.
-    pub(crate) fn new(target: Target<H>, expected: u32) -> Self {
-        // INVARIANT: The chain owns no slot.
+    /// Creates an empty chain.
+    pub(crate) const fn new() -> Self {
         Self {
-            target,
-            first: NONE,
-            last: NONE,
-            count: 0,
-            spare: NONE,
-            expected,
-            timed: false,
+            runs: KVVec::new(),
+            staged: KVVec::new(),
+            wrs: KVVec::new(),
+            sges: KVVec::new(),
+            inline: KVVec::new(),
+            used: KVVec::new(),
+            stale: KVVec::new(),
         }
     }
 
-    /// Returns the target.
-    pub(crate) fn target(&self) -> TargetRef<'_, H> {
-        self.target.as_ref()
+    /// Has the next requests go to `target`, and reserves slots and memory for about `expected`
+    /// requests. Sleeps.
+    pub(crate) fn begin(&mut self, target: TargetRef<'_, H>, expected: u32) -> Result {
+        let count = expected as usize;
+        self.staged.reserve(count, GFP_KERNEL_ACCOUNT)?;
+        self.sges.reserve(count, GFP_KERNEL_ACCOUNT)?;
+        self.stale.reserve(count, GFP_KERNEL_ACCOUNT)?;
+        let first = self.staged.len() as u32;
+        let run = Run {
+            target: target.to_owned(),
+            first,
+            count: 0,
+            reserved: 0,
+            expected,
+            timed: false,
+            inline: false,
+        };
+        Ok(self.runs.push(run, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Appends a send request that reads or writes `locals`. May sleep.
     ///
-    /// `inline` is data that is copied into the slot now, instead of `locals`.
+    /// `inline` is data that is copied into the chain now, instead of `locals`.
     ///
     /// When it fails, `discard` was called for `request`. It fails with
     ///
     /// - [`EAGAIN`] when the queue is full,
-    /// - [`ENOMEM`] when there is no memory for its deadline,
+    /// - [`ENOMEM`] when there is no memory,
     /// - [`E2BIG`] for too many `locals`, [`EMSGSIZE`] for too much inline data,
-    /// - [`EINVAL`] for a datagram on a connected queue pair, and the other way round,
+    /// - [`EINVAL`] for a datagram on a connected queue pair, the other way round, and for a receive
+    ///   queue,
     /// - [`EXDEV`] when the memory or the address belongs to another protection domain.
-    pub(crate) fn push(
+    #[inline(always)]
+    pub(crate) fn push<'a>(
         &mut self,
         operation: &Operation,
         flags: Flags,
-        locals: impl Iterator<Item = Local>,
+        locals: impl Iterator<Item = Local<'a>>,
         inline: Option<Inline<'_>>,
         request: H::Request,
     ) -> Result {
-        let ah = operation.ah();
-        if let Err(err) = self.check_address(ah) {
-            self.target().handler().discard(request);
-            return Err(err);
-        }
         let send_flags = flags.to_raw(inline.is_some());
-        let fill = |parts: SlotParts| operation.to_raw(parts.send_wr(send_flags));
-        self.push_slot(locals, inline, flags.signaled, ah.cloned(), request, fill)
-    }
-
-    /// Checks that a send request fits the target: datagrams have an address of its protection
-    /// domain, other requests have none.
-    fn check_address(&self, ah: Option<&Arc<Ah>>) -> Result {
-        match &self.target {
-            Target::Send(qp) if qp.note_address(ah) => (),
-            _ => return Err(EINVAL),
-        }
-        match ah {
-            Some(ah) if !Arc::ptr_eq(ah.pd(), self.target().pd()) => Err(EXDEV),
-            _ => Ok(()),
-        }
+        let new = NewRequest {
+            kind: QueueKind::Send,
+            request,
+            signaled: flags.signaled,
+            ah: operation.ah(),
+        };
+        self.push_wr(new, locals, inline, |wr, num_sge| {
+            operation.fill(wr, send_wr(send_flags, num_sge));
+        })
     }
 
     /// Appends a receive request that fills `locals`. Errors as for [`Self::push`]. May sleep.
-    pub(crate) fn push_recv(
+    #[inline(always)]
+    pub(crate) fn push_recv<'a>(
         &mut self,
-        locals: impl Iterator<Item = Local>,
+        locals: impl Iterator<Item = Local<'a>>,
         request: H::Request,
     ) -> Result {
-        if self.target().kind() != QueueKind::Recv {
-            self.target().handler().discard(request);
-            return Err(EINVAL);
-        }
-        self.push_slot(locals, None, true, None, request, |parts| {
-            let mut wr = bindings::ib_recv_wr {
-                sg_list: parts.sg_list,
-                num_sge: parts.num_sge,
+        let new = NewRequest {
+            kind: QueueKind::Recv,
+            request,
+            signaled: true,
+            ah: None,
+        };
+        self.push_wr(new, locals, None, |wr, num_sge| {
+            wr.recv = bindings::ib_recv_wr {
+                num_sge,
                 ..Default::default()
             };
-            wr.__bindgen_anon_1.wr_cqe = parts.cqe;
-            Wr { recv: wr }
         })
     }
 
@@ -320,365 +368,467 @@ impl<H: WrHandler> Chain<H> {
         access: u32,
         request: H::Request,
     ) -> Result {
-        let none = core::iter::empty();
-        self.push_slot(none, None, true, None, request, |parts| {
-            let mut wr = parts.send_wr(bindings::IB_SEND_SIGNALED);
+        self.push_signaled(request, |to| {
+            let mut wr = send_wr(bindings::IB_SEND_SIGNALED, 0);
             wr.opcode = bindings::IB_WR_REG_MR;
-            Wr {
-                reg: bindings::ib_reg_wr {
-                    wr,
-                    mr,
-                    key,
-                    access: access as i32,
-                },
-            }
+            to.reg = bindings::ib_reg_wr {
+                wr,
+                mr,
+                key,
+                access: access as i32,
+            };
         })
     }
 
     /// Appends a request that invalidates the key `rkey`. May sleep.
     pub(super) fn push_invalidate(&mut self, rkey: u32, request: H::Request) -> Result {
-        let none = core::iter::empty();
-        self.push_slot(none, None, true, None, request, |parts| {
-            let mut wr = parts.send_wr(bindings::IB_SEND_SIGNALED);
+        self.push_signaled(request, |to| {
+            let mut wr = send_wr(bindings::IB_SEND_SIGNALED, 0);
             wr.opcode = bindings::IB_WR_LOCAL_INV;
             wr.ex.invalidate_rkey = rkey;
-            Wr { send: wr }
+            to.send = wr;
         })
     }
 
-    /// Fills a free slot and appends it to the chain.
-    fn push_slot(
+    /// Appends a signaled send request without elements.
+    fn push_signaled(&mut self, request: H::Request, fill: impl FnOnce(&mut Wr)) -> Result {
+        let new = NewRequest {
+            kind: QueueKind::Send,
+            request,
+            signaled: true,
+            ah: None,
+        };
+        self.push_wr(new, core::iter::empty(), None, |wr, _| fill(wr))
+    }
+
+    /// Appends a request, which `fill` writes for its number of elements.
+    #[inline(always)]
+    fn push_wr<'a>(
         &mut self,
-        locals: impl Iterator<Item = Local>,
+        new: NewRequest<'_, H::Request>,
+        locals: impl Iterator<Item = Local<'a>>,
         inline: Option<Inline<'_>>,
-        signaled: bool,
-        ah: Option<Arc<Ah>>,
-        request: H::Request,
-        fill: impl FnOnce(SlotParts) -> Wr,
+        fill: impl FnOnce(&mut Wr, c_int),
     ) -> Result {
-        if request.timeout_ns() != 0 && !self.timed {
-            if let Err(err) = self.target().queue().reserve_deadlines() {
-                self.target().handler().discard(request);
-                return Err(err);
-            }
-        }
-        let Some(index) = self.take_slot() else {
-            self.target().handler().discard(request);
-            return Err(EAGAIN);
-        };
-        let target = self.target.as_ref();
-        let queue = target.queue();
-        // SAFETY: `take_slot` gave the slot to this call, and there is no reference to it.
-        let slot = unsafe { queue.slot(index) }.ok_or(EINVAL);
-        let filled = slot.and_then(|mut slot| {
-            Self::fill_slot(target, index, &mut slot, locals, inline, fill)?;
-            Ok(slot.content)
+        let (first_sge, is_inline) = (self.sges.len(), inline.is_some());
+        let (used, last) = (self.used.len(), self.used.last().map(|used| used.last));
+        let admitted = self.admit(&new).and_then(|()| match inline {
+            Some(inline) => self.push_inline(inline),
+            None => self.push_elements(locals),
         });
-        match filled {
-            Ok(content) => {
-                content.signaled = signaled;
-                request.placed(index);
-                self.timed |= request.timeout_ns() != 0;
-                content.request = Some(request);
-                content.ah = ah;
-                content.next = NONE;
-                self.append(index);
-                Ok(())
+        let num_sge = self.sges.len().wrapping_sub(first_sge);
+        let filled = admitted.and_then(|()| {
+            let at = self.staged.len();
+            if self.wrs.len() <= at {
+                let wr = Wr {
+                    send: Default::default(),
+                };
+                self.wrs.push(wr, GFP_KERNEL_ACCOUNT)?;
             }
-            Err(err) => {
-                target.handler().discard(request);
-                // SAFETY: As above, and the slot is not used after this.
-                unsafe { queue.put(&mut queue.lists.lock(), index) };
-                Err(err)
-            }
-        }
-    }
-
-    /// Takes a spare slot, and refills the spare slots when there are none. The caller owns the
-    /// slot.
-    fn take_slot(&mut self) -> Option<u32> {
-        let queue = self.target.as_ref().queue();
-        if self.spare == NONE {
-            // INVARIANT: The queue gives these slots to the chain.
-            self.spare = queue.take(self.expected.max(1));
-        }
-        let index = self.spare;
-        // SAFETY: By the type invariant the chain owns the slot, if there is one.
-        let content = unsafe { queue.content(index) }?;
-        // INVARIANT: The slot leaves the list of spare ones.
-        self.spare = content.next;
-        self.expected = self.expected.saturating_sub(1);
-        Some(index)
-    }
-
-    /// Puts slot `index`, which the caller owns and whose `next` is [`NONE`], at the end of the
-    /// chain.
-    fn append(&mut self, index: u32) {
-        // SAFETY: By the type invariant the chain owns its last slot.
-        match unsafe { self.target.as_ref().queue().content(self.last) } {
-            Some(last) => last.next = index,
-            None => self.first = index,
-        }
-        // INVARIANT: The slot is the end of the list.
-        self.last = index;
-        self.count = self.count.wrapping_add(1);
-    }
-
-    /// Makes `slot`, which has that index, hold the request that `fill` makes.
-    fn fill_slot(
-        target: TargetRef<'_, H>,
-        index: u32,
-        slot: &mut SlotRef<'_, H::Request>,
-        locals: impl Iterator<Item = Local>,
-        inline: Option<Inline<'_>>,
-        fill: impl FnOnce(SlotParts) -> Wr,
-    ) -> Result {
-        // Until the slot is filled, each element may keep memory alive.
-        let held = core::mem::replace(&mut slot.content.held, u32::MAX);
-        let (count, kept) = match inline {
-            // SAFETY: The caller has the only reference to the slot.
-            Some(inline) => unsafe { Self::fill_inline(target.queue(), index, slot, inline) }?,
-            None => Self::fill_elements(target, slot, locals)?,
-        };
-        // The memory of the last request that was not overwritten.
-        let rest = slot.locals.get_mut(kept as usize..).unwrap_or(&mut []);
-        let count_rest = held.saturating_sub(kept) as usize;
-        rest.iter_mut()
-            .take(count_rest)
-            .for_each(|local| *local = None);
-
-        let content = &mut *slot.content;
-        content.held = kept;
-        content.wr = fill(SlotParts {
-            cqe: slot.cqe,
-            sg_list: slot.sges.as_mut_ptr(),
-            num_sge: count as c_int,
+            fill(self.wrs.get_mut(at).ok_or(ENOMEM)?, num_sge as c_int);
+            Ok(self.staged.reserve(1, GFP_KERNEL_ACCOUNT)?)
         });
-        content.canceled = false;
-        content.deadline = 0;
+        let (request, result) = match filled {
+            Err(err) => (Some(new.request), Err(err)),
+            Ok(()) => {
+                let wr = StagedWr {
+                    request: Some(new.request),
+                    ah: new.ah.cloned(),
+                    first_sge: first_sge as u32,
+                    signaled: new.signaled,
+                    inline: is_inline && num_sge > 0,
+                };
+                match self.staged.push_within_capacity(wr) {
+                    Ok(()) => {
+                        let run = self.runs.last_mut().ok_or(EINVAL)?;
+                        run.count = run.count.wrapping_add(1);
+                        return Ok(());
+                    }
+                    Err(full) => (full.0.request, Err(ENOMEM)),
+                }
+            }
+        };
+        self.sges.truncate(first_sge);
+        self.used.truncate(used);
+        if let (Some(used), Some(last)) = (self.used.last_mut(), last) {
+            used.last = last;
+        }
+        if let (Some(run), Some(request)) = (self.runs.last(), request) {
+            run.target.as_ref().handler().discard(request);
+        }
+        result
+    }
+
+    /// Checks that `new` fits its queue, and takes a reserved slot for it.
+    #[inline(always)]
+    fn admit(&mut self, new: &NewRequest<'_, H::Request>) -> Result {
+        let run = self.runs.last_mut().ok_or(EINVAL)?;
+        let target = run.target.as_ref();
+        if target.kind() != new.kind {
+            return Err(EINVAL);
+        }
+        if let TargetRef::Send(qp) = target {
+            // Datagrams have an address of the protection domain, other requests have none.
+            if new.ah.is_some_and(|ah| !Arc::ptr_eq(ah.pd(), qp.pd())) {
+                return Err(EXDEV);
+            }
+            if !qp.note_address(new.ah) {
+                return Err(EINVAL);
+            }
+        }
+        if new.request.timeout_ns() != 0 && !run.timed {
+            target.queue().reserve_deadlines()?;
+            run.timed = true;
+        }
+        if run.reserved <= run.count {
+            let more = target.queue().reserve(run.expected.max(1));
+            if more == 0 {
+                return Err(EAGAIN);
+            }
+            run.reserved = run.reserved.saturating_add(more);
+        }
+        run.expected = run.expected.saturating_sub(1);
         Ok(())
     }
 
-    /// Copies `inline` into slot `index`. Returns how many elements that takes, and that none of
-    /// them keeps memory alive.
-    ///
-    /// # Safety
-    ///
-    /// The caller owns the slot, whose other parts are `slot`.
-    unsafe fn fill_inline(
-        queue: &Queue<H::Request>,
-        index: u32,
-        slot: &mut SlotRef<'_, H::Request>,
-        inline: Inline<'_>,
-    ) -> Result<(u32, u32)> {
-        let start = (index as usize).saturating_mul(queue.max_inline as usize);
-        let room = queue
-            .inline
-            .get(start..start.saturating_add(queue.max_inline as usize))
-            .and_then(|room| room.get(..inline.length))
-            .ok_or(EMSGSIZE)?;
-        let first = UnsafeCell::raw_get(room.as_ptr());
-        // SAFETY: By the requirement this is the only reference to these bytes, which are
-        // initialised.
-        (inline.copy)(unsafe { core::slice::from_raw_parts_mut(first, room.len()) })?;
-        if room.is_empty() {
-            return Ok((0, 0));
+    /// Copies `inline`, and makes it the element of the next request.
+    fn push_inline(&mut self, inline: Inline<'_>) -> Result {
+        let run = self.runs.last_mut().ok_or(EINVAL)?;
+        run.inline = true;
+        let queue = run.target.as_ref().queue();
+        if inline.length > queue.max_inline as usize {
+            return Err(EMSGSIZE);
         }
-        *slot.sges.first_mut().ok_or(E2BIG)? = bindings::ib_sge {
-            // Drivers take the address of inline data as a kernel address.
-            addr: first as u64,
-            length: room.len() as u32,
+        let start = self.inline.len();
+        let end = start.saturating_add(inline.length);
+        self.inline.resize(end, 0, GFP_KERNEL_ACCOUNT)?;
+        let room = self.inline.get_mut(start..end).ok_or(EINVAL)?;
+        (inline.copy)(room)?;
+        if room.is_empty() {
+            return Ok(());
+        }
+        if queue.max_sge == 0 {
+            return Err(E2BIG);
+        }
+        let element = bindings::ib_sge {
+            addr: start as u64,
+            length: inline.length as u32,
             lkey: 0,
         };
-        Ok((1, 0))
+        Ok(self.sges.push(element, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Puts `locals` into the elements of `slot`. Returns how many there are, and the same number,
-    /// since each keeps memory alive.
-    fn fill_elements(
-        target: TargetRef<'_, H>,
-        slot: &mut SlotRef<'_, H::Request>,
-        locals: impl Iterator<Item = Local>,
-    ) -> Result<(u32, u32)> {
-        let pd = target.pd();
-        let mut elements = slot.locals.iter_mut().zip(slot.sges.iter_mut());
-        let mut count = 0u32;
-        for local in locals {
-            let (keep, sge) = elements.next().ok_or(E2BIG)?;
-            if !Arc::ptr_eq(local.pd(), pd) {
-                return Err(EXDEV);
-            }
-            *sge = local.to_raw();
-            *keep = Some(local);
-            count = count.wrapping_add(1);
-        }
-        Ok((count, count))
-    }
-
-    /// Posts the chain. Calls `before` for each request, in order, before the device has any. Does
-    /// not sleep, except when it discards requests.
-    ///
-    /// Returns how many requests the device took, and the error with which it refused the next one.
-    /// The refused requests are discarded. Fails with [`enotconn`], with nothing posted, when the
-    /// queue pair is not in a state that takes requests.
-    pub(crate) fn post(mut self, before: impl FnMut(&H::Request)) -> (u32, Result) {
-        let target = self.target.as_ref();
-        let queue = target.queue();
-        if self.count == 0 {
-            return (0, Ok(()));
-        }
-        // Held over the driver's call, so that the list of posted slots is in the order of posting.
-        let mut lists = queue.lists.lock();
-        if lists.closed || !target.is_ready() {
-            drop(lists);
-            return (0, Err(enotconn()));
-        }
-        let before_chain = (lists.last, lists.unsignaled);
-        self.link(&mut lists, before);
-        self.enqueue(&mut lists);
-
-        let first = queue.wr(self.first);
-        // A driver that refuses all requests may leave this alone.
-        let mut bad: *const c_void = first.cast_const().cast();
-        let bad_out: *mut *const c_void = &mut bad;
-        // SAFETY: `link` has linked the requests, and the last one ends the list. They, their
-        // elements and their inline data are in slots that nobody accesses until the call returns.
-        // Each has a `wr_cqe`, and the caller of `push` keeps a place in the completion queue.
-        let err = unsafe { self.target.post(first, bad_out) };
-        lists.used = true;
-        let (taken, rest) = if err == 0 {
-            (self.count, NONE)
-        } else {
-            self.take_back(&mut lists, before_chain, bad)
+    /// Makes `locals` the elements of the next request.
+    #[inline(always)]
+    fn push_elements<'a>(&mut self, locals: impl Iterator<Item = Local<'a>>) -> Result {
+        let run = self.runs.last().ok_or(EINVAL)?;
+        let target = run.target.as_ref();
+        let at = self.staged.len() as u32;
+        // Of a shared receive queue, each request keeps its memory itself.
+        let oldest = match target {
+            TargetRef::Shared(_) => at,
+            _ => run.first,
         };
-        if self.timed {
-            queue.start_timer(&mut lists);
-        }
-        drop(lists);
-        // INVARIANT: The queue owns the slots that the device took.
-        self.first = rest;
-        self.count = self.count.saturating_sub(taken);
-        (taken, to_result(err))
-    }
-
-    /// Numbers the requests of the chain, notes their deadlines, and links them for the driver.
-    fn link(&self, lists: &mut Lists, mut before: impl FnMut(&H::Request)) {
-        let target = self.target.as_ref();
-        let queue = target.queue();
-        let (mut at, mut before_it) = (self.first, lists.last);
-        // SAFETY: By the type invariant the chain owns the slots of its list.
-        while let Some(content) = unsafe { queue.content(at) } {
-            if let Some(request) = &content.request {
-                before(request);
-                if self.timed {
-                    content.deadline = Queue::<H::Request>::deadline(request.timeout_ns());
-                }
-            }
-            queue.set_number(lists, at);
-            if content.deadline != 0 {
-                queue.set_deadline(lists, at, content.deadline);
-            }
-            content.prev = before_it;
-            let next_wr = queue.wr(content.next);
-            match target.kind() {
-                QueueKind::Recv => {
-                    // The slots of a receive queue hold receive requests.
-                    content.wr.recv.next = next_wr.cast();
-                }
-                QueueKind::Send => {
-                    let is_signaled = content.is_signaled();
-                    let must_signal = lists.unsignaled.next(is_signaled, queue.depth());
-                    // Every variant of a send request begins with the general part.
-                    content.wr.send.next = next_wr.cast();
-                    if is_signaled || must_signal {
-                        // SAFETY: The general part is there, as said above.
-                        unsafe { content.wr.send.send_flags |= bindings::IB_SEND_SIGNALED };
+        let mut left = target.queue().max_sge;
+        for local in locals {
+            left = left.checked_sub(1).ok_or(E2BIG)?;
+            match self.used.last_mut() {
+                Some(used) if used.last >= oldest && used.is(local.mr) => used.last = at,
+                _ => {
+                    if !Arc::ptr_eq(local.mr.pd(), target.pd()) {
+                        return Err(EXDEV);
                     }
+                    let used = UsedMr {
+                        first: at,
+                        last: at,
+                        mr: Some(local.mr.clone()),
+                    };
+                    self.used.push(used, GFP_KERNEL_ACCOUNT)?;
                 }
             }
-            before_it = at;
-            at = content.next;
+            self.sges.push(local.to_raw(), GFP_KERNEL_ACCOUNT)?;
         }
+        Ok(())
     }
 
-    /// Appends the chain to the list of posted slots.
-    fn enqueue(&self, lists: &mut Lists) {
-        // SAFETY: The last slot of the list, if there is one, is posted, and the lock is held.
-        match unsafe { self.target.as_ref().queue().content(lists.last) } {
-            Some(last) => last.next = self.first,
-            None => lists.first = self.first,
-        }
-        lists.last = self.last;
-        lists.posted = lists.posted.wrapping_add(self.count);
-    }
-
-    /// Removes the slots that the device has not taken from the list of posted slots: those from
-    /// the request `bad` on. `before_chain` has the last slot of the list, and the count of
-    /// unsignaled requests, before the chain.
+    /// Posts the requests. Calls `before` for each, in order, with the number of its queue pair,
+    /// before the device has it. Sleeps to drop what the slots kept before, not to post.
     ///
-    /// Returns how many slots the device took, and the first of the others.
-    fn take_back(
-        &self,
-        lists: &mut Lists,
-        before_chain: (u32, Unsignaled),
-        bad: *const c_void,
-    ) -> (u32, u32) {
-        let queue = self.target.as_ref().queue();
-        let (mut taken, mut at) = (0u32, self.first);
-        let (mut last_taken, mut unsignaled) = before_chain;
-        // SAFETY: The slots are posted, and the lock is held: requests that the device took do not
-        // complete before it is released.
-        while let Some(content) = unsafe { queue.content(at) } {
-            if queue.wr(at).cast_const().cast() == bad {
+    /// Returns how many requests the devices took, and the error with which the next one was
+    /// refused. That one and those after it are discarded. The error is [`enotconn`], with nothing
+    /// of the run posted, when the queue pair is not in a state that takes requests.
+    pub(crate) fn post(&mut self, mut before: impl FnMut(u32, &H::Request)) -> (u32, Result) {
+        let (mut total, mut result) = (0u32, Ok(()));
+        let mut rest: &mut [UsedMr] = &mut self.used;
+        for run in self.runs.iter_mut() {
+            let end = run.first.saturating_add(run.count);
+            let count = rest.iter().take_while(|used| used.last < end).count();
+            let (used, tail) = rest.split_at_mut_checked(count).unwrap_or_default();
+            rest = tail;
+            let (first, end) = (run.first as usize, end as usize);
+            let staging = Staging {
+                staged: self.staged.get_mut(first..end).unwrap_or_default(),
+                wrs: self.wrs.get_mut(first..end).unwrap_or_default(),
+                sges: &mut self.sges,
+                inline: &mut self.inline,
+                used,
+                stale: &mut self.stale,
+            };
+            let (posted, outcome) = staging.post(run, &mut before);
+            total = total.saturating_add(posted);
+            result = outcome;
+            if result.is_err() {
                 break;
             }
-            taken = taken.wrapping_add(1);
-            if let (Some(request), false) = (&mut content.request, content.signaled) {
-                request.chain_refused();
+        }
+        self.clear();
+        (total, result)
+    }
+
+    /// Discards the requests, and drops what the chain holds. Sleeps.
+    pub(crate) fn clear(&mut self) {
+        for run in self.runs.iter() {
+            let target = run.target.as_ref();
+            let (first, count) = (run.first as usize, run.count as usize);
+            for staged in self.staged.iter_mut().skip(first).take(count) {
+                if let Some(request) = staged.request.take() {
+                    target.handler().discard(request);
+                }
             }
-            unsignaled.next(content.is_signaled(), queue.depth());
-            last_taken = at;
-            at = content.next;
+            if run.reserved > 0 {
+                let queue = target.queue();
+                queue.release(&mut queue.lists.lock(), run.reserved);
+            }
         }
-        lists.last = last_taken;
-        lists.unsignaled = unsignaled;
-        // SAFETY: As above.
-        match unsafe { queue.content(last_taken) } {
-            Some(last) => last.next = NONE,
-            None => lists.first = NONE,
-        }
-        lists.posted = lists
-            .posted
-            .saturating_sub(self.count.saturating_sub(taken));
-        let rest = at;
-        // SAFETY: The device has not taken these slots, and only the chain's list contains them.
-        while let Some(content) = unsafe { queue.content(at) } {
-            queue.clear_number(lists, at);
-            at = content.next;
-        }
-        (taken, rest)
+        self.runs.clear();
+        self.staged.clear();
+        self.sges.clear();
+        self.inline.clear();
+        self.used.clear();
+        self.stale.clear();
     }
 }
 
 impl<H: WrHandler> Drop for Chain<H> {
     fn drop(&mut self) {
-        let target = self.target.as_ref();
+        self.clear();
+    }
+}
+
+/// Returns the general part of a send request.
+fn send_wr(send_flags: c_int, num_sge: c_int) -> bindings::ib_send_wr {
+    bindings::ib_send_wr {
+        num_sge,
+        send_flags,
+        ..Default::default()
+    }
+}
+
+/// A request that is pushed.
+struct NewRequest<'a, R> {
+    kind: QueueKind,
+    request: R,
+    signaled: bool,
+    ah: Option<&'a Arc<Ah>>,
+}
+
+/// The parts of a chain that are posted together.
+struct Staging<'a, R> {
+    staged: &'a mut [StagedWr<R>],
+    wrs: &'a mut [Wr],
+    /// The elements and the inline data of the whole chain.
+    sges: &'a mut [bindings::ib_sge],
+    inline: &'a mut [u8],
+    /// Their memory, in the order of the last requests that use it.
+    used: &'a mut [UsedMr],
+    stale: &'a mut KVVec<Arc<Mr>>,
+}
+
+impl<R: WrContext> Staging<'_, R> {
+    /// Posts the requests. Returns how many the device took, and the error with which it refused the
+    /// next one. Takes the refused ones back.
+    fn post<H: WrHandler<Request = R>>(
+        mut self,
+        run: &mut Run<H>,
+        before: &mut impl FnMut(u32, &R),
+    ) -> (u32, Result) {
+        let target = run.target.as_ref();
         let queue = target.queue();
-        while self.count > 0 {
-            self.count = self.count.wrapping_sub(1);
-            let index = self.first;
-            // SAFETY: By the type invariant the chain owns the slot.
-            let Some(content) = (unsafe { queue.content(index) }) else {
-                return;
-            };
-            self.first = content.next;
-            if let Some(request) = &mut content.request {
-                target.handler().discard(request.detach());
-            }
-            // SAFETY: The slot is not used after this.
-            unsafe { queue.put(&mut queue.lists.lock(), index) };
+        if self.staged.is_empty() {
+            return (0, Ok(()));
         }
-        // SAFETY: By the type invariant the chain owns these slots, and does not use them again.
-        unsafe { queue.put_all(self.spare) };
+        // Held over the driver's call, so that the posted slots are in the order of posting.
+        let mut lists = queue.lists.lock();
+        if lists.closed || !target.is_ready() {
+            drop(lists);
+            return (0, Err(enotconn()));
+        }
+        if run.inline {
+            self.set_inline();
+        }
+        let unsignaled = lists.unsignaled;
+        let count = self.fill_slots(run, &mut lists, before);
+        queue.release(&mut lists, core::mem::take(&mut run.reserved));
+        let first = self.wrs.as_mut_ptr();
+        // A driver that refuses all requests may leave this alone.
+        let mut bad: *const c_void = first.cast_const().cast();
+        let bad_out: *mut *const c_void = &mut bad;
+        let err = if count < self.staged.len() as u32 {
+            // Not reached: the slots were reserved.
+            EAGAIN.to_errno()
+        } else {
+            // SAFETY: `fill_slots` has linked the requests, and the last one ends the list. They,
+            // their elements and their inline data belong to this value, which nobody accesses
+            // until the call returns. Each has a `wr_cqe`, and the caller of `push` keeps a place
+            // in the completion queue.
+            unsafe { run.target.post(first, bad_out) }
+        };
+        lists.used = true;
+        let (mut taken, mut old) = (count, None);
+        if err != 0 {
+            let before_bad = self
+                .wrs
+                .iter()
+                .take_while(|wr| core::ptr::from_ref(*wr).cast() != bad);
+            taken = (before_bad.count() as u32).min(count);
+            lists.unsignaled = unsignaled;
+            old = self.take_back(run, &mut lists, taken, count);
+        }
+        if run.timed {
+            queue.start_timer(&mut lists);
+        }
+        drop(lists);
+        drop(old);
+        (taken, to_result(err))
+    }
+
+    /// Gives the elements of inline data their addresses. Drivers take these as kernel addresses.
+    fn set_inline(&mut self) {
+        let base = self.inline.as_ptr() as u64;
+        for staged in self.staged.iter().filter(|staged| staged.inline) {
+            if let Some(sge) = self.sges.get_mut(staged.first_sge as usize) {
+                sge.addr = sge.addr.wrapping_add(base);
+            }
+        }
+    }
+
+    /// Puts the requests into slots, and links them for the driver. Returns how many there are.
+    #[inline(always)]
+    fn fill_slots<H: WrHandler<Request = R>>(
+        &mut self,
+        run: &Run<H>,
+        lists: &mut Lists,
+        before: &mut impl FnMut(u32, &R),
+    ) -> u32 {
+        let target = run.target.as_ref();
+        let (queue, kind, number) = (target.queue(), target.kind(), target.number());
+        let depth = queue.depth();
+        let mut used: &mut [UsedMr] = self.used;
+        let sges = self.sges.as_mut_ptr();
+        let mut previous: *mut Wr = core::ptr::null_mut();
+        let (mut at, mut count) = (run.first, 0u32);
+        for (staged, wr) in self.staged.iter_mut().zip(self.wrs.iter_mut()) {
+            let Some(request) = staged.request.take() else {
+                break;
+            };
+            before(number, &request);
+            let deadline = if run.timed {
+                Queue::<R>::deadline(request.timeout_ns())
+            } else {
+                0
+            };
+            let new = NewWr {
+                request,
+                signaled: staged.signaled,
+                ah: &mut staged.ah,
+                deadline,
+            };
+            let Some(posted) = queue.push(lists, new) else {
+                break;
+            };
+            let mine = match used.first() {
+                Some(first) if first.last == at => {
+                    used.iter().take_while(|used| used.last == at).count()
+                }
+                _ => 0,
+            };
+            if mine > 0 || posted.is_keeping {
+                let (mine, rest) = used.split_at_mut_checked(mine).unwrap_or_default();
+                queue.keep(lists, posted.index, mine, self.stale);
+                used = rest;
+            }
+            // A request with a deadline is always reported: the queue must know in time that it is
+            // done.
+            staged.signaled |= deadline != 0;
+            let wr: *mut Wr = wr;
+            let sg_list = sges.wrapping_add(staged.first_sge as usize);
+            // SAFETY: `wr` and `previous`, if that is not null, are entries of `wrs`. Those of a send
+            // queue are send requests, which all begin with the general part, and those of a
+            // receive queue are receive requests: `push_wr` checks that.
+            unsafe {
+                match kind {
+                    QueueKind::Send => {
+                        if lists.unsignaled.next(staged.signaled, depth) || staged.signaled {
+                            (*wr).send.send_flags |= bindings::IB_SEND_SIGNALED;
+                        }
+                        (*wr).send.__bindgen_anon_1.wr_cqe = posted.cqe;
+                        (*wr).send.sg_list = sg_list;
+                        if !previous.is_null() {
+                            (*previous).send.next = wr.cast();
+                        }
+                    }
+                    QueueKind::Recv => {
+                        (*wr).recv.__bindgen_anon_1.wr_cqe = posted.cqe;
+                        (*wr).recv.sg_list = sg_list;
+                        if !previous.is_null() {
+                            (*previous).recv.next = wr.cast();
+                        }
+                    }
+                }
+            }
+            previous = wr;
+            at = at.wrapping_add(1);
+            count = count.wrapping_add(1);
+        }
+        count
+    }
+
+    /// Takes back the requests from number `taken` on, of `count` that are in slots: the device has
+    /// not taken them. Returns a reference that is to be dropped without the lock.
+    fn take_back<H: WrHandler<Request = R>>(
+        &mut self,
+        run: &Run<H>,
+        lists: &mut Lists,
+        taken: u32,
+        count: u32,
+    ) -> Option<Arc<Mr>> {
+        let target = run.target.as_ref();
+        let queue = target.queue();
+        let bad = run.first.wrapping_add(taken);
+        let mut carried = None;
+        for place in (taken..count).rev() {
+            let (request, mr) = queue.pop(lists)?;
+            let at = run.first.wrapping_add(place);
+            // The slot of the last request keeps the memory of those before it; such memory is its
+            // first.
+            if self.used.iter().any(|it| it.last == at && it.first < bad) {
+                carried = mr;
+            }
+            if let Some(staged) = self.staged.get_mut(place as usize) {
+                staged.request = Some(request);
+            }
+        }
+        let mut index = lists.order.last();
+        for staged in self.staged.iter().take(taken as usize) {
+            lists.unsignaled.next(staged.signaled, queue.depth());
+            if let Some(at) = index {
+                queue.with_unsignaled(lists, at, WrContext::chain_refused);
+                index = Some(lists.order.prev(at));
+            }
+        }
+        let last = bad.wrapping_sub(1);
+        let before = self.used.iter().skip_while(|used| used.last != last);
+        let place = before.take_while(|used| used.last == last).count();
+        queue.adopt(lists, place as u32, carried?)
     }
 }

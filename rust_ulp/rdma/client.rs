@@ -81,12 +81,16 @@ pub(crate) trait Client: Send + Sync + Sized + 'static {
 }
 
 /// Holds the registered client of a type: the core passes no pointer to it to its callbacks.
+///
+/// # Invariants
+///
+/// Only the [`Registration`] that has set `taken` writes `client`, while no callback can run.
 pub(crate) struct ClientSlot<T> {
     client: UnsafeCell<Option<(Arc<T>, NonNull<bindings::ib_client>)>>,
     taken: AtomicFlag,
 }
 
-// SAFETY: `Registration` writes it only while no callback can run.
+// SAFETY: By the type invariant.
 unsafe impl<T: Send + Sync> Sync for ClientSlot<T> {}
 
 impl<T> ClientSlot<T> {

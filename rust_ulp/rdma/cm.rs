@@ -36,7 +36,6 @@ use crate::{
 };
 use core::{
     cell::Cell,
-    marker::PhantomData,
     net::{
         IpAddr,
         SocketAddr, //
@@ -200,51 +199,46 @@ fn error_of(status: i32) -> Error {
     }
 }
 
-/// The fields of a C event.
-struct RawEvent<'a> {
-    raw: bindings::rust_ulp_h_cm_event,
-    _event: PhantomData<&'a bindings::rdma_cm_event>,
-}
+/// A C event.
+struct RawEvent<'a>(&'a bindings::rdma_cm_event);
 
 impl<'a> RawEvent<'a> {
     /// # Safety
     ///
     /// `event` is valid during `'a`.
     unsafe fn new(event: *mut bindings::rdma_cm_event) -> Self {
-        let mut raw = bindings::rust_ulp_h_cm_event::default();
         // SAFETY: By the requirement.
-        unsafe { bindings::rust_ulp_h_cm_event_read(event, &mut raw) };
-        Self {
-            raw,
-            _event: PhantomData,
-        }
+        Self(unsafe { &*event })
     }
 
     fn message(&self) -> Message<'a> {
-        let len = usize::from(self.raw.private_data_len);
-        let private_data: &[u8] = if self.raw.private_data.is_null() || len == 0 {
+        // SAFETY: The manager initializes all of an event with zeros (drivers/infiniband/core/cma.c),
+        // and sets this variant of the union for identifiers of `RDMA_PS_TCP`.
+        let conn = unsafe { &self.0.param.conn };
+        let len = usize::from(conn.private_data_len);
+        let private_data: &[u8] = if conn.private_data.is_null() || len == 0 {
             &[]
         } else {
             // SAFETY: The manager gives the length of the data in its copy of the peer's message.
             // The copy lives as long as the event, and nobody writes to it.
-            unsafe { core::slice::from_raw_parts(self.raw.private_data.cast(), len) }
+            unsafe { core::slice::from_raw_parts(conn.private_data.cast(), len) }
         };
         Message {
             parameters: Parameters {
-                responder_resources: self.raw.responder_resources,
-                initiator_depth: self.raw.initiator_depth,
-                flow_control: self.raw.flow_control != 0,
-                retry_count: self.raw.retry_count,
-                rnr_retry_count: self.raw.rnr_retry_count,
-                qp_num: self.raw.qp_num,
+                responder_resources: conn.responder_resources,
+                initiator_depth: conn.initiator_depth,
+                flow_control: conn.flow_control != 0,
+                retry_count: conn.retry_count,
+                rnr_retry_count: conn.rnr_retry_count,
+                qp_num: conn.qp_num,
             },
             private_data,
         }
     }
 
     fn event(&self) -> Event<'a> {
-        let error = error_of(self.raw.status);
-        match self.raw.event {
+        let error = error_of(self.0.status);
+        match self.0.event {
             bindings::RDMA_CM_EVENT_ADDR_RESOLVED => Event::AddressResolved,
             bindings::RDMA_CM_EVENT_ADDR_ERROR => Event::AddressError(error),
             bindings::RDMA_CM_EVENT_ROUTE_RESOLVED => Event::RouteResolved,
@@ -253,7 +247,7 @@ impl<'a> RawEvent<'a> {
             bindings::RDMA_CM_EVENT_CONNECT_ERROR => Event::ConnectError(error),
             bindings::RDMA_CM_EVENT_UNREACHABLE => Event::Unreachable(error),
             bindings::RDMA_CM_EVENT_REJECTED => {
-                let reason = match u32::try_from(self.raw.status) {
+                let reason = match u32::try_from(self.0.status) {
                     Ok(reason) => reason,
                     // iWARP has no reasons. It has an errno, which is not always this one.
                     Err(_) if !self.message().private_data.is_empty() => REJECT_CONSUMER.into(),
@@ -358,6 +352,13 @@ impl Drop for Guard<'_> {
 }
 
 /// The path of a connection, as the manager knows it.
+///
+/// ```
+/// fn dscp<H: Handler>(id: &OwnedId<H>) -> Option<u8> {
+///     let path: Path = id.lock().path()?;
+///     Some(path.traffic_class >> 2)
+/// }
+/// ```
 #[derive(Clone, Copy)]
 pub(crate) struct Path {
     /// The MTU: `enum ib_mtu`.
@@ -753,7 +754,7 @@ impl<L: Listener> OwnedId<L> {
         // SAFETY: By the requirements. The mutex of the listener is held too.
         let (owner, id, event) =
             unsafe { (Self::owner(id), Id::from_raw(id), RawEvent::new(event)) };
-        if event.raw.event != bindings::RDMA_CM_EVENT_CONNECT_REQUEST {
+        if event.0.event != bindings::RDMA_CM_EVENT_CONNECT_REQUEST {
             owner.event(&event.event());
             return 0;
         }

@@ -2,8 +2,9 @@
 
 //! Completion queues.
 //!
-//! `ib_alloc_cq()` makes them: the core polls them and calls the `done()` of each request, in the
-//! context that [`PollContext`] names.
+//! `ib_alloc_cq()` makes them. They are polled, and the `done()` of each request is called, in the
+//! context that [`PollContext`] names. A thread that waits can poll in place of a worker: see
+//! [`Handler::completion`].
 
 use super::{
     device::Device,
@@ -36,7 +37,8 @@ pub(crate) enum PollContext {
     Direct,
     /// A softirq: completion handlers must not sleep.
     SoftIrq,
-    /// A worker of the core: completion handlers run in process context.
+    /// A worker on the core's workqueue, or a thread in [`Cq::serve`]: completion handlers run in
+    /// process context.
     Workqueue,
 }
 
@@ -44,6 +46,99 @@ pub(crate) enum PollContext {
 pub(crate) trait Handler: Send + Sync + 'static {
     /// The queue overflowed or failed: [`Event::CQ_ERR`]. Any context; must not sleep.
     fn event(&self, event: Event);
+
+    /// The queue was empty and armed, and has a completion. Returns whether a thread was woken that
+    /// will call [`Cq::serve`]; if not, a worker polls the queue. Any context; must not sleep.
+    ///
+    /// Not called unless the queue is [`PollContext::Workqueue`].
+    fn completion(&self) -> bool {
+        false
+    }
+}
+
+/// The completions that a thread handles before it leaves the rest to a worker.
+const SERVE_BUDGET: c_int = 256;
+/// The completions that a worker handles before others get the CPU: `IB_POLL_BUDGET_WORKQUEUE`.
+const WORK_BUDGET: c_int = 65536;
+
+/// What the driver and the worker get.
+#[pin_data]
+struct Context {
+    handler: Arc<dyn Handler>,
+    /// Serializes the threads and the worker that poll, so that completions are handled in order.
+    /// While it is held by others, no handler runs. Taken after `draining`. Not taken for softirqs.
+    #[pin]
+    polling: Mutex<()>,
+}
+
+impl Context {
+    /// # Safety
+    ///
+    /// Called by the driver, with the context of a queue.
+    unsafe extern "C" fn event(event: *mut bindings::ib_event, context: *mut c_void) {
+        // SAFETY: The driver passes the context of the queue, which outlives the queue, and an
+        // event that is valid during the call.
+        let (this, event) = unsafe { (&*context.cast::<Self>(), &*event) };
+        this.handler.event(Event::new(event));
+    }
+
+    /// # Safety
+    ///
+    /// Called by the driver, with a queue that is polled by work, and its context.
+    unsafe extern "C" fn completion(cq: *mut bindings::ib_cq, context: *mut c_void) {
+        // SAFETY: As in `event`.
+        let this = unsafe { &*context.cast::<Self>() };
+        if !this.handler.completion() {
+            // SAFETY: By the requirement.
+            unsafe { bindings::rust_ulp_h_queue_cq_work(cq) };
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called with the work of a queue that has such a context.
+    unsafe extern "C" fn work(work: *mut kernel::bindings::work_struct) {
+        let mut context = core::ptr::null_mut();
+        // SAFETY: By the requirement. `ib_free_cq()` waits for the work before it frees the queue
+        // (`cancel_work_sync()`, drivers/infiniband/core/cq.c), and the context is freed later.
+        unsafe {
+            let cq = bindings::rust_ulp_h_cq_of_work(work, &mut context);
+            (*context.cast::<Self>()).serve(cq, WORK_BUDGET);
+        }
+    }
+
+    /// Polls the queue until it is empty, and arms it. After `budget` completions a worker goes on.
+    /// Sleeps.
+    ///
+    /// # Safety
+    ///
+    /// `cq` is a queue with this context that is polled by work.
+    unsafe fn serve(&self, cq: *mut bindings::ib_cq, budget: c_int) {
+        let mut left = budget;
+        while left > 0 {
+            // SAFETY: By the requirement.
+            let done = unsafe { self.poll(cq, left) };
+            // A driver may claim that there is more, and have nothing.
+            left = left.saturating_sub(done.max(1));
+            // SAFETY: By the requirement.
+            if left > 0 && !unsafe { bindings::rust_ulp_h_arm_cq(cq, done) } {
+                return;
+            }
+        }
+        // SAFETY: By the requirement.
+        unsafe { bindings::rust_ulp_h_queue_cq_work(cq) };
+    }
+
+    /// Handles at most `budget` completions, and returns how many. Sleeps.
+    ///
+    /// # Safety
+    ///
+    /// `cq` is a queue with this context that no softirq polls.
+    unsafe fn poll(&self, cq: *mut bindings::ib_cq, budget: c_int) -> c_int {
+        let _polling = self.polling.lock();
+        // SAFETY: By the requirement. The lock keeps others from polling it.
+        unsafe { bindings::ib_process_cq_direct(cq, budget) }
+    }
 }
 
 /// A completion queue: `struct ib_cq`.
@@ -58,27 +153,23 @@ pub(crate) trait Handler: Send + Sync + 'static {
 ///
 /// # Invariants
 ///
-/// - `ptr` is a completion queue of `device` that this value owns.
-/// - `context` came out of `Arc::into_raw`, and `drop_context` frees it.
+/// - `ptr` is a completion queue of `device` with the context `context`, and this value owns it.
+/// - `core_handler` is the core's handler of completions if the queue is polled by work.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Cq {
     ptr: NonNull<bindings::ib_cq>,
     poll_context: PollContext,
     device: ARef<Device>,
-    context: *const c_void,
-    drop_context: unsafe fn(*const c_void),
-    /// Serializes direct polling, so that completions are handled in order. While it is held by
-    /// others, no handler runs. Taken after `draining`.
-    #[pin]
-    polling: Mutex<()>,
+    context: Arc<Context>,
+    core_handler: bindings::ib_comp_handler,
     /// Held while a queue that completes here is drained: there is room for one such request. Taken
     /// after `Qp::modifying` and `Srq::marks`.
     #[pin]
     draining: Mutex<()>,
 }
 
-// SAFETY: Drivers are reentrant, see "Thread safety" in mod.rs. `polling` excludes callers that
-// poll directly from each other. The context is a `Handler`, which is `Send` and `Sync`.
+// SAFETY: Drivers are reentrant, see "Thread safety" in mod.rs. `Context::polling` excludes those
+// that poll from each other. The context has a `Handler`, which is `Send` and `Sync`.
 unsafe impl Send for Cq {}
 // SAFETY: As above.
 unsafe impl Sync for Cq {}
@@ -88,41 +179,51 @@ impl Cq {
     ///
     /// `vector` is less than the number of completion vectors of the device. Fails with [`EINVAL`]
     /// when the device does not accept one of them.
-    pub(crate) fn new<H: Handler>(
+    pub(crate) fn new(
         device: &Device,
         entries: u32,
         vector: u32,
         poll_context: PollContext,
-        handler: Arc<H>,
+        handler: Arc<dyn Handler>,
     ) -> Result<Arc<Self>> {
         let entries = c_int::try_from(entries).map_err(|_| EINVAL)?;
         let vector = c_int::try_from(vector).map_err(|_| EINVAL)?;
         if entries == 0 {
             return Err(EINVAL);
         }
-        let context = Arc::into_raw(handler).cast::<c_void>();
-        // SAFETY: The context is valid until the queue is freed.
-        let ptr = unsafe { Self::alloc::<H>(device, entries, vector, poll_context, context) }
-            .inspect_err(|_| {
-                // SAFETY: The context came out of `Arc::into_raw` above, and is not used any more.
-                unsafe { Self::drop_context::<H>(context) };
-            })?;
+        let context = Arc::pin_init(
+            pin_init!(Context {
+                handler,
+                polling <- new_mutex!((), "rdma::Cq::polling"),
+            }),
+            GFP_KERNEL,
+        )?;
+        // SAFETY: This value, or the guard below, frees the queue before the context goes.
+        let ptr = unsafe { Self::alloc(device, entries, vector, poll_context, &context) }?;
         let free = kernel::types::ScopeGuard::new(|| {
-            // SAFETY: The queue is owned and unused, and the context is freed after it.
-            unsafe {
-                bindings::ib_free_cq(ptr.as_ptr());
-                Self::drop_context::<H>(context);
-            }
+            // SAFETY: The queue is owned and unused.
+            unsafe { bindings::ib_free_cq(ptr.as_ptr()) };
         });
-        // INVARIANT: `ptr` was just allocated, `context` came out of `Arc::into_raw`.
+        let core_handler = match poll_context {
+            // SAFETY: The queue is polled by work, and has no queue pair yet. The functions take
+            // the context for what it is.
+            PollContext::Workqueue => unsafe {
+                bindings::rust_ulp_h_take_over_cq(
+                    ptr.as_ptr(),
+                    Some(Context::completion),
+                    Some(Context::work),
+                )
+            },
+            _ => None,
+        };
+        // INVARIANT: `ptr` was just allocated with this context.
         let cq = Arc::pin_init(
             try_pin_init!(Self {
                 ptr,
                 poll_context,
                 device: device.into(),
-                context,
-                drop_context: Self::drop_context::<H>,
-                polling <- new_mutex!((), "rdma::Cq::polling"),
+                context: context.clone(),
+                core_handler,
                 draining <- new_mutex!((), "rdma::Cq::draining"),
             }? Error),
             GFP_KERNEL,
@@ -135,13 +236,13 @@ impl Cq {
     ///
     /// # Safety
     ///
-    /// `context` came out of `Arc::<H>::into_raw`, and is valid until the queue is freed.
-    unsafe fn alloc<H: Handler>(
+    /// The context is valid until the queue is freed.
+    unsafe fn alloc(
         device: &Device,
         entries: c_int,
         vector: c_int,
         poll_context: PollContext,
-        context: *const c_void,
+        context: &Arc<Context>,
     ) -> Result<NonNull<bindings::ib_cq>> {
         let raw_context = match poll_context {
             PollContext::Direct => bindings::IB_POLL_DIRECT,
@@ -154,32 +255,14 @@ impl Cq {
         let ptr = from_err_ptr(unsafe {
             bindings::rust_ulp_h_alloc_cq(
                 device.as_raw(),
-                context.cast_mut(),
+                Arc::as_ptr(context).cast_mut().cast::<c_void>(),
                 entries,
                 vector,
                 raw_context,
-                Some(Self::event::<H>),
+                Some(Context::event),
             )
         })?;
         NonNull::new(ptr).ok_or(ENOMEM)
-    }
-
-    /// # Safety
-    ///
-    /// `context` came out of `Arc::<H>::into_raw`, and is not used any more.
-    unsafe fn drop_context<H: Handler>(context: *const c_void) {
-        // SAFETY: By the requirement.
-        drop(unsafe { Arc::from_raw(context.cast::<H>()) });
-    }
-
-    /// # Safety
-    ///
-    /// Called by the driver, with the context of a queue that was made for an `H`.
-    unsafe extern "C" fn event<H: Handler>(event: *mut bindings::ib_event, context: *mut c_void) {
-        // SAFETY: The driver passes the context of the queue, which outlives the queue, and an
-        // event that is valid during the call.
-        let (handler, event) = unsafe { (&*context.cast::<H>(), &*event) };
-        handler.event(Event::new(event));
     }
 
     /// Returns the C pointer.
@@ -200,11 +283,31 @@ impl Cq {
         if self.poll_context != PollContext::Direct {
             return 0;
         }
-        let _polling = self.polling.lock();
-        // SAFETY: The queue is valid and polled directly, and the lock keeps others from polling
-        // it.
-        let done = unsafe { bindings::ib_process_cq_direct(self.as_raw(), budget.into()) };
+        // SAFETY: By the type invariant; no softirq polls the queue.
+        let done = unsafe { self.context.poll(self.as_raw(), budget.into()) };
         u32::try_from(done).unwrap_or(0)
+    }
+
+    /// Handles what has completed in the context of the caller, and arms the queue: what
+    /// [`Handler::completion`] promises. Sleeps. Leaves what is more than its share to a worker.
+    ///
+    /// Does nothing unless the queue is [`PollContext::Workqueue`]. The caller must not hold what
+    /// its completion handlers wait for.
+    pub(crate) fn serve(&self) {
+        if self.poll_context == PollContext::Workqueue {
+            // SAFETY: By the type invariant; the queue is polled by work.
+            unsafe { self.context.serve(self.as_raw(), SERVE_BUDGET) };
+        }
+    }
+
+    /// Waits until the completions that were polled so far are handled. Sleeps.
+    ///
+    /// A queue pair that no longer exists, or was reset, makes no other completions: the driver
+    /// takes those away that were not polled.
+    pub(super) fn synchronize(&self) {
+        // SAFETY: By the type invariant the queue is valid.
+        unsafe { bindings::rust_ulp_h_sync_cq(self.as_raw()) };
+        drop(self.context.polling.lock());
     }
 
     /// Runs `drain`, which may complete one request more than the queue has room for otherwise.
@@ -214,7 +317,8 @@ impl Cq {
     /// polling it, and waits for those that handle what they polled before.
     pub(super) fn with_reserve(&self, drain: impl FnOnce()) {
         let _draining = self.draining.lock();
-        let _polling = (self.poll_context == PollContext::Direct).then(|| self.polling.lock());
+        let _polling =
+            (self.poll_context == PollContext::Direct).then(|| self.context.polling.lock());
         drain();
     }
 }
@@ -223,10 +327,16 @@ impl Cq {
 impl PinnedDrop for Cq {
     fn drop(self: Pin<&mut Self>) {
         fault::step();
-        // SAFETY: Owned. The queue pairs that used it held references to this value, and the core
-        // waits for its own polling.
-        unsafe { bindings::ib_free_cq(self.ptr.as_ptr()) };
-        // SAFETY: By the type invariant. The queue no longer exists, so nothing uses the context.
-        unsafe { (self.drop_context)(self.context) };
+        // SAFETY: Owned.
+        if unsafe { bindings::rust_ulp_h_cq_is_used(self.ptr.as_ptr()) } {
+            // A driver did not destroy a queue pair: the queue cannot be freed.
+            // SAFETY: Owned, and leaked.
+            unsafe { bindings::rust_ulp_h_stop_cq(self.ptr.as_ptr(), self.core_handler) };
+        } else {
+            // SAFETY: Owned. The queue pairs that used it held references to this value, and the
+            // core waits for its own polling.
+            unsafe { bindings::ib_free_cq(self.ptr.as_ptr()) };
+        }
+        // The queue no longer exists, or calls nothing of this crate any more: the context may go.
     }
 }

@@ -80,7 +80,7 @@ unsafe impl AlwaysRefCounted for Device {
 /// ```
 /// fn is_active_ethernet(device: &Device, number: u32) -> Result<bool> {
 ///     let port = device.port(number)?;
-///     Ok(port.link_layer == LinkLayer::Ethernet && port.state == 4) // IB_PORT_ACTIVE
+///     Ok(port.link_layer == LinkLayer::Ethernet && port.is_active())
 /// }
 /// ```
 pub(crate) struct Port {
@@ -121,6 +121,11 @@ pub(crate) const fn mtu_bytes(mtu: u32) -> u32 {
 }
 
 impl Port {
+    /// Returns whether the link is up: `IB_PORT_ACTIVE`.
+    pub(crate) fn is_active(&self) -> bool {
+        self.attr.state == bindings::IB_PORT_ACTIVE
+    }
+
     /// Returns the length of the GID table.
     pub(crate) fn gid_tbl_len(&self) -> u32 {
         u32::try_from(self.attr.gid_tbl_len).unwrap_or(0)
@@ -193,6 +198,13 @@ impl Device {
     pub(crate) fn is_driven_by(&self, module: &CStr) -> bool {
         // SAFETY: The device is registered, which keeps its driver. The name is NUL-terminated.
         unsafe { bindings::rust_ulp_h_device_is_driven_by(self.as_raw(), module.as_char_ptr()) }
+    }
+
+    /// Returns whether the driver says when a queue pair in ERR has left its shared receive queue:
+    /// `IB_EVENT_QP_LAST_WQE_REACHED`.
+    pub(crate) fn raises_last_wqe(&self) -> bool {
+        // SAFETY: The device is registered.
+        unsafe { bindings::rust_ulp_h_device_raises_last_wqe(self.as_raw()) }
     }
 
     /// Returns whether the device is iWARP.

@@ -54,6 +54,11 @@ void rust_ulp_completion(struct ib_cq *cq, struct ib_wc *wc)
 	container_of(wc->wr_cqe, struct rust_ulp_cqe_hook, cqe)->done(cq, wc);
 }
 
+/* The done() of the requests of a queue that a driver did not destroy. */
+void rust_ulp_ignore(struct ib_cq *cq, struct ib_wc *wc)
+{
+}
+
 noinline int rust_ulp_post_send(struct ib_qp *qp, const struct ib_send_wr *wr,
 				const struct ib_send_wr **bad_wr)
 {

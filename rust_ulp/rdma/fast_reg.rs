@@ -10,7 +10,7 @@
 use super::{
     chain::{
         Chain,
-        Target, //
+        TargetRef, //
     },
     loopback::{
         LoopbackConnector,
@@ -72,7 +72,7 @@ pub(crate) struct FastRegQp {
     qp: Arc<Qp<WaitHandler>>,
     /// Held over a request: there is one at a time. Taken before `Qp::modifying`.
     #[pin]
-    post_lock: Mutex<()>,
+    post_lock: Mutex<Chain<WaitHandler>>,
 }
 
 /// The peer of a registration queue pair.
@@ -132,7 +132,7 @@ impl FastRegQp {
             pin_init!(Self {
                 way,
                 qp,
-                post_lock <- new_mutex!((), "rdma::FastRegQp::post_lock"),
+                post_lock <- new_mutex!(Chain::new(), "rdma::FastRegQp::post_lock"),
             }),
             GFP_KERNEL,
         )
@@ -179,13 +179,13 @@ impl FastRegQp {
     /// moved the queue pair to ERR. Fails with [`EIO`] after that, or when the device refuses the
     /// request.
     fn run(&self, push: impl Fn(&mut Chain<WaitHandler>, Arc<Waiter>) -> Result) -> Result {
-        let _turn = self.post_lock.lock();
+        let mut chain = self.post_lock.lock();
         for _ in 0..Self::TRIES {
             if self.qp.state() != State::Rts {
                 // The last request failed, and the recovery with it.
                 self.recover()?;
             }
-            let status = waiter::post(Target::Send(self.qp.clone()), &push)?.status();
+            let status = waiter::post(TargetRef::Send(&self.qp), &mut chain, &push)?.status();
             let injected = fault::point().is_err();
             if status == bindings::IB_WC_SUCCESS && !injected {
                 return Ok(());

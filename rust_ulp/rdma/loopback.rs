@@ -16,19 +16,16 @@ use super::{
     qp::Qp,
     request::WrHandler, //
 };
-use crate::{
-    bindings,
-    kernel::{
-        errno::{
-            eaddrinuse,
-            eaddrnotavail,
-            econnrefused,
-            econnreset, //
-        },
-        fault,
-        net::NetNs,
-        timer::now_ns, //
-    }, //
+use crate::kernel::{
+    errno::{
+        eaddrinuse,
+        eaddrnotavail,
+        econnrefused,
+        econnreset, //
+    },
+    fault,
+    net::NetNs,
+    timer::now_ns, //
 };
 use core::net::{
     IpAddr,
@@ -83,6 +80,7 @@ pub(crate) type Observer = fn(&cm::Event<'_>);
 struct LoopbackConn {
     observe: Observer,
     secret: [u8; 16],
+    /// Lock order: after the handler mutex of an identifier.
     #[pin]
     progress: Mutex<Progress>,
     #[pin]
@@ -94,7 +92,7 @@ impl LoopbackConn {
         let mut secret = [0; 16];
         for half in secret.chunks_mut(8) {
             // SAFETY: The helper has no argument.
-            let number = unsafe { bindings::rust_ulp_h_random() };
+            let number = unsafe { kernel::bindings::get_random_u64() };
             for (to, from) in half.iter_mut().zip(number.to_ne_bytes()) {
                 *to = from;
             }
@@ -239,6 +237,7 @@ impl cm::Listener for LoopbackListener {
 #[pin_data]
 pub(crate) struct LoopbackConnector {
     observe: Observer,
+    /// Lock order: before the handler mutexes of identifiers.
     #[pin]
     state: Mutex<ConnectorState>,
 }

@@ -33,15 +33,16 @@
 //! |---|---|---|
 //! | [`client::Client::add`], `remove`, `rename` | yes | `add` under the core's `devices_rwsem` |
 //! | creating and dropping an object | yes | nothing held |
-//! | [`chain::Chain::push`] | yes: drops what its slot still held | |
-//! | [`chain::Chain::post`] | no | takes the queue's lock, under it the driver's |
+//! | [`chain::Chain::push`] | yes | |
+//! | [`chain::Chain::post`] | yes: drops what its slots still held | takes the queue's lock, under it the driver's |
 //! | [`srq::Srq::reclaim`] | yes | nothing held that a handler takes |
+//! | [`cq::Cq::serve`] | yes | nothing held that a handler takes |
 //! | [`event::Handler::event`] | yes | the core's `event_handler_rwsem`, perhaps `rtnl_lock` |
 //! | [`request::WrHandler::complete`], `complete_unsignaled` | as [`cq::PollContext`] says | nothing held |
 //! | [`request::WrHandler::cancel`] | no | the queue's lock held |
 //! | [`request::WrHandler::discard`] | as its caller may | nothing held |
 //! | [`cm::Handler::event`], [`cm::Listener::request`] | yes | the handler mutex; of a request, its listener's too |
-//! | [`request::WrHandler::event`], [`cq::Handler::event`] | no | the driver's locks held; interrupts off on rxe |
+//! | [`request::WrHandler::event`], [`cq::Handler::event`], `completion` | no | the driver's locks held; interrupts off on rxe |
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 

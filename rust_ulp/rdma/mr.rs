@@ -82,7 +82,13 @@ impl Table {
         let count = c_uint::try_from(count).map_err(|_| ERANGE)?;
         let table = Opaque::<kernel::bindings::sg_table>::zeroed();
         // SAFETY: `table` is memory for a table.
-        to_result(unsafe { bindings::rust_ulp_h_sg_alloc(table.get(), count) })?;
+        to_result(unsafe {
+            kernel::bindings::sg_alloc_table(
+                table.get(),
+                count,
+                kernel::bindings::GFP_KERNEL_ACCOUNT,
+            )
+        })?;
         // INVARIANT: Just allocated.
         Ok(Self(table))
     }
@@ -103,14 +109,16 @@ impl Drop for Table {
 ///
 /// # Invariants
 ///
-/// `table` is mapped for `device`, and its pages are those of `_pages`. Dropping this value unmaps
-/// it, unless it is `foreign`: then the table has the addresses to which `_pages` are mapped while
-/// they live.
+/// `table` is mapped for `device`, and its pages are those of `pages`. Dropping this value unmaps
+/// it, unless it is `foreign`: then the table has the addresses to which `pages` are mapped while
+/// they live; or `leaked`.
 struct Mapping {
     table: Table,
     foreign: bool,
+    /// The device did not give up a region of these pages: they are leaked.
+    leaked: bool,
     device: ARef<Device>,
-    _pages: Arc<Pages>,
+    pages: Arc<Pages>,
 }
 
 // SAFETY: Nothing changes the table while it is mapped. A mapping belongs to the table and the device,
@@ -130,7 +138,7 @@ impl Mapping {
             // are contiguous.
             unsafe {
                 bindings::rust_ulp_h_sg_set(sg, page.as_ptr(), bytes as c_uint, within as c_uint);
-                sg = bindings::rust_ulp_h_sg_next(sg);
+                sg = kernel::bindings::sg_next(sg);
             }
         }
         let foreign = pages.addresses(offset, length);
@@ -139,7 +147,7 @@ impl Mapping {
             // SAFETY: As above.
             unsafe {
                 bindings::rust_ulp_h_sg_set_dma(sg, addr, bytes as c_uint);
-                sg = bindings::rust_ulp_h_sg_next(sg);
+                sg = kernel::bindings::sg_next(sg);
             }
         }
         let mapping = KBox::new_uninit(GFP_KERNEL)?;
@@ -162,8 +170,9 @@ impl Mapping {
             Self {
                 table,
                 foreign: is_foreign,
+                leaked: false,
                 device: device.into(),
-                _pages: pages,
+                pages,
             },
         ))
     }
@@ -192,7 +201,7 @@ impl Mapping {
         let within = chunk.wrapping_sub(1);
         let sizes = attributes.page_size_cap & (chunk | within);
         // SAFETY: By the type invariant the table is mapped; it has an entry.
-        let dma = unsafe { bindings::rust_ulp_h_sg_dma_address((*self.table.get()).sgl) };
+        let dma = unsafe { kernel::bindings::sg_dma_address((*self.table.get()).sgl) };
         for addr in [position, (position & !within) | (dma & within)] {
             // SAFETY: The table is mapped.
             let size = unsafe { bindings::rust_ulp_h_sg_page_size(self.table.get(), addr, sizes) };
@@ -219,7 +228,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if !self.foreign {
+        if self.leaked {
+            // They stay mapped, and are never given to others.
+            core::mem::forget(self.pages.clone());
+        } else if !self.foreign {
             // SAFETY: By the type invariant. The region that used the mapping no longer exists.
             unsafe { bindings::rust_ulp_h_dma_unmap(self.device.as_raw(), self.table.get()) };
         }
@@ -246,7 +258,7 @@ impl Drop for Mapping {
 ///
 /// - `ptr` is a memory region of `pd` that this value owns.
 /// - While `registered`, it covers the `length` bytes from the address `addr` on, which are those
-///   of `_mapping`.
+///   of `mapping`.
 pub(crate) struct Mr {
     ptr: NonNull<bindings::ib_mr>,
     registered: bool,
@@ -258,7 +270,7 @@ pub(crate) struct Mr {
     pd: Arc<Pd>,
     /// Whether a peer may use it.
     remote: bool,
-    _mapping: KBox<Mapping>,
+    mapping: KBox<Mapping>,
 }
 
 // SAFETY: Drivers are reentrant, see "Thread safety" in mod.rs. The keys change in `register` only,
@@ -317,7 +329,7 @@ impl Mr {
             fast_reg,
             pd,
             remote,
-            _mapping: mapping,
+            mapping,
         };
         mr.map(layout.page_size)?;
         let (raw, key) = (mr.ptr.as_ptr(), mr.rkey());
@@ -333,7 +345,7 @@ impl Mr {
     fn map(&mut self, page_size: u32) -> Result {
         // SAFETY: The table is mapped, by the type invariant of `Mapping`.
         let (sgl, nents) = unsafe {
-            let table = &*self._mapping.table.get();
+            let table = &*self.mapping.table.get();
             (table.sgl, table.nents)
         };
         fault::point()?;
@@ -401,14 +413,18 @@ impl Drop for Mr {
         }
         fault::step();
         // SAFETY: Owned. The driver waits for accesses under way.
-        let err = unsafe { bindings::rust_ulp_h_dereg_mr(self.ptr.as_ptr()) };
+        let err = unsafe { bindings::ib_dereg_mr_user(self.ptr.as_ptr(), core::ptr::null_mut()) };
         if err != 0 {
-            pr_warn_once!("a driver refused to deregister memory: {}\n", err);
+            pr_warn_once!(
+                "a driver refused to deregister memory: {}; the memory is leaked\n",
+                err
+            );
+            self.mapping.leaked = true;
         }
         if self.remote && self.pd.deferred().is_some() {
             // siw holds a spinlock while it stores what a peer writes (`siw_qp_llp_data_ready()`).
             // SAFETY: Process context, without an RCU lock.
-            unsafe { bindings::rust_ulp_h_synchronize_rcu() };
+            unsafe { kernel::bindings::synchronize_rcu() };
         }
     }
 }

@@ -6,7 +6,6 @@ use super::{
     ah::AddressVector,
     device::{
         Device,
-        LinkLayer,
         Port, //
     },
     gid::{
@@ -16,7 +15,10 @@ use super::{
     qp_attr::Attributes, //
 };
 use crate::kernel::{
-    errno::eaddrnotavail,
+    errno::{
+        eaddrnotavail,
+        enodata, //
+    },
     net::NetNs, //
 };
 use kernel::prelude::*;
@@ -50,23 +52,23 @@ impl LocalPath {
             let reaches = is_self || gid.gid_type == GidType::Ib || !gid.is_link_local();
             let av = AddressVector {
                 port: number,
-                sgid_index: u8::try_from(index).ok()?,
+                sgid_index: u8::try_from(index)?,
                 ..AddressVector::default()
             };
             let mtu = port.active_mtu;
-            reaches.then_some((Self { av, mtu }, gid))
+            Ok(reaches.then_some((Self { av, mtu }, gid)))
         })?;
         let kind = |gid: &Gid| (gid.gid_type, gid.is_ipv4(), gid.is_link_local());
         let (av, mtu) = first(to, net, |number, index, port, gid| {
             if kind(&gid) != kind(&sgid) {
-                return None;
+                return Ok(None);
             }
-            // The GID may have been removed since the search.
-            let mut av = AddressVector::to_gid(to, number, index, gid.raw).ok()?;
-            if port.link_layer == LinkLayer::InfiniBand {
-                av.dlid = port.lid as u16;
-            }
-            Some((av, port.active_mtu))
+            let av = match AddressVector::to_gid(to, port, number, index, gid.raw) {
+                // The GID or its netdev was removed since the search.
+                Err(err) if err == enodata() || err == ENODEV => return Ok(None),
+                av => av?,
+            };
+            Ok(Some((av, port.active_mtu)))
         })?;
         path.av = AddressVector {
             port: path.av.port,
@@ -96,21 +98,27 @@ impl LocalPath {
     }
 }
 
-/// Returns the first result of `choose` for a GID of `device`. The arguments of `choose` are the
-/// number of the port, the index of the GID, the port and the GID.
+/// Returns the first result of `choose` for a GID of `device`, of an active port if there is one.
+/// The arguments of `choose` are the number of the port, the index of the GID, the port and the
+/// GID.
 fn first<T>(
     device: &Device,
     net: &NetNs,
-    choose: impl Fn(u32, u32, &Port, Gid) -> Option<T>,
+    choose: impl Fn(u32, u32, &Port, Gid) -> Result<Option<T>>,
 ) -> Result<T> {
-    for number in 1..=device.attributes().phys_ports {
-        let port = device.port(number)?;
-        for index in 0..port.gid_tbl_len().min(MAX_GIDS) {
-            let Ok(gid) = device.gid(number, index, net) else {
+    for active in [true, false] {
+        for number in 1..=device.attributes().phys_ports {
+            let port = device.port(number)?;
+            if port.is_active() != active {
                 continue;
-            };
-            if let Some(chosen) = choose(number, index, &port, gid) {
-                return Ok(chosen);
+            }
+            for index in 0..port.gid_tbl_len().min(MAX_GIDS) {
+                let Ok(gid) = device.gid(number, index, net) else {
+                    continue;
+                };
+                if let Some(chosen) = choose(number, index, &port, gid)? {
+                    return Ok(chosen);
+                }
             }
         }
     }

@@ -13,9 +13,14 @@ use crate::{
 use core::ptr::NonNull;
 use kernel::{
     error::from_err_ptr,
+    pr_warn_once,
     prelude::*,
     sync::{
         aref::ARef,
+        atomic::{
+            AtomicFlag,
+            Relaxed, //
+        },
         Arc, //
     }, //
 };
@@ -39,6 +44,8 @@ pub(crate) struct Pd {
     ptr: NonNull<bindings::ib_pd>,
     /// On siw, keeps memory that a peer may still read: siw does not wait for such reads.
     deferred: Option<Arc<DeferredPages>>,
+    /// Whether a queue of the domain was leaked: the domain is, too.
+    leaked: AtomicFlag,
     device: ARef<Device>,
 }
 
@@ -58,6 +65,7 @@ impl Pd {
         let mut pd = Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
             deferred: None,
+            leaked: AtomicFlag::new(false),
             device: device.into(),
         };
         if device.is_siw() {
@@ -69,6 +77,31 @@ impl Pd {
     /// Returns the C pointer.
     pub(super) fn as_raw(&self) -> *mut bindings::ib_pd {
         self.ptr.as_ptr()
+    }
+
+    /// Has the domain outlive this value: a driver did not destroy a queue that belongs to it.
+    pub(super) fn leak(&self) {
+        self.leaked.store(true, Relaxed);
+    }
+
+    /// Destroys a queue pair of the domain, and returns whether the driver did that. A queue pair that
+    /// it did not destroy is leaked, and the domain with it. Sleeps.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns `qp`, a valid queue pair of this domain, and uses it afterwards only when this
+    /// returns `false`.
+    pub(super) unsafe fn destroy_qp(&self, qp: NonNull<bindings::ib_qp>) -> bool {
+        // SAFETY: By the contract of this function.
+        let err = unsafe { bindings::ib_destroy_qp_user(qp.as_ptr(), core::ptr::null_mut()) };
+        if err != 0 {
+            pr_warn_once!(
+                "a driver refused to destroy a queue pair: {}; it is leaked\n",
+                err
+            );
+            self.leak();
+        }
+        err == 0
     }
 
     /// Returns what keeps memory that a peer may still read.
@@ -85,7 +118,16 @@ impl Pd {
 impl Drop for Pd {
     fn drop(&mut self) {
         fault::step();
+        if self.leaked.load(Relaxed) {
+            return;
+        }
         // SAFETY: Owned. Every object of the domain held a reference to this value.
-        unsafe { bindings::rust_ulp_h_dealloc_pd(self.ptr.as_ptr()) };
+        let err = unsafe { bindings::ib_dealloc_pd_user(self.ptr.as_ptr(), core::ptr::null_mut()) };
+        if err != 0 {
+            pr_warn_once!(
+                "a driver refused to deallocate a protection domain: {}\n",
+                err
+            );
+        }
     }
 }

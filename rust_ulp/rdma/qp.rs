@@ -3,13 +3,14 @@
 //! Queue pairs.
 //!
 //! A queue pair has a slot for each request that its queues may hold. A
-//! [`Chain`](super::chain::Chain) builds requests in free slots, without a lock. Posting the chain
-//! hands its slots to the device, in order, and a completion frees them. Posting allocates nothing,
-//! and what a request refers to lives in the slot while the device may access it.
+//! [`Chain`](super::chain::Chain) builds requests in memory of its own. Posting the chain gives
+//! each request the next slot, which keeps what the completion needs. The queues complete in order,
+//! so a completion frees all slots up to its own at once.
 //!
 //! [`super::request`] describes how a request ends. The memory regions and the address of a request
-//! stay in its slot until the slot is reused, [`Qp::purge`] is called, or the queue pair is
-//! dropped: a completion handler may run in a softirq, where they could not be destroyed.
+//! stay in its slot, or in that of a later request for the same memory, until the slot is reused,
+//! [`Qp::purge`] is called, or the queue pair is dropped: a completion handler may run in a
+//! softirq, where they could not be destroyed.
 
 use super::{
     ah::Ah,
@@ -27,13 +28,11 @@ use super::{
     queue::{
         Calls,
         Queue,
-        WrSlot,
-        NONE, //
+        WrSlot, //
     },
     request::{
         CancelReason,
         QueueKind,
-        WrContext,
         WrHandler, //
     },
     srq::{
@@ -77,7 +76,7 @@ use kernel::{
     }, //
 };
 
-/// How often a queue pair is moved to RESET until the device reports that state. A task of rxe that
+/// The attempts to move a queue pair to RESET until the device reports that state. A task of rxe that
 /// `rxe_qp_reset()` has not yet stopped may call `rxe_qp_error()`, which sets ERR. No such task
 /// runs the second time.
 const RESETS: u32 = 3;
@@ -148,7 +147,7 @@ pub(crate) const CONTROLLED_QKEY: u32 = 1 << 31;
 /// uverbs demands in `modify_qp()`.
 pub(crate) fn may_control_qkeys() -> bool {
     // SAFETY: The helper looks at the current process only.
-    unsafe { bindings::rust_ulp_h_may_control_qkeys() }
+    unsafe { kernel::bindings::capable(kernel::bindings::CAP_NET_RAW as i32) }
 }
 
 /// The entries that a completion queue needs for draining. The core posts one more request to a
@@ -372,8 +371,8 @@ impl<H: WrHandler> Qp<H> {
     /// Returns the number of posted requests in the send and in the receive queue.
     pub(crate) fn in_flight(&self) -> (u32, u32) {
         // Not one expression: it would hold the first lock while it takes the second.
-        let sends = self.send.lists.lock().posted;
-        let recvs = self.recv.lists.lock().posted;
+        let sends = self.send.lists.lock().order.posted();
+        let recvs = self.recv.lists.lock().order.posted();
         (sends, recvs)
     }
 
@@ -440,7 +439,7 @@ impl<H: WrHandler> Qp<H> {
     /// `wc` is the first completion of such a request.
     unsafe extern "C" fn done(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
         // SAFETY: The core passes a completion that is valid during the call. Its `wr_cqe` came out
-        // of `Queue::cqe`. The slot lives in the queue pair, which drains its queues before it is
+        // of `Queue::push`. The slot lives in the queue pair, which drains its queues before it is
         // freed.
         let (slot, wc) = unsafe {
             let wc = &*wc;
@@ -456,54 +455,24 @@ impl<H: WrHandler> Qp<H> {
 
     /// Completes the posted slots up to `index`, the oldest first.
     fn completed(&self, kind: QueueKind, index: u32, wc: &WorkCompletion) {
-        let queue = self.queue(kind);
         loop {
-            let mut lists = queue.lists.lock();
-            if queue.number(index) == 0 {
-                // The request is not posted: the driver completed it twice.
-                drop(lists);
+            let Some(completed) = self.queue(kind).complete(index, wc.is_success()) else {
                 pr_warn_once!("a driver completed a request twice\n");
                 return;
-            }
-            // A request before this one made no completion, so it succeeded. A request that was
-            // signaled only to empty the queue is not reported.
-            let mut unsignaled = Default::default();
-            // SAFETY: A slot that has a number is posted. It has completed, and with it the slots
-            // before it.
-            let count = unsafe { queue.complete_unsignaled(&mut lists, index, &mut unsignaled) };
-            let first = lists.first;
-            // SAFETY: The slot is posted, and the lock is held.
-            let Some(content) = (unsafe { queue.content(first) }) else {
-                return;
             };
-            let (signaled, canceled, done) = (content.signaled, content.canceled, first == index);
-            let told = canceled || signaled || !wc.is_success();
-            let request = match &mut content.request {
-                Some(request) if told => Some(request.detach()),
-                Some(request) => {
-                    request.complete_unsignaled(&mut unsignaled);
-                    None
-                }
-                None => None,
-            };
-            // SAFETY: The slot is posted, and is not used after this.
-            unsafe {
-                queue.unlink(&mut lists, first);
-                queue.put(&mut lists, first);
-            }
-            drop(lists);
-
-            if count > 0 || !told {
+            if let Some(unsignaled) = completed.unsignaled {
                 self.handler().complete_unsignaled(unsignaled);
             }
-            match request {
-                Some(request) if canceled => self.handler().complete_canceled(request, wc),
-                Some(request) if done => self.handler().complete(kind, request, wc),
+            match completed.request {
+                Some(request) if completed.canceled => {
+                    self.handler().complete_canceled(request, wc);
+                }
+                Some(request) if completed.is_last => self.handler().complete(kind, request, wc),
                 // The driver lost this completion.
                 Some(request) => self.handler().discard(request),
                 None => (),
             }
-            if done {
+            if completed.is_last {
                 return;
             }
         }
@@ -578,9 +547,7 @@ impl<H: WrHandler> Qp<H> {
         if !is_transition(from, to, self.qp_type, mask) {
             return Err(eproto());
         }
-        if to == bindings::IB_QPS_RESET {
-            self.drain();
-        }
+        let drained = to != bindings::IB_QPS_RESET || self.drain();
         let result = fault::point().and_then(|()| {
             for _ in 0..RESETS {
                 let mut raw = attributes.to_raw(self.pd.device(), mask);
@@ -602,7 +569,10 @@ impl<H: WrHandler> Qp<H> {
             }
             self.state.store(to, Release);
         }
-        if to == bindings::IB_QPS_RESET {
+        if to == bindings::IB_QPS_RESET && (drained || result.is_ok()) {
+            if !drained {
+                self.synchronize();
+            }
             self.open_queues();
         }
         result
@@ -716,8 +686,8 @@ impl<H: WrHandler> Qp<H> {
         Ok(Attributes::from_raw(&raw))
     }
 
-    /// Moves the queue pair to ERR. Sleeps.
-    fn fail(&self) {
+    /// Moves the queue pair to ERR, and returns whether the driver did that. Sleeps.
+    fn fail(&self) -> bool {
         let mut raw = bindings::ib_qp_attr {
             qp_state: bindings::IB_QPS_ERR,
             ..Default::default()
@@ -728,14 +698,15 @@ impl<H: WrHandler> Qp<H> {
         if err != 0 {
             pr_warn_once!("a driver refused to move a queue pair to ERR: {}\n", err);
         }
+        err == 0
     }
 
     /// Refuses new requests, moves the queue pair to ERR, and waits until the handlers of all
-    /// requests have returned. Sleeps.
+    /// requests have returned. Returns false when the driver refuses that. Sleeps.
     ///
     /// A queue that nothing was posted to since it was last drained needs no draining. An empty
     /// queue may need it: the handler of its last completion may still run.
-    fn drain(&self) {
+    fn drain(&self) -> bool {
         fault::step();
         let used = [&self.send, &self.recv].map(|queue| {
             let mut lists = queue.lists.lock();
@@ -744,6 +715,16 @@ impl<H: WrHandler> Qp<H> {
         });
         let [sent, received] = used;
         let qp = self.ptr.as_ptr();
+        // A queue pair that never left RESET or INIT has taken no receive.
+        let shared = self
+            .member
+            .shared()
+            .filter(|_| !matches!(self.state(), State::Reset | State::Init));
+        // The core's draining does that, too, and warns of a driver that refuses.
+        if (sent || received || shared.is_some()) && !self.fail() {
+            return false;
+        }
+        let mut drained = true;
         // Nobody posts, since both queues are closed. Each queue has room for one more request, and
         // the completion queues, which `ib_alloc_cq` made, have room for one more completion.
         if sent {
@@ -751,12 +732,12 @@ impl<H: WrHandler> Qp<H> {
             let drain_sq = || match &address {
                 // The core drains with an RDMA write, which UD does not have.
                 Some(ah) => {
-                    self.fail();
                     // SAFETY: The queue pair is valid and in ERR, and the address belongs to its
                     // domain. For the room see above.
                     let err = unsafe { bindings::rust_ulp_h_drain_ud_sq(qp, ah.as_raw()) };
                     if err != 0 {
                         pr_warn_once!("a driver refused the last datagram: {}\n", err);
+                        drained = false;
                     }
                 }
                 // SAFETY: The queue pair is valid. For the room see above.
@@ -769,22 +750,33 @@ impl<H: WrHandler> Qp<H> {
             let drain_rq = || unsafe { bindings::ib_drain_rq(qp) };
             self.recv_cq.with_reserve(drain_rq);
         }
-        // A queue pair that never left RESET has taken no receive.
-        let shared = self
-            .member
-            .shared()
-            .filter(|_| self.state() != State::Reset);
         if let Some(shared) = shared {
-            self.fail();
-            // SAFETY: The queue pair is valid, has a shared receive queue, and is in ERR.
-            if !unsafe { bindings::rust_ulp_h_wait_last_wqe(qp) } {
-                pr_warn_once!("a driver did not say that a queue pair took its last request\n");
-            }
+            // SAFETY: The queue pair is valid, and uses this shared receive queue.
+            unsafe { shared.srq().wait_for_last_wqe(qp) };
             shared.srq().synchronize();
             shared.srq().suspect();
         }
         if sent || received || shared.is_some() {
             self.state.store(bindings::IB_QPS_ERR, Release);
+        }
+        drained
+    }
+
+    /// Returns whether the device has requests, or may have taken some of a shared receive queue.
+    ///
+    /// Without any, a queue pair is destroyed in the state that it has. rxe acknowledges a message
+    /// after its completion, and does not when the queue pair is in ERR by then (`do_complete()`,
+    /// rxe_resp.c:1217), while `rxe_destroy_qp()` waits for the acknowledgment.
+    fn has_work(&self) -> bool {
+        let has_posted = |queue: &Queue<_>| queue.lists.lock().order.posted() > 0;
+        self.member.shared().is_some() || has_posted(&self.send) || has_posted(&self.recv)
+    }
+
+    /// Waits until the completions that the core has polled are handled. Sleeps.
+    fn synchronize(&self) {
+        self.send_cq.synchronize();
+        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
+            self.recv_cq.synchronize();
         }
     }
 
@@ -807,11 +799,7 @@ impl<H: WrHandler> Qp<H> {
     /// Completes the requests that are still posted. The device is done with them.
     fn flush(&self, kind: QueueKind) {
         let queue = self.queue(kind);
-        loop {
-            let first = queue.lists.lock().first;
-            if first == NONE {
-                return;
-            }
+        while let Some((first, _)) = queue.oldest() {
             self.completed(kind, first, &WorkCompletion::FLUSHED);
         }
     }
@@ -822,16 +810,29 @@ impl<H: WrHandler> PinnedDrop for Qp<H> {
     fn drop(self: Pin<&mut Self>) {
         // The owner that destroys the queue pair need not hear of its end.
         self.finished.store(true, Release);
-        self.drain();
-        fault::step();
-        // SAFETY: Owned. Nobody uses it any more, and none of its completions is being handled.
-        let err = unsafe { bindings::rust_ulp_h_destroy_qp(self.ptr.as_ptr()) };
-        if err != 0 {
-            pr_warn_once!("a driver refused to destroy a queue pair: {}\n", err);
+        if self.has_work() {
+            self.drain();
         }
+        fault::step();
+        // SAFETY: Owned, and nobody uses it any more. A completion that is being handled, since it
+        // was not drained, uses the slots only.
+        let destroyed = unsafe { self.pd.destroy_qp(self.ptr) };
+        if !destroyed {
+            self.fail();
+            // SAFETY: The queue pair is still valid.
+            unsafe { bindings::rust_ulp_h_disown_qp(self.ptr.as_ptr()) };
+        }
+        self.synchronize();
         for kind in [QueueKind::Send, QueueKind::Recv] {
             self.flush(kind);
             self.queue(kind).stop();
+        }
+        if !destroyed {
+            // SAFETY: The queues are not moved.
+            let this = unsafe { self.get_unchecked_mut() };
+            this.send.leak();
+            this.recv.leak();
+            this.synchronize();
         }
     }
 }

@@ -272,5 +272,5 @@ pub(crate) struct Capacity {
 /// Returns a random packet sequence number of 24 bits.
 pub(crate) fn random_psn() -> u32 {
     // SAFETY: The helper has no argument.
-    unsafe { bindings::rust_ulp_h_random() as u32 & 0xff_ffff }
+    unsafe { kernel::bindings::get_random_u64() as u32 & 0xff_ffff }
 }

@@ -7,13 +7,10 @@
 
 use super::{
     ah::Ah,
+    mr::Mr,
     request::{
         QueueKind,
         WrContext, //
-    },
-    wr::{
-        Local,
-        Wr, //
     }, //
 };
 use crate::{
@@ -33,123 +30,66 @@ use crate::{
             Deadline,
             Deadlines, //
         },
+        numbered,
+        order::{
+            Link,
+            Order, //
+        },
         unsignaled::Unsignaled, //
     }, //
 };
-use core::cell::UnsafeCell;
+use core::{
+    cell::UnsafeCell,
+    mem::MaybeUninit, //
+};
 use kernel::{
-    ffi::{
-        c_int,
-        c_void, //
-    },
+    ffi::c_void,
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 
-/// The index of no slot.
-pub(super) const NONE: u32 = u32::MAX;
-
-/// The parts of a slot that a request refers to.
-pub(super) struct SlotParts {
-    /// What [`Queue::cqe`] returns.
-    pub(super) cqe: *mut bindings::ib_cqe,
-    /// The array of elements.
-    pub(super) sg_list: *mut bindings::ib_sge,
-    /// How many elements the request has.
-    pub(super) num_sge: c_int,
-}
-
-impl SlotParts {
-    /// Returns the general part of a send request with the flags `send_flags`.
-    pub(super) fn send_wr(self, send_flags: c_int) -> bindings::ib_send_wr {
-        let mut wr = bindings::ib_send_wr {
-            sg_list: self.sg_list,
-            num_sge: self.num_sge,
-            send_flags,
-            ..Default::default()
-        };
-        wr.__bindgen_anon_1.wr_cqe = self.cqe;
-        wr
-    }
-}
-
-/// The contents of a slot. [`WrSlot`] says who owns them.
+/// The contents of a slot. [`WrSlot`] says who accesses them.
 pub(super) struct WrState<R> {
-    /// The next slot of the list that contains this one.
-    pub(super) next: u32,
-    /// The previous slot in the list of posted slots.
-    pub(super) prev: u32,
-    pub(super) wr: Wr,
-    /// Whether the success of the request is reported to the owner.
-    pub(super) signaled: bool,
-    /// Whether the request was canceled. This was reported, but the device still has the request.
-    pub(super) canceled: bool,
-    /// When the request is canceled, in the time of [`now_ns`]; 0 is never. [`Lists::deadlines`]
-    /// contains the posted slots that have a deadline and were not canceled.
-    pub(super) deadline: u64,
-    pub(super) request: Option<R>,
+    /// The number of the request in the order of posting, from 1. The slot is posted if it is
+    /// greater than [`Lists::done`].
+    number: u64,
+    /// The request of a posted slot.
+    request: MaybeUninit<R>,
     /// The address of a datagram, kept alive for the device.
-    pub(super) ah: Option<Arc<Ah>>,
-    /// The number of the slot's elements, from the first on, that may keep memory alive.
-    pub(super) held: u32,
+    ah: Option<Arc<Ah>>,
+    /// The number of the slot's entries in [`Queue::memory`], from the first on, that may keep
+    /// memory alive.
+    held: u32,
+    /// The number of consecutive plain requests that end with this one, see
+    /// [`WrContext::is_plain`].
+    plain: u32,
+    /// Whether the success of the request is reported to the owner.
+    signaled: bool,
+    /// Whether the request was canceled. This was reported, but the device still has the request.
+    canceled: bool,
 }
 
-/// A slot that its owner fills, with its parts.
-pub(super) struct SlotRef<'a, R> {
-    pub(super) content: &'a mut WrState<R>,
-    /// What [`Queue::cqe`] returns.
-    pub(super) cqe: *mut bindings::ib_cqe,
-    /// The memory that `sges` refer to.
-    pub(super) locals: &'a mut [Option<Local>],
-    pub(super) sges: &'a mut [bindings::ib_sge],
-}
-
-impl<R> WrState<R> {
-    /// Whether the device reports the success of the request. A request with a deadline is always
-    /// reported: the queue must know in time that it is done.
-    pub(super) fn is_signaled(&self) -> bool {
-        self.signaled || self.deadline != 0
-    }
-}
-
-/// A slot for one request.
+/// A slot for one request. A driver copies the work request itself when it is posted, see
+/// [`Chain`](super::chain::Chain).
 ///
 /// # Invariants
 ///
 /// - `hook` does not change once the owner of the queue exists.
-/// - One owner at a time accesses `content` and the slot's parts of the queue's arrays. The queue
-///   owns free and posted slots, under its lock. A [`Chain`](super::chain::Chain) owns the slots
-///   that it took.
+/// - `content` and the slot's part of the queue's `memory` are accessed under the queue's lock.
+/// - The `request` of a posted slot is initialized.
 #[repr(C)]
 pub(super) struct WrSlot<R> {
-    pub(super) hook: bindings::rust_ulp_cqe_hook,
+    hook: bindings::rust_ulp_cqe_hook,
     /// The queue pair or shared receive queue, for the functions of `hook`.
     pub(super) owner: *const c_void,
     pub(super) kind: QueueKind,
     pub(super) index: u32,
-    /// The number of the request in the order of posting, from 1; 0 while the slot is not posted.
-    /// Changed under the queue's lock.
-    number: Atomic<u64>,
-    /// 1 while the slot is free, else 0. Changed under the queue's lock.
-    free: Atomic<u32>,
     content: UnsafeCell<WrState<R>>,
 }
 
 impl<R> WrSlot<R> {
-    /// Returns a free slot; `next` is the free slot after it.
-    fn new(
-        kind: QueueKind,
-        owner: *const c_void,
-        done: Done,
-        index: u32,
-        next: Option<u32>,
-    ) -> Self {
+    /// Returns a free slot.
+    fn new(kind: QueueKind, owner: *const c_void, done: Done, index: u32) -> Self {
         Self {
             hook: bindings::rust_ulp_cqe_hook {
                 cqe: bindings::ib_cqe {
@@ -160,20 +100,14 @@ impl<R> WrSlot<R> {
             owner,
             kind,
             index,
-            number: Atomic::new(0),
-            free: Atomic::new(1),
             content: UnsafeCell::new(WrState {
-                next: next.unwrap_or(NONE),
-                prev: NONE,
-                wr: Wr {
-                    send: Default::default(),
-                },
-                signaled: false,
-                canceled: false,
-                deadline: 0,
-                request: None,
+                number: 0,
+                request: MaybeUninit::uninit(),
                 ah: None,
                 held: 0,
+                plain: 0,
+                signaled: false,
+                canceled: false,
             }),
         }
     }
@@ -182,7 +116,7 @@ impl<R> WrSlot<R> {
     ///
     /// # Safety
     ///
-    /// `cqe` came out of [`Queue::cqe`] of a queue that lives longer than `'a`.
+    /// `cqe` came out of [`Queue::push`] of a queue that lives longer than `'a`.
     pub(super) unsafe fn from_cqe<'a>(cqe: *mut bindings::ib_cqe) -> &'a Self {
         // SAFETY: By the requirement `cqe` is a field of the hook of a slot, derived from a pointer
         // to the whole slot.
@@ -193,16 +127,21 @@ impl<R> WrSlot<R> {
     }
 }
 
-/// The lists of a queue. Each slot that no chain owns is in the list of free or of posted slots.
+/// What the lock of a queue protects, beside the contents of the slots.
 pub(super) struct Lists {
-    /// The first free slot: the list is a stack.
-    pub(super) free: u32,
-    /// The oldest and the newest posted slot: the list is in the order of posting.
-    pub(super) first: u32,
-    pub(super) last: u32,
-    pub(super) posted: u32,
+    /// The posted slots in the order of posting, and the free ones.
+    pub(super) order: Order<KVVec<Link>>,
     /// The number of the newest request.
     pub(super) number: u64,
+    /// The device is done with all requests up to this number. Stays 0 in a shared receive queue,
+    /// where the number of a slot becomes 0 instead.
+    done: u64,
+    /// The free slots that chains have reserved.
+    reserved: u32,
+    /// The posted slots that were canceled.
+    canceled: u32,
+    /// The `plain` of the newest posted slot.
+    plain: u32,
     /// The send requests since the last one that is signaled.
     pub(super) unsignaled: Unsignaled,
     /// Whether posting is refused because the queue is drained.
@@ -216,22 +155,60 @@ pub(super) struct Lists {
     due: u64,
 }
 
-impl Lists {
-    /// Creates the lists of a queue of `count` free slots.
-    fn new(count: usize) -> Self {
-        Self {
-            free: if count > 0 { 0 } else { NONE },
-            first: NONE,
-            last: NONE,
-            posted: 0,
-            number: 0,
-            unsignaled: Unsignaled::default(),
-            closed: false,
-            used: false,
-            deadlines: Deadlines::new(KVVec::new(), KVVec::new()),
-            due: u64::MAX,
-        }
+/// A request that is being posted.
+pub(super) struct NewWr<'a, R> {
+    pub(super) request: R,
+    /// Whether its success is reported to the owner.
+    pub(super) signaled: bool,
+    /// The address of a datagram. Becomes the one that the slot kept before.
+    pub(super) ah: &'a mut Option<Arc<Ah>>,
+    /// When it is canceled, in the time of [`now_ns`]; 0 is never.
+    pub(super) deadline: u64,
+}
+
+/// The memory of requests in a [`Chain`](super::chain::Chain), kept alive until the device is done with them.
+pub(super) struct UsedMr {
+    /// The numbers in the chain of the first and of the last request that use it: consecutive
+    /// requests for the same queue pair. The slot of the last one keeps it, since a queue pair
+    /// completes them in order.
+    pub(super) first: u32,
+    pub(super) last: u32,
+    /// The memory; what the slot kept before, once that keeps it.
+    pub(super) mr: Option<Arc<Mr>>,
+}
+
+impl UsedMr {
+    pub(super) fn is(&self, mr: &Arc<Mr>) -> bool {
+        self.mr.as_ref().is_some_and(|used| Arc::ptr_eq(used, mr))
     }
+}
+
+/// The slot of a request that was posted.
+pub(super) struct PostedWr {
+    pub(super) index: u32,
+    /// For [`WrSlot::from_cqe`].
+    pub(super) cqe: *mut bindings::ib_cqe,
+    /// Whether it keeps memory of its last request: the caller calls [`Queue::keep`].
+    pub(super) is_keeping: bool,
+}
+
+/// What [`Queue::complete`] has completed.
+pub(super) struct Completed<R: WrContext> {
+    /// The requests that were not signaled and succeeded, if there are any.
+    pub(super) unsignaled: Option<R::Unsignaled>,
+    /// The request that is reported.
+    pub(super) request: Option<R>,
+    /// Whether that request was canceled.
+    pub(super) canceled: bool,
+    /// Whether that is the request that the device has reported, and not one before it.
+    pub(super) is_last: bool,
+}
+
+/// A request that was in a slot.
+pub(super) struct TakenWr<R> {
+    pub(super) request: R,
+    pub(super) number: u64,
+    pub(super) canceled: bool,
 }
 
 /// A function for completions, as `struct ib_cqe` has it.
@@ -249,31 +226,31 @@ pub(super) struct Calls {
 /// the timer of a queue fires at most once in this time.
 const DEADLINE_STEP: u64 = 1 << 20;
 
+/// The most slots that are looked at while the lock is held, with bottom halves disabled.
+const LOCKED_SLOTS: u32 = 64;
+
 /// A queue of work requests.
 ///
 /// # Invariants
 ///
-/// - Every slot is free, posted, or owned by one chain.
-/// - `sges` and `locals` have `max_sge` entries for each slot, `inline` has `max_inline` bytes.
+/// `memory` has `max_sge` entries for each slot.
 #[pin_data]
 pub(super) struct Queue<R: WrContext> {
     /// Fires at the first deadline, or earlier.
     #[pin]
     timer: Timer,
+    /// Lock order: after all mutexes, before the locks of drivers. Held over the driver's `post_send`
+    /// and over [`WrHandler::cancel`](super::request::WrHandler::cancel).
     #[pin]
     pub(super) lists: SpinLockBh<Lists>,
-    pub(super) slots: KVVec<WrSlot<R>>,
-    /// The elements of the slots.
-    sges: KVVec<UnsafeCell<bindings::ib_sge>>,
-    /// The memory that `sges` refer to, kept alive for the device.
-    locals: KVVec<UnsafeCell<Option<Local>>>,
-    /// The inline data of the slots.
-    pub(super) inline: KVVec<UnsafeCell<u8>>,
-    max_sge: u32,
+    slots: KVVec<WrSlot<R>>,
+    /// The memory of the requests in the slots, kept alive for the device.
+    memory: KVVec<UnsafeCell<Option<Arc<Mr>>>>,
+    pub(super) max_sge: u32,
     pub(super) max_inline: u32,
 }
 
-// SAFETY: Each slot and its parts have one owner at a time, see `WrSlot`. Requests are `Send`.
+// SAFETY: The slots are accessed under the lock, see `WrSlot`. Requests are `Send`.
 unsafe impl<R: WrContext> Send for Queue<R> {}
 // SAFETY: As above.
 unsafe impl<R: WrContext> Sync for Queue<R> {}
@@ -294,33 +271,41 @@ impl<R: WrContext> Queue<R> {
         max_sge: u32,
         max_inline: u32,
     ) -> Result<impl PinInit<Self>> {
-        let count = depth as usize;
-        let total_sge = count.checked_mul(max_sge as usize).ok_or(ERANGE)?;
-        let total_inline = count.checked_mul(max_inline as usize).ok_or(ERANGE)?;
-        let mut sges = KVVec::with_capacity(total_sge, GFP_KERNEL_ACCOUNT)?;
-        let mut locals = KVVec::with_capacity(total_sge, GFP_KERNEL_ACCOUNT)?;
+        let total_sge = (depth as usize)
+            .checked_mul(max_sge as usize)
+            .ok_or(ERANGE)?;
+        let mut memory = KVVec::with_capacity(total_sge, GFP_KERNEL_ACCOUNT)?;
         for _ in 0..total_sge {
-            sges.push(UnsafeCell::new(Default::default()), GFP_KERNEL_ACCOUNT)?;
-            locals.push(UnsafeCell::new(None), GFP_KERNEL_ACCOUNT)?;
+            memory.push(UnsafeCell::new(None), GFP_KERNEL_ACCOUNT)?;
         }
         let slots = Self::new_slots(kind, owner, calls.done, depth)?;
-        let inline = Self::new_inline(total_inline)?;
-        let lists = Lists::new(count);
+        let links = KVVec::from_elem(Link::default(), depth as usize, GFP_KERNEL_ACCOUNT)?;
+        let lists = Lists {
+            order: Order::new(links),
+            number: 0,
+            done: 0,
+            reserved: 0,
+            canceled: 0,
+            plain: 0,
+            unsignaled: Unsignaled::default(),
+            closed: false,
+            used: false,
+            deadlines: Deadlines::new(KVVec::new(), KVVec::new()),
+            due: u64::MAX,
+        };
         // SAFETY: By the requirement; the timer starts only when something is posted.
         let timer = unsafe { Timer::new(calls.expired, owner) };
         Ok(pin_init!(Self {
             timer <- timer,
             lists <- new_spinlock_bh!(lists, "rdma::Queue::lists"),
             slots,
-            sges,
-            locals,
-            inline,
+            memory,
             max_sge,
             max_inline,
         }))
     }
 
-    /// Allocates `depth` free slots, each with the number of the next one. Sleeps.
+    /// Allocates `depth` free slots. Sleeps.
     fn new_slots(
         kind: QueueKind,
         owner: *const c_void,
@@ -329,19 +314,10 @@ impl<R: WrContext> Queue<R> {
     ) -> Result<KVVec<WrSlot<R>>> {
         let mut slots = KVVec::with_capacity(depth as usize, GFP_KERNEL_ACCOUNT)?;
         for index in 0..depth {
-            let next = Some(index.wrapping_add(1)).filter(|next| *next < depth);
-            let slot = WrSlot::new(kind, owner, done, index, next);
+            let slot = WrSlot::new(kind, owner, done, index);
             slots.push(slot, GFP_KERNEL_ACCOUNT)?;
         }
         Ok(slots)
-    }
-
-    /// Allocates `total` bytes for inline data. Sleeps.
-    fn new_inline(total: usize) -> Result<KVVec<UnsafeCell<u8>>> {
-        let (bytes, len, capacity) =
-            KVVec::from_elem(0u8, total, GFP_KERNEL_ACCOUNT)?.into_raw_parts();
-        // SAFETY: These are the parts of a vector, and `UnsafeCell<u8>` has the layout of `u8`.
-        Ok(unsafe { KVVec::from_raw_parts(bytes.cast::<UnsafeCell<u8>>(), len, capacity) })
     }
 
     pub(super) fn depth(&self) -> u32 {
@@ -352,228 +328,262 @@ impl<R: WrContext> Queue<R> {
     ///
     /// # Safety
     ///
-    /// The caller owns the slot, and has no other reference to its contents.
+    /// The caller holds the queue's lock, and has no other reference to the contents.
     #[allow(clippy::mut_from_ref)]
-    pub(super) unsafe fn content(&self, index: u32) -> Option<&mut WrState<R>> {
+    unsafe fn content(&self, index: u32) -> Option<&mut WrState<R>> {
         self.slots
             .get(index as usize)
             // SAFETY: By the requirement this is the only reference.
             .map(|slot| unsafe { &mut *slot.content.get() })
     }
 
-    /// Returns a pointer to the request of slot `index`, null for [`NONE`].
-    ///
-    /// The pointer is not derived from a reference to the request, so it stays valid when the owner
-    /// of the slot calls [`Self::content`].
-    pub(super) fn wr(&self, index: u32) -> *mut Wr {
-        match self.slots.get(index as usize) {
-            // SAFETY: The cell holds a value; a pointer into it is made.
-            Some(slot) => unsafe { &raw mut (*slot.content.get()).wr },
-            None => core::ptr::null_mut(),
-        }
-    }
-
     /// Returns the `wr_cqe` of slot `index`, for [`WrSlot::from_cqe`].
-    pub(super) fn cqe(&self, index: u32) -> Option<*mut bindings::ib_cqe> {
-        if index >= self.depth() {
-            return None;
-        }
+    fn cqe(&self, index: u32) -> *mut bindings::ib_cqe {
         // Derived from the pointer to all slots: `from_cqe` reaches the whole slot by it.
-        let slot = self.slots.as_ptr().wrapping_add(index as usize).cast_mut();
-        // SAFETY: The slot exists; a pointer into it is made.
-        Some(unsafe { &raw mut (*slot).hook.cqe })
+        let slot = self.slots.as_ptr().wrapping_add(index as usize);
+        // SAFETY: `order` has one entry for each slot, so the slot exists; a pointer into it is
+        // made.
+        unsafe { (&raw const (*slot).hook.cqe).cast_mut() }
     }
 
-    /// Returns the parts of `locals` and `sges` that belong to slot `index`.
-    pub(super) fn pieces(
-        &self,
-        index: u32,
-    ) -> (
-        &[UnsafeCell<Option<Local>>],
-        &[UnsafeCell<bindings::ib_sge>],
-    ) {
+    /// Returns the part of `memory` that belongs to slot `index`.
+    fn memory(&self, index: u32) -> &[UnsafeCell<Option<Arc<Mr>>>] {
         let start = (index as usize).saturating_mul(self.max_sge as usize);
         let end = start.saturating_add(self.max_sge as usize);
-        (
-            self.locals.get(start..end).unwrap_or(&[]),
-            self.sges.get(start..end).unwrap_or(&[]),
-        )
+        self.memory.get(start..end).unwrap_or(&[])
     }
 
-    /// Returns slot `index` with its parts, to be filled.
-    ///
-    /// # Safety
-    ///
-    /// The caller owns the slot, and has no other reference to it or its parts.
-    pub(super) unsafe fn slot(&self, index: u32) -> Option<SlotRef<'_, R>> {
-        let (locals, sges) = self.pieces(index);
-        let cqe = self.cqe(index)?;
-        // SAFETY: By the requirement these are the only references. An `UnsafeCell` has the layout
-        // of its value.
-        unsafe {
-            let locals_at = UnsafeCell::raw_get(locals.as_ptr());
-            let sges_at = UnsafeCell::raw_get(sges.as_ptr());
-            Some(SlotRef {
-                content: self.content(index)?,
-                cqe,
-                locals: core::slice::from_raw_parts_mut(locals_at, locals.len()),
-                sges: core::slice::from_raw_parts_mut(sges_at, sges.len()),
-            })
-        }
-    }
-
-    /// Takes up to `count` free slots, as a list that the caller owns. Returns the first one,
-    /// [`NONE`] when there are none.
-    pub(super) fn take(&self, count: u32) -> u32 {
+    /// Reserves up to `count` free slots, and returns how many.
+    pub(super) fn reserve(&self, count: u32) -> u32 {
         let mut lists = self.lists.lock();
-        let (first, mut last) = (lists.free, NONE);
-        for _ in 0..count {
-            let index = lists.free;
-            // SAFETY: The slot is free, and the lock is held.
-            let Some(content) = (unsafe { self.content(index) }) else {
-                break;
-            };
-            lists.free = content.next;
-            self.set_free(&mut lists, index, false);
-            last = index;
-        }
-        // SAFETY: As above: the slot was just taken.
-        match unsafe { self.content(last) } {
-            Some(content) => {
-                content.next = NONE;
-                first
-            }
-            None => NONE,
-        }
+        let taken = lists.order.posted().saturating_add(lists.reserved);
+        let count = count.min(self.depth().saturating_sub(taken));
+        lists.reserved = lists.reserved.saturating_add(count);
+        count
     }
 
-    /// Returns the slots of the list from `first` on to the queue.
-    ///
-    /// # Safety
-    ///
-    /// The caller owns the slots, and gives them up.
-    pub(super) unsafe fn put_all(&self, first: u32) {
-        if first == NONE {
-            return;
-        }
-        let mut lists = self.lists.lock();
-        let mut at = first;
-        // SAFETY: By the requirement: the caller owns each slot until the queue gets it.
-        while let Some(next) = unsafe { self.content(at) }.map(|content| content.next) {
-            // SAFETY: As above.
-            unsafe { self.put(&mut lists, at) };
-            at = next;
-        }
+    /// Gives up `count` reserved slots.
+    pub(super) fn release(&self, lists: &mut Lists, count: u32) {
+        lists.reserved = lists.reserved.saturating_sub(count);
     }
 
-    /// Returns slot `index` to the queue.
-    ///
-    /// # Safety
-    ///
-    /// The caller owns the slot, and gives it up.
-    pub(super) unsafe fn put(&self, lists: &mut Lists, index: u32) {
-        // SAFETY: By the requirement.
-        if let Some(content) = unsafe { self.content(index) } {
-            content.next = lists.free;
-            lists.free = index;
-            self.set_free(lists, index, true);
-        }
-    }
-
-    fn set_free(&self, _lists: &mut Lists, index: u32, free: bool) {
-        if let Some(slot) = self.slots.get(index as usize) {
-            slot.free.store(free.into(), Relaxed);
-        }
-    }
-
-    /// Returns the number of the request in slot `index`, 0 when the slot is not posted.
-    pub(super) fn number(&self, index: u32) -> u64 {
-        self.slots
-            .get(index as usize)
-            .map_or(0, |slot| slot.number.load(Relaxed))
-    }
-
-    /// Gives the request in slot `index`, which is about to be posted, the next number.
-    pub(super) fn set_number(&self, lists: &mut Lists, index: u32) {
+    /// Posts `new` in the next free slot, for which the caller has a reservation.
+    pub(super) fn push(&self, lists: &mut Lists, new: NewWr<'_, R>) -> Option<PostedWr> {
+        let NewWr {
+            request,
+            signaled,
+            ah,
+            deadline,
+        } = new;
+        let index = lists.order.push()?;
+        // SAFETY: The lock is held, and there is no other reference.
+        let content = unsafe { self.content(index) }?;
         lists.number = lists.number.wrapping_add(1);
-        if let Some(slot) = self.slots.get(index as usize) {
-            slot.number.store(lists.number, Relaxed);
+        lists.plain = if signaled || deadline != 0 || !request.is_plain() {
+            0
+        } else {
+            lists.plain.saturating_add(1)
+        };
+        request.placed(index);
+        content.number = lists.number;
+        content.plain = lists.plain;
+        content.signaled = signaled;
+        content.canceled = false;
+        // INVARIANT: The slot is posted and has a request. The last one was taken out.
+        content.request = MaybeUninit::new(request);
+        core::mem::swap(&mut content.ah, ah);
+        if deadline != 0 {
+            lists.deadlines.insert(Deadline {
+                at_ns: deadline,
+                number: lists.number,
+                slot: index,
+            });
         }
+        Some(PostedWr {
+            index,
+            cqe: self.cqe(index),
+            is_keeping: content.held > 0,
+        })
     }
 
-    /// Removes the number and the deadline of slot `index`, which is no longer posted.
-    pub(super) fn clear_number(&self, lists: &mut Lists, index: u32) {
-        lists.deadlines.remove(index);
-        if let Some(slot) = self.slots.get(index as usize) {
-            slot.number.store(0, Relaxed);
-        }
-    }
-
-    /// Removes slot `index` from the list of posted slots.
-    ///
-    /// # Safety
-    ///
-    /// The slot is posted. The caller owns it afterwards.
-    pub(super) unsafe fn unlink(&self, lists: &mut Lists, index: u32) {
-        // SAFETY: The slot is posted, and the lock is held.
-        let Some((prev, next)) = (unsafe { self.content(index) }).map(|it| (it.prev, it.next))
-        else {
+    /// Makes slot `index` keep the memory of `new`, and exchanges it for what the slot has kept
+    /// before. What the slot has kept beyond that is moved to `stale`, as far as it has room.
+    pub(super) fn keep(
+        &self,
+        _lists: &mut Lists,
+        index: u32,
+        new: &mut [UsedMr],
+        stale: &mut KVVec<Arc<Mr>>,
+    ) {
+        // SAFETY: The lock is held, and there is no other reference.
+        let Some(content) = (unsafe { self.content(index) }) else {
             return;
         };
-        // SAFETY: As above: the neighbours of a posted slot are posted.
-        match unsafe { self.content(prev) } {
-            Some(before) => before.next = next,
-            None => lists.first = next,
+        let held = core::mem::replace(&mut content.held, new.len() as u32);
+        let mut new = new.iter_mut();
+        for (place, cell) in numbered(self.memory(index).iter()) {
+            // SAFETY: As above.
+            let kept = unsafe { &mut *cell.get() };
+            match new.next() {
+                Some(used) => core::mem::swap(&mut used.mr, kept),
+                None if place >= held => break,
+                None => {
+                    if let Some(Err(full)) = kept.take().map(|mr| stale.push_within_capacity(mr)) {
+                        *kept = Some(full.0);
+                        content.held = place.wrapping_add(1);
+                    }
+                }
+            }
         }
-        // SAFETY: As above.
-        match unsafe { self.content(next) } {
-            Some(after) => after.prev = prev,
-            None => lists.last = prev,
-        }
-        lists.posted = lists.posted.saturating_sub(1);
-        self.clear_number(lists, index);
     }
 
-    /// Frees the posted slots before `index`, up to the first one that is to be reported. Adds their
-    /// requests to `done`, and returns how many there were. They made no completion, so they
-    /// succeeded.
+    /// Takes back the newest posted request, which the device has not taken, with a reference to
+    /// the first memory that its slot keeps.
+    pub(super) fn pop(&self, lists: &mut Lists) -> Option<(R, Option<Arc<Mr>>)> {
+        let index = lists.order.pop()?;
+        lists.number = lists.number.wrapping_sub(1);
+        lists.deadlines.remove(index);
+        let last = lists.order.last();
+        lists.plain = last
+            // SAFETY: The lock is held, and there is no other reference.
+            .and_then(|last| unsafe { self.content(last) })
+            .map_or(0, |content| content.plain);
+        // SAFETY: As above.
+        let content = unsafe { self.content(index) }?;
+        content.number = 0;
+        let first = self.memory(index).first().filter(|_| content.held > 0);
+        // SAFETY: As above.
+        let mr = first.and_then(|cell| unsafe { (*cell.get()).clone() });
+        // SAFETY: By the type invariant of the slot, which was posted. It is read once: the slot is
+        // free now.
+        Some((unsafe { content.request.assume_init_read() }, mr))
+    }
+
+    /// Makes the newest posted slot keep `mr` as its entry `place`, and returns what it kept there.
+    pub(super) fn adopt(&self, lists: &mut Lists, place: u32, mr: Arc<Mr>) -> Option<Arc<Mr>> {
+        let index = lists.order.last()?;
+        // SAFETY: The lock is held, and there is no other reference.
+        let content = unsafe { self.content(index) }?;
+        let cell = self.memory(index).get(place as usize)?;
+        content.held = content.held.max(place.saturating_add(1));
+        // SAFETY: As above.
+        unsafe { (*cell.get()).replace(mr) }
+    }
+
+    /// Calls `f` for the request of the posted slot `index`, unless it is reported to the owner.
+    pub(super) fn with_unsignaled(&self, _lists: &mut Lists, index: u32, f: impl FnOnce(&mut R)) {
+        // SAFETY: The lock is held, and there is no other reference.
+        match unsafe { self.content(index) } {
+            // SAFETY: By the type invariant of the slot, which is posted.
+            Some(content) if !content.signaled => f(unsafe { content.request.assume_init_mut() }),
+            _ => (),
+        }
+    }
+
+    /// Completes the request in slot `index` of a queue that completes in order, or an older one
+    /// that is reported and whose completion the driver lost. Completes the requests before it, too:
+    /// they made no completion, so they succeeded. Returns [`None`] if the slot is not posted.
     ///
-    /// # Safety
-    ///
-    /// Slot `index` is posted, and the device is done with it and with the slots before it.
-    pub(super) unsafe fn complete_unsignaled(
+    /// `is_success` says whether the device reported success.
+    pub(super) fn complete(&self, index: u32, is_success: bool) -> Option<Completed<R>> {
+        let mut lists = self.lists.lock();
+        // SAFETY: The lock is held, and there is no other reference.
+        let number = unsafe { self.content(index) }?.number;
+        let older = number.checked_sub(lists.done)?.checked_sub(1)?;
+        let mut unsignaled = R::Unsignaled::default();
+        let mut any = older > 0;
+        let (mut at, mut count) = (index, u32::try_from(older).ok()?.checked_add(1)?);
+        if older > 0 {
+            let before = lists.order.prev(index);
+            // SAFETY: As above.
+            let plain = unsafe { self.content(before) }?.plain;
+            if older <= plain.into() && lists.canceled == 0 && lists.deadlines.is_empty() {
+                R::complete_plain(older as u32, &mut unsignaled);
+            } else {
+                (at, any) = self.complete_unsignaled(&mut lists, index, &mut unsignaled)?;
+                count = 1;
+            }
+        }
+        // SAFETY: As above.
+        let content = unsafe { self.content(at) }?;
+        let canceled = content.canceled;
+        // SAFETY: By the type invariant of the slot, which is posted. It is read once: the slot is
+        // freed below.
+        let request = unsafe { content.request.assume_init_read() };
+        let request = if canceled || content.signaled || !is_success {
+            Some(request)
+        } else {
+            // It was signaled only to empty the queue.
+            request.complete_unsignaled(&mut unsignaled);
+            any = true;
+            None
+        };
+        lists.done = content.number;
+        lists.canceled = lists.canceled.saturating_sub(canceled.into());
+        lists.deadlines.remove(at);
+        lists.order.retire(at, count);
+        Some(Completed {
+            unsignaled: any.then_some(unsignaled),
+            request,
+            canceled,
+            is_last: at == index,
+        })
+    }
+
+    /// Frees the posted slots before `index`, up to the first one that is reported. Adds their
+    /// requests to `unsignaled`. Returns the oldest slot that is left, and whether a slot was freed.
+    fn complete_unsignaled(
         &self,
         lists: &mut Lists,
         index: u32,
-        done: &mut R::Unsignaled,
-    ) -> u32 {
-        let (mut at, mut count) = (lists.first, 0u32);
-        // SAFETY: The slot is posted, and the lock is held.
-        while let Some(content) = unsafe { self.content(at) } {
+        unsignaled: &mut R::Unsignaled,
+    ) -> Option<(u32, bool)> {
+        let mut any = false;
+        loop {
+            let at = lists.order.first()?;
+            // SAFETY: The lock is held, and there is no other reference.
+            let content = unsafe { self.content(at) }?;
             if at == index || content.canceled || content.signaled {
-                break;
+                return Some((at, any));
             }
-            let next = content.next;
-            if let Some(request) = &mut content.request {
-                request.complete_unsignaled(done);
-            }
-            self.clear_number(lists, at);
-            // SAFETY: By the requirement the device is done with the slot. It leaves the list of
-            // posted slots below, before the lock is released.
-            unsafe { self.put(lists, at) };
-            count = count.wrapping_add(1);
-            at = next;
+            // SAFETY: By the type invariant of the slot, which is posted. It is read once: the slot
+            // is freed below.
+            unsafe { content.request.assume_init_read() }.complete_unsignaled(unsignaled);
+            lists.done = content.number;
+            lists.deadlines.remove(at);
+            lists.order.retire(at, 1);
+            any = true;
         }
-        if count > 0 {
-            lists.first = at;
-            // SAFETY: As above.
-            match unsafe { self.content(at) } {
-                Some(content) => content.prev = NONE,
-                None => lists.last = NONE,
-            }
-            lists.posted = lists.posted.saturating_sub(count);
+    }
+
+    /// Takes the request out of slot `index` of a shared receive queue, and frees the slot. Returns
+    /// [`None`] if it is not posted.
+    pub(super) fn take(&self, index: u32) -> Option<TakenWr<R>> {
+        let mut lists = self.lists.lock();
+        // SAFETY: The lock is held, and there is no other reference.
+        let content = unsafe { self.content(index) }?;
+        let number = core::mem::take(&mut content.number);
+        if number == 0 {
+            return None;
         }
-        count
+        let canceled = content.canceled;
+        lists.canceled = lists.canceled.saturating_sub(canceled.into());
+        lists.deadlines.remove(index);
+        lists.order.remove(index);
+        Some(TakenWr {
+            // SAFETY: By the type invariant of the slot, which was posted. It is read once: the
+            // slot is free now.
+            request: unsafe { content.request.assume_init_read() },
+            number,
+            canceled,
+        })
+    }
+
+    /// Returns the oldest posted slot and the number of its request.
+    pub(super) fn oldest(&self) -> Option<(u32, u64)> {
+        let lists = self.lists.lock();
+        let index = lists.order.first()?;
+        Some((index, self.number(&lists, index)))
     }
 
     /// Returns the deadline of a request that is posted now and may take `timeout_ns`; 0 for none.
@@ -607,15 +617,6 @@ impl<R: WrContext> Queue<R> {
         Ok(())
     }
 
-    /// Adds the deadline of the request in slot `index`, which has a number.
-    pub(super) fn set_deadline(&self, lists: &mut Lists, index: u32, deadline: u64) {
-        lists.deadlines.insert(Deadline {
-            at_ns: deadline,
-            number: self.number(index),
-            slot: index,
-        });
-    }
-
     /// Starts the timer if the first deadline is earlier than the timer.
     pub(super) fn start_timer(&self, lists: &mut Lists) {
         match lists.deadlines.first() {
@@ -632,21 +633,62 @@ impl<R: WrContext> Queue<R> {
         self.timer.cancel();
     }
 
-    /// Cancels the posted requests that `which` selects, and returns how many it canceled.
+    /// Leaks the slots: the device was not stopped, and may complete them. Such completions are
+    /// ignored. Process context; sleeps, and nothing is posted.
+    ///
+    /// The queue has no slots after this. Completions that are being handled may still use them.
+    pub(super) fn leak(&mut self) {
+        self.purge();
+        for index in 0..self.depth() {
+            let cqe = self.cqe(index);
+            // SAFETY: The slot is valid. The core reads the field when it handles a completion.
+            unsafe { (&raw mut (*cqe).done).write_volatile(Some(bindings::rust_ulp_ignore)) };
+        }
+        core::mem::forget(core::mem::take(&mut self.slots));
+    }
+
+    /// Cancels the posted requests that `which` selects, and returns how many it canceled. Process
+    /// context.
     ///
     /// Calls `tell` for each request, the oldest first, under the queue's lock. The slots stay
-    /// posted until the device is done with them.
+    /// posted until the device is done with them. The lock is released after [`LOCKED_SLOTS`].
+    /// Requests that are posted meanwhile are left out.
     pub(super) fn cancel(&self, which: impl Fn(&R) -> bool, mut tell: impl FnMut(R)) -> u32 {
-        let mut lists = self.lists.lock();
-        let (mut at, mut count) = (lists.first, 0u32);
-        // SAFETY: The slot is posted, and the lock is held.
-        while let Some(next) = unsafe { self.content(at) }.map(|content| content.next) {
-            if self.cancel_posted(&mut lists, at, &which, &mut tell) {
-                count = count.saturating_add(1);
+        let (mut count, mut newest, mut next) = (0u32, None, None);
+        loop {
+            let mut lists = self.lists.lock();
+            let newest = *newest.get_or_insert(lists.number);
+            let mut at = match next {
+                Some((index, number)) if self.is_posted(&lists, index, number) => Some(index),
+                // When the device is done with that one, it mostly is with those before it, too.
+                _ => lists.order.first(),
+            };
+            for _ in 0..LOCKED_SLOTS {
+                let Some(index) = at.filter(|&at| self.number(&lists, at) <= newest) else {
+                    return count;
+                };
+                if self.cancel_posted(&mut lists, index, &which, &mut tell) {
+                    count = count.saturating_add(1);
+                }
+                let is_last = lists.order.last() == Some(index);
+                at = (!is_last).then(|| lists.order.next(index));
             }
-            at = next;
+            next = at.map(|at| (at, self.number(&lists, at)));
+            if next.is_none() {
+                return count;
+            }
         }
-        count
+    }
+
+    /// Returns the number of the request in slot `index`; 0 if it never had one.
+    fn number(&self, _lists: &Lists, index: u32) -> u64 {
+        // SAFETY: The lock is held, and there is no other reference.
+        unsafe { self.content(index) }.map_or(0, |content| content.number)
+    }
+
+    /// Returns whether slot `index` is posted and has request `number`.
+    fn is_posted(&self, lists: &Lists, index: u32, number: u64) -> bool {
+        number > lists.done && self.number(lists, index) == number
     }
 
     /// Cancels the request in slot `index` if it is posted and `which` selects it. Otherwise as
@@ -657,16 +699,19 @@ impl<R: WrContext> Queue<R> {
         which: impl Fn(&R) -> bool,
         tell: impl FnOnce(R),
     ) -> bool {
-        let mut lists = self.lists.lock();
-        self.number(index) != 0 && self.cancel_posted(&mut lists, index, which, tell)
+        self.cancel_posted(&mut self.lists.lock(), index, which, tell)
     }
 
-    /// Cancels the requests whose deadline has passed, the earliest first. Softirq or process
-    /// context. Otherwise as [`Self::cancel`].
+    /// Cancels requests whose deadline has passed, the earliest first, at most [`LOCKED_SLOTS`].
+    /// The timer fires again at once when more are left. Softirq or process context. Otherwise as
+    /// [`Self::cancel`].
     pub(super) fn expire(&self, mut tell: impl FnMut(R)) {
         let mut lists = self.lists.lock();
         let now = now_ns();
-        while let Some(first) = lists.deadlines.first().filter(|first| first.at_ns <= now) {
+        for _ in 0..LOCKED_SLOTS {
+            let Some(first) = lists.deadlines.first().filter(|first| first.at_ns <= now) else {
+                break;
+            };
             lists.deadlines.remove(first.slot);
             self.cancel_posted(&mut lists, first.slot, |_| true, &mut tell);
         }
@@ -674,7 +719,7 @@ impl<R: WrContext> Queue<R> {
         self.start_timer(&mut lists);
     }
 
-    /// Cancels the request in slot `index`, which is posted, if `which` selects it and it was not
+    /// Cancels the request in slot `index`, if it is posted, `which` selects it and it was not
     /// canceled before. Returns whether it did.
     fn cancel_posted(
         &self,
@@ -683,13 +728,16 @@ impl<R: WrContext> Queue<R> {
         which: impl FnOnce(&R) -> bool,
         tell: impl FnOnce(R),
     ) -> bool {
-        // SAFETY: The slot is posted, and the lock is held.
-        let Some(content) = (unsafe { self.content(index) }) else {
-            return false;
-        };
-        match &mut content.request {
-            Some(request) if !content.canceled && which(request) => {
+        // SAFETY: The lock is held, and there is no other reference.
+        match unsafe { self.content(index) } {
+            Some(content) if content.number > lists.done && !content.canceled => {
+                // SAFETY: By the type invariant of the slot, which is posted.
+                let request = unsafe { content.request.assume_init_mut() };
+                if !which(request) {
+                    return false;
+                }
                 content.canceled = true;
+                lists.canceled = lists.canceled.saturating_add(1);
                 lists.deadlines.remove(index);
                 tell(request.detach());
                 true
@@ -708,31 +756,28 @@ impl<R: WrContext> Queue<R> {
     }
 
     /// Takes something that slot `index` still holds of its last request. Returns [`None`] when the
-    /// slot holds nothing, or is not free. Dropping the result may sleep.
-    fn leftover(&self, index: u32) -> Option<Leftover<R>> {
-        let _lists = self.lists.lock();
-        if self.slots.get(index as usize)?.free.load(Relaxed) == 0 {
-            return None;
-        }
-        // SAFETY: The slot is free, and the lock is held.
+    /// slot holds nothing, or is posted. Dropping the result may sleep.
+    fn leftover(&self, index: u32) -> Option<Leftover> {
+        let lists = self.lists.lock();
+        // SAFETY: The lock is held, and there is no other reference.
         let content = unsafe { self.content(index) }?;
-        if let Some(request) = content.request.take() {
-            return Some(Leftover::Request(request));
+        if content.number > lists.done {
+            return None;
         }
         if let Some(ah) = content.ah.take() {
             return Some(Leftover::Address(ah));
         }
-        self.pieces(index).0.iter().find_map(|local| {
-            // SAFETY: As above: the slot's parts have the same owner.
-            unsafe { (*local.get()).take() }.map(Leftover::Memory)
+        let held = content.held as usize;
+        self.memory(index).iter().take(held).find_map(|cell| {
+            // SAFETY: As above.
+            unsafe { (*cell.get()).take() }.map(Leftover::Memory)
         })
     }
 }
 
-/// What a free slot may still hold.
+/// The objects that a free slot may still hold.
 #[expect(dead_code, reason = "it is there to be dropped")]
-enum Leftover<R> {
-    Request(R),
+enum Leftover {
     Address(Arc<Ah>),
-    Memory(Local),
+    Memory(Arc<Mr>),
 }

@@ -26,8 +26,7 @@ pub(crate) enum QueueKind {
 
 /// The data that the owner of a queue keeps with a request.
 ///
-/// It stays in the slot of the request until the slot is reused, so its destructor may sleep. What
-/// [`Self::detach`] returns goes to the handler; its destructor must not sleep.
+/// It goes to the handler when the request ends. Its destructor must not sleep.
 ///
 /// ```
 /// struct Request { user_data: u64 }
@@ -39,24 +38,32 @@ pub(crate) enum QueueKind {
 ///         Self { user_data: self.user_data }
 ///     }
 ///
-///     fn complete_unsignaled(&mut self, count: &mut u32) {
+///     fn complete_unsignaled(self, count: &mut u32) {
 ///         *count += 1;
 ///     }
 /// }
 /// ```
 pub(crate) trait WrContext: Send + Sized + 'static {
-    /// What the handler is told of requests that were not signaled and succeeded.
+    /// The report to the handler about requests that were not signaled and succeeded.
     type Unsignaled: Default;
 
-    /// Takes out the data that the handler gets. Any context; must not sleep.
-    ///
-    /// Called once for each call of the handler with the request: twice for a request that is
-    /// canceled, never for one that ends in `complete_unsignaled`.
+    /// Returns the data for [`WrHandler::cancel`]; the rest goes to
+    /// [`WrHandler::complete_canceled`]. Any context, with the queue's lock held; must not sleep.
     fn detach(&mut self) -> Self;
 
     /// Adds the request to `done`: it was not signaled, and succeeded. Any context, with the
     /// queue's lock held; must not sleep.
-    fn complete_unsignaled(&mut self, done: &mut Self::Unsignaled);
+    fn complete_unsignaled(self, done: &mut Self::Unsignaled);
+
+    /// Returns whether the request, if it is not signaled and succeeds, needs only be counted:
+    /// [`Self::complete_plain`] is called in place of [`Self::complete_unsignaled`], and its
+    /// destructor is not.
+    fn is_plain(&self) -> bool {
+        false
+    }
+
+    /// Adds `count` plain requests to `done`. Context as for [`Self::complete_unsignaled`].
+    fn complete_plain(_count: u32, _done: &mut Self::Unsignaled) {}
 
     /// Called for a request that is not signaled and was posted, if the driver refused a later
     /// request of its chain. No completion may report it. Context as for
@@ -68,7 +75,8 @@ pub(crate) trait WrContext: Send + Sized + 'static {
         0
     }
 
-    /// Called when the request is put into slot `index` of its queue.
+    /// Called with the queue's lock held when the request is put into slot `index` of its queue,
+    /// before the device has it.
     fn placed(&self, _index: u32) {}
 }
 
@@ -84,7 +92,40 @@ pub(crate) enum CancelReason {
 /// The owner of a queue pair or of a shared receive queue.
 ///
 /// Completions of one queue are handled one after the other, in the order of posting.
-/// [`WaitHandler`](super::waiter::WaitHandler) is an implementation.
+/// [`WaitHandler`](super::waiter::WaitHandler) is an implementation, and this one counts:
+///
+/// ```
+/// # struct Nothing;
+/// # impl WrContext for Nothing {
+/// #     type Unsignaled = ();
+/// #     fn detach(&mut self) -> Self { Self }
+/// #     fn complete_unsignaled(self, _: &mut ()) {}
+/// # }
+/// use ::kernel::sync::atomic::{Atomic, Relaxed};
+///
+/// struct Counter { received: Atomic<u32>, late: Atomic<u32> }
+///
+/// impl WrHandler for Counter {
+///     type Request = Nothing;
+///
+///     fn complete(&self, kind: QueueKind, _: Nothing, wc: &wr::WorkCompletion) {
+///         if kind == QueueKind::Recv && wc.is_success() {
+///             self.received.add(1, Relaxed);
+///         }
+///     }
+///
+///     fn cancel(&self, _: Nothing, why: CancelReason) {
+///         if why == CancelReason::Timeout {
+///             self.late.add(1, Relaxed);
+///         }
+///     }
+///
+///     fn complete_unsignaled(&self, _: ()) {}
+///     fn complete_canceled(&self, _: Nothing, _: &wr::WorkCompletion) {}
+///     fn discard(&self, _: Nothing) {}
+///     fn event(&self, _: event::Event) {}
+/// }
+/// ```
 pub(crate) trait WrHandler: Send + Sync + 'static {
     /// The data that the owner keeps with a request.
     type Request: WrContext;
@@ -98,8 +139,7 @@ pub(crate) trait WrHandler: Send + Sync + 'static {
     /// process context, with the list of queue pairs of the queue locked.
     fn complete(&self, kind: QueueKind, request: Self::Request, wc: &WorkCompletion);
 
-    /// Unsignaled send requests succeeded; their data stays in their slots. Context as for
-    /// `complete`.
+    /// Unsignaled send requests succeeded. Context as for `complete`.
     fn complete_unsignaled(&self, done: <Self::Request as WrContext>::Unsignaled);
 
     /// A request was canceled; the device still has it. Softirq or process context with the queue's

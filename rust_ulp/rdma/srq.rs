@@ -32,13 +32,12 @@ use super::{
     queue::{
         Calls,
         Queue,
-        WrSlot,
-        NONE, //
+        TakenWr,
+        WrSlot, //
     },
     request::{
         CancelReason,
         QueueKind,
-        WrContext,
         WrHandler, //
     },
     wr::WorkCompletion, //
@@ -60,6 +59,7 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
+            AtomicFlag,
             Relaxed, //
         },
         Arc,
@@ -78,13 +78,6 @@ impl Mark {
     fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
-}
-
-/// A request that was in a slot.
-struct Taken<R> {
-    request: R,
-    number: u64,
-    canceled: bool,
 }
 
 /// The use of a shared receive queue by a queue pair.
@@ -150,12 +143,13 @@ impl<H: WrHandler> Member<H> {
 /// A queue of receive requests for several queue pairs: `struct ib_srq`.
 ///
 /// ```
-/// # use {chain::{Chain, Target}, waiter::{WaitHandler, Waiter}};
-/// fn post(pd: Arc<pd::Pd>, cq: Arc<cq::Cq>, local: wr::Local, request: Arc<Waiter>) -> Result {
+/// # use {chain::{Chain, TargetRef}, waiter::{WaitHandler, Waiter}};
+/// fn post(pd: Arc<pd::Pd>, cq: Arc<cq::Cq>, local: wr::Local<'_>, request: Arc<Waiter>) -> Result {
 ///     let srq = Srq::new(pd, cq, 128, 1, WaitHandler)?;
-///     let mut chain = Chain::new(Target::Shared(srq), 1);
+///     let mut chain = Chain::new();
+///     chain.begin(TargetRef::Shared(&srq), 1)?;
 ///     chain.push_recv(core::iter::once(local), request)?;
-///     chain.post(|_request| ()).1
+///     chain.post(|_number, _request| ()).1
 /// }
 /// ```
 ///
@@ -173,6 +167,8 @@ pub(crate) struct Srq<H: WrHandler> {
     max_sge: u32,
     /// Whether the driver takes requests in the order of posting.
     in_order: bool,
+    /// Whether the device did not say, in time, that a queue pair has left the queue.
+    silent: AtomicFlag,
     #[pin]
     queue: Queue<H::Request>,
     /// The highest number of a completed request.
@@ -213,9 +209,10 @@ impl<H: WrHandler> Srq<H> {
         }
         let in_order = pd.device().is_driven_by(c"rdma_rxe");
         let marker = Self::new_marker(&pd, &cq)?;
+        let marker_pd = pd.clone();
         let destroy = kernel::types::ScopeGuard::new(|| {
             // SAFETY: The queue pair is owned, and nothing is posted to it.
-            unsafe { bindings::rust_ulp_h_destroy_qp(marker.as_ptr()) };
+            unsafe { marker_pd.destroy_qp(marker) };
         });
         let raw_pd = pd.as_raw();
         fault::point()?;
@@ -223,6 +220,7 @@ impl<H: WrHandler> Srq<H> {
             try_pin_init!(&this in Self {
                 marker,
                 in_order,
+                silent: AtomicFlag::new(false),
                 // SAFETY: The functions take a value like this. It is complete when something is
                 // posted, and stops the queue's timer before it is freed.
                 queue <- unsafe {
@@ -312,7 +310,7 @@ impl<H: WrHandler> Srq<H> {
             });
             if let Err(err) = modified {
                 // SAFETY: The queue pair is owned, and nothing was posted to it.
-                unsafe { bindings::rust_ulp_h_destroy_qp(ptr.as_ptr()) };
+                unsafe { bindings::ib_destroy_qp_user(ptr.as_ptr(), core::ptr::null_mut()) };
                 return Err(err);
             }
         }
@@ -355,7 +353,7 @@ impl<H: WrHandler> Srq<H> {
 
     /// Returns the number of posted requests.
     pub(crate) fn in_flight(&self) -> u32 {
-        self.queue.lists.lock().posted
+        self.queue.lists.lock().order.posted()
     }
 
     /// Returns the number of posted requests that are older than one that has completed: queue
@@ -365,10 +363,11 @@ impl<H: WrHandler> Srq<H> {
             return 0;
         }
         let lists = self.queue.lists.lock();
-        // None of these has completed. A request that the driver refused also had a number.
+        // None of these has completed.
         let younger = lists.number.saturating_sub(self.newest.load(Relaxed));
         lists
-            .posted
+            .order
+            .posted()
             .saturating_sub(u32::try_from(younger).unwrap_or(u32::MAX))
     }
 
@@ -411,7 +410,7 @@ impl<H: WrHandler> Srq<H> {
     /// `wc` is the completion of such a request.
     unsafe extern "C" fn done(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
         // SAFETY: The core passes a completion that is valid during the call. Its `wr_cqe` came out
-        // of `Queue::cqe`. The slot lives in the queue, which outlives the queue pairs that use it.
+        // of `Queue::push`. The slot lives in the queue, which outlives the queue pairs that use it.
         // They wait for their completions before they are freed.
         let (slot, wc) = unsafe {
             let wc = &*wc;
@@ -422,18 +421,23 @@ impl<H: WrHandler> Srq<H> {
         };
         // SAFETY: By the type invariant.
         let this = unsafe { &*slot.owner.cast::<Self>() };
-        // SAFETY: The queue pair uses this queue, so its context is a `Member<H>`. It waits for
-        // this completion before it is freed.
-        let member = unsafe { &*bindings::rust_ulp_h_qp_context(wc.qp).cast::<Member<H>>() };
-        this.completed(slot.index, member, &WorkCompletion::new(wc));
+        // SAFETY: The queue pair uses this queue, so its context is a `Member<H>`, or null when its
+        // driver did not destroy it. Who frees the context waits for this completion.
+        match unsafe {
+            let context = bindings::rust_ulp_h_qp_context(wc.qp);
+            context.cast::<Member<H>>().as_ref()
+        } {
+            Some(member) => this.completed(slot.index, member, &WorkCompletion::new(wc)),
+            None => this.flush(slot.index),
+        }
     }
 
     fn completed(&self, index: u32, member: &Member<H>, wc: &WorkCompletion) {
-        let Some(Taken {
+        let Some(TakenWr {
             request,
             number,
             canceled,
-        }) = self.take_back(index)
+        }) = self.queue.take(index)
         else {
             pr_warn_once!("a driver completed a shared request twice\n");
             return;
@@ -451,29 +455,6 @@ impl<H: WrHandler> Srq<H> {
         } else {
             member.handler.complete(QueueKind::Recv, request, wc);
         }
-    }
-
-    /// Frees slot `index` if it is posted.
-    fn take_back(&self, index: u32) -> Option<Taken<H::Request>> {
-        let mut lists = self.queue.lists.lock();
-        let number = self.queue.number(index);
-        if number == 0 {
-            return None;
-        }
-        // SAFETY: A slot that has a number is posted, and the lock is held.
-        let content = unsafe { self.queue.content(index) }?;
-        let request = content.request.as_mut().map(WrContext::detach);
-        let canceled = content.canceled;
-        // SAFETY: The slot is posted, and is not used after this.
-        unsafe {
-            self.queue.unlink(&mut lists, index);
-            self.queue.put(&mut lists, index);
-        }
-        Some(Taken {
-            request: request?,
-            number,
-            canceled,
-        })
     }
 
     /// Cancels requests whose deadline has passed. Called in a softirq.
@@ -498,6 +479,22 @@ impl<H: WrHandler> Srq<H> {
     pub(crate) fn cancel_slot(&self, slot: u32, which: impl Fn(&H::Request) -> bool) -> bool {
         let tell = |request| self.handler.cancel(request, CancelReason::Canceled);
         self.queue.cancel_slot(slot, which, tell)
+    }
+
+    /// Waits until the device has said that `qp`, which is in ERR, has left the queue. Sleeps.
+    ///
+    /// A device that has once not said so in time, because it is broken, is not waited for again.
+    ///
+    /// # Safety
+    ///
+    /// `qp` is a valid queue pair that uses this queue.
+    pub(super) unsafe fn wait_for_last_wqe(&self, qp: *mut bindings::ib_qp) {
+        // SAFETY: By the requirement.
+        if self.silent.load(Relaxed) || unsafe { bindings::rust_ulp_h_wait_last_wqe(qp) } {
+            return;
+        }
+        self.silent.store(true, Relaxed);
+        pr_warn_once!("a driver did not say that a queue pair took its last request\n");
     }
 
     /// Waits until all completions in the completion queue are handled. Sleeps.
@@ -527,14 +524,8 @@ impl<H: WrHandler> Srq<H> {
         // Read before the marks: a later call handles what completes from here on.
         let newest = self.newest.load(Relaxed);
         let passed = marks.iter().map(|mark| mark.get()).fold(newest, u64::min);
-        loop {
-            let lists = self.queue.lists.lock();
-            let first = lists.first;
-            let number = self.queue.number(first);
-            drop(lists);
-            // The oldest request is the first one.
+        while let Some((first, number)) = self.queue.oldest() {
             match number {
-                0 => break,
                 number if number <= passed => self.flush(first),
                 number if number <= suspect => return,
                 _ => break,
@@ -547,7 +538,7 @@ impl<H: WrHandler> Srq<H> {
 
     fn flush(&self, index: u32) {
         let wc = &WorkCompletion::FLUSHED;
-        match self.take_back(index) {
+        match self.queue.take(index) {
             Some(taken) if taken.canceled => self.handler.complete_canceled(taken.request, wc),
             Some(taken) => self.handler.complete(QueueKind::Recv, taken.request, wc),
             None => (),
@@ -565,25 +556,29 @@ impl<H: WrHandler> PinnedDrop for Srq<H> {
     fn drop(self: Pin<&mut Self>) {
         fault::step();
         // SAFETY: Owned. The queue pairs that used it held references to this value.
-        let err = unsafe { bindings::rust_ulp_h_destroy_srq(self.ptr.as_ptr()) };
+        let err =
+            unsafe { bindings::ib_destroy_srq_user(self.ptr.as_ptr(), core::ptr::null_mut()) };
         if err != 0 {
             pr_warn_once!(
-                "a driver refused to destroy a shared receive queue: {}\n",
+                "a driver refused to destroy a shared receive queue: {}; it is leaked\n",
                 err
             );
+            // SAFETY: The queue is still valid.
+            unsafe { bindings::rust_ulp_h_disown_srq(self.ptr.as_ptr()) };
+            self.pd.leak();
         }
         // SAFETY: Owned. Only `synchronize` posts to it.
-        let err = unsafe { bindings::rust_ulp_h_destroy_qp(self.marker.as_ptr()) };
-        if err != 0 {
-            pr_warn_once!("a driver refused to destroy a queue pair: {}\n", err);
-        }
-        loop {
-            let first = self.queue.lists.lock().first;
-            if first == NONE {
-                break;
-            }
+        unsafe { self.pd.destroy_qp(self.marker) };
+        while let Some((first, _)) = self.queue.oldest() {
             self.flush(first);
         }
         self.queue.stop();
+        // SAFETY: Nothing is moved.
+        let this = unsafe { self.get_unchecked_mut() };
+        if err != 0 {
+            this.queue.leak();
+        }
+        // Of a queue pair that was not drained, completions may still be handled.
+        this.cq.synchronize();
     }
 }

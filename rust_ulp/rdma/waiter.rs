@@ -8,7 +8,7 @@
 use super::{
     chain::{
         Chain,
-        Target, //
+        TargetRef, //
     },
     cq::{
         self,
@@ -91,7 +91,7 @@ impl WrContext for Arc<Waiter> {
         self.clone()
     }
 
-    fn complete_unsignaled(&mut self, _done: &mut ()) {
+    fn complete_unsignaled(self, _done: &mut ()) {
         // Not reached: every request is signaled.
     }
 }
@@ -151,29 +151,30 @@ impl Qp<WaitHandler> {
     pub(crate) fn post_send(
         self: &Arc<Self>,
         operation: &Operation,
-        local: Local,
+        local: Local<'_>,
     ) -> Result<Arc<Waiter>> {
         let flags = Flags {
             signaled: true,
             ..Flags::default()
         };
-        post(Target::Send(self.clone()), |chain, waiter| {
+        post(TargetRef::Send(self), &mut Chain::new(), |chain, waiter| {
             chain.push(operation, flags, core::iter::once(local), None, waiter)
         })
     }
 
     /// Posts a receive request that fills `local`. Sleeps. Fails as [`Self::post_send`] does.
-    pub(crate) fn post_recv(self: &Arc<Self>, local: Local) -> Result<Arc<Waiter>> {
-        post(Target::Recv(self.clone()), |chain, waiter| {
+    pub(crate) fn post_recv(self: &Arc<Self>, local: Local<'_>) -> Result<Arc<Waiter>> {
+        post(TargetRef::Recv(self), &mut Chain::new(), |chain, waiter| {
             chain.push_recv(core::iter::once(local), waiter)
         })
     }
 }
 
-/// Posts the signaled request that `push` appends to an empty chain. Sleeps. Fails as `push` and
-/// [`Chain::post`] do.
+/// Posts the signaled request that `push` appends to `chain`, which is empty. Sleeps. Fails as `push`
+/// and [`Chain::post`] do.
 pub(super) fn post(
-    target: Target<WaitHandler>,
+    target: TargetRef<'_, WaitHandler>,
+    chain: &mut Chain<WaitHandler>,
     push: impl FnOnce(&mut Chain<WaitHandler>, Arc<Waiter>) -> Result,
 ) -> Result<Arc<Waiter>> {
     let waiter = Arc::pin_init(
@@ -183,8 +184,9 @@ pub(super) fn post(
         }),
         GFP_KERNEL,
     )?;
-    let mut chain = Chain::new(target, 1);
-    push(&mut chain, waiter.clone())?;
-    let (_, result) = chain.post(|_| ());
-    result.map(|()| waiter)
+    let pushed = chain
+        .begin(target, 1)
+        .and_then(|()| push(chain, waiter.clone()));
+    let (_, result) = chain.post(|_, _| ());
+    pushed.and(result).map(|()| waiter)
 }

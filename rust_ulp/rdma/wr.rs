@@ -4,8 +4,7 @@
 
 use super::{
     ah::Ah,
-    mr::Mr,
-    pd::Pd, //
+    mr::Mr, //
 };
 use crate::{
     bindings,
@@ -82,10 +81,11 @@ impl Operation {
         }
     }
 
-    /// Returns the request in the form that drivers take; `wr` is its general part.
-    pub(super) fn to_raw(&self, mut wr: bindings::ib_send_wr) -> Wr {
+    /// Writes the request to `to` in the form that drivers take; `wr` is its general part.
+    #[inline(always)]
+    pub(super) fn fill(&self, to: &mut Wr, mut wr: bindings::ib_send_wr) {
         match *self {
-            Self::Remote(remote) => remote_wr(wr, remote),
+            Self::Remote(remote) => fill_remote(to, wr, remote),
             Self::Send(tail) => {
                 wr.opcode = match tail {
                     Tail::None => bindings::IB_WR_SEND,
@@ -98,7 +98,7 @@ impl Operation {
                         bindings::IB_WR_SEND_WITH_INV
                     }
                 };
-                Wr { send: wr }
+                to.send = wr;
             }
             Self::Datagram {
                 ref ah,
@@ -110,14 +110,13 @@ impl Operation {
                     false => bindings::IB_WR_SEND,
                     true => bindings::IB_WR_SEND_WITH_IMM,
                 };
-                let ud = bindings::ib_ud_wr {
+                to.ud = bindings::ib_ud_wr {
                     wr,
                     ah: ah.as_raw(),
                     remote_qpn: qp_num,
                     remote_qkey: qkey,
                     ..Default::default()
                 };
-                Wr { ud }
             }
         }
     }
@@ -131,8 +130,9 @@ fn set_imm(wr: &mut bindings::ib_send_wr, imm: Option<u32>) -> bool {
     imm.is_some()
 }
 
-/// Returns a request for memory of the peer.
-fn remote_wr(mut wr: bindings::ib_send_wr, remote: Remote) -> Wr {
+/// Writes a request for memory of the peer to `to`.
+#[inline(always)]
+fn fill_remote(to: &mut Wr, mut wr: bindings::ib_send_wr, remote: Remote) {
     let (opcode, operands) = match remote.op {
         RemoteOp::Write { imm } => match set_imm(&mut wr, imm) {
             false => (bindings::IB_WR_RDMA_WRITE, None),
@@ -147,23 +147,23 @@ fn remote_wr(mut wr: bindings::ib_send_wr, remote: Remote) -> Wr {
     wr.opcode = opcode;
     let Remote { addr, rkey, .. } = remote;
     match operands {
-        None => Wr {
-            rdma: bindings::ib_rdma_wr {
+        None => {
+            to.rdma = bindings::ib_rdma_wr {
                 wr,
                 remote_addr: addr,
                 rkey,
-            },
-        },
-        Some((compare_add, swap)) => Wr {
-            atomic: bindings::ib_atomic_wr {
+            };
+        }
+        Some((compare_add, swap)) => {
+            to.atomic = bindings::ib_atomic_wr {
                 wr,
                 remote_addr: addr,
                 compare_add,
                 swap,
                 rkey,
                 ..Default::default()
-            },
-        },
+            };
+        }
     }
 }
 
@@ -208,27 +208,28 @@ impl Flags {
 
 /// A range of registered memory that a request reads or writes.
 ///
-/// It keeps the memory region until the slot of the request is reused.
+/// The request keeps the memory region until its slot is reused.
 ///
 /// ```
-/// fn first_bytes(mr: &Arc<mr::Mr>) -> Result<Local> {
-///     Local::new(mr.clone(), 0, 64)
+/// fn first_bytes(mr: &Arc<mr::Mr>) -> Result<Local<'_>> {
+///     Local::new(mr, 0, 64)
 /// }
 /// ```
 ///
 /// # Invariants
 ///
 /// The `length` bytes at `offset` are in the region, and `length` is not 0.
-pub(crate) struct Local {
-    mr: Arc<Mr>,
+#[derive(Clone, Copy)]
+pub(crate) struct Local<'a> {
+    pub(super) mr: &'a Arc<Mr>,
     offset: u64,
     length: u32,
 }
 
-impl Local {
+impl<'a> Local<'a> {
     /// Returns `length` bytes at `offset` of `mr`. Fails with [`ERANGE`] when they are not in the
     /// region, or `length` is 0.
-    pub(crate) fn new(mr: Arc<Mr>, offset: u64, length: u32) -> Result<Self> {
+    pub(crate) fn new(mr: &'a Arc<Mr>, offset: u64, length: u32) -> Result<Self> {
         let end = offset.checked_add(length.into()).ok_or(ERANGE)?;
         if length == 0 || end > mr.length() {
             return Err(ERANGE);
@@ -237,12 +238,7 @@ impl Local {
         Ok(Self { mr, offset, length })
     }
 
-    /// Returns the protection domain of the memory.
-    pub(super) fn pd(&self) -> &Arc<Pd> {
-        self.mr.pd()
-    }
-
-    pub(super) fn to_raw(&self) -> bindings::ib_sge {
+    pub(super) fn to_raw(self) -> bindings::ib_sge {
         bindings::ib_sge {
             // Cannot wrap: these addresses are in the region.
             addr: self.mr.addr().wrapping_add(self.offset),

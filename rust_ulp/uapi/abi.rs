@@ -38,7 +38,6 @@ numbers! {
     u32: TIMEOUT_ABSOLUTE = 1 << 0;
     u32: NONBLOCK = 1 << 1;
     u64: TIMEOUT_INFINITE = 0xffffffffffffffff;
-    u64: TIMEOUT_MAX_NS = 3_600_000_000_000;
     u64: FEATURE_CALL = 1 << 0, FEATURE_GRANTS = 1 << 1, FEATURE_SRQ = 1 << 2,
         FEATURE_DATAGRAM = 1 << 3, FEATURE_EVENTS = 1 << 4, FEATURE_CM = 1 << 5,
         FEATURE_CANCEL = 1 << 6, FEATURE_EVENTFD = 1 << 7, FEATURE_URING = 1 << 8,
@@ -91,7 +90,8 @@ numbers! {
     u8: WR_RDMA_WRITE = 0, WR_RDMA_WRITE_WITH_IMM = 1, WR_SEND = 2, WR_SEND_WITH_IMM = 3,
         WR_RDMA_READ = 4, WR_ATOMIC_CMP_AND_SWP = 5, WR_ATOMIC_FETCH_AND_ADD = 6,
         WR_SEND_WITH_INV = 9, WR_RECV = 128;
-    u16: SEND_FENCE = 1 << 0, SEND_SIGNALED = 1 << 1, SEND_SOLICITED = 1 << 2, SEND_INLINE = 1 << 3;
+    u16: SEND_FENCE = 1 << 0, SEND_SIGNALED = 1 << 1, SEND_SOLICITED = 1 << 2, SEND_INLINE = 1 << 3,
+        REQUEST_TIMEOUT = 1 << 4, REQUEST_ABSOLUTE = 1 << 5;
     u32: WR_SIZE_V1 = 64;
     u32: CANCEL_ALL = 1 << 0;
     u32: URING_REQUEST = io(0x80);
@@ -193,7 +193,7 @@ abi! {
         @0 dgid: [u8; 16], @16 flow_label: u32, @20 port_num: u32, @24 sgid_index: u8,
         @25 hop_limit: u8, @26 traffic_class: u8, @27 sl: u8, @28 dlid: u16, @30 is_global: u8,
         @31 static_rate: u8, @32 dmac: [u8; 6], @38 src_path_bits: u8, @39 pad: u8,
-        @40 reserved: [u32; 6]
+        @40 dlid_high: u16, @42 pad2: u16, @44 reserved: [u32; 5]
     }
     /// Holds the attributes of a queue pair.
     struct QpAttr = rust_ulp_qp_attr, 128 bytes {

@@ -121,6 +121,37 @@ pub enum Elements {
     },
 }
 
+/// The time limit of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(unreachable_pub, missing_docs)]
+pub struct TimeLimit {
+    /// Nanoseconds, or `TIMEOUT_INFINITE`; not 0.
+    pub ns: u64,
+    /// Whether `ns` is a time of `CLOCK_MONOTONIC`.
+    pub is_absolute: bool,
+}
+
+#[allow(unreachable_pub)]
+impl TimeLimit {
+    fn new(wr: &abi::Wr) -> Result<Option<Self>, Refusal> {
+        let is_absolute = wr.flags & abi::REQUEST_ABSOLUTE != 0;
+        match (wr.flags & abi::REQUEST_TIMEOUT != 0, wr.timeout_ns) {
+            (false, 0) if !is_absolute => Ok(None),
+            (true, ns @ 1..) => Ok(Some(Self { ns, is_absolute })),
+            _ => Err(Refusal::Invalid),
+        }
+    }
+
+    /// Returns the nanoseconds that are left at `now`, at least 1; 0 for no limit.
+    pub fn left(self, now: u64) -> u64 {
+        match self.ns {
+            abi::TIMEOUT_INFINITE => 0,
+            at if self.is_absolute => at.saturating_sub(now).max(1),
+            ns => ns,
+        }
+    }
+}
+
 /// A decoded request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub, missing_docs)]
@@ -134,8 +165,7 @@ pub struct DecodedWr {
     pub fence: bool,
     pub solicited: bool,
     pub inline: bool,
-    /// The time limit, or 0.
-    pub timeout_ns: u64,
+    pub limit: Option<TimeLimit>,
 }
 
 /// The fields of a request that an opcode uses, besides `remote_addr` and `rkey` for
@@ -149,7 +179,8 @@ struct Uses {
 
 /// Decodes the operation of `wr`, and returns the fields that it uses.
 fn operation(wr: &abi::Wr) -> Result<(Op, Uses), Refusal> {
-    const ANY: u16 = abi::SEND_FENCE | abi::SEND_SIGNALED;
+    const TIME: u16 = abi::REQUEST_TIMEOUT | abi::REQUEST_ABSOLUTE;
+    const ANY: u16 = abi::SEND_FENCE | abi::SEND_SIGNALED | TIME;
     const MESSAGE: u16 = ANY | abi::SEND_INLINE | abi::SEND_SOLICITED;
     let remote = |op| {
         let (addr, rkey) = (wr.remote_addr, wr.rkey);
@@ -183,7 +214,7 @@ fn operation(wr: &abi::Wr) -> Result<(Op, Uses), Refusal> {
             let op = RemoteOp::FetchAdd { add: wr.arg0 };
             (remote(op), ANY, false, 1)
         }
-        abi::WR_RECV => (Op::Recv, 0, false, 0),
+        abi::WR_RECV => (Op::Recv, TIME, false, 0),
         // LOCAL_INV, BIND_MW, TSO and later opcodes of `enum ib_wr_opcode`.
         7 | 8 | 10..=15 => return Err(Refusal::Unsupported),
         _ => return Err(Refusal::Invalid),
@@ -219,7 +250,6 @@ pub fn decode(wr: &abi::Wr, limits: Limits) -> Result<DecodedWr, Refusal> {
     let (op, uses) = operation(wr)?;
     let is_remote = matches!(op, Op::Remote(_));
     if wr.flags & !uses.flags != 0
-        || wr.timeout_ns > abi::TIMEOUT_MAX_NS
         || wr.reserved != 0
         || (!is_remote && (wr.remote_addr != 0 || wr.rkey != 0))
         || (!uses.imm_data && wr.imm_data != 0)
@@ -252,6 +282,6 @@ pub fn decode(wr: &abi::Wr, limits: Limits) -> Result<DecodedWr, Refusal> {
         fence: wr.flags & abi::SEND_FENCE != 0,
         solicited: wr.flags & abi::SEND_SOLICITED != 0,
         inline,
-        timeout_ns: wr.timeout_ns,
+        limit: TimeLimit::new(wr)?,
     })
 }

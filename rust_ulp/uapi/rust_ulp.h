@@ -19,9 +19,12 @@
  *    can write the beginning of the struct but not its end. QP_MODIFY leaves the queue pair in ERR
  *    if the driver fails in the middle of the command.
  *  - @timeout_ns of a command that waits (ACCEPT, CONNECT, GET_REQUEST, SUBMIT) is a number of
- *    nanoseconds from the start of the command: 0 does not wait, and RUST_ULP_TIMEOUT_INFINITE
- *    waits for ever. With RUST_ULP_TIMEOUT_ABSOLUTE in @flags, it is a time of CLOCK_MONOTONIC. If
- *    the time runs out, the wait ends with ETIME; ETIMEDOUT is of the network.
+ *    nanoseconds from the start of the command, and that of a work request from its post. 0 leaves
+ *    no time: a wait ends at once, and what cannot end at once (an attempt to connect, a work
+ *    request) is refused with EINVAL. RUST_ULP_TIMEOUT_INFINITE sets no limit. With the flag
+ *    RUST_ULP_TIMEOUT_ABSOLUTE, or RUST_ULP_REQUEST_ABSOLUTE, it is a time of CLOCK_MONOTONIC. If
+ *    the time runs out, a wait ends with ETIME, and a work request with
+ *    RUST_ULP_WC_STATUS_TIMEOUT; ETIMEDOUT is of the network.
  *  - A signal ends a wait with EINTR. A command that has slept writes to @timeout_ns what is left
  *    of it, unless it is absolute or infinite. A caller that repeats the command with the same
  *    struct thus waits until the same time.
@@ -137,11 +140,8 @@
  */
 #define RUST_ULP_NONBLOCK		(1U << 1)
 
-/* A @timeout_ns of these structs: no limit. Signals, DESTROY and device removal end the wait. */
+/* A @timeout_ns: no limit. Signals, DESTROY and device removal end a wait. */
 #define RUST_ULP_TIMEOUT_INFINITE	0xffffffffffffffffULL
-
-/* The largest @timeout_ns of a request: one hour. */
-#define RUST_ULP_TIMEOUT_MAX_NS	3600000000000ULL
 
 /* ---- QUERY --------------------------------------------------------------- */
 
@@ -214,6 +214,13 @@ struct rust_ulp_device_entry {
 	__u32 pad;
 };
 
+/*
+ * Errnos of DEVICE_LIST:
+ *
+ *  EINVAL      @capacity is not 0 and @entry_size is below that of the first version
+ *  ENOMEM      no memory for the list
+ */
+
 /**
  * struct rust_ulp_device_list - lists the devices that this file may attach to
  * @entries: [in; address] Address of an array of @capacity struct rust_ulp_device_entry.
@@ -232,6 +239,17 @@ struct rust_ulp_device_list {
 };
 
 /* ---- ATTACH -------------------------------------------------------------- */
+
+/*
+ * Errnos of ATTACH:
+ *
+ *  EALREADY    the file is attached
+ *  EINVAL      @name has no NUL
+ *  EPROTONOSUPPORT  @event_size is not one that QUERY allows, or not a multiple of 8
+ *  ENOENT      there is no device, none of that name, or none that this file may use
+ *  EDQUOT      the rdma cgroup allows no more handles
+ *  ENOMEM      a shared cause
+ */
 
 /**
  * struct rust_ulp_attach - binds this open file to one device, once
@@ -344,6 +362,12 @@ struct rust_ulp_device_query {
 #define RUST_ULP_LINK_INFINIBAND	1
 #define RUST_ULP_LINK_ETHERNET		2
 
+/*
+ * Errnos of PORT_QUERY:
+ *
+ *  ENOENT      no such port
+ */
+
 /**
  * struct rust_ulp_port_query - describes a port
  * @port: [in; 1 to phys_ports] Port number.
@@ -420,6 +444,14 @@ struct rust_ulp_gid_entry {
 	__u8 ifname[16];
 };
 
+/*
+ * Errnos of GID_QUERY:
+ *
+ *  EINVAL      @capacity is not 0 and @entry_size is below that of the first version
+ *  ENOENT      no such port
+ *  ENOMEM      no memory for the list
+ */
+
 /**
  * struct rust_ulp_gid_query - lists the GIDs of a port
  * @entries: [in; address] Address of an array of @capacity struct rust_ulp_gid_entry.
@@ -441,6 +473,12 @@ struct rust_ulp_gid_query {
 	__u32 count;
 };
 
+/*
+ * Errnos of PKEY_QUERY:
+ *
+ *  ENOENT      no such port, or no such entry
+ */
+
 /**
  * struct rust_ulp_pkey_query - returns one P_Key of a port
  * @port: [in; 1 to phys_ports] Port number.
@@ -458,6 +496,12 @@ struct rust_ulp_pkey_query {
 
 /* ---- Objects ------------------------------------------------------------- */
 
+/*
+ * Errnos of PD_CREATE:
+ *
+ *  EMFILE, EDQUOT, ENOMEM  a shared cause
+ */
+
 /**
  * struct rust_ulp_pd_create - creates a protection domain
  * @handle: [out; handle] The new protection domain.
@@ -471,9 +515,20 @@ struct rust_ulp_pd_create {
 
 /* rust_ulp_cq_create.delivery: the context that copies completions from the device to the ring */
 #define RUST_ULP_DELIVER_DEFAULT	0	/* the module's parameter "delivery" */
-#define RUST_ULP_DELIVER_WORKQUEUE	1	/* a kernel worker */
+#define RUST_ULP_DELIVER_WORKQUEUE	1	/* a thread that waits, else a kernel worker */
 #define RUST_ULP_DELIVER_SOFTIRQ	2	/* the softirq of the CPU that saw the completion */
 #define RUST_ULP_DELIVER_CALLER		3	/* the caller of SUBMIT on this queue, no other */
+
+/*
+ * Errnos of CQ_CREATE:
+ *
+ *  ERANGE      @entries is 0, above 32768 or above the device's limit; @comp_vector does not exist
+ *  EINVAL      @delivery is not defined
+ *  EPROTONOSUPPORT  @cqe_size is not one that QUERY allows, or not a multiple of 8
+ *  EPERM       delivery by softirq, without CAP_SYS_NICE and without the module's parameter
+ *              user_softirq=1 or delivery=2
+ *  EMFILE, EDQUOT, ENOMEM  a shared cause
+ */
 
 /**
  * struct rust_ulp_cq_create - creates a completion queue
@@ -613,6 +668,16 @@ struct rust_ulp_cqe {
 /* rust_ulp_qp_create.flags */
 #define RUST_ULP_QP_SIG_ALL	(1U << 0)	/* every send request generates a completion */
 
+/*
+ * Errnos of QP_CREATE:
+ *
+ *  EINVAL      @qp_type is not defined
+ *  EOPNOTSUPP  no queue pairs of that type on this device: docs/providers.md
+ *  ERANGE      more requests, elements or inline bytes than are supported
+ *  EXDEV       @srq belongs to another protection domain, or @recv_cq is not its completion queue
+ *  ENOENT, EBADFD, EMFILE, EDQUOT, ENOMEM  a shared cause
+ */
+
 /**
  * struct rust_ulp_qp_create - creates a queue pair
  * @flags: [in] RUST_ULP_QP_SIG_ALL.
@@ -662,6 +727,7 @@ struct rust_ulp_qp_create {
  * @traffic_class: [in, out; 0 to 255; DSCP in the upper 6 bits] Traffic class of the GRH.
  * @sl: [in, out; 0 to 15] Service level.
  * @dlid: [in, out; 16 bits] LID of the peer, on InfiniBand.
+ * @dlid_high: [in, out; 16 bits] Upper half of the LID of the peer, on Omni-Path.
  * @is_global: [in, out; 0, 1] 1: packets have a GRH. Must be 1 on RoCE.
  * @static_rate: [in, out; 0, 2 to 23, 25] enum ib_rate; 0: the rate of the port.
  * @dmac: [in, out; 48 bits, network order] MAC address of the peer; in: 0, the kernel resolves it.
@@ -681,7 +747,9 @@ struct rust_ulp_ah_attr {
 	__u8 dmac[6];
 	__u8 src_path_bits;
 	__u8 pad;
-	__u32 reserved[6];
+	__u16 dlid_high;
+	__u16 pad2;
+	__u32 reserved[5];
 };
 
 /*
@@ -775,6 +843,27 @@ struct rust_ulp_qp_attr {
 	__u32 reserved[6];
 };
 
+/*
+ * Errnos of QP_MODIFY:
+ *
+ *  EINVAL      a bit of @attr_mask, a state, a right, @path_mtu or @static_rate is not defined; the
+ *              address has no GRH on Ethernet
+ *  EOPNOTSUPP  the device is an iWARP device: only ACCEPT and CONNECT take its queue pairs to RTS,
+ *              and ERR is final
+ *  EPROTO      the state table of the IBA specification does not allow the transition, or not with
+ *              these attributes; @cur_qp_state is not the present state; an address is given in
+ *              RESET or ERR. @missing_mask and @extra_mask name the attributes
+ *  ERANGE      a number is outside the ranges above; @path_mtu exceeds the port's
+ *  ENOENT      the port, GID index or P_Key index does not exist, or this file may not use it; the
+ *              file has no such handle
+ *  EPERM       the Q_Key has bit 31 set, and the process lacks CAP_NET_RAW
+ *  EHOSTUNREACH  there is no route to the host, or a local one without an interface
+ *  ENETUNREACH  there is no route to the network
+ *  ETIMEDOUT   the link-layer address was not resolved in time
+ *  EBADFD, ENOMEM  a shared cause
+ *  EISCONN     a connection has the queue pair, and the new state is not ERR
+ */
+
 /**
  * struct rust_ulp_qp_modify - changes the state and the attributes of a queue pair
  * @qp: [in; handle] Queue pair.
@@ -789,7 +878,7 @@ struct rust_ulp_qp_attr {
  * bring it to RTS. It cannot leave ERR. QP_MODIFY always returns EOPNOTSUPP.
  *
  * A connection has its queue pair from the begin of ACCEPT or CONNECT until the connection is
- * destroyed. Meanwhile QP_MODIFY may only set the state ERR, else it returns EISCONN.
+ * destroyed. During that time QP_MODIFY may only set the state ERR, else it returns EISCONN.
  */
 struct rust_ulp_qp_modify {
 	__u32 size;
@@ -800,6 +889,12 @@ struct rust_ulp_qp_modify {
 	__u32 extra_mask;
 	struct rust_ulp_qp_attr attr;
 };
+
+/*
+ * Errnos of QP_QUERY:
+ *
+ *  ENOENT, EBADFD  a shared cause
+ */
 
 /**
  * struct rust_ulp_qp_query - describes a queue pair
@@ -835,6 +930,22 @@ struct rust_ulp_qp_query {
 
 /* rust_ulp_buffer_create.node */
 #define RUST_ULP_NODE_ANY	(-1)
+
+/*
+ * Errnos of BUFFER_CREATE:
+ *
+ *  EINVAL      @page_size is not supported
+ *  ERANGE      @length is 0 or exceeds @max_buffer; @node does not exist; the buffer needs more
+ *              keys than the device has
+ *  EOPNOTSUPP  no fast registration
+ *  ETIMEDOUT   iWARP: the loopback connection that the first key of a domain needs was not
+ *              established in 10 s
+ *  EINTR       the process is being killed; iWARP: a signal arrived while the loopback connection
+ *              was established
+ *  ENOMEM      over RLIMIT_MEMLOCK without CAP_IPC_LOCK, over the limit of the memory cgroup, or no
+ *              pages of that size
+ *  ENOENT, EBADFD, EADDRNOTAVAIL, EMFILE, EDQUOT  a shared cause
+ */
 
 /**
  * struct rust_ulp_buffer_create - creates a buffer of pages that the kernel allocates
@@ -891,6 +1002,18 @@ struct rust_ulp_buffer_create {
  */
 #define RUST_ULP_BUFFER_READ_ONLY	(1U << 0)	/* requests and peers may only read it */
 
+/*
+ * Errnos of BUFFER_REGISTER:
+ *
+ *  EFAULT      the memory is not mapped, or it is not writable and READ_ONLY is not set
+ *  EOPNOTSUPP  the memory cannot be pinned for long (a file on most filesystems, device memory), or
+ *              no fast registration
+ *  ERANGE      @length is 0 or exceeds @max_buffer; the buffer needs more keys than the device has
+ *  EAGAIN      the kernel could not pin the memory now: try again
+ *  ENOMEM      over RLIMIT_MEMLOCK without CAP_IPC_LOCK, or no memory
+ *  ENOENT, EBADFD, EADDRNOTAVAIL, EINTR, EMFILE, EDQUOT  a shared cause
+ */
+
 /**
  * struct rust_ulp_buffer_register - creates a buffer of the caller's memory
  * @flags: [in] RUST_ULP_BUFFER_READ_ONLY.
@@ -922,6 +1045,21 @@ struct rust_ulp_buffer_register {
 	__u32 keys;
 	__u32 page_size;
 };
+
+/*
+ * Errnos of BUFFER_IMPORT:
+ *
+ *  EBADF       @fd is not open
+ *  ENOENT      @pd is not a handle of this file
+ *  EINVAL      @fd is not a dma-buf; @offset is not a multiple of the page size
+ *  EACCES      the dma-buf is not open for writing, and READ_ONLY is not set
+ *  ERANGE      the range is empty, not inside the dma-buf, or exceeds @max_buffer
+ *  EOPNOTSUPP  the exporter cannot map it into the kernel, it is not system memory, or no fast
+ *              registration
+ *  EAGAIN      passed on from the exporter
+ *  EINTR       the process is being killed, or a signal arrived while the exporter waited
+ *  EBADFD, EADDRNOTAVAIL, EMFILE, EDQUOT, ENOMEM  a shared cause
+ */
 
 /**
  * struct rust_ulp_buffer_import - creates a buffer of a dma-buf
@@ -960,6 +1098,12 @@ struct rust_ulp_buffer_import {
 #define RUST_ULP_BUFFER_USER	2	/* BUFFER_REGISTER */
 #define RUST_ULP_BUFFER_DMABUF	3	/* BUFFER_IMPORT */
 
+/*
+ * Errnos of BUFFER_QUERY:
+ *
+ *  ENOENT, EBADFD  a shared cause
+ */
+
 /**
  * struct rust_ulp_buffer_query - describes a buffer
  * @buffer: [in; handle] Buffer.
@@ -995,6 +1139,20 @@ struct rust_ulp_buffer_query {
 #define RUST_ULP_GRANT_ONE_SHOT_INV	(1U << 0)	/* ends when invalidated; needs @qp */
 #define RUST_ULP_GRANT_ONE_SHOT_IMM	(1U << 1)	/* ends by immediate data; needs @qp */
 #define RUST_ULP_GRANT_PARTIAL		(1U << 2)	/* may grant less, and returns @length */
+
+/*
+ * Errnos of GRANT_CREATE:
+ *
+ *  EOPNOTSUPP  siw: a grant with REMOTE_READ crosses the end of a page
+ *  EINVAL      no right is given, or one is not defined; ONE_SHOT_INV or ONE_SHOT_IMM without @qp
+ *  EACCES      a right to write a READ_ONLY buffer
+ *  ERANGE      the range is empty, not inside the buffer, or (without PARTIAL) crosses the border
+ *              of a key
+ *  EXDEV       @qp and @buffer belong to different protection domains
+ *  ENOTCONN    @qp is in ERR
+ *  EADDRNOTAVAIL  the registration needs a port with an address, and the device has none any more
+ *  ENOENT, EBADFD, EMFILE, EDQUOT, ENOMEM  a shared cause
+ */
 
 /**
  * struct rust_ulp_grant_create - gives the peer access to a range of a buffer
@@ -1042,6 +1200,13 @@ struct rust_ulp_grant_create {
 	__aligned_u64 user_data;
 };
 
+/*
+ * Errnos of GRANT_ROTATE:
+ *
+ *  ENOTCONN    the grant has ended
+ *  ENOENT, EBADFD, ENOMEM  a shared cause
+ */
+
 /**
  * struct rust_ulp_grant_rotate - gives a grant a new key
  * @grant: [in; handle] Grant.
@@ -1063,6 +1228,12 @@ struct rust_ulp_grant_rotate {
 #define RUST_ULP_GRANT_ACTIVE	1
 #define RUST_ULP_GRANT_USED	2	/* a grant with ONE_SHOT_* was used */
 #define RUST_ULP_GRANT_EXPIRED	3	/* its queue pair went to ERR or RESET, or was destroyed */
+
+/*
+ * Errnos of GRANT_QUERY:
+ *
+ *  ENOENT, EBADFD  a shared cause
+ */
 
 /**
  * struct rust_ulp_grant_query - describes a grant
@@ -1095,6 +1266,21 @@ struct rust_ulp_grant_query {
 	__aligned_u64 user_data;
 };
 
+/*
+ * Errnos of AH_CREATE:
+ *
+ *  EINVAL      @is_global is not 0 or 1; @static_rate is not defined; the address has no GRH on
+ *              Ethernet
+ *  EOPNOTSUPP  no datagrams on this device
+ *  ERANGE      @flow_label, @sl or @src_path_bits is outside its range
+ *  ENOENT      the port or GID index does not exist, or this file may not use it; the file has no
+ *              such handle
+ *  EHOSTUNREACH  there is no route to the host, or a local one without an interface
+ *  ENETUNREACH  there is no route to the network
+ *  ETIMEDOUT   the link-layer address was not resolved in time
+ *  EBADFD, EMFILE, EDQUOT, ENOMEM  a shared cause
+ */
+
 /**
  * struct rust_ulp_ah_create - creates an address handle for datagrams
  * @pd: [in; handle] Protection domain.
@@ -1111,6 +1297,15 @@ struct rust_ulp_ah_create {
 	__u32 handle;
 	struct rust_ulp_ah_attr attr;
 };
+
+/*
+ * Errnos of SRQ_CREATE:
+ *
+ *  EOPNOTSUPP  no shared receive queues on this device
+ *  ERANGE      more requests or elements than the module or the device supports; @limit exceeds
+ *              @max_wr
+ *  ENOENT, EBADFD, EMFILE, EDQUOT, ENOMEM  a shared cause
+ */
 
 /**
  * struct rust_ulp_srq_create - creates a shared receive queue
@@ -1149,6 +1344,13 @@ struct rust_ulp_srq_create {
 	__u32 handle;
 };
 
+/*
+ * Errnos of SRQ_MODIFY:
+ *
+ *  ERANGE      @limit exceeds @max_wr
+ *  ENOENT, EBADFD  a shared cause
+ */
+
 /**
  * struct rust_ulp_srq_modify - arms the limit of a shared receive queue
  * @srq: [in; handle] Shared receive queue.
@@ -1162,6 +1364,12 @@ struct rust_ulp_srq_modify {
 	__u32 srq;
 	__u32 limit;
 };
+
+/*
+ * Errnos of SRQ_QUERY:
+ *
+ *  ENOENT, EBADFD  a shared cause
+ */
 
 /**
  * struct rust_ulp_srq_query - describes a shared receive queue
@@ -1183,6 +1391,15 @@ struct rust_ulp_srq_query {
 	__u32 recvs_in_flight;
 	__u32 orphans;
 };
+
+/*
+ * Errnos of DESTROY:
+ *
+ *  EBUSY       another object uses it: a grant uses its buffer, a connection its queue pair, a
+ *              queue pair its completion queues and its shared receive queue, a shared receive
+ *              queue its completion queue, and other objects their protection domain
+ *  ENOENT      a shared cause
+ */
 
 /**
  * struct rust_ulp_destroy - destroys an object
@@ -1369,6 +1586,19 @@ struct rust_ulp_conn_param {
 #define RUST_ULP_CONN_TRAFFIC_CLASS	(1U << 0)
 #define RUST_ULP_CONN_FLOW_CONTROL	(1U << 1)	/* end-to-end, if the device supports it */
 
+/*
+ * Errnos of LISTEN:
+ *
+ *  EINVAL      the address family is not supported, there is no address, or bytes of it that must
+ *              be zero are not
+ *  EACCES      a port below 1024 without CAP_NET_BIND_SERVICE
+ *  EADDRINUSE  the port is taken
+ *  EADDRNOTAVAIL  no device has the address
+ *  ERANGE      @backlog is not 1 to 1024
+ *  EXDEV       another device than the file's has the address
+ *  EMFILE, EDQUOT, ENOMEM  a shared cause
+ */
+
 /**
  * struct rust_ulp_listen - creates a listener
  * @addr: [in, out] Local address, all zero for any; out: the port, if that was 0.
@@ -1384,6 +1614,16 @@ struct rust_ulp_listen {
 	__u32 handle;
 	__aligned_u64 user_data;
 };
+
+/*
+ * Errnos of GET_REQUEST:
+ *
+ *  ENOENT      the file has no such handle, or another thread destroyed the listener during the
+ *              wait
+ *  ETIME       no request arrived in time
+ *  EINTR       a signal arrived
+ *  EBADFD, EMFILE, EDQUOT, ENOMEM  a shared cause
+ */
 
 /**
  * struct rust_ulp_get_request - takes the oldest request of a listener
@@ -1412,6 +1652,27 @@ struct rust_ulp_get_request {
 	__u32 private_len;
 	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];
 };
+
+/*
+ * Errnos of ACCEPT:
+ *
+ *  EINVAL      a right, a flag or @path_mtu is not defined; @timeout_ns is 0 without NONBLOCK, or
+ *              not 0 with it; bytes beyond @private_len are not zero
+ *  ERANGE      a parameter is outside its range, or exceeds the device's reads and atomics;
+ *              @path_mtu is below the request's
+ *  EMSGSIZE    @private_len exceeds 196
+ *  EOPNOTSUPP  the queue pair is not RC
+ *  EPROTO      the queue pair is neither in RESET nor in INIT
+ *  EISCONN     the queue pair has a connection, or the request was accepted
+ *  ENOTCONN    the connection request has ended
+ *  ECONNRESET  the peer has ended; the request has failed
+ *  ETIME       the time ran out; the attempt is pending
+ *  ETIMEDOUT   the peer does not answer; the request has failed
+ *  EINTR       a signal arrived; the attempt is pending
+ *  ENOENT, EBADFD, ENOMEM  a shared cause
+ *  EHOSTUNREACH, ENETUNREACH  no path leads to the peer any more: the core resolves its address
+ *              again for RTR
+ */
 
 /**
  * struct rust_ulp_accept - accepts a request
@@ -1447,8 +1708,9 @@ struct rust_ulp_get_request {
  *    It ignores the other members, and they are 0 in @agreed. @peer_qp_num is 0.
  *  - @reject_reason is 28 if the peer's answer had private data, else 0.
  *  - Sockets are created in the caller's network namespace, which should be that of the opener.
- *  - CONNECT with RUST_ULP_NONBLOCK returns EOPNOTSUPP. A pending attempt sends its request only
- *    while a CONNECT waits for it.
+ *  - CONNECT with RUST_ULP_NONBLOCK returns EOPNOTSUPP, and a pending attempt sends its request
+ *    only while a CONNECT waits for it: the driver connects TCP in the calling thread, and only a
+ *    signal to that thread ends this (siw_connect(), drivers/infiniband/sw/siw/siw_cm.c).
  *  - While TCP connects, a signal ends the attempt with EINTR, but neither @timeout_ns nor the
  *    removal of the device ends the wait (see net.ipv4.tcp_syn_retries).
  *  - The file does not report RUST_ULP_EVENT_TIMEWAIT_EXIT.
@@ -1467,6 +1729,17 @@ struct rust_ulp_accept {
 	__aligned_u64 user_data;
 };
 
+/*
+ * Errnos of REJECT:
+ *
+ *  EINVAL      bytes beyond @private_len are not zero
+ *  EMSGSIZE    @private_len exceeds 148
+ *  EISCONN     the request was accepted, or another thread accepts it
+ *  ENOTCONN    the request has ended
+ *  ENOENT, EBADFD  a shared cause
+ *  ENOMEM      no memory for the message: the request waits on
+ */
+
 /**
  * struct rust_ulp_reject - rejects a request
  * @request: [in; handle] The request; the command destroys it.
@@ -1480,6 +1753,33 @@ struct rust_ulp_reject {
 	__u32 private_len;
 	__u8 private_data[RUST_ULP_CM_PRIVATE_MAX];
 };
+
+/*
+ * Errnos of CONNECT:
+ *
+ *  EINVAL      the address family is not supported; the destination is missing, the wildcard
+ *              address or port 0; source and destination have different families; a right, a flag
+ *              or @path_mtu is not defined; @timeout_ns is 0 without NONBLOCK, or not 0 with it;
+ *              bytes beyond @private_len are not zero
+ *  EACCES      a source port below 1024 without CAP_NET_BIND_SERVICE
+ *  EADDRNOTAVAIL  no device has the source address
+ *  EHOSTUNREACH  there is no route to the address, no host answers for it, or it is a wildcard
+ *              address
+ *  ENETUNREACH  there is no route to the network
+ *  EXDEV       the source address or the route belongs to another device than the file's
+ *  ECONNREFUSED  the peer rejected the request, or no program listens: see @reject_reason (28: the
+ *              peer called REJECT)
+ *  ECONNRESET  the peer ended while the connection was established
+ *  ETIME       the time ran out; the attempt is pending
+ *  ETIMEDOUT   the peer does not answer: the time of the connection manager ran out
+ *  EINTR       a signal arrived; the attempt is pending
+ *  ERANGE      a parameter is outside its range, or exceeds the device's reads and atomics
+ *  EMSGSIZE    @private_len exceeds 56
+ *  EOPNOTSUPP  the queue pair is not RC
+ *  EPROTO      the queue pair is neither in RESET nor in INIT
+ *  EISCONN     the queue pair has a connection
+ *  ENOENT, EBADFD, EMFILE, EDQUOT, ENOMEM  a shared cause
+ */
 
 /**
  * struct rust_ulp_connect - connects a queue pair to a listener
@@ -1530,6 +1830,13 @@ struct rust_ulp_connect {
 	__aligned_u64 user_data;
 };
 
+/*
+ * Errnos of DISCONNECT:
+ *
+ *  ENOTCONN    the connection has ended, or is not established yet
+ *  ENOENT, EBADFD  a shared cause
+ */
+
 /**
  * struct rust_ulp_disconnect - ends a connection
  * @conn: [in; handle] Connection; its queue pair goes to ERR and its requests are flushed.
@@ -1556,6 +1863,12 @@ struct rust_ulp_disconnect {
 #define RUST_ULP_CONN_DISCONNECTED	5
 #define RUST_ULP_CONN_TIMEWAIT_OVER	6	/* disconnected, after the timewait period */
 #define RUST_ULP_CONN_FAILED		7	/* never established; its queue pair is free */
+
+/*
+ * Errnos of CONN_QUERY:
+ *
+ *  ENOENT, EBADFD  a shared cause
+ */
 
 /**
  * struct rust_ulp_conn_query - describes a connection, a request or a listener
@@ -1601,11 +1914,13 @@ struct rust_ulp_conn_query {
 #define RUST_ULP_WR_SEND_WITH_INV		9
 #define RUST_ULP_WR_RECV			128
 
-/* rust_ulp_wr.flags */
+/* rust_ulp_wr.flags. RECV takes the last two only. */
 #define RUST_ULP_SEND_FENCE	(1U << 0)	/* waits for the reads and atomics before it */
 #define RUST_ULP_SEND_SIGNALED	(1U << 1)	/* generates a completion even if it succeeds */
 #define RUST_ULP_SEND_SOLICITED	(1U << 2)
 #define RUST_ULP_SEND_INLINE	(1U << 3)	/* SUBMIT copies the data */
+#define RUST_ULP_REQUEST_TIMEOUT	(1U << 4)	/* @timeout_ns limits the request */
+#define RUST_ULP_REQUEST_ABSOLUTE	(1U << 5)	/* then @timeout_ns: CLOCK_MONOTONIC */
 
 /**
  * struct rust_ulp_sge - describes one element, a range of local memory
@@ -1626,7 +1941,7 @@ struct rust_ulp_sge {
  * @opcode: [in] RUST_ULP_WR_*.
  * @num_sge: [in; 0 to 16] Number of elements. Up to 1: @sge is the element. More: @sge.offset is
  *   the address of an array of struct rust_ulp_sge, and @sge.buffer and @sge.length are 0.
- * @flags: [in] RUST_ULP_SEND_*.
+ * @flags: [in] RUST_ULP_SEND_*, RUST_ULP_REQUEST_*.
  * @remote_addr: [in; bytes; remote address] Remote address, of RDMA and atomic requests.
  * @rkey: [in; 32 bits] Key of the remote memory.
  * @imm_data: [in; 32 bits, host order] Immediate data, or the key to invalidate.
@@ -1635,8 +1950,8 @@ struct rust_ulp_sge {
  *   queue pair << 32.
  * @arg1: [in; 64 bits] Second operand of an atomic: swap. UD: Q_Key; with bit 31 set, the Q_Key of
  *   the queue pair.
- * @timeout_ns: [in; ns; 0 to 3,600,000,000,000] Time limit from the post on, rounded up to 2^20 ns,
- *   then RUST_ULP_WC_STATUS_TIMEOUT; 0: no deadline.
+ * @timeout_ns: [in; ns] With RUST_ULP_REQUEST_TIMEOUT, the time limit, not 0; the kernel rounds the
+ *   end up to a multiple of 2^20 ns. Without that flag there is no limit, and this is 0.
  */
 struct rust_ulp_wr {
 	__aligned_u64 user_data;
@@ -1656,6 +1971,35 @@ struct rust_ulp_wr {
 
 /* rust_ulp_submit.wr_size: the size of the first version of struct rust_ulp_wr */
 #define RUST_ULP_WR_SIZE_V1	64
+
+/*
+ * Errnos of SUBMIT:
+ *
+ *  ENOENT      the queue pair, shared receive queue, buffer, address handle or completion queue
+ *              does not exist; a datagram has no address handle
+ *  EBADFD      a handle has another type; a send to a shared receive queue
+ *  EINVAL      an opcode or a flag is not defined; @timeout_ns is 0 with RUST_ULP_REQUEST_TIMEOUT,
+ *              or not 0 without it; a field is set that the opcode does not have; @cq is 0 with a
+ *              wait; an atomic is not 8 bytes at an address that is a multiple of 8; @wr_size is
+ *              below 64; a connected queue pair gets an address handle
+ *  E2BIG       @nr_wrs exceeds 1024; @wr_size exceeds 4096; the request has more elements than the
+ *              queue allows, counted after they are cut at the borders of keys; bytes of a request
+ *              beyond what the kernel knows are not zero
+ *  EAGAIN      the send or receive queue is full, or the completion queue has no place left for the
+ *              completion: reap and try again
+ *  ENOTCONN    a send before RTS, a receive before INIT, or a request while another thread drains
+ *              the queue pair. In ERR the module takes requests and flushes them
+ *  EOPNOTSUPP  the type of queue pair or the device does not support the operation; RECV to a queue
+ *              pair with a shared receive queue
+ *  EMSGSIZE    the message exceeds 2^31 bytes, a datagram the port's MTU, or inline data
+ *              @max_inline
+ *  ERANGE      an element is not inside its buffer; @min_complete exceeds the ring's entries; the
+ *              number of the remote queue pair exceeds 24 bits
+ *  EACCES      a receive, read or atomic into a READ_ONLY buffer
+ *  EXDEV       the buffer or the address handle belongs to another protection domain than the queue
+ *              pair
+ *  ENOMEM      a shared cause
+ */
 
 /**
  * struct rust_ulp_submit - posts requests and waits for completions
@@ -1711,6 +2055,14 @@ struct rust_ulp_submit {
 /* rust_ulp_cancel.flags and rust_ulp_uring_cancel.flags */
 #define RUST_ULP_CANCEL_ALL	(1U << 0)	/* all requests; @user_data is 0 */
 
+/*
+ * Errnos of CANCEL:
+ *
+ *  EINVAL      a flag is not defined; @user_data is set with ALL
+ *  EBADFD      the handle is neither a queue pair nor a shared receive queue
+ *  ENOENT      a shared cause
+ */
+
 /**
  * struct rust_ulp_cancel - completes requests in flight as canceled
  * @flags: [in] RUST_ULP_CANCEL_*.
@@ -1729,6 +2081,18 @@ struct rust_ulp_cancel {
 	__u32 canceled;
 	__aligned_u64 user_data;
 };
+
+/*
+ * Errnos of CQ_EVENTFD:
+ *
+ *  EBADF       @fd is not open
+ *  ENOENT      @cq is not a handle of this file
+ *  EINVAL      @fd is not an eventfd
+ *  EBUSY       the completion queue has an eventfd; -1 removes it
+ *  EOPNOTSUPP  the delivery of the completion queue is CALLER: no completion arrives while nobody
+ *              waits in SUBMIT
+ *  EBADFD      a shared cause
+ */
 
 /**
  * struct rust_ulp_cq_eventfd - signals an eventfd for each completion
@@ -1791,6 +2155,23 @@ struct rust_ulp_cq_eventfd {
 /* rust_ulp_uring_batch.flags */
 #define RUST_ULP_URING_RING	(1U << 0)	/* adds completions to the ring, as SUBMIT does */
 
+/*
+ * Errnos of URING_REQUEST:
+ *
+ *  EINVAL      the ring has entries of 64 bytes
+ *  ECANCELED, EBADF  of io_uring
+ *  EACCES, EAGAIN, EBADFD, EMSGSIZE, ENOENT, ENOMEM, ENOTCONN, EOPNOTSUPP, ERANGE, EXDEV  as SUBMIT
+ */
+
+/*
+ * Errnos of URING_BATCH:
+ *
+ *  EINVAL      @nr_wrs is 0, or a flag is not defined
+ *  E2BIG       @nr_wrs exceeds 1024, or @wr_size exceeds 4096
+ *  ECANCELED, EBADF  of io_uring
+ *  EACCES, EAGAIN, EBADFD, EMSGSIZE, ENOENT, ENOMEM, ENOTCONN, EOPNOTSUPP, ERANGE, EXDEV  as SUBMIT
+ */
+
 /**
  * struct rust_ulp_uring_batch - is the command of RUST_ULP_URING_BATCH
  * @wrs: [in; address] Address of an array of @nr_wrs struct rust_ulp_wr.
@@ -1810,6 +2191,14 @@ struct rust_ulp_uring_batch {
 	__u32 flags;
 };
 
+/*
+ * Errnos of URING_CANCEL:
+ *
+ *  ENOENT, EBADFD, EINVAL  as CANCEL
+ *  ECANCELED, EBADF  of io_uring
+ *  EOPNOTSUPP  of io_uring
+ */
+
 /**
  * struct rust_ulp_uring_cancel - is the command of RUST_ULP_URING_CANCEL
  * @user_data: [in; any] @user_data of the requests to cancel.
@@ -1821,6 +2210,17 @@ struct rust_ulp_uring_cancel {
 	__u32 queue;
 	__u32 flags;
 };
+
+/*
+ * Errnos of URING_STREAM:
+ *
+ *  EBUSY       the completion queue has a stream
+ *  ENOBUFS     no buffer is left: provide buffers and start the stream again; no completion is lost
+ *  ENODEV      the device was removed
+ *  ECANCELED, EBADF  of io_uring
+ *  ENOENT, EBADFD  a shared cause
+ *  EOPNOTSUPP  of io_uring
+ */
 
 /**
  * struct rust_ulp_uring_stream - is the command of RUST_ULP_URING_STREAM

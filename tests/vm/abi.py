@@ -49,7 +49,6 @@ N = {
     "TIMEOUT_ABSOLUTE": 1,
     "NONBLOCK": 2,
     "TIMEOUT_INFINITE": 18446744073709551615,
-    "TIMEOUT_MAX_NS": 3600000000000,
     "FEATURE_CALL": 1,
     "FEATURE_GRANTS": 2,
     "FEATURE_SRQ": 4,
@@ -200,6 +199,8 @@ N = {
     "SEND_SIGNALED": 2,
     "SEND_SOLICITED": 4,
     "SEND_INLINE": 8,
+    "REQUEST_TIMEOUT": 16,
+    "REQUEST_ABSOLUTE": 32,
     "WR_SIZE_V1": 64,
     "CANCEL_ALL": 1,
     "URING_REQUEST": 49024,
@@ -473,7 +474,9 @@ struct(
     dmac=c_uint8 * 6,
     src_path_bits=c_uint8,
     pad=c_uint8,
-    reserved=c_uint32 * 6,
+    dlid_high=c_uint16,
+    pad2=c_uint16,
+    reserved=c_uint32 * 5,
 )
 struct(
     "qp_attr",

@@ -120,7 +120,7 @@ PATIENCE = int(os.environ.get("ULP_PATIENCE") or 5)
 
 def hang_ns(seconds=20):
     """A deadline for the module that only a hang meets, in nanoseconds."""
-    return min(int(seconds * PATIENCE * 10**9), N["TIMEOUT_MAX_NS"])
+    return int(seconds * PATIENCE * 10**9)
 
 
 def until(function, seconds=20):
@@ -180,6 +180,10 @@ class File(OnHost):
 
     def gid(self):
         return next(e for e in self.entries("GID_QUERY", "gid_entry", port=self.port) if e.index == self.gid_index)
+
+    def lid(self):
+        """The LID of the port, 0 on Ethernet."""
+        return self.call("PORT_QUERY", port=self.port).lid
 
     def pd(self):
         return self.call("PD_CREATE").handle
@@ -316,6 +320,8 @@ class Srq:
     def recv(self, buffer=None, offset=0, length=0, **fields):
         """A receive request over `length` bytes of `buffer`."""
         wr = S["wr"](qp=self.handle, opcode=N["WR_RECV"], **fields)
+        if wr.timeout_ns:
+            wr.flags |= N["REQUEST_TIMEOUT"]
         if buffer is not None:
             wr.num_sge = 1
             wr.sge = S["sge"](buffer=buffer.handle, length=length, offset=offset)
@@ -356,7 +362,7 @@ class Qp:
         except OSError as e:
             raise OSError(e.errno, f"{e.strerror}, on the way to {self.step}") from None
 
-    def to_rts(self, dest_qp_num, dgid, rq_psn, sq_psn, mtu=5, timeout=14, retry_cnt=7, rnr_retry=7):
+    def to_rts(self, dest_qp_num, dgid, rq_psn, sq_psn, mtu=5, timeout=14, retry_cnt=7, rnr_retry=7, lid=0):
         f = self.file
         self.step = "INIT"
         self.modify(
@@ -367,6 +373,7 @@ class Qp:
         )
         ah = S["ah_attr"](sgid_index=f.gid_index, port_num=f.port, is_global=1, hop_limit=64)
         ctypes.memmove(ah.dgid, bytes(dgid), 16)
+        ah.dlid, ah.dlid_high = lid & 0xFFFF, lid >> 16
         reliable = self.kind == "RC"
         self.step = "RTR"
         self.modify(
@@ -405,6 +412,8 @@ class Qp:
         wr = S["wr"](qp=self.handle, opcode=N["WR_" + op], **fields)
         if op != "RECV" and "flags" not in fields:
             wr.flags = N["SEND_SIGNALED"]
+        if wr.timeout_ns:
+            wr.flags |= N["REQUEST_TIMEOUT"]
         if buffer is not None:
             wr.num_sge = 1
             wr.sge = S["sge"](buffer=buffer.handle, length=length, offset=offset)
@@ -431,7 +440,7 @@ class End(OnHost):
         self.cq.map.close()
 
     def connect(self, peer, **more):
-        self.qp.connect(peer.qp.num, peer.file.gid().gid, peer.psn, self.psn, **more)
+        self.qp.connect(peer.qp.num, peer.file.gid().gid, peer.psn, self.psn, lid=peer.file.lid(), **more)
 
     def write(self, peer, length, offset=0, remote_offset=0, **fields):
         return self.qp.wr(

@@ -1,114 +1,59 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The ring of a completion queue with those who wait for it, in every order of events (loom).
+//! `logic/cq_ring.rs` with the threads that wait for a ring, in every order of events (loom).
 //!
-//! `build.rs` takes the code out of `rust_ulp/object/ring.rs` as it stands. What it stands on is here in a
-//! form that loom knows: the lock, the condition variables, the shared page.
+//! What a ring is made of is here in a form that loom knows: the lock, the wait queues, the shared
+//! page. With a [`Flaw`], one of them does less than it should: the scenarios that then fail show
+//! that they test it.
 
-use crate::logic::ring::{Consumer, Producer, SharedIndex};
-use crate::uapi::abi;
+use crate::logic::cq_ring::{CqRing, Failure, Header, State};
+use crate::logic::poller::{Poller, SharedState};
+use crate::logic::ring::{Consumer, SharedIndex};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::Arc;
 use loom::thread;
+use std::ops::{Deref, DerefMut};
 
-/// Errors of the kernel, by number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Errno(i32);
-
-const EIO: Errno = Errno(5);
-const EINTR: Errno = Errno(4);
-const EAGAIN: Errno = Errno(11);
-const ENODEV: Errno = Errno(19);
-const ENOENT: Errno = Errno(2);
-const EBUSY: Errno = Errno(16);
-
-#[allow(dead_code)]
-type Error = Errno;
-
-fn ecanceled() -> Errno {
-    Errno(125)
+/// What a ring lacks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flaw {
+    Nothing,
+    /// The threshold of a thread that sleeps.
+    Threshold,
+    /// The smaller of two thresholds.
+    Minimum,
+    /// The wake-ups of waiters.
+    Wakeup,
+    /// The lock, from the look at the ring until the thread is in the wait queue.
+    Lock,
+    /// The mark of a thread that polls.
+    Polled,
+    /// All wake-ups of a stream but the first.
+    Woken,
+    /// The wake-ups of a stream.
+    Signal,
+    /// All entries of a list but the first.
+    Room,
+    /// The wake-up of the thread that is called.
+    Called,
+    /// The last poll of a thread that ends while it is called.
+    LastPoll,
+    /// The lock of those that poll the device's queue.
+    Order,
 }
 
-fn etime() -> Errno {
-    Errno(62)
-}
-
-type Result<T = (), E = Errno> = std::result::Result<T, E>;
-
-/// `kernel::sync::atomic`.
-struct Atomic<T>(AtomicU32, std::marker::PhantomData<T>);
-struct Relaxed;
-
-impl<T> Atomic<T> {
-    fn new(value: u32) -> Self {
-        Self(AtomicU32::new(value), std::marker::PhantomData)
-    }
-
-    fn load(&self, _: Relaxed) -> u32 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn store(&self, value: u32, _: Relaxed) {
-        self.0.store(value, Ordering::Relaxed);
-    }
-}
-
-/// `sys::lock`: a lock whose guard can be lent to a condition variable.
-struct SpinLockBh<T>(loom::sync::Mutex<T>);
-
-struct Guard<'a, T> {
-    lock: &'a loom::sync::Mutex<T>,
-    inner: Option<loom::sync::MutexGuard<'a, T>>,
-}
-
-impl<T> SpinLockBh<T> {
-    fn lock(&self) -> Guard<'_, T> {
-        Guard {
-            lock: &self.0,
-            inner: Some(self.0.lock().unwrap()),
-        }
-    }
-}
-
-impl<T> std::ops::Deref for Guard<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        self.inner.as_ref().unwrap()
-    }
-}
-
-impl<T> std::ops::DerefMut for Guard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        self.inner.as_mut().unwrap()
-    }
-}
-
-/// `kernel::sync::CondVar`: a wait queue with a lock of its own, as the kernel has it. No signal comes
-/// and nobody's time is ever up, unless he asks for less than [`SLICE`] where `naps` is set: who is not
-/// woken sleeps for ever, and loom reports that.
-struct CondVar {
-    /// Whether short sleeps end by themselves.
-    naps: bool,
-    /// How often everybody was woken.
+/// A wait queue with a lock of its own, as the kernel has it. No signal comes and no time runs out:
+/// a thread that is not woken sleeps for ever, and loom reports that.
+struct WaitQueue {
+    /// How often all were woken.
     wakeups: loom::sync::Mutex<u32>,
     woken: loom::sync::Condvar,
 }
 
-#[allow(dead_code)]
-enum CondVarTimeoutResult {
-    Woken { jiffies: u64 },
-    Signal { jiffies: u64 },
-}
-
-/// A short sleep, in milliseconds: one that makes up for a wake-up that may be missed.
-const SLICE: u64 = 10_000;
-
-impl CondVar {
+impl WaitQueue {
     fn new() -> Self {
         Self {
-            naps: false,
             wakeups: loom::sync::Mutex::new(0),
             woken: loom::sync::Condvar::new(),
         }
@@ -119,67 +64,68 @@ impl CondVar {
         self.woken.notify_all();
     }
 
-    /// Puts the caller into the queue: it is woken by whoever wakes from now on.
+    /// Puts the caller into the queue: later wake-ups wake it.
     fn prepare(&self) -> u32 {
         *self.wakeups.lock().unwrap()
     }
 
-    /// Sleeps, unless somebody woke the caller since it was put into the queue.
+    /// Sleeps, unless the caller was woken since it was put into the queue.
     fn sleep(&self, prepared: u32) {
         let mut wakeups = self.wakeups.lock().unwrap();
         while *wakeups == prepared {
             wakeups = self.woken.wait(wakeups).unwrap();
         }
     }
+}
 
-    fn wait_interruptible_timeout<T>(
-        &self,
-        guard: &mut Guard<'_, T>,
-        jiffies: u64,
-    ) -> CondVarTimeoutResult {
-        let prepared = self.prepare();
-        guard.inner = None;
-        if self.naps && jiffies <= SLICE {
-            thread::yield_now();
-        } else {
-            self.sleep(prepared);
+/// What the thread that polls sleeps on: it counts the wake-ups.
+struct Wakeup {
+    count: loom::sync::Mutex<u32>,
+    woken: loom::sync::Condvar,
+}
+
+impl Wakeup {
+    fn new() -> Self {
+        Self {
+            count: loom::sync::Mutex::new(0),
+            woken: loom::sync::Condvar::new(),
         }
-        guard.inner = Some(guard.lock.lock().unwrap());
-        CondVarTimeoutResult::Woken { jiffies }
+    }
+
+    fn wake(&self) {
+        *self.count.lock().unwrap() += 1;
+        self.woken.notify_all();
+    }
+
+    fn sleep(&self) {
+        let mut count = self.count.lock().unwrap();
+        while *count == 0 {
+            count = self.woken.wait(count).unwrap();
+        }
+        *count -= 1;
     }
 }
 
-fn msecs_to_jiffies(millis: u32) -> u64 {
-    millis.into()
+/// The device's queue.
+struct DeviceQueue {
+    /// The completions that it has made.
+    made: AtomicU32,
+    armed: AtomicU32,
+    /// The completions that were handled, changed under `polling`.
+    handled: AtomicU32,
+    polling: loom::sync::Mutex<()>,
 }
 
-/// `object::deadline::Deadline`: its time stands still.
-struct Deadline(u64);
-
-impl Deadline {
-    fn left_ns(&self) -> u64 {
-        self.0
-    }
+/// Task work that is queued once, and runs in a thread of its own.
+struct Stream {
+    task: Arc<Task>,
+    flaw: Flaw,
 }
-
-mod trace {
-    pub fn deliver(_handle: u32, _user_data: u64, _tail: u32, _unread: u32, _wake: bool) {}
-    pub fn stream(_handle: u32, _count: u32) {}
-}
-
-/// `sys::eventfd`.
-struct EventFd;
-
-impl EventFd {
-    fn signal(&self) {}
-}
-
-/// `sys::uring`: task work that is queued once, and runs in a thread of its own.
-struct Stream(Arc<Task>);
 
 struct Task {
     queued: loom::sync::Mutex<bool>,
     added: loom::sync::Condvar,
+    wakeups: AtomicU32,
 }
 
 impl Task {
@@ -187,6 +133,7 @@ impl Task {
         Arc::new(Self {
             queued: loom::sync::Mutex::new(false),
             added: loom::sync::Condvar::new(),
+            wakeups: AtomicU32::new(0),
         })
     }
 
@@ -199,36 +146,6 @@ impl Task {
         *queued = false;
     }
 }
-
-impl Stream {
-    fn wake(&self) {
-        let before = std::mem::replace(&mut *self.0.queued.lock().unwrap(), true);
-        assert!(!before, "task work was queued twice");
-        self.0.added.notify_all();
-    }
-}
-
-// All that ring.rs has of it, whether the model asks for it or not.
-#[allow(dead_code)]
-trait Source {
-    fn begin(&self, stream: Stream) -> Result;
-    fn poll(&self) -> Result<bool>;
-    fn copied(&self);
-    fn end(&self);
-}
-
-struct Event;
-
-impl Event {
-    const CQ_ERR: Self = Self;
-
-    fn number(self) -> u32 {
-        abi::EVENT_CQ_ERR
-    }
-}
-
-const FOR_EVER: &Deadline = &Deadline(u64::MAX);
-const ENTRIES: usize = 4;
 
 /// A word of the header.
 struct Word(AtomicU32);
@@ -249,45 +166,281 @@ impl SharedIndex for Word {
     }
 }
 
-/// The entries of the ring.
-struct Pages {
-    entries: [UnsafeCell<u64>; ENTRIES],
+impl SharedState for AtomicU32 {
+    fn swap(&self, value: u32) -> u32 {
+        Self::swap(self, value, Ordering::AcqRel)
+    }
+
+    fn replace(&self, from: u32, to: u32) -> bool {
+        self.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    fn is(&self, value: u32) -> bool {
+        self.load(Ordering::Relaxed) == value
+    }
 }
 
-// SAFETY: Loom checks every access to the cells.
-unsafe impl Sync for Pages {}
-// SAFETY: As above.
-unsafe impl Send for Pages {}
+/// The entries of the ring.
+struct Entries([UnsafeCell<u64>; 4]);
 
-impl Pages {
-    fn new() -> Self {
-        Self {
-            entries: std::array::from_fn(|_| UnsafeCell::new(0)),
+// SAFETY: Loom checks every access to the cells.
+unsafe impl Sync for Entries {}
+// SAFETY: As above.
+unsafe impl Send for Entries {}
+
+impl Entries {
+    fn read(&self, slot: u32) -> u64 {
+        // SAFETY: Checked by loom.
+        self.0[slot as usize].with(|entry| unsafe { *entry })
+    }
+}
+
+struct Ring {
+    flaw: Flaw,
+    /// Whether sleeps end by themselves.
+    naps: bool,
+    entries: Entries,
+    header: Header<Word>,
+    state: loom::sync::Mutex<State<Ring>>,
+    waiters: WaitQueue,
+    /// What `poll` and `epoll` sleep on.
+    pollers: Arc<WaitQueue>,
+    poller: Poller<AtomicU32>,
+    called: Wakeup,
+    failed: AtomicU32,
+}
+
+/// The lock of the state, while it is held.
+struct Guard<'a> {
+    ring: &'a Ring,
+    inner: Option<loom::sync::MutexGuard<'a, State<Ring>>>,
+    /// The threshold when the lock was taken.
+    before: u32,
+}
+
+impl Guard<'_> {
+    fn lock(&mut self) {
+        let state = self.ring.state.lock().unwrap();
+        self.before = state.wake_at;
+        self.inner = Some(state);
+    }
+
+    fn unlock(&mut self) {
+        if let Some(mut state) = self.inner.take() {
+            if self.ring.flaw == Flaw::Polled {
+                state.polled = false;
+            }
+        }
+    }
+}
+
+impl Deref for Guard<'_> {
+    type Target = State<Ring>;
+
+    fn deref(&self) -> &Self::Target {
+        self.inner.as_ref().unwrap()
+    }
+}
+
+impl DerefMut for Guard<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        self.inner.as_mut().unwrap()
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.unlock();
+    }
+}
+
+impl CqRing for Ring {
+    type Entry = u64;
+    type Word = Word;
+    type EventFd = ();
+    type Stream = Stream;
+    type Polls = AtomicU32;
+    type Guard<'a> = Guard<'a>;
+    type Error = Failure;
+
+    const DEAD: u32 = 1;
+    const ERROR: u32 = 2;
+    const OVERFLOW: u32 = 4;
+
+    fn lock(&self) -> Guard<'_> {
+        let mut guard = Guard {
+            ring: self,
+            inner: None,
+            before: 0,
+        };
+        guard.lock();
+        guard
+    }
+
+    fn header(&self) -> &Header<Word> {
+        &self.header
+    }
+
+    fn write(&self, slot: u32, entry: &u64) {
+        // SAFETY: Checked by loom.
+        self.entries.0[slot as usize].with_mut(|to| unsafe { *to = *entry });
+    }
+
+    fn wake_waiters(&self) {
+        if self.flaw != Flaw::Wakeup {
+            self.waiters.notify_all();
+        }
+        if self.poller.is_present() {
+            self.called.wake();
         }
     }
 
-    fn write(&self, offset: usize, cqe: &abi::Cqe) -> Result {
-        let slot = (offset - abi::CQ_ENTRIES_OFFSET) / abi::Cqe::SIZE as usize;
-        // SAFETY: Checked by loom.
-        self.entries[slot].with_mut(|entry| unsafe { *entry = cqe.user_data });
-        Ok(())
+    fn wake_pollers(&self) {
+        self.pollers.notify_all();
     }
 
-    fn read(&self, slot: u32) -> u64 {
-        // SAFETY: Checked by loom.
-        self.entries[slot as usize].with(|entry| unsafe { *entry })
+    fn signal(_eventfd: &()) {}
+
+    fn wake_stream(stream: &Stream) {
+        let first = stream.task.wakeups.fetch_add(1, Ordering::Relaxed) == 0;
+        if stream.flaw == Flaw::Signal || stream.flaw == Flaw::Woken && !first {
+            return;
+        }
+        let before = std::mem::replace(&mut *stream.task.queued.lock().unwrap(), true);
+        assert!(!before, "task work was queued twice");
+        stream.task.added.notify_all();
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed) != 0
+    }
+
+    fn sleep(&self, guard: &mut Guard<'_>, _millis: u32) -> bool {
+        match self.flaw {
+            Flaw::Threshold => guard.wake_at = u32::MAX,
+            // A smaller threshold was there already.
+            Flaw::Minimum if guard.wake_at == guard.before => guard.wake_at += 1,
+            Flaw::Lock => guard.unlock(),
+            _ => (),
+        }
+        let prepared = self.waiters.prepare();
+        guard.unlock();
+        if self.naps {
+            thread::yield_now();
+        } else {
+            self.waiters.sleep(prepared);
+        }
+        guard.lock();
+        true
+    }
+
+    fn poller(&self) -> &Poller<AtomicU32> {
+        &self.poller
+    }
+
+    fn sleep_polling(&self, _millis: u32) -> bool {
+        self.called.sleep();
+        true
+    }
+
+    fn trace(&self, _entry: &u64, _tail: u32, _unread: u32, _wake: bool) {}
+}
+
+impl Ring {
+    fn new(entries: u32, flaw: Flaw) -> Self {
+        Self {
+            flaw,
+            naps: false,
+            entries: Entries(std::array::from_fn(|_| UnsafeCell::new(0))),
+            header: Header {
+                head: Word::new(),
+                tail: Word::new(),
+                flags: Word::new(),
+                dropped: Word::new(),
+            },
+            state: loom::sync::Mutex::new(State::new(entries)),
+            waiters: WaitQueue::new(),
+            pollers: Arc::new(WaitQueue::new()),
+            poller: Poller::new(AtomicU32::new(0)),
+            called: Wakeup::new(),
+            failed: AtomicU32::new(0),
+        }
+    }
+
+    fn wait(&self, min: u32) -> Result<(), Failure> {
+        self.wait_until(min, || u64::MAX)
+    }
+
+    /// As `wait_serving` of object/ring.rs, with the device's queue.
+    fn wait_serving(&self, min: u32, device: &DeviceQueue) -> Result<(), Failure> {
+        if !self.poller.begin() {
+            return self.wait(min);
+        }
+        let result = self.wait_polling(min, || u64::MAX, || device.serve(self));
+        if self.poller.end() && self.flaw != Flaw::LastPoll {
+            device.serve(self);
+        }
+        result
+    }
+
+    /// The device's queue fails.
+    fn fail(&self) {
+        self.failed.store(1, Ordering::Relaxed);
+        self.wake_waiters();
+        self.wake_pollers();
+    }
+
+    fn stream(&self, task: &Arc<Task>) {
+        let stream = Stream {
+            task: task.clone(),
+            flaw: self.flaw,
+        };
+        assert_eq!(self.begin_stream(stream), Ok(()));
     }
 }
 
-/// What `poll` and `epoll` sleep on.
-struct FileEvents {
-    wait: CondVar,
-}
+impl DeviceQueue {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            made: AtomicU32::new(0),
+            armed: AtomicU32::new(1),
+            handled: AtomicU32::new(0),
+            polling: loom::sync::Mutex::new(()),
+        })
+    }
 
-impl FileEvents {
-    /// Keeps a record, under a lock of its own, and wakes everybody.
-    fn raise(&self, _event: u32, _handle: u32, _user_data: u64, _info: u32) {
-        self.wait.notify_all();
+    /// A request is completed. The handler is called if the queue is armed.
+    fn complete(&self, ring: &Ring) {
+        ring.reserve(1).unwrap();
+        self.made.fetch_add(1, Ordering::SeqCst);
+        if self.armed.swap(0, Ordering::SeqCst) == 0 {
+            return;
+        }
+        if !ring.poller.call() {
+            // The worker.
+            self.serve(ring);
+        } else if ring.flaw != Flaw::Called {
+            ring.called.wake();
+        }
+    }
+
+    /// Handles what is completed, and arms the queue: as `Context::serve` of rdma/cq.rs.
+    fn serve(&self, ring: &Ring) {
+        loop {
+            {
+                let _polling = (ring.flaw != Flaw::Order).then(|| self.polling.lock().unwrap());
+                let made = self.made.load(Ordering::SeqCst);
+                for next in self.handled.load(Ordering::SeqCst)..made {
+                    ring.push(&(u64::from(next) + 1));
+                    self.handled.store(next + 1, Ordering::SeqCst);
+                }
+            }
+            self.armed.swap(1, Ordering::SeqCst);
+            if self.made.load(Ordering::SeqCst) == self.handled.load(Ordering::SeqCst) {
+                return;
+            }
+        }
     }
 }
 
@@ -297,368 +450,323 @@ fn check(scenario: impl Fn() + Send + Sync + 'static) {
     model.check(scenario);
 }
 
-/// The ring of `object/ring.rs`, or a variant of it, with what is done to it.
-macro_rules! model {
-    ($name:ident) => {
-        #[allow(dead_code, clippy::all)]
-        mod $name {
-            use super::*;
-
-            pub struct Ring {
-                handle: Atomic<u32>,
-                pages: Pages,
-                header: Header,
-                entries: u32,
-                entry_size: u32,
-                state: SpinLockBh<State>,
-                waiters: CondVar,
-                failed: Atomic<u32>,
-                file: Arc<FileEvents>,
-            }
-
-            include!(concat!(env!("OUT_DIR"), "/", stringify!($name), ".rs"));
-
-            impl Ring {
-                fn write(&self, slot: u32, cqe: &abi::Cqe) {
-                    let _ = self.pages.write(self.offset(slot), cqe);
-                }
-            }
-
-            fn ring(entries: u32) -> Arc<Ring> {
-                let file = Arc::new(FileEvents {
-                    wait: CondVar::new(),
-                });
-                ring_of(entries, file)
-            }
-
-            fn ring_of(entries: u32, file: Arc<FileEvents>) -> Arc<Ring> {
-                Arc::new(Ring {
-                    handle: Atomic::new(0),
-                    pages: Pages::new(),
-                    header: Header {
-                        head: Word::new(),
-                        tail: Word::new(),
-                        flags: Word::new(),
-                        dropped: Word::new(),
-                    },
-                    entries,
-                    entry_size: abi::Cqe::SIZE,
-                    state: SpinLockBh(loom::sync::Mutex::new(new_state(entries))),
-                    waiters: CondVar::new(),
-                    failed: Atomic::new(0),
-                    file,
-                })
-            }
-
-            /// The device: completes requests `1..=count`, each when there is room for it.
-            fn device(ring: &Arc<Ring>, count: u64) -> thread::JoinHandle<()> {
-                let ring = ring.clone();
-                thread::spawn(move || {
-                    for user_data in 1..=count {
-                        while let Err(errno) = ring.reserve(1) {
-                            assert_eq!(errno, EAGAIN);
-                            thread::yield_now();
-                        }
-                        ring.push(&abi::Cqe {
-                            user_data,
-                            ..Default::default()
-                        });
-                    }
-                })
-            }
-
-            /// One who posts a list of two requests, or as much of it as there are places for, and gives `back`
-            /// of these places: how many it posted.
-            fn poster(ring: &Arc<Ring>, back: u32) -> thread::JoinHandle<u32> {
-                let ring = ring.clone();
-                thread::spawn(move || {
-                    let places = ring.reserve(2).unwrap_or(0);
-                    let back = back.min(places);
-                    ring.release(back);
-                    for _ in back..places {
-                        ring.push(&abi::Cqe::default());
-                    }
-                    places - back
-                })
-            }
-
-            /// Two post lists for a ring that may have no room for both, while somebody takes.
-            pub fn takes_lists() {
-                check(|| {
-                    let ring = ring(2);
-                    let posters = [poster(&ring, 1), poster(&ring, 0)];
-                    let mut consumer = Consumer::new(2).unwrap();
-                    let mut taken = 0;
-                    let mut take = || {
-                        consumer.refresh(&ring.header.tail).unwrap();
-                        while consumer.slot().is_some() {
-                            taken += 1;
-                            consumer.advance();
-                        }
-                        consumer.release(&ring.header.head);
-                        taken
-                    };
-                    take();
-                    let posted: u32 = posters.into_iter().map(|it| it.join().unwrap()).sum();
-                    assert_eq!(take(), posted);
-                    assert_eq!(ring.header.dropped.load_acquire(), 0);
-                    assert_eq!(ring.usage(), (0, 0));
-                });
-            }
-
-            /// Takes what is there; each comes once, in order, whole.
-            fn drain(ring: &Ring, consumer: &mut Consumer, next: &mut u64) {
-                consumer.refresh(&ring.header.tail).unwrap();
-                while let Some(slot) = consumer.slot() {
-                    assert_eq!(ring.pages.read(slot), *next);
-                    *next += 1;
-                    consumer.advance();
-                }
-                consumer.release(&ring.header.head);
-            }
-
-            /// One who waits and takes until it has all.
-            pub fn waits_and_takes(entries: u32, count: u64) {
-                check(move || {
-                    let ring = ring(entries);
-                    let device = device(&ring, count);
-                    let (mut consumer, mut next) = (Consumer::new(entries).unwrap(), 1);
-                    while next <= count {
-                        assert_eq!(ring.wait(1, FOR_EVER), Ok(()));
-                        drain(&ring, &mut consumer, &mut next);
-                    }
-                    device.join().unwrap();
-                    assert_eq!(ring.usage(), (0, 0));
-                    assert_eq!(ring.header.dropped.load_acquire(), 0);
-                });
-            }
-
-            /// One who waits for two, beside one who waits for the first and then sees to the second.
-            pub fn waits_for_more_than_another() {
-                check(|| {
-                    let ring = ring(2);
-                    let device = device(&ring, 1);
-                    let other = {
-                        let ring = ring.clone();
-                        thread::spawn(move || assert_eq!(ring.wait(2, FOR_EVER), Ok(())))
-                    };
-                    assert_eq!(ring.wait(1, FOR_EVER), Ok(()));
-                    ring.push(&abi::Cqe::default());
-                    other.join().unwrap();
-                    device.join().unwrap();
-                    assert_eq!(ring.unread(), 2);
-                });
-            }
-
-            /// One who polls the file and takes until it has all.
-            pub fn polls_and_takes(count: u64) {
-                check(move || {
-                    let ring = ring(2);
-                    let device = device(&ring, count);
-                    let (mut consumer, mut next) = (Consumer::new(2).unwrap(), 1);
-                    while next <= count {
-                        let prepared = ring.file.wait.prepare();
-                        if ring.poll() {
-                            drain(&ring, &mut consumer, &mut next);
-                        } else {
-                            ring.file.wait.sleep(prepared);
-                        }
-                    }
-                    device.join().unwrap();
-                });
-            }
-
-            /// One who polled the file, as `epoll` does, before the ring was made.
-            pub fn polled_before_it_was_made() {
-                check(|| {
-                    let file = Arc::new(FileEvents {
-                        wait: CondVar::new(),
-                    });
-                    let prepared = file.wait.prepare();
-                    let ring = ring_of(2, file.clone());
-                    let device = device(&ring, 1);
-                    file.wait.sleep(prepared);
-                    assert!(ring.poll());
-                    device.join().unwrap();
-                });
-            }
-
-            /// Has the stream look at the ring until it ends: with what.
-            fn streams(ring: &Ring, task: &Task, next: &mut u64) -> Errno {
-                loop {
-                    task.take();
-                    loop {
-                        match ring.poll_stream() {
-                            Err(errno) => return errno,
-                            Ok(false) => break,
-                            Ok(true) => (),
-                        }
-                        let (first, count) = {
-                            let state = ring.state.lock();
-                            (state.producer.oldest(), state.producer.unread())
-                        };
-                        for i in 0..count {
-                            let entries = ring.entries();
-                            assert_eq!(
-                                ring.pages.read(first.wrapping_add(i) & (entries - 1)),
-                                *next
-                            );
-                            *next += 1;
-                        }
-                        if let Some(streaming) = &mut ring.state.lock().stream {
-                            streaming.copied = count;
-                        }
-                        ring.copied();
-                    }
-                }
-            }
-
-            impl Ring {
-                fn poll_stream(&self) -> Result<bool> {
-                    Source::poll(self)
-                }
-            }
-
-            /// A stream that takes all, until the device goes.
-            pub fn is_streamed(count: u64) {
-                check(move || {
-                    let ring = ring(2);
-                    let task = Task::new();
-                    let device = {
-                        let ring = ring.clone();
-                        thread::spawn(move || {
-                            for user_data in 1..=count {
-                                while ring.reserve(1).is_err() {
-                                    thread::yield_now();
-                                }
-                                ring.push(&abi::Cqe {
-                                    user_data,
-                                    ..Default::default()
-                                });
-                            }
-                            ring.close(ENODEV);
-                        })
-                    };
-                    assert_eq!(ring.begin(Stream(task.clone())), Ok(()));
-                    let mut next = 1;
-                    assert_eq!(streams(&ring, &task, &mut next), ENODEV);
-                    assert_eq!(next, count + 1);
-                    device.join().unwrap();
-                });
-            }
-
-            /// A stream that is canceled while something comes.
-            pub fn is_streamed_no_more() {
-                check(|| {
-                    let ring = ring(2);
-                    let task = Task::new();
-                    assert_eq!(ring.begin(Stream(task.clone())), Ok(()));
-                    let device = device(&ring, 1);
-                    let other = {
-                        let ring = ring.clone();
-                        thread::spawn(move || ring.cancel_stream(|_| true))
-                    };
-                    let mut next = 1;
-                    assert_eq!(streams(&ring, &task, &mut next), ecanceled());
-                    device.join().unwrap();
-                    other.join().unwrap();
-                    // What it has not taken is there for the next one.
-                    assert_eq!(u64::from(ring.unread()), 2 - next);
-                });
-            }
-
-            /// The device goes while somebody waits.
-            pub fn is_killed() {
-                check(|| {
-                    let ring = ring(2);
-                    let remover = {
-                        let ring = ring.clone();
-                        thread::spawn(move || ring.close(ENODEV))
-                    };
-                    assert_eq!(ring.wait(1, FOR_EVER), Err(ENODEV));
-                    remover.join().unwrap();
-                    assert!(ring.poll());
-                });
-            }
-
-            /// The device's queue fails while somebody waits. An event comes in any context and may
-            /// take no lock: here a waiter may look by himself now and then.
-            pub fn fails() {
-                check(|| {
-                    let mut ring = ring(2);
-                    if let Some(ring) = Arc::get_mut(&mut ring) {
-                        ring.waiters.naps = true;
-                    }
-                    let device = {
-                        let ring = ring.clone();
-                        thread::spawn(move || ring.event(Event::CQ_ERR))
-                    };
-                    assert_eq!(ring.wait(1, FOR_EVER), Err(EIO));
-                    device.join().unwrap();
-                });
-            }
-
-            /// The device's queue fails while somebody polls.
-            pub fn fails_while_polled() {
-                check(|| {
-                    let ring = ring(2);
-                    let device = {
-                        let ring = ring.clone();
-                        thread::spawn(move || ring.event(Event::CQ_ERR))
-                    };
-                    let prepared = ring.file.wait.prepare();
-                    if !ring.poll() {
-                        ring.file.wait.sleep(prepared);
-                        assert!(ring.poll());
-                    }
-                    device.join().unwrap();
-                });
-            }
-        }
-    };
+fn ring(entries: u32, flaw: Flaw) -> Arc<Ring> {
+    Arc::new(Ring::new(entries, flaw))
 }
 
-model!(cq_ring);
-// Each lacks one thing: the tests that it breaks show that they test it.
-model!(without_threshold);
-model!(without_polled);
-model!(without_wakeup);
-model!(without_minimum);
-model!(without_lock);
-model!(without_woken);
-model!(without_signal);
-model!(without_room);
+/// Runs `work` with the ring in a thread.
+fn spawn<T: 'static>(
+    ring: &Arc<Ring>,
+    work: impl FnOnce(&Ring) -> T + 'static,
+) -> thread::JoinHandle<T> {
+    let ring = ring.clone();
+    thread::spawn(move || work(&ring))
+}
 
-const SCENARIOS: [(&str, fn()); 19] = [
-    ("waits", || cq_ring::waits_and_takes(2, 3)),
-    ("waits 1", || cq_ring::waits_and_takes(1, 2)),
-    ("thresholds", cq_ring::waits_for_more_than_another),
-    ("lists", cq_ring::takes_lists),
-    ("without room", without_room::takes_lists),
-    ("polls", || cq_ring::polls_and_takes(3)),
-    ("polled before", cq_ring::polled_before_it_was_made),
-    ("killed", cq_ring::is_killed),
-    ("streamed", || cq_ring::is_streamed(2)),
-    ("stream canceled", cq_ring::is_streamed_no_more),
-    ("without woken", || without_woken::is_streamed(2)),
-    ("without signal", || without_signal::is_streamed(2)),
-    ("fails", cq_ring::fails),
-    ("fails polled", cq_ring::fails_while_polled),
+/// The device: completes requests `1..=count`, each when there is room for it.
+fn complete(ring: &Ring, count: u64) {
+    for user_data in 1..=count {
+        while let Err(err) = ring.reserve(1) {
+            assert_eq!(err, Failure::Full);
+            thread::yield_now();
+        }
+        ring.push(&user_data);
+    }
+}
+
+/// Posts a list of two requests, or as much of it as there is room for, and gives `back` of these
+/// places. Returns how many it posted.
+fn post_list(ring: &Ring, back: u32) -> u32 {
+    let places = ring.reserve(2).unwrap_or(0);
+    if ring.flaw == Flaw::Room {
+        ring.release(places.saturating_sub(1));
+    }
+    let back = back.min(places);
+    ring.release(back);
+    for _ in back..places {
+        ring.push(&0);
+    }
+    places - back
+}
+
+/// Two threads post lists to a ring that may have no room for both, while the consumer takes.
+fn takes_lists(flaw: Flaw) {
+    check(move || {
+        let ring = ring(2, flaw);
+        let posters = [1, 0].map(|back| spawn(&ring, move |ring| post_list(ring, back)));
+        let mut consumer = Consumer::new(2).unwrap();
+        let mut taken = 0;
+        let mut take = || {
+            consumer.refresh(&ring.header.tail).unwrap();
+            while consumer.slot().is_some() {
+                taken += 1;
+                consumer.advance();
+            }
+            consumer.release(&ring.header.head);
+            taken
+        };
+        take();
+        let posted: u32 = posters.into_iter().map(|it| it.join().unwrap()).sum();
+        assert_eq!(take(), posted);
+        assert_eq!(ring.header.dropped.load_acquire(), 0);
+        assert_eq!(ring.usage(), (0, 0));
+    });
+}
+
+/// Takes what is there; each comes once, in order, whole.
+fn drain(ring: &Ring, consumer: &mut Consumer, next: &mut u64) {
+    consumer.refresh(&ring.header.tail).unwrap();
+    while let Some(slot) = consumer.slot() {
+        assert_eq!(ring.entries.read(slot), *next);
+        *next += 1;
+        consumer.advance();
+    }
+    consumer.release(&ring.header.head);
+}
+
+/// A thread waits and takes until it has all.
+fn waits_and_takes(entries: u32, count: u64, flaw: Flaw) {
+    check(move || {
+        let ring = ring(entries, flaw);
+        let device = spawn(&ring, move |ring| complete(ring, count));
+        let (mut consumer, mut next) = (Consumer::new(entries).unwrap(), 1);
+        while next <= count {
+            assert_eq!(ring.wait(1), Ok(()));
+            drain(&ring, &mut consumer, &mut next);
+        }
+        device.join().unwrap();
+        assert_eq!(ring.usage(), (0, 0));
+        assert_eq!(ring.header.dropped.load_acquire(), 0);
+    });
+}
+
+/// A thread waits for two, beside one that waits for the first and then completes the second.
+fn waits_for_more_than_another(flaw: Flaw) {
+    check(move || {
+        let ring = ring(2, flaw);
+        let device = spawn(&ring, |ring| complete(ring, 1));
+        let other = spawn(&ring, |ring| assert_eq!(ring.wait(2), Ok(())));
+        assert_eq!(ring.wait(1), Ok(()));
+        ring.push(&0);
+        other.join().unwrap();
+        device.join().unwrap();
+        assert_eq!(ring.unread(), 2);
+    });
+}
+
+/// A thread polls the device's queue while it waits, until it has all.
+fn serves_and_takes(count: u64, flaw: Flaw) {
+    check(move || {
+        let (ring, queue) = (ring(2, flaw), DeviceQueue::new());
+        let device = {
+            let queue = queue.clone();
+            spawn(&ring, move |ring| {
+                (0..count).for_each(|_| queue.complete(ring))
+            })
+        };
+        let (mut consumer, mut next) = (Consumer::new(2).unwrap(), 1);
+        while next <= count {
+            assert_eq!(ring.wait_serving(1, &queue), Ok(()));
+            drain(&ring, &mut consumer, &mut next);
+        }
+        device.join().unwrap();
+        assert_eq!(ring.usage(), (0, 0));
+    });
+}
+
+/// Of two threads that wait, the one that polls has enough before the other.
+fn serves_another(flaw: Flaw) {
+    check(move || {
+        let (ring, queue) = (ring(2, flaw), DeviceQueue::new());
+        queue.complete(&ring);
+        let (first, second) = (queue.clone(), queue.clone());
+        let other = spawn(&ring, move |ring| {
+            assert_eq!(ring.wait_serving(1, &first), Ok(()));
+        });
+        let device = spawn(&ring, move |ring| second.complete(ring));
+        assert_eq!(ring.wait_serving(2, &queue), Ok(()));
+        other.join().unwrap();
+        device.join().unwrap();
+    });
+}
+
+/// A worker is called while the one that armed the queue sees that it missed something.
+fn serves_twice_at_once(flaw: Flaw) {
+    check(move || {
+        let (ring, queue) = (ring(2, flaw), DeviceQueue::new());
+        let devices = [queue.clone(), queue.clone()]
+            .map(|queue| spawn(&ring, move |ring| queue.complete(ring)));
+        devices.into_iter().for_each(|it| it.join().unwrap());
+        let (mut consumer, mut next) = (Consumer::new(2).unwrap(), 1);
+        drain(&ring, &mut consumer, &mut next);
+        assert_eq!((next, ring.header.dropped.load_acquire()), (3, 0));
+    });
+}
+
+/// A thread polls the file and takes until it has all.
+fn polls_and_takes(count: u64, flaw: Flaw) {
+    check(move || {
+        let ring = ring(2, flaw);
+        let device = spawn(&ring, move |ring| complete(ring, count));
+        let (mut consumer, mut next) = (Consumer::new(2).unwrap(), 1);
+        while next <= count {
+            let prepared = ring.pollers.prepare();
+            if ring.is_ready() {
+                drain(&ring, &mut consumer, &mut next);
+            } else {
+                ring.pollers.sleep(prepared);
+            }
+        }
+        device.join().unwrap();
+    });
+}
+
+/// A thread polled the file, as `epoll` does, before the ring was made.
+fn polled_before_it_was_made() {
+    check(|| {
+        let pollers = Arc::new(WaitQueue::new());
+        let prepared = pollers.prepare();
+        let ring = Arc::new(Ring {
+            pollers: pollers.clone(),
+            ..Ring::new(2, Flaw::Nothing)
+        });
+        let device = spawn(&ring, |ring| complete(ring, 1));
+        pollers.sleep(prepared);
+        assert!(ring.is_ready());
+        device.join().unwrap();
+    });
+}
+
+/// Has the stream look at the ring until it ends. Returns with what it does.
+fn streams(ring: &Ring, task: &Task, next: &mut u64) -> Failure {
+    loop {
+        task.take();
+        loop {
+            match ring.poll_stream() {
+                Err(err) => return err,
+                Ok(false) => break,
+                Ok(true) => (),
+            }
+            let mut count = 0;
+            for slot in ring.oldest(u32::MAX) {
+                assert_eq!(ring.entries.read(slot), *next);
+                *next += 1;
+                count += 1;
+            }
+            ring.set_copied(count);
+            assert_eq!(ring.take_copied(), count);
+        }
+    }
+}
+
+/// A stream takes all, until the device goes.
+fn is_streamed(count: u64, flaw: Flaw) {
+    check(move || {
+        let ring = ring(2, flaw);
+        let task = Task::new();
+        let device = spawn(&ring, move |ring| {
+            complete(ring, count);
+            ring.end_all(Failure::Removed);
+        });
+        ring.stream(&task);
+        let mut next = 1;
+        assert_eq!(streams(&ring, &task, &mut next), Failure::Removed);
+        assert_eq!(next, count + 1);
+        device.join().unwrap();
+    });
+}
+
+/// A stream is canceled while something comes.
+fn is_streamed_no_more() {
+    check(|| {
+        let ring = ring(2, Flaw::Nothing);
+        let task = Task::new();
+        ring.stream(&task);
+        let device = spawn(&ring, |ring| complete(ring, 1));
+        let other = spawn(&ring, |ring| ring.cancel_stream(|_| true));
+        let mut next = 1;
+        assert_eq!(streams(&ring, &task, &mut next), Failure::Canceled);
+        device.join().unwrap();
+        other.join().unwrap();
+        // What it has not taken is there for the next one.
+        assert_eq!(u64::from(ring.unread()), 2 - next);
+    });
+}
+
+/// The device goes while a thread waits.
+fn is_removed() {
+    check(|| {
+        let ring = ring(2, Flaw::Nothing);
+        let remover = spawn(&ring, |ring| ring.end_all(Failure::Removed));
+        assert_eq!(ring.wait(1), Err(Failure::Removed));
+        remover.join().unwrap();
+        assert!(ring.is_ready());
+    });
+}
+
+/// The device's queue fails while a thread waits. An event comes in any context and may take no
+/// lock: here a waiter may look by itself now and then.
+fn fails() {
+    check(|| {
+        let ring = Arc::new(Ring {
+            naps: true,
+            ..Ring::new(2, Flaw::Nothing)
+        });
+        let device = spawn(&ring, Ring::fail);
+        assert_eq!(ring.wait(1), Err(Failure::QueueFailed));
+        device.join().unwrap();
+    });
+}
+
+/// The device's queue fails while a thread polls.
+fn fails_while_polled() {
+    check(|| {
+        let ring = ring(2, Flaw::Nothing);
+        let device = spawn(&ring, Ring::fail);
+        let prepared = ring.pollers.prepare();
+        if !ring.is_ready() {
+            ring.pollers.sleep(prepared);
+            assert!(ring.is_ready());
+        }
+        device.join().unwrap();
+    });
+}
+
+const SCENARIOS: [(&str, fn()); 25] = [
+    ("serves", || serves_and_takes(2, Flaw::Nothing)),
+    ("serves another", || serves_another(Flaw::Nothing)),
+    ("without call", || serves_and_takes(2, Flaw::Called)),
+    ("without last poll", || serves_another(Flaw::LastPoll)),
+    ("serves twice", || serves_twice_at_once(Flaw::Nothing)),
+    ("without order", || serves_twice_at_once(Flaw::Order)),
+    ("waits", || waits_and_takes(2, 3, Flaw::Nothing)),
+    ("waits 1", || waits_and_takes(1, 2, Flaw::Nothing)),
+    ("thresholds", || waits_for_more_than_another(Flaw::Nothing)),
+    ("lists", || takes_lists(Flaw::Nothing)),
+    ("without room", || takes_lists(Flaw::Room)),
+    ("polls", || polls_and_takes(3, Flaw::Nothing)),
+    ("polled before", polled_before_it_was_made),
+    ("removed", is_removed),
+    ("streamed", || is_streamed(2, Flaw::Nothing)),
+    ("stream canceled", is_streamed_no_more),
+    ("without woken", || is_streamed(2, Flaw::Woken)),
+    ("without signal", || is_streamed(2, Flaw::Signal)),
+    ("fails", fails),
+    ("fails polled", fails_while_polled),
     ("without threshold", || {
-        without_threshold::waits_and_takes(2, 2)
+        waits_and_takes(2, 2, Flaw::Threshold)
     }),
-    ("without wakeup", || without_wakeup::waits_and_takes(2, 2)),
-    (
-        "without minimum",
-        without_minimum::waits_for_more_than_another,
-    ),
-    ("without polled", || without_polled::polls_and_takes(2)),
-    ("without lock", || without_lock::waits_and_takes(2, 2)),
+    ("without wakeup", || waits_and_takes(2, 2, Flaw::Wakeup)),
+    ("without minimum", || {
+        waits_for_more_than_another(Flaw::Minimum)
+    }),
+    ("without polled", || polls_and_takes(2, Flaw::Polled)),
+    ("without lock", || waits_and_takes(2, 2, Flaw::Lock)),
 ];
 
 const SCENARIO: &str = "RUST_ULP_SCENARIO";
 
-/// Runs a scenario in a process of its own: somebody who sleeps for ever ends it by an abort.
+/// Runs a scenario in a process of its own: a thread that sleeps for ever ends it by an abort.
 fn run(name: &str) -> std::result::Result<(), String> {
     assert!(SCENARIOS.iter().any(|(known, _)| *known == name), "{name}");
     let output = std::process::Command::new(std::env::current_exe().unwrap())
@@ -669,7 +777,7 @@ fn run(name: &str) -> std::result::Result<(), String> {
         .unwrap();
     match output.status.success() {
         true => Ok(()),
-        // The first panic says it; those that follow it are of loom's own.
+        // The first panic says it; those that follow are of loom itself.
         false => Err(String::from_utf8_lossy(&output.stderr)
             .lines()
             .take(3)
@@ -693,7 +801,7 @@ fn passes(name: &str) {
     }
 }
 
-/// Somebody sleeps for ever.
+/// A thread sleeps for ever.
 fn hangs(name: &str) {
     let why = run(name).unwrap_err();
     assert!(why.contains("deadlock; threads"), "{name}: {why}");
@@ -703,6 +811,27 @@ fn hangs(name: &str) {
 fn a_waiter_gets_all() {
     passes("waits");
     passes("waits 1");
+}
+
+#[test]
+fn a_waiter_that_polls_gets_all() {
+    passes("serves");
+    hangs("without call");
+}
+
+/// It has its entry from the worker, and was called for the other's since.
+#[test]
+fn a_waiter_that_ends_leaves_no_call() {
+    passes("serves another");
+    hangs("without last poll");
+}
+
+/// Two that poll at once hand out an entry twice.
+#[test]
+fn polling_takes_a_lock() {
+    passes("serves twice");
+    let why = run("without order").unwrap_err();
+    assert!(!why.contains("deadlock; threads"), "{why}");
 }
 
 #[test]
@@ -735,7 +864,7 @@ fn a_poller_hears_of_rings_made_later() {
 
 #[test]
 fn removal_ends_a_wait() {
-    passes("killed");
+    passes("removed");
 }
 
 #[test]
@@ -784,4 +913,97 @@ fn the_mark_of_a_poller_is_needed() {
 #[test]
 fn the_lock_is_needed() {
     hangs("without lock");
+}
+
+#[test]
+fn has_room_for_what_is_reserved() {
+    check(|| {
+        let ring = ring(4, Flaw::Nothing);
+        for _ in 0..4 {
+            ring.reserve(1).unwrap();
+        }
+        assert_eq!(ring.reserve(1), Err(Failure::Full));
+        // A request that makes no completion gives its place back, one that makes one does not.
+        ring.release(1);
+        ring.reserve(1).unwrap();
+        ring.push(&1);
+        assert_eq!(ring.usage(), (1, 3));
+        assert_eq!(ring.reserve(1), Err(Failure::Full));
+        // Nor does the consumer before it has read.
+        ring.header.head.store_release(1);
+        ring.reserve(1).unwrap();
+    });
+}
+
+#[test]
+fn reserves_as_much_as_there_is() {
+    check(|| {
+        let ring = ring(4, Flaw::Nothing);
+        assert_eq!(ring.reserve(3), Ok(3));
+        assert_eq!(ring.admit(2), Ok(1));
+        assert_eq!(ring.reserve(1), Err(Failure::Full));
+        ring.release(2);
+        assert_eq!(ring.admit(1), Ok(1));
+        assert_eq!(ring.reserve(2), Ok(1));
+        assert_eq!(ring.admit(1), Err(Failure::Full));
+        ring.leave(2);
+        ring.release(2);
+        assert_eq!(ring.reserve(u32::MAX), Ok(4));
+    });
+}
+
+#[test]
+fn has_no_more_at_the_device_than_there_are_entries() {
+    check(|| {
+        let ring = ring(2, Flaw::Nothing);
+        for _ in 0..2 {
+            ring.reserve(1).unwrap();
+            ring.push_early(&1);
+        }
+        // Read or not, the device has two.
+        ring.header.head.store_release(2);
+        assert_eq!(ring.usage(), (0, 0));
+        assert_eq!(ring.reserve(1), Err(Failure::Full));
+        ring.leave(1);
+        ring.reserve(1).unwrap();
+        assert_eq!(ring.reserve(1), Err(Failure::Full));
+    });
+}
+
+#[test]
+fn believes_no_nonsense_of_the_consumer() {
+    check(|| {
+        let ring = ring(4, Flaw::Nothing);
+        for head in [1, 5, 0x8000_0000, u32::MAX] {
+            ring.header.head.store_release(head);
+            assert_eq!(ring.unread(), 0);
+        }
+        for _ in 0..4 {
+            ring.reserve(1).unwrap();
+            ring.push(&2);
+        }
+        assert_eq!(ring.unread(), 4);
+        ring.header.head.store_release(2);
+        assert_eq!(ring.unread(), 2);
+        // Back again, and beyond the end.
+        for head in [0, 1, 5, u32::MAX] {
+            ring.header.head.store_release(head);
+            assert_eq!(ring.unread(), 2);
+        }
+        // What the consumer writes over the kernel's fields changes nothing.
+        ring.header.tail.store_release(77);
+        assert_eq!(ring.unread(), 2);
+    });
+}
+
+#[test]
+fn reports_what_does_not_fit() {
+    check(|| {
+        let ring = ring(1, Flaw::Nothing);
+        ring.push(&1);
+        ring.push(&2);
+        assert_eq!(ring.unread(), 1);
+        assert_eq!(ring.header.flags.load_acquire(), Ring::OVERFLOW);
+        assert_eq!(ring.header.dropped.load_acquire(), 1);
+    });
 }

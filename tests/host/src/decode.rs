@@ -30,7 +30,7 @@ fn encode(request: &DecodedWr) -> abi::Wr {
         user_data: request.user_data,
         qp: request.qp,
         opcode: request.opcode,
-        timeout_ns: request.timeout_ns,
+        timeout_ns: request.limit.map_or(0, |limit| limit.ns),
         ..abi::Wr::default()
     };
     let opcode = match request.op {
@@ -89,6 +89,11 @@ fn encode(request: &DecodedWr) -> abi::Wr {
         (request.fence, abi::SEND_FENCE),
         (request.solicited, abi::SEND_SOLICITED),
         (request.inline, abi::SEND_INLINE),
+        (request.limit.is_some(), abi::REQUEST_TIMEOUT),
+        (
+            request.limit.is_some_and(|limit| limit.is_absolute),
+            abi::REQUEST_ABSOLUTE,
+        ),
     ] {
         if on {
             wr.flags |= flag;
@@ -139,12 +144,10 @@ fn plausible() -> impl Strategy<Value = abi::Wr> {
         1 => (any::<u32>(), 0u32..600, any::<u64>()),
         1 => (Just(0), Just(0), any::<u64>()),
     ];
-    let most = abi::TIMEOUT_MAX_NS;
     let timeout = prop_oneof![
         4 => Just(0u64),
-        4 => 1..=most,
-        1 => most..most + 2,
-        1 => any::<u64>(),
+        4 => any::<u64>(),
+        1 => Just(abi::TIMEOUT_INFINITE),
     ];
     let addr =
         prop_oneof![1 => Just(0u64), 1 => any::<u64>().prop_map(|a| a & !7), 1 => any::<u64>()];
@@ -153,7 +156,7 @@ fn plausible() -> impl Strategy<Value = abi::Wr> {
         (
             opcode,
             prop_oneof![8 => 0u8..4, 1 => 14u8..19, 1 => any::<u8>()],
-            prop_oneof![9 => 0u16..16, 1 => any::<u16>()],
+            prop_oneof![9 => 0u16..64, 1 => any::<u16>()],
         ),
         (addr, or_zero32(), or_zero32()),
         sge,
@@ -186,7 +189,8 @@ fn plausible() -> impl Strategy<Value = abi::Wr> {
 /// What the header says of each opcode, written down once more: flags, remote memory, immediate
 /// data, arguments.
 fn allowed(opcode: u8) -> Option<(u16, bool, bool, u32)> {
-    let any = abi::SEND_FENCE | abi::SEND_SIGNALED;
+    let time = abi::REQUEST_TIMEOUT | abi::REQUEST_ABSOLUTE;
+    let any = abi::SEND_FENCE | abi::SEND_SIGNALED | time;
     let data = any | abi::SEND_INLINE | abi::SEND_SOLICITED;
     Some(match opcode {
         0 => (any | abi::SEND_INLINE, true, false, 0),
@@ -197,7 +201,7 @@ fn allowed(opcode: u8) -> Option<(u16, bool, bool, u32)> {
         4 => (any, true, false, 0),
         5 => (any, true, false, 2),
         6 => (any, true, false, 1),
-        128 => (0, false, false, 0),
+        128 => (time, false, false, 0),
         _ => return None,
     })
 }
@@ -211,10 +215,12 @@ fn expected(wr: &abi::Wr, limits: Limits) -> Vec<Refusal> {
         }];
     };
     let mut wrong = Vec::new();
+    let time = abi::REQUEST_TIMEOUT | abi::REQUEST_ABSOLUTE;
     let atomic = [abi::WR_ATOMIC_CMP_AND_SWP, abi::WR_ATOMIC_FETCH_AND_ADD].contains(&wr.opcode);
     let no_sge = wr.sge.buffer == 0 && wr.sge.length == 0;
     let invalid = wr.flags & !flags != 0
-        || wr.timeout_ns > abi::TIMEOUT_MAX_NS
+        || (wr.flags & abi::REQUEST_TIMEOUT != 0) != (wr.timeout_ns != 0)
+        || wr.flags & time == abi::REQUEST_ABSOLUTE
         || wr.reserved != 0
         || !remote && (wr.remote_addr != 0 || wr.rkey != 0)
         || !imm && wr.imm_data != 0

@@ -2,40 +2,9 @@
 
 //! The order of a file's events, against a list without end.
 
-use crate::logic::events::{Queue, Record, PLACES};
+use crate::logic::events::{Queue, PLACES};
 use crate::uapi::abi;
 use proptest::prelude::*;
-
-impl Record for abi::Event {
-    fn time_ns(&self) -> u64 {
-        self.time_ns
-    }
-
-    fn lost(count: u32, time_ns: u64) -> Self {
-        Self {
-            event: abi::EVENT_LOST,
-            info: count,
-            time_ns,
-            ..Self::default()
-        }
-    }
-
-    fn is_request(&self) -> bool {
-        self.event == abi::EVENT_CONNECT_REQUEST
-    }
-
-    fn merge(&self, newer: &Self) -> Option<Self> {
-        // Packets of a peer cause these, as many as it likes.
-        let repeats = matches!(
-            self.event,
-            abi::EVENT_CONNECT_REQUEST | abi::EVENT_UNREACHABLE
-        );
-        (repeats && self.event == newer.event && self.handle == newer.handle).then_some(Self {
-            info: newer.info,
-            ..*self
-        })
-    }
-}
 
 fn record(info: u32) -> abi::Event {
     abi::Event {

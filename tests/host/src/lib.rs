@@ -23,6 +23,7 @@ mod decode;
 mod events;
 mod handle;
 mod layout;
+mod order;
 mod ring;
 mod ring_model;
 mod sources;

@@ -5,7 +5,7 @@
 //! Each file of `promises/` has lines marked `//~ BAD`, and says which error they are. Without these
 //! lines it compiles; with them it does not, for that reason and in one of those lines. The code of
 //! the error and a part of its text are compared, not all that a compiler has to say: that changes
-//! from one version to the next.
+//! from one version to the next. `trybuild` compares all of it, and does not compile the good lines.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,0 +1,528 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The producer's side of a completion ring: reservations, waiters, pollers and the stream.
+//!
+//! Every request reserves an entry in the ring of its completion queue before it is posted. So every
+//! completion has a place, whatever user space does with the ring.
+//!
+//! [`CqRing`] names what a ring is made of: a lock, memory, wait queues. Its provided methods are
+//! the protocol. The host tests compile them for threads of loom.
+
+use super::{
+    poller::{Poller, SharedState},
+    ring::{Producer, SharedIndex}, //
+};
+
+/// The reason why a call on a ring fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(unreachable_pub)]
+pub enum Failure {
+    /// All entries are unread or reserved, or the device has as many requests as there are entries.
+    Full,
+    /// The time ran out.
+    TimedOut,
+    /// A signal came.
+    Interrupted,
+    /// The device's queue has failed.
+    QueueFailed,
+    /// The completion queue is destroyed.
+    Destroyed,
+    /// The device is gone.
+    Removed,
+    /// The ring has an eventfd, or a stream.
+    Busy,
+    /// The ring has no stream.
+    NoStream,
+    /// The stream was canceled.
+    Canceled,
+}
+
+/// The words of the header that change after its creation.
+#[allow(unreachable_pub)]
+pub struct Header<W> {
+    /// The consumer's index.
+    pub head: W,
+    /// The producer's index.
+    pub tail: W,
+    /// The flags, `CQ_*`.
+    pub flags: W,
+    /// The number of entries that did not fit.
+    pub dropped: W,
+}
+
+/// The state of a ring, which its lock protects.
+#[allow(unreachable_pub)]
+pub struct State<R: CqRing> {
+    producer: Producer,
+    /// Entries that requests in flight have reserved.
+    reserved: u32,
+    /// Requests that the device has, and that have no entry kept free. Together with the others
+    /// they are no more than there are entries: the device's own queue has room for so many.
+    others: u32,
+    /// The fewest unread entries that a thread waits for; [`u32::MAX`] without such a thread.
+    pub wake_at: u32,
+    /// Whether a thread polls the file and was not woken since.
+    pub polled: bool,
+    dropped: u32,
+    flags: u32,
+    /// Counts the entries that are put into the ring.
+    eventfd: Option<R::EventFd>,
+    /// The stream that reads the ring in place of user space.
+    stream: Option<Streaming<R>>,
+    /// Whether there was a stream: the consumer's index is the kernel's then.
+    streamed: bool,
+    /// Why waits and the stream end.
+    closed: Option<Failure>,
+}
+
+/// A stream that takes the entries of a ring.
+struct Streaming<R: CqRing> {
+    stream: R::Stream,
+    /// Whether it was woken and has not looked since.
+    woken: bool,
+    /// Whether it is to end, even with unread entries.
+    canceled: bool,
+    /// Entries that it has copied and that have not arrived.
+    copied: u32,
+}
+
+impl<R: CqRing> Streaming<R> {
+    fn wake(&mut self) {
+        if !core::mem::replace(&mut self.woken, true) {
+            R::wake_stream(&self.stream);
+        }
+    }
+}
+
+#[allow(unreachable_pub)]
+impl<R: CqRing> State<R> {
+    /// Creates the state of an empty ring of `entries` entries, a power of two.
+    pub const fn new(entries: u32) -> Self {
+        Self {
+            producer: Producer::new(entries),
+            reserved: 0,
+            others: 0,
+            wake_at: u32::MAX,
+            // Threads that polled the file before this ring was created have not registered with
+            // it.
+            polled: true,
+            dropped: 0,
+            flags: 0,
+            eventfd: None,
+            stream: None,
+            streamed: false,
+            closed: None,
+        }
+    }
+
+    /// Signals an entry, or the end, to the eventfd and the stream.
+    #[inline(always)]
+    fn signal(&mut self) {
+        if let Some(eventfd) = &self.eventfd {
+            R::signal(eventfd);
+        }
+        self.wake_stream();
+    }
+
+    fn wake_stream(&mut self) {
+        if let Some(streaming) = &mut self.stream {
+            streaming.wake();
+        }
+    }
+
+    /// Returns the number of unread entries.
+    fn look(&mut self, header: &Header<R::Word>) -> u32 {
+        if self.streamed {
+            self.producer.unread()
+        } else {
+            self.producer.refresh(&header.head)
+        }
+    }
+
+    /// Returns how many entries can be reserved while `unread` are unread.
+    fn room(&self, unread: u32) -> u32 {
+        let taken = unread.max(self.others).saturating_add(self.reserved);
+        self.producer.entries().saturating_sub(taken)
+    }
+
+    fn set_flags(&mut self, header: &Header<R::Word>, flags: u32) {
+        self.flags |= flags;
+        header.flags.store_release(self.flags);
+    }
+}
+
+/// A ring of completions.
+///
+/// [`Self::push`], [`Self::push_early`], [`Self::release`] and [`Self::leave`] may be called in any
+/// context in which the lock may be taken.
+#[allow(unreachable_pub)]
+pub trait CqRing: Sized {
+    /// A completion.
+    type Entry;
+    /// A word of the header.
+    type Word: SharedIndex;
+    /// An eventfd.
+    type EventFd;
+    /// A stream.
+    type Stream;
+    /// The state of the thread that polls the device's queue.
+    type Polls: SharedState;
+    /// The lock of the state, while it is held.
+    type Guard<'a>: core::ops::DerefMut<Target = State<Self>>
+    where
+        Self: 'a;
+    /// The error of the methods.
+    type Error: From<Failure>;
+    /// The flag of the header: the device is gone.
+    const DEAD: u32;
+    /// The flag of the header: the device's queue has failed.
+    const ERROR: u32;
+    /// The flag of the header: an entry did not fit.
+    const OVERFLOW: u32;
+
+    /// Takes the lock.
+    fn lock(&self) -> Self::Guard<'_>;
+
+    /// Returns the words of the header.
+    fn header(&self) -> &Header<Self::Word>;
+
+    /// Writes the entry at position `slot`.
+    fn write(&self, slot: u32, entry: &Self::Entry);
+
+    /// Wakes the threads that wait for entries.
+    fn wake_waiters(&self);
+
+    /// Wakes the threads that poll the file.
+    fn wake_pollers(&self);
+
+    /// Adds one to an eventfd.
+    fn signal(eventfd: &Self::EventFd);
+
+    /// Has a stream look at the ring soon.
+    fn wake_stream(stream: &Self::Stream);
+
+    /// Returns whether the device's queue has failed.
+    fn has_failed(&self) -> bool;
+
+    /// Sleeps without the lock until [`Self::wake_waiters`] is called, at most `millis`; may wake
+    /// spuriously. Returns `false` when a signal came.
+    fn sleep(&self, state: &mut Self::Guard<'_>, millis: u32) -> bool;
+
+    /// Returns the thread that polls the device's queue.
+    fn poller(&self) -> &Poller<Self::Polls>;
+
+    /// Sleeps as [`Self::sleep`] does, as the thread that polls: also until it is called. A wake-up
+    /// or a call since the last sleep ends it at once.
+    fn sleep_polling(&self, millis: u32) -> bool;
+
+    /// Traces an entry that became the one before `tail`; `wake` says whether it woke waiters.
+    fn trace(&self, entry: &Self::Entry, tail: u32, unread: u32, wake: bool);
+
+    /// Keeps entries free for `count` requests, or for as many as there is room for, and returns
+    /// how many. [`Failure::Full`] when all are unread or reserved, or the device has as many
+    /// requests as there are entries.
+    fn reserve(&self, count: u32) -> Result<u32, Self::Error> {
+        let mut state = self.lock();
+        // Entries that were unread at the last look may have been read since.
+        let mut free = state.room(state.producer.unread());
+        if free < count {
+            let unread = state.look(self.header());
+            free = state.room(unread);
+        }
+        let count = count.min(free);
+        if count == 0 {
+            return Err(Failure::Full.into());
+        }
+        state.reserved = state.reserved.saturating_add(count);
+        Ok(count)
+    }
+
+    /// Undoes [`Self::reserve`] for `count` requests, which make no completion.
+    fn release(&self, count: u32) {
+        let mut state = self.lock();
+        state.reserved = state.reserved.saturating_sub(count);
+    }
+
+    /// Lets `count` requests in that need no entry, or as many as there is room for, and returns
+    /// how many; [`Self::leave`] when the device is done with one. [`Failure::Full`] when it has as
+    /// many as there are entries.
+    fn admit(&self, count: u32) -> Result<u32, Self::Error> {
+        let mut state = self.lock();
+        let taken = state.others.saturating_add(state.reserved);
+        let count = count.min(state.producer.entries().saturating_sub(taken));
+        if count == 0 {
+            return Err(Failure::Full.into());
+        }
+        state.others = state.others.saturating_add(count);
+        Ok(count)
+    }
+
+    /// Notes that the device is done with `count` requests that had no entry reserved.
+    fn leave(&self, count: u32) {
+        let mut state = self.lock();
+        state.others = state.others.saturating_sub(count);
+    }
+
+    /// Puts `entry` into the place that its request reserved, and wakes the threads that wait for
+    /// it.
+    fn push(&self, entry: &Self::Entry) {
+        self.put(entry, 0);
+    }
+
+    /// Puts `entry` into the ring as [`Self::push`] does, for a request that the device still has,
+    /// until [`Self::leave`].
+    fn push_early(&self, entry: &Self::Entry) {
+        self.put(entry, 1);
+    }
+
+    /// Puts `entry` into the ring; `others` requests more have no entry reserved.
+    fn put(&self, entry: &Self::Entry, others: u32) {
+        let mut state = self.lock();
+        state.reserved = state.reserved.saturating_sub(1);
+        state.others = state.others.saturating_add(others);
+        let Some(slot) = state.producer.slot() else {
+            // Not reached while every request reserves an entry; but never silent.
+            state.dropped = state.dropped.saturating_add(1);
+            self.header().dropped.store_release(state.dropped);
+            state.set_flags(self.header(), Self::OVERFLOW);
+            state.signal();
+            return;
+        };
+        self.write(slot, entry);
+        state.producer.publish(&self.header().tail);
+        state.signal();
+        let unread = state.look(self.header());
+        let wake = unread >= state.wake_at;
+        if wake {
+            state.wake_at = u32::MAX;
+        }
+        let polled = core::mem::replace(&mut state.polled, false);
+        let tail = state.producer.tail();
+        drop(state);
+
+        self.trace(entry, tail, unread, wake);
+        if wake {
+            self.wake_waiters();
+        }
+        if polled {
+            self.wake_pollers();
+        }
+    }
+
+    /// Ends waits and the stream, now and from now on: with [`Failure::Destroyed`] when the queue is
+    /// destroyed, with [`Failure::Removed`] when its device goes. The stream first takes what is
+    /// unread.
+    fn end_all(&self, why: Failure) {
+        let mut state = self.lock();
+        state.closed.get_or_insert(why);
+        if why == Failure::Removed {
+            state.set_flags(self.header(), Self::DEAD);
+            state.signal();
+        } else {
+            state.wake_stream();
+        }
+        drop(state);
+        self.wake_waiters();
+        self.wake_pollers();
+    }
+
+    /// Has `eventfd` count what is put into the ring from now on, and the ring's end; [`None`]
+    /// takes it away. [`Failure::Busy`] when there is one.
+    fn set_eventfd(&self, eventfd: Option<Self::EventFd>) -> Result<(), Self::Error> {
+        let mut state = self.lock();
+        if eventfd.is_some() && state.eventfd.is_some() {
+            drop(state);
+            return Err(Failure::Busy.into());
+        }
+        let old = core::mem::replace(&mut state.eventfd, eventfd);
+        drop(state);
+        drop(old);
+        Ok(())
+    }
+
+    /// Sets the flag of a failed queue.
+    fn note_failure(&self, state: &mut State<Self>) {
+        if self.has_failed() && state.flags & Self::ERROR == 0 {
+            state.set_flags(self.header(), Self::ERROR);
+        }
+    }
+
+    /// Returns how many entries user space has not read.
+    fn unread(&self) -> u32 {
+        let mut state = self.lock();
+        self.note_failure(&mut state);
+        state.look(self.header())
+    }
+
+    /// Returns how many entries are unread, and how many are reserved.
+    fn usage(&self) -> (u32, u32) {
+        let mut state = self.lock();
+        (state.look(self.header()), state.reserved)
+    }
+
+    /// Returns whether `poll` should report something. If not, the next completion wakes the threads
+    /// that have registered with the file before this call.
+    ///
+    /// Both happen under the ring's lock, as [`Self::push`] does: no wake-up is lost between them.
+    fn is_ready(&self) -> bool {
+        let mut state = self.lock();
+        state.polled = true;
+        self.note_failure(&mut state);
+        state.look(self.header()) > 0 || state.flags != 0
+    }
+
+    /// Waits until `min` entries are unread; `left_ns` returns the time that is left. Sleeps.
+    ///
+    /// [`Failure::TimedOut`] when the time runs out, [`Failure::Interrupted`] when a signal comes,
+    /// [`Failure::QueueFailed`] when the device's queue has failed, and what [`Self::end_all`] was
+    /// told.
+    fn wait_until(&self, min: u32, left_ns: impl Fn() -> u64) -> Result<(), Self::Error> {
+        let mut state = self.lock();
+        while let Some(millis) = self.before_sleep(&mut state, min, &left_ns)? {
+            if !self.sleep(&mut state, millis) {
+                return Err(Failure::Interrupted.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits as [`Self::wait_until`] does, in the thread that polls the device's queue: `serve` polls
+    /// it until it is empty, puts what has completed into the ring, and arms it.
+    fn wait_polling(
+        &self,
+        min: u32,
+        left_ns: impl Fn() -> u64,
+        serve: impl Fn(),
+    ) -> Result<(), Self::Error> {
+        loop {
+            if self.poller().take() {
+                serve();
+            }
+            let Some(millis) = self.before_sleep(&mut self.lock(), min, &left_ns)? else {
+                return Ok(());
+            };
+            if !self.sleep_polling(millis) {
+                return Err(Failure::Interrupted.into());
+            }
+        }
+    }
+
+    /// Returns how long a thread may sleep that waits for `min` entries, in milliseconds; [`None`]
+    /// when they are there. The next entry that makes them `min` wakes it.
+    fn before_sleep(
+        &self,
+        state: &mut State<Self>,
+        min: u32,
+        left_ns: &impl Fn() -> u64,
+    ) -> Result<Option<u32>, Self::Error> {
+        self.note_failure(state);
+        if let Some(why) = state.closed {
+            return Err(why.into());
+        }
+        if state.look(self.header()) >= min {
+            return Ok(None);
+        }
+        if state.flags & Self::ERROR != 0 {
+            return Err(Failure::QueueFailed.into());
+        }
+        let left = left_ns();
+        if left == 0 {
+            return Err(Failure::TimedOut.into());
+        }
+        // A thread that wakes, for any reason, looks again and sets this again.
+        state.wake_at = state.wake_at.min(min);
+        // In slices: the device's failure is noted without the lock, so it may fall between the
+        // look above and the sleep, and wake nobody.
+        let millis = u32::try_from(left.div_ceil(1_000_000)).unwrap_or(u32::MAX);
+        Ok(Some(millis.min(1000)))
+    }
+
+    /// Has `stream` take the entries that user space has not read, and all later ones.
+    /// [`Failure::Busy`] when there is a stream.
+    fn begin_stream(&self, stream: Self::Stream) -> Result<(), Self::Error> {
+        let mut state = self.lock();
+        if state.stream.is_some() {
+            return Err(Failure::Busy.into());
+        }
+        // Entries that user space has read are not streamed.
+        state.look(self.header());
+        state.streamed = true;
+        let mut streaming = Streaming {
+            stream,
+            woken: false,
+            canceled: false,
+            copied: 0,
+        };
+        if state.producer.unread() > 0 || state.closed.is_some() {
+            streaming.wake();
+        }
+        state.stream = Some(streaming);
+        Ok(())
+    }
+
+    /// Returns whether there are entries for the stream. If there are none, the next one wakes it.
+    /// Fails, and drops the stream, when the stream ends.
+    fn poll_stream(&self) -> Result<bool, Self::Error> {
+        let mut state = self.lock();
+        let (unread, closed) = (state.producer.unread(), state.closed);
+        let streaming = state.stream.as_mut().ok_or(Failure::NoStream)?;
+        let end = if streaming.canceled {
+            Failure::Canceled
+        } else if unread > 0 {
+            return Ok(true);
+        } else if let Some(why) = closed {
+            why
+        } else {
+            streaming.woken = false;
+            return Ok(false);
+        };
+        state.stream = None;
+        Err(end.into())
+    }
+
+    /// Returns the positions of the oldest unread entries, at most `max`. They are not overwritten
+    /// before [`Self::take_copied`].
+    fn oldest(&self, max: u32) -> impl Iterator<Item = u32> {
+        let state = self.lock();
+        let (first, mask) = (
+            state.producer.oldest(),
+            state.producer.entries().wrapping_sub(1),
+        );
+        let count = state.producer.unread().min(max);
+        (0..count).map(move |index| first.wrapping_add(index) & mask)
+    }
+
+    /// Notes that the stream has copied `count` entries.
+    fn set_copied(&self, count: u32) {
+        if let Some(streaming) = &mut self.lock().stream {
+            streaming.copied = count;
+        }
+    }
+
+    /// Consumes the entries that the stream has copied, and returns how many.
+    fn take_copied(&self) -> u32 {
+        let mut state = self.lock();
+        let count = match &mut state.stream {
+            Some(streaming) => core::mem::take(&mut streaming.copied),
+            None => 0,
+        };
+        state.producer.take_back(count);
+        count
+    }
+
+    /// Ends the stream that `which` names.
+    fn cancel_stream(&self, which: impl FnOnce(&Self::Stream) -> bool) {
+        let mut state = self.lock();
+        if let Some(streaming) = &mut state.stream {
+            if which(&streaming.stream) {
+                streaming.canceled = true;
+                streaming.wake();
+            }
+        }
+    }
+
+    /// Drops the stream.
+    fn end_stream(&self) {
+        self.lock().stream = None;
+    }
+}

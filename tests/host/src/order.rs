@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The order of slots, against two lists: the posted slots, and the free ones.
+
+use crate::logic::order::{Link, Order};
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Push,
+    Pop,
+    /// Frees so many of the oldest.
+    Retire(usize),
+    /// Frees the posted slot of this rank.
+    Remove(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => Just(Step::Push),
+        1 => Just(Step::Pop),
+        1 => (0usize..8).prop_map(Step::Retire),
+        2 => (0usize..8).prop_map(Step::Remove),
+    ]
+}
+
+fn check(order: &Order<Vec<Link>>, posted: &VecDeque<u32>, free: &VecDeque<u32>) {
+    assert_eq!(order.posted() as usize, posted.len());
+    assert_eq!(order.first(), posted.front().copied());
+    assert_eq!(order.last(), posted.back().copied());
+    let Some(mut at) = posted.front().or(free.front()).copied() else {
+        return;
+    };
+    for &slot in posted.iter().chain(free) {
+        assert_eq!(at, slot);
+        at = order.next(at);
+        assert_eq!(order.prev(at), slot);
+    }
+}
+
+proptest! {
+    /// A circle without slots has none, and one of any size is two lists.
+    #[test]
+    fn is_two_lists(depth in 0u32..8, steps in prop::collection::vec(step(), 1..200)) {
+        let mut order = Order::new(vec![Link::default(); depth as usize]);
+        let mut posted = VecDeque::new();
+        let mut free: VecDeque<u32> = (0..depth).collect();
+        check(&order, &posted, &free);
+        for step in steps {
+            match step {
+                Step::Push => {
+                    let slot = free.pop_front();
+                    prop_assert_eq!(order.push(), slot);
+                    posted.extend(slot);
+                }
+                Step::Pop => {
+                    let slot = posted.pop_back();
+                    prop_assert_eq!(order.pop(), slot);
+                    if let Some(slot) = slot {
+                        free.push_front(slot);
+                    }
+                }
+                Step::Retire(count) => {
+                    let count = count.min(posted.len());
+                    if let Some(&last) = posted.get(count.wrapping_sub(1)) {
+                        order.retire(last, count as u32);
+                        free.extend(posted.drain(..count));
+                    }
+                }
+                Step::Remove(rank) => {
+                    if let Some(slot) = posted.remove(rank) {
+                        order.remove(slot);
+                        free.push_back(slot);
+                    }
+                }
+            }
+            check(&order, &posted, &free);
+        }
+    }
+}
