@@ -2,13 +2,13 @@
 #
 # The commands of the project, which call scripts/. The kernel's build of the module reads Kbuild.
 
-# KVER: the kernel of the lab; KDIR: a prepared kernel tree instead of it.
+# KVER: the kernel of the lab; ARCH: amd64 or arm64; KDIR: a prepared kernel tree instead of it.
 # T, K: the suite of `make dev` and the pattern of its cases; SHARE: a directory for `make shell`.
 # PREFIX, DESTDIR, MODULE_SIGN_KEY, MODULE_SIGN_CERT: of install, see scripts/install.
 export KVER KDIR PREFIX DESTDIR MODULE_SIGN_KEY MODULE_SIGN_CERT
 
 .DEFAULT_GOAL := all
-.PHONY: all module userspace lab run dev test test-long mutants test-hosts test-matrix test-debug \
+.PHONY: all module userspace lab run dev test test-long mutants test-hosts test-hca test-matrix test-debug \
 	test-debug-long test-install selftest-debug bench results shell check rust-analyzer doc book pictures abi \
 	install uninstall deb help clean lab-clean
 
@@ -32,6 +32,9 @@ test:
 
 test-hosts:
 	@scripts/test hosts
+
+test-hca:
+	@scripts/test hca
 
 test-matrix:
 	@scripts/matrix
@@ -91,7 +94,7 @@ test-install:
 	@tests/install/run
 
 help:
-	@echo 'usage: make [TARGET] [KVER=version] [KDIR=directory]'
+	@echo 'usage: make [TARGET] [KVER=version] [ARCH=arm64] [KDIR=directory]'
 	@echo '  all (default)  builds module and userspace, for the running kernel where that is possible'
 	@echo '  module         builds build/KVER/rust_ulp.ko, for the kernel of the lab or the tree KDIR'
 	@echo '  userspace      builds the tools and examples in build/user/release'
@@ -103,6 +106,7 @@ help:
 	@echo '  test-long      runs them with large counts, and chaos, fuzzing and mutants'
 	@echo '  mutants        plants bugs in the module that suites must find (ONLY=ID,... or COUNT=N TURN=T)'
 	@echo '  test-hosts     runs the suites that need a second guest'
+	@echo '  test-hca       runs suites on the adapter of the lab, with the rules of each driver'
 	@echo '  test-matrix    runs the suites of the VM on each kernel, and prints a table'
 	@echo '  test-debug     runs the suites of the VM on a kernel with KASAN, lockdep, kmemleak, ...'
 	@echo '  test-debug-long runs the longer ones of those suites'

@@ -16,6 +16,7 @@ void hca_datagram_wqe(struct hca_wqe *wqe, const struct ib_ud_wr *wr)
 	struct hca_ah *ah = to_ah(wr->ah);
 
 	wqe->ud.dgid = ah->dgid;
+	wqe->ud.dlid = ah->dlid;
 	memcpy(wqe->ud.dmac, ah->dmac, ETH_ALEN);
 	wqe->ud.sgid_index = ah->sgid_index;
 	wqe->ud.hop_limit = ah->hop_limit;
@@ -108,7 +109,7 @@ enum ib_wc_status hca_send_datagram(struct hca_qp *qp, struct hca_wqe *wqe)
 		return status;
 	if (!hca_gid(hca, wqe->ud.sgid_index, &sgid))
 		return IB_WC_LOC_QP_OP_ERR;
-	number = hca_find_gid(&wqe->ud.dgid, wqe->ud.dmac);
+	number = hca_find(hca, &wqe->ud.dgid, wqe->ud.dmac, wqe->ud.dlid);
 	to = hca_inbound(hca, number, wqe->ud.qpn);
 	if (to) {
 		if (to->ib.qp_type == IB_QPT_UD || to->ib.qp_type == IB_QPT_GSI)

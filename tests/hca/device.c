@@ -28,6 +28,31 @@ module_param(fail_command, uint, 0644);
 MODULE_PARM_DESC(fail_command,
 		 "the n-th command from now on fails, 0 for none");
 
+static char fail_name[16];
+module_param_string(fail_name, fail_name, sizeof(fail_name), 0644);
+MODULE_PARM_DESC(fail_name, "only commands of this name count for it");
+
+unsigned int hca_interrupt_ms;
+module_param_named(interrupt_ms, hca_interrupt_ms, uint, 0644);
+MODULE_PARM_DESC(interrupt_ms, "milliseconds that an interrupt is late");
+
+static unsigned int lose_interrupt;
+module_param(lose_interrupt, uint, 0644);
+MODULE_PARM_DESC(lose_interrupt,
+		 "the n-th interrupt from now on is lost, 0 for none");
+
+static unsigned int flush_register;
+module_param(flush_register, uint, 0644);
+MODULE_PARM_DESC(
+	flush_register,
+	"the next n requests that register memory fail their queue pair");
+
+unsigned int hca_poll_ms;
+module_param_named(poll_ms, hca_poll_ms, uint, 0644);
+MODULE_PARM_DESC(
+	poll_ms,
+	"milliseconds that a worker keeps completions before it handles them");
+
 static unsigned int command_us;
 module_param(command_us, uint, 0644);
 MODULE_PARM_DESC(command_us, "microseconds that a command takes");
@@ -55,14 +80,83 @@ int hca_command(struct hca *hca, const char *name)
 	might_sleep();
 	if (us)
 		usleep_range(us, us + us / 8);
+	/* As mlx5 says it: mlx5/core/cmd.c, mlx5_internal_err_ret_value(). */
+	if (READ_ONCE(hca->error) && !strstarts(name, "de") &&
+	    strcmp(name, "modify_qp"))
+		return -EIO;
 	spin_lock_irq(&count_lock);
-	fails = fail_command && !--fail_command;
+	fails = fail_command &&
+		(!fail_name[0] || sysfs_streq(fail_name, name)) &&
+		!--fail_command;
 	spin_unlock_irq(&count_lock);
 	if (!fails)
 		return 0;
 	dev_info(&hca->pdev->dev, "%s fails, as was asked for\n", name);
 	return -EIO;
 }
+
+bool hca_lose_interrupt(void)
+{
+	unsigned long flags;
+	bool lost;
+
+	spin_lock_irqsave(&count_lock, flags);
+	lost = lose_interrupt && !--lose_interrupt;
+	spin_unlock_irqrestore(&count_lock, flags);
+	return lost;
+}
+
+bool hca_flush_register(void)
+{
+	unsigned long flags;
+	bool flushed;
+
+	spin_lock_irqsave(&count_lock, flags);
+	flushed = flush_register;
+	if (flushed)
+		flush_register--;
+	spin_unlock_irqrestore(&count_lock, flags);
+	return flushed;
+}
+
+/* An internal error: all queue pairs fail, and stay so. */
+static int set_error(const char *value, const struct kernel_param *param)
+{
+	struct ib_event event = { .event = IB_EVENT_DEVICE_FATAL };
+	unsigned int number;
+	struct hca_qp *qp;
+	unsigned long qpn;
+	struct hca *hca;
+	int err;
+
+	err = kstrtouint(value, 0, &number);
+	if (err)
+		return err;
+	if (!number || number > ARRAY_SIZE(hcas))
+		return -EINVAL;
+	guard(mutex)
+		(&hcas_lock);
+	hca = rcu_dereference_protected(hcas[number - 1],
+					lockdep_is_held(&hcas_lock));
+	if (!hca)
+		return -ENODEV;
+	WRITE_ONCE(hca->error, true);
+	xa_for_each(&hca->qps, qpn, qp) {
+		qp = hca_get_qp(hca, qpn);
+		if (!qp)
+			continue;
+		hca_fail(qp);
+		hca_put_qp(qp);
+	}
+	event.device = &hca->ib;
+	event.element.port_num = 1;
+	ib_dispatch_event(&event);
+	return 0;
+}
+
+static const struct kernel_param_ops error_ops = { .set = set_error };
+module_param_cb(internal_error, &error_ops, NULL, 0200);
+MODULE_PARM_DESC(internal_error, "the adapter with this number fails");
 
 /* Somebody broke a rule that adapters rely on. */
 void hca_broken(struct hca *hca, const char *format, ...)
@@ -116,6 +210,8 @@ bool hca_gid(struct hca *hca, u8 index, union ib_gid *gid)
 
 	if (index >= HCA_GIDS)
 		return false;
+	if (hca_is_ib(hca))
+		return !hca_query_gid(&hca->ib, hca->rules->ports, index, gid);
 	spin_lock_irqsave(&hca->gid_lock, flags);
 	used = hca->gid_used[index];
 	*gid = hca->gids[index];
@@ -123,24 +219,38 @@ bool hca_gid(struct hca *hca, u8 index, union ib_gid *gid)
 	return used;
 }
 
-/* Returns the number of the device that has the GID behind the link address `dmac`, else -1. */
-int hca_find_gid(const union ib_gid *gid, const u8 *dmac)
+static bool has_gid(struct hca *hca, const union ib_gid *gid)
 {
 	union ib_gid have;
-	struct hca *hca;
 	unsigned int i;
+
+	for (i = 0; i < HCA_GIDS; i++)
+		if (hca_gid(hca, i, &have) && !memcmp(&have, gid, sizeof(have)))
+			return true;
+	return false;
+}
+
+/*
+ * Returns the number of the device that `hca` reaches by the LID `dlid`, or on
+ * Ethernet by the GID and the link address `dmac`, else -1.
+ */
+int hca_find(struct hca *hca, const union ib_gid *gid, const u8 *dmac, u32 dlid)
+{
+	bool ib = hca_is_ib(hca);
+	struct hca *to;
 	int n;
 
 	guard(rcu)
 		();
 	for (n = 0; n < ARRAY_SIZE(hcas); n++) {
-		hca = rcu_dereference(hcas[n]);
-		if (!hca || !ether_addr_equal(dmac, hca->netdev->dev_addr))
+		to = rcu_dereference(hcas[n]);
+		if (!to)
 			continue;
-		for (i = 0; i < HCA_GIDS; i++)
-			if (hca_gid(hca, i, &have) &&
-			    !memcmp(&have, gid, sizeof(have)))
-				return n;
+		/* The last port is the one that is up. */
+		if (ib ? dlid == hca_lid(to, to->rules->ports) :
+			 ether_addr_equal(dmac, to->netdev->dev_addr) &&
+				    has_gid(to, gid))
+			return n;
 	}
 	return -1;
 }
@@ -203,7 +313,7 @@ static int publish(struct hca *hca)
 			break;
 	if (hca->number == ARRAY_SIZE(hcas))
 		return -ENOSPC;
-	if (add_netdev(hca))
+	if (!hca_is_ib(hca) && add_netdev(hca))
 		return -ENOMEM;
 	rcu_assign_pointer(hcas[hca->number], hca);
 	return 0;
@@ -217,6 +327,8 @@ static void unpublish(struct hca *hca)
 	RCU_INIT_POINTER(hcas[hca->number], NULL);
 	mutex_unlock(&hcas_lock);
 	synchronize_rcu();
+	if (!netdev)
+		return;
 	unregister_netdev(netdev);
 	free_netdev(netdev);
 }
@@ -239,6 +351,11 @@ static int hca_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	hca = ib_alloc_device(hca, ib);
 	if (!hca)
 		return -ENOMEM;
+	hca->rules = hca_find_rules();
+	if (!hca->rules) {
+		err = -EINVAL;
+		goto dealloc;
+	}
 	hca->pdev = pdev;
 	hca->domain = iommu_get_domain_for_dev(&pdev->dev);
 	if (hca->domain && !iommu_is_dma_domain(hca->domain))
@@ -251,26 +368,35 @@ static int hca_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 		goto dealloc;
 
 	ib_set_device_ops(&hca->ib, &hca_ops);
+	if (hca->rules->ops)
+		ib_set_device_ops(&hca->ib, hca->rules->ops);
 	hca->ib.node_type = RDMA_NODE_IB_CA;
-	hca->ib.phys_port_cnt = 1;
+	hca->ib.phys_port_cnt = hca->rules->ports;
 	hca->ib.num_comp_vectors = num_possible_cpus();
-	hca->ib.local_dma_lkey = HCA_DMA_LKEY;
-	addrconf_addr_eui48((u8 *)&hca->ib.node_guid, hca->netdev->dev_addr);
+	if (hca->rules->dma_lkey)
+		hca->ib.local_dma_lkey = HCA_DMA_LKEY;
+	hca->ib.node_guid = cpu_to_be64(hca_lid(hca, 0) | 1ULL << 40);
 	strscpy(hca->ib.node_desc, "ulp_hca");
-	err = ib_device_set_netdev(&hca->ib, hca->netdev, 1);
-	if (err)
-		goto unpublish;
+	if (hca->netdev) {
+		addrconf_addr_eui48((u8 *)&hca->ib.node_guid,
+				    hca->netdev->dev_addr);
+		err = ib_device_set_netdev(&hca->ib, hca->netdev, 1);
+		if (err)
+			goto unpublish;
+	}
 	snprintf(name, sizeof(name), "hca%d", hca->number + 1);
 	err = ib_register_device(&hca->ib, name, &pdev->dev);
 	if (err)
 		goto unpublish;
 	pci_set_drvdata(pdev, hca);
-	dev_info(&pdev->dev, "%s, %s\n", name,
-		 hca->domain ? "behind an IOMMU" : "without an IOMMU");
+	dev_info(&pdev->dev, "%s, %s, as %s\n", name,
+		 hca->domain ? "behind an IOMMU" : "without an IOMMU",
+		 hca->rules->name);
 	return 0;
 
 unpublish:
-	ib_device_set_netdev(&hca->ib, NULL, 1);
+	if (hca->netdev)
+		ib_device_set_netdev(&hca->ib, NULL, 1);
 	unpublish(hca);
 dealloc:
 	ib_dealloc_device(&hca->ib);
@@ -283,6 +409,8 @@ static void hca_remove(struct pci_dev *pdev)
 
 	ib_unregister_device(&hca->ib);
 	unpublish(hca);
+	hca_free_refused_qps(hca);
+	hca_free_refused_mrs(hca);
 	WARN_ON(!xa_empty(&hca->qps) || !xa_empty(&hca->mrs));
 	ib_dealloc_device(&hca->ib);
 }

@@ -27,11 +27,38 @@
 /* A queue pair that has so much to move goes on in a worker. */
 #define HCA_INLINE_BYTES (64 << 10)
 
+/* The rules of a personality. */
+struct hca_rules {
+	const char *name;
+	/* Besides those that all adapters have; may be NULL. */
+	const struct ib_device_ops *ops;
+	u32 core_cap;
+	/* How many ports, and which of them is down. */
+	u32 ports, down;
+	/* The first LID of an InfiniBand adapter. */
+	u32 lid;
+	/* Bits of enum ib_qp_type. */
+	u32 qp_types;
+	/* It has a reserved L_Key; it raises LAST_WQE_REACHED; in an error it refuses requests. */
+	bool atomics, dma_lkey, last_wqe, refuses_in_error;
+	u32 max_send_sge, max_recv_sge, max_sge_rd, max_inline;
+	u32 max_wr, max_cqe, max_srq, max_rd_atomic;
+	/* Pages under one key: what it reports, and what it can do. */
+	u32 max_pages, good_pages;
+	u64 page_sizes;
+	/* Bytes of a send queue entry beside its memory, and the limits of an entry and a queue. */
+	u32 wqe_overhead, max_wqe, max_sq;
+};
+
 struct hca {
 	struct ib_device ib;
+	const struct hca_rules *rules;
 	struct pci_dev *pdev;
+	/* An internal error: no command but those that end something succeeds. */
+	bool error;
 	/* NULL where no IOMMU translates: a DMA address is a physical address. */
 	struct iommu_domain *domain;
+	/* NULL on InfiniBand. */
 	struct net_device *netdev;
 	int number;
 	struct xarray qps;
@@ -63,6 +90,7 @@ struct hca_cq {
 	enum ib_cq_notify_flags armed;
 	bool overrun;
 	struct irq_work irq, error;
+	struct timer_list late;
 };
 
 /* A work queue. Entries are posted at head, taken at tail, and free again at done. */
@@ -91,6 +119,8 @@ struct hca_mr {
 	bool valid;
 	/* All of the memory, by DMA address. */
 	bool dma;
+	/* Deregistering it failed. */
+	bool refused;
 	u8 key;
 	int access;
 	u64 iova, length;
@@ -117,6 +147,7 @@ struct hca_segs {
 struct hca_ah {
 	struct ib_ah ib;
 	union ib_gid dgid;
+	u32 dlid;
 	u8 dmac[ETH_ALEN];
 	u8 sgid_index, hop_limit, traffic_class;
 };
@@ -137,6 +168,7 @@ struct hca_wqe {
 		} rdma;
 		struct {
 			union ib_gid dgid;
+			u32 dlid;
 			u8 dmac[ETH_ALEN];
 			u8 sgid_index, hop_limit, traffic_class;
 			u32 qpn, qkey;
@@ -177,6 +209,8 @@ struct hca_qp {
 	/* Messages of the peer that are being received. */
 	int inbound;
 	bool last_wqe, established;
+	/* Destroying it failed. */
+	bool refused;
 
 	struct hca_wq sq, rq;
 	/* The queue that receives are taken from. */
@@ -235,13 +269,24 @@ static inline void *hca_entry(struct hca_wq *wq, u32 n)
 /* device.c */
 extern struct hca __rcu *hcas[2];
 extern unsigned int hca_dma_faults, hca_broken_rules;
+extern unsigned int hca_interrupt_ms, hca_poll_ms;
 int hca_command(struct hca *hca, const char *name);
 void hca_broken(struct hca *hca, const char *format, ...) __printf(2, 3);
 void hca_dma_fault(struct hca *hca, u64 addr, const char *why);
 int hca_add_gid(const struct ib_gid_attr *attr, void **context);
 int hca_del_gid(const struct ib_gid_attr *attr, void **context);
-int hca_find_gid(const union ib_gid *gid, const u8 *dmac);
+int hca_find(struct hca *hca, const union ib_gid *gid, const u8 *dmac,
+	     u32 dlid);
+bool hca_lose_interrupt(void);
+bool hca_flush_register(void);
 bool hca_gid(struct hca *hca, u8 index, union ib_gid *gid);
+
+/* personality.c */
+const struct hca_rules *hca_find_rules(void);
+bool hca_is_ib(struct hca *hca);
+u32 hca_lid(struct hca *hca, u32 port);
+int hca_query_gid(struct ib_device *ib, u32 port, int index, union ib_gid *gid);
+int hca_check_sq(struct hca *hca, struct ib_qp_cap *cap);
 
 /* verbs.c */
 extern const struct ib_device_ops hca_ops;
@@ -250,6 +295,9 @@ void hca_push_cqe(struct hca_cq *cq, const struct ib_wc *wc, struct hca_wq *wq,
 struct hca_qp *hca_get_qp(struct hca *hca, u32 qpn);
 void hca_put_qp(struct hca_qp *qp);
 void hca_qp_event(struct hca_qp *qp, enum ib_event_type type);
+void hca_free_refused_qps(struct hca *hca);
+void hca_drain_sq(struct ib_qp *ib);
+void hca_drain_rq(struct ib_qp *ib);
 
 /* memory.c */
 struct ib_mr *hca_get_dma_mr(struct ib_pd *pd, int access);
@@ -260,6 +308,7 @@ struct ib_mr *hca_alloc_mr(struct ib_pd *pd, enum ib_mr_type type, u32 max);
 int hca_map_mr_sg(struct ib_mr *mr, struct scatterlist *sg, int nents,
 		  unsigned int *offset);
 int hca_dereg_mr(struct ib_mr *mr, struct ib_udata *udata);
+void hca_free_refused_mrs(struct hca *hca);
 int hca_register(struct hca_qp *qp, struct hca_wqe *wqe);
 int hca_invalidate(struct hca *hca, struct ib_pd *pd, u32 key, bool may_sleep);
 void hca_segs_begin(struct hca_segs *segs);
@@ -278,6 +327,8 @@ void hca_run(struct hca_qp *qp);
 void hca_run_work(struct work_struct *work);
 void hca_retry_work(struct work_struct *work);
 void hca_flush_recvs(struct hca_qp *qp);
+void hca_fail(struct hca_qp *qp);
+bool hca_is_up(struct hca *hca);
 struct hca_qp *hca_inbound(struct hca *from, int number, u32 qpn);
 void hca_inbound_end(struct hca_qp *to);
 enum ib_wc_status hca_take_recv(struct hca_qp *to, u64 length,

@@ -80,7 +80,8 @@ struct ib_mr *hca_alloc_mr(struct ib_pd *pd, enum ib_mr_type type, u32 max)
 {
 	struct hca_mr *mr;
 
-	if (type != IB_MR_TYPE_MEM_REG || !max || max > HCA_MAX_PAGES)
+	if (type != IB_MR_TYPE_MEM_REG || !max ||
+	    max > to_hca(pd->device)->rules->max_pages)
 		return ERR_PTR(-EINVAL);
 	mr = new_mr(pd, max);
 	return IS_ERR(mr) ? ERR_CAST(mr) : &mr->ib;
@@ -114,6 +115,14 @@ static void invalidate(struct hca_mr *mr)
 	spin_unlock_irqrestore(&mr->lock, flags);
 }
 
+static void free_mr(struct hca *hca, struct hca_mr *mr)
+{
+	xa_erase_irq(&hca->mrs, mr->ib.lkey >> 8);
+	invalidate(mr);
+	kvfree(mr->pages);
+	kfree(mr);
+}
+
 int hca_dereg_mr(struct ib_mr *ib, struct ib_udata *udata)
 {
 	struct hca *hca = to_hca(ib->device);
@@ -121,13 +130,36 @@ int hca_dereg_mr(struct ib_mr *ib, struct ib_udata *udata)
 	int err;
 
 	err = hca_command(hca, "dereg_mr");
-	if (err)
+	if (err) {
+		mr->refused = true;
 		return err;
-	xa_erase_irq(&hca->mrs, ib->lkey >> 8);
-	invalidate(mr);
-	kvfree(mr->pages);
-	kfree(mr);
+	}
+	free_mr(hca, mr);
 	return 0;
+}
+
+/* The memory of a region that could not be deregistered is the adapter's until it is gone. */
+void hca_free_refused_mrs(struct hca *hca)
+{
+	struct hca_mr *mr;
+	unsigned long key;
+	phys_addr_t phys;
+	u32 i;
+
+	xa_for_each(&hca->mrs, key, mr) {
+		for (i = 0; hca->domain && i < mr->nr_pages; i++) {
+			phys = iommu_iova_to_phys(hca->domain, mr->pages[i]);
+			if (phys && page_count(pfn_to_page(PHYS_PFN(phys))))
+				continue;
+			hca_broken(
+				hca,
+				"page %u of key %#x is not there: it was not deregistered",
+				i, mr->ib.rkey);
+			break;
+		}
+		if (mr->refused)
+			free_mr(hca, mr);
+	}
 }
 
 /* Returns the region that `key` names, in use. */
@@ -184,6 +216,10 @@ int hca_register(struct hca_qp *qp, struct hca_wqe *wqe)
 	    !(wqe->reg.access & IB_ACCESS_LOCAL_WRITE)) {
 		hca_broken(hca, "REG_MR: access %#x without LOCAL_WRITE",
 			   wqe->reg.access);
+		return -EINVAL;
+	}
+	if (mr->set_pages > hca->rules->good_pages) {
+		hca_broken(hca, "REG_MR of %u pages", mr->set_pages);
 		return -EINVAL;
 	}
 	for (i = 0; i < mr->set_pages; i++) {
@@ -285,7 +321,8 @@ int hca_segs_add(struct hca_segs *segs, struct hca *hca, struct ib_pd *pd,
 		return 0;
 	if (segs->count == ARRAY_SIZE(segs->seg))
 		return -EINVAL;
-	if (key == HCA_DMA_LKEY && !(access & ~IB_ACCESS_LOCAL_WRITE)) {
+	if (key == HCA_DMA_LKEY && hca->rules->dma_lkey &&
+	    !(access & ~IB_ACCESS_LOCAL_WRITE)) {
 		next_seg(segs, addr, length)->hca = hca;
 		return 0;
 	}

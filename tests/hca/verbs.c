@@ -16,6 +16,13 @@ static void cq_interrupt(struct irq_work *irq)
 	cq->ib.comp_handler(&cq->ib, cq->ib.cq_context);
 }
 
+static void late_interrupt(struct timer_list *timer)
+{
+	struct hca_cq *cq = timer_container_of(cq, timer, late);
+
+	irq_work_queue(&cq->irq);
+}
+
 static void cq_error(struct irq_work *irq)
 {
 	struct hca_cq *cq = container_of(irq, struct hca_cq, error);
@@ -35,7 +42,8 @@ static int create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
 	struct hca_cq *cq = to_cq(ib);
 	int err;
 
-	if (!attr->cqe || attr->cqe > HCA_MAX_CQE || attr->flags ||
+	if (!attr->cqe || attr->flags ||
+	    attr->cqe > to_hca(ib->device)->rules->max_cqe ||
 	    attr->comp_vector >= ib->device->num_comp_vectors)
 		return -EINVAL;
 	err = hca_command(to_hca(ib->device), "create_cq");
@@ -48,6 +56,7 @@ static int create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
 	spin_lock_init(&cq->lock);
 	cq->irq = IRQ_WORK_INIT_HARD(cq_interrupt);
 	cq->error = IRQ_WORK_INIT_HARD(cq_error);
+	timer_setup(&cq->late, late_interrupt, 0);
 	ib->cqe = cq->size;
 	return 0;
 }
@@ -60,6 +69,7 @@ static int destroy_cq(struct ib_cq *ib, struct ib_udata *udata)
 	err = hca_command(to_hca(ib->device), "destroy_cq");
 	if (err)
 		return err;
+	timer_shutdown_sync(&cq->late);
 	irq_work_sync(&cq->irq);
 	irq_work_sync(&cq->error);
 	kvfree(cq->ring);
@@ -73,6 +83,7 @@ void hca_push_cqe(struct hca_cq *cq, const struct ib_wc *wc, struct hca_wq *wq,
 	struct hca_cqe *cqe;
 	unsigned long flags;
 	bool interrupt = false;
+	unsigned int ms;
 
 	spin_lock_irqsave(&cq->lock, flags);
 	if (cq->head - cq->tail == cq->size) {
@@ -90,10 +101,17 @@ void hca_push_cqe(struct hca_cq *cq, const struct ib_wc *wc, struct hca_wq *wq,
 		interrupt = cq->armed == IB_CQ_NEXT_COMP ||
 			    (cq->armed && (solicited || wc->status));
 	}
+	/* One that is lost leaves the queue armed: the next one may come. */
+	interrupt = interrupt && !hca_lose_interrupt();
 	if (interrupt)
 		cq->armed = 0;
 	spin_unlock_irqrestore(&cq->lock, flags);
-	if (interrupt)
+	if (!interrupt)
+		return;
+	ms = READ_ONCE(hca_interrupt_ms);
+	if (ms)
+		mod_timer(&cq->late, jiffies + msecs_to_jiffies(ms));
+	else
 		irq_work_queue(&cq->irq);
 }
 
@@ -130,6 +148,9 @@ static int poll_cq(struct ib_cq *ib, int count, struct ib_wc *wc)
 		}
 	}
 	spin_unlock_irqrestore(&cq->lock, flags);
+	/* As a worker that the scheduler leaves here: the driver has given the completions away. */
+	if (polled && current->flags & PF_WQ_WORKER && READ_ONCE(hca_poll_ms))
+		msleep(hca_poll_ms);
 	return polled;
 }
 
@@ -320,6 +341,10 @@ static void qp_event(struct irq_work *irq)
 
 void hca_qp_event(struct hca_qp *qp, enum ib_event_type type)
 {
+	struct hca *hca = to_hca(qp->ib.device);
+
+	if (READ_ONCE(hca->error) && hca->rules->refuses_in_error)
+		return;
 	set_bit(type, &qp->events);
 	irq_work_queue(&qp->event);
 }
@@ -351,23 +376,21 @@ static void free_queues(struct hca_qp *qp)
 
 static int check_qp(struct hca *hca, const struct ib_qp_init_attr *init)
 {
+	const struct hca_rules *rules = hca->rules;
 	const struct ib_qp_cap *cap = &init->cap;
 
-	switch (init->qp_type) {
-	case IB_QPT_RC:
-	case IB_QPT_UC:
-	case IB_QPT_UD:
-	case IB_QPT_GSI:
-		break;
-	default:
-		return -EOPNOTSUPP;
-	}
 	if (init->create_flags)
 		return -EOPNOTSUPP;
-	if (cap->max_send_wr > HCA_MAX_WR || cap->max_recv_wr > HCA_MAX_WR ||
-	    cap->max_send_sge > HCA_MAX_SGE ||
-	    cap->max_recv_sge > HCA_MAX_SGE ||
-	    cap->max_inline_data > HCA_MAX_INLINE)
+	/* Of queue pair 1 a driver knows what the core needs. */
+	if (init->qp_type == IB_QPT_GSI)
+		return 0;
+	if (init->qp_type >= 32 || !(rules->qp_types & BIT(init->qp_type)))
+		return -EOPNOTSUPP;
+	if (cap->max_send_wr > rules->max_wr ||
+	    cap->max_recv_wr > rules->max_wr ||
+	    cap->max_send_sge > rules->max_send_sge ||
+	    cap->max_recv_sge > rules->max_recv_sge ||
+	    cap->max_inline_data > rules->max_inline)
 		return -EINVAL;
 	/* mlx5/qp.c, set_rq_size(): the stride of a receive without SGE is not defined. */
 	if (!init->srq && cap->max_recv_wr && !cap->max_recv_sge) {
@@ -389,6 +412,8 @@ static int create_qp(struct ib_qp *ib, struct ib_qp_init_attr *init,
 	int err;
 
 	err = check_qp(hca, init);
+	if (!err)
+		err = hca_check_sq(hca, cap);
 	if (err)
 		return err;
 	err = hca_command(hca, "create_qp");
@@ -470,16 +495,9 @@ static void reset_qp(struct hca_qp *qp)
 	memset(&qp->attr, 0, sizeof(qp->attr));
 }
 
-static int destroy_qp(struct ib_qp *ib, struct ib_udata *udata)
+static void free_qp(struct hca *hca, struct hca_qp *qp)
 {
-	struct hca *hca = to_hca(ib->device);
-	struct hca_qp *qp = to_qp(ib);
-	int err;
-
-	err = hca_command(hca, "destroy_qp");
-	if (err)
-		return err;
-	xa_erase_irq(&hca->qps, ib->qp_num);
+	xa_erase_irq(&hca->qps, qp->ib.qp_num);
 	set_state(qp, IB_QPS_RESET);
 	hca_put_qp(qp);
 	wait_for_completion(&qp->released);
@@ -488,7 +506,41 @@ static int destroy_qp(struct ib_qp *ib, struct ib_udata *udata)
 	irq_work_sync(&qp->event);
 	clean_cqs(qp);
 	free_queues(qp);
-	return 0;
+}
+
+static int destroy_qp(struct ib_qp *ib, struct ib_udata *udata)
+{
+	struct hca *hca = to_hca(ib->device);
+	struct hca_qp *qp = to_qp(ib);
+	int err;
+
+	err = hca_command(hca, "destroy_qp");
+	if (err)
+		qp->refused = true;
+	else
+		free_qp(hca, qp);
+	return err;
+}
+
+void hca_free_refused_qps(struct hca *hca)
+{
+	struct hca_qp *qp;
+	unsigned long qpn;
+
+	xa_for_each(&hca->qps, qpn, qp)
+		if (qp->refused)
+			free_qp(hca, qp);
+}
+
+/* Returns the device that a queue pair reaches by its port, else -1. */
+static int find_path(struct hca_qp *qp, const struct rdma_ah_attr *attr)
+{
+	struct hca *hca = to_hca(qp->ib.device);
+
+	if (hca_is_ib(hca) && rdma_ah_get_port_num(attr) == hca->rules->down)
+		return -1;
+	return hca_find(hca, &attr->grh.dgid, attr->roce.dmac,
+			rdma_ah_get_dlid(attr));
 }
 
 static void take_attributes(struct hca_qp *qp, const struct ib_qp_attr *attr,
@@ -507,8 +559,7 @@ static void take_attributes(struct hca_qp *qp, const struct ib_qp_attr *attr,
 	if (mask & IB_QP_AV) {
 		to->ah_attr = attr->ah_attr;
 		to->ah_attr.grh.sgid_attr = NULL;
-		qp->dest = hca_find_gid(&attr->ah_attr.grh.dgid,
-					attr->ah_attr.roce.dmac);
+		qp->dest = find_path(qp, &attr->ah_attr);
 	}
 	if (mask & IB_QP_PATH_MTU)
 		to->path_mtu = attr->path_mtu;
@@ -543,6 +594,7 @@ static void take_attributes(struct hca_qp *qp, const struct ib_qp_attr *attr,
 static int modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,
 		     struct ib_udata *udata)
 {
+	const struct hca_rules *rules = to_hca(ib->device)->rules;
 	struct hca_qp *qp = to_qp(ib);
 	enum ib_qp_state from, to;
 	int err = -EINVAL;
@@ -556,9 +608,9 @@ static int modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,
 		return -EINVAL;
 	if (!ib_modify_qp_is_ok(from, to, ib->qp_type, mask) ||
 	    (mask & IB_QP_MAX_QP_RD_ATOMIC &&
-	     attr->max_rd_atomic > HCA_MAX_RD_ATOMIC) ||
+	     attr->max_rd_atomic > rules->max_rd_atomic) ||
 	    (mask & IB_QP_MAX_DEST_RD_ATOMIC &&
-	     attr->max_dest_rd_atomic > HCA_MAX_RD_ATOMIC))
+	     attr->max_dest_rd_atomic > rules->max_rd_atomic))
 		return err;
 	err = hca_command(to_hca(ib->device), "modify_qp");
 	if (err)
@@ -673,10 +725,9 @@ static int fill_wqe(struct hca_qp *qp, struct hca_wqe *wqe,
 	return 0;
 }
 
-static int post_send(struct ib_qp *ib, const struct ib_send_wr *wr,
-		     const struct ib_send_wr **bad)
+static int post_sends(struct hca_qp *qp, const struct ib_send_wr *wr,
+		      const struct ib_send_wr **bad)
 {
-	struct hca_qp *qp = to_qp(ib);
 	unsigned long flags;
 	int err = 0;
 
@@ -704,13 +755,30 @@ static int post_send(struct ib_qp *ib, const struct ib_send_wr *wr,
 	return err;
 }
 
-static int post_recv(struct ib_qp *ib, const struct ib_recv_wr *wr,
-		     const struct ib_recv_wr **bad)
+/* In an internal error some drivers refuse requests, but those that drain. */
+static bool refuses(struct ib_device *ib)
 {
-	struct hca_qp *qp = to_qp(ib);
+	struct hca *hca = to_hca(ib);
+
+	return READ_ONCE(hca->error) && hca->rules->refuses_in_error;
+}
+
+static int post_send(struct ib_qp *ib, const struct ib_send_wr *wr,
+		     const struct ib_send_wr **bad)
+{
+	if (refuses(ib->device)) {
+		*bad = wr;
+		return -EIO;
+	}
+	return post_sends(to_qp(ib), wr, bad);
+}
+
+static int post_recvs(struct hca_qp *qp, const struct ib_recv_wr *wr,
+		      const struct ib_recv_wr **bad)
+{
 	int err;
 
-	if (ib->srq || READ_ONCE(qp->state) == IB_QPS_RESET) {
+	if (qp->ib.srq || READ_ONCE(qp->state) == IB_QPS_RESET) {
 		*bad = wr;
 		return -EINVAL;
 	}
@@ -718,6 +786,62 @@ static int post_recv(struct ib_qp *ib, const struct ib_recv_wr *wr,
 	if (READ_ONCE(qp->state) == IB_QPS_ERR)
 		hca_flush_recvs(qp);
 	return err;
+}
+
+static int post_recv(struct ib_qp *ib, const struct ib_recv_wr *wr,
+		     const struct ib_recv_wr **bad)
+{
+	if (refuses(ib->device)) {
+		*bad = wr;
+		return -EIO;
+	}
+	return post_recvs(to_qp(ib), wr, bad);
+}
+
+struct drain {
+	struct ib_cqe cqe;
+	struct completion done;
+};
+
+static void drained(struct ib_cq *cq, struct ib_wc *wc)
+{
+	complete(&container_of(wc->wr_cqe, struct drain, cqe)->done);
+}
+
+/* A driver's own draining, for an adapter that refuses requests in an internal error. */
+static void drain(struct ib_qp *ib, struct ib_cq *cq, bool receives)
+{
+	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
+	struct drain drain = { .cqe.done = drained };
+	struct ib_rdma_wr send = { .wr = { .wr_cqe = &drain.cqe,
+					   .opcode = IB_WR_RDMA_WRITE,
+					   .send_flags = IB_SEND_SIGNALED } };
+	struct ib_recv_wr recv = { .wr_cqe = &drain.cqe };
+	const struct ib_send_wr *bad_send;
+	const struct ib_recv_wr *bad_recv;
+
+	init_completion(&drain.done);
+	if (ib_modify_qp(ib, &attr, IB_QP_STATE) ||
+	    (receives ? post_recvs(to_qp(ib), &recv, &bad_recv) :
+			post_sends(to_qp(ib), &send.wr, &bad_send))) {
+		WARN_ONCE(1, "a queue is not drained\n");
+		return;
+	}
+	if (cq->poll_ctx != IB_POLL_DIRECT)
+		wait_for_completion(&drain.done);
+	else
+		while (!wait_for_completion_timeout(&drain.done, HZ / 10))
+			ib_process_cq_direct(cq, -1);
+}
+
+void hca_drain_sq(struct ib_qp *ib)
+{
+	drain(ib, ib->send_cq, false);
+}
+
+void hca_drain_rq(struct ib_qp *ib)
+{
+	drain(ib, ib->recv_cq, true);
 }
 
 /* --- what has no state here --- */
@@ -746,6 +870,7 @@ static int create_ah(struct ib_ah *ib, struct rdma_ah_init_attr *init,
 			return err;
 	}
 	ah->dgid = grh->dgid;
+	ah->dlid = rdma_ah_get_dlid(init->ah_attr);
 	ah->sgid_index = grh->sgid_index;
 	ah->hop_limit = grh->hop_limit;
 	ah->traffic_class = grh->traffic_class;
@@ -762,35 +887,36 @@ static int query_device(struct ib_device *ib, struct ib_device_attr *attr,
 			struct ib_udata *udata)
 {
 	struct hca *hca = to_hca(ib);
+	const struct hca_rules *rules = hca->rules;
 
 	attr->fw_ver = 1ULL << 32;
 	attr->sys_image_guid = ib->node_guid;
 	attr->max_mr_size = ~0ULL;
-	attr->page_size_cap = 0xfffff000;
+	attr->page_size_cap = rules->page_sizes;
 	attr->vendor_id = hca->pdev->vendor;
 	attr->vendor_part_id = hca->pdev->device;
 	attr->max_qp = 1 << 17;
-	attr->max_qp_wr = HCA_MAX_WR;
+	attr->max_qp_wr = rules->max_wr;
 	attr->device_cap_flags = IB_DEVICE_MEM_MGT_EXTENSIONS |
 				 IB_DEVICE_RC_RNR_NAK_GEN |
 				 IB_DEVICE_SYS_IMAGE_GUID;
-	attr->kernel_cap_flags = IBK_LOCAL_DMA_LKEY;
-	attr->max_send_sge = HCA_MAX_SGE;
-	attr->max_recv_sge = HCA_MAX_SGE;
-	attr->max_sge_rd = HCA_MAX_SGE;
+	attr->kernel_cap_flags = rules->dma_lkey ? IBK_LOCAL_DMA_LKEY : 0;
+	attr->max_send_sge = rules->max_send_sge;
+	attr->max_recv_sge = rules->max_recv_sge;
+	attr->max_sge_rd = rules->max_sge_rd;
 	attr->max_cq = 1 << 17;
-	attr->max_cqe = HCA_MAX_CQE;
+	attr->max_cqe = rules->max_cqe;
 	attr->max_mr = 1 << 20;
 	attr->max_pd = 1 << 17;
-	attr->max_qp_rd_atom = HCA_MAX_RD_ATOMIC;
-	attr->max_qp_init_rd_atom = HCA_MAX_RD_ATOMIC;
-	attr->max_res_rd_atom = HCA_MAX_RD_ATOMIC << 17;
-	attr->atomic_cap = IB_ATOMIC_HCA;
+	attr->max_qp_rd_atom = rules->max_rd_atomic;
+	attr->max_qp_init_rd_atom = rules->max_rd_atomic;
+	attr->max_res_rd_atom = rules->max_rd_atomic << 17;
+	attr->atomic_cap = rules->atomics ? IB_ATOMIC_HCA : IB_ATOMIC_NONE;
 	attr->max_ah = 1 << 17;
-	attr->max_srq = 1 << 17;
-	attr->max_srq_wr = HCA_MAX_WR;
-	attr->max_srq_sge = HCA_MAX_SGE;
-	attr->max_fast_reg_page_list_len = HCA_MAX_PAGES;
+	attr->max_srq = rules->max_srq;
+	attr->max_srq_wr = rules->max_srq ? rules->max_wr : 0;
+	attr->max_srq_sge = rules->max_srq ? rules->max_recv_sge : 0;
+	attr->max_fast_reg_page_list_len = rules->max_pages;
 	attr->max_pkeys = 1;
 	attr->local_ca_ack_delay = 15;
 	return 0;
@@ -798,17 +924,24 @@ static int query_device(struct ib_device *ib, struct ib_device_attr *attr,
 
 static int query_port(struct ib_device *ib, u32 port, struct ib_port_attr *attr)
 {
-	struct net_device *netdev = to_hca(ib)->netdev;
+	struct hca *hca = to_hca(ib);
+	struct net_device *netdev = hca->netdev;
 
-	attr->state = ib_get_curr_port_state(netdev);
+	if (netdev)
+		attr->state = ib_get_curr_port_state(netdev);
+	else
+		attr->state = port == hca->rules->down ? IB_PORT_DOWN :
+							 IB_PORT_ACTIVE;
 	attr->phys_state = attr->state == IB_PORT_ACTIVE ?
 				   IB_PORT_PHYS_STATE_LINK_UP :
 				   IB_PORT_PHYS_STATE_DISABLED;
 	attr->max_mtu = IB_MTU_4096;
-	attr->active_mtu = iboe_get_mtu(READ_ONCE(netdev->mtu));
+	attr->active_mtu = netdev ? iboe_get_mtu(READ_ONCE(netdev->mtu)) :
+				    IB_MTU_4096;
 	attr->gid_tbl_len = HCA_GIDS;
 	attr->pkey_tbl_len = 1;
-	attr->ip_gids = true;
+	attr->ip_gids = !!netdev;
+	attr->lid = netdev ? 0 : hca_lid(hca, port);
 	attr->port_cap_flags = IB_PORT_CM_SUP;
 	attr->max_msg_sz = 1 << 30;
 	attr->max_vl_num = 1;
@@ -827,16 +960,18 @@ static int query_pkey(struct ib_device *ib, u32 port, u16 index, u16 *pkey)
 
 static enum rdma_link_layer get_link_layer(struct ib_device *ib, u32 port)
 {
-	return IB_LINK_LAYER_ETHERNET;
+	return hca_is_ib(to_hca(ib)) ? IB_LINK_LAYER_INFINIBAND :
+				       IB_LINK_LAYER_ETHERNET;
 }
 
 static int get_port_immutable(struct ib_device *ib, u32 port,
 			      struct ib_port_immutable *immutable)
 {
-	immutable->core_cap_flags = RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP;
+	immutable->core_cap_flags = to_hca(ib)->rules->core_cap;
 	immutable->gid_tbl_len = HCA_GIDS;
 	immutable->pkey_tbl_len = 1;
-	immutable->max_mad_size = IB_MGMT_MAD_SIZE;
+	if (immutable->core_cap_flags & RDMA_CORE_CAP_IB_MAD)
+		immutable->max_mad_size = IB_MGMT_MAD_SIZE;
 	return 0;
 }
 

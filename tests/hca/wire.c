@@ -18,6 +18,11 @@
 
 /* --- the receiving side --- */
 
+bool hca_is_up(struct hca *hca)
+{
+	return !hca->error && (!hca->netdev || netif_running(hca->netdev));
+}
+
 /*
  * Returns the queue pair `qpn` of device `number` when it can receive from
  * `from`, else NULL. Until hca_inbound_end() it is neither flushed nor
@@ -32,7 +37,7 @@ struct hca_qp *hca_inbound(struct hca *from, int number, u32 qpn)
 
 	rcu_read_lock();
 	hca = number < 0 ? NULL : rcu_dereference(hcas[number]);
-	if (hca && netif_running(hca->netdev) && netif_running(from->netdev))
+	if (hca && hca_is_up(hca) && hca_is_up(from))
 		to = hca_get_qp(hca, qpn);
 	rcu_read_unlock();
 	if (!to)
@@ -83,7 +88,7 @@ void hca_flush_recvs(struct hca_qp *qp)
 	if (qp->state != IB_QPS_ERR || qp->inbound)
 		goto out;
 	if (qp->ib.srq) {
-		if (!qp->last_wqe)
+		if (!qp->last_wqe && to_hca(qp->ib.device)->rules->last_wqe)
 			hca_qp_event(qp, IB_EVENT_QP_LAST_WQE_REACHED);
 		qp->last_wqe = true;
 		goto out;
@@ -105,7 +110,7 @@ out:
 }
 
 /* Takes the queue pair to ERR. */
-static void fail(struct hca_qp *qp)
+void hca_fail(struct hca_qp *qp)
 {
 	unsigned long flags;
 
@@ -157,7 +162,7 @@ enum ib_wc_status hca_take_recv(struct hca_qp *to, u64 length,
 	if (wc.status) {
 		wc.wr_id = *wr_id;
 		hca_recv_wc(to, &wc, false);
-		fail(to);
+		hca_fail(to);
 	}
 	return wc.status;
 }
@@ -170,7 +175,7 @@ static enum ib_wc_status refuse(struct hca_qp *to, enum ib_wc_status status)
 	hca_qp_event(to, status == IB_WC_REM_ACCESS_ERR ?
 				 IB_EVENT_QP_ACCESS_ERR :
 				 IB_EVENT_QP_REQ_ERR);
-	fail(to);
+	hca_fail(to);
 	return status;
 }
 
@@ -496,6 +501,10 @@ static void run(struct hca_qp *qp, bool in_worker)
 			cond_resched();
 		else if (moved > HCA_INLINE_BYTES)
 			goto worker;
+		if (wqe->opcode == IB_WR_REG_MR && hca_flush_register()) {
+			hca_fail(qp);
+			continue;
+		}
 		status = execute(qp, wqe, in_worker);
 		if (status == HCA_BUSY)
 			goto worker;
@@ -504,7 +513,7 @@ static void run(struct hca_qp *qp, bool in_worker)
 			continue;
 		complete_wqe(qp, wqe, status);
 		if (status)
-			fail(qp);
+			hca_fail(qp);
 	}
 	return;
 worker:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
-    hca.py pages|pinned|ops|connect
+    hca.py pages|pinned|ops|connect|srq|interrupts|undrained|worker|dereg|flushed|undestroyed|silent
 
 Expects the module and two hosts with such adapters. Prints KTAP.
 """
@@ -10,17 +10,26 @@ Expects the module and two hosts with such adapters. Prints KTAP.
 import mmap
 import os
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import connect
 import ulp
-from ulp import N, End, UserBuffer, pair, pattern
+from ulp import N, End, Qp, Srq, UserBuffer, error_of, pattern
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"]
 KIB, MIB = 1 << 10, 1 << 20
 PAGE = 4 * KIB
 FILL = 0xC3
 REFUSED = 10  # IB_WC_REM_ACCESS_ERR
+
+
+def two(**more):
+    """Two connected ends: on InfiniBand each host sees both devices."""
+    a, b = End("h1", "hca1", **more), End("h2", "hca2", **more)
+    a.connect(b)
+    b.connect(a)
+    return a, b
 
 
 def through(r, name, a, b, grant, memory, offset, length):
@@ -45,17 +54,26 @@ def through(r, name, a, b, grant, memory, offset, length):
 def test_pages(r):
     """Grants that begin and end anywhere in a buffer."""
     for page_size in (PAGE, 2 * MIB):
-        a, b = pair(length=8 * MIB)
+        a, b = two()
+        a.buffer = ulp.Buffer(a.file, a.pd, 8 * MIB)
+        if not b.file.call("DEVICE_QUERY").page_size_cap & page_size:
+            refused = error_of(ulp.Buffer, b.file, b.pd, 8 * MIB, page_size=page_size)
+            r.equal(f"pages of {page_size >> 10} KiB, which the device does not have", refused, "ERANGE")
+            continue
         buffer = ulp.Buffer(b.file, b.pd, 8 * MIB, page_size=page_size)
         for offset, length in (
-            (0, 8 * MIB if page_size > PAGE else 2 * MIB),
+            (0, 8 * MIB),
+            (0, 2 * MIB),
             (PAGE, PAGE),
             (PAGE, 2 * MIB - PAGE),
             (2 * MIB - PAGE, 2 * PAGE),
             (3 * PAGE + 5, 1000),
             (5 * MIB + 3, 70001),
-            (PAGE, 7 * MIB if page_size > PAGE else MIB),
+            (PAGE, 7 * MIB),
+            (PAGE, MIB),
         ):
+            if length > buffer.key_bytes:
+                continue
             grant = b.file.grant(buffer, ALL, offset=offset, length=length)
             name = f"{length} bytes at {offset} of a buffer with pages of {buffer.page_size >> 10} KiB"
             through(r, name, a, b, grant, buffer.map, offset, length)
@@ -63,7 +81,7 @@ def test_pages(r):
 
 def test_pinned(r):
     """Memory of the process, which begins anywhere in a large page."""
-    a, b = pair(length=4 * MIB, access=ALL)
+    a, b = two(length=4 * MIB, access=ALL)
     memory = mmap.mmap(-1, 8 * MIB, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
     memory[:] = bytes(8 * MIB)
@@ -82,9 +100,7 @@ def test_pinned(r):
 
 def test_ops(r):
     """Each operation once, and a key that ends."""
-    a, b = End("h1", access=ALL), End("h2", access=ALL)
-    a.connect(b)
-    b.connect(a)
+    a, b = two(access=ALL)
     a.buffer.map[:8] = b"message!"
     b.file.submit([b.qp.wr("RECV", b.buffer, 128, 64, user_data=5)])
     a.file.submit([a.qp.wr("SEND", a.buffer, 0, 8)])
@@ -99,10 +115,160 @@ def test_ops(r):
     r.equal("... not a byte", b.buffer.map[:8], bytes(8))
 
 
+def test_srq(r):
+    """A shared receive queue, where the driver says when a queue pair has left it."""
+    with open("/sys/module/ulp_hca/parameters/personality") as f:
+        tells = f.read().strip() in ("mlx5", "bnxt", "opa")
+    a, b = End("h1", "hca1"), End("h2", "hca2")
+    if not tells:
+        r.equal("a shared receive queue is refused", error_of(Srq, b.file, b.pd, b.cq), "EOPNOTSUPP")
+        return
+    srq = Srq(b.file, b.pd, b.cq)
+    b.qp = Qp(b.file, b.pd, b.cq, srq=srq.handle)
+    b.psn = b.qp.num
+    a.connect(b)
+    b.connect(a)
+    b.file.submit([srq.recv(b.buffer, 0, 64, user_data=9)])
+    a.file.submit([a.qp.wr("SEND", a.buffer, 0, 8)])
+    done = b.cq.wait(1)[0]
+    r.equal("a message arrives in a shared receive queue", (done.status, done.user_data, done.byte_len), (0, 9, 8))
+    r.equal("its queue pair is destroyed", error_of(b.file.destroy, b.qp.handle), "none")
+    r.equal("and the queue", error_of(b.file.destroy, srq.handle), "none")
+
+
+def adapter(**faults):
+    """Sets parameters of the adapter."""
+    for name, value in faults.items():
+        with open(f"/sys/module/ulp_hca/parameters/{name}", "w") as f:
+            f.write(str(value))
+
+
+def test_interrupts(r):
+    """An interrupt is late, and one is lost: the next one brings both completions."""
+    a, b = two()
+    adapter(interrupt_ms=100)
+    a.file.submit([a.write(b, 8, user_data=1)])
+    r.equal("a late interrupt completes the request", [c.user_data for c in a.cq.wait(1)], [1])
+    adapter(interrupt_ms=0, lose_interrupt=1)
+    a.file.submit([a.write(b, 8, user_data=2)])
+    r.equal("an interrupt is lost", error_of(a.cq.wait, 1, 0.05), "ETIME")
+    r.equal("and so is its completion", [c.user_data for c in a.cq.reap()], [])
+    a.file.submit([a.write(b, 8, user_data=3)])
+    r.equal("the next one brings both", [(c.user_data, c.status) for c in a.cq.wait(2)], [(2, 0), (3, 0)])
+
+
+def test_undrained(r):
+    """A queue pair that the driver does not move to ERR, while a worker handles its completions."""
+    for delivery in ("WORKQUEUE", "SOFTIRQ", "CALLER"):
+        a, b = two()
+        a.cq = ulp.Cq(a.file, 256, N["DELIVER_" + delivery])
+        a.qp = Qp(a.file, a.pd, a.cq)
+        a.psn = a.qp.num
+        a.connect(b)
+        b.qp.modify("STATE", qp_state=N["QPS_RESET"])
+        b.connect(a)
+        adapter(poll_ms=500)
+        wrs = [a.qp.wr("RECV", a.buffer, 0, 8, user_data=8)] + [a.write(b, 8, user_data=n) for n in range(8)]
+        a.file.submit(wrs)
+        adapter(fail_name="modify_qp", fail_command=1)
+        r.equal(f"{delivery}: it is destroyed all the same", error_of(a.file.destroy, a.qp.handle), "none")
+        r.equal(f"{delivery}: each request completes once", sorted(c.user_data for c in a.cq.wait(9)), list(range(9)))
+        adapter(poll_ms=0, fail_name="")
+        with open("/sys/module/ulp_hca/parameters/fail_command") as f:
+            r.equal(f"{delivery}: the driver was asked, and refused", f.read().strip(), "0")
+        a.close()
+        b.close()
+
+
+def test_worker(r):
+    """An adapter fails while a worker handles datagrams: their queue pair waits for it, though it is not drained."""
+    a, b = End("h1", "hca1", kind="UD"), End("h2", "hca2", kind="UD")
+    for end in (a, b):
+        end.qp.start(17)
+    ah = a.file.ah(a.pd, b.file.gid().gid).handle
+    adapter(poll_ms=1000)
+    wrs = [a.qp.datagram(ah, b.qp.num, 17, a.buffer, 0, 8, user_data=n) for n in range(8)]
+    a.file.submit(wrs)
+    adapter(internal_error=1)
+    r.equal("a request is refused", error_of(a.file.submit, wrs[:1]), "EIO")
+    r.equal("the queue pair is destroyed", error_of(a.file.destroy, a.qp.handle), "none")
+    # All that was polled has been handled.
+    r.equal("each request has completed once", sorted(c.user_data for c in a.cq.reap()), list(range(8)))
+    adapter(poll_ms=0)
+
+
+def test_dereg(r):
+    """A region that the driver does not deregister: its memory is never used again."""
+    a, b = two()
+    adapter(fail_name="dereg_mr", fail_command=1)
+    r.equal("a grant is revoked", error_of(b.file.destroy, b.grant.handle), "none")
+    a.file.submit([a.write(b, 8)])
+    r.equal("its key lets nothing in", a.cq.wait(1)[0].status, REFUSED)
+    a.close()
+    b.close()
+    adapter(fail_name="")
+
+
+def test_flushed(r):
+    """Registrations that are flushed: three are repeated, the fourth is reported."""
+    a, b = two()
+    for times, want in ((1, "none"), (3, "none"), (4, "EIO"), (6, "EIO")):
+        adapter(flush_register=times)
+        said = error_of(b.file.grant, b.buffer)
+        with open("/sys/module/ulp_hca/parameters/flush_register") as f:
+            left = int(f.read())
+        r.equal(f"a grant whose registration is flushed {times} times", (said, left), (want, max(0, times - 4)))
+    adapter(flush_register=0)
+    grant = b.file.grant(b.buffer)
+    a.buffer.map[:8] = pattern(3, 8)
+    a.file.submit([a.qp.wr("RDMA_WRITE", a.buffer, 0, 8, remote_addr=grant.addr, rkey=grant.rkey)])
+    r.equal("after that a grant works", (a.cq.wait(1)[0].status, b.buffer.map[:8]), (0, pattern(3, 8)))
+
+
+def test_undestroyed(r):
+    """A queue pair that the driver does not destroy is leaked, with what it uses."""
+    a, b = two()
+    a.file.submit([a.write(b, 8)])
+    a.cq.wait(1)
+    adapter(fail_name="destroy_qp", fail_command=1)
+    r.equal("a queue pair is destroyed", error_of(a.file.destroy, a.qp.handle), "none")
+    adapter(fail_name="")
+    r.equal("... its completion queue", error_of(a.file.destroy, a.cq.handle), "none")
+    a.qp = Qp(a.file, a.pd, ulp.Cq(a.file, 256))
+    a.cq = a.qp.cq
+    b.qp.modify("STATE", qp_state=N["QPS_RESET"])
+    a.connect(b)
+    b.connect(a)
+    a.file.submit([a.write(b, 8)])
+    r.equal("... and others work", a.cq.wait(1)[0].status, 0)
+    a.close()
+    b.close()
+
+
+def test_silent(r):
+    """An adapter in an internal error raises no events: the end of a shared receive queue waits once for one."""
+    seconds = []
+    for count in (1, 4):
+        b = End("h2", "hca2") if count == 1 else End("h1", "hca1")
+        srq = Srq(b.file, b.pd, b.cq)
+        for qp in [Qp(b.file, b.pd, b.cq, srq=srq.handle) for _ in range(count)]:
+            qp.connect(qp.num, b.file.gid().gid, 0, 0)
+        adapter(internal_error=2 if count == 1 else 1)
+        begin = time.monotonic()
+        b.close()
+        seconds.append(time.monotonic() - begin)
+    r.check("four queue pairs wait as long as one", seconds[1] < 2 * seconds[0], seconds)
+
+
 def test_connect(r):
     """The connection manager, by MADs over queue pair 1."""
     # On each host the device that is there.
     connect.End = lambda host, device="", **more: End(host, **more)
+    f = ulp.File("h1", "")
+    most = f.call("DEVICE_QUERY").max_qp_rd_atom
+    f.close()
+    for name in ("responder_resources", "initiator_depth"):
+        connect.PARAM[name] = min(connect.PARAM[name], most)
     connect.test_write(r)
 
 

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The personalities: what drivers of real adapters offer, and what they refuse.
+ *
+ * Each rule that differs from `plain` names the source that has it, below
+ * drivers/infiniband of Linux 7.2.12.
+ */
+#include <linux/module.h>
+#include <linux/sizes.h>
+
+#include "hca.h"
+
+static char *personality = "plain";
+module_param(personality, charp, 0444);
+MODULE_PARM_DESC(personality, "the driver whose rules the adapters have");
+
+/* What an adapter has unless its personality says otherwise. */
+#define PLAIN                                                             \
+	.core_cap = RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP, .ports = 1,        \
+	.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UC) | BIT(IB_QPT_UD),     \
+	.atomics = true, .dma_lkey = true, .last_wqe = true,              \
+	.max_send_sge = HCA_MAX_SGE, .max_recv_sge = HCA_MAX_SGE,         \
+	.max_sge_rd = HCA_MAX_SGE, .max_inline = HCA_MAX_INLINE,          \
+	.max_wr = HCA_MAX_WR, .max_cqe = HCA_MAX_CQE, .max_srq = 1 << 17, \
+	.max_rd_atomic = HCA_MAX_RD_ATOMIC, .max_pages = HCA_MAX_PAGES,   \
+	.good_pages = HCA_MAX_PAGES, .page_sizes = 0xfffff000
+
+static const struct ib_device_ops mlx5_ops = {
+	.driver_id = RDMA_DRIVER_MLX5,
+	/* hw/mlx5/qp.c:5891, mlx5_ib_drain_sq(): works in an internal error, too. */
+	.drain_sq = hca_drain_sq,
+	.drain_rq = hca_drain_rq,
+};
+
+static const struct ib_device_ops irdma_ops = {
+	.driver_id = RDMA_DRIVER_IRDMA,
+};
+
+static const struct ib_device_ops qedr_ops = {
+	.driver_id = RDMA_DRIVER_QEDR,
+};
+
+static const struct ib_device_ops bnxt_ops = {
+	.driver_id = RDMA_DRIVER_BNXT_RE,
+};
+
+static const struct ib_device_ops ib_ops = {
+	.query_gid = hca_query_gid,
+};
+
+static const struct ib_device_ops opa_ops = {
+	.driver_id = RDMA_DRIVER_HFI1,
+	.query_gid = hca_query_gid,
+};
+
+static const struct hca_rules all_rules[] = {
+	{ PLAIN, .name = "plain" },
+	{
+		PLAIN,
+		.name = "mlx5",
+		.ops = &mlx5_ops,
+		/* hw/mlx5/wr.c:1073, mlx5_ib_post_send() */
+		.refuses_in_error = true,
+		/* hw/mlx5/qp.c:510, sq_overhead(): of RC, that of a UMR. */
+		.wqe_overhead = 192,
+		/* hw/mlx5/qp.c:612, calc_sq_size(): max_wqe_sz_sq, and 2^15 blocks. */
+		.max_wqe = 1024,
+		.max_sq = 64 << 15,
+	},
+	{
+		PLAIN,
+		.name = "irdma",
+		.ops = &irdma_ops,
+		/* hw/irdma/verbs.c:881, irdma_validate_qp_attrs() */
+		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
+		/* hw/irdma/user.h:189, IRDMA_MAX_INLINE_DATA_SIZE */
+		.max_inline = 101,
+		/* Nothing in hw/irdma raises it. */
+		.last_wqe = false,
+		/* hw/irdma/icrdma_hw.c:193; ctrl.c:1533: any other counts as 4 KiB. */
+		.page_sizes = SZ_4K | SZ_2M | SZ_1G,
+		/*
+		 * hw/irdma/verbs.c:62 says so many, but irdma_post_send() (4245) takes the index
+		 * and the first page of a table of one level, and above 512 pages
+		 * irdma_set_page() (3248) fills one of two.
+		 */
+		.max_pages = 262144,
+		.good_pages = 512,
+	},
+	{
+		PLAIN,
+		.name = "qedr",
+		.ops = &qedr_ops,
+		/* hw/qedr/verbs.c:1180, qedr_check_qp_attrs() */
+		.qp_types = BIT(IB_QPT_RC),
+		/* net/ethernet/qlogic/qed/qed_rdma.c:428, RDMA_MAX_SGE_PER_SQ_WQE */
+		.max_send_sge = 4,
+		.max_recv_sge = 4,
+		.max_sge_rd = 4,
+		/* Nothing in hw/qedr raises it. */
+		.last_wqe = false,
+	},
+	{
+		PLAIN,
+		.name = "bnxt",
+		.ops = &bnxt_ops,
+		/* hw/bnxt_re/ib_verbs.c:1660, bnxt_re_init_qp_type() */
+		.qp_types = BIT(IB_QPT_RC) | BIT(IB_QPT_UD),
+		/* hw/bnxt_re/ib_verbs.c:231, where PCIe has none */
+		.atomics = false,
+		/* hw/bnxt_re/ib_verbs.c:255, MAX_PBL_LVL_1_PGS */
+		.max_pages = 512,
+	},
+	{
+		PLAIN,
+		.name = "ib",
+		.ops = &ib_ops,
+		/* Without the management agents: no subnet manager is there. */
+		.core_cap = RDMA_CORE_CAP_PROT_IB,
+		.ports = 2,
+		.down = 1,
+		/* IBA 4.1.3: unicast LIDs have 16 bits. */
+		.lid = 0x10,
+	},
+	{
+		PLAIN,
+		.name = "opa",
+		.ops = &opa_ops,
+		/* hw/hfi1/verbs.c:1815 */
+		.core_cap = RDMA_CORE_CAP_PROT_IB | RDMA_CORE_CAP_OPA_AH,
+		.ports = 1,
+		/* hw/hfi1/verbs.c:1376, query_port(): LIDs have 32 bits. */
+		.lid = 0x1234500,
+	},
+	{
+		/* No driver's: the least that the module can live with. */
+		PLAIN,
+		.name = "strict",
+		.qp_types = BIT(IB_QPT_RC),
+		.atomics = false,
+		.dma_lkey = false,
+		.max_send_sge = 1,
+		.max_recv_sge = 1,
+		.max_sge_rd = 1,
+		.max_inline = 0,
+		/* The queue pair 1 of the core has 512 receives, and 640 completions. */
+		.max_wr = 512,
+		.max_cqe = 1024,
+		.max_srq = 0,
+		.max_rd_atomic = 1,
+		.max_pages = 16,
+		.page_sizes = SZ_4K,
+	},
+};
+
+const struct hca_rules *hca_find_rules(void)
+{
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(all_rules); i++)
+		if (!strcmp(all_rules[i].name, personality))
+			return &all_rules[i];
+	pr_err(KBUILD_MODNAME ": no personality '%s'\n", personality);
+	return NULL;
+}
+
+bool hca_is_ib(struct hca *hca)
+{
+	return hca->rules->core_cap & RDMA_CORE_CAP_PROT_IB;
+}
+
+u32 hca_lid(struct hca *hca, u32 port)
+{
+	return hca->rules->lid + 16 * hca->number + port;
+}
+
+int hca_query_gid(struct ib_device *ib, u32 port, int index, union ib_gid *gid)
+{
+	struct hca *hca = to_hca(ib);
+
+	memset(gid, 0, sizeof(*gid));
+	if (index)
+		return 0;
+	gid->global.subnet_prefix = cpu_to_be64(0xfe80ULL << 48);
+	gid->global.interface_id = cpu_to_be64(hca_lid(hca, port));
+	return 0;
+}
+
+/* The sizes of a send queue entry, and the capacity that results, as in calc_sq_size(). */
+int hca_check_sq(struct hca *hca, struct ib_qp_cap *cap)
+{
+	const struct hca_rules *rules = hca->rules;
+	u32 size, queue;
+
+	if (!rules->wqe_overhead || !cap->max_send_wr)
+		return 0;
+	size = max_t(u32, cap->max_send_sge * 16,
+		     cap->max_inline_data ? cap->max_inline_data + 4 : 0);
+	size = ALIGN(size + rules->wqe_overhead, 64);
+	if (size > rules->max_wqe)
+		return -EINVAL;
+	queue = roundup_pow_of_two(cap->max_send_wr * size);
+	if (queue > rules->max_sq)
+		return -ENOMEM;
+	/* It grants what the entry has room for. */
+	cap->max_inline_data = size - rules->wqe_overhead - 4;
+	cap->max_send_sge =
+		min_t(u32, (min_t(u32, size, 512) - 32) / 16, HCA_MAX_SGE);
+	cap->max_send_wr = queue / size;
+	return 0;
+}
