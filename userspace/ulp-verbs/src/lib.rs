@@ -4,22 +4,20 @@
 
 //! libibverbs and librdmacm in safe Rust, as far as `ulp bench` needs them to compare with.
 //!
-//! Not a general binding: a queue pair is reliable, and reaches one [`Memory`], in whose offsets all its
+//! Not a general binding: a queue pair has one peer and reaches one [`Memory`], in whose offsets all its
 //! requests are given. That makes posting safe: a range is checked before it is posted, and a queue
 //! pair keeps its memory until libibverbs has destroyed it.
 //!
-//! The bindings are rdma-mummy-sys, which has the interface of rdma-sys and loads libibverbs when it runs.
-//! rdma-sys 0.3 itself is tied to bindgen 0.59, which cannot read these headers with libclang 16 and
-//! newer, and the lab's distribution has no older one. The calls that count (`ibv_post_send`,
-//! `ibv_post_recv`, `ibv_poll_cq`, `ibv_req_notify_cq`) go straight to the provider in both, by the
-//! operations of the context.
+//! The bindings are rdma-sys 0.3.0, which generates them from the installed headers and links libibverbs
+//! and librdmacm. The workspace replaces the bindgen that it builds with; see `bindgen-0.59`. The crates
+//! `sideway` and `ibverbs` bring bindings of their own and do not build on rdma-sys.
 
 use std::fmt;
 
 #[allow(unsafe_code)]
 mod sys;
 
-pub use sys::{cm, device_names, Context, Memory, QueuePair, RegisteredOnce, Requests, VerbsCq};
+pub use sys::{cm, status_text, Context, Memory, QueuePair, RegisteredOnce, Requests, VerbsCq};
 
 /// A call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +59,20 @@ impl std::error::Error for Error {}
 /// What a call gives.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// The transport of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram, with [`QKEY`].
+    Ud,
+}
+
+/// The Q_Key of datagrams, that of `ibv_ud_pingpong`.
+pub const QKEY: u32 = 0x1111_1111;
+
 /// Who a queue pair talks to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -78,30 +90,10 @@ pub struct Peer {
     pub responder: u8,
     /// Reads and atomics that it has under way at a time.
     pub initiator: u8,
-}
-
-/// What a port is.
-#[derive(Clone, Copy, Debug)]
-pub struct Port {
-    /// `enum ibv_mtu`, 1 to 5.
-    pub mtu: u8,
-    /// Its LID.
-    pub lid: u16,
-    /// Whether it is up.
-    pub active: bool,
-    /// Whether it is Ethernet, so that addresses need a GID.
-    pub ethernet: bool,
-    /// Entries of its GID table.
-    pub gids: u32,
-}
-
-/// An entry of a GID table.
-#[derive(Clone, Copy, Debug)]
-pub struct GidEntry {
-    /// The GID.
-    pub gid: [u8; 16],
-    /// Whether it is of RoCE v2.
-    pub roce_v2: bool,
+    /// Service level of the path.
+    pub sl: u8,
+    /// Traffic class of the path.
+    pub traffic_class: u8,
 }
 
 /// A completion.
@@ -170,19 +162,4 @@ pub struct Request {
     pub signaled: bool,
     /// Whether the data is taken while it is posted.
     pub inline: bool,
-}
-
-/// A sentence about a status that is not success.
-pub fn status_text(status: u32) -> &'static str {
-    match status {
-        0 => "success",
-        1 => "local length error: what arrived is longer than the receive",
-        4 => "local protection error",
-        5 => "flushed: an earlier request on the queue pair failed, or the peer went away",
-        9 => "remote invalid request: the peer's device refused it",
-        10 => "remote access error: the key does not allow it",
-        12 => "retries exceeded: the peer does not answer; is its queue pair still there?",
-        13 => "receiver not ready, retries exceeded: the peer posts no receives",
-        _ => "failed",
-    }
 }

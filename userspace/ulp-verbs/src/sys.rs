@@ -5,17 +5,27 @@
 //! Objects of libibverbs may be used from any thread, and each type here destroys what it made. They
 //! hold what they were made of, so that nothing is destroyed before what depends on it.
 
-use crate::{Done, Error, GidEntry, Kind, Peer, Port, Request, Result};
-use nix::sys::mman::{madvise, mmap_anonymous, munmap, MapFlags, MmapAdvise, ProtFlags};
-use rdma_mummy_sys as ib;
+use crate::{Done, Error, Kind, Peer, Request, Result, Transport, QKEY};
+use memmap2::{Advice, MmapOptions, MmapRaw};
+use rdma_sys as ib;
 use std::ffi::CStr;
-use std::mem::zeroed;
-use std::num::NonZeroUsize;
+use std::mem::{zeroed, ManuallyDrop};
 use std::ptr::{null_mut, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub mod cm;
+
+// rdma-sys writes by hand what has unions: its sizes are those of the headers.
+const _: () = {
+    assert!(size_of::<ib::ibv_gid>() == 16);
+    assert!(size_of::<ib::ibv_wc>() == 48);
+    assert!(size_of::<ib::ibv_send_wr>() == 128);
+    assert!(size_of::<ib::ibv_ah_attr>() == 32);
+    assert!(size_of::<ib::ibv_qp_attr>() == 144);
+    assert!(size_of::<ib::rdma_cm_event>() == 80);
+    assert!(size_of::<ib::rdma_cm_id>() == 416);
+};
 
 /// Takes a pointer that a call returned.
 fn made<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>> {
@@ -73,12 +83,6 @@ impl Drop for List {
     }
 }
 
-/// Names of the devices of this machine.
-pub fn device_names() -> Result<Vec<String>> {
-    let list = List::new()?;
-    Ok(list.devices().iter().map(|d| List::name(*d)).collect())
-}
-
 /// An open device with a protection domain.
 ///
 /// # Invariants
@@ -116,36 +120,16 @@ impl Context {
         }
     }
 
-    /// Asks about a port, from 1.
-    pub fn port(&self, port: u8) -> Result<Port> {
+    /// Returns the `enum ibv_mtu` of a port, 1 to 5.
+    pub fn active_mtu(&self, port: u8) -> Result<u8> {
         // SAFETY: Plain numbers, for which zero is a value.
         let mut attr: ib::ibv_port_attr = unsafe { zeroed() };
-        // SAFETY: By the type invariants the context is open; `attr` is ours to be written.
-        let ret = unsafe { ib::ibv_query_port(self.context.as_ptr(), port, &mut attr) };
+        let compat = (&raw mut attr).cast();
+        // SAFETY: By the type invariants the context is open; what the function writes is a beginning of
+        // `ibv_port_attr`: the header's inline function casts in the same way.
+        let ret = unsafe { ib::ibv_query_port(self.context.as_ptr(), port, compat) };
         check("ibv_query_port", ret)?;
-        Ok(Port {
-            mtu: u8::try_from(attr.active_mtu).unwrap_or(1),
-            lid: attr.lid,
-            active: attr.state == ib::ibv_port_state::IBV_PORT_ACTIVE,
-            ethernet: attr.link_layer == 2,
-            gids: u32::try_from(attr.gid_tbl_len).unwrap_or(0),
-        })
-    }
-
-    /// Asks for an entry of a port's GID table.
-    pub fn gid(&self, port: u8, index: u32) -> Result<GidEntry> {
-        // SAFETY: Plain numbers, for which zero is a value.
-        let mut entry: ib::ibv_gid_entry = unsafe { zeroed() };
-        let context = self.context.as_ptr();
-        // SAFETY: By the type invariants the context is open; `entry` is ours to be written.
-        let ret = unsafe { ib::ibv_query_gid_ex(context, port.into(), index, &mut entry, 0) };
-        check("ibv_query_gid_ex", ret)?;
-        Ok(GidEntry {
-            // SAFETY: All bytes of the union are plain, and were written.
-            gid: unsafe { entry.gid.raw },
-            // IBV_GID_TYPE_ROCE_V2
-            roce_v2: entry.gid_type == 2,
-        })
+        Ok(u8::try_from(attr.active_mtu).unwrap_or(1))
     }
 }
 
@@ -160,60 +144,23 @@ impl Drop for Context {
     }
 }
 
-/// Pages, not inherited by a child.
-///
-/// # Invariants
-///
-/// A private mapping of `len` bytes, a multiple of 8; of none, if it is to outlive this.
-#[derive(Debug)]
-struct Pages {
-    base: NonNull<libc::c_void>,
-    len: usize,
-}
-
-impl Pages {
-    fn new(len: usize) -> Result<Self> {
-        let failed = |call| move |errno| Error::new(call, errno as i32);
-        let size = len.checked_next_multiple_of(4096);
-        let size = size.and_then(NonZeroUsize::new);
-        let size = size.ok_or(Error::new("mmap", libc::EINVAL))?;
-        // SAFETY: A new mapping at an address that the kernel chooses touches no memory of ours.
-        let base = unsafe {
-            mmap_anonymous(
-                None,
-                size,
-                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
-                MapFlags::MAP_PRIVATE | MapFlags::MAP_POPULATE,
-            )
-        };
-        // INVARIANT: mmap() returned a mapping of this length.
-        let pages = Self {
-            base: base.map_err(failed("mmap"))?,
-            len: size.get(),
-        };
-        // SAFETY: The range is the mapping; a child has no use for it.
-        unsafe { madvise(pages.base, pages.len, MmapAdvise::MADV_DONTFORK) }
-            .map_err(failed("madvise"))?;
-        Ok(pages)
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        if self.len != 0 {
-            // SAFETY: By the type invariants the mapping is ours; what borrows from it has ended.
-            let _ = unsafe { munmap(self.base, self.len) };
-        }
-    }
+/// Maps at least `len` bytes of present pages, which a child does not inherit.
+fn map(len: usize) -> Result<MmapRaw> {
+    let errno = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
+    let pages = MmapOptions::new().len(len).populate().map_anon();
+    let pages = pages.map_err(|error| Error::new("mmap", errno(error)))?;
+    let advised = pages.advise(Advice::DontFork);
+    advised.map_err(|error| Error::new("madvise", errno(error)))?;
+    Ok(pages.into())
 }
 
 /// Registers pages for whatever a peer may do.
-fn register(context: &Context, pages: &Pages) -> Result<NonNull<ib::ibv_mr>> {
+fn register(context: &Context, pages: &MmapRaw) -> Result<NonNull<ib::ibv_mr>> {
     let access = ib::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
         | ib::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
         | ib::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
         | ib::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
-    let (pd, base, len) = (context.pd.as_ptr(), pages.base.as_ptr(), pages.len);
+    let (pd, base, len) = (context.pd.as_ptr(), pages.as_mut_ptr().cast(), pages.len());
     // SAFETY: The domain is open; the pages are mapped, and stay so until the region is gone: both users
     // drop the region first. They are accessed by atomics only, as a device may write them at any time.
     made("ibv_reg_mr", unsafe {
@@ -227,7 +174,7 @@ fn register(context: &Context, pages: &Pages) -> Result<NonNull<ib::ibv_mr>> {
 #[derive(Debug)]
 pub struct Memory {
     mr: NonNull<ib::ibv_mr>,
-    pages: Pages,
+    pages: ManuallyDrop<MmapRaw>,
     len: usize,
     domain: Arc<Context>,
 }
@@ -240,10 +187,10 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// Allocates and registers `len` bytes, zeroed.
     pub fn new(context: &Arc<Context>, len: usize) -> Result<Arc<Self>> {
-        let pages = Pages::new(len)?;
+        let pages = map(len)?;
         Ok(Arc::new(Self {
             mr: register(context, &pages)?,
-            pages,
+            pages: ManuallyDrop::new(pages),
             len,
             domain: context.clone(),
         }))
@@ -254,12 +201,12 @@ impl Memory {
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: The mapping has so many aligned words, and stays while `self` is borrowed. Any bytes are
         // an AtomicU64, which may change behind a shared reference.
-        unsafe { std::slice::from_raw_parts(self.pages.base.as_ptr().cast(), self.len / 8) }
+        unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast(), self.len / 8) }
     }
 
     /// Its first byte, in this process's terms, which are the peer's as well.
     pub fn addr(&self) -> u64 {
-        self.pages.base.as_ptr() as u64
+        self.pages.as_ptr() as u64
     }
 
     /// The key for peers.
@@ -287,9 +234,10 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: Registered in new(), and no queue pair is left that uses it: each holds a reference.
         let ret = unsafe { ib::ibv_dereg_mr(self.mr.as_ptr()) };
-        if ret != 0 {
-            // Still the device's to access: the pages stay mapped.
-            self.pages.len = 0;
+        // If it failed, the device may still access the pages: they stay mapped.
+        if ret == 0 {
+            // SAFETY: Dropped once, here; what borrows from the mapping has ended.
+            unsafe { ManuallyDrop::drop(&mut self.pages) };
         }
     }
 }
@@ -298,7 +246,7 @@ impl Drop for Memory {
 #[derive(Debug)]
 pub struct RegisteredOnce {
     mr: Option<NonNull<ib::ibv_mr>>,
-    pages: Pages,
+    pages: MmapRaw,
     context: Arc<Context>,
 }
 
@@ -307,7 +255,7 @@ impl RegisteredOnce {
     pub fn new(context: &Arc<Context>, len: usize) -> Result<Self> {
         Ok(Self {
             mr: None,
-            pages: Pages::new(len)?,
+            pages: map(len)?,
             context: context.clone(),
         })
     }
@@ -333,6 +281,13 @@ impl Drop for RegisteredOnce {
     fn drop(&mut self) {
         let _ = self.deregister();
     }
+}
+
+/// Returns the text of libibverbs for a status.
+pub fn status_text(status: u32) -> String {
+    // SAFETY: It takes any number, and returns a static C string.
+    let text = unsafe { CStr::from_ptr(ib::ibv_wc_status_str(status)) };
+    text.to_string_lossy().into_owned()
 }
 
 /// A completion queue with a channel of its own.
@@ -465,7 +420,30 @@ impl std::fmt::Debug for Requests {
 // SAFETY: Outside of a call nothing in it is used as a pointer.
 unsafe impl Send for Requests {}
 
-/// A reliable connection's queue pair.
+/// The peer of datagrams.
+///
+/// # Invariants
+///
+/// `ah` is what libibverbs returned, and is destroyed in drop().
+#[derive(Debug)]
+struct Datagrams {
+    ah: NonNull<ib::ibv_ah>,
+    qp_num: u32,
+}
+
+// SAFETY: libibverbs is thread safe, and its objects belong to no thread.
+unsafe impl Send for Datagrams {}
+// SAFETY: As above.
+unsafe impl Sync for Datagrams {}
+
+impl Drop for Datagrams {
+    fn drop(&mut self) {
+        // SAFETY: It exists by the type invariants, and is destroyed once, after its queue pair.
+        unsafe { ib::ibv_destroy_ah(self.ah.as_ptr()) };
+    }
+}
+
+/// A queue pair with one peer.
 ///
 /// # Invariants
 ///
@@ -474,6 +452,9 @@ unsafe impl Send for Requests {}
 pub struct QueuePair {
     qp: NonNull<ib::ibv_qp>,
     qp_num: u32,
+    transport: Transport,
+    /// The peer of a queue pair of datagrams, once it is known.
+    to: OnceLock<Datagrams>,
     memory: Arc<Memory>,
     _send_cq: Arc<VerbsCq>,
     _recv_cq: Arc<VerbsCq>,
@@ -491,6 +472,7 @@ fn mask(flags: &[ib::ibv_qp_attr_mask]) -> i32 {
 impl QueuePair {
     /// Makes one with room for so many sends and receives and bytes of inline data, in the state Reset.
     pub fn new(
+        transport: Transport,
         memory: &Arc<Memory>,
         send_cq: &Arc<VerbsCq>,
         recv_cq: &Arc<VerbsCq>,
@@ -505,7 +487,11 @@ impl QueuePair {
         init.cap.max_send_sge = 1;
         init.cap.max_recv_sge = 1;
         init.cap.max_inline_data = inline;
-        init.qp_type = ib::ibv_qp_type::IBV_QPT_RC;
+        init.qp_type = match transport {
+            Transport::Rc => ib::ibv_qp_type::IBV_QPT_RC,
+            Transport::Uc => ib::ibv_qp_type::IBV_QPT_UC,
+            Transport::Ud => ib::ibv_qp_type::IBV_QPT_UD,
+        };
         let pd = memory.domain.pd.as_ptr();
         // SAFETY: Domain and queues exist, and are kept as long as the queue pair.
         let qp = made("ibv_create_qp", unsafe { ib::ibv_create_qp(pd, &mut init) })?;
@@ -514,6 +500,8 @@ impl QueuePair {
             qp,
             // SAFETY: The queue pair was just made.
             qp_num: unsafe { qp.as_ref() }.qp_num,
+            transport,
+            to: OnceLock::new(),
             memory: memory.clone(),
             _send_cq: send_cq.clone(),
             _recv_cq: recv_cq.clone(),
@@ -542,20 +530,41 @@ impl QueuePair {
         let mut attr = Self::attr();
         attr.qp_state = ib::ibv_qp_state::IBV_QPS_INIT;
         attr.port_num = port;
-        attr.qp_access_flags = ib::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
-            | ib::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
-            | ib::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+        attr.qkey = QKEY;
+        attr.qp_access_flags = ib::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
+        if self.transport == Transport::Rc {
+            attr.qp_access_flags |= ib::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
+                | ib::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+        }
         let mask = [
             m::IBV_QP_STATE,
             m::IBV_QP_PKEY_INDEX,
             m::IBV_QP_PORT,
-            m::IBV_QP_ACCESS_FLAGS,
+            match self.transport {
+                Transport::Rc | Transport::Uc => m::IBV_QP_ACCESS_FLAGS,
+                Transport::Ud => m::IBV_QP_QKEY,
+            },
         ];
         self.modify(&mut attr, self::mask(&mask))
     }
 
     /// From Init to the state Rts, with `psn` as the number of its own first packet.
     pub fn connect(&self, port: u8, gid_index: u8, psn: u32, peer: &Peer) -> Result<()> {
+        let mut way = way(port, gid_index, peer);
+        self.ready_to_receive(way, peer)?;
+        self.ready_to_send(psn, peer)?;
+        if self.transport == Transport::Ud {
+            let pd = self.memory.domain.pd.as_ptr();
+            // SAFETY: The domain is open, and kept as long as the queue pair; the attributes are valid.
+            let ah = made("ibv_create_ah", unsafe { ib::ibv_create_ah(pd, &mut way) })?;
+            let qp_num = peer.qp_num;
+            // INVARIANT: As returned. If there is one already, the new one is destroyed.
+            let _ = self.to.set(Datagrams { ah, qp_num });
+        }
+        Ok(())
+    }
+
+    fn ready_to_receive(&self, way: ib::ibv_ah_attr, peer: &Peer) -> Result<()> {
         use ib::ibv_qp_attr_mask as m;
         let mut attr = Self::attr();
         attr.qp_state = ib::ibv_qp_state::IBV_QPS_RTR;
@@ -564,22 +573,19 @@ impl QueuePair {
         attr.rq_psn = peer.psn;
         attr.max_dest_rd_atomic = peer.initiator;
         attr.min_rnr_timer = 12; // 640 us
-        attr.ah_attr.is_global = u8::from(peer.gid != [0; 16]);
-        attr.ah_attr.grh.dgid = ib::ibv_gid { raw: peer.gid };
-        attr.ah_attr.grh.sgid_index = gid_index;
-        attr.ah_attr.grh.hop_limit = 64;
-        attr.ah_attr.dlid = peer.lid;
-        attr.ah_attr.port_num = port;
-        let mask = [
-            m::IBV_QP_STATE,
+        attr.ah_attr = way;
+        let connected = [
             m::IBV_QP_AV,
             m::IBV_QP_PATH_MTU,
             m::IBV_QP_DEST_QPN,
             m::IBV_QP_RQ_PSN,
-            m::IBV_QP_MAX_DEST_RD_ATOMIC,
-            m::IBV_QP_MIN_RNR_TIMER,
         ];
-        self.modify(&mut attr, self::mask(&mask))?;
+        let reliable = [m::IBV_QP_MAX_DEST_RD_ATOMIC, m::IBV_QP_MIN_RNR_TIMER];
+        self.modify_to(&mut attr, &[], &connected, &reliable)
+    }
+
+    fn ready_to_send(&self, psn: u32, peer: &Peer) -> Result<()> {
+        use ib::ibv_qp_attr_mask as m;
         let mut attr = Self::attr();
         attr.qp_state = ib::ibv_qp_state::IBV_QPS_RTS;
         attr.timeout = 14;
@@ -587,15 +593,32 @@ impl QueuePair {
         attr.rnr_retry = 7;
         attr.sq_psn = psn;
         attr.max_rd_atomic = peer.responder;
-        let mask = [
-            m::IBV_QP_STATE,
+        let reliable = [
             m::IBV_QP_TIMEOUT,
             m::IBV_QP_RETRY_CNT,
             m::IBV_QP_RNR_RETRY,
-            m::IBV_QP_SQ_PSN,
             m::IBV_QP_MAX_QP_RD_ATOMIC,
         ];
-        self.modify(&mut attr, self::mask(&mask))
+        self.modify_to(&mut attr, &[m::IBV_QP_SQ_PSN], &[], &reliable)
+    }
+
+    /// To the state of `attr`, with the attributes that all transports have, those of connections, and
+    /// those of reliable ones.
+    fn modify_to(
+        &self,
+        attr: &mut ib::ibv_qp_attr,
+        all: &[ib::ibv_qp_attr_mask],
+        connected: &[ib::ibv_qp_attr_mask],
+        reliable: &[ib::ibv_qp_attr_mask],
+    ) -> Result<()> {
+        let mut flags = mask(&[ib::ibv_qp_attr_mask::IBV_QP_STATE]) | mask(all);
+        if self.transport != Transport::Ud {
+            flags |= mask(connected);
+        }
+        if self.transport == Transport::Rc {
+            flags |= mask(reliable);
+        }
+        self.modify(attr, flags)
     }
 
     /// To the state Err: everything posted completes, with an error, and whoever sleeps on its queues
@@ -620,7 +643,15 @@ impl QueuePair {
         room.sges.clear();
         for request in list {
             room.sges.push(self.sge(request.offset, request.len)?);
-            room.sends.push(send_wr(&request));
+            let mut wr = send_wr(&request);
+            if let Some(to) = self.to.get() {
+                wr.wr.ud = ib::ud_t {
+                    ah: to.ah.as_ptr(),
+                    remote_qpn: to.qp_num,
+                    remote_qkey: QKEY,
+                };
+            }
+            room.sends.push(wr);
         }
         let sges = room.sges.as_mut_ptr();
         let mut next = null_mut();
@@ -637,7 +668,7 @@ impl QueuePair {
         let mut bad = null_mut();
         // SAFETY: The queue pair exists. `next` heads a list of valid requests, of which each has one
         // element that lies in `self.memory`, which is registered and kept until the queue pair is
-        // destroyed. Inline data is read from there during the call.
+        // destroyed, as is the peer of datagrams. Inline data is read from there during the call.
         let ret = unsafe { ib::ibv_post_send(self.qp.as_ptr(), next, &mut bad) };
         check("ibv_post_send", ret)
     }
@@ -687,6 +718,21 @@ impl Drop for QueuePair {
             std::mem::forget(self.memory.clone());
         }
     }
+}
+
+/// The way to a peer.
+fn way(port: u8, gid_index: u8, peer: &Peer) -> ib::ibv_ah_attr {
+    // SAFETY: Plain numbers and a union of them, for which zero is a value.
+    let mut way: ib::ibv_ah_attr = unsafe { zeroed() };
+    way.is_global = u8::from(peer.gid != [0; 16]);
+    way.grh.dgid = ib::ibv_gid { raw: peer.gid };
+    way.grh.sgid_index = gid_index;
+    way.grh.hop_limit = 64;
+    way.grh.traffic_class = peer.traffic_class;
+    way.sl = peer.sl;
+    way.dlid = peer.lid;
+    way.port_num = port;
+    way
 }
 
 /// The request as libibverbs has it, without its element and its successor.

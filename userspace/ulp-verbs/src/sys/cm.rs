@@ -3,10 +3,13 @@
 //! librdmacm's way to a connection, step by step.
 
 use super::{check, made, Memory, QueuePair, VerbsCq};
-use crate::{Error, Kind, Request, Result};
-use rdma_mummy_sys as ib;
+use crate::{Error, Kind, Request, Result, Transport};
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::socket::{SockaddrLike, SockaddrStorage};
+use rdma_sys as ib;
 use std::mem::zeroed;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::ptr::{null_mut, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,18 +47,13 @@ impl Channel {
         call: &'static str,
         timeout: Duration,
     ) -> Result<Option<(u32, i32, *mut ib::rdma_cm_id)>> {
-        let mut fd = libc::pollfd {
-            // SAFETY: The channel exists by the type invariants.
-            fd: unsafe { self.channel.as_ref() }.fd,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        let ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
-        // SAFETY: One descriptor, ours to be written.
-        match unsafe { libc::poll(&mut fd, 1, ms) } {
-            0 => return Ok(None),
-            n if n < 0 => return Err(Error::last(call)),
-            _ => {}
+        // SAFETY: The channel exists by the type invariants, with its descriptor.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) };
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout) {
+            Ok(0) => return Ok(None),
+            Ok(_) => {}
+            Err(errno) => return Err(Error::new(call, errno as i32)),
         }
         let mut event = null_mut();
         // SAFETY: The channel exists; `event` is a place for a pointer.
@@ -106,38 +104,32 @@ impl Drop for Channel {
     }
 }
 
-/// As the system has it.
-fn sockaddr(addr: SocketAddr) -> libc::sockaddr_storage {
-    // SAFETY: Plain numbers, for which zero is a value.
-    let mut storage: libc::sockaddr_storage = unsafe { zeroed() };
-    match addr {
-        SocketAddr::V4(v4) => {
-            let sin = libc::sockaddr_in {
-                sin_family: libc::AF_INET as u16,
-                sin_port: v4.port().to_be(),
-                sin_addr: libc::in_addr {
-                    s_addr: u32::from_ne_bytes(v4.ip().octets()),
-                },
-                sin_zero: [0; 8],
-            };
-            // SAFETY: The storage is large enough and aligned for any address.
-            unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(sin) };
-        }
-        SocketAddr::V6(v6) => {
-            let sin6 = libc::sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as u16,
-                sin6_port: v6.port().to_be(),
-                sin6_flowinfo: 0,
-                sin6_addr: libc::in6_addr {
-                    s6_addr: v6.ip().octets(),
-                },
-                sin6_scope_id: v6.scope_id(),
-            };
-            // SAFETY: As above.
-            unsafe { (&raw mut storage).cast::<libc::sockaddr_in6>().write(sin6) };
-        }
+/// What both ends of a connection may have under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Reads and atomics at a time, in each direction.
+    pub rd_atomic: u8,
+    /// How often the peer repeats what found no receive here; 7 for ever.
+    pub rnr_retry: u8,
+}
+
+impl Limits {
+    /// One at a time, and six retries.
+    pub const ONE: Self = Self {
+        rd_atomic: 1,
+        rnr_retry: 6,
+    };
+
+    fn param(self, qp: &QueuePair) -> ib::rdma_conn_param {
+        // SAFETY: Plain numbers and a pointer, for which zero is a value.
+        let mut param: ib::rdma_conn_param = unsafe { zeroed() };
+        param.responder_resources = self.rd_atomic;
+        param.initiator_depth = self.rd_atomic;
+        param.retry_count = 6;
+        param.rnr_retry_count = self.rnr_retry;
+        param.qp_num = qp.qp_num();
+        param
     }
-    storage
 }
 
 /// A connection on its way: an identifier of librdmacm, and its queue pair once it has one.
@@ -173,9 +165,9 @@ impl Id {
 
     /// `rdma_resolve_addr`, and its event.
     pub fn resolve_addr(&self, addr: SocketAddr, timeout: Duration) -> Result<()> {
-        let mut storage = sockaddr(addr);
+        let addr = SockaddrStorage::from(addr);
         let ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
-        let dst = (&raw mut storage).cast();
+        let dst = addr.as_ptr().cast_mut();
         // SAFETY: The identifier exists by the type invariants; the address is a valid one and is copied.
         let ret = unsafe { ib::rdma_resolve_addr(self.id.as_ptr(), null_mut(), dst, ms) };
         check("rdma_resolve_addr", ret)?;
@@ -196,7 +188,7 @@ impl Id {
     /// Makes the queue pair that [`Self::connect`] connects, of the context of `memory`, which has to be of
     /// the device that the address was resolved to.
     pub fn create_qp(&mut self, memory: &Arc<Memory>, cq: &Arc<VerbsCq>) -> Result<()> {
-        let qp = QueuePair::new(memory, cq, cq, (4, 4, 0))?;
+        let qp = QueuePair::new(Transport::Rc, memory, cq, cq, (4, 4, 0))?;
         self.modify(&qp, ib::ibv_qp_state::IBV_QPS_INIT)?;
         self.qp = Some(qp);
         Ok(())
@@ -215,16 +207,15 @@ impl Id {
 
     /// `rdma_connect`, and its events, up to a queue pair in the state Rts.
     pub fn connect(&self, timeout: Duration) -> Result<()> {
-        use ib::rdma_cm_event_type as event;
         let qp = self.qp.as_ref();
         let qp = qp.ok_or(Error::new("rdma_connect", libc::ENOTCONN))?;
-        // SAFETY: Plain numbers and a pointer, for which zero is a value.
-        let mut param: ib::rdma_conn_param = unsafe { zeroed() };
-        param.responder_resources = 1;
-        param.initiator_depth = 1;
-        param.retry_count = 6;
-        param.rnr_retry_count = 6;
-        param.qp_num = qp.qp_num();
+        self.connect_qp(qp, Limits::ONE, timeout)
+    }
+
+    /// The same with a queue pair of the caller's in the state Init.
+    pub fn connect_qp(&self, qp: &QueuePair, limits: Limits, timeout: Duration) -> Result<()> {
+        use ib::rdma_cm_event_type as event;
+        let mut param = limits.param(qp);
         // SAFETY: The identifier exists; the parameters are copied.
         let ret = unsafe { ib::rdma_connect(self.id.as_ptr(), &mut param) };
         check("rdma_connect", ret)?;
@@ -242,23 +233,9 @@ impl Id {
     /// `rdma_accept` with `qp`, in the state Reset, for which it is taken to Rts; and its event. False when
     /// the peer, by then, has hung up.
     pub fn accept(&mut self, qp: QueuePair, timeout: Duration) -> Result<bool> {
-        for state in [
-            ib::ibv_qp_state::IBV_QPS_INIT,
-            ib::ibv_qp_state::IBV_QPS_RTR,
-            ib::ibv_qp_state::IBV_QPS_RTS,
-        ] {
-            self.modify(&qp, state)?;
-        }
-        // SAFETY: Plain numbers and a pointer, for which zero is a value.
-        let mut param: ib::rdma_conn_param = unsafe { zeroed() };
-        param.responder_resources = 1;
-        param.initiator_depth = 1;
-        param.rnr_retry_count = 6;
-        param.qp_num = qp.qp_num();
+        self.modify(&qp, ib::ibv_qp_state::IBV_QPS_INIT)?;
+        self.begin_accept(&qp, Limits::ONE)?;
         self.qp = Some(qp);
-        // SAFETY: The identifier exists, and is of a request; the parameters are copied.
-        let ret = unsafe { ib::rdma_accept(self.id.as_ptr(), &mut param) };
-        check("rdma_accept", ret)?;
         use ib::rdma_cm_event_type as event;
         let (got, status) = self.channel.wait("rdma_accept", timeout)?;
         if got == event::RDMA_CM_EVENT_DISCONNECTED {
@@ -268,6 +245,16 @@ impl Id {
             return Ok(false);
         }
         expected(got, event::RDMA_CM_EVENT_ESTABLISHED, status, "rdma_accept").map(|()| true)
+    }
+
+    /// Takes a queue pair from the state Init to Rts, and `rdma_accept` with it.
+    fn begin_accept(&self, qp: &QueuePair, limits: Limits) -> Result<()> {
+        self.modify(qp, ib::ibv_qp_state::IBV_QPS_RTR)?;
+        self.modify(qp, ib::ibv_qp_state::IBV_QPS_RTS)?;
+        let mut param = limits.param(qp);
+        // SAFETY: The identifier exists, and is of a request; the parameters are copied.
+        let ret = unsafe { ib::rdma_accept(self.id.as_ptr(), &mut param) };
+        check("rdma_accept", ret)
     }
 
     fn hang_up(&self) -> Result<()> {
@@ -330,9 +317,9 @@ impl Listener {
     /// `rdma_bind_addr`, to a port of the system's choice if it is 0, and `rdma_listen`.
     pub fn bind(addr: SocketAddr) -> Result<Self> {
         let id = Id::new(&Channel::new()?)?;
-        let mut storage = sockaddr(addr);
+        let addr = SockaddrStorage::from(addr);
         // SAFETY: The identifier exists; the address is a valid one and is copied.
-        let ret = unsafe { ib::rdma_bind_addr(id.id.as_ptr(), (&raw mut storage).cast()) };
+        let ret = unsafe { ib::rdma_bind_addr(id.id.as_ptr(), addr.as_ptr().cast_mut()) };
         check("rdma_bind_addr", ret)?;
         // SAFETY: The identifier exists.
         check("rdma_listen", unsafe {
@@ -357,6 +344,44 @@ impl Listener {
         })
     }
 
+    /// Accepts a connection for each of the queue pairs, which are in the state Init, in their order.
+    /// The next request may come before the last word of the handshake before it.
+    pub fn accept_all(
+        &self,
+        qps: &[QueuePair],
+        limits: Limits,
+        timeout: Duration,
+    ) -> Result<Vec<Id>> {
+        use ib::rdma_cm_event_type as event;
+        let call = "waiting for a connection";
+        let (mut ids, mut established) = (Vec::new(), 0);
+        while established < qps.len() {
+            let next = self.0.channel.next(call, timeout)?;
+            let (got, status, id) = next.ok_or(Error::new(call, libc::ETIMEDOUT))?;
+            if got != event::RDMA_CM_EVENT_CONNECT_REQUEST {
+                expected(got, event::RDMA_CM_EVENT_ESTABLISHED, status, call)?;
+                established += 1;
+                continue;
+            }
+            let id = self.request(call, id)?;
+            if let Some(qp) = qps.get(ids.len()) {
+                id.begin_accept(qp, limits)?;
+                ids.push(id);
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Takes the identifier of a request, which its event brought.
+    fn request(&self, call: &'static str, id: *mut ib::rdma_cm_id) -> Result<Id> {
+        // INVARIANT: As it came with the event, which makes it the receiver's.
+        Ok(Id {
+            id: made(call, id)?,
+            qp: None,
+            channel: self.0.channel.clone(),
+        })
+    }
+
     /// Takes the next request. [`None`] when there is none in time.
     pub fn next_request(&self, timeout: Duration) -> Result<Option<Id>> {
         let call = "waiting for a request";
@@ -367,11 +392,6 @@ impl Listener {
             // Of a connection before that is over.
             return Ok(None);
         }
-        // INVARIANT: As it came with the event, which makes it the receiver's.
-        Ok(Some(Id {
-            id: made(call, id)?,
-            qp: None,
-            channel: self.0.channel.clone(),
-        }))
+        self.request(call, id).map(Some)
     }
 }
