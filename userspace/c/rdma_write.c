@@ -23,6 +23,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -359,6 +360,29 @@ static int tcp_socket(const char *where, int listening)
 	return tcp;
 }
 
+/*
+ * Accepts a peer. The file of a device that is removed reports POLLHUP, which
+ * poll() returns without being asked for.
+ */
+static int tcp_accept(int listener, int dev)
+{
+	struct pollfd wait[] = { { .fd = listener, .events = POLLIN },
+				 { .fd = dev } };
+	int tcp, ready;
+
+	do
+		ready = poll(wait, 2, SECONDS * 1000);
+	while (ready < 0 && errno == EINTR);
+	if (wait[1].revents)
+		errno = ENODEV;
+	else if (!ready)
+		errno = ETIMEDOUT;
+	tcp = ready <= 0 || wait[1].revents ? -1 : accept(listener, NULL, NULL);
+	if (tcp < 0)
+		fail("waiting for a peer to connect");
+	return tcp;
+}
+
 static void tcp_send(int tcp, const void *data, size_t length)
 {
 	const char *next = data;
@@ -504,9 +528,7 @@ static void receiver(const char *where)
 	post(&end, &receive);
 
 	listener = tcp_socket(where, 1);
-	tcp = accept(listener, NULL, NULL);
-	if (tcp < 0)
-		fail("waiting for a peer to connect");
+	tcp = tcp_accept(listener, end.dev);
 	setsockopt(tcp, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	peer = receive_hello(tcp, &unused);
 	ready_to_receive(&end, &peer);

@@ -28,7 +28,8 @@ fn main() {
 }
 
 fn listen(addr: &str) -> Result<()> {
-    let (dev, listener) = (Device::open_default()?, Listener::bind(addr)?);
+    let dev = Device::open_default()?;
+    let listener = Listener::bind(&dev, addr)?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
     let buf = pd.alloc_buffer(BYTES)?;
     let grant = buf.grant(.., Access::REMOTE_WRITE)?;

@@ -6,10 +6,9 @@
 //!     clients 10.9.0.2:18515 hello 100      # times
 
 use rust_ulp::{Device, Listener, Opcode, Rc, Recv, Send};
-use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
-const LONG: Duration = Duration::from_secs(30);
+const LONG: std::time::Duration = std::time::Duration::from_secs(30);
 const SLOT: usize = 64;
 const SLOTS: usize = 16;
 
@@ -27,7 +26,8 @@ fn main() {
 }
 
 fn listen(addr: &str, clients: &str) -> Result<()> {
-    let (dev, listener) = (Device::open_default()?, Listener::bind(addr)?);
+    let dev = Device::open_default()?;
+    let listener = Listener::bind(&dev, addr)?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(256)?);
     let buf = pd.alloc_buffer(SLOTS * SLOT)?;
     let srq = pd.create_srq(&cq).max_wr(SLOTS as u32).build()?;

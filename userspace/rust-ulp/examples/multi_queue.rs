@@ -29,7 +29,7 @@ fn main() {
 /// Is written to: 8 bytes for each queue.
 fn listen(addr: &str, queues: usize) -> Result<()> {
     let dev = Device::open_default()?;
-    let (pd, listener) = (dev.alloc_pd()?, Listener::bind(addr)?);
+    let (pd, listener) = (dev.alloc_pd()?, Listener::bind(&dev, addr)?);
     let (buf, mut peers) = (pd.alloc_buffer(8 * queues)?, Vec::new());
     let grant = buf.grant(.., Access::REMOTE_WRITE)?;
     let multi = dev.multi_queue().queues(queues).build(|_, cq| {

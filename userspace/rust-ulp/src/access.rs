@@ -6,8 +6,6 @@ use crate::abi;
 
 bitflags::bitflags! {
     /// Rights over memory, and of a queue pair's peer.
-    ///
-    /// Header: `RUST_ULP_ACCESS_*`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Access: u32 {
         /// The peer may write (RDMA Write).

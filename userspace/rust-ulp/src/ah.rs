@@ -23,8 +23,7 @@ struct Inner {
 /// [`Qp::address`](crate::Qp::address) or [`Qp::reply_to`](crate::Qp::reply_to).
 ///
 /// Cheap to clone; destroyed with the last clone, which may be while datagrams are under way.
-///
-/// Header struct: `rust_ulp_ah_create`.
+#[doc(alias = "rust_ulp_ah_create")]
 #[derive(Clone, Debug)]
 pub struct AddressHandle {
     inner: Arc<Inner>,

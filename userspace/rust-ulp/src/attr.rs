@@ -20,8 +20,7 @@ use crate::state::{AttrSet, QpState};
 /// | Rtr | `path`, `path_mtu`, `dest_qp_num`, `rq_psn`, `max_dest_rd_atomic`, `min_rnr_timer` | `path`, `path_mtu`, `dest_qp_num`, `rq_psn` | none |
 /// | Rts | `timeout`, `retry_cnt`, `rnr_retry`, `sq_psn`, `max_rd_atomic` | `sq_psn` | `sq_psn` |
 /// | Sqd, Err, Reset | none | none | none |
-///
-/// Header struct: `rust_ulp_qp_attr`.
+#[doc(alias = "rust_ulp_qp_attr")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "attributes do nothing before they are given to `modify`"]
 pub struct QpAttr {
@@ -130,8 +129,7 @@ pub struct QpCaps {
 }
 
 /// What the kernel says of a queue pair.
-///
-/// Header struct: `rust_ulp_qp_query`.
+#[doc(alias = "rust_ulp_qp_query")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QpInfo {

@@ -45,8 +45,7 @@ impl Pd {
 }
 
 /// Options of a [`Buffer`]; from [`Pd::buffer`].
-///
-/// Header struct: `rust_ulp_buffer_create`.
+#[doc(alias = "rust_ulp_buffer_create")]
 #[derive(Clone, Debug)]
 #[must_use = "nothing is allocated before `alloc`"]
 pub struct BufferBuilder {
@@ -359,8 +358,7 @@ impl Buffer {
 }
 
 /// A part of a [`Buffer`], to send from or receive into. It keeps the buffer.
-///
-/// Header struct: `rust_ulp_sge`.
+#[doc(alias = "rust_ulp_sge")]
 #[derive(Clone, Debug)]
 pub struct LocalSlice {
     buffer: Buffer,

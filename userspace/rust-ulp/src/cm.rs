@@ -47,7 +47,7 @@ use crate::error::{Error, Result};
 use crate::grant::Grant;
 use crate::object::Object;
 use crate::params::{AckTimeout, Retries, RnrRetries, TrafficClass};
-use crate::qp::{PreparedQp, Qp};
+use crate::qp::{ConnectError, PreparedQp, Qp};
 pub use crate::refusal::{Private, RejectReason, Rejection};
 use crate::remote::RemoteSlice;
 use crate::sys::Command;
@@ -151,6 +151,7 @@ macro_rules! options {
         pub struct $name {
             timeout: Duration,
             flow_control: bool,
+            user_data: u64,
             saying: Saying,
             $($extra: $ty,)*
         }
@@ -167,14 +168,22 @@ macro_rules! options {
                 Self {
                     timeout: TIMEOUT,
                     flow_control: false,
+                    user_data: 0,
                     saying: Saying::default(),
                     $($extra: <$ty>::default(),)*
                 }
             }
 
-            /// How long it may take, at most an hour; [`TIMEOUT`] unless said.
+            /// How long it may take; [`TIMEOUT`] unless said.
             pub fn timeout(mut self, timeout: Duration) -> Self {
                 self.timeout = timeout;
+                self
+            }
+
+            /// Sets a value that events about the connection carry
+            /// ([`Event::user_data`](crate::Event::user_data)); 0 unless said.
+            pub fn user_data(mut self, value: u64) -> Self {
+                self.user_data = value;
                 self
             }
 
@@ -263,68 +272,6 @@ impl fmt::Debug for Private {
             Ok(message) => fmt::Debug::fmt(&message, f),
             Err(_) => write!(f, "Private({:02x?})", self.raw()),
         }
-    }
-}
-
-/// A connection that did not come about. The queue pair is as it was, with the receives that were
-/// posted to it: it can be tried with again. Only when the two ends had answered each other
-/// already, its receives are flushed, and have to be posted anew.
-pub struct ConnectError {
-    error: Error,
-    qp: Box<PreparedQp<Rc>>,
-}
-
-impl ConnectError {
-    fn new(error: Error, qp: PreparedQp<Rc>) -> Self {
-        // What that fails for, whoever tries again with it is told as well.
-        let _ = qp.restore();
-        Self {
-            error,
-            qp: Box::new(qp),
-        }
-    }
-
-    /// What went wrong.
-    pub fn error(&self) -> &Error {
-        &self.error
-    }
-
-    /// The peer's rejection, if it was that.
-    pub fn rejection(&self) -> Option<&Rejection> {
-        match &self.error {
-            Error::Rejected(rejection) => Some(rejection),
-            _ => None,
-        }
-    }
-
-    /// The queue pair, to try again.
-    pub fn into_qp(self) -> PreparedQp<Rc> {
-        *self.qp
-    }
-}
-
-/// The error alone: there is much to a queue pair.
-impl fmt::Debug for ConnectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ConnectError").field(&self.error).finish()
-    }
-}
-
-impl fmt::Display for ConnectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.error, f)
-    }
-}
-
-impl std::error::Error for ConnectError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        std::error::Error::source(&self.error)
-    }
-}
-
-impl From<ConnectError> for Error {
-    fn from(error: ConnectError) -> Self {
-        error.error
     }
 }
 
@@ -442,6 +389,8 @@ pub struct ConnectionInfo {
     pub params: Params,
     /// Number of the peer's queue pair.
     pub peer_qp_num: u32,
+    /// The value of [`ConnectOptions::user_data`] or [`AcceptOptions::user_data`].
+    pub user_data: u64,
 }
 
 /// What the kernel says of a [`Listener`].
@@ -458,6 +407,8 @@ pub struct ListenerInfo {
     pub backlog: u32,
     /// Requests that came while so many waited, and were rejected.
     pub rejected: u32,
+    /// The value of [`Listener::bind_with`].
+    pub user_data: u64,
 }
 
 fn query(device: &DeviceInner, handle: u32) -> Result<abi::ConnQuery> {
@@ -503,9 +454,25 @@ impl Listener {
     /// the privileged, `EADDRNOTAVAIL` if no device has that address, `EXDEV` if another device has
     /// it, `ERANGE` for another backlog; [`Error::DeviceGone`].
     pub fn bind(device: &Device, addr: SocketAddr, backlog: u32) -> Result<Self> {
+        Self::bind_with(device, addr, backlog, 0)
+    }
+
+    /// The same as [`Self::bind`], with a value that events about the listener carry
+    /// ([`Event::user_data`](crate::Event::user_data)).
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::bind`].
+    pub fn bind_with(
+        device: &Device,
+        addr: SocketAddr,
+        backlog: u32,
+        user_data: u64,
+    ) -> Result<Self> {
         let mut arg = abi::Listen {
             addr: to_abi(&addr),
             backlog,
+            user_data,
             ..Command::new()
         };
         let device = device.inner();
@@ -560,6 +527,7 @@ impl Listener {
             waiting: arg.waiting,
             backlog: arg.backlog,
             rejected: arg.rejected,
+            user_data: arg.user_data,
         })
     }
 
@@ -637,51 +605,55 @@ impl Request {
         qp: PreparedQp<Rc>,
         options: &AcceptOptions,
     ) -> Result<Connection, ConnectError> {
-        let fail = ConnectError::new;
-        let (private_data, private_len) = match options.saying.encode(abi::CM_REP_PRIVATE_MAX) {
-            Ok(said) => said,
-            Err(error) => return Err(fail(error, qp)),
-        };
+        match self.attempt(&qp, options) {
+            Ok((object, attempt)) => attempt.finish(Some(object), qp, options.timeout),
+            Err(error) => Err(ConnectError::new(error, qp)),
+        }
+    }
+
+    /// Begins what [`Self::accept`] does, and does not wait for the peer.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::accept`], as far as they are known at once.
+    pub fn begin_accept(
+        self,
+        qp: PreparedQp<Rc>,
+        options: &AcceptOptions,
+    ) -> Result<Pending, ConnectError> {
+        match self.attempt(&qp, options) {
+            Ok((object, attempt)) => attempt.begin(Some(object), qp),
+            Err(error) => Err(ConnectError::new(error, qp)),
+        }
+    }
+
+    fn attempt(self, qp: &PreparedQp<Rc>, options: &AcceptOptions) -> Result<(Object, Attempt)> {
+        let (private_data, private_len) = options.saying.encode(abi::CM_REP_PRIVATE_MAX)?;
         // Handles of another file name other things there.
         if !Arc::ptr_eq(&self.device, qp.device_inner()) {
-            let error = Error::sys(abi::Accept::NAME, Errno::EXDEV);
-            return Err(fail(error, qp));
+            return Err(Error::sys(abi::Accept::NAME, Errno::EXDEV));
         }
-        let mut param = param(&qp, options.flow_control);
+        let mut param = param(qp, options.flow_control);
         let asked = &self.param;
         param.responder_resources = param.responder_resources.min(asked.responder_resources);
         param.initiator_depth = param.initiator_depth.min(asked.initiator_depth);
-        let deadline = Deadline::after(options.timeout);
-        let mut arg = abi::Accept {
+        let arg = abi::Accept {
             request: self.object.handle(),
             qp: qp.handle(),
-            timeout_ns: deadline.left_ns().max(1),
             param,
             private_len,
             private_data,
+            user_data: options.user_data,
             ..Command::new()
         };
-        // Repeated after a signal, it waits on.
-        if let Err(errno) = self.device.file().call(&mut arg) {
-            let error = match errno {
-                Errno::ETIME => deadline.timeout("accepting a connection"),
-                errno => Error::sys(abi::Accept::NAME, errno),
-            };
-            // Before the queue pair, which a pending attempt has.
-            drop(self.object);
-            return Err(fail(error, qp));
-        }
-        Connection::new(
-            self.object,
-            qp,
-            ConnectionParts {
-                local: self.local,
-                peer: self.peer,
-                param: arg.agreed,
-                private: self.private,
-                timings: None,
-            },
-        )
+        let parts = ConnectionParts {
+            local: self.local,
+            peer: self.peer,
+            param: self.param,
+            private: self.private,
+            timings: None,
+        };
+        Ok((self.object, Attempt::Accept(Box::new((arg, parts)))))
     }
 
     /// Tells it no, with at most 148 bytes that say why.
@@ -749,60 +721,206 @@ impl PreparedQp<Rc> {
         addr: SocketAddr,
         options: &ConnectOptions,
     ) -> Result<Connection, ConnectError> {
-        let qp = self;
-        let fail = ConnectError::new;
-        let (private_data, private_len) = match options.saying.encode(abi::CM_REQ_PRIVATE_MAX) {
-            Ok(said) => said,
-            Err(error) => return Err(fail(error, qp)),
-        };
-        let device = qp.device_inner();
-        let deadline = Deadline::after(options.timeout);
-        let mut arg = abi::Connect {
-            qp: qp.handle(),
-            timeout_ns: deadline.left_ns().max(1),
-            dst: to_abi(&addr),
-            src: options.source.as_ref().map(to_abi).unwrap_or_default(),
-            param: param(&qp, options.flow_control),
-            private_len,
-            private_data,
-            ..Command::new()
-        };
-        // Repeated after a signal, it waits on.
-        let result = device.file().call(&mut arg);
-        let private = Private::new(&arg.peer_private_data, arg.peer_private_len);
-        if let Err(errno) = result {
-            let error = match errno {
-                Errno::ECONNREFUSED => Error::Rejected(Box::new(Rejection {
-                    peer: addr,
-                    reason: RejectReason::from_code(arg.reject_reason),
-                    private,
-                })),
-                Errno::ETIME => deadline.timeout("connecting"),
-                errno => Error::sys(abi::Connect::NAME, errno),
-            };
-            if arg.handle != 0 {
-                // Gives up the pending attempt, which has the queue pair.
-                drop(Object::new(device, arg.handle));
-            }
-            return Err(fail(error, qp));
+        match self.attempt(addr, options) {
+            Ok(attempt) => attempt.finish(None, self, options.timeout),
+            Err(error) => Err(ConnectError::new(error, self)),
         }
-        let object = Object::new(device, arg.handle);
-        let micros = |n: u32| Duration::from_micros(n.into());
-        Connection::new(
-            object,
-            qp,
-            ConnectionParts {
-                local: from_abi(&arg.local),
-                peer: addr,
-                param: arg.agreed,
-                private,
-                timings: Some(Timings {
-                    resolved: micros(arg.resolve_us),
-                    routed: micros(arg.route_us),
-                    connected: micros(arg.connect_us),
-                }),
+    }
+
+    /// Begins what [`Self::connect_cm`] does, and does not wait for the peer.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::connect_cm`], as far as they are known at once; [`Error::Sys`] with `EOPNOTSUPP`
+    /// on iWARP.
+    pub fn begin_connect_cm(
+        self,
+        addr: SocketAddr,
+        options: &ConnectOptions,
+    ) -> Result<Pending, ConnectError> {
+        match self.attempt(addr, options) {
+            Ok(attempt) => attempt.begin(None, self),
+            Err(error) => Err(ConnectError::new(error, self)),
+        }
+    }
+
+    fn attempt(&self, addr: SocketAddr, options: &ConnectOptions) -> Result<Attempt> {
+        let (private_data, private_len) = options.saying.encode(abi::CM_REQ_PRIVATE_MAX)?;
+        Ok(Attempt::Connect(Box::new((
+            abi::Connect {
+                qp: self.handle(),
+                dst: to_abi(&addr),
+                src: options.source.as_ref().map(to_abi).unwrap_or_default(),
+                param: param(self, options.flow_control),
+                private_len,
+                private_data,
+                user_data: options.user_data,
+                ..Command::new()
             },
-        )
+            addr,
+        ))))
+    }
+}
+
+/// An attempt to connect: the struct of its command, and what the connection will be told of.
+#[derive(Debug)]
+enum Attempt {
+    Connect(Box<(abi::Connect, SocketAddr)>),
+    Accept(Box<(abi::Accept, ConnectionParts)>),
+}
+
+impl Attempt {
+    /// Issues the command, which waits for as long as `deadline` says, or not at all.
+    fn issue(&mut self, device: &DeviceInner, deadline: Option<&Deadline>) -> Result<()> {
+        // An attempt that begins needs some time.
+        let timeout_ns = deadline.map_or(0, |deadline| deadline.left_ns().max(1));
+        let flags = deadline.map_or(abi::NONBLOCK, |_| 0);
+        // Repeated after a signal, a command waits on.
+        let (result, name) = match self {
+            Self::Connect(attempt) => {
+                (attempt.0.timeout_ns, attempt.0.flags) = (timeout_ns, flags);
+                (device.file().call(&mut attempt.0), abi::Connect::NAME)
+            }
+            Self::Accept(attempt) => {
+                (attempt.0.timeout_ns, attempt.0.flags) = (timeout_ns, flags);
+                (device.file().call(&mut attempt.0), abi::Accept::NAME)
+            }
+        };
+        result.map_err(|errno| match (&*self, errno, deadline) {
+            (Self::Connect(attempt), Errno::ECONNREFUSED, _) => {
+                let (arg, peer) = &**attempt;
+                Error::Rejected(Box::new(Rejection {
+                    peer: *peer,
+                    reason: RejectReason::from_code(arg.reject_reason),
+                    private: Private::new(&arg.peer_private_data, arg.peer_private_len),
+                }))
+            }
+            (Self::Connect(_), Errno::ETIME, Some(deadline)) => deadline.timeout("connecting"),
+            (Self::Accept(_), Errno::ETIME, Some(deadline)) => {
+                deadline.timeout("accepting a connection")
+            }
+            (_, errno, _) => Error::sys(name, errno),
+        })
+    }
+
+    /// Returns the connection, once CONNECT has returned one.
+    fn object(&self, device: &Arc<DeviceInner>) -> Option<Object> {
+        match self {
+            Self::Connect(attempt) if attempt.0.handle != 0 => {
+                Some(Object::new(device, attempt.0.handle))
+            }
+            _ => None,
+        }
+    }
+
+    /// Starts the attempt. `object` is the request that is accepted.
+    fn begin(
+        mut self,
+        object: Option<Object>,
+        qp: PreparedQp<Rc>,
+    ) -> Result<Pending, ConnectError> {
+        let result = self.issue(qp.device_inner(), None);
+        match (result, object.or_else(|| self.object(qp.device_inner()))) {
+            (Ok(()), Some(object)) => Ok(Pending {
+                object,
+                qp,
+                attempt: self,
+            }),
+            (result, object) => {
+                drop(object);
+                let none = || Error::sys(abi::Connect::NAME, Errno::ENOENT);
+                Err(ConnectError::new(result.err().unwrap_or_else(none), qp))
+            }
+        }
+    }
+
+    /// Waits for the end of the attempt, which begins if there is no `object`.
+    fn finish(
+        mut self,
+        object: Option<Object>,
+        qp: PreparedQp<Rc>,
+        timeout: Duration,
+    ) -> Result<Connection, ConnectError> {
+        let result = self.issue(qp.device_inner(), Some(&Deadline::after(timeout)));
+        let object = object.or_else(|| self.object(qp.device_inner()));
+        let object = match (result, object) {
+            (Ok(()), Some(object)) => object,
+            (result, object) => {
+                // Before the queue pair, which a pending attempt has.
+                drop(object);
+                let none = || Error::sys(abi::Connect::NAME, Errno::ENOENT);
+                return Err(ConnectError::new(result.err().unwrap_or_else(none), qp));
+            }
+        };
+        let micros = |n: u32| Duration::from_micros(n.into());
+        let parts = match self {
+            Self::Accept(attempt) => {
+                let (arg, parts) = *attempt;
+                ConnectionParts {
+                    param: arg.agreed,
+                    ..parts
+                }
+            }
+            Self::Connect(attempt) => {
+                let (arg, peer) = &*attempt;
+                ConnectionParts {
+                    local: from_abi(&arg.local),
+                    peer: *peer,
+                    param: arg.agreed,
+                    private: Private::new(&arg.peer_private_data, arg.peer_private_len),
+                    timings: Some(Timings {
+                        resolved: micros(arg.resolve_us),
+                        routed: micros(arg.route_us),
+                        connected: micros(arg.connect_us),
+                    }),
+                }
+            }
+        };
+        Connection::new(object, qp, parts)
+    }
+}
+
+/// An attempt to connect that nobody waits for, from [`PreparedQp::begin_connect_cm`] and
+/// [`Request::begin_accept`].
+///
+/// [`EventKind::Established`](crate::EventKind::Established) or
+/// [`EventKind::ConnectFailed`](crate::EventKind::ConnectFailed) tells that it is over:
+/// [`Self::finish`] does not sleep then. Dropping it gives the attempt up.
+// Dropped in this order: the object, the queue pair that it needs.
+#[derive(Debug)]
+#[must_use = "dropping it gives the attempt up"]
+pub struct Pending {
+    object: Object,
+    qp: PreparedQp<Rc>,
+    attempt: Attempt,
+}
+
+impl Pending {
+    /// Returns [`State::Connecting`], or what it has come to.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceGone`].
+    pub fn state(&self) -> Result<State> {
+        let arg = query(self.device_inner(), self.handle())?;
+        Ok(State::from_code(arg.state))
+    }
+
+    /// Waits until it is over, at most for `timeout`; then it is given up.
+    ///
+    /// # Errors
+    ///
+    /// As [`PreparedQp::connect_cm`] and [`Request::accept`].
+    pub fn finish(self, timeout: Duration) -> Result<Connection, ConnectError> {
+        self.attempt.finish(Some(self.object), self.qp, timeout)
+    }
+
+    pub(crate) fn handle(&self) -> u32 {
+        self.object.handle()
+    }
+
+    pub(crate) fn device_inner(&self) -> &Arc<DeviceInner> {
+        self.qp.device_inner()
     }
 }
 
@@ -911,6 +1029,7 @@ impl Connection {
             peer: from_abi(&arg.peer),
             params: Params::new(&arg.param),
             peer_qp_num: arg.peer_qp_num,
+            user_data: arg.user_data,
         })
     }
 

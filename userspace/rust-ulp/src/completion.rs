@@ -10,8 +10,7 @@ use crate::status::{Opcode, Status};
 use std::fmt;
 
 /// The end of one request, good or bad: [`Self::ok`] tells.
-///
-/// Header struct: `rust_ulp_cqe`.
+#[doc(alias = "rust_ulp_cqe")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the request may have failed: call `ok()` or `check()`"]
 #[non_exhaustive]

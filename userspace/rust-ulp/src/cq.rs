@@ -19,15 +19,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Who moves completions from the device into the ring.
-///
-/// Header: `RUST_ULP_DELIVER_*`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Delivery {
     /// As the module's parameter says.
     #[default]
     Default,
-    /// A kernel worker.
+    /// A thread that waits for the queue, and a kernel worker when none does.
     Workqueue,
     /// The softirq of the processor that saw the completion: least delay.
     Softirq,
@@ -37,8 +35,7 @@ pub enum Delivery {
 }
 
 /// How a completion queue is made, for [`Device::create_cq_with`](crate::Device::create_cq_with).
-///
-/// Header struct: `rust_ulp_cq_create`.
+#[doc(alias = "rust_ulp_cq_create")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CqOptions {
     delivery: Delivery,
@@ -333,13 +330,12 @@ impl Cq {
     ///
     /// What arrived before is not counted: look at the queue first, and only then at the file.
     ///
-    /// Header struct: `rust_ulp_cq_eventfd`.
-    ///
     /// # Errors
     ///
     /// [`Error::Busy`] if the queue has one already; [`Error::Unsupported`] if the module has none,
     /// and with [`Delivery::Caller`], with which nothing arrives by itself; [`Error::Sys`] with
     /// `EMFILE` without room for a descriptor; [`Error::DeviceGone`].
+    #[doc(alias = "rust_ulp_cq_eventfd")]
     pub fn eventfd(&self) -> Result<CqEventFd> {
         let device = &self.inner.device;
         device.needs(abi::FEATURE_EVENTFD, "an eventfd of a completion queue")?;

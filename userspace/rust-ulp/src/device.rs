@@ -32,8 +32,7 @@ fn field(name: &str) -> Option<[u8; abi::NAME_MAX]> {
 }
 
 /// What the module is, and what one open file may have.
-///
-/// Header struct: `rust_ulp_query`.
+#[doc(alias = "rust_ulp_query")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -57,8 +56,6 @@ pub struct Limits {
 
 bitflags::bitflags! {
     /// The optional parts of the ABI.
-    ///
-    /// Header: `RUST_ULP_FEATURE_*`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Features: u64 {
         /// Requests are posted by a call.
@@ -88,8 +85,7 @@ bitflags::bitflags! {
 }
 
 /// A device that can be opened; from [`Device::list`].
-///
-/// Header struct: `rust_ulp_device_entry`.
+#[doc(alias = "rust_ulp_device_entry")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceEntry {
@@ -108,8 +104,7 @@ pub struct DeviceEntry {
 }
 
 /// What a device is and can do.
-///
-/// Header struct: `rust_ulp_device_query`.
+#[doc(alias = "rust_ulp_device_query")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceInfo {

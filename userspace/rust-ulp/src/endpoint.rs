@@ -6,8 +6,6 @@ use crate::gid::Gid;
 use std::fmt;
 
 /// Bytes of payload per packet.
-///
-/// Header: `rust_ulp_qp_attr.path_mtu`, which is `enum ib_mtu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Mtu {

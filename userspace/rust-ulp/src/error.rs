@@ -427,8 +427,7 @@ impl From<Error> for std::io::Error {
 }
 
 /// A request that completed with an error, with both ends where they are known.
-///
-/// Header struct: `rust_ulp_cqe`.
+#[doc(alias = "rust_ulp_cqe")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", Explained(self))]
 #[non_exhaustive]
@@ -548,6 +547,7 @@ fn errno_hint(errno: i32) -> &'static str {
         libc::EINVAL => "the module does not know such a size, flag, name or number",
         libc::EMFILE => "this Device has as many objects as it may have: drop some",
         libc::EMSGSIZE => "more bytes than a message, or inline data, may have: split it",
+        libc::ENOBUFS => "no buffer is left: provide buffers, and start the stream again",
         libc::ENOENT => {
             "no such object, port, GID or P_Key that this process may use: an object was destroyed, or belongs \
              to another Device"

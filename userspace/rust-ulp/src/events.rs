@@ -20,8 +20,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// What happened.
-///
-/// Header: `RUST_ULP_EVENT_*`; those below 256 are `enum ib_event_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventKind {
@@ -111,7 +109,7 @@ pub enum EventKind {
     AddressChange,
     /// The peer of a [`cm::Connection`] does not answer.
     Unreachable,
-    /// A connection that no command waited for is established.
+    /// A connection that no command waited for is established: a [`cm::Pending`] or its connection.
     Established,
     /// A connection that no command waited for did not come about.
     ConnectFailed {
@@ -200,11 +198,11 @@ sources! {
     [T: Transport] PreparedQp<T>;
     [] cm::Listener;
     [] cm::Connection;
+    [] cm::Pending;
 }
 
 /// Something that happened on a device; from [`Events`].
-///
-/// Header struct: `rust_ulp_event`.
+#[doc(alias = "rust_ulp_event")]
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event {

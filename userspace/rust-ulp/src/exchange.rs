@@ -6,10 +6,11 @@
 //! whoever can listen learns the keys. Use it where the network is trusted.
 
 use crate::deadline::Deadline;
+use crate::device::{Device, DeviceInner};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::grant::Grant;
-use crate::qp::{PreparedQp, Qp};
+use crate::qp::{ConnectError, PreparedQp, Qp};
 use crate::refusal::{Refusal, WireError};
 use crate::remote::RemoteSlice;
 use crate::sys;
@@ -124,21 +125,44 @@ fn tcp(what: &'static str, peer: Option<SocketAddr>) -> impl Fn(std::io::Error) 
     move |cause| Error::Tcp { what, peer, cause }
 }
 
-/// A TCP connection on which everything has to be done by one deadline.
+/// Waits until `tcp` is ready for `flags`, a signal comes, or the time is over.
+///
+/// Fails with [`Error::DeviceGone`] as soon as the device is removed.
+fn wait_beside(
+    device: &DeviceInner,
+    tcp: &impl AsFd,
+    flags: PollFlags,
+    left: Duration,
+) -> Result<()> {
+    let waited = device.file().wait_beside(tcp.as_fd(), flags, left);
+    waited.map(drop).map_err(|errno| Error::sys("poll", errno))
+}
+
+/// A TCP connection on which everything has to be done by one deadline, and while the device lives.
 struct Stream {
     tcp: TcpStream,
     peer: SocketAddr,
+    device: Arc<DeviceInner>,
     deadline: Deadline,
 }
 
 impl Stream {
-    fn new(tcp: TcpStream, peer: SocketAddr, deadline: Deadline) -> Result<Self> {
+    fn new(
+        tcp: TcpStream,
+        peer: SocketAddr,
+        device: &Arc<DeviceInner>,
+        deadline: Deadline,
+    ) -> Result<Self> {
         // Each message is waited for.
         tcp.set_nodelay(true)
+            .map_err(self::tcp("setting up", Some(peer)))?;
+        // Otherwise a reader could sleep though the device is gone.
+        tcp.set_nonblocking(true)
             .map_err(self::tcp("setting up", Some(peer)))?;
         Ok(Self {
             tcp,
             peer,
+            device: device.clone(),
             deadline,
         })
     }
@@ -150,12 +174,22 @@ impl Stream {
         }
     }
 
-    fn failed(&self, what: &'static str, source: std::io::Error) -> Error {
-        match source.kind() {
-            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => {
-                self.deadline.timeout(what)
-            }
-            _ => tcp(what, Some(self.peer))(source),
+    /// Waits until `tcp` is ready for `flags`, or a signal comes.
+    fn wait(&self, what: &'static str, flags: PollFlags) -> Result<()> {
+        wait_beside(&self.device, &self.tcp, flags, self.left(what)?)
+    }
+
+    /// Takes what a call on `tcp` returned; 0 when it has to be repeated.
+    fn taken(&self, what: &'static str, result: std::io::Result<usize>) -> Result<usize> {
+        match result {
+            Ok(0) => Err(tcp(what, Some(self.peer))(
+                std::io::ErrorKind::UnexpectedEof.into(),
+            )),
+            Ok(n) => Ok(n),
+            Err(error) => match error.kind() {
+                std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock => Ok(0),
+                _ => Err(tcp(what, Some(self.peer))(error)),
+            },
         }
     }
 
@@ -164,16 +198,10 @@ impl Stream {
         let bytes = message.encode();
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
-            let left = self.left(WHAT)?;
-            let result = self
-                .tcp
-                .set_write_timeout(Some(left))
-                .and_then(|()| self.tcp.write(rest));
-            match result {
-                Ok(n) => rest = rest.get(n..).unwrap_or_default(),
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.failed(WHAT, error)),
-            }
+            self.wait(WHAT, PollFlags::POLLOUT)?;
+            let result = self.tcp.write(rest);
+            let n = self.taken(WHAT, result)?;
+            rest = rest.get(n..).unwrap_or_default();
         }
         Ok(())
     }
@@ -181,20 +209,10 @@ impl Stream {
     fn fill(&mut self, mut buffer: &mut [u8]) -> Result<()> {
         const WHAT: &str = "waiting for the peer's message";
         while !buffer.is_empty() {
-            let left = self.left(WHAT)?;
-            let result = self
-                .tcp
-                .set_read_timeout(Some(left))
-                .and_then(|()| self.tcp.read(buffer));
-            match result {
-                Ok(0) => {
-                    let eof = std::io::ErrorKind::UnexpectedEof.into();
-                    return Err(self.failed(WHAT, eof));
-                }
-                Ok(n) => buffer = std::mem::take(&mut buffer).get_mut(n..).unwrap_or_default(),
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.failed(WHAT, error)),
-            }
+            self.wait(WHAT, PollFlags::POLLIN)?;
+            let result = self.tcp.read(buffer);
+            let n = self.taken(WHAT, result)?;
+            buffer = std::mem::take(&mut buffer).get_mut(n..).unwrap_or_default();
         }
         Ok(())
     }
@@ -225,6 +243,14 @@ impl Stream {
             Message::Refusal(reason) => Err(Error::Refused(reason)),
             Message::Hello(_) => Err(WireError::OutOfTurn.into()),
         }
+    }
+
+    /// Refuses a peer with another kind of queue pair.
+    fn check_transport<T: Transport>(&mut self, theirs: &Hello) -> Result<()> {
+        if u32::from(theirs.transport) == T::QP_TYPE {
+            return Ok(());
+        }
+        self.refuse(Refusal::Transport, Error::Refused(Refusal::Transport))
     }
 
     /// Tells the peer, as far as it listens, that it came to nothing, and why here.
@@ -303,22 +329,41 @@ fn resolve(addr: impl ToSocketAddrs) -> Result<Vec<SocketAddr>> {
     Ok(addrs)
 }
 
+/// Tries the addresses one after the other. Each gets an equal share of the time that is left, since
+/// one that does not answer would else take all of it. Returns the last error.
+fn first_of<T>(
+    addrs: &[SocketAddr],
+    deadline: &Deadline,
+    connect: impl Fn(&SocketAddr, Duration) -> std::io::Result<T>,
+) -> std::result::Result<(SocketAddr, T), Option<(SocketAddr, std::io::Error)>> {
+    let mut last = None;
+    for (addr, others) in addrs.iter().zip((0..addrs.len() as u32).rev()) {
+        let share = deadline.left() / (others + 1);
+        if share.is_zero() {
+            break;
+        }
+        match connect(addr, share) {
+            Ok(connected) => return Ok((*addr, connected)),
+            Err(error) => last = Some((*addr, error)),
+        }
+    }
+    Err(last)
+}
+
 /// Connects to the first address that takes it.
-fn dial(addr: impl ToSocketAddrs, options: &TcpOptions) -> Result<Stream> {
+fn dial(
+    device: &Arc<DeviceInner>,
+    addr: impl ToSocketAddrs,
+    options: &TcpOptions,
+) -> Result<Stream> {
     const WHAT: &str = "connecting to";
     let deadline = Deadline::after(options.timeout);
     let addrs = resolve(addr)?;
     let mut last = None;
     loop {
-        for addr in &addrs {
-            let left = deadline.left();
-            if left.is_zero() {
-                break;
-            }
-            match TcpStream::connect_timeout(addr, left) {
-                Ok(tcp) => return Stream::new(tcp, *addr, deadline),
-                Err(error) => last = Some((*addr, error)),
-            }
+        match first_of(&addrs, &deadline, TcpStream::connect_timeout) {
+            Ok((addr, tcp)) => return Stream::new(tcp, addr, device, deadline),
+            Err(error) => last = error.or(last),
         }
         match last {
             None => return Err(deadline.timeout(WHAT)),
@@ -341,13 +386,20 @@ impl<T: Connected> PreparedQp<T> {
     /// Connects to a peer that accepts at `addr` ([`Self::accept_tcp`], [`Listener`]), telling it
     /// of `grants`. When this returns, both sides can send.
     ///
+    /// The exchange has no authentication: whoever can listen learns the keys of the grants. Use it
+    /// in trusted networks only.
+    ///
     /// # Errors
     ///
     /// [`Error::Tcp`] if nobody listens there or the connection breaks, [`Error::Timeout`] if it
     /// takes longer than [`EXCHANGE_TIMEOUT`], [`Error::Wire`] if the peer is another kind of
-    /// program, [`Error::Refused`] if it does not want to; as [`Self::connect`]. The queue pair is
-    /// gone then.
-    pub fn connect_tcp(self, addr: impl ToSocketAddrs, grants: &[&Grant]) -> Result<(Qp<T>, Peer)> {
+    /// program, [`Error::Refused`] if it does not want to; as [`Self::connect`]. The queue pair can
+    /// be tried again.
+    pub fn connect_tcp(
+        self,
+        addr: impl ToSocketAddrs,
+        grants: &[&Grant],
+    ) -> Result<(Qp<T>, Peer), ConnectError<T>> {
         self.connect_tcp_with(addr, grants, TcpOptions::default())
     }
 
@@ -361,34 +413,53 @@ impl<T: Connected> PreparedQp<T> {
         addr: impl ToSocketAddrs,
         grants: &[&Grant],
         options: TcpOptions,
-    ) -> Result<(Qp<T>, Peer)> {
-        let hello = hello::<T>(self.endpoint(), grants)?;
-        let mut stream = dial(addr, &options)?;
-        stream.send(&hello)?;
-        let theirs = stream.receive_hello()?;
-        if u32::from(theirs.transport) != T::QP_TYPE {
-            return stream.refuse(Refusal::Transport, Error::Refused(Refusal::Transport));
-        }
-        let qp = match self.connect(theirs.endpoint) {
-            Ok(qp) => qp,
-            Err(error) => return stream.refuse(Refusal::Setup, error),
-        };
-        stream.send(&Message::Ready)?;
-        stream.receive_ready()?;
-        Ok((qp, peer(stream, &theirs)))
+    ) -> Result<(Qp<T>, Peer), ConnectError<T>> {
+        self.agreed(|qp| {
+            let hello = hello::<T>(qp.endpoint(), grants)?;
+            let mut stream = dial(qp.device_inner(), addr, &options)?;
+            stream.send(&hello)?;
+            let theirs = stream.receive_hello()?;
+            stream.check_transport::<T>(&theirs)?;
+            let end = &theirs.endpoint;
+            let ready = qp
+                .ready_to_receive(end)
+                .and_then(|()| qp.ready_to_send(end));
+            ready.or_else(|error| stream.refuse(Refusal::Setup, error))?;
+            stream.send(&Message::Ready)?;
+            stream.receive_ready()?;
+            Ok((stream, theirs))
+        })
     }
 
     /// Waits at `addr` for one peer that connects, tells it of `grants`, and connects. When this
     /// returns, both sides can send. [`Listener`] serves many peers.
     ///
+    /// The exchange has no authentication: see [`Self::connect_tcp`].
+    ///
     /// # Errors
     ///
     /// [`Error::Timeout`] if nobody comes within [`ACCEPT_TIMEOUT`]; as [`Listener::bind`] and
     /// [`Incoming::accept`].
-    pub fn accept_tcp(self, addr: impl ToSocketAddrs, grants: &[&Grant]) -> Result<(Qp<T>, Peer)> {
-        Listener::bind(addr)?
-            .accept(ACCEPT_TIMEOUT)?
-            .accept(self, grants)
+    pub fn accept_tcp(
+        self,
+        addr: impl ToSocketAddrs,
+        grants: &[&Grant],
+    ) -> Result<(Qp<T>, Peer), ConnectError<T>> {
+        match Listener::new(self.device_inner(), addr).and_then(|it| it.accept(ACCEPT_TIMEOUT)) {
+            Ok(incoming) => incoming.accept(self, grants),
+            Err(error) => Err(ConnectError::new(error, self)),
+        }
+    }
+
+    /// Runs an exchange after which it is connected.
+    fn agreed(
+        self,
+        exchange: impl FnOnce(&Self) -> Result<(Stream, Hello)>,
+    ) -> Result<(Qp<T>, Peer), ConnectError<T>> {
+        match exchange(&self) {
+            Ok((stream, theirs)) => Ok((self.into_qp(theirs.endpoint), peer(stream, &theirs))),
+            Err(error) => Err(ConnectError::new(error, self)),
+        }
     }
 }
 
@@ -396,21 +467,30 @@ impl<T: Connected> PreparedQp<T> {
 #[derive(Debug)]
 pub struct Listener {
     tcp: TcpListener,
+    device: Arc<DeviceInner>,
 }
 
 impl Listener {
-    /// Listens at `addr`. Port 0 takes any that is free; [`Self::local_addr`] tells which.
+    /// Listens at `addr` for peers that want to reach `device`. Port 0 takes any that is free;
+    /// [`Self::local_addr`] tells which.
     ///
     /// # Errors
     ///
     /// [`Error::Tcp`].
-    pub fn bind(addr: impl ToSocketAddrs) -> Result<Self> {
+    pub fn bind(device: &Device, addr: impl ToSocketAddrs) -> Result<Self> {
+        Self::new(device.inner(), addr)
+    }
+
+    fn new(device: &Arc<DeviceInner>, addr: impl ToSocketAddrs) -> Result<Self> {
         let addrs = resolve(addr)?;
         let failed = tcp("listening at", addrs.first().copied());
         let listener = TcpListener::bind(addrs.as_slice()).map_err(&failed)?;
         // Somebody who is gone again before it is accepted is not to be waited for.
         listener.set_nonblocking(true).map_err(&failed)?;
-        Ok(Self { tcp: listener })
+        Ok(Self {
+            tcp: listener,
+            device: device.clone(),
+        })
     }
 
     /// Where it listens.
@@ -429,16 +509,18 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`], [`Error::Tcp`].
+    /// [`Error::Timeout`], [`Error::Tcp`]; [`Error::DeviceGone`] as soon as the device is removed.
     pub fn accept(&self, timeout: Duration) -> Result<Incoming> {
         const WHAT: &str = "waiting for a peer to connect";
         let deadline = Deadline::after(timeout);
         loop {
             match self.tcp.accept() {
                 Ok((tcp, addr)) => {
-                    tcp.set_nonblocking(false)
-                        .map_err(self::tcp("setting up", Some(addr)))?;
-                    return Ok(Incoming { tcp, addr });
+                    return Ok(Incoming {
+                        tcp,
+                        addr,
+                        device: self.device.clone(),
+                    });
                 }
                 Err(error) => match error.kind() {
                     std::io::ErrorKind::WouldBlock
@@ -451,8 +533,7 @@ impl Listener {
             if left.is_zero() {
                 return Err(deadline.timeout(WHAT));
             }
-            let waited = sys::wait_for(self.tcp.as_fd(), PollFlags::POLLIN, left);
-            waited.map_err(|errno| Error::sys("poll", errno))?;
+            wait_beside(&self.device, &self.tcp, PollFlags::POLLIN, left)?;
         }
     }
 }
@@ -469,6 +550,7 @@ impl AsFd for Listener {
 pub struct Incoming {
     tcp: TcpStream,
     addr: SocketAddr,
+    device: Arc<DeviceInner>,
 }
 
 impl Incoming {
@@ -477,18 +559,24 @@ impl Incoming {
         self.addr
     }
 
+    /// Returns the TCP connection, for a protocol of the caller's own in place of [`Self::accept`].
+    /// Calls on it block.
+    pub fn into_tcp(self) -> TcpStream {
+        self.tcp
+    }
+
     /// Connects `qp` to it, telling it of `grants`. When this returns, both sides can send.
     ///
     /// # Errors
     ///
     /// [`Error::Timeout`] if it takes longer than [`EXCHANGE_TIMEOUT`], [`Error::Wire`] if the peer
     /// is another kind of program, [`Error::Refused`] if the two do not fit; [`Error::Tcp`]; as
-    /// [`PreparedQp::connect`]. The queue pair is gone then, and the peer was told.
+    /// [`PreparedQp::connect`]. The peer was told, and the queue pair can be tried again.
     pub fn accept<T: Connected>(
         self,
         qp: PreparedQp<T>,
         grants: &[&Grant],
-    ) -> Result<(Qp<T>, Peer)> {
+    ) -> Result<(Qp<T>, Peer), ConnectError<T>> {
         self.accept_within(qp, grants, EXCHANGE_TIMEOUT)
     }
 
@@ -502,28 +590,27 @@ impl Incoming {
         qp: PreparedQp<T>,
         grants: &[&Grant],
         timeout: Duration,
-    ) -> Result<(Qp<T>, Peer)> {
-        let hello = hello::<T>(qp.endpoint(), grants)?;
-        let mut stream = Stream::new(self.tcp, self.addr, Deadline::after(timeout))?;
-        let theirs = match stream.receive_hello() {
-            Ok(theirs) => theirs,
-            Err(error @ Error::Wire(_)) => return stream.refuse(Refusal::Protocol, error),
-            Err(error) => return Err(error),
-        };
-        if u32::from(theirs.transport) != T::QP_TYPE {
-            return stream.refuse(Refusal::Transport, Error::Refused(Refusal::Transport));
-        }
-        if let Err(error) = qp.ready_to_receive(&theirs.endpoint) {
-            return stream.refuse(Refusal::Setup, error);
-        }
-        stream.send(&hello)?;
-        stream.receive_ready()?;
-        let qp = match qp.ready_to_send(theirs.endpoint) {
-            Ok(qp) => qp,
-            Err(error) => return stream.refuse(Refusal::Setup, error),
-        };
-        stream.send(&Message::Ready)?;
-        Ok((qp, peer(stream, &theirs)))
+    ) -> Result<(Qp<T>, Peer), ConnectError<T>> {
+        qp.agreed(|qp| {
+            let hello = hello::<T>(qp.endpoint(), grants)?;
+            let mut stream =
+                Stream::new(self.tcp, self.addr, &self.device, Deadline::after(timeout))?;
+            let theirs = match stream.receive_hello() {
+                Err(error @ Error::Wire(_)) => return stream.refuse(Refusal::Protocol, error),
+                hello => hello?,
+            };
+            stream.check_transport::<T>(&theirs)?;
+            if let Err(error) = qp.ready_to_receive(&theirs.endpoint) {
+                return stream.refuse(Refusal::Setup, error);
+            }
+            stream.send(&hello)?;
+            stream.receive_ready()?;
+            if let Err(error) = qp.ready_to_send(&theirs.endpoint) {
+                return stream.refuse(Refusal::Setup, error);
+            }
+            stream.send(&Message::Ready)?;
+            Ok((stream, theirs))
+        })
     }
 
     /// Tells it that there will be no connection.
@@ -533,7 +620,7 @@ impl Incoming {
     /// [`Error::Tcp`], [`Error::Timeout`]: then it was not told, but hung up on.
     pub fn refuse(self, reason: Refusal) -> Result<()> {
         let deadline = Deadline::after(Duration::from_secs(1));
-        let mut stream = Stream::new(self.tcp, self.addr, deadline)?;
+        let mut stream = Stream::new(self.tcp, self.addr, &self.device, deadline)?;
         // What it has to say is read first: data that nobody read would turn the end of the
         // connection into a reset, which can overtake the refusal.
         let _ = stream.receive_hello();
@@ -549,16 +636,12 @@ mod tests {
 
     /// One that has `tcp` to its peer.
     fn at(tcp: TcpStream) -> Peer {
-        let hello = Hello {
-            transport: 2,
+        Peer {
+            addr: tcp.peer_addr().unwrap(),
             endpoint: Endpoint::new(1, 0, Gid([0; 16]), Mtu::B1024),
             grants: Vec::new(),
-        };
-        let addr = tcp.peer_addr().unwrap();
-        peer(
-            Stream::new(tcp, addr, Deadline::after(EXCHANGE_TIMEOUT)).unwrap(),
-            &hello,
-        )
+            tcp: Arc::new(tcp),
+        }
     }
 
     fn pair() -> (Peer, TcpStream) {
@@ -590,6 +673,31 @@ mod tests {
         assert!(
             matches!(error, Error::Wire(WireError::OutOfTurn)),
             "{error}"
+        );
+    }
+
+    #[test]
+    fn a_silent_address_leaves_time_for_the_others() {
+        let addrs = [1, 2, 3].map(|n| SocketAddr::from(([127, 0, 0, n], 7)));
+        let deadline = Deadline::after(EXCHANGE_TIMEOUT);
+        // Each uses all of the time that it gets, but for the last one.
+        let spent = std::cell::Cell::new(Duration::ZERO);
+        let connect = |addr: &SocketAddr, share: Duration| {
+            spent.set(spent.get() + share);
+            match addr == &addrs[2] {
+                true => Ok(share),
+                false => Err(std::io::ErrorKind::TimedOut.into()),
+            }
+        };
+        let (addr, share) = first_of(&addrs[1..], &deadline, connect).unwrap();
+        assert_eq!(addr, addrs[2]);
+        assert!(spent.get() - share <= EXCHANGE_TIMEOUT / 2, "{spent:?}");
+        let (addr, error) = first_of(&addrs[..2], &deadline, connect)
+            .unwrap_err()
+            .unwrap();
+        assert_eq!(
+            (addr, error.kind()),
+            (addrs[1], std::io::ErrorKind::TimedOut)
         );
     }
 }

@@ -95,8 +95,7 @@ enum Object {
     },
     Srq(Srq),
     Listener {
-        addr: abi::Addr,
-        backlog: u32,
+        arg: abi::Listen,
         rejected: u32,
         requests: VecDeque<u32>,
     },
@@ -143,11 +142,12 @@ struct Recv {
 
 impl Recv {
     fn new(wr: abi::Wr, sges: Vec<abi::Sge>) -> Self {
-        let timeout = (wr.timeout_ns != 0).then(|| Duration::from_nanos(wr.timeout_ns));
+        let timed = wr.flags & abi::REQUEST_TIMEOUT != 0;
+        let timeout = timed.then(|| Duration::from_nanos(wr.timeout_ns));
         Self {
             wr,
             sges,
-            end: timeout.map(|timeout| Instant::now() + timeout),
+            end: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
             over: false,
         }
     }
@@ -194,6 +194,9 @@ struct Conn {
     /// What the other side said.
     private: Vec<u8>,
     reject_reason: u32,
+    user_data: u64,
+    /// No command waits for it: events tell its end.
+    pending: bool,
 }
 
 /// An address of this kernel.
@@ -763,15 +766,20 @@ impl Kernel {
                 if state.listener(arg.addr.port).is_some() {
                     return Err(Errno::EADDRINUSE);
                 }
-                let (addr, backlog, requests) = (arg.addr, arg.backlog, VecDeque::new());
-                arg.handle = state.add(Object::Listener { addr, backlog, rejected: 0, requests });
+                let requests = VecDeque::new();
+                arg.handle = state.add(Object::Listener { arg: *arg, rejected: 0, requests });
                 Ok(())
             };
             Accept => |arg| {
                 assert!(arg.private_len as usize <= abi::CM_REP_PRIVATE_MAX);
                 let bytes = arg.private_data[..arg.private_len as usize].to_vec();
                 let theirs = state.conn(arg.request)?.other;
-                if state.conn(arg.request)?.state != abi::CONN_REQUESTED {
+                let ours = state.conn(arg.request)?;
+                if std::mem::take(&mut ours.pending) && ours.qp == arg.qp {
+                    arg.agreed = ours.param;
+                    return Ok(());
+                }
+                if ours.state != abi::CONN_REQUESTED {
                     return Err(Errno::EISCONN);
                 }
                 if state.conn(theirs).is_err() {
@@ -787,11 +795,18 @@ impl Kernel {
                 }
                 let ours = state.conn(arg.request)?;
                 (ours.state, ours.qp, ours.param) = (abi::CONN_ESTABLISHED, arg.qp, arg.param);
+                ours.user_data = arg.user_data;
+                ours.pending = arg.flags & abi::NONBLOCK != 0;
                 arg.agreed = arg.param;
                 let conn = state.conn(theirs)?;
                 (conn.state, conn.private) = (abi::CONN_ESTABLISHED, bytes);
                 conn.param.initiator_depth = arg.param.responder_resources;
                 conn.peer_qp_num = numbers[0];
+                for end in [theirs, arg.request] {
+                    if state.conn(end)?.pending {
+                        state.happen(abi::EVENT_ESTABLISHED, end, 0);
+                    }
+                }
                 Ok(())
             };
             Reject => |arg| {
@@ -800,17 +815,22 @@ impl Kernel {
             };
             Disconnect => |arg| state.disconnect(arg.conn);
             ConnQuery => |arg| {
-                if let Some(Object::Listener { addr, backlog, rejected, requests }) =
+                if let Some(Object::Listener { arg: listen, rejected, requests }) =
                     state.objects.get(&arg.conn)
                 {
-                    (arg.state, arg.local) = (abi::CONN_LISTENING, *addr);
-                    (arg.backlog, arg.rejected) = (*backlog, *rejected);
+                    (arg.state, arg.local) = (abi::CONN_LISTENING, listen.addr);
+                    (arg.backlog, arg.rejected) = (listen.backlog, *rejected);
+                    arg.user_data = listen.user_data;
                     arg.waiting = requests.len() as u32;
                     return Ok(());
                 }
                 let conn = state.conn(arg.conn)?;
                 (arg.state, arg.local, arg.peer) = (conn.state, conn.local, conn.peer);
                 (arg.param, arg.qp, arg.peer_qp_num) = (conn.param, conn.qp, conn.peer_qp_num);
+                arg.user_data = conn.user_data;
+                if arg.state == 0 {
+                    arg.state = abi::CONN_CONNECTING;
+                }
                 Ok(())
             };
             Destroy => |arg| {
@@ -875,9 +895,50 @@ impl Kernel {
     fn connect(&self, arg: &mut abi::Connect) -> Result<(), Errno> {
         assert_eq!(arg.size, abi::Connect::SIZE);
         assert!(arg.private_len as usize <= abi::CM_REQ_PRIVATE_MAX);
-        let end = Instant::now() + Duration::from_nanos(arg.timeout_ns);
+        let nonblock = arg.flags & abi::NONBLOCK != 0;
+        let end = Instant::now().checked_add(Duration::from_nanos(arg.timeout_ns));
+        let ours = match arg.handle {
+            0 => self.begin_connect(arg)?,
+            handle => handle,
+        };
+        if nonblock {
+            arg.handle = ours;
+            return Ok(());
+        }
+        let was_pending = std::mem::take(&mut lock(&self.state).conn(ours)?.pending);
+        loop {
+            let mut state = lock(&self.state);
+            let conn = state.conn(ours)?;
+            (arg.reject_reason, arg.agreed) = (conn.reject_reason, conn.param);
+            if conn.state != 0 || conn.reject_reason != 0 {
+                arg.peer_private_data = private(&conn.private);
+                arg.peer_private_len = conn.private.len() as u32;
+            }
+            if conn.reject_reason != 0 {
+                if !was_pending {
+                    state.objects.remove(&ours);
+                }
+                return Err(Errno::ECONNREFUSED);
+            }
+            if conn.state != 0 {
+                (arg.handle, arg.peer_qp_num) = (ours, conn.peer_qp_num);
+                (arg.resolve_us, arg.route_us, arg.connect_us) = (1, 2, 3);
+                return Ok(());
+            }
+            if end.is_some_and(|end| Instant::now() >= end) {
+                arg.handle = ours;
+                return Err(Errno::ETIME);
+            }
+            drop(state);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Sends a request, and returns the handle of the attempt.
+    fn begin_connect(&self, arg: &mut abi::Connect) -> Result<u32, Errno> {
+        let nonblock = arg.flags & abi::NONBLOCK != 0;
         let mut state = lock(&self.state);
-        assert_eq!((arg.handle, arg.timeout_ns == 0), (0, false));
+        assert_ne!(arg.timeout_ns == 0, !nonblock);
         if state.qp(arg.qp)?.attr.qp_state != abi::QPS_INIT {
             return Err(Errno::EISCONN);
         }
@@ -889,13 +950,12 @@ impl Kernel {
             return Err(Errno::ECONNREFUSED);
         };
         if let Some(Object::Listener {
-            backlog,
+            arg: listen,
             rejected,
             requests,
-            ..
         }) = state.objects.get_mut(&listener)
         {
-            if requests.len() as u32 >= *backlog {
+            if requests.len() as u32 >= listen.backlog {
                 *rejected += 1;
                 arg.reject_reason = 28;
                 return Err(Errno::ECONNREFUSED);
@@ -912,6 +972,8 @@ impl Kernel {
             other,
             private: bytes.clone(),
             reject_reason: 0,
+            user_data: arg.user_data,
+            pending: nonblock,
         };
         let (to, from) = (arg.dst, arg.local);
         state.add(Object::Conn(Box::new(conn(
@@ -922,7 +984,8 @@ impl Kernel {
             to,
             0,
         ))));
-        let request = conn(abi::CONN_REQUESTED, ours, 0, to, from, number);
+        let mut request = conn(abi::CONN_REQUESTED, ours, 0, to, from, number);
+        (request.user_data, request.pending) = (0, false);
         state.add(Object::Conn(Box::new(request)));
         let mut waiting = 0;
         if let Some(Object::Listener { requests, .. }) = state.objects.get_mut(&listener) {
@@ -930,31 +993,7 @@ impl Kernel {
             waiting = requests.len() as u32;
         }
         state.happen(abi::EVENT_CONNECT_REQUEST, listener, waiting);
-        drop(state);
-        loop {
-            let mut state = lock(&self.state);
-            let conn = state.conn(ours)?;
-            (arg.reject_reason, arg.agreed) = (conn.reject_reason, conn.param);
-            if conn.state != 0 || conn.reject_reason != 0 {
-                arg.peer_private_data = private(&conn.private);
-                arg.peer_private_len = conn.private.len() as u32;
-            }
-            if conn.reject_reason != 0 {
-                state.objects.remove(&ours);
-                return Err(Errno::ECONNREFUSED);
-            }
-            if conn.state != 0 {
-                (arg.handle, arg.peer_qp_num) = (ours, conn.peer_qp_num);
-                (arg.resolve_us, arg.route_us, arg.connect_us) = (1, 2, 3);
-                return Ok(());
-            }
-            if Instant::now() >= end {
-                state.objects.remove(&ours);
-                return Err(Errno::ETIME);
-            }
-            drop(state);
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        Ok(ours)
     }
 
     fn allocate(&self, state: &mut State, len: u64) -> u64 {
@@ -1099,6 +1138,8 @@ impl Kernel {
     fn post(&self, state: &mut State, wr: abi::Wr) -> Result<(), Errno> {
         let sges = self.elements(&wr)?;
         let recv = wr.opcode == abi::WR_RECV;
+        let timed = wr.flags & abi::REQUEST_TIMEOUT != 0;
+        assert_eq!(timed, wr.timeout_ns != 0, "the kernel refuses these");
         if let (true, Ok(srq)) = (recv, state.srq(wr.qp)) {
             if srq.recvs.len() as u32 >= srq.arg.max_wr {
                 return Err(Errno::EAGAIN);
@@ -1389,6 +1430,10 @@ impl FakeKernel for Kernel {
         }
     }
 
+    fn is_gone(&self) -> bool {
+        lock(&self.state).gone
+    }
+
     fn command(&self, name: &'static str, arg: &mut dyn Any) -> Result<(), Errno> {
         counting::uncounted(|| {
             let mut state = lock(&self.state);
@@ -1476,7 +1521,7 @@ impl State {
         self.objects
             .iter()
             .find_map(|(handle, object)| match object {
-                Object::Listener { addr, .. } if addr.port == at => Some(*handle),
+                Object::Listener { arg, .. } if arg.addr.port == at => Some(*handle),
                 _ => None,
             })
     }
@@ -1486,6 +1531,8 @@ impl State {
         match self.objects.get(&handle) {
             Some(Object::Qp(qp)) => qp.arg.user_data,
             Some(Object::Grant(grant)) => grant.arg.user_data,
+            Some(Object::Listener { arg, .. }) => arg.user_data,
+            Some(Object::Conn(conn)) => conn.user_data,
             _ => 0,
         }
     }
@@ -1503,10 +1550,15 @@ impl State {
 
     /// Ends a request, and tells the other side.
     fn reject(&mut self, request: u32, reason: u32, bytes: &[u8]) -> Result<(), Errno> {
-        let other = self.conn(request)?.other;
+        let theirs = self.conn(request)?.other;
         self.objects.remove(&request);
-        if let Ok(other) = self.conn(other) {
+        if let Ok(other) = self.conn(theirs) {
             (other.reject_reason, other.private) = (reason, bytes.to_vec());
+            if other.pending {
+                other.state = abi::CONN_FAILED;
+                let errno = Errno::ECONNREFUSED as u32;
+                self.happen(abi::EVENT_CONNECT_FAILED, theirs, errno);
+            }
         }
         Ok(())
     }

@@ -39,8 +39,6 @@ impl<T: Connected> GrantFor for PreparedQp<T> {
 }
 
 /// How a [`Grant`] is made, for [`Buffer::grant_with`].
-///
-/// Header: `rust_ulp_grant_create.flags`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GrantOptions {
     flags: u32,
@@ -68,8 +66,7 @@ impl GrantOptions {
     /// ([`Send::invalidate`](crate::Send::invalidate)).
     /// [`EventKind::GrantEnded`](crate::EventKind::GrantEnded) reports when the peer can no longer
     /// access the memory.
-    ///
-    /// Header: `RUST_ULP_GRANT_ONE_SHOT_INV`.
+    #[doc(alias = "RUST_ULP_GRANT_ONE_SHOT_INV")]
     pub fn ends_on_invalidate(mut self, qp: &impl GrantFor) -> Self {
         self.flags |= abi::GRANT_ONE_SHOT_INV;
         self.bound_to(qp)
@@ -78,8 +75,7 @@ impl GrantOptions {
     /// As [`Self::bound_to`], and also ends when a write of the peer has immediate data that is
     /// equal to the key. Any such number ends the grant: do not use immediate data for something
     /// else.
-    ///
-    /// Header: `RUST_ULP_GRANT_ONE_SHOT_IMM`.
+    #[doc(alias = "RUST_ULP_GRANT_ONE_SHOT_IMM")]
     pub fn ends_on_immediate(mut self, qp: &impl GrantFor) -> Self {
         self.flags |= abi::GRANT_ONE_SHOT_IMM;
         self.bound_to(qp)
@@ -87,8 +83,6 @@ impl GrantOptions {
 
     /// Sets a value of the caller's, which events of the grant carry
     /// ([`Event::user_data`](crate::Event::user_data)).
-    ///
-    /// Header: `rust_ulp_grant_create.user_data`.
     pub fn user_data(mut self, value: u64) -> Self {
         self.user_data = value;
         self
@@ -96,8 +90,7 @@ impl GrantOptions {
 
     /// Where not all of the range goes under one key, as much of it as does: [`Grant::remote`] says
     /// how much.
-    ///
-    /// Header: `RUST_ULP_GRANT_PARTIAL`.
+    #[doc(alias = "RUST_ULP_GRANT_PARTIAL")]
     pub fn partial(mut self) -> Self {
         self.flags |= abi::GRANT_PARTIAL;
         self
@@ -117,14 +110,13 @@ impl Buffer {
 
     /// The same as [`Self::grant`], with options.
     ///
-    /// Header struct: `rust_ulp_grant_create`.
-    ///
     /// # Errors
     ///
     /// [`Error::Range`] if the part is not within the buffer, [`Error::Unsupported`] if the device
     /// cannot, [`Error::Sys`] with `ERANGE` for an empty part or one that does not go under one key
     /// ([`GrantOptions::partial`], [`Self::grant_all`]), `EINVAL` for no rights, `ENOENT` for a
     /// queue pair of another device, `ENOMEM` over a limit.
+    #[doc(alias = "rust_ulp_grant_create")]
     pub fn grant_with(
         &self,
         range: impl RangeBounds<usize>,
@@ -199,8 +191,7 @@ struct Inner {
 }
 
 /// Whether a [`Grant`] opens anything.
-///
-/// Header: `RUST_ULP_GRANT_ACTIVE` and so on.
+#[doc(alias = "RUST_ULP_GRANT_ACTIVE")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GrantState {
@@ -226,8 +217,7 @@ impl GrantState {
 }
 
 /// What the kernel says of a [`Grant`].
-///
-/// Header struct: `rust_ulp_grant_query`.
+#[doc(alias = "rust_ulp_grant_query")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GrantInfo {
@@ -281,12 +271,11 @@ impl Grant {
     /// this returns `Ok`, nothing that uses the old one lands any more; after an error the old one
     /// is as it was.
     ///
-    /// Header struct: `rust_ulp_grant_rotate`.
-    ///
     /// # Errors
     ///
     /// [`Error::GrantEnded`] if it has; [`Error::Sys`] with `ENOENT` if it was revoked;
     /// [`Error::DeviceGone`].
+    #[doc(alias = "rust_ulp_grant_rotate")]
     pub fn rotate(&self) -> Result<RemoteSlice> {
         let mut arg = abi::GrantRotate {
             grant: self.handle(),

@@ -72,10 +72,12 @@
 //! | posting | [`Qp::post`]; deadlines on every request ([`Send::timeout`]), [`Qp::cancel`]; [`Qp::batch`] and, over many queue pairs, [`Device::batch`]: one system call, which can also wait |
 //! | receiving | [`Recv`] per queue pair, or an [`Srq`] that many share |
 //! | completions | [`Cq::poll`] and [`Cq::poll_into`] without a system call, [`Cq::wait`] with a deadline, [`Cq::eventfd`] or the file of a [`Device`] for `poll` and `epoll`; `MultiQueue`, a queue pair and a completion thread for each processor |
-//! | connecting | [`PreparedQp::connect_cm`], [`cm::Listener`] by the RDMA connection manager; [`PreparedQp::connect_tcp`], [`Listener`] over TCP; [`PreparedQp::connect`] with an [`Endpoint`] that came another way; [`PreparedQp::modify`] step by step |
+//! | connecting | [`PreparedQp::connect_cm`], [`cm::Listener`] by the RDMA connection manager, with [`cm::Pending`] when nobody waits; [`PreparedQp::connect_tcp`], [`Listener`] over TCP; [`PreparedQp::connect`] with an [`Endpoint`] that came another way; [`PreparedQp::modify`] step by step |
 //! | events | [`Device::events`]: ports, queues, connections, removal |
 //! | memory | [`Buffer`] of 4 KiB or 2 MiB pages on a chosen NUMA node, of this process's own memory, or of a dma-buf; [`Grant`] of a part, with rights, revocable, with keys that change, for one peer or one use |
 //! | | [`Pool`] of pieces that come back when their request has completed; [`stream`] of bytes through a ring of the peer's |
+//!
+//! [`from_verbs`] tells for each call of libibverbs and librdmacm what there is instead.
 //!
 //! Posting and reaping allocate nothing, once a batch of that size was posted before.
 //!
@@ -113,6 +115,8 @@ mod events;
 mod exchange;
 #[cfg(test)]
 mod fake;
+#[cfg(doc)]
+pub mod from_verbs;
 mod gid;
 mod grant;
 mod memory;
@@ -183,7 +187,7 @@ pub use path::Path;
 pub use pd::Pd;
 pub use pool::{Chunk, ChunkError, Pool};
 pub use port::{DefaultGid, GidEntry, GidType, LinkLayer, PortInfo, PortState};
-pub use qp::{PreparedQp, Qp, QpBuilder};
+pub use qp::{ConnectError, PreparedQp, Qp, QpBuilder};
 pub use remote::RemoteSlice;
 pub use srq::{Srq, SrqBuilder, SrqInfo};
 pub use state::{AttrSet, QpState};

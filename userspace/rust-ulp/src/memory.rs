@@ -62,8 +62,7 @@ impl Pd {
 /// The memory is made here, and nothing else in this process has it: a slice of somebody else's
 /// could not be registered soundly, since peers change what is registered. It is pinned, and
 /// charged to `RLIMIT_MEMLOCK`, until the buffer is dropped and the device is done with it.
-///
-/// Header struct: `rust_ulp_buffer_register`.
+#[doc(alias = "rust_ulp_buffer_register")]
 #[derive(Clone, Debug)]
 #[must_use = "nothing is registered before `alloc`"]
 pub struct UserMemoryBuilder {
@@ -91,8 +90,7 @@ impl UserMemoryBuilder {
     }
 
     /// Requests and peers only read it; this process can write to it.
-    ///
-    /// Header: `RUST_ULP_BUFFER_READ_ONLY`.
+    #[doc(alias = "RUST_ULP_BUFFER_READ_ONLY")]
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
         self
@@ -150,8 +148,7 @@ fn flags(read_only: bool) -> u32 {
 /// How a dma-buf becomes a [`Buffer`]; from [`Pd::dmabuf`].
 ///
 /// For software devices, and memory of the system such as that of `/dev/udmabuf` or of a DMA heap.
-///
-/// Header struct: `rust_ulp_buffer_import`.
+#[doc(alias = "rust_ulp_buffer_import")]
 #[derive(Debug)]
 #[must_use = "nothing is imported before `import`"]
 pub struct DmabufBuilder {
@@ -184,8 +181,7 @@ impl DmabufBuilder {
 
     /// Requests, peers and this process only read it: the file need not be open for writing, and
     /// every store by [`Buffer`] is [`Error::ReadOnly`].
-    ///
-    /// Header: `RUST_ULP_BUFFER_READ_ONLY`.
+    #[doc(alias = "RUST_ULP_BUFFER_READ_ONLY")]
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
         self
@@ -241,8 +237,6 @@ impl DmabufBuilder {
 }
 
 /// Whose memory a [`Buffer`] is.
-///
-/// Header: `rust_ulp_buffer_query.kind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BufferKind {
@@ -257,8 +251,7 @@ pub enum BufferKind {
 }
 
 /// What the kernel says of a [`Buffer`].
-///
-/// Header struct: `rust_ulp_buffer_query`.
+#[doc(alias = "rust_ulp_buffer_query")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BufferInfo {

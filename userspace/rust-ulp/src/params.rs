@@ -35,7 +35,7 @@ pub(crate) fn bits_24(what: &'static str, value: u32) -> Result<u32> {
 /// | 10 | 4.19 ms | | 18 | 1.07 s |
 /// | 14 (default) | 67.1 ms | | 20 | 4.29 s |
 ///
-/// Header: `rust_ulp_qp_attr.timeout`. Specification: Local ACK Timeout of the queue pair.
+/// Specification: Local ACK Timeout of the queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AckTimeout(u8);
 
@@ -97,7 +97,7 @@ impl fmt::Debug for AckTimeout {
 /// rxe takes 7 as for ever, with which a peer that vanished is never noticed; other devices take it
 /// as seven.
 ///
-/// Header: `rust_ulp_qp_attr.retry_cnt`. Specification: Retry Count of the queue pair.
+/// Specification: Retry Count of the queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Retries(u8);
 
@@ -129,7 +129,7 @@ impl Retries {
 ///
 /// Between two tries it waits as long as the peer's [`RnrTimer`] says.
 ///
-/// Header: `rust_ulp_qp_attr.rnr_retry`. Specification: RNR Retry Count of the queue pair.
+/// Specification: RNR Retry Count of the queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RnrRetries(u8);
 
@@ -183,7 +183,7 @@ const RNR_TIMES: [u32; 32] = [
 /// | 6 | 0.08 | | 14 | 1.28 | | 22 | 20.48 | | 30 | 327.68 |
 /// | 7 | 0.12 | | 15 | 1.92 | | 23 | 30.72 | | 31 | 491.52 |
 ///
-/// Header: `rust_ulp_qp_attr.min_rnr_timer`. Specification: IBA table 45.
+/// Specification: IBA table 45.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RnrTimer(u8);
 
@@ -238,7 +238,7 @@ impl fmt::Debug for RnrTimer {
 
 /// The traffic class of a packet, in IPv4 its type of service: six bits DSCP, two bits ECN.
 ///
-/// Header: `rust_ulp_ah_attr.traffic_class`. Specification: RFC 2474, RFC 3168.
+/// Specification: RFC 2474, RFC 3168.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TrafficClass(pub u8);
 

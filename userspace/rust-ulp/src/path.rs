@@ -7,8 +7,7 @@ use crate::gid::Gid;
 use crate::params::TrafficClass;
 
 /// The way to a peer.
-///
-/// Header struct: `rust_ulp_ah_attr`.
+#[doc(alias = "rust_ulp_ah_attr")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Path {

@@ -20,12 +20,11 @@ pub struct Pd {
 impl Device {
     /// Makes a protection domain: queue pairs reach the buffers of their own domain only.
     ///
-    /// Header struct: `rust_ulp_pd_create`.
-    ///
     /// # Errors
     ///
     /// [`Error::Sys`](crate::Error::Sys) with `EMFILE` with too many objects,
     /// [`Error::DeviceGone`](crate::Error::DeviceGone).
+    #[doc(alias = "rust_ulp_pd_create")]
     pub fn alloc_pd(&self) -> Result<Pd> {
         let mut arg: abi::PdCreate = Command::new();
         self.inner().call(&mut arg)?;

@@ -15,8 +15,6 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 }
 
 /// What a port is in.
-///
-/// Header: `rust_ulp_port_query.state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PortState {
@@ -35,8 +33,6 @@ pub enum PortState {
 }
 
 /// Below what a port sits.
-///
-/// Header: `RUST_ULP_LINK_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LinkLayer {
@@ -49,8 +45,7 @@ pub enum LinkLayer {
 }
 
 /// A port of a device.
-///
-/// Header struct: `rust_ulp_port_query`.
+#[doc(alias = "rust_ulp_port_query")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PortInfo {
@@ -95,8 +90,6 @@ pub struct PortInfo {
 }
 
 /// What a GID stands for on the wire.
-///
-/// Header: `RUST_ULP_GID_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GidType {
@@ -122,8 +115,7 @@ impl fmt::Display for GidType {
 }
 
 /// An entry of a port's GID table.
-///
-/// Header struct: `rust_ulp_gid_entry`.
+#[doc(alias = "rust_ulp_gid_entry")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GidEntry {
@@ -164,8 +156,7 @@ impl GidEntry {
 }
 
 /// The port and GID that a queue pair uses unless told otherwise, and why.
-///
-/// Header struct: `rust_ulp_attach`.
+#[doc(alias = "rust_ulp_attach")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(alias = "Chosen")]
 #[non_exhaustive]

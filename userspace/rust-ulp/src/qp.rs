@@ -16,16 +16,25 @@ use crate::params::{at_most, bits_24, AckTimeout, Retries, RnrRetries, RnrTimer,
 use crate::path::Path;
 use crate::pd::Pd;
 use crate::post::{cancel, post_one};
+use crate::refusal::Rejection;
 use crate::srq::Srq;
 use crate::state::{AttrSet, QpState};
 use crate::status::WrOpcode;
 use crate::sync::Cache;
-use crate::sys::{self, Command};
+use crate::sys::Command;
 use crate::transport::{Connected, Rc, Transport, Ud};
 use crate::wr::{Post, Recv, RequestFor, Target};
 use nix::errno::Errno;
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+
+/// Returns the number of a first packet, which a peer cannot guess.
+fn random_psn() -> Result<u32> {
+    let errno = |error: getrandom::Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
+    let random = getrandom::u32().map_err(|error| Error::sys("getrandom", errno(error)))?;
+    Ok(random & 0xff_ffff)
+}
 
 impl Pd {
     /// A queue pair of type `T` in this domain, whose completions go to `cq`.
@@ -35,8 +44,7 @@ impl Pd {
 }
 
 /// How a queue pair is to be; from [`Pd::create_qp`].
-///
-/// Header struct: `rust_ulp_qp_create`, and of `rust_ulp_qp_attr` what concerns this side.
+#[doc(alias = "rust_ulp_qp_create")]
 #[derive(Clone, Debug)]
 #[must_use = "nothing is made before `build`"]
 pub struct QpBuilder<T: Transport> {
@@ -151,8 +159,7 @@ impl<T: Transport> QpBuilder<T> {
     }
 
     /// Every send request makes a completion, whatever it says itself.
-    ///
-    /// Header: `RUST_ULP_QP_SIG_ALL`.
+    #[doc(alias = "RUST_ULP_QP_SIG_ALL")]
     pub fn signal_all(mut self) -> Self {
         self.signal_all = true;
         self
@@ -161,8 +168,6 @@ impl<T: Transport> QpBuilder<T> {
     /// Sets a value of the caller's, which completions and events of the queue pair carry
     /// ([`Completion::qp_user_data`](crate::Completion::qp_user_data),
     /// [`Event::user_data`](crate::Event::user_data)).
-    ///
-    /// Header: `rust_ulp_qp_create.user_data`.
     pub fn user_data(mut self, value: u64) -> Self {
         self.user_data = value;
         self
@@ -295,7 +300,7 @@ impl<T: Transport> QpBuilder<T> {
         let qp = PreparedQp {
             local: Endpoint {
                 qp_num: inner.qp_num,
-                psn: sys::random_u32().map_err(|errno| Error::sys("getrandom", errno))? & 0xff_ffff,
+                psn: random_psn()?,
                 gid,
                 lid: about_port.lid,
                 mtu: params.mtu.unwrap_or(port_mtu).min(port_mtu),
@@ -516,11 +521,10 @@ impl<T: Transport> PreparedQp<T> {
     /// was canceled: see there. An unsignaled send counts as in flight until a later one has
     /// completed.
     ///
-    /// Header struct: `rust_ulp_cancel`.
-    ///
     /// # Errors
     ///
     /// [`Error::Unsupported`] if the module does not cancel, [`Error::DeviceGone`].
+    #[doc(alias = "rust_ulp_cancel")]
     pub fn cancel(&self, wr_id: u64) -> Result<u32> {
         cancel(&self.inner.device, self.handle(), Some(wr_id))
     }
@@ -548,12 +552,14 @@ impl<T: Transport> PreparedQp<T> {
         Ok(())
     }
 
-    /// Takes it to the state Init again if somebody took it to Reset.
-    pub(crate) fn restore(&self) -> Result<()> {
+    /// Takes it to the state Init again after a failure.
+    fn restore(&self) -> Result<()> {
         match self.query()?.state {
-            QpState::Reset => self.initialize(),
-            _ => Ok(()),
+            QpState::Init => return Ok(()),
+            QpState::Reset => (),
+            _ => drop(self.modify(QpAttr::to(QpState::Reset))?),
         }
+        self.initialize()
     }
 
     /// Its number: 24 bits.
@@ -645,7 +651,7 @@ impl<T: Transport> PreparedQp<T> {
         Ok(T::peer(&info, self.local.mtu))
     }
 
-    fn into_qp(self, peer: T::Peer) -> Qp<T> {
+    pub(crate) fn into_qp(self, peer: T::Peer) -> Qp<T> {
         let inner = &self.inner;
         let end = T::end(&peer).map(|end| (end.qp_num, end.gid));
         inner.device.set_peer(inner.object.handle(), end);
@@ -697,7 +703,7 @@ impl<T: Connected> PreparedQp<T> {
     }
 
     /// Takes it from the state Rtr to Rts: it can send from now on.
-    pub(crate) fn ready_to_send(self, peer: Endpoint) -> Result<Qp<T>> {
+    pub(crate) fn ready_to_send(&self, peer: &Endpoint) -> Result<()> {
         let params = &self.inner.params;
         let attr = QpAttr::to(QpState::Rts).sq_psn(self.local.psn);
         self.modify(if T::RELIABLE {
@@ -708,7 +714,7 @@ impl<T: Connected> PreparedQp<T> {
         } else {
             attr
         })?;
-        Ok(self.into_qp(peer))
+        Ok(())
     }
 
     /// Connects to an end that the caller knows, by whatever way. The other end has to do the same
@@ -719,10 +725,78 @@ impl<T: Connected> PreparedQp<T> {
     /// # Errors
     ///
     /// [`Error::Sys`] with `EHOSTUNREACH`, `ENETUNREACH` or `ETIMEDOUT` if there is no way to the
-    /// peer's GID; [`Error::Value`] for numbers that are too large; [`Error::DeviceGone`].
-    pub fn connect(self, peer: Endpoint) -> Result<Qp<T>> {
-        self.ready_to_receive(&peer)?;
-        self.ready_to_send(peer)
+    /// peer's GID; [`Error::Value`] for numbers that are too large; [`Error::DeviceGone`]. The queue
+    /// pair can be tried again.
+    pub fn connect(self, peer: Endpoint) -> Result<Qp<T>, ConnectError<T>> {
+        let ready = self.ready_to_receive(&peer);
+        match ready.and_then(|()| self.ready_to_send(&peer)) {
+            Ok(()) => Ok(self.into_qp(peer)),
+            Err(error) => Err(ConnectError::new(error, self)),
+        }
+    }
+}
+
+/// A connection that did not come about.
+///
+/// The queue pair is as it was, with the receives that were posted to it: it can be tried again.
+/// Only when the two ends had answered each other already, its receives are flushed, and have to be
+/// posted anew.
+pub struct ConnectError<T: Transport = Rc> {
+    error: Error,
+    qp: Box<PreparedQp<T>>,
+}
+
+impl<T: Transport> ConnectError<T> {
+    pub(crate) fn new(error: Error, qp: PreparedQp<T>) -> Self {
+        // If that fails, it fails again for the one who tries again.
+        let _ = qp.restore();
+        Self {
+            error,
+            qp: Box::new(qp),
+        }
+    }
+
+    /// What went wrong.
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+
+    /// The peer's rejection, if it was that.
+    pub fn rejection(&self) -> Option<&Rejection> {
+        match &self.error {
+            Error::Rejected(rejection) => Some(rejection),
+            _ => None,
+        }
+    }
+
+    /// The queue pair, to try again.
+    pub fn into_qp(self) -> PreparedQp<T> {
+        *self.qp
+    }
+}
+
+/// The error alone: there is much to a queue pair.
+impl<T: Transport> fmt::Debug for ConnectError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ConnectError").field(&self.error).finish()
+    }
+}
+
+impl<T: Transport> fmt::Display for ConnectError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl<T: Transport> std::error::Error for ConnectError<T> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.error)
+    }
+}
+
+impl<T: Transport> From<ConnectError<T>> for Error {
+    fn from(error: ConnectError<T>) -> Self {
+        error.error
     }
 }
 
@@ -797,11 +871,10 @@ impl<T: Transport> Qp<T> {
     /// was canceled: see there. An unsignaled send counts as in flight until a later one has
     /// completed.
     ///
-    /// Header struct: `rust_ulp_cancel`.
-    ///
     /// # Errors
     ///
     /// [`Error::Unsupported`] if the module does not cancel, [`Error::DeviceGone`].
+    #[doc(alias = "rust_ulp_cancel")]
     pub fn cancel(&self, wr_id: u64) -> Result<u32> {
         cancel(&self.inner.device, self.handle(), Some(wr_id))
     }
@@ -852,13 +925,12 @@ impl<T: Transport> Qp<T> {
 
     /// Sets attributes, and returns the path as the kernel resolved it.
     ///
-    /// Header: `RUST_ULP_IOC_QP_MODIFY`.
-    ///
     /// # Errors
     ///
     /// [`Error::InvalidTransition`] if the state table does not allow it; [`Error::Sys`] with
     /// `ERANGE` for numbers that are too large, `EHOSTUNREACH`, `ENETUNREACH` or `ETIMEDOUT` if
     /// there is no way to the peer; [`Error::DeviceGone`].
+    #[doc(alias = "RUST_ULP_IOC_QP_MODIFY")]
     pub fn modify(&self, attr: QpAttr) -> Result<Path> {
         self.inner.modify(attr)
     }

@@ -21,8 +21,7 @@ impl Pd {
 }
 
 /// How a shared receive queue is made; from [`Pd::create_srq`].
-///
-/// Header struct: `rust_ulp_srq_create`.
+#[doc(alias = "rust_ulp_srq_create")]
 #[derive(Clone, Debug)]
 #[must_use = "nothing is made before `build`"]
 pub struct SrqBuilder {
@@ -117,8 +116,7 @@ pub struct Srq {
 }
 
 /// What the kernel says of a shared receive queue.
-///
-/// Header struct: `rust_ulp_srq_query`.
+#[doc(alias = "rust_ulp_srq_query")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SrqInfo {
@@ -147,12 +145,11 @@ impl Srq {
     /// completed already stays as it is, and the queue goes on. The device is not done with what
     /// was canceled: see there.
     ///
-    /// Header struct: `rust_ulp_cancel`.
-    ///
     /// # Errors
     ///
     /// [`Error::Unsupported`](crate::Error::Unsupported) if the module does not cancel,
     /// [`Error::DeviceGone`](crate::Error::DeviceGone).
+    #[doc(alias = "rust_ulp_cancel")]
     pub fn cancel(&self, wr_id: u64) -> Result<u32> {
         cancel(&self.inner.device, self.handle(), Some(wr_id))
     }
@@ -169,12 +166,11 @@ impl Srq {
     /// Asks for one [`EventKind::SrqLimit`](crate::EventKind::SrqLimit) when fewer than `n`
     /// receives are left; 0 asks for none. After the event, it has to be asked for again.
     ///
-    /// Header struct: `rust_ulp_srq_modify`.
-    ///
     /// # Errors
     ///
     /// [`Error::Sys`](crate::Error::Sys) with `ERANGE` for more than [`Self::max_wr`];
     /// [`Error::DeviceGone`](crate::Error::DeviceGone).
+    #[doc(alias = "rust_ulp_srq_modify")]
     pub fn arm_limit(&self, n: u32) -> Result<()> {
         let mut arg = abi::SrqModify {
             srq: self.handle(),

@@ -6,8 +6,6 @@ use crate::abi;
 use std::fmt;
 
 /// What a queue pair is in.
-///
-/// Header: `RUST_ULP_QPS_*`, which is `enum ib_qp_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QpState {
@@ -82,8 +80,6 @@ const NAMES: [(u32, &str); 18] = [
 ];
 
 /// A set of attributes, by the names of the methods of [`QpAttr`](crate::QpAttr), or `state`.
-///
-/// Header: `RUST_ULP_QP_*`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttrSet {
     pub(crate) mask: u32,

@@ -7,8 +7,6 @@ use crate::abi;
 macro_rules! statuses {
     ($($(#[$meta:meta])* $variant:ident = $code:literal, $name:literal, $explanation:literal;)*) => {
         /// How a request ended.
-        ///
-        /// Header: `rust_ulp_cqe.status`: `enum ib_wc_status`, or `RUST_ULP_WC_STATUS_*`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Status {
@@ -139,8 +137,6 @@ impl Status {
 }
 
 /// What a send request is to do.
-///
-/// Header: `RUST_ULP_WR_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "ibv_wr_opcode")]
 #[non_exhaustive]
@@ -179,8 +175,6 @@ impl WrOpcode {
 }
 
 /// What a completed request was. Valid for failed requests too.
-///
-/// Header: `RUST_ULP_WC_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Opcode {

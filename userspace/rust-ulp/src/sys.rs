@@ -54,6 +54,9 @@ pub(crate) trait FakeKernel: std::fmt::Debug + Send + Sync {
 
     /// Sleeps until there may be an event, or the time is over.
     fn wait_event(&self, timeout: Duration);
+
+    /// Returns whether the device was removed.
+    fn is_gone(&self) -> bool;
 }
 
 /// The process that made something. A forked child has a copy of the value, but neither the
@@ -174,6 +177,37 @@ impl File {
         wait_for(self.as_fd(), PollFlags::POLLPRI, timeout).map(drop)
     }
 
+    /// Sleeps until `fd` is ready for `flags`, a signal comes, or the time is over. Returns true if
+    /// `fd` is ready, and `ENODEV` when the device was removed.
+    pub(crate) fn wait_beside(
+        &self,
+        fd: BorrowedFd<'_>,
+        flags: PollFlags,
+        left: Duration,
+    ) -> Result<bool, Errno> {
+        #[cfg(test)]
+        if let Some(fake) = &self.fake {
+            // Its file reports nothing, so this looks now and then.
+            let ready = wait_for(fd, flags, left.min(Duration::from_millis(1)))?;
+            return if fake.is_gone() {
+                Err(Errno::ENODEV)
+            } else {
+                Ok(ready)
+            };
+        }
+        // The removal of the device is reported without being asked for.
+        let mut fds = [
+            PollFd::new(fd, flags),
+            PollFd::new(self.as_fd(), PollFlags::empty()),
+        ];
+        wait_for_any(&mut fds, left)?;
+        let [fd, device] = fds.map(|fd| fd.any().unwrap_or(true));
+        if device {
+            return Err(Errno::ENODEV);
+        }
+        Ok(fd)
+    }
+
     /// Fills `entries` with devices and returns how many there are, which may be more.
     pub(crate) fn device_list(&self, entries: &mut [abi::DeviceEntry]) -> Result<u32, Errno> {
         let mut arg = abi::DeviceList {
@@ -247,12 +281,18 @@ pub(crate) fn wait_for(
     flags: PollFlags,
     left: Duration,
 ) -> Result<bool, Errno> {
+    wait_for_any(&mut [PollFd::new(fd, flags)], left)
+}
+
+/// Sleeps until one of `fds` is ready, a signal comes, or the time is over. Returns true if one is
+/// ready.
+fn wait_for_any(fds: &mut [PollFd<'_>], left: Duration) -> Result<bool, Errno> {
     // Rounded up, so that it does not turn into a busy loop at the end.
     let ms = left.as_nanos().div_ceil(1_000_000);
     let timeout = i32::try_from(ms).map_or(PollTimeout::MAX, |ms| {
         PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
     });
-    match poll(&mut [PollFd::new(fd, flags)], timeout) {
+    match poll(fds, timeout) {
         Ok(ready) => Ok(ready > 0),
         Err(Errno::EINTR) => Ok(false),
         Err(errno) => Err(errno),
@@ -902,19 +942,6 @@ fn copy_cqe(words: &[AtomicU64], first: usize) -> Option<abi::Cqe> {
     });
     // SAFETY: Both are 64 bytes without padding, and any bytes are a valid `Cqe`.
     Some(unsafe { std::mem::transmute::<[u64; CQE_WORDS], abi::Cqe>(copy) })
-}
-
-/// A number that a peer cannot guess.
-pub(crate) fn random_u32() -> Result<u32, Errno> {
-    let mut bytes = [0u8; 4];
-    // SAFETY: The buffer is ours and as long as said. Requests of up to 256 bytes are never cut
-    // short.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if usize::try_from(got) == Ok(bytes.len()) {
-        Ok(u32::from_ne_bytes(bytes))
-    } else {
-        Err(Errno::last())
-    }
 }
 
 /// The file behind a descriptor of this process, for the fake kernel.

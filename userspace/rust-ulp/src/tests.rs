@@ -5,10 +5,10 @@
 use crate::fake::Kernel;
 use crate::sys::counting::allocations;
 use crate::{
-    abi, cm, Access, AckTimeout, Buffer, CompareSwap, Completion, Cq, Device, Endpoint, Error,
-    EventKind, Features, FetchAdd, Gid, Grh, Listener, Mtu, Opcode, Path, PreparedQp, Qp, QpAttr,
-    QpState, Rc, Read, Recv, RemoteSlice, Retries, RnrRetries, RnrTimer, Send, SendTo, Srq, Status,
-    TcpOptions, TrafficClass, Uc, Ud, WrOpcode, Write,
+    abi, cm, Access, AckTimeout, Buffer, CompareSwap, Completion, ConnectError, Cq, Device,
+    Endpoint, Error, EventKind, Features, FetchAdd, Gid, Grh, Listener, Mtu, Opcode, Path,
+    PreparedQp, Qp, QpAttr, QpState, Rc, Read, Recv, RemoteSlice, Retries, RnrRetries, RnrTimer,
+    Send, SendTo, Srq, Status, TcpOptions, TrafficClass, Uc, Ud, WrOpcode, Write,
 };
 use nix::errno::Errno;
 use proptest::prelude::*;
@@ -110,7 +110,7 @@ fn everything_crosses_threads() {
     check::<cm::Listener>();
     check::<cm::Request>();
     check::<cm::Connection>();
-    check::<cm::ConnectError>();
+    check::<ConnectError>();
     check::<crate::Pool>();
     check::<crate::Chunk>();
     check::<crate::ChunkError>();
@@ -1229,7 +1229,7 @@ fn end(kernel: &Arc<Kernel>) -> (PreparedQp<Rc>, crate::Grant, Cq) {
 #[test]
 fn two_programs_meet() {
     let kernel = Kernel::new();
-    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let listener = Listener::bind(&kernel.device(), "127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     let (theirs, grant, their_cq) = end(&kernel);
     theirs.post_recv(Recv::empty().wr_id(1)).unwrap();
@@ -1270,8 +1270,11 @@ fn connects_to(answer: &'static [u8]) -> Error {
     let (qp, ..) = end(&kernel);
     let error = qp.connect_tcp(addr, &[]).unwrap_err();
     peer.join().unwrap();
-    // Nothing is left of the queue pair.
-    assert!(kernel.log().contains(&"DESTROY"));
+    let destroyed = || kernel.log().iter().filter(|it| **it == "DESTROY").count();
+    let before = destroyed();
+    let error = Error::from(error);
+    // Nothing is left of the queue pair, which the other kind of error had.
+    assert_eq!(destroyed(), before + 1);
     error
 }
 
@@ -1310,16 +1313,16 @@ fn peers_that_speak_something_else() {
 
 /// What `accept` says to a peer that says so.
 fn accepts(what: &[u8], timeout: Duration) -> (Error, Vec<u8>) {
-    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let kernel = Kernel::new();
+    let listener = Listener::bind(&kernel.device(), "127.0.0.1:0").unwrap();
     let mut tcp = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     tcp.write_all(what).unwrap();
-    let kernel = Kernel::new();
     let (qp, grant, _) = end(&kernel);
     let incoming = listener.accept(SOON).unwrap();
     let error = incoming.accept_within(qp, &[&grant], timeout).unwrap_err();
     let mut answer = Vec::new();
     let _ = tcp.read_to_end(&mut answer);
-    (error, answer)
+    (error.into(), answer)
 }
 
 #[test]
@@ -1347,9 +1350,62 @@ fn strangers_are_told_and_silent_ones_are_not_waited_for() {
 }
 
 #[test]
+fn whoever_waits_for_a_peer_hears_that_the_device_is_gone() {
+    let kernel = Kernel::new();
+    let listener = Listener::bind(&kernel.device(), "127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (theirs, grant, _) = end(&kernel);
+    // Both wait for a peer that says nothing.
+    let silent = TcpStream::connect(addr).unwrap();
+    let incoming = listener.accept(SOON).unwrap();
+    let slow = std::thread::spawn(move || {
+        incoming.accept(theirs, &[&grant])?;
+        Ok(())
+    });
+    let idle = std::thread::spawn(move || listener.accept(Duration::MAX).map(drop));
+    std::thread::sleep(NOW);
+    assert!(!slow.is_finished() && !idle.is_finished());
+    kernel.remove();
+    for waiter in [slow, idle] {
+        let error = waiter.join().unwrap().unwrap_err();
+        assert!(matches!(error, Error::DeviceGone), "{error}");
+    }
+    drop(silent);
+}
+
+/// A queue pair whose peer hung up when it was connected already.
+#[test]
+fn a_queue_pair_is_given_back_as_it_was() {
+    let kernel = Kernel::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let peer = std::thread::spawn(move || {
+        let (mut tcp, _) = listener.accept().unwrap();
+        let mut hello = [0; 44];
+        tcp.read_exact(&mut hello).unwrap();
+        // It says the same, and nothing more.
+        tcp.write_all(&hello).unwrap();
+        let mut ready = [0; 12];
+        tcp.read_exact(&mut ready).unwrap();
+    });
+    let (qp, ..) = end(&kernel);
+    let (at, broken) = (qp.endpoint(), qp.connect_tcp(addr, &[]).unwrap_err());
+    peer.join().unwrap();
+    assert!(matches!(broken.error(), Error::Tcp { .. }), "{broken}");
+    let qp = broken.into_qp();
+    assert_eq!(qp.query().unwrap().state, QpState::Init);
+    // An end that does not exist: a number of more than 24 bits.
+    let wrong = Endpoint::new(1 << 24, 0, at.gid, Mtu::B1024);
+    let refused = qp.connect(wrong).unwrap_err();
+    assert!(matches!(refused.error(), Error::Value { .. }), "{refused}");
+    let qp = refused.into_qp().connect(at).unwrap();
+    assert_eq!(qp.query().unwrap().state, QpState::Rts);
+}
+
+#[test]
 fn refusing_and_nobody_there() {
     let kernel = Kernel::new();
-    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let listener = Listener::bind(&kernel.device(), "127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     assert!(matches!(listener.accept(NOW), Err(Error::Timeout { .. })));
     let refuser = std::thread::spawn(move || {
@@ -1357,41 +1413,50 @@ fn refusing_and_nobody_there() {
         incoming.refuse(crate::wire::Refusal::Declined).unwrap();
     });
     let (qp, grant, _) = end(&kernel);
-    let error = qp.connect_tcp(addr, &[&grant]).unwrap_err();
+    let number = qp.qp_num();
+    let refused = qp.connect_tcp(addr, &[&grant]).unwrap_err();
     assert!(
-        matches!(error, Error::Refused(crate::wire::Refusal::Declined)),
-        "{error}"
+        matches!(
+            refused.error(),
+            Error::Refused(crate::wire::Refusal::Declined)
+        ),
+        "{refused}"
     );
     refuser.join().unwrap();
 
-    // Now nobody listens there.
-    let (qp, ..) = end(&kernel);
-    let error = qp.connect_tcp(addr, &[]).unwrap_err();
-    assert!(matches!(error, Error::Tcp { peer: Some(_), .. }), "{error}");
-    assert!(error.is_retryable());
-    let (qp, ..) = end(&kernel);
+    // Now nobody listens there. The queue pair is the same.
+    let refused = refused.into_qp().connect_tcp(addr, &[]).unwrap_err();
+    assert!(
+        matches!(refused.error(), Error::Tcp { peer: Some(_), .. }),
+        "{refused}"
+    );
+    assert!(refused.error().is_retryable());
     let options = TcpOptions::default().timeout(NOW).retry_refused();
-    let error = qp.connect_tcp_with(addr, &[], options).unwrap_err();
+    let qp = refused.into_qp();
+    assert_eq!(qp.qp_num(), number);
+    let error = Error::from(qp.connect_tcp_with(addr, &[], options).unwrap_err());
     assert!(
         matches!(error, Error::Timeout { .. } | Error::Tcp { .. }),
         "{error}"
     );
     // The listener opens its port while its peer retries.
+    let device = kernel.device();
     let listens_later = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(100));
-        let incoming = Listener::bind(addr).unwrap().accept(SOON).unwrap();
+        let listener = Listener::bind(&device, addr).unwrap();
+        let incoming = listener.accept(SOON).unwrap();
         incoming.refuse(crate::wire::Refusal::Declined).unwrap();
     });
     let (qp, ..) = end(&kernel);
     let options = TcpOptions::default().timeout(SOON).retry_refused();
-    let error = qp.connect_tcp_with(addr, &[], options).unwrap_err();
+    let error = Error::from(qp.connect_tcp_with(addr, &[], options).unwrap_err());
     assert!(
         matches!(error, Error::Refused(crate::wire::Refusal::Declined)),
         "{error}"
     );
     listens_later.join().unwrap();
     let (qp, grant, _) = end(&kernel);
-    let error = qp.connect_tcp(addr, &[&grant; 65]).unwrap_err();
+    let error = Error::from(qp.connect_tcp(addr, &[&grant; 65]).unwrap_err());
     assert!(
         matches!(
             error,
@@ -1655,7 +1720,7 @@ fn an_unreliable_connection() {
 #[test]
 fn an_unreliable_connection_by_tcp() {
     let kernel = Kernel::new();
-    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let listener = Listener::bind(&kernel.device(), "127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     let device = kernel.device();
     let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(8).unwrap());
@@ -1667,14 +1732,14 @@ fn an_unreliable_connection_by_tcp() {
     assert_eq!(qp.peer(), their_qp.local());
 
     // The two ends have to be of one kind.
-    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let listener = Listener::bind(&kernel.device(), "127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     let theirs = pd.create_qp::<Rc>(&cq).build().unwrap();
     let peer = std::thread::spawn(move || listener.accept(SOON).unwrap().accept(theirs, &[]));
     let ours = pd.create_qp::<Uc>(&cq).build().unwrap();
     for error in [
-        ours.connect_tcp(addr, &[]).map(drop).unwrap_err(),
-        peer.join().unwrap().map(drop).unwrap_err(),
+        Error::from(ours.connect_tcp(addr, &[]).map(drop).unwrap_err()),
+        peer.join().unwrap().map(drop).unwrap_err().into(),
     ] {
         assert!(
             matches!(error, Error::Refused(crate::wire::Refusal::Transport)),
@@ -2279,6 +2344,73 @@ fn a_rejection_says_why_and_leaves_the_queue_pair() {
     assert!(error.to_string().contains("nobody listens"), "{error}");
     let error: Error = error.into();
     assert!(error.is_retryable() && error.errno() == Some(libc::ECONNREFUSED));
+}
+
+#[test]
+fn connecting_without_waiting() {
+    let kernel = Kernel::new();
+    let (ours, theirs) = (host(&kernel), host(&kernel));
+    let anywhere = "0.0.0.0:0".parse().unwrap();
+    let listener = cm::Listener::bind_with(&theirs.device, anywhere, 2, 5).unwrap();
+    assert_eq!(listener.query().unwrap().user_data, 5);
+    let options = cm::ConnectOptions::new().data(b"later").user_data(6);
+    let pending = ours.qp().begin_connect_cm(listener.local_addr(), &options);
+    let pending = pending.unwrap();
+    assert_eq!(pending.state().unwrap(), cm::State::Connecting);
+    let request = listener.next_request(NOW).unwrap();
+    assert_eq!(request.private().message().unwrap().data, b"later");
+    let options = cm::AcceptOptions::new().data(b"welcome").user_data(7);
+    let accepted = request.begin_accept(theirs.qp(), &options).unwrap();
+
+    // All hosts of this kernel share one stream of events. Those of another device are about no
+    // object of this one.
+    let events = ours.device.events().unwrap();
+    let mut told = Vec::new();
+    while let Some(event) = events.next_event().unwrap() {
+        told.push((event.kind, event.user_data, event.is_about(&pending)));
+    }
+    let established = EventKind::Established;
+    assert_eq!(
+        told,
+        [
+            (EventKind::ConnectRequest { waiting: 1 }, 5, false),
+            (established, 6, true),
+            (established, 7, false),
+        ]
+    );
+    let (one, two) = (pending.finish(NOW).unwrap(), accepted.finish(NOW).unwrap());
+    assert_eq!(one.private().message().unwrap().data, b"welcome");
+    assert_eq!(one.qp().peer().qp_num, two.qp().qp_num());
+    let info = (one.query().unwrap(), two.query().unwrap());
+    assert_eq!((info.0.user_data, info.1.user_data), (6, 7));
+    assert_eq!(two.params().initiator, 5);
+    assert!(one.timings().is_some() && two.timings().is_none());
+
+    // One that the peer rejects, one that nobody takes, and one that is dropped.
+    let begin = |qp: PreparedQp<Rc>| {
+        let options = cm::ConnectOptions::new();
+        qp.begin_connect_cm(listener.local_addr(), &options)
+            .unwrap()
+    };
+    let pending = begin(ours.qp());
+    listener.next_request(NOW).unwrap().reject(b"no").unwrap();
+    assert_eq!(pending.state().unwrap(), cm::State::Failed);
+    let error = pending.finish(NOW).unwrap_err();
+    assert_eq!(&error.rejection().unwrap().private.raw()[..2], b"no");
+    let pending = begin(error.into_qp());
+    let error = pending.finish(NOW).unwrap_err();
+    assert!(matches!(error.error(), Error::Timeout { .. }), "{error}");
+    drop(begin(error.into_qp()));
+    for _ in 0..2 {
+        let late = listener.next_request(NOW).unwrap();
+        let gone = late.accept(theirs.qp(), &cm::AcceptOptions::new());
+        assert_eq!(gone.unwrap_err().error().errno(), Some(libc::ECONNRESET));
+    }
+    drop(listener);
+    let nobody = ours
+        .qp()
+        .begin_connect_cm("10.9.0.1:9".parse().unwrap(), &cm::ConnectOptions::new());
+    assert!(nobody.unwrap_err().rejection().is_some());
 }
 
 #[test]

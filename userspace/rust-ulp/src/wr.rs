@@ -93,9 +93,9 @@ impl<'a> Request<'a> {
 
     #[inline]
     fn timeout(&mut self, timeout: Duration) {
-        // 0 is none at all.
-        let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        let ns = u64::try_from(timeout.as_nanos()).unwrap_or(abi::TIMEOUT_INFINITE);
         self.wr.timeout_ns = ns.max(1);
+        self.flag(abi::REQUEST_TIMEOUT, true);
     }
 
     #[inline]
@@ -127,13 +127,6 @@ impl<'a> Request<'a> {
                 what: "bytes",
                 count: len,
                 max: u32::MAX.into(),
-            });
-        }
-        if wr.timeout_ns > abi::TIMEOUT_MAX_NS {
-            return Err(Error::Value {
-                what: "a deadline in nanoseconds",
-                value: wr.timeout_ns,
-                max: abi::TIMEOUT_MAX_NS,
             });
         }
         if wr.opcode == abi::WR_RECV && !target.takes_receives {
@@ -255,12 +248,10 @@ macro_rules! common {
                 self
             }
 
-            /// How long it may take from when it is posted on: up to an hour, counted in units of
-            /// about a millisecond; for ever unless said. Afterwards it completes as
+            /// Sets how long it may take from when it is posted on, in units of about a
+            /// millisecond; there is no limit unless said. Afterwards it completes as
             /// [`Status::TimedOut`](crate::Status::TimedOut), which says nothing of the queue pair:
             /// that goes on, and the device is not done with the request.
-            ///
-            /// Header: `rust_ulp_wr.timeout_ns`.
             #[inline]
             pub fn timeout(mut self, timeout: Duration) -> Self {
                 self.request.timeout(timeout);
@@ -287,8 +278,7 @@ macro_rules! send_side {
             /// Whether it makes a completion when it succeeds; true unless said. It makes one when
             /// it fails in any case. A queue pair whose requests are all unsignaled fills up: the
             /// slots of unsignaled requests are free again when a later signaled one completes.
-            ///
-            /// Header: `RUST_ULP_SEND_SIGNALED`.
+            #[doc(alias = "RUST_ULP_SEND_SIGNALED")]
             #[inline]
             pub fn signaled(mut self, signaled: bool) -> Self {
                 self.request.flag(abi::SEND_SIGNALED, signaled);
@@ -302,8 +292,7 @@ macro_rules! fenced {
     ($name:ident) => {
         impl<'a> $name<'a> {
             /// Starts only after the reads and atomics posted before it are done.
-            ///
-            /// Header: `RUST_ULP_SEND_FENCE`.
+            #[doc(alias = "RUST_ULP_SEND_FENCE")]
             #[inline]
             pub fn fenced(mut self) -> Self {
                 self.request.flag(abi::SEND_FENCE, true);
@@ -317,8 +306,7 @@ macro_rules! solicited {
     ($name:ident) => {
         impl<'a> $name<'a> {
             /// Wakes a peer that waits for solicited completions only.
-            ///
-            /// Header: `RUST_ULP_SEND_SOLICITED`.
+            #[doc(alias = "RUST_ULP_SEND_SOLICITED")]
             #[inline]
             pub fn solicited(mut self) -> Self {
                 self.request.flag(abi::SEND_SOLICITED, true);
@@ -327,8 +315,7 @@ macro_rules! solicited {
 
             /// Takes the data while it is posted, so that the memory can be changed at once. At
             /// most [`QpCaps::max_inline`](crate::QpCaps::max_inline) bytes.
-            ///
-            /// Header: `RUST_ULP_SEND_INLINE`.
+            #[doc(alias = "RUST_ULP_SEND_INLINE")]
             #[inline]
             pub fn inline(mut self) -> Self {
                 self.request.flag(abi::SEND_INLINE, true);
@@ -340,8 +327,8 @@ macro_rules! solicited {
 
 /// An RDMA Write: local bytes go into the peer's memory, without the peer's program taking part.
 ///
-/// Needs [`Access::REMOTE_WRITE`]. Header: `rust_ulp_wr` with `RUST_ULP_WR_RDMA_WRITE` or
-/// `RUST_ULP_WR_RDMA_WRITE_WITH_IMM`.
+/// Needs [`Access::REMOTE_WRITE`].
+#[doc(alias = "RUST_ULP_WR_RDMA_WRITE")]
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing before it is posted"]
 pub struct Write<'a> {
@@ -393,7 +380,8 @@ impl<'a> Post<'a, Uc> for Write<'a> {}
 
 /// An RDMA Read: bytes of the peer's memory come here, without the peer's program taking part.
 ///
-/// Needs [`Access::REMOTE_READ`]. Header: `rust_ulp_wr` with `RUST_ULP_WR_RDMA_READ`.
+/// Needs [`Access::REMOTE_READ`].
+#[doc(alias = "RUST_ULP_WR_RDMA_READ")]
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing before it is posted"]
 pub struct Read<'a> {
@@ -426,8 +414,7 @@ fenced!(Read);
 impl<'a> Post<'a, Rc> for Read<'a> {}
 
 /// A send: the message goes into the receive that the peer posted first.
-///
-/// Header: `rust_ulp_wr` with `RUST_ULP_WR_SEND` or `RUST_ULP_WR_SEND_WITH_IMM`.
+#[doc(alias = "RUST_ULP_WR_SEND")]
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing before it is posted"]
 pub struct Send<'a> {
@@ -498,8 +485,7 @@ impl<'a> Send<'a> {
 
 /// A send that takes a grant of the peer's away. Made by [`Send::invalidate`]; it carries no
 /// immediate data.
-///
-/// Header: `rust_ulp_wr` with `RUST_ULP_WR_SEND_WITH_INV`.
+#[doc(alias = "RUST_ULP_WR_SEND_WITH_INV")]
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing before it is posted"]
 pub struct SendInvalidate<'a> {
@@ -514,8 +500,7 @@ impl<'a> Post<'a, Rc> for SendInvalidate<'a> {}
 /// A datagram: the message goes into the first receive of the queue pair that it is for, behind 40
 /// bytes for the network header, if that has a receive and takes the Q_Key. At most
 /// [`Endpoint::mtu`](crate::Endpoint) bytes. Its completion says that it left, not that it arrived.
-///
-/// Header: `rust_ulp_wr` with `RUST_ULP_WR_SEND` or `RUST_ULP_WR_SEND_WITH_IMM`, `arg0` and `arg1`.
+#[doc(alias = "RUST_ULP_WR_SEND")]
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing before it is posted"]
 pub struct SendTo<'a> {
@@ -570,7 +555,8 @@ impl<'a> Post<'a, Ud> for SendTo<'a> {}
 
 /// A compare-and-swap of 8 aligned bytes of the peer's memory.
 ///
-/// Needs [`Access::REMOTE_ATOMIC`]. Header: `rust_ulp_wr` with `RUST_ULP_WR_ATOMIC_CMP_AND_SWP`.
+/// Needs [`Access::REMOTE_ATOMIC`].
+#[doc(alias = "RUST_ULP_WR_ATOMIC_CMP_AND_SWP")]
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing before it is posted"]
 pub struct CompareSwap<'a> {
@@ -597,7 +583,8 @@ impl<'a> Post<'a, Rc> for CompareSwap<'a> {}
 
 /// An addition to 8 aligned bytes of the peer's memory.
 ///
-/// Needs [`Access::REMOTE_ATOMIC`]. Header: `rust_ulp_wr` with `RUST_ULP_WR_ATOMIC_FETCH_AND_ADD`.
+/// Needs [`Access::REMOTE_ATOMIC`].
+#[doc(alias = "RUST_ULP_WR_ATOMIC_FETCH_AND_ADD")]
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing before it is posted"]
 pub struct FetchAdd<'a> {
@@ -622,8 +609,7 @@ fenced!(FetchAdd);
 impl<'a> Post<'a, Rc> for FetchAdd<'a> {}
 
 /// A receive: room for a message of the peer's, or for the notice of a write with immediate data.
-///
-/// Header: `rust_ulp_wr` with `RUST_ULP_WR_RECV`.
+#[doc(alias = "RUST_ULP_WR_RECV")]
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing before it is posted"]
 pub struct Recv<'a> {

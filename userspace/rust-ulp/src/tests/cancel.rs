@@ -83,15 +83,14 @@ fn every_request_can_have_a_deadline() {
         assert_eq!(order, [0, 1, 2, 3]);
     }
 
-    let hour = Duration::from_secs(3600);
-    p.a.post(Write::new(one.clone(), dst).timeout(hour))
-        .unwrap();
-    p.a.post(Write::new(one.clone(), dst).timeout(Duration::ZERO))
-        .unwrap();
-    for late in [hour + Duration::from_nanos(1), Duration::MAX] {
-        let write = Write::new(one.clone(), dst).timeout(late);
-        let error = p.a.post(write).unwrap_err();
-        assert!(matches!(error, Error::Value { .. }), "{error}");
+    for timeout in [
+        Duration::ZERO,
+        Duration::from_secs(3601),
+        Duration::from_nanos(u64::MAX),
+        Duration::MAX,
+    ] {
+        p.a.post(Write::new(one.clone(), dst).timeout(timeout))
+            .unwrap();
     }
 }
 

@@ -20,7 +20,7 @@ fn queues(
         let theirs = pd.create_qp::<Rc>(&cq).build()?;
         let (at, to) = (ours.endpoint(), theirs.endpoint());
         peers.push(theirs.connect(at)?);
-        ours.connect(to)
+        Ok(ours.connect(to)?)
     });
     (kernel, multi.unwrap(), peers, cq)
 }

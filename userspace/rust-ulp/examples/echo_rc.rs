@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Echoes of 64 bytes, over TCP and then over a reliable connection, timed once they are connected.
+//!
+//!     echo_rc listen 0.0.0.0:18515
+//!     echo_rc 10.9.0.2:18515 1000
+
+use rust_ulp::{Buffer, Cq, Device, Opcode, PreparedQp, Qp, Rc, Recv, Send, TcpOptions};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+const LEN: usize = 64;
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["listen", addr] => echo(addr),
+        [addr, rounds] => time(addr, rounds),
+        _ => Err("usage: echo_rc listen ADDR:PORT | echo_rc ADDR:PORT ROUNDS".into()),
+    }
+}
+
+/// A queue pair with one receive, there before anybody sends.
+fn open() -> Result<(PreparedQp<Rc>, Cq, Buffer)> {
+    let dev = Device::open_default()?;
+    let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
+    let buf = pd.alloc_buffer(LEN)?;
+    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    qp.post_recv(Recv::new(buf.slice(..)?))?;
+    Ok((qp, cq, buf))
+}
+
+/// Waits for a message, and posts the receive of the next one.
+fn receive(qp: &Qp<Rc>, cq: &Cq, buf: &Buffer) -> Result<Vec<u8>> {
+    while cq.wait(Duration::from_secs(30))?.ok()?.opcode != Opcode::Recv {}
+    let message = buf.to_vec(..)?;
+    qp.post_recv(Recv::new(buf.slice(..)?))?;
+    Ok(message)
+}
+
+fn echo(addr: &str) -> Result<()> {
+    let (mut tcp, _) = TcpListener::bind(addr)?.accept()?;
+    let mut message = [0; LEN];
+    while tcp.read_exact(&mut message).is_ok() {
+        tcp.write_all(&message)?;
+    }
+    let (qp, cq, buf) = open()?;
+    let (qp, peer) = qp.accept_tcp(addr, &[])?;
+    let mut message = vec![];
+    while message != [u8::MAX; LEN] {
+        message = receive(&qp, &cq, &buf)?;
+        qp.post(Send::inline_bytes(&message))?;
+    }
+    Ok(peer.wait_gone(Duration::from_secs(30))?) // it leaves when it has the last echo
+}
+
+fn time(addr: &str, rounds: &str) -> Result<()> {
+    let rounds: u32 = rounds.parse()?;
+    let mut tcp = TcpStream::connect(addr)?;
+    let (begin, mut answer) = (Instant::now(), [0; LEN]);
+    for n in 0..rounds {
+        tcp.write_all(&[n as u8 & 0x7f; LEN])?;
+        tcp.read_exact(&mut answer)?;
+    }
+    println!("TCP:  {:?} for each of {rounds}", begin.elapsed() / rounds);
+    drop(tcp); // the server goes on
+    let (qp, cq, buf) = open()?;
+    let (qp, _peer) = qp.connect_tcp_with(addr, &[], TcpOptions::default().retry_refused())?;
+    let begin = Instant::now();
+    for n in 1..=rounds {
+        let byte = if n == rounds { u8::MAX } else { n as u8 & 0x7f };
+        qp.post(Send::inline_bytes(&[byte; LEN]))?;
+        assert_eq!(receive(&qp, &cq, &buf)?, [byte; LEN]);
+    }
+    println!("RDMA: {:?} for each of {rounds}", begin.elapsed() / rounds);
+    Ok(())
+}
