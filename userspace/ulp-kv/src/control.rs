@@ -6,13 +6,14 @@
 use crate::layout::Geometry;
 use rust_ulp::{Endpoint, Mtu, RemoteSlice};
 use serde::{de::DeserializeOwned, Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result, Write};
+use std::io::{BufRead, BufReader, Error, ErrorKind, Result, Write};
 use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
 
 /// Version of all this, the layout of the table included.
 pub const VERSION: u32 = 1;
 /// Bytes of the longest message: a server tells of at most 512 keys.
-const MAX_LINE: u64 = 1 << 16;
+const MAX_LINE: usize = 1 << 16;
 /// Keys of the memory, at most.
 pub const MAX_SEGMENTS: usize = 512;
 
@@ -128,18 +129,46 @@ impl Control {
         self.tcp.get_mut().write_all(&line)
     }
 
+    /// Receives a message, however long it takes.
     pub fn receive<T: DeserializeOwned>(&mut self) -> Result<T> {
+        self.receive_by(None)
+    }
+
+    /// Receives a message of which all is here within `limit`; else the error is of the kind
+    /// `TimedOut` or `WouldBlock`.
+    pub fn receive_within<T: DeserializeOwned>(&mut self, limit: Duration) -> Result<T> {
+        self.receive_by(Some(Instant::now() + limit))
+    }
+
+    fn receive_by<T: DeserializeOwned>(&mut self, deadline: Option<Instant>) -> Result<T> {
         let mut line = Vec::new();
-        let mut limited = self.tcp.by_ref().take(MAX_LINE);
-        limited.read_until(b'\n', &mut line)?;
-        match line.last() {
-            None => Err(ErrorKind::UnexpectedEof.into()),
-            Some(b'\n') => Ok(serde_json::from_slice(&line)?),
-            Some(_) => Err(Error::new(
-                ErrorKind::InvalidData,
-                "a message without an end",
-            )),
+        while line.len() < MAX_LINE {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            self.stream().set_read_timeout(left)?;
+            let some = match self.tcp.fill_buf() {
+                Ok([]) => break,
+                Ok(some) => some,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            let end = some.iter().position(|byte| *byte == b'\n');
+            let taken = end.map_or(some.len(), |at| at + 1);
+            line.extend_from_slice(some.get(..taken).unwrap_or_default());
+            self.tcp.consume(taken);
+            if end.is_some() {
+                return Ok(serde_json::from_slice(&line)?);
+            }
         }
+        if line.is_empty() {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        Err(Error::new(
+            ErrorKind::InvalidData,
+            "a message without an end",
+        ))
     }
 
     /// Whether the other end has hung up.
@@ -157,5 +186,61 @@ impl Control {
 impl Drop for Control {
     fn drop(&mut self) {
         let _ = self.stream().shutdown(Shutdown::Both);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// What a server's end receives within `limit` of what `say` sends.
+    fn received(
+        limit: Duration,
+        say: impl FnOnce(&mut TcpStream) + Send,
+    ) -> std::result::Result<FromClient, ErrorKind> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || say(&mut TcpStream::connect(addr).unwrap()));
+            let mut control = Control::new(listener.accept().unwrap().0).unwrap();
+            control.receive_within(limit).map_err(|error| error.kind())
+        })
+    }
+
+    #[test]
+    fn a_message_has_an_end_and_a_deadline() {
+        let forever = Duration::from_secs(1000);
+        let stuck = br#"{"Stuck":{"bucket":1,"lock":2}}"#;
+        let whole = received(forever, |tcp| {
+            for byte in stuck.iter().chain(b"\n") {
+                tcp.write_all(&[*byte]).unwrap();
+            }
+        });
+        assert!(matches!(
+            whole,
+            Ok(FromClient::Stuck { bucket: 1, lock: 2 })
+        ));
+        let cut = received(forever, |tcp| tcp.write_all(stuck).unwrap());
+        assert_eq!(cut.unwrap_err(), ErrorKind::InvalidData);
+        let nothing = received(forever, |_| ());
+        assert_eq!(nothing.unwrap_err(), ErrorKind::UnexpectedEof);
+        let long = received(forever, |tcp| {
+            let _ = tcp.write_all(&[b'x'; 2 * MAX_LINE]);
+        });
+        assert_eq!(long.unwrap_err(), ErrorKind::InvalidData);
+        // Each byte is here in time, the whole of them is not.
+        let slow = received(Duration::from_millis(100), |tcp| {
+            for _ in 0..1000 {
+                std::thread::sleep(Duration::from_millis(10));
+                if tcp.write_all(b" ").is_err() {
+                    return;
+                }
+            }
+        });
+        assert!(matches!(
+            slow.unwrap_err(),
+            ErrorKind::TimedOut | ErrorKind::WouldBlock
+        ));
     }
 }

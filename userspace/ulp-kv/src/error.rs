@@ -114,3 +114,9 @@ impl Error {
         matches!(self, Self::Gone { .. } | Self::Unreachable { .. })
     }
 }
+
+impl From<rust_ulp::ConnectError> for Error {
+    fn from(error: rust_ulp::ConnectError) -> Self {
+        Self::Rdma(error.into())
+    }
+}

@@ -317,10 +317,13 @@ pub fn decode(bytes: &[u8], place: Place, version: u32, verify: bool) -> Option<
     (!verify || whole()).then_some((key, value))
 }
 
-/// Whether a record, of which only the first part was read, is that of a key; it may not change meanwhile.
-pub fn is_of(bytes: &[u8], key: &[u8]) -> bool {
-    let key_len = number(bytes, 12).map_or(0, u16::from_le_bytes);
-    usize::from(key_len) == key.len() && bytes.get(HEADER..HEADER + key.len()) == Some(key)
+/// Whether a record, of which only the first part was read, is that of a key. [`None`] if it is not the one that the
+/// slot's word is about: a device may show a slot before the record that was written earlier.
+pub fn is_of(bytes: &[u8], place: Place, version: u32, key: &[u8]) -> Option<bool> {
+    let key_len = usize::from(number(bytes, 12).map(u16::from_le_bytes)?);
+    let is_it = word(bytes, 0) == Some(stamp(place, version));
+    let same = key_len == key.len() && bytes.get(HEADER..HEADER + key.len()) == Some(key);
+    is_it.then_some(same)
 }
 
 /// The lock and the slots of a bucket as it was read.
@@ -412,6 +415,20 @@ mod tests {
                 prop_assert!(table.record(last, 1) + table.record_len() as u64 <= len);
             }
         }
+    }
+
+    #[test]
+    fn a_record_of_another_version_or_slot_is_nobodys() {
+        let place = Place { bucket: 5, slot: 7 };
+        let bytes = encode(place, 3, b"name", b"value");
+        assert_eq!(is_of(&bytes, place, 3, b"name"), Some(true));
+        assert_eq!(is_of(&bytes, place, 3, b"nome"), Some(false));
+        assert_eq!(is_of(&bytes, place, 5, b"name"), None);
+        assert_eq!(
+            is_of(&bytes, Place { bucket: 5, slot: 8 }, 3, b"name"),
+            None
+        );
+        assert_eq!(is_of(&[], place, 3, b"name"), None);
     }
 
     #[test]

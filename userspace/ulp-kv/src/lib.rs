@@ -49,6 +49,7 @@ use hrw_hash::HrwNodes;
 use link::{Link, LANES};
 use rust_ulp::Device;
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 /// How a client is to be.
@@ -133,6 +134,17 @@ impl std::fmt::Debug for Store {
     }
 }
 
+/// A key for the hash that names its server. All machines hash the same bytes: those of a slice
+/// where `usize` has 64 bits.
+struct Placed<'a>(&'a [u8]);
+
+impl Hash for Placed<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(&(self.0.len() as u64).to_le_bytes());
+        state.write(self.0);
+    }
+}
+
 fn check(key: &[u8]) -> Result<()> {
     match key.len() {
         1..=MAX_KEY => Ok(()),
@@ -182,7 +194,8 @@ impl Store {
     /// [`Error::Key`].
     pub fn server_of(&self, key: &[u8]) -> Result<&str> {
         check(key)?;
-        let mut sorted = self.names.sorted(&key);
+        let placed = Placed(key);
+        let mut sorted = self.names.sorted(&placed);
         sorted.next().map(String::as_str).ok_or(Error::NoServer)
     }
 
@@ -361,5 +374,48 @@ impl Kv for Store {
 
     fn delete(&mut self, key: &[u8]) -> Result<bool> {
         Store::delete(self, key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is hashed, in no form that a machine chooses.
+    #[derive(Default)]
+    struct Bytes(Vec<u8>);
+
+    impl Hasher for Bytes {
+        fn write(&mut self, bytes: &[u8]) {
+            self.0.extend(bytes);
+        }
+        fn write_usize(&mut self, _: usize) {
+            panic!("its size depends on the machine");
+        }
+        fn finish(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn every_machine_hashes_the_same_bytes() {
+        let mut bytes = Bytes::default();
+        Placed(b"name").hash(&mut bytes);
+        assert_eq!(bytes.0, b"\x04\0\0\0\0\0\0\0name");
+    }
+
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn keys_stay_where_they_were() {
+        let names = ["10.9.0.1:7170", "10.9.0.2:7170", "10.9.0.3:7170"].map(str::to_owned);
+        let nodes = HrwNodes::new(names.iter().cloned());
+        for n in 0..100 {
+            let key = format!("key {n}");
+            let slice = key.as_bytes();
+            let then: Vec<_> = nodes.sorted(&slice).collect();
+            let placed = Placed(key.as_bytes());
+            let now: Vec<_> = nodes.sorted(&placed).collect();
+            assert_eq!(now, then);
+        }
     }
 }

@@ -6,7 +6,7 @@ use crate::control::{Control, FromClient, FromServer, MAX_SEGMENTS, VERSION};
 use crate::error::{Error, Result};
 use crate::layout::{self, Geometry, Lock, Place, Slot, BUCKET_LEN};
 use crate::{Options, Stats};
-use rand::{rngs::SmallRng, Rng, SeedableRng};
+use rand::{rngs::SmallRng, RngExt};
 use rust_ulp::{
     AckTimeout, Buffer, CompareSwap, Cq, Device, LocalSlice, Qp, QpBatch, Rc, Read, RemoteSlice,
     Retries, Write,
@@ -155,7 +155,7 @@ impl Link {
             run,
             control,
             locks: HashMap::new(),
-            random: SmallRng::from_os_rng(),
+            random: rand::make_rng(),
             is_broken: false,
             stats: Stats::default(),
         })
@@ -532,8 +532,20 @@ impl Link {
         }
     }
 
-    /// Changes a slot's word and gives the lock back, after a record was written to where nobody looks yet.
+    /// Changes a slot's word and gives the lock back, after a record was written to where nobody looks yet. Where
+    /// that fails, the connection is given up, and with it the lock.
     fn commit(
+        &mut self,
+        held: &Held,
+        record: Option<(u64, &[u8])>,
+        change: Option<(Place, Slot, Slot)>,
+    ) -> Result<()> {
+        let done = self.try_commit(held, record, change);
+        self.is_broken |= done.is_err();
+        done
+    }
+
+    fn try_commit(
         &mut self,
         held: &Held,
         record: Option<(u64, &[u8])>,
@@ -561,7 +573,6 @@ impl Link {
             None => true,
         };
         if !changed || self.found(0)? != held.lock.0 {
-            self.is_broken = true;
             return Err(self.corrupt("somebody changed what this client had locked"));
         }
         self.locks.insert(held.bucket, free);
@@ -575,11 +586,18 @@ impl Link {
                 bucket: held.bucket,
                 slot: *slot,
             };
-            let record = self
-                .read_records(&[(place, *word)], KEY_PART)?
-                .pop()
-                .unwrap_or_default();
-            if layout::is_of(&record, key) {
+            let mut seen = Torn::default();
+            let is_it = loop {
+                let records = self.read_records(&[(place, *word)], KEY_PART)?;
+                let record = records.first().map_or(&[][..], Vec::as_slice);
+                if let Some(is_it) = layout::is_of(record, place, word.version(), key) {
+                    break is_it;
+                }
+                // Nobody writes it now: what was written is not to be seen yet.
+                self.torn(&mut seen, *word)?;
+                self.back_off(seen.times);
+            };
+            if is_it {
                 return Ok(Some((place, *word)));
             }
         }

@@ -6,19 +6,28 @@
 use crate::control::{Control, FromClient, FromServer, Segment, MAX_SEGMENTS, VERSION};
 use crate::error::{Error, Result};
 use crate::layout::{Geometry, Lock, MAX_MEMORY};
-use rand::{rngs::SmallRng, RngCore, SeedableRng};
+use nix::errno::Errno;
+use nix::sys::socket::{setsockopt, sockopt};
+use rand::{rngs::SmallRng, Rng};
 use rust_ulp::{
-    Access, Buffer, CompareSwap, Cq, Device, Grant, GrantOptions, PageSize, Pd, Qp, Rc, RemoteSlice,
+    Access, Buffer, CompareSwap, Cq, Device, Grant, GrantOptions, Listener, PageSize, Pd, Qp, Rc,
+    RemoteSlice,
 };
 use std::collections::HashMap;
-use std::io::ErrorKind;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long a client may take to say who it is.
+/// How long a client may take to say who it is, in all.
 const HELLO: Duration = Duration::from_secs(30);
+/// Seconds after which a client's host that is silent is asked whether it is there, and between the
+/// questions; after so many of them without an answer it is gone.
+const SILENT: u32 = 60;
+const BETWEEN_PROBES: u32 = 10;
+const PROBES: u32 = 6;
+/// How often a server looks whether it is to stop.
+const TICK: Duration = Duration::from_millis(100);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What these protect is never half-changed.
@@ -53,6 +62,7 @@ pub struct ServerStats {
 
 #[derive(Debug)]
 struct Shared {
+    device: Device,
     pd: Pd,
     cq: Cq,
     memory: Buffer,
@@ -60,6 +70,8 @@ struct Shared {
     table: Geometry,
     run: u64,
     sessions: Mutex<Sessions>,
+    /// Held while a session ends, so that nobody gives back the locks of a client whose queue pair
+    /// is still there. Taken before `sessions`.
     own: Mutex<Own>,
     stats: ServerStats,
 }
@@ -77,7 +89,7 @@ struct Own {
 }
 
 impl Own {
-    fn new(device: &Device, pd: &Pd, memory: Vec<RemoteSlice>, segment: u64) -> Result<Self> {
+    fn new(device: &Device, pd: &Pd, grants: &[Grant], segment: u64) -> Result<Self> {
         let cq = device.create_cq(16)?;
         let (one, other) = (
             pd.create_qp::<Rc>(&cq).build()?,
@@ -91,7 +103,7 @@ impl Own {
             _other: other,
             cq,
             result,
-            memory,
+            memory: grants.iter().map(Grant::remote).collect(),
             segment,
         })
     }
@@ -122,22 +134,44 @@ impl Shared {
     /// Takes a client's queue pair down, then gives its locks back. In this order: a write of its
     /// that is still on its way would else land in what is another's by then.
     fn end(&self, id: u32) -> Result<bool> {
+        let mut own = lock(&self.own);
         let session = lock(&self.sessions).all.remove(&id);
         let was_there = session.is_some();
         if let Some(session) = session {
             let _ = session.tcp.shutdown(Shutdown::Both);
             drop(session);
         }
-        let own = lock(&self.own);
         for bucket in 0..self.table.buckets {
-            let at = self.table.bucket(bucket);
-            let word = Lock(self.word(at)?);
-            // Nobody else changes it: compare-and-swaps of others do not find it free.
-            if word.owner() == id && own.swap(at, word.0, word.freed().0)? {
-                self.stats.locks_freed.fetch_add(1, Ordering::Relaxed);
-            }
+            self.give_back(&mut own, self.table.bucket(bucket), id)?;
         }
         Ok(was_there)
+    }
+
+    /// Frees the lock at `at` if it is of `id`, which is gone.
+    fn give_back(&self, own: &mut Own, at: u64, id: u32) -> Result<()> {
+        let held = || {
+            self.word(at)
+                .map(|word| Some(Lock(word)).filter(|lock| lock.owner() == id))
+        };
+        let Some(lock) = held()? else {
+            return Ok(());
+        };
+        let free = |own: &Own| own.swap(at, lock.0, lock.freed().0);
+        // Nobody else changes it: compare-and-swaps of others do not find it free.
+        let mut freed = free(own);
+        if freed.is_err() {
+            // A queue pair has no second chance after an error, so another takes its place. The lock
+            // may be free: it can be the answer that was lost.
+            *own = Own::new(&self.device, &self.pd, &self.grants, own.segment)?;
+            freed = match held()? {
+                None => Ok(true),
+                Some(_) => free(own),
+            };
+        }
+        if freed? {
+            self.stats.locks_freed.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Cuts off the one who has had a lock all the time since a client looked first.
@@ -151,11 +185,12 @@ impl Shared {
         Ok(FromServer::Freed)
     }
 
-    fn welcome(&self, control: &mut Control) -> std::io::Result<Option<u32>> {
+    /// Returns the number of the session that has begun, of which the client does not know yet.
+    fn welcome(&self, control: &mut Control) -> std::io::Result<Option<(u32, FromServer)>> {
         let refuse = |control: &mut Control, what: String| {
             control.send(&FromServer::Refused(what)).map(|()| None)
         };
-        let end = match control.receive()? {
+        let end = match control.receive_within(HELLO)? {
             FromClient::Hello {
                 version: VERSION,
                 end,
@@ -200,14 +235,14 @@ impl Shared {
             let remote = grant.remote();
             Segment(remote.addr(), remote.len(), remote.rkey())
         };
-        control.send(&FromServer::Welcome {
+        let welcome = FromServer::Welcome {
             id,
             run: self.run,
             end: here.into(),
             table: self.table,
             segments: self.grants.iter().map(segment).collect(),
-        })?;
-        Ok(Some(id))
+        };
+        Ok(Some((id, welcome)))
     }
 
     /// A client, until it goes.
@@ -216,22 +251,36 @@ impl Shared {
             server: "a client".to_owned(),
             cause,
         };
-        tcp.set_read_timeout(Some(HELLO)).map_err(io)?;
+        probe(&tcp).map_err(io)?;
         let mut control = Control::new(tcp).map_err(io)?;
-        let Some(id) = self.welcome(&mut control).map_err(io)? else {
+        let Some((id, welcome)) = self.welcome(&mut control).map_err(io)? else {
             return Ok(());
         };
-        // Its end, or its host's, is the end of this; a host that vanished is noticed when others
-        // complain.
-        let _ = control.stream().set_read_timeout(None);
-        while let Ok(FromClient::Stuck { bucket, lock }) = control.receive() {
-            let answer = self.stuck(bucket, lock)?;
-            if control.send(&answer).is_err() {
-                break;
-            }
-        }
-        self.end(id).map(|_| ())
+        // Whatever ends this, the session ends with it.
+        let served = self.answer(&mut control, &welcome);
+        self.end(id).and(served)
     }
+
+    /// Answers a client until it or its host goes.
+    fn answer(&self, control: &mut Control, welcome: &FromServer) -> Result<()> {
+        let mut sent = control.send(welcome);
+        while sent.is_ok() {
+            let Ok(FromClient::Stuck { bucket, lock }) = control.receive() else {
+                break;
+            };
+            sent = control.send(&self.stuck(bucket, lock)?);
+        }
+        Ok(())
+    }
+}
+
+/// Has the kernel end the connection when the other host has vanished: see tcp(7).
+fn probe(tcp: &TcpStream) -> std::io::Result<()> {
+    setsockopt(tcp, sockopt::KeepAlive, &true)?;
+    setsockopt(tcp, sockopt::TcpKeepIdle, &SILENT)?;
+    setsockopt(tcp, sockopt::TcpKeepInterval, &BETWEEN_PROBES)?;
+    setsockopt(tcp, sockopt::TcpKeepCount, &PROBES)?;
+    Ok(())
 }
 
 /// How a server is to be.
@@ -249,7 +298,27 @@ pub struct ServerOptions {
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
-    listener: TcpListener,
+    listener: Listener,
+}
+
+/// Returns the error of a listener.
+fn unreachable(server: &str, error: rust_ulp::Error) -> Error {
+    match error {
+        rust_ulp::Error::Tcp { cause, .. } => Error::Unreachable {
+            server: server.to_owned(),
+            cause,
+        },
+        error => error.into(),
+    }
+}
+
+/// Whether accept(2) fails with this only as long as others have what it needs.
+fn is_for_now(error: &std::io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(
+        errno,
+        Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM)
+    )
 }
 
 impl Server {
@@ -294,20 +363,18 @@ impl Server {
             });
         }
         let table = Geometry::fit(options.memory, segment, options.max_value)?;
-        let listener = TcpListener::bind(addr).map_err(|cause| Error::Unreachable {
-            server: addr.to_owned(),
-            cause,
-        })?;
-        let _ = listener.set_nonblocking(true);
-        let own = Own::new(&device, &pd, remotes, segment)?;
+        let listener = Listener::bind(&device, addr);
+        let listener = listener.map_err(|error| unreachable(addr, error))?;
+        let own = Own::new(&device, &pd, &grants, segment)?;
         Ok(Self {
             shared: Arc::new(Shared {
+                device,
                 pd,
                 cq,
                 memory,
                 grants,
                 table,
-                run: SmallRng::from_os_rng().next_u64(),
+                run: rand::make_rng::<SmallRng>().next_u64(),
                 sessions: Mutex::default(),
                 own: Mutex::new(own),
                 stats: ServerStats::default(),
@@ -322,12 +389,8 @@ impl Server {
     ///
     /// [`Error::Unreachable`].
     pub fn local_addr(&self) -> Result<SocketAddr> {
-        self.listener
-            .local_addr()
-            .map_err(|cause| Error::Unreachable {
-                server: "this".to_owned(),
-                cause,
-            })
+        let addr = self.listener.local_addr();
+        addr.map_err(|error| unreachable("this", error))
     }
 
     /// The table.
@@ -345,34 +408,43 @@ impl Server {
         &self.shared.stats
     }
 
-    /// Takes clients until `stop` is set. Each has a thread, which sleeps.
+    /// Takes clients until `stop` is set. Each has a thread, which sleeps. Who comes while there is no
+    /// descriptor or memory for another waits until there is.
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] if it cannot listen any more.
+    /// [`Error::Unreachable`] if it cannot listen any more, [`Error::Rdma`] as soon as the device is
+    /// removed.
     pub fn run(&self, stop: &AtomicBool) -> Result<()> {
         while !stop.load(Ordering::Relaxed) {
-            match self.listener.accept() {
-                Ok((tcp, _)) => {
-                    let shared = self.shared.clone();
-                    let _ = tcp.set_nonblocking(false);
-                    // One that cannot be served goes without an answer.
-                    let name = std::thread::Builder::new().name("kv client".to_owned());
-                    let _ = name.spawn(move || shared.serve(tcp));
+            let tcp = match self.listener.accept(TICK) {
+                Ok(incoming) => incoming.into_tcp(),
+                Err(rust_ulp::Error::Timeout { .. }) => continue,
+                Err(rust_ulp::Error::Tcp { cause, .. }) if is_for_now(&cause) => {
+                    std::thread::sleep(TICK);
+                    continue;
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                Err(cause) => {
-                    return Err(Error::Unreachable {
-                        server: "this".to_owned(),
-                        cause,
-                    });
-                }
-            }
+                Err(error) => return Err(unreachable("this", error)),
+            };
+            let shared = self.shared.clone();
+            let _ = tcp.set_nonblocking(false);
+            // One that cannot be served goes without an answer.
+            let name = std::thread::Builder::new().name("kv client".to_owned());
+            let _ = name.spawn(move || shared.serve(tcp));
         }
+        Ok(())
+    }
+
+    /// Ends the queue pair with which the server gives locks back, as an error of the network does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Rdma`].
+    #[cfg(feature = "test-hooks")]
+    pub fn break_own(&self) -> Result<()> {
+        let own = lock(&self.shared.own);
+        own.qp
+            .modify(rust_ulp::QpAttr::to(rust_ulp::QpState::Err))?;
         Ok(())
     }
 
@@ -384,7 +456,7 @@ impl Server {
     /// [`Error::Rdma`].
     #[cfg(feature = "test-hooks")]
     pub fn scribble(&self, everything: bool, stop: &AtomicBool) -> Result<()> {
-        let mut random = SmallRng::seed_from_u64(1);
+        let mut random: SmallRng = rand::SeedableRng::seed_from_u64(1);
         let memory = &self.shared.memory;
         let index = self.shared.table.bucket(self.shared.table.buckets) as usize;
         let first = if everything { 0 } else { index };

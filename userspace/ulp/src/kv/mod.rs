@@ -10,6 +10,7 @@ use crate::args::{address, size, DeviceArg};
 use crate::output::{self, answer, interrupts, table, FormatArgs};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
+use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::io::{IsTerminal, Read};
@@ -164,6 +165,9 @@ impl ClientArgs {
 impl ServeArgs {
     fn run(&self) -> Result<()> {
         let stop = interrupts()?;
+        // A client takes two descriptors.
+        let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
         let listen = address(&self.listen, self.port);
         if self.tcp {
             let server = ulp_kv::tcp::TcpServer::new(&listen)?;
