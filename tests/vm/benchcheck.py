@@ -80,6 +80,8 @@ def wrong_row(row, want):
             return f"the curve ends at {curve[-1]}"
     elif not 0 < flow["avg_mib_s"] <= flow["peak_mib_s"] * 1.000001:
         return f"the peak is below the average: {flow}"
+    elif abs(flow["avg_gbit_s"] / flow["avg_mib_s"] - 8 * 1.048576e-3) > 1e-9:
+        return f"Gbit/s and MiB/s differ: {flow}"
     return None
 
 
@@ -108,6 +110,7 @@ def run(name, want, *arguments, rows=1):
 def everything():
     tests = {
         "write": ["write"],
+        "write_imm": ["write", "--write-with-imm"],
         "read": ["read"],
         "send": ["send"],
         "fetch_add": ["atomic"],
@@ -159,6 +162,138 @@ def everything():
                         *options,
                         *(["-e"] if mode == "event" else []),
                     )
+
+
+def transports():
+    """UC and UD by each back end, whose receivers count the messages."""
+    for backend in ("call", "uring", "verbs"):
+        for transport, test, metric, *words in (
+            ("uc", "write", "latency"),
+            ("uc", "write", "bandwidth", "-s", "5000"),
+            ("uc", "write_imm", "rate", "-q", "2"),
+            ("uc", "send", "latency", "-s", "5000"),
+            ("uc", "send", "bandwidth", "-q", "2", "-l", "32", "-s", "5000", "--verify"),
+            ("ud", "send", "latency", "--verify"),
+            ("ud", "send", "rate", "-q", "2", "-l", "32", "-s", "1024", "--verify"),
+        ):
+            name = f"{test} {metric} over {transport} by {backend}"
+            latency = metric == "latency"
+            n = 20 if latency else 400
+            command = ["write", "--write-with-imm"] if test == "write_imm" else [test]
+            report = run(
+                name,
+                {"test": test, "metric": metric, "backend": backend, "iterations": n},
+                *[*command, metric, SERVER, "-e", "-c", transport.upper(), "--backend", backend],
+                *["-n", str(n), "--warmup", str(n // 10), *words],
+            )
+            if report:
+                row, counted = report["rows"][0], not latency and test != "write"
+                said(report["config"]["transport"] == transport, f"{name}: the report has the transport")
+                said((row["lost"] is not None) == counted, f"{name}: losses are counted where they can be", row)
+                if counted and "--verify" in words:
+                    good = row["verified"] + row["lost"] == 440
+                    said(good, f"{name}: a message was verified or lost", f"{row['verified']} and {row['lost']}")
+
+
+def both_directions():
+    """Each operation in both directions at once: as many messages again, verified at both ends."""
+    for backend in ("call", "uring", "verbs"):
+        for test, *words in (
+            ("write", "-s", "5000"),
+            ("write_imm", "-q", "2"),
+            ("read", "-q", "2", "-s", "5000"),
+            ("send", "-q", "2", "-s", "5000"),
+            ("fetch_add",),
+        ):
+            command = {
+                "write_imm": ["write", "--write-with-imm"],
+                "fetch_add": ["atomic"],
+            }.get(test, [test])
+            # Each end looks at every result of an atomic operation, and once at the sum.
+            verified = 882 if test == "fetch_add" else 880
+            run(
+                f"{test} in both directions by {backend}",
+                {"test": test, "backend": backend, "iterations": 800, "verified": verified, "lost": None},
+                *[*command, "rate", SERVER, "-b", "-e", "-n", "400", "--warmup", "40", "-l", "32", "--verify"],
+                *["--backend", backend, *words],
+            )
+    run(
+        "sends in both directions by polling",
+        {"iterations": 400, "verified": 440},
+        *["send", "bw", SERVER, "-b", "-s", "64", "-n", "200", "--warmup", "20", "-l", "8", "--verify"],
+    )
+    report = run(
+        "datagrams in both directions",
+        {"iterations": 800},
+        *["send", "rate", SERVER, "-b", "-c", "UD", "-e", "-n", "400", "--warmup", "40", "-l", "32", "--verify"],
+    )
+    if report:
+        row = report["rows"][0]
+        said(row["verified"] + row["lost"] == 880, "datagrams in both directions: each was verified or lost", row)
+
+
+def by_the_connection_manager():
+    """-R: several queue pairs and threads, each back end at each end."""
+    ends = ("call", "call"), ("uring", "uring"), ("verbs", "verbs"), ("call", "verbs"), ("verbs", "uring")
+    for backend, peer in ends:
+        report = run(
+            f"sends by the connection manager, {backend} to {peer}",
+            {"iterations": 400, "verified": 440},
+            *["send", "bw", SERVER, "-R", "-e", "-s", "5000", "-q", "2", "--threads", "2", "-n", "200"],
+            *["--warmup", "20", "-l", "8", "--verify", "--backend", backend, "--peer-backend", peer],
+        )
+        said(report and report["config"]["rdma_cm"], f"{backend} to {peer}: the report says who connected")
+    run(
+        "reads by the connection manager, of several sizes",
+        {"iterations": 100, "verified": 110},
+        *["read", "bw", SERVER, "-R", "-e", "-s", "8,5000", "-n", "100", "--warmup", "10", "-l", "8", "--verify"],
+        rows=2,
+    )
+
+
+def by_tcp():
+    """The same messages over TCP."""
+    options = ["-e", "-n", "400", "--warmup", "40", "-l", "32", "--verify", "--backend", "tcp"]
+    want = {"test": "send", "backend": "tcp", "iterations": 400, "verified": 440, "lost": None}
+    run("sends by TCP", want, "send", "rate", SERVER, *options, "-q", "2")
+    # Longer than what one call reads, and less than a list fits into a socket.
+    run("large sends by TCP", want, "send", "bw", SERVER, *options, "-s", "200000", "-t", "32")
+    run("small sends by TCP, by polling", want, "send", "rate", SERVER, *options[1:], "-s", "1")
+    both = want | {"iterations": 800, "verified": 880}
+    run("sends by TCP in both directions", both, "send", "bw", SERVER, *options, "-b", "-s", "100000", "-t", "32")
+    threads = want | {"iterations": 800, "verified": 880}
+    run("sends by TCP on two threads", threads, "send", "rate", SERVER, *options, "--threads", "2", "-q", "2")
+    for mode, words in (("event", ["-e"]), ("poll", [])):
+        run(
+            f"latency by TCP, {mode}",
+            {"backend": "tcp", "mode": mode, "iterations": 20, "verified": 44},
+            *["send", "lat", SERVER, "-n", "20", "--warmup", "2", "--verify", "--backend", "tcp", *words],
+        )
+
+
+def lossy():
+    """A line that drops every fourth packet, the first of the last messages among them."""
+    nft = in_host("h1", "nft")
+    rules = (
+        "add table inet lossy; add chain inet lossy input { type filter hook input priority 0; };"
+        "add rule inet lossy input udp dport 4791 numgen inc mod 4 == 0 drop"
+    )
+    for backend in ("call", "uring", "verbs"):
+        name = f"datagrams by {backend} over a line that drops every fourth"
+        subprocess.run([*nft, rules], check=True)
+        try:
+            report = run(
+                name,
+                {"iterations": 400},
+                *["send", "rate", SERVER, "-e", "-c", "UD", "--backend", backend, "-n", "400", "--warmup", "40"],
+                *["-l", "32", "--verify"],
+            )
+        finally:
+            subprocess.run([*nft, "delete table inet lossy"], check=True)
+        if report:
+            row = report["rows"][0]
+            good = 440 > row["lost"] >= 110 and row["verified"] + row["lost"] == 440
+            said(good, f"{name}: it counts the lost ones, and verifies the others", row)
 
 
 def mixed():
@@ -230,6 +365,16 @@ def mixed():
         "--peer-backend",
         "call",
     )
+    for backend in ("call", "verbs"):
+        before = sent()
+        run(
+            f"an MTU of 1024, a service level and a traffic class by {backend}",
+            {"iterations": 50, "verified": 50},
+            *["write", "bw", SERVER, "-e", "-s", "4096", "-n", "50", "--warmup", "0", "-l", "5", "-t", "50"],
+            *["--verify", "--backend", backend, "-m", "1024", "-S", "1", "--tclass", "32"],
+        )
+        packets = sent() - before
+        said(packets >= 4 * 50, f"by {backend}, a message of 4096 bytes is four packets", f"{packets} packets")
     report = run(
         "several sizes, threads and queue pairs",
         {"iterations": 200},
@@ -309,8 +454,64 @@ def mixed():
     said("\x1b" not in got.stdout + got.stderr, "no colours and bars off a terminal")
 
 
+def study():
+    """One parameter at a time: every value is measured, and every factor ranked."""
+    got = bench("study", SERVER, "-e", "-n", "128", "--warmup", "0", "--repeat", "1", "-j", timeout=120)
+    if not said(got.returncode == 0 and not got.stderr, "study: it ends well", got.stderr):
+        return
+    report = json.loads(got.stdout)
+    why = schema.violation(schema.of("bench-study"), report)
+    said(why is None, "study: it has its schema", why)
+    values = {}
+    for value in report["values"]:
+        values.setdefault(value["factor"], []).append(value["value"])
+        slow, fast = value["range"]
+        good = 0 < slow <= fast or value["value"] in ("UC", "UD")
+        said(good and slow <= value["messages_per_s"] <= fast, f"study: {value['factor']} {value['value']}", value)
+    want = {
+        "transport": ["RC", "UC", "UD"],
+        "operation": ["send", "write-imm", "write", "read", "fetch-add"],
+        "size": ["8", "1024", "65536"],
+        "inline": ["0", "8"],
+        "list": ["1", "16", "64"],
+        "signaling": ["1", "4", "64"],
+        "waiting": ["polling", "events"],
+        "queue_pairs": ["1", "4", "16"],
+    }
+    said(values == want, "study: all values of all factors", values)
+    effects = report["effects"]
+    said(sorted(e["factor"] for e in effects) == sorted(want), "study: each factor is ranked", effects)
+    ratios = [e["ratio"] for e in effects if not e["may_be_chance"]]
+    said(ratios == sorted(ratios, reverse=True) and min(ratios, default=1) >= 1, "study: the largest first", effects)
+    got = bench("study", SERVER, "--backend", "tcp")
+    said(got.returncode == 2 and "RDMA" in got.stderr, "study: not of TCP", got.stderr)
+
+
+def signaling():
+    """-Q signals within lists: a queue of 64 requests gets a completion for each 4, or for each."""
+    for backend in ("call", "uring", "verbs"):
+        for every in (1, 4, 64):
+            run(
+                f"every request number {every} signaled by {backend}",
+                {"iterations": 400, "verified": 440},
+                *["read", "bw", SERVER, "-e", "-s", "64", "-n", "400", "--warmup", "40", "-q", "3", "-l", "50"],
+                *["-t", "64", "-Q", str(every), "--verify", "--backend", backend],
+            )
+
+
 def refusals():
     for what, arguments in {
+        "a read over UC": ["read", "lat", SERVER, "-c", "UC"],
+        "a write over UD": ["write", "lat", SERVER, "-c", "UD"],
+        "an unknown transport": ["send", "lat", SERVER, "-c", "XX"],
+        "a datagram of two packets": ["send", "bw", SERVER, "-c", "UD", "-s", "5000"],
+        "lost writes that are verified": ["write", "bw", SERVER, "-c", "UC", "--verify"],
+        "datagrams by the connection manager": ["send", "lat", SERVER, "-R", "-c", "UD"],
+        "writes by TCP": ["write", "lat", SERVER, "--backend", "tcp"],
+        "TCP at one end": ["send", "lat", SERVER, "--peer-backend", "tcp"],
+        "registrations by TCP": ["register", "--backend", "tcp"],
+        "the MTU of a route": ["send", "lat", SERVER, "-R", "-m", "1024"],
+        "latency in both directions": ["send", "lat", SERVER, "-b"],
         "no metric": ["write"],
         "an unknown metric": ["write", "speed", SERVER],
         "an unknown option": ["write", "lat", SERVER, "--frob"],
@@ -372,7 +573,7 @@ def hostile():
     config = json.loads(bench("register", "-n", "1", "--format", "json").stdout)["config"]
     hello = {
         "magic": "ulp bench",
-        "version": 2,
+        "version": 4,
         "config": config | {"test": "write", "metric": "rate", "sizes": [8], "depth": 8, "list": 8},
     }
 
@@ -462,7 +663,12 @@ def sent():
 
 
 def interrupted():
-    for backend, words in (("call", ["send", "lat"]), ("verbs", ["send", "lat"]), ("uring", ["write", "rate"])):
+    for backend, words in (
+        ("call", ["send", "lat"]),
+        ("verbs", ["send", "lat"]),
+        ("uring", ["write", "rate"]),
+        ("call", ["send", "rate", "-b"]),
+    ):
         name = f"Ctrl-C: {' '.join(words)} by {backend}"
         process = subprocess.Popen(
             in_host(
@@ -541,6 +747,13 @@ def plots():
 def main():
     with Serve() as server:
         everything()
+        transports()
+        both_directions()
+        by_the_connection_manager()
+        by_tcp()
+        lossy()
+        signaling()
+        study()
         mixed()
         refusals()
         interrupted()

@@ -98,13 +98,13 @@ impl FormatArgs {
 
 /// A document with the version of the format.
 #[derive(Serialize)]
-struct Versioned<'a, T> {
+pub struct Versioned<'a, T> {
     version: u32,
     #[serde(flatten)]
     document: &'a T,
 }
 
-fn versioned<T>(document: &T) -> Versioned<'_, T> {
+pub fn versioned<T>(document: &T) -> Versioned<'_, T> {
     Versioned {
         version: VERSION,
         document,

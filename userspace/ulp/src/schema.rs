@@ -34,8 +34,9 @@ enum Command {
     KvList,
     KvBench,
     Allreduce,
-    /// All commands of bench that measure
+    /// All commands of bench that measure, but for bench study
     Bench,
+    BenchStudy,
 }
 
 impl Args {
@@ -54,6 +55,7 @@ impl Args {
             Command::KvBench => schema::<kv::bench::Results>(),
             Command::Allreduce => schema::<allreduce::Results>(),
             Command::Bench => schema::<bench::Report>(),
+            Command::BenchStudy => schema::<bench::Study>(),
         };
         print(&serde_json::to_string_pretty(&schema)?)?;
         Ok(ExitCode::SUCCESS)

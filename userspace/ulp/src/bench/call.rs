@@ -3,21 +3,25 @@
 //! The back end `call`: one system call posts requests to any number of queue pairs, and waits.
 
 use super::config::Delivery;
-use super::end::{Control, DeviceOptions, Done, End, Kind, Op, Plan, Queue};
+use super::end::{Control, DeviceOptions, Done, End, Op, Plan, Queue};
+use super::qp::{Connected, Maker, Prepared, Sink};
 use super::wire::{EndAddress, QpAddress};
 use anyhow::{ensure, Context, Result};
 use rust_ulp as ulp;
-use rust_ulp::uring::Ring;
+use rust_ulp::cm::{AcceptOptions, ConnectOptions, Connection, Listener};
 use rust_ulp::{
-    Access, Buffer, Completion, Cq, CqOptions, Device, DeviceBatch, Endpoint, Gid, Grant, Mtu,
-    Post, PreparedQp, Qp, Rc, RemoteSlice, RnrRetries, RnrTimer,
+    Access, Buffer, Completion, Cq, CqOptions, Device, DeviceBatch, Endpoint, Gid, Grant,
+    LocalSlice, Mtu, Recv, RemoteSlice,
 };
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The interval at which a thread that waits checks whether the run is over.
 const SLICE: Duration = Duration::from_millis(250);
+/// The requests for connections that a listener keeps. The peer makes one at a time.
+const BACKLOG: u32 = 16;
 
 pub struct CallEnd {
     device: Device,
@@ -25,8 +29,11 @@ pub struct CallEnd {
     grant: Grant,
     send_cq: Cq,
     recv_cq: Cq,
-    prepared: Vec<PreparedQp<Rc>>,
-    qps: Vec<Qp<Rc>>,
+    prepared: Vec<Prepared>,
+    qps: Vec<Connected>,
+    listener: Option<Listener>,
+    /// What keeps queue pairs connected that the connection manager has connected.
+    connections: Vec<Connection>,
     remote: Option<RemoteSlice>,
     /// Whether only system calls move completions.
     by_caller: bool,
@@ -51,23 +58,6 @@ pub fn open(options: &DeviceOptions) -> Result<(Device, Option<(u32, u8)>)> {
     Ok((device, gid))
 }
 
-/// A receiver of requests.
-trait Sink<'a> {
-    fn push<R: Post<'a, Rc>>(&mut self, qp: &Qp<Rc>, request: R) -> ulp::Result<()>;
-}
-
-impl<'a> Sink<'a> for DeviceBatch<'a> {
-    fn push<R: Post<'a, Rc>>(&mut self, qp: &Qp<Rc>, request: R) -> ulp::Result<()> {
-        DeviceBatch::push(self, qp, request)
-    }
-}
-
-impl<'a> Sink<'a> for Ring {
-    fn push<R: Post<'a, Rc>>(&mut self, qp: &Qp<Rc>, request: R) -> ulp::Result<()> {
-        Ring::push(self, qp, request)
-    }
-}
-
 impl CallEnd {
     fn cq(&self, queue: Queue) -> &Cq {
         match queue {
@@ -76,69 +66,31 @@ impl CallEnd {
         }
     }
 
+    /// Returns the local memory of a request.
+    fn local(&self, op: &Op) -> Result<LocalSlice> {
+        let (at, len) = (op.local as usize, op.len as usize);
+        Ok(self.buffer.slice(at..at.saturating_add(len))?)
+    }
+
     /// Creates the request of `op`, and adds it to a batch or a ring.
-    fn push<'a>(&'a self, sink: &mut impl Sink<'a>, op: &Op) -> Result<()> {
-        let qp = self.qps.get(op.qp as usize).context("no such queue pair")?;
-        let (local, len) = (op.local as usize, op.len as usize);
-        let slice = self.buffer.slice(local..local.saturating_add(len))?;
+    ///
+    /// Before the queue pair is connected, it can only be a receive.
+    pub fn push<'a>(&'a self, sink: &mut impl Sink<'a>, op: &Op) -> Result<()> {
+        let index = op.qp as usize;
+        let Some(qp) = self.qps.get(index) else {
+            let qp = self.prepared.get(index).context("no such queue pair")?;
+            return Ok(qp.push(sink, Recv::new(self.local(op)?).wr_id(op.id))?);
+        };
         let remote = || -> Result<RemoteSlice> {
             let remote = self.remote.context("not connected")?;
             Ok(remote.slice(op.remote..op.remote.saturating_add(op.len.into()))?)
         };
-        match op.kind {
-            Kind::Write => {
-                let mut write = ulp::Write::new(slice, remote()?).wr_id(op.id);
-                if let Some(imm) = op.imm {
-                    write = write.imm(imm);
-                }
-                if op.inline {
-                    write = write.inline();
-                }
-                sink.push(qp, write.signaled(op.signaled))
-            }
-            Kind::Send => {
-                let mut send = ulp::Send::new(slice).wr_id(op.id);
-                if let Some(imm) = op.imm {
-                    send = send.imm(imm);
-                }
-                if op.inline {
-                    send = send.inline();
-                }
-                sink.push(qp, send.signaled(op.signaled))
-            }
-            Kind::Read => {
-                let read = ulp::Read::new(remote()?, slice).wr_id(op.id);
-                sink.push(qp, read.signaled(op.signaled))
-            }
-            Kind::FetchAdd => {
-                let add = ulp::FetchAdd::new(remote()?, op.args.0, slice).wr_id(op.id);
-                sink.push(qp, add.signaled(op.signaled))
-            }
-            Kind::CmpSwap => {
-                let (compare, swap) = op.args;
-                let swap = ulp::CompareSwap::new(remote()?, compare, swap, slice).wr_id(op.id);
-                sink.push(qp, swap.signaled(op.signaled))
-            }
-            Kind::Recv => sink.push(qp, ulp::Recv::new(slice).wr_id(op.id)),
-        }?;
-        Ok(())
+        qp.push(sink, op, self.local(op)?, remote)
     }
 
-    /// Adds a request to a ring; before the queue pair is connected, only a receive.
-    pub fn push_by(&self, ring: &mut Ring, op: &Op) -> Result<()> {
-        if self.qps.is_empty() {
-            let qp = self.prepared.get(op.qp as usize);
-            let local = op.local as usize;
-            let slice = self
-                .buffer
-                .slice(local..local.saturating_add(op.len as usize))?;
-            ring.push(
-                qp.context("no such queue pair")?,
-                ulp::Recv::new(slice).wr_id(op.id),
-            )?;
-            return Ok(());
-        }
-        self.push(ring, op)
+    fn connected(&mut self, connection: Connection) {
+        self.qps.push(Connected::Rc(connection.qp().clone()));
+        self.connections.push(connection);
     }
 
     pub fn batch(&self, ops: &[Op]) -> Result<DeviceBatch<'_>> {
@@ -188,23 +140,21 @@ impl End for CallEnd {
             let options = CqOptions::default().delivery(delivery);
             device.create_cq_with(per_qp.saturating_mul(config.qps), options)
         };
-        let (send_cq, recv_cq) = (queue(sends)?, queue(recvs)?);
-        let mut prepared = Vec::new();
-        for _ in 0..config.qps {
-            let mut builder = pd
-                .create_qp::<Rc>(&send_cq)
-                .recv_cq(&recv_cq)
-                .max_send_wr(sends)
-                .max_recv_wr(recvs)
-                .max_inline(config.inline)
-                .rnr_retry(RnrRetries::FOREVER)
-                .min_rnr_timer(RnrTimer::new(12)?)
-                .access(access);
-            if let Some((port, index)) = gid {
-                builder = builder.gid(port, index);
-            }
-            prepared.push(builder.build()?);
-        }
+        let (send_cq, recv_cq) = if config.one_queue() {
+            let both = queue(sends + recvs)?;
+            (both.clone(), both)
+        } else {
+            (queue(sends)?, queue(recvs)?)
+        };
+        let maker = Maker {
+            pd: &pd,
+            send_cq: &send_cq,
+            recv_cq: &recv_cq,
+            config,
+            gid,
+        };
+        let prepared = (0..config.qps).map(|_| maker.build());
+        let prepared = prepared.collect::<Result<_>>()?;
         Ok(Self {
             device,
             buffer,
@@ -214,17 +164,20 @@ impl End for CallEnd {
             recv_cq,
             prepared,
             qps: Vec::new(),
+            listener: None,
+            connections: Vec::new(),
             remote: None,
             control: plan.control.clone(),
         })
     }
 
     fn address(&self) -> EndAddress {
-        let ends = self.prepared.iter().map(PreparedQp::endpoint);
-        let ends = ends.chain(self.qps.iter().map(|qp| *qp.local()));
         let remote = self.grant.remote();
         EndAddress {
-            qps: ends
+            qps: self
+                .prepared
+                .iter()
+                .map(Prepared::endpoint)
                 .map(|end| QpAddress {
                     qp_num: end.qp_num,
                     psn: end.psn,
@@ -255,21 +208,37 @@ impl End for CallEnd {
         Ok(())
     }
 
-    fn post(&mut self, ops: &[Op]) -> Result<()> {
-        if self.qps.is_empty() {
-            for op in ops {
-                let qp = self
-                    .prepared
-                    .get(op.qp as usize)
-                    .context("no such queue pair")?;
-                let local = op.local as usize;
-                let slice = self
-                    .buffer
-                    .slice(local..local.saturating_add(op.len as usize))?;
-                qp.post_recv(ulp::Recv::new(slice).wr_id(op.id))?;
-            }
-            return Ok(());
+    fn listen(&mut self, ip: IpAddr) -> Result<u16> {
+        let addr = SocketAddr::new(ip, 0);
+        let listener = Listener::bind(&self.device, addr, BACKLOG)?;
+        let port = listener.local_addr().port();
+        self.listener = Some(listener);
+        Ok(port)
+    }
+
+    fn accept(&mut self) -> Result<()> {
+        let listener = self.listener.take().context("the end does not listen")?;
+        let timeout = self.control.timeout;
+        let options = AcceptOptions::new().timeout(timeout);
+        for qp in std::mem::take(&mut self.prepared) {
+            let request = listener.next_request(timeout)?;
+            let accepted = request.accept(qp.reliable()?, &options);
+            self.connected(accepted.map_err(ulp::Error::from)?);
         }
+        Ok(())
+    }
+
+    fn dial(&mut self, addr: SocketAddr) -> Result<()> {
+        let options = ConnectOptions::new().timeout(self.control.timeout);
+        for qp in std::mem::take(&mut self.prepared) {
+            let connected = qp.reliable()?.connect_cm(addr, &options);
+            let connected = connected.map_err(ulp::Error::from);
+            self.connected(connected.with_context(|| format!("connecting to {addr}"))?);
+        }
+        Ok(())
+    }
+
+    fn post(&mut self, ops: &[Op]) -> Result<()> {
         let batch = self.batch(ops)?;
         if self.by_caller {
             // This also moves completions of earlier requests into the ring.

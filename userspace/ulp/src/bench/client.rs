@@ -5,17 +5,19 @@
 use super::call::CallEnd;
 use super::config::{Amount, Backend, Config, Layout, Metric, Test, VERSION};
 use super::end::{Aborted, Control, DeviceOptions, End, Plan};
-use super::loops::{self, Measured, Task};
+use super::loops::{self, Measured, Origin, Task};
 use super::machine::Machine;
 use super::progress::Progress;
 use super::stats::{Latencies, Row, Throughput};
+use super::tcp::TcpEnd;
 use super::uring::UringEnd;
+#[cfg(feature = "verbs")]
 use super::verbs::VerbsEnd;
-use super::wire::{Message, Wire, MAGIC};
+use super::wire::{EndAddress, Message, Reverse, Wire, MAGIC};
 use super::{connect, register};
 use crate::output::causes;
 use anyhow::{bail, ensure, Context, Result};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -109,8 +111,12 @@ fn with_server(
         }
         let row = match config.backend {
             Backend::Call => row::<CallEnd>(config, device, *size, &mut wire, stop, progress),
+            Backend::Tcp => row::<TcpEnd>(config, device, *size, &mut wire, stop, progress),
             Backend::Uring => row::<UringEnd>(config, device, *size, &mut wire, stop, progress),
+            #[cfg(feature = "verbs")]
             Backend::Verbs => row::<VerbsEnd>(config, device, *size, &mut wire, stop, progress),
+            #[cfg(not(feature = "verbs"))]
+            Backend::Verbs => super::without_verbs(),
         };
         match row {
             Ok(row) => outcome.rows.push(row),
@@ -147,17 +153,21 @@ fn row<E: End>(
         layout,
         control: &control,
         thread: thread as u64,
+        origin: Origin::Client,
     };
     let mut ends = Vec::new();
     for thread in 0..config.threads as usize {
         let mut end = E::new(&plan)?;
-        loops::prepare(&task(thread), &mut end, false)?;
+        loops::prepare(&task(thread), &mut end)?;
         ends.push(end);
     }
     wire.send(&Message::Row {
         size,
-        ends: ends.iter().map(End::address).collect(),
+        ends: ends.iter().map(|end| EndAddress::of(config, end)).collect(),
     })?;
+    if config.by_address() {
+        dial_all(&mut ends, wire)?;
+    }
     let theirs = match wire.receive()? {
         Message::Ready { ends } => ends,
         other => bail!("the server said {other:?}"),
@@ -168,9 +178,10 @@ fn row<E: End>(
         theirs.len()
     );
     for (end, peer) in ends.iter_mut().zip(&theirs) {
-        peer.check(config.qps, layout.bytes())?;
+        peer.fits(config, layout.bytes())?;
         end.connect(peer)?;
     }
+    wire.send(&Message::Start)?;
     progress.begin(config, size);
     let (all, failure) = measure_all(&mut ends, &task, &control, wire, progress);
     progress.end();
@@ -180,11 +191,60 @@ fn row<E: End>(
     wire.send(&Message::Finish {
         sent: all.iter().map(|m| m.sent.clone()).collect(),
     })?;
-    let theirs = match wire.receive()? {
-        Message::Done { verified } => verified,
+    let mut theirs = Theirs::receive(wire)?;
+    if let Some(reverse) = &theirs.reverse {
+        ensure!(
+            reverse.sent.len() == ends.len(),
+            "the server counts {} threads",
+            reverse.sent.len()
+        );
+        for (thread, (end, sent)) in ends.iter().zip(&reverse.sent).enumerate() {
+            theirs.verified += loops::inspect(&task(thread), end, sent)?;
+        }
+        let received = all.iter().map(|measured| measured.received.as_ref());
+        let lost = loops::lost(config, &reverse.sent, received)?;
+        theirs.lost = theirs.lost.zip(lost).map(|(to, from)| to + from);
+    }
+    sum_up(config, size, &all, &theirs, control.stopped())
+}
+
+/// Connects the queue pairs of all ends by address.
+fn dial_all<E: End>(ends: &mut [E], wire: &mut Wire) -> Result<()> {
+    let ports = match wire.receive()? {
+        Message::Ports { ports } => ports,
         other => bail!("the server said {other:?}"),
     };
-    sum_up(config, size, &all, theirs, control.stopped())
+    ensure!(
+        ports.len() == ends.len(),
+        "the server has {} ports",
+        ports.len()
+    );
+    let ip = wire.peer_addr()?.ip().to_canonical();
+    for (end, port) in ends.iter_mut().zip(ports) {
+        end.dial(SocketAddr::new(ip, port))?;
+    }
+    Ok(())
+}
+
+/// The messages to the server during a measurement, each of which it gets once.
+#[derive(Default)]
+struct Tell {
+    heard: bool,
+    enough: bool,
+}
+
+impl Tell {
+    /// Tells the server that the client is alive, and what else there is to tell.
+    fn now(&mut self, control: &Control, threads: usize, wire: &mut Wire) -> Result<()> {
+        let over = control.over.load(Ordering::Relaxed) == threads as u64;
+        if over && !std::mem::replace(&mut self.heard, true) {
+            wire.send(&Message::Heard)?;
+        }
+        if control.stopped() && !std::mem::replace(&mut self.enough, true) {
+            wire.send(&Message::Enough)?;
+        }
+        wire.send(&Message::Alive)
+    }
 }
 
 /// Runs the threads, and reads the messages of the server meanwhile.
@@ -201,6 +261,10 @@ fn measure_all<'a, E: End>(
     // The threads that pass it are released together.
     let gate = Mutex::new(());
     let count = ends.len();
+    // Where messages may be lost, the threads end when the server has told of the last ones.
+    let lossy = task(0).config.is_lossy();
+    let tick = if lossy { TICK / 10 } else { TICK };
+    let mut tell = Tell::default();
     let mut all = Vec::new();
     let mut failure: Option<anyhow::Error> = None;
     let mut fail = |error: anyhow::Error| {
@@ -227,7 +291,7 @@ fn measure_all<'a, E: End>(
         drop(sender);
         let mut left = count;
         while left != 0 {
-            match results.recv_timeout(TICK) {
+            match results.recv_timeout(tick) {
                 Ok((thread, result)) => {
                     left -= 1;
                     match result {
@@ -241,11 +305,12 @@ fn measure_all<'a, E: End>(
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     progress.show(control.progress.load(Ordering::Relaxed));
-                    let said = wire
-                        .send(&Message::Alive)
+                    let said = tell
+                        .now(control, count, wire)
                         .and_then(|()| wire.receive_within(Duration::from_millis(1)));
                     match said {
                         Ok(None) => {}
+                        Ok(Some(Message::Heard)) => control.heard.store(true, Ordering::Relaxed),
                         Ok(Some(other)) => fail(anyhow::anyhow!("the server said {other:?}")),
                         Err(error) => fail(error),
                     }
@@ -253,6 +318,9 @@ fn measure_all<'a, E: End>(
             }
         }
     });
+    if failure.is_none() {
+        failure = tell.now(control, count, wire).err();
+    }
     // A failed request may be a consequence of a failure of the server.
     if failure.is_some() {
         if let Err(error) = wire.receive_within(TICK) {
@@ -268,15 +336,44 @@ fn measure_all<'a, E: End>(
     )
 }
 
+/// The counts of the server.
+struct Theirs {
+    verified: u64,
+    lost: Option<u64>,
+    reverse: Option<Reverse>,
+}
+
+impl Theirs {
+    fn receive(wire: &mut Wire) -> Result<Self> {
+        loop {
+            match wire.receive()? {
+                Message::Alive => {}
+                Message::Done {
+                    verified,
+                    lost,
+                    reverse,
+                } => {
+                    return Ok(Self {
+                        verified,
+                        lost,
+                        reverse,
+                    });
+                }
+                other => bail!("the server said {other:?}"),
+            }
+        }
+    }
+}
+
 fn sum_up(
     config: &Config,
     size: u32,
     all: &[Measured],
-    theirs: u64,
+    theirs: &Theirs,
     interrupted: bool,
 ) -> Result<Row> {
-    let messages: u64 = all.iter().map(|m| m.messages).sum();
-    let elapsed = all.iter().map(|m| m.elapsed).max().unwrap_or_default();
+    let mut messages: u64 = all.iter().map(|m| m.messages).sum();
+    let mut elapsed = all.iter().map(|m| m.elapsed).max().unwrap_or_default();
     let mut latencies = Latencies::new()?;
     for measured in all {
         if let Some(some) = &measured.latencies {
@@ -284,8 +381,17 @@ fn sum_up(
         }
     }
     let mine: u64 = all.iter().map(|m| m.verified).sum();
-    let per_s = messages as f64 / elapsed.as_secs_f64().max(1e-9);
-    let peak: f64 = all.iter().map(|m| m.peak).sum();
+    let per_s =
+        |messages: u64, elapsed: Duration| messages as f64 / elapsed.as_secs_f64().max(1e-9);
+    let mut rate = per_s(messages, elapsed);
+    let mut peak: f64 = all.iter().map(|m| m.peak).sum();
+    if let Some(reverse) = &theirs.reverse {
+        let took = Duration::from_nanos(reverse.elapsed_ns);
+        rate += per_s(reverse.messages, took);
+        peak += reverse.peak;
+        messages = messages.saturating_add(reverse.messages);
+        elapsed = elapsed.max(took);
+    }
     let mib = |messages: f64| messages * f64::from(size) / f64::from(1 << 20);
     let flow = config.metric != Metric::Latency;
     Ok(Row {
@@ -297,14 +403,16 @@ fn sum_up(
         size,
         iterations: messages,
         elapsed_ns: elapsed.as_nanos() as u64,
-        verified: config.verify.then_some(mine + theirs),
+        verified: config.verify.then_some(mine + theirs.verified),
+        lost: theirs.lost,
         interrupted,
         latency_ns: latencies.sum_up(),
         throughput: flow.then_some(Throughput {
             peak_mib_s: mib(peak),
-            avg_mib_s: mib(per_s),
-            msg_rate_mpps: per_s / 1e6,
-            messages_per_s: per_s,
+            avg_mib_s: mib(rate),
+            avg_gbit_s: rate * f64::from(size) * 8.0 / 1e9,
+            msg_rate_mpps: rate / 1e6,
+            messages_per_s: rate,
         }),
     })
 }
@@ -391,6 +499,7 @@ impl Steps {
                 iterations: self.count,
                 elapsed_ns: self.began.elapsed().as_nanos() as u64,
                 verified: None,
+                lost: None,
                 interrupted,
                 latency_ns: latencies.sum_up(),
                 throughput: None,

@@ -5,6 +5,7 @@
 
 use anyhow::{bail, Result};
 use clap::ValueEnum;
+use rust_ulp::{Grh, Mtu};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -15,6 +16,8 @@ use std::time::Duration;
 pub enum Test {
     /// RDMA Write.
     Write,
+    /// RDMA Write with immediate data, which consumes a receive.
+    WriteImm,
     /// RDMA Read.
     Read,
     /// Send and receive.
@@ -39,6 +42,7 @@ impl std::fmt::Display for Test {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(match self {
             Self::Write => "write",
+            Self::WriteImm => "write-imm",
             Self::Read => "read",
             Self::Send => "send",
             Self::FetchAdd => "fetch-add",
@@ -73,6 +77,31 @@ impl std::fmt::Display for Metric {
     }
 }
 
+/// The transport of the queue pairs.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// Reliable connection.
+    #[default]
+    Rc,
+    /// Unreliable connection: sends and writes, which may be lost.
+    Uc,
+    /// Unreliable datagram: sends of one packet, which may be lost.
+    Ud,
+}
+
+impl std::fmt::Display for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+        })
+    }
+}
+
 /// The interface to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
@@ -81,8 +110,10 @@ pub enum Backend {
     Call,
     /// /dev/rust_ulp, with io_uring.
     Uring,
-    /// libibverbs.
+    /// libibverbs, if the tool is built with the feature `verbs`.
     Verbs,
+    /// The messages of send over TCP, to compare with.
+    Tcp,
 }
 
 impl std::fmt::Display for Backend {
@@ -91,6 +122,7 @@ impl std::fmt::Display for Backend {
             Self::Call => "call",
             Self::Uring => "uring",
             Self::Verbs => "verbs",
+            Self::Tcp => "tcp",
         })
     }
 }
@@ -133,7 +165,7 @@ pub enum Amount {
 }
 
 /// The version of [`Config`] and of the messages between client and server.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 4;
 
 /// The largest message that a client may request of a server.
 pub const MAX_SIZE: u32 = 16 << 20;
@@ -151,6 +183,8 @@ const SLOT_MEMORY: u64 = 16 << 20;
 pub const RING_ENTRIES: u32 = 16_384;
 /// Alignment of slots.
 const ALIGN: u64 = 64;
+/// The size of the largest datagram, that of a packet.
+const MAX_DATAGRAM: u32 = 4096;
 
 /// The parameters of a measurement. [`Config::check`] checks every number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -158,6 +192,14 @@ const ALIGN: u64 = 64;
 pub struct Config {
     pub test: Test,
     pub metric: Metric,
+    #[serde(default)]
+    pub transport: Transport,
+    /// Whether both ends measure at the same time.
+    #[serde(default)]
+    pub bidirectional: bool,
+    /// Whether the RDMA connection manager connects the queue pairs.
+    #[serde(default)]
+    pub rdma_cm: bool,
     pub backend: Backend,
     /// The back end of the server.
     pub peer_backend: Backend,
@@ -176,13 +218,19 @@ pub struct Config {
     pub rx_depth: u32,
     /// Requests per post, over all queue pairs of a thread.
     pub list: u32,
-    /// The distance of signaled requests among those posted one by one.
+    /// The distance of signaled requests. The last one of a list is always signaled.
     pub cq_mod: u32,
     /// Queue pairs per thread.
     pub qps: u32,
     pub threads: u32,
     /// The size of the largest message that is sent inline.
     pub inline: u32,
+    /// The path MTU, if it is to be smaller than that of the ports.
+    pub mtu: Option<u32>,
+    /// The service level.
+    pub sl: u8,
+    /// The traffic class, in IPv4 the type of service.
+    pub traffic_class: u8,
     /// Whether the contents of every message are verified.
     pub verify: bool,
     /// The deadline of each step.
@@ -221,6 +269,10 @@ impl Config {
         range("the number of threads", self.threads, 1, MAX_THREADS)?;
         range("the inline size (-I)", self.inline, 0, MAX_INLINE)?;
         range("the timeout in ms", self.timeout_ms, 100, 3_600_000)?;
+        range("the service level (-S)", self.sl, 0, 15)?;
+        if self.mtu.is_some_and(|mtu| Mtu::at_most(mtu).bytes() != mtu) {
+            bail!("the MTU (-m) is 256, 512, 1024, 2048 or 4096");
+        }
         if self.list > self.depth.saturating_mul(self.qps) {
             bail!(
                 "a list (-l) of {} does not fit into {} queue pairs (-q) of depth (-t) {}",
@@ -237,7 +289,11 @@ impl Config {
             );
         }
         // The completion queues belong to a thread.
-        let entries = u64::from(self.qps) * u64::from(self.depth.max(self.rx_depth));
+        let entries = match self.one_queue() {
+            true => self.depth + self.rx_depth,
+            false => self.depth.max(self.rx_depth),
+        };
+        let entries = u64::from(self.qps) * u64::from(entries);
         range("queue pairs (-q) times depth (-t, -r)", entries, 1, 65_536)?;
         if [self.backend, self.peer_backend].contains(&Backend::Uring) {
             // Each receive is an entry of the ring.
@@ -245,11 +301,16 @@ impl Config {
             let what = "by io_uring, queue pairs (-q) times depths (-t and -r)";
             range(what, entries, 1, 2 * u64::from(RING_ENTRIES))?;
         }
+        self.check_transport()?;
+        self.check_by_address()?;
+        if self.bidirectional && !(self.list_test() && self.metric != Metric::Latency) {
+            bail!("both directions (-b) are measured as bandwidth or rate");
+        }
         if self.metric == Metric::Latency && self.qps != 1 && self.list_test() {
             bail!("latency is measured on one queue pair (-q) per thread");
         }
-        if !self.list_test() && self.backend == Backend::Uring {
-            bail!("connections and registrations cannot use io_uring");
+        if !self.list_test() && [Backend::Uring, Backend::Tcp].contains(&self.backend) {
+            bail!("connections and registrations cannot use io_uring or TCP");
         }
         if self.test.is_atomic() && self.sizes != [8] {
             bail!("an atomic operation has 8 bytes");
@@ -272,6 +333,70 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Checks that the transport has the operation.
+    fn check_transport(&self) -> Result<()> {
+        let (transport, test) = (self.transport, self.test);
+        let has = match transport {
+            Transport::Rc => true,
+            Transport::Uc => [Test::Write, Test::WriteImm, Test::Send].contains(&test),
+            Transport::Ud => test == Test::Send,
+        };
+        if !has {
+            bail!("{transport} (-c) has no {test}; UC has write and send, UD has send");
+        }
+        let largest = self.mtu.unwrap_or(MAX_DATAGRAM);
+        if transport == Transport::Ud && self.sizes.iter().any(|size| *size > largest) {
+            bail!("a datagram (-c UD) is one packet: its size (-s) is at most {largest}");
+        }
+        let at_rest = test != Test::Send && self.metric != Metric::Latency;
+        if self.is_lossy() && self.verify && at_rest {
+            bail!("writes over UC (-c) may be lost, so --verify cannot tell what must be there");
+        }
+        Ok(())
+    }
+
+    /// Checks what connections by address leave to the route.
+    fn check_by_address(&self) -> Result<()> {
+        let tcp = self.backend == Backend::Tcp;
+        if tcp != (self.peer_backend == Backend::Tcp) {
+            bail!("--backend tcp and --peer-backend tcp need each other");
+        }
+        if tcp && (self.test != Test::Send || self.transport != Transport::Rc || self.rdma_cm) {
+            bail!("TCP has no operation but send, and no queue pairs (-c, -R)");
+        }
+        let route = self.mtu.is_none() && self.sl == 0 && self.traffic_class == 0;
+        if self.rdma_cm && (self.transport != Transport::Rc || !self.list_test()) {
+            bail!("the connection manager (-R) connects queue pairs of type RC (-c)");
+        }
+        if self.by_address() && !route {
+            bail!(
+                "with -R or TCP the route has MTU (-m), service level (-S) and traffic class (--tclass)"
+            );
+        }
+        Ok(())
+    }
+
+    /// Returns whether queue pairs connect to an address, instead of exchanging theirs.
+    pub fn by_address(&self) -> bool {
+        self.rdma_cm || self.backend == Backend::Tcp
+    }
+
+    /// Returns whether messages may be lost without an error.
+    pub fn is_lossy(&self) -> bool {
+        self.transport != Transport::Rc
+    }
+
+    /// Returns whether the receiver of the messages counts them.
+    pub fn is_counted(&self) -> bool {
+        self.metric != Metric::Latency && [Test::Send, Test::WriteImm].contains(&self.test)
+    }
+
+    /// Returns whether the sends and the receives of an end complete in one queue, so that a thread
+    /// can wait for both.
+    pub fn one_queue(&self) -> bool {
+        self.bidirectional && self.is_counted()
     }
 
     /// Returns whether messages are exchanged, in contrast to connections and registrations.
@@ -299,6 +424,8 @@ impl Config {
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     pub size: u32,
+    /// Bytes of the network header that a device puts before a message that it receives.
+    pub head: u32,
     pub slots: u64,
     stride: u64,
     qps: u64,
@@ -306,7 +433,11 @@ pub struct Layout {
 
 impl Layout {
     pub fn new(config: &Config, size: u32) -> Self {
-        let stride = u64::from(size.max(8)).next_multiple_of(ALIGN);
+        let head = match config.transport {
+            Transport::Ud => Grh::LEN as u32,
+            Transport::Rc | Transport::Uc => 0,
+        };
+        let stride = u64::from(size.max(8).saturating_add(head)).next_multiple_of(ALIGN);
         let qps = u64::from(config.qps);
         let slots = if config.verify {
             let room = (SLOT_MEMORY / (2 * stride * qps)).max(2);
@@ -316,6 +447,7 @@ impl Layout {
         };
         Self {
             size,
+            head,
             slots,
             stride,
             qps,
@@ -334,9 +466,12 @@ impl Layout {
     /// Returns the posted receives per queue pair, each with a slot of its own if contents are
     /// verified.
     pub fn rx_depth(&self, config: &Config) -> u64 {
-        match config.verify {
-            true => u64::from(config.rx_depth).min(self.slots),
-            false => config.rx_depth.into(),
+        let rx_depth = u64::from(config.rx_depth);
+        match (config.verify, config.test) {
+            (false, _) => rx_depth,
+            // A write may begin to arrive before it finds no receive.
+            (true, Test::WriteImm) => rx_depth.min(self.slots - 1),
+            (true, _) => rx_depth.min(self.slots),
         }
     }
 
@@ -350,7 +485,7 @@ impl Layout {
 
     /// Returns the offset that message `number` of queue pair `qp` arrives at.
     pub fn inbox(&self, qp: u64, number: u64) -> u64 {
-        (qp * self.slots + number % self.slots) * self.stride
+        (qp * self.slots + number % self.slots) * self.stride + u64::from(self.head)
     }
 
     /// Returns the offset that message `number` of queue pair `qp` leaves from.
@@ -367,6 +502,9 @@ pub mod tests {
         Config {
             test: Test::Write,
             metric: Metric::Rate,
+            transport: Transport::Rc,
+            bidirectional: false,
+            rdma_cm: false,
             backend: Backend::Call,
             peer_backend: Backend::Verbs,
             mode: Mode::Event,
@@ -382,6 +520,9 @@ pub mod tests {
             qps: 2,
             threads: 1,
             inline: 0,
+            mtu: None,
+            sl: 0,
+            traffic_class: 0,
             verify: true,
             timeout_ms: 1000,
         }
@@ -418,14 +559,34 @@ pub mod tests {
             |c| c.threads = 0,
             |c| c.threads = u32::MAX,
             |c| c.inline = u32::MAX,
+            |c| c.mtu = Some(1500),
+            |c| c.sl = 16,
             |c| c.timeout_ms = 0,
             |c| c.timeout_ms = u64::MAX,
             |c| c.test = Test::FetchAdd,
+            |c| (c.rdma_cm, c.transport, c.verify) = (true, Transport::Uc, false),
+            |c| (c.rdma_cm, c.test) = (true, Test::Connect),
+            |c| (c.rdma_cm, c.sl) = (true, 1),
+            |c| (c.backend, c.peer_backend) = (Backend::Tcp, Backend::Tcp),
+            |c| (c.test, c.backend) = (Test::Send, Backend::Tcp),
+            |c| (c.test, c.peer_backend) = (Test::Send, Backend::Tcp),
             |c| c.metric = Metric::Latency,
+            |c| (c.metric, c.qps, c.bidirectional) = (Metric::Latency, 1, true),
+            |c| (c.test, c.bidirectional) = (Test::Connect, true),
+            |c| (c.test, c.bidirectional, c.depth, c.rx_depth) = (Test::Send, true, 8192, 32_768),
             |c| (c.qps, c.depth) = (256, 8192),
             |c| (c.qps, c.sizes) = (16, vec![MAX_SIZE]),
             |c| (c.peer_backend, c.qps, c.rx_depth) = (Backend::Uring, 8, 8192),
             |c| (c.test, c.backend) = (Test::Connect, Backend::Uring),
+            |c| (c.test, c.transport) = (Test::Read, Transport::Uc),
+            |c| (c.test, c.transport) = (Test::Write, Transport::Ud),
+            |c| (c.test, c.transport) = (Test::Connect, Transport::Uc),
+            |c| c.transport = Transport::Uc, // which cannot be verified
+            |c| (c.test, c.transport, c.sizes) = (Test::Send, Transport::Ud, vec![4097]),
+            |c| {
+                (c.test, c.transport, c.mtu, c.sizes) =
+                    (Test::Send, Transport::Ud, Some(1024), vec![1025])
+            },
         ];
         for (i, spoil) in spoil.iter().enumerate() {
             let mut config = config();
@@ -443,16 +604,25 @@ pub mod tests {
 
     #[test]
     fn slots_do_not_overlap_and_are_inside() {
-        for verify in [false, true] {
+        for (verify, transport) in [
+            (false, Transport::Rc),
+            (true, Transport::Rc),
+            (true, Transport::Ud),
+        ] {
             for size in [1, 8, 63, 64, 65, 4096] {
-                let config = Config { verify, ..config() };
+                let config = Config {
+                    verify,
+                    transport,
+                    ..config()
+                };
                 let layout = Layout::new(&config, size);
                 let mut seen = std::collections::BTreeMap::new();
                 for qp in 0..2 {
                     for slot in 0..layout.slots {
                         for at in [layout.inbox(qp, slot), layout.outbox(qp, slot)] {
                             assert!(at + u64::from(size) <= layout.bytes());
-                            assert_eq!(seen.insert(at, at + u64::from(size)), None);
+                            let start = at - u64::from(layout.head);
+                            assert_eq!(seen.insert(start, at + u64::from(size)), None);
                         }
                     }
                 }

@@ -15,7 +15,8 @@ use super::config::{Backend, Config};
 use super::end::DeviceOptions;
 use super::progress::Progress;
 use super::stats::Row;
-use super::verbs;
+#[cfg(feature = "verbs")]
+use super::verbs::connect::{client, Theirs};
 use super::wire::{EndAddress, Message, Wire};
 use anyhow::{bail, ensure, Context as _, Result};
 use rust_ulp::cm::{AcceptOptions, ConnectOptions, Connection, Listener};
@@ -24,13 +25,12 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
-use ulp_verbs::{cm, Memory, QueuePair, VerbsCq};
 
 /// The steps of a connection; the last is their sum.
 const STEPS: &[&str] = &["buffer", "address", "route", "connect", "write", "total"];
 /// The size of the write and of its buffer.
-const BYTES: usize = 8;
-const BUFFER: usize = 4096;
+pub const BYTES: usize = 8;
+pub const BUFFER: usize = 4096;
 
 pub fn run(
     config: &Config,
@@ -58,9 +58,14 @@ pub fn run(
     let mut rounds = Rounds::new(config);
     let result = (|| -> Result<()> {
         let mut one: Box<dyn FnMut() -> Result<Times>> = match config.backend {
-            // Config::check() leaves io_uring out.
-            Backend::Call | Backend::Uring => Box::new(ours(device, target, config.timeout())?),
-            Backend::Verbs => Box::new(theirs(device, target, config.timeout())?),
+            // Config::check() leaves io_uring and TCP out.
+            Backend::Call | Backend::Uring | Backend::Tcp => {
+                Box::new(ours(device, target, config.timeout())?)
+            }
+            #[cfg(feature = "verbs")]
+            Backend::Verbs => Box::new(client(device, target, config.timeout())?),
+            #[cfg(not(feature = "verbs"))]
+            Backend::Verbs => return super::without_verbs(),
         };
         let mut said = Instant::now();
         while let Some(counts) = rounds.next(stop) {
@@ -89,12 +94,12 @@ pub fn run(
 }
 
 /// The times of the steps.
-type Times = [Duration; 6];
+pub type Times = [Duration; 6];
 
 /// The address of the server, and its buffer.
-struct Target {
-    addr: SocketAddr,
-    end: EndAddress,
+pub struct Target {
+    pub addr: SocketAddr,
+    pub end: EndAddress,
 }
 
 fn ours(
@@ -137,59 +142,6 @@ fn ours(
     })
 }
 
-fn theirs(
-    device: &DeviceOptions,
-    target: Target,
-    timeout: Duration,
-) -> Result<impl FnMut() -> Result<Times>> {
-    let chosen = verbs::open(device)?;
-    let cq = VerbsCq::new(&chosen.context, 16)?;
-    let channel = cm::Channel::new()?;
-    let remote = (target.end.addr, target.end.rkey);
-    Ok(move || {
-        let start = Instant::now();
-        let memory = Memory::new(&chosen.context, BUFFER)?;
-        let made = start.elapsed();
-        let mut id = cm::Id::new(&channel)?;
-        id.resolve_addr(target.addr, timeout)?;
-        let resolved = start.elapsed();
-        id.resolve_route(timeout)?;
-        let routed = start.elapsed();
-        id.create_qp(&memory, &cq)?;
-        id.connect(timeout)?;
-        let connected = start.elapsed();
-        id.write(remote, BYTES as u32)?;
-        let mut status = None;
-        while status.is_none() {
-            if cq.poll(1, |done| status = Some(done.status))? != 0 {
-                break;
-            }
-            cq.arm()?;
-            if cq.poll(1, |done| status = Some(done.status))? == 0 {
-                // Only this identifier has events here. A write that fails causes one, too.
-                cq.wait_event()?;
-            }
-        }
-        let total = start.elapsed();
-        ensure!(
-            status == Some(0),
-            "the write failed: {}",
-            ulp_verbs::status_text(status.unwrap_or(5))
-        );
-        id.disconnect(timeout)?;
-        // Discards the requests that the end of the queue pair flushed.
-        while cq.poll(16, |_| {})? != 0 {}
-        Ok([
-            made,
-            resolved.saturating_sub(made),
-            routed.saturating_sub(resolved),
-            connected.saturating_sub(routed),
-            total.saturating_sub(connected),
-            total,
-        ])
-    })
-}
-
 /// Accepts connections until the client is done.
 pub fn serve(
     config: &Config,
@@ -204,9 +156,14 @@ pub fn serve(
     }
     let addr = SocketAddr::new(local.ip().to_canonical(), 0);
     let server: Box<dyn Server> = match config.peer_backend {
-        // Config::check() leaves io_uring out.
-        Backend::Call | Backend::Uring => Box::new(Ours::new(device, addr, config.timeout())?),
+        // Config::check() leaves io_uring and TCP out.
+        Backend::Call | Backend::Uring | Backend::Tcp => {
+            Box::new(Ours::new(device, addr, config.timeout())?)
+        }
+        #[cfg(feature = "verbs")]
         Backend::Verbs => Box::new(Theirs::new(device, addr, config.timeout())?),
+        #[cfg(not(feature = "verbs"))]
+        Backend::Verbs => return super::without_verbs(),
     };
     let (port, end) = server.target();
     wire.send(&Message::Listening { port, end })?;
@@ -247,10 +204,10 @@ pub fn serve(
 }
 
 /// The interval at which a thread that waits checks whether the run is over.
-const SLICE: Duration = Duration::from_millis(200);
+pub const SLICE: Duration = Duration::from_millis(200);
 
 /// A server that accepts one connection at a time.
-trait Server: Send {
+pub trait Server: Send {
     /// Returns its port and its buffer.
     fn target(&self) -> (u16, EndAddress);
     /// Creates the objects of the next connection.
@@ -348,69 +305,6 @@ impl Server for Ours {
             Err(error) => return Err(error.into()),
         };
         let over = event.kind == EventKind::Disconnected && event.is_about(connection);
-        if over {
-            self.connection = None;
-        }
-        Ok(over)
-    }
-}
-
-struct Theirs {
-    listener: cm::Listener,
-    connection: Option<cm::Id>,
-    next: Option<QueuePair>,
-    cq: Arc<VerbsCq>,
-    memory: Arc<Memory>,
-    timeout: Duration,
-}
-
-impl Theirs {
-    fn new(options: &DeviceOptions, addr: SocketAddr, timeout: Duration) -> Result<Self> {
-        let chosen = verbs::open(options)?;
-        Ok(Self {
-            listener: cm::Listener::bind(addr)?,
-            connection: None,
-            next: None,
-            cq: VerbsCq::new(&chosen.context, 16)?,
-            memory: Memory::new(&chosen.context, BUFFER)?,
-            timeout,
-        })
-    }
-}
-
-impl Server for Theirs {
-    fn target(&self) -> (u16, EndAddress) {
-        let end = EndAddress {
-            qps: Vec::new(),
-            addr: self.memory.addr(),
-            len: BUFFER as u64,
-            rkey: self.memory.rkey(),
-        };
-        (self.listener.port(), end)
-    }
-
-    fn prepare(&mut self) -> Result<()> {
-        let (memory, cq) = (&self.memory, &self.cq);
-        self.next = Some(QueuePair::new(memory, cq, cq, (1, 1, 0))?);
-        Ok(())
-    }
-
-    fn accept(&mut self) -> Result<bool> {
-        let Some(mut id) = self.listener.next_request(SLICE)? else {
-            return Ok(false);
-        };
-        let qp = self.next.take().context("no queue pair is prepared")?;
-        if id.accept(qp, self.timeout).context("accepting")? {
-            self.connection = Some(id);
-        }
-        Ok(true)
-    }
-
-    fn is_over(&mut self) -> Result<bool> {
-        let over = match &self.connection {
-            Some(id) => id.wait_disconnected(SLICE)?,
-            None => true,
-        };
         if over {
             self.connection = None;
         }

@@ -9,6 +9,7 @@
 use super::config::{Config, Layout};
 use super::wire::EndAddress;
 use anyhow::{bail, Result};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -69,7 +70,7 @@ pub struct Done {
     pub imm: Option<u32>,
 }
 
-/// One of the two completion queues.
+/// One of the two completion queues. With [`Config::one_queue`] both are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
     Send,
@@ -85,6 +86,12 @@ pub struct Control {
     pub abort: AtomicBool,
     /// Messages so far, for the progress bar.
     pub progress: AtomicU64,
+    /// The threads that have received the last message on each queue pair.
+    pub over: AtomicU64,
+    /// Whether the peer has received the last message of every queue pair.
+    pub heard: AtomicBool,
+    /// Set when the peer wants no more messages.
+    pub enough: AtomicBool,
     pub timeout: Duration,
 }
 
@@ -94,12 +101,15 @@ impl Control {
             stop: stop.clone(),
             abort: AtomicBool::new(false),
             progress: AtomicU64::new(0),
+            over: AtomicU64::new(0),
+            heard: AtomicBool::new(false),
+            enough: AtomicBool::new(false),
             timeout,
         })
     }
 
     pub fn stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        self.stop.load(Ordering::Relaxed) || self.enough.load(Ordering::Relaxed)
     }
 
     /// Returns an error once the run has failed.
@@ -158,7 +168,8 @@ pub struct Plan<'a> {
     pub control: &'a Arc<Control>,
 }
 
-/// One end: [`super::call::CallEnd`], [`super::uring::UringEnd`], [`super::verbs::VerbsEnd`].
+/// One end: [`super::call::CallEnd`], [`super::uring::UringEnd`], [`super::verbs::VerbsEnd`],
+/// [`super::tcp::TcpEnd`].
 pub trait End: Send + Sized {
     /// Creates all objects, up to queue pairs that accept receives.
     fn new(plan: &Plan<'_>) -> Result<Self>;
@@ -166,8 +177,18 @@ pub trait End: Send + Sized {
     /// Returns the address that the other side needs.
     fn address(&self) -> EndAddress;
 
-    /// Connects its queue pairs to the peer's, one by one. Called once.
+    /// Connects its queue pairs to the peer's, one by one, unless they have been connected by
+    /// address. Called once.
     fn connect(&mut self, peer: &EndAddress) -> Result<()>;
+
+    /// Listens for the peer, which connects by address, and returns the port.
+    fn listen(&mut self, ip: IpAddr) -> Result<u16>;
+
+    /// Accepts a connection for each queue pair, in their order, after [`Self::listen`].
+    fn accept(&mut self) -> Result<()>;
+
+    /// Connects its queue pairs to a peer that listens, in their order.
+    fn dial(&mut self, addr: SocketAddr) -> Result<()>;
 
     /// Posts requests. Before [`Self::connect`] these can only be receives.
     fn post(&mut self, ops: &[Op]) -> Result<()>;

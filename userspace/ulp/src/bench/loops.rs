@@ -6,18 +6,23 @@
 //! |---|---|---|---|
 //! | write latency, polling | writes, spins on the last byte of its own buffer | the same | half a round trip |
 //! | write latency, by events | writes with immediate data, waits for a receive | the same | half a round trip |
-//! | send latency | sends, waits for a receive | the same | half a round trip |
+//! | send and write-with-immediate latency | sends, waits for a receive | the same | half a round trip |
 //! | read and atomic latency | posts one, waits for its completion | nothing | post to completion |
-//! | bandwidth, rate | posts lists, the last of each queue pair signaled | receives sends | messages by time |
+//! | bandwidth, rate | posts lists, some requests signaled, and the last of each queue pair | receives | messages by time |
 //!
 //! A round trip is from posting one message to posting the next. The peer needs no count: the
 //! client's last message says that it is the last. With verification each message has contents of
 //! its own, and the time that this takes is in the numbers.
+//!
+//! With both directions, the server measures as the client does, and each receives.
+//!
+//! UC and UD may lose messages. There the immediate data of a message is its number, the client
+//! repeats the last message until the server has it, and the server counts what arrived.
 
-use super::config::{Amount, Config, Layout, Metric, Mode, Test};
+use super::config::{Amount, Config, Layout, Metric, Mode, Test, Transport};
 use super::end::{Control, Done, End, Kind, Op, Queue};
 use super::stats::Latencies;
-use anyhow::{bail, ensure, Result};
+use anyhow::{bail, ensure, Context, Result};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -25,6 +30,14 @@ use std::time::{Duration, Instant};
 const LAST_MARK: u8 = 255;
 /// Immediate data of the last message.
 const LAST_IMM: u32 = 1;
+/// Immediate data of message 0, where the immediate data is a number.
+const FIRST_IMM: u32 = 2;
+/// The numbers of messages repeat after this many, so that they fit into immediate data.
+const NUMBERS: u64 = 1 << 31;
+/// The mark of a receive, in its identifier.
+const RECEIVE: u64 = 1 << 60;
+/// The interval at which the last message is repeated where it may be lost.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// The state of one thread.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +47,8 @@ pub struct Task<'a> {
     pub control: &'a Control,
     /// The number of the thread, from 0, the same at both ends.
     pub thread: u64,
+    /// This end.
+    pub origin: Origin,
 }
 
 /// The measurements of one thread of the client.
@@ -46,6 +61,8 @@ pub struct Measured {
     pub peak: f64,
     /// Messages on each queue pair, with those of the warm-up.
     pub sent: Vec<u64>,
+    /// Messages of the peer that arrived on each queue pair, if this side counts them.
+    pub received: Option<Vec<u64>>,
     /// The messages that this side verified.
     pub verified: u64,
 }
@@ -91,11 +108,20 @@ pub enum Origin {
     Server,
 }
 
+impl Origin {
+    fn other(self) -> Self {
+        match self {
+            Self::Client => Self::Server,
+            Self::Server => Self::Client,
+        }
+    }
+}
+
 /// Returns word number `word` of a message.
 fn pattern(task: &Task<'_>, from: Origin, qp: u64, number: u64, word: u64) -> u64 {
     // splitmix64 over the position.
     let mut z = ((from as u64) << 63) ^ (task.thread << 56) ^ (qp << 44);
-    z = (z ^ number)
+    z = (z ^ (number % NUMBERS))
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
         .wrapping_add(word + 1);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -180,6 +206,16 @@ impl Task<'_> {
         self.config.mode == Mode::Event
     }
 
+    /// Returns the name of the peer's message in errors.
+    fn awaited(&self) -> &'static str {
+        match self.config.transport {
+            Transport::Rc => "the peer's message",
+            Transport::Uc | Transport::Ud => {
+                "the peer's message, which is not repeated if it is lost"
+            }
+        }
+    }
+
     fn is_latency(&self) -> bool {
         self.config.metric == Metric::Latency
     }
@@ -187,9 +223,18 @@ impl Task<'_> {
     /// Returns whether both sides exchange messages by receives.
     fn by_receives(&self) -> bool {
         match self.config.test {
-            Test::Send => true,
+            Test::Send | Test::WriteImm => true,
             Test::Write => self.is_latency() && self.event(),
             _ => false,
+        }
+    }
+
+    /// Returns where the data of a read or an atomic operation arrives. The peer reads the outbox,
+    /// and its atomic operations change the inbox.
+    fn result(&self, qp: u64, number: u64) -> u64 {
+        match self.config.test.is_atomic() {
+            true => self.layout.outbox(qp, number),
+            false => self.layout.inbox(qp, number),
         }
     }
 
@@ -199,9 +244,10 @@ impl Task<'_> {
 }
 
 /// Posts receives and stores the data of reads, before the ends are connected.
-pub fn prepare<E: End>(task: &Task<'_>, end: &mut E, server: bool) -> Result<()> {
+pub fn prepare<E: End>(task: &Task<'_>, end: &mut E) -> Result<()> {
     let layout = &task.layout;
-    if task.by_receives() && (server || task.is_latency()) {
+    let is_target = task.origin == Origin::Server || task.config.bidirectional;
+    if task.by_receives() && (is_target || task.is_latency()) {
         let receives = if task.is_latency() {
             2
         } else {
@@ -213,17 +259,11 @@ pub fn prepare<E: End>(task: &Task<'_>, end: &mut E, server: bool) -> Result<()>
             }
         }
     }
-    if server && task.config.verify && task.config.test == Test::Read {
+    if is_target && task.config.verify && task.config.test == Test::Read {
         let mut scratch = Scratch::new(task);
         for qp in 0..task.config.qps.into() {
             for slot in 0..layout.slots {
-                scratch.fill(
-                    task,
-                    end,
-                    Origin::Server,
-                    (qp, slot),
-                    layout.outbox(qp, slot),
-                )?;
+                scratch.fill(task, end, task.origin, (qp, slot), layout.outbox(qp, slot))?;
             }
         }
     }
@@ -231,28 +271,52 @@ pub fn prepare<E: End>(task: &Task<'_>, end: &mut E, server: bool) -> Result<()>
 }
 
 fn receive(task: &Task<'_>, qp: u64, number: u64) -> Op {
-    let at = task.layout.inbox(qp, number);
-    let mut op = Op::new(Kind::Recv, qp, at, 0, task.layout.size);
-    op.id = qp;
+    // A device puts the network header of a datagram before the message.
+    let head = task.layout.head;
+    let at = task.layout.inbox(qp, number) - u64::from(head);
+    let mut op = Op::new(Kind::Recv, qp, at, 0, task.layout.size + head);
+    op.id = qp | RECEIVE;
     op
 }
 
-/// Runs the server while the client measures, and returns the number of verified messages.
-pub fn serve<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
-    match task.config.test {
-        Test::Write if task.is_latency() && !task.event() => write_pong(task, end),
-        Test::Write | Test::Send if task.is_latency() => message_pong(task, end),
-        Test::Send => receiver(task, end),
-        _ => Ok(0),
-    }
+/// The work of one thread of the server.
+#[derive(Clone, Debug, Default)]
+pub struct Served {
+    pub verified: u64,
+    /// The messages that arrived on each queue pair, if the thread counts them.
+    pub received: Option<Vec<u64>>,
+    /// The measurement of this direction, if both are measured.
+    pub measured: Option<Measured>,
 }
 
-/// Verifies the written messages after the measurement, and returns their number.
+/// Runs the server while the client measures.
+pub fn serve<E: End>(task: &Task<'_>, end: &mut E) -> Result<Served> {
+    if task.config.bidirectional {
+        let measured = Flow::new(task).run(end)?;
+        return Ok(Served {
+            verified: measured.verified,
+            received: measured.received.clone(),
+            measured: Some(measured),
+        });
+    }
+    let verified = match task.config.test {
+        Test::Write if task.is_latency() && !task.event() => write_pong(task, end)?,
+        _ if task.by_receives() && task.is_latency() => message_pong(task, end)?,
+        Test::Send | Test::WriteImm => return receiver(task, end),
+        _ => 0,
+    };
+    Ok(Served {
+        verified,
+        ..Served::default()
+    })
+}
+
+/// Verifies the messages that the peer wrote, after the measurement, and returns their number.
 pub fn inspect<E: End>(task: &Task<'_>, end: &E, sent: &[u64]) -> Result<u64> {
     let config = task.config;
     ensure!(
         sent.len() == config.qps as usize,
-        "the client counts {} queue pairs",
+        "the peer counts {} queue pairs",
         sent.len()
     );
     if !config.verify || task.is_latency() && !config.test.is_atomic() {
@@ -265,7 +329,7 @@ pub fn inspect<E: End>(task: &Task<'_>, end: &E, sent: &[u64]) -> Result<u64> {
             Test::Write => {
                 for number in sent.saturating_sub(task.layout.slots)..*sent {
                     let at = task.layout.inbox(qp, number);
-                    scratch.verify(task, end, Origin::Client, (qp, number), at, 0)?;
+                    scratch.verify(task, end, task.origin.other(), (qp, number), at, 0)?;
                     verified += 1;
                 }
             }
@@ -285,14 +349,32 @@ pub fn inspect<E: End>(task: &Task<'_>, end: &E, sent: &[u64]) -> Result<u64> {
     Ok(verified)
 }
 
+/// Returns the number of messages that did not arrive, if they were counted and may be lost.
+pub fn lost<'a>(
+    config: &Config,
+    sent: &[Vec<u64>],
+    received: impl Iterator<Item = Option<&'a Vec<u64>>>,
+) -> Result<Option<u64>> {
+    if !config.is_counted() {
+        return Ok(None);
+    }
+    let received: u64 = received.flatten().flatten().sum();
+    let sent = sent.iter().flatten();
+    let sent = sent.fold(0, |sum: u64, n| sum.saturating_add(*n));
+    let lost = sent.checked_sub(received);
+    let lost = lost.filter(|lost| *lost == 0 || config.is_lossy());
+    let lost = lost.with_context(|| format!("of {sent} messages {received} arrived"))?;
+    Ok(config.is_lossy().then_some(lost))
+}
+
 /// Runs the client.
 pub fn measure<E: End>(task: &Task<'_>, end: &mut E) -> Result<Measured> {
     if !task.is_latency() {
         return Flow::new(task).run(end);
     }
     match task.config.test {
-        Test::Write if !task.event() => ping(task, end, WriteSide::new(task, Origin::Client)),
-        Test::Write | Test::Send => ping(task, end, MessageSide::new(task, Origin::Client)),
+        Test::Write if !task.event() => ping(task, end, WriteSide::new(task)),
+        _ if task.by_receives() => ping(task, end, MessageSide::new(task)),
         _ => one_by_one(task, end),
     }
 }
@@ -396,7 +478,7 @@ fn ping<S: Side, E: End>(task: &Task<'_>, end: &mut E, mut side: S) -> Result<Me
 }
 
 fn write_pong<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
-    let mut side = WriteSide::new(task, Origin::Server);
+    let mut side = WriteSide::new(task);
     for i in 0.. {
         let want = mark(i);
         let got = side.arrival(task, end, i, |got| got == want || got == LAST_MARK)?;
@@ -422,14 +504,10 @@ struct WriteSide {
 }
 
 impl WriteSide {
-    fn new(task: &Task<'_>, from: Origin) -> Self {
+    fn new(task: &Task<'_>) -> Self {
         Self {
-            from,
-            to: if from == Origin::Client {
-                Origin::Server
-            } else {
-                Origin::Client
-            },
+            from: task.origin,
+            to: task.origin.other(),
             scratch: Scratch::new(task),
             outstanding: Outstanding::new(task.config),
             verified: 0,
@@ -460,7 +538,7 @@ impl WriteSide {
         let inbox = task.layout.inbox(0, 0);
         let at = inbox + u64::from(task.layout.size) - 1;
         let mut got = 0;
-        task.control.spin("the peer's message", || {
+        task.control.spin(task.awaited(), || {
             got = end.load(at)?;
             Ok(expected(got))
         })?;
@@ -495,14 +573,10 @@ struct MessageSide {
 }
 
 impl MessageSide {
-    fn new(task: &Task<'_>, from: Origin) -> Self {
+    fn new(task: &Task<'_>) -> Self {
         Self {
-            from,
-            to: if from == Origin::Client {
-                Origin::Server
-            } else {
-                Origin::Client
-            },
+            from: task.origin,
+            to: task.origin.other(),
             scratch: Scratch::new(task),
             outstanding: Outstanding::new(task.config),
             done: Vec::with_capacity(64),
@@ -517,7 +591,7 @@ impl MessageSide {
         if task.config.verify {
             self.scratch.fill(task, end, self.from, (0, i), outbox)?;
         }
-        let is_write = task.config.test == Test::Write;
+        let is_write = task.config.test != Test::Send;
         let kind = if is_write { Kind::Write } else { Kind::Send };
         let mut op = Op::new(kind, 0, outbox, inbox, layout.size);
         op.inline = task.inline();
@@ -549,9 +623,8 @@ impl MessageSide {
                 end.post(ops)?;
             }
             let done = &mut self.done;
-            task.control.spin("the peer's message", || {
-                Ok(end.reap(Queue::Recv, done)? != 0)
-            })?;
+            task.control
+                .spin(task.awaited(), || Ok(end.reap(Queue::Recv, done)? != 0))?;
         }
         let [done] = self.done.as_slice() else {
             bail!("{} messages where one was due", self.done.len());
@@ -577,7 +650,7 @@ impl Side for MessageSide {
 }
 
 fn message_pong<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
-    let mut side = MessageSide::new(task, Origin::Server);
+    let mut side = MessageSide::new(task);
     let mut last = side.exchange(task, end, 0, &[])?;
     for i in 0.. {
         let ops = side.ops(task, end, i, last)?;
@@ -605,9 +678,15 @@ fn of_latencies(
         elapsed,
         peak: 0.0,
         sent: vec![messages],
+        received: None,
         // Every answer was verified.
         verified: if task.config.verify { messages } else { 0 },
     }
+}
+
+/// Returns the immediate data of message number `number`.
+fn numbered(number: u64) -> u32 {
+    FIRST_IMM + (number % NUMBERS) as u32
 }
 
 /// Returns request number `number` of a queue pair, for reads, writes and atomics.
@@ -617,18 +696,24 @@ fn request(task: &Task<'_>, qp: u64, number: u64) -> Op {
     let size = layout.size;
     match task.config.test {
         Test::Read => Op::new(Kind::Read, qp, inbox, outbox, size),
-        Test::Send => Op::new(Kind::Send, qp, outbox, 0, size),
+        Test::Send => {
+            let mut op = Op::new(Kind::Send, qp, outbox, 0, size);
+            op.imm = task.config.is_lossy().then(|| numbered(number));
+            op
+        }
         Test::FetchAdd | Test::CmpSwap => {
             // The results have slots; the operand is one number per queue pair.
             let add = task.config.test == Test::FetchAdd;
             let kind = if add { Kind::FetchAdd } else { Kind::CmpSwap };
-            let mut op = Op::new(kind, qp, inbox, layout.inbox(qp, 0), 8);
+            let result = task.result(qp, number);
+            let mut op = Op::new(kind, qp, result, layout.inbox(qp, 0), 8);
             op.args = if add { (1, 0) } else { (number, number + 1) };
             op
         }
         _ => {
             let mut op = Op::new(Kind::Write, qp, outbox, inbox, size);
             op.inline = task.inline();
+            op.imm = (task.config.test == Test::WriteImm).then(|| numbered(number));
             op
         }
     }
@@ -644,18 +729,15 @@ fn dress<E: End>(
 ) -> Result<()> {
     let layout = &task.layout;
     match task.config.test {
-        Test::Write | Test::Send => {
+        Test::Write | Test::WriteImm | Test::Send => {
             let at = layout.outbox(qp, number);
-            scratch.fill(task, end, Origin::Client, (qp, number), at)
+            scratch.fill(task, end, task.origin, (qp, number), at)
         }
-        // Clears the buffer, so that old data does not pass for read data.
-        _ => scratch.fill(
-            task,
-            end,
-            Origin::Client,
-            (qp, number),
-            layout.inbox(qp, number),
-        ),
+        // Changes the buffer, so that old data does not pass for read data.
+        _ => {
+            let at = task.result(qp, number);
+            scratch.fill(task, end, task.origin, (qp, number), at)
+        }
     }
 }
 
@@ -667,11 +749,11 @@ fn look<E: End>(
     qp: u64,
     number: u64,
 ) -> Result<bool> {
-    let at = task.layout.inbox(qp, number);
+    let at = task.result(qp, number);
     match task.config.test {
         Test::Read => {
             let slot = number % task.layout.slots;
-            scratch.verify(task, end, Origin::Server, (qp, slot), at, 0)?;
+            scratch.verify(task, end, task.origin.other(), (qp, slot), at, 0)?;
             Ok(true)
         }
         Test::FetchAdd | Test::CmpSwap => {
@@ -749,6 +831,8 @@ struct Flow<'a> {
     reaped: Vec<Done>,
     scratch: Scratch,
     verified: u64,
+    /// The receives for the peer's messages, if it sends at the same time.
+    receiver: Option<Receiver<'a>>,
 }
 
 /// The best tenth of a run.
@@ -803,6 +887,7 @@ impl<'a> Flow<'a> {
             reaped: Vec::with_capacity(256),
             scratch: Scratch::new(task),
             verified: 0,
+            receiver: task.config.one_queue().then(|| Receiver::new(task)),
         }
     }
 
@@ -831,18 +916,24 @@ impl<'a> Flow<'a> {
             else {
                 continue;
             };
+            // Requests since the last signaled one.
+            let mut since = 0;
             for i in 1..=share {
                 if task.config.verify {
                     dress(task, end, &mut self.scratch, qp as u64, *posted)?;
                 }
                 let mut op = request(task, qp as u64, *posted);
-                op.signaled = i == share;
-                op.id = ((qp as u64) << 32) | share;
+                since += 1;
+                op.signaled = i == share || since == u64::from(task.config.cq_mod);
+                op.id = ((qp as u64) << 32) | since;
+                if op.signaled {
+                    self.signals += 1;
+                    since = 0;
+                }
                 self.ops.push(op);
                 *posted += 1;
             }
             *flying += share;
-            self.signals += 1;
         }
         let qps = self.flying.len();
         self.turn = (self.turn + (n as usize % qps)) % qps;
@@ -855,6 +946,10 @@ impl<'a> Flow<'a> {
         end.reap(Queue::Send, &mut self.reaped)?;
         let mut messages = 0;
         for done in &self.reaped {
+            if let (Some(receiver), true) = (&mut self.receiver, done.id & RECEIVE != 0) {
+                receiver.take(end, done)?;
+                continue;
+            }
             let (qp, share) = ((done.id >> 32) as usize, done.id & 0xffff_ffff);
             let (Some(flying), Some(count)) = (self.flying.get_mut(qp), self.done.get_mut(qp))
             else {
@@ -872,6 +967,9 @@ impl<'a> Flow<'a> {
             *count += share;
             messages += share;
         }
+        if let Some(receiver) = &mut self.receiver {
+            receiver.post(end)?;
+        }
         self.task.progress(messages);
         Ok(messages)
     }
@@ -882,6 +980,9 @@ impl<'a> Flow<'a> {
     fn wait<E: End>(&mut self, end: &mut E, post: bool, min: u64) -> Result<u64> {
         if self.task.event() {
             let ops = if post { self.ops.as_slice() } else { &[] };
+            // Receives complete in the same queue, and have to be posted again.
+            let alone = self.receiver.is_none();
+            let min = if alone { min } else { 1 };
             let min = min.clamp(1, self.signals.max(1)) as u32;
             end.post_and_wait(ops, Queue::Send, min)?;
             return self.reap(end);
@@ -903,7 +1004,9 @@ impl<'a> Flow<'a> {
         let began = Instant::now();
         let list = u64::from(self.task.config.list).min(self.depth * self.flying.len() as u64);
         // Completions per list.
-        let each = self.shares(list).count() as u64;
+        let every = u64::from(self.task.config.cq_mod);
+        let each = self.shares(list).map(|(_, share)| share.div_ceil(every));
+        let each = each.sum();
         let mut total = 0;
         loop {
             let n = match amount {
@@ -946,22 +1049,59 @@ impl<'a> Flow<'a> {
         peak = Peak::new(config.amount, config.list.into(), began);
         let messages = self.phase(end, config.amount, &mut peak)?;
         let elapsed = began.elapsed();
-        if config.test == Test::Send {
+        if self.task.by_receives() {
             self.farewell(end)?;
         }
+        let receiver = self.receiver.as_ref();
         let average = messages as f64 / elapsed.as_secs_f64().max(1e-9);
         Ok(Measured {
             latencies: None,
             messages,
             elapsed,
             peak: peak.best.max(average),
+            verified: self.verified + receiver.map_or(0, |receiver| receiver.verified),
+            received: receiver.map(Receiver::counts),
             sent: self.posted,
-            verified: self.verified,
         })
     }
 
-    /// Sends the last message on each queue pair.
+    /// Sends the last message on each queue pair, and waits for those of a peer that sends at the
+    /// same time. Where it may be lost, it is repeated until the peer has it.
     fn farewell<E: End>(&mut self, end: &mut E) -> Result<()> {
+        let began = Instant::now();
+        let control = self.task.control;
+        let lossy = self.task.config.is_lossy();
+        self.last_messages(end)?;
+        while lossy && !control.heard.load(Ordering::Relaxed) {
+            control.check()?;
+            ensure!(
+                began.elapsed() < control.timeout,
+                "the peer did not receive the last message for {:?}",
+                control.timeout
+            );
+            std::thread::sleep(AGAIN);
+            self.last_messages(end)?;
+        }
+        while self.receiver.as_ref().is_some_and(|r| !r.is_over()) {
+            self.wait_for_receives(end)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a message of a peer that sends at the same time.
+    fn wait_for_receives<E: End>(&mut self, end: &mut E) -> Result<()> {
+        if self.task.event() {
+            end.post_and_wait(&[], Queue::Send, 1)?;
+            return self.reap(end).map(drop);
+        }
+        let (control, name) = (self.task.control, self.task.awaited());
+        control.spin(name, || {
+            self.reap(end)?;
+            Ok(!self.reaped.is_empty())
+        })
+    }
+
+    fn last_messages<E: End>(&mut self, end: &mut E) -> Result<()> {
         for qp in 0..self.flying.len() {
             let number = self.posted.get(qp).copied().unwrap_or(0);
             let mut op = request(self.task, qp as u64, number);
@@ -972,7 +1112,8 @@ impl<'a> Flow<'a> {
         }
         while self.signals != 0 {
             if self.task.event() {
-                let n = self.signals as u32;
+                let alone = self.receiver.is_none();
+                let n = if alone { self.signals as u32 } else { 1 };
                 end.post_and_wait(&[], Queue::Send, n)?;
             }
             self.reap(end)?;
@@ -982,58 +1123,131 @@ impl<'a> Flow<'a> {
     }
 }
 
-/// Receives messages until each queue pair had its last.
-fn receiver<E: End>(task: &Task<'_>, end: &mut E) -> Result<u64> {
-    let qps = task.config.qps as usize;
-    let mut received = vec![0_u64; qps];
-    let mut left = qps;
-    let mut verified = 0;
-    let mut scratch = Scratch::new(task);
-    let mut done = Vec::with_capacity(256);
-    let mut again = Vec::with_capacity(256);
-    let rx_depth = task.layout.rx_depth(task.config);
-    // If the number of messages is known, the thread wakes up once per list.
-    let total = task.config.messages();
-    let mut so_far = 0;
-    while left != 0 {
-        let list = u64::from(task.config.list).min(rx_depth);
-        let min = match total {
-            Some(total) if so_far + list <= total => list,
-            _ => 1,
-        };
-        done.clear();
-        if task.event() {
-            let min = min.clamp(1, rx_depth.div_ceil(2)) as u32;
-            end.post_and_wait(&again, Queue::Recv, min)?;
-        } else if !again.is_empty() {
-            end.post(&again)?;
-        }
-        again.clear();
-        if task.event() {
-            end.reap(Queue::Recv, &mut done)?;
-        } else {
-            let done = &mut done;
-            task.control.spin("the peer's messages", || {
-                Ok(end.reap(Queue::Recv, done)? != 0)
-            })?;
-        }
-        for one in &done {
-            let Some(number) = received.get_mut(one.id as usize) else {
-                bail!("a completion of no queue pair");
-            };
-            if one.imm == Some(LAST_IMM) {
-                left -= 1;
-                continue;
-            }
-            if task.config.verify {
-                let at = task.layout.inbox(one.id, *number);
-                scratch.verify(task, end, Origin::Client, (one.id, *number), at, 0)?;
-                verified += 1;
-            }
-            again.push(receive(task, one.id, *number + rx_depth));
-            *number += 1;
-            so_far += 1;
+/// The receives of a side, on all its queue pairs.
+struct Receiver<'a> {
+    task: &'a Task<'a>,
+    rx_depth: u64,
+    queues: Vec<Received>,
+    verified: u64,
+    /// The receives to post again.
+    again: Vec<Op>,
+    scratch: Scratch,
+}
+
+/// The receives of a queue pair.
+#[derive(Clone, Copy, Default)]
+struct Received {
+    /// Completed receives.
+    taken: u64,
+    /// Messages without the last one.
+    messages: u64,
+    is_over: bool,
+}
+
+impl<'a> Receiver<'a> {
+    fn new(task: &'a Task<'a>) -> Self {
+        Self {
+            task,
+            rx_depth: task.layout.rx_depth(task.config),
+            queues: vec![Received::default(); task.config.qps as usize],
+            verified: 0,
+            again: Vec::with_capacity(256),
+            scratch: Scratch::new(task),
         }
     }
-    Ok(verified)
+
+    /// Returns whether the last message of each queue pair has arrived.
+    fn is_over(&self) -> bool {
+        self.queues.iter().all(|queue| queue.is_over)
+    }
+
+    fn messages(&self) -> u64 {
+        self.queues.iter().map(|queue| queue.messages).sum()
+    }
+
+    /// Returns the number of messages on each queue pair.
+    fn counts(&self) -> Vec<u64> {
+        self.queues.iter().map(|queue| queue.messages).collect()
+    }
+
+    /// Posts the receives again.
+    fn post<E: End>(&mut self, end: &mut E) -> Result<()> {
+        if !self.again.is_empty() {
+            end.post(&self.again)?;
+            self.again.clear();
+        }
+        Ok(())
+    }
+
+    /// Takes a completed receive, and prepares another one in its place.
+    fn take<E: End>(&mut self, end: &E, done: &Done) -> Result<()> {
+        let qp = done.id & !RECEIVE;
+        let Some(queue) = self.queues.get_mut(qp as usize) else {
+            bail!("a completion of no queue pair");
+        };
+        let number = queue.taken;
+        queue.taken += 1;
+        let task = self.task;
+        self.again.push(receive(task, qp, number + self.rx_depth));
+        if done.imm == Some(LAST_IMM) {
+            let again = std::mem::replace(&mut queue.is_over, true);
+            if !again && self.is_over() {
+                task.control.over.fetch_add(1, Ordering::Relaxed);
+            }
+            return Ok(());
+        }
+        if task.config.verify {
+            let named = done.imm.and_then(|imm| imm.checked_sub(FIRST_IMM));
+            let name = named.map_or(queue.messages, u64::from);
+            let at = task.layout.inbox(qp, number);
+            self.scratch
+                .verify(task, end, task.origin.other(), (qp, name), at, 0)?;
+            self.verified += 1;
+        }
+        queue.messages += 1;
+        Ok(())
+    }
+
+    /// Posts the receives again, and waits for completions.
+    fn wait<E: End>(&mut self, end: &mut E, done: &mut Vec<Done>) -> Result<()> {
+        let task = self.task;
+        if task.event() {
+            end.post_and_wait(&self.again, Queue::Recv, self.expected())?;
+            self.again.clear();
+            end.reap(Queue::Recv, done)?;
+            return Ok(());
+        }
+        self.post(end)?;
+        task.control
+            .spin(task.awaited(), || Ok(end.reap(Queue::Recv, done)? != 0))
+    }
+
+    /// Returns the number of messages to sleep for: a list, if all of it is sure to arrive.
+    fn expected(&self) -> u32 {
+        let list = u64::from(self.task.config.list).min(self.rx_depth);
+        match self.task.config.messages() {
+            Some(total) if !self.task.config.is_lossy() && self.messages() + list <= total => {
+                list.clamp(1, self.rx_depth.div_ceil(2)) as u32
+            }
+            _ => 1,
+        }
+    }
+}
+
+/// Receives messages until each queue pair had its last.
+fn receiver<E: End>(task: &Task<'_>, end: &mut E) -> Result<Served> {
+    let mut receiver = Receiver::new(task);
+    let mut done = Vec::with_capacity(256);
+    while !receiver.is_over() {
+        done.clear();
+        receiver.wait(end, &mut done)?;
+        for one in &done {
+            receiver.take(end, one)?;
+        }
+    }
+    Ok(Served {
+        verified: receiver.verified,
+        received: Some(receiver.counts()),
+        measured: None,
+    })
 }

@@ -3,9 +3,11 @@
 //! `ulp bench`: one set of loops over several back ends.
 //!
 //! - [`config`]: the parameters of a measurement; [`wire`]: the messages to the server
-//! - [`end`]: the interface of the back ends; [`call`], [`uring`], [`verbs`]: the back ends
+//! - [`end`]: the interface of the back ends; [`call`], [`uring`], [`verbs`], [`tcp`]: the back ends;
+//!   [`qp`]: the queue pairs of the first two
 //! - [`loops`]: the measurements; [`connect`], [`register`]: the measurements without messages
-//! - [`client`], [`server`]: the two roles; [`stats`], [`table`], [`plot`]: the results
+//! - [`client`], [`server`]: the two roles; [`stats`], [`table`], [`plot`]: the results;
+//!   [`study`]: many measurements, which are compared
 
 mod call;
 mod client;
@@ -16,11 +18,15 @@ mod loops;
 mod machine;
 mod plot;
 mod progress;
+mod qp;
 mod register;
 mod server;
 mod stats;
+mod study;
 mod table;
+mod tcp;
 mod uring;
+#[cfg(feature = "verbs")]
 mod verbs;
 mod wire;
 
@@ -28,7 +34,7 @@ use crate::args::{address, duration, size_u32, DeviceArg};
 use crate::output::{self, causes, interrupts, FormatArgs, Usage, VERSION};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
-use config::{Amount, Backend, Config, Delivery, Metric, Mode, Test};
+use config::{Amount, Backend, Config, Delivery, Metric, Mode, Test, Transport};
 use end::DeviceOptions;
 use machine::Machine;
 use progress::Progress;
@@ -37,6 +43,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+pub use study::Study;
 
 /// Arguments of `ulp bench`.
 #[derive(Debug, Args)]
@@ -48,7 +55,13 @@ pub struct Bench {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Measures RDMA Write.
-    Write(Measure),
+    Write {
+        /// Write with immediate data, which consumes a receive at the server.
+        #[arg(long)]
+        write_with_imm: bool,
+        #[command(flatten)]
+        measure: Measure,
+    },
     /// Measures RDMA Read.
     Read(Measure),
     /// Measures Send and Receive.
@@ -73,6 +86,19 @@ enum Command {
         /// Sizes of the memory; a row for each.
         #[arg(short, long, value_delimiter = ',', value_parser = size_u32)]
         size: Option<Vec<u32>>,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Changes the parameters of a measurement one by one, and says which of them matter most.
+    ///
+    /// The base is the rate of sends of 8 bytes over RC, with lists of 16 requests. --events and
+    /// the other options apply to the base.
+    Study {
+        /// Host of `ulp bench serve`.
+        host: String,
+        /// Runs of each measurement; the median counts.
+        #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
+        repeat: u32,
         #[command(flatten)]
         common: Common,
     },
@@ -173,15 +199,24 @@ struct Measure {
     host: String,
     #[command(flatten)]
     common: Common,
-    /// Bytes per message, such as 8 or 64K; a row for each [default: 8; bandwidth: 64K]
+    /// Bytes per message, such as 8 or 64K; a row for each [default: 8; bandwidth: 64K, with UD 1K]
     #[arg(short, long, value_delimiter = ',', value_parser = size_u32)]
     size: Option<Vec<u32>>,
-    /// Measure all powers of two from 2 bytes to 8 MiB.
+    /// Measure all powers of two from 2 bytes to 8 MiB, with UD to 1 KiB.
     #[arg(short, long, conflicts_with = "size")]
     all: bool,
     /// Requests per post, over all queue pairs of a thread [default: bandwidth: 16; rate: 64]
     #[arg(short = 'l', long, value_name = "N")]
     post_list: Option<u32>,
+    /// Connect the queue pairs by the RDMA connection manager
+    #[arg(short = 'R', long)]
+    rdma_cm: bool,
+    /// Measure both directions at the same time; the results are their sums
+    #[arg(short, long)]
+    bidirectional: bool,
+    /// Transport of the queue pairs: RC, UC (write and send) or UD (send)
+    #[arg(short, long, value_enum, value_name = "TYPE", default_value_t = Transport::Rc, ignore_case = true)]
+    connection: Transport,
     /// Outstanding requests per queue pair.
     #[arg(short, long, value_name = "N", default_value_t = 128)]
     tx_depth: u32,
@@ -197,9 +232,18 @@ struct Measure {
     /// Size of the largest message that is sent inline [default: latency: 64; else 0]
     #[arg(short = 'I', long, value_name = "BYTES")]
     inline_size: Option<u32>,
-    /// Signal every Nth request of those posted one by one [default: 64, at most -t]
+    /// Signal every Nth request, and the last of each list [default: 64, at most -t]
     #[arg(short = 'Q', long, value_name = "N")]
     cq_mod: Option<u32>,
+    /// Path MTU in bytes [default: that of the ports]
+    #[arg(short, long, value_name = "BYTES", value_parser = size_u32)]
+    mtu: Option<u32>,
+    /// Service level.
+    #[arg(short = 'S', long, value_name = "N", default_value_t = 0)]
+    sl: u8,
+    /// Traffic class, in IPv4 the type of service.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    tclass: u8,
     /// Verify the contents of the messages, which takes time.
     #[arg(long, visible_alias = "data-validation")]
     verify: bool,
@@ -232,6 +276,9 @@ impl Common {
         Config {
             test,
             metric,
+            transport: Transport::Rc,
+            bidirectional: false,
+            rdma_cm: false,
             backend: self.backend,
             peer_backend: self.backend,
             mode: if self.events { Mode::Event } else { Mode::Poll },
@@ -247,6 +294,9 @@ impl Common {
             qps: 1,
             threads: 1,
             inline: 0,
+            mtu: None,
+            sl: 0,
+            traffic_class: 0,
             verify: false,
             timeout_ms: self.timeout.as_millis() as u64,
         }
@@ -254,14 +304,22 @@ impl Common {
 }
 
 impl Measure {
+    fn sizes(&self, test: Test) -> Vec<u32> {
+        let datagrams = self.connection == Transport::Ud;
+        match &self.size {
+            _ if self.all => {
+                let last = if datagrams { 10 } else { 23 };
+                (1..=last).map(|power| 1 << power).collect()
+            }
+            Some(sizes) => sizes.clone(),
+            None if self.metric != Metric::Bandwidth || test.is_atomic() => vec![8],
+            None if datagrams => vec![1024],
+            None => vec![65_536],
+        }
+    }
+
     fn config(&self, test: Test) -> Config {
         let latency = self.metric == Metric::Latency;
-        let sizes = match (&self.size, self.all) {
-            (_, true) => (1..=23).map(|power| 1 << power).collect(),
-            (Some(sizes), false) => sizes.clone(),
-            (None, false) if self.metric == Metric::Bandwidth && !test.is_atomic() => vec![65_536],
-            (None, false) => vec![8],
-        };
         let list = match self.metric {
             Metric::Latency => 1,
             Metric::Bandwidth => 16,
@@ -272,7 +330,10 @@ impl Measure {
             peer_backend: self.peer_backend.unwrap_or(self.common.backend),
             delivery: self.delivery,
             sqpoll: self.sqpoll,
-            sizes,
+            transport: self.connection,
+            bidirectional: self.bidirectional,
+            rdma_cm: self.rdma_cm,
+            sizes: self.sizes(test),
             depth: self.tx_depth,
             rx_depth: self.rx_depth,
             list: self.post_list.unwrap_or(list.min(room.max(1))),
@@ -280,6 +341,9 @@ impl Measure {
             qps: self.qp,
             threads: self.threads,
             inline: self.inline_size.unwrap_or(if latency { 64 } else { 0 }),
+            mtu: self.mtu,
+            sl: self.sl,
+            traffic_class: self.tclass,
             verify: self.verify,
             ..self.common.config(test, self.metric)
         }
@@ -290,7 +354,17 @@ impl Bench {
     /// Runs the command.
     pub fn run(self) -> Result<ExitCode> {
         match self.command {
-            Command::Write(m) => measure(&m.common, m.config(Test::Write), &m.host),
+            Command::Write {
+                write_with_imm,
+                measure: m,
+            } => {
+                let test = if write_with_imm {
+                    Test::WriteImm
+                } else {
+                    Test::Write
+                };
+                measure(&m.common, m.config(test), &m.host)
+            }
             Command::Read(m) => measure(&m.common, m.config(Test::Read), &m.host),
             Command::Send(m) => measure(&m.common, m.config(Test::Send), &m.host),
             Command::Atomic { op, measure: m } => {
@@ -310,6 +384,11 @@ impl Bench {
                 config.sizes = size.unwrap_or_else(|| vec![4096, 65_536, 1 << 20]);
                 measure(&common, config, "")
             }
+            Command::Study {
+                host,
+                repeat,
+                common,
+            } => study(&common, repeat, &host),
             Command::Serve {
                 once,
                 listen,
@@ -332,6 +411,33 @@ impl Bench {
             }
         }
     }
+}
+
+/// Fails for the back end `verbs` of a tool that is built without it.
+#[cfg(not(feature = "verbs"))]
+fn without_verbs<T>() -> Result<T> {
+    anyhow::bail!("this ulp is built without libibverbs; build it with `--features verbs`")
+}
+
+fn study(common: &Common, repeat: u32, host: &str) -> Result<ExitCode> {
+    let base = study::base(common.config(Test::Send, Metric::Rate));
+    if base.backend == Backend::Tcp {
+        return Err(Usage("a study needs RDMA; TCP has send only".to_owned()).into());
+    }
+    base.check().map_err(|error| Usage(causes(&error)))?;
+    let (stop, progress) = (interrupts()?, Progress::new());
+    let host = address(host, common.device.port);
+    let options = common.device.options();
+    let study = study::run(&base, repeat, &options, &host, &stop, &progress)?;
+    common.format.print(&study, || study.text())?;
+    if let Some(path) = &common.output {
+        let text = serde_json::to_string_pretty(&output::versioned(&study))?;
+        std::fs::write(path, text + "\n").with_context(|| format!("{}", path.display()))?;
+    }
+    if study.interrupted {
+        return Ok(output::interrupted());
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn measure(common: &Common, config: Config, host: &str) -> Result<ExitCode> {

@@ -12,13 +12,11 @@ use super::config::{Backend, Config};
 use super::end::DeviceOptions;
 use super::progress::Progress;
 use super::stats::Row;
-use super::verbs;
 use anyhow::Result;
 use rust_ulp::Access;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use ulp_verbs::RegisteredOnce;
 
 const STEPS: &[&str] = &["allocate", "register", "deregister", "free", "total"];
 
@@ -30,8 +28,8 @@ pub fn run(
     rows: &mut Vec<Row>,
 ) -> Result<()> {
     match config.backend {
-        // Config::check() leaves io_uring out.
-        Backend::Call | Backend::Uring => {
+        // Config::check() leaves io_uring and TCP out.
+        Backend::Call | Backend::Uring | Backend::Tcp => {
             let (device, _) = call::open(device)?;
             let pd = device.alloc_pd()?;
             let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -48,11 +46,14 @@ pub fn run(
                 Ok(times.end())
             })
         }
+        #[cfg(not(feature = "verbs"))]
+        Backend::Verbs => super::without_verbs(),
+        #[cfg(feature = "verbs")]
         Backend::Verbs => {
-            let context = verbs::open(device)?.context;
+            let context = super::verbs::open(device)?.context;
             sizes(config, stop, progress, rows, |size| {
                 let mut times = Times::begin();
-                let mut memory = RegisteredOnce::new(&context, size)?;
+                let mut memory = ulp_verbs::RegisteredOnce::new(&context, size)?;
                 times.step();
                 memory.register()?;
                 times.step();

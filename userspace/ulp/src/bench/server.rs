@@ -3,49 +3,44 @@
 //! The server, `ulp bench serve`. It has no options of a measurement, because the client sends
 //! them.
 
-use super::call::CallEnd;
+use super::call::{self, CallEnd};
 use super::config::{Backend, Config, Layout, Test, VERSION};
 use super::connect;
 use super::end::{Aborted, Control, DeviceOptions, End, Plan};
-use super::loops::{self, Task};
+use super::loops::{self, Origin, Served, Task};
 use super::machine::Machine;
+use super::tcp::TcpEnd;
 use super::uring::UringEnd;
+#[cfg(feature = "verbs")]
 use super::verbs::VerbsEnd;
-use super::wire::{EndAddress, Message, Wire, MAGIC};
+use super::wire::{EndAddress, Message, Reverse, Wire, MAGIC};
+use crate::listen::Listener;
 use crate::output::causes;
 use anyhow::{bail, ensure, Context, Result};
-use std::io::ErrorKind;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 /// The deadline for the first message of a client.
 const HELLO: Duration = Duration::from_secs(10);
+/// The interval of messages to the client that the server is alive.
+const TICK: Duration = Duration::from_millis(50);
 
 /// Serves clients, one after the other, until `stop` is set.
 ///
 /// With `once` it serves one client, and returns the failure of its measurement.
 pub fn run(addr: &str, once: bool, device: &DeviceOptions, stop: &Arc<AtomicBool>) -> Result<()> {
-    let listener = TcpListener::bind(addr).with_context(|| {
+    // The other back ends need no device of rust_ulp.
+    let own = call::open(device).ok();
+    let own = own.as_ref().map(|(device, _)| device);
+    let listener = Listener::bind(own, addr).with_context(|| {
         format!("listening at {addr}: is another server there? -p takes another port")
     })?;
-    listener.set_nonblocking(true)?;
     message!("ulp: listening at {}", listener.local_addr()?);
-    while !stop.load(Ordering::Relaxed) {
-        let (tcp, peer) = match listener.accept() {
-            Ok(accepted) => accepted,
-            Err(e) if e.kind() == ErrorKind::WouldBlock || e.kind() == ErrorKind::Interrupted => {
-                std::thread::sleep(Duration::from_millis(20));
-                continue;
-            }
-            Err(e) if e.kind() == ErrorKind::ConnectionAborted => continue,
-            Err(e) => return Err(e).context("accepting a connection"),
-        };
-        let result = tcp
-            .set_nonblocking(false)
-            .map_err(anyhow::Error::from)
-            .and_then(|()| client(tcp, device, stop));
+    while let Some((tcp, peer)) = listener.accept(stop)? {
+        let result = client(tcp, device, stop);
         match result {
             Ok(()) => {}
             Err(error) if once => return Err(error.context(format!("client {peer}"))),
@@ -102,8 +97,12 @@ fn serve(
         match wire.receive()? {
             Message::Row { size, ends } => match config.peer_backend {
                 Backend::Call => row::<CallEnd>(&config, device, size, &ends, wire, stop)?,
+                Backend::Tcp => row::<TcpEnd>(&config, device, size, &ends, wire, stop)?,
                 Backend::Uring => row::<UringEnd>(&config, device, size, &ends, wire, stop)?,
+                #[cfg(feature = "verbs")]
                 Backend::Verbs => row::<VerbsEnd>(&config, device, size, &ends, wire, stop)?,
+                #[cfg(not(feature = "verbs"))]
+                Backend::Verbs => super::without_verbs()?,
             },
             Message::Bye => return Ok(()),
             Message::Alive => {}
@@ -133,7 +132,7 @@ fn row<E: End>(
     let control = Control::new(stop, config.timeout());
     let layout = Layout::new(config, size);
     for end in theirs {
-        end.check(config.qps, layout.bytes())?;
+        end.fits(config, layout.bytes())?;
     }
     let plan = Plan {
         device,
@@ -146,26 +145,68 @@ fn row<E: End>(
         layout,
         control: &control,
         thread: thread as u64,
+        origin: Origin::Server,
     };
     let mut ends = Vec::new();
     for thread in 0..theirs.len() {
         let mut end = E::new(&plan)?;
-        loops::prepare(&task(thread), &mut end, true)?;
+        loops::prepare(&task(thread), &mut end)?;
         ends.push(end);
     }
-    let addresses = ends.iter().map(End::address).collect();
+    let addresses = ends.iter().map(|end| EndAddress::of(config, end)).collect();
+    if config.by_address() {
+        accept_all(&mut ends, wire)?;
+    }
     for (end, peer) in ends.iter_mut().zip(theirs) {
         end.connect(peer)?;
     }
-    let (sent, mut verified) = std::thread::scope(|scope| -> Result<(Vec<Vec<u64>>, u64)> {
-        let control = &control;
+    wire.send(&Message::Ready { ends: addresses })?;
+    match wire.receive()? {
+        Message::Start => {}
+        other => bail!("the client said {other:?}"),
+    }
+    let (sent, served) = serve_all(config, &mut ends, &task, &control, wire)?;
+    let mut verified = served.iter().map(|served| served.verified).sum();
+    for (thread, (end, sent)) in ends.iter().zip(&sent).enumerate() {
+        verified += loops::inspect(&task(thread), end, sent)?;
+    }
+    let received = served.iter().map(|served| served.received.as_ref());
+    let lost = loops::lost(config, &sent, received)?;
+    let reverse = config.bidirectional.then(|| reverse(&served));
+    wire.send(&Message::Done {
+        verified,
+        lost,
+        reverse,
+    })
+}
+
+/// Accepts the connections of all ends, at the address at which the client has connected.
+fn accept_all<E: End>(ends: &mut [E], wire: &mut Wire) -> Result<()> {
+    let ip = wire.local_addr()?.ip().to_canonical();
+    let ports = ends.iter_mut().map(|end| end.listen(ip));
+    let ports = ports.collect::<Result<_>>()?;
+    wire.send(&Message::Ports { ports })?;
+    ends.iter_mut().try_for_each(End::accept)
+}
+
+/// Runs the threads until the client is done.
+///
+/// Returns the number of messages that the client sent on each queue pair of each thread, and the
+/// work of the threads.
+fn serve_all<'a, E: End>(
+    config: &Config,
+    ends: &mut [E],
+    task: &(dyn Fn(usize) -> Task<'a> + Sync),
+    control: &Control,
+    wire: &mut Wire,
+) -> Result<(Vec<Vec<u64>>, Vec<Served>)> {
+    std::thread::scope(|scope| {
         let threads: Vec<_> = ends
             .iter_mut()
             .enumerate()
             .map(|(thread, end)| {
-                let task = task(thread);
                 scope.spawn(move || {
-                    let result = loops::serve(&task, end);
+                    let result = loops::serve(&task(thread), end);
                     if result.is_err() {
                         control.abort.store(true, Ordering::Relaxed);
                     }
@@ -175,17 +216,22 @@ fn row<E: End>(
             .collect();
         // From here on a thread may wait for messages that never come, so every failure sets
         // `abort`.
-        let sent = wire
-            .send(&Message::Ready { ends: addresses })
-            .and_then(|()| finish(wire, control));
+        let sent = finish(config, wire, control);
         if sent.is_err() {
             control.abort.store(true, Ordering::Relaxed);
         }
-        let mut verified = 0;
+        // The own messages of the threads may take longer than those of the client.
+        while sent.is_ok() && !threads.iter().all(ScopedJoinHandle::is_finished) {
+            std::thread::sleep(TICK);
+            if wire.send(&Message::Alive).is_err() {
+                control.abort.store(true, Ordering::Relaxed);
+            }
+        }
+        let mut all = Vec::new();
         let mut failure = None;
         for thread in threads {
             match thread.join() {
-                Ok(Ok(n)) => verified += n,
+                Ok(Ok(served)) => all.push(served),
                 Ok(Err(error)) if error.is::<Aborted>() => {}
                 Ok(Err(error)) => failure = Some(error),
                 Err(_) => failure = Some(anyhow::anyhow!("a thread of the server panicked")),
@@ -193,28 +239,46 @@ fn row<E: End>(
         }
         match failure {
             Some(error) => Err(error),
-            None => Ok((sent?, verified)),
+            None => Ok((sent?, all)),
         }
-    })?;
-    ensure!(
-        sent.len() == ends.len(),
-        "the client counts {} threads",
-        sent.len()
-    );
-    for (thread, (end, sent)) in ends.iter().zip(&sent).enumerate() {
-        verified += loops::inspect(&task(thread), end, sent)?;
+    })
+}
+
+/// Sums up the measurements of the threads.
+fn reverse(served: &[Served]) -> Reverse {
+    let all = || served.iter().filter_map(|served| served.measured.as_ref());
+    let elapsed = all().map(|m| m.elapsed).max().unwrap_or_default();
+    Reverse {
+        sent: all().map(|m| m.sent.clone()).collect(),
+        messages: all().map(|m| m.messages).sum(),
+        elapsed_ns: elapsed.as_nanos() as u64,
+        peak: all().map(|m| m.peak).sum(),
     }
-    wire.send(&Message::Done { verified })
 }
 
 /// Waits until the client is done, while it reports that it is alive and no thread here has failed.
-fn finish(wire: &mut Wire, control: &Control) -> Result<Vec<Vec<u64>>> {
+fn finish(config: &Config, wire: &mut Wire, control: &Control) -> Result<Vec<Vec<u64>>> {
     let mut silent = Duration::ZERO;
-    let tick = Duration::from_millis(200);
+    // The client repeats its last messages until it is told that they have arrived.
+    let mut tell = config.is_lossy() && config.is_counted();
+    let tick = Duration::from_millis(if tell { 20 } else { 200 });
     loop {
+        if tell && control.over.load(Ordering::Relaxed) == u64::from(config.threads) {
+            wire.send(&Message::Heard)?;
+            tell = false;
+        }
         match wire.receive_within(tick)? {
-            Some(Message::Finish { sent }) => return Ok(sent),
+            Some(Message::Finish { sent }) => {
+                let threads = sent.len();
+                ensure!(
+                    threads == config.threads as usize,
+                    "the client counts {threads} threads"
+                );
+                return Ok(sent);
+            }
             Some(Message::Alive) => silent = Duration::ZERO,
+            Some(Message::Heard) => control.heard.store(true, Ordering::Relaxed),
+            Some(Message::Enough) => control.enough.store(true, Ordering::Relaxed),
             Some(other) => bail!("the client said {other:?}"),
             None => silent += tick,
         }
@@ -223,6 +287,6 @@ fn finish(wire: &mut Wire, control: &Control) -> Result<Vec<Vec<u64>>> {
             silent < control.timeout,
             "the client sent nothing for {silent:?}"
         );
-        ensure!(!control.stopped(), "interrupted");
+        ensure!(!control.stop.load(Ordering::Relaxed), "interrupted");
     }
 }

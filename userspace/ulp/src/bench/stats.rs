@@ -111,12 +111,15 @@ pub struct LatencyNs {
     pub curve: Vec<(f64, u64)>,
 }
 
-/// The throughput with many requests in flight.
+/// The throughput with many requests in flight. If both directions are measured, it is their sum.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Throughput {
     /// The throughput of the best tenth of the run. A MiB is 1,048,576 bytes.
     pub peak_mib_s: f64,
     pub avg_mib_s: f64,
+    /// The same in 1,000,000,000 bits per second.
+    #[serde(default)]
+    pub avg_gbit_s: f64,
     /// Millions of messages per second.
     pub msg_rate_mpps: f64,
     pub messages_per_s: f64,
@@ -134,11 +137,15 @@ pub struct Row {
     pub step: Option<String>,
     /// Bytes per message.
     pub size: u32,
-    /// Measured messages of all threads.
+    /// Measured messages of all threads, in both directions if both are measured.
     pub iterations: u64,
     pub elapsed_ns: u64,
     /// Messages whose contents were verified; null without --verify.
     pub verified: Option<u64>,
+    /// Messages that were sent and did not arrive, among them those of the warm-up; null where the
+    /// transport repeats them or nobody counts them. The throughput is that of the sender.
+    #[serde(default)]
+    pub lost: Option<u64>,
     /// Whether Ctrl-C ended the row.
     pub interrupted: bool,
     pub latency_ns: Option<LatencyNs>,

@@ -36,7 +36,12 @@ const LATENCY: &[&str] = &[
     "99.9%[usec]",
     "99.99%[usec]",
 ];
-const THROUGHPUT: &[&str] = &["BW peak[MiB/sec]", "BW average[MiB/sec]", "MsgRate[Mpps]"];
+const THROUGHPUT: &[&str] = &[
+    "BW peak[MiB/sec]",
+    "BW average[MiB/sec]",
+    "BW average[Gb/sec]",
+    "MsgRate[Mpps]",
+];
 
 /// Formats a report: its parameters, then its rows.
 pub fn render(report: &Report) -> String {
@@ -44,6 +49,15 @@ pub fn render(report: &Report) -> String {
     let mut title = format!("{} {}, {}", config.test, config.metric, config.backend);
     if config.peer_backend != config.backend && report.server.is_some() {
         title += &format!(" to {}", config.peer_backend);
+    }
+    if config.is_lossy() {
+        title += &format!(", {}", config.transport);
+    }
+    if config.rdma_cm {
+        title += ", by the connection manager";
+    }
+    if config.bidirectional {
+        title += ", both directions";
     }
     title += match config.mode {
         super::config::Mode::Poll => ", polling",
@@ -67,9 +81,17 @@ pub fn render(report: &Report) -> String {
     if config.verify {
         head.push("#verified");
     }
+    let lost = report.rows.iter().any(|row| row.lost.is_some());
+    if lost {
+        head.push("#lost");
+    }
     table.set_header(head);
     for row in &report.rows {
-        table.add_row(cells(row, steps, config.verify));
+        let count = |n: Option<u64>| n.map_or_else(String::new, |n| n.to_string());
+        let mut cells = cells(row, steps);
+        cells.extend(config.verify.then(|| count(row.verified)));
+        cells.extend(lost.then(|| count(row.lost)));
+        table.add_row(cells);
     }
     for column in table.column_iter_mut() {
         column.set_cell_alignment(CellAlignment::Right);
@@ -82,7 +104,7 @@ pub fn render(report: &Report) -> String {
     format!("{title}\n{table}{interrupted}")
 }
 
-fn cells(row: &Row, steps: bool, verify: bool) -> Vec<String> {
+fn cells(row: &Row, steps: bool) -> Vec<String> {
     let mut cells = vec![row.size.to_string(), row.iterations.to_string()];
     if steps {
         cells.insert(0, row.step.clone().unwrap_or_default());
@@ -90,12 +112,10 @@ fn cells(row: &Row, steps: bool, verify: bool) -> Vec<String> {
     if let Some(t) = &row.throughput {
         cells.push(format!("{:.2}", t.peak_mib_s));
         cells.push(format!("{:.2}", t.avg_mib_s));
+        cells.push(format!("{:.3}", t.avg_gbit_s));
         cells.push(format!("{:.6}", t.msg_rate_mpps));
     } else if let Some(l) = &row.latency_ns {
         cells.extend(latency(l));
-    }
-    if verify {
-        cells.push(row.verified.map_or_else(String::new, |n| n.to_string()));
     }
     cells
 }

@@ -16,6 +16,7 @@ use anyhow::{bail, Context, Result};
 use rust_ulp as ulp;
 use rust_ulp::uring::{Cqe, Ring};
 use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,7 @@ pub struct UringEnd {
     free: Vec<usize>,
     sent: VecDeque<Done>,
     received: VecDeque<Done>,
+    one_queue: bool,
     control: Arc<Control>,
 }
 
@@ -79,7 +81,7 @@ impl UringEnd {
                 .extend(ids.drain(..).map(|id| Done { id, imm: None }));
             self.free.push(index);
         } else if number & RECV != 0 {
-            self.received.push_back(Done {
+            self.queue(Queue::Recv).push_back(Done {
                 id: number & !RECV,
                 imm: completion.imm,
             });
@@ -126,7 +128,7 @@ impl UringEnd {
         // Without a completion of the device, io_uring would have none either.
         numbered.signaled = true;
         loop {
-            match self.end.push_by(&mut self.ring, &numbered) {
+            match self.end.push(&mut self.ring, &numbered) {
                 Ok(()) => return Ok(()),
                 Err(error)
                     if error
@@ -167,8 +169,8 @@ impl UringEnd {
 
     fn queue(&mut self, queue: Queue) -> &mut VecDeque<Done> {
         match queue {
-            Queue::Send => &mut self.sent,
-            Queue::Recv => &mut self.received,
+            Queue::Recv if !self.one_queue => &mut self.received,
+            _ => &mut self.sent,
         }
     }
 }
@@ -190,6 +192,7 @@ impl End for UringEnd {
             free: Vec::new(),
             sent: VecDeque::with_capacity(1024),
             received: VecDeque::with_capacity(1024),
+            one_queue: config.one_queue(),
             control: plan.control.clone(),
         })
     }
@@ -200,6 +203,18 @@ impl End for UringEnd {
 
     fn connect(&mut self, peer: &EndAddress) -> Result<()> {
         self.end.connect(peer)
+    }
+
+    fn listen(&mut self, ip: IpAddr) -> Result<u16> {
+        self.end.listen(ip)
+    }
+
+    fn accept(&mut self) -> Result<()> {
+        self.end.accept()
+    }
+
+    fn dial(&mut self, addr: SocketAddr) -> Result<()> {
+        self.end.dial(addr)
     }
 
     fn post(&mut self, ops: &[Op]) -> Result<()> {

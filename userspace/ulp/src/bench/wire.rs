@@ -1,23 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The messages between client and server, over TCP.
-//!
-//! A message is a length (4 bytes, network order) and that many bytes of JSON. The receiver checks
-//! lengths before it reads, and numbers before it acts. Like the crate's own exchange the
-//! connection has no authentication and no encryption: use it on trusted networks only.
+//! The messages between client and server. The receiver checks numbers before it acts.
 
 use super::config::Config;
+use super::end::End;
 use super::machine::Machine;
+use crate::wire;
 use anyhow::{bail, ensure, Context, Result};
 use serde::{Deserialize, Serialize};
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The first text of a client.
 pub const MAGIC: &str = "ulp bench";
-/// The length of the longest message.
-const MAX_LEN: usize = 1 << 20;
 
 /// The address of a queue pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,8 +41,22 @@ pub struct EndAddress {
 }
 
 impl EndAddress {
+    /// Returns the address of an end, without queue pairs that connect by address.
+    pub fn of<E: End>(config: &Config, end: &E) -> Self {
+        let mut address = end.address();
+        if config.by_address() {
+            address.qps.clear();
+        }
+        address
+    }
+
     /// Checks that the end fits the configuration.
-    pub fn check(&self, qps: u32, bytes: u64) -> Result<()> {
+    pub fn fits(&self, config: &Config, bytes: u64) -> Result<()> {
+        let qps = if config.by_address() { 0 } else { config.qps };
+        self.check(qps, bytes)
+    }
+
+    fn check(&self, qps: u32, bytes: u64) -> Result<()> {
         ensure!(
             self.qps.len() == qps as usize,
             "the peer has {} queue pairs, not {qps}",
@@ -68,6 +78,19 @@ impl EndAddress {
     }
 }
 
+/// The measurement of the direction from the server to the client.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reverse {
+    /// The number of messages sent on each queue pair of each thread.
+    pub sent: Vec<Vec<u64>>,
+    /// Measured messages.
+    pub messages: u64,
+    pub elapsed_ns: u64,
+    /// Messages per second in the best tenth.
+    pub peak: f64,
+}
+
 /// A message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -82,16 +105,29 @@ pub enum Message {
     Welcome { version: u32, machine: Box<Machine> },
     /// Client: the next row, with its ends, one per thread. They accept receives already.
     Row { size: u32, ends: Vec<EndAddress> },
+    /// Server: the ports of its ends, which accept a connection for each queue pair.
+    Ports { ports: Vec<u16> },
     /// Server: its own ends, connected.
     Ready { ends: Vec<EndAddress> },
     /// Server: the port that accepts connections, in place of `Ready`.
     Listening { port: u16, end: EndAddress },
-    /// Client: the measurement goes on.
+    /// Client: its ends are connected, so that messages may come.
+    Start,
+    /// Either: the measurement goes on.
     Alive,
+    /// Either: the last message of each queue pair has arrived, so that it need not be repeated.
+    Heard,
+    /// Client: Ctrl-C has ended the row, so that the server need not send more.
+    Enough,
     /// Client: the number of messages sent on each queue pair of each thread.
     Finish { sent: Vec<Vec<u64>> },
-    /// Server: the number of messages verified.
-    Done { verified: u64 },
+    /// Server: the number of messages verified, and of those that were lost, if it counts them.
+    Done {
+        verified: u64,
+        lost: Option<u64>,
+        /// The measurement of the server, if both directions are measured.
+        reverse: Option<Reverse>,
+    },
     /// Either: the measurement failed.
     Failed { why: String },
     /// Client: there are no more rows.
@@ -119,49 +155,18 @@ impl Wire {
         Ok(self.tcp.peer_addr()?)
     }
 
-    pub fn send(&mut self, message: &Message) -> Result<()> {
-        let body = serde_json::to_vec(message)?;
-        ensure!(body.len() <= MAX_LEN, "a message of {} bytes", body.len());
-        let mut bytes = (body.len() as u32).to_be_bytes().to_vec();
-        bytes.extend(body);
-        self.tcp.set_write_timeout(Some(self.timeout))?;
-        self.tcp.write_all(&bytes).context("sending to the peer")
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        Ok(self.tcp.local_addr()?)
     }
 
-    fn fill(&mut self, buffer: &mut [u8], until: Instant) -> Result<()> {
-        let mut done = 0;
-        while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            let left = until.saturating_duration_since(Instant::now());
-            ensure!(
-                !left.is_zero(),
-                "the peer sent nothing for {:?}",
-                self.timeout
-            );
-            self.tcp.set_read_timeout(Some(left))?;
-            match self.tcp.read(rest) {
-                Ok(0) => bail!("the peer hung up"),
-                Ok(n) => done += n,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&e.kind()) => {}
-                Err(e) => return Err(e).context("waiting for the peer"),
-            }
-        }
-        Ok(())
+    pub fn send(&mut self, message: &Message) -> Result<()> {
+        self.tcp.set_write_timeout(Some(self.timeout))?;
+        wire::send(&self.tcp, message)
     }
 
     /// Receives the next message; [`Message::Failed`] becomes an error.
     pub fn receive(&mut self) -> Result<Message> {
-        let until = Instant::now() + self.timeout;
-        let mut len = [0; 4];
-        self.fill(&mut len, until)?;
-        let len = u32::from_be_bytes(len) as usize;
-        ensure!(
-            len <= MAX_LEN,
-            "the peer is another program: a message of {len} bytes"
-        );
-        let mut body = vec![0; len];
-        self.fill(&mut body, until)?;
-        match serde_json::from_slice(&body).context("the peer is another program")? {
+        match wire::receive(&self.tcp, self.timeout)? {
             Message::Failed { why } => bail!("the peer failed: {why}"),
             message => Ok(message),
         }
@@ -191,6 +196,7 @@ impl Wire {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::io::Write;
     use std::net::TcpListener;
 
     fn pair() -> (Wire, TcpStream) {

@@ -4,18 +4,23 @@
 //!
 //! It sleeps in `ibv_get_cq_event`.
 
+pub mod connect;
+
+use super::config::Transport;
 use super::end::{Aborted, Control, DeviceOptions, Done, End, Kind, Op, Plan, Queue};
 use super::wire::{EndAddress, QpAddress};
 use crate::output::causes;
+use crate::rdma::{self, RdmaDevice};
 use anyhow::{bail, ensure, Context as _, Result};
+use rust_ulp::Gid;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use ulp_verbs::{Context, Memory, Peer, QueuePair, Request, Requests, VerbsCq};
+use ulp_verbs::{cm, Context, Memory, Peer, QueuePair, Request, Requests, VerbsCq};
 
 /// A device, with the port and the GID of its queue pairs.
 pub struct Chosen {
@@ -27,81 +32,53 @@ pub struct Chosen {
     mtu: u8,
 }
 
-/// Returns the addresses of this network namespace.
-fn own_addresses() -> Vec<Ipv6Addr> {
-    let all = nix::ifaddrs::getifaddrs().into_iter().flatten();
-    all.filter_map(|interface| {
-        let addr = interface.address?;
-        match addr.as_sockaddr_in() {
-            Some(v4) => Some(v4.ip().to_ipv6_mapped()),
-            None => Some(addr.as_sockaddr_in6()?.ip()),
-        }
-    })
-    .collect()
-}
-
-/// Returns the entry of a GID table that the module would choose for this network namespace.
-///
-/// It prefers RoCE v2 GIDs of addresses of the namespace, IPv4 to IPv6, and link-local ones last.
-fn best_gid(context: &Context, port: u8, gids: u32) -> Option<(u8, [u8; 16])> {
-    let own = own_addresses();
-    let rank = |gid: [u8; 16]| {
-        let ip = Ipv6Addr::from(gid);
-        match (ip.to_canonical(), ip.segments()) {
-            _ if !own.contains(&ip) => None,
-            (IpAddr::V4(_), _) => Some(0),
-            (_, [0xfe80, ..]) => Some(2),
-            _ => Some(1),
-        }
-    };
-    (0..gids.min(256))
-        .filter_map(|index| {
-            let entry = context.gid(port, index).ok().filter(|e| e.roce_v2)?;
-            Some((rank(entry.gid)?, u8::try_from(index).ok()?, entry.gid))
-        })
-        .min_by_key(|(rank, index, _)| (*rank, *index))
-        .map(|(_, index, gid)| (index, gid))
-}
-
 /// Opens a device: the named one, or the first with a usable port.
 pub fn open(options: &DeviceOptions) -> Result<Chosen> {
-    let names = match &options.name {
-        Some(name) => vec![name.clone()],
-        None => ulp_verbs::device_names()?,
-    };
     let mut tried = Vec::new();
-    for name in &names {
-        match open_named(name, options) {
+    for device in rdma::devices(options.name.as_deref())? {
+        match open_device(&device, options) {
             Ok(chosen) => return Ok(chosen),
-            Err(error) => tried.push(format!("{name}: {}", causes(&error))),
+            Err(error) => tried.push(format!("{}: {}", device.name, causes(&error))),
         }
     }
-    match tried.is_empty() {
-        true => {
-            bail!("libibverbs finds no device: load its driver (rdma link add ... type rxe ...)")
-        }
-        false => bail!("libibverbs can use no device: {}", tried.join("; ")),
-    }
+    ensure!(
+        !tried.is_empty(),
+        "there is no RDMA device: load its driver (rdma link add ... type rxe ...)"
+    );
+    bail!("libibverbs can use no device: {}", tried.join("; "))
 }
 
-fn open_named(name: &str, options: &DeviceOptions) -> Result<Chosen> {
-    let context = Context::open(name)?;
-    let port = options.port.unwrap_or(1);
-    let attr = context.port(port)?;
-    ensure!(attr.active, "port {port} is down");
-    let (gid_index, gid) = match options.gid_index {
-        Some(index) => (index, context.gid(port, index.into())?.gid),
-        None if attr.ethernet => best_gid(&context, port, attr.gids)
-            .context("no RoCE v2 GID of an address of this network namespace")?,
+fn open_device(device: &RdmaDevice, options: &DeviceOptions) -> Result<Chosen> {
+    let context = Context::open(&device.name)?;
+    let number = options.port.unwrap_or(1);
+    let port = device.ports.iter().find(|p| p.port == u32::from(number));
+    let port = port.with_context(|| format!("there is no port {number}"))?;
+    ensure!(port.is_active(), "port {number} is down");
+    let mut gids = device.gids(port).into_iter();
+    let entry = match options.gid_index {
+        Some(index) => Some(
+            gids.find(|gid| gid.index == u32::from(index))
+                .with_context(|| format!("port {number} has no GID {index}"))?,
+        ),
+        None if port.is_infiniband() => None,
+        // As the module chooses: RoCE v2, IPv4 rather than IPv6, and link-local last.
+        None => Some(
+            gids.filter(|gid| gid.r#type == "roce_v2" && gid.netdev.is_some())
+                .min_by_key(|gid| (gid.link_local, gid.ipv4.is_none(), gid.index))
+                .context("no RoCE v2 GID of an address of this network namespace")?,
+        ),
+    };
+    let (gid_index, gid) = match entry {
+        Some(entry) => (u8::try_from(entry.index)?, entry.gid.parse::<Gid>()?.0),
         None => (0, [0; 16]),
     };
     Ok(Chosen {
+        mtu: context.active_mtu(number)?,
+        lid: u16::try_from(port.lid.unwrap_or(0))?,
         context,
-        port,
+        port: number,
         gid_index,
         gid,
-        lid: attr.lid,
-        mtu: attr.mtu,
     })
 }
 
@@ -119,6 +96,11 @@ fn mtu_bytes(code: u8) -> u32 {
 
 /// The outstanding reads and atomics, as many as the crate uses.
 const RD_ATOMIC: u8 = 16;
+/// The same for librdmacm, and retries for ever of what finds no receive.
+const LIMITS: cm::Limits = cm::Limits {
+    rd_atomic: RD_ATOMIC,
+    rnr_retry: 7,
+};
 
 /// A thread that ends sleeps in libibverbs, which have no deadline, by moving the queue pairs to
 /// ERR.
@@ -186,6 +168,8 @@ pub struct VerbsEnd {
     guard: Guard,
     qps: Arc<Vec<QueuePair>>,
     psns: Vec<u32>,
+    /// Service level and traffic class.
+    class: (u8, u8),
     chosen: Chosen,
     memory: Arc<Memory>,
     send_cq: Arc<VerbsCq>,
@@ -195,6 +179,9 @@ pub struct VerbsEnd {
     received: VecDeque<ulp_verbs::Done>,
     room: Requests,
     remote: Option<(u64, u64, u32)>,
+    listener: Option<cm::Listener>,
+    /// What keeps queue pairs connected that librdmacm has connected.
+    ids: Vec<cm::Id>,
     control: Arc<Control>,
 }
 
@@ -275,14 +262,28 @@ impl VerbsEnd {
 impl End for VerbsEnd {
     fn new(plan: &Plan<'_>) -> Result<Self> {
         let config = plan.config;
-        let chosen = open(plan.device)?;
+        let mut chosen = open(plan.device)?;
+        if let Some(mtu) = config.mtu {
+            chosen.mtu = chosen.mtu.min(mtu_code(mtu));
+        }
         let memory = Memory::new(&chosen.context, usize::try_from(plan.layout.bytes())?)?;
         let (sends, recvs) = (config.depth + 2, config.rx_depth + 2);
         let queue = |per_qp: u32| VerbsCq::new(&chosen.context, per_qp.saturating_mul(config.qps));
-        let (send_cq, recv_cq) = (queue(sends)?, queue(recvs)?);
+        let (send_cq, recv_cq) = if config.one_queue() {
+            let both = queue(sends + recvs)?;
+            (both.clone(), both)
+        } else {
+            (queue(sends)?, queue(recvs)?)
+        };
         let mut qps = Vec::new();
+        let transport = match config.transport {
+            Transport::Rc => ulp_verbs::Transport::Rc,
+            Transport::Uc => ulp_verbs::Transport::Uc,
+            Transport::Ud => ulp_verbs::Transport::Ud,
+        };
         for _ in 0..config.qps {
-            let qp = QueuePair::new(&memory, &send_cq, &recv_cq, (sends, recvs, config.inline))?;
+            let room = (sends, recvs, config.inline);
+            let qp = QueuePair::new(transport, &memory, &send_cq, &recv_cq, room)?;
             qp.init(chosen.port)?;
             qps.push(qp);
         }
@@ -290,6 +291,7 @@ impl End for VerbsEnd {
         Ok(Self {
             guard: Guard::new(qps.clone(), plan.control.clone()),
             psns: qps.iter().map(|_| random_psn()).collect(),
+            class: (config.sl, config.traffic_class),
             qps,
             chosen,
             memory,
@@ -299,6 +301,8 @@ impl End for VerbsEnd {
             received: VecDeque::with_capacity(1024),
             room: Requests::default(),
             remote: None,
+            listener: None,
+            ids: Vec::new(),
             control: plan.control.clone(),
         })
     }
@@ -325,6 +329,10 @@ impl End for VerbsEnd {
     }
 
     fn connect(&mut self, peer: &EndAddress) -> Result<()> {
+        self.remote = Some((peer.addr, peer.len, peer.rkey));
+        if !self.ids.is_empty() {
+            return Ok(());
+        }
         ensure!(
             peer.qps.len() == self.qps.len(),
             "the peer has another number of queue pairs"
@@ -339,10 +347,38 @@ impl End for VerbsEnd {
                 mtu: mtu_code(peer.mtu).min(chosen.mtu),
                 responder: peer.rd_atomic.0.min(RD_ATOMIC),
                 initiator: peer.rd_atomic.1.min(RD_ATOMIC),
+                sl: self.class.0,
+                traffic_class: self.class.1,
             };
             qp.connect(chosen.port, chosen.gid_index, *psn, &peer)?;
         }
-        self.remote = Some((peer.addr, peer.len, peer.rkey));
+        Ok(())
+    }
+
+    fn listen(&mut self, ip: IpAddr) -> Result<u16> {
+        let listener = cm::Listener::bind(SocketAddr::new(ip, 0))?;
+        let port = listener.port();
+        self.listener = Some(listener);
+        Ok(port)
+    }
+
+    fn accept(&mut self) -> Result<()> {
+        let listener = self.listener.take().context("the end does not listen")?;
+        let timeout = self.control.timeout;
+        self.ids = listener.accept_all(&self.qps, LIMITS, timeout)?;
+        Ok(())
+    }
+
+    fn dial(&mut self, addr: SocketAddr) -> Result<()> {
+        let timeout = self.control.timeout;
+        for qp in self.qps.iter() {
+            let id = cm::Id::new(&cm::Channel::new()?)?;
+            id.resolve_addr(addr, timeout)?;
+            id.resolve_route(timeout)?;
+            id.connect_qp(qp, LIMITS, timeout)
+                .with_context(|| format!("connecting to {addr}"))?;
+            self.ids.push(id);
+        }
         Ok(())
     }
 

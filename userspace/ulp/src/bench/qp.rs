@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The queue pairs of the back ends `call` and `uring`, of each transport.
+
+use super::config::{Config, Transport};
+use super::end::{Kind, Op};
+use anyhow::{bail, Result};
+use rust_ulp as ulp;
+use rust_ulp::uring::Ring;
+use rust_ulp::{
+    Access, Connected as OnePeer, Cq, Destination, DeviceBatch, Endpoint, LocalSlice, Mtu, Pd,
+    Post, PreparedQp, Qp, QpBuilder, Rc, Recv, RemoteSlice, RnrRetries, RnrTimer, TrafficClass, Uc,
+    Ud,
+};
+
+/// A receiver of requests.
+pub trait Sink<'a> {
+    fn push<T: ulp::Transport, R: Post<'a, T>>(
+        &mut self,
+        qp: &Qp<T>,
+        request: R,
+    ) -> ulp::Result<()>;
+
+    /// Adds a receive of a queue pair that is not yet connected.
+    fn push_early<T: ulp::Transport>(
+        &mut self,
+        qp: &PreparedQp<T>,
+        recv: Recv<'a>,
+    ) -> ulp::Result<()>;
+}
+
+impl<'a> Sink<'a> for DeviceBatch<'a> {
+    fn push<T: ulp::Transport, R: Post<'a, T>>(
+        &mut self,
+        qp: &Qp<T>,
+        request: R,
+    ) -> ulp::Result<()> {
+        DeviceBatch::push(self, qp, request)
+    }
+
+    fn push_early<T: ulp::Transport>(
+        &mut self,
+        qp: &PreparedQp<T>,
+        recv: Recv<'a>,
+    ) -> ulp::Result<()> {
+        DeviceBatch::push(self, qp, recv)
+    }
+}
+
+impl<'a> Sink<'a> for Ring {
+    fn push<T: ulp::Transport, R: Post<'a, T>>(
+        &mut self,
+        qp: &Qp<T>,
+        request: R,
+    ) -> ulp::Result<()> {
+        Ring::push(self, qp, request)
+    }
+
+    fn push_early<T: ulp::Transport>(
+        &mut self,
+        qp: &PreparedQp<T>,
+        recv: Recv<'a>,
+    ) -> ulp::Result<()> {
+        Ring::push(self, qp, recv)
+    }
+}
+
+/// A queue pair that is not yet connected.
+pub enum Prepared {
+    Rc(PreparedQp<Rc>),
+    Uc(PreparedQp<Uc>),
+    Ud(PreparedQp<Ud>),
+}
+
+/// The parameters of the queue pairs of an end.
+pub struct Maker<'a> {
+    pub pd: &'a Pd,
+    pub send_cq: &'a Cq,
+    pub recv_cq: &'a Cq,
+    pub config: &'a Config,
+    /// Port and GID index, if they are not the default ones.
+    pub gid: Option<(u32, u8)>,
+}
+
+impl Maker<'_> {
+    pub fn build(&self) -> Result<Prepared> {
+        let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        Ok(match self.config.transport {
+            Transport::Rc => {
+                let builder = self.connected::<Rc>(access).rnr_retry(RnrRetries::FOREVER);
+                Prepared::Rc(builder.min_rnr_timer(RnrTimer::new(12)?).build()?)
+            }
+            Transport::Uc => Prepared::Uc(self.connected::<Uc>(Access::REMOTE_WRITE).build()?),
+            Transport::Ud => Prepared::Ud(self.builder::<Ud>().build()?),
+        })
+    }
+
+    fn builder<T: ulp::Transport>(&self) -> QpBuilder<T> {
+        let config = self.config;
+        let builder = self
+            .pd
+            .create_qp::<T>(self.send_cq)
+            .recv_cq(self.recv_cq)
+            .max_send_wr(config.depth + 2)
+            .max_recv_wr(config.rx_depth + 2)
+            .max_inline(config.inline)
+            .sl(config.sl)
+            .traffic_class(TrafficClass(config.traffic_class));
+        match self.gid {
+            Some((port, index)) => builder.gid(port, index),
+            None => builder,
+        }
+    }
+
+    fn connected<T: OnePeer>(&self, access: Access) -> QpBuilder<T> {
+        let builder = self.builder::<T>().access(access);
+        match self.config.mtu {
+            Some(mtu) => builder.mtu(Mtu::at_most(mtu)),
+            None => builder,
+        }
+    }
+}
+
+impl Prepared {
+    pub fn endpoint(&self) -> Endpoint {
+        match self {
+            Self::Rc(qp) => qp.endpoint(),
+            Self::Uc(qp) => qp.endpoint(),
+            Self::Ud(qp) => qp.endpoint(),
+        }
+    }
+
+    pub fn push<'a>(&self, sink: &mut impl Sink<'a>, recv: Recv<'a>) -> ulp::Result<()> {
+        match self {
+            Self::Rc(qp) => sink.push_early(qp, recv),
+            Self::Uc(qp) => sink.push_early(qp, recv),
+            Self::Ud(qp) => sink.push_early(qp, recv),
+        }
+    }
+
+    /// Returns the queue pair if it is a reliable one, which the connection manager connects.
+    pub fn reliable(self) -> Result<PreparedQp<Rc>> {
+        match self {
+            Self::Rc(qp) => Ok(qp),
+            // Config::check() leaves these out.
+            Self::Uc(_) | Self::Ud(_) => bail!("the connection manager connects RC only"),
+        }
+    }
+
+    pub fn connect(self, peer: Endpoint) -> ulp::Result<Connected> {
+        Ok(match self {
+            Self::Rc(qp) => Connected::Rc(qp.connect(peer)?),
+            Self::Uc(qp) => Connected::Uc(qp.connect(peer)?),
+            Self::Ud(qp) => {
+                let qp = qp.ready()?;
+                let way = qp.address(&peer)?;
+                Connected::Ud(qp, way.queue_pair(peer.qp_num, Ud::DEFAULT_QKEY))
+            }
+        })
+    }
+}
+
+/// A queue pair that can send.
+pub enum Connected {
+    Rc(Qp<Rc>),
+    Uc(Qp<Uc>),
+    /// With the peer's queue pair.
+    Ud(Qp<Ud>, Destination),
+}
+
+impl Connected {
+    /// Creates the request of `op`, and adds it to a batch or a ring.
+    pub fn push<'a>(
+        &self,
+        sink: &mut impl Sink<'a>,
+        op: &Op,
+        local: LocalSlice,
+        remote: impl Fn() -> Result<RemoteSlice>,
+    ) -> Result<()> {
+        let recv = || Recv::new(local.clone()).wr_id(op.id);
+        match (self, op.kind) {
+            (Self::Rc(qp), Kind::Recv) => sink.push(qp, recv())?,
+            (Self::Uc(qp), Kind::Recv) => sink.push(qp, recv())?,
+            (Self::Ud(qp, _), Kind::Recv) => sink.push(qp, recv())?,
+            (Self::Rc(qp), Kind::Send) => sink.push(qp, send(op, local))?,
+            (Self::Uc(qp), Kind::Send) => sink.push(qp, send(op, local))?,
+            (Self::Ud(qp, to), Kind::Send) => sink.push(qp, datagram(op, local, to))?,
+            (Self::Rc(qp), Kind::Write) => sink.push(qp, write(op, local, remote()?))?,
+            (Self::Uc(qp), Kind::Write) => sink.push(qp, write(op, local, remote()?))?,
+            (Self::Rc(qp), Kind::Read) => {
+                let read = ulp::Read::new(remote()?, local).wr_id(op.id);
+                sink.push(qp, read.signaled(op.signaled))?;
+            }
+            (Self::Rc(qp), Kind::FetchAdd) => {
+                let add = ulp::FetchAdd::new(remote()?, op.args.0, local).wr_id(op.id);
+                sink.push(qp, add.signaled(op.signaled))?;
+            }
+            (Self::Rc(qp), Kind::CmpSwap) => {
+                let (compare, swap) = op.args;
+                let swap = ulp::CompareSwap::new(remote()?, compare, swap, local).wr_id(op.id);
+                sink.push(qp, swap.signaled(op.signaled))?;
+            }
+            // Config::check() leaves these out.
+            (Self::Uc(_) | Self::Ud(..), kind) => bail!("this transport has no {kind:?}"),
+        }
+        Ok(())
+    }
+}
+
+fn write<'a>(op: &Op, local: LocalSlice, remote: RemoteSlice) -> ulp::Write<'a> {
+    let mut write = ulp::Write::new(local, remote)
+        .wr_id(op.id)
+        .signaled(op.signaled);
+    if let Some(imm) = op.imm {
+        write = write.imm(imm);
+    }
+    if op.inline {
+        write = write.inline();
+    }
+    write
+}
+
+fn send<'a>(op: &Op, local: LocalSlice) -> ulp::Send<'a> {
+    let mut send = ulp::Send::new(local).wr_id(op.id).signaled(op.signaled);
+    if let Some(imm) = op.imm {
+        send = send.imm(imm);
+    }
+    if op.inline {
+        send = send.inline();
+    }
+    send
+}
+
+fn datagram<'a>(op: &Op, local: LocalSlice, to: &Destination) -> ulp::SendTo<'a> {
+    let mut send = ulp::SendTo::new(local, to)
+        .wr_id(op.id)
+        .signaled(op.signaled);
+    if let Some(imm) = op.imm {
+        send = send.imm(imm);
+    }
+    if op.inline {
+        send = send.inline();
+    }
+    send
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The two ends of `ulp bench connect` that use librdmacm.
+
+use crate::bench::connect::{Server, Target, Times, BUFFER, BYTES, SLICE};
+use crate::bench::end::DeviceOptions;
+use crate::bench::wire::EndAddress;
+use anyhow::{ensure, Context as _, Result};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use ulp_verbs::{cm, Memory, QueuePair, Transport, VerbsCq};
+
+/// Connects by librdmacm.
+pub fn client(
+    device: &DeviceOptions,
+    target: Target,
+    timeout: Duration,
+) -> Result<impl FnMut() -> Result<Times>> {
+    let chosen = super::open(device)?;
+    let cq = VerbsCq::new(&chosen.context, 16)?;
+    let channel = cm::Channel::new()?;
+    let remote = (target.end.addr, target.end.rkey);
+    Ok(move || {
+        let start = Instant::now();
+        let memory = Memory::new(&chosen.context, BUFFER)?;
+        let made = start.elapsed();
+        let mut id = cm::Id::new(&channel)?;
+        id.resolve_addr(target.addr, timeout)?;
+        let resolved = start.elapsed();
+        id.resolve_route(timeout)?;
+        let routed = start.elapsed();
+        id.create_qp(&memory, &cq)?;
+        id.connect(timeout)?;
+        let connected = start.elapsed();
+        id.write(remote, BYTES as u32)?;
+        let mut status = None;
+        while status.is_none() {
+            if cq.poll(1, |done| status = Some(done.status))? != 0 {
+                break;
+            }
+            cq.arm()?;
+            if cq.poll(1, |done| status = Some(done.status))? == 0 {
+                // Only this identifier has events here. A write that fails causes one, too.
+                cq.wait_event()?;
+            }
+        }
+        let total = start.elapsed();
+        ensure!(
+            status == Some(0),
+            "the write failed: {}",
+            ulp_verbs::status_text(status.unwrap_or(5))
+        );
+        id.disconnect(timeout)?;
+        // Discards the requests that the end of the queue pair flushed.
+        while cq.poll(16, |_| {})? != 0 {}
+        Ok([
+            made,
+            resolved.saturating_sub(made),
+            routed.saturating_sub(resolved),
+            connected.saturating_sub(routed),
+            total.saturating_sub(connected),
+            total,
+        ])
+    })
+}
+
+/// A server that accepts by librdmacm.
+pub struct Theirs {
+    listener: cm::Listener,
+    connection: Option<cm::Id>,
+    next: Option<QueuePair>,
+    cq: Arc<VerbsCq>,
+    memory: Arc<Memory>,
+    timeout: Duration,
+}
+
+impl Theirs {
+    pub fn new(options: &DeviceOptions, addr: SocketAddr, timeout: Duration) -> Result<Self> {
+        let chosen = super::open(options)?;
+        Ok(Self {
+            listener: cm::Listener::bind(addr)?,
+            connection: None,
+            next: None,
+            cq: VerbsCq::new(&chosen.context, 16)?,
+            memory: Memory::new(&chosen.context, BUFFER)?,
+            timeout,
+        })
+    }
+}
+
+impl Server for Theirs {
+    fn target(&self) -> (u16, EndAddress) {
+        let end = EndAddress {
+            qps: Vec::new(),
+            addr: self.memory.addr(),
+            len: BUFFER as u64,
+            rkey: self.memory.rkey(),
+        };
+        (self.listener.port(), end)
+    }
+
+    fn prepare(&mut self) -> Result<()> {
+        let (memory, cq) = (&self.memory, &self.cq);
+        self.next = Some(QueuePair::new(Transport::Rc, memory, cq, cq, (1, 1, 0))?);
+        Ok(())
+    }
+
+    fn accept(&mut self) -> Result<bool> {
+        let Some(mut id) = self.listener.next_request(SLICE)? else {
+            return Ok(false);
+        };
+        let qp = self.next.take().context("no queue pair is prepared")?;
+        if id.accept(qp, self.timeout).context("accepting")? {
+            self.connection = Some(id);
+        }
+        Ok(true)
+    }
+
+    fn is_over(&mut self) -> Result<bool> {
+        let over = match &self.connection {
+            Some(id) => id.wait_disconnected(SLICE)?,
+            None => true,
+        };
+        if over {
+            self.connection = None;
+        }
+        Ok(over)
+    }
+}
