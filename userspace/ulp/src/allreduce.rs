@@ -8,22 +8,31 @@
 //! chunk. In the second half the sums go around the ring in the same way. Each rank sends `2 (ranks
 //! - 1) / ranks` times its vector.
 //!
-//! Over RDMA a step is one RDMA Write with immediate data, the number of the step. In the first
-//! half it writes to a slot of its own in the inbox of the next rank, in the second half to its
-//! final place. A round begins when all ranks have ended the previous one, so no rank overwrites
-//! data in use. Over TCP, for comparison, the same bytes go through a socket.
+//! Chunk `n` begins its way at rank `n`, so its sums are added up in the order of the ranks from
+//! there on. Every rank has the same bits, also where a sum is rounded.
 //!
+//! Over RDMA a chunk goes in up to [`PIECES`] pieces. A piece is one RDMA Write with immediate data,
+//! the number of the piece. In the first half it writes to a slot of its own in the inbox of the
+//! next rank, in the second half to its final place. A rank adds a piece and passes it on when it
+//! has come, while the device transfers others. A round begins when all ranks have ended the
+//! previous one, so no rank overwrites data in use. Over TCP, for comparison, the same bytes go
+//! through a socket, a chunk at a time.
+//!
+//! - [`number`]: the types of numbers, and sums of them
 //! - [`ring`]: the connections between the ranks, barriers, and the detection of lost ranks
 
+mod number;
 mod ring;
 
 use crate::args::{address, duration, DeviceArg};
 use crate::output::{self, interrupts, table, FormatArgs, Usage};
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
-use ring::{Data, Ring};
+use number::{add, chunk, vector, wrong, Type};
+use ring::{Data, Deadline, Ring};
 use rust_ulp::{
-    Access, Buffer, Cq, Error, Grant, Listener, Opcode, Qp, Rc, Recv, RemoteSlice, Write,
+    Access, Buffer, Completion, Cq, Error, Grant, Listener, Opcode, Qp, Rc, Recv, RemoteSlice,
+    TcpOptions, Write,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -36,8 +45,10 @@ use std::time::{Duration, Instant};
 const PORT: u16 = 7180;
 /// The interval at which a rank that waits checks for lost ranks and Ctrl-C.
 const SLICE: Duration = Duration::from_millis(100);
-/// The size of an `f32`.
-const WORD: usize = 4;
+/// The most pieces that a chunk is cut into.
+const PIECES: usize = 8;
+/// The smallest size of a piece, in bytes: smaller ones cost more requests than overlap gains.
+const PIECE: usize = 16 << 10;
 
 /// Arguments of `ulp allreduce`. All ranks get the same, apart from `--rank`.
 #[derive(Debug, Args)]
@@ -48,16 +59,19 @@ pub struct AllReduce {
     /// The number of this rank, from 0
     #[arg(short, long)]
     rank: usize,
-    /// Numbers per vector, of 4 bytes each
+    /// Numbers per vector
     #[arg(short = 'n', long, default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1..=1 << 26))]
     count: u32,
+    /// Type of the numbers
+    #[arg(long = "type", value_enum, default_value_t = Type::F32)]
+    numbers: Type,
     /// Rounds
     #[arg(short, long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     iters: u32,
     /// Transports to measure, one after the other
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["rdma", "tcp"])]
     over: Vec<Over>,
-    /// Time to wait for the other ranks, in seconds or with a unit
+    /// Time to wait for progress of the other ranks, in seconds or with a unit
     #[arg(short, long, value_name = "TIME", default_value = "30", value_parser = duration)]
     timeout: Duration,
     #[command(flatten)]
@@ -92,6 +106,9 @@ pub struct Results {
 #[derive(Serialize, JsonSchema)]
 struct Row {
     over: Over,
+    /// The type of the numbers.
+    #[serde(rename = "type")]
+    numbers: Type,
     rank: usize,
     ranks: usize,
     /// The size of the vector.
@@ -103,49 +120,8 @@ struct Row {
     bandwidth_mib_s: f64,
     /// The bytes that each rank sends, divided by the median.
     sent_mib_s: f64,
-    /// Sums that differ from those of plain addition.
+    /// Sums that differ from those of addition in the order of the ring.
     wrong: usize,
-}
-
-/// Returns an element of the vector of a rank: a multiple of 1/8, so that sums are exact in any
-/// order.
-fn number(rank: usize, iteration: usize, place: usize) -> f32 {
-    let mixed = (place as u32)
-        .wrapping_mul(2_654_435_761)
-        .wrapping_add(rank as u32 * 977 + iteration as u32 * 131)
-        >> 16;
-    (mixed % 4001) as f32 / 8.0 - 250.0
-}
-
-/// Returns the vector of a rank, as bytes.
-fn vector(rank: usize, iteration: usize, count: usize) -> Vec<u8> {
-    let numbers = (0..count).map(|place| number(rank, iteration, place));
-    numbers.flat_map(f32::to_le_bytes).collect()
-}
-
-/// Adds the numbers of `theirs` to those of `ours`.
-fn add(ours: &mut [u8], theirs: &[u8]) {
-    for (ours, theirs) in ours.chunks_exact_mut(WORD).zip(theirs.chunks_exact(WORD)) {
-        if let (Ok(a), Ok(b)) = (<[u8; WORD]>::try_from(&*ours), theirs.try_into()) {
-            ours.copy_from_slice(&(f32::from_le_bytes(a) + f32::from_le_bytes(b)).to_le_bytes());
-        }
-    }
-}
-
-/// Returns the number of sums that differ from those of plain addition.
-fn wrong(sums: &[u8], ranks: usize, iteration: usize) -> usize {
-    let is_wrong = |(place, sum): (usize, &[u8])| {
-        let want: f32 = (0..ranks).map(|rank| number(rank, iteration, place)).sum();
-        sum != want.to_le_bytes()
-    };
-    let sums = sums.chunks_exact(WORD).enumerate();
-    sums.filter(|sum| is_wrong(*sum)).count()
-}
-
-/// Returns the bytes of a chunk.
-fn chunk(chunk: usize, ranks: usize, count: usize) -> Range<usize> {
-    let start = |chunk: usize| chunk * count / ranks * WORD;
-    start(chunk)..start(chunk + 1)
 }
 
 /// One step of one rank.
@@ -162,26 +138,41 @@ struct Step {
 }
 
 /// Returns the steps of a rank, in order.
-fn steps(rank: usize, ranks: usize, count: usize) -> impl Iterator<Item = Step> {
+fn steps(rank: usize, ranks: usize, count: usize, numbers: Type) -> impl Iterator<Item = Step> {
     (0..2 * (ranks - 1)).map(move |number| {
         let adds = number < ranks - 1;
         // The chunk that came in the previous step goes on.
         let sends = rank + 2 * ranks - number;
         Step {
             number,
-            sends: chunk(sends % ranks, ranks, count),
-            takes: chunk((sends - 1) % ranks, ranks, count),
+            sends: chunk(sends % ranks, ranks, count, numbers),
+            takes: chunk((sends - 1) % ranks, ranks, count, numbers),
             adds,
         }
     })
+}
+
+/// Returns the length of the pieces of a chunk; the last one may be shorter.
+fn piece(chunk: usize, numbers: Type) -> usize {
+    let piece = chunk.div_ceil(PIECES).max(PIECE);
+    piece.next_multiple_of(numbers.bytes())
+}
+
+/// Returns the pieces of a chunk of `bytes`, in order.
+fn pieces(bytes: Range<usize>, numbers: Type) -> impl Iterator<Item = Range<usize>> {
+    let piece = piece(bytes.len(), numbers);
+    let end = bytes.end;
+    bytes
+        .step_by(piece)
+        .map(move |start| start..end.min(start + piece))
 }
 
 /// A transport of the steps.
 trait Carrier {
     /// Stores the vector of this rank.
     fn fill(&mut self, vector: &[u8]) -> Result<()>;
-    /// Sends and receives the chunks of a step.
-    fn step(&mut self, step: &Step, ring: &Ring) -> Result<()>;
+    /// Takes all steps of a round.
+    fn reduce(&mut self, steps: &[Step], ring: &Ring) -> Result<()>;
     /// Returns the vector.
     fn result(&mut self) -> Result<Vec<u8>>;
 }
@@ -198,38 +189,43 @@ struct Rdma {
     _grant: Grant,
     /// The same of the next rank.
     theirs: RemoteSlice,
-    count: usize,
+    numbers: Type,
+    /// Bytes of the vector.
+    bytes: usize,
     /// Bytes of a place in the inbox.
     place: usize,
     ours: Vec<u8>,
     came: Vec<u8>,
-    /// Steps of this round that have come; the rank before may be ahead.
-    come: usize,
 }
 
 impl Rdma {
-    fn connect(ring: &Ring, device: &DeviceArg, count: usize) -> Result<Self> {
+    fn connect(ring: &Ring, device: &DeviceArg, count: usize, numbers: Type) -> Result<Self> {
         let device = device.open()?;
         let ranks = ring.ranks();
-        let (pd, cq) = (device.alloc_pd()?, device.create_cq(256)?);
-        let place = count.div_ceil(ranks) * WORD;
-        let memory = pd.alloc_buffer(count * WORD + (ranks - 1) * place)?;
+        // All requests of a round at once.
+        let most = 2 * (ranks - 1) * PIECES;
+        let (pd, cq) = (device.alloc_pd()?, device.create_cq(2 * most as u32)?);
+        let bytes = count * numbers.bytes();
+        let place = count.div_ceil(ranks) * numbers.bytes();
+        let memory = pd.alloc_buffer(bytes + (ranks - 1) * place)?;
         let grant = memory
             .grant(.., Access::REMOTE_WRITE)
             .context("the vector needs memory under one key: take a smaller --count")?;
-        let listener = Listener::bind((ring.own_ip()?, 0))?;
+        let listener = Listener::bind(&device, (ring.own_ip()?, 0))?;
         let next_port = ring.tell(listener.local_addr()?.port())?;
         let (next, prev) = (
-            pd.create_qp::<Rc>(&cq).build()?,
-            pd.create_qp::<Rc>(&cq).build()?,
+            pd.create_qp::<Rc>(&cq).max_send_wr(most as u32).build()?,
+            pd.create_qp::<Rc>(&cq).max_recv_wr(most as u32).build()?,
         );
         // Receives for a whole round, because the previous rank may be ahead.
-        (0..2 * ranks).try_for_each(|_| prev.post_recv(Recv::empty()))?;
+        (0..most).try_for_each(|_| prev.post_recv(Recv::empty()))?;
         let (ip, patience) = (ring.next_ip()?, ring.patience());
-        let accept = || listener.accept(patience)?.accept(prev, &[&grant]);
+        let accept =
+            || -> rust_ulp::Result<_> { Ok(listener.accept(patience)?.accept(prev, &[&grant])?) };
         let (prev, next) = std::thread::scope(|scope| {
             let prev = scope.spawn(accept);
-            let next = next.connect_tcp((ip, next_port), &[]);
+            let options = TcpOptions::default().timeout(patience);
+            let next = next.connect_tcp_with((ip, next_port), &[], options);
             (prev.join(), next)
         });
         let (next, peer) = next.context("connecting to the next rank")?;
@@ -247,83 +243,125 @@ impl Rdma {
             memory,
             _grant: grant,
             theirs,
-            count,
+            numbers,
+            bytes,
             place,
             ours: Vec::new(),
             came: Vec::new(),
-            come: 0,
         })
     }
 
-    /// Returns the offset that the chunk of a step of the first half is written to.
-    fn inbox(&self, step: &Step) -> usize {
-        self.count * WORD + step.number * self.place
+    /// Returns the offset at which the next rank takes a piece of a chunk of `step`.
+    fn target(&self, step: &Step, chunk: &Range<usize>, piece: &Range<usize>) -> usize {
+        match step.adds {
+            true => self.bytes + step.number * self.place + (piece.start - chunk.start),
+            false => piece.start,
+        }
+    }
+
+    /// Writes a piece of the chunk that this rank sends in `step`.
+    fn send(&self, step: &Step, index: usize, piece: Range<usize>) -> Result<()> {
+        let to = self.target(step, &step.sends, &piece) as u64;
+        let remote = self.theirs.slice(to..to + piece.len() as u64)?;
+        let imm = (step.number * PIECES + index) as u32;
+        let write = Write::new(self.memory.slice(piece)?, remote).imm(imm);
+        Ok(self.next.post(write)?)
+    }
+
+    /// Adds a piece that came into the inbox to this rank's own.
+    fn add(&mut self, step: &Step, piece: &Range<usize>) -> Result<()> {
+        let from = self.target(step, &step.takes, piece);
+        self.ours.resize(piece.len(), 0);
+        self.came.resize(piece.len(), 0);
+        self.memory.read_at(piece.start, &mut self.ours)?;
+        self.memory.read_at(from, &mut self.came)?;
+        add(self.numbers, &mut self.ours, &self.came);
+        Ok(self.memory.write_at(piece.start, &self.ours)?)
+    }
+
+    /// Waits for the completion of a request.
+    fn completion(&self, ring: &Ring, deadline: &mut Deadline) -> Result<Completion> {
+        loop {
+            match self.cq.wait(SLICE) {
+                Err(Error::Timeout { .. }) => ring.look(deadline)?,
+                done => {
+                    let done = done?.ok().map_err(|error| ring.why(error))?;
+                    deadline.progress();
+                    return Ok(done);
+                }
+            }
+        }
     }
 }
 
 impl Carrier for Rdma {
     fn fill(&mut self, vector: &[u8]) -> Result<()> {
-        self.come = 0;
         Ok(self.memory.write_at(0, vector)?)
     }
 
-    fn step(&mut self, step: &Step, ring: &Ring) -> Result<()> {
-        let to = match step.adds {
-            true => self.inbox(step),
-            false => step.sends.start,
-        } as u64;
-        let len = step.sends.len() as u64;
-        let write = Write::new(
-            self.memory.slice(step.sends.clone())?,
-            self.theirs.slice(to..to + len)?,
-        );
-        // At most 2 * (16 - 1).
-        self.next.post(write.imm(step.number as u32))?;
-        let mut sent = false;
-        let deadline = Instant::now() + ring.patience();
-        while !sent || self.come <= step.number {
-            let done = match self.cq.wait(SLICE) {
-                Err(Error::Timeout { .. }) => {
-                    ring.look(deadline)?;
-                    continue;
-                }
-                done => done?,
-            };
-            let done = match done.ok() {
-                Ok(done) => done,
-                Err(error) => return Err(ring.why(error)),
-            };
-            match (done.opcode, done.imm) {
-                (Opcode::Write, _) => sent = true,
-                (Opcode::RecvWriteImm, Some(imm)) if imm as usize == self.come => {
-                    self.prev.post_recv(Recv::empty())?;
-                    self.come += 1;
-                }
-                (opcode, imm) => bail!(
-                    "unexpected completion {opcode:?} {imm:?} after {} steps",
-                    self.come
-                ),
+    fn reduce(&mut self, steps: &[Step], ring: &Ring) -> Result<()> {
+        let numbers = self.numbers;
+        let mut expected = Vec::new();
+        for step in steps {
+            let pieces = pieces(step.takes.clone(), numbers).enumerate();
+            expected.extend(pieces.map(|(index, piece)| (step, index, piece)));
+        }
+        let mut sent = 0;
+        if let Some(first) = steps.first() {
+            for (index, piece) in pieces(first.sends.clone(), numbers).enumerate() {
+                self.send(first, index, piece)?;
+                sent += 1;
             }
         }
-        if step.adds {
-            let len = step.takes.len();
-            self.ours.resize(len, 0);
-            self.came.resize(len, 0);
-            self.memory.read_at(step.takes.start, &mut self.ours)?;
-            self.memory.read_at(self.inbox(step), &mut self.came)?;
-            add(&mut self.ours, &self.came);
-            self.memory.write_at(step.takes.start, &self.ours)?;
+        let mut deadline = ring.deadline();
+        // The pieces come in the order of the previous rank's writes.
+        for (step, index, piece) in expected {
+            loop {
+                let done = self.completion(ring, &mut deadline)?;
+                match (done.opcode, done.imm) {
+                    (Opcode::Write, _) => sent -= 1,
+                    (Opcode::RecvWriteImm, Some(imm)) => {
+                        let want = step.number * PIECES + index;
+                        ensure!(
+                            imm as usize == want,
+                            "piece {imm} came, and piece {want} was expected"
+                        );
+                        break;
+                    }
+                    (opcode, imm) => bail!("unexpected completion {opcode:?} {imm:?}"),
+                }
+            }
+            self.prev.post_recv(Recv::empty())?;
+            if step.adds {
+                self.add(step, &piece)?;
+            }
+            // What has come in a step goes on in the next one.
+            if let Some(next) = steps.get(step.number + 1) {
+                self.send(next, index, piece)?;
+                sent += 1;
+            }
+        }
+        while sent > 0 {
+            let done = self.completion(ring, &mut deadline)?;
+            ensure!(
+                done.opcode == Opcode::Write,
+                "unexpected completion {:?} {:?} at the end",
+                done.opcode,
+                done.imm
+            );
+            sent -= 1;
         }
         Ok(())
     }
 
     fn result(&mut self) -> Result<Vec<u8>> {
-        Ok(self.memory.to_vec(..self.count * WORD)?)
+        Ok(self.memory.to_vec(..self.bytes)?)
     }
 }
 
 struct Tcp {
     data: Data,
+    numbers: Type,
     vector: Vec<u8>,
     came: Vec<u8>,
 }
@@ -334,14 +372,18 @@ impl Carrier for Tcp {
         Ok(())
     }
 
-    fn step(&mut self, step: &Step, ring: &Ring) -> Result<()> {
-        self.came.resize(step.takes.len(), 0);
-        let sends = self.vector.get(step.sends.clone()).unwrap_or_default();
-        self.data.exchange(sends, &mut self.came, ring)?;
-        let ours = self.vector.get_mut(step.takes.clone()).unwrap_or_default();
-        match step.adds {
-            true => add(ours, &self.came),
-            false => ours.copy_from_slice(&self.came),
+    fn reduce(&mut self, steps: &[Step], ring: &Ring) -> Result<()> {
+        let mut deadline = ring.deadline();
+        for step in steps {
+            self.came.resize(step.takes.len(), 0);
+            let sends = self.vector.get(step.sends.clone()).unwrap_or_default();
+            self.data
+                .exchange(sends, &mut self.came, ring, &mut deadline)?;
+            let ours = self.vector.get_mut(step.takes.clone()).unwrap_or_default();
+            match step.adds {
+                true => add(self.numbers, ours, &self.came),
+                false => ours.copy_from_slice(&self.came),
+            }
         }
         Ok(())
     }
@@ -354,11 +396,13 @@ impl Carrier for Tcp {
 impl AllReduce {
     /// All iterations over one carrier.
     fn measure(&self, over: Over, ring: &Ring) -> Result<Row> {
-        let (ranks, count) = (self.ranks.len(), self.count as usize);
+        let (ranks, count, numbers) = (self.ranks.len(), self.count as usize, self.numbers);
+        let steps: Vec<_> = steps(self.rank, ranks, count, numbers).collect();
         let mut carrier: Box<dyn Carrier> = match over {
-            Over::Rdma => Box::new(Rdma::connect(ring, &self.device, count)?),
+            Over::Rdma => Box::new(Rdma::connect(ring, &self.device, count, numbers)?),
             Over::Tcp => Box::new(Tcp {
                 data: ring.data()?,
+                numbers,
                 vector: Vec::new(),
                 came: Vec::new(),
             }),
@@ -366,23 +410,22 @@ impl AllReduce {
         message!("rank {} of {ranks}: over {}", self.rank, over.name());
         let (mut times, mut bad) = (Vec::new(), 0);
         for iteration in 0..self.iters as usize {
-            carrier.fill(&vector(self.rank, iteration, count))?;
+            carrier.fill(&vector(numbers, self.rank, iteration, count))?;
             ring.meet()?;
             let begin = Instant::now();
-            for step in steps(self.rank, ranks, count) {
-                carrier.step(&step, ring)?;
-            }
+            carrier.reduce(&steps, ring)?;
             times.push(begin.elapsed().as_secs_f64());
-            bad += wrong(&carrier.result()?, ranks, iteration);
+            bad += wrong(numbers, &carrier.result()?, ranks, iteration);
         }
         // No rank leaves while another waits for an acknowledgement.
         ring.meet()?;
         times.sort_by(f64::total_cmp);
-        let bytes = count * WORD;
+        let bytes = count * numbers.bytes();
         let median = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
         let bandwidth = bytes as f64 / median / f64::from(1 << 20);
         Ok(Row {
             over,
+            numbers,
             rank: self.rank,
             ranks,
             bytes,
@@ -418,7 +461,13 @@ impl AllReduce {
         );
         let names = self.ranks.iter().map(|host| address(host, PORT)).collect();
         let stop = interrupts()?;
-        let ring = Ring::connect(names, self.rank, self.count, self.timeout, stop.clone())?;
+        let ring = Ring::connect(
+            names,
+            self.rank,
+            (self.count, self.numbers),
+            self.timeout,
+            stop.clone(),
+        )?;
         let (mut results, mut failed) = (Results { rows: Vec::new() }, None);
         for over in &self.over {
             match self.measure(*over, &ring) {
@@ -432,6 +481,7 @@ impl AllReduce {
         if !results.rows.is_empty() {
             let head = [
                 "OVER",
+                "TYPE",
                 "RANK",
                 "RANKS",
                 "BYTES",
@@ -445,6 +495,7 @@ impl AllReduce {
             let cells = |row: &Row| {
                 vec![
                     row.over.name().to_owned(),
+                    row.numbers.name().to_owned(),
                     row.rank.to_string(),
                     row.ranks.to_string(),
                     row.bytes.to_string(),
@@ -464,7 +515,7 @@ impl AllReduce {
         }
         ensure!(
             results.rows.iter().all(|row| row.wrong == 0),
-            "sums differ from those of plain addition"
+            "sums differ from those of addition in the order of the ring"
         );
         Ok(match stop.load(Ordering::Relaxed) {
             true => output::interrupted(),
@@ -475,13 +526,16 @@ impl AllReduce {
 
 #[cfg(test)]
 mod tests {
+    use super::number::ALL;
     use super::*;
 
     /// The steps of all ranks, each of which takes what the one before has sent.
-    fn reduce(ranks: usize, count: usize) -> Vec<Vec<u8>> {
-        let mut vectors: Vec<_> = (0..ranks).map(|rank| vector(rank, 3, count)).collect();
+    fn reduce(numbers: Type, ranks: usize, count: usize) -> Vec<Vec<u8>> {
+        let mut vectors: Vec<_> = (0..ranks)
+            .map(|rank| vector(numbers, rank, 3, count))
+            .collect();
         let all: Vec<Vec<Step>> = (0..ranks)
-            .map(|rank| steps(rank, ranks, count).collect())
+            .map(|rank| steps(rank, ranks, count, numbers).collect())
             .collect();
         for n in 0..2 * (ranks - 1) {
             let sent: Vec<Vec<u8>> = (0..ranks)
@@ -492,7 +546,7 @@ mod tests {
                 assert_eq!(step.takes, all[prev][n].sends);
                 let ours = &mut vectors[rank][step.takes.clone()];
                 match step.adds {
-                    true => add(ours, &sent[prev]),
+                    true => add(numbers, ours, &sent[prev]),
                     false => ours.copy_from_slice(&sent[prev]),
                 }
             }
@@ -501,11 +555,14 @@ mod tests {
     }
 
     #[test]
-    fn every_rank_has_the_plain_sums() {
-        for ranks in 2..=5 {
-            for count in [ranks, ranks + 1, 97, 1000] {
-                for sums in reduce(ranks, count) {
-                    assert_eq!(wrong(&sums, ranks, 3), 0, "{ranks} ranks, {count} numbers");
+    fn every_rank_has_the_sums() {
+        for numbers in ALL {
+            for ranks in 2..=5 {
+                for count in [ranks, ranks + 1, 97, 1000] {
+                    for sums in reduce(numbers, ranks, count) {
+                        let bad = wrong(numbers, &sums, ranks, 3);
+                        assert_eq!(bad, 0, "{ranks} ranks, {count} of {numbers:?}");
+                    }
                 }
             }
         }
@@ -513,24 +570,28 @@ mod tests {
 
     #[test]
     fn a_wrong_sum_is_noticed() {
-        let mut sums = reduce(3, 100).remove(1);
-        sums[41] ^= 1;
-        assert_eq!(wrong(&sums, 3, 3), 1);
-        assert_ne!(wrong(&sums, 3, 4), 0);
+        for numbers in ALL {
+            let mut sums = reduce(numbers, 3, 100).remove(1);
+            sums[41] ^= 1;
+            assert_eq!(wrong(numbers, &sums, 3, 3), 1);
+            assert_ne!(wrong(numbers, &sums, 3, 4), 0);
+        }
     }
 
     #[test]
-    fn chunks_are_all_of_it_and_no_place_is_too_small() {
-        for ranks in 2..=16 {
-            for count in [16, 17, 1 << 26] {
-                let mut end = 0;
-                for n in 0..ranks {
-                    let bytes = chunk(n, ranks, count);
-                    assert_eq!(bytes.start, end);
-                    assert!(bytes.len() <= count.div_ceil(ranks) * WORD);
-                    end = bytes.end;
+    fn pieces_are_all_of_a_chunk() {
+        for numbers in ALL {
+            for len in [1, 7, 4096, PIECE, PIECE + 1, PIECES * PIECE + 1, 10 << 20] {
+                let bytes = 24..24 + len * numbers.bytes();
+                let all: Vec<_> = pieces(bytes.clone(), numbers).collect();
+                assert!(all.len() <= PIECES, "{} of {len}", all.len());
+                let mut end = bytes.start;
+                for piece in all {
+                    assert_eq!(piece.start, end);
+                    assert_eq!(piece.len() % numbers.bytes(), 0);
+                    end = piece.end;
                 }
-                assert_eq!(end, count * WORD);
+                assert_eq!(end, bytes.end);
             }
         }
     }

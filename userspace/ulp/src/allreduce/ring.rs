@@ -2,13 +2,15 @@
 
 //! The TCP connections of a rank to the next and from the previous rank, barriers, and lost ranks.
 //!
-//! The first message is a line of JSON each way. The others have four bytes: the kind, a rank, and
+//! The first message each way is one of [`wire`]. The others have four bytes: the kind, a rank, and
 //! a port in network order.
 
+use super::number::Type;
 use super::SLICE;
+use crate::wire;
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-use serde::{de::DeserializeOwned, Deserialize, Serialize};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -17,9 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const VERSION: u32 = 1;
-/// The largest size of the first message.
-const MAX_LINE: usize = 1024;
+const VERSION: u32 = 3;
 /// The kind of message for a barrier.
 const MEET: u8 = 1;
 /// The kind of message with the port that the sender listens at.
@@ -38,6 +38,8 @@ struct Hello {
     rank: usize,
     ranks: usize,
     count: u32,
+    #[serde(rename = "type")]
+    numbers: Type,
 }
 
 /// The error for a rank that is gone.
@@ -60,6 +62,29 @@ impl fmt::Display for Lost {
 }
 
 impl std::error::Error for Lost {}
+
+/// The end of the time without progress.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    patience: Duration,
+    end: Instant,
+}
+
+impl Deadline {
+    fn new(patience: Duration) -> Self {
+        let end = Instant::now() + patience;
+        Self { patience, end }
+    }
+
+    /// Moves the deadline, since something has arrived or left.
+    pub fn progress(&mut self) {
+        *self = Self::new(self.patience);
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.end
+    }
+}
 
 /// The connections of a rank.
 pub struct Ring {
@@ -89,16 +114,18 @@ fn until<T>(
     }
 }
 
+fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
+}
+
 /// Connects to a rank that may not listen yet.
 fn dial(name: &str, deadline: Instant, stop: &[&AtomicBool]) -> Result<TcpStream> {
     let mut last = None;
     let dialled = until(
         || {
             for addr in name.to_socket_addrs().with_context(|| name.to_owned())? {
-                let left = deadline
-                    .saturating_duration_since(Instant::now())
-                    .max(SLICE);
-                match TcpStream::connect_timeout(&addr, left.min(Duration::from_secs(2))) {
+                let most = left(deadline).clamp(SLICE, Duration::from_secs(2));
+                match TcpStream::connect_timeout(&addr, most) {
                     Ok(tcp) => return Ok(Some(tcp)),
                     Err(error) => last = Some(error),
                 }
@@ -113,26 +140,6 @@ fn dial(name: &str, deadline: Instant, stop: &[&AtomicBool]) -> Result<TcpStream
         (Err(error), Some(last)) => Err(error.context(format!("connecting to {name}: {last}"))),
         (dialled, _) => dialled,
     }
-}
-
-/// Reads a line of JSON from an untrusted peer.
-fn line<T: DeserializeOwned>(mut tcp: &TcpStream, deadline: Instant) -> Result<T> {
-    // Reads no byte after the line, because other messages follow.
-    let mut line = Vec::new();
-    let ended = |line: &[u8]| line.len() == MAX_LINE || line.ends_with(b"\n");
-    while !ended(&line) {
-        let (left, mut byte) = (deadline.saturating_duration_since(Instant::now()), [0]);
-        ensure!(!left.is_zero(), "nothing arrived in time");
-        tcp.set_read_timeout(Some(left))?;
-        tcp.read_exact(&mut byte)?;
-        line.extend(byte);
-    }
-    serde_json::from_slice(&line).context("the peer is not a rank of `ulp allreduce`")
-}
-
-fn say(mut tcp: &TcpStream, message: &impl Serialize) -> Result<()> {
-    let line = serde_json::to_string(message)? + "\n";
-    Ok(tcp.write_all(line.as_bytes())?)
 }
 
 /// Waits for the previous rank, and refuses others.
@@ -151,8 +158,8 @@ fn accept(
             };
             tcp.set_nonblocking(false)?;
             // A peer that sends nothing blocks the others for a short time only.
-            let soon = deadline.min(Instant::now() + Duration::from_secs(2));
-            let Ok(hello) = line::<Hello>(&tcp, soon) else {
+            let soon = left(deadline).min(Duration::from_secs(2));
+            let Ok(hello) = wire::receive::<Hello>(&tcp, soon) else {
                 return Ok(None);
             };
             let answer = match hello == *want {
@@ -163,7 +170,7 @@ fn accept(
                     want.ranks
                 ),
             };
-            if say(&tcp, &answer).is_err() {
+            if wire::send(&tcp, &answer).is_err() {
                 return Ok(None);
             }
             if answer.is_empty() {
@@ -183,7 +190,7 @@ impl Ring {
     pub fn connect(
         names: Vec<String>,
         rank: usize,
-        count: u32,
+        (count, numbers): (u32, Type),
         patience: Duration,
         stop: Arc<AtomicBool>,
     ) -> Result<Self> {
@@ -194,6 +201,7 @@ impl Ring {
             rank: rank % ranks,
             ranks,
             count,
+            numbers,
         };
         let own = name(rank);
         let listener = TcpListener::bind(own)
@@ -204,8 +212,8 @@ impl Ring {
             let (listener, stop, alone) = (&listener, &*stop, &alone);
             let prev = scope.spawn(move || accept(listener, &want, deadline, &[stop, alone]));
             let next = dial(name(rank + 1), deadline, &[stop]).and_then(|tcp| {
-                say(&tcp, &hello(rank))?;
-                let answer: String = line(&tcp, deadline)?;
+                wire::send(&tcp, &hello(rank))?;
+                let answer: String = wire::receive(&tcp, left(deadline))?;
                 ensure!(answer.is_empty(), "{} refuses: {answer}", name(rank + 1));
                 Ok(tcp)
             });
@@ -238,6 +246,11 @@ impl Ring {
         self.patience
     }
 
+    /// Returns a deadline that progress moves.
+    pub fn deadline(&self) -> Deadline {
+        Deadline::new(self.patience)
+    }
+
     /// Returns the address at which the previous rank reached this one.
     pub fn own_ip(&self) -> Result<IpAddr> {
         Ok(self.prev.local_addr()?.ip())
@@ -261,8 +274,8 @@ impl Ring {
             .map(|(tcp, rank)| (tcp, rank % self.ranks()))
     }
 
-    /// Returns an error if a rank is gone, this one was interrupted, or `deadline` is over.
-    pub fn look(&self, deadline: Instant) -> Result<()> {
+    /// Returns an error if a rank is gone, or this one was interrupted.
+    fn check(&self) -> Result<()> {
         for (tcp, rank) in self.neighbours() {
             let mut message: Message = [0; 4];
             tcp.set_nonblocking(true)?;
@@ -277,8 +290,14 @@ impl Ring {
             }
         }
         ensure!(!self.stop.load(Ordering::Relaxed), "interrupted");
+        Ok(())
+    }
+
+    /// Returns an error if a rank is gone, this one was interrupted, or `deadline` is over.
+    pub fn look(&self, deadline: &Deadline) -> Result<()> {
+        self.check()?;
         ensure!(
-            Instant::now() < deadline,
+            !deadline.is_over(),
             "the other ranks are connected, but nothing arrived for {} s: is one of them stopped, or are packets lost?",
             self.patience.as_secs()
         );
@@ -289,7 +308,7 @@ impl Ring {
     pub fn why(&self, error: impl Into<anyhow::Error>) -> anyhow::Error {
         let end = Instant::now() + Duration::from_secs(2);
         while Instant::now() < end {
-            if let Err(lost) = self.look(end + SLICE) {
+            if let Err(lost) = self.check() {
                 return lost;
             }
             std::thread::sleep(SLICE / 2);
@@ -303,11 +322,14 @@ impl Ring {
 
     /// Receives the next message, which must be of a kind.
     fn receive(&self, mut tcp: &TcpStream, kind: u8) -> Result<Message> {
-        let deadline = Instant::now() + self.patience;
+        let mut deadline = self.deadline();
         let (mut message, mut have): (Message, usize) = ([0; 4], 0);
         while let Some(rest) = message.get_mut(have..).filter(|rest| !rest.is_empty()) {
             match tcp.read(rest) {
-                Ok(n @ 1..) => have += n,
+                Ok(n @ 1..) => {
+                    have += n;
+                    deadline.progress();
+                }
                 Err(error)
                     if [
                         ErrorKind::WouldBlock,
@@ -316,11 +338,11 @@ impl Ring {
                     ]
                     .contains(&error.kind()) =>
                 {
-                    self.look(deadline)?;
+                    self.look(&deadline)?;
                 }
                 // The peer closed the connection.
                 _ => {
-                    self.look(deadline)?;
+                    self.look(&deadline)?;
                     bail!("a rank closed its connection");
                 }
             }
@@ -375,7 +397,7 @@ impl Ring {
 
     /// Creates the connections for the vectors.
     pub fn data(&self) -> Result<Data> {
-        let deadline = Instant::now() + self.patience;
+        let deadline = self.deadline();
         let listener = TcpListener::bind((self.own_ip()?, 0))?;
         let port = self.tell(listener.local_addr()?.port())?;
         // The connection is established before it is accepted.
@@ -383,11 +405,11 @@ impl Ring {
         listener.set_nonblocking(true)?;
         let accepted = || match listener.accept() {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                self.look(deadline).map(|()| None)
+                self.look(&deadline).map(|()| None)
             }
             accepted => Ok(Some(accepted?.0)),
         };
-        let prev = until(accepted, deadline, &[&self.stop], "the previous rank")?;
+        let prev = until(accepted, deadline.end, &[&self.stop], "the previous rank")?;
         for tcp in [&next, &prev] {
             tcp.set_nodelay(true)?;
             tcp.set_nonblocking(true)?;
@@ -403,9 +425,15 @@ pub struct Data {
 }
 
 impl Data {
-    /// Sends `sends` to the next rank while it receives `takes` from the previous one.
-    pub fn exchange(&mut self, mut sends: &[u8], mut takes: &mut [u8], ring: &Ring) -> Result<()> {
-        let deadline = Instant::now() + ring.patience();
+    /// Sends `sends` to the next rank while it receives `takes` from the previous one. Each byte
+    /// moves `deadline`.
+    pub fn exchange(
+        &mut self,
+        mut sends: &[u8],
+        mut takes: &mut [u8],
+        ring: &Ring,
+        deadline: &mut Deadline,
+    ) -> Result<()> {
         while !sends.is_empty() || !takes.is_empty() {
             let mut files = Vec::with_capacity(2);
             if !sends.is_empty() {
@@ -421,7 +449,10 @@ impl Data {
             }
             if !sends.is_empty() {
                 match self.next.write(sends) {
-                    Ok(n) => sends = sends.get(n..).unwrap_or_default(),
+                    Ok(n) => {
+                        sends = sends.get(n..).unwrap_or_default();
+                        deadline.progress();
+                    }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                     Err(error) => return Err(ring.why(error)),
                 }
@@ -429,7 +460,10 @@ impl Data {
             if !takes.is_empty() {
                 match self.prev.read(takes) {
                     Ok(0) => return Err(ring.why(std::io::Error::from(ErrorKind::UnexpectedEof))),
-                    Ok(n) => takes = std::mem::take(&mut takes).get_mut(n..).unwrap_or_default(),
+                    Ok(n) => {
+                        takes = std::mem::take(&mut takes).get_mut(n..).unwrap_or_default();
+                        deadline.progress();
+                    }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                     Err(error) => return Err(ring.why(error)),
                 }
@@ -451,7 +485,7 @@ mod tests {
         let one = |rank| {
             let names = names.clone();
             std::thread::spawn(move || {
-                Ring::connect(names, rank, 7, patience, Arc::default()).unwrap()
+                Ring::connect(names, rank, (7, Type::F32), patience, Arc::default()).unwrap()
             })
         };
         let all: Vec<_> = (0..3).map(one).collect();
@@ -485,13 +519,12 @@ mod tests {
     fn who_is_gone_is_named_by_all() {
         let mut rings = rings(72, LONG);
         drop(rings.remove(1));
-        let far = Instant::now() + LONG;
         let gone = rings[0].meet().unwrap_err();
         assert!(gone.to_string().contains("rank 1 (127.72."), "{gone}");
         assert!(gone.to_string().ends_with("is gone"), "{gone}");
         rings[0].leave(gone);
         drop(rings.remove(0));
-        let gone = rings[0].look(far).unwrap_err();
+        let gone = rings[0].check().unwrap_err();
         assert!(gone.to_string().contains("is gone"), "{gone}");
     }
 
@@ -512,13 +545,14 @@ mod tests {
     #[test]
     fn nobody_is_waited_for_without_end() {
         let rings = rings(74, Duration::from_secs(20));
-        rings[0].look(Instant::now() + LONG).unwrap();
-        let late = rings[0].look(Instant::now()).unwrap_err().to_string();
+        rings[0].look(&Deadline::new(LONG)).unwrap();
+        let late = rings[0].look(&Deadline::new(Duration::ZERO));
+        let late = late.unwrap_err().to_string();
         assert!(late.contains("nothing arrived for 20 s"), "{late}");
         let nobody = Ring::connect(
             vec!["127.75.0.1:7180".to_owned(), "127.75.0.2:7180".to_owned()],
             0,
-            7,
+            (7, Type::F32),
             Duration::from_millis(300),
             Arc::default(),
         );
@@ -527,5 +561,27 @@ mod tests {
             text.starts_with("connecting to 127.75.0.2:7180: "),
             "{text}"
         );
+    }
+
+    #[test]
+    fn bytes_move_the_deadline() {
+        let rings = rings(77, LONG);
+        let ranks: Vec<_> = rings
+            .into_iter()
+            .map(|ring| {
+                std::thread::spawn(move || {
+                    let mut data = ring.data().unwrap();
+                    let (mut came, mut deadline) = ([0; 3], ring.deadline());
+                    let before = deadline.end;
+                    data.exchange(&[1, 2, 3], &mut came, &ring, &mut deadline)
+                        .unwrap();
+                    ring.meet().unwrap();
+                    (came, deadline.end > before)
+                })
+            })
+            .collect();
+        for rank in ranks {
+            assert_eq!(rank.join().unwrap(), ([1, 2, 3], true));
+        }
     }
 }
