@@ -21,6 +21,7 @@ mod diagnose;
 mod ethtool;
 mod generate;
 mod kv;
+mod listen;
 mod netlink;
 mod pingpong;
 mod rdma;
@@ -29,6 +30,7 @@ mod schema;
 mod show;
 mod steps;
 mod system;
+mod wire;
 
 use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
@@ -60,7 +62,7 @@ enum Command {
     Diagnose(diagnose::Diagnose),
     /// Makes a connection step by step and explains each step, or makes a classic mistake.
     Steps(steps::Steps),
-    /// Exchanges messages with ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong, or with itself.
+    /// Exchanges messages with ibv_rc_pingpong and its like, with rdma_client, or with itself.
     Pingpong(pingpong::Pingpong),
     /// Exchanges data with rping, as its server or its client.
     Rping(rping::Rping),
@@ -129,13 +131,18 @@ mod tests {
         ('F', "cpu-freq"),
         ('I', "inline-size"),
         ('Q', "cq-mod"),
+        ('R', "rdma-cm"),
+        ('S', "sl"),
         ('V', "version"),
         ('a', "all"),
+        ('b', "bidirectional"),
+        ('c', "connection"),
         ('d', "device"),
         ('e', "events"),
         ('h', "help"),
         ('i', "ib-port"),
         ('l', "post-list"),
+        ('m', "mtu"),
         ('n', "iters"),
         ('p', "port"),
         ('q', "qp"),

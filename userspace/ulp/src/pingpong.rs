@@ -1,38 +1,55 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `ulp pingpong`: a peer of `ibv_rc_pingpong`, `ibv_uc_pingpong` and `ibv_ud_pingpong`, or of
-//! itself.
+//! `ulp pingpong`: a peer of `ibv_rc_pingpong`, `ibv_uc_pingpong`, `ibv_ud_pingpong` and
+//! `ibv_srq_pingpong`, or of itself.
 //!
 //! The two exchange their addresses by TCP, as `LID:QPN:PSN:GID` in hexadecimal digits and a NUL,
 //! 52 bytes. The client sends its address first, and answers the server's with `done` and a NUL.
 //! The client also sends the first message; each end answers a message with a message.
+//!
+//! [`cm`] is a peer of `rdma_client` and `rdma_server`.
+//!
+//! With a shared receive queue an end has several queue pairs, and always sends 256 addresses, of
+//! which the last ones are 0. The messages are counted over all queue pairs.
+
+mod cm;
 
 use crate::args::{address, size_u32, DeviceArg};
-use crate::output::{interrupts, FormatArgs};
+use crate::listen::Listener;
+use crate::output::{interrupts, FormatArgs, Usage};
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use rust_ulp::{
-    Buffer, Completion, Connected, Cq, Endpoint, Error, Gid, Grh, Mtu, Opcode, PreparedQp, Qp,
-    QpBuilder, Rc, Recv, Send, SendTo, Transport, Uc, Ud,
+    Buffer, Completion, Connected, Cq, Device, Endpoint, Error, Gid, Grh, Mtu, Opcode, Pd,
+    PreparedQp, Qp, QpBuilder, Rc, Recv, Send, SendTo, Srq, Transport, Uc, Ud,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const LINE: usize = 52;
+const PORT: u16 = 18515;
+/// The addresses that an end with a shared receive queue sends.
+const MAX_QPS: usize = 256;
 /// The stride of the bytes that the stock programs verify with -c: the first byte of each page.
 const PAGE: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long queue pairs stay that have receives left, for the last acknowledgment to go out.
+const LAST_ACK: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kind {
     Rc,
     Uc,
     Ud,
+    /// RC with a receive queue that several queue pairs share
+    Srq,
+    /// One message of 16 bytes each way, as rdma_client and rdma_server exchange them
+    Cm,
 }
 
 /// Arguments of `ulp pingpong`: those of `ibv_*_pingpong`.
@@ -43,9 +60,9 @@ pub struct Pingpong {
     kind: Kind,
     /// Host of the server [default: be the server]
     host: Option<String>,
-    /// TCP port of the server
-    #[arg(short, long, default_value_t = 18515)]
-    port: u16,
+    /// TCP port of the server, with cm port of the connection manager [default: 18515; cm: 7471]
+    #[arg(short, long)]
+    port: Option<u16>,
     #[command(flatten)]
     device: DeviceArg,
     /// Index of the GID [default: RoCE v2, IPv4]
@@ -60,6 +77,9 @@ pub struct Pingpong {
     /// Receives that are kept posted
     #[arg(short, long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
     rx_depth: u32,
+    /// Queue pairs of srq, at most as many as receives
+    #[arg(short = 'q', long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=MAX_QPS as i64))]
+    num_qp: u32,
     /// Messages in each direction
     #[arg(short = 'n', long, default_value_t = 1000)]
     iters: u64,
@@ -118,6 +138,13 @@ fn line(end: &Endpoint) -> Vec<u8> {
     line.into_bytes()
 }
 
+/// Returns the addresses of an end, followed by empty ones up to `count`.
+fn lines(ends: &[Endpoint], count: usize) -> Vec<u8> {
+    let none = Endpoint::new(0, 0, Gid::default(), Mtu::B256);
+    let ends = ends.iter().chain(std::iter::repeat(&none));
+    ends.take(count).flat_map(line).collect()
+}
+
 fn parse(line: &[u8], mtu: Mtu) -> Option<Endpoint> {
     let text = std::str::from_utf8(line.split(|byte| *byte == 0).next()?).ok()?;
     let mut words = text.split(':');
@@ -148,6 +175,22 @@ where
 
     fn post_recv(&self, recv: Recv<'_>) -> rust_ulp::Result<()> {
         Qp::post_recv(self, recv)
+    }
+}
+
+/// One of several queue pairs with the same receives.
+struct Shared {
+    qp: Qp<Rc>,
+    srq: Srq,
+}
+
+impl Player for Shared {
+    fn send(&self, buffer: &Buffer, len: usize) -> rust_ulp::Result<()> {
+        self.qp.post(Send::new(buffer.slice(..len)?))
+    }
+
+    fn post_recv(&self, recv: Recv<'_>) -> rust_ulp::Result<()> {
+        self.srq.post_recv(recv)
     }
 }
 
@@ -208,74 +251,87 @@ impl Memory {
     }
 }
 
+/// The messages of a queue pair.
+#[derive(Clone, Default)]
+struct Turn {
+    is_sending: bool,
+    /// Messages that the peer is owed.
+    due: u64,
+}
+
 /// The TCP connection, and whether this end sends first: the client does.
 struct Meeting {
     tcp: TcpStream,
     first: bool,
 }
 
+/// What the queue pairs of an end are made of, and the connection to the peer.
+struct Parts<'a> {
+    pd: &'a Pd,
+    cq: &'a Cq,
+    memory: &'a Memory,
+    meeting: Meeting,
+}
+
+impl Parts<'_> {
+    fn receives(&self) -> impl Iterator<Item = rust_ulp::Result<Recv<'static>>> + '_ {
+        (0..self.memory.depth).map(|slot| self.memory.recv(slot))
+    }
+}
+
 impl Pingpong {
-    fn meet(&self, stop: &AtomicBool) -> Result<Meeting> {
+    fn meet(&self, device: &Device, stop: &AtomicBool) -> Result<Meeting> {
         if let Some(host) = &self.host {
-            let host = address(host, self.port);
+            let host = address(host, self.port());
             let tcp = TcpStream::connect(&host)
                 .with_context(|| format!("{host}: does ibv_*_pingpong listen there?"))?;
             tcp.set_read_timeout(Some(PATIENCE))?;
             return Ok(Meeting { tcp, first: true });
         }
-        let listener = TcpListener::bind(("::", self.port)).context("listening")?;
-        listener.set_nonblocking(true)?;
+        let listener = Listener::bind(Some(device), &address("::", self.port()))?;
         message!("listening at {}", listener.local_addr()?);
-        loop {
-            match listener.accept() {
-                Ok((tcp, _)) => {
-                    tcp.set_nonblocking(false)?;
-                    tcp.set_read_timeout(Some(PATIENCE))?;
-                    return Ok(Meeting { tcp, first: false });
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    ensure!(!stop.load(Ordering::Relaxed), "interrupted");
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
+        let (tcp, _) = listener.accept(stop)?.context("interrupted")?;
+        tcp.set_read_timeout(Some(PATIENCE))?;
+        Ok(Meeting { tcp, first: false })
     }
 
-    /// Exchanges the addresses, and calls `connect` with the peer's address at the right time.
+    /// Exchanges the addresses, and calls `connect` with those of the peer at the right time.
     fn exchange<P>(
         &self,
         meeting: &mut Meeting,
-        here: &Endpoint,
-        connect: impl FnOnce(Endpoint) -> Result<P>,
+        here: &[Endpoint],
+        connect: impl FnOnce(Vec<Endpoint>) -> Result<P>,
     ) -> Result<P> {
-        let mut theirs = [0; LINE];
+        let count = if self.kind == Kind::Srq { MAX_QPS } else { 1 };
+        let ours = lines(here, count);
+        let mut theirs = vec![0; ours.len()];
         if meeting.first {
-            meeting.tcp.write_all(&line(here))?;
+            meeting.tcp.write_all(&ours)?;
         }
         meeting
             .tcp
             .read_exact(&mut theirs)
             .context("the peer closed the connection")?;
-        let peer =
-            parse(&theirs, Mtu::at_most(self.mtu)).context("the peer sent an invalid address")?;
-        message!(
-            "local:  QPN {:#08x}, PSN {:#08x}, GID {}",
-            here.qp_num,
-            here.psn,
-            here.gid
+        let mtu = Mtu::at_most(self.mtu);
+        let peers = theirs.chunks(LINE).take(here.len());
+        let peers: Option<Vec<_>> = peers.map(|line| parse(line, mtu)).collect();
+        let peers = peers.context("the peer sent an invalid address")?;
+        ensure!(
+            self.kind != Kind::Srq || peers.iter().all(|peer| peer.qp_num != 0),
+            "the peer has fewer than {} queue pairs (-q)",
+            here.len()
         );
-        message!(
-            "remote: QPN {:#08x}, PSN {:#08x}, GID {}",
-            peer.qp_num,
-            peer.psn,
-            peer.gid
-        );
-        let player = connect(peer)?;
+        for (name, ends) in [("local: ", here), ("remote:", &peers)] {
+            for end in ends {
+                let (qp_num, psn, gid) = (end.qp_num, end.psn, end.gid);
+                message!("{name} QPN {qp_num:#08x}, PSN {psn:#08x}, GID {gid}");
+            }
+        }
+        let player = connect(peers)?;
         if meeting.first {
             meeting.tcp.write_all(b"done\0")?;
         } else {
-            meeting.tcp.write_all(&line(here))?;
+            meeting.tcp.write_all(&ours)?;
             let mut done = [0; 5];
             meeting
                 .tcp
@@ -294,19 +350,27 @@ impl Pingpong {
 
     fn play(
         &self,
-        player: &dyn Player,
+        players: &[Box<dyn Player>],
         memory: &Memory,
         cq: &Cq,
         first: bool,
         stop: &AtomicBool,
     ) -> Result<(u64, u64)> {
-        let (mut sent, mut received, mut wrong) = (0, 0, 0);
-        let (mut sending, mut due) = (false, u64::from(first));
+        let (mut posted, mut sent, mut received, mut wrong) = (0, 0, 0, 0);
+        let turn = Turn {
+            is_sending: false,
+            due: u64::from(first),
+        };
+        let mut turns = vec![turn; players.len()];
+        let mut wanted = self.receives_wanted() - memory.depth as u64;
         let mut last = Instant::now();
         while sent < self.iters || received < self.iters {
-            if due > 0 && !sending && sent < self.iters {
-                player.send(&memory.buffer, memory.len)?;
-                (sending, due) = (true, due - 1);
+            for (player, turn) in players.iter().zip(&mut turns) {
+                if turn.due > 0 && !turn.is_sending && posted < self.iters {
+                    player.send(&memory.buffer, memory.len)?;
+                    (turn.is_sending, turn.due) = (true, turn.due - 1);
+                    posted += 1;
+                }
             }
             let done = match cq.wait(Duration::from_millis(200)) {
                 Ok(done) => done.ok()?,
@@ -324,60 +388,145 @@ impl Pingpong {
                 Err(error) => return Err(error.into()),
             };
             last = Instant::now();
+            let index = usize::try_from(done.qp_user_data)?;
+            let both = players.get(index).zip(turns.get_mut(index));
+            let (player, turn) = both.context("a completion of no queue pair")?;
             if done.opcode == Opcode::Recv {
                 if self.check && !memory.is_good(&done)? {
                     wrong += 1;
                 }
                 received += 1;
-                due += 1;
-                player.post_recv(memory.recv(usize::try_from(done.wr_id)?)?)?;
+                turn.due += 1;
+                if wanted > 0 {
+                    player.post_recv(memory.recv(usize::try_from(done.wr_id)?)?)?;
+                    wanted -= 1;
+                }
             } else {
                 sent += 1;
-                sending = false;
+                turn.is_sending = false;
             }
         }
-        Ok((received, wrong))
+        // The stock programs send some more while other queue pairs are behind.
+        Ok((received.min(self.iters), wrong))
+    }
+
+    /// Meets the peer and connects one queue pair.
+    fn one<T: Connected>(&self, parts: &mut Parts<'_>) -> Result<Vec<Box<dyn Player>>>
+    where
+        for<'a> Send<'a>: rust_ulp::Post<'a, T>,
+    {
+        let builder = parts.pd.create_qp::<T>(parts.cq);
+        let qp = self.build(builder.max_recv_wr(self.rx_depth).mtu(self.mtu()))?;
+        parts.receives().try_for_each(|recv| qp.post_recv(recv?))?;
+        let here = [qp.endpoint()];
+        self.exchange(&mut parts.meeting, &here, |peers| {
+            let peer = peers.into_iter().next().context("no address")?;
+            Ok(vec![Box::new(qp.connect(peer)?) as Box<dyn Player>])
+        })
+    }
+
+    /// Meets the peer and connects queue pairs with a shared receive queue.
+    fn shared(&self, parts: &mut Parts<'_>) -> Result<Vec<Box<dyn Player>>> {
+        let srq = parts
+            .pd
+            .create_srq(parts.cq)
+            .max_wr(self.rx_depth)
+            .build()?;
+        parts.receives().try_for_each(|recv| srq.post_recv(recv?))?;
+        let prepared = (0..self.num_qp).map(|index| {
+            let builder = parts.pd.create_qp::<Rc>(parts.cq).srq(&srq);
+            self.build(builder.user_data(index.into()).mtu(self.mtu()))
+        });
+        let prepared = prepared.collect::<rust_ulp::Result<Vec<_>>>()?;
+        let here: Vec<_> = prepared.iter().map(PreparedQp::endpoint).collect();
+        self.exchange(&mut parts.meeting, &here, |peers| {
+            let pairs = prepared.into_iter().zip(peers);
+            let players = pairs.map(|(qp, peer)| -> Result<Box<dyn Player>> {
+                let (qp, srq) = (qp.connect(peer)?, srq.clone());
+                Ok(Box::new(Shared { qp, srq }))
+            });
+            players.collect()
+        })
+    }
+
+    /// Meets the peer with a queue pair for datagrams.
+    fn datagrams(&self, parts: &mut Parts<'_>) -> Result<Vec<Box<dyn Player>>> {
+        let builder = parts.pd.create_qp::<Ud>(parts.cq);
+        let qp = self.build(builder.max_recv_wr(self.rx_depth))?;
+        parts.receives().try_for_each(|recv| qp.post_recv(recv?))?;
+        let here = [qp.endpoint()];
+        self.exchange(&mut parts.meeting, &here, |peers| {
+            let peer = peers.into_iter().next().context("no address")?;
+            let qp = qp.ready()?;
+            let to = qp.address(&peer)?;
+            let to = to.queue_pair(peer.qp_num, Ud::DEFAULT_QKEY);
+            Ok(vec![Box::new(Datagrams { qp, to }) as Box<dyn Player>])
+        })
+    }
+
+    fn port(&self) -> u16 {
+        let default = if self.kind == Kind::Cm {
+            cm::PORT
+        } else {
+            PORT
+        };
+        self.port.unwrap_or(default)
+    }
+
+    /// Returns how many receives are posted in all.
+    ///
+    /// One queue pair has none left at the end: to flush one it would go to ERR, in which rxe may not
+    /// acknowledge the last message any more. The stock programs have a retry count of 7, and with
+    /// that rxe repeats for ever (rxe_comp.c:775).
+    fn receives_wanted(&self) -> u64 {
+        match self.kind {
+            Kind::Srq => u64::MAX,
+            _ => self.iters,
+        }
+    }
+
+    fn mtu(&self) -> Mtu {
+        Mtu::at_most(self.mtu)
     }
 
     pub fn run(self) -> Result<ExitCode> {
         let stop = interrupts()?;
+        if self.kind == Kind::Srq && self.num_qp > self.rx_depth {
+            let text = "srq needs a receive (-r) for each queue pair (-q)".to_owned();
+            return Err(Usage(text).into());
+        }
         let device = self.device.open()?;
+        if self.kind == Kind::Cm {
+            let summary = cm::run(&device, self.host.as_deref(), self.port(), &stop)?;
+            self.format.print(&summary, || summary.text())?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(2048)?);
         let default = if self.kind == Kind::Ud { 1024 } else { 4096 };
         let len = self.size.unwrap_or(default) as usize;
-        let depth = self.rx_depth;
         let head = if self.kind == Kind::Ud { Grh::LEN } else { 0 };
-        let memory = Memory::new(&pd, len, head, depth as usize)?;
-        let receives = || (0..memory.depth).map(|slot| memory.recv(slot));
-        let mut meeting = self.meet(&stop)?;
-        let mtu = Mtu::at_most(self.mtu);
-        let player: Box<dyn Player> = match self.kind {
-            Kind::Rc => {
-                let qp = self.build(pd.create_qp::<Rc>(&cq).max_recv_wr(depth).mtu(mtu))?;
-                receives().try_for_each(|recv| qp.post_recv(recv?))?;
-                let here = qp.endpoint();
-                Box::new(self.exchange(&mut meeting, &here, |peer| Ok(qp.connect(peer)?))?)
-            }
-            Kind::Uc => {
-                let qp = self.build(pd.create_qp::<Uc>(&cq).max_recv_wr(depth).mtu(mtu))?;
-                receives().try_for_each(|recv| qp.post_recv(recv?))?;
-                let here = qp.endpoint();
-                Box::new(self.exchange(&mut meeting, &here, |peer| Ok(qp.connect(peer)?))?)
-            }
-            Kind::Ud => {
-                let qp = self.build(pd.create_qp::<Ud>(&cq).max_recv_wr(depth))?;
-                receives().try_for_each(|recv| qp.post_recv(recv?))?;
-                let here = qp.endpoint();
-                Box::new(self.exchange(&mut meeting, &here, |peer| {
-                    let qp = qp.ready()?;
-                    let to = qp.address(&peer)?.queue_pair(peer.qp_num, Ud::DEFAULT_QKEY);
-                    Ok(Datagrams { qp, to })
-                })?)
-            }
+        let depth = self.receives_wanted().min(self.rx_depth.into()) as usize;
+        let memory = Memory::new(&pd, len, head, depth)?;
+        let mut parts = Parts {
+            pd: &pd,
+            cq: &cq,
+            memory: &memory,
+            meeting: self.meet(&device, &stop)?,
+        };
+        let first = parts.meeting.first;
+        let players = match self.kind {
+            Kind::Rc => self.one::<Rc>(&mut parts)?,
+            Kind::Uc => self.one::<Uc>(&mut parts)?,
+            Kind::Ud => self.datagrams(&mut parts)?,
+            Kind::Srq | Kind::Cm => self.shared(&mut parts)?,
         };
         let begin = Instant::now();
-        let (received, wrong) = self.play(player.as_ref(), &memory, &cq, meeting.first, &stop)?;
+        let (received, wrong) = self.play(&players, &memory, &cq, first, &stop)?;
         let seconds = begin.elapsed().as_secs_f64();
+        if self.kind == Kind::Srq {
+            // Receives are left, see `receives_wanted`.
+            std::thread::sleep(LAST_ACK);
+        }
         let bytes = received * len as u64 * 2;
         let summary = Summary {
             messages: received,

@@ -1,31 +1,36 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! `ulp steps`: a connection step by step, with the meaning of each parameter, and the classic
-//! mistakes.
+//! mistakes. `steps/en.txt` and `steps/zh.txt` have the texts.
 
 use crate::args::{address, DeviceArg};
+use crate::listen::Listener;
 use crate::output::print;
+use crate::wire;
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use rust_ulp::{
-    Access, AckTimeout, Buffer, Completion, Cq, Device, Endpoint, Grant, Mtu, PreparedQp, Qp,
+    Access, AckTimeout, Buffer, Completion, Cq, Device, Endpoint, Gid, Grant, Mtu, PreparedQp, Qp,
     QpAttr, QpState, Rc, Read, Recv, RemoteSlice, Retries, RnrRetries, RnrTimer, Send, Status,
     Write,
 };
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::process::ExitCode;
+use std::fmt::Display;
+use std::net::TcpStream;
+use std::process::{Command, ExitCode};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 const PORT: u16 = 18517;
+/// Half of the memory is for messages out, half for messages in.
 const LEN: usize = 16_384;
-const TEXT: &str = "hello, step by step";
 /// The deadline of each step.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The timeout of an acknowledgement.
 const ACK: Duration = Duration::from_millis(500);
 const RETRIES: u8 = 3;
+/// Reads of a burst.
+const BURST: u64 = 8;
 
 /// Arguments of `ulp steps`.
 #[derive(Debug, Args)]
@@ -54,8 +59,37 @@ enum Role {
         #[arg(long = "break", value_enum, value_name = "WHAT")]
         mistake: Option<Mistake>,
         #[command(flatten)]
+        data: Data,
+        #[command(flatten)]
         common: Common,
     },
+}
+
+/// What the client moves.
+#[derive(Debug, Args)]
+struct Data {
+    /// Text of the messages.
+    #[arg(short, long, default_value = "hello, step by step")]
+    message: String,
+    /// Bytes of a message: the text, cut or repeated [default: the length of the text].
+    #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    size: Option<u32>,
+    /// Writes, sends and reads.
+    #[arg(short = 'n', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+}
+
+impl Data {
+    fn bytes(&self) -> Result<Vec<u8>> {
+        ensure!(!self.message.is_empty(), "the message is empty");
+        let len = self.size.map_or(self.message.len(), |size| size as usize);
+        ensure!(
+            len <= LEN / 2,
+            "the message has more than {} bytes",
+            LEN / 2
+        );
+        Ok(self.message.bytes().cycle().take(len).collect())
+    }
 }
 
 #[derive(Debug, Args)]
@@ -66,6 +100,9 @@ struct Common {
     /// TCP port of the server.
     #[arg(short, long, default_value_t = PORT)]
     port: u16,
+    /// Index of this end's GID [default: the one that `ulp gids` marks *].
+    #[arg(short = 'x', long, value_name = "INDEX")]
+    gid_index: Option<u8>,
     #[command(flatten)]
     device: DeviceArg,
 }
@@ -74,6 +111,20 @@ struct Common {
 enum Lang {
     En,
     Zh,
+}
+
+impl Lang {
+    /// Returns the text of a key.
+    fn text(self, key: &str) -> &'static str {
+        let texts = match self {
+            Self::En => include_str!("steps/en.txt"),
+            Self::Zh => include_str!("steps/zh.txt"),
+        };
+        let mut lines = texts.lines().filter_map(|line| line.split_once(" = "));
+        lines
+            .find(|(name, _)| *name == key)
+            .map_or("", |(_, text)| text)
+    }
 }
 
 /// A classic mistake.
@@ -91,118 +142,77 @@ enum Mistake {
     Mtu,
     /// The peer is gone.
     Timeout,
-}
-
-/// A text in both languages.
-struct Said(&'static str, &'static str);
-
-impl Said {
-    fn in_lang(&self, lang: Lang) -> &'static str {
-        match lang {
-            Lang::En => self.0,
-            Lang::Zh => self.1,
-        }
-    }
-}
-
-/// The explanation of a mistake.
-struct Lesson {
-    /// The possible statuses of the request.
-    statuses: &'static [Status],
-    mistake: Said,
-    symptom: Said,
-    cure: Said,
+    /// Packets are lost. As root; it sets a rule of nft.
+    Loss,
+    /// A short buffer, and no flow control. As root; it sets a rule of nft.
+    Pfc,
 }
 
 impl Mistake {
-    fn lesson(self) -> Lesson {
-        let lesson = |statuses, mistake, symptom, cure| Lesson {
-            statuses,
-            mistake,
-            symptom,
-            cure,
-        };
+    fn name(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// The possible statuses of the request.
+    fn statuses(self) -> &'static [Status] {
         match self {
-            Self::Gid => lesson(
-                &[Status::RetryExceeded],
-                Said("the path leads to a GID that is not the peer's", "路径指向的 GID 不是对端的 GID"),
-                Said(
-                    "both ends are in RTS, but nobody answers: the packets go to a host that has no such queue pair",
-                    "两端都到了 RTS，却没有应答：报文发到了没有这个队列对的主机",
-                ),
-                Said(
-                    "compare `ulp gids` at both ends with what was exchanged; use the GID marked *; ulp diagnose HOST",
-                    "用 `ulp gids` 核对两端交换的 GID，使用带 * 的那个；再运行 ulp diagnose HOST",
-                ),
-            ),
-            Self::Psn => lesson(
-                &[Status::RetryExceeded],
-                Said(
-                    "sq_psn here is not rq_psn at the peer",
-                    "本端 sq_psn 与对端 rq_psn 不一致",
-                ),
-                Said(
-                    "the peer takes every packet for one that came too early, and asks for those before it, until the retries are used up",
-                    "对端认为每个报文都来得太早，一再要求重发之前的报文，直到重试次数用完",
-                ),
-                Said(
-                    "exchange the numbers anew for each queue pair: rq_psn of each end is sq_psn of the other (Qp::query() tells both)",
-                    "每建一个队列对都重新交换 PSN：一端的 rq_psn 必须等于另一端的 sq_psn（用 Qp::query() 查看）",
-                ),
-            ),
-            Self::Rnr => lesson(
-                &[Status::RnrRetryExceeded],
-                Said("the peer has posted no receive", "对端没有提交接收请求"),
-                Said(
-                    "the network is fine: the peer's device answers 'receiver not ready' each time, until rnr_retry is used up",
-                    "网络正常：对端网卡每次都回答“接收方未就绪”，直到 rnr_retry 用完",
-                ),
-                Said(
-                    "post receives before the peer sends, and a new one for each that completes",
-                    "在对端发送之前先提交接收请求，每完成一个就补上一个",
-                ),
-            ),
-            Self::Rkey => lesson(
-                &[Status::RemoteAccess],
-                Said("the key is not the one that the peer gave", "rkey 不是对端给出的那个"),
-                Said(
-                    "the peer's device refuses at once, and takes its queue pair to ERR; the network is fine",
-                    "对端网卡立即拒绝，并把它的队列对置为 ERR；网络正常",
-                ),
-                Said(
-                    "take address, length and key from the exchange; keys of an earlier run, or revoked ones, are worth nothing",
-                    "地址、长度和 rkey 都要取自本次交换；上一次运行的或已撤销的 rkey 无效",
-                ),
-            ),
-            Self::Mtu => lesson(
-                &[Status::RemoteInvalidRequest, Status::RemoteOperation, Status::RetryExceeded],
-                Said(
-                    "path_mtu is larger here than at the peer",
-                    "本端 path_mtu 大于对端",
-                ),
-                Said(
-                    "messages of one small packet arrive, larger ones do not: the peer's device finds packets longer than can be",
-                    "只有一个小报文的消息能到达，大消息不行：对端网卡收到的报文长度不合法",
-                ),
-                Said(
-                    "both ends take the smaller one of both: PreparedQp::connect() does so; ip link show tells the interfaces'",
-                    "两端都取较小的 MTU（PreparedQp::connect() 会这样做）；用 ip link show 查看接口 MTU",
-                ),
-            ),
-            Self::Timeout => lesson(
-                &[Status::RetryExceeded],
-                Said("the peer's queue pair is gone", "对端的队列对已经不在了"),
-                Said(
-                    "nobody acknowledges; the request fails after (retry_cnt + 1) times the timeout, or longer",
-                    "没有确认；至少经过 (retry_cnt + 1) 倍 timeout 之后请求失败",
-                ),
-                Said(
-                    "look why the peer ended; a larger timeout or retry_cnt helps only if it is slow (4.096 us * 2^n each)",
-                    "查明对端为何退出；只有在对端太慢时才加大 timeout（4.096 us * 2^n）或 retry_cnt",
-                ),
-            ),
+            Self::Gid | Self::Psn | Self::Timeout => &[Status::RetryExceeded],
+            Self::Rnr => &[Status::RnrRetryExceeded],
+            Self::Rkey => &[Status::RemoteAccess],
+            Self::Mtu => &[
+                Status::RemoteInvalidRequest,
+                Status::RemoteOperation,
+                Status::RetryExceeded,
+            ],
+            Self::Loss | Self::Pfc => &[Status::Success, Status::RetryExceeded],
         }
     }
+
+    /// Drops packets from the peer by a rule of nft, until the value is dropped.
+    fn bad_line(self) -> Result<Option<BadLine>> {
+        let which = match self {
+            Self::Loss => "numgen inc mod 2 == 0",
+            Self::Pfc => "limit rate over 10 kbytes/second burst 6 kbytes",
+            _ => return Ok(None),
+        };
+        let rules = format!(
+            "add table inet ulp_steps; \
+             add chain inet ulp_steps input {{ type filter hook input priority 0; }}; \
+             add rule inet ulp_steps input udp dport 4791 {which} drop"
+        );
+        let status = Command::new("nft").arg(rules).status();
+        let status = status.context("nft: install it (package nftables)")?;
+        ensure!(status.success(), "nft failed: run this as root");
+        Ok(Some(BadLine))
+    }
+}
+
+/// A rule that drops packets.
+struct BadLine;
+
+impl Drop for BadLine {
+    fn drop(&mut self) {
+        let _ = Command::new("nft")
+            .args(["delete", "table", "inet", "ulp_steps"])
+            .status();
+    }
+}
+
+/// The counters of a device that are not 0.
+fn counters(device: &str) -> Vec<(String, u64)> {
+    let dir = format!("/sys/class/infiniband/{device}/ports/1/hw_counters");
+    let mut out: Vec<_> = std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let value = std::fs::read_to_string(&path).ok()?.trim().parse().ok()?;
+            Some((path.file_name()?.to_str()?.to_owned(), value))
+        })
+        .collect();
+    out.sort();
+    out
 }
 
 /// Prints the steps.
@@ -212,22 +222,28 @@ struct Teller {
 }
 
 impl Teller {
-    fn step(&mut self, title: Said) -> Result<()> {
+    /// Prints the title of a step, and the functions of libibverbs that it stands for.
+    fn step(&mut self, key: &str, verbs: &str) -> Result<()> {
         self.step += 1;
-        print(&format!("\n[{}] {}", self.step, title.in_lang(self.lang)))
+        let title = self.lang.text(&format!("step.{key}"));
+        let verbs = if verbs.is_empty() {
+            String::new()
+        } else {
+            format!("   ({verbs})")
+        };
+        print(&format!("\n[{}] {title}{verbs}", self.step))
     }
 
     /// Prints a parameter, its value, and its meaning.
-    fn value(&self, name: &str, value: impl std::fmt::Display, meaning: Said) -> Result<()> {
-        print(&format!(
-            "    {name:20} = {value}\n    {:20}   {}",
-            "",
-            meaning.in_lang(self.lang)
-        ))
+    fn value(&self, name: &str, value: impl Display) -> Result<()> {
+        self.explained(name, value, self.lang.text(name))
     }
 
-    fn say(&self, said: Said) -> Result<()> {
-        print(&format!("    {}", said.in_lang(self.lang)))
+    fn explained(&self, name: &str, value: impl Display, meaning: &str) -> Result<()> {
+        print(&format!(
+            "    {name:20} = {value}\n    {:20}   {meaning}",
+            ""
+        ))
     }
 
     /// Prints the state machine, with the state of the queue pair marked.
@@ -254,7 +270,7 @@ impl Teller {
     }
 }
 
-/// The message that each end sends, a line of JSON.
+/// The message that each end sends.
 #[derive(Debug, Serialize, Deserialize)]
 struct Hello {
     qp_num: u32,
@@ -264,41 +280,34 @@ struct Hello {
     addr: u64,
     len: u64,
     rkey: u32,
+    rounds: u32,
     mistake: Option<Mistake>,
 }
 
-struct Tcp(BufReader<TcpStream>);
+struct Tcp(TcpStream);
 
 impl Tcp {
-    fn new(tcp: TcpStream) -> Result<Self> {
-        tcp.set_read_timeout(Some(PATIENCE))?;
-        Ok(Self(BufReader::new(tcp)))
+    fn send(&self, hello: &Hello) -> Result<()> {
+        wire::send(&self.0, hello)
     }
 
-    fn send(&mut self, hello: &Hello) -> Result<()> {
-        let line = serde_json::to_string(hello)? + "\n";
-        Ok(self.0.get_mut().write_all(line.as_bytes())?)
-    }
-
-    fn receive(&mut self) -> Result<Hello> {
-        let mut line = String::new();
-        self.0.by_ref().take(4096).read_line(&mut line)?;
-        serde_json::from_str(&line).context("the peer is not `ulp steps`")
+    fn receive(&self) -> Result<Hello> {
+        wire::receive(&self.0, PATIENCE)
     }
 
     /// Waits until both ends call this.
-    fn meet(&mut self) -> Result<()> {
-        self.0.get_mut().write_all(b".")?;
-        let mut byte = [0];
-        self.0
-            .read_exact(&mut byte)
-            .context("the peer closed the connection")
+    fn meet(&self) -> Result<()> {
+        wire::send(&self.0, &())?;
+        wire::receive(&self.0, PATIENCE)
     }
 }
 
 struct End {
     teller: Teller,
     device: Device,
+    gid: Gid,
+    gid_index: u8,
+    port: u32,
     cq: Cq,
     buffer: Buffer,
     grant: Grant,
@@ -312,104 +321,81 @@ impl End {
             lang: common.lang,
             step: 0,
         };
-        t.step(Said("open the device", "打开设备"))?;
+        t.step("devices", "ibv_get_device_list")?;
+        let devices: Vec<_> = Device::list()?
+            .into_iter()
+            .map(|entry| format!("{}{}", entry.name, if entry.is_default { "*" } else { "" }))
+            .collect();
+        t.value("devices", devices.join(", "))?;
+        t.step("open", "ibv_open_device, ibv_query_port, ibv_query_gid")?;
         let device = common.device.open()?;
+        t.value("device", device.name())?;
+        let chosen = device.default_gid()?;
+        let (port, mut gid, mut index) = (chosen.port, chosen.gid, chosen.gid_index);
+        if let Some(wanted) = common.gid_index {
+            let entries = device.gids(port)?;
+            let entry = entries
+                .iter()
+                .find(|entry| entry.index == u32::from(wanted));
+            let entry = entry.with_context(|| {
+                format!("GID index {wanted} of port {port} is empty; `ulp gids` lists them")
+            })?;
+            (gid, index) = (entry.gid, entry.index);
+        }
+        let info = device.port(port)?;
         t.value(
-            "device",
-            device.name(),
-            Said(
-                "an RDMA device, as `rdma dev` shows it",
-                "RDMA 设备，即 `rdma dev` 显示的名字",
+            "port",
+            format!(
+                "{port}: {:?}, {} bytes, {:?}",
+                info.state, info.active_mtu, info.link_layer
             ),
         )?;
-        let chosen = device.default_gid()?.clone();
-        t.value(
-            "GID",
-            format!("{} (index {})", chosen.gid, chosen.gid_index),
-            Said(
-                "this end's address: with RoCE v2 its IP address",
-                "本端地址：RoCE v2 下就是 IP 地址",
-            ),
-        )?;
-        t.step(Said("a protection domain", "保护域（PD）"))?;
+        t.value("GID", format!("{gid} (index {index})"))?;
+        t.step("pd", "ibv_alloc_pd")?;
         let pd = device.alloc_pd()?;
-        t.say(Said(
-            "queue pairs reach only memory of their own domain",
-            "队列对只能访问同一保护域内的内存",
-        ))?;
-        t.step(Said("a completion queue", "完成队列（CQ）"))?;
-        let cq = device.create_cq(16)?;
-        t.value(
-            "entries",
-            cq.entries(),
-            Said(
-                "completions that it has room for: one for each request in flight",
-                "能容纳的完成项：每个在途请求一个",
-            ),
-        )?;
-        t.step(Said("memory, and a key to it", "内存区（MR）与密钥"))?;
+        t.value("domain", "PD")?;
+        t.step("cq", "ibv_create_cq")?;
+        let cq = device.create_cq(32)?;
+        t.value("entries", cq.entries())?;
+        t.step("memory", "ibv_reg_mr")?;
         let buffer = pd.alloc_buffer(LEN)?;
         let rights = Access::REMOTE_WRITE | Access::REMOTE_READ;
         let grant = buffer.grant(.., rights)?;
-        t.value(
-            "rkey",
-            format!("{:#x}", grant.remote().rkey()),
-            Said(
-                "who has it may write and read, until it is revoked",
-                "持有者可读写，直到撤销",
-            ),
-        )?;
-        t.value("length", LEN, Said("bytes that it opens", "可访问的字节数"))?;
-        t.step(Said(
-            "a queue pair (RC: reliable, with one peer)",
-            "队列对（RC：可靠，一对一）",
-        ))?;
+        t.value("lkey", "-")?;
+        t.value("rkey", format!("{:#x}", grant.remote().rkey()))?;
+        t.value("length", LEN)?;
+        t.step("qp", "ibv_create_qp")?;
         let qp = pd.create_qp::<Rc>(&cq).build()?;
+        t.value("qp_num", qp.qp_num())?;
+        let caps = qp.caps();
         t.value(
-            "qp_num",
-            qp.qp_num(),
-            Said(
-                "its number, 24 bits: packets carry the receiver's",
-                "编号，24 位：报文里带接收方的编号",
+            "capacities",
+            format!(
+                "{} + {} requests, {} + {} elements, {} bytes",
+                caps.max_send_wr,
+                caps.max_recv_wr,
+                caps.max_send_sge,
+                caps.max_recv_sge,
+                caps.max_inline
             ),
         )?;
         qp.modify(QpAttr::to(QpState::Reset))?;
         t.state(qp.query()?.state)?;
-        t.step(Said(
-            "RESET -> INIT: it may take receives",
-            "RESET -> INIT：可以提交接收请求",
-        ))?;
-        let port = chosen.port;
+        t.step("init", "ibv_modify_qp")?;
         qp.modify(
             QpAttr::to(QpState::Init)
                 .pkey_index(0)
                 .port(port)
                 .access(rights),
         )?;
-        t.value(
-            "port",
-            port,
-            Said("of the device, from 1", "设备端口，从 1 开始"),
-        )?;
-        t.value(
-            "pkey_index",
-            0,
-            Said(
-                "the partition; with RoCE there is one",
-                "分区；RoCE 只有一个",
-            ),
-        )?;
-        t.value(
-            "access",
-            format!("{rights:?}"),
-            Said(
-                "what the peer may do, if a key allows it, too",
-                "在密钥也允许时对端可做的操作",
-            ),
-        )?;
+        t.value("pkey_index", 0)?;
+        t.value("access", format!("{rights:?}"))?;
         t.state(qp.query()?.state)?;
         Ok(Self {
             teller: t,
+            gid,
+            gid_index: u8::try_from(index)?,
+            port,
             device,
             cq,
             buffer,
@@ -418,35 +404,28 @@ impl End {
         })
     }
 
-    fn hello(&self, mistake: Option<Mistake>) -> Hello {
+    fn hello(&self, rounds: u32, mistake: Option<Mistake>) -> Hello {
         let (here, remote) = (self.qp.endpoint(), self.grant.remote());
         Hello {
             qp_num: here.qp_num,
             psn: here.psn,
-            gid: here.gid.to_string(),
+            gid: self.gid.to_string(),
             mtu: here.mtu as u8,
             addr: remote.addr(),
             len: remote.len(),
             rkey: remote.rkey(),
+            rounds,
             mistake,
         }
     }
 
     fn told(&self, hello: &Hello) -> Result<(Endpoint, RemoteSlice)> {
         let t = &self.teller;
-        t.value(
-            "qp_num, psn",
-            format!("{}, {:#x}", hello.qp_num, hello.psn),
-            Said(
-                "the peer's queue pair, and the number of its first packet",
-                "对端队列对，及其首个报文的序号",
-            ),
-        )?;
-        t.value("GID", &hello.gid, Said("the peer's address", "对端地址"))?;
+        t.value("qp_num, psn", format!("{}, {:#x}", hello.qp_num, hello.psn))?;
+        t.explained("GID", &hello.gid, t.lang.text("peer GID"))?;
         t.value(
             "rkey, addr, len",
             format!("{:#x}, {:#x}, {}", hello.rkey, hello.addr, hello.len),
-            Said("the peer's memory", "对端内存"),
         )?;
         let mtu = Mtu::from_code(hello.mtu).context("the peer sent an invalid MTU")?;
         let gid = hello.gid.parse().context("the peer sent an invalid GID")?;
@@ -473,7 +452,7 @@ impl End {
             // sequence number is not acknowledged there; one with an earlier number would count as
             // a duplicate.
             Some(Mistake::Gid) => {
-                (gid, psn) = (here.gid, peer.psn.wrapping_add(0x1000) & 0xff_ffff)
+                (gid, psn) = (self.gid, peer.psn.wrapping_add(0x1000) & 0xff_ffff)
             }
             Some(Mistake::Psn) => psn = psn.wrapping_add(0x1000) & 0xff_ffff,
             _ => {}
@@ -481,57 +460,30 @@ impl End {
         if mistake == Some(Mistake::Mtu) {
             mtu = if is_client { Mtu::B1024 } else { Mtu::B256 };
         }
-        t.step(Said(
-            "INIT -> RTR: it receives, and knows its peer",
-            "INIT -> RTR：可以接收，并知道对端",
-        ))?;
-        let chosen = self.device.default_gid()?;
-        let index = u8::try_from(chosen.gid_index).unwrap_or(0);
+        t.step("rtr", "ibv_modify_qp")?;
         let path = self.qp.modify(
             QpAttr::to(QpState::Rtr)
-                .path(rust_ulp::Path::new(gid, chosen.port, index))
+                .path(rust_ulp::Path::new(gid, self.port, self.gid_index))
                 .path_mtu(mtu)
                 .dest_qp_num(peer.qp_num)
                 .rq_psn(peer.psn)
                 .max_dest_rd_atomic(1)
                 .min_rnr_timer(RnrTimer::at_least(Duration::from_millis(10))),
         )?;
-        t.value(
-            "path.gid",
-            path.gid,
-            Said("where packets go", "报文的目的地址"),
-        )?;
-        t.value(
-            "path_mtu",
-            mtu.bytes(),
-            Said(
-                "bytes of a packet, the same at both ends",
-                "每个报文的字节数，两端相同",
-            ),
-        )?;
-        t.value(
-            "dest_qp_num",
-            peer.qp_num,
-            Said("the peer's queue pair", "对端队列对"),
-        )?;
-        t.value(
-            "rq_psn",
-            format!("{:#x}", peer.psn),
-            Said(
-                "the first packet that is waited for: sq_psn of the peer",
-                "等待的首个报文序号：对端的 sq_psn",
-            ),
-        )?;
+        t.value("path.gid", path.gid)?;
+        t.value("sgid_index", path.gid_index)?;
+        t.value("hop_limit", path.hop_limit)?;
+        t.value("traffic_class", format!("{:?}", path.traffic_class))?;
+        t.value("flow_label", format!("{:#x}", path.flow_label))?;
+        t.value("path_mtu", mtu.bytes())?;
+        t.value("dest_qp_num", peer.qp_num)?;
+        t.value("rq_psn", format!("{:#x}", peer.psn))?;
         t.value(
             "min_rnr_timer",
             RnrTimer::at_least(Duration::from_millis(10)),
-            Said(
-                "what a peer waits that found no receive",
-                "对端发现没有接收请求时应等待的时间",
-            ),
         )?;
         t.state(self.qp.query()?.state)?;
-        t.step(Said("RTR -> RTS: it sends, too", "RTR -> RTS：也可以发送"))?;
+        t.step("rts", "ibv_modify_qp")?;
         let timeout = AckTimeout::at_least(ACK);
         self.qp.modify(
             QpAttr::to(QpState::Rts)
@@ -541,35 +493,15 @@ impl End {
                 .rnr_retry(RnrRetries::new(RETRIES)?)
                 .max_rd_atomic(1),
         )?;
-        t.value(
-            "sq_psn",
-            format!("{psn:#x}"),
-            Said(
-                "the number of the first packet that is sent",
-                "发送的首个报文序号",
-            ),
-        )?;
-        t.value(
-            "timeout",
-            timeout,
-            Said(
-                "4.096 us * 2^n: then a request is sent again",
-                "4.096 us * 2^n：超时后重发",
-            ),
-        )?;
-        t.value("retry_cnt", RETRIES, Said("how often", "重发次数"))?;
-        t.value(
-            "rnr_retry",
-            RETRIES,
-            Said(
-                "how often after 'receiver not ready'",
-                "“接收方未就绪”后的重发次数",
-            ),
-        )?;
+        t.value("sq_psn", format!("{psn:#x}"))?;
+        t.value("timeout", timeout)?;
+        t.value("retry_cnt", RETRIES)?;
+        t.value("rnr_retry", RETRIES)?;
         let qp = self.qp.into_connected()?;
         t.state(qp.query()?.state)?;
         let Self {
             teller,
+            device,
             cq,
             buffer,
             grant,
@@ -577,6 +509,8 @@ impl End {
         } = self;
         Ok((
             Connected {
+                before: counters(device.name()),
+                device,
                 qp,
                 cq,
                 buffer,
@@ -588,6 +522,8 @@ impl End {
 }
 
 struct Connected {
+    device: Device,
+    before: Vec<(String, u64)>,
     qp: Qp<Rc>,
     cq: Cq,
     buffer: Buffer,
@@ -597,12 +533,27 @@ struct Connected {
 impl Connected {
     fn done(&self, t: &Teller) -> Result<Completion> {
         let done = self.cq.wait(PATIENCE)?;
-        t.value(
-            "completion",
-            done,
-            Said("how the request ended", "请求的结果"),
-        )?;
+        t.value("completion", done)?;
         Ok(done)
+    }
+
+    /// Returns the errors that the device has counted since the queue pair was connected.
+    fn counted(&self) -> String {
+        let now = counters(self.device.name());
+        let risen: Vec<_> = now
+            .iter()
+            .filter(|(name, _)| name.ends_with("_err") || name.ends_with("_request"))
+            .filter_map(|(name, value)| {
+                let before = self.before.iter().find(|(other, _)| other == name);
+                let more = value - before.map_or(0, |(_, before)| *before);
+                (more > 0).then(|| format!("{name} {more}"))
+            })
+            .collect();
+        if risen.is_empty() {
+            "-".to_owned()
+        } else {
+            risen.join(", ")
+        }
     }
 }
 
@@ -612,54 +563,67 @@ fn explain(
     connected: &Connected,
     done: &Completion,
 ) -> Result<()> {
-    let lesson = mistake.lesson();
-    t.step(Said("what went wrong", "错在哪里"))?;
+    let text = |part: &str| t.lang.text(&format!("{}.{part}", mistake.name()));
+    let (made, symptom, cure) = (text("mistake"), text("symptom"), text("cure"));
+    t.step("wrong", "")?;
     t.state(connected.qp.query()?.state)?;
-    t.value(
-        "mistake",
-        lesson.mistake.in_lang(t.lang),
-        Said("made on purpose (--break)", "故意犯的错误（--break）"),
-    )?;
-    t.value(
+    t.value("mistake", made)?;
+    let meaning = match t.lang {
+        Lang::En => done.status.explanation(),
+        Lang::Zh => "完成状态，即 enum ib_wc_status",
+    };
+    t.explained(
         "status",
         format!("{} ({})", done.status.name(), done.status.code()),
-        Said(done.status.explanation(), "完成状态，即 enum ib_wc_status"),
+        meaning,
     )?;
-    t.value(
-        "symptom",
-        lesson.symptom.in_lang(t.lang),
-        Said("how to know it", "如何识别"),
-    )?;
-    t.value(
-        "cure",
-        lesson.cure.in_lang(t.lang),
-        Said("what to do", "如何解决"),
-    )?;
+    t.value("counters", connected.counted())?;
+    t.value("symptom", symptom)?;
+    t.value("cure", cure)?;
     ensure!(
-        lesson.statuses.contains(&done.status),
-        "the request should have failed with one of {:?}, and ended with {:?}",
-        lesson.statuses,
+        mistake.statuses().contains(&done.status),
+        "the request should have ended with one of {:?}, and ended with {:?}",
+        mistake.statuses(),
         done.status
     );
     Ok(())
 }
 
+/// Reads much at once, and returns the first completion that failed, or the last one.
+fn burst(t: &mut Teller, connected: &Connected, memory: RemoteSlice) -> Result<Completion> {
+    t.step("burst", "ibv_post_send, ibv_poll_cq")?;
+    for number in 0..BURST {
+        let place = connected.buffer.slice(LEN / 2..)?;
+        let theirs = memory.slice(..LEN as u64 / 2)?;
+        connected
+            .qp
+            .post(Read::new(theirs, place).wr_id(10 + number))?;
+    }
+    t.value("bytes", BURST * LEN as u64 / 2)?;
+    let mut done = connected.done(t)?;
+    for _ in 1..BURST {
+        let next = connected.done(t)?;
+        if done.status == Status::Success {
+            done = next;
+        }
+    }
+    Ok(done)
+}
+
 fn server(listen: &str, common: &Common) -> Result<()> {
     let mut end = End::make(common)?;
-    end.teller
-        .step(Said("exchange by TCP", "通过 TCP 交换信息"))?;
-    let listener = TcpListener::bind(listen).with_context(|| listen.to_owned())?;
+    end.teller.step("exchange", "")?;
+    let listener = Listener::bind(Some(&end.device), listen)?;
     message!("listening at {}", listener.local_addr()?);
-    let mut tcp = Tcp::new(listener.accept()?.0)?;
+    // Ctrl-C ends the program.
+    let accepted = listener.accept(&AtomicBool::new(false))?;
+    let tcp = Tcp(accepted.context("interrupted")?.0);
     let theirs = tcp.receive()?;
     let mistake = theirs.mistake;
     let (peer, _) = end.told(&theirs)?;
-    tcp.send(&end.hello(None))?;
+    tcp.send(&end.hello(0, None))?;
     if mistake != Some(Mistake::Rnr) {
-        end.teller.step(Said(
-            "post a receive, before anybody can send",
-            "在对端能发送之前提交接收请求",
-        ))?;
+        end.teller.step("recv", "ibv_post_recv")?;
         end.qp
             .post_recv(Recv::new(end.buffer.slice(LEN / 2..)?).wr_id(1))?;
     }
@@ -674,44 +638,34 @@ fn server(listen: &str, common: &Common) -> Result<()> {
         // The requests of the client fail; it reports when it is done.
         return tcp.meet();
     }
-    t.step(Said("the client's message", "客户端的消息"))?;
-    let done = connected.done(&t)?.ok()?;
-    let message = connected
-        .buffer
-        .to_vec(LEN / 2..LEN / 2 + done.byte_len as usize)?;
-    t.value(
-        "message",
-        String::from_utf8_lossy(&message),
-        Said(
-            "what it sent, in the receive",
-            "它发送的内容，在接收缓冲区里",
-        ),
-    )?;
-    let written = connected.buffer.to_vec(..TEXT.len())?;
-    t.value(
-        "written",
-        String::from_utf8_lossy(&written),
-        Said(
-            "what it wrote before: no completion told of that",
-            "它之前写入的内容：没有完成项通知",
-        ),
-    )?;
-    ensure!(
-        message == TEXT.as_bytes() && written == TEXT.as_bytes(),
-        "the received data differs from the sent data"
-    );
-    tcp.meet()
+    for round in 1..=theirs.rounds {
+        t.step("message", "ibv_poll_cq")?;
+        let done = connected.done(&t)?.ok()?;
+        let len = done.byte_len as usize;
+        let message = connected.buffer.to_vec(LEN / 2..LEN / 2 + len)?;
+        t.value("message", String::from_utf8_lossy(&message))?;
+        let written = connected.buffer.to_vec(..len)?;
+        t.value("written", String::from_utf8_lossy(&written))?;
+        ensure!(
+            message == written,
+            "the message differs from what was written"
+        );
+        if round < theirs.rounds {
+            let place = connected.buffer.slice(LEN / 2..)?;
+            connected.qp.post_recv(Recv::new(place).wr_id(1))?;
+        }
+        tcp.meet()?;
+    }
+    Ok(())
 }
 
-fn client(host: &str, mistake: Option<Mistake>, common: &Common) -> Result<()> {
+fn client(host: &str, mistake: Option<Mistake>, data: &Data, common: &Common) -> Result<()> {
+    let mut text = data.bytes()?;
     let mut end = End::make(common)?;
-    end.teller
-        .step(Said("exchange by TCP", "通过 TCP 交换信息"))?;
-    let mut tcp = Tcp::new(
-        TcpStream::connect(host)
-            .with_context(|| format!("{host}: is `ulp steps serve` running there?"))?,
-    )?;
-    tcp.send(&end.hello(mistake))?;
+    end.teller.step("exchange", "")?;
+    let tcp = Tcp(TcpStream::connect(host)
+        .with_context(|| format!("{host}: is `ulp steps serve` running there?"))?);
+    tcp.send(&end.hello(data.rounds, mistake))?;
     let (peer, mut memory) = end.told(&tcp.receive()?)?;
     if mistake == Some(Mistake::Rkey) {
         memory = RemoteSlice::new(memory.addr(), memory.len(), memory.rkey() ^ 0x5a)?;
@@ -719,71 +673,56 @@ fn client(host: &str, mistake: Option<Mistake>, common: &Common) -> Result<()> {
     let (connected, mut t) = end.connect(&peer, mistake, true)?;
     tcp.meet()?;
     let (qp, buffer) = (&connected.qp, &connected.buffer);
-    buffer.write_at(0, TEXT.as_bytes())?;
     // With too large packets, only a message of several packets fails.
-    let len = if mistake == Some(Mistake::Mtu) {
-        LEN / 2
-    } else {
-        TEXT.len()
-    };
+    if mistake == Some(Mistake::Mtu) {
+        text = text.into_iter().cycle().take(LEN / 2).collect();
+    }
+    let len = text.len();
     let post = |t: &mut Teller, send: bool| -> Result<Completion> {
         if send {
-            t.step(Said(
-                "post a send: the message goes into the peer's receive",
-                "提交 SEND：消息进入对端的接收请求",
-            ))?;
+            t.step("send", "ibv_post_send, ibv_poll_cq")?;
             qp.post(Send::new(buffer.slice(..len)?).wr_id(2))?;
         } else {
-            t.step(Said(
-                "post an RDMA Write: the peer's program takes no part",
-                "提交 RDMA WRITE：对端程序不参与",
-            ))?;
+            t.step("write", "ibv_post_send, ibv_poll_cq")?;
             qp.post(Write::new(buffer.slice(..len)?, memory.slice(..len as u64)?).wr_id(1))?;
         }
-        t.value(
-            "bytes",
-            len,
-            Said("of this end's memory", "本端内存中的数据"),
-        )?;
+        t.value("bytes", len)?;
         connected.done(t)
     };
+    buffer.write_at(0, &text)?;
     if let Some(mistake) = mistake {
-        let done = post(&mut t, mistake == Mistake::Rnr)?;
-        if done.status == Status::Success {
+        let bad = mistake.bad_line()?;
+        let done = if mistake == Mistake::Pfc {
+            burst(&mut t, &connected, memory)?
+        } else {
+            post(&mut t, mistake == Mistake::Rnr)?
+        };
+        drop(bad);
+        if done.status == Status::Success && !mistake.statuses().contains(&Status::Success) {
             bail!("the request succeeded in spite of the mistake");
         }
         explain(&mut t, mistake, &connected, &done)?;
         return tcp.meet();
     }
-    post(&mut t, false)?.check()?;
-    post(&mut t, true)?.check()?;
-    t.step(Said(
-        "post an RDMA Read: what was written comes back",
-        "提交 RDMA READ：读回写入的内容",
-    ))?;
-    qp.post(
-        Read::new(
-            memory.slice(..len as u64)?,
-            buffer.slice(LEN / 2..LEN / 2 + len)?,
-        )
-        .wr_id(3),
-    )?;
-    connected.done(&t)?.check()?;
-    let read = buffer.to_vec(LEN / 2..LEN / 2 + len)?;
-    t.value(
-        "read",
-        String::from_utf8_lossy(&read),
-        Said("the peer's memory", "对端内存中的内容"),
-    )?;
-    ensure!(
-        read == TEXT.as_bytes(),
-        "the read data differs from the written data"
-    );
-    tcp.meet()?;
-    t.step(Said(
-        "take it down: any state -> ERR, what is in flight is flushed",
-        "拆除：任意状态 -> ERR，在途请求被冲刷",
-    ))?;
+    for _ in 0..data.rounds {
+        buffer.write_at(0, &text)?;
+        post(&mut t, false)?.check()?;
+        post(&mut t, true)?.check()?;
+        t.step("read", "ibv_post_send, ibv_poll_cq")?;
+        qp.post(
+            Read::new(
+                memory.slice(..len as u64)?,
+                buffer.slice(LEN / 2..LEN / 2 + len)?,
+            )
+            .wr_id(3),
+        )?;
+        connected.done(&t)?.check()?;
+        let read = buffer.to_vec(LEN / 2..LEN / 2 + len)?;
+        t.value("read", String::from_utf8_lossy(&read))?;
+        ensure!(read == text, "the read data differs from the written data");
+        tcp.meet()?;
+    }
+    t.step("end", "ibv_modify_qp, ibv_destroy_qp")?;
     qp.modify(QpAttr::to(QpState::Err))?;
     t.state(qp.query()?.state)
 }
@@ -795,9 +734,57 @@ impl Steps {
             Role::Connect {
                 host,
                 mistake,
+                data,
                 common,
-            } => client(&address(host, common.port), *mistake, common)?,
+            } => client(&address(host, common.port), *mistake, data, common)?,
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn keys(text: &str) -> BTreeSet<&str> {
+        text.lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| Some(line.split_once(" = ")?.0))
+            .collect()
+    }
+
+    #[test]
+    fn both_languages_have_the_same_keys() {
+        let english = keys(include_str!("steps/en.txt"));
+        assert_eq!(english, keys(include_str!("steps/zh.txt")));
+        for mistake in Mistake::value_variants() {
+            for part in ["mistake", "symptom", "cure"] {
+                let key = format!("{}.{part}", mistake.name());
+                assert!(english.contains(&*key), "{key}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_key_of_the_program_has_a_text() {
+        let source = include_str!("steps.rs");
+        let source = source.split("#[cfg(test)]").next().unwrap_or_default();
+        let mut found = 0;
+        for (call, prefix) in [
+            ("t.step(", "step."),
+            ("teller.step(", "step."),
+            ("t.value(", ""),
+        ] {
+            for rest in source.split(call).skip(1) {
+                let Some(name) = rest.trim_start().strip_prefix('"') else {
+                    continue;
+                };
+                let key = format!("{prefix}{}", name.split('"').next().unwrap_or_default());
+                assert!(!Lang::En.text(&key).is_empty(), "{key}");
+                found += 1;
+            }
+        }
+        assert!(found > 40, "{found}");
     }
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Facts that the kernel tells in `/sys` and `/proc`, apart from RDMA devices.
+//!
+//! The crate `procfs` lists processes and their files, but it does not read their fdinfo.
 
 use std::collections::HashMap;
 use std::fs;

@@ -68,7 +68,7 @@ fn answer(
 /// Serves peers that test the path to this host, until `stop` is set.
 pub fn serve(args: &Diagnose, stop: &AtomicBool) -> Result<()> {
     let device = args.device.open()?;
-    let listener = Listener::bind(address(&args.listen, args.port))?;
+    let listener = Listener::bind(&device, address(&args.listen, args.port))?;
     message!("{device}");
     message!("listening at {}, until Ctrl-C", listener.local_addr()?);
     std::thread::scope(|scope| {

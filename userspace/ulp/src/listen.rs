@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The TCP listeners of the commands, which end when their device is removed.
+
+use anyhow::{Context, Result};
+use rust_ulp::{Device, Error};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The interval at which a listener looks whether Ctrl-C was pressed.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// A listener.
+pub enum Listener {
+    /// Beside an open device, whose removal ends it with [`Error::DeviceGone`].
+    Beside(rust_ulp::Listener),
+    /// Without a device of rust_ulp.
+    Alone(TcpListener),
+}
+
+impl Listener {
+    /// Listens at `addr`, beside the device if there is one.
+    pub fn bind(device: Option<&Device>, addr: &str) -> Result<Self> {
+        Ok(match device {
+            Some(device) => Self::Beside(rust_ulp::Listener::bind(device, addr)?),
+            None => {
+                let tcp = TcpListener::bind(addr)?;
+                tcp.set_nonblocking(true)?;
+                Self::Alone(tcp)
+            }
+        })
+    }
+
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        Ok(match self {
+            Self::Beside(listener) => listener.local_addr()?,
+            Self::Alone(tcp) => tcp.local_addr()?,
+        })
+    }
+
+    /// Waits for a peer that connects; returns [`None`] once `stop` is set.
+    pub fn accept(&self, stop: &AtomicBool) -> Result<Option<(TcpStream, SocketAddr)>> {
+        while !stop.load(Ordering::Relaxed) {
+            if let Some(accepted) = self.accept_within(SLICE)? {
+                return Ok(Some(accepted));
+            }
+        }
+        Ok(None)
+    }
+
+    fn accept_within(&self, time: Duration) -> Result<Option<(TcpStream, SocketAddr)>> {
+        match self {
+            Self::Beside(listener) => match listener.accept(time) {
+                Ok(incoming) => {
+                    let addr = incoming.addr();
+                    Ok(Some((incoming.into_tcp(), addr)))
+                }
+                Err(Error::Timeout { .. }) => Ok(None),
+                Err(error) => Err(error).context("waiting for a peer to connect"),
+            },
+            Self::Alone(tcp) => match tcp.accept() {
+                Ok(accepted) => Ok(Some(accepted)),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    std::thread::sleep(time / 5);
+                    Ok(None)
+                }
+                Err(e)
+                    if [ErrorKind::Interrupted, ErrorKind::ConnectionAborted]
+                        .contains(&e.kind()) =>
+                {
+                    Ok(None)
+                }
+                Err(e) => Err(e).context("accepting a connection"),
+            },
+        }
+    }
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `ulp pingpong cm`: the other end of librdmacm's examples `rdma_client` and `rdma_server`.
+//!
+//! The RDMA connection manager connects one queue pair of type RC. The client sends 16 bytes, the
+//! server answers with 16 bytes, and the client disconnects.
+
+use super::{Summary, PATIENCE};
+use crate::args::address;
+use anyhow::{ensure, Context, Result};
+use rust_ulp::cm::{AcceptOptions, ConnectOptions, Connection, Listener};
+use rust_ulp::{Buffer, Completion, Cq, Device, Error, PreparedQp, Rc, Recv, Send, Status};
+use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// The port of `rdma_server`.
+pub const PORT: u16 = 7471;
+const LEN: usize = 16;
+/// The numbers of the two requests.
+const SEND: u64 = 1;
+const RECV: u64 = 2;
+const SLICE: Duration = Duration::from_millis(200);
+
+/// The objects of one end.
+struct Ready {
+    qp: PreparedQp<Rc>,
+    cq: Cq,
+    memory: Buffer,
+}
+
+impl Ready {
+    /// Creates a queue pair with a posted receive.
+    fn new(device: &Device) -> Result<Self> {
+        let (pd, cq) = (device.alloc_pd()?, device.create_cq(4)?);
+        let memory = pd.alloc_buffer(2 * LEN)?;
+        let qp = pd.create_qp::<Rc>(&cq).max_send_wr(2).max_recv_wr(2);
+        let qp = qp.build()?;
+        qp.post_recv(Recv::new(memory.slice(LEN..2 * LEN)?).wr_id(RECV))?;
+        Ok(Self { qp, cq, memory })
+    }
+}
+
+/// One end of a connection.
+struct End<'a> {
+    connection: Connection,
+    cq: Cq,
+    memory: Buffer,
+    stop: &'a AtomicBool,
+}
+
+impl End<'_> {
+    /// Waits for the next completion.
+    fn next(&self) -> Result<Completion> {
+        let begin = Instant::now();
+        loop {
+            match self.cq.wait(SLICE) {
+                Err(Error::Timeout { .. }) => {
+                    ensure!(!self.stop.load(Ordering::Relaxed), "interrupted");
+                    ensure!(begin.elapsed() < PATIENCE, "the peer does not answer");
+                }
+                done => return Ok(done?),
+            }
+        }
+    }
+
+    /// Waits for the requests with these numbers, in any order.
+    fn wait(&self, mut wanted: Vec<u64>) -> Result<()> {
+        while !wanted.is_empty() {
+            let done = self.next()?;
+            // Who has the peer's message may see it disconnect before its acknowledgement.
+            if done.status == Status::Flushed && wanted == [SEND] {
+                return Ok(());
+            }
+            let done = done.ok()?;
+            let len = done.byte_len as usize;
+            ensure!(
+                done.wr_id == SEND || len == LEN,
+                "the peer sent {len} bytes, not {LEN}"
+            );
+            wanted.retain(|number| *number != done.wr_id);
+        }
+        Ok(())
+    }
+
+    fn send(&self) -> Result<()> {
+        let send = Send::new(self.memory.slice(..LEN)?).wr_id(SEND).inline();
+        Ok(self.connection.qp().post(send)?)
+    }
+}
+
+/// Accepts one client, and answers its message.
+fn server(device: &Device, port: u16, stop: &AtomicBool) -> Result<()> {
+    let addr = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
+    let listener = Listener::bind(device, addr, 1)?;
+    message!("listening at {}", listener.local_addr());
+    let request = loop {
+        match listener.next_request(SLICE) {
+            Err(Error::Timeout { .. }) => ensure!(!stop.load(Ordering::Relaxed), "interrupted"),
+            request => break request?,
+        }
+    };
+    let Ready { qp, cq, memory } = Ready::new(device)?;
+    let end = End {
+        connection: request.accept(qp, &AcceptOptions::new())?,
+        cq,
+        memory,
+        stop,
+    };
+    end.wait(vec![RECV])?;
+    end.send()?;
+    end.wait(vec![SEND])
+}
+
+/// Sends a message to a server, and waits for the answer.
+fn client(device: &Device, host: &str, port: u16, stop: &AtomicBool) -> Result<()> {
+    let host = address(host, port);
+    let addr = host.to_socket_addrs()?.next().context("no such host")?;
+    let Ready { qp, cq, memory } = Ready::new(device)?;
+    let connection = qp.connect_cm(addr, &ConnectOptions::new());
+    let end = End {
+        connection: connection
+            .map_err(Error::from)
+            .with_context(|| format!("{host}: does rdma_server listen there?"))?,
+        cq,
+        memory,
+        stop,
+    };
+    end.send()?;
+    // Dropping the connection disconnects, unless the server was faster.
+    end.wait(vec![SEND, RECV])
+}
+
+/// Exchanges one message in each direction with a server at `host`, or with a client.
+pub fn run(device: &Device, host: Option<&str>, port: u16, stop: &AtomicBool) -> Result<Summary> {
+    let begin = Instant::now();
+    match host {
+        Some(host) => client(device, host, port, stop)?,
+        None => server(device, port, stop)?,
+    }
+    Ok(Summary {
+        messages: 1,
+        bytes: 2 * LEN as u64,
+        seconds: begin.elapsed().as_secs_f64(),
+        invalid: 0,
+    })
+}
