@@ -511,6 +511,50 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
             }))
         },
     );
+    // Of files of their own, whose events are of this case.
+    let Some([a2, b2]) = r.need("two more ends", Host::two) else {
+        return;
+    };
+    case(r, "CM: both sides connect without waiting", || {
+        let (a, b) = (&a2, &b2);
+        let listener = cm::Listener::bind_with(&b.dev, any, 4, 5)?;
+        let options = cm::ConnectOptions::new().user_data(6);
+        let ours = a.qp().build()?;
+        let ours = ours.begin_connect_cm(listener.local_addr(), &options)?;
+        let (asked, wanted) = (b.dev.events()?, a.dev.events()?);
+        let request = asked.wait(hang())?;
+        let first = (request.kind, request.user_data, request.is_about(&listener));
+        let state = ours.state()?;
+        let options = cm::AcceptOptions::new().user_data(7);
+        let theirs = listener.next_request(Duration::ZERO)?;
+        let theirs = theirs.begin_accept(b.qp().build()?, &options)?;
+        let ends = [
+            (wanted.wait(hang())?, &ours, 6),
+            (asked.wait(hang())?, &theirs, 7),
+        ];
+        let told = ends.map(|(event, pending, value)| {
+            event.kind == EventKind::Established
+                && event.user_data == value
+                && event.is_about(pending)
+        });
+        // Over: nobody waits any more.
+        let (ours, theirs) = (ours.finish(Duration::ZERO)?, theirs.finish(Duration::ZERO)?);
+        let numbers = (ours.qp().peer().qp_num, theirs.qp().peer().qp_num);
+        let values = (ours.query()?.user_data, theirs.query()?.user_data);
+        theirs.qp().post_recv(Recv::empty().wr_id(3))?;
+        ours.qp().post(Send::empty())?;
+        let came = next(&b.cq, Opcode::Recv)?.wr_id;
+        let waiting = EventKind::ConnectRequest { waiting: 1 };
+        Ok(equal("the request", first, (waiting, 5, true))
+            .and_then(|()| equal("meanwhile", state, cm::State::Connecting))
+            .and_then(|()| equal("both are told", told, [true; 2]))
+            .and_then(|()| {
+                let own = (theirs.qp().qp_num(), ours.qp().qp_num());
+                equal("they have each other", numbers, own)
+            })
+            .and_then(|()| equal("their values", values, (6, 7)))
+            .and_then(|()| equal("a message", came, 3)))
+    });
     case(
         r,
         "CM: the time limit ends a request that nobody takes",

@@ -586,3 +586,17 @@ impl Set {
         )
     }
 }
+
+/// Returns `wr` with a time limit; 0 for none.
+pub fn timed(wr: abi::Wr, timeout_ns: u64) -> abi::Wr {
+    let flag = if timeout_ns == 0 {
+        0
+    } else {
+        abi::REQUEST_TIMEOUT
+    };
+    abi::Wr {
+        timeout_ns,
+        flags: wr.flags | flag,
+        ..wr
+    }
+}

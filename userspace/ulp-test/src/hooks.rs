@@ -6,9 +6,9 @@
 //! random operations, `kv check` the check of these records. `revoking-peer` revokes its key too
 //! early.
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use nix::time::{clock_gettime, ClockId};
-use rand::{rngs::SmallRng, Rng, SeedableRng};
+use rand::{rngs::SmallRng, RngExt, SeedableRng};
 use rust_ulp::{Access, Cq, Device, Listener, Rc, Recv};
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -22,8 +22,8 @@ use ulp_kv::{Options, Server, ServerOptions, Store};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-#[derive(Debug, Parser)]
-enum Command {
+#[derive(Debug, Subcommand)]
+pub enum Command {
     /// The key-value store.
     #[command(subcommand)]
     Kv(Kv),
@@ -35,7 +35,7 @@ enum Command {
 }
 
 #[derive(Debug, Subcommand)]
-enum Kv {
+pub enum Kv {
     /// Serves a table whose contents it overwrites all the time.
     Serve(Serve),
     /// Makes random operations and records them, for `check`.
@@ -45,22 +45,26 @@ enum Kv {
 }
 
 #[derive(Debug, Args)]
-struct Serve {
+pub struct Serve {
     /// HOST:PORT
     listen: String,
-    /// What it overwrites.
+    /// What is wrong with it.
     #[arg(value_enum)]
-    what: Scribble,
+    what: Fault,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Scribble {
+enum Fault {
+    /// It overwrites all records.
     Records,
+    /// It overwrites everything.
     All,
+    /// Its own queue pair has had an error.
+    Own,
 }
 
 #[derive(Debug, Args)]
-struct Worker {
+pub struct Worker {
     /// The servers, HOST:PORT.
     #[arg(short, long, required = true, value_delimiter = ',')]
     servers: Vec<String>,
@@ -94,7 +98,7 @@ struct Worker {
 }
 
 #[derive(Debug, Args)]
-struct Check {
+pub struct Check {
     /// The records of the workers.
     #[arg(required = true)]
     files: Vec<PathBuf>,
@@ -113,8 +117,8 @@ fn interrupts() -> Result<Arc<AtomicBool>> {
 ///
 /// The exit status is 0, 1 for a torn value and for records that no correct store can produce, 2
 /// for errors.
-pub fn run() -> ExitCode {
-    let done = match Command::parse() {
+pub fn run(command: Command) -> ExitCode {
+    let done = match command {
         Command::Kv(Kv::Serve(serve)) => serve.run(),
         Command::Kv(Kv::Worker(worker)) => worker.run(),
         Command::Kv(Kv::Check(check)) => check.run(),
@@ -129,7 +133,7 @@ pub fn run() -> ExitCode {
 /// Serves one client of `ulp diagnose` after the other.
 fn revoking_peer(listen: &str) -> Result<ExitCode> {
     let (stop, device) = (interrupts()?, Device::open_default()?);
-    let listener = Listener::bind(listen)?;
+    let listener = Listener::bind(&device, listen)?;
     while !stop.load(Ordering::Relaxed) {
         let incoming = match listener.accept(Duration::from_millis(200)) {
             Err(rust_ulp::Error::Timeout { .. }) => continue,
@@ -168,9 +172,16 @@ impl Serve {
         };
         let server = Server::new(&self.listen, &options)?;
         eprintln!("listening at {}", server.local_addr()?);
+        let (server, stop) = (&server, &stop);
         std::thread::scope(|scope| {
-            scope.spawn(|| server.scribble(self.what == Scribble::All, &stop));
-            server.run(&stop)
+            match self.what {
+                Fault::Own => server.break_own()?,
+                what => {
+                    let everything = what == Fault::All;
+                    scope.spawn(move || server.scribble(everything, stop));
+                }
+            }
+            server.run(stop)
         })?;
         Ok(ExitCode::SUCCESS)
     }

@@ -17,7 +17,7 @@
 //! - `exec`, after which it goes on as a new program;
 //! - `stop`, or the end. Then it prints what it did, what it met and what was wrong, one a line.
 
-use crate::file::{INIT, REMOTE, RTR, RTS};
+use crate::file::{timed, INIT, REMOTE, RTR, RTS};
 use crate::hosts::pattern;
 use crate::report::patience;
 use crate::sys::abi::Command;
@@ -838,9 +838,9 @@ fn reliable(worker: Worker<'_>, dice: &mut Dice) -> Done {
         }
     }
     let wrs: Vec<_> = (0..24)
-        .map(|i| abi::Wr {
-            timeout_ns: if i % 4 == 3 { 50_000_000 } else { 0 },
-            ..a.request(abi::WR_RDMA_WRITE, &b, 0, HALF, 4096, i)
+        .map(|i| {
+            let wr = a.request(abi::WR_RDMA_WRITE, &b, 0, HALF, 4096, i);
+            timed(wr, if i % 4 == 3 { 50_000_000 } else { 0 })
         })
         .collect();
     match dice.below(8) {
@@ -1472,7 +1472,7 @@ fn pass(worker: Worker<'_>, dice: &mut Dice, link: Link<'_>) -> Done {
     let fd = link.fd.as_fd().try_clone_to_owned();
     let fd = fd.map_err(|error| Stop::Wrong(error.to_string()))?;
     let child = Program::new("/proc/self/exe")
-        .args(["load", "passed", &dice.next().to_string()])
+        .args(["load", "--passed", &dice.next().to_string()])
         .stdin(Stdio::from(fd))
         .stdout(Stdio::inherit())
         .spawn();
@@ -1620,13 +1620,8 @@ fn watch(all: &All, pulses: &[Pulse]) {
     }
 }
 
-/// `ulp-test load SEED`, and `ulp-test load passed SEED` for a program that was handed a file.
-pub fn run(args: &[&str]) -> ExitCode {
-    let (seed, is_passed) = match args {
-        ["passed", seed] => (seed.parse().unwrap_or(1), true),
-        [seed] => (seed.parse().unwrap_or(1), false),
-        _ => (1u64, false),
-    };
+/// `ulp-test load SEED`, and `ulp-test load --passed SEED` for a program that was handed a file.
+pub fn run(seed: u64, is_passed: bool) -> ExitCode {
     if is_passed {
         return passed(seed);
     }

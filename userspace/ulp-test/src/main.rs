@@ -20,30 +20,57 @@ mod sizes;
 mod sys;
 mod uring;
 
+use clap::Parser;
 use report::Report;
 use std::process::ExitCode;
 
+#[derive(Debug, Parser)]
+#[command(about = "What the tests in the VM run")]
+enum Command {
+    /// Makes every command wrong in every way, by system calls of its own.
+    Abi,
+    /// Goes through the crate.
+    Api,
+    /// Tries what each right of a grant allows.
+    Rights,
+    /// Writes of many sizes.
+    WriteSizes,
+    /// Issues requests by io_uring.
+    Uring {
+        /// Only this part.
+        part: Option<String>,
+    },
+    /// Does everything that a process can do to the device, at random.
+    Fuzz(fuzz::Options),
+    /// Keeps the device busy until it is stopped.
+    Load {
+        #[arg(default_value_t = 1)]
+        seed: u64,
+        /// A file of the device is handed to this process.
+        #[arg(long)]
+        passed: bool,
+    },
+    #[command(flatten)]
+    Hooks(hooks::Command),
+}
+
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let part: fn(&mut Report, &str) = match args[..] {
-        ["fuzz", ref options @ ..] => return fuzz::run(options),
-        ["load", ref rest @ ..] => return load::run(rest),
-        ["kv" | "revoking-peer", ..] => return hooks::run(),
-        ["abi"] => |report, _| cases::run(report),
-        ["api"] => |report, _| api::run(report),
-        ["rights"] => |report, _| rights::run(report),
-        ["write-sizes"] => |report, _| sizes::run(report),
-        ["uring"] => |report, _| uring::suite(report),
-        ["uring", _] => uring::part,
-        _ => {
-            eprintln!(
-                "usage: ulp-test abi|api|rights|write-sizes|uring [PART]|fuzz [OPTION...]|load [SEED]|kv|revoking-peer"
-            );
-            return ExitCode::from(2);
+    let part: fn(&mut Report) = match Command::parse() {
+        Command::Fuzz(options) => return fuzz::run(&options),
+        Command::Load { seed, passed } => return load::run(seed, passed),
+        Command::Hooks(command) => return hooks::run(command),
+        Command::Uring { part: Some(part) } => {
+            let mut report = Report::new();
+            uring::part(&mut report, &part);
+            return report.status();
         }
+        Command::Abi => cases::run,
+        Command::Api => api::run,
+        Command::Rights => rights::run,
+        Command::WriteSizes => sizes::run,
+        Command::Uring { part: None } => uring::suite,
     };
     let mut report = Report::new();
-    part(&mut report, args.get(1).copied().unwrap_or_default());
+    part(&mut report);
     report.status()
 }

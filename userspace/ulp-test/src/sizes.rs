@@ -38,11 +38,13 @@ fn ends() -> Outcome<Ends> {
             there.pd.alloc_buffer(size())?,
         );
         let grant = remote.grant(.., Access::REMOTE_WRITE)?;
-        let listener = Listener::bind("127.0.0.1:0")?;
+        let listener = Listener::bind(&there.dev, "127.0.0.1:0")?;
         let addr = listener.local_addr()?;
         let (first, second) = (here.qp().build()?, there.qp().build()?);
         let (from, to) = std::thread::scope(|scope| {
-            let accept = scope.spawn(|| listener.accept(hang())?.accept(second, &[&grant]));
+            let accept = scope.spawn(|| -> rust_ulp::Result<_> {
+                Ok(listener.accept(hang())?.accept(second, &[&grant])?)
+            });
             let from = first.connect_tcp(addr, &[]);
             (from, accept.join())
         });

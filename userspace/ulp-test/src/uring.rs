@@ -3,9 +3,9 @@
 //! Requests by io_uring.
 //!
 //! Without an argument, all cases that need nothing but a device. `hold` and `sqpoll` are for the
-//! suite, which does something to them meanwhile; `off` is for where io_uring is disabled.
+//! suite, which disturbs them; `off` is for where io_uring is disabled.
 
-use crate::file::{array, Command, File, Set};
+use crate::file::{array, timed, Command, File, Set};
 use crate::report::{because, check, equal, hang, Outcome, Report};
 use crate::sys::hostile::thread_id;
 use crate::sys::{abi, bytes, multishot, value, Area, Fd, Place, Racing, SmallUring, Uring, PAGE};
@@ -238,7 +238,7 @@ fn refusals() -> Outcome {
     one("a buffer's", bad(set.buffer.handle), refused(Errno::EBADFD))?;
     one("in INIT", bad(set.idle.handle), refused(Errno::ENOTCONN))?;
     let late = abi::Wr {
-        timeout_ns: abi::TIMEOUT_MAX_NS + 1,
+        timeout_ns: 1,
         ..wr
     };
     one("a deadline", request(&set, 9, late), refused(Errno::EINVAL))?;
@@ -530,8 +530,7 @@ fn batch_parts() -> Outcome {
     let sends = |timeout_ns| {
         let part = |user_data, timeout_ns| abi::Wr {
             user_data,
-            timeout_ns,
-            ..send(&set)
+            ..timed(send(&set), timeout_ns)
         };
         array(&[part(0, 0), part(1, 0), part(2, timeout_ns)])
     };
@@ -606,14 +605,7 @@ fn cancels() -> Outcome {
     let late: Vec<_> = (20..22)
         .map(|i| {
             let timeout_ns = if i == 20 { 20_000_000 } else { 0 };
-            request(
-                &set,
-                i,
-                abi::Wr {
-                    timeout_ns,
-                    ..recv(&set)
-                },
-            )
+            request(&set, i, timed(recv(&set), timeout_ns))
         })
         .collect();
     let done = run(&mut ring, &late, 1)?;
@@ -802,7 +794,7 @@ fn races() -> Outcome {
                     .map(|i| {
                         let timeout_ns = [0, 1, 1_000_000][next(&mut seed) as usize % 3];
                         let wr = if i % 2 == 0 { recv(&set) } else { send(&set) };
-                        request(&set, i, abi::Wr { timeout_ns, ..wr })
+                        request(&set, i, timed(wr, timeout_ns))
                     })
                     .collect();
                 for entry in &entries {
@@ -1400,9 +1392,12 @@ pub fn suite(report: &mut Report) {
         "uring: a stream without room in the ring",
         stream_without_room,
     );
-    report.case("uring: requests that change meanwhile", hostile);
+    report.case(
+        "uring: requests that change while the kernel reads them",
+        hostile,
+    );
     for sqpoll in [false, true] {
-        let name = format!("uring: rings that change meanwhile, polled: {sqpoll}");
+        let name = format!("uring: rings that a thread overwrites, polled: {sqpoll}");
         report.case(name, || hostile_rings(sqpoll));
     }
 }
@@ -1423,7 +1418,7 @@ fn for_minutes() -> Outcome {
     Ok(())
 }
 
-/// Runs what the suite does something to meanwhile.
+/// Runs one of the parts that the suite disturbs.
 pub fn part(report: &mut Report, what: &str) {
     let done = match what {
         "hold" => hold(report, false),

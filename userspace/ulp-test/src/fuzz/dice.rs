@@ -5,7 +5,7 @@
 //! A program is a list of operations, each with the words that it drew. As text, an operation is
 //! a line: its name, and its words in hexadecimal. Words that are missing are drawn.
 
-use rand::{RngCore, SeedableRng};
+use rand::{Rng, SeedableRng};
 use rand_xorshift::XorShiftRng;
 use std::fmt;
 

@@ -27,7 +27,7 @@ use actor::Actor;
 use corpus::Corpus;
 use dice::{generator, mutate, parse, Dice, Step};
 use ops::OPS;
-use rand::RngCore;
+use rand::Rng;
 use rand_xorshift::XorShiftRng;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,61 +36,37 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use world::{lock, Count, Counts, World};
 
-const USAGE: &str = "usage: ulp-test fuzz [--seed N] [--ops N] [--threads N] [--seconds N] [--files N]
-                     [--replay FILE|DIR]... [--cover DIR] [--often N]
-  --seed     what all is drawn from (1)
-  --ops      operations, all threads together (100000)
-  --threads  (4)
-  --seconds  at most so long (60)
-  --files    open files per host (3)
-  --replay   runs the program of that file, or of each file there, first; with --ops 0 nothing else
-  --often    what makes and destroys nothing is done so many times as often beside the rest (1)
-  --cover    is guided by what of the module is reached (KCOV), and keeps programs that reach more there";
-
 /// One struct in so many is spoiled.
 const SPOIL: usize = 6;
 /// Operations of a program.
 const LENGTH: usize = 12;
 
-#[derive(Debug)]
-struct Options {
+/// The options of `ulp-test fuzz`.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// What all is drawn from.
+    #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Operations, all threads together.
+    #[arg(long, default_value_t = 100_000)]
     ops: u64,
-    threads: usize,
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: u8,
+    /// At most so long.
+    #[arg(long, default_value_t = 60)]
     seconds: u64,
-    files: usize,
+    /// Open files per host.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
+    files: u8,
+    /// Runs the program of that file, or of each file there, first; with --ops 0 nothing else.
+    #[arg(long)]
     replay: Vec<PathBuf>,
+    /// Is guided by what of the module is reached (KCOV), and keeps programs that reach more there.
+    #[arg(long)]
     cover: Option<PathBuf>,
+    /// What makes and destroys nothing is done so many times as often beside the rest.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     often: u32,
-}
-
-fn options(args: &[&str]) -> Option<Options> {
-    let mut options = Options {
-        seed: 1,
-        ops: 100_000,
-        threads: 4,
-        seconds: 60,
-        files: 3,
-        replay: Vec::new(),
-        cover: None,
-        often: 1,
-    };
-    let mut args = args.iter();
-    while let Some(name) = args.next() {
-        let value = args.next()?;
-        match *name {
-            "--seed" => options.seed = value.parse().ok()?,
-            "--ops" => options.ops = value.parse().ok()?,
-            "--threads" => options.threads = value.parse().ok().filter(|n| (1..=64).contains(n))?,
-            "--seconds" => options.seconds = value.parse().ok()?,
-            "--files" => options.files = value.parse().ok().filter(|n| (1..=16).contains(n))?,
-            "--replay" => options.replay.push(value.into()),
-            "--often" => options.often = value.parse().ok().filter(|n| (1..=1000).contains(n))?,
-            "--cover" => options.cover = Some(value.into()),
-            _ => return None,
-        }
-    }
-    Some(options)
 }
 
 /// The number of an operation.
@@ -368,7 +344,7 @@ fn watch(world: &World, options: &Options, began: Instant, is_over: impl Fn() ->
 
 fn random(report: &mut Report, options: &Options) -> Outcome<Corpus> {
     let began = Instant::now();
-    let world = World::new(options.files, options.threads)?;
+    let world = World::new(options.files.into(), options.threads.into())?;
     let mut first = Actor::new(&world, 0).map_err(because("mapping memory"))?;
     first.furnish();
     let mut counts = std::mem::take(&mut first.counts);
@@ -378,7 +354,7 @@ fn random(report: &mut Report, options: &Options) -> Outcome<Corpus> {
         lock(&world.corpus).programs.extend(known);
     }
     let ended = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..options.threads)
+        let threads: Vec<_> = (0..usize::from(options.threads))
             .map(|number| {
                 let world = &world;
                 scope.spawn(move || thread(world, number, options))
@@ -404,7 +380,12 @@ fn random(report: &mut Report, options: &Options) -> Outcome<Corpus> {
         }
     }
     let findings = world.findings();
-    tables(&counts, options.threads, findings.len(), began.elapsed());
+    tables(
+        &counts,
+        options.threads.into(),
+        findings.len(),
+        began.elapsed(),
+    );
     for (what, (count, example)) in &findings {
         report.case(format!("seed {}", options.seed), || {
             Err(format!("{what}; {count} times, first by {example}"))
@@ -512,13 +493,9 @@ fn all(report: &mut Report, options: &Options) -> Outcome {
 }
 
 /// Everything that the options say.
-pub fn run(args: &[&str]) -> ExitCode {
-    let Some(options) = options(args) else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
-    };
+pub fn run(options: &Options) -> ExitCode {
     let mut report = Report::new();
-    if let Err(why) = all(&mut report, &options) {
+    if let Err(why) = all(&mut report, options) {
         report.case("the fuzzer itself", || Err(why));
     }
     report.status()

@@ -754,11 +754,15 @@ pub fn request(a: &mut Actor<'_>, open: &Open, at: usize) -> abi::Wr {
         wr.arg1 = 0x1111;
     }
     if a.dice.one_in(8) {
-        wr.timeout_ns = if a.odd(4) == 0 {
-            a.dice.any64()
-        } else {
-            1 << a.dice.below(26)
+        wr.flags |= abi::REQUEST_TIMEOUT;
+        wr.timeout_ns = match a.odd(4) {
+            0 => a.dice.any64(),
+            1 => abi::TIMEOUT_INFINITE,
+            _ => 1 << a.dice.below(26),
         };
+        if a.dice.one_in(4) {
+            wr.flags |= abi::REQUEST_ABSOLUTE;
+        }
     }
     match a.odd(12) {
         0 => {
