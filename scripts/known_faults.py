@@ -7,8 +7,11 @@ belong to it and none of the module's, on a kernel on which it was seen.
 - stale-int3: while the kernel patches its own code (static keys, tracing), multi-threaded TCG of QEMU 7.2 now and
   then runs a stale translation that still has the breakpoint of the patch. The code in memory has none there.
 - rxe-task: rxe_resp_queue_pkt() gives the packet away, with the reference that keeps the queue pair, before it
-  schedules the task. The task of a freed queue pair is scheduled: a warning, then mostly a NULL dereference.
+  schedules the task. The task of a freed queue pair is scheduled: a warning, a second one when the task is idle
+  (__reserve_if_idle()), then mostly a NULL dereference.
+- rxe-task-idle: the same, with the second warning only: the queue pair was freed between the two.
 - rxe-socket: rxe puts the socket of a network namespace twice when the namespace goes (docs/trust.md).
+  42-chaos waits for the device of a namespace that it deletes, so that no `rdma link del` meets that.
 - rxe-completer: check_ack() returns COMPST_ERROR for a late or doubled response without a status.
 """
 
@@ -25,14 +28,23 @@ PANIC = re.compile(r"Kernel panic - not syncing: Fatal exception")
 END = re.compile(r"---\[ end trace ")
 
 STOCK = {"7.2.12+deb13-amd64"}
+RXE_TASK = [r"RIP: .*:rxe_sched_task\+", r" rxe_udp_encap_recv\+"]
 # Name: kernels, and for each report its first line and what else must be in it. Reports beyond the first may lack.
 FAULTS = {
     "stale-int3": (STOCK, [(r"Oops: int3", [r"RIP: 0010:", r"Code: (?!.* cc <)"])]),
     "rxe-task": (
         STOCK,
         [
-            (r"WARNING: .*rxe_task\.c:249\b", [r"RIP: .*:rxe_sched_task\+", r" rxe_udp_encap_recv\+"]),
-            (r"BUG: kernel NULL pointer dereference", [r"RIP: .*:rxe_sched_task\+", r" rxe_udp_encap_recv\+"]),
+            (r"WARNING: .*rxe_task\.c:249\b", RXE_TASK),
+            (r"WARNING: .*rxe_task\.c:38\b|BUG: kernel NULL pointer dereference", RXE_TASK),
+            (r"BUG: kernel NULL pointer dereference", RXE_TASK),
+        ],
+    ),
+    "rxe-task-idle": (
+        STOCK,
+        [
+            (r"WARNING: .*rxe_task\.c:38\b", RXE_TASK),
+            (r"BUG: kernel NULL pointer dereference", RXE_TASK),
         ],
     ),
     "rxe-socket": (STOCK, [(r"WARNING: .*lib/refcount\.c", [r" inet_release\+", r" rxe_net_del\+"])]),
@@ -44,7 +56,8 @@ def reports(log_text):
     """Splits the log into its reports, each a list of lines; what is between them is left out."""
     out, is_open = [], False
     for line in log_text.replace("\r", "").splitlines():
-        line = re.sub(r"^\[[^]]*\] ?", "", line)
+        # scripts/vm sets a bar before the log of a guest that is gone.
+        line = re.sub(r"^(  \| )?\[[^]]*\] ?", "", line)
         is_bug = is_open and out[-1][0].startswith("BUG: ") and not any(map(FAULT.match, out[-1][1:]))
         goes_on = (is_bug and line.startswith("Oops: ")) or (
             bool(out) and FAULT.match(out[-1][0]) and PANIC.match(line)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Requests that are over for their caller before they are for the device, between h1 and h2.
 
-    cancel.py deadline|expiry|cancel|room|receive|shared|once|gone|reset|killed
+    cancel.py deadline|expiry|cancel|sections|silent|room|receive|shared|once|gone|reset|killed
 
 Expects the module and two hosts. Prints KTAP.
 """
@@ -98,8 +98,32 @@ def test_deadline(r):
         ([(1, 0), (2, 0)], (0, 0), []),
     )
 
-    wr = send(a, 1, timeout_ns=N["TIMEOUT_MAX_NS"] + 1)
-    r.equal("more than an hour", error_of(a.file.submit, [wr]), "EINVAL")
+    limit, absolute = N["REQUEST_TIMEOUT"], N["REQUEST_ABSOLUTE"]
+    for what, flags, ns in (
+        ("no time at all", limit, 0),
+        ("no time at all, absolute", limit | absolute, 0),
+        ("a time without its flag", 0, MS),
+        ("a time of the clock without its flag", absolute, MS),
+    ):
+        wr = send(a, 1, flags=flags)
+        wr.timeout_ns = ns
+        r.equal(what, error_of(a.file.submit, [wr]), "EINVAL")
+    forever = [send(a, 1, timeout_ns=N["TIMEOUT_INFINITE"]), send(a, 2, timeout_ns=N["TIMEOUT_INFINITE"] - 1)]
+    forever[0].flags |= absolute
+    end = time.monotonic_ns() + 20 * MS
+    timed = [send(a, 3, timeout_ns=1), send(a, 4, timeout_ns=end), send(a, 5, timeout_ns=500 * MS)]
+    for wr in timed[:2]:
+        wr.flags |= absolute
+    a.file.submit(forever + timed)
+    r.equal(
+        "times of the clock, one of them over, come before a span that is longer",
+        said(a.cq.wait(3)),
+        [(3, TIMEOUT), (4, TIMEOUT), (5, TIMEOUT)],
+    )
+    r.check("the other not before", time.monotonic_ns() >= end)
+    r.equal("requests without an end wait", said(a.cq.reap()), [])
+    b.file.submit([recv(b, i) for i in range(1, 6)])
+    r.equal("and succeed", (said(a.cq.wait(2)), len(b.cq.wait(5)), drained(a)), ([(1, 0), (2, 0)], 5, (0, 0)))
     first = bytes(send(a, 3))[: N["WR_SIZE_V1"]]
     array = (ctypes.c_char * len(first)).from_buffer_copy(first)
     a.file.call("SUBMIT", wrs=ctypes.addressof(array), nr_wrs=1, wr_size=N["WR_SIZE_V1"])
@@ -132,7 +156,7 @@ def expiries(depth, rounds=40):
     begun, took = {}, []
     for record in map(tracing.LINE.match, tracing.read("trace").splitlines()):
         timer = record and re.match(r"hrtimer_expire_(entry|exit): hrtimer=(\S+)(?: function=(\S+))?", record["what"])
-        if timer and timer[3] == "rust_ulp_h_timer_expired":
+        if timer and re.search("8rust_ulp6kernel5timer.*4fire$", timer[3] or ""):
             begun[timer[2]] = float(record["time"])
         elif timer and timer[1] == "exit" and timer[2] in begun:
             took.append(1e6 * (float(record["time"]) - begun.pop(timer[2])))
@@ -174,6 +198,48 @@ def test_cancel(r):
     r.equal("no handle", refused(queue=0), "ENOENT")
     r.equal("another file's handle", refused(queue=0x7FFFFFFF), "ENOENT")
     r.equal("a completion queue", refused(queue=a.cq.handle), "EBADFD")
+
+
+def test_sections(r):
+    """CANCEL looks at few requests at a time with bottom halves off: counted by its unlocks, not by a clock."""
+    unlock, depth, most = "rust_ulp_h_spin_unlock_bh", 4096, 64
+    tracing.write("set_ftrace_pid", str(os.getpid()))
+    try:
+        for name, post in (("receives", recv), ("sends", send)):
+            end, _ = pair(depth=depth, entries=4 * depth, connect=PATIENT)
+            for first in range(0, depth, 128):
+                end.file.submit([post(end, (first + i) % 4) for i in range(128)])
+            with tracing.Trace("function", [unlock]) as trace:
+                none = cancel(end, 9)
+            calls = sum(record["what"].startswith(unlock) for record in trace.records())
+            r.note(f"{name}: {calls} unlocks")
+            r.equal(f"no number among {depth} {name}", none, 0)
+            r.equal(f"one unlock at least for each {most} {name}", calls >= depth // most, True)
+            r.equal(f"a fourth of the {name} is canceled", cancel(end, 2), depth // 4)
+            r.equal("and told", said(end.cq.wait(depth // 4)), [(2, CANCELED)] * (depth // 4))
+            r.equal(f"all other {name} are canceled", cancel(end, flags=N["CANCEL_ALL"]), depth - depth // 4)
+            rest = [(i % 4, CANCELED) for i in range(depth) if i % 4 != 2]
+            r.equal("in order", said(end.cq.wait(len(rest))), rest)
+    finally:
+        tracing.write("set_ftrace_pid", "")
+
+
+def test_silent(r):
+    """A request that is canceled among others that are not signaled; each time the queues are full."""
+    a, b = (End(f"h{i}", entries=8, depth=8) for i in (1, 2))
+    for end, peer in ((a, b), (b, a)):
+        end.connect(peer, **PATIENT)
+    for number in (1, 3, 7):
+        a.file.submit([send(a, i, flags=0) for i in range(1, 8)] + [send(a, 8)])
+        r.equal(
+            f"silent request {number} of 7 is canceled",
+            (cancel(a, number), said(a.cq.wait(1))),
+            (1, [(number, CANCELED)]),
+        )
+        b.file.submit([recv(b, i) for i in range(8)])
+        r.equal("all arrive", said(b.cq.wait(8)), [(i, 0) for i in range(8)])
+        r.equal("of the others the last is told", (said(a.cq.wait(1)), drained(a)), ([(8, 0)], (0, 0)))
+        r.equal("and nothing else", said(a.cq.reap()), [])
 
 
 def test_room(r):

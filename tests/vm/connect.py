@@ -11,6 +11,7 @@ import errno
 import ipaddress
 import mmap
 import os
+import select
 import signal
 import struct
 import subprocess
@@ -880,6 +881,19 @@ def test_pending(r):
     r.equal("ACCEPT again accepts", f.issue("ACCEPT", mine)[0], 0)
     r.equal("an event tells it as well", heard(server.end, "ESTABLISHED", mine.request), 0)
     r.equal("and once more", f.issue("ACCEPT", mine)[0], 0)
+    c.file.destroy(thread.result.handle)
+    f.destroy(mine.request)
+    for end in (c, server.end):
+        end.qp.modify("STATE", qp_state=N["QPS_RESET"])
+
+    thread = Thread(connect, c, "10.9.0.1", server.port)
+    mine.request, mine.flags, mine.timeout_ns = server.request().handle, N["NONBLOCK"], 0
+    with deaf("h1"):
+        got = f.issue("ACCEPT", mine)[0], query(f, mine.request).state, qp_state(server.end)
+        r.equal("ACCEPT that is pending in RTS", got, (0, N["CONN_CONNECTING"], N["QPS_RTS"]))
+        f.destroy(mine.request)
+        r.equal("DESTROY gives it up, and brings the queue pair back", qp_state(server.end), N["QPS_RESET"])
+    thread.name()
 
     bare = Bare("h2", "rxe2", 8)
     for i, qp in enumerate(bare.qps):
@@ -1522,20 +1536,38 @@ def test_removal(r):
     f = c.file
     here = listen(f)
     waiting = [client() for _ in range(3)]
-    pending = [client() for _ in range(2)]
-    attempts = [start(pending[0], "10.9.0.1", server.port), start(pending[1], "10.9.0.98", 7)]
+    pending = [client() for _ in range(3)]
+    attempts = [start(pending[0], "10.9.0.1", server.port).handle, start(pending[1], "10.9.0.98", 7).handle]
     unanswered = Thread(connect, waiting[0], "10.9.0.1", server.port)
     unresolved = Thread(connect, waiting[1], "10.9.0.99", 7)
     for_request = Thread(get_request, f, here.handle, 60)
-    other = Bare("h1", "rxe1", 2)
+    other = Bare("h1", "rxe1", 3)
     stuck = Thread(connect, other, "10.9.0.2", listen(waiting[2].file).addr.port, seconds=3)  # waits in a backlog
     second = listen(waiting[2].file, "10.9.0.2")
     other.qp = other.qps[1]
     late = Thread(connect, other, "10.9.0.2", second.addr.port)
     taken = get_request(waiting[2].file, second.handle).handle
+    third = listen(pending[2].file, "10.9.0.2")
+    other.file.call(
+        "CONNECT",
+        qp=other.qps[2].handle,
+        flags=N["NONBLOCK"],
+        dst=addr("10.9.0.2", third.addr.port),
+        param=param(),
+    )
+    attempts.append(get_request(pending[2].file, third.handle).handle)
     with deaf("h2"):
         half_open = Thread(accept, waiting[2], taken)
         late.end()
+        pending[2].file.call(
+            "ACCEPT", request=attempts[2], qp=pending[2].qp.handle, flags=N["NONBLOCK"], param=param(), **private(b"")
+        )
+        # That without an address may have failed by now.
+        r.equal(
+            "attempts that nobody waits for are under way",
+            [query(pending[i].file, attempts[i]).state for i in (0, 2)],
+            [N["CONN_CONNECTING"]] * 2,
+        )
         time.sleep(0.2)
         del_link(r, "rxe2")
     for name, thread in (
@@ -1547,9 +1579,13 @@ def test_removal(r):
     r.check("CONNECT without an address ends", unresolved.name(5) in ("ENODEV", "EHOSTUNREACH"), unresolved.error)
     r.equal(
         "attempts that nobody waits for end",
-        [error_of(query, x.file, attempt.handle) for x, attempt in zip(pending, attempts, strict=True)],
-        ["ENODEV"] * 2,
+        [error_of(query, x.file, attempt) for x, attempt in zip(pending, attempts, strict=True)],
+        ["ENODEV"] * 3,
     )
+    poll = select.poll()
+    for x in pending:
+        poll.register(x.file.fd, select.POLLPRI)
+    r.equal("and their files hang up", [bits & select.POLLHUP for _, bits in poll.poll(0)], [select.POLLHUP] * 3)
     r.check("ACCEPT ends", half_open.name(5) in ("ENODEV", "none"))
     r.equal("commands on a connection", error_of(query, f, got.handle), "ENODEV")
     r.check(

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Faults while the module is loaded, while a device comes and goes, and devices that go in the middle of a command.
+"""Faults while the module is loaded and while a device comes and goes; what goes in the middle of a command.
 
-The parts `module`, `device` and `remove` of faults.py.
+The parts `module`, `device`, `remove` and `gid` of faults.py.
 """
 
 import ctypes
 import os
+import subprocess
 import threading
 import time
 
@@ -13,10 +14,10 @@ import connect
 import ulp
 from faultpoint import DEBUGFS, KINDS, Faults, Netlink, libc, name_of, put
 from faults import FULL, PAGE, PATIENCE, following
-from ulp import N, File, Qp, error_of
+from ulp import N, S, File, Qp, error_of
 
 MODULE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../rust_ulp.ko")
-FINIT_MODULE, DELETE_MODULE = 313, 176
+FINIT_MODULE, DELETE_MODULE = (273, 106) if os.uname().machine == "aarch64" else (313, 176)
 DEADLINE = 10 * PATIENCE
 #: How long a command stays at its point, in milliseconds. A removal that begins later finds it done,
 #: which shows less and fails nothing.
@@ -337,6 +338,17 @@ def scenes():
             param=connect.param(),
         )
 
+    def connect_later(e, peer):
+        got = connect.listen(peer.file)
+        qp = Qp(e.file, e.pd, e.cq, depth=4)
+        return lambda: e.file.call(
+            "CONNECT",
+            qp=qp.handle,
+            flags=N["NONBLOCK"],
+            dst=connect.addr("10.9.0.2", got.addr.port),
+            param=connect.param(),
+        )
+
     def close(e, peer):
         e.file.submit([e.write(peer, 1000) for _ in range(4)])
         e.buffer.map.close()
@@ -358,6 +370,7 @@ def scenes():
             destroy_grant,
             listen,
             connect_to,
+            connect_later,
             close,
         )
     ]
@@ -447,3 +460,98 @@ def test_remove(r):
         after = net.resources()
         r.equal("what the core counts is as it was", after, before)
     works(r, "removal")
+
+
+# --- addresses that change in the middle of a command ----------------------------------
+
+
+def ip(*args):
+    subprocess.run(["ip", *args], check=True)
+
+
+def gids(device):
+    """The GIDs of a port by their index."""
+    where, out = f"/sys/class/infiniband/{device}/ports/1/gids", {}
+    for index in os.listdir(where):
+        with open(f"{where}/{index}") as f:
+            if (gid := f.read().strip()).strip("0:"):
+                out[int(index)] = gid
+    return out
+
+
+def index_of(address):
+    """Where rxe1 has the GIDs of 10.9.0.0/16, of the second half of an address."""
+    end = ":ffff:0a09:{:02x}{:02x}".format(*map(int, address.split(".")))
+    return sorted(index for index, gid in gids("rxe1").items() if gid.endswith(end))
+
+
+def test_gid(r):
+    """A GID goes, and one of another namespace comes, while a command that names it is at its k-th point."""
+
+    def create_ah(end, attr):
+        return lambda: end.file.call("AH_CREATE", pd=end.pd, attr=attr)
+
+    def to_rtr(end, attr):
+        qp = Qp(end.file, end.pd, end.cq, depth=4)
+        qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=1)
+        return lambda: qp.modify(
+            "STATE AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER",
+            qp_state=N["QPS_RTR"],
+            path_mtu=3,
+            dest_qp_num=17,
+            max_dest_rd_atomic=1,
+            min_rnr_timer=12,
+            ah=attr,
+        )
+
+    with ulp.host("h1"):
+        Faults().choose("verb")
+        ip("link", "add", "w1.7", "link", "w1", "type", "vlan", "id", "7")
+        ip("link", "add", "w1.8", "link", "w1", "type", "vlan", "id", "8")
+        ip("link", "set", "w1.8", "netns", "h2")
+        ip("link", "set", "w1.7", "up")
+        ip("-n", "h2", "link", "set", "w1.8", "up")
+        try:
+            for name, scene in (("AH_CREATE", create_ah), ("QP_MODIFY to RTR", to_rtr)):
+                n, stay, seen = 1, STALL, []
+                while n < 64:
+                    ip("addr", "add", "10.9.7.1/32", "dev", "w1.7")
+                    ulp.until(lambda: index_of("7.1"))
+                    index = index_of("7.1")[-1]
+                    end = ulp.End("h1", "rxe1")
+                    attr = S["ah_attr"](sgid_index=index, port_num=1, is_global=1, hop_limit=64)
+                    attr.dmac[:] = b"\2\0\0\0\0\1"
+                    ctypes.memmove(attr.dgid, bytes(10) + b"\xff\xff\x0a\x09\x07\x02", 16)
+                    stall(stay)
+                    task = Stalled(n, scene(end, attr))
+                    came = task.at_point()
+                    if came:
+                        ip("addr", "del", "10.9.7.1/32", "dev", "w1.7")
+                        ip("-n", "h2", "addr", "add", "10.9.8.1/32", "dev", "w1.8")
+                        ulp.until(lambda: index_of("8.1") and not index_of("7.1"))
+                        forced, foreign = task.result == "not ended", index_of("8.1")
+                    outcome = task.ended()
+                    stall(0)
+                    end.close()
+                    if not came:
+                        r.equal(f"{name} with nothing in its way", outcome, "none")
+                        ip("addr", "del", "10.9.7.1/32", "dev", "w1.7")
+                        break
+                    ip("-n", "h2", "addr", "del", "10.9.8.1/32", "dev", "w1.8")
+                    ulp.until(lambda: not index_of("8.1"))
+                    if not forced:
+                        # The point was passed before the addresses had changed.
+                        stay *= 2
+                        continue
+                    seen.append((index in foreign, outcome))
+                    r.check(f"{name} at point {n}: it has no GID of another namespace", outcome != "none", seen[-1])
+                    n += 1
+                r.check(f"{name}: the command has points", seen)
+                # The command itself has the index, or the other namespace has, and never both.
+                r.check(f"{name}: at one of them the index is kept", any(not taken for taken, _ in seen), seen)
+                print(f"# | {name}, its GID goes | {len(seen)} | {seen} |", flush=True)
+        finally:
+            stall(0)
+            ip("link", "del", "w1.7")
+            ip("-n", "h2", "link", "del", "w1.8")
+    works(r, "gid")

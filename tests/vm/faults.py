@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Every command with every allocation, copy and verbs call on its way failing, one after the other.
 
-    faults.py query|objects|memory|data|manager|uring|file|module|device|remove [CASE...]
+    faults.py query|objects|memory|data|manager|uring|file|module|device|remove|gid [CASE...]
 
 Expects the debug kernel and two hosts; the module, but for `module`. For each n from 1 on the n-th of a kind fails,
 until the command succeeds without. Each time the errno must be one that is allowed, nothing may have changed, and the
@@ -305,6 +305,26 @@ case("query", "ATTACH", "ATTACH to the default", late=True, errors=("ENOENT",))(
 # --- objects -----------------------------------------------------------------------
 
 case("objects", "PD_CREATE")(lambda w: made(w.file, "PD_CREATE"))
+
+
+def become(uid):
+    """The process is this user; root can come back."""
+    os.setresuid(0, 0, 0)
+    os.setresuid(uid, uid, 0)
+    # PR_SET_DUMPABLE: /proc/self stays readable.
+    libc.prctl(4, 1, 0, 0, 0)
+
+
+# Root has no limits, and is not counted.
+@case("objects", "PD_CREATE", "PD_CREATE by a user without objects", kinds=("slab", "page"))
+def _(w):
+    call = made(w.file, "PD_CREATE")
+    w.user = getattr(w, "user", 20000) + 1
+    become(w.user)
+    call.undo = lambda: (become(0), tidy(w.file, call.arg.handle))
+    return call
+
+
 for how in ("WORKQUEUE", "SOFTIRQ", "CALLER"):
     case("objects", "CQ_CREATE", f"CQ_CREATE, delivered by {how.lower()}")(
         lambda w, how=how: made(w.file, "CQ_CREATE", entries=16, delivery=N["DELIVER_" + how])
@@ -546,6 +566,12 @@ def _(w):
     return ioctl(w.file, "GRANT_ROTATE", grant=mine.handle, undo=lambda: w.file.destroy(mine.handle))
 
 
+@case("memory", "GRANT_ROTATE", "GRANT_ROTATE, with a queue pair", late=True)
+def _(w):
+    mine = w.file.call("GRANT_CREATE", buffer=w.a.buffer.handle, access=ALL, length=5000, qp=w.qp.handle)
+    return ioctl(w.file, "GRANT_ROTATE", grant=mine.handle, undo=lambda: w.file.destroy(mine.handle))
+
+
 # --- requests ----------------------------------------------------------------------
 
 
@@ -568,9 +594,12 @@ def submit(w, wrs, wait=0, undo=None, **more):
 
 
 def quiet(w):
-    """Until nothing of either end is under way, and its completions are read."""
-    for end in (w.a, w.b):
-        until = time.monotonic() + 20 * PATIENCE
+    """Until nothing of either end is under way, and its completions are read.
+
+    A send that is not signaled is retired by the completion of a later one: that of a write which this adds.
+    """
+    for end, peer in ((w.a, w.b), (w.b, w.a)):
+        until, added = time.monotonic() + 20 * PATIENCE, False
         while True:
             end.cq.reap()
             q = end.file.call("QP_QUERY", qp=end.qp.handle)
@@ -582,6 +611,8 @@ def quiet(w):
             if q.recvs_in_flight:
                 end.file.call("CANCEL", queue=end.qp.handle, flags=N["CANCEL_ALL"])
                 revive(w)
+            elif not added:
+                added = error_of(end.file.submit, [end.write(peer, 8)]) == "none"
             time.sleep(0.01)
 
 
@@ -667,6 +698,39 @@ def _(w):
     wr = qp.wr("RECV", num_sge=3, sge=S["sge"](offset=ctypes.addressof(array)))
     call = submit(w, [wr])
     call.undo = lambda: (w.file.destroy(qp.handle), w.cq.reap(), array)
+    return call
+
+
+# A file keeps the memory of its batches.
+@case("data", "SUBMIT", "SUBMIT, the first of its file", late=True, kinds=("slab", "page"))
+def _(w):
+    end = End("h1", "rxe1")
+    made_qp = end.file.call(
+        "QP_CREATE",
+        pd=end.pd,
+        send_cq=end.cq.handle,
+        recv_cq=end.cq.handle,
+        qp_type=N["QPT_RC"],
+        max_send_wr=4,
+        max_recv_wr=4,
+        max_send_sge=3,
+        max_recv_sge=3,
+        max_inline=64,
+    )
+    qp = Qp.__new__(Qp)
+    qp.file, qp.cq, qp.kind, qp.handle, qp.num = end.file, end.cq, "RC", made_qp.handle, made_qp.qp_num
+    qp.connect(qp.num, end.file.gid().gid, 0, 0)
+    array = elements(*[(end.buffer.handle, i * 128, 64) for i in range(3)])
+    data = ctypes.create_string_buffer(b"inline data", 32)
+    inline = {"flags": N["SEND_SIGNALED"] | N["SEND_INLINE"], "num_sge": 1}
+    there = {"remote_addr": end.grant.addr, "rkey": end.grant.rkey, "timeout_ns": hang_ns()}
+    wrs = [
+        qp.wr("RECV", num_sge=3, sge=S["sge"](offset=ctypes.addressof(array))),
+        qp.wr("RDMA_WRITE", sge=S["sge"](offset=ctypes.addressof(data), length=32), **inline | there),
+    ]
+    w.of_call = array, data
+    call = submit(end, wrs)
+    call.undo = end.close
     return call
 
 
@@ -1304,11 +1368,11 @@ def wrap(it):
     it.make = wrapped
 
 
-# --- the module, devices, removal: see faultmodule.py -------------------------------
+# --- the module, devices, removal, addresses: see faultmodule.py ---------------------
 
 
 def main():
-    parts = ("query", "objects", "memory", "data", "manager", "uring", "file", "module", "device", "remove")
+    parts = ("query", "objects", "memory", "data", "manager", "uring", "file", "module", "device", "remove", "gid")
     if len(sys.argv) < 2 or sys.argv[1] not in parts:
         print(__doc__.split("\n\n")[1].strip(), file=sys.stderr)
         sys.exit(2)
@@ -1318,7 +1382,7 @@ def main():
         report.run(part, run_uring, chosen)
     elif part == "file":
         report.run(part, run_file, chosen)
-    elif part in ("module", "device", "remove"):
+    elif part in ("module", "device", "remove", "gid"):
         import faultmodule
 
         report.run(part, getattr(faultmodule, "test_" + part))

@@ -311,13 +311,23 @@ table() {
 
 # --- the end -----------------------------------------------------------------
 
+# kill_tree PID: kills it and all processes that come from it. The lab's build root has no pkill.
+kill_tree() {
+	local stat line parent
+	kill -STOP "$1" 2>/dev/null || return 0
+	for stat in /proc/[0-9]*/stat; do
+		# The name, in parentheses, may have anything in it; state and parent follow.
+		{ read -r line <"$stat"; } 2>/dev/null || continue
+		read -r _ parent _ <<<"${line##*) }"
+		[ "$parent" != "$1" ] || kill_tree "$(basename "${stat%/stat}")"
+	done
+	kill -KILL "$1"
+}
+
 clean_up() {
-	local pid
-	[ -z "$child" ] || {
-		for pid in $(pgrep -P "$child"); do pkill -KILL -P "$pid"; done
-		pkill -KILL -P "$child"
-		kill -KILL "$child"
-	} 2>/dev/null
+	# A trap runs with the assignments of the command that it interrupts, such as `IFS= read`.
+	local pid IFS=$' \t\n'
+	[ -z "$child" ] || kill_tree "$child"
 	for pid in "${started[@]}"; do
 		kill -KILL "$pid" 2>/dev/null && wait "$pid" 2>/dev/null
 	done

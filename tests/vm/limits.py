@@ -52,10 +52,22 @@ def test_memlock(r):
     buffer.map.close()
     file.destroy(buffer.handle)
     r.equal("it is given back", pinned(), 0)
-    os.setresuid(65534, 65534, 65534)
 
     def create(length, page_size=PAGE):
         return file.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=length, page_size=page_size).handle
+
+    # The process has a limit as well, whoever its user is.
+    os.setresuid(65533, 65533, 0)
+    handles = [create(MEBI // 2)]
+    os.setresuid(0, 0, 0)
+    os.setresuid(65534, 65534, 0)
+    r.equal("a page more than the user before has left", error_of(create, MEBI // 2 + 1), "ENOMEM")
+    handles.append(create(MEBI // 2))
+    r.equal("as much as the user before has left", pinned(), MEBI)
+    for handle in handles:
+        file.destroy(handle)
+    os.setresuid(0, 0, 0)
+    os.setresuid(65534, 65534, 65534)
 
     own = mmap.mmap(-1, 4 * MEBI, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for _ in range(3):

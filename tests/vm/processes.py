@@ -213,6 +213,8 @@ def test_child(r):
         if os.fork():
             listen(wire)
             os.kill(os.getpid(), signal.SIGKILL)
+        with open("/proc/self/maps") as f:
+            inherited = sum("rust_ulp" in line for line in f)
         shown = a.file.map(a.buffer.length, a.file.call("BUFFER_QUERY", buffer=a.buffer.handle).mmap_offset)
         ring = a.file.map(4096, a.cq.offset)
         same = shown[:4096] == pattern(2, 4096)
@@ -223,7 +225,7 @@ def test_child(r):
             there = b.file.map(b.buffer.length, b.buffer.offset)
             return [got.posted, got.completed, there[:64] == bytes([fill]) * 64]
 
-        up.send(json.dumps([same, *write(1)]).encode())
+        up.send(json.dumps([inherited, same, *write(1)]).encode())
         say(up, "kill")
         up.recv(10)
         up.send(json.dumps([*write(2), error_of(a.file.pd), len(ring)]).encode())
@@ -232,7 +234,9 @@ def test_child(r):
 
     top = Child(parent)
     wire.settimeout(20 * ulp.PATIENCE)
-    r.equal("a child maps, posts and waits by its parent's file", json.loads(wire.recv(4096)), [True, 1, 1, True])
+    inherited, *got = json.loads(wire.recv(4096))
+    r.equal("a child has no mapping of its parent's", inherited, 0)
+    r.equal("a child maps, posts and waits by its parent's file", got, [True, 1, 1, True])
     wire.recv(4096)
     top.tell("die")
     r.equal("its parent is killed", os.waitpid(top.pid, 0)[1], signal.SIGKILL)

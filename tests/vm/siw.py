@@ -18,7 +18,20 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import faultpoint
 import ulp
-from connect import FLUSHED, Refused, Thread, accept, connect, get_request, listen, qp_state, query, reject
+from connect import (
+    FLUSHED,
+    Refused,
+    Thread,
+    accept,
+    addr,
+    connect,
+    get_request,
+    listen,
+    param,
+    qp_state,
+    query,
+    reject,
+)
 from faultpoint import Faults
 from faults import ioctl
 from ulp import N, S, Cq, End, File, Qp, error_of, until
@@ -134,14 +147,14 @@ def mute():
         subprocess.run([*ulp.at("h1"), "nft", "delete", "table", "inet", "mute"], check=True)
 
 
-def streams():
-    """How many ends of connections TCP has on h1."""
+def streams(host="h1", state="01"):
+    """How many ends of connections TCP has there, established ones unless told otherwise."""
 
     def count():
         with open("/proc/thread-self/net/tcp", encoding="ascii") as f:
-            return sum(line.split()[3] == "01" for line in f)
+            return sum(line.split()[3] == state for line in f)
 
-    return on("h1", count)
+    return on(host, count)
 
 
 def test_alone(r):
@@ -324,6 +337,48 @@ def test_ends(r):
     close(server, c)
 
 
+@contextlib.contextmanager
+def unheard():
+    """h1 hears nothing of TCP from h2."""
+    rule = "table inet unheard { chain in { type filter hook input priority 0; iif w1 meta l4proto 6 drop; }; }"
+    subprocess.run([*ulp.at("h1"), "nft", "-f", "-"], check=True, text=True, input=rule)
+    try:
+        yield
+    finally:
+        subprocess.run([*ulp.at("h1"), "nft", "delete", "table", "inet", "unheard"], check=True)
+
+
+def test_lost(r):
+    """CONNECT whose SYNs are lost: it waits for TCP, which repeats them."""
+    server, c = Server(), end("h2")
+    where = {"qp": c.qp.handle, "dst": addr("10.9.0.1", server.port), "param": param()}
+    r.equal(
+        "CONNECT does not leave that to a worker",
+        error_of(c.file.call, "CONNECT", flags=N["NONBLOCK"], **where),
+        "EOPNOTSUPP",
+    )
+    retries = "/proc/sys/net/ipv4/tcp_syn_retries"
+    with unheard():
+        on("h2", faultpoint.put, retries, 1)
+        r.equal("CONNECT that nobody hears", error_of(on, "h2", connect, c, "10.9.0.1", server.port), "ETIMEDOUT")
+        r.equal("has left its queue pair in INIT", qp_state(c), N["QPS_INIT"])
+        # Hours.
+        on("h2", faultpoint.put, retries, 100)
+        child = os.fork()
+        if child == 0:
+            error_of(on, "h2", connect, c, "10.9.0.1", server.port)
+            os._exit(0)
+        r.check("a process waits for TCP", until(lambda: streams("h2", "02")))
+        os.kill(child, signal.SIGKILL)
+        r.check("a signal ends it", until(lambda: os.waitpid(child, os.WNOHANG)[0], 40))
+        r.check("which gives the queue pair back", until(lambda: qp_state(c) == N["QPS_INIT"], 20), qp_state(c))
+    on("h2", faultpoint.put, retries, 6)
+    thread = asks(server, c)
+    accept(server.end, server.request().handle, b"", SECONDS)
+    r.equal("then it connects", (thread.name(), qp_state(c)), ("none", N["QPS_RTS"]))
+    close(server, c)
+
+
 def test_faults(r):
     """The connection of the device with itself, with each call of a verb on its way failing, in turn."""
     f, faults = File("h1", "siw1"), Faults()
@@ -341,6 +396,44 @@ def test_faults(r):
     r.equal("in the end there is memory", result, 0)
     pd = f.pd()
     r.equal("and so there is in another domain", error_of(create, f, pd), "none")
+    f.close()
+
+
+def pinned():
+    """The KiB that are charged to this process."""
+    with open("/proc/self/status", encoding="ascii") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("VmPin"))
+
+
+def test_deferred(r):
+    """The pages of a buffer that was granted stay until its domain goes; there is a limit to that."""
+    most = 1024
+    f = File("h1", "siw1")
+    pds = [f.pd() for _ in range(2)]
+    for pd in pds:
+        f.destroy(create(f, pd).handle)
+
+    def granted_once(pd):
+        buffer = f.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=4096, page_size=4096).handle
+        try:
+            access = N["ACCESS_REMOTE_WRITE"]
+            f.destroy(f.call("GRANT_CREATE", buffer=buffer, access=access, length=4096).handle)
+        finally:
+            f.destroy(buffer)
+
+    # Each grant that ends waits for RCU.
+    faultpoint.put("/sys/kernel/rcu_expedited", 1)
+    try:
+        before = pinned()
+        said = collections.Counter(on("h1", error_of, granted_once, pds[0]) for _ in range(most))
+        r.equal(f"{most} buffers are granted in turn", said, {"none": most})
+        r.equal("all their pages are still charged", pinned() - before, most * 4)
+        r.equal("the next one has no grant", on("h1", error_of, granted_once, pds[0]), "ENOMEM")
+        r.equal("in another domain it has", on("h1", error_of, granted_once, pds[1]), "none")
+        f.destroy(pds[0])
+        r.equal("the pages go with their domain", pinned() - before, 4)
+    finally:
+        faultpoint.put("/sys/kernel/rcu_expedited", 0)
     f.close()
 
 

@@ -24,7 +24,7 @@ from lifetime import DEADLINE, ended, in_background, ours, remove
 from ulp import N, S, Cq, End, error_of, pair
 
 PAGE = 4096
-SYS_USERFAULTFD = 323  # x86_64
+SYS_USERFAULTFD = 282 if os.uname().machine == "aarch64" else 323
 UFFDIO_API, UFFDIO_REGISTER, UFFDIO_COPY = 0xC018AA3F, 0xC020AA00, 0xC028AA03
 REGISTER_MODE_MISSING = 1
 

@@ -91,12 +91,13 @@ class Trace:
         return out
 
     def events(self, name=None):
-        """The module's events as dicts: their fields, and `event`, the name without its prefix."""
+        """The module's events as dicts: their fields, the task, and `event`, the name without its prefix."""
         out = []
         for record in self.records():
             m = re.match(r"rust_ulp_(\w+): (.*)", record["what"])
             if m and name in (None, m[1]):
-                out.append({"event": m[1], "time": record["time"]} | fields(m[2]))
+                task = {"comm": record["comm"], "pid": int(record["pid"])}
+                out.append({"event": m[1], "time": record["time"]} | task | fields(m[2]))
         return out
 
 

@@ -18,22 +18,24 @@ import ulp
 from faults import Uring
 from ulp import N, S, End
 
-BATCHES = 512
+BATCHES, SINGLES = 512, 8
 LINKED = 64
 ROUNDS = ulp.count("ULP_ROUNDS", 40, 4)
 IOSQE_IO_LINK = 1 << 2
 
 
-def hold(wire):
-    """Has batches of two receives under way, says so, and waits."""
+def hold(wire, batches, singles):
+    """Has commands under way, batches of two receives or single ones, says so, and waits."""
     end = End("h1", depth=2 * BATCHES, entries=4 * BATCHES)
     end.qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=end.file.port)
     wrs = (S["wr"] * 2)(*[end.qp.wr("RECV", end.buffer, 0, 64) for _ in range(2)])
     batch = S["uring_batch"](wrs=ctypes.addressof(wrs), nr_wrs=2, wr_size=ctypes.sizeof(S["wr"]))
     ring = Uring(BATCHES)
-    for _ in range(BATCHES):
+    for _ in range(batches):
         ring.prepare(end.file.fd, N["URING_BATCH"], bytes(batch), None)
-    call = ring.enter(BATCHES, 0)
+    for _ in range(singles):
+        ring.prepare(end.file.fd, N["URING_REQUEST"], bytes(wrs[0]), None)
+    call = ring.enter(batches + singles, 0)
     submitted = call.function(*call.args)
     held = end.file.call("QP_QUERY", qp=end.qp.handle).recvs_in_flight
     os.write(wire, b"%d %d" % (submitted, held))
@@ -41,24 +43,26 @@ def hold(wire):
 
 
 def test_exit(r):
-    """The requests of all commands are looked for at once, not those of each command anew."""
-    out, wire = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            hold(wire)
-        finally:
-            os._exit(1)
-    os.close(wire)
-    r.equal("batches are under way", os.read(out, 100), b"%d %d" % (BATCHES, 2 * BATCHES))
-    with tracing.Trace() as trace:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        ended = ulp.until(lambda: "release" in tracing.read("trace"))
-    r.check("the process and its file end", ended)
-    found = [e["found"] for e in trace.events("uring_cancel")]
-    r.equal("each request is found", sum(found), 2 * BATCHES)
-    r.check("by few searches", len(found) <= 8, f"{len(found)} searches for {BATCHES} commands")
+    """All requests are canceled; those of batches are looked for at once, not those of each batch anew."""
+    for what, batches, singles, searches in (("batches", BATCHES, 0, 8), ("single requests", 0, SINGLES, SINGLES)):
+        out, wire = os.pipe()
+        pid = os.fork()
+        if not pid:
+            try:
+                hold(wire, batches, singles)
+            finally:
+                os._exit(1)
+        os.close(wire)
+        requests = 2 * batches + singles
+        r.equal(f"{what} are under way", os.read(out, 100), b"%d %d" % (batches + singles, requests))
+        with tracing.Trace() as trace:
+            os.kill(pid, signal.SIGKILL)
+            gone = ulp.until(lambda pid=pid: os.waitpid(pid, os.WNOHANG)[0])
+            ended = gone and ulp.until(lambda: "release" in tracing.read("trace"))
+        r.check(f"{what}: the process and its file end", ended)
+        found = [e["found"] for e in trace.events("uring_cancel")]
+        r.equal(f"{what}: each request is found", sum(found), requests)
+        r.check(f"{what}: by few searches", len(found) <= searches, f"{len(found)} searches")
 
 
 def test_resubmit(r):
