@@ -473,7 +473,9 @@ void rust_ulp_h_av_to_attr(struct ib_device *dev,
 
 	memset(attr, 0, sizeof(*attr));
 	memcpy(gid.raw, av->dgid, sizeof(gid.raw));
-	attr->type = rdma_ah_find_type(dev, av->port);
+	/* The core refuses a port that the device lacks, but rdma_ah_find_type() reads its data. */
+	if (rdma_is_port_valid(dev, av->port))
+		attr->type = rdma_ah_find_type(dev, av->port);
 	rdma_ah_set_port_num(attr, av->port);
 	rdma_ah_set_sl(attr, av->sl);
 	rdma_ah_set_static_rate(attr, av->static_rate);

@@ -177,8 +177,8 @@ unsafe impl Sync for Cq {}
 impl Cq {
     /// Allocates a completion queue for `entries` completions. Sleeps.
     ///
-    /// `vector` is less than the number of completion vectors of the device. Fails with [`EINVAL`]
-    /// when the device does not accept one of them.
+    /// Fails with [`EINVAL`] when the device has no completion vector with the number `vector`,
+    /// which drivers do not check, or when it does not accept `entries`.
     pub(crate) fn new(
         device: &Device,
         entries: u32,
@@ -186,11 +186,11 @@ impl Cq {
         poll_context: PollContext,
         handler: Arc<dyn Handler>,
     ) -> Result<Arc<Self>> {
-        let entries = c_int::try_from(entries).map_err(|_| EINVAL)?;
-        let vector = c_int::try_from(vector).map_err(|_| EINVAL)?;
-        if entries == 0 {
+        if entries == 0 || vector >= device.attributes().num_comp_vectors.max(1) {
             return Err(EINVAL);
         }
+        let entries = c_int::try_from(entries).map_err(|_| EINVAL)?;
+        let vector = c_int::try_from(vector).map_err(|_| EINVAL)?;
         let context = Arc::pin_init(
             pin_init!(Context {
                 handler,

@@ -15,7 +15,8 @@ use kernel::{
         from_err_ptr,
         to_result, //
     },
-    prelude::*, //
+    prelude::*,
+    sync::aref::ARef, //
 };
 
 /// The type of a GID: `enum ib_gid_type`.
@@ -68,7 +69,7 @@ impl Gid {
     }
 }
 
-/// A reference to an entry of a GID table.
+/// A reference to an entry of a GID table. It also holds a reference to the device.
 ///
 /// Until it is dropped, the index names this entry or, if the GID was removed, none. On RoCE,
 /// `del_gid()` leaves the entry in the table. `find_gid()` does not give its place to another GID
@@ -77,14 +78,19 @@ impl Gid {
 ///
 /// # Invariants
 ///
-/// This value owns a reference to the entry.
+/// This value owns a reference to `entry`, of the GID table of `_device`.
 #[must_use]
-pub(crate) struct GidRef(NonNull<bindings::ib_gid_attr>);
+pub(crate) struct GidRef {
+    entry: NonNull<bindings::ib_gid_attr>,
+    _device: ARef<Device>,
+}
 
 impl Drop for GidRef {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant. The device is registered, see `Device::hold_gid`.
-        unsafe { bindings::rdma_put_gid_attr(self.0.as_ptr()) };
+        // SAFETY: By the type invariant. The last reference queues work that uses the device. The
+        // core waits for that work when it removes the device (`ib_cache_cleanup_one()`), and
+        // removal begins to wait only when `_device` is dropped, after this.
+        unsafe { bindings::rdma_put_gid_attr(self.entry.as_ptr()) };
     }
 }
 
@@ -128,15 +134,17 @@ impl Device {
     }
 
     /// Returns a reference to entry `index` of the GID table of port `port`. Does not sleep. Fails
-    /// with [`ENOENT`] when the entry is not in use. The caller drops the reference before the
-    /// device goes.
+    /// with [`ENOENT`] when the entry is not in use.
     pub(crate) fn hold_gid(&self, port: u32, index: u32) -> Result<GidRef> {
         let index = i32::try_from(index).map_err(|_| ENOENT)?;
         // SAFETY: The device is registered; the core checks port and index.
         let entry = unsafe { bindings::rdma_get_gid_attr(self.as_raw(), port, index) };
         let entry = from_err_ptr(entry.cast_mut()).map_err(|_| ENOENT)?;
         // INVARIANT: The core has counted this reference.
-        NonNull::new(entry).map(GidRef).ok_or(ENOENT)
+        Ok(GidRef {
+            entry: NonNull::new(entry).ok_or(ENOENT)?,
+            _device: self.into(),
+        })
     }
 
     /// Returns entry `index` of the GID table of port `port`, seen from `net`. Does not sleep.
