@@ -47,7 +47,8 @@ use kernel::{
     uaccess::UserSliceWriter, //
 };
 
-chardev!(UlpFile);
+// For root, unless a rule of udev says otherwise.
+chardev!(UlpFile, c"rust_ulp", 0o600);
 
 impl FileOperations for UlpFile {
     type Shared = Registry;

@@ -205,8 +205,8 @@ impl ::kernel::Module for RustUlp {
             user_softirq: module_parameters::user_softirq.value().get(),
         };
         let parameters = parameters.check()?;
-        let faults = kernel::fault::Directory::new();
-        let workqueue = kernel::workqueue::Workqueue::new()?;
+        let faults = kernel::fault::Directory::new(c"fail_rust_ulp");
+        let workqueue = kernel::workqueue::Workqueue::new(c"rust_ulp")?;
         let registry = Arc::pin_init(
             device::Registry::new(
                 workqueue.clone(),

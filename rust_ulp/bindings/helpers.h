@@ -30,6 +30,7 @@ struct rust_ulp_h_device {
 	u8 node_guid[8];
 	u8 sys_image_guid[8];
 	u32 index;
+	u32 driver_id; /* enum rdma_driver_id */
 	u32 phys_ports;
 	u32 num_comp_vectors;
 	u32 vendor_id;
@@ -84,7 +85,7 @@ struct rust_ulp_h_av {
 /* The address space and the user that pinned pages are charged to. */
 struct rust_ulp_h_payer {
 	struct mm_struct *mm;
-	struct user_struct *user; /* NULL with CAP_IPC_LOCK */
+	struct user_struct *user; /* NULL when the user is not charged */
 };
 
 /* The functions of a mapping, whose areas share its pages. */
@@ -167,13 +168,13 @@ int rust_ulp_cm_event(struct rdma_cm_id *id, struct rdma_cm_event *event);
 void rust_ulp_h_uring_complete(struct io_uring_cmd *cmd);
 void rust_ulp_h_uring_stream(struct io_uring_cmd *cmd);
 
-int rust_ulp_chardev_register(void);
+int rust_ulp_chardev_register(const char *name, u16 mode);
 void rust_ulp_chardev_unregister(void);
 
 #ifdef CONFIG_FAULT_INJECTION
 int rust_ulp_h_fault(bool can_fail);
 bool rust_ulp_h_fault_atomic(void);
-void rust_ulp_h_fault_register(void);
+void rust_ulp_h_fault_register(const char *name);
 void rust_ulp_h_fault_unregister(void);
 #endif
 

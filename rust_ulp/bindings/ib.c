@@ -17,17 +17,6 @@ void rust_ulp_h_device_get(struct ib_device *dev)
 	WARN_ON_ONCE(!ib_device_try_get(dev));
 }
 
-/*
- * irdma reports 262144 pages under one key. But irdma_post_send() gives the adapter a list of one
- * level, and above 512 pages irdma_set_page() fills one of two (hw/irdma/verbs.c:3248, 4245).
- */
-static u32 max_fast_reg_pages(struct ib_device *dev)
-{
-	u32 max = dev->attrs.max_fast_reg_page_list_len;
-
-	return dev->ops.driver_id == RDMA_DRIVER_IRDMA ? min(max, 512U) : max;
-}
-
 void rust_ulp_h_device_describe(struct ib_device *dev,
 				struct rust_ulp_h_device *out)
 {
@@ -39,6 +28,7 @@ void rust_ulp_h_device_describe(struct ib_device *dev,
 		.device_cap_flags = attrs->device_cap_flags,
 		.kernel_cap_flags = attrs->kernel_cap_flags,
 		.index = dev->index,
+		.driver_id = dev->ops.driver_id,
 		.phys_ports = dev->phys_port_cnt,
 		.num_comp_vectors = dev->num_comp_vectors,
 		.vendor_id = attrs->vendor_id,
@@ -58,7 +48,7 @@ void rust_ulp_h_device_describe(struct ib_device *dev,
 		.max_srq = attrs->max_srq,
 		.max_srq_wr = attrs->max_srq_wr,
 		.max_srq_sge = attrs->max_srq_sge,
-		.max_fast_reg_pages = max_fast_reg_pages(dev),
+		.max_fast_reg_pages = attrs->max_fast_reg_page_list_len,
 		.local_ca_ack_delay = attrs->local_ca_ack_delay,
 		.atomic_cap = attrs->atomic_cap,
 		.numa_node = ibdev_to_node(dev),
@@ -84,29 +74,6 @@ void rust_ulp_h_device_name(struct ib_device *dev, char *out, size_t len)
 bool rust_ulp_h_device_is_driven_by(struct ib_device *dev, const char *module)
 {
 	return dev->ops.owner && !strcmp(module_name(dev->ops.owner), module);
-}
-
-/*
- * Whether the driver raises IB_EVENT_QP_LAST_WQE_REACHED, by which a queue pair leaves a shared
- * receive queue: those that have it in their source.
- */
-bool rust_ulp_h_device_raises_last_wqe(struct ib_device *dev)
-{
-	switch (dev->ops.driver_id) {
-	case RDMA_DRIVER_BNXT_RE: /* hw/bnxt_re/main.c:1626 */
-	case RDMA_DRIVER_HFI1: /* sw/rdmavt/qp.c:713 */
-	case RDMA_DRIVER_HNS: /* hw/hns/hns_roce_qp.c:170 */
-	case RDMA_DRIVER_IONIC: /* hw/ionic/ionic_admin.c:865 */
-	case RDMA_DRIVER_MLX4: /* hw/mlx4/qp.c:232 */
-	case RDMA_DRIVER_MLX5: /* hw/mlx5/qp.c:385 */
-	case RDMA_DRIVER_MTHCA: /* hw/mthca/mthca_eq.c:298 */
-	case RDMA_DRIVER_OCRDMA: /* hw/ocrdma/ocrdma_hw.c:769 */
-	case RDMA_DRIVER_RXE: /* sw/rxe/rxe_resp.c:1550 */
-	case RDMA_DRIVER_VMW_PVRDMA: /* hw/vmw_pvrdma/pvrdma_main.c:451 */
-		return true;
-	default:
-		return false;
-	}
 }
 
 bool rust_ulp_h_device_is_iwarp(struct ib_device *dev)
@@ -427,29 +394,6 @@ void rust_ulp_h_sg_set_dma(struct scatterlist *sg, u64 addr, unsigned int len)
 }
 
 /*
- * Returns the largest of the page sizes @sizes in which the mapped list can stand at @iova, 0 for
- * none. As ib_umem_find_best_pgsz(): below the page size all addresses agree with @iova, and each
- * piece but the last ends with a page.
- */
-u64 rust_ulp_h_sg_page_size(struct sg_table *table, u64 iova, u64 sizes)
-{
-	struct scatterlist *sg;
-	u64 differ = 0, end = 0;
-	int i;
-
-	for_each_sgtable_dma_sg(table, sg, i) {
-		if (i && sg_dma_address(sg) != end)
-			differ |= iova | end;
-		differ |= sg_dma_address(sg) ^ iova;
-		iova += sg_dma_len(sg);
-		end = sg_dma_address(sg) + sg_dma_len(sg);
-	}
-	if (differ)
-		sizes &= GENMASK_ULL(__ffs64(differ), 0);
-	return sizes ? 1ULL << __fls(sizes) : 0;
-}
-
-/*
  * User space and the device share the memory while it is mapped, without dma_sync_*() calls, so
  * bounce buffers are refused. Returns -EIO where the DMA layer needs them.
  */
@@ -533,11 +477,6 @@ u32 rust_ulp_h_iboe_mtu(u32 mtu)
 	enum ib_mtu fits = iboe_get_mtu(min_t(u32, mtu, INT_MAX));
 
 	return fits ? ib_mtu_enum_to_int(fits) : 0;
-}
-
-void rust_ulp_h_destroy_ah(struct ib_ah *ah)
-{
-	rdma_destroy_ah(ah, RDMA_DESTROY_AH_SLEEPABLE);
 }
 
 /* Stores the link-layer address of a GID of this device, for a path from the device to itself. */

@@ -3,7 +3,6 @@
  * Pages, and memory of processes. See helpers.h.
  */
 #include <linux/backing-dev.h>
-#include <linux/capability.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/user.h>
@@ -24,32 +23,28 @@ static bool charge_user(struct user_struct *user, unsigned long pages,
 }
 
 /*
- * Charges the user, whose processes share one limit (as in io_uring), and the address space, which
- * has the same limit (as in ib_umem_get_va()). With CAP_IPC_LOCK there is no limit, and only the
- * address space is charged. The caller owns the references in @out.
+ * Charges the address space (as ib_umem_get_va() does) and, if @limited, the user (as io_uring
+ * does). Returns false when either then has more than RLIMIT_MEMLOCK, which holds if @limited. The
+ * caller owns the references in @out.
  */
-int rust_ulp_h_charge_pinned(unsigned long pages, struct rust_ulp_h_payer *out)
+bool rust_ulp_h_charge_pinned(unsigned long pages, bool limited,
+			      struct rust_ulp_h_payer *out)
 {
 	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
-	struct user_struct *user = NULL;
+	struct user_struct *user = limited ? current_user() : NULL;
 	struct mm_struct *mm = current->mm;
 
-	if (!mm)
-		return -ENOMEM;
-	if (!ns_capable_noaudit(&init_user_ns, CAP_IPC_LOCK)) {
-		user = current_user();
-		if (!charge_user(user, pages, limit))
-			return -ENOMEM;
-	}
+	if (!mm || (user && !charge_user(user, pages, limit)))
+		return false;
 	if (atomic64_add_return(pages, &mm->pinned_vm) > limit && user) {
 		atomic64_sub(pages, &mm->pinned_vm);
 		atomic_long_sub(pages, &user->locked_vm);
-		return -ENOMEM;
+		return false;
 	}
 	mmgrab(mm);
 	out->mm = mm;
 	out->user = user ? get_uid(user) : NULL;
-	return 0;
+	return true;
 }
 
 void rust_ulp_h_uncharge_pinned(const struct rust_ulp_h_payer *payer,
@@ -86,25 +81,14 @@ unsigned long rust_ulp_h_page_to_pfn(struct page *page)
 	return page_to_pfn(page);
 }
 
-/* Fails instead of invoking the OOM killer of the cgroup or of the machine. */
-struct page *rust_ulp_h_alloc_pages(int node, unsigned int order, bool quick)
+struct page *rust_ulp_h_alloc_pages_node(int node, u32 gfp, unsigned int order)
 {
-	gfp_t gfp = GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN;
-
-	if (order)
-		gfp |= __GFP_COMP;
-	gfp |= quick ? __GFP_NORETRY : __GFP_RETRY_MAYFAIL;
-	return alloc_pages_node(node, gfp, order);
+	return alloc_pages_node(node, (__force gfp_t)gfp, order);
 }
 
 void *rust_ulp_h_page_address(struct page *page)
 {
 	return page_address(page);
-}
-
-int rust_ulp_h_page_nid(struct page *page)
-{
-	return page_to_nid(page);
 }
 
 /* mmap() maps all pages. madvise(MADV_DONTNEED) unmaps pages, and a fault maps one again. */

@@ -64,11 +64,6 @@ void rust_ulp_h_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
 	spin_unlock_irqrestore(lock, flags);
 }
 
-struct workqueue_struct *rust_ulp_h_alloc_workqueue(void)
-{
-	return alloc_workqueue("rust_ulp", WQ_UNBOUND, 0);
-}
-
 void rust_ulp_h_relax(void)
 {
 	cpu_relax();

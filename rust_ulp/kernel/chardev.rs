@@ -115,17 +115,22 @@ pub(crate) struct Registration<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> Registration<T> {
-    /// Registers the device.
+    /// Registers the device as `/dev/NAME` with these permissions. Sleeps.
     ///
     /// # Safety
     ///
     /// At most one registration exists, and `open` reads `slot`.
-    pub(crate) unsafe fn new(slot: &'static SharedSlot<T>, shared: Arc<T>) -> Result<Self> {
+    pub(crate) unsafe fn new(
+        slot: &'static SharedSlot<T>,
+        shared: Arc<T>,
+        name: &'static CStr,
+        mode: u16,
+    ) -> Result<Self> {
         // SAFETY: The device does not exist yet, so nobody reads the slot.
         unsafe { *slot.0.get() = Some(shared) };
         let registered = super::fault::point().and_then(|()| {
             // SAFETY: No registration exists, so the `miscdevice` of `entry.c` is not registered.
-            to_result(unsafe { bindings::rust_ulp_chardev_register() })
+            to_result(unsafe { bindings::rust_ulp_chardev_register(name.as_char_ptr(), mode) })
         });
         if let Err(err) = registered {
             // SAFETY: The device still does not exist.
@@ -147,9 +152,10 @@ impl<T: Send + Sync + 'static> Drop for Registration<T> {
 }
 
 /// Defines the functions that `entry.c` calls, for a type that implements [`FileOperations`], and a
-/// function `register(shared) -> Result<Device>`.
+/// function `register(shared) -> Result<Registration>` for the device `/dev/$name` with the
+/// permissions `$mode`.
 macro_rules! chardev {
-    ($file:ty) => {
+    ($file:ty, $name:literal, $mode:literal) => {
         mod chardev_glue {
             use super::*;
             use ::kernel::{
@@ -184,7 +190,7 @@ macro_rules! chardev {
                     return Err(EBUSY);
                 }
                 // SAFETY: This is the only registration, and the functions below read this slot.
-                unsafe { Registration::new(&SHARED, shared) }
+                unsafe { Registration::new(&SHARED, shared, $name, $mode) }
             }
 
             /// # Safety

@@ -10,9 +10,9 @@
 //!
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h)
 
+use super::task;
 use crate::bindings;
 use kernel::{
-    error::to_result,
     page::PAGE_SHIFT,
     prelude::*, //
 };
@@ -41,12 +41,15 @@ unsafe impl Sync for PinnedCharge {}
 impl PinnedCharge {
     /// Charges `pages` pages to the current process and its user. Process context; takes no lock.
     ///
-    /// Returns [`ENOMEM`] when that is more than either may have. A process with `CAP_IPC_LOCK` has
-    /// no limit, and its user is not charged.
+    /// Fails with [`ENOMEM`] when that is more than either may have. A process with `CAP_IPC_LOCK`
+    /// has no limit, and its user is not charged.
     pub(crate) fn charge(pages: usize) -> Result<Self> {
         let mut payer = bindings::rust_ulp_h_payer::default();
+        let limited = !task::may_lock_memory();
         // SAFETY: Any number may be asked for; the struct is valid.
-        to_result(unsafe { bindings::rust_ulp_h_charge_pinned(pages, &mut payer) })?;
+        if !unsafe { bindings::rust_ulp_h_charge_pinned(pages, limited, &mut payer) } {
+            return Err(ENOMEM);
+        }
         // INVARIANT: All was just taken.
         Ok(Self { payer, pages })
     }

@@ -78,13 +78,13 @@ static const struct file_operations rust_ulp_fops = {
 
 static struct miscdevice rust_ulp_misc = {
 	.minor = MISC_DYNAMIC_MINOR,
-	.name = "rust_ulp",
-	.mode = 0600,
 	.fops = &rust_ulp_fops,
 };
 
-int rust_ulp_chardev_register(void)
+int rust_ulp_chardev_register(const char *name, u16 mode)
 {
+	rust_ulp_misc.name = name;
+	rust_ulp_misc.mode = mode;
 	return misc_register(&rust_ulp_misc);
 }
 

@@ -33,11 +33,11 @@ bool rust_ulp_h_fault_atomic(void)
 	       should_fail(&rust_ulp_fault, 1);
 }
 
-void rust_ulp_h_fault_register(void)
+void rust_ulp_h_fault_register(const char *name)
 {
 	rust_ulp_fault.verbose = 0;
-	rust_ulp_fault_dir = fault_create_debugfs_attr("fail_rust_ulp", NULL,
-						       &rust_ulp_fault);
+	rust_ulp_fault_dir =
+		fault_create_debugfs_attr(name, NULL, &rust_ulp_fault);
 	if (!IS_ERR(rust_ulp_fault_dir))
 		debugfs_create_u32("stall-ms", 0600, rust_ulp_fault_dir,
 				   &rust_ulp_fault_stall);

@@ -4,9 +4,9 @@
 //!
 //! On a kernel with `CONFIG_FAULT_INJECTION`, each call of a verb or of the connection manager that
 //! can fail has a fault point before it. The point fails when the kernel's fault injection says so:
-//! `/proc/PID/task/TID/fail-nth`, or `fail_rust_ulp` in debugfs. With `stall-ms` in that directory,
-//! the point sleeps that long instead, and so do the steps of destruction, so that other events
-//! happen in between. On other kernels a point is no code.
+//! `/proc/PID/task/TID/fail-nth`, or the module's [`Directory`] in debugfs. With `stall-ms` in that
+//! directory, the point sleeps that long instead, and so do the steps of destruction, so that other
+//! events happen in between. On other kernels a point is no code.
 //!
 //! C header: [`include/linux/fault-inject.h`](srctree/include/linux/fault-inject.h)
 
@@ -46,18 +46,20 @@ pub(crate) fn step() {}
 ///
 /// ```
 /// fn init() -> Directory {
-///     Directory::new() // Kept until the module is unloaded.
+///     Directory::new(c"fail_pinger") // Kept until the module is unloaded.
 /// }
 /// ```
 pub(crate) struct Directory(());
 
 impl Directory {
-    /// Creates the directory; a kernel without debugfs has none. Once per module load. Sleeps.
-    pub(crate) fn new() -> Self {
+    /// Creates the directory `name`; a kernel without debugfs has none. Once per module load.
+    /// Sleeps.
+    #[cfg_attr(not(CONFIG_FAULT_INJECTION), expect(unused_variables))]
+    pub(crate) fn new(name: &CStr) -> Self {
         #[cfg(CONFIG_FAULT_INJECTION)]
-        // SAFETY: Called once, before anything else of the module runs.
+        // SAFETY: Called once, before anything else of the module runs. debugfs copies the name.
         unsafe {
-            bindings::rust_ulp_h_fault_register()
+            bindings::rust_ulp_h_fault_register(name.as_char_ptr())
         };
         Self(())
     }

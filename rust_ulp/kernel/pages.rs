@@ -51,13 +51,34 @@ pub(crate) use kernel::page::{PAGE_SHIFT, PAGE_SIZE};
 /// The order of the largest chunk of the page allocator: `2^10` pages.
 const MAX_ORDER: u32 = 10;
 
-/// The effort of an allocation when no memory is free. No policy invokes the OOM killer.
+/// The effort of an allocation when no memory is free. No policy invokes the OOM killer, neither that
+/// of the cgroup nor that of the machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AllocPolicy {
     /// Fails.
     None,
     /// Reclaims and compacts memory.
     Reclaim,
+}
+
+impl AllocPolicy {
+    /// Returns the flags for the allocation of zeroed chunks of `2^order` pages.
+    fn gfp(self, order: u32) -> u32 {
+        use kernel::bindings::{
+            ___GFP_COMP_BIT,
+            ___GFP_NORETRY_BIT,
+            ___GFP_RETRY_MAYFAIL_BIT,
+            __GFP_NOWARN,
+            __GFP_ZERO,
+            GFP_KERNEL_ACCOUNT, //
+        };
+        let effort = match self {
+            Self::None => ___GFP_NORETRY_BIT,
+            Self::Reclaim => ___GFP_RETRY_MAYFAIL_BIT,
+        };
+        let compound = if order > 0 { 1 << ___GFP_COMP_BIT } else { 0 };
+        GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN | compound | 1 << effort
+    }
 }
 
 /// Shared pages.
@@ -143,13 +164,13 @@ impl Pages {
             backing: Backing::Allocated,
             charge,
         };
-        let quick = policy == AllocPolicy::None;
+        let gfp = policy.gfp(order);
         for _ in 0..count {
             // SAFETY: The allocator has this order. The node is -1, for no preference, or was
             // online above. A node that goes offline keeps its lists of zones:
             // `try_offline_node()`, mm/memory_hotplug.c:2186.
             let page =
-                unsafe { bindings::rust_ulp_h_alloc_pages(node.unwrap_or(-1), order, quick) };
+                unsafe { bindings::rust_ulp_h_alloc_pages_node(node.unwrap_or(-1), gfp, order) };
             let page = NonNull::new(page).ok_or(ENOMEM)?;
             // INVARIANT: There is capacity for the chunk, and its length is added below.
             if pages.chunks.push(page, GFP_KERNEL_ACCOUNT).is_err() {
@@ -370,7 +391,7 @@ impl Pages {
     pub(crate) fn node(&self) -> i32 {
         match self.extents(0, 1).next() {
             // SAFETY: By the type invariant this is a page.
-            Some((page, _, _)) => unsafe { bindings::rust_ulp_h_page_nid(page.as_ptr()) },
+            Some((page, _, _)) => unsafe { kernel::bindings::page_to_nid(page.as_ptr()) },
             None => -1,
         }
     }

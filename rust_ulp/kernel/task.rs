@@ -21,12 +21,22 @@ pub(crate) fn may_raise_priority() -> bool {
 
 /// Returns whether the current task may exceed limits: `CAP_SYS_RESOURCE`.
 pub(crate) fn may_exceed_limits() -> bool {
-    // SAFETY: The function reads the current task. Called for each object, so it writes nothing to
-    // the audit log. The initial namespace always exists.
+    capable_noaudit(kernel::bindings::CAP_SYS_RESOURCE)
+}
+
+/// Returns whether the current task may lock memory without limit: `CAP_IPC_LOCK`.
+pub(crate) fn may_lock_memory() -> bool {
+    capable_noaudit(kernel::bindings::CAP_IPC_LOCK)
+}
+
+/// Returns whether the current task has `capability` in the initial namespace. Writes nothing to the
+/// audit log, since this is called for each object.
+fn capable_noaudit(capability: u32) -> bool {
+    // SAFETY: The function reads the current task. The initial namespace always exists.
     unsafe {
         kernel::bindings::ns_capable_noaudit(
             &raw mut kernel::bindings::init_user_ns,
-            kernel::bindings::CAP_SYS_RESOURCE as c_int,
+            capability as c_int,
         )
     }
 }

@@ -7,7 +7,6 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
-use crate::bindings;
 use core::{
     ops::Deref,
     ptr::NonNull, //
@@ -34,10 +33,13 @@ unsafe impl Send for Workqueue {}
 unsafe impl Sync for Workqueue {}
 
 impl Workqueue {
-    /// Creates a workqueue. Sleeps.
-    pub(crate) fn new() -> Result<Arc<Self>> {
-        // SAFETY: The helper has no argument.
-        let ptr = unsafe { bindings::rust_ulp_h_alloc_workqueue() };
+    /// Creates a workqueue whose workers show `name`. Sleeps.
+    pub(crate) fn new(name: &CStr) -> Result<Arc<Self>> {
+        let (format, flags) = (c"%s".as_char_ptr(), kernel::bindings::wq_flags_WQ_UNBOUND);
+        // SAFETY: The format takes one string. The kernel copies it.
+        let ptr = unsafe {
+            kernel::bindings::alloc_workqueue_noprof(format, flags, 0, name.as_char_ptr())
+        };
         // INVARIANT: The workqueue was just created.
         let this = Self {
             ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
@@ -69,7 +71,7 @@ impl Drop for Workqueue {
 ///
 /// ```
 /// fn new_queue() -> Result<(Arc<Workqueue>, Drain)> {
-///     let queue = Workqueue::new()?;
+///     let queue = Workqueue::new(c"pinger")?;
 ///     Ok((queue.clone(), Drain(queue)))
 /// }
 /// ```

@@ -81,6 +81,31 @@ fn rounded(length: u64, order: u32) -> u64 {
     length.saturating_add(mask) & !mask
 }
 
+/// Returns the largest of the page sizes `sizes` with which a device can register memory at the
+/// address `iova`, or 0 if there is none.
+///
+/// `extents` are the DMA addresses and the lengths of the memory. As `ib_umem_find_best_pgsz()`:
+/// below the page size all addresses agree with `iova`, and each extent but the last ends with a
+/// page. Bit n of `sizes` stands for pages of 2^n bytes.
+#[allow(unreachable_pub)]
+pub fn page_size(extents: impl Iterator<Item = (u64, u64)>, iova: u64, sizes: u64) -> u64 {
+    // Collects the bits in which the addresses differ from those in the region, and the places at
+    // which an extent begins that does not continue the last one. The lowest bit is the limit.
+    let mut bits = 0;
+    let mut at = iova;
+    let mut end = None;
+    for (addr, length) in extents {
+        bits |= addr ^ at;
+        if end.is_some_and(|end| end != addr) {
+            bits |= at;
+        }
+        at = at.wrapping_add(length);
+        end = Some(addr.wrapping_add(length));
+    }
+    let allowed = sizes & (bits ^ bits.wrapping_sub(1));
+    allowed.checked_ilog2().map_or(0, |log| 1 << (log & 63))
+}
+
 /// Returns the largest order, up to `max`, in whose chunks the pages are contiguous.
 ///
 /// The pages have consecutive numbers from `number` on and are in `frames`. Every chunk that begins

@@ -23,6 +23,7 @@ use kernel::{
         from_err_ptr,
         to_result, //
     },
+    pr_warn_once,
     prelude::*,
     sync::Arc, //
 };
@@ -33,6 +34,23 @@ fn of_route(err: Error) -> Error {
         ehostunreach()
     } else {
         err
+    }
+}
+
+/// Destroys an address handle. Sleeps.
+///
+/// # Safety
+///
+/// The caller owns `ah`, and no request refers to it.
+unsafe fn destroy(ah: *mut bindings::ib_ah) {
+    let flags = bindings::RDMA_DESTROY_AH_SLEEPABLE;
+    // SAFETY: By the requirement; no user data is passed.
+    let err = unsafe { bindings::rdma_destroy_ah_user(ah, flags, core::ptr::null_mut()) };
+    if err != 0 {
+        pr_warn_once!(
+            "a driver refused to destroy an address handle: {}; it is leaked\n",
+            err
+        );
     }
 }
 
@@ -73,7 +91,7 @@ impl AddressVector {
         })
         .map_err(of_route)?;
         // SAFETY: The handle was just made, and nobody else has it.
-        unsafe { bindings::rust_ulp_h_destroy_ah(ah) };
+        unsafe { destroy(ah) };
         Ok(Self::from_raw(&raw))
     }
 
@@ -201,6 +219,6 @@ impl Drop for Ah {
     fn drop(&mut self) {
         fault::step();
         // SAFETY: Owned, and no request refers to it.
-        unsafe { bindings::rust_ulp_h_destroy_ah(self.ptr.as_ptr()) };
+        unsafe { destroy(self.ptr.as_ptr()) };
     }
 }

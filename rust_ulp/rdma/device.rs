@@ -29,6 +29,21 @@ use kernel::{
 /// The length of the longest device name, NUL included: `IB_DEVICE_NAME_MAX`.
 pub(crate) const NAME_MAX: usize = 64;
 
+/// The drivers whose source raises `IB_EVENT_QP_LAST_WQE_REACHED`, and where in
+/// drivers/infiniband.
+const RAISE_LAST_WQE: [u32; 10] = [
+    bindings::RDMA_DRIVER_BNXT_RE,    // hw/bnxt_re/main.c:1626
+    bindings::RDMA_DRIVER_HFI1,       // sw/rdmavt/qp.c:713
+    bindings::RDMA_DRIVER_HNS,        // hw/hns/hns_roce_qp.c:170
+    bindings::RDMA_DRIVER_IONIC,      // hw/ionic/ionic_admin.c:865
+    bindings::RDMA_DRIVER_MLX4,       // hw/mlx4/qp.c:232
+    bindings::RDMA_DRIVER_MLX5,       // hw/mlx5/qp.c:385
+    bindings::RDMA_DRIVER_MTHCA,      // hw/mthca/mthca_eq.c:298
+    bindings::RDMA_DRIVER_OCRDMA,     // hw/ocrdma/ocrdma_hw.c:769
+    bindings::RDMA_DRIVER_RXE,        // sw/rxe/rxe_resp.c:1550
+    bindings::RDMA_DRIVER_VMW_PVRDMA, // hw/vmw_pvrdma/pvrdma_main.c:451
+];
+
 /// The capabilities and limits of a device: fields of `struct ib_device` and `struct
 /// ib_device_attr`, in types that are the same for all kernels.
 pub(crate) use bindings::rust_ulp_h_device as Attributes;
@@ -162,6 +177,12 @@ impl Device {
         let mut out = Attributes::default();
         // SAFETY: Both pointers are valid.
         unsafe { bindings::rust_ulp_h_device_describe(self.as_raw(), &mut out) };
+        if out.driver_id == bindings::RDMA_DRIVER_IRDMA {
+            // irdma reports 262144 pages. But `irdma_post_send()` gives the adapter a list of one
+            // level, and above 512 pages `irdma_set_page()` fills one of two
+            // (hw/irdma/verbs.c:3248, 4245).
+            out.max_fast_reg_pages = out.max_fast_reg_pages.min(512);
+        }
         out
     }
 
@@ -200,11 +221,10 @@ impl Device {
         unsafe { bindings::rust_ulp_h_device_is_driven_by(self.as_raw(), module.as_char_ptr()) }
     }
 
-    /// Returns whether the driver says when a queue pair in ERR has left its shared receive queue:
-    /// `IB_EVENT_QP_LAST_WQE_REACHED`.
+    /// Returns whether the driver reports when a queue pair in ERR has left its shared receive
+    /// queue: `IB_EVENT_QP_LAST_WQE_REACHED`. Does not sleep.
     pub(crate) fn raises_last_wqe(&self) -> bool {
-        // SAFETY: The device is registered.
-        unsafe { bindings::rust_ulp_h_device_raises_last_wqe(self.as_raw()) }
+        RAISE_LAST_WQE.contains(&self.attributes().driver_id)
     }
 
     /// Returns whether the device is iWARP.

@@ -21,7 +21,8 @@ use crate::{
         errno::eopnotsupp,
         fault,
         pages::Pages, //
-    }, //
+    },
+    logic::chunks, //
 };
 use core::ptr::NonNull;
 use kernel::{
@@ -189,6 +190,24 @@ struct Layout {
 }
 
 impl Mapping {
+    /// Returns the DMA address and the length of each entry.
+    fn extents(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        // SAFETY: By the type invariant the table is valid.
+        let (mut sg, nents) = unsafe {
+            let table = &*self.table.get();
+            (table.sgl, table.nents)
+        };
+        (0..nents).map(move |_| {
+            // SAFETY: `sg` is one of the mapped entries.
+            unsafe {
+                let addr = kernel::bindings::sg_dma_address(sg);
+                let length = kernel::bindings::sg_dma_len(sg);
+                sg = kernel::bindings::sg_next(sg);
+                (addr, length.into())
+            }
+        })
+    }
+
     /// Chooses the page table for the `length` bytes at `position`, which lie in chunks of `chunk`
     /// bytes.
     ///
@@ -200,11 +219,9 @@ impl Mapping {
         let attributes = self.device.attributes();
         let within = chunk.wrapping_sub(1);
         let sizes = attributes.page_size_cap & (chunk | within);
-        // SAFETY: By the type invariant the table is mapped; it has an entry.
-        let dma = unsafe { kernel::bindings::sg_dma_address((*self.table.get()).sgl) };
+        let dma = self.extents().next().map_or(0, |(dma, _)| dma);
         for addr in [position, (position & !within) | (dma & within)] {
-            // SAFETY: The table is mapped.
-            let size = unsafe { bindings::rust_ulp_h_sg_page_size(self.table.get(), addr, sizes) };
+            let size = chunks::page_size(self.extents(), addr, sizes);
             let last = (addr & size.wrapping_sub(1))
                 .saturating_add(length)
                 .wrapping_sub(1);

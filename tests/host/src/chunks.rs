@@ -2,7 +2,7 @@
 
 //! In which chunks memory is taken, and in which it lies.
 
-use crate::logic::chunks::{common_order, Plan};
+use crate::logic::chunks::{common_order, page_size, Plan};
 use proptest::prelude::*;
 
 const ALL: u64 = !0xfff;
@@ -93,5 +93,66 @@ proptest! {
             .rev()
             .find(|order| *order == 0 || (right(*order) && (sizes >> (12 + order)) & 1 == 1));
         prop_assert_eq!(Some(common_order(frames.iter().copied(), number, sizes, max)), want);
+    }
+}
+
+/// Whether a device can give `extents` pages of `size` bytes at `iova`: by the definition.
+fn can_register(extents: &[(u64, u64)], iova: u64, size: u64) -> bool {
+    let mut at = iova;
+    extents.iter().enumerate().all(|(index, &(addr, length))| {
+        let agrees = addr % size == at % size;
+        at += length;
+        let end = addr + length;
+        let next = extents.get(index + 1);
+        let whole =
+            next.is_none_or(|&(next, _)| next == end || (end % size == 0 && at % size == 0));
+        agrees && whole
+    })
+}
+
+#[test]
+fn the_page_size_is_that_of_the_smallest_extent() {
+    let sizes = 0x1000 | 0x20_0000 | 0x4000_0000;
+    assert_eq!(page_size([].into_iter(), 0, 0), 0);
+    assert_eq!(
+        page_size([(0x4000_0000, 0x4000_0000)].into_iter(), 0, sizes),
+        0x4000_0000
+    );
+    // Contiguous extents are one, and the last one may end anywhere.
+    let one = [
+        (0x20_0000, 0x1000),
+        (0x20_1000, 0x1f_f000),
+        (0x40_0000, 0x123),
+    ];
+    assert_eq!(page_size(one.into_iter(), 0, sizes), 0x20_0000);
+    // A hole after 4 KiB, and an offset in a page that differs.
+    assert_eq!(
+        page_size(
+            [(0x20_0000, 0x1000), (0x60_1000, 0x1000)].into_iter(),
+            0,
+            sizes
+        ),
+        0x1000
+    );
+    assert_eq!(page_size([(0x20_0010, 0x1000)].into_iter(), 0, sizes), 0);
+    assert_eq!(
+        page_size([(0x20_0010, 0x1000)].into_iter(), 0x10, sizes),
+        0x20_0000
+    );
+}
+
+proptest! {
+    #[test]
+    fn no_larger_page_size_fits(
+        parts in prop::collection::vec((0u64..64, 1u64..64), 1..8),
+        iova in 0u64..64,
+        unit in 0u32..13,
+        sizes in any::<u64>(),
+    ) {
+        let extents: Vec<_> = parts.iter().map(|&(at, len)| (at << unit, len << unit)).collect();
+        let (iova, sizes) = (iova << unit, sizes & ((1 << 40) - 1));
+        let best = (0..40).rev().map(|n| 1u64 << n).filter(|n| sizes & n != 0);
+        let best = best.into_iter().find(|&n| can_register(&extents, iova, n)).unwrap_or(0);
+        prop_assert_eq!(page_size(extents.iter().copied(), iova, sizes), best);
     }
 }
