@@ -12,11 +12,17 @@ use super::access::{
 use crate::{
     device::DeviceState,
     file::UlpFile,
-    kernel::errno::{
-        ebadfd,
-        ehostunreach,
-        eopnotsupp,
-        eproto, //
+    kernel::{
+        errno::{
+            ebadfd,
+            ehostunreach,
+            eopnotsupp,
+            eproto, //
+        },
+        net::{
+            AF_INET,
+            AF_INET6, //
+        }, //
     },
     limits::{
         MAX_BACKLOG,
@@ -60,9 +66,6 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-
-const AF_INET: u16 = 2;
-const AF_INET6: u16 = 10;
 
 /// Converts an address from the ABI. Returns [`None`] if it is all zero, [`EINVAL`] if it is
 /// invalid.

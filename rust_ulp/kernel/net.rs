@@ -57,8 +57,10 @@ impl Drop for NetNs {
     }
 }
 
-const AF_INET: u16 = 2;
-const AF_INET6: u16 = 10;
+/// The address family of IPv4.
+pub(crate) const AF_INET: u16 = 2;
+/// The address family of IPv6.
+pub(crate) const AF_INET6: u16 = 10;
 
 /// Returns `addr` in the form that C takes.
 pub(crate) fn sockaddr_to_raw(addr: &SocketAddr) -> bindings::rust_ulp_h_addr {

@@ -504,24 +504,6 @@ fn of_streams(param: &abi::ConnParam) -> abi::ConnParam {
     }
 }
 
-/// The attributes that a connection takes from the manager. The others are of alternate paths, which
-/// are not supported.
-const MANAGED: u32 = mask::STATE
-    | mask::ACCESS_FLAGS
-    | mask::PKEY_INDEX
-    | mask::PORT
-    | mask::AV
-    | mask::PATH_MTU
-    | mask::TIMEOUT
-    | mask::RETRY_CNT
-    | mask::RNR_RETRY
-    | mask::RQ_PSN
-    | mask::MAX_QP_RD_ATOMIC
-    | mask::MIN_RNR_TIMER
-    | mask::SQ_PSN
-    | mask::MAX_DEST_RD_ATOMIC
-    | mask::DEST_QPN;
-
 /// Limits the manager's attributes for RTR to `param`, and sets those of `agreed`.
 fn agree_rtr(attributes: &mut Attributes, param: &abi::ConnParam, agreed: &mut abi::ConnParam) {
     if param.path_mtu != 0 {
@@ -983,16 +965,18 @@ impl Connection {
                 State::Rtr => agree_rtr(&mut attributes, param, &mut agreed),
                 _ => agree_rts(&mut attributes, param, &mut agreed),
             }
-            qp.modify(&attributes, mask & MANAGED)?;
+            // The others are of alternate paths, which are not supported.
+            qp.modify(&attributes, mask & mask::ALL)?;
         }
         Ok(agreed)
     }
 
     /// Starts to accept the request with the queue pair of `claim`, in RESET or INIT. Sleeps.
     ///
-    /// [`eisconn`] when it is a connection already or becomes one, [`enotconn`] when it was one,
-    /// [`econnreset`] when the peer has gone: then it has failed. After any other error before the
-    /// answer is sent, the request waits on. With `nonblock`, events report the end of the attempt.
+    /// Returns [`eisconn`] when it is a connection already or becomes one, [`enotconn`] when it was
+    /// one, and [`econnreset`] when the peer has gone: then it has failed. After any other error
+    /// before the answer is sent, the request still waits. With `nonblock`, events report the end of
+    /// the attempt.
     pub(crate) fn accept(
         &self,
         device: Arc<Device>,

@@ -662,26 +662,10 @@ impl<H: WrHandler> Qp<H> {
     pub(crate) fn query(&self) -> Result<Attributes> {
         let mut raw = bindings::ib_qp_attr::default();
         let mut init = bindings::ib_qp_init_attr::default();
-        let all = mask::STATE
-            | mask::ACCESS_FLAGS
-            | mask::PKEY_INDEX
-            | mask::PORT
-            | mask::QKEY
-            | mask::AV
-            | mask::PATH_MTU
-            | mask::TIMEOUT
-            | mask::RETRY_CNT
-            | mask::RNR_RETRY
-            | mask::RQ_PSN
-            | mask::MAX_QP_RD_ATOMIC
-            | mask::MIN_RNR_TIMER
-            | mask::SQ_PSN
-            | mask::MAX_DEST_RD_ATOMIC
-            | mask::DEST_QPN;
         fault::point()?;
         // SAFETY: All pointers are valid.
         to_result(unsafe {
-            bindings::ib_query_qp(self.ptr.as_ptr(), &mut raw, all as i32, &mut init)
+            bindings::ib_query_qp(self.ptr.as_ptr(), &mut raw, mask::ALL as i32, &mut init)
         })?;
         Ok(Attributes::from_raw(&raw))
     }

@@ -85,6 +85,23 @@ pub(crate) mod mask {
     pub(crate) const SQ_PSN: u32 = bindings::IB_QP_SQ_PSN;
     pub(crate) const MAX_DEST_RD_ATOMIC: u32 = bindings::IB_QP_MAX_DEST_RD_ATOMIC;
     pub(crate) const DEST_QPN: u32 = bindings::IB_QP_DEST_QPN;
+    /// The attributes above, with which a driver describes a queue pair.
+    pub(crate) const ALL: u32 = STATE
+        | ACCESS_FLAGS
+        | PKEY_INDEX
+        | PORT
+        | AV
+        | QKEY
+        | PATH_MTU
+        | TIMEOUT
+        | RETRY_CNT
+        | RNR_RETRY
+        | RQ_PSN
+        | MAX_QP_RD_ATOMIC
+        | MIN_RNR_TIMER
+        | SQ_PSN
+        | MAX_DEST_RD_ATOMIC
+        | DEST_QPN;
 }
 
 /// Returns whether a queue pair may go from state `from` to state `to` with the attributes `mask`.
