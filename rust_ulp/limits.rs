@@ -104,15 +104,15 @@ impl User {
 /// Users, by the numbers of their `kuid_t`.
 struct UserTree {
     tree: RBTree<u32, Arc<User>>,
-    /// Users from this number on are the next to be looked at, whether they are idle.
+    /// The number from which on the next search for idle users begins.
     next: u32,
 }
 
 impl UserTree {
-    /// Returns user `uid`, who is added unless there.
+    /// Returns user `uid`, and adds it if the tree lacks it.
     ///
-    /// Each user that is added has two others looked at: idle ones are removed, so that at most
-    /// every second one is idle after a while.
+    /// Each time that it adds a user, it checks two others and removes them if they are idle. So
+    /// after a while at most every second user is idle.
     fn get(&mut self, uid: u32) -> Result<Arc<User>> {
         if let Some(user) = self.tree.get(&uid) {
             return Ok(user.clone());
@@ -203,7 +203,7 @@ impl Users {
 
 /// The charge of a user, given back when it is dropped. Any context.
 pub(crate) struct UserCharge {
-    /// [`None`] when nobody was.
+    /// The user that was charged; [`None`] with `CAP_SYS_RESOURCE`.
     user: Option<Arc<User>>,
     objects: u32,
     entries: u32,

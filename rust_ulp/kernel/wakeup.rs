@@ -13,7 +13,8 @@ use kernel::{
     types::Opaque, //
 };
 
-/// What one thread sleeps on. A wake-up that comes before the sleep ends it at once.
+/// Lets one thread sleep until another one wakes it. A wake-up that comes before the sleep ends it
+/// at once.
 ///
 /// ```
 /// fn wait(wakeup: &Wakeup, is_done: impl Fn() -> bool) -> Result {

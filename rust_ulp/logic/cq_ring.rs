@@ -373,9 +373,9 @@ pub trait CqRing: Sized {
 
     /// Waits until `min` entries are unread; `left_ns` returns the time that is left. Sleeps.
     ///
-    /// [`Failure::TimedOut`] when the time runs out, [`Failure::Interrupted`] when a signal comes,
-    /// [`Failure::QueueFailed`] when the device's queue has failed, and what [`Self::end_all`] was
-    /// told.
+    /// Fails with [`Failure::TimedOut`] when the time runs out, with [`Failure::Interrupted`] when a
+    /// signal arrives, with [`Failure::QueueFailed`] when the device's queue has failed, and with
+    /// the argument of [`Self::end_all`].
     fn wait_until(&self, min: u32, left_ns: impl Fn() -> u64) -> Result<(), Self::Error> {
         let mut state = self.lock();
         while let Some(millis) = self.before_sleep(&mut state, min, &left_ns)? {

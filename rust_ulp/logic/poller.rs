@@ -3,8 +3,8 @@
 //! The thread that polls a device's completion queue while it waits, in place of a worker.
 //!
 //! A completion queue that is armed calls its handler once. The handler calls the thread, if there
-//! is one, else the worker. Who is called polls until the queue is empty, and arms it. A thread that
-//! ends while it is called still does that: no call is lost.
+//! is one, else the worker. The called one polls until the queue is empty, and arms it. A thread
+//! that ends while it is called still does that: no call is lost.
 
 /// The state of a [`Poller`], changed with full ordering: what the device wrote before a call is
 /// seen after it is taken.

@@ -1089,7 +1089,7 @@ impl Connection {
     /// Rejects the request. Sleeps.
     ///
     /// Returns [`eisconn`] when it was accepted, [`enotconn`] when it is over, and [`ENOMEM`] when
-    /// the message could not be sent for want of memory: then the request waits on.
+    /// the message could not be sent for want of memory: then the request still waits.
     pub(crate) fn reject(&self, private_data: &[u8]) -> Result {
         let id = self.id.lock();
         let mut progress = self.shared.progress.lock();
@@ -1108,7 +1108,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the connection; its queue pair goes to ERR. Sleeps. [`enotconn`].
+    /// Ends the connection, and moves its queue pair to ERR. Sleeps. Returns [`enotconn`] when it is
+    /// not established.
     pub(crate) fn disconnect(&self) -> Result {
         let id = self.id.lock();
         let mut progress = self.shared.progress.lock();

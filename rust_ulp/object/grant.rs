@@ -391,9 +391,9 @@ pub(crate) struct GrantObject {
 impl GrantObject {
     /// Creates a grant with `attr`, shortened where its flags allow that. Sleeps.
     ///
-    /// `access` are `ACCESS_REMOTE_*`, at least one, else [`EINVAL`]. [`EACCES`] when they write
-    /// and the buffer is read-only. [`ERANGE`] when the range is empty, not inside, or more than
-    /// goes under one key.
+    /// Returns [`EINVAL`] unless `access` is one or several of `ACCESS_REMOTE_*`, [`EACCES`] when it
+    /// allows writing and the buffer is read-only, and [`ERANGE`] when the range is empty, not
+    /// inside, or too long for one key.
     pub(crate) fn new(
         buffer: UseRef<BufferObject>,
         net: &NetNs,
@@ -452,8 +452,8 @@ impl GrantObject {
 
     /// Replaces the key, and returns address and new key. Sleeps.
     ///
-    /// The old key is dead then; it lives when this fails. [`enotconn`] when the grant has ended,
-    /// or is about to.
+    /// The old key is dead then. If this fails, the old key stays valid. Returns [`enotconn`] when
+    /// the grant has ended, or is about to.
     pub(crate) fn rotate(&self, net: &NetNs) -> Result<(u64, u32)> {
         let mut slot = self.key.mr.lock();
         let Some(old) = slot.as_ref().map(|mr| mr.rkey()) else {

@@ -203,8 +203,9 @@ impl Backlog {
 
     /// Takes the oldest request whose sender is still there. Sleeps.
     ///
-    /// To be followed by [`Self::put_back`] or [`Self::forget`]. [`etime`] when there is none in
-    /// time, [`EINTR`], and what the listener was closed with.
+    /// The caller then calls [`Self::put_back`] or [`Self::forget`]. Returns [`etime`] when no
+    /// request arrives in time, [`EINTR`] when a signal arrives, and the error with which the
+    /// listener was closed.
     pub(crate) fn take(&self, deadline: &Deadline) -> Result<Arc<Connection>> {
         let mut waiting = self.waiting.lock();
         loop {
@@ -250,7 +251,7 @@ impl Backlog {
         self.pending.leave();
     }
 
-    /// Admits the request and takes it out of `arrived`. [`EAGAIN`] when there is no room.
+    /// Admits the request and takes it out of `arrived`. Returns [`EAGAIN`] when there is no room.
     fn admit(&self, arrived: &mut Option<cm::Request<'_>>) -> Result {
         let request = arrived.as_ref().ok_or(EINVAL)?;
         let shared = Shared::requested(request, self.file.clone())?;
@@ -338,8 +339,8 @@ pub(crate) struct Listener {
 impl Listener {
     /// Binds a listener to `addr`. Requests arrive after [`Self::listen`]. Sleeps.
     ///
-    /// [`eaddrinuse`] when the port is taken, [`eaddrnotavail`] when no device has the address,
-    /// [`EXDEV`] when another one than `device` has it.
+    /// Returns [`eaddrinuse`] when the port is taken, [`eaddrnotavail`] when no device has the
+    /// address, and [`EXDEV`] when another device has it.
     pub(crate) fn new(
         net: &NetNs,
         device: &rdma::device::Device,

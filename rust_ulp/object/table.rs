@@ -69,7 +69,7 @@ impl<O: Stored> Table<O> {
     /// Adds `object`, with its charges, and returns its handle. The handle finds nothing before
     /// [`Self::alloc_commit`].
     ///
-    /// [`EMFILE`] when the table is full. May sleep.
+    /// Returns [`EMFILE`] when the table is full. May sleep.
     pub(crate) fn alloc_begin(&mut self, object: O, charges: Charges) -> Result<u32> {
         if self.used >= self.limit {
             return Err(EMFILE);
@@ -123,7 +123,7 @@ impl<O: Stored> Table<O> {
 
     /// Makes the handle that [`Self::alloc_begin`] returned known to lookups.
     ///
-    /// [`ENODEV`] when the removal of the device took the object with it.
+    /// Returns [`ENODEV`] when the removal of the device took the object with it.
     pub(crate) fn alloc_commit(&mut self, handle: u32) -> Result {
         let handle = Handle::from_raw(handle).ok_or(ENODEV)?;
         self.entry(handle).map_err(|_| ENODEV)?;
@@ -135,7 +135,7 @@ impl<O: Stored> Table<O> {
         Ok(())
     }
 
-    /// Returns the object that `handle` names. [`ENOENT`] when there is none.
+    /// Returns the object that `handle` names, or [`ENOENT`].
     pub(crate) fn get(&self, handle: u32) -> Result<&O> {
         let entry = self.entry(Handle::from_raw(handle).ok_or(ENOENT)?)?;
         match &entry.object {
@@ -144,7 +144,7 @@ impl<O: Stored> Table<O> {
         }
     }
 
-    /// Removes the object that `handle` names. [`EBUSY`] while other objects use it.
+    /// Removes the object that `handle` names. Returns [`EBUSY`] while other objects use it.
     pub(crate) fn remove(&mut self, handle: u32) -> Result<O> {
         self.remove_if(handle, true)
     }

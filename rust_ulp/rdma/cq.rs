@@ -61,7 +61,7 @@ const SERVE_BUDGET: c_int = 256;
 /// The completions that a worker handles before others get the CPU: `IB_POLL_BUDGET_WORKQUEUE`.
 const WORK_BUDGET: c_int = 65536;
 
-/// What the driver and the worker get.
+/// The context of a queue, which the driver and the worker get.
 #[pin_data]
 struct Context {
     handler: Arc<dyn Handler>,

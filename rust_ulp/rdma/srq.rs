@@ -422,7 +422,8 @@ impl<H: WrHandler> Srq<H> {
         // SAFETY: By the type invariant.
         let this = unsafe { &*slot.owner.cast::<Self>() };
         // SAFETY: The queue pair uses this queue, so its context is a `Member<H>`, or null when its
-        // driver did not destroy it. Who frees the context waits for this completion.
+        // driver did not destroy it. The drop of `Qp` waits for this completion before it frees the
+        // context.
         match unsafe {
             let context = bindings::rust_ulp_h_qp_context(wc.qp);
             context.cast::<Member<H>>().as_ref()
