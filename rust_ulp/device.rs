@@ -428,6 +428,6 @@ impl rdma::client::Client for Registry {
             data.index,
             kernel::str::BStr::from_bytes(name_of(&name))
         );
-        data.subscribers.tell(abi::EVENT_DEVICE_RENAMED, 0);
+        data.subscribers.report(abi::EVENT_DEVICE_RENAMED, 0);
     }
 }

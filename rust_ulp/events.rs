@@ -228,7 +228,7 @@ impl EventSubscribers {
     }
 
     /// Reports an event of the device, or of `port` if that is not 0, to all files. Sleeps.
-    pub(crate) fn tell(&self, event: u32, port: u32) {
+    pub(crate) fn report(&self, event: u32, port: u32) {
         for file in self.files.lock().iter() {
             file.raise_on_port(event, port);
         }
@@ -237,6 +237,6 @@ impl EventSubscribers {
 
 impl rdma::event::Handler for EventSubscribers {
     fn event(&self, event: Event, port: u32) {
-        self.tell(event.number(), port);
+        self.report(event.number(), port);
     }
 }

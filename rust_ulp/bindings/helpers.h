@@ -127,7 +127,7 @@ struct rust_ulp_cm_hook {
 
 /* The state of a command of io_uring, see uring.rs. */
 struct rust_ulp_uring {
-	u32 shares; /* the reference count; of a stream, its state */
+	u32 refs; /* the reference count; of a stream, its state */
 	u32 queue;
 	u32 slot;
 	u32 kind;
@@ -139,7 +139,7 @@ struct rust_ulp_uring {
 #define RUST_ULP_URING_BIG (1U << 16)
 
 /* The state of a stream. */
-struct rust_ulp_uring_feed {
+struct rust_ulp_uring_source {
 	u32 pad[4];
 	const void *source;
 	void (*run)(struct io_uring_cmd *cmd, bool ended);

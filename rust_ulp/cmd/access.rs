@@ -223,7 +223,7 @@ pub(super) enum Undo {
 }
 
 /// A new object that is in the table, and that commands cannot find yet.
-pub(super) struct Made {
+pub(super) struct NewObject {
     /// Its handle.
     pub(super) handle: u32,
     /// The way to undo the command.
@@ -238,7 +238,7 @@ pub(super) struct Made {
 pub(super) fn produce<T: Plain>(
     file: ArcBorrow<'_, UlpFile>,
     user: User<T>,
-    run: impl FnOnce(&Ctx<'_>, &mut T) -> Result<Option<Made>>,
+    run: impl FnOnce(&Ctx<'_>, &mut T) -> Result<Option<NewObject>>,
 ) -> Result {
     let mut arg = user.read_writable()?;
     let result = run(&Ctx::enter(&file)?, &mut arg.value);

@@ -6,7 +6,7 @@
 
 use super::access::{
     Ctx,
-    Made,
+    NewObject,
     Undo, //
 };
 use crate::{
@@ -30,7 +30,7 @@ use crate::{
     },
     object::{
         connection::{
-            Attended,
+            AttemptResult,
             ConnectParams,
             Connection, //
         },
@@ -193,7 +193,7 @@ pub(super) fn listen(ctx: &Ctx<'_>, value: &mut abi::Listen) -> Result<Object> {
 }
 
 /// Takes the oldest request of a listener.
-pub(super) fn get_request(ctx: &Ctx<'_>, value: &mut abi::GetRequest) -> Result<Option<Made>> {
+pub(super) fn get_request(ctx: &Ctx<'_>, value: &mut abi::GetRequest) -> Result<Option<NewObject>> {
     let deadline = Deadline::new(value.timeout_ns, value.flags);
     let listener = ctx.file.table().lock().listener(value.listener)?.clone();
     let backlog = listener.backlog().clone();
@@ -218,7 +218,7 @@ pub(super) fn get_request(ctx: &Ctx<'_>, value: &mut abi::GetRequest) -> Result<
     value.peer_qp_num = outcome.peer_qp_num;
     value.private_len = outcome.private.len;
     value.private_data = outcome.private.data;
-    Ok(Some(Made {
+    Ok(Some(NewObject {
         handle,
         undo: Undo::PutBack(backlog),
         result: Ok(()),
@@ -259,7 +259,7 @@ pub(super) fn accept(ctx: &Ctx<'_>, value: &mut abi::Accept) -> Result {
         connection.leave();
         return Ok(());
     }
-    let Attended { result, .. } = connection.attend(&deadline);
+    let AttemptResult { result, .. } = connection.attend(&deadline);
     value.timeout_ns = deadline.rest();
     trace_accept(ctx, value, result);
     result?;
@@ -336,7 +336,7 @@ pub(super) fn check_connect(value: &abi::Connect) -> Result {
 }
 
 /// Connects a queue pair to a listener.
-pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Option<Made>> {
+pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Option<NewObject>> {
     let deadline = Deadline::new(value.timeout_ns, value.flags);
     if value.handle != 0 {
         connect_again(ctx, value, &deadline)?;
@@ -355,11 +355,11 @@ pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Option<
     let object = Object::Connection(connection.clone());
     let handle = ctx.file.alloc_begin(object)?;
     connection.set_handle(handle);
-    let Attended { result, is_pending } = match begin_connect(ctx, &connection, params) {
-        Err(err) => Attended::over(Err(err)),
+    let AttemptResult { result, is_pending } = match begin_connect(ctx, &connection, params) {
+        Err(err) => AttemptResult::over(Err(err)),
         Ok(()) if value.flags & abi::NONBLOCK != 0 => {
             connection.leave();
-            Attended::pending(Ok(()))
+            AttemptResult::pending(Ok(()))
         }
         Ok(()) => connection.attend(&deadline),
     };
@@ -375,7 +375,7 @@ pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Option<
         return Err(err);
     }
     value.handle = handle;
-    Ok(Some(Made {
+    Ok(Some(NewObject {
         handle,
         undo: Undo::Disconnect(value.qp),
         result,
@@ -415,7 +415,7 @@ fn connect_again(ctx: &Ctx<'_>, value: &mut abi::Connect, deadline: &Deadline) -
     if value.flags & abi::NONBLOCK != 0 || !connection.is_connect_of(value.qp) {
         return Err(EINVAL);
     }
-    let Attended { result, is_pending } = connection.attend(deadline);
+    let AttemptResult { result, is_pending } = connection.attend(deadline);
     value.timeout_ns = deadline.rest();
     if !is_pending {
         describe(value, &connection, result);

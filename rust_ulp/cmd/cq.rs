@@ -26,23 +26,23 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Returns the delivery for a completion queue that asks for `wanted`.
+/// Returns the delivery for a completion queue that asks for `requested`.
 ///
 /// Returns [`EPERM`] for the softirq, which takes CPU time from other processes, unless the module's
 /// parameters or `CAP_SYS_NICE` allow it.
-fn choose_delivery(ctx: &Ctx<'_>, wanted: u32) -> Result<u32> {
+fn choose_delivery(ctx: &Ctx<'_>, requested: u32) -> Result<u32> {
     let parameters = ctx.file.registry().parameters();
-    match wanted {
+    match requested {
         // `Parameters::check` allows the workqueue and the softirq.
         abi::DELIVER_DEFAULT => Ok(parameters.delivery),
         abi::DELIVER_SOFTIRQ
-            if parameters.delivery != wanted
+            if parameters.delivery != requested
                 && parameters.user_softirq == 0
                 && !task::may_raise_priority() =>
         {
             Err(EPERM)
         }
-        abi::DELIVER_WORKQUEUE..=abi::DELIVER_CALLER => Ok(wanted),
+        abi::DELIVER_WORKQUEUE..=abi::DELIVER_CALLER => Ok(requested),
         _ => Err(EINVAL),
     }
 }

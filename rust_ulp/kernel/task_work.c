@@ -27,7 +27,7 @@ static void rust_ulp_uring_run(struct io_tw_req tw_req, io_tw_token_t tw)
 {
 	struct io_uring_cmd *cmd = io_uring_cmd_from_tw(tw_req);
 
-	io_uring_cmd_to_pdu(cmd, struct rust_ulp_uring_feed)
+	io_uring_cmd_to_pdu(cmd, struct rust_ulp_uring_source)
 		->run(cmd, tw.cancel);
 }
 

@@ -142,10 +142,10 @@ impl<'a> Pdu<'a> {
         unsafe { bindings::rust_ulp_h_uring_pdu(self.cmd.as_ptr()) }
     }
 
-    fn shares(self) -> &'a Atomic<u32> {
+    fn refs(self) -> &'a Atomic<u32> {
         // SAFETY: By the type invariant the field is valid and initialized. It is accessed as an
         // atomic only.
-        unsafe { Atomic::from_ptr(&raw mut (*self.raw()).shares) }
+        unsafe { Atomic::from_ptr(&raw mut (*self.raw()).refs) }
     }
 
     fn queue(self) -> &'a Atomic<u32> {
@@ -193,7 +193,7 @@ impl<'a> Pdu<'a> {
     /// completes the command.
     fn put(self, count: u32) -> bool {
         // Orders the results of the parts before the completion.
-        self.shares().fetch_sub(count, Full) == count
+        self.refs().fetch_sub(count, Full) == count
     }
 
     /// Returns the `res` of the completion, and the first further word.
@@ -221,24 +221,24 @@ impl<'a> Pdu<'a> {
     }
 
     /// Returns the state of a stream, which has other fields behind `kind`.
-    fn feed(self) -> *mut bindings::rust_ulp_uring_feed {
+    fn stream(self) -> *mut bindings::rust_ulp_uring_source {
         self.raw().cast()
     }
 
     /// Changes the [`state`] of a stream, and returns the old state.
     fn change(self, change: impl Fn(u32) -> u32) -> u32 {
-        let mut old = self.shares().load(Relaxed);
+        let mut old = self.refs().load(Relaxed);
         loop {
-            match self.shares().cmpxchg(old, change(old), Full) {
+            match self.refs().cmpxchg(old, change(old), Full) {
                 Ok(_) => return old,
                 Err(other) => old = other,
             }
         }
     }
 
-    /// Lets the task work of a stream rest, unless the stream was woken meanwhile. Returns whether
-    /// it rests. Then it may run again at once, and complete the command.
-    fn rest(self) -> bool {
+    /// Clears [`state::BUSY`] of a stream, unless the stream was woken meanwhile. Returns whether it
+    /// did. Then the task work may run again at once, and complete the command.
+    fn try_idle(self) -> bool {
         let old = self.change(|old| match old & state::WOKEN {
             0 => old & !state::BUSY,
             _ => old,
@@ -348,7 +348,7 @@ impl UringCmd<'_> {
         IssueResult(QUEUED)
     }
 
-    fn init(&self, kind: u32, queue: u32, shares: u32) -> Pdu<'static> {
+    fn init(&self, kind: u32, queue: u32, refs: u32) -> Pdu<'static> {
         let big = if self.flags & bindings::IO_URING_F_CQE32 as c_uint != 0 {
             kind::BIG
         } else {
@@ -360,7 +360,7 @@ impl UringCmd<'_> {
         // SAFETY: Nobody else accesses the command before it is marked.
         unsafe {
             *pdu.raw() = bindings::rust_ulp_uring {
-                shares,
+                refs,
                 queue,
                 slot: u32::MAX,
                 kind: kind | big,
@@ -447,17 +447,17 @@ impl UringCmd<'_> {
         let context = Arc::into_raw(source);
         // SAFETY: The struct fits, and nobody accesses these fields before the task work is queued.
         unsafe {
-            (*pdu.feed()).source = context.cast();
-            (*pdu.feed()).run = Some(Stream::run::<S>);
+            (*pdu.stream()).source = context.cast();
+            (*pdu.stream()).run = Some(Stream::run::<S>);
         }
         // This call stands for the task work until the stream has begun.
-        pdu.shares().store(state::HELD | state::BUSY, Relaxed);
+        pdu.refs().store(state::HELD | state::BUSY, Relaxed);
         // INVARIANT: `HELD` is set, and this is the only handle.
         let begun = kept.begin(Stream(self.cmd));
         drop(guard);
         match begun {
             Ok(()) => {
-                if !pdu.rest() {
+                if !pdu.try_idle() {
                     // SAFETY: The state is `BUSY`, so the command has not completed, and nobody else
                     // queues its task work.
                     unsafe { bindings::rust_ulp_h_uring_stream(self.cmd.as_ptr()) };
@@ -500,7 +500,7 @@ impl PendingCmd {
             // INVARIANT: The result owns this reference.
             Some(left) => self.left.set(left),
             None => {
-                self.pdu.shares().fetch_add(1, Relaxed);
+                self.pdu.refs().fetch_add(1, Relaxed);
             }
         }
         // INVARIANT: The reference is counted.
@@ -608,7 +608,7 @@ impl Canceling<'_> {
 
     /// Returns whether no reference to it is left: its completion is on its way.
     pub(crate) fn is_complete(&self) -> bool {
-        self.0.shares().load(Relaxed) == 0
+        self.0.refs().load(Relaxed) == 0
     }
 
     /// Returns whether `cmd_ref` is a reference to it.
@@ -631,7 +631,7 @@ impl Canceling<'_> {
 }
 
 /// The number of buffers that a stream fills before it lets other task work run.
-const TURNS: u32 = 64;
+const BUDGET: u32 = 64;
 
 /// A source of the data that a [`Stream`] copies to user space.
 ///
@@ -685,7 +685,7 @@ pub(crate) trait Source: Send + Sync + 'static {
     fn end(&self);
 }
 
-/// The state of a stream: bits of `rust_ulp_uring.shares`.
+/// The state of a stream: bits of `rust_ulp_uring.refs`.
 mod state {
     /// The [`Stream`](super::Stream) exists.
     pub(super) const HELD: u32 = 1 << 0;
@@ -719,7 +719,7 @@ impl Stream {
         self.notify(|state| state);
     }
 
-    /// Changes the state as `change` says, and queues the task work if it rests. Returns the old
+    /// Changes the state as `change` says, and queues the task work if it is idle. Returns the old
     /// state.
     fn notify(&self, change: impl Fn(u32) -> u32) -> u32 {
         // SAFETY: By the type invariant the command has not completed.
@@ -749,11 +749,11 @@ impl Stream {
         // SAFETY: By the requirement. Only the end of this function completes the command.
         let pdu = unsafe { Pdu::of(ptr) };
         // SAFETY: `UringCmd::stream` has set it.
-        let context = unsafe { (*pdu.feed()).source }.cast::<S>();
+        let context = unsafe { (*pdu.stream()).source }.cast::<S>();
         // SAFETY: The pointer came out of `Arc::into_raw` in `UringCmd::stream`. It is freed only
         // below.
         let source = unsafe { kernel::sync::ArcBorrow::from_raw(context) };
-        let Some(res) = Self::feed(pdu, &*source, ended) else {
+        let Some(res) = Self::fill_buffers(pdu, &*source, ended) else {
             return;
         };
         // SAFETY: As above; this is the last use of the reference.
@@ -767,15 +767,15 @@ impl Stream {
 
     /// Copies data of `source` into buffers. Returns the last result of the command, or [`None`] when
     /// the stream goes on, and this is called again.
-    fn feed<S: Source>(pdu: Pdu<'_>, source: &S, ended: bool) -> Option<i32> {
+    fn fill_buffers<S: Source>(pdu: Pdu<'_>, source: &S, ended: bool) -> Option<i32> {
         let group = pdu.kind().load(Relaxed) & kind::COUNT;
-        for _ in 0..TURNS {
+        for _ in 0..BUDGET {
             // What wakes the stream from here on is seen below.
             if pdu.change(|old| old & !state::WOKEN) & state::HELD == 0 {
                 return Some(CANCELED);
             }
             match source.poll() {
-                Ok(false) if pdu.rest() => return None,
+                Ok(false) if pdu.try_idle() => return None,
                 Ok(false) => continue,
                 Err(error) => return Some(error.to_errno()),
                 Ok(true) if ended => {

@@ -130,13 +130,13 @@ pub(crate) fn allocate(
     let len = checked_length(length)?;
     let plan = Plan::new(length, page_size).ok_or(EINVAL)?;
     let mut result = Err(ERANGE);
-    for (order, effort) in plan.attempts(|chunk| mr::max_bytes(attributes, chunk)) {
-        let effort = if effort {
+    for (order, reclaim) in plan.attempts(|chunk| mr::max_bytes(attributes, chunk)) {
+        let policy = if reclaim {
             AllocPolicy::Reclaim
         } else {
             AllocPolicy::None
         };
-        result = Pages::new(len, order, node, effort, true);
+        result = Pages::new(len, order, node, policy, true);
         if !matches!(&result, Err(err) if *err == ENOMEM) {
             break;
         }

@@ -390,14 +390,14 @@ impl WrHandler for Completions {
         };
         self.look_for_ends(kind, wc);
         let number = self.number.load(Relaxed);
-        trace::late(
+        trace::complete_canceled(
             number,
             request.user_data,
             wc_opcode(request.opcode).into(),
             wc.status,
         );
         ulp_debug!(
-            "qp {}: late user_data {:#x} opcode {} status {}\n",
+            "qp {}: done canceled user_data {:#x} opcode {} status {}\n",
             number,
             request.user_data,
             wc_opcode(request.opcode),

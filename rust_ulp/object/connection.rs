@@ -206,7 +206,7 @@ impl Progress {
     }
 
     /// Has the next step taken in the background, if it is due and no command waits.
-    fn kick(&self) {
+    fn queue_work(&self) {
         if self.waiting == 0 && self.is_due() && !self.needs_command() {
             if let Some(background) = &self.background {
                 // Work that is queued already will see the present stage.
@@ -221,7 +221,7 @@ impl Progress {
     }
 
     /// Notes that the manager has brought the queue pair to RTS, as it does on iWARP. Sleeps.
-    fn come_up(&mut self, message: &cm::Message<'_>) {
+    fn note_established(&mut self, message: &cm::Message<'_>) {
         let Some(qp) = self.qp.as_ref().filter(|qp| qp.qp().is_iwarp()) else {
             return;
         };
@@ -231,7 +231,7 @@ impl Progress {
         // This side answers the requests that the peer has outstanding, and the other way round.
         self.param.responder_resources = message.parameters.initiator_depth;
         self.param.initiator_depth = message.parameters.responder_resources;
-        qp.qp().came_up(self.param.initiator_depth.into());
+        qp.qp().set_established(self.param.initiator_depth.into());
     }
 }
 
@@ -287,7 +287,7 @@ impl WorkItem for Background {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let Ok(_alive) = this.device.enter() else {
+        let Ok(_guard) = this.device.enter() else {
             // The removal of the device ends the connection.
             return;
         };
@@ -392,7 +392,7 @@ impl Shared {
             }
             // At the requester's end only on iWARP.
             (cm::Event::Established(message), Stage::Connect | Stage::Accepting) => {
-                progress.come_up(message);
+                progress.note_established(message);
                 progress.addresses = id.addresses();
                 self.established(progress);
             }
@@ -485,7 +485,7 @@ impl cm::Handler for Shared {
         } else {
             self.end_event(&mut progress, id, event)
         };
-        progress.kick();
+        progress.queue_work();
         drop(progress);
         self.changed.notify_all();
         if let Some(event) = raised {
@@ -585,14 +585,14 @@ impl ConnectParams {
 }
 
 /// The outcome of an attempt at the end of a command that waited for it.
-pub(crate) struct Attended {
+pub(crate) struct AttemptResult {
     /// The result of the attempt, or what ended the wait.
     pub(crate) result: Result,
     /// Whether the attempt goes on.
     pub(crate) is_pending: bool,
 }
 
-impl Attended {
+impl AttemptResult {
     /// Makes the value for an attempt that is over.
     pub(crate) fn over(result: Result) -> Self {
         Self {
@@ -739,19 +739,19 @@ impl Connection {
             *connection = Some(self.clone());
         }
         drop(connection);
-        progress.kick();
+        progress.queue_work();
     }
 
     /// Waits until the attempt is over, and takes its steps meanwhile. Sleeps.
-    pub(crate) fn attend(self: &Arc<Self>, deadline: &Deadline) -> Attended {
+    pub(crate) fn attend(self: &Arc<Self>, deadline: &Deadline) -> AttemptResult {
         let mut progress = self.shared.progress.lock();
         progress.waiting = progress.waiting.saturating_add(1);
         let attended = loop {
             if let Some(err) = progress.closed {
-                break Attended::over(Err(err));
+                break AttemptResult::over(Err(err));
             }
             if !progress.stage.is_attempt() {
-                break Attended::over(match progress.stage {
+                break AttemptResult::over(match progress.stage {
                     Stage::Failed => Err(progress.failure.unwrap_or_else(econnreset)),
                     // The peer may have ended it since: that is another event.
                     _ => Ok(()),
@@ -765,8 +765,8 @@ impl Connection {
             }
             match deadline.wait(&self.shared.changed, &mut progress) {
                 Ok(true) => (),
-                Ok(false) => break Attended::pending(Err(etime())),
-                Err(err) => break Attended::pending(Err(err)),
+                Ok(false) => break AttemptResult::pending(Err(etime())),
+                Err(err) => break AttemptResult::pending(Err(err)),
             }
         };
         progress.waiting = progress.waiting.saturating_sub(1);

@@ -245,7 +245,7 @@ impl QpGrants {
         // A thread that adds a grant counts it and then loads this: one of the two sees the other.
         let _ = self.epoch.fetch_add(1, Full);
         if self.count.load(Relaxed) > 0 {
-            self.kick();
+            self.queue_work();
         }
     }
 
@@ -269,7 +269,7 @@ impl QpGrants {
         };
         drop(keys);
         if is_one_shot {
-            self.kick();
+            self.queue_work();
         }
     }
 
@@ -278,11 +278,11 @@ impl QpGrants {
         let mut keys = self.keys.lock();
         keys.end(key.rkey.load(Relaxed));
         drop(keys);
-        self.kick();
+        self.queue_work();
     }
 
     /// Queues the work that ends grants. Any context.
-    fn kick(self: &Arc<Self>) {
+    fn queue_work(self: &Arc<Self>) {
         // Work that is queued already will see what was noted before.
         let _ = self.device.workqueue().enqueue(self.clone());
     }
@@ -348,7 +348,7 @@ impl WorkItem for QpGrants {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let Ok(_alive) = this.device.enter() else {
+        let Ok(_guard) = this.device.enter() else {
             // The removal of the device ends all grants.
             return;
         };

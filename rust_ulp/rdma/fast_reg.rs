@@ -56,7 +56,7 @@ use kernel::{
 /// Registers memory in a protection domain.
 ///
 /// ```
-/// fn registrar(device: &device::Device) -> Result<Arc<FastRegQp>> {
+/// fn new_fast_reg(device: &device::Device) -> Result<Arc<FastRegQp>> {
 ///     let net = crate::kernel::net::NetNs::current().ok_or(ESRCH)?;
 ///     FastRegQp::to_itself(pd::Pd::new(device)?, &net)
 /// }
@@ -64,11 +64,11 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// `way` connects `qp`, or has connected it.
+/// `path` connects `qp`, or has connected it.
 #[pin_data]
 pub(crate) struct FastRegQp {
     // Dropped before the queue pair that it connects.
-    way: RegPath,
+    path: RegPath,
     qp: Arc<Qp<WaitHandler>>,
     /// Held over a request: there is one at a time. Taken before `Qp::modifying`.
     #[pin]
@@ -127,10 +127,10 @@ impl FastRegQp {
         Self::of(RegPath::Other { pair, _qp: far }, near)
     }
 
-    fn of(way: RegPath, qp: Arc<Qp<WaitHandler>>) -> Result<Arc<Self>> {
+    fn of(path: RegPath, qp: Arc<Qp<WaitHandler>>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                way,
+                path,
                 qp,
                 post_lock <- new_mutex!(Chain::new(), "rdma::FastRegQp::post_lock"),
             }),
@@ -147,7 +147,7 @@ impl FastRegQp {
 
     /// Returns whether it cannot register anything any more, and must be replaced.
     pub(crate) fn is_over(&self) -> bool {
-        match &self.way {
+        match &self.path {
             RegPath::Itself(_) => false,
             RegPath::Other { pair, .. } => pair.is_over() || self.qp.state() != State::Rts,
         }
@@ -157,7 +157,7 @@ impl FastRegQp {
     ///
     /// Fails with [`eaddrnotavail`] when the address was removed, and with [`EIO`] on iWARP.
     fn connect(&self) -> Result {
-        let RegPath::Itself(path) = &self.way else {
+        let RegPath::Itself(path) = &self.path else {
             return Err(EIO);
         };
         // Random: a packet from another queue pair of this device has the right addresses, and with
@@ -202,7 +202,7 @@ impl FastRegQp {
 
     /// Returns the queue pair to RTS. On iWARP moves it to ERR and fails. Sleeps.
     fn recover(&self) -> Result {
-        if let RegPath::Other { .. } = self.way {
+        if let RegPath::Other { .. } = self.path {
             let error = Attributes {
                 qp_state: State::Err as u32,
                 ..Attributes::default()

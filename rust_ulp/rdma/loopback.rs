@@ -196,14 +196,14 @@ impl cm::Listener for LoopbackListener {
             // A request of another peer. The manager rejects it, since it is not kept.
             return;
         }
-        let end = Arc::new(
+        let owner = Arc::new(
             LoopbackId {
                 conn: conn.clone(),
                 connected: step::FAR,
             },
             GFP_KERNEL,
         );
-        let prepared = end.map_err(Error::from).and_then(cm::Prepared::new);
+        let prepared = owner.map_err(Error::from).and_then(cm::Prepared::new);
         let mut progress = conn.progress.lock();
         match prepared {
             // The request arrives once.
@@ -229,7 +229,7 @@ impl cm::Listener for LoopbackListener {
 ///
 /// ```
 /// # use crate::kernel::net::NetNs;
-/// fn registrar(device: &device::Device, net: &NetNs) -> Result<Arc<fast_reg::FastRegQp>> {
+/// fn new_fast_reg(device: &device::Device, net: &NetNs) -> Result<Arc<fast_reg::FastRegQp>> {
 ///     let connector = Arc::pin_init(LoopbackConnector::new(|_event| ()), GFP_KERNEL)?;
 ///     fast_reg::FastRegQp::new(pd::Pd::new(device)?, &connector, net)
 /// }
@@ -310,12 +310,13 @@ impl LoopbackPair {
     ) -> Result<Self> {
         let conn = LoopbackConn::new(connector.observe)?;
         connector.begin(conn.clone())?;
-        let result = Self::meet(pd, net, &conn, near, far);
+        let result = Self::connect(pd, net, &conn, near, far);
         connector.end();
         result
     }
 
-    fn meet<H: WrHandler>(
+    /// As [`Self::new`], with a connection that [`LoopbackConnector::close`] can fail.
+    fn connect<H: WrHandler>(
         pd: &Pd,
         net: &NetNs,
         conn: &Arc<LoopbackConn>,
@@ -327,14 +328,14 @@ impl LoopbackPair {
         let ip = (1..=device.attributes().phys_ports)
             .find_map(|port| device.port_addr(port, net))
             .ok_or_else(eaddrnotavail)?;
-        let door = Self::open(pd, net, ip, conn)?;
-        let addr = door.lock().addresses().0.ok_or(EINVAL)?;
+        let listener = Self::open(pd, net, ip, conn)?;
+        let addr = listener.lock().addresses().0.ok_or(EINVAL)?;
 
-        let end = LoopbackId {
+        let owner = LoopbackId {
             conn: conn.clone(),
             connected: step::NEAR,
         };
-        let id = cm::OwnedId::connection(net, device, Arc::new(end, GFP_KERNEL)?)?;
+        let id = cm::OwnedId::connection(net, device, Arc::new(owner, GFP_KERNEL)?)?;
         let millis = TIMEOUT_MILLIS as u32;
         id.resolve_address(Some(SocketAddr::new(ip, 0)), addr, millis)?;
         conn.wait(step::ADDRESS, until)?;
@@ -357,8 +358,8 @@ impl LoopbackPair {
             .inspect_err(|err| conn.give_up(*err))?;
         request.lock().accept(&parameters(far), &[])?;
         conn.wait(step::NEAR | step::FAR, until)?;
-        near.came_up(0);
-        far.came_up(0);
+        near.set_established(0);
+        far.set_established(0);
         Ok(Self {
             _near: id,
             _far: request,
@@ -376,9 +377,9 @@ impl LoopbackPair {
         let mut result = Err(eaddrinuse());
         for _ in 0..PORTS {
             let owner = Arc::new(LoopbackListener(conn.clone()), GFP_KERNEL)?;
-            let door = cm::OwnedId::listener(net, pd.device(), SocketAddr::new(ip, 0), owner)?;
-            Self::check(pd, &door)?;
-            result = door.listen(BACKLOG).map(|()| door);
+            let listener = cm::OwnedId::listener(net, pd.device(), SocketAddr::new(ip, 0), owner)?;
+            Self::check(pd, &listener)?;
+            result = listener.listen(BACKLOG).map(|()| listener);
             if !matches!(&result, Err(err) if *err == eaddrinuse()) {
                 break;
             }

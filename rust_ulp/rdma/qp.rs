@@ -360,7 +360,7 @@ impl<H: WrHandler> Qp<H> {
 
     /// Notes that the connection manager has moved an iWARP queue pair to RTS, with at most `reads`
     /// outstanding reads. Sleeps.
-    pub(crate) fn came_up(&self, reads: u32) {
+    pub(crate) fn set_established(&self, reads: u32) {
         let _modifying = self.modifying.lock();
         if self.state() == State::Init {
             self.max_reads.store(reads, Relaxed);

@@ -466,20 +466,20 @@ impl<H: WrHandler> Srq<H> {
     unsafe extern "C" fn expired(this: *const c_void) {
         // SAFETY: By the requirement.
         let this = unsafe { &*this.cast::<Self>() };
-        let tell = |request| this.handler.cancel(request, CancelReason::Timeout);
-        this.queue.expire(tell);
+        let report = |request| this.handler.cancel(request, CancelReason::Timeout);
+        this.queue.expire(report);
     }
 
     /// Cancels the requests that `which` selects, and returns how many it canceled.
     pub(crate) fn cancel(&self, which: impl Fn(&H::Request) -> bool) -> u32 {
-        let tell = |request| self.handler.cancel(request, CancelReason::Canceled);
-        self.queue.cancel(which, tell)
+        let report = |request| self.handler.cancel(request, CancelReason::Canceled);
+        self.queue.cancel(which, report)
     }
 
     /// Cancels the request in slot `slot`, if `which` selects it.
     pub(crate) fn cancel_slot(&self, slot: u32, which: impl Fn(&H::Request) -> bool) -> bool {
-        let tell = |request| self.handler.cancel(request, CancelReason::Canceled);
-        self.queue.cancel_slot(slot, which, tell)
+        let report = |request| self.handler.cancel(request, CancelReason::Canceled);
+        self.queue.cancel_slot(slot, which, report)
     }
 
     /// Waits until the device has said that `qp`, which is in ERR, has left the queue. Sleeps.

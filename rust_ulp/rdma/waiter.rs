@@ -102,7 +102,7 @@ pub(crate) struct WaitHandler;
 impl WrHandler for WaitHandler {
     type Request = Arc<Waiter>;
 
-    fn complete(&self, _side: QueueKind, request: Arc<Waiter>, wc: &WorkCompletion) {
+    fn complete(&self, _kind: QueueKind, request: Arc<Waiter>, wc: &WorkCompletion) {
         request.status.store(wc.status, Release);
         request.done.complete_all();
     }

@@ -156,7 +156,7 @@ TRACE_EVENT(rust_ulp_completion,
 );
 
 /* The driver completed a request that was canceled, or whose deadline had passed. */
-TRACE_EVENT(rust_ulp_late,
+TRACE_EVENT(rust_ulp_complete_canceled,
 	TP_PROTO(u32 qp_num, u64 user_data, u32 opcode, u32 status),
 	TP_ARGS(qp_num, user_data, opcode, status),
 	TP_STRUCT__entry(

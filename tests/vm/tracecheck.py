@@ -31,7 +31,7 @@ EVENTS = {
     "device_remove",
     "event",
     "cancel",
-    "late",
+    "complete_canceled",
     "uring",
     "uring_cancel",
     "stream",
