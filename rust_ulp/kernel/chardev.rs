@@ -45,6 +45,56 @@ pub(crate) mod events {
 }
 
 /// An open file of the device.
+///
+/// ```
+/// use ::kernel::{
+///     fs::File, seq_file::SeqFile, sync::poll::PollTable, sync::ArcBorrow, uaccess::UserSliceWriter,
+/// };
+/// use {area::Area, uring::{Canceling, IssueResult, UringCmd}};
+///
+/// /// A file that is always at its end.
+/// pub(crate) struct Null;
+///
+/// impl FileOperations for Null {
+///     type Shared = ();
+///
+///     fn open(_shared: &Arc<()>) -> Result<Arc<Self>> {
+///         Ok(Arc::new(Null, GFP_KERNEL)?)
+///     }
+///
+///     fn release(_: Arc<Self>) {}
+///
+///     fn ioctl(_: ArcBorrow<'_, Self>, _cmd: u32, _arg: usize) -> Result<isize> {
+///         Err(ENOTTY)
+///     }
+///
+///     fn read(_: ArcBorrow<'_, Self>, _block: bool, _to: UserSliceWriter) -> Result<usize> {
+///         Ok(0)
+///     }
+///
+///     fn uring_issue(_: ArcBorrow<'_, Self>, cmd: UringCmd<'_>) -> IssueResult {
+///         cmd.refuse(EINVAL)
+///     }
+///
+///     fn uring_cancel(_: ArcBorrow<'_, Self>, _command: Canceling<'_>) {}
+///
+///     fn mmap(_: ArcBorrow<'_, Self>, _area: &Area<'_>, _offset: u64) -> Result {
+///         Err(ENODEV)
+///     }
+///
+///     fn poll(_: ArcBorrow<'_, Self>, _file: &File, _table: PollTable<'_>) -> u32 {
+///         events::IN
+///     }
+///
+///     fn show_fdinfo(_: ArcBorrow<'_, Self>, _m: &SeqFile) {}
+/// }
+///
+/// chardev!(Null, c"pinger", 0o600);
+///
+/// fn init() -> Result<Registration<()>> {
+///     register(Arc::new((), GFP_KERNEL)?)
+/// }
+/// ```
 pub(crate) trait FileOperations: Send + Sync + Sized + 'static {
     /// The data that all open files share.
     type Shared: Send + Sync + 'static;
@@ -83,6 +133,10 @@ pub(crate) trait FileOperations: Send + Sync + Sized + 'static {
 
 /// Holds the data that all files share, for the function that opens a file.
 ///
+/// ```
+/// static SHARED: SharedSlot<u32> = SharedSlot::new();
+/// ```
+///
 /// # Invariants
 ///
 /// Only a [`Registration`] writes it, while the device does not exist.
@@ -110,6 +164,12 @@ impl<T: Send + Sync> SharedSlot<T> {
 }
 
 /// The registered device. Dropping it removes the device.
+///
+/// ```
+/// fn unload(device: Registration<u32>) {
+///     drop(device); // Nobody can open the device any more.
+/// }
+/// ```
 pub(crate) struct Registration<T: Send + Sync + 'static> {
     slot: &'static SharedSlot<T>,
 }

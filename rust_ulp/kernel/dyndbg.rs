@@ -23,6 +23,12 @@ use kernel::{
 
 /// `struct _ddebug`, with the union around its key flattened to the variant in use.
 ///
+/// ```
+/// fn note(number: u32) {
+///     dynamic_pr_debug!("pinger", "request {}\n", number); // Has a `Site` of its own.
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// The strings are NUL-terminated and live for ever.

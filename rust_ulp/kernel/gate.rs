@@ -60,6 +60,13 @@ unsafe impl<T: Send + Sync> Sync for Gate<T> {}
 
 /// The right to use the value behind a [`Gate`], which does not close while this exists.
 ///
+/// ```
+/// fn read(gate: &Gate<u32>) -> Result<u32> {
+///     let guard: GateGuard<'_, u32> = gate.enter()?;
+///     Ok(*guard)
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// The value owns a reference of `gate.refs`.

@@ -22,6 +22,12 @@ use kernel::{
 };
 
 /// `spin_lock_bh()` and `spin_unlock_bh()`.
+///
+/// ```
+/// fn lock(lock: &SpinLockBh<u32>) -> ::kernel::sync::lock::Guard<'_, u32, SpinLockBhBackend> {
+///     lock.lock()
+/// }
+/// ```
 pub(crate) struct SpinLockBhBackend;
 
 /// A `spinlock_t` that is always taken with softirqs disabled, in process context or in a softirq.
@@ -90,6 +96,12 @@ macro_rules! new_spinlock_bh {
 pub(crate) use new_spinlock_bh;
 
 /// `spin_lock_irqsave()` and `spin_unlock_irqrestore()`.
+///
+/// ```
+/// fn lock(lock: &SpinLockIrq<u32>) -> ::kernel::sync::lock::Guard<'_, u32, SpinLockIrqBackend> {
+///     lock.lock()
+/// }
+/// ```
 pub(crate) struct SpinLockIrqBackend;
 
 /// A `spinlock_t` that is always taken with interrupts disabled. Any context.

@@ -53,6 +53,13 @@ const MAX_ORDER: u32 = 10;
 
 /// The effort of an allocation when no memory is free. No policy invokes the OOM killer, neither that
 /// of the cgroup nor that of the machine.
+///
+/// ```
+/// fn large_if_possible(len: usize) -> Result<Pages> {
+///     Pages::new(len, 9, None, AllocPolicy::None, true)
+///         .or_else(|_| Pages::new(len, 0, None, AllocPolicy::Reclaim, true))
+/// }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AllocPolicy {
     /// Fails.
@@ -548,6 +555,12 @@ pub(crate) struct Word {
     ptr: NonNull<u32>,
     _pages: Arc<Pages>,
 }
+/// ```
+/// fn publish(tail: &Word) {
+///     tail.store_release(tail.load_acquire().wrapping_add(1));
+/// }
+/// ```
+///
 
 // SAFETY: The value gives access to an atomic in pages that are `Send` and `Sync`.
 unsafe impl Send for Word {}

@@ -58,6 +58,12 @@ const QUEUED: c_int = (kernel::bindings::EIOCBQUEUED as c_int).wrapping_neg();
 const CANCELED: i32 = (kernel::bindings::ECANCELED as i32).wrapping_neg();
 
 /// A call of `uring_cmd`.
+///
+/// ```
+/// fn is_issue(call: &Call<'_>) -> bool {
+///     matches!(call, Call::Issue(_))
+/// }
+/// ```
 pub(crate) enum Call<'a> {
     /// A command is issued.
     Issue(UringCmd<'a>),
@@ -89,6 +95,12 @@ impl Call<'_> {
 }
 
 /// The result of `uring_cmd` for a command that is issued.
+///
+/// ```
+/// fn do_nothing(cmd: UringCmd<'_>) -> IssueResult {
+///     cmd.answer(0)
+/// }
+/// ```
 ///
 /// # Invariants
 ///
@@ -515,6 +527,12 @@ impl PendingCmd {
 /// A reference to a started command, held by one of its parts, or the references of several parts
 /// that have ended. The command completes when the last one is dropped.
 ///
+/// ```
+/// fn received(part: CmdRef, bytes: i32) {
+///     part.finish(bytes, 0);
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// `cmd` was started, and counts `count` references for this value.
@@ -700,6 +718,14 @@ mod state {
 /// The handle of a command that completes many times, into buffers that user space provides.
 ///
 /// The command ends when the handle is dropped.
+///
+/// ```
+/// fn announce(kept: &lock::SpinLockIrq<Option<Stream>>) {
+///     if let Some(stream) = &*kept.lock() {
+///         stream.wake();
+///     }
+/// }
+/// ```
 ///
 /// # Invariants
 ///

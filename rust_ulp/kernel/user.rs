@@ -24,6 +24,12 @@ use kernel::{
 /// A struct of the ABI.
 ///
 /// `abi_check!` implements it, for types without padding that accept every bit pattern.
+///
+/// ```
+/// fn from_user<T: Plain>(addr: usize) -> Result<T> {
+///     Ok(Arg::<T>::read(addr, 4)?.value)
+/// }
+/// ```
 pub(crate) trait Plain: FromBytes + AsBytes + Copy + Default {}
 
 /// Checks a struct of the ABI; `uapi/define.rs` calls this for each of them.

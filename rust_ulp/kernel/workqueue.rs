@@ -19,6 +19,15 @@ use kernel::{
 
 /// A workqueue for work that sleeps, in no order, on any CPU.
 ///
+/// ```
+/// fn enqueue<W>(queue: &Workqueue, work: W) -> W::EnqueueOutput
+/// where
+///     W: ::kernel::workqueue::RawWorkItem<0> + Send + 'static,
+/// {
+///     queue.enqueue(work)
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// `ptr` is a workqueue that this value owns.

@@ -55,6 +55,12 @@ unsafe fn destroy(ah: *mut bindings::ib_ah) {
 }
 
 /// An address vector: the fields of `struct rdma_ah_attr`, which `helpers.h` describes.
+///
+/// ```
+/// fn to_peer(dgid: [u8; 16], traffic_class: u8) -> AddressVector {
+///     AddressVector { dgid, traffic_class, port: 1, grh: true, ..AddressVector::default() }
+/// }
+/// ```
 pub(crate) use bindings::rust_ulp_h_av as AddressVector;
 
 impl AddressVector {

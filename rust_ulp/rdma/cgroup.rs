@@ -19,6 +19,12 @@ use kernel::{
 };
 
 /// A counted resource: `enum rdmacg_resource_type`.
+///
+/// ```
+/// fn open(device: &device::Device) -> Result<Charge> {
+///     Charge::new(device, Resource::Handle)
+/// }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resource {
     /// An open device: `hca_handle`.

@@ -42,6 +42,12 @@ use kernel::{
 };
 
 /// The queue that requests are posted to.
+///
+/// ```
+/// fn keep<H: request::WrHandler>(qp: &Arc<qp::Qp<H>>) -> Target<H> {
+///     TargetRef::Send(qp).to_owned()
+/// }
+/// ```
 pub(crate) enum Target<H: WrHandler> {
     /// The send queue of a queue pair.
     Send(Arc<Qp<H>>),
@@ -52,6 +58,12 @@ pub(crate) enum Target<H: WrHandler> {
 }
 
 /// A borrowed [`Target`].
+///
+/// ```
+/// fn takes_receives<H: request::WrHandler>(qp: &Arc<qp::Qp<H>>) -> bool {
+///     TargetRef::Recv(qp).is_ready()
+/// }
+/// ```
 pub(crate) enum TargetRef<'a, H: WrHandler> {
     /// The send queue of a queue pair.
     Send(&'a Arc<Qp<H>>),

@@ -82,6 +82,14 @@ pub(crate) trait Client: Send + Sync + Sized + 'static {
 
 /// Holds the registered client of a type: the core passes no pointer to it to its callbacks.
 ///
+/// ```
+/// # struct Lister;
+/// fn slot() -> &'static ClientSlot<Lister> {
+///     static SLOT: ClientSlot<Lister> = ClientSlot::new();
+///     &SLOT
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// Only the [`Registration`] that has set `taken` writes `client`, while no callback can run.
@@ -104,6 +112,12 @@ impl<T> ClientSlot<T> {
 }
 
 /// The registration of a client. Dropping it removes all devices from the client, which sleeps.
+///
+/// ```
+/// fn register<T: Client>(client: T) -> Result<Pin<KBox<Registration<T>>>> {
+///     KBox::pin_init(Registration::new(Arc::new(client, GFP_KERNEL)?), GFP_KERNEL)
+/// }
+/// ```
 ///
 /// # Invariants
 ///

@@ -70,6 +70,12 @@ pub(crate) fn is_wildcard(ip: IpAddr) -> bool {
 }
 
 /// The parameters of a request or an answer: `struct rdma_conn_param` without private data.
+///
+/// ```
+/// fn parameters(qp: &qp::Qp<waiter::WaitHandler>) -> Parameters {
+///     Parameters { qp_num: qp.number(), retry_count: 7, rnr_retry_count: 7, ..Default::default() }
+/// }
+/// ```
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Parameters {
     /// The number of reads and atomics that the sender of this message answers at a time. In an
@@ -105,6 +111,12 @@ impl Parameters {
 }
 
 /// A request or an answer of the peer.
+///
+/// ```
+/// fn is_greeting(message: &Message<'_>) -> bool {
+///     message.private_data.starts_with(b"hello")
+/// }
+/// ```
 pub(crate) struct Message<'a> {
     /// The parameters, as seen from this end.
     pub(crate) parameters: Parameters,
@@ -113,6 +125,16 @@ pub(crate) struct Message<'a> {
 }
 
 /// An event of a connection: `enum rdma_cm_event_type`.
+///
+/// ```
+/// fn failure(event: &Event<'_>) -> Option<Error> {
+///     match event {
+///         Event::AddressError(err) | Event::RouteError(err) => Some(*err),
+///         Event::ConnectError(err) | Event::Unreachable(err) => Some(*err),
+///         _ => None,
+///     }
+/// }
+/// ```
 pub(crate) enum Event<'a> {
     /// The address is resolved, and the manager has chosen a device.
     AddressResolved,
@@ -275,6 +297,12 @@ impl<'a> RawEvent<'a> {
 
 /// An identifier of the connection manager: `struct rdma_cm_id`.
 ///
+/// ```
+/// fn is_bound_to(id: &Id, device: &device::Device) -> bool {
+///     id.device_index() == Some(device.attributes().index)
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// Always an identifier that exists.
@@ -320,6 +348,13 @@ impl Id {
 }
 
 /// An [`Id`] whose handler mutex the current task holds.
+///
+/// ```
+/// fn peer(id: &LockedId<'_>) -> Option<core::net::SocketAddr> {
+///     let (_local, peer) = id.addresses();
+///     peer
+/// }
+/// ```
 ///
 /// # Invariants
 ///
@@ -478,6 +513,16 @@ impl LockedId<'_> {
 }
 
 /// The owner of a connection's identifier.
+///
+/// ```
+/// struct Log;
+///
+/// impl Handler for Log {
+///     fn event(&self, _id: &LockedId<'_>, event: &Event<'_>) {
+///         pr_info!("event {} with status {}\n", event.number(), event.status());
+///     }
+/// }
+/// ```
 pub(crate) trait Handler: Send + Sync + 'static {
     /// The connection raised `event`. Process context with the handler mutex held: may sleep, but
     /// not for long; must not drop the identifier.
@@ -560,6 +605,12 @@ unsafe impl<T: Send + Sync> Send for OwnedId<T> {}
 unsafe impl<T: Send + Sync> Sync for OwnedId<T> {}
 
 /// The memory that an [`OwnedId`] needs beside the identifier.
+///
+/// ```
+/// fn prepare<H: Handler>(owner: H) -> Result<Prepared<H>> {
+///     Prepared::new(Arc::new(owner, GFP_KERNEL)?)
+/// }
+/// ```
 pub(crate) struct Prepared<H>(KBox<Hook<H>>);
 
 impl<H: Handler> Prepared<H> {

@@ -31,6 +31,12 @@ use kernel::{
 };
 
 /// The context in which a completion queue is polled: `enum ib_poll_context`.
+///
+/// ```
+/// fn may_sleep(context: PollContext) -> bool {
+///     context != PollContext::SoftIrq
+/// }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PollContext {
     /// The caller of [`Cq::process`].
@@ -43,6 +49,16 @@ pub(crate) enum PollContext {
 }
 
 /// The owner of a completion queue.
+///
+/// ```
+/// struct Log;
+///
+/// impl Handler for Log {
+///     fn event(&self, event: event::Event) {
+///         pr_err!("a completion queue raised event {}\n", event.number());
+///     }
+/// }
+/// ```
 pub(crate) trait Handler: Send + Sync + 'static {
     /// The queue overflowed or failed: [`Event::CQ_ERR`]. Any context; must not sleep.
     fn event(&self, event: Event);

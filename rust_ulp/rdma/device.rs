@@ -55,6 +55,13 @@ pub(crate) use bindings::rust_ulp_h_device as Attributes;
 ///     pr_info!("{device} has {} ports\n", device.attributes().phys_ports);
 ///     device.into()
 /// }
+///
+/// ```
+/// fn has_fast_registration(device: &Device) -> bool {
+///     let attributes: Attributes = device.attributes();
+///     attributes.max_fast_reg_pages > 0
+/// }
+/// ```
 /// ```
 ///
 /// # Invariants
@@ -122,6 +129,12 @@ pub(crate) enum LinkLayer {
     /// Ethernet: RoCE or iWARP.
     Ethernet,
 }
+///
+/// ```
+/// fn needs_grh(port: &Port) -> bool {
+///     port.link_layer == LinkLayer::Ethernet
+/// }
+/// ```
 
 /// Returns the bytes of a path MTU of `enum ib_mtu`, 0 for other numbers.
 pub(crate) const fn mtu_bytes(mtu: u32) -> u32 {

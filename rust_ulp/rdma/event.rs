@@ -14,6 +14,12 @@ use kernel::{
 };
 
 /// An asynchronous event: a number of `enum ib_event_type`.
+///
+/// ```
+/// fn is_failure_of_qp(event: Event) -> bool {
+///     matches!(event, Event::QP_FATAL | Event::QP_REQ_ERR | Event::QP_ACCESS_ERR)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Event(u32);
 
@@ -41,6 +47,18 @@ impl Event {
 }
 
 /// The owner of a [`Registration`] for the events of a device and its ports.
+///
+/// ```
+/// struct Ports;
+///
+/// impl Handler for Ports {
+///     fn event(&self, event: Event, port: u32) {
+///         if port != 0 {
+///             pr_info!("port {port}: event {}\n", event.number());
+///         }
+///     }
+/// }
+/// ```
 pub(crate) trait Handler: Send + Sync + 'static {
     /// The device raised `event`; `port` is 0 when it concerns no port. Process context; may sleep.
     /// The core may hold `rtnl_lock`.

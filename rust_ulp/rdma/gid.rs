@@ -20,6 +20,12 @@ use kernel::{
 };
 
 /// The type of a GID: `enum ib_gid_type`.
+///
+/// ```
+/// fn is_roce(gid: &Gid) -> bool {
+///     matches!(gid.gid_type, GidType::RoceV1 | GidType::RoceV2)
+/// }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GidType {
     /// InfiniBand.
@@ -75,6 +81,13 @@ impl Gid {
 /// `del_gid()` leaves the entry in the table. `find_gid()` does not give its place to another GID
 /// before the last reference has called `free_gid_entry_locked()` (`core/cache.c`). A GID of
 /// InfiniBand belongs to no namespace.
+///
+/// ```
+/// fn with_gid(device: &device::Device, index: u32, connect: impl FnOnce() -> Result) -> Result {
+///     let _held: GidRef = device.hold_gid(1, index)?;
+///     connect()
+/// }
+/// ```
 ///
 /// # Invariants
 ///

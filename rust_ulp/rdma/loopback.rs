@@ -73,6 +73,10 @@ struct Progress {
 
 /// A function that gets each event of the identifiers of pairs. Process context, handler mutex
 /// held.
+///
+/// ```
+/// const LOG: Observer = |event| pr_info!("event {}\n", event.number());
+/// ```
 pub(crate) type Observer = fn(&cm::Event<'_>);
 
 /// The state of a connection, which its handlers share with the task that makes the pair.

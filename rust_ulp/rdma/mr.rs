@@ -42,6 +42,10 @@ use kernel::{
 };
 
 /// Access rights to a memory region: `enum ib_access_flags`.
+///
+/// ```
+/// const FOR_A_READER: u32 = access::LOCAL_WRITE | access::REMOTE_READ;
+/// ```
 pub(crate) mod access {
     use crate::bindings;
     /// Local requests may write to it.
@@ -55,6 +59,12 @@ pub(crate) mod access {
 }
 
 /// Performs the requests that the memory regions of a protection domain need.
+///
+/// ```
+/// fn device_of(register: &dyn Register) -> &device::Device {
+///     register.pd().device()
+/// }
+/// ```
 pub(crate) trait Register: Send + Sync {
     /// Returns the protection domain.
     fn pd(&self) -> &Arc<Pd>;

@@ -9,6 +9,12 @@ use super::{
 use crate::bindings;
 
 /// The transport of a queue pair: `enum ib_qp_type`.
+///
+/// ```
+/// fn is_connected(qp_type: QpType) -> bool {
+///     qp_type != QpType::Ud
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QpType {
     /// Reliable connected.
@@ -30,6 +36,12 @@ impl QpType {
 }
 
 /// The state of a queue pair: `enum ib_qp_state`, IBA 10.3.1.
+///
+/// ```
+/// fn takes_sends(state: State) -> bool {
+///     state >= State::Rts
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub(crate) enum State {
@@ -67,6 +79,12 @@ impl State {
 }
 
 /// The bits that select attributes of an [`Attributes`]: `enum ib_qp_attr_mask`.
+///
+/// ```
+/// fn names_path(selected: u32) -> bool {
+///     selected & (mask::AV | mask::PATH_MTU) != 0
+/// }
+/// ```
 pub(crate) mod mask {
     use crate::bindings;
     pub(crate) const STATE: u32 = bindings::IB_QP_STATE;

@@ -16,6 +16,15 @@ use super::{
 };
 
 /// One of the two queues of a queue pair.
+///
+/// ```
+/// fn name(kind: QueueKind) -> &'static str {
+///     match kind {
+///         QueueKind::Send => "send queue",
+///         QueueKind::Recv => "receive queue",
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueKind {
     /// The send queue.
@@ -81,6 +90,15 @@ pub(crate) trait WrContext: Send + Sized + 'static {
 }
 
 /// Why a request was canceled.
+///
+/// ```
+/// fn errno(why: CancelReason) -> Error {
+///     match why {
+///         CancelReason::Timeout => ETIMEDOUT,
+///         CancelReason::Canceled => EINTR,
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CancelReason {
     /// Its deadline has passed.

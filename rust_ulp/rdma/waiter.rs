@@ -97,6 +97,12 @@ impl WrContext for Arc<Waiter> {
 }
 
 /// The owner of queue pairs whose requests have a [`Waiter`].
+///
+/// ```
+/// fn new_qp(pd: &Arc<pd::Pd>) -> Result<Arc<qp::Qp<WaitHandler>>> {
+///     qp::Qp::with_waiters(pd, 16, 16)
+/// }
+/// ```
 pub(crate) struct WaitHandler;
 
 impl WrHandler for WaitHandler {

@@ -168,6 +168,12 @@ fn fill_remote(to: &mut Wr, mut wr: bindings::ib_send_wr, remote: Remote) {
 }
 
 /// The additional field of a Send.
+///
+/// ```
+/// fn send_number(number: u32) -> Operation {
+///     Operation::Send(Tail::Imm(number))
+/// }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tail {
     /// Nothing.
@@ -179,6 +185,10 @@ pub(crate) enum Tail {
 }
 
 /// The options of a request: `enum ib_send_flags`.
+///
+/// ```
+/// const AFTER_READS: Flags = Flags { fence: true, signaled: true, solicited: false };
+/// ```
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Flags {
     /// Starts the request when the reads and atomics before it are done.
