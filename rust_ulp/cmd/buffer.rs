@@ -120,7 +120,7 @@ pub(super) fn import(
 ) -> Result<Object> {
     let pages = match mapped {
         Some(pages) => pages,
-        None => buffer::attach(ctx.device.device(), &import)?,
+        None => ctx.device.device().import(&import)?,
     };
     let object = register_pages(ctx, value.pd, pages, abi::BUFFER_DMABUF, value.flags)?;
     value.length = object.length();

@@ -20,18 +20,18 @@ use kernel::{
         PAGE_SIZE, //
     },
     prelude::*,
-    sync::aref::ARef, //
+    sync::Arc, //
 };
 
 /// A dma-buf that is mapped into the kernel or for a device.
 ///
 /// # Invariants
 ///
-/// `raw` is zero, or `rust_ulp_h_dmabuf_open` filled it, or `rust_ulp_h_dmabuf_attach` for
-/// `_device`. This value owns it.
+/// `raw` is zero, or `rust_ulp_h_dmabuf_open` filled it, or `rust_ulp_h_dmabuf_attach` for a device
+/// that a driver is bound to while `_bound` exists. This value owns it.
 pub(super) struct DmaBuf {
     raw: bindings::rust_ulp_h_dmabuf,
-    _device: Option<ARef<Device>>,
+    _bound: Option<Arc<dyn Send + Sync>>,
 }
 
 /// The range of a dma-buf to import.
@@ -97,7 +97,7 @@ impl DmaBuf {
     pub(super) fn open(what: &Import) -> Result<Self> {
         let mut buf = Self {
             raw: Default::default(),
-            _device: None,
+            _bound: None,
         };
         // SAFETY: The struct is valid. A call that fails does not change it, and closing it then
         // does nothing.
@@ -107,15 +107,23 @@ impl DmaBuf {
 
     /// Maps a dma-buf for `device`. Sleeps. Fails as [`Pages::attach`](super::pages::Pages::attach)
     /// does.
-    pub(super) fn attach(device: &Device, what: &Import) -> Result<Self> {
+    ///
+    /// # Safety
+    ///
+    /// A driver is bound to `device` while `bound` exists.
+    pub(super) unsafe fn attach(
+        device: &Device,
+        what: &Import,
+        bound: Arc<dyn Send + Sync>,
+    ) -> Result<Self> {
         let raw = core::ptr::from_ref(device).cast_mut().cast();
         let mut buf = Self {
             raw: Default::default(),
-            _device: Some(device.into()),
+            _bound: Some(bound),
         };
-        // SAFETY: The struct is valid. The type of the device is transparent, and a reference is
-        // held until the device is detached. A call that fails does not change the struct, and
-        // closing it then does nothing.
+        // SAFETY: The struct is valid, and the type of the device is transparent. By the requirement
+        // a driver is bound to it until it is detached. A call that fails does not change the
+        // struct, and closing it then does nothing.
         to_result(unsafe {
             bindings::rust_ulp_h_dmabuf_attach(what.fd, what.write, raw, &mut buf.raw)
         })

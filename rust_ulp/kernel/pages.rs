@@ -72,12 +72,12 @@ impl AllocPolicy {
     /// Returns the flags for the allocation of zeroed chunks of `2^order` pages.
     fn gfp(self, order: u32) -> u32 {
         use kernel::bindings::{
+            GFP_KERNEL_ACCOUNT, //
+            __GFP_NOWARN,
+            __GFP_ZERO,
             ___GFP_COMP_BIT,
             ___GFP_NORETRY_BIT,
             ___GFP_RETRY_MAYFAIL_BIT,
-            __GFP_NOWARN,
-            __GFP_ZERO,
-            GFP_KERNEL_ACCOUNT, //
         };
         let effort = match self {
             Self::None => ___GFP_NORETRY_BIT,
@@ -267,15 +267,23 @@ impl Pages {
     }
 
     /// Imports a range of a dma-buf for `device`, which does DMA, by an attachment. Only that
-    /// device has addresses for it ([`Self::addresses`]). Drop the result before the driver
-    /// unbinds.
+    /// device has addresses for it ([`Self::addresses`]). The result holds `bound`.
     ///
     /// Sleeps. The exporter may wait for a fence; fences signal in bounded time. Fails as
     /// [`Self::import`] does, with [`EINTR`] when a signal arrives, with
     /// [`EOPNOTSUPP`](super::errno::eopnotsupp) when the exporter does not map whole pages, and
     /// with the exporter's error for the device.
-    pub(crate) fn attach(device: &Device, what: &Import) -> Result<Self> {
-        let buf = DmaBuf::attach(device, what)?;
+    ///
+    /// # Safety
+    ///
+    /// A driver is bound to `device` while `bound` exists.
+    pub(crate) unsafe fn attach(
+        device: &Device,
+        what: &Import,
+        bound: Arc<dyn Send + Sync>,
+    ) -> Result<Self> {
+        // SAFETY: The same requirement.
+        let buf = unsafe { DmaBuf::attach(device, what, bound) }?;
         let (offset, len) = what.range(&buf)?;
         let pages = buf.addresses(offset, len)?;
         let frames = pages.iter().map(|addr| (addr >> PAGE_SHIFT) as usize);
@@ -547,6 +555,12 @@ unsafe fn copy_volatile(from: *const u8, to: &mut [u8]) {
 
 /// A 32-bit word of shared pages, whose address is looked up once.
 ///
+/// ```
+/// fn publish(tail: &Word) {
+///     tail.store_release(tail.load_acquire().wrapping_add(1));
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// `ptr` is the aligned kernel address of a word in `_pages`, which stays there as long as these.
@@ -555,12 +569,6 @@ pub(crate) struct Word {
     ptr: NonNull<u32>,
     _pages: Arc<Pages>,
 }
-/// ```
-/// fn publish(tail: &Word) {
-///     tail.store_release(tail.load_acquire().wrapping_add(1));
-/// }
-/// ```
-///
 
 // SAFETY: The value gives access to an atomic in pages that are `Send` and `Sync`.
 unsafe impl Send for Word {}

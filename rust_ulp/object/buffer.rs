@@ -22,7 +22,6 @@ use super::{
 use crate::{
     kernel::{
         dmabuf::Import,
-        errno::eopnotsupp,
         net::NetNs,
         pages::{
             AllocPolicy,
@@ -33,10 +32,7 @@ use crate::{
     limits::MAX_BUFFER,
     logic::chunks::Plan,
     rdma::{
-        device::{
-            Attributes,
-            Device, //
-        },
+        device::Attributes,
         fast_reg::FastRegQp,
         mr::{
             self,
@@ -104,14 +100,6 @@ pub(crate) fn import(fd: i32, offset: u64, length: u64, read_only: bool, sizes: 
         sizes,
         max: LARGE_ORDER,
     }
-}
-
-/// Attaches `device` to what is to be imported. Sleeps; inside the gate, since the pages must be
-/// dropped before the device is removed.
-///
-/// Returns [`eopnotsupp`] for a device that does no DMA, and the errors of [`Pages::attach`].
-pub(crate) fn attach(device: &Device, what: &Import) -> Result<Pages> {
-    Pages::attach(device.dma_device().ok_or_else(eopnotsupp)?, what)
 }
 
 /// Allocates `length` bytes for a device with these `attributes`. Sleeps, and for long where memory

@@ -5,11 +5,14 @@
 use crate::{
     bindings,
     kernel::{
+        dmabuf::Import,
+        errno::eopnotsupp,
         fault,
         net::{
             sockaddr_from_raw,
             NetNs, //
-        }, //
+        },
+        pages::Pages, //
     }, //
 };
 use core::{
@@ -22,7 +25,13 @@ use kernel::{
     fmt,
     prelude::*,
     str::BStr,
-    sync::aref::AlwaysRefCounted,
+    sync::{
+        aref::{
+            ARef,
+            AlwaysRefCounted, //
+        },
+        Arc, //
+    },
     types::Opaque, //
 };
 
@@ -46,6 +55,13 @@ const RAISE_LAST_WQE: [u32; 10] = [
 
 /// The capabilities and limits of a device: fields of `struct ib_device` and `struct
 /// ib_device_attr`, in types that are the same for all kernels.
+///
+/// ```
+/// fn has_fast_registration(device: &Device) -> bool {
+///     let attributes: Attributes = device.attributes();
+///     attributes.max_fast_reg_pages > 0
+/// }
+/// ```
 pub(crate) use bindings::rust_ulp_h_device as Attributes;
 
 /// An RDMA device: `struct ib_device`.
@@ -55,13 +71,6 @@ pub(crate) use bindings::rust_ulp_h_device as Attributes;
 ///     pr_info!("{device} has {} ports\n", device.attributes().phys_ports);
 ///     device.into()
 /// }
-///
-/// ```
-/// fn has_fast_registration(device: &Device) -> bool {
-///     let attributes: Attributes = device.attributes();
-///     attributes.max_fast_reg_pages > 0
-/// }
-/// ```
 /// ```
 ///
 /// # Invariants
@@ -120,6 +129,12 @@ impl Deref for Port {
 }
 
 /// The link layer of a port: `enum rdma_link_layer`.
+///
+/// ```
+/// fn needs_grh(port: &Port) -> bool {
+///     port.link_layer == LinkLayer::Ethernet
+/// }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkLayer {
     /// Another one.
@@ -129,12 +144,6 @@ pub(crate) enum LinkLayer {
     /// Ethernet: RoCE or iWARP.
     Ethernet,
 }
-///
-/// ```
-/// fn needs_grh(port: &Port) -> bool {
-///     port.link_layer == LinkLayer::Ethernet
-/// }
-/// ```
 
 /// Returns the bytes of a path MTU of `enum ib_mtu`, 0 for other numbers.
 pub(crate) const fn mtu_bytes(mtu: u32) -> u32 {
@@ -199,15 +208,20 @@ impl Device {
         out
     }
 
-    /// Returns the device that performs its DMA, [`None`] when the driver copies by the CPU.
-    pub(crate) fn dma_device(&self) -> Option<&kernel::device::Device> {
+    /// Imports a range of a dma-buf for the DMA of this device. Sleeps.
+    ///
+    /// The pages hold a reference to the device, so its removal waits until they are dropped. Fails
+    /// with [`eopnotsupp`] when the driver copies by the CPU, and as [`Pages::attach`] does.
+    pub(crate) fn import(&self, what: &Import) -> Result<Pages> {
         // SAFETY: The device is registered.
         let ptr = unsafe { bindings::rust_ulp_h_dma_device(self.as_raw()) };
         if ptr.is_null() {
-            return None;
+            return Err(eopnotsupp());
         }
-        // SAFETY: The driver keeps this device for as long as the RDMA device is registered.
-        Some(unsafe { kernel::device::Device::from_raw(ptr) })
+        let registered: Arc<dyn Send + Sync> = Arc::new(ARef::from(self), GFP_KERNEL)?;
+        // SAFETY: A driver unregisters its RDMA device before it unbinds from the device that
+        // performs the DMA, and unregistering waits for `registered`.
+        unsafe { Pages::attach(kernel::device::Device::from_raw(ptr), what, registered) }
     }
 
     /// Copies the name, NUL-terminated and padded. The name may change at any time.
