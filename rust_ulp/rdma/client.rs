@@ -65,7 +65,7 @@ pub(crate) trait Client: Send + Sync + Sized + 'static {
     /// The name of the client, as the core shows it.
     const NAME: &'static CStr;
 
-    /// Returns the `static` of the implementer that holds its registered client.
+    /// Returns the `static` of the implementer that holds its registered client: always the same.
     fn slot() -> &'static ClientSlot<Self>;
 
     /// A device was added. May sleep. When this fails, the core does not call the client for the
