@@ -75,7 +75,7 @@ pub(crate) struct GateGuard<'a, T: Send + Sync> {
 }
 
 impl<T: Send + Sync> Gate<T> {
-    /// Creates an open gate around `value`.
+    /// Creates an open gate around `value`. Sleeps.
     pub(crate) fn new(value: T) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             refs <- Opaque::try_ffi_init(|slot| {

@@ -35,7 +35,8 @@ unsafe impl Send for NetNs {}
 unsafe impl Sync for NetNs {}
 
 impl NetNs {
-    /// Returns the namespace of the current process, [`None`] when the task is exiting.
+    /// Returns the namespace of the current process, [`None`] when the task is exiting. Process
+    /// context.
     pub(crate) fn current() -> Option<Self> {
         // SAFETY: The helper reads the current task's `nsproxy`, which only that task changes
         // (include/linux/nsproxy.h:72), and which is null once the task exits.

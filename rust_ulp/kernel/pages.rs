@@ -411,7 +411,8 @@ impl Pages {
         }
     }
 
-    /// Maps `area.len()` bytes from `offset` on into `area`. Fails with
+    /// Maps `area.len()` bytes from `offset` on into `area`. Sleeps; the `mmap_lock` is held for
+    /// writing. Fails with
     ///
     /// - [`EINVAL`] when `offset` is not a multiple of the page size, not all bytes exist, the area
     ///   is private, or the pages were not allocated by [`Self::new`],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The current task.
+//! The current task. The functions are for process context.
 //!
 //! C header: [`include/linux/sched.h`](srctree/include/linux/sched.h)
 

@@ -43,7 +43,7 @@ unsafe impl Send for Wakeup {}
 unsafe impl Sync for Wakeup {}
 
 impl Wakeup {
-    /// Creates one that was not woken.
+    /// Creates a value for a thread that nobody has woken.
     pub(crate) fn new() -> impl PinInit<Self> {
         // INVARIANT: `init_completion()` initializes it.
         pin_init!(Self {
@@ -60,7 +60,7 @@ impl Wakeup {
         unsafe { bindings::complete(self.raw.get()) };
     }
 
-    /// Forgets the wake-ups that no thread has slept for.
+    /// Forgets the wake-ups that no thread has slept for. Any context.
     pub(crate) fn reset(&self) {
         // SAFETY: By the type invariant.
         while unsafe { bindings::try_wait_for_completion(self.raw.get()) } {}

@@ -338,8 +338,8 @@ impl Id {
 
     /// Returns the number of the device that the identifier is bound to, as `rdma dev` shows it.
     ///
-    /// The number does not change after the address is resolved, or after binding to an address
-    /// that is no wildcard.
+    /// Does not sleep. The number does not change after the address is resolved, or after binding to
+    /// an address that is no wildcard.
     pub(crate) fn device_index(&self) -> Option<u32> {
         let mut index = 0;
         // SAFETY: By the type invariant. The device exists while the identifier is bound to it.
@@ -412,7 +412,7 @@ impl LockedId<'_> {
         self.0
     }
 
-    /// Returns the local address and the peer's, as far as they are known.
+    /// Returns the local address and the peer's, as far as they are known. Does not sleep.
     pub(crate) fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
         let mut local = bindings::rust_ulp_h_addr::default();
         let mut peer = bindings::rust_ulp_h_addr::default();
@@ -421,7 +421,7 @@ impl LockedId<'_> {
         (sockaddr_from_raw(&local), sockaddr_from_raw(&peer))
     }
 
-    /// Returns the path, once the route is resolved.
+    /// Returns the path, once the route is resolved. Does not sleep.
     pub(crate) fn path(&self) -> Option<Path> {
         let mut path = Path {
             mtu: 0,
@@ -435,15 +435,15 @@ impl LockedId<'_> {
         .then_some(path)
     }
 
-    /// Lowers the MTU of the path, `enum ib_mtu`. Call it before [`Self::connect`], which tells the
-    /// peer.
+    /// Lowers the MTU of the path, `enum ib_mtu`. Does not sleep. Call it before
+    /// [`Self::connect`], which tells the peer.
     pub(crate) fn limit_mtu(&self, mtu: u8) {
         // SAFETY: By the type invariant of `Id`.
         unsafe { bindings::rust_ulp_h_cm_limit_mtu(self.as_raw(), mtu) };
     }
 
     /// Returns the attributes that move the queue pair to `state`, one of INIT, RTR and RTS, and
-    /// their mask. Fails with [`EINVAL`] when the connection is not in a state for that.
+    /// their mask. Sleeps. Fails with [`EINVAL`] when the connection is not in a state for that.
     pub(crate) fn qp_attributes(&self, state: State) -> Result<(Attributes, u32)> {
         // The manager uses the device without a check.
         self.0.device_index().ok_or(EINVAL)?;
@@ -458,8 +458,8 @@ impl LockedId<'_> {
         Ok((Attributes::from_raw(&raw), mask as u32))
     }
 
-    /// Sends a connection request. Fails with [`EINVAL`] for more than 56 bytes of private data. On
-    /// iWARP it sleeps for as long as TCP takes, and fails with [`EINTR`] when a signal arrives.
+    /// Sends a connection request. Sleeps. Fails with [`EINVAL`] for more than 56 bytes of private
+    /// data. On iWARP it takes as long as TCP, and fails with [`EINTR`] when a signal arrives.
     pub(crate) fn connect(&self, parameters: &Parameters, private_data: &[u8]) -> Result {
         let mut raw = parameters.to_raw(private_data)?;
         fault::point()?;
@@ -469,7 +469,7 @@ impl LockedId<'_> {
             .map_err(|err| if err == ERESTARTSYS { EINTR } else { err })
     }
 
-    /// Accepts a request. Fails with [`EINVAL`] for more than 196 bytes of private data. When it
+    /// Accepts a request. Sleeps. Fails with [`EINVAL`] for more than 196 bytes of private data. When it
     /// fails otherwise, the manager has rejected the request.
     pub(crate) fn accept(&self, parameters: &Parameters, private_data: &[u8]) -> Result {
         let mut raw = parameters.to_raw(private_data)?;
@@ -478,7 +478,7 @@ impl LockedId<'_> {
         to_result(unsafe { bindings::rdma_accept(self.as_raw(), &mut raw) })
     }
 
-    /// Confirms the answer of the peer. When it fails, the manager has rejected the answer.
+    /// Confirms the answer of the peer. Sleeps. When it fails, the manager has rejected the answer.
     pub(crate) fn establish(&self) -> Result {
         fault::point().inspect_err(|_| self.give_up())?;
         // SAFETY: The handler mutex is held. Without parameters this confirms an answer.
@@ -490,7 +490,7 @@ impl LockedId<'_> {
         let _ = self.reject(REJECT_CONSUMER, &[]);
     }
 
-    /// Rejects a request or an answer. Fails with [`EINVAL`] for more than 148 bytes of private
+    /// Rejects a request or an answer. Sleeps. Fails with [`EINVAL`] for more than 148 bytes of private
     /// data, and when there is nothing to reject.
     ///
     /// Not for a request that was accepted and is not established: the manager would continue to
@@ -504,7 +504,8 @@ impl LockedId<'_> {
         })
     }
 
-    /// Ends the connection, or answers a peer that ended it. Fails when there is nothing to end.
+    /// Ends the connection, or answers a peer that ended it. Sleeps. Fails when there is nothing to
+    /// end.
     pub(crate) fn disconnect(&self) -> Result {
         fault::point()?;
         // SAFETY: By the type invariant of `Id`. The manager checks the state.
@@ -855,7 +856,7 @@ impl Request<'_> {
         &self.message
     }
 
-    /// Keeps the request. From now on the owner in `prepared` gets its events.
+    /// Keeps the request. From now on the owner in `prepared` gets its events. Does not sleep.
     ///
     /// The result must not be dropped before [`Listener::request`] returns.
     pub(crate) fn keep<H: Handler>(self, prepared: Prepared<H>) -> OwnedId<H> {

@@ -224,7 +224,7 @@ impl Device {
         unsafe { Pages::attach(kernel::device::Device::from_raw(ptr), what, registered) }
     }
 
-    /// Copies the name, NUL-terminated and padded. The name may change at any time.
+    /// Copies the name, NUL-terminated and padded. The name may change at any time. Does not sleep.
     pub(crate) fn name(&self) -> [u8; NAME_MAX] {
         let mut name = [0; NAME_MAX];
         // SAFETY: The buffer has the length that is passed.
@@ -235,6 +235,7 @@ impl Device {
     }
 
     /// Returns the version of the firmware, NUL-terminated: at most `IB_FW_VERSION_NAME_MAX` bytes.
+    /// Process context.
     pub(crate) fn firmware(&self) -> [u8; 32] {
         let mut text = [0; 32];
         // SAFETY: The core writes at most 32 bytes, NUL included.
@@ -306,7 +307,7 @@ impl Device {
         self.is_driven_by(c"siw")
     }
 
-    /// Returns whether processes in `net` may use the device.
+    /// Returns whether processes in `net` may use the device. Does not sleep.
     pub(crate) fn is_accessible_from(&self, net: &NetNs) -> bool {
         // SAFETY: Both pointers are valid.
         unsafe { bindings::rdma_dev_access_netns(self.as_raw(), net.as_ptr()) }

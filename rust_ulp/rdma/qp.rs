@@ -8,8 +8,8 @@
 //! so a completion frees all slots up to its own at once.
 //!
 //! [`super::request`] describes how a request ends. The memory regions and the address of a request
-//! stay in its slot, or in that of a later request for the same memory, until the slot is reused,
-//! [`Qp::purge`] is called, or the queue pair is dropped: a completion handler may run in a
+//! stay in its slot, or in that of a later request for the same memory. They are dropped when the
+//! slot is reused, by [`Qp::purge`], or with the queue pair: a completion handler may run in a
 //! softirq, where they could not be destroyed.
 
 use super::{
@@ -144,7 +144,7 @@ unsafe impl<H: WrHandler> Sync for Qp<H> {}
 pub(crate) const CONTROLLED_QKEY: u32 = 1 << 31;
 
 /// Returns whether the current process may set [`CONTROLLED_QKEY`]: it has `CAP_NET_RAW`, which
-/// uverbs demands in `modify_qp()`.
+/// uverbs demands in `modify_qp()`. Process context.
 pub(crate) fn may_control_qkeys() -> bool {
     // SAFETY: The helper looks at the current process only.
     unsafe { kernel::bindings::capable(kernel::bindings::CAP_NET_RAW as i32) }
@@ -368,7 +368,8 @@ impl<H: WrHandler> Qp<H> {
         }
     }
 
-    /// Returns the number of posted requests in the send and in the receive queue.
+    /// Returns the number of posted requests in the send and in the receive queue. Process context or
+    /// softirq.
     pub(crate) fn in_flight(&self) -> (u32, u32) {
         // Not one expression: it would hold the first lock while it takes the second.
         let sends = self.send.lists.lock().order.posted();
@@ -504,6 +505,7 @@ impl<H: WrHandler> Qp<H> {
     }
 
     /// Cancels the requests of both queues that `which` selects, and returns how many it canceled.
+    /// Process context. Calls `which` and [`WrHandler::cancel`] with the queue's lock held.
     pub(crate) fn cancel(&self, which: impl Fn(&H::Request) -> bool) -> u32 {
         let canceled = |request| self.handler().cancel(request, CancelReason::Canceled);
         let sends = self.send.cancel(&which, canceled);
@@ -511,7 +513,8 @@ impl<H: WrHandler> Qp<H> {
         sends.saturating_add(recvs)
     }
 
-    /// Cancels the request in slot `slot` of one of the queues, if `which` selects it.
+    /// Cancels the request in slot `slot` of one of the queues, if `which` selects it. Context as for
+    /// [`Self::cancel`].
     pub(crate) fn cancel_slot(&self, slot: u32, which: impl Fn(&H::Request) -> bool) -> bool {
         let canceled = |request| self.handler().cancel(request, CancelReason::Canceled);
         self.send.cancel_slot(slot, &which, canceled)

@@ -351,13 +351,14 @@ impl<H: WrHandler> Srq<H> {
         self.max_sge
     }
 
-    /// Returns the number of posted requests.
+    /// Returns the number of posted requests. Process context or softirq.
     pub(crate) fn in_flight(&self) -> u32 {
         self.queue.lists.lock().order.posted()
     }
 
     /// Returns the number of posted requests that are older than one that has completed: queue
     /// pairs have taken them. 0 where the driver does not take requests in the order of posting.
+    /// Process context or softirq.
     pub(crate) fn overtaken(&self) -> u32 {
         if !self.in_order {
             return 0;
@@ -470,13 +471,14 @@ impl<H: WrHandler> Srq<H> {
         this.queue.expire(report);
     }
 
-    /// Cancels the requests that `which` selects, and returns how many it canceled.
+    /// Cancels the requests that `which` selects, and returns how many it canceled. Context as for
+    /// [`Qp::cancel`](super::qp::Qp::cancel).
     pub(crate) fn cancel(&self, which: impl Fn(&H::Request) -> bool) -> u32 {
         let report = |request| self.handler.cancel(request, CancelReason::Canceled);
         self.queue.cancel(which, report)
     }
 
-    /// Cancels the request in slot `slot`, if `which` selects it.
+    /// Cancels the request in slot `slot`, if `which` selects it. Context as for [`Self::cancel`].
     pub(crate) fn cancel_slot(&self, slot: u32, which: impl Fn(&H::Request) -> bool) -> bool {
         let report = |request| self.handler.cancel(request, CancelReason::Canceled);
         self.queue.cancel_slot(slot, which, report)
