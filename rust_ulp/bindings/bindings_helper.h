@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The input of bindgen: the verbs, the connection manager, the helpers and the ABI.
+ * The input of bindgen: the verbs, the connection manager, the helpers, the ABI and the tracepoints.
  */
 #include <rdma/ib_verbs.h>
 #include <rdma/ib_cache.h>
@@ -14,3 +14,4 @@
 #include "sync.c"
 #include "uring.c"
 #include "rust_ulp.h"
+#include "ulp_trace.h"

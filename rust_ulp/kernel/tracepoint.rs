@@ -8,7 +8,7 @@
 //!
 //! C header: [`include/linux/tracepoint.h`](srctree/include/linux/tracepoint.h)
 
-/// Declares safe functions that fire tracepoints. Any context.
+/// Declares safe functions that fire tracepoints of a header that bindgen reads. Any context.
 ///
 /// Each costs a jump that the kernel patches while its event is off.
 macro_rules! tracepoints {
@@ -18,10 +18,7 @@ macro_rules! tracepoints {
     )*) => { ::kernel::macros::paste! {
         #[allow(improper_ctypes)]
         extern "C" {
-            $(
-                static [<__tracepoint_ $event>]: ::kernel::bindings::tracepoint;
-                fn [<rust_do_trace_ $event>]($($arg: $ty),*);
-            )*
+            $(static [<__tracepoint_ $event>]: ::kernel::bindings::tracepoint;)*
         }
         $(
             $(#[$meta])*
@@ -38,8 +35,8 @@ macro_rules! tracepoints {
                         )
                     };
                     if on {
-                        // SAFETY: All arguments are plain values.
-                        unsafe { [<rust_do_trace_ $event>]($($arg),*) };
+                        // SAFETY: All arguments are plain values, of the types that bindgen found.
+                        unsafe { $crate::bindings::[<rust_do_trace_ $event>]($($arg),*) };
                     }
                 }
             }
