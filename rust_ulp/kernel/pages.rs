@@ -51,8 +51,8 @@ pub(crate) use kernel::page::{PAGE_SHIFT, PAGE_SIZE};
 /// The order of the largest chunk of the page allocator: `2^10` pages.
 const MAX_ORDER: u32 = 10;
 
-/// The effort of an allocation when no memory is free. No policy invokes the OOM killer, neither that
-/// of the cgroup nor that of the machine.
+/// The effort of an allocation when no memory is free. No policy invokes the OOM killer of the
+/// cgroup or of the machine.
 ///
 /// ```
 /// fn large_if_possible(len: usize) -> Result<Pages> {
@@ -72,12 +72,12 @@ impl AllocPolicy {
     /// Returns the flags for the allocation of zeroed chunks of `2^order` pages.
     fn gfp(self, order: u32) -> u32 {
         use kernel::bindings::{
-            GFP_KERNEL_ACCOUNT, //
+            GFP_KERNEL_ACCOUNT,
             __GFP_NOWARN,
             __GFP_ZERO,
             ___GFP_COMP_BIT,
             ___GFP_NORETRY_BIT,
-            ___GFP_RETRY_MAYFAIL_BIT,
+            ___GFP_RETRY_MAYFAIL_BIT, //
         };
         let effort = match self {
             Self::None => ___GFP_NORETRY_BIT,

@@ -100,9 +100,9 @@ pub(crate) struct GidRef {
 
 impl Drop for GidRef {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant. The last reference queues work that uses the device. The
-        // core waits for that work when it removes the device (`ib_cache_cleanup_one()`), and
-        // removal begins to wait only when `_device` is dropped, after this.
+        // SAFETY: By the type invariant. The last reference queues work that uses the device.
+        // Removal waits for `_device`, which is dropped after this, and then for that work
+        // (`ib_cache_cleanup_one()`).
         unsafe { bindings::rdma_put_gid_attr(self.entry.as_ptr()) };
     }
 }
