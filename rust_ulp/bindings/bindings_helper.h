@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The input of bindgen: the verbs, the connection manager, the helpers, the ABI and the tracepoints.
+ * The input of bindgen: the verbs, the connection manager, helpers, the ABI and tracepoints.
  */
 #include <rdma/ib_verbs.h>
 #include <rdma/ib_cache.h>

@@ -28,8 +28,8 @@ use kernel::prelude::*;
 
 /// Returns the delivery for a completion queue that asks for `requested`.
 ///
-/// Returns [`EPERM`] for the softirq, which takes CPU time from other processes, unless the module's
-/// parameters or `CAP_SYS_NICE` allow it.
+/// Returns [`EPERM`] for the softirq, which takes CPU time from other processes, unless the
+/// module's parameters or `CAP_SYS_NICE` allow it.
 fn choose_delivery(ctx: &Ctx<'_>, requested: u32) -> Result<u32> {
     let parameters = ctx.file.registry().parameters();
     match requested {

@@ -98,7 +98,8 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::QpCreate) -> Result<Object>
     Ok(Object::Qp(object))
 }
 
-/// Returns the sizes of the queues. With a shared receive queue, the queue pair has none of its own.
+/// Returns the sizes of the queues. With a shared receive queue, the queue pair has none of its
+/// own.
 fn capacity(value: &abi::QpCreate) -> Capacity {
     let (max_recv_wr, max_recv_sge) = match value.srq {
         0 => (value.max_recv_wr.max(1), value.max_recv_sge.max(1)),

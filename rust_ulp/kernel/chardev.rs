@@ -47,9 +47,8 @@ pub(crate) mod events {
 /// An open file of the device.
 ///
 /// ```
-/// use ::kernel::{
-///     fs::File, seq_file::SeqFile, sync::poll::PollTable, sync::ArcBorrow, uaccess::UserSliceWriter,
-/// };
+/// use ::kernel::{fs::File, seq_file::SeqFile, uaccess::UserSliceWriter};
+/// use ::kernel::sync::{poll::PollTable, ArcBorrow};
 /// use {area::Area, uring::{Canceling, IssueResult, UringCmd}};
 ///
 /// /// A file that is always at its end.

@@ -121,9 +121,9 @@ impl DmaBuf {
             raw: Default::default(),
             _bound: Some(bound),
         };
-        // SAFETY: The struct is valid, and the type of the device is transparent. By the requirement
-        // a driver is bound to it until it is detached. A call that fails does not change the
-        // struct, and closing it then does nothing.
+        // SAFETY: The struct is valid, and the type of the device is transparent. By the
+        // requirement a driver is bound to it until it is detached. A call that fails does not
+        // change the struct, and closing it then does nothing.
         to_result(unsafe {
             bindings::rust_ulp_h_dmabuf_attach(what.fd, what.write, raw, &mut buf.raw)
         })

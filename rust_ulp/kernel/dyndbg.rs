@@ -88,9 +88,9 @@ impl Site {
 
     /// Prints `args` as the flags of this site say. Any context.
     pub(crate) fn print(&'static self, args: kernel::fmt::Arguments<'_>) {
-        // SAFETY: `self` has the layout of a descriptor, as asserted above, and lives for ever. `%s`
-        // takes a string, which `modname` is by the type invariant, and `%pA` takes a pointer to
-        // `Arguments`.
+        // SAFETY: `self` has the layout of a descriptor, as asserted above, and lives for ever.
+        // `%s` takes a string, which `modname` is by the type invariant, and `%pA` takes a pointer
+        // to `Arguments`.
         unsafe {
             bindings::__dynamic_pr_debug(
                 core::ptr::from_ref(self).cast_mut().cast(),

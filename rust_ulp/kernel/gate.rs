@@ -126,8 +126,8 @@ impl<T: Send + Sync> Gate<T> {
 
     /// Closes the gate, and returns the value; [`None`] when it was closed before. Sleeps.
     ///
-    /// Calls `wake_waiters`, which must make the users leave soon, and waits until they have left. A
-    /// caller that holds a guard would wait for ever.
+    /// Calls `wake_waiters`, which must make the users leave soon, and waits until they have left.
+    /// A caller that holds a guard would wait for ever.
     pub(crate) fn close(&self, wake_waiters: impl FnOnce()) -> Option<T> {
         if self.closed.xchg(true, Full) {
             return None;

@@ -29,8 +29,8 @@ pub(crate) fn may_lock_memory() -> bool {
     capable_noaudit(kernel::bindings::CAP_IPC_LOCK)
 }
 
-/// Returns whether the current task has `capability` in the initial namespace. Writes nothing to the
-/// audit log, since this is called for each object.
+/// Returns whether the current task has `capability` in the initial namespace. Writes nothing to
+/// the audit log, since this is called for each object.
 fn capable_noaudit(capability: u32) -> bool {
     // SAFETY: The function reads the current task. The initial namespace always exists.
     unsafe {

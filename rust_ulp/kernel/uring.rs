@@ -248,8 +248,8 @@ impl<'a> Pdu<'a> {
         }
     }
 
-    /// Clears [`state::BUSY`] of a stream, unless the stream was woken meanwhile. Returns whether it
-    /// did. Then the task work may run again at once, and complete the command.
+    /// Clears [`state::BUSY`] of a stream, unless the stream was woken meanwhile. Returns whether
+    /// it did. Then the task work may run again at once, and complete the command.
     fn try_idle(self) -> bool {
         let old = self.change(|old| match old & state::WOKEN {
             0 => old & !state::BUSY,
@@ -470,8 +470,8 @@ impl UringCmd<'_> {
         match begun {
             Ok(()) => {
                 if !pdu.try_idle() {
-                    // SAFETY: The state is `BUSY`, so the command has not completed, and nobody else
-                    // queues its task work.
+                    // SAFETY: The state is `BUSY`, so the command has not completed, and nobody
+                    // else queues its task work.
                     unsafe { bindings::rust_ulp_h_uring_stream(self.cmd.as_ptr()) };
                 }
                 IssueResult(QUEUED)
@@ -554,8 +554,8 @@ impl CmdRef {
         self.pdu().slot().store(slot, Relaxed);
     }
 
-    /// Adds the reference of a part that succeeded to `refs`. If those are to another command, drops
-    /// them. Any context.
+    /// Adds the reference of a part that succeeded to `refs`. If those are to another command,
+    /// drops them. Any context.
     pub(crate) fn merge(self, refs: &mut Option<Self>) {
         match refs {
             Some(refs) if refs.cmd == self.cmd => {
@@ -733,8 +733,8 @@ mod state {
 /// time while that bit is set.
 pub(crate) struct Stream(NonNull<io_uring_cmd>);
 
-// SAFETY: A stream gives access to the command's state, which is atomic, and queues task work, which
-// io_uring takes in any context (`__io_req_task_work_add()`, io_uring/tw.h:40).
+// SAFETY: A stream gives access to the command's state, which is atomic, and queues task work,
+// which io_uring takes in any context (`__io_req_task_work_add()`, io_uring/tw.h:40).
 unsafe impl Send for Stream {}
 // SAFETY: As above.
 unsafe impl Sync for Stream {}
@@ -791,8 +791,8 @@ impl Stream {
         }
     }
 
-    /// Copies data of `source` into buffers. Returns the last result of the command, or [`None`] when
-    /// the stream goes on, and this is called again.
+    /// Copies data of `source` into buffers. Returns the last result of the command, or [`None`]
+    /// when the stream goes on, and this is called again.
     fn fill_buffers<S: Source>(pdu: Pdu<'_>, source: &S, ended: bool) -> Option<i32> {
         let group = pdu.kind().load(Relaxed) & kind::COUNT;
         for _ in 0..BUDGET {

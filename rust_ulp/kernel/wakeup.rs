@@ -66,7 +66,8 @@ impl Wakeup {
         while unsafe { bindings::try_wait_for_completion(self.raw.get()) } {}
     }
 
-    /// Sleeps until [`Self::wake`] is called, at most `jiffies`. Returns `false` when a signal came.
+    /// Sleeps until [`Self::wake`] is called, at most `jiffies`. Returns `false` when a signal
+    /// came.
     pub(crate) fn sleep(&self, jiffies: Jiffies) -> bool {
         // SAFETY: By the type invariant; the caller is in process context, since it may sleep.
         unsafe { bindings::wait_for_completion_interruptible_timeout(self.raw.get(), jiffies) >= 0 }

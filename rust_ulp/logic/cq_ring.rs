@@ -2,8 +2,8 @@
 
 //! The producer's side of a completion ring: reservations, waiters, pollers and the stream.
 //!
-//! Every request reserves an entry in the ring of its completion queue before it is posted. So every
-//! completion has a place, whatever user space does with the ring.
+//! Every request reserves an entry in the ring of its completion queue before it is posted. So
+//! every completion has a place, whatever user space does with the ring.
 //!
 //! [`CqRing`] names what a ring is made of: a lock, memory, wait queues. Its provided methods are
 //! the protocol. The host tests compile them for threads of loom.
@@ -309,8 +309,8 @@ pub trait CqRing: Sized {
         }
     }
 
-    /// Ends waits and the stream, now and from now on: with [`Failure::Destroyed`] when the queue is
-    /// destroyed, with [`Failure::Removed`] when its device goes. The stream first takes what is
+    /// Ends waits and the stream, now and from now on: with [`Failure::Destroyed`] when the queue
+    /// is destroyed, with [`Failure::Removed`] when its device goes. The stream first takes what is
     /// unread.
     fn end_all(&self, why: Failure) {
         let mut state = self.lock();
@@ -360,8 +360,8 @@ pub trait CqRing: Sized {
         (state.look(self.header()), state.reserved)
     }
 
-    /// Returns whether `poll` should report something. If not, the next completion wakes the threads
-    /// that have registered with the file before this call.
+    /// Returns whether `poll` should report something. If not, the next completion wakes the
+    /// threads that have registered with the file before this call.
     ///
     /// Both happen under the ring's lock, as [`Self::push`] does: no wake-up is lost between them.
     fn is_ready(&self) -> bool {
@@ -373,8 +373,8 @@ pub trait CqRing: Sized {
 
     /// Waits until `min` entries are unread; `left_ns` returns the time that is left. Sleeps.
     ///
-    /// Fails with [`Failure::TimedOut`] when the time runs out, with [`Failure::Interrupted`] when a
-    /// signal arrives, with [`Failure::QueueFailed`] when the device's queue has failed, and with
+    /// Fails with [`Failure::TimedOut`] when the time runs out, with [`Failure::Interrupted`] when
+    /// a signal arrives, with [`Failure::QueueFailed`] when the device's queue has failed, and with
     /// the argument of [`Self::end_all`].
     fn wait_until(&self, min: u32, left_ns: impl Fn() -> u64) -> Result<(), Self::Error> {
         let mut state = self.lock();
@@ -386,8 +386,8 @@ pub trait CqRing: Sized {
         Ok(())
     }
 
-    /// Waits as [`Self::wait_until`] does, in the thread that polls the device's queue: `serve` polls
-    /// it until it is empty, puts what has completed into the ring, and arms it.
+    /// Waits as [`Self::wait_until`] does, in the thread that polls the device's queue: `serve`
+    /// polls it until it is empty, puts what has completed into the ring, and arms it.
     fn wait_polling(
         &self,
         min: u32,

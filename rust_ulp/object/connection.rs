@@ -241,8 +241,8 @@ pub(crate) struct Shared {
     handle: Atomic<u32>,
     /// The value that the caller of CONNECT or ACCEPT gave the connection; 0 for a request.
     user_data: Atomic<u64>,
-    /// Lock order: after the handler mutex of an identifier, before `rdma::Qp::modifying`. Held while
-    /// the queue pair moves to ERR.
+    /// Lock order: after the handler mutex of an identifier, before `rdma::Qp::modifying`. Held
+    /// while the queue pair moves to ERR.
     #[pin]
     progress: Mutex<Progress>,
     #[pin]
@@ -693,7 +693,8 @@ impl Connection {
     }
 
     /// Waits for the step that the background takes, and takes the background's reference away.
-    /// After [`Self::close`], and not under the table's lock: a step takes the handler mutex. Sleeps.
+    /// After [`Self::close`], and not under the table's lock: a step takes the handler mutex.
+    /// Sleeps.
     pub(crate) fn end_background(&self) {
         let background = self.shared.progress.lock().background.clone();
         // The caller has another reference: this one is not the last.
@@ -779,7 +780,8 @@ impl Connection {
         attended
     }
 
-    /// Starts to connect the queue pair, in RESET or INIT, that this connection has claimed. Sleeps.
+    /// Starts to connect the queue pair, in RESET or INIT, that this connection has claimed.
+    /// Sleeps.
     pub(crate) fn connect(&self, device: Arc<Device>, params: ConnectParams) -> Result {
         let background = Background::new(device)?;
         if params.param.flags & abi::CONN_TRAFFIC_CLASS != 0 {
@@ -975,8 +977,8 @@ impl Connection {
     ///
     /// Returns [`eisconn`] when it is a connection already or becomes one, [`enotconn`] when it was
     /// one, and [`econnreset`] when the peer has gone: then it has failed. After any other error
-    /// before the answer is sent, the request still waits. With `nonblock`, events report the end of
-    /// the attempt.
+    /// before the answer is sent, the request still waits. With `nonblock`, events report the end
+    /// of the attempt.
     pub(crate) fn accept(
         &self,
         device: Arc<Device>,
@@ -1108,8 +1110,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the connection, and moves its queue pair to ERR. Sleeps. Returns [`enotconn`] when it is
-    /// not established.
+    /// Ends the connection, and moves its queue pair to ERR. Sleeps. Returns [`enotconn`] when it
+    /// is not established.
     pub(crate) fn disconnect(&self) -> Result {
         let id = self.id.lock();
         let mut progress = self.shared.progress.lock();

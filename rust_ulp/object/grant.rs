@@ -391,8 +391,8 @@ pub(crate) struct GrantObject {
 impl GrantObject {
     /// Creates a grant with `attr`, shortened where its flags allow that. Sleeps.
     ///
-    /// Returns [`EINVAL`] unless `access` is one or several of `ACCESS_REMOTE_*`, [`EACCES`] when it
-    /// allows writing and the buffer is read-only, and [`ERANGE`] when the range is empty, not
+    /// Returns [`EINVAL`] unless `access` is one or several of `ACCESS_REMOTE_*`, [`EACCES`] when
+    /// it allows writing and the buffer is read-only, and [`ERANGE`] when the range is empty, not
     /// inside, or too long for one key.
     pub(crate) fn new(
         buffer: UseRef<BufferObject>,

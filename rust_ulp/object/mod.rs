@@ -76,8 +76,8 @@ impl Object {
         }
     }
 
-    /// Ends what goes on with an object that was removed from the table: wakes the threads that wait
-    /// for it, with `err`. Sleeps.
+    /// Ends what goes on with an object that was removed from the table: wakes the threads that
+    /// wait for it, with `err`. Sleeps.
     pub(crate) fn end(&self, err: Error) {
         self.wake_waiters(err);
         if let Self::Connection(connection) = self {

@@ -9,6 +9,7 @@ use super::usecount::{
 use crate::{
     kernel::net::NetNs,
     rdma::{
+        cm,
         fast_reg::FastRegQp,
         loopback::LoopbackConnector,
         pd::Pd, //
@@ -38,6 +39,11 @@ pub(crate) struct PdObject {
     use_count: UseCount,
 }
 
+/// Traces an event of the connection of a registration queue pair.
+fn trace_event(event: &cm::Event<'_>) {
+    trace::cm_event(0, event.number(), event.status());
+}
+
 impl PdObject {
     /// Wraps `pd`.
     pub(crate) fn new(pd: Arc<Pd>) -> Result<Arc<Self>> {
@@ -45,7 +51,7 @@ impl PdObject {
             pin_init!(Self {
                 pd,
                 fast_reg <- new_mutex!(None, "rust_ulp::PdObject::fast_reg"),
-                loopback <- LoopbackConnector::new(|event| trace::cm_event(0, event.number(), event.status())),
+                loopback <- LoopbackConnector::new(trace_event),
                 use_count: UseCount::new(),
             }),
             GFP_KERNEL_ACCOUNT,

@@ -72,8 +72,8 @@ impl Queues {
     }
 }
 
-/// Returns the capacity of the device's queue pair for a caller that asked for `asked`: elements may
-/// be cut at the borders of keys.
+/// Returns the capacity of the device's queue pair for a caller that asked for `asked`: elements
+/// may be cut at the borders of keys.
 fn with_cuts(asked: Capacity, device: &rdma::device::Attributes) -> Capacity {
     Capacity {
         max_send_sge: one_more(asked.max_send_sge, device.max_send_sge),

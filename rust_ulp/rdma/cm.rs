@@ -234,8 +234,9 @@ impl<'a> RawEvent<'a> {
     }
 
     fn message(&self) -> Message<'a> {
-        // SAFETY: The manager initializes all of an event with zeros (drivers/infiniband/core/cma.c),
-        // and sets this variant of the union for identifiers of `RDMA_PS_TCP`.
+        // SAFETY: The manager initializes all of an event with zeros
+        // (drivers/infiniband/core/cma.c), and sets this variant of the union for identifiers of
+        // `RDMA_PS_TCP`.
         let conn = unsafe { &self.0.param.conn };
         let len = usize::from(conn.private_data_len);
         let private_data: &[u8] = if conn.private_data.is_null() || len == 0 {
@@ -338,8 +339,8 @@ impl Id {
 
     /// Returns the number of the device that the identifier is bound to, as `rdma dev` shows it.
     ///
-    /// Does not sleep. The number does not change after the address is resolved, or after binding to
-    /// an address that is no wildcard.
+    /// Does not sleep. The number does not change after the address is resolved, or after binding
+    /// to an address that is no wildcard.
     pub(crate) fn device_index(&self) -> Option<u32> {
         let mut index = 0;
         // SAFETY: By the type invariant. The device exists while the identifier is bound to it.
@@ -469,8 +470,8 @@ impl LockedId<'_> {
             .map_err(|err| if err == ERESTARTSYS { EINTR } else { err })
     }
 
-    /// Accepts a request. Sleeps. Fails with [`EINVAL`] for more than 196 bytes of private data. When it
-    /// fails otherwise, the manager has rejected the request.
+    /// Accepts a request. Sleeps. Fails with [`EINVAL`] for more than 196 bytes of private data.
+    /// When it fails otherwise, the manager has rejected the request.
     pub(crate) fn accept(&self, parameters: &Parameters, private_data: &[u8]) -> Result {
         let mut raw = parameters.to_raw(private_data)?;
         fault::point().inspect_err(|_| self.give_up())?;
@@ -490,8 +491,8 @@ impl LockedId<'_> {
         let _ = self.reject(REJECT_CONSUMER, &[]);
     }
 
-    /// Rejects a request or an answer. Sleeps. Fails with [`EINVAL`] for more than 148 bytes of private
-    /// data, and when there is nothing to reject.
+    /// Rejects a request or an answer. Sleeps. Fails with [`EINVAL`] for more than 148 bytes of
+    /// private data, and when there is nothing to reject.
     ///
     /// Not for a request that was accepted and is not established: the manager would continue to
     /// send its answer, and dropping the identifier would wait for that.

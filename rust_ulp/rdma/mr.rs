@@ -132,8 +132,8 @@ struct Mapping {
     pages: Arc<Pages>,
 }
 
-// SAFETY: Nothing changes the table while it is mapped. A mapping belongs to the table and the device,
-// not to a task: any task may unmap it.
+// SAFETY: Nothing changes the table while it is mapped. A mapping belongs to the table and the
+// device, not to a task: any task may unmap it.
 unsafe impl Send for Mapping {}
 // SAFETY: As above.
 unsafe impl Sync for Mapping {}
@@ -221,10 +221,10 @@ impl Mapping {
     /// Chooses the page table for the `length` bytes at `position`, which lie in chunks of `chunk`
     /// bytes.
     ///
-    /// Below the page size, the address in the region and the DMA address must agree. An IOMMU keeps only
-    /// the offset in a page of its own, so the page may have to be smaller than a chunk. The address is
-    /// the position, unless that takes more pages than the device supports: then its lower bits are
-    /// those of the DMA address. [`ERANGE`] when that takes too many pages, too.
+    /// Below the page size, the address in the region and the DMA address must agree. An IOMMU
+    /// keeps only the offset in a page of its own, so the page may have to be smaller than a chunk.
+    /// The address is the position, unless that takes more pages than the device supports: then its
+    /// lower bits are those of the DMA address. [`ERANGE`] when that takes too many pages, too.
     fn layout(&self, position: u64, length: u64, chunk: u64) -> Result<Layout> {
         let attributes = self.device.attributes();
         let within = chunk.wrapping_sub(1);
@@ -309,9 +309,9 @@ unsafe impl Sync for Mr {}
 impl Mr {
     /// Registers `length` bytes at `offset` of `pages` with the rights `access`. Sleeps.
     ///
-    /// The address of a byte is its position in `pages`, unless the DMA addresses require another one,
-    /// see [`Layout`]. On siw, [`DeferredPages`](super::deferred::DeferredPages) keeps pages that a
-    /// peer can access. Fails with
+    /// The address of a byte is its position in `pages`, unless the DMA addresses require another
+    /// one, see [`Layout`]. On siw, [`DeferredPages`](super::deferred::DeferredPages) keeps pages
+    /// that a peer can access. Fails with
     ///
     /// - [`ERANGE`] when the device does not support so many bytes under one key, see
     ///   [`max_bytes`],

@@ -84,13 +84,13 @@ impl Pd {
         self.leaked.store(true, Relaxed);
     }
 
-    /// Destroys a queue pair of the domain, and returns whether the driver did that. A queue pair that
-    /// it did not destroy is leaked, and the domain with it. Sleeps.
+    /// Destroys a queue pair of the domain, and returns whether the driver did that. A queue pair
+    /// that it did not destroy is leaked, and the domain with it. Sleeps.
     ///
     /// # Safety
     ///
-    /// The caller owns `qp`, a valid queue pair of this domain, and uses it afterwards only when this
-    /// returns `false`.
+    /// The caller owns `qp`, a valid queue pair of this domain, and uses it afterwards only when
+    /// this returns `false`.
     pub(super) unsafe fn destroy_qp(&self, qp: NonNull<bindings::ib_qp>) -> bool {
         // SAFETY: By the contract of this function.
         let err = unsafe { bindings::ib_destroy_qp_user(qp.as_ptr(), core::ptr::null_mut()) };

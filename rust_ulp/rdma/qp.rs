@@ -76,9 +76,9 @@ use kernel::{
     }, //
 };
 
-/// The attempts to move a queue pair to RESET until the device reports that state. A task of rxe that
-/// `rxe_qp_reset()` has not yet stopped may call `rxe_qp_error()`, which sets ERR. No such task
-/// runs the second time.
+/// The attempts to move a queue pair to RESET until the device reports that state. A task of rxe
+/// that `rxe_qp_reset()` has not yet stopped may call `rxe_qp_error()`, which sets ERR. No such
+/// task runs the second time.
 const RESETS: u32 = 3;
 
 /// A queue pair: `struct ib_qp`.
@@ -368,8 +368,8 @@ impl<H: WrHandler> Qp<H> {
         }
     }
 
-    /// Returns the number of posted requests in the send and in the receive queue. Process context or
-    /// softirq.
+    /// Returns the number of posted requests in the send and in the receive queue. Process context
+    /// or softirq.
     pub(crate) fn in_flight(&self) -> (u32, u32) {
         // Not one expression: it would hold the first lock while it takes the second.
         let sends = self.send.lists.lock().order.posted();
@@ -513,8 +513,8 @@ impl<H: WrHandler> Qp<H> {
         sends.saturating_add(recvs)
     }
 
-    /// Cancels the request in slot `slot` of one of the queues, if `which` selects it. Context as for
-    /// [`Self::cancel`].
+    /// Cancels the request in slot `slot` of one of the queues, if `which` selects it. Context as
+    /// for [`Self::cancel`].
     pub(crate) fn cancel_slot(&self, slot: u32, which: impl Fn(&H::Request) -> bool) -> bool {
         let canceled = |request| self.handler().cancel(request, CancelReason::Canceled);
         self.send.cancel_slot(slot, &which, canceled)

@@ -411,8 +411,8 @@ impl<H: WrHandler> Srq<H> {
     /// `wc` is the completion of such a request.
     unsafe extern "C" fn done(_cq: *mut bindings::ib_cq, wc: *mut bindings::ib_wc) {
         // SAFETY: The core passes a completion that is valid during the call. Its `wr_cqe` came out
-        // of `Queue::push`. The slot lives in the queue, which outlives the queue pairs that use it.
-        // They wait for their completions before they are freed.
+        // of `Queue::push`. The slot lives in the queue, which outlives the queue pairs that use
+        // it. They wait for their completions before they are freed.
         let (slot, wc) = unsafe {
             let wc = &*wc;
             (

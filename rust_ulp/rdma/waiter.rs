@@ -176,8 +176,8 @@ impl Qp<WaitHandler> {
     }
 }
 
-/// Posts the signaled request that `push` appends to `chain`, which is empty. Sleeps. Fails as `push`
-/// and [`Chain::post`] do.
+/// Posts the signaled request that `push` appends to `chain`, which is empty. Sleeps. Fails as
+/// `push` and [`Chain::post`] do.
 pub(super) fn post(
     target: TargetRef<'_, WaitHandler>,
     chain: &mut Chain<WaitHandler>,

@@ -32,7 +32,9 @@ tracepoints! {
     rust_ulp_completion as completion(
         qp_num: u32, user_data: u64, opcode: u32, status: u32, byte_len: u32,
     );
-    rust_ulp_complete_canceled as complete_canceled(qp_num: u32, user_data: u64, opcode: u32, status: u32);
+    rust_ulp_complete_canceled as complete_canceled(
+        qp_num: u32, user_data: u64, opcode: u32, status: u32,
+    );
     rust_ulp_cancel as cancel(file: u32, queue: u32, user_data: u64, canceled: u32);
     rust_ulp_deliver as deliver(cq: u32, user_data: u64, tail: u32, unread: u32, woke: bool);
     rust_ulp_stream as stream(cq: u32, count: u32);

@@ -28,7 +28,8 @@ pub trait Command: Zero + Copy + Default + 'static {
     /// The name of the command: that of its constant without `IOC_`.
     const NAME: &'static str;
 
-    /// Returns a struct whose `size` and sizes of other structs are set. Its other members are zero.
+    /// Returns a struct whose `size` and sizes of other structs are set. Its other members are
+    /// zero.
     fn new() -> Self;
 }
 
