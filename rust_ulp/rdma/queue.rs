@@ -151,8 +151,11 @@ pub(super) struct Lists {
     /// The deadlines of the posted slots that were not canceled. Has no memory before
     /// [`Queue::reserve_deadlines`].
     deadlines: Deadlines<KVVec<Deadline>, KVVec<u32>>,
-    /// When the timer fires, [`u64::MAX`] when it does not run. No deadline is earlier.
+    /// When the timer fires, [`u64::MAX`] when it does not run. No deadline is earlier, except those
+    /// that wait for `pause`.
     due: u64,
+    /// The timer does not fire before this time.
+    pause: u64,
 }
 
 /// A request that is being posted.
@@ -292,6 +295,7 @@ impl<R: WrContext> Queue<R> {
             used: false,
             deadlines: Deadlines::new(KVVec::new(), KVVec::new()),
             due: u64::MAX,
+            pause: 0,
         };
         // SAFETY: By the requirement; the timer starts only when something is posted.
         let timer = unsafe { Timer::new(calls.expired, owner) };
@@ -620,9 +624,9 @@ impl<R: WrContext> Queue<R> {
     /// Starts the timer if the first deadline is earlier than the timer.
     pub(super) fn start_timer(&self, lists: &mut Lists) {
         match lists.deadlines.first() {
-            Some(first) if first.at_ns < lists.due => {
-                lists.due = first.at_ns;
-                self.timer.start(first.at_ns);
+            Some(first) if first.at_ns.max(lists.pause) < lists.due => {
+                lists.due = first.at_ns.max(lists.pause);
+                self.timer.start(lists.due);
             }
             _ => (),
         }
@@ -703,8 +707,11 @@ impl<R: WrContext> Queue<R> {
     }
 
     /// Cancels requests whose deadline has passed, the earliest first, at most [`LOCKED_SLOTS`].
-    /// The timer fires again at once when more are left. Softirq or process context. Otherwise as
-    /// [`Self::cancel`].
+    /// Softirq. Otherwise as [`Self::cancel`].
+    ///
+    /// What is left waits until the next multiple of [`DEADLINE_STEP`]: a timer that is started for
+    /// a time that has passed fires again in the same softirq, `__hrtimer_run_queues()`,
+    /// kernel/time/hrtimer.c:2077.
     pub(super) fn expire(&self, mut tell: impl FnMut(R)) {
         let mut lists = self.lists.lock();
         let now = now_ns();
@@ -716,6 +723,7 @@ impl<R: WrContext> Queue<R> {
             self.cancel_posted(&mut lists, first.slot, |_| true, &mut tell);
         }
         lists.due = u64::MAX;
+        lists.pause = Self::deadline(1);
         self.start_timer(&mut lists);
     }
 

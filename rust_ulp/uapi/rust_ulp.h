@@ -1951,7 +1951,8 @@ struct rust_ulp_sge {
  * @arg1: [in; 64 bits] Second operand of an atomic: swap. UD: Q_Key; with bit 31 set, the Q_Key of
  *   the queue pair.
  * @timeout_ns: [in; ns] With RUST_ULP_REQUEST_TIMEOUT, the time limit, not 0; the kernel rounds the
- *   end up to a multiple of 2^20 ns. Without that flag there is no limit, and this is 0.
+ *   end up to a multiple of 2^20 ns. Without that flag there is no limit, and this is 0. If many
+ *   requests of a queue run out of time together, the kernel cancels 64 of them every 2^20 ns.
  */
 struct rust_ulp_wr {
 	__aligned_u64 user_data;

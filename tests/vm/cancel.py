@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Requests that are over for their caller before they are for the device, between h1 and h2.
 
-    cancel.py deadline|expiry|cancel|sections|silent|room|receive|shared|once|gone|reset|killed
+    cancel.py deadline|expiry|burst|cancel|sections|silent|room|receive|shared|once|gone|reset|killed
 
 Expects the module and two hosts. Prints KTAP.
 """
@@ -171,6 +171,44 @@ def test_expiry(r):
     r.equal("the kernel's timer is seen at each deadline", (some >= 40, others >= 40), (True, True))
     r.note(f"with 128 other deadlines {short:.0f} us, with 16000 {long:.0f} us")
     r.equal("125 times as many deadlines do not take 4 times as long", long < 4 * max(short, 10), True)
+
+
+def test_burst(r):
+    """Of many deadlines that pass together, the kernel's softirq handles few at a time: counted, not timed."""
+    depth, most = 4096, 64
+    end, _ = pair(depth=depth, entries=2 * depth)
+    when = time.monotonic_ns() + 2000 * ulp.PATIENCE * MS
+    wrs = [recv(end, 0, timeout_ns=when) for _ in range(depth)]
+    for i, wr in enumerate(wrs):
+        wr.user_data = i
+        wr.flags |= N["REQUEST_ABSOLUTE"]
+    softirqs = [f"events/irq/softirq_{what}/enable" for what in ("entry", "exit")]
+    with tracing.Trace() as trace:
+        for event in softirqs:
+            tracing.write(event, "1")
+        try:
+            for first in range(0, depth, 128):
+                end.file.submit(wrs[first : first + 128])
+            in_time = time.monotonic_ns() < when
+            got = said(end.cq.wait(depth, 60))
+        finally:
+            for event in softirqs:
+                tracing.write(event, "0")
+    r.equal("all are posted before their deadline", in_time, True)
+    # Not in order: what passes between the command and the post may add a step to a deadline.
+    r.equal(f"{depth} receives time out, each once", sorted(got), [(i, TIMEOUT) for i in range(depth)])
+    counts, now = [], {}
+    for record in trace.records():
+        what, cpu = record["what"], record["cpu"]
+        if what.startswith("softirq_entry") and "HRTIMER" in what:
+            now[cpu] = 0
+        elif what.startswith("softirq_exit") and cpu in now:
+            counts.append(now.pop(cpu))
+        elif what.startswith("rust_ulp_deliver") and cpu in now:
+            now[cpu] += 1
+    r.note(f"{sum(map(bool, counts))} softirqs")
+    r.equal("the timer's softirq has told all of them", sum(counts), depth)
+    r.equal(f"none tells more than {most}", max(counts), most)
 
 
 def test_cancel(r):
