@@ -117,7 +117,7 @@ pub(crate) struct Device {
     gate: Gate<DeviceState>,
     /// The attached files. Lock order: before `UlpFile::table`.
     #[pin]
-    files: Mutex<KVec<Arc<dyn AttachedFile>>>,
+    files: Mutex<KVVec<Arc<dyn AttachedFile>>>,
     subscribers: Arc<EventSubscribers>,
     workqueue: Arc<Workqueue>,
 }
@@ -383,7 +383,7 @@ impl rdma::client::Client for Registry {
             try_pin_init!(Device {
                 index,
                 gate <- Gate::new(state),
-                files <- new_mutex!(KVec::new(), "rust_ulp::Device::files"),
+                files <- new_mutex!(KVVec::new(), "rust_ulp::Device::files"),
                 subscribers,
                 workqueue: self.workqueue.clone(),
             }? Error),

@@ -203,7 +203,7 @@ impl FileEvents {
 pub(crate) struct EventSubscribers {
     /// Lock order: after `rtnl_lock`, which the core's GID worker holds when it reports an event.
     #[pin]
-    files: Mutex<KVec<Arc<FileEvents>>>,
+    files: Mutex<KVVec<Arc<FileEvents>>>,
 }
 
 impl EventSubscribers {
@@ -211,7 +211,7 @@ impl EventSubscribers {
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                files <- new_mutex!(KVec::new(), "rust_ulp::EventSubscribers::files"),
+                files <- new_mutex!(KVVec::new(), "rust_ulp::EventSubscribers::files"),
             }),
             GFP_KERNEL,
         )
