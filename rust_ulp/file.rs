@@ -269,7 +269,7 @@ impl UlpFile {
         let table = self.table.lock();
         for (_, object) in table.iter() {
             if matches!(object, Object::Qp(_) | Object::Srq(_)) {
-                queues.push(object.clone(), GFP_KERNEL)?;
+                queues.push(object.clone(), GFP_KERNEL_ACCOUNT)?;
             }
         }
         drop(table);

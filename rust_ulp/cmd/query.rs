@@ -119,7 +119,7 @@ pub(super) fn devices(file: &UlpFile, value: &mut abi::DeviceList) -> Result {
             pad: 0,
         };
         if result.is_ok() {
-            result = entries.push(entry, GFP_KERNEL);
+            result = entries.push(entry, GFP_KERNEL_ACCOUNT);
         }
     });
     result?;
@@ -261,7 +261,7 @@ pub(super) fn gids(file: &UlpFile, value: &mut abi::GidQuery) -> Result {
         }
         if result.is_ok() {
             let entry = gid_entry(&gid, index, preferred == Some(index));
-            result = entries.push(entry, GFP_KERNEL);
+            result = entries.push(entry, GFP_KERNEL_ACCOUNT);
         }
     });
     drop(device);

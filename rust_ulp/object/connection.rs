@@ -328,7 +328,7 @@ impl Shared {
                 stepping <- new_mutex!((), "rust_ulp::Connection::stepping"),
                 file,
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 

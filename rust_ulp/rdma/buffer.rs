@@ -40,7 +40,7 @@ impl Buffer {
     /// Fails as [`Pages::new`] and [`Mr::register`] do.
     pub(crate) fn new(fast_reg: &Arc<FastRegQp>, len: usize, access: u32) -> Result<Self> {
         let pages = Pages::new(len, 0, None, AllocPolicy::Reclaim, false)?;
-        let pages = Arc::new(pages, GFP_KERNEL)?;
+        let pages = Arc::new(pages, GFP_KERNEL_ACCOUNT)?;
         let mr = Mr::register(fast_reg.clone(), pages.clone(), 0, len, access)?;
         Ok(Self { mr, pages })
     }

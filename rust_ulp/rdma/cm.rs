@@ -624,7 +624,7 @@ impl<H: Handler> Prepared<H> {
             },
             owner,
         };
-        Ok(Self(KBox::new(hook, GFP_KERNEL)?))
+        Ok(Self(KBox::new(hook, GFP_KERNEL_ACCOUNT)?))
     }
 }
 
@@ -781,7 +781,7 @@ impl<L: Listener> OwnedId<L> {
             },
             owner,
         };
-        let this = Self::new(net, device, KBox::new(hook, GFP_KERNEL)?)?;
+        let this = Self::new(net, device, KBox::new(hook, GFP_KERNEL_ACCOUNT)?)?;
         fault::point()?;
         // SAFETY: Both pointers are valid.
         to_result(unsafe { bindings::rust_ulp_h_cm_bind(this.as_raw(), &sockaddr_to_raw(&addr)) })?;

@@ -212,7 +212,7 @@ impl Cq {
                 handler,
                 polling <- new_mutex!((), "rdma::Cq::polling"),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         // SAFETY: This value, or the guard below, frees the queue before the context goes.
         let ptr = unsafe { Self::alloc(device, entries, vector, poll_context, &context) }?;
@@ -242,7 +242,7 @@ impl Cq {
                 core_handler,
                 draining <- new_mutex!((), "rdma::Cq::draining"),
             }? Error),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         free.dismiss();
         Ok(cq)

@@ -32,7 +32,7 @@ impl DeferredPages {
             pin_init!(Self {
                 kept <- new_mutex!(KVVec::new(), "rdma::DeferredPages::kept"),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 

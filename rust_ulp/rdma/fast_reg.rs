@@ -134,7 +134,7 @@ impl FastRegQp {
                 qp,
                 post_lock <- new_mutex!(Chain::new(), "rdma::FastRegQp::post_lock"),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 

@@ -126,7 +126,7 @@ impl Device {
         for room in [total.min(64), total] {
             let mut entries = KVVec::new();
             let empty = bindings::ib_uverbs_gid_entry::default();
-            if entries.resize(room, empty, GFP_KERNEL).is_err() {
+            if entries.resize(room, empty, GFP_KERNEL_ACCOUNT).is_err() {
                 break;
             }
             let count =

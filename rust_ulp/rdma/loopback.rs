@@ -113,7 +113,7 @@ impl LoopbackConn {
                 progress <- new_mutex!(progress, "rdma::loopback::LoopbackConn::progress"),
                 changed <- new_condvar!("rdma::loopback::LoopbackConn::changed"),
             }),
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )
     }
 
@@ -205,7 +205,7 @@ impl cm::Listener for LoopbackListener {
                 conn: conn.clone(),
                 connected: step::FAR,
             },
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         );
         let prepared = owner.map_err(Error::from).and_then(cm::Prepared::new);
         let mut progress = conn.progress.lock();
@@ -339,7 +339,7 @@ impl LoopbackPair {
             conn: conn.clone(),
             connected: step::NEAR,
         };
-        let id = cm::OwnedId::connection(net, device, Arc::new(owner, GFP_KERNEL)?)?;
+        let id = cm::OwnedId::connection(net, device, Arc::new(owner, GFP_KERNEL_ACCOUNT)?)?;
         let millis = TIMEOUT_MILLIS as u32;
         id.resolve_address(Some(SocketAddr::new(ip, 0)), addr, millis)?;
         conn.wait(step::ADDRESS, until)?;
@@ -380,7 +380,7 @@ impl LoopbackPair {
     ) -> Result<cm::OwnedId<LoopbackListener>> {
         let mut result = Err(eaddrinuse());
         for _ in 0..PORTS {
-            let owner = Arc::new(LoopbackListener(conn.clone()), GFP_KERNEL)?;
+            let owner = Arc::new(LoopbackListener(conn.clone()), GFP_KERNEL_ACCOUNT)?;
             let listener = cm::OwnedId::listener(net, pd.device(), SocketAddr::new(ip, 0), owner)?;
             Self::check(pd, &listener)?;
             result = listener.listen(BACKLOG).map(|()| listener);

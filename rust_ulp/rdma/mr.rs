@@ -161,7 +161,7 @@ impl Mapping {
                 sg = kernel::bindings::sg_next(sg);
             }
         }
-        let mapping = KBox::new_uninit(GFP_KERNEL)?;
+        let mapping = KBox::new_uninit(GFP_KERNEL_ACCOUNT)?;
         fault::point()?;
         if !is_foreign {
             // SAFETY: The device is registered, and the table is complete.
@@ -364,7 +364,7 @@ impl Mr {
         unsafe { mr.fast_reg.register(raw, key, access) }?;
         // INVARIANT: The device has registered it.
         mr.registered = true;
-        Ok(Arc::new(mr, GFP_KERNEL)?)
+        Ok(Arc::new(mr, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Gives a region that is not registered its page table, with pages of `page_size` bytes, its

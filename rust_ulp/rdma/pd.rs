@@ -71,7 +71,7 @@ impl Pd {
         if device.is_siw() {
             pd.deferred = Some(DeferredPages::new()?);
         }
-        Ok(Arc::new(pd, GFP_KERNEL)?)
+        Ok(Arc::new(pd, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Returns the C pointer.

@@ -91,8 +91,11 @@ impl<H: WrHandler> Membership<H> {
     pub(super) fn new(srq: Arc<Srq<H>>) -> Result<Self> {
         let mut marks = srq.marks.lock();
         // Older requests were taken by others.
-        let mark = Arc::new(Mark(Atomic::new(srq.newest.load(Relaxed))), GFP_KERNEL)?;
-        marks.push(mark.clone(), GFP_KERNEL)?;
+        let mark = Arc::new(
+            Mark(Atomic::new(srq.newest.load(Relaxed))),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        marks.push(mark.clone(), GFP_KERNEL_ACCOUNT)?;
         drop(marks);
         Ok(Self { srq, mark })
     }
@@ -178,7 +181,7 @@ pub(crate) struct Srq<H: WrHandler> {
     suspect: Atomic<u64>,
     /// The progress of the queue pairs that use the queue. Taken before `Queue::lists`.
     #[pin]
-    marks: Mutex<KVec<Arc<Mark>>>,
+    marks: Mutex<KVVec<Arc<Mark>>>,
     handler: H,
     cq: Arc<Cq>,
     pd: Arc<Pd>,
@@ -235,7 +238,7 @@ impl<H: WrHandler> Srq<H> {
                 }?,
                 newest: Atomic::new(0),
                 suspect: Atomic::new(0),
-                marks <- new_mutex!(KVec::new(), "rdma::Srq::marks"),
+                marks <- new_mutex!(KVVec::new(), "rdma::Srq::marks"),
                 handler,
                 // SAFETY: The domain outlives the queue. No event is raised before there are
                 // requests, and then the value is complete.

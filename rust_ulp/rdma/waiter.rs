@@ -137,7 +137,7 @@ impl Qp<WaitHandler> {
     /// Creates a reliable queue pair of `pd` and its completion queue, for `sends` and `recvs`
     /// requests of one element each. Sleeps.
     pub(crate) fn with_waiters(pd: &Arc<Pd>, sends: u32, recvs: u32) -> Result<Arc<Self>> {
-        let handler = Arc::new(WaitHandler, GFP_KERNEL)?;
+        let handler = Arc::new(WaitHandler, GFP_KERNEL_ACCOUNT)?;
         let capacity = Capacity {
             max_send_wr: sends,
             max_recv_wr: recvs,
@@ -188,7 +188,7 @@ pub(super) fn post(
             done <- Completion::new(),
             status: Atomic::new(bindings::IB_WC_GENERAL_ERR),
         }),
-        GFP_KERNEL,
+        GFP_KERNEL_ACCOUNT,
     )?;
     let pushed = chain
         .begin(target, 1)

@@ -384,10 +384,21 @@ def test_accounted(r):
     """
     file = File("h1", "")
     pd, cq = file.pd(), Cq(file, 64)
+    srq, buffer = Srq(file, pd, cq), Buffer(file, pd, 1 << 16)
     makers = {
+        "a file": lambda: File("h1"),
+        "a protection domain": file.pd,
+        "a completion queue": lambda: Cq(file, 8),
         "a queue pair": lambda: Qp(file, pd, cq, depth=8),
+        "a queue pair of a shared receive queue": lambda: Qp(file, pd, cq, depth=8, srq=srq.handle),
         "a shared receive queue": lambda: Srq(file, pd, cq, max_wr=8),
+        "an address handle": lambda: file.ah(pd, file.gid().gid),
+        "a buffer": lambda: Buffer(file, pd, 1 << 16),
+        "the first buffer of a domain": lambda: Buffer(file, domains.pop(), 1 << 16),
+        "a grant": lambda: file.grant(buffer),
+        "a listener": lambda: file.call("LISTEN", addr=S["addr"](family=2), backlog=16),
     }
+    domains = [file.pd()]
     event = "events/kmem/kmalloc"
     tracing.write("tracing_on", "1")
     for name, make in makers.items():
