@@ -442,7 +442,7 @@ fn grant(a: &mut Actor<'_>) {
     } else {
         0
     };
-    let arg = abi::GrantCreate {
+    let mut arg = abi::GrantCreate {
         flags: a.dice.of([0, 0, 0, 1, 2, 3]),
         buffer: buffer.map_or(0, |buffer| buffer.handle),
         access: if a.dice.one_in(3) {
@@ -463,6 +463,9 @@ fn grant(a: &mut Actor<'_>) {
         },
         ..abi::GrantCreate::new()
     };
+    if a.dice.one_in(4) {
+        arg.flags |= abi::GRANT_PARTIAL;
+    }
     a.create(&open, arg, |out| Object {
         at: out.addr,
         len: out.length,
@@ -827,7 +830,7 @@ fn submit(a: &mut Actor<'_>) {
     let (nr_wrs, wr_size) = requests(a, &open, PAGE);
     let in_shared = a.dice.one_in(8);
     let waits = a.dice.one_in(4);
-    let arg = abi::Submit {
+    let mut arg = abi::Submit {
         wrs: if in_shared {
             a.world.shared.at(0)
         } else {
@@ -840,6 +843,9 @@ fn submit(a: &mut Actor<'_>) {
         timeout_ns: if waits { a.wait() } else { 0 },
         ..abi::Submit::new()
     };
+    if waits {
+        (arg.flags, arg.timeout_ns) = a.until(arg.timeout_ns);
+    }
     let (result, out) = a.cmd(&open, arg);
     if result.is_ok() && out.posted != out.nr_wrs {
         a.finding(format!(
@@ -1369,8 +1375,10 @@ fn listen(a: &mut Actor<'_>) {
     make_listener(a, &open, port);
 }
 
-fn take_request(a: &mut Actor<'_>, open: &Open, listener: u32, timeout_ns: u64) -> Option<Object> {
+fn take_request(a: &mut Actor<'_>, open: &Open, listener: u32, wait: u64) -> Option<Object> {
+    let (flags, timeout_ns) = a.until(wait);
     let arg = abi::GetRequest {
+        flags,
         listener,
         timeout_ns,
         ..abi::GetRequest::new()
@@ -1385,13 +1393,22 @@ fn get_request(a: &mut Actor<'_>) {
     take_request(a, &open, listener, wait);
 }
 
-fn answer(a: &mut Actor<'_>, open: &Open, request: Object, qp: u32, timeout_ns: u64) {
-    let nonblock = a.dice.one_in(4);
+/// What [`Actor::until`] says, or that the command does not wait.
+fn time(a: &mut Actor<'_>, wait: u64) -> (u32, u64) {
+    if a.dice.one_in(4) {
+        (abi::NONBLOCK, 0)
+    } else {
+        a.until(wait)
+    }
+}
+
+fn answer(a: &mut Actor<'_>, open: &Open, request: Object, qp: u32, wait: u64) {
+    let (flags, timeout_ns) = time(a, wait);
     let arg = abi::Accept {
-        flags: if nonblock { abi::NONBLOCK } else { 0 },
+        flags,
         request: request.handle,
         qp,
-        timeout_ns: if nonblock { 0 } else { timeout_ns },
+        timeout_ns,
         param: parameters(a),
         private_len: a.dice.below(64) as u32,
         ..abi::Accept::new()
@@ -1432,17 +1449,17 @@ fn reject(a: &mut Actor<'_>) {
     refuse(a, &open, request);
 }
 
-fn ask(a: &mut Actor<'_>, open: &Open, qp: u32, dst: abi::Addr, timeout_ns: u64) {
-    let nonblock = a.dice.one_in(4);
+fn ask(a: &mut Actor<'_>, open: &Open, qp: u32, dst: abi::Addr, wait: u64) {
+    let (flags, timeout_ns) = time(a, wait);
     let arg = abi::Connect {
-        flags: if nonblock { abi::NONBLOCK } else { 0 },
+        flags,
         qp,
         handle: if a.dice.one_in(8) {
             a.handle(open, Kind::Conn)
         } else {
             0
         },
-        timeout_ns: if nonblock { 0 } else { timeout_ns },
+        timeout_ns,
         dst,
         src: if a.dice.one_in(4) {
             net(open.host, 0)
