@@ -817,13 +817,15 @@ impl<R: WrContext> Staging<'_, R> {
         let target = run.target.as_ref();
         let queue = target.queue();
         let bad = run.first.wrapping_add(taken);
+        // The slot of the last request keeps the memory of those before it; such memory is its
+        // first. At most one is that of requests on both sides.
+        let spans = |used: &&UsedMr| used.first < bad && used.last >= bad;
+        let keeper = self.used.iter().find(spans).map(|used| used.last);
         let mut carried = None;
         for place in (taken..count).rev() {
             let (request, mr) = queue.pop(lists)?;
             let at = run.first.wrapping_add(place);
-            // The slot of the last request keeps the memory of those before it; such memory is its
-            // first.
-            if self.used.iter().any(|it| it.last == at && it.first < bad) {
+            if keeper == Some(at) {
                 carried = mr;
             }
             if let Some(staged) = self.staged.get_mut(place as usize) {
