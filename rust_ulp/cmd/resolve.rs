@@ -15,7 +15,6 @@ use crate::{
             eopnotsupp, //
         },
         pages::PAGE_SIZE,
-        timer::now_ns,
         uring::PendingCmd, //
     },
     limits::MAX_MESSAGE,
@@ -540,7 +539,7 @@ fn push<'a>(
         user_data: request.user_data,
         opcode: request.opcode,
         length,
-        timeout_ns: request.limit.map_or(0, |limit| limit.left(now_ns())),
+        limit: request.limit,
         cmd_ref: ctx.command.map(|command| command.cmd_ref(index)),
         in_ring: ctx.in_ring,
         signaled,

@@ -26,7 +26,10 @@ use crate::{
         self,
         ulp_debug, //
     },
-    uapi::abi, //
+    uapi::{
+        abi,
+        decode::TimeLimit, //
+    }, //
 };
 use kernel::sync::{
     atomic::{
@@ -44,8 +47,8 @@ pub(crate) struct Request {
     pub(crate) opcode: u8,
     /// The length in bytes.
     pub(crate) length: u32,
-    /// The longest time that it may take; 0 for no limit.
-    pub(crate) timeout_ns: u64,
+    /// The time that it may take.
+    pub(crate) limit: Option<TimeLimit>,
     /// The command of io_uring that it is part of.
     pub(crate) cmd_ref: Option<CmdRef>,
     /// Whether it has a place in the completion ring.
@@ -106,8 +109,8 @@ impl WrContext for Request {
         }
     }
 
-    fn timeout_ns(&self) -> u64 {
-        self.timeout_ns
+    fn end_ns(&self, now: u64) -> u64 {
+        self.limit.map_or(0, |limit| limit.end(now))
     }
 }
 

@@ -488,7 +488,7 @@ impl<H: WrHandler> Chain<H> {
                 return Err(EINVAL);
             }
         }
-        if new.request.timeout_ns() != 0 && !run.timed {
+        if new.request.end_ns(0) != 0 && !run.timed {
             target.queue().reserve_deadlines()?;
             run.timed = true;
         }
@@ -745,7 +745,7 @@ impl<R: WrContext> Staging<'_, R> {
             };
             before(number, &request);
             let deadline = if run.timed {
-                Queue::<R>::deadline(request.timeout_ns())
+                Queue::deadline(&request)
             } else {
                 0
             };

@@ -229,6 +229,13 @@ pub(super) struct Calls {
 /// the timer of a queue fires at most once in this time.
 const DEADLINE_STEP: u64 = 1 << 20;
 
+/// Returns the first multiple of [`DEADLINE_STEP`] that is not before `at_ns`.
+fn step_from(at_ns: u64) -> u64 {
+    at_ns
+        .checked_next_multiple_of(DEADLINE_STEP)
+        .unwrap_or(u64::MAX)
+}
+
 /// The most slots that are looked at while the lock is held, with bottom halves disabled.
 const LOCKED_SLOTS: u32 = 64;
 
@@ -590,14 +597,11 @@ impl<R: WrContext> Queue<R> {
         Some((index, self.number(&lists, index)))
     }
 
-    /// Returns the deadline of a request that is posted now and may take `timeout_ns`; 0 for none.
-    pub(super) fn deadline(timeout_ns: u64) -> u64 {
-        match timeout_ns {
+    /// Returns the deadline of a request that is posted now; 0 for none.
+    pub(super) fn deadline(request: &R) -> u64 {
+        match request.end_ns(0) {
             0 => 0,
-            _ => now_ns()
-                .saturating_add(timeout_ns)
-                .checked_next_multiple_of(DEADLINE_STEP)
-                .unwrap_or(u64::MAX),
+            _ => step_from(request.end_ns(now_ns())),
         }
     }
 
@@ -723,7 +727,7 @@ impl<R: WrContext> Queue<R> {
             self.cancel_posted(&mut lists, first.slot, |_| true, &mut tell);
         }
         lists.due = u64::MAX;
-        lists.pause = Self::deadline(1);
+        lists.pause = step_from(now_ns().saturating_add(1));
         self.start_timer(&mut lists);
     }
 

@@ -79,8 +79,9 @@ pub(crate) trait WrContext: Send + Sized + 'static {
     /// [`Self::complete_unsignaled`].
     fn chain_refused(&mut self) {}
 
-    /// Returns the timeout of the request in nanoseconds, counted from the post; 0 for none.
-    fn timeout_ns(&self) -> u64 {
+    /// Returns the deadline of the request if it is posted at `now`, both in nanoseconds of
+    /// `CLOCK_MONOTONIC`; 0 for none, whatever `now` is.
+    fn end_ns(&self, _now: u64) -> u64 {
         0
     }
 

@@ -142,12 +142,12 @@ impl TimeLimit {
         }
     }
 
-    /// Returns the nanoseconds that are left at `now`, at least 1; 0 for no limit.
-    pub fn left(self, now: u64) -> u64 {
+    /// Returns when it ends, for a request that is posted at `now`; 0 for no limit.
+    pub fn end(self, now: u64) -> u64 {
         match self.ns {
             abi::TIMEOUT_INFINITE => 0,
-            at if self.is_absolute => at.saturating_sub(now).max(1),
-            ns => ns,
+            at if self.is_absolute => at,
+            ns => now.saturating_add(ns),
         }
     }
 }
