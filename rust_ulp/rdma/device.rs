@@ -218,7 +218,7 @@ impl Device {
         if ptr.is_null() {
             return Err(eopnotsupp());
         }
-        let registered: Arc<dyn Send + Sync> = Arc::new(ARef::from(self), GFP_KERNEL)?;
+        let registered: Arc<dyn Send + Sync> = Arc::new(ARef::from(self), GFP_KERNEL_ACCOUNT)?;
         // SAFETY: A driver unregisters its RDMA device before it unbinds from the device that
         // performs the DMA, and unregistering waits for `registered`.
         unsafe { Pages::attach(kernel::device::Device::from_raw(ptr), what, registered) }
