@@ -212,7 +212,8 @@ impl Pages {
         let pinned = Pinned::new(start, count, write)?;
 
         let frames = pinned::frames(pinned.pages());
-        let order = chunks::common_order(frames, start >> PAGE_SHIFT, sizes, max);
+        let order =
+            chunks::common_order(PAGE_SHIFT as u32, frames, start >> PAGE_SHIFT, sizes, max);
         let chunk = PAGE_SIZE << (order & 31);
         let lead = addr & chunk.wrapping_sub(1);
         let in_chunk = (lead >> PAGE_SHIFT) as isize;
@@ -254,7 +255,13 @@ impl Pages {
         let buf = DmaBuf::open(what)?;
         let (offset, len) = what.range(&buf)?;
         let pages = buf.pages(offset, len)?;
-        let order = chunks::common_order(pinned::frames(&pages), 0, what.sizes, what.max);
+        let order = chunks::common_order(
+            PAGE_SHIFT as u32,
+            pinned::frames(&pages),
+            0,
+            what.sizes,
+            what.max,
+        );
         // INVARIANT: The pages of a chunk are contiguous.
         Ok(Self {
             chunks: firsts(&pages, order)?,
@@ -287,7 +294,7 @@ impl Pages {
         let (offset, len) = what.range(&buf)?;
         let pages = buf.addresses(offset, len)?;
         let frames = pages.iter().map(|addr| (addr >> PAGE_SHIFT) as usize);
-        let order = chunks::common_order(frames, 0, what.sizes, what.max);
+        let order = chunks::common_order(PAGE_SHIFT as u32, frames, 0, what.sizes, what.max);
         // INVARIANT: There are no pages. The addresses of a chunk are contiguous.
         Ok(Self {
             chunks: KVVec::new(),

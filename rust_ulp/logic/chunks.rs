@@ -3,21 +3,18 @@
 //! Sizes of the physically contiguous chunks that make up a buffer.
 //!
 //! A chunk is `2^order` contiguous pages, aligned to its size. A device limits the number of chunks
-//! per key.
-
-/// The order of 2 MiB, in pages of 4 KiB.
-const LARGE_ORDER: u32 = 9;
-const PAGE_SHIFT: u32 = 12;
+//! per key. A page has `2^shift` bytes.
 
 /// Returns the bytes of a chunk.
-const fn bytes(order: u32) -> u64 {
-    1 << (PAGE_SHIFT.wrapping_add(order) & 63)
+const fn bytes(shift: u32, order: u32) -> u64 {
+    1 << (shift.wrapping_add(order) & 63)
 }
 
 /// The chunk sizes to try for a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub)]
 pub struct Plan {
+    shift: u32,
     largest: u32,
     smallest: u32,
     length: u64,
@@ -25,17 +22,19 @@ pub struct Plan {
 
 #[allow(unreachable_pub)]
 impl Plan {
-    /// Plans the allocation of `length` bytes in chunks of `page_size` bytes, 4 KiB or 2 MiB.
+    /// Plans the allocation of `length` bytes in chunks of `page_size` bytes, 4 KiB or 2 MiB. Where
+    /// pages have more than 4 KiB, a chunk is a page instead.
     ///
     /// With `page_size` 0, the plan starts with the largest chunks, up to 2 MiB, that waste at most
-    /// an eighth of `length`, and goes down to 4 KiB. Returns [`None`] for another size.
-    pub fn new(length: u64, page_size: u32) -> Option<Self> {
+    /// an eighth of `length`, and goes down to a page. Returns [`None`] for another size.
+    pub fn new(shift: u32, length: u64, page_size: u32) -> Option<Self> {
+        let large = 21u32.saturating_sub(shift);
         let (largest, smallest) = match page_size {
             0x1000 => (0, 0),
-            0x20_0000 => (LARGE_ORDER, LARGE_ORDER),
+            0x20_0000 => (large, large),
             0 => {
-                let mut order = LARGE_ORDER;
-                while order > 0 && rounded(length, order).saturating_sub(length) > length / 8 {
+                let mut order = large;
+                while order > 0 && wasted(shift, length, order) > length / 8 {
                     order = order.wrapping_sub(1);
                 }
                 (order, 0)
@@ -43,6 +42,7 @@ impl Plan {
             _ => return None,
         };
         Some(Self {
+            shift,
             largest,
             smallest,
             length,
@@ -58,14 +58,15 @@ impl Plan {
     /// `max_bytes` returns the maximum bytes per key for chunks of the given size, or 0 if the
     /// device does not support the size, which is then skipped.
     pub fn attempts(self, max_bytes: impl Fn(u64) -> u64) -> impl Iterator<Item = (u32, bool)> {
+        let shift = self.shift;
         let one_key = move |order: u32, max_bytes: &dyn Fn(u64) -> u64| {
-            rounded(self.length, order) <= max_bytes(bytes(order))
+            rounded(shift, self.length, order) <= max_bytes(bytes(shift, order))
         };
         let mut next = Some(self.largest);
         core::iter::from_fn(move || loop {
             let order = next?;
             next = order.checked_sub(1).filter(|order| *order >= self.smallest);
-            if max_bytes(bytes(order)) == 0 {
+            if max_bytes(bytes(shift, order)) == 0 {
                 continue;
             }
             let last_of_one =
@@ -76,8 +77,8 @@ impl Plan {
 }
 
 /// Rounds `length` up to whole chunks.
-fn rounded(length: u64, order: u32) -> u64 {
-    let mask = bytes(order).wrapping_sub(1);
+fn rounded(shift: u32, length: u64, order: u32) -> u64 {
+    let mask = bytes(shift, order).wrapping_sub(1);
     length.saturating_add(mask) & !mask
 }
 
@@ -106,6 +107,11 @@ pub fn page_size(extents: impl Iterator<Item = (u64, u64)>, iova: u64, sizes: u6
     allowed.checked_ilog2().map_or(0, |log| 1 << (log & 63))
 }
 
+/// Returns the bytes that whole chunks have beyond `length`.
+fn wasted(shift: u32, length: u64, order: u32) -> u64 {
+    rounded(shift, length, order).saturating_sub(length)
+}
+
 /// Returns the largest order, up to `max`, in whose chunks the pages are contiguous.
 ///
 /// The pages have consecutive numbers from `number` on and are in `frames`. Every chunk that begins
@@ -114,6 +120,7 @@ pub fn page_size(extents: impl Iterator<Item = (u64, u64)>, iova: u64, sizes: u6
 /// always allowed.
 #[allow(unreachable_pub)]
 pub fn common_order(
+    shift: u32,
     frames: impl Iterator<Item = usize>,
     number: usize,
     sizes: u64,
@@ -133,7 +140,7 @@ pub fn common_order(
         number = number.wrapping_add(1);
     }
     let mut order = bits.trailing_zeros().min(max);
-    while order > 0 && sizes & bytes(order) == 0 {
+    while order > 0 && sizes & bytes(shift, order) == 0 {
         order = order.wrapping_sub(1);
     }
     order

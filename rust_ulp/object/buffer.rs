@@ -105,8 +105,8 @@ pub(crate) fn import(fd: i32, offset: u64, length: u64, read_only: bool, sizes: 
 /// Allocates `length` bytes for a device with these `attributes`. Sleeps, and for long where memory
 /// is fragmented: not to be called inside the gate.
 ///
-/// `page_size` is 4 KiB, 2 MiB, or 0 for the choice of [`Plan`]: large chunks where possible, so
-/// that one key suffices. Returns [`EINVAL`] for another size, [`ERANGE`] for a size that the
+/// `page_size` is 4 KiB, 2 MiB, or 0, see [`Plan::new`]. With 0 it allocates large chunks where
+/// possible, so that one key suffices. Returns [`EINVAL`] for another size, [`ERANGE`] for a size that the
 /// device does not register and for a `length` beyond [`MAX_BUFFER`]. With 0 it fails for want of
 /// memory only.
 pub(crate) fn allocate(
@@ -116,7 +116,7 @@ pub(crate) fn allocate(
     node: Option<i32>,
 ) -> Result<Pages> {
     let len = checked_length(length)?;
-    let plan = Plan::new(length, page_size).ok_or(EINVAL)?;
+    let plan = Plan::new(PAGE_SHIFT as u32, length, page_size).ok_or(EINVAL)?;
     let mut result = Err(ERANGE);
     for (order, reclaim) in plan.attempts(|chunk| mr::max_bytes(attributes, chunk)) {
         let policy = if reclaim {

@@ -458,13 +458,15 @@ impl Drop for Mr {
 
 /// Returns how many bytes a device with these `attributes` supports under one key, in chunks of
 /// `chunk` bytes from the start of a chunk. That is a multiple of `chunk`, 0 when the device has no
-/// pages of this size.
+/// pages of this size. It may use smaller ones for a chunk that is a page of the kernel.
 pub(crate) fn max_bytes(attributes: &device::Attributes, chunk: u64) -> u64 {
-    if attributes.page_size_cap & chunk == 0 {
-        return 0;
-    }
+    let within = chunk.wrapping_sub(1);
+    let smaller = if chunk > PAGE_SIZE as u64 { 0 } else { within };
+    let page = (attributes.page_size_cap & (chunk | smaller))
+        .checked_ilog2()
+        .map_or(0, |shift| 1u64 << (shift & 63));
     let bytes = u64::from(attributes.max_fast_reg_pages)
-        .saturating_mul(chunk)
+        .saturating_mul(page)
         .min(attributes.max_mr_size);
-    bytes & !chunk.wrapping_sub(1)
+    bytes & !within
 }

@@ -956,8 +956,8 @@ struct rust_ulp_qp_query {
  * @node: [in, out; NUMA node, or -1] Preferred NUMA node, or RUST_ULP_NODE_ANY; ERANGE if there is
  *   no such node. The kernel falls back to other nodes. out: node of the first page.
  * @length: [in, out; bytes; 1 to 2^30] Length; out: rounded up to whole pages.
- * @page_size: [in, out; bytes; 0, 4096, 2097152] Contiguous bytes; 0: the kernel chooses a power of
- *   two from 4096 to 2097152.
+ * @page_size: [in, out; bytes; 0, 4096, 2097152] Contiguous bytes; 4096: the kernel's page
+ *   size; 0: the kernel chooses a power of two up to 2097152.
  * @handle: [out; handle] The new buffer.
  * @mmap_offset: [out; bytes; for mmap(2)] Where to map the buffer.
  * @key_bytes: [out; bytes] Bytes per key of the device.
@@ -1070,7 +1070,7 @@ struct rust_ulp_buffer_register {
  * @pd: [in; handle] Protection domain.
  * @fd: [in; descriptor] The dma-buf; EBADF if there is no such descriptor, EINVAL if it is another
  *   file.
- * @offset: [in; bytes; a multiple of 4096] First byte.
+ * @offset: [in; bytes; a multiple of the kernel's page] First byte.
  * @length: [in, out; bytes; 0 to 2^30] Length; 0: all from @offset on; out: the length.
  * @key_bytes: [out; bytes] Bytes per key of the device.
  * @keys: [out; count, from 1] Number of keys.

@@ -6,6 +6,8 @@ use crate::logic::chunks::{common_order, page_size, Plan};
 use proptest::prelude::*;
 
 const ALL: u64 = !0xfff;
+/// The kernel's page has 4 KiB.
+const SHIFT: u32 = 12;
 
 /// What a device with 512 pages under a key says, as Soft-RoCE.
 fn rxe(chunk: u64) -> u64 {
@@ -13,7 +15,7 @@ fn rxe(chunk: u64) -> u64 {
 }
 
 fn attempts(length: u64, page_size: u32) -> Vec<(u32, bool)> {
-    Plan::new(length, page_size)
+    Plan::new(SHIFT, length, page_size)
         .unwrap()
         .attempts(rxe)
         .collect()
@@ -25,7 +27,7 @@ fn what_was_asked_for_is_taken_or_nothing() {
     assert_eq!(attempts(1 << 30, 4096), [(0, true)]);
     assert_eq!(attempts(1, 2 << 20), [(9, true)]);
     for size in [1, 4095, 8192, 1 << 20, 4 << 20, 1 << 30, u32::MAX] {
-        assert_eq!(Plan::new(1, size), None);
+        assert_eq!(Plan::new(SHIFT, 1, size), None);
     }
 }
 
@@ -44,18 +46,39 @@ fn large_chunks_come_first_and_one_key_is_worth_an_effort() {
 }
 
 #[test]
+fn chunks_are_pages_where_those_are_larger() {
+    let plan = |length, page_size| Plan::new(14, length, page_size).unwrap().attempts(rxe);
+    assert_eq!(plan(1, 4096).collect::<Vec<_>>(), [(0, true)]);
+    assert_eq!(plan(1, 2 << 20).collect::<Vec<_>>(), [(7, true)]);
+    // Of 32 MiB, chunks of 64 KiB and more go under one key.
+    let want: Vec<_> = (0..=7).rev().map(|o| (o, o == 2 || o == 0)).collect();
+    assert_eq!(plan(32 << 20, 0).collect::<Vec<_>>(), want);
+    // Four pages that follow each other are a chunk of 64 KiB.
+    assert_eq!(common_order(14, 64..68, 0, 1 << 16, 7), 2);
+}
+
+#[test]
 fn sizes_that_the_device_lacks_are_left_out() {
     let small = |chunk: u64| if chunk == 4096 { 256 << 12 } else { 0 };
-    let got: Vec<_> = Plan::new(32 << 20, 0).unwrap().attempts(small).collect();
+    let got: Vec<_> = Plan::new(SHIFT, 32 << 20, 0)
+        .unwrap()
+        .attempts(small)
+        .collect();
     assert_eq!(got, [(0, true)]);
-    assert_eq!(Plan::new(1, 2 << 20).unwrap().attempts(small).count(), 0);
+    assert_eq!(
+        Plan::new(SHIFT, 1, 2 << 20)
+            .unwrap()
+            .attempts(small)
+            .count(),
+        0
+    );
 }
 
 proptest! {
     #[test]
     fn attempts_go_down_to_single_pages(length in 1u64..=1 << 30, pages in 1u64..100_000) {
         let under_key = |chunk: u64| pages * chunk;
-        let got: Vec<_> = Plan::new(length, 0).unwrap().attempts(under_key).collect();
+        let got: Vec<_> = Plan::new(SHIFT, length, 0).unwrap().attempts(under_key).collect();
         prop_assert!(got.windows(2).all(|w| w[0].0 == w[1].0 + 1));
         prop_assert_eq!(got.last(), Some(&(0, true)));
         let chunk = 4096u64 << got[0].0;
@@ -92,7 +115,7 @@ proptest! {
         let want = (0..=max)
             .rev()
             .find(|order| *order == 0 || (right(*order) && (sizes >> (12 + order)) & 1 == 1));
-        prop_assert_eq!(Some(common_order(frames.iter().copied(), number, sizes, max)), want);
+        prop_assert_eq!(Some(common_order(SHIFT, frames.iter().copied(), number, sizes, max)), want);
     }
 }
 

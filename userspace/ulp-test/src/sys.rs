@@ -18,8 +18,14 @@ use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
 
 pub mod hostile;
 
-/// Bytes of a page.
+/// Bytes of the smallest page of any kernel, and of the largest struct of the ABI.
 pub const PAGE: usize = 4096;
+
+/// Bytes of a page of this kernel, a multiple of [`PAGE`].
+pub fn page() -> usize {
+    // SAFETY: The call takes no address.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(PAGE)
+}
 
 /// A struct of the ABI.
 ///
@@ -115,23 +121,21 @@ pub struct Area {
     writable: bool,
 }
 
-fn pages(count: usize) -> NonZeroUsize {
-    NonZeroUsize::new(count * PAGE).unwrap_or(NonZeroUsize::MIN)
-}
-
 impl Area {
-    /// `count` pages, zeroed.
+    /// At least `count` times [`PAGE`], zeroed.
     pub fn new(count: usize) -> Result<Self, Errno> {
         let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let len = (count * PAGE).next_multiple_of(page());
+        let whole = NonZeroUsize::new(len + page()).ok_or(Errno::EINVAL)?;
         // SAFETY: A new mapping, wherever the kernel likes.
-        let base = unsafe { mmap_anonymous(None, pages(count + 1), prot, MapFlags::MAP_PRIVATE) }?;
+        let base = unsafe { mmap_anonymous(None, whole, prot, MapFlags::MAP_PRIVATE) }?;
         let area = Self {
             base,
-            len: count * PAGE,
+            len,
             writable: true,
         };
         // SAFETY: The last page of that mapping, into which nobody has a reference.
-        unsafe { mprotect(area.base.byte_add(area.len), PAGE, ProtFlags::PROT_NONE) }?;
+        unsafe { mprotect(area.base.byte_add(area.len), page(), ProtFlags::PROT_NONE) }?;
         Ok(area)
     }
 
@@ -237,7 +241,7 @@ unsafe impl Send for Area {}
 impl Drop for Area {
     fn drop(&mut self) {
         // SAFETY: By the type invariant it is ours. A failure would leave it mapped.
-        let _ = unsafe { munmap(self.base, self.len + PAGE) };
+        let _ = unsafe { munmap(self.base, self.len + page()) };
     }
 }
 

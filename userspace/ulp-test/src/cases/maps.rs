@@ -2,9 +2,9 @@
 
 //! `mmap` of completion rings and buffers.
 
-use crate::file::{File, Set, BUFFER};
+use crate::file::{File, Set};
 use crate::report::{because, check, equal, Outcome, Report};
-use crate::sys::PAGE;
+use crate::sys::page;
 use nix::errno::Errno;
 use nix::sys::mman::{MapFlags, ProtFlags};
 
@@ -38,19 +38,19 @@ pub fn run(r: &mut Report) {
     r.case("mmap: before ATTACH", || {
         let new = File::open()?;
         for (_, offset, _) in maps {
-            refused(&new, offset, PAGE, RW, shared, Errno::ENXIO)?;
+            refused(&new, offset, page(), RW, shared, Errno::ENXIO)?;
         }
-        refused(&new, 0, PAGE, RW, shared, Errno::ENXIO)
+        refused(&new, 0, page(), RW, shared, Errno::ENXIO)
     });
     for (name, offset, size) in maps {
         let len = size as usize;
         r.case(format!("mmap: past the end of {name}"), || {
             for (offset, len) in [
-                (offset, len + PAGE),
+                (offset, len + page()),
                 (offset, len + 1),
-                (offset + PAGE as u64, len),
-                (offset + size, PAGE),
-                (offset + size + PAGE as u64, PAGE),
+                (offset + page() as u64, len),
+                (offset + size, page()),
+                (offset + size + page() as u64, page()),
                 (offset, 1 << 32),
                 (offset, 1 << 40),
             ] {
@@ -61,7 +61,7 @@ pub fn run(r: &mut Report) {
         });
         r.case(format!("mmap: {name} at an odd place"), || {
             for odd in [1, 8, 512, 4095] {
-                refused(file, offset + odd, PAGE, RW, shared, Errno::EINVAL)?;
+                refused(file, offset + odd, page(), RW, shared, Errno::EINVAL)?;
             }
             Ok(())
         });
@@ -91,11 +91,11 @@ pub fn run(r: &mut Report) {
             equal("mremap", map.try_grow(), Err(Errno::EFAULT))
         });
         r.case(format!("mmap: {name} in parts, to read, and twice"), || {
-            let last = offset + size - PAGE as u64;
+            let last = offset + size - page() as u64;
             for (offset, len, prot) in [
                 (offset, len, RW),
-                (offset, PAGE, ProtFlags::PROT_READ),
-                (last, PAGE, ProtFlags::PROT_READ),
+                (offset, page(), ProtFlags::PROT_READ),
+                (last, page(), ProtFlags::PROT_READ),
                 (last, 1, RW),
                 (offset, len, ProtFlags::PROT_NONE),
             ] {
@@ -106,8 +106,9 @@ pub fn run(r: &mut Report) {
         });
     }
     r.case("mmap: offsets of nothing", || {
-        for offset in [0, 1 << 12, 1 << 43, (1 << 44) - (1 << 12), 1 << 44, 1 << 62] {
-            refused(file, offset, PAGE, RW, shared, Errno::ENOENT)
+        let page = page() as u64;
+        for offset in [0, page, 1 << 43, (1 << 44) - page, 1 << 44, 1 << 62] {
+            refused(file, offset, page as usize, RW, shared, Errno::ENOENT)
                 .map_err(because(&format!("at {offset:#x}")))?;
         }
         Ok(())
@@ -126,7 +127,7 @@ pub fn run(r: &mut Report) {
             file.destroy(next.handle)?;
             check("the offset", next.mmap_offset != stale.mmap_offset)?;
         }
-        refused(file, stale.mmap_offset, PAGE, RW, shared, Errno::ENOENT)
+        refused(file, stale.mmap_offset, page(), RW, shared, Errno::ENOENT)
     });
     r.case("mmap: what was destroyed", || {
         let cq = file.cq(4)?;
@@ -136,21 +137,25 @@ pub fn run(r: &mut Report) {
         map.put(0, b"still");
         file.destroy(cq.handle)?;
         file.destroy(buffer.handle)?;
-        refused(file, cq.mmap_offset, PAGE, RW, shared, Errno::ENOENT)?;
-        refused(file, buffer.mmap_offset, PAGE, RW, shared, Errno::ENOENT)?;
+        refused(file, cq.mmap_offset, page(), RW, shared, Errno::ENOENT)?;
+        refused(file, buffer.mmap_offset, page(), RW, shared, Errno::ENOENT)?;
         equal("a mapping from before", map.get(0, 5), b"still".to_vec())
     });
     r.case(
         "mmap: a new buffer is zero, and one mapping is the other",
         || {
-            let buffer = file.buffer(set.pd, BUFFER)?;
+            let buffer = file.buffer(set.pd, 4 * page() as u64)?;
             let share = || file.fd().share(buffer.mmap_offset, buffer.length);
             let one = share().map_err(because("mapping it"))?;
             let two = share().map_err(because("mapping it again"))?;
             let zero = one.get(0, one.len()).iter().all(|byte| *byte == 0);
             check("it is not zero", zero)?;
-            one.put(PAGE + 77, b"seen");
-            equal("the other mapping", two.get(PAGE + 77, 4), b"seen".to_vec())?;
+            one.put(page() + 77, b"seen");
+            equal(
+                "the other mapping",
+                two.get(page() + 77, 4),
+                b"seen".to_vec(),
+            )?;
             file.destroy(buffer.handle)
         },
     );

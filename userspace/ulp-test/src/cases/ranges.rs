@@ -4,7 +4,7 @@
 
 use crate::file::{Command, File, Set, BUFFER, REMOTE};
 use crate::report::{because, check, equal, Outcome, Report};
-use crate::sys::{abi, Area, Plain, Wild, PAGE};
+use crate::sys::{abi, page, Area, Plain, Wild, PAGE};
 use nix::errno::Errno;
 
 /// The command is refused like that, whichever of `args` it has.
@@ -493,11 +493,12 @@ fn buffers(r: &mut Report, set: &Set) {
             ..with(1)
         });
         all(file, Errno::EINVAL, &args)?;
+        let page = page() as u64;
         for (page_size, length, want) in [
-            (4096, 1, 4096),
-            (4096, 4097, 8192),
+            (4096, 1, page),
+            (4096, page + 1, 2 * page),
             (0x20_0000, 1, 0x20_0000),
-            (0, 1, 4096),
+            (0, 1, page),
         ] {
             let got = file.accepted(&abi::BufferCreate {
                 page_size,

@@ -4,7 +4,7 @@
 //!
 //! As in the parent module, whatever the kernel is made to write to is an [`Area`] or a [`Mapping`].
 
-use super::{Area, Fd, Mapping, Uring, PAGE};
+use super::{page, Area, Fd, Mapping, Uring};
 use io_uring::types::{SubmitArgs, Timespec};
 use nix::errno::Errno;
 use nix::sys::mman::{mmap, mprotect, munmap, MapFlags, ProtFlags};
@@ -99,7 +99,7 @@ impl Epoll {
 impl Mapping {
     /// Gives up all but the first `len` bytes, whole pages.
     pub fn truncate(&mut self, len: usize) -> Result<(), Errno> {
-        let len = len.next_multiple_of(PAGE).max(PAGE);
+        let len = len.next_multiple_of(page()).max(page());
         if len >= self.len {
             return Ok(());
         }
@@ -199,14 +199,14 @@ pub fn dma_buf(pages: usize) -> Result<OwnedFd, Errno> {
     let fd = memory.as_raw_fd();
     // SAFETY: The calls take no address.
     unsafe {
-        Errno::result(libc::ftruncate(fd, (pages * PAGE) as libc::off_t))?;
+        Errno::result(libc::ftruncate(fd, (pages * page()) as libc::off_t))?;
         Errno::result(libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK))?;
     }
     let create = Create {
         memfd: fd as u32,
         flags: 1,
         offset: 0,
-        size: (pages * PAGE) as u64,
+        size: (pages * page()) as u64,
     };
     // SAFETY: The struct is ours.
     owned(unsafe { libc::ioctl(device.as_raw_fd(), UDMABUF_CREATE, &create) })
