@@ -2,7 +2,7 @@
 #
 # The commands of the project, which call scripts/. The kernel's build of the module reads Kbuild.
 
-# KVER: the kernel of the lab; ARCH: amd64 or arm64; KDIR: a prepared kernel tree instead of it.
+# KVER: the kernel of the lab; ARCH: amd64, arm64 or arm64-16k; KDIR: a prepared kernel tree instead of it.
 # T, K: the suite of `make dev` and the pattern of its cases; SHARE: a directory for `make shell`.
 # PREFIX, DESTDIR, MODULE_SIGN_KEY, MODULE_SIGN_CERT: of install, see scripts/install.
 export KVER KDIR PREFIX DESTDIR MODULE_SIGN_KEY MODULE_SIGN_CERT

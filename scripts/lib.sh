@@ -17,9 +17,10 @@ cache=${RUST_ULP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/rust_ulp}
 # a successor and says so, see successor().
 suite=trixie
 # ARCH is the end of its version, unless KVER has one; a kernel developer's environment may have
-# the kernel's word for it.
+# the kernel's word for it. arm64-16k has pages of 16 KiB.
 case ${KVER:-}:${ARCH:-} in
 *-arm64:*) ending=arm64 ;;
+*-arm64-16k:*) ending=arm64-16k ;;
 sid:* | *-amd64:* | *: | *:x86 | *:x86_64) ending=amd64 ;;
 *) ending=$ARCH ;;
 esac
@@ -30,7 +31,7 @@ sid_kver=7.2.13+deb14-amd64
 # arch_of KVER: the architecture, as Debian calls it, of a kernel.
 arch_of() {
 	case $1 in
-	*-arm64) echo arm64 ;;
+	*-arm64 | *-arm64-16k) echo arm64 ;;
 	*) echo amd64 ;;
 	esac
 }
@@ -40,7 +41,7 @@ arch_of() {
 base_cache=$cache
 cache_of() {
 	case $1 in
-	*+deb13-arm64) echo "$base_cache/arm64" ;;
+	*+deb13-arm64 | *+deb13-arm64-16k) echo "$base_cache/arm64" ;;
 	'' | *+deb13[-+]*) echo "$base_cache" ;;
 	*) echo "$base_cache/sid" ;;
 	esac
@@ -255,7 +256,7 @@ successor() {
 debug_kver() { echo "${1%-*}-debug"; }
 
 case $ending in
-amd64 | arm64) ;;
-*) die "ARCH=$ARCH: it is amd64 or arm64" ;;
+amd64 | arm64 | arm64-16k) ;;
+*) die "ARCH=$ARCH: it is amd64, arm64 or arm64-16k" ;;
 esac
 use_kver "$(default_kver)"
