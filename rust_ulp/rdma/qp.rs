@@ -126,6 +126,8 @@ pub(crate) struct Qp<H: WrHandler> {
     addressed: AtomicFlag,
     /// The owner, and the shared receive queue if there is one: the context of the queue pair.
     member: Member<H>,
+    /// Whether it may have taken receives of the shared receive queue since RESET.
+    receives: AtomicFlag,
     /// Whether the event that ends the use of the shared receive queue was reported, or is not to
     /// be.
     finished: AtomicFlag,
@@ -189,6 +191,7 @@ impl<H: WrHandler> Qp<H> {
                 qkey: Atomic::new(0),
                 address <- new_mutex!(None, "rdma::Qp::address"),
                 addressed: AtomicFlag::new(false),
+                receives: AtomicFlag::new(false),
                 finished: AtomicFlag::new(false),
                 member: Member::new(handler, shared),
                 qp_type,
@@ -551,6 +554,9 @@ impl<H: WrHandler> Qp<H> {
             return Err(eproto());
         }
         let drained = to != bindings::IB_QPS_RESET || self.drain();
+        if from == bindings::IB_QPS_INIT && to == bindings::IB_QPS_RTR {
+            self.begin_receiving();
+        }
         let result = fault::point().and_then(|()| {
             for _ in 0..RESETS {
                 let mut raw = attributes.to_raw(self.pd.device(), mask);
@@ -702,11 +708,8 @@ impl<H: WrHandler> Qp<H> {
         });
         let [sent, received] = used;
         let qp = self.ptr.as_ptr();
-        // A queue pair that never left RESET or INIT has taken no receive.
-        let shared = self
-            .member
-            .shared()
-            .filter(|_| !matches!(self.state(), State::Reset | State::Init));
+        // Of another one, drivers need not say that it has left the queue.
+        let shared = self.member.shared().filter(|_| self.receives.load(Relaxed));
         // The core's draining does that, too, and warns of a driver that refuses.
         if (sent || received || shared.is_some()) && !self.fail() {
             return false;
@@ -776,10 +779,17 @@ impl<H: WrHandler> Qp<H> {
             lists.closed = false;
             lists.used = false;
         }
+        self.receives.store(false, Relaxed);
+    }
+
+    /// Prepares for the change to RTR, from which on a queue pair takes receives. Drops a last-WQE
+    /// event of the time before, however late it came.
+    fn begin_receiving(&self) {
         if self.member.shared().is_some() {
-            // SAFETY: The queue pair is valid and in RESET: it raises no event.
+            // SAFETY: The queue pair is valid, and nobody waits for the event.
             unsafe { bindings::rust_ulp_h_forget_last_wqe(self.ptr.as_ptr()) };
             self.finished.store(false, Release);
+            self.receives.store(true, Relaxed);
         }
     }
 
