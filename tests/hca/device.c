@@ -57,6 +57,8 @@ static unsigned int command_us;
 module_param(command_us, uint, 0644);
 MODULE_PARM_DESC(command_us, "microseconds that a command takes");
 
+bool hca_stopped;
+
 /* The devices by number. A reader is in an RCU read section. */
 struct hca __rcu *hcas[2];
 static DEFINE_MUTEX(hcas_lock);
@@ -119,13 +121,47 @@ bool hca_flush_register(void)
 	return flushed;
 }
 
+static void for_each_qp(struct hca *hca, void (*call)(struct hca_qp *qp))
+{
+	struct hca_qp *qp;
+	unsigned long qpn;
+
+	xa_for_each(&hca->qps, qpn, qp) {
+		qp = hca_get_qp(hca, qpn);
+		if (!qp)
+			continue;
+		call(qp);
+		hca_put_qp(qp);
+	}
+}
+
+/* The adapters carry out and flush nothing, until they go on. */
+static int set_stop(const char *value, const struct kernel_param *param)
+{
+	int err = param_set_bool(value, param), n;
+	struct hca *hca;
+
+	guard(mutex)
+		(&hcas_lock);
+	for (n = 0; !err && n < ARRAY_SIZE(hcas); n++) {
+		hca = rcu_dereference_protected(hcas[n],
+						lockdep_is_held(&hcas_lock));
+		if (hca)
+			for_each_qp(hca, hca_go_on);
+	}
+	return err;
+}
+
+static const struct kernel_param_ops stop_ops = { .set = set_stop,
+						  .get = param_get_bool };
+module_param_cb(stop, &stop_ops, &hca_stopped, 0644);
+MODULE_PARM_DESC(stop, "the adapters do nothing while it is set");
+
 /* An internal error: all queue pairs fail, and stay so. */
 static int set_error(const char *value, const struct kernel_param *param)
 {
 	struct ib_event event = { .event = IB_EVENT_DEVICE_FATAL };
 	unsigned int number;
-	struct hca_qp *qp;
-	unsigned long qpn;
 	struct hca *hca;
 	int err;
 
@@ -141,13 +177,9 @@ static int set_error(const char *value, const struct kernel_param *param)
 	if (!hca)
 		return -ENODEV;
 	WRITE_ONCE(hca->error, true);
-	xa_for_each(&hca->qps, qpn, qp) {
-		qp = hca_get_qp(hca, qpn);
-		if (!qp)
-			continue;
-		hca_fail(qp);
-		hca_put_qp(qp);
-	}
+	/* A driver flushes without its adapter. */
+	WRITE_ONCE(hca_stopped, false);
+	for_each_qp(hca, hca_fail);
 	event.device = &hca->ib;
 	event.element.port_num = 1;
 	ib_dispatch_event(&event);
@@ -370,6 +402,7 @@ static int hca_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	ib_set_device_ops(&hca->ib, &hca_ops);
 	if (hca->rules->ops)
 		ib_set_device_ops(&hca->ib, hca->rules->ops);
+	hca->ib.dev.parent = &pdev->dev;
 	hca->ib.node_type = RDMA_NODE_IB_CA;
 	hca->ib.phys_port_cnt = hca->rules->ports;
 	hca->ib.num_comp_vectors = num_possible_cpus();

@@ -231,35 +231,12 @@ struct hca_qp {
 	u8 grh[sizeof(struct ib_grh)];
 };
 
-static inline struct hca_cq *to_cq(struct ib_cq *ib)
-{
-	return container_of(ib, struct hca_cq, ib);
-}
-
-static inline struct hca_mr *to_mr(struct ib_mr *ib)
-{
-	return container_of(ib, struct hca_mr, ib);
-}
-
-static inline struct hca_qp *to_qp(struct ib_qp *ib)
-{
-	return container_of(ib, struct hca_qp, ib);
-}
-
-static inline struct hca_srq *to_srq(struct ib_srq *ib)
-{
-	return container_of(ib, struct hca_srq, ib);
-}
-
-static inline struct hca_ah *to_ah(struct ib_ah *ib)
-{
-	return container_of(ib, struct hca_ah, ib);
-}
-
-static inline struct hca *to_hca(struct ib_device *ib)
-{
-	return container_of(ib, struct hca, ib);
-}
+#define to_hca(from) container_of(from, struct hca, ib)
+#define to_cq(from) container_of(from, struct hca_cq, ib)
+#define to_mr(from) container_of(from, struct hca_mr, ib)
+#define to_qp(from) container_of(from, struct hca_qp, ib)
+#define to_srq(from) container_of(from, struct hca_srq, ib)
+#define to_ah(from) container_of(from, struct hca_ah, ib)
 
 static inline void *hca_entry(struct hca_wq *wq, u32 n)
 {
@@ -270,6 +247,7 @@ static inline void *hca_entry(struct hca_wq *wq, u32 n)
 extern struct hca __rcu *hcas[2];
 extern unsigned int hca_dma_faults, hca_broken_rules;
 extern unsigned int hca_interrupt_ms, hca_poll_ms;
+extern bool hca_stopped;
 int hca_command(struct hca *hca, const char *name);
 void hca_broken(struct hca *hca, const char *format, ...) __printf(2, 3);
 void hca_dma_fault(struct hca *hca, u64 addr, const char *why);
@@ -328,6 +306,7 @@ void hca_run_work(struct work_struct *work);
 void hca_retry_work(struct work_struct *work);
 void hca_flush_recvs(struct hca_qp *qp);
 void hca_fail(struct hca_qp *qp);
+void hca_go_on(struct hca_qp *qp);
 bool hca_is_up(struct hca *hca);
 struct hca_qp *hca_inbound(struct hca *from, int number, u32 qpn);
 void hca_inbound_end(struct hca_qp *to);

@@ -620,9 +620,11 @@ static int modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,
 		return 0;
 	}
 	take_attributes(qp, attr, mask);
+	/* It has taken no receive, and so reaches no last one. */
+	if (from == IB_QPS_INIT && to == IB_QPS_ERR)
+		qp->last_wqe = true;
 	set_state(qp, to);
-	hca_run(qp);
-	hca_flush_recvs(qp);
+	hca_go_on(qp);
 	return 0;
 }
 

@@ -85,7 +85,7 @@ void hca_flush_recvs(struct hca_qp *qp)
 	unsigned long flags;
 
 	spin_lock_irqsave(&qp->lock, flags);
-	if (qp->state != IB_QPS_ERR || qp->inbound)
+	if (qp->state != IB_QPS_ERR || qp->inbound || READ_ONCE(hca_stopped))
 		goto out;
 	if (qp->ib.srq) {
 		if (!qp->last_wqe && to_hca(qp->ib.device)->rules->last_wqe)
@@ -109,6 +109,13 @@ out:
 	spin_unlock_irqrestore(&qp->lock, flags);
 }
 
+/* Carries out, or flushes, what is posted. */
+void hca_go_on(struct hca_qp *qp)
+{
+	hca_run(qp);
+	hca_flush_recvs(qp);
+}
+
 /* Takes the queue pair to ERR. */
 void hca_fail(struct hca_qp *qp)
 {
@@ -119,8 +126,7 @@ void hca_fail(struct hca_qp *qp)
 		qp->state = IB_QPS_ERR;
 	qp->stalled = false;
 	spin_unlock_irqrestore(&qp->lock, flags);
-	hca_run(qp);
-	hca_flush_recvs(qp);
+	hca_go_on(qp);
 }
 
 /*
@@ -470,6 +476,7 @@ static struct hca_wqe *next_wqe(struct hca_qp *qp, enum ib_qp_state *state)
 	spin_lock_irqsave(&qp->lock, flags);
 	*state = qp->state;
 	if (qp->sq.tail != qp->sq.head && !qp->stalled &&
+	    !READ_ONCE(hca_stopped) &&
 	    (*state == IB_QPS_RTS || *state == IB_QPS_ERR))
 		wqe = hca_entry(&qp->sq, qp->sq.tail);
 	else
