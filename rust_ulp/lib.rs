@@ -39,7 +39,8 @@
 //!   object/ring         writes the entry to the mapped ring and wakes the waiters
 //! ```
 //!
-//! With io_uring, a request arrives through `rust_ulp_uring_cmd` and `cmd/uring`, and then takes
+//! KICK copies the requests from a submission ring (`cmd/ring`, `object/submit_ring`), and then takes
+//! the same steps as SUBMIT. With io_uring, a request arrives through `rust_ulp_uring_cmd` and `cmd/uring`, and then takes
 //! the same steps. `object/completion` completes the command (`kernel/uring`) in the task that
 //! submitted it. A stream copies completions from `object/ring` in `rust_ulp_uring_run`. CANCEL, a
 //! deadline, and the end of a task or io_uring cancel a request in `rdma/queue`;
@@ -70,6 +71,7 @@
 //! | `UlpFile::attaching` | ATTACH, one at a time | process |
 //! | `Registry::devices` | the list of devices | process |
 //! | `Device::gate` | not a lock but a reference count: a guard prevents the removal of the device | process; may sleep inside |
+//! | `SubmitRing::pending` | the entries of a submission ring that are not posted. Held while KICK posts them | process |
 //! | `mmap_lock` (kernel) | an address space. Copies from and to user space take it: no lock below is held over a copy | process |
 //! | `Device::files` | the files attached to a device | process |
 //! | `UlpFile::table` | handles | process |

@@ -176,6 +176,7 @@ created! {
     BufferRegister;
     BufferImport;
     GrantCreate;
+    RingCreate;
     Listen;
 }
 

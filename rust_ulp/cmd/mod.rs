@@ -4,6 +4,7 @@
 //!
 //! [`access`] copies and checks the struct of a command, enters the device, and writes the struct
 //! back. A handler gets a reference to the struct, and the guard of the device in [`access::Ctx`].
+//! KICK has no struct.
 
 mod access;
 mod address;
@@ -17,6 +18,7 @@ mod pd;
 mod qp;
 mod query;
 mod resolve;
+mod ring;
 mod srq;
 mod submit;
 pub(crate) mod uring;
@@ -77,6 +79,7 @@ macro_rules! commands {
                     let user = User::<abi::$name>::new(arg, abi::$name::SIZE, check);
                     access::$access(file, user, $($handler),+)
                 },)*
+                abi::KICK => ring::kick,
                 _ => return Err(ENOTTY),
             };
             // Every command on a disassociated file returns ENODEV. The gate ensures this only for
@@ -142,6 +145,7 @@ commands! {
     IOC_CONN_QUERY: ConnQuery { flags: 0, zero: (pad, param.reserved) } => query(cm::query);
     IOC_SUBMIT: Submit { flags: abi::TIMEOUT_ABSOLUTE, check: submit::check }
         => modify_outside(submit::submit);
+    IOC_RING_CREATE: RingCreate { flags: 0 } => create(ring::create);
     IOC_CANCEL: Cancel { flags: abi::CANCEL_ALL, check: cancel::check }
         => modify_outside(cancel::cancel);
     IOC_DESTROY: Destroy { flags: 0, zero: (pad) } => input(destroy);

@@ -11,7 +11,8 @@
 //! 3. [`Batch::post`] posts the requests in order.
 //! 4. The command waits for completions.
 //!
-//! The commands of io_uring take steps 1 to 3, see [`super::uring`].
+//! The commands of io_uring take steps 1 to 3, see [`super::uring`]. KICK takes steps 2 to 4, see
+//! [`super::ring`].
 
 use super::resolve::SubmitCtx;
 use crate::{
@@ -21,14 +22,18 @@ use crate::{
     object::{
         batch::Batch,
         cq::CqObject,
-        deadline::Deadline, //
+        deadline::Deadline,
+        ObjectTable, //
     },
     trace,
     uapi::abi, //
 };
 use kernel::{
     prelude::*,
-    sync::ArcBorrow, //
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
 };
 
 /// Checks the members that depend on neither an object nor the device.
@@ -77,16 +82,7 @@ fn post_and_wait(file: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> 
     trace::submit(file.id(), value.nr_wrs, value.cq, value.min_complete);
 
     let table = file.table().lock();
-    let cq = match value.cq {
-        0 => None,
-        handle => Some(table.cq(handle)?.clone()),
-    };
-    if cq
-        .as_ref()
-        .is_some_and(|cq| value.min_complete > cq.ring().entries())
-    {
-        return Err(ERANGE);
-    }
+    let cq = find_cq(&table, value.cq, value.min_complete)?;
     let ctx = SubmitCtx {
         table: &table,
         device: &device,
@@ -107,19 +103,43 @@ fn post_and_wait(file: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> 
         return result;
     }
     if let Some(cq) = cq {
-        wait(file, value, &cq);
+        let deadline = Deadline::new(value.timeout_ns, value.flags);
+        (value.completed, value.wait_error) =
+            wait(file, (value.cq, &cq), value.min_complete, &deadline);
+        value.timeout_ns = deadline.rest();
     }
     Ok(())
 }
 
-/// Waits for completions, and sets `completed` and `wait_error`.
+/// Returns the completion queue that a command waits for `min` completions of; [`None`] for 0.
+///
+/// Returns [`ERANGE`] if it has fewer entries, [`ENOENT`] or [`ebadfd`] if there is no such queue.
+///
+/// [`ebadfd`]: crate::kernel::errno::ebadfd
+pub(super) fn find_cq(table: &ObjectTable, handle: u32, min: u32) -> Result<Option<Arc<CqObject>>> {
+    if handle == 0 {
+        return Ok(None);
+    }
+    let cq = table.cq(handle)?;
+    if min > cq.ring().entries() {
+        return Err(ERANGE);
+    }
+    Ok(Some(cq.clone()))
+}
+
+/// Waits for `min` completions of `cq`, which comes with its handle. Returns the unread completions,
+/// and the result of the wait as 0 or a negative errno.
 ///
 /// An error of the wait must not look like an error of the requests, which are posted.
-fn wait(file: &UlpFile, value: &mut abi::Submit, cq: &CqObject) {
-    let deadline = Deadline::new(value.timeout_ns, value.flags);
-    let result = cq.wait(value.min_complete, &deadline);
-    value.timeout_ns = deadline.rest();
-    value.wait_error = result.err().map_or(0, |err| err.to_errno());
-    value.completed = cq.ring().unread();
-    trace::wait(file.id(), value.cq, value.completed, value.wait_error);
+pub(super) fn wait(
+    file: &UlpFile,
+    (handle, cq): (u32, &CqObject),
+    min: u32,
+    deadline: &Deadline,
+) -> (u32, i32) {
+    let result = cq.wait(min, deadline);
+    let error = result.err().map_or(0, |err| err.to_errno());
+    let completed = cq.ring().unread();
+    trace::wait(file.id(), handle, completed, error);
+    (completed, error)
 }

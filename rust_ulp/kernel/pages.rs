@@ -513,6 +513,25 @@ impl Pages {
         Ok(())
     }
 
+    /// Copies the `N` bytes at `offset`, each word once. Others may write there during the copy. Any
+    /// context. Fails with [`EINVAL`] when the offset or `N` is not a multiple of 8, and with
+    /// [`ERANGE`] when the bytes are not in one chunk.
+    #[inline(always)]
+    pub(crate) fn read_words<const N: usize>(&self, offset: usize) -> Result<[u8; N]> {
+        if (offset | N) & 7 != 0 || self.lead & 7 != 0 {
+            return Err(EINVAL);
+        }
+        let mut from = self.address(offset, N)?.as_ptr().cast::<u64>();
+        let mut bytes = [0; N];
+        for word in bytes.chunks_exact_mut(8) {
+            // SAFETY: `address` has checked that the word is in the chunk. It is aligned, as
+            // checked above.
+            word.copy_from_slice(&unsafe { from.read_volatile() }.to_ne_bytes());
+            from = from.wrapping_add(1);
+        }
+        Ok(bytes)
+    }
+
     /// Returns the 32-bit word at `offset`. Fails with [`EINVAL`] if it is not aligned, and with
     /// [`ERANGE`] outside the pages.
     pub(crate) fn word(self: &Arc<Self>, offset: usize) -> Result<Word> {

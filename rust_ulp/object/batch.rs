@@ -2,20 +2,28 @@
 
 //! Batches: work requests that are copied from user space once, before any lookup.
 //!
+//! They come from user memory, or from a submission ring.
+//!
 //! Process context. A batch that was used before has its memory, and allocates nothing.
 
 use super::completion::Completions;
 use crate::{
-    kernel::user::{
-        read_array,
-        read_bytes, //
+    kernel::{
+        pages::Pages,
+        user::{
+            read_array,
+            read_bytes, //
+        }, //
     },
     limits::{
         MAX_INLINE,
         MAX_MESSAGE,
         MAX_SGE, //
     },
-    logic::numbered,
+    logic::{
+        numbered,
+        ring::Consumer, //
+    },
     rdma::chain::Chain,
     trace::{
         self,
@@ -31,20 +39,29 @@ use crate::{
         }, //
     }, //
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    transmute::AsBytes, //
+};
 
 /// Most requests in a batch that a file keeps for reuse.
 const KEEP: usize = 256;
+
+/// Bytes of an entry of a submission ring.
+const ENTRY: usize = abi::RING_ENTRY_SIZE;
 
 const LIMITS: Limits = Limits {
     max_sge: MAX_SGE,
     max_inline: MAX_INLINE,
 };
 
-/// The data of a request that has several elements, or inline data.
+/// What a request has outside of its struct: several elements, inline data, or further entries of a
+/// ring.
 pub(crate) struct WrData {
     /// The number of the request.
     pub(crate) index: u32,
+    /// Entries of the ring after that of the request.
+    more_entries: u32,
     /// Index of its first element in [`Batch::sges`].
     first_sge: usize,
     /// Number of its elements.
@@ -133,6 +150,48 @@ impl Batch {
         self.copy_data()
     }
 
+    /// Copies the requests in `entries` of the submission ring in `pages`, each word once. Sleeps.
+    pub(crate) fn parse_ring(&mut self, pages: &Pages, entries: Consumer) -> Result<(), BadWr> {
+        // The last use may have ended early.
+        self.clear();
+        self.wrs.clear();
+        self.wrs
+            .reserve(entries.ready() as usize, GFP_KERNEL_ACCOUNT)
+            .map_err(Self::no_memory)?;
+        let mut ring = RingMemory { pages, entries };
+        let mut index = 0;
+        while let Some(wr) = ring.next_wr() {
+            let fail = |error: Error| BadWr { index, error };
+            let mut wr = wr.map_err(fail)?;
+            if wr.flags & (abi::SEND_INLINE | abi::REQUEST_TIMEOUT) != 0 || wr.num_sge > 1 {
+                let before = ring.entries.ready();
+                ring.finish_wr(&mut wr).map_err(fail)?;
+                self.copy_data_of(index, &wr, &mut ring)?;
+                if let Some(data) = self.data.last_mut() {
+                    data.more_entries = before.wrapping_sub(ring.entries.ready());
+                }
+            }
+            self.wrs
+                .push_within_capacity(wr)
+                .map_err(|_| fail(ENOMEM))?;
+            index = index.wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    /// Returns the number of requests.
+    pub(crate) fn len(&self) -> u32 {
+        self.wrs.len() as u32
+    }
+
+    /// Returns the number of entries of a ring that the first `count` requests have.
+    pub(crate) fn entries_of(&self, count: u32) -> u32 {
+        self.data
+            .iter()
+            .take_while(|data| data.index < count)
+            .fold(count, |sum, data| sum.saturating_add(data.more_entries))
+    }
+
     /// Takes one request that was copied, and copies the data that it points to. Sleeps.
     pub(crate) fn parse_one(&mut self, wr: abi::Wr) -> Result {
         self.clear();
@@ -155,35 +214,41 @@ impl Batch {
 
     /// Copies what the requests point to. Sleeps.
     fn copy_data(&mut self) -> Result<(), BadWr> {
+        let wrs = core::mem::take(&mut self.wrs);
+        let has_data = |wr: &abi::Wr| wr.num_sge > 1 || wr.flags & abi::SEND_INLINE != 0;
+        let copied = numbered(wrs.iter())
+            .filter(|(_, wr)| has_data(wr))
+            .try_for_each(|(index, wr)| self.copy_data_of(index, wr, &mut UserMemory));
+        self.wrs = wrs;
+        copied
+    }
+
+    /// Copies what request number `index` points to in `memory`. Sleeps.
+    fn copy_data_of(
+        &mut self,
+        index: u32,
+        wr: &abi::Wr,
+        memory: &mut impl Memory,
+    ) -> Result<(), BadWr> {
         let Batch {
-            wrs,
-            data,
-            sges,
-            inline,
-            ..
+            data, sges, inline, ..
         } = self;
-        for (index, wr) in numbered(wrs.iter()) {
-            if wr.num_sge <= 1 && wr.flags & abi::SEND_INLINE == 0 {
-                continue;
-            }
-            let fail = |error: Error| BadWr { index, error };
-            let request = decoded(wr).map_err(fail)?;
-            let first_sge = sges.len();
-            copy_elements(sges, &request.elements).map_err(fail)?;
-            let list = sges.get(first_sge..).unwrap_or(&[]);
-            let inline_at = inline.len();
-            copy_inline(inline, list, &request).map_err(fail)?;
-            let item = WrData {
-                index,
-                first_sge,
-                num_sge: list.len(),
-                inline_at,
-                inline_len: inline.len().saturating_sub(inline_at),
-            };
-            data.push(item, GFP_KERNEL_ACCOUNT)
-                .map_err(Self::no_memory)?;
-        }
-        Ok(())
+        let fail = |error: Error| BadWr { index, error };
+        let request = decoded(wr).map_err(fail)?;
+        let first_sge = sges.len();
+        copy_elements(sges, &request.elements, memory).map_err(fail)?;
+        let list = sges.get(first_sge..).unwrap_or(&[]);
+        let inline_at = inline.len();
+        copy_inline(inline, list, &request, memory).map_err(fail)?;
+        let item = WrData {
+            index,
+            more_entries: 0,
+            first_sge,
+            num_sge: list.len(),
+            inline_at,
+            inline_len: inline.len().saturating_sub(inline_at),
+        };
+        data.push(item, GFP_KERNEL_ACCOUNT).map_err(Self::no_memory)
     }
 
     /// Discards the requests that are in the chain. Sleeps.
@@ -211,8 +276,117 @@ impl Batch {
     }
 }
 
+/// The memory that a request points to.
+trait Memory {
+    /// Copies the elements at `addr`. Sleeps.
+    fn elements(&mut self, addr: u64, to: &mut [abi::Sge]) -> Result;
+
+    /// Copies the inline data at `addr`. Sleeps.
+    fn bytes(&mut self, addr: u64, to: &mut [u8]) -> Result;
+}
+
+/// The memory of the current process.
+struct UserMemory;
+
+impl Memory for UserMemory {
+    fn elements(&mut self, addr: u64, to: &mut [abi::Sge]) -> Result {
+        read_array(addr, abi::Sge::SIZE, abi::Sge::SIZE, to).map_err(|(_, error)| error)
+    }
+
+    fn bytes(&mut self, addr: u64, to: &mut [u8]) -> Result {
+        read_bytes(addr, to)
+    }
+}
+
+/// A submission ring. What a request would point to is in the entries after its own, so all
+/// addresses are 0.
+struct RingMemory<'a> {
+    pages: &'a Pages,
+    /// The entries that are not copied yet.
+    entries: Consumer,
+}
+
+impl RingMemory<'_> {
+    /// Copies the next entry. Returns [`None`] after the last one.
+    fn next_entry(&mut self) -> Option<Result<[u8; ENTRY]>> {
+        // Masked by the length of the ring, which user space cannot change: a mispredicted branch
+        // leads to no other memory.
+        let slot = self.entries.slot()? as usize;
+        self.entries.advance();
+        let offset = slot
+            .wrapping_mul(ENTRY)
+            .wrapping_add(abi::RING_ENTRIES_OFFSET);
+        Some(self.pages.read_words(offset))
+    }
+
+    /// Copies the entry that the current request must have. [`EINVAL`] if there is none.
+    fn more(&mut self) -> Result<[u8; ENTRY]> {
+        self.next_entry().ok_or(EINVAL)?
+    }
+
+    /// Copies the first entry of the next request. Returns [`None`] after the last one.
+    fn next_wr(&mut self) -> Option<Result<abi::Wr>> {
+        let entry = self.next_entry()?;
+        Some(entry.and_then(|entry| {
+            let mut wr = abi::Wr::default();
+            let known = wr.as_bytes_mut().first_chunk_mut().ok_or(EINVAL)?;
+            *known = entry;
+            Ok(wr)
+        }))
+    }
+
+    /// Copies the rest of `wr`, if it has a timeout. [`E2BIG`] for bytes that the kernel does not
+    /// know, unless they are zero.
+    fn finish_wr(&mut self, wr: &mut abi::Wr) -> Result {
+        if wr.flags & abi::REQUEST_TIMEOUT == 0 {
+            return Ok(());
+        }
+        let entry = self.more()?;
+        let rest = wr.as_bytes_mut().get_mut(ENTRY..).ok_or(EINVAL)?;
+        let (known, unknown) = entry.split_at_checked(rest.len()).ok_or(EINVAL)?;
+        rest.copy_from_slice(known);
+        if unknown.iter().any(|&byte| byte != 0) {
+            return Err(E2BIG);
+        }
+        Ok(())
+    }
+
+    /// Copies as many entries as `to` needs. [`EINVAL`] for an address.
+    fn copy(&mut self, addr: u64, to: &mut [u8]) -> Result {
+        if addr != 0 {
+            return Err(EINVAL);
+        }
+        for part in to.chunks_mut(ENTRY) {
+            let entry = self.more()?;
+            part.copy_from_slice(entry.get(..part.len()).ok_or(EINVAL)?);
+        }
+        Ok(())
+    }
+}
+
+impl Memory for RingMemory<'_> {
+    fn elements(&mut self, addr: u64, to: &mut [abi::Sge]) -> Result {
+        let mut bytes = [0; MAX_SGE as usize * abi::Sge::SIZE as usize];
+        let size = abi::Sge::SIZE as usize;
+        let bytes = bytes.get_mut(..to.len().wrapping_mul(size)).ok_or(EINVAL)?;
+        self.copy(addr, bytes)?;
+        for (sge, from) in to.iter_mut().zip(bytes.chunks_exact(size)) {
+            sge.as_bytes_mut().copy_from_slice(from);
+        }
+        Ok(())
+    }
+
+    fn bytes(&mut self, addr: u64, to: &mut [u8]) -> Result {
+        self.copy(addr, to)
+    }
+}
+
 /// Appends the elements of a request to `sges`. Sleeps.
-fn copy_elements(sges: &mut KVVec<abi::Sge>, elements: &Elements) -> Result {
+fn copy_elements(
+    sges: &mut KVVec<abi::Sge>,
+    elements: &Elements,
+    memory: &mut impl Memory,
+) -> Result {
     match *elements {
         Elements::None => Ok(()),
         Elements::One(sge) => Ok(sges.push(sge, GFP_KERNEL_ACCOUNT)?),
@@ -221,17 +395,22 @@ fn copy_elements(sges: &mut KVVec<abi::Sge>, elements: &Elements) -> Result {
             let total = first.saturating_add(count as usize);
             sges.resize(total, abi::Sge::default(), GFP_KERNEL_ACCOUNT)?;
             let part = sges.get_mut(first..total).ok_or(EINVAL)?;
-            read_array(addr, abi::Sge::SIZE, abi::Sge::SIZE, part).map_err(|(_, error)| error)
+            memory.elements(addr, part)
         }
     }
 }
 
 /// Checks the length of a request with these elements, and appends its inline data to `inline` if
-/// that is in user memory. Sleeps.
+/// that is in `memory`. Sleeps.
 ///
 /// Inline data in buffers is copied later, when the buffers are looked up. Returns [`EMSGSIZE`] for
 /// a request that is too long, [`EINVAL`] for inline data in both.
-fn copy_inline(inline: &mut KVVec<u8>, sges: &[abi::Sge], request: &DecodedWr) -> Result {
+fn copy_inline(
+    inline: &mut KVVec<u8>,
+    sges: &[abi::Sge],
+    request: &DecodedWr,
+    memory: &mut impl Memory,
+) -> Result {
     let length = sges
         .iter()
         .map(|sge| u64::from(sge.length))
@@ -256,7 +435,7 @@ fn copy_inline(inline: &mut KVVec<u8>, sges: &[abi::Sge], request: &DecodedWr) -
     for sge in sges {
         let end = to.saturating_add(sge.length as usize);
         let part = inline.get_mut(to..end).ok_or(EINVAL)?;
-        read_bytes(sge.offset, part)?;
+        memory.bytes(sge.offset, part)?;
         to = end;
     }
     Ok(())

@@ -29,7 +29,8 @@
 		{ 6, "ah" },				\
 		{ 7, "srq" },				\
 		{ 8, "listener" },			\
-		{ 9, "connection" })
+		{ 9, "connection" },			\
+		{ 10, "ring" })
 
 DECLARE_EVENT_CLASS(rust_ulp_file,
 	TP_PROTO(u32 file),

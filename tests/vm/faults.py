@@ -508,6 +508,9 @@ def _(w):
     return ioctl(w.file, "CQ_EVENTFD", cq=cq, fd=fd, undo=lambda: (w.file.destroy(cq), os.close(fd)))
 
 
+case("objects", "RING_CREATE")(lambda w: made(w.file, "RING_CREATE", entries=128))
+
+
 # --- memory ------------------------------------------------------------------------
 
 

@@ -213,6 +213,7 @@ fn commands_begin_with_size_and_flags() {
         "gid_entry",
         "cq_ring",
         "cqe",
+        "ring",
         "ah_attr",
         "qp_attr",
         "event",

@@ -235,6 +235,13 @@ fn probes() -> Vec<Probe> {
                 ..abi::CqEventfd::new()
             }))
         },
+        Probe {
+            handle: Some(offset_of!(abi::RingCreate, handle)),
+            ..probe!(RingCreate, |_| on_set(&abi::RingCreate {
+                entries: 4,
+                ..abi::RingCreate::new()
+            }))
+        },
     ]
 }
 

@@ -53,7 +53,8 @@ fn lists(what: &str) -> &'static [&'static [Errno]] {
         "SRQ_CREATE" => &[ANY, HANDLE, MAKE, &[EOPNOTSUPP, ERANGE]],
         "SRQ_MODIFY" => &[ANY, HANDLE, &[ERANGE]],
         "DESTROY" => &[ANY, &[EBUSY, ENOENT]],
-        "SUBMIT" => &[ANY, POST],
+        "SUBMIT" | "KICK" => &[ANY, POST],
+        "RING_CREATE" => &[ANY, MAKE, &[ERANGE]],
         "CANCEL" => &[ANY, HANDLE],
         "CQ_EVENTFD" => &[ANY, HANDLE, &[EBADF, EBUSY, EOPNOTSUPP]],
         "LISTEN" => &[
