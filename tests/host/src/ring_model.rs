@@ -158,3 +158,57 @@ fn producer_has_to_acquire_the_head() {
 fn consumer_has_to_release_the_head() {
     without(3);
 }
+
+/// A submission ring: one thread writes entries, another one writes anything into the tail, and the
+/// kernel takes what it finds. Whatever the order, it takes no more entries than there are, each
+/// index once, and the head that it tells does not go back.
+#[test]
+fn a_hostile_tail_takes_no_entry_twice() {
+    const ENTRIES: u32 = 2;
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let index = || Index::new(Ordering::Acquire, Ordering::Release);
+        let shared = Arc::new((index(), index()));
+        let writer = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let mut producer = Producer::new(ENTRIES);
+                for _ in 0..2 {
+                    producer.refresh(&shared.0);
+                    producer.publish(&shared.1);
+                }
+            })
+        };
+        let hostile = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                shared.1.store_release(u32::MAX);
+                shared.1.store_release(ENTRIES);
+                shared.1.store_release(ENTRIES + 1);
+            })
+        };
+        let (head, tail) = &*shared;
+        let mut consumer = Consumer::new(ENTRIES).unwrap();
+        let mut taken = 0;
+        for _ in 0..2 {
+            let Ok(ready) = consumer.refresh(tail) else {
+                continue;
+            };
+            assert!(ready <= ENTRIES);
+            let mut look = consumer.clone();
+            let mut slots = 0;
+            while look.slot().is_some() {
+                look.advance();
+                slots += 1;
+            }
+            assert_eq!(slots, ready);
+            consumer.advance_by(ready);
+            consumer.release(head);
+            assert_eq!(head.load_acquire(), taken + ready);
+            taken += ready;
+        }
+        writer.join().unwrap();
+        hostile.join().unwrap();
+    });
+}
