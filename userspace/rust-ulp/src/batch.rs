@@ -13,6 +13,7 @@ use crate::pool::{Chunk, ChunkError};
 use crate::post::submit_error;
 use crate::qp::Qp;
 use crate::srq::Srq;
+use crate::submit_ring::{Refused, SubmitRing};
 use crate::sync::Cache;
 use crate::sys::{self, Command};
 use crate::transport::Transport;
@@ -49,6 +50,22 @@ impl Storage {
                 wr.sge.offset = sys::address_of(self.bytes.get(index..).unwrap_or_default());
             }
         }
+    }
+
+    /// Adds the requests to a ring. False when there is no room for all of them.
+    fn fill(&self, ring: &mut SubmitRing) -> bool {
+        self.wrs.iter().all(|wr| {
+            let index = usize::try_from(wr.sge.offset).unwrap_or(usize::MAX);
+            let (mut sges, mut bytes): (&[abi::Sge], &[u8]) = (&[], &[]);
+            if wr.num_sge > 1 {
+                sges = self.sges.get(index..).unwrap_or_default();
+                sges = sges.get(..usize::from(wr.num_sge)).unwrap_or_default();
+            } else if wr.num_sge == 1 && wr.sge.buffer == 0 {
+                bytes = self.bytes.get(index..).unwrap_or_default();
+                bytes = bytes.get(..wr.sge.length as usize).unwrap_or_default();
+            }
+            ring.push(wr, sges.iter().copied(), bytes).is_ok()
+        })
     }
 
     #[cfg(feature = "io-uring")]
@@ -163,38 +180,69 @@ impl<'a> Core<'a> {
 
     /// Posts everything; with `wait`, sleeps until so many completions are there.
     fn submit(mut self, wait: Option<(&Cq, u32, Duration)>) -> Result<usize> {
-        self.storage.point();
+        let wait = wait.map(|(cq, min, timeout)| (cq, min, Deadline::after(timeout)));
+        let args = wait
+            .as_ref()
+            .map(|(cq, min, until)| (cq.handle(), *min, until));
+        let rings = &self.device.rings;
+        let ring = rings.take(self.device.file());
+        let result = match ring {
+            Some(mut ring) => {
+                let fits = self.storage.fill(&mut ring);
+                let result = fits.then(|| ring.kick(self.device.file(), args));
+                rings.put(ring);
+                result
+            }
+            None => None,
+        };
+        let result = match result {
+            Some(result) => result.map(|said| said.map_or(0, |said| said.completed)),
+            None => self.submit_array(args),
+        };
         let Storage { wrs, chunks, .. } = &mut self.storage;
-        let mut arg: abi::Submit = Command::new();
-        let mut deadline = None;
-        if let Some((cq, min, timeout)) = wait {
-            let until = Deadline::after(timeout);
-            arg.cq = cq.handle();
-            arg.min_complete = min;
-            arg.timeout_ns = until.left_ns();
-            deadline = Some((cq, min, until));
-        }
-        let result = self.device.file().submit(wrs, &mut arg);
-        if let Some((_, _, until)) = &deadline {
-            until.set_left_ns(arg.timeout_ns);
-        }
         for (index, chunk) in chunks.drain(..) {
             // What was not posted is free again.
-            if result.is_ok() || index < arg.posted {
+            let posted = result
+                .as_ref()
+                .map_or_else(|refused| refused.posted, |_| u32::MAX);
+            if index < posted {
                 chunk.gone();
             }
         }
-        result.map_err(|errno| Error::Batch {
-            index: arg.bad_index,
-            posted: arg.posted,
-            cause: Box::new(submit_error(errno)),
+        let completed = result.map_err(|refused| Error::Batch {
+            index: refused.index,
+            posted: refused.posted,
+            cause: Box::new(submit_error(refused.errno)),
         })?;
-        if let Some((cq, min, deadline)) = deadline {
-            if arg.completed < min {
+        if let Some((cq, min, deadline)) = wait {
+            if completed < min {
                 cq.wait_until(min, &deadline)?;
             }
         }
         Ok(wrs.len())
+    }
+
+    /// As [`SubmitRing::kick`], by SUBMIT. Returns the completions that can be taken.
+    fn submit_array(&mut self, wait: Option<(u32, u32, &Deadline)>) -> Result<u32, Refused> {
+        self.storage.point();
+        let mut arg: abi::Submit = Command::new();
+        if let Some((cq, min, until)) = wait {
+            arg.cq = cq;
+            arg.min_complete = min;
+            arg.timeout_ns = until.left_ns();
+        }
+        let result = self.device.file().submit(&self.storage.wrs, &mut arg);
+        if let Some((_, _, until)) = wait {
+            until.set_left_ns(arg.timeout_ns);
+        }
+        match result {
+            Ok(()) => Ok(arg.completed),
+            Err(errno) => Err(Refused {
+                errno,
+                index: arg.bad_index,
+                posted: arg.posted,
+            }),
+        }
     }
 }
 

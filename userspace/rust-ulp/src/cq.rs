@@ -70,6 +70,9 @@ struct Inner {
     stream: AtomicU32,
 }
 
+/// What failed when a wait did.
+const WAITING: &str = "SUBMIT (waiting)";
+
 /// The process reads the ring.
 const STREAM_NONE: u32 = 0;
 /// The kernel reads it, for a ring of io_uring.
@@ -356,25 +359,37 @@ impl Cq {
 
     /// Sleeps until the kernel sees `n` completions that were not taken.
     fn sleep(&self, n: u32, deadline: &Deadline) -> Result<()> {
+        let (completed, wait_error) = self.ask_for(n, deadline)?;
+        match Errno::from_raw(wait_error.saturating_neg()) {
+            Errno::EIO => Err(Error::CqFailed),
+            // What arrived at the last moment counts.
+            Errno::ETIME if completed < n => Err(deadline.timeout("waiting for completions")),
+            errno @ (Errno::ENODEV | Errno::ENOENT) => Err(Error::sys(WAITING, errno)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sleeps in the kernel. Returns the completions that were not taken, and why it ended.
+    fn ask_for(&self, n: u32, deadline: &Deadline) -> Result<(u32, i32)> {
+        let device = &self.inner.device;
+        if let Some(mut ring) = device.rings.take(device.file()) {
+            let result = ring.kick(device.file(), Some((self.handle(), n, deadline)));
+            device.rings.put(ring);
+            return match result {
+                Ok(said) => Ok(said.map_or((0, 0), |said| (said.completed, said.wait_error))),
+                Err(refused) => Err(Error::sys(WAITING, refused.errno)),
+            };
+        }
         let mut arg = abi::Submit {
             cq: self.handle(),
             min_complete: n,
             timeout_ns: deadline.left_ns(),
             ..Command::new()
         };
-        let device = &self.inner.device;
-        match device.file().submit(&[], &mut arg) {
-            Ok(()) => {}
-            Err(errno) => return Err(Error::sys("SUBMIT (waiting)", errno)),
-        }
+        let result = device.file().submit(&[], &mut arg);
+        result.map_err(|errno| Error::sys(WAITING, errno))?;
         deadline.set_left_ns(arg.timeout_ns);
-        match Errno::from_raw(arg.wait_error.saturating_neg()) {
-            Errno::EIO => Err(Error::CqFailed),
-            // What arrived at the last moment counts.
-            Errno::ETIME if arg.completed < n => Err(deadline.timeout("waiting for completions")),
-            errno @ (Errno::ENODEV | Errno::ENOENT) => Err(Error::sys("SUBMIT (waiting)", errno)),
-            _ => Ok(()),
-        }
+        Ok((arg.completed, arg.wait_error))
     }
 
     pub(crate) fn handle(&self) -> u32 {

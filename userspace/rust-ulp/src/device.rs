@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::gid::{Gid, Guid};
 use crate::port::{all, choose, gids, text, DefaultGid, GidEntry, LinkLayer, PortInfo, PortState};
 use crate::status::WrOpcode;
+use crate::submit_ring::Rings;
 use crate::sync::{lock, Cache};
 use crate::sys::{Command, File, Plain};
 use crate::transport::Transport;
@@ -80,6 +81,8 @@ bitflags::bitflags! {
         const USER_MEMORY = abi::FEATURE_USER_MEMORY;
         /// [`Pd::dmabuf`](crate::Pd::dmabuf).
         const DMABUF = abi::FEATURE_DMABUF;
+        /// Requests are posted by rings in shared memory.
+        const RING = abi::FEATURE_RING;
         const _ = !0;
     }
 }
@@ -195,6 +198,8 @@ pub(crate) struct DeviceInner {
     peers: Mutex<HashMap<u32, (u32, Gid)>>,
     /// Memory for the next batch.
     pub(crate) storage: Cache,
+    /// The submission rings that nobody uses.
+    pub(crate) rings: Rings,
 }
 
 impl DeviceInner {
@@ -368,6 +373,7 @@ impl Device {
                 chosen,
                 peers: Mutex::new(HashMap::new()),
                 storage: Cache::default(),
+                rings: Rings::new(query.features & abi::FEATURE_RING != 0),
             }),
         })
     }

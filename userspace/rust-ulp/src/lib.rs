@@ -138,6 +138,7 @@ mod srq;
 mod state;
 mod status;
 pub mod stream;
+mod submit_ring;
 mod sync;
 #[allow(unsafe_code)]
 mod sys;

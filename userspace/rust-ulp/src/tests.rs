@@ -367,7 +367,7 @@ fn a_batch_is_one_call() {
         .unwrap();
     assert_eq!(batch.len(), 5);
     assert_eq!(batch.submit_and_wait(5, SOON).unwrap(), 5);
-    assert_eq!(p.kernel.log(), ["SUBMIT"]);
+    assert_eq!(p.kernel.log(), ["KICK"]);
     let order: Vec<u64> = drain(&p.cq).iter().map(|c| c.wr_id).collect();
     assert_eq!(order, [0, 1, 2, 3, 4]);
     for i in 0..4 {
@@ -572,9 +572,9 @@ fn waiting_ends() {
     );
     assert!(p.cq.wait(Duration::MAX).is_ok());
     // A signal whose handler returns ends nothing.
-    p.kernel.refuse("SUBMIT", Errno::EINTR);
+    p.kernel.refuse("KICK", Errno::EINTR);
     assert!(matches!(p.cq.wait(NOW), Err(Error::Timeout { .. })));
-    p.kernel.refuse("SUBMIT", Errno::ENODEV);
+    p.kernel.refuse("KICK", Errno::ENODEV);
     assert!(matches!(p.cq.wait(SOON), Err(Error::DeviceGone)));
 }
 
@@ -1959,7 +1959,7 @@ fn what_is_of_another_device_is_refused() {
     ] {
         assert_eq!(error.errno(), Some(libc::ENOENT), "{error}");
     }
-    assert!(!d.kernel.log().contains(&"SUBMIT"));
+    assert!(!d.kernel.log().contains(&"KICK"));
 }
 
 /// An address goes with its last clone; a batch keeps it.
@@ -2034,7 +2034,7 @@ fn queue_pairs_share_receives() {
     kernel.log();
     let recvs = (0..3).map(|i| Recv::new(room(i)).wr_id(i as u64));
     assert_eq!(srq.post_recvs(recvs).unwrap(), 3);
-    assert_eq!(kernel.log(), ["SUBMIT"]);
+    assert_eq!(kernel.log(), ["KICK"]);
     srq.post_recv(Recv::new(room(3)).wr_id(3)).unwrap();
     srq.arm_limit(3).unwrap();
     let info = srq.query().unwrap();
