@@ -7,6 +7,7 @@
 //! them.
 
 use crate::{
+    counters::Counters,
     kernel::{
         lock::{
             new_spinlock_irq,
@@ -49,7 +50,7 @@ struct Log {
     places: KVVec<abi::Event>,
 }
 
-/// The events of a file, and the wait queues of the file.
+/// The events of a file, its wait queues, and the counters that outlive its queue pairs.
 #[pin_data]
 pub(crate) struct FileEvents {
     /// Serial number of the file, for tracepoints and debug messages.
@@ -63,6 +64,8 @@ pub(crate) struct FileEvents {
     /// Wakes threads that wait for a record.
     #[pin]
     readers: CondVar,
+    /// The counters of the queue pairs and shared receive queues of the file that were destroyed.
+    pub(crate) ended: Counters,
 }
 
 impl FileEvents {
@@ -85,6 +88,7 @@ impl FileEvents {
                 wait <- new_poll_condvar!("rust_ulp::FileEvents::wait"),
                 log <- new_spinlock_irq!(log, "rust_ulp::FileEvents::log"),
                 readers <- new_condvar!("rust_ulp::FileEvents::readers"),
+                ended: Counters::new(),
             }),
             GFP_KERNEL_ACCOUNT,
         )

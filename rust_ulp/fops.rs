@@ -28,7 +28,10 @@ use crate::{
     },
     logic::cq_ring::CqRing,
     object::{
-        show::show,
+        show::{
+            show,
+            Totals, //
+        },
         Object, //
     },
 };
@@ -159,8 +162,13 @@ impl FileOperations for UlpFile {
         );
         let (used, limit) = this.quota().usage();
         seq_print!(m, "rust_ulp-entries:\t{} of {}\n", used, limit);
+        let Ok(totals) = Totals::new(&this.events().ended) else {
+            return;
+        };
         for (handle, object) in this.table().lock().iter() {
             show(m, handle, object);
+            totals.add(object);
         }
+        totals.show(m);
     }
 }

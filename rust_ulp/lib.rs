@@ -144,6 +144,7 @@ mod trace;
 mod uapi;
 
 mod cmd;
+mod counters;
 mod device;
 mod events;
 mod file;

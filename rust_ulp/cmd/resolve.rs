@@ -15,6 +15,7 @@ use crate::{
             eopnotsupp, //
         },
         pages::PAGE_SIZE,
+        timer::start_ns,
         uring::PendingCmd, //
     },
     limits::MAX_MESSAGE,
@@ -543,6 +544,7 @@ fn push<'a>(
         cmd_ref: ctx.command.map(|command| command.cmd_ref(index)),
         in_ring: ctx.in_ring,
         signaled,
+        start_ns: start_ns(),
     };
     let flags = Flags {
         fence: request.fence,

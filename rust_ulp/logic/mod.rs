@@ -10,6 +10,7 @@ pub(crate) mod cq_ring;
 pub(crate) mod deadlines;
 pub(crate) mod events;
 pub(crate) mod handle;
+pub(crate) mod latency;
 pub(crate) mod order;
 pub(crate) mod poller;
 pub(crate) mod remote;

@@ -9,6 +9,7 @@ use super::{
     ring::Ring, //
 };
 use crate::{
+    counters::Counters,
     kernel::uring::CmdRef,
     logic::cq_ring::CqRing,
     rdma::{
@@ -16,6 +17,7 @@ use crate::{
         qp_attr::QpType,
         request::{
             CancelReason,
+            Posted,
             QueueKind,
             WrContext,
             WrHandler, //
@@ -55,6 +57,20 @@ pub(crate) struct Request {
     pub(crate) in_ring: bool,
     /// Whether it makes an entry there when it succeeds.
     pub(crate) signaled: bool,
+    /// When it was posted, if latencies are recorded, else 0: see
+    /// [`start_ns`](crate::kernel::timer::start_ns).
+    pub(crate) start_ns: u64,
+}
+
+impl Request {
+    /// Returns the queue that the request is for.
+    fn kind(&self) -> QueueKind {
+        if self.opcode == abi::WR_RECV {
+            QueueKind::Recv
+        } else {
+            QueueKind::Send
+        }
+    }
 }
 
 /// Requests that were not signaled and succeeded.
@@ -109,6 +125,10 @@ impl WrContext for Request {
         }
     }
 
+    fn bytes(&self) -> u32 {
+        self.length
+    }
+
     fn end_ns(&self, now: u64) -> u64 {
         self.limit.map_or(0, |limit| limit.end(now))
     }
@@ -128,6 +148,7 @@ pub(crate) struct Completions {
     grants: Option<Arc<QpGrants>>,
     /// Whether every failed request takes the queue pair to ERR.
     reliable: bool,
+    counters: Counters,
 }
 
 impl Completions {
@@ -148,6 +169,7 @@ impl Completions {
             datagrams: qp_type == QpType::Ud,
             grants: Some(grants),
             reliable: qp_type == QpType::Rc,
+            counters: Counters::new(),
         }
     }
 
@@ -163,6 +185,26 @@ impl Completions {
             datagrams: false,
             grants: None,
             reliable: false,
+            counters: Counters::new(),
+        }
+    }
+
+    /// Returns the counters of what the queues do not count themselves.
+    pub(super) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Counts a completion that the device reported.
+    fn count(&self, kind: QueueKind, request: &Request, wc: &WorkCompletion) {
+        if !wc.is_success() {
+            self.counters.failed(kind, wc.status as u16);
+            return;
+        }
+        self.counters.succeeded(kind, 1);
+        if kind == QueueKind::Recv {
+            self.counters.received(wc.byte_len);
+        } else if request.start_ns != 0 {
+            self.counters.took(request.start_ns);
         }
     }
 
@@ -303,6 +345,7 @@ impl WrHandler for Completions {
 
     fn complete(&self, kind: QueueKind, mut request: Request, wc: &WorkCompletion) {
         self.look_for_ends(kind, wc);
+        self.count(kind, &request, wc);
         let mut cqe = abi::Cqe {
             status: wc.status as u16,
             // Drivers need not set it when a request succeeds.
@@ -361,6 +404,8 @@ impl WrHandler for Completions {
 
     fn complete_unsignaled(&self, done: Unsignaled) {
         // Before the command completes, as in `complete`. Receives are all signaled.
+        let count = done.in_ring.saturating_add(done.others);
+        self.counters.succeeded(QueueKind::Send, count);
         if done.in_ring > 0 {
             self.send_ring.release(done.in_ring);
         }
@@ -379,6 +424,7 @@ impl WrHandler for Completions {
             ..self.cqe(&request)
         };
         Self::note(&cqe);
+        self.counters.failed(request.kind(), cqe.status);
         if request.in_ring {
             self.ring(request.opcode).push_early(&cqe);
         }
@@ -386,12 +432,7 @@ impl WrHandler for Completions {
     }
 
     fn complete_canceled(&self, request: Request, wc: &WorkCompletion) {
-        let kind = if request.opcode == abi::WR_RECV {
-            QueueKind::Recv
-        } else {
-            QueueKind::Send
-        };
-        self.look_for_ends(kind, wc);
+        self.look_for_ends(request.kind(), wc);
         let number = self.number.load(Relaxed);
         trace::complete_canceled(
             number,
@@ -412,6 +453,11 @@ impl WrHandler for Completions {
     fn discard(&self, request: Request) {
         // Drops the reference to the command, whose issuer reports the error.
         self.give_up(&request);
+    }
+
+    fn destroyed(&self, sends: Posted, recvs: Posted) {
+        let file = self.recv_ring.file();
+        file.ended.absorb(&self.counters, sends, recvs);
     }
 
     fn event(&self, event: Event) {

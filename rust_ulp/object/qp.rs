@@ -30,6 +30,10 @@ use crate::{
             Capacity,
             QpType,
             State, //
+        },
+        request::{
+            Posted,
+            QueueKind, //
         }, //
     },
     trace::{
@@ -183,6 +187,11 @@ impl QpObject {
     /// Returns its number.
     pub(crate) fn number(&self) -> u32 {
         self.qp.number()
+    }
+
+    /// Returns the requests that its send and its receive queue have taken.
+    pub(super) fn posted(&self) -> [Posted; 2] {
+        [QueueKind::Send, QueueKind::Recv].map(|kind| self.qp.posted(kind))
     }
 
     /// Returns its protection domain.

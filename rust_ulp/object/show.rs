@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The lines of `/proc/PID/fdinfo/FD` about the objects of a file. Process context.
+//! The lines of `/proc/PID/fdinfo/FD` about the objects of a file, and its counters. Process context.
 
 use super::{
     buffer::BufferObject,
@@ -8,18 +8,110 @@ use super::{
     cq::CqObject,
     listener::Listener,
     qp::QpObject,
+    srq::SrqObject,
     Object, //
 };
 use crate::{
+    counters::Counters,
     logic::cq_ring::CqRing,
+    rdma::request::{
+        Posted,
+        QueueKind, //
+    },
     uapi::abi, //
 };
 use kernel::{
+    prelude::*,
     seq_file::SeqFile,
     seq_print, //
 };
 
-/// Prints the line of `object`.
+/// The sum of the counters of a file.
+pub(crate) struct Totals {
+    counters: KBox<Counters>,
+}
+
+impl Totals {
+    /// Begins with the queues of the file that were destroyed. Sleeps.
+    pub(crate) fn new(ended: &Counters) -> Result<Self> {
+        let counters = KBox::new(Counters::new(), GFP_KERNEL)?;
+        counters.absorb(ended, Posted::default(), Posted::default());
+        Ok(Self { counters })
+    }
+
+    /// Adds the queues of `object`.
+    pub(crate) fn add(&self, object: &Object) {
+        match object {
+            Object::Qp(qp) => {
+                let [sends, recvs] = qp.posted();
+                let counters = qp.qp().handler().counters();
+                self.counters.absorb(counters, sends, recvs);
+            }
+            Object::Srq(srq) => {
+                let counters = srq.srq().handler().counters();
+                let recvs = srq.srq().posted();
+                self.counters.absorb(counters, Posted::default(), recvs);
+            }
+            _ => (),
+        }
+    }
+
+    /// Prints the counters of the file.
+    pub(crate) fn show(&self, m: &SeqFile) {
+        let none = Posted::default();
+        show_queue(m, "send", None, &self.counters, QueueKind::Send, none);
+        show_queue(m, "recv", None, &self.counters, QueueKind::Recv, none);
+        show_latencies(m, "latency", None, &self.counters);
+    }
+}
+
+/// Prints the beginning of a line, with a handle if there is one.
+fn begin(m: &SeqFile, key: &str, handle: Option<u32>) {
+    seq_print!(m, "rust_ulp-{}:\t", key);
+    if let Some(handle) = handle {
+        seq_print!(m, "{:#x} ", handle);
+    }
+}
+
+/// Prints the counters of a queue: `posted`, in addition to those of `counters`, then the number of
+/// completions for each status.
+fn show_queue(
+    m: &SeqFile,
+    key: &str,
+    handle: Option<u32>,
+    counters: &Counters,
+    kind: QueueKind,
+    posted: Posted,
+) {
+    let posted = counters.posted(kind, posted);
+    begin(m, key, handle);
+    seq_print!(
+        m,
+        "posted {} bytes {} status",
+        posted.requests,
+        posted.bytes
+    );
+    for (status, count) in counters.completed(kind) {
+        seq_print!(m, " {}:{}", status, count);
+    }
+    seq_print!(m, "\n");
+}
+
+/// Prints how many send requests took less than so many nanoseconds. Prints nothing if latencies
+/// were not recorded.
+fn show_latencies(m: &SeqFile, key: &str, handle: Option<u32>, counters: &Counters) {
+    if counters.latencies().next().is_none() {
+        return;
+    }
+    begin(m, key, handle);
+    seq_print!(m, "below_ns");
+    for (below_ns, count) in counters.latencies() {
+        seq_print!(m, " {}:{}", below_ns, count);
+    }
+    seq_print!(m, "\n");
+}
+
+/// Prints the lines of `object`.
 pub(crate) fn show(m: &SeqFile, handle: u32, object: &Object) {
     match object {
         Object::Pd(_) => seq_print!(m, "rust_ulp-pd:\t{:#x}\n", handle),
@@ -27,13 +119,7 @@ pub(crate) fn show(m: &SeqFile, handle: u32, object: &Object) {
         Object::Qp(qp) => show_qp(m, handle, qp),
         Object::Buffer(buffer) => show_buffer(m, handle, buffer),
         Object::Ah(_) => seq_print!(m, "rust_ulp-ah:\t{:#x}\n", handle),
-        Object::Srq(srq) => seq_print!(
-            m,
-            "rust_ulp-srq:\t{:#x} entries {} recvs {}\n",
-            handle,
-            srq.srq().max_wr(),
-            srq.srq().in_flight()
-        ),
+        Object::Srq(srq) => show_srq(m, handle, srq),
         Object::Listener(listener) => show_listener(m, handle, listener),
         Object::Connection(connection) => show_connection(m, handle, connection),
         Object::Ring(ring) => seq_print!(
@@ -82,6 +168,24 @@ fn show_qp(m: &SeqFile, handle: u32, qp: &QpObject) {
         sends,
         recvs
     );
+    let (handle, counters) = (Some(handle), qp.qp().handler().counters());
+    let [sends, recvs] = qp.posted();
+    show_queue(m, "qp-send", handle, counters, QueueKind::Send, sends);
+    show_queue(m, "qp-recv", handle, counters, QueueKind::Recv, recvs);
+    show_latencies(m, "qp-latency", handle, counters);
+}
+
+fn show_srq(m: &SeqFile, handle: u32, srq: &SrqObject) {
+    let srq = srq.srq();
+    seq_print!(
+        m,
+        "rust_ulp-srq:\t{:#x} entries {} recvs {}\n",
+        handle,
+        srq.max_wr(),
+        srq.in_flight()
+    );
+    let (handle, counters) = (Some(handle), srq.handler().counters());
+    show_queue(m, "srq-recv", handle, counters, QueueKind::Recv, srq.posted());
 }
 
 fn show_buffer(m: &SeqFile, handle: u32, buffer: &BufferObject) {

@@ -32,6 +32,7 @@ use super::{
     },
     request::{
         CancelReason,
+        Posted,
         QueueKind,
         WrHandler, //
     },
@@ -378,6 +379,11 @@ impl<H: WrHandler> Qp<H> {
         let sends = self.send.lists.lock().order.posted();
         let recvs = self.recv.lists.lock().order.posted();
         (sends, recvs)
+    }
+
+    /// Returns the requests that one of the queues has taken.
+    pub(crate) fn posted(&self, kind: QueueKind) -> Posted {
+        self.queue(kind).posted()
     }
 
     /// Returns the C pointer.
@@ -824,6 +830,8 @@ impl<H: WrHandler> PinnedDrop for Qp<H> {
             self.flush(kind);
             self.queue(kind).stop();
         }
+        self.handler()
+            .destroyed(self.send.posted(), self.recv.posted());
         if !destroyed {
             // SAFETY: The queues are not moved.
             let this = unsafe { self.get_unchecked_mut() };

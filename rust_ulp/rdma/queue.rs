@@ -9,6 +9,7 @@ use super::{
     ah::Ah,
     mr::Mr,
     request::{
+        Posted,
         QueueKind,
         WrContext, //
     }, //
@@ -133,6 +134,8 @@ pub(super) struct Lists {
     pub(super) order: Order<KVVec<Link>>,
     /// The number of the newest request.
     pub(super) number: u64,
+    /// The bytes of all requests up to that one.
+    bytes: u64,
     /// The device is done with all requests up to this number. Stays 0 in a shared receive queue,
     /// where the number of a slot becomes 0 instead.
     done: u64,
@@ -293,6 +296,7 @@ impl<R: WrContext> Queue<R> {
         let lists = Lists {
             order: Order::new(links),
             number: 0,
+            bytes: 0,
             done: 0,
             reserved: 0,
             canceled: 0,
@@ -390,6 +394,7 @@ impl<R: WrContext> Queue<R> {
         // SAFETY: The lock is held, and there is no other reference.
         let content = unsafe { self.content(index) }?;
         lists.number = lists.number.wrapping_add(1);
+        lists.bytes = lists.bytes.wrapping_add(request.bytes().into());
         lists.plain = if signaled || deadline != 0 || !request.is_plain() {
             0
         } else {
@@ -467,7 +472,9 @@ impl<R: WrContext> Queue<R> {
         let mr = first.and_then(|cell| unsafe { (*cell.get()).clone() });
         // SAFETY: By the type invariant of the slot, which was posted. It is read once: the slot is
         // free now.
-        Some((unsafe { content.request.assume_init_read() }, mr))
+        let request = unsafe { content.request.assume_init_read() };
+        lists.bytes = lists.bytes.wrapping_sub(request.bytes().into());
+        Some((request, mr))
     }
 
     /// Makes the newest posted slot keep `mr` as its entry `place`, and returns what it kept there.
@@ -588,6 +595,15 @@ impl<R: WrContext> Queue<R> {
             number,
             canceled,
         })
+    }
+
+    /// Returns the requests that the queue has taken.
+    pub(super) fn posted(&self) -> Posted {
+        let lists = self.lists.lock();
+        Posted {
+            requests: lists.number,
+            bytes: lists.bytes,
+        }
     }
 
     /// Returns the oldest posted slot and the number of its request.

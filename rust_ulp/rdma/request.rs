@@ -79,6 +79,11 @@ pub(crate) trait WrContext: Send + Sized + 'static {
     /// [`Self::complete_unsignaled`].
     fn chain_refused(&mut self) {}
 
+    /// Returns the number of bytes that [`Posted`] counts.
+    fn bytes(&self) -> u32 {
+        0
+    }
+
     /// Returns the deadline of the request if it is posted at `now`, both in nanoseconds of
     /// `CLOCK_MONOTONIC`; 0 for none, whatever `now` is.
     fn end_ns(&self, _now: u64) -> u64 {
@@ -88,6 +93,15 @@ pub(crate) trait WrContext: Send + Sized + 'static {
     /// Called with the queue's lock held when the request is put into slot `index` of its queue,
     /// before the device has it.
     fn placed(&self, _index: u32) {}
+}
+
+/// The requests that a queue has taken since it was created.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Posted {
+    /// The number of requests.
+    pub(crate) requests: u64,
+    /// Their [`WrContext::bytes`] together.
+    pub(crate) bytes: u64,
 }
 
 /// Why a request was canceled.
@@ -171,6 +185,10 @@ pub(crate) trait WrHandler: Send + Sync + 'static {
     /// A request was not posted, or the driver lost its completion. Called in the context of the
     /// caller that pushes, posts or drops a chain, or as for `complete`.
     fn discard(&self, request: Self::Request);
+
+    /// The queue pair or the shared receive queue was destroyed, after the last of the calls above.
+    /// Process context; may sleep.
+    fn destroyed(&self, _sends: Posted, _recvs: Posted) {}
 
     /// The queue pair or the shared receive queue raised `event`. Any context, perhaps with
     /// interrupts off: must not sleep.

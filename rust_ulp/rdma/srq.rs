@@ -37,6 +37,7 @@ use super::{
     },
     request::{
         CancelReason,
+        Posted,
         QueueKind,
         WrHandler, //
     },
@@ -329,6 +330,11 @@ impl<H: WrHandler> Srq<H> {
         &self.queue
     }
 
+    /// Returns the requests that the queue has taken.
+    pub(crate) fn posted(&self) -> Posted {
+        self.queue.posted()
+    }
+
     /// Returns the owner.
     pub(crate) fn handler(&self) -> &H {
         &self.handler
@@ -579,6 +585,8 @@ impl<H: WrHandler> PinnedDrop for Srq<H> {
             self.flush(first);
         }
         self.queue.stop();
+        self.handler
+            .destroyed(Posted::default(), self.queue.posted());
         // SAFETY: Nothing is moved.
         let this = unsafe { self.get_unchecked_mut() };
         if err != 0 {

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """What the module shows of itself.
 
-    tracecheck.py events|removal|graph|dyndbg|fdinfo
+    tracecheck.py events|removal|graph|dyndbg|fdinfo|counters
 
 Expects the module and two hosts. Prints KTAP.
 """
@@ -256,7 +256,7 @@ def test_fdinfo(r):
     r.equal(
         "fdinfo names the device and each object once",
         sorted(k for k, _ in lines),
-        sorted(["file", "device", "entries", "pd", "cq", "qp", "buffer", "grant"]),
+        sorted("file device entries pd cq qp qp-send qp-recv buffer grant send recv".split()),
     )
     r.equal("by the device's name", one["device"], "rxe1")
     handles = {"pd": a.pd, "cq": a.cq.handle, "qp": a.qp.handle, "buffer": a.buffer.handle, "grant": a.grant.handle}
@@ -275,6 +275,99 @@ def test_fdinfo(r):
     r.check("what was destroyed is gone from it", "grant" not in dict(fdinfo(a.file)), fdinfo(a.file))
     subprocess.run(["timeout", str(20 * ulp.PATIENCE), "rdma", "link", "del", "rxe1"], check=True)
     r.equal("a husk's fdinfo says so", dict(fdinfo(a.file))["device"], "gone")
+
+
+def counted(file, key):
+    """The counters of fdinfo's line: (posted, bytes, completions by status), by handle if it names one."""
+    out = {}
+    for handle, *rest in (
+        re.fullmatch(r"(0x\S+ )?posted (\d+) bytes (\d+) status(.*)", v).groups() for k, v in fdinfo(file) if k == key
+    ):
+        statuses = dict(tuple(map(int, pair.split(":"))) for pair in rest[2].split())
+        out[int(handle, 0) if handle else None] = (int(rest[0]), int(rest[1]), statuses)
+    return out.get(None, out)
+
+
+def took(file, key):
+    """How many requests the histogram of fdinfo's line has; None without the line."""
+    for line in (v for k, v in fdinfo(file) if k == key):
+        buckets = [tuple(map(int, pair.split(":"))) for pair in line.partition("below_ns ")[2].split()]
+        assert buckets == sorted(buckets) and all(b & (b - 1) == 0 or b == 2**64 - 1 for b, _ in buckets), buckets
+        return sum(count for _, count in buckets)
+    return None
+
+
+def latency(on):
+    with open("/sys/module/rust_ulp/parameters/latency", "w") as f:
+        f.write("1" if on else "0")
+
+
+def test_counters(r):
+    a, b = pair()
+    sends, recvs = (lambda end: counted(end.file, "qp-send")[end.qp.handle]), (
+        lambda end: counted(end.file, "qp-recv")[end.qp.handle]
+    )
+    r.equal("a new queue pair has counted nothing", (sends(a), recvs(a)), ((0, 0, {}), (0, 0, {})))
+    silent = {"flags": 0}
+    a.file.submit([a.write(b, 64, **silent) for _ in range(4)] + [a.write(b, 64)])
+    a.cq.wait(1)
+    r.equal("requests that make no completion count as well", sends(a), (5, 320, {0: 5}))
+    b.file.submit([b.qp.wr("RECV", b.buffer, 0, 4096) for _ in range(3)])
+    r.equal("receives count when they are posted, their bytes do not", recvs(b), (3, 0, {}))
+    a.file.submit([a.qp.wr("SEND", a.buffer, 0, 100) for _ in range(2)])
+    a.cq.wait(2)
+    b.cq.wait(2)
+    r.equal("a receive counts the bytes that came", recvs(b), (3, 200, {0: 2}))
+    a.file.submit([a.qp.wr("RDMA_READ", a.buffer, 0, 8, remote_addr=0, rkey=b.grant.rkey)])
+    a.cq.wait(1)
+    r.equal("a failure has its status", sends(a), (8, 528, {0: 7, 10: 1}))
+    a.file.submit([a.write(b, 1) for _ in range(3)])
+    a.cq.wait(3)
+    r.equal("what follows it is flushed", sends(a), (11, 531, {0: 7, 10: 1, 5: 3}))
+    error = ulp.error_of(a.file.submit, [a.write(b, 1), a.qp.wr("RDMA_WRITE", a.buffer, a.buffer.length, 1)])
+    r.equal("what is refused does not count", (error, sends(a)), ("ERANGE", (11, 531, {0: 7, 10: 1, 5: 3})))
+    r.equal("the file's counters are those of its queue pair", counted(a.file, "send"), sends(a))
+
+    timed_out, canceled = ulp.N["WC_STATUS_TIMEOUT"], ulp.N["WC_STATUS_CANCELED"]
+    c = ulp.End("h1")
+    c.connect(a)  # a's queue pair is in error, so nobody answers
+    c.file.submit([c.qp.wr("RECV", timeout_ns=1_000_000), c.qp.wr("RECV", user_data=7)])
+    c.cq.wait(1)
+    c.file.call("CANCEL", queue=c.qp.handle, user_data=7, flags=0)
+    c.cq.wait(1)
+    r.equal("time-outs and cancels count once each", recvs(c), (2, 0, {timed_out: 1, canceled: 1}))
+    c.file.destroy(c.qp.handle)
+    r.equal("the queue pair's counters end with it", counted(c.file, "qp-recv"), {})
+    r.equal("the file keeps them", counted(c.file, "recv"), (2, 0, {timed_out: 1, canceled: 1}))
+
+    srq = ulp.Srq(c.file, c.pd, c.cq)
+    c.qp = ulp.Qp(c.file, c.pd, c.cq, srq=srq.handle)
+    d = ulp.End("h2")
+    c.connect(d)
+    d.connect(c)
+    c.file.submit([srq.recv(c.buffer, 0, 64) for _ in range(3)])
+    d.file.submit([d.qp.wr("SEND", d.buffer, 0, 10)])
+    c.cq.wait(1)
+    r.equal("a shared queue counts posts", counted(c.file, "srq-recv"), {srq.handle: (3, 0, {})})
+    r.equal("its queue pair counts completions", recvs(c), (0, 10, {0: 1}))
+    r.equal("the file has the sum", counted(c.file, "recv"), (5, 10, {0: 1, timed_out: 1, canceled: 1}))
+    c.file.destroy(c.qp.handle)
+    c.file.destroy(srq.handle)
+    posted, size, statuses = counted(c.file, "recv")
+    r.equal("and keeps it when both are gone", (posted, size, statuses[0]), (5, 10, 1))
+
+    a, b = pair()
+    r.equal("latencies are off", took(a.file, "qp-latency"), None)
+    latency(True)
+    a.file.submit([a.write(b, 8, **silent)] + [a.write(b, 8) for _ in range(5)])
+    a.cq.wait(5)
+    latency(False)
+    r.equal("switched on, each request that completes is in the histogram", took(a.file, "qp-latency"), 5)
+    a.file.submit([a.write(b, 8)])
+    a.cq.wait(1)
+    r.equal("switched off, none is", took(a.file, "qp-latency"), 5)
+    a.file.destroy(a.qp.handle)
+    r.equal("the file keeps that, too", (took(a.file, "qp-latency"), took(a.file, "latency")), (None, 5))
 
 
 def main():

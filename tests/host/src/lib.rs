@@ -22,6 +22,7 @@ mod deadlines;
 mod decode;
 mod events;
 mod handle;
+mod latency;
 mod layout;
 mod order;
 mod ring;
