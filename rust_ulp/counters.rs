@@ -7,9 +7,12 @@
 
 use crate::{
     kernel::timer::now_ns,
-    logic::latency::{
-        self,
-        BUCKETS, //
+    logic::{
+        latency::{
+            self,
+            BUCKETS, //
+        },
+        numbered, //
     },
     rdma::request::{
         Posted,
@@ -95,9 +98,8 @@ impl Counters {
 
     /// Counts `count` requests that succeeded. Called by one completion handler at a time.
     pub(crate) fn succeeded(&self, kind: QueueKind, count: u32) {
-        if let [success, ..] = &self.queue(kind).completed {
-            add(success, count.into());
-        }
+        let [success, ..] = &self.queue(kind).completed;
+        add(success, count.into());
     }
 
     /// Counts the bytes that a receive got. Called by one completion handler at a time.
@@ -127,6 +129,7 @@ impl Counters {
         for (kind, posted) in [(QueueKind::Send, sends), (QueueKind::Recv, recvs)] {
             let (to, from) = (self.queue(kind), other.queue(kind));
             to.posted.add(posted.requests, Relaxed);
+            sum(&to.posted, &from.posted);
             to.bytes.add(Self::posted_bytes(kind, posted), Relaxed);
             sum(&to.bytes, &from.bytes);
             for (to, from) in to.completed.iter().zip(&from.completed) {
@@ -157,18 +160,16 @@ impl Counters {
 
     /// Returns the statuses with which requests completed, and how many did.
     pub(crate) fn completed(&self, kind: QueueKind) -> impl Iterator<Item = (u16, u64)> + '_ {
-        let counters = self.queue(kind).completed.iter().enumerate();
-        counters
-            .map(|(place, count)| (status(place), count.load(Relaxed)))
+        numbered(self.queue(kind).completed.iter())
+            .map(|(place, count)| (status(place as usize), count.load(Relaxed)))
             .filter(|(_, count)| *count > 0)
     }
 
     /// Returns the latencies: how many requests took less than so many nanoseconds, and at least
     /// half of that.
     pub(crate) fn latencies(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let counters = self.latency.iter().enumerate();
-        counters
-            .map(|(bucket, count)| (latency::below_ns(bucket), count.load(Relaxed)))
+        numbered(self.latency.iter())
+            .map(|(bucket, count)| (latency::below_ns(bucket as usize), count.load(Relaxed)))
             .filter(|(_, count)| *count > 0)
     }
 }

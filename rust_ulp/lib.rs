@@ -14,7 +14,8 @@
 //! | `file` | an open file: its object table, its device, its events |
 //! | `object/` | the object table, and each kind of object that a file can create |
 //! | `device` | the devices, the files attached to each, and device removal |
-//! | `events`, `trace/`, `limits` | event records; tracepoints and debug messages; limits and parameters |
+//! | `events`, `counters` | event records; counters of requests |
+//! | `trace/`, `limits` | tracepoints and debug messages; limits and parameters |
 //! | `uapi/` | the ABI |
 //! | `rdma/` | verbs and the connection manager, independent of this module |
 //! | `kernel/` | kernel APIs that the kernel crate lacks, independent of RDMA |

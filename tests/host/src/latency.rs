@@ -15,5 +15,8 @@ fn each_time_is_below_its_bucket_and_not_below_the_one_before() {
     }
     assert_eq!((bucket(0), below_ns(0)), (0, 1024));
     assert_eq!((bucket(1024), below_ns(1)), (1, 2048));
-    assert_eq!((bucket(u64::MAX), below_ns(BUCKETS - 1)), (BUCKETS - 1, u64::MAX));
+    assert_eq!(
+        (bucket(u64::MAX), below_ns(BUCKETS - 1)),
+        (BUCKETS - 1, u64::MAX)
+    );
 }

@@ -103,12 +103,16 @@ impl File {
         }
     }
 
-    /// What `/proc/self/fdinfo` says of the file: a line for each object.
+    /// What `/proc/self/fdinfo` says of the file, without its counters: a line for each object.
     pub fn objects(&self) -> Outcome<Vec<String>> {
         let path = format!("/proc/self/fdinfo/{}", self.fd.number());
         let text = std::fs::read_to_string(path).map_err(because("reading fdinfo"))?;
-        let ours = text.lines().filter(|line| line.starts_with("rust_ulp-"));
-        Ok(ours.map(str::to_owned).collect())
+        let is_object = |line: &&str| {
+            let key = line.split(':').next().unwrap_or_default();
+            let counts = ["send", "recv", "latency"].map(|word| format!("-{word}"));
+            key.starts_with("rust_ulp-") && !counts.iter().any(|word| key.ends_with(word))
+        };
+        Ok(text.lines().filter(is_object).map(str::to_owned).collect())
     }
 
     /// How many objects of a kind there are; every kind: `""`.
