@@ -6,6 +6,7 @@ use crate::attr::QpInfo;
 use crate::device::Device;
 use crate::endpoint::{Endpoint, Mtu};
 use crate::error::{CompletionError, Result};
+use crate::gid::Gid;
 use crate::port::{PortInfo, PortState};
 use crate::qp::Qp;
 use crate::state::QpState;
@@ -134,6 +135,180 @@ advice! {
     ];
 }
 
+/// The one reason why nobody acknowledged a request ([`Status::RetryExceeded`]).
+///
+/// The causes look the same to the device that gave up. [`Qp::diagnose`] tells some of them apart by
+/// what this end knows, [`Qp::diagnose_with`] all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RetryCause {
+    /// The local port carries no traffic.
+    PortDown,
+    /// One end sends from or to an address that is not, or no longer, the other's.
+    WrongGid,
+    /// One end sends to another queue pair than the other end's.
+    WrongNumber,
+    /// The peer expects other packet numbers than this end sends.
+    WrongPsn,
+    /// The peer's queue pair no longer exists, or takes no more requests.
+    PeerDead,
+    /// Pause frames stop the port, as in a PFC storm. The lab cannot provoke it: the counters of unit
+    /// tests are imitated.
+    Paused,
+    /// Small packets get through, packets of the queue pair's MTU do not.
+    Mtu,
+    /// Some packets get through and others do not.
+    Lossy,
+    /// No packet gets through.
+    Blocked,
+}
+
+impl RetryCause {
+    /// Returns what is wrong, and what to do about it.
+    pub fn cause(self) -> Cause {
+        let (what, cure) = match self {
+            Self::PortDown => (
+                "the local port carries no traffic",
+                "bring its network interface up, and connect its cable",
+            ),
+            Self::WrongGid => (
+                "wrong GID: one end sends from or to an address that is not the other's",
+                "compare Device::default_gid() at both ends with Qp::peer(); connect anew when addresses have changed",
+            ),
+            Self::WrongNumber => (
+                "wrong number: one end sends to another queue pair than that of the other end",
+                "exchange the endpoints anew for each connection, as connect_tcp() and connect_cm() do",
+            ),
+            Self::WrongPsn => (
+                "wrong PSN: the peer expects other packet numbers than this end sends",
+                "rq_psn of each end is sq_psn of the other; never reuse an Endpoint of an earlier queue pair",
+            ),
+            Self::PeerDead => (
+                "the peer is dead: its queue pair is gone or in error",
+                "look at the peer's program and its completions, and connect to it anew",
+            ),
+            Self::Paused => (
+                "pause frames stop the port: congestion, or a PFC storm",
+                "find the port that sends them, with `ulp counters` and the counters of the switches",
+            ),
+            Self::Mtu => (
+                "packets of the queue pair's MTU do not get through, smaller ones do",
+                "take a smaller QpBuilder::mtu(), or raise the MTU of the interfaces on the way",
+            ),
+            Self::Lossy => (
+                "the path loses packets",
+                "look for drops in the counters of ports and switches; turn on PFC or ECN, or lower the load",
+            ),
+            Self::Blocked => (
+                "RoCE v2 packets do not get through",
+                "let UDP port 4791 through the firewalls of both hosts and between them; look with tcpdump at both ends",
+            ),
+        };
+        Cause { what, cure }
+    }
+}
+
+/// What an end says of its queue pair, for the diagnosis at the other end; from [`Qp::report`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QpReport {
+    /// Its number.
+    pub qp_num: u32,
+    /// Its state.
+    pub state: QpState,
+    /// The number of the queue pair that it sends to.
+    pub dest_qp_num: u32,
+    /// The number of the packet that it expects next: 24 bits.
+    pub rq_psn: u32,
+    /// The GID that it sends to.
+    pub dest_gid: Gid,
+}
+
+impl QpReport {
+    /// The length of a report that is sent to the other end.
+    pub const LEN: usize = 32;
+
+    /// Returns the report as bytes.
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let state = u32::from(self.state.code());
+        let numbers = [self.qp_num, state, self.dest_qp_num, self.rq_psn];
+        let mut bytes = [0; Self::LEN];
+        for (to, number) in bytes.chunks_exact_mut(4).zip(numbers) {
+            to.copy_from_slice(&number.to_le_bytes());
+        }
+        if let Some(to) = bytes.last_chunk_mut::<16>() {
+            *to = self.dest_gid.0;
+        }
+        bytes
+    }
+
+    /// Returns the report that [`Self::to_bytes`] made.
+    pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
+        let number = |at: usize| {
+            let bytes = bytes.get(at..).and_then(<[u8]>::first_chunk);
+            bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))
+        };
+        Self {
+            qp_num: number(0),
+            state: QpState::from_code(number(4) as u8),
+            dest_qp_num: number(8),
+            rq_psn: number(12),
+            dest_gid: Gid(bytes.last_chunk().copied().unwrap_or_default()),
+        }
+    }
+}
+
+/// What was found out about the peer and the path after a failure, for [`Qp::diagnose_with`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use = "evidence does nothing before it is given to `diagnose_with`"]
+pub struct Evidence {
+    peer: Option<QpReport>,
+    gone: bool,
+    small: Option<bool>,
+    large: Option<bool>,
+    repeats: u64,
+    pauses: u64,
+}
+
+impl Evidence {
+    /// The peer says this of its queue pair.
+    pub fn peer(mut self, report: QpReport) -> Self {
+        self.peer = Some(report);
+        self
+    }
+
+    /// The peer says that it has no such queue pair, or has hung up:
+    /// [`Peer::is_gone`](crate::Peer::is_gone).
+    pub fn peer_gone(mut self) -> Self {
+        self.gone = true;
+        self
+    }
+
+    /// Whether the peer acknowledges packets of 256 bytes to a new queue pair on the same path.
+    pub fn small_echo(mut self, arrives: bool) -> Self {
+        self.small = Some(arrives);
+        self
+    }
+
+    /// Whether the peer acknowledges packets of the failed queue pair's MTU to a new one.
+    pub fn large_echo(mut self, arrives: bool) -> Self {
+        self.large = Some(arrives);
+        self
+    }
+
+    /// The requests that the device repeated during the echo, by its counters.
+    pub fn repeats(mut self, count: u64) -> Self {
+        self.repeats = count;
+        self
+    }
+
+    /// The pause frames that the port received during the echo, by its counters.
+    pub fn pauses(mut self, count: u64) -> Self {
+        self.pauses = count;
+        self
+    }
+}
+
 /// Why a request failed, as far as this end can see; from [`Qp::diagnose`]. Its text has a line for
 /// each thing.
 #[derive(Clone, Debug)]
@@ -153,9 +328,27 @@ pub struct Diagnosis {
     pub peer: Option<Endpoint>,
     /// What is wrong at this end, in words: these come before the possible causes.
     pub findings: Vec<String>,
+    /// The cause of [`Status::RetryExceeded`], if what is known leaves only one.
+    pub cause: Option<RetryCause>,
 }
 
 impl<T: Transport> Qp<T> {
+    /// Returns what the diagnosis at the other end needs to know of this one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::query`].
+    pub fn report(&self) -> Result<QpReport> {
+        let info = self.query()?;
+        Ok(QpReport {
+            qp_num: info.qp_num,
+            state: info.state,
+            dest_qp_num: info.dest_qp_num,
+            rq_psn: info.rq_psn,
+            dest_gid: info.path.gid,
+        })
+    }
+
     /// Looks at this end of a failed request: what is wrong here is found, the rest is told as
     /// possible causes.
     ///
@@ -163,22 +356,39 @@ impl<T: Transport> Qp<T> {
     ///
     /// [`Error::DeviceGone`](crate::Error::DeviceGone): which explains it, too.
     pub fn diagnose(&self, error: &CompletionError) -> Result<Diagnosis> {
+        self.diagnose_with(error, Evidence::default())
+    }
+
+    /// Looks at this end of a failed request as [`Self::diagnose`] does, and names the cause that
+    /// this end, the peer and the path leave.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::diagnose`].
+    pub fn diagnose_with(&self, error: &CompletionError, evidence: Evidence) -> Result<Diagnosis> {
         let info = self.query()?;
         let device = Device::from_inner(self.device_inner());
         let (port, gids) = (device.port(info.port)?, device.gids(info.port)?);
         let local = *self.local();
         let peer = self.end().copied();
-        let mut findings = Vec::new();
+        let (mut findings, mut own) = (Vec::new(), None);
         if !matches!(port.state, PortState::Active | PortState::ActiveDefer) {
             findings.push(format!(
                 "port {} is {:?}: bring its network interface up, and connect its cable",
                 port.port, port.state
             ));
+            own.get_or_insert(RetryCause::PortDown);
         }
         // Known of connections only.
         let index = u32::from(info.path.gid_index);
         let now = gids.iter().find(|entry| entry.index == index);
         if let Some(peer) = &peer {
+            if now.is_none_or(|entry| entry.gid != local.gid)
+                || local.gid.ipv4().is_some() != peer.gid.ipv4().is_some()
+                || is_another(info.path.gid, peer.gid)
+            {
+                own.get_or_insert(RetryCause::WrongGid);
+            }
             match now {
                 None => findings.push(format!(
                     "GID index {index}, from which it sends, is empty now: {} was taken off the interface",
@@ -202,6 +412,7 @@ impl<T: Transport> Qp<T> {
                     "it sends to queue pair {:#x} now, and was connected with {:#x}",
                     info.dest_qp_num, peer.qp_num
                 ));
+                own.get_or_insert(RetryCause::WrongNumber);
             }
             if info.path_mtu.map(Mtu::bytes) > Some(port.active_mtu) {
                 findings.push(format!(
@@ -209,8 +420,11 @@ impl<T: Transport> Qp<T> {
                     info.path_mtu.map_or(0, Mtu::bytes),
                     port.active_mtu
                 ));
+                own.get_or_insert(RetryCause::Mtu);
             }
         }
+        let unanswered = error.status == Status::RetryExceeded;
+        let cause = own.or_else(|| evidence.cause(&local));
         Ok(Diagnosis {
             error: *error,
             advice: error.status.advice(),
@@ -219,7 +433,55 @@ impl<T: Transport> Qp<T> {
             local,
             peer,
             findings,
+            cause: cause.filter(|_| unanswered),
         })
+    }
+}
+
+/// Returns whether a path leads to another address. Within a subnet of InfiniBand it has none.
+fn is_another(path: Gid, gid: Gid) -> bool {
+    path != Gid::default() && path != gid
+}
+
+impl Evidence {
+    /// Returns the cause that the evidence leaves, for a queue pair that was connected as `local`.
+    fn cause(&self, local: &Endpoint) -> Option<RetryCause> {
+        // The peer has taken a request or two at most beyond the first packet.
+        const NEAR: u32 = 1 << 16;
+        let ahead = |report: &QpReport| report.rq_psn.wrapping_sub(local.psn) & 0xff_ffff;
+        match &self.peer {
+            _ if self.gone => return Some(RetryCause::PeerDead),
+            Some(report) if !matches!(report.state, QpState::Rtr | QpState::Rts | QpState::Sqd) => {
+                return Some(RetryCause::PeerDead)
+            }
+            Some(report) if is_another(report.dest_gid, local.gid) => {
+                return Some(RetryCause::WrongGid)
+            }
+            Some(report) if report.dest_qp_num != local.qp_num => {
+                return Some(RetryCause::WrongNumber)
+            }
+            Some(report) if ahead(report) >= NEAR => return Some(RetryCause::WrongPsn),
+            _ => {}
+        }
+        // Both ends are as they should be, and the request failed on a path that works: it does so now
+        // and then.
+        let is_passing = self.small == Some(true) && self.peer.is_some();
+        self.path_fault()
+            .or(is_passing.then_some(RetryCause::Lossy))
+    }
+
+    /// Returns what is wrong with the path, by the echo and the counters alone.
+    pub fn path_fault(&self) -> Option<RetryCause> {
+        match (self.small, self.large) {
+            // Pause frames are no fault of a path that works.
+            (small, _) if self.pauses > 0 && (small == Some(false) || self.repeats > 0) => {
+                Some(RetryCause::Paused)
+            }
+            (Some(true), _) if self.repeats > 0 => Some(RetryCause::Lossy),
+            (Some(true), Some(false)) => Some(RetryCause::Mtu),
+            (Some(false), _) => Some(RetryCause::Blocked),
+            _ => None,
+        }
     }
 }
 
@@ -291,6 +553,9 @@ impl fmt::Display for Diagnosis {
         }
         for finding in &self.findings {
             writeln!(f, "found: {finding}")?;
+        }
+        if let Some(Cause { what, cure }) = self.cause.map(RetryCause::cause) {
+            return writeln!(f, "cause: {what}; {cure}");
         }
         for (i, cause) in (1..).zip(self.advice.map_or(&[][..], |advice| advice.causes)) {
             writeln!(f, "cause {i}: {}; {}", cause.what, cause.cure)?;

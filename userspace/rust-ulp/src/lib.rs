@@ -172,7 +172,7 @@ pub use completion::Completion;
 pub use cq::{Cq, CqEventFd, CqOptions, Delivery};
 pub use datagram::{Datagram, Grh};
 pub use device::{Device, DeviceEntry, DeviceInfo, Features, Limits};
-pub use diagnosis::{Advice, Cause, Diagnosis};
+pub use diagnosis::{Advice, Cause, Diagnosis, Evidence, QpReport, RetryCause};
 pub use endpoint::{Endpoint, Mtu};
 pub use error::{CompletionError, Error, Result};
 pub use events::{Event, EventKind, EventSource, Events};

@@ -5,10 +5,11 @@
 use crate::fake::Kernel;
 use crate::sys::counting::allocations;
 use crate::{
-    abi, cm, Access, AckTimeout, Buffer, CompareSwap, Completion, ConnectError, Cq, Device,
-    Endpoint, Error, EventKind, Features, FetchAdd, Gid, Grh, Listener, Mtu, Opcode, Path,
-    PreparedQp, Qp, QpAttr, QpState, Rc, Read, Recv, RemoteSlice, Retries, RnrRetries, RnrTimer,
-    Send, SendTo, Srq, Status, TcpOptions, TrafficClass, Uc, Ud, WrOpcode, Write,
+    abi, cm, Access, AckTimeout, Buffer, CompareSwap, Completion, CompletionError, ConnectError,
+    Cq, Device, Endpoint, Error, EventKind, Evidence, Features, FetchAdd, Gid, Grh, Listener, Mtu,
+    Opcode, Path, PreparedQp, Qp, QpAttr, QpReport, QpState, Rc, Read, Recv, RemoteSlice, Retries,
+    RetryCause, RnrRetries, RnrTimer, Send, SendTo, Srq, Status, TcpOptions, TrafficClass, Uc, Ud,
+    WrOpcode, Write,
 };
 use nix::errno::Errno;
 use proptest::prelude::*;
@@ -2619,7 +2620,100 @@ fn failures_are_diagnosed() {
     ] {
         assert!(text.contains(part), "{text}");
     }
-    assert!(text.find("found:") < text.find("cause 1:"), "{text}");
+    assert_eq!(diagnosis.cause, Some(RetryCause::PortDown));
+    assert!(text.find("found:") < text.find("cause: "), "{text}");
+    assert!(!text.contains("cause 1:"), "{text}");
+}
+
+/// Each cause of the same status is named alone, by imitated reports, echoes and counters.
+#[test]
+fn causes_of_silence_are_told_apart() {
+    let p = pair();
+    let cqe = abi::Cqe {
+        qp: p.a.handle(),
+        qp_num: p.a.qp_num(),
+        status: 12,
+        ..Default::default()
+    };
+    p.kernel.complete(cqe);
+    let Err(Error::Completion(error)) = p.cq.wait(SOON).unwrap().ok() else {
+        panic!("the completion is a failure");
+    };
+    let local = *p.a.local();
+    let good = QpReport {
+        qp_num: p.b.qp_num(),
+        state: QpState::Rts,
+        dest_qp_num: local.qp_num,
+        rq_psn: local.psn + 1,
+        dest_gid: local.gid,
+    };
+    assert_eq!(QpReport::from_bytes(&good.to_bytes()), good);
+    let report = |report| Evidence::default().peer(report);
+    let works = Evidence::default().small_echo(true);
+    for (evidence, cause) in [
+        (Evidence::default(), None),
+        (report(good), None),
+        (works, None),
+        (Evidence::default().peer_gone(), Some(RetryCause::PeerDead)),
+        (
+            report(QpReport {
+                state: QpState::Err,
+                ..good
+            }),
+            Some(RetryCause::PeerDead),
+        ),
+        (
+            report(QpReport {
+                dest_gid: Gid([7; 16]),
+                ..good
+            }),
+            Some(RetryCause::WrongGid),
+        ),
+        (
+            report(QpReport {
+                dest_qp_num: 9,
+                ..good
+            }),
+            Some(RetryCause::WrongNumber),
+        ),
+        (
+            report(QpReport {
+                rq_psn: local.psn.wrapping_sub(9) & 0xff_ffff,
+                ..good
+            }),
+            Some(RetryCause::WrongPsn),
+        ),
+        // A storm: pause frames came in, and requests were repeated for that reason.
+        (
+            works.peer(good).repeats(5).pauses(3),
+            Some(RetryCause::Paused),
+        ),
+        (works.small_echo(false).pauses(1), Some(RetryCause::Paused)),
+        (works.pauses(9), None),
+        (works.repeats(1), Some(RetryCause::Lossy)),
+        (works.peer(good), Some(RetryCause::Lossy)),
+        (works.large_echo(false), Some(RetryCause::Mtu)),
+        (
+            Evidence::default().small_echo(false),
+            Some(RetryCause::Blocked),
+        ),
+    ] {
+        let diagnosis = p.a.diagnose_with(&error, evidence).unwrap();
+        assert_eq!(diagnosis.cause, cause, "{evidence:?}");
+        let text = diagnosis.to_string();
+        if let Some(cause) = cause {
+            assert!(text.contains(&format!("cause: {}", cause.cause().what)));
+        }
+        let lines = text.lines().filter(|line| line.starts_with("cause"));
+        assert_eq!(lines.count(), if cause.is_some() { 1 } else { 7 });
+    }
+    // Another status has none of these causes.
+    let other = CompletionError {
+        status: Status::RemoteAccess,
+        ..error
+    };
+    let diagnosis = p.a.diagnose_with(&other, Evidence::default().peer_gone());
+    assert_eq!(diagnosis.unwrap().cause, None);
 }
 
 #[test]

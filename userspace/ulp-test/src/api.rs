@@ -7,10 +7,10 @@ use crate::hosts::{connect, pattern, Host};
 use crate::report::{because, check, equal, hang, Outcome, Report};
 use rust_ulp::uring::{Cqe, Ring};
 use rust_ulp::{
-    cm, Access, AckTimeout, BufferKind, CompareSwap, Completion, CompletionError, Cq, Endpoint,
-    Error, EventKind, Features, FetchAdd, Grant, GrantOptions, GrantState, Grh, Opcode, Pool, Qp,
-    QpAttr, Rc, Read, Recv, RemoteSlice, Retries, RnrRetries, RnrTimer, Send, SendTo, Status,
-    TrafficClass, Uc, Ud, WrOpcode, Write,
+    cm, Access, AckTimeout, BufferKind, CompareSwap, Completion, CompletionError, Cq, Diagnosis,
+    Endpoint, Error, EventKind, Evidence, Features, FetchAdd, Grant, GrantOptions, GrantState, Grh,
+    Opcode, Pool, Qp, QpAttr, Rc, Read, Recv, RemoteSlice, Retries, RetryCause, RnrRetries,
+    RnrTimer, Send, SendTo, Status, TrafficClass, Uc, Ud, WrOpcode, Write,
 };
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -953,22 +953,29 @@ fn memory(r: &mut Report, a: &Host, b: &Host) {
 
 // --- diagnoses ----------------------------------------------------------------------------------------------------
 
-/// Makes a request fail, and looks for what the diagnosis says.
-fn diagnosed(qp: &Qp<Rc>, cq: &Cq, statuses: &[Status], parts: &[&str]) -> Outcome {
+/// Waits for a failed request, and diagnoses it once its queue pair is in ERR.
+fn failed(qp: &Qp<Rc>, cq: &Cq, evidence: Evidence) -> Outcome<Diagnosis> {
     let error = failure(qp, cq)?;
     // rxe completes the request before it moves the queue pair to ERR (rxe_comp.c, COMPST_ERROR).
     let end = std::time::Instant::now() + hang();
-    let diagnosis = loop {
-        let diagnosis = qp.diagnose(&error).map_err(because("diagnosing"))?;
+    loop {
+        let diagnosis = qp
+            .diagnose_with(&error, evidence)
+            .map_err(because("diagnosing"))?;
         if diagnosis.info.state == rust_ulp::QpState::Err || std::time::Instant::now() > end {
-            break diagnosis;
+            return Ok(diagnosis);
         }
         std::thread::sleep(Duration::from_millis(1));
-    };
-    let text = diagnosis.to_string();
-    let known = statuses.contains(&error.status);
-    check(format!("status {:?}", error.status), known)?;
+    }
+}
+
+/// Makes a request fail, and looks for what the diagnosis says.
+fn diagnosed(qp: &Qp<Rc>, cq: &Cq, statuses: &[Status], parts: &[&str]) -> Outcome {
+    let diagnosis = failed(qp, cq, Evidence::default())?;
+    let (text, status) = (diagnosis.to_string(), diagnosis.error.status);
+    check(format!("status {status:?}"), statuses.contains(&status))?;
     equal("findings", &diagnosis.findings[..], &[])?;
+    equal("the cause", diagnosis.cause, None)?;
     equal(
         "its own state",
         diagnosis.info.state,
@@ -978,6 +985,16 @@ fn diagnosed(qp: &Qp<Rc>, cq: &Cq, statuses: &[Status], parts: &[&str]) -> Outco
         check(format!("{part:?} is not in {text}"), text.contains(part))?;
     }
     Ok(())
+}
+
+/// Makes a request fail, and compares the one cause that the peer's evidence leaves.
+fn caused(qp: &Qp<Rc>, cq: &Cq, evidence: Evidence, cause: RetryCause) -> Outcome {
+    let diagnosis = failed(qp, cq, evidence)?;
+    equal("status", diagnosis.error.status, Status::RetryExceeded)?;
+    equal("the cause", diagnosis.cause, Some(cause))?;
+    let text = diagnosis.to_string();
+    let told = text.lines().filter(|line| line.starts_with("cause"));
+    equal("causes in the text", told.count(), 1)
 }
 
 fn diagnoses(r: &mut Report, a: &Host, b: &Host) {
@@ -1004,24 +1021,58 @@ fn diagnoses(r: &mut Report, a: &Host, b: &Host) {
             &parts,
         ))
     });
-    case(r, "diagnosis: nobody is there", || {
+    case(r, "diagnosis: the peer is dead", || {
         let first = impatient()?.build()?;
         let away = b.qp().build()?.endpoint(); // and it is gone
         let first = first.connect(away)?;
         first.post(Send::empty())?;
-        let parts = ["queue pair is gone", "after 1 repeats, each after 8"];
-        Ok(diagnosed(&first, &a.cq, &[Status::RetryExceeded], &parts))
+        let evidence = Evidence::default().peer_gone();
+        Ok(caused(&first, &a.cq, evidence, RetryCause::PeerDead))
     });
-    case(r, "diagnosis: the ends disagree on packet numbers", || {
+    case(r, "diagnosis: the peer's queue pair has failed", || {
         let (first, second) = (impatient()?.build()?, b.qp().build()?);
         let (to, from) = (second.endpoint(), first.endpoint());
-        // What comes is ahead of what is expected. Behind, Soft-RoCE takes it for a repeat, and
-        // acknowledges what it is not: then nothing ever fails.
-        let psn = from.psn.wrapping_sub(0x40_0000) & 0xff_ffff;
-        let wrong = Endpoint::new(from.qp_num, psn, from.gid, from.mtu).rd_atomic(1, 1);
-        let (_second, first) = (second.connect(wrong)?, first.connect(to)?);
+        let (second, first) = (second.connect(from)?, first.connect(to)?);
+        second.modify(QpAttr::to(rust_ulp::QpState::Err))?;
         first.post(Send::empty())?;
-        let parts = ["disagree on packet numbers"];
+        let evidence = Evidence::default().peer(second.report()?);
+        Ok(caused(&first, &a.cq, evidence, RetryCause::PeerDead))
+    });
+    // What comes is ahead of what is expected. Behind, Soft-RoCE takes it for a repeat, and
+    // acknowledges what it is not: then nothing ever fails.
+    let psn = |from: Endpoint| {
+        let psn = from.psn.wrapping_sub(0x40_0000) & 0xff_ffff;
+        Endpoint::new(from.qp_num, psn, from.gid, from.mtu).rd_atomic(1, 1)
+    };
+    let number = |from: Endpoint| Endpoint::new(0xab_cdef, from.psn, from.gid, from.mtu);
+    for (name, wrong, cause) in [
+        (
+            "packet numbers",
+            &psn as &dyn Fn(Endpoint) -> Endpoint,
+            RetryCause::WrongPsn,
+        ),
+        ("queue pair numbers", &number, RetryCause::WrongNumber),
+    ] {
+        case(
+            r,
+            &format!("diagnosis: the ends disagree on {name}"),
+            || {
+                let (first, second) = (impatient()?.build()?, b.qp().build()?);
+                let (to, from) = (second.endpoint(), first.endpoint());
+                let (second, first) = (second.connect(wrong(from))?, first.connect(to)?);
+                second.post_recv(Recv::empty())?;
+                first.post(Send::empty())?;
+                let evidence = Evidence::default().peer(second.report()?);
+                Ok(caused(&first, &a.cq, evidence, cause))
+            },
+        );
+    }
+    case(r, "diagnosis: nothing is known of the peer", || {
+        let first = impatient()?.build()?;
+        let away = b.qp().build()?.endpoint();
+        let first = first.connect(away)?;
+        first.post(Send::empty())?;
+        let parts = ["queue pair is gone", "after 1 repeats, each after 8"];
         Ok(diagnosed(&first, &a.cq, &[Status::RetryExceeded], &parts))
     });
     case(r, "diagnosis: no such remote memory", || {

@@ -9,7 +9,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 use nix::time::{clock_gettime, ClockId};
 use rand::{rngs::SmallRng, RngExt, SeedableRng};
-use rust_ulp::{Access, Cq, Device, Listener, Rc, Recv};
+use rust_ulp::{Access, Cq, Device, Grant, Listener, Mtu, Peer, Qp, QpAttr, QpState, Rc, Recv};
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -32,6 +32,26 @@ pub enum Command {
         /// HOST:PORT
         listen: String,
     },
+    /// Serves `ulp diagnose PEER`, but with a broken queue pair for the first client.
+    BrokenPeer {
+        /// HOST:PORT
+        listen: String,
+        /// What is wrong with it.
+        #[arg(value_enum)]
+        what: Break,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Break {
+    /// It sends to another queue pair.
+    Number,
+    /// It expects other packet numbers.
+    Psn,
+    /// It sends to another address.
+    Gid,
+    /// It is destroyed.
+    Dead,
 }
 
 #[derive(Debug, Subcommand)]
@@ -113,7 +133,7 @@ fn interrupts() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Runs `ulp-test kv ...` and `ulp-test revoking-peer ...`.
+/// Runs `ulp-test kv ...`, `ulp-test revoking-peer ...` and `ulp-test broken-peer ...`.
 ///
 /// The exit status is 0, 1 for a torn value and for records that no correct store can produce, 2
 /// for errors.
@@ -123,6 +143,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Kv(Kv::Worker(worker)) => worker.run(),
         Command::Kv(Kv::Check(check)) => check.run(),
         Command::RevokingPeer { listen } => revoking_peer(&listen),
+        Command::BrokenPeer { listen, what } => broken_peer(&listen, what),
     };
     done.unwrap_or_else(|error| {
         eprintln!("ulp-test: {error}");
@@ -147,6 +168,75 @@ fn revoking_peer(listen: &str) -> Result<ExitCode> {
         grant.revoke()?;
         let _qp = incoming.accept(qp, &[&grant])?;
         wait(&cq, &stop)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Connects a queue pair anew, as it was but for one attribute.
+fn break_qp(qp: &Qp<Rc>, what: Break) -> rust_ulp::Result<()> {
+    let (info, mut peer) = (qp.query()?, *qp.peer());
+    let mut path = info.path;
+    match what {
+        // Soft-RoCE acknowledges packets that are behind: these are ahead.
+        Break::Psn => peer.psn = peer.psn.wrapping_sub(0x40_0000) & 0xff_ffff,
+        Break::Number => peer.qp_num = 0xab_cdef,
+        // The test gives the other host this address, but not on the interface of its device.
+        Break::Gid => path.gid = std::net::Ipv4Addr::new(10, 9, 0, 99).into(),
+        Break::Dead => {}
+    }
+    qp.modify(QpAttr::to(QpState::Reset))?;
+    let init = QpAttr::to(QpState::Init).pkey_index(info.pkey_index);
+    qp.modify(init.port(info.port).access(info.access))?;
+    let rtr = QpAttr::to(QpState::Rtr)
+        .path(path)
+        .path_mtu(Mtu::B256)
+        .dest_qp_num(peer.qp_num)
+        .rq_psn(peer.psn)
+        .max_dest_rd_atomic(1)
+        .min_rnr_timer(info.min_rnr_timer);
+    qp.modify(rtr)?;
+    let rts = QpAttr::to(QpState::Rts)
+        .timeout(info.timeout)
+        .retry_cnt(info.retry_cnt)
+        .rnr_retry(info.rnr_retry)
+        .sq_psn(qp.local().psn)
+        .max_rd_atomic(1);
+    qp.modify(rts).map(drop)
+}
+
+/// Serves clients of `ulp diagnose`, which connect a second time when the first queue pair fails.
+fn broken_peer(listen: &str, what: Break) -> Result<ExitCode> {
+    let (stop, device) = (interrupts()?, Device::open_default()?);
+    let listener = Listener::bind(&device, listen)?;
+    let mut first: Option<(Option<Qp<Rc>>, Peer, Grant)> = None;
+    while !stop.load(Ordering::Relaxed) {
+        let incoming = match listener.accept(Duration::from_millis(200)) {
+            Err(rust_ulp::Error::Timeout { .. }) => continue,
+            incoming => incoming?,
+        };
+        let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
+        let (buffer, page) = (pd.alloc_buffer(1 << 16)?, pd.alloc_buffer(4096)?);
+        if let Some((Some(qp), ..)) = &first {
+            page.write_at(0, &qp.report()?.to_bytes())?;
+        }
+        let data = buffer.grant(.., Access::REMOTE_WRITE)?;
+        let reports = page.grant(.., Access::REMOTE_READ)?;
+        let qp = pd.create_qp::<Rc>(&cq).build()?;
+        qp.post_recv(Recv::empty())?;
+        let (qp, peer) = incoming.accept(qp, &[&data, &reports])?;
+        if first.is_some() {
+            wait(&cq, &stop)?;
+            continue;
+        }
+        let qp = match what {
+            Break::Dead => None,
+            what => {
+                break_qp(&qp, what)?;
+                Some(qp)
+            }
+        };
+        // Its key stays valid.
+        first = Some((qp, peer, data));
     }
     Ok(ExitCode::SUCCESS)
 }
