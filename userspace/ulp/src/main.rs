@@ -30,6 +30,7 @@ mod schema;
 mod show;
 mod steps;
 mod system;
+mod top;
 mod wire;
 
 use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
@@ -58,6 +59,8 @@ enum Command {
     Counters(show::Counters),
     /// Lists the queue pairs of all programs, with their states.
     Qp(show::Qps),
+    /// Shows devices, queue pairs and open files with their rates, as top shows processes.
+    Top(top::TopArgs),
     /// Finds faults of this host, or between it and a peer, and names the repair of each.
     Diagnose(diagnose::Diagnose),
     /// Makes a connection step by step and explains each step, or makes a classic mistake.
@@ -107,6 +110,7 @@ fn main() -> ExitCode {
         Command::Events(events) => events.run(),
         Command::Counters(counters) => counters.run(),
         Command::Qp(qps) => qps.run(),
+        Command::Top(top) => top.run(),
         Command::Diagnose(diagnose) => diagnose.run(),
         Command::Steps(steps) => steps.run(),
         Command::Pingpong(pingpong) => pingpong.run(),

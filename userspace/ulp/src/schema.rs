@@ -4,7 +4,7 @@
 //! printed.
 
 use crate::output::{print, schema};
-use crate::{allreduce, bench, diagnose, kv, pingpong, rping, show};
+use crate::{allreduce, bench, diagnose, kv, pingpong, rping, show, top};
 use anyhow::Result;
 use clap::ValueEnum;
 use std::process::ExitCode;
@@ -26,6 +26,8 @@ enum Command {
     /// A line per interval with --watch
     Counters,
     Qp,
+    /// A line per interval without --once
+    Top,
     Diagnose,
     Pingpong,
     Rping,
@@ -47,6 +49,7 @@ impl Args {
             Command::Events => schema::<show::EventRow>(),
             Command::Counters => schema::<show::CounterList>(),
             Command::Qp => schema::<show::QpList>(),
+            Command::Top => schema::<top::Top>(),
             Command::Diagnose => schema::<diagnose::Diagnosis>(),
             Command::Pingpong => schema::<pingpong::Summary>(),
             Command::Rping => schema::<rping::Summary>(),

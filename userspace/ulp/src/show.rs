@@ -22,20 +22,20 @@ use std::time::{Duration, Instant};
 
 /// The option `--device` of commands that show all devices.
 #[derive(Debug, Args)]
-struct Filter {
+pub struct Filter {
     /// Show this RDMA device only
     #[arg(short, long, value_name = "NAME")]
     device: Option<String>,
 }
 
 impl Filter {
-    fn devices(&self) -> Result<Vec<RdmaDevice>> {
+    pub fn devices(&self) -> Result<Vec<RdmaDevice>> {
         rdma::devices(self.device.as_deref())
     }
 }
 
 /// Returns a word as the RDMA tools print it.
-fn upper(word: &str) -> String {
+pub fn upper(word: &str) -> String {
     word.to_uppercase()
 }
 
@@ -497,6 +497,17 @@ pub struct Counters {
     format: FormatArgs,
 }
 
+/// The counters of a driver that count requests that were sent again, as rxe, mlx5 and bnxt_re name
+/// them.
+pub const RETRIES: &[&str] = &[
+    "completer_retry_err",
+    "local_ack_timeout_err",
+    "packet_seq_err",
+    "rnr_nak_retry_err",
+    "to_retransmits",
+    "seq_err_naks_rcvd",
+];
+
 /// Returns what a counter that is not 0 means, if it indicates a fault.
 ///
 /// The names are those of rxe, of mlx5 and of the specification.
@@ -687,7 +698,7 @@ pub struct Qps {
 }
 
 /// `enum ib_qp_type`.
-const QP_TYPES: &[&str] = &[
+pub const QP_TYPES: &[&str] = &[
     "smi",
     "gsi",
     "rc",
@@ -701,7 +712,7 @@ const QP_TYPES: &[&str] = &[
     "xrc_tgt",
 ];
 /// `enum ib_qp_state`.
-const QP_STATES: &[&str] = &[
+pub const QP_STATES: &[&str] = &[
     "reset", "init", "rtr", "rts", "sqd", "sqe", "err", "unknown",
 ];
 
@@ -755,17 +766,19 @@ impl QpRow {
 
 impl Qps {
     pub fn run(self) -> Result<ExitCode> {
-        let mut owners = system::owners();
+        let files = system::files();
         let mut queue_pairs = Vec::new();
         for device in self.filter.devices()? {
             let qps = netlink::queue_pairs(device.index)
                 .with_context(|| format!("listing the queue pairs of {}", device.name))?;
             for qp in qps {
-                let owner = owners.remove(&(device.name.clone(), qp.number));
+                let owner = system::owner(&files, &device.name, qp.number);
                 if self.ours && qp.module.as_deref() != Some("rust_ulp") {
                     continue;
                 }
-                let pid = owner.as_ref().map(|owner| owner.pid).or(qp.pid);
+                let pid = owner
+                    .and_then(|(file, _)| file.pids.first().copied())
+                    .or(qp.pid);
                 queue_pairs.push(QpRow {
                     device: device.name.clone(),
                     qp_num: qp.number,
@@ -774,13 +787,10 @@ impl Qps {
                     dest_qp_num: qp.peer,
                     rq_psn: qp.rq_psn,
                     sq_psn: qp.sq_psn,
-                    sends: owner.as_ref().map(|owner| owner.sends),
-                    recvs: owner.as_ref().map(|owner| owner.receives),
+                    sends: owner.map(|(_, qp)| qp.sends),
+                    recvs: owner.map(|(_, qp)| qp.receives),
                     pid,
-                    program: match owner {
-                        Some(owner) => Some(owner.program),
-                        None => pid.and_then(system::program),
-                    },
+                    program: pid.and_then(system::program),
                     module: qp.module,
                 });
             }

@@ -4,7 +4,7 @@
 //!
 //! The crate `procfs` lists processes and their files, but it does not read their fdinfo.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fs;
 
 fn read(path: &str) -> Option<String> {
@@ -75,22 +75,154 @@ pub fn default_tos(device: &str, port: u32) -> Option<u8> {
     read(&path)?.parse().ok()
 }
 
-/// A queue pair of a process that has `/dev/rust_ulp` open.
-pub struct Owned {
-    pub pid: u32,
-    pub program: String,
-    pub sends: u32,
-    pub receives: u32,
-}
-
 /// Returns the name of a process.
 pub fn program(pid: u32) -> Option<String> {
     read(&format!("/proc/{pid}/comm"))
 }
 
-/// Returns the queue pairs of all processes that this user may inspect, by device and number.
-pub fn owners() -> HashMap<(String, u32), Owned> {
-    let mut owners = HashMap::new();
+/// Returns the command line of a process, the arguments separated by blanks.
+pub fn command(pid: u32) -> Option<String> {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let text = String::from_utf8_lossy(&words).replace('\0', " ");
+    Some(text.trim_end().to_owned())
+}
+
+/// The counters of a queue, or of several.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounters {
+    /// The requests that were posted.
+    pub posted: u64,
+    /// The bytes of posted send requests, or the bytes that completed receives got.
+    pub bytes: u64,
+    /// The number of completions with each status.
+    pub completed: BTreeMap<u16, u64>,
+}
+
+/// A queue pair of an open file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileQp {
+    pub number: u32,
+    /// The requests in flight.
+    pub sends: u32,
+    pub receives: u32,
+    pub send: QueueCounters,
+    pub recv: QueueCounters,
+    /// How many send requests took less than so many nanoseconds, and at least half of that.
+    pub latency: BTreeMap<u64, u64>,
+}
+
+/// An open file of `/dev/rust_ulp`, as its fdinfo shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UlpFile {
+    /// The serial number of the file.
+    pub id: u32,
+    /// The device; [`None`] for a file that is not attached or whose device is gone.
+    pub device: Option<String>,
+    /// The queue entries in use.
+    pub entries: u64,
+    /// The number of objects of each kind, such as "buffer".
+    pub objects: BTreeMap<String, u32>,
+    /// The bytes of all buffers.
+    pub buffer_bytes: u64,
+    pub queue_pairs: Vec<FileQp>,
+    /// The sums of all queues, destroyed ones included.
+    pub send: QueueCounters,
+    pub recv: QueueCounters,
+    /// The processes that have the file open and that this user may inspect.
+    pub pids: Vec<u32>,
+}
+
+/// The kinds of objects that fdinfo lists.
+const KINDS: &[&str] = &[
+    "pd",
+    "cq",
+    "qp",
+    "srq",
+    "buffer",
+    "grant",
+    "ah",
+    "listener",
+    "connection",
+];
+
+/// Parses the value of "NAME NUMBER NAME NUMBER" for a name.
+fn after<T: std::str::FromStr>(words: &[&str], name: &str) -> Option<T> {
+    let mut words = words.iter().skip_while(|word| **word != name).skip(1);
+    words.next().and_then(|word| word.parse().ok())
+}
+
+/// Parses pairs such as "5:2".
+fn pairs<K: std::str::FromStr + Ord>(words: &[&str], name: &str) -> BTreeMap<K, u64> {
+    let words = words.iter().skip_while(|word| **word != name).skip(1);
+    let pair = |word: &&str| {
+        let (key, count) = word.split_once(':')?;
+        Some((key.parse().ok()?, count.parse().ok()?))
+    };
+    words.map_while(pair).collect()
+}
+
+fn queue(words: &[&str]) -> QueueCounters {
+    QueueCounters {
+        posted: after(words, "posted").unwrap_or(0),
+        bytes: after(words, "bytes").unwrap_or(0),
+        completed: pairs(words, "status"),
+    }
+}
+
+impl UlpFile {
+    /// Parses the fdinfo of a file. Returns [`None`] for a file of something else.
+    fn parse(info: &str) -> Option<Self> {
+        let mut file = Self::default();
+        let mut is_ours = false;
+        for line in info.lines() {
+            let Some((key, value)) = line
+                .strip_prefix("rust_ulp-")
+                .and_then(|l| l.split_once(':'))
+            else {
+                continue;
+            };
+            let words: Vec<&str> = value.split_whitespace().collect();
+            let last = file.queue_pairs.last_mut();
+            match (key, last) {
+                ("file", _) => {
+                    is_ours = true;
+                    file.id = value.trim().parse().ok()?;
+                }
+                ("device", _) => {
+                    let name = value.trim();
+                    file.device = (!matches!(name, "none" | "gone")).then(|| name.to_owned());
+                }
+                ("entries", _) => file.entries = words.first()?.parse().ok()?,
+                ("send", _) => file.send = queue(&words),
+                ("recv", _) => file.recv = queue(&words),
+                ("qp-send", Some(qp)) => qp.send = queue(&words),
+                ("qp-recv", Some(qp)) => qp.recv = queue(&words),
+                ("qp-latency", Some(qp)) => qp.latency = pairs(&words, "below_ns"),
+                _ => {}
+            }
+            if !KINDS.contains(&key) {
+                continue;
+            }
+            *file.objects.entry(key.to_owned()).or_default() += 1;
+            match key {
+                "buffer" => file.buffer_bytes += after::<u64>(&words, "bytes").unwrap_or(0),
+                "qp" => file.queue_pairs.push(FileQp {
+                    number: after(&words, "qpn").unwrap_or(0),
+                    sends: after(&words, "sends").unwrap_or(0),
+                    receives: after(&words, "recvs").unwrap_or(0),
+                    ..FileQp::default()
+                }),
+                _ => {}
+            }
+        }
+        is_ours.then_some(file)
+    }
+}
+
+/// Returns the open files of all processes that this user may inspect, in the order of their
+/// numbers.
+pub fn files() -> Vec<UlpFile> {
+    let mut files: BTreeMap<u32, UlpFile> = BTreeMap::new();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = process
             .file_name()
@@ -100,61 +232,40 @@ pub fn owners() -> HashMap<(String, u32), Owned> {
             continue;
         };
         let base = format!("/proc/{pid}");
-        let Ok(files) = fs::read_dir(format!("{base}/fd")) else {
-            continue;
-        };
-        for file in files.flatten() {
-            let target = fs::read_link(file.path()).unwrap_or_default();
+        for descriptor in fs::read_dir(format!("{base}/fd"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let target = fs::read_link(descriptor.path()).unwrap_or_default();
             if target.file_name() != Some("rust_ulp".as_ref()) {
                 continue;
             }
-            let number = file.file_name();
+            let number = descriptor.file_name();
             let info = read(&format!("{base}/fdinfo/{}", number.to_string_lossy()));
-            let program = program(pid).unwrap_or_default();
-            for (device, qpn, sends, receives) in queue_pairs(&info.unwrap_or_default()) {
-                let program = program.clone();
-                owners.insert(
-                    (device, qpn),
-                    Owned {
-                        pid,
-                        program,
-                        sends,
-                        receives,
-                    },
-                );
+            let Some(file) = info.and_then(|info| UlpFile::parse(&info)) else {
+                continue;
+            };
+            let file = files.entry(file.id).or_insert(file);
+            if !file.pids.contains(&pid) {
+                file.pids.push(pid);
             }
         }
     }
-    owners
+    files.into_values().collect()
 }
 
-/// Parses the fdinfo of a file: device, number, and outstanding sends and receives of its queue
-/// pairs.
-fn queue_pairs(info: &str) -> Vec<(String, u32, u32, u32)> {
-    let mut device = String::new();
-    let mut found = Vec::new();
-    for line in info.lines() {
-        let Some((key, value)) = line.split_once(':') else {
-            continue;
-        };
-        let words: Vec<&str> = value.split_whitespace().collect();
-        match key {
-            "rust_ulp-device" => device = words.join(" "),
-            "rust_ulp-qp" => {
-                let behind = |word: &str| {
-                    let mut words = words.iter().skip_while(|of| **of != word).skip(1);
-                    words.next().and_then(|n| n.parse().ok())
-                };
-                if let (Some(qpn), Some(sends), Some(recvs)) =
-                    (behind("qpn"), behind("sends"), behind("recvs"))
-                {
-                    found.push((device.clone(), qpn, sends, recvs));
-                }
-            }
-            _ => {}
-        }
-    }
-    found
+/// Returns the file that a queue pair belongs to, and what its fdinfo shows of it.
+pub fn owner<'a>(
+    files: &'a [UlpFile],
+    device: &str,
+    number: u32,
+) -> Option<(&'a UlpFile, &'a FileQp)> {
+    let here = files
+        .iter()
+        .filter(|file| file.device.as_deref() == Some(device));
+    here.flat_map(|file| file.queue_pairs.iter().map(move |qp| (file, qp)))
+        .find(|(_, qp)| qp.number == number)
 }
 
 #[cfg(test)]
@@ -162,12 +273,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queue_pairs_of_an_open_file() {
+    fn a_file_with_its_queue_pairs_and_counters() {
         let info = "pos:\t0\nflags:\t02100002\nrust_ulp-file:\t3\nrust_ulp-device:\trxe1\n\
-                    rust_ulp-pd:\t0x1\nrust_ulp-qp:\t0x3 qpn 17 Rc Rts sends 2 recvs 5\n\
-                    rust_ulp-qp:\t0x4 qpn 18 Ud Reset sends 0 recvs 0\nrust_ulp-qp:\tnonsense\n";
-        let rxe1 = || "rxe1".to_owned();
-        assert_eq!(queue_pairs(info), [(rxe1(), 17, 2, 5), (rxe1(), 18, 0, 0)]);
-        assert_eq!(queue_pairs("rust_ulp-device:\tnone\n"), []);
+                    rust_ulp-entries:\t512 of 262144\nrust_ulp-pd:\t0x1\n\
+                    rust_ulp-qp:\t0x3 qpn 17 Rc Rts sends 2 recvs 5\n\
+                    rust_ulp-qp-send:\t0x3 posted 9 bytes 72 status 0:6 12:1\n\
+                    rust_ulp-qp-recv:\t0x3 posted 5 bytes 0 status\n\
+                    rust_ulp-qp-latency:\t0x3 below_ns 2048:4 18446744073709551615:2\n\
+                    rust_ulp-qp:\t0x4 qpn 18 Ud Reset sends 0 recvs 0\n\
+                    rust_ulp-buffer:\t0x5 bytes 4096 chunk 4096 node 0 keys 1 charged 1\n\
+                    rust_ulp-qp-send:\tnonsense\nrust_ulp-send:\tposted 10 bytes 80 status 0:7 12:1\n\
+                    rust_ulp-recv:\tposted 5 bytes 0 status\n";
+        let file = UlpFile::parse(info).unwrap();
+        assert_eq!(
+            (
+                file.id,
+                file.device.as_deref(),
+                file.entries,
+                file.buffer_bytes
+            ),
+            (3, Some("rxe1"), 512, 4096)
+        );
+        let objects = [("buffer", 1), ("pd", 1), ("qp", 2)];
+        assert_eq!(
+            file.objects,
+            objects.map(|(kind, n)| (kind.to_owned(), n)).into()
+        );
+        let [first, second] = &file.queue_pairs[..] else {
+            panic!("{file:?}");
+        };
+        assert_eq!((first.number, first.sends, first.receives), (17, 2, 5));
+        assert_eq!((first.send.posted, first.send.bytes), (9, 72));
+        assert_eq!(first.send.completed, [(0, 6), (12, 1)].into());
+        assert_eq!(first.recv.completed, [].into());
+        assert_eq!(first.latency, [(2048, 4), (u64::MAX, 2)].into());
+        assert_eq!((second.number, second.send.posted), (18, 0));
+        assert_eq!((file.send.posted, file.recv.posted), (10, 5));
+        let gone = UlpFile::parse("rust_ulp-file:\t4\nrust_ulp-device:\tgone\n").unwrap();
+        assert_eq!(gone.device, None);
+        assert_eq!(UlpFile::parse("pos:\t0\n"), None);
     }
 }

@@ -1,17 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Checks of the path to a peer: it listens, small and large packets get through, and its key is
-//! valid.
+//! Checks of the path to a peer: it listens, small and large packets get through and are not lost,
+//! and its key is valid.
+//!
+//! A request that nobody acknowledges has many causes. The check then connects a second time: that
+//! echo shows whether the path works. Over it the check reads what the peer says of the queue pair of
+//! the first connection.
 
 use super::{Diagnose, Findings};
 use crate::args::address;
+use crate::rdma::{self, RdmaDevice};
+use crate::{netlink, show};
 use anyhow::Result;
 use rust_ulp::{
-    Access, AckTimeout, Device, Endpoint, Error, Listener, Mtu, Pd, PreparedQp, Rc, Recv, Retries,
-    Send, Status, TcpOptions, Write,
+    Access, AckTimeout, CompletionError, Cq, Device, Error, Evidence, Grant, Listener, Mtu, Pd,
+    Peer, PreparedQp, Qp, QpReport, Rc, Read, Recv, Retries, RetryCause, Send, Status, TcpOptions,
+    Write,
 };
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The size of the large write: many packets, whatever the MTU.
@@ -28,9 +36,9 @@ fn prepare(
 ) -> rust_ulp::Result<PreparedQp<Rc>> {
     let mut builder = pd
         .create_qp::<Rc>(cq)
-        // A peer that does not answer is detected after four seconds or more.
+        // A peer that does not answer is detected after seven seconds or more.
         .timeout(AckTimeout::at_least(Duration::from_secs(1)))
-        .retry_cnt(Retries::new(3)?);
+        .retry_cnt(Retries::new(6)?);
     if let Some(mtu) = mtu {
         builder = builder.mtu(mtu);
     }
@@ -42,24 +50,67 @@ fn prepare(
 
 // --- the peer -----------------------------------------------------------------------
 
+/// The most queue pairs that the peer tells of.
+const REPORTS: usize = 64;
+
+/// The queue pairs of the connections of this peer.
+#[derive(Default)]
+struct Served(Mutex<Vec<Arc<Qp<Rc>>>>);
+
+impl Served {
+    fn change(&self, change: impl FnOnce(&mut Vec<Arc<Qp<Rc>>>)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Returns the reports of all queue pairs, one after the other.
+    fn reports(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.change(|all| {
+            let reports = all.iter().rev().take(REPORTS).map(|qp| qp.report());
+            bytes.extend(reports.flatten().flat_map(|report| report.to_bytes()));
+        });
+        bytes
+    }
+}
+
 fn answer(
     args: &Diagnose,
     device: &Device,
     incoming: rust_ulp::Incoming,
+    served: &Served,
     stop: &AtomicBool,
 ) -> rust_ulp::Result<()> {
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
     let buffer = pd.alloc_buffer(LEN)?;
-    let grant = buffer.grant(.., Access::REMOTE_WRITE)?;
+    let page = pd.alloc_buffer(REPORTS * QpReport::LEN)?;
+    page.write_at(0, &served.reports())?;
+    let grants = [
+        buffer.grant(.., Access::REMOTE_WRITE)?,
+        page.grant(.., Access::REMOTE_READ)?,
+    ];
+    let grants: Vec<&Grant> = grants.iter().collect();
     let qp = prepare(args, &pd, &cq, None)?;
     qp.post_recv(Recv::empty())?;
-    let (_qp, _) = incoming.accept(qp, &[&grant])?;
-    // The client sends when it is done. Its process may end, or a request may break the connection.
+    let (qp, peer) = incoming.accept(qp, &grants)?;
+    let qp = Arc::new(qp);
+    served.change(|all| all.push(qp.clone()));
+    let done = attend(&cq, &peer, stop);
+    served.change(|all| all.retain(|other| !Arc::ptr_eq(other, &qp)));
+    done
+}
+
+/// Waits until the client is done: it sends, or hangs up when a request broke the connection.
+fn attend(cq: &Cq, peer: &Peer, stop: &AtomicBool) -> rust_ulp::Result<()> {
     let end = Instant::now() + PATIENCE;
-    while Instant::now() < end && !stop.load(Ordering::Relaxed) {
+    while Instant::now() < end && !stop.load(Ordering::Relaxed) && !peer.is_gone()? {
         match cq.wait(Duration::from_millis(200)) {
             Err(Error::Timeout { .. }) => {}
-            done => return done.map(|_| ()),
+            done => {
+                done.map(|_| ())?;
+                // The acknowledgement of what came last may be on its way.
+                let _ = peer.wait_gone(Duration::from_secs(1));
+                break;
+            }
         }
     }
     Ok(())
@@ -69,14 +120,15 @@ fn answer(
 pub fn serve(args: &Diagnose, stop: &AtomicBool) -> Result<()> {
     let device = args.device.open()?;
     let listener = Listener::bind(&device, address(&args.listen, args.port))?;
+    let served = Served::default();
     message!("{device}");
     message!("listening at {}, until Ctrl-C", listener.local_addr()?);
     std::thread::scope(|scope| {
         while !stop.load(Ordering::Relaxed) {
             match listener.accept(Duration::from_millis(200)) {
                 Ok(incoming) => {
-                    let (from, device) = (incoming.addr(), &device);
-                    scope.spawn(move || match answer(args, device, incoming, stop) {
+                    let (from, device, served) = (incoming.addr(), &device, &served);
+                    scope.spawn(move || match answer(args, device, incoming, served, stop) {
                         Ok(()) => message!("{from}: done"),
                         Err(error) => message!("{from}: {error}"),
                     });
@@ -91,39 +143,188 @@ pub fn serve(args: &Diagnose, stop: &AtomicBool) -> Result<()> {
 
 // --- the client ------------------------------------------------------------------------
 
-/// Connects with packets of at most `mtu`, and writes `len` bytes.
-///
-/// Returns the peer's endpoint, and the result of the write.
-fn write(
+/// A connection to the peer, for one check.
+struct Link {
+    qp: Qp<Rc>,
+    cq: Cq,
+    pd: Pd,
+    peer: Peer,
+}
+
+impl Link {
+    /// Connects with packets of at most `mtu`.
+    fn new(
+        args: &Diagnose,
+        host: &str,
+        device: &Device,
+        mtu: Option<Mtu>,
+    ) -> rust_ulp::Result<Self> {
+        let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
+        let qp = prepare(args, &pd, &cq, mtu)?;
+        let options = TcpOptions::default().timeout(Duration::from_secs(15));
+        let (qp, peer) = qp.connect_tcp_with(host, &[], options)?;
+        Ok(Self { qp, cq, pd, peer })
+    }
+
+    /// Writes `len` bytes, so often.
+    fn write(&self, len: usize, times: usize) -> rust_ulp::Result<()> {
+        let buffer = self.pd.alloc_buffer(len)?;
+        let to = self.peer.grant(0)?.slice(..len as u64)?;
+        for _ in 0..times {
+            self.qp.post(Write::new(buffer.slice(..)?, to))?;
+            self.cq.wait(PATIENCE)?.check()?;
+        }
+        Ok(())
+    }
+
+    /// Reads what the peer says of its queue pair with a number. Returns [`None`] if it has none.
+    fn ask(&self, qp_num: u32) -> rust_ulp::Result<Option<QpReport>> {
+        let page = self.pd.alloc_buffer(REPORTS * QpReport::LEN)?;
+        self.qp
+            .post(Read::new(self.peer.grant(1)?, page.slice(..)?))?;
+        self.cq.wait(PATIENCE)?.check()?;
+        let bytes = page.to_vec(..)?;
+        let reports = bytes
+            .chunks_exact(QpReport::LEN)
+            .flat_map(<&[u8; QpReport::LEN]>::try_from);
+        Ok(reports
+            .map(QpReport::from_bytes)
+            .find(|report| report.qp_num == qp_num))
+    }
+
+    /// Tells the peer that the check is over.
+    fn end(self) -> rust_ulp::Result<()> {
+        self.qp.post(Send::empty())?;
+        self.cq.wait(PATIENCE)?.check()
+    }
+}
+
+/// The counters of the device and of its interfaces that tell of repeats and pause frames.
+struct Counted {
+    repeats: u64,
+    pauses: u64,
+}
+
+impl Counted {
+    fn now(device: &RdmaDevice) -> Self {
+        let mut counted = Self {
+            repeats: 0,
+            pauses: 0,
+        };
+        for port in &device.ports {
+            let hardware = netlink::counters(device.index, port.port).unwrap_or_default();
+            let netdev = port.netdev.as_deref().map(rdma::ethtool_counters);
+            for (name, value) in hardware.into_iter().chain(netdev.unwrap_or_default()) {
+                if show::RETRIES.contains(&name.as_str()) {
+                    counted.repeats = counted.repeats.wrapping_add(value);
+                }
+                if name.contains("rx") && name.contains("pause") {
+                    counted.pauses = counted.pauses.wrapping_add(value);
+                }
+            }
+        }
+        counted
+    }
+
+    /// Adds what has been counted since `before` to `evidence`.
+    fn since(&self, before: &Self, evidence: Evidence) -> Evidence {
+        evidence
+            .repeats(self.repeats.wrapping_sub(before.repeats))
+            .pauses(self.pauses.wrapping_sub(before.pauses))
+    }
+}
+
+/// Returns what is wrong with a path on which everything arrived since `before`.
+fn fault_since(device: &RdmaDevice, before: &Counted) -> Option<RetryCause> {
+    let evidence = Evidence::default().small_echo(true);
+    Counted::now(device).since(before, evidence).path_fault()
+}
+
+/// Returns what is wrong with the path of a link that worked until now.
+fn echo(link: &Link, device: &RdmaDevice) -> Option<RetryCause> {
+    let before = Counted::now(device);
+    match link.write(SMALL, ECHO) {
+        Ok(()) => fault_since(device, &before),
+        Err(_) => Some(RetryCause::Lossy),
+    }
+}
+
+/// Packets of an echo.
+const ECHO: usize = 16;
+
+/// Collects evidence about a link whose small write nobody acknowledged.
+fn investigate(
     args: &Diagnose,
     host: &str,
     device: &Device,
-    mtu: Option<Mtu>,
-    len: usize,
-) -> rust_ulp::Result<(Endpoint, rust_ulp::Result<()>)> {
-    let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
-    let buffer = pd.alloc_buffer(LEN)?;
-    let qp = prepare(args, &pd, &cq, mtu)?;
-    let options = TcpOptions::default().timeout(Duration::from_secs(15));
-    let (qp, peer) = qp.connect_tcp_with(host, &[], options)?;
-    let one = || {
-        qp.post(Write::new(
-            buffer.slice(..len)?,
-            peer.grant(0)?.slice(..len as u64)?,
-        ))?;
-        cq.wait(PATIENCE)?.check()?;
-        qp.post(Send::empty())?;
-        cq.wait(PATIENCE)?.ok().map(|_| ())
+    counters: &RdmaDevice,
+    failed: &Link,
+) -> Evidence {
+    let mut evidence = Evidence::default();
+    if failed.peer.is_gone().unwrap_or(true) {
+        evidence = evidence.peer_gone();
+    }
+    let before = Counted::now(counters);
+    let Ok(link) = Link::new(args, host, device, Some(Mtu::B256)) else {
+        return evidence;
     };
-    Ok((peer.endpoint, one()))
+    let arrives = link.write(SMALL, ECHO).is_ok();
+    evidence = Counted::now(counters).since(&before, evidence.small_echo(arrives));
+    match link.ask(failed.peer.endpoint.qp_num) {
+        Ok(Some(report)) => evidence = evidence.peer(report),
+        Ok(None) => evidence = evidence.peer_gone(),
+        Err(_) => {}
+    }
+    // A path that is broken fails this, too.
+    let _ = link.end();
+    evidence
 }
 
-/// Returns the completion status of a failed write.
-fn status(error: &Error) -> Option<Status> {
+/// Returns the completion of a request that failed.
+fn completion(error: &Error) -> Option<&CompletionError> {
     match error {
-        Error::Completion(error) => Some(error.status),
+        Error::Completion(error) => Some(error),
         _ => None,
     }
+}
+
+/// Names the one cause that a request was not acknowledged for.
+fn unanswered(cause: Option<RetryCause>, netdev: &str, found: &mut Findings) -> Result<()> {
+    let Some(cause) = cause else {
+        return found.fail(
+            "packets",
+            "the peer answers by TCP, but acknowledges nothing, and what is known leaves several causes",
+            "ulp counters --watch 1 --nonzero at both ends",
+        );
+    };
+    let (check, cure) = match cause {
+        RetryCause::PortDown => ("port", None),
+        RetryCause::WrongGid => ("gid_pair", None),
+        RetryCause::WrongNumber => ("number", None),
+        RetryCause::WrongPsn => ("psn", None),
+        RetryCause::PeerDead => ("peer_queue", None),
+        RetryCause::Paused => ("pause_frames", None),
+        RetryCause::Lossy => ("loss", None),
+        RetryCause::Mtu => ("large", None),
+        _ => (
+            "packets",
+            Some(format!(
+                "at both ends, and between them: nft list ruleset; nft insert rule inet filter input udp dport 4791 \
+                 accept (firewall-cmd --add-port=4791/udp); to see where packets end: tcpdump -ni {netdev} udp port 4791"
+            )),
+        ),
+    };
+    let what = match cause {
+        RetryCause::Blocked => {
+            "the peer answers by TCP, but not by RoCE v2: UDP port 4791 does not get through"
+        }
+        cause => cause.cause().what,
+    };
+    found.fail(
+        check,
+        what,
+        cure.unwrap_or_else(|| cause.cause().cure.to_owned()),
+    )
 }
 
 fn connect_failed(host: &str, error: &Error, found: &mut Findings) -> Result<()> {
@@ -161,29 +362,33 @@ fn connect_failed(host: &str, error: &Error, found: &mut Findings) -> Result<()>
 /// Runs all checks of the path to a peer.
 pub fn check(args: &Diagnose, peer: &str, device: &Device, found: &mut Findings) -> Result<()> {
     let host = address(peer, args.port);
-    let (theirs, small) = match write(args, &host, device, Some(Mtu::B256), SMALL) {
-        Ok(done) => done,
+    let link = match Link::new(args, &host, device, Some(Mtu::B256)) {
+        Ok(link) => link,
         Err(error) => return connect_failed(&host, &error, found),
     };
+    let theirs = link.peer.endpoint;
     found.ok("peer", format!("{host} listens; its endpoint is {theirs}"))?;
     let port = device.port(device.default_gid().map_or(1, |chosen| chosen.port))?;
-    let here = crate::rdma::devices(Some(device.name()))?;
-    let here = here.iter().flat_map(|device| &device.ports);
-    let netdev = here
-        .filter(|it| it.port == port.port)
-        .find_map(|it| it.netdev.clone());
+    let here = rdma::devices(Some(device.name()))?;
+    let Some(here) = here.first() else {
+        return found.fail(
+            "device",
+            format!("{} is gone", device.name()),
+            "rdma dev show",
+        );
+    };
+    let netdev = here.ports.iter().filter(|it| it.port == port.port);
+    let netdev = netdev.filter_map(|it| it.netdev.clone()).next();
     let netdev = netdev.unwrap_or_else(|| "NETDEV".to_owned());
-    if let Err(error) = small {
-        return match status(&error) {
-            Some(Status::RetryExceeded) => found.fail(
-                "packets",
-                "the peer answers by TCP, but not by RoCE v2: UDP port 4791 does not get through",
-                format!(
-                    "at both ends, and between them: nft list ruleset; nft insert rule inet filter input udp dport 4791 \
-                     accept (firewall-cmd --add-port=4791/udp); to see where packets end: tcpdump -ni {netdev} udp port 4791"
-                ),
-            ),
-            Some(Status::RemoteAccess) => found.fail(
+    let before = Counted::now(here);
+    if let Err(error) = link.write(SMALL, ECHO) {
+        return match completion(&error) {
+            Some(failed) if failed.status == Status::RetryExceeded => {
+                let evidence = investigate(args, &host, device, here, &link);
+                let cause = link.qp.diagnose_with(failed, evidence)?.cause;
+                unanswered(cause, &netdev, found)
+            }
+            Some(failed) if failed.status == Status::RemoteAccess => found.fail(
                 "key",
                 "packets get through, but the peer's device refuses the key that the peer gave: the key was revoked, or its memory was freed",
                 "at the peer: keep the Grant until its peers are done, and start the program again, which makes a new key",
@@ -191,6 +396,12 @@ pub fn check(args: &Diagnose, peer: &str, device: &Device, found: &mut Findings)
             _ => found.fail("packets", error.to_string(), "ulp diagnose at the peer"),
         };
     }
+    // A host that stalls once makes the device repeat, too.
+    if let (Some(_), Some(cause)) = (fault_since(here, &before), echo(&link, here)) {
+        return unanswered(Some(cause), &netdev, found);
+    }
+    // The peer may be slow to take it; what it has is enough.
+    let _ = link.end();
     found.ok(
         "packets",
         "small packets get through, and so do their acknowledgements",
@@ -221,9 +432,13 @@ pub fn check(args: &Diagnose, peer: &str, device: &Device, found: &mut Findings)
     if found.is_over() {
         return Ok(());
     }
-    match write(args, &host, device, None, LEN) {
-        Ok((_, Ok(()))) => found.ok("large", format!("packets of {smaller} bytes get through")),
-        Ok((_, Err(error))) if status(&error) == Some(Status::RetryExceeded) => found.fail(
+    let link = match Link::new(args, &host, device, None) {
+        Ok(link) => link,
+        Err(error) => return connect_failed(&host, &error, found),
+    };
+    match link.write(LEN, 1) {
+        Ok(()) => found.ok("large", format!("packets of {smaller} bytes get through")),
+        Err(error) if completion(&error).is_some_and(|it| it.status == Status::RetryExceeded) => found.fail(
             "large",
             format!("packets of 256 bytes get through, those of {smaller} do not: a hop between has a smaller MTU"),
             format!(
@@ -231,7 +446,8 @@ pub fn check(args: &Diagnose, peer: &str, device: &Device, found: &mut Findings)
                 host.rsplit_once(':').map_or(host.as_str(), |(host, _)| host)
             ),
         ),
-        Ok((_, Err(error))) => found.fail("large", error.to_string(), "ulp counters --nonzero at both ends"),
-        Err(error) => connect_failed(&host, &error, found),
-    }
+        Err(error) => found.fail("large", error.to_string(), "ulp counters --nonzero at both ends"),
+    }?;
+    let _ = link.end();
+    Ok(())
 }
