@@ -114,8 +114,8 @@ pub(crate) fn now_ns() -> u64 {
 }
 
 extern "C" {
-    /// The module parameter `latency`, which `trace/ulp_trace.c` defines. User space changes it at any
-    /// time.
+    /// The module parameter `latency`, which `trace/ulp_trace.c` defines. User space changes it at
+    /// any time.
     static rust_ulp_latency: u32;
 }
 

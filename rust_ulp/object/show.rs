@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The lines of `/proc/PID/fdinfo/FD` about the objects of a file, and its counters. Process context.
+//! The lines of `/proc/PID/fdinfo/FD` about the objects and counters of a file. Process context.
 
 use super::{
     buffer::BufferObject,
@@ -185,7 +185,14 @@ fn show_srq(m: &SeqFile, handle: u32, srq: &SrqObject) {
         srq.in_flight()
     );
     let (handle, counters) = (Some(handle), srq.handler().counters());
-    show_queue(m, "srq-recv", handle, counters, QueueKind::Recv, srq.posted());
+    show_queue(
+        m,
+        "srq-recv",
+        handle,
+        counters,
+        QueueKind::Recv,
+        srq.posted(),
+    );
 }
 
 fn show_buffer(m: &SeqFile, handle: u32, buffer: &BufferObject) {
