@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Tasks of tokio that wait for completions and for events, with time-outs. Needs the feature `tokio`.
+//! Tasks of tokio that connect and wait for completions and events, and block no thread. Needs the
+//! feature `tokio`.
 //!
-//!     async_tokio listen 0.0.0.0:18515
+//!     async_tokio listen 10.9.0.2:18515
 //!     async_tokio 10.9.0.2:18515 "hello"
 
-use rust_ulp::{AsyncCq, AsyncEvents, Device, EventKind, Opcode, Rc, Recv, Send};
+use rust_ulp::{AsyncCq, AsyncEvents, Device, EventKind, Listener, Opcode, Rc, Recv, Send};
+use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -34,6 +36,7 @@ fn main() {
 
 /// Says something, or says what it was told.
 async fn run(addr: &str, message: Option<&[u8]>) -> Result<()> {
+    let addr: SocketAddr = addr.parse()?; // looking up a name would block
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
     let buf = pd.alloc_buffer(4096)?;
@@ -46,8 +49,15 @@ async fn run(addr: &str, message: Option<&[u8]>) -> Result<()> {
     let nothing = timeout(SHORT, done.wait()).await;
     println!("nothing came: {}", nothing.is_err());
     let (qp, peer) = match message {
-        None => qp.accept_tcp(addr, &[])?,
-        Some(_) => qp.connect_tcp(addr, &[])?,
+        None => {
+            let mut listener = Listener::bind(&dev, addr)?.into_async()?;
+            let incoming = timeout(LONG, listener.accept()).await??;
+            incoming.accept_async(qp, &[], LONG).await?
+        }
+        Some(_) => {
+            qp.connect_tcp_async(&[addr], &[], Default::default())
+                .await?
+        }
     };
     if let Some(message) = message {
         qp.post(Send::inline_bytes(message))?;
@@ -67,7 +77,7 @@ async fn run(addr: &str, message: Option<&[u8]>) -> Result<()> {
     while timeout(LONG, events.next_event()).await??.kind != EventKind::SrqLimit {}
     println!("no receives are left");
     if message.is_some() {
-        tokio::task::spawn_blocking(move || peer.wait_gone(LONG)).await??; // it has its acknowledgement
+        timeout(LONG, peer.gone()).await??; // it has its acknowledgement
     }
     Ok(())
 }

@@ -1,38 +1,42 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Waiting for completions and events in tasks of tokio.
+//! Completions and events for tasks.
 
 use crate::completion::Completion;
 use crate::cq::{Cq, CqEventFd};
 use crate::device::Device;
-use crate::error::{Error, Result};
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
 use crate::events::{Event, Events};
-use crate::sys::async_fd;
-use nix::errno::Errno;
-use std::os::fd::OwnedFd;
-use tokio::io::unix::AsyncFd;
-use tokio::io::Interest;
+use crate::reactor::Watch;
+use futures_core::Stream;
+use nix::sys::epoll::EpollFlags;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{ready, Context, Poll};
 
-fn failed(call: &'static str) -> impl Fn(std::io::Error) -> Error {
-    move |error| {
-        let errno = error.raw_os_error().map(Errno::from_raw);
-        Error::sys(call, errno.unwrap_or(Errno::EIO))
-    }
-}
-
-/// A completion queue whose completions a task waits for. Needs the feature `tokio`.
+/// A completion queue whose completions a task waits for. Needs the feature `tokio` or `smol`.
 ///
-/// Waiting is cancel-safe: a future that is dropped, in a `select!` or after a time-out, has taken
-/// nothing. One task waits at a time, which the compiler sees to; polling the [`Cq`] besides is
-/// allowed, and each completion goes to one who takes it.
+/// It is a [`Stream`] of completions, which ends after the first error. Waiting is cancel-safe: a
+/// future that is dropped, in a `select!` or after a time-out, has taken nothing. One task waits at
+/// a time, which the compiler sees to; polling the [`Cq`] besides is allowed, and each completion
+/// goes to one who takes it.
+///
+/// A queue that always has completions does not keep other tasks from running: each completion
+/// counts against the budget that tokio gives a task, and with smol the task yields after 128 of
+/// them.
 #[derive(Debug)]
 pub struct AsyncCq {
-    fd: AsyncFd<OwnedFd>,
+    watch: Watch,
     eventfd: CqEventFd,
+    /// An error was told by the stream.
+    ended: bool,
 }
 
 impl AsyncCq {
-    /// Gives the queue its eventfd, and that to the runtime.
+    /// Gives the queue its eventfd, and that to the runtime: to tokio inside of one of its runtimes,
+    /// else to smol.
     ///
     /// # Errors
     ///
@@ -40,13 +44,16 @@ impl AsyncCq {
     ///
     /// # Panics
     ///
-    /// Outside of a runtime of tokio that has I/O enabled.
+    /// Without the feature `smol`, outside of a runtime of tokio. Inside of one that has I/O
+    /// disabled.
     pub fn new(cq: &Cq) -> Result<Self> {
+        let watch = Watch::new()?;
         let eventfd = cq.eventfd()?;
-        let fd = async_fd(&eventfd, Interest::READABLE);
+        watch.add(&eventfd, EpollFlags::EPOLLIN)?;
         Ok(Self {
-            fd: fd.map_err(failed("epoll of an eventfd"))?,
+            watch,
             eventfd,
+            ended: false,
         })
     }
 
@@ -61,10 +68,16 @@ impl AsyncCq {
     ///
     /// As [`Cq::poll`].
     pub async fn wait(&mut self) -> Result<Completion> {
-        let mut one = [Completion::EMPTY];
-        self.wait_into(&mut one).await?;
-        let [done] = one;
-        Ok(done)
+        poll_fn(|cx| self.poll_wait(cx)).await
+    }
+
+    /// Takes the oldest completion; registers the task to be woken if there is none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cq::poll`].
+    pub fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<Result<Completion>> {
+        self.watch.poll_until(cx, || self.eventfd.cq().poll())
     }
 
     /// Takes as many completions as there are and fit into `out`, waiting until there is one, and
@@ -74,32 +87,45 @@ impl AsyncCq {
     ///
     /// As [`Cq::poll`].
     pub async fn wait_into(&mut self, out: &mut [Completion]) -> Result<usize> {
-        loop {
-            // Nothing is awaited once something was taken.
-            let n = self.cq().poll_into(out)?;
-            if n != 0 || out.is_empty() {
-                return Ok(n);
-            }
-            let mut ready = self
-                .fd
-                .readable()
-                .await
-                .map_err(failed("epoll of an eventfd"))?;
-            // In this order: what arrives after each of these makes it readable again, or is seen
-            // by the next look at the ring.
-            ready.clear_ready();
-            self.eventfd.take()?;
-        }
+        let take = || {
+            let n = self.eventfd.cq().poll_into(out)?;
+            Ok((n != 0 || out.is_empty()).then_some(n))
+        };
+        self.watch.until(take).await
+    }
+
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.watch
     }
 }
 
-/// The events of a device, which a task waits for. Needs the feature `tokio`.
+/// Returns the next item of a stream that ends after the first error.
+fn until_error<T>(next: Result<T>, ended: &mut bool) -> Option<Result<T>> {
+    *ended = next.is_err();
+    Some(next)
+}
+
+impl Stream for AsyncCq {
+    type Item = Result<Completion>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let next = ready!(self.poll_wait(cx));
+        Poll::Ready(until_error(next, &mut self.ended))
+    }
+}
+
+/// The events of a device, which a task waits for. Needs the feature `tokio` or `smol`.
 ///
-/// Waiting is cancel-safe.
+/// It is a [`Stream`] of events, which ends after the first error: that of a device that was
+/// removed. Waiting is cancel-safe.
 #[derive(Debug)]
 pub struct AsyncEvents {
     events: Events,
-    fd: AsyncFd<OwnedFd>,
+    watch: Watch,
+    ended: bool,
 }
 
 impl AsyncEvents {
@@ -113,11 +139,10 @@ impl AsyncEvents {
     ///
     /// As [`AsyncCq::new`].
     pub fn new(device: &Device) -> Result<Self> {
-        let events = device.events()?;
-        let fd = async_fd(device, Interest::PRIORITY);
         Ok(Self {
-            events,
-            fd: fd.map_err(failed("epoll of a device"))?,
+            events: device.events()?,
+            watch: Watch::device(device.inner())?,
+            ended: false,
         })
     }
 
@@ -127,13 +152,27 @@ impl AsyncEvents {
     ///
     /// As [`Events::next_event`].
     pub async fn next_event(&mut self) -> Result<Event> {
-        loop {
-            if let Some(event) = self.events.next_event()? {
-                return Ok(event);
-            }
-            let ready = self.fd.ready(Interest::PRIORITY).await;
-            // What comes after this makes it ready again; what came before is looked for first.
-            ready.map_err(failed("epoll of a device"))?.clear_ready();
+        poll_fn(|cx| self.poll_next_event(cx)).await
+    }
+
+    /// Takes the oldest event; registers the task to be woken if there is none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Events::next_event`].
+    pub fn poll_next_event(&mut self, cx: &mut Context<'_>) -> Poll<Result<Event>> {
+        self.watch.poll_until(cx, || self.events.next_event())
+    }
+}
+
+impl Stream for AsyncEvents {
+    type Item = Result<Event>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.ended {
+            return Poll::Ready(None);
         }
+        let next = ready!(self.poll_next_event(cx));
+        Poll::Ready(until_error(next, &mut self.ended))
     }
 }

@@ -48,15 +48,25 @@ use crate::grant::Grant;
 use crate::object::Object;
 use crate::params::{AckTimeout, Retries, RnrRetries, TrafficClass};
 use crate::qp::{ConnectError, PreparedQp, Qp};
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use crate::reactor::Watch;
 pub use crate::refusal::{Private, RejectReason, Rejection};
 use crate::remote::RemoteSlice;
 use crate::sys::Command;
 use crate::transport::Rc;
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use crate::wait::TaskWait;
 use crate::wire;
 use nix::errno::Errno;
 use std::fmt;
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use std::pin::Pin;
 use std::sync::Arc;
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use std::task::{ready, Context, Poll};
 use std::time::Duration;
 
 /// How long connecting and accepting may take unless said otherwise.
@@ -515,6 +525,27 @@ impl Listener {
         }
     }
 
+    /// Returns the requests, for a task. Needs the feature `tokio` or `smol`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::events`]; [`Error::Sys`] if the runtime cannot take it.
+    ///
+    /// # Panics
+    ///
+    /// As [`AsyncCq::new`](crate::AsyncCq::new).
+    #[cfg(any(feature = "smol", feature = "tokio"))]
+    #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
+    pub fn requests(&self) -> Result<Requests> {
+        let device = &self.inner.device;
+        device.needs(abi::FEATURE_EVENTS, "events")?;
+        Ok(Requests {
+            listener: self.clone(),
+            watch: Watch::device(device)?,
+            ended: false,
+        })
+    }
+
     /// What the kernel says of it.
     ///
     /// # Errors
@@ -537,6 +568,56 @@ impl Listener {
 
     pub(crate) fn device_inner(&self) -> &Arc<DeviceInner> {
         &self.inner.device
+    }
+}
+
+/// The requests of a [`Listener`], for a task; from [`Listener::requests`].
+///
+/// It is a [`Stream`](futures_core::Stream) of requests, which ends after the first error. Waiting
+/// is cancel-safe: a future that is dropped has taken no request. It takes no events: those of the
+/// device stay for [`Events`](crate::Events).
+#[cfg(any(feature = "smol", feature = "tokio"))]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
+#[derive(Debug)]
+pub struct Requests {
+    listener: Listener,
+    watch: Watch,
+    ended: bool,
+}
+
+#[cfg(any(feature = "smol", feature = "tokio"))]
+impl Requests {
+    /// Takes the oldest request, waiting until there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceGone`].
+    pub async fn next_request(&mut self) -> Result<Request> {
+        poll_fn(|cx| self.poll_next_request(cx)).await
+    }
+
+    fn poll_next_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<Request>> {
+        let listener = &self.listener;
+        self.watch
+            .poll_until(cx, || match listener.next_request(Duration::ZERO) {
+                Ok(request) => Ok(Some(request)),
+                Err(Error::Timeout { .. }) => Ok(None),
+                Err(error) => Err(error),
+            })
+    }
+}
+
+#[cfg(any(feature = "smol", feature = "tokio"))]
+impl futures_core::Stream for Requests {
+    type Item = Result<Request>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let next = ready!(self.poll_next_request(cx));
+        self.ended = next.is_err();
+        Poll::Ready(Some(next))
     }
 }
 
@@ -625,6 +706,32 @@ impl Request {
             Ok((object, attempt)) => attempt.begin(Some(object), qp),
             Err(error) => Err(ConnectError::new(error, qp)),
         }
+    }
+
+    /// Does what [`Self::accept`] does in a task. Needs the feature `tokio` or `smol`.
+    ///
+    /// Dropping the future rejects the peer or hangs up, and drops the queue pair.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::accept`].
+    ///
+    /// # Panics
+    ///
+    /// As [`AsyncCq::new`](crate::AsyncCq::new).
+    #[cfg(any(feature = "smol", feature = "tokio"))]
+    #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
+    pub async fn accept_async(
+        self,
+        qp: PreparedQp<Rc>,
+        options: &AcceptOptions,
+    ) -> Result<Connection, ConnectError> {
+        let wait = match TaskWait::new(&self.device) {
+            Ok(wait) => wait,
+            Err(error) => return Err(ConnectError::new(error, qp)),
+        };
+        let pending = self.begin_accept(qp, options)?;
+        pending.end(wait, options.timeout).await
     }
 
     fn attempt(self, qp: &PreparedQp<Rc>, options: &AcceptOptions) -> Result<(Object, Attempt)> {
@@ -742,6 +849,32 @@ impl PreparedQp<Rc> {
             Ok(attempt) => attempt.begin(None, self),
             Err(error) => Err(ConnectError::new(error, self)),
         }
+    }
+
+    /// Does what [`Self::connect_cm`] does in a task. Needs the feature `tokio` or `smol`.
+    ///
+    /// Dropping the future gives the attempt up, and drops the queue pair.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::connect_cm`] and [`Self::begin_connect_cm`].
+    ///
+    /// # Panics
+    ///
+    /// As [`AsyncCq::new`](crate::AsyncCq::new).
+    #[cfg(any(feature = "smol", feature = "tokio"))]
+    #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
+    pub async fn connect_cm_async(
+        self,
+        addr: SocketAddr,
+        options: &ConnectOptions,
+    ) -> Result<Connection, ConnectError> {
+        let wait = match TaskWait::new(self.device_inner()) {
+            Ok(wait) => wait,
+            Err(error) => return Err(ConnectError::new(error, self)),
+        };
+        let pending = self.begin_connect_cm(addr, options)?;
+        pending.end(wait, options.timeout).await
     }
 
     fn attempt(&self, addr: SocketAddr, options: &ConnectOptions) -> Result<Attempt> {
@@ -904,6 +1037,30 @@ impl Pending {
     pub fn state(&self) -> Result<State> {
         let arg = query(self.device_inner(), self.handle())?;
         Ok(State::from_code(arg.state))
+    }
+
+    /// Waits in a task until it is over, at most for `timeout`; then it is given up.
+    #[cfg(any(feature = "smol", feature = "tokio"))]
+    async fn end(self, wait: TaskWait, timeout: Duration) -> Result<Connection, ConnectError> {
+        let deadline = Deadline::after(timeout);
+        let error = loop {
+            match self.state() {
+                Ok(State::Connecting) => {}
+                Ok(_) => return self.finish(timeout), // which does not sleep
+                Err(error) => break error,
+            }
+            let left = deadline.left();
+            if left.is_zero() {
+                break deadline.timeout("connecting");
+            }
+            // Events of other objects wake it, too.
+            if let Err(error) = wait.changed(left).await {
+                break error;
+            }
+        };
+        // Before the queue pair, which it needs.
+        drop(self.object);
+        Err(ConnectError::new(error, self.qp))
     }
 
     /// Waits until it is over, at most for `timeout`; then it is given up.

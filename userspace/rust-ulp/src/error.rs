@@ -191,6 +191,13 @@ pub enum Error {
     )]
     SharedReceives,
 
+    /// A request whose completion goes to another completion queue.
+    #[error(
+        "the request completes to another completion queue than the one that is waited for; post it \
+         with the AsyncRequests of its own queue"
+    )]
+    OtherCq,
+
     /// An address that is not a multiple of the size of what is there.
     #[error("offset {offset} is not a multiple of {align}, which this access needs")]
     Misaligned {
@@ -418,6 +425,7 @@ impl From<Error> for std::io::Error {
             | Error::TooMany { .. }
             | Error::DatagramTooLong { .. }
             | Error::NotADatagram
+            | Error::OtherCq
             | Error::SharedReceives => std::io::ErrorKind::InvalidInput,
             Error::Unsupported { .. } => std::io::ErrorKind::Unsupported,
             _ => std::io::ErrorKind::Other,

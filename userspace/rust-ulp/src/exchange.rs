@@ -11,16 +11,28 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::grant::Grant;
 use crate::qp::{ConnectError, PreparedQp, Qp};
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use crate::reactor::Watch;
 use crate::refusal::{Refusal, WireError};
 use crate::remote::RemoteSlice;
 use crate::sys;
 use crate::transport::{Connected, Transport};
+use crate::wait::{self, FileWait, Who};
 use crate::wire::{Header, Hello, Message, HEADER_LEN, MAX_BODY, MAX_GRANTS};
 use nix::poll::PollFlags;
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use nix::sys::epoll::EpollFlags;
+use socket2::{Domain, Socket, Type};
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use std::pin::Pin;
 use std::sync::Arc;
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use std::task::{ready, Context, Poll};
 use std::time::Duration;
 
 /// How long an exchange may take, from the connection to the point where both sides are ready,
@@ -29,6 +41,11 @@ pub const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long [`PreparedQp::accept_tcp`] waits for somebody to connect.
 pub const ACCEPT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long after a refusal another attempt is made.
+const RETRY: Duration = Duration::from_millis(50);
+
+const ACCEPTING: &str = "waiting for a peer to connect";
 
 /// The other side of a connection made by this module.
 #[derive(Clone, Debug)]
@@ -108,6 +125,26 @@ impl Peer {
         }
     }
 
+    /// Does what [`Self::wait_gone`] does in a task, without a time limit. Needs the feature `tokio`
+    /// or `smol`.
+    ///
+    /// It is cancel-safe.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::wait_gone`].
+    ///
+    /// # Panics
+    ///
+    /// As [`AsyncCq::new`](crate::AsyncCq::new).
+    #[cfg(any(feature = "smol", feature = "tokio"))]
+    #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
+    pub async fn gone(&self) -> Result<()> {
+        let watch = Watch::new()?;
+        watch.add(self, EpollFlags::EPOLLIN)?;
+        watch.until(|| Ok(self.is_gone()?.then_some(()))).await
+    }
+
     /// Waits until the TCP connection can be read, a signal comes, or the time is over.
     fn wait_readable(&self, timeout: Duration) -> Result<bool> {
         let waited = sys::wait_for(self.tcp.as_fd(), PollFlags::POLLIN, timeout);
@@ -125,24 +162,11 @@ fn tcp(what: &'static str, peer: Option<SocketAddr>) -> impl Fn(std::io::Error) 
     move |cause| Error::Tcp { what, peer, cause }
 }
 
-/// Waits until `tcp` is ready for `flags`, a signal comes, or the time is over.
-///
-/// Fails with [`Error::DeviceGone`] as soon as the device is removed.
-fn wait_beside(
-    device: &DeviceInner,
-    tcp: &impl AsFd,
-    flags: PollFlags,
-    left: Duration,
-) -> Result<()> {
-    let waited = device.file().wait_beside(tcp.as_fd(), flags, left);
-    waited.map(drop).map_err(|errno| Error::sys("poll", errno))
-}
-
 /// A TCP connection on which everything has to be done by one deadline, and while the device lives.
 struct Stream {
     tcp: TcpStream,
     peer: SocketAddr,
-    device: Arc<DeviceInner>,
+    wait: FileWait,
     deadline: Deadline,
 }
 
@@ -152,6 +176,7 @@ impl Stream {
         peer: SocketAddr,
         device: &Arc<DeviceInner>,
         deadline: Deadline,
+        who: Who,
     ) -> Result<Self> {
         // Each message is waited for.
         tcp.set_nodelay(true)
@@ -160,85 +185,83 @@ impl Stream {
         tcp.set_nonblocking(true)
             .map_err(self::tcp("setting up", Some(peer)))?;
         Ok(Self {
+            wait: FileWait::new(device, who, &tcp)?,
             tcp,
             peer,
-            device: device.clone(),
             deadline,
         })
     }
 
-    fn left(&self, what: &'static str) -> Result<Duration> {
+    /// Waits until what was not ready for `flags` may be so.
+    async fn wait(&mut self, what: &'static str, flags: PollFlags) -> Result<()> {
         match self.deadline.left() {
             Duration::ZERO => Err(self.deadline.timeout(what)),
-            left => Ok(left),
+            left => self.wait.wait(&self.tcp, flags, left).await,
         }
     }
 
-    /// Waits until `tcp` is ready for `flags`, or a signal comes.
-    fn wait(&self, what: &'static str, flags: PollFlags) -> Result<()> {
-        wait_beside(&self.device, &self.tcp, flags, self.left(what)?)
-    }
-
-    /// Takes what a call on `tcp` returned; 0 when it has to be repeated.
-    fn taken(&self, what: &'static str, result: std::io::Result<usize>) -> Result<usize> {
+    /// Takes what a call on `tcp` returned; 0 when it has to be repeated after a wait for `flags`.
+    async fn taken(
+        &mut self,
+        what: &'static str,
+        flags: PollFlags,
+        result: std::io::Result<usize>,
+    ) -> Result<usize> {
         match result {
             Ok(0) => Err(tcp(what, Some(self.peer))(
                 std::io::ErrorKind::UnexpectedEof.into(),
             )),
             Ok(n) => Ok(n),
             Err(error) => match error.kind() {
-                std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock => Ok(0),
+                std::io::ErrorKind::Interrupted => Ok(0),
+                std::io::ErrorKind::WouldBlock => self.wait(what, flags).await.map(|()| 0),
                 _ => Err(tcp(what, Some(self.peer))(error)),
             },
         }
     }
 
-    fn send(&mut self, message: &Message) -> Result<()> {
-        const WHAT: &str = "sending to the peer";
+    async fn send(&mut self, message: &Message) -> Result<()> {
         let bytes = message.encode();
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
-            self.wait(WHAT, PollFlags::POLLOUT)?;
             let result = self.tcp.write(rest);
-            let n = self.taken(WHAT, result)?;
-            rest = rest.get(n..).unwrap_or_default();
+            let n = self.taken("sending to the peer", PollFlags::POLLOUT, result);
+            rest = rest.get(n.await?..).unwrap_or_default();
         }
         Ok(())
     }
 
-    fn fill(&mut self, mut buffer: &mut [u8]) -> Result<()> {
-        const WHAT: &str = "waiting for the peer's message";
+    async fn fill(&mut self, mut buffer: &mut [u8]) -> Result<()> {
         while !buffer.is_empty() {
-            self.wait(WHAT, PollFlags::POLLIN)?;
             let result = self.tcp.read(buffer);
-            let n = self.taken(WHAT, result)?;
+            let n = self.taken("waiting for the peer's message", PollFlags::POLLIN, result);
+            let n = n.await?;
             buffer = std::mem::take(&mut buffer).get_mut(n..).unwrap_or_default();
         }
         Ok(())
     }
 
-    fn receive(&mut self) -> Result<Message> {
+    async fn receive(&mut self) -> Result<Message> {
         let mut header = [0; HEADER_LEN];
-        self.fill(&mut header)?;
+        self.fill(&mut header).await?;
         let header = Header::decode(&header)?;
         let mut body = [0; MAX_BODY];
         // The header was checked: it fits.
         let body = body.get_mut(..header.body_len()).unwrap_or_default();
-        self.fill(body)?;
+        self.fill(body).await?;
         Ok(header.decode_body(body)?)
     }
 
-    fn receive_hello(&mut self) -> Result<Hello> {
-        match self.receive() {
-            Ok(Message::Hello(hello)) => Ok(hello),
-            Ok(Message::Refusal(reason)) => Err(Error::Refused(reason)),
-            Ok(Message::Ready) => Err(WireError::OutOfTurn.into()),
-            Err(error) => Err(error),
+    async fn receive_hello(&mut self) -> Result<Hello> {
+        match self.receive().await? {
+            Message::Hello(hello) => Ok(hello),
+            Message::Refusal(reason) => Err(Error::Refused(reason)),
+            Message::Ready => Err(WireError::OutOfTurn.into()),
         }
     }
 
-    fn receive_ready(&mut self) -> Result<()> {
-        match self.receive()? {
+    async fn receive_ready(&mut self) -> Result<()> {
+        match self.receive().await? {
             Message::Ready => Ok(()),
             Message::Refusal(reason) => Err(Error::Refused(reason)),
             Message::Hello(_) => Err(WireError::OutOfTurn.into()),
@@ -246,17 +269,26 @@ impl Stream {
     }
 
     /// Refuses a peer with another kind of queue pair.
-    fn check_transport<T: Transport>(&mut self, theirs: &Hello) -> Result<()> {
+    async fn check_transport<T: Transport>(&mut self, theirs: &Hello) -> Result<()> {
         if u32::from(theirs.transport) == T::QP_TYPE {
             return Ok(());
         }
-        self.refuse(Refusal::Transport, Error::Refused(Refusal::Transport))
+        let error = Error::Refused(Refusal::Transport);
+        self.refuse(Refusal::Transport, error).await
     }
 
     /// Tells the peer, as far as it listens, that it came to nothing, and why here.
-    fn refuse<T>(&mut self, reason: Refusal, error: Error) -> Result<T> {
-        let _ = self.send(&Message::Refusal(reason));
+    async fn refuse<T>(&mut self, reason: Refusal, error: Error) -> Result<T> {
+        let _ = self.send(&Message::Refusal(reason)).await;
         Err(error)
+    }
+
+    /// Tells the peer why the queue pair could not be set up, if it could not.
+    async fn set_up(&mut self, result: Result<()>) -> Result<()> {
+        match result {
+            Ok(()) => Ok(()),
+            Err(error) => self.refuse(Refusal::Setup, error).await,
+        }
     }
 }
 
@@ -329,56 +361,86 @@ fn resolve(addr: impl ToSocketAddrs) -> Result<Vec<SocketAddr>> {
     Ok(addrs)
 }
 
-/// Tries the addresses one after the other. Each gets an equal share of the time that is left, since
-/// one that does not answer would else take all of it. Returns the last error.
-fn first_of<T>(
+/// Connects to `addr` within `share`.
+async fn connect(
+    device: &Arc<DeviceInner>,
+    who: Who,
+    addr: SocketAddr,
+    share: Duration,
+) -> std::io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&addr.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
+        _ => {}
+    }
+    let deadline = Deadline::after(share);
+    let mut wait = FileWait::new(device, who, &socket)?;
+    loop {
+        if sys::wait_for(socket.as_fd(), PollFlags::POLLOUT, Duration::ZERO)? {
+            return match socket.take_error()? {
+                Some(error) => Err(error),
+                None => Ok(socket.into()),
+            };
+        }
+        match deadline.left() {
+            Duration::ZERO => return Err(std::io::ErrorKind::TimedOut.into()),
+            left => wait.wait(&socket, PollFlags::POLLOUT, left).await?,
+        }
+    }
+}
+
+/// Connects to the first address that takes it. Each gets an equal share of the time that is left,
+/// since one that does not answer would else take all of it.
+async fn first_of(
+    device: &Arc<DeviceInner>,
+    who: Who,
     addrs: &[SocketAddr],
-    deadline: &Deadline,
-    connect: impl Fn(&SocketAddr, Duration) -> std::io::Result<T>,
-) -> std::result::Result<(SocketAddr, T), Option<(SocketAddr, std::io::Error)>> {
+    deadline: &mut Deadline,
+) -> std::result::Result<(SocketAddr, TcpStream), Option<(SocketAddr, std::io::Error)>> {
     let mut last = None;
     for (addr, others) in addrs.iter().zip((0..addrs.len() as u32).rev()) {
         let share = deadline.left() / (others + 1);
         if share.is_zero() {
             break;
         }
-        match connect(addr, share) {
-            Ok(connected) => return Ok((*addr, connected)),
+        match connect(device, who, *addr, share).await {
+            Ok(tcp) => return Ok((*addr, tcp)),
             Err(error) => last = Some((*addr, error)),
         }
     }
     Err(last)
 }
 
-/// Connects to the first address that takes it.
-fn dial(
+/// Connects to one of the addresses.
+async fn dial(
     device: &Arc<DeviceInner>,
-    addr: impl ToSocketAddrs,
+    who: Who,
+    addrs: &[SocketAddr],
     options: &TcpOptions,
 ) -> Result<Stream> {
     const WHAT: &str = "connecting to";
-    let deadline = Deadline::after(options.timeout);
-    let addrs = resolve(addr)?;
+    let mut deadline = Deadline::after(options.timeout);
     let mut last = None;
     loop {
-        match first_of(&addrs, &deadline, TcpStream::connect_timeout) {
-            Ok((addr, tcp)) => return Stream::new(tcp, addr, device, deadline),
+        match first_of(device, who, addrs, &mut deadline).await {
+            Ok((addr, tcp)) => return Stream::new(tcp, addr, device, deadline, who),
             Err(error) => last = error.or(last),
         }
-        match last {
-            None => return Err(deadline.timeout(WHAT)),
-            Some((_, ref error))
-                if options.retry_refused
-                    && error.kind() == std::io::ErrorKind::ConnectionRefused
-                    && !deadline.left().is_zero() =>
-            {
-                std::thread::sleep(Duration::from_millis(50).min(deadline.left()));
-            }
-            Some((_, error)) if error.kind() == std::io::ErrorKind::TimedOut => {
-                return Err(deadline.timeout(WHAT));
-            }
-            Some((addr, error)) => return Err(tcp(WHAT, Some(addr))(error)),
+        let Some((addr, error)) = last.take() else {
+            return Err(deadline.timeout(WHAT));
+        };
+        let refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
+        if refused && options.retry_refused && !deadline.left().is_zero() {
+            last = Some((addr, error));
+            wait::pause(device, who, RETRY.min(deadline.left())).await?;
+            continue;
         }
+        return Err(match error.downcast::<Error>() {
+            Ok(error) => error, // such as that the device is gone
+            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => deadline.timeout(WHAT),
+            Err(error) => tcp(WHAT, Some(addr))(error),
+        });
     }
 }
 
@@ -414,21 +476,62 @@ impl<T: Connected> PreparedQp<T> {
         grants: &[&Grant],
         options: TcpOptions,
     ) -> Result<(Qp<T>, Peer), ConnectError<T>> {
-        self.agreed(|qp| {
-            let hello = hello::<T>(qp.endpoint(), grants)?;
-            let mut stream = dial(qp.device_inner(), addr, &options)?;
-            stream.send(&hello)?;
-            let theirs = stream.receive_hello()?;
-            stream.check_transport::<T>(&theirs)?;
-            let end = &theirs.endpoint;
-            let ready = qp
-                .ready_to_receive(end)
-                .and_then(|()| qp.ready_to_send(end));
-            ready.or_else(|error| stream.refuse(Refusal::Setup, error))?;
-            stream.send(&Message::Ready)?;
-            stream.receive_ready()?;
-            Ok((stream, theirs))
-        })
+        match resolve(addr) {
+            Ok(addrs) => wait::run(self.connect_by(Who::Thread, &addrs, grants, options)),
+            Err(error) => Err(ConnectError::new(error, self)),
+        }
+    }
+
+    /// The same as [`Self::connect_tcp_with`] in a task. Needs the feature `tokio` or `smol`.
+    ///
+    /// Looking up names would block: it takes addresses, of which it tries one after the other.
+    /// Dropping the future hangs up and drops the queue pair.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::connect_tcp`].
+    #[cfg(any(feature = "smol", feature = "tokio"))]
+    #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
+    pub async fn connect_tcp_async(
+        self,
+        addrs: &[SocketAddr],
+        grants: &[&Grant],
+        options: TcpOptions,
+    ) -> Result<(Qp<T>, Peer), ConnectError<T>> {
+        self.connect_by(Who::Task, addrs, grants, options).await
+    }
+
+    async fn connect_by(
+        self,
+        who: Who,
+        addrs: &[SocketAddr],
+        grants: &[&Grant],
+        options: TcpOptions,
+    ) -> Result<(Qp<T>, Peer), ConnectError<T>> {
+        let agreed = self.agree(who, addrs, grants, options).await;
+        self.agreed(agreed)
+    }
+
+    /// The exchange at the side that connects.
+    async fn agree(
+        &self,
+        who: Who,
+        addrs: &[SocketAddr],
+        grants: &[&Grant],
+        options: TcpOptions,
+    ) -> Result<(Stream, Hello)> {
+        let hello = hello::<T>(self.endpoint(), grants)?;
+        let mut stream = dial(self.device_inner(), who, addrs, &options).await?;
+        stream.send(&hello).await?;
+        let theirs = stream.receive_hello().await?;
+        stream.check_transport::<T>(&theirs).await?;
+        let end = &theirs.endpoint;
+        let ready = self.ready_to_receive(end);
+        let ready = ready.and_then(|()| self.ready_to_send(end));
+        stream.set_up(ready).await?;
+        stream.send(&Message::Ready).await?;
+        stream.receive_ready().await?;
+        Ok((stream, theirs))
     }
 
     /// Waits at `addr` for one peer that connects, tells it of `grants`, and connects. When this
@@ -451,12 +554,9 @@ impl<T: Connected> PreparedQp<T> {
         }
     }
 
-    /// Runs an exchange after which it is connected.
-    fn agreed(
-        self,
-        exchange: impl FnOnce(&Self) -> Result<(Stream, Hello)>,
-    ) -> Result<(Qp<T>, Peer), ConnectError<T>> {
-        match exchange(&self) {
+    /// Ends an exchange.
+    fn agreed(self, exchange: Result<(Stream, Hello)>) -> Result<(Qp<T>, Peer), ConnectError<T>> {
+        match exchange {
             Ok((stream, theirs)) => Ok((self.into_qp(theirs.endpoint), peer(stream, &theirs))),
             Err(error) => Err(ConnectError::new(error, self)),
         }
@@ -511,30 +611,115 @@ impl Listener {
     ///
     /// [`Error::Timeout`], [`Error::Tcp`]; [`Error::DeviceGone`] as soon as the device is removed.
     pub fn accept(&self, timeout: Duration) -> Result<Incoming> {
-        const WHAT: &str = "waiting for a peer to connect";
         let deadline = Deadline::after(timeout);
+        let mut wait = FileWait::new(&self.device, Who::Thread, &self.tcp)?;
         loop {
-            match self.tcp.accept() {
-                Ok((tcp, addr)) => {
-                    return Ok(Incoming {
-                        tcp,
-                        addr,
-                        device: self.device.clone(),
-                    });
-                }
-                Err(error) => match error.kind() {
-                    std::io::ErrorKind::WouldBlock
-                    | std::io::ErrorKind::Interrupted
-                    | std::io::ErrorKind::ConnectionAborted => {}
-                    _ => return Err(tcp(WHAT, None)(error)),
-                },
+            if let Some(incoming) = self.try_accept()? {
+                return Ok(incoming);
             }
             let left = deadline.left();
             if left.is_zero() {
-                return Err(deadline.timeout(WHAT));
+                return Err(deadline.timeout(ACCEPTING));
             }
-            wait_beside(&self.device, &self.tcp, PollFlags::POLLIN, left)?;
+            wait::run(wait.wait(&self.tcp, PollFlags::POLLIN, left))?;
         }
+    }
+
+    /// Takes somebody who connected, if there is one.
+    fn try_accept(&self) -> Result<Option<Incoming>> {
+        match self.tcp.accept() {
+            Ok((tcp, addr)) => Ok(Some(Incoming {
+                tcp,
+                addr,
+                device: self.device.clone(),
+            })),
+            Err(error) => match error.kind() {
+                std::io::ErrorKind::WouldBlock
+                | std::io::ErrorKind::Interrupted
+                | std::io::ErrorKind::ConnectionAborted => Ok(None),
+                _ => Err(tcp(ACCEPTING, None)(error)),
+            },
+        }
+    }
+
+    /// Returns those who connect, for a task. Needs the feature `tokio` or `smol`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Sys`] if the runtime cannot take it.
+    ///
+    /// # Panics
+    ///
+    /// As [`AsyncCq::new`](crate::AsyncCq::new).
+    #[cfg(any(feature = "smol", feature = "tokio"))]
+    #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
+    pub fn into_async(self) -> Result<AsyncListener> {
+        let watch = Watch::device(&self.device)?;
+        watch.add(&self.tcp, EpollFlags::EPOLLIN)?;
+        Ok(AsyncListener {
+            listener: self,
+            watch,
+            ended: false,
+        })
+    }
+}
+
+/// Takes connections of many peers in a task; from [`Listener::into_async`].
+///
+/// It is a [`Stream`](futures_core::Stream) of those who connect, which ends after the first error.
+/// Waiting is cancel-safe: a future that is dropped has taken nobody.
+#[cfg(any(feature = "smol", feature = "tokio"))]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
+#[derive(Debug)]
+pub struct AsyncListener {
+    listener: Listener,
+    watch: Watch,
+    ended: bool,
+}
+
+#[cfg(any(feature = "smol", feature = "tokio"))]
+impl AsyncListener {
+    /// Where it listens.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Tcp`].
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Waits for somebody who connects.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Tcp`]; [`Error::DeviceGone`] as soon as the device is removed.
+    pub async fn accept(&mut self) -> Result<Incoming> {
+        poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Incoming>> {
+        let listener = &self.listener;
+        self.watch.poll_until(cx, || {
+            // Nobody is taken for a device that is gone.
+            let (file, tcp) = (listener.device.file(), listener.tcp.as_fd());
+            let looked = file.wait_beside(tcp, PollFlags::POLLIN, Duration::ZERO);
+            looked.map_err(|errno| Error::sys("poll", errno))?;
+            listener.try_accept()
+        })
+    }
+}
+
+#[cfg(any(feature = "smol", feature = "tokio"))]
+impl futures_core::Stream for AsyncListener {
+    type Item = Result<Incoming>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let next = ready!(self.poll_accept(cx));
+        self.ended = next.is_err();
+        Poll::Ready(Some(next))
     }
 }
 
@@ -591,26 +776,62 @@ impl Incoming {
         grants: &[&Grant],
         timeout: Duration,
     ) -> Result<(Qp<T>, Peer), ConnectError<T>> {
-        qp.agreed(|qp| {
-            let hello = hello::<T>(qp.endpoint(), grants)?;
-            let mut stream =
-                Stream::new(self.tcp, self.addr, &self.device, Deadline::after(timeout))?;
-            let theirs = match stream.receive_hello() {
-                Err(error @ Error::Wire(_)) => return stream.refuse(Refusal::Protocol, error),
-                hello => hello?,
-            };
-            stream.check_transport::<T>(&theirs)?;
-            if let Err(error) = qp.ready_to_receive(&theirs.endpoint) {
-                return stream.refuse(Refusal::Setup, error);
-            }
-            stream.send(&hello)?;
-            stream.receive_ready()?;
-            if let Err(error) = qp.ready_to_send(&theirs.endpoint) {
-                return stream.refuse(Refusal::Setup, error);
-            }
-            stream.send(&Message::Ready)?;
-            Ok((stream, theirs))
-        })
+        wait::run(self.accept_by(Who::Thread, qp, grants, timeout))
+    }
+
+    /// The same as [`Self::accept_within`] in a task. Needs the feature `tokio` or `smol`.
+    ///
+    /// Dropping the future hangs up and drops the queue pair.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::accept`].
+    #[cfg(any(feature = "smol", feature = "tokio"))]
+    #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
+    pub async fn accept_async<T: Connected>(
+        self,
+        qp: PreparedQp<T>,
+        grants: &[&Grant],
+        timeout: Duration,
+    ) -> Result<(Qp<T>, Peer), ConnectError<T>> {
+        self.accept_by(Who::Task, qp, grants, timeout).await
+    }
+
+    async fn accept_by<T: Connected>(
+        self,
+        who: Who,
+        qp: PreparedQp<T>,
+        grants: &[&Grant],
+        timeout: Duration,
+    ) -> Result<(Qp<T>, Peer), ConnectError<T>> {
+        let agreed = self.agree(who, &qp, grants, timeout).await;
+        qp.agreed(agreed)
+    }
+
+    /// The exchange at the side that accepts.
+    async fn agree<T: Connected>(
+        self,
+        who: Who,
+        qp: &PreparedQp<T>,
+        grants: &[&Grant],
+        timeout: Duration,
+    ) -> Result<(Stream, Hello)> {
+        let hello = hello::<T>(qp.endpoint(), grants)?;
+        let deadline = Deadline::after(timeout);
+        let mut stream = Stream::new(self.tcp, self.addr, &self.device, deadline, who)?;
+        let theirs = match stream.receive_hello().await {
+            Err(error @ Error::Wire(_)) => return stream.refuse(Refusal::Protocol, error).await,
+            hello => hello?,
+        };
+        stream.check_transport::<T>(&theirs).await?;
+        let ready = qp.ready_to_receive(&theirs.endpoint);
+        stream.set_up(ready).await?;
+        stream.send(&hello).await?;
+        stream.receive_ready().await?;
+        let ready = qp.ready_to_send(&theirs.endpoint);
+        stream.set_up(ready).await?;
+        stream.send(&Message::Ready).await?;
+        Ok((stream, theirs))
     }
 
     /// Tells it that there will be no connection.
@@ -620,11 +841,13 @@ impl Incoming {
     /// [`Error::Tcp`], [`Error::Timeout`]: then it was not told, but hung up on.
     pub fn refuse(self, reason: Refusal) -> Result<()> {
         let deadline = Deadline::after(Duration::from_secs(1));
-        let mut stream = Stream::new(self.tcp, self.addr, &self.device, deadline)?;
-        // What it has to say is read first: data that nobody read would turn the end of the
-        // connection into a reset, which can overtake the refusal.
-        let _ = stream.receive_hello();
-        stream.send(&Message::Refusal(reason))
+        let mut stream = Stream::new(self.tcp, self.addr, &self.device, deadline, Who::Thread)?;
+        wait::run(async {
+            // What it has to say is read first: data that nobody read would turn the end of the
+            // connection into a reset, which can overtake the refusal.
+            let _ = stream.receive_hello().await;
+            stream.send(&Message::Refusal(reason)).await
+        })
     }
 }
 
@@ -678,26 +901,33 @@ mod tests {
 
     #[test]
     fn a_silent_address_leaves_time_for_the_others() {
-        let addrs = [1, 2, 3].map(|n| SocketAddr::from(([127, 0, 0, n], 7)));
-        let deadline = Deadline::after(EXCHANGE_TIMEOUT);
-        // Each uses all of the time that it gets, but for the last one.
-        let spent = std::cell::Cell::new(Duration::ZERO);
-        let connect = |addr: &SocketAddr, share: Duration| {
-            spent.set(spent.get() + share);
-            match addr == &addrs[2] {
-                true => Ok(share),
-                false => Err(std::io::ErrorKind::TimedOut.into()),
-            }
-        };
-        let (addr, share) = first_of(&addrs[1..], &deadline, connect).unwrap();
-        assert_eq!(addr, addrs[2]);
-        assert!(spent.get() - share <= EXCHANGE_TIMEOUT / 2, "{spent:?}");
-        let (addr, error) = first_of(&addrs[..2], &deadline, connect)
-            .unwrap_err()
+        // Its queue is full: a third connection is not answered.
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket
+            .bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())
             .unwrap();
-        assert_eq!(
-            (addr, error.kind()),
-            (addrs[1], std::io::ErrorKind::TimedOut)
-        );
+        socket.listen(0).unwrap();
+        let silent = socket.local_addr().unwrap().as_socket().unwrap();
+        let kernel = crate::fake::Kernel::new();
+        let device = kernel.device();
+        let connect = |addr, time| wait::run(connect(device.inner(), Who::Thread, addr, time));
+        let mut full = Vec::new();
+        let short = Duration::from_millis(50);
+        while let Ok(tcp) = connect(silent, short) {
+            full.push(tcp);
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addrs = [silent, listener.local_addr().unwrap()];
+        let first = |addrs: &[SocketAddr], time| {
+            let mut deadline = Deadline::after(time);
+            wait::run(first_of(device.inner(), Who::Thread, addrs, &mut deadline))
+        };
+        assert_eq!(first(&addrs, 4 * short).unwrap().0, addrs[1]);
+        let (addr, error) = first(&addrs[..1], short).unwrap_err().unwrap();
+        assert_eq!((addr, error.kind()), (silent, std::io::ErrorKind::TimedOut));
+        // The device goes meanwhile.
+        kernel.remove();
+        let (_, error) = first(&addrs[..1], EXCHANGE_TIMEOUT).unwrap_err().unwrap();
+        assert!(matches!(error.downcast::<Error>(), Ok(Error::DeviceGone)));
     }
 }

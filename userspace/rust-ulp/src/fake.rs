@@ -14,9 +14,13 @@ use crate::ring::{Producer, SharedIndex};
 use crate::sync::lock;
 use crate::sys::{counting, look_up, Command, FakeKernel, File};
 use nix::errno::Errno;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write as _;
+use std::os::fd::OwnedFd;
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -37,6 +41,8 @@ pub(crate) struct Kernel {
     memory: Arc<std::fs::File>,
     /// This process.
     process: std::fs::File,
+    /// Becomes readable with each event.
+    teller: Arc<std::fs::File>,
     state: Mutex<State>,
 }
 
@@ -50,6 +56,8 @@ struct State {
     /// By how much the ABI's version is ahead.
     newer: u32,
     events: VecDeque<abi::Event>,
+    /// That of the kernel.
+    teller: Option<Arc<std::fs::File>>,
     /// The device was removed.
     gone: bool,
     /// The port's, if it is not active.
@@ -333,10 +341,17 @@ impl Kernel {
             .read(true)
             .write(true)
             .open("/proc/self/mem");
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let teller = EventFd::from_value_and_flags(0, flags).unwrap();
+        let teller = Arc::new(std::fs::File::from(OwnedFd::from(teller)));
         Arc::new(Self {
             memory: Arc::new(memory.unwrap().into()),
             process: process.unwrap(),
-            state: Mutex::default(),
+            teller: teller.clone(),
+            state: Mutex::new(State {
+                teller: Some(teller),
+                ..State::default()
+            }),
         })
     }
 
@@ -408,7 +423,7 @@ impl Kernel {
 
     /// Something happens.
     pub(crate) fn happen(&self, event: abi::Event) {
-        lock(&self.state).events.push_back(event);
+        lock(&self.state).tell(event);
     }
 
     /// The port goes down, and has another address when it comes back.
@@ -1563,6 +1578,11 @@ impl FakeKernel for Kernel {
         lock(&self.state).gone
     }
 
+    #[cfg(any(feature = "smol", feature = "tokio"))]
+    fn event_file(&self) -> BorrowedFd<'_> {
+        self.teller.as_fd()
+    }
+
     fn command(&self, name: &'static str, arg: &mut dyn Any) -> Result<(), Errno> {
         counting::uncounted(|| {
             let mut state = lock(&self.state);
@@ -1673,13 +1693,20 @@ impl State {
 
     fn happen(&mut self, event: u32, handle: u32, info: u32) {
         let user_data = self.user_data(handle);
-        self.events.push_back(abi::Event {
+        self.tell(abi::Event {
             event,
             handle,
             info,
             user_data,
             ..abi::Event::default()
         });
+    }
+
+    fn tell(&mut self, event: abi::Event) {
+        self.events.push_back(event);
+        if let Some(mut teller) = self.teller.as_deref() {
+            teller.write_all(&1u64.to_ne_bytes()).unwrap();
+        }
     }
 
     /// Ends a request, and tells the other side.

@@ -95,7 +95,7 @@ mod ring;
 
 mod access;
 mod ah;
-#[cfg(feature = "tokio")]
+#[cfg(any(feature = "smol", feature = "tokio"))]
 mod asynchronous;
 mod atomic;
 mod attr;
@@ -117,6 +117,8 @@ mod exchange;
 mod fake;
 #[cfg(doc)]
 pub mod from_verbs;
+#[cfg(any(feature = "smol", feature = "tokio"))]
+mod future;
 mod gid;
 mod grant;
 mod memory;
@@ -131,6 +133,8 @@ mod port;
 mod post;
 mod qp;
 mod range;
+#[cfg(any(feature = "smol", feature = "tokio"))]
+mod reactor;
 mod refusal;
 mod remote;
 mod sealed;
@@ -148,6 +152,7 @@ mod transport;
 #[cfg(feature = "io-uring")]
 #[cfg_attr(docsrs, doc(cfg(feature = "io-uring")))]
 pub mod uring;
+mod wait;
 pub mod wire;
 mod wr;
 
@@ -162,8 +167,8 @@ mod abi;
 
 pub use access::Access;
 pub use ah::{AddressHandle, Destination};
-#[cfg(feature = "tokio")]
-#[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
+#[cfg(any(feature = "smol", feature = "tokio"))]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
 pub use asynchronous::{AsyncCq, AsyncEvents};
 pub use attr::{QpAttr, QpCaps, QpInfo};
 pub use batch::{DeviceBatch, QpBatch};
@@ -176,7 +181,13 @@ pub use diagnosis::{Advice, Cause, Diagnosis, Evidence, QpReport, RetryCause};
 pub use endpoint::{Endpoint, Mtu};
 pub use error::{CompletionError, Error, Result};
 pub use events::{Event, EventKind, EventSource, Events};
+#[cfg(any(feature = "smol", feature = "tokio"))]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
+pub use exchange::AsyncListener;
 pub use exchange::{Incoming, Listener, Peer, TcpOptions, ACCEPT_TIMEOUT, EXCHANGE_TIMEOUT};
+#[cfg(any(feature = "smol", feature = "tokio"))]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
+pub use future::{AsyncRequests, RequestFuture};
 pub use gid::{Gid, Guid};
 pub use grant::{Grant, GrantFor, GrantInfo, GrantOptions, GrantState};
 pub use memory::{BufferInfo, BufferKind, DmabufBuilder, UserMemoryBuilder};
@@ -194,6 +205,9 @@ pub use srq::{Srq, SrqBuilder, SrqInfo};
 pub use state::{AttrSet, QpState};
 pub use status::{Opcode, Status, WrOpcode};
 pub use transport::{Connected, Rc, Transport, Uc, Ud};
+#[cfg(any(feature = "smol", feature = "tokio"))]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
+pub use wr::RequestQueue;
 #[doc(hidden)]
 pub use wr::Target;
 pub use wr::{

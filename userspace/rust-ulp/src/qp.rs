@@ -210,7 +210,7 @@ impl<T: Transport> QpBuilder<T> {
     }
 
     /// Makes the queue pair, in the state Reset.
-    fn create(&self, port: u32, gid_index: u8, access: Access) -> Result<Inner> {
+    fn create(&self, port: u32, gid_index: u8, access: Access) -> Result<Arc<Inner>> {
         let device = self.pd.device();
         let mut arg = abi::QpCreate {
             flags: if self.signal_all { abi::QP_SIG_ALL } else { 0 },
@@ -228,7 +228,7 @@ impl<T: Transport> QpBuilder<T> {
             ..Command::new()
         };
         device.call(&mut arg)?;
-        Ok(Inner {
+        Ok(Arc::new(Inner {
             object: Object::new(device, arg.handle),
             qp_num: arg.qp_num,
             caps: QpCaps {
@@ -248,7 +248,7 @@ impl<T: Transport> QpBuilder<T> {
             params: self.params,
             access,
             storage: Cache::default(),
-        })
+        }))
     }
 
     /// Makes the queue pair and takes it to the state Init, in which receives can be posted.
@@ -500,7 +500,7 @@ impl Inner {
 #[derive(Debug)]
 #[must_use = "a queue pair does nothing before it is connected"]
 pub struct PreparedQp<T: Transport> {
-    inner: Inner,
+    inner: Arc<Inner>,
     local: Endpoint,
     transport: PhantomData<fn() -> T>,
 }
@@ -656,7 +656,7 @@ impl<T: Transport> PreparedQp<T> {
         let end = T::end(&peer).map(|end| (end.qp_num, end.gid));
         inner.device.set_peer(inner.object.handle(), end);
         Qp {
-            inner: Arc::new(self.inner),
+            inner: self.inner,
             local: self.local,
             peer,
             transport: PhantomData,
@@ -991,6 +991,28 @@ impl Completion {
         (self.qp, self.device) == (qp.handle(), qp.device_inner().id())
     }
 }
+
+#[cfg(any(feature = "smol", feature = "tokio"))]
+macro_rules! request_queues {
+    ($($name:ident)*) => { $(
+        impl<T: Transport> crate::wr::RequestQueue for $name<T> {
+            fn keep(&self) -> Arc<dyn std::any::Any + std::marker::Send + Sync> {
+                self.inner.clone()
+            }
+
+            fn completes_to(&self, receives: bool) -> &Cq {
+                if receives {
+                    &self.inner.recv_cq
+                } else {
+                    &self.inner.send_cq
+                }
+            }
+        }
+    )* };
+}
+
+#[cfg(any(feature = "smol", feature = "tokio"))]
+request_queues! { Qp PreparedQp }
 
 impl<'a, T: Transport, R: Post<'a, T>> RequestFor<'a, &Qp<T>> for R {
     fn target<'q>(qp: &'q &Qp<T>) -> Target<'q> {

@@ -240,6 +240,17 @@ impl Srq {
     }
 }
 
+#[cfg(any(feature = "smol", feature = "tokio"))]
+impl crate::wr::RequestQueue for Srq {
+    fn keep(&self) -> Arc<dyn std::any::Any + Send + Sync> {
+        self.inner.clone()
+    }
+
+    fn completes_to(&self, _receives: bool) -> &Cq {
+        self.cq()
+    }
+}
+
 impl<'a> RequestFor<'a, &Srq> for Recv<'a> {
     fn target<'q>(srq: &'q &Srq) -> Target<'q> {
         srq.target()

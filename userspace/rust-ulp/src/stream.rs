@@ -47,6 +47,10 @@
 //!
 //! Dropping either end in the middle is harmless: the queue pair goes with it. The other end is
 //! told when it sends; one that only waits waits for its time-out.
+//!
+//! [`Sender`] is a [`std::io::Write`] and [`Receiver`] a [`std::io::Read`]. With the feature `tokio`
+//! or `smol`, [`Sender::into_async`] and [`Receiver::into_async`] return what tasks write to and
+//! read from: with the traits of tokio, of futures-io, or both.
 
 use crate::access::Access;
 use crate::buffer::Buffer;
@@ -254,6 +258,19 @@ fn same(prepared: u32, qp: Qp<Rc>) -> Result<End> {
 }
 
 impl End {
+    /// Returns whether what was posted has arrived, or has come to nothing. Does not sleep.
+    #[cfg(any(feature = "smol", feature = "tokio"))]
+    fn is_finished(&mut self) -> bool {
+        while self.unfinished != 0 {
+            match self.told(None) {
+                Ok(Some(_)) => {}
+                Ok(None) => return false,
+                Err(_) => break,
+            }
+        }
+        true
+    }
+
     /// Waits until what was posted has arrived, or has come to nothing.
     fn finish(&mut self, deadline: &Deadline) {
         while self.unfinished != 0 && self.told(Some(deadline)).is_ok() {}
@@ -354,6 +371,7 @@ impl PreparedSender {
             ring,
             credit,
             ended: false,
+            timeout: Duration::MAX,
         })
     }
 }
@@ -366,6 +384,21 @@ pub struct Sender {
     ring: RemoteSlice,
     credit: Credit,
     ended: bool,
+    /// Of `std::io::Write`.
+    timeout: Duration,
+}
+
+/// Bytes go into the receiver's ring at once: there is nothing to flush. [`Sender::finish`] tells
+/// the end.
+impl std::io::Write for Sender {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let deadline = Deadline::after(self.timeout);
+        Ok(self.send_some(bytes, &deadline)?)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 impl Sender {
@@ -410,10 +443,7 @@ impl Sender {
             if rest.is_empty() {
                 return Ok(());
             }
-            match self.try_send(rest)? {
-                0 => self.reap(Some(&deadline))?,
-                n => sent += n,
-            }
+            sent += self.send_some(rest, &deadline)?;
         }
     }
 
@@ -424,20 +454,39 @@ impl Sender {
     /// As [`Self::send`].
     pub fn finish(&mut self, timeout: Duration) -> Result<()> {
         let deadline = Deadline::after(timeout);
-        while !self.ended {
-            if self.may_post() {
-                self.end.qp.post(Send::empty().imm(0))?;
-                self.end.unfinished += 1;
-                self.credit.send(0);
-                self.ended = true;
-            } else {
-                self.reap(Some(&deadline))?;
-            }
-        }
-        while !self.credit.chunks.is_empty() {
+        while !self.try_finish()? {
             self.reap(Some(&deadline))?;
         }
         Ok(())
+    }
+
+    /// Says that this is the end, as soon as there is room to say so. Returns whether the receiver
+    /// has taken everything. Does not sleep.
+    fn try_finish(&mut self) -> Result<bool> {
+        self.reap(None)?;
+        if !self.ended && self.may_post() {
+            self.end.qp.post(Send::empty().imm(0))?;
+            self.end.unfinished += 1;
+            self.credit.send(0);
+            self.ended = true;
+        }
+        Ok(self.ended && self.credit.chunks.is_empty())
+    }
+
+    /// Sends some of the bytes, sleeping until there is room for one.
+    fn send_some(&mut self, bytes: &[u8], deadline: &Deadline) -> Result<usize> {
+        loop {
+            let n = self.try_send(bytes)?;
+            if n != 0 || bytes.is_empty() {
+                return Ok(n);
+            }
+            self.reap(Some(deadline))?;
+        }
+    }
+
+    /// Sets how long [`Write`](std::io::Write) waits for room; without end unless said.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.timeout = timeout.unwrap_or(Duration::MAX);
     }
 
     /// Bytes that were sent and not yet taken, as far as is known here.
@@ -543,6 +592,7 @@ impl PreparedReceiver {
             ring: self.ring,
             _grant: self.grant,
             arrived,
+            timeout: Duration::MAX,
         })
     }
 }
@@ -554,9 +604,23 @@ pub struct Receiver {
     ring: Buffer,
     _grant: Grant,
     arrived: Arrived,
+    /// Of `std::io::Read`.
+    timeout: Duration,
+}
+
+/// 0 bytes are the end of the stream.
+impl std::io::Read for Receiver {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        Ok(self.recv(out, self.timeout)?)
+    }
 }
 
 impl Receiver {
+    /// Sets how long [`Read`](std::io::Read) waits for bytes; without end unless said.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.timeout = timeout.unwrap_or(Duration::MAX);
+    }
+
     /// Takes as many bytes as there are and fit into `out`, and returns how many, or [`None`] when
     /// none have arrived; 0 is the end of the stream, or an `out` of no bytes. Does not sleep: who
     /// drops the receiver at the end calls [`Self::recv`] once more, so that the sender gets to
@@ -649,6 +713,12 @@ impl Receiver {
         self.give_back()
     }
 }
+
+#[cfg(any(feature = "smol", feature = "tokio"))]
+mod asynchronous;
+#[cfg(any(feature = "smol", feature = "tokio"))]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
+pub use asynchronous::{AsyncReceiver, AsyncSender};
 
 #[cfg(test)]
 mod tests {

@@ -17,6 +17,8 @@ use crate::abi;
 use crate::ring::SharedIndex;
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use nix::sys::epoll::EpollFlags;
 use nix::sys::mman::{madvise, mmap, mmap_anonymous, munmap, MapFlags, MmapAdvise, ProtFlags};
 use std::fs::OpenOptions;
 #[cfg(feature = "io-uring")]
@@ -61,6 +63,10 @@ pub(crate) trait FakeKernel: std::fmt::Debug + Send + Sync {
 
     /// Returns whether the device was removed.
     fn is_gone(&self) -> bool;
+
+    /// Returns a file that becomes readable with each event, and with the removal of the device.
+    #[cfg(any(feature = "smol", feature = "tokio"))]
+    fn event_file(&self) -> BorrowedFd<'_>;
 }
 
 /// The process that made something. A forked child has a copy of the value, but neither the
@@ -212,6 +218,16 @@ impl File {
         Ok(fd)
     }
 
+    /// The file that reports each event and the removal of the device, and what to ask it for.
+    #[cfg(any(feature = "smol", feature = "tokio"))]
+    pub(crate) fn event_source(&self) -> (BorrowedFd<'_>, EpollFlags) {
+        #[cfg(test)]
+        if let Some(fake) = &self.fake {
+            return (fake.event_file(), EpollFlags::EPOLLIN);
+        }
+        (self.as_fd(), EpollFlags::EPOLLPRI)
+    }
+
     /// Fills `entries` with devices and returns how many there are, which may be more.
     pub(crate) fn device_list(&self, entries: &mut [abi::DeviceEntry]) -> Result<u32, Errno> {
         let mut arg = abi::DeviceList {
@@ -324,17 +340,14 @@ fn wait_for_any(fds: &mut [PollFd<'_>], left: Duration) -> Result<bool, Errno> {
     }
 }
 
-/// A file of which a task of tokio waits for `interest`, by a descriptor of its own.
+/// A file that a task of tokio waits for, until it is readable.
 ///
 /// # Panics
 ///
 /// Outside of a runtime of tokio that has I/O enabled.
 #[cfg(feature = "tokio")]
-pub(crate) fn async_fd(
-    file: &impl AsFd,
-    interest: tokio::io::Interest,
-) -> std::io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
-    let fd = file.as_fd().try_clone_to_owned()?;
+pub(crate) fn async_fd(fd: OwnedFd) -> std::io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
+    let interest = tokio::io::Interest::READABLE;
     // SAFETY: An `OwnedFd` is one open descriptor for as long as it lives, and the `AsyncFd` owns
     // it.
     let fd = unsafe { tokio::io::unix::AsyncFd::register_with_interest(fd, interest) };

@@ -19,7 +19,6 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(feature = "tokio")]
 mod asynchronous;
 mod cancel;
 mod memory;
@@ -121,10 +120,14 @@ fn everything_crosses_threads() {
     check::<crate::MultiQueue<Ud>>();
     check::<crate::Completions>();
     check::<crate::CqEventFd>();
-    #[cfg(feature = "tokio")]
     check::<crate::AsyncCq>();
-    #[cfg(feature = "tokio")]
     check::<crate::AsyncEvents>();
+    check::<crate::AsyncListener>();
+    check::<crate::AsyncRequests>();
+    check::<crate::RequestFuture>();
+    check::<cm::Requests>();
+    check::<crate::stream::AsyncReceiver>();
+    check::<crate::stream::AsyncSender>();
     #[cfg(feature = "io-uring")]
     check::<crate::uring::Ring>();
 }

@@ -91,6 +91,11 @@ impl<'a> Request<'a> {
         self
     }
 
+    #[cfg(any(feature = "smol", feature = "tokio"))]
+    pub(crate) fn is_receive(&self) -> bool {
+        self.wr.opcode == abi::WR_RECV
+    }
+
     #[inline]
     fn timeout(&mut self, timeout: Duration) {
         let ns = u64::try_from(timeout.as_nanos()).unwrap_or(abi::TIMEOUT_INFINITE);
@@ -220,6 +225,19 @@ pub trait RequestFor<'a, Q>: Into<Request<'a>> + sealed::Sealed {
     /// Where it goes.
     #[doc(hidden)]
     fn target(queue: &Q) -> Target<'_>;
+}
+
+/// A queue to which [`AsyncRequests`](crate::AsyncRequests) posts: a [`Qp`](crate::Qp), a
+/// [`PreparedQp`](crate::PreparedQp) or a [`Srq`](crate::Srq).
+#[cfg(any(feature = "smol", feature = "tokio"))]
+pub trait RequestQueue: sealed::Sealed {
+    /// What keeps it from being destroyed.
+    #[doc(hidden)]
+    fn keep(&self) -> Arc<dyn std::any::Any + std::marker::Send + Sync>;
+
+    /// Where its receives, or its sends, complete.
+    #[doc(hidden)]
+    fn completes_to(&self, receives: bool) -> &crate::cq::Cq;
 }
 
 /// A queue, as posting needs it.

@@ -1,61 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Tasks that wait for completions.
+//! Tasks of tokio and of smol.
 
 use super::*;
-use crate::AsyncCq;
-use std::future::Future;
-use tokio::time::{sleep, timeout};
+use crate::stream::{AsyncReceiver, AsyncSender, ENTRIES};
+use crate::{AsyncCq, AsyncEvents, AsyncRequests, RequestFuture};
+use futures_core::Stream;
+use std::future::{poll_fn, Future};
+use std::pin::{pin, Pin};
+use std::task::{Context, Poll, Waker};
 
-fn run<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async { timeout(SOON, future).await.unwrap() })
+async fn sleep(time: Duration) {
+    if tokio::runtime::Handle::try_current().is_ok() {
+        tokio::time::sleep(time).await;
+    } else {
+        async_io::Timer::after(time).await;
+    }
 }
 
-#[test]
-fn a_task_waits_for_completions() {
-    let p = pair();
-    run(async {
-        p.kernel.complete(abi::Cqe::default()); // one that was there before
-        let mut cq = AsyncCq::new(&p.cq).unwrap();
-        assert!(AsyncCq::new(&p.cq).is_err(), "one at a time");
-        let _ = cq.wait().await.unwrap();
-        let poster = async {
-            for i in 0..200 {
-                p.b.post_recv(Recv::empty().wr_id(i)).unwrap();
-                p.a.post(Send::empty().signaled(false)).unwrap();
-                if i % 3 == 0 {
-                    sleep(Duration::from_millis(1)).await;
-                }
-                if i % 20 == 0 {
-                    tokio::task::yield_now().await;
-                }
-            }
-        };
-        let taker = async {
-            let mut some = [Completion::EMPTY; 4];
-            let mut all = Vec::new();
-            while all.len() < 200 {
-                let n = cq.wait_into(&mut some).await.unwrap();
-                all.extend(some[..n].iter().map(|done| done.wr_id));
-            }
-            all
-        };
-        let (all, ()) = futures(taker, poster).await;
-        assert_eq!(all, (0..200).collect::<Vec<_>>());
-        assert_eq!(cq.wait_into(&mut []).await.unwrap(), 0);
-    });
-}
-
-/// Both, one beside the other.
-async fn futures<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
+/// Both, one beside the other, in one task.
+async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
     let (mut a, mut b) = (Box::pin(a), Box::pin(b));
     let (mut of_a, mut of_b) = (None, None);
-    std::future::poll_fn(move |cx| {
-        use std::task::Poll;
+    poll_fn(move |cx| {
         if of_a.is_none() {
             if let Poll::Ready(value) = a.as_mut().poll(cx) {
                 of_a = Some(value);
@@ -77,18 +44,78 @@ async fn futures<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -
     .await
 }
 
+/// What the future returns within `time`, or that it does not.
+async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut end) = (pin!(future), pin!(sleep(time)));
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => end.as_mut().poll(cx).map(|()| None),
+    })
+    .await
+}
+
+/// Runs a task in one thread of each runtime.
+fn on_each(task: impl AsyncFn()) {
+    let tokio = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    tokio.block_on(async { within(SOON, task()).await.unwrap() });
+    async_io::block_on(async { within(SOON, task()).await.unwrap() });
+}
+
+async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
+    poll_fn(|cx| Pin::new(&mut *stream).poll_next(cx)).await
+}
+
+fn send<T: std::marker::Send>(future: T) -> T {
+    future
+}
+
+#[test]
+fn a_task_waits_for_completions() {
+    on_each(async || {
+        let p = pair();
+        p.kernel.complete(abi::Cqe::default()); // one that was there before
+        let mut cq = AsyncCq::new(&p.cq).unwrap();
+        assert!(AsyncCq::new(&p.cq).is_err(), "one at a time");
+        let _ = send(cq.wait()).await.unwrap();
+        let poster = async {
+            for i in 0..200 {
+                p.b.post_recv(Recv::empty().wr_id(i)).unwrap();
+                p.a.post(Send::empty().signaled(false)).unwrap();
+                if i % 3 == 0 {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            }
+        };
+        let taker = async {
+            let mut some = [Completion::EMPTY; 4];
+            let mut all = Vec::new();
+            while all.len() < 200 {
+                let n = cq.wait_into(&mut some).await.unwrap();
+                all.extend(some[..n].iter().map(|done| done.wr_id));
+            }
+            all
+        };
+        let (all, ()) = both(taker, poster).await;
+        assert_eq!(all, (0..200).collect::<Vec<_>>());
+        assert_eq!(cq.wait_into(&mut []).await.unwrap(), 0);
+    });
+}
+
 #[test]
 fn a_wait_that_is_dropped_takes_nothing() {
-    let p = pair();
-    run(async {
+    on_each(async || {
+        let p = pair();
         let mut cq = AsyncCq::new(&p.cq).unwrap();
         for i in 0..20 {
-            assert!(timeout(NOW, cq.wait()).await.is_err());
+            assert!(within(NOW, cq.wait()).await.is_none());
             p.b.post_recv(Recv::empty().wr_id(i)).unwrap();
             p.a.post(Send::empty().signaled(false)).unwrap();
             // Polled once and dropped, with something there.
             let mut out = [Completion::EMPTY; 0];
-            let _ = timeout(NOW, cq.wait_into(&mut out)).await;
+            let _ = within(NOW, cq.wait_into(&mut out)).await;
             let done = cq.wait().await.unwrap().ok().unwrap();
             assert_eq!(done.wr_id, i);
         }
@@ -97,22 +124,31 @@ fn a_wait_that_is_dropped_takes_nothing() {
 
 #[test]
 fn a_device_that_goes_wakes_a_task() {
-    let p = pair();
-    run(async {
+    on_each(async || {
+        let p = pair();
         let mut cq = AsyncCq::new(&p.cq).unwrap();
+        let mut events = AsyncEvents::new(&p.device).unwrap();
         let gone = async {
             sleep(NOW).await;
             p.kernel.remove();
         };
-        let (error, ()) = futures(cq.wait(), gone).await;
-        assert!(matches!(error, Err(Error::DeviceGone)));
+        let ((error, event), ()) = both(both(next(&mut cq), next(&mut events)), gone).await;
+        assert!(matches!(error, Some(Err(Error::DeviceGone))));
+        assert_eq!(event.unwrap().unwrap().kind, EventKind::DeviceRemoved);
+        // After an error there is nothing more.
+        assert!(next(&mut cq).await.is_none());
+        assert!(matches!(
+            next(&mut events).await,
+            Some(Err(Error::DeviceGone))
+        ));
+        assert!(next(&mut events).await.is_none());
     });
 }
 
 #[test]
 fn a_task_that_waits_allocates_nothing() {
-    let p = pair();
-    run(async {
+    on_each(async || {
+        let p = pair();
         let mut cq = AsyncCq::new(&p.cq).unwrap();
         for i in 0..40 {
             let before = allocations();
@@ -121,5 +157,631 @@ fn a_task_that_waits_allocates_nothing() {
             let _ = cq.wait().await.unwrap();
             assert!(i < 10 || allocations() == before);
         }
+    });
+}
+
+#[test]
+fn a_stream_of_completions_and_of_events() {
+    on_each(async || {
+        let p = pair();
+        let mut cq = AsyncCq::new(&p.cq).unwrap();
+        let mut events = AsyncEvents::new(&p.device).unwrap();
+        let others = async {
+            for i in 0..300 {
+                p.b.post_recv(Recv::empty().wr_id(i)).unwrap();
+                p.a.post(Send::empty().signaled(false)).unwrap();
+                p.kernel.happen(abi::Event {
+                    event: abi::EVENT_PORT_ACTIVE,
+                    port: i as u32,
+                    ..abi::Event::default()
+                });
+                if i % 7 == 0 {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            }
+        };
+        let takers = both(
+            async {
+                for i in 0..300 {
+                    assert_eq!(next(&mut cq).await.unwrap().unwrap().wr_id, i);
+                }
+            },
+            async {
+                for port in 0..300 {
+                    let event = next(&mut events).await.unwrap().unwrap();
+                    assert_eq!(event.kind, EventKind::PortActive { port });
+                }
+            },
+        );
+        both(takers, others).await;
+    });
+}
+
+/// Whatever else the task does is done though its queue always has a completion.
+async fn stays_fair(mut always_ready: impl AsyncFnMut(), others_ran: &std::cell::Cell<bool>) {
+    let busy = async {
+        for n in 0..100_000 {
+            always_ready().await;
+            if others_ran.get() {
+                return n;
+            }
+        }
+        panic!("nobody else ever ran");
+    };
+    let other = async {
+        sleep(Duration::from_millis(1)).await;
+        others_ran.set(true);
+    };
+    // In this order: both share the budget of one task.
+    both(other, busy).await;
+}
+
+#[test]
+fn a_busy_queue_lets_others_run() {
+    on_each(async || {
+        let p = pair();
+        let (ran, requests) = (std::cell::Cell::new(false), pair());
+        let mut cq = AsyncCq::new(&p.cq).unwrap();
+        let wait = async || {
+            p.b.post_recv(Recv::empty()).unwrap();
+            p.a.post(Send::empty().signaled(false)).unwrap();
+            let _ = cq.wait().await.unwrap();
+        };
+        stays_fair(wait, &ran).await;
+        ran.set(false);
+        let post = AsyncRequests::new(&requests.cq).unwrap();
+        let wait = async || {
+            requests.b.post_recv(Recv::empty()).unwrap();
+            let sent = post.post(&requests.a, Send::empty()).unwrap().await;
+            sent.unwrap().check().unwrap();
+        };
+        stays_fair(wait, &ran).await;
+    });
+}
+
+/// The same with tasks of their own, of a runtime with one thread.
+#[test]
+fn a_busy_queue_starves_no_task_of_tokio() {
+    let tokio = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    tokio.block_on(async {
+        let p = pair();
+        let ran = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let seen = ran.clone();
+        let other = tokio::spawn(async move { ran.store(true, Ordering::Release) });
+        let busy = tokio::spawn(async move {
+            let mut cq = AsyncCq::new(&p.cq).unwrap();
+            for n in 0..100_000 {
+                p.b.post_recv(Recv::empty()).unwrap();
+                p.a.post(Send::empty().signaled(false)).unwrap();
+                let _ = cq.wait().await.unwrap();
+                if seen.load(Ordering::Acquire) {
+                    return n;
+                }
+            }
+            panic!("the other task never ran");
+        });
+        busy.await.unwrap();
+        other.await.unwrap();
+    });
+}
+
+// --- requests ---------------------------------------------------------------------------------------
+
+/// Polls once, without waiting for anything.
+fn look<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    match Pin::new(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+}
+
+#[test]
+fn each_request_is_a_future() {
+    on_each(async || {
+        let p = pair();
+        let requests = AsyncRequests::new(&p.cq).unwrap();
+        let receives: Vec<RequestFuture> = (0..10)
+            .map(|_| requests.post(&p.b, Recv::empty()).unwrap())
+            .collect();
+        let poster = async {
+            for imm in 0..10 {
+                sleep(Duration::from_millis(1)).await;
+                let done = requests.post(&p.a, Send::empty().imm(imm)).unwrap();
+                assert_eq!(send(done).await.unwrap().opcode, Opcode::Send);
+            }
+        };
+        let taker = async {
+            // The last one first: the others do not need to be polled.
+            let mut imms = Vec::new();
+            for receive in receives.into_iter().rev() {
+                imms.push(receive.await.unwrap().imm.unwrap());
+            }
+            imms
+        };
+        let (imms, ()) = both(taker, poster).await;
+        assert_eq!(imms, (0..10).rev().collect::<Vec<_>>());
+        assert_eq!(p.cq.poll().unwrap(), None);
+    });
+}
+
+#[test]
+fn whoever_was_polled_first_does_not_have_to_be_polled_again() {
+    on_each(async || {
+        let p = pair();
+        let requests = AsyncRequests::new(&p.cq).unwrap();
+        let mut first = requests.post(&p.b, Recv::empty()).unwrap();
+        let second = requests.post(&p.b, Recv::empty()).unwrap();
+        poll_fn(|cx| {
+            assert!(Pin::new(&mut first).poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        let poster = async {
+            for imm in 0..2 {
+                sleep(NOW).await;
+                p.a.post(Send::empty().imm(imm).signaled(false)).unwrap();
+            }
+        };
+        // `first` is not polled meanwhile; the completion of both comes.
+        let (done, ()) = both(second, poster).await;
+        assert_eq!(done.unwrap().imm, Some(1));
+        assert_eq!(look(&mut first).unwrap().unwrap().imm, Some(0));
+    });
+}
+
+#[test]
+fn requests_of_two_threads() {
+    let p = pair();
+    on_each(async || {
+        let requests = AsyncRequests::new(&p.cq).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    async_io::block_on(async {
+                        for _ in 0..500 {
+                            let receive = requests.post(&p.b, Recv::empty()).unwrap();
+                            let sent = requests.post(&p.a, Send::empty()).unwrap();
+                            let (sent, received) = both(sent, receive).await;
+                            assert_eq!(sent.unwrap().opcode, Opcode::Send);
+                            assert_eq!(received.unwrap().opcode, Opcode::Recv);
+                        }
+                    });
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn requests_that_fail() {
+    on_each(async || {
+        let p = pair();
+        let requests = AsyncRequests::new(&p.cq).unwrap();
+        // Refused: no number is used up.
+        p.kernel.refuse("SUBMIT", Errno::EAGAIN);
+        let error = requests.post(&p.a, Send::empty()).unwrap_err();
+        assert!(error.is_backpressure(), "{error}");
+        // Of a queue pair that completes elsewhere.
+        let cq = p.device.create_cq(16).unwrap();
+        let other = p.a.pd().create_qp::<Rc>(&cq).build().unwrap();
+        let error = requests.post(&other, Recv::empty()).unwrap_err();
+        assert!(matches!(error, Error::OtherCq), "{error}");
+        let error = requests.post(&pair().a, Send::empty()).unwrap_err();
+        assert!(matches!(error, Error::OtherCq), "{error}");
+        // A key that nobody made, and what follows.
+        let wrong = RemoteSlice::new(1 << 40, 8, 0xbad).unwrap();
+        let write = Write::inline_bytes(b"12345678", wrong);
+        let failed = requests.post(&p.a, write).unwrap().await.unwrap();
+        let error = failed.check().unwrap_err();
+        assert!(matches!(error, Error::Completion(_)), "{error}");
+        let flushed = requests.post(&p.a, Send::empty()).unwrap().await.unwrap();
+        assert_eq!(flushed.status, Status::Flushed);
+        // The device goes.
+        let waits = requests.post(&p.b, Recv::empty()).unwrap();
+        let gone = async {
+            sleep(NOW).await;
+            p.kernel.remove();
+        };
+        let (error, ()) = both(waits, gone).await;
+        assert!(matches!(error, Err(Error::DeviceGone)));
+    });
+}
+
+#[test]
+fn a_request_that_is_dropped_is_forgotten() {
+    on_each(async || {
+        let p = pair_of(2048);
+        let requests = AsyncRequests::new(&p.cq).unwrap();
+        for round in 0..200 {
+            let mut first = requests.post(&p.b, Recv::empty()).unwrap();
+            let second = requests.post(&p.b, Recv::empty()).unwrap();
+            if round % 2 == 0 {
+                assert!(look(&mut first).is_none());
+            }
+            if round % 3 == 0 {
+                // It has completed, and nobody looked.
+                p.a.post(Send::empty().imm(1).signaled(false)).unwrap();
+                drop(first);
+            } else {
+                drop(first);
+                p.a.post(Send::empty().imm(1).signaled(false)).unwrap();
+            }
+            p.a.post(Send::empty().imm(round).signaled(false)).unwrap();
+            assert_eq!(second.await.unwrap().imm, Some(round));
+        }
+        assert!(requests.slots() <= 4, "{} slots", requests.slots());
+        // A queue pair that goes completes nothing: the numbers of its requests come back.
+        let pd = p.a.pd();
+        for _ in 0..200 {
+            let qp = pd.create_qp::<Rc>(&p.cq).build().unwrap();
+            let mut receive = requests.post(&qp, Recv::empty()).unwrap();
+            assert!(look(&mut receive).is_none());
+            drop(qp); // which the future keeps
+            assert!(look(&mut receive).is_none());
+        }
+        assert!(requests.slots() <= 16, "{} slots", requests.slots());
+    });
+}
+
+// --- connecting -------------------------------------------------------------------------------------
+
+fn prepared(kernel: &Arc<Kernel>) -> (Device, PreparedQp<Rc>) {
+    let device = kernel.device();
+    let cq = device.create_cq(ENTRIES).unwrap();
+    let qp = device.alloc_pd().unwrap().create_qp(&cq).build().unwrap();
+    (device, qp)
+}
+
+#[test]
+fn tasks_connect_over_tcp() {
+    on_each(async || {
+        let kernel = Kernel::new();
+        let ((_, a), (device, b)) = (prepared(&kernel), prepared(&kernel));
+        let listener = Listener::bind(&device, "127.0.0.1:0").unwrap();
+        let mut listener = listener.into_async().unwrap();
+        let addr = listener.local_addr().unwrap();
+        let mem = b.pd().alloc_buffer(64).unwrap();
+        let grant = mem.grant(.., Access::REMOTE_WRITE).unwrap();
+        let accept = async {
+            assert!(within(NOW, listener.accept()).await.is_none());
+            let incoming = next(&mut listener).await.unwrap().unwrap();
+            let (qp, peer) = send(incoming.accept_async(b, &[&grant], SOON))
+                .await
+                .unwrap();
+            assert!(within(NOW, peer.gone()).await.is_none());
+            peer.gone().await.unwrap();
+            qp
+        };
+        let connect = async {
+            sleep(NOW * 2).await;
+            // Nobody is at the first address.
+            let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let addrs = [nobody.local_addr().unwrap(), addr];
+            drop(nobody);
+            let connecting = send(a.connect_tcp_async(&addrs, &[], TcpOptions::default()));
+            let (qp, peer) = connecting.await.unwrap();
+            qp.post(Write::inline_bytes(b"hi", peer.grant(0).unwrap()))
+                .unwrap();
+            sleep(NOW * 2).await;
+            drop(peer);
+            qp
+        };
+        both(accept, connect).await;
+        assert_eq!(mem.to_vec(..2).unwrap(), b"hi");
+        kernel.remove();
+        let error = next(&mut listener).await.unwrap().unwrap_err();
+        assert!(matches!(error, Error::DeviceGone), "{error}");
+        assert!(next(&mut listener).await.is_none());
+    });
+}
+
+#[test]
+fn a_silent_peer_has_its_time_in_a_task_too() {
+    on_each(async || {
+        let kernel = Kernel::new();
+        let (device, qp) = prepared(&kernel);
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = silent.local_addr().unwrap();
+        let options = TcpOptions::default().timeout(NOW * 4);
+        let error = qp
+            .connect_tcp_async(&[addr], &[], options)
+            .await
+            .unwrap_err();
+        assert!(matches!(error.error(), Error::Timeout { .. }), "{error}");
+        // The queue pair is there; nobody listens now.
+        drop(silent);
+        let options = options.retry_refused();
+        let addrs = [addr];
+        let error = error.into_qp().connect_tcp_async(&addrs, &[], options);
+        let error = error.await.unwrap_err();
+        assert!(matches!(error.error(), Error::Tcp { .. }), "{error}");
+        // One that says nothing when it is accepted, while the device goes.
+        let listener = Listener::bind(&device, "127.0.0.1:0").unwrap();
+        let _silent = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let incoming = listener.into_async().unwrap().accept().await.unwrap();
+        let accept = incoming.accept_async(error.into_qp(), &[], SOON);
+        let gone = async {
+            sleep(NOW).await;
+            kernel.remove();
+        };
+        let (error, ()) = both(accept, gone).await;
+        let error = error.unwrap_err();
+        assert!(matches!(error.error(), Error::DeviceGone), "{error}");
+    });
+}
+
+#[test]
+fn tasks_connect_by_the_manager() {
+    on_each(async || {
+        let kernel = Kernel::new();
+        let ((here, a), (there, b)) = (prepared(&kernel), prepared(&kernel));
+        let _ = here;
+        let addr = "10.9.0.1:7174".parse().unwrap();
+        let listener = cm::Listener::bind(&there, addr, 4).unwrap();
+        let mut requests = listener.requests().unwrap();
+        let accept = async {
+            assert!(within(NOW, requests.next_request()).await.is_none());
+            let request = next(&mut requests).await.unwrap().unwrap();
+            sleep(NOW).await;
+            let options = cm::AcceptOptions::new().data(b"yes");
+            send(request.accept_async(b, &options)).await.unwrap()
+        };
+        let connect = async {
+            sleep(NOW * 2).await;
+            let options = cm::ConnectOptions::new().timeout(SOON);
+            send(a.connect_cm_async(addr, &options)).await.unwrap()
+        };
+        let (ours, theirs) = both(accept, connect).await;
+        assert_eq!(theirs.private().message().unwrap().data, b"yes");
+        ours.qp().post_recv(Recv::empty()).unwrap();
+        theirs.qp().post(Send::empty()).unwrap();
+        drop((ours, theirs));
+        // Rejected, and too late.
+        let (_here, a) = prepared(&kernel);
+        let options = cm::ConnectOptions::new().timeout(NOW * 4);
+        let reject = async { next(&mut requests).await.unwrap().unwrap().reject(b"no") };
+        let (error, rejected) = both(a.connect_cm_async(addr, &options), reject).await;
+        rejected.unwrap();
+        let error = error.unwrap_err();
+        assert_eq!(error.rejection().unwrap().private.raw(), b"no");
+        let error = error.into_qp().connect_cm_async(addr, &options).await;
+        let error = error.unwrap_err();
+        assert!(matches!(error.error(), Error::Timeout { .. }), "{error}");
+        kernel.remove();
+        let error = next(&mut requests).await.unwrap();
+        drop(error);
+    });
+}
+
+// --- streams ----------------------------------------------------------------------------------------
+
+fn ends(ring: usize) -> (Arc<Kernel>, stream::Ends) {
+    let e = stream::ends(ring, ring);
+    (e.kernel.clone(), e)
+}
+
+fn async_ends(ring: usize) -> (Arc<Kernel>, AsyncSender, AsyncReceiver) {
+    let (kernel, e) = ends(ring);
+    let (sender, receiver) = (e.sender, e.receiver);
+    (
+        kernel,
+        sender.into_async().unwrap(),
+        receiver.into_async().unwrap(),
+    )
+}
+
+fn data() -> Vec<u8> {
+    (0..3000u32).map(|n| n as u8 ^ (n >> 8) as u8).collect()
+}
+
+#[test]
+fn a_stream_in_tasks() {
+    on_each(async || {
+        let (_kernel, mut sender, mut receiver) = async_ends(32);
+        let data = data();
+        let send = async {
+            let mut rest = &data[..];
+            while !rest.is_empty() {
+                let n = poll_fn(|cx| {
+                    if rest.len() % 2 == 0 {
+                        tokio::io::AsyncWrite::poll_write(Pin::new(&mut sender), cx, rest)
+                    } else {
+                        futures_io::AsyncWrite::poll_write(Pin::new(&mut sender), cx, rest)
+                    }
+                });
+                rest = &rest[n.await.unwrap()..];
+            }
+            poll_fn(|cx| tokio::io::AsyncWrite::poll_flush(Pin::new(&mut sender), cx))
+                .await
+                .unwrap();
+            poll_fn(|cx| futures_io::AsyncWrite::poll_close(Pin::new(&mut sender), cx))
+                .await
+                .unwrap();
+        };
+        let receive = async {
+            let (mut all, mut some) = (Vec::new(), [0; 7]);
+            loop {
+                let n = if all.len() % 2 == 0 {
+                    let mut out = tokio::io::ReadBuf::new(&mut some);
+                    poll_fn(|cx| {
+                        tokio::io::AsyncRead::poll_read(Pin::new(&mut receiver), cx, &mut out)
+                    })
+                    .await
+                    .unwrap();
+                    out.filled().len()
+                } else {
+                    poll_fn(|cx| {
+                        futures_io::AsyncRead::poll_read(Pin::new(&mut receiver), cx, &mut some)
+                    })
+                    .await
+                    .unwrap()
+                };
+                if n == 0 {
+                    return all;
+                }
+                all.extend_from_slice(&some[..n]);
+            }
+        };
+        let ((), all) = both(send, receive).await;
+        assert!(all == data);
+        assert_eq!(sender.get_ref().in_flight(), 0);
+        let error =
+            poll_fn(|cx| tokio::io::AsyncWrite::poll_write(Pin::new(&mut sender), cx, b"x"));
+        assert_eq!(
+            error.await.unwrap_err().kind(),
+            std::io::ErrorKind::NotConnected
+        );
+    });
+}
+
+#[test]
+fn a_stream_of_the_standard_library() {
+    let (_kernel, mut e) = ends(32);
+    let data = data();
+    let got = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            e.sender.write_all(&data).unwrap();
+            e.sender.flush().unwrap();
+            e.sender.finish(SOON).unwrap();
+        });
+        let mut got = Vec::new();
+        e.receiver.read_to_end(&mut got).unwrap();
+        sender.join().unwrap();
+        got
+    });
+    assert!(got == data);
+    let (_kernel, mut e) = ends(32);
+    e.receiver.set_timeout(Some(NOW));
+    let error = e.receiver.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    e.sender.set_timeout(Some(NOW));
+    assert_eq!(e.sender.write(&[]).unwrap(), 0);
+    let error = e.sender.write_all(&[0; 33]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+}
+
+// --- futures that are dropped -----------------------------------------------------------------------
+
+/// Polls the future up to `count` times, whenever it is woken, and drops it. Returns what it
+/// returned.
+async fn polled<T>(count: usize, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = Box::pin(future);
+    let mut polls = 0;
+    poll_fn(|cx| {
+        if polls == count {
+            return Poll::Ready(None);
+        }
+        polls += 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(value) => Poll::Ready(Some(value)),
+            // The drop comes with the next wake-up, or at once.
+            Poll::Pending if polls == count => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+#[test]
+fn connecting_can_be_dropped_at_any_time() {
+    on_each(async || {
+        let kernel = Kernel::new();
+        let (device, _qp) = prepared(&kernel);
+        let listener = Listener::bind(&device, "127.0.0.1:0").unwrap();
+        let mut listener = listener.into_async().unwrap();
+        let addrs = [listener.local_addr().unwrap()];
+        let cq = device.create_cq(64).unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let qp = || pd.create_qp::<Rc>(&cq).build().unwrap();
+        let objects = kernel.objects();
+        for (connects, accepts) in (0..8).flat_map(|n| [(n, 99), (99, n), (n, n)]) {
+            let accept = async {
+                let incoming = within(NOW * 4, listener.accept()).await?.unwrap();
+                polled(accepts, incoming.accept_async(qp(), &[], NOW * 4)).await
+            };
+            let options = TcpOptions::default().timeout(NOW * 4);
+            let connect = polled(connects, qp().connect_tcp_async(&addrs, &[], options));
+            drop(both(accept, connect).await);
+            assert_eq!(
+                kernel.objects(),
+                objects,
+                "after {connects} and {accepts} polls"
+            );
+        }
+        // What remains works.
+        let accept = async {
+            let incoming = listener.accept().await.unwrap();
+            incoming.accept_async(qp(), &[], SOON).await.unwrap()
+        };
+        let connect = qp().connect_tcp_async(&addrs, &[], TcpOptions::default());
+        let (_theirs, ours) = both(accept, connect).await;
+        ours.unwrap();
+    });
+}
+
+#[test]
+fn the_manager_s_attempts_can_be_dropped_at_any_time() {
+    on_each(async || {
+        let kernel = Kernel::new();
+        let (device, _qp) = prepared(&kernel);
+        let addr = "10.9.0.1:7174".parse().unwrap();
+        let listener = cm::Listener::bind(&device, addr, 64).unwrap();
+        let mut requests = listener.requests().unwrap();
+        let cq = device.create_cq(64).unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let qp = || pd.create_qp::<Rc>(&cq).build().unwrap();
+        let objects = kernel.objects();
+        for (connects, accepts) in (0..4).flat_map(|n| [(n, 99), (99, n), (n, n)]) {
+            let accept = async {
+                let request = within(NOW * 2, requests.next_request()).await?.unwrap();
+                polled(
+                    accepts,
+                    request.accept_async(qp(), &cm::AcceptOptions::new()),
+                )
+                .await
+            };
+            let options = cm::ConnectOptions::new().timeout(NOW * 4);
+            let connect = polled(connects, qp().connect_cm_async(addr, &options));
+            drop(both(accept, connect).await);
+            while let Ok(request) = listener.next_request(Duration::ZERO) {
+                drop(request);
+            }
+            assert_eq!(
+                kernel.objects(),
+                objects,
+                "after {connects} and {accepts} polls"
+            );
+        }
+    });
+}
+
+#[test]
+fn reads_and_writes_of_a_stream_can_be_dropped_at_any_time() {
+    on_each(async || {
+        let (_kernel, mut sender, mut receiver) = async_ends(32);
+        let data = data();
+        let (mut sent, mut got) = (0, Vec::new());
+        for round in 0.. {
+            if got.len() == data.len() {
+                break;
+            }
+            let write = poll_fn(|cx| {
+                futures_io::AsyncWrite::poll_write(Pin::new(&mut sender), cx, &data[sent..])
+            });
+            if let Some(n) = polled(round % 3, write).await {
+                sent += n.unwrap();
+            }
+            let mut some = [0; 11];
+            let read = poll_fn(|cx| {
+                futures_io::AsyncRead::poll_read(Pin::new(&mut receiver), cx, &mut some)
+            });
+            if let Some(n) = polled(round % 2, read).await {
+                got.extend_from_slice(&some[..n.unwrap()]);
+            }
+        }
+        assert!(got == data);
     });
 }

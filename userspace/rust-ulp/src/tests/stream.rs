@@ -5,10 +5,10 @@
 use super::*;
 use crate::stream::{PreparedReceiver, PreparedSender, Receiver, Sender, ENTRIES};
 
-struct Ends {
-    kernel: Arc<Kernel>,
-    sender: Sender,
-    receiver: Receiver,
+pub(super) struct Ends {
+    pub(super) kernel: Arc<Kernel>,
+    pub(super) sender: Sender,
+    pub(super) receiver: Receiver,
 }
 
 fn prepared(kernel: &Arc<Kernel>) -> PreparedQp<Rc> {
@@ -18,7 +18,7 @@ fn prepared(kernel: &Arc<Kernel>) -> PreparedQp<Rc> {
     pd.create_qp::<Rc>(&cq).build().unwrap()
 }
 
-fn ends(staging: usize, ring: usize) -> Ends {
+pub(super) fn ends(staging: usize, ring: usize) -> Ends {
     let kernel = Kernel::new();
     let (a, b) = (prepared(&kernel), prepared(&kernel));
     let sender = PreparedSender::new(&a, staging).unwrap();
