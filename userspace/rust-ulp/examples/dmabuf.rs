@@ -37,7 +37,7 @@ fn export() -> Result<OwnedFd> {
 
 /// Registers a dma-buf with `dev`, and maps it into this process too.
 fn import(dev: &Device, pd: &Pd) -> Result<Buffer> {
-    let buf = pd.dmabuf(export()?).map().import()?;
+    let buf = pd.dmabuf(export()?).map().build()?;
     let (name, info) = (dev.name(), buf.query()?);
     println!("{name} imports a {:?} of {} bytes", info.kind, info.len);
     Ok(buf)

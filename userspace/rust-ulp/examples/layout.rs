@@ -33,7 +33,7 @@ fn main() {
 /// Memory of each node that there is.
 fn show(pd: &Pd) -> Result<()> {
     for node in 0.. {
-        let buf = match pd.buffer(LEN).node(node).alloc() {
+        let buf = match pd.buffer(LEN).node(node).build() {
             Err(Error::Sys { errno: 34, .. }) => break, // ERANGE: no such node
             buf => buf?.query()?,
         };
@@ -50,7 +50,7 @@ fn listen(addr: &str) -> Result<()> {
     let path = format!("/sys/class/infiniband/{}/device/numa_node", dev.name());
     let node = std::fs::read_to_string(path).unwrap_or_default();
     let node = node.trim().parse().unwrap_or(0); // software has none
-    let buf = pd.buffer(2 * PAGE).node(node).alloc()?;
+    let buf = pd.buffer(2 * PAGE).node(node).build()?;
     let grant = buf.grant(.., Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)?;
     let qp = pd.create_qp::<Rc>(&cq).build()?;
     let (_qp, peer) = qp.accept_tcp(addr, &[&grant])?;

@@ -28,7 +28,7 @@ fn main() {
 fn listen(addr: &str) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, cq, events) = (dev.alloc_pd()?, dev.create_cq(16)?, dev.events()?);
-    let buf = pd.user_memory(LEN).huge_pages().alloc()?;
+    let buf = pd.user_memory(LEN).huge_pages().build()?;
     let info = buf.query()?;
     println!(
         "{:?} memory: {} bytes in pieces of {}, {} keys, {} bytes charged",
@@ -59,7 +59,7 @@ fn listen(addr: &str) -> Result<()> {
 fn connect(addr: &str, message: &[u8]) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
-    let src = pd.user_memory(4096).alloc()?;
+    let src = pd.user_memory(4096).build()?;
     src.write_at(0, message)?;
     let (qp, peer) = pd.create_qp::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
     let grant = peer.grant(0)?;

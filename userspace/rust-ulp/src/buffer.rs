@@ -33,9 +33,9 @@ impl Pd {
     ///
     /// # Errors
     ///
-    /// As [`BufferBuilder::alloc`].
+    /// As [`BufferBuilder::build`].
     pub fn alloc_buffer(&self, len: usize) -> Result<Buffer> {
-        self.buffer(len).alloc()
+        self.buffer(len).build()
     }
 
     /// Returns options for a buffer of `len` bytes: its page size and NUMA node.
@@ -47,7 +47,7 @@ impl Pd {
 /// Options of a [`Buffer`]; from [`Pd::buffer`].
 #[doc(alias = "rust_ulp_buffer_create")]
 #[derive(Clone, Debug)]
-#[must_use = "nothing is allocated before `alloc`"]
+#[must_use = "nothing is allocated before `build`"]
 pub struct BufferBuilder {
     pd: Pd,
     len: usize,
@@ -85,7 +85,7 @@ impl BufferBuilder {
     /// [`Error::Sys`] with `ERANGE` for a length of 0 or more than
     /// [`Limits::max_buffer`](crate::Limits::max_buffer), or a node that there is not, `ENOMEM`
     /// over a limit on memory, `EMFILE` with too many objects.
-    pub fn alloc(self) -> Result<Buffer> {
+    pub fn build(self) -> Result<Buffer> {
         let mut arg = abi::BufferCreate {
             pd: self.pd.handle(),
             node: self.node.map_or(abi::NODE_ANY, i32::from),

@@ -34,15 +34,18 @@ pub enum Delivery {
     Caller,
 }
 
-/// How a completion queue is made, for [`Device::create_cq_with`](crate::Device::create_cq_with).
+/// Options of a [`Cq`]; from [`Device::cq_builder`].
 #[doc(alias = "rust_ulp_cq_create")]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CqOptions {
+#[derive(Clone, Debug)]
+#[must_use = "nothing is made before `build`"]
+pub struct CqBuilder {
+    device: Arc<DeviceInner>,
+    entries: u32,
     delivery: Delivery,
     comp_vector: u32,
 }
 
-impl CqOptions {
+impl CqBuilder {
     /// Who moves completions into the ring.
     pub fn delivery(mut self, delivery: Delivery) -> Self {
         self.delivery = delivery;
@@ -54,6 +57,15 @@ impl CqOptions {
     pub fn comp_vector(mut self, vector: u32) -> Self {
         self.comp_vector = vector;
         self
+    }
+
+    /// Makes the completion queue.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::create_cq`].
+    pub fn build(self) -> Result<Cq> {
+        Cq::create(&self)
     }
 }
 
@@ -105,27 +117,25 @@ impl Device {
     /// [`Limits::max_cq_entries`](crate::Limits::max_cq_entries) or none, `EMFILE`, `ENOMEM`;
     /// [`Error::DeviceGone`].
     pub fn create_cq(&self, entries: u32) -> Result<Cq> {
-        self.create_cq_with(entries, CqOptions::default())
+        self.cq_builder(entries).build()
     }
 
-    /// Makes a completion queue, with options.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::create_cq`].
-    pub fn create_cq_with(&self, entries: u32, options: CqOptions) -> Result<Cq> {
-        Cq::create(self.inner(), entries, options)
+    /// Returns options for a completion queue with room for at least `entries` completions.
+    pub fn cq_builder(&self, entries: u32) -> CqBuilder {
+        CqBuilder {
+            device: self.inner().clone(),
+            entries,
+            delivery: Delivery::default(),
+            comp_vector: 0,
+        }
     }
 }
 
 impl Cq {
-    pub(crate) fn create(
-        device: &Arc<DeviceInner>,
-        entries: u32,
-        options: CqOptions,
-    ) -> Result<Self> {
+    fn create(options: &CqBuilder) -> Result<Self> {
+        let device = &options.device;
         let mut arg = abi::CqCreate {
-            entries,
+            entries: options.entries,
             delivery: match options.delivery {
                 Delivery::Default => abi::DELIVER_DEFAULT,
                 Delivery::Workqueue => abi::DELIVER_WORKQUEUE,

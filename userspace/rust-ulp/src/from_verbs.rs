@@ -38,7 +38,7 @@
 //!
 //! | libibverbs | here |
 //! |---|---|
-//! | `ibv_create_cq`, `ibv_create_cq_ex` | [`Device::create_cq`], [`Device::create_cq_with`] |
+//! | `ibv_create_cq`, `ibv_create_cq_ex` | [`Device::create_cq`], [`Device::cq_builder`] |
 //! | `ibv_poll_cq`, `ibv_start_poll`, `ibv_next_poll` | [`Cq::poll`], [`Cq::poll_into`] |
 //! | `ibv_create_comp_channel`, `ibv_req_notify_cq`, `ibv_get_cq_event`, `ibv_ack_cq_events` | [`Cq::wait`], [`Cq::wait_for`]; [`Cq::eventfd`] for `poll` and `epoll` |
 //! | `ibv_wc` | [`Completion`]; [`Completion::check`] and [`Completion::ok`] turn its status into an error |

@@ -174,7 +174,7 @@ pub use attr::{QpAttr, QpCaps, QpInfo};
 pub use batch::{DeviceBatch, QpBatch};
 pub use buffer::{Buffer, BufferBuilder, LocalSlice, PageSize};
 pub use completion::Completion;
-pub use cq::{Cq, CqEventFd, CqOptions, Delivery};
+pub use cq::{Cq, CqBuilder, CqEventFd, Delivery};
 pub use datagram::{Datagram, Grh};
 pub use device::{Device, DeviceEntry, DeviceInfo, Features, Limits};
 pub use diagnosis::{Advice, Cause, Diagnosis, Evidence, QpReport, RetryCause};

@@ -37,7 +37,7 @@ impl Pd {
     /// # Errors
     ///
     /// [`Error::Sys`] with `EFAULT` for a null pointer or memory that is not mapped, `EINVAL`
-    /// unless `ptr` and `len` are multiples of 8; as [`UserMemoryBuilder::alloc`].
+    /// unless `ptr` and `len` are multiples of 8; as [`UserMemoryBuilder::build`].
     #[allow(unsafe_code)]
     pub unsafe fn register_raw(&self, ptr: *mut u8, len: usize) -> Result<Buffer> {
         // SAFETY: What the caller promised; the buffer and what is made of it keep the mapping.
@@ -64,7 +64,7 @@ impl Pd {
 /// charged to `RLIMIT_MEMLOCK`, until the buffer is dropped and the device is done with it.
 #[doc(alias = "rust_ulp_buffer_register")]
 #[derive(Clone, Debug)]
-#[must_use = "nothing is registered before `alloc`"]
+#[must_use = "nothing is registered before `build`"]
 pub struct UserMemoryBuilder {
     pd: Pd,
     len: usize,
@@ -104,7 +104,7 @@ impl UserMemoryBuilder {
     /// [`Error::Sys`] with `EOVERFLOW` or `ERANGE` for a length of 0 or more than there can be,
     /// `ENOMEM` without memory or over a limit (`ulimit -l`), `EMFILE` with too many objects;
     /// [`Error::DeviceGone`].
-    pub fn alloc(self) -> Result<Buffer> {
+    pub fn build(self) -> Result<Buffer> {
         let device = self.pd.device();
         device.needs(abi::FEATURE_USER_MEMORY, "user memory")?;
         let map = Mapping::anonymous(self.len as u64, self.huge)
@@ -150,7 +150,7 @@ fn flags(read_only: bool) -> u32 {
 /// For software devices, and memory of the system such as that of `/dev/udmabuf` or of a DMA heap.
 #[doc(alias = "rust_ulp_buffer_import")]
 #[derive(Debug)]
-#[must_use = "nothing is imported before `import`"]
+#[must_use = "nothing is imported before `build`"]
 pub struct DmabufBuilder {
     pd: Pd,
     fd: OwnedFd,
@@ -204,7 +204,7 @@ impl DmabufBuilder {
     /// aligned, `ERANGE` for a part that it does not have, `EACCES` for one that is not open for
     /// writing without [`Self::read_only`], `ENOMEM`, `EMFILE`, and with [`Self::map`] what the
     /// exporter says to mmap(); [`Error::DeviceGone`].
-    pub fn import(self) -> Result<Buffer> {
+    pub fn build(self) -> Result<Buffer> {
         let device = self.pd.device();
         device.needs(abi::FEATURE_DMABUF, "dma-buf")?;
         let mut arg = abi::BufferImport {

@@ -4,7 +4,7 @@
 
 use crate::attr::QpAttr;
 use crate::completion::Completion;
-use crate::cq::{Cq, CqOptions};
+use crate::cq::Cq;
 use crate::deadline::Deadline;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -111,8 +111,8 @@ impl MultiQueueBuilder {
         for (index, cpu) in (0..count).zip(cpus.iter().copied().cycle()) {
             // Less than there are vectors.
             let vector = (index % vectors as usize) as u32;
-            let options = CqOptions::default().comp_vector(vector);
-            let cq = self.device.create_cq_with(self.entries, options)?;
+            let cq = self.device.cq_builder(self.entries);
+            let cq = cq.comp_vector(vector).build()?;
             let qp = connect(index, &cq)?;
             let (to, from) = stream.clone().unwrap_or_else(|| room(1));
             let cpu = self.pin.then_some(cpu);

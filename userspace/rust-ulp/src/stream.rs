@@ -331,7 +331,7 @@ impl PreparedSender {
     /// # Errors
     ///
     /// [`Error::Range`] if the queue pair or its completion queues have less room than a stream
-    /// needs; as [`BufferBuilder::alloc`](crate::BufferBuilder::alloc).
+    /// needs; as [`BufferBuilder::build`](crate::BufferBuilder::build).
     pub fn new(qp: &PreparedQp<Rc>, len: usize) -> Result<Self> {
         let staging = qp.pd().alloc_buffer(len)?;
         prepare(qp)?;

@@ -343,8 +343,8 @@ impl Server {
         };
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
         // As few keys as can be: 2 MiB pages, where there are so many in a row.
-        let huge = pd.buffer(len).pages(PageSize::Huge).alloc();
-        let memory = huge.or_else(|_| pd.buffer(len).alloc())?;
+        let huge = pd.buffer(len).pages(PageSize::Huge).build();
+        let memory = huge.or_else(|_| pd.buffer(len).build())?;
         let rights = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let grants = memory.grant_all(.., rights, GrantOptions::new())?;
         let remotes: Vec<RemoteSlice> = grants.iter().map(Grant::remote).collect();

@@ -880,8 +880,8 @@ fn memory(r: &mut Report, a: &Host, b: &Host) {
         const LEN: usize = 3 << 20;
         let [first, _second] = connect(a, b, None)?;
         let (src, dst) = (
-            a.pd.user_memory(LEN).read_only().alloc()?,
-            b.pd.user_memory(LEN).huge_pages().alloc()?,
+            a.pd.user_memory(LEN).read_only().build()?,
+            b.pd.user_memory(LEN).huge_pages().build()?,
         );
         let data = pattern(9, LEN);
         src.write_at(0, &data)?;

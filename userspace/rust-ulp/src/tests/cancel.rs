@@ -130,7 +130,7 @@ fn canceling_by_number_and_all() {
 fn dropping_and_forgetting_what_is_in_flight() {
     let p = pair();
     let before = p.kernel.objects();
-    let mem = p.b.pd().user_memory(4096).alloc().unwrap();
+    let mem = p.b.pd().user_memory(4096).build().unwrap();
     let (late, now) = (SOON, Duration::ZERO);
     for timeout in [late, now] {
         let slice = mem.slice(..).unwrap();
@@ -190,7 +190,7 @@ fn a_module_that_lacks_them() {
         cq.eventfd().unwrap_err(),
         qp.cancel(1).unwrap_err(),
         qp.cancel_all().unwrap_err(),
-        pd.user_memory(4096).alloc().unwrap_err(),
+        pd.user_memory(4096).build().unwrap_err(),
         device.events().unwrap_err(),
     ] {
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");

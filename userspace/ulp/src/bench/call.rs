@@ -10,8 +10,8 @@ use anyhow::{ensure, Context, Result};
 use rust_ulp as ulp;
 use rust_ulp::cm::{AcceptOptions, ConnectOptions, Connection, Listener};
 use rust_ulp::{
-    Access, Buffer, Completion, Cq, CqOptions, Device, DeviceBatch, Endpoint, Gid, Grant,
-    LocalSlice, Mtu, Recv, RemoteSlice,
+    Access, Buffer, Completion, Cq, Device, DeviceBatch, Endpoint, Gid, Grant, LocalSlice, Mtu,
+    Recv, RemoteSlice,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -137,8 +137,8 @@ impl End for CallEnd {
         };
         let (sends, recvs) = (config.depth + 2, config.rx_depth + 2);
         let queue = |per_qp: u32| {
-            let options = CqOptions::default().delivery(delivery);
-            device.create_cq_with(per_qp.saturating_mul(config.qps), options)
+            let entries = per_qp.saturating_mul(config.qps);
+            device.cq_builder(entries).delivery(delivery).build()
         };
         let (send_cq, recv_cq) = if config.one_queue() {
             let both = queue(sends + recvs)?;
