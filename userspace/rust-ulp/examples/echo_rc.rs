@@ -67,7 +67,7 @@ fn time(addr: &str, rounds: &str) -> Result<()> {
     println!("TCP:  {:?} for each of {rounds}", begin.elapsed() / rounds);
     drop(tcp); // the server goes on
     let (qp, cq, buf) = open()?;
-    let (qp, _peer) = qp.connect_tcp_with(addr, &[], TcpOptions::default().retry_refused())?;
+    let (qp, _peer) = qp.connect_tcp_with(addr, &[], TcpOptions::new().retry_refused())?;
     let begin = Instant::now();
     for n in 1..=rounds {
         let byte = if n == rounds { u8::MAX } else { n as u8 & 0x7f };

@@ -48,7 +48,7 @@ fn write(addr: &str, message: &[u8]) -> Result<()> {
     let src = pd.alloc_buffer(4096)?;
     src.write_at(0, message)?;
     let qp = pd.create_qp::<Rc>(&cq).build()?;
-    let (qp, peer) = qp.connect_tcp_with(addr, &[], TcpOptions::default().retry_refused())?;
+    let (qp, peer) = qp.connect_tcp_with(addr, &[], TcpOptions::new().retry_refused())?;
     let (src, dst) = (src.slice(..message.len())?, peer.grant(0)?);
     println!("{} writes to {}, {dst}", qp.local(), qp.peer());
     qp.post(Write::new(src, dst).imm(1).wr_id(7))?;

@@ -42,7 +42,7 @@ fn read(addr: &str) -> Result<()> {
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
     let buf = pd.alloc_buffer(4096)?;
     let qp = pd.create_qp::<Rc>(&cq).build()?;
-    let (qp, peer) = qp.connect_tcp_with(addr, &[], TcpOptions::default().retry_refused())?;
+    let (qp, peer) = qp.connect_tcp_with(addr, &[], TcpOptions::new().retry_refused())?;
     let theirs = peer.grant(0)?;
     let len = theirs.len() as usize;
     qp.post(Read::new(theirs, buf.slice(..len)?))?;

@@ -218,8 +218,7 @@ macro_rules! options {
             }
 
             /// End-to-end flow control, where the device has it; off unless said.
-            ///
-            /// Header: `RUST_ULP_CONN_FLOW_CONTROL`.
+            #[doc(alias = "RUST_ULP_CONN_FLOW_CONTROL")]
             pub fn flow_control(mut self, on: bool) -> Self {
                 self.flow_control = on;
                 self
@@ -230,15 +229,13 @@ macro_rules! options {
 
 options! {
     /// How [`PreparedQp::connect_cm`] connects.
-    ///
-    /// Header struct: `rust_ulp_connect`.
+    #[doc(alias = "rust_ulp_connect")]
     ConnectOptions { source: Option<SocketAddr> }, "56", "2"
 }
 
 options! {
     /// How [`Request::accept`] accepts.
-    ///
-    /// Header struct: `rust_ulp_accept`.
+    #[doc(alias = "rust_ulp_accept")]
     AcceptOptions {}, "196", "8"
 }
 
@@ -290,8 +287,7 @@ impl fmt::Debug for Private {
 /// The requester's retries hold for both ends. How often an end repeats what found no receive, the
 /// other end says: [`QpBuilder::rnr_retry`](crate::QpBuilder::rnr_retry) is what it tells its peer
 /// to do here.
-///
-/// Header struct: `rust_ulp_conn_param`.
+#[doc(alias = "rust_ulp_conn_param")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Params {
@@ -345,8 +341,7 @@ pub struct Timings {
 }
 
 /// What a [`Connection`] is in.
-///
-/// Header: `RUST_ULP_CONN_*`.
+#[doc(alias = "RUST_ULP_CONN")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum State {
@@ -384,8 +379,7 @@ impl State {
 }
 
 /// What the kernel says of a [`Connection`].
-///
-/// Header struct: `rust_ulp_conn_query`.
+#[doc(alias = "rust_ulp_conn_query")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectionInfo {
@@ -404,8 +398,7 @@ pub struct ConnectionInfo {
 }
 
 /// What the kernel says of a [`Listener`].
-///
-/// Header struct: `rust_ulp_conn_query`.
+#[doc(alias = "rust_ulp_conn_query")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListenerInfo {
@@ -455,8 +448,7 @@ impl Listener {
     /// any, and port 0 one that is free; [`Self::local_addr`] tells which. An IPv6 link-local
     /// address needs its scope. At most `backlog` requests, 1 to 1,024, are kept waiting; more are
     /// rejected.
-    ///
-    /// Header struct: `rust_ulp_listen`.
+    #[doc(alias = "rust_ulp_listen")]
     ///
     /// # Errors
     ///
@@ -502,8 +494,7 @@ impl Listener {
     }
 
     /// Takes the oldest request, sleeping until there is one.
-    ///
-    /// Header struct: `rust_ulp_get_request`.
+    #[doc(alias = "rust_ulp_get_request")]
     ///
     /// # Errors
     ///
@@ -1159,8 +1150,7 @@ impl Connection {
 
     /// Ends it, for all clones: the peer is told, and the queue pair goes to the error state and
     /// flushes.
-    ///
-    /// Header struct: `rust_ulp_disconnect`.
+    #[doc(alias = "rust_ulp_disconnect")]
     ///
     /// # Errors
     ///

@@ -5,7 +5,7 @@
 use crate::abi;
 use crate::error::{Error, Result};
 use crate::gid::{Gid, Guid};
-use crate::port::{all, choose, gids, text, DefaultGid, GidEntry, LinkLayer, PortInfo, PortState};
+use crate::port::{all, choose, gids, text, DefaultGid, GidEntry, PortInfo};
 use crate::status::WrOpcode;
 use crate::submit_ring::Rings;
 use crate::sync::{lock, Cache};
@@ -435,38 +435,7 @@ impl Device {
             ..Command::new()
         };
         self.inner.call(&mut arg)?;
-        Ok(PortInfo {
-            port,
-            state: match arg.state {
-                1 => PortState::Down,
-                2 => PortState::Init,
-                3 => PortState::Armed,
-                4 => PortState::Active,
-                5 => PortState::ActiveDefer,
-                n => PortState::Other(n),
-            },
-            phys_state: arg.phys_state,
-            max_mtu: arg.max_mtu,
-            active_mtu: arg.active_mtu,
-            link_layer: match arg.link_layer {
-                abi::LINK_INFINIBAND => LinkLayer::InfiniBand,
-                abi::LINK_ETHERNET => LinkLayer::Ethernet,
-                n => LinkLayer::Other(n),
-            },
-            lid: arg.lid as u16,
-            sm_lid: arg.sm_lid as u16,
-            lmc: arg.lmc as u8,
-            sm_sl: arg.sm_sl as u8,
-            max_msg_size: arg.max_msg_sz,
-            gid_table_len: arg.gid_tbl_len,
-            pkey_table_len: arg.pkey_tbl_len,
-            active_width: arg.active_width,
-            active_speed: arg.active_speed,
-            cap_flags: arg.port_cap_flags,
-            bad_pkeys: arg.bad_pkey_cntr,
-            qkey_violations: arg.qkey_viol_cntr,
-            ifindex: (arg.ifindex != 0).then_some(arg.ifindex),
-        })
+        Ok(PortInfo::new(port, &arg))
     }
 
     /// The GIDs of a port, from 1.

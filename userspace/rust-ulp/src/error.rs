@@ -276,10 +276,9 @@ pub enum Error {
     #[error("a ring of io_uring is the completion queue's reader, and nobody else can be: take what it gives")]
     Streamed,
 
-    /// The deadline passed.
-    #[error(
-        "{what}: nothing within {after:?}; what was posted stays posted, wait again or drop it"
-    )]
+    /// The deadline passed. After [`Cq::wait`](crate::Cq::wait) and the like, what was posted stays
+    /// posted.
+    #[error("{what}: nothing within {after:?}; wait longer, or see whether the peer is alive")]
     Timeout {
         /// What was waited for.
         what: &'static str,
@@ -478,7 +477,7 @@ impl fmt::Display for Explained<'_> {
 
 fn open_hint(cause: &std::io::Error) -> &'static str {
     match cause.raw_os_error() {
-        Some(libc::ENOENT) => "load the module: insmod rust_ulp.ko",
+        Some(libc::ENOENT) => "load the kernel module rust_ulp",
         Some(libc::EACCES | libc::EPERM) => {
             "run as root, or install the udev rule and join the group rdma"
         }

@@ -270,7 +270,7 @@ impl Stream {
 
     /// Refuses a peer with another kind of queue pair.
     async fn check_transport<T: Transport>(&mut self, theirs: &Hello) -> Result<()> {
-        if u32::from(theirs.transport) == T::QP_TYPE {
+        if theirs.transport == T::TYPE {
             return Ok(());
         }
         let error = Error::Refused(Refusal::Transport);
@@ -301,7 +301,7 @@ fn hello<T: Transport>(local: Endpoint, grants: &[&Grant]) -> Result<Message> {
         });
     }
     Ok(Message::Hello(Hello {
-        transport: T::QP_TYPE as u8,
+        transport: T::TYPE,
         endpoint: local,
         grants: grants.iter().map(|grant| grant.remote()).collect(),
     }))
@@ -333,6 +333,11 @@ impl Default for TcpOptions {
 }
 
 impl TcpOptions {
+    /// A time limit of [`EXCHANGE_TIMEOUT`], and the first refusal fails.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
     /// How long everything together may take; [`EXCHANGE_TIMEOUT`] unless said.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -462,7 +467,7 @@ impl<T: Connected> PreparedQp<T> {
         addr: impl ToSocketAddrs,
         grants: &[&Grant],
     ) -> Result<(Qp<T>, Peer), ConnectError<T>> {
-        self.connect_tcp_with(addr, grants, TcpOptions::default())
+        self.connect_tcp_with(addr, grants, TcpOptions::new())
     }
 
     /// The same as [`Self::connect_tcp`], with options.

@@ -51,6 +51,23 @@
 //! readable. A forked child does not inherit the mappings of buffers and rings, and must not use
 //! these types. It may drop them: that changes nothing for the parent.
 //!
+//! # Tasks
+//!
+//! With the feature `tokio` or `smol`, tasks wait in place of threads: `AsyncCq`, `AsyncEvents`,
+//! `AsyncRequests`, `AsyncListener`, `cm::Requests`, and the functions whose names end in `_async`.
+//! Inside of a runtime of tokio they use that, elsewhere smol. A queue that is never empty does not
+//! starve other tasks: what is taken counts against the budget of tokio, and with smol a task
+//! yields after 128 completions.
+//!
+//! Every future can be dropped at any time:
+//!
+//! - One that waits for a completion, an event or a peer has taken nothing.
+//! - One of a request leaves the request in flight, and its completion is dropped when it comes.
+//! - One that connects or accepts gives the attempt up: the peer sees the connection end. The queue
+//!   pair goes with it.
+//! - A read or write of a byte stream that is dropped has moved nothing. What is made of several, as
+//!   `write_all`, may have moved a part.
+//!
 //! # Safety
 //!
 //! No function hands out a reference to memory that a peer or a device can change. A [`Buffer`]
@@ -74,6 +91,7 @@
 //! | completions | [`Cq::poll`] and [`Cq::poll_into`] without a system call, [`Cq::wait`] with a deadline, [`Cq::eventfd`] or the file of a [`Device`] for `poll` and `epoll`; `MultiQueue`, a queue pair and a completion thread for each processor |
 //! | connecting | [`PreparedQp::connect_cm`], [`cm::Listener`] by the RDMA connection manager, with [`cm::Pending`] when nobody waits; [`PreparedQp::connect_tcp`], [`Listener`] over TCP; [`PreparedQp::connect`] with an [`Endpoint`] that came another way; [`PreparedQp::modify`] step by step |
 //! | events | [`Device::events`]: ports, queues, connections, removal |
+//! | tasks | completions, events, requests, connecting and byte streams as futures and streams, with `tokio` or `smol` |
 //! | memory | [`Buffer`] of 4 KiB or 2 MiB pages on a chosen NUMA node, of this process's own memory, or of a dma-buf; [`Grant`] of a part, with rights, revocable, with keys that change, for one peer or one use |
 //! | | [`Pool`] of pieces that come back when their request has completed; [`stream`] of bytes through a ring of the peer's |
 //!
@@ -198,7 +216,9 @@ pub use params::{AckTimeout, Retries, RnrRetries, RnrTimer, TrafficClass};
 pub use path::Path;
 pub use pd::Pd;
 pub use pool::{Chunk, ChunkError, Pool};
-pub use port::{DefaultGid, GidEntry, GidType, LinkLayer, PortInfo, PortState};
+pub use port::{
+    DefaultGid, GidEntry, GidType, LinkLayer, LinkSpeed, PhysState, PortCaps, PortInfo, PortState,
+};
 pub use qp::{ConnectError, PreparedQp, Qp, QpBuilder};
 pub use remote::RemoteSlice;
 pub use srq::{Srq, SrqBuilder, SrqInfo};

@@ -44,6 +44,80 @@ pub enum LinkLayer {
     Other(u32),
 }
 
+/// What the physical link of a port is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PhysState {
+    /// It saves power.
+    Sleep,
+    /// It looks for a peer.
+    Polling,
+    /// It is switched off.
+    Disabled,
+    /// It agrees on the link with the peer.
+    Training,
+    /// The link is up.
+    LinkUp,
+    /// It repairs the link after errors.
+    ErrorRecovery,
+    /// It is tested.
+    PhyTest,
+    /// A number that this crate does not know.
+    Other(u32),
+}
+
+/// The rate of each lane of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LinkSpeed {
+    /// 2.5 Gbit/s.
+    Sdr,
+    /// 5 Gbit/s.
+    Ddr,
+    /// 10 Gbit/s.
+    Qdr,
+    /// 10.3 Gbit/s.
+    Fdr10,
+    /// 14.1 Gbit/s.
+    Fdr,
+    /// 25.8 Gbit/s.
+    Edr,
+    /// 53.1 Gbit/s.
+    Hdr,
+    /// 106.3 Gbit/s.
+    Ndr,
+    /// 212.5 Gbit/s.
+    Xdr,
+    /// A number that this crate does not know.
+    Other(u32),
+}
+
+bitflags::bitflags! {
+    /// What a port can do, as its device says; mostly of InfiniBand.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct PortCaps: u32 {
+        /// A subnet manager runs on it.
+        const SM = 1 << 1;
+        /// It sends notices.
+        const NOTICE = 1 << 2;
+        /// It sends traps.
+        const TRAP = 1 << 3;
+        /// Its queue pairs can move to another path.
+        const AUTO_MIGRATION = 1 << 5;
+        /// It maps service levels to virtual lanes.
+        const SL_MAP = 1 << 6;
+        /// It answers the connection manager.
+        const CM = 1 << 16;
+        /// It can be managed over SNMP.
+        const SNMP_TUNNEL = 1 << 17;
+        /// It asks its clients to register again.
+        const CLIENT_REREGISTER = 1 << 25;
+        /// Its GIDs are IP addresses.
+        const IP_BASED_GIDS = 1 << 26;
+        const _ = !0;
+    }
+}
+
 /// A port of a device.
 #[doc(alias = "rust_ulp_port_query")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +127,8 @@ pub struct PortInfo {
     pub port: u32,
     /// What it is in.
     pub state: PortState,
-    /// `enum ib_port_phys_state`.
-    pub phys_state: u32,
+    /// What its physical link is in.
+    pub phys_state: PhysState,
     /// Largest MTU, bytes.
     pub max_mtu: u32,
     /// MTU, bytes.
@@ -75,18 +149,82 @@ pub struct PortInfo {
     pub gid_table_len: u32,
     /// Entries of its P_Key table.
     pub pkey_table_len: u32,
-    /// `enum ib_port_width`.
-    pub active_width: u32,
-    /// `enum ib_port_speed`.
-    pub active_speed: u32,
-    /// `IB_PORT_*_SUP` bits.
-    pub cap_flags: u32,
+    /// Lanes of its link, if they are known.
+    pub active_width: Option<u32>,
+    /// Rate of each lane of its link.
+    pub active_speed: LinkSpeed,
+    /// What it can do.
+    pub capabilities: PortCaps,
     /// Packets with a wrong P_Key.
     pub bad_pkeys: u32,
     /// Packets with a wrong Q_Key.
     pub qkey_violations: u32,
     /// Its network interface, when that is in this network namespace.
     pub ifindex: Option<u32>,
+}
+
+impl PortInfo {
+    pub(crate) fn new(port: u32, arg: &abi::PortQuery) -> Self {
+        Self {
+            port,
+            state: match arg.state {
+                1 => PortState::Down,
+                2 => PortState::Init,
+                3 => PortState::Armed,
+                4 => PortState::Active,
+                5 => PortState::ActiveDefer,
+                n => PortState::Other(n),
+            },
+            phys_state: match arg.phys_state {
+                1 => PhysState::Sleep,
+                2 => PhysState::Polling,
+                3 => PhysState::Disabled,
+                4 => PhysState::Training,
+                5 => PhysState::LinkUp,
+                6 => PhysState::ErrorRecovery,
+                7 => PhysState::PhyTest,
+                n => PhysState::Other(n),
+            },
+            max_mtu: arg.max_mtu,
+            active_mtu: arg.active_mtu,
+            link_layer: match arg.link_layer {
+                abi::LINK_INFINIBAND => LinkLayer::InfiniBand,
+                abi::LINK_ETHERNET => LinkLayer::Ethernet,
+                n => LinkLayer::Other(n),
+            },
+            lid: arg.lid as u16,
+            sm_lid: arg.sm_lid as u16,
+            lmc: arg.lmc as u8,
+            sm_sl: arg.sm_sl as u8,
+            max_msg_size: arg.max_msg_sz,
+            gid_table_len: arg.gid_tbl_len,
+            pkey_table_len: arg.pkey_tbl_len,
+            active_width: match arg.active_width {
+                1 => Some(1),
+                2 => Some(4),
+                4 => Some(8),
+                8 => Some(12),
+                16 => Some(2),
+                _ => None,
+            },
+            active_speed: match arg.active_speed {
+                1 => LinkSpeed::Sdr,
+                2 => LinkSpeed::Ddr,
+                4 => LinkSpeed::Qdr,
+                8 => LinkSpeed::Fdr10,
+                16 => LinkSpeed::Fdr,
+                32 => LinkSpeed::Edr,
+                64 => LinkSpeed::Hdr,
+                128 => LinkSpeed::Ndr,
+                256 => LinkSpeed::Xdr,
+                n => LinkSpeed::Other(n),
+            },
+            capabilities: PortCaps::from_bits_retain(arg.port_cap_flags),
+            bad_pkeys: arg.bad_pkey_cntr,
+            qkey_violations: arg.qkey_viol_cntr,
+            ifindex: (arg.ifindex != 0).then_some(arg.ifindex),
+        }
+    }
 }
 
 /// What a GID stands for on the wire.
@@ -258,4 +396,41 @@ pub(crate) fn choose(attach: &abi::Attach, gids: &[GidEntry]) -> Result<DefaultG
         gid: gid.gid,
         reason,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_a_port_have_names() {
+        let port = |phys_state, active_width, active_speed| {
+            PortInfo::new(
+                3,
+                &abi::PortQuery {
+                    state: 4,
+                    phys_state,
+                    active_width,
+                    active_speed,
+                    port_cap_flags: (1 << 16) | (1 << 30),
+                    ..crate::sys::Command::new()
+                },
+            )
+        };
+        let up = port(5, 2, 32);
+        assert_eq!((up.port, up.state), (3, PortState::Active));
+        assert_eq!(
+            (up.phys_state, up.active_width),
+            (PhysState::LinkUp, Some(4))
+        );
+        assert_eq!(up.active_speed, LinkSpeed::Edr);
+        assert!(up.capabilities.contains(PortCaps::CM));
+        assert_eq!(up.capabilities.bits() & !PortCaps::CM.bits(), 1 << 30);
+        let lanes = [1, 2, 4, 8, 16, 3].map(|code| port(0, code, 0).active_width);
+        assert_eq!(lanes, [Some(1), Some(4), Some(8), Some(12), Some(2), None]);
+        assert_eq!(port(9, 0, 0).phys_state, PhysState::Other(9));
+        assert_eq!(port(3, 0, 256).phys_state, PhysState::Disabled);
+        assert_eq!(port(3, 0, 256).active_speed, LinkSpeed::Xdr);
+        assert_eq!(port(3, 0, 7).active_speed, LinkSpeed::Other(7));
+    }
 }

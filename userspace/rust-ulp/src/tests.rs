@@ -1435,7 +1435,7 @@ fn refusing_and_nobody_there() {
         "{refused}"
     );
     assert!(refused.error().is_retryable());
-    let options = TcpOptions::default().timeout(NOW).retry_refused();
+    let options = TcpOptions::new().timeout(NOW).retry_refused();
     let qp = refused.into_qp();
     assert_eq!(qp.qp_num(), number);
     let error = Error::from(qp.connect_tcp_with(addr, &[], options).unwrap_err());
@@ -1452,7 +1452,7 @@ fn refusing_and_nobody_there() {
         incoming.refuse(crate::wire::Refusal::Declined).unwrap();
     });
     let (qp, ..) = end(&kernel);
-    let options = TcpOptions::default().timeout(SOON).retry_refused();
+    let options = TcpOptions::new().timeout(SOON).retry_refused();
     let error = Error::from(qp.connect_tcp_with(addr, &[], options).unwrap_err());
     assert!(
         matches!(error, Error::Refused(crate::wire::Refusal::Declined)),
@@ -1484,7 +1484,10 @@ fn errors_say_what_to_do() {
         cause: std::io::Error::from_raw_os_error(errno),
     };
     let all: Vec<(Error, &[&str])> = vec![
-        (open(libc::ENOENT), &["/dev/rust_ulp", "insmod rust_ulp.ko"]),
+        (
+            open(libc::ENOENT),
+            &["/dev/rust_ulp", "load the kernel module rust_ulp"],
+        ),
         (open(libc::EACCES), &["run as root", "group rdma"]),
         (open(libc::EMFILE), &["ulimit -n"]),
         (open(libc::EIO), &["dmesg"]),
@@ -1582,7 +1585,7 @@ fn errors_say_what_to_do() {
                 what: "waiting",
                 after: NOW,
             },
-            &["waiting", "5ms", "wait again"],
+            &["waiting", "5ms", "wait longer"],
         ),
         (
             Error::Tcp {

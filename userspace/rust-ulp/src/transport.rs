@@ -6,13 +6,18 @@ use crate::abi;
 use crate::attr::QpInfo;
 use crate::endpoint::{Endpoint, Mtu};
 use crate::sealed;
+use crate::wire::TransportType;
 use std::fmt;
 
 /// How a queue pair talks to its peers: [`Rc`](crate::Rc), [`Uc`](crate::Uc) or [`Ud`].
 pub trait Transport: sealed::Sealed + fmt::Debug + 'static {
-    /// `RUST_ULP_QPT_*`.
+    /// As the ABI has it.
     #[doc(hidden)]
     const QP_TYPE: u32;
+
+    /// As messages have it.
+    #[doc(hidden)]
+    const TYPE: TransportType;
 
     /// What a queue pair knows of the other end.
     #[doc(hidden)]
@@ -44,6 +49,7 @@ macro_rules! transports {
 
         impl Transport for $name {
             const QP_TYPE: u32 = abi::$value;
+            const TYPE: TransportType = TransportType::$name;
             type Peer = Endpoint;
 
             fn peer(info: &QpInfo, mtu: Mtu) -> Endpoint {
@@ -85,6 +91,7 @@ impl sealed::Sealed for Ud {}
 
 impl Transport for Ud {
     const QP_TYPE: u32 = abi::QPT_UD;
+    const TYPE: TransportType = TransportType::Ud;
     type Peer = ();
 
     fn peer(_info: &QpInfo, _mtu: Mtu) {}

@@ -24,7 +24,7 @@
 //! | 12 | 16 | its GID |
 //! | 28 | 2 | its LID, 0 with RoCE |
 //! | 30 | 2 | number of grants, at most [`MAX_GRANTS`] |
-//! | 32 | 24 each | grants: [`RemoteSlice`] (20 bytes), rights (4 bytes, `RUST_ULP_ACCESS_REMOTE_*`) |
+//! | 32 | 24 each | grants: [`RemoteSlice`] (20 bytes), rights (4 bytes, the bits of [`Access`]) |
 //!
 //! Refusal: 2 bytes reason, 2 bytes zero. Ready has no body.
 //!
@@ -72,11 +72,32 @@ const TYPE_HELLO: u16 = 1;
 const TYPE_REFUSAL: u16 = 2;
 const TYPE_READY: u16 = 3;
 
+/// A type of queue pairs, by its number in a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum TransportType {
+    /// [`Rc`](crate::Rc).
+    Rc = abi::QPT_RC as u8,
+    /// [`Uc`](crate::Uc).
+    Uc = abi::QPT_UC as u8,
+    /// [`Ud`](crate::Ud).
+    Ud = abi::QPT_UD as u8,
+}
+
+impl TransportType {
+    fn from_code(code: u8) -> Option<Self> {
+        [Self::Rc, Self::Uc, Self::Ud]
+            .into_iter()
+            .find(|known| *known as u8 == code)
+    }
+}
+
 /// Who one side is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Transport: `RUST_ULP_QPT_*`.
-    pub transport: u8,
+    /// The type of its queue pair.
+    pub transport: TransportType,
     /// Its end of the connection.
     pub endpoint: Endpoint,
     /// What it grants, with the rights.
@@ -171,9 +192,7 @@ impl Header {
 
 fn hello(input: &mut Input<'_>) -> Result<Hello, WireError> {
     let [transport, mtu, responder, initiator] = input.take()?;
-    if ![abi::QPT_RC, abi::QPT_UC, abi::QPT_UD].contains(&transport.into()) {
-        return Err(WireError::Field("transport"));
-    }
+    let transport = TransportType::from_code(transport).ok_or(WireError::Field("transport"))?;
     let mtu = Mtu::from_code(mtu).ok_or(WireError::Field("MTU"))?;
     let qp_num = input.u24("queue pair number")?;
     let psn = input.u24("packet number")?;
@@ -227,7 +246,12 @@ fn encode_hello(hello: &Hello) -> Vec<u8> {
     let end = &hello.endpoint;
     let grants = hello.grants.iter().take(MAX_GRANTS);
     let mut body = Vec::with_capacity(HELLO_LEN + grants.len() * GRANT_LEN);
-    body.extend([hello.transport, end.mtu as u8, end.responder, end.initiator]);
+    body.extend([
+        hello.transport as u8,
+        end.mtu as u8,
+        end.responder,
+        end.initiator,
+    ]);
     body.extend((end.qp_num & 0xff_ffff).to_be_bytes());
     body.extend((end.psn & 0xff_ffff).to_be_bytes());
     body.extend(end.gid.0);
@@ -361,7 +385,11 @@ mod tests {
 
     fn message() -> impl Strategy<Value = Message> {
         let hello = (
-            2u8..=4,
+            prop::sample::select(vec![
+                TransportType::Rc,
+                TransportType::Uc,
+                TransportType::Ud,
+            ]),
             (
                 0u32..1 << 24,
                 0u32..1 << 24,
@@ -477,7 +505,7 @@ mod tests {
             .with_access(Access::all());
         let endpoint = Endpoint::new(1, 2, Gid([3; 16]), Mtu::B256);
         let hello = Message::Hello(Hello {
-            transport: 2,
+            transport: TransportType::Rc,
             endpoint,
             grants: vec![grant; 2],
         });
@@ -496,7 +524,7 @@ mod tests {
     #[test]
     fn the_bytes_are_those_of_the_table() {
         let hello = Message::Hello(Hello {
-            transport: 2,
+            transport: TransportType::Rc,
             endpoint: Endpoint::new(0x010203, 0x040506, Gid([7; 16]), Mtu::B1024)
                 .rd_atomic(9, 8)
                 .lid(0x0a0b),

@@ -332,6 +332,56 @@ fn whoever_was_polled_first_does_not_have_to_be_polled_again() {
     });
 }
 
+/// Counts how often it was woken.
+#[derive(Default)]
+struct Woken(std::sync::atomic::AtomicU32);
+
+impl std::task::Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn each_request_wakes_its_own_task() {
+    on_each(async || {
+        let p = pair();
+        let requests = AsyncRequests::new(&p.cq).unwrap();
+        let of = |woken: &Arc<Woken>, future: &mut RequestFuture| {
+            let waker = Waker::from(woken.clone());
+            let mut cx = Context::from_waker(&waker);
+            Pin::new(future).poll(&mut cx).is_ready()
+        };
+        let (one, two) = (Arc::new(Woken::default()), Arc::new(Woken::default()));
+        let count = |woken: &Woken| woken.0.load(Ordering::Relaxed);
+        // The task that looked last goes: the other one is woken all the same.
+        let mut first = requests.post(&p.b, Recv::empty()).unwrap();
+        let mut second = requests.post(&p.b, Recv::empty()).unwrap();
+        assert!(!of(&one, &mut first) && !of(&two, &mut second));
+        drop(second);
+        p.a.post(Send::empty().signaled(false)).unwrap();
+        while count(&one) == 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        assert!(of(&one, &mut first));
+        // One task takes the completion of another, and wakes it at once.
+        p.a.post(Send::empty().signaled(false)).unwrap();
+        let mut third = requests.post(&p.b, Recv::empty()).unwrap();
+        // Until no wake-up for what came before is left.
+        let mut before = u32::MAX;
+        while before != count(&one) {
+            before = count(&one);
+            assert!(!of(&one, &mut third));
+            sleep(NOW).await;
+        }
+        let (before, mut other) = (count(&one), requests.post(&p.b, Recv::empty()).unwrap());
+        p.a.post(Send::empty().signaled(false)).unwrap();
+        assert!(!of(&two, &mut other));
+        assert_eq!(count(&one), before + 1);
+        assert!(of(&one, &mut third));
+    });
+}
+
 #[test]
 fn requests_of_two_threads() {
     let p = pair();
@@ -364,6 +414,8 @@ fn requests_that_fail() {
         p.kernel.refuse("SUBMIT", Errno::EAGAIN);
         let error = requests.post(&p.a, Send::empty()).unwrap_err();
         assert!(error.is_backpressure(), "{error}");
+        drop(requests.post(&p.b, Recv::empty()).unwrap());
+        assert_eq!(requests.slots(), 1);
         // Of a queue pair that completes elsewhere.
         let cq = p.device.create_cq(16).unwrap();
         let other = p.a.pd().create_qp::<Rc>(&cq).build().unwrap();
@@ -419,7 +471,9 @@ fn a_request_that_is_dropped_is_forgotten() {
             let qp = pd.create_qp::<Rc>(&p.cq).build().unwrap();
             let mut receive = requests.post(&qp, Recv::empty()).unwrap();
             assert!(look(&mut receive).is_none());
+            let objects = p.kernel.objects();
             drop(qp); // which the future keeps
+            assert_eq!(p.kernel.objects(), objects);
             assert!(look(&mut receive).is_none());
         }
         assert!(requests.slots() <= 16, "{} slots", requests.slots());
@@ -461,7 +515,7 @@ fn tasks_connect_over_tcp() {
             let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             let addrs = [nobody.local_addr().unwrap(), addr];
             drop(nobody);
-            let connecting = send(a.connect_tcp_async(&addrs, &[], TcpOptions::default()));
+            let connecting = send(a.connect_tcp_async(&addrs, &[], TcpOptions::new()));
             let (qp, peer) = connecting.await.unwrap();
             qp.post(Write::inline_bytes(b"hi", peer.grant(0).unwrap()))
                 .unwrap();
@@ -485,7 +539,7 @@ fn a_silent_peer_has_its_time_in_a_task_too() {
         let (device, qp) = prepared(&kernel);
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = silent.local_addr().unwrap();
-        let options = TcpOptions::default().timeout(NOW * 4);
+        let options = TcpOptions::new().timeout(NOW * 4);
         let error = qp
             .connect_tcp_async(&[addr], &[], options)
             .await
@@ -547,9 +601,12 @@ fn tasks_connect_by_the_manager() {
         rejected.unwrap();
         let error = error.unwrap_err();
         assert_eq!(error.rejection().unwrap().private.raw(), b"no");
+        let objects = kernel.objects();
         let error = error.into_qp().connect_cm_async(addr, &options).await;
         let error = error.unwrap_err();
         assert!(matches!(error.error(), Error::Timeout { .. }), "{error}");
+        // The attempt was given up: the listener alone has the request.
+        assert_eq!(kernel.objects(), objects + 1);
         kernel.remove();
         let error = next(&mut requests).await.unwrap();
         drop(error);
@@ -702,7 +759,7 @@ fn connecting_can_be_dropped_at_any_time() {
                 let incoming = within(NOW * 4, listener.accept()).await?.unwrap();
                 polled(accepts, incoming.accept_async(qp(), &[], NOW * 4)).await
             };
-            let options = TcpOptions::default().timeout(NOW * 4);
+            let options = TcpOptions::new().timeout(NOW * 4);
             let connect = polled(connects, qp().connect_tcp_async(&addrs, &[], options));
             drop(both(accept, connect).await);
             assert_eq!(
@@ -716,7 +773,7 @@ fn connecting_can_be_dropped_at_any_time() {
             let incoming = listener.accept().await.unwrap();
             incoming.accept_async(qp(), &[], SOON).await.unwrap()
         };
-        let connect = qp().connect_tcp_async(&addrs, &[], TcpOptions::default());
+        let connect = qp().connect_tcp_async(&addrs, &[], TcpOptions::new());
         let (_theirs, ours) = both(accept, connect).await;
         ours.unwrap();
     });
