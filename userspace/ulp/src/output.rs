@@ -178,12 +178,24 @@ pub fn interrupted() -> ExitCode {
     ExitCode::from(ERROR)
 }
 
+/// How the module is loaded, where that is what is missing.
+fn hint(error: &anyhow::Error) -> &'static str {
+    let is_missing = |error: &rust_ulp::Error| {
+        matches!(error, rust_ulp::Error::Open { .. }) && error.errno() == Some(libc::ENOENT)
+    };
+    let mut errors = error.chain().filter_map(|cause| cause.downcast_ref());
+    match errors.any(is_missing) {
+        true => ": modprobe rust_ulp, or insmod build/$(uname -r)/rust_ulp.ko",
+        false => "",
+    }
+}
+
 /// Returns the exit status of a failed command, after a message about the failure.
 pub fn failed(error: &anyhow::Error) -> ExitCode {
     if error.is::<Closed>() {
         return ExitCode::SUCCESS;
     }
-    message!("ulp: {}", causes(error));
+    message!("ulp: {}{}", causes(error), hint(error));
     ExitCode::from(ERROR)
 }
 
