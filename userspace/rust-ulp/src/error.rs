@@ -292,7 +292,7 @@ pub enum Error {
 
     /// A TCP operation of the exchange failed.
     #[error(
-        "{what} {}: {cause}; check that the peer runs, its address, and firewalls", at(.peer)
+        "{what}{}: {cause}; check that the peer runs, its address, and firewalls", at(.peer)
     )]
     Tcp {
         /// What was done.
@@ -522,7 +522,7 @@ fn no_device(name: &str) -> String {
 
 fn at(peer: &Option<SocketAddr>) -> String {
     match peer {
-        Some(peer) => peer.to_string(),
+        Some(peer) => format!(" {peer}"),
         None => String::new(),
     }
 }

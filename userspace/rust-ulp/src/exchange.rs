@@ -82,7 +82,8 @@ impl Peer {
     /// A request that has arrived here need not be acknowledged yet, and a queue pair that goes
     /// acknowledges nothing any more: the peer's request then ends with `retry exceeded`, though it
     /// was carried out. So who received the last request waits for this before the queue pair is
-    /// dropped.
+    /// dropped. The queue pair lives on after this, and completions of what arrived before can still
+    /// be taken: the TCP connection says nothing about the queue pair.
     ///
     /// # Errors
     ///

@@ -296,6 +296,10 @@ macro_rules! send_side {
             /// Whether it makes a completion when it succeeds; true unless said. It makes one when
             /// it fails in any case. A queue pair whose requests are all unsignaled fills up: the
             /// slots of unsignaled requests are free again when a later signaled one completes.
+            ///
+            /// A signaled request that has succeeded says that all unsignaled ones that were posted
+            /// before it to the same queue pair have succeeded, too: sends of a queue pair complete
+            /// in order, and after one has failed all later ones are flushed.
             #[doc(alias = "RUST_ULP_SEND_SIGNALED")]
             #[inline]
             pub fn signaled(mut self, signaled: bool) -> Self {
@@ -573,6 +577,9 @@ impl<'a> Post<'a, Ud> for SendTo<'a> {}
 
 /// A compare-and-swap of 8 aligned bytes of the peer's memory.
 ///
+/// The word has the byte order of the peer's processor, and `result` that of this one: see
+/// [`FetchAdd`].
+///
 /// Needs [`Access::REMOTE_ATOMIC`].
 #[doc(alias = "RUST_ULP_WR_ATOMIC_CMP_AND_SWP")]
 #[derive(Clone, Debug)]
@@ -600,6 +607,23 @@ fenced!(CompareSwap);
 impl<'a> Post<'a, Rc> for CompareSwap<'a> {}
 
 /// An addition to 8 aligned bytes of the peer's memory.
+///
+/// The word has the byte order of the peer's processor, as its program sees it with
+/// [`Buffer::load_u64`](crate::Buffer::load_u64). What was there comes to `result` in the byte order
+/// of this one. Sums wrap. The operation is atomic for other such operations of the same device,
+/// and for the peer's processor only where the device says so (software devices do).
+///
+/// ```no_run
+/// # use rust_ulp::*;
+/// # use std::sync::atomic::Ordering;
+/// # use std::time::Duration;
+/// /// Reserves `n` bytes of a log of the peer's, and returns where they begin.
+/// fn reserve(qp: &Qp<Rc>, tail: RemoteSlice, n: u64, old: &Buffer) -> Result<u64> {
+///     qp.post(FetchAdd::new(tail, n, old.slice(..8)?))?;
+///     qp.send_cq().wait(Duration::from_secs(5))?.check()?;
+///     old.load_u64(0, Ordering::Acquire)
+/// }
+/// ```
 ///
 /// Needs [`Access::REMOTE_ATOMIC`].
 #[doc(alias = "RUST_ULP_WR_ATOMIC_FETCH_AND_ADD")]
