@@ -904,36 +904,4 @@ mod tests {
             "{error}"
         );
     }
-
-    #[test]
-    fn a_silent_address_leaves_time_for_the_others() {
-        // Its queue is full: a third connection is not answered.
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        socket
-            .bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())
-            .unwrap();
-        socket.listen(0).unwrap();
-        let silent = socket.local_addr().unwrap().as_socket().unwrap();
-        let kernel = crate::fake::Kernel::new();
-        let device = kernel.device();
-        let connect = |addr, time| wait::run(connect(device.inner(), Who::Thread, addr, time));
-        let mut full = Vec::new();
-        let short = Duration::from_millis(50);
-        while let Ok(tcp) = connect(silent, short) {
-            full.push(tcp);
-        }
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let addrs = [silent, listener.local_addr().unwrap()];
-        let first = |addrs: &[SocketAddr], time| {
-            let mut deadline = Deadline::after(time);
-            wait::run(first_of(device.inner(), Who::Thread, addrs, &mut deadline))
-        };
-        assert_eq!(first(&addrs, 4 * short).unwrap().0, addrs[1]);
-        let (addr, error) = first(&addrs[..1], short).unwrap_err().unwrap();
-        assert_eq!((addr, error.kind()), (silent, std::io::ErrorKind::TimedOut));
-        // The device goes meanwhile.
-        kernel.remove();
-        let (_, error) = first(&addrs[..1], EXCHANGE_TIMEOUT).unwrap_err().unwrap();
-        assert!(matches!(error.downcast::<Error>(), Ok(Error::DeviceGone)));
-    }
 }

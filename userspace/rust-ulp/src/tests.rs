@@ -1724,6 +1724,56 @@ fn an_unreliable_connection() {
     assert_eq!(a.query().unwrap().state, QpState::Rts);
 }
 
+/// An address at which nobody answers: the queue of its listener is full.
+fn silent_address() -> (std::net::SocketAddr, Vec<socket2::Socket>) {
+    use socket2::{Domain, Socket, Type};
+    let socket = || Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let listener = socket();
+    let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    listener.bind(&any.into()).unwrap();
+    listener.listen(0).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let mut sockets = vec![listener];
+    loop {
+        let next = socket();
+        let full = next.connect_timeout(&addr, 10 * NOW).is_err();
+        sockets.push(next);
+        if full {
+            return (addr.as_socket().unwrap(), sockets);
+        }
+    }
+}
+
+#[test]
+fn a_silent_address_leaves_time_for_the_others() {
+    let (kernel, (silent, _full)) = (Kernel::new(), silent_address());
+    let device = kernel.device();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(16).unwrap());
+    let qp = || pd.create_qp::<Rc>(&cq).build().unwrap();
+    let listener = Listener::bind(&device, "127.0.0.1:0").unwrap();
+    let addrs = [silent, listener.local_addr().unwrap()];
+    std::thread::scope(|scope| {
+        let accept = scope.spawn(|| listener.accept(SOON).unwrap().accept(qp(), &[]).unwrap());
+        let options = TcpOptions::new().timeout(100 * NOW);
+        let (_qp, peer) = qp().connect_tcp_with(&addrs[..], &[], options).unwrap();
+        assert_eq!(peer.addr, addrs[1]);
+        accept.join().unwrap();
+    });
+    let options = TcpOptions::new().timeout(4 * NOW);
+    let error = qp().connect_tcp_with(silent, &[], options).unwrap_err();
+    let after = |error: &Error| matches!(error, Error::Timeout { after, .. } if *after == 4 * NOW);
+    assert!(after(error.error()), "{error}");
+    // The device goes meanwhile.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(4 * NOW);
+            kernel.remove();
+        });
+        let error = error.into_qp().connect_tcp(silent, &[]).unwrap_err();
+        assert!(matches!(error.error(), Error::DeviceGone), "{error}");
+    });
+}
+
 #[test]
 fn an_unreliable_connection_by_tcp() {
     let kernel = Kernel::new();
