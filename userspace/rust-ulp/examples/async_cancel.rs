@@ -112,12 +112,12 @@ async fn listen_at(addr: &str) -> Result<()> {
 async fn connect(addr: &str) -> Result<()> {
     let (dev, addrs) = (Device::open_default()?, [addr.parse()?]);
     for polls in 0..ATTEMPTS {
-        // Also with futures of requests and of the queue that nobody waits for any more.
+        // Also with futures of a request and of the queue, which nothing wakes.
         let qp = prepared(&dev)?;
         let requests = AsyncRequests::new(qp.recv_cq())?;
-        polled(polls % 2, requests.post(&qp, Recv::empty())?).await;
+        polled(0, requests.post(&qp, Recv::empty())?).await;
         drop(requests);
-        polled(polls % 3, AsyncCq::new(qp.send_cq())?.wait()).await;
+        polled(0, AsyncCq::new(qp.send_cq())?.wait()).await;
         drop(
             polled(
                 polls / 2,
