@@ -45,12 +45,12 @@ fn has_word(text: &str, word: &str) -> bool {
 }
 
 #[test]
-fn an_example_has_less_than_80_lines() {
+fn an_example_has_at_most_90_lines() {
     let examples = repository().join("userspace/rust-ulp/examples");
     for file in std::fs::read_dir(examples).unwrap() {
         let path = file.unwrap().path();
         let count = std::fs::read_to_string(&path).unwrap().lines().count();
-        assert!(count < 80, "{} has {count}", path.display());
+        assert!(count <= 90, "{} has {count}", path.display());
     }
 }
 

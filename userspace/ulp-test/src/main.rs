@@ -5,7 +5,7 @@
 //! `abi` makes every command wrong in every way, by system calls of its own, and `uring` issues
 //! requests by io_uring; `fuzz` does all of it at random, `load` until it is stopped; `api`,
 //! `rights` and `write-sizes` go through the crate. `kv` and `revoking-peer` are careless and
-//! hostile peers of the tool `ulp`. All but these and `load` print KTAP.
+//! hostile peers of the tool `ulp`; `tasks` drops futures. All but these and `load` print KTAP.
 
 mod api;
 mod cases;
@@ -18,6 +18,7 @@ mod report;
 mod rights;
 mod sizes;
 mod sys;
+mod tasks;
 mod uring;
 
 use clap::Parser;
@@ -50,6 +51,11 @@ enum Command {
         #[arg(long)]
         passed: bool,
     },
+    /// One end of a stream between tasks that drop futures all the time.
+    Tasks {
+        /// `listen ADDR:PORT`, or `ADDR:PORT`.
+        words: Vec<String>,
+    },
     #[command(flatten)]
     Hooks(hooks::Command),
 }
@@ -58,6 +64,7 @@ fn main() -> ExitCode {
     let part: fn(&mut Report) = match Command::parse() {
         Command::Fuzz(options) => return fuzz::run(&options),
         Command::Load { seed, passed } => return load::run(seed, passed),
+        Command::Tasks { words } => return tasks::run(&words),
         Command::Hooks(command) => return hooks::run(command),
         Command::Uring { part: Some(part) } => {
             let mut report = Report::new();

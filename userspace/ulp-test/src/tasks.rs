@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A stream between tasks of which futures are dropped all the time: attempts to connect, waits, reads, writes and
-//! requests. Nothing breaks, and every byte arrives. Needs the feature `tokio`.
-//!
-//!     async_cancel listen 10.9.0.2:18515
-//!     async_cancel 10.9.0.2:18515
+//! `ulp-test tasks`: a stream between tasks that drop futures all the time: attempts to connect,
+//! waits, reads, writes and requests. Nothing breaks, and every byte arrives.
 
 use rust_ulp::stream::{PreparedReceiver, PreparedSender, ENTRIES};
 use rust_ulp::{AsyncCq, AsyncRequests, Device, Listener, PreparedQp, Rc, Recv};
 use std::future::{poll_fn, Future};
 use std::pin::pin;
+use std::process::ExitCode;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -19,21 +17,22 @@ const LONG: Duration = Duration::from_secs(30);
 const BYTES: u32 = 300_000;
 const ATTEMPTS: usize = 16;
 
-fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+/// Runs one end of the stream.
+pub fn run(words: &[String]) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let result = runtime
-        .map_err(Into::into)
-        .and_then(|tokio| match &args[..] {
-            [listen, addr] if listen == "listen" => tokio.block_on(listen_at(addr)),
-            [addr] => tokio.block_on(connect(addr)),
-            _ => Err("usage: async_cancel listen ADDR:PORT | async_cancel ADDR:PORT".into()),
-        });
-    if let Err(error) = result {
-        eprintln!("async_cancel: {error}");
-        std::process::exit(1)
+    let result = runtime.map_err(Into::into).and_then(|tokio| match words {
+        [listen, addr] if listen == "listen" => tokio.block_on(listen_at(addr)),
+        [addr] => tokio.block_on(connect(addr)),
+        _ => Err("usage: ulp-test tasks [listen] ADDR:PORT".into()),
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ulp-test: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 
