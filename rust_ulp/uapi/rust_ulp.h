@@ -29,9 +29,9 @@
  *  - A signal ends a wait with EINTR. A command that has slept writes to @timeout_ns what is left
  *    of it, unless it is absolute or infinite. A caller that repeats the command with the same
  *    struct thus waits until the same time.
- *  - The kernel charges the memory cgroup of the caller for buffers, rings and the records of objects
- *    and requests, but not for what a driver allocates for an object: only the limits on objects
- *    and queue entries bound that.
+ *  - The kernel charges the memory cgroup of the caller for buffers, rings and the records of
+ *    objects and requests, but not for what a driver allocates for an object: only the limits on
+ *    objects and queue entries bound that.
  *  - Numbers are in host byte order. GIDs and GUIDs are bytes in network byte order.
  *  - From the freeze of a version on, constants and members stay as they are. Structs that begin
  *    with @size, or whose size the caller passes, grow at their end; padding becomes members; and

@@ -121,7 +121,7 @@ bool hca_flush_register(void)
 	return flushed;
 }
 
-static void for_each_qp(struct hca *hca, void (*call)(struct hca_qp *qp))
+static void walk_qps(struct hca *hca, void (*call)(struct hca_qp *qp))
 {
 	struct hca_qp *qp;
 	unsigned long qpn;
@@ -147,7 +147,7 @@ static int set_stop(const char *value, const struct kernel_param *param)
 		hca = rcu_dereference_protected(hcas[n],
 						lockdep_is_held(&hcas_lock));
 		if (hca)
-			for_each_qp(hca, hca_go_on);
+			walk_qps(hca, hca_go_on);
 	}
 	return err;
 }
@@ -179,7 +179,7 @@ static int set_error(const char *value, const struct kernel_param *param)
 	WRITE_ONCE(hca->error, true);
 	/* A driver flushes without its adapter. */
 	WRITE_ONCE(hca_stopped, false);
-	for_each_qp(hca, hca_fail);
+	walk_qps(hca, hca_fail);
 	event.device = &hca->ib;
 	event.element.port_num = 1;
 	ib_dispatch_event(&event);

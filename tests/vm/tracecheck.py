@@ -304,8 +304,9 @@ def latency(on):
 
 def test_counters(r):
     a, b = pair()
-    sends, recvs = (lambda end: counted(end.file, "qp-send")[end.qp.handle]), (
-        lambda end: counted(end.file, "qp-recv")[end.qp.handle]
+    sends, recvs = (
+        (lambda end: counted(end.file, "qp-send")[end.qp.handle]),
+        (lambda end: counted(end.file, "qp-recv")[end.qp.handle]),
     )
     r.equal("a new queue pair has counted nothing", (sends(a), recvs(a)), ((0, 0, {}), (0, 0, {})))
     silent = {"flags": 0}
