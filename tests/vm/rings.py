@@ -76,6 +76,8 @@ def test_queues(r):
     got = [[w.user_data for w in b.cq.wait(8)], b.buffer.map[:256], b.buffer.map[1024:1280]]
     r.equal("each receive has its own", sorted(got[0]), [*range(4), *range(10, 14)])
     r.equal("in the order of the sends", got[1:], [a.buffer.map[:256], a.buffer.map[256:512]])
+    for _ in range(32):
+        b.file.pd()  # the next handle is none of the other file's
     other = SubmitRing(b.file, 4)
     r.equal(
         "a ring of another file is none",
