@@ -13,7 +13,7 @@ use crate::pool::{Chunk, ChunkError};
 use crate::post::submit_error;
 use crate::qp::Qp;
 use crate::srq::Srq;
-use crate::submit_ring::{Refused, SubmitRing};
+use crate::submit_ring::Refused;
 use crate::sync::Cache;
 use crate::sys::{self, Command};
 use crate::transport::Transport;
@@ -50,22 +50,6 @@ impl Storage {
                 wr.sge.offset = sys::address_of(self.bytes.get(index..).unwrap_or_default());
             }
         }
-    }
-
-    /// Adds the requests to a ring. False when there is no room for all of them.
-    fn fill(&self, ring: &mut SubmitRing) -> bool {
-        self.wrs.iter().all(|wr| {
-            let index = usize::try_from(wr.sge.offset).unwrap_or(usize::MAX);
-            let (mut sges, mut bytes): (&[abi::Sge], &[u8]) = (&[], &[]);
-            if wr.num_sge > 1 {
-                sges = self.sges.get(index..).unwrap_or_default();
-                sges = sges.get(..usize::from(wr.num_sge)).unwrap_or_default();
-            } else if wr.num_sge == 1 && wr.sge.buffer == 0 {
-                bytes = self.bytes.get(index..).unwrap_or_default();
-                bytes = bytes.get(..wr.sge.length as usize).unwrap_or_default();
-            }
-            ring.push(wr, sges.iter().copied(), bytes).is_ok()
-        })
     }
 
     #[cfg(feature = "io-uring")]
@@ -184,21 +168,7 @@ impl<'a> Core<'a> {
         let args = wait
             .as_ref()
             .map(|(cq, min, until)| (cq.handle(), *min, until));
-        let rings = &self.device.rings;
-        let ring = rings.take(self.device.file());
-        let result = match ring {
-            Some(mut ring) => {
-                let fits = self.storage.fill(&mut ring);
-                let result = fits.then(|| ring.kick(self.device.file(), args));
-                rings.put(ring);
-                result
-            }
-            None => None,
-        };
-        let result = match result {
-            Some(result) => result.map(|said| said.map_or(0, |said| said.completed)),
-            None => self.submit_array(args),
-        };
+        let result = self.submit_array(args);
         let Storage { wrs, chunks, .. } = &mut self.storage;
         for (index, chunk) in chunks.drain(..) {
             // What was not posted is free again.
@@ -222,7 +192,9 @@ impl<'a> Core<'a> {
         Ok(wrs.len())
     }
 
-    /// As [`SubmitRing::kick`], by SUBMIT. Returns the completions that can be taken.
+    /// Issues SUBMIT. Returns the completions that can be taken.
+    ///
+    /// The kernel copies a list at once; in a submission ring each request would be copied twice.
     fn submit_array(&mut self, wait: Option<(u32, u32, &Deadline)>) -> Result<u32, Refused> {
         self.storage.point();
         let mut arg: abi::Submit = Command::new();

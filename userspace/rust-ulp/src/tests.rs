@@ -371,7 +371,7 @@ fn a_batch_is_one_call() {
         .unwrap();
     assert_eq!(batch.len(), 5);
     assert_eq!(batch.submit_and_wait(5, SOON).unwrap(), 5);
-    assert_eq!(p.kernel.log(), ["KICK"]);
+    assert_eq!(p.kernel.log(), ["SUBMIT"]);
     let order: Vec<u64> = drain(&p.cq).iter().map(|c| c.wr_id).collect();
     assert_eq!(order, [0, 1, 2, 3, 4]);
     for i in 0..4 {
@@ -2091,7 +2091,7 @@ fn queue_pairs_share_receives() {
     kernel.log();
     let recvs = (0..3).map(|i| Recv::new(room(i)).wr_id(i as u64));
     assert_eq!(srq.post_recvs(recvs).unwrap(), 3);
-    assert_eq!(kernel.log(), ["KICK"]);
+    assert_eq!(kernel.log(), ["SUBMIT"]);
     srq.post_recv(Recv::new(room(3)).wr_id(3)).unwrap();
     srq.arm_limit(3).unwrap();
     let info = srq.query().unwrap();
