@@ -279,6 +279,9 @@ impl QpCounters {
     }
 }
 
+/// A table: its title, the names of its columns, its rows.
+type Table = (&'static str, &'static [&'static str], Vec<Vec<String>>);
+
 impl Top {
     /// Compares a reading with the one before it.
     fn new(before: &Reading, now: &Reading) -> Self {
@@ -341,7 +344,7 @@ impl Top {
         });
     }
 
-    fn tables(&self) -> [(&'static str, &'static [&'static str], Vec<Vec<String>>); 3] {
+    fn tables(&self) -> [Table; 3] {
         [
             (
                 "Devices",
