@@ -96,6 +96,12 @@ pub(crate) trait WrContext: Send + Sized + 'static {
 }
 
 /// The requests that a queue has taken since it was created.
+///
+/// ```
+/// fn mean(posted: Posted) -> Option<u64> {
+///     posted.bytes.checked_div(posted.requests)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Posted {
     /// The number of requests.
