@@ -7,6 +7,7 @@
 QPN is a queue pair that has posted five requests. Prints KTAP.
 """
 
+import codecs
 import fcntl
 import os
 import pty
@@ -34,15 +35,18 @@ class Screen:
             fcntl.ioctl(0, termios.TIOCSWINSZ, size)
             os.execve(command[0], command, os.environ | {"TERM": "xterm"})
         self.cells, self.row, self.column, self.all = {}, 1, 1, ""
+        # A character or a code may come in two pieces.
+        self.decoder, self.rest = codecs.getincrementaldecoder("utf-8")("replace"), ""
 
     def read(self):
         """Reads what is there. False at the end of the program."""
         if not select.select([self.fd], [], [], 0.1)[0]:
             return True
         try:
-            text = os.read(self.fd, 1 << 16).decode(errors="replace")
+            text = self.rest + self.decoder.decode(os.read(self.fd, 1 << 16))
         except OSError:
             return False
+        text, self.rest = re.fullmatch(r"(.*?)(\x1b(?:\[[^a-zA-Z]*)?)?", text, re.DOTALL).groups(default="")
         self.all += text
         for move, erase, other, letter in CODES.findall(text):
             if move:
