@@ -374,7 +374,8 @@ class Chaos:
         loader.count("did")
         self.did += loader.did
         loader.did.clear()
-        loader.tell("exec")
+        # Both lines in one write: the second is for the new program.
+        loader.count("exec\n?")
 
     def stopped(self):
         """a device is deleted while a loader is stopped"""

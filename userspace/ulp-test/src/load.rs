@@ -29,8 +29,8 @@ use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::mman::ProtFlags;
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::BufRead;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::mem::offset_of;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -1638,7 +1638,15 @@ pub fn run(seed: u64, is_passed: bool) -> ExitCode {
             thread::spawn(move || work(Worker { all, pulse, phase }, name, session, seed))
         })
         .collect();
-    for line in std::io::stdin().lock().lines() {
+    // No more than a line is read ahead: after `exec` the next line is the new program's.
+    let lines = match std::io::stdin().as_fd().try_clone_to_owned() {
+        Ok(fd) => BufReader::with_capacity(1, File::from(fd)).lines(),
+        Err(error) => {
+            eprintln!("ulp-test load: cannot read the standard input: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    for line in lines {
         match line.as_deref() {
             Ok(word @ ("calm" | "outage")) => all.begin(word == "calm"),
             Ok("?") => all.say_sum(),
