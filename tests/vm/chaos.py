@@ -18,7 +18,6 @@ commas; ULP_SOAK_SECONDS is for `soak`.
 
 import collections
 import contextlib
-import ctypes
 import errno
 import itertools
 import os
@@ -180,11 +179,6 @@ def module_refs():
         return next((int(line.split()[2]) for line in f if line.startswith("rust_ulp ")), None)
 
 
-def delete_module(name):
-    """The errno's name, or "none"."""
-    return "none" if ulp.libc.delete_module(name, os.O_NONBLOCK) == 0 else errno.errorcode[ctypes.get_errno()]
-
-
 class Chaos:
     def __init__(self, dice):
         self.dice = dice
@@ -318,13 +312,13 @@ class Chaos:
     def rxe_rmmod(self):
         """rdma_rxe is unloaded"""
         self.links_del()
-        got = until(lambda: delete_module(b"rdma_rxe") == "none")
+        got = until(lambda: ulp.delete_module(b"rdma_rxe") == "none")
         if not got:
             self.wrong.append("rdma_rxe cannot be unloaded when its devices are gone")
 
     def rmmod_busy(self):
         """rmmod of our module, which is in use"""
-        got = delete_module(b"rust_ulp")
+        got = ulp.delete_module()
         if got == "none":
             # Nobody had it open at that moment.
             run("insmod", MODULE)
@@ -334,7 +328,7 @@ class Chaos:
     def reload(self):
         """everyone ends, and our module is unloaded and loaded"""
         left = self.end_all()
-        got = delete_module(b"rust_ulp")
+        got = ulp.delete_module()
         if got != "none":
             left.append(f"rmmod after the last one has ended is {got}")
         else:

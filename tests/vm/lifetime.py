@@ -401,10 +401,6 @@ def test_mapping(r):
         with open("/proc/modules") as f:
             return next(int(line.split()[2]) for line in f if line.startswith("rust_ulp "))
 
-    def remove_module():
-        libc = ulp.libc
-        return "none" if libc.delete_module(b"rust_ulp", os.O_NONBLOCK) == 0 else errno.errorcode[ctypes.get_errno()]
-
     a, b = pair()
     for end, seed in ((a, 1), (b, 2)):
         end.buffer.map[:] = ulp.pattern(seed, SIZE)
@@ -419,7 +415,7 @@ def test_mapping(r):
     a.file.close()
     b.file.close()
     r.check("a mapping alone keeps the module", refs() > 0, f"{refs()} references")
-    r.equal("removing the module with nothing but a mapping", remove_module(), "EAGAIN")  # delete_module(2)
+    r.equal("removing the module with nothing but a mapping", ulp.delete_module(), "EAGAIN")  # delete_module(2)
     r.equal("what stays mapped after close is readable", a.buffer.map[:] == ulp.pattern(1, SIZE), True)
     for end in (a, b):
         end.buffer.map.close()

@@ -503,6 +503,11 @@ def error_of(function, *args, **kwargs):
     return "none"
 
 
+def delete_module(name=b"rust_ulp"):
+    """Unloads a module: "none", or the errno's name."""
+    return "none" if libc.delete_module(name, os.O_NONBLOCK) == 0 else errno.errorcode[ctypes.get_errno()]
+
+
 def plain(text):
     """The text as one line without `#`, which begins a directive in KTAP."""
     return " ".join(str(text).split("\n")).replace("#", "_")
