@@ -16,6 +16,7 @@ use crate::{
         FileEvents, //
     },
     kernel::{
+        debugfs::Show,
         gate::{
             Gate,
             GateGuard, //
@@ -45,6 +46,7 @@ use crate::{
 use kernel::{
     new_mutex,
     prelude::*,
+    seq_file::SeqFile,
     sync::{
         aref::ARef,
         Arc,
@@ -101,6 +103,9 @@ pub(crate) type DeviceGuard<'a> = GateGuard<'a, DeviceState>;
 pub(crate) trait AttachedFile: Send + Sync {
     /// Returns the events of the file.
     fn events(&self) -> &Arc<FileEvents>;
+
+    /// Prints the objects and counters of the file. Sleeps.
+    fn show(&self, state: &DeviceState, m: &SeqFile);
 
     /// Wakes all threads of the file that wait inside the gate, for device removal.
     fn wake_waiters(&self);
@@ -343,6 +348,19 @@ impl Device {
         let file = found.and_then(|index| files.remove(index as usize).ok());
         drop(files);
         drop(file);
+    }
+}
+
+impl Show for Registry {
+    /// Prints the objects and counters of all files that are attached to a device.
+    fn show(&self, m: &SeqFile) {
+        for device in self.devices.lock().iter() {
+            if let Ok(state) = device.gate.enter() {
+                for file in device.files.lock().iter() {
+                    file.show(&state, m);
+                }
+            }
+        }
     }
 }
 

@@ -7,9 +7,11 @@
 
 use crate::{
     device::{
+        name_of,
         AttachedFile,
         Device,
         DeviceGuard,
+        DeviceState,
         Registry, //
     },
     events::FileEvents,
@@ -23,6 +25,10 @@ use crate::{
         listener::PendingConns,
         mmap::MmapOffsets,
         quota::Quota,
+        show::{
+            show,
+            Totals, //
+        },
         table::Stored,
         Object,
         ObjectTable, //
@@ -39,6 +45,9 @@ use crate::{
 use kernel::{
     new_mutex,
     prelude::*,
+    seq_file::SeqFile,
+    seq_print,
+    str::BStr,
     sync::{
         atomic::{
             Atomic,
@@ -322,6 +331,27 @@ impl UlpFile {
 impl AttachedFile for UlpFile {
     fn events(&self) -> &Arc<FileEvents> {
         &self.events
+    }
+
+    fn show(&self, state: &DeviceState, m: &SeqFile) {
+        let name = state.device().name();
+        let (used, limit) = self.quota.usage();
+        seq_print!(
+            m,
+            "rust_ulp-file:\t{}\nrust_ulp-device:\t{}\nrust_ulp-entries:\t{} of {}\n",
+            self.id,
+            BStr::from_bytes(name_of(&name)),
+            used,
+            limit
+        );
+        let Ok(totals) = Totals::new(&self.events.ended) else {
+            return;
+        };
+        for (handle, object) in self.table.lock().iter() {
+            show(m, handle, object);
+            totals.add(object);
+        }
+        totals.show(m);
     }
 
     fn wake_waiters(&self) {

@@ -8,7 +8,7 @@ use crate::{
         uring, //
     },
     device::{
-        self,
+        AttachedFile,
         Registry, //
     },
     file::UlpFile,
@@ -27,20 +27,13 @@ use crate::{
         }, //
     },
     logic::cq_ring::CqRing,
-    object::{
-        show::{
-            show,
-            Totals, //
-        },
-        Object, //
-    },
+    object::Object,
 };
 use kernel::{
     fs::File,
     prelude::*,
     seq_file::SeqFile,
     seq_print,
-    str::BStr,
     sync::{
         poll::PollTable,
         Arc,
@@ -145,30 +138,16 @@ impl FileOperations for UlpFile {
     }
 
     fn show_fdinfo(this: ArcBorrow<'_, Self>, m: &SeqFile) {
-        seq_print!(m, "rust_ulp-file:\t{}\n", this.id());
-        let Ok(device) = this.device() else {
-            seq_print!(m, "rust_ulp-device:\tnone\n");
-            return;
+        let device = match this.enter() {
+            Ok(state) => return this.show(&state, m),
+            Err(err) if err == ENXIO => "none",
+            Err(_) => "gone",
         };
-        let Ok(state) = device.enter() else {
-            seq_print!(m, "rust_ulp-device:\tgone\n");
-            return;
-        };
-        let name = state.device().name();
         seq_print!(
             m,
-            "rust_ulp-device:\t{}\n",
-            BStr::from_bytes(device::name_of(&name))
+            "rust_ulp-file:\t{}\nrust_ulp-device:\t{}\n",
+            this.id(),
+            device
         );
-        let (used, limit) = this.quota().usage();
-        seq_print!(m, "rust_ulp-entries:\t{} of {}\n", used, limit);
-        let Ok(totals) = Totals::new(&this.events().ended) else {
-            return;
-        };
-        for (handle, object) in this.table().lock().iter() {
-            show(m, handle, object);
-            totals.add(object);
-        }
-        totals.show(m);
     }
 }

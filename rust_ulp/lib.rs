@@ -110,7 +110,7 @@
 //!
 //! | entry | context | rules |
 //! |---|---|---|
-//! | `open`, `ioctl`, `fdinfo` | process | may sleep; hold no lock over copies from and to user space |
+//! | `open`, `ioctl`, `fdinfo`, debugfs | process | may sleep; hold no lock over copies from and to user space |
 //! | `uring_cmd` | process: a task, an io_uring worker or the SQPOLL thread. `uring_lock` may be held; with `IO_URING_F_CANCEL` it is, in any kernel thread | copies from user space before it enters the gate; completes a started command only after the last reference to it is dropped |
 //! | io_uring task work | the submitting task with `uring_lock` held, or a kernel thread if the task has exited | holds no object of a device, so device removal need not wait for it |
 //! | `mmap` | process, `mmap_lock` held | enters the gate, takes `UlpFile::table`, copies nothing |
@@ -189,9 +189,10 @@ module! {
 
 /// The loaded module.
 ///
-/// Dropping the fields in their order removes the device node, then all RDMA devices, then waits
-/// for pending work, then removes the fault injection directory.
+/// Dropping the fields in their order removes the file in debugfs and the device node, then all
+/// RDMA devices, then waits for pending work, then removes the fault injection directory.
 struct RustUlp {
+    _files: kernel::debugfs::File<device::Registry>,
     _chardev: kernel::chardev::Registration<device::Registry>,
     _client: Pin<KBox<rdma::client::Registration<device::Registry>>>,
     _drain: kernel::workqueue::Drain,
@@ -223,7 +224,9 @@ impl ::kernel::Module for RustUlp {
             rdma::client::Registration::new(registry.clone()),
             GFP_KERNEL,
         )?;
+        let files = kernel::debugfs::File::new(c"rust_ulp", c"files", registry.clone())?;
         Ok(Self {
+            _files: files,
             _chardev: fops::register(registry)?,
             _client: client,
             _drain: kernel::workqueue::Drain(workqueue),

@@ -171,6 +171,16 @@ void rust_ulp_h_uring_stream(struct io_uring_cmd *cmd);
 int rust_ulp_chardev_register(const char *name, u16 mode);
 void rust_ulp_chardev_unregister(void);
 
+/* A file in debugfs; @show prints it. */
+struct rust_ulp_h_debugfs_file {
+	void (*show)(const struct rust_ulp_h_debugfs_file *file,
+		     struct seq_file *m);
+};
+
+struct dentry *rust_ulp_h_debugfs_create(const char *dir, const char *name,
+					 struct rust_ulp_h_debugfs_file *file);
+void rust_ulp_h_debugfs_remove(struct dentry *dir);
+
 #ifdef CONFIG_FAULT_INJECTION
 int rust_ulp_h_fault(bool can_fail);
 bool rust_ulp_h_fault_atomic(void);

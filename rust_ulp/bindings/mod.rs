@@ -23,6 +23,7 @@
 use kernel::{
     bindings::{
         completion,
+        dentry,
         device,
         io_uring_cmd,
         list_head,

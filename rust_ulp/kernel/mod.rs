@@ -9,6 +9,7 @@ pub(crate) mod area;
 pub(crate) mod chardev;
 pub(crate) mod charge;
 pub(crate) mod compat;
+pub(crate) mod debugfs;
 pub(crate) mod dmabuf;
 pub(crate) mod dyndbg;
 pub(crate) mod errno;

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """What the module shows of itself.
 
-    tracecheck.py events|removal|graph|dyndbg|fdinfo|counters
+    tracecheck.py events|removal|graph|dyndbg|fdinfo|debugfs|counters
 
 Expects the module and two hosts. Prints KTAP.
 """
@@ -275,6 +275,36 @@ def test_fdinfo(r):
     r.check("what was destroyed is gone from it", "grant" not in dict(fdinfo(a.file)), fdinfo(a.file))
     subprocess.run(["timeout", str(20 * ulp.PATIENCE), "rdma", "link", "del", "rxe1"], check=True)
     r.equal("a husk's fdinfo says so", dict(fdinfo(a.file))["device"], "gone")
+
+
+def test_debugfs(r):
+    """/sys/kernel/debug/rust_ulp/files has the lines of fdinfo of each file that is attached."""
+    path = "/sys/kernel/debug/rust_ulp/files"
+
+    def read():
+        with open(path) as f:
+            return [tuple(re.match(r"rust_ulp-([^:]+):\s*(.*)", line).groups()) for line in f]
+
+    r.equal("root alone may read it", oct(os.stat(path).st_mode & 0o777), "0o400")
+    r.equal("without an attached file it is empty", read(), [])
+    loose = ulp.File("h1")
+    a, b = pair()
+    for _ in range(200):
+        # More than a page, so that the kernel reads again with a larger buffer.
+        a.file.pd()
+    a.file.submit([a.write(b, 64) for _ in range(5)], cq=a.cq.handle, min_complete=5, timeout_ns=ulp.hang_ns())
+    lines = read()
+    starts = [i for i, (key, _) in enumerate(lines) if key == "file"]
+    sections = [lines[i:j] for i, j in zip(starts, [*starts[1:], len(lines)], strict=True)]
+    r.equal("it has what fdinfo has, of each attached file", sorted(sections), sorted([fdinfo(a.file), fdinfo(b.file)]))
+    with open(path) as held:
+        for opened in (loose, a, b):
+            opened.close()
+        r.equal("closed files are gone from it", held.read(), "")
+        # Nobody has the device open: an operation of the module could be called after it has gone.
+        r.equal("the module stays while it is open", ulp.delete_module(), "EAGAIN")
+    r.equal("and goes when it is not", ulp.delete_module(), "none")
+    r.check("and the file goes with it", not os.path.exists(os.path.dirname(path)), "it is there")
 
 
 def counted(file, key):
