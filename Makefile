@@ -58,7 +58,7 @@ shell: module userspace
 	@scripts/vm shell $(if $(SHARE),--share "$(SHARE)") -- bash -lc 'two-hosts up; load-module; exec bash -i'
 
 dev:
-	@scripts/dev $(T) $(K)
+	@scripts/dev $(T) $(if $(K),'$(K)')
 
 test-long:
 	@scripts/test long
