@@ -26,7 +26,10 @@ use crate::{
     bindings,
     logic::chunks, //
 };
-use core::ptr::NonNull;
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
 use kernel::{
     device::Device,
     error::to_result,
@@ -513,23 +516,18 @@ impl Pages {
         Ok(())
     }
 
-    /// Copies the `N` bytes at `offset`, each word once. Others may write there during the copy. Any
-    /// context. Fails with [`EINVAL`] when the offset or `N` is not a multiple of 8, and with
-    /// [`ERANGE`] when the bytes are not in one chunk.
-    #[inline(always)]
-    pub(crate) fn read_words<const N: usize>(&self, offset: usize) -> Result<[u8; N]> {
-        if (offset | N) & 7 != 0 || self.lead & 7 != 0 {
+    /// Returns the `len` bytes at `offset`, whose address is looked up once. Fails with [`EINVAL`] if
+    /// the offset is not a multiple of 8, and with [`ERANGE`] if the bytes are not in one chunk.
+    pub(crate) fn block(&self, offset: usize, len: usize) -> Result<Block<'_>> {
+        if (offset | self.lead) & 7 != 0 {
             return Err(EINVAL);
         }
-        let mut from = self.address(offset, N)?.as_ptr().cast::<u64>();
-        let mut bytes = [0; N];
-        for word in bytes.chunks_exact_mut(8) {
-            // SAFETY: `address` has checked that the word is in the chunk. It is aligned, as
-            // checked above.
-            word.copy_from_slice(&unsafe { from.read_volatile() }.to_ne_bytes());
-            from = from.wrapping_add(1);
-        }
-        Ok(bytes)
+        // INVARIANT: `address` has found that many bytes. They are aligned, since chunks are.
+        Ok(Block {
+            ptr: self.address(offset, len)?.cast(),
+            len,
+            _pages: PhantomData,
+        })
     }
 
     /// Returns the 32-bit word at `offset`. Fails with [`EINVAL`] if it is not aligned, and with
@@ -577,6 +575,39 @@ unsafe fn copy_volatile(from: *const u8, to: &mut [u8]) {
         // SAFETY: By the requirement.
         *byte = unsafe { at.read_volatile() };
         at = at.wrapping_add(1);
+    }
+}
+
+/// Bytes of shared pages.
+///
+/// # Invariants
+///
+/// `ptr` is the aligned kernel address of `len` bytes of pages that are borrowed for `'a`.
+pub(crate) struct Block<'a> {
+    ptr: NonNull<u64>,
+    len: usize,
+    _pages: PhantomData<&'a Pages>,
+}
+
+impl Block<'_> {
+    /// Copies the `N` bytes at `at` to `to`, each word once. Others may write there during the copy.
+    /// Any context. Fails with [`ERANGE`] if they are not in the block, and with [`EINVAL`] if `at`
+    /// or `N` is not a multiple of 8.
+    #[inline(always)]
+    pub(crate) fn read_words<const N: usize>(&self, at: usize, to: &mut [u8; N]) -> Result {
+        if (at | N) & 7 != 0 {
+            return Err(EINVAL);
+        }
+        if at.checked_add(N).is_none_or(|end| end > self.len) {
+            return Err(ERANGE);
+        }
+        let mut from = self.ptr.as_ptr().wrapping_add(at >> 3).cast_const();
+        for word in to.chunks_exact_mut(8) {
+            // SAFETY: The word is in the block, as checked above, and thus aligned.
+            word.copy_from_slice(&unsafe { from.read_volatile() }.to_ne_bytes());
+            from = from.wrapping_add(1);
+        }
+        Ok(())
     }
 }
 

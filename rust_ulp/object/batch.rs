@@ -9,7 +9,10 @@
 use super::completion::Completions;
 use crate::{
     kernel::{
-        pages::Pages,
+        pages::{
+            Block,
+            Pages, //
+        },
         user::{
             read_array,
             read_bytes, //
@@ -126,6 +129,18 @@ impl Batch {
         self.inline.clear();
     }
 
+    /// Makes room for `count` requests. The entries that there are stay. May sleep.
+    fn resize(&mut self, count: u32) -> Result<(), kernel::alloc::AllocError> {
+        let count = count as usize;
+        let had = self.wrs.len();
+        self.wrs.truncate(count);
+        if had < count {
+            self.wrs
+                .resize(count, abi::Wr::default(), GFP_KERNEL_ACCOUNT)?;
+        }
+        Ok(())
+    }
+
     /// Returns whether it is small enough to keep.
     pub(crate) fn is_small(&self) -> bool {
         self.wrs.capacity() <= KEEP
@@ -136,13 +151,7 @@ impl Batch {
     pub(crate) fn parse(&mut self, addr: u64, count: u32, size: u32) -> Result<(), BadWr> {
         // The last use may have ended early.
         self.clear();
-        let had = self.wrs.len();
-        self.wrs.truncate(count as usize);
-        if had < count as usize {
-            self.wrs
-                .resize(count as usize, abi::Wr::default(), GFP_KERNEL_ACCOUNT)
-                .map_err(Self::no_memory)?;
-        }
+        self.resize(count).map_err(Self::no_memory)?;
         if count > 0 {
             read_array(addr, size, abi::WR_SIZE_V1, &mut self.wrs)
                 .map_err(|(index, error)| BadWr { index, error })?;
@@ -154,29 +163,34 @@ impl Batch {
     pub(crate) fn parse_ring(&mut self, pages: &Pages, entries: Consumer) -> Result<(), BadWr> {
         // The last use may have ended early.
         self.clear();
-        self.wrs.clear();
-        self.wrs
-            .reserve(entries.ready() as usize, GFP_KERNEL_ACCOUNT)
-            .map_err(Self::no_memory)?;
-        let mut ring = RingMemory { pages, entries };
-        let mut index = 0;
-        while let Some(wr) = ring.next_wr() {
+        self.resize(entries.ready()).map_err(Self::no_memory)?;
+        let mut wrs = core::mem::take(&mut self.wrs);
+        let parsed = self.copy_ring(&mut wrs, RingMemory::new(pages, entries));
+        wrs.truncate(*parsed.as_ref().unwrap_or(&0) as usize);
+        self.wrs = wrs;
+        parsed.map(|_| ())
+    }
+
+    /// Copies the requests in `ring` to `wrs`. Returns how many there are.
+    fn copy_ring(&mut self, wrs: &mut [abi::Wr], mut ring: RingMemory<'_>) -> Result<u32, BadWr> {
+        let mut count = 0;
+        for (index, wr) in numbered(wrs.iter_mut()) {
+            if ring.entries.ready() == 0 {
+                break;
+            }
+            count = index.wrapping_add(1);
             let fail = |error: Error| BadWr { index, error };
-            let mut wr = wr.map_err(fail)?;
+            ring.start_wr(wr).map_err(fail)?;
             if wr.flags & (abi::SEND_INLINE | abi::REQUEST_TIMEOUT) != 0 || wr.num_sge > 1 {
                 let before = ring.entries.ready();
-                ring.finish_wr(&mut wr).map_err(fail)?;
-                self.copy_data_of(index, &wr, &mut ring)?;
+                ring.finish_wr(wr).map_err(fail)?;
+                self.copy_data_of(index, wr, &mut ring)?;
                 if let Some(data) = self.data.last_mut() {
                     data.more_entries = before.wrapping_sub(ring.entries.ready());
                 }
             }
-            self.wrs
-                .push_within_capacity(wr)
-                .map_err(|_| fail(ENOMEM))?;
-            index = index.wrapping_add(1);
         }
-        Ok(())
+        Ok(count)
     }
 
     /// Returns the number of requests.
@@ -302,37 +316,52 @@ impl Memory for UserMemory {
 /// addresses are 0.
 struct RingMemory<'a> {
     pages: &'a Pages,
+    /// The chunk of the last entry, and its offset.
+    chunk: Option<(usize, Block<'a>)>,
     /// The entries that are not copied yet.
     entries: Consumer,
 }
 
-impl RingMemory<'_> {
-    /// Copies the next entry. Returns [`None`] after the last one.
-    fn next_entry(&mut self) -> Option<Result<[u8; ENTRY]>> {
+impl<'a> RingMemory<'a> {
+    fn new(pages: &'a Pages, entries: Consumer) -> Self {
+        Self {
+            pages,
+            chunk: None,
+            entries,
+        }
+    }
+
+    /// Copies the next entry. [`EINVAL`] if there is none.
+    #[inline(always)]
+    fn next(&mut self, to: &mut [u8; ENTRY]) -> Result {
         // Masked by the length of the ring, which user space cannot change: a mispredicted branch
         // leads to no other memory.
-        let slot = self.entries.slot()? as usize;
+        let slot = self.entries.slot().ok_or(EINVAL)? as usize;
         self.entries.advance();
         let offset = slot
             .wrapping_mul(ENTRY)
             .wrapping_add(abi::RING_ENTRIES_OFFSET);
-        Some(self.pages.read_words(offset))
+        let size = self.pages.chunk_size();
+        let within = offset & size.wrapping_sub(1);
+        let begin = offset.wrapping_sub(within);
+        let chunk = match &self.chunk {
+            Some((at, chunk)) if *at == begin => chunk,
+            _ => {
+                let chunk = self.pages.block(begin, size)?;
+                &self.chunk.insert((begin, chunk)).1
+            }
+        };
+        chunk.read_words(within, to)
     }
 
-    /// Copies the entry that the current request must have. [`EINVAL`] if there is none.
-    fn more(&mut self) -> Result<[u8; ENTRY]> {
-        self.next_entry().ok_or(EINVAL)?
-    }
-
-    /// Copies the first entry of the next request. Returns [`None`] after the last one.
-    fn next_wr(&mut self) -> Option<Result<abi::Wr>> {
-        let entry = self.next_entry()?;
-        Some(entry.and_then(|entry| {
-            let mut wr = abi::Wr::default();
-            let known = wr.as_bytes_mut().first_chunk_mut().ok_or(EINVAL)?;
-            *known = entry;
-            Ok(wr)
-        }))
+    /// Copies the first entry of the next request.
+    #[inline(always)]
+    fn start_wr(&mut self, wr: &mut abi::Wr) -> Result {
+        let bytes = wr.as_bytes_mut();
+        self.next(bytes.first_chunk_mut().ok_or(EINVAL)?)?;
+        wr.timeout_ns = 0;
+        wr.reserved = 0;
+        Ok(())
     }
 
     /// Copies the rest of `wr`, if it has a timeout. [`E2BIG`] for bytes that the kernel does not
@@ -341,7 +370,8 @@ impl RingMemory<'_> {
         if wr.flags & abi::REQUEST_TIMEOUT == 0 {
             return Ok(());
         }
-        let entry = self.more()?;
+        let mut entry = [0; ENTRY];
+        self.next(&mut entry)?;
         let rest = wr.as_bytes_mut().get_mut(ENTRY..).ok_or(EINVAL)?;
         let (known, unknown) = entry.split_at_checked(rest.len()).ok_or(EINVAL)?;
         rest.copy_from_slice(known);
@@ -357,7 +387,8 @@ impl RingMemory<'_> {
             return Err(EINVAL);
         }
         for part in to.chunks_mut(ENTRY) {
-            let entry = self.more()?;
+            let mut entry = [0; ENTRY];
+            self.next(&mut entry)?;
             part.copy_from_slice(entry.get(..part.len()).ok_or(EINVAL)?);
         }
         Ok(())
