@@ -66,6 +66,7 @@ impl SubmitRing {
     /// that is in no buffer; then the address in `wr.sge` has no meaning.
     ///
     /// `ENOSPC` when there is no room for all of it: the ring is then as it was.
+    #[inline]
     pub(crate) fn push(
         &mut self,
         wr: &abi::Wr,
@@ -77,10 +78,14 @@ impl SubmitRing {
         if sges.len() > 0 || !bytes.is_empty() {
             words[SGE_OFFSET] = 0;
         }
-        let (first, rest) = words.split_at(ENTRY_WORDS);
-        let mut fits = self.put(first);
+        let [a, b, c, d, e, f, g, h, rest @ ..] = words;
+        let mut fits = self.put(&[a, b, c, d, e, f, g, h]);
         if wr.flags & abi::REQUEST_TIMEOUT != 0 {
-            fits &= self.put(rest);
+            let mut entry = [0; ENTRY_WORDS];
+            for (to, word) in entry.iter_mut().zip(rest) {
+                *to = word;
+            }
+            fits &= self.put(&entry);
         }
         while sges.len() > 0 {
             let mut entry = [0; ENTRY_WORDS];
@@ -108,7 +113,8 @@ impl SubmitRing {
     }
 
     /// Writes the next entry. False when there is no room.
-    fn put(&mut self, words: &[u64]) -> bool {
+    #[inline]
+    fn put(&mut self, words: &[u64; ENTRY_WORDS]) -> bool {
         if self.tail.wrapping_sub(self.head) >= self.entries {
             return false;
         }

@@ -1022,8 +1022,9 @@ impl SubmitMap {
         self.map.words().get(word)
     }
 
-    /// Writes the entry at `slot`, and zeros after `words`.
-    pub(crate) fn put(&self, slot: u32, words: &[u64]) {
+    /// Writes the entry at `slot`.
+    #[inline]
+    pub(crate) fn put(&self, slot: u32, words: &[u64; ENTRY_WORDS]) {
         let first = (slot as usize)
             .saturating_mul(ENTRY_WORDS)
             .saturating_add(abi::RING_ENTRIES_OFFSET / 8);
@@ -1031,8 +1032,8 @@ impl SubmitMap {
         let Some(entry): Option<&[AtomicU64; ENTRY_WORDS]> = entry else {
             return;
         };
-        for (i, to) in entry.iter().enumerate() {
-            to.store(words.get(i).copied().unwrap_or(0), Ordering::Relaxed);
+        for (to, word) in entry.iter().zip(words) {
+            to.store(*word, Ordering::Relaxed);
         }
     }
 
