@@ -11,6 +11,7 @@ use super::{
     queue::{
         Lists,
         NewWr,
+        PostedWr,
         Queue,
         UsedMr, //
     },
@@ -644,6 +645,90 @@ struct NewRequest<'a, R> {
     ah: Option<&'a Arc<Ah>>,
 }
 
+impl<R: WrContext> StagedWr<R> {
+    /// Puts the request into the next slot of `queue`. [`None`] if no slot is free, or the request
+    /// was taken before. `timed` says whether a request of the run has a timeout.
+    #[inline(always)]
+    fn fill_slot(&mut self, queue: &Queue<R>, lists: &mut Lists, timed: bool) -> Option<PostedWr> {
+        let request = self.request.take()?;
+        let deadline = if timed { Queue::deadline(&request) } else { 0 };
+        let new = NewWr {
+            request,
+            signaled: self.signaled,
+            ah: &mut self.ah,
+            deadline,
+        };
+        let posted = queue.push(lists, new)?;
+        // A request with a deadline is always reported: the queue must know in time that it is done.
+        self.signaled |= deadline != 0;
+        Some(posted)
+    }
+}
+
+/// Makes the slot of request number `at` keep the memory at the beginning of `used` that it is the
+/// last to use, and returns the rest. What the slot has kept before is moved to `stale` or there.
+#[inline(always)]
+fn keep_memory<'a, R: WrContext>(
+    queue: &Queue<R>,
+    lists: &mut Lists,
+    at: u32,
+    posted: &PostedWr,
+    used: &'a mut [UsedMr],
+    stale: &mut KVVec<Arc<Mr>>,
+) -> &'a mut [UsedMr] {
+    let count = match used.first() {
+        Some(first) if first.last == at => used.iter().take_while(|used| used.last == at).count(),
+        _ => 0,
+    };
+    if count == 0 && !posted.is_keeping {
+        return used;
+    }
+    let (mine, rest) = used.split_at_mut_checked(count).unwrap_or_default();
+    queue.keep(lists, posted.index, mine, stale);
+    rest
+}
+
+/// What a request gets when it is in a slot, in the form that drivers take.
+struct DriverWr {
+    cqe: *mut bindings::ib_cqe,
+    sg_list: *mut bindings::ib_sge,
+    /// Whether the device reports the success of a send request.
+    is_reported: bool,
+}
+
+impl DriverWr {
+    /// Completes the request `wr`, and makes it the one after `previous`, unless that is null.
+    ///
+    /// # Safety
+    ///
+    /// Both are valid, and requests of `kind`. Send requests all begin with the general part.
+    #[inline(always)]
+    unsafe fn link(self, kind: QueueKind, wr: *mut Wr, previous: *mut Wr) {
+        // SAFETY: By the requirements.
+        unsafe {
+            match kind {
+                QueueKind::Send => {
+                    if self.is_reported {
+                        (*wr).send.send_flags |= bindings::IB_SEND_SIGNALED;
+                    }
+                    (*wr).send.__bindgen_anon_1.wr_cqe = self.cqe;
+                    (*wr).send.sg_list = self.sg_list;
+                    if !previous.is_null() {
+                        (*previous).send.next = wr.cast();
+                    }
+                }
+                QueueKind::Recv => {
+                    (*wr).recv.__bindgen_anon_1.wr_cqe = self.cqe;
+                    (*wr).recv.sg_list = self.sg_list;
+                    if !previous.is_null() {
+                        (*previous).recv.next = wr.cast();
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// The parts of a chain that are posted together.
 struct Staging<'a, R> {
     staged: &'a mut [StagedWr<R>],
@@ -740,64 +825,25 @@ impl<R: WrContext> Staging<'_, R> {
         let mut previous: *mut Wr = core::ptr::null_mut();
         let (mut at, mut count) = (run.first, 0u32);
         for (staged, wr) in self.staged.iter_mut().zip(self.wrs.iter_mut()) {
-            let Some(request) = staged.request.take() else {
-                break;
-            };
-            before(number, &request);
-            let deadline = if run.timed {
-                Queue::deadline(&request)
-            } else {
-                0
-            };
-            let new = NewWr {
-                request,
-                signaled: staged.signaled,
-                ah: &mut staged.ah,
-                deadline,
-            };
-            let Some(posted) = queue.push(lists, new) else {
-                break;
-            };
-            let mine = match used.first() {
-                Some(first) if first.last == at => {
-                    used.iter().take_while(|used| used.last == at).count()
-                }
-                _ => 0,
-            };
-            if mine > 0 || posted.is_keeping {
-                let (mine, rest) = used.split_at_mut_checked(mine).unwrap_or_default();
-                queue.keep(lists, posted.index, mine, self.stale);
-                used = rest;
+            if let Some(request) = &staged.request {
+                before(number, request);
             }
-            // A request with a deadline is always reported: the queue must know in time that it is
-            // done.
-            staged.signaled |= deadline != 0;
+            let Some(posted) = staged.fill_slot(queue, lists, run.timed) else {
+                break;
+            };
+            used = keep_memory(queue, lists, at, &posted, used, self.stale);
+            let is_reported = kind == QueueKind::Send
+                && (lists.unsignaled.next(staged.signaled, depth) || staged.signaled);
+            let driver = DriverWr {
+                cqe: posted.cqe,
+                sg_list: sges.wrapping_add(staged.first_sge as usize),
+                is_reported,
+            };
             let wr: *mut Wr = wr;
-            let sg_list = sges.wrapping_add(staged.first_sge as usize);
             // SAFETY: `wr` and `previous`, if that is not null, are entries of `wrs`. Those of a send
-            // queue are send requests, which all begin with the general part, and those of a
-            // receive queue are receive requests: `push_wr` checks that.
-            unsafe {
-                match kind {
-                    QueueKind::Send => {
-                        if lists.unsignaled.next(staged.signaled, depth) || staged.signaled {
-                            (*wr).send.send_flags |= bindings::IB_SEND_SIGNALED;
-                        }
-                        (*wr).send.__bindgen_anon_1.wr_cqe = posted.cqe;
-                        (*wr).send.sg_list = sg_list;
-                        if !previous.is_null() {
-                            (*previous).send.next = wr.cast();
-                        }
-                    }
-                    QueueKind::Recv => {
-                        (*wr).recv.__bindgen_anon_1.wr_cqe = posted.cqe;
-                        (*wr).recv.sg_list = sg_list;
-                        if !previous.is_null() {
-                            (*previous).recv.next = wr.cast();
-                        }
-                    }
-                }
-            }
+            // queue are send requests, and those of a receive queue are receive requests: `push_wr`
+            // checks that.
+            unsafe { driver.link(kind, wr, previous) };
             previous = wr;
             at = at.wrapping_add(1);
             count = count.wrapping_add(1);
