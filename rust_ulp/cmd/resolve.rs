@@ -21,7 +21,8 @@ use crate::{
     limits::MAX_MESSAGE,
     logic::{
         cq_ring::CqRing,
-        numbered, //
+        numbered,
+        remote::RemoteOp, //
     },
     object::{
         batch::{
@@ -79,6 +80,32 @@ pub(crate) struct SubmitCtx<'a> {
     pub(crate) in_ring: bool,
 }
 
+impl SubmitCtx<'_> {
+    /// Returns what is kept with request number `index`, apart from what it says itself.
+    #[inline(always)]
+    fn request(&self, index: u32) -> Request {
+        Request {
+            user_data: 0,
+            opcode: 0,
+            length: 0,
+            limit: None,
+            cmd_ref: self.command.map(|command| command.cmd_ref(index)),
+            in_ring: self.in_ring,
+            signaled: false,
+            start_ns: start_ns(),
+        }
+    }
+
+    /// Returns whether the device reports the success of a request of `run`.
+    ///
+    /// An io_uring command completes when the device has completed all requests. The last one of
+    /// consecutive requests for a queue reports those before it.
+    #[inline(always)]
+    fn is_reported(&self, run: &QueueRun<'_>, signaled: bool) -> bool {
+        signaled && self.in_ring || self.command.is_some() && run.left <= 1
+    }
+}
+
 impl Batch {
     /// Puts each request into the chain. Sleeps.
     ///
@@ -95,8 +122,17 @@ impl Batch {
         let mut data = data.iter().peekable();
         let mut run: Option<QueueRun<'_>> = None;
         let mut cache = LookupCache::default();
+        let mut model: Option<Model<'_>> = None;
         for (index, wr) in numbered(all.iter()) {
             let fail = |error: Error| BadWr { index, error };
+            if let (Some(run), Some(local)) = (
+                run.as_mut().filter(|run| run.left > 1),
+                model.as_ref().and_then(|model| model.local(wr)),
+            ) {
+                run.left = run.left.wrapping_sub(1);
+                repeat(ctx, run, (index, wr), local, chain, &mut cache).map_err(fail)?;
+                continue;
+            }
             let request = decoded(wr).map_err(fail)?;
             let run = match &mut run {
                 Some(run) if run.left > 1 => {
@@ -127,6 +163,7 @@ impl Batch {
                 inline,
             };
             push(ctx, run, item, chain, &mut cache).map_err(fail)?;
+            model = Model::of(ctx, run, wr, &request, &cache);
         }
         Ok(())
     }
@@ -310,6 +347,7 @@ struct CqReservation<'a> {
 impl<'a> CqReservation<'a> {
     /// Takes room for one request from `reservation`. If that has none in `ring`, first reserves
     /// room for up to `left` requests there. Returns [`EAGAIN`] if the ring is full.
+    #[inline(always)]
     fn take(reservation: &mut Option<Self>, ring: &'a Ring, in_ring: bool, left: u32) -> Result {
         if let Some(had) = reservation {
             if had.left > 0 && core::ptr::eq(had.ring, ring) {
@@ -361,6 +399,56 @@ impl<'a> LookupCache<'a> {
                 Ok(buffer)
             }
         }
+    }
+}
+
+/// A request that was put into the chain. Those after it in its run may be alike: an RDMA Write or
+/// Read with one element in a buffer of one key, without a time limit, inline data or iWARP.
+///
+/// A request that is alike differs from it in `user_data` and in where its data is, so that the
+/// outcome of all other checks is the same: the table is locked, and the objects and the run are the
+/// same ones.
+struct Model<'a> {
+    wr: &'a abi::Wr,
+    buffer: &'a BufferObject,
+}
+
+impl<'a> Model<'a> {
+    /// Returns the model that `wr` is for the next request of `run`, if there is one.
+    fn of(
+        ctx: &SubmitCtx<'a>,
+        run: &QueueRun<'a>,
+        wr: &'a abi::Wr,
+        request: &DecodedWr,
+        cache: &LookupCache<'a>,
+    ) -> Option<Self> {
+        let (Elements::One(sge), Op::Remote(remote)) = (request.elements, request.op) else {
+            return None;
+        };
+        let (handle, buffer) = cache.buffer?;
+        let fits = run.left > 1
+            && matches!(remote.op, RemoteOp::Write { .. } | RemoteOp::Read)
+            && !request.inline
+            && request.limit.is_none()
+            && handle == sge.buffer
+            && sge.length > 0
+            && !ctx.device.is_iwarp;
+        (fits && buffer.keys() == 1).then_some(Self { wr, buffer })
+    }
+
+    /// Returns the memory of `wr`, if that is alike and its memory is inside the buffer.
+    #[inline(always)]
+    fn local(&self, wr: &abi::Wr) -> Option<Local<'a>> {
+        let (old, sge) = (self.wr, wr.sge);
+        let is_alike = (wr.qp, wr.opcode, wr.num_sge, wr.flags)
+            == (old.qp, old.opcode, old.num_sge, old.flags)
+            && (wr.rkey, wr.imm_data, sge.buffer) == (old.rkey, old.imm_data, old.sge.buffer)
+            && (wr.arg0 | wr.arg1 | wr.timeout_ns | wr.reserved) == 0;
+        if !is_alike || u64::from(sge.length) > MAX_MESSAGE {
+            return None;
+        }
+        // The one key is for the whole buffer: this finds nothing beyond its end.
+        self.buffer.local(sge.offset, sge.length)
     }
 }
 
@@ -541,16 +629,12 @@ fn push<'a>(
         opcode: request.opcode,
         length,
         limit: request.limit,
-        cmd_ref: ctx.command.map(|command| command.cmd_ref(index)),
-        in_ring: ctx.in_ring,
         signaled,
-        start_ns: start_ns(),
+        ..ctx.request(index)
     };
     let flags = Flags {
         fence: request.fence,
-        // An io_uring command completes when the device has completed all requests. The last one of
-        // consecutive requests for a queue reports those before it.
-        signaled: signaled && ctx.in_ring || ctx.command.is_some() && run.left <= 1,
+        signaled: ctx.is_reported(run, signaled),
         solicited: request.solicited,
     };
     append(
@@ -562,6 +646,34 @@ fn push<'a>(
         extent,
         kept,
     )
+}
+
+/// Puts request number `index`, which is like the one before it, at the end of `chain`.
+#[inline(always)]
+fn repeat<'a>(
+    ctx: &SubmitCtx<'a>,
+    run: &QueueRun<'a>,
+    (index, wr): (u32, &abi::Wr),
+    local: Local<'_>,
+    chain: &mut Chain<Completions>,
+    cache: &mut LookupCache<'a>,
+) -> Result {
+    CqReservation::take(&mut cache.reservation, run.ring, ctx.in_ring, run.left)?;
+    // From here on, the request owns the room and returns it.
+    let signaled = wr.flags & abi::SEND_SIGNALED != 0 || run.sig_all;
+    let kept = Request {
+        user_data: wr.user_data,
+        opcode: wr.opcode,
+        length: wr.sge.length,
+        signaled,
+        ..ctx.request(index)
+    };
+    let flags = Flags {
+        fence: wr.flags & abi::SEND_FENCE != 0,
+        signaled: ctx.is_reported(run, signaled),
+        solicited: wr.flags & abi::SEND_SOLICITED != 0,
+    };
+    chain.push_again(wr.remote_addr, flags, local, kept)
 }
 
 /// Copies the inline data of a request to `slot`.

@@ -230,6 +230,24 @@ struct Run<H: WrHandler> {
     inline: bool,
 }
 
+impl<H: WrHandler> Run<H> {
+    /// Takes a reserved slot for the next request; first reserves slots for those that are expected,
+    /// if none is left. Returns [`EAGAIN`] if the queue is full.
+    #[inline(always)]
+    fn take_slot(&mut self) -> Result {
+        if self.reserved <= self.count {
+            let queue = self.target.as_ref().queue();
+            let more = queue.reserve(self.expected.max(1));
+            if more == 0 {
+                return Err(EAGAIN);
+            }
+            self.reserved = self.reserved.saturating_add(more);
+        }
+        self.expected = self.expected.saturating_sub(1);
+        Ok(())
+    }
+}
+
 /// Requests in order, that are not posted yet. Consecutive requests for the same queue are posted
 /// together.
 ///
@@ -347,6 +365,31 @@ impl<H: WrHandler> Chain<H> {
         })
     }
 
+    /// Appends a request like the last one, an RDMA Write or Read with one element and without a
+    /// deadline, for other memory of the same regions. May sleep.
+    ///
+    /// When it fails, `discard` was called for `request`. It fails as [`Self::push`] does, and with
+    /// [`EINVAL`] when the last request was not of that kind or not for the same queue.
+    #[inline(always)]
+    pub(crate) fn push_again(
+        &mut self,
+        remote_addr: u64,
+        flags: Flags,
+        local: Local<'_>,
+        request: H::Request,
+    ) -> Result {
+        let marks = self.marks();
+        let filled = self.repeat(remote_addr, flags, local, &request);
+        let staged = StagedWr {
+            request: Some(request),
+            ah: None,
+            first_sge: marks.sges as u32,
+            signaled: flags.signaled,
+            inline: false,
+        };
+        self.stage(marks, filled, staged)
+    }
+
     /// Appends a receive request that fills `locals`. Errors as for [`Self::push`]. May sleep.
     #[inline(always)]
     pub(crate) fn push_recv<'a>(
@@ -423,53 +466,112 @@ impl<H: WrHandler> Chain<H> {
         inline: Option<Inline<'_>>,
         fill: impl FnOnce(&mut Wr, c_int),
     ) -> Result {
-        let (first_sge, is_inline) = (self.sges.len(), inline.is_some());
-        let (used, last) = (self.used.len(), self.used.last().map(|used| used.last));
-        let admitted = self.admit(&new).and_then(|()| match inline {
-            Some(inline) => self.push_inline(inline),
-            None => self.push_elements(locals),
-        });
-        let num_sge = self.sges.len().wrapping_sub(first_sge);
-        let filled = admitted.and_then(|()| {
-            let at = self.staged.len();
-            if self.wrs.len() <= at {
-                let wr = Wr {
-                    send: Default::default(),
-                };
-                self.wrs.push(wr, GFP_KERNEL_ACCOUNT)?;
-            }
-            fill(self.wrs.get_mut(at).ok_or(ENOMEM)?, num_sge as c_int);
+        let (marks, is_inline) = (self.marks(), inline.is_some());
+        let filled = self.admit(&new).and_then(|()| {
+            match inline {
+                Some(inline) => self.push_inline(inline),
+                None => self.push_elements(locals),
+            }?;
+            let num_sge = self.sges.len().wrapping_sub(marks.sges);
+            fill(self.next_wr()?, num_sge as c_int);
             Ok(self.staged.reserve(1, GFP_KERNEL_ACCOUNT)?)
         });
-        let (request, result) = match filled {
-            Err(err) => (Some(new.request), Err(err)),
-            Ok(()) => {
-                let wr = StagedWr {
-                    request: Some(new.request),
-                    ah: new.ah.cloned(),
-                    first_sge: first_sge as u32,
-                    signaled: new.signaled,
-                    inline: is_inline && num_sge > 0,
-                };
-                match self.staged.push_within_capacity(wr) {
-                    Ok(()) => {
-                        let run = self.runs.last_mut().ok_or(EINVAL)?;
-                        run.count = run.count.wrapping_add(1);
-                        return Ok(());
-                    }
-                    Err(full) => (full.0.request, Err(ENOMEM)),
-                }
-            }
+        let staged = StagedWr {
+            request: Some(new.request),
+            ah: new.ah.cloned(),
+            first_sge: marks.sges as u32,
+            signaled: new.signaled,
+            inline: is_inline && self.sges.len() > marks.sges,
         };
-        self.sges.truncate(first_sge);
-        self.used.truncate(used);
-        if let (Some(used), Some(last)) = (self.used.last_mut(), last) {
+        self.stage(marks, filled, staged)
+    }
+
+    /// Returns where the memory of the next request begins.
+    #[inline(always)]
+    fn marks(&self) -> Marks {
+        Marks {
+            sges: self.sges.len(),
+            used: self.used.len(),
+            last: self.used.last().map(|used| used.last),
+        }
+    }
+
+    /// Returns the place of the next request in the form that drivers take. May sleep.
+    #[inline(always)]
+    fn next_wr(&mut self) -> Result<&mut Wr> {
+        let at = self.staged.len();
+        if self.wrs.len() <= at {
+            let wr = Wr {
+                send: Default::default(),
+            };
+            self.wrs.push(wr, GFP_KERNEL_ACCOUNT)?;
+        }
+        self.wrs.get_mut(at).ok_or(ENOMEM)
+    }
+
+    /// Adds `staged` to the chain if it was `filled`. Otherwise takes back what was added since
+    /// `marks`, and discards its request.
+    #[inline(always)]
+    fn stage(&mut self, marks: Marks, filled: Result, staged: StagedWr<H::Request>) -> Result {
+        let (staged, result) = match filled {
+            Err(err) => (staged, Err(err)),
+            Ok(()) => match self.staged.push_within_capacity(staged) {
+                Ok(()) => {
+                    let run = self.runs.last_mut().ok_or(EINVAL)?;
+                    run.count = run.count.wrapping_add(1);
+                    return Ok(());
+                }
+                Err(full) => (full.0, Err(ENOMEM)),
+            },
+        };
+        self.take_back(marks, staged);
+        result
+    }
+
+    /// Takes back what was added since `marks`, and discards the request.
+    #[cold]
+    fn take_back(&mut self, marks: Marks, staged: StagedWr<H::Request>) {
+        self.sges.truncate(marks.sges);
+        self.used.truncate(marks.used);
+        if let (Some(used), Some(last)) = (self.used.last_mut(), marks.last) {
             used.last = last;
         }
-        if let (Some(run), Some(request)) = (self.runs.last(), request) {
+        if let (Some(run), Some(request)) = (self.runs.last(), staged.request) {
             run.target.as_ref().handler().discard(request);
         }
-        result
+    }
+
+    /// Repeats the last request for other memory, see [`Self::push_again`].
+    #[inline(always)]
+    fn repeat(
+        &mut self,
+        remote_addr: u64,
+        flags: Flags,
+        local: Local<'_>,
+        request: &H::Request,
+    ) -> Result {
+        let at = self.staged.len();
+        let run = self.runs.last_mut().ok_or(EINVAL)?;
+        let used = self.used.last_mut().ok_or(EINVAL)?;
+        let is_alike = matches!(run.target, Target::Send(_))
+            && run.count > 0
+            && (used.last as usize).checked_add(1) == Some(at)
+            && used.is(local.mr)
+            && request.end_ns(0) == 0;
+        if !is_alike {
+            return Err(EINVAL);
+        }
+        run.take_slot()?;
+        used.last = at as u32;
+        if let Err(full) = self.sges.push_within_capacity(local.to_raw()) {
+            self.sges.push(full.0, GFP_KERNEL_ACCOUNT)?;
+        }
+        let last = at.checked_sub(1).and_then(|last| self.wrs.get(last));
+        // SAFETY: The last request is one of a send queue, as checked above.
+        let last = unsafe { last.ok_or(EINVAL)?.as_remote() }.ok_or(EINVAL)?;
+        self.next_wr()?
+            .repeat(&last, remote_addr, flags.to_raw(false));
+        Ok(())
     }
 
     /// Checks that `new` fits its queue, and takes a reserved slot for it.
@@ -493,15 +595,7 @@ impl<H: WrHandler> Chain<H> {
             target.queue().reserve_deadlines()?;
             run.timed = true;
         }
-        if run.reserved <= run.count {
-            let more = target.queue().reserve(run.expected.max(1));
-            if more == 0 {
-                return Err(EAGAIN);
-            }
-            run.reserved = run.reserved.saturating_add(more);
-        }
-        run.expected = run.expected.saturating_sub(1);
-        Ok(())
+        run.take_slot()
     }
 
     /// Copies `inline`, and makes it the element of the next request.
@@ -600,6 +694,10 @@ impl<H: WrHandler> Chain<H> {
 
     /// Discards the requests, and drops what the chain holds. Sleeps.
     pub(crate) fn clear(&mut self) {
+        // Nothing is added without a run.
+        if self.runs.is_empty() {
+            return;
+        }
         for run in self.runs.iter() {
             let target = run.target.as_ref();
             let (first, count) = (run.first as usize, run.count as usize);
@@ -635,6 +733,14 @@ fn send_wr(send_flags: c_int, num_sge: c_int) -> bindings::ib_send_wr {
         send_flags,
         ..Default::default()
     }
+}
+
+/// Where the memory of a request begins in a chain.
+struct Marks {
+    sges: usize,
+    used: usize,
+    /// The last request that uses the last memory before it.
+    last: Option<u32>,
 }
 
 /// A request that is pushed.

@@ -21,6 +21,7 @@ use kernel::{
 
 /// A work request in the form that drivers take. Every variant of a send request begins with
 /// `send`.
+#[derive(Clone, Copy)]
 pub(super) union Wr {
     pub(super) send: bindings::ib_send_wr,
     pub(super) rdma: bindings::ib_rdma_wr,
@@ -28,6 +29,43 @@ pub(super) union Wr {
     pub(super) ud: bindings::ib_ud_wr,
     pub(super) reg: bindings::ib_reg_wr,
     pub(super) recv: bindings::ib_recv_wr,
+}
+
+impl Wr {
+    /// Returns the request if it is an RDMA Write or Read with one element.
+    ///
+    /// # Safety
+    ///
+    /// This is a send request.
+    #[inline(always)]
+    pub(super) unsafe fn as_remote(&self) -> Option<bindings::ib_rdma_wr> {
+        // SAFETY: By the requirement, which all send requests begin with.
+        let (opcode, num_sge) = unsafe { (self.send.opcode, self.send.num_sge) };
+        match opcode {
+            bindings::IB_WR_RDMA_WRITE
+            | bindings::IB_WR_RDMA_WRITE_WITH_IMM
+            | bindings::IB_WR_RDMA_READ
+                if num_sge == 1 =>
+            {
+                // SAFETY: `fill_remote` has written these requests as this variant.
+                Some(unsafe { self.rdma })
+            }
+            _ => None,
+        }
+    }
+
+    /// Makes this the RDMA Write or Read `wr` with another address at the peer, and other flags.
+    #[inline(always)]
+    pub(super) fn repeat(&mut self, wr: &bindings::ib_rdma_wr, addr: u64, flags: c_int) {
+        self.rdma = bindings::ib_rdma_wr {
+            wr: bindings::ib_send_wr {
+                send_flags: flags,
+                ..wr.wr
+            },
+            remote_addr: addr,
+            rkey: wr.rkey,
+        };
+    }
 }
 
 /// An operation of a send queue: `enum ib_wr_opcode`.
@@ -201,18 +239,13 @@ pub(crate) struct Flags {
 
 impl Flags {
     /// Returns the flags in the form that drivers take.
+    #[inline(always)]
     pub(super) fn to_raw(self, inline: bool) -> c_int {
-        [
-            (self.fence, bindings::IB_SEND_FENCE),
-            (self.signaled, bindings::IB_SEND_SIGNALED),
-            (self.solicited, bindings::IB_SEND_SOLICITED),
-            (inline, bindings::IB_SEND_INLINE),
-        ]
-        .into_iter()
-        .fold(
-            0,
-            |flags, (set, flag)| if set { flags | flag } else { flags },
-        )
+        let flag = |set, flag| if set { flag } else { 0 };
+        flag(self.fence, bindings::IB_SEND_FENCE)
+            | flag(self.signaled, bindings::IB_SEND_SIGNALED)
+            | flag(self.solicited, bindings::IB_SEND_SOLICITED)
+            | flag(inline, bindings::IB_SEND_INLINE)
     }
 }
 

@@ -21,6 +21,7 @@ from lifetime import DEADLINE, LONG, blocked, ended, in_background, ours, remove
 from ulp import N, S, Cq, Qp, SubmitRing, error_of, pair, pattern
 
 TIMEOUT = N["REQUEST_TIMEOUT"]
+REFUSED = 10  # IB_WC_REM_ACCESS_ERR
 
 
 def test_order(r):
@@ -52,6 +53,29 @@ def test_order(r):
     r.equal("the peer has the bytes", b.buffer.map[: 8 * sent] == a.buffer.map[: 8 * sent], True)
     r.equal("the kernel says how far it is", (set(heads), set(counts)), ({True}, {True}))
     r.equal("nothing more is posted without an entry", (error_of(ring.kick), a.cq.reap()), ("none", []))
+    # Requests that differ in one member each from the one before.
+    keys = [b.grant, b.file.grant(b.buffer)]
+    b.buffer.map[:64] = bytes(64)
+    silent = {2: 0, 3: 0}
+    for i in range(6):
+        wr = a.write(b, 8 + i % 2, offset=16 * i, user_data=i, flags=silent.get(i, N["SEND_SIGNALED"]))
+        wr.remote_addr, wr.rkey = keys[i % 2].addr + 16 * i, keys[i % 2].rkey
+        ring.put(wr)
+    ring.kick()
+    done = [(c.user_data, c.status) for c in a.cq.wait(4)]
+    b.file.destroy(keys[1].handle)
+    bad = a.write(b, 8, user_data=8)
+    bad.rkey = keys[1].rkey
+    ring.put(a.write(b, 8, user_data=7))
+    ring.put(bad)
+    ring.kick()
+    r.equal(
+        "each request has its own key and flags",
+        (done, [(c.user_data, c.status) for c in a.cq.wait(2)]),
+        ([(i, 0) for i in (0, 1, 4, 5)], [(7, 0), (8, REFUSED)]),
+    )
+    parts = [slice(16 * i, 16 * i + 8 + i % 2) for i in range(6)]
+    r.equal("and its own memory", [b.buffer.map[part] == a.buffer.map[part] for part in parts], [True] * 6)
 
 
 def test_queues(r):
