@@ -164,33 +164,22 @@ impl Batch {
         // The last use may have ended early.
         self.clear();
         self.resize(entries.ready()).map_err(Self::no_memory)?;
-        let mut wrs = core::mem::take(&mut self.wrs);
-        let parsed = self.copy_ring(&mut wrs, RingMemory::new(pages, entries));
+        let (wrs, mut data) = self.split();
+        let parsed = data.copy_ring(wrs, RingMemory::new(pages, entries));
         wrs.truncate(*parsed.as_ref().unwrap_or(&0) as usize);
-        self.wrs = wrs;
         parsed.map(|_| ())
     }
 
-    /// Copies the requests in `ring` to `wrs`. Returns how many there are.
-    fn copy_ring(&mut self, wrs: &mut [abi::Wr], mut ring: RingMemory<'_>) -> Result<u32, BadWr> {
-        let mut count = 0;
-        for (index, wr) in numbered(wrs.iter_mut()) {
-            if ring.entries.ready() == 0 {
-                break;
-            }
-            count = index.wrapping_add(1);
-            let fail = |error: Error| BadWr { index, error };
-            ring.start_wr(wr).map_err(fail)?;
-            if wr.flags & (abi::SEND_INLINE | abi::REQUEST_TIMEOUT) != 0 || wr.num_sge > 1 {
-                let before = ring.entries.ready();
-                ring.finish_wr(wr).map_err(fail)?;
-                self.copy_data_of(index, wr, &mut ring)?;
-                if let Some(data) = self.data.last_mut() {
-                    data.more_entries = before.wrapping_sub(ring.entries.ready());
-                }
-            }
-        }
-        Ok(count)
+    /// Returns the requests, and the data that they point to.
+    fn split(&mut self) -> (&mut KVVec<abi::Wr>, BatchData<'_>) {
+        let Self {
+            wrs,
+            data,
+            sges,
+            inline,
+            ..
+        } = self;
+        (wrs, BatchData { data, sges, inline })
     }
 
     /// Returns the number of requests.
@@ -228,41 +217,11 @@ impl Batch {
 
     /// Copies what the requests point to. Sleeps.
     fn copy_data(&mut self) -> Result<(), BadWr> {
-        let wrs = core::mem::take(&mut self.wrs);
         let has_data = |wr: &abi::Wr| wr.num_sge > 1 || wr.flags & abi::SEND_INLINE != 0;
-        let copied = numbered(wrs.iter())
+        let (wrs, mut data) = self.split();
+        numbered(wrs.iter())
             .filter(|(_, wr)| has_data(wr))
-            .try_for_each(|(index, wr)| self.copy_data_of(index, wr, &mut UserMemory));
-        self.wrs = wrs;
-        copied
-    }
-
-    /// Copies what request number `index` points to in `memory`. Sleeps.
-    fn copy_data_of(
-        &mut self,
-        index: u32,
-        wr: &abi::Wr,
-        memory: &mut impl Memory,
-    ) -> Result<(), BadWr> {
-        let Batch {
-            data, sges, inline, ..
-        } = self;
-        let fail = |error: Error| BadWr { index, error };
-        let request = decoded(wr).map_err(fail)?;
-        let first_sge = sges.len();
-        copy_elements(sges, &request.elements, memory).map_err(fail)?;
-        let list = sges.get(first_sge..).unwrap_or(&[]);
-        let inline_at = inline.len();
-        copy_inline(inline, list, &request, memory).map_err(fail)?;
-        let item = WrData {
-            index,
-            more_entries: 0,
-            first_sge,
-            num_sge: list.len(),
-            inline_at,
-            inline_len: inline.len().saturating_sub(inline_at),
-        };
-        data.push(item, GFP_KERNEL_ACCOUNT).map_err(Self::no_memory)
+            .try_for_each(|(index, wr)| data.copy_of(index, wr, &mut UserMemory))
     }
 
     /// Discards the requests that are in the chain. Sleeps.
@@ -287,6 +246,59 @@ impl Batch {
                 request.length
             );
         })
+    }
+}
+
+/// The data that the requests of a batch point to.
+struct BatchData<'a> {
+    data: &'a mut KVVec<WrData>,
+    sges: &'a mut KVVec<abi::Sge>,
+    inline: &'a mut KVVec<u8>,
+}
+
+impl BatchData<'_> {
+    /// Copies the requests in `ring` to `wrs`. Returns how many there are.
+    fn copy_ring(&mut self, wrs: &mut [abi::Wr], mut ring: RingMemory<'_>) -> Result<u32, BadWr> {
+        let mut count = 0;
+        for (index, wr) in numbered(wrs.iter_mut()) {
+            if ring.entries.ready() == 0 {
+                break;
+            }
+            count = index.wrapping_add(1);
+            let fail = |error: Error| BadWr { index, error };
+            ring.start_wr(wr).map_err(fail)?;
+            if wr.flags & (abi::SEND_INLINE | abi::REQUEST_TIMEOUT) != 0 || wr.num_sge > 1 {
+                let before = ring.entries.ready();
+                ring.finish_wr(wr).map_err(fail)?;
+                self.copy_of(index, wr, &mut ring)?;
+                if let Some(data) = self.data.last_mut() {
+                    data.more_entries = before.wrapping_sub(ring.entries.ready());
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    /// Copies what request number `index` points to in `memory`. Sleeps.
+    fn copy_of(&mut self, index: u32, wr: &abi::Wr, memory: &mut impl Memory) -> Result<(), BadWr> {
+        let Self { data, sges, inline } = self;
+        let fail = |error: Error| BadWr { index, error };
+        let request = decoded(wr).map_err(fail)?;
+        let first_sge = sges.len();
+        copy_elements(sges, &request.elements, memory).map_err(fail)?;
+        let list = sges.get(first_sge..).unwrap_or(&[]);
+        let inline_at = inline.len();
+        copy_inline(inline, list, &request, memory).map_err(fail)?;
+        let item = WrData {
+            index,
+            more_entries: 0,
+            first_sge,
+            num_sge: list.len(),
+            inline_at,
+            inline_len: inline.len().saturating_sub(inline_at),
+        };
+        data.push(item, GFP_KERNEL_ACCOUNT)
+            .map_err(Batch::no_memory)
     }
 }
 
