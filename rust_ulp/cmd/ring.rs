@@ -67,7 +67,8 @@ pub(super) fn kick(file: ArcBorrow<'_, UlpFile>, arg: usize) -> Result {
     };
     let deadline = Deadline::new(wait.timeout_ns, wait.flags);
     let (completed, error) = submit::wait(&file, (wait.cq, &cq), wait.min_complete, &deadline);
-    ring.report_wait(completed, error, deadline.rest())
+    ring.report_wait(completed, error, deadline.rest());
+    Ok(())
 }
 
 /// The wait of a call, and its completion queue.

@@ -62,6 +62,7 @@ struct Header {
     flags: Word,
     cq: Word,
     min_complete: Word,
+    timeout_ns: [Word; 2],
     head: Word,
     posted: Word,
     bad_index: Word,
@@ -77,12 +78,31 @@ impl Header {
             flags: word(offset_of!(abi::Ring, flags))?,
             cq: word(offset_of!(abi::Ring, cq))?,
             min_complete: word(offset_of!(abi::Ring, min_complete))?,
+            timeout_ns: [
+                word(offset_of!(abi::Ring, timeout_ns))?,
+                word(offset_of!(abi::Ring, timeout_ns).wrapping_add(4))?,
+            ],
             head: word(offset_of!(abi::Ring, head))?,
             posted: word(offset_of!(abi::Ring, posted))?,
             bad_index: word(offset_of!(abi::Ring, bad_index))?,
             completed: word(offset_of!(abi::Ring, completed))?,
             wait_error: word(offset_of!(abi::Ring, wait_error))?,
         })
+    }
+
+    /// Reads the time limit of a wait, each half once.
+    fn timeout_ns(&self) -> u64 {
+        let halves = self.timeout_ns.each_ref().map(Word::load_acquire);
+        let [[a, b, c, d], [e, f, g, h]] = halves.map(u32::to_ne_bytes);
+        u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+    }
+
+    /// Writes the time that a wait has left.
+    fn set_timeout_ns(&self, left_ns: u64) {
+        let [a, b, c, d, e, f, g, h] = left_ns.to_ne_bytes();
+        let [first, second] = &self.timeout_ns;
+        first.store_release(u32::from_ne_bytes([a, b, c, d]));
+        second.store_release(u32::from_ne_bytes([e, f, g, h]));
     }
 }
 
@@ -176,14 +196,11 @@ impl SubmitRing {
         if cq == 0 {
             return Ok(None);
         }
-        let mut timeout = [0; 8];
-        self.pages
-            .read(offset_of!(abi::Ring, timeout_ns), &mut timeout)?;
         Ok(Some(WaitArgs {
             flags,
             cq,
             min_complete: self.header.min_complete.load_acquire(),
-            timeout_ns: u64::from_ne_bytes(timeout),
+            timeout_ns: self.header.timeout_ns(),
         }))
     }
 
@@ -215,11 +232,10 @@ impl SubmitRing {
     }
 
     /// Reports the result of a wait: the unread completions, and the time that is left.
-    pub(crate) fn report_wait(&self, completed: u32, error: i32, left_ns: u64) -> Result {
+    pub(crate) fn report_wait(&self, completed: u32, error: i32, left_ns: u64) {
         self.header.completed.store_release(completed);
         self.header.wait_error.store_release(error as u32);
-        self.pages
-            .write(offset_of!(abi::Ring, timeout_ns), &left_ns)
+        self.header.set_timeout_ns(left_ns);
     }
 }
 
