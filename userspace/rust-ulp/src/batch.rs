@@ -22,6 +22,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Most requests that go by a submission ring. A ring saves 540 instructions for each call, and costs
+/// 230 for each request.
+const BY_RING: usize = 2;
+
 /// The requests of a batch as the ABI has them. Kept from one batch to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Storage {
@@ -168,7 +172,10 @@ impl<'a> Core<'a> {
         let args = wait
             .as_ref()
             .map(|(cq, min, until)| (cq.handle(), *min, until));
-        let result = self.submit_array(args);
+        let result = match self.submit_ring(args) {
+            Some(result) => result,
+            None => self.submit_array(args),
+        };
         let Storage { wrs, chunks, .. } = &mut self.storage;
         for (index, chunk) in chunks.drain(..) {
             // What was not posted is free again.
@@ -190,6 +197,35 @@ impl<'a> Core<'a> {
             }
         }
         Ok(wrs.len())
+    }
+
+    /// Posts a few requests by a submission ring, which makes the call cheaper and each request more
+    /// expensive. Returns the completions that can be taken, or None if there is no ring with room.
+    fn submit_ring(&self, wait: Option<(u32, u32, &Deadline)>) -> Option<Result<u32, Refused>> {
+        let Storage {
+            wrs, sges, bytes, ..
+        } = &self.storage;
+        if !(1..=BY_RING).contains(&wrs.len()) {
+            return None;
+        }
+        let (rings, file) = (&self.device.rings, self.device.file());
+        let mut ring = rings.take(file)?;
+        let fits = wrs.iter().all(|wr| {
+            // Indices that `push` made: what they are of is there.
+            let index = usize::try_from(wr.sge.offset).unwrap_or(usize::MAX);
+            let (mut many, mut inline): (&[_], &[_]) = (&[], &[]);
+            if wr.num_sge > 1 {
+                many = sges.get(index..).unwrap_or_default();
+            } else if wr.num_sge == 1 && wr.sge.buffer == 0 {
+                inline = bytes.get(index..).unwrap_or_default();
+            }
+            let many = many.iter().take(wr.num_sge.into()).copied();
+            let inline = inline.get(..wr.sge.length as usize).unwrap_or_default();
+            ring.push(wr, many, inline).is_ok()
+        });
+        let result = fits.then(|| ring.kick(file, wait));
+        rings.put(ring);
+        Some(result?.map(|said| said.map_or(0, |said| said.completed)))
     }
 
     /// Issues SUBMIT. Returns the completions that can be taken.

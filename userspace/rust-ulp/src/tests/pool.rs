@@ -209,7 +209,7 @@ fn chunks_in_batches() {
     // Nothing was posted.
     drop(batch);
     assert_eq!(pool.available(), 2);
-    p.kernel.refuse("SUBMIT", Errno::EAGAIN);
+    p.kernel.refuse("KICK", Errno::EAGAIN);
     let mut batch = p.a.batch();
     batch
         .push_chunk(take(&pool), |memory| Ok(Send::new(memory)))
