@@ -38,6 +38,8 @@ pub struct CallEnd {
     /// Whether only system calls move completions.
     by_caller: bool,
     control: Arc<Control>,
+    /// Memory for completions.
+    reaped: [Completion; 32],
 }
 
 /// Opens the device, and returns port and GID for queue pairs if they are not the default ones.
@@ -168,6 +170,7 @@ impl End for CallEnd {
             connections: Vec::new(),
             remote: None,
             control: plan.control.clone(),
+            reaped: [Completion::EMPTY; 32],
         })
     }
 
@@ -261,17 +264,20 @@ impl End for CallEnd {
     }
 
     fn reap(&mut self, queue: Queue, done: &mut Vec<Done>) -> Result<usize> {
-        let cq = self.cq(queue);
+        let cq = match queue {
+            Queue::Send => &self.send_cq,
+            Queue::Recv => &self.recv_cq,
+        };
         if self.by_caller {
             match cq.wait_for(1, Duration::ZERO) {
                 Err(ulp::Error::Timeout { .. }) => return Ok(0),
                 other => other?,
             };
         }
-        let mut some = [Completion::EMPTY; 32];
+        let some = &mut self.reaped;
         let mut total = 0;
         loop {
-            let n = cq.poll_into(&mut some)?;
+            let n = cq.poll_into(some)?;
             for completion in some.iter().take(n) {
                 let completion = completion.ok()?;
                 done.push(Done {
