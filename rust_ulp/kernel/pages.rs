@@ -580,6 +580,14 @@ unsafe fn copy_volatile(from: *const u8, to: &mut [u8]) {
 
 /// Bytes of shared pages.
 ///
+/// ```
+/// fn second_word(pages: &Pages) -> Result<u64> {
+///     let mut word = [0; 8];
+///     pages.block(0, 64)?.read_words(8, &mut word)?;
+///     Ok(u64::from_ne_bytes(word))
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// `ptr` is the aligned kernel address of `len` bytes of pages that are borrowed for `'a`.
