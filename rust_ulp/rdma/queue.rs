@@ -498,9 +498,11 @@ impl<R: WrContext> Queue<R> {
         }
     }
 
-    /// Completes the request in slot `index` of a queue that completes in order, or an older one
-    /// that is reported and whose completion the driver lost. Completes the requests before it, too:
-    /// they made no completion, so they succeeded. Returns [`None`] if the slot is not posted.
+    /// Completes the request in slot `index` of a queue that completes in order, and the requests
+    /// before it: they made no completion, so they succeeded. Stops at an older one that is reported,
+    /// whose completion the driver lost, and after [`LOCKED_SLOTS`] if it has to look at each: the
+    /// caller calls it again until [`Completed::is_last`]. Returns [`None`] if the slot is not
+    /// posted.
     ///
     /// `is_success` says whether the device reported success.
     pub(super) fn complete(&self, index: u32, is_success: bool) -> Option<Completed<R>> {
@@ -528,10 +530,11 @@ impl<R: WrContext> Queue<R> {
         // SAFETY: By the type invariant of the slot, which is posted. It is read once: the slot is
         // freed below.
         let request = unsafe { content.request.assume_init_read() };
-        let request = if canceled || content.signaled || !is_success {
+        let is_last = at == index;
+        let request = if canceled || content.signaled || is_last && !is_success {
             Some(request)
         } else {
-            // It was signaled only to empty the queue.
+            // It was signaled only to empty the queue, or is one of many.
             request.complete_unsignaled(&mut unsignaled);
             any = true;
             None
@@ -544,12 +547,13 @@ impl<R: WrContext> Queue<R> {
             unsignaled: any.then_some(unsignaled),
             request,
             canceled,
-            is_last: at == index,
+            is_last,
         })
     }
 
-    /// Frees the posted slots before `index`, up to the first one that is reported. Adds their
-    /// requests to `unsignaled`. Returns the oldest slot that is left, and whether a slot was freed.
+    /// Frees the posted slots before `index`, up to the first one that is reported, and fewer than
+    /// [`LOCKED_SLOTS`]. Adds their requests to `unsignaled`. Returns the oldest slot that is left,
+    /// and whether a slot was freed.
     fn complete_unsignaled(
         &self,
         lists: &mut Lists,
@@ -557,12 +561,12 @@ impl<R: WrContext> Queue<R> {
         unsignaled: &mut R::Unsignaled,
     ) -> Option<(u32, bool)> {
         let mut any = false;
-        loop {
+        for _ in 1..LOCKED_SLOTS {
             let at = lists.order.first()?;
             // SAFETY: The lock is held, and there is no other reference.
             let content = unsafe { self.content(at) }?;
             if at == index || content.canceled || content.signaled {
-                return Some((at, any));
+                break;
             }
             // SAFETY: By the type invariant of the slot, which is posted. It is read once: the slot
             // is freed below.
@@ -572,6 +576,7 @@ impl<R: WrContext> Queue<R> {
             lists.order.retire(at, 1);
             any = true;
         }
+        Some((lists.order.first()?, any))
     }
 
     /// Takes the request out of slot `index` of a shared receive queue, and frees the slot. Returns

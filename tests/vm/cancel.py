@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Requests that are over for their caller before they are for the device, between h1 and h2.
 
-    cancel.py deadline|expiry|burst|cancel|sections|silent|room|receive|shared|once|gone|reset|killed
+    cancel.py deadline|expiry|burst|cancel|sections|walk|silent|room|receive|shared|once|gone|reset|killed
 
 Expects the module and two hosts. Prints KTAP.
 """
@@ -20,7 +20,7 @@ import tracing
 import ulp
 from ulp import N, End, Qp, Srq, error_of, pair, pattern
 
-TIMEOUT, CANCELED, FLUSHED, RETRY_EXCEEDED = N["WC_STATUS_TIMEOUT"], N["WC_STATUS_CANCELED"], 5, 12
+TIMEOUT, CANCELED, FLUSHED, REMOTE_ACCESS, RETRY_EXCEEDED = N["WC_STATUS_TIMEOUT"], N["WC_STATUS_CANCELED"], 5, 10, 12
 MS = 10**6
 #: Much later than anything that happens here.
 LATER = 600 * 10**9
@@ -259,6 +259,48 @@ def test_sections(r):
             r.equal("in order", said(end.cq.wait(len(rest))), rest)
     finally:
         tracing.write("set_ftrace_pid", "")
+
+
+def test_walk(r):
+    """A completion frees few silent requests at a time with bottom halves off, when a deadline makes it look at each."""
+    unlock, count, most = "rust_ulp_h_spin_unlock_bh", 1500, 64
+    # The completion queue has room for one round: the next one needs the places of the first.
+    a, b = pair(depth=4096, entries=2048)
+    silent = [send(a, i, flags=0) for i in range(count)]
+    for status in (0, 0, REMOTE_ACCESS):
+        for first in range(0, count, 125):
+            b.file.submit([recv(b, i % 64) for i in range(first, first + 125)])
+            a.file.submit(silent[first : first + 125])
+        r.equal(
+            "silent requests succeed", (len(b.cq.wait(count)), said(a.cq.reap()), flight(a)), (count, [], (count, 0))
+        )
+        b.file.submit([recv(b, 1), recv(b, 2)])
+        told = [send(a, count), send(a, count + 1, timeout_ns=LATER)]
+        if status:
+            told[0] = a.qp.wr("RDMA_WRITE", a.buffer, 0, 8, rkey=1, user_data=count)
+        with tracing.Trace("function", ["rust_ulp_completion", unlock]) as trace:
+            a.file.submit(told)
+            got = said(a.cq.wait(2))
+        unlocks = walk_of(trace, unlock, count)
+        r.note(f"{unlocks} unlocks")
+        want = [(count, status), (count + 1, FLUSHED if status else 0)]
+        r.equal("only those that are signaled are told", (got, said(a.cq.reap()), drained(a)), (want, [], (0, 0)))
+        r.equal(f"after one unlock at least for each {most} before them", unlocks >= count // most, True)
+        r.equal("the peer has all of them", len(b.cq.wait(2)), 2)
+
+
+def walk_of(trace, unlock, user_data):
+    """The unlocks of the completion that delivers `user_data`."""
+    calls = {}
+    for record in trace.records():
+        task, what = record["pid"], record["what"]
+        if what.startswith("rust_ulp_completion <-"):
+            calls[task] = 0
+        elif what.startswith(unlock):
+            calls[task] = calls.get(task, 0) + 1
+        elif what.startswith("rust_ulp_deliver") and tracing.fields(what)["user_data"] == user_data:
+            return calls[task]
+    return -1
 
 
 def test_silent(r):
