@@ -272,7 +272,11 @@ impl UlpFile {
         }
     }
 
-    /// Drops the references that slots of completed requests hold to memory regions. Sleeps.
+    /// Drops the references that slots of completed requests hold to memory regions and address
+    /// handles. Sleeps.
+    ///
+    /// Looks at each object of the file, at most `max_objects`, and at each slot that was used since
+    /// the last call.
     fn purge(&self) -> Result {
         let mut queues = KVVec::new();
         let table = self.table.lock();

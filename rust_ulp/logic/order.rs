@@ -22,6 +22,7 @@ pub struct Link {
 ///
 /// - Following `next` of `links` from any slot visits each slot once, and `prev` is the way back.
 /// - The `posted` slots from `first` on are posted. `free` is the one after them.
+/// - The `used` slots from `first_used` on are free, and the last of them is before `first`.
 #[derive(Debug)]
 #[allow(unreachable_pub)]
 pub struct Order<L> {
@@ -29,6 +30,8 @@ pub struct Order<L> {
     first: u32,
     free: u32,
     posted: u32,
+    first_used: u32,
+    used: u32,
 }
 
 #[allow(unreachable_pub)]
@@ -56,6 +59,8 @@ impl<L: DerefMut<Target = [Link]>> Order<L> {
             first: 0,
             free: 0,
             posted: 0,
+            first_used: 0,
+            used: 0,
         }
     }
 
@@ -97,19 +102,42 @@ impl<L: DerefMut<Target = [Link]>> Order<L> {
         let slot = self.free;
         self.free = self.next(slot);
         self.posted = self.posted.wrapping_add(1);
+        if self.used > 0 && slot == self.first_used {
+            self.take_used();
+        }
         Some(slot)
     }
 
-    /// Frees the newest posted slot, as if it had not been pushed.
+    /// Returns a free slot that was posted before, each once until it is posted again.
+    pub fn take_used(&mut self) -> Option<u32> {
+        self.used = self.used.checked_sub(1)?;
+        let slot = self.first_used;
+        self.first_used = self.next(slot);
+        Some(slot)
+    }
+
+    /// Notes that the `count` slots from `slot` on, which are before `first`, were posted.
+    fn add_used(&mut self, slot: u32, count: u32) {
+        if self.used == 0 {
+            self.first_used = slot;
+        }
+        self.used = self.used.saturating_add(count);
+    }
+
+    /// Frees the newest posted slot, which is the next one to be used. [`Self::take_used`] returns it
+    /// and all other free slots.
     pub fn pop(&mut self) -> Option<u32> {
         let slot = self.last()?;
         self.free = slot;
         self.posted = self.posted.wrapping_sub(1);
+        self.first_used = slot;
+        self.used = self.depth().saturating_sub(self.posted);
         Some(slot)
     }
 
     /// Frees the `count` oldest posted slots, the newest of which is `slot`.
     pub fn retire(&mut self, slot: u32, count: u32) {
+        self.add_used(self.first, count);
         self.first = self.next(slot);
         self.posted = self.posted.saturating_sub(count);
     }
@@ -133,6 +161,7 @@ impl<L: DerefMut<Target = [Link]>> Order<L> {
         self.link(last, slot);
         self.link(slot, self.first);
         self.posted = self.posted.wrapping_sub(1);
+        self.add_used(slot, 1);
     }
 
     /// Makes `after` follow `before`.

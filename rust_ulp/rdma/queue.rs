@@ -780,12 +780,24 @@ impl<R: WrContext> Queue<R> {
     }
 
     /// Drops what free slots still hold of their last requests. Sleeps. The slots stay free.
+    ///
+    /// Looks at slots that were used since the last call, and at no more than the queue has: what
+    /// calls cost together depends on the number of requests, not on the depth of the queue.
     pub(super) fn purge(&self) {
-        for index in 0..self.depth() {
+        for _ in 0..self.depth() {
+            let Some(index) = self.take_used() else {
+                return;
+            };
             while let Some(rest) = self.leftover(index) {
                 drop(rest);
             }
         }
+    }
+
+    /// Returns a free slot that may hold something of its last request, each once until it is used
+    /// again.
+    fn take_used(&self) -> Option<u32> {
+        self.lists.lock().order.take_used()
     }
 
     /// Takes something that slot `index` still holds of its last request. Returns [`None`] when the

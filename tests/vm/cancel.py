@@ -262,7 +262,7 @@ def test_sections(r):
 
 
 def test_walk(r):
-    """A completion frees few silent requests at a time with bottom halves off, when a deadline makes it look at each."""
+    """A deadline makes a completion look at each silent request: few at a time with bottom halves off."""
     unlock, count, most = "rust_ulp_h_spin_unlock_bh", 1500, 64
     # The completion queue has room for one round: the next one needs the places of the first.
     a, b = pair(depth=4096, entries=2048)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Memory: buffers and their keys, grants, between h1 and h2.
 
-    memory.py keys|local|grants|once|expiry|late|revoke|ends|user|dirty|import|fork
+    memory.py keys|local|grants|once|expiry|late|revoke|ends|user|dirty|import|fork|destroy
 
 Expects the module and two hosts. Prints KTAP.
 """
@@ -19,6 +19,7 @@ import sys
 import threading
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import tracing
 import ulp
 from ulp import N, S, Buffer, End, Srq, UserBuffer, address_of, error_of, pair, pattern
 
@@ -602,6 +603,50 @@ def status_of(key, pid="self"):
     """A line of /proc/PID/status in bytes."""
     with open(f"/proc/{pid}/status") as f:
         return next(int(line.split()[1]) << 10 for line in f if line.startswith(key + ":"))
+
+
+def unlocks_of(function):
+    """How often this process gives up a lock of a queue while `function` runs."""
+    unlock = "rust_ulp_h_spin_unlock_bh"
+    tracing.write("set_ftrace_pid", str(os.getpid()))
+    try:
+        with tracing.Trace("function", [unlock]) as trace:
+            function()
+    finally:
+        tracing.write("set_ftrace_pid", "")
+    return sum(record["what"].startswith(unlock) for record in trace.records())
+
+
+def test_destroy(r):
+    """DESTROY of a buffer looks at slots that were used, and not at all that a file has: counted, not timed."""
+    depth, posted, few = 4096, 100, 32
+    a, b = pair(depth=depth, entries=2 * depth)
+    c = End("h1", depth=depth, entries=2 * depth)
+    for end in (a, b, c):
+        end.spare = [Buffer(end.file, end.pd, PAGE) for _ in range(3)]
+
+    def destroy(end):
+        """The unlocks of a DESTROY of a spare buffer, and whether its memory is given back."""
+        spare, before = end.spare.pop(), status_of("VmPin")
+        spare.map.close()
+        unlocks = unlocks_of(lambda: end.file.destroy(spare.handle))
+        return unlocks, before - status_of("VmPin")
+
+    unlocks, given_back = destroy(c)
+    r.note(f"unused queues: {unlocks} unlocks")
+    r.equal("unused queues are not searched", (unlocks < few, given_back), (True, PAGE))
+    for _ in range(2):
+        b.file.submit([b.qp.wr("RECV", b.spare[-1], 0, 8) for _ in range(posted)])
+        a.file.submit([a.qp.wr("SEND", a.spare[-1], 0, 8) for _ in range(posted)])
+        r.equal("requests succeed", (done(a, posted), done(b, posted)), ([0] * posted, [0] * posted))
+        for name, end in (("send", a), ("receive", b)):
+            unlocks, given_back = destroy(end)
+            r.note(f"{name} queue with {posted} requests: {unlocks} unlocks")
+            r.equal(f"the slots of a {name} queue that were used give the buffer back", given_back, PAGE)
+            r.equal("the others are not searched", unlocks < 4 * posted, True)
+    unlocks, given_back = destroy(a)
+    r.note(f"nothing posted since: {unlocks} unlocks")
+    r.equal("slots that nothing used since are not searched again", (unlocks < few, given_back), (True, PAGE))
 
 
 def test_user(r):

@@ -14,6 +14,8 @@ enum Step {
     Retire(usize),
     /// Frees the posted slot of this rank.
     Remove(usize),
+    /// Takes so many free slots that were posted.
+    TakeUsed(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -22,6 +24,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Pop),
         1 => (0usize..8).prop_map(Step::Retire),
         2 => (0usize..8).prop_map(Step::Remove),
+        1 => (0usize..8).prop_map(Step::TakeUsed),
     ]
 }
 
@@ -46,6 +49,8 @@ proptest! {
         let mut order = Order::new(vec![Link::default(); depth as usize]);
         let mut posted = VecDeque::new();
         let mut free: VecDeque<u32> = (0..depth).collect();
+        // The free slots that were posted and not taken since, at the end of `free`.
+        let mut used = VecDeque::new();
         check(&order, &posted, &free);
         for step in steps {
             match step {
@@ -53,18 +58,21 @@ proptest! {
                     let slot = free.pop_front();
                     prop_assert_eq!(order.push(), slot);
                     posted.extend(slot);
+                    used.retain(|&at| Some(at) != slot);
                 }
                 Step::Pop => {
                     let slot = posted.pop_back();
                     prop_assert_eq!(order.pop(), slot);
                     if let Some(slot) = slot {
                         free.push_front(slot);
+                        used = free.clone();
                     }
                 }
                 Step::Retire(count) => {
                     let count = count.min(posted.len());
                     if let Some(&last) = posted.get(count.wrapping_sub(1)) {
                         order.retire(last, count as u32);
+                        used.extend(posted.range(..count));
                         free.extend(posted.drain(..count));
                     }
                 }
@@ -72,6 +80,12 @@ proptest! {
                     if let Some(slot) = posted.remove(rank) {
                         order.remove(slot);
                         free.push_back(slot);
+                        used.push_back(slot);
+                    }
+                }
+                Step::TakeUsed(count) => {
+                    for _ in 0..count {
+                        prop_assert_eq!(order.take_used(), used.pop_front());
                     }
                 }
             }
