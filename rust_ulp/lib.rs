@@ -121,7 +121,7 @@
 //! | connection manager handlers | process (the manager's workqueues), handler mutex held | may sleep; do not wait for other threads; do not enter the gate; drop no identifier |
 //! | deadlines (`rdma::Queue::timer`) | softirq | take `rdma::Queue::lists`, call its `WrHandler` |
 //! | grant revocation work | process (the module's workqueue) | enters the gate; returns early on device removal |
-//! | connection work | process (the module's workqueue) | enters the gate; takes the steps of a pending attempt |
+//! | connection work | process (the module's workqueue) | enters the gate; takes the steps of a pending attempt, or drops requests whose senders have gone |
 //! | completion handlers | process (workqueue, caller) or softirq, as CQ_CREATE chose | must not sleep |
 //! | events of queue pairs, shared receive queues and completion queues | process, softirq or hardirq; interrupts off, under the driver's locks | store flags and records; wake waiters |
 //! | events of ports and devices | process (a worker of the core, perhaps with `rtnl_lock`) | take `EventSubscribers::files` |

@@ -35,7 +35,10 @@ use crate::{
             Connection, //
         },
         deadline::Deadline,
-        listener::Listener,
+        listener::{
+            Backlog,
+            Listener, //
+        },
         qp::{
             Claim,
             QpObject, //
@@ -179,14 +182,18 @@ pub(super) fn check_listen(value: &abi::Listen) -> Result {
 
 /// Creates a listener.
 pub(super) fn listen(ctx: &Ctx<'_>, value: &mut abi::Listen) -> Result<Object> {
+    let backlog = Backlog::new(
+        value.backlog,
+        ctx.file.device()?.clone(),
+        value.user_data,
+        ctx.file.pending_conns().clone(),
+        ctx.file.events().clone(),
+    )?;
     let listener = Listener::new(
         ctx.file.net(),
         ctx.device.device(),
         address(&value.addr)?.ok_or(EINVAL)?,
-        value.backlog,
-        value.user_data,
-        ctx.file.pending_conns().clone(),
-        ctx.file.events().clone(),
+        backlog,
     )?;
     value.addr = raw_address(Some(listener.addr()));
     Ok(Object::Listener(listener))

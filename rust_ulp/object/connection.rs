@@ -235,6 +235,12 @@ impl Progress {
     }
 }
 
+/// The requests of a listener.
+pub(crate) trait Admitted: Send + Sync {
+    /// Notes that the sender of a request has gone. A handler of the request may call this. Sleeps.
+    fn note_dead(self: Arc<Self>);
+}
+
 /// The part of a connection that its handler and its commands share.
 #[pin_data]
 pub(crate) struct Shared {
@@ -251,6 +257,8 @@ pub(crate) struct Shared {
     #[pin]
     stepping: Mutex<()>,
     file: Arc<FileEvents>,
+    /// Where a request was admitted.
+    backlog: Option<Arc<dyn Admitted>>,
 }
 
 /// Takes the steps of an attempt that no command waits for.
@@ -300,7 +308,11 @@ impl WorkItem for Background {
 }
 
 impl Shared {
-    fn new(stage: Stage, file: Arc<FileEvents>) -> Result<Arc<Self>> {
+    fn new(
+        stage: Stage,
+        file: Arc<FileEvents>,
+        backlog: Option<Arc<dyn Admitted>>,
+    ) -> Result<Arc<Self>> {
         let progress = Progress {
             stage,
             failure: None,
@@ -327,14 +339,19 @@ impl Shared {
                 changed <- new_condvar!("rust_ulp::Connection::changed"),
                 stepping <- new_mutex!((), "rust_ulp::Connection::stepping"),
                 file,
+                backlog,
             }),
             GFP_KERNEL_ACCOUNT,
         )
     }
 
     /// Makes the shared part for a request that has just arrived.
-    pub(crate) fn requested(request: &cm::Request<'_>, file: Arc<FileEvents>) -> Result<Arc<Self>> {
-        let this = Self::new(Stage::Requested, file)?;
+    pub(crate) fn requested(
+        request: &cm::Request<'_>,
+        file: Arc<FileEvents>,
+        backlog: Arc<dyn Admitted>,
+    ) -> Result<Arc<Self>> {
+        let this = Self::new(Stage::Requested, file, Some(backlog))?;
         let message = request.message();
         let parameters = message.parameters;
         let mut progress = this.progress.lock();
@@ -480,16 +497,21 @@ impl cm::Handler for Shared {
         let mut progress = self.progress.lock();
         // An attempt that has failed, or whose connection is closed, goes no further.
         let goes_on = progress.failure.is_none() && progress.closed.is_none();
+        let waits = progress.stage == Stage::Requested;
         let raised = if goes_on && self.attempt_event(&mut progress, id, event) {
             None
         } else {
             self.end_event(&mut progress, id, event)
         };
         progress.queue_work();
+        let is_dead = waits && progress.failure.is_some();
         drop(progress);
         self.changed.notify_all();
         if let Some(event) = raised {
             self.raise(event, 0);
+        }
+        if let Some(backlog) = self.backlog.as_ref().filter(|_| is_dead) {
+            backlog.clone().note_dead();
         }
     }
 }
@@ -665,7 +687,7 @@ impl Connection {
         user_data: u64,
         file: Arc<FileEvents>,
     ) -> Result<Arc<Self>> {
-        let shared = Shared::new(Stage::AddrQuery, file)?;
+        let shared = Shared::new(Stage::AddrQuery, file, None)?;
         shared.user_data.store(user_data, Relaxed);
         let mut progress = shared.progress.lock();
         progress.from = claim.qp().state();

@@ -8,12 +8,14 @@
 
 use super::{
     connection::{
+        Admitted,
         Connection,
         Shared, //
     },
     deadline::Deadline, //
 };
 use crate::{
+    device::Device,
     events::FileEvents,
     kernel::{
         errno::{
@@ -37,6 +39,7 @@ use core::net::SocketAddr;
 use kernel::{
     new_condvar,
     new_mutex,
+    new_work,
     prelude::*,
     sync::{
         atomic::{
@@ -47,6 +50,11 @@ use kernel::{
         CondVar,
         Mutex,
         UniqueArc, //
+    },
+    workqueue::{
+        impl_has_work,
+        Work,
+        WorkItem, //
     }, //
 };
 
@@ -84,6 +92,9 @@ struct Waiting {
     places: KVVec<Option<Arc<Connection>>>,
     first: usize,
     len: usize,
+    /// Requests that are to be dropped, since their senders have gone. Has memory for as many as
+    /// there are places.
+    dead: KVVec<Arc<Connection>>,
     /// Places kept free for requests that may be put back.
     taken: usize,
     rejected: u32,
@@ -102,6 +113,7 @@ impl Waiting {
             places,
             first: 0,
             len: 0,
+            dead: KVVec::with_capacity(len as usize, GFP_KERNEL_ACCOUNT)?,
             taken: 0,
             rejected: 0,
             closed: None,
@@ -133,6 +145,29 @@ impl Waiting {
         connection
     }
 
+    /// Moves the requests whose senders have gone to `dead`, as far as that has room. Returns how
+    /// many it moved.
+    fn bury(&mut self) -> usize {
+        let (len, mut kept) = (self.len, 0usize);
+        for offset in 0..len {
+            let Some(mut connection) = self.place(offset).and_then(Option::take) else {
+                continue;
+            };
+            if connection.is_dead() {
+                match self.dead.push_within_capacity(connection) {
+                    Ok(()) => continue,
+                    Err(full) => connection = full.0,
+                }
+            }
+            if let Some(place) = self.place(kept) {
+                *place = Some(connection);
+            }
+            kept = kept.saturating_add(1);
+        }
+        self.len = kept;
+        len.saturating_sub(kept)
+    }
+
     /// Puts `connection` before all others. There is a free place.
     fn put_back(&mut self, connection: Arc<Connection>) {
         let last = self.places.len().saturating_sub(1);
@@ -150,8 +185,8 @@ pub(crate) struct Backlog {
     handle: Atomic<u32>,
     /// The value that the creator of the listener gave it.
     user_data: u64,
-    /// The number of the file's device.
-    device: u32,
+    /// The file's device.
+    device: Arc<Device>,
     /// Lock order: after the handler mutex of an identifier.
     #[pin]
     waiting: Mutex<Waiting>,
@@ -159,13 +194,42 @@ pub(crate) struct Backlog {
     arrived: CondVar,
     pending: Arc<PendingConns>,
     file: Arc<FileEvents>,
+    /// Drops the requests whose senders have gone.
+    #[pin]
+    work: Work<Self>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Backlog { self.work }
+}
+
+impl WorkItem for Backlog {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        // Otherwise the removal of the device drops them with the listener.
+        if let Ok(_guard) = this.device.enter() {
+            while let Some(connection) = this.take_dead() {
+                drop(connection);
+            }
+        }
+    }
+}
+
+impl Admitted for Backlog {
+    fn note_dead(self: Arc<Self>) {
+        self.bury(&mut self.waiting.lock());
+        let device = self.device.clone();
+        // Work that is queued already will see it.
+        let _ = device.workqueue().enqueue(self);
+    }
 }
 
 impl Backlog {
-    /// Makes a backlog of `len` requests, of the device with the number `device`. Sleeps.
-    fn new(
+    /// Makes a backlog of `len` requests of `device`, the file's. Sleeps.
+    pub(crate) fn new(
         len: u32,
-        device: u32,
+        device: Arc<Device>,
         user_data: u64,
         pending: Arc<PendingConns>,
         file: Arc<FileEvents>,
@@ -180,6 +244,7 @@ impl Backlog {
                 arrived <- new_condvar!("rust_ulp::Backlog::arrived"),
                 pending,
                 file,
+                work <- new_work!("rust_ulp::Backlog::work"),
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -229,8 +294,23 @@ impl Backlog {
         }
     }
 
+    /// Gives the places of requests back whose senders have gone, and returns a request to drop,
+    /// without the lock and not in a handler. Sleeps.
+    fn take_dead(&self) -> Option<Arc<Connection>> {
+        let mut waiting = self.waiting.lock();
+        self.bury(&mut waiting);
+        waiting.dead.pop()
+    }
+
+    /// Gives the places of requests back whose senders have gone. They stay until they are dropped.
+    fn bury(&self, waiting: &mut Waiting) {
+        for _ in 0..waiting.bury() {
+            self.pending.leave();
+        }
+    }
+
     /// Puts a request back that was taken; drops it when the listener is closed. Sleeps.
-    pub(crate) fn put_back(&self, connection: Arc<Connection>) {
+    pub(crate) fn put_back(self: &Arc<Self>, connection: Arc<Connection>) {
         let mut waiting = self.waiting.lock();
         waiting.taken = waiting.taken.saturating_sub(1);
         if waiting.closed.is_some() {
@@ -240,6 +320,8 @@ impl Backlog {
         }
         waiting.put_back(connection);
         drop(waiting);
+        // Its sender may have gone meanwhile.
+        self.clone().note_dead();
         self.arrived.notify_all();
     }
 
@@ -252,9 +334,9 @@ impl Backlog {
     }
 
     /// Admits the request and takes it out of `arrived`. Returns [`EAGAIN`] when there is no room.
-    fn admit(&self, arrived: &mut Option<cm::Request<'_>>) -> Result {
+    fn admit(self: &Arc<Self>, arrived: &mut Option<cm::Request<'_>>) -> Result {
         let request = arrived.as_ref().ok_or(EINVAL)?;
-        let shared = Shared::requested(request, self.file.clone())?;
+        let shared = Shared::requested(request, self.file.clone(), self.clone())?;
         let prepared = cm::Prepared::new(shared.clone())?;
         let room = UniqueArc::new_uninit(GFP_KERNEL)?;
         self.pending.enter()?;
@@ -278,23 +360,27 @@ impl Backlog {
     }
 }
 
-impl cm::Listener for Backlog {
+/// The owner of a listener's identifier.
+struct RequestHandler(Arc<Backlog>);
+
+impl cm::Listener for RequestHandler {
     fn request(&self, request: cm::Request<'_>) {
-        let handle = self.handle.load(Relaxed);
+        let backlog = &self.0;
+        let handle = backlog.handle.load(Relaxed);
         let peer = request.message().parameters.qp_num;
         let id = request.id();
-        if id.id().device_index() != Some(self.device) {
+        if id.id().device_index() != Some(backlog.device.index()) {
             // A listener on any address receives the requests of all devices.
             trace::request(handle, peer, 0, EXDEV.to_errno());
             let _ = id.reject(cm::REJECT_NO_LISTENER, &[]);
             return;
         }
         let mut request = Some(request);
-        let result = self.admit(&mut request);
+        let result = backlog.admit(&mut request);
         if let Some(request) = &request {
             let _ = request.id().reject(cm::REJECT_NO_RESOURCES, &[]);
         }
-        let mut waiting = self.waiting.lock();
+        let mut waiting = backlog.waiting.lock();
         if result.is_err() {
             waiting.rejected = waiting.rejected.saturating_add(1);
         }
@@ -313,25 +399,28 @@ impl cm::Listener for Backlog {
             result
         );
         if result.is_ok() {
-            self.arrived.notify_all();
-            self.file
-                .raise(abi::EVENT_CONNECT_REQUEST, handle, self.user_data, count);
+            backlog.arrived.notify_all();
+            backlog
+                .file
+                .raise(abi::EVENT_CONNECT_REQUEST, handle, backlog.user_data, count);
         }
     }
 
     fn event(&self, event: &cm::Event<'_>) {
-        let handle = self.handle.load(Relaxed);
+        let backlog = &self.0;
+        let handle = backlog.handle.load(Relaxed);
         trace::cm_event(handle, event.number(), event.status());
         if matches!(event, cm::Event::AddressChange) && handle != 0 {
-            self.file
-                .raise(abi::EVENT_ADDR_CHANGE, handle, self.user_data, 0);
+            backlog
+                .file
+                .raise(abi::EVENT_ADDR_CHANGE, handle, backlog.user_data, 0);
         }
     }
 }
 
 /// A listener of a file.
 pub(crate) struct Listener {
-    id: cm::OwnedId<Backlog>,
+    id: cm::OwnedId<RequestHandler>,
     backlog: Arc<Backlog>,
     addr: SocketAddr,
 }
@@ -345,10 +434,7 @@ impl Listener {
         net: &NetNs,
         device: &rdma::device::Device,
         addr: SocketAddr,
-        backlog: u32,
-        user_data: u64,
-        pending: Arc<PendingConns>,
-        file: Arc<FileEvents>,
+        backlog: Arc<Backlog>,
     ) -> Result<Arc<Self>> {
         let wildcard = addr.ip().is_unspecified();
         let index = device.attributes().index;
@@ -356,7 +442,6 @@ impl Listener {
             // The connection manager would take it for any address.
             return Err(eaddrnotavail());
         }
-        let backlog = Backlog::new(backlog, index, user_data, pending, file)?;
         let id = Self::bind(net, device, addr, &backlog)?;
         if !wildcard && id.device_index() != Some(index) {
             return Err(EXDEV);
@@ -371,8 +456,9 @@ impl Listener {
         device: &rdma::device::Device,
         addr: SocketAddr,
         backlog: &Arc<Backlog>,
-    ) -> Result<cm::OwnedId<Backlog>> {
-        let bind = |addr| cm::OwnedId::listener(net, device, addr, backlog.clone());
+    ) -> Result<cm::OwnedId<RequestHandler>> {
+        let owner = Arc::new(RequestHandler(backlog.clone()), GFP_KERNEL_ACCOUNT)?;
+        let bind = |addr| cm::OwnedId::listener(net, device, addr, owner.clone());
         bind(addr).map_err(|err| {
             if err != ENODEV && err != eaddrnotavail() && err != EBUSY {
                 return err;
@@ -424,6 +510,9 @@ impl Drop for Listener {
             };
             self.backlog.pending.leave();
             // Rejects it. The lock is not held.
+            drop(connection);
+        }
+        while let Some(connection) = self.backlog.take_dead() {
             drop(connection);
         }
     }

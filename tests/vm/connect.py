@@ -579,6 +579,43 @@ def test_backlog(r):
         x.file.close()
 
 
+def identifiers(port):
+    """How many identifiers of the connection manager have that local port."""
+    shown = subprocess.run(["rdma", "resource", "show", "cm_id"], capture_output=True, text=True, check=True).stdout
+    return len([line for line in shown.splitlines() if f"src-addr 10.9.0.1:{port} " in line + " "])
+
+
+def test_dead(r):
+    """Requests whose senders have gone take no place: a peer that makes many does not keep others out."""
+    server, other, gone = Server("10.9.0.1", backlog=3), client(), client()
+    f, h = server.end.file, server.listener
+
+    def waiting():
+        return query(f, h).waiting
+
+    seen = []
+    for _ in range(4):
+        before = waiting()
+        attempt = start(gone, "10.9.0.1", server.port)
+        came = until(lambda n=before: waiting() > n, 2)
+        gone.file.destroy(attempt.handle)
+        seen.append((came, until(lambda: waiting() == 0, 2)))
+    r.equal("four requests, one after the other, leave a backlog of three with their senders", seen, [(True, True)] * 4)
+    alive = start(other, "10.9.0.1", server.port)
+    r.check("a live one does", until(lambda: waiting() == 1), waiting())
+    r.check("its identifier is the only one", until(lambda: identifiers(server.port) == 2), identifiers(server.port))
+    late = start(gone, "10.9.0.1", server.port)
+    r.check("and another one", until(lambda: waiting() == 2), waiting())
+    gone.file.destroy(late.handle)
+    r.check("until its sender goes", until(lambda: waiting() == 1), waiting())
+    request = server.request()
+    r.equal("GET_REQUEST takes the live one", request.peer_qp_num, other.qp.num)
+    accept(server.end, request.handle)
+    r.equal("which is connected", (finish(other, alive), waiting(), query(f, h).rejected), (0, 0, 0))
+    for x in (server.end, other, gone):
+        x.file.close()
+
+
 def test_cookies(r):
     """The user_data of listeners and connections come back in their events, and in CONN_QUERY."""
     server, c = End("h1", "rxe1", access=ACCESS), client()

@@ -913,7 +913,7 @@ def requested(w):
             pass
         w.sender.file.destroy(qp.handle)
 
-    # Those before it whose sender has given up are counted until they are asked for.
+    # A request whose sender had no memory to say that it gives up waits until it is asked for.
     while (old := pending(w, 0)) is not None:
         w.file.destroy(old)
     qp = Qp(w.sender.file, w.sender.pd, w.sender.cq, depth=4)
