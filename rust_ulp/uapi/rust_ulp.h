@@ -1608,7 +1608,8 @@ struct rust_ulp_conn_param {
 /**
  * struct rust_ulp_listen - creates a listener
  * @addr: [in, out] Local address, all zero for any; out: the port, if that was 0.
- * @backlog: [in; requests; 1 to 1024] Maximum pending requests; the kernel rejects more.
+ * @backlog: [in; requests; 1 to 1024] Maximum pending requests; the kernel rejects more. On RoCE
+ *   and InfiniBand, a request whose sender has given up does not count.
  * @handle: [out; handle] The new listener.
  * @user_data: [in; any] The kernel copies it to events of the listener.
  */
@@ -1715,8 +1716,12 @@ struct rust_ulp_get_request {
  *  - @reject_reason is 28 if the peer's answer had private data, else 0.
  *  - Sockets are created in the caller's network namespace, which should be that of the opener.
  *  - CONNECT with RUST_ULP_NONBLOCK returns EOPNOTSUPP, and a pending attempt sends its request
- *    only while a CONNECT waits for it: the driver connects TCP in the calling thread, and only a
- *    signal to that thread ends this (siw_connect(), drivers/infiniband/sw/siw/siw_cm.c).
+ *    only while a CONNECT waits for it. The driver creates the socket in the network namespace of
+ *    the calling thread and connects it in blocking mode, which only a signal to that thread ends
+ *    (siw_connect(), drivers/infiniband/sw/siw/siw_cm.c:1445-1455; sock_create(),
+ *    net/socket.c:1709). A worker of the kernel has another namespace, and gets no signal. A
+ *    program that must not block calls CONNECT in a thread of its own, and gives the attempt up by
+ *    a signal to that thread.
  *  - While TCP connects, a signal ends the attempt with EINTR, but neither @timeout_ns nor the
  *    removal of the device ends the wait (see net.ipv4.tcp_syn_retries).
  *  - The file does not report RUST_ULP_EVENT_TIMEWAIT_EXIT.
