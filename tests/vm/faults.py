@@ -28,7 +28,7 @@ import ulp
 from cancel import FLUSHED
 from faultpoint import KINDS, Faults, Netlink, libc, name_of
 from memory import dmabuf
-from ulp import N, S, End, File, Qp, Srq, error_of, pattern
+from ulp import N, S, End, File, Qp, Srq, SubmitRing, error_of, pattern
 
 FULL = os.environ.get("ULP_FAULTS") == "full"
 PAGE = 4096
@@ -108,7 +108,7 @@ def case(part, commands, name=None, **how):
 def missing(cases):
     """The commands of the header that none of the cases is of."""
     want = {n[4:] for n in N if n.startswith("IOC_") and n != "IOC_MAGIC"}
-    want |= {n for n in N if n in ("URING_REQUEST", "URING_BATCH", "URING_CANCEL", "URING_STREAM")}
+    want |= {n for n in N if n in ("KICK", "URING_REQUEST", "URING_BATCH", "URING_CANCEL", "URING_STREAM")}
     return sorted(want - {c for case in cases for c in case.commands})
 
 
@@ -407,6 +407,7 @@ def modify(w, kind, steps, mask, receives=0, **attr):
 
 
 INIT = ("STATE PKEY_INDEX PORT ACCESS_FLAGS", {"qp_state": N["QPS_INIT"], "port_num": 1})
+INIT_BITS = sum(N["QP_" + name] for name in INIT[0].split())
 RTR = "STATE AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER"
 RTS = (
     "STATE SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC",
@@ -753,6 +754,46 @@ def _(w):
     return ioctl(
         w.file, "CANCEL", queue=qp.handle, flags=N["CANCEL_ALL"], undo=lambda: (w.file.destroy(qp.handle), w.cq.reap())
     )
+
+
+def kick(w, wrs, *parts, wait=0, undo=None):
+    """KICK of a ring that was just made: the first call allocates its memory."""
+    ring = SubmitRing(w.file, 16)
+    for wr in wrs:
+        ring.put(wr, *parts)
+    ring.header.tail = ring.tail
+    if wait:
+        ring.header.cq, ring.header.min_complete, ring.header.timeout_ns = w.cq.handle, wait, hang_ns()
+
+    def over():
+        ring.header = None
+        ring.map.close()
+        w.file.destroy(ring.handle)
+        (undo or quiet)(w)
+
+    return Call(libc.ioctl, ctypes.c_int(w.file.fd), ctypes.c_ulong(N["KICK"]), ctypes.c_void_p(ring.handle), undo=over)
+
+
+case("data", "KICK", "KICK of a write")(lambda w: kick(w, [w.a.write(w.b, 3000)]))
+case("data", "KICK", "KICK of a write, and its wait")(lambda w: kick(w, [w.a.write(w.b, 3000)], wait=1))
+case("data", "KICK", "KICK of eight writes", kinds=("slab", "page", "copy"))(
+    lambda w: kick(w, [w.a.write(w.b, 100 * i, user_data=i) for i in range(1, 9)], wait=8)
+)
+
+
+@case("data", "KICK", "KICK of receives with elements, for two queue pairs", kinds=("slab", "page", "copy"))
+def _(w):
+    sizes = {"max_send_wr": 4, "max_recv_wr": 4, "max_send_sge": 3, "max_recv_sge": 3}
+    made_qps = [
+        w.file.call("QP_CREATE", pd=w.pd, send_cq=w.cq.handle, recv_cq=w.cq.handle, qp_type=N["QPT_RC"], **sizes).handle
+        for _ in range(2)
+    ]
+    wrs = []
+    for handle in made_qps:
+        w.file.call("QP_MODIFY", qp=handle, attr_mask=INIT_BITS, attr=S["qp_attr"](**INIT[1]))
+        wrs.append(S["wr"](qp=handle, opcode=N["WR_RECV"], num_sge=3, sge=S["sge"]()))
+    array = elements(*[(w.a.buffer.handle, i * 128, 64) for i in range(3)])
+    return kick(w, wrs, bytes(array), undo=lambda w: (tidy(w.file, *made_qps), w.cq.reap()))
 
 
 def refused_in_the_middle(r):
