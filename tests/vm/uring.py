@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """What completes a command of io_uring, and what the end of a ring costs.
 
-    uring.py exit|resubmit
+    uring.py exit|resubmit|destroyed
 
 Expects the module and two hosts. Prints KTAP.
 """
@@ -11,17 +11,20 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tracing
 import ulp
 from faults import Uring
-from ulp import N, S, End
+from ulp import N, S, End, Qp, error_of
 
 BATCHES, SINGLES = 512, 8
 LINKED = 64
 ROUNDS = ulp.count("ULP_ROUNDS", 40, 4)
 IOSQE_IO_LINK = 1 << 2
+FLUSHED = 5
+URING_FAILED = N["URING_FAILED"]
 
 
 def hold(wire, batches, singles):
@@ -81,6 +84,69 @@ def test_resubmit(r):
         results += [res for _, res in ring.wait(LINKED)]
     r.equal("each is posted", {res: results.count(res) for res in results}, {results[0]: ROUNDS * LINKED})
     r.check("and succeeds", results[0] >= 0, results[0])
+
+
+class Destroyed:
+    """A command whose queue pair is destroyed while another thread holds it: QP_MODIFY asks for a host that is not."""
+
+    def __init__(self):
+        self.end = end = End("h1")
+        self.qp = qp = Qp(end.file, end.pd, end.cq)
+        qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=end.file.port)
+        self.ring = Uring()
+        self.ring.prepare(end.file.fd, N["URING_REQUEST"], bytes(qp.wr("RECV", end.buffer, 0, 64)), None)
+        call = self.ring.enter(1, 0)
+        self.submitted = call.function(*call.args)
+        path = S["ah_attr"](sgid_index=end.file.gid_index, port_num=end.file.port, is_global=1)
+        ctypes.memmove(path.dgid, bytes(10) + b"\xff\xff\x0a\x09\x00\x4d", 16)
+        self.thread = threading.Thread(target=self.resolve, args=(qp, path), daemon=True)
+        self.thread.start()
+        self.is_held = ulp.until(self.is_in_module)
+        self.said = error_of(end.file.destroy, qp.handle)
+        self.was_held = self.thread.is_alive() and self.is_in_module()
+
+    def resolve(self, qp, path):
+        self.modified = error_of(
+            qp.modify,
+            "STATE AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER",
+            qp_state=N["QPS_RTR"],
+            path_mtu=3,
+            dest_qp_num=17,
+            max_dest_rd_atomic=1,
+            min_rnr_timer=12,
+            ah=path,
+        )
+
+    def is_in_module(self):
+        with open(f"/proc/self/task/{self.thread.native_id}/stack") as f:
+            return "rust_ulp" in f.read()
+
+
+def test_destroyed(r):
+    """No command is lost when its queue pair leaves the table while another thread holds it."""
+    it = Destroyed()
+    r.equal("a queue pair that another thread holds is destroyed", (it.submitted, it.said), (1, "none"))
+    r.equal("while it holds it", (bool(it.is_held), it.was_held, it.ring.reap()), (True, True, []))
+    done = it.ring.wait(1)
+    r.equal("the command completes once, as flushed", [res for _, res in done], [URING_FAILED - FLUSHED])
+    it.thread.join()
+    r.check("when that thread has failed", it.modified in ("EHOSTUNREACH", "ENETUNREACH", "ETIMEDOUT"), it.modified)
+    r.equal("and no other", it.ring.reap(), [])
+    it.end.file.close()
+
+    out, wire = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            it = Destroyed()
+            os.write(wire, b"%d %d" % (it.submitted, it.was_held))
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(wire)
+    r.equal("so it is in another process", os.read(out, 100), b"1 1")
+    os.kill(pid, signal.SIGKILL)
+    r.check("which goes when it is killed", ulp.until(lambda: os.waitpid(pid, os.WNOHANG)[0]))
 
 
 if __name__ == "__main__":
