@@ -1,21 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What client and server say to each other over TCP: a line of JSON per message. The connection stays for as
-//! long as the client does, so that its end is the client's end.
+//! What client and server say to each other over TCP: a line of JSON per message.
+//!
+//! The connection stays for as long as the client does, so that its end is the client's end. Where
+//! the server has a secret, both sides prove that they know it before they tell anything else.
 
 use crate::layout::Geometry;
+use hmac::{Hmac, Mac};
 use rust_ulp::{Endpoint, Mtu, RemoteSlice};
 use serde::{de::DeserializeOwned, Deserialize, Serialize};
+use sha2::Sha256;
 use std::io::{BufRead, BufReader, Error, ErrorKind, Result, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Version of all this, the layout of the table included.
-pub const VERSION: u32 = 1;
+/// Version of all this, the layout of the memory included.
+pub const VERSION: u32 = 2;
 /// Bytes of the longest message: a server tells of at most 512 keys.
 const MAX_LINE: usize = 1 << 16;
 /// Keys of the memory, at most.
 pub const MAX_SEGMENTS: usize = 512;
+/// Members, at most.
+pub const MAX_MEMBERS: usize = 256;
 
 /// One end of the queue pair.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -64,6 +70,49 @@ impl Segment {
     }
 }
 
+/// A random number that a proof is about.
+pub type Nonce = [u64; 2];
+
+/// Returns the proof that one side knows the secret; empty without one.
+///
+/// It depends on who proves, on random numbers of both sides, and on the queue pair, so that nobody
+/// can use it again.
+pub fn proof(secret: Option<&[u8]>, of: &str, nonces: [Nonce; 2], end: &End) -> Vec<u8> {
+    mac(secret, of, nonces, end).map_or_else(Vec::new, |mac| mac.finalize().into_bytes().to_vec())
+}
+
+/// Returns whether the other side has proved that it knows the secret, if there is one. The time
+/// that this takes tells nothing.
+pub fn is_proved(
+    proof: &[u8],
+    secret: Option<&[u8]>,
+    of: &str,
+    nonces: [Nonce; 2],
+    end: &End,
+) -> bool {
+    mac(secret, of, nonces, end).is_none_or(|mac| mac.verify_slice(proof).is_ok())
+}
+
+fn mac(secret: Option<&[u8]>, of: &str, nonces: [Nonce; 2], end: &End) -> Option<Hmac<Sha256>> {
+    // A key of any length does.
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret?).ok()?;
+    mac.update(of.as_bytes());
+    for word in nonces.iter().flatten() {
+        mac.update(&word.to_le_bytes());
+    }
+    mac.update(&serde_json::to_vec(end).ok()?);
+    Some(mac)
+}
+
+/// The servers of a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Members {
+    /// The number of this list: it grows with every change; 0 if the server was given no list.
+    pub epoch: u64,
+    /// The servers, HOST:PORT.
+    pub names: Vec<String>,
+}
+
 /// What a client says.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum FromClient {
@@ -71,38 +120,71 @@ pub enum FromClient {
     Hello {
         /// [`VERSION`].
         version: u32,
+        /// The same for all connections of a client, and nobody else's.
+        client: u64,
+        /// For the server's proof.
+        nonce: Nonce,
         /// Its end.
         end: End,
+        /// Its proof.
+        proof: Vec<u8>,
     },
-    /// Somebody does not give this lock back.
-    Stuck {
-        /// The bucket.
-        bucket: u32,
-        /// The lock's word, as it was all the time.
-        lock: u64,
+    /// It asks for the members.
+    GetMembers,
+    /// The members change.
+    SetMembers {
+        /// The new list.
+        members: Members,
+        /// Keys move: until this is false again, the server refuses all writes but those of the
+        /// client that moves them.
+        moving: bool,
+        /// The server gives no version before this one any more.
+        next_version: u64,
     },
 }
 
 /// What a server says.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum FromServer {
-    /// It is connected.
-    Welcome {
-        /// The client's number: not 0, and nobody else's as long as the server runs.
-        id: u32,
-        /// Of this run of the server.
-        run: u64,
-        /// The server's end.
-        end: End,
-        /// The table.
-        table: Geometry,
-        /// The keys of its memory, in order.
-        segments: Vec<Segment>,
+    /// The client may say who it is.
+    Challenge {
+        /// [`VERSION`].
+        version: u32,
+        /// For the client's proof.
+        nonce: Nonce,
     },
-    /// The one who had it is cut off, or the lock is another's by now.
-    Freed,
+    /// It is connected.
+    Welcome(Box<Welcome>),
+    /// The members.
+    Members(Members),
+    /// It has the new list of members.
+    Changed {
+        /// The version that it gives next.
+        next_version: u64,
+    },
     /// It will not do it.
     Refused(String),
+}
+
+/// What a client needs to know.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Welcome {
+    /// Of this run of the server.
+    pub run: u64,
+    /// Whether the server has the replies to what this client asked for before.
+    pub known: bool,
+    /// Writes that a client may have in flight.
+    pub window: u32,
+    /// The server's end.
+    pub end: End,
+    /// The table.
+    pub geometry: Geometry,
+    /// The keys of its memory, in order.
+    pub segments: Vec<Segment>,
+    /// The members.
+    pub members: Members,
+    /// The server's proof.
+    pub proof: Vec<u8>,
 }
 
 /// The connection.
@@ -209,19 +291,46 @@ mod tests {
     }
 
     #[test]
+    fn a_proof_is_of_one_side_and_one_connection() {
+        let end = |qp_num| End {
+            qp_num,
+            psn: 2,
+            gid: "::1".to_owned(),
+            lid: 0,
+            mtu: 3,
+            responder: 1,
+            initiator: 1,
+        };
+        let (secret, nonces) = (Some(&b"secret"[..]), [[1, 2], [3, 4]]);
+        let good = proof(secret, "client", nonces, &end(1));
+        assert!(is_proved(&good, secret, "client", nonces, &end(1)));
+        for bad in [
+            is_proved(&good, secret, "server", nonces, &end(1)),
+            is_proved(&good, secret, "client", [[1, 2], [3, 5]], &end(1)),
+            is_proved(&good, secret, "client", nonces, &end(2)),
+            is_proved(&good, Some(b"other"), "client", nonces, &end(1)),
+            is_proved(&[], secret, "client", nonces, &end(1)),
+        ] {
+            assert!(!bad);
+        }
+        assert!(proof(None, "client", nonces, &end(1)).is_empty());
+        assert!(is_proved(&good, None, "client", nonces, &end(1)));
+    }
+
+    #[test]
     fn a_message_has_an_end_and_a_deadline() {
         let forever = Duration::from_secs(1000);
-        let stuck = br#"{"Stuck":{"bucket":1,"lock":2}}"#;
+        let set = br#"{"SetMembers":{"members":{"epoch":3,"names":["a"]},"moving":true,"next_version":7}}"#;
         let whole = received(forever, |tcp| {
-            for byte in stuck.iter().chain(b"\n") {
+            for byte in set.iter().chain(b"\n") {
                 tcp.write_all(&[*byte]).unwrap();
             }
         });
         assert!(matches!(
             whole,
-            Ok(FromClient::Stuck { bucket: 1, lock: 2 })
+            Ok(FromClient::SetMembers { members, moving: true, next_version: 7 }) if members.epoch == 3
         ));
-        let cut = received(forever, |tcp| tcp.write_all(stuck).unwrap());
+        let cut = received(forever, |tcp| tcp.write_all(set).unwrap());
         assert_eq!(cut.unwrap_err(), ErrorKind::InvalidData);
         let nothing = received(forever, |_| ());
         assert_eq!(nothing.unwrap_err(), ErrorKind::UnexpectedEof);

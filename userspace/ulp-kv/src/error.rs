@@ -29,20 +29,40 @@ pub enum Error {
         server: String,
     },
 
-    /// No room for another key.
-    #[error("{server} has no room for another key where this one belongs; delete some, or start it with more --memory")]
+    /// No room for the record.
+    #[error("{server} has no free {of} for this record; delete keys, or start it with more --memory or --keys")]
     Full {
+        /// The server.
+        server: String,
+        /// `memory`, or `slots` of the two buckets of the key.
+        of: &'static str,
+    },
+
+    /// The value is no number.
+    #[error("the value of this key on {server} is not a decimal number of 64 bits, or the sum is not; put another value first")]
+    NoNumber {
         /// The server.
         server: String,
     },
 
+    /// A file that contents are saved to cannot be read or written.
+    #[error("{path}: {cause}; name another --file, or repair it")]
+    File {
+        /// The file.
+        path: String,
+        /// Why.
+        cause: std::io::Error,
+    },
+
     /// A table that does not fit.
-    #[error("{len} bytes are no memory for a table of values of {max_value} bytes: it takes 5 MiB or so for values of 64 KiB, and at most {MAX_MEMORY}")]
+    #[error("{buckets} buckets of 128 bytes and a value of {max_value} bytes do not fit into {len} bytes of memory; name fewer --keys or more --memory, at most {MAX_MEMORY}")]
     Memory {
         /// Bytes of the memory.
         len: u64,
         /// Bytes of the longest value.
         max_value: u32,
+        /// Buckets.
+        buckets: u32,
     },
 
     /// No server was named.
@@ -79,8 +99,8 @@ pub enum Error {
         what: String,
     },
 
-    /// Others changed the same bucket all the time.
-    #[error("{server}: others changed the same records for so long that this gave up; try again")]
+    /// Others changed the same key, or the members, all the time.
+    #[error("{server}: the key or the list of members was being changed for so long that this gave up; try again")]
     Contended {
         /// The server.
         server: String,

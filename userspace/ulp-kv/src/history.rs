@@ -18,6 +18,8 @@ pub enum Operation {
     Get,
     /// It was taken away.
     Delete,
+    /// The second was put if the first was there.
+    Swap(u64, u64),
 }
 
 /// How it ended.
@@ -29,6 +31,8 @@ pub enum Outcome {
     Found(Option<u64>),
     /// It was there, or not.
     Deleted(bool),
+    /// What was expected was there and was replaced, or it was not there.
+    Swapped(bool),
     /// It did not happen.
     Failed,
     /// Whether it happened is not known.
@@ -90,6 +94,12 @@ fn apply(state: Option<u64>, operation: Operation, outcome: Outcome) -> Option<O
         (Operation::Get, Outcome::Found(seen)) => (seen == state).then_some(state),
         (Operation::Delete, Outcome::Deleted(was)) => (was == state.is_some()).then_some(None),
         (Operation::Delete, Outcome::Unknown) => Some(None),
+        (Operation::Swap(from, to), Outcome::Swapped(true) | Outcome::Unknown) => {
+            (state == Some(from)).then_some(Some(to))
+        }
+        (Operation::Swap(from, _), Outcome::Swapped(false)) => {
+            (state != Some(from)).then_some(state)
+        }
         _ => None,
     }
 }
@@ -271,6 +281,18 @@ mod tests {
                 (3, 5, 6, Get, Found(Some(7))),
             ],
             &[(1, 1, 2, Put(7), Unknown), (2, 3, 4, Get, Found(None))],
+            &[
+                (1, 1, 2, Put(7), Done),
+                (1, 3, 6, Swap(7, 8), Swapped(true)),
+                (2, 4, 7, Swap(7, 9), Swapped(false)),
+                (3, 8, 9, Get, Found(Some(8))),
+            ],
+            &[
+                (1, 1, 2, Put(7), Done),
+                (1, 3, 4, Swap(7, 8), Unknown),
+                (3, 8, 9, Get, Found(Some(7))),
+                (3, 10, 11, Get, Found(Some(8))),
+            ],
             &[(1, 1, 2, Put(7), Failed), (2, 3, 4, Get, Found(None))],
         ] {
             assert_eq!(verdict(good), Ok(good.len()), "{good:?}");
@@ -288,6 +310,16 @@ mod tests {
                 (2, 5, 6, Get, Found(Some(7))),
             ],
             &[(2, 5, 6, Get, Found(Some(7)))],
+            // Two that both replaced the same, and one that did not though it could.
+            &[
+                (1, 1, 2, Put(7), Done),
+                (1, 3, 6, Swap(7, 8), Swapped(true)),
+                (2, 4, 7, Swap(7, 9), Swapped(true)),
+            ],
+            &[
+                (1, 1, 2, Put(7), Done),
+                (1, 3, 6, Swap(7, 8), Swapped(false)),
+            ],
             &[
                 (1, 1, 2, Put(7), Done),
                 (2, 3, 4, Delete, Deleted(true)),

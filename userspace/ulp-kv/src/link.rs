@@ -1,81 +1,137 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A client's connection to one server: the protocol of `docs/kv.md`.
+//! A client's connection to one server, and the operations that are under way on it.
+//!
+//! Each operation has a lane: memory for what it reads or sends. A step of an operation is a few
+//! requests, of which the last one completes; [`Store`](crate::Store) posts the steps of all lanes
+//! together.
 
-use crate::control::{Control, FromClient, FromServer, MAX_SEGMENTS, VERSION};
-use crate::error::{Error, Result};
-use crate::layout::{self, Geometry, Lock, Place, Slot, BUCKET_LEN};
-use crate::{Options, Stats};
-use rand::{rngs::SmallRng, RngExt};
-use rust_ulp::{
-    AckTimeout, Buffer, CompareSwap, Cq, Device, LocalSlice, Qp, QpBatch, Rc, Read, RemoteSlice,
-    Retries, Write,
+use crate::control::{
+    is_proved, proof, Control, FromClient, FromServer, Members, Nonce, Welcome, MAX_SEGMENTS,
+    VERSION,
 };
-use std::collections::HashMap;
+use crate::error::{Error, Result};
+use crate::layout::{self, decode, Bucket, Found, Geometry, Slot, BUCKET_LEN, MAX_KEY};
+use crate::lookup::{Lookup, Want};
+use crate::wire::{Reply, Request, Status, Write, REPLY_LEN, REQUEST_HEADER};
+use crate::{Op, Options, Outcome, Stats, Value};
+use rand::{rngs::SmallRng, Rng, RngExt};
+use rust_ulp::{
+    AckTimeout, Buffer, Completion, Cq, Device, DeviceBatch, LocalSlice, Qp, Rc, Read, Recv,
+    RemoteSlice, Retries, RnrRetries, Send,
+};
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// Keys looked up at a time.
-pub const LANES: usize = 16;
-/// How long a request may take that the device does not give up itself.
-const DEADLINE: Duration = Duration::from_secs(60);
-/// How often a record may be found broken whose slot says that it is whole.
-const BROKEN: u32 = 8;
-/// Before its key, and the longest key: what tells whose record it is.
-const KEY_PART: usize = 320;
-/// Results of compare-and-swaps, behind the lanes.
-const RESULTS: usize = 4;
+/// Operations that a client may have under way on one connection.
+pub const MAX_DEPTH: usize = 64;
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(10);
+const HELLO: Duration = Duration::from_secs(30);
+/// One of so many sends makes a completion, which frees the places of the others in the queue.
+const SIGNALED: u32 = 16;
+/// How often buckets are read again at once when a key is being changed; then after a pause.
+const AT_ONCE: u32 = 3;
+/// How often a list looks at buckets that have changed.
+const LIST_PASSES: u32 = 8;
+
+/// Bytes of a lane before the record: two buckets, and the epoch.
+const BUCKETS: usize = 2 * BUCKET_LEN;
+const RECORD: usize = BUCKETS + 64;
+
+/// What a request is, in its `wr_id`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Read = 1,
+    Send = 2,
+    Reply = 3,
+}
+
+/// A request that waits to be posted.
+#[derive(Debug)]
+enum Post {
+    Read(Read<'static>),
+    Send(Send<'static>),
+    Recv(Recv<'static>),
+}
+
+/// An operation under way.
+#[derive(Debug)]
+struct Lane {
+    /// Which operation of the run.
+    op: usize,
+    key: Vec<u8>,
+    hash: u64,
+    begin: Instant,
+    /// The lookup of a get, and what it waits for.
+    get: Option<(Lookup, Want)>,
+    /// The half of the record that is still to be read, if it is read by halves.
+    second_half: Option<(u64, usize, usize)>,
+    /// The sequence of a write.
+    sequence: u64,
+    is_delete: bool,
+    is_add: bool,
+    tries: u32,
+    /// When a paused lookup goes on.
+    wake: Option<Instant>,
+}
+
+/// What a completion means for an operation.
+#[derive(Debug)]
+pub enum Event {
+    /// Nothing yet.
+    Nothing,
+    /// The operation is over.
+    Finished(usize, Result<Outcome>),
+    /// The operation is to begin again: its server has another list of members.
+    Epoch(usize),
+    /// The connection is broken.
+    Broken(String),
+}
 
 /// A connection.
 #[derive(Debug)]
 pub struct Link {
-    name: String,
+    /// The server, HOST:PORT.
+    pub name: String,
+    serial: u32,
     options: Options,
     qp: Qp<Rc>,
-    cq: Cq,
     buffer: Buffer,
     lane_len: usize,
-    table: Geometry,
+    lanes: Vec<Option<Lane>>,
+    geometry: Geometry,
     segments: Vec<RemoteSlice>,
-    id: u32,
+    control: Control,
     /// Of this run of the server.
     pub run: u64,
-    control: Control,
-    /// What the locks were when they were last seen.
-    locks: HashMap<u32, Lock>,
+    /// The server has the replies to what this client asked before.
+    pub known: bool,
+    /// The members, as the server knew them when this connected.
+    pub members: Members,
+    /// Where keys were seen, by their hashes.
+    cache: Vec<(u64, Slot)>,
+    posts: Vec<Post>,
+    sends: u32,
+    /// Steps that are under way.
+    pub under_way: u32,
     random: SmallRng,
-    /// Nothing works any more.
-    pub is_broken: bool,
+    /// What happened here.
     pub stats: Stats,
 }
 
-/// Records that were not whole, one after the other.
-#[derive(Default)]
-struct Torn {
-    /// The slot of the last one.
-    slot: Slot,
-    /// How often it was that one.
-    times: u32,
-}
-
-/// A bucket whose lock this client has.
-struct Held {
-    bucket: u32,
-    lock: Lock,
-    slots: Vec<(u32, Slot)>,
-}
-
-fn gone(name: &str, why: impl ToString) -> Error {
-    Error::Gone {
-        server: name.to_owned(),
-        why: why.to_string(),
-    }
-}
-
 impl Link {
-    /// Connects to `name`, which is HOST:PORT.
-    pub fn connect(name: &str, device: &Device, options: &Options) -> Result<Self> {
+    /// Connects to `name`, which is HOST:PORT. `client` is the same for all connections of a client,
+    /// `serial` of none.
+    pub fn connect(
+        name: &str,
+        (client, serial): (u64, u32),
+        device: &Device,
+        cq: &Cq,
+        options: &Options,
+    ) -> Result<Self> {
         let unreachable = |cause| Error::Unreachable {
             server: name.to_owned(),
             cause,
@@ -84,599 +140,661 @@ impl Link {
             server: name.to_owned(),
             what: what.to_owned(),
         };
-        let addrs: Vec<_> = name.to_socket_addrs().map_err(unreachable)?.collect();
+        let refused = |what: &str| Error::Refused {
+            server: name.to_owned(),
+            what: what.to_owned(),
+        };
+        let talked = |error: std::io::Error| match error.kind() {
+            ErrorKind::InvalidData => corrupt("it does not speak this protocol"),
+            _ => unreachable(error),
+        };
         let mut tried = Err(ErrorKind::AddrNotAvailable.into());
-        for addr in addrs {
-            tried = TcpStream::connect_timeout(&addr, Duration::from_secs(10));
+        for addr in name.to_socket_addrs().map_err(unreachable)? {
+            tried = TcpStream::connect_timeout(&addr, CONNECT);
             if tried.is_ok() {
                 break;
             }
         }
-        let tcp = tried.map_err(unreachable)?;
-        tcp.set_read_timeout(Some(Duration::from_secs(30)))
-            .map_err(unreachable)?;
-        let mut control = Control::new(tcp).map_err(unreachable)?;
-        let (pd, cq) = (device.alloc_pd()?, device.create_cq(256)?);
+        let mut control = tried.and_then(Control::new).map_err(unreachable)?;
+        let theirs = match control.receive_within(HELLO).map_err(talked)? {
+            FromServer::Challenge {
+                version: VERSION,
+                nonce,
+            } => nonce,
+            FromServer::Challenge { version, .. } => {
+                return Err(refused(&format!(
+                    "it speaks version {version}, this client {VERSION}; install the same version on both"
+                )));
+            }
+            FromServer::Refused(what) => return Err(refused(&what)),
+            _ => return Err(corrupt("an answer out of turn")),
+        };
+        let pd = device.alloc_pd()?;
         let qp = pd
-            .create_qp::<Rc>(&cq)
+            .create_qp::<Rc>(cq)
+            .max_send_wr(4 * MAX_DEPTH as u32)
+            .max_recv_wr(MAX_DEPTH as u32)
             // A server that vanished is noticed after some seconds.
             .timeout(AckTimeout::at_least(Duration::from_secs(1)))
             .retry_cnt(Retries::new(5)?)
+            // One with more requests than it has receives takes them a moment later.
+            .rnr_retry(RnrRetries::FOREVER)
             .build()?;
+        let mut random: SmallRng = rand::make_rng();
+        let nonce: Nonce = [random.next_u64(), random.next_u64()];
+        let (secret, nonces) = (options.secret.as_deref(), [nonce, theirs]);
         let end = qp.endpoint().into();
         let hello = FromClient::Hello {
             version: VERSION,
+            client,
+            nonce,
+            proof: proof(secret, "client", nonces, &end),
             end,
         };
-        let answer = control.send(&hello).and_then(|()| control.receive());
-        let answer: FromServer = answer.map_err(|error| match error.kind() {
-            ErrorKind::InvalidData => corrupt("it does not speak this protocol"),
-            _ => unreachable(error),
-        })?;
-        let (id, run, end, table, segments) = match answer {
-            FromServer::Welcome {
-                id,
-                run,
-                end,
-                table,
-                segments,
-            } => (id, run, end, table, segments),
-            FromServer::Refused(what) => {
-                return Err(Error::Refused {
-                    server: name.to_owned(),
-                    what,
-                });
-            }
-            FromServer::Freed => return Err(corrupt("an answer out of turn")),
+        control.send(&hello).map_err(unreachable)?;
+        let welcome: Welcome = match control.receive_within(HELLO).map_err(talked)? {
+            FromServer::Welcome(welcome) => *welcome,
+            FromServer::Refused(what) => return Err(refused(&what)),
+            _ => return Err(corrupt("an answer out of turn")),
         };
-        let end = end
-            .endpoint()
-            .ok_or_else(|| corrupt("its end of the connection"))?;
-        if id == 0 || segments.is_empty() || segments.len() > MAX_SEGMENTS {
+        if !is_proved(&welcome.proof, secret, "server", nonces, &welcome.end) {
+            return Err(refused(
+                "this server does not have the client's secret; is it the right one?",
+            ));
+        }
+        let end = welcome.end.endpoint();
+        let end = end.ok_or_else(|| corrupt("its end of the connection"))?;
+        let geometry = welcome.geometry;
+        if welcome.segments.is_empty()
+            || welcome.segments.len() > MAX_SEGMENTS
+            || welcome.window == 0
+        {
             return Err(corrupt("its welcome"));
         }
-        table
+        geometry
             .check()
             .map_err(|_| corrupt("a table that its memory cannot have"))?;
-        let segments: Option<Vec<_>> = segments.iter().map(|segment| segment.remote()).collect();
+        let segments = welcome.segments.iter().map(|segment| segment.remote());
+        let segments: Option<Vec<_>> = segments.collect();
         let segments = segments.ok_or_else(|| corrupt("the address of its memory"))?;
-        let lane_len = BUCKET_LEN + table.record_len();
-        let buffer = pd.alloc_buffer(LANES * lane_len + 8 * RESULTS)?;
-        Ok(Self {
+        let depth = options
+            .depth
+            .clamp(1, MAX_DEPTH)
+            .min(welcome.window as usize);
+        let message = REQUEST_HEADER + MAX_KEY + geometry.max_value as usize;
+        let lane_len = RECORD + geometry.max_record().max(message).next_multiple_of(64);
+        let buffer = pd.alloc_buffer(depth * (lane_len + 64))?;
+        let mut link = Self {
             name: name.to_owned(),
+            serial,
             options: options.clone(),
             qp: qp.connect(end)?,
-            cq,
             buffer,
             lane_len,
-            table,
+            lanes: (0..depth).map(|_| None).collect(),
+            geometry,
             segments,
-            id,
-            run,
             control,
-            locks: HashMap::new(),
-            random: rand::make_rng(),
-            is_broken: false,
+            run: welcome.run,
+            known: welcome.known,
+            members: welcome.members,
+            cache: vec![(0, Slot::EMPTY); options.cache],
+            posts: Vec::new(),
+            sends: 0,
+            under_way: 0,
+            random,
             stats: Stats::default(),
-        })
+        };
+        for n in 0..depth {
+            link.post_recv(n)?;
+        }
+        Ok(link)
     }
 
-    fn corrupt(&self, what: impl Into<String>) -> Error {
+    fn corrupt(&self, what: &str) -> Error {
         Error::Corrupt {
             server: self.name.clone(),
-            what: what.into(),
+            what: what.to_owned(),
         }
     }
 
-    // --- requests ---------------------------------------------------------------------
+    /// Returns the error of an operation that a broken connection ended.
+    pub fn gone(&self, why: &str) -> Error {
+        Error::Gone {
+            server: self.name.clone(),
+            why: why.to_owned(),
+        }
+    }
 
-    /// The server's memory, if it says that it has that.
+    // --- memory -----------------------------------------------------------------------
+
+    /// Returns the server's memory, if it says that it has that.
     fn remote(&self, offset: u64, len: usize) -> Result<RemoteSlice> {
-        let (n, at) = (offset / self.table.segment, offset % self.table.segment);
+        let (n, at) = (
+            offset / self.geometry.segment,
+            offset % self.geometry.segment,
+        );
         let segment = usize::try_from(n).ok().and_then(|n| self.segments.get(n));
         let part =
             segment.and_then(|segment| segment.slice(at..at.saturating_add(len as u64)).ok());
         part.ok_or_else(|| self.corrupt("its table goes beyond its memory"))
     }
 
-    /// The bucket and the record of a lane.
-    fn lane(&self, lane: usize) -> (usize, usize) {
-        let start = (lane % LANES) * self.lane_len;
-        (start, start + BUCKET_LEN)
+    /// Returns memory of a lane.
+    fn local(&self, lane: usize, offset: usize, len: usize) -> Result<LocalSlice> {
+        let start = (lane % self.lanes.len()) * self.lane_len + offset;
+        Ok(self.buffer.slice(start..start + len)?)
     }
 
-    fn result(&self, n: usize) -> usize {
-        LANES * self.lane_len + 8 * (n % RESULTS)
+    fn bytes(&self, lane: usize, offset: usize, len: usize) -> Result<Vec<u8>> {
+        Ok(self.local(lane, offset, len)?.to_vec()?)
     }
 
-    fn local(&self, offset: usize, len: usize) -> Result<LocalSlice> {
-        Ok(self.buffer.slice(offset..offset + len)?)
+    /// Returns the memory of a reply.
+    fn reply(&self, n: usize) -> Result<LocalSlice> {
+        let start = self.lanes.len() * self.lane_len + n * 64;
+        Ok(self.buffer.slice(start..start + REPLY_LEN)?)
     }
 
-    fn read(&self, offset: u64, len: usize, to: usize) -> Result<Read<'static>> {
-        Ok(Read::new(self.remote(offset, len)?, self.local(to, len)?))
+    // --- requests ---------------------------------------------------------------------
+
+    fn wr_id(&self, kind: Kind, n: usize) -> u64 {
+        (u64::from(self.serial) << 32) | ((kind as u64) << 24) | n as u64
     }
 
-    fn swap(&self, offset: u64, old: u64, new: u64, result: usize) -> Result<CompareSwap<'static>> {
-        let result = self.local(self.result(result), 8)?;
-        Ok(CompareSwap::new(self.remote(offset, 8)?, old, new, result))
+    /// Returns the serial of the connection that a `wr_id` is of.
+    pub fn serial_of(wr_id: u64) -> u32 {
+        (wr_id >> 32) as u32
     }
 
-    /// What a compare-and-swap found.
-    fn found(&self, result: usize) -> Result<u64> {
-        Ok(self
-            .buffer
-            .load_u64(self.result(result), std::sync::atomic::Ordering::Acquire)?)
+    /// Returns whether this is the connection with that serial.
+    pub fn is_serial(&self, serial: u32) -> bool {
+        self.serial == serial
     }
 
-    /// Posts a batch and waits until all of it is done. After an error nothing is known.
-    fn finish(
-        &mut self,
-        batch: impl FnOnce(&Self, &mut QpBatch<'_, Rc>) -> Result<()>,
-    ) -> Result<()> {
-        let mut posted = self.qp.batch();
-        batch(self, &mut posted)?;
-        let count = posted.len() as u32;
+    fn post_recv(&mut self, n: usize) -> Result<()> {
+        let recv = Recv::new(self.reply(n)?).wr_id(self.wr_id(Kind::Reply, n));
+        self.posts.push(Post::Recv(recv));
+        Ok(())
+    }
+
+    /// Adds reads of which the last one completes the step of a lane.
+    fn post_reads(&mut self, lane: usize, reads: &[(u64, usize, usize)]) -> Result<()> {
+        let id = self.wr_id(Kind::Read, lane);
+        for (n, (offset, len, to)) in reads.iter().enumerate() {
+            let read = Read::new(self.remote(*offset, *len)?, self.local(lane, *to, *len)?);
+            let read = read.wr_id(id).signaled(n + 1 == reads.len());
+            self.posts.push(Post::Read(read));
+        }
+        self.under_way += 1;
         self.stats.round_trips += 1;
-        let done = posted
-            .submit_and_wait(count, DEADLINE)
-            .and_then(|_| (0..count).try_for_each(|_| self.cq.wait(DEADLINE)?.ok().map(|_| ())));
-        done.map_err(|error| {
-            self.is_broken = true;
-            gone(&self.name, error)
-        })
+        Ok(())
     }
 
-    fn bytes(&self, offset: usize, len: usize) -> Result<Vec<u8>> {
-        Ok(self.buffer.to_vec(offset..offset + len)?)
-    }
-
-    // --- looking ----------------------------------------------------------------------
-
-    /// The slots of buckets, each read into its lane.
-    fn read_buckets(&mut self, buckets: &[u32]) -> Result<Vec<Vec<(u32, Slot)>>> {
-        self.finish(|link, batch| {
-            for (lane, bucket) in buckets.iter().enumerate() {
-                batch.push(link.read(
-                    link.table.bucket(*bucket),
-                    BUCKET_LEN,
-                    link.lane(lane).0,
-                )?)?;
+    /// Moves the requests that wait into a batch, as long as it has room.
+    pub fn post(&mut self, batch: &mut DeviceBatch<'_>, room: usize) -> Result<()> {
+        let count = self.posts.len().min(room.saturating_sub(batch.len()));
+        for post in self.posts.drain(..count) {
+            match post {
+                Post::Read(read) => batch.push(&self.qp, read)?,
+                Post::Send(send) => batch.push(&self.qp, send)?,
+                Post::Recv(recv) => batch.push(&self.qp, recv)?,
             }
-            Ok(())
-        })?;
-        let lanes = 0..buckets.len();
-        lanes
-            .map(|lane| {
-                Ok(layout::bucket(&self.bytes(self.lane(lane).0, BUCKET_LEN)?)
-                    .1
-                    .collect())
-            })
-            .collect()
-    }
-
-    /// Reads records of at most `most` bytes, each into its lane.
-    fn read_records(&mut self, records: &[(Place, Slot)], most: usize) -> Result<Vec<Vec<u8>>> {
-        let mut lens = Vec::with_capacity(records.len());
-        for (_, slot) in records {
-            if slot.record_len() == 0 || slot.record_len() > self.table.record_len() {
-                return Err(self.corrupt("a record of a length that none can have"));
-            }
-            lens.push(slot.record_len().min(most));
-        }
-        self.finish(|link, batch| {
-            for (lane, ((place, slot), len)) in records.iter().zip(&lens).enumerate() {
-                let at = link.table.record(*place, slot.version());
-                batch.push(link.read(at, *len, link.lane(lane).1)?)?;
-            }
-            Ok(())
-        })?;
-        (0..)
-            .zip(&lens)
-            .map(|(lane, len)| self.bytes(self.lane(lane).1, *len))
-            .collect()
-    }
-
-    /// A short while, longer each time, and never the same as others take.
-    fn back_off(&mut self, tries: u32) {
-        let most = 20u64 << tries.min(8);
-        std::thread::sleep(Duration::from_micros(self.random.random_range(0..=most)));
-    }
-
-    /// Takes note of a record that is not whole: overwritten while it was read, if then its slot's word has changed,
-    /// too. If it has not, again and again, nobody writes it.
-    fn torn(&mut self, seen: &mut Torn, slot: Slot) -> Result<()> {
-        self.stats.torn += 1;
-        if seen.slot != slot {
-            *seen = Torn { slot, times: 0 };
-        }
-        seen.times += 1;
-        if seen.times > BROKEN {
-            return Err(self.corrupt("a record that is not whole, and nobody writes it"));
         }
         Ok(())
     }
 
-    /// The value of a key.
-    pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    // --- operations -------------------------------------------------------------------
+
+    /// Returns a lane that is free.
+    pub fn free_lane(&self) -> Option<usize> {
+        self.lanes.iter().position(Option::is_none)
+    }
+
+    /// Returns whether no operation is under way.
+    pub fn is_idle(&self) -> bool {
+        self.lanes.iter().all(Option::is_none)
+    }
+
+    /// Begins an operation in a free lane. `epoch` and `done` are as in [`Request`].
+    pub fn start(
+        &mut self,
+        lane: usize,
+        (n, op): (usize, &Op<'_>),
+        (sequence, done, epoch): (u64, u64, u64),
+        begin: Instant,
+    ) -> Result<()> {
+        let key = op.key();
         let hash = layout::hash(key);
-        let bucket = self.table.bucket_of(hash);
-        let start = Instant::now();
-        let mut seen = Torn::default();
-        for tries in 0.. {
-            let slots = self.read_buckets(&[bucket])?.pop().unwrap_or_default();
-            let mut torn = None;
-            for (n, slot) in slots.into_iter().filter(|(_, slot)| slot.may_be(hash)) {
-                let place = Place { bucket, slot: n };
-                if !self.options.slow.is_zero() {
-                    std::thread::sleep(self.options.slow);
-                }
-                let record = self
-                    .read_records(&[(place, slot)], usize::MAX)?
-                    .pop()
-                    .unwrap_or_default();
-                match layout::decode(&record, place, slot.version(), self.options.verify) {
-                    Some((of, value)) if of == key => return Ok(Some(value.to_vec())),
-                    Some(_) => {}
-                    None => torn = Some(slot),
-                }
-            }
-            let Some(slot) = torn else {
-                return Ok(None);
-            };
-            self.torn(&mut seen, slot)?;
-            if start.elapsed() > self.options.patience {
-                break;
-            }
-            self.back_off(tries);
-        }
-        Err(Error::Contended {
-            server: self.name.clone(),
-        })
-    }
-
-    /// The values of at most [`LANES`] keys, looked up together.
-    pub fn get_many(&mut self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
-        let hashes: Vec<u64> = keys.iter().map(|key| layout::hash(key)).collect();
-        let buckets: Vec<u32> = hashes
-            .iter()
-            .map(|hash| self.table.bucket_of(*hash))
-            .collect();
-        let slots = self.read_buckets(&buckets)?;
-        // Those with one candidate are read together. The others are looked up one by one.
-        let mut values = vec![None; keys.len()];
-        let (mut ready, mut later) = (Vec::new(), Vec::new());
-        for (n, (slots, hash)) in slots.iter().zip(&hashes).enumerate() {
-            let mut may = slots.iter().filter(|(_, slot)| slot.may_be(*hash));
-            match (may.next(), may.next(), buckets.get(n)) {
-                (None, ..) => {}
-                (Some((slot, word)), None, Some(bucket)) => {
-                    ready.push((
-                        n,
-                        (
-                            Place {
-                                bucket: *bucket,
-                                slot: *slot,
-                            },
-                            *word,
-                        ),
-                    ));
-                }
-                _ => later.push(n),
-            }
-        }
-        if !ready.is_empty() {
-            let places: Vec<_> = ready.iter().map(|(_, record)| *record).collect();
-            let records = self.read_records(&places, usize::MAX)?;
-            for ((n, (place, slot)), record) in ready.iter().zip(&records) {
-                match (
-                    layout::decode(record, *place, slot.version(), self.options.verify),
-                    values.get_mut(*n),
-                ) {
-                    (Some((of, value)), Some(to)) => {
-                        if keys.get(*n).is_some_and(|key| *key == of) {
-                            *to = Some(value.to_vec());
-                        }
-                    }
-                    _ => {
-                        self.stats.torn += 1;
-                        later.push(*n);
-                    }
-                }
-            }
-        }
-        for n in later {
-            if let (Some(key), Some(to)) = (keys.get(n), values.get_mut(n)) {
-                *to = self.get(key)?;
-            }
-        }
-        Ok(values)
-    }
-
-    /// Every key, with the length of its value, as each is when it is come to.
-    pub fn list(&mut self, mut each: impl FnMut(&[u8], usize)) -> Result<()> {
-        let all: Vec<u32> = (0..self.table.buckets).collect();
-        for some in all.chunks(LANES) {
-            let slots = self.read_buckets(some)?;
-            let mut records: Vec<_> = Vec::new();
-            for (bucket, slots) in some.iter().zip(slots) {
-                let full = slots.into_iter().filter(|(_, slot)| !slot.is_empty());
-                records.extend(full.map(|(slot, word)| {
-                    (
-                        Place {
-                            bucket: *bucket,
-                            slot,
-                        },
-                        word,
-                    )
-                }));
-            }
-            for some in records.chunks(LANES) {
-                let found = self.read_records(some, usize::MAX)?;
-                for ((place, slot), record) in some.iter().zip(found) {
-                    match layout::decode(&record, *place, slot.version(), true) {
-                        Some((key, value)) => each(key, value.len()),
-                        None => self.list_again(*place, &mut each)?,
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A record that was overwritten while it was read.
-    fn list_again(&mut self, place: Place, each: &mut impl FnMut(&[u8], usize)) -> Result<()> {
-        let mut seen = Torn::default();
-        let start = Instant::now();
-        self.stats.torn += 1;
-        while start.elapsed() < self.options.patience {
-            let slots = self
-                .read_buckets(&[place.bucket])?
-                .pop()
-                .unwrap_or_default();
-            let slot = slots
-                .iter()
-                .find(|(n, _)| *n == place.slot)
-                .map_or(Slot(0), |(_, slot)| *slot);
-            if slot.is_empty() {
-                return Ok(());
-            }
-            let record = self
-                .read_records(&[(place, slot)], usize::MAX)?
-                .pop()
-                .unwrap_or_default();
-            if let Some((key, value)) = layout::decode(&record, place, slot.version(), true) {
-                each(key, value.len());
-                return Ok(());
-            }
-            self.torn(&mut seen, slot)?;
-        }
-        Err(Error::Contended {
-            server: self.name.clone(),
-        })
-    }
-
-    // --- changing ---------------------------------------------------------------------
-
-    /// Takes the lock of a bucket, and reads its slots.
-    fn lock(&mut self, bucket: u32) -> Result<Held> {
-        let at = self.table.bucket(bucket);
-        let start = Instant::now();
-        // Somebody who has it, and since when this client has seen that.
-        let mut seen = (Lock(0), start);
-        let mut tries = 0;
-        loop {
-            let guess = self.locks.get(&bucket).copied().unwrap_or(Lock(0));
-            let mine = guess.taken(self.id);
-            self.finish(|link, batch| {
-                batch.push(link.swap(at, guess.0, mine.0, 0)?)?;
-                batch.push(link.read(at, BUCKET_LEN, link.lane(0).0)?)?;
-                Ok(())
-            })?;
-            let found = Lock(self.found(0)?);
-            if found == guess {
-                let bytes = self.bytes(self.lane(0).0, BUCKET_LEN)?;
-                let slots = layout::bucket(&bytes).1.collect();
-                return Ok(Held {
-                    bucket,
-                    lock: mine,
-                    slots,
-                });
-            }
-            if found.owner() == self.id {
-                return Err(self.corrupt("a lock that this client does not have is in its name"));
-            }
-            self.locks.insert(bucket, found.freed());
-            self.stats.lock_misses += 1;
-            if start.elapsed() > self.options.patience {
-                return Err(Error::Contended {
+        let mut new = Lane {
+            op: n,
+            key: key.to_vec(),
+            hash,
+            begin,
+            get: None,
+            second_half: None,
+            sequence,
+            is_delete: matches!(op, Op::Delete { .. }),
+            is_add: matches!(op, Op::Add { .. }),
+            tries: 0,
+            wake: None,
+        };
+        let Some((condition, write)) = op.write() else {
+            let cached = self.cached(hash);
+            let (lookup, want) = Lookup::begin(hash, cached);
+            new.get = Some((lookup, want.clone()));
+            self.put_lane(lane, Some(new));
+            return self.want(lane, want).map(drop);
+        };
+        let most = self.geometry.max_value as usize;
+        if let Write::Put { value, .. } | Write::Move { value, .. } = write {
+            if value.len() > most {
+                return Err(Error::TooLarge {
+                    len: value.len(),
+                    max: most,
                     server: self.name.clone(),
                 });
             }
-            if found.owner() == 0 {
-                continue;
-            }
-            if found != seen.0 {
-                seen = (found, Instant::now());
-                tries = 0;
-            }
-            if seen.1.elapsed() > self.options.lease {
-                self.complain(bucket, found)?;
-                seen.1 = Instant::now();
-            }
-            self.back_off(tries);
-            tries += 1;
+        }
+        let request = Request {
+            sequence,
+            done,
+            epoch,
+            condition,
+            key,
+            write,
+        };
+        let bytes = request.encode();
+        let memory = self.local(lane, RECORD, bytes.len())?;
+        self.buffer.write_at(memory.offset(), &bytes)?;
+        self.sends = self.sends.wrapping_add(1);
+        let send = Send::new(memory)
+            .wr_id(self.wr_id(Kind::Send, lane))
+            .signaled(self.sends % SIGNALED == 0);
+        self.posts.push(Post::Send(send));
+        self.under_way += 1;
+        self.stats.round_trips += 1;
+        self.put_lane(lane, Some(new));
+        Ok(())
+    }
+
+    fn put_lane(&mut self, lane: usize, new: Option<Lane>) -> Option<Lane> {
+        let place = self.lanes.get_mut(lane)?;
+        std::mem::replace(place, new)
+    }
+
+    fn cached(&self, hash: u64) -> Option<Slot> {
+        let (of, slot) = self.cache.get(self.cache_index(hash)?)?;
+        (*of == hash && !slot.is_empty()).then_some(*slot)
+    }
+
+    fn cache_index(&self, hash: u64) -> Option<usize> {
+        (hash as usize).checked_rem(self.cache.len())
+    }
+
+    fn remember(&mut self, hash: u64, slot: Slot) {
+        let index = self.cache_index(hash);
+        if let Some(place) = index.and_then(|index| self.cache.get_mut(index)) {
+            *place = (hash, slot);
         }
     }
 
-    /// Has the server cut off somebody who does not give a lock back.
-    fn complain(&mut self, bucket: u32, lock: Lock) -> Result<()> {
-        self.stats.complaints += 1;
-        let lock = lock.0;
-        let message = FromClient::Stuck { bucket, lock };
-        let answer = self
-            .control
-            .send(&message)
-            .and_then(|()| self.control.receive());
-        match answer {
-            Ok(FromServer::Freed) => Ok(()),
+    /// Does what a lookup wants.
+    fn want(&mut self, lane: usize, want: Want) -> Result<Event> {
+        let Some(Some(Lane {
+            op,
+            hash,
+            begin,
+            tries,
+            get: Some((_, state)),
+            second_half,
+            wake,
+            ..
+        })) = self.lanes.get_mut(lane)
+        else {
+            return Ok(Event::Nothing);
+        };
+        let (op, hash) = (*op, *hash);
+        *state = want.clone();
+        let done = match want {
+            Want::BucketsLater if *tries >= AT_ONCE => {
+                if begin.elapsed() > self.options.patience {
+                    Err(Error::Contended {
+                        server: self.name.clone(),
+                    })
+                } else {
+                    *tries += 1;
+                    // A short while, longer each time, and never the same as others take.
+                    let most = 20u64 << (*tries).min(8);
+                    let pause = Duration::from_micros(self.random.random_range(0..=most));
+                    *wake = Some(Instant::now() + pause);
+                    return Ok(Event::Nothing);
+                }
+            }
+            Want::Buckets | Want::BucketsLater => {
+                *tries += u32::from(want == Want::BucketsLater);
+                let (first, second) = self.geometry.buckets_of(hash);
+                let reads = [
+                    (self.geometry.bucket(first), BUCKET_LEN, 0),
+                    (self.geometry.bucket(second), BUCKET_LEN, BUCKET_LEN),
+                    (0, 8, BUCKETS),
+                ];
+                self.post_reads(lane, &reads)?;
+                return Ok(Event::Nothing);
+            }
+            Want::Record(slot) => {
+                if slot.units() == 0 || slot.len() > self.geometry.max_record() {
+                    Err(self.corrupt("a record of a length that none can have"))
+                } else {
+                    let len = slot.len();
+                    let first = match self.options.slow.is_zero() {
+                        true => len,
+                        false => len / 2,
+                    };
+                    let second = (slot.offset() + first as u64, len - first, RECORD + first);
+                    *second_half = (first < len).then_some(second);
+                    self.post_reads(lane, &[(slot.offset(), first, RECORD)])?;
+                    return Ok(Event::Nothing);
+                }
+            }
+            Want::Value(bytes, version, slot) => {
+                self.remember(hash, slot);
+                Ok(Outcome::Value(Some(Value { bytes, version })))
+            }
+            Want::Nothing => {
+                self.remember(hash, Slot::EMPTY);
+                Ok(Outcome::Value(None))
+            }
+            Want::Corrupt => Err(self.corrupt("a record that is not whole, and nobody writes it")),
+        };
+        self.put_lane(lane, None);
+        Ok(Event::Finished(op, done))
+    }
+
+    /// Continues the lookups that have paused long enough. Returns when the next one does.
+    pub fn wake(&mut self) -> Result<Option<Instant>> {
+        let now = Instant::now();
+        let mut next: Option<Instant> = None;
+        for lane in 0..self.lanes.len() {
+            let Some(Some(Lane { wake, .. })) = self.lanes.get_mut(lane) else {
+                continue;
+            };
+            match *wake {
+                Some(when) if when <= now => {
+                    *wake = None;
+                    self.want(lane, Want::Buckets)?;
+                }
+                Some(when) => next = Some(next.map_or(when, |next| next.min(when))),
+                None => {}
+            }
+        }
+        Ok(next)
+    }
+
+    /// Takes a completion. `epoch` is that of the client's list of members.
+    pub fn complete(&mut self, completion: &Completion, epoch: u64) -> Result<Event> {
+        if let Err(error) = completion.check() {
+            return Ok(Event::Broken(error.to_string()));
+        }
+        let n = (completion.wr_id & 0xff_ffff) as usize;
+        match (completion.wr_id >> 24) & 0xff {
+            kind if kind == Kind::Read as u64 => self.read_done(n, epoch),
+            kind if kind == Kind::Reply as u64 => self.replied(n),
+            _ => Ok(Event::Nothing),
+        }
+    }
+
+    fn read_done(&mut self, lane: usize, epoch: u64) -> Result<Event> {
+        self.under_way = self.under_way.saturating_sub(1);
+        let Some(Some(Lane {
+            op,
+            get: Some((_, want)),
+            second_half,
+            ..
+        })) = self.lanes.get_mut(lane)
+        else {
+            return Ok(Event::Nothing);
+        };
+        if let Some(half) = second_half.take() {
+            std::thread::sleep(self.options.slow);
+            self.post_reads(lane, &[half])?;
+            return Ok(Event::Nothing);
+        }
+        let (op, want) = (*op, want.clone());
+        let (buckets, bytes) = match want {
+            Want::Record(slot) => (None, self.bytes(lane, RECORD, slot.len())?),
+            _ => {
+                let bytes = self.bytes(lane, 0, BUCKETS + 8)?;
+                let (first, rest) = bytes.split_at(BUCKET_LEN.min(bytes.len()));
+                let buckets = (Bucket::decode(first), Bucket::decode(rest));
+                (Some(buckets), bytes)
+            }
+        };
+        let Some(Some(Lane {
+            key,
+            get: Some((lookup, _)),
+            ..
+        })) = self.lanes.get_mut(lane)
+        else {
+            return Ok(Event::Nothing);
+        };
+        let before = lookup.retries;
+        let next = match &buckets {
+            Some((first, second)) => lookup.buckets(first, second),
+            None => lookup.record(&self.geometry, key, &bytes, self.options.verify),
+        };
+        self.stats.torn += lookup.retries - before;
+        if next == Want::Nothing && bytes.get(BUCKETS..) != Some(&epoch.to_le_bytes()[..]) {
+            // The key may be at another server by now.
+            self.put_lane(lane, None);
+            return Ok(Event::Epoch(op));
+        }
+        self.want(lane, next)
+    }
+
+    fn replied(&mut self, n: usize) -> Result<Event> {
+        let reply = Reply::decode(&self.reply(n)?.to_vec()?);
+        self.post_recv(n)?;
+        let Some(reply) = reply else {
+            return Ok(Event::Broken("a reply that makes no sense".to_owned()));
+        };
+        let is_it = |lane: &Option<Lane>| {
+            lane.as_ref()
+                .is_some_and(|lane| lane.get.is_none() && lane.sequence == reply.sequence)
+        };
+        let place = self.lanes.iter().position(is_it);
+        let Some(lane) = place.and_then(|lane| self.put_lane(lane, None)) else {
+            return Ok(Event::Broken("a reply to no request".to_owned()));
+        };
+        self.under_way = self.under_way.saturating_sub(1);
+        let slot = Slot(reply.slot);
+        self.remember(lane.hash, slot);
+        let server = || self.name.clone();
+        let version = (reply.version != 0).then_some(reply.version);
+        let done = match reply.status {
+            Status::Epoch => return Ok(Event::Epoch(lane.op)),
+            Status::Done if lane.is_add => Ok(Outcome::Sum(reply.number)),
+            Status::Done if lane.is_delete => Ok(Outcome::Deleted(true)),
+            Status::Unmet if lane.is_delete => Ok(Outcome::Deleted(false)),
+            Status::Done => Ok(Outcome::Written(reply.version)),
+            Status::Unmet => Ok(Outcome::Unmet(version)),
+            Status::NoMemory => Err(Error::Full {
+                server: server(),
+                of: "memory",
+            }),
+            Status::NoSlot => Err(Error::Full {
+                server: server(),
+                of: "slots",
+            }),
+            Status::NoNumber => Err(Error::NoNumber { server: server() }),
+            Status::Invalid => Err(self.corrupt("it does not understand a request")),
+            Status::Forgotten => Err(self.gone("it has forgotten what became of this request")),
+        };
+        Ok(Event::Finished(lane.op, done))
+    }
+
+    /// Returns why the connection is to be given up, if it is: the server has hung up, or it does
+    /// not reply to a write. The adapter notices when Reads are not answered.
+    pub fn trouble(&self) -> Option<String> {
+        let mut lanes = self.lanes.iter().flatten();
+        if lanes.any(|lane| lane.get.is_none() && lane.begin.elapsed() > self.options.patience) {
+            return Some("it does not reply".to_owned());
+        }
+        (!self.is_idle() && self.control.is_over()).then(|| "it has hung up".to_owned())
+    }
+
+    /// Takes the operations that are under way, when the connection is broken.
+    pub fn take_ops(&mut self) -> Vec<usize> {
+        let lanes = self.lanes.iter_mut().filter_map(Option::take);
+        lanes.map(|lane| lane.op).collect()
+    }
+
+    // --- other ------------------------------------------------------------------------
+
+    /// Sends a message over the control connection and returns the answer.
+    fn ask(&mut self, message: &FromClient) -> Result<FromServer> {
+        let answer = self.control.send(message);
+        match answer.and_then(|()| self.control.receive_within(HELLO)) {
             Ok(FromServer::Refused(what)) => Err(Error::Refused {
                 server: self.name.clone(),
                 what,
             }),
-            Ok(_) => Err(self.corrupt("an answer out of turn")),
-            Err(error) => {
-                self.is_broken = true;
-                Err(gone(&self.name, error))
-            }
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(self.gone(&error.to_string())),
         }
     }
 
-    /// Changes a slot's word and gives the lock back, after a record was written to where nobody looks yet. Where
-    /// that fails, the connection is given up, and with it the lock.
-    fn commit(
+    /// Asks the server for the members.
+    pub fn get_members(&mut self) -> Result<Members> {
+        match self.ask(&FromClient::GetMembers)? {
+            FromServer::Members(members) => Ok(members),
+            _ => Err(self.corrupt("an answer out of turn")),
+        }
+    }
+
+    /// Tells the server the members, as in [`FromClient::SetMembers`]. Returns the version that it
+    /// gives next.
+    pub fn set_members(
         &mut self,
-        held: &Held,
-        record: Option<(u64, &[u8])>,
-        change: Option<(Place, Slot, Slot)>,
-    ) -> Result<()> {
-        let done = self.try_commit(held, record, change);
-        self.is_broken |= done.is_err();
-        done
-    }
-
-    fn try_commit(
-        &mut self,
-        held: &Held,
-        record: Option<(u64, &[u8])>,
-        change: Option<(Place, Slot, Slot)>,
-    ) -> Result<()> {
-        let lane = self.lane(0).1;
-        if let Some((_, bytes)) = record {
-            self.buffer.write_at(lane, bytes)?;
-        }
-        let free = held.lock.freed();
-        let at = self.table.bucket(held.bucket);
-        self.finish(|link, batch| {
-            if let Some((offset, bytes)) = record {
-                let to = link.remote(offset, bytes.len())?;
-                batch.push(Write::new(link.local(lane, bytes.len())?, to))?;
-            }
-            if let Some((place, old, new)) = change {
-                batch.push(link.swap(link.table.word(place), old.0, new.0, 1)?)?;
-            }
-            batch.push(link.swap(at, held.lock.0, free.0, 0)?)?;
-            Ok(())
-        })?;
-        let changed = match change {
-            Some((_, old, _)) => self.found(1)? == old.0,
-            None => true,
+        members: &Members,
+        moving: bool,
+        next_version: u64,
+    ) -> Result<u64> {
+        let message = FromClient::SetMembers {
+            members: members.clone(),
+            moving,
+            next_version,
         };
-        if !changed || self.found(0)? != held.lock.0 {
-            return Err(self.corrupt("somebody changed what this client had locked"));
+        match self.ask(&message)? {
+            FromServer::Changed { next_version } => Ok(next_version),
+            _ => Err(self.corrupt("an answer out of turn")),
         }
-        self.locks.insert(held.bucket, free);
-        Ok(())
     }
 
-    /// The slot of a key in a bucket that is locked.
-    fn look(&mut self, held: &Held, key: &[u8], hash: u64) -> Result<Option<(Place, Slot)>> {
-        for (slot, word) in held.slots.iter().filter(|(_, slot)| slot.may_be(hash)) {
-            let place = Place {
-                bucket: held.bucket,
-                slot: *slot,
-            };
-            let mut seen = Torn::default();
-            let is_it = loop {
-                let records = self.read_records(&[(place, *word)], KEY_PART)?;
-                let record = records.first().map_or(&[][..], Vec::as_slice);
-                if let Some(is_it) = layout::is_of(record, place, word.version(), key) {
-                    break is_it;
-                }
-                // Nobody writes it now: what was written is not to be seen yet.
-                self.torn(&mut seen, *word)?;
-                self.back_off(seen.times);
-            };
-            if is_it {
-                return Ok(Some((place, *word)));
-            }
-        }
-        Ok(None)
-    }
-
-    /// As [`Self::look`]. Where that fails, the connection is given up, and with it the lock.
-    fn find(&mut self, held: &Held, key: &[u8], hash: u64) -> Result<Option<(Place, Slot)>> {
-        let found = self.look(held, key, hash);
-        self.is_broken |= found.is_err();
-        found
-    }
-
-    /// Sets the value of a key.
-    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        if value.len() > self.table.max_value as usize {
-            return Err(Error::TooLarge {
-                len: value.len(),
-                max: self.table.max_value as usize,
-                server: self.name.clone(),
-            });
-        }
-        let hash = layout::hash(key);
-        let held = self.lock(self.table.bucket_of(hash))?;
-        let there = match self.find(&held, key, hash)? {
-            None => {
-                let mut empty = held.slots.iter().filter(|(_, slot)| slot.is_empty());
-                empty.next().map(|(slot, word)| {
-                    (
-                        Place {
-                            bucket: held.bucket,
-                            slot: *slot,
-                        },
-                        *word,
-                    )
-                })
-            }
-            there => there,
-        };
-        let Some((place, old)) = there else {
-            self.commit(&held, None, None)?;
-            return Err(Error::Full {
-                server: self.name.clone(),
-            });
-        };
-        let version = old.version().wrapping_add(1);
-        let bytes = layout::encode(place, version, key, value);
-        let new = old.with(bytes.len(), hash);
-        let at = self.table.record(place, version);
-        self.commit(&held, Some((at, &bytes)), Some((place, old, new)))
-    }
-
-    /// Takes a key away. Whether it was there.
-    pub fn delete(&mut self, key: &[u8]) -> Result<bool> {
-        let hash = layout::hash(key);
-        let held = self.lock(self.table.bucket_of(hash))?;
-        let there = self.find(&held, key, hash)?;
-        self.commit(
-            &held,
-            None,
-            there.map(|(place, old)| (place, old, old.emptied())),
-        )?;
-        Ok(there.is_some())
-    }
-
-    /// Takes the lock of a key's bucket and keeps it.
-    #[cfg(feature = "test-hooks")]
-    pub fn hold(&mut self, key: &[u8]) -> Result<()> {
-        let bucket = self.table.bucket_of(layout::hash(key));
-        self.lock(bucket).map(|_| ())
-    }
-
-    /// Whether the server has hung up.
+    /// Returns whether the server has hung up.
     pub fn is_over(&self) -> bool {
-        self.is_broken || self.control.is_over()
+        self.control.is_over()
     }
 
-    /// The table.
-    pub fn table(&self) -> &Geometry {
-        &self.table
+    /// Returns the sizes of the server's table.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Ends the queue pair, as an error of the network does.
+    #[cfg(feature = "test-hooks")]
+    pub fn break_qp(&self) -> Result<()> {
+        let error = rust_ulp::QpAttr::to(rust_ulp::QpState::Err);
+        Ok(self.qp.modify(error).map(drop)?)
+    }
+
+    /// Reads parts of the server's memory, of at most a record each, while nothing is under way.
+    fn read_all(&mut self, cq: &Cq, parts: &[(u64, usize)]) -> Result<Vec<Vec<u8>>> {
+        let mut all = Vec::with_capacity(parts.len());
+        for some in parts.chunks(self.lanes.len()) {
+            let mut batch = self.qp.batch();
+            for post in std::mem::take(&mut self.posts) {
+                if let Post::Recv(recv) = post {
+                    batch.push(recv)?;
+                }
+            }
+            for (lane, (offset, len)) in some.iter().enumerate() {
+                let read = Read::new(self.remote(*offset, *len)?, self.local(lane, RECORD, *len)?);
+                batch.push(read.wr_id(self.wr_id(Kind::Read, lane)))?;
+            }
+            self.stats.round_trips += 1;
+            let posted = batch
+                .submit()
+                .map_err(|error| self.gone(&error.to_string()))?;
+            let mut left = some.len().min(posted);
+            while left > 0 {
+                let completion = cq.wait(self.options.patience)?;
+                if Self::serial_of(completion.wr_id) != self.serial {
+                    continue;
+                }
+                completion
+                    .check()
+                    .map_err(|error| self.gone(&error.to_string()))?;
+                left -= usize::from((completion.wr_id >> 24) & 0xff == Kind::Read as u64);
+            }
+            for (lane, (_, len)) in some.iter().enumerate() {
+                all.push(self.bytes(lane, RECORD, *len)?);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns all buckets.
+    fn all_buckets(&mut self, cq: &Cq) -> Result<Vec<Bucket>> {
+        let (mut at, end) = (
+            self.geometry.bucket(0),
+            self.geometry.bucket(self.geometry.buckets),
+        );
+        let most = self.geometry.max_record().min(4096) / BUCKET_LEN * BUCKET_LEN;
+        let mut parts = Vec::new();
+        while at < end {
+            let border = (at / self.geometry.segment + 1) * self.geometry.segment;
+            let len = (border.min(end) - at).min(most.max(BUCKET_LEN) as u64);
+            parts.push((at, len as usize));
+            at += len;
+        }
+        let bytes = self.read_all(cq, &parts)?.concat();
+        Ok(bytes.chunks_exact(BUCKET_LEN).map(Bucket::decode).collect())
+    }
+
+    /// Returns all keys, each with the length of its value and the second at which it expires.
+    pub fn list(&mut self, cq: &Cq) -> Result<BTreeMap<Vec<u8>, (usize, u32)>> {
+        let mut keys = BTreeMap::new();
+        let mut seen: Vec<Bucket> = Vec::new();
+        // A key that was moved meanwhile is in a bucket that has changed.
+        for _ in 0..LIST_PASSES {
+            let buckets = self.all_buckets(cq)?;
+            let is_new = |(n, bucket): &(usize, &Bucket)| {
+                bucket.sequence.is_none() || seen.get(*n) != Some(*bucket)
+            };
+            let changed = buckets
+                .iter()
+                .enumerate()
+                .filter(is_new)
+                .map(|(_, bucket)| bucket);
+            let slots = changed.flat_map(|bucket| bucket.slots);
+            let slots: Vec<Slot> = slots.filter(|slot| !slot.is_empty()).collect();
+            if slots.is_empty() && !seen.is_empty() {
+                break;
+            }
+            let sound = |slot: &&Slot| (1..=self.geometry.max_record()).contains(&slot.len());
+            let slots: Vec<Slot> = slots.iter().filter(sound).copied().collect();
+            let parts: Vec<_> = slots
+                .iter()
+                .map(|slot| (slot.offset(), slot.len()))
+                .collect();
+            for (slot, bytes) in slots.iter().zip(self.read_all(cq, &parts)?) {
+                if let Found::Valid(record) = decode(&self.geometry, slot.at(), &bytes, true) {
+                    keys.insert(record.key.to_vec(), (record.value.len(), record.expires));
+                }
+            }
+            seen = buckets;
+        }
+        Ok(keys)
     }
 }

@@ -1,23 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The server: memory, and who may reach it. No get, put or delete passes through here; what does
-//! is who comes, who goes, and whose locks are to be given back then.
+//! The server: its memory, and the clients that come and go. [`engine`](crate::engine) carries out
+//! their writes; gets do not pass through here.
 
-use crate::control::{Control, FromClient, FromServer, Segment, MAX_SEGMENTS, VERSION};
+use crate::control::{
+    is_proved, proof, Control, End, FromClient, FromServer, Members, Nonce, Segment, Welcome,
+    MAX_MEMBERS, MAX_SEGMENTS, VERSION,
+};
+use crate::dump;
+use crate::engine::{Engine, WINDOW};
 use crate::error::{Error, Result};
-use crate::layout::{Geometry, Lock, MAX_MEMORY};
+use crate::layout::{Geometry, MAX_MEMORY};
+use crate::replies::Replies;
+use crate::table::{Table, LAST_VERSION};
 use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
 use rand::{rngs::SmallRng, Rng};
 use rust_ulp::{
-    Access, Buffer, CompareSwap, Cq, Device, Grant, GrantOptions, Listener, PageSize, Pd, Qp, Rc,
-    RemoteSlice,
+    Access, Buffer, Device, Grant, GrantOptions, Listener, PageSize, Pd, Qp, Rc, RemoteSlice,
+    RnrTimer,
 };
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 /// How long a client may take to say who it is, in all.
 const HELLO: Duration = Duration::from_secs(30);
@@ -27,252 +36,267 @@ const SILENT: u32 = 60;
 const BETWEEN_PROBES: u32 = 10;
 const PROBES: u32 = 6;
 /// How often a server looks whether it is to stop.
-const TICK: Duration = Duration::from_millis(100);
+pub const TICK: Duration = Duration::from_millis(100);
+/// The epoch while keys move.
+pub const MOVING: u64 = u64::MAX;
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What these protect is never half-changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A client: the queue pair over which it reaches the memory, and the connection whose end is its
-/// end.
+/// A client: its queue pair, and the connection whose end is its end.
 #[derive(Debug)]
-struct Session {
-    // Dropped first, which takes it down: after that nothing of this client lands any more.
-    _qp: Qp<Rc>,
-    tcp: TcpStream,
+pub struct Session {
+    /// Dropped first: after that nothing of this client is taken any more.
+    pub qp: Qp<Rc>,
+    /// The TCP connection.
+    pub tcp: TcpStream,
+    /// The client, which is the same on its next connection.
+    pub client: u64,
+}
+
+impl Session {
+    /// Ends the session: its thread then drops it.
+    pub fn end(&self) {
+        let _ = self.tcp.shutdown(Shutdown::Both);
+    }
 }
 
 #[derive(Debug, Default)]
-struct Sessions {
-    all: HashMap<u32, Session>,
-    last_id: u32,
+pub struct Sessions {
+    /// The sessions by the user data of their queue pairs.
+    pub all: HashMap<u64, Session>,
+    last: u64,
 }
 
 /// What a server has done.
 #[derive(Debug, Default)]
 pub struct ServerStats {
-    /// Clients that came.
+    /// Clients that connected.
     pub clients: AtomicU64,
-    /// Clients that were cut off because others complained.
-    pub cut_off: AtomicU64,
-    /// Locks of clients that are gone.
-    pub locks_freed: AtomicU64,
+    /// Requests that changed something, or were to.
+    pub requests: AtomicU64,
+    /// Requests that came a second time, and were not carried out again.
+    pub repeated: AtomicU64,
+    /// Keys that were deleted because their time was over.
+    pub expired: AtomicU64,
 }
 
+/// The members, and whether keys move.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Membership {
+    pub members: Members,
+    pub moving: bool,
+}
+
+impl Membership {
+    /// Returns the epoch that requests must have.
+    pub fn epoch(&self) -> u64 {
+        match self.moving {
+            true => MOVING,
+            false => self.members.epoch,
+        }
+    }
+}
+
+/// The time in seconds since the epoch of Unix, on a clock that is never set.
 #[derive(Debug)]
-struct Shared {
-    device: Device,
+struct Clock {
+    start: Instant,
+    then: Duration,
+}
+
+impl Clock {
+    fn new() -> Self {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Self {
+            start: Instant::now(),
+            then: since.unwrap_or_default(),
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.then + self.start.elapsed()
+    }
+}
+
+/// What the threads of a server share.
+#[derive(Debug)]
+pub struct Shared {
+    pub device: Device,
     pd: Pd,
-    cq: Cq,
     memory: Buffer,
     grants: Vec<Grant>,
-    table: Geometry,
+    geometry: Geometry,
     run: u64,
-    sessions: Mutex<Sessions>,
-    /// Held while a session ends, so that nobody gives back the locks of a client whose queue pair
-    /// is still there. Taken before `sessions`.
-    own: Mutex<Own>,
-    stats: ServerStats,
-}
-
-/// A queue pair of the server's to itself: words that clients swap are swapped here by the device,
-/// too. What the processor does atomically need not be so for the device.
-#[derive(Debug)]
-struct Own {
-    qp: Qp<Rc>,
-    _other: Qp<Rc>,
-    cq: Cq,
-    result: Buffer,
-    memory: Vec<RemoteSlice>,
-    segment: u64,
-}
-
-impl Own {
-    fn new(device: &Device, pd: &Pd, grants: &[Grant], segment: u64) -> Result<Self> {
-        let cq = device.create_cq(16)?;
-        let (one, other) = (
-            pd.create_qp::<Rc>(&cq).build()?,
-            pd.create_qp::<Rc>(&cq).build()?,
-        );
-        let (here, there) = (one.endpoint(), other.endpoint());
-        let (other, qp) = (other.connect(here)?, one.connect(there)?);
-        let result = pd.alloc_buffer(8)?;
-        Ok(Self {
-            qp,
-            _other: other,
-            cq,
-            result,
-            memory: grants.iter().map(Grant::remote).collect(),
-            segment,
-        })
-    }
-
-    fn swap(&self, offset: u64, old: u64, new: u64) -> Result<bool> {
-        let index = usize::try_from(offset / self.segment).unwrap_or(usize::MAX);
-        let part = self.memory.get(index).ok_or(Error::Memory {
-            len: offset,
-            max_value: 0,
-        })?;
-        let at = offset % self.segment;
-        let target = part.slice(at..at.saturating_add(8))?;
-        self.qp
-            .post(CompareSwap::new(target, old, new, self.result.slice(..)?))?;
-        self.cq.wait(Duration::from_secs(60))?.check()?;
-        Ok(self.result.load_u64(0, Ordering::Acquire)? == old)
-    }
+    clock: Clock,
+    secret: Option<Vec<u8>>,
+    pub sessions: Mutex<Sessions>,
+    pub replies: Mutex<Replies>,
+    /// Taken before [`Self::membership`].
+    pub table: Mutex<Table<Buffer>>,
+    pub membership: Mutex<Membership>,
+    pub engine: Engine,
+    pub stats: ServerStats,
 }
 
 impl Shared {
-    fn word(&self, offset: u64) -> Result<u64> {
-        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-        Ok(u64::from_le(
-            self.memory.load_u64(offset, Ordering::Acquire)?,
-        ))
+    /// Returns the second since the epoch of Unix.
+    pub fn now(&self) -> u32 {
+        u32::try_from(self.clock.now().as_secs()).unwrap_or(u32::MAX)
     }
 
-    /// Takes a client's queue pair down, then gives its locks back. In this order: a write of its
-    /// that is still on its way would else land in what is another's by then.
-    fn end(&self, id: u32) -> Result<bool> {
-        let mut own = lock(&self.own);
-        let session = lock(&self.sessions).all.remove(&id);
-        let was_there = session.is_some();
-        if let Some(session) = session {
-            let _ = session.tcp.shutdown(Shutdown::Both);
-            drop(session);
-        }
-        for bucket in 0..self.table.buckets {
-            self.give_back(&mut own, self.table.bucket(bucket), id)?;
-        }
-        Ok(was_there)
-    }
-
-    /// Frees the lock at `at` if it is of `id`, which is gone.
-    fn give_back(&self, own: &mut Own, at: u64, id: u32) -> Result<()> {
-        let held = || {
-            self.word(at)
-                .map(|word| Some(Lock(word)).filter(|lock| lock.owner() == id))
-        };
-        let Some(lock) = held()? else {
-            return Ok(());
-        };
-        let free = |own: &Own| own.swap(at, lock.0, lock.freed().0);
-        // Nobody else changes it: compare-and-swaps of others do not find it free.
-        let mut freed = free(own);
-        if freed.is_err() {
-            // A queue pair has no second chance after an error, so another takes its place. The lock
-            // may be free: it can be the answer that was lost.
-            *own = Own::new(&self.device, &self.pd, &self.grants, own.segment)?;
-            freed = match held()? {
-                None => Ok(true),
-                Some(_) => free(own),
-            };
-        }
-        if freed? {
-            self.stats.locks_freed.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    /// Cuts off the one who has had a lock all the time since a client looked first.
-    fn stuck(&self, bucket: u32, seen: u64) -> Result<FromServer> {
-        if bucket >= self.table.buckets || Lock(seen).owner() == 0 {
-            return Ok(FromServer::Refused("there is no such lock".to_owned()));
-        }
-        if self.word(self.table.bucket(bucket))? == seen && self.end(Lock(seen).owner())? {
-            self.stats.cut_off.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(FromServer::Freed)
-    }
-
-    /// Returns the number of the session that has begun, of which the client does not know yet.
-    fn welcome(&self, control: &mut Control) -> std::io::Result<Option<(u32, FromServer)>> {
+    /// Connects a client. Returns the number of the session that has begun, of which the client does
+    /// not know yet.
+    fn welcome(&self, control: &mut Control) -> std::io::Result<Option<(u64, FromServer)>> {
         let refuse = |control: &mut Control, what: String| {
             control.send(&FromServer::Refused(what)).map(|()| None)
         };
-        let end = match control.receive_within(HELLO)? {
+        let mut random = rand::make_rng::<SmallRng>();
+        let nonce: Nonce = [random.next_u64(), random.next_u64()];
+        control.send(&FromServer::Challenge {
+            version: VERSION,
+            nonce,
+        })?;
+        let (client, nonces, end, proved) = match control.receive_within(HELLO)? {
             FromClient::Hello {
                 version: VERSION,
+                client,
+                nonce: theirs,
                 end,
-            } => end,
+                proof,
+            } => (client, [theirs, nonce], end, proof),
             FromClient::Hello { version, .. } => {
-                return refuse(
-                    control,
-                    format!("it speaks version {VERSION}, this client {version}"),
-                );
+                let what = format!("it speaks version {VERSION}, this client {version}");
+                return refuse(control, what);
             }
-            FromClient::Stuck { .. } => return refuse(control, "nobody said hello".to_owned()),
+            _ => return refuse(control, "nobody said hello".to_owned()),
         };
-        let Some(end) = end.endpoint() else {
-            return refuse(
-                control,
-                "this client's end of the connection makes no sense".to_owned(),
-            );
+        let secret = self.secret.as_deref();
+        if !is_proved(&proved, secret, "client", nonces, &end) {
+            let what = "this client does not have the server's secret; name its --secret-file";
+            return refuse(control, what.to_owned());
+        }
+        let Some(peer) = end.endpoint() else {
+            let what = "this client's end of the connection makes no sense";
+            return refuse(control, what.to_owned());
+        };
+        let number = {
+            let mut sessions = lock(&self.sessions);
+            sessions.last += 1;
+            sessions.last
         };
         let connected = || -> rust_ulp::Result<_> {
-            let builder = self
+            let qp = self
                 .pd
-                .create_qp::<Rc>(&self.cq)
-                .max_send_wr(1)
-                .max_recv_wr(1);
-            let qp = builder.build()?;
+                .create_qp::<Rc>(self.engine.cq())
+                .srq(self.engine.srq())
+                .max_send_wr(2 * WINDOW)
+                .user_data(number)
+                .access(Access::REMOTE_READ)
+                .min_rnr_timer(RnrTimer::at_least(Duration::from_micros(300)))
+                .build()?;
             let here = qp.endpoint();
-            Ok((qp.connect(end)?, here))
+            Ok((qp.connect(peer)?, here))
         };
         let (qp, here) = match connected() {
             Ok(connected) => connected,
             Err(error) => return refuse(control, format!("no connection: {error}")),
         };
         let tcp = control.stream().try_clone()?;
-        let mut sessions = lock(&self.sessions);
-        // Two thousand million clients later; then those of today are gone.
-        sessions.last_id = sessions.last_id.wrapping_add(1).max(1);
-        let id = sessions.last_id;
-        sessions.all.insert(id, Session { _qp: qp, tcp });
-        drop(sessions);
+        let known = lock(&self.replies).connect(client);
+        let session = Session { qp, tcp, client };
+        lock(&self.sessions).all.insert(number, session);
         self.stats.clients.fetch_add(1, Ordering::Relaxed);
         let segment = |grant: &Grant| {
             let remote = grant.remote();
             Segment(remote.addr(), remote.len(), remote.rkey())
         };
-        let welcome = FromServer::Welcome {
-            id,
+        let here: End = here.into();
+        let welcome = Welcome {
             run: self.run,
-            end: here.into(),
-            table: self.table,
+            known,
+            window: WINDOW,
+            proof: proof(secret, "server", nonces, &here),
+            end: here,
+            geometry: self.geometry,
             segments: self.grants.iter().map(segment).collect(),
+            members: lock(&self.membership).members.clone(),
         };
-        Ok(Some((id, welcome)))
+        Ok(Some((number, FromServer::Welcome(Box::new(welcome)))))
     }
 
-    /// A client, until it goes.
-    fn serve(&self, tcp: TcpStream) -> Result<()> {
-        let io = |cause| Error::Unreachable {
-            server: "a client".to_owned(),
-            cause,
-        };
-        probe(&tcp).map_err(io)?;
-        let mut control = Control::new(tcp).map_err(io)?;
-        let Some((id, welcome)) = self.welcome(&mut control).map_err(io)? else {
+    /// Serves a client until it goes.
+    fn serve(&self, tcp: TcpStream) -> std::io::Result<()> {
+        probe(&tcp)?;
+        let mut control = Control::new(tcp)?;
+        let Some((number, welcome)) = self.welcome(&mut control)? else {
             return Ok(());
         };
         // Whatever ends this, the session ends with it.
         let served = self.answer(&mut control, &welcome);
-        self.end(id).and(served)
+        let session = lock(&self.sessions).all.remove(&number);
+        drop(session);
+        served
     }
 
     /// Answers a client until it or its host goes.
-    fn answer(&self, control: &mut Control, welcome: &FromServer) -> Result<()> {
-        let mut sent = control.send(welcome);
-        while sent.is_ok() {
-            let Ok(FromClient::Stuck { bucket, lock }) = control.receive() else {
-                break;
+    fn answer(&self, control: &mut Control, welcome: &FromServer) -> std::io::Result<()> {
+        control.send(welcome)?;
+        loop {
+            let answer = match control.receive()? {
+                FromClient::GetMembers => {
+                    FromServer::Members(lock(&self.membership).members.clone())
+                }
+                FromClient::SetMembers {
+                    members,
+                    moving,
+                    next_version,
+                } => self.set_members(members, moving, next_version),
+                FromClient::Hello { .. } => FromServer::Refused("it said hello before".to_owned()),
             };
-            sent = control.send(&self.stuck(bucket, lock)?);
+            control.send(&answer)?;
         }
-        Ok(())
+    }
+
+    fn set_members(&self, members: Members, moving: bool, next_version: u64) -> FromServer {
+        let count = members.names.len();
+        let long = members.names.iter().any(|name| name.len() > MAX_NAME);
+        if count == 0 || count > MAX_MEMBERS || long || members.epoch == MOVING {
+            let what = format!(
+                "a list of members has 1 to {MAX_MEMBERS} names of at most {MAX_NAME} bytes"
+            );
+            return FromServer::Refused(what);
+        }
+        if next_version >= LAST_VERSION {
+            return FromServer::Refused(format!("versions end before {LAST_VERSION}"));
+        }
+        // No request is being carried out while this is locked.
+        let mut table = lock(&self.table);
+        let mut membership = lock(&self.membership);
+        let current = &membership.members;
+        if members.epoch < current.epoch
+            || (members.epoch == current.epoch && members.names != current.names)
+        {
+            return FromServer::Refused(format!(
+                "the list of members has the number {} already",
+                membership.members.epoch
+            ));
+        }
+        *membership = Membership { members, moving };
+        table.skip_versions(next_version);
+        match table.set_epoch(membership.epoch()) {
+            Ok(()) => FromServer::Changed {
+                next_version: table.next_version(),
+            },
+            Err(error) => FromServer::Refused(error.to_string()),
+        }
     }
 }
+
+/// Bytes of the longest name of a member.
+const MAX_NAME: usize = 200;
 
 /// Has the kernel end the connection when the other host has vanished: see tcp(7).
 fn probe(tcp: &TcpStream) -> std::io::Result<()> {
@@ -284,14 +308,22 @@ fn probe(tcp: &TcpStream) -> std::io::Result<()> {
 }
 
 /// How a server is to be.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
     /// Bytes of memory.
     pub memory: u64,
+    /// Keys that there are slots for; 0 is one for every 512 bytes of memory.
+    pub keys: u64,
     /// Bytes of the longest value.
     pub max_value: u32,
     /// The device; the default one unless said.
     pub device: Option<String>,
+    /// What clients must know to connect.
+    pub secret: Option<Vec<u8>>,
+    /// The file that the contents are loaded from, and saved to at the end.
+    pub file: Option<PathBuf>,
+    /// How often the contents are saved besides.
+    pub save_every: Option<Duration>,
 }
 
 /// A server. It ends when [`Self::run`] does.
@@ -299,6 +331,8 @@ pub struct ServerOptions {
 pub struct Server {
     shared: Arc<Shared>,
     listener: Listener,
+    file: Option<PathBuf>,
+    save_every: Option<Duration>,
 }
 
 /// Returns the error of a listener.
@@ -312,7 +346,7 @@ fn unreachable(server: &str, error: rust_ulp::Error) -> Error {
     }
 }
 
-/// Whether accept(2) fails with this only as long as others have what it needs.
+/// Returns whether accept(2) fails with this only as long as others have what it needs.
 fn is_for_now(error: &std::io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw);
     matches!(
@@ -322,68 +356,84 @@ fn is_for_now(error: &std::io::Error) -> bool {
 }
 
 impl Server {
-    /// Makes the table, and listens at `addr`.
+    /// Makes the table, with the contents of the file if there is one, and listens at `addr`.
     ///
     /// # Errors
     ///
-    /// [`Error::Memory`] for less or more memory than a table can have, [`Error::Unreachable`] if
-    /// it cannot listen there, [`Error::Rdma`].
+    /// [`Error::Memory`] for less or more memory than a table can have, [`Error::File`] if the file
+    /// cannot be read, [`Error::Full`] if its contents do not fit, [`Error::Unreachable`] if it
+    /// cannot listen there, [`Error::Rdma`].
     pub fn new(addr: &str, options: &ServerOptions) -> Result<Self> {
-        let too_much = Error::Memory {
+        let too_much = || Error::Memory {
             len: options.memory,
             max_value: options.max_value,
+            buckets: 0,
         };
         if options.memory > MAX_MEMORY {
-            return Err(too_much);
+            return Err(too_much());
         }
-        let len = usize::try_from(options.memory).map_err(|_| too_much)?;
+        let len = usize::try_from(options.memory).map_err(|_| too_much())?;
         let device = match &options.device {
             Some(name) => Device::open(name)?,
             None => Device::open_default()?,
         };
-        let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
+        let pd = device.alloc_pd()?;
         // As few keys as can be: 2 MiB pages, where there are so many in a row.
         let huge = pd.buffer(len).pages(PageSize::Huge).build();
         let memory = huge.or_else(|_| pd.buffer(len).build())?;
-        let rights = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let grants = memory.grant_all(.., rights, GrantOptions::new())?;
+        let grants = memory.grant_all(.., Access::REMOTE_READ, GrantOptions::new())?;
         let remotes: Vec<RemoteSlice> = grants.iter().map(Grant::remote).collect();
         let segment = remotes
             .first()
             .map_or(0, |first| first.len().next_multiple_of(256));
-        let alike = remotes
-            .iter()
-            .rev()
-            .skip(1)
-            .all(|remote| remote.len() == segment);
-        if !alike || remotes.len() > MAX_SEGMENTS {
-            return Err(Error::Memory {
-                len: options.memory,
-                max_value: options.max_value,
-            });
+        let mut whole = remotes.iter().rev().skip(1);
+        if !whole.all(|remote| remote.len() == segment) || remotes.len() > MAX_SEGMENTS {
+            return Err(too_much());
         }
-        let table = Geometry::fit(options.memory, segment, options.max_value)?;
+        let mut random = rand::make_rng::<SmallRng>();
+        let keys = match options.keys {
+            0 => options.memory / 512,
+            keys => keys,
+        };
+        let (seed, run) = (random.next_u64(), random.next_u64());
+        let geometry = Geometry::new(options.memory, segment, keys, options.max_value, seed)?;
+        let clock = Clock::new();
+        // Later than those of all earlier runs.
+        let first = u64::try_from(clock.now().as_nanos()).unwrap_or(1);
+        let mut table = Table::new(memory.clone(), geometry, first)?;
+        let engine = Engine::new(&device, &pd, options.max_value)?;
+        let mut membership = Membership::default();
+        if let Some(path) = &options.file {
+            let now = u32::try_from(clock.now().as_secs()).unwrap_or(u32::MAX);
+            membership = dump::load(path, &mut table, now)?;
+            table.set_epoch(membership.epoch())?;
+        }
         let listener = Listener::bind(&device, addr);
         let listener = listener.map_err(|error| unreachable(addr, error))?;
-        let own = Own::new(&device, &pd, &grants, segment)?;
         Ok(Self {
             shared: Arc::new(Shared {
                 device,
                 pd,
-                cq,
                 memory,
                 grants,
-                table,
-                run: rand::make_rng::<SmallRng>().next_u64(),
+                geometry,
+                run,
+                clock,
+                secret: options.secret.clone(),
                 sessions: Mutex::default(),
-                own: Mutex::new(own),
+                replies: Mutex::default(),
+                table: Mutex::new(table),
+                membership: Mutex::new(membership),
+                engine,
                 stats: ServerStats::default(),
             }),
             listener,
+            file: options.file.clone(),
+            save_every: options.save_every,
         })
     }
 
-    /// Where it listens.
+    /// Returns where it listens.
     ///
     /// # Errors
     ///
@@ -393,30 +443,61 @@ impl Server {
         addr.map_err(|error| unreachable("this", error))
     }
 
-    /// The table.
-    pub fn table(&self) -> &Geometry {
-        &self.shared.table
+    /// Returns the sizes of the table.
+    pub fn geometry(&self) -> &Geometry {
+        &self.shared.geometry
     }
 
-    /// How many keys its memory has.
-    pub fn keys(&self) -> usize {
+    /// Returns the number of keys in the table, and the share of the memory that they take.
+    pub fn contents(&self) -> (u64, f64) {
+        let table = lock(&self.shared.table);
+        (table.keys(), table.used())
+    }
+
+    /// Returns how many remote keys its memory has.
+    pub fn remote_keys(&self) -> usize {
         self.shared.grants.len()
     }
 
-    /// What it has done.
+    /// Returns what it has done.
     pub fn stats(&self) -> &ServerStats {
         &self.shared.stats
     }
 
-    /// Takes clients until `stop` is set. Each has a thread, which sleeps. Who comes while there is no
-    /// descriptor or memory for another waits until there is.
+    /// Serves clients until `stop` is set, then saves the contents if there is a file.
+    ///
+    /// Each client has a thread, which sleeps; one more carries out the writes. A client that comes
+    /// while there is no descriptor or memory for another waits until there is.
     ///
     /// # Errors
     ///
     /// [`Error::Unreachable`] if it cannot listen any more, [`Error::Rdma`] as soon as the device is
-    /// removed.
+    /// removed, [`Error::File`] if the contents cannot be saved.
     pub fn run(&self, stop: &AtomicBool) -> Result<()> {
-        while !stop.load(Ordering::Relaxed) {
+        let over = AtomicBool::new(false);
+        let stopped = || stop.load(Ordering::Relaxed) || over.load(Ordering::Relaxed);
+        let served = std::thread::scope(|scope| {
+            let engine = scope.spawn(|| {
+                let done = self.shared.engine.run(&self.shared, &stopped);
+                over.store(true, Ordering::Relaxed);
+                done
+            });
+            let saver = scope.spawn(|| self.save_until(&stopped));
+            let accepted = self.accept(&stopped);
+            over.store(true, Ordering::Relaxed);
+            let failed = || Error::Refused {
+                server: "this server".to_owned(),
+                what: "one of its threads panicked; report that".to_owned(),
+            };
+            let saved = saver.join().unwrap_or_else(|_| Err(failed()));
+            let done = engine.join().unwrap_or_else(|_| Err(failed()));
+            accepted.and(done).and(saved)
+        });
+        served.and(self.save())
+    }
+
+    fn accept(&self, stopped: &dyn Fn() -> bool) -> Result<()> {
+        while !stopped() {
             let tcp = match self.listener.accept(TICK) {
                 Ok(incoming) => incoming.into_tcp(),
                 Err(rust_ulp::Error::Timeout { .. }) => continue,
@@ -435,37 +516,90 @@ impl Server {
         Ok(())
     }
 
-    /// Ends the queue pair with which the server gives locks back, as an error of the network does.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Rdma`].
-    #[cfg(feature = "test-hooks")]
-    pub fn break_own(&self) -> Result<()> {
-        let own = lock(&self.shared.own);
-        own.qp
-            .modify(rust_ulp::QpAttr::to(rust_ulp::QpState::Err))?;
+    fn save(&self) -> Result<()> {
+        let Some(path) = &self.file else {
+            return Ok(());
+        };
+        let table = lock(&self.shared.table);
+        let membership = lock(&self.shared.membership).clone();
+        dump::save(path, &table, &membership)
+    }
+
+    /// Saves the contents now and then.
+    fn save_until(&self, stopped: &dyn Fn() -> bool) -> Result<()> {
+        let Some(every) = self.save_every else {
+            return Ok(());
+        };
+        let mut last = Instant::now();
+        while !stopped() {
+            std::thread::sleep(TICK);
+            if last.elapsed() >= every {
+                self.save()?;
+                last = Instant::now();
+            }
+        }
         Ok(())
     }
 
-    /// Overwrites all records, or everything, with random bytes until `stop` is set, as a hostile
-    /// server does.
+    /// Cuts a client off every `every` until `stop` is set, as an error of the network does.
+    #[cfg(feature = "test-hooks")]
+    pub fn cut_clients(&self, every: Duration, stop: &AtomicBool) {
+        let mut random = rand::make_rng::<SmallRng>();
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(every);
+            let sessions = lock(&self.shared.sessions);
+            let n = random.next_u64() as usize % sessions.all.len().max(1);
+            if let Some(session) = sessions.all.values().nth(n) {
+                let _ = session
+                    .qp
+                    .modify(rust_ulp::QpAttr::to(rust_ulp::QpState::Err));
+                session.end();
+            }
+        }
+    }
+
+    /// Overwrites all records with random bytes until `stop` is set, as a hostile server does.
     ///
     /// # Errors
     ///
     /// [`Error::Rdma`].
     #[cfg(feature = "test-hooks")]
-    pub fn scribble(&self, everything: bool, stop: &AtomicBool) -> Result<()> {
-        let mut random: SmallRng = rand::SeedableRng::seed_from_u64(1);
-        let memory = &self.shared.memory;
-        let index = self.shared.table.bucket(self.shared.table.buckets) as usize;
-        let first = if everything { 0 } else { index };
+    pub fn scribble(&self, stop: &AtomicBool) -> Result<()> {
+        let geometry = &self.shared.geometry;
+        let first = geometry.bucket(geometry.buckets) as usize;
         while !stop.load(Ordering::Relaxed) {
-            for at in (first..memory.len() / 8 * 8).step_by(8) {
-                memory.store_u64(at, random.next_u64(), Ordering::Relaxed)?;
-            }
+            nonsense(&self.shared.memory, first)?;
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())
     }
+
+    /// Shows clients random bytes instead of its memory, as a hostile server does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Rdma`].
+    #[cfg(feature = "test-hooks")]
+    pub fn show_nonsense(&mut self) -> Result<()> {
+        let other = self.shared.pd.alloc_buffer(self.shared.memory.len())?;
+        nonsense(&other, 0)?;
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.grants = other.grant_all(.., Access::REMOTE_READ, GrantOptions::new())?;
+            shared.geometry.segment = shared
+                .grants
+                .first()
+                .map_or(0, |first| first.remote().len().next_multiple_of(256));
+        }
+        Ok(())
+    }
+}
+
+/// Overwrites memory from `first` on with random bytes.
+#[cfg(feature = "test-hooks")]
+fn nonsense(memory: &Buffer, first: usize) -> Result<()> {
+    let mut random: SmallRng = rand::SeedableRng::seed_from_u64(1);
+    for at in (first..memory.len() / 8 * 8).step_by(8) {
+        memory.store_u64(at, random.next_u64(), Ordering::Relaxed)?;
+    }
+    Ok(())
 }

@@ -6,7 +6,7 @@
 //! a value. Lengths are of 4 bytes, in network order.
 
 use crate::error::{Error, Result};
-use crate::{check, Kv, MAX_KEY, MAX_VALUE};
+use crate::{Kv, Op, Outcome, Value, MAX_KEY, MAX_VALUE};
 use std::collections::HashMap;
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -84,7 +84,10 @@ fn serve(tcp: TcpStream, table: &Table) -> io::Result<()> {
         };
         stream.to.write_all(&[answer.is_some().into()])?;
         stream.put(&answer.unwrap_or_default())?;
-        stream.to.flush()?;
+        // Answers to requests that came together leave together.
+        if stream.from.buffer().is_empty() {
+            stream.to.flush()?;
+        }
     }
 }
 
@@ -143,16 +146,17 @@ impl TcpServer {
 /// A client.
 pub struct TcpStore {
     name: String,
+    depth: usize,
     stream: Stream,
 }
 
 impl TcpStore {
-    /// Connects to HOST:PORT.
+    /// Connects to HOST:PORT, for `depth` operations at a time.
     ///
     /// # Errors
     ///
     /// [`Error::Unreachable`].
-    pub fn connect(name: &str) -> Result<Self> {
+    pub fn connect(name: &str, depth: usize) -> Result<Self> {
         let stream = TcpStream::connect(name).and_then(Stream::new);
         let stream = stream.map_err(|cause| Error::Unreachable {
             server: name.to_owned(),
@@ -160,33 +164,36 @@ impl TcpStore {
         })?;
         Ok(Self {
             name: name.to_owned(),
+            depth: depth.max(1),
             stream,
         })
     }
 
-    fn ask(&mut self, operation: u8, key: &[u8], value: &[u8]) -> Result<Option<Vec<u8>>> {
-        check(key)?;
-        if value.len() > MAX_VALUE {
-            let server = self.name.clone();
-            return Err(Error::TooLarge {
-                len: value.len(),
-                max: MAX_VALUE,
-                server,
-            });
+    /// Sends the requests of operations at once, then receives the answers.
+    fn ask(&mut self, ops: &[Op<'_>]) -> io::Result<Vec<Outcome>> {
+        let to = &mut self.stream;
+        for op in ops {
+            op.check().map_err(io::Error::other)?;
+            let (operation, value): (u8, &[u8]) = match op {
+                Op::Put { value, .. } => (PUT, value),
+                Op::Delete { .. } => (DELETE, &[]),
+                _ => (GET, &[]),
+            };
+            to.to.write_all(&[operation])?;
+            to.put(op.key())?;
+            to.put(value)?;
         }
-        let stream = &mut self.stream;
-        let mut asked = || -> io::Result<_> {
-            stream.to.write_all(&[operation])?;
-            stream.put(key)?;
-            stream.put(value)?;
-            stream.to.flush()?;
-            let found = stream.byte()? != 0;
-            Ok(Some(stream.bytes(MAX_VALUE)?).filter(|_| found))
+        to.to.flush()?;
+        let answer = |op: &Op<'_>| {
+            let found = self.stream.byte()? != 0;
+            let bytes = self.stream.bytes(MAX_VALUE)?;
+            Ok(match op {
+                Op::Put { .. } => Outcome::Written(0),
+                Op::Delete { .. } => Outcome::Deleted(found),
+                _ => Outcome::Value(found.then_some(Value { bytes, version: 0 })),
+            })
         };
-        asked().map_err(|error| Error::Gone {
-            server: self.name.clone(),
-            why: error.to_string(),
-        })
+        ops.iter().map(answer).collect()
     }
 }
 
@@ -199,22 +206,28 @@ impl std::fmt::Debug for TcpStore {
 }
 
 impl Kv for TcpStore {
-    fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.ask(GET, key, &[])
-    }
-
-    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.ask(PUT, key, value).map(|_| ())
-    }
-
-    fn delete(&mut self, key: &[u8]) -> Result<bool> {
-        Ok(self.ask(DELETE, key, &[])?.is_some())
+    /// As of a [`Store`](crate::Store), but conditions, times and sums are not served.
+    fn run(&mut self, ops: &[Op<'_>]) -> Vec<Result<Outcome>> {
+        let mut results = Vec::with_capacity(ops.len());
+        for some in ops.chunks(self.depth) {
+            match self.ask(some) {
+                Ok(outcomes) => results.extend(outcomes.into_iter().map(Ok)),
+                Err(error) => results.extend(some.iter().map(|_| {
+                    Err(Error::Gone {
+                        server: self.name.clone(),
+                        why: error.to_string(),
+                    })
+                })),
+            }
+        }
+        results
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Condition;
 
     #[test]
     fn over_tcp() {
@@ -223,17 +236,30 @@ mod tests {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| server.run(&stop));
-            let mut store = TcpStore::connect(&addr).unwrap();
-            assert_eq!(store.get(b"a").unwrap(), None);
-            store.put(b"a", b"1").unwrap();
-            store.put(b"a", b"").unwrap();
-            assert_eq!(store.get(b"a").unwrap(), Some(Vec::new()));
-            assert!(store.delete(b"a").unwrap() && !store.delete(b"a").unwrap());
-            assert!(matches!(store.get(b""), Err(Error::Key { len: 0 })));
-            assert!(matches!(
-                store.put(b"a", &[0; MAX_VALUE + 1]),
-                Err(Error::TooLarge { .. })
-            ));
+            let mut store = TcpStore::connect(&addr, 3).unwrap();
+            let only_if = Condition::Always;
+            let ops = [
+                Op::get(b"a"),
+                Op::put(b"a", b"1"),
+                Op::put(b"a", b""),
+                Op::get(b"a"),
+                Op::Delete { key: b"a", only_if },
+                Op::Delete { key: b"a", only_if },
+            ];
+            let outcomes: Vec<_> = store.run(&ops).into_iter().map(Result::unwrap).collect();
+            let empty = Value {
+                bytes: Vec::new(),
+                version: 0,
+            };
+            let want = [
+                Outcome::Value(None),
+                Outcome::Written(0),
+                Outcome::Written(0),
+                Outcome::Value(Some(empty)),
+                Outcome::Deleted(true),
+                Outcome::Deleted(false),
+            ];
+            assert_eq!(outcomes, want);
             stop.store(true, Ordering::Relaxed);
         });
     }

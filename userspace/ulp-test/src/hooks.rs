@@ -3,13 +3,14 @@
 //! Peers that the tests of the tool `ulp` need, and that the tool does not have.
 //!
 //! `kv serve` is a hostile server of the key-value store, `kv worker` a client that records its
-//! random operations, `kv check` the check of these records. `revoking-peer` revokes its key too
-//! early.
+//! random operations, `kv check` the check of these records, `kv load` many clients that fill a
+//! store. `revoking-peer` revokes its key too early.
 
 use clap::{Args, Subcommand, ValueEnum};
 use nix::time::{clock_gettime, ClockId};
 use rand::{rngs::SmallRng, RngExt, SeedableRng};
 use rust_ulp::{Access, Cq, Device, Grant, Listener, Mtu, Peer, Qp, QpAttr, QpState, Rc, Recv};
+use std::collections::HashMap;
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 use ulp_kv::history::{check, Operation, Outcome, Record};
-use ulp_kv::{Options, Server, ServerOptions, Store};
+use ulp_kv::{Condition, Op, Options, Outcome as Got, Server, ServerOptions, Store};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -56,12 +57,14 @@ pub enum Break {
 
 #[derive(Debug, Subcommand)]
 pub enum Kv {
-    /// Serves a table whose contents it overwrites all the time.
+    /// Serves a table, and does something wrong all the time.
     Serve(Serve),
     /// Makes random operations and records them, for `check`.
     Worker(Worker),
     /// Tells whether a correct store can have produced the records of some clients.
     Check(Check),
+    /// Has many clients fill a store, and others verify every value.
+    Load(Load),
 }
 
 #[derive(Debug, Args)]
@@ -77,10 +80,10 @@ pub struct Serve {
 enum Fault {
     /// It overwrites all records.
     Records,
-    /// It overwrites everything.
+    /// It shows random bytes instead of its memory.
     All,
-    /// Its own queue pair has had an error.
-    Own,
+    /// It cuts a client off ten times a second.
+    Cuts,
 }
 
 #[derive(Debug, Args)]
@@ -100,21 +103,37 @@ pub struct Worker {
     /// Bytes of the longest value.
     #[arg(long, default_value_t = 8192)]
     size: usize,
-    /// Milliseconds to sleep between the two reads of a get.
+    /// Milliseconds to sleep within the read of a record.
     #[arg(long, default_value_t = 0)]
     slow: u64,
-    /// Milliseconds that another client may hold a lock before this one complains.
-    #[arg(long, default_value_t = 2000)]
-    lease: u64,
-    /// Milliseconds that other clients may block an operation.
+    /// Milliseconds that an operation may take.
     #[arg(long, default_value_t = 60_000)]
     patience: u64,
     /// Return values without verification.
     #[arg(long)]
     unverified: bool,
-    /// At the end take a lock and keep it until SIGINT.
+    /// Break the connection after every so many operations; 0 is never.
+    #[arg(long, default_value_t = 0)]
+    breaks: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct Load {
+    /// The servers, HOST:PORT.
+    #[arg(short, long, required = true, value_delimiter = ',')]
+    servers: Vec<String>,
+    /// Clients, each a thread with connections of its own.
+    #[arg(long, default_value_t = 4)]
+    clients: u64,
+    /// Bytes of each value.
+    #[arg(long, default_value_t = 4096)]
+    size: usize,
+    /// Operations that a client has in flight.
+    #[arg(long, default_value_t = 32)]
+    depth: usize,
+    /// Bytes of all values together; without it, until the store is full.
     #[arg(long)]
-    hold: bool,
+    bytes: Option<u64>,
 }
 
 #[derive(Debug, Args)]
@@ -142,6 +161,7 @@ pub fn run(command: Command) -> ExitCode {
         Command::Kv(Kv::Serve(serve)) => serve.run(),
         Command::Kv(Kv::Worker(worker)) => worker.run(),
         Command::Kv(Kv::Check(check)) => check.run(),
+        Command::Kv(Kv::Load(load)) => load.run(),
         Command::RevokingPeer { listen } => revoking_peer(&listen),
         Command::BrokenPeer { listen, what } => broken_peer(&listen, what),
     };
@@ -257,19 +277,24 @@ impl Serve {
         let stop = interrupts()?;
         let options = ServerOptions {
             memory: 1 << 20,
-            max_value: 1 << 10,
-            device: None,
+            max_value: 1 << 13,
+            ..ServerOptions::default()
         };
-        let server = Server::new(&self.listen, &options)?;
+        let mut server = Server::new(&self.listen, &options)?;
+        if self.what == Fault::All {
+            server.show_nonsense()?;
+        }
         eprintln!("listening at {}", server.local_addr()?);
         let (server, stop) = (&server, &stop);
         std::thread::scope(|scope| {
             match self.what {
-                Fault::Own => server.break_own()?,
-                what => {
-                    let everything = what == Fault::All;
-                    scope.spawn(move || server.scribble(everything, stop));
+                Fault::Cuts => {
+                    scope.spawn(move || server.cut_clients(Duration::from_millis(100), stop));
                 }
+                Fault::Records => {
+                    scope.spawn(move || server.scribble(stop));
+                }
+                Fault::All => {}
             }
             server.run(stop)
         })?;
@@ -301,7 +326,6 @@ impl Worker {
             options.unverified();
         }
         options.slow(Duration::from_millis(self.slow));
-        options.lease = Duration::from_millis(self.lease);
         options.patience = Duration::from_millis(self.patience);
         let mut store = Store::connect(&self.servers, options)?;
         let mut random = SmallRng::seed_from_u64(self.id);
@@ -318,31 +342,49 @@ impl Worker {
             Ok(std::io::stdout().write_all(line.as_bytes())?)
         };
         let mut torn = 0u64;
+        // The last value that this client saw of each key, and its version.
+        let mut seen: HashMap<String, (u64, u64)> = HashMap::new();
         for n in 0..self.ops {
             if stop.load(Ordering::Relaxed) {
                 break;
             }
             let key = format!("key {}", random.random_range(0..self.keys.max(1)));
-            let operation = match random.random_range(0..10) {
-                0 => Operation::Delete,
-                1..=4 => Operation::Put((self.id << 32) | n),
+            let new = (self.id << 32) | n;
+            let operation = match (random.random_range(0..10), seen.get(&key)) {
+                (0, _) => Operation::Delete,
+                (1 | 2, Some((value, _))) => Operation::Swap(*value, new),
+                (1..=4, _) => Operation::Put(new),
                 _ => Operation::Get,
             };
+            if self.breaks != 0 && n % self.breaks == self.breaks - 1 {
+                store.break_link(key.as_bytes())?;
+            }
             say(&key, Some(operation), None)?;
             let done = match operation {
-                Operation::Put(value) => {
-                    let len = random.random_range(8..=self.size.max(8));
-                    store
-                        .put(key.as_bytes(), &fill(value, len))
-                        .map(|()| Outcome::Done)
+                Operation::Put(value) => store
+                    .put(
+                        key.as_bytes(),
+                        &fill(value, random.random_range(8..=self.size.max(8))),
+                    )
+                    .map(|_| Outcome::Done),
+                Operation::Swap(_, value) => {
+                    let version = seen.remove(&key).map_or(0, |(_, version)| version);
+                    let value = fill(value, random.random_range(8..=self.size.max(8)));
+                    let only_if = Condition::Version(version);
+                    let swapped = store.put_if(key.as_bytes(), &value, None, only_if);
+                    swapped.map(|version| Outcome::Swapped(version.is_some()))
                 }
                 Operation::Delete => store.delete(key.as_bytes()).map(Outcome::Deleted),
-                Operation::Get => store.get(key.as_bytes()).map(|value| match value {
+                Operation::Get => store.get_value(key.as_bytes()).map(|value| match value {
                     None => Outcome::Found(None),
-                    Some(value) => Outcome::Found(Some(number(&value).unwrap_or_else(|| {
-                        torn += 1;
-                        u64::MAX
-                    }))),
+                    Some(value) => {
+                        let number = number(&value.bytes).unwrap_or_else(|| {
+                            torn += 1;
+                            u64::MAX
+                        });
+                        seen.insert(key.clone(), (number, value.version));
+                        Outcome::Found(Some(number))
+                    }
                 }),
             };
             let outcome = done.unwrap_or_else(|error| {
@@ -358,29 +400,128 @@ impl Worker {
             });
             say(&key, None, Some(outcome))?;
         }
-        if self.hold {
-            store.hold(b"key 0")?;
-            eprintln!("holding");
-            while !stop.load(Ordering::Relaxed) {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            match store.put(b"key 0", b"after it was held") {
-                Ok(()) => eprintln!("put"),
-                Err(error) => eprintln!("{error}"),
-            }
-            store.put(b"key 0", b"connected again")?;
-            eprintln!("put again");
-        }
         let stats = store.stats();
         eprintln!(
-            "{} round trips, {} torn reads met, {} believed, {} locks held by others, {} complaints, {} reconnects",
-            stats.round_trips, stats.torn, torn, stats.lock_misses, stats.complaints, stats.reconnects
+            "{} round trips, {} torn reads met, {} believed, {} reconnects",
+            stats.round_trips, stats.torn, torn, stats.reconnects
         );
         Ok(match torn {
             0 => ExitCode::SUCCESS,
             _ => ExitCode::FAILURE,
         })
     }
+}
+
+impl Load {
+    fn options(&self) -> Options {
+        let mut options = Options::default();
+        options.depth = self.depth;
+        options
+    }
+
+    /// Runs a thread for each client, and returns what they return.
+    fn clients<T: Send>(&self, each: impl Fn(u64) -> Result<T> + Sync) -> Result<Vec<T>> {
+        std::thread::scope(|scope| {
+            let run = |n| {
+                let each = &each;
+                scope.spawn(move || each(n).map_err(|error| format!("client {n}: {error}")))
+            };
+            let threads: Vec<_> = (0..self.clients).map(run).collect();
+            let done = threads.into_iter().map(|thread| match thread.join() {
+                Ok(done) => Ok(done?),
+                Err(_) => Err("a client panicked".into()),
+            });
+            done.collect()
+        })
+    }
+
+    /// Has a client put its keys and get them again. Returns how many there are, and the round
+    /// trips of the gets.
+    fn put(&self, client: u64) -> Result<(u64, u64)> {
+        let mut store = Store::connect(&self.servers, self.options())?;
+        let most = self
+            .bytes
+            .map(|bytes| bytes / self.clients / self.size.max(1) as u64);
+        let most = most.unwrap_or(u64::MAX);
+        let mut count = 0;
+        while count < most {
+            let numbers = count..most.min(count + 8 * self.depth as u64);
+            let pairs: Vec<_> = numbers.map(|n| pair(client, n, self.size)).collect();
+            let ops: Vec<Op> = pairs
+                .iter()
+                .map(|(key, value)| Op::put(key, value))
+                .collect();
+            let mut full = false;
+            for result in store.run(&ops) {
+                match result {
+                    Ok(_) if !full => count += 1,
+                    // Of a batch in which one was refused: it is not verified.
+                    Ok(_) => {}
+                    Err(ulp_kv::Error::Full { .. }) if self.bytes.is_none() => full = true,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            if full {
+                break;
+            }
+        }
+        let before = store.stats().round_trips;
+        self.verify(&mut store, client, count)?;
+        Ok((count, store.stats().round_trips - before))
+    }
+
+    /// Verifies the keys of a client.
+    fn verify(&self, store: &mut Store, client: u64, count: u64) -> Result<()> {
+        for first in (0..count).step_by(8 * self.depth) {
+            let numbers = first..count.min(first + 8 * self.depth as u64);
+            let pairs: Vec<_> = numbers.map(|n| pair(client, n, self.size)).collect();
+            let ops: Vec<Op> = pairs.iter().map(|(key, _)| Op::get(key)).collect();
+            for ((key, value), result) in pairs.iter().zip(store.run(&ops)) {
+                match result? {
+                    Got::Value(Some(found)) if found.bytes == *value => {}
+                    Got::Value(Some(_)) => return Err(format!("{key:?} has a wrong value").into()),
+                    other => return Err(format!("{key:?}: {other:?}").into()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn run(self) -> Result<ExitCode> {
+        let put = self.clients(|client| self.put(client))?;
+        let keys: u64 = put.iter().map(|(count, _)| count).sum();
+        let trips: u64 = put.iter().map(|(_, trips)| trips).sum();
+        println!(
+            "loaded {keys} keys, {} bytes of values",
+            keys * self.size as u64
+        );
+        println!("remembered {keys} keys in {trips} round trips");
+        // Each client reads what another has put.
+        let trips = self.clients(|client| {
+            let mut store = Store::connect(&self.servers, self.options())?;
+            let of = (client + 1) % self.clients;
+            self.verify(
+                &mut store,
+                of,
+                put.get(of as usize).map_or(0, |(count, _)| *count),
+            )?;
+            Ok(store.stats().round_trips)
+        })?;
+        println!(
+            "verified {keys} keys in {} round trips",
+            trips.iter().sum::<u64>()
+        );
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Returns a key of a client, and the value that belongs to it.
+fn pair(client: u64, n: u64, len: usize) -> (Vec<u8>, Vec<u8>) {
+    let number = (client << 40) | n;
+    (
+        number.to_be_bytes().to_vec(),
+        fill(number.wrapping_mul(0x9e37_79b9_7f4a_7c15), len),
+    )
 }
 
 impl Check {

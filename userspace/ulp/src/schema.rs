@@ -33,6 +33,7 @@ enum Command {
     Rping,
     /// kv get and kv mget
     KvGet,
+    KvMembers,
     KvList,
     KvBench,
     Allreduce,
@@ -54,6 +55,7 @@ impl Args {
             Command::Pingpong => schema::<pingpong::Summary>(),
             Command::Rping => schema::<rping::Summary>(),
             Command::KvGet => schema::<kv::Values>(),
+            Command::KvMembers => schema::<kv::Members>(),
             Command::KvList => schema::<kv::Keys>(),
             Command::KvBench => schema::<kv::bench::Results>(),
             Command::Allreduce => schema::<allreduce::Results>(),

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Barrier;
 use std::time::Instant;
-use ulp_kv::{tcp::TcpStore, Kv, Store};
+use ulp_kv::{tcp::TcpStore, Kv, Op, Store, MAX_DEPTH};
 
 /// The exponent of the Zipf distribution, as in YCSB.
 const SKEW: f64 = 0.99;
@@ -61,6 +61,9 @@ pub struct Bench {
     /// Concurrent clients, each a thread with a connection of its own.
     #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     clients: u32,
+    /// Operations that a client has in flight.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=MAX_DEPTH as i64))]
+    depth: u32,
     /// Size of the values.
     #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = size)]
     value: u64,
@@ -88,6 +91,8 @@ pub struct Results {
     over: Over,
     records: u32,
     clients: u32,
+    /// The operations that a client has in flight.
+    depth: u32,
     /// The size of the values in bytes.
     value: u64,
     seed: u64,
@@ -103,26 +108,36 @@ struct Row {
     operations: u64,
     seconds: f64,
     operations_per_s: f64,
-    get_p50_us: Option<f64>,
-    get_p99_us: Option<f64>,
-    put_p50_us: Option<f64>,
-    put_p99_us: Option<f64>,
+    gets: u64,
+    /// Half of the batches of as many operations as a client has in flight took at most so long.
+    batch_p50_us: Option<f64>,
+    /// The same of 99 in 100 batches.
+    batch_p99_us: Option<f64>,
 }
 
-/// The latencies of one client, in nanoseconds.
+/// What one client did: its batches in nanoseconds, its operations, and how many were gets.
 struct Seen {
-    gets: Histogram<u64>,
-    puts: Histogram<u64>,
+    batches: Histogram<u64>,
+    operations: u64,
+    gets: u64,
 }
 
 impl Seen {
     fn new() -> Result<Self> {
-        let histogram = || Histogram::new_with_bounds(100, 100_000_000_000, 3);
         Ok(Self {
-            gets: histogram()?,
-            puts: histogram()?,
+            batches: Histogram::new_with_bounds(100, 100_000_000_000, 3)?,
+            operations: 0,
+            gets: 0,
         })
     }
+}
+
+/// Runs operations, all of which have to succeed.
+fn run(store: &mut dyn Kv, ops: &[Op<'_>]) -> Result<()> {
+    for result in store.run(ops) {
+        result?;
+    }
+    Ok(())
 }
 
 /// Returns the key of a rank of popularity. Popular keys are not neighbors.
@@ -135,8 +150,12 @@ impl Bench {
     fn connect(&self) -> Result<Box<dyn Kv + Send>> {
         let names = self.client.names();
         Ok(match (self.tcp, names.first()) {
-            (true, Some(name)) => Box::new(TcpStore::connect(name)?),
-            _ => Box::new(Store::connect(&names, self.client.options())?),
+            (true, Some(name)) => Box::new(TcpStore::connect(name, self.depth as usize)?),
+            _ => {
+                let mut options = self.client.options()?;
+                options.depth = self.depth as usize;
+                Box::new(Store::connect(&names, options)?)
+            }
         })
     }
 
@@ -164,12 +183,17 @@ impl Bench {
     fn load(&self, stop: &AtomicBool) -> Result<()> {
         let (mut store, value) = (self.connect()?, self.value());
         let bar = self.bar(self.records.into(), "putting keys");
-        for n in 0..self.records {
+        let keys: Vec<String> = (0..self.records).map(|n| format!("user{n:019}")).collect();
+        for some in keys.chunks(self.depth as usize) {
             if stop.load(Ordering::Relaxed) {
                 break;
             }
-            store.put(format!("user{n:019}").as_bytes(), &value)?;
-            bar.inc(1);
+            let puts: Vec<Op> = some
+                .iter()
+                .map(|key| Op::put(key.as_bytes(), &value))
+                .collect();
+            run(&mut *store, &puts)?;
+            bar.inc(some.len() as u64);
         }
         bar.finish_and_clear();
         Ok(())
@@ -192,21 +216,30 @@ impl Bench {
         // A client that cannot connect does not keep the others waiting.
         start.wait();
         let mut store = connected?;
-        for _ in 0..self.ops {
-            if stop.load(Ordering::Relaxed) {
-                break;
-            }
-            let key = key(zipf.sample(&mut random) as u64, self.records);
-            let get = random.random_range(0..100) < workload.gets_percent();
+        let mut left = self.ops;
+        while left > 0 && !stop.load(Ordering::Relaxed) {
+            let count = left.min(self.depth.into());
+            left -= count;
+            let some: Vec<(String, bool)> = (0..count)
+                .map(|_| {
+                    let key = key(zipf.sample(&mut random) as u64, self.records);
+                    (key, random.random_range(0..100) < workload.gets_percent())
+                })
+                .collect();
+            let ops: Vec<Op> = some
+                .iter()
+                .map(|(key, get)| match get {
+                    true => Op::get(key.as_bytes()),
+                    false => Op::put(key.as_bytes(), &value),
+                })
+                .collect();
             let begin = Instant::now();
-            match get {
-                true => drop(store.get(key.as_bytes())?),
-                false => store.put(key.as_bytes(), &value)?,
-            }
+            run(&mut *store, &ops)?;
             let took = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            let histogram = if get { &mut seen.gets } else { &mut seen.puts };
-            histogram.saturating_record(took);
-            bar.inc(1);
+            seen.batches.saturating_record(took);
+            seen.operations += count;
+            seen.gets += some.iter().filter(|(_, get)| *get).count() as u64;
+            bar.inc(count);
         }
         Ok(seen)
     }
@@ -231,25 +264,25 @@ impl Bench {
                 let seen = client
                     .join()
                     .map_err(|_| anyhow::anyhow!("a client panicked"))??;
-                all.gets.add(&seen.gets)?;
-                all.puts.add(&seen.puts)?;
+                all.batches.add(&seen.batches)?;
+                all.operations += seen.operations;
+                all.gets += seen.gets;
             }
             anyhow::Ok((all, begin.elapsed().as_secs_f64()))
         })?;
         bar.finish_and_clear();
-        let at = |histogram: &Histogram<u64>, percent| {
-            (!histogram.is_empty()).then(|| histogram.value_at_percentile(percent) as f64 / 1000.0)
+        let at = |percent| {
+            let batches = &seen.batches;
+            (!batches.is_empty()).then(|| batches.value_at_percentile(percent) as f64 / 1000.0)
         };
-        let operations = seen.gets.len() + seen.puts.len();
         Ok(Row {
             workload,
-            operations,
+            operations: seen.operations,
             seconds,
-            operations_per_s: operations as f64 / seconds,
-            get_p50_us: at(&seen.gets, 50.0),
-            get_p99_us: at(&seen.gets, 99.0),
-            put_p50_us: at(&seen.puts, 50.0),
-            put_p99_us: at(&seen.puts, 99.0),
+            operations_per_s: seen.operations as f64 / seconds,
+            gets: seen.gets,
+            batch_p50_us: at(50.0),
+            batch_p99_us: at(99.0),
         })
     }
 
@@ -266,6 +299,7 @@ impl Bench {
             over: if self.tcp { Over::Tcp } else { Over::Rdma },
             records: self.records,
             clients: self.clients,
+            depth: self.depth,
             value: self.value,
             seed: self.seed,
             interrupted: stop.load(Ordering::Relaxed),
@@ -292,10 +326,8 @@ impl Results {
                 over.to_owned(),
                 row.operations.to_string(),
                 format!("{:.0}", row.operations_per_s),
-                us(row.get_p50_us),
-                us(row.get_p99_us),
-                us(row.put_p50_us),
-                us(row.put_p99_us),
+                us(row.batch_p50_us),
+                us(row.batch_p99_us),
             ]
         };
         let head = [
@@ -303,10 +335,8 @@ impl Results {
             "OVER",
             "OPS",
             "OPS/S",
-            "GET 50%[us]",
-            "GET 99%[us]",
-            "PUT 50%[us]",
-            "PUT 99%[us]",
+            "BATCH 50%[us]",
+            "BATCH 99%[us]",
         ];
         table(&head, self.rows.iter().map(cells))
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `ulp kv`: a key-value store whose servers take no part in gets and puts.
+//! `ulp kv`: a key-value store whose clients read the memory of its servers.
 //!
 //! - [`bench`]: the workloads of YCSB, over RDMA and over TCP
 
@@ -14,9 +14,11 @@ use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::io::{IsTerminal, Read};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
-use ulp_kv::{Options, Server, ServerOptions, Store};
+use std::time::Duration;
+use ulp_kv::{Condition, Options, Server, ServerOptions, Store};
 
 /// TCP port of servers.
 const PORT: u16 = 7170;
@@ -30,7 +32,7 @@ pub struct Kv {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serves memory for a table until Ctrl-C. The contents end with the server.
+    /// Serves a table until Ctrl-C. Without --file the contents end with the server.
     #[command(visible_alias = "server")]
     Serve(ServeArgs),
     /// Sets the value of a key.
@@ -39,6 +41,22 @@ enum Command {
         key: String,
         /// The value, at most 64 KiB; `-` reads it from the standard input.
         value: String,
+        /// Delete the key after so many seconds, or at most one more.
+        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+        ttl: Option<u32>,
+        #[command(flatten)]
+        only_if: ConditionArgs,
+        #[command(flatten)]
+        client: ClientArgs,
+    },
+    /// Adds to the decimal number that is the value of a key, and prints the sum. A key that does
+    /// not exist counts as 0.
+    Add {
+        /// The key.
+        key: String,
+        /// What to add.
+        #[arg(default_value_t = 1, allow_negative_numbers = true)]
+        by: i64,
         #[command(flatten)]
         client: ClientArgs,
     },
@@ -75,6 +93,16 @@ enum Command {
         #[command(flatten)]
         format: FormatArgs,
     },
+    /// Prints the members of the store, or changes them and moves the keys.
+    Members {
+        /// The new members, HOST or HOST:PORT, by which all clients reach them. If it fails, do it
+        /// again: it continues.
+        names: Vec<String>,
+        #[command(flatten)]
+        client: ClientArgs,
+        #[command(flatten)]
+        format: FormatArgs,
+    },
     /// Measures the YCSB workloads A, B and C, with keys of a Zipf distribution.
     Bench(bench::Bench),
 }
@@ -84,9 +112,27 @@ struct ServeArgs {
     /// Size of the memory, such as 64MiB; at most 1GiB.
     #[arg(short, long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
     memory: u64,
-    /// Size of the longest value, at most 64KiB. Each key takes twice as much memory.
+    /// Number of keys that there are slots for; one for every 512 bytes of memory unless given.
+    #[arg(
+        short,
+        long,
+        value_name = "NUMBER",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    keys: u64,
+    /// Size of the longest value, at most 64KiB.
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = size)]
     max_value: u64,
+    /// Load the contents from this file, and save them to it at the end.
+    #[arg(short, long, value_name = "FILE", conflicts_with = "tcp")]
+    file: Option<PathBuf>,
+    /// Save them every so many seconds, too. Writes wait meanwhile.
+    #[arg(long, value_name = "SECONDS", requires = "file")]
+    save_every: Option<u64>,
+    /// Refuse clients that do not know the secret in this file.
+    #[arg(long, value_name = "FILE", conflicts_with = "tcp")]
+    secret_file: Option<PathBuf>,
     /// Listen at this address only.
     #[arg(long, value_name = "ADDRESS", default_value = "::")]
     listen: String,
@@ -103,7 +149,8 @@ struct ServeArgs {
 /// The options of all clients.
 #[derive(Clone, Debug, Args)]
 struct ClientArgs {
-    /// The servers, HOST or HOST:PORT. All clients must name the same servers.
+    /// The servers, HOST or HOST:PORT. One is enough if `ulp kv members` has told them the members;
+    /// else all clients must name the same servers.
     #[arg(
         short,
         long,
@@ -112,8 +159,33 @@ struct ClientArgs {
         value_name = "HOST,..."
     )]
     servers: Vec<String>,
+    /// The file with the secret of the servers.
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
     #[command(flatten)]
     device: DeviceArg,
+}
+
+/// What a put depends on.
+#[derive(Clone, Copy, Debug, Args)]
+#[group(multiple = false)]
+struct ConditionArgs {
+    /// Put only if the key does not exist.
+    #[arg(long)]
+    if_absent: bool,
+    /// Put only if the value has this version, which `get --format json` prints.
+    #[arg(long, value_name = "VERSION")]
+    if_version: Option<u64>,
+}
+
+impl ConditionArgs {
+    fn condition(self) -> Condition {
+        match self.if_version {
+            Some(version) => Condition::Version(version),
+            None if self.if_absent => Condition::Absent,
+            None => Condition::Always,
+        }
+    }
 }
 
 /// The output of `ulp kv get` and `ulp kv mget`.
@@ -128,6 +200,18 @@ struct Value {
     /// The value, with invalid UTF-8 replaced; null if there is no such key.
     value: Option<String>,
     bytes: Option<usize>,
+    /// The version of the value, which `put --if-version` takes.
+    version: Option<u64>,
+}
+
+/// The output of `ulp kv members`.
+#[derive(Serialize, JsonSchema)]
+pub struct Members {
+    /// The number of the list, which grows with each change; 0 if the servers have no list.
+    epoch: u64,
+    members: Vec<String>,
+    /// The keys that were moved, if the members were changed.
+    moved: Option<u64>,
 }
 
 /// The output of `ulp kv list`.
@@ -151,15 +235,34 @@ impl ClientArgs {
             .collect()
     }
 
-    fn options(&self) -> Options {
+    fn options(&self) -> Result<Options> {
         let mut options = Options::default();
         options.device.clone_from(&self.device.name);
-        options
+        options.secret = secret(self.secret_file.as_deref())?;
+        Ok(options)
     }
 
     fn connect(&self) -> Result<Store> {
-        Ok(Store::connect(&self.names(), self.options())?)
+        Ok(Store::connect(&self.names(), self.options()?)?)
     }
+}
+
+/// Reads a secret: the contents of a file without the end of its line.
+fn secret(path: Option<&Path>) -> Result<Option<Vec<u8>>> {
+    let Some(path) = path else {
+        return Ok(None);
+    };
+    let mut bytes =
+        std::fs::read(path).with_context(|| format!("reading the secret in {}", path.display()))?;
+    while bytes.last() == Some(&b'\n') {
+        bytes.pop();
+    }
+    anyhow::ensure!(
+        !bytes.is_empty(),
+        "{} has no secret in it; write one",
+        path.display()
+    );
+    Ok(Some(bytes))
 }
 
 impl ServeArgs {
@@ -177,28 +280,36 @@ impl ServeArgs {
         }
         let options = ServerOptions {
             memory: self.memory,
+            keys: self.keys,
             max_value: u32::try_from(self.max_value).unwrap_or(u32::MAX),
             device: self.device.name.clone(),
+            secret: secret(self.secret_file.as_deref())?,
+            file: self.file.clone(),
+            save_every: self.save_every.map(Duration::from_secs),
         };
         let server = Server::new(&listen, &options)?;
-        let table = server.table();
+        let table = server.geometry();
         message!(
-            "{} bytes under {} keys: room for {} keys of values to {} bytes",
+            "{} bytes under {} keys: {} slots, values to {} bytes; {} keys are there",
             self.memory,
-            server.keys(),
+            server.remote_keys(),
             table.slots(),
-            table.max_value
+            table.max_value,
+            server.contents().0
         );
         message!("listening at {}, until Ctrl-C", server.local_addr()?);
         server.run(&stop)?;
         let (stats, get) = (server.stats(), |n: &std::sync::atomic::AtomicU64| {
             n.load(Ordering::Relaxed)
         });
+        let (keys, used) = server.contents();
         message!(
-            "{} clients, {} cut off, {} locks of lost clients freed",
+            "{} clients, {} writes, {} of them repeated, {} keys expired; {keys} keys are left, in {:.1} % of the memory",
             get(&stats.clients),
-            get(&stats.cut_off),
-            get(&stats.locks_freed)
+            get(&stats.requests),
+            get(&stats.repeated),
+            get(&stats.expired),
+            used * 100.0
         );
         Ok(())
     }
@@ -216,14 +327,15 @@ fn no_such(key: &str) -> ExitCode {
 /// Prints the values of several keys as JSON or as a table.
 fn print_values(
     keys: &[String],
-    values: Vec<Option<Vec<u8>>>,
+    values: Vec<Option<ulp_kv::Value>>,
     format: &FormatArgs,
 ) -> Result<ExitCode> {
     let found = values.iter().all(Option::is_some);
-    let value = |(key, value): (&String, Option<Vec<u8>>)| Value {
+    let value = |(key, value): (&String, Option<ulp_kv::Value>)| Value {
         key: key.clone(),
-        bytes: value.as_ref().map(Vec::len),
-        value: value.as_deref().map(text),
+        bytes: value.as_ref().map(|value| value.bytes.len()),
+        version: value.as_ref().map(|value| value.version),
+        value: value.map(|value| text(&value.bytes)),
     };
     let values = Values {
         values: keys.iter().zip(values).map(value).collect(),
@@ -239,7 +351,13 @@ impl Kv {
     pub fn run(self) -> Result<ExitCode> {
         match self.command {
             Command::Serve(server) => server.run()?,
-            Command::Put { key, value, client } => {
+            Command::Put {
+                key,
+                value,
+                ttl,
+                only_if,
+                client,
+            } => {
                 let mut bytes = value.into_bytes();
                 if bytes == b"-" {
                     bytes.clear();
@@ -250,18 +368,31 @@ impl Kv {
                         .read_to_end(&mut bytes)
                         .context("reading the value")?;
                 }
-                client.connect()?.put(key.as_bytes(), &bytes)?;
+                let ttl = ttl.map(|seconds| Duration::from_secs(seconds.into()));
+                let mut store = client.connect()?;
+                let put = store.put_if(key.as_bytes(), &bytes, ttl, only_if.condition())?;
+                if put.is_none() {
+                    message!("ulp: the condition is not met; nothing was put");
+                    return Ok(answer(false));
+                }
+            }
+            Command::Add { key, by, client } => {
+                let sum = client.connect()?.add(key.as_bytes(), by)?;
+                output::write(&mut std::io::stdout(), format!("{sum}\n").as_bytes())?;
             }
             Command::Get {
                 key,
                 client,
                 format,
             } => {
-                let value = client.connect()?.get(key.as_bytes())?;
+                let value = client.connect()?.get_value(key.as_bytes())?;
                 if format.is_json() {
                     return print_values(&[key], vec![value], &format);
                 }
-                let Some(mut value) = value else {
+                let Some(ulp_kv::Value {
+                    bytes: mut value, ..
+                }) = value
+                else {
                     return Ok(no_such(&key));
                 };
                 let mut out = std::io::stdout();
@@ -280,7 +411,20 @@ impl Kv {
                 client,
                 format,
             } => {
-                let values = client.connect()?.get_many(&keys)?;
+                let ops: Vec<ulp_kv::Op> = keys
+                    .iter()
+                    .map(|key| ulp_kv::Op::get(key.as_bytes()))
+                    .collect();
+                let values = client
+                    .connect()?
+                    .run(&ops)
+                    .into_iter()
+                    .map(|result| match result {
+                        Ok(ulp_kv::Outcome::Value(value)) => Ok(value),
+                        Ok(_) => Ok(None),
+                        Err(error) => Err(error),
+                    });
+                let values: Vec<_> = values.collect::<ulp_kv::Result<_>>()?;
                 return print_values(&keys, values, &format);
             }
             Command::List { client, format } => {
@@ -296,6 +440,27 @@ impl Kv {
                 let cells = |key: &Key| vec![key.key.clone(), key.bytes.to_string()];
                 format.print(&list, || {
                     table(&["KEY", "BYTES"], list.keys.iter().map(cells))
+                })?;
+            }
+            Command::Members {
+                names,
+                client,
+                format,
+            } => {
+                let mut store = client.connect()?;
+                let names: Vec<String> = names.iter().map(|host| address(host, PORT)).collect();
+                let moved = match names.is_empty() {
+                    true => None,
+                    false => Some(store.set_members(&names)?),
+                };
+                let members = Members {
+                    epoch: store.members().epoch,
+                    members: store.members().names.clone(),
+                    moved,
+                };
+                let cells = |name: &String| vec![name.clone(), members.epoch.to_string()];
+                format.print(&members, || {
+                    table(&["MEMBER", "EPOCH"], members.members.iter().map(cells))
                 })?;
             }
             Command::Bench(bench) => return bench.run(),
