@@ -129,6 +129,16 @@ impl Error {
         )
     }
 
+    /// Whether a server that was reached has hung up.
+    pub(crate) fn is_hang_up(&self) -> bool {
+        use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        let kind = match self {
+            Self::Unreachable { cause, .. } => cause.kind(),
+            _ => return false,
+        };
+        matches!(kind, BrokenPipe | ConnectionReset | UnexpectedEof)
+    }
+
     /// Whether connecting again may help.
     pub fn is_reconnectable(&self) -> bool {
         matches!(self, Self::Gone { .. } | Self::Unreachable { .. })

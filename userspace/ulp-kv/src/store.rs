@@ -252,14 +252,25 @@ impl Store {
 
     fn link(&mut self, name: &str) -> Result<&mut Link> {
         if !self.links.contains_key(name) {
-            self.serial = self.serial.wrapping_add(1);
-            let ids = (self.client, self.serial);
-            let link = Link::connect(name, ids, &self.device, &self.cq, &self.options)?;
+            let link = self.connect_link(name)?;
             self.past.reconnects += 1;
             self.adopt(&link.members.clone());
             self.links.insert(name.to_owned(), link);
         }
         self.links.get_mut(name).ok_or(Error::NoServer)
+    }
+
+    /// Connects to a server, again if it hangs up meanwhile.
+    fn connect_link(&mut self, name: &str) -> Result<Link> {
+        let mut tries = 0;
+        loop {
+            self.serial = self.serial.wrapping_add(1);
+            let ids = (self.client, self.serial);
+            match Link::connect(name, ids, &self.device, &self.cq, &self.options) {
+                Err(error) if error.is_hang_up() && tries < CONNECTIONS => tries += 1,
+                done => return done,
+            }
+        }
     }
 
     // --- running operations -----------------------------------------------------------
