@@ -168,6 +168,8 @@ impl Engine {
         }
         let reply = table.apply(&request, now)?;
         replies.keep(client, reply);
+        #[cfg(feature = "test-hooks")]
+        shared.cut();
         Ok(Some(reply))
     }
 

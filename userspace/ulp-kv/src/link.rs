@@ -67,8 +67,8 @@ struct Lane {
     begin: Instant,
     /// The lookup of a get, and what it waits for.
     get: Option<(Lookup, Want)>,
-    /// The half of the record that is still to be read, if it is read by halves.
-    second_half: Option<(u64, usize, usize)>,
+    /// The second half of the record, while a get waits for a change of it; then empty.
+    second_half: Option<Vec<u8>>,
     /// The sequence of a write.
     sequence: u64,
     is_delete: bool,
@@ -447,7 +447,6 @@ impl Link {
             begin,
             tries,
             get: Some((_, state)),
-            second_half,
             wake,
             ..
         })) = self.lanes.get_mut(lane)
@@ -486,14 +485,7 @@ impl Link {
                 if slot.units() == 0 || slot.len() > self.geometry.max_record() {
                     Err(self.corrupt("a record of a length that none can have"))
                 } else {
-                    let len = slot.len();
-                    let first = match self.options.slow.is_zero() {
-                        true => len,
-                        false => len / 2,
-                    };
-                    let second = (slot.offset() + first as u64, len - first, RECORD + first);
-                    *second_half = (first < len).then_some(second);
-                    self.post_reads(lane, &[(slot.offset(), first, RECORD)])?;
+                    self.post_reads(lane, &[(slot.offset(), slot.len(), RECORD)])?;
                     return Ok(Event::Nothing);
                 }
             }
@@ -549,18 +541,15 @@ impl Link {
         let Some(Some(Lane {
             op,
             get: Some((_, want)),
-            second_half,
             ..
-        })) = self.lanes.get_mut(lane)
+        })) = self.lanes.get(lane)
         else {
             return Ok(Event::Nothing);
         };
-        if let Some(half) = second_half.take() {
-            std::thread::sleep(self.options.slow);
-            self.post_reads(lane, &[half])?;
+        let (op, want) = (*op, want.clone());
+        if self.options.stall && self.stall(lane, &want)? {
             return Ok(Event::Nothing);
         }
-        let (op, want) = (*op, want.clone());
         let (buckets, bytes) = match want {
             Want::Record(slot) => (None, self.bytes(lane, RECORD, slot.len())?),
             _ => {
@@ -590,6 +579,30 @@ impl Link {
             return Ok(Event::Epoch(op));
         }
         self.want(lane, next)
+    }
+
+    /// Reads the second half of a record again until it has changed, once per operation. Returns
+    /// whether it has not.
+    fn stall(&mut self, lane: usize, want: &Want) -> Result<bool> {
+        let Want::Record(slot) = want else {
+            return Ok(false);
+        };
+        let half = slot.len() / 2;
+        let (to, len) = (RECORD + half, slot.len() - half);
+        let bytes = self.bytes(lane, to, len)?;
+        let Some(Some(Lane {
+            second_half, begin, ..
+        })) = self.lanes.get_mut(lane)
+        else {
+            return Ok(false);
+        };
+        let seen = second_half.get_or_insert_with(|| bytes.clone());
+        if *seen != bytes || begin.elapsed() > self.options.patience {
+            seen.clear();
+            return Ok(false);
+        }
+        self.post_reads(lane, &[(slot.offset() + half as u64, len, to)])?;
+        Ok(true)
     }
 
     fn replied(&mut self, n: usize) -> Result<Event> {

@@ -139,9 +139,28 @@ pub struct Shared {
     pub membership: Mutex<Membership>,
     pub engine: Engine,
     pub stats: ServerStats,
+    /// As the parameter of [`Server::cut_clients`].
+    #[cfg(feature = "test-hooks")]
+    cut_every: Option<u64>,
 }
 
 impl Shared {
+    /// Cuts a client off if so many requests were carried out.
+    #[cfg(feature = "test-hooks")]
+    pub fn cut(&self) {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let done = count(&self.stats.requests) - count(&self.stats.repeated);
+        if self.cut_every.is_none_or(|every| done % every != 0) {
+            return;
+        }
+        let sessions = lock(&self.sessions);
+        if let Some((_, session)) = sessions.all.iter().min_by_key(|(number, _)| **number) {
+            let error = rust_ulp::QpAttr::to(rust_ulp::QpState::Err);
+            let _ = session.qp.modify(error);
+            session.end();
+        }
+    }
+
     /// Returns the second since the epoch of Unix.
     pub fn now(&self) -> u32 {
         u32::try_from(self.clock.now().as_secs()).unwrap_or(u32::MAX)
@@ -426,6 +445,8 @@ impl Server {
                 membership: Mutex::new(membership),
                 engine,
                 stats: ServerStats::default(),
+                #[cfg(feature = "test-hooks")]
+                cut_every: None,
             }),
             listener,
             file: options.file.clone(),
@@ -541,20 +562,12 @@ impl Server {
         Ok(())
     }
 
-    /// Cuts a client off every `every` until `stop` is set, as an error of the network does.
+    /// Makes the server cut the client off that has been connected for longest, as an error of the
+    /// network does, after every `every` requests.
     #[cfg(feature = "test-hooks")]
-    pub fn cut_clients(&self, every: Duration, stop: &AtomicBool) {
-        let mut random = rand::make_rng::<SmallRng>();
-        while !stop.load(Ordering::Relaxed) {
-            std::thread::sleep(every);
-            let sessions = lock(&self.shared.sessions);
-            let n = random.next_u64() as usize % sessions.all.len().max(1);
-            if let Some(session) = sessions.all.values().nth(n) {
-                let _ = session
-                    .qp
-                    .modify(rust_ulp::QpAttr::to(rust_ulp::QpState::Err));
-                session.end();
-            }
+    pub fn cut_clients(&mut self, every: u64) {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.cut_every = Some(every);
         }
     }
 

@@ -42,8 +42,8 @@ pub struct Options {
     pub secret: Option<Vec<u8>>,
     /// Whether the client verifies records before it returns their values.
     pub(crate) verify: bool,
-    /// How long a reader sleeps between two halves of a record, each of which it reads by itself.
-    pub(crate) slow: Duration,
+    /// Whether a get waits, within the first record that it reads, for a change of the second half.
+    pub(crate) stall: bool,
 }
 
 #[cfg(feature = "test-hooks")]
@@ -53,10 +53,12 @@ impl Options {
         self.verify = false;
     }
 
-    /// Makes readers sleep within each record, as an adapter may that reads it, so that they meet
-    /// writers.
-    pub fn slow(&mut self, delay: Duration) {
-        self.slow = delay;
+    /// Makes gets stop within the first record that they read, as an adapter may, until something
+    /// else was written there.
+    pub fn stall(&mut self) {
+        self.stall = true;
+        // A record at a remembered place is not counted if it is torn.
+        self.cache = 0;
     }
 }
 
@@ -69,7 +71,7 @@ impl Default for Options {
             patience: Duration::from_secs(60),
             secret: None,
             verify: true,
-            slow: Duration::ZERO,
+            stall: false,
         }
     }
 }

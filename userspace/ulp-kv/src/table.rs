@@ -559,12 +559,13 @@ pub mod tests {
     }
 
     #[test]
-    fn nine_tenths_of_the_slots_are_filled() {
+    fn nearly_all_slots_are_filled() {
         for keys in [15, 300, 10_000] {
             let (count, table, status) = fill(4 << 20, keys, 8);
             assert_eq!(status, Status::NoSlot);
             let slots = table.geometry.slots();
-            assert!(count * 100 >= slots * 90, "{count} of {slots}");
+            // Without moves, 10,000 keys fill nine tenths.
+            assert!(count * 100 >= slots * 99, "{count} of {slots}");
             // The keys that were moved are all there.
             assert!((0..count).all(|n| get(&table, &n.to_le_bytes()) == Some(vec![7; 8])));
         }

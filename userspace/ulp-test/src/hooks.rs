@@ -82,7 +82,7 @@ enum Fault {
     Records,
     /// It shows random bytes instead of its memory.
     All,
-    /// It cuts a client off ten times a second.
+    /// It cuts a client off after every eighth write.
     Cuts,
 }
 
@@ -103,9 +103,9 @@ pub struct Worker {
     /// Bytes of the longest value.
     #[arg(long, default_value_t = 8192)]
     size: usize,
-    /// Milliseconds to sleep within the read of a record.
-    #[arg(long, default_value_t = 0)]
-    slow: u64,
+    /// Stop within the first record that each get reads, until something else was written there.
+    #[arg(long)]
+    stall: bool,
     /// Milliseconds that an operation may take.
     #[arg(long, default_value_t = 60_000)]
     patience: u64,
@@ -281,20 +281,16 @@ impl Serve {
             ..ServerOptions::default()
         };
         let mut server = Server::new(&self.listen, &options)?;
-        if self.what == Fault::All {
-            server.show_nonsense()?;
+        match self.what {
+            Fault::All => server.show_nonsense()?,
+            Fault::Cuts => server.cut_clients(8),
+            Fault::Records => {}
         }
         eprintln!("listening at {}", server.local_addr()?);
         let (server, stop) = (&server, &stop);
         std::thread::scope(|scope| {
-            match self.what {
-                Fault::Cuts => {
-                    scope.spawn(move || server.cut_clients(Duration::from_millis(100), stop));
-                }
-                Fault::Records => {
-                    scope.spawn(move || server.scribble(stop));
-                }
-                Fault::All => {}
+            if self.what == Fault::Records {
+                scope.spawn(move || server.scribble(stop));
             }
             server.run(stop)
         })?;
@@ -325,7 +321,9 @@ impl Worker {
         if self.unverified {
             options.unverified();
         }
-        options.slow(Duration::from_millis(self.slow));
+        if self.stall {
+            options.stall();
+        }
         options.patience = Duration::from_millis(self.patience);
         let mut store = Store::connect(&self.servers, options)?;
         let mut random = SmallRng::seed_from_u64(self.id);
