@@ -446,7 +446,7 @@ impl Link {
             hash,
             begin,
             tries,
-            get: Some((_, state)),
+            get: Some((lookup, state)),
             wake,
             ..
         })) = self.lanes.get_mut(lane)
@@ -472,13 +472,16 @@ impl Link {
             }
             Want::Buckets | Want::BucketsLater => {
                 *tries += u32::from(want == Want::BucketsLater);
+                let may_end = lookup.may_end();
                 let (first, second) = self.geometry.buckets_of(hash);
                 let reads = [
                     (self.geometry.bucket(first), BUCKET_LEN, 0),
                     (self.geometry.bucket(second), BUCKET_LEN, BUCKET_LEN),
                     (0, 8, BUCKETS),
                 ];
-                self.post_reads(lane, &reads)?;
+                // The epoch matters only if nothing is found.
+                let (buckets, _) = reads.split_at(2 + usize::from(may_end));
+                self.post_reads(lane, buckets)?;
                 return Ok(Event::Nothing);
             }
             Want::Record(slot) => {

@@ -122,6 +122,11 @@ impl Lookup {
         self.next()
     }
 
+    /// Returns whether the next look at the buckets can show that there is no such key.
+    pub fn may_end(&self) -> bool {
+        self.sequences.is_some()
+    }
+
     fn next(&mut self) -> Want {
         if let Some(slot) = self.candidates.pop() {
             self.reading = slot;
