@@ -462,12 +462,14 @@ pub mod tests {
     use std::cell::{Cell, RefCell};
     use std::collections::HashMap;
 
+    type Hook = Box<dyn FnMut(&[u8])>;
+
     /// Memory that a reader can look at before any change of it.
     #[derive(Default)]
     pub struct Words {
         pub bytes: RefCell<Vec<u8>>,
-        /// Changes left until the hook is called.
-        pub before: RefCell<Option<Box<dyn FnMut(&[u8])>>>,
+        /// Called before each change.
+        pub before: RefCell<Option<Hook>>,
         pub stores: Cell<u64>,
     }
 
