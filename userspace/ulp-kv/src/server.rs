@@ -126,6 +126,7 @@ impl Clock {
 pub struct Shared {
     pub device: Device,
     pd: Pd,
+    #[cfg(feature = "test-hooks")]
     memory: Buffer,
     grants: Vec<Grant>,
     geometry: Geometry,
@@ -433,6 +434,7 @@ impl Server {
             shared: Arc::new(Shared {
                 device,
                 pd,
+                #[cfg(feature = "test-hooks")]
                 memory,
                 grants,
                 geometry,
