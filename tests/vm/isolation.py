@@ -1123,6 +1123,8 @@ def test_addresses(r):
         victim(busy)
         hostile(datagram)
         text = victim(fdinfo) + hostile(fdinfo)
+        with open("/sys/kernel/debug/rust_ulp/files") as f:
+            text += f.read()
     records = [x for x in trace.records() if "rust_ulp" in x["what"]]
     r.check("the tracepoints have recorded it", len(records) > 40, len(records))
     r.equal("no address in the records", kernel_words("\n".join(x["what"] for x in records)), [])
@@ -1143,17 +1145,18 @@ def test_addresses(r):
         (count > 20, wide, pointers),
         (True, {"user_data"}, []),
     )
-    r.check("fdinfo says something", text.count("rust_ulp-") > 20, text)
+    r.check("fdinfo and debugfs say something", text.count("rust_ulp-") > 40, text)
     r.equal("and has no address", kernel_words(text), [])
     allocated = re.findall(r"addr (0x[0-9a-f]+)", text)
     r.equal("what it calls the address of a grant is a position", {int(a, 16) < 1 << 31 for a in allocated}, {True})
-    debug, faults = [], ["/sys/kernel/debug/fail_rust_ulp"] if DEBUG else []
+    debug = []
     for where, below, files_ in os.walk("/sys/kernel/debug"):
         # Another file system; and on the debug kernel what KUnit says of its tests.
         below[:] = [d for d in below if d != "tracing" and not (DEBUG and d == "kunit")]
         debug += [os.path.join(where, name) for name in below + files_ if "rust_ulp" in name]
     # The knobs of our faults are there where the kernel injects any.
-    r.equal("debugfs has nothing of ours, but for faults on the debug kernel", debug, faults)
+    names = ["fail_rust_ulp", "rust_ulp"] if DEBUG else ["rust_ulp"]
+    r.equal("debugfs has no more of ours", sorted(debug), [f"/sys/kernel/debug/{name}" for name in names])
     r.equal("and is root's", os.stat("/sys/kernel/debug").st_mode & 0o077, 0)
     bad, seen, private = [], 0, []
     for path in glob.glob("/sys/module/rust_ulp/**", recursive=True) + glob.glob("/sys/class/misc/rust_ulp/*"):
