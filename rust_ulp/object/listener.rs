@@ -320,7 +320,7 @@ impl Backlog {
         }
         waiting.put_back(connection);
         drop(waiting);
-        // Its sender may have gone meanwhile.
+        // Its sender may have gone since it was taken.
         self.clone().note_dead();
         self.arrived.notify_all();
     }

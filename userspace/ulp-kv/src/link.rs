@@ -782,7 +782,7 @@ impl Link {
     pub fn list(&mut self, cq: &Cq) -> Result<BTreeMap<Vec<u8>, (usize, u32)>> {
         let mut keys = BTreeMap::new();
         let mut seen: Vec<Bucket> = Vec::new();
-        // A key that was moved meanwhile is in a bucket that has changed.
+        // A key that moved during a pass is in a bucket that has changed.
         for _ in 0..LIST_PASSES {
             let buckets = self.all_buckets(cq)?;
             let is_new = |(n, bucket): &(usize, &Bucket)| {

@@ -262,7 +262,7 @@ impl Store {
         self.links.get_mut(name).ok_or(Error::NoServer)
     }
 
-    /// Connects to a server, again if it hangs up meanwhile.
+    /// Connects to a server. Tries again if the server hangs up during the attempt.
     fn connect_link(&mut self, name: &str) -> Result<Link> {
         let mut tries = 0;
         loop {
@@ -376,7 +376,7 @@ impl Store {
         }
         let pause = next.map_or(TICK, |next| next.saturating_duration_since(Instant::now()));
         let done = if wait && under_way > 0 {
-            // Half of them: fewer calls, and the other half is under way meanwhile.
+            // Waiting for half of them takes fewer calls, and the other half stays in flight.
             let some = (under_way / 2).max(1);
             batch
                 .submit_and_wait(&self.cq, some, pause.min(TICK))
@@ -634,8 +634,8 @@ impl Store {
         self.run(&ops).into_iter().map(value).collect()
     }
 
-    /// Calls `each` with every key and the length of its value. Keys that come or go meanwhile may
-    /// be among them or not.
+    /// Calls `each` with every key and the length of its value. Keys that come or go during the
+    /// call may be among them or not.
     ///
     /// # Errors
     ///

@@ -127,7 +127,7 @@ struct ServeArgs {
     /// Load the contents from this file, and save them to it at the end.
     #[arg(short, long, value_name = "FILE", conflicts_with = "tcp")]
     file: Option<PathBuf>,
-    /// Save them every so many seconds, too. Writes wait meanwhile.
+    /// Save them every so many seconds, too. Writes wait while the server saves.
     #[arg(long, value_name = "SECONDS", requires = "file")]
     save_every: Option<u64>,
     /// Refuse clients that do not know the secret in this file.
