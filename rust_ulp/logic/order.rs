@@ -136,7 +136,7 @@ impl<L: DerefMut<Target = [Link]>> Order<L> {
     }
 
     /// Frees the `count` oldest posted slots, the newest of which is `slot`.
-    pub fn retire(&mut self, slot: u32, count: u32) {
+    pub fn free_oldest(&mut self, slot: u32, count: u32) {
         self.add_used(self.first, count);
         self.first = self.next(slot);
         self.posted = self.posted.saturating_sub(count);
@@ -148,7 +148,7 @@ impl<L: DerefMut<Target = [Link]>> Order<L> {
             return;
         }
         if slot == self.first {
-            return self.retire(slot, 1);
+            return self.free_oldest(slot, 1);
         }
         let (before, after) = (self.prev(slot), self.next(slot));
         self.link(before, after);

@@ -147,7 +147,7 @@ impl Waiting {
 
     /// Moves the requests whose senders have gone to `dead`, as far as that has room. Returns how
     /// many it moved.
-    fn bury(&mut self) -> usize {
+    fn move_dead(&mut self) -> usize {
         let (len, mut kept) = (self.len, 0usize);
         for offset in 0..len {
             let Some(mut connection) = self.place(offset).and_then(Option::take) else {
@@ -218,7 +218,7 @@ impl WorkItem for Backlog {
 
 impl Admitted for Backlog {
     fn note_dead(self: Arc<Self>) {
-        self.bury(&mut self.waiting.lock());
+        self.release_dead(&mut self.waiting.lock());
         let device = self.device.clone();
         // Work that is queued already will see it.
         let _ = device.workqueue().enqueue(self);
@@ -298,13 +298,13 @@ impl Backlog {
     /// without the lock and not in a handler. Sleeps.
     fn take_dead(&self) -> Option<Arc<Connection>> {
         let mut waiting = self.waiting.lock();
-        self.bury(&mut waiting);
+        self.release_dead(&mut waiting);
         waiting.dead.pop()
     }
 
     /// Gives the places of requests back whose senders have gone. They stay until they are dropped.
-    fn bury(&self, waiting: &mut Waiting) {
-        for _ in 0..waiting.bury() {
+    fn release_dead(&self, waiting: &mut Waiting) {
+        for _ in 0..waiting.move_dead() {
             self.pending.leave();
         }
     }

@@ -542,7 +542,7 @@ impl<R: WrContext> Queue<R> {
         lists.done = content.number;
         lists.canceled = lists.canceled.saturating_sub(canceled.into());
         lists.deadlines.remove(at);
-        lists.order.retire(at, count);
+        lists.order.free_oldest(at, count);
         Some(Completed {
             unsignaled: any.then_some(unsignaled),
             request,
@@ -573,7 +573,7 @@ impl<R: WrContext> Queue<R> {
             unsafe { content.request.assume_init_read() }.complete_unsignaled(unsignaled);
             lists.done = content.number;
             lists.deadlines.remove(at);
-            lists.order.retire(at, 1);
+            lists.order.free_oldest(at, 1);
             any = true;
         }
         Some((lists.order.first()?, any))

@@ -11,7 +11,7 @@ enum Step {
     Push,
     Pop,
     /// Frees so many of the oldest.
-    Retire(usize),
+    FreeOldest(usize),
     /// Frees the posted slot of this rank.
     Remove(usize),
     /// Takes so many free slots that were posted.
@@ -22,7 +22,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => Just(Step::Push),
         1 => Just(Step::Pop),
-        1 => (0usize..8).prop_map(Step::Retire),
+        1 => (0usize..8).prop_map(Step::FreeOldest),
         2 => (0usize..8).prop_map(Step::Remove),
         1 => (0usize..8).prop_map(Step::TakeUsed),
     ]
@@ -68,10 +68,10 @@ proptest! {
                         used = free.clone();
                     }
                 }
-                Step::Retire(count) => {
+                Step::FreeOldest(count) => {
                     let count = count.min(posted.len());
                     if let Some(&last) = posted.get(count.wrapping_sub(1)) {
-                        order.retire(last, count as u32);
+                        order.free_oldest(last, count as u32);
                         used.extend(posted.range(..count));
                         free.extend(posted.drain(..count));
                     }
