@@ -41,6 +41,11 @@ module_param(lose_interrupt, uint, 0644);
 MODULE_PARM_DESC(lose_interrupt,
 		 "the n-th interrupt from now on is lost, 0 for none");
 
+static unsigned int refuse_send;
+module_param(refuse_send, uint, 0644);
+MODULE_PARM_DESC(refuse_send,
+		 "the n-th send request from now on is refused, 0 for none");
+
 static unsigned int flush_register;
 module_param(flush_register, uint, 0644);
 MODULE_PARM_DESC(
@@ -97,15 +102,26 @@ int hca_command(struct hca *hca, const char *name)
 	return -EIO;
 }
 
-bool hca_lose_interrupt(void)
+/* Whether this is the one that @nth counts down to. */
+static bool is_nth(unsigned int *nth)
 {
 	unsigned long flags;
-	bool lost;
+	bool is;
 
 	spin_lock_irqsave(&count_lock, flags);
-	lost = lose_interrupt && !--lose_interrupt;
+	is = *nth && !--*nth;
 	spin_unlock_irqrestore(&count_lock, flags);
-	return lost;
+	return is;
+}
+
+bool hca_lose_interrupt(void)
+{
+	return is_nth(&lose_interrupt);
+}
+
+bool hca_refuse_send(void)
+{
+	return is_nth(&refuse_send);
 }
 
 bool hca_flush_register(void)

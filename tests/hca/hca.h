@@ -256,6 +256,7 @@ int hca_del_gid(const struct ib_gid_attr *attr, void **context);
 int hca_find(struct hca *hca, const union ib_gid *gid, const u8 *dmac,
 	     u32 dlid);
 bool hca_lose_interrupt(void);
+bool hca_refuse_send(void);
 bool hca_flush_register(void);
 bool hca_gid(struct hca *hca, u8 index, union ib_gid *gid);
 

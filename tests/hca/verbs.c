@@ -741,7 +741,8 @@ static int post_sends(struct hca_qp *qp, const struct ib_send_wr *wr,
 		wr = NULL;
 	}
 	for (; wr; wr = wr->next) {
-		if (qp->sq.head - qp->sq.done >= qp->sq.size)
+		if (qp->sq.head - qp->sq.done >= qp->sq.size ||
+		    hca_refuse_send())
 			err = -ENOMEM;
 		else
 			err = fill_wqe(qp, hca_entry(&qp->sq, qp->sq.head), wr);

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
-    hca.py pages|pinned|ops|connect|srq|interrupts|undrained|worker|dereg|flushed|undestroyed|silent|stopped
+    hca.py pages|pinned|ops|connect|srq|interrupts|undrained|worker|dereg|flushed|undestroyed|silent|refused|stopped
 
 Expects the module and two hosts with such adapters. Prints KTAP.
 """
@@ -266,6 +266,29 @@ def test_silent(r):
         b.close()
         seconds.append(time.monotonic() - begin)
     r.check("four queue pairs wait as long as one", seconds[1] < 2 * seconds[0], seconds)
+
+
+def test_refused(r):
+    """The adapter refuses the second request of each list: the queue still signals one in half a queue."""
+    a, b = two(depth=12)
+    wrs = [a.write(b, 8, remote_offset=8 * n, flags=0) for n in range(2)]
+
+    def post():
+        """Posts a list when there is room, which only completions make."""
+        deadline = time.monotonic() + 20 * ulp.PATIENCE
+        while True:
+            adapter(refuse_send=2)
+            why = error_of(a.file.submit, wrs)
+            if why != "EAGAIN" or time.monotonic() > deadline:
+                return why
+
+    a.buffer.map[:8] = pattern(9, 8)
+    other = next((why for _ in range(100) if (why := post()) != "ENOMEM"), "none")
+    r.equal("a hundred lists through a queue of 12, none refused for another reason", other, "none")
+    adapter(refuse_send=0)
+    a.file.submit([a.write(b, 8, user_data=77)])
+    r.equal("a signalled write makes the only completion", [c.user_data for c in a.cq.wait(1)], [77])
+    r.equal("the first of each list has written, the second not", b.buffer.map[:16], pattern(9, 8) + bytes(8))
 
 
 def state(task):
