@@ -38,8 +38,8 @@ struct TableEntry<O> {
     next: u16,
     object: Option<O>,
     charges: Option<Charges>,
-    /// Whether user space knows the handle.
-    committed: bool,
+    /// The handle, once user space knows it.
+    known: Option<u32>,
 }
 
 /// The table.
@@ -82,7 +82,6 @@ impl<O: Stored> Table<O> {
             self.free = self.free.saturating_sub(1);
             entry.object = Some(object);
             entry.charges = Some(charges);
-            entry.committed = false;
             index
         } else {
             let index = u16::try_from(self.entries.len()).map_err(|_| EMFILE)?;
@@ -91,7 +90,7 @@ impl<O: Stored> Table<O> {
                 next: 0,
                 object: Some(object),
                 charges: Some(charges),
-                committed: false,
+                known: None,
             };
             self.entries.push(entry, GFP_KERNEL_ACCOUNT)?;
             index
@@ -131,15 +130,16 @@ impl<O: Stored> Table<O> {
             .entries
             .get_mut(usize::from(handle.index))
             .ok_or(ENODEV)?;
-        entry.committed = true;
+        entry.known = Some(handle.to_raw());
         Ok(())
     }
 
     /// Returns the object that `handle` names, or [`ENOENT`].
     pub(crate) fn get(&self, handle: u32) -> Result<&O> {
-        let entry = self.entry(Handle::from_raw(handle).ok_or(ENOENT)?)?;
+        // The low bits of a handle are its index.
+        let entry = self.entries.get(usize::from(handle as u16)).ok_or(ENOENT)?;
         match &entry.object {
-            Some(object) if entry.committed => Ok(object),
+            Some(object) if entry.known == Some(handle) => Ok(object),
             _ => Err(ENOENT),
         }
     }
@@ -157,7 +157,7 @@ impl<O: Stored> Table<O> {
     fn remove_if(&mut self, handle: u32, committed: bool) -> Result<O> {
         let handle = Handle::from_raw(handle).ok_or(ENOENT)?;
         let entry = self.entry(handle)?;
-        if entry.committed != committed {
+        if entry.known.is_some() != committed {
             return Err(ENOENT);
         }
         if entry
@@ -175,7 +175,7 @@ impl<O: Stored> Table<O> {
         let object = entry.object.take()?;
         entry.charges = None;
         entry.generation = Handle::next_generation(entry.generation);
-        entry.committed = false;
+        entry.known = None;
         if self.free == 0 {
             self.first_free = index;
         } else if let Some(last) = self.entries.get_mut(usize::from(self.last_free)) {
