@@ -137,9 +137,10 @@ pub(super) fn wait(
     min: u32,
     deadline: &Deadline,
 ) -> (u32, i32) {
-    let result = cq.wait(min, deadline);
-    let error = result.err().map_or(0, |err| err.to_errno());
-    let completed = cq.ring().unread();
+    let (completed, error) = match cq.wait(min, deadline) {
+        Ok(unread) => (unread, 0),
+        Err(err) => (cq.ring().unread(), err.to_errno()),
+    };
     trace::wait(file.id(), handle, completed, error);
     (completed, error)
 }

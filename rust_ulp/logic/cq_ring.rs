@@ -12,6 +12,7 @@ use super::{
     poller::{Poller, SharedState},
     ring::{Producer, SharedIndex}, //
 };
+use core::ops::ControlFlow::{self, Break, Continue};
 
 /// The reason why a call on a ring fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -371,19 +372,21 @@ pub trait CqRing: Sized {
         state.look(self.header()) > 0 || state.flags != 0
     }
 
-    /// Waits until `min` entries are unread; `left_ns` returns the time that is left. Sleeps.
+    /// Waits until `min` entries are unread, and returns how many are; `left_ns` returns the time
+    /// that is left. Sleeps.
     ///
     /// Fails with [`Failure::TimedOut`] when the time runs out, with [`Failure::Interrupted`] when
     /// a signal arrives, with [`Failure::QueueFailed`] when the device's queue has failed, and with
     /// the argument of [`Self::end_all`].
-    fn wait_until(&self, min: u32, left_ns: impl Fn() -> u64) -> Result<(), Self::Error> {
+    fn wait_until(&self, min: u32, left_ns: impl Fn() -> u64) -> Result<u32, Self::Error> {
         let mut state = self.lock();
-        while let Some(millis) = self.before_sleep(&mut state, min, &left_ns)? {
-            if !self.sleep(&mut state, millis) {
-                return Err(Failure::Interrupted.into());
+        loop {
+            match self.before_sleep(&mut state, min, &left_ns)? {
+                Break(unread) => return Ok(unread),
+                Continue(millis) if self.sleep(&mut state, millis) => (),
+                Continue(_) => return Err(Failure::Interrupted.into()),
             }
         }
-        Ok(())
     }
 
     /// Waits as [`Self::wait_until`] does, in the thread that polls the device's queue: `serve`
@@ -393,34 +396,35 @@ pub trait CqRing: Sized {
         min: u32,
         left_ns: impl Fn() -> u64,
         serve: impl Fn(),
-    ) -> Result<(), Self::Error> {
+    ) -> Result<u32, Self::Error> {
         loop {
             if self.poller().take() {
                 serve();
             }
-            let Some(millis) = self.before_sleep(&mut self.lock(), min, &left_ns)? else {
-                return Ok(());
-            };
-            if !self.sleep_polling(millis) {
-                return Err(Failure::Interrupted.into());
+            let next = self.before_sleep(&mut self.lock(), min, &left_ns)?;
+            match next {
+                Break(unread) => return Ok(unread),
+                Continue(millis) if self.sleep_polling(millis) => (),
+                Continue(_) => return Err(Failure::Interrupted.into()),
             }
         }
     }
 
-    /// Returns how long a thread may sleep that waits for `min` entries, in milliseconds; [`None`]
-    /// when they are there. The next entry that makes them `min` wakes it.
+    /// Returns how many entries are unread if a thread that waits for `min` has them; else how long
+    /// it may sleep, in milliseconds. The next entry that makes them `min` wakes it.
     fn before_sleep(
         &self,
         state: &mut State<Self>,
         min: u32,
         left_ns: &impl Fn() -> u64,
-    ) -> Result<Option<u32>, Self::Error> {
+    ) -> Result<ControlFlow<u32, u32>, Self::Error> {
         self.note_failure(state);
         if let Some(why) = state.closed {
             return Err(why.into());
         }
-        if state.look(self.header()) >= min {
-            return Ok(None);
+        let unread = state.look(self.header());
+        if unread >= min {
+            return Ok(Break(unread));
         }
         if state.flags & Self::ERROR != 0 {
             return Err(Failure::QueueFailed.into());
@@ -434,7 +438,7 @@ pub trait CqRing: Sized {
         // In slices: the device's failure is noted without the lock, so it may fall between the
         // look above and the sleep, and wake nobody.
         let millis = u32::try_from(left.div_ceil(1_000_000)).unwrap_or(u32::MAX);
-        Ok(Some(millis.min(1000)))
+        Ok(Continue(millis.min(1000)))
     }
 
     /// Has `stream` take the entries that user space has not read, and all later ones.

@@ -118,7 +118,7 @@ impl CqObject {
 
     /// Waits as [`Ring::wait`] does. Moves completions while it waits, unless a softirq does that.
     /// Sleeps.
-    pub(crate) fn wait(&self, min: u32, deadline: &Deadline) -> Result {
+    pub(crate) fn wait(&self, min: u32, deadline: &Deadline) -> Result<u32> {
         match self.delivery {
             abi::DELIVER_CALLER => self.wait_spinning(min, deadline),
             abi::DELIVER_WORKQUEUE => self.ring.wait_serving(min, deadline, || self.cq.serve()),
@@ -127,7 +127,7 @@ impl CqObject {
     }
 
     /// Waits for a queue that only callers poll.
-    fn wait_spinning(&self, min: u32, deadline: &Deadline) -> Result {
+    fn wait_spinning(&self, min: u32, deadline: &Deadline) -> Result<u32> {
         let now = Deadline::new(0, 0);
         loop {
             let done = self.cq.process(256);

@@ -354,18 +354,23 @@ impl Ring {
         self.end_all(why);
     }
 
-    /// Waits until `min` entries are unread. Sleeps.
+    /// Waits until `min` entries are unread, and returns how many are. Sleeps.
     ///
     /// [`etime`] when the time runs out, [`EINTR`] when a signal comes, [`EIO`] when the device's
     /// queue has failed, and the error that [`Self::close`] was told.
-    pub(crate) fn wait(&self, min: u32, deadline: &Deadline) -> Result {
+    pub(crate) fn wait(&self, min: u32, deadline: &Deadline) -> Result<u32> {
         self.wait_until(min, || deadline.left_ns())
     }
 
     /// Waits as [`Self::wait`] does, and calls `serve` when the device's queue has completions:
     /// [`rdma::cq::Cq::serve`]. Sleeps. Another thread that does so at the same time has `serve`
     /// called for both.
-    pub(super) fn wait_serving(&self, min: u32, deadline: &Deadline, serve: impl Fn()) -> Result {
+    pub(super) fn wait_serving(
+        &self,
+        min: u32,
+        deadline: &Deadline,
+        serve: impl Fn(),
+    ) -> Result<u32> {
         if !self.poller.begin() {
             return self.wait(min, deadline);
         }
@@ -421,7 +426,7 @@ mod tests {
     fn waits_for_what_is_there_and_no_longer_than_told() -> Result {
         let ring = ring(4)?;
         let now = Deadline::new(0, 0);
-        assert_eq!(ring.wait(0, &now), Ok(()));
+        assert_eq!(ring.wait(0, &now), Ok(0));
         assert_eq!(ring.wait(1, &now).err(), Some(etime()));
         let later = Deadline::new(2_000_000, 0);
         assert_eq!(ring.wait(1, &later).err(), Some(etime()));
@@ -432,7 +437,7 @@ mod tests {
         ring.reserve(1)?;
         ring.push(&cqe(3));
         let forever = Deadline::new(abi::TIMEOUT_INFINITE, 0);
-        assert_eq!(ring.wait(1, &forever), Ok(()));
+        assert_eq!(ring.wait(1, &forever), Ok(1));
         assert_eq!(ring.wait(2, &now).err(), Some(etime()));
         Ok(())
     }

@@ -369,7 +369,7 @@ impl Ring {
     }
 
     fn wait(&self, min: u32) -> Result<(), Failure> {
-        self.wait_until(min, || u64::MAX)
+        self.wait_until(min, || u64::MAX).map(drop)
     }
 
     /// As `wait_serving` of object/ring.rs, with the device's queue.
@@ -377,7 +377,9 @@ impl Ring {
         if !self.poller.begin() {
             return self.wait(min);
         }
-        let result = self.wait_polling(min, || u64::MAX, || device.serve(self));
+        let result = self
+            .wait_polling(min, || u64::MAX, || device.serve(self))
+            .map(drop);
         if self.poller.end() && self.flaw != Flaw::LastPoll {
             device.serve(self);
         }
