@@ -142,7 +142,9 @@ impl Batch {
                 run => {
                     let rest = all.get(index as usize..).unwrap_or(&[]);
                     let new = QueueRun::begin(ctx, rest).map_err(fail)?;
-                    chain.begin(new.target, new.left).map_err(fail)?;
+                    // Of several requests, the caller is told which one found no slot.
+                    let alone = all.len() == 1;
+                    chain.begin(new.target, new.left, alone).map_err(fail)?;
                     run.insert(new)
                 }
             };

@@ -220,8 +220,8 @@ struct Run<H: WrHandler> {
     /// The number in the chain of its first request.
     first: u32,
     count: u32,
-    /// The slots that are reserved for it.
-    reserved: u32,
+    /// The slots that are reserved for it; [`None`] if it takes them when it is posted.
+    reserved: Option<u32>,
     /// How many requests the caller still expects to push.
     expected: u32,
     /// Whether a request has a timeout.
@@ -235,13 +235,13 @@ impl<H: WrHandler> Run<H> {
     /// if none is left. Returns [`EAGAIN`] if the queue is full.
     #[inline(always)]
     fn take_slot(&mut self) -> Result {
-        if self.reserved <= self.count {
+        if let Some(reserved) = self.reserved.filter(|&reserved| reserved <= self.count) {
             let queue = self.target.as_ref().queue();
             let more = queue.reserve(self.expected.max(1));
             if more == 0 {
                 return Err(EAGAIN);
             }
-            self.reserved = self.reserved.saturating_add(more);
+            self.reserved = Some(reserved.saturating_add(more));
         }
         self.expected = self.expected.saturating_sub(1);
         Ok(())
@@ -274,7 +274,7 @@ impl<H: WrHandler> Run<H> {
 ///                   [first, second]: [Arc<waiter::Waiter>; 2]) -> Result {
 ///     let flags = wr::Flags { signaled: true, ..wr::Flags::default() };
 ///     let mut chain = Chain::new();
-///     chain.begin(TargetRef::Send(qp), 2)?;
+///     chain.begin(TargetRef::Send(qp), 2, true)?;
 ///     chain.push(&wr::Operation::write_to(peer), flags, once(local), None, first)?;
 ///     chain.push(&wr::Operation::Send(wr::Tail::None), flags, empty(), None, second)?;
 ///     let (_posted, result) = chain.post(|_number, _request| ());
@@ -314,7 +314,9 @@ impl<H: WrHandler> Chain<H> {
 
     /// Has the next requests go to `target`, and reserves slots and memory for about `expected`
     /// requests. Sleeps.
-    pub(crate) fn begin(&mut self, target: TargetRef<'_, H>, expected: u32) -> Result {
+    ///
+    /// Requests that are `alone` in the chain get their slots when they are posted, all or none.
+    pub(crate) fn begin(&mut self, target: TargetRef<'_, H>, expected: u32, alone: bool) -> Result {
         let count = expected as usize;
         self.staged.reserve(count, GFP_KERNEL_ACCOUNT)?;
         self.sges.reserve(count, GFP_KERNEL_ACCOUNT)?;
@@ -324,7 +326,7 @@ impl<H: WrHandler> Chain<H> {
             target: target.to_owned(),
             first,
             count: 0,
-            reserved: 0,
+            reserved: (!alone).then_some(0),
             expected,
             timed: false,
             inline: false,
@@ -706,9 +708,9 @@ impl<H: WrHandler> Chain<H> {
                     target.handler().discard(request);
                 }
             }
-            if run.reserved > 0 {
+            if let Some(reserved @ 1..) = run.reserved {
                 let queue = target.queue();
-                queue.release(&mut queue.lists.lock(), run.reserved);
+                queue.release(&mut queue.lists.lock(), reserved);
             }
         }
         self.runs.clear();
@@ -866,12 +868,17 @@ impl<R: WrContext> Staging<'_, R> {
             drop(lists);
             return (0, Err(enotconn()));
         }
+        let reserved = run.reserved.replace(0);
+        if reserved.is_none() && queue.free(&lists) < self.staged.len() as u32 {
+            drop(lists);
+            return (0, Err(EAGAIN));
+        }
         if run.inline {
             self.set_inline();
         }
         let unsignaled = lists.unsignaled;
         let count = self.fill_slots(run, &mut lists, before);
-        queue.release(&mut lists, core::mem::take(&mut run.reserved));
+        queue.release(&mut lists, reserved.unwrap_or(0));
         let first = self.wrs.as_mut_ptr();
         // A driver that refuses all requests may leave this alone.
         let mut bad: *const c_void = first.cast_const().cast();

@@ -371,10 +371,15 @@ impl<R: WrContext> Queue<R> {
     /// Reserves up to `count` free slots, and returns how many.
     pub(super) fn reserve(&self, count: u32) -> u32 {
         let mut lists = self.lists.lock();
-        let taken = lists.order.posted().saturating_add(lists.reserved);
-        let count = count.min(self.depth().saturating_sub(taken));
+        let count = count.min(self.free(&lists));
         lists.reserved = lists.reserved.saturating_add(count);
         count
+    }
+
+    /// Returns the number of slots that are neither posted nor reserved.
+    pub(super) fn free(&self, lists: &Lists) -> u32 {
+        let taken = lists.order.posted().saturating_add(lists.reserved);
+        self.depth().saturating_sub(taken)
     }
 
     /// Gives up `count` reserved slots.

@@ -151,7 +151,7 @@ impl<H: WrHandler> Member<H> {
 /// fn post(pd: Arc<pd::Pd>, cq: Arc<cq::Cq>, local: wr::Local<'_>, request: Arc<Waiter>) -> Result {
 ///     let srq = Srq::new(pd, cq, 128, 1, WaitHandler)?;
 ///     let mut chain = Chain::new();
-///     chain.begin(TargetRef::Shared(&srq), 1)?;
+///     chain.begin(TargetRef::Shared(&srq), 1, true)?;
 ///     chain.push_recv(core::iter::once(local), request)?;
 ///     chain.post(|_number, _request| ()).1
 /// }

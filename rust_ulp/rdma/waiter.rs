@@ -191,7 +191,7 @@ pub(super) fn post(
         GFP_KERNEL_ACCOUNT,
     )?;
     let pushed = chain
-        .begin(target, 1)
+        .begin(target, 1, true)
         .and_then(|()| push(chain, waiter.clone()));
     let (_, result) = chain.post(|_, _| ());
     pushed.and(result).map(|()| waiter)
