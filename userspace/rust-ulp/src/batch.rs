@@ -56,6 +56,68 @@ impl Storage {
         }
     }
 
+    /// Posts a few requests by a submission ring, which makes the call cheaper and each request more
+    /// expensive. Returns the completions that can be taken, or None if there is no ring with room.
+    fn submit_ring(
+        &self,
+        device: &DeviceInner,
+        wait: Option<(u32, u32, &Deadline)>,
+    ) -> Option<Result<u32, Refused>> {
+        let Storage {
+            wrs, sges, bytes, ..
+        } = self;
+        if !(1..=BY_RING).contains(&wrs.len()) {
+            return None;
+        }
+        let (rings, file) = (&device.rings, device.file());
+        let mut ring = rings.take(file)?;
+        let fits = wrs.iter().all(|wr| {
+            // Indices that `push` made: what they are of is there.
+            let index = usize::try_from(wr.sge.offset).unwrap_or(usize::MAX);
+            let (mut many, mut inline): (&[_], &[_]) = (&[], &[]);
+            if wr.num_sge > 1 {
+                many = sges.get(index..).unwrap_or_default();
+            } else if wr.num_sge == 1 && wr.sge.buffer == 0 {
+                inline = bytes.get(index..).unwrap_or_default();
+            }
+            let many = many.iter().take(wr.num_sge.into()).copied();
+            let inline = inline.get(..wr.sge.length as usize).unwrap_or_default();
+            ring.push(wr, many, inline).is_ok()
+        });
+        let result = fits.then(|| ring.kick(file, wait));
+        rings.put(ring);
+        Some(result?.map(|said| said.map_or(0, |said| said.completed)))
+    }
+
+    /// Issues SUBMIT. Returns the completions that can be taken.
+    ///
+    /// The kernel copies a list at once; in a submission ring each request would be copied twice.
+    fn submit_array(
+        &mut self,
+        device: &DeviceInner,
+        wait: Option<(u32, u32, &Deadline)>,
+    ) -> Result<u32, Refused> {
+        self.point();
+        let mut arg: abi::Submit = Command::new();
+        if let Some((cq, min, until)) = wait {
+            arg.cq = cq;
+            arg.min_complete = min;
+            arg.timeout_ns = until.left_ns();
+        }
+        let result = device.file().submit(&self.wrs, &mut arg);
+        if let Some((_, _, until)) = wait {
+            until.set_left_ns(arg.timeout_ns);
+        }
+        match result {
+            Ok(()) => Ok(arg.completed),
+            Err(errno) => Err(Refused {
+                errno,
+                index: arg.bad_index,
+                posted: arg.posted,
+            }),
+        }
+    }
+
     #[cfg(feature = "io-uring")]
     pub(crate) fn len(&self) -> usize {
         self.wrs.len()
@@ -89,7 +151,8 @@ impl Storage {
 struct Core<'a> {
     device: &'a Arc<DeviceInner>,
     home: &'a Cache,
-    storage: Storage,
+    /// There until it is dropped.
+    storage: Option<Box<Storage>>,
     /// What requests borrow, they borrow for as long as there is the batch.
     requests: PhantomData<Request<'a>>,
 }
@@ -99,9 +162,13 @@ impl<'a> Core<'a> {
         Self {
             device,
             home,
-            storage: home.take(),
+            storage: Some(home.take()),
             requests: PhantomData,
         }
+    }
+
+    fn storage(&mut self) -> &mut Storage {
+        self.storage.get_or_insert_default()
     }
 
     fn push(&mut self, target: &Target<'_>, request: Request<'a>) -> Result<()> {
@@ -113,7 +180,7 @@ impl<'a> Core<'a> {
             keep,
             addresses,
             ..
-        } = &mut self.storage;
+        } = self.storage();
         if wrs.len() >= max as usize {
             return Err(Error::TooMany {
                 what: "requests",
@@ -156,14 +223,14 @@ impl<'a> Core<'a> {
             self.push(target, request.tracked(wr_id))
         });
         match pushed {
-            Ok(()) => self.storage.chunks.push((index, chunk)),
+            Ok(()) => self.storage().chunks.push((index, chunk)),
             Err(error) => return Err(chunk.refused(error)),
         }
         Ok(())
     }
 
     fn len(&self) -> usize {
-        self.storage.wrs.len()
+        self.storage.as_ref().map_or(0, |storage| storage.wrs.len())
     }
 
     /// Posts everything; with `wait`, sleeps until so many completions are there.
@@ -172,11 +239,12 @@ impl<'a> Core<'a> {
         let args = wait
             .as_ref()
             .map(|(cq, min, until)| (cq.handle(), *min, until));
-        let result = match self.submit_ring(args) {
+        let storage = self.storage.get_or_insert_default();
+        let result = match storage.submit_ring(self.device, args) {
             Some(result) => result,
-            None => self.submit_array(args),
+            None => storage.submit_array(self.device, args),
         };
-        let Storage { wrs, chunks, .. } = &mut self.storage;
+        let Storage { wrs, chunks, .. } = &mut **storage;
         for (index, chunk) in chunks.drain(..) {
             // What was not posted is free again.
             let posted = result
@@ -198,67 +266,14 @@ impl<'a> Core<'a> {
         }
         Ok(wrs.len())
     }
-
-    /// Posts a few requests by a submission ring, which makes the call cheaper and each request more
-    /// expensive. Returns the completions that can be taken, or None if there is no ring with room.
-    fn submit_ring(&self, wait: Option<(u32, u32, &Deadline)>) -> Option<Result<u32, Refused>> {
-        let Storage {
-            wrs, sges, bytes, ..
-        } = &self.storage;
-        if !(1..=BY_RING).contains(&wrs.len()) {
-            return None;
-        }
-        let (rings, file) = (&self.device.rings, self.device.file());
-        let mut ring = rings.take(file)?;
-        let fits = wrs.iter().all(|wr| {
-            // Indices that `push` made: what they are of is there.
-            let index = usize::try_from(wr.sge.offset).unwrap_or(usize::MAX);
-            let (mut many, mut inline): (&[_], &[_]) = (&[], &[]);
-            if wr.num_sge > 1 {
-                many = sges.get(index..).unwrap_or_default();
-            } else if wr.num_sge == 1 && wr.sge.buffer == 0 {
-                inline = bytes.get(index..).unwrap_or_default();
-            }
-            let many = many.iter().take(wr.num_sge.into()).copied();
-            let inline = inline.get(..wr.sge.length as usize).unwrap_or_default();
-            ring.push(wr, many, inline).is_ok()
-        });
-        let result = fits.then(|| ring.kick(file, wait));
-        rings.put(ring);
-        Some(result?.map(|said| said.map_or(0, |said| said.completed)))
-    }
-
-    /// Issues SUBMIT. Returns the completions that can be taken.
-    ///
-    /// The kernel copies a list at once; in a submission ring each request would be copied twice.
-    fn submit_array(&mut self, wait: Option<(u32, u32, &Deadline)>) -> Result<u32, Refused> {
-        self.storage.point();
-        let mut arg: abi::Submit = Command::new();
-        if let Some((cq, min, until)) = wait {
-            arg.cq = cq;
-            arg.min_complete = min;
-            arg.timeout_ns = until.left_ns();
-        }
-        let result = self.device.file().submit(&self.storage.wrs, &mut arg);
-        if let Some((_, _, until)) = wait {
-            until.set_left_ns(arg.timeout_ns);
-        }
-        match result {
-            Ok(()) => Ok(arg.completed),
-            Err(errno) => Err(Refused {
-                errno,
-                index: arg.bad_index,
-                posted: arg.posted,
-            }),
-        }
-    }
 }
 
 impl Drop for Core<'_> {
     fn drop(&mut self) {
-        let mut storage = std::mem::take(&mut self.storage);
-        storage.clear();
-        self.home.put(storage);
+        if let Some(mut storage) = self.storage.take() {
+            storage.clear();
+            self.home.put(storage);
+        }
     }
 }
 
@@ -390,12 +405,13 @@ impl<'a> DeviceBatch<'a> {
     /// The device, and the requests for a ring of io_uring to take.
     #[cfg(feature = "io-uring")]
     pub(crate) fn requests(&mut self) -> Result<(&Arc<DeviceInner>, &mut Storage)> {
-        if !self.core.storage.chunks.is_empty() {
+        let storage = self.core.storage.get_or_insert_default();
+        if !storage.chunks.is_empty() {
             return Err(Error::Unsupported {
                 what: "a chunk of a pool in a batch by io_uring",
             });
         }
-        Ok((self.core.device, &mut self.core.storage))
+        Ok((self.core.device, storage))
     }
 
     fn check(&self, target: &Target<'_>) -> Result<()> {

@@ -172,7 +172,8 @@ fn destroy(file: &File, handle: u32) {
 pub(crate) struct Rings {
     /// Whether the module makes rings.
     offered: bool,
-    free: Mutex<Vec<SubmitRing>>,
+    #[expect(clippy::vec_box, reason = "to take one moves a pointer")]
+    free: Mutex<Vec<Box<SubmitRing>>>,
     /// How many were made.
     made: AtomicUsize,
 }
@@ -188,14 +189,15 @@ impl Rings {
 
     /// Takes a ring, or makes one. None if the module makes none, or there are enough: then SUBMIT
     /// does it.
-    pub(crate) fn take(&self, file: &File) -> Option<SubmitRing> {
+    #[inline]
+    pub(crate) fn take(&self, file: &File) -> Option<Box<SubmitRing>> {
         let free = lock(&self.free).pop();
         if free.is_some() || !self.offered {
             return free;
         }
         if self.made.fetch_add(1, Ordering::Relaxed) < MOST {
             if let Ok(ring) = SubmitRing::create(file, ENTRIES) {
-                return Some(ring);
+                return Some(Box::new(ring));
             }
         }
         self.made.fetch_sub(1, Ordering::Relaxed);
@@ -203,7 +205,8 @@ impl Rings {
     }
 
     /// Keeps a ring for the next one.
-    pub(crate) fn put(&self, mut ring: SubmitRing) {
+    #[inline]
+    pub(crate) fn put(&self, mut ring: Box<SubmitRing>) {
         ring.clear();
         lock(&self.free).push(ring);
     }

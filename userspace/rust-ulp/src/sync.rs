@@ -17,18 +17,15 @@ pub(crate) struct Cache(Mutex<Option<Box<dyn Any + Send>>>);
 
 impl Cache {
     /// Takes the value out, or a new one if there is none of this type.
-    pub(crate) fn take<T: Default + 'static>(&self) -> T {
-        let mut place = lock(&self.0);
-        let kept = place.as_mut().and_then(|kept| kept.downcast_mut::<T>());
-        kept.map(std::mem::take).unwrap_or_default()
+    pub(crate) fn take<T: Default + 'static>(&self) -> Box<T> {
+        let kept = lock(&self.0).take();
+        let kept = kept.and_then(|kept| kept.downcast().ok());
+        kept.unwrap_or_default()
     }
 
-    /// Keeps `value`. Allocates the first time only.
-    pub(crate) fn put<T: Send + 'static>(&self, value: T) {
-        let mut place = lock(&self.0);
-        match place.as_mut().and_then(|kept| kept.downcast_mut::<T>()) {
-            Some(kept) => *kept = value,
-            None => *place = Some(Box::new(value)),
-        }
+    /// Keeps `value`, and drops the one that another has kept meanwhile.
+    pub(crate) fn put<T: Send + 'static>(&self, value: Box<T>) {
+        let before = lock(&self.0).replace(value);
+        drop(before);
     }
 }
