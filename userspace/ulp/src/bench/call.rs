@@ -268,27 +268,30 @@ impl End for CallEnd {
             Queue::Send => &self.send_cq,
             Queue::Recv => &self.recv_cq,
         };
-        if self.by_caller {
-            match cq.wait_for(1, Duration::ZERO) {
-                Err(ulp::Error::Timeout { .. }) => return Ok(0),
-                other => other?,
-            };
-        }
         let some = &mut self.reaped;
         let mut total = 0;
+        let mut moved = !self.by_caller;
         loop {
             let n = cq.poll_into(some)?;
             for completion in some.iter().take(n) {
-                let completion = completion.ok()?;
+                completion.check()?;
                 done.push(Done {
                     id: completion.wr_id,
                     imm: completion.imm,
                 });
             }
             total += n;
-            if n < some.len() {
+            if n == some.len() {
+                continue;
+            }
+            if moved || total != 0 {
                 return Ok(total);
             }
+            match cq.wait_for(1, Duration::ZERO) {
+                Err(ulp::Error::Timeout { .. }) => return Ok(0),
+                other => other?,
+            };
+            moved = true;
         }
     }
 
