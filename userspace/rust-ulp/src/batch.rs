@@ -245,13 +245,13 @@ impl<'a> Core<'a> {
             None => storage.submit_array(self.device, args),
         };
         let Storage { wrs, chunks, .. } = &mut **storage;
-        for (index, chunk) in chunks.drain(..) {
-            // What was not posted is free again.
-            let posted = result
-                .as_ref()
-                .map_or_else(|refused| refused.posted, |_| u32::MAX);
-            if index < posted {
-                chunk.gone();
+        if !chunks.is_empty() {
+            let posted = result.map_or_else(|refused| refused.posted, |_| u32::MAX);
+            for (index, chunk) in chunks.drain(..) {
+                // What was not posted is free again.
+                if index < posted {
+                    chunk.gone();
+                }
             }
         }
         let completed = result.map_err(|refused| Error::Batch {
