@@ -494,15 +494,7 @@ def test_gid(r):
     def to_rtr(end, attr):
         qp = Qp(end.file, end.pd, end.cq, depth=4)
         qp.modify("STATE PKEY_INDEX PORT ACCESS_FLAGS", qp_state=N["QPS_INIT"], port_num=1)
-        return lambda: qp.modify(
-            "STATE AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER",
-            qp_state=N["QPS_RTR"],
-            path_mtu=3,
-            dest_qp_num=17,
-            max_dest_rd_atomic=1,
-            min_rnr_timer=12,
-            ah=attr,
-        )
+        return lambda: qp.to_rtr(attr)
 
     with ulp.host("h1"):
         Faults().choose("verb")

@@ -401,10 +401,23 @@ class Qp:
         ah = S["ah_attr"](sgid_index=f.gid_index, port_num=f.port, is_global=1, hop_limit=64)
         ctypes.memmove(ah.dgid, bytes(dgid), 16)
         ah.dlid, ah.dlid_high = lid & 0xFFFF, lid >> 16
-        reliable = self.kind == "RC"
         self.step = "RTR"
+        self.to_rtr(ah, dest_qp_num, rq_psn, mtu)
+        self.step = "RTS"
         self.modify(
-            "STATE AV PATH_MTU DEST_QPN RQ_PSN" + reliable * " MAX_DEST_RD_ATOMIC MIN_RNR_TIMER",
+            "STATE SQ_PSN" + (self.kind == "RC") * " TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC",
+            qp_state=N["QPS_RTS"],
+            timeout=timeout,
+            retry_cnt=retry_cnt,
+            rnr_retry=rnr_retry,
+            sq_psn=sq_psn,
+            max_rd_atomic=1,
+        )
+
+    def to_rtr(self, ah, dest_qp_num=17, rq_psn=0, mtu=3):
+        """From INIT to RTR, towards a queue pair that need not exist."""
+        self.modify(
+            "STATE AV PATH_MTU DEST_QPN RQ_PSN" + (self.kind == "RC") * " MAX_DEST_RD_ATOMIC MIN_RNR_TIMER",
             qp_state=N["QPS_RTR"],
             path_mtu=mtu,
             dest_qp_num=dest_qp_num,
@@ -412,16 +425,6 @@ class Qp:
             max_dest_rd_atomic=1,
             min_rnr_timer=12,
             ah=ah,
-        )
-        self.step = "RTS"
-        self.modify(
-            "STATE SQ_PSN" + reliable * " TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC",
-            qp_state=N["QPS_RTS"],
-            timeout=timeout,
-            retry_cnt=retry_cnt,
-            rnr_retry=rnr_retry,
-            sq_psn=sq_psn,
-            max_rd_atomic=1,
         )
 
     def start(self, qkey, sq_psn=0):

@@ -106,16 +106,7 @@ class Destroyed:
         self.was_held = self.thread.is_alive() and self.is_in_module()
 
     def resolve(self, qp, path):
-        self.modified = error_of(
-            qp.modify,
-            "STATE AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER",
-            qp_state=N["QPS_RTR"],
-            path_mtu=3,
-            dest_qp_num=17,
-            max_dest_rd_atomic=1,
-            min_rnr_timer=12,
-            ah=path,
-        )
+        self.modified = error_of(qp.to_rtr, path)
 
     def is_in_module(self):
         with open(f"/proc/self/task/{self.thread.native_id}/stack") as f:
