@@ -5,6 +5,10 @@
 //!
 //! A history has a line of JSON per [`Record`]. Operations without an end, of clients that were killed or were
 //! not told, may have happened at any time after their begin, or never.
+//!
+//! The crate `stateright` has a `LinearizabilityTester`, which explores models. It searches one order of a whole
+//! history by recursion, so its stack is as deep as the history is long, and a client of which an outcome is not
+//! known cannot go on. Histories here have thousands of operations, and such clients.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -2,8 +2,10 @@
 
 //! Requests to the kernel over netlink: to the RDMA core, to ethtool and to data center bridging.
 //!
-//! The crate `neli` 0.7 opens such sockets, but it knows neither the attributes of the RDMA core and
-//! of ethtool nor `struct dcbmsg`. The constants and the requests of this module would remain.
+//! The crate `neli` 0.7 could open the sockets and parse the attributes, about 70 of these lines, for
+//! six more crates. It knows neither the attributes of the RDMA core and of ethtool nor `struct
+//! dcbmsg`, so the constants and the requests would remain; and the loop over the answers, since its
+//! router has a thread of its own and waits without a time-out.
 
 use nix::errno::Errno;
 use nix::sys::socket::{

@@ -5,6 +5,11 @@
 //! A message is a length (4 bytes, network order) and that many bytes of JSON. The receiver checks
 //! the length before it reads. Like the crate's own exchange the connection has no authentication
 //! and no encryption: use it on trusted networks only.
+//!
+//! `postcard` would make the messages shorter, which they need not be, and no line of this shorter:
+//! JSON says which field is missing when the peer has another version. The other exchanges have forms
+//! that are promised or another program's: the crate's ([`rust_ulp`], its private data included),
+//! and those of the peers of `ulp pingpong` and `ulp rping`.
 
 use anyhow::{bail, ensure, Context, Result};
 use serde::{de::DeserializeOwned, Serialize};
