@@ -1608,9 +1608,8 @@ struct rust_ulp_conn_param {
 /**
  * struct rust_ulp_listen - creates a listener
  * @addr: [in, out] Local address, all zero for any; out: the port, if that was 0.
- * @backlog: [in; requests; 1 to 1024] Maximum pending requests; the kernel rejects more. On RoCE
- *   and InfiniBand, a request does not count after its sender has said that it gave up. That of a
- *   sender that disappears counts until ACCEPT or REJECT.
+ * @backlog: [in; requests; 1 to 1024] Maximum pending requests; the kernel rejects more. A request
+ *   counts until ACCEPT or REJECT; on RoCE and InfiniBand, until its sender says that it gave up.
  * @handle: [out; handle] The new listener.
  * @user_data: [in; any] The kernel copies it to events of the listener.
  */
