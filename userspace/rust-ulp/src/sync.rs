@@ -23,7 +23,7 @@ impl Cache {
         kept.unwrap_or_default()
     }
 
-    /// Keeps `value`, and drops the one that another has kept meanwhile.
+    /// Keeps `value`, and drops the one that is kept already.
     pub(crate) fn put<T: Send + 'static>(&self, value: Box<T>) {
         let before = lock(&self.0).replace(value);
         drop(before);
