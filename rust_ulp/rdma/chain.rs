@@ -884,7 +884,7 @@ impl<R: WrContext> Staging<'_, R> {
         let mut bad: *const c_void = first.cast_const().cast();
         let bad_out: *mut *const c_void = &mut bad;
         let err = if count < self.staged.len() as u32 {
-            // Not reached: the slots were reserved.
+            // Not reached: the slots were reserved, or are known to be free.
             EAGAIN.to_errno()
         } else {
             // SAFETY: `fill_slots` has linked the requests, and the last one ends the list. They,
