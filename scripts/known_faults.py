@@ -71,6 +71,12 @@ def reports(log_text):
     return out
 
 
+def shown(log_text, most=60):
+    """Returns the lines of a log that say why a suite ended: the reports, or else its end."""
+    found = [line for report in reports(log_text) for line in report]
+    return found[:most] or log_text.replace("\r", "").splitlines()[-(most // 3) :]
+
+
 def known(log_text: str, kernel_release: str) -> str | None:
     """Returns the name of the fault that is all that the kernel has reported, or None."""
     found = reports(log_text)
