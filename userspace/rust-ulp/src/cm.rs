@@ -919,7 +919,9 @@ impl Attempt {
                     private: Private::new(&arg.peer_private_data, arg.peer_private_len),
                 }))
             }
-            (Self::Connect(_), Errno::ETIME, Some(deadline)) => deadline.timeout("connecting"),
+            (Self::Connect(attempt), Errno::ETIME, Some(deadline)) => {
+                deadline.timeout_of("connecting to", Some(attempt.1))
+            }
             (Self::Accept(_), Errno::ETIME, Some(deadline)) => {
                 deadline.timeout("accepting a connection")
             }
@@ -1042,7 +1044,12 @@ impl Pending {
             }
             let left = deadline.left();
             if left.is_zero() {
-                break deadline.timeout("connecting");
+                break match &self.attempt {
+                    Attempt::Connect(attempt) => {
+                        deadline.timeout_of("connecting to", Some(attempt.1))
+                    }
+                    _ => deadline.timeout("accepting a connection"),
+                };
             }
             // Events of other objects wake it, too.
             if let Err(error) = wait.changed(left).await {

@@ -5,6 +5,7 @@
 use crate::abi;
 use crate::error::Error;
 use std::cell::{Cell, OnceCell};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// When waiting ends. The time runs from the first look at it: telling what time it is can be a
@@ -53,8 +54,14 @@ impl Deadline {
     }
 
     pub(crate) fn timeout(&self, what: &'static str) -> Error {
+        self.timeout_of(what, None)
+    }
+
+    /// The same, of a wait for this peer.
+    pub(crate) fn timeout_of(&self, what: &'static str, peer: Option<SocketAddr>) -> Error {
         Error::Timeout {
             what,
+            peer,
             after: self.after,
         }
     }

@@ -278,10 +278,15 @@ pub enum Error {
 
     /// The deadline passed. After [`Cq::wait`](crate::Cq::wait) and the like, what was posted stays
     /// posted.
-    #[error("{what}: nothing within {after:?}; wait longer, or see whether the peer is alive")]
+    #[error(
+        "{what}{}: nothing within {after:?}; wait longer, or see whether the peer is alive",
+        at(.peer)
+    )]
     Timeout {
         /// What was waited for.
         what: &'static str,
+        /// The address of the peer, when it is known.
+        peer: Option<SocketAddr>,
         /// How long.
         after: Duration,
     },

@@ -89,12 +89,12 @@ impl Peer {
     ///
     /// [`Error::Timeout`], [`Error::Tcp`]; [`Error::Wire`] if the peer sends something instead.
     pub fn wait_gone(&self, timeout: Duration) -> Result<()> {
-        const WHAT: &str = "waiting for the peer to hang up";
+        const WHAT: &str = "waiting for the hang-up of the peer";
         let deadline = Deadline::after(timeout);
         while !self.is_gone()? {
             let left = deadline.left();
             if left.is_zero() {
-                return Err(deadline.timeout(WHAT));
+                return Err(deadline.timeout_of(WHAT, Some(self.addr)));
             }
             self.wait_readable(left)?;
         }
@@ -196,7 +196,7 @@ impl Stream {
     /// Waits until what was not ready for `flags` may be so.
     async fn wait(&mut self, what: &'static str, flags: PollFlags) -> Result<()> {
         match self.deadline.left() {
-            Duration::ZERO => Err(self.deadline.timeout(what)),
+            Duration::ZERO => Err(self.deadline.timeout_of(what, Some(self.peer))),
             left => self.wait.wait(&self.tcp, flags, left).await,
         }
     }
@@ -235,7 +235,7 @@ impl Stream {
     async fn fill(&mut self, mut buffer: &mut [u8]) -> Result<()> {
         while !buffer.is_empty() {
             let result = self.tcp.read(buffer);
-            let n = self.taken("waiting for the peer's message", PollFlags::POLLIN, result);
+            let n = self.taken("waiting for a message of the peer", PollFlags::POLLIN, result);
             let n = n.await?;
             buffer = std::mem::take(&mut buffer).get_mut(n..).unwrap_or_default();
         }
@@ -434,7 +434,7 @@ async fn dial(
             Err(error) => last = error.or(last),
         }
         let Some((addr, error)) = last.take() else {
-            return Err(deadline.timeout(WHAT));
+            return Err(deadline.timeout_of(WHAT, addrs.first().copied()));
         };
         let refused = error.kind() == std::io::ErrorKind::ConnectionRefused;
         if refused && options.retry_refused && !deadline.left().is_zero() {
@@ -444,7 +444,9 @@ async fn dial(
         }
         return Err(match error.downcast::<Error>() {
             Ok(error) => error, // such as that the device is gone
-            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => deadline.timeout(WHAT),
+            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+                deadline.timeout_of(WHAT, Some(addr))
+            }
             Err(error) => tcp(WHAT, Some(addr))(error),
         });
     }

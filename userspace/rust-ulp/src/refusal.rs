@@ -105,7 +105,7 @@ macro_rules! reasons {
     ($($(#[$meta:meta])* $variant:ident = $code:literal, $text:literal;)*) => {
         /// Why a request was rejected.
         ///
-        /// Header: `rust_ulp_connect.reject_reason`. Specification: IBA 12.6.7.2.
+        /// The reasons of the InfiniBand Architecture Specification, 12.6.7.2.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum RejectReason {

@@ -1439,8 +1439,10 @@ fn refusing_and_nobody_there() {
     let qp = refused.into_qp();
     assert_eq!(qp.qp_num(), number);
     let error = Error::from(qp.connect_tcp_with(addr, &[], options).unwrap_err());
+    // The time limit does not hide what was refused, and where.
     assert!(
-        matches!(error, Error::Timeout { .. } | Error::Tcp { .. }),
+        matches!(&error, Error::Tcp { peer: Some(peer), cause, .. }
+            if *peer == addr && cause.kind() == std::io::ErrorKind::ConnectionRefused),
         "{error}"
     );
     // The listener opens its port while its peer retries.
@@ -1582,10 +1584,11 @@ fn errors_say_what_to_do() {
         ),
         (
             Error::Timeout {
-                what: "waiting",
+                what: "waiting for",
+                peer: Some(([10, 9, 0, 1], 7).into()),
                 after: NOW,
             },
-            &["waiting", "5ms", "wait longer"],
+            &["waiting for 10.9.0.1:7: ", "5ms", "wait longer"],
         ),
         (
             Error::Tcp {
@@ -1761,8 +1764,11 @@ fn a_silent_address_leaves_time_for_the_others() {
     });
     let options = TcpOptions::new().timeout(4 * NOW);
     let error = qp().connect_tcp_with(silent, &[], options).unwrap_err();
-    let after = |error: &Error| matches!(error, Error::Timeout { after, .. } if *after == 4 * NOW);
+    let after = |error: &Error| {
+        matches!(error, Error::Timeout { after, peer, .. } if (*after, *peer) == (4 * NOW, Some(silent)))
+    };
     assert!(after(error.error()), "{error}");
+    assert!(error.to_string().contains(&silent.to_string()), "{error}");
     // The device goes meanwhile.
     std::thread::scope(|scope| {
         scope.spawn(|| {
