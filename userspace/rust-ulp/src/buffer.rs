@@ -7,6 +7,7 @@ use crate::copy::{copy_in, copy_out, fill};
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
 use crate::object::Object;
+use crate::params::buffer_len;
 use crate::pd::Pd;
 use crate::range::{checked, widen};
 use crate::sys::{Command, Mapping};
@@ -82,10 +83,12 @@ impl BufferBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Sys`] with `ERANGE` for a length of 0 or more than
-    /// [`Limits::max_buffer`](crate::Limits::max_buffer), or a node that there is not, `ENOMEM`
-    /// over a limit on memory, `EMFILE` with too many objects.
+    /// [`Error::Value`] for a length of 0 or more than
+    /// [`Limits::max_buffer`](crate::Limits::max_buffer), [`Error::Sys`] with `ERANGE` for more than
+    /// the device takes or a node that there is not, `ENOMEM` over a limit on memory, `EMFILE` with
+    /// too many objects.
     pub fn build(self) -> Result<Buffer> {
+        buffer_len(self.len, self.pd.device().limits().max_buffer)?;
         let mut arg = abi::BufferCreate {
             pd: self.pd.handle(),
             node: self.node.map_or(abi::NODE_ANY, i32::from),

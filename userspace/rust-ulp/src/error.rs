@@ -155,13 +155,15 @@ pub enum Error {
         capacity: u64,
     },
 
-    /// A number that is larger than what it stands for can be.
-    #[error("{what} is {value}, and may be {max} at most")]
+    /// A number that what it stands for cannot be.
+    #[error("{what} is {value}, and may be {}{max} at most", at_least(*.min))]
     Value {
         /// What it stands for.
         what: &'static str,
         /// The number.
         value: u64,
+        /// The smallest that there is.
+        min: u64,
         /// The largest that there is.
         max: u64,
     },
@@ -529,6 +531,13 @@ fn at(peer: &Option<SocketAddr>) -> String {
     match peer {
         Some(peer) => format!(" {peer}"),
         None => String::new(),
+    }
+}
+
+fn at_least(min: u64) -> String {
+    match min {
+        0 => String::new(),
+        min => format!("{min} at least and "),
     }
 }
 

@@ -235,7 +235,11 @@ impl Stream {
     async fn fill(&mut self, mut buffer: &mut [u8]) -> Result<()> {
         while !buffer.is_empty() {
             let result = self.tcp.read(buffer);
-            let n = self.taken("waiting for a message of the peer", PollFlags::POLLIN, result);
+            let n = self.taken(
+                "waiting for a message of the peer",
+                PollFlags::POLLIN,
+                result,
+            );
             let n = n.await?;
             buffer = std::mem::take(&mut buffer).get_mut(n..).unwrap_or_default();
         }

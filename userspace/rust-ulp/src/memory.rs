@@ -6,6 +6,7 @@ use crate::abi;
 use crate::buffer::{Buffer, Parts};
 use crate::error::{Error, Result};
 use crate::object::Object;
+use crate::params::buffer_len;
 use crate::pd::Pd;
 use crate::sys::{Command, Mapping};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -101,12 +102,13 @@ impl UserMemoryBuilder {
     /// # Errors
     ///
     /// [`Error::Unsupported`] if the module or the device does not register such memory;
-    /// [`Error::Sys`] with `EOVERFLOW` or `ERANGE` for a length of 0 or more than there can be,
-    /// `ENOMEM` without memory or over a limit (`ulimit -l`), `EMFILE` with too many objects;
+    /// [`Error::Value`] for a length of 0 or more than
+    /// [`Limits::max_buffer`](crate::Limits::max_buffer), [`Error::Sys`] with `ENOMEM` without memory or over a limit (`ulimit -l`), `EMFILE` with too many objects;
     /// [`Error::DeviceGone`].
     pub fn build(self) -> Result<Buffer> {
         let device = self.pd.device();
         device.needs(abi::FEATURE_USER_MEMORY, "user memory")?;
+        buffer_len(self.len, device.limits().max_buffer)?;
         let map = Mapping::anonymous(self.len as u64, self.huge)
             .map_err(|errno| Error::sys("mmap of memory", errno))?;
         register(self.pd, map, self.len, self.read_only)

@@ -8,14 +8,25 @@ use std::time::Duration;
 
 /// `value` if it is at most `max`.
 pub(crate) fn at_most<T: Into<u64> + Copy>(what: &'static str, value: T, max: T) -> Result<T> {
-    if value.into() > max.into() {
+    within(what, value.into(), 0, max.into()).map(|()| value)
+}
+
+/// Checks that `value` is between `min` and `max`.
+pub(crate) fn within(what: &'static str, value: u64, min: u64, max: u64) -> Result<()> {
+    if value < min || value > max {
         return Err(Error::Value {
             what,
-            value: value.into(),
-            max: max.into(),
+            value,
+            min,
+            max,
         });
     }
-    Ok(value)
+    Ok(())
+}
+
+/// Checks the length of a buffer against the module's limit; the device may have less.
+pub(crate) fn buffer_len(len: usize, max_buffer: u64) -> Result<()> {
+    within("the length of a buffer", len as u64, 1, max_buffer)
 }
 
 /// A number of 24 bits: of a queue pair, or of a packet.

@@ -413,6 +413,7 @@ impl Inner {
             device: &self.device,
             mtu: mtu.map(Mtu::bytes),
             takes_receives: self.srq.is_none(),
+            max_inline: self.caps.max_inline,
         }
     }
 

@@ -236,6 +236,7 @@ impl Srq {
             device: &self.inner.device,
             mtu: None,
             takes_receives: true,
+            max_inline: 0,
         }
     }
 }

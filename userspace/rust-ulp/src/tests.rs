@@ -343,10 +343,29 @@ fn requests_that_cannot_work_are_refused_here() {
         ),
         "{error}"
     );
+    let max = p.a.caps().max_inline;
+    assert_eq!(max, 64);
+    let bytes = [0; 65];
+    let too_long = [Send::inline_bytes(&bytes), Send::new(local(0..65)).inline()];
+    for send in too_long {
+        let error = p.a.post(send).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::TooMany {
+                    what: "inline bytes",
+                    count: 65,
+                    max: 64
+                }
+            ),
+            "{error}"
+        );
+    }
     assert!(
         p.kernel.log().is_empty(),
         "nothing of that went to the kernel"
     );
+    p.a.post(Send::inline_bytes(&bytes[..64])).unwrap();
 }
 
 // --- batches ------------------------------------------------------------------------------------------
@@ -1000,7 +1019,14 @@ fn half_made_things_go_again() {
     let error = pd.create_qp::<Ud>(&cq).build().unwrap_err();
     assert!(matches!(error, Error::Unsupported { what: "QP_CREATE" }));
     assert_eq!(device.create_cq(0).unwrap_err().errno(), Some(libc::ERANGE));
-    assert_eq!(pd.alloc_buffer(0).unwrap_err().errno(), Some(libc::ERANGE));
+    for len in [0, (1 << 26) + 1, usize::MAX] {
+        for error in [pd.alloc_buffer(len), pd.user_memory(len).build()].map(Result::unwrap_err) {
+            let text = format!(
+                "the length of a buffer is {len}, and may be 1 at least and 67108864 at most"
+            );
+            assert_eq!(error.to_string(), text);
+        }
+    }
     assert_eq!(kernel.objects(), 2);
     assert_eq!(
         kernel
@@ -1764,9 +1790,7 @@ fn a_silent_address_leaves_time_for_the_others() {
     });
     let options = TcpOptions::new().timeout(4 * NOW);
     let error = qp().connect_tcp_with(silent, &[], options).unwrap_err();
-    let after = |error: &Error| {
-        matches!(error, Error::Timeout { after, peer, .. } if (*after, *peer) == (4 * NOW, Some(silent)))
-    };
+    let after = |error: &Error| matches!(error, Error::Timeout { after, peer, .. } if (*after, *peer) == (4 * NOW, Some(silent)));
     assert!(after(error.error()), "{error}");
     assert!(error.to_string().contains(&silent.to_string()), "{error}");
     // The device goes meanwhile.

@@ -134,6 +134,14 @@ impl<'a> Request<'a> {
                 max: u32::MAX.into(),
             });
         }
+        let inline = matches!(self.local, Local::Bytes(_)) || wr.flags & abi::SEND_INLINE != 0;
+        if inline && len > target.max_inline.into() {
+            return Err(Error::TooMany {
+                what: "inline bytes",
+                count: len,
+                max: target.max_inline.into(),
+            });
+        }
         if wr.opcode == abi::WR_RECV && !target.takes_receives {
             return Err(Error::SharedReceives);
         }
@@ -254,6 +262,8 @@ pub struct Target<'q> {
     /// Most bytes of a datagram.
     pub(crate) mtu: Option<u32>,
     pub(crate) takes_receives: bool,
+    /// Most inline bytes of a request.
+    pub(crate) max_inline: u32,
 }
 
 macro_rules! common {
