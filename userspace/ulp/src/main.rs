@@ -199,6 +199,86 @@ mod tests {
         assert!(commands.len() >= 16, "{commands:?}");
     }
 
+    /// Returns whether the option takes this value. What is missing beside it does not count.
+    fn takes(command: &clap::Command, arg: &clap::Arg, value: &str) -> bool {
+        let option = format!("--{}", arg.get_long().unwrap());
+        let parsed = command
+            .clone()
+            .try_get_matches_from(["ulp", &option, value]);
+        let refused = |error: clap::Error| {
+            use clap::error::ErrorKind::{InvalidValue, ValueValidation};
+            [InvalidValue, ValueValidation].contains(&error.kind())
+        };
+        !parsed.is_err_and(refused)
+    }
+
+    #[test]
+    fn sizes_times_and_addresses_are_written_alike() {
+        let (mut sizes, mut times, mut listeners) = (0, 0, 0);
+        visit(&Cli::command(), &mut |command, arg| {
+            let what = format!("ulp {}: {}", command.get_name(), arg.get_id());
+            let unit = arg.get_value_names().and_then(|names| names.first());
+            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            let is_size = ["Size", "Bytes", "Path MTU"]
+                .iter()
+                .any(|word| help.starts_with(word));
+            assert_eq!(is_size, unit.is_some_and(|unit| unit == "SIZE"), "{what}");
+            match unit.map_or("", |unit| unit.as_str()) {
+                "SIZE" => {
+                    sizes += 1;
+                    assert!(
+                        takes(command, arg, "1KiB") && takes(command, arg, "1024"),
+                        "{what}"
+                    );
+                    assert!(!takes(command, arg, "1 parsec"), "{what}");
+                }
+                "TIME" => {
+                    times += 1;
+                    assert!(
+                        takes(command, arg, "2s") && takes(command, arg, "2"),
+                        "{what}"
+                    );
+                    assert!(!takes(command, arg, "2 parsecs"), "{what}");
+                    assert!(help.contains("in seconds or with a unit"), "{what}: {help}");
+                }
+                unit => assert!(!["BYTES", "SECONDS", "MS"].contains(&unit), "{what}"),
+            }
+            let names = arg.get_long().into_iter();
+            let mut names = names.chain(arg.get_visible_aliases().unwrap_or_default());
+            if names.any(|name| name == "listen") {
+                listeners += 1;
+                assert!(unit.is_some_and(|unit| unit == "ADDRESS"), "{what}");
+            }
+        });
+        assert!(
+            (sizes, times, listeners) >= (10, 8, 5),
+            "{sizes} {times} {listeners}"
+        );
+    }
+
+    #[test]
+    fn servers_of_several_clients_are_started_alike() {
+        let mut servers = Vec::new();
+        fn each(command: &clap::Command, servers: &mut Vec<String>) {
+            for sub in command.get_subcommands() {
+                if sub.get_name() == "serve" {
+                    let what = command.get_name().to_owned();
+                    assert!(
+                        sub.get_visible_aliases().any(|name| name == "server"),
+                        "{what}"
+                    );
+                    let has = |long| sub.get_arguments().any(|arg| arg.get_long() == Some(long));
+                    assert!(has("listen") && has("port") && has("device"), "{what}");
+                    servers.push(what);
+                }
+                each(sub, servers);
+            }
+        }
+        each(&Cli::command(), &mut servers);
+        servers.sort();
+        assert_eq!(servers, ["bench", "kv", "steps"]);
+    }
+
     #[test]
     fn every_argument_has_a_help_text() {
         visit(&Cli::command(), &mut |command, arg| {

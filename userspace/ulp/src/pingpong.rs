@@ -69,10 +69,10 @@ pub struct Pingpong {
     #[arg(short = 'g', long, value_name = "N")]
     gid_index: Option<u8>,
     /// Bytes per message, at most 1MiB; for ud at most the MTU [default: 4096; for ud 1024]
-    #[arg(short, long, value_parser = message_size)]
+    #[arg(short, long, value_name = "SIZE", value_parser = message_size)]
     size: Option<u32>,
     /// Path MTU in bytes
-    #[arg(short, long, default_value_t = 1024)]
+    #[arg(short, long, value_name = "SIZE", default_value = "1024", value_parser = size_u32)]
     mtu: u32,
     /// Receives that are kept posted
     #[arg(short, long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]

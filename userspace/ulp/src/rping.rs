@@ -33,7 +33,13 @@ pub struct Rping {
     /// Host of the server [default: be the server, of one client]
     host: Option<String>,
     /// Address that the server listens at
-    #[arg(short, long, default_value = "0.0.0.0")]
+    #[arg(
+        short,
+        long,
+        visible_alias = "listen",
+        value_name = "ADDRESS",
+        default_value = "0.0.0.0"
+    )]
     addr: String,
     /// Port of the connection manager
     #[arg(short, long, default_value_t = 7174)]
@@ -44,7 +50,7 @@ pub struct Rping {
     #[arg(short = 'C', long, default_value_t = 10)]
     count: u64,
     /// Bytes per ping of the client, 17 to 65535
-    #[arg(short = 'S', long, default_value = "100", value_parser = ping_size)]
+    #[arg(short = 'S', long, value_name = "SIZE", default_value = "100", value_parser = ping_size)]
     size: u32,
     #[command(flatten)]
     format: FormatArgs,

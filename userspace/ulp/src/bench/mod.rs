@@ -84,7 +84,7 @@ enum Command {
     /// Measures granting peers access to memory, and revoking it. Needs no server.
     Register {
         /// Sizes of the memory; a row for each.
-        #[arg(short, long, value_delimiter = ',', value_parser = size_u32)]
+        #[arg(short, long, value_name = "SIZE", value_delimiter = ',', value_parser = size_u32)]
         size: Option<Vec<u32>>,
         #[command(flatten)]
         common: Common,
@@ -103,12 +103,13 @@ enum Command {
         common: Common,
     },
     /// Serves the clients of all measurements, which send the configuration.
+    #[command(visible_alias = "server")]
     Serve {
         /// End after one client, with the exit status of its measurement.
         #[arg(long)]
         once: bool,
         /// Listen at this address only.
-        #[arg(long, default_value = "::")]
+        #[arg(long, value_name = "ADDRESS", default_value = "::")]
         listen: String,
         #[command(flatten)]
         device: DeviceArgs,
@@ -200,7 +201,7 @@ struct Measure {
     #[command(flatten)]
     common: Common,
     /// Bytes per message, such as 8 or 64K; a row for each [default: 8; bandwidth: 64K, with UD 1K]
-    #[arg(short, long, value_delimiter = ',', value_parser = size_u32)]
+    #[arg(short, long, value_name = "SIZE", value_delimiter = ',', value_parser = size_u32)]
     size: Option<Vec<u32>>,
     /// Measure all powers of two from 2 bytes to 8 MiB, with UD to 1 KiB.
     #[arg(short, long, conflicts_with = "size")]
@@ -230,13 +231,13 @@ struct Measure {
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: u32,
     /// Size of the largest message that is sent inline [default: latency: 64; else 0]
-    #[arg(short = 'I', long, value_name = "BYTES")]
+    #[arg(short = 'I', long, value_name = "SIZE", value_parser = size_u32)]
     inline_size: Option<u32>,
     /// Signal every Nth request, and the last of each list [default: 64, at most -t]
     #[arg(short = 'Q', long, value_name = "N")]
     cq_mod: Option<u32>,
     /// Path MTU in bytes [default: that of the ports]
-    #[arg(short, long, value_name = "BYTES", value_parser = size_u32)]
+    #[arg(short, long, value_name = "SIZE", value_parser = size_u32)]
     mtu: Option<u32>,
     /// Service level.
     #[arg(short = 'S', long, value_name = "N", default_value_t = 0)]

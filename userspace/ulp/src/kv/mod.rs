@@ -6,7 +6,7 @@
 
 pub mod bench;
 
-use crate::args::{address, size, DeviceArg};
+use crate::args::{address, seconds, size, DeviceArg};
 use crate::output::{self, answer, interrupts, table, FormatArgs};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
@@ -41,8 +41,8 @@ enum Command {
         key: String,
         /// The value, at most 64 KiB; `-` reads it from the standard input.
         value: String,
-        /// Delete the key after so many seconds, or at most one more.
-        #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+        /// Delete the key after this time, in seconds or with a unit, or at most a second later.
+        #[arg(long, value_name = "TIME", value_parser = seconds)]
         ttl: Option<u32>,
         #[command(flatten)]
         only_if: ConditionArgs,
@@ -127,9 +127,10 @@ struct ServeArgs {
     /// Load the contents from this file, and save them to it at the end.
     #[arg(short, long, value_name = "FILE", conflicts_with = "tcp")]
     file: Option<PathBuf>,
-    /// Save them every so many seconds, too. Writes wait while the server saves.
-    #[arg(long, value_name = "SECONDS", requires = "file")]
-    save_every: Option<u64>,
+    /// Save them at this interval, too, in seconds or with a unit. Writes wait while the server
+    /// saves.
+    #[arg(long, value_name = "TIME", value_parser = seconds, requires = "file")]
+    save_every: Option<u32>,
     /// Refuse clients that do not know the secret in this file.
     #[arg(long, value_name = "FILE", conflicts_with = "tcp")]
     secret_file: Option<PathBuf>,
@@ -285,7 +286,7 @@ impl ServeArgs {
             device: self.device.name.clone(),
             secret: secret(self.secret_file.as_deref())?,
             file: self.file.clone(),
-            save_every: self.save_every.map(Duration::from_secs),
+            save_every: self.save_every.map(|n| Duration::from_secs(n.into())),
         };
         let server = Server::new(&listen, &options)?;
         let table = server.geometry();
