@@ -8,6 +8,7 @@
  */
 #include <linux/delay.h>
 #include <linux/etherdevice.h>
+#include <linux/ethtool.h>
 #include <linux/module.h>
 #include <net/addrconf.h>
 
@@ -63,6 +64,11 @@ module_param(command_us, uint, 0644);
 MODULE_PARM_DESC(command_us, "microseconds that a command takes");
 
 bool hca_stopped;
+
+bool hca_storm;
+module_param_named(pause_storm, hca_storm, bool, 0644);
+MODULE_PARM_DESC(pause_storm,
+		 "pause frames stop the priority of RoCE between the adapters");
 
 /* The devices by number. A reader is in an RCU read section. */
 struct hca __rcu *hcas[2];
@@ -320,6 +326,37 @@ static netdev_tx_t hca_xmit(struct sk_buff *skb, struct net_device *netdev)
 	return NETDEV_TX_OK;
 }
 
+/* As mlx5 names them: mlx5/core/en_stats.c, pport_per_prio_pfc_stats_desc. */
+static const char statistics[][ETH_GSTRING_LEN] = {
+	"rx_prio3_pause",
+	"tx_prio3_pause",
+};
+
+static int hca_sset_count(struct net_device *netdev, int sset)
+{
+	return sset == ETH_SS_STATS ? ARRAY_SIZE(statistics) : -EOPNOTSUPP;
+}
+
+static void hca_strings(struct net_device *netdev, u32 sset, u8 *data)
+{
+	memcpy(data, statistics, sizeof(statistics));
+}
+
+static void hca_statistics(struct net_device *netdev,
+			   struct ethtool_stats *stats, u64 *data)
+{
+	struct hca *hca = *(struct hca **)netdev_priv(netdev);
+
+	data[0] = atomic64_read(&hca->pauses);
+	data[1] = 0;
+}
+
+static const struct ethtool_ops ethtool_ops = {
+	.get_sset_count = hca_sset_count,
+	.get_strings = hca_strings,
+	.get_ethtool_stats = hca_statistics,
+};
+
 static const struct net_device_ops netdev_ops = {
 	.ndo_start_xmit = hca_xmit,
 	.ndo_set_mac_address = eth_mac_addr,
@@ -335,6 +372,7 @@ static int add_netdev(struct hca *hca)
 		return -ENOMEM;
 	*(struct hca **)netdev_priv(netdev) = hca;
 	netdev->netdev_ops = &netdev_ops;
+	netdev->ethtool_ops = &ethtool_ops;
 	netdev->mtu = 4200;
 	netdev->max_mtu = 9000;
 	SET_NETDEV_DEV(netdev, &hca->pdev->dev);

@@ -60,6 +60,8 @@ struct hca {
 	struct iommu_domain *domain;
 	/* NULL on InfiniBand. */
 	struct net_device *netdev;
+	/* Pause frames that came in. */
+	atomic64_t pauses;
 	int number;
 	struct xarray qps;
 	struct xarray mrs;
@@ -248,6 +250,7 @@ extern struct hca __rcu *hcas[2];
 extern unsigned int hca_dma_faults, hca_broken_rules;
 extern unsigned int hca_interrupt_ms, hca_poll_ms;
 extern bool hca_stopped;
+extern bool hca_storm;
 int hca_command(struct hca *hca, const char *name);
 void hca_broken(struct hca *hca, const char *format, ...) __printf(2, 3);
 void hca_dma_fault(struct hca *hca, u64 addr, const char *why);

@@ -327,6 +327,11 @@ static enum ib_wc_status connected(struct hca_qp *qp, struct hca_wqe *wqe)
 	if (status)
 		return status;
 
+	/* What stays within the adapter is not stopped. */
+	if (qp->dest != hca->number && READ_ONCE(hca_storm)) {
+		atomic64_inc(&hca->pauses);
+		return reliable ? HCA_RETRY : IB_WC_SUCCESS;
+	}
 	to = hca_inbound(hca, qp->dest, qp->attr.dest_qp_num);
 	if (!to)
 		return reliable ? HCA_RETRY : IB_WC_SUCCESS;
