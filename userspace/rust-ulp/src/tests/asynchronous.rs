@@ -250,7 +250,7 @@ fn a_busy_queue_starves_no_task_of_tokio() {
         let p = pair();
         let ran = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let seen = ran.clone();
-        let other = tokio::spawn(async move { ran.store(true, Ordering::Release) });
+        // The runtime polls tasks in the order in which they were spawned.
         let busy = tokio::spawn(async move {
             let mut cq = AsyncCq::new(&p.cq).unwrap();
             for n in 0..100_000 {
@@ -263,6 +263,7 @@ fn a_busy_queue_starves_no_task_of_tokio() {
             }
             panic!("the other task never ran");
         });
+        let other = tokio::spawn(async move { ran.store(true, Ordering::Release) });
         busy.await.unwrap();
         other.await.unwrap();
     });

@@ -213,12 +213,15 @@ fn numbers_of_every_size() {
 
 #[test]
 fn additions_of_threads_add_up() {
-    let p = pair();
+    // As many that the threads meet, though one processor may run them one after the other.
+    const N: u16 = 50_000;
+    let (p, start) = (pair(), std::sync::Barrier::new(4));
     std::thread::scope(|scope| {
         for i in 0..4 {
-            let mem = &p.mem;
+            let (mem, start) = (&p.mem, &start);
             scope.spawn(move || {
-                for _ in 0..1000 {
+                start.wait();
+                for _ in 0..N {
                     mem.fetch_add_u64(0, 1, Ordering::Relaxed).unwrap();
                     // These four share a word.
                     mem.fetch_add_u16(8 + 2 * i, 1, Ordering::Relaxed).unwrap();
@@ -226,8 +229,9 @@ fn additions_of_threads_add_up() {
             });
         }
     });
-    assert_eq!(p.mem.load_u64(0, Ordering::Acquire).unwrap(), 4000);
-    assert!((0..4).all(|i| p.mem.load_u16(8 + 2 * i, Ordering::Acquire).unwrap() == 1000));
+    let sum = p.mem.load_u64(0, Ordering::Acquire).unwrap();
+    assert_eq!(sum, 4 * u64::from(N));
+    assert!((0..4).all(|i| p.mem.load_u16(8 + 2 * i, Ordering::Acquire).unwrap() == N));
 }
 
 #[test]
