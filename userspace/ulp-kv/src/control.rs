@@ -6,7 +6,7 @@
 //! the server has a secret, both sides prove that they know it before they tell anything else.
 
 use crate::layout::Geometry;
-use hmac::{Hmac, Mac};
+use hmac::{Hmac, KeyInit, Mac};
 use rust_ulp::{Endpoint, Mtu, RemoteSlice};
 use serde::{de::DeserializeOwned, Deserialize, Serialize};
 use sha2::Sha256;
