@@ -15,7 +15,7 @@ use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Version of all this, the layout of the memory included.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Bytes of the longest message: a server tells of at most 512 keys.
 const MAX_LINE: usize = 1 << 16;
 /// Keys of the memory, at most.
@@ -173,8 +173,12 @@ pub struct Welcome {
     pub run: u64,
     /// Whether the server has the replies to what this client asked for before.
     pub known: bool,
-    /// Writes that a client may have in flight.
+    /// Messages that a client may have in flight.
     pub window: u32,
+    /// Bytes of a message of the client, at most.
+    pub request: u32,
+    /// Bytes of the server's answer, at most.
+    pub answer: u32,
     /// The server's end.
     pub end: End,
     /// The table.

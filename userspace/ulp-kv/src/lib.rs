@@ -45,6 +45,7 @@ mod lookup;
 mod op;
 mod replies;
 mod server;
+mod service;
 mod space;
 mod store;
 mod table;

@@ -2,25 +2,26 @@
 
 //! A client's connection to one server, and the operations that are under way on it.
 //!
-//! Each operation has a lane: memory for what it reads or sends. A step of an operation is a few
-//! requests, of which the last one completes; [`Store`](crate::Store) posts the steps of all lanes
-//! together.
+//! Each operation has a lane: memory for what it reads. A step of an operation is a few Reads, of
+//! which the last one completes, or a message to the server that has the requests of several
+//! operations. [`Store`](crate::Store) posts the steps of all lanes together.
 
 use crate::control::{
     is_proved, proof, Control, FromClient, FromServer, Members, Nonce, Welcome, MAX_SEGMENTS,
     VERSION,
 };
 use crate::error::{Error, Result};
-use crate::layout::{self, decode, Bucket, Found, Geometry, Slot, BUCKET_LEN, MAX_KEY};
+use crate::layout::{self, decode, Bucket, Found, Geometry, Slot, BUCKET_LEN};
 use crate::lookup::{Lookup, Want};
-use crate::wire::{Reply, Request, Status, Write, REPLY_LEN, REQUEST_HEADER};
+use crate::service::LARGE;
+use crate::wire::{self, Answer, Ask, Header, Request, Status};
 use crate::{Op, Options, Outcome, Stats, Value};
 use rand::{rngs::SmallRng, Rng, RngExt};
 use rust_ulp::{
     AckTimeout, Buffer, Completion, Cq, Device, DeviceBatch, LocalSlice, Qp, Rc, Read, Recv,
     RemoteSlice, Retries, RnrRetries, Send,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
@@ -30,8 +31,10 @@ pub const MAX_DEPTH: usize = 64;
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(10);
 const HELLO: Duration = Duration::from_secs(30);
-/// One of so many sends makes a completion, which frees the places of the others in the queue.
-const SIGNALED: u32 = 16;
+/// Bytes of a message that a client accepts from a server or is to send, at most.
+const MAX_MESSAGE: u32 = 1 << 20;
+/// Messages to a server that are under way, at most.
+const MAX_WINDOW: u32 = 16;
 /// How often buckets are read again at once when a key is being changed; then after a pause.
 const AT_ONCE: u32 = 3;
 /// How often a list looks at buckets that have changed.
@@ -46,7 +49,7 @@ const RECORD: usize = BUCKETS + 64;
 enum Kind {
     Read = 1,
     Send = 2,
-    Reply = 3,
+    Answer = 3,
 }
 
 /// A request that waits to be posted.
@@ -57,25 +60,47 @@ enum Post {
     Recv(Recv<'static>),
 }
 
+/// What an operation waits for.
+#[derive(Debug)]
+enum State {
+    /// To be posted.
+    Ready,
+    /// The answer to a message.
+    Asked,
+    /// A get that reads the server's memory: for what it wants.
+    Reading(Lookup, Want),
+}
+
 /// An operation under way.
 #[derive(Debug)]
 struct Lane {
     /// Which operation of the run.
     op: usize,
-    key: Vec<u8>,
     hash: u64,
     begin: Instant,
-    /// The lookup of a get, and what it waits for.
-    get: Option<(Lookup, Want)>,
+    state: State,
     /// The second half of the record, while a get waits for a change of it; then empty.
     second_half: Option<Vec<u8>>,
-    /// The sequence of a write.
+    /// The sequence of a write; 0 for a get.
     sequence: u64,
-    is_delete: bool,
-    is_add: bool,
+    /// The epoch of the list of members that named this server.
+    epoch: u64,
     tries: u32,
     /// When a paused lookup goes on.
     wake: Option<Instant>,
+}
+
+/// What a run begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// Which operation of the run.
+    pub op: usize,
+    /// The number of a write among those of its client; 0 for a get.
+    pub sequence: u64,
+    /// The epoch of the list of members that named this server.
+    pub epoch: u64,
+    /// When the operation began.
+    pub begin: Instant,
 }
 
 /// What a completion means for an operation.
@@ -87,8 +112,6 @@ pub enum Event {
     Finished(usize, Result<Outcome>),
     /// The operation is to begin again: its server has another list of members.
     Epoch(usize),
-    /// The connection is broken.
-    Broken(String),
 }
 
 /// A connection.
@@ -102,6 +125,22 @@ pub struct Link {
     buffer: Buffer,
     lane_len: usize,
     lanes: Vec<Option<Lane>>,
+    /// Lanes that are free.
+    free: Vec<usize>,
+    /// Lanes that are to be posted.
+    ready: VecDeque<usize>,
+    /// The lanes of the messages under way, in the order of their requests. A message has the place
+    /// that its number says.
+    messages: Vec<Vec<usize>>,
+    /// The lanes of the message that is being made.
+    open: Vec<usize>,
+    /// The number of the next message.
+    number: u32,
+    /// Bytes of a message, and of its answer, at most.
+    message_len: usize,
+    answer_len: usize,
+    /// The bytes of a message, and of an answer.
+    scratch: (Vec<u8>, Vec<u8>),
     geometry: Geometry,
     segments: Vec<RemoteSlice>,
     control: Control,
@@ -114,7 +153,8 @@ pub struct Link {
     /// Where keys were seen, by their hashes.
     cache: Vec<(u64, Slot)>,
     posts: Vec<Post>,
-    sends: u32,
+    /// Lookups that have paused.
+    paused: usize,
     /// Steps that are under way.
     pub under_way: u32,
     random: SmallRng,
@@ -173,7 +213,7 @@ impl Link {
         let qp = pd
             .create_qp::<Rc>(cq)
             .max_send_wr(4 * MAX_DEPTH as u32)
-            .max_recv_wr(MAX_DEPTH as u32)
+            .max_recv_wr(MAX_WINDOW)
             // A server that vanished is noticed after some seconds.
             .timeout(AckTimeout::at_least(Duration::from_secs(1)))
             .retry_cnt(Retries::new(5)?)
@@ -208,6 +248,7 @@ impl Link {
         if welcome.segments.is_empty()
             || welcome.segments.len() > MAX_SEGMENTS
             || welcome.window == 0
+            || welcome.request.max(welcome.answer) > MAX_MESSAGE
         {
             return Err(corrupt("its welcome"));
         }
@@ -217,13 +258,19 @@ impl Link {
         let segments = welcome.segments.iter().map(|segment| segment.remote());
         let segments: Option<Vec<_>> = segments.collect();
         let segments = segments.ok_or_else(|| corrupt("the address of its memory"))?;
-        let depth = options
-            .depth
-            .clamp(1, MAX_DEPTH)
-            .min(welcome.window as usize);
-        let message = REQUEST_HEADER + MAX_KEY + geometry.max_value as usize;
-        let lane_len = RECORD + geometry.max_record().max(message).next_multiple_of(64);
-        let buffer = pd.alloc_buffer(depth * (lane_len + 64))?;
+        let (message_len, answer_len) = (welcome.request as usize, welcome.answer as usize);
+        if message_len < wire::message_len(geometry.max_value)
+            || answer_len < wire::ANSWERS_HEADER + wire::MAX_COUNT * wire::ANSWER_MOST
+        {
+            return Err(corrupt("the sizes of its messages"));
+        }
+        let depth = options.depth.clamp(1, MAX_DEPTH);
+        let window = welcome.window.min(MAX_WINDOW) as usize;
+        let lane_len = RECORD + geometry.max_record().next_multiple_of(64);
+        let message_len = message_len.next_multiple_of(64);
+        let answer_len = answer_len.next_multiple_of(64);
+        let len = depth * lane_len + window * (message_len + answer_len);
+        let buffer = pd.alloc_buffer(len)?;
         let mut link = Self {
             name: name.to_owned(),
             serial,
@@ -232,6 +279,14 @@ impl Link {
             buffer,
             lane_len,
             lanes: (0..depth).map(|_| None).collect(),
+            free: (0..depth).rev().collect(),
+            ready: VecDeque::with_capacity(depth),
+            messages: vec![Vec::new(); window],
+            open: Vec::new(),
+            number: 0,
+            message_len,
+            answer_len,
+            scratch: (Vec::new(), Vec::new()),
             geometry,
             segments,
             control,
@@ -240,12 +295,12 @@ impl Link {
             members: welcome.members,
             cache: vec![(0, Slot::EMPTY); options.cache],
             posts: Vec::new(),
-            sends: 0,
+            paused: 0,
             under_way: 0,
             random,
             stats: Stats::default(),
         };
-        for n in 0..depth {
+        for n in 0..window {
             link.post_recv(n)?;
         }
         Ok(link)
@@ -290,10 +345,16 @@ impl Link {
         Ok(self.local(lane, offset, len)?.to_vec()?)
     }
 
-    /// Returns the memory of a reply.
-    fn reply(&self, n: usize) -> Result<LocalSlice> {
-        let start = self.lanes.len() * self.lane_len + n * 64;
-        Ok(self.buffer.slice(start..start + REPLY_LEN)?)
+    /// Returns the memory of a message.
+    fn message(&self, n: usize, len: usize) -> Result<LocalSlice> {
+        let start = self.lanes.len() * self.lane_len + n * self.message_len;
+        Ok(self.buffer.slice(start..start + len)?)
+    }
+
+    /// Returns where an answer is.
+    fn answer_at(&self, n: usize) -> usize {
+        let before = self.lanes.len() * self.lane_len + self.messages.len() * self.message_len;
+        before + n * self.answer_len
     }
 
     // --- requests ---------------------------------------------------------------------
@@ -313,7 +374,9 @@ impl Link {
     }
 
     fn post_recv(&mut self, n: usize) -> Result<()> {
-        let recv = Recv::new(self.reply(n)?).wr_id(self.wr_id(Kind::Reply, n));
+        let start = self.answer_at(n);
+        let memory = self.buffer.slice(start..start + self.answer_len)?;
+        let recv = Recv::new(memory).wr_id(self.wr_id(Kind::Answer, n));
         self.posts.push(Post::Recv(recv));
         Ok(())
     }
@@ -346,48 +409,20 @@ impl Link {
 
     // --- operations -------------------------------------------------------------------
 
-    /// Returns a lane that is free.
-    pub fn free_lane(&self) -> Option<usize> {
-        self.lanes.iter().position(Option::is_none)
+    /// Returns whether there is room for another operation.
+    pub fn has_room(&self) -> bool {
+        !self.free.is_empty()
     }
 
     /// Returns whether no operation is under way.
     pub fn is_idle(&self) -> bool {
-        self.lanes.iter().all(Option::is_none)
+        self.free.len() == self.lanes.len()
     }
 
-    /// Begins an operation in a free lane. `epoch` and `done` are as in [`Request`].
-    pub fn start(
-        &mut self,
-        lane: usize,
-        (n, op): (usize, &Op<'_>),
-        (sequence, done, epoch): (u64, u64, u64),
-        begin: Instant,
-    ) -> Result<()> {
-        let key = op.key();
-        let hash = layout::hash(key);
-        let mut new = Lane {
-            op: n,
-            key: key.to_vec(),
-            hash,
-            begin,
-            get: None,
-            second_half: None,
-            sequence,
-            is_delete: matches!(op, Op::Delete { .. }),
-            is_add: matches!(op, Op::Add { .. }),
-            tries: 0,
-            wake: None,
-        };
-        let Some((condition, write)) = op.write() else {
-            let cached = self.cached(hash);
-            let (lookup, want) = Lookup::begin(hash, cached);
-            new.get = Some((lookup, want.clone()));
-            self.put_lane(lane, Some(new));
-            return self.want(lane, want).map(drop);
-        };
+    /// Begins an operation, if there is room.
+    pub fn start(&mut self, op: &Op<'_>, start: &Start) -> Result<()> {
         let most = self.geometry.max_value as usize;
-        if let Write::Put { value, .. } | Write::Move { value, .. } = write {
+        if let Op::Put { value, .. } | Op::Move { value, .. } = op {
             if value.len() > most {
                 return Err(Error::TooLarge {
                     len: value.len(),
@@ -396,31 +431,170 @@ impl Link {
                 });
             }
         }
-        let request = Request {
-            sequence,
-            done,
-            epoch,
-            condition,
-            key,
-            write,
+        let Some(lane) = self.free.pop() else {
+            return Ok(());
         };
-        let bytes = request.encode();
-        let memory = self.local(lane, RECORD, bytes.len())?;
-        self.buffer.write_at(memory.offset(), &bytes)?;
-        self.sends = self.sends.wrapping_add(1);
-        let send = Send::new(memory)
-            .wr_id(self.wr_id(Kind::Send, lane))
-            .signaled(self.sends % SIGNALED == 0);
-        self.posts.push(Post::Send(send));
-        self.under_way += 1;
-        self.stats.round_trips += 1;
-        self.put_lane(lane, Some(new));
+        let new = Lane {
+            op: start.op,
+            hash: layout::hash(op.key()),
+            begin: start.begin,
+            state: State::Ready,
+            second_half: None,
+            sequence: start.sequence,
+            epoch: start.epoch,
+            tries: 0,
+            wake: None,
+        };
+        if let Some(place) = self.lanes.get_mut(lane) {
+            *place = Some(new);
+        }
+        self.ready.push_back(lane);
         Ok(())
     }
 
-    fn put_lane(&mut self, lane: usize, new: Option<Lane>) -> Option<Lane> {
-        let place = self.lanes.get_mut(lane)?;
-        std::mem::replace(place, new)
+    /// Ends what is under way in a lane.
+    fn end(&mut self, lane: usize) -> Option<Lane> {
+        let ended = self.lanes.get_mut(lane)?.take()?;
+        self.free.push(lane);
+        Some(ended)
+    }
+
+    /// Turns what is ready into requests to be posted. `done` is as in [`Header`].
+    ///
+    /// A get alone, or of a value that is known to be long, reads the server's memory. All the rest
+    /// goes into messages: a Read is two packets for each get, a message two for all.
+    pub fn gather(&mut self, ops: &[Op<'_>], done: u64) -> Result<()> {
+        let is_alone = self.ready.len() == 1;
+        let mut bytes = std::mem::take(&mut self.scratch.0);
+        let gathered = self.gather_into(&mut bytes, ops, done, is_alone);
+        self.scratch.0 = bytes;
+        gathered
+    }
+
+    fn gather_into(
+        &mut self,
+        bytes: &mut Vec<u8>,
+        ops: &[Op<'_>],
+        done: u64,
+        is_alone: bool,
+    ) -> Result<()> {
+        bytes.clear();
+        let (mut answer, mut epoch) = (wire::ANSWERS_HEADER, 0);
+        while let Some(lane) = self.ready.front().copied() {
+            let Some(Some(Lane {
+                op,
+                hash,
+                sequence,
+                epoch: of,
+                ..
+            })) = self.lanes.get(lane)
+            else {
+                self.ready.pop_front();
+                continue;
+            };
+            let (hash, sequence, of) = (*hash, *sequence, *of);
+            let Some(op) = ops.get(*op) else {
+                self.ready.pop_front();
+                continue;
+            };
+            let mut most = wire::ANSWER_MOST;
+            let ask = match op.write() {
+                Some((condition, write)) => Ask::Write(Request {
+                    sequence,
+                    condition,
+                    key: op.key(),
+                    write,
+                }),
+                None => {
+                    let cached = self.cached(hash);
+                    let len = cached.map_or(0, Slot::len);
+                    if is_alone || len > LARGE || self.options.stall {
+                        self.ready.pop_front();
+                        self.look_up(lane, cached)?;
+                        continue;
+                    }
+                    most += len;
+                    Ask::Get(op.key())
+                }
+            };
+            // One that is alone always fits.
+            let is_full = !bytes.is_empty()
+                && (of != epoch
+                    || bytes.len() + ask.len() > self.message_len
+                    || answer + most > self.answer_len
+                    || self.open.len() >= wire::MAX_COUNT);
+            if is_full {
+                self.post_message(bytes, done, epoch)?;
+                answer = wire::ANSWERS_HEADER;
+            }
+            if bytes.is_empty() {
+                let place = self.messages.get(self.place());
+                if place.is_none_or(|lanes| !lanes.is_empty()) {
+                    // The server has not answered so many others.
+                    return Ok(());
+                }
+                epoch = of;
+                bytes.resize(wire::HEADER, 0);
+            }
+            self.ready.pop_front();
+            answer += most;
+            ask.encode(bytes);
+            self.open.push(lane);
+            if let Some(Some(lane)) = self.lanes.get_mut(lane) {
+                lane.state = State::Asked;
+            }
+        }
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.post_message(bytes, done, epoch)
+    }
+
+    /// Returns the place of the next message.
+    fn place(&self) -> usize {
+        // There is one at least.
+        self.number as usize % self.messages.len().max(1)
+    }
+
+    /// Adds a message, of which everything but the header is in `bytes`.
+    fn post_message(&mut self, bytes: &mut Vec<u8>, done: u64, epoch: u64) -> Result<()> {
+        let header = Header {
+            number: self.number,
+            // At most `MAX_COUNT`.
+            count: self.open.len() as u32,
+            done,
+            epoch,
+        };
+        if let Some(head) = bytes.first_chunk_mut() {
+            *head = header.encode();
+        }
+        let place = self.place();
+        let memory = self.message(place, bytes.len())?;
+        self.buffer.write_at(memory.offset(), bytes)?;
+        // The answer shows that the server has it.
+        let id = self.wr_id(Kind::Send, place);
+        let send = Send::new(memory).wr_id(id).signaled(false);
+        self.posts.push(Post::Send(send));
+        if let Some(lanes) = self.messages.get_mut(place) {
+            // The one that was there is empty.
+            std::mem::swap(lanes, &mut self.open);
+        }
+        self.number = self.number.wrapping_add(1);
+        self.under_way += 1;
+        self.stats.round_trips += 1;
+        bytes.clear();
+        Ok(())
+    }
+
+    /// Begins to look a key up in the server's memory.
+    fn look_up(&mut self, lane: usize, cached: Option<Slot>) -> Result<()> {
+        let Some(Some(Lane { hash, state, .. })) = self.lanes.get_mut(lane) else {
+            return Ok(());
+        };
+        let (lookup, want) = Lookup::begin(*hash, cached);
+        *state = State::Reading(lookup, Want::Nothing);
+        // It wants to read.
+        self.want(lane, want).map(drop)
     }
 
     fn cached(&self, hash: u64) -> Option<Slot> {
@@ -446,7 +620,7 @@ impl Link {
             hash,
             begin,
             tries,
-            get: Some((lookup, state)),
+            state: State::Reading(lookup, state),
             wake,
             ..
         })) = self.lanes.get_mut(lane)
@@ -454,7 +628,9 @@ impl Link {
             return Ok(Event::Nothing);
         };
         let (op, hash) = (*op, *hash);
-        *state = want.clone();
+        if want.is_read() {
+            *state = want.clone();
+        }
         let done = match want {
             Want::BucketsLater if *tries >= AT_ONCE => {
                 if begin.elapsed() > self.options.patience {
@@ -467,6 +643,7 @@ impl Link {
                     let most = 20u64 << (*tries).min(8);
                     let pause = Duration::from_micros(self.random.random_range(0..=most));
                     *wake = Some(Instant::now() + pause);
+                    self.paused += 1;
                     return Ok(Event::Nothing);
                 }
             }
@@ -502,12 +679,15 @@ impl Link {
             }
             Want::Corrupt => Err(self.corrupt("a record that is not whole, and nobody writes it")),
         };
-        self.put_lane(lane, None);
+        self.end(lane);
         Ok(Event::Finished(op, done))
     }
 
     /// Continues the lookups that have paused long enough. Returns when the next one does.
     pub fn wake(&mut self) -> Result<Option<Instant>> {
+        if self.paused == 0 {
+            return Ok(None);
+        }
         let now = Instant::now();
         let mut next: Option<Instant> = None;
         for lane in 0..self.lanes.len() {
@@ -517,6 +697,7 @@ impl Link {
             match *wake {
                 Some(when) if when <= now => {
                     *wake = None;
+                    self.paused -= 1;
                     self.want(lane, Want::Buckets)?;
                 }
                 Some(when) => next = Some(next.map_or(when, |next| next.min(when))),
@@ -526,30 +707,46 @@ impl Link {
         Ok(next)
     }
 
-    /// Takes a completion. `epoch` is that of the client's list of members.
-    pub fn complete(&mut self, completion: &Completion, epoch: u64) -> Result<Event> {
-        if let Err(error) = completion.check() {
-            return Ok(Event::Broken(error.to_string()));
-        }
+    /// Takes a completion of operations of `ops`, and calls `each` with what it means. `epoch` is
+    /// that of the client's list of members.
+    ///
+    /// # Errors
+    ///
+    /// The connection is broken.
+    pub fn complete(
+        &mut self,
+        completion: &Completion,
+        (epoch, ops): (u64, &[Op<'_>]),
+        mut each: impl FnMut(Event),
+    ) -> Result<()> {
+        completion.check()?;
         let n = (completion.wr_id & 0xff_ffff) as usize;
         match (completion.wr_id >> 24) & 0xff {
-            kind if kind == Kind::Read as u64 => self.read_done(n, epoch),
-            kind if kind == Kind::Reply as u64 => self.replied(n),
-            _ => Ok(Event::Nothing),
+            kind if kind == Kind::Read as u64 => each(self.read_done(n, epoch, ops)?),
+            kind if kind == Kind::Answer as u64 => {
+                let mut bytes = std::mem::take(&mut self.scratch.1);
+                let len = (completion.byte_len as usize).min(self.answer_len);
+                let answered = self.answered(n, len, &mut bytes, ops, &mut each);
+                self.scratch.1 = bytes;
+                answered?;
+            }
+            _ => {}
         }
+        Ok(())
     }
 
-    fn read_done(&mut self, lane: usize, epoch: u64) -> Result<Event> {
+    fn read_done(&mut self, lane: usize, epoch: u64, ops: &[Op<'_>]) -> Result<Event> {
         self.under_way = self.under_way.saturating_sub(1);
         let Some(Some(Lane {
             op,
-            get: Some((_, want)),
+            state: State::Reading(_, want),
             ..
         })) = self.lanes.get(lane)
         else {
             return Ok(Event::Nothing);
         };
         let (op, want) = (*op, want.clone());
+        let key = ops.get(op).map_or(&[][..], Op::key);
         if self.options.stall && self.stall(lane, &want)? {
             return Ok(Event::Nothing);
         }
@@ -563,8 +760,7 @@ impl Link {
             }
         };
         let Some(Some(Lane {
-            key,
-            get: Some((lookup, _)),
+            state: State::Reading(lookup, _),
             ..
         })) = self.lanes.get_mut(lane)
         else {
@@ -578,7 +774,7 @@ impl Link {
         self.stats.torn += lookup.retries - before;
         if next == Want::Nothing && bytes.get(BUCKETS..) != Some(&epoch.to_le_bytes()[..]) {
             // The key may be at another server by now.
-            self.put_lane(lane, None);
+            self.end(lane);
             return Ok(Event::Epoch(op));
         }
         self.want(lane, next)
@@ -608,53 +804,109 @@ impl Link {
         Ok(true)
     }
 
-    fn replied(&mut self, n: usize) -> Result<Event> {
-        let reply = Reply::decode(&self.reply(n)?.to_vec()?);
+    /// Takes the server's answer to a message.
+    fn answered(
+        &mut self,
+        n: usize,
+        len: usize,
+        bytes: &mut Vec<u8>,
+        ops: &[Op<'_>],
+        each: &mut impl FnMut(Event),
+    ) -> Result<()> {
+        if bytes.len() < len {
+            bytes.resize(self.answer_len, 0);
+        }
+        let bytes = bytes.get_mut(..len).unwrap_or_default();
+        self.buffer.read_at(self.answer_at(n), bytes)?;
         self.post_recv(n)?;
-        let Some(reply) = reply else {
-            return Ok(Event::Broken("a reply that makes no sense".to_owned()));
-        };
-        let is_it = |lane: &Option<Lane>| {
-            lane.as_ref()
-                .is_some_and(|lane| lane.get.is_none() && lane.sequence == reply.sequence)
-        };
-        let place = self.lanes.iter().position(is_it);
-        let Some(lane) = place.and_then(|lane| self.put_lane(lane, None)) else {
-            return Ok(Event::Broken("a reply to no request".to_owned()));
-        };
+        let mut rest = &*bytes;
+        // Answers arrive in the order of the messages, as the receives were posted.
+        let head = wire::take_answers(&mut rest);
+        let (number, count) = head.ok_or_else(|| self.corrupt("an answer that makes no sense"))?;
+        let place = number as usize % self.messages.len().max(1);
+        let asked = self.messages.get_mut(place).map(std::mem::take);
+        let mut lanes = asked.unwrap_or_default();
+        if place != n || lanes.is_empty() || lanes.len() != count as usize {
+            return Err(self.corrupt("an answer to no message"));
+        }
         self.under_way = self.under_way.saturating_sub(1);
-        let slot = Slot(reply.slot);
-        self.remember(lane.hash, slot);
+        let mut done = Ok(());
+        for lane in lanes.drain(..) {
+            let event = match Answer::decode(&mut rest) {
+                Some(answer) if done.is_ok() => self.answer(lane, &answer, ops),
+                _ => Err(self.corrupt("an answer that makes no sense")),
+            };
+            match event {
+                Ok(event) => each(event),
+                Err(error) => done = Err(error),
+            }
+        }
+        if let Some(place) = self.messages.get_mut(place) {
+            // Its memory serves again.
+            *place = lanes;
+        }
+        done
+    }
+
+    /// Takes the answer to an operation.
+    fn answer(&mut self, lane: usize, answer: &Answer<'_>, ops: &[Op<'_>]) -> Result<Event> {
+        let Some(Some(Lane { op, hash, .. })) = self.lanes.get(lane) else {
+            return Ok(Event::Nothing);
+        };
+        let (n, hash, slot) = (*op, *hash, Slot(answer.slot));
+        let Some(op) = ops.get(n) else {
+            return Ok(Event::Nothing);
+        };
+        self.remember(hash, slot);
+        let is_get = matches!(op, Op::Get { .. });
+        if is_get && answer.status == Status::Large {
+            self.look_up(lane, (!slot.is_empty()).then_some(slot))?;
+            return Ok(Event::Nothing);
+        }
+        self.end(lane);
         let server = || self.name.clone();
-        let version = (reply.version != 0).then_some(reply.version);
-        let done = match reply.status {
-            Status::Epoch => return Ok(Event::Epoch(lane.op)),
-            Status::Done if lane.is_add => Ok(Outcome::Sum(reply.number)),
-            Status::Done if lane.is_delete => Ok(Outcome::Deleted(true)),
-            Status::Unmet if lane.is_delete => Ok(Outcome::Deleted(false)),
-            Status::Done => Ok(Outcome::Written(reply.version)),
-            Status::Unmet => Ok(Outcome::Unmet(version)),
-            Status::NoMemory => Err(Error::Full {
+        let version = (answer.version != 0).then_some(answer.version);
+        let done = match (answer.status, op) {
+            (Status::Epoch, _) => return Ok(Event::Epoch(n)),
+            (Status::Done, Op::Get { .. }) => Ok(Outcome::Value(Some(Value {
+                bytes: answer.data.to_vec(),
+                version: answer.version,
+            }))),
+            (Status::Unmet, Op::Get { .. }) => Ok(Outcome::Value(None)),
+            (Status::Done, Op::Add { .. }) => {
+                let sum = answer.data.first_chunk();
+                Ok(Outcome::Sum(sum.map_or(0, |sum| i64::from_le_bytes(*sum))))
+            }
+            (Status::Done, Op::Delete { .. }) => Ok(Outcome::Deleted(true)),
+            (Status::Unmet, Op::Delete { .. }) => Ok(Outcome::Deleted(false)),
+            (Status::Done, _) => Ok(Outcome::Written(answer.version)),
+            (Status::Unmet, _) => Ok(Outcome::Unmet(version)),
+            (Status::NoMemory, _) => Err(Error::Full {
                 server: server(),
                 of: "memory",
             }),
-            Status::NoSlot => Err(Error::Full {
+            (Status::NoSlot, _) => Err(Error::Full {
                 server: server(),
                 of: "slots",
             }),
-            Status::NoNumber => Err(Error::NoNumber { server: server() }),
-            Status::Invalid => Err(self.corrupt("it does not understand a request")),
-            Status::Forgotten => Err(self.gone("it has forgotten what became of this request")),
+            (Status::NoNumber, _) => Err(Error::NoNumber { server: server() }),
+            (Status::Invalid | Status::Large, _) => {
+                Err(self.corrupt("it does not understand a request"))
+            }
+            (Status::Forgotten, _) => {
+                Err(self.gone("it has forgotten what became of this request"))
+            }
         };
-        Ok(Event::Finished(lane.op, done))
+        Ok(Event::Finished(n, done))
     }
 
     /// Returns why the connection is to be given up, if it is: the server has hung up, or it does
-    /// not reply to a write. The adapter notices when Reads are not answered.
+    /// not answer a message. The adapter notices when Reads are not answered.
     pub fn trouble(&self) -> Option<String> {
         let mut lanes = self.lanes.iter().flatten();
-        if lanes.any(|lane| lane.get.is_none() && lane.begin.elapsed() > self.options.patience) {
-            return Some("it does not reply".to_owned());
+        let reads = |lane: &Lane| matches!(lane.state, State::Reading(..));
+        if lanes.any(|lane| !reads(lane) && lane.begin.elapsed() > self.options.patience) {
+            return Some("it does not answer".to_owned());
         }
         (!self.is_idle() && self.control.is_over()).then(|| "it has hung up".to_owned())
     }

@@ -25,6 +25,13 @@ pub enum Want {
     Corrupt,
 }
 
+impl Want {
+    /// Returns whether something is to be read.
+    pub fn is_read(&self) -> bool {
+        matches!(self, Self::Buckets | Self::BucketsLater | Self::Record(_))
+    }
+}
+
 /// A lookup of one key.
 #[derive(Debug)]
 pub struct Lookup {

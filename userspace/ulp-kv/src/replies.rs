@@ -47,7 +47,8 @@ impl Replies {
     }
 
     /// Returns the reply to a request that is not to be carried out: it was before, or its client
-    /// needs no reply any more. `done` is as [`Request::done`](crate::wire::Request::done).
+    /// needs no reply any more. `done` is as in
+    /// [`Header::done`](crate::wire::Header::done).
     pub fn known(&mut self, id: u64, sequence: u64, done: u64) -> Option<Reply> {
         let forgotten = Reply::new(sequence, Status::Forgotten);
         let Some(client) = self.clients.get_mut(&id) else {

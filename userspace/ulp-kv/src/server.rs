@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The server: its memory, and the clients that come and go. [`engine`](crate::engine) carries out
-//! their writes; gets do not pass through here.
+//! The server: its memory, and the clients that come and go. [`engine`](crate::engine) serves their
+//! messages; gets that read its memory do not pass through here.
 
 use crate::control::{
     is_proved, proof, Control, End, FromClient, FromServer, Members, Nonce, Segment, Welcome,
     MAX_MEMBERS, MAX_SEGMENTS, VERSION,
 };
 use crate::dump;
-use crate::engine::{Engine, WINDOW};
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::layout::{Geometry, MAX_MEMORY};
 use crate::replies::Replies;
+use crate::service::Done;
 use crate::table::{Table, LAST_VERSION};
+use crate::wire::{message_len, MESSAGE, WINDOW};
 use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
 use rand::{rngs::SmallRng, Rng};
@@ -21,7 +23,7 @@ use rust_ulp::{
     RnrTimer,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,6 +37,8 @@ const HELLO: Duration = Duration::from_secs(30);
 const SILENT: u32 = 60;
 const BETWEEN_PROBES: u32 = 10;
 const PROBES: u32 = 6;
+/// Sends of a session that the queue pair takes: more than are under way.
+const SENDS: u32 = 64;
 /// How often a server looks whether it is to stop.
 pub const TICK: Duration = Duration::from_millis(100);
 /// The epoch while keys move.
@@ -50,6 +54,8 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct Session {
     /// Dropped first: after that nothing of this client is taken any more.
     pub qp: Qp<Rc>,
+    /// The memory of the answers to its last [`WINDOW`] messages.
+    pub answers: Buffer,
     /// The TCP connection.
     pub tcp: TcpStream,
     /// The client, which is the same on its next connection.
@@ -66,7 +72,7 @@ impl Session {
 #[derive(Debug, Default)]
 pub struct Sessions {
     /// The sessions by the user data of their queue pairs.
-    pub all: HashMap<u64, Session>,
+    pub all: BTreeMap<u64, Session>,
     last: u64,
 }
 
@@ -77,6 +83,8 @@ pub struct ServerStats {
     pub clients: AtomicU64,
     /// Requests that changed something, or were to.
     pub requests: AtomicU64,
+    /// Gets that the server answered.
+    pub gets: AtomicU64,
     /// Requests that came a second time, and were not carried out again.
     pub repeated: AtomicU64,
     /// Keys that were deleted because their time was over.
@@ -146,16 +154,32 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Cuts a client off if so many requests were carried out.
+    /// Counts what was done for a client.
+    pub fn count(&self, done: &Done) {
+        self.stats
+            .requests
+            .fetch_add(done.writes, Ordering::Relaxed);
+        self.stats
+            .repeated
+            .fetch_add(done.repeated, Ordering::Relaxed);
+        self.stats.gets.fetch_add(done.gets, Ordering::Relaxed);
+        #[cfg(feature = "test-hooks")]
+        self.cut(done.writes - done.repeated);
+    }
+
+    /// Cuts a client off if so many writes were carried out, `new` of them just now.
     #[cfg(feature = "test-hooks")]
-    pub fn cut(&self) {
+    fn cut(&self, new: u64) {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let done = count(&self.stats.requests) - count(&self.stats.repeated);
-        if self.cut_every.is_none_or(|every| done % every != 0) {
+        if self
+            .cut_every
+            .is_none_or(|every| done / every == (done - new) / every)
+        {
             return;
         }
         let sessions = lock(&self.sessions);
-        if let Some((_, session)) = sessions.all.iter().min_by_key(|(number, _)| **number) {
+        if let Some((_, session)) = sessions.all.first_key_value() {
             let error = rust_ulp::QpAttr::to(rust_ulp::QpState::Err);
             let _ = session.qp.modify(error);
             session.end();
@@ -212,21 +236,27 @@ impl Shared {
                 .pd
                 .create_qp::<Rc>(self.engine.cq())
                 .srq(self.engine.srq())
-                .max_send_wr(2 * WINDOW)
+                .max_send_wr(SENDS)
                 .user_data(number)
                 .access(Access::REMOTE_READ)
                 .min_rnr_timer(RnrTimer::at_least(Duration::from_micros(300)))
                 .build()?;
             let here = qp.endpoint();
-            Ok((qp.connect(peer)?, here))
+            let answers = self.pd.alloc_buffer(WINDOW as usize * MESSAGE)?;
+            Ok((qp.connect(peer)?, answers, here))
         };
-        let (qp, here) = match connected() {
+        let (qp, answers, here) = match connected() {
             Ok(connected) => connected,
             Err(error) => return refuse(control, format!("no connection: {error}")),
         };
         let tcp = control.stream().try_clone()?;
         let known = lock(&self.replies).connect(client);
-        let session = Session { qp, tcp, client };
+        let session = Session {
+            qp,
+            answers,
+            tcp,
+            client,
+        };
         lock(&self.sessions).all.insert(number, session);
         self.stats.clients.fetch_add(1, Ordering::Relaxed);
         let segment = |grant: &Grant| {
@@ -238,6 +268,9 @@ impl Shared {
             run: self.run,
             known,
             window: WINDOW,
+            // At most some MiB.
+            request: message_len(self.geometry.max_value) as u32,
+            answer: MESSAGE as u32,
             proof: proof(secret, "server", nonces, &here),
             end: here,
             geometry: self.geometry,

@@ -5,14 +5,14 @@
 use crate::control::{Members, MAX_MEMBERS};
 use crate::error::{Error, Result};
 use crate::layout::Geometry;
-use crate::link::{Event, Link, MAX_DEPTH};
+use crate::link::{Event, Link, Start, MAX_DEPTH};
 use crate::op::{Kv, Op, Outcome, Value};
 use crate::server::MOVING;
 use crate::wire::Condition;
 use hrw_hash::HrwNodes;
 use rand::{rngs::SmallRng, Rng};
 use rust_ulp::{Completion, Cq, Device};
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::time::{Duration, Instant};
 
@@ -111,6 +111,30 @@ impl Hash for Placed<'_> {
     }
 }
 
+/// Which server has which key.
+enum Places {
+    /// The only one.
+    One(String),
+    /// That of the rendezvous hash.
+    Many(HrwNodes<String>),
+}
+
+impl Places {
+    fn new(names: &[String]) -> Self {
+        match names {
+            [only] => Self::One(only.clone()),
+            names => Self::Many(HrwNodes::new(names.iter().cloned())),
+        }
+    }
+
+    fn of(&self, key: &[u8]) -> Option<&str> {
+        match self {
+            Self::One(name) => Some(name),
+            Self::Many(nodes) => nodes.sorted(&Placed(key)).next().map(String::as_str),
+        }
+    }
+}
+
 /// An operation of a run.
 #[derive(Debug, Default)]
 struct Task {
@@ -155,8 +179,8 @@ pub struct Store {
     /// The same for all connections.
     client: u64,
     members: Members,
-    names: HrwNodes<String>,
-    links: HashMap<String, Link>,
+    places: Places,
+    links: Vec<Link>,
     serial: u32,
     /// The number of the next write.
     next_sequence: u64,
@@ -164,6 +188,8 @@ pub struct Store {
     open: BTreeSet<u64>,
     /// This client moves keys.
     moving: bool,
+    /// Of completions; empty between them.
+    events: Vec<Event>,
     /// Of connections that are gone.
     past: Stats,
 }
@@ -203,13 +229,14 @@ impl Store {
             device,
             options,
             client: rand::make_rng::<SmallRng>().next_u64(),
-            names: HrwNodes::new(names.iter().cloned()),
+            places: Places::new(&names),
             members: Members { epoch: 0, names },
-            links: HashMap::new(),
+            links: Vec::new(),
             serial: 0,
             next_sequence: 1,
             open: BTreeSet::new(),
             moving: false,
+            events: Vec::new(),
             past: Stats::default(),
         };
         let mut first = Err(Error::NoServer);
@@ -236,7 +263,7 @@ impl Store {
     fn adopt(&mut self, members: &Members) {
         if members.epoch > self.members.epoch && !members.names.is_empty() {
             self.members = members.clone();
-            self.names = HrwNodes::new(members.names.iter().cloned());
+            self.places = Places::new(&members.names);
         }
     }
 
@@ -247,19 +274,26 @@ impl Store {
     /// [`Error::Key`].
     pub fn server_of(&self, key: &[u8]) -> Result<&str> {
         Op::get(key).check()?;
-        let placed = Placed(key);
-        let mut sorted = self.names.sorted(&placed);
-        sorted.next().map(String::as_str).ok_or(Error::NoServer)
+        self.places.of(key).ok_or(Error::NoServer)
+    }
+
+    /// Returns the index of a connection.
+    fn index(&self, name: &str) -> Option<usize> {
+        self.links.iter().position(|link| link.name == name)
     }
 
     fn link(&mut self, name: &str) -> Result<&mut Link> {
-        if !self.links.contains_key(name) {
-            let link = self.connect_link(name)?;
-            self.past.reconnects += 1;
-            self.adopt(&link.members.clone());
-            self.links.insert(name.to_owned(), link);
-        }
-        self.links.get_mut(name).ok_or(Error::NoServer)
+        let index = match self.index(name) {
+            Some(index) => index,
+            None => {
+                let link = self.connect_link(name)?;
+                self.past.reconnects += 1;
+                self.adopt(&link.members.clone());
+                self.links.push(link);
+                self.links.len() - 1
+            }
+        };
+        self.links.get_mut(index).ok_or(Error::NoServer)
     }
 
     /// Connects to a server. Tries again if the server hangs up during the attempt.
@@ -287,7 +321,9 @@ impl Store {
 
     fn finish(&mut self, run: &mut Run<'_>, n: usize, result: Result<Outcome>) {
         if let Some(task) = run.tasks.get_mut(n).filter(|task| task.result.is_none()) {
-            self.open.remove(&task.sequence);
+            if task.sequence != 0 {
+                self.open.remove(&task.sequence);
+            }
             task.result = Some(result);
             run.left -= 1;
         }
@@ -295,40 +331,52 @@ impl Store {
 
     /// Begins operations while there are lanes for them.
     fn begin(&mut self, run: &mut Run<'_>) {
-        while let Some(n) = run.queue.front().copied() {
+        let now = (!run.queue.is_empty()).then(Instant::now);
+        while let Some((n, now)) = run.queue.front().copied().zip(now) {
             let ops = run.ops;
             let (Some(op), Some(task)) = (ops.get(n), run.tasks.get_mut(n)) else {
                 break;
             };
-            let name = match op.check().and_then(|()| self.server_of(op.key())) {
-                Ok(name) => name.to_owned(),
+            let begin = *task.begin.get_or_insert(now);
+            let found = match op.check() {
+                Ok(()) => self.server_of(op.key()).map(|name| self.index(name)),
+                Err(error) => Err(error),
+            };
+            let link = match found {
+                Ok(Some(index)) if task.sent.is_none() => self.links.get_mut(index),
+                Ok(_) => None,
                 Err(error) => {
                     run.queue.pop_front();
                     self.finish(run, n, Err(error));
                     continue;
                 }
             };
-            let begin = *task.begin.get_or_insert_with(Instant::now);
-            if task.sequence == 0 && op.write().is_some() {
+            if link.as_ref().is_some_and(|link| !link.has_room()) {
+                break;
+            }
+            if task.sequence == 0 && !matches!(op, Op::Get { .. }) {
                 task.sequence = self.next_sequence;
                 self.open.insert(self.next_sequence);
                 self.next_sequence += 1;
             }
-            let done = self.open.first().copied().unwrap_or(self.next_sequence);
-            let (sequence, sent, epoch) = (task.sequence, task.sent.clone(), self.epoch());
-            let started = match (self.link(&name), sent) {
-                // The connection was broken, and there is no other, or none to the same server.
-                (Err(_), Some((_, why))) => Err(Error::Gone { server: name, why }),
-                (Ok(link), Some((of, why))) if of != link.run || !link.known => {
-                    Err(link.gone(&why))
-                }
-                (Err(error), None) => Err(error),
-                (Ok(link), _) => {
-                    let Some(lane) = link.free_lane() else {
-                        break;
-                    };
-                    link.start(lane, (n, op), (sequence, done, epoch), begin)
-                }
+            let epoch = match self.moving {
+                true => MOVING,
+                false => self.members.epoch,
+            };
+            let start = Start {
+                op: n,
+                sequence: task.sequence,
+                epoch,
+                begin,
+            };
+            let started = match link {
+                Some(link) => link.start(op, &start),
+                // It is connected first, or anew.
+                None => match self.start_anew(op, start, task.sent.clone()) {
+                    Ok(true) => Ok(()),
+                    Ok(false) => break,
+                    Err(error) => Err(error),
+                },
             };
             run.queue.pop_front();
             if let Err(error) = started {
@@ -337,11 +385,37 @@ impl Store {
         }
     }
 
+    /// As [`Link::start`], for an operation whose server is not connected, or whose connection was
+    /// broken: `sent` is as in [`Task`]. Returns whether there was room.
+    fn start_anew(
+        &mut self,
+        op: &Op<'_>,
+        start: Start,
+        sent: Option<(u64, String)>,
+    ) -> Result<bool> {
+        let name = self.server_of(op.key())?.to_owned();
+        // As it is before the connection tells of other members.
+        let link = match (self.link(&name), sent) {
+            // The connection was broken, and there is no other, or none to the same server.
+            (Err(_), Some((_, why))) => return Err(Error::Gone { server: name, why }),
+            (Ok(link), Some((of, why))) if of != link.run || !link.known => {
+                return Err(link.gone(&why));
+            }
+            (Err(error), None) => return Err(error),
+            (Ok(link), _) => link,
+        };
+        if !link.has_room() {
+            return Ok(false);
+        }
+        link.start(op, &start).map(|()| true)
+    }
+
     /// Gives a connection up, and has its operations begin again on another.
     fn give_up(&mut self, run: &mut Run<'_>, name: &str, why: &str) {
-        let Some(mut link) = self.links.remove(name) else {
+        let Some(index) = self.index(name) else {
             return;
         };
+        let mut link = self.links.remove(index);
         self.past = self.past + link.stats;
         for n in link.take_ops().into_iter().rev() {
             let gone = link.gone(why);
@@ -361,17 +435,19 @@ impl Store {
     /// Posts what the operations want, and with `wait` sleeps until some of it is done.
     fn post(&mut self, run: &mut Run<'_>, wait: bool) {
         let (mut under_way, mut next, mut bad) = (0, None::<Instant>, Vec::new());
-        for (name, link) in &mut self.links {
-            match link.wake() {
+        let done = self.open.first().copied().unwrap_or(self.next_sequence);
+        for link in &mut self.links {
+            let woken = link.wake();
+            match woken.and_then(|when| link.gather(run.ops, done).map(|()| when)) {
                 Ok(when) => next = next.into_iter().chain(when).min(),
-                Err(error) => bad.push((name.clone(), error.to_string())),
+                Err(error) => bad.push((link.name.clone(), error.to_string())),
             }
             under_way += link.under_way;
         }
         let mut batch = self.device.batch();
-        for (name, link) in &mut self.links {
+        for link in &mut self.links {
             if let Err(error) = link.post(&mut batch, BATCH) {
-                bad.push((name.clone(), error.to_string()));
+                bad.push((link.name.clone(), error.to_string()));
             }
         }
         let pause = next.map_or(TICK, |next| next.saturating_duration_since(Instant::now()));
@@ -391,14 +467,14 @@ impl Store {
         match done {
             Ok(()) => {}
             Err(rust_ulp::Error::Timeout { .. }) => {
-                for (name, link) in &self.links {
-                    bad.extend(link.trouble().map(|why| (name.clone(), why)));
+                for link in &self.links {
+                    bad.extend(link.trouble().map(|why| (link.name.clone(), why)));
                 }
             }
             // Whatever was not posted: all operations begin again.
             Err(error) => {
-                let busy = self.links.iter().filter(|(_, link)| !link.is_idle());
-                bad.extend(busy.map(|(name, _)| (name.clone(), error.to_string())));
+                let busy = self.links.iter().filter(|link| !link.is_idle());
+                bad.extend(busy.map(|link| (link.name.clone(), error.to_string())));
             }
         }
         for (name, why) in bad {
@@ -408,34 +484,44 @@ impl Store {
 
     /// Takes completions.
     fn reap(&mut self, run: &mut Run<'_>, completions: &[Completion]) {
+        let mut events = std::mem::take(&mut self.events);
         for completion in completions {
             let serial = Link::serial_of(completion.wr_id);
             let epoch = self.epoch();
             // Of a connection that was given up: nothing.
-            let mut links = self.links.iter_mut();
-            let Some((name, link)) = links.find(|(_, link)| link.is_serial(serial)) else {
+            let Some(link) = self.links.iter_mut().find(|link| link.is_serial(serial)) else {
                 continue;
             };
-            let name = name.clone();
-            match link.complete(completion, epoch) {
-                Ok(Event::Nothing) => {}
-                Ok(Event::Finished(n, result)) => self.finish(run, n, result),
-                Ok(Event::Epoch(n)) => self.other_epoch(run, n, &name),
-                Ok(Event::Broken(why)) => self.give_up(run, &name, &why),
-                Err(error) => self.give_up(run, &name, &error.to_string()),
+            let done = link.complete(completion, (epoch, run.ops), |event| events.push(event));
+            let broken = done
+                .err()
+                .map(|error| (link.name.clone(), error.to_string()));
+            for event in events.drain(..) {
+                match event {
+                    Event::Nothing => {}
+                    Event::Finished(n, result) => self.finish(run, n, result),
+                    Event::Epoch(n) => self.other_epoch(run, n, serial),
+                }
+            }
+            if let Some((name, why)) = broken {
+                self.give_up(run, &name, &why);
             }
         }
+        self.events = events;
     }
 
     /// Has an operation begin again with the members that its server knows.
-    fn other_epoch(&mut self, run: &mut Run<'_>, n: usize, name: &str) {
+    fn other_epoch(&mut self, run: &mut Run<'_>, n: usize, serial: u32) {
+        let link = self.links.iter().find(|link| link.is_serial(serial));
+        let Some(name) = link.map(|link| link.name.clone()) else {
+            return;
+        };
         let begin = run.tasks.get(n).and_then(|task| task.begin);
         if begin.is_some_and(|begin| begin.elapsed() > self.options.patience) {
-            let server = name.to_owned();
-            return self.finish(run, n, Err(Error::Contended { server }));
+            return self.finish(run, n, Err(Error::Contended { server: name }));
         }
         let before = self.members.epoch;
-        match self.link(name).and_then(Link::get_members) {
+        match self.link(&name).and_then(Link::get_members) {
             Ok(members) => self.adopt(&members),
             Err(error) => return self.finish(run, n, Err(error)),
         }
@@ -487,8 +573,8 @@ impl Store {
     pub async fn run_async(&mut self, ops: &[Op<'_>]) -> Vec<Result<Outcome>> {
         // What is left of a run that was dropped.
         let mut dropped = Run::new(&[]);
-        let busy = self.links.iter().filter(|(_, link)| !link.is_idle());
-        for name in busy.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
+        let busy = self.links.iter().filter(|link| !link.is_idle());
+        for name in busy.map(|link| link.name.clone()).collect::<Vec<_>>() {
             self.give_up(&mut dropped, &name, "an earlier run was dropped");
         }
         let mut run = Run::new(ops);
@@ -508,8 +594,7 @@ impl Store {
                 Ok(Err(error)) => return self.failed(run, error),
                 Err(_) => {
                     let links = self.links.iter();
-                    let bad =
-                        links.filter_map(|(name, link)| Some((name.clone(), link.trouble()?)));
+                    let bad = links.filter_map(|link| Some((link.name.clone(), link.trouble()?)));
                     for (name, why) in bad.collect::<Vec<_>>() {
                         self.give_up(&mut run, &name, &why);
                     }
@@ -522,7 +607,8 @@ impl Store {
     /// Ends a run whose completions cannot be taken any more.
     fn failed(&mut self, mut run: Run<'_>, error: rust_ulp::Error) -> Vec<Result<Outcome>> {
         let why = error.to_string();
-        for (name, mut link) in std::mem::take(&mut self.links) {
+        for mut link in std::mem::take(&mut self.links) {
+            let name = link.name.clone();
             link.take_ops();
             self.past = self.past + link.stats;
             for n in 0..run.tasks.len() {
@@ -673,7 +759,8 @@ impl Store {
             return Err(Error::NoServer);
         }
         // Those that this client was told, too: an earlier attempt may have left keys there.
-        let old = self.members.names.iter().chain(self.links.keys());
+        let linked = self.links.iter().map(|link| &link.name);
+        let old = self.members.names.iter().chain(linked);
         let mut all: Vec<String> = names.iter().chain(old).cloned().collect();
         let mut unique = HashSet::new();
         all.retain(|name| unique.insert(name.clone()));
@@ -688,7 +775,7 @@ impl Store {
         // Nobody writes from here on, so no version from `next_version` on was given to any key.
         let next_version = self.tell(&all, &members, true, 0)?;
         self.members = members.clone();
-        self.names = HrwNodes::new(names.iter().cloned());
+        self.places = Places::new(names);
         self.moving = true;
         let moved = self.move_keys(&all);
         self.moving = false;
@@ -724,10 +811,10 @@ impl Store {
                 if self.server_of(&key)? == name {
                     continue;
                 }
-                let here = HrwNodes::new([name.clone()]);
-                let there = std::mem::replace(&mut self.names, here);
+                let here = Places::One(name.clone());
+                let there = std::mem::replace(&mut self.places, here);
                 let value = self.get_value(&key);
-                let here = std::mem::replace(&mut self.names, there);
+                let here = std::mem::replace(&mut self.places, there);
                 if let Some(Value { bytes, version }) = value? {
                     let (key, value) = (&key[..], &bytes[..]);
                     self.one(Op::Move {
@@ -737,9 +824,9 @@ impl Store {
                         expires,
                     })?;
                 }
-                let there = std::mem::replace(&mut self.names, here);
+                let there = std::mem::replace(&mut self.places, here);
                 let deleted = self.delete(&key);
-                self.names = there;
+                self.places = there;
                 deleted?;
                 count += 1;
             }
@@ -758,20 +845,21 @@ impl Store {
     ///
     /// [`Error::Key`].
     pub fn is_over(&self, key: &[u8]) -> Result<bool> {
-        let link = self.links.get(self.server_of(key)?);
+        let index = self.index(self.server_of(key)?);
+        let link = index.and_then(|index| self.links.get(index));
         Ok(link.is_none_or(Link::is_over))
     }
 
     /// Returns each server's name, the number of its run, and the sizes of its table.
     pub fn servers(&self) -> impl Iterator<Item = (&str, u64, &Geometry)> {
         let links = self.links.iter();
-        links.map(|(name, link)| (name.as_str(), link.run, link.geometry()))
+        links.map(|link| (link.name.as_str(), link.run, link.geometry()))
     }
 
     /// Returns what it has met.
     pub fn stats(&self) -> Stats {
         self.links
-            .values()
+            .iter()
             .fold(self.past, |all, link| all + link.stats)
     }
 

@@ -11,9 +11,9 @@
 
 use crate::error::{Error, Result};
 use crate::layout::{bucket_head, decode, hash, record_len, Found, Geometry, Meta, Record, Slot};
-use crate::layout::{HEADER, REPLACED, SLOTS, UNIT};
+use crate::layout::{HEADER, MAX_KEY, REPLACED, SLOTS, UNIT};
 use crate::space::Space;
-use crate::wire::{Condition, Reply, Request, Status, Write};
+use crate::wire::{Answer, Condition, Reply, Request, Status, Write};
 use rust_ulp::Buffer;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -32,7 +32,13 @@ pub trait Memory {
     /// Stores an aligned word. Readers see everything that was written before.
     fn store(&self, offset: u64, word: u64) -> Result<()>;
     /// Copies bytes out.
-    fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>>;
+    fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result<()>;
+    /// Copies bytes out.
+    fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.read_into(offset, &mut bytes)?;
+        Ok(bytes)
+    }
     /// Copies bytes in.
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()>;
 }
@@ -50,8 +56,8 @@ impl Memory for Buffer {
         Ok(self.store_u64(at(offset), word.to_le(), Ordering::Release)?)
     }
 
-    fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
-        Ok(self.to_vec(at(offset)..at(offset).saturating_add(len))?)
+    fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        Ok(self.read_at(at(offset), bytes)?)
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
@@ -252,10 +258,15 @@ impl<M: Memory> Table<M> {
     }
 
     fn slots(&self, bucket: u32) -> Result<[Slot; SLOTS]> {
-        let at = self.geometry.bucket(bucket);
+        // Only this thread writes.
+        let mut bytes = [0; 8 * SLOTS];
+        let at = self.geometry.bucket(bucket) + 8;
+        self.memory.read_into(at, &mut bytes)?;
         let mut slots = [Slot::EMPTY; SLOTS];
-        for (n, slot) in (1..).zip(&mut slots) {
-            *slot = Slot(self.memory.load(at + 8 * n)?);
+        for (slot, word) in slots.iter_mut().zip(bytes.chunks_exact(8)) {
+            if let Some(word) = word.first_chunk() {
+                *slot = Slot(u64::from_le_bytes(*word));
+            }
         }
         Ok(slots)
     }
@@ -273,15 +284,21 @@ impl<M: Memory> Table<M> {
     fn find(&self, key: &[u8]) -> Result<Option<Entry>> {
         let hash = hash(key);
         let (first, second) = self.geometry.buckets_of(hash);
+        let mut seen = [0; MAX_KEY];
+        let Some(seen) = seen.get_mut(..key.len()) else {
+            return Ok(None);
+        };
         for bucket in [first, second] {
             for (n, word) in self.slots(bucket)?.into_iter().enumerate() {
                 if !word.may_be(hash) {
                     continue;
                 }
                 let meta = Meta::decode(self.memory.load(word.offset() + 16)?);
-                let is_it = meta.key == key.len()
-                    && self.memory.read(word.offset() + HEADER as u64, key.len())? == key;
-                if is_it {
+                if meta.key != key.len() {
+                    continue;
+                }
+                self.memory.read_into(word.offset() + HEADER as u64, seen)?;
+                if seen == key {
                     return Ok(Some(Entry {
                         bucket,
                         slot: n,
@@ -293,6 +310,37 @@ impl<M: Memory> Table<M> {
             }
         }
         Ok(None)
+    }
+
+    /// Appends an answer that has the value of a key. Appends only where it is if the value and what
+    /// pads it have more than `most` bytes, and nothing of it if there is no such key.
+    pub fn get(&self, key: &[u8], most: usize, answers: &mut Vec<u8>) -> Result<Status> {
+        let Some(entry) = self.find(key)? else {
+            return Ok(Status::Unmet);
+        };
+        let len = entry.meta.value;
+        let is_large = len.next_multiple_of(8) > most;
+        let answer = Answer {
+            version: entry.version,
+            slot: entry.word.0,
+            ..Answer::new(if is_large {
+                Status::Large
+            } else {
+                Status::Done
+            })
+        };
+        if is_large {
+            answer.encode(answers);
+            return Ok(Status::Large);
+        }
+        answer.encode_head(len, answers);
+        let start = answers.len();
+        answers.resize(start + len.next_multiple_of(8), 0);
+        if let Some(value) = answers.get_mut(start..start + len) {
+            let at = entry.word.offset() + (HEADER + entry.meta.key) as u64;
+            self.memory.read_into(at, value)?;
+        }
+        Ok(Status::Done)
     }
 
     fn value(&self, entry: &Entry) -> Result<Vec<u8>> {
@@ -503,9 +551,10 @@ pub mod tests {
             self.change(offset, &word.to_le_bytes());
             Ok(())
         }
-        fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
+        fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
             let at = offset as usize;
-            Ok(self.bytes.borrow()[at..at + len].to_vec())
+            bytes.copy_from_slice(&self.bytes.borrow()[at..at + bytes.len()]);
+            Ok(())
         }
         fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
             // Readers see some of the bytes.
@@ -519,8 +568,6 @@ pub mod tests {
     pub fn request<'a>(key: &'a [u8], condition: Condition, write: Write<'a>) -> Request<'a> {
         Request {
             sequence: 1,
-            done: 1,
-            epoch: 0,
             condition,
             key,
             write,

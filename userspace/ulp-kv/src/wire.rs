@@ -1,13 +1,37 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The messages between client and server: a request per write, and its reply. No I/O.
+//! The messages between client and server. No I/O.
+//!
+//! A message of a client has a header and up to [`MAX_COUNT`] requests. The server's message has an
+//! answer to each of them, in the same order. A number has 8 bytes in little-endian order, unless
+//! said otherwise; requests and answers begin at multiples of 8.
 
 use crate::layout::{MAX_KEY, MAX_VALUE};
 
-/// Bytes of a request before its key.
-pub const REQUEST_HEADER: usize = 48;
-/// Bytes of a reply.
-pub const REPLY_LEN: usize = 48;
+/// Requests of a message, at most.
+pub const MAX_COUNT: usize = 64;
+/// Bytes of the header of a client's message: number and count (32 bits each), done, epoch.
+pub const HEADER: usize = 24;
+/// Bytes of a get before its key: operation, condition, length of the key (8 bits each), 0, length
+/// of the value (32 bits).
+const GET: usize = 8;
+/// Bytes of a write before its key: as a get, sequence, version, argument.
+const WRITE: usize = 32;
+/// Bytes of the header of a server's message: number and count.
+pub const ANSWERS_HEADER: usize = 8;
+/// Bytes of an answer before its data: status and length of the data (32 bits each), version, slot.
+pub const ANSWER: usize = 24;
+/// Bytes of an answer that brings no value, at most.
+pub const ANSWER_MOST: usize = ANSWER + 8;
+/// Bytes of a message in either direction, at most, unless one request or answer is longer.
+pub const MESSAGE: usize = 32 << 10;
+/// Messages of a client that the server has not answered, at most.
+pub const WINDOW: u32 = 4;
+
+/// Returns the bytes of the longest message of a client.
+pub fn message_len(max_value: u32) -> usize {
+    MESSAGE.max(HEADER + (WRITE + MAX_KEY + max_value as usize).next_multiple_of(8))
+}
 
 /// What a write depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,21 +71,39 @@ pub enum Write<'a> {
     Add(i64),
 }
 
-/// A request.
+/// A request to change a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
     /// Number of the request among those of its client.
     pub sequence: u64,
-    /// The client has the replies to all requests before this one, and repeats none of them.
-    pub done: u64,
-    /// The epoch of the list of members that the client has.
-    pub epoch: u64,
     /// The condition.
     pub condition: Condition,
     /// The key.
     pub key: &'a [u8],
     /// What to do with it.
     pub write: Write<'a>,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask<'a> {
+    /// The value of this key.
+    Get(&'a [u8]),
+    /// A change.
+    Write(Request<'a>),
+}
+
+/// The header of a client's message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Number of the message among those of its connection, for the answer.
+    pub number: u32,
+    /// Requests that follow.
+    pub count: u32,
+    /// The client has the replies to all requests before this one, and repeats none of them.
+    pub done: u64,
+    /// The epoch of the list of members that the client has.
+    pub epoch: u64,
 }
 
 /// How a request ended.
@@ -84,9 +126,28 @@ pub enum Status {
     Invalid = 6,
     /// The request was made before, and its reply is forgotten.
     Forgotten = 7,
+    /// The value is long, or the message is full: the client may read the record itself.
+    Large = 8,
 }
 
-/// The reply to a request.
+impl Status {
+    fn decode(word: u32) -> Option<Self> {
+        Some(match word {
+            0 => Self::Done,
+            1 => Self::Unmet,
+            2 => Self::NoMemory,
+            3 => Self::NoSlot,
+            4 => Self::NoNumber,
+            5 => Self::Epoch,
+            6 => Self::Invalid,
+            7 => Self::Forgotten,
+            8 => Self::Large,
+            _ => return None,
+        })
+    }
+}
+
+/// The reply to a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// As [`Request::sequence`].
@@ -105,73 +166,222 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-impl Request<'_> {
-    /// Returns the bytes of the request.
-    pub fn encode(&self) -> Vec<u8> {
-        let (operation, argument, value): (u8, u64, &[u8]) = match self.write {
-            Write::Put { value, ttl } => (1, ttl.into(), value),
-            Write::Delete => (2, 0, &[]),
-            Write::Add(by) => (3, by as u64, &[]),
-            Write::Move { value, expires, .. } => (4, expires.into(), value),
-        };
-        let (condition, version) = match (self.write, self.condition) {
-            (Write::Move { version, .. }, _) => (0, version),
-            (_, Condition::Always) => (0, 0),
-            (_, Condition::Absent) => (1, 0),
-            (_, Condition::Version(version)) => (2, version),
-        };
-        let mut bytes = Vec::with_capacity(REQUEST_HEADER + self.key.len() + value.len());
-        // The lengths were checked.
-        bytes.extend([operation, condition, self.key.len() as u8, 0]);
-        bytes.extend((value.len() as u32).to_le_bytes());
-        for word in [self.sequence, self.done, self.epoch, version, argument] {
-            bytes.extend(word.to_le_bytes());
+/// Takes bytes off the front.
+fn take<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+    let (taken, rest) = bytes.split_at_checked(len)?;
+    *bytes = rest;
+    Some(taken)
+}
+
+/// Returns the 32 bits at `at`.
+fn half(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+impl Header {
+    /// Returns the bytes of the header.
+    pub fn encode(&self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        let first = (u64::from(self.count) << 32) | u64::from(self.number);
+        let words = [first, self.done, self.epoch];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
         }
-        bytes.extend(self.key);
-        bytes.extend(value);
         bytes
+    }
+
+    /// Reads a message, if all of it makes sense.
+    pub fn decode(bytes: &[u8]) -> Option<(Self, Vec<Ask<'_>>)> {
+        let mut rest = bytes;
+        let head = take(&mut rest, HEADER)?;
+        let header = Self {
+            number: half(head, 0)?,
+            count: half(head, 4)?,
+            done: word(head, 8)?,
+            epoch: word(head, 16)?,
+        };
+        let count = header.count as usize;
+        if count == 0 || count > MAX_COUNT {
+            return None;
+        }
+        let mut asks = Vec::with_capacity(count);
+        for _ in 0..count {
+            asks.push(Ask::decode(&mut rest)?);
+        }
+        rest.is_empty().then_some((header, asks))
     }
 }
 
-impl<'a> Request<'a> {
-    /// Reads a request, if it makes sense.
-    pub fn decode(bytes: &'a [u8]) -> Option<Self> {
-        let [operation, condition, key_len, 0, len @ ..] = *bytes.first_chunk::<8>()? else {
+impl<'a> Ask<'a> {
+    /// Returns the bytes of the request.
+    pub fn len(&self) -> usize {
+        let len = match self {
+            Self::Get(key) => GET + key.len(),
+            Self::Write(request) => {
+                let value = match request.write {
+                    Write::Put { value, .. } | Write::Move { value, .. } => value.len(),
+                    Write::Delete | Write::Add(_) => 0,
+                };
+                WRITE + request.key.len() + value
+            }
+        };
+        len.next_multiple_of(8)
+    }
+
+    /// Appends the bytes of the request.
+    pub fn encode(&self, bytes: &mut Vec<u8>) {
+        let end = bytes.len() + self.len();
+        match *self {
+            Self::Get(key) => {
+                bytes.extend([5, 0, key.len() as u8, 0, 0, 0, 0, 0]);
+                bytes.extend(key);
+            }
+            Self::Write(Request {
+                sequence,
+                condition,
+                key,
+                write,
+            }) => {
+                let (operation, argument, value): (u8, u64, &[u8]) = match write {
+                    Write::Put { value, ttl } => (1, ttl.into(), value),
+                    Write::Delete => (2, 0, &[]),
+                    Write::Add(by) => (3, by as u64, &[]),
+                    Write::Move { value, expires, .. } => (4, expires.into(), value),
+                };
+                let (condition, version) = match (write, condition) {
+                    (Write::Move { version, .. }, _) => (0, version),
+                    (_, Condition::Always) => (0, 0),
+                    (_, Condition::Absent) => (1, 0),
+                    (_, Condition::Version(version)) => (2, version),
+                };
+                // The lengths were checked.
+                bytes.extend([operation, condition, key.len() as u8, 0]);
+                bytes.extend((value.len() as u32).to_le_bytes());
+                for word in [sequence, version, argument] {
+                    bytes.extend(word.to_le_bytes());
+                }
+                bytes.extend(key);
+                bytes.extend(value);
+            }
+        }
+        bytes.resize(end, 0);
+    }
+
+    /// Takes a request off the front, if it makes sense.
+    fn decode(bytes: &mut &'a [u8]) -> Option<Self> {
+        let before = bytes.len();
+        let head = take(bytes, GET)?;
+        let [operation, condition, key_len, 0, len @ ..] = *head.first_chunk::<8>()? else {
             return None;
         };
-        let value_len = u32::from_le_bytes(len) as usize;
-        let argument = word(bytes, 40)?;
-        let data = bytes.get(REQUEST_HEADER..)?;
-        let (key, value) = data.split_at_checked(key_len.into())?;
-        if !(1..=MAX_KEY).contains(&key.len()) || value.len() != value_len || value_len > MAX_VALUE
-        {
+        let (key_len, value_len) = (usize::from(key_len), u32::from_le_bytes(len) as usize);
+        if key_len == 0 || value_len > MAX_VALUE {
             return None;
         }
+        let ask = if operation == 5 {
+            let key = take(bytes, key_len)?;
+            (condition == 0 && value_len == 0).then_some(Self::Get(key))?
+        } else {
+            let words = take(bytes, WRITE - GET)?;
+            let (version, argument) = (word(words, 8)?, word(words, 16)?);
+            let (key, value) = (take(bytes, key_len)?, take(bytes, value_len)?);
+            Self::Write(Request {
+                sequence: word(words, 0)?,
+                condition: match condition {
+                    0 => Condition::Always,
+                    1 => Condition::Absent,
+                    2 => Condition::Version(version),
+                    _ => return None,
+                },
+                key,
+                write: match operation {
+                    1 => Write::Put {
+                        value,
+                        ttl: u32::try_from(argument).ok()?,
+                    },
+                    2 if value.is_empty() => Write::Delete,
+                    3 if value.is_empty() => Write::Add(argument as i64),
+                    4 if condition == 0 => Write::Move {
+                        value,
+                        version,
+                        expires: u32::try_from(argument).ok()?,
+                    },
+                    _ => return None,
+                },
+            })
+        };
+        let len = before - bytes.len();
+        take(bytes, len.next_multiple_of(8) - len)?;
+        Some(ask)
+    }
+}
+
+/// An answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer<'a> {
+    /// How it ended.
+    pub status: Status,
+    /// The version that the key has now; 0 if it does not exist.
+    pub version: u64,
+    /// The word of the key's slot; 0 if it does not exist.
+    pub slot: u64,
+    /// The value of a get; the sum, with 8 bytes, of an addition.
+    pub data: &'a [u8],
+}
+
+/// Returns the header of a server's message.
+pub fn answers(number: u32, count: u32) -> [u8; ANSWERS_HEADER] {
+    ((u64::from(count) << 32) | u64::from(number)).to_le_bytes()
+}
+
+/// Takes the header of a server's message off the front: number and count.
+pub fn take_answers(bytes: &mut &[u8]) -> Option<(u32, u32)> {
+    let head = take(bytes, ANSWERS_HEADER)?;
+    Some((half(head, 0)?, half(head, 4)?))
+}
+
+impl<'a> Answer<'a> {
+    /// Makes an answer about a key that does not exist, or of which nothing is said.
+    pub fn new(status: Status) -> Self {
+        Self {
+            status,
+            version: 0,
+            slot: 0,
+            data: &[],
+        }
+    }
+
+    /// Appends the bytes of an answer with `len` bytes of data, which the caller appends.
+    pub fn encode_head(&self, len: usize, bytes: &mut Vec<u8>) {
+        let mut head = [0; ANSWER];
+        let first = ((len as u64) << 32) | self.status as u64;
+        for (to, word) in head
+            .chunks_exact_mut(8)
+            .zip([first, self.version, self.slot])
+        {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes.extend(head);
+    }
+
+    /// Appends the bytes of the answer.
+    pub fn encode(&self, bytes: &mut Vec<u8>) {
+        self.encode_head(self.data.len(), bytes);
+        bytes.extend(self.data);
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+    }
+
+    /// Takes an answer off the front, if it makes sense.
+    pub fn decode(bytes: &mut &'a [u8]) -> Option<Self> {
+        let head = take(bytes, ANSWER)?;
+        let len = half(head, 4)? as usize;
+        let data = take(bytes, len)?;
+        take(bytes, len.checked_next_multiple_of(8)? - len)?;
         Some(Self {
-            sequence: word(bytes, 8)?,
-            done: word(bytes, 16)?,
-            epoch: word(bytes, 24)?,
-            condition: match condition {
-                0 => Condition::Always,
-                1 => Condition::Absent,
-                2 => Condition::Version(word(bytes, 32)?),
-                _ => return None,
-            },
-            key,
-            write: match operation {
-                1 => Write::Put {
-                    value,
-                    ttl: u32::try_from(argument).ok()?,
-                },
-                2 if value.is_empty() => Write::Delete,
-                3 if value.is_empty() => Write::Add(argument as i64),
-                4 if condition == 0 => Write::Move {
-                    value,
-                    version: word(bytes, 32)?,
-                    expires: u32::try_from(argument).ok()?,
-                },
-                _ => return None,
-            },
+            status: Status::decode(half(head, 0)?)?,
+            version: word(head, 8)?,
+            slot: word(head, 16)?,
+            data,
         })
     }
 }
@@ -188,42 +398,19 @@ impl Reply {
         }
     }
 
-    /// Returns the bytes of the reply.
-    pub fn encode(&self) -> [u8; REPLY_LEN] {
-        let mut bytes = [0; REPLY_LEN];
-        let number = self.number as u64;
-        let words = [
-            self.status as u64,
-            self.sequence,
-            self.version,
-            self.slot,
-            number,
-        ];
-        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
-    }
-
-    /// Reads a reply, if it makes sense.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        Some(Self {
-            status: match word(bytes, 0)? {
-                0 => Status::Done,
-                1 => Status::Unmet,
-                2 => Status::NoMemory,
-                3 => Status::NoSlot,
-                4 => Status::NoNumber,
-                5 => Status::Epoch,
-                6 => Status::Invalid,
-                7 => Status::Forgotten,
-                _ => return None,
+    /// Appends the bytes of the answer.
+    pub fn encode(&self, bytes: &mut Vec<u8>) {
+        let number = self.number.to_le_bytes();
+        let answer = Answer {
+            status: self.status,
+            version: self.version,
+            slot: self.slot,
+            data: match self.number {
+                0 => &[],
+                _ => &number,
             },
-            sequence: word(bytes, 8)?,
-            version: word(bytes, 16)?,
-            slot: word(bytes, 24)?,
-            number: word(bytes, 32)? as i64,
-        })
+        };
+        answer.encode(bytes);
     }
 }
 
@@ -232,32 +419,88 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Any request with this key and value.
+    fn ask<'a>(
+        which: usize,
+        key: &'a [u8],
+        value: &'a [u8],
+        (sequence, version, number): (u64, u64, u32),
+    ) -> Ask<'a> {
+        let conditions = [
+            Condition::Always,
+            Condition::Absent,
+            Condition::Version(version),
+        ];
+        let condition = conditions[which % 3];
+        let (ttl, expires) = (number, number);
+        let write = match which / 3 {
+            0 => Write::Put { value, ttl },
+            1 => Write::Delete,
+            2 => Write::Add(version as i64),
+            _ if which == 9 => Write::Move {
+                value,
+                version,
+                expires,
+            },
+            _ => return Ask::Get(key),
+        };
+        Ask::Write(Request {
+            sequence,
+            condition,
+            key,
+            write,
+        })
+    }
+
     proptest! {
         #[test]
-        fn requests_are_read_back(sequence: u64, done: u64, epoch: u64, version: u64, ttl: u32, by: i64, expires: u32, which in 0..10,
-                                  key in prop::collection::vec(any::<u8>(), 1..=255),
-                                  value in prop::collection::vec(any::<u8>(), 0..500), cut in 1usize..50) {
-            let condition = [Condition::Always, Condition::Absent, Condition::Version(version)][which as usize % 3];
-            let moved = Write::Move { value: &value, version, expires };
-            let write = [Write::Put { value: &value, ttl }, Write::Delete, Write::Add(by), moved][which as usize / 3];
-            let request = Request { sequence, done, epoch, condition, key: &key, write };
-            let bytes = request.encode();
-            prop_assert_eq!(Request::decode(&bytes), Some(request));
-            prop_assert_eq!(Request::decode(&bytes[..bytes.len() - cut.min(bytes.len())]), None);
+        fn messages_are_read_back(number: u32, done: u64, epoch: u64, words: (u64, u64, u32), cut in 1usize..50, at: usize,
+                                  asks in prop::collection::vec((0usize..12, prop::collection::vec(any::<u8>(), 1..=255),
+                                                                 prop::collection::vec(any::<u8>(), 0..500)), 1..=MAX_COUNT)) {
+            let asks: Vec<_> = asks.iter().map(|(which, key, value)| ask(*which, key, value, words)).collect();
+            let header = Header { number, count: asks.len() as u32, done, epoch };
+            let mut bytes = header.encode().to_vec();
+            for ask in &asks {
+                let before = bytes.len();
+                ask.encode(&mut bytes);
+                prop_assert_eq!(bytes.len() - before, ask.len());
+            }
+            prop_assert_eq!(Header::decode(&bytes), Some((header, asks)));
+            prop_assert_eq!(Header::decode(&bytes[..bytes.len() - cut.min(bytes.len())]), None);
+            bytes.push(0);
+            prop_assert_eq!(Header::decode(&bytes), None);
+            bytes.pop();
+            let at = at % bytes.len();
+            bytes[at] ^= 0x55;
+            let _ = Header::decode(&bytes);
         }
 
         #[test]
-        fn replies_are_read_back(sequence: u64, version: u64, slot: u64, number: i64, status in 0u64..10) {
-            let mut bytes = Reply { sequence, status: Status::Done, version, slot, number }.encode();
-            bytes[..8].copy_from_slice(&status.to_le_bytes());
-            let reply = Reply::decode(&bytes);
-            prop_assert_eq!(reply.is_some(), status < 8);
-            prop_assert!(reply.is_none_or(|reply| reply.encode() == bytes && reply.status as u64 == status));
+        fn answers_are_read_back(number: u32, all in prop::collection::vec((0u32..12, any::<u64>(), any::<u64>(), prop::collection::vec(any::<u8>(), 0..500)), 1..20)) {
+            let mut bytes = answers(number, all.len() as u32).to_vec();
+            for (status, version, slot, data) in &all {
+                let at = bytes.len();
+                Answer { status: Status::Done, version: *version, slot: *slot, data }.encode(&mut bytes);
+                bytes[at..at + 4].copy_from_slice(&status.to_le_bytes());
+            }
+            let mut rest = &bytes[..];
+            prop_assert_eq!(take_answers(&mut rest), Some((number, all.len() as u32)));
+            for (status, version, slot, data) in &all {
+                let answer = Answer::decode(&mut rest);
+                prop_assert_eq!(answer.is_some(), *status < 9);
+                if let Some(answer) = answer {
+                    prop_assert_eq!((answer.status as u32, answer.version, answer.slot, answer.data), (*status, *version, *slot, &data[..]));
+                }
+            }
+            prop_assert!(rest.is_empty());
         }
 
         #[test]
-        fn nonsense_does_not_panic(bytes: Vec<u8>) {
-            let _ = (Request::decode(&bytes), Reply::decode(&bytes));
+        fn nonsense_does_not_panic(bytes: Vec<u8>, len: u32) {
+            let _ = Header::decode(&bytes);
+            let mut long = [&[0; 4][..], &len.to_le_bytes(), &bytes].concat();
+            long.resize(long.len().max(ANSWER), 0);
+            let _ = (take_answers(&mut &bytes[..]), Answer::decode(&mut &long[..]));
         }
     }
 }

@@ -115,6 +115,9 @@ pub struct Worker {
     /// Break the connection after every so many operations; 0 is never.
     #[arg(long, default_value_t = 0)]
     breaks: u64,
+    /// Operations at a time, each of a client of its own in the records.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
+    depth: u64,
 }
 
 #[derive(Debug, Args)]
@@ -314,6 +317,23 @@ fn number(value: &[u8]) -> Option<u64> {
     (value == fill(number, value.len())).then_some(number)
 }
 
+/// An operation of a worker on a key, with its condition and its value.
+type Step = (String, Operation, Condition, Vec<u8>);
+
+fn op_of((key, operation, only_if, value): &Step) -> Op<'_> {
+    let (key, only_if) = (key.as_bytes(), *only_if);
+    match operation {
+        Operation::Put(_) | Operation::Swap(..) => Op::Put {
+            key,
+            value,
+            ttl: None,
+            only_if,
+        },
+        Operation::Delete => Op::Delete { key, only_if },
+        Operation::Get => Op::get(key),
+    }
+}
+
 impl Worker {
     fn run(self) -> Result<ExitCode> {
         let stop = interrupts()?;
@@ -327,10 +347,11 @@ impl Worker {
         options.patience = Duration::from_millis(self.patience);
         let mut store = Store::connect(&self.servers, options)?;
         let mut random = SmallRng::seed_from_u64(self.id);
-        let say = |key: &str, begin, end| -> Result<()> {
+        // Operations of one batch are at the same time: none has to be before another.
+        let say = |of: u64, key: &str, begin, end| -> Result<()> {
             let record = Record {
                 time: now()?,
-                client: self.id,
+                client: self.id * 100 + of,
                 key: key.to_owned(),
                 begin,
                 end,
@@ -342,40 +363,53 @@ impl Worker {
         let mut torn = 0u64;
         // The last value that this client saw of each key, and its version.
         let mut seen: HashMap<String, (u64, u64)> = HashMap::new();
-        for n in 0..self.ops {
+        for first in (0..self.ops).step_by(self.depth as usize) {
             if stop.load(Ordering::Relaxed) {
                 break;
             }
-            let key = format!("key {}", random.random_range(0..self.keys.max(1)));
-            let new = (self.id << 32) | n;
-            let operation = match (random.random_range(0..10), seen.get(&key)) {
-                (0, _) => Operation::Delete,
-                (1 | 2, Some((value, _))) => Operation::Swap(*value, new),
-                (1..=4, _) => Operation::Put(new),
-                _ => Operation::Get,
-            };
-            if self.breaks != 0 && n % self.breaks == self.breaks - 1 {
-                store.break_link(key.as_bytes())?;
-            }
-            say(&key, Some(operation), None)?;
-            let done = match operation {
-                Operation::Put(value) => store
-                    .put(
-                        key.as_bytes(),
-                        &fill(value, random.random_range(8..=self.size.max(8))),
-                    )
-                    .map(|_| Outcome::Done),
-                Operation::Swap(_, value) => {
-                    let version = seen.remove(&key).map_or(0, |(_, version)| version);
-                    let value = fill(value, random.random_range(8..=self.size.max(8)));
-                    let only_if = Condition::Version(version);
-                    let swapped = store.put_if(key.as_bytes(), &value, None, only_if);
-                    swapped.map(|version| Outcome::Swapped(version.is_some()))
+            let mut batch: Vec<Step> = Vec::new();
+            for n in first..self.ops.min(first + self.depth) {
+                let key = format!("key {}", random.random_range(0..self.keys.max(1)));
+                let new = (self.id << 32) | n;
+                let mut only_if = Condition::Always;
+                let operation = match (random.random_range(0..10), seen.get(&key)) {
+                    (0, _) => Operation::Delete,
+                    (1 | 2, Some((value, version))) => {
+                        only_if = Condition::Version(*version);
+                        Operation::Swap(*value, new)
+                    }
+                    (1..=4, _) => Operation::Put(new),
+                    _ => Operation::Get,
+                };
+                if matches!(operation, Operation::Swap(..)) {
+                    seen.remove(&key);
                 }
-                Operation::Delete => store.delete(key.as_bytes()).map(Outcome::Deleted),
-                Operation::Get => store.get_value(key.as_bytes()).map(|value| match value {
-                    None => Outcome::Found(None),
-                    Some(value) => {
+                let value = match operation {
+                    Operation::Put(value) | Operation::Swap(_, value) => {
+                        fill(value, random.random_range(8..=self.size.max(8)))
+                    }
+                    _ => Vec::new(),
+                };
+                if self.breaks != 0 && n % self.breaks == self.breaks - 1 {
+                    store.break_link(key.as_bytes())?;
+                }
+                batch.push((key, operation, only_if, value));
+            }
+            for (of, (key, operation, ..)) in (0..).zip(&batch) {
+                say(of, key, Some(*operation), None)?;
+            }
+            let ops: Vec<Op> = batch.iter().map(op_of).collect();
+            let results = store.run(&ops);
+            for ((of, (key, operation, ..)), result) in (0..).zip(&batch).zip(results) {
+                let outcome = match result {
+                    Ok(Got::Written(_)) if matches!(operation, Operation::Swap(..)) => {
+                        Outcome::Swapped(true)
+                    }
+                    Ok(Got::Written(_)) => Outcome::Done,
+                    Ok(Got::Unmet(_)) => Outcome::Swapped(false),
+                    Ok(Got::Deleted(was)) => Outcome::Deleted(was),
+                    Ok(Got::Value(None)) => Outcome::Found(None),
+                    Ok(Got::Value(Some(value))) => {
                         let number = number(&value.bytes).unwrap_or_else(|| {
                             torn += 1;
                             u64::MAX
@@ -383,20 +417,21 @@ impl Worker {
                         seen.insert(key.clone(), (number, value.version));
                         Outcome::Found(Some(number))
                     }
-                }),
-            };
-            let outcome = done.unwrap_or_else(|error| {
-                eprintln!("{key}: {operation:?}: {error}");
-                if error.is_reconnectable() {
-                    // A server that is started again takes a while.
-                    std::thread::sleep(Duration::from_millis(50));
-                }
-                match error.is_unknown() {
-                    true => Outcome::Unknown,
-                    false => Outcome::Failed,
-                }
-            });
-            say(&key, None, Some(outcome))?;
+                    Ok(Got::Sum(_)) => Outcome::Unknown,
+                    Err(error) => {
+                        eprintln!("{key}: {operation:?}: {error}");
+                        if error.is_reconnectable() {
+                            // A server that is started again takes a while.
+                            std::thread::sleep(Duration::from_millis(50));
+                        }
+                        match error.is_unknown() {
+                            true => Outcome::Unknown,
+                            false => Outcome::Failed,
+                        }
+                    }
+                };
+                say(of, key, None, Some(outcome))?;
+            }
         }
         let stats = store.stats();
         eprintln!(
