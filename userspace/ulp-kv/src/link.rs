@@ -139,7 +139,7 @@ pub struct Link {
     /// Bytes of a message, and of its answer, at most.
     message_len: usize,
     answer_len: usize,
-    /// The bytes of a message, and of an answer.
+    /// The bytes of a message, and of an answer or a Read.
     scratch: (Vec<u8>, Vec<u8>),
     geometry: Geometry,
     segments: Vec<RemoteSlice>,
@@ -339,6 +339,22 @@ impl Link {
     fn local(&self, lane: usize, offset: usize, len: usize) -> Result<LocalSlice> {
         let start = (lane % self.lanes.len()) * self.lane_len + offset;
         Ok(self.buffer.slice(start..start + len)?)
+    }
+
+    /// Copies memory of a lane into the first bytes of `bytes`, which keeps its memory.
+    fn copy<'a>(
+        &self,
+        lane: usize,
+        (offset, len): (usize, usize),
+        bytes: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8]> {
+        if bytes.len() < len {
+            bytes.resize(len, 0);
+        }
+        let bytes = bytes.get_mut(..len).unwrap_or_default();
+        let memory = self.local(lane, offset, len)?;
+        self.buffer.read_at(memory.offset(), bytes)?;
+        Ok(bytes)
     }
 
     fn bytes(&self, lane: usize, offset: usize, len: usize) -> Result<Vec<u8>> {
@@ -722,7 +738,12 @@ impl Link {
         completion.check()?;
         let n = (completion.wr_id & 0xff_ffff) as usize;
         match (completion.wr_id >> 24) & 0xff {
-            kind if kind == Kind::Read as u64 => each(self.read_done(n, epoch, ops)?),
+            kind if kind == Kind::Read as u64 => {
+                let mut bytes = std::mem::take(&mut self.scratch.1);
+                let event = self.read_done(n, epoch, ops, &mut bytes);
+                self.scratch.1 = bytes;
+                each(event?);
+            }
             kind if kind == Kind::Answer as u64 => {
                 let mut bytes = std::mem::take(&mut self.scratch.1);
                 let len = (completion.byte_len as usize).min(self.answer_len);
@@ -735,7 +756,13 @@ impl Link {
         Ok(())
     }
 
-    fn read_done(&mut self, lane: usize, epoch: u64, ops: &[Op<'_>]) -> Result<Event> {
+    fn read_done(
+        &mut self,
+        lane: usize,
+        epoch: u64,
+        ops: &[Op<'_>],
+        bytes: &mut Vec<u8>,
+    ) -> Result<Event> {
         self.under_way = self.under_way.saturating_sub(1);
         let Some(Some(Lane {
             op,
@@ -751,9 +778,9 @@ impl Link {
             return Ok(Event::Nothing);
         }
         let (buckets, bytes) = match want {
-            Want::Record(slot) => (None, self.bytes(lane, RECORD, slot.len())?),
+            Want::Record(slot) => (None, self.copy(lane, (RECORD, slot.len()), bytes)?),
             _ => {
-                let bytes = self.bytes(lane, 0, BUCKETS + 8)?;
+                let bytes = self.copy(lane, (0, BUCKETS + 8), bytes)?;
                 let (first, rest) = bytes.split_at(BUCKET_LEN.min(bytes.len()));
                 let buckets = (Bucket::decode(first), Bucket::decode(rest));
                 (Some(buckets), bytes)
@@ -769,7 +796,7 @@ impl Link {
         let before = lookup.retries;
         let next = match &buckets {
             Some((first, second)) => lookup.buckets(first, second),
-            None => lookup.record(&self.geometry, key, &bytes, self.options.verify),
+            None => lookup.record(&self.geometry, key, bytes, self.options.verify),
         };
         self.stats.torn += lookup.retries - before;
         if next == Want::Nothing && bytes.get(BUCKETS..) != Some(&epoch.to_le_bytes()[..]) {
