@@ -5,9 +5,9 @@
 use rust_ulp::*;
 
 pub fn promise(pd: &Pd, cq: &Cq, peer: Endpoint) -> Result<()> {
-    let qp = pd.create_qp::<Rc>(cq).build()?;
+    let qp = pd.qp_builder::<Rc>(cq).build()?;
     qp.connect(peer)?;
-    let qp = pd.create_qp::<Ud>(cq).build()?;
+    let qp = pd.qp_builder::<Ud>(cq).build()?;
     qp.connect(peer)?; //~ BAD
     drop(qp);
     Ok(())

@@ -5,8 +5,8 @@
 use rust_ulp::*;
 
 pub fn promise(pd: &Pd, cq: &Cq) -> Result<()> {
-    pd.create_qp::<Ud>(cq).qkey(1).build()?;
-    let rc = pd.create_qp::<Rc>(cq);
+    pd.qp_builder::<Ud>(cq).qkey(1).build()?;
+    let rc = pd.qp_builder::<Rc>(cq);
     let rc = rc.qkey(1); //~ BAD
     rc.build()?;
     Ok(())

@@ -5,8 +5,8 @@
 use rust_ulp::*;
 
 pub fn promise(pd: &Pd, cq: &Cq) -> Result<()> {
-    pd.create_qp::<Rc>(cq).retry_cnt(Retries::DEFAULT).build()?;
-    let uc = pd.create_qp::<Uc>(cq);
+    pd.qp_builder::<Rc>(cq).retry_cnt(Retries::DEFAULT).build()?;
+    let uc = pd.qp_builder::<Uc>(cq);
     let uc = uc.retry_cnt(Retries::DEFAULT); //~ BAD
     uc.build()?;
     Ok(())

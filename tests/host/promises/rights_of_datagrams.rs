@@ -5,8 +5,8 @@
 use rust_ulp::*;
 
 pub fn promise(pd: &Pd, cq: &Cq) -> Result<()> {
-    pd.create_qp::<Uc>(cq).access(Access::REMOTE_WRITE).build()?;
-    let ud = pd.create_qp::<Ud>(cq).qkey(1);
+    pd.qp_builder::<Uc>(cq).access(Access::REMOTE_WRITE).build()?;
+    let ud = pd.qp_builder::<Ud>(cq).qkey(1);
     let ud = ud.access(Access::REMOTE_WRITE); //~ BAD
     ud.build()?;
     Ok(())

@@ -30,7 +30,7 @@ async fn listen(addr: &str) -> Result<()> {
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
     let buf = pd.alloc_buffer(4096)?;
     let grant = buf.grant(.., Access::REMOTE_WRITE | Access::REMOTE_READ)?;
-    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    let qp = pd.qp_builder::<Rc>(&cq).build()?;
     let requests = AsyncRequests::new(&cq)?;
     // A write with immediate data completes the first, a message the second.
     let written = requests.post(&qp, Recv::empty())?;
@@ -56,7 +56,7 @@ async fn ask(addr: &str, message: &str) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
     let buf = pd.alloc_buffer(4096)?;
-    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    let qp = pd.qp_builder::<Rc>(&cq).build()?;
     let requests = AsyncRequests::new(&cq)?;
     let answer = requests.post(&qp, Recv::empty())?;
     let options = cm::ConnectOptions::new().timeout(LONG);

@@ -40,8 +40,8 @@ async fn run(addr: &str, message: Option<&[u8]>) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
     let buf = pd.alloc_buffer(4096)?;
-    let srq = pd.create_srq(&cq).max_wr(4).limit(1).build()?;
-    let qp = pd.create_qp::<Rc>(&cq).srq(&srq).build()?;
+    let srq = pd.srq_builder(&cq).max_wr(4).limit(1).build()?;
+    let qp = pd.qp_builder::<Rc>(&cq).srq(&srq).build()?;
     srq.post_recv(Recv::new(buf.slice(..)?))?;
     let mut events = AsyncEvents::new(&dev)?;
     let mut done = AsyncCq::new(&cq)?;

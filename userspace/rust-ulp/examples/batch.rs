@@ -35,7 +35,7 @@ fn listen(addr: &str) -> Result<()> {
     let grant = buf.grant(.., Access::REMOTE_WRITE)?;
     let mut ends = Vec::new();
     for _ in 0..2 {
-        let qp = pd.create_qp::<Rc>(&cq).build()?;
+        let qp = pd.qp_builder::<Rc>(&cq).build()?;
         qp.post_recv(Recv::empty())?;
         ends.push(listener.accept(LONG)?.accept(qp, &[&grant])?);
     }
@@ -52,8 +52,8 @@ fn listen(addr: &str) -> Result<()> {
 fn connect(addr: &str) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(256)?);
-    let (one, peer) = pd.create_qp::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
-    let (two, _peer) = pd.create_qp::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
+    let (one, peer) = pd.qp_builder::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
+    let (two, _peer) = pd.qp_builder::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
     let (buf, to) = (pd.alloc_buffer(BYTES)?, peer.grant(0)?);
     for batch in 0..BATCHES {
         let mut writes = one.batch();

@@ -30,13 +30,13 @@ fn listen(addr: &str, clients: &str) -> Result<()> {
     let listener = Listener::bind(&dev, addr)?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(256)?);
     let buf = pd.alloc_buffer(SLOTS * SLOT)?;
-    let srq = pd.create_srq(&cq).max_wr(SLOTS as u32).build()?;
+    let srq = pd.srq_builder(&cq).max_wr(SLOTS as u32).build()?;
     let slot = |n: usize| buf.slice(n * SLOT..(n + 1) * SLOT);
     let offer = |n: usize| srq.post_recv(Recv::new(slot(n)?).wr_id(n as u64));
     (0..SLOTS).try_for_each(offer)?;
     let (mut ends, mut left) = (Vec::new(), clients.parse()?);
     for _ in 0..left {
-        let qp = pd.create_qp::<Rc>(&cq).srq(&srq).build()?;
+        let qp = pd.qp_builder::<Rc>(&cq).srq(&srq).build()?;
         ends.push((listener.accept(LONG)?.accept(qp, &[])?, 0));
     }
     while left > 0 {
@@ -63,7 +63,7 @@ fn ask(addr: &str, message: &str, count: &str) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
     let buf = pd.alloc_buffer(SLOT)?;
-    let (qp, _peer) = pd.create_qp::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
+    let (qp, _peer) = pd.qp_builder::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
     for _ in 0..count.parse()? {
         qp.post_recv(Recv::new(buf.slice(..)?))?;
         qp.post(Send::inline_bytes(message.as_bytes()))?;

@@ -32,7 +32,7 @@ fn main() {
 fn listen(addr: &str) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(4 * WINDOW)?);
-    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    let qp = pd.qp_builder::<Rc>(&cq).build()?;
     (0..WINDOW).try_for_each(|_| qp.post_recv(Recv::empty()))?;
     let (qp, peer) = qp.accept_tcp(addr, &[])?;
     let (mut count, mut freed) = (0, 0);
@@ -55,7 +55,7 @@ fn listen(addr: &str) -> Result<()> {
 fn send(addr: &str, count: &str) -> Result<()> {
     let (dev, count) = (Device::open_default()?, count.parse::<u32>()?);
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(8 * WINDOW)?);
-    let qp = pd.create_qp::<Rc>(&cq).rnr_retry(RnrRetries::new(0)?);
+    let qp = pd.qp_builder::<Rc>(&cq).rnr_retry(RnrRetries::new(0)?);
     let qp = qp.build()?;
     (0..4).try_for_each(|_| qp.post_recv(Recv::empty()))?; // credits come by two at most
     let (qp, _peer) = qp.connect_tcp(addr, &[])?;

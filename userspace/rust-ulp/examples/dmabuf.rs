@@ -37,7 +37,7 @@ fn export() -> Result<OwnedFd> {
 
 /// Registers a dma-buf with `dev`, and maps it into this process too.
 fn import(dev: &Device, pd: &Pd) -> Result<Buffer> {
-    let buf = pd.dmabuf(export()?).map().build()?;
+    let buf = pd.dmabuf_builder(export()?).map().build()?;
     let (name, info) = (dev.name(), buf.query()?);
     println!("{name} imports a {:?} of {} bytes", info.kind, info.len);
     Ok(buf)
@@ -47,7 +47,7 @@ fn listen(addr: &str) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
     let buf = import(&dev, &pd)?;
-    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    let qp = pd.qp_builder::<Rc>(&cq).build()?;
     qp.post_recv(Recv::new(buf.slice(..)?))?;
     let (_qp, peer) = qp.accept_tcp(addr, &[])?;
     let bytes = buf.to_vec(..cq.wait(LONG)?.ok()?.byte_len as usize)?;
@@ -71,7 +71,7 @@ fn connect(addr: &str, message: &[u8]) -> Result<()> {
         .checked_sub(message.len())
         .ok_or("the message is too long")?;
     buf.write_at(start, message)?;
-    let (qp, _) = pd.create_qp::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
+    let (qp, _) = pd.qp_builder::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
     qp.post(Send::new(buf.slice(..)?))?;
     println!("{}", cq.wait(LONG)?.ok()?);
     Ok(())

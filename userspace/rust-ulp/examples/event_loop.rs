@@ -32,10 +32,10 @@ fn main() {
 fn listen(addr: &str) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, cq, events) = (dev.alloc_pd()?, dev.create_cq(256)?, dev.events()?);
-    let srq = pd.create_srq(&cq).max_wr(RECEIVES).limit(FEW).build()?;
+    let srq = pd.srq_builder(&cq).max_wr(RECEIVES).limit(FEW).build()?;
     srq.post_recvs((0..RECEIVES).map(|_| Recv::empty()))?;
     let arrived = cq.eventfd()?;
-    let (_qp, peer) = (pd.create_qp::<Rc>(&cq).srq(&srq).build()?).accept_tcp(addr, &[])?;
+    let (_qp, peer) = (pd.qp_builder::<Rc>(&cq).srq(&srq).build()?).accept_tcp(addr, &[])?;
     let thread = std::thread::spawn(move || run(&arrived, &events, &srq));
     let (count, refilled) = thread.join().map_err(|_| "the thread broke off")??;
     println!("{count} messages, in order; receives posted anew {refilled} times");
@@ -71,7 +71,7 @@ fn run(arrived: &CqEventFd, events: &Events, srq: &Srq) -> Result<(u32, u32)> {
 fn send(addr: &str, count: &str) -> Result<()> {
     let (dev, count) = (Device::open_default()?, count.parse::<u32>()?);
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
-    let (qp, _peer) = pd.create_qp::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
+    let (qp, _peer) = pd.qp_builder::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
     (0..count).chain([u32::MAX]).try_for_each(|n| {
         qp.post(Send::empty().imm(n))?;
         Ok(cq.wait(LONG)?.ok().map(drop)?)

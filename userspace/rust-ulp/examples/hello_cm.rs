@@ -31,7 +31,7 @@ fn listen(addr: &str) -> Result<()> {
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
     let buf = pd.alloc_buffer(4096)?;
     let grant = buf.grant(.., Access::REMOTE_WRITE)?;
-    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    let qp = pd.qp_builder::<Rc>(&cq).build()?;
     qp.post_recv(Recv::empty())?; // completed by a write with immediate data
     let listener = cm::Listener::bind(&dev, addr.parse()?, 4)?;
     println!("listening at {}", listener.local_addr());
@@ -55,7 +55,7 @@ fn connect(addr: &str, message: &str) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
     let buf = pd.alloc_buffer(4096)?;
-    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    let qp = pd.qp_builder::<Rc>(&cq).build()?;
     qp.post_recv(Recv::new(buf.slice(..)?))?;
     let options = cm::ConnectOptions::new().data(b"hello_cm");
     let connection = qp.connect_cm(addr.parse()?, &options)?;

@@ -31,7 +31,7 @@ fn open() -> Result<(PreparedQp<Uc>, Cq, Buffer)> {
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
     let buf = pd.alloc_buffer(4096)?;
-    let qp = pd.create_qp::<Uc>(&cq).build()?;
+    let qp = pd.qp_builder::<Uc>(&cq).build()?;
     qp.post_recv(Recv::new(buf.slice(..)?))?;
     Ok((qp, cq, buf))
 }

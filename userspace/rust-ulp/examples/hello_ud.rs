@@ -31,7 +31,7 @@ fn open() -> Result<(Qp<Ud>, Cq, Buffer)> {
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
     let buf = pd.alloc_buffer(Grh::LEN + 1024)?; // the network header stands before the message
-    let qp = pd.create_qp::<Ud>(&cq).build()?;
+    let qp = pd.qp_builder::<Ud>(&cq).build()?;
     qp.post_recv(Recv::new(buf.slice(..)?))?;
     Ok((qp.ready()?, cq, buf))
 }

@@ -33,7 +33,7 @@ fn main() {
 /// Memory of each node that there is.
 fn show(pd: &Pd) -> Result<()> {
     for node in 0.. {
-        let buf = match pd.buffer(LEN).node(node).build() {
+        let buf = match pd.buffer_builder(LEN).node(node).build() {
             Err(Error::Sys { errno: 34, .. }) => break, // ERANGE: no such node
             buf => buf?.query()?,
         };
@@ -50,9 +50,9 @@ fn listen(addr: &str) -> Result<()> {
     let path = format!("/sys/class/infiniband/{}/device/numa_node", dev.name());
     let node = std::fs::read_to_string(path).unwrap_or_default();
     let node = node.trim().parse().unwrap_or(0); // software has none
-    let buf = pd.buffer(2 * PAGE).node(node).build()?;
+    let buf = pd.buffer_builder(2 * PAGE).node(node).build()?;
     let grant = buf.grant(.., Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)?;
-    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    let qp = pd.qp_builder::<Rc>(&cq).build()?;
     let (_qp, peer) = qp.accept_tcp(addr, &[&grant])?;
     peer.wait_gone(LONG)?;
     for word in [0, LINE] {
@@ -66,7 +66,7 @@ fn listen(addr: &str) -> Result<()> {
 fn connect(addr: &str) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
-    let (qp, peer) = pd.create_qp::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
+    let (qp, peer) = pd.qp_builder::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
     let (old, to) = (pd.alloc_buffer(8)?, peer.grant(0)?);
     for (word, add) in [(0, 3), (LINE, 4), (0, 2), (LINE + 4, 1)] {
         match qp.post(FetchAdd::new(to.slice(word as u64..)?, add, old.slice(..)?)) {

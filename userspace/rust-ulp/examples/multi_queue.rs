@@ -32,8 +32,8 @@ fn listen(addr: &str, queues: usize) -> Result<()> {
     let (pd, listener) = (dev.alloc_pd()?, Listener::bind(&dev, addr)?);
     let (buf, mut peers) = (pd.alloc_buffer(8 * queues)?, Vec::new());
     let grant = buf.grant(.., Access::REMOTE_WRITE)?;
-    let multi = dev.multi_queue().queues(queues).build(|_, cq| {
-        let qp = pd.create_qp::<Rc>(cq).build()?;
+    let multi = dev.multi_queue_builder().queues(queues).build(|_, cq| {
+        let qp = pd.qp_builder::<Rc>(cq).build()?;
         let (qp, peer) = listener.accept(LONG)?.accept(qp, &[&grant])?;
         peers.push(peer);
         Ok(qp)
@@ -53,11 +53,15 @@ fn listen(addr: &str, queues: usize) -> Result<()> {
 fn connect(addr: &str, queues: usize) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, mut to) = (dev.alloc_pd()?, Vec::new());
-    let multi = dev.multi_queue().queues(queues).pinned().build(|i, cq| {
-        let (qp, peer) = pd.create_qp::<Rc>(cq).build()?.connect_tcp(addr, &[])?;
-        to.push((peer.grant(0)?.slice(8 * i as u64..)?, peer));
-        Ok(qp)
-    })?;
+    let multi = dev
+        .multi_queue_builder()
+        .queues(queues)
+        .pinned()
+        .build(|i, cq| {
+            let (qp, peer) = pd.qp_builder::<Rc>(cq).build()?.connect_tcp(addr, &[])?;
+            to.push((peer.grant(0)?.slice(8 * i as u64..)?, peer));
+            Ok(qp)
+        })?;
     std::thread::scope(|scope| {
         for (queue, (to, _peer)) in multi.queues().iter().zip(&to) {
             scope.spawn(|| work(queue, *to).unwrap());

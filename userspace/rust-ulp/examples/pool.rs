@@ -29,7 +29,7 @@ fn listen(addr: &str) -> Result<()> {
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(64)?);
     let buf = pd.alloc_buffer(32 * 1024)?;
     let pool = Pool::new(buf.slice(..)?, 1024)?;
-    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    let qp = pd.qp_builder::<Rc>(&cq).build()?;
     while let Some(chunk) = pool.take() {
         chunk.post(&qp, |memory| Ok(Recv::new(memory)))?;
     }
@@ -57,7 +57,7 @@ fn connect(addr: &str, count: &str) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(64)?);
     let pool = Pool::new(pd.alloc_buffer(8 * 1024)?.slice(..)?, 1024)?;
-    let (qp, _peer) = pd.create_qp::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
+    let (qp, _peer) = pd.qp_builder::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
     for number in 0..=count {
         // None is free: wait for one.
         let chunk = match pool.take() {

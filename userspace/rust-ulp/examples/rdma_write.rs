@@ -30,7 +30,7 @@ fn receive(addr: &str) -> Result<()> {
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(256)?);
     let buf = pd.alloc_buffer(4096)?;
     let grant = buf.grant(.., Access::REMOTE_WRITE)?;
-    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    let qp = pd.qp_builder::<Rc>(&cq).build()?;
     qp.post_recv(Recv::empty().wr_id(1))?; // completed by a write with immediate data
     println!("{} grants {}", qp.endpoint(), grant.remote());
     let (_qp, peer) = qp.accept_tcp(addr, &[&grant])?;
@@ -47,7 +47,7 @@ fn write(addr: &str, message: &[u8]) -> Result<()> {
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(256)?);
     let src = pd.alloc_buffer(4096)?;
     src.write_at(0, message)?;
-    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    let qp = pd.qp_builder::<Rc>(&cq).build()?;
     let (qp, peer) = qp.connect_tcp_with(addr, &[], TcpOptions::new().retry_refused())?;
     let (src, dst) = (src.slice(..message.len())?, peer.grant(0)?);
     println!("{} writes to {}, {dst}", qp.local(), qp.peer());

@@ -30,7 +30,7 @@ fn offer(addr: &str, text: &str) -> Result<()> {
     let buf = pd.alloc_buffer(4096)?;
     buf.write_at(0, text.as_bytes())?;
     let grant = buf.grant(..text.len(), Access::REMOTE_READ)?;
-    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    let qp = pd.qp_builder::<Rc>(&cq).build()?;
     let (_qp, peer) = qp.accept_tcp(addr, &[&grant])?;
     peer.wait_gone(Duration::from_secs(30))?;
     println!("{} has left", peer.endpoint);
@@ -41,7 +41,7 @@ fn read(addr: &str) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
     let buf = pd.alloc_buffer(4096)?;
-    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    let qp = pd.qp_builder::<Rc>(&cq).build()?;
     let (qp, peer) = qp.connect_tcp_with(addr, &[], TcpOptions::new().retry_refused())?;
     let theirs = peer.grant(0)?;
     let len = theirs.len() as usize;

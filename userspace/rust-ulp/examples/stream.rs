@@ -30,7 +30,7 @@ fn main() {
 fn listen(addr: &str) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(ENTRIES)?);
-    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    let qp = pd.qp_builder::<Rc>(&cq).build()?;
     let ring = PreparedReceiver::new(&qp, RING)?;
     let (qp, peer) = qp.accept_tcp(addr, &[ring.grant()])?;
     let mut receiver = ring.start(qp)?;
@@ -45,7 +45,7 @@ fn listen(addr: &str) -> Result<()> {
 fn connect(addr: &str) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(ENTRIES)?);
-    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    let qp = pd.qp_builder::<Rc>(&cq).build()?;
     let sender = PreparedSender::new(&qp, RING)?;
     let (qp, peer) = qp.connect_tcp(addr, &[])?;
     let mut sender = sender.start(qp, peer.grant(0)?)?;

@@ -32,7 +32,7 @@ fn open() -> Result<(Qp<Ud>, Cq, Buffer)> {
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(2 * ROOM)?);
     let buf = pd.alloc_buffer(Grh::LEN + 8)?; // all come to one place: what they say comes beside
-    let qp = pd.create_qp::<Ud>(&cq).max_recv_wr(ROOM).build()?;
+    let qp = pd.qp_builder::<Ud>(&cq).max_recv_wr(ROOM).build()?;
     (0..ROOM).try_for_each(|_| qp.post_recv(Recv::new(buf.slice(..)?)))?;
     Ok((qp.ready()?, cq, buf))
 }

@@ -31,14 +31,14 @@ fn listen(addr: &str) -> Result<()> {
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
     let buf = pd.alloc_buffer(4096)?;
     let grant = buf.grant(..2048, Access::REMOTE_WRITE)?;
-    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    let qp = pd.qp_builder::<Rc>(&cq).build()?;
     qp.post_recv(Recv::empty())?; // reports to the completion queue, as ever
     let (_qp, peer) = qp.accept_tcp(addr, &[&grant])?;
     let told = cq.wait(LONG)?.ok()?;
     let text = buf.to_vec(..told.imm.unwrap_or(0) as usize)?;
     println!("it wrote {:?}", String::from_utf8_lossy(&text));
     // A receive that nothing comes for ends at its deadline.
-    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    let qp = pd.qp_builder::<Rc>(&cq).build()?;
     let mut ring = Ring::builder().entries(8).build()?;
     ring.push(&qp, Recv::empty().timeout(Duration::from_millis(50)))?;
     ring.submit()?;
@@ -55,7 +55,7 @@ fn connect(addr: &str, message: &[u8]) -> Result<()> {
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
     let src = pd.alloc_buffer(4096)?;
     src.write_at(0, message)?;
-    let (qp, peer) = pd.create_qp::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
+    let (qp, peer) = pd.qp_builder::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
     let src = src.slice(..message.len())?;
     ring.push(&qp, Write::new(src.clone(), peer.grant(0)?).wr_id(1))?;
     ring.link();

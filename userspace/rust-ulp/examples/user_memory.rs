@@ -28,13 +28,13 @@ fn main() {
 fn listen(addr: &str) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, cq, events) = (dev.alloc_pd()?, dev.create_cq(16)?, dev.events()?);
-    let buf = pd.user_memory(LEN).huge_pages().build()?;
+    let buf = pd.user_memory_builder(LEN).huge_pages().build()?;
     let info = buf.query()?;
     println!(
         "{:?} memory: {} bytes in pieces of {}, {} keys, {} bytes charged",
         info.kind, info.len, info.page_size, info.keys, info.charged
     );
-    let qp = pd.create_qp::<Rc>(&cq).build()?;
+    let qp = pd.qp_builder::<Rc>(&cq).build()?;
     qp.post_recv(Recv::empty())?;
     // The last bytes of it, for this peer and once.
     let once = GrantOptions::new().ends_on_immediate(&qp);
@@ -59,9 +59,9 @@ fn listen(addr: &str) -> Result<()> {
 fn connect(addr: &str, message: &[u8]) -> Result<()> {
     let dev = Device::open_default()?;
     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
-    let src = pd.user_memory(4096).build()?;
+    let src = pd.user_memory_builder(4096).build()?;
     src.write_at(0, message)?;
-    let (qp, peer) = pd.create_qp::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
+    let (qp, peer) = pd.qp_builder::<Rc>(&cq).build()?.connect_tcp(addr, &[])?;
     let grant = peer.grant(0)?;
     // Its key as immediate data says that it was used.
     let write = Write::new(src.slice(..message.len())?, grant);

@@ -30,22 +30,22 @@ pub enum PageSize {
 }
 
 impl Pd {
-    /// Allocates a buffer of `len` bytes, zeroed. [`Self::buffer`] has more to choose.
+    /// Allocates a buffer of `len` bytes, zeroed. [`Self::buffer_builder`] has more to choose.
     ///
     /// # Errors
     ///
     /// As [`BufferBuilder::build`].
     pub fn alloc_buffer(&self, len: usize) -> Result<Buffer> {
-        self.buffer(len).build()
+        self.buffer_builder(len).build()
     }
 
     /// Returns options for a buffer of `len` bytes: its page size and NUMA node.
-    pub fn buffer(&self, len: usize) -> BufferBuilder {
+    pub fn buffer_builder(&self, len: usize) -> BufferBuilder {
         BufferBuilder::new(self.clone(), len)
     }
 }
 
-/// Options of a [`Buffer`]; from [`Pd::buffer`].
+/// Options of a [`Buffer`]; from [`Pd::buffer_builder`].
 #[doc(alias = "rust_ulp_buffer_create")]
 #[derive(Clone, Debug)]
 #[must_use = "nothing is allocated before `build`"]
@@ -132,9 +132,9 @@ pub(crate) struct Parts {
     pub(crate) keys: u32,
 }
 
-/// Memory for the device, mapped into this process. The kernel allocates it ([`Pd::buffer`]), or it
-/// is memory of this process ([`Pd::user_memory`], [`Pd::register_raw`]) or of another driver
-/// ([`Pd::dmabuf`]).
+/// Memory for the device, mapped into this process. The kernel allocates it
+/// ([`Pd::buffer_builder`]), or it is memory of this process ([`Pd::user_memory_builder`],
+/// [`Pd::register_raw`]) or of another driver ([`Pd::dmabuf_builder`]).
 ///
 /// A peer that has a [`Grant`](crate::Grant) can change it at any time, and so can the device while
 /// a receive or read is in flight. There is therefore no slice of it. Its functions copy bytes in

@@ -18,7 +18,7 @@
 //!     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
 //!     let buf = pd.alloc_buffer(4096)?;
 //!     let grant = buf.grant(.., Access::REMOTE_WRITE)?;
-//!     let qp = pd.create_qp::<Rc>(&cq).build()?;
+//!     let qp = pd.qp_builder::<Rc>(&cq).build()?;
 //!     qp.post_recv(Recv::empty())?;
 //!     let request = cm::Listener::bind(&dev, addr, 8)?.next_request(LONG)?;
 //!     let _connection = request.accept(qp, &cm::AcceptOptions::new().grant(&grant))?;
@@ -29,7 +29,7 @@
 //! fn writer(addr: std::net::SocketAddr) -> Result<()> {
 //!     let dev = Device::open_default()?;
 //!     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(16)?);
-//!     let qp = pd.create_qp::<Rc>(&cq).build()?;
+//!     let qp = pd.qp_builder::<Rc>(&cq).build()?;
 //!     let connection = qp.connect_cm(addr, &cm::ConnectOptions::new())?;
 //!     let grant = connection.private().grant(0)?;
 //!     connection.qp().post(Write::inline_bytes(b"hello", grant).imm(1))?;

@@ -77,9 +77,9 @@ bitflags::bitflags! {
         const EVENTFD = abi::FEATURE_EVENTFD;
         /// Commands by io_uring.
         const URING = abi::FEATURE_URING;
-        /// [`Pd::user_memory`](crate::Pd::user_memory).
+        /// [`Pd::user_memory_builder`](crate::Pd::user_memory_builder).
         const USER_MEMORY = abi::FEATURE_USER_MEMORY;
-        /// [`Pd::dmabuf`](crate::Pd::dmabuf).
+        /// [`Pd::dmabuf_builder`](crate::Pd::dmabuf_builder).
         const DMABUF = abi::FEATURE_DMABUF;
         /// Requests are posted by rings in shared memory.
         const RING = abi::FEATURE_RING;

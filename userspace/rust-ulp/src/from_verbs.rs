@@ -24,9 +24,9 @@
 //! | libibverbs | here |
 //! |---|---|
 //! | `ibv_alloc_pd` | [`Device::alloc_pd`] |
-//! | `ibv_reg_mr` | [`Pd::alloc_buffer`] or [`Pd::user_memory`] for the memory, [`Buffer::grant`] for the peer's rights |
+//! | `ibv_reg_mr` | [`Pd::alloc_buffer`] or [`Pd::user_memory_builder`] for the memory, [`Buffer::grant`] for the peer's rights |
 //! | `ibv_reg_mr` of memory that the program has | [`Pd::register_raw`] |
-//! | `ibv_reg_dmabuf_mr` | [`Pd::dmabuf`] |
+//! | `ibv_reg_dmabuf_mr` | [`Pd::dmabuf_builder`] |
 //! | `ibv_dereg_mr` | [`Grant::revoke`] ends the peer's access; the drop of the [`Buffer`] frees the memory |
 //! | `ibv_rereg_mr` | another [`Grant`]; [`Grant::rotate`] changes the key |
 //! | `ibv_alloc_mw`, `ibv_bind_mw` | [`Buffer::grant_with`] with [`GrantOptions::bound_to`] |
@@ -48,7 +48,7 @@
 //!
 //! | libibverbs | here |
 //! |---|---|
-//! | `ibv_create_qp`, `ibv_create_qp_ex` | [`Pd::create_qp`], [`QpBuilder`] |
+//! | `ibv_create_qp`, `ibv_create_qp_ex` | [`Pd::qp_builder`], [`QpBuilder`] |
 //! | `ibv_modify_qp` to RTR and RTS | [`PreparedQp::connect`] with an [`Endpoint`], or [`PreparedQp::modify`] step by step |
 //! | `ibv_modify_qp` to ERR | [`Qp::modify`] with [`QpAttr::to`]; [`Qp::cancel_all`] |
 //! | `ibv_query_qp` | [`Qp::query`] |
@@ -59,7 +59,7 @@
 //! | `IBV_WR_SEND`, `_WITH_IMM`, `_WITH_INV` | [`Send`], [`Send::imm`], [`SendInvalidate`] |
 //! | `IBV_WR_ATOMIC_CMP_AND_SWP`, `IBV_WR_ATOMIC_FETCH_AND_ADD` | [`CompareSwap`], [`FetchAdd`] |
 //! | `IBV_SEND_SIGNALED`, `_INLINE`, `_FENCE`, `_SOLICITED` | [`Write::signaled`], [`Write::inline`], [`Write::fenced`], [`Write::solicited`] |
-//! | `ibv_create_srq`, `ibv_post_srq_recv` | [`Pd::create_srq`], [`Srq::post_recv`] |
+//! | `ibv_create_srq`, `ibv_post_srq_recv` | [`Pd::srq_builder`], [`Srq::post_recv`] |
 //! | `ibv_modify_srq`, `ibv_query_srq` | [`Srq::arm_limit`], [`Srq::query`] |
 //! | `ibv_create_ah`, `ibv_create_ah_from_wc` | [`Pd::create_ah`], [`Qp::address`], [`Qp::reply_to`] |
 //! | `ibv_open_xrcd`, `ibv_create_wq`, `ibv_create_flow`, `ibv_attach_mcast` | |

@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 impl Pd {
     /// Memory of `len` bytes that belongs to this process, registered where it is.
-    pub fn user_memory(&self, len: usize) -> UserMemoryBuilder {
+    pub fn user_memory_builder(&self, len: usize) -> UserMemoryBuilder {
         UserMemoryBuilder::new(self.clone(), len)
     }
 
@@ -53,12 +53,12 @@ impl Pd {
     /// This crate makes no reference to it. Code that maps the file by itself and makes a `&[u8]`
     /// of the mapping promises, in its own `unsafe` block, that nobody writes there; no part of
     /// this process can keep that promise while a peer may write to the buffer.
-    pub fn dmabuf(&self, fd: OwnedFd) -> DmabufBuilder {
+    pub fn dmabuf_builder(&self, fd: OwnedFd) -> DmabufBuilder {
         DmabufBuilder::new(self.clone(), fd)
     }
 }
 
-/// How memory of this process becomes a [`Buffer`]; from [`Pd::user_memory`].
+/// How memory of this process becomes a [`Buffer`]; from [`Pd::user_memory_builder`].
 ///
 /// The memory is made here, and nothing else in this process has it: a slice of somebody else's
 /// could not be registered soundly, since peers change what is registered. It is pinned, and
@@ -147,7 +147,7 @@ fn flags(read_only: bool) -> u32 {
     }
 }
 
-/// How a dma-buf becomes a [`Buffer`]; from [`Pd::dmabuf`].
+/// How a dma-buf becomes a [`Buffer`]; from [`Pd::dmabuf_builder`].
 ///
 /// For software devices, and memory of the system such as that of `/dev/udmabuf` or of a DMA heap.
 #[doc(alias = "rust_ulp_buffer_import")]

@@ -25,12 +25,12 @@ const SLICE: Duration = Duration::from_millis(100);
 
 impl Device {
     /// Queue pairs with a completion thread each, one for each processor unless said otherwise.
-    pub fn multi_queue(&self) -> MultiQueueBuilder {
+    pub fn multi_queue_builder(&self) -> MultiQueueBuilder {
         MultiQueueBuilder::new(self.clone())
     }
 }
 
-/// How a [`MultiQueue`] is made; from [`Device::multi_queue`].
+/// How a [`MultiQueue`] is made; from [`Device::multi_queue_builder`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is made before `build`"]
 pub struct MultiQueueBuilder {

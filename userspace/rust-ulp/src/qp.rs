@@ -38,12 +38,12 @@ fn random_psn() -> Result<u32> {
 
 impl Pd {
     /// A queue pair of type `T` in this domain, whose completions go to `cq`.
-    pub fn create_qp<T: Transport>(&self, cq: &Cq) -> QpBuilder<T> {
+    pub fn qp_builder<T: Transport>(&self, cq: &Cq) -> QpBuilder<T> {
         QpBuilder::new(self, cq)
     }
 }
 
-/// How a queue pair is to be; from [`Pd::create_qp`].
+/// How a queue pair is to be; from [`Pd::qp_builder`].
 #[doc(alias = "rust_ulp_qp_create")]
 #[derive(Clone, Debug)]
 #[must_use = "nothing is made before `build`"]

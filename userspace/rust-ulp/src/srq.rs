@@ -15,12 +15,12 @@ use std::sync::Arc;
 
 impl Pd {
     /// A shared receive queue of this domain, whose receives complete in `cq`.
-    pub fn create_srq(&self, cq: &Cq) -> SrqBuilder {
+    pub fn srq_builder(&self, cq: &Cq) -> SrqBuilder {
         SrqBuilder::new(self, cq)
     }
 }
 
-/// How a shared receive queue is made; from [`Pd::create_srq`].
+/// How a shared receive queue is made; from [`Pd::srq_builder`].
 #[doc(alias = "rust_ulp_srq_create")]
 #[derive(Clone, Debug)]
 #[must_use = "nothing is made before `build`"]

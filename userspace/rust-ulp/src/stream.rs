@@ -21,7 +21,7 @@
 //! fn receiver(addr: &str) -> Result<Vec<u8>> {
 //!     let dev = Device::open_default()?;
 //!     let cq = dev.create_cq(stream::ENTRIES)?;
-//!     let qp = dev.alloc_pd()?.create_qp::<Rc>(&cq).build()?;
+//!     let qp = dev.alloc_pd()?.qp_builder::<Rc>(&cq).build()?;
 //!     let ring = stream::PreparedReceiver::new(&qp, 1 << 20)?;
 //!     let (qp, peer) = qp.accept_tcp(addr, &[ring.grant()])?;
 //!     let mut receiver = ring.start(qp)?;
@@ -36,7 +36,7 @@
 //! fn sender(addr: &str) -> Result<()> {
 //!     let dev = Device::open_default()?;
 //!     let cq = dev.create_cq(stream::ENTRIES)?;
-//!     let qp = dev.alloc_pd()?.create_qp::<Rc>(&cq).build()?;
+//!     let qp = dev.alloc_pd()?.qp_builder::<Rc>(&cq).build()?;
 //!     let sender = stream::PreparedSender::new(&qp, 1 << 20)?;
 //!     let (qp, peer) = qp.connect_tcp(addr, &[])?;
 //!     let mut sender = sender.start(qp, peer.grant(0)?)?;

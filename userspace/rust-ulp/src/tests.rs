@@ -49,7 +49,7 @@ fn pair_of(cq_entries: u32) -> Pair {
         device.alloc_pd().unwrap(),
         device.create_cq(cq_entries).unwrap(),
     );
-    let build = || pd.create_qp::<Rc>(&cq).build().unwrap();
+    let build = || pd.qp_builder::<Rc>(&cq).build().unwrap();
     let (a, b) = (build(), build());
     let (at_a, at_b) = (a.endpoint(), b.endpoint());
     Pair {
@@ -1012,15 +1012,17 @@ fn half_made_things_go_again() {
     let device = kernel.device();
     let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(1).unwrap());
     kernel.refuse("QP_MODIFY", Errno::ERANGE);
-    let error = pd.create_qp::<Rc>(&cq).build().unwrap_err();
+    let error = pd.qp_builder::<Rc>(&cq).build().unwrap_err();
     assert_eq!(error.errno(), Some(libc::ERANGE));
     assert_eq!(kernel.objects(), 2);
     kernel.refuse("QP_CREATE", Errno::EOPNOTSUPP);
-    let error = pd.create_qp::<Ud>(&cq).build().unwrap_err();
+    let error = pd.qp_builder::<Ud>(&cq).build().unwrap_err();
     assert!(matches!(error, Error::Unsupported { what: "QP_CREATE" }));
     assert_eq!(device.create_cq(0).unwrap_err().errno(), Some(libc::ERANGE));
     for len in [0, (1 << 26) + 1, usize::MAX] {
-        for error in [pd.alloc_buffer(len), pd.user_memory(len).build()].map(Result::unwrap_err) {
+        for error in
+            [pd.alloc_buffer(len), pd.user_memory_builder(len).build()].map(Result::unwrap_err)
+        {
             let text = format!(
                 "the length of a buffer is {len}, and may be 1 at least and 67108864 at most"
             );
@@ -1094,7 +1096,7 @@ fn a_connection_is_what_both_ends_can() {
     let device = kernel.device();
     let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(8).unwrap());
     let qp = pd
-        .create_qp::<Rc>(&cq)
+        .qp_builder::<Rc>(&cq)
         .mtu(Mtu::B4096)
         .timeout(AckTimeout::new(3).unwrap())
         .retry_cnt(Retries::new(2).unwrap())
@@ -1150,7 +1152,7 @@ fn states_in_their_order_or_an_explanation() {
     let kernel = Kernel::new();
     let device = kernel.device();
     let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(8).unwrap());
-    let qp = pd.create_qp::<Rc>(&cq).build().unwrap();
+    let qp = pd.qp_builder::<Rc>(&cq).build().unwrap();
     qp.post_recv(Recv::empty()).unwrap();
     assert_eq!(qp.query().unwrap().recvs_in_flight, 1);
     let error = qp.modify(QpAttr::to(QpState::Rts)).unwrap_err();
@@ -1187,7 +1189,7 @@ fn states_in_their_order_or_an_explanation() {
     );
 
     // By hand, with one's own way to the peer, and another GID than it was built with.
-    let qp = pd.create_qp::<Rc>(&cq).gid(1, 0).build().unwrap();
+    let qp = pd.qp_builder::<Rc>(&cq).gid(1, 0).build().unwrap();
     assert_eq!(qp.endpoint().gid, "fe80::1".parse().unwrap());
     let attr = QpAttr::to(QpState::Rtr)
         .path(Path::new(Gid([3; 16]), 1, 1))
@@ -1253,7 +1255,7 @@ fn end(kernel: &Arc<Kernel>) -> (PreparedQp<Rc>, crate::Grant, Cq) {
         .unwrap()
         .grant(.., Access::REMOTE_WRITE)
         .unwrap();
-    (pd.create_qp::<Rc>(&cq).build().unwrap(), grant, cq)
+    (pd.qp_builder::<Rc>(&cq).build().unwrap(), grant, cq)
 }
 
 #[test]
@@ -1716,7 +1718,7 @@ fn an_unreliable_connection() {
     let device = kernel.device();
     let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
     let mem = pd.alloc_buffer(4096).unwrap();
-    let build = || pd.create_qp::<Uc>(&cq).mtu(Mtu::B512).build().unwrap();
+    let build = || pd.qp_builder::<Uc>(&cq).mtu(Mtu::B512).build().unwrap();
     let (a, b) = (build(), build());
     let info = a.query().unwrap();
     // What it cannot do, its peer may not ask for.
@@ -1778,7 +1780,7 @@ fn a_silent_address_leaves_time_for_the_others() {
     let (kernel, (silent, _full)) = (Kernel::new(), silent_address());
     let device = kernel.device();
     let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(16).unwrap());
-    let qp = || pd.create_qp::<Rc>(&cq).build().unwrap();
+    let qp = || pd.qp_builder::<Rc>(&cq).build().unwrap();
     let listener = Listener::bind(&device, "127.0.0.1:0").unwrap();
     let addrs = [silent, listener.local_addr().unwrap()];
     std::thread::scope(|scope| {
@@ -1811,9 +1813,9 @@ fn an_unreliable_connection_by_tcp() {
     let addr = listener.local_addr().unwrap();
     let device = kernel.device();
     let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(8).unwrap());
-    let theirs = pd.create_qp::<Uc>(&cq).build().unwrap();
+    let theirs = pd.qp_builder::<Uc>(&cq).build().unwrap();
     let peer = std::thread::spawn(move || listener.accept(SOON).unwrap().accept(theirs, &[]));
-    let ours = pd.create_qp::<Uc>(&cq).build().unwrap();
+    let ours = pd.qp_builder::<Uc>(&cq).build().unwrap();
     let (qp, _) = ours.connect_tcp(addr, &[]).unwrap();
     let (their_qp, _) = peer.join().unwrap().unwrap();
     assert_eq!(qp.peer(), their_qp.local());
@@ -1821,9 +1823,9 @@ fn an_unreliable_connection_by_tcp() {
     // The two ends have to be of one kind.
     let listener = Listener::bind(&kernel.device(), "127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
-    let theirs = pd.create_qp::<Rc>(&cq).build().unwrap();
+    let theirs = pd.qp_builder::<Rc>(&cq).build().unwrap();
     let peer = std::thread::spawn(move || listener.accept(SOON).unwrap().accept(theirs, &[]));
-    let ours = pd.create_qp::<Uc>(&cq).build().unwrap();
+    let ours = pd.qp_builder::<Uc>(&cq).build().unwrap();
     for error in [
         Error::from(ours.connect_tcp(addr, &[]).map(drop).unwrap_err()),
         peer.join().unwrap().map(drop).unwrap_err().into(),
@@ -1850,7 +1852,7 @@ fn datagrams() -> Datagrams {
     let kernel = Kernel::new();
     let device = kernel.device();
     let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
-    let build = |qkey| pd.create_qp::<Ud>(&cq).qkey(qkey).build().unwrap();
+    let build = |qkey| pd.qp_builder::<Ud>(&cq).qkey(qkey).build().unwrap();
     Datagrams {
         a: build(0x11).ready().unwrap(),
         b: build(0x22).ready().unwrap(),
@@ -2101,15 +2103,15 @@ fn queue_pairs_share_receives() {
     let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
     let recv_cq = device.create_cq(64).unwrap();
     let mem = pd.alloc_buffer(4096).unwrap();
-    let srq = pd.create_srq(&recv_cq).max_wr(8).max_sge(2).build();
+    let srq = pd.srq_builder(&recv_cq).max_wr(8).max_sge(2).build();
     let srq = srq.unwrap();
     assert_eq!((srq.max_wr(), srq.max_sge()), (8, 2));
     let events = device.events().unwrap();
 
     // Two pairs of queue pairs, whose second halves share.
     let make = || {
-        let a = pd.create_qp::<Rc>(&cq).build().unwrap();
-        let b = pd.create_qp::<Rc>(&cq).srq(&srq).build().unwrap();
+        let a = pd.qp_builder::<Rc>(&cq).build().unwrap();
+        let b = pd.qp_builder::<Rc>(&cq).srq(&srq).build().unwrap();
         assert_eq!((b.caps().max_recv_wr, b.caps().max_recv_sge), (0, 0));
         let (at_a, at_b) = (a.endpoint(), b.endpoint());
         (a.connect(at_b).unwrap(), b.connect(at_a).unwrap())
@@ -2149,7 +2151,11 @@ fn queue_pairs_share_receives() {
     for n in [9, u32::MAX] {
         assert_eq!(srq.arm_limit(n).unwrap_err().errno(), Some(libc::ERANGE));
     }
-    let error = pd.create_srq(&recv_cq).max_wr(1 << 20).build().unwrap_err();
+    let error = pd
+        .srq_builder(&recv_cq)
+        .max_wr(1 << 20)
+        .build()
+        .unwrap_err();
     assert_eq!(error.errno(), Some(libc::ERANGE));
 
     // A full one is full.
@@ -2306,7 +2312,7 @@ fn host(kernel: &Arc<Kernel>) -> Host {
 
 impl Host {
     fn qp(&self) -> PreparedQp<Rc> {
-        let builder = self.mem.pd().create_qp::<Rc>(&self.cq);
+        let builder = self.mem.pd().qp_builder::<Rc>(&self.cq);
         builder.rd_atomic(5).build().unwrap()
     }
 
@@ -2323,7 +2329,7 @@ fn two_programs_meet_by_the_manager() {
     let addr = listener.local_addr();
     assert!(addr.port() != 0);
     let grant = theirs.mem.grant(.., Access::REMOTE_WRITE).unwrap();
-    let prepared = theirs.mem.pd().create_qp::<Rc>(&theirs.cq);
+    let prepared = theirs.mem.pd().qp_builder::<Rc>(&theirs.cq);
     let prepared = prepared.rd_atomic(9).build().unwrap();
     prepared.post_recv(Recv::empty().wr_id(1)).unwrap();
     let peer = std::thread::spawn({
@@ -2609,7 +2615,7 @@ fn the_manager_is_told_how_the_queue_pair_was_built() {
     let qp = ours
         .mem
         .pd()
-        .create_qp::<Rc>(&ours.cq)
+        .qp_builder::<Rc>(&ours.cq)
         .timeout(AckTimeout::new(17).unwrap())
         .retry_cnt(Retries::new(3).unwrap())
         .rnr_retry(RnrRetries::FOREVER)

@@ -69,7 +69,11 @@ impl Engine {
         let lanes = (RECEIVE_BYTES / lane_len).clamp(MIN_RECEIVES, MAX_RECEIVES);
         let lanes = lanes.min(device.info().max_srq_wr as usize).max(1);
         let cq = device.create_cq(ENTRIES.min(device.limits().max_cq_entries))?;
-        let srq = pd.create_srq(&cq).max_wr(lanes as u32).max_sge(1).build()?;
+        let srq = pd
+            .srq_builder(&cq)
+            .max_wr(lanes as u32)
+            .max_sge(1)
+            .build()?;
         let buffer = pd.alloc_buffer(lanes * lane_len)?;
         let engine = Self {
             cq,

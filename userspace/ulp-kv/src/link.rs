@@ -211,7 +211,7 @@ impl Link {
         };
         let pd = device.alloc_pd()?;
         let qp = pd
-            .create_qp::<Rc>(cq)
+            .qp_builder::<Rc>(cq)
             .max_send_wr(4 * MAX_DEPTH as u32)
             .max_recv_wr(MAX_WINDOW)
             // A server that vanished is noticed after some seconds.

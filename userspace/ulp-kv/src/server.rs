@@ -234,7 +234,7 @@ impl Shared {
         let connected = || -> rust_ulp::Result<_> {
             let qp = self
                 .pd
-                .create_qp::<Rc>(self.engine.cq())
+                .qp_builder::<Rc>(self.engine.cq())
                 .srq(self.engine.srq())
                 .max_send_wr(SENDS)
                 .user_data(number)
@@ -432,8 +432,8 @@ impl Server {
         };
         let pd = device.alloc_pd()?;
         // As few keys as can be: 2 MiB pages, where there are so many in a row.
-        let huge = pd.buffer(len).pages(PageSize::Huge).build();
-        let memory = huge.or_else(|_| pd.buffer(len).build())?;
+        let huge = pd.buffer_builder(len).pages(PageSize::Huge).build();
+        let memory = huge.or_else(|_| pd.buffer_builder(len).build())?;
         let grants = memory.grant_all(.., Access::REMOTE_READ, GrantOptions::new())?;
         let remotes: Vec<RemoteSlice> = grants.iter().map(Grant::remote).collect();
         let segment = remotes

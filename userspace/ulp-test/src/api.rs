@@ -92,8 +92,8 @@ fn unreliable(r: &mut Report, a: &Host, b: &Host) {
         let (src, dst) = (a.pd.alloc_buffer(LEN)?, b.pd.alloc_buffer(2 * LEN)?);
         let grant = dst.grant(..LEN, Access::REMOTE_WRITE)?;
         let (first, second) = (
-            a.pd.create_qp::<Uc>(&a.cq).build()?,
-            b.pd.create_qp::<Uc>(&b.cq).build()?,
+            a.pd.qp_builder::<Uc>(&a.cq).build()?,
+            b.pd.qp_builder::<Uc>(&b.cq).build()?,
         );
         for i in 0..2 {
             second.post_recv(Recv::new(dst.slice(LEN..)?).wr_id(i))?;
@@ -185,7 +185,7 @@ fn datagrams(r: &mut Report, a: &Host, b: &Host) {
                     let index = gid.map_or(chosen.gid_index, |gid| gid.index);
                     let qp = host
                         .pd
-                        .create_qp::<Ud>(&host.cq)
+                        .qp_builder::<Ud>(&host.cq)
                         .gid(chosen.port, index as u8);
                     qp.traffic_class(TrafficClass(0x20)).build()?.ready()
                 };
@@ -237,8 +237,8 @@ fn datagrams(r: &mut Report, a: &Host, b: &Host) {
         "UD: addresses may go while datagrams are under way",
         || {
             let (from, to) = (
-                a.pd.create_qp::<Ud>(&a.cq).build()?.ready()?,
-                b.pd.create_qp::<Ud>(&b.cq).build()?.ready()?,
+                a.pd.qp_builder::<Ud>(&a.cq).build()?.ready()?,
+                b.pd.qp_builder::<Ud>(&b.cq).build()?.ready()?,
             );
             let mem = b.pd.alloc_buffer(4096)?;
             for i in 0..32 {
@@ -267,7 +267,7 @@ fn datagrams(r: &mut Report, a: &Host, b: &Host) {
 
 fn shared(r: &mut Report, a: &Host, b: &Host) {
     case(r, "SRQ: two connections share receives", || {
-        let srq = b.pd.create_srq(&b.cq).max_wr(16).max_sge(1).build()?;
+        let srq = b.pd.srq_builder(&b.cq).max_wr(16).max_sge(1).build()?;
         let mem = b.pd.alloc_buffer(4096)?;
         let pair = || -> R<(Qp<Rc>, Qp<Rc>)> {
             let first = a.qp().build()?;
@@ -319,7 +319,7 @@ fn events(r: &mut Report, a: &Host, b: &Host) {
         r,
         "events: the limit of a shared receive queue, once",
         || {
-            let srq = b.pd.create_srq(&b.cq).max_wr(16).limit(2).build()?;
+            let srq = b.pd.srq_builder(&b.cq).max_wr(16).limit(2).build()?;
             let events = b.dev.events()?;
             while events.next_event()?.is_some() {}
             let first = a.qp().build()?;
@@ -350,7 +350,7 @@ fn events(r: &mut Report, a: &Host, b: &Host) {
         },
     );
     case(r, "events: each goes to one of several readers", || {
-        let srq = b.pd.create_srq(&b.cq).max_wr(16).build()?;
+        let srq = b.pd.srq_builder(&b.cq).max_wr(16).build()?;
         let events = b.dev.events()?;
         let done = Arc::new(AtomicBool::new(false));
         let readers: Vec<_> = (0..3)
@@ -618,7 +618,7 @@ fn unfinished(r: &mut Report, a: &Host, b: &Host) {
             second.post_recv(Recv::empty().wr_id(wr_id))?;
         }
         let counts = [second.cancel(5)?, second.cancel(5)?, second.cancel_all()?];
-        let srq = b.pd.create_srq(&b.cq).max_wr(8).build()?;
+        let srq = b.pd.srq_builder(&b.cq).max_wr(8).build()?;
         srq.post_recvs((0..3).map(|i| Recv::empty().wr_id(i)))?;
         let shared = [srq.cancel(1)?, srq.cancel_all()?];
         let mut told = Vec::new();
@@ -880,8 +880,8 @@ fn memory(r: &mut Report, a: &Host, b: &Host) {
         const LEN: usize = 3 << 20;
         let [first, _second] = connect(a, b, None)?;
         let (src, dst) = (
-            a.pd.user_memory(LEN).read_only().build()?,
-            b.pd.user_memory(LEN).huge_pages().build()?,
+            a.pd.user_memory_builder(LEN).read_only().build()?,
+            b.pd.user_memory_builder(LEN).huge_pages().build()?,
         );
         let data = pattern(9, LEN);
         src.write_at(0, &data)?;

@@ -186,7 +186,7 @@ fn revoking_peer(listen: &str) -> Result<ExitCode> {
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
         let buffer = pd.alloc_buffer(1 << 16)?;
         let grant = buffer.grant(.., Access::REMOTE_WRITE)?;
-        let qp = pd.create_qp::<Rc>(&cq).build()?;
+        let qp = pd.qp_builder::<Rc>(&cq).build()?;
         qp.post_recv(Recv::empty())?;
         grant.revoke()?;
         let _qp = incoming.accept(qp, &[&grant])?;
@@ -244,7 +244,7 @@ fn broken_peer(listen: &str, what: Break) -> Result<ExitCode> {
         }
         let data = buffer.grant(.., Access::REMOTE_WRITE)?;
         let reports = page.grant(.., Access::REMOTE_READ)?;
-        let qp = pd.create_qp::<Rc>(&cq).build()?;
+        let qp = pd.qp_builder::<Rc>(&cq).build()?;
         qp.post_recv(Recv::empty())?;
         let (qp, peer) = incoming.accept(qp, &[&data, &reports])?;
         if first.is_some() {

@@ -60,7 +60,7 @@ impl Host {
     /// How its queue pairs are. Not with 7 repeats: that is for ever on Soft-RoCE.
     pub fn qp(&self) -> QpBuilder<Rc> {
         self.pd
-            .create_qp::<Rc>(&self.cq)
+            .qp_builder::<Rc>(&self.cq)
             .retry_cnt(Retries::DEFAULT)
     }
 }

@@ -52,7 +52,7 @@ async fn polled<T>(count: usize, future: impl Future<Output = T>) -> Option<T> {
 
 fn prepared(dev: &Device) -> Result<PreparedQp<Rc>> {
     let cq = dev.create_cq(ENTRIES)?;
-    Ok(dev.alloc_pd()?.create_qp::<Rc>(&cq).build()?)
+    Ok(dev.alloc_pd()?.qp_builder::<Rc>(&cq).build()?)
 }
 
 async fn listen_at(addr: &str) -> Result<()> {

@@ -214,8 +214,8 @@ impl Rdma {
         let listener = Listener::bind(&device, (ring.own_ip()?, 0))?;
         let next_port = ring.tell(listener.local_addr()?.port())?;
         let (next, prev) = (
-            pd.create_qp::<Rc>(&cq).max_send_wr(most as u32).build()?,
-            pd.create_qp::<Rc>(&cq).max_recv_wr(most as u32).build()?,
+            pd.qp_builder::<Rc>(&cq).max_send_wr(most as u32).build()?,
+            pd.qp_builder::<Rc>(&cq).max_recv_wr(most as u32).build()?,
         );
         // Receives for a whole round, because the previous rank may be ahead.
         (0..most).try_for_each(|_| prev.post_recv(Recv::empty()))?;

@@ -415,7 +415,7 @@ impl Pingpong {
     where
         for<'a> Send<'a>: rust_ulp::Post<'a, T>,
     {
-        let builder = parts.pd.create_qp::<T>(parts.cq);
+        let builder = parts.pd.qp_builder::<T>(parts.cq);
         let qp = self.build(builder.max_recv_wr(self.rx_depth).mtu(self.mtu()))?;
         parts.receives().try_for_each(|recv| qp.post_recv(recv?))?;
         let here = [qp.endpoint()];
@@ -429,12 +429,12 @@ impl Pingpong {
     fn shared(&self, parts: &mut Parts<'_>) -> Result<Vec<Box<dyn Player>>> {
         let srq = parts
             .pd
-            .create_srq(parts.cq)
+            .srq_builder(parts.cq)
             .max_wr(self.rx_depth)
             .build()?;
         parts.receives().try_for_each(|recv| srq.post_recv(recv?))?;
         let prepared = (0..self.num_qp).map(|index| {
-            let builder = parts.pd.create_qp::<Rc>(parts.cq).srq(&srq);
+            let builder = parts.pd.qp_builder::<Rc>(parts.cq).srq(&srq);
             self.build(builder.user_data(index.into()).mtu(self.mtu()))
         });
         let prepared = prepared.collect::<rust_ulp::Result<Vec<_>>>()?;
@@ -451,7 +451,7 @@ impl Pingpong {
 
     /// Meets the peer with a queue pair for datagrams.
     fn datagrams(&self, parts: &mut Parts<'_>) -> Result<Vec<Box<dyn Player>>> {
-        let builder = parts.pd.create_qp::<Ud>(parts.cq);
+        let builder = parts.pd.qp_builder::<Ud>(parts.cq);
         let qp = self.build(builder.max_recv_wr(self.rx_depth))?;
         parts.receives().try_for_each(|recv| qp.post_recv(recv?))?;
         let here = [qp.endpoint()];

@@ -185,7 +185,7 @@ impl Rping {
                 request => break request?,
             }
         };
-        let qp = pd.create_qp::<Rc>(&cq).build()?;
+        let qp = pd.qp_builder::<Rc>(&cq).build()?;
         qp.post_recv(Recv::new(memory.slice(INFO..2 * INFO)?))?;
         let connection = request.accept(qp, &cm::AcceptOptions::new())?;
         let end = End {
@@ -243,7 +243,7 @@ impl Rping {
             .to_socket_addrs()?
             .next()
             .context("no such host")?;
-        let qp = pd.create_qp::<Rc>(&cq).build()?;
+        let qp = pd.qp_builder::<Rc>(&cq).build()?;
         qp.post_recv(Recv::new(memory.slice(INFO..2 * INFO)?))?;
         let connection = qp.connect_cm(addr, &cm::ConnectOptions::new())?;
         message!(

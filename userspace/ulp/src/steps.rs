@@ -373,7 +373,7 @@ impl End {
         t.value("rkey", format!("{:#x}", grant.remote().rkey()))?;
         t.value("length", LEN)?;
         t.step("qp", "ibv_create_qp")?;
-        let qp = pd.create_qp::<Rc>(&cq).build()?;
+        let qp = pd.qp_builder::<Rc>(&cq).build()?;
         t.value("qp_num", qp.qp_num())?;
         let caps = qp.caps();
         t.value(

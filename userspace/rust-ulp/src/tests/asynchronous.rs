@@ -419,7 +419,7 @@ fn requests_that_fail() {
         assert_eq!(requests.slots(), 1);
         // Of a queue pair that completes elsewhere.
         let cq = p.device.create_cq(16).unwrap();
-        let other = p.a.pd().create_qp::<Rc>(&cq).build().unwrap();
+        let other = p.a.pd().qp_builder::<Rc>(&cq).build().unwrap();
         let error = requests.post(&other, Recv::empty()).unwrap_err();
         assert!(matches!(error, Error::OtherCq), "{error}");
         let error = requests.post(&pair().a, Send::empty()).unwrap_err();
@@ -469,7 +469,7 @@ fn a_request_that_is_dropped_is_forgotten() {
         // A queue pair that goes completes nothing: the numbers of its requests come back.
         let pd = p.a.pd();
         for _ in 0..200 {
-            let qp = pd.create_qp::<Rc>(&p.cq).build().unwrap();
+            let qp = pd.qp_builder::<Rc>(&p.cq).build().unwrap();
             let mut receive = requests.post(&qp, Recv::empty()).unwrap();
             assert!(look(&mut receive).is_none());
             let objects = p.kernel.objects();
@@ -486,7 +486,7 @@ fn a_request_that_is_dropped_is_forgotten() {
 fn prepared(kernel: &Arc<Kernel>) -> (Device, PreparedQp<Rc>) {
     let device = kernel.device();
     let cq = device.create_cq(ENTRIES).unwrap();
-    let qp = device.alloc_pd().unwrap().create_qp(&cq).build().unwrap();
+    let qp = device.alloc_pd().unwrap().qp_builder(&cq).build().unwrap();
     (device, qp)
 }
 
@@ -753,7 +753,7 @@ fn connecting_can_be_dropped_at_any_time() {
         let addrs = [listener.local_addr().unwrap()];
         let cq = device.create_cq(64).unwrap();
         let pd = device.alloc_pd().unwrap();
-        let qp = || pd.create_qp::<Rc>(&cq).build().unwrap();
+        let qp = || pd.qp_builder::<Rc>(&cq).build().unwrap();
         let objects = kernel.objects();
         for (connects, accepts) in (0..8).flat_map(|n| [(n, 99), (99, n), (n, n)]) {
             let accept = async {
@@ -790,7 +790,7 @@ fn the_manager_s_attempts_can_be_dropped_at_any_time() {
         let mut requests = listener.requests().unwrap();
         let cq = device.create_cq(64).unwrap();
         let pd = device.alloc_pd().unwrap();
-        let qp = || pd.create_qp::<Rc>(&cq).build().unwrap();
+        let qp = || pd.qp_builder::<Rc>(&cq).build().unwrap();
         let objects = kernel.objects();
         for (connects, accepts) in (0..4).flat_map(|n| [(n, 99), (99, n), (n, n)]) {
             let accept = async {

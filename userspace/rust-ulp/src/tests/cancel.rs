@@ -114,11 +114,11 @@ fn canceling_by_number_and_all() {
     p.b.modify(QpAttr::to(QpState::Err)).unwrap();
     assert!(p.cq.poll().unwrap().is_none());
 
-    let prepared = p.b.pd().create_qp::<Rc>(&p.cq).build().unwrap();
+    let prepared = p.b.pd().qp_builder::<Rc>(&p.cq).build().unwrap();
     prepared.post_recv(Recv::empty().wr_id(5)).unwrap();
     prepared.post_recv(Recv::empty().wr_id(6)).unwrap();
     assert_eq!((prepared.cancel(5), prepared.cancel_all()).0.unwrap(), 1);
-    let srq = p.b.pd().create_srq(&p.cq).build().unwrap();
+    let srq = p.b.pd().srq_builder(&p.cq).build().unwrap();
     srq.post_recvs((0..3).map(|i| Recv::empty().wr_id(i)))
         .unwrap();
     assert_eq!(srq.cancel(2).unwrap(), 1);
@@ -130,7 +130,7 @@ fn canceling_by_number_and_all() {
 fn dropping_and_forgetting_what_is_in_flight() {
     let p = pair();
     let before = p.kernel.objects();
-    let mem = p.b.pd().user_memory(4096).build().unwrap();
+    let mem = p.b.pd().user_memory_builder(4096).build().unwrap();
     let (late, now) = (SOON, Duration::ZERO);
     for timeout in [late, now] {
         let slice = mem.slice(..).unwrap();
@@ -185,12 +185,12 @@ fn a_module_that_lacks_them() {
     kernel.forget_features();
     let device = kernel.device();
     let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(4).unwrap());
-    let qp = pd.create_qp::<Rc>(&cq).build().unwrap();
+    let qp = pd.qp_builder::<Rc>(&cq).build().unwrap();
     for error in [
         cq.eventfd().unwrap_err(),
         qp.cancel(1).unwrap_err(),
         qp.cancel_all().unwrap_err(),
-        pd.user_memory(4096).build().unwrap_err(),
+        pd.user_memory_builder(4096).build().unwrap_err(),
         device.events().unwrap_err(),
     ] {
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");

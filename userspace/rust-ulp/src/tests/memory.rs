@@ -46,7 +46,7 @@ fn works(p: &Pair, mem: &Buffer) {
 #[test]
 fn memory_of_this_process() {
     let p = pair();
-    let mem = p.a.pd().user_memory(5000).build().unwrap();
+    let mem = p.a.pd().user_memory_builder(5000).build().unwrap();
     assert_eq!((mem.len(), mem.keys(), mem.node()), (5000, 1, None));
     works(&p, &mem);
     // Its last byte is not that of a page.
@@ -60,7 +60,11 @@ fn memory_of_this_process() {
     assert_eq!((info.kind, info.len), (BufferKind::User, 5000));
     assert_eq!((info.charged, info.read_only), (8192, false));
 
-    let huge = p.a.pd().user_memory(1 << 20).huge_pages().read_only();
+    let huge =
+        p.a.pd()
+            .user_memory_builder(1 << 20)
+            .huge_pages()
+            .read_only();
     let huge = huge.build().unwrap();
     assert!(huge.query().unwrap().read_only);
     huge.write_at(0, b"mine").unwrap();
@@ -73,7 +77,7 @@ fn memory_of_this_process_that_cannot_be() {
     let pd = p.a.pd();
     let before = p.kernel.objects();
     for len in [0, usize::MAX] {
-        let error = pd.user_memory(len).build().unwrap_err();
+        let error = pd.user_memory_builder(len).build().unwrap_err();
         assert!(matches!(error, Error::Value { .. }), "{error}");
     }
     for (errno, word) in [
@@ -82,7 +86,7 @@ fn memory_of_this_process_that_cannot_be() {
         (Errno::EMFILE, "as many objects"),
     ] {
         p.kernel.refuse("BUFFER_REGISTER", errno);
-        let error = pd.user_memory(4096).build().unwrap_err();
+        let error = pd.user_memory_builder(4096).build().unwrap_err();
         assert!(error.to_string().contains(word), "{error}");
     }
     assert_eq!(p.kernel.objects(), before);
@@ -94,11 +98,11 @@ fn dmabufs_mapped_and_not() {
     let pd = p.a.pd();
     let file = dmabuf(4 * 4096);
     let fd = || OwnedFd::from(file.try_clone().unwrap());
-    let mapped = pd.dmabuf(fd()).map().build().unwrap();
+    let mapped = pd.dmabuf_builder(fd()).map().build().unwrap();
     assert_eq!((mapped.len(), mapped.is_mapped()), (4 * 4096, true));
     works(&p, &mapped);
     // A part of it, and only the device reaches it.
-    let part = pd.dmabuf(fd()).part(4096, 100).build().unwrap();
+    let part = pd.dmabuf_builder(fd()).part(4096, 100).build().unwrap();
     assert_eq!((part.len(), part.is_mapped()), (100, false));
     assert_eq!(part.query().unwrap().kind, BufferKind::Dmabuf);
     let grant = part.grant(.., Access::REMOTE_WRITE).unwrap();
@@ -126,13 +130,16 @@ fn dmabufs_mapped_and_not() {
     }
 
     let refused = |builder: crate::DmabufBuilder| builder.build().unwrap_err().errno();
-    assert_eq!(refused(pd.dmabuf(fd()).part(1, 0)), Some(libc::EINVAL));
     assert_eq!(
-        refused(pd.dmabuf(fd()).part(0, 5 * 4096)),
+        refused(pd.dmabuf_builder(fd()).part(1, 0)),
+        Some(libc::EINVAL)
+    );
+    assert_eq!(
+        refused(pd.dmabuf_builder(fd()).part(0, 5 * 4096)),
         Some(libc::ERANGE)
     );
     let none = OwnedFd::from(File::open("/dev/null").unwrap());
-    assert_eq!(refused(pd.dmabuf(none)), Some(libc::EINVAL));
+    assert_eq!(refused(pd.dmabuf_builder(none)), Some(libc::EINVAL));
     // One that cannot be mapped leaves nothing behind.
     let before = p.kernel.objects();
     let sealed = File::open(format!(
@@ -140,7 +147,7 @@ fn dmabufs_mapped_and_not() {
         std::os::fd::AsRawFd::as_raw_fd(&file)
     ));
     assert_eq!(
-        refused(pd.dmabuf(sealed.unwrap().into()).map()),
+        refused(pd.dmabuf_builder(sealed.unwrap().into()).map()),
         Some(libc::EACCES)
     );
     assert_eq!(p.kernel.objects(), before);
@@ -241,7 +248,13 @@ fn a_read_only_dmabuf_is_mapped_to_be_read() {
     file.write_all_at(b"to be read", 8).unwrap();
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
     let fd = OwnedFd::from(File::open(path).unwrap());
-    let mem = p.a.pd().dmabuf(fd).read_only().map().build().unwrap();
+    let mem =
+        p.a.pd()
+            .dmabuf_builder(fd)
+            .read_only()
+            .map()
+            .build()
+            .unwrap();
     assert_eq!(mem.to_vec(8..18).unwrap(), b"to be read");
     let word = u64::from_ne_bytes(*b"to be re");
     for order in [Ordering::Relaxed, Ordering::Acquire, Ordering::SeqCst] {
@@ -267,11 +280,11 @@ fn a_read_only_dmabuf_is_mapped_to_be_read() {
 fn memory_goes_whatever_is_under_way() {
     let p = pair();
     let before = p.kernel.objects();
-    let mem = p.a.pd().user_memory(4096).build().unwrap();
+    let mem = p.a.pd().user_memory_builder(4096).build().unwrap();
     p.b.post_recv(Recv::new(mem.slice(..).unwrap())).unwrap();
     std::mem::forget(mem.slice(..8).unwrap());
     drop(mem); // a slice was forgotten: it is only leaked
-    let mem = p.a.pd().user_memory(4096).build().unwrap();
+    let mem = p.a.pd().user_memory_builder(4096).build().unwrap();
     let grant = mem.grant(.., Access::REMOTE_WRITE).unwrap();
     drop(mem);
     grant.buffer().write_at(0, b"kept").unwrap();
@@ -299,7 +312,7 @@ fn a_grant_is_not_bound_to_a_queue_pair_of_a_device_that_is_gone() {
 #[test]
 fn a_forked_child_destroys_nothing() {
     let p = pair();
-    let mem = p.a.pd().user_memory(4096).build().unwrap();
+    let mem = p.a.pd().user_memory_builder(4096).build().unwrap();
     let grant = mem.grant(.., Access::REMOTE_WRITE).unwrap();
     let eventfd = p.cq.eventfd().unwrap();
     let kernel = p.kernel.clone();
@@ -434,7 +447,7 @@ fn grants_end_with_their_queue_pair() {
     p.b.modify(QpAttr::to(QpState::Err)).unwrap();
     ended(&p, &grant, GrantState::Expired, 0);
     // One that is not connected yet, and is dropped.
-    let prepared = p.b.pd().create_qp::<Rc>(&p.cq).build().unwrap();
+    let prepared = p.b.pd().qp_builder::<Rc>(&p.cq).build().unwrap();
     let bound = GrantOptions::new().bound_to(&prepared);
     let grant = p.mem.grant_with(.., Access::REMOTE_READ, bound).unwrap();
     drop(prepared);

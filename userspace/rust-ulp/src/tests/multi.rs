@@ -14,10 +14,10 @@ fn queues(
     let device = kernel.device();
     let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(1024).unwrap());
     let mut peers = Vec::new();
-    let builder = with(device.multi_queue().queues(n));
+    let builder = with(device.multi_queue_builder().queues(n));
     let multi = builder.build(|_, queue_cq| {
-        let ours = pd.create_qp::<Rc>(queue_cq).build()?;
-        let theirs = pd.create_qp::<Rc>(&cq).build()?;
+        let ours = pd.qp_builder::<Rc>(queue_cq).build()?;
+        let theirs = pd.qp_builder::<Rc>(&cq).build()?;
         let (at, to) = (ours.endpoint(), theirs.endpoint());
         peers.push(theirs.connect(at)?);
         Ok(ours.connect(to)?)
@@ -162,18 +162,18 @@ fn queues_that_cannot_be() {
     let kernel = Kernel::new();
     let device = kernel.device();
     let error = device
-        .multi_queue()
+        .multi_queue_builder()
         .queues(0)
         .build::<Rc>(|_, _| unreachable!())
         .unwrap_err();
     assert!(matches!(error, Error::Range { .. }), "{error}");
     let pd = device.alloc_pd().unwrap();
     let error = device
-        .multi_queue()
+        .multi_queue_builder()
         .queues(3)
         .build::<Ud>(|i, cq| match i {
             2 => Err(Error::NotConnected),
-            _ => pd.create_qp(cq).build()?.ready(),
+            _ => pd.qp_builder(cq).build()?.ready(),
         })
         .unwrap_err();
     assert!(matches!(error, Error::NotConnected), "{error}");

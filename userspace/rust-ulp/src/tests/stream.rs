@@ -15,7 +15,7 @@ fn prepared(kernel: &Arc<Kernel>) -> PreparedQp<Rc> {
     let device = kernel.device();
     let cq = device.create_cq(ENTRIES).unwrap();
     let pd = device.alloc_pd().unwrap();
-    pd.create_qp::<Rc>(&cq).build().unwrap()
+    pd.qp_builder::<Rc>(&cq).build().unwrap()
 }
 
 pub(super) fn ends(staging: usize, ring: usize) -> Ends {
@@ -131,11 +131,11 @@ fn ends_that_cannot_be() {
     let build = |builder: crate::QpBuilder<Rc>| builder.build().unwrap();
     let before = kernel.objects();
     for (qp, what) in [
-        (build(pd.create_qp(&small)), "completions"),
-        (build(pd.create_qp(&cq).max_send_wr(16)), "sends"),
-        (build(pd.create_qp(&cq).max_recv_wr(16)), "receives"),
+        (build(pd.qp_builder(&small)), "completions"),
+        (build(pd.qp_builder(&cq).max_send_wr(16)), "sends"),
+        (build(pd.qp_builder(&cq).max_recv_wr(16)), "receives"),
         (
-            build(pd.create_qp(&cq).recv_cq(&small)),
+            build(pd.qp_builder(&cq).recv_cq(&small)),
             "two completion queues",
         ),
     ] {

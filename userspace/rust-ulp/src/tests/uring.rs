@@ -112,7 +112,7 @@ fn kernel_without(ring: &mut Ring) {
     kernel.forget_features();
     let device = kernel.device();
     let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(4).unwrap());
-    let qp = pd.create_qp::<Rc>(&cq).build().unwrap();
+    let qp = pd.qp_builder::<Rc>(&cq).build().unwrap();
     let error = ring.push(&qp, Recv::empty()).unwrap_err();
     assert!(matches!(error, Error::Unsupported { what: "io_uring" }));
 }

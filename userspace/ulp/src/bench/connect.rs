@@ -116,7 +116,7 @@ fn ours(
         let buffer = pd.alloc_buffer(BUFFER)?;
         let made = start.elapsed();
         let qp = pd
-            .create_qp::<Rc>(&cq)
+            .qp_builder::<Rc>(&cq)
             .max_send_wr(4)
             .max_recv_wr(4)
             .build()?;
@@ -271,7 +271,7 @@ impl Server for Ours {
     }
 
     fn prepare(&mut self) -> Result<()> {
-        let builder = self.pd.create_qp::<Rc>(&self.cq);
+        let builder = self.pd.qp_builder::<Rc>(&self.cq);
         let builder = builder.max_send_wr(1).max_recv_wr(1);
         self.next = Some(builder.access(Access::REMOTE_WRITE).build()?);
         Ok(())

@@ -99,7 +99,7 @@ impl Maker<'_> {
         let config = self.config;
         let builder = self
             .pd
-            .create_qp::<T>(self.send_cq)
+            .qp_builder::<T>(self.send_cq)
             .recv_cq(self.recv_cq)
             .max_send_wr(config.depth + 2)
             .max_recv_wr(config.rx_depth + 2)

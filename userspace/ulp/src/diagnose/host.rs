@@ -364,7 +364,7 @@ fn write_to_itself(args: &Diagnose, device: &Device, found: &mut Findings) -> Re
         let buffer = pd.alloc_buffer(4096)?;
         let grant = buffer.grant(.., Access::REMOTE_WRITE)?;
         let make = || {
-            let builder = pd.create_qp::<Rc>(&cq);
+            let builder = pd.qp_builder::<Rc>(&cq);
             match args.gid_index {
                 Some(index) => builder.gid(default_port(device), index).build(),
                 None => builder.build(),

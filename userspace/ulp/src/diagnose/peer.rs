@@ -35,7 +35,7 @@ fn prepare(
     mtu: Option<Mtu>,
 ) -> rust_ulp::Result<PreparedQp<Rc>> {
     let mut builder = pd
-        .create_qp::<Rc>(cq)
+        .qp_builder::<Rc>(cq)
         // A peer that does not answer is detected after seven seconds or more.
         .timeout(AckTimeout::at_least(Duration::from_secs(1)))
         .retry_cnt(Retries::new(6)?);

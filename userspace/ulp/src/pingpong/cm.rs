@@ -34,7 +34,7 @@ impl Ready {
     fn new(device: &Device) -> Result<Self> {
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(4)?);
         let memory = pd.alloc_buffer(2 * LEN)?;
-        let qp = pd.create_qp::<Rc>(&cq).max_send_wr(2).max_recv_wr(2);
+        let qp = pd.qp_builder::<Rc>(&cq).max_send_wr(2).max_recv_wr(2);
         let qp = qp.build()?;
         qp.post_recv(Recv::new(memory.slice(LEN..2 * LEN)?).wr_id(RECV))?;
         Ok(Self { qp, cq, memory })
