@@ -21,9 +21,24 @@ const SHORT: Duration = Duration::from_millis(300);
 
 type R<T = ()> = rust_ulp::Result<T>;
 
-/// A case whose calls of the crate are all to succeed.
-fn case(r: &mut Report, name: &str, run: impl FnOnce() -> R<Outcome>) {
+/// A case whose calls of the crate are all to succeed. Each has completion queues of its own: what
+/// the queue pairs of a case leave when they go is not taken for another's.
+fn case(
+    r: &mut Report,
+    name: &str,
+    (a, b): (&Host, &Host),
+    run: impl FnOnce(&Host, &Host) -> R<Outcome>,
+) {
+    let run = || run(&fresh(a)?, &fresh(b)?);
     r.case(name, || run().map_err(because("a call"))?);
+}
+
+fn fresh(host: &Host) -> R<Host> {
+    Ok(Host {
+        dev: host.dev.clone(),
+        pd: host.pd.clone(),
+        cq: host.dev.create_cq(256)?,
+    })
 }
 
 /// The next good completion with that opcode; what is not of that kind is passed over.
@@ -87,54 +102,59 @@ pub fn run(r: &mut Report) {
 // --- unreliable connections ---------------------------------------------------------------------------------
 
 fn unreliable(r: &mut Report, a: &Host, b: &Host) {
-    case(r, "UC: writes and sends arrive whole and in order", || {
-        const LEN: usize = 10_000; // several packets
-        let (src, dst) = (a.pd.alloc_buffer(LEN)?, b.pd.alloc_buffer(2 * LEN)?);
-        let grant = dst.grant(..LEN, Access::REMOTE_WRITE)?;
-        let (first, second) = (
-            a.pd.qp_builder::<Uc>(&a.cq).build()?,
-            b.pd.qp_builder::<Uc>(&b.cq).build()?,
-        );
-        for i in 0..2 {
-            second.post_recv(Recv::new(dst.slice(LEN..)?).wr_id(i))?;
-        }
-        let (to, from) = (second.endpoint(), first.endpoint());
-        let (second, first) = (second.connect(from)?, first.connect(to)?);
-        let data = pattern(3, LEN);
-        src.write_at(0, &data)?;
-        first.post(Write::new(src.slice(..)?, grant.remote()).imm(7).wr_id(1))?;
-        first.post(Send::new(src.slice(5..)?).wr_id(2))?;
-        let (one, two) = (b.cq.wait(hang())?.ok()?, b.cq.wait(hang())?.ok()?);
-        let kinds = [
-            (one.opcode, one.wr_id, one.imm),
-            (two.opcode, two.wr_id, two.imm),
-        ];
-        for _ in 0..2 {
+    case(
+        r,
+        "UC: writes and sends arrive whole and in order",
+        (a, b),
+        |a, b| {
+            const LEN: usize = 10_000; // several packets
+            let (src, dst) = (a.pd.alloc_buffer(LEN)?, b.pd.alloc_buffer(2 * LEN)?);
+            let grant = dst.grant(..LEN, Access::REMOTE_WRITE)?;
+            let (first, second) = (
+                a.pd.qp_builder::<Uc>(&a.cq).build()?,
+                b.pd.qp_builder::<Uc>(&b.cq).build()?,
+            );
+            for i in 0..2 {
+                second.post_recv(Recv::new(dst.slice(LEN..)?).wr_id(i))?;
+            }
+            let (to, from) = (second.endpoint(), first.endpoint());
+            let (second, first) = (second.connect(from)?, first.connect(to)?);
+            let data = pattern(3, LEN);
+            src.write_at(0, &data)?;
+            first.post(Write::new(src.slice(..)?, grant.remote()).imm(7).wr_id(1))?;
+            first.post(Send::new(src.slice(5..)?).wr_id(2))?;
+            let (one, two) = (b.cq.wait(hang())?.ok()?, b.cq.wait(hang())?.ok()?);
+            let kinds = [
+                (one.opcode, one.wr_id, one.imm),
+                (two.opcode, two.wr_id, two.imm),
+            ];
+            for _ in 0..2 {
+                a.cq.wait(hang())?.check()?;
+            }
+            let got = (dst.to_vec(..LEN)?, dst.to_vec(LEN..2 * LEN - 5)?);
+            let info = first.query()?;
+            // Nobody is told that there is no receive.
+            first.post(Send::empty())?;
             a.cq.wait(hang())?.check()?;
-        }
-        let got = (dst.to_vec(..LEN)?, dst.to_vec(LEN..2 * LEN - 5)?);
-        let info = first.query()?;
-        // Nobody is told that there is no receive.
-        first.post(Send::empty())?;
-        a.cq.wait(hang())?.check()?;
-        let after = second.query()?.state;
-        Ok(equal(
-            "completions",
-            kinds,
-            [(Opcode::RecvWriteImm, 0, Some(7)), (Opcode::Recv, 1, None)],
-        )
-        .and_then(|()| check("what was written", got.0 == data))
-        .and_then(|()| check("what was sent", got.1 == data[5..]))
-        .and_then(|()| equal("its peer", info.dest_qp_num, second.qp_num()))
-        .and_then(|()| {
-            equal(
-                "what it lets its peer do",
-                info.access,
-                Access::REMOTE_WRITE,
+            let after = second.query()?.state;
+            Ok(equal(
+                "completions",
+                kinds,
+                [(Opcode::RecvWriteImm, 0, Some(7)), (Opcode::Recv, 1, None)],
             )
-        })
-        .and_then(|()| equal("the peer's state", after, rust_ulp::QpState::Rts)))
-    });
+            .and_then(|()| check("what was written", got.0 == data))
+            .and_then(|()| check("what was sent", got.1 == data[5..]))
+            .and_then(|()| equal("its peer", info.dest_qp_num, second.qp_num()))
+            .and_then(|()| {
+                equal(
+                    "what it lets its peer do",
+                    info.access,
+                    Access::REMOTE_WRITE,
+                )
+            })
+            .and_then(|()| equal("the peer's state", after, rust_ulp::QpState::Rts)))
+        },
+    );
 }
 
 // --- messages that take grants away ----------------------------------------------------------------------------
@@ -144,28 +164,33 @@ fn invalidating(r: &mut Report, a: &Host, b: &Host) {
         r.skip("sends that take a grant away", "the device has none");
         return;
     }
-    case(r, "RC: a send takes a grant away, and no other", || {
-        let [first, second] = connect(a, b, None)?;
-        let mem = b.pd.alloc_buffer(8192)?;
-        let gone = mem.grant(..4096, Access::REMOTE_WRITE)?;
-        let kept = mem.grant(4096.., Access::REMOTE_WRITE)?;
-        second.post_recv(Recv::empty())?;
-        first.post(Write::inline_bytes(b"once", gone.remote()))?;
-        first.post(Send::empty().invalidate(gone.remote()))?;
-        let told = next(&b.cq, Opcode::Recv)?.invalidated;
-        first.post(Write::inline_bytes(b"kept", kept.remote()))?;
-        for _ in 0..3 {
-            a.cq.wait(hang())?.check()?;
-        }
-        first.post(Write::inline_bytes(b"twice", gone.remote()))?;
-        let refused = failure(&first, &a.cq).map(|error| error.status);
-        let bytes = (mem.to_vec(..5)?, mem.to_vec(4096..4100)?);
-        // The kernel's own revoke has nothing against a key that is dead already.
-        gone.revoke()?;
-        Ok(equal("told", told, Some(gone.remote().rkey()))
-            .and_then(|()| equal("then", refused, Ok(Status::RemoteAccess)))
-            .and_then(|()| equal("bytes", (&bytes.0[..], &bytes.1[..]), (b"once\0", b"kept"))))
-    });
+    case(
+        r,
+        "RC: a send takes a grant away, and no other",
+        (a, b),
+        |a, b| {
+            let [first, second] = connect(a, b, None)?;
+            let mem = b.pd.alloc_buffer(8192)?;
+            let gone = mem.grant(..4096, Access::REMOTE_WRITE)?;
+            let kept = mem.grant(4096.., Access::REMOTE_WRITE)?;
+            second.post_recv(Recv::empty())?;
+            first.post(Write::inline_bytes(b"once", gone.remote()))?;
+            first.post(Send::empty().invalidate(gone.remote()))?;
+            let told = next(&b.cq, Opcode::Recv)?.invalidated;
+            first.post(Write::inline_bytes(b"kept", kept.remote()))?;
+            for _ in 0..3 {
+                a.cq.wait(hang())?.check()?;
+            }
+            first.post(Write::inline_bytes(b"twice", gone.remote()))?;
+            let refused = failure(&first, &a.cq).map(|error| error.status);
+            let bytes = (mem.to_vec(..5)?, mem.to_vec(4096..4100)?);
+            // The kernel's own revoke has nothing against a key that is dead already.
+            gone.revoke()?;
+            Ok(equal("told", told, Some(gone.remote().rkey()))
+                .and_then(|()| equal("then", refused, Ok(Status::RemoteAccess)))
+                .and_then(|()| equal("bytes", (&bytes.0[..], &bytes.1[..]), (b"once\0", b"kept"))))
+        },
+    );
 }
 
 // --- datagrams ----------------------------------------------------------------------------------------------
@@ -175,7 +200,8 @@ fn datagrams(r: &mut Report, a: &Host, b: &Host) {
         case(
             r,
             &format!("UD over {name}: a datagram and its answer"),
-            || {
+            (a, b),
+            |a, b| {
                 let open = |host: &Host| -> R<Qp<Ud>> {
                     let chosen = host.dev.default_gid()?;
                     let gids = host.dev.gids(chosen.port)?;
@@ -235,7 +261,8 @@ fn datagrams(r: &mut Report, a: &Host, b: &Host) {
     case(
         r,
         "UD: addresses may go while datagrams are under way",
-        || {
+        (a, b),
+        |a, b| {
             let (from, to) = (
                 a.pd.qp_builder::<Ud>(&a.cq).build()?.ready()?,
                 b.pd.qp_builder::<Ud>(&b.cq).build()?.ready()?,
@@ -266,7 +293,7 @@ fn datagrams(r: &mut Report, a: &Host, b: &Host) {
 // --- shared receives ------------------------------------------------------------------------------------------
 
 fn shared(r: &mut Report, a: &Host, b: &Host) {
-    case(r, "SRQ: two connections share receives", || {
+    case(r, "SRQ: two connections share receives", (a, b), |a, b| {
         let srq = b.pd.srq_builder(&b.cq).max_wr(16).max_sge(1).build()?;
         let mem = b.pd.alloc_buffer(4096)?;
         let pair = || -> R<(Qp<Rc>, Qp<Rc>)> {
@@ -318,7 +345,8 @@ fn events(r: &mut Report, a: &Host, b: &Host) {
     case(
         r,
         "events: the limit of a shared receive queue, once",
-        || {
+        (a, b),
+        |a, b| {
             let srq = b.pd.srq_builder(&b.cq).max_wr(16).limit(2).build()?;
             let events = b.dev.events()?;
             while events.next_event()?.is_some() {}
@@ -349,45 +377,50 @@ fn events(r: &mut Report, a: &Host, b: &Host) {
                 .and_then(|()| check("once", matches!(late, Err(Error::Timeout { .. })))))
         },
     );
-    case(r, "events: each goes to one of several readers", || {
-        let srq = b.pd.srq_builder(&b.cq).max_wr(16).build()?;
-        let events = b.dev.events()?;
-        let done = Arc::new(AtomicBool::new(false));
-        let readers: Vec<_> = (0..3)
-            .map(|_| {
-                let events = events.clone();
-                let done = Arc::clone(&done);
-                std::thread::spawn(move || loop {
-                    let told = events.wait(SHORT).is_ok();
-                    if told || done.load(Ordering::Relaxed) {
-                        return told;
-                    }
+    case(
+        r,
+        "events: each goes to one of several readers",
+        (a, b),
+        |a, b| {
+            let srq = b.pd.srq_builder(&b.cq).max_wr(16).build()?;
+            let events = b.dev.events()?;
+            let done = Arc::new(AtomicBool::new(false));
+            let readers: Vec<_> = (0..3)
+                .map(|_| {
+                    let events = events.clone();
+                    let done = Arc::clone(&done);
+                    std::thread::spawn(move || loop {
+                        let told = events.wait(SHORT).is_ok();
+                        if told || done.load(Ordering::Relaxed) {
+                            return told;
+                        }
+                    })
                 })
-            })
-            .collect();
-        let first = a.qp().build()?;
-        let second = b.qp().srq(&srq).build()?;
-        let (to, from) = (second.endpoint(), first.endpoint());
-        let (_second, first) = (second.connect(from)?, first.connect(to)?);
-        srq.post_recvs((0..2).map(|i| Recv::empty().wr_id(i)))?;
-        srq.arm_limit(2)?;
-        first.post(Send::empty())?;
-        pass(&b.cq, Opcode::Recv)?;
-        pass(&a.cq, Opcode::Send)?;
-        let end = Instant::now() + hang();
-        while Instant::now() < end && !readers.iter().any(|reader| reader.is_finished()) {
+                .collect();
+            let first = a.qp().build()?;
+            let second = b.qp().srq(&srq).build()?;
+            let (to, from) = (second.endpoint(), first.endpoint());
+            let (_second, first) = (second.connect(from)?, first.connect(to)?);
+            srq.post_recvs((0..2).map(|i| Recv::empty().wr_id(i)))?;
+            srq.arm_limit(2)?;
+            first.post(Send::empty())?;
+            pass(&b.cq, Opcode::Recv)?;
+            pass(&a.cq, Opcode::Send)?;
+            let end = Instant::now() + hang();
+            while Instant::now() < end && !readers.iter().any(|reader| reader.is_finished()) {
+                std::thread::sleep(SHORT);
+            }
+            // Another one that is told of it has its time.
             std::thread::sleep(SHORT);
-        }
-        // Another one that is told of it has its time.
-        std::thread::sleep(SHORT);
-        done.store(true, Ordering::Relaxed);
-        let told = readers.into_iter().filter_map(|reader| reader.join().ok());
-        Ok(equal(
-            "readers who were told",
-            told.filter(|told| *told).count(),
-            1,
-        ))
-    });
+            done.store(true, Ordering::Relaxed);
+            let told = readers.into_iter().filter_map(|reader| reader.join().ok());
+            Ok(equal(
+                "readers who were told",
+                told.filter(|told| *told).count(),
+                1,
+            ))
+        },
+    );
 }
 
 // --- the connection manager -------------------------------------------------------------------------------------
@@ -405,7 +438,8 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
     case(
         r,
         "CM: a grant comes with the acceptance, a write goes",
-        || {
+        (a, b),
+        |a, b| {
             // What was left in the shared receive queues above was flushed when they went.
             while let Some(completion) = b.cq.poll()? {
                 let _ = completion.ok();
@@ -477,7 +511,8 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
     case(
         r,
         "CM: a rejection says why and leaves the queue pair",
-        || {
+        (a, b),
+        |a, b| {
             let listener = cm::Listener::bind(&b.dev, any, 4)?;
             let addr = listener.local_addr();
             let ours = a.qp().build()?;
@@ -515,50 +550,56 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
     let Some([a2, b2]) = r.need("two more ends", Host::two) else {
         return;
     };
-    case(r, "CM: both sides connect without waiting", || {
-        let (a, b) = (&a2, &b2);
-        let listener = cm::Listener::bind_with(&b.dev, any, 4, 5)?;
-        let options = cm::ConnectOptions::new().user_data(6);
-        let ours = a.qp().build()?;
-        let ours = ours.begin_connect_cm(listener.local_addr(), &options)?;
-        let (asked, wanted) = (b.dev.events()?, a.dev.events()?);
-        let request = asked.wait(hang())?;
-        let first = (request.kind, request.user_data, request.is_about(&listener));
-        let state = ours.state()?;
-        let options = cm::AcceptOptions::new().user_data(7);
-        let theirs = listener.next_request(Duration::ZERO)?;
-        let theirs = theirs.begin_accept(b.qp().build()?, &options)?;
-        let ends = [
-            (wanted.wait(hang())?, &ours, 6),
-            (asked.wait(hang())?, &theirs, 7),
-        ];
-        let told = ends.map(|(event, pending, value)| {
-            event.kind == EventKind::Established
-                && event.user_data == value
-                && event.is_about(pending)
-        });
-        // Over: nobody waits any more.
-        let (ours, theirs) = (ours.finish(Duration::ZERO)?, theirs.finish(Duration::ZERO)?);
-        let numbers = (ours.qp().peer().qp_num, theirs.qp().peer().qp_num);
-        let values = (ours.query()?.user_data, theirs.query()?.user_data);
-        theirs.qp().post_recv(Recv::empty().wr_id(3))?;
-        ours.qp().post(Send::empty())?;
-        let came = next(&b.cq, Opcode::Recv)?.wr_id;
-        let waiting = EventKind::ConnectRequest { waiting: 1 };
-        Ok(equal("the request", first, (waiting, 5, true))
-            .and_then(|()| equal("meanwhile", state, cm::State::Connecting))
-            .and_then(|()| equal("both are told", told, [true; 2]))
-            .and_then(|()| {
-                let own = (theirs.qp().qp_num(), ours.qp().qp_num());
-                equal("they have each other", numbers, own)
-            })
-            .and_then(|()| equal("their values", values, (6, 7)))
-            .and_then(|()| equal("a message", came, 3)))
-    });
+    case(
+        r,
+        "CM: both sides connect without waiting",
+        (a, b),
+        |_, _| {
+            let (a, b) = (&a2, &b2);
+            let listener = cm::Listener::bind_with(&b.dev, any, 4, 5)?;
+            let options = cm::ConnectOptions::new().user_data(6);
+            let ours = a.qp().build()?;
+            let ours = ours.begin_connect_cm(listener.local_addr(), &options)?;
+            let (asked, wanted) = (b.dev.events()?, a.dev.events()?);
+            let request = asked.wait(hang())?;
+            let first = (request.kind, request.user_data, request.is_about(&listener));
+            let state = ours.state()?;
+            let options = cm::AcceptOptions::new().user_data(7);
+            let theirs = listener.next_request(Duration::ZERO)?;
+            let theirs = theirs.begin_accept(b.qp().build()?, &options)?;
+            let ends = [
+                (wanted.wait(hang())?, &ours, 6),
+                (asked.wait(hang())?, &theirs, 7),
+            ];
+            let told = ends.map(|(event, pending, value)| {
+                event.kind == EventKind::Established
+                    && event.user_data == value
+                    && event.is_about(pending)
+            });
+            // Over: nobody waits any more.
+            let (ours, theirs) = (ours.finish(Duration::ZERO)?, theirs.finish(Duration::ZERO)?);
+            let numbers = (ours.qp().peer().qp_num, theirs.qp().peer().qp_num);
+            let values = (ours.query()?.user_data, theirs.query()?.user_data);
+            theirs.qp().post_recv(Recv::empty().wr_id(3))?;
+            ours.qp().post(Send::empty())?;
+            let came = next(&b.cq, Opcode::Recv)?.wr_id;
+            let waiting = EventKind::ConnectRequest { waiting: 1 };
+            Ok(equal("the request", first, (waiting, 5, true))
+                .and_then(|()| equal("meanwhile", state, cm::State::Connecting))
+                .and_then(|()| equal("both are told", told, [true; 2]))
+                .and_then(|()| {
+                    let own = (theirs.qp().qp_num(), ours.qp().qp_num());
+                    equal("they have each other", numbers, own)
+                })
+                .and_then(|()| equal("their values", values, (6, 7)))
+                .and_then(|()| equal("a message", came, 3)))
+        },
+    );
     case(
         r,
         "CM: the time limit ends a request that nobody takes",
-        || {
+        (a, b),
+        |a, b| {
             let listener = cm::Listener::bind(&b.dev, any, 4)?;
             let options = cm::ConnectOptions::new().timeout(SHORT);
             let ours = a.qp().build()?.connect_cm(listener.local_addr(), &options);
@@ -579,63 +620,62 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
 
 // --- deadlines, cancel, eventfds --------------------------------------------------------------------------------
 
-/// The same with a completion queue of its own, which nothing of what was before reports to.
-fn fresh(host: &Host) -> R<Host> {
-    Ok(Host {
-        dev: host.dev.clone(),
-        pd: host.pd.clone(),
-        cq: host.dev.create_cq(256)?,
-    })
-}
-
 fn unfinished(r: &mut Report, a: &Host, b: &Host) {
     for fate in ["dropped", "forgotten", "canceled", "late"] {
         let name = format!("a request of each kind in flight: {fate}");
-        case(r, &name, || in_flight(a, b, fate));
+        case(r, &name, (a, b), |a, b| in_flight(a, b, fate));
     }
-    case(r, "a receive times out, and the queue pair goes on", || {
-        let (a, b) = (&fresh(a)?, &fresh(b)?);
-        let [first, second] = connect(a, b, None)?;
-        second.post_recv(Recv::empty().wr_id(1).timeout(SHORT / 10))?;
-        let late = b.cq.wait(hang())?;
-        // The device has it still: the first message is lost to it.
-        second.post_recv(Recv::empty().wr_id(2))?;
-        for _ in 0..2 {
-            first.post(Send::empty().timeout(hang()))?;
-            pass(&a.cq, Opcode::Send)?;
-        }
-        let done = next(&b.cq, Opcode::Recv)?;
-        Ok(
-            equal("first", (late.wr_id, late.status), (1, Status::TimedOut))
-                .and_then(|()| check("it is unfinished", late.status.is_unfinished()))
-                .and_then(|()| equal("then", done.wr_id, 2)),
-        )
-    });
-    case(r, "canceling by number and all, of each queue", || {
-        let (a, b) = (&fresh(a)?, &fresh(b)?);
-        let [_first, second] = connect(a, b, None)?;
-        for wr_id in [5, 6, 5, 7] {
-            second.post_recv(Recv::empty().wr_id(wr_id))?;
-        }
-        let counts = [second.cancel(5)?, second.cancel(5)?, second.cancel_all()?];
-        let srq = b.pd.srq_builder(&b.cq).max_wr(8).build()?;
-        srq.post_recvs((0..3).map(|i| Recv::empty().wr_id(i)))?;
-        let shared = [srq.cancel(1)?, srq.cancel_all()?];
-        let mut told = Vec::new();
-        for _ in 0..7 {
-            let done = b.cq.wait(hang())?;
-            told.push((done.wr_id, done.status == Status::Canceled));
-        }
-        let order = [5, 5, 6, 7, 1, 0, 2].map(|wr_id| (wr_id, true));
-        Ok(equal("how many", counts, [2, 0, 2])
-            .and_then(|()| equal("of the shared ones", shared, [1, 2]))
-            .and_then(|()| equal("completions", &told[..], &order[..])))
-    });
+    case(
+        r,
+        "a receive times out, and the queue pair goes on",
+        (a, b),
+        |a, b| {
+            let [first, second] = connect(a, b, None)?;
+            second.post_recv(Recv::empty().wr_id(1).timeout(SHORT / 10))?;
+            let late = b.cq.wait(hang())?;
+            // The device has it still: the first message is lost to it.
+            second.post_recv(Recv::empty().wr_id(2))?;
+            for _ in 0..2 {
+                first.post(Send::empty().timeout(hang()))?;
+                pass(&a.cq, Opcode::Send)?;
+            }
+            let done = next(&b.cq, Opcode::Recv)?;
+            Ok(
+                equal("first", (late.wr_id, late.status), (1, Status::TimedOut))
+                    .and_then(|()| check("it is unfinished", late.status.is_unfinished()))
+                    .and_then(|()| equal("then", done.wr_id, 2)),
+            )
+        },
+    );
+    case(
+        r,
+        "canceling by number and all, of each queue",
+        (a, b),
+        |a, b| {
+            let [_first, second] = connect(a, b, None)?;
+            for wr_id in [5, 6, 5, 7] {
+                second.post_recv(Recv::empty().wr_id(wr_id))?;
+            }
+            let counts = [second.cancel(5)?, second.cancel(5)?, second.cancel_all()?];
+            let srq = b.pd.srq_builder(&b.cq).max_wr(8).build()?;
+            srq.post_recvs((0..3).map(|i| Recv::empty().wr_id(i)))?;
+            let shared = [srq.cancel(1)?, srq.cancel_all()?];
+            let mut told = Vec::new();
+            for _ in 0..7 {
+                let done = b.cq.wait(hang())?;
+                told.push((done.wr_id, done.status == Status::Canceled));
+            }
+            let order = [5, 5, 6, 7, 1, 0, 2].map(|wr_id| (wr_id, true));
+            Ok(equal("how many", counts, [2, 0, 2])
+                .and_then(|()| equal("of the shared ones", shared, [1, 2]))
+                .and_then(|()| equal("completions", &told[..], &order[..])))
+        },
+    );
     case(
         r,
         "pieces in flight come back with their queue pair",
-        || {
-            let (a, b) = (&fresh(a)?, &fresh(b)?);
+        (a, b),
+        |a, b| {
             let [_first, second] = connect(a, b, None)?;
             let pool = Pool::new(b.pd.alloc_buffer(4096)?.slice(..)?, 1024)?;
             while let Some(piece) = pool.take() {
@@ -658,7 +698,6 @@ fn unfinished(r: &mut Report, a: &Host, b: &Host) {
 /// One request of each kind that waits for its peer, who has no receive for the first, and one receive: what
 /// becomes of them when they are given up.
 fn in_flight(a: &Host, b: &Host, fate: &str) -> R<Outcome> {
-    let (a, b) = (&fresh(a)?, &fresh(b)?);
     let first = a.qp().rnr_retry(RnrRetries::FOREVER).build()?;
     let second = b.qp().access(Access::all()).build()?;
     let (to, from) = (second.endpoint(), first.endpoint());
@@ -742,8 +781,8 @@ fn rings(r: &mut Report, a: &Host, b: &Host) {
     case(
         r,
         "a stream brings every completion, once, in order",
-        || {
-            let (a, b) = (&fresh(a)?, &fresh(b)?);
+        (a, b),
+        |a, b| {
             let [first, second] = connect(a, b, None)?;
             let exchange = |numbers: std::ops::Range<u64>| {
                 for number in numbers {
@@ -818,8 +857,8 @@ fn rings(r: &mut Report, a: &Host, b: &Host) {
     case(
         r,
         "one call submits and waits for as many as it says",
-        || {
-            let (a, b) = (&fresh(a)?, &fresh(b)?);
+        (a, b),
+        |a, b| {
             let [first, second] = connect(a, b, None)?;
             let mut ring = Ring::builder().entries(16).build()?;
             for number in 0..4 {
@@ -850,105 +889,122 @@ fn rings(r: &mut Report, a: &Host, b: &Host) {
 }
 
 fn files(r: &mut Report, a: &Host, b: &Host) {
-    case(r, "a file counts the completions of its queue", || {
-        let (a, b) = (&fresh(a)?, &fresh(b)?);
-        let [first, second] = connect(a, b, None)?;
-        let file = b.cq.eventfd()?;
-        let busy = b.cq.eventfd();
-        for i in 0..3 {
-            second.post_recv(Recv::empty().wr_id(i))?;
-            first.post(Send::empty())?;
-            pass(&a.cq, Opcode::Send)?;
-        }
-        for _ in 0..3 {
-            pass(&b.cq, Opcode::Recv)?;
-        }
-        let counts = (file.take()?, file.take()?);
-        drop(file);
-        let again = b.cq.eventfd();
-        Ok(equal("completions", counts, (3, 0))
-            .and_then(|()| check("one at a time", matches!(busy, Err(Error::Busy { .. }))))
-            .and_then(|()| check("and then another", again.is_ok())))
-    });
+    case(
+        r,
+        "a file counts the completions of its queue",
+        (a, b),
+        |a, b| {
+            let [first, second] = connect(a, b, None)?;
+            let file = b.cq.eventfd()?;
+            let busy = b.cq.eventfd();
+            for i in 0..3 {
+                second.post_recv(Recv::empty().wr_id(i))?;
+                first.post(Send::empty())?;
+                pass(&a.cq, Opcode::Send)?;
+            }
+            for _ in 0..3 {
+                pass(&b.cq, Opcode::Recv)?;
+            }
+            let counts = (file.take()?, file.take()?);
+            drop(file);
+            let again = b.cq.eventfd();
+            Ok(equal("completions", counts, (3, 0))
+                .and_then(|()| check("one at a time", matches!(busy, Err(Error::Busy { .. }))))
+                .and_then(|()| check("and then another", again.is_ok())))
+        },
+    );
 }
 
 // --- memory and grants ------------------------------------------------------------------------------------------
 
 fn memory(r: &mut Report, a: &Host, b: &Host) {
-    case(r, "memory of this process at both ends, unaligned", || {
-        let (a, b) = (&fresh(a)?, &fresh(b)?);
-        const LEN: usize = 3 << 20;
-        let [first, _second] = connect(a, b, None)?;
-        let (src, dst) = (
-            a.pd.user_memory_builder(LEN).read_only().build()?,
-            b.pd.user_memory_builder(LEN).huge_pages().build()?,
-        );
-        let data = pattern(9, LEN);
-        src.write_at(0, &data)?;
-        let grants = dst.grant_all(.., Access::all(), GrantOptions::new())?;
-        for grant in &grants {
-            let (from, len) = (grant.offset(), grant.remote().len() as usize);
-            first.post(Write::new(src.slice(from..from + len)?, grant.remote()))?;
-            a.cq.wait(hang())?.check()?;
-        }
-        let (of_src, of_dst) = (src.query()?, dst.query()?);
-        let same = dst.to_vec(..)? == data;
-        Ok(check("the bytes", same)
-            .and_then(|()| equal("whose", of_dst.kind, BufferKind::User))
-            .and_then(|()| equal("grants", of_dst.grants as usize, grants.len()))
-            .and_then(|()| check("charged", of_dst.charged >= LEN as u64))
-            .and_then(|()| check("read-only", of_src.read_only && !of_dst.read_only)))
-    });
-    case(r, "a key that was rotated opens nothing any more", || {
-        let (a, b) = (&fresh(a)?, &fresh(b)?);
-        let [first, _second] = connect(a, b, None)?;
-        let mem = b.pd.alloc_buffer(4096)?;
-        let grant = mem.grant(..64, Access::REMOTE_WRITE)?;
-        let old = grant.remote();
-        let new = grant.rotate()?;
-        first.post(Write::inline_bytes(b"new", new))?;
-        a.cq.wait(hang())?.check()?;
-        first.post(Write::inline_bytes(b"old", old))?;
-        let refused = failure(&first, &a.cq).map(|error| error.status);
-        let bytes = mem.to_vec(..3)?;
-        Ok(check("another key", old.rkey() != new.rkey())
-            .and_then(|()| equal("its length", new.len(), 64))
-            .and_then(|()| equal("then", refused, Ok(Status::RemoteAccess)))
-            .and_then(|()| check("bytes", bytes == b"new")))
-    });
-    case(r, "grants end by use and with their queue pair", || {
-        let (a, b) = (&fresh(a)?, &fresh(b)?);
-        let [first, second] = connect(a, b, None)?;
-        let events = b.dev.events()?;
-        while events.next_event()?.is_some() {}
-        let mem = b.pd.alloc_buffer(4096)?;
-        let write = Access::REMOTE_WRITE;
-        let once = mem.grant_with(..64, write, GrantOptions::new().ends_on_immediate(&second))?;
-        let bound = mem.grant_with(64..128, write, GrantOptions::new().bound_to(&second))?;
-        let key = once.remote();
-        second.post_recv(Recv::empty())?;
-        first.post(Write::inline_bytes(b"used", key).imm(key.rkey()))?;
-        pass(&b.cq, Opcode::RecvWriteImm)?;
-        a.cq.wait(hang())?.check()?;
-        let of = |grant: &Grant| -> R<_> {
-            loop {
-                let event = events.wait(hang())?;
-                if let EventKind::GrantEnded { state } = event.kind {
-                    return Ok((state, event.is_about(grant)));
-                }
+    case(
+        r,
+        "memory of this process at both ends, unaligned",
+        (a, b),
+        |a, b| {
+            const LEN: usize = 3 << 20;
+            let [first, _second] = connect(a, b, None)?;
+            let (src, dst) = (
+                a.pd.user_memory_builder(LEN).read_only().build()?,
+                b.pd.user_memory_builder(LEN).huge_pages().build()?,
+            );
+            let data = pattern(9, LEN);
+            src.write_at(0, &data)?;
+            let grants = dst.grant_all(.., Access::all(), GrantOptions::new())?;
+            for grant in &grants {
+                let (from, len) = (grant.offset(), grant.remote().len() as usize);
+                first.post(Write::new(src.slice(from..from + len)?, grant.remote()))?;
+                a.cq.wait(hang())?.check()?;
             }
-        };
-        let used = of(&once)?;
-        let still = bound.query()?.state;
-        second.modify(QpAttr::to(rust_ulp::QpState::Err))?;
-        let expired = of(&bound)?;
-        let rotated = bound.rotate();
-        let ended = matches!(rotated, Err(Error::GrantEnded));
-        Ok(equal("used", used, (GrantState::Used, true))
-            .and_then(|()| equal("the other", still, GrantState::Active))
-            .and_then(|()| equal("expired", expired, (GrantState::Expired, true)))
-            .and_then(|()| check("it is not rotated", ended)))
-    });
+            let (of_src, of_dst) = (src.query()?, dst.query()?);
+            let same = dst.to_vec(..)? == data;
+            Ok(check("the bytes", same)
+                .and_then(|()| equal("whose", of_dst.kind, BufferKind::User))
+                .and_then(|()| equal("grants", of_dst.grants as usize, grants.len()))
+                .and_then(|()| check("charged", of_dst.charged >= LEN as u64))
+                .and_then(|()| check("read-only", of_src.read_only && !of_dst.read_only)))
+        },
+    );
+    case(
+        r,
+        "a key that was rotated opens nothing any more",
+        (a, b),
+        |a, b| {
+            let [first, _second] = connect(a, b, None)?;
+            let mem = b.pd.alloc_buffer(4096)?;
+            let grant = mem.grant(..64, Access::REMOTE_WRITE)?;
+            let old = grant.remote();
+            let new = grant.rotate()?;
+            first.post(Write::inline_bytes(b"new", new))?;
+            a.cq.wait(hang())?.check()?;
+            first.post(Write::inline_bytes(b"old", old))?;
+            let refused = failure(&first, &a.cq).map(|error| error.status);
+            let bytes = mem.to_vec(..3)?;
+            Ok(check("another key", old.rkey() != new.rkey())
+                .and_then(|()| equal("its length", new.len(), 64))
+                .and_then(|()| equal("then", refused, Ok(Status::RemoteAccess)))
+                .and_then(|()| check("bytes", bytes == b"new")))
+        },
+    );
+    case(
+        r,
+        "grants end by use and with their queue pair",
+        (a, b),
+        |a, b| {
+            let [first, second] = connect(a, b, None)?;
+            let events = b.dev.events()?;
+            while events.next_event()?.is_some() {}
+            let mem = b.pd.alloc_buffer(4096)?;
+            let write = Access::REMOTE_WRITE;
+            let once =
+                mem.grant_with(..64, write, GrantOptions::new().ends_on_immediate(&second))?;
+            let bound = mem.grant_with(64..128, write, GrantOptions::new().bound_to(&second))?;
+            let key = once.remote();
+            second.post_recv(Recv::empty())?;
+            first.post(Write::inline_bytes(b"used", key).imm(key.rkey()))?;
+            pass(&b.cq, Opcode::RecvWriteImm)?;
+            a.cq.wait(hang())?.check()?;
+            let of = |grant: &Grant| -> R<_> {
+                loop {
+                    let event = events.wait(hang())?;
+                    if let EventKind::GrantEnded { state } = event.kind {
+                        return Ok((state, event.is_about(grant)));
+                    }
+                }
+            };
+            let used = of(&once)?;
+            let still = bound.query()?.state;
+            second.modify(QpAttr::to(rust_ulp::QpState::Err))?;
+            let expired = of(&bound)?;
+            let rotated = bound.rotate();
+            let ended = matches!(rotated, Err(Error::GrantEnded));
+            Ok(equal("used", used, (GrantState::Used, true))
+                .and_then(|()| equal("the other", still, GrantState::Active))
+                .and_then(|()| equal("expired", expired, (GrantState::Expired, true)))
+                .and_then(|()| check("it is not rotated", ended)))
+        },
+    );
 }
 
 // --- diagnoses ----------------------------------------------------------------------------------------------------
@@ -998,13 +1054,13 @@ fn caused(qp: &Qp<Rc>, cq: &Cq, evidence: Evidence, cause: RetryCause) -> Outcom
 }
 
 fn diagnoses(r: &mut Report, a: &Host, b: &Host) {
-    let impatient = || -> R<_> {
+    let impatient = |a: &Host| -> R<_> {
         let qp = a
             .qp()
             .timeout(AckTimeout::at_least(Duration::from_millis(8)));
         Ok(qp.retry_cnt(Retries::new(1)?))
     };
-    case(r, "diagnosis: receiver not ready", || {
+    case(r, "diagnosis: receiver not ready", (a, b), |a, b| {
         let first = a.qp().rnr_retry(RnrRetries::new(1)?).build()?;
         let second = b
             .qp()
@@ -1021,23 +1077,28 @@ fn diagnoses(r: &mut Report, a: &Host, b: &Host) {
             &parts,
         ))
     });
-    case(r, "diagnosis: the peer is dead", || {
-        let first = impatient()?.build()?;
+    case(r, "diagnosis: the peer is dead", (a, b), |a, b| {
+        let first = impatient(a)?.build()?;
         let away = b.qp().build()?.endpoint(); // and it is gone
         let first = first.connect(away)?;
         first.post(Send::empty())?;
         let evidence = Evidence::default().peer_gone();
         Ok(caused(&first, &a.cq, evidence, RetryCause::PeerDead))
     });
-    case(r, "diagnosis: the peer's queue pair has failed", || {
-        let (first, second) = (impatient()?.build()?, b.qp().build()?);
-        let (to, from) = (second.endpoint(), first.endpoint());
-        let (second, first) = (second.connect(from)?, first.connect(to)?);
-        second.modify(QpAttr::to(rust_ulp::QpState::Err))?;
-        first.post(Send::empty())?;
-        let evidence = Evidence::default().peer(second.report()?);
-        Ok(caused(&first, &a.cq, evidence, RetryCause::PeerDead))
-    });
+    case(
+        r,
+        "diagnosis: the peer's queue pair has failed",
+        (a, b),
+        |a, b| {
+            let (first, second) = (impatient(a)?.build()?, b.qp().build()?);
+            let (to, from) = (second.endpoint(), first.endpoint());
+            let (second, first) = (second.connect(from)?, first.connect(to)?);
+            second.modify(QpAttr::to(rust_ulp::QpState::Err))?;
+            first.post(Send::empty())?;
+            let evidence = Evidence::default().peer(second.report()?);
+            Ok(caused(&first, &a.cq, evidence, RetryCause::PeerDead))
+        },
+    );
     // What comes is ahead of what is expected. Behind, Soft-RoCE takes it for a repeat, and
     // acknowledges what it is not: then nothing ever fails.
     let psn = |from: Endpoint| {
@@ -1056,8 +1117,9 @@ fn diagnoses(r: &mut Report, a: &Host, b: &Host) {
         case(
             r,
             &format!("diagnosis: the ends disagree on {name}"),
-            || {
-                let (first, second) = (impatient()?.build()?, b.qp().build()?);
+            (a, b),
+            |a, b| {
+                let (first, second) = (impatient(a)?.build()?, b.qp().build()?);
                 let (to, from) = (second.endpoint(), first.endpoint());
                 let (second, first) = (second.connect(wrong(from))?, first.connect(to)?);
                 second.post_recv(Recv::empty())?;
@@ -1067,15 +1129,20 @@ fn diagnoses(r: &mut Report, a: &Host, b: &Host) {
             },
         );
     }
-    case(r, "diagnosis: nothing is known of the peer", || {
-        let first = impatient()?.build()?;
-        let away = b.qp().build()?.endpoint();
-        let first = first.connect(away)?;
-        first.post(Send::empty())?;
-        let parts = ["queue pair is gone", "after 1 repeats, each after 8"];
-        Ok(diagnosed(&first, &a.cq, &[Status::RetryExceeded], &parts))
-    });
-    case(r, "diagnosis: no such remote memory", || {
+    case(
+        r,
+        "diagnosis: nothing is known of the peer",
+        (a, b),
+        |a, b| {
+            let first = impatient(a)?.build()?;
+            let away = b.qp().build()?.endpoint();
+            let first = first.connect(away)?;
+            first.post(Send::empty())?;
+            let parts = ["queue pair is gone", "after 1 repeats, each after 8"];
+            Ok(diagnosed(&first, &a.cq, &[Status::RetryExceeded], &parts))
+        },
+    );
+    case(r, "diagnosis: no such remote memory", (a, b), |a, b| {
         let [first, _second] = connect(a, b, None)?;
         first.post(Write::inline_bytes(
             b"x",
@@ -1087,7 +1154,8 @@ fn diagnoses(r: &mut Report, a: &Host, b: &Host) {
     case(
         r,
         "diagnosis: a receive that is too small, at both ends",
-        || {
+        (a, b),
+        |a, b| {
             let [first, second] = connect(a, b, None)?;
             let mem = b.pd.alloc_buffer(64)?;
             second.post_recv(Recv::new(mem.slice(..4)?))?;
