@@ -265,7 +265,7 @@ impl Private {
     pub fn grant(&self, index: usize) -> Result<RemoteSlice> {
         let grants = self.message()?.grants;
         grants.get(index).copied().ok_or(Error::Range {
-            what: "grants of the peer",
+            what: "grants of the peer, by number from 0",
             offset: index as u64,
             len: 1,
             capacity: grants.len() as u64,

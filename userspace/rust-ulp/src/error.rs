@@ -299,7 +299,7 @@ pub enum Error {
 
     /// A TCP operation of the exchange failed.
     #[error(
-        "{what}{}: {cause}; check that the peer runs, its address, and firewalls", at(.peer)
+        "{what}{}: {cause}; {}", at(.peer), tcp_hint(.cause)
     )]
     Tcp {
         /// What was done.
@@ -531,6 +531,17 @@ fn at(peer: &Option<SocketAddr>) -> String {
     match peer {
         Some(peer) => format!(" {peer}"),
         None => String::new(),
+    }
+}
+
+fn tcp_hint(cause: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind::*;
+    match cause.kind() {
+        AddrNotAvailable => "no interface of this network namespace has that address",
+        AddrInUse => "another program listens there",
+        InvalidInput => "it is ADDRESS:PORT",
+        UnexpectedEof => "the peer hung up",
+        _ => "check that the peer runs, its address, and firewalls",
     }
 }
 

@@ -36,10 +36,10 @@ use std::task::{ready, Context, Poll};
 use std::time::Duration;
 
 /// How long an exchange may take, from the connection to the point where both sides are ready,
-/// unless said otherwise.
+/// unless said otherwise: 10 seconds.
 pub const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long [`PreparedQp::accept_tcp`] waits for somebody to connect.
+/// How long [`PreparedQp::accept_tcp`] waits for somebody to connect: 60 seconds.
 pub const ACCEPT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long after a refusal another attempt is made.
@@ -69,7 +69,7 @@ impl Peer {
     /// [`Error::Range`] if it granted fewer.
     pub fn grant(&self, index: usize) -> Result<RemoteSlice> {
         self.grants.get(index).copied().ok_or(Error::Range {
-            what: "grants of the peer",
+            what: "grants of the peer, by number from 0",
             offset: index as u64,
             len: 1,
             capacity: self.grants.len() as u64,
@@ -102,6 +102,9 @@ impl Peer {
     }
 
     /// Returns true once [`Self::wait_gone`] would return at once. Does not wait.
+    ///
+    /// Requests of a process that was killed may still arrive after this. Drop the queue pair, or
+    /// revoke the grants, before somebody else gets its work: none arrives after that.
     ///
     /// The file of [`AsFd`] is readable from then on, for `poll`, `epoll` and the like.
     ///
@@ -576,6 +579,9 @@ impl<T: Connected> PreparedQp<T> {
 }
 
 /// Takes connections of many peers.
+///
+/// An error of [`Incoming::accept`] concerns that peer alone, which may be no program of this kind:
+/// a server goes on with the next.
 #[derive(Debug)]
 pub struct Listener {
     tcp: TcpListener,

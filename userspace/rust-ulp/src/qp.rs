@@ -117,7 +117,7 @@ impl<T: Transport> QpBuilder<T> {
         }
     }
 
-    /// A queue of its own for the completions of receives.
+    /// A queue of its own for the completions of receives. Without effect with [`Self::srq`].
     pub fn recv_cq(mut self, cq: &Cq) -> Self {
         self.recv_cq = cq.clone();
         self
@@ -817,8 +817,9 @@ impl PreparedQp<Ud> {
 
 /// A queue pair that is connected, or ready (state Rts): requests can be posted to it.
 ///
-/// Cheap to clone; destroyed when the last clone is gone, with whatever is in flight on it. It
-/// keeps its completion queues and its protection domain.
+/// Cheap to clone; destroyed when the last clone is gone, with whatever is in flight on it.
+/// Completions that are in the queue already can still be taken. It keeps its completion queues and
+/// its protection domain.
 #[derive(Debug)]
 pub struct Qp<T: Transport> {
     inner: Arc<Inner>,

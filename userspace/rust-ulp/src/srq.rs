@@ -109,6 +109,11 @@ struct Inner {
 /// message that comes for one of them takes the first. Its completion names the queue pair
 /// ([`Completion::is_of`](crate::Completion::is_of)).
 ///
+/// When a queue pair ends in the middle of a message, the receive of that message completes later as
+/// [`Status::Flushed`](crate::Status::Flushed), with `qp_user_data` 0, and
+/// [`Completion::is_of`](crate::Completion::is_of) is false for all queue pairs: a server posts
+/// another in its place.
+///
 /// Cheap to clone; destroyed when the last clone and the last queue pair on it is gone.
 #[derive(Clone, Debug)]
 pub struct Srq {
@@ -128,6 +133,10 @@ pub struct SrqInfo {
     pub limit: Option<u32>,
     /// Receives posted and not completed.
     pub recvs_in_flight: u32,
+    /// Those of them that a queue pair has taken, though a later one has completed. Each queue pair
+    /// in use may hold one; queue pairs that have ended hold the rest. Others can be posted in their
+    /// place.
+    pub orphans: u32,
 }
 
 impl Srq {
@@ -196,6 +205,7 @@ impl Srq {
             max_sge: arg.max_sge,
             limit: (arg.limit != 0).then_some(arg.limit),
             recvs_in_flight: arg.recvs_in_flight,
+            orphans: arg.orphans,
         })
     }
 

@@ -317,6 +317,20 @@ fn requests_that_cannot_work_are_refused_here() {
         matches!(error, Error::Misaligned { align: 8, .. }),
         "{error}"
     );
+    let short = RemoteSlice::new(0x1000, 4, 1).unwrap();
+    let error = p.a.post(FetchAdd::new(short, 1, local(0..8))).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Range {
+                what: "remote memory",
+                len: 8,
+                capacity: 4,
+                ..
+            }
+        ),
+        "{error}"
+    );
     let even = RemoteSlice::new(0x1000, 64, 1).unwrap();
     let error = p.a.post(FetchAdd::new(even, 1, local(0..16))).unwrap_err();
     assert!(
@@ -1625,6 +1639,25 @@ fn errors_say_what_to_do() {
                 cause: std::io::ErrorKind::NotFound.into(),
             },
             &["connecting to", "check that the peer runs"],
+        ),
+        (
+            Error::Tcp {
+                what: "listening at",
+                peer: Some(([10, 9, 0, 9], 1).into()),
+                cause: std::io::ErrorKind::AddrNotAvailable.into(),
+            },
+            &[
+                "listening at 10.9.0.9:1: ",
+                "no interface of this network namespace",
+            ],
+        ),
+        (
+            Error::Tcp {
+                what: "waiting for a message of the peer",
+                peer: None,
+                cause: std::io::ErrorKind::UnexpectedEof.into(),
+            },
+            &["the peer hung up"],
         ),
         (
             Error::Wire(crate::wire::WireError::Magic),

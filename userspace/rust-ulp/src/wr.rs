@@ -201,17 +201,17 @@ impl<'a> Request<'a> {
             }
         }
         let atomic = self.needed == Access::REMOTE_ATOMIC;
-        if len > remote.len() || (atomic && len != 8) {
-            return Err(Error::Range {
-                what: if atomic {
-                    "result of an atomic operation, which has 8 bytes"
-                } else {
-                    "remote memory"
-                },
-                offset: remote.addr(),
-                len,
-                capacity: if atomic { 8 } else { remote.len() },
-            });
+        let range = |what, capacity| Error::Range {
+            what,
+            offset: remote.addr(),
+            len,
+            capacity,
+        };
+        if atomic && len != 8 {
+            return Err(range("result of an atomic operation, which has 8 bytes", 8));
+        }
+        if len > remote.len() {
+            return Err(range("remote memory", remote.len()));
         }
         if atomic && remote.addr() % 8 != 0 {
             return Err(Error::Misaligned {
@@ -411,6 +411,8 @@ impl<'a> Post<'a, Rc> for Write<'a> {}
 impl<'a> Post<'a, Uc> for Write<'a> {}
 
 /// An RDMA Read: bytes of the peer's memory come here, without the peer's program taking part.
+///
+/// Nothing is promised about the order in which one Read takes its bytes.
 ///
 /// Needs [`Access::REMOTE_READ`].
 #[doc(alias = "RUST_ULP_WR_RDMA_READ")]
