@@ -68,7 +68,7 @@ bool hca_stopped;
 bool hca_storm;
 module_param_named(pause_storm, hca_storm, bool, 0644);
 MODULE_PARM_DESC(pause_storm,
-		 "pause frames stop the priority of RoCE between the adapters");
+		 "pause frames stop connected queue pairs between the adapters");
 
 /* The devices by number. A reader is in an RCU read section. */
 struct hca __rcu *hcas[2];
