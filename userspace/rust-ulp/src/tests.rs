@@ -317,33 +317,21 @@ fn requests_that_cannot_work_are_refused_here() {
         matches!(error, Error::Misaligned { align: 8, .. }),
         "{error}"
     );
-    let short = RemoteSlice::new(0x1000, 4, 1).unwrap();
-    let error = p.a.post(FetchAdd::new(short, 1, local(0..8))).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::Range {
-                what: "remote memory",
-                len: 8,
-                capacity: 4,
-                ..
-            }
+    for (target, result, what, fits) in [
+        (4, 0..8, "remote memory", 4),
+        (
+            64,
+            0..16,
+            "result of an atomic operation, which has 8 bytes",
+            8,
         ),
-        "{error}"
-    );
-    let even = RemoteSlice::new(0x1000, 64, 1).unwrap();
-    let error = p.a.post(FetchAdd::new(even, 1, local(0..16))).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            Error::Range {
-                len: 16,
-                capacity: 8,
-                ..
-            }
-        ),
-        "{error}"
-    );
+    ] {
+        let target = RemoteSlice::new(0x1000, target, 1).unwrap();
+        let error = p.a.post(FetchAdd::new(target, 1, local(result)));
+        let error = error.unwrap_err();
+        let is_it = matches!(error, Error::Range { what: is, capacity, .. } if (is, capacity) == (what, fits));
+        assert!(is_it, "{error}");
+    }
     let many = vec![local(0..1); 17];
     let error = p.a.post(Send::gather(&many)).unwrap_err();
     assert!(
