@@ -585,7 +585,7 @@ fn manager(r: &mut Report, a: &Host, b: &Host) {
             let came = next(&b.cq, Opcode::Recv)?.wr_id;
             let waiting = EventKind::ConnectRequest { waiting: 1 };
             Ok(equal("the request", first, (waiting, 5, true))
-                .and_then(|()| equal("meanwhile", state, cm::State::Connecting))
+                .and_then(|()| equal("until then", state, cm::State::Connecting))
                 .and_then(|()| equal("both are told", told, [true; 2]))
                 .and_then(|()| {
                     let own = (theirs.qp().qp_num(), ours.qp().qp_num());
