@@ -194,11 +194,6 @@ class Thread:
             raise self.error
         return self.result
 
-    def is_in_module(self):
-        """Whether the call has come into the module, and sleeps there."""
-        with open(f"/proc/self/task/{self.thread.native_id}/stack") as f:
-            return "rust_ulp" in f.read()
-
     def name(self, seconds=40):
         """The errno's name."""
         return error_of(self.end, seconds)
@@ -550,7 +545,7 @@ def test_backlog(r):
     r.equal("it is rejected", (thread.name(), thread.error.reason), ("ECONNREFUSED", 28))
     page = Page(S["get_request"](size=bad.size, listener=h, timeout_ns=30 * PATIENCE * SECOND))
     waiter = Thread(ulp.ioctl, f.fd, N["IOC_GET_REQUEST"], page.at)
-    r.check("GET_REQUEST waits", until(waiter.is_in_module))
+    r.check("GET_REQUEST waits", until(lambda: ulp.sleeps_in_module(waiter.thread)))
     page.protect()
     thread = Thread(connect, clients[3], "10.9.0.1", server.port, seconds=30)
     r.equal("GET_REQUEST whose struct cannot be written any more", waiter.name(), "EFAULT")

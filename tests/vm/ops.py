@@ -20,7 +20,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tracing
 import ulp
-from lifetime import LONG, ended, in_background, sleeps
+from lifetime import LONG, ended, in_background
 from ulp import N, S, Buffer, Cq, Qp, error_of, pair, pattern
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | N["ACCESS_REMOTE_ATOMIC"]
@@ -472,12 +472,6 @@ def test_reserve(r):
     r.equal("the device is asked for one entry more than the ring has", asked, [(n, [n + 1]) for n in (1, 16, 256)])
 
 
-def asleep(thread):
-    """Whether it has come into the module, and sleeps there: one that is only on its way is not."""
-    with open(f"/proc/self/task/{thread.native_id}/stack") as f:
-        return sleeps(thread) and "rust_ulp" in f.read()
-
-
 def test_waiters(r):
     """Two wait for one queue: a completion wakes the one that came first and needs less.
 
@@ -493,7 +487,7 @@ def test_waiters(r):
                 waiter = in_background(
                     lambda n=count: a.file.submit(cq=a.cq.handle, min_complete=n, timeout_ns=LONG).wait_error
                 )
-                states.append(ulp.until(lambda thread=waiter: asleep(thread)))
+                states.append(ulp.until(lambda thread=waiter: ulp.sleeps_in_module(thread)))
                 sleepers.append(waiter)
             a.file.submit([a.write(b, 8, user_data=100 + i)])
             states.append(ended(sleepers[0]))
@@ -513,7 +507,7 @@ def test_served(r):
     with tracing.Trace() as trace:
         for i in range(rounds):
             waiter = in_background(lambda: a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=LONG).wait_error)
-            states.append(ulp.until(lambda thread=waiter: asleep(thread)))
+            states.append(ulp.until(lambda thread=waiter: ulp.sleeps_in_module(thread)))
             threads.append(waiter.native_id)
             a.file.submit([a.write(b, 8, user_data=100 + i)])
             states.append(ended(waiter))
@@ -549,7 +543,7 @@ def test_last(r):
             a, b = pair(connect={"timeout": 20, "retry_cnt": 0})
             b.file.submit([b.qp.wr("RECV", b.buffer, 0, 8)])
             receiver = in_background(receive, b)
-            ulp.until(lambda thread=receiver: asleep(thread))
+            ulp.until(lambda thread=receiver: ulp.sleeps_in_module(thread))
             # In one call: the receiver need not wait for the interpreter.
             a.file.submit([a.qp.wr("SEND", a.buffer, 0, 8)], cq=a.cq.handle, min_complete=1, timeout_ns=LONG)
             seen.append(([c.status for c in a.cq.reap()], ended(receiver)))

@@ -131,6 +131,13 @@ def until(function, seconds=20):
     return got
 
 
+def sleeps_in_module(thread):
+    """Whether the thread has come into the module, and sleeps there: one that is only on its way does not."""
+    task = f"/proc/self/task/{thread.native_id}/"
+    with open(task + "stack") as stack, open(task + "stat") as stat:
+        return "rust_ulp" in stack.read() and stat.read().rsplit(")", 1)[1].split()[0] == "S"
+
+
 class File(OnHost):
     """An open file of the device, and its commands."""
 

@@ -101,16 +101,12 @@ class Destroyed:
         ctypes.memmove(path.dgid, bytes(10) + b"\xff\xff\x0a\x09\x00\x4d", 16)
         self.thread = threading.Thread(target=self.resolve, args=(qp, path), daemon=True)
         self.thread.start()
-        self.is_held = ulp.until(self.is_in_module)
+        self.is_held = ulp.until(lambda: ulp.sleeps_in_module(self.thread))
         self.said = error_of(end.file.destroy, qp.handle)
-        self.was_held = self.thread.is_alive() and self.is_in_module()
+        self.was_held = self.thread.is_alive() and ulp.sleeps_in_module(self.thread)
 
     def resolve(self, qp, path):
         self.modified = error_of(qp.to_rtr, path)
-
-    def is_in_module(self):
-        with open(f"/proc/self/task/{self.thread.native_id}/stack") as f:
-            return "rust_ulp" in f.read()
 
 
 def test_destroyed(r):
