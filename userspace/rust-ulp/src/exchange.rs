@@ -582,6 +582,29 @@ impl<T: Connected> PreparedQp<T> {
 ///
 /// An error of [`Incoming::accept`] concerns that peer alone, which may be no program of this kind:
 /// a server goes on with the next.
+///
+/// ```no_run
+/// use rust_ulp::{Device, Error, Listener, Peer, Qp, Rc, Result};
+/// use std::time::Duration;
+///
+/// fn serve(dev: &Device) -> Result<()> {
+///     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(256)?);
+///     let listener = Listener::bind(dev, "0.0.0.0:18515")?;
+///     let mut clients: Vec<(Qp<Rc>, Peer)> = Vec::new();
+///     loop {
+///         match listener.accept(Duration::from_secs(1)) {
+///             Ok(incoming) => match incoming.accept(pd.qp_builder(&cq).build()?, &[]) {
+///                 Ok(client) => clients.push(client),
+///                 Err(error) => eprintln!("a client: {error}"),
+///             },
+///             Err(Error::Timeout { .. }) => {
+///                 clients.retain(|(_, peer)| !matches!(peer.is_gone(), Ok(true)));
+///             }
+///             Err(error) => return Err(error),
+///         }
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Listener {
     tcp: TcpListener,
