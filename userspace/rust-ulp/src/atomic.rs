@@ -110,7 +110,10 @@ macro_rules! numbers {
 
             #[doc = concat!("Stores a `", stringify!($ty), "` in host order at `offset`.")]
             ///
-            /// An ordering that a store cannot have is taken as `SeqCst`.
+            /// With [`Ordering::Release`], a peer whose Read has brought this number, and which then
+            /// posts another Read, finds in that what was stored here before. Within one Read the
+            /// device fetches memory in any order. An ordering that a store cannot have is taken as
+            /// `SeqCst`.
             ///
             /// # Errors
             ///
