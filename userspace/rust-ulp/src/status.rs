@@ -60,7 +60,8 @@ statuses! {
          allows; post larger receives, or split the message";
     /// The queue pair cannot do that.
     LocalQpOperation = 2, "local queue pair operation error",
-        "the queue pair could not carry the request out: check its type, state and limits";
+        "the queue pair could not carry the request out: check its type, state and limits, and of a receive \
+         that its buffer still exists";
     /// Obsolete.
     LocalEecOperation = 3, "local EE context operation error", "obsolete: a driver's error";
     /// Local memory was not the queue pair's to use.
@@ -82,8 +83,8 @@ statuses! {
         "the receive buffer does not allow what the peer did to it";
     /// The peer could not take the request.
     RemoteInvalidRequest = 9, "remote invalid request",
-        "the peer's queue pair does not take such a request: its receive is too small for the message, \
-         or it does not allow the operation (access flags, responder resources)";
+        "the peer's queue pair does not take such a request: its receive is too small for the message, and \
+         fails with this status too; or it does not allow the operation (access flags, responder resources)";
     /// The peer's memory was not ours to use.
     RemoteAccess = 10, "remote access error",
         "the peer's memory refused the access: a wrong or revoked rkey, an address or length outside \
@@ -93,10 +94,10 @@ statuses! {
         "the peer's device could not carry the request out: see its completions and its log";
     /// No answer.
     RetryExceeded = 12, "retry exceeded",
-        "no acknowledgement after all retries: is the peer's queue pair gone or not yet ready to \
-         receive, the GID index wrong on either end (Device::default_gid() gives the reason for it), no route \
-         or a firewall for UDP port 4791, a path that drops packets (no flow control, MTU), or do the \
-         two ends disagree on PSNs? A peer that is only slow wants a longer QpBuilder::timeout()";
+        "no acknowledgement after all retries: is the peer's queue pair gone (has its program ended?) or \
+         not yet ready to receive, the GID index wrong on either end (Device::default_gid() gives the reason \
+         for it), no route or a firewall for UDP port 4791, a path that drops packets (no flow control, MTU), \
+         or do the two ends disagree on PSNs? A peer that is only slow wants a longer QpBuilder::timeout()";
     /// No receive.
     RnrRetryExceeded = 13, "receiver not ready",
         "the peer had no receive posted: it has to post them before it is sent to, and more of them; or \
