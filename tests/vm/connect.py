@@ -620,7 +620,8 @@ def test_cookies(r):
     thread = Thread(c.file.call, "CONNECT", user_data=22, **asked)
     request = get_request(f, door.handle).handle
     r.equal("of the listener", [query(f, door.handle).user_data, query(f, request).user_data], [11, 0])
-    r.equal("CONNECT_REQUEST has it", [e.user_data for e in f.records()], [11])
+    # The event comes after the request.
+    r.equal("CONNECT_REQUEST has it", [e.user_data for e in until(f.records)], [11])
     wrong = {"request": request, "qp": server.qp.handle, "param": param(path_mtu=1), "timeout_ns": hang_ns()}
     r.equal("an ACCEPT that fails", error_of(f.call, "ACCEPT", user_data=44, **wrong), "ERANGE")
     r.equal("leaves none", query(f, request).user_data, 0)
