@@ -134,8 +134,11 @@ def until(function, seconds=20):
 def sleeps_in_module(thread):
     """Whether the thread has come into the module, and sleeps there: one that is only on its way does not."""
     task = f"/proc/self/task/{thread.native_id}/"
-    with open(task + "stack") as stack, open(task + "stat") as stat:
-        return "rust_ulp" in stack.read() and stat.read().rsplit(")", 1)[1].split()[0] == "S"
+    try:
+        with open(task + "stack") as stack, open(task + "stat") as stat:
+            return "rust_ulp" in stack.read() and stat.read().rsplit(")", 1)[1].split()[0] == "S"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 class File(OnHost):
