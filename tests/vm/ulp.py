@@ -136,7 +136,7 @@ def sleeps_in_module(thread):
     task = f"/proc/self/task/{thread.native_id}/"
     try:
         with open(task + "stack") as stack, open(task + "stat") as stat:
-            return "rust_ulp" in stack.read() and stat.read().rsplit(")", 1)[1].split()[0] == "S"
+            return "rust_ulp" in stack.read() and stat.read().rsplit(")", 1)[1].split()[0] in "SD"
     except (FileNotFoundError, ProcessLookupError):
         return False
 
