@@ -437,6 +437,11 @@ impl GrantObject {
         // A full barrier before `is_over` loads the epoch: `end_all` changes the epoch before the
         // work looks for a handle, so one of the two sees the other.
         let _ = self.key.handle.xchg(handle, Full);
+        self.end_if_over();
+    }
+
+    /// Has the work end the grant if its queue pair has ended, or it was used. Sleeps.
+    fn end_if_over(&self) {
         if let Some(grants) = &self.grants {
             if grants.is_over(&self.key) {
                 grants.end(&self.key);
@@ -475,6 +480,9 @@ impl GrantObject {
         }
         let dead = slot.replace(fresh);
         drop(dead);
+        // The work that ends all grants may be past the new key, and not have come to the old one. It
+        // held the lock of the keys before `rename` did, so this sees the epoch that the work saw.
+        self.end_if_over();
         trace::grant_rotate(handle, old, rkey, 0);
         ulp_debug!(
             "grant {:#x}: key {:#x} instead of {:#x}\n",
