@@ -223,24 +223,32 @@ impl<'w> Actor<'w> {
         }
     }
 
-    /// Destroys an object that was taken off the list; puts it back when that is refused.
+    /// Destroys an object that was taken off the list; puts it back when that is refused, or when a
+    /// spoiled struct named another object.
     pub fn destroy(&mut self, open: &Open, object: Object) {
         let arg = abi::Destroy {
             handle: object.handle,
             ..abi::Destroy::new()
         };
-        match self.cmd(open, arg).0 {
+        let (result, sent) = self.cmd(open, arg);
+        let other = sent.handle != object.handle;
+        match result {
+            Ok(()) if other => {
+                let mut objects = lock(&open.objects);
+                objects.retain(|other| other.handle != sent.handle);
+                objects.push(object);
+                remember(&open.stale, sent.handle, 32);
+            }
             Ok(()) => {
                 remember(&open.stale, object.handle, 32);
-                let query = abi::Destroy { ..arg };
                 let spoil = std::mem::take(&mut self.spoil);
-                let again = self.cmd(open, query).0;
+                let again = self.cmd(open, arg).0;
                 self.spoil = spoil;
                 if again == Ok(()) {
                     self.finding(format!("a {:?} was destroyed twice", object.kind));
                 }
             }
-            Err(Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) => (),
+            Err(Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) if !other => (),
             Err(_) => lock(&open.objects).push(object),
         }
     }
