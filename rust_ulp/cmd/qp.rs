@@ -152,7 +152,7 @@ const MODIFIABLE: u32 = abi::QP_STATE
 /// Checks each attribute that `attr_mask` selects. Sleeps.
 ///
 /// Returns [`EINVAL`] for an undefined value, [`ERANGE`] for a number that is too large, and
-/// [`ENOENT`] for a port or P_Key that the device lacks.
+/// [`ENOENT`] for a port that the device lacks.
 fn check_attributes(device: &DeviceState, value: &abi::QpModify) -> Result {
     let (attr, given) = (&value.attr, |bit: u32| value.attr_mask & bit != 0);
     if value.attr_mask & !MODIFIABLE != 0
@@ -199,12 +199,25 @@ fn check_attributes(device: &DeviceState, value: &abi::QpModify) -> Result {
             return Err(ERANGE);
         }
     }
-    if given(abi::QP_PKEY_INDEX) && given(abi::QP_PORT) {
-        device
-            .device()
-            .pkey(attr.port_num, attr.pkey_index.into())?;
-    }
     Ok(())
+}
+
+/// Checks the P_Key index against the table of the port that the queue pair has or is to have.
+/// Sleeps.
+fn check_pkey(ctx: &Ctx<'_>, qp: &QpObject, from: State, value: &abi::QpModify) -> Result {
+    if value.attr_mask & abi::QP_PKEY_INDEX == 0 {
+        return Ok(());
+    }
+    let port = if value.attr_mask & abi::QP_PORT != 0 {
+        value.attr.port_num
+    } else if matches!(from, State::Reset | State::Err) {
+        // It has no port, and no transition from these states takes the index without one.
+        return Err(eproto());
+    } else {
+        qp.qp().query()?.port
+    };
+    let device = ctx.device.device();
+    device.pkey(port, value.attr.pkey_index.into()).map(drop)
 }
 
 /// Returns the path of QP_MODIFY, with the MAC address of the peer if the port needs one, and the
@@ -269,6 +282,7 @@ fn change(
     value: &mut abi::QpModify,
 ) -> Result {
     let attr = &value.attr;
+    check_pkey(ctx, qp, from, value)?;
     let (av, _gid) = path(ctx, qp, from, value)?;
     if value.attr_mask & abi::QP_QKEY != 0
         && attr.qkey & rdma::qp::CONTROLLED_QKEY != 0

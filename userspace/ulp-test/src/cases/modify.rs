@@ -198,15 +198,14 @@ fn attributes(r: &mut Report, set: &Set) {
     bad("port_num", QPS_INIT, ENOENT, &[0, 2, 255, 257], |arg, n| {
         arg.attr.port_num = n;
     });
-    bad(
-        "pkey_index",
-        QPS_INIT,
-        ENOENT,
-        &[0x7fff, 0xffff],
-        |arg, n| {
-            arg.attr.pkey_index = n as u16;
-        },
-    );
+    const NO_PKEYS: &[u32] = &[0x7fff, 0xffff];
+    bad("pkey_index", QPS_INIT, ENOENT, NO_PKEYS, |arg, n| {
+        arg.attr.pkey_index = n as u16;
+    });
+    bad("pkey_index alone", QPS_RTR, ENOENT, NO_PKEYS, |arg, n| {
+        arg.attr_mask |= abi::QP_PKEY_INDEX;
+        arg.attr.pkey_index = n as u16;
+    });
     bad("path_mtu", QPS_RTR, EINVAL, &[0, 6, 7, 255], |arg, n| {
         arg.attr.path_mtu = n as u8;
     });
