@@ -86,6 +86,7 @@ int rust_ulp_h_gid(struct ib_device *dev, u32 port, u32 index, struct net *net,
 {
 	const struct ib_gid_attr *attr = rdma_get_gid_attr(dev, port, index);
 	struct net_device *ndev;
+	int err = 0;
 
 	if (IS_ERR(attr))
 		return PTR_ERR(attr);
@@ -95,16 +96,21 @@ int rust_ulp_h_gid(struct ib_device *dev, u32 port, u32 index, struct net *net,
 	out->gid_type = attr->gid_type;
 	rcu_read_lock();
 	ndev = rdma_read_gid_attr_ndev_rcu(attr);
-	if (!IS_ERR(ndev) && !net_eq(dev_net(ndev), net)) {
+	if (ndev == ERR_PTR(-ENODEV)) {
+		/* No network device: InfiniBand. */
+	} else if (IS_ERR(ndev)) {
+		/* Deleted since, in whatever namespace it was. */
+		err = PTR_ERR(ndev);
+	} else if (!net_eq(dev_net(ndev), net)) {
 		out->foreign_net = true;
-	} else if (!IS_ERR(ndev)) {
+	} else {
 		out->local_net = true;
 		out->ifindex = ndev->ifindex;
 		strscpy_pad(out->ifname, ndev->name, sizeof(out->ifname));
 	}
 	rcu_read_unlock();
 	rdma_put_gid_attr(attr);
-	return 0;
+	return err;
 }
 
 u32 rust_ulp_h_port_ifindex(struct ib_device *dev, u32 port, struct net *net)
