@@ -119,6 +119,8 @@ pub(crate) struct Pages {
     len: usize,
     backing: Backing,
     charge: Option<PinnedCharge>,
+    /// Dropped with the pages.
+    _held: Option<Arc<dyn Send + Sync>>,
 }
 
 /// The owner of the pages.
@@ -173,6 +175,7 @@ impl Pages {
             len: 0,
             backing: Backing::Allocated,
             charge,
+            _held: None,
         };
         let gfp = policy.gfp(order);
         for _ in 0..count {
@@ -243,6 +246,7 @@ impl Pages {
             len,
             backing: Backing::Pinned { write },
             charge: Some(charge),
+            _held: None,
         })
     }
 
@@ -273,6 +277,7 @@ impl Pages {
             len,
             backing: Backing::DmaBuf { _buf: buf },
             charge: None,
+            _held: None,
         })
     }
 
@@ -309,7 +314,14 @@ impl Pages {
                 _buf: buf,
             },
             charge: None,
+            _held: None,
         })
+    }
+
+    /// Holds `value`, such as a charge, until nothing uses the pages any more, no mapping either.
+    pub(crate) fn holding(mut self, value: Arc<dyn Send + Sync>) -> Self {
+        self._held = Some(value);
+        self
     }
 
     /// Returns the length in bytes.

@@ -46,7 +46,6 @@ pub(crate) struct CqObject {
     mmap_offset: MmapOffset,
     delivery: u32,
     use_count: UseCount,
-    _charge: QuotaCharge,
 }
 
 impl CqObject {
@@ -64,7 +63,8 @@ impl CqObject {
             abi::DELIVER_CALLER => rdma::cq::PollContext::Direct,
             _ => return Err(EINVAL),
         };
-        let ring = Ring::new(options.entries, options.entry_size, None, file)?;
+        let charge = Arc::new(charge, GFP_KERNEL_ACCOUNT)?;
+        let ring = Ring::new(options.entries, options.entry_size, None, file, charge)?;
         let cq = rdma::cq::Cq::new(
             device,
             options.entries.saturating_add(rdma::qp::CQ_RESERVE),
@@ -79,7 +79,6 @@ impl CqObject {
                 ring,
                 delivery: options.delivery,
                 use_count: UseCount::new(),
-                _charge: charge,
             },
             GFP_KERNEL_ACCOUNT,
         )?)

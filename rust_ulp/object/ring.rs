@@ -275,19 +275,21 @@ impl Ring {
     /// Creates a ring of `entries` entries: a power of two, at most
     /// [`MAX_CQ_ENTRIES`](crate::limits::MAX_CQ_ENTRIES). Sleeps.
     ///
-    /// Each entry has the first `entry_size` bytes of [`abi::Cqe`], a multiple of 8.
+    /// Each entry has the first `entry_size` bytes of [`abi::Cqe`], a multiple of 8. The pages keep
+    /// `charge`, which is for the entries.
     pub(crate) fn new(
         entries: u32,
         entry_size: u32,
         node: Option<i32>,
         file: Arc<FileEvents>,
+        charge: Arc<dyn Send + Sync>,
     ) -> Result<Arc<Self>> {
         let bytes = (entry_size as usize)
             .checked_mul(entries as usize)
             .and_then(|bytes| bytes.checked_add(abi::CQ_ENTRIES_OFFSET))
             .ok_or(ERANGE)?;
         let pages = Arc::new(
-            Pages::new(bytes, 0, node, AllocPolicy::Reclaim, false)?,
+            Pages::new(bytes, 0, node, AllocPolicy::Reclaim, false)?.holding(charge),
             GFP_KERNEL_ACCOUNT,
         )?;
         let header = abi::CqRing {
@@ -390,8 +392,13 @@ const _: () = assert!(core::mem::size_of::<abi::CqRing>() <= abi::CQ_ENTRIES_OFF
 mod tests {
     use super::*;
 
+    fn ring_of(entries: u32, entry_size: u32) -> Result<Arc<Ring>> {
+        let no_charge = Arc::new((), GFP_KERNEL)?;
+        Ring::new(entries, entry_size, None, FileEvents::new(0)?, no_charge)
+    }
+
     fn ring(entries: u32) -> Result<Arc<Ring>> {
-        Ring::new(entries, abi::Cqe::SIZE, None, FileEvents::new(0)?)
+        ring_of(entries, abi::Cqe::SIZE)
     }
 
     fn cqe(user_data: u64) -> abi::Cqe {
@@ -403,7 +410,7 @@ mod tests {
 
     #[test]
     fn writes_entries_as_long_as_user_space_knows_them() -> Result {
-        let ring = Ring::new(4, 16, None, FileEvents::new(0)?)?;
+        let ring = ring_of(4, 16)?;
         for user_data in 1..=2 {
             ring.reserve(1)?;
             ring.push(&abi::Cqe {

@@ -117,7 +117,6 @@ pub(crate) struct SubmitRing {
     pending: Mutex<Pending>,
     entries: u32,
     mmap_offset: MmapOffset,
-    _charge: QuotaCharge,
 }
 
 impl SubmitRing {
@@ -131,8 +130,9 @@ impl SubmitRing {
             .checked_mul(ENTRY)
             .and_then(|bytes| bytes.checked_add(abi::RING_ENTRIES_OFFSET))
             .ok_or(ERANGE)?;
+        let charge = Arc::new(charge, GFP_KERNEL_ACCOUNT)?;
         let pages = Arc::new(
-            Pages::new(bytes, 0, None, AllocPolicy::Reclaim, false)?,
+            Pages::new(bytes, 0, None, AllocPolicy::Reclaim, false)?.holding(charge),
             GFP_KERNEL_ACCOUNT,
         )?;
         let header = abi::Ring {
@@ -155,7 +155,6 @@ impl SubmitRing {
                 pending <- new_mutex!(pending, "rust_ulp::SubmitRing::pending"),
                 entries,
                 mmap_offset,
-                _charge: charge,
             }),
             GFP_KERNEL_ACCOUNT,
         )

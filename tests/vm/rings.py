@@ -9,6 +9,7 @@ Expects the module and two hosts; `rxe1` is gone when `removed` returns. Prints 
 
 import ctypes
 import errno
+import gc
 import os
 import random
 import signal
@@ -376,11 +377,15 @@ def test_limits(r):
     rings = [SubmitRing(a.file, n) for n in (1, 1000)]
     r.equal("lengths are powers of two", [ring.entries for ring in rings], [1, 1024])
     r.equal("entries count as those of queues do", entries(), (before[0] + 1025, before[1] + 2))
-    for ring in rings:
-        a.file.destroy(ring.handle)
-    r.equal("until the ring is destroyed", entries(), before)
+    cq = ulp.Cq(a.file, 512)
+    for made in (*rings, cq):
+        a.file.destroy(made.handle)
     rings[1].map[:4] = b"\0\0\0\0"
-    r.equal("its mapping stays", rings[1].header.entries, 1024)
+    r.equal("the mapping of a ring that is destroyed stays", rings[1].header.entries, 1024)
+    r.equal("and its entries count, as those of a queue do", entries(), (before[0] + 1025 + 512, before[1]))
+    del rings[1], cq, made
+    gc.collect()
+    r.equal("until it is unmapped", entries(), (before[0] + 1, before[1]))
     r.equal("a mapping of more than it has", error_of(a.file.map, 1 << 20, SubmitRing(a.file, 1).offset), "EINVAL")
 
 
