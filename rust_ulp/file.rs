@@ -19,10 +19,10 @@ use crate::{
         errno::ealready,
         net::NetNs, //
     },
+    limits::UserCharge,
     logic::handle::Kind,
     object::{
         batch::Batch,
-        listener::PendingConns,
         mmap::MmapOffsets,
         quota::Quota,
         show::{
@@ -79,15 +79,14 @@ pub(crate) struct UlpFile {
     table: Mutex<ObjectTable>,
     mmap_offsets: Arc<MmapOffsets>,
     events: Arc<FileEvents>,
-    pending: Arc<PendingConns>,
     /// Spare batches for SUBMIT. Lock order: no lock is taken under it.
     #[pin]
     batches: Mutex<[Option<KBox<Batch>>; 4]>,
     quota: Arc<Quota>,
-    /// The charge for this file to the rdma cgroup of the task that attached it. Lock order: before
-    /// `rdmacg_mutex` only.
+    /// The charges for this file, to the rdma cgroup and the user of the task that attached it. Lock
+    /// order: before `rdmacg_mutex` only.
     #[pin]
-    attached: Mutex<Option<Charge>>,
+    attached: Mutex<Option<(Charge, UserCharge)>>,
 }
 
 impl UlpFile {
@@ -97,9 +96,7 @@ impl UlpFile {
         let id = SERIAL.fetch_add(1, Relaxed) as u32;
         let net = NetNs::current().ok_or(EINVAL)?;
         let events = FileEvents::new(id)?;
-        let max_objects = registry.parameters().max_objects;
         let quota = Quota::new(registry.parameters().max_entries, registry.users().clone())?;
-        let pending = Arc::new(PendingConns::new(max_objects), GFP_KERNEL_ACCOUNT)?;
         let mmap_offsets = MmapOffsets::new()?;
         let this = Arc::pin_init(
             pin_init!(Self {
@@ -110,12 +107,11 @@ impl UlpFile {
                 device: SetOnce::new(),
                 event_size: Atomic::new(0),
                 table <- new_mutex!(
-                    ObjectTable::new(max_objects),
+                    ObjectTable::new(registry.parameters().max_objects),
                     "rust_ulp::UlpFile::table"
                 ),
                 mmap_offsets,
                 events,
-                pending,
                 batches <- new_mutex!([const { None }; 4], "rust_ulp::UlpFile::batches"),
                 quota,
                 attached <- new_mutex!(None, "rust_ulp::UlpFile::attached"),
@@ -171,11 +167,6 @@ impl UlpFile {
         &self.mmap_offsets
     }
 
-    /// Returns the count of pending connection requests.
-    pub(crate) fn pending_conns(&self) -> &Arc<PendingConns> {
-        &self.pending
-    }
-
     /// Returns the quota of queue entries.
     pub(crate) fn quota(&self) -> &Arc<Quota> {
         &self.quota
@@ -200,7 +191,9 @@ impl UlpFile {
     /// Attaches the file to the device `name`, or to the default device if `name` is empty. Events
     /// have `event_size` bytes. Sleeps.
     ///
-    /// Returns [`ENOENT`] if there is no such device, and [`ealready`] if the file is attached.
+    /// Returns [`ENOENT`] if there is no such device, [`ealready`] if the file is attached, and
+    /// [`edquot`](crate::kernel::errno::edquot) if the limit of the rdma cgroup or of the user is
+    /// reached.
     pub(crate) fn attach(this: ArcBorrow<'_, Self>, name: &[u8], event_size: u32) -> Result {
         let _attaching = this.attaching.lock();
         if this.device.as_ref().is_some() {
@@ -210,10 +203,11 @@ impl UlpFile {
         // The device may have been removed since `find`.
         let guard = device.enter().map_err(|_| ENOENT)?;
         let charge = Charge::new(guard.device(), Resource::Handle)?;
+        let charges = (charge, this.registry.users().charge(1, 0)?);
         device.attach(&guard, Arc::<Self>::from(this))?;
         this.event_size.store(event_size, Relaxed);
         this.device.populate(device.clone());
-        *this.attached.lock() = Some(charge);
+        *this.attached.lock() = Some(charges);
         ulp_debug!("file {}: attached to device {}\n", this.id, device.index());
         Ok(())
     }

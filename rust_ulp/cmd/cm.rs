@@ -186,14 +186,15 @@ pub(super) fn listen(ctx: &Ctx<'_>, value: &mut abi::Listen) -> Result<Object> {
         value.backlog,
         ctx.file.device()?.clone(),
         value.user_data,
-        ctx.file.pending_conns().clone(),
         ctx.file.events().clone(),
     )?;
+    let charge = ctx.file.quota().take(value.backlog)?;
     let listener = Listener::new(
         ctx.file.net(),
         ctx.device.device(),
         address(&value.addr)?.ok_or(EINVAL)?,
         backlog,
+        charge,
     )?;
     value.addr = raw_address(Some(listener.addr()));
     Ok(Object::Listener(listener))

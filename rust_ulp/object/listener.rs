@@ -12,7 +12,8 @@ use super::{
         Connection,
         Shared, //
     },
-    deadline::Deadline, //
+    deadline::Deadline,
+    quota::QuotaCharge, //
 };
 use crate::{
     device::Device,
@@ -57,35 +58,6 @@ use kernel::{
         WorkItem, //
     }, //
 };
-
-/// Counts the requests that wait at all listeners of a file, at most as many as the file may have
-/// objects.
-pub(crate) struct PendingConns {
-    count: Atomic<i32>,
-    limit: i32,
-}
-
-impl PendingConns {
-    /// Makes a count with that limit.
-    pub(crate) fn new(limit: u32) -> Self {
-        Self {
-            count: Atomic::new(0),
-            limit: i32::try_from(limit).unwrap_or(i32::MAX),
-        }
-    }
-
-    fn enter(&self) -> Result {
-        if self.count.fetch_add(1, Relaxed) >= self.limit {
-            self.leave();
-            return Err(EAGAIN);
-        }
-        Ok(())
-    }
-
-    fn leave(&self) {
-        self.count.add(-1, Relaxed);
-    }
-}
 
 /// Requests in the order of their arrival: a ring.
 struct Waiting {
@@ -145,9 +117,8 @@ impl Waiting {
         connection
     }
 
-    /// Moves the requests whose senders have gone to `dead`, as far as that has room. Returns how
-    /// many it moved.
-    fn move_dead(&mut self) -> usize {
+    /// Moves the requests whose senders have gone to `dead`, as far as that has room.
+    fn move_dead(&mut self) {
         let (len, mut kept) = (self.len, 0usize);
         for offset in 0..len {
             let Some(mut connection) = self.place(offset).and_then(Option::take) else {
@@ -165,7 +136,6 @@ impl Waiting {
             kept = kept.saturating_add(1);
         }
         self.len = kept;
-        len.saturating_sub(kept)
     }
 
     /// Puts `connection` before all others. There is a free place.
@@ -192,7 +162,6 @@ pub(crate) struct Backlog {
     waiting: Mutex<Waiting>,
     #[pin]
     arrived: CondVar,
-    pending: Arc<PendingConns>,
     file: Arc<FileEvents>,
     /// Drops the requests whose senders have gone.
     #[pin]
@@ -218,7 +187,7 @@ impl WorkItem for Backlog {
 
 impl Admitted for Backlog {
     fn note_dead(self: Arc<Self>) {
-        self.release_dead(&mut self.waiting.lock());
+        self.waiting.lock().move_dead();
         let device = self.device.clone();
         // Work that is queued already will see it.
         let _ = device.workqueue().enqueue(self);
@@ -231,7 +200,6 @@ impl Backlog {
         len: u32,
         device: Arc<Device>,
         user_data: u64,
-        pending: Arc<PendingConns>,
         file: Arc<FileEvents>,
     ) -> Result<Arc<Self>> {
         let waiting = Waiting::new(len)?;
@@ -242,7 +210,6 @@ impl Backlog {
                 device,
                 waiting <- new_mutex!(waiting, "rust_ulp::Backlog::waiting"),
                 arrived <- new_condvar!("rust_ulp::Backlog::arrived"),
-                pending,
                 file,
                 work <- new_work!("rust_ulp::Backlog::work"),
             }),
@@ -288,7 +255,6 @@ impl Backlog {
                 return Ok(connection);
             }
             drop(waiting);
-            self.pending.leave();
             drop(connection);
             waiting = self.waiting.lock();
         }
@@ -298,15 +264,8 @@ impl Backlog {
     /// without the lock and not in a handler. Sleeps.
     fn take_dead(&self) -> Option<Arc<Connection>> {
         let mut waiting = self.waiting.lock();
-        self.release_dead(&mut waiting);
+        waiting.move_dead();
         waiting.dead.pop()
-    }
-
-    /// Gives the places of requests back whose senders have gone. They stay until they are dropped.
-    fn release_dead(&self, waiting: &mut Waiting) {
-        for _ in 0..waiting.move_dead() {
-            self.pending.leave();
-        }
     }
 
     /// Puts a request back that was taken; drops it when the listener is closed. Sleeps.
@@ -315,7 +274,6 @@ impl Backlog {
         waiting.taken = waiting.taken.saturating_sub(1);
         if waiting.closed.is_some() {
             drop(waiting);
-            self.pending.leave();
             return;
         }
         waiting.put_back(connection);
@@ -329,8 +287,6 @@ impl Backlog {
     pub(crate) fn forget(&self) {
         let mut waiting = self.waiting.lock();
         waiting.taken = waiting.taken.saturating_sub(1);
-        drop(waiting);
-        self.pending.leave();
     }
 
     /// Admits the request and takes it out of `arrived`. Returns [`EAGAIN`] when there is no room.
@@ -339,15 +295,12 @@ impl Backlog {
         let shared = Shared::requested(request, self.file.clone(), self.clone())?;
         let prepared = cm::Prepared::new(shared.clone())?;
         let room = UniqueArc::new_uninit(GFP_KERNEL)?;
-        self.pending.enter()?;
         let mut waiting = self.waiting.lock();
         let place = match waiting.closed {
             None => waiting.free(),
             Some(_) => None,
         };
         let Some(place) = place else {
-            drop(waiting);
-            self.pending.leave();
             return Err(EAGAIN);
         };
         let Some(request) = arrived.take() else {
@@ -423,6 +376,8 @@ pub(crate) struct Listener {
     id: cm::OwnedId<RequestHandler>,
     backlog: Arc<Backlog>,
     addr: SocketAddr,
+    /// For the places of the backlog.
+    _charge: QuotaCharge,
 }
 
 impl Listener {
@@ -435,6 +390,7 @@ impl Listener {
         device: &rdma::device::Device,
         addr: SocketAddr,
         backlog: Arc<Backlog>,
+        charge: QuotaCharge,
     ) -> Result<Arc<Self>> {
         let wildcard = addr.ip().is_unspecified();
         let index = device.attributes().index;
@@ -447,7 +403,15 @@ impl Listener {
             return Err(EXDEV);
         }
         let addr = id.lock().addresses().0.unwrap_or(addr);
-        Ok(Arc::new(Self { id, backlog, addr }, GFP_KERNEL_ACCOUNT)?)
+        Ok(Arc::new(
+            Self {
+                id,
+                backlog,
+                addr,
+                _charge: charge,
+            },
+            GFP_KERNEL_ACCOUNT,
+        )?)
     }
 
     /// Binds an identifier to `addr`. Sleeps. The errors are those of [`Self::new`].
@@ -508,7 +472,6 @@ impl Drop for Listener {
             let Some(connection) = connection else {
                 break;
             };
-            self.backlog.pending.leave();
             // Rejects it. The lock is not held.
             drop(connection);
         }

@@ -3,7 +3,8 @@
 //! The limits of all queues of an open file and of a user.
 //!
 //! Drivers allocate the memory of queues and charge nobody for it, so the entries of queues have
-//! limits. Process context; giving back in any context.
+//! limits. A place in a backlog counts as an entry: the connection manager charges nobody for its
+//! requests. Process context; giving back in any context.
 //!
 //! This module cannot charge that memory to a memory cgroup. `__GFP_ACCOUNT` is a flag of the
 //! driver's own allocations; no scope of a task sets it, as `memalloc_nofs_save()` clears one. The

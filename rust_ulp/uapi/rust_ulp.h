@@ -52,8 +52,9 @@
  *  EBADF       the descriptor that the command got is not open. Never said of a handle
  *  EBADFD      the handle identifies an object of another type
  *  EBUSY       another object uses this one
- *  EDQUOT      a limit is reached: on queue entries per open file, on objects or queue entries per
- *              user, or of the rdma cgroup. CAP_SYS_RESOURCE exempts from the limits per user
+ *  EDQUOT      a limit is reached: on the entries of an open file's queues, rings and backlogs, on
+ *              a user's objects, attached files or entries, or of the rdma cgroup.
+ *              CAP_SYS_RESOURCE exempts from the limits of the user
  *  EFAULT      an address cannot be read or written
  *  EINVAL      a size, flag, padding, name or enumerator is invalid
  *  EMFILE      the file has the maximum number of objects
@@ -253,7 +254,7 @@ struct rust_ulp_device_list {
  *  EINVAL      @name has no NUL
  *  EPROTONOSUPPORT  @event_size is not one that QUERY allows, or not a multiple of 8
  *  ENOENT      there is no device, none of that name, or none that this file may use
- *  EDQUOT      the rdma cgroup allows no more handles
+ *  EDQUOT      the rdma cgroup allows no more handles, or the user has too many objects and files
  *  ENOMEM      a shared cause
  */
 

@@ -19,6 +19,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tracing
 import ulp
+from connect import listen
 from ulp import N, S, Buffer, Cq, File, Qp, Srq, UserBuffer, error_of
 
 PAGE = 4096
@@ -206,6 +207,21 @@ def test_users(r):
     r.equal("entries of three files", as_user(1001, entries), repr(["none", "none", "EDQUOT", "EDQUOT"]))
     r.equal("of the same user again", as_user(1001, entries), repr(["EDQUOT"] * 4))
     r.equal("of another user", as_user(1002, entries), repr(["none", "none", "EDQUOT", "EDQUOT"]))
+
+    def backlogs():
+        return [error_of(listen, file, backlog=600) for file in files]
+
+    r.equal("requests that listeners hold", as_user(1003, backlogs), repr(["none", "none", "EDQUOT"]))
+
+    bare = [File("h1") for _ in range(102)]
+
+    def attached(files):
+        got = [error_of(file.attach) for file in files]
+        return got.count("none"), got[-2:]
+
+    r.equal("attached files", as_user(1004, lambda: attached(bare)), repr((100, ["EDQUOT"] * 2)))
+    bare[0].close()
+    r.equal("one is closed", as_user(1004, lambda: attached(bare[100:])), repr((1, ["none", "EDQUOT"])))
 
     def objects():
         made = 0
