@@ -16,7 +16,10 @@ use crate::{
     },
     events::FileEvents,
     kernel::{
-        errno::ealready,
+        errno::{
+            ealready,
+            edquot, //
+        },
         net::NetNs, //
     },
     limits::UserCharge,
@@ -29,7 +32,10 @@ use crate::{
             show,
             Totals, //
         },
-        table::Stored,
+        table::{
+            Charges,
+            Stored, //
+        },
         Object,
         ObjectTable, //
     },
@@ -192,8 +198,7 @@ impl UlpFile {
     /// have `event_size` bytes. Sleeps.
     ///
     /// Returns [`ENOENT`] if there is no such device, [`ealready`] if the file is attached, and
-    /// [`edquot`](crate::kernel::errno::edquot) if the limit of the rdma cgroup or of the user is
-    /// reached.
+    /// [`edquot`] if the limit of the rdma cgroup or of the user is reached.
     pub(crate) fn attach(this: ArcBorrow<'_, Self>, name: &[u8], event_size: u32) -> Result {
         let _attaching = this.attaching.lock();
         if this.device.as_ref().is_some() {
@@ -212,15 +217,29 @@ impl UlpFile {
         Ok(())
     }
 
+    /// Charges the current process for an object. Sleeps.
+    fn charge(&self) -> Result<Charges> {
+        let charge = Charge::new(self.enter()?.device(), Resource::Object)?;
+        let charges = (charge, self.registry.users().charge(1, 0)?);
+        Ok(Arc::new(charges, GFP_KERNEL_ACCOUNT)?)
+    }
+
     /// Adds `object` to the table and returns its handle, which the caller commits or aborts.
     /// Sleeps.
     ///
-    /// Returns [`EMFILE`] if the table is full, and [`edquot`](crate::kernel::errno::edquot) if the
+    /// Returns [`EMFILE`] if the table is full, and [`edquot`] if the
     /// limit of the rdma cgroup or of the user is reached.
     pub(crate) fn alloc_begin(&self, object: Object) -> Result<u32> {
         let (kind, number) = (object.kind(), object.number());
-        let charge = Charge::new(self.enter()?.device(), Resource::Object)?;
-        let charges = (charge, self.registry.users().charge(1, 0)?);
+        let charges = match self.charge() {
+            Err(err) if err == edquot() => {
+                // The slots of completed requests may hold charges yet.
+                self.purge()?;
+                self.charge()
+            }
+            result => result,
+        }?;
+        object.hold(&charges);
         let handle = self.table.lock().alloc_begin(object, charges)?;
         trace::object_create(self.id, kind as u32, handle, number);
         Ok(handle)

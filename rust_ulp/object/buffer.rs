@@ -13,6 +13,7 @@ use super::{
         MmapOffsets, //
     },
     pd::PdObject,
+    table::Charges,
     usecount::{
         Counted,
         UseCount,
@@ -199,6 +200,13 @@ impl BufferObject {
             },
             GFP_KERNEL_ACCOUNT,
         )?)
+    }
+
+    /// Holds `charges` until neither this nor a request uses the device's regions.
+    pub(crate) fn hold(&self, charges: &Charges) {
+        for mr in &self.keys {
+            mr.hold(charges.clone());
+        }
     }
 
     /// Returns the pages.

@@ -41,6 +41,7 @@ use qp::QpObject;
 use srq::SrqObject;
 use submit_ring::SubmitRing;
 use table::{
+    Charges,
     Stored,
     Table, //
 };
@@ -102,6 +103,16 @@ impl Object {
             Self::Pd(_) | Self::Ah(_) => (),
         }
         Ok(())
+    }
+
+    /// Holds `charges` for as long as posted requests may use the object, if they may do that after
+    /// its handle is gone.
+    pub(crate) fn hold(&self, charges: &Charges) {
+        match self {
+            Self::Ah(ah) => ah.ah().hold(charges.clone()),
+            Self::Buffer(buffer) => buffer.hold(charges),
+            _ => (),
+        }
     }
 
     /// Returns the number of a queue pair, else 0.

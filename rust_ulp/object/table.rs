@@ -18,7 +18,10 @@ use crate::{
     },
     rdma::cgroup::Charge, //
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 /// An object of a table.
 pub(crate) trait Stored {
@@ -30,7 +33,7 @@ pub(crate) trait Stored {
 }
 
 /// The charges for an object: to the rdma cgroup, and to the user.
-pub(crate) type Charges = (Charge, UserCharge);
+pub(crate) type Charges = Arc<(Charge, UserCharge)>;
 
 struct TableEntry<O> {
     generation: u16,

@@ -25,7 +25,10 @@ use kernel::{
     },
     pr_warn_once,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        Arc,
+        SetOnce, //
+    }, //
 };
 
 /// Maps an error of the resolver, which uses `ENODEV` for a route and not for the device.
@@ -152,6 +155,8 @@ pub(crate) struct Ah {
     mtu: u32,
     netdev_mtu: u32,
     pd: Arc<Pd>,
+    /// Dropped with the handle.
+    held: SetOnce<Arc<dyn Send + Sync>>,
 }
 
 // SAFETY: Nothing here changes an address handle. Destroying it is reentrant, see "Thread safety"
@@ -188,6 +193,7 @@ impl Ah {
             // SAFETY: The handle was just made.
             netdev_mtu: unsafe { bindings::rust_ulp_h_ah_netdev_mtu(ptr) },
             pd,
+            held: SetOnce::new(),
         };
         Ok((
             Arc::new(ah, GFP_KERNEL_ACCOUNT)?,
@@ -198,6 +204,11 @@ impl Ah {
     /// Returns the protection domain.
     pub(super) fn pd(&self) -> &Arc<Pd> {
         &self.pd
+    }
+
+    /// Holds `value`, such as a charge, until no request uses the handle. Holds one value only.
+    pub(crate) fn hold(&self, value: Arc<dyn Send + Sync>) {
+        self.held.populate(value);
     }
 
     /// Returns the C pointer.

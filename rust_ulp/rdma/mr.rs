@@ -36,7 +36,8 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
-        Arc, //
+        Arc,
+        SetOnce, //
     },
     types::Opaque, //
 };
@@ -298,6 +299,8 @@ pub(crate) struct Mr {
     /// Whether a peer may use it.
     remote: bool,
     mapping: KBox<Mapping>,
+    /// Dropped with the region.
+    held: SetOnce<Arc<dyn Send + Sync>>,
 }
 
 // SAFETY: Drivers are reentrant, see "Thread safety" in mod.rs. The keys change in `register` only,
@@ -357,6 +360,7 @@ impl Mr {
             pd,
             remote,
             mapping,
+            held: SetOnce::new(),
         };
         mr.map(layout.page_size)?;
         let (raw, key) = (mr.ptr.as_ptr(), mr.rkey());
@@ -397,6 +401,11 @@ impl Mr {
             bindings::rust_ulp_h_mr_set_iova(self.ptr.as_ptr(), self.addr);
         }
         Ok(())
+    }
+
+    /// Holds `value`, such as a charge, until no request uses the region. Holds one value only.
+    pub(crate) fn hold(&self, value: Arc<dyn Send + Sync>) {
+        self.held.populate(value);
     }
 
     /// Returns the protection domain.

@@ -193,6 +193,8 @@ def test_users(r):
             try:
                 os.setresuid(uid, uid, uid)
                 os.write(wire, repr(body()).encode())
+            except OSError as e:
+                os.write(wire, repr(e).encode())
             finally:
                 os._exit(0)
         os.close(wire)
@@ -222,6 +224,49 @@ def test_users(r):
     r.equal("attached files", as_user(1004, lambda: attached(bare)), repr((100, ["EDQUOT"] * 2)))
     bare[0].close()
     r.equal("one is closed", as_user(1004, lambda: attached(bare[100:])), repr((1, ["none", "EDQUOT"])))
+
+    def posted(make, request):
+        """Objects of a user, of which posted requests use those that it destroys; how many it has then."""
+        end = ends.pop()
+        handles = []
+
+        def fill():
+            before = len(handles)
+            while error_of(lambda: handles.append(make(end))) == "none":
+                pass
+            return len(handles) - before
+
+        got = [fill()]
+        end.file.submit([request(end, handle) for handle in handles[:60]])
+        for handle in handles[:60]:
+            end.file.destroy(handle)
+        got.append(fill())
+        end.qp.modify("STATE", qp_state=N["QPS_ERR"])
+        # A child has no mapping of the queue.
+        end.file.submit(cq=end.cq.handle, min_complete=60, timeout_ns=ulp.hang_ns())
+        return [*got, fill()]
+
+    def receive(end, buffer):
+        wr = end.qp.wr("RECV")
+        wr.num_sge, wr.sge = 1, S["sge"](buffer=buffer, length=64)
+        return wr
+
+    ends = [ulp.End("h1", kind="UD") for _ in range(2)]
+    for end in ends:
+        end.qp.start(5)
+        end.qp.modify("STATE", qp_state=N["QPS_SQD"])
+    for what, freed, make, request in (
+        ("buffers", 60, lambda end: end.file.call("BUFFER_CREATE", pd=end.pd, length=PAGE).handle, receive),
+        (
+            "addresses",
+            59,  # a queue pair keeps its first one
+            lambda end: end.file.ah(end.pd, end.file.gid().gid).handle,
+            lambda end, ah: end.qp.datagram(ah, end.qp.num, 5, end.buffer, 0, 64),
+        ),
+    ):
+        got = as_user(1005, lambda make=make, request=request: posted(make, request))
+        r.equal(f"{what} count while a request uses them", got, repr([100, 0, freed]))
+        ends.pop().close()
 
     def objects():
         made = 0
