@@ -180,8 +180,18 @@ pub(super) fn check_listen(value: &abi::Listen) -> Result {
     Ok(())
 }
 
+/// Returns [`EXDEV`] when the driver would use sockets of another namespace than the opener's, whose
+/// settings say for how long they block (`tcp_syn_retries`).
+fn check_namespace(ctx: &Ctx<'_>) -> Result {
+    if ctx.device.is_iwarp && !ctx.file.net().is_current() {
+        return Err(EXDEV);
+    }
+    Ok(())
+}
+
 /// Creates a listener.
 pub(super) fn listen(ctx: &Ctx<'_>, value: &mut abi::Listen) -> Result<Object> {
+    check_namespace(ctx)?;
     let backlog = Backlog::new(
         value.backlog,
         ctx.file.device()?.clone(),
@@ -345,6 +355,7 @@ pub(super) fn check_connect(value: &abi::Connect) -> Result {
 
 /// Connects a queue pair to a listener.
 pub(super) fn connect(ctx: &Ctx<'_>, value: &mut abi::Connect) -> Result<Option<NewObject>> {
+    check_namespace(ctx)?;
     let deadline = Deadline::new(value.timeout_ns, value.flags);
     if value.handle != 0 {
         connect_again(ctx, value, &deadline)?;

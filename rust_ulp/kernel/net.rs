@@ -45,6 +45,11 @@ impl NetNs {
         NonNull::new(ptr).map(|ptr| Self { ptr })
     }
 
+    /// Returns whether it is the namespace of the current process. Process context.
+    pub(crate) fn is_current(&self) -> bool {
+        Self::current().is_some_and(|net| net.ptr == self.ptr)
+    }
+
     /// Returns the C pointer, which is valid while `self` is.
     pub(crate) fn as_ptr(&self) -> *mut kernel::bindings::net {
         self.ptr.as_ptr()

@@ -299,11 +299,11 @@ pub(super) struct LoopbackPair {
 
 impl LoopbackPair {
     /// Connects `near` with `far`, two new queue pairs of `pd`, by an address that the device has
-    /// in `net`, the namespace of the current process. Sleeps for at most [`TIMEOUT_MILLIS`], and
-    /// as long again as a driver takes to give up.
+    /// in `net`. Sleeps for at most [`TIMEOUT_MILLIS`], and as long again as a driver takes to give
+    /// up.
     ///
     /// When it fails, the queue pairs are of no more use. It fails with [`eaddrnotavail`] when the
-    /// device has no address in `net`, with [`EINTR`] when a signal arrives, with [`ETIMEDOUT`],
+    /// device has no address in `net` or the current process is in another namespace, with [`EINTR`] when a signal arrives, with [`ETIMEDOUT`],
     /// and with the error of [`LoopbackConnector::close`].
     pub(super) fn new<H: WrHandler>(
         pd: &Pd,
@@ -312,6 +312,10 @@ impl LoopbackPair {
         near: &Qp<H>,
         far: &Qp<H>,
     ) -> Result<Self> {
+        if !net.is_current() {
+            // siw connects in the current one, see "iWARP" in docs/providers.md.
+            return Err(eaddrnotavail());
+        }
         let conn = LoopbackConn::new(connector.observe)?;
         connector.begin(conn.clone())?;
         let result = Self::connect(pd, net, &conn, near, far);

@@ -978,7 +978,7 @@ struct rust_ulp_qp_query {
  *
  * On iWARP, the first key of a protection domain needs a connection of the device with itself. The
  * command may therefore fail with EADDRNOTAVAIL (the device has no address in the opener's network
- * namespace), ETIMEDOUT or EINTR. A send request must have one element, under one key, else it
+ * namespace, or the caller another), ETIMEDOUT or EINTR. A send request must have one element, under one key, else it
  * fails with E2BIG. These requests fail with EOPNOTSUPP:
  *
  *  - a read that is fenced, has no data, or uses a connection that agreed on no reads
@@ -1602,7 +1602,8 @@ struct rust_ulp_conn_param {
  *  EADDRINUSE  the port is taken
  *  EADDRNOTAVAIL  no device has the address
  *  ERANGE      @backlog is not 1 to 1024
- *  EXDEV       another device than the file's has the address
+ *  EXDEV       another device than the file's has the address; iWARP: the caller is in another
+ *              network namespace than the opener
  *  EMFILE, EDQUOT, ENOMEM  a shared cause
  */
 
@@ -1715,7 +1716,8 @@ struct rust_ulp_get_request {
  *  - Of @param, the kernel uses only the reads of each side and @access_flags, which siw ignores.
  *    It ignores the other members, and they are 0 in @agreed. @peer_qp_num is 0.
  *  - @reject_reason is 28 if the peer's answer had private data, else 0.
- *  - Sockets are created in the caller's network namespace, which should be that of the opener.
+ *  - LISTEN and CONNECT return EXDEV outside the opener's network namespace: sockets are the
+ *    caller's.
  *  - CONNECT with RUST_ULP_NONBLOCK returns EOPNOTSUPP, and a pending attempt sends its request
  *    only while a CONNECT waits for it. The driver creates the socket in the network namespace of
  *    the calling thread and connects it in blocking mode, which only a signal to that thread ends
@@ -1778,7 +1780,8 @@ struct rust_ulp_reject {
  *  EHOSTUNREACH  there is no route to the address, no host answers for it, or it is a wildcard
  *              address
  *  ENETUNREACH  there is no route to the network
- *  EXDEV       the source address or the route belongs to another device than the file's
+ *  EXDEV       the source address or the route belongs to another device than the file's; iWARP:
+ *              the caller is in another network namespace than the opener
  *  ECONNREFUSED  the peer rejected the request, or no program listens: see @reject_reason (28: the
  *              peer called REJECT)
  *  ECONNRESET  the peer ended while the connection was established

@@ -117,6 +117,11 @@ def test_refused(r):
         r.equal(f"QP_MODIFY to {state}", error_of(qp.modify, "STATE", qp_state=N["QPS_" + state]), "EOPNOTSUPP")
     r.equal("QP_MODIFY of rights", error_of(qp.modify, "ACCESS_FLAGS", access_flags=ACCESS), "EOPNOTSUPP")
     r.equal("a send before there is a connection", error_of(f.submit, [qp.wr("SEND")]), "ENOTCONN")
+    r.equal("a listener of another network namespace", error_of(on, "h2", listen, f, "10.9.0.1"), "EXDEV")
+    ask = {"dst": addr("10.9.0.1", 1), "param": param(), "qp": qp.handle, "timeout_ns": ulp.hang_ns()}
+    r.equal("a connection of one", error_of(on, "h2", f.call, "CONNECT", **ask), "EXDEV")
+    there = error_of(on, "h2", f.call, "BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=4096)
+    r.equal("the first memory by one", there, "EADDRNOTAVAIL")
     other = File("h1", "")
     r.equal("who names no device gets another", other.name, "rxe1")
 
