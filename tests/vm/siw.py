@@ -359,7 +359,7 @@ def test_lost(r):
     where = {"qp": c.qp.handle, "dst": addr("10.9.0.1", server.port), "param": param()}
     r.equal(
         "CONNECT does not leave that to a worker",
-        error_of(c.file.call, "CONNECT", flags=N["NONBLOCK"], **where),
+        error_of(on, "h2", c.file.call, "CONNECT", flags=N["NONBLOCK"], **where),
         "EOPNOTSUPP",
     )
     retries = "/proc/sys/net/ipv4/tcp_syn_retries"
