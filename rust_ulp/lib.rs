@@ -184,6 +184,10 @@ module! {
             default: 0,
             description: "1: processes without CAP_SYS_NICE may choose delivery by softirq",
         },
+        user_vector: u32 {
+            default: 1,
+            description: "0: processes without CAP_SYS_NICE have completion vector 0",
+        },
     },
 }
 
@@ -208,6 +212,7 @@ impl ::kernel::Module for RustUlp {
             max_user_entries: module_parameters::max_user_entries.value().get(),
             delivery: module_parameters::delivery.value().get(),
             user_softirq: module_parameters::user_softirq.value().get(),
+            user_vector: module_parameters::user_vector.value().get(),
         };
         let parameters = parameters.check()?;
         let faults = kernel::fault::Directory::new(c"fail_rust_ulp");

@@ -68,6 +68,8 @@ pub(crate) struct Parameters {
     pub(crate) delivery: u32,
     /// 1 when every process may choose delivery by softirq.
     pub(crate) user_softirq: u32,
+    /// 1 when every process may choose the completion vector.
+    pub(crate) user_vector: u32,
 }
 
 impl Parameters {
@@ -77,12 +79,12 @@ impl Parameters {
         if (1..=MAX_OBJECTS).contains(&self.max_objects)
             && delivery.contains(&self.delivery)
             && self.max_entries != 0
-            && self.user_softirq <= 1
+            && self.user_softirq.max(self.user_vector) <= 1
         {
             return Ok(self);
         }
         pr_err!(
-            "max_objects must be 1 to 65536, max_entries at least 1, delivery 1 or 2, user_softirq 0 or 1\n"
+            "max_objects must be 1 to 65536, max_entries at least 1, delivery 1 or 2, user_softirq and user_vector 0 or 1\n"
         );
         Err(EINVAL)
     }

@@ -64,6 +64,13 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::CqCreate) -> Result<Object>
     if value.comp_vector >= attributes.num_comp_vectors {
         return Err(ERANGE);
     }
+    if value.comp_vector != 0
+        && ctx.file.registry().parameters().user_vector == 0
+        && !task::may_raise_priority()
+    {
+        // Its interrupts take CPU time from the processes of another CPU.
+        return Err(EPERM);
+    }
     let object = CqObject::new(
         ctx.device.device(),
         &CqOptions {

@@ -108,6 +108,7 @@ mod tests {
             max_user_entries: u32::MAX,
             delivery: 1,
             user_softirq: 0,
+            user_vector: 1,
         };
         let quota = Quota::new(10, Users::new(&parameters)?)?;
         let first = quota.take(6)?;

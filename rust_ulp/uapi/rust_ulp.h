@@ -533,7 +533,8 @@ struct rust_ulp_pd_create {
  *  EINVAL      @delivery is not defined
  *  EPROTONOSUPPORT  @cqe_size is not one that QUERY allows, or not a multiple of 8
  *  EPERM       delivery by softirq, without CAP_SYS_NICE and without the module's parameter
- *              user_softirq=1 or delivery=2
+ *              user_softirq=1 or delivery=2; a @comp_vector but 0, without CAP_SYS_NICE and with
+ *              the parameter user_vector=0
  *  EMFILE, EDQUOT, ENOMEM  a shared cause
  */
 
@@ -978,8 +979,8 @@ struct rust_ulp_qp_query {
  *
  * On iWARP, the first key of a protection domain needs a connection of the device with itself. The
  * command may therefore fail with EADDRNOTAVAIL (the device has no address in the opener's network
- * namespace, or the caller another), ETIMEDOUT or EINTR. A send request must have one element, under one key, else it
- * fails with E2BIG. These requests fail with EOPNOTSUPP:
+ * namespace, or the caller another), ETIMEDOUT or EINTR. A send request must have one element,
+ * under one key, else it fails with E2BIG. These requests fail with EOPNOTSUPP:
  *
  *  - a read that is fenced, has no data, or uses a connection that agreed on no reads
  *  - an inline message without data

@@ -111,8 +111,17 @@ impl MultiQueueBuilder {
         for (index, cpu) in (0..count).zip(cpus.iter().copied().cycle()) {
             // Less than there are vectors.
             let vector = (index % vectors as usize) as u32;
-            let cq = self.device.cq_builder(self.entries);
-            let cq = cq.comp_vector(vector).build()?;
+            let cq = |vector| {
+                self.device
+                    .cq_builder(self.entries)
+                    .comp_vector(vector)
+                    .build()
+            };
+            let cq = cq(vector).or_else(|error| match error.errno() {
+                // The module's parameter user_vector is 0.
+                Some(libc::EPERM) if vector != 0 => cq(0),
+                _ => Err(error),
+            })?;
             let qp = connect(index, &cq)?;
             let (to, from) = stream.clone().unwrap_or_else(|| room(1));
             let cpu = self.pin.then_some(cpu);
