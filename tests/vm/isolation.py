@@ -530,6 +530,8 @@ def attempts(me, h):
     for qp in (*me.pair, wide):
         f.destroy(qp.handle)
     f.destroy(me.ring.handle)
+    del me.ring.ring, me.ring.slots
+    me.ring.map.close()  # its entries count until then
     attempt("CONNECT", "CONNECT", qp=h["qp"], timeout_ns=10**9, dst=connect.addr("10.9.0.1", 7), param=connect.param())
     return out
 
