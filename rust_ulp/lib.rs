@@ -101,6 +101,7 @@
 //! | `QpGrants::keys` | the grants of a queue pair | process, softirq |
 //! | `Ring::state` | a completion ring. Held while its stream and its eventfd are woken | process, softirq |
 //! | `FileEvents::log` | event records. Taken under drivers' locks | process, softirq, hardirq |
+//! | `Ring::wakeups` | the wake-ups of threads that wait for completions | process, softirq, hardirq |
 //! | wait queues (kernel) | waiters | process, softirq, hardirq |
 //!
 //! docs/internals.md gives the reasons for this order, the lifetime of each object, and the memory

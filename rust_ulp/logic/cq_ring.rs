@@ -205,15 +205,19 @@ pub trait CqRing: Sized {
     /// Returns whether the device's queue has failed.
     fn has_failed(&self) -> bool;
 
-    /// Sleeps without the lock until [`Self::wake_waiters`] is called, at most `millis`; may wake
-    /// spuriously. Returns `false` when a signal came.
-    fn sleep(&self, state: &mut Self::Guard<'_>, millis: u32) -> bool;
+    /// Returns how often [`Self::wake_waiters`] was called.
+    fn wakeups(&self) -> u64;
+
+    /// Sleeps until [`Self::wakeups`] is no longer `seen`, at most `millis`; may wake spuriously.
+    /// Returns `false` when a signal came.
+    fn sleep(&self, seen: u64, millis: u32) -> bool;
 
     /// Returns the thread that polls the device's queue.
     fn poller(&self) -> &Poller<Self::Polls>;
 
-    /// Sleeps as [`Self::sleep`] does, as the thread that polls: also until it is called. A wake-up
-    /// or a call since the last sleep ends it at once.
+    /// Sleeps, at most `millis`, as the thread that polls, until it is called or
+    /// [`Self::wake_waiters`] is. Either, since the last sleep, ends it at once. Returns `false` when
+    /// a signal came.
     fn sleep_polling(&self, millis: u32) -> bool;
 
     /// Traces an entry that became the one before `tail`; `wake` says whether it woke waiters.
@@ -379,11 +383,12 @@ pub trait CqRing: Sized {
     /// a signal arrives, with [`Failure::QueueFailed`] when the device's queue has failed, and with
     /// the argument of [`Self::end_all`].
     fn wait_until(&self, min: u32, left_ns: impl Fn() -> u64) -> Result<u32, Self::Error> {
-        let mut state = self.lock();
         loop {
-            match self.before_sleep(&mut state, min, &left_ns)? {
+            // Before the look at the ring: a wake-up after that look ends the sleep.
+            let seen = self.wakeups();
+            match self.before_sleep(min, &left_ns)? {
                 Break(unread) => return Ok(unread),
-                Continue(millis) if self.sleep(&mut state, millis) => (),
+                Continue(millis) if self.sleep(seen, millis) => (),
                 Continue(_) => return Err(Failure::Interrupted.into()),
             }
         }
@@ -401,8 +406,7 @@ pub trait CqRing: Sized {
             if self.poller().take() {
                 serve();
             }
-            let next = self.before_sleep(&mut self.lock(), min, &left_ns)?;
-            match next {
+            match self.before_sleep(min, &left_ns)? {
                 Break(unread) => return Ok(unread),
                 Continue(millis) if self.sleep_polling(millis) => (),
                 Continue(_) => return Err(Failure::Interrupted.into()),
@@ -414,11 +418,11 @@ pub trait CqRing: Sized {
     /// it may sleep, in milliseconds. The next entry that makes them `min` wakes it.
     fn before_sleep(
         &self,
-        state: &mut State<Self>,
         min: u32,
         left_ns: &impl Fn() -> u64,
     ) -> Result<ControlFlow<u32, u32>, Self::Error> {
-        self.note_failure(state);
+        let mut state = self.lock();
+        self.note_failure(&mut state);
         if let Some(why) = state.closed {
             return Err(why.into());
         }
@@ -435,10 +439,9 @@ pub trait CqRing: Sized {
         }
         // A thread that wakes, for any reason, looks again and sets this again.
         state.wake_at = state.wake_at.min(min);
-        // In slices: the device's failure is noted without the lock, so it may fall between the
-        // look above and the sleep, and wake nobody.
         let millis = u32::try_from(left.div_ceil(1_000_000)).unwrap_or(u32::MAX);
-        Ok(Continue(millis.min(1000)))
+        // More is no time-out at all for msecs_to_jiffies().
+        Ok(Continue(millis.min(u32::MAX / 2)))
     }
 
     /// Has `stream` take the entries that user space has not read, and all later ones.

@@ -18,8 +18,10 @@ use crate::{
         eventfd::EventFd,
         lock::{
             new_spinlock_bh,
+            new_spinlock_irq,
             SpinLockBh,
-            SpinLockBhBackend, //
+            SpinLockBhBackend,
+            SpinLockIrq, //
         },
         pages::{
             AllocPolicy,
@@ -134,6 +136,9 @@ pub(crate) struct Ring {
     /// the stream and the eventfd are woken.
     #[pin]
     state: SpinLockBh<State<Ring>>,
+    /// How often waiting threads were woken. Taken in any context, after all locks of this crate.
+    #[pin]
+    wakeups: SpinLockIrq<u64>,
     #[pin]
     waiters: CondVar,
     /// The thread that polls the device's queue while it waits.
@@ -148,8 +153,9 @@ pub(crate) struct Ring {
 
 impl rdma::cq::Handler for Ring {
     fn event(&self, event: Event) {
-        // Interrupts may be off: take no lock of the ring. The next thread that looks will see it.
-        self.failed.store(1, Relaxed);
+        // Interrupts may be off, which rules out `state`. Full order: a thread that begins to poll
+        // sees this, or is seen below.
+        self.failed.xchg(1, Full);
         self.wake_waiters();
         self.file
             .raise(event.number(), self.handle.load(Relaxed), 0, 0);
@@ -193,6 +199,10 @@ impl CqRing for Ring {
     }
 
     fn wake_waiters(&self) {
+        {
+            let mut wakeups = self.wakeups.lock();
+            *wakeups = wakeups.wrapping_add(1);
+        }
         self.waiters.notify_all();
         // A thread that began to wait later looks at the ring first.
         if self.poller.is_present() {
@@ -216,9 +226,17 @@ impl CqRing for Ring {
         self.failed.load(Relaxed) != 0
     }
 
-    fn sleep(&self, state: &mut Self::Guard<'_>, millis: u32) -> bool {
+    fn wakeups(&self) -> u64 {
+        *self.wakeups.lock()
+    }
+
+    fn sleep(&self, seen: u64, millis: u32) -> bool {
         let jiffies = msecs_to_jiffies(millis).max(1);
-        let result = self.waiters.wait_interruptible_timeout(state, jiffies);
+        let mut wakeups = self.wakeups.lock();
+        if *wakeups != seen {
+            return true;
+        }
+        let result = (self.waiters).wait_interruptible_timeout(&mut wakeups, jiffies);
         !matches!(result, CondVarTimeoutResult::Signal { .. })
     }
 
@@ -309,6 +327,7 @@ impl Ring {
                 entries,
                 entry_size,
                 state <- new_spinlock_bh!(state, "rust_ulp::Ring::state"),
+                wakeups <- new_spinlock_irq!(0, "rust_ulp::Ring::wakeups"),
                 waiters <- new_condvar!("rust_ulp::Ring::waiters"),
                 poller: Poller::new(Atomic::new(0)),
                 called <- Wakeup::new(),

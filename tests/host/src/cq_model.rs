@@ -10,7 +10,7 @@ use crate::logic::cq_ring::{CqRing, Failure, Header, State};
 use crate::logic::poller::{Poller, SharedState};
 use crate::logic::ring::{Consumer, SharedIndex};
 use loom::cell::UnsafeCell;
-use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::sync::atomic::{fence, AtomicU32, Ordering};
 use loom::sync::Arc;
 use loom::thread;
 use std::ops::{Deref, DerefMut};
@@ -25,8 +25,8 @@ enum Flaw {
     Minimum,
     /// The wake-ups of waiters.
     Wakeup,
-    /// The lock, from the look at the ring until the thread is in the wait queue.
-    Lock,
+    /// The wake-ups between the look at the ring and the sleep.
+    Seen,
     /// The mark of a thread that polls.
     Polled,
     /// All wake-ups of a stream but the first.
@@ -168,12 +168,17 @@ impl SharedIndex for Word {
 
 impl SharedState for AtomicU32 {
     fn swap(&self, value: u32) -> u32 {
-        Self::swap(self, value, Ordering::AcqRel)
+        fence(Ordering::SeqCst);
+        let before = Self::swap(self, value, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+        before
     }
 
     fn replace(&self, from: u32, to: u32) -> bool {
-        self.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
+        fence(Ordering::SeqCst);
+        let before = self.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        before.is_ok()
     }
 
     fn is(&self, value: u32) -> bool {
@@ -198,8 +203,6 @@ impl Entries {
 
 struct Ring {
     flaw: Flaw,
-    /// Whether sleeps end by themselves.
-    naps: bool,
     entries: Entries,
     header: Header<Word>,
     state: loom::sync::Mutex<State<Ring>>,
@@ -228,8 +231,14 @@ impl Guard<'_> {
 
     fn unlock(&mut self) {
         if let Some(mut state) = self.inner.take() {
-            if self.ring.flaw == Flaw::Polled {
-                state.polled = false;
+            match self.ring.flaw {
+                Flaw::Polled => state.polled = false,
+                Flaw::Threshold => state.wake_at = u32::MAX,
+                // A smaller threshold was there already.
+                Flaw::Minimum if state.wake_at == self.before => {
+                    state.wake_at = state.wake_at.saturating_add(1);
+                }
+                _ => (),
             }
         }
     }
@@ -316,22 +325,16 @@ impl CqRing for Ring {
         self.failed.load(Ordering::Relaxed) != 0
     }
 
-    fn sleep(&self, guard: &mut Guard<'_>, _millis: u32) -> bool {
-        match self.flaw {
-            Flaw::Threshold => guard.wake_at = u32::MAX,
-            // A smaller threshold was there already.
-            Flaw::Minimum if guard.wake_at == guard.before => guard.wake_at += 1,
-            Flaw::Lock => guard.unlock(),
-            _ => (),
-        }
-        let prepared = self.waiters.prepare();
-        guard.unlock();
-        if self.naps {
-            thread::yield_now();
-        } else {
-            self.waiters.sleep(prepared);
-        }
-        guard.lock();
+    fn wakeups(&self) -> u64 {
+        self.waiters.prepare().into()
+    }
+
+    fn sleep(&self, seen: u64, _millis: u32) -> bool {
+        let seen = match self.flaw {
+            Flaw::Seen => self.waiters.prepare(),
+            _ => seen as u32,
+        };
+        self.waiters.sleep(seen);
         true
     }
 
@@ -351,7 +354,6 @@ impl Ring {
     fn new(entries: u32, flaw: Flaw) -> Self {
         Self {
             flaw,
-            naps: false,
             entries: Entries(std::array::from_fn(|_| UnsafeCell::new(0))),
             header: Header {
                 head: Word::new(),
@@ -389,6 +391,7 @@ impl Ring {
     /// The device's queue fails.
     fn fail(&self) {
         self.failed.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
         self.wake_waiters();
         self.wake_pollers();
     }
@@ -706,16 +709,23 @@ fn is_removed() {
     });
 }
 
-/// The device's queue fails while a thread waits. An event comes in any context and may take no
-/// lock: here a waiter may look by itself now and then.
+/// The device's queue fails while a thread waits. An event comes in any context, and may not take
+/// the lock of the ring.
 fn fails() {
     check(|| {
-        let ring = Arc::new(Ring {
-            naps: true,
-            ..Ring::new(2, Flaw::Nothing)
-        });
+        let ring = ring(2, Flaw::Nothing);
         let device = spawn(&ring, Ring::fail);
         assert_eq!(ring.wait(1), Err(Failure::QueueFailed));
+        device.join().unwrap();
+    });
+}
+
+/// The device's queue fails while a thread polls it and waits.
+fn fails_while_served() {
+    check(|| {
+        let (ring, queue) = (ring(2, Flaw::Nothing), DeviceQueue::new());
+        let device = spawn(&ring, Ring::fail);
+        assert_eq!(ring.wait_serving(1, &queue), Err(Failure::QueueFailed));
         device.join().unwrap();
     });
 }
@@ -734,7 +744,7 @@ fn fails_while_polled() {
     });
 }
 
-const SCENARIOS: [(&str, fn()); 25] = [
+const SCENARIOS: [(&str, fn()); 26] = [
     ("serves", || serves_and_takes(2, Flaw::Nothing)),
     ("serves another", || serves_another(Flaw::Nothing)),
     ("without call", || serves_and_takes(2, Flaw::Called)),
@@ -754,6 +764,7 @@ const SCENARIOS: [(&str, fn()); 25] = [
     ("without woken", || is_streamed(2, Flaw::Woken)),
     ("without signal", || is_streamed(2, Flaw::Signal)),
     ("fails", fails),
+    ("fails served", fails_while_served),
     ("fails polled", fails_while_polled),
     ("without threshold", || {
         waits_and_takes(2, 2, Flaw::Threshold)
@@ -763,7 +774,7 @@ const SCENARIOS: [(&str, fn()); 25] = [
         waits_for_more_than_another(Flaw::Minimum)
     }),
     ("without polled", || polls_and_takes(2, Flaw::Polled)),
-    ("without lock", || waits_and_takes(2, 2, Flaw::Lock)),
+    ("without seen", || waits_and_takes(2, 2, Flaw::Seen)),
 ];
 
 const SCENARIO: &str = "RUST_ULP_SCENARIO";
@@ -884,6 +895,7 @@ fn a_stream_that_is_canceled_ends() {
 #[test]
 fn failure_ends_a_wait() {
     passes("fails");
+    passes("fails served");
 }
 
 #[test]
@@ -913,8 +925,8 @@ fn the_mark_of_a_poller_is_needed() {
 
 /// A threshold that is set after the lock was given up comes too late.
 #[test]
-fn the_lock_is_needed() {
-    hangs("without lock");
+fn the_count_of_wakeups_is_needed() {
+    hangs("without seen");
 }
 
 #[test]
