@@ -734,9 +734,21 @@ def test_srq_end(r):
         gone = p.qps[0].handle
         p.file.destroy(gone)
         p.peers[0].modify("STATE", qp_state=N["QPS_ERR"])
-        p.far_cq.wait(75)
-        got, theirs = [], lambda: [sum(c.imm_data == i and c.status == 0 for c in got) for i in (1, 2)]
-        until(lambda: got.extend(p.cq.reap()) or theirs() == [25, 25])
+        sent = p.far_cq.wait(75)
+        alive = [qp.handle for qp in p.peers[1:]]
+        r.equal(
+            f"{delivery.lower()}: all of the others' messages are acknowledged",
+            [sum(c.qp == qp and c.status == 0 for c in sent) for qp in alive],
+            [25, 25],
+        )
+        got = []
+
+        def theirs(p=p, got=got):
+            p.file.submit(cq=p.cq.handle)  # of "caller" no other polls
+            got += p.cq.reap()
+            return [sum(c.imm_data == i and c.status == 0 for c in got) for i in (1, 2)]
+
+        until(lambda: theirs() == [25, 25])
         r.equal(f"{delivery.lower()}: one is destroyed, the others get all that is theirs", theirs(), [25, 25])
         r.equal(f"{delivery.lower()}: no receive comes twice", len({c.user_data for c in got}), len(got))
         left = p.srq.query().recvs_in_flight
