@@ -25,8 +25,13 @@ pub(super) fn check(value: &abi::Cancel) -> Result {
     check_which(value.user_data, value.flags)
 }
 
+/// Checks the command of io_uring as [`check`] does.
+pub(super) fn check_uring(value: &abi::UringCancel) -> Result {
+    check_which(value.user_data, value.flags)
+}
+
 fn check_which(user_data: u64, flags: u32) -> Result {
-    if flags & !abi::CANCEL_ALL != 0 || (flags == abi::CANCEL_ALL && user_data != 0) {
+    if flags == abi::CANCEL_ALL && user_data != 0 {
         return Err(EINVAL);
     }
     Ok(())
@@ -40,8 +45,8 @@ pub(super) fn cancel(file: ArcBorrow<'_, UlpFile>, value: &mut abi::Cancel) -> R
 
 /// Cancels the requests of queue `handle` that have `user_data`, or all with `CANCEL_ALL`.
 ///
-/// Returns their number. Returns [`EINVAL`] for undefined flags, [`ENOENT`] if there is no such
-/// object, and [`ebadfd`] if the object is not a queue.
+/// Returns their number. Returns [`ENOENT`] if there is no such object, and [`ebadfd`] if it is not
+/// a queue.
 pub(crate) fn cancel_matching(
     file: &UlpFile,
     handle: u32,
@@ -50,7 +55,6 @@ pub(crate) fn cancel_matching(
 ) -> Result<u32> {
     let _device = file.enter()?;
     let all = flags == abi::CANCEL_ALL;
-    check_which(user_data, flags)?;
     let which = |request: &Request| all || request.user_data == user_data;
     let object = file.table().lock().get(handle)?.clone();
     let canceled = match &object {

@@ -4,7 +4,7 @@
 //!
 //! [`access`] copies and checks the struct of a command, enters the device, and writes the struct
 //! back. A handler gets a reference to the struct, and the guard of the device in [`access::Ctx`].
-//! KICK has no struct.
+//! KICK has a handle in place of a struct. The commands of io_uring have a table in [`uring`].
 
 mod access;
 mod address;
@@ -79,7 +79,7 @@ macro_rules! commands {
                     let user = User::<abi::$name>::new(arg, abi::$name::SIZE, check);
                     access::$access(file, user, $($handler),+)
                 },)*
-                abi::KICK => ring::kick,
+                abi::KICK => |file, arg| ring::kick(file, u32::try_from(arg).map_err(|_| ENOENT)?),
                 _ => return Err(ENOTTY),
             };
             // Every command on a disassociated file returns ENODEV. The gate ensures this only for

@@ -49,9 +49,8 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::RingCreate) -> Result<Objec
     Ok(Object::Ring(ring))
 }
 
-/// Runs KICK for the ring with the handle `arg`.
-pub(super) fn kick(file: ArcBorrow<'_, UlpFile>, arg: usize) -> Result {
-    let handle = u32::try_from(arg).map_err(|_| ENOENT)?;
+/// Runs KICK for the ring with this handle.
+pub(super) fn kick(file: ArcBorrow<'_, UlpFile>, handle: u32) -> Result {
     let device = file.enter()?;
     let ring = file.table().lock().ring(handle)?.clone();
     let wait = ring.wait_args();

@@ -14,6 +14,7 @@
 
 use super::{
     cancel,
+    is_zero,
     resolve::SubmitCtx,
     submit, //
 };
@@ -41,91 +42,103 @@ use crate::{
 };
 use kernel::prelude::*;
 
+/// Declares the commands, as `commands!` of [`super`] does. The handlers get the copy of the struct.
+macro_rules! commands {
+    ($(
+        $number:ident: $name:ident {
+            $(flags: $flags:expr)? $(, zero: $zero:ident)? $(, check: $check:path)?
+        } => $handler:path;
+    )*) => {
+        fn dispatch(this: &UlpFile, cmd: UringCmd<'_>) -> IssueResult {
+            match cmd.op() {
+                $(abi::$number => {
+                    fn check(_value: &abi::$name) -> Result {
+                        $(if _value.flags & !$flags != 0 {
+                            return Err(EINVAL);
+                        })?
+                        $(if !is_zero(&_value.$zero) {
+                            return Err(EINVAL);
+                        })?
+                        $($check(_value)?;)?
+                        Ok(())
+                    }
+                    match cmd.read().and_then(|value| check(&value).map(|()| value)) {
+                        Ok(value) => $handler(this, cmd, value),
+                        Err(error) => cmd.refuse(error),
+                    }
+                })*
+                _ => cmd.refuse(ENOTTY),
+            }
+        }
+    };
+}
+
+commands! {
+    URING_REQUEST: Wr {} => request;
+    URING_BATCH: UringBatch { flags: abi::URING_RING, check: check_batch } => batch;
+    URING_CANCEL: UringCancel { flags: abi::CANCEL_ALL, check: cancel::check_uring } => cancel_requests;
+    URING_STREAM: UringStream { flags: 0, zero: reserved } => stream;
+}
+
 /// Issues a command.
 pub(crate) fn issue(this: &UlpFile, cmd: UringCmd<'_>) -> IssueResult {
     // On a disassociated file ENODEV takes precedence over other errors.
     match this.device() {
-        Ok(device) if device.is_gone() => return cmd.refuse(ENODEV),
-        Ok(_) => (),
-        Err(error) => return cmd.refuse(error),
-    }
-    let step = match cmd.op() {
-        abi::URING_REQUEST => request(this, &cmd),
-        abi::URING_BATCH => batch(this, &cmd),
-        abi::URING_CANCEL => cancel_requests(this, &cmd).map(Step::Answer),
-        abi::URING_STREAM => return stream(this, cmd),
-        _ => Err(ENOTTY),
-    };
-    match step {
-        Ok(Step::Post {
-            batch,
-            count,
-            in_ring,
-        }) => begin(this, cmd, batch, count, in_ring),
-        Ok(Step::Answer(number)) => cmd.answer(number),
+        Ok(device) if device.is_gone() => cmd.refuse(ENODEV),
+        Ok(_) => dispatch(this, cmd),
         Err(error) => cmd.refuse(error),
     }
 }
 
-/// The next step of a command.
-enum Step {
-    /// Complete it with this result.
-    Answer(u32),
-    /// Post these requests.
-    Post {
-        batch: KBox<Batch>,
-        count: u16,
-        in_ring: bool,
-    },
+/// Posts one request.
+fn request(this: &UlpFile, cmd: UringCmd<'_>, wr: abi::Wr) -> IssueResult {
+    post(this, cmd, 1, false, |batch| batch.parse_one(wr))
 }
 
-/// Parses the requests of a command with `parse`.
-fn parsed(
-    this: &UlpFile,
-    count: u16,
-    in_ring: bool,
-    parse: impl FnOnce(&mut Batch) -> Result,
-) -> Result<Step> {
-    let mut batch = this.take_batch()?;
-    match parse(&mut batch) {
-        Ok(()) => Ok(Step::Post {
-            batch,
-            count,
-            in_ring,
-        }),
-        Err(error) => {
-            submit::give_back(this, batch);
-            Err(error)
-        }
+/// Checks the members that do not depend on the requests.
+fn check_batch(value: &abi::UringBatch) -> Result {
+    match u32::from(value.nr_wrs) {
+        0 => Err(EINVAL),
+        1..=MAX_BATCH => Ok(()),
+        _ => Err(E2BIG),
     }
 }
 
-fn request(this: &UlpFile, cmd: &UringCmd<'_>) -> Result<Step> {
-    let wr: abi::Wr = cmd.read()?;
-    parsed(this, 1, false, |batch| batch.parse_one(wr))
-}
-
-fn batch(this: &UlpFile, cmd: &UringCmd<'_>) -> Result<Step> {
-    let value: abi::UringBatch = cmd.read()?;
-    if value.flags & !abi::URING_RING != 0 || value.nr_wrs == 0 {
-        return Err(EINVAL);
-    }
-    if u32::from(value.nr_wrs) > MAX_BATCH {
-        return Err(E2BIG);
-    }
+/// Posts an array of requests.
+fn batch(this: &UlpFile, cmd: UringCmd<'_>, value: abi::UringBatch) -> IssueResult {
     let in_ring = value.flags & abi::URING_RING != 0;
-    parsed(this, value.nr_wrs, in_ring, |batch| {
+    post(this, cmd, value.nr_wrs, in_ring, |batch| {
         batch
             .parse(value.wrs, value.nr_wrs.into(), value.wr_size.into())
             .map_err(|bad| bad.error)
     })
 }
 
+/// Parses the requests of a command with `parse`, and posts them.
+fn post(
+    this: &UlpFile,
+    cmd: UringCmd<'_>,
+    count: u16,
+    in_ring: bool,
+    parse: impl FnOnce(&mut Batch) -> Result,
+) -> IssueResult {
+    let mut batch = match this.take_batch() {
+        Ok(batch) => batch,
+        Err(error) => return cmd.refuse(error),
+    };
+    let reply = match parse(&mut batch) {
+        Ok(()) => begin(this, cmd, &mut batch, count, in_ring),
+        Err(error) => cmd.refuse(error),
+    };
+    submit::give_back(this, batch);
+    reply
+}
+
 /// Posts the parsed requests, all or none.
 fn begin(
     this: &UlpFile,
     cmd: UringCmd<'_>,
-    mut batch: KBox<Batch>,
+    batch: &mut Batch,
     count: u16,
     in_ring: bool,
 ) -> IssueResult {
@@ -137,7 +150,7 @@ fn begin(
         count,
         queue
     );
-    let reply = cmd.begin(count, queue, |command| {
+    cmd.begin(count, queue, |command| {
         let device = this.enter().map_err(|error| (0, error))?;
         let table = this.table().lock();
         let resolved = batch.resolve(&SubmitCtx {
@@ -153,24 +166,19 @@ fn begin(
         }
         let (posted, result) = batch.post();
         result.map_err(|error| (posted, error))
-    });
-    submit::give_back(this, batch);
-    reply
+    })
 }
 
 /// Cancels requests as CANCEL does.
-fn cancel_requests(this: &UlpFile, cmd: &UringCmd<'_>) -> Result<u32> {
-    let value: abi::UringCancel = cmd.read()?;
-    cancel::cancel_matching(this, value.queue, value.user_data, value.flags)
+fn cancel_requests(this: &UlpFile, cmd: UringCmd<'_>, value: abi::UringCancel) -> IssueResult {
+    match cancel::cancel_matching(this, value.queue, value.user_data, value.flags) {
+        Ok(number) => cmd.answer(number),
+        Err(error) => cmd.refuse(error),
+    }
 }
 
 /// Starts to copy completions from a ring to provided buffers.
-fn stream(this: &UlpFile, cmd: UringCmd<'_>) -> IssueResult {
-    let value = match cmd.read::<abi::UringStream>() {
-        Ok(value) if value.flags == 0 && value.reserved == 0 => value,
-        Ok(_) => return cmd.refuse(EINVAL),
-        Err(error) => return cmd.refuse(error),
-    };
+fn stream(this: &UlpFile, cmd: UringCmd<'_>, value: abi::UringStream) -> IssueResult {
     trace::uring(this.id(), cmd.op(), value.cq, 0);
     ulp_debug!("file {}: io_uring: stream of {:#x}\n", this.id(), value.cq);
     cmd.stream(value.cq, || {
