@@ -877,9 +877,8 @@ impl<R: WrContext> Staging<'_, R> {
             self.set_inline();
         }
         let unsignaled = lists.unsignaled;
-        let count = self.fill_slots(run, &mut lists, before);
+        let (first, count) = self.fill_slots(run, &mut lists, before);
         queue.release(&mut lists, reserved.unwrap_or(0));
-        let first = self.wrs.as_mut_ptr();
         // A driver that refuses all requests may leave this alone.
         let mut bad: *const c_void = first.cast_const().cast();
         let bad_out: *mut *const c_void = &mut bad;
@@ -922,22 +921,25 @@ impl<R: WrContext> Staging<'_, R> {
         }
     }
 
-    /// Puts the requests into slots, and links them for the driver. Returns how many there are.
+    /// Puts the requests into slots, and links them for the driver. Returns the first of them, and
+    /// how many there are. The links are derived from that pointer: `wrs` is not borrowed again
+    /// while the driver follows them.
     #[inline(always)]
     fn fill_slots<H: WrHandler<Request = R>>(
         &mut self,
         run: &Run<H>,
         lists: &mut Lists,
         before: &mut impl FnMut(u32, &R),
-    ) -> u32 {
+    ) -> (*mut Wr, u32) {
         let target = run.target.as_ref();
         let (queue, kind, number) = (target.queue(), target.kind(), target.number());
         let depth = queue.depth();
         let mut used: &mut [UsedMr] = self.used;
         let sges = self.sges.as_mut_ptr();
+        let (places, first) = (self.wrs.len(), self.wrs.as_mut_ptr());
         let mut previous: *mut Wr = core::ptr::null_mut();
         let (mut at, mut count) = (run.first, 0u32);
-        for (staged, wr) in self.staged.iter_mut().zip(self.wrs.iter_mut()) {
+        for (staged, place) in self.staged.iter_mut().zip(0..places) {
             if let Some(request) = &staged.request {
                 before(number, request);
             }
@@ -952,7 +954,7 @@ impl<R: WrContext> Staging<'_, R> {
                 sg_list: sges.wrapping_add(staged.first_sge as usize),
                 is_reported,
             };
-            let wr: *mut Wr = wr;
+            let wr = first.wrapping_add(place);
             // SAFETY: `wr` and `previous`, if that is not null, are entries of `wrs`. Those of a send
             // queue are send requests, and those of a receive queue are receive requests: `push_wr`
             // checks that.
@@ -961,7 +963,7 @@ impl<R: WrContext> Staging<'_, R> {
             at = at.wrapping_add(1);
             count = count.wrapping_add(1);
         }
-        count
+        (first, count)
     }
 
     /// Takes back the requests from number `taken` on, of `count` that are in slots: the device has
