@@ -229,12 +229,6 @@ bool rust_ulp_h_cq_is_used(struct ib_cq *cq)
 	return atomic_read(&cq->usecnt);
 }
 
-static bool polled_by_work(const struct ib_cq *cq)
-{
-	return cq->poll_ctx == IB_POLL_WORKQUEUE ||
-	       cq->poll_ctx == IB_POLL_UNBOUND_WORKQUEUE;
-}
-
 /*
  * Waits until the completions that the core has polled are handled. The caller excludes those that
  * poll directly.
@@ -246,7 +240,7 @@ void rust_ulp_h_sync_cq(struct ib_cq *cq)
 		irq_poll_enable(&cq->iop);
 		/* An interrupt in between was not noted. */
 		irq_poll_sched(&cq->iop);
-	} else if (polled_by_work(cq)) {
+	} else {
 		flush_work(&cq->work);
 	}
 }
@@ -261,7 +255,7 @@ void rust_ulp_h_stop_cq(struct ib_cq *cq, ib_comp_handler handler)
 		WRITE_ONCE(cq->comp_handler, handler);
 	if (cq->poll_ctx == IB_POLL_SOFTIRQ)
 		irq_poll_disable(&cq->iop);
-	else if (polled_by_work(cq))
+	else
 		disable_work_sync(&cq->work);
 	WRITE_ONCE(cq->event_handler, NULL);
 	synchronize_rcu();
@@ -324,11 +318,7 @@ int rust_ulp_h_drain_ud_sq(struct ib_qp *qp, struct ib_ah *ah)
 	err = ib_post_send(qp, &wr.wr, &bad);
 	if (err)
 		return err;
-	if (qp->send_cq->poll_ctx == IB_POLL_DIRECT)
-		while (!wait_for_completion_timeout(&drain.done, HZ / 10))
-			ib_process_cq_direct(qp->send_cq, -1);
-	else
-		wait_for_completion(&drain.done);
+	wait_for_completion(&drain.done);
 	return 0;
 }
 

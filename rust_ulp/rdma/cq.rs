@@ -25,6 +25,11 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
+        atomic::{
+            AtomicFlag,
+            Full,
+            Relaxed, //
+        },
         Arc,
         Mutex, //
     }, //
@@ -39,7 +44,7 @@ use kernel::{
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PollContext {
-    /// The caller of [`Cq::process`].
+    /// The caller of [`Cq::process`]; a worker while a queue pair is drained.
     Direct,
     /// A softirq: completion handlers must not sleep.
     SoftIrq,
@@ -81,6 +86,9 @@ const WORK_BUDGET: c_int = 65536;
 #[pin_data]
 struct Context {
     handler: Arc<dyn Handler>,
+    /// Whether completions call the handler or a worker: not those of a [`PollContext::Direct`]
+    /// queue, but while a queue pair is drained.
+    calls: AtomicFlag,
     /// Serializes the threads and the worker that poll, so that completions are handled in order.
     /// While it is held by others, no handler runs. Taken after `draining`. Not taken for softirqs.
     #[pin]
@@ -104,7 +112,7 @@ impl Context {
     unsafe extern "C" fn completion(cq: *mut bindings::ib_cq, context: *mut c_void) {
         // SAFETY: As in `event`.
         let this = unsafe { &*context.cast::<Self>() };
-        if !this.handler.completion() {
+        if this.calls.load(Relaxed) && !this.handler.completion() {
             // SAFETY: By the requirement.
             unsafe { bindings::rust_ulp_h_queue_cq_work(cq) };
         }
@@ -128,7 +136,7 @@ impl Context {
     ///
     /// # Safety
     ///
-    /// `cq` is a queue with this context that is polled by work.
+    /// `cq` is a queue with this context that no softirq polls.
     unsafe fn serve(&self, cq: *mut bindings::ib_cq, budget: c_int) {
         let mut left = budget;
         while left > 0 {
@@ -170,7 +178,7 @@ impl Context {
 /// # Invariants
 ///
 /// - `ptr` is a completion queue of `device` with the context `context`, and this value owns it.
-/// - `core_handler` is the core's handler of completions if the queue is polled by work.
+/// - `core_handler` is the core's handler of completions unless a softirq polls the queue.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Cq {
     ptr: NonNull<bindings::ib_cq>,
@@ -210,6 +218,7 @@ impl Cq {
         let context = Arc::pin_init(
             pin_init!(Context {
                 handler,
+                calls: AtomicFlag::new(poll_context != PollContext::Direct),
                 polling <- new_mutex!((), "rdma::Cq::polling"),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -223,14 +232,14 @@ impl Cq {
         let core_handler = match poll_context {
             // SAFETY: The queue is polled by work, and has no queue pair yet. The functions take
             // the context for what it is.
-            PollContext::Workqueue => unsafe {
+            PollContext::Direct | PollContext::Workqueue => unsafe {
                 bindings::rust_ulp_h_take_over_cq(
                     ptr.as_ptr(),
                     Some(Context::completion),
                     Some(Context::work),
                 )
             },
-            _ => None,
+            PollContext::SoftIrq => None,
         };
         // INVARIANT: `ptr` was just allocated with this context.
         let cq = Arc::pin_init(
@@ -261,9 +270,11 @@ impl Cq {
         context: &Arc<Context>,
     ) -> Result<NonNull<bindings::ib_cq>> {
         let raw_context = match poll_context {
-            PollContext::Direct => bindings::IB_POLL_DIRECT,
             PollContext::SoftIrq => bindings::IB_POLL_SOFTIRQ,
-            PollContext::Workqueue => bindings::IB_POLL_WORKQUEUE,
+            // Of `IB_POLL_DIRECT` queues, the core and the drivers wait a tenth of a second for each
+            // queue that they drain (`__ib_drain_sq()`, drivers/infiniband/core/verbs.c:2926;
+            // `handle_drain_completion()`, hw/mlx5/qp.c:5848).
+            PollContext::Direct | PollContext::Workqueue => bindings::IB_POLL_WORKQUEUE,
         };
         fault::point()?;
         // SAFETY: The device is registered. The context is valid by the requirement, and `event`
@@ -326,16 +337,20 @@ impl Cq {
         drop(self.context.polling.lock());
     }
 
-    /// Runs `drain`, which may complete one request more than the queue has room for otherwise.
-    /// Sleeps.
-    ///
-    /// The core's draining polls a [`PollContext::Direct`] queue. The lock keeps others from
-    /// polling it, and waits for those that handle what they polled before.
+    /// Runs `drain`, which may complete one request more than the queue has room for otherwise, and
+    /// waits until it has completed. Sleeps.
     pub(super) fn with_reserve(&self, drain: impl FnOnce()) {
         let _draining = self.draining.lock();
-        let _polling =
-            (self.poll_context == PollContext::Direct).then(|| self.context.polling.lock());
+        if self.poll_context != PollContext::Direct {
+            return drain();
+        }
+        // Before the queue is armed, so that the handler of what completes later sees it.
+        self.context.calls.xchg(true, Full);
+        // SAFETY: By the type invariant; no softirq polls the queue.
+        unsafe { self.context.serve(self.as_raw(), SERVE_BUDGET) };
         drain();
+        // The queue stays armed, perhaps, and calls nobody.
+        self.context.calls.store(false, Relaxed);
     }
 }
 

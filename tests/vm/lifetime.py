@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """What happens to open files when the device, or the process, goes away.
 
-    lifetime.py idle|waiter|destroy|attach|flight|peer|load|netdev|mapping|kill
+    lifetime.py idle|waiter|destroy|drain|attach|flight|peer|load|netdev|mapping|kill
 
 Expects the module and two hosts; `rxe1`, `rxe2` or a netdev may be gone when it
 returns. Prints KTAP.
@@ -23,7 +23,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
-from ulp import FINITE, N, Cq, End, File, error_of, pair
+from ulp import FINITE, N, Buffer, Cq, End, File, Qp, error_of, pair
 
 ROUNDS = ulp.count("ULP_ROUNDS", 5, 3)
 DEADLINE = 20 * ulp.PATIENCE  # seconds after which what takes a device away hangs
@@ -262,6 +262,26 @@ def test_destroy(r):
         if "not ended" in got:
             return  # The device's removal would wait for them.
     remove(r, "rxe1")
+
+
+def test_drain(r):
+    """The end of a queue pair waits for its last completion, not for a tenth of a second, whoever polls."""
+    seconds = []
+    for name in ("WORKQUEUE", "CALLER"):
+        f = File("h1", "rxe1")
+        pd = f.pd()
+        cq = Cq(f, 256, N["DELIVER_" + name])
+        buffer = Buffer(f, pd, 4096)
+        qps = [Qp(f, pd, cq) for _ in range(32)]
+        for qp in qps:
+            qp.connect(qp.num, f.gid().gid, 0, 0)
+        f.submit([qp.wr("RECV", buffer, 0, 8) for qp in qps])
+        begin = time.monotonic()
+        for qp in qps:
+            f.destroy(qp.handle)
+        seconds.append(time.monotonic() - begin)
+        f.close()
+    r.check("where only callers poll it takes as long as where a worker does", seconds[1] < 40 * seconds[0], seconds)
 
 
 def test_attach(r):
