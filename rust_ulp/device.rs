@@ -77,6 +77,8 @@ pub(crate) struct DeviceState {
     pub(crate) send_ops: [u64; 3],
     /// Whether the transport is iWARP.
     pub(crate) is_iwarp: bool,
+    /// For its shared receive queues.
+    pub(crate) silence: Arc<rdma::srq::Silence>,
 }
 
 impl DeviceState {
@@ -394,6 +396,7 @@ impl rdma::client::Client for Registry {
             )?,
             send_ops: capabilities(device, &attributes),
             is_iwarp: device.is_iwarp(),
+            silence: rdma::srq::Silence::new()?,
             attributes,
             device: device.into(),
         };

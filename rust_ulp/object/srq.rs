@@ -18,7 +18,10 @@ use super::{
         UseRef, //
     }, //
 };
-use crate::rdma::srq::Srq;
+use crate::rdma::srq::{
+    Silence,
+    Srq, //
+};
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -43,11 +46,13 @@ impl SrqObject {
         cq: UseRef<CqObject>,
         max_wr: u32,
         max_sge: u32,
+        silence: Arc<Silence>,
         charge: QuotaCharge,
     ) -> Result<Arc<Self>> {
         let handler = Completions::of_shared_queue(cq.ring().clone());
         let room = one_more(max_sge, pd.pd().device().attributes().max_srq_sge);
-        let srq = Srq::new(pd.pd().clone(), cq.cq().clone(), max_wr, room, handler)?;
+        let (domain, queue) = (pd.pd().clone(), cq.cq().clone());
+        let srq = Srq::new(domain, queue, max_wr, room, silence, handler)?;
         Ok(Arc::new(
             Self {
                 srq,

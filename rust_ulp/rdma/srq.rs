@@ -144,12 +144,29 @@ impl<H: WrHandler> Member<H> {
     }
 }
 
+/// Whether a device failed to say in time that a queue pair has left its shared receive queue. All
+/// queues of a device share one, so that a broken device is waited for once.
+///
+/// ```
+/// let silence = Silence::new()?;
+/// # drop(silence);
+/// # Ok::<(), Error>(())
+/// ```
+pub(crate) struct Silence(AtomicFlag);
+
+impl Silence {
+    /// Makes that of a device which has not failed.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Ok(Arc::new(Self(AtomicFlag::new(false)), GFP_KERNEL)?)
+    }
+}
+
 /// A queue of receive requests for several queue pairs: `struct ib_srq`.
 ///
 /// ```
 /// # use {chain::{Chain, TargetRef}, waiter::{WaitHandler, Waiter}};
 /// fn post(pd: Arc<pd::Pd>, cq: Arc<cq::Cq>, local: wr::Local<'_>, request: Arc<Waiter>) -> Result {
-///     let srq = Srq::new(pd, cq, 128, 1, WaitHandler)?;
+///     let srq = Srq::new(pd, cq, 128, 1, Silence::new()?, WaitHandler)?;
 ///     let mut chain = Chain::new();
 ///     chain.begin(TargetRef::Shared(&srq), 1, true)?;
 ///     chain.push_recv(core::iter::once(local), request)?;
@@ -171,8 +188,7 @@ pub(crate) struct Srq<H: WrHandler> {
     max_sge: u32,
     /// Whether the driver takes requests in the order of posting.
     in_order: bool,
-    /// Whether the device did not say, in time, that a queue pair has left the queue.
-    silent: AtomicFlag,
+    silence: Arc<Silence>,
     #[pin]
     queue: Queue<H::Request>,
     /// The highest number of a completed request.
@@ -206,6 +222,7 @@ impl<H: WrHandler> Srq<H> {
         cq: Arc<Cq>,
         max_wr: u32,
         max_sge: u32,
+        silence: Arc<Silence>,
         handler: H,
     ) -> Result<Arc<Self>> {
         if pd.device() != cq.device() {
@@ -224,7 +241,7 @@ impl<H: WrHandler> Srq<H> {
             try_pin_init!(&this in Self {
                 marker,
                 in_order,
-                silent: AtomicFlag::new(false),
+                silence,
                 // SAFETY: The functions take a value like this. It is complete when something is
                 // posted, and stops the queue's timer before it is freed.
                 queue <- unsafe {
@@ -495,17 +512,18 @@ impl<H: WrHandler> Srq<H> {
 
     /// Waits until the device has said that `qp`, which is in ERR, has left the queue. Sleeps.
     ///
-    /// A device that has once not said so in time, because it is broken, is not waited for again.
+    /// A device that has once not said so in time, because it is broken, is not waited for again: see
+    /// [`Silence`].
     ///
     /// # Safety
     ///
     /// `qp` is a valid queue pair that uses this queue.
     pub(super) unsafe fn wait_for_last_wqe(&self, qp: *mut bindings::ib_qp) {
         // SAFETY: By the requirement.
-        if self.silent.load(Relaxed) || unsafe { bindings::rust_ulp_h_wait_last_wqe(qp) } {
+        if self.silence.0.load(Relaxed) || unsafe { bindings::rust_ulp_h_wait_last_wqe(qp) } {
             return;
         }
-        self.silent.store(true, Relaxed);
+        self.silence.0.store(true, Relaxed);
         pr_warn_once!("a driver did not say that a queue pair took its last request\n");
     }
 
