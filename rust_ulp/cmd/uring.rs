@@ -20,11 +20,14 @@ use super::{
 };
 use crate::{
     file::UlpFile,
-    kernel::uring::{
-        Canceling,
-        CmdRef,
-        IssueResult,
-        UringCmd, //
+    kernel::{
+        errno::eopnotsupp,
+        uring::{
+            Canceling,
+            CmdRef,
+            IssueResult,
+            UringCmd, //
+        }, //
     },
     limits::MAX_BATCH,
     logic::cq_ring::CqRing,
@@ -184,6 +187,10 @@ fn stream(this: &UlpFile, cmd: UringCmd<'_>, value: abi::UringStream) -> IssueRe
     cmd.stream(value.cq, || {
         let device = this.enter()?;
         let cq = this.table().lock().cq(value.cq)?.clone();
+        if cq.delivery() == abi::DELIVER_CALLER {
+            // Nobody would move completions while the stream waits for them.
+            return Err(eopnotsupp());
+        }
         // Tuples are dropped in order: the queue, perhaps its last reference, before the guard.
         Ok((cq.ring().clone(), (cq, device)))
     })

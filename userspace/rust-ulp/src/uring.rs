@@ -38,7 +38,7 @@ use crate::ah::AddressHandle;
 use crate::batch::{DeviceBatch, Storage};
 use crate::buffer::{Buffer, LocalSlice};
 use crate::completion::Completion;
-use crate::cq::Cq;
+use crate::cq::{Cq, Delivery};
 use crate::deadline::Deadline;
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
@@ -354,12 +354,18 @@ impl Ring {
     /// # Errors
     ///
     /// [`Error::QueueFull`] without that room; [`Error::Streamed`] if a ring of this process
-    /// streams `cq`; [`Error::Unsupported`]; [`Error::Sys`] if the kernel does not take the
-    /// buffers. Later failures are in [`Cqe::result`]: [`Error::Busy`] while another ring's stream
+    /// streams `cq`; [`Error::Unsupported`] if the module has no io_uring, and with
+    /// [`Delivery::Caller`], with which nothing arrives by itself; [`Error::Sys`] if the kernel does
+    /// not take the buffers. Later failures are in [`Cqe::result`]: [`Error::Busy`] while another ring's stream
     /// of `cq` has not ended, [`Error::DeviceGone`] when the device is removed.
     pub fn stream(&mut self, cq: &Cq) -> Result<()> {
         let device = cq.device_inner();
         device.needs(abi::FEATURE_URING, "io_uring")?;
+        if cq.delivery() == Delivery::Caller {
+            return Err(Error::Unsupported {
+                what: "a stream of a queue that its caller polls",
+            });
+        }
         let room = self.uring.entries() as usize > self.uring.staged();
         if !room || self.free.len() <= Uring::STREAM_ENTRIES {
             return Err(Error::QueueFull);

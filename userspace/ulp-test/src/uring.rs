@@ -334,6 +334,16 @@ fn refusals() -> Outcome {
         stream(&set, 9, set.a.handle, 1),
         refused(Errno::EBADFD),
     )?;
+    let callers = set.file.accepted(&abi::CqCreate {
+        entries: 4,
+        delivery: abi::DELIVER_CALLER,
+        ..abi::CqCreate::new()
+    })?;
+    one(
+        "of a queue that its caller polls",
+        stream(&set, 9, callers.handle, 1),
+        refused(Errno::EOPNOTSUPP),
+    )?;
     let long = Area::new(1).map_err(because("mapping memory"))?;
     let batch_of_one = abi::UringBatch {
         wrs: long.at(0),

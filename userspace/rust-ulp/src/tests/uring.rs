@@ -109,6 +109,12 @@ fn a_file_that_is_no_device_refuses() {
 
 fn kernel_without(ring: &mut Ring) {
     let kernel = Kernel::new();
+    let caller = (kernel.device().cq_builder(4))
+        .delivery(Delivery::Caller)
+        .build();
+    let error = ring.stream(&caller.unwrap()).unwrap_err();
+    let nothing = "a stream of a queue that its caller polls";
+    assert!(matches!(error, Error::Unsupported { what } if what == nothing));
     kernel.forget_features();
     let device = kernel.device();
     let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(4).unwrap());
