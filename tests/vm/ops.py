@@ -473,11 +473,7 @@ def test_reserve(r):
 
 
 def test_waiters(r):
-    """Two wait for one queue: a completion wakes the one that came first and needs less.
-
-    Waits look again once a second, so that a lost wake-up costs no more than time: the trace has it.
-    """
-
+    """Two wait for one queue: a completion wakes the one that came first and needs less."""
     a, b = pair()
     rounds, states, statuses = 10, [], []
     with tracing.Trace() as trace:
