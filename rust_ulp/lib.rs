@@ -173,9 +173,9 @@ module! {
             default: 16384,
             description: "Objects that all open files of one user may have together",
         },
-        max_user_entries: u32 {
-            default: 1 << 20,
-            description: "Entries that all queues of one user may have together",
+        max_user_queues: u32 {
+            default: 1 << 18,
+            description: "KiB that drivers may allocate for all queues of one user together, as estimated",
         },
         delivery: u32 {
             default: 1,
@@ -210,7 +210,7 @@ impl ::kernel::Module for RustUlp {
             max_objects: module_parameters::max_objects.value().get(),
             max_entries: module_parameters::max_entries.value().get(),
             max_user_objects: module_parameters::max_user_objects.value().get(),
-            max_user_entries: module_parameters::max_user_entries.value().get(),
+            max_user_queues: module_parameters::max_user_queues.value().get(),
             delivery: module_parameters::delivery.value().get(),
             user_softirq: module_parameters::user_softirq.value().get(),
             user_vector: module_parameters::user_vector.value().get(),

@@ -62,8 +62,8 @@ pub(crate) struct Parameters {
     pub(crate) max_entries: u32,
     /// Maximum objects of all open files of one user together.
     pub(crate) max_user_objects: u32,
-    /// Maximum entries of all queues of one user together.
-    pub(crate) max_user_entries: u32,
+    /// Maximum KiB that drivers may allocate for all queues of one user together, as estimated.
+    pub(crate) max_user_queues: u32,
     /// The context that delivers completions by default: `DELIVER_WORKQUEUE` or `DELIVER_SOFTIRQ`.
     pub(crate) delivery: u32,
     /// 1 when every process may choose delivery by softirq.
@@ -93,13 +93,14 @@ impl Parameters {
 /// A user, whose objects count together whatever file they are in.
 struct User {
     objects: Atomic<i64>,
-    entries: Atomic<i64>,
+    /// The bytes of the queues.
+    bytes: Atomic<i64>,
 }
 
 impl User {
     /// Returns whether the user has nothing.
     fn is_idle(&self) -> bool {
-        self.objects.load(Relaxed) == 0 && self.entries.load(Relaxed) == 0
+        self.objects.load(Relaxed) == 0 && self.bytes.load(Relaxed) == 0
     }
 }
 
@@ -135,7 +136,7 @@ impl UserTree {
         }
         let user = User {
             objects: Atomic::new(0),
-            entries: Atomic::new(0),
+            bytes: Atomic::new(0),
         };
         let user = Arc::new(user, GFP_KERNEL_ACCOUNT)?;
         let _ = self
@@ -149,7 +150,7 @@ impl UserTree {
 #[pin_data]
 pub(crate) struct Users {
     max_objects: u32,
-    max_entries: u32,
+    max_bytes: u64,
     /// Counts grow with this lock held only.
     #[pin]
     list: Mutex<UserTree>,
@@ -161,7 +162,7 @@ impl Users {
         Arc::pin_init(
             pin_init!(Self {
                 max_objects: parameters.max_user_objects,
-                max_entries: parameters.max_user_entries,
+                max_bytes: u64::from(parameters.max_user_queues).saturating_mul(1024),
                 list <- new_mutex!(
                     UserTree { tree: RBTree::new(), next: 0 },
                     "rust_ulp::Users::list"
@@ -171,16 +172,16 @@ impl Users {
         )
     }
 
-    /// Charges so many objects, and so many entries of queues, to the user of the current process.
-    /// Sleeps.
+    /// Charges so many objects, and so many bytes of queues, to the user of the
+    /// current process. Sleeps.
     ///
     /// Returns [`edquot`] when that is more than the user may have. A process with
     /// `CAP_SYS_RESOURCE` has no limit, and its user is not charged.
-    pub(crate) fn charge(&self, objects: u32, entries: u32) -> Result<UserCharge> {
+    pub(crate) fn charge(&self, objects: u32, bytes: u64) -> Result<UserCharge> {
         let mut charge = UserCharge {
             user: None,
-            objects,
-            entries,
+            objects: objects.into(),
+            bytes: i64::try_from(bytes).map_err(|_| edquot())?,
         };
         if task::may_exceed_limits() {
             return Ok(charge);
@@ -188,16 +189,16 @@ impl Users {
         let uid = current!().uid().into_raw().val;
         let mut list = self.list.lock();
         let user = list.get(uid)?;
-        let fits = |used: &Atomic<i64>, more: u32, limit: u32| {
-            used.load(Relaxed).saturating_add(more.into()) <= limit.into()
+        let fits = |used: &Atomic<i64>, more: i64, limit: u64| {
+            u64::try_from(used.load(Relaxed).saturating_add(more)).is_ok_and(|sum| sum <= limit)
         };
-        if !fits(&user.objects, objects, self.max_objects)
-            || !fits(&user.entries, entries, self.max_entries)
+        if !fits(&user.objects, charge.objects, self.max_objects.into())
+            || !fits(&user.bytes, charge.bytes, self.max_bytes)
         {
             return Err(edquot());
         }
-        user.objects.add(objects.into(), Relaxed);
-        user.entries.add(entries.into(), Relaxed);
+        user.objects.add(charge.objects, Relaxed);
+        user.bytes.add(charge.bytes, Relaxed);
         charge.user = Some(user);
         Ok(charge)
     }
@@ -207,17 +208,15 @@ impl Users {
 pub(crate) struct UserCharge {
     /// The user that was charged; [`None`] with `CAP_SYS_RESOURCE`.
     user: Option<Arc<User>>,
-    objects: u32,
-    entries: u32,
+    objects: i64,
+    bytes: i64,
 }
 
 impl Drop for UserCharge {
     fn drop(&mut self) {
         if let Some(user) = &self.user {
-            user.objects
-                .add(i64::from(self.objects).wrapping_neg(), Relaxed);
-            user.entries
-                .add(i64::from(self.entries).wrapping_neg(), Relaxed);
+            user.objects.add(self.objects.wrapping_neg(), Relaxed);
+            user.bytes.add(self.bytes.wrapping_neg(), Relaxed);
         }
     }
 }
@@ -234,7 +233,7 @@ mod tests {
         };
         for uid in 0..1000u32 {
             let user = users.get(uid)?;
-            user.entries.store((uid % 10 == 0).into(), Relaxed);
+            user.bytes.store((uid % 10 == 0).into(), Relaxed);
         }
         let busy = |users: &UserTree| users.tree.values().filter(|user| !user.is_idle()).count();
         assert_eq!(busy(&users), 100);
@@ -245,7 +244,7 @@ mod tests {
         assert_eq!(busy(&users), 100);
         assert!(users.tree.keys().count() < 400);
         let again = users.get(500)?;
-        assert_eq!(again.entries.load(Relaxed), 1);
+        assert_eq!(again.bytes.load(Relaxed), 1);
         Ok(())
     }
 }

@@ -43,6 +43,7 @@ use crate::{
             Claim,
             QpObject, //
         },
+        quota,
         Object, //
     },
     rdma::{
@@ -198,7 +199,7 @@ pub(super) fn listen(ctx: &Ctx<'_>, value: &mut abi::Listen) -> Result<Object> {
         value.user_data,
         ctx.file.events().clone(),
     )?;
-    let charge = ctx.file.quota().take(value.backlog)?;
+    let charge = (ctx.file.quota()).take(value.backlog, quota::backlog(value.backlog))?;
     let listener = Listener::new(
         ctx.file.net(),
         ctx.device.device(),

@@ -19,6 +19,7 @@ use crate::{
             CqObject,
             CqOptions, //
         },
+        quota,
         Object, //
     },
     rdma,
@@ -81,7 +82,7 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::CqCreate) -> Result<Object>
         },
         ctx.file.events().clone(),
         ctx.file.mmap_offsets(),
-        ctx.file.quota().take(entries)?,
+        (ctx.file.quota()).take(entries, quota::completion_queue(entries))?,
     )?;
     value.entries = entries;
     value.delivery = delivery;

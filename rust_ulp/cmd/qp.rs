@@ -31,6 +31,7 @@ use crate::{
             QpOptions,
             Queues, //
         },
+        quota,
         Object, //
     },
     rdma::{
@@ -73,7 +74,16 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::QpCreate) -> Result<Object>
     drop(table);
     let capacity = capacity(value);
     let entries = capacity.max_send_wr.saturating_add(capacity.max_recv_wr);
-    let charge = ctx.file.quota().take(entries)?;
+    let sends = quota::send_queue(
+        capacity.max_send_wr,
+        capacity.max_send_sge,
+        capacity.max_inline,
+    );
+    let recvs = match srq {
+        Some(_) => 0,
+        None => quota::recv_queue(capacity.max_recv_wr, capacity.max_recv_sge),
+    };
+    let charge = (ctx.file.quota()).take(entries, sends.saturating_add(recvs))?;
     let object = QpObject::new(
         pd,
         Queues {

@@ -41,7 +41,7 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::RingCreate) -> Result<Objec
         return Err(ERANGE);
     }
     let entries = value.entries.checked_next_power_of_two().ok_or(ERANGE)?;
-    let charge = ctx.file.quota().take(entries)?;
+    let charge = ctx.file.quota().take(entries, 0)?;
     let ring = SubmitRing::new(entries, ctx.file.mmap_offsets(), charge)?;
     value.entries = entries;
     value.mmap_offset = ring.mmap_offset();

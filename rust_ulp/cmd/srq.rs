@@ -10,6 +10,7 @@ use crate::{
         MAX_SGE, //
     },
     object::{
+        quota,
         srq::SrqObject,
         Object, //
     },
@@ -34,7 +35,7 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::SrqCreate) -> Result<Object
     let pd = table.use_pd(value.pd)?;
     let cq = table.use_cq(value.cq)?;
     drop(table);
-    let charge = ctx.file.quota().take(max_wr)?;
+    let charge = (ctx.file.quota()).take(max_wr, quota::recv_queue(max_wr, max_sge))?;
     let object = SrqObject::new(pd, cq, max_wr, max_sge, ctx.device.silence.clone(), charge)?;
     if value.limit != 0 {
         object.srq().set_limit(value.limit)?;

@@ -2,16 +2,18 @@
 
 //! The limits of all queues of an open file and of a user.
 //!
-//! Drivers allocate the memory of queues and charge nobody for it, so the entries of queues have
-//! limits. A place in a backlog counts as an entry: the connection manager charges nobody for its
-//! requests. Process context; giving back in any context.
+//! Drivers allocate the memory of queues and charge nobody for it, so the entries of a file's queues
+//! have a limit, and so has an [estimate](rounded) of that memory for a user. A place in a
+//! backlog counts as an entry: the connection manager charges nobody for its requests. Process
+//! context; giving back in any context.
 //!
 //! This module cannot charge that memory to a memory cgroup. `__GFP_ACCOUNT` is a flag of the
 //! driver's own allocations; no scope of a task sets it, as `memalloc_nofs_save()` clears one. The
 //! kernel exports none of the functions that charge (`mm/memcontrol.c`, `mm/page_counter.c`), and
-//! distributions build it without the dmem cgroup, whose functions are exported. Accounted pages of
-//! the same size, held as an estimate, would take the memory of the machine twice. rxe allocates up
-//! to 2 KiB for an entry of a send queue: 32 MiB for 16,384 requests of 16 elements.
+//! distributions build it without the dmem cgroup, whose functions are exported. A socket that is
+//! never used could be charged (`__sk_mem_schedule()`), as memory of sockets, which it is not.
+//! Accounted pages of the same size, held as an estimate, would take the memory of the machine
+//! twice.
 
 use crate::{
     kernel::errno::edquot,
@@ -31,6 +33,57 @@ use kernel::{
     }, //
 };
 
+/// Bytes of an element: `struct ib_sge`.
+const SGE: u32 = 16;
+/// Bytes of a send request without elements: `struct rxe_send_wqe`.
+const SEND: u32 = 208;
+/// Bytes of a receive request without elements: `struct rxe_recv_wqe`.
+const RECV: u32 = 40;
+/// Bytes of a completion: `struct rxe_cqe`.
+const COMPLETION: u32 = 96;
+/// Bytes of a connection request: `struct rdma_id_private`, `struct cm_id_private` and messages.
+const CONNECTION: u32 = 2048;
+
+/// Returns an estimate, in bytes, of what a driver allocates for a queue of `count` requests of
+/// `size` bytes.
+///
+/// rxe rounds the number of slots, of which one stays free, and the bytes of each up to powers of
+/// two (`rxe_queue_init()`, drivers/infiniband/sw/rxe/rxe_queue.c:55), mlx5 their product
+/// (`calc_sq_size()`, hw/mlx5/qp.c:622). Each queue has a request more, for draining.
+fn rounded(count: u32, size: u32) -> u64 {
+    let slots = u64::from(count).saturating_add(2);
+    let size = u64::from(size).max(64);
+    slots
+        .next_power_of_two()
+        .saturating_mul(size.next_power_of_two())
+}
+
+/// Returns the bytes of elements. The device's queue may get one more than was asked for.
+fn elements(asked: u32) -> u32 {
+    asked.saturating_add(1).saturating_mul(SGE)
+}
+
+/// Estimates the bytes of a queue of send requests with so many elements, or bytes of inline data
+/// in their place.
+pub(crate) fn send_queue(requests: u32, sges: u32, inline: u32) -> u64 {
+    rounded(requests, elements(sges).max(inline).saturating_add(SEND))
+}
+
+/// Estimates the bytes of a queue of receive requests with so many elements.
+pub(crate) fn recv_queue(requests: u32, sges: u32) -> u64 {
+    rounded(requests, elements(sges).saturating_add(RECV))
+}
+
+/// Estimates the bytes of a completion queue.
+pub(crate) fn completion_queue(entries: u32) -> u64 {
+    rounded(entries, COMPLETION)
+}
+
+/// Estimates the bytes of connection requests that wait.
+pub(crate) fn backlog(requests: u32) -> u64 {
+    rounded(requests, CONNECTION)
+}
+
 /// The entries of all queues of a file.
 pub(crate) struct Quota {
     used: Atomic<i64>,
@@ -39,7 +92,7 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    /// Makes a quota of `limit` entries, which count for their users as well.
+    /// Makes a quota of `limit` entries, whose bytes count for their users.
     pub(crate) fn new(limit: u32, users: Arc<Users>) -> Result<Arc<Self>> {
         Ok(Arc::new(
             Self {
@@ -59,11 +112,12 @@ impl Quota {
         )
     }
 
-    /// Takes `entries` for a queue. Sleeps.
+    /// Takes `entries` for a queue, which has `bytes` of a driver's memory. Sleeps.
     ///
-    /// Returns [`edquot`] when the file or the user of the current process has too many.
-    pub(crate) fn take(self: &Arc<Self>, entries: u32) -> Result<QuotaCharge> {
-        let user = self.users.charge(0, entries)?;
+    /// Returns [`edquot`] when the file has too many entries, or the user of the current process too
+    /// many bytes.
+    pub(crate) fn take(self: &Arc<Self>, entries: u32, bytes: u64) -> Result<QuotaCharge> {
+        let user = self.users.charge(0, bytes)?;
         let before = self.used.fetch_add(entries.into(), Relaxed);
         let charge = QuotaCharge {
             quota: self.clone(),
@@ -100,25 +154,37 @@ mod tests {
     use crate::limits::Parameters;
 
     #[test]
+    fn queues_weigh_what_their_requests_have() {
+        assert_eq!(completion_queue(1), 4 * 128);
+        assert_eq!(recv_queue(2, 0), 4 * 64);
+        assert_eq!(recv_queue(3, 1), 8 * 128);
+        assert_eq!(send_queue(62, 2, 0), 64 * 256);
+        assert_eq!(send_queue(62, 3, 0), 64 * 512);
+        assert_eq!(send_queue(62, 3, 512), 64 * 1024);
+        assert_eq!(send_queue(63, 3, 512), 128 * 1024);
+        assert_eq!(send_queue(u32::MAX, u32::MAX, u32::MAX), u64::MAX);
+    }
+
+    #[test]
     fn gives_no_more_than_there_is() -> Result {
         let parameters = Parameters {
             max_objects: 1,
             max_entries: 1,
             max_user_objects: u32::MAX,
-            max_user_entries: u32::MAX,
+            max_user_queues: u32::MAX,
             delivery: 1,
             user_softirq: 0,
             user_vector: 1,
         };
         let quota = Quota::new(10, Users::new(&parameters)?)?;
-        let first = quota.take(6)?;
-        assert_eq!(quota.take(5).err(), Some(edquot()));
-        let second = quota.take(4)?;
+        let first = quota.take(6, 0)?;
+        assert_eq!(quota.take(5, 0).err(), Some(edquot()));
+        let second = quota.take(4, 0)?;
         assert_eq!(quota.usage(), (10, 10));
-        assert_eq!(quota.take(1).err(), Some(edquot()));
+        assert_eq!(quota.take(1, 0).err(), Some(edquot()));
         drop(first);
-        assert_eq!(quota.take(u32::MAX).err(), Some(edquot()));
-        let _third = quota.take(6)?;
+        assert_eq!(quota.take(u32::MAX, 0).err(), Some(edquot()));
+        let _third = quota.take(6, 0)?;
         drop(second);
         assert_eq!(quota.usage(), (6, 10));
         Ok(())

@@ -211,9 +211,25 @@ def test_users(r):
     r.equal("of another user", as_user(1002, entries), repr(["none", "none", "EDQUOT", "EDQUOT"]))
 
     def backlogs():
-        return [error_of(listen, file, backlog=600) for file in files]
+        return [error_of(listen, file, backlog=62) for file in files]
 
     r.equal("requests that listeners hold", as_user(1003, backlogs), repr(["none", "none", "EDQUOT"]))
+
+    shared = cq(files[0], 16)
+
+    def queue_pairs(inline):
+        """How many of 30 sends and a receive the user may have."""
+        arg = {"pd": first, "send_cq": shared, "recv_cq": shared, "qp_type": N["QPT_RC"], "max_inline": inline}
+        sizes = {"max_send_wr": 30, "max_send_sge": 2, "max_recv_wr": 1, "max_recv_sge": 1}
+        made = 0
+        while (why := error_of(files[0].call, "QP_CREATE", **arg, **sizes)) == "none":
+            made += 1
+        return made, why
+
+    # A send has a slot of 256 bytes, or of 1,024: 208, and three elements or the inline data. The receives have 512.
+    for uid, inline, want in ((1006, 0, 300 * 1024 // (32 * 256 + 512)), (1007, 512, 300 * 1024 // (32 * 1024 + 512))):
+        got = as_user(uid, lambda inline=inline: queue_pairs(inline))
+        r.equal(f"queue pairs with {inline} bytes inline", got, repr((want, "EDQUOT")))
 
     bare = [File("h1") for _ in range(102)]
 
