@@ -1388,6 +1388,8 @@ struct rust_ulp_srq_modify {
  * @recvs_in_flight: [out; requests] Requests in flight.
  * @orphans: [out; requests] Requests of these that a queue pair has taken, though a later request
  *   has completed. Each queue pair in use may hold one; queue pairs that have ended hold the rest.
+ *   0 while no later request completes, as in a queue of which every request is taken; and where
+ *   the driver does not take requests in order, as all but rxe.
  */
 struct rust_ulp_srq_query {
 	__u32 size;
@@ -2342,7 +2344,7 @@ struct rust_ulp_uring_cancel {
  *  ENODEV      the device was removed
  *  ECANCELED, EBADF  of io_uring
  *  ENOENT, EBADFD  a shared cause
- *  EOPNOTSUPP  of io_uring
+ *  EOPNOTSUPP  delivery by the caller alone: nobody fills the ring; of io_uring
  */
 
 /**
