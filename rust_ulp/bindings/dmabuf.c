@@ -11,80 +11,60 @@
 
 MODULE_IMPORT_NS("DMA_BUF");
 
-static struct dma_buf *dmabuf_get(int fd, bool write)
+/* Takes a reference to the dma-buf of a descriptor, and stores what it is. */
+int rust_ulp_h_dmabuf_get(int fd, struct rust_ulp_h_dmabuf *out)
 {
 	struct dma_buf *buf = dma_buf_get(fd);
 
-	if (!IS_ERR(buf) && write && !(buf->file->f_mode & FMODE_WRITE)) {
-		dma_buf_put(buf);
-		return ERR_PTR(-EACCES);
-	}
-	return buf;
-}
-
-int rust_ulp_h_dmabuf_open(int fd, bool write, struct rust_ulp_h_dmabuf *out)
-{
-	struct dma_buf *buf = dmabuf_get(fd, write);
-	struct iosys_map map;
-	int err;
-
 	if (IS_ERR(buf))
 		return PTR_ERR(buf);
-	err = -EOPNOTSUPP;
-	/* The core warns when an exporter fails to map, so check first that it can. */
-	if (!buf->ops->vmap)
-		goto put;
-	err = dma_buf_vmap_unlocked(buf, &map);
-	if (err)
-		goto put;
-	err = -EOPNOTSUPP;
-	if (map.is_iomem) {
-		dma_buf_vunmap_unlocked(buf, &map);
-		goto put;
-	}
 	out->buf = buf;
-	out->vaddr = map.vaddr;
 	out->size = buf->size;
+	out->writable = buf->file->f_mode & FMODE_WRITE;
+	out->has_vmap = buf->ops->vmap;
 	return 0;
+}
 
-put:
-	dma_buf_put(buf);
-	return err;
+/* Maps a dma-buf into the kernel. The core warns when the exporter fails. */
+int rust_ulp_h_dmabuf_vmap(struct rust_ulp_h_dmabuf *buf)
+{
+	struct iosys_map map;
+	int err = dma_buf_vmap_unlocked(buf->buf, &map);
+
+	if (err)
+		return err;
+	buf->vaddr = map.vaddr;
+	buf->is_iomem = map.is_iomem;
+	return 0;
 }
 
 /* Makes a static attachment: the exporter does not move the memory while it is mapped. */
-int rust_ulp_h_dmabuf_attach(int fd, bool write, struct device *dev,
-			     struct rust_ulp_h_dmabuf *out)
+int rust_ulp_h_dmabuf_attach(struct rust_ulp_h_dmabuf *buf, struct device *dev,
+			     bool write)
 {
-	struct dma_buf *buf = dmabuf_get(fd, write);
-	struct dma_buf_attachment *attach;
+	struct dma_buf_attachment *attach = dma_buf_attach(buf->buf, dev);
 	struct sg_table *sgt;
 
-	if (IS_ERR(buf))
-		return PTR_ERR(buf);
-	attach = dma_buf_attach(buf, dev);
-	if (IS_ERR(attach)) {
-		dma_buf_put(buf);
+	if (IS_ERR(attach))
 		return PTR_ERR(attach);
-	}
 	sgt = dma_buf_map_attachment_unlocked(
 		attach, write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE);
 	if (IS_ERR(sgt)) {
-		dma_buf_detach(buf, attach);
-		dma_buf_put(buf);
+		dma_buf_detach(buf->buf, attach);
 		return PTR_ERR(sgt);
 	}
-	out->buf = buf;
-	out->attach = attach;
-	out->sgt = sgt;
-	out->size = buf->size;
-	out->write = write;
+	buf->attach = attach;
+	buf->sgt = sgt;
+	buf->write = write;
 	return 0;
 }
 
+/* Removes the mapping, if there is one, and drops the reference. */
 void rust_ulp_h_dmabuf_close(struct rust_ulp_h_dmabuf *buf)
 {
-	struct iosys_map map = IOSYS_MAP_INIT_VADDR(buf->vaddr);
+	/* The core compares this with what it has mapped. */
+	struct iosys_map map = { .vaddr = buf->vaddr,
+				 .is_iomem = buf->is_iomem };
 
 	if (!buf->buf)
 		return;
@@ -93,44 +73,15 @@ void rust_ulp_h_dmabuf_close(struct rust_ulp_h_dmabuf *buf)
 			buf->attach, buf->sgt,
 			buf->write ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE);
 		dma_buf_detach(buf->buf, buf->attach);
-	} else {
+	} else if (buf->vaddr) {
 		dma_buf_vunmap_unlocked(buf->buf, &map);
 	}
 	dma_buf_put(buf->buf);
 }
 
-/*
- * Stores the addresses that the attached device has for @count pages from @offset on, a multiple of
- * the page size. Fails with EOPNOTSUPP when the exporter does not map whole pages.
- */
-int rust_ulp_h_dmabuf_addresses(const struct rust_ulp_h_dmabuf *buf,
-				size_t offset, u64 *out, size_t count)
-{
-	struct scatterlist *sg;
-	size_t filled = 0;
-	unsigned int i;
-
-	for_each_sgtable_dma_sg((struct sg_table *)buf->sgt, sg, i) {
-		u64 addr = sg_dma_address(sg);
-		size_t left = sg_dma_len(sg);
-
-		if (!PAGE_ALIGNED(addr) || !PAGE_ALIGNED(left))
-			return -EOPNOTSUPP;
-		if (offset >= left) {
-			offset -= left;
-			continue;
-		}
-		for (addr += offset, left -= offset; left && filled < count;
-		     addr += PAGE_SIZE, left -= PAGE_SIZE)
-			out[filled++] = addr;
-		offset = 0;
-	}
-	return filled == count ? 0 : -EOPNOTSUPP;
-}
-
-/* Returns NULL for memory that is not system memory. */
-struct page *rust_ulp_h_dmabuf_page(const struct rust_ulp_h_dmabuf *buf,
-				    size_t offset)
+/* Stores what is at @offset of a dma-buf that is mapped into the kernel. */
+void rust_ulp_h_dmabuf_page(const struct rust_ulp_h_dmabuf *buf, size_t offset,
+			    struct rust_ulp_h_page *out)
 {
 	void *addr = buf->vaddr + offset;
 	struct page *page;
@@ -139,7 +90,7 @@ struct page *rust_ulp_h_dmabuf_page(const struct rust_ulp_h_dmabuf *buf,
 		page = vmalloc_to_page(addr);
 	else
 		page = virt_addr_valid(addr) ? virt_to_page(addr) : NULL;
-	if (!page || PageReserved(page) || is_zone_device_page(page))
-		return NULL;
-	return page;
+	out->page = page;
+	out->reserved = page && PageReserved(page);
+	out->zone_device = page && is_zone_device_page(page);
 }

@@ -95,14 +95,24 @@ struct rust_ulp_h_mapping {
 	void (*put)(const void *mapping);
 };
 
-/* A dma-buf that is mapped into the kernel or for a device. */
+/* A dma-buf, which may be mapped into the kernel or for a device. */
 struct rust_ulp_h_dmabuf {
 	void *buf; /* struct dma_buf */
-	void *attach; /* struct dma_buf_attachment, NULL when mapped into the kernel */
-	void *sgt; /* struct sg_table, set with @attach */
-	void *vaddr; /* set without @attach */
+	void *attach; /* struct dma_buf_attachment, when mapped for a device */
+	struct sg_table *sgt; /* set with @attach */
+	void *vaddr; /* set when mapped into the kernel */
 	size_t size;
-	bool write;
+	bool writable; /* the descriptor is open for writing */
+	bool has_vmap; /* the exporter can map it into the kernel */
+	bool is_iomem; /* @vaddr is I/O memory */
+	bool write; /* of @attach */
+};
+
+/* A place of a mapping of the kernel. */
+struct rust_ulp_h_page {
+	struct page *page; /* NULL when there is none */
+	bool reserved;
+	bool zone_device;
 };
 
 /* Fields of struct vm_area_struct. */

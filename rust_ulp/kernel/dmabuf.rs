@@ -20,15 +20,17 @@ use kernel::{
         PAGE_SIZE, //
     },
     prelude::*,
+    scatterlist::SGTable,
     sync::Arc, //
 };
 
-/// A dma-buf that is mapped into the kernel or for a device.
+/// A dma-buf that may be mapped into the kernel or for a device.
 ///
 /// # Invariants
 ///
-/// `raw` is zero, or `rust_ulp_h_dmabuf_open` filled it, or `rust_ulp_h_dmabuf_attach` for a device
-/// that a driver is bound to while `_bound` exists. This value owns it.
+/// `raw` is zero, or `rust_ulp_h_dmabuf_get` filled it, and this value owns the reference. Then
+/// either `rust_ulp_h_dmabuf_vmap` may have mapped it, or `rust_ulp_h_dmabuf_attach`, for a device
+/// that a driver is bound to while `_bound` exists.
 pub(super) struct DmaBuf {
     raw: bindings::rust_ulp_h_dmabuf,
     _bound: Option<Arc<dyn Send + Sync>>,
@@ -86,22 +88,43 @@ unsafe impl Sync for DmaBuf {}
 
 impl Drop for DmaBuf {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant. The mapping is removed once.
+        // SAFETY: By the type invariant. The mapping is removed, and the reference dropped, once.
         unsafe { bindings::rust_ulp_h_dmabuf_close(&mut self.raw) };
     }
 }
 
 impl DmaBuf {
-    /// Maps a dma-buf into the kernel. Sleeps. Fails as
-    /// [`Pages::import`](super::pages::Pages::import) does.
-    pub(super) fn open(what: &Import) -> Result<Self> {
+    /// Returns the dma-buf of a descriptor, which is not mapped. Fails with [`EACCES`] when it must
+    /// be open for writing, and is not.
+    fn get(what: &Import, bound: Option<Arc<dyn Send + Sync>>) -> Result<Self> {
+        // INVARIANT: Zero for now.
         let mut buf = Self {
             raw: Default::default(),
-            _bound: None,
+            _bound: bound,
         };
         // SAFETY: The struct is valid. A call that fails does not change it, and closing it then
         // does nothing.
-        to_result(unsafe { bindings::rust_ulp_h_dmabuf_open(what.fd, what.write, &mut buf.raw) })?;
+        to_result(unsafe { bindings::rust_ulp_h_dmabuf_get(what.fd, &mut buf.raw) })?;
+        if what.write && !buf.raw.writable {
+            return Err(EACCES);
+        }
+        Ok(buf)
+    }
+
+    /// Maps a dma-buf into the kernel. Sleeps. Fails as
+    /// [`Pages::import`](super::pages::Pages::import) does.
+    pub(super) fn open(what: &Import) -> Result<Self> {
+        let mut buf = Self::get(what, None)?;
+        // The core warns when an exporter fails to map, so check first that it can.
+        if !buf.raw.has_vmap {
+            return Err(eopnotsupp());
+        }
+        // SAFETY: The struct has a dma-buf, which it has not mapped. A call that fails does not
+        // change the struct, and closing it then drops the reference alone.
+        to_result(unsafe { bindings::rust_ulp_h_dmabuf_vmap(&mut buf.raw) })?;
+        if buf.raw.is_iomem {
+            return Err(eopnotsupp());
+        }
         Ok(buf)
     }
 
@@ -117,18 +140,13 @@ impl DmaBuf {
         bound: Arc<dyn Send + Sync>,
     ) -> Result<Self> {
         let raw = core::ptr::from_ref(device).cast_mut().cast();
-        let mut buf = Self {
-            raw: Default::default(),
-            _bound: Some(bound),
-        };
-        // SAFETY: The struct is valid, and the type of the device is transparent. By the
-        // requirement a driver is bound to it until it is detached. A call that fails does not
-        // change the struct, and closing it then does nothing.
-        to_result(unsafe {
-            bindings::rust_ulp_h_dmabuf_attach(what.fd, what.write, raw, &mut buf.raw)
-        })
-        // A signal arrived during the wait for the fences of the exporter.
-        .map_err(|err| if err == ERESTARTSYS { EINTR } else { err })?;
+        let mut buf = Self::get(what, Some(bound))?;
+        // SAFETY: The struct has a dma-buf, which it has not mapped, and the type of the device is
+        // transparent. By the requirement a driver is bound to it until it is detached. A call that
+        // fails does not change the struct, and closing it then drops the reference alone.
+        to_result(unsafe { bindings::rust_ulp_h_dmabuf_attach(&mut buf.raw, raw, what.write) })
+            // A signal arrived during the wait for the fences of the exporter.
+            .map_err(|err| if err == ERESTARTSYS { EINTR } else { err })?;
         Ok(buf)
     }
 
@@ -144,11 +162,16 @@ impl DmaBuf {
         let mut pages = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
         for index in 0..count {
             let at = offset.saturating_add(index << PAGE_SHIFT);
+            let mut place = bindings::rust_ulp_h_page::default();
             // SAFETY: The dma-buf is mapped, and contains the place: its size is a number of whole
             // pages.
-            let page = unsafe { bindings::rust_ulp_h_dmabuf_page(&self.raw, at) };
-            let page = NonNull::new(page).ok_or_else(eopnotsupp)?;
-            let _ = pages.push_within_capacity(page);
+            unsafe { bindings::rust_ulp_h_dmabuf_page(&self.raw, at, &mut place) };
+            match NonNull::new(place.page) {
+                Some(page) if !place.reserved && !place.zone_device => {
+                    let _ = pages.push_within_capacity(page);
+                }
+                _ => return Err(eopnotsupp()),
+            }
         }
         Ok(pages)
     }
@@ -157,16 +180,27 @@ impl DmaBuf {
     /// [`Import::range`], of a dma-buf that is mapped for a device. Fails with [`eopnotsupp`] when
     /// the exporter does not map whole pages.
     pub(super) fn addresses(&self, offset: usize, len: usize) -> Result<KVVec<u64>> {
-        let mut pages = KVVec::from_elem(0u64, len.div_ceil(PAGE_SIZE), GFP_KERNEL_ACCOUNT)?;
-        // SAFETY: The dma-buf is attached, and the array has that length.
-        to_result(unsafe {
-            bindings::rust_ulp_h_dmabuf_addresses(
-                &self.raw,
-                offset,
-                pages.as_mut_ptr(),
-                pages.len(),
-            )
-        })?;
+        let count = len.div_ceil(PAGE_SIZE);
+        let mut pages = KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?;
+        let mut before = offset as u64;
+        // SAFETY: The dma-buf is attached, so this is the table of the exporter, who does not
+        // change it while it is mapped.
+        for part in unsafe { SGTable::from_raw(self.raw.sgt) }.iter() {
+            let (addr, len): (u64, u64) = (part.dma_address(), part.dma_len());
+            if (addr | len) & (PAGE_SIZE as u64 - 1) != 0 {
+                return Err(eopnotsupp());
+            }
+            let skipped = len.min(before);
+            before = before.saturating_sub(skipped);
+            let addrs = addr.saturating_add(skipped)..addr.saturating_add(len);
+            let missing = count.saturating_sub(pages.len());
+            for addr in addrs.step_by(PAGE_SIZE).take(missing) {
+                let _ = pages.push_within_capacity(addr);
+            }
+        }
+        if pages.len() < count {
+            return Err(eopnotsupp());
+        }
         Ok(pages)
     }
 }
