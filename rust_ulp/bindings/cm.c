@@ -3,7 +3,6 @@
  * The connection manager. See helpers.h.
  */
 #include <linux/in6.h>
-#include <net/ipv6.h>
 
 #include "helpers.h"
 
@@ -27,8 +26,7 @@ static void to_sockaddr(const struct rust_ulp_h_addr *addr,
 	}
 }
 
-/* The manager does not always set the scope of a link-local address; @ifindex replaces it. */
-static void from_sockaddr(const struct sockaddr_storage *addr, int ifindex,
+static void from_sockaddr(const struct sockaddr_storage *addr,
 			  struct rust_ulp_h_addr *out)
 {
 	memset(out, 0, sizeof(*out));
@@ -38,8 +36,7 @@ static void from_sockaddr(const struct sockaddr_storage *addr, int ifindex,
 			(const struct sockaddr_in6 *)addr;
 
 		out->port = ntohs(sin6->sin6_port);
-		if (ipv6_addr_type(&sin6->sin6_addr) & IPV6_ADDR_LINKLOCAL)
-			out->scope_id = sin6->sin6_scope_id ?: ifindex;
+		out->scope_id = sin6->sin6_scope_id;
 		memcpy(out->addr, &sin6->sin6_addr, sizeof(sin6->sin6_addr));
 	} else if (addr->ss_family == AF_INET) {
 		const struct sockaddr_in *sin =
@@ -100,13 +97,15 @@ int rust_ulp_h_cm_resolve_addr(struct rdma_cm_id *id,
 				 (struct sockaddr *)&to, timeout_ms);
 }
 
+/* @ifindex: the interface that the identifier is bound to, 0 when it is bound to none. */
 void rust_ulp_h_cm_addrs(struct rdma_cm_id *id, struct rust_ulp_h_addr *local,
-			 struct rust_ulp_h_addr *peer)
+			 struct rust_ulp_h_addr *peer, u32 *ifindex)
 {
 	const struct rdma_addr *addr = &id->route.addr;
 
-	from_sockaddr(&addr->src_addr, addr->dev_addr.bound_dev_if, local);
-	from_sockaddr(&addr->dst_addr, addr->dev_addr.bound_dev_if, peer);
+	from_sockaddr(&addr->src_addr, local);
+	from_sockaddr(&addr->dst_addr, peer);
+	*ifindex = addr->dev_addr.bound_dev_if;
 }
 
 bool rust_ulp_h_cm_device_index(struct rdma_cm_id *id, u32 *index)

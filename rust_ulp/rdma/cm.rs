@@ -30,7 +30,8 @@ use crate::{
         net::{
             sockaddr_from_raw,
             sockaddr_to_raw,
-            NetNs, //
+            NetNs,
+            AF_INET6, //
         }, //
     }, //
 };
@@ -66,6 +67,17 @@ pub(crate) fn is_wildcard(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => matches!(v4.octets(), [0 | 127, ..]),
         IpAddr::V6(v6) => v6.is_unspecified() || v6.is_loopback(),
+    }
+}
+
+/// Returns whether `addr` is an IPv6 address with the scope of a link, as `ipv6_addr_type()` does.
+fn is_link_local(addr: &bindings::rust_ulp_h_addr) -> bool {
+    match addr.addr {
+        _ if addr.family != AF_INET6 => false,
+        [0xfe, second, ..] => second & 0xc0 == 0x80,
+        // Multicast, RFC 4291, 2.7.
+        [0xff, second, ..] => second & 0xf == 2,
+        _ => false,
     }
 }
 
@@ -417,8 +429,19 @@ impl LockedId<'_> {
     pub(crate) fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
         let mut local = bindings::rust_ulp_h_addr::default();
         let mut peer = bindings::rust_ulp_h_addr::default();
+        let mut ifindex = 0;
         // SAFETY: All pointers are valid.
-        unsafe { bindings::rust_ulp_h_cm_addrs(self.as_raw(), &mut local, &mut peer) };
+        unsafe {
+            bindings::rust_ulp_h_cm_addrs(self.as_raw(), &mut local, &mut peer, &mut ifindex)
+        };
+        for addr in [&mut local, &mut peer] {
+            addr.scope_id = match addr.scope_id {
+                _ if !is_link_local(addr) => 0,
+                // The manager does not always set it.
+                0 => ifindex,
+                scope_id => scope_id,
+            };
+        }
         (sockaddr_from_raw(&local), sockaddr_from_raw(&peer))
     }
 
