@@ -322,9 +322,10 @@ int rust_ulp_h_drain_ud_sq(struct ib_qp *qp, struct ib_ah *ah)
 	return 0;
 }
 
-bool rust_ulp_h_wait_last_wqe(struct ib_qp *qp)
+/* Returns whether the device has reported the last request, for which this waits @jiffies. */
+bool rust_ulp_h_wait_last_wqe(struct ib_qp *qp, unsigned long jiffies)
 {
-	return wait_for_completion_timeout(&qp->srq_completion, 10 * HZ);
+	return wait_for_completion_timeout(&qp->srq_completion, jiffies);
 }
 
 void rust_ulp_h_forget_last_wqe(struct ib_qp *qp)

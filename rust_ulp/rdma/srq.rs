@@ -65,8 +65,12 @@ use kernel::{
         },
         Arc,
         Mutex, //
-    }, //
+    },
+    time::msecs_to_jiffies, //
 };
+
+/// How long [`Srq::wait_for_last_wqe`] waits, in milliseconds.
+const LAST_WQE_MS: u32 = 10_000;
 
 /// The progress of a queue pair: it holds no request up to this number.
 struct Mark(Atomic<u64>);
@@ -519,11 +523,13 @@ impl<H: WrHandler> Srq<H> {
     ///
     /// `qp` is a valid queue pair that uses this queue.
     pub(super) unsafe fn wait_for_last_wqe(&self, qp: *mut bindings::ib_qp) {
+        let jiffies = msecs_to_jiffies(LAST_WQE_MS);
+        let silent = &self.silence.0;
         // SAFETY: By the requirement.
-        if self.silence.0.load(Relaxed) || unsafe { bindings::rust_ulp_h_wait_last_wqe(qp) } {
+        if silent.load(Relaxed) || unsafe { bindings::rust_ulp_h_wait_last_wqe(qp, jiffies) } {
             return;
         }
-        self.silence.0.store(true, Relaxed);
+        silent.store(true, Relaxed);
         pr_warn_once!("a driver did not say that a queue pair took its last request\n");
     }
 
