@@ -14,12 +14,11 @@ u32 rust_ulp_h_uring_op(const struct io_uring_cmd *cmd)
 	return cmd->cmd_op;
 }
 
-/* Returns the buffer group of a multishot command, or -EINVAL. */
-int rust_ulp_h_uring_group(const struct io_uring_cmd *cmd)
+/* Stores the buffer group of the entry, and returns whether the command is multishot. */
+bool rust_ulp_h_uring_group(const struct io_uring_cmd *cmd, u16 *group)
 {
-	if (!(cmd->flags & IORING_URING_CMD_MULTISHOT))
-		return -EINVAL;
-	return READ_ONCE(cmd->sqe->buf_group);
+	*group = READ_ONCE(cmd->sqe->buf_group);
+	return cmd->flags & IORING_URING_CMD_MULTISHOT;
 }
 
 /* User space may change the entry at any time, so the caller checks and uses the copy only. */

@@ -444,11 +444,11 @@ impl UringCmd<'_> {
         queue: u32,
         find: impl FnOnce() -> Result<(Arc<S>, G)>,
     ) -> IssueResult {
-        // SAFETY: By the type invariant.
-        let group = unsafe { bindings::rust_ulp_h_uring_group(self.cmd.as_ptr()) };
-        let Ok(group) = u16::try_from(group) else {
+        let mut group = 0;
+        // SAFETY: By the type invariant. The group is valid.
+        if !unsafe { bindings::rust_ulp_h_uring_group(self.cmd.as_ptr(), &mut group) } {
             return self.refuse(EINVAL);
-        };
+        }
         let pdu = self.init(kind::STREAM | u32::from(group), queue, 1);
         self.mark();
         let (source, guard) = match find() {
