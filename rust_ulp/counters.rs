@@ -18,6 +18,7 @@ use crate::{
         Posted,
         QueueKind, //
     },
+    trace,
     uapi::abi, //
 };
 use kernel::sync::atomic::{
@@ -44,6 +45,15 @@ fn status(place: usize) -> u16 {
         place if place == DEVICE_STATUSES + 1 => abi::WC_STATUS_CANCELED,
         place if place < DEVICE_STATUSES => place as u16,
         _ => u16::MAX,
+    }
+}
+
+/// Returns [`now_ns`] if latencies are recorded, else 0. Any context except NMI.
+#[inline(always)]
+pub(crate) fn start_ns() -> u64 {
+    match trace::latency() {
+        0 => 0,
+        _ => now_ns(),
     }
 }
 

@@ -7,6 +7,7 @@
 //! size.
 
 use crate::{
+    counters::start_ns,
     device::DeviceState,
     kernel::{
         errno::{
@@ -15,7 +16,6 @@ use crate::{
             eopnotsupp, //
         },
         pages::PAGE_SIZE,
-        timer::start_ns,
         uring::PendingCmd, //
     },
     limits::MAX_MESSAGE,

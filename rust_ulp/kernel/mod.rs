@@ -19,6 +19,7 @@ pub(crate) mod gate;
 pub(crate) mod lock;
 pub(crate) mod net;
 pub(crate) mod pages;
+pub(crate) mod parameter;
 mod pinned;
 pub(crate) mod task;
 pub(crate) mod timer;

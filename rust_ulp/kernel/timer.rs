@@ -112,19 +112,3 @@ pub(crate) fn now_ns() -> u64 {
     let now = unsafe { bindings::ktime_get() };
     u64::try_from(now).unwrap_or(0)
 }
-
-extern "C" {
-    /// The module parameter `latency`, which `trace/ulp_trace.c` defines. User space changes it at
-    /// any time.
-    static rust_ulp_latency: u32;
-}
-
-/// Returns [`now_ns`] if the module parameter `latency` is on, else 0. Any context except NMI.
-#[inline(always)]
-pub(crate) fn start_ns() -> u64 {
-    // SAFETY: The parameter is an `unsigned int` of C, and exists as long as the module.
-    match unsafe { (&raw const rust_ulp_latency).read_volatile() } {
-        0 => 0,
-        _ => now_ns(),
-    }
-}

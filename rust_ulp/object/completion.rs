@@ -58,7 +58,7 @@ pub(crate) struct Request {
     /// Whether it makes an entry there when it succeeds.
     pub(crate) signaled: bool,
     /// When it was posted, if latencies are recorded, else 0: see
-    /// [`start_ns`](crate::kernel::timer::start_ns).
+    /// [`start_ns`](crate::counters::start_ns).
     pub(crate) start_ns: u64,
 }
 

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tracepoints (`events/rust_ulp/` in tracefs) and debug messages. They may be used in any context.
+//! Tracepoints (`events/rust_ulp/` in tracefs), debug messages, and the parameter that turns on the
+//! measurement of latencies. They may be used in any context.
 //!
 //! `ulp_trace.h` defines and describes the tracepoints.
 
-use crate::kernel::tracepoint::tracepoints;
+use crate::kernel::{
+    parameter::parameters,
+    tracepoint::tracepoints, //
+};
 
 /// Prints a debug message, as [`dynamic_pr_debug!`](crate::kernel::dyndbg).
 ///
@@ -17,6 +21,11 @@ macro_rules! ulp_debug {
     };
 }
 pub(crate) use ulp_debug;
+
+parameters! {
+    /// Returns the module parameter `latency`: 0 when latencies are not recorded.
+    rust_ulp_latency as latency: u32;
+}
 
 tracepoints! {
     rust_ulp_open as open(file: u32);

@@ -19,6 +19,9 @@
 
 #include "ulp_names.h"
 
+/* The module parameter "latency". */
+extern unsigned int rust_ulp_latency;
+
 #define show_ulp_kind(kind)				\
 	__print_symbolic(kind,				\
 		{ 1, "pd" },				\
