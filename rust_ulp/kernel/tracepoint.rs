@@ -11,6 +11,11 @@
 /// Declares safe functions that fire tracepoints of a header that bindgen reads. Any context.
 ///
 /// Each costs a jump that the kernel patches while its event is off.
+///
+/// # Safety
+///
+/// A C file of the module includes that header with `CREATE_TRACE_POINTS`, which defines
+/// `__tracepoint_EVENT` of each event as a `struct tracepoint`.
 macro_rules! tracepoints {
     ($(
         $(#[$meta:meta])*
@@ -26,7 +31,8 @@ macro_rules! tracepoints {
             pub(crate) fn $name($($arg: $ty),*) {
                 #[cfg(CONFIG_TRACEPOINTS)]
                 {
-                    // SAFETY: The tracepoint is defined by `ulp_trace.c`, with its key.
+                    // SAFETY: By the requirement of the macro the tracepoint is defined, with its
+                    // key.
                     let on = unsafe {
                         ::kernel::jump_label::static_branch_unlikely!(
                             [<__tracepoint_ $event>],

@@ -27,6 +27,7 @@ parameters! {
     rust_ulp_latency as latency: u32;
 }
 
+// SAFETY: `ulp_trace.c` includes `ulp_trace.h` with `CREATE_TRACE_POINTS`.
 tracepoints! {
     rust_ulp_open as open(file: u32);
     rust_ulp_release as release(file: u32);
