@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The parts of a character device for verbs that the kernel crate does not have.
+//! What a module with a character device needs of the kernel, and the kernel crate does not have.
 //!
-//! This folder depends neither on RDMA nor on the objects of this module. Only this folder, `rdma/`
-//! and `bindings/` contain `unsafe`. `rdma/mod.rs` says how the examples are compiled.
+//! This folder depends neither on RDMA nor on the objects of this module. Of the module's code,
+//! only this folder, `rdma/` and `bindings/` contain `unsafe`. `scripts/check examples` compiles
+//! the examples.
 
 pub(crate) mod area;
 pub(crate) mod chardev;

@@ -17,8 +17,8 @@ use core::{
 /// A reference to a network namespace.
 ///
 /// ```
-/// fn accessible(device: &crate::rdma::device::Device) -> bool {
-///     NetNs::current().is_some_and(|net| device.is_accessible_from(&net))
+/// fn may_use(owner: &NetNs) -> Result {
+///     if owner.is_current() { Ok(()) } else { Err(EACCES) }
 /// }
 /// ```
 ///
