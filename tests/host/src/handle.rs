@@ -2,7 +2,10 @@
 
 //! Handles, from all sides.
 
-use crate::logic::handle::{Handle, Kind, MAX_OBJECTS};
+use crate::{
+    logic::handle::{Handle, Kind, MAX_OBJECTS},
+    repository,
+};
 use proptest::prelude::*;
 use std::collections::HashSet;
 
@@ -79,6 +82,26 @@ fn no_kind_is_another() {
     assert!(place(Kind::Srq) < place(Kind::Pd) && place(Kind::Ah) < place(Kind::Pd));
     assert!(place(Kind::Listener) < place(Kind::Qp) && place(Kind::Connection) < place(Kind::Qp));
     assert!(place(Kind::Grant) < place(Kind::Buffer) && place(Kind::Buffer) < place(Kind::Pd));
+}
+
+/// Tracepoints print the kind of an object by its number.
+#[test]
+fn tracepoints_name_each_kind() {
+    let text = std::fs::read_to_string(repository().join("rust_ulp/trace/ulp_trace.h")).unwrap();
+    let list = text.split_once("#define show_ulp_kind(kind)").unwrap().1;
+    let list = list.split_once("\n\n").unwrap().0;
+    let named: Vec<_> = list
+        .split('{')
+        .skip(1)
+        .map(|entry| {
+            let (number, name) = entry.split_once(',').unwrap();
+            let number: u32 = number.trim().parse().unwrap();
+            (number, name.split('"').nth(1).unwrap().to_owned())
+        })
+        .collect();
+    let mut kinds = Kind::TEARDOWN.map(|kind| (kind as u32, format!("{kind:?}").to_lowercase()));
+    kinds.sort();
+    assert_eq!(named, kinds);
 }
 
 #[test]
