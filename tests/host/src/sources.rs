@@ -55,6 +55,18 @@ fn an_example_has_at_most_90_lines() {
 }
 
 #[test]
+fn the_sample_module_has_at_most_120_lines_and_is_safe() {
+    let path = repository().join("rust_ulp/samples/rdma_ping.rs");
+    let text = std::fs::read_to_string(path).unwrap();
+    let count = text.lines().count();
+    assert!(count <= 120, "rdma_ping.rs has {count} lines");
+    assert!(
+        !has_word(&code(&text), "unsafe"),
+        "rdma_ping.rs has unsafe code"
+    );
+}
+
+#[test]
 fn an_rdma_write_takes_at_most_50_lines() {
     let path = repository().join("userspace/rust-ulp/examples/rdma_write.rs");
     let text = std::fs::read_to_string(path).unwrap();
