@@ -893,9 +893,17 @@ def test_import(r):
         r.equal("it stays when its descriptor is closed", (done(b), b.buffer.map[:100]), ([0], pattern(77, 8000)[:100]))
     heap = "/dev/dma_heap/system"
     if os.path.exists(heap):
-        with open(heap, "rb") as dev:
-            arg = fcntl.ioctl(dev, 0xC0184800, struct.pack("QIIQ", 4 << 20, 0, os.O_RDWR | os.O_CLOEXEC, 0))
-        fd = struct.unpack("QIIQ", arg)[1]
+
+        def allocate(mode):
+            with open(heap, "rb") as dev:
+                arg = fcntl.ioctl(dev, 0xC0184800, struct.pack("QIIQ", 4 << 20, 0, mode | os.O_CLOEXEC, 0))
+            return struct.unpack("QIIQ", arg)[1]
+
+        fd = allocate(os.O_RDONLY)
+        r.equal("to import for writing what is open for reading", error_of(imported, fd), "EACCES")
+        r.equal("to import it for reading", imported(fd, flags=N["BUFFER_READ_ONLY"]).length, 4 << 20)
+        os.close(fd)
+        fd = allocate(os.O_RDWR)
         buffer = imported(fd)
         shown = mmap.mmap(fd, 4 << 20)
         shown[:] = pattern(4, 4 << 20)
