@@ -191,3 +191,18 @@ impl fmt::Display for Rejection {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn reasons_keep_their_numbers(code: u32) {
+            for code in [code, code % 40] {
+                prop_assert_eq!(RejectReason::from_code(code).code(), code);
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Connections that the connection manager keeps.
+
+use super::addr::from_abi;
+use super::params::Params;
+use super::state::{query, State};
+#[cfg(doc)]
+use super::{AcceptOptions, ConnectOptions};
+use crate::abi;
+use crate::device::DeviceInner;
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
+use crate::object::Object;
+use crate::qp::{ConnectError, PreparedQp, Qp};
+use crate::refusal::Private;
+use crate::sys::Command;
+use crate::transport::Rc;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the steps of connecting took, from its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Timings {
+    /// Until the address was resolved to a device.
+    pub resolved: Duration,
+    /// Until the route was known.
+    pub routed: Duration,
+    /// Until the peer had answered.
+    pub connected: Duration,
+}
+
+/// What the kernel says of a [`Connection`].
+#[doc(alias = "rust_ulp_conn_query")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectionInfo {
+    /// What it is in.
+    pub state: State,
+    /// This side's address.
+    pub local: SocketAddr,
+    /// The other side's address.
+    pub peer: SocketAddr,
+    /// What was agreed.
+    pub params: Params,
+    /// Number of the peer's queue pair.
+    pub peer_qp_num: u32,
+    /// The value of [`ConnectOptions::user_data`] or [`AcceptOptions::user_data`].
+    pub user_data: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct ConnectionParts {
+    pub(super) local: SocketAddr,
+    pub(super) peer: SocketAddr,
+    pub(super) param: abi::ConnParam,
+    pub(super) private: Private,
+    pub(super) timings: Option<Timings>,
+}
+
+// Dropped in this order: the object, the queue pair that it needs.
+#[derive(Debug)]
+struct ConnectionInner {
+    object: Object,
+    qp: Qp<Rc>,
+    parts: ConnectionParts,
+}
+
+/// A connection that the manager keeps, with its queue pair.
+///
+/// Cheap to clone. Dropping the last clone ends the connection: the peer is told, and the queue
+/// pair goes to the error state, in which a clone of it that lives on takes nothing more.
+/// [`EventKind::Disconnected`](crate::EventKind::Disconnected) tells that the peer has ended it.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    inner: Arc<ConnectionInner>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        object: Object,
+        qp: PreparedQp<Rc>,
+        parts: ConnectionParts,
+    ) -> Result<Self, ConnectError> {
+        let qp = match qp.take_connected() {
+            Ok(qp) => qp,
+            Err((error, qp)) => {
+                // Before the queue pair, which it needs.
+                drop(object);
+                return Err(ConnectError::new(error, *qp));
+            }
+        };
+        Ok(Self {
+            inner: Arc::new(ConnectionInner { object, qp, parts }),
+        })
+    }
+
+    /// Its queue pair.
+    pub fn qp(&self) -> &Qp<Rc> {
+        &self.inner.qp
+    }
+
+    /// This side's address.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.inner.parts.local
+    }
+
+    /// The other side's address.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.inner.parts.peer
+    }
+
+    /// What was agreed.
+    pub fn params(&self) -> Params {
+        Params::new(&self.inner.parts.param)
+    }
+
+    /// What the peer said when it accepted, or with its request.
+    pub fn private(&self) -> &Private {
+        &self.inner.parts.private
+    }
+
+    /// How long connecting took, at the side that did.
+    pub fn timings(&self) -> Option<Timings> {
+        self.inner.parts.timings
+    }
+
+    /// Ends it, for all clones: the peer is told, and the queue pair goes to the error state and
+    /// flushes.
+    #[doc(alias = "rust_ulp_disconnect")]
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Sys`] with `ENOTCONN` if it has ended; [`Error::DeviceGone`].
+    pub fn disconnect(&self) -> Result<()> {
+        let mut arg = abi::Disconnect {
+            conn: self.handle(),
+            ..Command::new()
+        };
+        self.device_inner().call(&mut arg)
+    }
+
+    /// What the kernel says of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceGone`].
+    pub fn query(&self) -> Result<ConnectionInfo> {
+        let arg = query(self.device_inner(), self.handle())?;
+        Ok(ConnectionInfo {
+            state: State::from_code(arg.state),
+            local: from_abi(&arg.local),
+            peer: from_abi(&arg.peer),
+            params: Params::new(&arg.param),
+            peer_qp_num: arg.peer_qp_num,
+            user_data: arg.user_data,
+        })
+    }
+
+    pub(crate) fn handle(&self) -> u32 {
+        self.inner.object.handle()
+    }
+
+    pub(crate) fn device_inner(&self) -> &Arc<DeviceInner> {
+        self.inner.qp.device_inner()
+    }
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Listening for peers that connect.
+
+use super::addr::{from_abi, to_abi};
+use super::request::Request;
+use super::state::query;
+use crate::abi;
+use crate::deadline::Deadline;
+use crate::device::{Device, DeviceInner};
+use crate::error::{Error, Result};
+use crate::object::Object;
+#[cfg(doc)]
+use crate::qp::PreparedQp;
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use crate::reactor::Watch;
+use crate::sys::Command;
+use nix::errno::Errno;
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use std::future::poll_fn;
+use std::net::SocketAddr;
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use std::pin::Pin;
+use std::sync::Arc;
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use std::task::{ready, Context, Poll};
+use std::time::Duration;
+
+/// What the kernel says of a [`Listener`].
+#[doc(alias = "rust_ulp_conn_query")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListenerInfo {
+    /// Where it listens.
+    pub local: SocketAddr,
+    /// Requests that were not taken.
+    pub waiting: u32,
+    /// Requests that it keeps waiting.
+    pub backlog: u32,
+    /// Requests that came while so many waited, and were rejected.
+    pub rejected: u32,
+    /// The value of [`Listener::bind_with`].
+    pub user_data: u64,
+}
+
+// Dropped in this order: the object with its device.
+#[derive(Debug)]
+struct ListenerInner {
+    object: Object,
+    device: Arc<DeviceInner>,
+    local: SocketAddr,
+}
+
+/// Takes requests of peers that connect ([`PreparedQp::connect_cm`], or any program that uses the
+/// connection manager).
+///
+/// Cheap to clone; several threads may take requests. Dropping the last clone rejects those that
+/// wait, and leaves connections alone.
+/// [`EventKind::ConnectRequest`](crate::EventKind::ConnectRequest) tells of requests to those who
+/// wait for other things as well.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    inner: Arc<ListenerInner>,
+}
+
+impl Listener {
+    /// Listens at `addr` for peers that reach it over this device. Address `0.0.0.0` or `::` takes
+    /// any, and port 0 one that is free; [`Self::local_addr`] tells which. An IPv6 link-local
+    /// address needs its scope. At most `backlog` requests, 1 to 1,024, are kept waiting; more are
+    /// rejected.
+    #[doc(alias = "rust_ulp_listen")]
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Sys`] with `EADDRINUSE` if the port is taken, `EACCES` if it is below 1,024 and for
+    /// the privileged, `EADDRNOTAVAIL` if no device has that address, `EXDEV` if another device has
+    /// it, `ERANGE` for another backlog; [`Error::DeviceGone`].
+    pub fn bind(device: &Device, addr: SocketAddr, backlog: u32) -> Result<Self> {
+        Self::bind_with(device, addr, backlog, 0)
+    }
+
+    /// The same as [`Self::bind`], with a value that events about the listener carry
+    /// ([`Event::user_data`](crate::Event::user_data)).
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::bind`].
+    pub fn bind_with(
+        device: &Device,
+        addr: SocketAddr,
+        backlog: u32,
+        user_data: u64,
+    ) -> Result<Self> {
+        let mut arg = abi::Listen {
+            addr: to_abi(&addr),
+            backlog,
+            user_data,
+            ..Command::new()
+        };
+        let device = device.inner();
+        device.call(&mut arg)?;
+        Ok(Self {
+            inner: Arc::new(ListenerInner {
+                object: Object::new(device, arg.handle),
+                device: device.clone(),
+                local: from_abi(&arg.addr),
+            }),
+        })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.inner.local
+    }
+
+    /// Takes the oldest request, sleeping until there is one.
+    #[doc(alias = "rust_ulp_get_request")]
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`] if there is none within `timeout`; zero does not sleep.
+    /// [`Error::DeviceGone`].
+    pub fn next_request(&self, timeout: Duration) -> Result<Request> {
+        let device = &self.inner.device;
+        let deadline = Deadline::after(timeout);
+        let mut arg = abi::GetRequest {
+            listener: self.handle(),
+            timeout_ns: deadline.left_ns(),
+            ..Command::new()
+        };
+        // Repeated after a signal, it waits for what is left of the time.
+        match device.file().call(&mut arg) {
+            Ok(()) => Ok(Request::new(device, &arg)),
+            Err(Errno::ETIME) => Err(deadline.timeout("waiting for a connection request")),
+            Err(errno) => Err(Error::sys(abi::GetRequest::NAME, errno)),
+        }
+    }
+
+    /// Returns the requests, for a task. Needs the feature `tokio` or `smol`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::events`]; [`Error::Sys`] if the runtime cannot take it.
+    ///
+    /// # Panics
+    ///
+    /// As [`AsyncCq::new`](crate::AsyncCq::new).
+    #[cfg(any(feature = "smol", feature = "tokio"))]
+    #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
+    pub fn requests(&self) -> Result<Requests> {
+        let device = &self.inner.device;
+        device.needs(abi::FEATURE_EVENTS, "events")?;
+        Ok(Requests {
+            listener: self.clone(),
+            watch: Watch::device(device)?,
+            ended: false,
+        })
+    }
+
+    /// What the kernel says of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceGone`].
+    pub fn query(&self) -> Result<ListenerInfo> {
+        let arg = query(&self.inner.device, self.handle())?;
+        Ok(ListenerInfo {
+            local: from_abi(&arg.local),
+            waiting: arg.waiting,
+            backlog: arg.backlog,
+            rejected: arg.rejected,
+            user_data: arg.user_data,
+        })
+    }
+
+    pub(crate) fn handle(&self) -> u32 {
+        self.inner.object.handle()
+    }
+
+    pub(crate) fn device_inner(&self) -> &Arc<DeviceInner> {
+        &self.inner.device
+    }
+}
+
+/// The requests of a [`Listener`], for a task; from [`Listener::requests`].
+///
+/// It is a [`Stream`](futures_core::Stream) of requests, which ends after the first error. Waiting
+/// is cancel-safe: a future that is dropped has taken no request. It takes no events: those of the
+/// device stay for [`Events`](crate::Events).
+#[cfg(any(feature = "smol", feature = "tokio"))]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
+#[derive(Debug)]
+pub struct Requests {
+    listener: Listener,
+    watch: Watch,
+    ended: bool,
+}
+
+#[cfg(any(feature = "smol", feature = "tokio"))]
+impl Requests {
+    /// Takes the oldest request, waiting until there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceGone`].
+    pub async fn next_request(&mut self) -> Result<Request> {
+        poll_fn(|cx| self.poll_next_request(cx)).await
+    }
+
+    fn poll_next_request(&mut self, cx: &mut Context<'_>) -> Poll<Result<Request>> {
+        let listener = &self.listener;
+        self.watch
+            .poll_until(cx, || match listener.next_request(Duration::ZERO) {
+                Ok(request) => Ok(Some(request)),
+                Err(Error::Timeout { .. }) => Ok(None),
+                Err(error) => Err(error),
+            })
+    }
+}
+
+#[cfg(any(feature = "smol", feature = "tokio"))]
+impl futures_core::Stream for Requests {
+    type Item = Result<Request>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let next = ready!(self.poll_next_request(cx));
+        self.ended = next.is_err();
+        Poll::Ready(Some(next))
+    }
+}

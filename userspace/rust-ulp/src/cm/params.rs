@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Parameters of a connection.
+
+use crate::abi;
+use crate::access::Access;
+use crate::endpoint::Mtu;
+use crate::params::{AckTimeout, Retries, RnrRetries, TrafficClass};
+use crate::qp::PreparedQp;
+use crate::transport::Rc;
+
+/// What both sides agreed on, or what one asks for.
+///
+/// The requester's retries hold for both ends. How often an end repeats what found no receive, the
+/// other end says: [`QpBuilder::rnr_retry`](crate::QpBuilder::rnr_retry) is what it tells its peer
+/// to do here.
+#[doc(alias = "rust_ulp_conn_param")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Params {
+    /// Reads and atomics that this side answers at a time.
+    pub responder: u8,
+    /// Reads and atomics that this side has under way at a time.
+    pub initiator: u8,
+    /// How often to repeat what was not acknowledged.
+    pub retry_cnt: Retries,
+    /// How often to repeat what found no receive.
+    pub rnr_retry: RnrRetries,
+    /// How long to wait for an acknowledgement, if it was said.
+    pub timeout: Option<AckTimeout>,
+    /// DSCP and ECN, if they were said.
+    pub traffic_class: Option<TrafficClass>,
+    /// Bytes per packet, if they were said.
+    pub path_mtu: Option<Mtu>,
+    /// What the peer may do.
+    pub access: Access,
+    /// End-to-end flow control.
+    pub flow_control: bool,
+}
+
+impl Params {
+    pub(super) fn new(param: &abi::ConnParam) -> Self {
+        let class = param.flags & abi::CONN_TRAFFIC_CLASS != 0;
+        Self {
+            responder: param.responder_resources,
+            initiator: param.initiator_depth,
+            retry_cnt: Retries::from_abi(param.retry_cnt),
+            rnr_retry: RnrRetries::from_abi(param.rnr_retry),
+            timeout: (param.ack_timeout != 0).then_some(AckTimeout::from_abi(param.ack_timeout)),
+            traffic_class: class.then_some(TrafficClass(param.traffic_class)),
+            path_mtu: Mtu::from_code(param.path_mtu),
+            access: Access::from_bits_truncate(param.access_flags),
+            flow_control: param.flags & abi::CONN_FLOW_CONTROL != 0,
+        }
+    }
+}
+
+/// What a queue pair was built for.
+pub(super) fn param(qp: &PreparedQp<Rc>, flow_control: bool) -> abi::ConnParam {
+    let (params, end) = (qp.params(), qp.endpoint());
+    let mut flags = 0;
+    if params.traffic_class.is_some() {
+        flags |= abi::CONN_TRAFFIC_CLASS;
+    }
+    if flow_control {
+        flags |= abi::CONN_FLOW_CONTROL;
+    }
+    abi::ConnParam {
+        responder_resources: end.responder,
+        initiator_depth: end.initiator,
+        retry_cnt: params.retry_cnt.count(),
+        rnr_retry: params.rnr_retry.code(),
+        min_rnr_timer: params.min_rnr_timer.code(),
+        ack_timeout: params.timeout.code(),
+        traffic_class: params.traffic_class.unwrap_or_default().0,
+        path_mtu: params.mtu.map_or(0, |mtu| mtu as u8),
+        access_flags: qp.access().bits(),
+        flags,
+        ..abi::ConnParam::default()
+    }
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Requests of peers that connect.
+
+use super::addr::from_abi;
+use super::connection::{Connection, ConnectionParts};
+use super::options::{AcceptOptions, Saying};
+use super::params::{param, Params};
+use super::pending::{Attempt, Pending};
+use crate::abi;
+use crate::device::DeviceInner;
+use crate::error::{Error, Result};
+use crate::object::Object;
+use crate::qp::{ConnectError, PreparedQp};
+use crate::refusal::Private;
+use crate::sys::Command;
+use crate::transport::Rc;
+#[cfg(any(feature = "smol", feature = "tokio"))]
+use crate::wait::TaskWait;
+use nix::errno::Errno;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Somebody who wants to connect. Dropping it rejects.
+#[derive(Debug)]
+#[must_use = "the peer waits: accept or reject"]
+pub struct Request {
+    object: Object,
+    device: Arc<DeviceInner>,
+    peer: SocketAddr,
+    local: SocketAddr,
+    param: abi::ConnParam,
+    peer_qp_num: u32,
+    private: Private,
+}
+
+impl Request {
+    pub(super) fn new(device: &Arc<DeviceInner>, arg: &abi::GetRequest) -> Self {
+        Self {
+            object: Object::new(device, arg.handle),
+            device: device.clone(),
+            peer: from_abi(&arg.peer),
+            local: from_abi(&arg.local),
+            param: arg.param,
+            peer_qp_num: arg.peer_qp_num,
+            private: Private::new(&arg.private_data, arg.private_len),
+        }
+    }
+
+    /// Where it comes from.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Where it came to.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// What it asks for, as seen from here.
+    pub fn params(&self) -> Params {
+        Params::new(&self.param)
+    }
+
+    /// Number of the peer's queue pair.
+    pub fn peer_qp_num(&self) -> u32 {
+        self.peer_qp_num
+    }
+
+    /// What it said.
+    pub fn private(&self) -> &Private {
+        &self.private
+    }
+
+    /// Connects `qp` to it. When this returns, both sides can send.
+    ///
+    /// # Errors
+    ///
+    /// With [`Error::Timeout`] if the peer does not answer in time, [`Error::Sys`] with
+    /// `ECONNRESET` if it went away, `EXDEV` if it came over another
+    /// device than that of `qp`, `ERANGE` if `qp` was built with a smaller MTU than the peer has
+    /// asked for; [`Error::TooMany`] for too much private data; [`Error::DeviceGone`]. The peer is
+    /// rejected then.
+    pub fn accept(
+        self,
+        qp: PreparedQp<Rc>,
+        options: &AcceptOptions,
+    ) -> Result<Connection, ConnectError> {
+        match self.attempt(&qp, options) {
+            Ok((object, attempt)) => attempt.finish(Some(object), qp, options.timeout),
+            Err(error) => Err(ConnectError::new(error, qp)),
+        }
+    }
+
+    /// Begins what [`Self::accept`] does, and does not wait for the peer.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::accept`], as far as they are known at once.
+    pub fn begin_accept(
+        self,
+        qp: PreparedQp<Rc>,
+        options: &AcceptOptions,
+    ) -> Result<Pending, ConnectError> {
+        match self.attempt(&qp, options) {
+            Ok((object, attempt)) => attempt.begin(Some(object), qp),
+            Err(error) => Err(ConnectError::new(error, qp)),
+        }
+    }
+
+    /// Does what [`Self::accept`] does in a task. Needs the feature `tokio` or `smol`.
+    ///
+    /// Dropping the future rejects the peer or hangs up, and drops the queue pair.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::accept`].
+    ///
+    /// # Panics
+    ///
+    /// As [`AsyncCq::new`](crate::AsyncCq::new).
+    #[cfg(any(feature = "smol", feature = "tokio"))]
+    #[cfg_attr(docsrs, doc(cfg(any(feature = "smol", feature = "tokio"))))]
+    pub async fn accept_async(
+        self,
+        qp: PreparedQp<Rc>,
+        options: &AcceptOptions,
+    ) -> Result<Connection, ConnectError> {
+        let wait = match TaskWait::new(&self.device) {
+            Ok(wait) => wait,
+            Err(error) => return Err(ConnectError::new(error, qp)),
+        };
+        let pending = self.begin_accept(qp, options)?;
+        pending.end(wait, options.timeout).await
+    }
+
+    fn attempt(self, qp: &PreparedQp<Rc>, options: &AcceptOptions) -> Result<(Object, Attempt)> {
+        let (private_data, private_len) = options.saying.encode(abi::CM_REP_PRIVATE_MAX)?;
+        // Handles of another file name other things there.
+        if !Arc::ptr_eq(&self.device, qp.device_inner()) {
+            return Err(Error::sys(abi::Accept::NAME, Errno::EXDEV));
+        }
+        let mut param = param(qp, options.flow_control);
+        let asked = &self.param;
+        param.responder_resources = param.responder_resources.min(asked.responder_resources);
+        param.initiator_depth = param.initiator_depth.min(asked.initiator_depth);
+        let arg = abi::Accept {
+            request: self.object.handle(),
+            qp: qp.handle(),
+            param,
+            private_len,
+            private_data,
+            user_data: options.user_data,
+            ..Command::new()
+        };
+        let parts = ConnectionParts {
+            local: self.local,
+            peer: self.peer,
+            param: self.param,
+            private: self.private,
+            timings: None,
+        };
+        Ok((self.object, Attempt::Accept(Box::new((arg, parts)))))
+    }
+
+    /// Tells it no, with at most 148 bytes that say why.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooMany`] for more bytes; [`Error::Sys`] with `ECONNRESET` if it went away;
+    /// [`Error::DeviceGone`].
+    pub fn reject(self, why: &[u8]) -> Result<()> {
+        let saying = Saying::Raw(why.to_vec());
+        let (private_data, private_len) = saying.encode(abi::CM_REJ_PRIVATE_MAX)?;
+        let mut arg = abi::Reject {
+            request: self.object.handle(),
+            private_len,
+            private_data,
+            ..Command::new()
+        };
+        self.device.call(&mut arg)?;
+        self.object.is_gone();
+        Ok(())
+    }
+}
