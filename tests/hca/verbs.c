@@ -145,6 +145,8 @@ static int poll_cq(struct ib_cq *ib, int count, struct ib_wc *wc)
 			wc[polled].qp = cqe->wc.qp;
 		} else {
 			wc[polled] = cqe->wc;
+			/* Not defined: mlx5 and irdma leave what was there. */
+			wc[polled].vendor_err = 0xdead;
 		}
 	}
 	spin_unlock_irqrestore(&cq->lock, flags);

@@ -109,6 +109,7 @@ def test_ops(r):
     a.file.submit([a.qp.wr("SEND", a.buffer, 0, 8)])
     done = b.cq.wait(1)[0]
     r.equal("a message arrives", (done.status, done.user_data, done.byte_len), (0, 5, 8))
+    r.equal("... without the vendor's error that the adapter left behind", done.vendor_err, 0)
     r.equal("... with its content", b.buffer.map[128:136], b"message!")
     r.equal("... and its sender hears of it", a.cq.wait(1)[0].status, 0)
     b.file.destroy(b.grant.handle)
