@@ -151,7 +151,7 @@ impl UserTree {
 pub(crate) struct Users {
     max_objects: u32,
     max_bytes: u64,
-    /// Counts grow with this lock held only.
+    /// Counts grow with this lock held only. Nothing is taken under it.
     #[pin]
     list: Mutex<UserTree>,
 }

@@ -253,7 +253,8 @@ pub(crate) struct Shared {
     progress: Mutex<Progress>,
     #[pin]
     changed: CondVar,
-    /// Held during a step. Lock order: before the manager's handler mutex.
+    /// Held during a step. Lock order: after `Background::connection`, before the manager's handler
+    /// mutex.
     #[pin]
     stepping: Mutex<()>,
     file: Arc<FileEvents>,
@@ -266,7 +267,7 @@ pub(crate) struct Shared {
 struct Background {
     device: Arc<Device>,
     /// The connection, from when a command left its attempt until it is destroyed. Held during a
-    /// step, so a connection that was destroyed takes none. Lock order: before `Shared::stepping`;
+    /// step, so a connection that was destroyed takes none. Lock order: before `stepping`;
     /// never under the table's lock.
     #[pin]
     connection: Mutex<Option<Arc<Connection>>>,

@@ -110,6 +110,7 @@ pub(crate) struct QpObject {
     capacity: Capacity,
     sig_all: bool,
     /// Whether a connection has it, see [`Claim`]. Held while its owner changes attributes.
+    /// Lock order: after `Connection::stepping`, before `PdObject::fast_reg`.
     #[pin]
     claimed: Mutex<bool>,
     use_count: UseCount,
