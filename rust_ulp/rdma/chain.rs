@@ -215,7 +215,7 @@ struct StagedWr<R> {
 }
 
 /// Consecutive requests of a chain for one queue.
-struct Run<H: WrHandler> {
+struct QueueRun<H: WrHandler> {
     target: Target<H>,
     /// The number in the chain of its first request.
     first: u32,
@@ -230,7 +230,7 @@ struct Run<H: WrHandler> {
     inline: bool,
 }
 
-impl<H: WrHandler> Run<H> {
+impl<H: WrHandler> QueueRun<H> {
     /// Takes a reserved slot for the next request; first reserves slots for those that are expected,
     /// if none is left. Returns [`EAGAIN`] if the queue is full.
     #[inline(always)]
@@ -282,7 +282,7 @@ impl<H: WrHandler> Run<H> {
 /// }
 /// ```
 pub(crate) struct Chain<H: WrHandler> {
-    runs: KVVec<Run<H>>,
+    runs: KVVec<QueueRun<H>>,
     staged: KVVec<StagedWr<H::Request>>,
     /// The requests in the form that drivers take, in the order of `staged`. Those beyond the
     /// length of that are not used.
@@ -322,7 +322,7 @@ impl<H: WrHandler> Chain<H> {
         self.sges.reserve(count, GFP_KERNEL_ACCOUNT)?;
         self.stale.reserve(count, GFP_KERNEL_ACCOUNT)?;
         let first = self.staged.len() as u32;
-        let run = Run {
+        let run = QueueRun {
             target: target.to_owned(),
             first,
             count: 0,
@@ -854,7 +854,7 @@ impl<R: WrContext> Staging<'_, R> {
     /// next one. Takes the refused ones back.
     fn post<H: WrHandler<Request = R>>(
         mut self,
-        run: &mut Run<H>,
+        run: &mut QueueRun<H>,
         before: &mut impl FnMut(u32, &R),
     ) -> (u32, Result) {
         let target = run.target.as_ref();
@@ -927,7 +927,7 @@ impl<R: WrContext> Staging<'_, R> {
     #[inline(always)]
     fn fill_slots<H: WrHandler<Request = R>>(
         &mut self,
-        run: &Run<H>,
+        run: &QueueRun<H>,
         lists: &mut Lists,
         before: &mut impl FnMut(u32, &R),
     ) -> (*mut Wr, u32) {
@@ -970,7 +970,7 @@ impl<R: WrContext> Staging<'_, R> {
     /// not taken them. Returns a reference that is to be dropped without the lock.
     fn take_back<H: WrHandler<Request = R>>(
         &mut self,
-        run: &Run<H>,
+        run: &QueueRun<H>,
         lists: &mut Lists,
         taken: u32,
         count: u32,
