@@ -900,16 +900,26 @@ def meet(w):
 
 
 # A call of ours that fails is not the peer's doing.
+@case("manager", "CONNECT", "CONNECT that returns at once", errors=CM_ERRORS, strict=("verb",))
+def _(w):
+    return connecting(w, N["NONBLOCK"])
+
+
 @case("manager", "CONNECT", errors=CM_ERRORS, strict=("verb",))
 def _(w):
+    return connecting(w, 0)
+
+
+def connecting(w, flags):
     peer = w.peer
     peer.clear()
     qp = Qp(w.file, w.pd, w.cq, depth=4)
     call = made(
         w.file,
         "CONNECT",
+        flags=flags,
         qp=qp.handle,
-        timeout_ns=hang_ns(),
+        timeout_ns=0 if flags else hang_ns(),
         dst=connect.addr("10.9.0.2", peer.port),
         param=connect.param(path_mtu=2),
         **connect.private(b"hello"),
