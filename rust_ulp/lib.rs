@@ -41,11 +41,11 @@
 //! ```
 //!
 //! KICK copies the requests from a submission ring (`cmd/ring`, `object/submit_ring`), and then takes
-//! the same steps as SUBMIT. With io_uring, a request arrives through `rust_ulp_uring_cmd` and `cmd/uring`, and then takes
-//! the same steps. `object/completion` completes the command (`kernel/uring`) in the task that
-//! submitted it. A stream copies completions from `object/ring` in `rust_ulp_uring_run`. CANCEL, a
-//! deadline, and the end of a task or io_uring cancel a request in `rdma/queue`;
-//! `object/completion` discards the driver's completion of a canceled request.
+//! the same steps as SUBMIT. With io_uring, a request arrives through `rust_ulp_uring_cmd` and
+//! `cmd/uring`, and then takes the same steps. `object/completion` completes the command
+//! (`kernel/uring`) in the task that submitted it. A stream copies completions from `object/ring` in
+//! `rust_ulp_uring_run`. CANCEL, a deadline, and the end of a task or io_uring cancel a request in
+//! `rdma/queue`; `object/completion` discards the driver's completion of a canceled request.
 //!
 //! # Events, memory, connections
 //!

@@ -4,7 +4,7 @@
 //!
 //! The kernel crate has `debugfs`, but its `file_operations` have no owner: `full_proxy_release()`
 //! of a file that is open would call them after the module was unloaded. The file of this module
-//! (`debugfs.c`) has one: who has it open holds the module.
+//! (`debugfs.c`) has one: an open file holds the module.
 //!
 //! C header: [`include/linux/debugfs.h`](srctree/include/linux/debugfs.h)
 
@@ -15,7 +15,7 @@ use kernel::{
     sync::Arc, //
 };
 
-/// What a file in debugfs shows.
+/// The content of a file in debugfs.
 ///
 /// ```
 /// use ::kernel::{seq_file::SeqFile, seq_print};

@@ -58,8 +58,8 @@ const LIMITS: Limits = Limits {
     max_inline: MAX_INLINE,
 };
 
-/// What a request has outside of its struct: several elements, inline data, or further entries of a
-/// ring.
+/// The parts of a request outside of its struct: several elements, inline data, or further entries
+/// of a ring.
 pub(crate) struct WrData {
     /// The number of the request.
     pub(crate) index: u32,

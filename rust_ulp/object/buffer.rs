@@ -107,9 +107,9 @@ pub(crate) fn import(fd: i32, offset: u64, length: u64, read_only: bool, sizes: 
 /// is fragmented: not to be called inside the gate.
 ///
 /// `page_size` is 4 KiB, 2 MiB, or 0, see [`Plan::new`]. With 0 it allocates large chunks where
-/// possible, so that one key suffices. Returns [`EINVAL`] for another size, [`ERANGE`] for a size that the
-/// device does not register and for a `length` beyond [`MAX_BUFFER`]. With 0 it fails for want of
-/// memory only.
+/// possible, so that one key suffices. Returns [`EINVAL`] for another size, [`ERANGE`] for a size
+/// that the device does not register and for a `length` beyond [`MAX_BUFFER`]. With 0 it fails for
+/// want of memory only.
 pub(crate) fn allocate(
     attributes: &Attributes,
     length: u64,

@@ -143,7 +143,7 @@ pub(crate) struct Ring {
     waiters: CondVar,
     /// The thread that polls the device's queue while it waits.
     poller: Poller<Atomic<u32>>,
-    /// What that thread sleeps on, in place of `waiters`.
+    /// Wakes that thread, in place of `waiters`.
     #[pin]
     called: Wakeup,
     /// Events of the device's queue, seen in any context.

@@ -15,7 +15,7 @@ use kernel::sync::{
 pub(crate) struct UseCount(Atomic<i32>);
 
 impl UseCount {
-    /// Makes a count of none.
+    /// Makes a count that is zero.
     pub(crate) const fn new() -> Self {
         Self(Atomic::new(0))
     }

@@ -201,7 +201,7 @@ pub(crate) struct Inline<'a> {
     pub(crate) copy: &'a mut dyn FnMut(&mut [u8]) -> Result,
 }
 
-/// What a [`Chain`] keeps of a request beside the form that drivers take.
+/// The parts of a request that a [`Chain`] keeps beside the form that drivers take.
 struct StagedWr<R> {
     request: Option<R>,
     /// The address of a datagram, kept alive for the device.
@@ -796,7 +796,7 @@ fn keep_memory<'a, R: WrContext>(
     rest
 }
 
-/// What a request gets when it is in a slot, in the form that drivers take.
+/// The fields that a request gets when it is in a slot, in the form that drivers take.
 struct DriverWr {
     cqe: *mut bindings::ib_cqe,
     sg_list: *mut bindings::ib_sge,

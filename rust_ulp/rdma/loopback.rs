@@ -303,8 +303,9 @@ impl LoopbackPair {
     /// up.
     ///
     /// When it fails, the queue pairs are of no more use. It fails with [`eaddrnotavail`] when the
-    /// device has no address in `net` or the current process is in another namespace, with [`EINTR`] when a signal arrives, with [`ETIMEDOUT`],
-    /// and with the error of [`LoopbackConnector::close`].
+    /// device has no address in `net` or the current process is in another namespace, with
+    /// [`EINTR`] when a signal arrives, with [`ETIMEDOUT`], and with the error of
+    /// [`LoopbackConnector::close`].
     pub(super) fn new<H: WrHandler>(
         pd: &Pd,
         connector: &LoopbackConnector,

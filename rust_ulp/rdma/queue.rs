@@ -128,7 +128,7 @@ impl<R> WrSlot<R> {
     }
 }
 
-/// What the lock of a queue protects, beside the contents of the slots.
+/// The data that the lock of a queue protects, beside the contents of the slots.
 pub(super) struct Lists {
     /// The posted slots in the order of posting, and the free ones.
     pub(super) order: Order<KVVec<Link>>,
@@ -172,7 +172,8 @@ pub(super) struct NewWr<'a, R> {
     pub(super) deadline: u64,
 }
 
-/// The memory of requests in a [`Chain`](super::chain::Chain), kept alive until the device is done with them.
+/// The memory of requests in a [`Chain`](super::chain::Chain), kept alive until the device is done
+/// with them.
 pub(super) struct UsedMr {
     /// The numbers in the chain of the first and of the last request that use it: consecutive
     /// requests for the same queue pair. The slot of the last one keeps it, since a queue pair
@@ -198,7 +199,7 @@ pub(super) struct PostedWr {
     pub(super) is_keeping: bool,
 }
 
-/// What [`Queue::complete`] has completed.
+/// The requests that [`Queue::complete`] has completed.
 pub(super) struct Completed<R: WrContext> {
     /// The requests that were not signaled and succeeded, if there are any.
     pub(super) unsignaled: Option<R::Unsignaled>,
