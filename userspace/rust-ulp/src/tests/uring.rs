@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::uring::Ring;
-use crate::Pool;
+use crate::{Delivery, Pool};
 
 /// A ring, unless this machine has none: then the error says so.
 fn ring() -> Option<Ring> {
