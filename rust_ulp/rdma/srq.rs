@@ -152,9 +152,9 @@ impl<H: WrHandler> Member<H> {
 /// queues of a device share one, so that a broken device is waited for once.
 ///
 /// ```
-/// let silence = Silence::new()?;
-/// # drop(silence);
-/// # Ok::<(), Error>(())
+/// fn of_device() -> Result<Arc<Silence>> {
+///     Silence::new()
+/// }
 /// ```
 pub(crate) struct Silence(AtomicFlag);
 
