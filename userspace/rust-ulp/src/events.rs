@@ -96,7 +96,7 @@ pub enum EventKind {
         /// Why: [`GrantState::Used`] or [`GrantState::Expired`].
         state: GrantState,
     },
-    /// Somebody wants to connect to a [`cm::Listener`].
+    /// A peer asks to connect to a [`cm::Listener`].
     ConnectRequest {
         /// Requests that wait.
         waiting: u32,

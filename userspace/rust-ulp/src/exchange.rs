@@ -626,7 +626,7 @@ impl Listener {
         let addrs = resolve(addr)?;
         let failed = tcp("listening at", addrs.first().copied());
         let listener = TcpListener::bind(addrs.as_slice()).map_err(&failed)?;
-        // Somebody who is gone again before it is accepted is not to be waited for.
+        // A peer that is gone again before it is accepted is not waited for.
         listener.set_nonblocking(true).map_err(&failed)?;
         Ok(Self {
             tcp: listener,
@@ -770,7 +770,7 @@ impl AsFd for Listener {
     }
 }
 
-/// Somebody who connected to a [`Listener`]. Dropping it hangs up.
+/// A peer that connected to a [`Listener`]. Dropping it closes the connection.
 #[derive(Debug)]
 #[must_use = "the peer waits: accept or refuse"]
 pub struct Incoming {

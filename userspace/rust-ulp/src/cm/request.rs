@@ -21,7 +21,7 @@ use nix::errno::Errno;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Somebody who wants to connect. Dropping it rejects.
+/// A request to connect. Dropping it rejects the request.
 #[derive(Debug)]
 #[must_use = "the peer waits: accept or reject"]
 pub struct Request {
