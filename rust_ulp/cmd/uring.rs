@@ -45,7 +45,7 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Declares the commands, as `commands!` of [`super`] does. The handlers get the copy of the struct.
+/// Declares the commands, as `commands!` of [`super`] does. Handlers get the copy of the struct.
 macro_rules! commands {
     ($(
         $number:ident: $name:ident {
@@ -79,7 +79,8 @@ macro_rules! commands {
 commands! {
     URING_REQUEST: Wr {} => request;
     URING_BATCH: UringBatch { flags: abi::URING_RING, check: check_batch } => batch;
-    URING_CANCEL: UringCancel { flags: abi::CANCEL_ALL, check: cancel::check_uring } => cancel_requests;
+    URING_CANCEL: UringCancel { flags: abi::CANCEL_ALL, check: cancel::check_uring }
+        => cancel_requests;
     URING_STREAM: UringStream { flags: 0, zero: reserved } => stream;
 }
 

@@ -2,8 +2,8 @@
 
 //! The limits of all queues of an open file and of a user.
 //!
-//! Drivers allocate the memory of queues and charge nobody for it, so the entries of a file's queues
-//! have a limit, and so has an [estimate](rounded) of that memory for a user. A place in a
+//! Drivers allocate the memory of queues and charge nobody for it, so the entries of a file's
+//! queues have a limit, and so has an [estimate](rounded) of that memory for a user. A place in a
 //! backlog counts as an entry: the connection manager charges nobody for its requests. Process
 //! context; giving back in any context.
 //!
@@ -39,7 +39,7 @@ const SGE: u32 = 16;
 const SEND: u32 = 208;
 /// Bytes of a receive request without elements: `struct rxe_recv_wqe`.
 const RECV: u32 = 40;
-/// Bytes of a completion: `struct rxe_cqe`.
+/// Bytes of a completion, at most: `struct rxe_cqe`.
 const COMPLETION: u32 = 96;
 /// Bytes of a connection request: `struct rdma_id_private`, `struct cm_id_private` and messages.
 const CONNECTION: u32 = 2048;

@@ -145,7 +145,7 @@ static int poll_cq(struct ib_cq *ib, int count, struct ib_wc *wc)
 			wc[polled].qp = cqe->wc.qp;
 		} else {
 			wc[polled] = cqe->wc;
-			/* Not defined: mlx5 and irdma leave what was there. */
+			/* mlx5 sets it for errors alone: hw/mlx5/cq.c:340. */
 			wc[polled].vendor_err = 0xdead;
 		}
 	}

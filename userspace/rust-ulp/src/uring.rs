@@ -355,9 +355,10 @@ impl Ring {
     ///
     /// [`Error::QueueFull`] without that room; [`Error::Streamed`] if a ring of this process
     /// streams `cq`; [`Error::Unsupported`] if the module has no io_uring, and with
-    /// [`Delivery::Caller`], with which nothing arrives by itself; [`Error::Sys`] if the kernel does
-    /// not take the buffers. Later failures are in [`Cqe::result`]: [`Error::Busy`] while another ring's stream
-    /// of `cq` has not ended, [`Error::DeviceGone`] when the device is removed.
+    /// [`Delivery::Caller`], with which nothing arrives by itself; [`Error::Sys`] if the kernel
+    /// does not take the buffers. Later failures are in [`Cqe::result`]: [`Error::Busy`] while
+    /// another ring's stream of `cq` has not ended, [`Error::DeviceGone`] when the device is
+    /// removed.
     pub fn stream(&mut self, cq: &Cq) -> Result<()> {
         let device = cq.device_inner();
         device.needs(abi::FEATURE_URING, "io_uring")?;
