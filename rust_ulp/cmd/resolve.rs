@@ -21,7 +21,6 @@ use crate::{
     limits::MAX_MESSAGE,
     logic::{
         cq_ring::CqRing,
-        numbered,
         remote::RemoteOp, //
     },
     object::{
@@ -66,7 +65,10 @@ use crate::{
         }, //
     }, //
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    transmute::AsBytes, //
+};
 
 /// The environment that a batch is resolved in.
 pub(crate) struct SubmitCtx<'a> {
@@ -118,21 +120,14 @@ impl Batch {
             inline,
             chain,
         } = self;
-        let all: &[abi::Wr] = wrs;
+        let mut left: &[abi::Wr] = wrs;
+        let is_alone = left.len() == 1;
         let mut data = data.iter().peekable();
         let mut run: Option<QueueRun<'_>> = None;
         let mut cache = LookupCache::default();
-        let mut model: Option<Model<'_>> = None;
-        for (index, wr) in numbered(all.iter()) {
+        let mut index = 0;
+        while let Some((wr, rest)) = left.split_first() {
             let fail = |error: Error| BadWr { index, error };
-            if let (Some(run), Some(local)) = (
-                run.as_mut().filter(|run| run.left > 1),
-                model.as_ref().and_then(|model| model.local(wr)),
-            ) {
-                run.left = run.left.wrapping_sub(1);
-                repeat(ctx, run, (index, wr), local, chain, &mut cache).map_err(fail)?;
-                continue;
-            }
             let request = decoded(wr).map_err(fail)?;
             let run = match &mut run {
                 Some(run) if run.left > 1 => {
@@ -140,11 +135,9 @@ impl Batch {
                     run
                 }
                 run => {
-                    let rest = all.get(index as usize..).unwrap_or(&[]);
-                    let new = QueueRun::begin(ctx, rest).map_err(fail)?;
+                    let new = QueueRun::begin(ctx, left).map_err(fail)?;
                     // Of several requests, the caller is told which one found no slot.
-                    let alone = all.len() == 1;
-                    chain.begin(new.target, new.left, alone).map_err(fail)?;
+                    chain.begin(new.target, new.left, is_alone).map_err(fail)?;
                     run.insert(new)
                 }
             };
@@ -165,7 +158,12 @@ impl Batch {
                 inline,
             };
             push(ctx, run, item, chain, &mut cache).map_err(fail)?;
-            model = Model::of(ctx, run, wr, &request, &cache);
+            (left, index) = (rest, index.wrapping_add(1));
+            if let Some(model) = Model::of(ctx, run, wr, &request, &cache) {
+                let count = model.repeat(ctx, run, (index, left), chain, &mut cache)?;
+                left = left.get(count as usize..).unwrap_or(&[]);
+                index = index.wrapping_add(count);
+            }
         }
         Ok(())
     }
@@ -263,6 +261,8 @@ struct QueueRun<'a> {
     /// Maximum elements of the device. An element that crosses a border between keys becomes
     /// several.
     max_pieces: u32,
+    /// Whether they are receives.
+    is_recv: bool,
     /// Whether every send request generates a completion.
     sig_all: bool,
     /// The supported opcodes of send requests: bit `n` stands for opcode `n`.
@@ -294,6 +294,7 @@ impl<'a> QueueRun<'a> {
             ring: queue.handler().ring(first.opcode),
             max_sge,
             max_pieces,
+            is_recv,
             sig_all: false,
             opcodes: u64::MAX,
             left: u32::try_from(count).unwrap_or(1),
@@ -405,14 +406,31 @@ impl<'a> LookupCache<'a> {
 }
 
 /// A request that was put into the chain. Those after it in its run may be alike: an RDMA Write or
-/// Read with one element in a buffer of one key, without a time limit, inline data or iWARP.
+/// Read, a send that is no datagram, or a receive, with one element in a buffer of one key, without
+/// a time limit, inline data or iWARP.
 ///
-/// A request that is alike differs from it in `user_data` and in where its data is, so that the
-/// outcome of all other checks is the same: the table is locked, and the objects and the run are the
-/// same ones.
+/// A request that is alike differs from it in `user_data`, in whether it is signaled, and in where
+/// its data is, so that the outcome of all other checks is the same: the table is locked, and the
+/// objects and the run are the same ones.
 struct Model<'a> {
-    wr: &'a abi::Wr,
+    /// The words of the request, 0 where others may differ.
+    words: WrWords,
+    /// The bits in which a request that is alike does not differ.
+    mask: WrWords,
     buffer: &'a BufferObject,
+}
+
+/// A request in words.
+type WrWords = [u64; core::mem::size_of::<abi::Wr>() / 8];
+
+/// Returns the words of `wr`.
+#[inline(always)]
+fn words(wr: &abi::Wr) -> WrWords {
+    let mut words = [0; core::mem::size_of::<abi::Wr>() / 8];
+    for (word, bytes) in words.iter_mut().zip(wr.as_bytes().chunks_exact(8)) {
+        *word = bytes.first_chunk().map_or(0, |it| u64::from_ne_bytes(*it));
+    }
+    words
 }
 
 impl<'a> Model<'a> {
@@ -420,37 +438,118 @@ impl<'a> Model<'a> {
     fn of(
         ctx: &SubmitCtx<'a>,
         run: &QueueRun<'a>,
-        wr: &'a abi::Wr,
+        wr: &abi::Wr,
         request: &DecodedWr,
         cache: &LookupCache<'a>,
     ) -> Option<Self> {
-        let (Elements::One(sge), Op::Remote(remote)) = (request.elements, request.op) else {
+        let (true, Elements::One(sge)) = (run.left > 1, request.elements) else {
             return None;
         };
         let (handle, buffer) = cache.buffer?;
-        let fits = run.left > 1
-            && matches!(remote.op, RemoteOp::Write { .. } | RemoteOp::Read)
-            && !request.inline
+        let (remote_addr, free_flags) = match request.op {
+            Op::Remote(remote) => match remote.op {
+                RemoteOp::Write { .. } | RemoteOp::Read => (0, abi::SEND_SIGNALED),
+                _ => return None,
+            },
+            Op::Send { to: None, .. } => (u64::MAX, abi::SEND_SIGNALED),
+            Op::Send { .. } => return None,
+            Op::Recv => (u64::MAX, 0),
+        };
+        let fits = !request.inline
             && request.limit.is_none()
             && handle == sge.buffer
             && sge.length > 0
             && !ctx.device.is_iwarp;
-        (fits && buffer.keys() == 1).then_some(Self { wr, buffer })
+        if !fits || buffer.keys() != 1 {
+            return None;
+        }
+        let mask = words(&abi::Wr {
+            user_data: 0,
+            qp: u32::MAX,
+            opcode: u8::MAX,
+            num_sge: u8::MAX,
+            flags: !free_flags,
+            remote_addr,
+            rkey: u32::MAX,
+            imm_data: u32::MAX,
+            sge: abi::Sge {
+                buffer: u32::MAX,
+                length: 0,
+                offset: 0,
+            },
+            arg0: u64::MAX,
+            arg1: u64::MAX,
+            timeout_ns: u64::MAX,
+            reserved: u64::MAX,
+        });
+        let mut words = words(wr);
+        for (word, mask) in words.iter_mut().zip(&mask) {
+            *word &= mask;
+        }
+        Some(Self {
+            words,
+            mask,
+            buffer,
+        })
     }
 
     /// Returns the memory of `wr`, if that is alike and its memory is inside the buffer.
     #[inline(always)]
     fn local(&self, wr: &abi::Wr) -> Option<Local<'a>> {
-        let (old, sge) = (self.wr, wr.sge);
-        let is_alike = (wr.qp, wr.opcode, wr.num_sge, wr.flags)
-            == (old.qp, old.opcode, old.num_sge, old.flags)
-            && (wr.rkey, wr.imm_data, sge.buffer) == (old.rkey, old.imm_data, old.sge.buffer)
-            && (wr.arg0 | wr.arg1 | wr.timeout_ns | wr.reserved) == 0;
-        if !is_alike || u64::from(sge.length) > MAX_MESSAGE {
+        let masked = words(wr).into_iter().zip(&self.mask);
+        let pairs = masked.map(|(word, mask)| word & mask).zip(&self.words);
+        let differs = pairs.fold(0, |all, (word, model)| all | (word ^ model));
+        if differs != 0 || u64::from(wr.sge.length) > MAX_MESSAGE {
             return None;
         }
         // The one key is for the whole buffer: this finds nothing beyond its end.
-        self.buffer.local(sge.offset, sge.length)
+        self.buffer.local(wr.sge.offset, wr.sge.length)
+    }
+
+    /// Puts those of `rest`, the requests after it in the batch, into `chain` that are alike and of
+    /// the same run, up to the first one that is not. The number of the first one comes with them.
+    /// Returns how many.
+    fn repeat(
+        &self,
+        ctx: &SubmitCtx<'a>,
+        run: &mut QueueRun<'a>,
+        (first, rest): (u32, &[abi::Wr]),
+        chain: &mut Chain<Completions>,
+        cache: &mut LookupCache<'a>,
+    ) -> Result<u32, BadWr> {
+        let Some(mut repeat) = chain.repeat() else {
+            return Ok(0);
+        };
+        let mut count = 0u32;
+        for wr in rest.iter().take(run.left.saturating_sub(1) as usize) {
+            let Some(local) = self.local(wr) else {
+                break;
+            };
+            run.left = run.left.wrapping_sub(1);
+            let index = first.wrapping_add(count);
+            let fail = |error: Error| BadWr { index, error };
+            CqReservation::take(&mut cache.reservation, run.ring, ctx.in_ring, run.left)
+                .map_err(fail)?;
+            // From here on, the request owns the room and returns it.
+            let signaled = wr.flags & abi::SEND_SIGNALED != 0 || run.sig_all || run.is_recv;
+            let kept = Request {
+                user_data: wr.user_data,
+                opcode: wr.opcode,
+                length: wr.sge.length,
+                signaled,
+                ..ctx.request(index)
+            };
+            let flags = Flags {
+                fence: wr.flags & abi::SEND_FENCE != 0,
+                signaled: ctx.is_reported(run, signaled),
+                solicited: wr.flags & abi::SEND_SOLICITED != 0,
+            };
+            repeat
+                .push(wr.remote_addr, flags, local, kept)
+                .map_err(fail)?;
+            count = count.wrapping_add(1);
+        }
+        Ok(count)
     }
 }
 
@@ -625,7 +724,7 @@ fn push<'a>(
     let operation = operation(ctx.table, run.queue, request.op, length)?;
     CqReservation::take(&mut cache.reservation, run.ring, ctx.in_ring, run.left)?;
     // From here on, the request owns the room and returns it.
-    let signaled = request.signaled || run.sig_all || request.op == Op::Recv;
+    let signaled = request.signaled || run.sig_all || run.is_recv;
     let kept = Request {
         user_data: request.user_data,
         opcode: request.opcode,
@@ -648,34 +747,6 @@ fn push<'a>(
         extent,
         kept,
     )
-}
-
-/// Puts request number `index`, which is like the one before it, at the end of `chain`.
-#[inline(always)]
-fn repeat<'a>(
-    ctx: &SubmitCtx<'a>,
-    run: &QueueRun<'a>,
-    (index, wr): (u32, &abi::Wr),
-    local: Local<'_>,
-    chain: &mut Chain<Completions>,
-    cache: &mut LookupCache<'a>,
-) -> Result {
-    CqReservation::take(&mut cache.reservation, run.ring, ctx.in_ring, run.left)?;
-    // From here on, the request owns the room and returns it.
-    let signaled = wr.flags & abi::SEND_SIGNALED != 0 || run.sig_all;
-    let kept = Request {
-        user_data: wr.user_data,
-        opcode: wr.opcode,
-        length: wr.sge.length,
-        signaled,
-        ..ctx.request(index)
-    };
-    let flags = Flags {
-        fence: wr.flags & abi::SEND_FENCE != 0,
-        signaled: ctx.is_reported(run, signaled),
-        solicited: wr.flags & abi::SEND_SOLICITED != 0,
-    };
-    chain.push_again(wr.remote_addr, flags, local, kept)
 }
 
 /// Copies the inline data of a request to `slot`.

@@ -367,29 +367,40 @@ impl<H: WrHandler> Chain<H> {
         })
     }
 
-    /// Appends a request like the last one, an RDMA Write or Read with one element and without a
-    /// deadline, for other memory of the same regions. May sleep.
+    /// Returns what appends requests like the last one for other memory of the same region.
     ///
-    /// When it fails, `discard` was called for `request`. It fails as [`Self::push`] does, and with
-    /// [`EINVAL`] when the last request was not of that kind or not for the same queue.
+    /// [`None`] if the last request has a deadline, an address, inline data, or other than one
+    /// element; if it is no RDMA Write, RDMA Read, send or receive; and for a shared receive queue.
     #[inline(always)]
-    pub(crate) fn push_again(
-        &mut self,
-        remote_addr: u64,
-        flags: Flags,
-        local: Local<'_>,
-        request: H::Request,
-    ) -> Result {
-        let marks = self.marks();
-        let filled = self.repeat(remote_addr, flags, local, &request);
-        let staged = StagedWr {
-            request: Some(request),
-            ah: None,
-            first_sge: marks.sges as u32,
-            signaled: flags.signaled,
-            inline: false,
+    pub(crate) fn repeat(&mut self) -> Option<Repeat<'_, H>> {
+        let run = self.runs.last_mut()?;
+        let (used, staged) = (self.used.last_mut()?, self.staged.last()?);
+        let at = self.staged.len().checked_sub(1)?;
+        let is_alone = staged.first_sge as usize == self.sges.len().wrapping_sub(1)
+            && used.last as usize == at
+            && run.count > 0;
+        let request = staged.request.as_ref()?;
+        if !is_alone || staged.inline || staged.ah.is_some() || request.end_ns(0) != 0 {
+            return None;
+        }
+        let last = self.wrs.get(at)?;
+        let like = match run.target {
+            // SAFETY: The requests of a send queue are send requests, see `push_wr`.
+            Target::Send(_) => WrLike::Send(unsafe { last.as_remote() }?),
+            Target::Recv(_) => WrLike::Recv,
+            Target::Shared(_) => return None,
         };
-        self.stage(marks, filled, staged)
+        let mr = used.mr.as_ref()?;
+        Some(Repeat {
+            base: mr.addr(),
+            lkey: mr.lkey(),
+            like,
+            run,
+            used,
+            staged: &mut self.staged,
+            wrs: &mut self.wrs,
+            sges: &mut self.sges,
+        })
     }
 
     /// Appends a receive request that fills `locals`. Errors as for [`Self::push`]. May sleep.
@@ -406,10 +417,7 @@ impl<H: WrHandler> Chain<H> {
             ah: None,
         };
         self.push_wr(new, locals, None, |wr, num_sge| {
-            wr.recv = bindings::ib_recv_wr {
-                num_sge,
-                ..Default::default()
-            };
+            wr.recv = recv_wr(num_sge);
         })
     }
 
@@ -541,39 +549,6 @@ impl<H: WrHandler> Chain<H> {
         if let (Some(run), Some(request)) = (self.runs.last(), staged.request) {
             run.target.as_ref().handler().discard(request);
         }
-    }
-
-    /// Repeats the last request for other memory, see [`Self::push_again`].
-    #[inline(always)]
-    fn repeat(
-        &mut self,
-        remote_addr: u64,
-        flags: Flags,
-        local: Local<'_>,
-        request: &H::Request,
-    ) -> Result {
-        let at = self.staged.len();
-        let run = self.runs.last_mut().ok_or(EINVAL)?;
-        let used = self.used.last_mut().ok_or(EINVAL)?;
-        let is_alike = matches!(run.target, Target::Send(_))
-            && run.count > 0
-            && (used.last as usize).checked_add(1) == Some(at)
-            && used.is(local.mr)
-            && request.end_ns(0) == 0;
-        if !is_alike {
-            return Err(EINVAL);
-        }
-        run.take_slot()?;
-        used.last = at as u32;
-        if let Err(full) = self.sges.push_within_capacity(local.to_raw()) {
-            self.sges.push(full.0, GFP_KERNEL_ACCOUNT)?;
-        }
-        let last = at.checked_sub(1).and_then(|last| self.wrs.get(last));
-        // SAFETY: The last request is one of a send queue, as checked above.
-        let last = unsafe { last.ok_or(EINVAL)?.as_remote() }.ok_or(EINVAL)?;
-        self.next_wr()?
-            .repeat(&last, remote_addr, flags.to_raw(false));
-        Ok(())
     }
 
     /// Checks that `new` fits its queue, and takes a reserved slot for it.
@@ -725,6 +700,107 @@ impl<H: WrHandler> Chain<H> {
 impl<H: WrHandler> Drop for Chain<H> {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+/// The request that a [`Repeat`] repeats.
+enum WrLike {
+    Send(bindings::ib_rdma_wr),
+    /// A receive has nothing but its element.
+    Recv,
+}
+
+/// Appends requests like the last one of a chain, see [`Chain::repeat`].
+///
+/// ```
+/// fn write_again(chain: &mut Chain<waiter::WaitHandler>, addr: u64, local: wr::Local<'_>,
+///                request: Arc<waiter::Waiter>) -> Result {
+///     let mut repeat = chain.repeat().ok_or(EINVAL)?;
+///     repeat.push(addr, wr::Flags::default(), local, request)
+/// }
+/// ```
+pub(crate) struct Repeat<'a, H: WrHandler> {
+    run: &'a mut QueueRun<H>,
+    /// The memory of the last request, and its address and key.
+    used: &'a mut UsedMr,
+    base: u64,
+    lkey: u32,
+    like: WrLike,
+    staged: &'a mut KVVec<StagedWr<H::Request>>,
+    wrs: &'a mut KVVec<Wr>,
+    sges: &'a mut KVVec<bindings::ib_sge>,
+}
+
+impl<H: WrHandler> Repeat<'_, H> {
+    /// Appends a request without a deadline for `local`, and for `remote_addr` of the peer if it is
+    /// an RDMA Write or Read. May sleep. `flags` have no meaning for a receive.
+    ///
+    /// When it fails, `discard` was called for `request`. It fails as [`Chain::push`] does, and with
+    /// [`EINVAL`] when `local` is in another region, or the request has a deadline.
+    #[inline(always)]
+    pub(crate) fn push(
+        &mut self,
+        remote_addr: u64,
+        flags: Flags,
+        local: Local<'_>,
+        request: H::Request,
+    ) -> Result {
+        if let Err(err) = self.fill(remote_addr, flags, local, &request) {
+            self.run.target.as_ref().handler().discard(request);
+            return Err(err);
+        }
+        let staged = StagedWr {
+            request: Some(request),
+            ah: None,
+            first_sge: (self.sges.len() as u32).wrapping_sub(1),
+            signaled: flags.signaled || matches!(self.like, WrLike::Recv),
+            inline: false,
+        };
+        self.used.last = self.staged.len() as u32;
+        self.run.count = self.run.count.wrapping_add(1);
+        // There is capacity for it, see `fill`.
+        let _ = self.staged.push_within_capacity(staged);
+        Ok(())
+    }
+
+    /// Writes a request in the form that drivers take, and makes room for its other part.
+    #[inline(always)]
+    fn fill(
+        &mut self,
+        remote_addr: u64,
+        flags: Flags,
+        local: Local<'_>,
+        request: &H::Request,
+    ) -> Result {
+        if !self.used.is(local.mr) || request.end_ns(0) != 0 {
+            return Err(EINVAL);
+        }
+        self.run.take_slot()?;
+        self.staged.reserve(1, GFP_KERNEL_ACCOUNT)?;
+        self.sges.reserve(1, GFP_KERNEL_ACCOUNT)?;
+        let at = self.staged.len();
+        let place = match self.wrs.get_mut(at) {
+            Some(place) => place,
+            None => {
+                let recv = Default::default();
+                self.wrs.push(Wr { recv }, GFP_KERNEL_ACCOUNT)?;
+                self.wrs.get_mut(at).ok_or(ENOMEM)?
+            }
+        };
+        match &self.like {
+            WrLike::Send(like) => place.repeat(like, remote_addr, flags.to_raw(false)),
+            WrLike::Recv => place.recv = recv_wr(1),
+        }
+        let element = local.to_raw_with(self.base, self.lkey);
+        self.sges.push_within_capacity(element).map_err(|_| ENOMEM)
+    }
+}
+
+/// Returns a receive request.
+fn recv_wr(num_sge: c_int) -> bindings::ib_recv_wr {
+    bindings::ib_recv_wr {
+        num_sge,
+        ..Default::default()
     }
 }
 

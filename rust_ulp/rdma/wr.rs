@@ -32,29 +32,30 @@ pub(super) union Wr {
 }
 
 impl Wr {
-    /// Returns the request if it is an RDMA Write or Read with one element.
+    /// Returns the request if it is an RDMA Write, an RDMA Read, or a send; a send has no address of
+    /// the peer.
     ///
     /// # Safety
     ///
-    /// This is a send request.
+    /// This is a send request, and no datagram.
     #[inline(always)]
     pub(super) unsafe fn as_remote(&self) -> Option<bindings::ib_rdma_wr> {
         // SAFETY: By the requirement, which all send requests begin with.
-        let (opcode, num_sge) = unsafe { (self.send.opcode, self.send.num_sge) };
-        match opcode {
+        match unsafe { self.send.opcode } {
             bindings::IB_WR_RDMA_WRITE
             | bindings::IB_WR_RDMA_WRITE_WITH_IMM
             | bindings::IB_WR_RDMA_READ
-                if num_sge == 1 =>
-            {
-                // SAFETY: `fill_remote` has written these requests as this variant.
+            | bindings::IB_WR_SEND
+            | bindings::IB_WR_SEND_WITH_IMM
+            | bindings::IB_WR_SEND_WITH_INV => {
+                // SAFETY: `Operation::fill` has written these requests as this variant.
                 Some(unsafe { self.rdma })
             }
             _ => None,
         }
     }
 
-    /// Makes this the RDMA Write or Read `wr` with another address at the peer, and other flags.
+    /// Makes this the request `wr` with another address at the peer, and other flags.
     #[inline(always)]
     pub(super) fn repeat(&mut self, wr: &bindings::ib_rdma_wr, addr: u64, flags: c_int) {
         self.rdma = bindings::ib_rdma_wr {
@@ -136,7 +137,11 @@ impl Operation {
                         bindings::IB_WR_SEND_WITH_INV
                     }
                 };
-                to.send = wr;
+                // As a variant that `as_remote` reads.
+                to.rdma = bindings::ib_rdma_wr {
+                    wr,
+                    ..Default::default()
+                };
             }
             Self::Datagram {
                 ref ah,
@@ -282,11 +287,17 @@ impl<'a> Local<'a> {
     }
 
     pub(super) fn to_raw(self) -> bindings::ib_sge {
+        self.to_raw_with(self.mr.addr(), self.mr.lkey())
+    }
+
+    /// Does what [`Self::to_raw`] does, with the address and the key of the region.
+    #[inline(always)]
+    pub(super) fn to_raw_with(self, base: u64, lkey: u32) -> bindings::ib_sge {
         bindings::ib_sge {
             // Cannot wrap: these addresses are in the region.
-            addr: self.mr.addr().wrapping_add(self.offset),
+            addr: base.wrapping_add(self.offset),
             length: self.length,
-            lkey: self.mr.lkey(),
+            lkey,
         }
     }
 }

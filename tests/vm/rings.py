@@ -198,6 +198,50 @@ def test_bad(r):
         )
 
 
+def test_alike(r):
+    """Sends and receives that follow their like are checked as the first is, and each has its own memory."""
+    a, b = pair()
+    theirs, ring = SubmitRing(b.file, 16), SubmitRing(a.file, 16)
+    a.buffer.map[:512] = pattern(4, 512)
+    sizes = [8 + i for i in range(6)]
+    for i, size in enumerate(sizes):
+        theirs.put(b.qp.wr("RECV", b.buffer, 64 * i, size, user_data=i))
+        flags = 0 if i in (1, 2) else N["SEND_SIGNALED"]
+        ring.put(a.qp.wr("SEND_WITH_IMM", a.buffer, 32 * i, size, user_data=i, imm_data=i // 3, flags=flags))
+    theirs.kick()
+    ring.kick()
+    done = [(c.user_data, c.status) for c in a.cq.wait(4)]
+    r.equal("sends that are signaled complete", done, [(i, 0) for i in (0, 3, 4, 5)])
+    got = [(c.user_data, c.byte_len, c.imm_data, c.status) for c in b.cq.wait(6)]
+    r.equal("each receive has its own send", got, [(i, size, i // 3, 0) for i, size in enumerate(sizes)])
+    parts = [(slice(64 * i, 64 * i + size), slice(32 * i, 32 * i + size)) for i, size in enumerate(sizes)]
+    r.equal("in its own memory", [b.buffer.map[to] == a.buffer.map[at] for to, at in parts], [True] * 6)
+
+    wrong = {
+        "an address at the peer": {"remote_addr": 8},
+        "a key of the peer": {"rkey": 8},
+        "an argument": {"arg0": 1 << 40},
+        "a time that does not follow": {"flags": N["REQUEST_ABSOLUTE"]},
+        "memory beyond the buffer": {"sge": S["sge"](buffer=a.buffer.handle, length=8, offset=len(a.buffer.map) - 7)},
+    }
+    of_sends = {"a signal": {"flags": N["SEND_SIGNALED"]}, "immediate data": {"imm_data": 1}}
+    for opcode, more in (("SEND", {}), ("RECV", of_sends)):
+        for what, fields in (wrong | more).items():
+            for i in range(4):
+                wr = a.qp.wr(opcode, a.buffer, 64 * i, 8, user_data=i)
+                for name, value in fields.items() if i == 3 else ():
+                    setattr(wr, name, value)
+                ring.put(wr)
+            got = error_of(ring.kick)
+            ring.tail = ring.header.head
+            want = "ERANGE" if "memory" in what else "EINVAL"
+            r.equal(
+                f"a {opcode} with {what} is refused, and nothing is posted",
+                (got, ring.header.bad_index, ring.header.posted, a.cq.reap()),
+                (want, 3, 0, []),
+            )
+
+
 def test_parts(r):
     """Elements, inline data and timeouts are in the entries after a request."""
     a, b = pair()
