@@ -103,7 +103,8 @@ impl<L: DerefMut<Target = [Link]>> Order<L> {
         self.free = self.next(slot);
         self.posted = self.posted.wrapping_add(1);
         if self.used > 0 && slot == self.first_used {
-            self.take_used();
+            self.used = self.used.wrapping_sub(1);
+            self.first_used = self.free;
         }
         Some(slot)
     }

@@ -834,10 +834,12 @@ impl<R: WrContext> StagedWr<R> {
     /// was taken before. `timed` says whether a request of the run has a timeout.
     #[inline(always)]
     fn fill_slot(&mut self, queue: &Queue<R>, lists: &mut Lists, timed: bool) -> Option<PostedWr> {
-        let request = self.request.take()?;
-        let deadline = if timed { Queue::deadline(&request) } else { 0 };
+        let deadline = match (&self.request, timed) {
+            (Some(request), true) => Queue::deadline(request),
+            _ => 0,
+        };
         let new = NewWr {
-            request,
+            request: &mut self.request,
             signaled: self.signaled,
             ah: &mut self.ah,
             deadline,

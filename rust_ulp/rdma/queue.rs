@@ -163,7 +163,8 @@ pub(super) struct Lists {
 
 /// A request that is being posted.
 pub(super) struct NewWr<'a, R> {
-    pub(super) request: R,
+    /// There is one; [`Queue::push`] takes it.
+    pub(super) request: &'a mut Option<R>,
     /// Whether its success is reported to the owner.
     pub(super) signaled: bool,
     /// The address of a datagram. Becomes the one that the slot kept before.
@@ -389,6 +390,7 @@ impl<R: WrContext> Queue<R> {
     }
 
     /// Posts `new` in the next free slot, for which the caller has a reservation.
+    #[inline(always)]
     pub(super) fn push(&self, lists: &mut Lists, new: NewWr<'_, R>) -> Option<PostedWr> {
         let NewWr {
             request,
@@ -396,9 +398,19 @@ impl<R: WrContext> Queue<R> {
             ah,
             deadline,
         } = new;
+        let taken = core::ptr::from_ref(request.as_ref()?);
         let index = lists.order.push()?;
         // SAFETY: The lock is held, and there is no other reference.
         let content = unsafe { self.content(index) }?;
+        // INVARIANT: The slot is posted and has a request. The last one was taken out.
+        // SAFETY: `taken` is the request, which is overwritten without its destructor and so is
+        // moved once. That is faster than `Option::take`, which moves it twice.
+        let request = unsafe {
+            let moved = content.request.write(taken.read());
+            core::ptr::from_mut(request).write(None);
+            moved
+        };
+        request.placed(index);
         lists.number = lists.number.wrapping_add(1);
         lists.bytes = lists.bytes.wrapping_add(request.bytes().into());
         lists.plain = if signaled || deadline != 0 || !request.is_plain() {
@@ -406,26 +418,30 @@ impl<R: WrContext> Queue<R> {
         } else {
             lists.plain.saturating_add(1)
         };
-        request.placed(index);
         content.number = lists.number;
         content.plain = lists.plain;
         content.signaled = signaled;
         content.canceled = false;
-        // INVARIANT: The slot is posted and has a request. The last one was taken out.
-        content.request = MaybeUninit::new(request);
         core::mem::swap(&mut content.ah, ah);
+        let is_keeping = content.held > 0;
         if deadline != 0 {
-            lists.deadlines.insert(Deadline {
-                at_ns: deadline,
-                number: lists.number,
-                slot: index,
-            });
+            Self::insert_deadline(lists, index, deadline);
         }
         Some(PostedWr {
             index,
             cqe: self.cqe(index),
-            is_keeping: content.held > 0,
+            is_keeping,
         })
+    }
+
+    /// Has the newest request, in slot `index`, canceled at `at_ns`.
+    #[cold]
+    fn insert_deadline(lists: &mut Lists, index: u32, at_ns: u64) {
+        lists.deadlines.insert(Deadline {
+            at_ns,
+            number: lists.number,
+            slot: index,
+        });
     }
 
     /// Makes slot `index` keep the memory of `new`, and exchanges it for what the slot has kept
@@ -625,6 +641,7 @@ impl<R: WrContext> Queue<R> {
     }
 
     /// Returns the deadline of a request that is posted now; 0 for none.
+    #[cold]
     pub(super) fn deadline(request: &R) -> u64 {
         match request.end_ns(0) {
             0 => 0,
