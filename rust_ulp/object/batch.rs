@@ -85,6 +85,13 @@ pub(crate) struct Batch {
     pub(crate) chain: Chain<Completions>,
 }
 
+/// Returns whether `wr` has data outside of its struct: several elements, or inline data that is in
+/// no buffer.
+#[inline(always)]
+fn has_data(wr: &abi::Wr) -> bool {
+    wr.num_sge > 1 || wr.num_sge == 1 && wr.flags & abi::SEND_INLINE != 0 && wr.sge.buffer == 0
+}
+
 /// Decodes a request that was copied. Fails with the errno for the caller.
 #[inline(always)]
 pub(crate) fn decoded(wr: &abi::Wr) -> Result<DecodedWr> {
@@ -217,7 +224,6 @@ impl Batch {
 
     /// Copies what the requests point to. Sleeps.
     fn copy_data(&mut self) -> Result<(), BadWr> {
-        let has_data = |wr: &abi::Wr| wr.num_sge > 1 || wr.flags & abi::SEND_INLINE != 0;
         let (wrs, mut data) = self.split();
         numbered(wrs.iter())
             .filter(|(_, wr)| has_data(wr))
@@ -267,7 +273,7 @@ impl BatchData<'_> {
             count = index.wrapping_add(1);
             let fail = |error: Error| BadWr { index, error };
             ring.start_wr(wr).map_err(fail)?;
-            if wr.flags & (abi::SEND_INLINE | abi::REQUEST_TIMEOUT) != 0 || wr.num_sge > 1 {
+            if has_data(wr) || wr.flags & abi::REQUEST_TIMEOUT != 0 {
                 let before = ring.entries.ready();
                 ring.finish_wr(wr).map_err(fail)?;
                 self.copy_of(index, wr, &mut ring)?;

@@ -178,6 +178,7 @@ struct Uses {
 }
 
 /// Decodes the operation of `wr`, and returns the fields that it uses.
+#[inline(always)]
 fn operation(wr: &abi::Wr) -> Result<(Op, Uses), Refusal> {
     const TIME: u16 = abi::REQUEST_TIMEOUT | abi::REQUEST_ABSOLUTE;
     const ANY: u16 = abi::SEND_FENCE | abi::SEND_SIGNALED | TIME;
@@ -246,6 +247,7 @@ fn elements(wr: &abi::Wr, max_sge: u32) -> Result<Elements, Refusal> {
 
 /// Decodes `wr`, which was copied from user space.
 #[allow(unreachable_pub)]
+#[inline(always)]
 pub fn decode(wr: &abi::Wr, limits: Limits) -> Result<DecodedWr, Refusal> {
     let (op, uses) = operation(wr)?;
     let is_remote = matches!(op, Op::Remote(_));
