@@ -665,16 +665,25 @@ impl<H: WrHandler> Chain<H> {
                 break;
             }
         }
-        self.clear();
+        if result.is_err() {
+            self.discard();
+        }
+        self.reset();
         (total, result)
     }
 
     /// Discards the requests, and drops what the chain holds. Sleeps.
     pub(crate) fn clear(&mut self) {
         // Nothing is added without a run.
-        if self.runs.is_empty() {
-            return;
+        if !self.runs.is_empty() {
+            self.discard();
+            self.reset();
         }
+    }
+
+    /// Discards the requests that are not posted, and gives up their slots.
+    #[cold]
+    fn discard(&mut self) {
         for run in self.runs.iter() {
             let target = run.target.as_ref();
             let (first, count) = (run.first as usize, run.count as usize);
@@ -688,6 +697,10 @@ impl<H: WrHandler> Chain<H> {
                 queue.release(&mut queue.lists.lock(), reserved);
             }
         }
+    }
+
+    /// Drops what the chain holds. Sleeps. No request is left that must be discarded.
+    fn reset(&mut self) {
         self.runs.clear();
         self.staged.clear();
         self.sges.clear();
