@@ -76,10 +76,14 @@ impl<H: DerefMut<Target = [Deadline]>, P: DerefMut<Target = [u32]>> Deadlines<H,
     }
 
     /// Removes the deadline of `slot`, if it has one.
+    #[inline(always)]
     pub fn remove(&mut self, slot: u32) {
-        if self.len == 0 {
-            return;
+        if self.len > 0 {
+            self.remove_if_any(slot);
         }
+    }
+
+    fn remove_if_any(&mut self, slot: u32) {
         let Some(place) = self.places.get_mut(slot as usize) else {
             return;
         };

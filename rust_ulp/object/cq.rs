@@ -131,12 +131,10 @@ impl CqObject {
     /// only, until the quota has paid for what it used (`task_throttle_setup_work()`,
     /// kernel/sched/fair.c:7021). A wait of 1.5 s with a quota of 20% takes 7.5 s.
     fn wait_spinning(&self, min: u32, deadline: &Deadline) -> Result<u32> {
-        let now = Deadline::new(0, 0);
         loop {
             let done = self.cq.process(256);
-            match self.ring.wait(min, &now) {
-                Err(err) if err == etime() => (),
-                result => return result,
+            if let Some(unread) = self.ring.try_wait(min)? {
+                return Ok(unread);
             }
             if deadline.left_ns() == 0 {
                 return Err(etime());

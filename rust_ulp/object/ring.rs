@@ -54,6 +54,10 @@ use crate::{
     trace,
     uapi::abi, //
 };
+use core::ops::ControlFlow::{
+    Break,
+    Continue, //
+};
 use kernel::{
     new_condvar,
     prelude::*,
@@ -381,6 +385,17 @@ impl Ring {
     /// queue has failed, and the error that [`Self::close`] was told.
     pub(crate) fn wait(&self, min: u32, deadline: &Deadline) -> Result<u32> {
         self.wait_until(min, || deadline.left_ns())
+    }
+
+    /// Returns how many entries are unread if there are `min`. Fails as [`Self::wait`] does, but for
+    /// the time.
+    pub(super) fn try_wait(&self, min: u32) -> Result<Option<u32>> {
+        match self.before_sleep(min, &|| 0) {
+            Ok(Break(unread)) => Ok(Some(unread)),
+            Ok(Continue(_)) => Ok(None),
+            Err(err) if err == etime() => Ok(None),
+            Err(err) => Err(err),
+        }
     }
 
     /// Waits as [`Self::wait`] does, and calls `serve` when the device's queue has completions:

@@ -458,6 +458,11 @@ impl<R: WrContext> Queue<R> {
             return;
         };
         let held = core::mem::replace(&mut content.held, new.len() as u32);
+        if let ([used], [cell, ..], 0..=1) = (&mut *new, self.memory(index), held) {
+            // SAFETY: As above.
+            core::mem::swap(&mut used.mr, unsafe { &mut *cell.get() });
+            return;
+        }
         let mut new = new.iter_mut();
         for (place, cell) in numbered(self.memory(index).iter()) {
             // SAFETY: As above.
