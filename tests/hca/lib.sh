@@ -1,0 +1,35 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# What the suites of the lab's adapter share: this, and tests/vm/lib.sh. Sourced, never run.
+# shellcheck source=tests/vm/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../vm/lib.sh"
+
+# shellcheck disable=SC2034 # for the suites
+hosts=$vm/../hca/hosts
+
+# What the adapter counts, and what it said of it.
+found() {
+	printf '%s %s ' "$(cat /sys/module/ulp_hca/parameters/dma_faults)" "$(cat /sys/module/ulp_hca/parameters/broken_rules)"
+	log_since | grep -E 'ulp_hca .*(DMA fault|rule broken)' | head -n 3
+}
+
+# The pairs of devices between which rdma_ping has sent.
+pairs() {
+	log_since | sed -nE 's/^rdma_ping: (\S+) to (\S+): send [1-9][0-9]* write [1-9][0-9]* read [1-9][0-9]* ns$/\1-\2/p' | xargs
+}
+
+# ulp_hca_client breaks each rule.
+self_test() {
+	local good name why cases=0
+	log_mark
+	# It depends on ulp_hca, which modprobe does not know.
+	check "insmod ulp_hca_client" timeout 60 insmod "$ulp/ulp_hca_client.ko"
+	check "rmmod ulp_hca_client" timeout 20 rmmod ulp_hca_client
+	while read -r good name why; do
+		cases=$((cases + 1))
+		if [ "$good" = ok ]; then ok "caught: $name"; else not_ok "caught: $name" "$why"; fi
+	done < <(log_since | sed -nE 's/^ulp_hca_client: (ok|not ok) (\S+): /\1 \2 /; T; s/^not ok/not_ok/; p')
+	equal "it ran all its cases" $cases "$(grep -c '^	CASE(' "$vm/../hca/client.c")"
+	equal "no trouble in the log" "$(log_since | grep -E "$trouble")" ""
+}
