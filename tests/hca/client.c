@@ -11,6 +11,7 @@
 #include <linux/etherdevice.h>
 #include <linux/module.h>
 #include <rdma/ib_cache.h>
+#include <rdma/iw_cm.h>
 
 #include "hca.h"
 
@@ -65,14 +66,11 @@ static int post(struct end *end, struct ib_send_wr *wr)
 	return err ? err : wait(end);
 }
 
-/* Posts a request of `a` with its page as memory, to the page of `b` or what is said instead. */
-static int move(enum ib_wr_opcode opcode, u32 length, u64 offset, u32 rkey)
+/* Posts a request of `a` with memory at `addr`, to the page of `b` or what is said instead. */
+static int move_by(u32 lkey, u64 addr, enum ib_wr_opcode opcode, u32 length,
+		   u64 offset, u32 rkey)
 {
-	struct ib_sge sge = {
-		.addr = sg_dma_address(&a.sg),
-		.length = length,
-		.lkey = a.pd->local_dma_lkey,
-	};
+	struct ib_sge sge = { .addr = addr, .length = length, .lkey = lkey };
 	struct ib_rdma_wr wr = {
 		.wr.opcode = opcode,
 		.wr.sg_list = &sge,
@@ -82,6 +80,13 @@ static int move(enum ib_wr_opcode opcode, u32 length, u64 offset, u32 rkey)
 	};
 
 	return post(&a, &wr.wr);
+}
+
+/* The same with the page of `a`. */
+static int move(enum ib_wr_opcode opcode, u32 length, u64 offset, u32 rkey)
+{
+	return move_by(a.pd->local_dma_lkey, sg_dma_address(&a.sg), opcode,
+		       length, offset, rkey);
 }
 
 static int atomic(u64 offset, u64 add)
@@ -212,6 +217,61 @@ static int to_rts(struct end *end, struct end *peer)
 			    IB_QP_STATE | IB_QP_TIMEOUT | IB_QP_RETRY_CNT |
 				    IB_QP_RNR_RETRY | IB_QP_SQ_PSN |
 				    IB_QP_MAX_QP_RD_ATOMIC);
+}
+
+/* --- connections of iWARP --- */
+
+static struct iw_cm_id *listening, *connecting, *accepted;
+static DECLARE_COMPLETION(connected);
+
+static int stream_event(struct iw_cm_id *id, struct iw_cm_event *event)
+{
+	struct iw_cm_conn_param param = { .qpn = b.qp->qp_num,
+					  .ord = 1,
+					  .ird = 1 };
+
+	if (event->event == IW_CM_EVENT_CONNECT_REQUEST) {
+		accepted = id;
+		return iw_cm_accept(id, &param);
+	}
+	if (event->event == IW_CM_EVENT_CONNECT_REPLY)
+		complete(&connected);
+	return 0;
+}
+
+/* Connects both ends, by the address that `hosts` gives the second one. */
+static int connect_stream(void)
+{
+	struct iw_cm_conn_param param = { .qpn = a.qp->qp_num,
+					  .ord = 1,
+					  .ird = 1 };
+	struct sockaddr_in *to;
+	int err;
+
+	reinit_completion(&connected);
+	listening = iw_create_cm_id(b.device, stream_event, NULL);
+	connecting = iw_create_cm_id(a.device, stream_event, NULL);
+	if (IS_ERR(listening) || IS_ERR(connecting))
+		return -ENOMEM;
+	to = (struct sockaddr_in *)&listening->local_addr;
+	*to = (struct sockaddr_in){
+		.sin_family = AF_INET,
+		.sin_port = htons(7471),
+		.sin_addr.s_addr = htonl(0x0a090002),
+	};
+	connecting->remote_addr = listening->local_addr;
+	err = iw_cm_listen(listening, 1) ?: iw_cm_connect(connecting, &param);
+	if (err)
+		return err;
+	wait_for_completion(&connected);
+	return 0;
+}
+
+static void disconnect(struct iw_cm_id **id)
+{
+	if (!IS_ERR_OR_NULL(*id))
+		iw_destroy_cm_id(*id);
+	*id = NULL;
 }
 
 static int create(struct end *end, int cqe)
@@ -489,8 +549,60 @@ static int missed(void)
 	return NOTHING;
 }
 
+/* A READ of `b` into a key of `a` with these rights. */
+static int read_into(int access)
+{
+	u64 *word = b.page;
+	int status;
+
+	*word = 42;
+	if (reg(&a, access) || reg(&b, ALL))
+		return NOTHING;
+	status = move_by(a.mr->lkey, a.mr->iova, IB_WR_RDMA_READ, 8, 0,
+			 b.mr->rkey);
+	return status ? status : *(u64 *)a.page != 42;
+}
+
+static int sink(void)
+{
+	return read_into(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE);
+}
+
+static int sink_without_remote_write(void)
+{
+	return read_into(IB_ACCESS_LOCAL_WRITE);
+}
+
+static int sink_without_key(void)
+{
+	return reg(&b, ALL) ?: move(IB_WR_RDMA_READ, 8, 0, b.mr->rkey);
+}
+
+static int immediate(void)
+{
+	return move(IB_WR_SEND_WITH_IMM, 8, 0, 0);
+}
+
+/* The stream takes what the peer refuses. */
+static int sent_by_an_old_key(void)
+{
+	return reg(&b, ALL)					     ?:
+		       move(IB_WR_RDMA_WRITE, 64, 0, b.mr->rkey - 1) ?:
+		       move(IB_WR_SEND, 64, 0, 0);
+}
+
+static int without_connection(void)
+{
+	struct ib_qp_attr attr = { .qp_state = IB_QPS_RTS };
+
+	ib_destroy_qp(b.qp);
+	b.qp = NULL;
+	return create_qp(&b, b.pd, 1) ?: ib_modify_qp(b.qp, &attr, IB_QP_STATE);
+}
+
 #define CASE(function, want_status, ...) \
 	{ .name = #function, .run = function, .want = want_status, __VA_ARGS__ }
+#define IWARP_CASE(...) CASE(__VA_ARGS__, .iwarp = true)
 
 static const struct {
 	const char *name;
@@ -498,6 +610,8 @@ static const struct {
 	int want;
 	/* How many of them the driver counts. */
 	unsigned int faults, broken;
+	/* For a device of iWARP; the others are for RoCE. */
+	bool iwarp;
 } cases[] = {
 	CASE(good, 0),
 	CASE(fetch_and_add, 0),
@@ -524,6 +638,14 @@ static const struct {
 	CASE(in_reset, -EINVAL),
 	CASE(queue_is_full, -ENOMEM),
 	CASE(overrun, 0, .broken = 1),
+	IWARP_CASE(good, 0),
+	IWARP_CASE(sink, 0),
+	IWARP_CASE(sink_without_remote_write, IB_WC_LOC_PROT_ERR, .broken = 1),
+	IWARP_CASE(sink_without_key, IB_WC_LOC_PROT_ERR, .broken = 1),
+	IWARP_CASE(fetch_and_add, -EINVAL),
+	IWARP_CASE(immediate, -EINVAL),
+	IWARP_CASE(sent_by_an_old_key, IB_WC_WR_FLUSH_ERR),
+	IWARP_CASE(without_connection, -EINVAL),
 };
 
 static int find_gid(struct end *end)
@@ -567,12 +689,13 @@ static struct ib_client client = {
 static void run(int n)
 {
 	unsigned int faults = hca_dma_faults, broken = hca_broken_rules;
-	int got = create(&a, 16)	 ?:
-			  create(&b, 2)	 ?:
-			  to_rts(&a, &b) ?:
-					   to_rts(&b, &a);
+	int got = create(&a, 16) ?: create(&b, 2);
 	bool right;
 
+	if (!got && cases[n].iwarp)
+		got = connect_stream();
+	else if (!got)
+		got = to_rts(&a, &b) ?: to_rts(&b, &a);
 	if (!got)
 		got = cases[n].run();
 	faults = hca_dma_faults - faults;
@@ -582,20 +705,28 @@ static void run(int n)
 	right = right && faults == cases[n].faults && broken == cases[n].broken;
 	pr_info("%s %s: status %d, %u DMA faults, %u rules broken\n",
 		right ? "ok" : "not ok", cases[n].name, got, faults, broken);
+	disconnect(&connecting);
+	disconnect(&accepted);
+	disconnect(&listening);
 	destroy(&a);
 	destroy(&b);
 }
 
 static int __init client_init(void)
 {
+	bool iwarp;
 	int err, n;
 
 	err = ib_register_client(&client);
 	if (err)
 		return err;
-	err = a.device && b.device ? find_gid(&a) ?: find_gid(&b) : -ENODEV;
+	err = a.device && b.device ? 0 : -ENODEV;
+	iwarp = !err && rdma_protocol_iwarp(a.device, 1);
+	if (!err && !iwarp)
+		err = find_gid(&a) ?: find_gid(&b);
 	for (n = 0; !err && n < ARRAY_SIZE(cases); n++)
-		run(n);
+		if (cases[n].iwarp == iwarp)
+			run(n);
 	if (a.gid)
 		rdma_put_gid_attr(a.gid);
 	if (b.gid)

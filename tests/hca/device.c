@@ -457,7 +457,8 @@ static int hca_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	if (hca->rules->ops)
 		ib_set_device_ops(&hca->ib, hca->rules->ops);
 	hca->ib.dev.parent = &pdev->dev;
-	hca->ib.node_type = RDMA_NODE_IB_CA;
+	hca->ib.node_type = hca_is_iwarp(hca) ? RDMA_NODE_RNIC :
+						RDMA_NODE_IB_CA;
 	hca->ib.phys_port_cnt = hca->rules->ports;
 	hca->ib.num_comp_vectors = num_possible_cpus();
 	if (hca->rules->dma_lkey)

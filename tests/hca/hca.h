@@ -213,6 +213,8 @@ struct hca_qp {
 	bool last_wqe, established;
 	/* Destroying it failed. */
 	bool refused;
+	/* On iWARP; see iwarp.c. */
+	struct hca_conn *conn;
 
 	struct hca_wq sq, rq;
 	/* The queue that receives are taken from. */
@@ -323,5 +325,14 @@ enum ib_wc_status hca_gather(struct hca_qp *qp, struct hca_wqe *wqe,
 /* datagram.c */
 void hca_datagram_wqe(struct hca_wqe *wqe, const struct ib_ud_wr *wr);
 enum ib_wc_status hca_send_datagram(struct hca_qp *qp, struct hca_wqe *wqe);
+
+/* iwarp.c */
+extern const struct ib_device_ops hca_iw_ops;
+bool hca_is_iwarp(struct hca *hca);
+void hca_disconnect(struct hca_qp *qp);
+int hca_iw_modify_qp(struct hca_qp *qp, const struct ib_qp_attr *attr,
+		     int mask);
+bool hca_iw_has(const struct ib_send_wr *wr);
+bool hca_iw_is_sink(struct hca *hca, const struct hca_segs *segs);
 
 #endif

@@ -133,6 +133,19 @@ static const struct hca_rules all_rules[] = {
 		.lid = 0x1234500,
 	},
 	{
+		PLAIN,
+		.name = "iwarp",
+		.ops = &hca_iw_ops,
+		/* hw/cxgb4/provider.c:434, hw/irdma/verbs.c:4749 */
+		.core_cap = RDMA_CORE_PORT_IWARP,
+		/* hw/cxgb4/qp.c:2131, c4iw_create_qp() */
+		.qp_types = BIT(IB_QPT_RC),
+		/* hw/cxgb4/qp.c:941, ib_to_fw_opcode() */
+		.atomics = false,
+		/* hw/cxgb4/provider.c:290 */
+		.max_sge_rd = 1,
+	},
+	{
 		/* No driver's: the least that the module can live with. */
 		PLAIN,
 		.name = "strict",

@@ -428,7 +428,7 @@ static int create_qp(struct ib_qp *ib, struct ib_qp_init_attr *init,
 	INIT_WORK(&qp->work, hca_run_work);
 	INIT_DELAYED_WORK(&qp->retry, hca_retry_work);
 	qp->event = IRQ_WORK_INIT_HARD(qp_event);
-	qp->state = IB_QPS_RESET;
+	qp->state = hca_is_iwarp(hca) ? IB_QPS_INIT : IB_QPS_RESET;
 	qp->dest = -1;
 	room = max_t(size_t, cap->max_inline_data,
 		     cap->max_send_sge * sizeof(struct ib_sge));
@@ -501,6 +501,7 @@ static void free_qp(struct hca *hca, struct hca_qp *qp)
 {
 	xa_erase_irq(&hca->qps, qp->ib.qp_num);
 	set_state(qp, IB_QPS_RESET);
+	hca_disconnect(qp);
 	hca_put_qp(qp);
 	wait_for_completion(&qp->released);
 	quiesce(qp);
@@ -608,6 +609,9 @@ static int modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,
 	to = mask & IB_QP_STATE ? attr->qp_state : from;
 	if (mask & IB_QP_CUR_STATE && from != READ_ONCE(qp->state))
 		return -EINVAL;
+	if (hca_is_iwarp(to_hca(ib->device)))
+		return hca_command(to_hca(ib->device), "modify_qp") ?:
+			       hca_iw_modify_qp(qp, attr, mask);
 	if (!ib_modify_qp_is_ok(from, to, ib->qp_type, mask) ||
 	    (mask & IB_QP_MAX_QP_RD_ATOMIC &&
 	     attr->max_rd_atomic > rules->max_rd_atomic) ||
@@ -677,7 +681,8 @@ static int fill_wqe(struct hca_qp *qp, struct hca_wqe *wqe,
 			qp->ib.qp_type == IB_QPT_GSI;
 	int i;
 
-	if (wr->num_sge > qp->sq.max_sge)
+	if (wr->num_sge > qp->sq.max_sge ||
+	    (hca_is_iwarp(to_hca(qp->ib.device)) && !hca_iw_has(wr)))
 		return -EINVAL;
 	wqe->wr_id = wr->wr_id;
 	wqe->opcode = wr->opcode;
@@ -943,7 +948,7 @@ static int query_port(struct ib_device *ib, u32 port, struct ib_port_attr *attr)
 	attr->max_mtu = IB_MTU_4096;
 	attr->active_mtu = netdev ? iboe_get_mtu(READ_ONCE(netdev->mtu)) :
 				    IB_MTU_4096;
-	attr->gid_tbl_len = HCA_GIDS;
+	attr->gid_tbl_len = hca_is_iwarp(hca) ? 1 : HCA_GIDS;
 	attr->pkey_tbl_len = 1;
 	attr->ip_gids = !!netdev;
 	attr->lid = netdev ? 0 : hca_lid(hca, port);
@@ -973,7 +978,7 @@ static int get_port_immutable(struct ib_device *ib, u32 port,
 			      struct ib_port_immutable *immutable)
 {
 	immutable->core_cap_flags = to_hca(ib)->rules->core_cap;
-	immutable->gid_tbl_len = HCA_GIDS;
+	immutable->gid_tbl_len = hca_is_iwarp(to_hca(ib)) ? 1 : HCA_GIDS;
 	immutable->pkey_tbl_len = 1;
 	if (immutable->core_cap_flags & RDMA_CORE_CAP_IB_MAD)
 		immutable->max_mad_size = IB_MGMT_MAD_SIZE;

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
-    hca.py pages|pinned|ops|connect|srq|interrupts|undrained|worker|dereg|flushed|undestroyed|silent|refused|stopped
+    hca.py pages|pinned|ops|connect|iwarp|streams|srq|interrupts|undrained|worker|dereg|flushed|undestroyed|silent|
+        refused|stopped
 
 Expects the module and two hosts with such adapters. Prints KTAP.
 """
@@ -15,6 +16,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import connect
+import siw
 import ulp
 from lifetime import ended, in_background
 from ulp import N, End, Qp, Srq, UserBuffer, error_of, pattern
@@ -24,6 +26,7 @@ KIB, MIB = 1 << 10, 1 << 20
 PAGE = 4 * KIB
 FILL = 0xC3
 REFUSED = 10  # IB_WC_REM_ACCESS_ERR
+TOO_LONG = 1  # IB_WC_LOC_LEN_ERR
 
 
 def two(**more):
@@ -361,6 +364,108 @@ def test_connect(r):
     for name in ("responder_resources", "initiator_depth"):
         connect.PARAM[name] = min(connect.PARAM[name], most)
     connect.test_write(r)
+
+
+siw.WHERE = {"h1": ("hca1", "10.9.0.1"), "h2": ("hca2", "10.9.0.2")}
+
+
+def over(end, conn):
+    """Whether the end learns that its connection has ended, which leaves its queue pair in ERR."""
+    state = N["CONN_DISCONNECTED"]
+    return ulp.until(lambda: siw.query(end.file, conn).state == state, 20) and siw.qp_state(end) == N["QPS_ERR"]
+
+
+def test_iwarp(r):
+    """What iWARP has: sends and writes on a connection of the connection manager; and what it lacks."""
+    server, c, got, request, _accepted = siw.meet()
+    s = server.end
+    r.equal("the request has the private data", bytes(request.private_data[: request.private_len]), siw.granted(c))
+    r.equal("... and the answer", bytes(got.peer_private_data[: got.peer_private_len]), siw.granted(s))
+    r.equal("both queue pairs are in RTS", (siw.qp_state(c), siw.qp_state(s)), (N["QPS_RTS"],) * 2)
+    r.equal("reads as both asked", (got.agreed.initiator_depth, got.agreed.responder_resources), (4, 4))
+    query = c.file.call("DEVICE_QUERY")
+    works = 1 << N["WR_SEND"] | 1 << N["WR_RDMA_WRITE"]
+    r.equal("the operations", (query.rc_send_ops, query.uc_send_ops, query.ud_send_ops), (works, 0, 0))
+    for a, b, host in ((c, s, "h2"), (s, c, "h1")):
+        for length in (1, 64, 4096, 16384):
+            data, message = pattern(length, length), pattern(length + 1, 30)
+            a.buffer.map[: length + 30] = data + message
+            b.buffer.map[:32768] = bytes([FILL]) * 32768
+            b.file.submit([b.qp.wr("RECV", b.buffer, 32768, 128, user_data=length)])
+            write, send = a.write(b, length, remote_offset=5), a.qp.wr("SEND", a.buffer, length, 30)
+            r.equal(f"{host}: a write of {length} bytes, and a send", siw.run(a, write, send), [0, 0])
+            done = b.cq.wait(1)[0]
+            r.equal("... which arrives", (done.status, done.user_data, done.byte_len), (0, length, 30))
+            r.equal("... with its content", b.buffer.map[32768:32798], message)
+            landed = bytes([FILL]) * 5 + data + bytes([FILL]) * (32763 - length)
+            r.equal("... after the write has landed, and no byte beside", b.buffer.map[:32768], landed)
+    there = {"remote_addr": s.grant.addr, "rkey": s.grant.rkey}
+    for op in ("RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD", "RDMA_WRITE_WITH_IMM", "SEND_WITH_IMM"):
+        wr = c.qp.wr(op, c.buffer, 0, 8, **there if op != "SEND_WITH_IMM" else {})
+        r.equal(f"{op} is refused", error_of(c.file.submit, [wr]), "EOPNOTSUPP")
+    for kind in ("UC", "UD"):
+        r.equal(f"a queue pair of type {kind} is refused", error_of(Qp, c.file, c.pd, c.cq, kind=kind), "EOPNOTSUPP")
+    r.equal("a shared receive queue is refused", error_of(Srq, c.file, c.pd, c.cq), "EOPNOTSUPP")
+    other = Qp(c.file, c.pd, c.cq)
+    r.equal("only a connection leads to RTS", error_of(other.connect, s.qp.num, bytes(16), 0, 0), "EOPNOTSUPP")
+    siw.close(server, c)
+
+
+def test_streams(r):
+    """Connections of iWARP that are refused, and how they end."""
+    server, c = siw.Server(), siw.end("h2")
+    thread = siw.asks(server, c)
+    siw.reject(server.end.file, server.request().handle, b"no room")
+    r.equal("CONNECT that is rejected", (thread.name(), thread.error.data), ("ECONNREFUSED", b"no room"))
+    thread = siw.asks(server, siw.end("h2"))
+    r.check("a request waits", server.request().handle)
+    siw.on("h1", server.end.file.destroy, server.listener)
+    siw.close(server)
+    r.equal("CONNECT whose listener goes", thread.name(), "ECONNREFUSED")
+    thread = siw.asks(server, siw.end("h2"))
+    r.equal("CONNECT where nobody listens", (thread.name(), thread.error.data), ("ECONNREFUSED", b""))
+
+    def meet():
+        server, c, got, request, _accepted = siw.meet()
+        for end in (c, server.end):
+            end.file.submit([end.qp.wr("RECV", end.buffer, 8192, 64, user_data=9)])
+        return server, c, got.handle, request.handle
+
+    def ends(name, server, c, conn, request, sent=()):
+        r.equal(name, (over(c, conn), over(server.end, request)), (True, True))
+        for host, end, more in (("h2", c, sent), ("h1", server.end, ())):
+            done = sorted((x.user_data, x.status) for x in end.cq.wait(1 + len(more)))
+            r.equal(f"... {host}: what completes", done, [*more, (9, siw.FLUSHED)])
+        siw.close(server, c)
+
+    server, c, conn, request = meet()
+    server.end.file.call("DISCONNECT", conn=request)
+    ends("DISCONNECT ends the connection", server, c, conn, request)
+
+    server, c, conn, request = meet()
+    s = server.end
+    siw.on("h1", s.file.destroy, s.grant.handle)
+    s.buffer.map[:64] = bytes(64)
+    c.buffer.map[:64] = pattern(1, 64)
+    # The stream has taken it when the peer refuses it.
+    c.file.submit([c.write(s, 64, user_data=1)])
+    r.check("a write by a key that is gone ends the connection", over(s, request))
+    r.equal("... and does not land", s.buffer.map[:64], bytes(64))
+    ends("... at both ends", server, c, conn, request, [(1, 0)])
+
+    server, c, conn, request = meet()
+    c.file.submit([c.qp.wr("SEND", c.buffer, 0, 65, user_data=1)])
+    r.equal("a send that is too long ends the connection", (over(c, conn), over(server.end, request)), (True, True))
+    r.equal("... its receive fails", [(x.user_data, x.status) for x in server.end.cq.wait(1)], [(9, TOO_LONG)])
+    siw.close(server, c)
+
+    server, c, conn, request = meet()
+    c.file.submit([c.qp.wr("SEND", c.buffer, 0, 8, user_data=n) for n in (1, 2, 3)])
+    r.equal("sends without a receive end the connection", (over(c, conn), over(server.end, request)), (True, True))
+    r.equal("... after the one that has a receive", [(x.user_data, x.status) for x in server.end.cq.wait(1)], [(9, 0)])
+    done = sorted((x.user_data, x.status) for x in c.cq.wait(4))
+    r.equal("... what completes", done, [(1, 0), (2, 0), (3, siw.FLUSHED), (9, siw.FLUSHED)])
+    siw.close(server, c)
 
 
 ulp.main(__doc__, globals())
