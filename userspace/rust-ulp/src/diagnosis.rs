@@ -529,7 +529,7 @@ impl fmt::Display for Diagnosis {
         if let Some(advice) = self.advice {
             writeln!(f, "symptom: {}", advice.symptom)?;
         } else {
-            writeln!(f, "symptom: {}", error.status.explanation())?;
+            writeln!(f, "symptom: {}", error.status.explanation_for(error.opcode))?;
         }
         write!(f, "this end: {}, {:?}", self.local, info.state)?;
         if info.state == QpState::Err {

@@ -13,6 +13,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+/// What there is too much of when inline data is too long.
+pub(crate) const INLINE_BYTES: &str = "inline bytes";
+
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -156,7 +159,7 @@ pub enum Error {
     },
 
     /// A number that what it stands for cannot be.
-    #[error("{what} is {value}, and may be {}{max} at most", at_least(*.min))]
+    #[error("{what} is {value}; pass {}", allowed(*.min, *.max))]
     Value {
         /// What it stands for.
         what: &'static str,
@@ -201,7 +204,9 @@ pub enum Error {
     OtherCq,
 
     /// An address that is not a multiple of the size of what is there.
-    #[error("offset {offset} is not a multiple of {align}, which this access needs")]
+    #[error(
+        "offset {offset} is not a multiple of {align}, which this access needs; pass one that is"
+    )]
     Misaligned {
         /// The offset or address.
         offset: u64,
@@ -219,7 +224,10 @@ pub enum Error {
     },
 
     /// More elements, requests or bytes than one call, request or message takes.
-    #[error("{count} {what} are more than the {max} that one request or call takes; split it")]
+    #[error(
+        "{count} {what} are more than the {max} that one request or call takes; {}",
+        too_many_hint(.what)
+    )]
     TooMany {
         /// What there is too much of.
         what: &'static str,
@@ -478,7 +486,7 @@ impl fmt::Display for Explained<'_> {
         if e.vendor_err != 0 {
             write!(f, ", vendor code {:#x}", e.vendor_err)?;
         }
-        write!(f, "): {}", e.status.explanation())
+        write!(f, "): {}", e.status.explanation_for(e.opcode))
     }
 }
 
@@ -537,18 +545,28 @@ fn at(peer: &Option<SocketAddr>) -> String {
 fn tcp_hint(cause: &std::io::Error) -> &'static str {
     use std::io::ErrorKind::*;
     match cause.kind() {
-        AddrNotAvailable => "no interface of this network namespace has that address",
-        AddrInUse => "another program listens there",
-        InvalidInput => "it is ADDRESS:PORT",
-        UnexpectedEof => "the peer hung up",
+        AddrNotAvailable => {
+            "no interface of this network namespace has that address: see `ip addr`"
+        }
+        AddrInUse => "another program listens there: take another port",
+        InvalidInput => "write it as ADDRESS:PORT",
+        UnexpectedEof => "the peer hung up: see what it says",
         _ => "check that the peer runs, its address, and firewalls",
     }
 }
 
-fn at_least(min: u64) -> String {
+fn too_many_hint(what: &str) -> &'static str {
+    match what {
+        INLINE_BYTES => "send them from a Buffer, or raise QpBuilder::max_inline()",
+        _ => "split it",
+    }
+}
+
+fn allowed(min: u64, max: u64) -> String {
     match min {
-        0 => String::new(),
-        min => format!("{min} at least and "),
+        _ if min == max => max.to_string(),
+        0 => format!("{max} at most"),
+        min => format!("a number from {min} to {max}"),
     }
 }
 
@@ -578,7 +596,10 @@ fn errno_hint(errno: i32) -> &'static str {
         libc::EINTR => "a signal came: try again",
         libc::EINVAL => "the module does not know such a size, flag, name or number",
         libc::EMFILE => "this Device has as many objects as it may have: drop some",
-        libc::EMSGSIZE => "more bytes than a message, or inline data, may have: split it",
+        libc::EMSGSIZE => {
+            "the request has more bytes than a message (2^31), a datagram (PortInfo::active_mtu) or inline data \
+             (QpCaps::max_inline) may have: split it"
+        }
         libc::ENOBUFS => "no buffer is left: provide buffers, and start the stream again",
         libc::ENOENT => {
             "no such object, port, GID or P_Key that this process may use: an object was destroyed, or belongs \

@@ -324,7 +324,7 @@ mod tests {
         let class = TrafficClass::from_dscp(46).unwrap();
         assert_eq!((class.0, class.dscp(), class.ecn()), (0xb8, 46, 0));
         let error = TrafficClass::from_dscp(64).unwrap_err();
-        assert_eq!(error.to_string(), "a DSCP is 64, and may be 63 at most");
+        assert_eq!(error.to_string(), "a DSCP is 64; pass 63 at most");
         assert!(bits_24("x", 0xff_ffff).is_ok() && bits_24("x", 1 << 24).is_err());
     }
 

@@ -35,14 +35,15 @@ pub enum WireError {
 #[non_exhaustive]
 pub enum Refusal {
     /// The program did not want it.
-    #[error("its program declined")]
+    #[error("its program declined; its own output may say why")]
     Declined,
     /// The two ends have queue pairs of different types.
-    #[error("its queue pair is of another transport")]
+    #[error("its queue pair is of another transport; make both of one type (Rc or Uc)")]
     Transport,
     /// The peer could not bring its queue pair up.
     #[error(
-        "its queue pair could not be connected: no route to this GID, or device trouble there"
+        "its queue pair could not be connected; see whether that host has a route to this end's GID, and what its \
+         program and its kernel's log say"
     )]
     Setup,
     /// The peer has no room.
@@ -52,7 +53,9 @@ pub enum Refusal {
     #[error("it did not understand what this side said: is it of the same version?")]
     Protocol,
     /// A number that this version does not know.
-    #[error("its reason has number {0}, unknown here")]
+    #[error(
+        "its reason has number {0}, unknown here; take the same version of this crate at both ends"
+    )]
     Other(u16),
 }
 
@@ -135,7 +138,7 @@ macro_rules! reasons {
             pub fn explanation(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)*
-                    Self::Other(_) => "see the list of IBA 12.6.7.2",
+                    Self::Other(_) => "look the reason up in the list of IBA 12.6.7.2",
                 }
             }
         }
@@ -148,18 +151,20 @@ reasons! {
     /// No resources.
     NoResources = 3, "the peer has no memory or other resources to spare; try later";
     /// The peer's manager heard no answer.
-    Timeout = 4, "the peer's manager waited for an answer in vain: packets are lost on the way";
+    Timeout = 4, "the peer's manager waited for an answer in vain: packets are lost on the way; see whether both \
+        hosts reach each other (ping), and try again";
     /// Unsupported.
-    Unsupported = 5, "the peer's manager does not support such a request";
+    Unsupported = 5, "the peer's manager does not support such a request; connect over TCP (connect_tcp())";
     /// Nobody listens.
     NoListener = 8, "nobody listens at that address and port: is the peer's program running, and does it \
         listen with the connection manager (not with TCP)?";
     /// Another transport.
-    Transport = 9, "the peer listens for queue pairs of another type";
+    Transport = 9, "the peer listens for queue pairs of another type; make both of one type";
     /// A stale connection.
     Stale = 10, "the peer still knows a connection of an earlier queue pair with this number; try again";
     /// The GID is none of the peer's.
-    InvalidGid = 12, "the peer does not know the GID that it was addressed by: have addresses changed?";
+    InvalidGid = 12, "the peer does not know the GID that it was addressed by: compare `rdma link` and \
+        `ip addr` there with the address that was asked for";
     /// The MTU is too large.
     InvalidMtu = 26, "the peer cannot do that MTU: set a smaller one with QpBuilder::mtu()";
     /// Too many reads and atomics.

@@ -60,27 +60,27 @@ statuses! {
          allows; post larger receives, or split the message";
     /// The queue pair cannot do that.
     LocalQpOperation = 2, "local queue pair operation error",
-        "the queue pair could not carry the request out: check its type, state and limits, and of a receive \
-         that its buffer still exists";
+        "the queue pair could not carry the request out: compare its type, state and limits with the request, \
+         and connect a new queue pair";
     /// Obsolete.
-    LocalEecOperation = 3, "local EE context operation error", "obsolete: a driver's error";
+    LocalEecOperation = 3, "local EE context operation error", "obsolete, so a driver's error: see its vendor code and the kernel's log";
     /// Local memory was not the queue pair's to use.
     LocalProtection = 4, "local protection error",
         "the request's local memory is not registered, or in another protection domain: was its buffer \
          destroyed while the request was in flight?";
     /// An earlier request failed.
     Flushed = 5, "flushed",
-        "the queue pair went to the error state before this request was done: an earlier completion \
-         on it has the cause, or the peer or its device went away";
+        "the queue pair failed or was disconnected before this request was done. A completion of the same queue \
+         pair with another status has the cause; connect a new queue pair, and post the request again";
     /// A window was not bound.
-    WindowBind = 6, "memory window bind error", "the window or its region does not allow it";
+    WindowBind = 6, "memory window bind error", "the window or its region does not allow it: make a grant of a buffer instead";
     /// The peer answered nonsense.
     BadResponse = 7, "bad response",
         "the peer's device answered with a packet that fits no request: do both ends agree on PSNs, \
          MTU and type of queue pair?";
     /// Local memory lacked a right.
     LocalAccess = 8, "local access error",
-        "the receive buffer does not allow what the peer did to it";
+        "the receive buffer does not allow what the peer did to it: receive into a Buffer that is not read-only";
     /// The peer could not take the request.
     RemoteInvalidRequest = 9, "remote invalid request",
         "the peer's queue pair does not take such a request: its receive is too small for the message, and \
@@ -91,31 +91,34 @@ statuses! {
          of the grant, or a right that the grant or the peer's queue pair lacks; not a network problem";
     /// The peer failed.
     RemoteOperation = 11, "remote operation error",
-        "the peer's device could not carry the request out: see its completions and its log";
+        "the peer's device could not carry the request out: the message may be longer than the receive that the \
+         peer posted, which Soft-RoCE reports with this status. Send less, or have the peer post larger receives; \
+         the peer's completions and its kernel's log have the rest";
     /// No answer.
     RetryExceeded = 12, "retry exceeded",
-        "no acknowledgement after all retries: is the peer's queue pair gone (has its program ended?) or \
-         not yet ready to receive, the GID index wrong on either end (Device::default_gid() gives the reason \
-         for it), no route or a firewall for UDP port 4791, a path that drops packets (no flow control, MTU), \
-         or do the two ends disagree on PSNs? A peer that is only slow wants a longer QpBuilder::timeout()";
+        "no acknowledgement after all retries. First see whether the peer's program has ended (Peer::is_gone()) \
+         or its queue pair has failed: then connect a new queue pair. If the peer lives, Qp::diagnose() looks for the \
+         cause: a wrong GID at either end, a firewall for UDP port 4791, lost packets (no flow control, MTU), or \
+         ends that disagree on PSNs. For a peer that is only slow, raise QpBuilder::timeout()";
     /// No receive.
     RnrRetryExceeded = 13, "receiver not ready",
         "the peer had no receive posted: it has to post them before it is sent to, and more of them; or \
          raise QpBuilder::rnr_retry() here and min_rnr_timer() there";
     /// Obsolete.
-    LocalRddViolation = 14, "local RDD violation", "obsolete: a driver's error";
+    LocalRddViolation = 14, "local RDD violation", "obsolete, so a driver's error: see its vendor code and the kernel's log";
     /// Obsolete.
-    RemoteInvalidRd = 15, "remote invalid RD request", "obsolete: a driver's error";
+    RemoteInvalidRd = 15, "remote invalid RD request", "obsolete, so a driver's error: see its vendor code and the kernel's log";
     /// The peer gave it up.
-    RemoteAbort = 16, "remote abort", "the peer gave the operation up";
+    RemoteAbort = 16, "remote abort", "the peer gave the operation up: its own output may say why";
     /// Obsolete.
-    InvalidEecn = 17, "invalid EE context number", "obsolete: a driver's error";
+    InvalidEecn = 17, "invalid EE context number", "obsolete, so a driver's error: see its vendor code and the kernel's log";
     /// Obsolete.
-    InvalidEecState = 18, "invalid EE context state", "obsolete: a driver's error";
+    InvalidEecState = 18, "invalid EE context state", "obsolete, so a driver's error: see its vendor code and the kernel's log";
     /// The device failed.
     Fatal = 19, "fatal error", "the device failed: see the kernel's log";
     /// No answer in time.
-    ResponseTimeout = 20, "response timeout", "the peer did not answer in time";
+    ResponseTimeout = 20, "response timeout", "the peer did not answer in time: see whether its program runs, and \
+        connect a new queue pair";
     /// Something else.
     General = 21, "general error", "the driver gave no reason: see its vendor code";
     /// Its deadline has passed.
@@ -130,6 +133,24 @@ statuses! {
 }
 
 impl Status {
+    /// What happened to a request of that kind, and what to do.
+    pub(crate) fn explanation_for(self, opcode: Opcode) -> &'static str {
+        let is_receive = matches!(opcode, Opcode::Recv | Opcode::RecvWriteImm);
+        match self {
+            Self::LocalQpOperation if is_receive => {
+                "the message is longer than the receive that took it, which Soft-RoCE reports with this \
+                 status, or the receive's memory was taken away. Post receives as large as the peer's longest \
+                 message, and connect a new queue pair"
+            }
+            Self::Flushed if is_receive => {
+                "no message came for this receive before the queue pair failed or was disconnected, so its \
+                 memory has no data. A completion of the same queue pair with another status has the cause; if \
+                 there is none, the peer has disconnected or ended. To go on, connect a new queue pair"
+            }
+            _ => self.explanation(),
+        }
+    }
+
     /// Whether the device may still be at work on a request that ended so: see [`Self::TimedOut`]
     /// and [`Self::Canceled`].
     pub fn is_unfinished(self) -> bool {

@@ -317,20 +317,26 @@ fn requests_that_cannot_work_are_refused_here() {
         matches!(error, Error::Misaligned { align: 8, .. }),
         "{error}"
     );
-    for (target, result, what, fits) in [
-        (4, 0..8, "remote memory", 4),
+    for (target, result, text) in [
+        (
+            4,
+            0..8,
+            "request to the peer's memory: 8 bytes at 0 do not fit into 4; pass a smaller range",
+        ),
         (
             64,
             0..16,
-            "result of an atomic operation, which has 8 bytes",
-            8,
+            "length of an atomic operation's result is 16; pass 8",
+        ),
+        (
+            64,
+            0..4,
+            "length of an atomic operation's result is 4; pass 8",
         ),
     ] {
         let target = RemoteSlice::new(0x1000, target, 1).unwrap();
         let error = p.a.post(FetchAdd::new(target, 1, local(result)));
-        let error = error.unwrap_err();
-        let is_it = matches!(error, Error::Range { what: is, capacity, .. } if (is, capacity) == (what, fits));
-        assert!(is_it, "{error}");
+        assert_eq!(error.unwrap_err().to_string(), text);
     }
     let many = vec![local(0..1); 17];
     let error = p.a.post(Send::gather(&many)).unwrap_err();
@@ -1025,9 +1031,7 @@ fn half_made_things_go_again() {
         for error in
             [pd.alloc_buffer(len), pd.user_memory_builder(len).build()].map(Result::unwrap_err)
         {
-            let text = format!(
-                "the length of a buffer is {len}, and may be 1 at least and 67108864 at most"
-            );
+            let text = format!("the length of a buffer is {len}; pass a number from 1 to 67108864");
             assert_eq!(error.to_string(), text);
         }
     }
@@ -1515,6 +1519,12 @@ fn errors_say_what_to_do() {
         path: "/dev/rust_ulp".into(),
         cause: std::io::Error::from_raw_os_error(errno),
     };
+    let value = |value, min, max| Error::Value {
+        what: "it",
+        value,
+        min,
+        max,
+    };
     let all: Vec<(Error, &[&str])> = vec![
         (
             open(libc::ENOENT),
@@ -1573,7 +1583,7 @@ fn errors_say_what_to_do() {
                 offset: 4,
                 align: 8,
             },
-            &["offset 4", "multiple of 8"],
+            &["offset 4", "multiple of 8", "pass one that is"],
         ),
         (
             Error::Access {
@@ -1589,6 +1599,31 @@ fn errors_say_what_to_do() {
                 max: 8,
             },
             &["9 elements", "8", "split it"],
+        ),
+        (
+            Error::TooMany {
+                what: "inline bytes",
+                count: 65,
+                max: 64,
+            },
+            &[
+                "65 inline bytes",
+                "64",
+                "a Buffer",
+                "QpBuilder::max_inline()",
+            ],
+        ),
+        (value(9, 0, 7), &["it is 9; pass 7 at most"]),
+        (value(0, 1, 7), &["it is 0; pass a number from 1 to 7"]),
+        (value(4, 8, 8), &["it is 4; pass 8"]),
+        (
+            Error::sys("SUBMIT", Errno::EMSGSIZE),
+            &[
+                "2^31",
+                "PortInfo::active_mtu",
+                "QpCaps::max_inline",
+                "split it",
+            ],
         ),
         (
             Error::QueueFull,
@@ -1637,6 +1672,7 @@ fn errors_say_what_to_do() {
             &[
                 "listening at 10.9.0.9:1: ",
                 "no interface of this network namespace",
+                "`ip addr`",
             ],
         ),
         (
@@ -1645,7 +1681,7 @@ fn errors_say_what_to_do() {
                 peer: None,
                 cause: std::io::ErrorKind::UnexpectedEof.into(),
             },
-            &["the peer hung up"],
+            &["the peer hung up: see what it says"],
         ),
         (
             Error::Wire(crate::wire::WireError::Magic),
@@ -1729,6 +1765,95 @@ fn statuses_are_explained() {
     }
     assert!(matches!(Status::from_code(22), Status::Other(22)));
     assert!(matches!(Status::from_code(258), Status::Other(258)));
+}
+
+/// A failed completion says what to do next, and a receive another thing than a send.
+#[test]
+fn failed_completions_say_what_to_do() {
+    let p = pair();
+    let too_long = "the message is longer than the receive that took it";
+    for (status, opcode, has, lacks) in [
+        (
+            2,
+            abi::WC_RECV,
+            &[too_long, "as large as the peer's longest message"][..],
+            "its type, state",
+        ),
+        (
+            2,
+            abi::WC_RECV_RDMA_WITH_IMM,
+            &[too_long],
+            "its type, state",
+        ),
+        (
+            2,
+            abi::WC_RDMA_WRITE,
+            &["compare its type, state and limits"],
+            too_long,
+        ),
+        (9, abi::WC_SEND, &["its receive is too small"], too_long),
+        (
+            11,
+            abi::WC_SEND,
+            &[
+                "longer than the receive that the peer posted",
+                "larger receives",
+            ],
+            too_long,
+        ),
+        (
+            12,
+            abi::WC_RDMA_WRITE,
+            &[
+                "Peer::is_gone()",
+                "connect a new queue pair",
+                "Qp::diagnose()",
+                "4791",
+            ],
+            too_long,
+        ),
+        (
+            5,
+            abi::WC_RECV,
+            &[
+                "no message came",
+                "the peer has disconnected or ended",
+                "connect a new",
+            ],
+            "post the request",
+        ),
+        (
+            5,
+            abi::WC_SEND,
+            &["another status has the cause", "post the request again"],
+            "no message came",
+        ),
+    ] {
+        let mut cqe = abi::Cqe {
+            user_data: 7,
+            status,
+            opcode,
+            ..Default::default()
+        };
+        (cqe.qp, cqe.qp_num) = (p.a.handle(), p.a.qp_num());
+        p.kernel.complete(cqe);
+        let error = p.cq.wait(SOON).unwrap().check().unwrap_err();
+        let text = error.to_string();
+        let head = format!(
+            "{:?} request 7 on queue pair {:#x} to queue pair {:#x} at {}: {} (status {status}): ",
+            Opcode::from_code(opcode),
+            p.a.qp_num(),
+            p.b.qp_num(),
+            p.b.local().gid,
+            Status::from_code(status).name()
+        );
+        assert!(text.starts_with(&head), "{text}");
+        for part in has {
+            assert!(text.contains(part), "{part:?} is not in {text}");
+        }
+        assert!(!text.contains(lacks), "{lacks:?} is in {text}");
+        assert!(!text.contains("  "), "{text}");
+    }
 }
 
 // --- unreliable connections -------------------------------------------------------------------------------

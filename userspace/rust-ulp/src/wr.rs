@@ -7,13 +7,16 @@ use crate::access::Access;
 use crate::ah::Destination;
 use crate::buffer::LocalSlice;
 use crate::device::DeviceInner;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, INLINE_BYTES};
 use crate::remote::RemoteSlice;
 use crate::sealed;
 use crate::sys::{self, Command};
 use crate::transport::{Rc, Transport, Uc, Ud};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Bytes of a message, at most.
+const MAX_MESSAGE: u64 = 1 << 31;
 
 /// Where a request's data is.
 #[derive(Clone, Debug)]
@@ -127,17 +130,17 @@ impl<'a> Request<'a> {
             });
         }
         let len = self.local.len();
-        if len > u32::MAX.into() {
+        if len > MAX_MESSAGE {
             return Err(Error::TooMany {
                 what: "bytes",
                 count: len,
-                max: u32::MAX.into(),
+                max: MAX_MESSAGE,
             });
         }
         let inline = matches!(self.local, Local::Bytes(_)) || wr.flags & abi::SEND_INLINE != 0;
         if inline && len > target.max_inline.into() {
             return Err(Error::TooMany {
-                what: "inline bytes",
+                what: INLINE_BYTES,
                 count: len,
                 max: target.max_inline.into(),
             });
@@ -201,17 +204,21 @@ impl<'a> Request<'a> {
             }
         }
         let atomic = self.needed == Access::REMOTE_ATOMIC;
-        let range = |what, capacity| Error::Range {
-            what,
-            offset: remote.addr(),
-            len,
-            capacity,
-        };
         if atomic && len != 8 {
-            return Err(range("result of an atomic operation, which has 8 bytes", 8));
+            return Err(Error::Value {
+                what: "length of an atomic operation's result",
+                value: len,
+                min: 8,
+                max: 8,
+            });
         }
         if len > remote.len() {
-            return Err(range("remote memory", remote.len()));
+            return Err(Error::Range {
+                what: "request to the peer's memory",
+                offset: 0,
+                len,
+                capacity: remote.len(),
+            });
         }
         if atomic && remote.addr() % 8 != 0 {
             return Err(Error::Misaligned {
