@@ -97,8 +97,8 @@ macro_rules! numbers {
         impl Buffer { $(
             #[doc = concat!("Loads the `", stringify!($ty), "` in host order at `offset`.")]
             ///
-            /// With [`Ordering::Acquire`], what the peer wrote before it wrote this number is
-            /// visible to later reads. An ordering that a load cannot have is taken as `SeqCst`.
+            /// What it sees with [`Ordering::Acquire`] is in [Order](Buffer#order). An ordering that
+            /// a load cannot have is taken as `SeqCst`.
             ///
             /// # Errors
             ///
@@ -110,10 +110,8 @@ macro_rules! numbers {
 
             #[doc = concat!("Stores a `", stringify!($ty), "` in host order at `offset`.")]
             ///
-            /// With [`Ordering::Release`], a peer whose Read has brought this number, and which then
-            /// posts another Read, finds in that what was stored here before. Within one Read the
-            /// device fetches memory in any order. An ordering that a store cannot have is taken as
-            /// `SeqCst`.
+            /// What a peer's Read sees with [`Ordering::Release`] is in [Order](Buffer#order). An
+            /// ordering that a store cannot have is taken as `SeqCst`.
             ///
             /// # Errors
             ///

@@ -142,8 +142,7 @@ pub(crate) struct Parts {
 /// does at the same time. A copy of bytes that a peer writes has old bytes, new bytes, or some of
 /// each. An aligned number of up to 8 bytes is whole as far as the device writes it whole.
 ///
-/// A thread that reaps a completion, or loads a number with
-/// [`Ordering::Acquire`](std::sync::atomic::Ordering::Acquire), sees what the peer wrote before.
+/// [Order](#order) says which order both sides see.
 ///
 /// Cheap to clone. The kernel frees the memory when the last clone, slice and grant is dropped and
 /// the device is done with it. Dropping it with requests in flight is harmless. A forked child does
@@ -152,6 +151,66 @@ pub(crate) struct Parts {
 /// A device puts at most [`Self::key_bytes`] under one key, so a large buffer has several keys.
 /// Requests of this side may cross them. A [`Grant`](crate::Grant) is of one key, and
 /// [`Self::grant_all`] makes as many grants as it takes.
+///
+/// # Order
+///
+/// Rust's memory model orders the threads of a host, the InfiniBand Architecture Specification
+/// (Volume 1, 9.5) the requests of a queue pair. What follows holds for devices that are coherent
+/// with the processor's caches: the module refuses memory that a device reaches by copies.
+///
+/// **A peer's Read** of a number that this process stores with [`Ordering::Release`], after the
+/// data that the number announces:
+///
+/// - *Guaranteed:* a Read that the peer posts after the Read of the number has completed returns
+///   that data, or newer. The store made the data visible before the number, and the device begins
+///   the second Read after the peer had the answer to the first.
+/// - *Guaranteed:* a Read that the peer posts after it has received a message that this process
+///   posted later than it stored the data. The driver orders the stores before the request.
+/// - *Not guaranteed:* number and data in one Read, or in two Reads of which the second was posted
+///   before the first had completed. Neither the specification nor PCI Express (reads may pass
+///   reads) orders the accesses of a device to memory. The data may be older than the number.
+/// - *Not guaranteed:* that data and number stay as they are between the two Reads. Check the number
+///   in a third Read, or put a checksum over the data.
+/// - *Not guaranteed:* the number as a whole, though devices read an aligned one of up to 8 bytes so.
+///   The specification promises it for atomic operations only.
+///
+/// On x86-64 devices see stores in the order of the program. On arm64 [`Ordering::Release`] orders
+/// them for the observers of the inner shareable domain, to which Linux maps memory. A coherent
+/// device outside of that domain needs the barrier of the kernel's `dma_wmb()`, which this crate does
+/// not have; the second guarantee holds there too, since drivers have it.
+///
+/// **This side's load** with [`Ordering::Acquire`] of a number that a peer changes:
+///
+/// - *Guaranteed:* after the completion of a receive, and after an atomic operation of the peer has
+///   changed the number, the peer's earlier Writes of the same queue pair are visible.
+/// - *Not guaranteed by the specification:* the same for a number that a Write of its own changes,
+///   after the Writes that it announces. Drivers that say anything of it place Writes in order unless
+///   memory has relaxed ordering, which the module never asks for.
+/// - *Not guaranteed:* the order of the bytes of one Write.
+///
+/// ```no_run
+/// use rust_ulp::{Buffer, Cq, Qp, Rc, Read, RemoteSlice, Result};
+/// use std::{sync::atomic::Ordering, time::Duration};
+///
+/// /// Publishes a record behind its version.
+/// fn publish(buf: &Buffer, record: &[u8], version: u64) -> Result<()> {
+///     buf.write_at(8, record)?;
+///     buf.store_u64(0, version, Ordering::Release)
+/// }
+///
+/// /// The peer's side: reads the version, then the record.
+/// fn fetch(qp: &Qp<Rc>, cq: &Cq, theirs: RemoteSlice, buf: &Buffer) -> Result<u64> {
+///     let len = theirs.len() as usize;
+///     qp.post(Read::new(theirs.slice(..8)?, buf.slice(..8)?))?;
+///     cq.wait(Duration::from_secs(30))?.check()?; // the second Read waits for it
+///     qp.post(Read::new(theirs.slice(8..)?, buf.slice(8..len)?))?;
+///     cq.wait(Duration::from_secs(30))?.check()?;
+///     buf.load_u64(0, Ordering::Acquire)
+/// }
+/// ```
+///
+/// [`Ordering::Acquire`]: std::sync::atomic::Ordering::Acquire
+/// [`Ordering::Release`]: std::sync::atomic::Ordering::Release
 #[derive(Clone, Debug)]
 pub struct Buffer {
     inner: Arc<Parts>,

@@ -58,6 +58,42 @@ struct ListenerInner {
 /// wait, and leaves connections alone.
 /// [`EventKind::ConnectRequest`](crate::EventKind::ConnectRequest) tells of requests to those who
 /// wait for other things as well.
+///
+/// A server, which goes on when one client fails:
+///
+/// ```no_run
+/// use rust_ulp::{cm, Access, Device, Error, Rc, Result};
+/// use std::time::Duration;
+///
+/// fn serve(dev: &Device) -> Result<()> {
+///     let (pd, cq) = (dev.alloc_pd()?, dev.create_cq(256)?);
+///     let memory = pd.alloc_buffer(4096)?;
+///     let grant = memory.grant(.., Access::REMOTE_READ)?;
+///     let listener = cm::Listener::bind(dev, ([0, 0, 0, 0], 18515).into(), 64)?;
+///     let mut clients = Vec::new();
+///     loop {
+///         let request = match listener.next_request(Duration::from_secs(1)) {
+///             Ok(request) => request,
+///             Err(Error::Timeout { .. }) => {
+///                 // A connection that has ended stays Disconnected until it is dropped.
+///                 clients.retain(is_connected);
+///                 continue;
+///             }
+///             Err(error) => return Err(error),
+///         };
+///         let peer = request.peer_addr();
+///         let qp = pd.qp_builder::<Rc>(&cq).build()?;
+///         match request.accept(qp, &cm::AcceptOptions::new().grant(&grant)) {
+///             Ok(connection) => clients.push(connection),
+///             Err(error) => eprintln!("{peer}: {error}"),
+///         }
+///     }
+/// }
+///
+/// fn is_connected(client: &cm::Connection) -> bool {
+///     matches!(client.query(), Ok(info) if info.state == cm::State::Established)
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Listener {
     inner: Arc<ListenerInner>,
