@@ -20,7 +20,8 @@ fn main() {
         _ => Err("usage: async_smol listen ADDR:PORT | async_smol ADDR:PORT MESSAGE".into()),
     };
     if let Err(error) = result {
-        eprintln!("async_smol: {error}");
+        let line = format!("async_smol: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }

@@ -29,7 +29,8 @@ fn main() {
         },
     };
     if let Err(error) = result {
-        eprintln!("async_tokio: {error}");
+        let line = format!("async_tokio: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }

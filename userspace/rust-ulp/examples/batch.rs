@@ -22,7 +22,8 @@ fn main() {
         _ => Err("usage: batch listen ADDR:PORT | batch ADDR:PORT".into()),
     };
     if let Err(error) = result {
-        eprintln!("batch: {error}");
+        let line = format!("batch: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }

@@ -20,7 +20,8 @@ fn main() {
         _ => Err("usage: clients listen ADDR:PORT N | clients ADDR:PORT MESSAGE COUNT".into()),
     };
     if let Err(error) = result {
-        eprintln!("clients: {error}");
+        let line = format!("clients: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }

@@ -24,7 +24,8 @@ fn main() {
         _ => Err("usage: credits listen ADDR:PORT | credits ADDR:PORT MESSAGES".into()),
     };
     if let Err(error) = result {
-        eprintln!("credits: {error}");
+        let line = format!("credits: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }

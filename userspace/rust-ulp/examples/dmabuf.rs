@@ -24,7 +24,8 @@ fn main() {
         _ => Err("usage: dmabuf listen ADDR:PORT | dmabuf ADDR:PORT MESSAGE".into()),
     };
     if let Err(error) = result {
-        eprintln!("dmabuf: {error}");
+        let line = format!("dmabuf: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }

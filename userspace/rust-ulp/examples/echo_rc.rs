@@ -13,12 +13,17 @@ use std::time::{Duration, Instant};
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const LEN: usize = 64;
 
-fn main() -> Result<()> {
+fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+    let result = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["listen", addr] => echo(addr),
         [addr, rounds] => time(addr, rounds),
         _ => Err("usage: echo_rc listen ADDR:PORT | echo_rc ADDR:PORT ROUNDS".into()),
+    };
+    if let Err(error) = result {
+        let line = format!("echo_rc: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
+        std::process::exit(1)
     }
 }
 

@@ -24,7 +24,8 @@ fn main() {
         _ => Err("usage: event_loop listen ADDR:PORT | event_loop ADDR:PORT COUNT".into()),
     };
     if let Err(error) = result {
-        eprintln!("event_loop: {error}");
+        let line = format!("event_loop: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }

@@ -21,7 +21,8 @@ fn main() {
         _ => Err("usage: hello_cm listen ADDR:PORT | hello_cm ADDR:PORT MESSAGE".into()),
     };
     if let Err(error) = result {
-        eprintln!("hello_cm: {error}");
+        let line = format!("hello_cm: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }

@@ -22,7 +22,8 @@ fn main() {
         _ => Err("usage: hello_rc listen ADDR:PORT | hello_rc ADDR:PORT MESSAGE".into()),
     };
     if let Err(error) = result {
-        eprintln!("hello_rc: {error}");
+        let line = format!("hello_rc: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }

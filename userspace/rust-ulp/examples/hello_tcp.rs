@@ -19,7 +19,8 @@ fn main() {
         }
     };
     if let Err(error) = result {
-        eprintln!("hello_tcp: {error}");
+        let line = format!("hello_tcp: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }

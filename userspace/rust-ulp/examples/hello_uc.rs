@@ -21,7 +21,8 @@ fn main() {
         _ => Err("usage: hello_uc listen ADDR:PORT | hello_uc ADDR:PORT MESSAGE".into()),
     };
     if let Err(error) = result {
-        eprintln!("hello_uc: {error}");
+        let line = format!("hello_uc: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }

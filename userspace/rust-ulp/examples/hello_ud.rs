@@ -21,7 +21,8 @@ fn main() {
         _ => Err("usage: hello_ud listen | hello_ud GID NUMBER MESSAGE".into()),
     };
     if let Err(error) = result {
-        eprintln!("hello_ud: {error}");
+        let line = format!("hello_ud: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }

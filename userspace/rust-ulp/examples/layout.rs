@@ -25,7 +25,8 @@ fn main() {
         _ => panic!("usage: layout listen ADDR:PORT | layout ADDR:PORT"),
     };
     if let Err(error) = result {
-        eprintln!("layout: {error}");
+        let line = format!("layout: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }

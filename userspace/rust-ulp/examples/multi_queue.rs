@@ -21,7 +21,8 @@ fn main() {
         _ => panic!("usage: multi_queue listen ADDR:PORT QUEUES | multi_queue ADDR:PORT QUEUES"),
     };
     if let Err(error) = result {
-        eprintln!("multi_queue: {error}");
+        let line = format!("multi_queue: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }

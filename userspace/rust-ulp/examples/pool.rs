@@ -19,7 +19,8 @@ fn main() {
         _ => Err("usage: pool listen ADDR:PORT | pool ADDR:PORT COUNT".into()),
     };
     if let Err(error) = result {
-        eprintln!("pool: {error}");
+        let line = format!("pool: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }

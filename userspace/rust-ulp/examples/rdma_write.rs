@@ -19,7 +19,8 @@ fn main() {
         }
     };
     if let Err(error) = result {
-        eprintln!("rdma_write: {error}");
+        let line = format!("rdma_write: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }

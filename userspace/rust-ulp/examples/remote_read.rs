@@ -19,7 +19,8 @@ fn main() {
         }
     };
     if let Err(error) = result {
-        eprintln!("remote_read: {error}");
+        let line = format!("remote_read: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }

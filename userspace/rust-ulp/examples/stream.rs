@@ -22,7 +22,8 @@ fn main() {
         _ => Err("usage: stream listen ADDR:PORT | stream ADDR:PORT".into()),
     };
     if let Err(error) = result {
-        eprintln!("stream: {error}");
+        let line = format!("stream: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }

@@ -23,7 +23,8 @@ fn main() {
         _ => Err("usage: ud_loss listen | ud_loss GID NUMBER COUNT".into()),
     };
     if let Err(error) = result {
-        eprintln!("ud_loss: {error}");
+        let line = format!("ud_loss: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }

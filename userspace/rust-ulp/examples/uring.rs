@@ -21,7 +21,8 @@ fn main() {
         _ => Err("usage: uring listen ADDR:PORT | uring ADDR:PORT MESSAGE".into()),
     };
     if let Err(error) = result {
-        eprintln!("uring: {error}");
+        let line = format!("uring: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }

@@ -20,7 +20,8 @@ fn main() {
         _ => Err("usage: user_memory listen ADDR:PORT | user_memory ADDR:PORT MESSAGE".into()),
     };
     if let Err(error) = result {
-        eprintln!("user_memory: {error}");
+        let line = format!("user_memory: {error}\n");
+        eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
 }
