@@ -152,8 +152,7 @@ pub enum RetryCause {
     WrongPsn,
     /// The peer's queue pair no longer exists, or takes no more requests.
     PeerDead,
-    /// Pause frames stop the port, as in a PFC storm. The lab cannot provoke it: the counters of unit
-    /// tests are imitated.
+    /// Pause frames stop the port, as in a PFC storm.
     Paused,
     /// Small packets get through, packets of the queue pair's MTU do not.
     Mtu,

@@ -580,6 +580,9 @@ impl<T: Connected> PreparedQp<T> {
 
 /// Takes connections of many peers.
 ///
+/// The exchange has no authentication: whoever can reach the port can connect and learns the keys
+/// of the grants, and so does whoever can listen on the network. Use it in trusted networks only.
+///
 /// An error of [`Incoming::accept`] concerns that peer alone, which may be no program of this kind:
 /// a server goes on with the next.
 ///

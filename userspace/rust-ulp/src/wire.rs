@@ -2,6 +2,8 @@
 
 //! What two programs say to each other over TCP before their queue pairs are connected.
 //!
+//! The messages are neither authenticated nor encrypted: use them in trusted networks only.
+//!
 //! All numbers are in network order. A message is a header of 12 bytes and a body:
 //!
 //! | offset | bytes | what |
