@@ -12,7 +12,10 @@ use crate::{
         eventfd::EventFd,
         task, //
     },
-    limits::MAX_CQ_ENTRIES,
+    limits::{
+        MAX_BUSY_POLL_US,
+        MAX_CQ_ENTRIES, //
+    },
     logic::cq_ring::CqRing,
     object::{
         cq::{
@@ -50,12 +53,18 @@ fn choose_delivery(ctx: &Ctx<'_>, requested: u32) -> Result<u32> {
 
 /// Checks the members that depend on neither an object nor the device.
 pub(super) fn check(value: &abi::CqCreate) -> Result {
+    if value.busy_poll_us > MAX_BUSY_POLL_US {
+        return Err(ERANGE);
+    }
     check_entry_size(value.cqe_size, abi::CQE_SIZE_V1, abi::Cqe::SIZE)
 }
 
 /// Creates a completion queue.
 pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::CqCreate) -> Result<Object> {
     let delivery = choose_delivery(ctx, value.delivery)?;
+    if value.busy_poll_us != 0 && delivery != abi::DELIVER_WORKQUEUE {
+        return Err(EINVAL);
+    }
     let attributes = &ctx.device.attributes;
     let room = attributes.max_cqe.saturating_sub(rdma::qp::CQ_RESERVE);
     let entries = value.entries.checked_next_power_of_two().ok_or(ERANGE)?;
@@ -79,6 +88,7 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::CqCreate) -> Result<Object>
             entry_size: value.cqe_size,
             delivery,
             comp_vector: value.comp_vector,
+            busy_poll_us: value.busy_poll_us,
         },
         ctx.file.events().clone(),
         ctx.file.mmap_offsets(),

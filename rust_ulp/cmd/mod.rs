@@ -102,7 +102,7 @@ commands! {
     IOC_GID_QUERY: GidQuery { flags: 0 } => outside(query::gids);
     IOC_PKEY_QUERY: PkeyQuery { flags: 0, zero: (pad) } => query(query::pkey);
     IOC_PD_CREATE: PdCreate { flags: 0, zero: (pad) } => create(pd::create);
-    IOC_CQ_CREATE: CqCreate { flags: 0, zero: (pad), check: cq::check } => create(cq::create);
+    IOC_CQ_CREATE: CqCreate { flags: 0, check: cq::check } => create(cq::create);
     IOC_CQ_EVENTFD: CqEventfd { flags: 0 } => input(cq::eventfd);
     IOC_QP_CREATE: QpCreate { flags: abi::QP_SIG_ALL } => create(qp::create);
     IOC_QP_MODIFY: QpModify {

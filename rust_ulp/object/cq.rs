@@ -36,6 +36,8 @@ pub(crate) struct CqOptions {
     pub(crate) delivery: u32,
     /// The completion vector.
     pub(crate) comp_vector: u32,
+    /// How long a waiting thread spins before it sleeps, in microseconds.
+    pub(crate) busy_poll_us: u32,
 }
 
 /// A completion queue of a file.
@@ -64,10 +66,16 @@ impl CqObject {
             _ => return Err(EINVAL),
         };
         let charge = Arc::new(charge, GFP_KERNEL_ACCOUNT)?;
-        let ring = Ring::new(options.entries, options.entry_size, None, file, charge)?;
+        let &CqOptions {
+            entries,
+            entry_size,
+            busy_poll_us,
+            ..
+        } = options;
+        let ring = Ring::new(entries, entry_size, busy_poll_us, file, charge)?;
         let cq = rdma::cq::Cq::new(
             device,
-            options.entries.saturating_add(rdma::qp::CQ_RESERVE),
+            entries.saturating_add(rdma::qp::CQ_RESERVE),
             options.comp_vector,
             poll_context,
             ring.clone(),

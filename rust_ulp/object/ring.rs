@@ -136,6 +136,8 @@ pub(crate) struct Ring {
     /// The bytes of an entry, as user space knows it: a multiple of 8, at most the size of
     /// [`abi::Cqe`].
     entry_size: u32,
+    /// How long the thread that polls spins before it sleeps.
+    busy_poll_us: u32,
     /// Lock order: after `rdma::Queue::lists`, before `FileEvents::log` and wait queues. Held while
     /// the stream and the eventfd are woken.
     #[pin]
@@ -249,6 +251,11 @@ impl CqRing for Ring {
     }
 
     fn sleep_polling(&self, millis: u32) -> bool {
+        if self.busy_poll_us > 0 {
+            let longest = u64::from(millis).saturating_mul(1_000_000);
+            let spin_ns = u64::from(self.busy_poll_us).saturating_mul(1000);
+            self.called.spin(spin_ns.min(longest));
+        }
         self.called.sleep(msecs_to_jiffies(millis).max(1))
     }
 
@@ -297,12 +304,13 @@ impl Ring {
     /// Creates a ring of `entries` entries: a power of two, at most
     /// [`MAX_CQ_ENTRIES`](crate::limits::MAX_CQ_ENTRIES). Sleeps.
     ///
-    /// Each entry has the first `entry_size` bytes of [`abi::Cqe`], a multiple of 8. The pages keep
-    /// `charge`, which is for the entries.
+    /// Each entry has the first `entry_size` bytes of [`abi::Cqe`], a multiple of 8. The thread that
+    /// polls the device's queue spins for `busy_poll_us` before it sleeps. The pages keep `charge`,
+    /// which is for the entries.
     pub(crate) fn new(
         entries: u32,
         entry_size: u32,
-        node: Option<i32>,
+        busy_poll_us: u32,
         file: Arc<FileEvents>,
         charge: Arc<dyn Send + Sync>,
     ) -> Result<Arc<Self>> {
@@ -311,7 +319,7 @@ impl Ring {
             .and_then(|bytes| bytes.checked_add(abi::CQ_ENTRIES_OFFSET))
             .ok_or(ERANGE)?;
         let pages = Arc::new(
-            Pages::new(bytes, 0, node, AllocPolicy::Reclaim, false)?.holding(charge),
+            Pages::new(bytes, 0, None, AllocPolicy::Reclaim, false)?.holding(charge),
             GFP_KERNEL_ACCOUNT,
         )?;
         let header = abi::CqRing {
@@ -330,6 +338,7 @@ impl Ring {
                 header,
                 entries,
                 entry_size,
+                busy_poll_us,
                 state <- new_spinlock_bh!(state, "rust_ulp::Ring::state"),
                 wakeups <- new_spinlock_irq!(0, "rust_ulp::Ring::wakeups"),
                 waiters <- new_condvar!("rust_ulp::Ring::waiters"),
@@ -428,7 +437,7 @@ mod tests {
 
     fn ring_of(entries: u32, entry_size: u32) -> Result<Arc<Ring>> {
         let no_charge = Arc::new((), GFP_KERNEL)?;
-        Ring::new(entries, entry_size, None, FileEvents::new(0)?, no_charge)
+        Ring::new(entries, entry_size, 0, FileEvents::new(0)?, no_charge)
     }
 
     fn ring(entries: u32) -> Result<Arc<Ring>> {

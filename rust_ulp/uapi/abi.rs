@@ -170,7 +170,8 @@ abi! {
     /// Creates a completion queue.
     struct CqCreate = rust_ulp_cq_create, 48 bytes, IOC_CQ_CREATE "CQ_CREATE", cqe_size = Cqe {
         @0 size: u32, @4 flags: u32, @8 entries: u32, @12 delivery: u32, @16 comp_vector: u32,
-        @20 handle: u32, @24 mmap_offset: u64, @32 mmap_size: u64, @40 cqe_size: u32, @44 pad: u32
+        @20 handle: u32, @24 mmap_offset: u64, @32 mmap_size: u64, @40 cqe_size: u32,
+        @44 busy_poll_us: u32
     }
     /// Is the header of the ring of a completion queue.
     struct CqRing = rust_ulp_cq_ring, 128 bytes {

@@ -529,8 +529,9 @@ struct rust_ulp_pd_create {
 /*
  * Errnos of CQ_CREATE:
  *
- *  ERANGE      @entries is 0, above 32768 or above the device's limit; @comp_vector does not exist
- *  EINVAL      @delivery is not defined
+ *  ERANGE      @entries is 0, above 32768 or above the device's limit; @comp_vector does not exist;
+ *              @busy_poll_us is above 10000
+ *  EINVAL      @delivery is not defined; @busy_poll_us is not 0, and the delivery not WORKQUEUE
  *  EPROTONOSUPPORT  @cqe_size is not one that QUERY allows, or not a multiple of 8
  *  EPERM       delivery by softirq, without CAP_SYS_NICE and without the module's parameter
  *              user_softirq=1 or delivery=2; a @comp_vector but 0, without CAP_SYS_NICE and with
@@ -547,6 +548,11 @@ struct rust_ulp_pd_create {
  * @mmap_offset: [out; bytes; for mmap(2)] Where to map the ring.
  * @mmap_size: [out; bytes] Bytes to map there.
  * @cqe_size: [in; bytes; 64] sizeof(struct rust_ulp_cqe), as the caller knows it.
+ * @busy_poll_us: [in; microseconds; 0 to 10000] How long a thread spins before it sleeps.
+ *
+ * A thread that waits for the queue spins for @busy_poll_us before each sleep, unless a completion
+ * comes. That saves the time of a task switch. The thread does not spin on a machine with one CPU,
+ * or while another task waits for its CPU.
  *
  * The entries of the ring have @cqe_size bytes each. The kernel accepts each multiple of 8 from
  * RUST_ULP_CQE_SIZE_V1 to the size that QUERY returns. EPROTONOSUPPORT: any other size.
@@ -565,7 +571,7 @@ struct rust_ulp_cq_create {
 	__aligned_u64 mmap_offset;
 	__aligned_u64 mmap_size;
 	__u32 cqe_size;
-	__u32 pad;
+	__u32 busy_poll_us;
 };
 
 /* Offset of the first completion in the ring of a completion queue, with pages of any size */

@@ -406,7 +406,7 @@ struct(
     mmap_offset=c_uint64,
     mmap_size=c_uint64,
     cqe_size=c_uint32,
-    pad=c_uint32,
+    busy_poll_us=c_uint32,
 )
 struct(
     "cq_ring",

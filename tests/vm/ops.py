@@ -8,6 +8,7 @@ Expects the module and two hosts. Prints KTAP.
 """
 
 import ctypes
+import errno
 import os
 import pathlib
 import re
@@ -334,6 +335,46 @@ def test_delivery(r):
             [(c.user_data, c.status) for c in a.cq.wait(100)],
             [(i, 5) for i in range(100)],
         )
+
+
+def test_spin(r):
+    """A thread that waits spins before it sleeps, but not on the only CPU."""
+    a, b = ulp.End("h1"), ulp.End("h2")
+
+    def cpu_time(busy_poll_us):
+        """The CPU time of 50 waits in vain."""
+        cq = Cq(a.file, 16, N["DELIVER_WORKQUEUE"], busy_poll_us)
+        before = time.thread_time_ns()
+        errors = [a.file.submit(cq=cq.handle, min_complete=1, timeout_ns=20_000_000).wait_error for _ in range(50)]
+        used = time.thread_time_ns() - before
+        r.equal(f"waits in vain, with {busy_poll_us} us of spinning", errors, 50 * [-errno.ETIME])
+        a.file.destroy(cq.handle)
+        return used
+
+    spins, sleeps = cpu_time(10_000), cpu_time(0)
+    r.check("a thread that spins uses its CPU", spins > 4 * sleeps, f"{spins} ns, {sleeps} ns without spinning")
+    second = pathlib.Path("/sys/devices/system/cpu/cpu1/online")
+    second.write_text("0")
+    try:
+        alone = cpu_time(10_000)
+    finally:
+        second.write_text("1")
+    r.check("it does not spin on the only CPU", spins > 4 * alone, f"{spins} ns, {alone} ns on the only CPU")
+
+    a.file.destroy(a.qp.handle)
+    a.cq = Cq(a.file, 256, N["DELIVER_WORKQUEUE"], 10_000)
+    a.qp = Qp(a.file, a.pd, a.cq)
+    a.psn = a.qp.num * 4099 & 0xFFFFFF
+    a.connect(b)
+    b.connect(a)
+    a.file.submit([a.qp.wr("RECV", a.buffer, 0, 8, user_data=i) for i in range(100)])
+    sender = in_background(lambda: [b.file.submit([b.qp.wr("SEND", b.buffer, 0, 8)]) for _ in range(100)])
+    r.equal(
+        "messages that come while it spins",
+        [(c.user_data, c.status) for c in a.cq.wait(100)],
+        [(i, 0) for i in range(100)],
+    )
+    sender.join()
 
 
 def test_many(r):

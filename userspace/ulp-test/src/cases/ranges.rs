@@ -391,6 +391,28 @@ fn completion_queues(r: &mut Report, set: &Set) {
         });
         all(file, Errno::ERANGE, &args)
     });
+    r.case("CQ_CREATE: busy_poll_us", || {
+        let spins = |busy_poll_us, delivery| abi::CqCreate {
+            busy_poll_us,
+            delivery,
+            ..with(4)
+        };
+        let (worker, most) = (abi::DELIVER_WORKQUEUE, 10_000);
+        let long = [most + 1, 1 << 31, u32::MAX].map(|time| spins(time, worker));
+        all(file, Errno::ERANGE, &long)?;
+        let others = [abi::DELIVER_SOFTIRQ, abi::DELIVER_CALLER];
+        all(
+            file,
+            Errno::EINVAL,
+            &others.map(|delivery| spins(1, delivery)),
+        )?;
+        for time in [0, 1, most] {
+            let got = file.accepted(&spins(time, worker))?;
+            equal("busy_poll_us", got.busy_poll_us, time)?;
+            file.destroy(got.handle)?;
+        }
+        Ok(())
+    });
 }
 
 fn queue_pairs(r: &mut Report, set: &Set) {

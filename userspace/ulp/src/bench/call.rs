@@ -140,7 +140,10 @@ impl End for CallEnd {
         let (sends, recvs) = (config.depth + 2, config.rx_depth + 2);
         let queue = |per_qp: u32| {
             let entries = per_qp.saturating_mul(config.qps);
-            device.cq_builder(entries).delivery(delivery).build()
+            let queue = device.cq_builder(entries).delivery(delivery);
+            queue
+                .busy_poll(Duration::from_micros(config.busy_poll_us.into()))
+                .build()
         };
         let (send_cq, recv_cq) = if config.one_queue() {
             let both = queue(sends + recvs)?;

@@ -205,6 +205,9 @@ pub struct Config {
     pub peer_backend: Backend,
     pub mode: Mode,
     pub delivery: Delivery,
+    /// How long a waiting thread spins before it sleeps.
+    #[serde(default)]
+    pub busy_poll_us: u32,
     /// Whether a kernel thread submits the requests of io_uring, at both ends.
     pub sqpoll: bool,
     /// Bytes per message; a row for each.
@@ -509,6 +512,7 @@ pub mod tests {
             peer_backend: Backend::Verbs,
             mode: Mode::Event,
             delivery: Delivery::Default,
+            busy_poll_us: 0,
             sqpoll: false,
             sizes: vec![8, 64],
             amount: Amount::Iterations(100),

@@ -254,6 +254,9 @@ struct Measure {
     /// Context that moves completions of /dev/rust_ulp into the ring.
     #[arg(long, value_enum, default_value_t = Delivery::Default)]
     delivery: Delivery,
+    /// Time for which a waiting thread spins before it sleeps, of /dev/rust_ulp with -e.
+    #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=10_000))]
+    busy_poll: u32,
     /// With io_uring, let a kernel thread submit (IORING_SETUP_SQPOLL).
     #[arg(long)]
     sqpoll: bool,
@@ -284,6 +287,7 @@ impl Common {
             peer_backend: self.backend,
             mode: if self.events { Mode::Event } else { Mode::Poll },
             delivery: Delivery::Default,
+            busy_poll_us: 0,
             sqpoll: false,
             sizes: vec![8],
             amount,
@@ -330,6 +334,7 @@ impl Measure {
         Config {
             peer_backend: self.peer_backend.unwrap_or(self.common.backend),
             delivery: self.delivery,
+            busy_poll_us: self.busy_poll,
             sqpoll: self.sqpoll,
             transport: self.connection,
             bidirectional: self.bidirectional,
