@@ -18,11 +18,14 @@
 #define ANY_ERROR 1000
 #define NOTHING 1001
 #define SEND_ENTRIES 4
+/* The network of `hosts`, 10.9.0.0. */
+#define HOSTS 0x0a090000
 
 struct end {
 	struct ib_device *device;
 	const struct ib_gid_attr *gid;
 	u8 mac[ETH_ALEN];
+	/* What follows is made for each case. */
 	struct ib_pd *pd, *other_pd;
 	struct ib_cq *cq;
 	struct ib_qp *qp;
@@ -71,15 +74,22 @@ static int move_by(u32 lkey, u64 addr, enum ib_wr_opcode opcode, u32 length,
 		   u64 offset, u32 rkey)
 {
 	struct ib_sge sge = { .addr = addr, .length = length, .lkey = lkey };
-	struct ib_rdma_wr wr = {
+	struct ib_rdma_wr rdma = {
 		.wr.opcode = opcode,
 		.wr.sg_list = &sge,
 		.wr.num_sge = 1,
 		.remote_addr = b.mr->iova + offset,
 		.rkey = rkey,
 	};
+	struct ib_atomic_wr atomic = {
+		.wr = rdma.wr,
+		.remote_addr = rdma.remote_addr,
+		.compare_add = 2,
+		.rkey = rkey,
+	};
 
-	return post(&a, &wr.wr);
+	return post(&a, opcode == IB_WR_ATOMIC_FETCH_AND_ADD ? &atomic.wr :
+							       &rdma.wr);
 }
 
 /* The same with the page of `a`. */
@@ -89,23 +99,18 @@ static int move(enum ib_wr_opcode opcode, u32 length, u64 offset, u32 rkey)
 		       length, offset, rkey);
 }
 
-static int atomic(u64 offset, u64 add)
+/* Posts writes without data; returns the first error. */
+static int post_many(struct end *end, int count)
 {
-	struct ib_sge sge = {
-		.addr = sg_dma_address(&a.sg),
-		.length = 8,
-		.lkey = a.pd->local_dma_lkey,
+	struct ib_rdma_wr wr = {
+		.wr.opcode = IB_WR_RDMA_WRITE,
+		.wr.send_flags = IB_SEND_SIGNALED,
 	};
-	struct ib_atomic_wr wr = {
-		.wr.opcode = IB_WR_ATOMIC_FETCH_AND_ADD,
-		.wr.sg_list = &sge,
-		.wr.num_sge = 1,
-		.remote_addr = b.mr->iova + offset,
-		.compare_add = add,
-		.rkey = b.mr->rkey,
-	};
+	int err = 0;
 
-	return post(&a, &wr.wr);
+	while (!err && count--)
+		err = ib_post_send(end->qp, &wr.wr, NULL);
+	return err;
 }
 
 static int reg(struct end *end, int access)
@@ -120,16 +125,6 @@ static int reg(struct end *end, int access)
 	return post(end, &wr.wr);
 }
 
-static int invalidate(struct end *end)
-{
-	struct ib_send_wr wr = {
-		.opcode = IB_WR_LOCAL_INV,
-		.ex.invalidate_rkey = end->mr->rkey,
-	};
-
-	return post(end, &wr);
-}
-
 static void unmap(struct end *end)
 {
 	if (end->mapped)
@@ -137,18 +132,7 @@ static void unmap(struct end *end)
 	end->mapped = false;
 }
 
-static int post_recv(struct end *end, u32 length)
-{
-	struct ib_sge sge = {
-		.addr = sg_dma_address(&end->sg),
-		.length = length,
-		.lkey = end->pd->local_dma_lkey,
-	};
-	struct ib_recv_wr wr = { .sg_list = &sge, .num_sge = 1 };
-
-	return ib_post_recv(end->qp, &wr, NULL);
-}
-
+/* Creates a queue pair in INIT. */
 static int create_qp(struct end *end, struct ib_pd *pd, u32 recv_sge)
 {
 	struct ib_qp_init_attr init = {
@@ -162,16 +146,6 @@ static int create_qp(struct end *end, struct ib_pd *pd, u32 recv_sge)
 		},
 		.qp_type = IB_QPT_RC,
 	};
-	struct ib_qp *qp = ib_create_qp(pd, &init);
-
-	if (IS_ERR(qp))
-		return PTR_ERR(qp);
-	end->qp = qp;
-	return 0;
-}
-
-static int to_init(struct end *end)
-{
 	struct ib_qp_attr attr = {
 		.qp_state = IB_QPS_INIT,
 		.port_num = 1,
@@ -180,9 +154,18 @@ static int to_init(struct end *end)
 				   IB_ACCESS_REMOTE_ATOMIC,
 	};
 
-	return ib_modify_qp(end->qp, &attr,
-			    IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT |
-				    IB_QP_ACCESS_FLAGS);
+	end->qp = ib_create_qp(pd, &init);
+	return PTR_ERR_OR_ZERO(end->qp) ?:
+					  ib_modify_qp(end->qp, &attr,
+						       IB_QP_STATE | IB_QP_PKEY_INDEX |
+							       IB_QP_PORT | IB_QP_ACCESS_FLAGS);
+}
+
+static int to_state(struct end *end, enum ib_qp_state state)
+{
+	struct ib_qp_attr attr = { .qp_state = state };
+
+	return ib_modify_qp(end->qp, &attr, IB_QP_STATE);
 }
 
 static int to_rts(struct end *end, struct end *peer)
@@ -192,6 +175,9 @@ static int to_rts(struct end *end, struct end *peer)
 		.path_mtu = IB_MTU_1024,
 		.dest_qp_num = peer->qp->qp_num,
 		.max_dest_rd_atomic = 1,
+		.timeout = 10,
+		.retry_cnt = 2,
+		.max_rd_atomic = 1,
 		.ah_attr.type = RDMA_AH_ATTR_TYPE_ROCE,
 	};
 	int err;
@@ -205,18 +191,18 @@ static int to_rts(struct end *end, struct end *peer)
 				   IB_QP_DEST_QPN | IB_QP_RQ_PSN |
 				   IB_QP_MAX_DEST_RD_ATOMIC |
 				   IB_QP_MIN_RNR_TIMER);
-	if (err)
-		return err;
-	attr = (struct ib_qp_attr){
-		.qp_state = IB_QPS_RTS,
-		.timeout = 10,
-		.retry_cnt = 2,
-		.max_rd_atomic = 1,
-	};
-	return ib_modify_qp(end->qp, &attr,
-			    IB_QP_STATE | IB_QP_TIMEOUT | IB_QP_RETRY_CNT |
-				    IB_QP_RNR_RETRY | IB_QP_SQ_PSN |
-				    IB_QP_MAX_QP_RD_ATOMIC);
+	attr.qp_state = IB_QPS_RTS;
+	return err   ?:
+		       ib_modify_qp(end->qp, &attr,
+				    IB_QP_STATE | IB_QP_TIMEOUT |
+					    IB_QP_RETRY_CNT | IB_QP_RNR_RETRY |
+					    IB_QP_SQ_PSN |
+					    IB_QP_MAX_QP_RD_ATOMIC);
+}
+
+static int connect_qps(void)
+{
+	return to_rts(&a, &b) ?: to_rts(&b, &a);
 }
 
 /* --- connections of iWARP --- */
@@ -230,16 +216,17 @@ static int stream_event(struct iw_cm_id *id, struct iw_cm_event *event)
 					  .ord = 1,
 					  .ird = 1 };
 
-	if (event->event == IW_CM_EVENT_CONNECT_REQUEST) {
-		accepted = id;
-		return iw_cm_accept(id, &param);
-	}
+	int err = 0;
+
 	if (event->event == IW_CM_EVENT_CONNECT_REPLY)
 		complete(&connected);
-	return 0;
+	if (event->event == IW_CM_EVENT_CONNECT_REQUEST) {
+		err = iw_cm_accept(id, &param);
+		accepted = err ? NULL : id;
+	}
+	return err;
 }
 
-/* Connects both ends, by the address that `hosts` gives the second one. */
 static int connect_stream(void)
 {
 	struct iw_cm_conn_param param = { .qpn = a.qp->qp_num,
@@ -257,7 +244,7 @@ static int connect_stream(void)
 	*to = (struct sockaddr_in){
 		.sin_family = AF_INET,
 		.sin_port = htons(7471),
-		.sin_addr.s_addr = htonl(0x0a090002),
+		.sin_addr.s_addr = htonl(HOSTS + 2),
 	};
 	connecting->remote_addr = listening->local_addr;
 	err = iw_cm_listen(listening, 1) ?: iw_cm_connect(connecting, &param);
@@ -277,7 +264,6 @@ static void disconnect(struct iw_cm_id **id)
 static int create(struct end *end, int cqe)
 {
 	struct ib_cq_init_attr init = { .cqe = cqe };
-	int err;
 
 	end->pd = ib_alloc_pd(end->device, 0);
 	if (IS_ERR(end->pd))
@@ -301,8 +287,7 @@ static int create(struct end *end, int cqe)
 	if (ib_map_mr_sg(end->mr, &end->sg, 1, NULL, PAGE_SIZE) != 1)
 		return -EINVAL;
 	ib_update_fast_reg_key(end->mr, ib_inc_rkey(end->mr->rkey));
-	err = create_qp(end, end->pd, 1);
-	return err ? err : to_init(end);
+	return create_qp(end, end->pd, 1);
 }
 
 static void destroy(struct end *end)
@@ -319,15 +304,10 @@ static void destroy(struct end *end)
 		ib_dealloc_pd(end->other_pd);
 	if (!IS_ERR_OR_NULL(end->pd))
 		ib_dealloc_pd(end->pd);
-	end->qp = NULL;
-	end->mr = NULL;
-	end->page = NULL;
-	end->cq = NULL;
-	end->other_pd = NULL;
-	end->pd = NULL;
+	memset_startat(end, 0, pd);
 }
 
-/* --- the cases: each returns what is compared with `want` --- */
+/* --- the cases --- */
 
 #define ALL                                               \
 	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | \
@@ -337,8 +317,6 @@ static int good(void)
 {
 	int status;
 
-	if (reg(&b, ALL))
-		return NOTHING;
 	memset(a.page, 0x5a, 64);
 	ib_req_notify_cq(a.cq, IB_CQ_NEXT_COMP);
 	status = move(IB_WR_RDMA_WRITE, 64, 8, b.mr->rkey);
@@ -356,91 +334,57 @@ static int fetch_and_add(void)
 	int status;
 
 	*word = 40;
-	if (reg(&b, ALL))
-		return NOTHING;
-	status = atomic(0, 2);
+	status = move(IB_WR_ATOMIC_FETCH_AND_ADD, 8, 0, b.mr->rkey);
 	return status ? status : *word != 42 || *(u64 *)a.page != 40;
-}
-
-static int unaligned_atomic(void)
-{
-	return reg(&b, ALL) ?: atomic(4, 1);
 }
 
 static int own_memory_unmapped(void)
 {
-	if (reg(&b, ALL))
-		return NOTHING;
 	unmap(&a);
-	return move(IB_WR_RDMA_WRITE, 64, 0, b.mr->rkey);
+	return 0;
 }
 
 static int peers_memory_unmapped(void)
 {
-	if (reg(&b, ALL))
-		return NOTHING;
 	unmap(&b);
-	return move(IB_WR_RDMA_WRITE, 64, 0, b.mr->rkey);
-}
-
-static int never_registered(void)
-{
-	return move(IB_WR_RDMA_WRITE, 64, 0, b.mr->rkey);
-}
-
-static int old_key(void)
-{
-	return reg(&b, ALL) ?: move(IB_WR_RDMA_WRITE, 64, 0, b.mr->rkey - 1);
+	return 0;
 }
 
 static int invalidated(void)
 {
-	return reg(&b, ALL)	      ?:
-		       invalidate(&b) ?:
-					move(IB_WR_RDMA_WRITE, 64, 0, b.mr->rkey);
+	struct ib_send_wr wr = {
+		.opcode = IB_WR_LOCAL_INV,
+		.ex.invalidate_rkey = b.mr->rkey,
+	};
+
+	return post(&b, &wr);
 }
 
-static int missing_right(void)
+static int peer_is_gone(void)
 {
-	return reg(&b, IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE) ?:
-		       move(IB_WR_RDMA_READ, 64, 0, b.mr->rkey);
-}
-
-static int beyond_the_end(void)
-{
-	return reg(&b, ALL) ?:
-		       move(IB_WR_RDMA_WRITE, 64, PAGE_SIZE - 63, b.mr->rkey);
+	ib_destroy_qp(b.qp);
+	b.qp = NULL;
+	return 0;
 }
 
 static int other_domain(void)
 {
-	int err;
-
-	if (reg(&b, ALL))
-		return NOTHING;
-	ib_destroy_qp(b.qp);
-	b.qp = NULL;
+	peer_is_gone();
 	ib_destroy_qp(a.qp);
 	a.qp = NULL;
-	err = create_qp(&a, a.pd, 1)		   ?:
-		      create_qp(&b, b.other_pd, 1) ?:
-		      to_init(&a)		   ?:
-		      to_init(&b)		   ?:
-		      to_rts(&a, &b)		   ?:
-						     to_rts(&b, &a);
-	return err ?: move(IB_WR_RDMA_WRITE, 64, 0, b.mr->rkey);
+	return create_qp(&a, a.pd, 1)		    ?:
+		       create_qp(&b, b.other_pd, 1) ?:
+						      connect_qps();
 }
 
 static int no_recv_sge(void)
 {
-	ib_destroy_qp(b.qp);
-	b.qp = NULL;
-	return create_qp(&b, b.pd, 0);
+	return peer_is_gone() ?: create_qp(&b, b.pd, 0);
 }
 
 static int registered_twice(void)
 {
-	return reg(&b, ALL) ?: reg(&b, ALL);
+	return reg(&b, ALL);
 }
 
 static int longer_than_its_pages(void)
@@ -455,90 +399,50 @@ static int offset_beyond_its_pages(void)
 	return reg(&b, ALL);
 }
 
-static int without_local_write(void)
-{
-	return reg(&b, IB_ACCESS_REMOTE_WRITE);
-}
-
 static int mapped_while_registered(void)
 {
-	if (reg(&b, ALL))
-		return NOTHING;
 	return ib_map_mr_sg(b.mr, &b.sg, 1, NULL, PAGE_SIZE) == 1 ? 0 : NOTHING;
-}
-
-static int nobody_receives(void)
-{
-	return move(IB_WR_SEND, 64, 0, 0);
 }
 
 static int longer_than_the_receive(void)
 {
-	return post_recv(&b, 63) ?: move(IB_WR_SEND, 64, 0, 0);
-}
+	struct ib_sge sge = {
+		.addr = sg_dma_address(&b.sg),
+		.length = 63,
+		.lkey = b.pd->local_dma_lkey,
+	};
+	struct ib_recv_wr wr = { .sg_list = &sge, .num_sge = 1 };
 
-static int peer_is_gone(void)
-{
-	ib_destroy_qp(b.qp);
-	b.qp = NULL;
-	return move(IB_WR_SEND, 64, 0, 0);
+	return ib_post_recv(b.qp, &wr, NULL);
 }
 
 static int in_err(void)
 {
-	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
-
-	return ib_modify_qp(a.qp, &attr, IB_QP_STATE) ?:
-		       move(IB_WR_SEND, 64, 0, 0);
+	return to_state(&a, IB_QPS_ERR);
 }
 
 static int in_reset(void)
 {
-	struct ib_qp_attr attr = { .qp_state = IB_QPS_RESET };
-
-	return ib_modify_qp(a.qp, &attr, IB_QP_STATE) ?:
-		       move(IB_WR_SEND, 64, 0, 0);
+	return to_state(&a, IB_QPS_RESET);
 }
 
 /* What is not polled stands in the send queue. */
 static int queue_is_full(void)
 {
-	struct ib_rdma_wr wr = {
-		.wr.opcode = IB_WR_RDMA_WRITE,
-		.wr.send_flags = IB_SEND_SIGNALED,
-	};
-	int i;
-
-	for (i = 0; i < SEND_ENTRIES; i++)
-		if (ib_post_send(a.qp, &wr.wr, NULL))
-			return NOTHING;
-	return ib_post_send(a.qp, &wr.wr, NULL);
+	return post_many(&a, SEND_ENTRIES) ? NOTHING : post_many(&a, 1);
 }
 
 /* The queue of `b` has two entries. */
 static int overrun(void)
 {
-	struct ib_rdma_wr wr = {
-		.wr.opcode = IB_WR_RDMA_WRITE,
-		.wr.send_flags = IB_SEND_SIGNALED,
-	};
-	int i;
-
-	for (i = 0; i < 3; i++)
-		if (ib_post_send(b.qp, &wr.wr, NULL))
-			return NOTHING;
-	return wait(&b);
+	return post_many(&b, 3) ?: wait(&b);
 }
 
 static int missed(void)
 {
-	struct ib_rdma_wr wr = {
-		.wr.opcode = IB_WR_RDMA_WRITE,
-		.wr.send_flags = IB_SEND_SIGNALED,
-	};
 	int i;
 
-	if (ib_post_send(a.qp, &wr.wr, NULL))
+	if (post_many(&a, 1))
 		return NOTHING;
 	for (i = 0; i < 1000; i++) {
 		if (ib_req_notify_cq(a.cq, IB_CQ_NEXT_COMP |
@@ -556,10 +460,9 @@ static int read_into(int access)
 	int status;
 
 	*word = 42;
-	if (reg(&a, access) || reg(&b, ALL))
-		return NOTHING;
-	status = move_by(a.mr->lkey, a.mr->iova, IB_WR_RDMA_READ, 8, 0,
-			 b.mr->rkey);
+	status = reg(&a, access) ?:
+			 move_by(a.mr->lkey, a.mr->iova, IB_WR_RDMA_READ, 8, 0,
+				 b.mr->rkey);
 	return status ? status : *(u64 *)a.page != 42;
 }
 
@@ -573,98 +476,104 @@ static int sink_without_remote_write(void)
 	return read_into(IB_ACCESS_LOCAL_WRITE);
 }
 
-static int sink_without_key(void)
-{
-	return reg(&b, ALL) ?: move(IB_WR_RDMA_READ, 8, 0, b.mr->rkey);
-}
-
-static int immediate(void)
-{
-	return move(IB_WR_SEND_WITH_IMM, 8, 0, 0);
-}
-
 /* The stream takes what the peer refuses. */
 static int sent_by_an_old_key(void)
 {
-	return reg(&b, ALL)					     ?:
-		       move(IB_WR_RDMA_WRITE, 64, 0, b.mr->rkey - 1) ?:
-		       move(IB_WR_SEND, 64, 0, 0);
+	return move(IB_WR_RDMA_WRITE, 64, 0, b.mr->rkey - 1);
 }
 
 static int without_connection(void)
 {
-	struct ib_qp_attr attr = { .qp_state = IB_QPS_RTS };
-
-	ib_destroy_qp(b.qp);
-	b.qp = NULL;
-	return create_qp(&b, b.pd, 1) ?: ib_modify_qp(b.qp, &attr, IB_QP_STATE);
+	return peer_is_gone()		      ?:
+		       create_qp(&b, b.pd, 1) ?:
+						to_state(&b, IB_QPS_RTS);
 }
 
-#define CASE(function, want_status, ...) \
-	{ .name = #function, .run = function, .want = want_status, __VA_ARGS__ }
-#define IWARP_CASE(...) CASE(__VA_ARGS__, .iwarp = true)
-
-static const struct {
+/*
+ * Registers the page of `b` with `access`, calls `run`, and moves `length` bytes; without those
+ * that are 0. The first status that is not 0 is compared with `want`.
+ */
+struct test {
 	const char *name;
+	int access;
 	int (*run)(void);
+	enum ib_wr_opcode opcode;
+	u32 length, offset;
+	/* What is added to the key. */
+	int key;
 	int want;
 	/* How many of them the driver counts. */
 	unsigned int faults, broken;
 	/* For a device of iWARP; the others are for RoCE. */
 	bool iwarp;
-} cases[] = {
-	CASE(good, 0),
-	CASE(fetch_and_add, 0),
-	CASE(missed, 0),
-	CASE(own_memory_unmapped, ANY_ERROR, .faults = 1),
-	CASE(peers_memory_unmapped, ANY_ERROR, .faults = 1),
-	CASE(unaligned_atomic, IB_WC_REM_INV_REQ_ERR),
-	CASE(never_registered, IB_WC_REM_ACCESS_ERR),
-	CASE(old_key, IB_WC_REM_ACCESS_ERR),
-	CASE(invalidated, IB_WC_REM_ACCESS_ERR),
-	CASE(missing_right, IB_WC_REM_ACCESS_ERR),
-	CASE(beyond_the_end, IB_WC_REM_ACCESS_ERR),
-	CASE(other_domain, IB_WC_REM_ACCESS_ERR),
-	CASE(no_recv_sge, -EINVAL, .broken = 1),
-	CASE(registered_twice, IB_WC_LOC_QP_OP_ERR, .broken = 1),
-	CASE(longer_than_its_pages, IB_WC_LOC_QP_OP_ERR, .broken = 1),
-	CASE(offset_beyond_its_pages, IB_WC_LOC_QP_OP_ERR, .broken = 1),
-	CASE(without_local_write, IB_WC_LOC_QP_OP_ERR, .broken = 1),
-	CASE(mapped_while_registered, 0, .broken = 1),
-	CASE(nobody_receives, IB_WC_RNR_RETRY_EXC_ERR),
-	CASE(longer_than_the_receive, IB_WC_REM_INV_REQ_ERR),
-	CASE(peer_is_gone, IB_WC_RETRY_EXC_ERR),
-	CASE(in_err, IB_WC_WR_FLUSH_ERR),
-	CASE(in_reset, -EINVAL),
-	CASE(queue_is_full, -ENOMEM),
-	CASE(overrun, 0, .broken = 1),
-	IWARP_CASE(good, 0),
-	IWARP_CASE(sink, 0),
-	IWARP_CASE(sink_without_remote_write, IB_WC_LOC_PROT_ERR, .broken = 1),
-	IWARP_CASE(sink_without_key, IB_WC_LOC_PROT_ERR, .broken = 1),
-	IWARP_CASE(fetch_and_add, -EINVAL),
-	IWARP_CASE(immediate, -EINVAL),
-	IWARP_CASE(sent_by_an_old_key, IB_WC_WR_FLUSH_ERR),
-	IWARP_CASE(without_connection, -EINVAL),
 };
 
-static int find_gid(struct end *end)
+#define CASE(test, result, ...) \
+	{ .name = test, .access = ALL, .want = result, __VA_ARGS__ }
+#define IWARP_CASE(...) CASE(__VA_ARGS__, .iwarp = true)
+#define MOVE .opcode = IB_WR_RDMA_WRITE, .length = 64
+#define SEND .opcode = IB_WR_SEND, .length = 64
+
+static const struct test cases[] = {
+	CASE("good", 0, .run = good),
+	CASE("fetch_and_add", 0, .run = fetch_and_add),
+	CASE("missed", 0, .run = missed),
+	CASE("own_memory_unmapped", ANY_ERROR, .run = own_memory_unmapped, MOVE,
+	     .faults = 1),
+	CASE("peers_memory_unmapped", ANY_ERROR, .run = peers_memory_unmapped,
+	     MOVE, .faults = 1),
+	CASE("unaligned_atomic", IB_WC_REM_INV_REQ_ERR,
+	     .opcode = IB_WR_ATOMIC_FETCH_AND_ADD, .length = 8, .offset = 4),
+	CASE("never_registered", IB_WC_REM_ACCESS_ERR, MOVE, .access = 0),
+	CASE("old_key", IB_WC_REM_ACCESS_ERR, MOVE, .key = -1),
+	CASE("invalidated", IB_WC_REM_ACCESS_ERR, .run = invalidated, MOVE),
+	CASE("missing_right", IB_WC_REM_ACCESS_ERR, MOVE,
+	     .access = IB_ACCESS_REMOTE_READ),
+	CASE("beyond_the_end", IB_WC_REM_ACCESS_ERR, MOVE,
+	     .offset = PAGE_SIZE - 63),
+	CASE("other_domain", IB_WC_REM_ACCESS_ERR, .run = other_domain, MOVE),
+	CASE("no_recv_sge", -EINVAL, .run = no_recv_sge, .broken = 1),
+	CASE("registered_twice", IB_WC_LOC_QP_OP_ERR, .run = registered_twice,
+	     .broken = 1),
+	CASE("longer_than_its_pages", IB_WC_LOC_QP_OP_ERR, .access = 0,
+	     .run = longer_than_its_pages, .broken = 1),
+	CASE("offset_beyond_its_pages", IB_WC_LOC_QP_OP_ERR, .access = 0,
+	     .run = offset_beyond_its_pages, .broken = 1),
+	CASE("without_local_write", IB_WC_LOC_QP_OP_ERR,
+	     .access = IB_ACCESS_REMOTE_WRITE, .broken = 1),
+	CASE("mapped_while_registered", 0, .run = mapped_while_registered,
+	     .broken = 1),
+	CASE("nobody_receives", IB_WC_RNR_RETRY_EXC_ERR, SEND),
+	CASE("longer_than_the_receive", IB_WC_REM_INV_REQ_ERR,
+	     .run = longer_than_the_receive, SEND),
+	CASE("peer_is_gone", IB_WC_RETRY_EXC_ERR, .run = peer_is_gone, SEND),
+	CASE("in_err", IB_WC_WR_FLUSH_ERR, .run = in_err, SEND),
+	CASE("in_reset", -EINVAL, .run = in_reset, SEND),
+	CASE("queue_is_full", -ENOMEM, .run = queue_is_full),
+	CASE("overrun", 0, .run = overrun, .broken = 1),
+	IWARP_CASE("good", 0, .run = good),
+	IWARP_CASE("sink", 0, .run = sink),
+	IWARP_CASE("sink_without_remote_write", IB_WC_LOC_PROT_ERR,
+		   .run = sink_without_remote_write, .broken = 1),
+	IWARP_CASE("sink_without_key", IB_WC_LOC_PROT_ERR,
+		   .opcode = IB_WR_RDMA_READ, .length = 8, .broken = 1),
+	IWARP_CASE("fetch_and_add", -EINVAL, .run = fetch_and_add),
+	IWARP_CASE("immediate", -EINVAL, .opcode = IB_WR_SEND_WITH_IMM,
+		   .length = 8),
+	IWARP_CASE("sent_by_an_old_key", IB_WC_WR_FLUSH_ERR,
+		   .run = sent_by_an_old_key, SEND),
+	IWARP_CASE("without_connection", -EINVAL, .run = without_connection),
+};
+
+static int find_gid(struct end *end, u32 host)
 {
-	int index;
+	union ib_gid gid;
 
-	for (index = 0; index < 16; index++) {
-		const struct ib_gid_attr *gid =
-			rdma_get_gid_attr(end->device, 1, index);
-
-		if (IS_ERR(gid))
-			continue;
-		if (ipv6_addr_v4mapped((const struct in6_addr *)gid->gid.raw)) {
-			end->gid = gid;
-			return rdma_read_gid_l2_fields(gid, NULL, end->mac);
-		}
-		rdma_put_gid_attr(gid);
-	}
-	return -ENOENT;
+	ipv6_addr_set_v4mapped(htonl(HOSTS + host), (struct in6_addr *)gid.raw);
+	end->gid = rdma_find_gid_by_port(end->device, &gid,
+					 IB_GID_TYPE_ROCE_UDP_ENCAP, 1, NULL);
+	return PTR_ERR_OR_ZERO(end->gid) ?:
+		       rdma_read_gid_l2_fields(end->gid, NULL, end->mac);
 }
 
 static int add(struct ib_device *device)
@@ -686,25 +595,35 @@ static struct ib_client client = {
 	.remove = gone,
 };
 
-static void run(int n)
+static int try(const struct test *test)
+{
+	int got = create(&a, 16) ?: create(&b, 2);
+
+	if (!got)
+		got = test->iwarp ? connect_stream() : connect_qps();
+	if (!got && test->access)
+		got = reg(&b, test->access);
+	if (!got && test->run)
+		got = test->run();
+	if (!got && test->length)
+		got = move(test->opcode, test->length, test->offset,
+			   b.mr->rkey + test->key);
+	return got;
+}
+
+static void run(const struct test *test)
 {
 	unsigned int faults = hca_dma_faults, broken = hca_broken_rules;
-	int got = create(&a, 16) ?: create(&b, 2);
+	int got = try(test);
 	bool right;
 
-	if (!got && cases[n].iwarp)
-		got = connect_stream();
-	else if (!got)
-		got = to_rts(&a, &b) ?: to_rts(&b, &a);
-	if (!got)
-		got = cases[n].run();
 	faults = hca_dma_faults - faults;
 	broken = hca_broken_rules - broken;
-	right = got == cases[n].want ||
-		(cases[n].want == ANY_ERROR && got > 0 && got < ANY_ERROR);
-	right = right && faults == cases[n].faults && broken == cases[n].broken;
+	right = got == test->want ||
+		(test->want == ANY_ERROR && got > 0 && got < ANY_ERROR);
+	right = right && faults == test->faults && broken == test->broken;
 	pr_info("%s %s: status %d, %u DMA faults, %u rules broken\n",
-		right ? "ok" : "not ok", cases[n].name, got, faults, broken);
+		right ? "ok" : "not ok", test->name, got, faults, broken);
 	disconnect(&connecting);
 	disconnect(&accepted);
 	disconnect(&listening);
@@ -723,13 +642,13 @@ static int __init client_init(void)
 	err = a.device && b.device ? 0 : -ENODEV;
 	iwarp = !err && rdma_protocol_iwarp(a.device, 1);
 	if (!err && !iwarp)
-		err = find_gid(&a) ?: find_gid(&b);
+		err = find_gid(&a, 1) ?: find_gid(&b, 2);
 	for (n = 0; !err && n < ARRAY_SIZE(cases); n++)
 		if (cases[n].iwarp == iwarp)
-			run(n);
-	if (a.gid)
+			run(&cases[n]);
+	if (!IS_ERR_OR_NULL(a.gid))
 		rdma_put_gid_attr(a.gid);
-	if (b.gid)
+	if (!IS_ERR_OR_NULL(b.gid))
 		rdma_put_gid_attr(b.gid);
 	ib_unregister_client(&client);
 	return err;
