@@ -162,7 +162,7 @@ static int iw_connect(struct iw_cm_id *id, struct iw_cm_conn_param *param)
 	struct hca *hca = to_hca(id->device);
 	struct hca_qp *qp = hca_get_qp(hca, param->qpn);
 	struct hca_conn *conn = kzalloc_obj(*conn);
-	int err = hca_command(hca, "iw_connect");
+	int err = hca_command(hca, "connect");
 
 	if (!err && !conn)
 		err = -ENOMEM;
@@ -214,7 +214,7 @@ static int iw_accept(struct iw_cm_id *id, struct iw_cm_conn_param *param)
 {
 	struct hca *hca = to_hca(id->device);
 	struct hca_qp *qp = hca_get_qp(hca, param->qpn);
-	int err = hca_command(hca, "iw_accept");
+	int err = hca_command(hca, "accept");
 	struct hca_conn *conn;
 
 	spin_lock_irq(&lock);
@@ -263,7 +263,7 @@ static int iw_reject(struct iw_cm_id *id, const void *data, u8 length)
 static int iw_create_listen(struct iw_cm_id *id, int backlog)
 {
 	struct listener *listener = kmalloc_obj(*listener);
-	int err = hca_command(to_hca(id->device), "iw_create_listen");
+	int err = hca_command(to_hca(id->device), "listen");
 
 	if (!err && !listener)
 		err = -ENOMEM;

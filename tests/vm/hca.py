@@ -3,7 +3,7 @@
 """The module on an adapter that does DMA behind an IOMMU: tests/hca.
 
     hca.py pages|pinned|ops|connect|iwarp|streams|srq|interrupts|undrained|worker|dereg|flushed|undestroyed|silent|
-        refused|stopped
+        refused|stopped|streamless|unplugged
 
 Expects the module and two hosts with such adapters. Prints KTAP.
 """
@@ -466,6 +466,48 @@ def test_streams(r):
     done = sorted((x.user_data, x.status) for x in c.cq.wait(4))
     r.equal("... what completes", done, [(1, 0), (2, 0), (3, siw.FLUSHED), (9, siw.FLUSHED)])
     siw.close(server, c)
+
+
+def test_streamless(r):
+    """Commands that fail while a domain connects with itself, and with a peer."""
+    f = ulp.File("h1", "hca1")
+    for command in ("listen", "connect", "accept", "modify_qp"):
+        adapter(fail_name=command, fail_command=1)
+        r.equal(f"the first memory, when {command} fails", error_of(siw.on, "h1", siw.create, f, f.pd()), "EIO")
+    adapter(fail_name="")
+    r.equal("then there is memory", error_of(siw.on, "h1", siw.create, f, f.pd()), "none")
+    f.close()
+    server, c = siw.Server(), siw.end("h2")
+    adapter(fail_name="connect", fail_command=1)
+    r.equal("CONNECT, when the adapter refuses it", siw.asks(server, c).name(), "EIO")
+    c = siw.end("h2")
+    adapter(fail_name="accept", fail_command=1)
+    thread = siw.asks(server, c)
+    accepted = error_of(siw.accept, server.end, server.request().handle, b"", siw.SECONDS)
+    r.equal("ACCEPT, when the adapter refuses it", accepted, "EIO")
+    r.equal("... and CONNECT of the peer", thread.name(), "ECONNREFUSED")
+    adapter(fail_name="listen", fail_command=1)
+    r.equal("LISTEN, when the adapter refuses it", error_of(siw.on, "h1", siw.listen, server.end.file), "EIO")
+    adapter(fail_name="")
+    siw.close(server)
+
+
+def test_unplugged(r):
+    """An adapter of iWARP goes, with a connection, a request that waits, and one that nobody has answered."""
+    server, c, _got, request, _accepted = siw.meet()
+    s = server.end
+    s.file.submit([s.qp.wr("RECV", s.buffer, 0, 8)])
+    asking = siw.end("h2")
+    unanswered = siw.asks(server, asking)
+    r.check("a request waits", server.request().handle)
+    with open("/sys/class/infiniband/hca2/device/remove", "w") as f:
+        f.write("1")
+    r.equal("the request ends", unanswered.name(), "ENODEV")
+    r.equal("every call of its file fails", error_of(c.file.call, "DEVICE_QUERY"), "ENODEV")
+    r.check("the peer's connection has ended", over(s, request.handle))
+    r.equal("... its receive is flushed", [x.status for x in s.cq.wait(1)], [siw.FLUSHED])
+    r.equal("the other adapter goes on", error_of(siw.on, "h1", siw.create, s.file, s.file.pd()), "none")
+    siw.close(server, c, asking)
 
 
 ulp.main(__doc__, globals())
