@@ -42,6 +42,7 @@ pub mod history;
 mod layout;
 mod link;
 mod lookup;
+mod memcached;
 mod op;
 mod replies;
 mod server;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The core workloads A, B and C of YCSB, over RDMA or over TCP.
+//! The core workloads A, B and C of YCSB, over RDMA, over TCP, or with memcached.
 
 use super::ClientArgs;
 use crate::args::size;
 use crate::output::{self, interrupts, table, FormatArgs};
-use anyhow::Result;
+use anyhow::{bail, ensure, Result};
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -18,7 +18,8 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Barrier;
 use std::time::Instant;
-use ulp_kv::{tcp::TcpStore, Kv, Op, Store, MAX_DEPTH};
+use ulp_kv::tcp::{Protocol, TcpStore};
+use ulp_kv::{Kv, Op, Outcome, Store, MAX_DEPTH, MAX_VALUE};
 
 /// The exponent of the Zipf distribution, as in YCSB.
 const SKEW: f64 = 0.99;
@@ -67,9 +68,9 @@ pub struct Bench {
     /// Size of the values.
     #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = size)]
     value: u64,
-    /// Measure one server of `ulp kv serve --tcp`.
-    #[arg(long)]
-    tcp: bool,
+    /// The kind of server. All but that of `ulp kv serve` are single servers.
+    #[arg(long, value_enum, default_value = "rdma")]
+    over: Over,
     /// Seed of the random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -77,12 +78,16 @@ pub struct Bench {
     format: FormatArgs,
 }
 
-/// The transport of the store.
-#[derive(Clone, Copy, Serialize, JsonSchema)]
+/// What serves the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Over {
+    /// `ulp kv serve`.
     Rdma,
+    /// `ulp kv serve --tcp`.
     Tcp,
+    /// memcached 1.6, whose usual port is 11211.
+    Memcached,
 }
 
 /// The output of `ulp kv bench`.
@@ -132,31 +137,83 @@ impl Seen {
     }
 }
 
-/// Runs operations, all of which have to succeed.
-fn run(store: &mut dyn Kv, ops: &[Op<'_>]) -> Result<()> {
-    for result in store.run(ops) {
-        result?;
+/// Keys of which no two have the same value, if their numbers differ by less than this.
+const DIFFERENT: usize = 1 << 20;
+
+/// The only value of each key.
+struct Values {
+    /// Random bytes, in which the value of a key begins at the key's number.
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl Values {
+    /// Makes the values of `records` keys, of `len` bytes each.
+    fn new(records: u32, len: u64) -> Self {
+        // Servers refuse a byte more than the limit.
+        let len = len.min(MAX_VALUE as u64 + 1) as usize;
+        let mut bytes = vec![0; DIFFERENT.min(records as usize) + len];
+        SmallRng::seed_from_u64(0).fill_bytes(&mut bytes);
+        Self { bytes, len }
+    }
+
+    /// Returns the value of a key.
+    fn of(&self, number: u32) -> &[u8] {
+        let start = number as usize % DIFFERENT;
+        let value = self.bytes.get(start..start + self.len);
+        value.unwrap_or_default()
+    }
+}
+
+/// Runs operations. All of them have to succeed, and gets to give what `values` says.
+fn run(store: &mut dyn Kv, ops: &[Op<'_>], values: &[&[u8]]) -> Result<()> {
+    let results = store.run(ops);
+    ensure!(results.len() == ops.len(), "an operation has no result");
+    for ((op, value), result) in ops.iter().zip(values).zip(results) {
+        let key = || String::from_utf8_lossy(op.key()).into_owned();
+        match (op, result?) {
+            (Op::Get { .. }, Outcome::Value(Some(got))) if got.bytes == *value => {}
+            (Op::Get { .. }, Outcome::Value(Some(_))) => bail!(
+                "{} has another value than the one that was put; is another program writing there?",
+                key()
+            ),
+            (Op::Put { .. }, Outcome::Written(_)) => {}
+            _ => bail!(
+                "{} has no value; does the server have enough memory?",
+                key()
+            ),
+        }
     }
     Ok(())
 }
 
-/// Returns the key of a rank of popularity. Popular keys are not neighbors.
-fn key(rank: u64, records: u32) -> String {
-    let scrambled = SmallRng::seed_from_u64(rank).next_u64() % u64::from(records);
-    format!("user{scrambled:019}")
+/// Returns the number of the key of a rank of popularity. Popular keys are not neighbors.
+fn scrambled(rank: u64, records: u32) -> u32 {
+    // Less than `records`.
+    (SmallRng::seed_from_u64(rank).next_u64() % u64::from(records)) as u32
+}
+
+fn key(number: u32) -> String {
+    format!("user{number:019}")
 }
 
 impl Bench {
     fn connect(&self) -> Result<Box<dyn Kv + Send>> {
         let names = self.client.names();
-        Ok(match (self.tcp, names.first()) {
-            (true, Some(name)) => Box::new(TcpStore::connect(name, self.depth as usize)?),
-            _ => {
+        let protocol = match self.over {
+            Over::Rdma => {
                 let mut options = self.client.options()?;
                 options.depth = self.depth as usize;
-                Box::new(Store::connect(&names, options)?)
+                return Ok(Box::new(Store::connect(&names, options)?));
             }
-        })
+            Over::Tcp => Protocol::Own,
+            Over::Memcached => Protocol::Memcached,
+        };
+        let [name] = &names[..] else {
+            bail!("--over rdma alone takes several servers");
+        };
+        let store = TcpStore::connect(name, protocol, self.depth as usize)?;
+        Ok(Box::new(store))
     }
 
     fn bar(&self, length: u64, what: &str) -> ProgressBar {
@@ -171,28 +228,21 @@ impl Bench {
         }
     }
 
-    fn value(&self) -> Vec<u8> {
-        vec![
-            b'v';
-            usize::try_from(self.value)
-                .unwrap_or(usize::MAX)
-                .min(1 << 20)
-        ]
-    }
-
-    fn load(&self, stop: &AtomicBool) -> Result<()> {
-        let (mut store, value) = (self.connect()?, self.value());
+    fn load(&self, values: &Values, stop: &AtomicBool) -> Result<()> {
+        let mut store = self.connect()?;
         let bar = self.bar(self.records.into(), "putting keys");
-        let keys: Vec<String> = (0..self.records).map(|n| format!("user{n:019}")).collect();
-        for some in keys.chunks(self.depth as usize) {
+        let numbers: Vec<u32> = (0..self.records).collect();
+        for some in numbers.chunks(self.depth as usize) {
             if stop.load(Ordering::Relaxed) {
                 break;
             }
-            let puts: Vec<Op> = some
-                .iter()
-                .map(|key| Op::put(key.as_bytes(), &value))
+            let keys: Vec<String> = some.iter().copied().map(key).collect();
+            let values: Vec<&[u8]> = some.iter().map(|number| values.of(*number)).collect();
+            let puts = keys.iter().zip(&values);
+            let puts: Vec<Op> = puts
+                .map(|(key, value)| Op::put(key.as_bytes(), value))
                 .collect();
-            run(&mut *store, &puts)?;
+            run(&mut *store, &puts, &values)?;
             bar.inc(some.len() as u64);
         }
         bar.finish_and_clear();
@@ -202,14 +252,14 @@ impl Bench {
     /// Runs the operations of one client.
     fn client(
         &self,
-        workload: Workload,
+        (workload, values): (Workload, &Values),
         n: u32,
         start: &Barrier,
         stop: &AtomicBool,
         bar: &ProgressBar,
     ) -> Result<Seen> {
         let connected = self.connect();
-        let (mut seen, value) = (Seen::new()?, self.value());
+        let mut seen = Seen::new()?;
         let mut random =
             SmallRng::seed_from_u64(self.seed.wrapping_mul(1000).wrapping_add(n.into()));
         let zipf = Zipf::new(f64::from(self.records), SKEW)?;
@@ -220,31 +270,37 @@ impl Bench {
         while left > 0 && !stop.load(Ordering::Relaxed) {
             let count = left.min(self.depth.into());
             left -= count;
-            let some: Vec<(String, bool)> = (0..count)
-                .map(|_| {
-                    let key = key(zipf.sample(&mut random) as u64, self.records);
-                    (key, random.random_range(0..100) < workload.gets_percent())
-                })
+            let numbers: Vec<u32> = (0..count)
+                .map(|_| scrambled(zipf.sample(&mut random) as u64, self.records))
                 .collect();
-            let ops: Vec<Op> = some
+            let keys: Vec<String> = numbers.iter().copied().map(key).collect();
+            let values: Vec<&[u8]> = numbers.iter().map(|number| values.of(*number)).collect();
+            let mut gets = 0;
+            let ops: Vec<Op> = keys
                 .iter()
-                .map(|(key, get)| match get {
-                    true => Op::get(key.as_bytes()),
-                    false => Op::put(key.as_bytes(), &value),
-                })
+                .zip(&values)
+                .map(
+                    |(key, value)| match random.random_range(0..100) < workload.gets_percent() {
+                        true => {
+                            gets += 1;
+                            Op::get(key.as_bytes())
+                        }
+                        false => Op::put(key.as_bytes(), value),
+                    },
+                )
                 .collect();
             let begin = Instant::now();
-            run(&mut *store, &ops)?;
+            run(&mut *store, &ops, &values)?;
             let took = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
             seen.batches.saturating_record(took);
             seen.operations += count;
-            seen.gets += some.iter().filter(|(_, get)| *get).count() as u64;
+            seen.gets += gets;
             bar.inc(count);
         }
         Ok(seen)
     }
 
-    fn measure(&self, workload: Workload, stop: &AtomicBool) -> Result<Row> {
+    fn measure(&self, workload: Workload, values: &Values, stop: &AtomicBool) -> Result<Row> {
         let start = Barrier::new(self.clients as usize + 1);
         let bar = self.bar(
             self.ops.saturating_mul(self.clients.into()),
@@ -254,7 +310,7 @@ impl Bench {
             let clients: Vec<_> = (0..self.clients)
                 .map(|n| {
                     let (start, bar) = (&start, &bar);
-                    scope.spawn(move || self.client(workload, n, start, stop, bar))
+                    scope.spawn(move || self.client((workload, values), n, start, stop, bar))
                 })
                 .collect();
             start.wait();
@@ -288,15 +344,16 @@ impl Bench {
 
     pub fn run(self) -> Result<ExitCode> {
         let stop = interrupts()?;
-        self.load(&stop)?;
+        let values = Values::new(self.records, self.value);
+        self.load(&values, &stop)?;
         let mut rows = Vec::new();
         for workload in &self.workload {
             if !stop.load(Ordering::Relaxed) {
-                rows.push(self.measure(*workload, &stop)?);
+                rows.push(self.measure(*workload, &values, &stop)?);
             }
         }
         let results = Results {
-            over: if self.tcp { Over::Tcp } else { Over::Rdma },
+            over: self.over,
             records: self.records,
             clients: self.clients,
             depth: self.depth,
@@ -319,6 +376,7 @@ impl Results {
         let over = match self.over {
             Over::Rdma => "RDMA",
             Over::Tcp => "TCP",
+            Over::Memcached => "memcached",
         };
         let cells = |row: &Row| {
             vec![
@@ -357,7 +415,47 @@ mod tests {
         // The most popular one is asked for in 13 of 100 cases.
         let first = ranks.iter().filter(|rank| **rank == 1).count();
         assert!((1000..1700).contains(&first), "{first}");
-        assert!(key(1, 1000) != key(2, 1000));
-        assert!((1..1000).all(|rank| key(rank, 10).as_str() < "user0000000000000000010"));
+        assert!(scrambled(1, 1000) != scrambled(2, 1000));
+        assert!((1..1000).all(|rank| scrambled(rank, 10) < 10));
+    }
+
+    /// A store that gives the same outcomes to whatever is asked.
+    struct Says(Vec<Outcome>);
+
+    impl Kv for Says {
+        fn run(&mut self, _: &[Op<'_>]) -> Vec<ulp_kv::Result<Outcome>> {
+            self.0.iter().cloned().map(Ok).collect()
+        }
+    }
+
+    #[test]
+    fn wrong_contents_are_errors() {
+        let values = Values::new(3, 64);
+        let (first, second) = (values.of(1), values.of(2));
+        assert!(first != second && first.len() == 64 && second.len() == 64);
+        let value = |bytes: &[u8]| {
+            Outcome::Value(Some(ulp_kv::Value {
+                bytes: bytes.to_vec(),
+                version: 1,
+            }))
+        };
+        let ops = [Op::get(b"a"), Op::put(b"b", second)];
+        let said = |outcomes: &[Outcome]| {
+            let ran = run(&mut Says(outcomes.to_vec()), &ops, &[first, second]);
+            ran.map_err(|error| error.to_string())
+        };
+        let put = Outcome::Written(1);
+        assert_eq!(said(&[value(first), put.clone()]), Ok(()));
+        let mut wrong = first.to_vec();
+        wrong[63] ^= 1;
+        for bytes in [&wrong, second, &first[1..], &[]] {
+            let error = said(&[value(bytes), put.clone()]).unwrap_err();
+            assert!(error.starts_with("a has another value"), "{error}");
+        }
+        let error = said(&[Outcome::Value(None), put.clone()]).unwrap_err();
+        assert!(error.starts_with("a has no value"), "{error}");
+        assert!(said(&[value(first), value(second)]).is_err());
+        assert!(said(&[put.clone(), put]).is_err());
+        assert!(said(&[value(first)]).is_err());
     }
 }
