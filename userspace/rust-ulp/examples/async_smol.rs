@@ -19,8 +19,7 @@ fn main() {
         [addr, message] => async_io::block_on(ask(addr, message)),
         _ => Err("usage: async_smol listen ADDR:PORT | async_smol ADDR:PORT MESSAGE".into()),
     };
-    if let Err(error) = result {
-        let line = format!("async_smol: {error}\n");
+    if let Err(line) = result.map_err(|error| format!("async_smol: {error}\n")) {
         eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }

@@ -28,8 +28,7 @@ fn main() {
             _ => Err("usage: async_tokio listen ADDR:PORT | async_tokio ADDR:PORT MESSAGE".into()),
         },
     };
-    if let Err(error) = result {
-        let line = format!("async_tokio: {error}\n");
+    if let Err(line) = result.map_err(|error| format!("async_tokio: {error}\n")) {
         eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }

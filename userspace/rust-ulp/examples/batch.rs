@@ -21,8 +21,7 @@ fn main() {
         [addr] => connect(addr),
         _ => Err("usage: batch listen ADDR:PORT | batch ADDR:PORT".into()),
     };
-    if let Err(error) = result {
-        let line = format!("batch: {error}\n");
+    if let Err(line) = result.map_err(|error| format!("batch: {error}\n")) {
         eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }

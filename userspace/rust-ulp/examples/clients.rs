@@ -19,8 +19,7 @@ fn main() {
         [addr, message, count] => ask(addr, message, count),
         _ => Err("usage: clients listen ADDR:PORT N | clients ADDR:PORT MESSAGE COUNT".into()),
     };
-    if let Err(error) = result {
-        let line = format!("clients: {error}\n");
+    if let Err(line) = result.map_err(|error| format!("clients: {error}\n")) {
         eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }

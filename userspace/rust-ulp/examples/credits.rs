@@ -23,8 +23,7 @@ fn main() {
         [addr, count] => send(addr, count),
         _ => Err("usage: credits listen ADDR:PORT | credits ADDR:PORT MESSAGES".into()),
     };
-    if let Err(error) = result {
-        let line = format!("credits: {error}\n");
+    if let Err(line) = result.map_err(|error| format!("credits: {error}\n")) {
         eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }

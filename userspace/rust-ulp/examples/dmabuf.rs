@@ -23,8 +23,7 @@ fn main() {
         [addr, message] => connect(addr, message.as_bytes()),
         _ => Err("usage: dmabuf listen ADDR:PORT | dmabuf ADDR:PORT MESSAGE".into()),
     };
-    if let Err(error) = result {
-        let line = format!("dmabuf: {error}\n");
+    if let Err(line) = result.map_err(|error| format!("dmabuf: {error}\n")) {
         eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }

@@ -20,8 +20,7 @@ fn main() {
         [addr, rounds] => time(addr, rounds),
         _ => Err("usage: echo_rc listen ADDR:PORT | echo_rc ADDR:PORT ROUNDS".into()),
     };
-    if let Err(error) = result {
-        let line = format!("echo_rc: {error}\n");
+    if let Err(line) = result.map_err(|error| format!("echo_rc: {error}\n")) {
         eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }

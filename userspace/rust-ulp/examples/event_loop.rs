@@ -23,8 +23,7 @@ fn main() {
         [addr, count] => send(addr, count),
         _ => Err("usage: event_loop listen ADDR:PORT | event_loop ADDR:PORT COUNT".into()),
     };
-    if let Err(error) = result {
-        let line = format!("event_loop: {error}\n");
+    if let Err(line) = result.map_err(|error| format!("event_loop: {error}\n")) {
         eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }

@@ -20,8 +20,7 @@ fn main() {
         [addr, message] => ask(addr, message),
         _ => Err("usage: hello_uc listen ADDR:PORT | hello_uc ADDR:PORT MESSAGE".into()),
     };
-    if let Err(error) = result {
-        let line = format!("hello_uc: {error}\n");
+    if let Err(line) = result.map_err(|error| format!("hello_uc: {error}\n")) {
         eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }

@@ -20,8 +20,7 @@ fn main() {
         [gid, number, message] => ask(gid, number, message),
         _ => Err("usage: hello_ud listen | hello_ud GID NUMBER MESSAGE".into()),
     };
-    if let Err(error) = result {
-        let line = format!("hello_ud: {error}\n");
+    if let Err(line) = result.map_err(|error| format!("hello_ud: {error}\n")) {
         eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }

@@ -24,8 +24,7 @@ fn main() {
         [addr] => connect(addr),
         _ => panic!("usage: layout listen ADDR:PORT | layout ADDR:PORT"),
     };
-    if let Err(error) = result {
-        let line = format!("layout: {error}\n");
+    if let Err(line) = result.map_err(|error| format!("layout: {error}\n")) {
         eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }

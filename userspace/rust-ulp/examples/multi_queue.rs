@@ -20,8 +20,7 @@ fn main() {
         [addr, n] => connect(addr, n.parse().unwrap_or(1)),
         _ => panic!("usage: multi_queue listen ADDR:PORT QUEUES | multi_queue ADDR:PORT QUEUES"),
     };
-    if let Err(error) = result {
-        let line = format!("multi_queue: {error}\n");
+    if let Err(line) = result.map_err(|error| format!("multi_queue: {error}\n")) {
         eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }

@@ -18,8 +18,7 @@ fn main() {
         [addr, count] => connect(addr, count),
         _ => Err("usage: pool listen ADDR:PORT | pool ADDR:PORT COUNT".into()),
     };
-    if let Err(error) = result {
-        let line = format!("pool: {error}\n");
+    if let Err(line) = result.map_err(|error| format!("pool: {error}\n")) {
         eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }

@@ -18,8 +18,7 @@ fn main() {
             std::process::exit(2)
         }
     };
-    if let Err(error) = result {
-        let line = format!("rdma_write: {error}\n");
+    if let Err(line) = result.map_err(|error| format!("rdma_write: {error}\n")) {
         eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }

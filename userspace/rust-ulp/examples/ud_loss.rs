@@ -22,8 +22,7 @@ fn main() {
         [gid, number, count] => send(gid, number, count),
         _ => Err("usage: ud_loss listen | ud_loss GID NUMBER COUNT".into()),
     };
-    if let Err(error) = result {
-        let line = format!("ud_loss: {error}\n");
+    if let Err(line) = result.map_err(|error| format!("ud_loss: {error}\n")) {
         eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }

@@ -20,8 +20,7 @@ fn main() {
         [addr, message] => connect(addr, message.as_bytes()),
         _ => Err("usage: uring listen ADDR:PORT | uring ADDR:PORT MESSAGE".into()),
     };
-    if let Err(error) = result {
-        let line = format!("uring: {error}\n");
+    if let Err(line) = result.map_err(|error| format!("uring: {error}\n")) {
         eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }

@@ -19,8 +19,7 @@ fn main() {
         [addr, message] => connect(addr, message.as_bytes()),
         _ => Err("usage: user_memory listen ADDR:PORT | user_memory ADDR:PORT MESSAGE".into()),
     };
-    if let Err(error) = result {
-        let line = format!("user_memory: {error}\n");
+    if let Err(line) = result.map_err(|error| format!("user_memory: {error}\n")) {
         eprint!("{line}"); // one write, so that lines of two programs do not mix
         std::process::exit(1)
     }
