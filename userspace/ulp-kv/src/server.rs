@@ -16,15 +16,16 @@ use crate::service::Done;
 use crate::table::{Table, LAST_VERSION};
 use crate::wire::{message_len, MESSAGE, WINDOW};
 use nix::errno::Errno;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{setsockopt, sockopt};
 use rand::{rngs::SmallRng, Rng};
 use rust_ulp::{
-    Access, Buffer, Device, Grant, GrantOptions, Listener, PageSize, Pd, Qp, Rc, RemoteSlice,
-    RnrTimer,
+    Access, Buffer, Device, Grant, GrantOptions, PageSize, Pd, Qp, Rc, RemoteSlice, RnrTimer,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -383,19 +384,16 @@ pub struct ServerOptions {
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
-    listener: Listener,
+    listener: TcpListener,
     file: Option<PathBuf>,
     save_every: Option<Duration>,
 }
 
 /// Returns the error of a listener.
-fn unreachable(server: &str, error: rust_ulp::Error) -> Error {
-    match error {
-        rust_ulp::Error::Tcp { cause, .. } => Error::Unreachable {
-            server: server.to_owned(),
-            cause,
-        },
-        error => error.into(),
+fn unreachable(server: &str, cause: std::io::Error) -> Error {
+    Error::Unreachable {
+        server: server.to_owned(),
+        cause,
     }
 }
 
@@ -406,6 +404,12 @@ fn is_for_now(error: &std::io::Error) -> bool {
         errno,
         Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM)
     )
+}
+
+/// Returns whether accept(2) fails with this when nobody is there, or is there any more.
+fn is_nobody(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+    matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted)
 }
 
 impl Server {
@@ -461,8 +465,12 @@ impl Server {
             membership = dump::load(path, &mut table, now)?;
             table.set_epoch(membership.epoch())?;
         }
-        let listener = Listener::bind(&device, addr);
-        let listener = listener.map_err(|error| unreachable(addr, error))?;
+        let listener = TcpListener::bind(addr).and_then(|listener| {
+            // A client that is gone again before it is accepted is not waited for.
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        });
+        let listener = listener.map_err(|cause| unreachable(addr, cause))?;
         Ok(Self {
             shared: Arc::new(Shared {
                 device,
@@ -553,18 +561,22 @@ impl Server {
     }
 
     fn accept(&self, stopped: &dyn Fn() -> bool) -> Result<()> {
+        let tick = PollTimeout::try_from(TICK).unwrap_or(PollTimeout::ZERO);
         while !stopped() {
-            let tcp = match self.listener.accept(TICK) {
-                Ok(incoming) => incoming.into_tcp(),
-                Err(rust_ulp::Error::Timeout { .. }) => continue,
-                Err(rust_ulp::Error::Tcp { cause, .. }) if is_for_now(&cause) => {
+            // Not a `rust_ulp::Listener`, whose wait each completion interrupts. The engine notices
+            // when the device goes.
+            let mut waits = [PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
+            let waited = poll(&mut waits, tick);
+            let tcp = match self.listener.accept() {
+                Ok((tcp, _)) => tcp,
+                Err(cause) if waited.is_err() || is_for_now(&cause) => {
                     std::thread::sleep(TICK);
                     continue;
                 }
-                Err(error) => return Err(unreachable("this", error)),
+                Err(cause) if is_nobody(&cause) => continue,
+                Err(cause) => return Err(unreachable("this", cause)),
             };
             let shared = self.shared.clone();
-            let _ = tcp.set_nonblocking(false);
             // One that cannot be served goes without an answer.
             let name = std::thread::Builder::new().name("kv client".to_owned());
             let _ = name.spawn(move || shared.serve(tcp));
