@@ -267,7 +267,8 @@ pub enum Found<'a> {
     Torn(u64),
 }
 
-fn word(bytes: &[u8], at: usize) -> u64 {
+/// Returns the word at `at`, or 0 if bytes of it are missing.
+pub fn word(bytes: &[u8], at: usize) -> u64 {
     let bytes = bytes.get(at..).and_then(|rest| rest.first_chunk());
     bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }

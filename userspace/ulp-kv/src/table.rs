@@ -10,7 +10,9 @@
 //! both are one store of 8 bytes.
 
 use crate::error::{Error, Result};
-use crate::layout::{bucket_head, decode, hash, record_len, Found, Geometry, Meta, Record, Slot};
+use crate::layout::{
+    self, bucket_head, decode, hash, record_len, Found, Geometry, Meta, Record, Slot,
+};
 use crate::layout::{HEADER, MAX_KEY, REPLACED, SLOTS, UNIT};
 use crate::space::Space;
 use crate::wire::{Answer, Condition, Reply, Request, Status, Write};
@@ -284,26 +286,24 @@ impl<M: Memory> Table<M> {
     fn find(&self, key: &[u8]) -> Result<Option<Entry>> {
         let hash = hash(key);
         let (first, second) = self.geometry.buckets_of(hash);
-        let mut seen = [0; MAX_KEY];
-        let Some(seen) = seen.get_mut(..key.len()) else {
+        let mut seen = [0; HEADER + MAX_KEY];
+        let Some(seen) = seen.get_mut(..HEADER + key.len()) else {
             return Ok(None);
         };
         for bucket in [first, second] {
             for (n, word) in self.slots(bucket)?.into_iter().enumerate() {
-                if !word.may_be(hash) {
+                if !word.may_be(hash) || word.len() < seen.len() {
                     continue;
                 }
-                let meta = Meta::decode(self.memory.load(word.offset() + 16)?);
-                if meta.key != key.len() {
-                    continue;
-                }
-                self.memory.read_into(word.offset() + HEADER as u64, seen)?;
-                if seen == key {
+                // Only this thread writes.
+                self.memory.read_into(word.offset(), seen)?;
+                let meta = Meta::decode(layout::word(seen, 16));
+                if meta.key == key.len() && seen.ends_with(key) {
                     return Ok(Some(Entry {
                         bucket,
                         slot: n,
                         word,
-                        version: self.memory.load(word.offset())?,
+                        version: layout::word(seen, 0),
                         meta,
                     }));
                 }
