@@ -189,23 +189,26 @@ impl<'a> Core<'a> {
             });
         }
         let mut wr = request.encode(target)?;
-        if wr.num_sge > 1 {
-            wr.sge.offset = sges.len() as u64;
-            sges.extend(request.local.slices().iter().map(|slice| slice.sge()));
+        match (&request.local, wr.num_sge) {
+            (Local::Many(slices), 2..) => {
+                wr.sge.offset = sges.len() as u64;
+                sges.extend(slices.iter().map(LocalSlice::sge));
+            }
+            (Local::Bytes(inline), 1) => {
+                wr.sge.offset = bytes.len() as u64;
+                bytes.extend_from_slice(inline);
+            }
+            _ => {}
         }
+        wrs.push(wr);
         match request.local {
             Local::One(slice) => keep.push(slice.into_buffer()),
             Local::Many(slices) => keep.extend(slices.iter().map(|slice| slice.buffer().clone())),
-            Local::Bytes(inline) => {
-                if wr.num_sge == 1 {
-                    wr.sge.offset = bytes.len() as u64;
-                    bytes.extend_from_slice(inline);
-                }
-            }
-            Local::None => {}
+            Local::None | Local::Bytes(_) => {}
         }
-        addresses.extend(request.to.map(|to| to.ah));
-        wrs.push(wr);
+        if let Some(to) = request.to {
+            addresses.push(to.ah);
+        }
         Ok(())
     }
 

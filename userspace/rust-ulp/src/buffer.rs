@@ -390,6 +390,7 @@ impl Buffer {
         Ok(())
     }
 
+    #[inline]
     pub(crate) fn local(&self, range: (Bound<u64>, Bound<u64>)) -> Result<(usize, usize)> {
         let (offset, len) = checked(range, "range of a buffer", self.inner.len as u64)?;
         // Both are at most `len`, which is a usize.
@@ -401,6 +402,7 @@ impl Buffer {
     /// # Errors
     ///
     /// [`Error::Range`] if it is not within the buffer.
+    #[inline]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<LocalSlice> {
         let (offset, len) = self.local(widen(range))?;
         Ok(LocalSlice {
@@ -410,12 +412,14 @@ impl Buffer {
         })
     }
 
+    #[inline]
     pub(crate) fn handle(&self) -> u32 {
         self.inner.object.handle()
     }
 
+    #[inline]
     pub(crate) fn device(&self) -> &Arc<DeviceInner> {
-        self.inner.pd.device()
+        &self.inner.object.device
     }
 }
 
@@ -489,11 +493,13 @@ impl LocalSlice {
         self.buffer.device()
     }
 
+    #[inline]
     pub(crate) fn into_buffer(self) -> Buffer {
         self.buffer
     }
 
     /// As the ABI has it; the caller checked that the length fits.
+    #[inline]
     pub(crate) fn sge(&self) -> abi::Sge {
         abi::Sge {
             buffer: self.buffer.handle(),

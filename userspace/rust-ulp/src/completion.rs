@@ -108,6 +108,7 @@ impl Completion {
     /// # Errors
     ///
     /// As [`Self::ok`].
+    #[inline]
     pub fn check(&self) -> Result<()> {
         if self.status == Status::Success {
             return Ok(());

@@ -203,10 +203,12 @@ pub(crate) struct DeviceInner {
 }
 
 impl DeviceInner {
+    #[inline]
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
+    #[inline]
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
@@ -221,6 +223,7 @@ impl DeviceInner {
         &self.info
     }
 
+    #[inline]
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
     }

@@ -404,6 +404,7 @@ impl Drop for Inner {
 
 impl Inner {
     /// Where requests go; datagrams have at most `mtu` bytes.
+    #[inline]
     fn target(&self, mtu: Option<Mtu>) -> Target<'_> {
         Target {
             handle: self.object.handle(),

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use std::ops::{Bound, RangeBounds};
 
 /// Offset and length of `range` in something of `capacity` bytes, if it is within.
+#[inline]
 fn resolve(range: (Bound<u64>, Bound<u64>), capacity: u64) -> Option<(u64, u64)> {
     let start = match range.0 {
         Bound::Included(n) => n,
@@ -23,30 +24,35 @@ fn resolve(range: (Bound<u64>, Bound<u64>), capacity: u64) -> Option<(u64, u64)>
     Some((start, end.checked_sub(start)?))
 }
 
+#[inline]
 pub(crate) fn checked(
     range: (Bound<u64>, Bound<u64>),
     what: &'static str,
     cap: u64,
 ) -> Result<(u64, u64)> {
-    resolve(range, cap).ok_or_else(|| {
-        let offset = match range.0 {
-            Bound::Included(n) | Bound::Excluded(n) => n,
-            Bound::Unbounded => 0,
-        };
-        let end = match range.1 {
-            Bound::Included(n) => n.saturating_add(1),
-            Bound::Excluded(n) => n,
-            Bound::Unbounded => cap,
-        };
-        Error::Range {
-            what,
-            offset,
-            len: end.saturating_sub(offset),
-            capacity: cap,
-        }
-    })
+    resolve(range, cap).ok_or_else(|| outside(range, what, cap))
 }
 
+#[cold]
+fn outside(range: (Bound<u64>, Bound<u64>), what: &'static str, cap: u64) -> Error {
+    let offset = match range.0 {
+        Bound::Included(n) | Bound::Excluded(n) => n,
+        Bound::Unbounded => 0,
+    };
+    let end = match range.1 {
+        Bound::Included(n) => n.saturating_add(1),
+        Bound::Excluded(n) => n,
+        Bound::Unbounded => cap,
+    };
+    Error::Range {
+        what,
+        offset,
+        len: end.saturating_sub(offset),
+        capacity: cap,
+    }
+}
+
+#[inline]
 pub(crate) fn widen(range: impl RangeBounds<usize>) -> (Bound<u64>, Bound<u64>) {
     let bound = |bound: Bound<&usize>| match bound {
         Bound::Included(n) => Bound::Included(*n as u64),

@@ -46,11 +46,13 @@ impl RemoteSlice {
     }
 
     /// The address of its first byte, in the peer's terms.
+    #[inline]
     pub fn addr(&self) -> u64 {
         self.addr
     }
 
     /// Bytes.
+    #[inline]
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -61,12 +63,14 @@ impl RemoteSlice {
     }
 
     /// The key.
+    #[inline]
     pub fn rkey(&self) -> u32 {
         self.rkey
     }
 
     /// The rights that the peer said it grants, if it said so. Requests that need others are
     /// refused before they are posted.
+    #[inline]
     pub fn access(&self) -> Option<Access> {
         self.access
     }
@@ -81,6 +85,7 @@ impl RemoteSlice {
     /// # Errors
     ///
     /// [`Error::Range`] if that is not within it.
+    #[inline]
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Self> {
         let range = (range.start_bound().cloned(), range.end_bound().cloned());
         let (offset, len) = checked(range, "part of a remote slice", self.len)?;

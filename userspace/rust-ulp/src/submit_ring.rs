@@ -17,12 +17,6 @@ const ENTRIES: u32 = 128;
 /// Most rings of a device. Each thread that posts or waits at the same time as others needs one.
 const MOST: usize = 16;
 
-/// The word of a request that has the offset or the address of its element.
-const SGE_OFFSET: usize = 5;
-const _: () = assert!(
-    std::mem::offset_of!(abi::Wr, sge) + std::mem::offset_of!(abi::Sge, offset) == SGE_OFFSET * 8
-);
-
 /// Why nothing, or not everything, was posted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refused {
@@ -74,18 +68,24 @@ impl SubmitRing {
         bytes: &[u8],
     ) -> Result<(), Errno> {
         let before = self.tail;
-        let mut words = wr_words(wr);
-        if sges.len() > 0 || !bytes.is_empty() {
-            words[SGE_OFFSET] = 0;
-        }
-        let [a, b, c, d, e, f, g, h, rest @ ..] = words;
-        let mut fits = self.put(&[a, b, c, d, e, f, g, h]);
+        let without_address;
+        let wr = if sges.len() > 0 || !bytes.is_empty() {
+            without_address = abi::Wr {
+                sge: abi::Sge {
+                    offset: 0,
+                    ..wr.sge
+                },
+                ..*wr
+            };
+            &without_address
+        } else {
+            wr
+        };
+        let words = wr_words(wr);
+        let mut fits = words.first_chunk().is_some_and(|first| self.put(first));
         if wr.flags & abi::REQUEST_TIMEOUT != 0 {
-            let mut entry = [0; ENTRY_WORDS];
-            for (to, word) in entry.iter_mut().zip(rest) {
-                *to = word;
-            }
-            fits &= self.put(&entry);
+            let [.., timeout, reserved] = *words;
+            fits &= self.put(&[timeout, reserved, 0, 0, 0, 0, 0, 0]);
         }
         while sges.len() > 0 {
             let mut entry = [0; ENTRY_WORDS];

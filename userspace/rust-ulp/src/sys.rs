@@ -1069,9 +1069,12 @@ impl SubmitMap {
 }
 
 /// A request as words: the first entry of a submission ring, and what does not go into it.
-pub(crate) fn wr_words(wr: &abi::Wr) -> [u64; 10] {
-    // SAFETY: Both are 80 bytes without padding, and any bytes are valid numbers.
-    unsafe { std::mem::transmute::<abi::Wr, [u64; 10]>(*wr) }
+#[inline]
+pub(crate) fn wr_words(wr: &abi::Wr) -> &[u64; 10] {
+    const _: () = assert!(align_of::<abi::Wr>() == align_of::<u64>());
+    // SAFETY: Both are 80 bytes without padding, of the same alignment, and any bytes are valid
+    // numbers.
+    unsafe { std::mem::transmute::<&abi::Wr, &[u64; 10]>(wr) }
 }
 
 /// An element as words.

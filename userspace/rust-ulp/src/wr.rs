@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes of a message, at most.
-const MAX_MESSAGE: u64 = 1 << 31;
+const MAX_MESSAGE: u32 = 1 << 31;
 
 /// Where a request's data is.
 #[derive(Clone, Debug)]
@@ -27,58 +27,45 @@ pub(crate) enum Local<'a> {
     Bytes(&'a [u8]),
 }
 
-impl Local<'_> {
-    pub(crate) fn slices(&self) -> &[LocalSlice] {
-        match self {
-            Self::One(one) => std::slice::from_ref(one),
-            Self::Many(many) => many,
-            Self::None | Self::Bytes(_) => &[],
-        }
-    }
-
-    fn len(&self) -> u64 {
-        match self {
-            Self::Bytes(bytes) => bytes.len() as u64,
-            // No overflow: a slice lies in memory, and there are at most 255 of them, as checked.
-            _ => self
-                .slices()
-                .iter()
-                .fold(0, |sum, slice| sum.saturating_add(slice.len() as u64)),
-        }
-    }
-}
-
 /// A request of any type, ready to be posted: what the builders become.
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing before it is posted"]
 pub struct Request<'a> {
-    wr: abi::Wr,
+    user_data: u64,
+    timeout_ns: u64,
     pub(crate) local: Local<'a>,
     remote: Option<RemoteSlice>,
-    needed: Access,
     pub(crate) to: Option<Destination>,
+    /// Of an atomic operation.
+    args: (u64, u64),
+    needed: Access,
+    imm_data: u32,
+    flags: u16,
+    opcode: u8,
 }
+
+// Compilers move so many bytes without a call.
+const _: () = assert!(size_of::<Request<'_>>() <= 128);
 
 impl<'a> Request<'a> {
     #[inline]
     fn new(opcode: u8, local: Local<'a>) -> Self {
         Self {
-            wr: abi::Wr {
-                opcode,
-                flags: abi::SEND_SIGNALED,
-                ..abi::Wr::default()
-            },
+            user_data: 0,
+            timeout_ns: 0,
             local,
             remote: None,
-            needed: Access::empty(),
             to: None,
+            args: (0, 0),
+            needed: Access::empty(),
+            imm_data: 0,
+            flags: abi::SEND_SIGNALED,
+            opcode,
         }
     }
 
     #[inline]
     fn remote(mut self, remote: RemoteSlice, needed: Access) -> Self {
-        self.wr.remote_addr = remote.addr();
-        self.wr.rkey = remote.rkey();
         self.remote = Some(remote);
         self.needed = needed;
         self
@@ -87,8 +74,8 @@ impl<'a> Request<'a> {
     /// Its completion is waited for, by this number.
     #[inline]
     pub(crate) fn tracked(mut self, wr_id: u64) -> Self {
-        self.wr.user_data = wr_id;
-        if self.wr.opcode != abi::WR_RECV {
+        self.user_data = wr_id;
+        if self.opcode != abi::WR_RECV {
             self.flag(abi::SEND_SIGNALED, true);
         }
         self
@@ -96,104 +83,103 @@ impl<'a> Request<'a> {
 
     #[cfg(any(feature = "smol", feature = "tokio"))]
     pub(crate) fn is_receive(&self) -> bool {
-        self.wr.opcode == abi::WR_RECV
+        self.opcode == abi::WR_RECV
     }
 
     #[inline]
     fn timeout(&mut self, timeout: Duration) {
         let ns = u64::try_from(timeout.as_nanos()).unwrap_or(abi::TIMEOUT_INFINITE);
-        self.wr.timeout_ns = ns.max(1);
+        self.timeout_ns = ns.max(1);
         self.flag(abi::REQUEST_TIMEOUT, true);
     }
 
     #[inline]
     fn flag(&mut self, flag: u16, on: bool) {
         if on {
-            self.wr.flags |= flag;
+            self.flags |= flag;
         } else {
-            self.wr.flags &= !flag;
+            self.flags &= !flag;
         }
     }
 
-    /// The request as the ABI has it, checked as far as this side can. With several elements,
-    /// `wr.sge.offset` is left for the caller to fill in.
+    /// Returns the request as the ABI has it, checked as far as this side can. With several
+    /// elements, `wr.sge.offset` is left for the caller to fill in.
+    #[inline]
     pub(crate) fn encode(&self, target: &Target<'_>) -> Result<abi::Wr> {
-        let mut wr = self.wr;
-        wr.qp = target.handle;
-        let max_sge = target.device.limits().max_sge.min(u8::MAX.into()) as usize;
-        let slices = self.local.slices();
-        if slices.len() > max_sge {
-            return Err(Error::TooMany {
-                what: "elements",
-                count: slices.len() as u64,
-                max: max_sge as u64,
-            });
+        // The same number may name another object there.
+        let is_here = |device| Arc::ptr_eq(device, target.device);
+        let mut flags = self.flags;
+        let (len, all_here, num_sge, sge) = match &self.local {
+            Local::None => (0, true, 0, abi::Sge::default()),
+            Local::One(slice) | Local::Many([slice]) => {
+                let is_here = is_here(slice.device());
+                (slice.len() as u64, is_here, 1, slice.sge())
+            }
+            Local::Many(slices) => {
+                let max_sge = target.device.limits().max_sge.min(u8::MAX.into());
+                at_most(max_sge, "elements", slices.len() as u64)?;
+                let lens = slices.iter().map(|slice| slice.len() as u64);
+                let len = lens.fold(0, u64::saturating_add);
+                let all_here = slices.iter().all(|slice| is_here(slice.device()));
+                (len, all_here, slices.len() as u8, abi::Sge::default())
+            }
+            Local::Bytes(bytes) => {
+                flags |= abi::SEND_INLINE;
+                let sge = abi::Sge {
+                    buffer: 0,
+                    length: bytes.len() as u32,
+                    offset: sys::address_of(bytes),
+                };
+                match bytes {
+                    [] => (0, true, 0, abi::Sge::default()),
+                    _ => (bytes.len() as u64, true, 1, sge),
+                }
+            }
+        };
+        at_most(MAX_MESSAGE, "bytes", len)?;
+        if flags & abi::SEND_INLINE != 0 {
+            at_most(target.max_inline, INLINE_BYTES, len)?;
         }
-        let len = self.local.len();
-        if len > MAX_MESSAGE {
-            return Err(Error::TooMany {
-                what: "bytes",
-                count: len,
-                max: MAX_MESSAGE,
-            });
-        }
-        let inline = matches!(self.local, Local::Bytes(_)) || wr.flags & abi::SEND_INLINE != 0;
-        if inline && len > target.max_inline.into() {
-            return Err(Error::TooMany {
-                what: INLINE_BYTES,
-                count: len,
-                max: target.max_inline.into(),
-            });
-        }
-        if wr.opcode == abi::WR_RECV && !target.takes_receives {
+        if self.opcode == abi::WR_RECV && !target.takes_receives {
             return Err(Error::SharedReceives);
         }
-        // The same number may name another object there.
-        let foreign = |device| !Arc::ptr_eq(device, target.device);
         let to = self.to.as_ref();
-        if slices.iter().any(|slice| foreign(slice.device()))
-            || to.is_some_and(|to| foreign(to.ah().pd().device()))
-        {
+        if !all_here || to.is_some_and(|to| !is_here(to.ah().pd().device())) {
             return Err(Error::Sys {
                 call: abi::Submit::NAME,
                 errno: libc::ENOENT,
             });
         }
+        let (mut remote_addr, mut rkey) = (0, 0);
         if let Some(remote) = &self.remote {
             self.check_remote(remote, len)?;
+            (remote_addr, rkey) = (remote.addr(), remote.rkey());
         }
+        let (mut arg0, mut arg1) = self.args;
         if let Some(to) = to {
             if let Some(mtu) = target.mtu.filter(|mtu| len > u64::from(*mtu)) {
                 return Err(Error::DatagramTooLong { len, mtu });
             }
-            (wr.arg0, wr.arg1) = to.to_abi()?;
+            (arg0, arg1) = to.to_abi()?;
         }
-        match &self.local {
-            Local::None => {}
-            Local::Bytes(bytes) => {
-                wr.flags |= abi::SEND_INLINE;
-                if !bytes.is_empty() {
-                    wr.num_sge = 1;
-                    wr.sge = abi::Sge {
-                        buffer: 0,
-                        length: len as u32,
-                        offset: sys::address_of(bytes),
-                    };
-                }
-            }
-            Local::One(slice) => {
-                wr.num_sge = 1;
-                wr.sge = slice.sge();
-            }
-            Local::Many([slice]) => {
-                wr.num_sge = 1;
-                wr.sge = slice.sge();
-            }
-            Local::Many(slices) => wr.num_sge = slices.len() as u8,
-        }
-        Ok(wr)
+        Ok(abi::Wr {
+            user_data: self.user_data,
+            qp: target.handle,
+            opcode: self.opcode,
+            num_sge,
+            flags,
+            remote_addr,
+            rkey,
+            imm_data: self.imm_data,
+            sge,
+            arg0,
+            arg1,
+            timeout_ns: self.timeout_ns,
+            reserved: 0,
+        })
     }
 
+    #[inline]
     fn check_remote(&self, remote: &RemoteSlice, len: u64) -> Result<()> {
         if let Some(granted) = remote.access() {
             if !granted.contains(self.needed) {
@@ -228,6 +214,16 @@ impl<'a> Request<'a> {
         }
         Ok(())
     }
+}
+
+/// Returns an error if `count` is more than `max`.
+#[inline]
+fn at_most(max: u32, what: &'static str, count: u64) -> Result<()> {
+    let max = max.into();
+    if count > max {
+        return Err(Error::TooMany { what, count, max });
+    }
+    Ok(())
 }
 
 /// What a connected queue pair of transport `T` can post. The builders of this crate are that.
@@ -279,7 +275,7 @@ macro_rules! common {
             /// A number of the caller's, which comes back in the completion; 0 unless said.
             #[inline]
             pub fn wr_id(mut self, wr_id: u64) -> Self {
-                self.request.wr.user_data = wr_id;
+                self.request.user_data = wr_id;
                 self
             }
 
@@ -405,8 +401,8 @@ impl<'a> Write<'a> {
     /// sides).
     #[inline]
     pub fn imm(mut self, imm: u32) -> Self {
-        self.request.wr.opcode = abi::WR_RDMA_WRITE_WITH_IMM;
-        self.request.wr.imm_data = imm;
+        self.request.opcode = abi::WR_RDMA_WRITE_WITH_IMM;
+        self.request.imm_data = imm;
         self
     }
 }
@@ -498,8 +494,8 @@ impl<'a> Send<'a> {
     /// The peer's completion gets this number (in host order on both sides).
     #[inline]
     pub fn imm(mut self, imm: u32) -> Self {
-        self.request.wr.opcode = abi::WR_SEND_WITH_IMM;
-        self.request.wr.imm_data = imm;
+        self.request.opcode = abi::WR_SEND_WITH_IMM;
+        self.request.imm_data = imm;
         self
     }
 }
@@ -518,8 +514,8 @@ impl<'a> Send<'a> {
     #[inline]
     pub fn invalidate(self, grant: RemoteSlice) -> SendInvalidate<'a> {
         let mut request = self.request;
-        request.wr.opcode = abi::WR_SEND_WITH_INV;
-        request.wr.imm_data = grant.rkey();
+        request.opcode = abi::WR_SEND_WITH_INV;
+        request.imm_data = grant.rkey();
         SendInvalidate { request }
     }
 }
@@ -584,8 +580,8 @@ impl<'a> SendTo<'a> {
     /// The receiver's completion gets this number (in host order on both sides).
     #[inline]
     pub fn imm(mut self, imm: u32) -> Self {
-        self.request.wr.opcode = abi::WR_SEND_WITH_IMM;
-        self.request.wr.imm_data = imm;
+        self.request.opcode = abi::WR_SEND_WITH_IMM;
+        self.request.imm_data = imm;
         self
     }
 }
@@ -615,8 +611,7 @@ impl CompareSwap<'_> {
         let local = Local::One(result);
         let mut request =
             Request::new(abi::WR_ATOMIC_CMP_AND_SWP, local).remote(target, Access::REMOTE_ATOMIC);
-        request.wr.arg0 = compare;
-        request.wr.arg1 = swap;
+        request.args = (compare, swap);
         Self { request }
     }
 }
@@ -660,7 +655,7 @@ impl FetchAdd<'_> {
         let local = Local::One(result);
         let mut request =
             Request::new(abi::WR_ATOMIC_FETCH_AND_ADD, local).remote(target, Access::REMOTE_ATOMIC);
-        request.wr.arg0 = add;
+        request.args = (add, 0);
         Self { request }
     }
 }
@@ -681,7 +676,7 @@ impl<'a> Recv<'a> {
     #[inline]
     fn with(local: Local<'a>) -> Self {
         let mut request = Request::new(abi::WR_RECV, local);
-        request.wr.flags = 0;
+        request.flags = 0;
         Self { request }
     }
 
