@@ -95,6 +95,11 @@
 //! | memory | [`Buffer`] of 4 KiB or 2 MiB pages on a chosen NUMA node, of this process's own memory, or of a dma-buf; [`Grant`] of a part, with rights, revocable, with keys that change, for one peer or one use |
 //! | | [`Pool`] of pieces that come back when their request has completed; [`stream`] of bytes through a ring of the peer's |
 //!
+//! Of the programs in `examples/`, begin with `rdma_write`, one write over TCP parameters. Then comes
+//! the one that is nearest to yours: `hello_cm` (the connection manager), `echo_rc` (messages),
+//! `clients` (a server of several clients), `remote_read`, `batch`, `stream` (bytes), `hello_ud`
+//! (datagrams), `async_tokio` and `async_smol` (tasks), `event_loop` (`epoll`), `uring` (io_uring).
+//!
 //! [`from_verbs`] tells for each call of libibverbs and librdmacm what there is instead.
 //!
 //! Posting and reaping allocate nothing, once a batch of that size was posted before.
