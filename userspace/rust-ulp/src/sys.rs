@@ -465,14 +465,29 @@ impl Uring {
     pub(crate) const STREAM_ENTRIES: usize = Buffers::COUNT as usize + 1;
 
     /// Sets a ring up, with a thread of the kernel's that takes the entries if `idle_ms` says how
-    /// long it looks for them before it sleeps.
-    pub(crate) fn new(entries: u32, idle_ms: Option<u32>) -> std::io::Result<Self> {
+    /// long it looks for them before it sleeps. With `single_issuer` only this thread may use it,
+    /// if the kernel takes that.
+    pub(crate) fn new(
+        entries: u32,
+        idle_ms: Option<u32>,
+        single_issuer: bool,
+    ) -> std::io::Result<Self> {
         let mut builder = io_uring::IoUring::builder();
         if let Some(idle_ms) = idle_ms {
             builder.setup_sqpoll(idle_ms);
         }
         builder.dontfork();
-        let ring = builder.build(entries)?;
+        let plain = builder.clone();
+        if single_issuer {
+            builder.setup_single_issuer();
+            builder.setup_defer_taskrun().setup_taskrun_flag();
+        }
+        let ring = match builder.build(entries) {
+            Err(error) if single_issuer && error.raw_os_error() == Some(libc::EINVAL) => {
+                plain.build(entries)?
+            }
+            built => built?,
+        };
         let staged = Vec::with_capacity(ring.params().sq_entries() as usize);
         Ok(Self {
             ring: ManuallyDrop::new(ring),
@@ -513,17 +528,9 @@ impl Uring {
         }
     }
 
-    /// Puts what was added into the ring, and has the kernel take it if it does not do so by
-    /// itself. False when there is no room: then it is still to be put there.
-    pub(crate) fn submit(&mut self) -> std::io::Result<bool> {
-        if !self.put() {
-            return Ok(false);
-        }
-        self.enter().map(|()| true)
-    }
-
-    /// Puts what was added into the ring; false when there is no room.
-    fn put(&mut self) -> bool {
+    /// Puts what was added into the ring. [`Self::enter`] has the kernel take it. Returns false when
+    /// there is no room.
+    pub(crate) fn put(&mut self) -> bool {
         if !self.staged.is_empty() {
             let mut queue = self.ring.submission();
             // SAFETY: What a command of /dev/rust_ulp has addresses of, the kernel reads and does
@@ -563,20 +570,6 @@ impl Uring {
     /// Whether an [`Self::enter`] has failed since the last one that succeeded.
     pub(crate) fn owed(&self) -> bool {
         self.owed
-    }
-
-    /// Puts what was added into the ring, as [`Self::submit`] does, and sleeps as [`Self::wait`]
-    /// does, by the same system call.
-    pub(crate) fn submit_and_wait(
-        &mut self,
-        min: usize,
-        timeout: Duration,
-    ) -> std::io::Result<bool> {
-        if !self.put() {
-            return Ok(false);
-        }
-        self.wait(min, timeout)?;
-        Ok(true)
     }
 
     /// Completions that can be taken.
@@ -669,18 +662,27 @@ impl Uring {
         unsafe { self.ring.submission().push(&entry) }.is_ok()
     }
 
-    /// Sleeps until there are `min` completions, a signal comes, or the time is over. The kernel
-    /// takes what was put into the ring, by the same call.
-    pub(crate) fn wait(&mut self, min: usize, timeout: Duration) -> std::io::Result<()> {
+    /// Sleeps until there are `min` completions, a signal comes, or the time is over, and returns
+    /// whether it is over. The kernel takes what was put into the ring, by the same call.
+    pub(crate) fn wait(&mut self, min: usize, timeout: Duration) -> std::io::Result<bool> {
         let timeout = io_uring::types::Timespec::from(timeout);
         let args = io_uring::types::SubmitArgs::new().timespec(&timeout);
         match self.ring.submitter().submit_with_args(min, &args) {
             Err(error) => match error.raw_os_error() {
-                Some(libc::ETIME | libc::EINTR) => Ok(()),
+                Some(libc::ETIME) => Ok(true),
+                Some(libc::EINTR) => Ok(false),
                 _ => Err(error),
             },
-            Ok(_) => Ok(()),
+            Ok(_) => Ok(false),
         }
+    }
+
+    /// Has the kernel report the requests that have completed, where it waits to be asked.
+    pub(crate) fn refresh(&mut self) -> std::io::Result<()> {
+        if self.ring.submission().taskrun() {
+            self.enter()?;
+        }
+        Ok(())
     }
 
     /// Takes the oldest completion, if there is one.
@@ -1155,7 +1157,7 @@ mod tests {
     #[cfg(feature = "io-uring")]
     #[test]
     fn a_child_takes_nothing_from_a_ring() {
-        let Ok(ring) = Uring::new(4, None) else {
+        let Ok(ring) = Uring::new(4, None, false) else {
             return; // this machine has no io_uring
         };
         let mut ring = Some(ring);

@@ -59,6 +59,7 @@ use std::time::Duration;
 pub struct RingBuilder {
     entries: u32,
     idle: Option<Duration>,
+    single_issuer: bool,
 }
 
 impl RingBuilder {
@@ -79,6 +80,17 @@ impl RingBuilder {
         self
     }
 
+    /// Says that only the thread that builds the ring uses it, and drops it: the kernel then wakes
+    /// this thread once for as many completions as it waits for. In other threads the ring's
+    /// functions fail with `EEXIST`. [`Ring::poll`] makes a system call when requests have
+    /// completed. Has no effect with [`Self::sqpoll`].
+    ///
+    /// `IORING_SETUP_SINGLE_ISSUER` and `IORING_SETUP_DEFER_TASKRUN`.
+    pub fn single_issuer(mut self) -> Self {
+        self.single_issuer = true;
+        self
+    }
+
     /// Makes the ring.
     ///
     /// # Errors
@@ -89,7 +101,8 @@ impl RingBuilder {
             let ms = u32::try_from(idle.as_millis()).unwrap_or(u32::MAX);
             ms.max(1) // 0 is the kernel's choice
         });
-        let uring = Uring::new(self.entries, idle).map_err(|cause| Error::NoUring { cause })?;
+        let uring = Uring::new(self.entries, idle, self.single_issuer);
+        let uring = uring.map_err(|cause| Error::NoUring { cause })?;
         // Completions never wait for room.
         let slots = uring.entries().saturating_mul(2);
         Ok(Ring {
@@ -201,6 +214,7 @@ impl Ring {
         RingBuilder {
             entries: 128,
             idle: None,
+            single_issuer: false,
         }
     }
 
@@ -501,11 +515,10 @@ impl Ring {
     /// and submit again; [`Error::Sys`].
     pub fn submit(&mut self) -> Result<usize> {
         let count = self.uring.staged();
-        match self.uring.submit() {
-            Ok(true) => {}
-            Ok(false) => return Err(Error::QueueFull),
-            Err(error) => return Err(failed(&error)),
+        if !self.uring.put() {
+            return Err(Error::QueueFull);
         }
+        self.uring.enter().map_err(|error| failed(&error))?;
         Ok(count)
     }
 
@@ -518,33 +531,38 @@ impl Ring {
     /// As [`Self::submit`]: nothing was submitted. [`Error::Timeout`] if there are fewer
     /// completions within `timeout`: everything was submitted.
     pub fn submit_and_wait(&mut self, min: u32, timeout: Duration) -> Result<usize> {
-        let deadline = Deadline::after(timeout);
-        let min = min as usize;
         let count = self.uring.staged();
         // What is handed out is there already.
         let here = usize::from(self.filled.is_some());
-        let wanted = min.saturating_sub(here);
+        let wanted = (min as usize).saturating_sub(here);
         if self.uring.ready() >= wanted {
             return self.submit();
         }
-        match self.uring.submit_and_wait(wanted, longest(&deadline)) {
-            Ok(true) => {}
-            Ok(false) => return Err(Error::QueueFull),
-            Err(error) => return Err(failed(&error)),
+        if !self.uring.put() {
+            return Err(Error::QueueFull);
         }
-        while self.uring.ready() < wanted {
-            if deadline.left().is_zero() {
-                return Err(deadline.timeout("waiting for completions of a ring"));
-            }
-            self.uring
-                .wait(wanted, longest(&deadline))
-                .map_err(|error| failed(&error))?;
-        }
+        self.sleep(wanted, &Deadline::after(timeout))?;
         Ok(count)
     }
 
+    /// Sleeps until there are `wanted` completions, more than there are. The kernel takes what was
+    /// put into the ring, by the same call.
+    fn sleep(&mut self, wanted: usize, deadline: &Deadline) -> Result<()> {
+        loop {
+            let time = deadline.unseen().min(LONGEST);
+            let over = self.uring.wait(wanted, time);
+            let over = over.map_err(|error| failed(&error))? && time < LONGEST;
+            if self.uring.ready() >= wanted {
+                return Ok(());
+            }
+            if over || deadline.left().is_zero() {
+                return Err(deadline.timeout(WAITING));
+            }
+        }
+    }
+
     /// Takes the oldest completion, if there is one. Makes a system call only when all buffers of a
-    /// stream were full.
+    /// stream were full, or as [`RingBuilder::single_issuer`] says.
     ///
     /// # Errors
     ///
@@ -558,12 +576,19 @@ impl Ring {
 
     /// Takes the oldest completion, if there is one.
     fn next(&mut self) -> Result<Option<Cqe>> {
+        let mut refreshed = false;
         loop {
             if let Some(finished) = self.streamed()? {
                 return Ok(Some(finished));
             }
-            let Some(cqe) = self.uring.next() else {
-                return Ok(None);
+            let cqe = match self.uring.next() {
+                None if refreshed => return Ok(None),
+                None => {
+                    self.uring.refresh().map_err(|error| failed(&error))?;
+                    refreshed = true;
+                    continue;
+                }
+                Some(cqe) => cqe,
             };
             if cqe.user_data & STREAM != 0 {
                 let index = usize::try_from(cqe.user_data & !STREAM).unwrap_or(usize::MAX);
@@ -588,17 +613,18 @@ impl Ring {
     ///
     /// [`Error::Timeout`] if there is none within `timeout`; [`Error::Sys`].
     pub fn wait(&mut self, timeout: Duration) -> Result<Cqe> {
+        if let Some(finished) = self.poll()? {
+            return Ok(finished);
+        }
         let deadline = Deadline::after(timeout);
         loop {
+            self.sleep(1, &deadline)?;
             if let Some(finished) = self.poll()? {
                 return Ok(finished);
             }
             if deadline.left().is_zero() {
-                return Err(deadline.timeout("waiting for completions of a ring"));
+                return Err(deadline.timeout(WAITING));
             }
-            self.uring
-                .wait(1, longest(&deadline))
-                .map_err(|error| failed(&error))?;
         }
     }
 
@@ -651,10 +677,11 @@ impl Drop for Ring {
     }
 }
 
-/// How long one call may sleep: an hour, which every kernel takes.
-fn longest(deadline: &Deadline) -> Duration {
-    deadline.left().min(Duration::from_secs(3600))
-}
+/// What failed when a wait did.
+const WAITING: &str = "waiting for completions of a ring";
+
+/// How long one call may sleep: every kernel takes that.
+const LONGEST: Duration = Duration::from_secs(3600);
 
 fn failed(error: &std::io::Error) -> Error {
     let errno = error.raw_os_error().map(Errno::from_raw);

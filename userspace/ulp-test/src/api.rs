@@ -5,7 +5,8 @@
 
 use crate::hosts::{connect, pattern, Host};
 use crate::report::{because, check, equal, hang, Outcome, Report};
-use rust_ulp::uring::{Cqe, Ring};
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use rust_ulp::uring::{Cqe, Ring, RingBuilder};
 use rust_ulp::{
     cm, Access, AckTimeout, BufferKind, CompareSwap, Completion, CompletionError, Cq, Diagnosis,
     Endpoint, Error, EventKind, Evidence, Features, FetchAdd, Grant, GrantOptions, GrantState, Grh,
@@ -13,6 +14,7 @@ use rust_ulp::{
     RnrTimer, Send, SendTo, Status, TrafficClass, Uc, Ud, WrOpcode, Write,
 };
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -778,9 +780,38 @@ fn streamed(ring: &mut Ring) -> R<Outcome<u64>> {
 }
 
 fn rings(r: &mut Report, a: &Host, b: &Host) {
+    rings_of(r, a, b, "", Ring::builder);
+    let builder = || Ring::builder().single_issuer();
+    rings_of(r, a, b, ", to a ring of one thread", builder);
     case(
         r,
-        "a stream brings every completion, once, in order",
+        "a ring of one thread reports to poll, and to no other thread",
+        (a, b),
+        |a, b| {
+            let [first, second] = connect(a, b, None)?;
+            let mut ring = builder().entries(16).build()?;
+            ring.push(&second, Recv::empty().wr_id(1))?;
+            let elsewhere = std::thread::scope(|scope| scope.spawn(|| ring.submit()).join());
+            let elsewhere = elsewhere.map(|result| result.map_err(|error| error.errno()));
+            ring.submit()?;
+            first.post(Send::empty())?;
+            let mut fds = [PollFd::new(ring.as_fd(), PollFlags::POLLIN)];
+            let readable = poll(&mut fds, PollTimeout::from(10_000_u16));
+            let done = ring.poll()?.map(|done| done.wr_id);
+            Ok(check(
+                "another thread",
+                matches!(elsewhere, Ok(Err(Some(libc::EEXIST)))),
+            )
+            .and_then(|()| equal("readable", readable, Ok(1)))
+            .and_then(|()| equal("the receive", done, Some(1))))
+        },
+    );
+}
+
+fn rings_of(r: &mut Report, a: &Host, b: &Host, whose: &str, builder: fn() -> RingBuilder) {
+    case(
+        r,
+        &format!("a stream brings every completion, once, in order{whose}"),
         (a, b),
         |a, b| {
             let [first, second] = connect(a, b, None)?;
@@ -794,13 +825,13 @@ fn rings(r: &mut Report, a: &Host, b: &Host) {
             };
             // One is there before.
             exchange(0..1)?;
-            let mut ring = Ring::builder().entries(16).build()?;
+            let mut ring = builder().entries(16).build()?;
             ring.stream(&b.cq)?;
             ring.submit()?;
             // Each fills a buffer, if not read: more than there are, and the rest later.
             exchange(1..100)?;
             let (polled, waited) = (b.cq.poll(), b.cq.wait(SHORT));
-            let taken = Ring::builder().entries(16).build()?.stream(&b.cq);
+            let taken = builder().entries(16).build()?.stream(&b.cq);
             let mut numbers = Vec::new();
             for _ in 0..100 {
                 match streamed(&mut ring)? {
@@ -818,7 +849,7 @@ fn rings(r: &mut Report, a: &Host, b: &Host) {
             // What was not taken is in the queue, for another ring; the old one takes a while to go.
             drop(ring);
             exchange(101..140)?;
-            let mut ring = Ring::builder().entries(16).build()?;
+            let mut ring = builder().entries(16).build()?;
             let mut rest = Vec::new();
             ring.stream(&b.cq)?;
             ring.submit()?;
@@ -827,7 +858,7 @@ fn rings(r: &mut Report, a: &Host, b: &Host) {
                 match result {
                     Err(Error::Busy { .. }) => {
                         std::thread::sleep(Duration::from_millis(1));
-                        ring = Ring::builder().entries(16).build()?;
+                        ring = builder().entries(16).build()?;
                         ring.stream(&b.cq)?;
                         ring.submit()?;
                     }
@@ -856,11 +887,11 @@ fn rings(r: &mut Report, a: &Host, b: &Host) {
     );
     case(
         r,
-        "one call submits and waits for as many as it says",
+        &format!("one call submits and waits for as many as it says{whose}"),
         (a, b),
         |a, b| {
             let [first, second] = connect(a, b, None)?;
-            let mut ring = Ring::builder().entries(16).build()?;
+            let mut ring = builder().entries(16).build()?;
             for number in 0..4 {
                 ring.push(&second, Recv::empty().wr_id(number))?;
             }
