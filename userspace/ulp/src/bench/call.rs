@@ -68,6 +68,15 @@ impl CallEnd {
         }
     }
 
+    pub fn recv_cq(&self) -> &Cq {
+        &self.recv_cq
+    }
+
+    /// Returns whether the queue pairs can send.
+    pub fn is_connected(&self) -> bool {
+        !self.qps.is_empty()
+    }
+
     /// Returns the local memory of a request.
     fn local(&self, op: &Op) -> Result<LocalSlice> {
         let (at, len) = (op.local as usize, op.len as usize);

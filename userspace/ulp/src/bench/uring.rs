@@ -3,7 +3,8 @@
 //! The back end `uring`: requests are entries of an io_uring, and a list is one entry.
 //!
 //! Completions come through the ring, so the completion queues of the queue pairs stay empty. The
-//! other objects are those of [`CallEnd`].
+//! other objects are those of [`CallEnd`]. The ring belongs to the thread that measures. The receives
+//! that are posted before it runs complete in their queue, and the ring streams these completions.
 //!
 //! One system call submits and sleeps. With `--sqpoll` a kernel thread submits, and polling makes
 //! no system call.
@@ -33,8 +34,14 @@ const SILENT: u64 = 1 << 61;
 
 pub struct UringEnd {
     // Dropped first, which ends the requests in flight.
-    ring: Ring,
+    ring: Option<Ring>,
+    entries: u32,
+    sqpoll: bool,
     end: CallEnd,
+    /// The receives that were posted before there was a ring, and have not completed.
+    early: usize,
+    /// The sends and lists in flight.
+    sends: u32,
     /// The signaled requests of each list in flight.
     lists: Vec<Vec<u64>>,
     free: Vec<usize>,
@@ -44,14 +51,41 @@ pub struct UringEnd {
     control: Arc<Control>,
 }
 
+fn made(ring: &mut Option<Ring>) -> Result<&mut Ring> {
+    ring.as_mut().context("there is no ring yet")
+}
+
 impl UringEnd {
+    /// Makes the ring, for the thread that calls.
+    fn begin(&mut self) -> Result<()> {
+        if self.ring.is_some() {
+            return Ok(());
+        }
+        let mut builder = Ring::builder().entries(self.entries).single_issuer();
+        if self.sqpoll {
+            builder = builder.sqpoll(IDLE);
+        }
+        let mut ring = builder.build()?;
+        if self.early != 0 {
+            ring.stream(self.end.recv_cq())?;
+            ring.submit()?;
+        }
+        self.ring = Some(ring);
+        Ok(())
+    }
+
     /// Submits the added entries, and waits for a kernel thread that is behind.
     fn submit(&mut self) -> Result<()> {
-        let until = Instant::now() + self.control.timeout;
+        // Reading the clock is not part of the measurement.
+        let mut until = None;
+        let mut overdue = |timeout| {
+            let now = Instant::now();
+            now >= *until.get_or_insert(now + timeout)
+        };
         loop {
-            match self.ring.submit() {
+            match made(&mut self.ring)?.submit() {
                 Ok(_) => return Ok(()),
-                Err(error) if error.is_backpressure() && Instant::now() < until => {
+                Err(error) if error.is_backpressure() && !overdue(self.control.timeout) => {
                     self.control.check()?;
                     self.drain()?;
                 }
@@ -62,7 +96,7 @@ impl UringEnd {
 
     /// Takes all completions.
     fn drain(&mut self) -> Result<()> {
-        while let Some(finished) = self.ring.poll()? {
+        while let Some(finished) = made(&mut self.ring)?.poll()? {
             self.take(finished)?;
         }
         Ok(())
@@ -71,6 +105,17 @@ impl UringEnd {
     fn take(&mut self, finished: Cqe) -> Result<()> {
         let number = finished.wr_id;
         let completion = finished.result?.ok()?;
+        if finished.streamed {
+            self.early = self.early.saturating_sub(1);
+            self.queue(Queue::Recv).push_back(Done {
+                id: number,
+                imm: completion.imm,
+            });
+            return Ok(());
+        }
+        if number & RECV == 0 {
+            self.sends = self.sends.saturating_sub(1);
+        }
         if number & LIST != 0 {
             let index = (number & !LIST) as usize;
             let ids = self
@@ -109,9 +154,12 @@ impl UringEnd {
         loop {
             // One completion for all: only the last of a queue pair has to be signaled.
             let batch = self.end.batch(ops)?;
-            let pushed = batch.submit_by(&mut self.ring, LIST | index as u64);
+            let pushed = batch.submit_by(made(&mut self.ring)?, LIST | index as u64);
             match pushed {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.sends += 1;
+                    return Ok(());
+                }
                 Err(error) if error.is_backpressure() => self.make_room()?,
                 Err(error) => return Err(error.into()),
             }
@@ -128,8 +176,11 @@ impl UringEnd {
         // Without a completion of the device, io_uring would have none either.
         numbered.signaled = true;
         loop {
-            match self.end.push(&mut self.ring, &numbered) {
-                Ok(()) => return Ok(()),
+            match self.end.push(made(&mut self.ring)?, &numbered) {
+                Ok(()) => {
+                    self.sends += u32::from(op.kind != Kind::Recv);
+                    return Ok(());
+                }
                 Err(error)
                     if error
                         .downcast_ref::<ulp::Error>()
@@ -145,7 +196,7 @@ impl UringEnd {
     /// Submits the entries of a full ring, and waits for a completion.
     fn make_room(&mut self) -> Result<()> {
         self.submit()?;
-        let finished = self.ring.wait(self.control.timeout)?;
+        let finished = made(&mut self.ring)?.wait(self.control.timeout)?;
         self.take(finished)?;
         self.drain()
     }
@@ -181,13 +232,13 @@ impl End for UringEnd {
         // Every receive is an entry of its own; sends are lists, or are posted one by one.
         let most = (config.rx_depth + config.depth).saturating_mul(config.qps);
         let entries = most.clamp(128, RING_ENTRIES).next_power_of_two();
-        let mut builder = Ring::builder().entries(entries);
-        if config.sqpoll {
-            builder = builder.sqpoll(IDLE);
-        }
         Ok(Self {
-            ring: builder.build()?,
+            ring: None,
+            entries,
+            sqpoll: config.sqpoll,
             end: CallEnd::new(plan)?,
+            early: 0,
+            sends: 0,
             lists: Vec::new(),
             free: Vec::new(),
             sent: VecDeque::with_capacity(1024),
@@ -218,15 +269,27 @@ impl End for UringEnd {
     }
 
     fn post(&mut self, ops: &[Op]) -> Result<()> {
+        if !self.end.is_connected() {
+            self.early += ops.len();
+            return self.end.post(ops);
+        }
+        self.begin()?;
         self.add(ops)?;
         self.submit()
     }
 
     fn post_and_wait(&mut self, ops: &[Op], queue: Queue, min: u32) -> Result<()> {
+        self.begin()?;
         self.add(ops)?;
         let mut posted = ops.is_empty();
-        // A list of sends is one entry.
-        let min = if queue == Queue::Send { 1 } else { min };
+        // A list of sends is one entry, and a stream puts many completions into one.
+        let min = if queue == Queue::Send || self.early != 0 {
+            1
+        } else {
+            min
+        };
+        // The peer's answer comes after the completions of what it answers.
+        let answers = ops.iter().any(|op| op.kind != Kind::Recv) && queue == Queue::Recv;
         // Reading the clock is not part of the measurement.
         let mut until = None;
         let mut overdue = |timeout| {
@@ -240,7 +303,8 @@ impl End for UringEnd {
                 return if posted { Ok(()) } else { self.submit() };
             }
             self.control.check()?;
-            match self.ring.submit_and_wait(min - here, SLICE) {
+            let sends = if answers { self.sends } else { 0 };
+            match made(&mut self.ring)?.submit_and_wait(min - here + sends, SLICE) {
                 Ok(_) => posted = true,
                 Err(error) if error.is_backpressure() && !overdue(self.control.timeout) => {}
                 Err(ulp::Error::Timeout { .. }) => {
@@ -260,6 +324,7 @@ impl End for UringEnd {
     }
 
     fn reap(&mut self, queue: Queue, done: &mut Vec<Done>) -> Result<usize> {
+        self.begin()?;
         self.drain()?;
         let ready = self.queue(queue);
         let n = ready.len();
