@@ -262,9 +262,9 @@ impl<'a> Core<'a> {
             posted: refused.posted,
             cause: Box::new(submit_error(refused.errno)),
         })?;
-        if let Some((cq, min, deadline)) = wait {
-            if completed < min {
-                cq.wait_until(min, &deadline)?;
+        if let Some((cq, min, deadline)) = &wait {
+            if completed < *min {
+                cq.wait_until(*min, deadline)?;
             }
         }
         Ok(wrs.len())

@@ -244,7 +244,9 @@ impl Cq {
             }
             while n < max {
                 let Some(slot) = consumer.slot() else { break };
-                let cqe = ring.entry(slot).ok_or(Error::CqCorrupt)?;
+                let Some(cqe) = ring.entry(slot) else {
+                    return Err(Error::CqCorrupt);
+                };
                 each(Completion::new(&cqe, &self.inner.device));
                 consumer.advance();
                 n += 1;

@@ -64,24 +64,32 @@ impl SubmitRing {
     pub(crate) fn push(
         &mut self,
         wr: &abi::Wr,
+        sges: impl ExactSizeIterator<Item = abi::Sge>,
+        bytes: &[u8],
+    ) -> Result<(), Errno> {
+        if sges.len() > 0 || !bytes.is_empty() || wr.flags & abi::REQUEST_TIMEOUT != 0 {
+            return self.push_long(wr, sges, bytes);
+        }
+        match wr_words(wr).first_chunk() {
+            Some(first) if self.put(first) => Ok(()),
+            _ => Err(Errno::ENOSPC),
+        }
+    }
+
+    /// As [`Self::push`], for a request that has several entries.
+    #[inline(never)]
+    fn push_long(
+        &mut self,
+        wr: &abi::Wr,
         mut sges: impl ExactSizeIterator<Item = abi::Sge>,
         bytes: &[u8],
     ) -> Result<(), Errno> {
         let before = self.tail;
-        let without_address;
-        let wr = if sges.len() > 0 || !bytes.is_empty() {
-            without_address = abi::Wr {
-                sge: abi::Sge {
-                    offset: 0,
-                    ..wr.sge
-                },
-                ..*wr
-            };
-            &without_address
-        } else {
-            wr
-        };
-        let words = wr_words(wr);
+        let mut wr = *wr;
+        if sges.len() > 0 || !bytes.is_empty() {
+            wr.sge.offset = 0;
+        }
+        let words = wr_words(&wr);
         let mut fits = words.first_chunk().is_some_and(|first| self.put(first));
         if wr.flags & abi::REQUEST_TIMEOUT != 0 {
             let [.., timeout, reserved] = *words;
