@@ -66,8 +66,8 @@ impl Wakeup {
         while unsafe { bindings::try_wait_for_completion(self.raw.get()) } {}
     }
 
-    /// Spins until [`Self::wake`] is called, at most `ns` nanoseconds. May sleep. The wake-up is left
-    /// to [`Self::sleep`].
+    /// Spins until [`Self::wake`] is called, at most `ns` nanoseconds. Process context. The wake-up
+    /// is left to [`Self::sleep`].
     ///
     /// Returns at once on a machine with one CPU, and as soon as another task waits for this CPU or
     /// a signal comes.

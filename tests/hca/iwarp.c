@@ -191,7 +191,7 @@ static int iw_connect(struct iw_cm_id *id, struct iw_cm_conn_param *param)
 	return err;
 }
 
-/* Takes the queue pair to RTS, unless it has failed meanwhile: then the connection ends at once. */
+/* Moves the queue pair to RTS if it is still in INIT: it may have failed meanwhile. */
 static void establish(struct end *end, struct end *peer)
 {
 	struct hca_qp *qp = end->qp;
