@@ -14,9 +14,10 @@ found() {
 	log_since | grep -E 'ulp_hca .*(DMA fault|rule broken)' | head -n 3
 }
 
-# The pairs of devices between which rdma_ping has sent.
+# The pairs of devices between which rdma_ping has sent, and what failed with its errno.
 pairs() {
-	log_since | sed -nE 's/^rdma_ping: (\S+) to (\S+): send [1-9][0-9]* write [1-9][0-9]* read [1-9][0-9]* ns$/\1-\2/p' | xargs
+	log_since | sed -nE -e 's/^rdma_ping: (\S+) to (\S+): send [1-9][0-9]* write [1-9][0-9]* read [1-9][0-9]* ns$/\1-\2/p' \
+		-e 's/^rdma_ping: (\S+) to (\S+): ([A-Z]+)$/\1-\2:\3/p' | xargs
 }
 
 # self_test CASE|IWARP_CASE: ulp_hca_client breaks each rule; those of RoCE, or of iWARP.
