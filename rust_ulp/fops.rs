@@ -113,7 +113,7 @@ impl FileOperations for UlpFile {
         }
     }
 
-    fn poll(this: ArcBorrow<'_, Self>, file: &File, table: PollTable<'_>) -> u32 {
+    fn poll(this: ArcBorrow<'_, Self>, file: &File, table: PollTable<'_>, requested: u32) -> u32 {
         table.register_wait(file, &this.events().wait);
         let Ok(device) = this.device() else {
             return events::ERR;
@@ -125,6 +125,10 @@ impl FileOperations for UlpFile {
         };
         if device.is_gone() {
             return ready | events::HUP | events::ERR | events::IN;
+        }
+        // Completions do not wake those who ask for other events only.
+        if requested & events::IN == 0 {
+            return ready;
         }
         for (_, object) in this.table().lock().iter() {
             if let Object::Cq(cq) = object {

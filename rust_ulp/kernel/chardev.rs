@@ -81,7 +81,7 @@ pub(crate) mod events {
 ///         Err(ENODEV)
 ///     }
 ///
-///     fn poll(_: ArcBorrow<'_, Self>, _file: &File, _table: PollTable<'_>) -> u32 {
+///     fn poll(_: ArcBorrow<'_, Self>, _file: &File, _: PollTable<'_>, _requested: u32) -> u32 {
 ///         events::IN
 ///     }
 ///
@@ -123,8 +123,9 @@ pub(crate) trait FileOperations: Send + Sync + Sized + 'static {
     /// process held for writing.
     fn mmap(this: ArcBorrow<'_, Self>, area: &Area<'_>, offset: u64) -> Result;
 
-    /// Registers with `table`, then returns [`events`]. Process context.
-    fn poll(this: ArcBorrow<'_, Self>, file: &File, table: PollTable<'_>) -> u32;
+    /// Registers with `table`, then returns those [`events`] that there are. Those that are not
+    /// `requested` may be left out. Process context.
+    fn poll(this: ArcBorrow<'_, Self>, file: &File, table: PollTable<'_>, requested: u32) -> u32;
 
     /// Prints `/proc/PID/fdinfo/FD`. Process context, may sleep.
     fn show_fdinfo(this: ArcBorrow<'_, Self>, m: &SeqFile);
@@ -384,6 +385,7 @@ macro_rules! chardev {
             unsafe extern "C" fn rust_ulp_rs_poll(
                 file: *mut bindings::file,
                 table: *mut bindings::poll_table,
+                requested: u32,
             ) -> u32 {
                 // SAFETY: The file is open, and stays so during the call.
                 let this = unsafe { this(file) };
@@ -391,7 +393,7 @@ macro_rules! chardev {
                 let file = unsafe { File::from_raw_file(file) };
                 // SAFETY: `poll` gets a table that is null or valid during the call.
                 let table = unsafe { PollTable::from_raw(table) };
-                <$file as FileOperations>::poll(this, file, table)
+                <$file as FileOperations>::poll(this, file, table, requested)
             }
 
             /// # Safety

@@ -248,6 +248,40 @@ def test_full(r):
     )
 
 
+def switches_of_a_poll(a, b):
+    """How often a thread that polls a's file for POLLPRI runs during some writes."""
+    # Whoever polled for completions before is woken once, and this thread is not yet there.
+    a.file.submit([a.write(b, 64)])
+    a.cq.wait(1)
+    end = os.eventfd(0)
+    poll, thread = select.poll(), threading.Thread(target=lambda: poll.poll())
+    poll.register(a.file.fd, select.POLLPRI)
+    poll.register(end, select.POLLIN)
+    thread.start()
+    task = f"/proc/self/task/{thread.native_id}"
+
+    def switches():
+        with open(f"{task}/status") as f:
+            return sum(int(line.split()[1]) for line in f if "ctxt_switches" in line)
+
+    def sleeps():
+        with open(f"{task}/wchan") as f:
+            return "poll" in f.read()
+
+    if not ulp.until(sleeps):
+        return "the thread does not sleep in poll"
+    before = switches()
+    for _ in range(20):
+        a.file.submit([a.write(b, 64)])
+        a.cq.wait(1)
+    ulp.until(sleeps)
+    got = switches() - before
+    os.eventfd_write(end, 1)
+    thread.join()
+    os.close(end)
+    return got
+
+
 def test_wait(r):
     a, b = pair()
     got = a.file.submit(cq=a.cq.handle, min_complete=1, timeout_ns=10**6)
@@ -284,6 +318,7 @@ def test_wait(r):
     a.file.submit([a.write(b, 64)])
     r.equal("a sleeping poll wakes", [e & select.POLLIN for _, e in p.poll(5000 * ulp.PATIENCE)], [select.POLLIN])
     a.cq.reap()
+    r.equal("completions do not wake a thread that polls for other events", switches_of_a_poll(a, b), 0)
     level, edge = select.epoll(), select.epoll()
     level.register(a.file.fd, select.EPOLLIN)
     edge.register(a.file.fd, select.EPOLLIN | select.EPOLLET)
