@@ -57,11 +57,19 @@ pub(crate) fn merge(word: &AtomicU64, first: usize, bytes: &[u8], order: Orderin
     let _ = word.fetch_update(order, Ordering::Relaxed, put);
 }
 
-/// Copies bytes `first..` of a word out.
+/// Copies bytes `first..` of a word out, as many as `dst` has: less than [`WORD`].
 fn extract(word: &AtomicU64, first: usize, dst: &mut [u8]) {
-    let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
-    for (to, from) in dst.iter_mut().zip(bytes.iter().skip(first)) {
-        *to = *from;
+    let mut rest = u64::from_le(word.load(Ordering::Relaxed)) >> (first * 8);
+    let mut at = 0;
+    // In pieces of 4, 2 and 1: a loop over the bytes takes longer than a chunk of words.
+    for len in [4, 2, 1] {
+        if dst.len() & len != 0 {
+            if let Some(piece) = dst.get_mut(at..at + len) {
+                piece.copy_from_slice(rest.to_le_bytes().get(..len).unwrap_or_default());
+            }
+            rest >>= len * 8;
+            at += len;
+        }
     }
 }
 
