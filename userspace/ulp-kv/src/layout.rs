@@ -124,9 +124,19 @@ impl Geometry {
 
     /// Returns the two buckets of a key.
     pub fn buckets_of(&self, hash: u64) -> (u32, u32) {
+        let first = self.first_of(hash);
+        (first, self.second_of(hash, first))
+    }
+
+    /// Returns the first bucket of a key.
+    pub fn first_of(&self, hash: u64) -> u32 {
         // The upper half of the product: even, without a division. Less than `buckets`.
-        let first = ((u128::from(hash) * u128::from(self.buckets)) >> 64) as u32;
-        (first, self.other(first, fingerprint(hash)))
+        ((u128::from(hash) * u128::from(self.buckets)) >> 64) as u32
+    }
+
+    /// Returns the second bucket of a key whose first one is `first`.
+    pub fn second_of(&self, hash: u64, first: u32) -> u32 {
+        self.other(first, fingerprint(hash))
     }
 
     /// Returns the other bucket of a key that has this fingerprint and is in `bucket`.

@@ -285,12 +285,14 @@ impl<M: Memory> Table<M> {
 
     fn find(&self, key: &[u8]) -> Result<Option<Entry>> {
         let hash = hash(key);
-        let (first, second) = self.geometry.buckets_of(hash);
+        let first = self.geometry.first_of(hash);
         let mut seen = [0; HEADER + MAX_KEY];
         let Some(seen) = seen.get_mut(..HEADER + key.len()) else {
             return Ok(None);
         };
-        for bucket in [first, second] {
+        // The second one takes a hash, which most keys do not need.
+        let second = std::iter::once_with(|| self.geometry.second_of(hash, first));
+        for bucket in std::iter::once(first).chain(second) {
             for (n, word) in self.slots(bucket)?.into_iter().enumerate() {
                 if !word.may_be(hash) || word.len() < seen.len() {
                     continue;
