@@ -52,6 +52,8 @@ pub struct QpBuilder<T: Transport> {
     send_cq: Cq,
     recv_cq: Cq,
     caps: QpCaps,
+    /// [`Self::max_inline`] was called.
+    inline_said: bool,
     srq: Option<Srq>,
     signal_all: bool,
     user_data: u64,
@@ -94,6 +96,7 @@ impl<T: Transport> QpBuilder<T> {
                 max_recv_sge: 4.min(info.max_recv_sge).min(limits.max_sge),
                 max_inline: 64.min(limits.max_inline),
             },
+            inline_said: false,
             srq: None,
             signal_all: false,
             user_data: 0,
@@ -152,9 +155,10 @@ impl<T: Transport> QpBuilder<T> {
         self
     }
 
-    /// Inline bytes per send request; 64 unless said.
+    /// Inline bytes per send request; 64 unless said, or none where the device refuses these.
     pub fn max_inline(mut self, bytes: u32) -> Self {
         self.caps.max_inline = bytes;
+        self.inline_said = true;
         self
     }
 
@@ -227,7 +231,17 @@ impl<T: Transport> QpBuilder<T> {
             user_data: self.user_data,
             ..Command::new()
         };
-        device.call(&mut arg)?;
+        let mut made = device.call(&mut arg);
+        // No attribute of a device says how much it takes.
+        if !self.inline_said
+            && made
+                .as_ref()
+                .is_err_and(|e| e.errno() == Some(libc::EINVAL))
+        {
+            arg.max_inline = 0;
+            made = device.call(&mut arg);
+        }
+        made?;
         Ok(Arc::new(Inner {
             object: Object::new(device, arg.handle),
             qp_num: arg.qp_num,

@@ -1154,6 +1154,20 @@ fn a_connection_is_what_both_ends_can() {
 }
 
 #[test]
+fn inline_data_is_left_out_where_nobody_asked_for_it() {
+    let kernel = Kernel::new();
+    let device = kernel.device();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(8).unwrap());
+    let build = |builder: crate::QpBuilder<Rc>| {
+        kernel.refuse("QP_CREATE", Errno::EINVAL);
+        builder.build().map(|qp| qp.caps().max_inline)
+    };
+    assert_eq!(build(pd.qp_builder(&cq)).unwrap(), 0);
+    let error = build(pd.qp_builder(&cq).max_inline(64)).unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::EINVAL as i32));
+}
+
+#[test]
 fn states_in_their_order_or_an_explanation() {
     let kernel = Kernel::new();
     let device = kernel.device();
