@@ -228,9 +228,13 @@ impl Progress {
         if self.stage == Stage::Connect {
             self.private = PrivateData::new(message.private_data);
         }
-        // This side answers the requests that the peer has outstanding, and the other way round.
-        self.param.responder_resources = message.parameters.initiator_depth;
-        self.param.initiator_depth = message.parameters.responder_resources;
+        let depths = &message.parameters;
+        (self.param.responder_resources, self.param.initiator_depth) =
+            if qp.qp().reports_reads_as_requests() {
+                (depths.responder_resources, depths.initiator_depth)
+            } else {
+                (depths.initiator_depth, depths.responder_resources)
+            };
         qp.qp().set_established(self.param.initiator_depth.into());
     }
 }

@@ -255,6 +255,13 @@ impl Device {
         RAISE_LAST_WQE.contains(&self.attributes().driver_id)
     }
 
+    /// Returns whether the event of an established iWARP connection has the two numbers of reads as
+    /// a request has them. Only that of cxgb4 has: `hw/cxgb4/cm.c:1406` and `1335` against
+    /// `hw/irdma/cm.c:147`, `hw/qedr/qedr_iw_cm.c:151` and `sw/siw/siw_cm.c:376`. Does not sleep.
+    pub(crate) fn reports_reads_as_requests(&self) -> bool {
+        self.attributes().driver_id == bindings::RDMA_DRIVER_CXGB4
+    }
+
     /// Returns whether the device is iWARP.
     pub(crate) fn is_iwarp(&self) -> bool {
         // SAFETY: The device is registered.

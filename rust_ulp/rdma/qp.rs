@@ -333,6 +333,11 @@ impl<H: WrHandler> Qp<H> {
         State::from_raw(self.state.load(Acquire)).unwrap_or(State::Err)
     }
 
+    /// As [`Device::reports_reads_as_requests`](super::device::Device::reports_reads_as_requests).
+    pub(crate) fn reports_reads_as_requests(&self) -> bool {
+        self.pd.device().reports_reads_as_requests()
+    }
+
     /// Returns whether the device is iWARP. Its queue pairs begin in INIT, only a connection moves
     /// them to RTS, and they do not leave ERR.
     pub(crate) fn is_iwarp(&self) -> bool {

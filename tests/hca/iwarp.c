@@ -57,9 +57,9 @@ static void raise(struct end *end, enum iw_cm_event_type type, int status,
 		.remote_addr = end->id->m_remote_addr,
 		.private_data = (void *)data,
 		.private_data_len = length,
-		/* As siw and irdma have them; cxgb4's established_upcall() exchanges the two. */
-		.ird = end->ird,
-		.ord = end->ord,
+		/* hw/cxgb4/cm.c:1406 and 1335; siw and irdma exchange them. */
+		.ird = end->ord,
+		.ord = end->ird,
 	};
 
 	end->id->event_handler(end->id, &event);

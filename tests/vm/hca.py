@@ -377,12 +377,13 @@ def over(end, conn):
 
 def test_iwarp(r):
     """What iWARP has: sends and writes on a connection of the connection manager; and what it lacks."""
-    server, c, got, request, _accepted = siw.meet()
+    server, c, got, request, accepted = siw.meet(initiator_depth=3, responder_resources=2)
     s = server.end
     r.equal("the request has the private data", bytes(request.private_data[: request.private_len]), siw.granted(c))
     r.equal("... and the answer", bytes(got.peer_private_data[: got.peer_private_len]), siw.granted(s))
     r.equal("both queue pairs are in RTS", (siw.qp_state(c), siw.qp_state(s)), (N["QPS_RTS"],) * 2)
-    r.equal("reads as both asked", (got.agreed.initiator_depth, got.agreed.responder_resources), (4, 4))
+    agreed = [(x.agreed.initiator_depth, x.agreed.responder_resources) for x in (got, accepted)]
+    r.equal("reads as both asked", agreed, [(3, 2), (2, 3)])
     query = c.file.call("DEVICE_QUERY")
     works = 1 << N["WR_SEND"] | 1 << N["WR_RDMA_WRITE"]
     r.equal("the operations", (query.rc_send_ops, query.uc_send_ops, query.ud_send_ops), (works, 0, 0))
