@@ -70,6 +70,12 @@ module_param_named(pause_storm, hca_storm, bool, 0644);
 MODULE_PARM_DESC(pause_storm,
 		 "pause frames stop connected queue pairs between the adapters");
 
+unsigned int hca_deaf, hca_unheard;
+module_param_named(deaf, hca_deaf, uint, 0644);
+MODULE_PARM_DESC(deaf, "the adapter, 1 or 2, that receives nothing");
+module_param_named(unheard, hca_unheard, uint, 0644);
+MODULE_PARM_DESC(unheard, "number of messages that it has not received");
+
 /* The devices by number. A reader is in an RCU read section. */
 struct hca __rcu *hcas[2];
 static DEFINE_MUTEX(hcas_lock);

@@ -253,6 +253,7 @@ extern unsigned int hca_dma_faults, hca_broken_rules;
 extern unsigned int hca_interrupt_ms, hca_poll_ms;
 extern bool hca_stopped;
 extern bool hca_storm;
+extern unsigned int hca_deaf, hca_unheard;
 int hca_command(struct hca *hca, const char *name);
 void hca_broken(struct hca *hca, const char *format, ...) __printf(2, 3);
 void hca_dma_fault(struct hca *hca, u64 addr, const char *why);

@@ -35,6 +35,10 @@ struct hca_qp *hca_inbound(struct hca *from, int number, u32 qpn)
 	unsigned long flags;
 	bool ready, established;
 
+	if (number >= 0 && READ_ONCE(hca_deaf) == number + 1) {
+		WRITE_ONCE(hca_unheard, hca_unheard + 1);
+		return NULL;
+	}
 	rcu_read_lock();
 	hca = number < 0 ? NULL : rcu_dereference(hcas[number]);
 	if (hca && hca_is_up(hca) && hca_is_up(from))
