@@ -8,12 +8,6 @@
 # shellcheck disable=SC2034 # for the suites
 hosts=$vm/../hca/hosts
 
-# What the adapter counts, and what it said of it.
-found() {
-	printf '%s %s ' "$(cat /sys/module/ulp_hca/parameters/dma_faults)" "$(cat /sys/module/ulp_hca/parameters/broken_rules)"
-	log_since | grep -E 'ulp_hca .*(DMA fault|rule broken)' | head -n 3
-}
-
 # The pairs of devices between which rdma_ping has sent, and what failed with its errno.
 pairs() {
 	log_since | sed -nE -e 's/^rdma_ping: (\S+) to (\S+): send [1-9][0-9]* write [1-9][0-9]* read [1-9][0-9]* ns$/\1-\2/p' \

@@ -24,6 +24,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import contextlib
 
 import ulp
+from lifetime import remove
 from ulp import N, S, End, File, error_of, hang_ns, until
 
 # Of fork() with threads: the children need none of their locks.
@@ -203,7 +204,7 @@ class Server:
     """A listener on h1, and an end for each request that it accepts."""
 
     def __init__(self, where="0.0.0.0", port=0, backlog=16, host="h1", scope=0, **more):
-        self.end = End(host, "rxe1" if host == "h1" else "rxe2", access=ACCESS, **more)
+        self.end = End(host, ulp.DEV1 if host == "h1" else ulp.DEV2, access=ACCESS, **more)
         got = listen(self.end.file, where, port, backlog, scope)
         self.listener, self.port = got.handle, got.addr.port
 
@@ -239,7 +240,7 @@ class Bare:
 
 
 def client(**more):
-    return End("h2", "rxe2", access=ACCESS, **more)
+    return End("h2", ulp.DEV2, access=ACCESS, **more)
 
 
 def grant_of(end):
@@ -344,7 +345,7 @@ def test_reject(r):
     server.end.file.submit([server.end.qp.wr("SEND", server.end.buffer, 0, 8)])
     done = c.cq.wait(1)[0]
     r.equal("and connected, takes a message with it", (done.user_data, done.status, done.byte_len), (9, 0, 8))
-    bare = Bare("h1", "rxe1")
+    bare = Bare("h1", ulp.DEV1)
     got = listen(bare.file)
     thread = Thread(connect, client(), "10.9.0.1", got.addr.port)
     r.check("a request waits", until(lambda: query(bare.file, got.handle).waiting == 1))
@@ -493,11 +494,11 @@ def test_refused(r):
     r.equal("a port is free when its listener is gone", again.addr.port, one.addr.port)
 
     # The file's device is the peer's, its namespace is not.
-    odd = End("h2", "rxe1")
+    odd = End("h2", ulp.DEV1)
     r.equal("a route by another device", error_of(connect, odd, "10.9.0.1", port), "EXDEV")
     r.equal("an address of another device", error_of(listen, odd.file, "10.9.0.2"), "EXDEV")
     there = listen(odd.file)
-    a = End("h1", "rxe1")
+    a = End("h1", ulp.DEV1)
     thread = Thread(connect, a, "10.9.0.2", there.addr.port)
     r.equal("a request of another device is for nobody", (thread.name(), thread.error.reason), ("ECONNREFUSED", 8))
     q = query(odd.file, there.handle)
@@ -613,7 +614,7 @@ def test_dead(r):
 
 def test_cookies(r):
     """The user_data of listeners and connections come back in their events, and in CONN_QUERY."""
-    server, c = End("h1", "rxe1", access=ACCESS), client()
+    server, c = End("h1", ulp.DEV1, access=ACCESS), client()
     f = server.file
     door = f.call("LISTEN", addr=addr("10.9.0.1"), backlog=4, user_data=11)
     asked = {"qp": c.qp.handle, "timeout_ns": hang_ns(), "dst": addr("10.9.0.1", door.addr.port), "param": param()}
@@ -756,7 +757,7 @@ def test_waits(r):
         error_of(connect, c, "10.9.0.1", server.port, seconds=0.5)
     r.equal("GET_REQUEST passes over a requester that has gone", passed, "ETIME")
     # The signal comes here, so that who connects has to be here.
-    there, near = Server(host="h2"), End("h1", "rxe1", access=ACCESS)
+    there, near = Server(host="h2"), End("h1", ulp.DEV1, access=ACCESS)
     with alarm():
         r.equal("a signal during CONNECT", error_of(connect, near, "10.9.0.2", there.port), "EINTR")
     r.equal("leaves the queue pair in RESET too", qp_state(near), N["QPS_RESET"])
@@ -795,6 +796,13 @@ def deaf(host):
         words = [*ulp.at(host), "nft", command]
         return subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True).stdout
 
+    if ulp.HCA:
+        ulp.adapter(deaf=host[1:], unheard=0)
+        try:
+            yield lambda: ulp.shell("cat /sys/module/ulp_hca/parameters/unheard") != (0, "0\n")
+        finally:
+            ulp.adapter(deaf=0)
+        return
     nft(
         "add table inet deaf; add chain inet deaf in { type filter hook input priority 0; };"
         " add rule inet deaf in udp dport 4791 counter drop"
@@ -865,7 +873,7 @@ def test_pending(r):
         c.file.destroy(arg.handle)
 
     # The signal comes here, so that who connects has to be here.
-    there, near = Server(host="h2"), End("h1", "rxe1", access=ACCESS)
+    there, near = Server(host="h2"), End("h1", ulp.DEV1, access=ACCESS)
     time_left = hang_ns()
     arg = S["connect"](
         qp=near.qp.handle, timeout_ns=time_left, dst=addr("10.9.0.2", there.port), param=param(), **private(b"")
@@ -928,7 +936,7 @@ def test_pending(r):
         r.equal("DESTROY gives it up, and brings the queue pair back", qp_state(server.end), N["QPS_RESET"])
     thread.name()
 
-    bare = Bare("h2", "rxe2", 8)
+    bare = Bare("h2", ulp.DEV2, 8)
     for i, qp in enumerate(bare.qps):
         bare.file.call(
             "CONNECT",
@@ -1042,7 +1050,7 @@ def test_ended(r):
             c.file.destroy(got.handle)
         elif how == "closing its file":
             server.end.qp.modify("STATE", qp_state=N["QPS_RESET"])
-            bare = Bare("h2", "rxe2")
+            bare = Bare("h2", ulp.DEV2)
             thread = Thread(connect, bare, "10.9.0.1", server.port)
             request = server.request()
             accept(server.end, request.handle)
@@ -1073,7 +1081,7 @@ def test_ended(r):
 def test_unheard(r):
     """A peer ends, and what it says of that is lost. The end of its file sends one DREQ (cm.c, cm_destroy_id());
     DISCONNECT repeats it until it is answered."""
-    server, bare, c = Server(), Bare("h2", "rxe2"), client()
+    server, bare, c = Server(), Bare("h2", ulp.DEV2), client()
     end = server.end
 
     def completes(op, **more):
@@ -1225,7 +1233,7 @@ def test_grants(r):
 
     def lives(end_it):
         """A peer of our own, by what ends its connection."""
-        c = client() if end_it != "close" else Bare("h2", "rxe2")
+        c = client() if end_it != "close" else Bare("h2", ulp.DEV2)
         thread = Thread(connect, c, "10.9.0.1", server.port)
         request = server.request()
         accept(server.end, request.handle)
@@ -1478,7 +1486,7 @@ def test_params(r):
 
 def crowd_client(port, count, pipe):
     """Connects `count` queue pairs, says so, and disconnects half of them when told to end."""
-    bare = Bare("h2", "rxe2", count)
+    bare = Bare("h2", ulp.DEV2, count)
     handles = []
     for qp in bare.qps:
         bare.qp = qp
@@ -1492,7 +1500,7 @@ def crowd_client(port, count, pipe):
 def test_crowd(r):
     processes, each, acceptors = 10, 20, 4
     for _ in range(max(1, ROUNDS // 10)):
-        server = Bare("h1", "rxe1", processes * each)
+        server = Bare("h1", ulp.DEV1, processes * each)
         file = server.file
         got = listen(file, backlog=256)
         accepted, errors = [], []
@@ -1555,13 +1563,6 @@ def test_crowd(r):
         r.equal("nothing is left", [line for line in left.stdout.splitlines() if "rust_ulp" in line], [])
 
 
-def del_link(r, device):
-    got = subprocess.run(
-        ["timeout", str(20 * PATIENCE), "rdma", "link", "del", device], capture_output=True, text=True, check=False
-    )
-    r.check(f"rdma link del {device} returns", got.returncode == 0, f"status {got.returncode} {got.stderr}")
-
-
 def test_removal(r):
     """Everything at once on rxe2, then it goes; then rxe1."""
     server, c = Server(), client()
@@ -1574,7 +1575,7 @@ def test_removal(r):
     unanswered = Thread(connect, waiting[0], "10.9.0.1", server.port)
     unresolved = Thread(connect, waiting[1], "10.9.0.99", 7)
     for_request = Thread(get_request, f, here.handle, 60)
-    other = Bare("h1", "rxe1", 3)
+    other = Bare("h1", ulp.DEV1, 3)
     stuck = Thread(connect, other, "10.9.0.2", listen(waiting[2].file).addr.port, seconds=3)  # waits in a backlog
     second = listen(waiting[2].file, "10.9.0.2")
     other.qp = other.qps[1]
@@ -1602,7 +1603,7 @@ def test_removal(r):
             [N["CONN_CONNECTING"]] * 2,
         )
         time.sleep(0.2)
-        del_link(r, "rxe2")
+        remove(r, ulp.DEV2)
     for name, thread in (
         ("CONNECT that nobody answered", unanswered),
         ("GET_REQUEST", for_request),
@@ -1629,7 +1630,7 @@ def test_removal(r):
     r.check("a request in a backlog is rejected, or times out", stuck.name() in ("ECONNREFUSED", "ETIME", "ETIMEDOUT"))
     for_request = Thread(get_request, server.end.file, server.listener, 60)
     time.sleep(0.1)
-    del_link(r, "rxe1")
+    remove(r, ulp.DEV1)
     r.equal("GET_REQUEST of the other side ends too", for_request.name(5), "ENODEV")
     for x in [server.end, c, other, *waiting, *pending]:
         x.file.close()
@@ -1684,15 +1685,15 @@ def aside(function, *args):
 
 def test_killed(r):
     """Clients, and then servers, that are killed at any step."""
-    server = Bare("h1", "rxe1", 4)
+    server = Bare("h1", ulp.DEV1, 4)
     got = listen(server.file, backlog=64)
     threads = [Thread(serve_all, server, got.handle, qp) for qp in server.qps]
     for i in range(max(5, ROUNDS // 2)):
-        pid = aside(lambda: ask_always(Bare("h2", "rxe2"), got.addr.port))
+        pid = aside(lambda: ask_always(Bare("h2", ulp.DEV2), got.addr.port))
         time.sleep((40 + 7 * i % 50) / 1000)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    bare = Bare("h2", "rxe2")
+    bare = Bare("h2", ulp.DEV2)
     handle = connect_patiently(bare, "10.9.0.1", got.addr.port).handle
     r.check("the server lives when its clients are killed", handle != 0)
     server.file.destroy(got.handle)
@@ -1702,7 +1703,7 @@ def test_killed(r):
     reset(bare, bare.qp)
 
     def one_server(port):
-        alone = Bare("h1", "rxe1")
+        alone = Bare("h1", ulp.DEV1)
         serve_all(alone, listen(alone.file, port=port).handle, alone.qp)
 
     results = set()
@@ -1731,13 +1732,13 @@ def test_killed(r):
 
 def test_removal_under_load(r):
     """Clients that connect and disconnect all the time, while rxe1 goes."""
-    server = Bare("h1", "rxe1", 8)
+    server = Bare("h1", ulp.DEV1, 8)
     got = listen(server.file, backlog=64)
     servers = [Thread(serve_all, server, got.handle, qp) for qp in server.qps]
-    clients = [Bare("h2", "rxe2") for _ in range(8)]
+    clients = [Bare("h2", ulp.DEV2) for _ in range(8)]
     threads = [Thread(ask_always, bare, got.addr.port) for bare in clients]
     r.check("clients come and go", until(lambda: sum(getattr(bare, "count", 0) for bare in clients) > 40))
-    del_link(r, "rxe1")
+    remove(r, ulp.DEV1)
     for bare in clients:
         bare.alone = True
     r.equal("those who serve are told", [t.name(10) for t in servers], ["ENODEV"] * len(servers))
@@ -1828,7 +1829,7 @@ def connect_patiently(end, where, port, **more):
 
 def accept_stock(r, name, length, *command):
     """A stock client on h2 connects to ours; the process, our end, and the connection."""
-    talker = Talker("h1", "rxe1", length)
+    talker = Talker("h1", ulp.DEV1, length)
     got = listen(talker.file)
     process = stock("h2", *(word.format(port=got.addr.port) for word in command))
     request = get_request(talker.file, got.handle, 20)
@@ -1857,7 +1858,7 @@ def test_rping(r):
     ended(r, "rping has got back what it sent", process)
 
     process = stock("h1", "rping", "-s", "-a", "10.9.0.1", "-p", "7175", "-C", "3")
-    talker = Talker("h2", "rxe2", 16)
+    talker = Talker("h2", ulp.DEV2, 16)
     got = connect_patiently(talker, "10.9.0.1", 7175)
     for i in range(3):
         ping = b"rdma-ping-%d: ours" % i + bytes(46)
@@ -1878,7 +1879,7 @@ def test_rdma_client(r):
     ended(r, "rdma_client is content", process)
 
     process = stock("h1", "rdma_server", "-p", "7176")
-    talker = Talker("h2", "rxe2", 16)
+    talker = Talker("h2", ulp.DEV2, 16)
     connect_patiently(talker, "10.9.0.1", 7176)
     talker.send_last(b"sixteen bytes at")
     r.equal("rdma_server's answer has 16 bytes", len(talker.recv()), 16)
@@ -1894,7 +1895,7 @@ def test_cmatose(r):
     ended(r, "ucmatose is content", process)
 
     process = stock("h1", "ucmatose", "-p", "7177")
-    talker = Talker("h2", "rxe2", 100)
+    talker = Talker("h2", ulp.DEV2, 100)
     got = connect_patiently(talker, "10.9.0.1", 7177)
     r.equal("ten messages came from its server", [len(talker.recv()) for _ in range(10)], [100] * 10)
     for i in range(10):

@@ -19,7 +19,7 @@ import connect
 import siw
 import ulp
 from lifetime import ended, in_background
-from ulp import N, End, Qp, Srq, UserBuffer, error_of, pattern
+from ulp import N, End, Qp, Srq, UserBuffer, adapter, error_of, pattern
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"]
 KIB, MIB = 1 << 10, 1 << 20
@@ -146,13 +146,6 @@ def test_srq(r):
     unused.modify("STATE", qp_state=N["QPS_ERR"])
     r.equal("one that failed in INIT is destroyed", error_of(b.file.destroy, unused.handle), "none")
     r.equal("and the queue", error_of(b.file.destroy, srq.handle), "none")
-
-
-def adapter(**faults):
-    """Sets parameters of the adapter."""
-    for name, value in faults.items():
-        with open(f"/sys/module/ulp_hca/parameters/{name}", "w") as f:
-            f.write(str(value))
 
 
 def test_interrupts(r):

@@ -389,8 +389,8 @@ def two_users(**more):
     """A victim and a hostile user on the same device, each with objects of its own."""
     share_node()
     victim, hostile = User(VICTIM), User(HOSTILE)
-    victim(begin, "rxe1", seed=1, **more)
-    hostile(begin, "rxe1", seed=2, **more)
+    victim(begin, ulp.DEV1, seed=1, **more)
+    hostile(begin, ulp.DEV1, seed=2, **more)
     return victim, hostile
 
 
@@ -564,7 +564,7 @@ def test_guess(r):
     """A second user of the same device tries the keys of the first, by queue pairs of its own."""
     victim, hostile = two_users()
     friend = User(VICTIM, "h2")
-    friend(begin, "rxe2", seed=3)
+    friend(begin, ulp.DEV2, seed=3)
     join(victim, friend)
     *_, addr, rkey = victim(face)
     *_, own_addr, own_key = hostile(face)
@@ -600,7 +600,12 @@ def test_peer(r):
     """A peer that tries more than it was granted: refused, nothing changed, nobody else disturbed."""
     share_node()
     victim, other, hostile, friend = User(VICTIM), User(VICTIM), User(HOSTILE, "h2"), User(VICTIM, "h2")
-    for user, device, seed in ((victim, "rxe1", 1), (other, "rxe1", 4), (hostile, "rxe2", 2), (friend, "rxe2", 3)):
+    for user, device, seed in (
+        (victim, ulp.DEV1, 1),
+        (other, ulp.DEV1, 4),
+        (hostile, ulp.DEV2, 2),
+        (friend, ulp.DEV2, 3),
+    ):
         user(begin, device, seed=seed)
     join(other, friend)
     *_, whole_addr, whole_key = other(face)
@@ -686,7 +691,7 @@ def test_peer(r):
 def test_registrar(r):
     """Who sends to the queue pair on which the memory of others is registered does not keep them from it."""
     before = {q["lqpn"] for q in itself()}
-    victim, other, hostile = (End("h1", "rxe1", length=PAGE) for _ in range(3))
+    victim, other, hostile = (End("h1", ulp.DEV1, length=PAGE) for _ in range(3))
     mine = [q for q in itself() if q["lqpn"] not in before]
     r.equal("each domain has a queue pair that is connected to itself", len(mine), 3)
     r.check("nobody can know its packets' numbers", len({q["rq-psn"] for q in mine}) == 3, mine)
@@ -737,7 +742,7 @@ def test_invalidate(r):
     """SEND_WITH_INV of another user's key is refused at most; rxe does not check the key's domain."""
     victim, hostile = two_users()
     friend = User(VICTIM, "h2")
-    friend(begin, "rxe2", seed=3)
+    friend(begin, ulp.DEV2, seed=3)
     join(victim, friend)
     *_, addr, rkey = victim(face)
     grant, near, near_key = victim(new_grant)
@@ -881,7 +886,7 @@ def test_memory(r):
     r.equal("buffers and rings that another user had are zero", seen, [0] * 2 * rounds)
     for i in range(rounds):
         lost = User(VICTIM)
-        lost(begin, "rxe1")
+        lost(begin, ulp.DEV1)
         lost(keep, 30 + i)
         lost.end(signal.SIGKILL)
         seen.append(hostile(dirty))
@@ -1050,7 +1055,7 @@ def test_structs(r):
     """What the kernel writes back: all that it says, nothing beyond, and no padding that is not zero."""
     victim, hostile = two_users()
     friend = User(VICTIM, "h2")
-    friend(begin, "rxe2")
+    friend(begin, ulp.DEV2)
     r.check(
         "the header says of many fields that they are filled in",
         sum(map(len, OUT.values())) > 100,
@@ -1066,7 +1071,7 @@ def test_structs(r):
     listener, port = hostile(listening)
     crowd = [User(HOSTILE, "h2") for _ in range(2)]
     for user in crowd:
-        user(begin, "rxe2")
+        user(begin, ulp.DEV2)
     for user in crowd:
         start(user, ask, port, b"hello")
     r.equal(
@@ -1337,7 +1342,7 @@ def test_limits(r):
     """What a user may have counts for that user, however the file came about; capabilities are those of the machine."""
     share_node()
     one = User(VICTIM, before=with_limit(MEBI))
-    one(begin, "rxe1", length=PAGE)
+    one(begin, ulp.DEV1, length=PAGE)
     r.equal("more than the limit", error_of(one, allocate, MEBI), "ENOMEM")
     half = one(allocate, MEBI // 2)
     one(set_limit, PAGE)
@@ -1347,9 +1352,9 @@ def test_limits(r):
     r.equal("which what there is already counts against", error_of(one, allocate, MEBI), "ENOMEM")
     one(destroyed, half)
     other = User(HOSTILE, before=with_limit(MEBI))
-    other(begin, "rxe1", length=PAGE)
+    other(begin, ulp.DEV1, length=PAGE)
     r.equal("another user has a limit of its own", error_of(other, allocate, MEBI // 2), "none")
-    root = File("h1", "rxe1")
+    root = File("h1", ulp.DEV1)
     other(adopt, fds=[root.fd])
     r.equal(
         "who gets a file of root's has no more by it",
@@ -1469,7 +1474,7 @@ def test_uring(r):
     """One user's io_uring reaches nothing of another user's file, and ends with its own on a file that it was given."""
     victim, hostile = two_users()
     friend = User(VICTIM, "h2")
-    friend(begin, "rxe2", seed=3)
+    friend(begin, ulp.DEV2, seed=3)
     join(victim, friend)
     victim(pad_table, 50)
     qp, buffer = victim(handles)

@@ -170,6 +170,33 @@ relay() {
 
 # --- hosts and processes --------------------------------------------------------
 
+# The devices of h1 and h2: Soft-RoCE, or the lab's adapter.
+# shellcheck disable=SC2034 # for the suites
+dev1=${ULP_HCA:+hca1} dev1=${dev1:-rxe1} dev2=${dev1%1}2
+
+# unplug DEVICE: takes it away.
+unplug() {
+	if [ -z "${ULP_HCA:-}" ]; then timeout 20 rdma link del "$1"; else echo 1 >"/sys/class/infiniband/$1/device/remove"; fi
+}
+
+# found: what the lab's adapter counts, and what it said of it.
+found() {
+	printf '%s %s ' "$(cat /sys/module/ulp_hca/parameters/dma_faults)" "$(cat /sys/module/ulp_hca/parameters/broken_rules)"
+	log_since | grep -E 'ulp_hca .*(DMA fault|rule broken)' | head -n 3
+}
+
+# two-hosts up|down: with ULP_HCA on the lab's adapter, with the rules of the driver that it names. They
+# go only when the adapter has seen no DMA fault and no broken rule.
+[ -z "${ULP_HCA:-}" ] || two-hosts() {
+	local said="0 0 "
+	[ "$1" = up ] || [ ! -d /sys/module/ulp_hca ] || said=$(found)
+	"$vm/../hca/hosts" "$@" || return
+	[ "$said" = "0 0 " ] || {
+		echo "DMA faults, broken rules: $said"
+		return 1
+	}
+}
+
 # in_host h1 CMD...
 in_host() {
 	if [[ ${2:-} = timeout && ${3:-} =~ ^[0-9]+$ ]]; then
@@ -343,6 +370,7 @@ trap 'exit 1' INT TERM HUP
 
 # finish: the table, the plan, and the end.
 finish() {
+	[ -z "${ULP_HCA:-}" ] || check "the hosts go, and the adapter has seen no broken rule" two-hosts down
 	table
 	if [ -n "${ULP_CASES:-}" ] && [ -z "$matched" ]; then
 		not_ok "ULP_CASES" "no case of this suite matches '$ULP_CASES'"

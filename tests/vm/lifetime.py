@@ -32,14 +32,7 @@ SIZE = 1 << 16
 
 
 def remove(r, device):
-    got = subprocess.run(
-        ["timeout", str(DEADLINE), "rdma", "link", "del", device], capture_output=True, text=True, check=False
-    )
-    r.check(
-        f"rdma link del {device} returns",
-        got.returncode == 0,
-        f"status {got.returncode} {got.stderr}",
-    )
+    r.equal(f"{device} goes", ulp.unplug(device), (0, ""))
 
 
 def in_background(function, *args):
@@ -186,7 +179,7 @@ def left_over():
 
 def test_idle(r):
     a, b = pair()
-    bare, unattached = File("h1", "rxe1"), File("h1")
+    bare, unattached = File("h1", ulp.DEV1), File("h1")
     r.check(
         "the open files own queue pairs, completion queues, domains and keys",
         set(left_over()) == {"qp", "cq", "pd", "mr"},
@@ -195,14 +188,16 @@ def test_idle(r):
     a.buffer.map[:] = ulp.pattern(7, SIZE)
     a.file.submit([a.write(b, SIZE)])
     a.cq.wait(1)
-    remove(r, "rxe1")
+    remove(r, ulp.DEV1)
     husk(r, "idle file", a)
     r.check("mapped pages stay as they were", a.buffer.map[:] == ulp.pattern(7, SIZE), "they differ")
     a.buffer.map[:5] = b"still"
     r.check("a file without objects hangs up too", hung_up(bare), "no POLLHUP")
     r.equal("a file without objects is a husk too", error_of(bare.pd), "ENODEV")
     r.equal(
-        "a file that was never attached lists what is left", [ulp.text(d.name) for d in unattached.devices()], ["rxe2"]
+        "a file that was never attached lists what is left",
+        [ulp.text(d.name) for d in unattached.devices()],
+        [ulp.DEV2],
     )
     r.equal("the file on the other device lives on", error_of(b.file.call, "QP_QUERY", qp=b.qp.handle), "none")
     r.check("... and does not hang up", not hung_up(b.file), "POLLHUP")
@@ -214,7 +209,7 @@ def test_idle(r):
 def test_waiter(r):
     a, b = pair()
     second = Cq(a.file, 16)
-    other = File("h2", "rxe2")
+    other = File("h2", ulp.DEV2)
     sleepers = [in_background(wait_for_one, a.file, cq) for cq in (a.cq, a.cq, second)]
     poster = in_background(
         lambda: a.file.submit([a.write(b, 8, flags=0)], cq=second.handle, min_complete=1, timeout_ns=LONG)
@@ -224,7 +219,7 @@ def test_waiter(r):
     a.file.call("CQ_EVENTFD", cq=second.handle, fd=counter)
     bystander = in_background(events, other, 600000)
     blocked([*sleepers, poster, poller, bystander])
-    remove(r, "rxe1")
+    remove(r, ulp.DEV1)
     for i, sleeper in enumerate(sleepers):
         r.equal(f"blocked waiter {i} gets ENODEV", ended(sleeper), "ENODEV")
     got = ended(poster)
@@ -242,7 +237,7 @@ def test_waiter(r):
 
 def test_destroy(r):
     """DESTROY of a completion queue ends the waits for it, whoever delivers its completions."""
-    f = File("h1", "rxe1")
+    f = File("h1", ulp.DEV1)
     for name in ("WORKQUEUE", "SOFTIRQ", "CALLER"):
         cq = Cq(f, 16, N["DELIVER_" + name])
         waits = [in_background(wait_for_one, f, cq) for _ in range(2)]
@@ -261,14 +256,14 @@ def test_destroy(r):
         r.equal(f"{name}: the handle is gone", error_of(f.submit, cq=cq.handle), "ENOENT")
         if "not ended" in got:
             return  # The device's removal would wait for them.
-    remove(r, "rxe1")
+    remove(r, ulp.DEV1)
 
 
 def test_drain(r):
     """The end of a queue pair waits for its last completion, not for a tenth of a second, whoever polls."""
     seconds = []
     for name in ("WORKQUEUE", "CALLER"):
-        f = File("h1", "rxe1")
+        f = File("h1", ulp.DEV1)
         pd = f.pd()
         cq = Cq(f, 256, N["DELIVER_" + name])
         buffer = Buffer(f, pd, 4096)
@@ -298,8 +293,8 @@ def test_attach(r):
         threads = [in_background(attach) for _ in range(4)]
         attached.append(sorted(ended(t) for t in threads))
     r.equal("one attaches, the others are told", set(map(tuple, attached)), {("EALREADY",) * 3 + ("attached",)})
-    subprocess.run("rdma dev set rxe1 name renamed".split(), check=True, timeout=DEADLINE)
-    subprocess.run("rdma dev set renamed name rxe1".split(), check=True, timeout=DEADLINE)
+    subprocess.run(f"rdma dev set {ulp.DEV1} name renamed".split(), check=True, timeout=DEADLINE)
+    subprocess.run(f"rdma dev set renamed name {ulp.DEV1}".split(), check=True, timeout=DEADLINE)
     heard = [sum(e[0] == N["EVENT_DEVICE_RENAMED"] for e in file.events()) for file in files]
     r.equal("every file hears each event once", {n: heard.count(n) for n in heard}, {2: len(files)})
     for file in files:
@@ -310,7 +305,7 @@ def test_flight(r):
     a, b = pair(length=SIZE, depth=128)
     wrs = [a.write(b, SIZE, user_data=i) for i in range(100)]
     r.equal("100 writes are posted", a.file.submit(wrs).posted, 100)
-    remove(r, "rxe1")
+    remove(r, ulp.DEV1)
     got = a.cq.reap()
     r.equal("each of them completes, once and in order", [c.user_data for c in got], list(range(100)))
     statuses = [c.status for c in got]
@@ -323,7 +318,7 @@ def test_peer(r):
     """The device of the other end: here the requests fail one by one, and the file lives."""
     a, b = pair(length=SIZE, depth=128, connect=FINITE)
     a.file.submit([a.write(b, SIZE, user_data=i) for i in range(100)])
-    remove(r, "rxe2")
+    remove(r, ulp.DEV2)
     got = a.cq.wait(100)
     r.equal("each of 100 requests completes once, in order", [c.user_data for c in got], list(range(100)))
     states = [c.status for c in got]
@@ -367,7 +362,7 @@ def test_load(r):
         while True:
             file = File(host_name)
             try:
-                file.attach("rxe1")
+                file.attach(ulp.DEV1)
                 file.pd()
             finally:
                 file.close()
@@ -378,12 +373,12 @@ def test_load(r):
             in_background(post, a, b, False),
             in_background(post, b, a, True),
             in_background(churn, a.file),
-            in_background(churn, File("h1", "rxe1")),
+            in_background(churn, File("h1", ulp.DEV1)),
             in_background(knock, "h1"),
         ]
         time.sleep(0.2 + 0.05 * i)
         running = [w.result for w in workers]
-        remove(r, "rxe1")
+        remove(r, ulp.DEV1)
         got = [ended(w) for w in (workers[0], workers[2], workers[3])]
         r.equal(
             f"round {i}: every worker on the removed device ends with ENODEV",
@@ -398,10 +393,8 @@ def test_load(r):
         r.equal(f"round {i}: the peer's writes fail", ended(workers[1]), "failed")
         for file in (a.file, b.file):
             file.close()
-        subprocess.run(
-            "ip netns exec h1 rdma link add rxe1 type rxe netdev w1".split(), check=True, timeout=20 * ulp.PATIENCE
-        )
-        ulp.until(lambda: error_of(ulp.gid_of, "rxe1") == "none")
+        r.equal(f"round {i}: {ulp.DEV1} comes back", ulp.plug(), (0, ""))
+        ulp.until(lambda: error_of(ulp.gid_of, ulp.DEV1) == "none")
 
 
 def test_netdev(r):

@@ -375,18 +375,18 @@ def test_rdma(r):
             for line in read("rdma.current", "rdma")
         }
 
-    write("rdma.max", "rxe1 hca_handle=2 hca_object=4", "rdma")
-    before = File("h1", "rxe1")
+    write("rdma.max", f"{ulp.DEV1} hca_handle=2 hca_object=4", "rdma")
+    before = File("h1", ulp.DEV1)
     before.pd()
     write("cgroup.procs", "0", "rdma")
-    file, second = File("h1", "rxe1"), File("h1", "rxe1")
-    r.equal("attached files are counted", current()["rxe1"], (2, 0))
+    file, second = File("h1", ulp.DEV1), File("h1", ulp.DEV1)
+    r.equal("attached files are counted", current()[ulp.DEV1], (2, 0))
     third = File("h1")
-    r.equal("one more than the limit", error_of(third.attach, "rxe1"), "EDQUOT")
+    r.equal("one more than the limit", error_of(third.attach, ulp.DEV1), "EDQUOT")
     r.equal("is not attached", error_of(third.pd), "ENXIO")
     pd, cq = file.pd(), Cq(file, 16)
     buffer = second.call("BUFFER_CREATE", pd=second.pd(), node=N["NODE_ANY"], length=4096)
-    r.equal("objects are counted", current()["rxe1"], (2, 4))
+    r.equal("objects are counted", current()[ulp.DEV1], (2, 4))
     got = [
         error_of(f)
         for f in (
@@ -400,29 +400,29 @@ def test_rdma(r):
         )
     ]
     r.equal("none of any kind goes beyond the limit", got, ["EDQUOT"] * 7)
-    r.equal("nor is it counted", current()["rxe1"], (2, 4))
+    r.equal("nor is it counted", current()[ulp.DEV1], (2, 4))
     file.destroy(cq.handle)
     grant = second.grant(buffer)
-    r.equal("one was given back, and another made", current()["rxe1"], (2, 4))
+    r.equal("one was given back, and another made", current()[ulp.DEV1], (2, 4))
     second.destroy(grant.handle)
     second.close()
-    r.equal("a file that was closed has nothing", current()["rxe1"], (1, 1))
-    r.equal("and another can be attached", error_of(third.attach, "rxe1"), "none")
+    r.equal("a file that was closed has nothing", current()[ulp.DEV1], (1, 1))
+    r.equal("and another can be attached", error_of(third.attach, ulp.DEV1), "none")
     r.equal("who attached before pays no more than before", error_of(before.pd), "none")
-    r.equal("objects are counted where they are made", current()["rxe1"], (2, 2))
+    r.equal("objects are counted where they are made", current()[ulp.DEV1], (2, 2))
     child = os.fork()
     if child == 0:
         file.pd()
         os.kill(os.getpid(), 9)
     os.waitpid(child, 0)
-    r.equal("what a child made is there when it was killed", current()["rxe1"], (2, 3))
-    r.equal("the device goes", subprocess.run("timeout 10 rdma link del rxe1".split(), check=False).returncode, 0)
-    r.equal("and what was counted with it", current().get("rxe1"), None)
+    r.equal("what a child made is there when it was killed", current()[ulp.DEV1], (2, 3))
+    r.equal("the device goes", ulp.unplug(ulp.DEV1), (0, ""))
+    r.equal("and what was counted with it", current().get(ulp.DEV1), None)
     write("cgroup.procs", "0", "")
     for f in (file, third, before):
         f.close()
     os.rmdir(f"{ROOT}/rdma")
-    subprocess.run("ip netns exec h1 rdma link add rxe1 type rxe netdev w1".split(), check=True)
+    r.equal("it comes back", ulp.plug(), (0, ""))
 
 
 def charged():

@@ -157,7 +157,7 @@ def qp_like(end, **more):
         pd=end.pd,
         send_cq=end.cq.handle,
         recv_cq=end.cq.handle,
-        **{"qp_type": N["QPT_RC"], "max_send_wr": 32, "max_recv_wr": 32, "max_send_sge": 4, "max_recv_sge": 4} | more,
+        **{"qp_type": N["QPT_RC"], "max_send_wr": 32, "max_recv_wr": 32, "max_send_sge": 1, "max_recv_sge": 1} | more,
     )
     end.qp.handle, end.qp.num = got.handle, got.qp_num
     end.psn = got.qp_num * 4099 & 0xFFFFFF
@@ -200,7 +200,7 @@ def test_empty(r):
 
 
 def test_elements(r):
-    a, b = connected()
+    a, b = connected(max_send_sge=4, max_recv_sge=4)
     a.buffer.map[:] = pattern(6, a.buffer.length)
     at, _keep = elements(a, (10, 100), (4096, 5000), (0, 0), (60000, 7))
     want = a.buffer.map[10:110] + a.buffer.map[4096:9096] + a.buffer.map[60000:60007]
@@ -240,7 +240,7 @@ def test_elements(r):
 
 
 def test_inline(r):
-    a, b = connected(max_inline=64)
+    a, b = connected(max_inline=64, max_send_sge=2)
     flags = N["SEND_INLINE"] | N["SEND_SIGNALED"]
     a.buffer.map[:] = pattern(2, a.buffer.length)
     want = a.buffer.map[100:164]
@@ -622,7 +622,7 @@ def test_cookies(r):
     one, two, three = 0x1122334455667788, (1 << 64) - 1, 1 << 63
     a, b = ulp.End("h1"), ulp.End("h2")
     qp = {"pd": a.pd, "send_cq": a.cq.handle, "recv_cq": a.cq.handle, "qp_type": N["QPT_RC"]}
-    room = dict.fromkeys(("max_send_wr", "max_recv_wr", "max_send_sge", "max_recv_sge"), 4)
+    room = {"max_send_wr": 4, "max_recv_wr": 4, "max_send_sge": 1, "max_recv_sge": 1}
     made = a.file.call("QP_CREATE", user_data=one, **qp, **room)
     a.qp.handle, a.qp.num = made.handle, made.qp_num
     a.connect(b)

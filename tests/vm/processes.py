@@ -74,7 +74,7 @@ def test_processes(r):
     """Two processes on one device write to each other; one of them is killed."""
 
     def body(wire):
-        end = End("h1", "rxe1")
+        end = End("h1", ulp.DEV1)
         say(wire, end.qp.num, end.psn, end.grant.addr, end.grant.rkey, end.qp.handle)
         qpn, psn, addr, rkey, seed = listen(wire)
         connect(end, end.file.gid().gid, qpn, psn)
@@ -113,7 +113,7 @@ def test_processes(r):
 
 def test_devices(r):
     """One process on two devices: nothing of one can be used with the other."""
-    a, b = End("h1", "rxe1"), End("h2", "rxe2")
+    a, b = End("h1", ulp.DEV1), End("h2", ulp.DEV2)
     a.connect(b)
     b.connect(a)
     for end, seed in ((a, 1), (b, 2)):
@@ -136,7 +136,7 @@ def test_devices(r):
     wr.sge.buffer = more[-1]
     r.equal("nor in a request", error_of(a.file.submit, [wr]), "ENOENT")
     names = [ulp.text(e.file.call("DEVICE_QUERY").name) for e in (a, b)]
-    r.equal("each file has its device", names, ["rxe1", "rxe2"])
+    r.equal("each file has its device", names, [ulp.DEV1, ulp.DEV2])
 
 
 class Only:
@@ -190,7 +190,7 @@ def test_passed(r):
         [at, a.buffer.length, a.cq.handle, a.qp.handle, b.grant.addr, b.grant.rkey, a.buffer.handle]
     ).encode()
     socket.send_fds(child.wire, [what], [a.file.fd])
-    r.equal("the namespace is that of who opened it", child.hear(), [["rxe1"]])
+    r.equal("the namespace is that of who opened it", child.hear(), [[ulp.DEV1]])
     r.equal("who got it maps its buffers, posts and waits", child.hear(), [True, 1, 1])
     r.equal("what was written is there", (b.buffer.map[:4096], a.cq.reap()[0].status), (pattern(6, 4096), 0))
     r.equal("who makes a buffer pays for it", (child.hear(), pinned()), ([MEBI], mine))
@@ -250,16 +250,16 @@ def test_shared(r):
     """Devices are shared: that of another namespace can be attached, but its GIDs cannot be used."""
     file = File("h1")
     local = {ulp.text(d.name): bool(d.flags & N["DEVICE_LOCAL_NET"]) for d in file.devices()}
-    r.equal("both are listed, with whose they are", local, {"rxe1": True, "rxe2": False})
+    r.equal("both are listed, with whose they are", local, {ulp.DEV1: True, ulp.DEV2: False})
     got = file.attach("")
-    r.equal("the default one is our own", ulp.text(got.name), "rxe1")
+    r.equal("the default one is our own", ulp.text(got.name), ulp.DEV1)
     other = File("h1")
-    got = other.attach("rxe2")
+    got = other.attach(ulp.DEV2)
     r.equal("it has no GID that can be used here", got.gid_index, 2**32 - 1)
     gids = other.entries("GID_QUERY", "gid_entry", port=1)
     r.equal("the GIDs of the other namespace are not shown", [bytes(g.gid).hex() for g in gids], [])
     pd = other.pd()
-    other.gid_index, gid = ulp.gid_of("rxe2")
+    other.gid_index, gid = ulp.gid_of(ulp.DEV2)
     gid = bytes.fromhex(gid.replace(":", ""))
     r.equal("AH_CREATE refuses the index of one", error_of(other.ah, pd, gid), "ENOENT")
     qp = ulp.Qp(other, pd, Cq(other, 4))
@@ -280,12 +280,14 @@ def test_exclusive(r):
             ).stdout
         shown[host] = sorted(d["ifname"] for d in json.loads(got or "[]"))
     r.equal(
-        "each device is in one namespace", sorted(name for names in shown.values() for name in names), ["rxe1", "rxe2"]
+        "each device is in one namespace",
+        sorted(name for names in shown.values() for name in names),
+        [ulp.DEV1, ulp.DEV2],
     )
     for host, names in shown.items():
         where = host or "the first one"
         r.equal(f"{where}: its own are listed alone", sorted(ulp.text(d.name) for d in File(host).devices()), names)
-        for name in ("rxe1", "rxe2"):
+        for name in (ulp.DEV1, ulp.DEV2):
             want = "none" if name in names else "ENOENT"
             file = File(host)
             r.equal(

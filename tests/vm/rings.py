@@ -513,7 +513,7 @@ def test_removed(r):
     blocked([waiter])
     poster = in_background(post)
     r.check("requests are posted", ulp.until(lambda: posting.header.head > 64), posting.header.head)
-    remove(r, "rxe1")
+    remove(r, ulp.DEV1)
     r.equal("a thread that posts gets ENODEV", ended(poster), "ENODEV")
     r.equal("one that waits says so", (ended(waiter), waiting.header.wait_error), (None, -errno.ENODEV))
     r.equal("then every KICK is ENODEV", (error_of(idle.kick), error_of(idle.kick, None, 0)), ("ENODEV",) * 2)

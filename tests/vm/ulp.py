@@ -17,6 +17,7 @@ import mmap
 import os
 import re
 import shutil
+import subprocess
 import sys
 import time
 
@@ -24,6 +25,10 @@ from abi import N, OUT, S, SIZES  # noqa: F401 # OUT is for the modules that imp
 
 here = os.path.dirname(os.path.abspath(__file__))
 DEVICE = "/dev/rust_ulp"
+# The driver whose rules the lab's adapter has, where it takes the place of Soft-RoCE.
+HCA = os.environ.get("ULP_HCA", "")
+# The devices of h1 and h2.
+DEV1, DEV2 = ("hca1", "hca2") if HCA else ("rxe1", "rxe2")
 libc = ctypes.CDLL(None, use_errno=True)
 
 STATUS = {
@@ -131,6 +136,47 @@ def until(function, seconds=20):
     return got
 
 
+def shell(words):
+    """Runs a command of the shell; its status, and what it printed."""
+    command = ["timeout", str(20 * PATIENCE), "sh", "-c", words]
+    got = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return got.returncode, got.stdout
+
+
+def adapter(**parameters):
+    """Sets parameters of the lab's adapter."""
+    for name, value in parameters.items():
+        with open(f"/sys/module/ulp_hca/parameters/{name}", "w") as f:
+            f.write(str(value))
+
+
+def unplug(device):
+    """Takes a device away."""
+    return shell(f"echo 1 >/sys/class/infiniband/{device}/device/remove" if HCA else f"rdma link del {device}")
+
+
+def plug():
+    """Brings the device of h1 back."""
+    return shell(f"{here}/../hca/hosts up" if HCA else "ip netns exec h1 rdma link add rxe1 type rxe netdev w1")
+
+
+@contextlib.contextmanager
+def cut():
+    """The line between the hosts is cut while the block runs."""
+    if HCA:
+        adapter(deaf=2)
+    else:
+        line = "dev w2 root netem loss 100%"
+        subprocess.run(f"ip netns exec h2 tc qdisc add {line}".split(), check=True)
+    try:
+        yield
+    finally:
+        if HCA:
+            adapter(deaf=0)
+        else:
+            subprocess.run(f"ip netns exec h2 tc qdisc del {line}".split(), check=True)
+
+
 def sleeps_in_module(thread):
     """Whether the thread has come into the module, and sleeps there: one that is only on its way does not."""
     task = f"/proc/self/task/{thread.native_id}/"
@@ -139,6 +185,10 @@ def sleeps_in_module(thread):
             return "rust_ulp" in stack.read() and stat.read().rsplit(")", 1)[1].split()[0] in "SD"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+class Missing(OSError):
+    """The adapter lacks, by its own account, what a test needs. The test is skipped; tests/skips.txt must allow it."""
 
 
 class File(OnHost):
@@ -160,8 +210,42 @@ class File(OnHost):
         struct = name or command.lower()
         arg = S[struct](**{"size": 0} | sizes_of(struct) | fields)
         arg.size = arg.size or ctypes.sizeof(arg)
-        ioctl(self.fd, N["IOC_" + command], ctypes.byref(arg))
+        try:
+            ioctl(self.fd, N["IOC_" + command], ctypes.byref(arg))
+        except OSError as e:
+            if HCA and (what := self.lacks(command, arg)):
+                raise Missing(e.errno, f"{HCA} has not {what}") from None
+            raise
         return arg
+
+    def lacks(self, command, arg):
+        """What the adapter lacks for that command by its own account, or nothing."""
+        if command not in ("CQ_CREATE", "SRQ_CREATE", "QP_CREATE", "SUBMIT"):
+            return ""
+        q = self.call("DEVICE_QUERY")
+        if command == "CQ_CREATE":
+            return arg.entries > q.max_cqe and "such long completion queues"
+        if command == "SRQ_CREATE":
+            return not q.caps & N["CAP_SRQ"] and "shared receive queues"
+        if command == "SUBMIT":
+            wrs = (S["wr"] * arg.nr_wrs).from_address(arg.wrs) if arg.wrs else ()
+            names = [n for n in N if n.startswith("WR_") for wr in wrs if N[n] == wr.opcode != N["WR_RECV"]]
+            return next((n for n in names if not q.rc_send_ops & 1 << N[n]), "")
+        kind = next(k for k in ("RC", "UC", "UD") if N["QPT_" + k] == arg.qp_type)
+        if not getattr(q, kind.lower() + "_send_ops"):
+            return "queue pairs of type " + kind
+        if arg.max_send_sge > q.max_send_sge:
+            return f"{arg.max_send_sge} elements"
+        if max(arg.max_send_wr, arg.max_recv_wr) > q.max_qp_wr:
+            return "such long queues"
+        if arg.max_inline:
+            # No attribute of a device tells: whether it makes the same without.
+            arg.max_inline, inline = 0, arg.max_inline
+            with contextlib.suppress(OSError):
+                ioctl(self.fd, N["IOC_QP_CREATE"], ctypes.byref(arg))
+                self.destroy(arg.handle)
+                return f"{inline} bytes inline"
+        return ""
 
     def issue(self, command, arg):
         """Issues the command with that struct: the errno, 0 when it succeeded, and the struct."""
@@ -210,9 +294,13 @@ class File(OnHost):
     def grant(self, buffer, access=None, offset=0, length=None):
         if access is None:
             access = N["ACCESS_REMOTE_WRITE"]
-        return self.call(
-            "GRANT_CREATE", buffer=buffer.handle, access=access, offset=offset, length=length or buffer.length
-        )
+        length = length or buffer.length
+        try:
+            return self.call("GRANT_CREATE", buffer=buffer.handle, access=access, offset=offset, length=length)
+        except OSError as e:
+            if HCA and length > buffer.key_bytes:
+                raise Missing(e.errno, f"a key of {HCA} has {buffer.key_bytes} bytes, not {length}") from None
+            raise
 
     def submit(self, wrs=(), cq=0, min_complete=0, timeout_ns=0, flags=0):
         array = (S["wr"] * max(1, len(wrs)))(*wrs)
@@ -464,7 +552,8 @@ class End(OnHost):
     """One end of a connection with all it needs: attached file, PD, CQ, QP, a granted buffer."""
 
     def __init__(self, host_name=None, device="", length=1 << 16, depth=128, access=None, entries=256, kind="RC"):
-        self.file = File(host_name, device)
+        # On InfiniBand each host sees both.
+        self.file = File(host_name, device or (HCA and {"h2": DEV2}.get(host_name, DEV1)))
         self.pd = self.file.pd()
         self.cq = Cq(self.file, entries)
         self.buffer = Buffer(self.file, self.pd, length)
@@ -566,6 +655,9 @@ class Report:
         """Calls a test that makes checks of its own; what it raises is a failure."""
         try:
             return function(self, *args)
+        except Missing as e:
+            self.skip(name, e.strerror)
+            return None
         except Exception as e:  # a test that breaks off is a failed test, the others go on
             where = e.__traceback__
             while where.tb_next:

@@ -38,6 +38,8 @@ def ops_of(*names):
 @contextlib.contextmanager
 def netem(host_name, device, *what):
     """What `host_name` sends from `device` goes through netem while the block runs."""
+    if ulp.HCA:
+        raise ulp.Missing(0, "the adapter's link loses and delays nothing")
     tc = ["ip", "netns", "exec", host_name, "tc", "qdisc"]
     subprocess.run([*tc, "add", "dev", device, "root", "netem", *what], check=True)
     try:
@@ -439,7 +441,7 @@ def test_ud_refused(r):
 
     # Its GID is the table's no more, and names no netdev: that has become no narrower.
     ip("h1", "addr", "del", "10.9.0.1/24", "dev", "w1")
-    r.check("the address goes, and the GID with it", until(lambda: not ipv4_gid("rxe1")))
+    r.check("the address goes, and the GID with it", until(lambda: not ipv4_gid(ulp.DEV1)))
     r.equal(
         "a datagram may be as long as before",
         [error_of(a.file.submit, [send(length=n)]) for n in (4097, 4096)],
@@ -447,7 +449,7 @@ def test_ud_refused(r):
     )
     r.equal("it is done, whether it was sent or not", len(a.cq.wait(1)), 1)
     ip("h1", "addr", "add", "10.9.0.1/24", "dev", "w1")
-    r.check("both come back", until(lambda: ipv4_gid("rxe1")))
+    r.check("both come back", until(lambda: ipv4_gid(ulp.DEV1)))
 
 
 def test_ud_flight(r):
@@ -862,7 +864,7 @@ def await_events(file, want):
 def test_events(r):
     r.equal("the module has them", ulp.File("h1").call("QUERY").features & N["FEATURE_EVENTS"] != 0, True)
     r.equal("a file without a device has no events", error_of(os.read, ulp.File("h1").fd, 64), "ENXIO")
-    a, also, b = ulp.File("h1", "rxe1"), ulp.File("h1", "rxe1"), ulp.File("h2", "rxe2")
+    a, also, b = ulp.File("h1", ulp.DEV1), ulp.File("h1", ulp.DEV1), ulp.File("h2", ulp.DEV2)
     r.equal("read() wants room for a record", error_of(os.read, a.fd, 31), "EINVAL")
     os.set_blocking(a.fd, False)
     r.equal("with O_NONBLOCK it does not wait", error_of(os.read, a.fd, 32), "EAGAIN")
@@ -924,11 +926,11 @@ def test_events(r):
             os.read(a.fd, 32)
     except Interrupted:
         r.check("a signal ends the wait", True)
-    subprocess.run(["rdma", "dev", "set", "rxe1", "name", "renamed"], check=True)
+    subprocess.run(["rdma", "dev", "set", ulp.DEV1, "name", "renamed"], check=True)
     renamed = (N["EVENT_DEVICE_RENAMED"], 0, 0, 0)
     r.equal("a new name is an event, once", await_events(a, renamed[0]).count(renamed), 1)
     r.equal("and the name is the new one", ulp.text(a.call("DEVICE_QUERY").name), "renamed")
-    subprocess.run(["rdma", "dev", "set", "renamed", "name", "rxe1"], check=True)
+    subprocess.run(["rdma", "dev", "set", "renamed", "name", ulp.DEV1], check=True)
     await_events(a, N["EVENT_DEVICE_RENAMED"])
 
     # A bad address loses no record.
@@ -1139,12 +1141,11 @@ def test_gone(r):
     b.file.submit([b.qp.wr("RECV", b.buffer, 0, 8192) for _ in range(100)])
     a.file.submit([a.qp.datagram(a.ah.handle, b.qp.num, QKEY, a.buffer, 0, 4096) for _ in range(100)])
     got = []
-    idle = ulp.File("h2", "rxe2")
+    idle = ulp.File("h2", ulp.DEV2)
     reader = threading.Thread(target=lambda: got.append(os.read(idle.fd, 4096)))
     reader.start()
-    for name in ("rxe1", "rxe2"):
-        subprocess.run(["rdma", "link", "del", name], check=True, timeout=20 * ulp.PATIENCE)
-        r.check(f"{name} goes", not os.path.exists(f"/sys/class/infiniband/{name}"), "it is there")
+    for name in (ulp.DEV1, ulp.DEV2):
+        r.equal(f"{name} goes", (ulp.unplug(name), os.path.exists(f"/sys/class/infiniband/{name}")), ((0, ""), False))
     reader.join(10 * ulp.PATIENCE)
     removed = N["EVENT_DEVICE_REMOVED"]
     r.equal(
