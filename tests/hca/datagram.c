@@ -73,8 +73,10 @@ static void deliver(struct hca_qp *qp, struct hca_qp *to, struct hca_wqe *wqe,
 	/* With the highest bit set the sender's own Q_Key counts. */
 	if (qkey >> 31 && qp->ib.qp_num != 1)
 		qkey = qp->attr.qkey;
-	if (to->ib.qp_num != 1 && to->attr.qkey != qkey)
+	if (to->ib.qp_num != 1 && to->attr.qkey != qkey) {
+		atomic_inc(&to_hca(to->ib.device)->bad_qkeys);
 		return;
+	}
 	if (hca_take_recv(to, wc.byte_len, &qp->far, &wc.wr_id))
 		return;
 	wc.network_hdr_type = fill_grh(qp, wqe, sgid);

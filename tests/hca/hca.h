@@ -62,6 +62,8 @@ struct hca {
 	struct net_device *netdev;
 	/* Pause frames that came in. */
 	atomic64_t pauses;
+	/* Datagrams with a wrong Q_Key. */
+	atomic_t bad_qkeys;
 	int number;
 	struct xarray qps;
 	struct xarray mrs;

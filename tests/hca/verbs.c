@@ -953,6 +953,7 @@ static int query_port(struct ib_device *ib, u32 port, struct ib_port_attr *attr)
 	attr->ip_gids = !!netdev;
 	attr->lid = netdev ? 0 : hca_lid(hca, port);
 	attr->port_cap_flags = IB_PORT_CM_SUP;
+	attr->qkey_viol_cntr = atomic_read(&hca->bad_qkeys);
 	attr->max_msg_sz = 1 << 30;
 	attr->max_vl_num = 1;
 	attr->active_width = IB_WIDTH_4X;
