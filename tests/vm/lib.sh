@@ -179,6 +179,12 @@ unplug() {
 	if [ -z "${ULP_HCA:-}" ]; then timeout 20 rdma link del "$1"; else echo 1 >"/sys/class/infiniband/$1/device/remove"; fi
 }
 
+# is_roce: the device of h1 is of RoCE, so that two ends can meet over TCP and connect their queue pairs.
+is_roce() {
+	[ "$(cat "/sys/class/infiniband/$dev1/ports/1/link_layer")" = Ethernet ] &&
+		! grep -q RNIC "/sys/class/infiniband/$dev1/node_type"
+}
+
 # found: what the lab's adapter counts, and what it said of it.
 found() {
 	printf '%s %s ' "$(cat /sys/module/ulp_hca/parameters/dma_faults)" "$(cat /sys/module/ulp_hca/parameters/broken_rules)"

@@ -85,6 +85,17 @@ def meet(length=1 << 16, **more):
     return server, c, thread.end(), request, accepted
 
 
+def pair(length, **more):
+    """Two connected ends, on h1 and h2, of which the first may send first."""
+    a, b = (on(host, End, host, length=length, **more) for host in ("h1", "h2"))
+    listener = on("h2", listen, b.file, "10.9.0.2")
+    thread = Thread(on, "h1", connect, a, "10.9.0.2", listener.addr.port, b"", SECONDS)
+    accept(b, get_request(b.file, listener.handle, 20).handle, b"", SECONDS)
+    thread.end()
+    on("h2", b.file.destroy, listener.handle)
+    return a, b
+
+
 def run(e, *wrs):
     """The status of each, as they complete."""
     e.file.submit(list(wrs))

@@ -143,6 +143,13 @@ def shell(words):
     return got.returncode, got.stdout
 
 
+def is_iwarp():
+    """Whether the device of h1 is there, and is iWARP."""
+    with contextlib.suppress(OSError), open(f"/sys/class/infiniband/{DEV1}/node_type") as f:
+        return "RNIC" in f.read()
+    return False
+
+
 def adapter(**parameters):
     """Sets parameters of the lab's adapter."""
     for name, value in parameters.items():
@@ -220,6 +227,8 @@ class File(OnHost):
 
     def lacks(self, command, arg):
         """What the adapter lacks for that command by its own account, or nothing."""
+        if command == "QP_MODIFY":
+            return is_iwarp() and "queue pairs that QP_MODIFY connects"
         if command not in ("CQ_CREATE", "SRQ_CREATE", "QP_CREATE", "SUBMIT"):
             return ""
         q = self.call("DEVICE_QUERY")
@@ -230,6 +239,9 @@ class File(OnHost):
         if command == "SUBMIT":
             wrs = (S["wr"] * arg.nr_wrs).from_address(arg.wrs) if arg.wrs else ()
             names = [n for n in N if n.startswith("WR_") for wr in wrs if N[n] == wr.opcode != N["WR_RECV"]]
+            short = any(x.sge.length <= 64 and x.sge.offset % 4096 + x.sge.length > 4096 for x in wrs)
+            if is_iwarp() and short:
+                return "short messages that cross the end of a page"
             return next((n for n in names if not q.rc_send_ops & 1 << N[n]), "")
         kind = next(k for k in ("RC", "UC", "UD") if N["QPT_" + k] == arg.qp_type)
         if not getattr(q, kind.lower() + "_send_ops"):
@@ -590,6 +602,10 @@ FINITE = {"retry_cnt": 6, "timeout": 16}
 
 def pair(length=1 << 16, connect=None, **more):
     """Two connected ends, on h1 and h2; `connect` is for Qp.connect."""
+    if HCA and is_iwarp():
+        import siw
+
+        return siw.pair(length, **more)
     a, b = End("h1", length=length, **more), End("h2", length=length, **more)
     a.connect(b, **connect or {})
     b.connect(a, **connect or {})
