@@ -246,8 +246,10 @@ static enum ib_wc_status receive(struct hca_qp *qp, struct hca_qp *to,
 static enum ib_wc_status remote(struct hca_qp *qp, struct hca_qp *to,
 				struct hca_wqe *wqe, int access)
 {
-	if ((to->attr.qp_access_flags & access) != access ||
-	    hca_segs_add(&qp->far, to_hca(to->ib.device), to->ib.pd,
+	/* As check_op_valid() of rxe: what the queue pair does not enable is invalid. */
+	if ((to->attr.qp_access_flags & access) != access)
+		return refuse(to, IB_WC_REM_INV_REQ_ERR);
+	if (hca_segs_add(&qp->far, to_hca(to->ib.device), to->ib.pd,
 			 wqe->rdma.rkey, wqe->rdma.addr, wqe->length, access))
 		return refuse(to, IB_WC_REM_ACCESS_ERR);
 	return IB_WC_SUCCESS;
