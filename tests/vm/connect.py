@@ -1796,6 +1796,8 @@ class Talker(End):
 
 
 def stock(host, *command):
+    if ulp.HCA and ulp.DEV1 not in ulp.shell("ibv_devices")[1]:
+        raise ulp.Missing(0, "libibverbs has no driver for the adapter")
     return subprocess.Popen(
         [*ulp.at(host), "timeout", str(30 * PATIENCE), *command],
         stdin=subprocess.DEVNULL,
