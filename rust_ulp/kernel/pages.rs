@@ -642,7 +642,7 @@ impl Block<'_> {
 /// # Invariants
 ///
 /// `ptr` is the aligned kernel address of a word in `_pages`, which stays there as long as these.
-/// The kernel accesses the word as an atomic only.
+/// The kernel accesses the word as an atomic, or by volatile accesses, only.
 pub(crate) struct Word {
     ptr: NonNull<u32>,
     _pages: Arc<Pages>,
@@ -657,6 +657,20 @@ impl Word {
     fn atomic(&self) -> &Atomic<u32> {
         // SAFETY: By the type invariant. Accesses of user space are outside Rust's memory model.
         unsafe { Atomic::from_ptr(self.ptr.as_ptr()) }
+    }
+
+    /// Loads the word without ordering: `READ_ONCE()`. Any context.
+    #[inline(always)]
+    pub(crate) fn load(&self) -> u32 {
+        // SAFETY: By the type invariant.
+        unsafe { self.ptr.as_ptr().read_volatile() }
+    }
+
+    /// Stores the word without ordering: `WRITE_ONCE()`. Any context.
+    #[inline(always)]
+    pub(crate) fn store(&self, value: u32) {
+        // SAFETY: By the type invariant.
+        unsafe { self.ptr.as_ptr().write_volatile(value) };
     }
 
     /// Loads the word with acquire ordering. Any context.

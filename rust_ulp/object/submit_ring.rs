@@ -92,7 +92,7 @@ impl Header {
 
     /// Reads the time limit of a wait, each half once.
     fn timeout_ns(&self) -> u64 {
-        let halves = self.timeout_ns.each_ref().map(Word::load_acquire);
+        let halves = self.timeout_ns.each_ref().map(Word::load);
         let [[a, b, c, d], [e, f, g, h]] = halves.map(u32::to_ne_bytes);
         u64::from_ne_bytes([a, b, c, d, e, f, g, h])
     }
@@ -101,8 +101,8 @@ impl Header {
     fn set_timeout_ns(&self, left_ns: u64) {
         let [a, b, c, d, e, f, g, h] = left_ns.to_ne_bytes();
         let [first, second] = &self.timeout_ns;
-        first.store_release(u32::from_ne_bytes([a, b, c, d]));
-        second.store_release(u32::from_ne_bytes([e, f, g, h]));
+        first.store(u32::from_ne_bytes([a, b, c, d]));
+        second.store(u32::from_ne_bytes([e, f, g, h]));
     }
 }
 
@@ -187,18 +187,18 @@ impl SubmitRing {
 
     /// Reads the wait that user space asks for, if any. Returns [`EINVAL`] for undefined flags.
     pub(crate) fn wait_args(&self) -> Result<Option<WaitArgs>> {
-        let flags = self.header.flags.load_acquire();
+        let flags = self.header.flags.load();
         if flags & !abi::TIMEOUT_ABSOLUTE != 0 {
             return Err(EINVAL);
         }
-        let cq = self.header.cq.load_acquire();
+        let cq = self.header.cq.load();
         if cq == 0 {
             return Ok(None);
         }
         Ok(Some(WaitArgs {
             flags,
             cq,
-            min_complete: self.header.min_complete.load_acquire(),
+            min_complete: self.header.min_complete.load(),
             timeout_ns: self.header.timeout_ns(),
         }))
     }
@@ -222,18 +222,18 @@ impl SubmitRing {
     pub(crate) fn consume(&self, pending: &mut Pending, posted: u32) {
         pending.entries.advance_by(pending.batch.entries_of(posted));
         pending.entries.release(&self.header.head);
-        self.header.posted.store_release(posted);
+        self.header.posted.store(posted);
     }
 
     /// Reports the number of the request that failed.
     pub(crate) fn report_bad(&self, index: u32) {
-        self.header.bad_index.store_release(index);
+        self.header.bad_index.store(index);
     }
 
     /// Reports the result of a wait: the unread completions, and the time that is left.
     pub(crate) fn report_wait(&self, completed: u32, error: i32, left_ns: u64) {
-        self.header.completed.store_release(completed);
-        self.header.wait_error.store_release(error as u32);
+        self.header.completed.store(completed);
+        self.header.wait_error.store(error as u32);
         self.header.set_timeout_ns(left_ns);
     }
 }
