@@ -18,11 +18,11 @@ use crate::{
         pages::PAGE_SIZE,
         uring::PendingCmd, //
     },
-    limits::MAX_MESSAGE,
-    logic::{
-        cq_ring::CqRing,
-        remote::RemoteOp, //
+    limits::{
+        MAX_INLINE,
+        MAX_MESSAGE, //
     },
+    logic::cq_ring::CqRing,
     object::{
         batch::{
             decoded,
@@ -43,6 +43,7 @@ use crate::{
     },
     rdma::{
         chain::{
+            Alike,
             Chain,
             Inline,
             TargetRef, //
@@ -52,12 +53,14 @@ use crate::{
             Flags,
             Local,
             Operation,
+            PlainOp,
             Tail, //
         }, //
     },
     uapi::{
         abi,
         decode::{
+            is_plain,
             DecodedWr,
             Elements,
             Op,
@@ -65,10 +68,7 @@ use crate::{
         }, //
     }, //
 };
-use kernel::{
-    prelude::*,
-    transmute::AsBytes, //
-};
+use kernel::prelude::*;
 
 /// The environment that a batch is resolved in.
 pub(crate) struct SubmitCtx<'a> {
@@ -123,46 +123,45 @@ impl Batch {
         let mut left: &[abi::Wr] = wrs;
         let is_alone = left.len() == 1;
         let mut data = data.iter().peekable();
-        let mut run: Option<QueueRun<'_>> = None;
         let mut cache = LookupCache::default();
         let mut index = 0;
-        while let Some((wr, rest)) = left.split_first() {
+        while let Some(first) = left.first() {
             let fail = |error: Error| BadWr { index, error };
-            let request = decoded(wr).map_err(fail)?;
-            let run = match &mut run {
-                Some(run) if run.left > 1 => {
-                    run.left = run.left.wrapping_sub(1);
-                    run
+            let mut run = match QueueRun::begin(ctx, left) {
+                Ok(run) => run,
+                // What is wrong with the request itself takes precedence.
+                Err(error) => return Err(fail(decoded(first).err().unwrap_or(error))),
+            };
+            // Of several requests, the caller is told which one found no slot.
+            chain.begin(run.target, run.left, is_alone).map_err(fail)?;
+            while let (Some((wr, rest)), 1..) = (left.split_first(), run.left) {
+                let fail = |error: Error| BadWr { index, error };
+                let count = push_plain(ctx, &mut run, (index, left), chain, &mut cache)?;
+                if count > 0 {
+                    left = left.get(count as usize..).unwrap_or(&[]);
+                    index = index.wrapping_add(count);
+                    continue;
                 }
-                run => {
-                    let new = QueueRun::begin(ctx, left).map_err(fail)?;
-                    // Of several requests, the caller is told which one found no slot.
-                    chain.begin(new.target, new.left, is_alone).map_err(fail)?;
-                    run.insert(new)
-                }
-            };
-            let (sges, inline) = match data.next_if(|data| data.index == index) {
-                Some(data) => data.of(sges, inline),
-                None => match &request.elements {
-                    Elements::One(sge) if u64::from(sge.length) > MAX_MESSAGE => {
-                        return Err(fail(EMSGSIZE));
-                    }
-                    Elements::One(sge) => (core::slice::from_ref(sge), &[][..]),
-                    _ => (&[][..], &[][..]),
-                },
-            };
-            let item = BatchItem {
-                index,
-                request: &request,
-                sges,
-                inline,
-            };
-            push(ctx, run, item, chain, &mut cache).map_err(fail)?;
-            (left, index) = (rest, index.wrapping_add(1));
-            if let Some(model) = Model::of(ctx, run, wr, &request, &cache) {
-                let count = model.repeat(ctx, run, (index, left), chain, &mut cache)?;
-                left = left.get(count as usize..).unwrap_or(&[]);
-                index = index.wrapping_add(count);
+                let request = decoded(wr).map_err(fail)?;
+                let (sges, inline) = match data.next_if(|data| data.index == index) {
+                    Some(data) => data.of(sges, inline),
+                    None => match &request.elements {
+                        Elements::One(sge) if u64::from(sge.length) > MAX_MESSAGE => {
+                            return Err(fail(EMSGSIZE));
+                        }
+                        Elements::One(sge) => (core::slice::from_ref(sge), &[][..]),
+                        _ => (&[][..], &[][..]),
+                    },
+                };
+                let item = BatchItem {
+                    index,
+                    request: &request,
+                    sges,
+                    inline,
+                };
+                push(ctx, &run, item, chain, &mut cache).map_err(fail)?;
+                run.left = run.left.wrapping_sub(1);
+                (left, index) = (rest, index.wrapping_add(1));
             }
         }
         Ok(())
@@ -226,11 +225,7 @@ fn send(
         if to.is_some() {
             return Err(EINVAL);
         }
-        return Ok(Operation::Send(match (imm, invalidate) {
-            (_, Some(rkey)) => Tail::Invalidate(rkey),
-            (Some(imm), None) => Tail::Imm(imm),
-            (None, None) => Tail::None,
-        }));
+        return Ok(Operation::Send(Tail::new(imm, invalidate)));
     }
     let to = to.ok_or(ENOENT)?;
     let ah = table.ah(to.ah)?;
@@ -405,152 +400,213 @@ impl<'a> LookupCache<'a> {
     }
 }
 
-/// A request that was put into the chain. Those after it in its run may be alike: an RDMA Write or
-/// Read, a send that is no datagram, or a receive, with one element in a buffer of one key, without
-/// a time limit, inline data or iWARP.
-///
-/// A request that is alike differs from it in `user_data`, in whether it is signaled, and in where
-/// its data is, so that the outcome of all other checks is the same: the table is locked, and the
-/// objects and the run are the same ones.
-struct Model<'a> {
-    /// The words of the request, 0 where others may differ.
-    words: WrWords,
-    /// The bits in which a request that is alike does not differ.
-    mask: WrWords,
-    buffer: &'a BufferObject,
-}
-
-/// A request in words.
-type WrWords = [u64; core::mem::size_of::<abi::Wr>() / 8];
-
-/// Returns the words of `wr`.
+/// Returns the operation and the buffer of `wr` if that is a plain request that all checks accept,
+/// but for those of where its data is. [`None`] on iWARP, and for a shared receive queue.
 #[inline(always)]
-fn words(wr: &abi::Wr) -> WrWords {
-    let mut words = [0; core::mem::size_of::<abi::Wr>() / 8];
-    for (word, bytes) in words.iter_mut().zip(wr.as_bytes().chunks_exact(8)) {
-        *word = bytes.first_chunk().map_or(0, |it| u64::from_ne_bytes(*it));
+fn check_plain<'a>(
+    ctx: &SubmitCtx<'a>,
+    run: &QueueRun<'a>,
+    wr: &abi::Wr,
+    cache: &mut LookupCache<'a>,
+) -> Option<(PlainOp, &'a BufferObject)> {
+    let is_checked = is_plain(wr) && run.check_opcode(wr.opcode).is_ok();
+    if !is_checked || ctx.device.is_iwarp || run.max_sge.min(run.max_pieces) == 0 {
+        return None;
     }
-    words
+    let (rkey, imm) = (wr.rkey, wr.imm_data);
+    let op = match (wr.opcode, run.target) {
+        (abi::WR_RDMA_WRITE, TargetRef::Send(_)) => PlainOp::Write { rkey, imm: None },
+        (abi::WR_RDMA_WRITE_WITH_IMM, TargetRef::Send(_)) => PlainOp::Write {
+            rkey,
+            imm: Some(imm),
+        },
+        (abi::WR_RDMA_READ, TargetRef::Send(_)) => PlainOp::Read { rkey },
+        (abi::WR_RECV, TargetRef::Recv(_)) => PlainOp::Recv,
+        (opcode, TargetRef::Send(qp)) if qp.qp_type() != QpType::Ud => {
+            PlainOp::Send(match opcode {
+                abi::WR_SEND => Tail::None,
+                abi::WR_SEND_WITH_IMM => Tail::Imm(imm),
+                abi::WR_SEND_WITH_INV => Tail::Invalidate(imm),
+                _ => return None,
+            })
+        }
+        _ => return None,
+    };
+    let buffer = cache.buffer(ctx.table, wr.sge.buffer).ok()?;
+    let writes = matches!(op, PlainOp::Read { .. } | PlainOp::Recv);
+    let fits = core::ptr::eq(buffer.pd(), run.pd) && !(writes && buffer.is_read_only());
+    fits.then_some((op, buffer))
 }
 
-impl<'a> Model<'a> {
-    /// Returns the model that `wr` is for the next request of `run`, if there is one.
-    fn of(
-        ctx: &SubmitCtx<'a>,
-        run: &QueueRun<'a>,
-        wr: &abi::Wr,
-        request: &DecodedWr,
-        cache: &LookupCache<'a>,
-    ) -> Option<Self> {
-        let (true, Elements::One(sge)) = (run.left > 1, request.elements) else {
-            return None;
-        };
-        let (handle, buffer) = cache.buffer?;
-        let (remote_addr, free_flags) = match request.op {
-            Op::Remote(remote) => match remote.op {
-                RemoteOp::Write { .. } | RemoteOp::Read => (0, abi::SEND_SIGNALED),
-                _ => return None,
-            },
-            Op::Send { to: None, .. } => (u64::MAX, abi::SEND_SIGNALED),
-            Op::Send { .. } => return None,
-            Op::Recv => (u64::MAX, 0),
-        };
-        let fits = !request.inline
-            && request.limit.is_none()
-            && handle == sge.buffer
-            && sge.length > 0
-            && !ctx.device.is_iwarp;
-        if !fits || buffer.keys() != 1 {
-            return None;
-        }
-        let mask = words(&abi::Wr {
-            user_data: 0,
-            qp: u32::MAX,
-            opcode: u8::MAX,
-            num_sge: u8::MAX,
-            flags: !free_flags,
-            remote_addr,
-            rkey: u32::MAX,
-            imm_data: u32::MAX,
-            sge: abi::Sge {
-                buffer: u32::MAX,
-                length: 0,
-                offset: 0,
-            },
-            arg0: u64::MAX,
-            arg1: u64::MAX,
-            timeout_ns: u64::MAX,
-            reserved: u64::MAX,
-        });
-        let mut words = words(wr);
-        for (word, mask) in words.iter_mut().zip(&mask) {
-            *word &= mask;
-        }
-        Some(Self {
-            words,
-            mask,
+/// Returns the memory of the plain request `wr` if it is inside `buffer`, and that has one key.
+#[inline(always)]
+fn plain_local<'a>(buffer: &'a BufferObject, wr: &abi::Wr) -> Option<Local<'a>> {
+    if u64::from(wr.sge.length) > MAX_MESSAGE {
+        return None;
+    }
+    // The one key is for the whole buffer: this finds nothing beyond its end.
+    buffer.local(wr.sge.offset, wr.sge.length)
+}
+
+/// Returns whether `wr` is like the plain request `model`.
+///
+/// A request that is alike differs in `user_data`, in whether it is signaled, and in where its data
+/// is, so that the outcome of all other checks is the same: the table is locked, and the objects and
+/// the run are the same ones.
+#[inline(always)]
+fn is_like(wr: &abi::Wr, model: &abi::Wr) -> bool {
+    // Names all fields, so that none is forgotten.
+    let &abi::Wr {
+        user_data: _,
+        qp,
+        opcode,
+        num_sge,
+        flags,
+        remote_addr,
+        rkey,
+        imm_data,
+        sge: abi::Sge {
             buffer,
-        })
-    }
+            length: _,
+            offset: _,
+        },
+        arg0,
+        arg1,
+        timeout_ns,
+        reserved,
+    } = wr;
+    let is_remote = matches!(
+        opcode,
+        abi::WR_RDMA_WRITE | abi::WR_RDMA_WRITE_WITH_IMM | abi::WR_RDMA_READ
+    );
+    let free = if opcode == abi::WR_RECV {
+        0
+    } else {
+        abi::SEND_SIGNALED
+    };
+    qp == model.qp
+        && (opcode, num_sge) == (model.opcode, model.num_sge)
+        && (flags ^ model.flags) & !free == 0
+        && (is_remote || remote_addr == 0)
+        && (rkey, imm_data, buffer) == (model.rkey, model.imm_data, model.sge.buffer)
+        && (arg0 | arg1 | timeout_ns | reserved) == 0
+}
 
-    /// Returns the memory of `wr`, if that is alike and its memory is inside the buffer.
-    #[inline(always)]
-    fn local(&self, wr: &abi::Wr) -> Option<Local<'a>> {
-        let masked = words(wr).into_iter().zip(&self.mask);
-        let pairs = masked.map(|(word, mask)| word & mask).zip(&self.words);
-        let differs = pairs.fold(0, |all, (word, model)| all | (word ^ model));
-        if differs != 0 || u64::from(wr.sge.length) > MAX_MESSAGE {
-            return None;
+/// Reserves room in the completion queue of `run` for the plain request `wr`, number `index`, and
+/// returns what is kept with it, and its flags. The request then owns the room and returns it.
+#[inline(always)]
+fn admit_plain<'a>(
+    ctx: &SubmitCtx<'a>,
+    run: &QueueRun<'a>,
+    (index, wr): (u32, &abi::Wr),
+    cache: &mut LookupCache<'a>,
+) -> Result<(Request, Flags)> {
+    CqReservation::take(&mut cache.reservation, run.ring, ctx.in_ring, run.left)?;
+    let signaled = wr.flags & abi::SEND_SIGNALED != 0 || run.sig_all || run.is_recv;
+    let kept = Request {
+        user_data: wr.user_data,
+        opcode: wr.opcode,
+        length: wr.sge.length,
+        signaled,
+        ..ctx.request(index)
+    };
+    let flags = Flags {
+        fence: wr.flags & abi::SEND_FENCE != 0,
+        signaled: ctx.is_reported(run, signaled),
+        solicited: wr.flags & abi::SEND_SOLICITED != 0,
+    };
+    Ok((kept, flags))
+}
+
+/// Puts the first of `left`, if it is plain, and those after it that are alike and of the same run,
+/// into `chain`. The number of the first one comes with them. Returns how many; none if the first is
+/// not plain, or a check does not accept it.
+#[inline(always)]
+fn push_plain<'a>(
+    ctx: &SubmitCtx<'a>,
+    run: &mut QueueRun<'a>,
+    (index, left): (u32, &[abi::Wr]),
+    chain: &mut Chain<Completions>,
+    cache: &mut LookupCache<'a>,
+) -> Result<u32, BadWr> {
+    let fail = |error: Error| BadWr { index, error };
+    let Some((wr, rest)) = left.split_first() else {
+        return Ok(0);
+    };
+    let Some((op, buffer)) = check_plain(ctx, run, wr, cache) else {
+        return Ok(0);
+    };
+    let Some(local) = plain_local(buffer, wr) else {
+        return Ok(0);
+    };
+    if wr.flags & abi::SEND_INLINE != 0 {
+        return push_copied(ctx, run, (index, wr), (op, buffer), chain, cache).map_err(fail);
+    }
+    let mut alike = chain.alike(op, local).map_err(fail)?;
+    let (kept, flags) = admit_plain(ctx, run, (index, wr), cache).map_err(fail)?;
+    let pushed = alike.push(wr.remote_addr, flags, local, kept);
+    pushed.map_err(fail)?;
+    run.left = run.left.wrapping_sub(1);
+    if run.left == 0 {
+        return Ok(1);
+    }
+    push_alike(ctx, run, (wr, buffer), (index, rest), &mut alike, cache)
+}
+
+/// Puts those at the beginning of `rest`, the requests after number `first` in the batch, into a chain
+/// that are like `model`, which is number `first`, and of the same run. Returns how many there are,
+/// with number `first`.
+#[inline(never)]
+fn push_alike<'a>(
+    ctx: &SubmitCtx<'a>,
+    run: &mut QueueRun<'a>,
+    (model, buffer): (&abi::Wr, &'a BufferObject),
+    (first, rest): (u32, &[abi::Wr]),
+    alike: &mut Alike<'_, Completions>,
+    cache: &mut LookupCache<'a>,
+) -> Result<u32, BadWr> {
+    let mut count = 1u32;
+    for wr in rest.iter().take(run.left as usize) {
+        if !is_like(wr, model) {
+            break;
         }
-        // The one key is for the whole buffer: this finds nothing beyond its end.
-        self.buffer.local(wr.sge.offset, wr.sge.length)
-    }
-
-    /// Puts those of `rest`, the requests after it in the batch, into `chain` that are alike and of
-    /// the same run, up to the first one that is not. The number of the first one comes with them.
-    /// Returns how many.
-    fn repeat(
-        &self,
-        ctx: &SubmitCtx<'a>,
-        run: &mut QueueRun<'a>,
-        (first, rest): (u32, &[abi::Wr]),
-        chain: &mut Chain<Completions>,
-        cache: &mut LookupCache<'a>,
-    ) -> Result<u32, BadWr> {
-        let Some(mut repeat) = chain.repeat() else {
-            return Ok(0);
+        let Some(local) = plain_local(buffer, wr) else {
+            break;
         };
-        let mut count = 0u32;
-        for wr in rest.iter().take(run.left.saturating_sub(1) as usize) {
-            let Some(local) = self.local(wr) else {
-                break;
-            };
-            run.left = run.left.wrapping_sub(1);
-            let index = first.wrapping_add(count);
-            let fail = |error: Error| BadWr { index, error };
-            CqReservation::take(&mut cache.reservation, run.ring, ctx.in_ring, run.left)
-                .map_err(fail)?;
-            // From here on, the request owns the room and returns it.
-            let signaled = wr.flags & abi::SEND_SIGNALED != 0 || run.sig_all || run.is_recv;
-            let kept = Request {
-                user_data: wr.user_data,
-                opcode: wr.opcode,
-                length: wr.sge.length,
-                signaled,
-                ..ctx.request(index)
-            };
-            let flags = Flags {
-                fence: wr.flags & abi::SEND_FENCE != 0,
-                signaled: ctx.is_reported(run, signaled),
-                solicited: wr.flags & abi::SEND_SOLICITED != 0,
-            };
-            repeat
-                .push(wr.remote_addr, flags, local, kept)
-                .map_err(fail)?;
-            count = count.wrapping_add(1);
-        }
-        Ok(count)
+        let index = first.wrapping_add(count);
+        let fail = |error: Error| BadWr { index, error };
+        let (kept, flags) = admit_plain(ctx, run, (index, wr), cache).map_err(fail)?;
+        let pushed = alike.push(wr.remote_addr, flags, local, kept);
+        pushed.map_err(fail)?;
+        run.left = run.left.wrapping_sub(1);
+        count = count.wrapping_add(1);
     }
+    Ok(count)
+}
+
+/// Does what [`push_plain`] does for a request alone, whose inline data is in `buffer`.
+#[inline(never)]
+fn push_copied<'a>(
+    ctx: &SubmitCtx<'a>,
+    run: &mut QueueRun<'a>,
+    (index, wr): (u32, &abi::Wr),
+    (op, buffer): (PlainOp, &'a BufferObject),
+    chain: &mut Chain<Completions>,
+    cache: &mut LookupCache<'a>,
+) -> Result<u32> {
+    let offset = usize::try_from(wr.sge.offset).map_err(|_| ERANGE)?;
+    if wr.sge.length > MAX_INLINE {
+        return Ok(0);
+    }
+    let (kept, flags) = admit_plain(ctx, run, (index, wr), cache)?;
+    let mut copy = |slot: &mut [u8]| buffer.pages().read(offset, slot);
+    let inline = Inline {
+        length: wr.sge.length as usize,
+        copy: &mut copy,
+    };
+    chain.push_copied(op, wr.remote_addr, flags, inline, kept)?;
+    run.left = run.left.wrapping_sub(1);
+    Ok(1)
 }
 
 /// One request of a batch.
@@ -710,6 +766,7 @@ fn check_memory<'a>(
 }
 
 /// Puts one request at the end of `chain`.
+#[inline(never)]
 fn push<'a>(
     ctx: &SubmitCtx<'a>,
     run: &QueueRun<'a>,

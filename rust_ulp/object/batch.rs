@@ -93,7 +93,7 @@ fn has_data(wr: &abi::Wr) -> bool {
 }
 
 /// Decodes a request that was copied. Fails with the errno for the caller.
-#[inline(always)]
+#[inline(never)]
 pub(crate) fn decoded(wr: &abi::Wr) -> Result<DecodedWr> {
     decode(wr, LIMITS).map_err(|refusal| Error::from_errno(refusal.errno().wrapping_neg()))
 }
@@ -274,15 +274,27 @@ impl BatchData<'_> {
             let fail = |error: Error| BadWr { index, error };
             ring.start_wr(wr).map_err(fail)?;
             if has_data(wr) || wr.flags & abi::REQUEST_TIMEOUT != 0 {
-                let before = ring.entries.ready();
-                ring.finish_wr(wr).map_err(fail)?;
-                self.copy_of(index, wr, &mut ring)?;
-                if let Some(data) = self.data.last_mut() {
-                    data.more_entries = before.wrapping_sub(ring.entries.ready());
-                }
+                self.copy_long(index, wr, &mut ring)?;
             }
         }
         Ok(count)
+    }
+
+    /// Copies the rest of request number `index`, whose first entry is in `wr`.
+    #[inline(never)]
+    fn copy_long(
+        &mut self,
+        index: u32,
+        wr: &mut abi::Wr,
+        ring: &mut RingMemory<'_>,
+    ) -> Result<(), BadWr> {
+        let before = ring.entries.ready();
+        ring.finish_wr(wr).map_err(|error| BadWr { index, error })?;
+        self.copy_of(index, wr, ring)?;
+        if let Some(data) = self.data.last_mut() {
+            data.more_entries = before.wrapping_sub(ring.entries.ready());
+        }
+        Ok(())
     }
 
     /// Copies what request number `index` points to in `memory`. Sleeps.

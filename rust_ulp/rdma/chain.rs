@@ -25,6 +25,8 @@ use super::{
         Flags,
         Local,
         Operation,
+        PlainOp,
+        RawOp,
         Wr, //
     }, //
 };
@@ -312,15 +314,11 @@ impl<H: WrHandler> Chain<H> {
         }
     }
 
-    /// Has the next requests go to `target`, and reserves slots and memory for about `expected`
-    /// requests. Sleeps.
+    /// Has the next requests go to `target`, about `expected` of them. Sleeps.
     ///
     /// Requests that are `alone` in the chain get their slots when they are posted, all or none.
     pub(crate) fn begin(&mut self, target: TargetRef<'_, H>, expected: u32, alone: bool) -> Result {
-        let count = expected as usize;
-        self.staged.reserve(count, GFP_KERNEL_ACCOUNT)?;
-        self.sges.reserve(count, GFP_KERNEL_ACCOUNT)?;
-        self.stale.reserve(count, GFP_KERNEL_ACCOUNT)?;
+        self.stale.reserve(expected as usize, GFP_KERNEL_ACCOUNT)?;
         let first = self.staged.len() as u32;
         let run = QueueRun {
             target: target.to_owned(),
@@ -367,36 +365,66 @@ impl<H: WrHandler> Chain<H> {
         })
     }
 
-    /// Returns what appends requests like the last one for other memory of the same region.
-    ///
-    /// [`None`] if the last request has a deadline, an address, inline data, or other than one
-    /// element; if it is no RDMA Write, RDMA Read, send or receive; and for a shared receive queue.
-    #[inline(always)]
-    pub(crate) fn repeat(&mut self) -> Option<Repeat<'_, H>> {
-        let run = self.runs.last_mut()?;
-        let (used, staged) = (self.used.last_mut()?, self.staged.last()?);
-        let at = self.staged.len().checked_sub(1)?;
-        let is_alone = staged.first_sge as usize == self.sges.len().wrapping_sub(1)
-            && used.last as usize == at
-            && run.count > 0;
-        let request = staged.request.as_ref()?;
-        if !is_alone || staged.inline || staged.ah.is_some() || request.end_ns(0) != 0 {
-            return None;
-        }
-        let last = self.wrs.get(at)?;
-        let like = match run.target {
-            // SAFETY: The requests of a send queue are send requests, see `push_wr`.
-            Target::Send(_) => WrLike::Send(unsafe { last.as_remote() }?),
-            Target::Recv(_) => WrLike::Recv,
-            Target::Shared(_) => return None,
+    /// Appends a plain send request with the operation `op`, for `remote_addr` of the peer, 0 unless
+    /// it is an RDMA Write. `inline` is its data, not empty. Otherwise as [`Self::push`]. May sleep.
+    pub(crate) fn push_copied(
+        &mut self,
+        op: PlainOp,
+        remote_addr: u64,
+        flags: Flags,
+        inline: Inline<'_>,
+        request: H::Request,
+    ) -> Result {
+        let kind = match op {
+            PlainOp::Recv => QueueKind::Recv,
+            _ => QueueKind::Send,
         };
-        let mr = used.mr.as_ref()?;
-        Some(Repeat {
-            base: mr.addr(),
-            lkey: mr.lkey(),
-            like,
+        let new = NewRequest {
+            kind,
+            request,
+            signaled: flags.signaled,
+            ah: None,
+        };
+        self.push_wr(new, core::iter::empty(), Some(inline), |wr, _| {
+            op.to_raw().fill(wr, remote_addr, flags.to_raw(true));
+        })
+    }
+
+    /// Returns what appends plain requests for memory of the region of `local`, all with the
+    /// operation `op`. May sleep.
+    ///
+    /// If it fails, or a request is not appended, the chain must be cleared. It fails with
+    ///
+    /// - [`ENOMEM`] when there is no memory,
+    /// - [`E2BIG`] when the queue has no elements,
+    /// - [`EINVAL`] for an operation of another queue, and for a shared receive queue,
+    /// - [`EXDEV`] when the memory belongs to another protection domain.
+    #[inline(always)]
+    pub(crate) fn alike(&mut self, op: PlainOp, local: Local<'_>) -> Result<Alike<'_, H>> {
+        let run = self.runs.last_mut().ok_or(EINVAL)?;
+        let target = run.target.as_ref();
+        let fits = match (op, target) {
+            (PlainOp::Recv, TargetRef::Recv(_)) => true,
+            (PlainOp::Recv, _) => false,
+            (_, TargetRef::Send(qp)) => qp.note_address(None),
+            _ => false,
+        };
+        if !fits {
+            return Err(EINVAL);
+        }
+        if target.queue().max_sge == 0 {
+            return Err(E2BIG);
+        }
+        let count = run.expected.max(1) as usize;
+        self.staged.reserve(count, GFP_KERNEL_ACCOUNT)?;
+        self.sges.reserve(count, GFP_KERNEL_ACCOUNT)?;
+        use_memory(&mut self.used, target, run.first, self.staged.len(), local)?;
+        Ok(Alike {
+            base: local.mr.addr(),
+            lkey: local.mr.lkey(),
+            op: op.to_raw(),
             run,
-            used,
+            used: self.used.last_mut().ok_or(EINVAL)?,
             staged: &mut self.staged,
             wrs: &mut self.wrs,
             sges: &mut self.sges,
@@ -616,20 +644,7 @@ impl<H: WrHandler> Chain<H> {
         let mut left = target.queue().max_sge;
         for local in locals {
             left = left.checked_sub(1).ok_or(E2BIG)?;
-            match self.used.last_mut() {
-                Some(used) if used.last >= oldest && used.is(local.mr) => used.last = at,
-                _ => {
-                    if !Arc::ptr_eq(local.mr.pd(), target.pd()) {
-                        return Err(EXDEV);
-                    }
-                    let used = UsedMr {
-                        first: at,
-                        last: at,
-                        mr: Some(local.mr.clone()),
-                    };
-                    self.used.push(used, GFP_KERNEL_ACCOUNT)?;
-                }
-            }
+            use_memory(&mut self.used, target, oldest, self.staged.len(), local)?;
             self.sges.push(local.to_raw(), GFP_KERNEL_ACCOUNT)?;
         }
         Ok(())
@@ -716,37 +731,58 @@ impl<H: WrHandler> Drop for Chain<H> {
     }
 }
 
-/// The request that a [`Repeat`] repeats.
-enum WrLike {
-    Send(bindings::ib_rdma_wr),
-    /// A receive has nothing but its element.
-    Recv,
+/// Has request number `at` use the region of `local`, which belongs to the protection domain of
+/// `target`, else [`EXDEV`]. An entry of `used` serves it that request `oldest` or a later one was
+/// the last to use. May sleep.
+#[inline(always)]
+fn use_memory<H: WrHandler>(
+    used: &mut KVVec<UsedMr>,
+    target: TargetRef<'_, H>,
+    oldest: u32,
+    at: usize,
+    local: Local<'_>,
+) -> Result {
+    let at = at as u32;
+    match used.last_mut() {
+        Some(used) if used.last >= oldest && used.is(local.mr) => used.last = at,
+        _ => {
+            if !Arc::ptr_eq(local.mr.pd(), target.pd()) {
+                return Err(EXDEV);
+            }
+            let mr = Some(local.mr.clone());
+            let (first, last) = (at, at);
+            used.push(UsedMr { first, last, mr }, GFP_KERNEL_ACCOUNT)?;
+        }
+    }
+    Ok(())
 }
 
-/// Appends requests like the last one of a chain, see [`Chain::repeat`].
+/// Appends plain requests to a chain, see [`Chain::alike`].
 ///
 /// ```
-/// fn write_again(chain: &mut Chain<waiter::WaitHandler>, addr: u64, local: wr::Local<'_>,
-///                request: Arc<waiter::Waiter>) -> Result {
-///     let mut repeat = chain.repeat().ok_or(EINVAL)?;
-///     repeat.push(addr, wr::Flags::default(), local, request)
+/// fn write_twice(chain: &mut Chain<waiter::WaitHandler>, peer: &mr::Mr, local: wr::Local<'_>,
+///                [first, second]: [Arc<waiter::Waiter>; 2]) -> Result {
+///     let op = wr::PlainOp::Write { rkey: peer.rkey(), imm: None };
+///     let mut alike = chain.alike(op, local)?;
+///     alike.push(peer.addr(), wr::Flags::default(), local, first)?;
+///     alike.push(peer.addr(), wr::Flags::default(), local, second)
 /// }
 /// ```
-pub(crate) struct Repeat<'a, H: WrHandler> {
+pub(crate) struct Alike<'a, H: WrHandler> {
     run: &'a mut QueueRun<H>,
-    /// The memory of the last request, and its address and key.
+    op: RawOp,
+    /// The memory of the requests, and its address and key.
     used: &'a mut UsedMr,
     base: u64,
     lkey: u32,
-    like: WrLike,
     staged: &'a mut KVVec<StagedWr<H::Request>>,
     wrs: &'a mut KVVec<Wr>,
     sges: &'a mut KVVec<bindings::ib_sge>,
 }
 
-impl<H: WrHandler> Repeat<'_, H> {
-    /// Appends a request without a deadline for `local`, and for `remote_addr` of the peer if it is
-    /// an RDMA Write or Read. May sleep. `flags` have no meaning for a receive.
+impl<H: WrHandler> Alike<'_, H> {
+    /// Appends a request without a deadline for `local`, and for `remote_addr` of the peer, 0 unless
+    /// it is an RDMA Write or Read. May sleep. `flags` have no meaning for a receive.
     ///
     /// When it fails, `discard` was called for `request`. It fails as [`Chain::push`] does, and with
     /// [`EINVAL`] when `local` is in another region, or the request has a deadline.
@@ -758,28 +794,37 @@ impl<H: WrHandler> Repeat<'_, H> {
         local: Local<'_>,
         request: H::Request,
     ) -> Result {
-        if let Err(err) = self.fill(remote_addr, flags, local, &request) {
-            self.run.target.as_ref().handler().discard(request);
-            return Err(err);
-        }
+        let at = self.staged.len();
+        let filled = self.fill(at, remote_addr, flags, local, &request);
         let staged = StagedWr {
             request: Some(request),
             ah: None,
             first_sge: (self.sges.len() as u32).wrapping_sub(1),
-            signaled: flags.signaled || matches!(self.like, WrLike::Recv),
+            signaled: flags.signaled || matches!(self.op, RawOp::Recv),
             inline: false,
         };
-        self.used.last = self.staged.len() as u32;
-        self.run.count = self.run.count.wrapping_add(1);
-        // There is capacity for it, see `fill`.
-        let _ = self.staged.push_within_capacity(staged);
-        Ok(())
+        let (staged, result) = match filled {
+            Ok(()) => match self.staged.push_within_capacity(staged) {
+                Ok(()) => {
+                    self.used.last = at as u32;
+                    self.run.count = self.run.count.wrapping_add(1);
+                    return Ok(());
+                }
+                Err(full) => (full.0, Err(ENOMEM)),
+            },
+            Err(err) => (staged, Err(err)),
+        };
+        if let Some(request) = staged.request {
+            self.run.target.as_ref().handler().discard(request);
+        }
+        result
     }
 
-    /// Writes a request in the form that drivers take, and makes room for its other part.
+    /// Writes request number `at` in the form that drivers take.
     #[inline(always)]
     fn fill(
         &mut self,
+        at: usize,
         remote_addr: u64,
         flags: Flags,
         local: Local<'_>,
@@ -789,21 +834,12 @@ impl<H: WrHandler> Repeat<'_, H> {
             return Err(EINVAL);
         }
         self.run.take_slot()?;
-        self.staged.reserve(1, GFP_KERNEL_ACCOUNT)?;
-        self.sges.reserve(1, GFP_KERNEL_ACCOUNT)?;
-        let at = self.staged.len();
-        let place = match self.wrs.get_mut(at) {
-            Some(place) => place,
-            None => {
-                let recv = Default::default();
-                self.wrs.push(Wr { recv }, GFP_KERNEL_ACCOUNT)?;
-                self.wrs.get_mut(at).ok_or(ENOMEM)?
-            }
-        };
-        match &self.like {
-            WrLike::Send(like) => place.repeat(like, remote_addr, flags.to_raw(false)),
-            WrLike::Recv => place.recv = recv_wr(1),
+        if self.wrs.len() <= at {
+            let recv = Default::default();
+            self.wrs.push(Wr { recv }, GFP_KERNEL_ACCOUNT)?;
         }
+        let wr = self.wrs.get_mut(at).ok_or(ENOMEM)?;
+        self.op.fill(wr, remote_addr, flags.to_raw(false));
         let element = local.to_raw_with(self.base, self.lkey);
         self.sges.push_within_capacity(element).map_err(|_| ENOMEM)
     }
@@ -1047,8 +1083,8 @@ impl<R: WrContext> Staging<'_, R> {
             };
             let wr = first.wrapping_add(place);
             // SAFETY: `wr` and `previous`, if that is not null, are entries of `wrs`. Those of a send
-            // queue are send requests, and those of a receive queue are receive requests: `push_wr`
-            // checks that.
+            // queue are send requests, and those of a receive queue are receive requests: `push_wr` and
+            // `alike` check that.
             unsafe { driver.link(kind, wr, previous) };
             previous = wr;
             at = at.wrapping_add(1);

@@ -31,41 +31,90 @@ pub(super) union Wr {
     pub(super) recv: bindings::ib_recv_wr,
 }
 
-impl Wr {
-    /// Returns the request if it is an RDMA Write, an RDMA Read, or a send; a send has no address of
-    /// the peer.
-    ///
-    /// # Safety
-    ///
-    /// This is a send request, and no datagram.
-    #[inline(always)]
-    pub(super) unsafe fn as_remote(&self) -> Option<bindings::ib_rdma_wr> {
-        // SAFETY: By the requirement, which all send requests begin with.
-        match unsafe { self.send.opcode } {
-            bindings::IB_WR_RDMA_WRITE
-            | bindings::IB_WR_RDMA_WRITE_WITH_IMM
-            | bindings::IB_WR_RDMA_READ
-            | bindings::IB_WR_SEND
-            | bindings::IB_WR_SEND_WITH_IMM
-            | bindings::IB_WR_SEND_WITH_INV => {
-                // SAFETY: `Operation::fill` has written these requests as this variant.
-                Some(unsafe { self.rdma })
-            }
-            _ => None,
-        }
-    }
+/// The operation of a plain request, which has one element and no address handle.
+///
+/// ```
+/// fn write_to(peer: &mr::Mr) -> PlainOp {
+///     PlainOp::Write { rkey: peer.rkey(), imm: None }
+/// }
+/// ```
+#[derive(Clone, Copy)]
+pub(crate) enum PlainOp {
+    /// `IB_WR_RDMA_WRITE` or `IB_WR_RDMA_WRITE_WITH_IMM`.
+    Write {
+        /// The key of the peer's region.
+        rkey: u32,
+        /// Immediate data, in host order.
+        imm: Option<u32>,
+    },
+    /// `IB_WR_RDMA_READ`.
+    Read {
+        /// The key of the peer's region.
+        rkey: u32,
+    },
+    /// `IB_WR_SEND`, `IB_WR_SEND_WITH_IMM` or `IB_WR_SEND_WITH_INV`.
+    Send(Tail),
+    /// A receive.
+    Recv,
+}
 
-    /// Makes this the request `wr` with another address at the peer, and other flags.
+impl PlainOp {
+    /// Returns the operation in the form that drivers take.
     #[inline(always)]
-    pub(super) fn repeat(&mut self, wr: &bindings::ib_rdma_wr, addr: u64, flags: c_int) {
-        self.rdma = bindings::ib_rdma_wr {
-            wr: bindings::ib_send_wr {
-                send_flags: flags,
-                ..wr.wr
+    pub(super) fn to_raw(self) -> RawOp {
+        let mut wr = bindings::ib_send_wr::default();
+        let (opcode, rkey) = match self {
+            Self::Write { rkey, imm } => match set_imm(&mut wr, imm) {
+                false => (bindings::IB_WR_RDMA_WRITE, rkey),
+                true => (bindings::IB_WR_RDMA_WRITE_WITH_IMM, rkey),
             },
-            remote_addr: addr,
-            rkey: wr.rkey,
+            Self::Read { rkey } => (bindings::IB_WR_RDMA_READ, rkey),
+            Self::Send(tail) => (tail.set(&mut wr), 0),
+            Self::Recv => return RawOp::Recv,
         };
+        let ex = wr.ex;
+        RawOp::Send { opcode, ex, rkey }
+    }
+}
+
+/// The fields of a work request that a [`PlainOp`] decides.
+#[derive(Clone, Copy)]
+pub(super) enum RawOp {
+    Send {
+        opcode: bindings::ib_wr_opcode,
+        ex: bindings::ib_send_wr__bindgen_ty_2,
+        rkey: u32,
+    },
+    Recv,
+}
+
+impl RawOp {
+    /// Writes the request to `to` in the form that drivers take. `remote_addr` is that of the peer's
+    /// memory, and 0 for a send; `send_flags` have no meaning for a receive.
+    #[inline(always)]
+    pub(super) fn fill(self, to: &mut Wr, remote_addr: u64, send_flags: c_int) {
+        match self {
+            Self::Send { opcode, ex, rkey } => {
+                let wr = bindings::ib_send_wr {
+                    num_sge: 1,
+                    opcode,
+                    send_flags,
+                    ex,
+                    ..Default::default()
+                };
+                to.rdma = bindings::ib_rdma_wr {
+                    wr,
+                    remote_addr,
+                    rkey,
+                };
+            }
+            Self::Recv => {
+                to.recv = bindings::ib_recv_wr {
+                    num_sge: 1,
+                    ..Default::default()
+                };
+            }
+        }
     }
 }
 
@@ -126,22 +175,8 @@ impl Operation {
         match *self {
             Self::Remote(remote) => fill_remote(to, wr, remote),
             Self::Send(tail) => {
-                wr.opcode = match tail {
-                    Tail::None => bindings::IB_WR_SEND,
-                    Tail::Imm(imm) => {
-                        set_imm(&mut wr, Some(imm));
-                        bindings::IB_WR_SEND_WITH_IMM
-                    }
-                    Tail::Invalidate(rkey) => {
-                        wr.ex.invalidate_rkey = rkey;
-                        bindings::IB_WR_SEND_WITH_INV
-                    }
-                };
-                // As a variant that `as_remote` reads.
-                to.rdma = bindings::ib_rdma_wr {
-                    wr,
-                    ..Default::default()
-                };
+                wr.opcode = tail.set(&mut wr);
+                to.send = wr;
             }
             Self::Datagram {
                 ref ah,
@@ -225,6 +260,33 @@ pub(crate) enum Tail {
     Imm(u32),
     /// A key that the peer's device invalidates.
     Invalidate(u32),
+}
+
+impl Tail {
+    /// Returns the tail of a Send with immediate data, or with a key to invalidate.
+    pub(crate) fn new(imm: Option<u32>, invalidate: Option<u32>) -> Self {
+        match (imm, invalidate) {
+            (_, Some(rkey)) => Self::Invalidate(rkey),
+            (Some(imm), None) => Self::Imm(imm),
+            (None, None) => Self::None,
+        }
+    }
+
+    /// Writes the field to `wr`, and returns the opcode of the Send.
+    #[inline(always)]
+    fn set(self, wr: &mut bindings::ib_send_wr) -> bindings::ib_wr_opcode {
+        match self {
+            Self::None => bindings::IB_WR_SEND,
+            Self::Imm(imm) => {
+                set_imm(wr, Some(imm));
+                bindings::IB_WR_SEND_WITH_IMM
+            }
+            Self::Invalidate(rkey) => {
+                wr.ex.invalidate_rkey = rkey;
+                bindings::IB_WR_SEND_WITH_INV
+            }
+        }
+    }
 }
 
 /// The options of a request: `enum ib_send_flags`.

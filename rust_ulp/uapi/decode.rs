@@ -245,23 +245,45 @@ fn elements(wr: &abi::Wr, max_sge: u32) -> Result<Elements, Refusal> {
     }
 }
 
-/// Decodes `wr`, which was copied from user space.
+/// Returns whether the flags of `wr` are those of its operation, and the fields that this does not
+/// use are zero.
+#[inline(always)]
+fn is_clean(wr: &abi::Wr, op: &Op, uses: &Uses) -> bool {
+    let is_remote = matches!(op, Op::Remote(_));
+    wr.flags & !uses.flags == 0
+        && wr.reserved == 0
+        && (is_remote || (wr.remote_addr == 0 && wr.rkey == 0))
+        && (uses.imm_data || wr.imm_data == 0)
+        && (uses.args >= 1 || wr.arg0 == 0)
+        && (uses.args >= 2 || wr.arg1 == 0)
+}
+
+/// Returns whether [`decode`] accepts `wr`, which was copied from user space, and it is plain: it is
+/// no atomic, and has one element, which is in a buffer, and no receiver or time limit. Inline data
+/// may be too long.
 #[allow(unreachable_pub)]
 #[inline(always)]
+pub fn is_plain(wr: &abi::Wr) -> bool {
+    const OTHER: u16 = abi::REQUEST_TIMEOUT | abi::REQUEST_ABSOLUTE;
+    wr.num_sge == 1
+        && wr.sge.buffer != 0
+        && wr.flags & OTHER == 0
+        && (wr.arg0 | wr.arg1 | wr.timeout_ns) == 0
+        && operation(wr).is_ok_and(|(op, uses)| {
+            let is_atomic = matches!(op, Op::Remote(_)) && uses.args > 0;
+            !is_atomic && is_clean(wr, &op, &uses)
+        })
+}
+
+/// Decodes `wr`, which was copied from user space.
+#[allow(unreachable_pub)]
 pub fn decode(wr: &abi::Wr, limits: Limits) -> Result<DecodedWr, Refusal> {
     let (op, uses) = operation(wr)?;
-    let is_remote = matches!(op, Op::Remote(_));
-    if wr.flags & !uses.flags != 0
-        || wr.reserved != 0
-        || (!is_remote && (wr.remote_addr != 0 || wr.rkey != 0))
-        || (!uses.imm_data && wr.imm_data != 0)
-        || (uses.args < 1 && wr.arg0 != 0)
-        || (uses.args < 2 && wr.arg1 != 0)
-    {
+    if !is_clean(wr, &op, &uses) {
         return Err(Refusal::Invalid);
     }
     let elements = elements(wr, limits.max_sge)?;
-    if is_remote && uses.args > 0 {
+    if matches!(op, Op::Remote(_)) && uses.args > 0 {
         // An atomic: it returns 8 bytes, and its remote address is a multiple of 8.
         match elements {
             Elements::One(sge) if sge.length == 8 && wr.remote_addr & 7 == 0 => (),

@@ -4,7 +4,7 @@
 
 use crate::logic::remote::RemoteOp;
 use crate::uapi::abi;
-use crate::uapi::decode::{decode, DecodedWr, Elements, Limits, Op, Refusal};
+use crate::uapi::decode::{decode, is_plain, DecodedWr, Elements, Limits, Op, Refusal};
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits {
@@ -242,7 +242,21 @@ fn expected(wr: &abi::Wr, limits: Limits) -> Vec<Refusal> {
     wrong
 }
 
+/// Whether a request takes the short way: nothing is wrong with it but its length, and it has one
+/// element in a buffer.
+fn takes_short_way(wr: &abi::Wr) -> bool {
+    let time = abi::REQUEST_TIMEOUT | abi::REQUEST_ABSOLUTE;
+    let atomic = [abi::WR_ATOMIC_CMP_AND_SWP, abi::WR_ATOMIC_FETCH_AND_ADD].contains(&wr.opcode);
+    let wrong = expected(wr, LIMITS);
+    wrong.iter().all(|refusal| *refusal == Refusal::TooLong)
+        && !atomic
+        && (wr.num_sge, wr.arg0, wr.arg1) == (1, 0, 0)
+        && wr.sge.buffer != 0
+        && wr.flags & time == 0
+}
+
 fn check(wr: &abi::Wr, limits: Limits) -> Result<(), TestCaseError> {
+    prop_assert_eq!(is_plain(wr), takes_short_way(wr), "{:?}", wr);
     let wrong = expected(wr, limits);
     match decode(wr, limits) {
         Ok(request) => {
@@ -271,6 +285,12 @@ proptest! {
     #[test]
     fn what_is_nearly_right(wr in plausible()) {
         check(&wr, LIMITS)?;
+    }
+
+    #[test]
+    fn plain_requests(wr in plausible(), buffer in 1u32.., flags in 0u16..8) {
+        let one = abi::Wr { num_sge: 1, flags, arg0: 0, arg1: 0, timeout_ns: 0, reserved: 0, ..wr };
+        check(&abi::Wr { sge: abi::Sge { buffer, ..wr.sge }, ..one }, LIMITS)?;
     }
 
     #[test]
