@@ -551,8 +551,9 @@ struct rust_ulp_pd_create {
  * @busy_poll_us: [in; microseconds; 0 to 10000] How long a thread spins before it sleeps.
  *
  * A thread that waits for the queue spins for @busy_poll_us before each sleep, unless a completion
- * comes. That saves the time of a task switch. The thread does not spin on a machine with one CPU,
- * or while another task waits for its CPU.
+ * comes. That saves the time of a task switch. Of several threads that wait for the same queue, one
+ * spins. The thread does not spin on a machine with one CPU, or while another task waits for its
+ * CPU.
  *
  * The entries of the ring have @cqe_size bytes each. The kernel accepts each multiple of 8 from
  * RUST_ULP_CQE_SIZE_V1 to the size that QUERY returns. EPROTONOSUPPORT: any other size.
