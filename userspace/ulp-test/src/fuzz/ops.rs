@@ -216,9 +216,16 @@ fn pd(a: &mut Actor<'_>) {
 }
 
 fn make_cq(a: &mut Actor<'_>, open: &Open, entries: u32) -> Option<Object> {
+    let delivery = a.dice.below(4) as u32;
+    let busy_poll_us = match delivery {
+        abi::DELIVER_WORKQUEUE => a.dice.of([0, 0, 1, 50, 1000, 10_000]),
+        // Refused, but for 0.
+        _ => a.dice.of([0, 0, 0, 0, 0, 0, 0, 0, 0, 1]),
+    };
     let arg = abi::CqCreate {
         entries,
-        delivery: a.dice.below(4) as u32,
+        delivery,
+        busy_poll_us,
         ..abi::CqCreate::new()
     };
     a.create(open, arg, |out| Object {
