@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """What happens to open files when the device, or the process, goes away.
 
-    lifetime.py idle|waiter|destroy|drain|attach|flight|peer|load|netdev|mapping|kill
+    lifetime.py idle|waiter|spin|destroy|drain|attach|flight|peer|load|netdev|mapping|kill
 
 Expects the module and two hosts; `rxe1`, `rxe2` or a netdev may be gone when it
 returns. Prints KTAP.
@@ -62,6 +62,14 @@ def wait_for_one(file, cq):
 def ended(thread):
     thread.join(DEADLINE)
     return thread.result
+
+
+def spin_on(file, cq):
+    """Waits for a completion of `cq` again and again, no longer than it spins. Returns what ended that."""
+    error = -errno.ETIME
+    while error == -errno.ETIME:
+        error = file.submit(cq=cq.handle, min_complete=1, timeout_ns=9_000_000).wait_error
+    return errno.errorcode.get(-error, error)
 
 
 def sleeps(thread):
@@ -204,6 +212,40 @@ def test_idle(r):
     r.check("... and the peer's last write is there", b.buffer.map[:] == ulp.pattern(7, SIZE), "it differs")
     a.file.close()
     r.check("mapped pages outlive the close of a husk", a.buffer.map[:5] == b"still", "they differ")
+
+
+def test_spin(r):
+    """A signal, kill -9 of the process and the removal of the device end a wait that spins."""
+
+    def spinning(end):
+        return Cq(end.file, 16, N["DELIVER_WORKQUEUE"], 10_000)
+
+    a = End("h1")
+    cq = spinning(a)
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    # Again and again, and more often than it sleeps: on a busy machine the first may precede the call.
+    signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
+    got = a.file.submit(cq=cq.handle, min_complete=1, timeout_ns=LONG)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    r.equal("a signal ends it with EINTR", -got.wait_error, errno.EINTR)
+
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        end = End("h1")
+        mine = spinning(end)
+        os.write(writing, b"x")
+        spin_on(end.file, mine)
+        os._exit(1)
+    r.equal("a process that spins", os.read(reading, 1), b"x")
+    os.kill(child, signal.SIGKILL)
+    r.equal("dies of kill -9", os.WTERMSIG(os.waitpid(child, 0)[1]), signal.SIGKILL)
+
+    spinner = in_background(spin_on, a.file, cq)
+    r.check("it spins", ulp.until(lambda: system_ticks(spinner) > 0), spinner.result)
+    remove(r, "rxe1")
+    r.equal("the removal ends it with ENODEV", ended(spinner), "ENODEV")
+    a.file.close()
 
 
 def test_waiter(r):
