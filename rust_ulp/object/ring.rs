@@ -28,6 +28,7 @@ use crate::{
             Pages,
             Word, //
         },
+        timer::now_ns,
         uring::{
             Source,
             Stream, //
@@ -251,12 +252,16 @@ impl CqRing for Ring {
     }
 
     fn sleep_polling(&self, millis: u32) -> bool {
+        let mut left = millis;
         if self.busy_poll_us > 0 {
             let longest = u64::from(millis).saturating_mul(1_000_000);
             let spin_ns = u64::from(self.busy_poll_us).saturating_mul(1000);
+            let begin = now_ns();
             self.called.spin(spin_ns.min(longest));
+            let spun = now_ns().saturating_sub(begin) / 1_000_000;
+            left = left.saturating_sub(u32::try_from(spun).unwrap_or(u32::MAX));
         }
-        self.called.sleep(msecs_to_jiffies(millis).max(1))
+        self.called.sleep(msecs_to_jiffies(left).max(1))
     }
 
     fn trace(&self, cqe: &abi::Cqe, tail: u32, unread: u32, wake: bool) {
