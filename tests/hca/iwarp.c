@@ -191,7 +191,7 @@ static int iw_connect(struct iw_cm_id *id, struct iw_cm_conn_param *param)
 	return err;
 }
 
-/* Moves the queue pair to RTS if it is still in INIT: it may have failed meanwhile. */
+/* Moves the queue pair from INIT to RTS, unless it has failed. */
 static void establish(struct end *end, struct end *peer)
 {
 	struct hca_qp *qp = end->qp;
