@@ -243,7 +243,7 @@ def test_spin(r):
 
     spinner = in_background(spin_on, a.file, cq)
     r.check("it spins", ulp.until(lambda: system_ticks(spinner) > 0), spinner.result)
-    remove(r, "rxe1")
+    remove(r, ulp.DEV1)
     r.equal("the removal ends it with ENODEV", ended(spinner), "ENODEV")
     a.file.close()
 
