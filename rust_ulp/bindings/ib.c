@@ -361,6 +361,11 @@ void rust_ulp_h_mr_set_iova(struct ib_mr *mr, u64 iova)
 	mr->iova = iova;
 }
 
+u32 rust_ulp_h_pd_lkey(struct ib_pd *pd)
+{
+	return pd->local_dma_lkey;
+}
+
 u32 rust_ulp_h_mr_lkey(struct ib_mr *mr)
 {
 	return mr->lkey;

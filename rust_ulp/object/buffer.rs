@@ -34,11 +34,10 @@ use crate::{
     logic::chunks::Plan,
     rdma::{
         device::Attributes,
-        fast_reg::FastRegQp,
         mr::{
             self,
             access,
-            Mr, //
+            Memory, //
         },
         wr::Local, //
     }, //
@@ -59,7 +58,7 @@ const LARGE_ORDER: u32 = 21 - PAGE_SHIFT as u32;
 /// below `(n + 1) * key_bytes`.
 pub(crate) struct BufferObject {
     // Before the pages: the device is done with them first.
-    keys: KVVec<Arc<Mr>>,
+    keys: KVVec<Arc<Memory>>,
     key_bytes: u64,
     pages: Arc<Pages>,
     /// [`None`] if user space cannot map the pages.
@@ -133,14 +132,15 @@ pub(crate) fn allocate(
     result
 }
 
-/// Registers `pages` with a key for each `key_bytes`. Sleeps. Returns [`EINTR`] when the process is
+/// Prepares `pages` with a key for each `key_bytes`. Sleeps. Returns [`EINTR`] when the process is
 /// being killed.
-fn register_keys(
-    fast_reg: &Arc<FastRegQp>,
+fn prepare_keys(
+    pd: &PdObject,
+    net: &NetNs,
     pages: &Arc<Pages>,
     key_bytes: u64,
     access: u32,
-) -> Result<KVVec<Arc<Mr>>> {
+) -> Result<KVVec<Arc<Memory>>> {
     let mut keys = KVVec::new();
     let mut at = 0usize;
     while at < pages.len() {
@@ -154,8 +154,15 @@ fn register_keys(
             .len()
             .saturating_sub(at)
             .min(usize::try_from(room).unwrap_or(usize::MAX));
-        let mr = Mr::register(fast_reg.clone(), pages.clone(), at, bytes, access)?;
-        keys.push(mr, GFP_KERNEL_ACCOUNT)?;
+        let memory = Memory::new(
+            pd.pd(),
+            || pd.fast_reg(net),
+            pages.clone(),
+            at,
+            bytes,
+            access,
+        )?;
+        keys.push(memory, GFP_KERNEL_ACCOUNT)?;
         at = at.saturating_add(bytes);
         if crate::kernel::task::is_killed() {
             return Err(EINTR);
@@ -177,10 +184,9 @@ impl BufferObject {
         read_only: bool,
     ) -> Result<Arc<Self>> {
         let access = if read_only { 0 } else { access::LOCAL_WRITE };
-        let fast_reg = pd.fast_reg(net)?;
         let pages = Arc::new(pages, GFP_KERNEL_ACCOUNT)?;
         let key_bytes = mr::max_bytes(&pd.pd().device().attributes(), pages.chunk_size() as u64);
-        let keys = register_keys(&fast_reg, &pages, key_bytes, access)?;
+        let keys = prepare_keys(&pd, net, &pages, key_bytes, access)?;
         let mmap_offset = if pages.can_be_mapped() {
             Some(offsets.reserve(pages.len())?)
         } else {
@@ -204,8 +210,8 @@ impl BufferObject {
 
     /// Holds `charges` until neither this nor a request uses the device's regions.
     pub(crate) fn hold(&self, charges: &Charges) {
-        for mr in &self.keys {
-            mr.hold(charges.clone());
+        for memory in &self.keys {
+            memory.hold(charges.clone());
         }
     }
 
@@ -257,11 +263,11 @@ impl BufferObject {
     /// Returns the one piece of [`Self::locals`] when the buffer has one key; [`None`] when it has
     /// more, and for a range that is not inside.
     pub(crate) fn local(&self, offset: u64, length: u32) -> Option<Local<'_>> {
-        let [mr] = self.keys.as_slice() else {
+        let [memory] = self.keys.as_slice() else {
             return None;
         };
         let at = offset.saturating_add(self.pages.lead() as u64);
-        Local::new(mr, at.checked_sub(mr.position())?, length).ok()
+        Local::new(memory, at.checked_sub(memory.position())?, length).ok()
     }
 
     /// Returns the pieces for the `length` bytes at `offset`, one for each key; none for a range
@@ -270,12 +276,15 @@ impl BufferObject {
         let mut at = offset.saturating_add(self.pages.lead() as u64);
         let end = at.saturating_add(length.into());
         core::iter::from_fn(move || {
-            let mr = self
+            let memory = self
                 .keys
                 .get(usize::try_from(at.checked_div(self.key_bytes)?).ok()?)?;
-            let next = mr.position().saturating_add(mr.length()).min(end);
+            let next = memory
+                .position()
+                .saturating_add(memory.length())
+                .min(end);
             let bytes = u32::try_from(next.checked_sub(at)?).ok()?;
-            let local = Local::new(mr, at.checked_sub(mr.position())?, bytes).ok()?;
+            let local = Local::new(memory, at.checked_sub(memory.position())?, bytes).ok()?;
             at = next;
             Some(local)
         })

@@ -72,7 +72,7 @@ pub(crate) struct RemoteKey {
     /// The registration, until it has ended. Lock order: before the locks of `rdma`. Held while
     /// the key is revoked or replaced.
     #[pin]
-    mr: Mutex<Option<Arc<Mr>>>,
+    mr: Mutex<Option<Mr>>,
     /// By which its [`QpGrants`] has it. Written with `QpGrants::keys` locked.
     rkey: Atomic<u32>,
     /// The grant's handle; 0 before it has one.
@@ -88,7 +88,7 @@ pub(crate) struct RemoteKey {
 }
 
 impl RemoteKey {
-    fn new(mr: Arc<Mr>, attr: &GrantAttr, epoch: i32) -> Result<Arc<Self>> {
+    fn new(mr: Mr, attr: &GrantAttr, epoch: i32) -> Result<Arc<Self>> {
         let rkey = mr.rkey();
         Arc::pin_init(
             pin_init!(Self {
@@ -529,7 +529,7 @@ impl Drop for GrantObject {
 }
 
 /// Registers the range of `attr`. Sleeps.
-fn register(buffer: &BufferObject, net: &NetNs, attr: &GrantAttr) -> Result<Arc<Mr>> {
+fn register(buffer: &BufferObject, net: &NetNs, attr: &GrantAttr) -> Result<Mr> {
     let mut raw = 0;
     for (right, bits) in [
         (

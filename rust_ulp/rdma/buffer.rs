@@ -30,7 +30,7 @@ use kernel::{
 /// }
 /// ```
 pub(crate) struct Buffer {
-    mr: Arc<Mr>,
+    mr: Mr,
     pages: Arc<Pages>,
 }
 
@@ -52,8 +52,8 @@ impl Buffer {
 
     /// Returns the whole buffer, for a local request.
     pub(crate) fn local(&self) -> Result<Local<'_>> {
-        let len = u32::try_from(self.mr.length()).map_err(|_| ERANGE)?;
-        Local::new(&self.mr, 0, len)
+        let len = u32::try_from(self.mr.memory().length()).map_err(|_| ERANGE)?;
+        Local::new(self.mr.memory(), 0, len)
     }
 
     /// Writes `value` to the beginning. Fails as [`Pages::write`] does.

@@ -4,7 +4,7 @@
 
 use super::{
     ah::Ah,
-    mr::Mr,
+    mr::Memory,
     pd::Pd,
     qp::Qp,
     qp_attr::State,
@@ -13,7 +13,7 @@ use super::{
         NewWr,
         PostedWr,
         Queue,
-        UsedMr, //
+        UsedMemory, //
     },
     request::{
         QueueKind,
@@ -291,9 +291,9 @@ pub(crate) struct Chain<H: WrHandler> {
     wrs: KVVec<Wr>,
     sges: KVVec<bindings::ib_sge>,
     inline: KVVec<u8>,
-    used: KVVec<UsedMr>,
+    used: KVVec<UsedMemory>,
     /// Memory that slots have kept for earlier requests, to be dropped without a lock.
-    stale: KVVec<Arc<Mr>>,
+    stale: KVVec<Arc<Memory>>,
 }
 
 // SAFETY: The pointers in `wrs` and `sges` are set and used during a call of `post`. All else is
@@ -420,8 +420,8 @@ impl<H: WrHandler> Chain<H> {
         self.sges.reserve(count, GFP_KERNEL_ACCOUNT)?;
         use_memory(&mut self.used, target, run.first, self.staged.len(), local)?;
         Ok(Alike {
-            base: local.mr.addr(),
-            lkey: local.mr.lkey(),
+            base: local.memory.addr(),
+            lkey: local.memory.lkey(),
             op: op.to_raw(),
             run,
             used: self.used.last_mut().ok_or(EINVAL)?,
@@ -658,7 +658,7 @@ impl<H: WrHandler> Chain<H> {
     /// of the run posted, when the queue pair is not in a state that takes requests.
     pub(crate) fn post(&mut self, mut before: impl FnMut(u32, &H::Request)) -> (u32, Result) {
         let (mut total, mut result) = (0u32, Ok(()));
-        let mut rest: &mut [UsedMr] = &mut self.used;
+        let mut rest: &mut [UsedMemory] = &mut self.used;
         for run in self.runs.iter_mut() {
             let end = run.first.saturating_add(run.count);
             let count = rest.iter().take_while(|used| used.last < end).count();
@@ -736,7 +736,7 @@ impl<H: WrHandler> Drop for Chain<H> {
 /// the last to use. May sleep.
 #[inline(always)]
 fn use_memory<H: WrHandler>(
-    used: &mut KVVec<UsedMr>,
+    used: &mut KVVec<UsedMemory>,
     target: TargetRef<'_, H>,
     oldest: u32,
     at: usize,
@@ -744,14 +744,18 @@ fn use_memory<H: WrHandler>(
 ) -> Result {
     let at = at as u32;
     match used.last_mut() {
-        Some(used) if used.last >= oldest && used.is(local.mr) => used.last = at,
+        Some(used) if used.last >= oldest && used.is(local.memory) => used.last = at,
         _ => {
-            if !Arc::ptr_eq(local.mr.pd(), target.pd()) {
+            if !Arc::ptr_eq(local.memory.pd(), target.pd()) {
                 return Err(EXDEV);
             }
-            let mr = Some(local.mr.clone());
+            let memory = Some(local.memory.clone());
             let (first, last) = (at, at);
-            used.push(UsedMr { first, last, mr }, GFP_KERNEL_ACCOUNT)?;
+            used.push(UsedMemory {
+                first,
+                last,
+                memory,
+            }, GFP_KERNEL_ACCOUNT)?;
         }
     }
     Ok(())
@@ -772,7 +776,7 @@ pub(crate) struct Alike<'a, H: WrHandler> {
     run: &'a mut QueueRun<H>,
     op: RawOp,
     /// The memory of the requests, and its address and key.
-    used: &'a mut UsedMr,
+    used: &'a mut UsedMemory,
     base: u64,
     lkey: u32,
     staged: &'a mut KVVec<StagedWr<H::Request>>,
@@ -830,7 +834,7 @@ impl<H: WrHandler> Alike<'_, H> {
         local: Local<'_>,
         request: &H::Request,
     ) -> Result {
-        if !self.used.is(local.mr) || request.end_ns(0) != 0 {
+        if !self.used.is(local.memory) || request.end_ns(0) != 0 {
             return Err(EINVAL);
         }
         self.run.take_slot()?;
@@ -908,9 +912,9 @@ fn keep_memory<'a, R: WrContext>(
     lists: &mut Lists,
     at: u32,
     posted: &PostedWr,
-    used: &'a mut [UsedMr],
-    stale: &mut KVVec<Arc<Mr>>,
-) -> &'a mut [UsedMr] {
+    used: &'a mut [UsedMemory],
+    stale: &mut KVVec<Arc<Memory>>,
+) -> &'a mut [UsedMemory] {
     let count = match used.first() {
         Some(first) if first.last == at => used.iter().take_while(|used| used.last == at).count(),
         _ => 0,
@@ -972,8 +976,8 @@ struct Staging<'a, R> {
     sges: &'a mut [bindings::ib_sge],
     inline: &'a mut [u8],
     /// Their memory, in the order of the last requests that use it.
-    used: &'a mut [UsedMr],
-    stale: &'a mut KVVec<Arc<Mr>>,
+    used: &'a mut [UsedMemory],
+    stale: &'a mut KVVec<Arc<Memory>>,
 }
 
 impl<R: WrContext> Staging<'_, R> {
@@ -1061,7 +1065,7 @@ impl<R: WrContext> Staging<'_, R> {
         let target = run.target.as_ref();
         let (queue, kind, number) = (target.queue(), target.kind(), target.number());
         let depth = queue.depth();
-        let mut used: &mut [UsedMr] = self.used;
+        let mut used: &mut [UsedMemory] = self.used;
         let sges = self.sges.as_mut_ptr();
         let (places, first) = (self.wrs.len(), self.wrs.as_mut_ptr());
         let mut previous: *mut Wr = core::ptr::null_mut();
@@ -1101,20 +1105,20 @@ impl<R: WrContext> Staging<'_, R> {
         lists: &mut Lists,
         taken: u32,
         count: u32,
-    ) -> Option<Arc<Mr>> {
+    ) -> Option<Arc<Memory>> {
         let target = run.target.as_ref();
         let queue = target.queue();
         let bad = run.first.wrapping_add(taken);
         // The slot of the last request keeps the memory of those before it; such memory is its
         // first. At most one is that of requests on both sides.
-        let spans = |used: &&UsedMr| used.first < bad && used.last >= bad;
+        let spans = |used: &&UsedMemory| used.first < bad && used.last >= bad;
         let keeper = self.used.iter().find(spans).map(|used| used.last);
         let mut carried = None;
         for place in (taken..count).rev() {
-            let (request, mr) = queue.pop(lists)?;
+            let (request, memory) = queue.pop(lists)?;
             let at = run.first.wrapping_add(place);
             if keeper == Some(at) {
-                carried = mr;
+                carried = memory;
             }
             if let Some(staged) = self.staged.get_mut(place as usize) {
                 staged.request = Some(request);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory regions, made by fast registration.
+//! Memory for requests, and memory regions, made by fast registration.
 //!
 //! A region is made by `ib_alloc_mr()`, `ib_map_mr_sg()` and a REG_MR request on a queue pair of
-//! the same protection domain, see [`super::fast_reg`].
+//! the same protection domain, see [`super::fast_reg`]. Memory that no peer uses needs none where its
+//! DMA addresses are consecutive: its requests name DMA addresses, and the key of the domain.
 //!
 //! The address of a byte in a region is its position in the pages, or another one in the same chunk
-//! where an IOMMU requires that. The device and the peer see no kernel address.
+//! where an IOMMU requires that. A peer sees no kernel address.
 
 use super::{
     device::{
@@ -57,6 +58,8 @@ pub(crate) mod access {
     pub(crate) const REMOTE_READ: u32 = bindings::IB_ACCESS_REMOTE_READ;
     /// A peer may perform atomics on it.
     pub(crate) const REMOTE_ATOMIC: u32 = bindings::IB_ACCESS_REMOTE_ATOMIC;
+    /// Any right of a peer.
+    pub(super) const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
 }
 
 /// Performs the requests that the memory regions of a protection domain need.
@@ -127,7 +130,8 @@ impl Drop for Table {
 struct Mapping {
     table: Table,
     foreign: bool,
-    /// The device did not give up a region of these pages: they are leaked.
+    /// The device did not give up a region of these pages, or a queue that may use them: they are
+    /// leaked.
     leaked: bool,
     device: ARef<Device>,
     pages: Arc<Pages>,
@@ -254,6 +258,54 @@ impl Mapping {
     }
 }
 
+impl Mapping {
+    /// Returns the first DMA address, if that of each byte follows that of the byte before.
+    fn consecutive(&self) -> Option<u64> {
+        let mut extents = self.extents();
+        let (first, length) = extents.next()?;
+        let mut end = first.checked_add(length)?;
+        for (addr, length) in extents {
+            if addr != end {
+                return None;
+            }
+            end = end.checked_add(length)?;
+        }
+        Some(first)
+    }
+
+    /// Gives the region `mr`, which is not registered, the page table `layout`, its address, and a
+    /// new key.
+    fn map(&self, mr: NonNull<bindings::ib_mr>, layout: &Layout) -> Result {
+        // SAFETY: The table is mapped, by the type invariant.
+        let (sgl, nents) = unsafe {
+            let table = &*self.table.get();
+            (table.sgl, table.nents)
+        };
+        fault::point()?;
+        // SAFETY: The region is valid and not registered, and the list is mapped.
+        let mapped = unsafe {
+            bindings::ib_map_mr_sg(
+                mr.as_ptr(),
+                sgl,
+                i32::try_from(nents).map_err(|_| ERANGE)?,
+                core::ptr::null_mut(),
+                layout.page_size,
+            )
+        };
+        to_result(mapped.min(0))?;
+        if u32::try_from(mapped) != Ok(nents) {
+            return Err(ERANGE);
+        }
+        // SAFETY: The region is valid, mapped and not registered. Its address and the DMA addresses
+        // agree below the page size, see `Mapping::layout`.
+        unsafe {
+            bindings::rust_ulp_h_mr_next_key(mr.as_ptr());
+            bindings::rust_ulp_h_mr_set_iova(mr.as_ptr(), layout.addr);
+        }
+        Ok(())
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.leaked {
@@ -266,48 +318,223 @@ impl Drop for Mapping {
     }
 }
 
-/// A registered memory region: `struct ib_mr`.
+/// A memory region: `struct ib_mr`.
+struct Region {
+    ptr: NonNull<bindings::ib_mr>,
+    /// Whether the device has registered it.
+    registered: bool,
+    fast_reg: Arc<dyn Register>,
+    /// Whether a peer may use it.
+    remote: bool,
+}
+
+// SAFETY: Drivers are reentrant, see "Thread safety" in mod.rs. The keys change in
+// `Memory::register` only, when nobody else has the value.
+unsafe impl Send for Region {}
+// SAFETY: As above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Returns the key for requests of a peer.
+    fn rkey(&self) -> u32 {
+        // SAFETY: The region is valid, by the type invariant of `Memory`.
+        unsafe { bindings::rust_ulp_h_mr_rkey(self.ptr.as_ptr()) }
+    }
+}
+
+/// Memory that requests on the queue pairs of a protection domain use.
 ///
-/// Dropping it invalidates its keys, and returns when no access is under way: what a peer sends
-/// later does not land. That sleeps. On siw, a response to a read may continue, and reads the pages
-/// that it began with, see [`DeferredPages`](super::deferred::DeferredPages).
+/// Its key is that of a region, or the `local_dma_lkey` of the domain.
+///
+/// Dropping it invalidates the keys of a region, and returns when no access is under way: what a
+/// peer sends later does not land. That sleeps. On siw, a response to a read may continue, and reads
+/// the pages that it began with, see [`DeferredPages`](super::deferred::DeferredPages).
 ///
 /// ```
 /// # use crate::kernel::pages::Pages;
-/// fn offer(fast_reg: Arc<fast_reg::FastRegQp>, pages: Arc<Pages>) -> Result<(Arc<Mr>, [u64; 2])> {
+/// fn room(fast_reg: Arc<fast_reg::FastRegQp>, pages: Arc<Pages>) -> Result<Arc<Memory>> {
+///     let pd = fast_reg.pd().clone();
+///     Memory::new(&pd, || Ok(fast_reg), pages, 0, 4096, access::LOCAL_WRITE)
+/// }
+/// ```
+///
+/// # Invariants
+///
+/// - `region` is a memory region of `pd` that this value owns. While it is registered, it covers the
+///   `length` bytes from the address `addr` on, which are those of `mapping`.
+/// - Without a region, the DMA addresses of `mapping` are the `length` ones from `addr` on.
+pub(crate) struct Memory {
+    addr: u64,
+    lkey: u32,
+    /// Position in the pages.
+    position: u64,
+    length: u64,
+    region: Option<Region>,
+    pd: Arc<Pd>,
+    mapping: KBox<Mapping>,
+    /// Dropped with the memory.
+    held: SetOnce<Arc<dyn Send + Sync>>,
+}
+
+impl Memory {
+    /// Prepares `length` bytes at `offset` of `pages` for local requests with the rights `access`,
+    /// which are [`access::LOCAL_WRITE`] or none. Sleeps.
+    ///
+    /// The key of the domain serves where the DMA addresses are consecutive. It allows writes, so
+    /// memory without that right gets a region. So does all memory on iWARP, where the sink of a
+    /// read needs REMOTE_WRITE (`drivers/infiniband/core/rw.c:116`). `fast_reg` returns what
+    /// registers the region. Fails as [`Mr::register`] does.
+    pub(crate) fn new<T: Register + 'static>(
+        pd: &Arc<Pd>,
+        fast_reg: impl FnOnce() -> Result<Arc<T>>,
+        pages: Arc<Pages>,
+        offset: usize,
+        length: usize,
+        access: u32,
+    ) -> Result<Arc<Self>> {
+        let mapping = Mapping::new(pd.device(), pages, offset, length)?;
+        let direct = mapping.consecutive().filter(|_| {
+            access == access::LOCAL_WRITE && !mapping.foreign && !pd.device().is_iwarp()
+        });
+        let Some(addr) = direct else {
+            return Self::register(fast_reg()?, mapping, offset, length, access);
+        };
+        // INVARIANT: There is no region, and `addr` is the first of the consecutive addresses.
+        let memory = Self {
+            addr,
+            lkey: pd.local_dma_lkey(),
+            position: mapping.pages.lead().saturating_add(offset) as u64,
+            length: length as u64,
+            region: None,
+            pd: pd.clone(),
+            mapping,
+            held: SetOnce::new(),
+        };
+        Ok(Arc::new(memory, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// Registers `mapping`, which is of `length` bytes at `offset` of its pages.
+    fn register(
+        fast_reg: Arc<dyn Register>,
+        mapping: KBox<Mapping>,
+        offset: usize,
+        length: usize,
+        access: u32,
+    ) -> Result<Arc<Self>> {
+        let position = mapping.pages.lead().saturating_add(offset) as u64;
+        let length = length as u64;
+        let layout = mapping.layout(position, length, mapping.pages.chunk_size() as u64)?;
+        let pd = fast_reg.pd().clone();
+        fault::point()?;
+        // SAFETY: The domain is valid.
+        let ptr = from_err_ptr(unsafe {
+            bindings::ib_alloc_mr(pd.as_raw(), bindings::IB_MR_TYPE_MEM_REG, layout.pages)
+        })?;
+        let ptr = NonNull::new(ptr).ok_or(ENOMEM)?;
+        // INVARIANT: The region was just allocated, and is not registered.
+        let mut memory = Self {
+            addr: layout.addr,
+            lkey: 0,
+            position,
+            length,
+            region: Some(Region {
+                ptr,
+                registered: false,
+                fast_reg: fast_reg.clone(),
+                remote: access & access::REMOTE != 0,
+            }),
+            pd,
+            mapping,
+            held: SetOnce::new(),
+        };
+        memory.mapping.map(ptr, &layout)?;
+        // SAFETY: The region is valid.
+        memory.lkey = unsafe { bindings::rust_ulp_h_mr_lkey(ptr.as_ptr()) };
+        // SAFETY: The region is mapped, and nobody accesses it before this returns.
+        unsafe { fast_reg.register(ptr.as_ptr(), memory.lkey, access) }?;
+        if let Some(region) = &mut memory.region {
+            // INVARIANT: The device has registered it.
+            region.registered = true;
+        }
+        Ok(Arc::new(memory, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// Holds `value`, such as a charge, until no request uses the memory. Holds one value only.
+    pub(crate) fn hold(&self, value: Arc<dyn Send + Sync>) {
+        self.held.populate(value);
+    }
+
+    /// Returns the protection domain.
+    pub(super) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// Returns the address of the first byte.
+    pub(super) fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Returns the position of the first byte in the pages.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Returns the length in bytes.
+    pub(crate) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Returns the key for local requests.
+    pub(super) fn lkey(&self) -> u32 {
+        self.lkey
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let Some(region) = &self.region else {
+            // A queue that the device has not given up may still use it, and nothing revokes the key
+            // of the domain.
+            self.mapping.leaked = self.pd.is_leaked();
+            return;
+        };
+        if region.registered {
+            // Deregistering invalidates the region too, if this fails.
+            let _ = region.fast_reg.invalidate(region.rkey());
+        }
+        fault::step();
+        // SAFETY: Owned. The driver waits for accesses under way.
+        let err = unsafe { bindings::ib_dereg_mr_user(region.ptr.as_ptr(), core::ptr::null_mut()) };
+        if err != 0 {
+            pr_warn_once!(
+                "a driver refused to deregister memory: {}; the memory is leaked\n",
+                err
+            );
+            self.mapping.leaked = true;
+        }
+        if region.remote && self.pd.deferred().is_some() {
+            // siw holds a spinlock while it stores what a peer writes (`siw_qp_llp_data_ready()`).
+            // SAFETY: Process context, without an RCU lock.
+            unsafe { kernel::bindings::synchronize_rcu() };
+        }
+    }
+}
+
+/// Memory with a region, and a key by which a peer can use it.
+///
+/// ```
+/// # use crate::kernel::pages::Pages;
+/// fn offer(fast_reg: Arc<fast_reg::FastRegQp>, pages: Arc<Pages>) -> Result<(Mr, [u64; 2])> {
 ///     let rights = access::LOCAL_WRITE | access::REMOTE_WRITE;
 ///     let mr = Mr::register(fast_reg, pages, 0, 4096, rights)?;
 ///     let for_the_peer = [mr.addr(), mr.rkey().into()];
 ///     Ok((mr, for_the_peer))
 /// }
 /// ```
-///
-/// # Invariants
-///
-/// - `ptr` is a memory region of `pd` that this value owns.
-/// - While `registered`, it covers the `length` bytes from the address `addr` on, which are those
-///   of `mapping`.
 pub(crate) struct Mr {
-    ptr: NonNull<bindings::ib_mr>,
-    registered: bool,
-    addr: u64,
-    /// Position in the pages.
-    position: u64,
-    length: u64,
-    fast_reg: Arc<dyn Register>,
-    pd: Arc<Pd>,
-    /// Whether a peer may use it.
-    remote: bool,
-    mapping: KBox<Mapping>,
-    /// Dropped with the region.
-    held: SetOnce<Arc<dyn Send + Sync>>,
+    memory: Arc<Memory>,
+    rkey: u32,
 }
-
-// SAFETY: Drivers are reentrant, see "Thread safety" in mod.rs. The keys change in `register` only,
-// when nobody else has the value.
-unsafe impl Send for Mr {}
-// SAFETY: As above.
-unsafe impl Sync for Mr {}
 
 impl Mr {
     /// Registers `length` bytes at `offset` of `pages` with the rights `access`. Sleeps.
@@ -326,142 +553,36 @@ impl Mr {
         offset: usize,
         length: usize,
         access: u32,
-    ) -> Result<Arc<Self>> {
-        let chunk = pages.chunk_size();
-        let position = pages.lead().saturating_add(offset) as u64;
-        let pd = fast_reg.pd().clone();
-        let remote =
-            access & (access::REMOTE_WRITE | access::REMOTE_READ | access::REMOTE_ATOMIC) != 0;
-        if let Some(deferred) = pd.deferred().filter(|_| remote) {
+    ) -> Result<Self> {
+        let pd = fast_reg.pd();
+        if let Some(deferred) = pd.deferred().filter(|_| access & access::REMOTE != 0) {
             // See `Device::is_siw`.
-            let within = position & (PAGE_SIZE as u64).wrapping_sub(1);
-            if access & access::REMOTE_READ != 0
-                && within.saturating_add(length as u64) > PAGE_SIZE as u64
-            {
+            let position = pages.lead().saturating_add(offset);
+            let within = position & PAGE_SIZE.wrapping_sub(1);
+            if access & access::REMOTE_READ != 0 && within.saturating_add(length) > PAGE_SIZE {
                 return Err(eopnotsupp());
             }
             deferred.keep(&pages)?;
         }
         let mapping = Mapping::new(pd.device(), pages, offset, length)?;
-        let layout = mapping.layout(position, length as u64, chunk as u64)?;
-        fault::point()?;
-        // SAFETY: The domain is valid.
-        let ptr = from_err_ptr(unsafe {
-            bindings::ib_alloc_mr(pd.as_raw(), bindings::IB_MR_TYPE_MEM_REG, layout.pages)
-        })?;
-        // INVARIANT: The region was just allocated, and is not registered.
-        let mut mr = Self {
-            ptr: NonNull::new(ptr).ok_or(ENOMEM)?,
-            registered: false,
-            addr: layout.addr,
-            position,
-            length: length as u64,
-            fast_reg,
-            pd,
-            remote,
-            mapping,
-            held: SetOnce::new(),
-        };
-        mr.map(layout.page_size)?;
-        let (raw, key) = (mr.ptr.as_ptr(), mr.rkey());
-        // SAFETY: The region is mapped, and nobody accesses it before this returns.
-        unsafe { mr.fast_reg.register(raw, key, access) }?;
-        // INVARIANT: The device has registered it.
-        mr.registered = true;
-        Ok(Arc::new(mr, GFP_KERNEL_ACCOUNT)?)
+        let memory = Memory::register(fast_reg, mapping, offset, length, access)?;
+        let rkey = memory.region.as_ref().map_or(0, Region::rkey);
+        Ok(Self { memory, rkey })
     }
 
-    /// Gives a region that is not registered its page table, with pages of `page_size` bytes, its
-    /// address, and a new key.
-    fn map(&mut self, page_size: u32) -> Result {
-        // SAFETY: The table is mapped, by the type invariant of `Mapping`.
-        let (sgl, nents) = unsafe {
-            let table = &*self.mapping.table.get();
-            (table.sgl, table.nents)
-        };
-        fault::point()?;
-        // SAFETY: The region is valid and not registered, and the list is mapped.
-        let mapped = unsafe {
-            bindings::ib_map_mr_sg(
-                self.ptr.as_ptr(),
-                sgl,
-                i32::try_from(nents).map_err(|_| ERANGE)?,
-                core::ptr::null_mut(),
-                page_size,
-            )
-        };
-        to_result(mapped.min(0))?;
-        if u32::try_from(mapped) != Ok(nents) {
-            return Err(ERANGE);
-        }
-        // SAFETY: The region is valid, mapped and not registered. Its address and the DMA addresses
-        // agree below the page size, see `Mapping::layout`.
-        unsafe {
-            bindings::rust_ulp_h_mr_next_key(self.ptr.as_ptr());
-            bindings::rust_ulp_h_mr_set_iova(self.ptr.as_ptr(), self.addr);
-        }
-        Ok(())
-    }
-
-    /// Holds `value`, such as a charge, until no request uses the region. Holds one value only.
-    pub(crate) fn hold(&self, value: Arc<dyn Send + Sync>) {
-        self.held.populate(value);
-    }
-
-    /// Returns the protection domain.
-    pub(super) fn pd(&self) -> &Arc<Pd> {
-        &self.pd
+    /// Returns the memory, for local requests.
+    pub(super) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
     }
 
     /// Returns the address of the first byte.
     pub(crate) fn addr(&self) -> u64 {
-        self.addr
-    }
-
-    /// Returns the position of the first byte in the pages.
-    pub(crate) fn position(&self) -> u64 {
-        self.position
-    }
-
-    /// Returns the length in bytes.
-    pub(crate) fn length(&self) -> u64 {
-        self.length
-    }
-
-    /// Returns the key for local requests.
-    pub(super) fn lkey(&self) -> u32 {
-        // SAFETY: By the type invariant.
-        unsafe { bindings::rust_ulp_h_mr_lkey(self.ptr.as_ptr()) }
+        self.memory.addr
     }
 
     /// Returns the key for requests of a peer.
     pub(crate) fn rkey(&self) -> u32 {
-        // SAFETY: By the type invariant.
-        unsafe { bindings::rust_ulp_h_mr_rkey(self.ptr.as_ptr()) }
-    }
-}
-
-impl Drop for Mr {
-    fn drop(&mut self) {
-        if self.registered {
-            // Deregistering invalidates the region too, if this fails.
-            let _ = self.fast_reg.invalidate(self.rkey());
-        }
-        fault::step();
-        // SAFETY: Owned. The driver waits for accesses under way.
-        let err = unsafe { bindings::ib_dereg_mr_user(self.ptr.as_ptr(), core::ptr::null_mut()) };
-        if err != 0 {
-            pr_warn_once!(
-                "a driver refused to deregister memory: {}; the memory is leaked\n",
-                err
-            );
-            self.mapping.leaked = true;
-        }
-        if self.remote && self.pd.deferred().is_some() {
-            // siw holds a spinlock while it stores what a peer writes (`siw_qp_llp_data_ready()`).
-            // SAFETY: Process context, without an RCU lock.
-            unsafe { kernel::bindings::synchronize_rcu() };
-        }
+        self.rkey
     }
 }
 

@@ -44,7 +44,8 @@ pub(crate) struct Pd {
     ptr: NonNull<bindings::ib_pd>,
     /// On siw, keeps memory that a peer may still read: siw does not wait for such reads.
     deferred: Option<Arc<DeferredPages>>,
-    /// Whether a queue of the domain was leaked: the domain is, too.
+    /// Whether a queue of the domain was leaked: the domain is, too, and the memory that is used by
+    /// its key.
     leaked: AtomicFlag,
     device: ARef<Device>,
 }
@@ -75,6 +76,13 @@ impl Pd {
     }
 
     /// Returns the C pointer.
+    /// Returns the key for local requests with DMA addresses. Every domain has one, see
+    /// `__ib_alloc_pd()`.
+    pub(super) fn local_dma_lkey(&self) -> u32 {
+        // SAFETY: By the type invariant. The key does not change after the allocation.
+        unsafe { bindings::rust_ulp_h_pd_lkey(self.ptr.as_ptr()) }
+    }
+
     pub(super) fn as_raw(&self) -> *mut bindings::ib_pd {
         self.ptr.as_ptr()
     }
@@ -82,6 +90,11 @@ impl Pd {
     /// Has the domain outlive this value: a driver did not destroy a queue that belongs to it.
     pub(super) fn leak(&self) {
         self.leaked.store(true, Relaxed);
+    }
+
+    /// Returns whether [`Self::leak`] was called.
+    pub(super) fn is_leaked(&self) -> bool {
+        self.leaked.load(Relaxed)
     }
 
     /// Destroys a queue pair of the domain, and returns whether the driver did that. A queue pair
@@ -118,7 +131,7 @@ impl Pd {
 impl Drop for Pd {
     fn drop(&mut self) {
         fault::step();
-        if self.leaked.load(Relaxed) {
+        if self.is_leaked() {
             return;
         }
         // SAFETY: Owned. Every object of the domain held a reference to this value.

@@ -7,7 +7,7 @@
 
 use super::{
     ah::Ah,
-    mr::Mr,
+    mr::Memory,
     request::{
         Posted,
         QueueKind,
@@ -175,19 +175,21 @@ pub(super) struct NewWr<'a, R> {
 
 /// The memory of requests in a [`Chain`](super::chain::Chain), kept alive until the device is done
 /// with them.
-pub(super) struct UsedMr {
+pub(super) struct UsedMemory {
     /// The numbers in the chain of the first and of the last request that use it: consecutive
     /// requests for the same queue pair. The slot of the last one keeps it, since a queue pair
     /// completes them in order.
     pub(super) first: u32,
     pub(super) last: u32,
     /// The memory; what the slot kept before, once that keeps it.
-    pub(super) mr: Option<Arc<Mr>>,
+    pub(super) memory: Option<Arc<Memory>>,
 }
 
-impl UsedMr {
-    pub(super) fn is(&self, mr: &Arc<Mr>) -> bool {
-        self.mr.as_ref().is_some_and(|used| Arc::ptr_eq(used, mr))
+impl UsedMemory {
+    pub(super) fn is(&self, memory: &Arc<Memory>) -> bool {
+        self.memory
+            .as_ref()
+            .is_some_and(|used| Arc::ptr_eq(used, memory))
     }
 }
 
@@ -260,7 +262,7 @@ pub(super) struct Queue<R: WrContext> {
     pub(super) lists: SpinLockBh<Lists>,
     slots: KVVec<WrSlot<R>>,
     /// The memory of the requests in the slots, kept alive for the device.
-    memory: KVVec<UnsafeCell<Option<Arc<Mr>>>>,
+    memory: KVVec<UnsafeCell<Option<Arc<Memory>>>>,
     pub(super) max_sge: u32,
     pub(super) max_inline: u32,
 }
@@ -364,7 +366,7 @@ impl<R: WrContext> Queue<R> {
     }
 
     /// Returns the part of `memory` that belongs to slot `index`.
-    fn memory(&self, index: u32) -> &[UnsafeCell<Option<Arc<Mr>>>] {
+    fn memory(&self, index: u32) -> &[UnsafeCell<Option<Arc<Memory>>>] {
         let start = (index as usize).saturating_mul(self.max_sge as usize);
         let end = start.saturating_add(self.max_sge as usize);
         self.memory.get(start..end).unwrap_or(&[])
@@ -450,8 +452,8 @@ impl<R: WrContext> Queue<R> {
         &self,
         _lists: &mut Lists,
         index: u32,
-        new: &mut [UsedMr],
-        stale: &mut KVVec<Arc<Mr>>,
+        new: &mut [UsedMemory],
+        stale: &mut KVVec<Arc<Memory>>,
     ) {
         // SAFETY: The lock is held, and there is no other reference.
         let Some(content) = (unsafe { self.content(index) }) else {
@@ -460,7 +462,7 @@ impl<R: WrContext> Queue<R> {
         let held = core::mem::replace(&mut content.held, new.len() as u32);
         if let ([used], [cell, ..], 0..=1) = (&mut *new, self.memory(index), held) {
             // SAFETY: As above.
-            core::mem::swap(&mut used.mr, unsafe { &mut *cell.get() });
+            core::mem::swap(&mut used.memory, unsafe { &mut *cell.get() });
             return;
         }
         let mut new = new.iter_mut();
@@ -468,10 +470,10 @@ impl<R: WrContext> Queue<R> {
             // SAFETY: As above.
             let kept = unsafe { &mut *cell.get() };
             match new.next() {
-                Some(used) => core::mem::swap(&mut used.mr, kept),
+                Some(used) => core::mem::swap(&mut used.memory, kept),
                 None if place >= held => break,
                 None => {
-                    if let Some(Err(full)) = kept.take().map(|mr| stale.push_within_capacity(mr)) {
+                    if let Some(Err(full)) = kept.take().map(|memory| stale.push_within_capacity(memory)) {
                         *kept = Some(full.0);
                         content.held = place.wrapping_add(1);
                     }
@@ -482,7 +484,7 @@ impl<R: WrContext> Queue<R> {
 
     /// Takes back the newest posted request, which the device has not taken, with a reference to
     /// the first memory that its slot keeps.
-    pub(super) fn pop(&self, lists: &mut Lists) -> Option<(R, Option<Arc<Mr>>)> {
+    pub(super) fn pop(&self, lists: &mut Lists) -> Option<(R, Option<Arc<Memory>>)> {
         let index = lists.order.pop()?;
         lists.number = lists.number.wrapping_sub(1);
         lists.deadlines.remove(index);
@@ -496,23 +498,23 @@ impl<R: WrContext> Queue<R> {
         content.number = 0;
         let first = self.memory(index).first().filter(|_| content.held > 0);
         // SAFETY: As above.
-        let mr = first.and_then(|cell| unsafe { (*cell.get()).clone() });
+        let memory = first.and_then(|cell| unsafe { (*cell.get()).clone() });
         // SAFETY: By the type invariant of the slot, which was posted. It is read once: the slot is
         // free now.
         let request = unsafe { content.request.assume_init_read() };
         lists.bytes = lists.bytes.wrapping_sub(request.bytes().into());
-        Some((request, mr))
+        Some((request, memory))
     }
 
-    /// Makes the newest posted slot keep `mr` as its entry `place`, and returns what it kept there.
-    pub(super) fn adopt(&self, lists: &mut Lists, place: u32, mr: Arc<Mr>) -> Option<Arc<Mr>> {
+    /// Makes the newest posted slot keep `memory` as its entry `place`, and returns what it kept there.
+    pub(super) fn adopt(&self, lists: &mut Lists, place: u32, memory: Arc<Memory>) -> Option<Arc<Memory>> {
         let index = lists.order.last()?;
         // SAFETY: The lock is held, and there is no other reference.
         let content = unsafe { self.content(index) }?;
         let cell = self.memory(index).get(place as usize)?;
         content.held = content.held.max(place.saturating_add(1));
         // SAFETY: As above.
-        unsafe { (*cell.get()).replace(mr) }
+        unsafe { (*cell.get()).replace(memory) }
     }
 
     /// Calls `f` for the request of the posted slot `index`, unless it is reported to the owner.
@@ -852,5 +854,5 @@ impl<R: WrContext> Queue<R> {
 #[expect(dead_code, reason = "it is there to be dropped")]
 enum Leftover {
     Address(Arc<Ah>),
-    Memory(Arc<Mr>),
+    Memory(Arc<Memory>),
 }

@@ -4,7 +4,10 @@
 
 use super::{
     ah::Ah,
-    mr::Mr, //
+    mr::{
+        Memory,
+        Mr, //
+    }, //
 };
 use crate::{
     bindings,
@@ -318,45 +321,49 @@ impl Flags {
 
 /// A range of registered memory that a request reads or writes.
 ///
-/// The request keeps the memory region until its slot is reused.
+/// The request keeps the memory until its slot is reused.
 ///
 /// ```
-/// fn first_bytes(mr: &Arc<mr::Mr>) -> Result<Local<'_>> {
-///     Local::new(mr, 0, 64)
+/// fn first_bytes(memory: &Arc<mr::Memory>) -> Result<Local<'_>> {
+///     Local::new(memory, 0, 64)
 /// }
 /// ```
 ///
 /// # Invariants
 ///
-/// The `length` bytes at `offset` are in the region, and `length` is not 0.
+/// The `length` bytes at `offset` are in the memory, and `length` is not 0.
 #[derive(Clone, Copy)]
 pub(crate) struct Local<'a> {
-    pub(super) mr: &'a Arc<Mr>,
+    pub(super) memory: &'a Arc<Memory>,
     offset: u64,
     length: u32,
 }
 
 impl<'a> Local<'a> {
-    /// Returns `length` bytes at `offset` of `mr`. Fails with [`ERANGE`] when they are not in the
-    /// region, or `length` is 0.
-    pub(crate) fn new(mr: &'a Arc<Mr>, offset: u64, length: u32) -> Result<Self> {
+    /// Returns `length` bytes at `offset` of `memory`. Fails with [`ERANGE`] when they are not in
+    /// it, or `length` is 0.
+    pub(crate) fn new(memory: &'a Arc<Memory>, offset: u64, length: u32) -> Result<Self> {
         let end = offset.checked_add(length.into()).ok_or(ERANGE)?;
-        if length == 0 || end > mr.length() {
+        if length == 0 || end > memory.length() {
             return Err(ERANGE);
         }
         // INVARIANT: Just checked.
-        Ok(Self { mr, offset, length })
+        Ok(Self {
+            memory,
+            offset,
+            length,
+        })
     }
 
     pub(super) fn to_raw(self) -> bindings::ib_sge {
-        self.to_raw_with(self.mr.addr(), self.mr.lkey())
+        self.to_raw_with(self.memory.addr(), self.memory.lkey())
     }
 
-    /// Does what [`Self::to_raw`] does, with the address and the key of the region.
+    /// Does what [`Self::to_raw`] does, with the address and the key of the memory.
     #[inline(always)]
     pub(super) fn to_raw_with(self, base: u64, lkey: u32) -> bindings::ib_sge {
         bindings::ib_sge {
-            // Cannot wrap: these addresses are in the region.
+            // Cannot wrap: these addresses are in the memory.
             addr: base.wrapping_add(self.offset),
             length: self.length,
             lkey,

@@ -295,6 +295,7 @@ struct ib_mr *hca_alloc_mr(struct ib_pd *pd, enum ib_mr_type type, u32 max);
 int hca_map_mr_sg(struct ib_mr *mr, struct scatterlist *sg, int nents,
 		  unsigned int *offset);
 int hca_dereg_mr(struct ib_mr *mr, struct ib_udata *udata);
+bool hca_is_there(struct hca *hca, dma_addr_t addr);
 void hca_free_refused_mrs(struct hca *hca);
 int hca_register(struct hca_qp *qp, struct hca_wqe *wqe);
 int hca_invalidate(struct hca *hca, struct ib_pd *pd, u32 key, bool may_sleep);

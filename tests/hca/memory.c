@@ -138,18 +138,27 @@ int hca_dereg_mr(struct ib_mr *ib, struct ib_udata *udata)
 	return 0;
 }
 
+/* Whether there is still a page at a DMA address; without an IOMMU nobody can say. */
+bool hca_is_there(struct hca *hca, dma_addr_t addr)
+{
+	phys_addr_t phys;
+
+	if (!hca->domain)
+		return true;
+	phys = iommu_iova_to_phys(hca->domain, addr);
+	return phys && page_count(pfn_to_page(PHYS_PFN(phys)));
+}
+
 /* The memory of a region that could not be deregistered is the adapter's until it is gone. */
 void hca_free_refused_mrs(struct hca *hca)
 {
 	struct hca_mr *mr;
 	unsigned long key;
-	phys_addr_t phys;
 	u32 i;
 
 	xa_for_each(&hca->mrs, key, mr) {
-		for (i = 0; hca->domain && i < mr->nr_pages; i++) {
-			phys = iommu_iova_to_phys(hca->domain, mr->pages[i]);
-			if (phys && page_count(pfn_to_page(PHYS_PFN(phys))))
+		for (i = 0; i < mr->nr_pages; i++) {
+			if (hca_is_there(hca, mr->pages[i]))
 				continue;
 			hca_broken(
 				hca,

@@ -525,14 +525,34 @@ static int destroy_qp(struct ib_qp *ib, struct ib_udata *udata)
 	return err;
 }
 
+/* A queue pair that was not destroyed may use what its last receive names by DMA addresses. */
+static void check_last_recv(struct hca *hca, struct hca_qp *qp)
+{
+	struct hca_recv *recv;
+	u32 i;
+
+	if (!qp->rq.head)
+		return;
+	recv = hca_entry(&qp->rq, qp->rq.head - 1);
+	for (i = 0; i < recv->num_sge; i++)
+		if (recv->sge[i].lkey == HCA_DMA_LKEY &&
+		    !hca_is_there(hca, recv->sge[i].addr))
+			hca_broken(
+				hca,
+				"memory of queue pair %u is not there: it was not destroyed",
+				qp->ib.qp_num);
+}
+
 void hca_free_refused_qps(struct hca *hca)
 {
 	struct hca_qp *qp;
 	unsigned long qpn;
 
 	xa_for_each(&hca->qps, qpn, qp)
-		if (qp->refused)
+		if (qp->refused) {
+			check_last_recv(hca, qp);
 			free_qp(hca, qp);
+		}
 }
 
 /* Returns the device that a queue pair reaches by its port, else -1. */

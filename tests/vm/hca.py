@@ -235,9 +235,13 @@ def test_undestroyed(r):
     a, b = two()
     a.file.submit([a.write(b, 8)])
     a.cq.wait(1)
+    memory = ulp.Buffer(a.file, a.pd, PAGE)
+    a.file.submit([a.qp.wr("RECV", memory, 0, 8, user_data=9)])
     adapter(fail_name="destroy_qp", fail_command=1)
     r.equal("a queue pair is destroyed", error_of(a.file.destroy, a.qp.handle), "none")
     adapter(fail_name="")
+    r.equal("... its receive is flushed", [(c.user_data, c.status) for c in a.cq.reap()], [(9, 5)])
+    r.equal("... its memory", error_of(a.file.destroy, memory.handle), "none")
     r.equal("... its completion queue", error_of(a.file.destroy, a.cq.handle), "none")
     a.qp = Qp(a.file, a.pd, ulp.Cq(a.file, 256))
     a.cq = a.qp.cq
