@@ -525,16 +525,21 @@ static int destroy_qp(struct ib_qp *ib, struct ib_udata *udata)
 	return err;
 }
 
-/* A queue pair that was not destroyed may use what its last receive names by DMA addresses. */
+/*
+ * A queue pair that was not destroyed may use what its last receive with data names by DMA addresses.
+ * Behind it is the empty one that drains.
+ */
 static void check_last_recv(struct hca *hca, struct hca_qp *qp)
 {
-	struct hca_recv *recv;
-	u32 i;
+	struct hca_recv *recv = NULL;
+	u32 n, i;
 
-	if (!qp->rq.head)
-		return;
-	recv = hca_entry(&qp->rq, qp->rq.head - 1);
-	for (i = 0; i < recv->num_sge; i++)
+	for (n = 1; n <= min(qp->rq.head, qp->rq.size); n++) {
+		recv = hca_entry(&qp->rq, qp->rq.head - n);
+		if (recv->num_sge)
+			break;
+	}
+	for (i = 0; recv && i < recv->num_sge; i++)
 		if (recv->sge[i].lkey == HCA_DMA_LKEY &&
 		    !hca_is_there(hca, recv->sge[i].addr))
 			hca_broken(

@@ -180,11 +180,11 @@ def test_keys(r):
     r.equal("and its owner", (done(a), done(b), b.buffer.map[:1000]), ([0], [0], pattern(2, 1000)))
 
 
-def keys_on(device):
-    """The keys, local or remote, of all regions that the module has there."""
-    out = subprocess.run("rdma -j resource show mr".split(), capture_output=True, text=True, check=True).stdout
-    regions = [m for m in json.loads(out) if m["ifname"] == device and "rust_ulp" in m["comm"]]
-    return {int(m[key], 16) for m in regions for key in ("lkey", "rkey")}
+def keys_on(device, what, *names):
+    """The keys of all regions, or domains, that the module has there."""
+    out = subprocess.run(f"rdma -j -d resource show {what}".split(), capture_output=True, text=True, check=True).stdout
+    items = [m for m in json.loads(out) if m["ifname"] == device and "rust_ulp" in m["comm"]]
+    return {int(m[key], 16) for m in items for key in names}
 
 
 def test_local(r):
@@ -192,12 +192,14 @@ def test_local(r):
     a, b = joined()
     own = memory(1 << 20)
     own[:] = pattern(5, 1 << 20)
-    UserBuffer(a.file, a.pd, own)
+    UserBuffer(a.file, a.pd, own, flags=N["BUFFER_READ_ONLY"])
     small = Buffer(a.file, a.pd, 5 << 20, PAGE)
     small.map[:] = before = pattern(6, 5 << 20)
-    local = keys_on(ulp.DEV1) - {a.grant.rkey}
+    domains = keys_on(ulp.DEV1, "pd", "local_dma_lkey")
+    regions = keys_on(ulp.DEV1, "mr", "lkey", "rkey") - {a.grant.rkey}
+    local = domains | regions
     a.qp.modify("ACCESS_FLAGS", access_flags=ALL)
-    r.check("the owner's buffers have keys", len(local) >= 5, local)
+    r.check("the owner's buffers have keys", domains and regions, (domains, regions))
     for op in ("RDMA_WRITE", "RDMA_READ", "ATOMIC_FETCH_AND_ADD"):
         statuses = set()
         for key in local:

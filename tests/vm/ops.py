@@ -9,6 +9,7 @@ Expects the module and two hosts. Prints KTAP.
 
 import ctypes
 import errno
+import mmap
 import os
 import pathlib
 import re
@@ -22,7 +23,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tracing
 import ulp
 from lifetime import LONG, ended, in_background
-from ulp import N, S, Buffer, Cq, Qp, error_of, pair, pattern
+from ulp import N, S, Buffer, Cq, Qp, UserBuffer, error_of, pair, pattern
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | N["ACCESS_REMOTE_ATOMIC"]
 
@@ -440,33 +441,45 @@ def regions():
 
 
 def test_flight(r):
-    """A buffer is destroyed while the device reads it."""
-    a, b = pair(length=8 << 20)
-    a.buffer.map[:] = pattern(12, 8 << 20)
-    want = a.buffer.map[:]
-    spare = Buffer(a.file, a.pd, 8 << 20)
+    """A buffer is destroyed while the device reads it: one of the kernel's pages, and one that has regions."""
+    size = 8 << 20
+    a, b = pair(length=size)
+    want = pattern(12, size)
+    spare = Buffer(a.file, a.pd, size)
     spare.map[:] = want
+    fly(r, "", a, b, spare, spare.map, want)
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory[:] = want
+    spare = UserBuffer(a.file, a.pd, memory, flags=N["BUFFER_READ_ONLY"])
     before = regions()
+    fly(r, "read-only: ", a, b, spare, memory, want)
+    other = Buffer(a.file, a.pd, 4096)
+    a.file.destroy(other.handle)
+    r.equal("the regions go when the next buffer does", regions(), before - spare.keys)
+    for _ in range(200):
+        a.file.destroy(a.file.grant(a.buffer, ALL, 100, 1000).handle)
+    r.equal("two hundred grants come and go", regions(), before - spare.keys)
+
+
+def fly(r, name, a, b, spare, memory, want):
+    """Destroys `spare`, of `memory`, while a send of it is under way."""
+    size = len(want)
     # It cannot end before the peer has a receive for it.
-    a.file.submit([a.qp.wr("SEND", spare, 0, 8 << 20, user_data=1)])
-    r.equal("a buffer with a request under way can be destroyed", error_of(a.file.destroy, spare.handle), "none")
+    a.file.submit([a.qp.wr("SEND", spare, 0, size, user_data=1)])
+    r.equal(f"{name}a buffer with a request under way can be destroyed", error_of(a.file.destroy, spare.handle), "none")
     again = a.qp.wr("RDMA_WRITE", spare, 0, 8, remote_addr=b.grant.addr, rkey=b.grant.rkey)
-    r.equal("its handle is gone", error_of(a.file.submit, [again]), "ENOENT")
+    r.equal(f"{name}its handle is gone", error_of(a.file.submit, [again]), "ENOENT")
     r.equal(
-        "the request is under way still",
+        f"{name}the request is under way still",
         (a.cq.reap(), a.file.call("QP_QUERY", qp=a.qp.handle).sends_in_flight),
         ([], 1),
     )
-    b.file.submit([b.qp.wr("RECV", b.buffer, 0, 8 << 20)])
-    r.equal("the request ends well all the same", [(c.user_data, c.status) for c in a.cq.wait(1)], [(1, 0)])
-    r.check("with the right bytes", b.buffer.map[:] == want, "they differ")
-    r.check("the mapping stays", spare.map[:] == want, "it changed")
-    other = Buffer(a.file, a.pd, 4096)
-    a.file.destroy(other.handle)
-    r.equal("the region goes when the next buffer does", regions(), before - 1)
-    for _ in range(200):
-        a.file.destroy(a.file.grant(a.buffer, ALL, 100, 1000).handle)
-    r.equal("two hundred grants come and go", regions(), before - 1)
+    b.buffer.map[:] = bytes(size)
+    b.file.submit([b.qp.wr("RECV", b.buffer, 0, size)])
+    r.equal(f"{name}the request ends well all the same", [(c.user_data, c.status) for c in a.cq.wait(1)], [(1, 0)])
+    b.cq.wait(1)
+    r.check(f"{name}with the right bytes", b.buffer.map[:] == want, "they differ")
+    r.check(f"{name}the mapping stays", memory[:] == want, "it changed")
 
 
 def test_room(r):
