@@ -20,7 +20,11 @@ use crate::{
             ealready,
             edquot, //
         },
-        net::NetNs, //
+        net::NetNs,
+        rwsem::{
+            new_rwsem,
+            RwSemaphore, //
+        }, //
     },
     limits::UserCharge,
     logic::handle::Kind,
@@ -82,7 +86,7 @@ pub(crate) struct UlpFile {
     event_size: Atomic<u32>,
     /// The objects. Lock order: after `mmap_lock` and `Device::files`, before the locks of objects.
     #[pin]
-    table: Mutex<ObjectTable>,
+    table: RwSemaphore<ObjectTable>,
     mmap_offsets: Arc<MmapOffsets>,
     events: Arc<FileEvents>,
     /// Spare batches for SUBMIT. Lock order: no lock is taken under it.
@@ -112,7 +116,7 @@ impl UlpFile {
                 attaching <- new_mutex!((), "rust_ulp::UlpFile::attaching"),
                 device: SetOnce::new(),
                 event_size: Atomic::new(0),
-                table <- new_mutex!(
+                table <- new_rwsem!(
                     ObjectTable::new(registry.parameters().max_objects),
                     "rust_ulp::UlpFile::table"
                 ),
@@ -159,7 +163,7 @@ impl UlpFile {
 
     /// Returns the object table. Its lock must not be held over a copy from or to user space, or
     /// over a wait.
-    pub(crate) fn table(&self) -> &Mutex<ObjectTable> {
+    pub(crate) fn table(&self) -> &RwSemaphore<ObjectTable> {
         &self.table
     }
 
@@ -240,7 +244,7 @@ impl UlpFile {
             result => result,
         }?;
         object.hold(&charges);
-        let handle = self.table.lock().alloc_begin(object, charges)?;
+        let handle = self.table.write().alloc_begin(object, charges)?;
         trace::object_create(self.id, kind as u32, handle, number);
         Ok(handle)
     }
@@ -249,21 +253,21 @@ impl UlpFile {
     ///
     /// Returns [`ENOENT`] if there is no such object, and [`EBUSY`] if another object uses it.
     pub(crate) fn destroy(&self, _device: &DeviceGuard<'_>, handle: u32) -> Result {
-        let object = self.table.lock().remove(handle)?;
+        let object = self.table.write().remove(handle)?;
         self.drop_object(handle, object);
         Ok(())
     }
 
     /// Destroys an object whose handle was not committed. Sleeps.
     pub(crate) fn alloc_abort(&self, _device: &DeviceGuard<'_>, handle: u32) -> Result {
-        let object = self.table.lock().alloc_abort(handle)?;
+        let object = self.table.write().alloc_abort(handle)?;
         self.drop_object(handle, object);
         Ok(())
     }
 
     /// Removes and returns an object whose handle was not committed.
     pub(crate) fn withdraw(&self, _device: &DeviceGuard<'_>, handle: u32) -> Result<Object> {
-        let object = self.table.lock().alloc_abort(handle)?;
+        let object = self.table.write().alloc_abort(handle)?;
         trace::object_destroy(self.id, object.kind() as u32, handle, object.number());
         Ok(object)
     }
@@ -292,7 +296,7 @@ impl UlpFile {
     /// the last call.
     fn purge(&self) -> Result {
         let mut queues = KVVec::new();
-        let table = self.table.lock();
+        let table = self.table.read();
         for (_, object) in table.iter() {
             if matches!(object, Object::Qp(_) | Object::Srq(_)) {
                 queues.push(object.clone(), GFP_KERNEL_ACCOUNT)?;
@@ -317,7 +321,7 @@ impl UlpFile {
         for kind in Kind::TEARDOWN {
             let mut from = 0;
             loop {
-                let Some((handle, object)) = self.table.lock().take_next(kind, &mut from) else {
+                let Some((handle, object)) = self.table.write().take_next(kind, &mut from) else {
                     break;
                 };
                 trace::object_destroy(self.id, kind as u32, handle, object.number());
@@ -364,7 +368,7 @@ impl AttachedFile for UlpFile {
         let Ok(totals) = Totals::new(&self.events.ended) else {
             return;
         };
-        for (handle, object) in self.table.lock().iter() {
+        for (handle, object) in self.table.read().iter() {
             show(m, handle, object);
             totals.add(object);
         }
@@ -372,7 +376,7 @@ impl AttachedFile for UlpFile {
     }
 
     fn wake_waiters(&self) {
-        for (_, object) in self.table.lock().iter() {
+        for (_, object) in self.table.read().iter() {
             object.wake_waiters(ENODEV);
         }
         self.events.wait.notify_all();

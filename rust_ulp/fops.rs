@@ -102,7 +102,7 @@ impl FileOperations for UlpFile {
     fn mmap(this: ArcBorrow<'_, Self>, area: &Area<'_>, offset: u64) -> Result {
         let _device = this.enter()?;
         let (handle, at) = this.mmap_offsets().find(offset).ok_or(ENOENT)?;
-        let table = this.table().lock();
+        let table = this.table().read();
         let object = table.get(handle)?.clone();
         drop(table);
         match &object {
@@ -130,7 +130,7 @@ impl FileOperations for UlpFile {
         if requested & events::IN == 0 {
             return ready;
         }
-        for (_, object) in this.table().lock().iter() {
+        for (_, object) in this.table().read().iter() {
             if let Object::Cq(cq) = object {
                 // Do not stop at the first: `poll` also tells each ring to wake pollers.
                 if cq.ring().is_ready() {

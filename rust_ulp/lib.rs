@@ -75,7 +75,7 @@
 //! | `SubmitRing::pending` | the entries of a submission ring that are not posted. Held while KICK posts them | process |
 //! | `mmap_lock` (kernel) | an address space. Copies from and to user space take it: no lock below is held over a copy | process |
 //! | `Device::files` | the files attached to a device | process |
-//! | `UlpFile::table` | handles | process |
+//! | `UlpFile::table` | handles. Lookups share it | process |
 //! | `UlpFile::batches` | spare batches. No lock is taken under it | process |
 //! | `MmapOffsets::ranges` | the offsets at which user space maps objects. No lock is taken under it | process |
 //! | `Users::list` | the users that have objects. No lock is taken under it | process |

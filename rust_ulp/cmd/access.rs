@@ -259,7 +259,7 @@ pub(super) fn produce<T: Plain>(
 fn finish<T: Plain>(file: &UlpFile, arg: &Arg<T>, handle: u32, undo: &Undo) -> Result {
     let written = arg.write();
     let device = file.enter()?;
-    let result = written.and_then(|()| file.table().lock().alloc_commit(handle));
+    let result = written.and_then(|()| file.table().write().alloc_commit(handle));
     if let (Err(err), Undo::PutBack(backlog)) = (written, undo) {
         if let Ok(Object::Connection(connection)) = file.withdraw(&device, handle) {
             connection.set_handle(0);
@@ -276,7 +276,7 @@ fn finish<T: Plain>(file: &UlpFile, arg: &Arg<T>, handle: u32, undo: &Undo) -> R
         // Destroying the connection left its queue pair in ERR. Another connection may have claimed
         // it.
         Undo::Disconnect(qp) => {
-            let qp = file.table().lock().use_qp(*qp);
+            let qp = file.table().read().use_qp(*qp);
             let _ = qp
                 .and_then(Claim::new)
                 .and_then(|claim| claim.move_to(State::Reset));

@@ -35,7 +35,7 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::AhCreate) -> Result<Object>
     if !port_exists(&ctx.device, value.attr.port_num) {
         return Err(ENOENT);
     }
-    let pd = ctx.file.table().lock().use_pd(value.pd)?;
+    let pd = ctx.file.table().read().use_pd(value.pd)?;
     let av = address_vector(&value.attr);
     let _gid = check_address(ctx, &av)?;
     let (object, av) = AhObject::new(pd, &av)?;

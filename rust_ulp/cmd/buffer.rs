@@ -31,7 +31,7 @@ use kernel::prelude::*;
 /// Returns the attributes of the device, and checks that `pd` is a protection domain.
 fn prepare(file: &UlpFile, pd: u32) -> Result<rdma::device::Attributes> {
     let device = file.enter()?;
-    file.table().lock().pd(pd)?;
+    file.table().read().pd(pd)?;
     Ok(device.attributes)
 }
 
@@ -43,7 +43,7 @@ fn register_pages(
     kind: u32,
     flags: u32,
 ) -> Result<kernel::sync::Arc<BufferObject>> {
-    let pd = ctx.file.table().lock().use_pd(pd)?;
+    let pd = ctx.file.table().read().use_pd(pd)?;
     let read_only = flags & abi::BUFFER_READ_ONLY != 0;
     BufferObject::register(
         pd,
@@ -132,7 +132,7 @@ pub(super) fn import(
 
 /// Describes a buffer.
 pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::BufferQuery) -> Result {
-    let buffer = ctx.file.table().lock().buffer(value.buffer)?.clone();
+    let buffer = ctx.file.table().read().buffer(value.buffer)?.clone();
     *value = abi::BufferQuery {
         size: value.size,
         flags: 0,

@@ -56,7 +56,7 @@ pub(crate) fn cancel_matching(
     let _device = file.enter()?;
     let all = flags == abi::CANCEL_ALL;
     let which = |request: &Request| all || request.user_data == user_data;
-    let object = file.table().lock().get(handle)?.clone();
+    let object = file.table().read().get(handle)?.clone();
     let canceled = match &object {
         Object::Qp(qp) => qp.qp().cancel(which),
         Object::Srq(srq) => srq.srq().cancel(which),

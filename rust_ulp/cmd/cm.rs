@@ -158,7 +158,7 @@ fn private_data(data: &[u8], len: u32) -> Result<&[u8]> {
 /// Returns [`eopnotsupp`] if it is not of type RC, and [`eproto`] if it is neither in RESET nor in
 /// INIT.
 fn claim(this: &UlpFile, handle: u32) -> Result<(Arc<QpObject>, Claim)> {
-    let table = this.table().lock();
+    let table = this.table().read();
     let qp = table.qp(handle)?.clone();
     let use_ref = table.use_qp(handle)?;
     drop(table);
@@ -214,7 +214,7 @@ pub(super) fn listen(ctx: &Ctx<'_>, value: &mut abi::Listen) -> Result<Object> {
 /// Takes the oldest request of a listener.
 pub(super) fn get_request(ctx: &Ctx<'_>, value: &mut abi::GetRequest) -> Result<Option<NewObject>> {
     let deadline = Deadline::new(value.timeout_ns, value.flags);
-    let listener = ctx.file.table().lock().listener(value.listener)?.clone();
+    let listener = ctx.file.table().read().listener(value.listener)?.clone();
     let backlog = listener.backlog().clone();
     drop(listener);
     let taken = backlog.take(&deadline);
@@ -270,7 +270,7 @@ pub(super) fn check_accept(value: &abi::Accept) -> Result {
 pub(super) fn accept(ctx: &Ctx<'_>, value: &mut abi::Accept) -> Result {
     let deadline = Deadline::new(value.timeout_ns, value.flags);
     check_limits(&ctx.device, &value.param)?;
-    let connection = ctx.file.table().lock().connection(value.request)?.clone();
+    let connection = ctx.file.table().read().connection(value.request)?.clone();
     if !connection.is_accept_of(value.qp) {
         begin_accept(ctx, value, &connection)?;
     }
@@ -307,7 +307,7 @@ fn begin_accept(ctx: &Ctx<'_>, value: &abi::Accept, connection: &Arc<Connection>
 
 /// Reports the end of ACCEPT to the tracepoint and the debug messages.
 fn trace_accept(ctx: &Ctx<'_>, value: &abi::Accept, result: Result) {
-    let qp = ctx.file.table().lock().qp(value.qp).map(|qp| qp.number());
+    let qp = ctx.file.table().read().qp(value.qp).map(|qp| qp.number());
     let number = qp.unwrap_or(0);
     trace::accept(
         value.request,
@@ -325,7 +325,7 @@ fn trace_accept(ctx: &Ctx<'_>, value: &abi::Accept, result: Result) {
 /// Rejects a request.
 pub(super) fn reject(ctx: &Ctx<'_>, value: &abi::Reject) -> Result {
     let private = private_data(&value.private_data, value.private_len)?;
-    let connection = ctx.file.table().lock().connection(value.request)?.clone();
+    let connection = ctx.file.table().read().connection(value.request)?.clone();
     connection.reject(private)?;
     drop(connection);
     ulp_debug!("connection {:#x}: rejected\n", value.request);
@@ -431,7 +431,7 @@ fn begin_connect(ctx: &Ctx<'_>, connection: &Connection, params: ConnectParams) 
 
 /// Waits for an attempt that an earlier command has left pending.
 fn connect_again(ctx: &Ctx<'_>, value: &mut abi::Connect, deadline: &Deadline) -> Result {
-    let connection = ctx.file.table().lock().connection(value.handle)?.clone();
+    let connection = ctx.file.table().read().connection(value.handle)?.clone();
     if value.flags & abi::NONBLOCK != 0 || !connection.is_connect_of(value.qp) {
         return Err(EINVAL);
     }
@@ -480,13 +480,13 @@ fn trace_connect(handle: u32, qp: &QpObject, connection: &Connection, result: Re
 
 /// Ends a connection.
 pub(super) fn disconnect(ctx: &Ctx<'_>, value: &abi::Disconnect) -> Result {
-    let connection = ctx.file.table().lock().connection(value.conn)?.clone();
+    let connection = ctx.file.table().read().connection(value.conn)?.clone();
     connection.disconnect()
 }
 
 /// Describes a listener, a request or a connection.
 pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::ConnQuery) -> Result {
-    let object = ctx.file.table().lock().get(value.conn)?.clone();
+    let object = ctx.file.table().read().get(value.conn)?.clone();
     let mut now = abi::ConnQuery {
         size: value.size,
         conn: value.conn,

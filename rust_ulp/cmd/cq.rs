@@ -106,7 +106,7 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::CqCreate) -> Result<Object>
 /// Returns [`eopnotsupp`] if only the caller of SUBMIT delivers completions: nothing would signal
 /// the eventfd while a thread waits for it.
 pub(super) fn eventfd(ctx: &Ctx<'_>, value: &abi::CqEventfd) -> Result {
-    let cq = ctx.file.table().lock().cq(value.cq)?.clone();
+    let cq = ctx.file.table().read().cq(value.cq)?.clone();
     if cq.delivery() == abi::DELIVER_CALLER {
         return Err(eopnotsupp());
     }

@@ -29,7 +29,7 @@ pub(super) fn check(value: &abi::GrantCreate) -> Result {
 
 /// Gives the peer access to a range of a buffer.
 pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::GrantCreate) -> Result<Object> {
-    let table = ctx.file.table().lock();
+    let table = ctx.file.table().read();
     let buffer = table.use_buffer(value.buffer)?;
     let qp = match value.qp {
         0 => None,
@@ -68,7 +68,7 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::GrantCreate) -> Result<Obje
 
 /// Gives a grant a new key.
 pub(super) fn rotate(ctx: &Ctx<'_>, value: &mut abi::GrantRotate) -> Result {
-    let grant = ctx.file.table().lock().grant(value.grant)?.clone();
+    let grant = ctx.file.table().read().grant(value.grant)?.clone();
     let (addr, rkey) = grant.rotate(ctx.file.net())?;
     value.addr = addr;
     value.rkey = rkey;
@@ -77,7 +77,7 @@ pub(super) fn rotate(ctx: &Ctx<'_>, value: &mut abi::GrantRotate) -> Result {
 
 /// Describes a grant.
 pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::GrantQuery) -> Result {
-    let grant = ctx.file.table().lock().grant(value.grant)?.clone();
+    let grant = ctx.file.table().read().grant(value.grant)?.clone();
     let attr = grant.attr();
     *value = abi::GrantQuery {
         size: value.size,

@@ -63,7 +63,7 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::QpCreate) -> Result<Object>
         return Err(eopnotsupp());
     }
     check_sizes(value, &ctx.device.attributes)?;
-    let table = ctx.file.table().lock();
+    let table = ctx.file.table().read();
     let pd = table.use_pd(value.pd)?;
     let send_cq = table.use_cq(value.send_cq)?;
     let recv_cq = table.use_cq(value.recv_cq)?;
@@ -257,7 +257,7 @@ fn path(
 ///
 /// If it returns [`eproto`], the masks in `value` say which attributes are wrong.
 pub(super) fn modify(ctx: &Ctx<'_>, value: &mut abi::QpModify) -> Result {
-    let qp = ctx.file.table().lock().qp(value.qp)?.clone();
+    let qp = ctx.file.table().read().qp(value.qp)?.clone();
     if ctx.device.is_iwarp {
         return Err(eopnotsupp());
     }
@@ -358,7 +358,7 @@ fn qp_attr(attr: &Attributes) -> abi::QpAttr {
 
 /// Describes a queue pair.
 pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::QpQuery) -> Result {
-    let qp = ctx.file.table().lock().qp(value.qp)?.clone();
+    let qp = ctx.file.table().read().qp(value.qp)?.clone();
     let attr = qp.qp().query()?;
     if State::from_raw(attr.qp_state) == Some(State::Err) {
         // Not every driver reports an event when it moves a queue pair to ERR.

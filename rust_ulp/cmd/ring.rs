@@ -52,7 +52,7 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::RingCreate) -> Result<Objec
 /// Runs KICK for the ring with this handle.
 pub(super) fn kick(file: ArcBorrow<'_, UlpFile>, handle: u32) -> Result {
     let device = file.enter()?;
-    let ring = file.table().lock().ring(handle)?.clone();
+    let ring = file.table().read().ring(handle)?.clone();
     let wait = ring.wait_args();
     let cq = match post(&file, &device, &ring, wait) {
         Ok(cq) => cq,
@@ -90,7 +90,7 @@ fn post(
         let batch = &mut pending.batch;
         let (cq, min) = wait.as_ref().map_or((0, 0), |it| (it.cq, it.min_complete));
         trace::submit(file.id(), batch.len(), cq, min);
-        let table = file.table().lock();
+        let table = file.table().read();
         let ctx = SubmitCtx {
             table: &table,
             device,

@@ -31,7 +31,7 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::SrqCreate) -> Result<Object
         return Err(ERANGE);
     }
     let (max_wr, max_sge) = (value.max_wr.max(1), value.max_sge.max(1));
-    let table = ctx.file.table().lock();
+    let table = ctx.file.table().read();
     let pd = table.use_pd(value.pd)?;
     let cq = table.use_cq(value.cq)?;
     drop(table);
@@ -47,7 +47,7 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::SrqCreate) -> Result<Object
 
 /// Arms the limit of a shared receive queue.
 pub(super) fn modify(ctx: &Ctx<'_>, value: &abi::SrqModify) -> Result {
-    let srq = ctx.file.table().lock().srq(value.srq)?.clone();
+    let srq = ctx.file.table().read().srq(value.srq)?.clone();
     if value.limit > srq.srq().max_wr() {
         return Err(ERANGE);
     }
@@ -56,7 +56,7 @@ pub(super) fn modify(ctx: &Ctx<'_>, value: &abi::SrqModify) -> Result {
 
 /// Describes a shared receive queue.
 pub(super) fn query(ctx: &Ctx<'_>, value: &mut abi::SrqQuery) -> Result {
-    let srq = ctx.file.table().lock().srq(value.srq)?.clone();
+    let srq = ctx.file.table().read().srq(value.srq)?.clone();
     srq.srq().reclaim();
     *value = abi::SrqQuery {
         size: value.size,

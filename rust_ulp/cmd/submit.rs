@@ -81,7 +81,7 @@ fn post_and_wait(file: &UlpFile, value: &mut abi::Submit, batch: &mut Batch) -> 
     parsed?;
     trace::submit(file.id(), value.nr_wrs, value.cq, value.min_complete);
 
-    let table = file.table().lock();
+    let table = file.table().read();
     let cq = find_cq(&table, value.cq, value.min_complete)?;
     let ctx = SubmitCtx {
         table: &table,

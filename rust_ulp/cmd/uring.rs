@@ -156,7 +156,7 @@ fn begin(
     );
     cmd.begin(count, queue, |command| {
         let device = this.enter().map_err(|error| (0, error))?;
-        let table = this.table().lock();
+        let table = this.table().read();
         let resolved = batch.resolve(&SubmitCtx {
             table: &table,
             device: &device,
@@ -187,7 +187,7 @@ fn stream(this: &UlpFile, cmd: UringCmd<'_>, value: abi::UringStream) -> IssueRe
     ulp_debug!("file {}: io_uring: stream of {:#x}\n", this.id(), value.cq);
     cmd.stream(value.cq, || {
         let device = this.enter()?;
-        let cq = this.table().lock().cq(value.cq)?.clone();
+        let cq = this.table().read().cq(value.cq)?.clone();
         if cq.delivery() == abi::DELIVER_CALLER {
             // Nobody would move completions while the stream waits for them.
             return Err(eopnotsupp());
@@ -210,7 +210,7 @@ pub(crate) fn cancel(this: &UlpFile, command: &Canceling<'_>) {
     let Ok(_device) = this.enter() else {
         return;
     };
-    let table = this.table().lock();
+    let table = this.table().read();
     if command.is_stream() {
         if let Ok(cq) = table.cq(command.queue()) {
             cq.ring().cancel_stream(|stream| command.is(stream));

@@ -22,6 +22,7 @@ pub(crate) mod net;
 pub(crate) mod pages;
 pub(crate) mod parameter;
 mod pinned;
+pub(crate) mod rwsem;
 pub(crate) mod task;
 pub(crate) mod timer;
 pub(crate) mod tracepoint;
