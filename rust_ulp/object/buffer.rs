@@ -279,10 +279,7 @@ impl BufferObject {
             let memory = self
                 .keys
                 .get(usize::try_from(at.checked_div(self.key_bytes)?).ok()?)?;
-            let next = memory
-                .position()
-                .saturating_add(memory.length())
-                .min(end);
+            let next = memory.position().saturating_add(memory.length()).min(end);
             let bytes = u32::try_from(next.checked_sub(at)?).ok()?;
             let local = Local::new(memory, at.checked_sub(memory.position())?, bytes).ok()?;
             at = next;

@@ -751,11 +751,14 @@ fn use_memory<H: WrHandler>(
             }
             let memory = Some(local.memory.clone());
             let (first, last) = (at, at);
-            used.push(UsedMemory {
-                first,
-                last,
-                memory,
-            }, GFP_KERNEL_ACCOUNT)?;
+            used.push(
+                UsedMemory {
+                    first,
+                    last,
+                    memory,
+                },
+                GFP_KERNEL_ACCOUNT,
+            )?;
         }
     }
     Ok(())

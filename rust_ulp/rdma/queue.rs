@@ -473,7 +473,9 @@ impl<R: WrContext> Queue<R> {
                 Some(used) => core::mem::swap(&mut used.memory, kept),
                 None if place >= held => break,
                 None => {
-                    if let Some(Err(full)) = kept.take().map(|memory| stale.push_within_capacity(memory)) {
+                    if let Some(Err(full)) =
+                        kept.take().map(|memory| stale.push_within_capacity(memory))
+                    {
                         *kept = Some(full.0);
                         content.held = place.wrapping_add(1);
                     }
@@ -507,7 +509,12 @@ impl<R: WrContext> Queue<R> {
     }
 
     /// Makes the newest posted slot keep `memory` as its entry `place`, and returns what it kept there.
-    pub(super) fn adopt(&self, lists: &mut Lists, place: u32, memory: Arc<Memory>) -> Option<Arc<Memory>> {
+    pub(super) fn adopt(
+        &self,
+        lists: &mut Lists,
+        place: u32,
+        memory: Arc<Memory>,
+    ) -> Option<Arc<Memory>> {
         let index = lists.order.last()?;
         // SAFETY: The lock is held, and there is no other reference.
         let content = unsafe { self.content(index) }?;
