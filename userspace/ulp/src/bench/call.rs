@@ -3,7 +3,7 @@
 //! The back end `call`: one system call posts requests to any number of queue pairs, and waits.
 
 use super::config::Delivery;
-use super::end::{Control, DeviceOptions, Done, End, Op, Plan, Queue};
+use super::end::{Control, DeviceOptions, Done, End, Op, Plan, PortGid, Queue};
 use super::qp::{Connected, Maker, Prepared, Sink};
 use super::wire::{EndAddress, QpAddress};
 use anyhow::{ensure, Context, Result};
@@ -43,7 +43,7 @@ pub struct CallEnd {
 }
 
 /// Opens the device, and returns port and GID for queue pairs if they are not the default ones.
-pub fn open(options: &DeviceOptions) -> Result<(Device, Option<(u32, u8)>)> {
+pub fn open(options: &DeviceOptions) -> Result<(Device, PortGid)> {
     let device = match &options.name {
         Some(name) => Device::open(name),
         None => Device::open_default(),
@@ -134,7 +134,12 @@ impl CallEnd {
 impl End for CallEnd {
     fn new(plan: &Plan<'_>) -> Result<Self> {
         let config = plan.config;
-        let (device, gid) = open(plan.device)?;
+        let (device, gid) = match plan.shared.get() {
+            Some(shared) if config.one_file => shared.clone(),
+            _ => open(plan.device)?,
+        };
+        // Only the first one stays.
+        let _ = plan.shared.set((device.clone(), gid));
         let pd = device.alloc_pd()?;
         let bytes = usize::try_from(plan.layout.bytes())?;
         let buffer = pd.alloc_buffer(bytes)?;

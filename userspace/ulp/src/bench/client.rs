@@ -17,6 +17,7 @@ use super::wire::{EndAddress, Message, Reverse, Wire, MAGIC};
 use super::{connect, register};
 use crate::output::causes;
 use anyhow::{bail, ensure, Context, Result};
+use std::cell::OnceCell;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, RecvTimeoutError};
@@ -144,6 +145,7 @@ fn row<E: End>(
     let layout = Layout::new(config, size);
     let plan = Plan {
         device,
+        shared: OnceCell::new(),
         config,
         layout,
         control: &control,

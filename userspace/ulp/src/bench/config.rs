@@ -165,7 +165,7 @@ pub enum Amount {
 }
 
 /// The version of [`Config`] and of the messages between client and server.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// The largest message that a client may request of a server.
 pub const MAX_SIZE: u32 = 16 << 20;
@@ -226,6 +226,8 @@ pub struct Config {
     /// Queue pairs per thread.
     pub qps: u32,
     pub threads: u32,
+    /// Whether the threads share one open device.
+    pub one_file: bool,
     /// The size of the largest message that is sent inline.
     pub inline: u32,
     /// The path MTU, if it is to be smaller than that of the ports.
@@ -303,6 +305,9 @@ impl Config {
             let entries = u64::from(self.qps) * u64::from(self.depth + self.rx_depth);
             let what = "by io_uring, queue pairs (-q) times depths (-t and -r)";
             range(what, entries, 1, 2 * u64::from(RING_ENTRIES))?;
+        }
+        if self.one_file && (self.backend != Backend::Call || !self.list_test()) {
+            bail!("threads share an open device (--one-file) only when their requests go by /dev/rust_ulp");
         }
         self.check_transport()?;
         self.check_by_address()?;
@@ -523,6 +528,7 @@ pub mod tests {
             cq_mod: 64,
             qps: 2,
             threads: 1,
+            one_file: false,
             inline: 0,
             mtu: None,
             sl: 0,
@@ -561,6 +567,7 @@ pub mod tests {
             |c| c.qps = 0,
             |c| c.qps = u32::MAX,
             |c| c.threads = 0,
+            |c| (c.one_file, c.backend) = (true, Backend::Uring),
             |c| c.threads = u32::MAX,
             |c| c.inline = u32::MAX,
             |c| c.mtu = Some(1500),

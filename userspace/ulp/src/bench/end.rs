@@ -9,10 +9,15 @@
 use super::config::{Config, Layout};
 use super::wire::EndAddress;
 use anyhow::{bail, Result};
+use rust_ulp::Device;
+use std::cell::OnceCell;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// The port and the index of its GID for queue pairs, if they are not the default ones.
+pub type PortGid = Option<(u32, u8)>;
 
 /// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,6 +168,8 @@ pub struct DeviceOptions {
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
     pub device: &'a DeviceOptions,
+    /// The device that the threads share, once one of them has opened it.
+    pub shared: OnceCell<(Device, PortGid)>,
     pub config: &'a Config,
     pub layout: Layout,
     pub control: &'a Arc<Control>,

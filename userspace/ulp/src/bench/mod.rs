@@ -230,6 +230,9 @@ struct Measure {
     /// Threads, each with its own open device, completion queues and queue pairs.
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: u32,
+    /// Have the threads share one open device. Only with the back end call.
+    #[arg(long)]
+    one_file: bool,
     /// Size of the largest message that is sent inline [default: latency: 64; else 0]
     #[arg(short = 'I', long, value_name = "SIZE", value_parser = size_u32)]
     inline_size: Option<u32>,
@@ -298,6 +301,7 @@ impl Common {
             cq_mod: 1,
             qps: 1,
             threads: 1,
+            one_file: false,
             inline: 0,
             mtu: None,
             sl: 0,
@@ -346,6 +350,7 @@ impl Measure {
             cq_mod: self.cq_mod.unwrap_or(64.min(self.tx_depth.max(1))),
             qps: self.qp,
             threads: self.threads,
+            one_file: self.one_file,
             inline: self.inline_size.unwrap_or(if latency { 64 } else { 0 }),
             mtu: self.mtu,
             sl: self.sl,

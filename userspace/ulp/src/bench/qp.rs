@@ -3,7 +3,7 @@
 //! The queue pairs of the back ends `call` and `uring`, of each transport.
 
 use super::config::{Config, Transport};
-use super::end::{Kind, Op};
+use super::end::{Kind, Op, PortGid};
 use anyhow::{bail, Result};
 use rust_ulp as ulp;
 use rust_ulp::uring::Ring;
@@ -79,7 +79,7 @@ pub struct Maker<'a> {
     pub recv_cq: &'a Cq,
     pub config: &'a Config,
     /// Port and GID index, if they are not the default ones.
-    pub gid: Option<(u32, u8)>,
+    pub gid: PortGid,
 }
 
 impl Maker<'_> {

@@ -17,6 +17,7 @@ use super::wire::{EndAddress, Message, Reverse, Wire, MAGIC};
 use crate::listen::Listener;
 use crate::output::causes;
 use anyhow::{bail, ensure, Context, Result};
+use std::cell::OnceCell;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -136,6 +137,7 @@ fn row<E: End>(
     }
     let plan = Plan {
         device,
+        shared: OnceCell::new(),
         config,
         layout,
         control: &control,

@@ -401,6 +401,7 @@ mod tests {
     use super::*;
     use crate::bench::config::{tests::config, Backend, Config, Layout, Test};
     use crate::bench::end::DeviceOptions;
+    use std::cell::OnceCell;
 
     /// Two connected ends with two queue pairs, and the layout of messages of `size` bytes.
     fn pair(size: u32) -> (TcpEnd, TcpEnd, Layout) {
@@ -415,6 +416,7 @@ mod tests {
         let control = Control::new(&Arc::default(), config.timeout());
         let plan = Plan {
             device: &DeviceOptions::default(),
+            shared: OnceCell::new(),
             config: &config,
             layout,
             control: &control,
