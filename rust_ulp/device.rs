@@ -77,6 +77,8 @@ pub(crate) struct DeviceState {
     pub(crate) send_ops: [u64; 3],
     /// Whether the transport is iWARP.
     pub(crate) is_iwarp: bool,
+    /// Whether siw drives the device.
+    pub(crate) is_siw: bool,
     /// For its shared receive queues.
     pub(crate) silence: Arc<rdma::srq::Silence>,
 }
@@ -222,7 +224,7 @@ fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attrib
 
     if device.is_iwarp() {
         let mut rc = ops(&[abi::WR_SEND, abi::WR_RDMA_WRITE]);
-        if device.is_driven_by(c"siw") {
+        if device.is_siw() {
             rc |= ops(&[abi::WR_RDMA_READ]);
         }
         return [rc, 0, 0];
@@ -383,8 +385,8 @@ impl rdma::client::Client for Registry {
             // leave one is untested.
             attributes.max_srq = 0;
         }
-        if device.is_iwarp() {
-            // siw looks up the memory of a second element by the key of the first (`siw_tx_hdt()`).
+        if device.is_siw() {
+            // It looks up the memory of a second element by the key of the first (`siw_tx_hdt()`).
             attributes.max_send_sge = 1;
         }
         let index = attributes.index;
@@ -396,6 +398,7 @@ impl rdma::client::Client for Registry {
             )?,
             send_ops: capabilities(device, &attributes),
             is_iwarp: device.is_iwarp(),
+            is_siw: device.is_siw(),
             silence: rdma::srq::Silence::new()?,
             attributes,
             device: device.into(),

@@ -401,7 +401,7 @@ impl<'a> LookupCache<'a> {
 }
 
 /// Returns the operation and the buffer of `wr` if that is a plain request that all checks accept,
-/// but for those of where its data is. [`None`] on iWARP, and for a shared receive queue.
+/// but for those of where its data is. [`None`] on siw, and for a shared receive queue.
 #[inline(always)]
 fn check_plain<'a>(
     ctx: &SubmitCtx<'a>,
@@ -410,7 +410,7 @@ fn check_plain<'a>(
     cache: &mut LookupCache<'a>,
 ) -> Option<(PlainOp, &'a BufferObject)> {
     let is_checked = is_plain(wr) && run.check_opcode(wr.opcode).is_ok();
-    if !is_checked || ctx.device.is_iwarp || run.max_sge.min(run.max_pieces) == 0 {
+    if !is_checked || ctx.device.is_siw || run.max_sge.min(run.max_pieces) == 0 {
         return None;
     }
     let (rkey, imm) = (wr.rkey, wr.imm_data);
@@ -630,13 +630,13 @@ struct Extent<'a> {
     length: u32,
     /// Elements of the device, one for each key that an element uses.
     pieces: u64,
-    /// Offset of the first element in its page. Set on iWARP only.
+    /// Offset of the first element in its page. Set on siw only.
     within: u64,
     /// The memory of a request with one element that uses one key, which is the common case.
     whole: Option<Local<'a>>,
 }
 
-/// Checks a send request for an iWARP device.
+/// Checks a send request for siw. Other iWARP drivers do not have these rules.
 ///
 /// siw stops its queue for good after some of the requests that it refuses, and reads unrelated
 /// memory for others; see `docs/providers.md`.
@@ -646,7 +646,7 @@ struct Extent<'a> {
 /// - a read without data, with a fence, or on a connection that agreed on no reads
 /// - an inline message without data
 /// - a short message, not inline, that crosses the end of a page
-fn fits_iwarp(queue: Queue<'_>, request: &DecodedWr, extent: &Extent<'_>) -> Result {
+fn fits_siw(queue: Queue<'_>, request: &DecodedWr, extent: &Extent<'_>) -> Result {
     let Queue::Pair(qp) = queue else {
         return Ok(());
     };
@@ -710,7 +710,7 @@ fn check_elements<'a>(
         extent.pieces = extent.pieces.saturating_add(pieces);
         if sges.len() == 1 && !request.inline {
             extent.whole = buffer.local(sge.offset, sge.length);
-            if ctx.device.is_iwarp {
+            if ctx.device.is_siw {
                 let position = sge.offset.saturating_add(buffer.pages().lead() as u64);
                 extent.within = position & PAGE_BITS;
             }
@@ -742,7 +742,7 @@ fn operation(
 /// Checks the memory of a request against the limits of its queue.
 ///
 /// Returns [`E2BIG`] for too many elements, and the errors of [`check_elements`] and
-/// [`fits_iwarp`].
+/// [`fits_siw`].
 #[inline(always)]
 fn check_memory<'a>(
     ctx: &SubmitCtx<'a>,
@@ -758,9 +758,9 @@ fn check_memory<'a>(
     if !request.inline && extent.pieces > run.max_pieces.into() {
         return Err(E2BIG);
     }
-    if ctx.device.is_iwarp {
+    if ctx.device.is_siw {
         extent.pieces = extent.pieces.max(sges.len() as u64);
-        fits_iwarp(run.queue, request, &extent)?;
+        fits_siw(run.queue, request, &extent)?;
     }
     Ok(extent)
 }

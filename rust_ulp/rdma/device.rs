@@ -310,7 +310,7 @@ impl Device {
     ///   deregistered.
     /// - When a short response crosses the end of a page, it reads the rest from the kernel's
     ///   memory behind that page, not from the region (`siw_try_1seg()`).
-    pub(super) fn is_siw(&self) -> bool {
+    pub(crate) fn is_siw(&self) -> bool {
         self.is_driven_by(c"siw")
     }
 

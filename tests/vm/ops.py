@@ -166,13 +166,12 @@ def qp_like(end, **more):
 
 def connected(**more):
     """Two ends whose queue pairs have `more`."""
-    a, b = ulp.End("h1", access=ALL), ulp.End("h2", access=ALL)
-    for end in (a, b):
+
+    def prepare(end):
         end.file.destroy(end.qp.handle)
         qp_like(end, **more)
-    a.connect(b)
-    b.connect(a)
-    return a, b
+
+    return pair(access=ALL, prepare=prepare)
 
 
 def test_empty(r):

@@ -85,9 +85,11 @@ def meet(length=1 << 16, **more):
     return server, c, thread.end(), request, accepted
 
 
-def pair(length, **more):
-    """Two connected ends, on h1 and h2, of which the first may send first."""
+def pair(length, prepare=None, **more):
+    """Two connected ends, on h1 and h2, of which the first may send first; `prepare` is called with each before."""
     a, b = (on(host, End, host, length=length, **more) for host in ("h1", "h2"))
+    for x in (a, b) if prepare else ():
+        prepare(x)
     listener = on("h2", listen, b.file, "10.9.0.2")
     thread = Thread(on, "h1", connect, a, "10.9.0.2", listener.addr.port, b"", SECONDS)
     accept(b, get_request(b.file, listener.handle, 20).handle, b"", SECONDS)

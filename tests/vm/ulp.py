@@ -239,9 +239,6 @@ class File(OnHost):
         if command == "SUBMIT":
             wrs = (S["wr"] * arg.nr_wrs).from_address(arg.wrs) if arg.wrs else ()
             names = [n for n in N if n.startswith("WR_") for wr in wrs if N[n] == wr.opcode != N["WR_RECV"]]
-            short = any(x.sge.length <= 64 and x.sge.offset % 4096 + x.sge.length > 4096 for x in wrs)
-            if is_iwarp() and short:
-                return "short messages that cross the end of a page"
             return next((n for n in names if not q.rc_send_ops & 1 << N[n]), "")
         kind = next(k for k in ("RC", "UC", "UD") if N["QPT_" + k] == arg.qp_type)
         if not getattr(q, kind.lower() + "_send_ops"):
@@ -600,13 +597,15 @@ class End(OnHost):
 FINITE = {"retry_cnt": 6, "timeout": 16}
 
 
-def pair(length=1 << 16, connect=None, **more):
-    """Two connected ends, on h1 and h2; `connect` is for Qp.connect."""
+def pair(length=1 << 16, connect=None, prepare=None, **more):
+    """Two connected ends, on h1 and h2; `connect` is for Qp.connect, `prepare` is called with each end before."""
     if HCA and is_iwarp():
         import siw
 
-        return siw.pair(length, **more)
+        return siw.pair(length, prepare, **more)
     a, b = End("h1", length=length, **more), End("h2", length=length, **more)
+    for end in (a, b) if prepare else ():
+        prepare(end)
     a.connect(b, **connect or {})
     b.connect(a, **connect or {})
     return a, b
