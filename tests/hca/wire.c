@@ -137,7 +137,9 @@ void hca_fail(struct hca_qp *qp)
 /*
  * Takes the next receive request, with its memory behind what `segs` holds. A
  * request that does not fit completes with an error. Returns HCA_RNR when there
- * is none.
+ * is none. Without a reliable connection a request that does not fit waits for
+ * a message that does, and counts as none: hw/hfi1/ud.c:956, hw/hfi1/uc.c:404,
+ * sw/rxe/rxe_resp.c:1724. In a shared queue it completes: sw/rxe/rxe_resp.c:1720.
  */
 enum ib_wc_status hca_take_recv(struct hca_qp *to, u64 length,
 				struct hca_segs *segs, u64 *wr_id)
@@ -147,16 +149,23 @@ enum ib_wc_status hca_take_recv(struct hca_qp *to, u64 length,
 	struct hca_wq *wq = to->recvs;
 	struct hca_recv *recv;
 	unsigned long flags;
-	u32 count = 0;
+	u64 room = 0;
+	u32 count;
 
 	spin_lock_irqsave(&wq->lock, flags);
 	if (wq->tail == wq->head) {
 		spin_unlock_irqrestore(&wq->lock, flags);
 		return HCA_RNR;
 	}
-	recv = hca_entry(wq, wq->tail++);
+	recv = hca_entry(wq, wq->tail);
+	for (count = 0; count < recv->num_sge; count++)
+		room += recv->sge[count].length;
+	if (to->ib.qp_type != IB_QPT_RC && !to->ib.srq && room < length) {
+		spin_unlock_irqrestore(&wq->lock, flags);
+		return HCA_RNR;
+	}
+	wq->tail++;
 	*wr_id = recv->wr_id;
-	count = recv->num_sge;
 	memcpy(sge, recv->sge, count * sizeof(*sge));
 	if (wq->limit && wq->head - wq->tail < wq->limit) {
 		wq->limit = 0;
