@@ -447,6 +447,8 @@ def test_flight(r):
     spare = Buffer(a.file, a.pd, size)
     spare.map[:] = want
     fly(r, "", a, b, spare, spare.map, want)
+    # The slots of those may keep regions.
+    a, b = pair(length=size)
     memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory[:] = want
     spare = UserBuffer(a.file, a.pd, memory, flags=N["BUFFER_READ_ONLY"])
