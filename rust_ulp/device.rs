@@ -204,6 +204,7 @@ pub(crate) fn choose(device: &rdma::device::Device, net: &NetNs) -> Option<Choic
 /// | `SEND_WITH_INV` except on RC | IBA has it for RC only; rxe's `rxe_opcode.c` also accepts it for UC |
 /// | `SEND_WITH_INV` except on rxe | untested; `siw_invalidate_stag()` invalidates any key of the protection domain, not only keys granted to the peer |
 /// | atomics if `atomic_cap` is `IB_ATOMIC_NONE` | the device does not support them |
+/// | UC, UD | some drivers do not create such queue pairs, see [`rdma::device::Device::has_uc`] |
 /// | masked atomics, TSO | rxe: no entry in `rxe_opcode.c` |
 /// | `RDMA_READ` on iWARP except on siw | its sink needs a key with REMOTE_WRITE, as `rdma_rw_init_one_mr()` in `core/rw.c` gives it: a peer could write there |
 /// | UC, UD, immediate data, atomics on iWARP | the transport lacks them; `siw_post_send()` leaves its queue full after it rejects a request |
@@ -236,7 +237,9 @@ fn capabilities(device: &rdma::device::Device, attributes: &rdma::device::Attrib
     if device.is_driven_by(c"rdma_rxe") {
         rc |= ops(&[abi::WR_SEND_WITH_INV]);
     }
-    [rc, UC, UD]
+    let uc = if device.has_uc() { UC } else { 0 };
+    let ud = if device.has_ud() { UD } else { 0 };
+    [rc, uc, ud]
 }
 
 impl Registry {

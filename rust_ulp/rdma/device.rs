@@ -53,6 +53,18 @@ const RAISE_LAST_WQE: [u32; 10] = [
     bindings::RDMA_DRIVER_VMW_PVRDMA, // hw/vmw_pvrdma/pvrdma_main.c:451
 ];
 
+/// The drivers that create no queue pairs of type UC, and where in drivers/infiniband. No attribute
+/// of a device tells.
+const LACK_UC: [u32; 7] = [
+    bindings::RDMA_DRIVER_BNXT_RE,    // hw/bnxt_re/ib_verbs.c:1081
+    bindings::RDMA_DRIVER_ERDMA,      // hw/erdma/erdma_verbs.c:497
+    bindings::RDMA_DRIVER_HNS,        // hw/hns/hns_roce_qp.c:1312
+    bindings::RDMA_DRIVER_IRDMA,      // hw/irdma/verbs.c:882
+    bindings::RDMA_DRIVER_MANA,       // hw/mana/qp.c:736
+    bindings::RDMA_DRIVER_QEDR,       // hw/qedr/verbs.c:1180
+    bindings::RDMA_DRIVER_VMW_PVRDMA, // hw/vmw_pvrdma/pvrdma_qp.c:215
+];
+
 /// The capabilities and limits of a device: fields of `struct ib_device` and `struct
 /// ib_device_attr`, in types that are the same for all kernels.
 ///
@@ -253,6 +265,17 @@ impl Device {
     /// queue: `IB_EVENT_QP_LAST_WQE_REACHED`. Does not sleep.
     pub(crate) fn raises_last_wqe(&self) -> bool {
         RAISE_LAST_WQE.contains(&self.attributes().driver_id)
+    }
+
+    /// Returns whether the driver creates queue pairs of type UC. Does not sleep.
+    pub(crate) fn has_uc(&self) -> bool {
+        !LACK_UC.contains(&self.attributes().driver_id)
+    }
+
+    /// Returns whether the driver creates queue pairs of type UD. qedr does not:
+    /// `hw/qedr/verbs.c:1180`. Does not sleep.
+    pub(crate) fn has_ud(&self) -> bool {
+        self.attributes().driver_id != bindings::RDMA_DRIVER_QEDR
     }
 
     /// Returns whether the event of an established iWARP connection has the two numbers of reads as
