@@ -226,8 +226,8 @@ def test_users(r):
             made += 1
         return made, why
 
-    # A send has a slot of 256 bytes, or of 1,024: 208, and three elements or the inline data. The receives have 512.
-    for uid, inline, want in ((1006, 0, 300 * 1024 // (32 * 256 + 512)), (1007, 512, 300 * 1024 // (32 * 1024 + 512))):
+    # A send has a slot of 256 bytes, or of 512: 208, and three elements or the inline data. The receives have 512.
+    for uid, inline, want in ((1006, 0, 300 * 1024 // (32 * 256 + 512)), (1007, 256, 300 * 1024 // (32 * 512 + 512))):
         got = as_user(uid, lambda inline=inline: queue_pairs(inline))
         r.equal(f"queue pairs with {inline} bytes inline", got, repr((want, "EDQUOT")))
 

@@ -754,9 +754,11 @@ def test_user(r):
     r.equal("read-only: the query can be issued again", a.file.issue("BUFFER_QUERY", got)[0], 0)
     a.file.submit([a.qp.wr("RDMA_WRITE", buffer, 0, 8192, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
     r.equal("read-only: it is read", (done(a), b.buffer.map[:8192] == bytes(8192)), ([0], True))
+    ops = a.file.call("DEVICE_QUERY").rc_send_ops
     writes = [
         a.qp.wr(op, buffer, 0, 8, remote_addr=b.grant.addr, rkey=b.grant.rkey)
         for op in ("RECV", "RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD")
+        if op == "RECV" or ops & 1 << N["WR_" + op]
     ]
     for wr in writes:
         if wr.opcode == N["WR_RECV"]:

@@ -143,7 +143,7 @@ class Only:
     """A handle, as File.grant() wants it."""
 
     def __init__(self, handle):
-        self.handle, self.length = handle, 8
+        self.handle, self.length, self.key_bytes = handle, 8, 8
 
 
 def test_passed(r):

@@ -73,7 +73,7 @@ def test_order(r):
     r.equal(
         "each request has its own key and flags",
         (done, [(c.user_data, c.status) for c in a.cq.wait(2)]),
-        ([(i, 0) for i in (0, 1, 4, 5)], [(7, 0), (8, REFUSED)]),
+        ([(i, 0) for i in (0, 1, 4, 5)], [(7, 0), (8, 0 if ulp.is_iwarp() else REFUSED)]),
     )
     parts = [slice(16 * i, 16 * i + 8 + i % 2) for i in range(6)]
     r.equal("and its own memory", [b.buffer.map[part] == a.buffer.map[part] for part in parts], [True] * 6)
@@ -200,6 +200,7 @@ def test_bad(r):
 
 def test_alike(r):
     """Sends and receives that follow their like are checked as the first is, and each has its own memory."""
+    ulp.not_on_iwarp("immediate data")
     a, b = pair()
     theirs, ring = SubmitRing(b.file, 16), SubmitRing(a.file, 16)
     a.buffer.map[:512] = pattern(4, 512)
@@ -485,7 +486,7 @@ def test_scribbled(r):
     print(f"# {seconds:.0f} s until seed {seed}: {posted} calls posted, {results}")
     r.check("calls post, or are refused", set(results) <= set(allowed.split()) and posted, results)
     r.equal("the ring goes", error_of(a.file.destroy, ring.handle), "none")
-    r.equal("and the queue pair", error_of(a.file.destroy, a.qp.handle), "none")
+    r.equal("and the queue pair", error_of(a.file.destroy, a.qp.handle), "EBUSY" if ulp.is_iwarp() else "none")
     c, d = pair()
     other = SubmitRing(c.file, 4)
     c.buffer.map[:64] = pattern(seed, 64)

@@ -6,9 +6,9 @@ import re
 
 ROOT = "/sys/kernel/tracing"
 
-# Functions on the way of a request. Which of them a kernel has differs a little;
-# those marked must be there.
-NEEDED = ("rust_ulp_ioctl", "rust_ulp_post_send", "rxe_post_send", "rust_ulp_completion")
+# The function by which the driver takes a request.
+DRIVER = "hca_run" if os.environ.get("ULP_HCA") else "rxe_post_send"
+# Functions on the way of a request. Which of them a kernel has differs a little.
 WORDS = {
     "rust_ulp_ioctl": "a system call enters the module",
     "rust_ulp_submit": "the module has read the request: {nr_wrs} to post, {min_complete} to wait for",
@@ -24,6 +24,8 @@ WORDS = {
     "rxe_mr_copy": "rxe copies between the packet and the registered memory",
     "rxe_completer": "rxe's completer matches acknowledgements with requests",
     "rxe_cq_post": "rxe puts a completion into the completion queue",
+    "hca_run": "the adapter carries the request out",
+    "hca_push_cqe": "it puts a completion into the completion queue",
     "rust_ulp_completion": "the completion comes back to the module",
     "rust_ulp_completion:": "it is {opcode} with status {status}",
     "rust_ulp_deliver": "it stands in the ring that the program reads",
@@ -154,7 +156,7 @@ def lacking(rows):
         "rust_ulp_submit",
         "rust_ulp_post",
         "rust_ulp_post_send",
-        "rxe_post_send",
+        DRIVER,
         "rust_ulp_completion",
         "rust_ulp_deliver",
     ]

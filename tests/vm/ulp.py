@@ -150,6 +150,12 @@ def is_iwarp():
     return False
 
 
+def not_on_iwarp(what):
+    """Ends a test that needs `what`, which streams do not have."""
+    if HCA and is_iwarp():
+        raise Missing(0, f"{HCA} has not {what}")
+
+
 def adapter(**parameters):
     """Sets parameters of the lab's adapter."""
     for name, value in parameters.items():
@@ -170,6 +176,7 @@ def plug():
 @contextlib.contextmanager
 def cut():
     """The line between the hosts is cut while the block runs."""
+    not_on_iwarp("a line that loses")
     if HCA:
         adapter(deaf=2)
     else:
@@ -201,9 +208,14 @@ class Missing(OSError):
 class File(OnHost):
     """An open file of the device, and its commands."""
 
+    # Where its commands are called: iWARP connects in the namespace of the caller.
+    host = None
+
     def __init__(self, host_name=None, attach=None):
         with host(host_name):
             self.fd = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
+        if HCA and is_iwarp():
+            self.host = host_name
         if attach is not None:
             self.attach(attach)
 
@@ -218,15 +230,18 @@ class File(OnHost):
         arg = S[struct](**{"size": 0} | sizes_of(struct) | fields)
         arg.size = arg.size or ctypes.sizeof(arg)
         try:
-            ioctl(self.fd, N["IOC_" + command], ctypes.byref(arg))
+            with host(None if command == "SUBMIT" else self.host):
+                ioctl(self.fd, N["IOC_" + command], ctypes.byref(arg))
         except OSError as e:
-            if HCA and (what := self.lacks(command, arg)):
+            if HCA and (what := self.lacks(command, arg, e.errno)):
                 raise Missing(e.errno, f"{HCA} has not {what}") from None
             raise
         return arg
 
-    def lacks(self, command, arg):
-        """What the adapter lacks for that command by its own account, or nothing."""
+    def lacks(self, command, arg, error):
+        """What the adapter lacks for that command, which failed, by its own account, or nothing."""
+        if command == "DESTROY":
+            return error == errno.EBUSY and is_iwarp() and "queue pairs without a connection"
         if command == "QP_MODIFY":
             return is_iwarp() and "queue pairs that QP_MODIFY connects"
         if command not in ("CQ_CREATE", "SRQ_CREATE", "QP_CREATE", "SUBMIT"):
@@ -247,13 +262,14 @@ class File(OnHost):
             return f"{arg.max_send_sge} elements"
         if max(arg.max_send_wr, arg.max_recv_wr) > q.max_qp_wr:
             return "such long queues"
-        if arg.max_inline:
-            # No attribute of a device tells: whether it makes the same without.
-            arg.max_inline, inline = 0, arg.max_inline
+        # No attribute of a device tells: whether it makes the same without.
+        for field, least, what in (("max_inline", 0, "bytes inline"), ("max_send_wr", 1, "places for sends")):
+            much = getattr(arg, field)
+            setattr(arg, field, least)
             with contextlib.suppress(OSError):
                 ioctl(self.fd, N["IOC_QP_CREATE"], ctypes.byref(arg))
                 self.destroy(arg.handle)
-                return f"{inline} bytes inline"
+                return much > least and f"{much} {what}"
         return ""
 
     def issue(self, command, arg):
@@ -494,7 +510,7 @@ class Qp:
         try:
             self.to_rts(*where, **more)
         except OSError as e:
-            raise OSError(e.errno, f"{e.strerror}, on the way to {self.step}") from None
+            raise type(e)(e.errno, f"{e.strerror}, on the way to {self.step}") from None
 
     def to_rts(self, dest_qp_num, dgid, rq_psn, sq_psn, mtu=5, timeout=14, retry_cnt=7, rnr_retry=7, lid=0):
         f = self.file
@@ -578,6 +594,11 @@ class End(OnHost):
         self.cq.map.close()
 
     def connect(self, peer, **more):
+        if HCA and is_iwarp():
+            import siw
+
+            siw.join(self, peer)
+            return
         self.qp.connect(peer.qp.num, peer.file.gid().gid, peer.psn, self.psn, lid=peer.file.lid(), **more)
 
     def write(self, peer, length, offset=0, remote_offset=0, **fields):
@@ -599,10 +620,6 @@ FINITE = {"retry_cnt": 6, "timeout": 16}
 
 def pair(length=1 << 16, connect=None, prepare=None, **more):
     """Two connected ends, on h1 and h2; `connect` is for Qp.connect, `prepare` is called with each end before."""
-    if HCA and is_iwarp():
-        import siw
-
-        return siw.pair(length, prepare, **more)
     a, b = End("h1", length=length, **more), End("h2", length=length, **more)
     for end in (a, b) if prepare else ():
         prepare(end)

@@ -985,7 +985,7 @@ def test_events(r):
 
 def test_sqd(r):
     """The send queue stops, says that it is empty, and goes on."""
-    for kind in ("RC", "UC", "UD"):
+    for kind in ("RC", "UD", "UC"):
         if kind == "UD":
             a, b = datagrams()
 
