@@ -33,9 +33,8 @@
  *    objects and requests, but not for what a driver allocates for an object: only the limits on
  *    objects and queue entries bound that.
  *  - Numbers are in host byte order. GIDs and GUIDs are bytes in network byte order.
- *  - From the freeze of a version on, constants and members stay as they are. Structs that begin
- *    with @size, or whose size the caller passes, grow at their end; padding becomes members; and
- *    constants are added. docs/abi.md has the rules, "What stays, and what may change".
+ *  - Constants and members stay as they are. Structs that begin with @size, or whose size the caller
+ *    passes, grow at their end; padding becomes members; and constants are added. docs/abi.md has the rules, "What stays, and what may change".
  *  - 32-bit and 64-bit callers use the same layout. The layout does not depend on the page size.
  *  - An mmap offset says nothing to user space. It is below 2^44, which mmap2() of a 32-bit process
  *    reaches, and is a multiple of 65536. A range of an object may be mapped that begins at a
@@ -46,7 +45,7 @@
  *  E2BIG       bytes of the struct that the kernel does not know are not zero; there are too many
  *              elements or requests
  *  EACCES      the request would write to a buffer that is READ_ONLY
- *  EADDRNOTAVAIL  a key needs a port that has an address, and the device has none
+ *  EADDRNOTAVAIL  a region needs a port that has an address, and the device has none
  *  EAGAIN      a queue is full: poll completions and try again
  *  EALREADY    the file is already attached to a device
  *  EBADF       the descriptor that the command got is not open. Never said of a handle
@@ -979,21 +978,24 @@ struct rust_ulp_qp_query {
  * An element of a request may cross the border between two keys, and then counts as one element for
  * each key. A request with more elements than the queue pair supports fails with E2BIG. If the
  * device supports two elements, every queue pair supports one element that crosses one border,
- * whatever its @max_send_sge and @max_recv_sge.
+ * whatever its @max_send_sge and @max_recv_sge. A key needs no region if the DMA addresses of its
+ * part are consecutive; but a grant, read-only memory and iWARP need one.
  *
  * The memory is charged to the process and to its user, each within RLIMIT_MEMLOCK, until the
  * buffer is destroyed and no part of it is mapped.
  *
  * On iWARP, the first key of a protection domain needs a connection of the device with itself. The
  * command may therefore fail with EADDRNOTAVAIL (the device has no address in the opener's network
- * namespace, or the caller another), ETIMEDOUT or EINTR. A send request must have one element,
- * under one key, else it fails with E2BIG. These requests fail with EOPNOTSUPP:
+ * namespace, or the caller another), ETIMEDOUT or EINTR.
+ *
+ * On siw, a send request must have one element, under one key, else it fails with E2BIG. These
+ * requests fail with EOPNOTSUPP:
  *
  *  - a read that is fenced, has no data, or uses a connection that agreed on no reads
  *  - an inline message without data
  *  - a message of up to 64 bytes, not inline, that crosses the end of a page
  *
- * On siw, a grant with REMOTE_READ must lie in one page, else GRANT_CREATE returns EOPNOTSUPP. A
+ * There a grant with REMOTE_READ must lie in one page, else GRANT_CREATE returns EOPNOTSUPP. A
  * peer can read by any key that it knows. The memory of a buffer that had grants stays allocated
  * until the protection domain is destroyed; after 1024 such buffers GRANT_CREATE returns ENOMEM.
  */
