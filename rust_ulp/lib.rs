@@ -52,7 +52,7 @@
 //! - `rdma/event`, `rdma/qp`, `rdma/srq` and `rdma/cq` report events of drivers. `events` adds a
 //!   record to each file that an event concerns, and wakes the readers of the file.
 //! - `object/buffer` holds the keys for requests of the owner, `object/grant` the keys for a peer.
-//!   `rdma/mr` registers both through `rdma/fast_reg`. `kernel/pages` allocates, pins
+//!   `rdma/mr` registers regions through `rdma/fast_reg`. `kernel/pages` allocates, pins
 //!   (`kernel/pinned`) or imports (`kernel/dmabuf`) the pages.
 //! - On iWARP, `rdma/loopback` connects the queue pairs of `rdma/fast_reg` with each other.
 //! - `cmd/cm` has the commands of connections, `object/listener` and `object/connection` the

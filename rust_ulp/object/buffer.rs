@@ -23,6 +23,7 @@ use super::{
 use crate::{
     kernel::{
         dmabuf::Import,
+        errno::eopnotsupp,
         net::NetNs,
         pages::{
             AllocPolicy,
@@ -149,7 +150,8 @@ fn prepare_keys(
         let room = position
             .checked_rem(key_bytes)
             .and_then(|within| key_bytes.checked_sub(within))
-            .ok_or(ERANGE)?;
+            // The device has no keys.
+            .ok_or(eopnotsupp())?;
         let bytes = pages
             .len()
             .saturating_sub(at)
