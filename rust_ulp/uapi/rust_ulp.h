@@ -33,8 +33,9 @@
  *    objects and requests, but not for what a driver allocates for an object: only the limits on
  *    objects and queue entries bound that.
  *  - Numbers are in host byte order. GIDs and GUIDs are bytes in network byte order.
- *  - Constants and members stay as they are. Structs that begin with @size, or whose size the caller
- *    passes, grow at their end; padding becomes members; and constants are added. docs/abi.md has the rules, "What stays, and what may change".
+ *  - Constants and members stay as they are. Structs that begin with @size, or whose size the
+ *    caller passes, grow at their end; padding becomes members; and constants are added.
+ *    docs/abi.md has the rules, "What stays, and what may change".
  *  - 32-bit and 64-bit callers use the same layout. The layout does not depend on the page size.
  *  - An mmap offset says nothing to user space. It is below 2^44, which mmap2() of a 32-bit process
  *    reaches, and is a multiple of 65536. A range of an object may be mapped that begins at a

@@ -526,8 +526,8 @@ static int destroy_qp(struct ib_qp *ib, struct ib_udata *udata)
 }
 
 /*
- * A queue pair that was not destroyed may use what its last receive with data names by DMA addresses.
- * Behind it is the empty one that drains.
+ * A queue pair that was not destroyed may use what its last receive with data names by DMA
+ * addresses. Behind it is the empty one that drains.
  */
 static void check_last_recv(struct hca *hca, struct hca_qp *qp)
 {
