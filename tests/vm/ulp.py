@@ -252,7 +252,8 @@ class File(OnHost):
         if command == "SRQ_CREATE":
             return not q.caps & N["CAP_SRQ"] and "shared receive queues"
         if command == "SUBMIT":
-            wrs = (S["wr"] * arg.nr_wrs).from_address(arg.wrs) if arg.wrs else ()
+            # With any other error the requests may lie where nothing is.
+            wrs = (S["wr"] * arg.nr_wrs).from_address(arg.wrs) if error == errno.EOPNOTSUPP else ()
             names = [n for n in N if n.startswith("WR_") for wr in wrs if N[n] == wr.opcode != N["WR_RECV"]]
             return next((n for n in names if not q.rc_send_ops & 1 << N[n]), "")
         kind = next(k for k in ("RC", "UC", "UD") if N["QPT_" + k] == arg.qp_type)
