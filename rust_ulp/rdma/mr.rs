@@ -256,9 +256,7 @@ impl Mapping {
         }
         Err(ERANGE)
     }
-}
 
-impl Mapping {
     /// Returns the first DMA address, if that of each byte follows that of the byte before.
     fn consecutive(&self) -> Option<u64> {
         let mut extents = self.extents();
@@ -273,16 +271,19 @@ impl Mapping {
         Some(first)
     }
 
-    /// Gives the region `mr`, which is not registered, the page table `layout`, its address, and a
-    /// new key.
-    fn map(&self, mr: NonNull<bindings::ib_mr>, layout: &Layout) -> Result {
+    /// Gives the region `mr` the page table `layout`, its address, and a new key.
+    ///
+    /// # Safety
+    ///
+    /// `mr` is a valid region that is not registered, and nobody else uses it.
+    unsafe fn map(&self, mr: NonNull<bindings::ib_mr>, layout: &Layout) -> Result {
         // SAFETY: The table is mapped, by the type invariant.
         let (sgl, nents) = unsafe {
             let table = &*self.table.get();
             (table.sgl, table.nents)
         };
         fault::point()?;
-        // SAFETY: The region is valid and not registered, and the list is mapped.
+        // SAFETY: By the requirement, and the list is mapped.
         let mapped = unsafe {
             bindings::ib_map_mr_sg(
                 mr.as_ptr(),
@@ -296,8 +297,8 @@ impl Mapping {
         if u32::try_from(mapped) != Ok(nents) {
             return Err(ERANGE);
         }
-        // SAFETY: The region is valid, mapped and not registered. Its address and the DMA addresses
-        // agree below the page size, see `Mapping::layout`.
+        // SAFETY: By the requirement. The address and the DMA addresses agree below the page size,
+        // see `Mapping::layout`.
         unsafe {
             bindings::rust_ulp_h_mr_next_key(mr.as_ptr());
             bindings::rust_ulp_h_mr_set_iova(mr.as_ptr(), layout.addr);
@@ -447,7 +448,8 @@ impl Memory {
             mapping,
             held: SetOnce::new(),
         };
-        memory.mapping.map(ptr, &layout)?;
+        // SAFETY: The region was just allocated.
+        unsafe { memory.mapping.map(ptr, &layout) }?;
         // SAFETY: The region is valid.
         memory.lkey = unsafe { bindings::rust_ulp_h_mr_lkey(ptr.as_ptr()) };
         // SAFETY: The region is mapped, and nobody accesses it before this returns.
