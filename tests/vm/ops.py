@@ -462,6 +462,9 @@ def test_flight(r):
     for _ in range(200):
         a.file.destroy(a.file.grant(a.buffer, ALL, 100, 1000).handle)
     r.equal("two hundred grants come and go", regions(), before - spare.keys)
+    before = regions()
+    UserBuffer(a.file, a.pd, mmap.mmap(-1, 4096), flags=N["BUFFER_READ_ONLY"])
+    r.equal("a read-only page has a region", regions(), before + 1)
 
 
 def fly(r, name, a, b, spare, memory, want):
