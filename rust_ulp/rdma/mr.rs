@@ -3,8 +3,8 @@
 //! Memory for requests, and memory regions, made by fast registration.
 //!
 //! A region is made by `ib_alloc_mr()`, `ib_map_mr_sg()` and a REG_MR request on a queue pair of
-//! the same protection domain, see [`super::fast_reg`]. Memory that no peer uses needs none where its
-//! DMA addresses are consecutive: its requests name DMA addresses, and the key of the domain.
+//! the same protection domain, see [`super::fast_reg`]. Memory that no peer uses needs none where
+//! its DMA addresses are consecutive: its requests name DMA addresses, and the key of the domain.
 //!
 //! The address of a byte in a region is its position in the pages, or another one in the same chunk
 //! where an IOMMU requires that. A peer sees no kernel address.

@@ -75,7 +75,6 @@ impl Pd {
         Ok(Arc::new(pd, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Returns the C pointer.
     /// Returns the key for local requests with DMA addresses. Every domain has one, see
     /// `__ib_alloc_pd()`.
     pub(super) fn local_dma_lkey(&self) -> u32 {
@@ -83,6 +82,7 @@ impl Pd {
         unsafe { bindings::rust_ulp_h_pd_lkey(self.ptr.as_ptr()) }
     }
 
+    /// Returns the C pointer.
     pub(super) fn as_raw(&self) -> *mut bindings::ib_pd {
         self.ptr.as_ptr()
     }

@@ -508,7 +508,8 @@ impl<R: WrContext> Queue<R> {
         Some((request, memory))
     }
 
-    /// Makes the newest posted slot keep `memory` as its entry `place`, and returns what it kept there.
+    /// Makes the newest posted slot keep `memory` as its entry `place`, and returns what it kept
+    /// there.
     pub(super) fn adopt(
         &self,
         lists: &mut Lists,
