@@ -375,6 +375,12 @@ def mixed():
         )
         packets = sent() - before
         said(packets >= 4 * 50, f"by {backend}, a message of 4096 bytes is four packets", f"{packets} packets")
+    run(
+        "two threads that share an open device",
+        {"iterations": 400, "verified": 440},
+        *["write", "rate", SERVER, "-e", "-n", "200", "--warmup", "20", "-l", "8", "--verify"],
+        *["--threads", "2", "--one-file"],
+    )
     report = run(
         "several sizes, threads and queue pairs",
         {"iterations": 200},
