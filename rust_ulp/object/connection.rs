@@ -967,6 +967,11 @@ impl Connection {
             Stage::AddrQuery if err == ENODEV && !is_closed => eaddrnotavail(),
             Stage::AddrQuery if err == ETIMEDOUT => ehostunreach(),
             Stage::RouteQuery if err == ENODEV && !is_closed => ehostunreach(),
+            // The arguments were checked: the interface goes (`__mkroute_output()`), the MTU is below
+            // what RoCE needs (`cma_resolve_iboe_route()`), or the port goes (`cm_init_av_by_path()`).
+            Stage::AddrQuery | Stage::RouteQuery | Stage::RouteResolved if err == EINVAL => {
+                ehostunreach()
+            }
             // The manager knows before its handler does that the peer has gone.
             Stage::Accepting | Stage::ConnectResponse if err == EINVAL => econnreset(),
             _ => err,

@@ -8,9 +8,11 @@ Expects the module and two hosts. Prints KTAP.
 """
 
 import errno
+import glob
 import ipaddress
 import mmap
 import os
+import pathlib
 import select
 import signal
 import struct
@@ -1344,6 +1346,30 @@ def test_moved(r):
         for neighbour in ("10.9.0.77", "10.9.0.1"):
             subprocess.run([*ip, "del", neighbour, "dev", "w2"], check=True, timeout=10 * ulp.PATIENCE)
     r.equal("when the peer is where it was, it goes on", write_to(c, bytes(got.peer_private_data), b"there").status, 0)
+
+
+def test_narrow(r):
+    """A path of an MTU below 256: the manager calls that an invalid argument (cma_resolve_iboe_route())."""
+
+    def ip(*words):
+        subprocess.run(["ip", "-n", "h2", *words], check=True, timeout=10 * ulp.PATIENCE)
+
+    def has_gids():
+        names = glob.glob(f"/sys/class/infiniband/{ulp.DEV2}/ports/1/gids/?")
+        gids = [pathlib.Path(name).read_text() for name in names]
+        return all(any(part in gid for gid in gids) for part in ("ffff:0a09:0002", "fd09:", "fe80:"))
+
+    c = client()
+    ip("link", "set", "w2", "mtu", "200")
+    try:
+        got = error_of(connect, c, "10.9.0.1", 7)
+    finally:
+        ip("link", "set", "w2", "mtu", "4200")
+        # Addresses of IPv6 go with an MTU below 1280.
+        ip("addr", "replace", "fd09::2/64", "dev", "w2", "nodad")
+    r.equal("a path that is too narrow", got, "EHOSTUNREACH")
+    r.equal("the queue pair is free", qp_state(c), N["QPS_RESET"])
+    r.check("the addresses are back", until(has_gids))
 
 
 def test_addresses(r):
