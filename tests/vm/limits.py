@@ -495,11 +495,11 @@ def test_accounted(r):
         finally:
             tracing.write(f"{event}/enable", "0")
             tracing.write(f"{event}/filter", "0")
-        # Vectors are allocated by a function of the kernel's that nothing else under way there uses.
+        # The kernel crate allocates by functions that nothing else under way there uses.
         calls = [
             (found[1], found[2])
             for line in tracing.read("trace").splitlines()
-            if (found := re.search(r"call_site=(.*(?:\[rust_ulp\]|kvrealloc).*) ptr=.* accounted=(\w+)", line))
+            if (found := re.search(r"call_site=(.*(?:\[rust_ulp\]|kvrealloc|rust_helper_).*) ptr=.* accounted=(\w+)", line))
         ]
         r.check(f"{name} takes memory", calls)
         r.equal(f"{name}: all of it is charged", [site for site, accounted in calls if accounted != "true"], [])
