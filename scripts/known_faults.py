@@ -28,12 +28,12 @@ PANIC = re.compile(r"Kernel panic - not syncing: Fatal exception")
 END = re.compile(r"---\[ end trace ")
 
 STOCK = {"7.2.12+deb13-amd64"}
-RXE_TASK = [r"RIP: .*:rxe_sched_task\+", r" rxe_udp_encap_recv\+"]
+RXE_TASK = [r"(RIP: .*:|pc : )rxe_sched_task\+", r" rxe_udp_encap_recv\+"]
 # Name: kernels, and for each report its first line and what else must be in it. Reports beyond the first may lack.
 FAULTS = {
     "stale-int3": (STOCK, [(r"Oops: int3", [r"RIP: 0010:", r"Code: (?!.* cc <)"])]),
     "rxe-task": (
-        STOCK,
+        STOCK | {"7.2.12+deb13-arm64-16k"},
         [
             (r"WARNING: .*rxe_task\.c:249\b", RXE_TASK),
             (r"WARNING: .*rxe_task\.c:38\b|BUG: kernel NULL pointer dereference", RXE_TASK),
