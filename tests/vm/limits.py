@@ -462,6 +462,10 @@ def test_memcg(r):
     write("cgroup.procs", "0", "")
 
 
+#: Who allocates for the module: itself, and functions of the kernel crate that nothing else under way there uses.
+ALLOCATORS = r"\[rust_ulp\]|kvrealloc|rust_helper_"
+
+
 def test_accounted(r):
     """What the module allocates for a queue of requests is charged to the process: the kernel's allocator says so.
 
@@ -495,11 +499,10 @@ def test_accounted(r):
         finally:
             tracing.write(f"{event}/enable", "0")
             tracing.write(f"{event}/filter", "0")
-        # The kernel crate allocates by functions that nothing else under way there uses.
         calls = [
             (found[1], found[2])
             for line in tracing.read("trace").splitlines()
-            if (found := re.search(r"call_site=(.*(?:\[rust_ulp\]|kvrealloc|rust_helper_).*) ptr=.* accounted=(\w+)", line))
+            if (found := re.search(rf"call_site=(.*(?:{ALLOCATORS}).*) ptr=.* accounted=(\w+)", line))
         ]
         r.check(f"{name} takes memory", calls)
         r.equal(f"{name}: all of it is charged", [site for site, accounted in calls if accounted != "true"], [])
