@@ -32,8 +32,10 @@ from ulp import (
     FINITE,
     N,
     OUT,
+    PAGE,
     PATIENCE,
     S,
+    SMALL,
     Buffer,
     Cq,
     End,
@@ -49,7 +51,6 @@ from ulp import (
 )
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | N["ACCESS_REMOTE_ATOMIC"]
-PAGE = 4096
 MEBI = 1 << 20
 GROUP = 4242
 VICTIM, HOSTILE = 1001, 1002
@@ -263,8 +264,8 @@ def other_domain(me):
     pd = me.end.file.pd()
     out = []
     for file, domain in ((me.end.file, pd), (File(None, me.end.file.name), None)):
-        buffer = Buffer(file, domain or file.pd(), 4096)
-        buffer.map[:] = pattern(77, 4096)
+        buffer = Buffer(file, domain or file.pd(), PAGE)
+        buffer.map[:] = pattern(77, PAGE)
         got = file.grant(buffer, ALL)
         me.spare.append((file, buffer))
         out.append((got.addr, got.rkey))
@@ -272,7 +273,7 @@ def other_domain(me):
 
 
 def others_untouched(me):
-    return all(buffer.map[:] == pattern(77, 4096) for _, buffer in me.spare)
+    return all(buffer.map[:] == pattern(77, PAGE) for _, buffer in me.spare)
 
 
 def events(me):
@@ -774,7 +775,7 @@ def loop_invalidate(me, rkey):
 
 def keep(me, seed, buffers=24, size=256 << 10):
     """Buffers full of a pattern, and a ring full of completions."""
-    me.secret = [Buffer(me.end.file, me.end.pd, size, PAGE if i & 1 else 0) for i in range(buffers)]
+    me.secret = [Buffer(me.end.file, me.end.pd, size, SMALL if i & 1 else 0) for i in range(buffers)]
     for buffer in me.secret:
         buffer.map[:] = pattern(seed, size)
     me.rings = [Cq(me.end.file, 1024) for _ in range(4)]
@@ -798,7 +799,7 @@ def dirty(me, buffers=24, size=256 << 10):
     """How many bytes of new buffers and rings are not zero, but for what a ring says of itself."""
     count = 0
     for i in range(buffers):
-        buffer = Buffer(me.end.file, me.end.pd, size, PAGE if i & 1 else 0)
+        buffer = Buffer(me.end.file, me.end.pd, size, SMALL if i & 1 else 0)
         count += size - buffer.map[:].count(0)
         buffer.map.close()
         me.end.file.destroy(buffer.handle)
@@ -1294,7 +1295,7 @@ def with_limit(bytes_):
 def allocate(me, length):
     f = getattr(me, "file", None) or me.end.file
     pd = me.domain = getattr(me, "domain", None) or f.pd()
-    return f.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=length, page_size=PAGE).handle
+    return f.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=length, page_size=SMALL).handle
 
 
 def set_limit(me, bytes_):

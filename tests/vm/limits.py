@@ -20,9 +20,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tracing
 import ulp
 from connect import listen
-from ulp import N, S, Buffer, Cq, File, Qp, Srq, UserBuffer, error_of
+from ulp import N, PAGE, S, SMALL, Buffer, Cq, File, Qp, Srq, UserBuffer, error_of
 
-PAGE = 4096
 MEBI = 1 << 20
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.mmap.restype = ctypes.c_void_p
@@ -43,7 +42,7 @@ def test_memlock(r):
     file = File("h1", "")
     pd = file.pd()
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (MEBI, MEBI))
-    buffer = Buffer(file, pd, 2 * MEBI, PAGE)
+    buffer = Buffer(file, pd, 2 * MEBI, SMALL)
     r.equal(
         "who may lock memory has no limit, and is counted",
         (pinned(), file.call("BUFFER_QUERY", buffer=buffer.handle).charged),
@@ -54,7 +53,7 @@ def test_memlock(r):
     file.destroy(buffer.handle)
     r.equal("it is given back", pinned(), 0)
 
-    def create(length, page_size=PAGE):
+    def create(length, page_size=SMALL):
         return file.call("BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=length, page_size=page_size).handle
 
     # The process has a limit as well, whoever its user is.
@@ -137,11 +136,11 @@ def test_held(r):
 
     pid = os.fork()
     if not pid:
-        os._exit(0 if error_of(create, other, other_pd, limit, PAGE) == "none" else 1)
+        os._exit(0 if error_of(create, other, other_pd, limit, SMALL) == "none" else 1)
     r.equal("a child takes all there is", os.waitpid(pid, 0)[1], 0)
-    r.equal("its parent has no more", error_of(create, file, pd, PAGE, PAGE), "ENOMEM")
+    r.equal("its parent has no more", error_of(create, file, pd, PAGE, SMALL), "ENOMEM")
     other.close()
-    r.equal("until that is given back", error_of(create, file, pd, PAGE, PAGE), "none")
+    r.equal("until that is given back", error_of(create, file, pd, PAGE, SMALL), "none")
 
 
 def test_dropped(r):
@@ -151,7 +150,9 @@ def test_dropped(r):
         file = File("h1", "")
         cq = Cq(file, 16)
         cq.map.madvise(mmap.MADV_DONTNEED)
-        part = Part(file, file.call("BUFFER_CREATE", pd=file.pd(), node=N["NODE_ANY"], length=8 * PAGE, page_size=PAGE))
+        part = Part(
+            file, file.call("BUFFER_CREATE", pd=file.pd(), node=N["NODE_ANY"], length=8 * PAGE, page_size=SMALL)
+        )
         pages = (ctypes.c_uint64 * (part.length // 8)).from_address(part.at)
         for i in range(8):
             pages[i * PAGE // 8] = 100 + i
@@ -439,7 +440,7 @@ def test_memcg(r):
     write("cgroup.procs", "0", "memory")
     file = File("h2", "")
     pd = file.pd()
-    for size in (0, PAGE, 2 * MEBI):
+    for size in (0, SMALL, 2 * MEBI):
         r.equal(
             f"more than the cgroup has, in pages of {size}",
             error_of(file.call, "BUFFER_CREATE", pd=pd, node=N["NODE_ANY"], length=128 * MEBI, page_size=size),

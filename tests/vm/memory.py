@@ -21,12 +21,12 @@ import threading
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tracing
 import ulp
-from ulp import N, S, Buffer, End, Srq, UserBuffer, address_of, error_of, pair, pattern
+from ulp import N, PAGE, S, SMALL, Buffer, End, Srq, UserBuffer, address_of, error_of, pair, pattern
 
 ALL = N["ACCESS_REMOTE_WRITE"] | N["ACCESS_REMOTE_READ"] | N["ACCESS_REMOTE_ATOMIC"]
-PAGE = 4096
 LARGE = 2 << 20
 KEY = 512 * PAGE  # what rxe puts under one key, in pages of that size
+HALF = KEY // 2
 
 
 def joined(sges=1, length=1 << 16, **more):
@@ -58,14 +58,14 @@ def done(end, count=1):
 
 def test_keys(r):
     a, b = joined()
-    small = Buffer(a.file, a.pd, 5 << 20, PAGE)
+    small = Buffer(a.file, a.pd, 5 * HALF, SMALL)
     r.equal(
-        "5 MiB in pages of 4 KiB have three keys",
+        "two and a half keys in small pages have three",
         (small.keys, small.key_bytes, small.page_size, small.length),
-        (3, KEY, PAGE, 5 << 20),
+        (3, KEY, PAGE, 5 * HALF),
     )
-    there = Buffer(b.file, b.pd, 5 << 20, PAGE)
-    small.map[:] = pattern(3, 5 << 20)
+    there = Buffer(b.file, b.pd, 5 * HALF, SMALL)
+    small.map[:] = pattern(3, 5 * HALF)
     # Each end's element lies across a border, not at the same place.
     grant = b.file.grant(there, ALL, offset=KEY - 70000, length=200000)
     r.equal("a grant lies across them, with the addresses of its offsets", grant.addr, KEY - 70000)
@@ -121,9 +121,9 @@ def test_keys(r):
     r.equal("... or that lies in one page more", error_of(b.file.grant, there, offset=1, length=KEY), "ERANGE")
 
     c, d = joined(sges=3)
-    wide, target = Buffer(c.file, c.pd, 7 << 20, PAGE), Buffer(d.file, d.pd, 8 << 20)
+    wide, target = Buffer(c.file, c.pd, 7 * HALF, SMALL), Buffer(d.file, d.pd, 8 * HALF)
     grant = d.file.grant(target)
-    wide.map[:] = pattern(8, 7 << 20)
+    wide.map[:] = pattern(8, 7 * HALF)
     c.file.submit([c.qp.wr("RDMA_WRITE", wide, 100, 3 * KEY - 50, remote_addr=1, rkey=grant.rkey)])
     r.equal(
         "with room for four, an element lies under four",
@@ -132,7 +132,7 @@ def test_keys(r):
     )
 
     e, f = End("h1", access=ALL), End("h2", access=ALL)
-    srq, shared = Srq(f.file, f.pd, f.cq, max_sge=1), Buffer(f.file, f.pd, 2 * KEY, PAGE)
+    srq, shared = Srq(f.file, f.pd, f.cq, max_sge=1), Buffer(f.file, f.pd, 2 * KEY, SMALL)
     f.file.destroy(f.qp.handle)
     f.qp = ulp.Qp(f.file, f.pd, f.cq, srq=srq.handle)
     f.psn = f.qp.num * 4099 & 0xFFFFFF
@@ -163,8 +163,8 @@ def test_keys(r):
     a.file.close()
     big.map.close()
     a, b = pair()
-    big = Buffer(a.file, a.pd, most, PAGE)
-    r.equal("or 512, of small ones", (big.keys, big.key_bytes, big.page_size), (512, KEY, PAGE))
+    big = Buffer(a.file, a.pd, most, SMALL)
+    r.equal("or many, of small ones", (big.keys, big.key_bytes, big.page_size), (most // KEY, KEY, PAGE))
     grant = a.file.grant(big, offset=most - KEY, length=KEY)
     b.buffer.map[:] = pattern(1, b.buffer.length)
     at = most - KEY // 2 - 77
@@ -174,9 +174,9 @@ def test_keys(r):
         (done(b), big.map[at : at + b.buffer.length] == b.buffer.map[:]),
         ([0], True),
     )
-    big.map[511 * KEY - 500 : 511 * KEY + 500] = pattern(2, 1000)
+    big.map[most - KEY - 500 : most - KEY + 500] = pattern(2, 1000)
     b.file.submit([b.qp.wr("RECV", b.buffer, 0, 1000)])
-    a.file.submit([a.qp.wr("SEND", big, 511 * KEY - 500, 1000)])
+    a.file.submit([a.qp.wr("SEND", big, most - KEY - 500, 1000)])
     r.equal("and its owner", (done(a), done(b), b.buffer.map[:1000]), ([0], [0], pattern(2, 1000)))
 
 
@@ -193,8 +193,8 @@ def test_local(r):
     own = memory(1 << 20)
     own[:] = pattern(5, 1 << 20)
     UserBuffer(a.file, a.pd, own, flags=N["BUFFER_READ_ONLY"])
-    small = Buffer(a.file, a.pd, 5 << 20, PAGE)
-    small.map[:] = before = pattern(6, 5 << 20)
+    small = Buffer(a.file, a.pd, 5 * HALF, SMALL)
+    small.map[:] = before = pattern(6, 5 * HALF)
     domains = keys_on(ulp.DEV1, "pd", "local_dma_lkey")
     regions = keys_on(ulp.DEV1, "mr", "lkey", "rkey") - {a.grant.rkey}
     local = domains | regions
@@ -222,7 +222,7 @@ def query(file, grant):
 
 def test_grants(r):
     a, b = joined()
-    target = Buffer(a.file, a.pd, 4 << 20, PAGE)
+    target = Buffer(a.file, a.pd, 4 * HALF, SMALL)
     grant = a.file.grant(target, ALL, offset=100, length=5000)
     got = query(a.file, grant)
     r.equal(
@@ -234,16 +234,16 @@ def test_grants(r):
     r.equal(
         "what its buffer is",
         (got.kind, got.length, got.keys, got.key_bytes, got.page_size, got.grants, got.buffer_flags),
-        (N["BUFFER_PAGES"], 4 << 20, 2, KEY, PAGE, 1, 0),
+        (N["BUFFER_PAGES"], 4 * HALF, 2, KEY, PAGE, 1, 0),
     )
     part = {"buffer": target.handle, "access": ALL, "flags": N["GRANT_PARTIAL"]}
     for at, want, length in (
-        (0, 4 << 20, KEY),
-        (1, 4 << 20 - 1, KEY - 1),
-        (PAGE - 1, 3 << 20, KEY - PAGE + 1),
+        (0, 4 * HALF, KEY),
+        (1, 4 * HALF - 1, KEY - 1),
+        (PAGE - 1, 3 * HALF, KEY - PAGE + 1),
         (10, 20, 20),
     ):
-        got = a.file.call("GRANT_CREATE", offset=at, length=min(want, (4 << 20) - at), **part)
+        got = a.file.call("GRANT_CREATE", offset=at, length=min(want, 4 * HALF - at), **part)
         r.equal(f"as much as goes under one key from {at} on", (got.length, got.addr), (length, at))
         last = got.addr + got.length - 8
         b.buffer.map[:8] = at.to_bytes(4, "little") * 2
@@ -254,7 +254,7 @@ def test_grants(r):
         a.file.destroy(got.handle)
     r.equal(
         "a part of what is not inside",
-        error_of(a.file.call, "GRANT_CREATE", offset=4 << 20, length=1, **part),
+        error_of(a.file.call, "GRANT_CREATE", offset=4 * HALF, length=1, **part),
         "ERANGE",
     )
     for flags, qp in ((N["GRANT_ONE_SHOT_INV"], 0), (N["GRANT_ONE_SHOT_IMM"], 0), (8, 0), (1 << 31, a.qp.handle)):
@@ -400,7 +400,9 @@ def test_expiry(r):
     check("destroyed", a, grants, free, "ENOENT")
     a, b, grants, free = fresh()
     a.file.submit([a.qp.wr("RECV", a.buffer, 0, 64) for _ in range(4)])
-    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 64, remote_addr=0, rkey=grants[0].rkey ^ 0xFF00)])
+    gone = a.file.grant(a.buffer, ALL)
+    a.file.destroy(gone.handle)
+    b.file.submit([b.qp.wr("RDMA_WRITE", b.buffer, 0, 64, remote_addr=gone.addr, rkey=gone.rkey)])
     r.equal("a peer without a key", done(b), [10])
     check("to ERR by what a peer did", a, grants, free)
     a, b, grants, free = fresh()
@@ -653,14 +655,14 @@ def test_destroy(r):
 def test_user(r):
     a, b = joined()
     pinned = status_of("VmPin")
-    for at, length in ((0, 4096), (1, 1), (4095, 2), (123, 3 << 20), (4096 * 3 + 77, KEY + 5)):
-        own = memory(4 << 20)
-        own[:] = pattern(at & 63, 4 << 20)
+    for at, length in ((0, PAGE), (1, 1), (PAGE - 1, 2), (123, 3 << 20), (PAGE * 3 + 77, KEY + 5)):
+        own = memory(2 * KEY)
+        own[:] = pattern(at & 63, 2 * KEY)
         model = bytearray(own[:])
         buffer = UserBuffer(a.file, a.pd, own, at, length)
         got = a.file.call("BUFFER_QUERY", buffer=buffer.handle)
         first = (address_of(own) + at) % buffer.page_size
-        pages = (at + length + 4095) // 4096 - at // 4096
+        charged = ((at + length + PAGE - 1) // PAGE - at // PAGE) * PAGE
         r.equal(
             f"{length} bytes at {at}: what it is",
             (
@@ -672,7 +674,7 @@ def test_user(r):
                 status_of("VmPin") - pinned,
                 got.buffer_flags,
             ),
-            (N["BUFFER_USER"], length, (first + length - 1) // buffer.key_bytes + 1, 0, pages << 12, pages << 12, 0),
+            (N["BUFFER_USER"], length, (first + length - 1) // buffer.key_bytes + 1, 0, charged, charged, 0),
         )
         n = min(length, 40000)
         a.file.submit([a.qp.wr("RDMA_WRITE", buffer, length - n, n, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
@@ -719,18 +721,18 @@ def test_user(r):
         )
 
     read_only = N["BUFFER_READ_ONLY"]
-    hole = memory(3 * 4096)
-    hole[:] = bytes(3 * 4096)
-    gap = address_of(hole) + 4096
-    r.equal("a hole is made", ulp.libc.munmap(ctypes.c_void_p(gap), ctypes.c_size_t(4096)), 0)
+    hole = memory(3 * PAGE)
+    hole[:] = bytes(3 * PAGE)
+    gap = address_of(hole) + PAGE
+    r.equal("a hole is made", ulp.libc.munmap(ctypes.c_void_p(gap), ctypes.c_size_t(PAGE)), 0)
     for name, args, want in (
         ("no bytes", (base, 0), "ERANGE"),
         ("more than a buffer has", (base, (1 << 30) + 1), "ERANGE"),
         ("beyond all", (base, 2**64 - 1), "ERANGE"),
-        ("an address of the kernel", (2**64 - 8192, 4096), "EFAULT"),
+        ("an address of the kernel", (2**64 - 2 * PAGE, PAGE), "EFAULT"),
         ("around the end", (2**64 - 4096, 8192), "EFAULT"),
         ("nothing", (0, 4096), "EFAULT"),
-        ("a hole", (gap - 4096, 3 * 4096), "EFAULT"),
+        ("a hole", (gap - PAGE, 3 * PAGE), "EFAULT"),
         ("what may only be read", (address_of(only), 8192), "EFAULT"),
         ("unknown flags", (base, 4096, 2), "EINVAL"),
     ):
@@ -863,7 +865,7 @@ def test_import(r):
             (N["BUFFER_DMABUF"], 3 << 20, 0, 0, buffer.keys, 3 << 20, 0),
         )
         r.equal("it cannot be mapped by us", error_of(a.file.map, 4096, q.mmap_offset), "ENOENT")
-        at = min(KEY, 3 << 20) - 1000
+        at = KEY - 1000 if KEY < 3 << 20 else 1000
         a.file.submit([a.qp.wr("RDMA_WRITE", buffer, at, 5000, remote_addr=b.grant.addr, rkey=b.grant.rkey)])
         r.equal("it is written to a peer", (done(a), b.buffer.map[:5000] == memory_of[at : at + 5000]), ([0], True))
         part = imported(fd, offset=1 << 20, length=8000)
@@ -882,7 +884,7 @@ def test_import(r):
             ("more than there is", {"length": (3 << 20) + 1}, "ERANGE"),
             ("what is behind it", {"offset": 3 << 20}, "ERANGE"),
             ("far behind it", {"offset": 1 << 63}, "ERANGE"),
-            ("around the end", {"offset": 4096, "length": 2**64 - 4096}, "ERANGE"),
+            ("around the end", {"offset": PAGE, "length": 2**64 - PAGE}, "ERANGE"),
             ("unknown flags", {"flags": 2}, "EINVAL"),
             ("padding", {"pad": 1}, "EINVAL"),
             ("no domain", {"pd": a.qp.handle}, "EBADFD"),

@@ -21,9 +21,8 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
 from lifetime import DEADLINE, ended, in_background, ours, remove
-from ulp import N, S, Cq, End, error_of, pair
+from ulp import N, PAGE, S, Cq, End, error_of, pair
 
-PAGE = 4096
 SYS_USERFAULTFD = 282 if os.uname().machine == "aarch64" else 323
 UFFDIO_API, UFFDIO_REGISTER, UFFDIO_COPY = 0xC018AA3F, 0xC020AA00, 0xC028AA03
 REGISTER_MODE_MISSING = 1

@@ -27,6 +27,8 @@ here = os.path.dirname(os.path.abspath(__file__))
 DEVICE = "/dev/rust_ulp"
 # The driver whose rules the lab's adapter has, where it takes the place of Soft-RoCE.
 HCA = os.environ.get("ULP_HCA", "")
+# A page of the kernel, and how commands are asked for such pages, whatever their size.
+PAGE, SMALL = mmap.PAGESIZE, 4096
 # The devices of h1 and h2.
 DEV1, DEV2 = ("hca1", "hca2") if HCA else ("rxe1", "rxe2")
 libc = ctypes.CDLL(None, use_errno=True)
