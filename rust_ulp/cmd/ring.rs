@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Submission rings: RING_CREATE, and KICK, which posts their requests and waits for completions.
+//! URING_KICK does not wait.
 //!
 //! KICK takes the steps of [`super::submit`], and copies the requests from the ring in place of user
 //! memory. It copies nothing from or to user memory, and runs inside the gate as a whole.
@@ -53,14 +54,7 @@ pub(super) fn create(ctx: &Ctx<'_>, value: &mut abi::RingCreate) -> Result<Objec
 pub(super) fn kick(file: ArcBorrow<'_, UlpFile>, handle: u32) -> Result {
     let device = file.enter()?;
     let ring = file.table().read().ring(handle)?.clone();
-    let wait = ring.wait_args();
-    let cq = match post(&file, &device, &ring, wait) {
-        Ok(cq) => cq,
-        Err((index, error)) => {
-            ring.report_bad(index);
-            return Err(error);
-        }
-    };
+    let (_, cq) = post(&file, &device, &ring, ring.wait_args())?;
     let Some((wait, cq)) = cq else {
         return Ok(());
     };
@@ -70,17 +64,25 @@ pub(super) fn kick(file: ArcBorrow<'_, UlpFile>, handle: u32) -> Result {
     Ok(())
 }
 
+/// Posts the requests of the ring with this handle; returns how many.
+pub(super) fn kick_nowait(file: &UlpFile, handle: u32) -> Result<u32> {
+    let device = file.enter()?;
+    let ring = file.table().read().ring(handle)?.clone();
+    let (posted, _) = post(file, &device, &ring, Ok(None))?;
+    Ok(posted)
+}
+
 /// The wait of a call, and its completion queue.
 type Wait = (WaitArgs, Arc<CqObject>);
 
-/// Posts the requests of `ring`. Returns the wait that follows, or the number of the request that
-/// failed, and its error.
+/// Posts the requests of `ring`. Returns how many, and the wait that follows. Reports the number of
+/// a request that failed in the ring.
 fn post(
     file: &UlpFile,
     device: &DeviceGuard<'_>,
     ring: &SubmitRing,
     wait: Result<Option<WaitArgs>>,
-) -> Result<Option<Wait>, (u32, Error)> {
+) -> Result<(u32, Option<Wait>)> {
     let mut pending = ring.pending().lock();
     let parsed = wait
         .map_err(|error| (0, error))
@@ -112,8 +114,9 @@ fn post(
     if !pending.batch.is_small() {
         pending.batch = Batch::new();
     }
-    match refused {
-        Some(refused) => Err(refused),
-        None => posted.map(|(_, wait)| wait),
-    }
+    drop(pending);
+    refused.map_or(posted, Err).map_err(|(index, error)| {
+        ring.report_bad(index);
+        error
+    })
 }

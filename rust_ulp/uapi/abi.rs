@@ -101,6 +101,7 @@ numbers! {
     u32: URING_BATCH = io(0x81);
     u32: URING_CANCEL = io(0x82);
     u32: URING_STREAM = io(0x83);
+    u32: URING_KICK = io(0x84);
     i32: URING_FAILED = -1024;
     u32: URING_RING = 1 << 0;
 }
@@ -382,5 +383,9 @@ abi! {
     /// Is the command of RUST_ULP_URING_STREAM.
     struct UringStream = rust_ulp_uring_stream, 16 bytes {
         @0 cq: u32, @4 flags: u32, @8 reserved: u64
+    }
+    /// Is the command of RUST_ULP_URING_KICK.
+    struct UringKick = rust_ulp_uring_kick, 8 bytes {
+        @0 ring: u32, @4 flags: u32
     }
 }

@@ -2263,9 +2263,9 @@ struct rust_ulp_ring {
  * of the completion has @imm_data in its lower half, and @opcode | @flags << 8 of struct
  * rust_ulp_cqe in its upper half.
  *
- * These requests use no entry of a completion ring, except with RUST_ULP_URING_RING. A completion
- * queue still has at most @entries requests in flight, from all sources. Every request counts as
- * signaled.
+ * These requests use no entry of a completion ring, except with RUST_ULP_URING_RING and
+ * RUST_ULP_URING_KICK. A completion queue still has at most @entries requests in flight, from all
+ * sources. Every request counts as signaled, except with RUST_ULP_URING_KICK.
  *
  * IORING_OP_ASYNC_CANCEL and IORING_OP_LINK_TIMEOUT do not affect these requests: use
  * RUST_ULP_URING_CANCEL and @timeout_ns. The kernel cancels them when the ring or the process ends.
@@ -2282,6 +2282,8 @@ struct rust_ulp_ring {
 #define RUST_ULP_URING_CANCEL	_IO(RUST_ULP_IOC_MAGIC, 0x82)
 /* A stream of the completions of a queue: struct rust_ulp_uring_stream. */
 #define RUST_ULP_URING_STREAM	_IO(RUST_ULP_IOC_MAGIC, 0x83)
+/* KICK without a wait: struct rust_ulp_uring_kick; the result is the number of posted requests. */
+#define RUST_ULP_URING_KICK	_IO(RUST_ULP_IOC_MAGIC, 0x84)
 
 /* The result of a request that completed with a status other than success */
 #define RUST_ULP_URING_FAILED		(-1024)
@@ -2376,6 +2378,28 @@ struct rust_ulp_uring_stream {
 	__u32 cq;
 	__u32 flags;
 	__aligned_u64 reserved;
+};
+
+/*
+ * Errnos of URING_KICK:
+ *
+ *  ENOENT      the ring does not exist; the causes of SUBMIT
+ *  ECANCELED, EBADF  of io_uring
+ *  EACCES, E2BIG, EAGAIN, EBADFD, EINVAL, EMSGSIZE, ENOMEM, ENOTCONN, EOPNOTSUPP, ERANGE, EXDEV  as
+ *              KICK
+ */
+
+/**
+ * struct rust_ulp_uring_kick - is the command of RUST_ULP_URING_KICK
+ * @ring: [in; handle] Submission ring.
+ *
+ * Posts the requests in the ring as KICK does, and completes at once. It does not wait: @flags, @cq,
+ * @min_complete and @timeout_ns of the ring have no meaning. The requests complete in the rings of
+ * their completion queues. With IOSQE_CQE_SKIP_SUCCESS, only a command that fails has a completion.
+ */
+struct rust_ulp_uring_kick {
+	__u32 ring;
+	__u32 flags;
 };
 
 #endif /* _UAPI_RUST_ULP_H */

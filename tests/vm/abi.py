@@ -212,6 +212,7 @@ N = {
     "URING_BATCH": 49025,
     "URING_CANCEL": 49026,
     "URING_STREAM": 49027,
+    "URING_KICK": 49028,
     "URING_FAILED": -1024,
     "URING_RING": 1,
 }
@@ -931,4 +932,10 @@ struct(
     cq=c_uint32,
     flags=c_uint32,
     reserved=c_uint64,
+)
+struct(
+    "uring_kick",
+    "",
+    ring=c_uint32,
+    flags=c_uint32,
 )

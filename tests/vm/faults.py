@@ -108,7 +108,9 @@ def case(part, commands, name=None, **how):
 def missing(cases):
     """The commands of the header that none of the cases is of."""
     want = {n[4:] for n in N if n.startswith("IOC_") and n != "IOC_MAGIC"}
-    want |= {n for n in N if n in ("KICK", "URING_REQUEST", "URING_BATCH", "URING_CANCEL", "URING_STREAM")}
+    want |= {
+        n for n in N if n in ("KICK", "URING_REQUEST", "URING_BATCH", "URING_CANCEL", "URING_STREAM", "URING_KICK")
+    }
     return sorted(want - {c for case in cases for c in case.commands})
 
 
@@ -756,14 +758,12 @@ def _(w):
     )
 
 
-def kick(w, wrs, *parts, wait=0, undo=None):
-    """KICK of a ring that was just made: the first call allocates its memory."""
+def full_ring(w, wrs, *parts, undo=None):
+    """A ring that was just made, whose first KICK allocates its memory, with requests; and what destroys it."""
     ring = SubmitRing(w.file, 16)
     for wr in wrs:
         ring.put(wr, *parts)
     ring.header.tail = ring.tail
-    if wait:
-        ring.header.cq, ring.header.min_complete, ring.header.timeout_ns = w.cq.handle, wait, hang_ns()
 
     def over():
         ring.header = None
@@ -771,6 +771,13 @@ def kick(w, wrs, *parts, wait=0, undo=None):
         w.file.destroy(ring.handle)
         (undo or quiet)(w)
 
+    return ring, over
+
+
+def kick(w, wrs, *parts, wait=0, undo=None):
+    ring, over = full_ring(w, wrs, *parts, undo=undo)
+    if wait:
+        ring.header.cq, ring.header.min_complete, ring.header.timeout_ns = w.cq.handle, wait, hang_ns()
     return Call(libc.ioctl, ctypes.c_int(w.file.fd), ctypes.c_ulong(N["KICK"]), ctypes.c_void_p(ring.handle), undo=over)
 
 
@@ -1068,19 +1075,20 @@ def _(w):
 
 
 class Uring:
-    """A ring with entries of 128 bytes and completions of 32: io_uring_setup(2)."""
+    """A ring with entries of 128 bytes and completions of 32, or half of that: io_uring_setup(2)."""
 
-    def __init__(self, entries=8):
+    def __init__(self, entries=8, small=False):
         params = (ctypes.c_uint32 * 30)()
-        params[2] = 1 << 10 | 1 << 11  # IORING_SETUP_SQE128, IORING_SETUP_CQE32
+        params[2] = 0 if small else 1 << 10 | 1 << 11  # IORING_SETUP_SQE128, IORING_SETUP_CQE32
+        self.sqe, self.cqe = (64, 16) if small else (128, 32)
         self.fd = libc.syscall(425, entries, params)
         if self.fd < 0:
             raise OSError(ctypes.get_errno(), "io_uring_setup")
         entries, cq_entries = params[0], params[1]
         sq, cq = params[10:20], params[20:30]
-        size = max(sq[6] + 4 * entries, cq[5] + 32 * cq_entries)
+        size = max(sq[6] + 4 * entries, cq[5] + self.cqe * cq_entries)
         self.rings = mmap.mmap(self.fd, size, flags=mmap.MAP_SHARED, offset=0, trackfd=False)
-        self.sqes = mmap.mmap(self.fd, 128 * entries, flags=mmap.MAP_SHARED, offset=0x10000000, trackfd=False)
+        self.sqes = mmap.mmap(self.fd, self.sqe * entries, flags=mmap.MAP_SHARED, offset=0x10000000, trackfd=False)
         self.word = lambda at: ctypes.c_uint32.from_buffer(self.rings, at)
         self.sq_tail, self.sq_mask, self.array = self.word(sq[1]), self.word(sq[2]).value, sq[6]
         self.cq_head, self.cq_tail, self.cq_mask, self.cqes = (
@@ -1094,7 +1102,7 @@ class Uring:
         """Puts one entry there: IORING_OP_URING_CMD, with these flags of an entry and of a command."""
         at = self.sq_tail.value & self.sq_mask
         sqe = struct.pack("=BBHiQQIIQHHi", 46, flags, 0, fd, op, 0, 0, how, 1, 0, 0, 0) + command
-        self.sqes[at * 128 : at * 128 + 128] = sqe.ljust(128, b"\0")
+        self.sqes[at * self.sqe : (at + 1) * self.sqe] = sqe.ljust(self.sqe, b"\0")
         self.word(self.array + 4 * at).value = at
         self.sq_tail.value = (self.sq_tail.value + 1) & 0xFFFFFFFF
 
@@ -1114,7 +1122,7 @@ class Uring:
     def reap(self):
         out = []
         while self.cq_head.value != self.cq_tail.value:
-            at = self.cqes + 32 * (self.cq_head.value & self.cq_mask)
+            at = self.cqes + self.cqe * (self.cq_head.value & self.cq_mask)
             out.append(struct.unpack_from("QiI", self.rings, at)[:2])
             self.cq_head.value = (self.cq_head.value + 1) & 0xFFFFFFFF
         return out
@@ -1246,6 +1254,12 @@ def _(w):
         1 << 5,
         1 << 1,
     )
+
+
+@uring("URING_KICK", good=lambda res: res == 1)
+def _(w):
+    ring, over = full_ring(w, [w.a.write(w.b, 3000)])
+    return N["URING_KICK"], bytes(S["uring_kick"](ring=ring.handle)), over
 
 
 def run_uring(r, chosen):

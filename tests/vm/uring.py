@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
-"""What completes a command of io_uring, and what the end of a ring costs.
+"""What completes a command of io_uring, what the end of a ring costs, and submission rings.
 
-    uring.py exit|resubmit|destroyed
+    uring.py exit|resubmit|destroyed|kick
 
 Expects the module and two hosts. Prints KTAP.
 """
 
 import ctypes
+import errno
 import os
 import signal
 import sys
@@ -17,12 +18,12 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tracing
 import ulp
 from faults import Uring
-from ulp import N, S, End, Qp, error_of
+from ulp import N, S, End, File, Qp, SubmitRing, error_of, pattern
 
 BATCHES, SINGLES = 512, 8
 LINKED = 64
 ROUNDS = ulp.count("ULP_ROUNDS", 40, 4)
-IOSQE_IO_LINK = 1 << 2
+IOSQE_IO_LINK, IOSQE_CQE_SKIP_SUCCESS = 1 << 2, 1 << 6
 FLUSHED = 5
 URING_FAILED = N["URING_FAILED"]
 
@@ -84,6 +85,76 @@ def test_resubmit(r):
         results += [res for _, res in ring.wait(LINKED)]
     r.equal("each is posted", {res: results.count(res) for res in results}, {results[0]: ROUNDS * LINKED})
     r.check("and succeeds", results[0] >= 0, results[0])
+
+
+def test_kick(r):
+    """A command posts the requests of a submission ring, and does not wait: in entries of 64 and of 128 bytes."""
+    a, b = ulp.pair(entries=64)
+    other = File("h1", "")
+    a.buffer.map[:4096] = pattern(1, 4096)
+    for small in (True, False):
+        ring, uring = SubmitRing(a.file, 8), Uring(small=small)
+        size = f"entries of {uring.sqe} bytes"
+
+        def run(*commands, flags=0, fd=a.file.fd, late=False, uring=uring):
+            for command in commands:
+                uring.prepare(fd, N["URING_KICK"], command, None, flags=flags)
+            call = uring.enter(len(commands), 0)
+            return call.function(*call.args), [res for _, res in (uring.wait(len(commands)) if late else uring.reap())]
+
+        def kick(*parts, number=1, handle=ring.handle, ring=ring, **how):
+            ring.header.tail = ring.tail
+            return run(*[bytes(S["uring_kick"](ring=handle)) + bytes(parts)] * number, **how)
+
+        def put(count, ring=ring, **more):
+            for i in range(count):
+                ring.put(a.write(b, 8, offset=8 * i, remote_offset=8 * i, user_data=i, **more))
+
+        def done(count):
+            return [(c.user_data, c.status) for c in a.cq.wait(count)]
+
+        b.buffer.map[:64] = bytes(64)
+        put(5)
+        # No wait: what the header says of one is nonsense.
+        ring.header.flags, ring.header.cq, ring.header.min_complete = 0xFF, 0x7777, 99
+        r.equal(f"{size}: five are posted at once", kick(), (1, [5]))
+        r.equal("they complete in the ring of their queue", done(5), [(i, 0) for i in range(5)])
+        r.equal("the peer has them", b.buffer.map[:40] == a.buffer.map[:40], True)
+        r.equal("the ring says so", (ring.header.head, ring.header.posted), (5, 5))
+        r.equal("an empty ring is no error", (kick(), a.cq.reap()), ((1, [0]), []))
+        put(2)
+        r.equal("with SKIP_SUCCESS there is no completion of io_uring", kick(flags=IOSQE_CQE_SKIP_SUCCESS), (1, []))
+        r.equal("... and the requests complete", done(2), [(0, 0), (1, 0)])
+        tail = ring.tail
+        put(2)
+        wrong = a.write(b, 8)
+        wrong.qp = 0
+        ring.put(wrong)
+        refused = -errno.ENOENT
+        r.equal("all are posted, or none", kick(flags=IOSQE_CQE_SKIP_SUCCESS), (1, [refused]))
+        r.equal(
+            "the ring says which is wrong", (ring.header.bad_index, ring.header.posted, ring.header.head), (2, 0, tail)
+        )
+        r.equal(
+            "a refusal ends a chain of links",
+            kick(number=2, flags=IOSQE_IO_LINK, late=True),
+            (2, [refused, -errno.ECANCELED]),
+        )
+        ring.tail = (tail + 2) & 0xFFFFFFFF
+        r.equal("what is set back is posted as it is now", (kick(), done(2)), ((1, [2]), [(0, 0), (1, 0)]))
+        for what, got, want in (
+            ("no handle", kick(handle=0), errno.ENOENT),
+            ("a queue pair's", kick(handle=a.qp.handle), errno.EBADFD),
+            ("a flag", run(bytes(S["uring_kick"](ring=ring.handle, flags=1))), errno.EINVAL),
+            ("a byte after the struct", kick(1), errno.E2BIG),
+            ("a ring of another file", kick(fd=other.fd), errno.ENOENT),
+        ):
+            r.equal(f"{size}: {what}", got, (1, [-want]))
+        r.equal("nothing was posted", (a.cq.reap(), ring.header.head), ([], ring.tail))
+        ring.header = None
+        ring.map.close()
+        a.file.destroy(ring.handle)
+    r.equal("a ring that is destroyed", kick(ring=SubmitRing(a.file, 1), handle=ring.handle), (1, [-errno.ENOENT]))
 
 
 class Destroyed:

@@ -251,7 +251,7 @@ fn refusals() -> Outcome {
     let op = |op| entry(fd, op, 9, &wr);
     one(
         "no command",
-        op(abi::URING_STREAM + 1),
+        op(abi::URING_KICK + 1),
         refused(Errno::ENOTTY),
     )?;
     one("an ioctl", op(abi::IOC_SUBMIT), refused(Errno::ENOTTY))?;
@@ -363,6 +363,7 @@ fn refusals() -> Outcome {
         (abi::URING_BATCH, bytes(&batch_of_one)),
         (abi::URING_CANCEL, bytes(&which)),
         (abi::URING_STREAM, bytes(&of)),
+        (abi::URING_KICK, bytes(&abi::UringKick::default())),
     ] {
         for at in [16, 79] {
             let mut cmd = [0; 80];

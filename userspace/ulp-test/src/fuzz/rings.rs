@@ -124,7 +124,7 @@ fn one(a: &mut Actor<'_>, open: &Open, at: usize, fixed: bool) -> Entry128 {
         }
         4 => {
             let op = match a.dice.below(3) {
-                0 => abi::URING_STREAM + 1,
+                0 => abi::URING_KICK + 1,
                 1 => abi::IOC_SUBMIT,
                 _ => a.dice.any32() | 0x8000_0000,
             };
@@ -151,6 +151,7 @@ fn one(a: &mut Actor<'_>, open: &Open, at: usize, fixed: bool) -> Entry128 {
                 abi::URING_BATCH,
                 abi::URING_CANCEL,
                 abi::URING_STREAM,
+                abi::URING_KICK,
             ]);
             // A batch that names what is not ours to be read is refused, or reads garbage: no harm.
             let mut made = opcode::UringCmd80::new(types::Fd(fd), op).cmd(cmd).build();
