@@ -13,7 +13,7 @@ use crate::pool::{Chunk, ChunkError};
 use crate::post::submit_error;
 use crate::qp::Qp;
 use crate::srq::Srq;
-use crate::submit_ring::Refused;
+use crate::submit_ring::{Refused, SubmitRing};
 use crate::sync::Cache;
 use crate::sys::{self, Command};
 use crate::transport::Transport;
@@ -63,14 +63,21 @@ impl Storage {
         device: &DeviceInner,
         wait: Option<(u32, u32, &Deadline)>,
     ) -> Option<Result<u32, Refused>> {
+        if !(1..=BY_RING).contains(&self.wrs.len()) {
+            return None;
+        }
+        let mut ring = self.fill_ring(device)?;
+        let result = ring.kick(device.file(), wait);
+        device.rings.put(ring);
+        Some(result.map(|said| said.map_or(0, |said| said.completed)))
+    }
+
+    /// Takes a submission ring, and adds all requests to it. None if there is no ring with room.
+    pub(crate) fn fill_ring(&self, device: &DeviceInner) -> Option<Box<SubmitRing>> {
         let Storage {
             wrs, sges, bytes, ..
         } = self;
-        if !(1..=BY_RING).contains(&wrs.len()) {
-            return None;
-        }
-        let (rings, file) = (&device.rings, device.file());
-        let mut ring = rings.take(file)?;
+        let mut ring = device.rings.take(device.file())?;
         let fits = wrs.iter().all(|wr| {
             // Indices that `push` made: what they are of is there.
             let index = usize::try_from(wr.sge.offset).unwrap_or(usize::MAX);
@@ -84,9 +91,11 @@ impl Storage {
             let inline = inline.get(..wr.sge.length as usize).unwrap_or_default();
             ring.push(wr, many, inline).is_ok()
         });
-        let result = fits.then(|| ring.kick(file, wait));
-        rings.put(ring);
-        Some(result?.map(|said| said.map_or(0, |said| said.completed)))
+        if !fits {
+            device.rings.put(ring);
+            return None;
+        }
+        Some(ring)
     }
 
     /// Issues SUBMIT. Returns the completions that can be taken.
@@ -143,6 +152,15 @@ impl Storage {
         self.keep.clear();
         self.addresses.clear();
         self.chunks.clear();
+    }
+}
+
+/// What a batch that was refused, or not posted as a whole, fails with.
+pub(crate) fn refused_error(refused: Refused) -> Error {
+    Error::Batch {
+        index: refused.index,
+        posted: refused.posted,
+        cause: Box::new(submit_error(refused.errno)),
     }
 }
 
@@ -257,11 +275,7 @@ impl<'a> Core<'a> {
                 }
             }
         }
-        let completed = result.map_err(|refused| Error::Batch {
-            index: refused.index,
-            posted: refused.posted,
-            cause: Box::new(submit_error(refused.errno)),
-        })?;
+        let completed = result.map_err(refused_error)?;
         if let Some((cq, min, deadline)) = &wait {
             if completed < *min {
                 cq.wait_until(*min, deadline)?;

@@ -143,21 +143,35 @@ impl SubmitRing {
         let (cq, min, timeout) =
             wait.map_or((0, 0, 0), |(cq, min, until)| (cq, min, until.left_ns()));
         self.map.ask(self.tail, cq, min, timeout);
-        if let Err(errno) = file.kick(self.handle) {
-            let said = self.map.said();
-            (self.head, self.tail) = (said.head, said.head);
-            return Err(Refused {
-                errno,
-                index: said.bad_index,
-                posted: said.posted,
-            });
-        }
-        self.head = self.tail;
+        let kicked = file.kick(self.handle);
+        self.kicked(kicked)?;
         Ok(wait.map(|(_, _, until)| {
             let said = self.map.said();
             until.set_left_ns(said.timeout_ns);
             said
         }))
+    }
+
+    /// Has what was added posted by the next `URING_KICK` of the handle that this returns.
+    #[cfg(feature = "io-uring")]
+    pub(crate) fn offer(&self) -> u32 {
+        self.map.ask(self.tail, 0, 0, 0);
+        self.handle
+    }
+
+    /// Takes the result of a call that was to post what was added. What was not posted is forgotten.
+    pub(crate) fn kicked(&mut self, result: Result<(), Errno>) -> Result<(), Refused> {
+        let Err(errno) = result else {
+            self.head = self.tail;
+            return Ok(());
+        };
+        let said = self.map.said();
+        (self.head, self.tail) = (said.head, said.head);
+        Err(Refused {
+            errno,
+            index: said.bad_index,
+            posted: said.posted,
+        })
     }
 
     /// Forgets what was added and not posted.

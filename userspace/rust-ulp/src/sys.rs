@@ -747,6 +747,16 @@ pub(crate) fn batch_bytes(batch: &abi::UringBatch) -> [u8; 80] {
     bytes
 }
 
+/// A `URING_KICK` of that ring as the bytes of a command.
+#[cfg(feature = "io-uring")]
+pub(crate) fn kick_bytes(ring: u32) -> [u8; 80] {
+    let mut bytes = [0; 80];
+    for (to, from) in bytes.iter_mut().zip(ring.to_ne_bytes()) {
+        *to = from;
+    }
+    bytes
+}
+
 /// The address of memory that a request reads while it is submitted.
 pub(crate) fn address_of<T>(slice: &[T]) -> u64 {
     slice.as_ptr().expose_provenance() as u64

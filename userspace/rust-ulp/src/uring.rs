@@ -35,7 +35,7 @@
 
 use crate::abi;
 use crate::ah::AddressHandle;
-use crate::batch::{DeviceBatch, Storage};
+use crate::batch::{refused_error, DeviceBatch, Storage};
 use crate::buffer::{Buffer, LocalSlice};
 use crate::completion::Completion;
 use crate::cq::{Cq, Delivery};
@@ -44,6 +44,7 @@ use crate::device::DeviceInner;
 use crate::error::{Error, Result};
 use crate::pool::{Chunk, ChunkError};
 use crate::post::submit_error;
+use crate::submit_ring::SubmitRing;
 use crate::sys::{self, Uring, UringCqe};
 use crate::wr::{Local, Request, RequestFor, Target};
 use nix::errno::Errno;
@@ -151,6 +152,8 @@ struct Slot {
     chunk: Option<Chunk>,
     /// Of a batch.
     count: Option<u32>,
+    /// The submission ring of a batch that completes when it is posted.
+    ring: Option<Box<SubmitRing>>,
     keep: Vec<Buffer>,
     to: Option<AddressHandle>,
     memory: Memory,
@@ -336,6 +339,32 @@ impl Ring {
         let bytes = sys::batch_bytes(&command);
         self.uring
             .stage(file, abi::URING_BATCH, bytes, index.into());
+        self.free.pop();
+        Ok(())
+    }
+
+    /// Adds the posting of a batch, whose memory it takes.
+    fn push_kick(
+        &mut self,
+        device: &Arc<DeviceInner>,
+        storage: &mut Storage,
+        wr_id: u64,
+    ) -> Result<()> {
+        device.needs(abi::FEATURE_URING, "io_uring")?;
+        let index = self.room()?;
+        let Some(slot) = self.slots.get_mut(index as usize) else {
+            return Err(Error::QueueFull); // there is one for each index
+        };
+        let ring = storage.fill_ring(device).ok_or(Error::QueueFull)?;
+        let bytes = sys::kick_bytes(ring.offer());
+        // The memory of the one before goes back in exchange.
+        std::mem::swap(&mut slot.memory.batch, storage);
+        (slot.wr_id, slot.queue, slot.qp_num) = (wr_id, 0, 0);
+        slot.count = Some(0);
+        slot.ring = Some(ring);
+        slot.device = Some(device.clone());
+        let file = device.file().as_fd().as_raw_fd();
+        self.uring.stage(file, abi::URING_KICK, bytes, index.into());
         self.free.pop();
         Ok(())
     }
@@ -646,6 +675,21 @@ impl DeviceBatch<'_> {
         let (device, storage) = self.requests()?;
         ring.push_batch(device, storage, wr_id)
     }
+
+    /// Adds the posting of the batch to a ring as one entry, which completes as soon as the requests
+    /// are posted. The requests complete in their completion queues, which [`Ring::stream`] may bring
+    /// to the ring. `wr_id` is the number of the entry; its result is that of [`Self::submit`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Ring::push`]; [`Error::QueueFull`] also if the batch does not fit into a submission ring,
+    /// which has 128 entries, or other postings have all 16 rings of the device;
+    /// [`Error::Unsupported`] if a chunk of a [`Pool`](crate::Pool) is in it.
+    #[doc(alias = "URING_KICK")]
+    pub fn post_by(mut self, ring: &mut Ring, wr_id: u64) -> Result<()> {
+        let (device, storage) = self.requests()?;
+        ring.push_kick(device, storage, wr_id)
+    }
 }
 
 impl AsFd for Ring {
@@ -663,13 +707,16 @@ impl Drop for Ring {
             let slot = usize::try_from(index).ok();
             if let Some(slot) = slot.and_then(|index| self.slots.get_mut(index)) {
                 // Its chunk, too, was not posted.
-                *slot = Slot::default();
+                let slot = take(slot);
+                if let (Some(device), Some(ring)) = (slot.device, slot.ring) {
+                    device.rings.put(ring);
+                }
             }
         }
         // The kernel may still be about to read what is in flight, from memory that nobody must
         // have then: it stays where it is.
         for slot in self.slots.iter_mut().filter(|slot| slot.device.is_some()) {
-            std::mem::forget(take(&mut slot.memory));
+            std::mem::forget((take(&mut slot.memory), slot.ring.take()));
             if let Some(chunk) = slot.chunk.take() {
                 chunk.gone();
             }
@@ -692,9 +739,18 @@ impl Slot {
     /// What the completion says, which also frees the slot.
     fn finish(&mut self, res: i32, extra: u64) -> Cqe {
         let wr_id = self.wr_id;
-        let result = match self.device.take() {
-            Some(device) => self.outcome(res, extra, &device),
-            None => Err(Error::Stopped), // it was not in flight
+        let result = match (self.device.take(), self.ring.take()) {
+            (Some(device), Some(mut ring)) => {
+                let posted = match res {
+                    0.. => Ok(()),
+                    res => Err(Errno::from_raw(res.wrapping_neg())),
+                };
+                let posted = ring.kicked(posted).map_err(refused_error);
+                device.rings.put(ring);
+                posted.and_then(|()| self.outcome(0, 0, &device))
+            }
+            (Some(device), None) => self.outcome(res, extra, &device),
+            (None, _) => Err(Error::Stopped), // it was not in flight
         };
         if let Some(chunk) = self.chunk.take() {
             match &result {

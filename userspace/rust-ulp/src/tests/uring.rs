@@ -71,9 +71,13 @@ fn requests_that_were_not_submitted_go() {
         .unwrap();
     let error = batch.submit_by(&mut ring, 9).unwrap_err();
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
-    ring.push(&p.b, Recv::empty()).unwrap();
+    let mut batch = p.device.batch();
+    batch.push(&p.b, Recv::empty()).unwrap();
+    batch.post_by(&mut ring, 10).unwrap();
     assert_eq!(ring.in_flight(), 4);
     let error = ring.push(&p.b, Recv::empty()).unwrap_err();
+    assert!(error.is_backpressure(), "{error}");
+    let error = p.device.batch().post_by(&mut ring, 10).unwrap_err();
     assert!(error.is_backpressure(), "{error}");
     assert_eq!(pool.available(), 1);
     assert!(ring.poll().unwrap().is_none());
@@ -103,6 +107,32 @@ fn a_file_that_is_no_device_refuses() {
     }
     assert_eq!((ring.in_flight(), pool.available()), (0, 2));
     assert_eq!(ring.submit().unwrap(), 0);
+
+    // Its submission ring is free again each time: a device has 16.
+    for _ in 0..32 {
+        let mut batch = p.device.batch();
+        batch.push(&p.a, Send::inline_bytes(b"x")).unwrap();
+        batch.post_by(&mut ring, 8).unwrap();
+        assert_eq!(ring.submit().unwrap(), 1);
+        let done = ring.wait(SOON).unwrap();
+        let Err(Error::Batch { posted, cause, .. }) = done.result else {
+            panic!("{done:?}");
+        };
+        assert_eq!((done.wr_id, posted), (8, 0));
+        assert!(matches!(*cause, Error::Unsupported { .. }), "{cause}");
+    }
+    // Each of these takes three entries of 128.
+    for count in [42, 43] {
+        let mut batch = p.device.batch();
+        for _ in 0..count {
+            let send = Send::inline_bytes(b"x").timeout(SOON);
+            batch.push(&p.a, send).unwrap();
+        }
+        let posted = batch.post_by(&mut ring, 8);
+        assert_eq!(posted.is_ok(), count == 42, "{posted:?}");
+    }
+    ring.submit().unwrap();
+    ring.wait(SOON).unwrap();
 
     kernel_without(&mut ring);
 }

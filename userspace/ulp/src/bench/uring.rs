@@ -168,15 +168,19 @@ impl UringEnd {
 
     fn push_one(&mut self, op: &Op) -> Result<()> {
         let mut numbered = *op;
-        numbered.id = match (op.kind, op.signaled) {
-            (Kind::Recv, _) => op.id | RECV,
-            (_, true) => op.id,
-            (_, false) => op.id | SILENT,
-        };
-        // Without a completion of the device, io_uring would have none either.
-        numbered.signaled = true;
+        if op.kind == Kind::Recv {
+            numbered.id |= RECV;
+        }
         loop {
-            match self.end.push(made(&mut self.ring)?, &numbered) {
+            let pushed = if op.kind == Kind::Recv || op.signaled {
+                self.end.push(made(&mut self.ring)?, &numbered)
+            } else {
+                // It needs no completion of the device, only of io_uring.
+                let batch = self.end.batch(std::slice::from_ref(op))?;
+                let posted = batch.post_by(made(&mut self.ring)?, SILENT);
+                posted.map_err(Into::into)
+            };
+            match pushed {
                 Ok(()) => {
                     self.sends += u32::from(op.kind != Kind::Recv);
                     return Ok(());
