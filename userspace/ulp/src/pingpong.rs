@@ -19,6 +19,7 @@ use crate::listen::Listener;
 use crate::output::{interrupts, FormatArgs, Usage};
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
+use nix::unistd::{sysconf, SysconfVar};
 use rust_ulp::{
     Buffer, Completion, Connected, Cq, Device, Endpoint, Error, Gid, Grh, Mtu, Opcode, Pd,
     PreparedQp, Qp, QpBuilder, Rc, Recv, Send, SendTo, Srq, Transport, Uc, Ud,
@@ -35,7 +36,8 @@ const LINE: usize = 52;
 const PORT: u16 = 18515;
 /// The addresses that an end with a shared receive queue sends.
 const MAX_QPS: usize = 256;
-/// The stride of the bytes that the stock programs verify with -c: the first byte of each page.
+/// The smallest page of a kernel. With -c, the stock programs set and verify the first byte of each
+/// page.
 const PAGE: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long queue pairs stay that have receives left, for the last acknowledgment to go out.
@@ -242,11 +244,15 @@ impl Memory {
         Ok(Recv::new(self.buffer.slice(at..at + self.head + self.len)?).wr_id(slot as u64))
     }
 
-    /// Returns whether a message is as the stock programs send it.
+    /// Returns whether a message is as the stock programs send it, where the peer's pages are no
+    /// larger than ours.
     fn is_good(&self, done: &Completion) -> Result<bool> {
         let at = self.at(usize::try_from(done.wr_id)?) + self.head;
         let data = self.buffer.to_vec(at..at + self.len)?;
-        let first = data.iter().step_by(PAGE).all(|byte| *byte == 0);
+        let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+        let page = page.and_then(|size| usize::try_from(size).ok());
+        let stride = page.unwrap_or(PAGE).max(PAGE);
+        let first = data.iter().step_by(stride).all(|byte| *byte == 0);
         Ok(first && done.byte_len as usize == self.len + self.head)
     }
 }
