@@ -2385,17 +2385,18 @@ struct rust_ulp_uring_stream {
  *
  *  ENOENT      the ring does not exist; the causes of SUBMIT
  *  ECANCELED, EBADF  of io_uring
- *  EACCES, E2BIG, EAGAIN, EBADFD, EINVAL, EMSGSIZE, ENOMEM, ENOTCONN, EOPNOTSUPP, ERANGE, EXDEV  as
- *              KICK
+ *  EACCES, E2BIG, EAGAIN, EBADFD, EINVAL, EMSGSIZE  as KICK
+ *  ENOMEM, ENOTCONN, EOPNOTSUPP, ERANGE, EXDEV  as KICK
  */
 
 /**
  * struct rust_ulp_uring_kick - is the command of RUST_ULP_URING_KICK
  * @ring: [in; handle] Submission ring.
  *
- * Posts the requests in the ring as KICK does, and completes at once. It does not wait: @flags, @cq,
- * @min_complete and @timeout_ns of the ring have no meaning. The requests complete in the rings of
- * their completion queues. With IOSQE_CQE_SKIP_SUCCESS, only a command that fails has a completion.
+ * Posts the requests in the ring as KICK does, and completes at once. It does not wait: the members
+ * @flags, @cq, @min_complete and @timeout_ns of the ring have no meaning. The requests complete in
+ * the rings of their completion queues. With IOSQE_CQE_SKIP_SUCCESS, only a command that fails has
+ * a completion.
  */
 struct rust_ulp_uring_kick {
 	__u32 ring;
