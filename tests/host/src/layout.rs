@@ -225,6 +225,7 @@ fn commands_begin_with_size_and_flags() {
         "uring_batch",
         "uring_cancel",
         "uring_stream",
+        "uring_kick",
     ];
     for (c_name, size, layout, _) in abi::STRUCTS {
         if objects.contains(&&c_name["rust_ulp_".len()..]) {
