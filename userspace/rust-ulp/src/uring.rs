@@ -28,6 +28,8 @@
 //!
 //! [`Ring::stream`] has the completions of a completion queue come through the ring, too: those of
 //! receives, above all. One loop then takes all completions, without a system call for each.
+//! [`DeviceBatch::post_by`] only posts through the ring: its requests complete in their completion
+//! queues, as those of calls do.
 //!
 //! The ring keeps what a request refers to until it has completed: its buffers, its device, and
 //! copies of its elements and inline bytes. A program may drop or forget a ring with requests in
