@@ -108,7 +108,7 @@ static int post_many(struct end *end, int count)
 	};
 	int err = 0;
 
-	while (!err && count--)
+	for (; !err && count; count--)
 		err = ib_post_send(end->qp, &wr.wr, NULL);
 	return err;
 }

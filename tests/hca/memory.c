@@ -7,6 +7,7 @@
  */
 #include <linux/delay.h>
 #include <linux/dma-direct.h>
+#include <linux/overflow.h>
 
 #include "hca.h"
 
@@ -360,7 +361,7 @@ int hca_segs_add_list(struct hca_segs *segs, struct hca *hca, struct ib_pd *pd,
 {
 	int err;
 
-	for (; count--; sge++) {
+	for (; count; count--, sge++) {
 		err = hca_segs_add(segs, hca, pd, sge->lkey, sge->addr,
 				   sge->length, access);
 		if (err)
@@ -449,7 +450,7 @@ int hca_atomic(struct hca_segs *segs, bool swap, u64 compare, u64 value,
 	spin_lock_irqsave(&lock, flags);
 	*old = *ptr;
 	if (!swap)
-		*ptr += value;
+		*ptr = wrapping_add(u64, *ptr, value);
 	else if (*ptr == compare)
 		*ptr = value;
 	spin_unlock_irqrestore(&lock, flags);

@@ -9,6 +9,7 @@
 
 /* --- completion queues --- */
 
+/* As the handler of a driver's interrupt: with interrupts off, or in a thread with PREEMPT_RT. */
 static void cq_interrupt(struct irq_work *irq)
 {
 	struct hca_cq *cq = container_of(irq, struct hca_cq, irq);
@@ -54,8 +55,8 @@ static int create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
 	if (!cq->ring)
 		return -ENOMEM;
 	spin_lock_init(&cq->lock);
-	cq->irq = IRQ_WORK_INIT_HARD(cq_interrupt);
-	cq->error = IRQ_WORK_INIT_HARD(cq_error);
+	cq->irq = IRQ_WORK_INIT(cq_interrupt);
+	cq->error = IRQ_WORK_INIT(cq_error);
 	timer_setup(&cq->late, late_interrupt, 0);
 	ib->cqe = cq->size;
 	return 0;
@@ -264,7 +265,7 @@ static int create_srq(struct ib_srq *ib, struct ib_srq_init_attr *init,
 	err = hca_command(to_hca(ib->device), "create_srq");
 	if (err)
 		return err;
-	srq->event = IRQ_WORK_INIT_HARD(srq_event);
+	srq->event = IRQ_WORK_INIT(srq_event);
 	err = init_wq(&srq->wq, init->attr.max_wr, init->attr.max_sge,
 		      struct_size_t(struct hca_recv, sge, init->attr.max_sge));
 	if (err)
@@ -427,7 +428,7 @@ static int create_qp(struct ib_qp *ib, struct ib_qp_init_attr *init,
 	mutex_init(&qp->command);
 	INIT_WORK(&qp->work, hca_run_work);
 	INIT_DELAYED_WORK(&qp->retry, hca_retry_work);
-	qp->event = IRQ_WORK_INIT_HARD(qp_event);
+	qp->event = IRQ_WORK_INIT(qp_event);
 	qp->state = hca_is_iwarp(hca) ? IB_QPS_INIT : IB_QPS_RESET;
 	qp->dest = -1;
 	room = max_t(size_t, cap->max_inline_data,
