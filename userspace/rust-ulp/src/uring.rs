@@ -302,12 +302,7 @@ impl Ring {
         (slot.queue, slot.qp_num) = (target.handle, target.qp_num);
         slot.to = request.to.map(|to| to.ah);
         slot.chunk = chunk;
-        slot.device = Some(device.clone());
-        let file = device.file().as_fd().as_raw_fd();
-        let bytes = sys::request_bytes(&wr);
-        self.uring
-            .stage(file, abi::URING_REQUEST, bytes, index.into());
-        self.free.pop();
+        self.stage(device, index, abi::URING_REQUEST, sys::request_bytes(&wr));
         Ok(())
     }
 
@@ -336,12 +331,7 @@ impl Ring {
         let command = slot.memory.batch.command();
         (slot.wr_id, slot.queue, slot.qp_num) = (wr_id, 0, 0);
         slot.count = Some(u32::from(command.nr_wrs));
-        slot.device = Some(device.clone());
-        let file = device.file().as_fd().as_raw_fd();
-        let bytes = sys::batch_bytes(&command);
-        self.uring
-            .stage(file, abi::URING_BATCH, bytes, index.into());
-        self.free.pop();
+        self.stage(device, index, abi::URING_BATCH, sys::batch_bytes(&command));
         Ok(())
     }
 
@@ -364,11 +354,18 @@ impl Ring {
         (slot.wr_id, slot.queue, slot.qp_num) = (wr_id, 0, 0);
         slot.count = Some(0);
         slot.ring = Some(ring);
-        slot.device = Some(device.clone());
-        let file = device.file().as_fd().as_raw_fd();
-        self.uring.stage(file, abi::URING_KICK, bytes, index.into());
-        self.free.pop();
+        self.stage(device, index, abi::URING_KICK, bytes);
         Ok(())
+    }
+
+    /// Adds the command of the slot that [`Self::room`] returned.
+    fn stage(&mut self, device: &Arc<DeviceInner>, index: u32, op: u32, bytes: [u8; 80]) {
+        if let Some(slot) = self.slots.get_mut(index as usize) {
+            slot.device = Some(device.clone());
+        }
+        let file = device.file().as_fd().as_raw_fd();
+        self.uring.stage(file, op, bytes, index.into());
+        self.free.pop();
     }
 
     /// The slot for the next entry, which is the last of those that are free.
