@@ -4,8 +4,9 @@
 //!
 //! A connection owns an identifier of the connection manager, and its stage. It begins with
 //! CONNECT, or as a request that a listener received and ACCEPT takes. The handler runs in process
-//! context with the manager's handler mutex held: it stores the event, and moves the queue pair to
-//! ERR when the peer has ended the connection.
+//! context with the manager's handler mutex held: it stores the event, resolves the route and sends
+//! the request as soon as that can be done, and moves the queue pair to ERR when the peer has ended
+//! the connection.
 //!
 //! The other steps of an attempt run outside of the handler, see [`Connection::step`]: by the
 //! command that waits for the attempt, or, when none does, by the work of [`Background`].
@@ -191,14 +192,13 @@ impl Progress {
     /// Returns whether [`Connection::step`] has something to do.
     fn is_due(&self) -> bool {
         self.closed.is_none()
-            && match self.stage {
-                Stage::AddrResolved | Stage::RouteResolved | Stage::ConnectResponse => true,
-                stage => stage.is_attempt() && self.failure.is_some(),
-            }
+            && (self.stage == Stage::ConnectResponse
+                || self.needs_command()
+                || self.stage.is_attempt() && self.failure.is_some())
     }
 
-    /// Returns whether the next step may sleep for long: only a command takes it. On iWARP, a
-    /// request waits for TCP.
+    /// Returns whether the next step may sleep for long: only a command takes it, not the handler.
+    /// On iWARP, a request waits for TCP.
     fn needs_command(&self) -> bool {
         self.stage == Stage::RouteResolved
             && self.failure.is_none()
@@ -423,6 +423,67 @@ impl Shared {
         true
     }
 
+    /// Takes the next step of the attempt in the handler, if that does not wait for long: a switch to
+    /// the command and back would cost more than the step. Sleeps.
+    fn go_on(&self, id: &cm::LockedId<'_>) {
+        let progress = self.progress.lock();
+        let stage = progress.stage;
+        if progress.closed.is_some() || progress.needs_command() {
+            return;
+        }
+        drop(progress);
+        let result = match stage {
+            Stage::AddrResolved => self.resolve_route(id.id()),
+            Stage::RouteResolved => self.request(id),
+            _ => return,
+        };
+        if let Err(err) = result {
+            self.progress.lock().fail(err);
+        }
+    }
+
+    /// Starts to resolve the route to the peer. Sleeps.
+    fn resolve_route(&self, id: &cm::Id) -> Result {
+        let mut progress = self.progress.lock();
+        progress.times.resolve = progress.times.elapsed();
+        progress.stage = Stage::RouteQuery;
+        let device = progress.params.as_ref().map(|params| params.device);
+        drop(progress);
+        if id.device_index() != device {
+            return Err(EXDEV);
+        }
+        id.resolve_route(ROUTE_MILLIS)
+    }
+
+    /// Sends the connection request. Sleeps.
+    fn request(&self, id: &cm::LockedId<'_>) -> Result {
+        let mut progress = self.progress.lock();
+        progress.times.route = progress.times.elapsed();
+        let params = *progress.params.as_ref().ok_or(EINVAL)?;
+        let qp = progress.object()?;
+        let param = &params.param;
+        if param.path_mtu != 0 {
+            id.limit_mtu(param.path_mtu);
+        }
+        let parameters = cm::Parameters {
+            responder_resources: param.responder_resources,
+            initiator_depth: param.initiator_depth,
+            flow_control: param.flags & abi::CONN_FLOW_CONTROL != 0,
+            retry_count: param.retry_cnt,
+            rnr_retry_count: param.rnr_retry,
+            qp_num: qp.number(),
+        };
+        if qp.qp().is_iwarp() {
+            qp.qp().prepare(param.access_flags)?;
+            progress.param = of_streams(param);
+        }
+        progress.stage = Stage::Connect;
+        drop(progress);
+        id.connect(&parameters, params.private.bytes())
+            // Nothing was sent.
+            .inspect_err(|_| self.progress.lock().stage = Stage::RouteResolved)
+    }
+
     /// Notes an event that ends an attempt or a connection. Returns the event to report, `EVENT_*`.
     /// Sleeps.
     fn end_event(
@@ -504,14 +565,20 @@ impl cm::Handler for Shared {
         let goes_on = progress.failure.is_none() && progress.closed.is_none();
         let waits = progress.stage == Stage::Requested;
         let raised = if goes_on && self.attempt_event(&mut progress, id, event) {
+            drop(progress);
+            self.go_on(id);
+            progress = self.progress.lock();
             None
         } else {
             self.end_event(&mut progress, id, event)
         };
         progress.queue_work();
         let is_dead = waits && progress.failure.is_some();
+        let wakes = progress.is_due() || !progress.stage.is_attempt();
         drop(progress);
-        self.changed.notify_all();
+        if wakes {
+            self.changed.notify_all();
+        }
         if let Some(event) = raised {
             self.raise(event, 0);
         }
@@ -836,8 +903,7 @@ impl Connection {
         let result = match (stage, failure) {
             (Stage::AddrQuery, Some(err)) if err == ETIMEDOUT => self.resolve_again(),
             (_, Some(err)) => Err(err),
-            (Stage::AddrResolved, None) => self.resolve_route(),
-            (Stage::RouteResolved, None) => self.request(),
+            (Stage::RouteResolved, None) => self.shared.request(&self.id.lock()),
             _ => self.establish(),
         };
         if let Err(err) = result {
@@ -863,49 +929,6 @@ impl Connection {
         progress.failure = None;
         drop(progress);
         self.id.resolve_address(src, dst, millis)
-    }
-
-    /// Starts to resolve the route to the peer. Sleeps.
-    fn resolve_route(&self) -> Result {
-        let mut progress = self.shared.progress.lock();
-        progress.times.resolve = progress.times.elapsed();
-        progress.stage = Stage::RouteQuery;
-        let device = progress.params.as_ref().map(|params| params.device);
-        drop(progress);
-        if self.id.device_index() != device {
-            return Err(EXDEV);
-        }
-        self.id.resolve_route(ROUTE_MILLIS)
-    }
-
-    /// Sends the connection request. Sleeps.
-    fn request(&self) -> Result {
-        let id = self.id.lock();
-        let mut progress = self.shared.progress.lock();
-        progress.times.route = progress.times.elapsed();
-        let params = *progress.params.as_ref().ok_or(EINVAL)?;
-        let qp = progress.object()?;
-        let param = &params.param;
-        if param.path_mtu != 0 {
-            id.limit_mtu(param.path_mtu);
-        }
-        let parameters = cm::Parameters {
-            responder_resources: param.responder_resources,
-            initiator_depth: param.initiator_depth,
-            flow_control: param.flags & abi::CONN_FLOW_CONTROL != 0,
-            retry_count: param.retry_cnt,
-            rnr_retry_count: param.rnr_retry,
-            qp_num: qp.number(),
-        };
-        if qp.qp().is_iwarp() {
-            qp.qp().prepare(param.access_flags)?;
-            progress.param = of_streams(param);
-        }
-        progress.stage = Stage::Connect;
-        drop(progress);
-        id.connect(&parameters, params.private.bytes())
-            // Nothing was sent.
-            .inspect_err(|_| self.shared.progress.lock().stage = Stage::RouteResolved)
     }
 
     /// Brings the queue pair to RTS after the peer has accepted, and tells the peer. Sleeps.

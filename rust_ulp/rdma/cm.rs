@@ -358,6 +358,16 @@ impl Id {
         // SAFETY: By the type invariant. The device exists while the identifier is bound to it.
         unsafe { bindings::rust_ulp_h_cm_device_index(self.as_raw(), &mut index) }.then_some(index)
     }
+
+    /// Starts to resolve the route, for at most `millis`. Sleeps. Ends in [`Event::RouteResolved`]
+    /// or [`Event::RouteError`].
+    pub(crate) fn resolve_route(&self, millis: u32) -> Result {
+        // The manager uses the device without a check.
+        self.device_index().ok_or(EINVAL)?;
+        fault::point()?;
+        // SAFETY: By the type invariant. The manager checks the state.
+        to_result(unsafe { bindings::rdma_resolve_route(self.as_raw(), millis as c_ulong) })
+    }
 }
 
 /// An [`Id`] whose handler mutex the current task holds.
@@ -770,16 +780,6 @@ impl<H: Handler> OwnedId<H> {
                 millis as c_ulong,
             )
         })
-    }
-
-    /// Starts to resolve the route, for at most `millis`. Sleeps. Ends in [`Event::RouteResolved`]
-    /// or [`Event::RouteError`].
-    pub(crate) fn resolve_route(&self, millis: u32) -> Result {
-        // The manager uses the device without a check.
-        self.device_index().ok_or(EINVAL)?;
-        fault::point()?;
-        // SAFETY: By the type invariant. The manager checks the state.
-        to_result(unsafe { bindings::rdma_resolve_route(self.as_raw(), millis as c_ulong) })
     }
 }
 
