@@ -125,7 +125,9 @@ fn ours(
             .map_err(|error| anyhow::anyhow!("connecting to {}: {}", target.addr, error.error()))?;
         let connected = start.elapsed();
         let write = rust_ulp::Write::new(buffer.slice(..BYTES)?, remote.slice(..BYTES as u64)?);
-        connection.qp().post(write)?;
+        let mut batch = connection.qp().batch();
+        batch.push(write)?;
+        batch.submit_and_wait(1, timeout)?;
         cq.wait(timeout)?.check()?;
         let total = start.elapsed();
         let timings = connection.timings().context("a connection without times")?;
