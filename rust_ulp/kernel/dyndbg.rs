@@ -114,7 +114,7 @@ macro_rules! dynamic_pr_debug {
     ($module:literal, $format:tt $($args:tt)*) => {{
         #[cfg(CONFIG_DYNAMIC_DEBUG)]
         {
-            #[used]
+            // No `#[used]`: newer compilers then set SHF_GNU_RETAIN, the kernel's SHF_RO_AFTER_INIT.
             #[link_section = "__dyndbg"]
             static SITE: $crate::kernel::dyndbg::Site = $crate::kernel::dyndbg::Site::new(
                 concat!($module, "\0"),
