@@ -1075,11 +1075,17 @@ def _(w):
 
 
 class Uring:
-    """A ring with entries of 128 bytes and completions of 32, or half of that: io_uring_setup(2)."""
+    """A ring with entries of 128 bytes and completions of 32, or half of that: io_uring_setup(2).
 
-    def __init__(self, entries=8, small=False):
+    With `polled`, a thread of the kernel submits.
+    """
+
+    def __init__(self, entries=8, small=False, polled=False):
         params = (ctypes.c_uint32 * 30)()
         params[2] = 0 if small else 1 << 10 | 1 << 11  # IORING_SETUP_SQE128, IORING_SETUP_CQE32
+        params[2] |= polled << 1  # IORING_SETUP_SQPOLL
+        # IORING_ENTER_GETEVENTS, IORING_ENTER_SQ_WAKEUP
+        self.how = 1 | polled << 1
         self.sqe, self.cqe = (64, 16) if small else (128, 32)
         self.fd = libc.syscall(425, entries, params)
         if self.fd < 0:
@@ -1114,7 +1120,7 @@ class Uring:
             ctypes.c_int(self.fd),
             ctypes.c_uint(submit),
             ctypes.c_uint(wait),
-            ctypes.c_uint(1),
+            ctypes.c_uint(self.how),
             None,
             ctypes.c_size_t(0),
         )

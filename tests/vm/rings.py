@@ -4,7 +4,7 @@
 
     rings.py NAME, as 25-ops and 40-lifetime list them
 
-Expects the module and two hosts; `rxe1` is gone when `removed` returns. Prints KTAP.
+Expects the module and two hosts; `rxe1` is gone when `removed` or `uring_removed` returns. Prints KTAP.
 """
 
 import ctypes
@@ -18,9 +18,12 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import ulp
+from faults import Uring
 from lifetime import DEADLINE, LONG, blocked, ended, in_background, ours, remove
 from ulp import N, S, Cq, Qp, SubmitRing, error_of, pair, pattern
 
+# Threads take turns here: `faults` is for a process that has one.
+sys.setswitchinterval(0.005)
 TIMEOUT = N["REQUEST_TIMEOUT"]
 REFUSED = 10  # IB_WC_REM_ACCESS_ERR
 
@@ -434,6 +437,55 @@ def test_limits(r):
     r.equal("a mapping of more than it has", error_of(a.file.map, 1 << 20, SubmitRing(a.file, 1).offset), "EINVAL")
 
 
+class UringRing(SubmitRing):
+    """One that a command of io_uring posts, which does not wait: of the header it reads the tail alone."""
+
+    def __init__(self, *args, polled=False):
+        super().__init__(*args)
+        self.uring = Uring(small=True, polled=polled)
+
+    def kick(self, file=None, handle=None, tail=None, **header):
+        for name, value in header.items():
+            setattr(self.header, name, value)
+        self.header.tail = self.tail if tail is None else tail
+        command = bytes(S["uring_kick"](ring=self.handle if handle is None else handle))
+        self.uring.prepare((file or self.file).fd, N["URING_KICK"], command, None)
+        call = self.uring.enter(1, 0)
+        call.function(*call.args)
+        [(_, result)] = self.uring.wait(1)
+        if result < 0:
+            raise OSError(-result, os.strerror(-result))
+
+
+def test_uring_polled(r):
+    """A thread of the kernel submits the command."""
+    a, b = pair()
+    ring = UringRing(a.file, 8, polled=True)
+    a.buffer.map[:64] = pattern(3, 64)
+    for i in range(4):
+        ring.put(a.write(b, 16, offset=16 * i, remote_offset=16 * i, user_data=i))
+    ring.kick()
+    r.equal("all are posted", (ring.header.head, ring.header.posted), (4, 4))
+    r.equal("they complete in order", [(c.user_data, c.status) for c in a.cq.wait(4)], [(i, 0) for i in range(4)])
+    r.equal("the peer has them", b.buffer.map[:64], pattern(3, 64))
+    r.equal("another handle is refused", error_of(ring.kick, None, a.qp.handle), "EBADFD")
+
+
+def test_uring_scribbled(r):
+    """As `scribbled`, for the command of io_uring."""
+    test_scribbled(r, UringRing)
+
+
+def test_uring_removed(r):
+    """As `removed`, for the command of io_uring."""
+    test_removed(r, UringRing)
+
+
+def test_uring_killed(r):
+    """As `killed`, for the command of io_uring."""
+    test_killed(r, UringRing)
+
+
 def scribble(ring, seed):
     """Overwrites all of the ring without a pause."""
     dice, words = random.Random(seed), ring.file.map(len(ring.map), ring.offset)
@@ -445,12 +497,12 @@ def scribble(ring, seed):
         )
 
 
-def test_scribbled(r):
+def test_scribbled(r, kind=SubmitRing):
     """Another process overwrites the ring while KICK runs, for ULP_RING_SECONDS or more."""
     seed = int(os.environ.get("ULP_SEED", "1"))
     seconds = float(os.environ.get("ULP_RING_SECONDS", "2"))
     a, b = pair(entries=64)
-    ring = SubmitRing(a.file, 16)
+    ring = kind(a.file, 16)
     child = os.fork()
     if child == 0:
         scribble(ring, seed)
@@ -469,7 +521,7 @@ def test_scribbled(r):
         head = ring.header.head
         if got == "EINVAL":
             # The child may have written the tail, or the head that is read here.
-            probe = SubmitRing(a.file, 16)
+            probe = kind(a.file, 16)
             a.file.destroy(ring.handle)
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
@@ -495,10 +547,10 @@ def test_scribbled(r):
     r.equal("others work", ([w.status for w in c.cq.wait(1)], d.buffer.map[:64]), ([0], pattern(seed, 64)))
 
 
-def test_removed(r):
+def test_removed(r, kind=SubmitRing):
     """The device goes while threads are in KICK."""
     a, b = pair()
-    waiting, posting, idle = (SubmitRing(a.file, 16) for _ in range(3))
+    waiting, posting, idle = SubmitRing(a.file, 16), kind(a.file, 16), kind(a.file, 16)
 
     def post():
         while True:
@@ -521,14 +573,14 @@ def test_removed(r):
     r.equal("mappings stay", idle.header.entries, 16)
 
 
-def test_killed(r):
+def test_killed(r, kind=SubmitRing):
     """A process is killed while its threads are in KICK."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         a, b = pair()
         cq = Cq(a.file, 4)
-        rings = [SubmitRing(a.file, 16) for _ in range(3)]
+        rings = [kind(a.file, 16), SubmitRing(a.file, 16), SubmitRing(a.file, 16)]
         waits = [in_background(lambda w=w: w.kick(cq=cq.handle, min_complete=1, timeout_ns=LONG)) for w in rings[1:]]
         blocked(waits)
         os.write(writing, b"y")
