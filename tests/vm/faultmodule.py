@@ -12,7 +12,7 @@ import time
 
 import connect
 import ulp
-from faultpoint import DEBUGFS, KINDS, Faults, Netlink, libc, name_of, put
+from faultpoint import DEBUGFS, KINDS, Faults, Netlink, libc, name_of, put, range_of
 from faults import FULL, PAGE, PATIENCE, following
 from ulp import N, S, File, Qp, error_of
 
@@ -22,18 +22,6 @@ DEADLINE = 10 * PATIENCE
 #: How long a command stays at its point, in milliseconds. A removal that begins later finds it done,
 #: which shows less and fails nothing.
 STALL = 1500
-
-
-def symbols():
-    """Address and name of what the kernel has, in order."""
-    with open("/proc/kallsyms") as f:
-        return sorted((int(a, 16), n) for a, k, n, *_ in (line.split() for line in f) if k in "tT")
-
-
-def range_of(name):
-    table = symbols()
-    at = next(i for i, (_, n) in enumerate(table) if n == name)
-    return table[at][0], next(a for a, _ in table[at:] if a > table[at][0])
 
 
 def text_of_module():

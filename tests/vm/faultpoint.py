@@ -6,9 +6,12 @@
 that would have allocations of its own.
 """
 
+import contextlib
 import ctypes
 import errno
+import fnmatch
 import gc
+import glob
 import os
 import socket
 import struct
@@ -34,6 +37,27 @@ sys.setswitchinterval(1000)
 def put(path, value):
     with open(path, "w") as f:
         f.write(str(value))
+
+
+def symbols():
+    """Address and name of what the kernel has, in order."""
+    with open("/proc/kallsyms") as f:
+        return sorted((int(a, 16), n) for a, k, n, *_ in (line.split() for line in f) if k in "tT")
+
+
+def range_of(name):
+    """The addresses of the function that has this name, or whose mangled name matches this pattern."""
+    table = symbols()
+    at = next(i for i, (_, n) in enumerate(table) if fnmatch.fnmatchcase(n, name))
+    return table[at][0], next(a for a, _ in table[at:] if a > table[at][0])
+
+
+def workers():
+    """What arms a fault in each of the kernel's worker threads, opened."""
+    for comm in glob.glob("/proc/[0-9]*/comm"):
+        with contextlib.suppress(OSError), open(comm) as f:
+            if f.read().startswith("kworker/"):
+                yield os.open(comm.replace("/comm", "/fail-nth"), os.O_RDWR)
 
 
 class Faults:
@@ -95,19 +119,44 @@ class Faults:
             gc.enable()
         return result, err, came
 
-    def call_twice(self, n, function, *args):
-        """The same with the n-th and the next: by the attribute's own counters, for tasks that are marked."""
-        at = f"{DEBUGFS}/{KINDS[self.kind][0]}"
-        for name, value in (("task-filter", "Y"), ("space", n), ("times", 2), ("interval", 1), ("probability", 100)):
-            put(f"{at}/{name}", value)
-        put("/proc/thread-self/make-it-fail", 1)
+    def call_aside(self, n, function, *args):
+        """The same with the n-th of any worker of the kernel, instead of one of this thread."""
+        if self.kind == "verb":
+            return self.call_counted(n, 1, "N", function, *args)
+        armed = list(workers())
+        for fd in armed:
+            os.write(fd, b"%d" % n)
         ctypes.set_errno(0)
         result = function(*args)
         err = ctypes.get_errno()
+        came = False
+        for fd in armed:
+            # A worker may have ended.
+            with contextlib.suppress(OSError):
+                came |= int(os.pread(fd, 15, 0)) == 0
+                os.write(fd, b"0")
+            os.close(fd)
+        return result, err, came
+
+    def call_twice(self, n, function, *args):
+        """The same with the n-th and the next, of this thread."""
+        put("/proc/thread-self/make-it-fail", 1)
+        got = self.call_counted(n, 2, "Y", function, *args)
         put("/proc/thread-self/make-it-fail", 0)
+        return got
+
+    def call_counted(self, n, times, marked, function, *args):
+        """The n-th and those after it fail, by the attribute's own counters: of all tasks, or of those `marked`."""
+        at = f"{DEBUGFS}/{KINDS[self.kind][0]}"
+        how = {"task-filter": marked, "space": n, "times": times, "interval": 1, "probability": 100}
+        for name, value in how.items():
+            put(f"{at}/{name}", value)
+        ctypes.set_errno(0)
+        result = function(*args)
+        err = ctypes.get_errno()
         put(f"{at}/probability", 0)
         with open(f"{at}/times") as f:
-            return result, err, int(f.read()) < 2
+            return result, err, int(f.read()) < times
 
 
 def name_of(err):

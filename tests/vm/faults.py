@@ -26,7 +26,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import connect
 import ulp
 from cancel import FLUSHED
-from faultpoint import KINDS, Faults, Netlink, libc, name_of
+from faultpoint import KINDS, Faults, Netlink, libc, name_of, range_of
 from memory import dmabuf
 from ulp import N, S, End, File, Qp, Srq, SubmitRing, error_of, pattern
 
@@ -88,6 +88,8 @@ class Case:
         self.spends, self.kinds = how.get("spends", False), how.get("kinds", tuple(KINDS))
         # `keeps`: what it has made on its way may stay for the next time.
         self.keeps = how.get("keeps", False)
+        # `handler`: the function, as range_of() finds it, in which faults come in the kernel's workers.
+        self.handler = how.get("handler")
         # `halfway`: tells whether a driver that runs out of memory halfway may leave what it left.
         self.halfway = how.get("halfway", lambda w, call: False)
 
@@ -182,15 +184,18 @@ def sweep(r, w, it, kind):
             error_of(call.undo)
         return seen
 
-    w.faults.choose(kind)
+    w.faults.choose(kind, range_of(it.handler) if it.handler else None)
+    calls = w.faults.call_aside if it.handler else w.faults.call
     while True:
         call = it.make(w)
         before = w.snapshot()
-        result, err, came = w.faults.call(n, call.function, *call.args)
+        result, err, came = calls(n, call.function, *call.args)
         failed = call.has_failed(result)
         if not came:
             if failed:
                 return wrong(f"it fails without a fault: {name_of(err)}")
+            if it.handler and n == 1 and kind != "page":
+                return wrong("no fault comes in the handler")
             if call.undo:
                 call.undo()
             return seen
@@ -915,6 +920,17 @@ def _(w):
 @case("manager", "CONNECT", errors=CM_ERRORS, strict=("verb",))
 def _(w):
     return connecting(w, 0)
+
+
+def in_handler(step, function, *kinds):
+    """CONNECT whose step fails in the manager's handler, which runs in a worker of the kernel."""
+    how = {"errors": CM_ERRORS, "strict": ("verb",), "kinds": kinds, "handler": function}
+    case("manager", "CONNECT", f"CONNECT, {step} in the handler", **how)(lambda w: connecting(w, 0))
+
+
+in_handler("each step", "*10connection*6Shared*2cm7Handler5event", "verb")
+in_handler("resolving the route", "rdma_resolve_route", "slab", "page")
+in_handler("sending the request", "rdma_connect_locked", "slab", "page")
 
 
 def connecting(w, flags):
