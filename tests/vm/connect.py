@@ -1523,6 +1523,46 @@ def crowd_client(port, count, pipe):
         bare.file.call("DISCONNECT", conn=handle)
 
 
+def voluntary_switches():
+    """How often this thread has gone to sleep."""
+    with open("/proc/thread-self/status") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("voluntary_ctxt_switches"))
+
+
+def sleeps_of_connects(port, count, pipe):
+    """Connects `count` queue pairs; writes how often the thread slept in each CONNECT."""
+    bare = Bare("h2", ulp.DEV2, count)
+    sleeps = []
+    for qp in bare.qps:
+        bare.qp = qp
+        before = voluntary_switches()
+        connect(bare, "10.9.0.1", port)
+        sleeps.append(voluntary_switches() - before)
+    os.write(pipe, bytes(sleeps))
+
+
+def test_sleeps(r):
+    """The manager's handler resolves the route and sends the request: CONNECT sleeps for the answer only."""
+    count = 20
+    server = Bare("h1", ulp.DEV1, count)
+    listener = listen(server.file)
+    reader, writer = os.pipe()
+    # In a process of its own: a thread of this one would also sleep for the interpreter's lock.
+    child = aside(sleeps_of_connects, listener.addr.port, count, writer)
+    os.close(writer)
+    for qp in server.qps:
+        request = get_request(server.file, listener.handle).handle
+        server.file.call("ACCEPT", request=request, qp=qp.handle, timeout_ns=hang_ns(), param=param())
+    sleeps = os.read(reader, count)
+    os.close(reader)
+    os.waitpid(child, 0)
+    r.equal("each CONNECT was counted", len(sleeps), count)
+    print("# sleeps:", *sleeps)
+    # A lock that the handler holds may make one of them sleep once more.
+    r.equal("a CONNECT sleeps once", sorted(sleeps)[len(sleeps) // 2 :][:1], [1])
+    server.file.close()
+
+
 def test_crowd(r):
     processes, each, acceptors = 10, 20, 4
     for _ in range(max(1, ROUNDS // 10)):
