@@ -697,6 +697,12 @@ impl Uring {
             more: io_uring::cqueue::more(entry.flags()),
         })
     }
+
+    /// Takes the completions that there are. A forked child has none: the memory is the parent's.
+    pub(crate) fn rest(&mut self) -> impl Iterator<Item = UringCqe> + '_ {
+        let is_ours = self.owner == Process::this();
+        std::iter::from_fn(move || is_ours.then(|| self.next()).flatten())
+    }
 }
 
 #[cfg(feature = "io-uring")]

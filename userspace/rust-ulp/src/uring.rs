@@ -712,6 +712,12 @@ impl Drop for Ring {
                 }
             }
         }
+        for cqe in self.uring.rest().filter(|cqe| cqe.user_data & STREAM == 0) {
+            let slot = usize::try_from(cqe.user_data).ok();
+            if let Some(slot) = slot.and_then(|index| self.slots.get_mut(index)) {
+                slot.finish(cqe.res, cqe.extra);
+            }
+        }
         // The kernel may still be about to read what is in flight, from memory that nobody must
         // have then: it stays where it is.
         for slot in self.slots.iter_mut().filter(|slot| slot.device.is_some()) {

@@ -917,6 +917,27 @@ fn rings_of(r: &mut Report, a: &Host, b: &Host, whose: &str, builder: fn() -> Ri
                 .and_then(|()| equal("and then", done.wr_id, 8)))
         },
     );
+    case(
+        r,
+        &format!("what was posted by a ring that is dropped is posted{whose}"),
+        (a, b),
+        |a, b| {
+            let [first, second] = connect(a, b, None)?;
+            // A device has 16 submission rings: each must come back.
+            for _ in 0..20 {
+                second.post_recv(Recv::empty())?;
+                let mut ring = builder().entries(4).build()?;
+                let mut batch = a.dev.batch();
+                batch.push(&first, Send::empty())?;
+                batch.post_by(&mut ring, 1)?;
+                ring.submit()?;
+                drop(ring);
+                pass(&a.cq, Opcode::Send)?;
+                pass(&b.cq, Opcode::Recv)?;
+            }
+            Ok(Ok(()))
+        },
+    );
 }
 
 fn files(r: &mut Report, a: &Host, b: &Host) {
