@@ -231,6 +231,8 @@ $1"; }
 start() {
 	local name=$1
 	shift
+	# Nobody is to read there what an earlier one of that name has printed.
+	: >"$scratch/$name"
 	"$@" >"$scratch/$name" 2>&1 &
 	last=$!
 	started+=("$last")
