@@ -4,6 +4,7 @@
 //! see the rest.
 
 use super::*;
+use crate::sys::holds_in_child;
 use crate::uring::Ring;
 use crate::{Delivery, Pool};
 
@@ -135,6 +136,18 @@ fn a_file_that_is_no_device_refuses() {
     ring.wait(SOON).unwrap();
 
     kernel_without(&mut ring);
+}
+
+#[test]
+fn a_forked_child_takes_no_completions() {
+    let Some(mut ring) = ring() else { return };
+    let p = pair();
+    ring.push(&p.a, Send::inline_bytes(b"x").wr_id(7)).unwrap();
+    assert_eq!(ring.submit().unwrap(), 1);
+    let mut ring = Some(ring);
+    // The ring's memory is not mapped there.
+    assert!(holds_in_child(|| ring.take().is_some()));
+    assert_eq!(ring.unwrap().wait(SOON).unwrap().wr_id, 7);
 }
 
 fn kernel_without(ring: &mut Ring) {
