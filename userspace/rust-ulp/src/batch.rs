@@ -234,7 +234,7 @@ impl<'a> Core<'a> {
     fn push_chunk(
         &mut self,
         target: &Target<'_>,
-        chunk: Chunk,
+        mut chunk: Chunk,
         request: Result<Request<'a>>,
     ) -> Result<(), ChunkError> {
         // Less than there may be in one call.
@@ -372,7 +372,8 @@ impl<'a, T: Transport> QpBatch<'a, T> {
 
 /// Requests for any queue pairs of a device, to be posted by one call. Made by [`Device::batch`].
 ///
-/// Nothing is posted before [`Self::submit`]; dropping the batch forgets it.
+/// Nothing is posted before [`Self::submit`]; dropping the batch forgets it. The batch does not keep
+/// the queue pairs: after one of them was dropped, [`Self::submit`] fails with `ENOENT`.
 #[derive(Debug)]
 #[must_use = "nothing is posted before `submit`"]
 pub struct DeviceBatch<'a> {

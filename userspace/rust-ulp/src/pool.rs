@@ -221,6 +221,9 @@ pub struct Chunk {
     index: u32,
     /// Not the request's.
     ours: bool,
+    /// The life of the queue of its request, from [`Self::fly`] on. [`Pool::reclaim`] takes back what
+    /// is in flight on a queue that is gone, and must not take what a batch or a ring still holds.
+    queue: Option<Arc<()>>,
 }
 
 impl Chunk {
@@ -229,6 +232,7 @@ impl Chunk {
             pool: pool.clone(),
             index,
             ours: true,
+            queue: None,
         }
     }
 
@@ -289,7 +293,7 @@ impl Chunk {
     /// The errors of `request` and of [`Qp::post`](crate::Qp::post). The error returns the chunk,
     /// since nothing was posted.
     pub fn post<'a, Q, R: RequestFor<'a, Q>>(
-        self,
+        mut self,
         queue: Q,
         request: impl FnOnce(LocalSlice) -> Result<R>,
     ) -> Result<(), ChunkError> {
@@ -318,8 +322,10 @@ impl Chunk {
         self.pool.slots.get(self.index as usize)
     }
 
-    /// Marks it as posted, and returns the `wr_id` of the request.
-    pub(crate) fn fly(&self, queue: &Arc<()>) -> u64 {
+    /// Marks it as posted, and returns the `wr_id` of the request. [`Pool::reclaim`] leaves it alone
+    /// until [`Self::gone`] or [`Self::refused`] is called, or this chunk is dropped.
+    pub(crate) fn fly(&mut self, queue: &Arc<()>) -> u64 {
+        self.queue = Some(queue.clone());
         let Some(slot) = self.slot() else {
             return 0; // there is one for each index
         };
@@ -335,8 +341,9 @@ impl Chunk {
     }
 
     /// It was not posted.
-    pub(crate) fn refused(self, error: Error) -> ChunkError {
+    pub(crate) fn refused(mut self, error: Error) -> ChunkError {
         self.ground();
+        self.queue = None;
         ChunkError { error, chunk: self }
     }
 

@@ -245,7 +245,7 @@ impl Ring {
     pub fn push_chunk<'a, Q, R: RequestFor<'a, Q>>(
         &mut self,
         queue: Q,
-        chunk: Chunk,
+        mut chunk: Chunk,
         request: impl FnOnce(LocalSlice) -> Result<R>,
     ) -> Result<(), ChunkError> {
         let target = R::target(&queue);

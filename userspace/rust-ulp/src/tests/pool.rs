@@ -237,6 +237,54 @@ fn chunks_in_batches() {
     assert_eq!(refused.unwrap_err().error().errno(), Some(libc::ENOENT));
 }
 
+/// Asserts that every chunk of `pool` is free, and that no two of them are the same bytes.
+fn all_are_free_once(pool: &Pool) {
+    assert_eq!(pool.available(), pool.len());
+    let taken: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+    let places: HashSet<_> = taken.iter().map(Chunk::offset).collect();
+    assert_eq!((taken.len(), places.len()), (pool.len(), pool.len()));
+}
+
+#[test]
+fn a_chunk_in_a_batch_whose_queue_pair_is_dropped_has_one_owner() {
+    for is_submitted in [false, true] {
+        let p = pair();
+        let pool = pool(&p, 2);
+        let mut batch = p.device.batch();
+        for _ in 0..2 {
+            batch
+                .push_chunk(&p.a, take(&pool), |memory| Ok(Send::new(memory)))
+                .unwrap();
+        }
+        drop(p.a);
+        // The batch still has both.
+        assert_eq!((pool.reclaim(), pool.take().is_some()), (0, false));
+        if is_submitted {
+            let error = batch.submit().unwrap_err();
+            assert_eq!(error.errno(), Some(libc::ENOENT), "{error}");
+        } else {
+            drop(batch);
+        }
+        assert_eq!(pool.reclaim(), 0);
+        all_are_free_once(&pool);
+    }
+}
+
+#[test]
+fn a_chunk_that_a_batch_posted_comes_back_when_its_queue_pair_is_dropped() {
+    let p = pair();
+    let pool = pool(&p, 1);
+    let mut batch = p.device.batch();
+    batch
+        .push_chunk(&p.b, take(&pool), |memory| Ok(Recv::new(memory)))
+        .unwrap();
+    batch.submit().unwrap();
+    assert_eq!(pool.reclaim(), 0);
+    drop(p.b);
+    assert_eq!(pool.reclaim(), 1);
+    all_are_free_once(&pool);
+}
+
 #[test]
 fn chunks_allocate_nothing() {
     let p = pair();

@@ -93,6 +93,33 @@ fn requests_that_were_not_submitted_go() {
 }
 
 #[test]
+fn a_chunk_in_a_ring_whose_queue_pair_is_dropped_has_one_owner() {
+    for is_submitted in [false, true] {
+        let Some(mut ring) = ring() else { return };
+        let p = pair(); // its file is a memfd, which refuses every entry
+        let pool = Pool::new(p.mem.slice(..).unwrap(), 4096).unwrap();
+        for _ in 0..2 {
+            ring.push_chunk(&p.b, pool.take().unwrap(), |memory| Ok(Recv::new(memory)))
+                .unwrap();
+        }
+        drop(p.b);
+        // The ring still has them.
+        assert_eq!(pool.reclaim(), 0);
+        if is_submitted {
+            ring.submit().unwrap();
+            for _ in 0..2 {
+                assert!(ring.wait(SOON).unwrap().result.is_err());
+            }
+        }
+        drop(ring);
+        assert_eq!(pool.reclaim(), 0);
+        let taken: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        let places: std::collections::HashSet<_> = taken.iter().map(crate::Chunk::offset).collect();
+        assert_eq!((taken.len(), places.len()), (2, 2));
+    }
+}
+
+#[test]
 fn a_file_that_is_no_device_refuses() {
     let Some(mut ring) = ring() else { return };
     let p = pair(); // its file is a memfd
