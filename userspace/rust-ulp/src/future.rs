@@ -8,6 +8,7 @@ use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::post::post_one;
 use crate::sync::lock;
+use crate::tag::{Tag, INDEX_BITS};
 use crate::wr::{Request, RequestFor, RequestQueue};
 use std::any::Any;
 use std::future::Future;
@@ -39,8 +40,9 @@ struct Slot {
     queue: Weak<()>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Slots {
+    tag: Tag,
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// Memory for those who are to be woken.
@@ -48,13 +50,21 @@ struct Slots {
 }
 
 impl Slots {
-    fn number(index: u32, round: u32) -> u64 {
-        (u64::from(round) << 32) | u64::from(index)
+    fn new() -> Self {
+        Self {
+            tag: Tag::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            wakers: Vec::new(),
+        }
     }
 
+    /// Returns the slot of the request with that number. There is none for the number of a request
+    /// that was posted otherwise, or for which nobody waits any more.
     fn slot(&mut self, number: u64) -> Option<&mut Slot> {
-        let slot = self.slots.get_mut(number as u32 as usize)?;
-        (u64::from(slot.round) == number >> 32).then_some(slot)
+        let (tag, index) = (self.tag, self.tag.index(number)?);
+        let slot = self.slots.get_mut(index as usize)?;
+        (tag.wr_id(index, slot.round) == number).then_some(slot)
     }
 
     /// Takes a slot, and returns the number of its request.
@@ -66,15 +76,17 @@ impl Slots {
             };
             let numbers = (0..).zip(&self.slots).filter(|(_, slot)| lost(slot));
             let lost: Vec<u64> = numbers
-                .map(|(index, slot)| Self::number(index, slot.round))
+                .map(|(index, slot)| self.tag.wr_id(index, slot.round))
                 .collect();
             lost.into_iter().for_each(|number| self.free(number));
         }
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
-                let too_many = |_| Error::QueueFull;
-                let index = u32::try_from(self.slots.len()).map_err(too_many)?;
+                let index = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
+                if index >= 1 << INDEX_BITS {
+                    return Err(Error::QueueFull);
+                }
                 self.slots.push(Slot::default());
                 index
             }
@@ -82,15 +94,15 @@ impl Slots {
         let slot = self.slots.get_mut(index as usize).ok_or(Error::QueueFull)?;
         slot.state = State::Waiting(None);
         slot.queue = Arc::downgrade(queue);
-        Ok(Self::number(index, slot.round))
+        Ok(self.tag.wr_id(index, slot.round))
     }
 
     fn free(&mut self, number: u64) {
-        if let Some(slot) = self.slot(number) {
+        if let (Some(index), Some(slot)) = (self.tag.index(number), self.slot(number)) {
             slot.state = State::Free;
             slot.queue = Weak::new();
             slot.round = slot.round.wrapping_add(1);
-            self.free.push(number as u32);
+            self.free.push(index);
         }
     }
 
@@ -116,7 +128,7 @@ impl Slots {
 
 /// The requests that are waited for. As a waker it wakes all who wait: whoever comes first takes
 /// the completions, and hands the others theirs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Table(Mutex<Slots>);
 
 impl Table {
@@ -207,7 +219,8 @@ impl Shared {
 ///
 /// It is the only reader of its completion queue, and gives each request its number and a
 /// completion: all requests of that queue are posted through it. Completions of requests that were
-/// posted otherwise are dropped. Cheap to clone; tasks and threads share it.
+/// posted otherwise are dropped: the numbers of this type have a tag in their upper bits, which no
+/// small number has, and no address. Cheap to clone; tasks and threads share it.
 ///
 /// Dropping a [`RequestFuture`] is harmless at any time. The request stays in flight, the kernel
 /// keeps its memory until the device is done with it, and the completion is dropped when it comes.
@@ -229,7 +242,7 @@ impl AsyncRequests {
     ///
     /// As [`AsyncCq::new`].
     pub fn new(cq: &Cq) -> Result<Self> {
-        let table = Arc::new(Table::default());
+        let table = Arc::new(Table(Mutex::new(Slots::new())));
         Ok(Self {
             shared: Arc::new(Shared {
                 cq: AsyncCq::new(cq)?,

@@ -169,6 +169,7 @@ mod submit_ring;
 mod sync;
 #[allow(unsafe_code)]
 mod sys;
+mod tag;
 #[cfg(test)]
 mod tests;
 mod transport;

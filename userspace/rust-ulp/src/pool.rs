@@ -7,20 +7,12 @@ use crate::completion::Completion;
 use crate::error::{Error, Result};
 use crate::post::post_one;
 use crate::sync::lock;
+use crate::tag::{Tag, INDEX_BITS};
 use crate::wr::{Request, RequestFor};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-
-/// Bits of the `wr_id` of a request: the pool, the chunk, and how often the chunk was posted
-/// before.
-const TAG_BITS: u32 = 20;
-const INDEX_BITS: u32 = 22;
-const ROUND_BITS: u32 = 64 - TAG_BITS - INDEX_BITS;
-
-/// The tag of the next pool.
-static NEXT_TAG: AtomicU32 = AtomicU32::new(1);
 
 /// The state of a chunk is twice the number of its posts, and one more while a request has it.
 const IN_FLIGHT: u32 = 1;
@@ -39,7 +31,7 @@ struct Inner {
     /// Free chunks.
     free: Mutex<VecDeque<u32>>,
     slots: Box<[Slot]>,
-    tag: u64,
+    tag: Tag,
 }
 
 impl Inner {
@@ -127,15 +119,13 @@ impl Pool {
             state: AtomicU32::new(0),
             queue: Mutex::new(Weak::new()),
         });
-        let tag = NEXT_TAG.fetch_add(1, Ordering::Relaxed) % (1 << TAG_BITS);
         let inner = Inner {
             memory,
             chunk_len,
             // `count` is at most 2^22.
             free: Mutex::new((0..count as u32).collect()),
             slots: slots.collect(),
-            // Not 0: small numbers are everybody's.
-            tag: u64::from(tag.max(1)),
+            tag: Tag::new(),
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -154,14 +144,13 @@ impl Pool {
     /// Returns the chunk of a completed request of this pool. Returns [`None`] for other requests,
     /// and for one that has timed out or was canceled: the device may still access its chunk.
     pub fn complete(&self, done: &Completion) -> Option<Chunk> {
-        let number = done.wr_id;
-        if number >> (INDEX_BITS + ROUND_BITS) != self.inner.tag || done.status.is_unfinished() {
+        if done.status.is_unfinished() {
             return None;
         }
-        let index = (number >> ROUND_BITS) as u32 & ((1 << INDEX_BITS) - 1);
+        let index = self.inner.tag.index(done.wr_id)?;
         let slot = self.inner.slots.get(index as usize)?;
         let flying = slot.state.load(Ordering::Acquire);
-        let named = wr_id(self.inner.tag, index, flying) == number;
+        let named = wr_id(self.inner.tag, index, flying) == done.wr_id;
         if flying & IN_FLIGHT == 0 || !named || !self.inner.land(index, flying) {
             return None;
         }
@@ -207,9 +196,8 @@ impl Pool {
 }
 
 /// Returns the `wr_id` of the request that a chunk in that state is posted with.
-fn wr_id(tag: u64, index: u32, flying: u32) -> u64 {
-    let round = u64::from(flying >> 1) & ((1 << ROUND_BITS) - 1);
-    (((tag << INDEX_BITS) | u64::from(index)) << ROUND_BITS) | round
+fn wr_id(tag: Tag, index: u32, flying: u32) -> u64 {
+    tag.wr_id(index, flying >> 1)
 }
 
 /// A chunk of a [`Pool`], which belongs to its holder until it is posted or dropped.

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::stream::{AsyncReceiver, AsyncSender, ENTRIES};
-use crate::{AsyncCq, AsyncEvents, AsyncRequests, RequestFuture};
+use crate::{AsyncCq, AsyncEvents, AsyncRequests, Pool, RequestFuture};
 use futures_core::Stream;
 use std::future::{poll_fn, Future};
 use std::pin::{pin, Pin};
@@ -305,6 +305,55 @@ fn each_request_is_a_future() {
         let (imms, ()) = both(taker, poster).await;
         assert_eq!(imms, (0..10).rev().collect::<Vec<_>>());
         assert_eq!(p.cq.poll().unwrap(), None);
+    });
+}
+
+#[test]
+fn a_completion_of_a_request_posted_otherwise_resolves_no_future() {
+    on_each(async || {
+        let p = pair();
+        let requests = AsyncRequests::new(&p.cq).unwrap();
+        // As every builder numbers it, and as programs do.
+        for wr_id in [0, 1, u64::from(u32::MAX), 1 << 32, 0x7fff_ffff_ffff] {
+            p.b.post_recv(Recv::empty().wr_id(wr_id)).unwrap();
+        }
+        let mut receives: Vec<RequestFuture> = (0..3)
+            .map(|_| requests.post(&p.b, Recv::empty()).unwrap())
+            .collect();
+        for imm in 0..5 {
+            p.a.post(Send::empty().imm(imm).signaled(false)).unwrap();
+        }
+        // The five completed, and were dropped.
+        for receive in &mut receives {
+            assert!(look(receive).is_none());
+        }
+        assert_eq!(p.cq.poll().unwrap(), None);
+        for (imm, receive) in (5..).zip(receives) {
+            p.a.post(Send::empty().imm(imm).signaled(false)).unwrap();
+            assert_eq!(receive.await.unwrap().imm, Some(imm));
+        }
+    });
+}
+
+#[test]
+fn a_completion_of_another_queue_s_request_resolves_no_future() {
+    on_each(async || {
+        let p = pair();
+        let first = AsyncRequests::new(&p.cq).unwrap();
+        drop(first.post(&p.b, Recv::empty()).unwrap()); // stays in flight
+        drop(first);
+        // As the reader of the queue before this one numbered it; and a pool's chunk.
+        let requests = AsyncRequests::new(&p.cq).unwrap();
+        let pool = Pool::new(p.mem.slice(..).unwrap(), 4096).unwrap();
+        let chunk = pool.take().unwrap();
+        chunk.post(&p.b, |memory| Ok(Recv::new(memory))).unwrap();
+        let mut receive = requests.post(&p.b, Recv::empty()).unwrap();
+        for imm in 0..2 {
+            p.a.post(Send::empty().imm(imm).signaled(false)).unwrap();
+            assert!(look(&mut receive).is_none());
+        }
+        p.a.post(Send::empty().imm(2).signaled(false)).unwrap();
+        assert_eq!(receive.await.unwrap().imm, Some(2));
     });
 }
 
