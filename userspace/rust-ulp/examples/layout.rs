@@ -8,7 +8,7 @@
 //! Best are memory on the device's node, in large pages, of which a key holds many; data that begin with a page; and
 //! words for atomics each in a cache line of its own. They have to be aligned to their 8 bytes.
 
-use rust_ulp::{Access, Device, Error, FetchAdd, Pd, Rc, Result, Write};
+use rust_ulp::{Access, Device, ErrorKind, FetchAdd, Pd, Rc, Result, Write};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn main() {
 fn show(pd: &Pd) -> Result<()> {
     for node in 0.. {
         let buf = match pd.buffer_builder(LEN).node(node).build() {
-            Err(Error::Sys { errno: 34, .. }) => break, // ERANGE: no such node
+            Err(error) if error.kind() == ErrorKind::OutOfRange => break, // no such node
             buf => buf?.query()?,
         };
         let (is, size) = (buf.node, buf.page_size);

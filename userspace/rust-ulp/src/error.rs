@@ -5,6 +5,7 @@
 use crate::abi;
 use crate::access::Access;
 use crate::gid::Gid;
+use crate::kind::ErrorKind;
 use crate::refusal::{Refusal, RejectReason, Rejection, WireError};
 use crate::state::{AttrSet, QpState};
 use crate::status::{Opcode, Status};
@@ -382,6 +383,51 @@ impl Error {
         }
     }
 
+    /// Returns its kind, by which a program decides what to do.
+    ///
+    /// ```
+    /// # use rust_ulp::*;
+    /// /// Returns memory of a NUMA node, or none if the machine has no such node.
+    /// fn of_node(pd: &Pd, node: u32) -> Result<Option<Buffer>> {
+    ///     match pd.buffer_builder(4096).node(node).build() {
+    ///         Err(error) if error.kind() == ErrorKind::OutOfRange => Ok(None),
+    ///         made => made.map(Some),
+    ///     }
+    /// }
+    /// ```
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Open { cause, .. } | Self::Tcp { cause, .. } | Self::NoUring { cause } => {
+                ErrorKind::of_io(cause)
+            }
+            Self::Sys { errno, .. } => ErrorKind::of_errno(*errno),
+            Self::Batch { cause, .. } => cause.kind(),
+            Self::Completion(error) => error.kind(),
+            Self::Range { .. }
+            | Self::Value { .. }
+            | Self::Misaligned { .. }
+            | Self::TooMany { .. }
+            | Self::DatagramTooLong { .. }
+            | Self::NotADatagram
+            | Self::OtherCq
+            | Self::SharedReceives
+            | Self::NotMapped => ErrorKind::InvalidInput,
+            Self::InvalidTransition { .. } => ErrorKind::InvalidState,
+            Self::Unsupported { .. } => ErrorKind::Unsupported,
+            Self::NoDevice { .. } | Self::NoUsableGid { .. } => ErrorKind::NotFound,
+            Self::Access { .. } | Self::ReadOnly => ErrorKind::PermissionDenied,
+            Self::QueueFull => ErrorKind::WouldBlock,
+            Self::Busy { .. } | Self::Streamed => ErrorKind::Busy,
+            Self::Timeout { .. } => ErrorKind::TimedOut,
+            Self::NotConnected | Self::GrantEnded => ErrorKind::NotConnected,
+            Self::Refused(_) | Self::Rejected(_) => ErrorKind::ConnectionRefused,
+            Self::Abi { .. } | Self::Stream { .. } | Self::Wire(_) => ErrorKind::Protocol,
+            Self::DeviceGone => ErrorKind::DeviceGone,
+            Self::CqOverflow { .. } | Self::CqFailed | Self::CqCorrupt => ErrorKind::CqFailed,
+            Self::Stopped => ErrorKind::Other,
+        }
+    }
+
     /// The error number that the system gave, where one did.
     pub fn errno(&self) -> Option<i32> {
         match self {
@@ -428,21 +474,7 @@ impl From<Error> for std::io::Error {
             Error::Open { cause, .. } | Error::Tcp { cause, .. } | Error::NoUring { cause } => {
                 cause.kind()
             }
-            Error::QueueFull => std::io::ErrorKind::WouldBlock,
-            Error::Timeout { .. } => std::io::ErrorKind::TimedOut,
-            Error::NotConnected => std::io::ErrorKind::NotConnected,
-            Error::Rejected(_) => std::io::ErrorKind::ConnectionRefused,
-            Error::NoDevice { .. } | Error::DeviceGone => std::io::ErrorKind::NotFound,
-            Error::Range { .. }
-            | Error::Value { .. }
-            | Error::Misaligned { .. }
-            | Error::TooMany { .. }
-            | Error::DatagramTooLong { .. }
-            | Error::NotADatagram
-            | Error::OtherCq
-            | Error::SharedReceives => std::io::ErrorKind::InvalidInput,
-            Error::Unsupported { .. } => std::io::ErrorKind::Unsupported,
-            _ => std::io::ErrorKind::Other,
+            _ => error.kind().to_io(),
         };
         Self::new(kind, error)
     }
@@ -467,6 +499,21 @@ pub struct CompletionError {
     /// The other side: its queue pair's number and its GID, when this crate made the connection and
     /// the queue pair still exists.
     pub peer: Option<(u32, Gid)>,
+}
+
+impl CompletionError {
+    /// Returns its kind, as [`Error::kind`].
+    pub fn kind(&self) -> ErrorKind {
+        match self.status {
+            Status::RetryExceeded
+            | Status::Flushed
+            | Status::RemoteAbort
+            | Status::ResponseTimeout => ErrorKind::ConnectionLost,
+            Status::TimedOut => ErrorKind::TimedOut,
+            Status::Canceled => ErrorKind::Canceled,
+            _ => ErrorKind::RequestFailed,
+        }
+    }
 }
 
 struct Explained<'a>(&'a CompletionError);

@@ -106,7 +106,8 @@
 //!
 //! # Errors
 //!
-//! Each [`Error`] says what happened and what to do. [`Error::is_backpressure`] tells a full queue,
+//! Each [`Error`] says what happened and what to do. [`Error::kind`] is what a program matches, and
+//! `std::io::Error` has the nearest kind of its own. [`Error::is_backpressure`] tells a full queue,
 //! after which one reaps and posts again, from what is wrong; [`Error::is_retryable`] tells what
 //! may work later. A request that failed is a [`CompletionError`] with both ends and a decoded
 //! [`Status`]; [`Qp::diagnose`] looks for what is wrong at this end, and tells the possible causes
@@ -144,6 +145,7 @@ pub mod from_verbs;
 mod future;
 mod gid;
 mod grant;
+mod kind;
 mod memory;
 #[cfg(feature = "multi-queue")]
 mod multi;
@@ -214,6 +216,7 @@ pub use exchange::{Incoming, Listener, Peer, TcpOptions, ACCEPT_TIMEOUT, EXCHANG
 pub use future::{AsyncRequests, RequestFuture};
 pub use gid::{Gid, Guid};
 pub use grant::{Grant, GrantFor, GrantInfo, GrantOptions, GrantState};
+pub use kind::ErrorKind;
 pub use memory::{BufferInfo, BufferKind, DmabufBuilder, UserMemoryBuilder};
 #[cfg(feature = "multi-queue")]
 #[cfg_attr(docsrs, doc(cfg(feature = "multi-queue")))]

@@ -6,10 +6,10 @@ use crate::fake::Kernel;
 use crate::sys::counting::allocations;
 use crate::{
     abi, cm, Access, AckTimeout, Buffer, CompareSwap, Completion, CompletionError, ConnectError,
-    Cq, Device, Endpoint, Error, EventKind, Evidence, Features, FetchAdd, Gid, Grh, Listener, Mtu,
-    Opcode, Path, PreparedQp, Qp, QpAttr, QpReport, QpState, Rc, Read, Recv, RemoteSlice, Retries,
-    RetryCause, RnrRetries, RnrTimer, Send, SendTo, Srq, Status, TcpOptions, TrafficClass, Uc, Ud,
-    WrOpcode, Write,
+    Cq, Device, Endpoint, Error, ErrorKind, EventKind, Evidence, Features, FetchAdd, Gid, Grh,
+    Listener, Mtu, Opcode, Path, PreparedQp, Qp, QpAttr, QpReport, QpState, Rc, Read, Recv,
+    RemoteSlice, Retries, RetryCause, RnrRetries, RnrTimer, Send, SendTo, Srq, Status, TcpOptions,
+    TrafficClass, Uc, Ud, WrOpcode, Write,
 };
 use nix::errno::Errno;
 use proptest::prelude::*;
@@ -1737,6 +1737,104 @@ fn errors_say_what_to_do() {
     }
 }
 
+fn failed(status: Status) -> Error {
+    let p = pair();
+    p.a.post(Send::empty()).unwrap(); // no receive is there
+    let mut failed = p.cq.wait(SOON).unwrap();
+    failed.status = status;
+    failed.check().unwrap_err()
+}
+
+fn sys(errno: i32) -> Error {
+    Error::Sys { call: "X", errno }
+}
+
+#[test]
+fn an_io_error_of_a_failed_call_has_the_kind_of_its_errno() {
+    use std::io::ErrorKind::*;
+    for (errno, kind) in [
+        (libc::EACCES, PermissionDenied),
+        (libc::EADDRINUSE, AddrInUse),
+        (libc::EADDRNOTAVAIL, AddrNotAvailable),
+        (libc::EAGAIN, WouldBlock),
+        (libc::ECONNREFUSED, ConnectionRefused),
+        (libc::ECONNRESET, ConnectionReset),
+        (libc::EDQUOT, QuotaExceeded),
+        (libc::EHOSTUNREACH, HostUnreachable),
+        (libc::EINTR, Interrupted),
+        (libc::EINVAL, InvalidInput),
+        (libc::EMFILE, QuotaExceeded),
+        (libc::ENETUNREACH, HostUnreachable),
+        (libc::ENOENT, NotFound),
+        (libc::ENOMEM, OutOfMemory),
+        (libc::ENOTCONN, NotConnected),
+        (libc::ENOTTY, Unsupported),
+        (libc::EPERM, PermissionDenied),
+        (libc::ERANGE, InvalidInput),
+        (libc::ETIME, TimedOut),
+        (libc::ETIMEDOUT, TimedOut),
+        (libc::EIO, Other),
+        (4000, Other),
+    ] {
+        let error = std::io::Error::from(sys(errno));
+        assert_eq!(error.kind(), kind, "{error}");
+        // In a batch, too.
+        let batch = Error::Batch {
+            index: 0,
+            posted: 0,
+            cause: Box::new(sys(errno)),
+        };
+        assert_eq!(std::io::Error::from(batch).kind(), kind, "{error}");
+    }
+}
+
+#[test]
+fn an_io_error_of_a_failed_request_tells_a_lost_peer_from_a_refusal() {
+    use std::io::ErrorKind::*;
+    for (status, kind) in [
+        (Status::RetryExceeded, ConnectionReset),
+        (Status::Flushed, ConnectionReset),
+        (Status::RemoteAbort, ConnectionReset),
+        (Status::ResponseTimeout, ConnectionReset),
+        (Status::TimedOut, TimedOut),
+        (Status::RemoteAccess, ConnectionAborted),
+        (Status::RnrRetryExceeded, ConnectionAborted),
+        (Status::LocalProtection, ConnectionAborted),
+    ] {
+        let error = std::io::Error::from(failed(status));
+        assert_eq!(error.kind(), kind, "{error}");
+    }
+}
+
+#[test]
+fn an_error_of_each_variant_has_its_kind() {
+    let named = |kind: ErrorKind, error: Error| assert_eq!(error.kind(), kind, "{error}");
+    let io = std::io::Error::from_raw_os_error;
+    let eof = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+    let (path, peer) = (String::new(), None);
+    let cause = io(libc::EACCES);
+    named(ErrorKind::PermissionDenied, Error::Open { path, cause });
+    let cause = io(libc::ENOSYS);
+    named(ErrorKind::Unsupported, Error::NoUring { cause });
+    let (what, cause) = ("X", eof);
+    named(ErrorKind::ConnectionLost, Error::Tcp { what, peer, cause });
+    named(ErrorKind::WouldBlock, Error::QueueFull);
+    named(ErrorKind::NotConnected, Error::NotConnected);
+    named(ErrorKind::DeviceGone, Error::DeviceGone);
+    named(ErrorKind::Busy, Error::Streamed);
+    named(ErrorKind::CqFailed, Error::CqOverflow { dropped: 1 });
+    named(ErrorKind::Protocol, Error::Stream { what });
+    named(
+        ErrorKind::ConnectionRefused,
+        Error::Refused(crate::wire::Refusal::Busy),
+    );
+    named(ErrorKind::OutOfRange, sys(libc::ERANGE));
+    named(ErrorKind::Unsupported, Error::sys("X", Errno::EOPNOTSUPP));
+    named(ErrorKind::RequestFailed, failed(Status::RemoteAccess));
+    named(ErrorKind::ConnectionLost, failed(Status::RetryExceeded));
+    named(ErrorKind::Canceled, failed(Status::Canceled));
+}
+
 /// Every errno of the header has words here.
 #[test]
 fn errnos_of_the_header_are_explained() {
@@ -1763,6 +1861,8 @@ fn errnos_of_the_header_are_explained() {
         };
         let text = error.to_string();
         assert!(!text.contains("the driver's own error"), "{name}: {text}");
+        let is_the_driver_s = matches!(errno, libc::EIO);
+        assert_eq!(error.kind() == ErrorKind::Other, is_the_driver_s, "{name}");
     }
     assert!(known > 25, "{known}");
 }

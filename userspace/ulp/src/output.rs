@@ -181,7 +181,8 @@ pub fn interrupted() -> ExitCode {
 /// How the module is loaded, where that is what is missing.
 fn hint(error: &anyhow::Error) -> &'static str {
     let is_missing = |error: &rust_ulp::Error| {
-        matches!(error, rust_ulp::Error::Open { .. }) && error.errno() == Some(libc::ENOENT)
+        matches!(error, rust_ulp::Error::Open { .. })
+            && error.kind() == rust_ulp::ErrorKind::NotFound
     };
     let mut errors = error.chain().filter_map(|cause| cause.downcast_ref());
     match errors.any(is_missing) {

@@ -240,6 +240,13 @@ fn an_end_that_goes() {
         Some(Error::Completion(_) | Error::NotConnected)
     ));
     let mut e = ends(64, 64);
+    drop(e.receiver);
+    let failed = (0..2).find_map(|_| std::io::Write::write_all(&mut e.sender, b"d").err());
+    assert_eq!(
+        failed.map(|error| error.kind()),
+        Some(std::io::ErrorKind::ConnectionAborted)
+    );
+    let mut e = ends(64, 64);
     drop(e.sender);
     assert_eq!(e.receiver.try_recv(&mut [0; 8]).unwrap(), None);
     let error = e.receiver.recv(&mut [0; 8], NOW).unwrap_err();

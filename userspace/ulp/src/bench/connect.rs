@@ -20,7 +20,7 @@ use super::verbs::connect::{client, Theirs};
 use super::wire::{EndAddress, Message, Wire};
 use anyhow::{bail, ensure, Context as _, Result};
 use rust_ulp::cm::{AcceptOptions, ConnectOptions, Connection, Listener};
-use rust_ulp::{Access, Cq, EventKind, Events, Grant, Pd, PreparedQp, Rc};
+use rust_ulp::{Access, Cq, ErrorKind, EventKind, Events, Grant, Pd, PreparedQp, Rc};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Arc};
@@ -291,7 +291,7 @@ impl Server for Ours {
             // The client wrote and disconnected before accept() read the state of the connection.
             Err(error)
                 if matches!(error.error(), rust_ulp::Error::InvalidTransition { .. })
-                    || error.error().errno() == Some(libc::ECONNRESET) => {}
+                    || error.error().kind() == ErrorKind::ConnectionLost => {}
             Err(error) => bail!("accepting: {}", error.error()),
         }
         Ok(true)

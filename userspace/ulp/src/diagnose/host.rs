@@ -12,7 +12,7 @@ use anyhow::Result;
 use nix::errno::Errno;
 use nix::sys::resource::{getrlimit, Resource, RLIM_INFINITY};
 use nix::unistd::{geteuid, Group, Uid, User};
-use rust_ulp::{Access, Device, DeviceEntry, Error, Rc, Recv, Write};
+use rust_ulp::{Access, Device, DeviceEntry, Error, ErrorKind, Rc, Recv, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::time::Duration;
 
@@ -342,7 +342,7 @@ fn memory(args: &Diagnose, device: &Device, found: &mut Findings) -> Result<bool
             found.ok("memlock", what)?;
             return Ok(true);
         }
-        Err(Error::Sys { errno, .. }) if errno == Errno::ENOMEM as i32 && soft < bytes => found.fail(
+        Err(error) if error.kind() == ErrorKind::OutOfMemory && soft < bytes => found.fail(
             "memlock",
             format!("{size} cannot be registered: locked memory has {limit}"),
             "ulimit -l unlimited, and permanently: echo '* - memlock unlimited' > /etc/security/limits.d/rdma.conf \
