@@ -8,7 +8,7 @@
 export KVER KDIR PREFIX DESTDIR MODULE_SIGN_KEY MODULE_SIGN_CERT
 
 .DEFAULT_GOAL := all
-.PHONY: all module userspace lab run dev test test-long mutants test-hosts test-hca test-matrix test-debug \
+.PHONY: all module userspace lab run dev test test-all test-long mutants test-hosts test-hca test-matrix test-debug \
 	test-debug-long test-install selftest-debug bench results shell check rust-analyzer doc book pictures abi \
 	install uninstall deb help clean lab-clean
 
@@ -29,6 +29,9 @@ run:
 
 test:
 	@scripts/test
+
+test-all:
+	@scripts/test all
 
 test-hosts:
 	@scripts/test hosts
@@ -102,8 +105,10 @@ help:
 	@echo '  run            boots the VM and sends an RDMA Write between two hosts'
 	@echo '  dev T=SUITE    builds changes and runs the suite in a guest that keeps running;'
 	@echo '                 K=PATTERN: only the cases whose names match'
-	@echo '  test           runs all tests that need no special kernel, each once'
-	@echo '  test-long      runs them with large counts, and chaos, fuzzing and mutants'
+	@echo '  test           builds, and runs what a change of the module needs: gates, host tests, suites'
+	@echo '  test-all       runs, too, the tests of the lab, crate, tools, documents, demos, benchmark,'
+	@echo '                 other programs and adapter; scripts/test GROUP... runs some (--help)'
+	@echo '  test-long      runs suites with large counts, and chaos, fuzzing and mutants'
 	@echo '  mutants        plants bugs in the module that suites must find (ONLY=ID,... or COUNT=N TURN=T)'
 	@echo '  test-hosts     runs the suites that need a second guest'
 	@echo '  test-hca       runs suites on the adapter of the lab, with the rules of each driver'
