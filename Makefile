@@ -67,7 +67,7 @@ test-long:
 	@scripts/test long
 
 mutants: module userspace
-	@tests/mutants/run $(if $(ONLY),--only $(ONLY)) $(if $(COUNT),--count $(COUNT) --turn $(or $(TURN),$(shell git rev-list --count HEAD)))
+	@tests/mutants/run $(if $(ONLY),--only $(ONLY)) $(if $(COUNT),--count $(COUNT) $(if $(TURN),--turn $(TURN)))
 
 check:
 	@scripts/check
@@ -109,7 +109,7 @@ help:
 	@echo '  test-all       runs, too, the tests of the lab, crate, tools, documents, demos, benchmark,'
 	@echo '                 other programs and adapter; scripts/test GROUP... runs some (--help)'
 	@echo '  test-long      runs suites with large counts, and chaos, fuzzing and mutants'
-	@echo '  mutants        plants bugs in the module that suites must find (ONLY=ID,... or COUNT=N TURN=T)'
+	@echo '  mutants        plants bugs in the module that suites must find (ONLY=ID,... or COUNT=N [TURN=T])'
 	@echo '  test-hosts     runs the suites that need a second guest'
 	@echo '  test-hca       runs suites on the adapter of the lab, with the rules of each driver'
 	@echo '  test-matrix    runs the suites of the VM on each kernel, and prints a table'
