@@ -9,7 +9,7 @@ export KVER KDIR PREFIX DESTDIR MODULE_SIGN_KEY MODULE_SIGN_CERT
 
 .DEFAULT_GOAL := all
 .PHONY: all module userspace lab run dev test test-all test-long mutants test-hosts test-hca test-matrix test-debug \
-	test-debug-long test-install selftest-debug bench results shell check rust-analyzer doc book pictures abi \
+	test-debug-long test-install selftest-debug bench results shell check size rust-analyzer doc book pictures abi \
 	install uninstall deb help clean lab-clean
 
 all:
@@ -72,6 +72,9 @@ mutants: module userspace
 check:
 	@scripts/check
 
+size:
+	@scripts/size
+
 rust-analyzer:
 	@scripts/rust-analyzer
 
@@ -125,6 +128,7 @@ help:
 	@echo '  deb            builds packages of the tools and, for DKMS, of the module in build/deb'
 	@echo '  test-install   tests all three in a Debian with systemd; takes half an hour'
 	@echo '  check          checks formatting and lints of every language'
+	@echo '  size           prints the size of the parts of the tree, beside their targets'
 	@echo '  rust-analyzer  writes build/rust-analyzer and .vscode, for an editor'
 	@echo '  doc            builds the rustdoc of the module and of the crate in build/doc'
 	@echo '  book           builds the documents as a book in build/book/html'
